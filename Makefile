@@ -1,0 +1,157 @@
+# make            build ./moe-run and ./moe-bench (CUDA is used if nvcc is found; CUDA=0 leaves it out)
+# make run        build, then show the built-in demo model
+# make check      all tests; ends with one line "N passed, N failed"
+# make bench      what this machine does: tokenizers, block decoders, synthetic files
+# make fuzz       fuzz the loader for FUZZ_SECONDS=600; FUZZER=afl uses AFL++ instead of libFuzzer
+# make install    into $(DESTDIR)$(PREFIX)
+# make clean      remove everything that was built
+#
+# CUDA_ARCHS="90"          compile the GPU side for these architectures only
+# SAN=address,undefined    sanitizers (also SAN=thread); objects of each configuration stay apart
+# DEPS=dir                 extra prefix with usr/include and usr/lib for headers and libraries
+# V=1 shows commands, WERROR=1 makes warnings errors
+
+.SUFFIXES:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
+
+# ---- what is here ------------------------------------------------------------------------------
+PREFIX     ?= /usr/local
+NVCC       ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+CUDA       ?= $(if $(SAN),0,$(if $(NVCC),1,0))
+CUDA_ARCHS ?= 75 80 86 89 90 120
+URING      ?= 1
+ifeq ($(origin CC),default)
+CC         := gcc
+endif
+
+# Missing packages are named and, where that is allowed, installed: see tools/bootstrap.sh.
+ifneq ($(filter-out clean help,$(or $(MAKECMDGOALS),all)),)
+BOOTSTRAP := $(shell DEPS='$(DEPS)' URING='$(URING)' CC='$(CC)' tools/bootstrap.sh >&2; echo $$?)
+ifneq ($(BOOTSTRAP),0)
+$(error packages are missing: see above)
+endif
+endif
+
+TARGET  := $(shell $(CC) -dumpmachine)
+VERSION := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
+
+# Configurations never share objects. (No trailing comment after a value: make keeps the spaces before it.)
+comma := ,
+B     := build$(if $(filter 0,$(CUDA)),-cpu)$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(BUILD_SUFFIX)
+Q     := $(if $(V),,@)
+
+OPT     ?= -O2 -g
+CFLAGS  += -std=c11 $(OPT) -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wpointer-arith
+LIBDIRS := $(wildcard $(DEPS)/usr/lib/$(TARGET) $(DEPS)/usr/lib/$(subst -pc-,-,$(TARGET)) $(DEPS)/usr/lib)
+# -ffp-contract=off is part of the arithmetic contract: the same bits on every processor.
+ALL_CFLAGS  = -D_GNU_SOURCE -I. -MMD -MP -ffp-contract=off -fopenmp $(CFLAGS) \
+              $(if $(DEPS),-isystem $(DEPS)/usr/include) $(if $(WERROR),-Werror) \
+              $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+ALL_LDFLAGS = -fopenmp $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) $(addprefix -L,$(if $(DEPS),$(LIBDIRS))) \
+              $(addprefix -Wl$(comma)-rpath$(comma),$(if $(DEPS),$(abspath $(LIBDIRS))))
+LDLIBS     += -ljansson -lm
+NVCC_FLAGS  = -O3 -std=c++17 -I. -Xcompiler -Wall,-Wextra$(if $(WERROR),$(comma)-Werror --Werror all-warnings) \
+              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
+              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+
+# ---- sources: variants are chosen here, by file -------------------------------------------------
+LIB_C   := $(wildcard loader/*.c tiers/*.c moe/*.c engine/*.c engine/models/*.c engine/text/*.c)
+CLI_C   := $(filter-out cli/moe_run.c cli/moe_bench.c,$(wildcard cli/*.c))
+TESTS   := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
+ifeq ($(CUDA),1)
+CUDA_HOME := $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
+GPU_OBJ   := $(patsubst %,$B/%.o,$(wildcard cuda/*.cu))
+LDLIBS    += -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt -lpthread
+else
+GPU_OBJ   := $B/cuda/gpu_stub.c.o
+endif
+LIB_OBJ := $(LIB_C:%=$B/%.o) $(GPU_OBJ)
+CLI_OBJ := $(CLI_C:%=$B/%.o)
+UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(wildcard tests/golden/*/*.xz))
+
+# ---- programs ----------------------------------------------------------------------------------
+.PHONY: all run check bench fuzz install clean help tests FORCE
+all: moe-run moe-bench
+
+help:
+	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
+
+# The programs at the root are those of the configuration that was made last.
+moe-run moe-bench: %: $B/% FORCE
+	@cmp -s $< $@ || { cp $< $@ && echo "  ready   ./$@ ($(if $(filter 1,$(CUDA)),CUDA for sm_$(subst $() ,$(comma),$(CUDA_ARCHS)),CPU only)$(if $(SAN),$(comma) $(SAN)))"; }
+
+$B/moe-run:   $B/cli/moe_run.c.o   $(CLI_OBJ) $(LIB_OBJ)
+$B/moe-bench: $B/cli/moe_bench.c.o $(CLI_OBJ) $(LIB_OBJ)
+$B/moe-run $B/moe-bench:
+	$(if $V,,@echo "  link    $@")
+	$Q$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$B/%.c.o: %.c
+	@mkdir -p $(@D)
+	$(if $V,,@echo "  cc      $<")
+	$Q$(CC) $(ALL_CFLAGS) $(CPPFLAGS) -c -o $@ $<
+
+$B/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(if $V,,@echo "  nvcc    $< (sm_$(subst $() ,$(comma),$(CUDA_ARCHS)))")
+	$Q$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+# The version changes with each commit: only the file that prints it is built again.
+$B/cli/commands.c.o: CPPFLAGS += -DMOE_VERSION='"$(VERSION)"'
+$B/cli/commands.c.o: $B/version
+$B/version: FORCE
+	@mkdir -p $(@D)
+	@echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' > $@
+
+-include $(shell find $B -name '*.d' 2>/dev/null)
+
+# ---- make run, bench, install -------------------------------------------------------------------
+run: all
+	./moe-run inspect tests/models/demo-qwen3next-Q4_K_M.gguf
+
+bench: all $(UNPACKED)
+	tools/bench.sh $B
+
+install: all
+	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/share/moe'
+	install -m 755 moe-run moe-bench '$(DESTDIR)$(PREFIX)/bin'
+	install -m 644 models.txt tests/models/demo-qwen3next-Q4_K_M.gguf tests/models/demo-gptoss-MXFP4.gguf \
+		'$(DESTDIR)$(PREFIX)/share/moe'
+
+clean:
+	rm -rf build build-* moe-run moe-bench
+
+# ---- tests --------------------------------------------------------------------------------------
+TEST_BIN := $(TESTS:%=$B/tests/%)
+# What a test needs besides the library and the harness.
+$B/tests/test_model $B/tests/test_model_refuse: $B/tests/model_maker.c.o
+$B/tests/test_synth: $(filter $B/cli/synth%,$(CLI_OBJ)) $B/cli/console.c.o
+$(TEST_BIN): $B/tests/%: $B/tests/%.c.o $B/tests/test.c.o $(LIB_OBJ)
+	$(if $V,,@echo "  link    $@")
+	$Q$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LDLIBS)
+
+# Without libFuzzer the same target runs under tests/fuzz_main.c, a small mutator of our own.
+$B/tests/fuzz_gguf: $B/tests/fuzz_gguf.c.o $B/tests/fuzz_main.c.o $B/tests/test.c.o $(LIB_OBJ)
+	$(if $V,,@echo "  link    $@")
+	$Q$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LDLIBS)
+
+# Small good files for the fuzzers to damage.
+$B/tests/fuzz_seeds: $B/tests/fuzz_seeds.c.o $B/tests/model_maker.c.o $B/tests/test.c.o $(LIB_OBJ)
+	$(if $V,,@echo "  link    $@")
+	$Q$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(UNPACKED): $B/golden/%: tests/golden/%.xz
+	@mkdir -p $(@D)
+	$Qxz -dc $< > $@
+
+tests: $(TEST_BIN) $B/tests/fuzz_gguf $B/tests/fuzz_seeds $(UNPACKED)
+
+check: all tests
+	$Qtools/run_tests.sh $B $(TESTS)
+
+# ---- fuzzing ------------------------------------------------------------------------------------
+FUZZ_SECONDS ?= 600
+FUZZER       ?= libfuzzer
+fuzz: $(UNPACKED)
+	tools/fuzz.sh $(FUZZER) $(FUZZ_SECONDS) $B

@@ -1,0 +1,103 @@
+/* test.c - the harness behind test.h. */
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct {
+    const char *area, *golden, *unpacked;
+    int passed, failed, skipped;
+} run;
+
+void test_begin(const char *area, int argc, char **argv)
+{
+    const char *unpacked = getenv("MOE_TEST_UNPACKED");
+    run.area = area;
+    run.golden = argc > 1 ? argv[1] : "tests/golden";
+    run.unpacked = unpacked ? unpacked : "build/golden";
+}
+
+int test_end(void)
+{
+    printf("%s %d passed, %d failed", run.area, run.passed, run.failed);
+    if (run.skipped) printf(", %d skipped", run.skipped);
+    printf("\n");
+    return run.failed ? 1 : 0;
+}
+
+const char *test_golden(void)
+{
+    return run.golden;
+}
+
+const char *test_unpacked(void)
+{
+    return run.unpacked;
+}
+
+bool test_check(bool ok, const char *file, int line, const char *fmt, ...)
+{
+    va_list ap;
+    if (ok) {
+        run.passed++;
+        return true;
+    }
+    run.failed++;
+    printf("FAIL %s:%d: ", file, line);
+    va_start(ap, fmt);
+    vprintf(fmt, ap);
+    va_end(ap);
+    printf("\n");
+    return false;
+}
+
+void test_skip(const char *why)
+{
+    run.skipped++;
+    printf("skip: %s\n", why);
+}
+
+void *test_read_file(const char *path, size_t *bytes)
+{
+    FILE *f = fopen(path, "rb");
+    uint8_t *data = NULL;
+    long size = -1;
+    if (f && fseek(f, 0, SEEK_END) == 0) size = ftell(f);
+    if (size >= 0) {
+        rewind(f);
+        data = mem_alloc((size_t)size + 1);
+        if (data && fread(data, 1, (size_t)size, f) != (size_t)size) {
+            mem_free(data);
+            data = NULL;
+        }
+    }
+    if (f) fclose(f);
+    if (!test_check(data != NULL, __FILE__, __LINE__, "cannot read %s", path)) return NULL;
+    data[size] = 0;
+    *bytes = (size_t)size;
+    return data;
+}
+
+const char *test_path(char *dst, size_t cap, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(dst, cap, fmt, ap);
+    va_end(ap);
+    return dst;
+}
+
+/* splitmix64 */
+uint64_t test_rand(test_rng *r)
+{
+    uint64_t z = r->s += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+uint32_t test_below(test_rng *r, uint32_t n)
+{
+    return (uint32_t)((test_rand(r) >> 32) * n >> 32);
+}

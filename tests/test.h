@@ -1,0 +1,33 @@
+/* test.h - the test harness: count, print failures with their row, report one line.
+ *
+ *   int main(int argc, char **argv) { test_begin("gguf", argc, argv); ...; return test_end(); }
+ *
+ * CHECK_MSG prints its text only on failure. Tests take the folder of golden data from
+ * test_golden(), which is tests/golden unless argv[1] names another. */
+#ifndef TESTS_TEST_H
+#define TESTS_TEST_H
+
+#include "loader/base.h"
+
+void test_begin(const char *area, int argc, char **argv);
+int test_end(void);                      /* prints "gguf 212 passed, 0 failed"; the exit code */
+const char *test_golden(void);           /* folder with the golden data */
+const char *test_unpacked(void);         /* folder where the build unpacked the .xz files */
+
+bool test_check(bool ok, const char *file, int line, const char *fmt, ...) PRINTF_LIKE(4, 5);
+void test_skip(const char *why);         /* counted and printed */
+
+#define CHECK(cond) test_check((cond), __FILE__, __LINE__, "%s", #cond)
+#define CHECK_MSG(cond, ...) test_check((cond), __FILE__, __LINE__, __VA_ARGS__)
+
+/* The whole file, or NULL after a failed check. Free with mem_free. */
+void *test_read_file(const char *path, size_t *bytes);
+/* dst = printf-style path; returns dst */
+const char *test_path(char *dst, size_t cap, const char *fmt, ...) PRINTF_LIKE(3, 4);
+
+/* Deterministic random numbers for tests. */
+typedef struct test_rng { uint64_t s; } test_rng;
+uint64_t test_rand(test_rng *r);
+uint32_t test_below(test_rng *r, uint32_t n);            /* 0 .. n-1 */
+
+#endif

@@ -1,0 +1,37 @@
+#!/bin/sh
+# check_layers.sh - an #include may point down the list, never up: cli > engine > moe > tiers > cuda
+# > loader. Also: file names are unique, and below cli/ nothing prints, exits or reads the
+# environment. Prints what is wrong and exits 1.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+bad=0
+complain() { echo "layers: $*"; bad=1; }
+
+rank() {
+    case $1 in
+        loader) echo 1 ;; cuda) echo 2 ;; tiers) echo 3 ;; moe) echo 4 ;; engine) echo 5 ;;
+        cli) echo 6 ;; tests) echo 7 ;; *) echo 0 ;;
+    esac
+}
+
+sources=$(find loader cuda tiers moe engine cli -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
+for f in $sources; do
+    from=$(rank "${f%%/*}")
+    for inc in $(sed -n 's/^#include "\([^"]*\)".*/\1/p' "$f"); do
+        to=$(rank "${inc%%/*}")
+        [ -e "$inc" ] || complain "$f includes \"$inc\", which does not exist (paths are from the root)"
+        [ "$to" -gt 0 ] || complain "$f includes \"$inc\", which belongs to no layer"
+        [ "$to" -le "$from" ] || complain "$f includes \"$inc\": upward"
+    done
+done
+
+# names stay unambiguous in a message or a debugger
+dup=$(printf '%s\n' $sources | sed 's|.*/||' | sort | uniq -d)
+[ -z "$dup" ] || complain "file names used twice:" $dup
+
+calls=$(grep -nE '(^|[^a-z_>.])(printf|puts|exit|_exit|abort|getenv|perror)\(' \
+    $(printf '%s\n' $sources | grep -v '^cli/') /dev/null | grep -vE ':[0-9]+: *(/?\*|//)')
+[ -z "$calls" ] || complain "only cli/ may print, exit or read the environment:
+$calls"
+
+exit $bad
