@@ -1,0 +1,34 @@
+/* gguf_internal.h - what gguf.c (opening) and gguf_access.c (asking) share. Nobody else includes it. */
+#ifndef LOADER_GGUF_INTERNAL_H
+#define LOADER_GGUF_INTERNAL_H
+
+#include "loader/gguf.h"
+
+enum { GGUF_TYPE_COUNT = GGUF_F64 + 1 };
+
+typedef struct part {
+    char *path;                          /* "" for memory */
+    const uint8_t *base;
+    uint64_t size;
+    bool mapped;
+} part;
+
+struct gguf {
+    part *parts;
+    int n_part;
+    uint32_t version;                    /* of part 0 */
+    gguf_kv *kvs;                        /* of part 0: the others hold only split.* */
+    int n_kv, cap_kv;
+    int *kv_index;                       /* into kvs, sorted by key */
+    tensor *tensors;
+    int n_tensor, cap_tensor;
+    int *tensor_index;                   /* into tensors, sorted by name */
+};
+
+/* Bytes of one value of a fixed-size type; 0 for strings and arrays. type is below the count. */
+int gguf_type_bytes(gguf_type type);
+
+/* Byte order of strings, shorter first on a common prefix. */
+int gguf_compare(str_view a, str_view b);
+
+#endif
