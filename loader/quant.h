@@ -1,0 +1,68 @@
+/* quant.h - the block formats a GGUF tensor can have, and their exact values.
+ *
+ * A row is a run of blocks; a block holds block_elems weights in block_bytes bytes, at any byte
+ * alignment. The decoders here are scalar and exact: the answer key that every fast kernel, on any
+ * processor, is compared with. Layouts are drawn at the block structs, in quant_blocks.h. */
+#ifndef LOADER_QUANT_H
+#define LOADER_QUANT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The ids are the file format's. Gaps are ids that were removed from it. */
+typedef enum quant_type {
+    QT_F32 = 0, QT_F16 = 1, QT_Q4_0 = 2, QT_Q4_1 = 3, QT_Q5_0 = 6, QT_Q5_1 = 7, QT_Q8_0 = 8,
+    QT_Q8_1 = 9, QT_Q2_K = 10, QT_Q3_K = 11, QT_Q4_K = 12, QT_Q5_K = 13, QT_Q6_K = 14, QT_Q8_K = 15,
+    QT_IQ2_XXS = 16, QT_IQ2_XS = 17, QT_IQ3_XXS = 18, QT_IQ1_S = 19, QT_IQ4_NL = 20, QT_IQ3_S = 21,
+    QT_IQ2_S = 22, QT_IQ4_XS = 23, QT_I8 = 24, QT_I16 = 25, QT_I32 = 26, QT_I64 = 27, QT_F64 = 28,
+    QT_IQ1_M = 29, QT_BF16 = 30, QT_TQ1_0 = 34, QT_TQ2_0 = 35, QT_MXFP4 = 39, QT_NVFP4 = 40,
+    QT_Q1_0 = 41, QT_Q2_0 = 42,
+    QT_COUNT = 43                        /* one past the largest id */
+} quant_type;
+
+/* Decodes n_blocks consecutive blocks to n_blocks * block_elems values. Never fails: NaN, Inf and
+ * reserved codes decode to what quant.c says at that format. */
+typedef void quant_decode_fn(float *out, const void *blocks, size_t n_blocks);
+
+typedef struct quant_traits {
+    const char *name;                    /* "Q4_K"; NULL in a gap of the id space */
+    int block_elems, block_bytes;
+    quant_decode_fn *decode;             /* NULL: integers and F64, which no weight may be, and
+                                          * Q8_1, Q8_K, which never stand in a file */
+} quant_traits;
+
+/* The row for an id from a file; NULL if the id is unknown or was removed. */
+const quant_traits *quant_traits_of(uint32_t id);
+
+/* What messages call an id: its name, also of removed ones ("Q4_2, removed"), or "unknown". */
+const char *quant_name(uint32_t id);
+
+/* Finds a type by name, upper or lower case. False if there is none with a decoder. */
+bool quant_from_name(quant_type *out, const char *name);
+
+/* True for the types a tensor in a file may have: known and not for activations only. */
+bool quant_is_storable(uint32_t id);
+
+/* Bytes of a row of n elements, which must be a multiple of block_elems. */
+static inline uint64_t quant_row_bytes(const quant_traits *t, uint64_t n_elems)
+{
+    return n_elems / (uint64_t)t->block_elems * (uint64_t)t->block_bytes;
+}
+
+/* Exact conversions, subnormals, infinities and NaN included. */
+float f16_to_f32(uint16_t h);
+float bf16_to_f32(uint16_t h);
+
+/* Scale bytes of MXFP4 (2^(e-127)) and NVFP4 (E4M3 without sign). */
+float e8m0_to_f32(uint8_t e);
+float ue4m3_to_f32(uint8_t c);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
