@@ -1,0 +1,131 @@
+/* gptoss.c - gpt-oss 20b and 120b: which keys and tensors their files hold.
+ *
+ * Every layer has attention with biases and sinks, over a sliding window or full in turn, and
+ * routed experts with biases. Small tensors are F32 in every known file, and are held to that. */
+#include "engine/model_bind.h"
+
+#include <float.h>
+#include <limits.h>
+
+/* Layer l is windowed iff l mod period < period - 1; the period is 2 in all known files. An array
+ * under that key is not heeded, as in the reference implementation. */
+static int bind_windows(binder *b)
+{
+    model_hparams *hp = &b->m->hp;
+    char key[BIND_KEY_CAP];
+    int period = 2, rc;
+    const bind_key window[] = {
+        { "attention.sliding_window",         1, INT_MAX,    REQUIRED, &hp->window },
+    };
+    const bind_key pattern[] = {
+        { "attention.sliding_window_pattern", 1, MAX_BLOCKS, OPTIONAL, &period },
+    };
+
+    if ((rc = bind_keys(b, window, 1)) < 0) return rc;
+    const gguf_kv *kv = gguf_find(b->file, bind_key_name(key, b, pattern[0].name));
+    if (kv && !kv->is_array && (rc = bind_keys(b, pattern, 1)) < 0) return rc;
+    for (int l = 0; l < hp->n_layer; l++)
+        b->m->layers[l].window = l % period < period - 1 ? hp->window : 0;
+    return 0;
+}
+
+/* What the reference would assume for a missing base or scaling is wrong for this model, so these
+ * keys are required. The YaRN betas are 32 and 1 by architecture, whatever the file says. */
+static int bind_rotation(binder *b)
+{
+    model_hparams *hp = &b->m->hp;
+    char key[BIND_KEY_CAP];
+    int rc;
+    const bind_key dim[] = {
+        { "rope.dimension_count", 2, MAX_SIZE, OPTIONAL, &hp->rope_dim },
+    };
+
+    hp->rope_dim = hp->head_dim;
+    if ((rc = bind_keys(b, dim, 1)) < 0 || (rc = bind_rope(b, REQUIRED)) < 0) return rc;
+    rc = gguf_get_float(&hp->rope_base_window, b->file, bind_key_name(key, b, "rope.freq_base_swa"),
+                        (double)FLT_MIN, (double)FLT_MAX, b->err);
+    return rc < 0 ? rc : 0;
+}
+
+static int bind_hparams(binder *b)
+{
+    model_hparams *hp = &b->m->hp;
+    int rc;
+    const bind_key sizes[] = {
+        { "context_length",             1, INT_MAX,  REQUIRED, &hp->ctx_train },
+        { "embedding_length",           1, MAX_SIZE, REQUIRED, &hp->n_embd },
+        { "expert_feed_forward_length", 1, MAX_SIZE, REQUIRED, &hp->n_ff_expert },
+    };
+
+    if ((rc = bind_blocks(b)) < 0 || (rc = bind_keys(b, sizes, ARRAY_LEN(sizes))) < 0 ||
+        (rc = bind_heads(b)) < 0 || (rc = bind_windows(b)) < 0 || (rc = bind_rotation(b)) < 0)
+        return rc;
+    return bind_expert_counts(b);
+}
+
+static int bind_attention(binder *b, int l)
+{
+    const model_hparams *hp = &b->m->hp;
+    model_layer *y = &b->m->layers[l];
+    const uint64_t embd = (uint64_t)hp->n_embd, heads = (uint64_t)hp->n_head;
+    const uint64_t dim = (uint64_t)hp->head_dim;
+    const uint64_t q = heads * dim, kv = (uint64_t)hp->n_head_kv * dim, qkv = q + 2 * kv;
+    const bool fused = bind_find(b, l, "attn_qkv.weight"), split = bind_find(b, l, "attn_q.weight");
+    int rc;
+    const bind_row together[] = {        /* rows of q, then of k, then of v */
+        { "attn_qkv.weight",    { embd, qkv }, MATRIX, REQUIRED, &y->attn.qkv },
+        { "attn_qkv.bias",      { qkv },       F32_ONLY,    REQUIRED, &y->attn.qkv_bias },
+    };
+    const bind_row apart[] = {
+        { "attn_q.weight",      { embd, q },   MATRIX, REQUIRED, &y->attn.q },
+        { "attn_k.weight",      { embd, kv },  MATRIX, REQUIRED, &y->attn.k },
+        { "attn_v.weight",      { embd, kv },  MATRIX, REQUIRED, &y->attn.v },
+        { "attn_q.bias",        { q },         F32_ONLY,    REQUIRED, &y->attn.q_bias },
+        { "attn_k.bias",        { kv },        F32_ONLY,    REQUIRED, &y->attn.k_bias },
+        { "attn_v.bias",        { kv },        F32_ONLY,    REQUIRED, &y->attn.v_bias },
+    };
+    const bind_row rest[] = {            /* one sink per query head */
+        { "attn_output.weight", { q, embd },   MATRIX, REQUIRED, &y->attn.out },
+        { "attn_output.bias",   { embd },      F32_ONLY,    REQUIRED, &y->attn.out_bias },
+        { "attn_sinks.weight",  { heads },     F32_ONLY,    REQUIRED, &y->attn.sinks },
+    };
+
+    if (!fused && !split) return bind_missing(b, l, "attn_q.weight", "attn_qkv.weight");
+    rc = fused ? bind_rows(b, l, together, ARRAY_LEN(together))
+               : bind_rows(b, l, apart, ARRAY_LEN(apart));
+    return rc < 0 ? rc : bind_rows(b, l, rest, ARRAY_LEN(rest));
+}
+
+static int bind_layer(binder *b, int l)
+{
+    model_layer *y = &b->m->layers[l];
+    const uint64_t embd = (uint64_t)b->m->hp.n_embd, n = (uint64_t)b->m->hp.n_expert;
+    const char *fused = "ffn_gate_up_exps.weight";
+    const bind_row rows[] = {
+        { "attn_norm.weight",           { embd },    F32_ONLY, REQUIRED, &y->attn_norm },
+        { "post_attention_norm.weight", { embd },    F32_ONLY, REQUIRED, &y->post_attn_norm },
+        { "ffn_gate_inp.weight",        { embd, n }, F32_ONLY, REQUIRED, &y->router },
+        { "ffn_gate_inp.bias",          { n },       F32_ONLY, REQUIRED, &y->router_bias },
+    };
+    int rc;
+
+    if (bind_find(b, l, fused))
+        return err_set(b->err, ERR_UNSUPPORTED,
+                       "tensor blk.%d.%s: fused gate and up rows have no agreed order in gpt-oss "
+                       "files; use one with ffn_gate_exps and ffn_up_exps", l, fused);
+    if ((rc = bind_attention(b, l)) < 0) return rc;
+    if ((rc = bind_rows(b, l, rows, ARRAY_LEN(rows))) < 0) return rc;
+    return bind_experts(b, l, true);
+}
+
+int gptoss_bind(binder *b)
+{
+    int rc;
+    if ((rc = bind_hparams(b)) < 0 || (rc = bind_globals(b, F32_ONLY)) < 0) return rc;
+    if (b->m->hp.n_mtp > 0)
+        return err_set(b->err, ERR_UNSUPPORTED, "key %s.nextn_predict_layers = %d: not supported",
+                       b->arch, b->m->hp.n_mtp);
+    for (int l = 0; l < b->m->hp.n_layer; l++)
+        if ((rc = bind_layer(b, l)) < 0) return rc;
+    return 0;
+}

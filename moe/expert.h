@@ -1,0 +1,32 @@
+/* expert.h - what an expert is: (layer, index), and where its three slabs lie.
+ *
+ * G, U and D are contiguous slices of three stacked tensors. A file may fuse G and U into one
+ * tensor; then both point into it and U starts half-way into each slab. */
+#ifndef MOE_EXPERT_H
+#define MOE_EXPERT_H
+
+#include "loader/tensor.h"
+
+typedef struct expert_id { int layer, index; } expert_id;
+
+typedef enum expert_slab { SLAB_GATE, SLAB_UP, SLAB_DOWN, SLAB_COUNT } expert_slab;
+
+/* One layer's bank, bound and shape-checked by the model. */
+typedef struct expert_bank {
+    const tensor *weight[SLAB_COUNT];    /* gate and up are the same tensor if fused */
+    const tensor *bias[SLAB_COUNT];      /* F32 [n_expert, rows], or NULL */
+    const tensor *scale[SLAB_COUNT];     /* F32 [n_expert], the second scale of NVFP4, or NULL: 1 */
+    bool fused;                          /* rows 0..n_ff-1 of a slab are gate, the rest up */
+    int n_expert;
+    uint64_t n_embd, n_ff;
+} expert_bank;
+
+uint64_t expert_slab_rows(const expert_bank *b, expert_slab s);
+uint64_t expert_slab_bytes(const expert_bank *b, expert_slab s);  /* weights only */
+uint64_t expert_bytes(const expert_bank *b);     /* one expert: three slabs, biases and scales */
+uint64_t expert_bank_bytes(const expert_bank *b);                 /* all experts of the layer */
+
+/* First byte of an expert's slab in the mapping. index must be in range. */
+const uint8_t *expert_slab_data(const expert_bank *b, expert_slab s, int index);
+
+#endif
