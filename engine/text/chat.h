@@ -1,0 +1,95 @@
+/* chat.h - messages to tokens, and the model's stream back to reasoning, answer and tool calls.
+ *
+ * No template engine: the two families of supported models have two formats, ChatML and harmony,
+ * written out in chat_chatml.c and chat_harmony.c. The format is recognised from the vocabulary and
+ * from tokenizer.chat_template; a template that is neither falls back to CHAT_RAW, which joins the
+ * contents without any markup, and chat_note says so. Structure is emitted as token ids; contents
+ * are encoded with special tokens off, so no user text can forge a turn. */
+#ifndef ENGINE_TEXT_CHAT_H
+#define ENGINE_TEXT_CHAT_H
+
+#include <jansson.h>
+
+#include "engine/text/tokenizer.h"
+
+typedef enum chat_format { CHAT_RAW, CHAT_CHATML, CHAT_HARMONY } chat_format;
+typedef enum chat_role { CHAT_SYSTEM, CHAT_DEVELOPER, CHAT_USER, CHAT_ASSISTANT, CHAT_TOOL } chat_role;
+typedef enum chat_effort { CHAT_EFFORT_MEDIUM, CHAT_EFFORT_LOW, CHAT_EFFORT_HIGH } chat_effort;
+
+/* "medium", "low", "high"; false for any other text. */
+const char *chat_effort_name(chat_effort e);
+bool chat_effort_from_name(chat_effort *out, const char *name);
+
+typedef struct chat_call {
+    str_view name;                       /* of the function */
+    str_view arguments;                  /* JSON text of an object */
+} chat_call;
+
+typedef struct chat_message {
+    chat_role role;
+    str_view content;                    /* empty is fine */
+    str_view reasoning;                  /* assistant only */
+    const chat_call *calls;              /* assistant only */
+    int n_call;
+    str_view name;                       /* tool only: the function that answers; empty: the most
+                                          * recent call's */
+} chat_message;
+
+typedef struct chat_request {
+    const chat_message *messages;
+    int n_message;
+    const json_t *tools;                 /* array as in {"type":"function","function":{...}}, or NULL */
+    chat_effort effort;                  /* harmony only */
+    str_view date;                       /* harmony only: "2026-01-31"; empty leaves the line out */
+    bool no_cue;                         /* leave out the cue that makes the assistant speak */
+} chat_request;
+
+typedef struct chat chat;
+
+/* Looks at the file's template and the vocabulary. Borrows t and copies the rest. */
+int chat_create(chat **out, const gguf *g, const tokenizer *t, err_ctx *err);
+void chat_free(chat *c);
+
+chat_format chat_format_of(const chat *c);
+const char *chat_format_name(const chat *c);     /* "chatml", "chatml (xml tools)", "harmony", "raw" */
+const char *chat_note(const chat *c);            /* one sentence for people if the format is a
+                                                  * fallback, else NULL */
+
+/* Appends the whole prompt to *out. Fails on roles or tools the format cannot express, naming them. */
+int chat_render(id_list *out, const chat *c, encoder *e, const chat_request *req, err_ctx *err);
+
+/* ---- the way back ---- */
+
+typedef enum chat_event_kind {
+    CHAT_REASONING,                      /* text: more of the reasoning */
+    CHAT_ANSWER,                         /* text: more of the answer */
+    CHAT_CALL_BEGIN,                     /* name: of the function */
+    CHAT_CALL_ARGS,                      /* text: more of the arguments (JSON text) */
+    CHAT_CALL_END,
+    CHAT_DONE                            /* a stop token came; nothing follows */
+} chat_event_kind;
+
+typedef struct chat_event {
+    chat_event_kind kind;
+    str_view text;                       /* valid UTF-8, good during the callback */
+    str_view name;
+} chat_event;
+
+typedef int chat_event_fn(void *ctx, const chat_event *ev);      /* < 0 stops the parser */
+
+typedef struct chat_parser chat_parser;
+
+/* A parser for one answer to a prompt that chat_render made from req (its tools decide how XML
+ * arguments are typed, and calls are looked for only if it has tools; it is read only here). NULL:
+ * the request is unknown, calls are looked for. Borrows c. */
+int chat_parser_create(chat_parser **out, const chat *c, const chat_request *req, err_ctx *err);
+void chat_parser_free(chat_parser *p);
+
+/* Feeds one generated id; calls fn for each event it completes, in order. Returns 1 if the answer
+ * is complete (a stop token), 0 to go on, < 0 on error or what fn returned. */
+int chat_parser_push(chat_parser *p, int id, chat_event_fn *fn, void *ctx, err_ctx *err);
+
+/* The generation ended without a stop token: flushes what was held back, closes an open call. */
+int chat_parser_end(chat_parser *p, chat_event_fn *fn, void *ctx, err_ctx *err);
+
+#endif
