@@ -1,0 +1,45 @@
+/* args.h - one table per verb: flags, environment, defaults, --help.
+ *
+ * Flags beat environment beats defaults (whatever the struct held before). --help is generated from
+ * the table, so it cannot lie. */
+#ifndef CLI_ARGS_H
+#define CLI_ARGS_H
+
+#include "loader/base.h"
+
+typedef enum arg_type {
+    ARG_FLAG,                            /* bool: set true */
+    ARG_INT,                             /* int64_t within lo..hi */
+    ARG_FLOAT,                           /* double within lo..hi */
+    ARG_SIZE,                            /* uint64_t bytes: 512, 64K, 1.5G (powers of 1024) */
+    ARG_TEXT                             /* const char *, points into argv or the environment */
+} arg_type;
+
+typedef struct arg_option {
+    const char *name;                    /* long name without dashes */
+    char letter;                         /* short name, or 0 */
+    arg_type type;
+    size_t offset;                       /* of the field in the options struct */
+    const char *value;                   /* what --help calls the value; NULL for flags */
+    const char *env;                     /* variable that sets it, or NULL */
+    double lo, hi;                       /* for numbers; both 0: no limits */
+    const char *help;
+} arg_option;
+
+typedef struct arg_spec {
+    const char *usage;                   /* "moe-run inspect FILE [options]" */
+    const char *about;                   /* one or more lines under it */
+    const arg_option *options;
+    int n_option;
+    int min_operands, max_operands;
+    const char *operands;                /* what a message calls them: "FILE" */
+} arg_spec;
+
+enum { ARGS_RUN = 0, ARGS_HELP = 1, ARGS_BAD = 2 };
+
+/* Fills *into and operands[] (room for max_operands; *n_operand is how many came). ARGS_HELP: help
+ * went to stdout, exit 0. ARGS_BAD: one line went to stderr, exit 2. "--" ends the options. */
+int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_operand, int argc,
+               char **argv);
+
+#endif

@@ -1,0 +1,27 @@
+/* commands.h - the verbs of both programs. Each parses its own arguments (argv[0] is the verb) and
+ * returns the exit code: 0 done, 1 failed, 2 bad usage, 130 interrupted. */
+#ifndef CLI_COMMANDS_H
+#define CLI_COMMANDS_H
+
+/* moe-run */
+int cmd_inspect(int argc, char **argv);
+int cmd_tokenize(int argc, char **argv);
+int cmd_render(int argc, char **argv);
+int cmd_models(int argc, char **argv);
+
+/* moe-bench */
+int cmd_bench_quant(int argc, char **argv);
+int cmd_bench_synth(int argc, char **argv);
+int cmd_bench_tokenize(int argc, char **argv);
+
+/* The table a program's main dispatches on; --help prints it. */
+typedef struct command {
+    const char *name, *about;
+    int (*run)(int argc, char **argv);
+} command;
+
+/* Runs the verb argv[1] names, or prints help, version or a usage error. */
+int commands_main(const char *program, const char *about, const char *examples, const command *table,
+                  int n_command, int argc, char **argv);
+
+#endif

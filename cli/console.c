@@ -1,0 +1,158 @@
+/* console.c - everything the programs say on stderr, and how they write numbers. */
+#include "cli/console.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *program = "moe";
+
+void console_init(const char *name)
+{
+    program = name;
+}
+
+const char *console_program(void)
+{
+    return program;
+}
+
+/* One line whatever the text holds: control characters are escaped. */
+static void say(const char *prefix, const char *fmt, va_list ap)
+{
+    char text[1024], line[2048];
+    vsnprintf(text, sizeof text, fmt, ap);
+    fprintf(stderr, "%s: %s%s\n", program, prefix, ESC(line, str_from(text)));
+}
+
+void console_error(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    say("error: ", fmt, ap);
+    va_end(ap);
+}
+
+int console_fail(const char *path, const err_ctx *err)
+{
+    console_error("%s: %s", path, err->msg);
+    return 1;
+}
+
+void console_note(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    say("", fmt, ap);
+    va_end(ap);
+}
+
+/* ---- progress ------------------------------------------------------------------------------ */
+
+enum { BAR_CELLS = 30, REDRAW_NS = 100000000 };
+
+void progress_begin(progress *p, const char *what, uint64_t total)
+{
+    *p = (progress){ .what = what, .total = total, .start_ns = clock_ns(), .on = isatty(2) == 1 };
+}
+
+void progress_update(progress *p, uint64_t done)
+{
+    const uint64_t now = clock_ns();
+    const double seconds = (double)(now - p->start_ns) * 1e-9;
+    char bar[BAR_CELLS + 1], have[32], all[32], rate[32];
+    int cells;
+
+    if (!p->on || p->total == 0 || now - p->drawn_ns < REDRAW_NS) return;
+    p->drawn_ns = now;
+    cells = (int)((double)done / (double)p->total * BAR_CELLS);
+    memset(bar, '.', BAR_CELLS);
+    memset(bar, '#', (size_t)(cells > BAR_CELLS ? BAR_CELLS : cells));
+    bar[BAR_CELLS] = '\0';
+    fprintf(stderr, "\r%s [%s] %s of %s, %s/s, %.0f s left\033[K", p->what, bar,
+            text_bytes(have, sizeof have, done), text_bytes(all, sizeof all, p->total),
+            text_bytes(rate, sizeof rate, seconds > 0 ? (uint64_t)((double)done / seconds) : 0),
+            done ? seconds * (double)(p->total - done) / (double)done : 0.0);
+    fflush(stderr);
+}
+
+void progress_end(progress *p)
+{
+    if (p->on && p->drawn_ns) fprintf(stderr, "\r\033[K");
+    p->on = false;
+}
+
+/* ---- numbers ------------------------------------------------------------------------------- */
+
+const char *text_count(char *dst, size_t cap, uint64_t n)
+{
+    char digits[24];
+    const int len = snprintf(digits, sizeof digits, "%" PRIu64, n);
+    size_t used = 0;
+    for (int i = 0; i < len && used + 2 < cap; i++) {
+        if (i && (len - i) % 3 == 0) dst[used++] = ',';
+        dst[used++] = digits[i];
+    }
+    dst[used] = '\0';
+    return dst;
+}
+
+const char *text_bytes(char *dst, size_t cap, uint64_t n)
+{
+    static const char *const units[] = { "B", "kB", "MB", "GB", "TB", "PB", "EB" };
+    double v = (double)n;
+    size_t u = 0;
+    while (v >= 999.95 && u + 1 < ARRAY_LEN(units)) {
+        v /= 1000;
+        u++;
+    }
+    snprintf(dst, cap, u ? "%.1f %s" : "%.0f %s", v, units[u]);
+    return dst;
+}
+
+/* ---- streams ------------------------------------------------------------------------------- */
+
+int console_finish(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
+    console_error("standard output: %s", strerror(errno ? errno : EIO));
+    return 1;
+}
+
+int read_whole_file(char **out, size_t *len, const char *path, err_ctx *err)
+{
+    const bool is_stdin = strcmp(path, "-") == 0;
+    const int fd = is_stdin ? 0 : open(path, O_RDONLY | O_CLOEXEC);
+    size_t cap = 1 << 16, n = 0;
+    char *data = NULL;
+    int rc = 0;
+
+    *out = NULL;
+    if (fd < 0) return err_sys(err, "cannot open");
+    if (!(data = mem_alloc(cap))) rc = err_set(err, ERR_NOMEM, "out of memory");
+    while (rc == 0) {
+        const ssize_t got = read(fd, data + n, cap - n - 1);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) rc = err_sys(err, "cannot read");
+        if (got <= 0) break;
+        n += (size_t)got;
+        if (cap - n < 2) {
+            char *bigger = mem_resize(data, cap * 2, 1);
+            if (!bigger) { rc = err_set(err, ERR_NOMEM, "out of memory after %zu bytes", n); break; }
+            data = bigger;
+            cap *= 2;
+        }
+    }
+    if (!is_stdin) close(fd);
+    if (rc < 0) {
+        mem_free(data);
+        return rc;
+    }
+    data[n] = '\0';
+    *out = data;
+    *len = n;
+    return 0;
+}

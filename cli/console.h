@@ -1,0 +1,44 @@
+/* console.h - how the programs talk to people: error lines, notes, progress, numbers.
+ *
+ * stdout carries only the answer; everything here goes to stderr. */
+#ifndef CLI_CONSOLE_H
+#define CLI_CONSOLE_H
+
+#include "loader/base.h"
+
+void console_init(const char *program);  /* "moe-run": what lines begin with */
+const char *console_program(void);
+
+/* "moe-run: error: <text>". Always one line. */
+void console_error(const char *fmt, ...) PRINTF_LIKE(1, 2);
+
+/* "moe-run: error: <path>: <message of err>", and 1, the exit code for it. */
+int console_fail(const char *path, const err_ctx *err);
+
+/* "moe-run: <text>" */
+void console_note(const char *fmt, ...) PRINTF_LIKE(1, 2);
+
+/* A bar with rate and time left, drawn at most ten times a second and only if stderr is a terminal;
+ * gone when it ends. done and total in bytes. */
+typedef struct progress {
+    const char *what;
+    uint64_t total, start_ns, drawn_ns;
+    bool on;
+} progress;
+void progress_begin(progress *p, const char *what, uint64_t total);
+void progress_update(progress *p, uint64_t done);
+void progress_end(progress *p);
+
+/* "48,483,058,688"; "45.2 GB" (powers of 1000). dst of 32 bytes is enough; return dst. */
+const char *text_count(char *dst, size_t cap, uint64_t n);
+const char *text_bytes(char *dst, size_t cap, uint64_t n);
+
+/* Flushes stdout; 1 with an error line if anything could not be written (disk full, closed pipe),
+ * else 0. The last thing a verb does. */
+int console_finish(void);
+
+/* Whole file or standard input ("-") into memory, terminated by a NUL that *len does not count.
+ * Free with mem_free. */
+int read_whole_file(char **out, size_t *len, const char *path, err_ctx *err);
+
+#endif

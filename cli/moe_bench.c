@@ -1,0 +1,19 @@
+/* moe_bench.c - main of moe-bench: measurements, and the files to measure with. */
+#include "cli/commands.h"
+
+#include "loader/base.h"
+
+static const command verbs[] = {
+    { "synth", "Writes a GGUF of a real model's shapes with random weights", cmd_bench_synth },
+    { "quant", "Decodes raw blocks of one type to floats", cmd_bench_quant },
+    { "tokenize", "Measures the tokenizer on a text file", cmd_bench_tokenize },
+};
+
+int main(int argc, char **argv)
+{
+    return commands_main("moe-bench", "Measures the engine against what the machine can do.",
+                         "\nExamples:\n"
+                         "  moe-bench synth qwen3-next-80b --layers 4 -o q4.gguf\n"
+                         "  moe-bench tokenize -m model.gguf book.txt\n",
+                         verbs, ARRAY_LEN(verbs), argc, argv);
+}

@@ -1,0 +1,219 @@
+/* tokenize.c - moe-run tokenize: text to ids and back, by JSON lines or for reading.
+ *
+ * Lines are answered one by one, in order, each with exactly one line; the first that cannot be
+ * answered ends the program with an error that names it. Lines may be of any length. */
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "cli/console.h"
+#include "engine/text/tokenizer.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct tokenize_options {
+    const char *model, *text;
+    bool decode, no_special;
+} tokenize_options;
+
+static const arg_option options[] = {
+    { "model", 'm', ARG_TEXT, offsetof(tokenize_options, model), "FILE", "MOE_MODEL", 0, 0,
+      "GGUF file with the vocabulary, or the first part of a split one" },
+    { "text", 't', ARG_TEXT, offsetof(tokenize_options, text), "TEXT", NULL, 0, 0,
+      "Show the tokens of this text as a table; read no input" },
+    { "decode", 'd', ARG_FLAG, offsetof(tokenize_options, decode), NULL, NULL, 0, 0,
+      "Lines are ids, answers are texts" },
+    { "no-special", 0, ARG_FLAG, offsetof(tokenize_options, no_special), NULL, NULL, 0, 0,
+      "Control tokens in a text are plain text unless its line says otherwise" },
+};
+
+static const arg_spec spec = {
+    .usage = "moe-run tokenize -m FILE [--text TEXT | --decode]",
+    .about = "Reads JSON lines {\"text\": \"...\", \"special\": true}, writes an array of ids each.\n"
+             "With --decode: reads arrays of ids or {\"ids\": [...]}, writes {\"text\": \"...\"}.\n"
+             "special: control tokens written in the text become their ids (default: true).",
+    .options = options,
+    .n_option = ARRAY_LEN(options),
+    .min_operands = 0,
+    .max_operands = 0,
+    .operands = "",
+};
+
+typedef struct session {
+    const tokenize_options *opt;
+    tokenizer *t;
+    encoder *e;
+    id_list ids;
+    char *text;                          /* decoded so far */
+    size_t n_text, text_cap;
+} session;
+
+/* ---- text to ids --------------------------------------------------------------------------- */
+
+static int encode_line(session *s, const json_t *line, err_ctx *err)
+{
+    const json_t *text = json_object_get(line, "text"), *special = json_object_get(line, "special");
+    if (!json_is_object(line)) return err_set(err, ERR_FORMAT, "expected a JSON object");
+    if (!json_is_string(text)) return err_set(err, ERR_FORMAT,
+                                              "\"text\" is missing or not a string");
+    if (special && !json_is_boolean(special))
+        return err_set(err, ERR_FORMAT, "\"special\" is not true or false");
+    s->ids.n = 0;
+    const str_view view = { json_string_value(text), json_string_length(text) };
+    const bool parse = special ? json_is_true(special) : !s->opt->no_special;
+    const int rc = encoder_encode(s->e, &s->ids, view, parse, err);
+    if (rc < 0) return rc;
+    putchar('[');
+    for (size_t i = 0; i < s->ids.n; i++) printf(i ? ",%d" : "%d", (int)s->ids.ids[i]);
+    fputs("]\n", stdout);
+    return 0;
+}
+
+static int show_text(session *s, err_ctx *err)
+{
+    char shown[4200];                    /* the longest special token with every byte escaped */
+    const int rc = encoder_encode(s->e, &s->ids, str_from(s->opt->text), !s->opt->no_special, err);
+    if (rc < 0) return rc;
+    printf("     id  bytes\n");
+    for (size_t i = 0; i < s->ids.n; i++) {
+        const int id = s->ids.ids[i];
+        const bool is_special = tokenizer_kind(s->t, id) != TOKEN_NORMAL;
+        printf("%7d  \"%s\"%s\n", id, ESC(shown, tokenizer_bytes(s->t, id, true)),
+               is_special ? "  special" : "");
+    }
+    return 0;
+}
+
+/* ---- ids to text --------------------------------------------------------------------------- */
+
+static int append_bytes(session *s, utf8_stream *stream, str_view bytes, err_ctx *err)
+{
+    const size_t room = 3 * (bytes.len + 3) + 3;         /* as utf8_stream_push wants it */
+    if (s->text_cap - s->n_text < room) {
+        const size_t cap = 2 * s->text_cap + room;
+        char *grown = mem_resize(s->text, cap, 1);
+        if (!grown) return err_set(err, ERR_NOMEM, "text of %zu bytes", cap);
+        s->text = grown;
+        s->text_cap = cap;
+    }
+    s->n_text += utf8_stream_push(stream, s->text + s->n_text, bytes);
+    return 0;
+}
+
+static int decode_line(session *s, const json_t *line, err_ctx *err)
+{
+    const json_t *ids = json_is_object(line) ? json_object_get(line, "ids") : line;
+    const int n_token = tokenizer_n_token(s->t);
+    utf8_stream stream = { 0 };
+    int rc;
+    if (!json_is_array(ids)) return err_set(err, ERR_FORMAT, "expected an array of ids");
+    s->n_text = 0;
+    if ((rc = append_bytes(s, &stream, (str_view){ "", 0 }, err)) < 0) return rc;
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        const json_t *v = json_array_get(ids, i);
+        const json_int_t id = json_integer_value(v);
+        if (!json_is_integer(v)) return err_set(err, ERR_FORMAT, "ids[%zu] is not an integer", i);
+        if (id < 0 || id >= n_token)
+            return err_set(err, ERR_RANGE, "ids[%zu] is %lld, the vocabulary has 0 to %d", i,
+                           (long long)id, n_token - 1);
+        if ((rc = append_bytes(s, &stream, tokenizer_bytes(s->t, (int)id, true),
+                               err)) < 0) return rc;
+    }
+    s->n_text += utf8_stream_end(&stream, s->text + s->n_text);  /* push left room for it */
+    json_t *answer = json_pack("{s:o}", "text", json_stringn(s->text, s->n_text));
+    if (!answer) return err_set(err, ERR_NOMEM, "text of %zu bytes", s->n_text);
+    /* ASCII: a line separator inside a text must not look like the end of the answer */
+    json_dumpf(answer, stdout, JSON_ENSURE_ASCII);
+    putchar('\n');
+    json_decref(answer);
+    return 0;
+}
+
+/* ---- lines --------------------------------------------------------------------------------- */
+
+static bool is_blank(const char *line, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strchr(" \t\r\n", line[i]) || line[i] == '\0') return false;
+    return true;
+}
+
+static int answer_line(session *s, const char *line, size_t n, err_ctx *err)
+{
+    json_error_t why;
+    json_t *value = json_loadb(line, n, JSON_ALLOW_NUL, &why);
+    if (!value) return err_set(err, ERR_FORMAT, "not JSON: %s at byte %d", why.text, why.position);
+    const int rc = s->opt->decode ? decode_line(s, value, err) : encode_line(s, value, err);
+    json_decref(value);
+    return rc;
+}
+
+/* Whoever feeds lines through a pipe may wait for each answer; a file does not. */
+static int answer_lines(session *s)
+{
+    struct stat st;
+    const bool flush = fstat(fileno(stdin), &st) != 0 || !S_ISREG(st.st_mode);
+    char *line = NULL;
+    size_t cap = 0;
+    unsigned long number = 0;
+    ssize_t n;
+    int rc = 0;
+    while (rc == 0 && (errno = 0, n = getline(&line, &cap, stdin)) >= 0) {
+        err_ctx err;
+        number++;
+        if (is_blank(line, (size_t)n)) continue;
+        if (answer_line(s, line, (size_t)n, &err) < 0) {
+            fflush(stdout);
+            console_error("line %lu: %s", number, err.msg);
+            rc = 1;
+        } else if (flush && fflush(stdout) != 0) {
+            break;                       /* console_finish says why */
+        }
+    }
+    if (rc == 0 && !feof(stdin) && !ferror(stdout)) {
+        console_error("standard input, line %lu: %s", number + 1, strerror(errno));
+        rc = 1;
+    }
+    free(line);
+    return rc;
+}
+
+static int open_session(session *s, const char *path, err_ctx *err)
+{
+    gguf *g;
+    int rc = gguf_open(&g, path, err);
+    if (rc < 0) return rc;
+    rc = tokenizer_create(&s->t, g, err);
+    gguf_close(g);
+    return rc < 0 ? rc : encoder_create(&s->e, s->t, err);
+}
+
+int cmd_tokenize(int argc, char **argv)
+{
+    tokenize_options opt = { 0 };
+    session s = { .opt = &opt };
+    int n_operand, rc;
+    err_ctx err;
+
+    rc = args_parse(&spec, &opt, NULL, &n_operand, argc, argv);
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? 0 : 2;
+    if (!opt.model) {
+        console_error("-m FILE missing (usage: %s)", spec.usage);
+        return 2;
+    }
+    if (opt.text && opt.decode) {
+        console_error("--text and --decode do not go together");
+        return 2;
+    }
+    if (open_session(&s, opt.model, &err) < 0) rc = console_fail(opt.model, &err);
+    else if (!opt.text) rc = answer_lines(&s);
+    else if (show_text(&s, &err) < 0) rc = console_fail("--text", &err);
+    ids_free(&s.ids);
+    mem_free(s.text);
+    encoder_free(s.e);
+    tokenizer_free(s.t);
+    return rc ? rc : console_finish();
+}

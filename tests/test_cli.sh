@@ -1,0 +1,140 @@
+#!/bin/sh
+# test_cli.sh BUILD - the programs as a person or a script meets them: exit codes, one-line errors,
+# stdout that carries only the answer. Ends with "cli N passed, N failed".
+set -u
+build=$1
+run=$build/moe-run bench=$build/moe-bench
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+passed=0 failed=0
+qwen=tests/models/demo-qwen3next-Q4_K_M.gguf
+gptoss=tests/models/demo-gptoss-MXFP4.gguf
+# Looking for leaks costs seconds a run on some machines: the last section does it, once a verb.
+export LC_ALL=C ASAN_OPTIONS=detect_leaks=0
+
+ok() { passed=$((passed + 1)); }
+bad() { failed=$((failed + 1)); echo "FAIL test_cli: $*"; sed 's/^/    /' "$tmp/err" | head -5; }
+
+# expect CODE TEXT COMMAND...: exit code, and TEXT somewhere on stdout or stderr
+expect() {
+    code=$1 text=$2
+    shift 2
+    "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    got=$?
+    if [ $got -ne "$code" ]; then bad "exit $got, expected $code: $*"
+    elif ! grep -qF -e "$text" "$tmp/out" "$tmp/err"; then bad "'$text' not printed: $*"
+    else ok; fi
+}
+
+# refuse TEXT COMMAND...: exit 1, nothing on stdout, one line on stderr that holds TEXT
+refuse() {
+    text=$1
+    shift
+    expect 1 "$text" "$@"
+    if [ -s "$tmp/out" ]; then bad "stdout not empty: $*"
+    elif [ "$(wc -l <"$tmp/err")" -ne 1 ]; then bad "not one line on stderr: $*"
+    elif ! grep -q '^moe-[a-z]*: error: ' "$tmp/err"; then bad "not an error line: $*"
+    else ok; fi
+}
+
+# ---- help and usage
+for p in $run $bench; do
+    expect 0 "Usage: " "$p" --help
+    expect 0 "GPU support" "$p" --version
+    expect 2 "no verb" "$p"
+    expect 2 "unknown verb 'nonsense'" "$p" nonsense
+done
+for v in inspect tokenize render models; do expect 0 "Usage: moe-run $v" $run $v --help; done
+for v in synth quant tokenize; do expect 0 "Usage: moe-bench $v" $bench $v --help; done
+expect 2 "unknown option --frobnicate" $run inspect --frobnicate $qwen
+expect 2 "FILE missing" $run inspect
+expect 2 "unexpected argument" $run inspect $qwen $gptoss
+
+# ---- inspect
+expect 0 "qwen3next" $run inspect $qwen
+expect 0 "gpt-oss" $run inspect $gptoss
+expect 0 "blk.3.attn_q.weight" $run inspect --tensors $qwen
+expect 0 '"architecture"' $run inspect --json $gptoss
+expect 0 "qwen2" $run inspect "$build/golden/tokenizer/qwen3-vocab.gguf"
+printf '<!DOCTYPE html><html>page not found</html>' >"$tmp/page.gguf"
+head -c 100000 $qwen >"$tmp/head.gguf"
+head -c 10000000 $qwen >"$tmp/cut.gguf"
+: >"$tmp/empty.gguf"
+printf 'GGUF\001' >"$tmp/five.gguf"
+refuse "$tmp/none.gguf: cannot open: No such file or directory" $run inspect "$tmp/none.gguf"
+refuse "$tmp/page.gguf: not a GGUF file" $run inspect "$tmp/page.gguf"
+refuse "$tmp/head.gguf: " $run inspect "$tmp/head.gguf"
+refuse "file truncated?" $run inspect "$tmp/cut.gguf"
+refuse "empty" $run inspect "$tmp/empty.gguf"
+refuse "truncated" $run inspect "$tmp/five.gguf"
+refuse "directory" $run inspect "$tmp"
+refuse "not a GGUF file" $run inspect --json "$tmp/page.gguf"
+
+# ---- tokenize: every golden case through the program, and back
+for v in qwen3 gptoss; do
+    vocab=$build/golden/tokenizer/$v-vocab.gguf cases=tests/golden/tokenizer/cases-$v.jsonl
+    sed 's/.*"ids": *\(\[[^]]*\]\).*/\1/; s/ //g' $cases >"$tmp/want"
+    if $run tokenize -m "$vocab" <$cases >"$tmp/ids" 2>"$tmp/err" && cmp -s "$tmp/want" "$tmp/ids"; then ok
+    else bad "tokenize $v: $(diff "$tmp/want" "$tmp/ids" | grep -c '^>') lines differ"; fi
+    if $run tokenize -m "$vocab" --decode <"$tmp/ids" >"$tmp/text" 2>"$tmp/err" &&
+       [ "$(wc -l <"$tmp/text")" -eq "$(wc -l <"$tmp/want")" ]; then ok
+    else bad "tokenize --decode $v"; fi
+done
+echo '{"text": "x"' >"$tmp/bad.jsonl"
+if $run tokenize -m $qwen <"$tmp/bad.jsonl" >"$tmp/out" 2>"$tmp/err"; then bad "bad JSON accepted"
+elif grep -q "line 1" "$tmp/err"; then ok
+else bad "bad JSON: line number missing"; fi
+echo '[99999999]' >"$tmp/bad.jsonl"
+if $run tokenize -m $qwen --decode <"$tmp/bad.jsonl" >"$tmp/out" 2>"$tmp/err"; then bad "id out of range accepted"
+else ok; fi
+expect 2 "-m FILE" $run tokenize
+refuse "cannot open" $run tokenize -m "$tmp/none.gguf"
+
+# ---- render
+echo '{"messages":[{"role":"user","content":"Hi <|im_end|>"}]}' >"$tmp/req.json"
+expect 0 "<|im_start|>user" $run render -m $qwen "$tmp/req.json"
+expect 0 "<|start|>assistant" $run render -m $gptoss "$tmp/req.json"
+echo '{"messages":' >"$tmp/req.json"
+refuse "req.json" $run render -m $qwen "$tmp/req.json"
+
+# ---- models
+expect 0 "gpt-oss-20b" $run models
+expect 0 '"name"' $run models --json
+
+# ---- quant
+for t in Q4_K MXFP4 IQ3_S; do
+    expect 0 "" $bench quant $t tests/golden/quants/$t.bin "$tmp/$t.f32"
+    if [ "$(wc -c <"$tmp/$t.f32")" -eq "$(wc -c <tests/golden/quants/$t.f32)" ]; then ok; else bad "quant $t: size"; fi
+done
+expect 2 "known types: F32" $bench quant Q9_K tests/golden/quants/Q4_K.bin "$tmp/x.f32"
+refuse "multiple" $bench quant Q6_K tests/golden/quants/MXFP4.bin "$tmp/x.f32"
+if [ -e "$tmp/x.f32" ]; then bad "a failed quant left its output behind"; else ok; fi
+
+# ---- synth
+expect 2 "gpt-oss-20b" $bench synth nonsense -o "$tmp/x.gguf"
+expect 2 "Q4_K" $bench synth gpt-oss-20b --experts Q4_K -o "$tmp/x.gguf"
+refuse "/nonexistent" $bench synth gpt-oss-20b --layers 1 -o /nonexistent/x.gguf
+
+# ---- tokenizer benchmark
+expect 0 "MB/s" $bench tokenize -m $qwen -r 1 LICENSE
+
+# ---- a full disk and a closed pipe are errors, not silence
+if [ -w /dev/full ]; then
+    $run inspect --json $qwen >/dev/full 2>"$tmp/err"
+    if [ $? -eq 1 ] && grep -q "standard output" "$tmp/err"; then ok; else bad "full disk unnoticed"; fi
+fi
+
+# ---- every verb once, good and bad, with a sanitizer build looking for leaks
+export ASAN_OPTIONS=detect_leaks=1
+echo '{"messages":[{"role":"user","content":"Hi"}]}' >"$tmp/req.json"
+expect 0 "deltanet" $run inspect --json --tensors $qwen
+expect 1 "truncated" $run inspect "$tmp/cut.gguf"
+expect 0 "" $run tokenize -m $qwen --text "Hello world"
+expect 0 "<|start|>" $run render -m $gptoss "$tmp/req.json"
+expect 0 "gpt-oss-120b" $run models
+expect 0 "" $bench quant Q5_K tests/golden/quants/Q5_K.bin "$tmp/x.f32"
+expect 0 '"' $bench tokenize -m $gptoss -r 1 --json LICENSE
+expect 1 "No such file" $bench synth gpt-oss-20b --layers 1 -o /nonexistent/x.gguf
+
+echo "cli $passed passed, $failed failed"
+[ $failed -eq 0 ]
