@@ -1,0 +1,54 @@
+#!/bin/sh
+# fuzz.sh libfuzzer|afl SECONDS BUILD - fuzzes the loader, binder, tokenizer and chat formats.
+#
+# Builds tests/fuzz_gguf.c with clang and address and undefined-behaviour sanitizers, starts from the
+# seeds that tests/fuzz_seeds.c writes, and runs one process a core. Findings go to build-fuzz/crash-*
+# (libFuzzer) or build-fuzz/afl (AFL++). Exits 1 if there is one.
+set -eu
+fuzzer=$1 seconds=$2 build=$3
+dir=build-fuzz
+mkdir -p $dir/corpus $dir/log
+rm -f $dir/crash-* $dir/timeout-* $dir/oom-* $dir/log/*
+
+case $fuzzer in
+    libfuzzer) tools/bootstrap.sh clang=clang; cc=clang ;;
+    afl) tools/bootstrap.sh afl-clang-fast=afl++; cc=afl-clang-fast ;;
+    *) echo "fuzz: FUZZER is libfuzzer or afl, not '$fuzzer'"; exit 1 ;;
+esac
+
+make --no-print-directory CUDA=0 build-cpu/tests/fuzz_seeds
+build-cpu/tests/fuzz_seeds $dir/corpus
+
+echo "  $cc  $dir/fuzz_gguf ($fuzzer, address and undefined-behaviour sanitizers)"
+sources="tests/fuzz_gguf.c cuda/gpu_stub.c $(ls loader/*.c tiers/*.c moe/*.c engine/*.c engine/models/*.c engine/text/*.c 2>/dev/null)"
+# shellcheck disable=SC2086
+$cc -std=c11 -O1 -g -D_GNU_SOURCE -I. -ffp-contract=off -fsanitize=fuzzer,address,undefined \
+    -fno-sanitize-recover=all -fno-omit-frame-pointer $sources -o $dir/fuzz_gguf -ljansson -lm
+
+cores=$(nproc)
+if [ "$fuzzer" = afl ]; then
+    export AFL_SKIP_CPUFREQ=1 AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES=1 AFL_NO_UI=1
+    timeout $((seconds + 60)) afl-fuzz -V "$seconds" -m none -t 10000 -i $dir/corpus -o $dir/afl -- $dir/fuzz_gguf
+    grep -E 'execs_done|saved_crashes|saved_hangs' $dir/afl/default/fuzzer_stats
+    [ -z "$(ls $dir/afl/default/crashes 2>/dev/null | grep -v README)" ]
+    exit
+fi
+
+echo "fuzzing for $seconds s on $cores cores; logs in $dir/log"
+i=0
+while [ $i -lt "$cores" ]; do
+    $dir/fuzz_gguf -max_total_time="$seconds" -max_len=131072 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+        -artifact_prefix=$dir/ -seed=$((i + 1)) $dir/corpus >$dir/log/$i 2>&1 &
+    i=$((i + 1))
+done
+wait
+runs=$(sed -n 's/^stat::number_of_executed_units: *//p' $dir/log/* | awk '{ n += $1 } END { printf "%d", n }')
+cov=$(grep -ho 'cov: [0-9]*' $dir/log/* | sort -t' ' -k2n | tail -n 1)
+findings=$(ls $dir/crash-* $dir/timeout-* $dir/oom-* $dir/leak-* 2>/dev/null || true)
+echo "$runs executions in $seconds s on $cores cores, $cov"
+if [ -n "$findings" ] || [ "$runs" -eq 0 ]; then
+    echo "findings: ${findings:-none, but nothing ran}"
+    tail -n 40 $dir/log/*
+    exit 1
+fi
+echo "no findings"
