@@ -153,5 +153,5 @@ check: all tests
 # ---- fuzzing ------------------------------------------------------------------------------------
 FUZZ_SECONDS ?= 600
 FUZZER       ?= libfuzzer
-fuzz: $(UNPACKED)
-	tools/fuzz.sh $(FUZZER) $(FUZZ_SECONDS) $B
+fuzz:
+	tools/fuzz.sh $(FUZZER) $(FUZZ_SECONDS)

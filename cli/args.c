@@ -74,7 +74,8 @@ static int set_value(const arg_option *o, void *into, const char *text, const ch
                       "a size such as 512M or 20G" : "a number");
         return ARGS_BAD;
     }
-    if (limited && (o->type == ARG_INT || o->type == ARG_FLOAT) && (number < o->lo || number > o->hi)) {
+    if (limited && (o->type == ARG_INT || o->type == ARG_FLOAT) &&
+        (number < o->lo || number > o->hi)) {
         console_error("%s: %s is out of range %g..%g", where, text, o->lo, o->hi);
         return ARGS_BAD;
     }
@@ -87,7 +88,8 @@ static void print_option(const arg_option *o)
 {
     char left[64], letter[8] = "    ";
     if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
-    snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->value ? " " : "", o->value ? o->value : "");
+    snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->value ? " " : "",
+             o->value ? o->value : "");
     printf("  %-21s %s", left, o->help);
     if (o->env) printf("   [%s]", o->env);
     printf("\n");

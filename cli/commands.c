@@ -7,13 +7,14 @@
 
 #include "cli/console.h"
 #include "cuda/gpu.h"
+#include "tiers/machine.h"
 
 #ifndef MOE_VERSION
 #define MOE_VERSION "unknown"
 #endif
 
-static int print_help(const char *program, const char *about, const char *examples, const command *table,
-                      int n_command)
+static int print_help(const char *program, const char *about, const char *examples,
+                      const command *table, int n_command)
 {
     printf("Usage: %s VERB [options]\n%s\n", program, about);
     for (int i = 0; i < n_command; i++) printf("  %-11s %s\n", table[i].name, table[i].about);
@@ -23,23 +24,24 @@ static int print_help(const char *program, const char *about, const char *exampl
 
 static int print_version(const char *program)
 {
-    const int n = gpu_count();
-    printf("%s %s, GPU support: %s", program, MOE_VERSION, gpu_backend());
-    for (int i = 0; i < n; i++) {
-        char vram[32];
-        gpu_info info;
-        err_ctx err;
-        if (gpu_describe(&info, i, &err) < 0) printf("\n  %s", err.msg);
-        else printf("\n  GPU %d: %s, sm_%d%d, %s", i, info.name, info.cc_major, info.cc_minor,
-                    text_bytes(vram, sizeof vram, info.vram_total));
-    }
-    if (n == 0) printf(", no GPU found: CPU only");
-    printf("\n");
+    char total[32], available[32], vram[32];
+    machine m;
+    err_ctx err;
+
+    printf("%s %s, GPU support: %s\n", program, MOE_VERSION, gpu_backend());
+    if (machine_probe(&m, &err) < 0) printf("  memory unknown: %s\n", err.msg);
+    else printf("  %d cores, %s RAM, %s available\n", m.n_core,
+                text_bytes(total, sizeof total, m.ram_total),
+                text_bytes(available, sizeof available, m.ram_available));
+    for (int i = 0; i < m.n_gpu; i++)
+        printf("  GPU %d: %s, sm_%d%d, %s\n", i, m.gpus[i].name, m.gpus[i].cc_major,
+               m.gpus[i].cc_minor, text_bytes(vram, sizeof vram, m.gpus[i].vram_total));
+    if (m.n_gpu == 0) printf("  no GPU: CPU only\n");
     return console_finish();
 }
 
-int commands_main(const char *program, const char *about, const char *examples, const command *table,
-                  int n_command, int argc, char **argv)
+int commands_main(const char *program, const char *about, const char *examples,
+                  const command *table, int n_command, int argc, char **argv)
 {
     console_init(program);
     signal(SIGPIPE, SIG_IGN);            /* a closed pipe is an error to report, not a death */

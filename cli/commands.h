@@ -21,7 +21,7 @@ typedef struct command {
 } command;
 
 /* Runs the verb argv[1] names, or prints help, version or a usage error. */
-int commands_main(const char *program, const char *about, const char *examples, const command *table,
-                  int n_command, int argc, char **argv);
+int commands_main(const char *program, const char *about, const char *examples,
+                  const command *table, int n_command, int argc, char **argv);
 
 #endif

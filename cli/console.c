@@ -141,7 +141,10 @@ int read_whole_file(char **out, size_t *len, const char *path, err_ctx *err)
         n += (size_t)got;
         if (cap - n < 2) {
             char *bigger = mem_resize(data, cap * 2, 1);
-            if (!bigger) { rc = err_set(err, ERR_NOMEM, "out of memory after %zu bytes", n); break; }
+            if (!bigger) {
+                rc = err_set(err, ERR_NOMEM, "out of memory after %zu bytes", n);
+                break;
+            }
             data = bigger;
             cap *= 2;
         }

@@ -12,7 +12,8 @@ static const command verbs[] = {
 
 int main(int argc, char **argv)
 {
-    return commands_main("moe-run", "Runs big Mixture-of-Experts models from GGUF files on ordinary machines.",
+    return commands_main("moe-run",
+                         "Runs big Mixture-of-Experts models from GGUF files on ordinary machines.",
                          "\nExamples:\n"
                          "  moe-run inspect model.gguf\n"
                          "  moe-run tokenize -m model.gguf --text \"Hello world\"\n"

@@ -32,7 +32,8 @@ static const arg_option options[] = {
 
 static const arg_spec spec = {
     .usage = "moe-run tokenize -m FILE [--text TEXT | --decode]",
-    .about = "Reads JSON lines {\"text\": \"...\", \"special\": true}, writes an array of ids each.\n"
+    .about = "Reads JSON lines {\"text\": \"...\", \"special\": true}, "
+             "writes an array of ids each.\n"
              "With --decode: reads arrays of ids or {\"ids\": [...]}, writes {\"text\": \"...\"}.\n"
              "special: control tokens written in the text become their ids (default: true).",
     .options = options,

@@ -7,8 +7,8 @@
 
 static int fail(err_ctx *err, cudaError_t rc, const char *what, int device)
 {
-    return err_set(err, rc == cudaErrorMemoryAllocation ? ERR_NOMEM : ERR_IO, "GPU %d: %s: %s", device,
-                   what, cudaGetErrorString(rc));
+    return err_set(err, rc == cudaErrorMemoryAllocation ? ERR_NOMEM : ERR_IO, "GPU %d: %s: %s",
+                   device, what, cudaGetErrorString(rc));
 }
 
 const char *gpu_backend(void)

@@ -1,4 +1,5 @@
-/* base.h - what every file may use: errors, log sink, checked sizes, clock, allocator, byte strings.
+/* base.h - what every file may use: errors, log sink, checked sizes, clock, allocator, byte
+ * strings.
  *
  * Nothing here prints, exits or reads the environment. All functions may be called from any thread
  * unless they say otherwise. */

@@ -10,7 +10,8 @@
 #include <string.h>
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "this engine reads little-endian files with plain loads; big-endian machines are not supported"
+#error \
+    "this engine reads little-endian files with plain loads; big-endian machines are not supported"
 #endif
 
 static inline uint16_t load_u16(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }

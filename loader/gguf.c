@@ -36,8 +36,8 @@ static int take(const uint8_t **out, parser *p, uint64_t n, const char *what)
     *out = cursor_take(&p->c, n);
     if (*out) return 0;
     return err_set(p->err, ERR_FORMAT,
-                   "truncated: %s at byte %" PRIu64 " needs %" PRIu64 " bytes, %" PRIu64 " left", what,
-                   at, n, cursor_left(&p->c));
+                   "truncated: %s at byte %" PRIu64 " needs %" PRIu64 " bytes, %" PRIu64 " left",
+                   what, at, n, cursor_left(&p->c));
 }
 
 static int take_u32(uint32_t *out, parser *p, const char *what)
@@ -127,7 +127,8 @@ static int read_value(parser *p, gguf_kv *kv)
 
     if ((rc = take_u32(&type, p, "value type")) < 0) return in_key(p, kv, rc);
     kv->is_array = type == GGUF_ARRAY;
-    if (kv->is_array && (rc = take_u32(&type, p, "array element type")) < 0) return in_key(p, kv, rc);
+    if (kv->is_array && (rc = take_u32(&type, p, "array element type")) < 0)
+        return in_key(p, kv, rc);
     if (kv->is_array && type == GGUF_ARRAY)
         return err_set(p->err, ERR_UNSUPPORTED, "nested array in key %s", ESC(key, kv->key));
     if (type >= GGUF_TYPE_COUNT)
@@ -151,7 +152,8 @@ static int read_kv(parser *p)
     if (kv.key.len == 0)
         return err_set(p->err, ERR_FORMAT, "empty key before byte %" PRIu64, p->c.pos);
     if ((rc = read_value(p, &kv)) < 0) return rc;
-    if ((rc = grow((void **)&p->g->kvs, &p->g->cap_kv, p->g->n_kv, sizeof kv, p->err)) < 0) return rc;
+    if ((rc = grow((void **)&p->g->kvs, &p->g->cap_kv, p->g->n_kv, sizeof kv, p->err)) < 0)
+        return rc;
     p->g->kvs[p->g->n_kv++] = kv;
     return 0;
 }
@@ -200,25 +202,26 @@ static int read_header(parser *p, uint64_t *n_tensor, uint64_t *n_kv)
     if ((rc = take(&magic, p, 4, "magic")) < 0) return rc;
     if (memcmp(magic, "GGUF", 4) != 0) {
         char found[32];
-        return err_set(p->err, ERR_FORMAT, "not a GGUF file: it begins with '%s' (%02X %02X %02X %02X)",
-                       ESC(found, ((str_view){ (const char *)magic, 4 })), magic[0], magic[1], magic[2],
-                       magic[3]);
+        return err_set(p->err, ERR_FORMAT,
+                       "not a GGUF file: it begins with '%s' (%02X %02X %02X %02X)",
+                       ESC(found, ((str_view){ (const char *)magic, 4 })),
+                       magic[0], magic[1], magic[2], magic[3]);
     }
     if ((rc = take_u32(&version, p, "version")) < 0) return rc;
     if (version != 0 && (version & 0xFFFF) == 0)
         return err_set(p->err, ERR_UNSUPPORTED,
-                       "big-endian file (version field 0x%08" PRIX32 "); only little-endian files are read",
-                       version);
+                       "big-endian file (version field 0x%08" PRIX32 "); "
+                       "only little-endian files are read", version);
     if (version < 2 || version > 3)
-        return err_set(p->err, ERR_UNSUPPORTED, "unsupported version %" PRIu32 " (2 and 3 are read)",
-                       version);
+        return err_set(p->err, ERR_UNSUPPORTED,
+                       "unsupported version %" PRIu32 " (2 and 3 are read)", version);
     p->g->version = version;
     if ((rc = take_u64(n_tensor, p, "tensor count")) < 0) return rc;
     if ((rc = take_u64(n_kv, p, "key count")) < 0) return rc;
     if (*n_tensor > p->c.size / MIN_TENSOR_BYTES)
         return err_set(p->err, ERR_FORMAT,
-                       "tensor count %" PRIu64 " cannot fit in a file of %" PRIu64 " bytes", *n_tensor,
-                       p->c.size);
+                       "tensor count %" PRIu64 " cannot fit in a file of %" PRIu64 " bytes",
+                       *n_tensor, p->c.size);
     if (*n_kv > p->c.size / MIN_KV_BYTES)
         return err_set(p->err, ERR_FORMAT, "key count %" PRIu64 " cannot fit in a file of %" PRIu64
                        " bytes", *n_kv, p->c.size);
@@ -249,7 +252,8 @@ static int read_alignment(parser *p)
         return err_set(p->err, ERR_FORMAT, "general.alignment is a %s, must be a power of two",
                        gguf_type_name(kv->type, kv->is_array));
     if (v <= 0 || (v & (v - 1)) != 0)
-        return err_set(p->err, ERR_FORMAT, "general.alignment is %" PRId64 ", must be a power of two", v);
+        return err_set(p->err, ERR_FORMAT,
+                       "general.alignment is %" PRId64 ", must be a power of two", v);
     p->align = (uint64_t)v;
     return 0;
 }
@@ -267,19 +271,22 @@ static int read_tensor(parser *p)
         return err_set(p->err, ERR_FORMAT, "empty tensor name before byte %" PRIu64, p->c.pos);
     ESC(name, t.name);
     if (t.name.len > TENSOR_MAX_NAME)
-        return err_set(p->err, ERR_FORMAT, "tensor name too long: %zu bytes, at most %d: %s", t.name.len,
-                       TENSOR_MAX_NAME, name);
-    if ((rc = take_u32(&n_dims, p, "dimension count")) < 0) return err_prefix(p->err, rc, "tensor %s", name);
+        return err_set(p->err, ERR_FORMAT, "tensor name too long: %zu bytes, at most %d: %s",
+                       t.name.len, TENSOR_MAX_NAME, name);
+    if ((rc = take_u32(&n_dims, p, "dimension count")) < 0)
+        return err_prefix(p->err, rc, "tensor %s", name);
     if (n_dims < 1 || n_dims > TENSOR_MAX_DIMS) return tensor_set_shape(&t, 0, ne, n_dims, p->err);
     for (uint32_t k = 0; k < n_dims; k++)
-        if ((rc = take_u64(&ne[k], p, "dimension")) < 0) return err_prefix(p->err, rc, "tensor %s", name);
+        if ((rc = take_u64(&ne[k], p, "dimension")) < 0)
+            return err_prefix(p->err, rc, "tensor %s", name);
     if ((rc = take_u32(&type, p, "type")) < 0) return err_prefix(p->err, rc, "tensor %s", name);
-    if ((rc = take_u64(&t.offset, p, "offset")) < 0) return err_prefix(p->err, rc, "tensor %s", name);
+    if ((rc = take_u64(&t.offset, p, "offset")) < 0)
+        return err_prefix(p->err, rc, "tensor %s", name);
     if ((rc = tensor_set_shape(&t, type, ne, n_dims, p->err)) < 0) return rc;
     if (t.offset % p->align != 0)
         return err_set(p->err, ERR_FORMAT,
-                       "tensor %s: offset %" PRIu64 " is not a multiple of %" PRIu64, name, t.offset,
-                       p->align);
+                       "tensor %s: offset %" PRIu64 " is not a multiple of %" PRIu64,
+                       name, t.offset, p->align);
     rc = grow((void **)&p->g->tensors, &p->g->cap_tensor, p->g->n_tensor, sizeof t, p->err);
     if (rc == 0) p->g->tensors[p->g->n_tensor++] = t;
     return rc;
@@ -297,8 +304,8 @@ static int place_tensors(parser *p)
     data_at &= ~(p->align - 1);
     if (data_at > p->c.size)
         return err_set(p->err, ERR_FORMAT,
-                       "data section would start at %" PRIu64 ", file has %" PRIu64 " bytes", data_at,
-                       p->c.size);
+                       "data section would start at %" PRIu64 ", file has %" PRIu64 " bytes",
+                       data_at, p->c.size);
     data_bytes = p->c.size - data_at;
     for (int i = 0; i < g->n_tensor; i++) {
         tensor *t = &g->tensors[i];
@@ -307,8 +314,9 @@ static int place_tensors(parser *p)
             uint64_t end;
             if (!size_add(&end, t->offset, t->bytes)) end = UINT64_MAX;
             return err_set(p->err, ERR_FORMAT,
-                           "tensor %s: bytes %" PRIu64 "..%" PRIu64 " lie outside the data (%" PRIu64
-                           " bytes); file truncated?", ESC(name, t->name), t->offset, end, data_bytes);
+                           "tensor %s: bytes %" PRIu64 "..%" PRIu64 " lie outside the data "
+                           "(%" PRIu64 " bytes); file truncated?",
+                           ESC(name, t->name), t->offset, end, data_bytes);
         }
         t->offset += data_at;
         t->data = p->c.base + t->offset;
@@ -333,7 +341,8 @@ static int check_tensors(gguf *g, err_ctx *err)
     for (int i = 1; i < g->n_tensor && rc == 0; i++) {
         const tensor *t = &g->tensors[place[i - 1]], *u = &g->tensors[place[i]];
         if (t->part == u->part && t->offset + t->bytes > u->offset)
-            rc = err_set(err, ERR_FORMAT, "tensors %s and %s overlap", ESC(a, t->name), ESC(b, u->name));
+            rc = err_set(err, ERR_FORMAT, "tensors %s and %s overlap",
+                         ESC(a, t->name), ESC(b, u->name));
     }
     mem_free(place);
     return rc;
@@ -372,7 +381,8 @@ static int map_file(part *p, const char *path, err_ctx *err)
                      S_ISDIR(st.st_mode) ? "it is a directory" : "it is not a regular file");
     } else if (st.st_size == 0) {
         rc = err_set(err, ERR_FORMAT, "truncated: the file is empty");
-    } else if ((base = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0)) == MAP_FAILED) {
+    } else if ((base = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0)) ==
+               MAP_FAILED) {
         rc = err_sys(err, "cannot map %lld bytes", (long long)st.st_size);
     } else {
         p->base = base;
@@ -480,8 +490,8 @@ static int add_siblings(gguf *g, int64_t count, err_ctx *err)
 
     snprintf(suffix, sizeof suffix, "-%05d-of-%05d.gguf", 1, (int)count);
     if (!str_ends(str_from(g->parts[0].path), suffix))
-        return err_set(err, ERR_FORMAT, "split.count is %" PRId64 ", so the name must end in %s for "
-                       "the other parts to be found", count, suffix);
+        return err_set(err, ERR_FORMAT, "split.count is %" PRId64 ", so the name must end in %s "
+                       "for the other parts to be found", count, suffix);
     if ((rc = gguf_get_int(&total, g, "split.tensors.count", 0, INT32_MAX, err)) < 0) return rc;
     prefix_len = cap - 1 - strlen(suffix);
     if (!(path = mem_strdup_n(g->parts[0].path, cap - 1)))
@@ -493,7 +503,8 @@ static int add_siblings(gguf *g, int64_t count, err_ctx *err)
     }
     mem_free(path);
     if (rc == 0 && total >= 0 && total != g->n_tensor)
-        rc = err_set(err, ERR_FORMAT, "split.tensors.count is %" PRId64 ", the %d parts hold %d tensors",
+        rc = err_set(err, ERR_FORMAT,
+                     "split.tensors.count is %" PRId64 ", the %d parts hold %d tensors",
                      total, g->n_part, g->n_tensor);
     return rc;
 }
@@ -505,11 +516,11 @@ static int finish_open(gguf *g, bool may_be_split, err_ctx *err)
 
     if (rc < 0) return rc;
     if (count > 1 && no > 0)
-        return err_set(err, ERR_FORMAT, "this is part %" PRId64 " of %" PRId64 " of a split model; name "
-                       "the first part, ...-00001-of-%05d.gguf", no + 1, count, (int)count);
+        return err_set(err, ERR_FORMAT, "this is part %" PRId64 " of %" PRId64 " of a split model; "
+                       "name the first part, ...-00001-of-%05d.gguf", no + 1, count, (int)count);
     if (count > 1 && !may_be_split)
-        return err_set(err, ERR_UNSUPPORTED, "split into %" PRId64 " parts, which memory cannot hold",
-                       count);
+        return err_set(err, ERR_UNSUPPORTED,
+                       "split into %" PRId64 " parts, which memory cannot hold", count);
     if (count > 1 && (rc = add_siblings(g, count, err)) < 0) return rc;
     return check_tensors(g, err);
 }

@@ -53,10 +53,13 @@ const gguf_kv *gguf_find(const gguf *g, const char *key);        /* NULL if abse
 /* The getters return 1 if the key is there and *out was set, 0 if it is absent (and *out is left
  * alone), < 0 if it has the wrong type or lies outside lo..hi (both included). Any integer width
  * is accepted. The need_ forms turn absence into an error. */
-int gguf_get_int(int64_t *out, const gguf *g, const char *key, int64_t lo, int64_t hi, err_ctx *err);
-int gguf_need_int(int64_t *out, const gguf *g, const char *key, int64_t lo, int64_t hi, err_ctx *err);
+int gguf_get_int(int64_t *out, const gguf *g, const char *key, int64_t lo, int64_t hi,
+                 err_ctx *err);
+int gguf_need_int(int64_t *out, const gguf *g, const char *key, int64_t lo, int64_t hi,
+                  err_ctx *err);
 int gguf_get_float(double *out, const gguf *g, const char *key, double lo, double hi, err_ctx *err);
-int gguf_need_float(double *out, const gguf *g, const char *key, double lo, double hi, err_ctx *err);
+int gguf_need_float(double *out, const gguf *g, const char *key, double lo, double hi,
+                    err_ctx *err);
 int gguf_get_bool(bool *out, const gguf *g, const char *key, err_ctx *err);
 int gguf_get_str(str_view *out, const gguf *g, const char *key, err_ctx *err);
 
@@ -71,7 +74,7 @@ bool gguf_kv_int(int64_t *out, const gguf_kv *kv, uint64_t i);
 
 /* Walks an array of strings in order. */
 typedef struct gguf_strings { const uint8_t *next; uint64_t left; } gguf_strings;
-gguf_strings gguf_strings_begin(const gguf_kv *kv);      /* empty unless kv is an array of strings */
+gguf_strings gguf_strings_begin(const gguf_kv *kv);  /* empty unless kv is an array of strings */
 bool gguf_strings_next(gguf_strings *it, str_view *out);
 
 /* What messages call a value type: "u32", "string", "array of f32". */

@@ -114,7 +114,8 @@ static bool is_integer(const gguf_kv *kv)
 }
 
 /* Element i of kv within lo..hi. A u64 beyond i64 is out of range like any other number. */
-static int int_in_range(int64_t *out, const gguf_kv *kv, uint64_t i, int64_t lo, int64_t hi, err_ctx *err)
+static int int_in_range(int64_t *out, const gguf_kv *kv, uint64_t i, int64_t lo, int64_t hi,
+                        err_ctx *err)
 {
     char key[128];
     int64_t v;
@@ -136,7 +137,8 @@ int gguf_get_int(int64_t *out, const gguf *g, const char *key, int64_t lo, int64
     return int_in_range(out, kv, 0, lo, hi, err);
 }
 
-int gguf_need_int(int64_t *out, const gguf *g, const char *key, int64_t lo, int64_t hi, err_ctx *err)
+int gguf_need_int(int64_t *out, const gguf *g, const char *key, int64_t lo, int64_t hi,
+                  err_ctx *err)
 {
     const int rc = gguf_get_int(out, g, key, lo, hi, err);
     return rc ? rc : missing(key, err);

@@ -1,4 +1,5 @@
-/* gguf_internal.h - what gguf.c (opening) and gguf_access.c (asking) share. Nobody else includes it. */
+/* gguf_internal.h - what gguf.c (opening) and gguf_access.c (asking) share. Nobody else includes
+ * it. */
 #ifndef LOADER_GGUF_INTERNAL_H
 #define LOADER_GGUF_INTERNAL_H
 

@@ -126,7 +126,8 @@ static void begin_array(gguf_writer *w, const char *key, gguf_type elem, uint64_
     put_u64(w, &w->meta, count);
 }
 
-void gguf_write_array(gguf_writer *w, const char *key, gguf_type elem, const void *data, uint64_t count)
+void gguf_write_array(gguf_writer *w, const char *key, gguf_type elem, const void *data,
+                      uint64_t count)
 {
     static const int elem_bytes[] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
     begin_array(w, key, elem, count);
@@ -143,7 +144,8 @@ void gguf_write_array_str(gguf_writer *w, str_view v)
     put_str(w, &w->meta, v);
 }
 
-int gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, const uint64_t *ne, int n_dims)
+int gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, const uint64_t *ne,
+                      int n_dims)
 {
     const quant_traits *q = quant_traits_of(type);
     entry *e;

@@ -21,15 +21,18 @@ void gguf_write_u64(gguf_writer *w, const char *key, uint64_t v);
 void gguf_write_f32(gguf_writer *w, const char *key, float v);
 void gguf_write_bool(gguf_writer *w, const char *key, bool v);
 void gguf_write_str(gguf_writer *w, const char *key, str_view v);
-void gguf_write_kv(gguf_writer *w, const char *key, gguf_type type, const void *value, size_t bytes);
+void gguf_write_kv(gguf_writer *w, const char *key, gguf_type type, const void *value,
+                   size_t bytes);
 /* count elements of a fixed-size type, back to back */
-void gguf_write_array(gguf_writer *w, const char *key, gguf_type elem, const void *data, uint64_t count);
+void gguf_write_array(gguf_writer *w, const char *key, gguf_type elem, const void *data,
+                      uint64_t count);
 /* Announces count strings; exactly that many gguf_write_array_str calls must follow. */
 void gguf_write_str_array(gguf_writer *w, const char *key, uint64_t count);
 void gguf_write_array_str(gguf_writer *w, str_view v);
 
 /* Adds a tensor; ne[0] is the contiguous dimension. Returns its index. */
-int gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, const uint64_t *ne, int n_dims);
+int gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, const uint64_t *ne,
+                      int n_dims);
 
 /* Lays the file out. *head points into w and is good until it changes or is freed; it ends where
  * tensor data begins. */

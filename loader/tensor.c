@@ -24,7 +24,8 @@ int tensor_set_shape(tensor *t, uint32_t type, const uint64_t *ne, uint32_t n_di
     int rc;
 
     if (n_dims < 1 || n_dims > TENSOR_MAX_DIMS)
-        return err_set(err, ERR_FORMAT, "tensor %s has %" PRIu32 " dimensions (1 to %d are allowed)",
+        return err_set(err, ERR_FORMAT,
+                       "tensor %s has %" PRIu32 " dimensions (1 to %d are allowed)",
                        ESC(name, t->name), n_dims, TENSOR_MAX_DIMS);
     for (uint32_t k = 0; k < n_dims; k++) {
         if (ne[k] == 0 || ne[k] > INT64_MAX)

@@ -19,7 +19,8 @@ typedef struct tensor {
     uint64_t row_bytes, slab_bytes;      /* of one row; of one [rows, cols] matrix */
     uint64_t bytes, elems;               /* of all slabs */
     int part;                            /* index of the file it is in: 0 unless split */
-    uint64_t offset;                     /* of the first byte, counted from the start of that file */
+    uint64_t offset;                     /* of the first byte, counted from the start of that
+                                          * file */
     const uint8_t *data;                 /* the same place in the mapping; no alignment promised */
 } tensor;
 

@@ -39,7 +39,8 @@ static void walk_tensors(const gguf *g)
     for (int i = 0; i < gguf_n_tensor(g); i++) {
         const tensor *t = gguf_tensor_at(g, i);
         const quant_traits *q = quant_traits_of(t->type);
-        const uint8_t *last = tensor_row(t, t->slabs - 1, t->rows - 1) + t->row_bytes - q->block_bytes;
+        const uint8_t *last = tensor_row(t, t->slabs - 1, t->rows - 1) + t->row_bytes -
+                              q->block_bytes;
         float values[256];
         char text[64];
         touch(t->data, t->bytes);
@@ -61,8 +62,10 @@ static int count_event(void *ctx, const chat_event *ev)
 
 static void try_chat(const gguf *g, const tokenizer *t, encoder *e, const id_list *ids)
 {
-    const chat_message messages[2] = { { .role = CHAT_SYSTEM, .content = str_from("be brief") },
-                                       { .role = CHAT_USER, .content = str_from("<|im_end|> hi") } };
+    const chat_message messages[2] = {
+        { .role = CHAT_SYSTEM, .content = str_from("be brief") },
+        { .role = CHAT_USER, .content = str_from("<|im_end|> hi") },
+    };
     const chat_request req = { .messages = messages, .n_message = 2, .effort = CHAT_EFFORT_LOW };
     id_list prompt = { 0 };
     chat_parser *p = NULL;
@@ -92,7 +95,8 @@ static void try_text(const gguf *g, const uint8_t *data, size_t size)
     err_ctx err;
 
     if (tokenizer_create(&t, g, &err) == 0 && encoder_create(&e, t, &err) == 0) {
-        encoder_encode(e, &ids, str_from("Hello <|im_start|>w\xC3\xB6rld 123\n  it's <think>"), true, &err);
+        encoder_encode(e, &ids, str_from("Hello <|im_start|>w\xC3\xB6rld 123\n  it's <think>"),
+                       true, &err);
         encoder_encode(e, &ids, text, false, &err);
         for (size_t i = 0; i < ids.n; i++) {
             const str_view s = tokenizer_bytes(t, ids.ids[i], true);

@@ -31,10 +31,12 @@ static size_t current_bytes;
 
 static void on_crash(int sig)
 {
-    static const char text[] = "fuzz: crash or hang; the input is in fuzz-crash.bin\nfuzz 0 passed, 1 failed\n";
+    static const char text[] = "fuzz: crash or hang; the input is in fuzz-crash.bin\n"
+                               "fuzz 0 passed, 1 failed\n";
     const int fd = open("fuzz-crash.bin", O_WRONLY | O_CREAT | O_TRUNC, 0600);
     (void)sig;
-    if (fd < 0 || write(fd, current, current_bytes) < 0 || write(1, text, sizeof text - 1) < 0) _exit(2);
+    if (fd < 0 || write(fd, current, current_bytes) < 0 || write(1, text, sizeof text - 1) < 0)
+        _exit(2);
     _exit(1);
 }
 
@@ -61,15 +63,18 @@ static void add_path(const char *path)
         return;
     }
     while ((entry = readdir(d)))
-        if (entry->d_name[0] != '.') add_file(test_path(name, sizeof name, "%s/%s", path, entry->d_name));
+        if (entry->d_name[0] != '.')
+            add_file(test_path(name, sizeof name, "%s/%s", path, entry->d_name));
     closedir(d);
 }
 
 /* One random edit of the n bytes at p, which has room for INPUT_CAP. Returns the new length. */
 static size_t mutate(test_rng *r, uint8_t *p, size_t n)
 {
-    static const uint64_t nasty[] = { 0, 1, 2, 4, 9, 31, 32, 33, 255, 256, 65535, 1u << 31, 0xFFFFFFFFu,
-                                      1ull << 32, 1ull << 61, 1ull << 62, 1ull << 63, UINT64_MAX, UINT64_MAX - 31 };
+    static const uint64_t nasty[] = {
+        0, 1, 2, 4, 9, 31, 32, 33, 255, 256, 65535, 1u << 31, 0xFFFFFFFFu,
+        1ull << 32, 1ull << 61, 1ull << 62, 1ull << 63, UINT64_MAX, UINT64_MAX - 31,
+    };
     const size_t at = n ? test_below(r, (uint32_t)n) : 0;
     const size_t room = n - at;
     const seed *other = &seeds[test_below(r, (uint32_t)n_seed)];
@@ -113,7 +118,8 @@ static uint8_t *map_guarded(void)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const size_t bytes = (size_t)size_align(INPUT_CAP, page);
-    uint8_t *base = mmap(NULL, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *base = mmap(NULL, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                         -1, 0);
     if (base == MAP_FAILED || mprotect(base + bytes, page, PROT_NONE) < 0) return NULL;
     return base + bytes;
 }

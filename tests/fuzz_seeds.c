@@ -14,7 +14,8 @@
 static const char *folder;
 static int failures;
 
-static void save(const char *name, const void *head, size_t head_bytes, const void *rest, size_t rest_bytes)
+static void save(const char *name, const void *head, size_t head_bytes, const void *rest,
+                 size_t rest_bytes)
 {
     char path[512];
     FILE *f = fopen(test_path(path, sizeof path, "%s/%s.gguf", folder, name), "wb");
@@ -31,17 +32,25 @@ static void save(const char *name, const void *head, size_t head_bytes, const vo
 /* Small types for all that may be quantised, several of them in one file. */
 static quant_type small_types(const char *name, int layer)
 {
-    static const char *const plain[] = { "norm", "bias", "sinks", "gate_inp", "conv1d", "ssm_a", "ssm_dt" };
+    static const char *const plain[] = { "norm", "bias", "sinks", "gate_inp", "conv1d", "ssm_a",
+                                         "ssm_dt" };
     static const quant_type cycle[] = { QT_MXFP4, QT_Q4_0, QT_IQ4_NL, QT_Q5_1, QT_Q8_0 };
     for (size_t i = 0; i < ARRAY_LEN(plain); i++)
         if (strstr(name, plain[i])) return QT_F32;
     return cycle[(size_t)(layer + 1) % ARRAY_LEN(cycle)];
 }
 
-static const struct { const char *name; model_arch arch; int n_mtp; unsigned variants; } models[] = {
+static const struct {
+    const char *name;
+    model_arch arch;
+    int n_mtp;
+    unsigned variants;
+} models[] = {
     { "qwen3next", ARCH_QWEN3NEXT, 0, 0 },
-    { "qwen3next-legacy", ARCH_QWEN3NEXT, 0, MAKE_LEGACY_IN | MAKE_PLAIN_DT | MAKE_SHARED_RANK2 | MAKE_NO_INTERVAL },
-    { "qwen3next-mtp", ARCH_QWEN3NEXT, 1, MAKE_FULL_MTP | MAKE_FUSED_EXPERTS | MAKE_KV_ARRAY | MAKE_RECURRENT_ARRAY },
+    { "qwen3next-legacy", ARCH_QWEN3NEXT, 0,
+      MAKE_LEGACY_IN | MAKE_PLAIN_DT | MAKE_SHARED_RANK2 | MAKE_NO_INTERVAL },
+    { "qwen3next-mtp", ARCH_QWEN3NEXT, 1,
+      MAKE_FULL_MTP | MAKE_FUSED_EXPERTS | MAKE_KV_ARRAY | MAKE_RECURRENT_ARRAY },
     { "qwen3next-scales", ARCH_QWEN3NEXT, 0, MAKE_SCALES | MAKE_TIED },
     { "gptoss", ARCH_GPTOSS, 0, 0 },
     { "gptoss-fused", ARCH_GPTOSS, 0, MAKE_FUSED_QKV | MAKE_WEIGHT_SCALES | MAKE_HEADS_ARRAY },
@@ -80,20 +89,29 @@ static void write_models(void)
 
 /* ---- vocabularies --------------------------------------------------------------------------- */
 
-static const char *const qwen_specials[] = { "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>",
-                                             "</tool_call>", "<tool_response>", "</tool_response>",
-                                             "<think>", "</think>" };
-static const char *const harmony_specials[] = { "<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>",
-                                                "<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>" };
+static const char *const qwen_specials[] = {
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>",
+    "<tool_response>", "</tool_response>", "<think>", "</think>",
+};
+static const char *const harmony_specials[] = {
+    "<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>",
+    "<|start|>", "<|end|>", "<|message|>", "<|call|>",
+};
 
-static const struct { const char *name, *pre; bool harmony; const char *chat_template; } vocabs[] = {
+static const struct {
+    const char *name, *pre;
+    bool harmony;
+    const char *chat_template;
+} vocabs[] = {
     { "vocab-qwen", "qwen2", false, NULL },
     { "vocab-qwen35", "qwen35", false, "{{ '<|im_start|>' }}" },
     { "vocab-thinking", "qwen2", false,
-      "{%- if tools %}{{- '<|im_start|>system\\n# Tools\\n\\nUse <tools></tools>:\\n<tools>' }}{%- endif %}"
+      "{%- if tools %}"
+      "{{- '<|im_start|>system\\n# Tools\\n\\nUse <tools></tools>:\\n<tools>' }}{%- endif %}"
       "{{- '<|im_start|>assistant\\n<think>\\n' }}" },
     { "vocab-coder", "qwen2", false,
-      "{{- '<|im_start|>system\\n# Tools\\n\\n<tools>' }}<tool_call>\\n<function=a>\\n<parameter=b>" },
+      "{{- '<|im_start|>system\\n# Tools\\n\\n<tools>' }}"
+      "<tool_call>\\n<function=a>\\n<parameter=b>" },
     { "vocab-gptoss", "gpt-4o", true, "{{- '<|start|>system<|message|>' }}<|channel|>analysis" },
     { "vocab-other", "gpt-4o", true, "{{ '[INST]' }}" },
 };
@@ -106,7 +124,8 @@ static size_t byte_text(char *dst, int byte)
     if (!next) {
         next = 0x100;
         for (int b = 0; b < 256; b++)
-            map[b] = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE ? (uint16_t)b : (uint16_t)next++;
+            map[b] = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE
+                         ? (uint16_t)b : (uint16_t)next++;
     }
     if (map[byte] < 0x80) { dst[0] = (char)map[byte]; return 1; }
     dst[0] = (char)(0xC0 | map[byte] >> 6);
@@ -119,7 +138,8 @@ enum { N_MERGE = 26 };                   /* "a a", "b b", ... */
 static void write_vocab(const char *name, const char *pre, bool harmony, const char *chat_template)
 {
     const char *const *specials = harmony ? harmony_specials : qwen_specials;
-    const int n_special = harmony ? (int)ARRAY_LEN(harmony_specials) : (int)ARRAY_LEN(qwen_specials);
+    const int n_special = harmony ? (int)ARRAY_LEN(harmony_specials)
+                                  : (int)ARRAY_LEN(qwen_specials);
     const int n = 256 + N_MERGE + n_special;
     gguf_writer *w = gguf_writer_create();
     int32_t types[512];
@@ -140,7 +160,8 @@ static void write_vocab(const char *name, const char *pre, bool harmony, const c
     }
     for (int i = 0; i < n_special; i++) gguf_write_array_str(w, str_from(specials[i]));
     for (int i = 0; i < n; i++)
-        types[i] = i < 256 + N_MERGE ? TOKEN_NORMAL : specials[i - 256 - N_MERGE][1] == '|' ? TOKEN_CONTROL : TOKEN_USER;
+        types[i] = i < 256 + N_MERGE ? TOKEN_NORMAL
+                   : specials[i - 256 - N_MERGE][1] == '|' ? TOKEN_CONTROL : TOKEN_USER;
     gguf_write_array(w, "tokenizer.ggml.token_type", GGUF_I32, types, (uint64_t)n);
     gguf_write_str_array(w, "tokenizer.ggml.merges", N_MERGE);
     for (int i = 0; i < N_MERGE; i++) {

@@ -11,9 +11,11 @@ static void test_errors(void)
     char long_text[2000];
     CHECK(err_set(&err, ERR_RANGE, "x = %d", 7) == ERR_RANGE && err.code == ERR_RANGE);
     CHECK(strcmp(err.msg, "x = 7") == 0);
-    CHECK(err_prefix(&err, ERR_RANGE, "file %s", "a") == ERR_RANGE && !strcmp(err.msg, "file a: x = 7"));
+    CHECK(err_prefix(&err, ERR_RANGE, "file %s", "a") == ERR_RANGE &&
+          !strcmp(err.msg, "file a: x = 7"));
     errno = ENOENT;
-    CHECK(err_sys(&err, "open %s", "b") == ERR_IO && !strcmp(err.msg, "open b: No such file or directory"));
+    CHECK(err_sys(&err, "open %s", "b") == ERR_IO &&
+          !strcmp(err.msg, "open b: No such file or directory"));
     CHECK(err_set(NULL, ERR_IO, "nobody listens") == ERR_IO);
     CHECK(err_prefix(NULL, -3, "nobody") == -3);
     memset(long_text, 'a', sizeof long_text);
@@ -24,7 +26,13 @@ static void test_errors(void)
     CHECK(strlen(err.msg) == sizeof err.msg - 1 && !strncmp(err.msg, "p: aaa", 6));
 }
 
-static const struct { const char *bytes; size_t n; int len; uint32_t cp; const char *why; } sequences[] = {
+static const struct {
+    const char *bytes;
+    size_t n;
+    int len;
+    uint32_t cp;
+    const char *why;
+} sequences[] = {
     { "A", 1, 1, 'A', "ASCII" },
     { "\0", 1, 1, 0, "NUL is a character" },
     { "\xC2\x80", 2, 2, 0x80, "smallest of two" },
@@ -51,8 +59,8 @@ static void test_utf8(void)
     for (size_t i = 0; i < ARRAY_LEN(sequences); i++) {
         uint32_t cp = 0;
         const int n = utf8_decode(&cp, (const uint8_t *)sequences[i].bytes, sequences[i].n);
-        CHECK_MSG(n == sequences[i].len && (n == 0 || cp == sequences[i].cp), "%s: %d bytes, U+%04X",
-                  sequences[i].why, n, cp);
+        CHECK_MSG(n == sequences[i].len && (n == 0 || cp == sequences[i].cp),
+                  "%s: %d bytes, U+%04X", sequences[i].why, n, cp);
     }
 }
 
@@ -73,7 +81,8 @@ static void test_escape(void)
 {
     for (size_t i = 0; i < ARRAY_LEN(escapes); i++) {
         char buf[64];
-        const char *got = str_escape(buf, escapes[i].cap, (str_view){ escapes[i].text, escapes[i].len });
+        const char *got = str_escape(buf, escapes[i].cap,
+                                     (str_view){ escapes[i].text, escapes[i].len });
         CHECK_MSG(strcmp(got, escapes[i].want) == 0, "%s: '%s'", escapes[i].why, got);
     }
 }

@@ -986,8 +986,8 @@ static void test_contract(void)
         id_list ids = { 0 };
         encoder_encode(vocab[v].e, &ids, str_from(k ? "<|channel|>final<|message|>" : ""), true,
                        NULL);
-        encoder_encode(vocab[v].e, &ids, str_from("Some plain text,\n\nwith < signs and 🙂."), true,
-                       NULL);
+        encoder_encode(vocab[v].e, &ids, str_from("Some plain text,\n\nwith < signs and 🙂."),
+                       true, NULL);
         l = (log){ .last = -1 };
         CHECK(chat_parser_create(&p, chats[kind], &req, &err) == 0);
         mem_guard(true);

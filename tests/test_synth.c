@@ -25,8 +25,9 @@ static const synth_shape tiny_gptoss = {
 static const synth_shape tiny_qwen3next = {
     .name = "tiny-qwen3next", .family = SYNTH_QWEN3NEXT, .n_layer = 4, .n_embd = 512, .n_head = 2,
     .n_head_kv = 1, .head_dim = 32, .n_expert = 64, .n_used = 4, .n_ff = 32, .n_vocab = 600,
-    .first_special = 512, .n_ff_shared = 32, .interval = 4, .rope_dim = 16, .conv = 4, .n_k_head = 2,
-    .n_v_head = 4, .ssm_dim = 16, .experts = QT_Q4_0, .dense = QT_Q8_0, .head = QT_Q8_0 };
+    .first_special = 512, .n_ff_shared = 32, .interval = 4, .rope_dim = 16, .conv = 4,
+    .n_k_head = 2, .n_v_head = 4, .ssm_dim = 16, .experts = QT_Q4_0, .dense = QT_Q8_0,
+    .head = QT_Q8_0 };
 
 /* ---- blocks ------------------------------------------------------------------------------ */
 
@@ -57,8 +58,10 @@ static void test_type(const quant_traits *q, quant_type type, double sigma)
     const double std = sqrt(sumsq / (double)elems), mean = sum / (double)elems;
     CHECK_MSG(bad == 0, "%s: %d weights are not finite", q->name, bad);
     CHECK_MSG(empty == 0, "%s: %d blocks hold zeros only", q->name, empty);
-    CHECK_MSG(fabs(std / sigma - 1) < 0.03, "%s: standard deviation %g, wanted %g", q->name, std, sigma);
-    CHECK_MSG(fabs(mean) < 0.02 * sigma, "%s: mean %g at standard deviation %g", q->name, mean, sigma);
+    CHECK_MSG(fabs(std / sigma - 1) < 0.03, "%s: standard deviation %g, wanted %g",
+              q->name, std, sigma);
+    CHECK_MSG(fabs(mean) < 0.02 * sigma, "%s: mean %g at standard deviation %g",
+              q->name, mean, sigma);
 
     synth_blocks_fill(&s, again, 3 + 77, 1, 42);
     CHECK_MSG(!memcmp(again, blocks + 77 * q->block_bytes, (size_t)q->block_bytes),
@@ -102,7 +105,8 @@ static void test_valid_codes(void)
     for (int i = 0; i < N; i++) {
         const uint8_t *sc = ((block_q4_k *)b)[i].scales;
         for (int j = 0; j < 4; j++) {
-            const int scale = (sc[j + 8] & 15) | sc[j] >> 6 << 4, min = sc[j + 8] >> 4 | sc[j + 4] >> 6 << 4;
+            const int scale = (sc[j + 8] & 15) | sc[j] >> 6 << 4,
+                      min = sc[j + 8] >> 4 | sc[j + 4] >> 6 << 4;
             bad += (sc[j] & 63) < 32 || (sc[j + 4] & 63) < 32 || scale < 32 || min < 32;
         }
     }
@@ -128,7 +132,8 @@ static uint8_t *fill_all(const synth_options *o, size_t *bytes)
     synth_plan *p;
     err_ctx err = { 0, "" };
     uint8_t *data = NULL;
-    if (!CHECK_MSG(synth_plan_create(&p, o, &err) == 0, "%s: %s", o->shape->name, err.msg)) return NULL;
+    if (!CHECK_MSG(synth_plan_create(&p, o, &err) == 0, "%s: %s", o->shape->name, err.msg))
+        return NULL;
     *bytes = (size_t)synth_plan_bytes(p);
     if (CHECK((data = mem_alloc(*bytes)) != NULL)) synth_plan_fill(p, data, 0, *bytes);
     synth_plan_free(p);
@@ -179,7 +184,8 @@ static void test_contents(const gguf *g, const char *what)
         const quant_traits *q = quant_traits_of(t->type);
         size_t n_block = (size_t)(t->elems / (uint64_t)q->block_elems), bad = 0;
         char name[TENSOR_MAX_NAME + 1];
-        if (n_block > ARRAY_LEN(v) / (size_t)q->block_elems) n_block = ARRAY_LEN(v) / (size_t)q->block_elems;
+        if (n_block > ARRAY_LEN(v) / (size_t)q->block_elems)
+            n_block = ARRAY_LEN(v) / (size_t)q->block_elems;
         q->decode(v, t->data, n_block);
         for (size_t k = 0; k < n_block * (size_t)q->block_elems; k++) bad += !(fabsf(v[k]) < 6);
         if (str_ends(t->name, "ssm_a"))
@@ -206,7 +212,8 @@ static void test_file_of(const synth_shape *shape, double skew, int n_tensor)
         test_contents(g, shape->name);
         if (CHECK_MSG(model_bind(&m, g, &err) == 0, "%s: %s", shape->name, err.msg)) {
             CHECK(m->hp.n_layer == shape->n_layer && m->hp.n_expert == shape->n_expert);
-            CHECK_MSG(m->n_bound == n_tensor, "%s: %d of %d tensors in use", shape->name, m->n_bound, n_tensor);
+            CHECK_MSG(m->n_bound == n_tensor, "%s: %d of %d tensors in use",
+                      shape->name, m->n_bound, n_tensor);
         }
     }
     model_free(m);
@@ -232,7 +239,8 @@ static void test_same_layers(void)
         t[i] = g[i] ? need_tensor(g[i], "blk.0.ffn_up_exps.weight") : NULL;
     }
     if (t[0] && t[1] && t[2]) {
-        CHECK_MSG(!memcmp(t[0]->data, t[1]->data, t[0]->bytes), "layer 0 depends on the number of layers");
+        CHECK_MSG(!memcmp(t[0]->data, t[1]->data, t[0]->bytes),
+                  "layer 0 depends on the number of layers");
         CHECK_MSG(memcmp(t[0]->data, t[2]->data, 64) != 0, "another seed gives the same weights");
     }
     for (int i = 0; i < 3; i++) {
@@ -257,9 +265,10 @@ static void test_real_shapes(void)
         o = synth_options_of(s);
         if (!CHECK_MSG(synth_plan_create(&p, &o, &err) == 0, "%s: %s", s->name, err.msg)) continue;
         const uint64_t head = synth_plan_bytes(p) - want[i].tensor_bytes;
-        CHECK_MSG(synth_plan_n_tensor(p) == want[i].n_tensor, "%s: %d tensors", s->name, synth_plan_n_tensor(p));
-        CHECK_MSG(head > 1000000 && head < 20000000, "%s: %llu bytes beside the tensors' %llu", s->name,
-                  (unsigned long long)head, (unsigned long long)want[i].tensor_bytes);
+        CHECK_MSG(synth_plan_n_tensor(p) == want[i].n_tensor, "%s: %d tensors",
+                  s->name, synth_plan_n_tensor(p));
+        CHECK_MSG(head > 1000000 && head < 20000000, "%s: %llu bytes beside the tensors' %llu",
+                  s->name, (unsigned long long)head, (unsigned long long)want[i].tensor_bytes);
         synth_plan_free(p);
     }
     CHECK(synth_shape_find("gpt-oss-21b") == NULL);
@@ -279,7 +288,8 @@ static void test_refusals(void)
               strstr(err.msg, "Q4_K") && strstr(err.msg, " MXFP4"), "%s", err.msg);
     o = synth_options_of(&tiny_gptoss);
     o.n_layer = 3;
-    CHECK_MSG(synth_plan_create(&p, &o, &err) == ERR_RANGE && strstr(err.msg, "2 layers, not 3"), "%s", err.msg);
+    CHECK_MSG(synth_plan_create(&p, &o, &err) == ERR_RANGE && strstr(err.msg, "2 layers, not 3"),
+              "%s", err.msg);
     o.n_layer = 0;
     CHECK(synth_plan_create(&p, &o, &err) == ERR_RANGE);
 }
@@ -308,7 +318,8 @@ static bool letters_only(str_view s)
 static void test_vocabulary(synth_family family, const char *pre, const char *eos)
 {
     enum { FIRST_SPECIAL = 256 + 65536 + 20000, N_VOCAB = FIRST_SPECIAL + 100 };
-    static const char text[] = "The quick brown fox.\n\tJumps over 13 lazy dogs: \xC3\xA9\xE2\x82\xAC!";
+    static const char text[] = "The quick brown fox.\n"
+                               "\tJumps over 13 lazy dogs: \xC3\xA9\xE2\x82\xAC!";
     gguf_writer *w = gguf_writer_create();
     const uint8_t *head;
     size_t head_bytes;
@@ -326,12 +337,14 @@ static void test_vocabulary(synth_family family, const char *pre, const char *eo
     if (!CHECK_MSG(tokenizer_create(&t, g, &err) == 0, "%s: %s", pre, err.msg)) goto done;
     if (!CHECK(encoder_create(&e, t, &err) == 0)) goto done;
     CHECK(!strcmp(tokenizer_pre_name(t), pre) && tokenizer_n_token(t) == N_VOCAB);
-    CHECK_MSG(tokenizer_special(t, eos) == tokenizer_eos(t) && tokenizer_is_stop(t, tokenizer_eos(t)),
+    CHECK_MSG(tokenizer_special(t, eos) == tokenizer_eos(t) &&
+              tokenizer_is_stop(t, tokenizer_eos(t)),
               "%s: eos is %d", pre, tokenizer_eos(t));
     CHECK(tokenizer_kind(t, FIRST_SPECIAL - 1) == TOKEN_NORMAL);
     CHECK(tokenizer_kind(t, FIRST_SPECIAL) == TOKEN_CONTROL);
     CHECK(tokenizer_kind(t, N_VOCAB - 1) == TOKEN_UNUSED);
-    for (int i = 0; i < synth_vocab_n_special(family); i++) check_encodes_as(e, &ids, t, FIRST_SPECIAL + i);
+    for (int i = 0; i < synth_vocab_n_special(family); i++)
+        check_encodes_as(e, &ids, t, FIRST_SPECIAL + i);
     /* capitals behind small letters are a piece of their own in gpt-4o: not one token there */
     for (int id = 256; id < FIRST_SPECIAL; id += id < 256 + 65536 ? 1 : 7) {
         const str_view s = tokenizer_bytes(t, id, true);
@@ -341,7 +354,8 @@ static void test_vocabulary(synth_family family, const char *pre, const char *eo
     }
     ids.n = 0;
     CHECK(encoder_encode(e, &ids, str_from(text), false, &err) == 0);
-    CHECK_MSG(ids.n < sizeof text * 3 / 4, "%s: %zu tokens for %zu bytes", pre, ids.n, sizeof text - 1);
+    CHECK_MSG(ids.n < sizeof text * 3 / 4, "%s: %zu tokens for %zu bytes",
+              pre, ids.n, sizeof text - 1);
     for (size_t i = 0; i < ids.n; i++) {
         const str_view s = tokenizer_bytes(t, ids.ids[i], false);
         if (n + s.len < sizeof back) memcpy(back + n, s.ptr, s.len);
@@ -356,8 +370,9 @@ done:
     gguf_writer_free(w);
 }
 
-/* The tokenizer may look whole pieces up, so this asks the list itself: a triple's entry must join the
- * two that BPE, lowest entry first and left before right, has left. Entry of a pair: its two ids. */
+/* The tokenizer may look whole pieces up, so this asks the list itself: a triple's entry must join
+ * the two that BPE, lowest entry first and left before right, has left. Entry of a pair: its two
+ * ids. */
 static void test_merges(void)
 {
     enum { FIRST_SPECIAL = 256 + 65536 + 53 * 53 * 53, N_VOCAB = FIRST_SPECIAL + 21 };
@@ -379,15 +394,17 @@ static void test_merges(void)
         const char *m = list[i].ptr;
         const bool left_pair = m[2] == ' ';
         const char a = m[0], b = left_pair ? m[1] : m[2], c = m[3];
-        if (list[i].len != 4 || (m[1] != ' ' && m[2] != ' ')) continue;      /* with a space: U+0120 */
+        if (list[i].len != 4 || (m[1] != ' ' && m[2] != ' ')) continue;  /* with a space: U+0120 */
         const int left = (a - '!') * 256 + b - '!', right = (b - '!') * 256 + c - '!';
         n_triple++;
         bad += left_pair != (left <= right) || list[left].ptr[0] != a || list[left].ptr[2] != b;
     }
-    CHECK_MSG(n_triple == 52 * 52 * 52 && bad == 0, "%d of %d triples are cut where BPE never comes by", bad,
-              n_triple);
-    CHECK_MSG(synth_vocab_write(w, SYNTH_GPTOSS, N_VOCAB + 9, FIRST_SPECIAL + 1, NULL) == ERR_RANGE &&
-              synth_vocab_write(w, SYNTH_GPTOSS, FIRST_SPECIAL + 20, FIRST_SPECIAL, NULL) == ERR_RANGE,
+    CHECK_MSG(n_triple == 52 * 52 * 52 && bad == 0,
+              "%d of %d triples are cut where BPE never comes by", bad, n_triple);
+    CHECK_MSG(synth_vocab_write(w, SYNTH_GPTOSS, N_VOCAB + 9, FIRST_SPECIAL + 1, NULL) ==
+                  ERR_RANGE &&
+              synth_vocab_write(w, SYNTH_GPTOSS, FIRST_SPECIAL + 20, FIRST_SPECIAL, NULL) ==
+                  ERR_RANGE,
               "a vocabulary without room was accepted");
     gguf_close(g);
     gguf_writer_free(w);
@@ -413,9 +430,11 @@ static void test_ranks(void)
     t[1] = g ? need_tensor(g, "blk.1.ffn_gate_inp.bias") : NULL;
     for (int e = 0; t[0] && t[1] && e < 64; e++) {
         same += load_f32(t[0]->data + 4 * e) == load_f32(t[1]->data + 4 * e);
-        for (int k = 0; k < 64; k++) found += load_f32(t[0]->data + 4 * e) == load_f32(t[1]->data + 4 * k);
+        for (int k = 0; k < 64; k++)
+            found += load_f32(t[0]->data + 4 * e) == load_f32(t[1]->data + 4 * k);
     }
-    CHECK_MSG(same < 10 && found == 64, "%d of 64 experts keep their rank, %d biases in both layers", same, found);
+    CHECK_MSG(same < 10 && found == 64,
+              "%d of 64 experts keep their rank, %d biases in both layers", same, found);
     gguf_close(g);
     mem_free(data);
 }
@@ -466,7 +485,9 @@ static bool route(int *count, int *n_token, const synth_shape *s, double skew)
     for (int t = 0; embd && norm && router && t < *n_token; t++) {
         float x[EMBD_MAX], logits[64];
         double sumsq = 0;
-        if (own) quant_traits_of(embd->type)->decode(x, tensor_row(embd, 0, (uint64_t)t), (size_t)s->n_embd / 32);
+        if (own)
+            quant_traits_of(embd->type)->decode(x, tensor_row(embd, 0, (uint64_t)t),
+                                                (size_t)s->n_embd / 32);
         for (int c = 0; c < s->n_embd; c++) {
             if (!own) x[c] = (float)test_below(&rng, 2001) - 1000;
             sumsq += (double)x[c] * (double)x[c];
@@ -501,25 +522,27 @@ static void test_skew(const synth_shape *s)
             got += count[r] / (double)(n_token * s->n_used);
             expected += want[r] / s->n_used;
         }
-        CHECK_MSG(fabs(got - expected) < 0.06, "%s, skew %g: the top tenth gets %.3f of the choices, "
-                  "expected %.3f", s->name, skews[i], got, expected);
-        CHECK_MSG(got > last, "%s, skew %g: top tenth %.3f, not above %.3f", s->name, skews[i], got, last);
+        CHECK_MSG(fabs(got - expected) < 0.06,
+                  "%s, skew %g: the top tenth gets %.3f of the choices, expected %.3f",
+                  s->name, skews[i], got, expected);
+        CHECK_MSG(got > last, "%s, skew %g: top tenth %.3f, not above %.3f",
+                  s->name, skews[i], got, last);
         last = got;
         for (int r = 0; r < 32; r++) {               /* slope of log count over log rank */
             const double x = log(r + 1), y = log(count[r] + 0.5);
             sx += x, sy += y, sxx += x * x, sxy += x * y;
         }
         const double slope = -(32 * sxy - sx * sy) / (32 * sxx - sx * sx);
-        CHECK_MSG(fabs(slope - skews[i]) < 0.35, "%s, skew %g: popularity falls with exponent %.2f", s->name,
-                  skews[i], slope);
+        CHECK_MSG(fabs(slope - skews[i]) < 0.35,
+                  "%s, skew %g: popularity falls with exponent %.2f", s->name, skews[i], slope);
     }
 }
 
 static void test_shares(void)
 {
     static const struct { int n, k; double s; const char *why; } rows[] = {
-        { 32, 4, 0, "uniform" }, { 32, 4, 1.5, "first ranks at the limit" }, { 512, 10, 1, "real size" },
-        { 128, 4, 4, "steepest" }, { 4, 3, 0, "nearly all" },
+        { 32, 4, 0, "uniform" }, { 32, 4, 1.5, "first ranks at the limit" },
+        { 512, 10, 1, "real size" }, { 128, 4, 4, "steepest" }, { 4, 3, 0, "nearly all" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         double share[512], sum = 0;
@@ -527,9 +550,11 @@ static void test_shares(void)
         synth_shares(share, rows[i].n, rows[i].k, rows[i].s);
         for (int r = 0; r < rows[i].n; r++) {
             sum += share[r];
-            falls = falls && share[r] > 0 && share[r] <= 0.951 && (r == 0 || share[r] <= share[r - 1] * 1.0001);
+            falls = falls && share[r] > 0 && share[r] <= 0.951 &&
+                    (r == 0 || share[r] <= share[r - 1] * 1.0001);
         }
-        CHECK_MSG(fabs(sum - rows[i].k) < 1e-6, "%s: shares sum to %g, not %d", rows[i].why, sum, rows[i].k);
+        CHECK_MSG(fabs(sum - rows[i].k) < 1e-6, "%s: shares sum to %g, not %d",
+                  rows[i].why, sum, rows[i].k);
         CHECK_MSG(falls, "%s: shares do not fall from at most 0.95", rows[i].why);
     }
 }
@@ -569,10 +594,13 @@ static void test_threads(void)
         synth_report r = { 0, 0, 0 };
         err_ctx err = { 0, "" };
         test_path(path, sizeof path, "%s/threads%d", folder, i + 1);
-        CHECK_MSG(synth_write(&r, path, &o, i + 1, never_stop, &finished, &err) == 0, "%s", err.msg);
+        CHECK_MSG(synth_write(&r, path, &o, i + 1, never_stop, &finished, &err) == 0,
+                  "%s", err.msg);
         file[i] = test_read_file(path, &bytes[i]);
-        CHECK_MSG(bytes[i] == bytes[2] && r.bytes == bytes[2], "%zu bytes on disk, %zu planned", bytes[i], bytes[2]);
-        CHECK_MSG(file[i] && file[2] && !memcmp(file[i], file[2], bytes[2]), "%d threads: other bytes", i + 1);
+        CHECK_MSG(bytes[i] == bytes[2] && r.bytes == bytes[2], "%zu bytes on disk, %zu planned",
+                  bytes[i], bytes[2]);
+        CHECK_MSG(file[i] && file[2] && !memcmp(file[i], file[2], bytes[2]),
+                  "%d threads: other bytes", i + 1);
         unlink(path);
     }
     CHECK_MSG(bytes[2] > 2 * (4 << 20), "%zu bytes are too few for three windows", bytes[2]);
@@ -617,11 +645,13 @@ static void test_disk_failures(void)
     CHECK_MSG(rc == ERR_IO && strstr(err.msg, "too large"), "file size limit: %d, %s", rc, err.msg);
     CHECK_MSG(!there(path) && !there(part), "file size limit: something was left behind");
 
-    CHECK(synth_write(&r, folder, &o, 1, NULL, NULL, &err) == ERR_IO && strstr(err.msg, "regular file"));
+    CHECK(synth_write(&r, folder, &o, 1, NULL, NULL, &err) == ERR_IO &&
+          strstr(err.msg, "regular file"));
     test_path(path, sizeof path, "%s/none/model", folder);
-    CHECK_MSG(synth_write(&r, path, &o, 1, NULL, NULL, &err) == ERR_IO && strstr(err.msg, "No such"), "%s", err.msg);
+    CHECK_MSG(synth_write(&r, path, &o, 1, NULL, NULL, &err) == ERR_IO &&
+              strstr(err.msg, "No such"), "%s", err.msg);
 
-    test_path(path, sizeof path, "%s/victim", folder);           /* .part as a link to another file */
+    test_path(path, sizeof path, "%s/victim", folder);       /* .part as a link to another file */
     test_path(part, sizeof part, "%s/model.part", folder);
     if (CHECK(symlink(path, part) == 0)) {
         test_path(path, sizeof path, "%s/model", folder);
@@ -653,7 +683,8 @@ static void test_no_memory(const synth_shape *s, double skew)
         rc = synth_write(&r, path, &o, 1, NULL, NULL, &err);
         mem_fail_after(0);
         if (rc == 0) break;
-        CHECK_MSG(rc == ERR_NOMEM && err.msg[0], "%s: allocation %ld: %d, %s", s->name, n, rc, err.msg);
+        CHECK_MSG(rc == ERR_NOMEM && err.msg[0], "%s: allocation %ld: %d, %s",
+                  s->name, n, rc, err.msg);
         CHECK_MSG(!there(path) && !there(part), "%s: allocation %ld left a file", s->name, n);
     }
     CHECK_MSG(rc == 0 && n > 10, "%s: %d after %ld allocations", s->name, rc, n);

@@ -1,11 +1,11 @@
 #!/bin/sh
-# fuzz.sh libfuzzer|afl SECONDS BUILD - fuzzes the loader, binder, tokenizer and chat formats.
+# fuzz.sh libfuzzer|afl SECONDS - fuzzes the loader, binder, tokenizer and chat formats.
 #
 # Builds tests/fuzz_gguf.c with clang and address and undefined-behaviour sanitizers, starts from the
 # seeds that tests/fuzz_seeds.c writes, and runs one process a core. Findings go to build-fuzz/crash-*
 # (libFuzzer) or build-fuzz/afl (AFL++). Exits 1 if there is one.
 set -eu
-fuzzer=$1 seconds=$2 build=$3
+fuzzer=$1 seconds=$2
 dir=build-fuzz
 mkdir -p $dir/corpus $dir/log
 rm -f $dir/crash-* $dir/timeout-* $dir/oom-* $dir/log/*
@@ -20,7 +20,7 @@ make --no-print-directory CUDA=0 build-cpu/tests/fuzz_seeds
 build-cpu/tests/fuzz_seeds $dir/corpus
 
 echo "  $cc  $dir/fuzz_gguf ($fuzzer, address and undefined-behaviour sanitizers)"
-sources="tests/fuzz_gguf.c cuda/gpu_stub.c $(ls loader/*.c tiers/*.c moe/*.c engine/*.c engine/models/*.c engine/text/*.c 2>/dev/null)"
+sources="tests/fuzz_gguf.c cuda/gpu_stub.c $(find loader tiers moe engine -name '*.c')"
 # shellcheck disable=SC2086
 $cc -std=c11 -O1 -g -D_GNU_SOURCE -I. -ffp-contract=off -fsanitize=fuzzer,address,undefined \
     -fno-sanitize-recover=all -fno-omit-frame-pointer $sources -o $dir/fuzz_gguf -ljansson -lm

@@ -13,7 +13,9 @@
 #include "engine/text/tokenizer.h"
 
 typedef enum chat_format { CHAT_RAW, CHAT_CHATML, CHAT_HARMONY } chat_format;
-typedef enum chat_role { CHAT_SYSTEM, CHAT_DEVELOPER, CHAT_USER, CHAT_ASSISTANT, CHAT_TOOL } chat_role;
+typedef enum chat_role {
+    CHAT_SYSTEM, CHAT_DEVELOPER, CHAT_USER, CHAT_ASSISTANT, CHAT_TOOL
+} chat_role;
 typedef enum chat_effort { CHAT_EFFORT_MEDIUM, CHAT_EFFORT_LOW, CHAT_EFFORT_HIGH } chat_effort;
 
 /* "medium", "low", "high"; false for any other text. */
@@ -38,7 +40,8 @@ typedef struct chat_message {
 typedef struct chat_request {
     const chat_message *messages;
     int n_message;
-    const json_t *tools;                 /* array as in {"type":"function","function":{...}}, or NULL */
+    const json_t *tools;                 /* array as in {"type":"function","function":{...}},
+                                          * or NULL */
     chat_effort effort;                  /* harmony only */
     str_view date;                       /* harmony only: "2026-01-31"; empty leaves the line out */
     bool no_cue;                         /* leave out the cue that makes the assistant speak */
@@ -51,11 +54,13 @@ int chat_create(chat **out, const gguf *g, const tokenizer *t, err_ctx *err);
 void chat_free(chat *c);
 
 chat_format chat_format_of(const chat *c);
-const char *chat_format_name(const chat *c);     /* "chatml", "chatml (xml tools)", "harmony", "raw" */
+const char *chat_format_name(const chat *c);     /* "chatml", "chatml (xml tools)", "harmony",
+                                                  * "raw" */
 const char *chat_note(const chat *c);            /* one sentence for people if the format is a
                                                   * fallback, else NULL */
 
-/* Appends the whole prompt to *out. Fails on roles or tools the format cannot express, naming them. */
+/* Appends the whole prompt to *out. Fails on roles or tools the format cannot express, naming
+ * them. */
 int chat_render(id_list *out, const chat *c, encoder *e, const chat_request *req, err_ctx *err);
 
 /* ---- the way back ---- */

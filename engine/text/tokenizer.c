@@ -209,7 +209,8 @@ static int read_merge(merge_batch *m, const tokenizer *t, const int16_t *byte_of
         return err_set(err, ERR_FORMAT, "merge %u '%s' is not two tokens with a space between",
                        index, ESC(shown, text));
     if (text.len - 1 > 2 * t->vocab.longest)
-        return err_set(err, ERR_FORMAT, "merge %u '%s' makes more than the longest token, %zu bytes",
+        return err_set(err, ERR_FORMAT,
+                       "merge %u '%s' makes more than the longest token, %zu bytes",
                        index, ESC(shown, text), t->vocab.longest);
     const str_view left = { text.ptr, (size_t)(space - text.ptr) };
     const str_view right = { space + 1, text.len - left.len - 1 };

@@ -1,0 +1,80 @@
+/* machine.c - asks the operating system and the GPU driver what there is.
+ *
+ * Memory is MemAvailable, never MemFree: a page cache full of the model file can be had back. */
+#include "tiers/machine.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The first CPU of the core that cpu belongs to, or cpu itself where the kernel does not say. */
+static int first_sibling(int cpu)
+{
+    char path[96];
+    int first = cpu;
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+    FILE *f = fopen(path, "r");
+    if (!f) return cpu;
+    if (fscanf(f, "%d", &first) != 1) first = cpu;
+    fclose(f);
+    return first;
+}
+
+static void count_cores(machine *m)
+{
+    bool seen[CPU_SETSIZE] = { false };
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) < 0) CPU_SET(0, &set);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &set)) continue;
+        const int core = first_sibling(cpu);
+        m->n_cpu++;
+        if (core < 0 || core >= CPU_SETSIZE || seen[core]) continue;
+        seen[core] = true;
+        m->n_core++;
+    }
+}
+
+/* The number of kB behind "name:" at the start of a line, in bytes; false if there is none. */
+static bool find_field(uint64_t *out, const char *text, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *line = text; line; line = strchr(line, '\n')) {
+        uint64_t kb;
+        if (*line == '\n') line++;
+        if (strncmp(line, name, n) != 0 || line[n] != ':') continue;
+        return sscanf(line + n + 1, "%" SCNu64 " kB", &kb) == 1 && size_mul(out, kb, 1024);
+    }
+    return false;
+}
+
+int machine_parse_meminfo(uint64_t *total, uint64_t *available, const char *text, err_ctx *err)
+{
+    if (!find_field(total, text, "MemTotal"))
+        return err_set(err, ERR_FORMAT, "/proc/meminfo: no MemTotal");
+    if (!find_field(available, text, "MemAvailable"))
+        return err_set(err, ERR_FORMAT, "/proc/meminfo: no MemAvailable");
+    return 0;
+}
+
+static int read_meminfo(machine *m, err_ctx *err)
+{
+    char text[8192];
+    FILE *f = fopen("/proc/meminfo", "r");
+    if (!f) return err_sys(err, "/proc/meminfo");
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    fclose(f);
+    return machine_parse_meminfo(&m->ram_total, &m->ram_available, text, err);
+}
+
+int machine_probe(machine *out, err_ctx *err)
+{
+    const int n_gpu = gpu_count();
+    *out = (machine){ 0 };
+    count_cores(out);
+    for (int i = 0; i < n_gpu && out->n_gpu < MACHINE_MAX_GPUS; i++)
+        if (gpu_describe(&out->gpus[out->n_gpu], i, NULL) == 0) out->n_gpu++;
+    return read_meminfo(out, err);
+}

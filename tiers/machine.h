@@ -1,0 +1,26 @@
+/* machine.h - what this machine has: cores, memory, GPUs. Looked up, not measured. */
+#ifndef TIERS_MACHINE_H
+#define TIERS_MACHINE_H
+
+#include "cuda/gpu.h"
+#include "loader/base.h"
+
+enum { MACHINE_MAX_GPUS = 16 };
+
+typedef struct machine {
+    int n_cpu;                           /* logical CPUs this process may run on */
+    int n_core;                          /* physical cores among them: SMT siblings count once */
+    uint64_t ram_total;
+    uint64_t ram_available;              /* MemAvailable: what can be had without swapping */
+    int n_gpu;
+    gpu_info gpus[MACHINE_MAX_GPUS];
+} machine;
+
+/* Fills *out. Fails only if /proc/meminfo cannot be understood. A GPU that does not answer is left
+ * out. */
+int machine_probe(machine *out, err_ctx *err);
+
+/* The two fields of /proc/meminfo's text that count; for machine_probe and its test. */
+int machine_parse_meminfo(uint64_t *total, uint64_t *available, const char *text, err_ctx *err);
+
+#endif
