@@ -25,15 +25,20 @@ ifeq ($(origin CC),default)
 CC         := gcc
 endif
 
-# Missing packages are named and, where that is allowed, installed: see tools/bootstrap.sh.
+# Missing packages are named and, where that is allowed, installed: see tools/bootstrap.sh. Goals that
+# build nothing, and make -n, need none.
 ifneq ($(filter-out clean help,$(or $(MAKECMDGOALS),all)),)
-BOOTSTRAP := $(shell DEPS='$(DEPS)' URING='$(URING)' CC='$(CC)' tools/bootstrap.sh >&2; echo $$?)
+ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
+BOOTSTRAP := $(shell DEPS='$(DEPS)' URING='$(URING)' CUDA='$(CUDA)' CC='$(CC)' tools/bootstrap.sh >&2; echo $$?)
 ifneq ($(BOOTSTRAP),0)
 $(error packages are missing: see above)
 endif
 endif
-
-TARGET  := $(shell $(CC) -dumpmachine)
+ifeq ($(CUDA)$(NVCC),1)
+$(error CUDA=1, but there is no nvcc on the PATH or in /usr/local/cuda/bin; CUDA=0 builds for the CPU alone)
+endif
+TARGET  := $(shell $(CC) -dumpmachine 2>/dev/null)
+endif
 VERSION := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
 
 # Configurations never share objects. (No trailing comment after a value: make keeps the spaces before it.)
@@ -50,7 +55,7 @@ ALL_CFLAGS  = -D_GNU_SOURCE -I. -MMD -MP -ffp-contract=off -fopenmp $(CFLAGS) \
               $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 ALL_LDFLAGS = -fopenmp $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) $(addprefix -L,$(if $(DEPS),$(LIBDIRS))) \
               $(addprefix -Wl$(comma)-rpath$(comma),$(if $(DEPS),$(abspath $(LIBDIRS))))
-LDLIBS     += -ljansson -lm
+LDLIBS     += $(or $(if $(DEPS),,$(shell pkg-config --libs jansson 2>/dev/null)),-ljansson) -lm
 NVCC_FLAGS  = -O3 -std=c++17 -I. -Xcompiler -Wall,-Wextra$(if $(WERROR),$(comma)-Werror --Werror all-warnings) \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
               -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
@@ -71,7 +76,7 @@ CLI_OBJ := $(CLI_C:%=$B/%.o)
 UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(wildcard tests/golden/*/*.xz))
 
 # ---- programs ----------------------------------------------------------------------------------
-.PHONY: all run check bench fuzz install clean help tests FORCE
+.PHONY: all run check test bench fuzz install clean help tests FORCE
 all: moe-run moe-bench
 
 help:
@@ -147,7 +152,7 @@ $(UNPACKED): $B/golden/%: tests/golden/%.xz
 
 tests: $(TEST_BIN) $B/tests/fuzz_gguf $B/tests/fuzz_seeds $(UNPACKED)
 
-check: all tests
+check test: all tests
 	$Qtools/run_tests.sh $B $(TESTS)
 
 # ---- fuzzing ------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 /* commands.c - what both mains share: pick the verb, print help and version. */
 #include "cli/commands.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -44,16 +43,25 @@ int commands_main(const char *program, const char *about, const char *examples,
                   const command *table, int n_command, int argc, char **argv)
 {
     console_init(program);
-    signal(SIGPIPE, SIG_IGN);            /* a closed pipe is an error to report, not a death */
     if (argc < 2) {
         console_error("no verb given (%s --help lists them)", program);
         return 2;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
+    static char help_flag[] = "--help";
+    const bool help = !strcmp(argv[1], "help");
+    if (help && argc > 2) {              /* "help inspect" is "inspect --help" */
+        argv[1] = argv[2];
+        argv[2] = help_flag;
+    } else if (help || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
         return print_help(program, about, examples, table, n_command);
+    }
     if (!strcmp(argv[1], "--version")) return print_version(program);
     for (int i = 0; i < n_command; i++)
         if (!strcmp(argv[1], table[i].name)) return table[i].run(argc - 1, argv + 1);
+    if (argv[1][0] == '-') {
+        console_error("a verb must come before %s (%s --help lists them)", argv[1], program);
+        return 2;
+    }
     console_error("unknown verb '%s' (%s --help lists them)", argv[1], program);
     return 2;
 }

@@ -118,8 +118,14 @@ const char *text_bytes(char *dst, size_t cap, uint64_t n)
 int console_finish(void)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
+    if (errno == EPIPE) return 1;        /* whoever read has seen enough: nothing to report */
     console_error("standard output: %s", strerror(errno ? errno : EIO));
     return 1;
+}
+
+void console_await(const char *what)
+{
+    if (isatty(0)) console_note("reading %s from the terminal; Ctrl-D ends", what);
 }
 
 int read_whole_file(char **out, size_t *len, const char *path, err_ctx *err)
@@ -131,6 +137,7 @@ int read_whole_file(char **out, size_t *len, const char *path, err_ctx *err)
     int rc = 0;
 
     *out = NULL;
+    if (is_stdin) console_await("standard input");
     if (fd < 0) return err_sys(err, "cannot open");
     if (!(data = mem_alloc(cap))) rc = err_set(err, ERR_NOMEM, "out of memory");
     while (rc == 0) {

@@ -37,6 +37,9 @@ const char *text_bytes(char *dst, size_t cap, uint64_t n);
  * else 0. The last thing a verb does. */
 int console_finish(void);
 
+/* Says what is awaited if standard input is a terminal: a person would else see nothing happen. */
+void console_await(const char *what);
+
 /* Whole file or standard input ("-") into memory, terminated by a NUL that *len does not count.
  * Free with mem_free. */
 int read_whole_file(char **out, size_t *len, const char *path, err_ctx *err);

@@ -214,6 +214,7 @@ static void print_sizes(const facts *f)
     byte_row("read per token", token, token);
     byte_row("  experts", s->token_experts, s->token_experts);
     byte_row("  dense", s->token_dense, s->token_dense);
+    byte_row("    head of it", f->m->head.t->bytes, f->m->head.t->bytes);
 }
 
 static void print_types(const facts *f)
@@ -372,9 +373,12 @@ static json_t *json_parameters(const facts *f)
 static json_t *json_sizes(const facts *f)
 {
     const model_bytes *s = &f->sum;
-    json_t *token = json_pack("{s:I, s:I, s:I}",
+    /* total leaves out the one row of the embedding table that is looked up */
+    json_t *token = json_pack("{s:I, s:I, s:I, s:I, s:I}",
                               "experts", INT(s->token_experts),
                               "dense", INT(s->token_dense),
+                              "dense_without_head", INT(s->token_dense - f->m->head.t->bytes),
+                              "embedding_row", INT(f->m->embed.t->row_bytes),
                               "total", INT(s->token_experts + s->token_dense));
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
                      "total", INT(s->dense + s->experts + s->mtp),

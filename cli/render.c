@@ -490,7 +490,7 @@ int cmd_render(int argc, char **argv)
 
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? 0 : 2;
     if (!o.model) {
-        console_error("render: no model: -m FILE");
+        console_error("-m FILE missing (usage: %s)", spec.usage);
         return 2;
     }
     if (read_effort(&effort, o.reasoning, &err) < 0) {

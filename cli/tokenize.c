@@ -162,6 +162,7 @@ static int answer_lines(session *s)
     unsigned long number = 0;
     ssize_t n;
     int rc = 0;
+    console_await("JSON lines");
     while (rc == 0 && (errno = 0, n = getline(&line, &cap, stdin)) >= 0) {
         err_ctx err;
         number++;

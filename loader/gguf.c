@@ -103,7 +103,8 @@ static int skip_array(parser *p, const gguf_kv *kv)
 
     if (kv->count > cursor_left(&p->c) / elem_bytes)
         return err_set(p->err, ERR_FORMAT,
-                       "array %s claims %" PRIu64 " elements, only %" PRIu64 " bytes left",
+                       "array %s claims %" PRIu64 " elements, only %" PRIu64
+                       " bytes left; file truncated?",
                        ESC(key, kv->key), kv->count, cursor_left(&p->c));
     if (!strings) {
         cursor_take(&p->c, kv->count * elem_bytes);

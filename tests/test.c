@@ -58,6 +58,18 @@ void test_skip(const char *why)
     printf("skip: %s\n", why);
 }
 
+bool test_map_refused(const err_ctx *err)
+{
+#ifdef __SANITIZE_THREAD__
+    if (strstr(err->msg, "cannot map")) {
+        test_skip("thread sanitizer: no address space for a file of real size");
+        return true;
+    }
+#endif
+    (void)err;
+    return false;
+}
+
 void *test_read_file(const char *path, size_t *bytes)
 {
     FILE *f = fopen(path, "rb");

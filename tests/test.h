@@ -20,6 +20,10 @@ void test_skip(const char *why);         /* counted and printed */
 #define CHECK(cond) test_check((cond), __FILE__, __LINE__, "%s", #cond)
 #define CHECK_MSG(cond, ...) test_check((cond), __FILE__, __LINE__, __VA_ARGS__)
 
+/* True, and counted as skipped, if this is a thread-sanitizer build and err says that a huge file
+ * could not be mapped: the sanitizer leaves too little address space for it. */
+bool test_map_refused(const err_ctx *err);
+
 /* The whole file, or NULL after a failed check. Free with mem_free. */
 void *test_read_file(const char *path, size_t *bytes);
 /* dst = printf-style path; returns dst */

@@ -3,8 +3,9 @@
 #
 # Silent if nothing is missing. Otherwise names the packages and installs them where that needs no
 # question (root, or sudo without a password); else prints the line to type and exits 1.
-# Reads CC, URING (0: liburing is not wanted) and DEPS (a prefix that may hold headers instead).
-# Arguments are further Debian packages, each as command=package (make fuzz asks for clang).
+# Reads CC, CUDA (1: nvcc needs a C++ compiler), URING (0: liburing is not wanted) and DEPS (a prefix
+# that may hold the headers instead). Arguments ask for more: command=package if the command is
+# missing, +package in any case.
 set -u
 
 missing=
@@ -16,15 +17,21 @@ header() {                       # header FILE PKGCONFIG-NAME
     [ -e "/usr/include/$1" ]
 }
 
-have "${CC:-gcc}" || want gcc
+cc=${CC:-gcc}
+cc=${cc%% *}
+have "$cc" || want "$cc"
 have make || want make
 [ -e /usr/include/stdio.h ] || want libc6-dev
+[ "${CUDA:-0}" = 0 ] || have g++ || want g++
 have pkg-config || [ -n "${DEPS:-}" ] || want pkg-config
 have xz || want xz-utils
 header jansson.h jansson || want libjansson-dev
 [ "${URING:-1}" = 0 ] || header liburing.h liburing || want liburing-dev
-for pair in "$@"; do
-    have "${pair%%=*}" || want "${pair#*=}"
+for extra in "$@"; do
+    case $extra in
+        +*) want "${extra#+}" ;;
+        *) have "${extra%%=*}" || want "${extra#*=}" ;;
+    esac
 done
 [ -n "$missing" ] || exit 0
 
@@ -33,21 +40,27 @@ if ! have apt-get; then
     echo "this system has no apt-get; install what your distribution calls them, then run make again"
     exit 1
 fi
+install="apt-get install -y --no-install-recommends$missing"
 if [ "$(id -u)" = 0 ]; then
     sudo=
 elif have sudo && sudo -n true 2>/dev/null; then
     sudo="sudo -n"
 else
-    echo "type:  sudo apt-get install -y$missing"
+    if have sudo; then echo "type:  sudo apt-get update && sudo $install"
+    else echo "type, as root:  apt-get update && $install"; fi
     exit 1
 fi
-echo "installing them: $sudo apt-get install -y$missing"
+echo "installing them: ${sudo:+sudo }$install"
 export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
+# The package lists of a fresh system are empty: a failed first try is a reason to fetch them.
 # shellcheck disable=SC2086
-if ! $sudo apt-get install -y --no-install-recommends $missing >/dev/null 2>&1; then
-    $sudo apt-get update >/dev/null 2>&1
-    if ! $sudo apt-get install -y --no-install-recommends $missing; then
-        echo "that failed; type:  ${sudo:+sudo }apt-get install -y$missing"
-        exit 1
-    fi
+if $sudo $install >"$log" 2>&1 ||
+   { $sudo apt-get update >"$log" 2>&1 && $sudo $install >>"$log" 2>&1; }; then
+    rm -f "$log"
+    exit 0
 fi
+tail -n 20 "$log"
+rm -f "$log"
+echo "that failed; once the reason above is mended, type:  ${sudo:+sudo }apt-get update && ${sudo:+sudo }$install"
+exit 1

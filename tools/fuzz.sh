@@ -11,7 +11,13 @@ mkdir -p $dir/corpus $dir/log
 rm -f $dir/crash-* $dir/timeout-* $dir/oom-* $dir/log/*
 
 case $fuzzer in
-    libfuzzer) tools/bootstrap.sh clang=clang; cc=clang ;;
+    libfuzzer)
+        cc=clang
+        tools/bootstrap.sh clang=clang
+        # Debian packs the fuzzer's runtime apart from the compiler
+        [ -e "$(clang -print-file-name=libclang_rt.fuzzer.a)" ] ||
+            ls /usr/lib/llvm-*/lib/clang/*/lib/*/libclang_rt.fuzzer*.a >/dev/null 2>&1 ||
+            tools/bootstrap.sh +libclang-rt-dev ;;
     afl) tools/bootstrap.sh afl-clang-fast=afl++; cc=afl-clang-fast ;;
     *) echo "fuzz: FUZZER is libfuzzer or afl, not '$fuzzer'"; exit 1 ;;
 esac
