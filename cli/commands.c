@@ -39,10 +39,17 @@ static int print_version(const char *program)
     return console_finish();
 }
 
+static void print_log(void *ctx, const char *line)
+{
+    (void)ctx;
+    console_note("%s", line);
+}
+
 int commands_main(const char *program, const char *about, const char *examples,
                   const command *table, int n_command, int argc, char **argv)
 {
     console_init(program);
+    log_set_sink(print_log, NULL);
     if (argc < 2) {
         console_error("no verb given (%s --help lists them)", program);
         return 2;

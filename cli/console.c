@@ -38,7 +38,10 @@ void console_error(const char *fmt, ...)
 
 int console_fail(const char *path, const err_ctx *err)
 {
-    console_error("%s: %s", path, err->msg);
+    enum { SHOWN = 200 };                /* of a path that would push the reason out of the line */
+    const size_t n = strlen(path);
+    const bool cut = n > SHOWN;
+    console_error("%s%s: %s", cut ? "..." : "", path + (cut ? n - SHOWN : 0), err->msg);
     return 1;
 }
 

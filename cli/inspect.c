@@ -302,11 +302,18 @@ static json_t *append(json_t *list, json_t *v)
     return NULL;
 }
 
+/* Whole, so that a script can use it; only a path that is no UTF-8 is escaped. */
+static json_t *json_path(const char *path)
+{
+    json_t *s = json_string(path);
+    return s ? s : json_label(str_from(path));
+}
+
 static json_t *json_file(const facts *f)
 {
     json_t *paths = json_array();
     for (int i = 0; i < gguf_n_part(f->g) && paths; i++)
-        paths = append(paths, json_label(str_from(gguf_part_path(f->g, i))));
+        paths = append(paths, json_path(gguf_part_path(f->g, i)));
     return json_pack("{s:o, s:I, s:i, s:I, s:i, s:i, s:i}",
                      "paths", paths,
                      "gguf_version", INT(gguf_version(f->g)),

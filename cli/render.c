@@ -53,6 +53,7 @@ static const arg_spec spec = {
 
 typedef struct request {
     json_t *root;
+    json_t *call_names;                  /* id of each tool call so far -> name of its function */
     chat_message *messages;
     chat_call **calls;                   /* one array per message, or NULL */
     char **owned;                        /* texts that were put together */
@@ -67,6 +68,7 @@ static void request_free(request *r)
     mem_free(r->calls);
     mem_free(r->owned);
     mem_free(r->messages);
+    json_decref(r->call_names);
     json_decref(r->root);
 }
 
@@ -131,17 +133,20 @@ static int read_content(str_view *out, request *r, const json_t *v, int i, err_c
 /* Arguments are JSON text; an object is turned into text. */
 static int read_arguments(str_view *out, request *r, const json_t *v, int i, err_ctx *err)
 {
+    char *text, *dst;
     size_t len;
-    char *dst;
+    int rc;
 
+    if (json_is_null(v)) v = NULL;
     *out = v ? text_of(v) : str_from("{}");
     if (!v || json_is_string(v)) return 0;
     if (!json_is_object(v))
         return err_set(err, ERR_FORMAT, "messages[%d]: arguments of a tool call are neither text "
                        "nor an object", i);
-    len = json_dumpb(v, NULL, 0, 0);
-    if (!(dst = request_text(r, len))) return no_memory(err);
-    if (json_dumpb(v, dst, len, 0) != len) return no_memory(err);
+    if ((rc = chat_json_text(&text, &len, v, err)) < 0) return rc;
+    if ((dst = request_text(r, len))) memcpy(dst, text, len);
+    mem_free(text);
+    if (!dst) return no_memory(err);
     *out = (str_view){ dst, len };
     return 0;
 }
@@ -163,6 +168,10 @@ static int read_calls(request *r, int i, const json_t *list, err_ctx *err)
         if (!json_is_string(name))
             return err_set(err, ERR_FORMAT, "messages[%d]: tool_calls[%zu] has no function name",
                            i, k);
+        const json_t *id = json_object_get(call, "id");
+        if (json_is_string(id) &&
+            json_object_set(r->call_names, json_string_value(id), (json_t *)name) < 0)
+            return no_memory(err);
         r->calls[i][k].name = text_of(name);
         rc = read_arguments(&r->calls[i][k].arguments, r, json_object_get(f, "arguments"), i, err);
         if (rc < 0) return rc;
@@ -173,23 +182,16 @@ static int read_calls(request *r, int i, const json_t *list, err_ctx *err)
 }
 
 /* The function a result belongs to: named, or that of the call with its id. */
-static int read_result_name(str_view *out, const json_t *messages, int i, err_ctx *err)
+static int read_result_name(str_view *out, const request *r, const json_t *m, int i, err_ctx *err)
 {
-    const json_t *m = json_array_get(messages, (size_t)i), *id = json_object_get(m, "tool_call_id");
+    const json_t *id = json_object_get(m, "tool_call_id");
+    const json_t *name = json_object_get(r->call_names, json_string_value(id));
     char esc[64];
-    size_t k;
-    json_t *call;
 
     *out = text_of(json_object_get(m, "name"));
     if (out->len || !json_is_string(id)) return 0;
-    for (int j = i - 1; j >= 0; j--) {
-        const json_t *list = json_object_get(json_array_get(messages, (size_t)j), "tool_calls");
-        json_array_foreach(list, k, call) {
-            if (!json_equal(json_object_get(call, "id"), id)) continue;
-            *out = text_of(json_object_get(json_object_get(call, "function"), "name"));
-            return 0;
-        }
-    }
+    *out = text_of(name);
+    if (name) return 0;
     return err_set(err, ERR_FORMAT, "messages[%d]: no tool call before it has the id \"%s\"", i,
                    ESC(esc, text_of(id)));
 }
@@ -215,7 +217,7 @@ static int read_message(request *r, const json_t *messages, int i, err_ctx *err)
     for (k = 0; k < ARRAY_LEN(reasoning) && !m->reasoning.len; k++)
         m->reasoning = text_of(json_object_get(v, reasoning[k]));
     if ((rc = read_calls(r, i, json_object_get(v, "tool_calls"), err)) < 0) return rc;
-    return m->role == CHAT_TOOL ? read_result_name(&m->name, messages, i, err) : 0;
+    return m->role == CHAT_TOOL ? read_result_name(&m->name, r, v, i, err) : 0;
 }
 
 static int read_effort(chat_effort *out, const char *text, err_ctx *err)
@@ -243,7 +245,7 @@ static int request_read(request *r, const char *path, const render_options *o, e
     int rc = read_whole_file(&text, &len, path, err);
 
     if (rc < 0) return rc;
-    r->root = json_loadb(text, len, 0, &why);
+    r->root = json_loadb(text, len, JSON_ALLOW_NUL, &why);
     mem_free(text);
     if (!r->root)
         return err_set(err, ERR_FORMAT, "not JSON: line %d, column %d: %s", why.line, why.column,
@@ -254,7 +256,8 @@ static int request_read(request *r, const char *path, const render_options *o, e
         return err_set(err, ERR_FORMAT, "the request has no array of messages");
     r->messages = mem_zalloc((n + 1) * sizeof *r->messages);
     r->calls = mem_zalloc((n + 1) * sizeof *r->calls);
-    if (!r->messages || !r->calls) return no_memory(err);
+    r->call_names = json_object();
+    if (!r->messages || !r->calls || !r->call_names) return no_memory(err);
     r->chat.messages = r->messages;
     r->chat.n_message = (int)n;
     r->chat.tools = json_object_get(r->root, "tools");
@@ -306,19 +309,19 @@ static void print_ids(const id_list *l)
 static int print_json(const model_text *m, const id_list *l, err_ctx *err)
 {
     json_t *ids = json_array(), *root = NULL;
-    size_t len = 0, at = 0;
+    size_t cap = 8, len = 0;
+    utf8_stream utf8 = { 0 };
     char *text;
     int rc = 0;
 
-    for (size_t i = 0; i < l->n; i++) len += tokenizer_bytes(m->t, l->ids[i], true).len;
-    text = mem_alloc(len + 1);
+    for (size_t i = 0; i < l->n; i++) cap += 3 * (tokenizer_bytes(m->t, l->ids[i], true).len + 3);
+    text = mem_alloc(cap);
     for (size_t i = 0; text && i < l->n; i++) {
-        const str_view s = tokenizer_bytes(m->t, l->ids[i], true);
-        memcpy(text + at, s.ptr, s.len);
-        at += s.len;
-        if (json_array_append_new(ids, json_integer(l->ids[i])) < 0) at = len + 1;
+        len += utf8_stream_push(&utf8, text + len, tokenizer_bytes(m->t, l->ids[i], true));
+        if (json_array_append_new(ids, json_integer(l->ids[i])) < 0) cap = 0;
     }
-    if (text && at == len)
+    if (text) len += utf8_stream_end(&utf8, text + len);
+    if (text && cap)
         root = json_pack("{s:s, s:s?, s:s%, s:O}", "format", chat_format_name(m->c), "note",
                          chat_note(m->c), "text", text, len, "ids", ids);
     if (root) {
@@ -511,12 +514,12 @@ int cmd_render(int argc, char **argv)
     if (model_text_open(&m, o.model, &err) < 0) {
         rc = console_fail(o.model, &err);
     } else {
-        if (chat_note(m.c)) console_note("%s", chat_note(m.c));
         rc = o.parse ? parse(&m, &o, path, &err) : render(&m, &o, path, &err);
         if (rc < 0) {
             console_error("%s", err.msg);
             rc = 1;
         } else {
+            if (chat_note(m.c)) console_note("%s", chat_note(m.c));
             rc = console_finish();
         }
     }

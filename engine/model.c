@@ -21,8 +21,7 @@ static const struct architecture {
 
 /* Names that come close enough to deserve a word. */
 static const struct { const char *name, *hint; } relatives[] = {
-    { "gptoss", "this is Ollama's dialect of gpt-oss, with other tensor names and interleaved gate "
-                "and up rows; get a GGUF converted by llama.cpp, e.g. from ggml-org or unsloth" },
+    { "gptoss", GGUF_OLLAMA_HINT },
     { "qwen35", "a relative of qwen3next with other tensor names, head order and rotation" },
     { "qwen35moe", "a relative of qwen3next with other tensor names, head order and rotation" },
 };

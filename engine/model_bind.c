@@ -233,7 +233,9 @@ static int check_shape(const binder *b, const tensor *t, const uint64_t ne[3])
     want.cols = ne[0];
     want.rows = ne[1] ? ne[1] : 1;
     want.slabs = ne[2] ? ne[2] : 1;
-    if (t->cols == want.cols && t->rows == want.rows && t->slabs == want.slabs) return 0;
+    want.outer = 1;
+    if (t->cols == want.cols && t->rows == want.rows && t->slabs == want.slabs && t->outer == 1)
+        return 0;
     return err_set(b->err, ERR_FORMAT, "tensor %s has shape %s, expected %s", ESC(name, t->name),
                    tensor_shape_text(have_text, sizeof have_text, t),
                    tensor_shape_text(want_text, sizeof want_text, &want));
@@ -313,7 +315,7 @@ static int bind_vocab(binder *b)
     return 0;
 }
 
-int bind_globals(binder *b, bind_class norm_cls)
+int bind_globals(binder *b, bind_class norm_cls, bind_need head)
 {
     model *m = b->m;
     int rc = bind_vocab(b);
@@ -323,7 +325,7 @@ int bind_globals(binder *b, bind_class norm_cls)
     const bind_row rows[] = {
         { "token_embd.weight",  { embd, vocab }, MATRIX, REQUIRED, &m->embed },
         { "output_norm.weight", { embd },        norm_cls,    REQUIRED, &m->out_norm },
-        { "output.weight",      { embd, vocab }, MATRIX, OPTIONAL, &m->head },
+        { "output.weight",      { embd, vocab }, MATRIX, head, &m->head },
     };
     if ((rc = bind_rows(b, NO_LAYER, rows, ARRAY_LEN(rows))) < 0) return rc;
     m->head_tied = m->head.t == NULL;

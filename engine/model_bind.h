@@ -80,8 +80,9 @@ const tensor *bind_find(const binder *b, int layer, const char *name);
 
 int bind_rows(binder *b, int layer, const bind_row *rows, int n_row);
 
-/* Embedding, final norm, head, and the size of the vocabulary. norm_cls is the final norm's. */
-int bind_globals(binder *b, bind_class norm_cls);
+/* Embedding, final norm, head, and the size of the vocabulary. norm_cls is the final norm's. A head
+ * that is absent and OPTIONAL is the embedding. */
+int bind_globals(binder *b, bind_class norm_cls, bind_need head);
 
 /* The bank of a layer: gate, up and down, or gate and up fused, gate rows first. An architecture
  * with biases has no fused form. */

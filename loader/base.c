@@ -216,6 +216,13 @@ int utf8_decode(uint32_t *cp, const uint8_t *p, size_t n)
     return len;
 }
 
+/* No control, and nothing that breaks a line or turns the writing direction around. */
+static bool is_printable(uint32_t cp)
+{
+    return cp >= 0x20 && !(cp >= 0x7F && cp <= 0x9F) && !(cp >= 0x2028 && cp <= 0x202E) &&
+           !(cp >= 0x2066 && cp <= 0x2069) && cp != 0x200E && cp != 0x200F;
+}
+
 const char *str_escape(char *dst, size_t cap, str_view s)
 {
     const uint8_t *p = (const uint8_t *)s.ptr;
@@ -223,7 +230,7 @@ const char *str_escape(char *dst, size_t cap, str_view s)
     for (size_t i = 0; i < s.len;) {
         uint32_t cp;
         const int n = utf8_decode(&cp, p + i, s.len - i);
-        const bool plain = n > 0 && cp >= 0x20 && cp != 0x7F && (cp < 0x80 || cp > 0x9F);
+        const bool plain = n > 0 && is_printable(cp);
         const size_t need = plain ? (size_t)n : 4;
         if (used + need + 4 > cap) {             /* keeps room for "..." and the terminator */
             if (cap >= 4) { memcpy(dst + used, "...", 3); used += 3; }

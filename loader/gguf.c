@@ -249,9 +249,12 @@ static int read_alignment(parser *p)
 {
     const gguf_kv *kv = gguf_find(p->g, "general.alignment");
     int64_t v = DEFAULT_ALIGN;
-    if (kv && (kv->is_array || !gguf_kv_int(&v, kv, 0)))
+    if (kv && (kv->is_array || !gguf_is_integer(kv->type)))
         return err_set(p->err, ERR_FORMAT, "general.alignment is a %s, must be a power of two",
                        gguf_type_name(kv->type, kv->is_array));
+    if (kv && !gguf_kv_int(&v, kv, 0))   /* 2^63 and above: no file is that large */
+        return err_set(p->err, ERR_FORMAT, "general.alignment is %" PRIu64
+                       ", too large for a file of %" PRIu64 " bytes", load_u64(kv->data), p->c.size);
     if (v <= 0 || (v & (v - 1)) != 0)
         return err_set(p->err, ERR_FORMAT,
                        "general.alignment is %" PRId64 ", must be a power of two", v);
@@ -284,10 +287,6 @@ static int read_tensor(parser *p)
     if ((rc = take_u64(&t.offset, p, "offset")) < 0)
         return err_prefix(p->err, rc, "tensor %s", name);
     if ((rc = tensor_set_shape(&t, type, ne, n_dims, p->err)) < 0) return rc;
-    if (t.offset % p->align != 0)
-        return err_set(p->err, ERR_FORMAT,
-                       "tensor %s: offset %" PRIu64 " is not a multiple of %" PRIu64,
-                       name, t.offset, p->align);
     rc = grow((void **)&p->g->tensors, &p->g->cap_tensor, p->g->n_tensor, sizeof t, p->err);
     if (rc == 0) p->g->tensors[p->g->n_tensor++] = t;
     return rc;
@@ -310,8 +309,12 @@ static int place_tensors(parser *p)
     data_bytes = p->c.size - data_at;
     for (int i = 0; i < g->n_tensor; i++) {
         tensor *t = &g->tensors[i];
+        char name[128];
+        if (t->offset % p->align != 0)
+            return err_set(p->err, ERR_FORMAT,
+                           "tensor %s: offset %" PRIu64 " is not a multiple of %" PRIu64,
+                           ESC(name, t->name), t->offset, p->align);
         if (t->offset > data_bytes || t->bytes > data_bytes - t->offset) {
-            char name[128];
             uint64_t end;
             if (!size_add(&end, t->offset, t->bytes)) end = UINT64_MAX;
             return err_set(p->err, ERR_FORMAT,
@@ -349,6 +352,15 @@ static int check_tensors(gguf *g, err_ctx *err)
     return rc;
 }
 
+/* A type that no GGUF has any more is what one dialect writes its experts in: says so first. */
+static int name_dialect(parser *p, int rc)
+{
+    str_view arch;
+    if (gguf_get_str(&arch, p->g, "general.architecture", NULL) == 1 && str_is(arch, "gptoss"))
+        err_prefix(p->err, rc, "unsupported architecture 'gptoss': %s", GGUF_OLLAMA_HINT);
+    return rc;
+}
+
 /* One file, the only one g has: header, metadata, directory. */
 static int parse_file(gguf *g, err_ctx *err)
 {
@@ -360,7 +372,7 @@ static int parse_file(gguf *g, err_ctx *err)
     if ((rc = read_metadata(&p, n_kv)) < 0) return rc;
     if ((rc = read_alignment(&p)) < 0) return rc;
     for (uint64_t i = 0; i < n_tensor; i++)
-        if ((rc = read_tensor(&p)) < 0) return rc;
+        if ((rc = read_tensor(&p)) < 0) return rc == ERR_UNSUPPORTED ? name_dialect(&p, rc) : rc;
     return place_tensors(&p);
 }
 
@@ -463,6 +475,12 @@ static int absorb(gguf *g, gguf *s, err_ctx *err)
     return 0;
 }
 
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 /* Opens part no of count, whose name is path, and takes it in. */
 static int add_sibling(gguf *g, const char *path, int64_t no, int64_t count, err_ctx *err)
 {
@@ -475,7 +493,8 @@ static int add_sibling(gguf *g, const char *path, int64_t no, int64_t count, err
         rc = err_set(err, ERR_FORMAT, "split.no is %" PRId64 " and split.count %" PRId64
                      ", expected %" PRId64 " and %" PRId64, its_no, its_count, no, count);
     if (rc == 0) rc = absorb(g, s, err);
-    if (rc < 0) err_prefix(err, rc, "part %" PRId64 " of %" PRId64 ", %s", no + 1, count, path);
+    if (rc < 0)                          /* the folder is that of the path the caller knows */
+        err_prefix(err, rc, "part %" PRId64 " of %" PRId64 ", %s", no + 1, count, base_name(path));
     gguf_close(s);
     return rc;
 }
@@ -485,7 +504,7 @@ static int add_siblings(gguf *g, int64_t count, err_ctx *err)
 {
     const size_t cap = strlen(g->parts[0].path) + 1;
     char suffix[32], *path;
-    int64_t total = -1;
+    int64_t total;
     size_t prefix_len;
     int rc = 0;
 
@@ -493,7 +512,7 @@ static int add_siblings(gguf *g, int64_t count, err_ctx *err)
     if (!str_ends(str_from(g->parts[0].path), suffix))
         return err_set(err, ERR_FORMAT, "split.count is %" PRId64 ", so the name must end in %s "
                        "for the other parts to be found", count, suffix);
-    if ((rc = gguf_get_int(&total, g, "split.tensors.count", 0, INT32_MAX, err)) < 0) return rc;
+    if ((rc = gguf_need_int(&total, g, "split.tensors.count", 0, INT32_MAX, err)) < 0) return rc;
     prefix_len = cap - 1 - strlen(suffix);
     if (!(path = mem_strdup_n(g->parts[0].path, cap - 1)))
         return err_set(err, ERR_NOMEM, "out of memory for a path");
@@ -503,7 +522,7 @@ static int add_siblings(gguf *g, int64_t count, err_ctx *err)
         rc = add_sibling(g, path, no, count, err);
     }
     mem_free(path);
-    if (rc == 0 && total >= 0 && total != g->n_tensor)
+    if (rc == 0 && total != g->n_tensor)
         rc = err_set(err, ERR_FORMAT,
                      "split.tensors.count is %" PRId64 ", the %d parts hold %d tensors",
                      total, g->n_part, g->n_tensor);

@@ -13,6 +13,10 @@
 
 #include "loader/tensor.h"
 
+/* For whoever meets an architecture named "gptoss": the same network in another dialect. */
+#define GGUF_OLLAMA_HINT "this is Ollama's dialect of gpt-oss, with other tensor names and " \
+    "interleaved gate and up rows; get a GGUF converted by llama.cpp, e.g. from ggml-org or unsloth"
+
 typedef struct gguf gguf;
 
 typedef enum gguf_type {

@@ -107,10 +107,10 @@ static int missing(const char *key, err_ctx *err)
     return err_set(err, ERR_FORMAT, "key %s missing", key);
 }
 
-static bool is_integer(const gguf_kv *kv)
+bool gguf_is_integer(gguf_type type)
 {
-    return kv->type != GGUF_F32 && kv->type != GGUF_F64 && kv->type != GGUF_STRING &&
-           kv->type != GGUF_BOOL;
+    return type != GGUF_F32 && type != GGUF_F64 && type != GGUF_STRING && type != GGUF_BOOL &&
+           type != GGUF_ARRAY;
 }
 
 /* Element i of kv within lo..hi. A u64 beyond i64 is out of range like any other number. */
@@ -133,7 +133,7 @@ int gguf_get_int(int64_t *out, const gguf *g, const char *key, int64_t lo, int64
 {
     const gguf_kv *kv = gguf_find(g, key);
     if (!kv) return 0;
-    if (kv->is_array || !is_integer(kv)) return wrong_type(kv, "an integer", err);
+    if (kv->is_array || !gguf_is_integer(kv->type)) return wrong_type(kv, "an integer", err);
     return int_in_range(out, kv, 0, lo, hi, err);
 }
 
@@ -151,7 +151,7 @@ int gguf_get_int_at(int64_t *out, const gguf *g, const char *key, int64_t i, int
     char name[128];
     if (!kv) return 0;
     if (!kv->is_array) return gguf_get_int(out, g, key, lo, hi, err);
-    if (!is_integer(kv) && kv->type != GGUF_BOOL)
+    if (!gguf_is_integer(kv->type) && kv->type != GGUF_BOOL)
         return wrong_type(kv, "an integer or an array of integers", err);
     if (kv->count != (uint64_t)n)
         return err_set(err, ERR_FORMAT, "key %s has %" PRIu64 " entries, expected %" PRId64,
@@ -169,7 +169,7 @@ int gguf_get_float(double *out, const gguf *g, const char *key, double lo, doubl
     if (kv->is_array) return wrong_type(kv, "a number", err);
     if (kv->type == GGUF_F32) v = (double)load_f32(kv->data);
     else if (kv->type == GGUF_F64) v = load_f64(kv->data);
-    else if (is_integer(kv) && gguf_kv_int(&as_int, kv, 0)) v = (double)as_int;
+    else if (gguf_is_integer(kv->type) && gguf_kv_int(&as_int, kv, 0)) v = (double)as_int;
     else return wrong_type(kv, "a number", err);
     if (!isfinite(v) || v < lo || v > hi)
         return err_set(err, ERR_RANGE, "key %s = %g out of range %g..%g", key, v, lo, hi);

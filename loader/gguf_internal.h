@@ -29,6 +29,9 @@ struct gguf {
 /* Bytes of one value of a fixed-size type; 0 for strings and arrays. type is below the count. */
 int gguf_type_bytes(gguf_type type);
 
+/* Integers of any width; bool is none. */
+bool gguf_is_integer(gguf_type type);
+
 /* Byte order of strings, shorter first on a common prefix. */
 int gguf_compare(str_view a, str_view b);
 

@@ -44,6 +44,7 @@ int tensor_set_shape(tensor *t, uint32_t type, const uint64_t *ne, uint32_t n_di
     t->n_dims = (int)n_dims;
     t->cols = dim[0];
     t->rows = dim[1];
+    t->outer = dim[3];
     if (!size_mul(&t->slabs, dim[2], dim[3]) ||
         !size_mul(&t->row_bytes, dim[0] / (uint64_t)q->block_elems, (uint64_t)q->block_bytes) ||
         !size_mul(&t->slab_bytes, t->row_bytes, t->rows) ||
@@ -61,10 +62,9 @@ const uint8_t *tensor_row(const tensor *t, uint64_t s, uint64_t r)
 
 const char *tensor_shape_text(char *dst, size_t cap, const tensor *t)
 {
-    const uint64_t dim[3] = { t->cols, t->rows, t->slabs };
-    const int n = t->n_dims < 3 ? t->n_dims : 3;
+    const uint64_t dim[4] = { t->cols, t->rows, t->slabs / t->outer, t->outer };
     size_t used = 0;
-    for (int k = 0; k < n && used < cap; k++)
+    for (int k = 0; k < t->n_dims && used < cap; k++)
         used += (size_t)snprintf(dst + used, cap - used, "%s%" PRIu64, k ? ", " : "[", dim[k]);
     if (used < cap) snprintf(dst + used, cap - used, "]");
     return dst;

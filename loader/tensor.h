@@ -16,6 +16,7 @@ typedef struct tensor {
     quant_type type;
     int n_dims;
     uint64_t cols, rows, slabs;          /* ne[0], ne[1], ne[2] * ne[3]; missing ones are 1 */
+    uint64_t outer;                      /* ne[3], which no weight of a model uses: 1 */
     uint64_t row_bytes, slab_bytes;      /* of one row; of one [rows, cols] matrix */
     uint64_t bytes, elems;               /* of all slabs */
     int part;                            /* index of the file it is in: 0 unless split */

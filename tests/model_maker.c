@@ -73,9 +73,9 @@ static const maker_edit *find_edit(writer *o, const char *name)
     return NULL;
 }
 
-static int count_dims(const uint64_t ne[3])
+static int count_dims(const uint64_t ne[4])
 {
-    return ne[2] ? 3 : ne[1] ? 2 : 1;
+    return ne[3] ? 4 : ne[2] ? 3 : ne[1] ? 2 : 1;
 }
 
 static void write_edit(writer *o, const maker_edit *e)
@@ -202,7 +202,7 @@ static void put_keys(writer *o)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static void put_raw(writer *o, const char *name, quant_type type, const uint64_t ne[3])
+static void put_raw(writer *o, const char *name, quant_type type, const uint64_t ne[4])
 {
     const maker_edit *e = find_edit(o, name);
     maker_edit merged;
@@ -220,8 +220,8 @@ static void put_raw(writer *o, const char *name, quant_type type, const uint64_t
 static void put_matrix(writer *o, int layer, const char *stem, int a, int b, int c)
 {
     const maker *mk = o->mk;
-    const uint64_t ne[3] = { (uint64_t)a, (uint64_t)b, (uint64_t)c };
-    const uint64_t ne_scale[3] = { c ? (uint64_t)c : 1, 0, 0 };
+    const uint64_t ne[4] = { (uint64_t)a, (uint64_t)b, (uint64_t)c };
+    const uint64_t ne_scale[4] = { c ? (uint64_t)c : 1 };
     char name[96], full[64], base[64];
     if (layer < 0) snprintf(base, sizeof base, "%s", stem);
     else snprintf(base, sizeof base, "blk.%d.%s", layer, stem);
@@ -241,7 +241,7 @@ static void put_matrix(writer *o, int layer, const char *stem, int a, int b, int
 
 static void put_small(writer *o, int layer, const char *name, int a, int b)
 {
-    const uint64_t ne[3] = { (uint64_t)a, (uint64_t)b, 0 };
+    const uint64_t ne[4] = { (uint64_t)a, (uint64_t)b, 0 };
     char full[64];
     if (layer < 0) snprintf(full, sizeof full, "%s", name);
     else snprintf(full, sizeof full, "blk.%d.%s", layer, name);

@@ -43,7 +43,7 @@ typedef struct maker_edit {
     double number;
     const char *text;
     int type;
-    uint64_t ne[3];
+    uint64_t ne[4];
 } maker_edit;
 
 #define DROP(n) { .kind = EDIT_DROP, .name = n }

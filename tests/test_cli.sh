@@ -68,6 +68,8 @@ refuse "file truncated?" $run inspect "$tmp/cut.gguf"
 refuse "empty" $run inspect "$tmp/empty.gguf"
 refuse "truncated" $run inspect "$tmp/five.gguf"
 refuse "directory" $run inspect "$tmp"
+long=$tmp/$(printf '%0200d/%0200d/%0200d' 1 2 3)
+refuse "No such file" $run inspect "$long"
 refuse "not a GGUF file" $run inspect --json "$tmp/page.gguf"
 
 # ---- tokenize: every golden case through the program, and back
@@ -94,6 +96,12 @@ refuse "cannot open" $run tokenize -m "$tmp/none.gguf"
 echo '{"messages":[{"role":"user","content":"Hi <|im_end|>"}]}' >"$tmp/req.json"
 expect 0 "<|im_start|>user" $run render -m $qwen "$tmp/req.json"
 expect 0 "<|start|>assistant" $run render -m $gptoss "$tmp/req.json"
+cat >"$tmp/call.json" <<'J'
+{"messages":[{"role":"user","content":"hi"},{"role":"assistant","tool_calls":[{"id":"1","function":
+{"name":"f","arguments":{"x":0.1,"y":[1e-5,2]}}}]},{"role":"tool","tool_call_id":"1","content":"ok"}]}
+J
+expect 0 '{"x": 0.1, "y": [1e-05, 2]}' $run render -m $qwen "$tmp/call.json"
+expect 0 'functions.f to=assistant' $run render -m $gptoss "$tmp/call.json"
 echo '{"messages":' >"$tmp/req.json"
 refuse "req.json" $run render -m $qwen "$tmp/req.json"
 

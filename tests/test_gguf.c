@@ -142,12 +142,16 @@ static const struct { const char *why, *program, *want[3]; } refused[] = {
       { "general.alignment is 48, must be a power of two" } },
     { "alignment negative", "h:0,1 s:general.alignment 4:5 4:0xffffffff",
       { "general.alignment is -1" } },
+    { "alignment a bool", "h:0,1 s:general.alignment 4:7 1:1", { "general.alignment is a bool" } },
+    { "alignment 2^31, second tensor",
+      "h:2,1 s:general.alignment 4:4 4:0x80000000 t:a/8/0/0 t:b/8/0/32 p:32 z:64",
+      { "data section would start at 2147483648" } },
     { "alignment a string", "h:0,1 s:general.alignment 4:8 s:32",
       { "general.alignment is a string" } },
     { "alignment 2^31", "h:1,1 s:general.alignment 4:4 4:0x80000000 t:a/8/0/0 p:32 z:32",
       { "data section would start at 2147483648, file has 128 bytes" } },
     { "alignment 2^63", "h:1,1 s:general.alignment 4:10 8:0x8000000000000000 t:a/8/0/0 p:32 z:32",
-      { "general.alignment" } },
+      { "general.alignment is 9223372036854775808, too large" } },
     { "alignment 2^62", "h:1,1 s:general.alignment 4:10 8:0x4000000000000000 t:a/8/0/0 p:32 z:32",
       { "data section would start at 4611686018427387904" } },
     /* tensor infos */
@@ -172,6 +176,9 @@ static const struct { const char *why, *program, *want[3]; } refused[] = {
       { "tensor a: row of 33 elements is not a multiple of 32 (Q8_0)" } },
     { "partial super-block", "h:1,0 t:a/128/12/0 p:32 z:160", { "not a multiple of 256 (Q4_K)" } },
     { "removed type", "h:1,0 t:a/32/4/0 p:32 z:64", { "tensor a has unsupported type 4", "Q4_2" } },
+    { "removed type in a dialect",
+      "h:1,1 s:general.architecture 4:8 s:gptoss t:blk.0.ffn_down_exps.weight/32/4/0 p:32 z:64",
+      { "Ollama", "converted by llama.cpp", "blk.0.ffn_down_exps.weight has unsupported type 4" } },
     { "removed type 36", "h:1,0 t:a/32/36/0 p:32 z:64", { "tensor a has unsupported type 36" } },
     { "activation type", "h:1,0 t:a/32/9/0 p:32 z:64",
       { "tensor a has unsupported type 9", "Q8_1" } },
@@ -275,6 +282,7 @@ static void test_getters(void)
     int64_t v = 0;
     double f = 0;
     bool flag = false;
+    char text[64];
     err_ctx err;
     gguf *g;
 
@@ -317,6 +325,7 @@ static void test_getters(void)
     CHECK(w && w->bytes == 204 && w->elems == 192 && w->data == b.data + w->offset);
     CHECK(w && tensor_row(w, 1, 2) == w->data + 102 + 68);
     CHECK(w && (uint64_t)(w->data - b.data) % 32 == 0);
+    CHECK(w && !strcmp(tensor_shape_text(text, sizeof text, w), "[32, 3, 2]"));
     CHECK(!gguf_tensor(g, "") && !gguf_tensor(g, "ww") && gguf_tensor(g, "v"));
     gguf_close(g);
 done:

@@ -417,7 +417,6 @@ static void test_variants(void)
         { ARCH_GPTOSS, 0, 0, mxfp4_q8_0, "gpt-oss, MXFP4 and Q8_0" },
         { ARCH_GPTOSS, MAKE_FUSED_QKV, 0, NULL, "gpt-oss, fused q, k, v" },
         { ARCH_GPTOSS, MAKE_KV_ARRAY | MAKE_HEADS_ARRAY, 0, NULL, "gpt-oss, heads per layer" },
-        { ARCH_GPTOSS, MAKE_TIED, 0, NULL, "gpt-oss, tied head" },
         { ARCH_GPTOSS, MAKE_SCALES | MAKE_FUSED_QKV, 0, nvfp4, "gpt-oss, NVFP4" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {

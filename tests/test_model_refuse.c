@@ -233,9 +233,10 @@ static void test_contradictions(void)
 
 /* ---- every tensor ---------------------------------------------------------------------------- */
 
-static bool is_optional(const char *name)
+/* Only qwen3next may tie the head to the embedding. */
+static bool is_optional(const char *name, model_arch arch)
 {
-    return strcmp(name, "output.weight") == 0 || strstr(name, "scale") ||
+    return (strcmp(name, "output.weight") == 0 && arch == ARCH_QWEN3NEXT) || strstr(name, "scale") ||
            strstr(name, "shared_head") || strstr(name, "embed_tokens");
 }
 
@@ -262,7 +263,7 @@ static void spoil_tensors(const maker *good)
         mk.n_edit = 1;
         if (strstr(name, "input_scale")) continue;       /* never looked at */
 
-        if (is_optional(name)) accepted(&mk, name);
+        if (is_optional(name, good->arch)) accepted(&mk, name);
         else refused(&mk, name, "missing");
 
         e.kind = EDIT_TENSOR;
@@ -328,6 +329,46 @@ static void test_no_attention(void)
     refused(&mk, "head_count_kv is an array, but no layer has attention", "DeltaNet only");
 }
 
+/* Four dimensions are none of ours, even if the bytes would do. */
+static void test_four_dimensions(void)
+{
+    maker mk = maker_small(ARCH_QWEN3NEXT);
+    const uint64_t embd = (uint64_t)mk.n_embd, ff = (uint64_t)mk.n_ff;
+    maker_edit e = { .kind = EDIT_TENSOR, .name = "blk.0.ffn_gate_exps.weight", .type = -1 };
+    mk.n_expert = 6;
+    mk.edits = &e;
+    mk.n_edit = 1;
+    e.ne[0] = embd;
+    e.ne[1] = ff;
+    e.ne[2] = 2;
+    e.ne[3] = 3;
+    refused(&mk, "tensor blk.0.ffn_gate_exps.weight has shape [", "experts in two dimensions");
+    e.ne[2] = 6;
+    e.ne[3] = 1;
+    accepted(&mk, "a fourth dimension of 1");
+}
+
+/* A file that announces a next-token block and holds no tensor of it is bound without it. */
+static void test_absent_mtp(void)
+{
+    const maker_edit edits[] = {
+        { .kind = EDIT_INT, .name = "qwen3next.block_count", .number = 5 },
+        { .kind = EDIT_INT, .name = "qwen3next.nextn_predict_layers", .number = 1 },
+    };
+    maker mk = maker_small(ARCH_QWEN3NEXT);
+    maker_file f;
+    err_ctx err = { 0 };
+    model *m = NULL;
+
+    mk.edits = edits;
+    mk.n_edit = ARRAY_LEN(edits);
+    if (!CHECK_MSG(maker_open(&f, &mk, &err) == 0, "%s", err.msg)) return;
+    CHECK_MSG(model_bind(&m, f.g, &err) == 0, "%s", err.msg);
+    CHECK(m && m->hp.n_layer == 4 && m->hp.n_mtp == 0);
+    model_free(m);
+    maker_close(&f);
+}
+
 int main(int argc, char **argv)
 {
     test_begin("model_refuse", argc, argv);
@@ -336,5 +377,7 @@ int main(int argc, char **argv)
     test_tensors();
     test_draft_only();
     test_no_attention();
+    test_four_dimensions();
+    test_absent_mtp();
     return test_end();
 }

@@ -594,6 +594,12 @@ static void test_small(void)
                                   .merges = { "a b", "ab c" } };
     static const recipe specials = { .extra = { { "<a>", 3 }, { "<a><b>", 4 }, { "[x]", 3 },
                                                 { "<a", 5 }, { "<a>!", 3 }, { "[y", 4 } } };
+    static const recipe unmade = { .extra = { { "ab", 1 }, { "hell", 1 } }, .merges = { "a b" } };
+    static const recipe whole = { .pre = "gpt-4o", .extra = { { "ab", 1 }, { "hell", 1 } },
+                                  .merges = { "a b" } };
+    check_small(&unmade, "hell ab", true, "104,101,108,108,32,256", "no merge makes 'hell'");
+    check_small(&unmade, "ab", true, "256", "a merge makes 'ab'");
+    check_small(&whole, "hell", true, "257", "gpt-oss takes a piece that is a token as it stands");
     check_small(&by_id, "abc", true, "256,99", "ids ascend: the lower id merges first");
     check_small(&by_index, "abc", true, "97,257", "ids do not ascend: list order decides");
     check_small(&by_index, "abcabcabcabcabcabcabcabcabcabcabcabcabcabcabcabcabc", true,

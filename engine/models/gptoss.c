@@ -121,7 +121,7 @@ static int bind_layer(binder *b, int l)
 int gptoss_bind(binder *b)
 {
     int rc;
-    if ((rc = bind_hparams(b)) < 0 || (rc = bind_globals(b, F32_ONLY)) < 0) return rc;
+    if ((rc = bind_hparams(b)) < 0 || (rc = bind_globals(b, F32_ONLY, REQUIRED)) < 0) return rc;
     if (b->m->hp.n_mtp > 0)
         return err_set(b->err, ERR_UNSUPPORTED, "key %s.nextn_predict_layers = %d: not supported",
                        b->arch, b->m->hp.n_mtp);

@@ -226,10 +226,23 @@ static int bind_layer(binder *b, int l)
     return l < b->m->hp.n_layer ? 0 : bind_mtp(b, l);
 }
 
+/* Some files keep the key of a next-token block that was cut out of them. */
+static void forget_absent_mtp(binder *b)
+{
+    model_hparams *hp = &b->m->hp;
+    const int l = hp->n_layer;
+    if (hp->n_mtp == 0 || bind_find(b, l, "attn_norm.weight") ||
+        bind_find(b, l, "nextn.eh_proj.weight"))
+        return;
+    log_line("blk.%d is announced as a next-token block and is not there: left out", l);
+    hp->n_mtp = 0;
+}
+
 int qwen3next_bind(binder *b)
 {
     int rc;
-    if ((rc = bind_hparams(b)) < 0 || (rc = bind_globals(b, SMALL)) < 0) return rc;
+    if ((rc = bind_hparams(b)) < 0 || (rc = bind_globals(b, SMALL, OPTIONAL)) < 0) return rc;
+    forget_absent_mtp(b);
     for (int l = 0; l < b->m->hp.n_layer + b->m->hp.n_mtp; l++)
         if ((rc = bind_layer(b, l)) < 0) return rc;
     return 0;

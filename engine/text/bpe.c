@@ -69,6 +69,7 @@ void bpe_free(bpe *b)
     mem_free(b->maybe);
     mem_free(b->list);
     mem_free(b->byte_pair);
+    mem_free(b->unmade);
     *b = (bpe){ 0 };
 }
 
@@ -238,7 +239,23 @@ static int add_pair(bpe *b, uint32_t index, err_ctx *err)
     return 0;
 }
 
-int bpe_seal_merges(bpe *b, err_ctx *err)
+/* Notes which tokens only stand in the list: their text must be merged like any other. */
+static int find_unmade(bpe *b, err_ctx *err)
+{
+    bool any = false;
+    b->unmade = mem_alloc((size_t)b->n_token);
+    if (!b->unmade) return err_set(err, ERR_NOMEM, "marks for %d tokens", b->n_token);
+    for (int id = 0; id < b->n_token; id++)
+        b->unmade[id] = b->is_found[id] && b->start[id + 1] - b->start[id] > 1;
+    for (uint32_t i = 0; i < b->n_merge; i++) b->unmade[b->list[i].merged] = 0;
+    for (int id = 0; id < b->n_token; id++) any = any || b->unmade[id];
+    if (any) return 0;
+    mem_free(b->unmade);
+    b->unmade = NULL;
+    return 0;
+}
+
+int bpe_seal_merges(bpe *b, bool always_whole, err_ctx *err)
 {
     const uint32_t n = b->n_merge;
     bool ascend = true;
@@ -257,6 +274,7 @@ int bpe_seal_merges(bpe *b, err_ctx *err)
         }
         rc = add_pair(b, i, err);
     }
+    if (rc == 0 && !always_whole) rc = find_unmade(b, err);
     if (rc < 0) return rc;
     for (int l = 0; l < 256; l++)
         for (int r = 0; r < 256; r++)

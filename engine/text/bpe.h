@@ -46,6 +46,8 @@ typedef struct bpe {
     bpe_triple *list;                    /* [n_merge] as it is in the file; only while building */
     uint32_t n_merge, n_merge_added;
 
+    uint8_t *unmade;                     /* [n_token] no merge makes it; NULL: there are none */
+
     int32_t byte_id[256];                /* -1: the vocabulary lacks the byte */
     uint64_t *byte_pair;                 /* [256 * 256] bpe_pair of two single bytes */
 } bpe;
@@ -70,7 +72,11 @@ void bpe_prefetch(const bpe *b, const uint8_t *p, size_t len);
 /* The next entry of the merge list, left and right side back to back. Both sides and what they make
  * must be findable tokens. A pair that came before keeps its earlier rank. */
 int bpe_add_merge(bpe *b, const uint8_t *p, size_t left_len, size_t right_len, err_ctx *err);
-int bpe_seal_merges(bpe *b, err_ctx *err);
+
+/* After the last merge. A piece that is a token as it stands becomes that token without merging if
+ * always_whole, as gpt-oss asks; else only if some merge makes the token, which in the published
+ * vocabularies means that merging would end there too. */
+int bpe_seal_merges(bpe *b, bool always_whole, err_ctx *err);
 
 /* ---- looking up ---- */
 

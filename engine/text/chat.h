@@ -63,6 +63,10 @@ const char *chat_note(const chat *c);            /* one sentence for people if t
  * them. */
 int chat_render(id_list *out, const chat *c, encoder *e, const chat_request *req, err_ctx *err);
 
+/* A JSON value as the formats write it, ", " and ": " between parts and the shortest digits that
+ * read back the same. Free *out with mem_free; it is terminated, *len does not count that. */
+int chat_json_text(char **out, size_t *len, const json_t *v, err_ctx *err);
+
 /* ---- the way back ---- */
 
 typedef enum chat_event_kind {

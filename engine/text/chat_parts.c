@@ -170,6 +170,23 @@ void textbuf_json(textbuf *b, const json_t *v, json_style style)
     }
 }
 
+int chat_json_text(char **out, size_t *len, const json_t *v, err_ctx *err)
+{
+    textbuf b = { 0 };
+    int rc;
+
+    *out = NULL;
+    textbuf_json(&b, v, JSON_SPACED);
+    textbuf_put(&b, (str_view){ "", 1 });        /* the terminator */
+    if ((rc = textbuf_check(&b, err)) < 0) {
+        textbuf_free(&b);
+        return rc;
+    }
+    *out = b.ptr;
+    *len = b.len - 1;
+    return 0;
+}
+
 const json_t *tool_function(const json_t *tool)
 {
     const json_t *f = json_object_get(tool, "function");

@@ -97,7 +97,7 @@ static int encode_piece(encoder *e, id_list *out, const uint8_t *p, size_t len, 
 {
     const bpe *b = &e->t->vocab;
     const int32_t id = len <= b->longest ? bpe_find(b, p, len, hash) : -1;
-    if (id >= 0) {
+    if (id >= 0 && !(b->unmade && b->unmade[id])) {
         out->ids[out->n++] = id;
         return 0;
     }

@@ -16,7 +16,7 @@
 
 enum {
     MAX_MERGE = 1 << 26,
-    MAX_SPECIAL_BYTES = 1024             /* bounds the work per '<' in a text */
+    MAX_SPECIAL_BYTES = 64               /* bounds the work per '<' in a text; known ones have 20 */
 };
 
 /* ---- byte alphabet ----------------------------------------------------------------------- */
@@ -258,7 +258,7 @@ static int read_merges(tokenizer *t, const gguf_kv *merges, const int16_t *byte_
     }
     if (rc == 0) rc = enter_merges(t, &m, err);
     mem_free(m.bytes);
-    return rc < 0 ? rc : bpe_seal_merges(&t->vocab, err);
+    return rc < 0 ? rc : bpe_seal_merges(&t->vocab, t->pre == PRE_GPT4O, err);
 }
 
 /* ---- special tokens ---------------------------------------------------------------------- */
@@ -316,6 +316,9 @@ const special_token *tokenizer_match(const tokenizer *t, const uint8_t *p, size_
         for (; lo < hi && t->specials[lo].text.len == depth; lo++)
             if (with_control || t->specials[lo].user) found = &t->specials[lo];
         if (depth == n) break;
+        if (lo < hi && (uint8_t)t->specials[lo].text.ptr[depth] == p[depth] &&
+            (uint8_t)t->specials[hi - 1].text.ptr[depth] == p[depth])
+            continue;                    /* they all go on alike: nothing to search */
         int a = lo, b = hi;              /* first entry whose next byte is not below p[depth] */
         while (a < b) {
             const int mid = (a + b) / 2;
@@ -367,10 +370,12 @@ static int read_id(int *out, const tokenizer *t, const gguf *g, const char *key,
     int64_t v;
     *out = -1;
     if (!kv) return 0;
-    if (kv->is_array || kv->type == GGUF_BOOL || kv->type == GGUF_STRING)
+    if (kv->is_array || kv->type == GGUF_BOOL || kv->type == GGUF_STRING || kv->type == GGUF_F32 ||
+        kv->type == GGUF_F64)
         return err_set(err, ERR_FORMAT, "key %s is %s, expected u32", key,
                        gguf_type_name(kv->type, kv->is_array));
     if (gguf_kv_int(&v, kv, 0) && v >= 0 && v < t->vocab.n_token) *out = (int)v;
+    else log_line("%s is no id of the %d tokens: ignored", key, t->vocab.n_token);
     return 0;
 }
 
