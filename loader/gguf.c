@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +77,7 @@ static int take_string(str_view *out, parser *p, const char *what)
 static int grow(void **table, int *cap, int n, size_t elem_bytes, err_ctx *err)
 {
     if (n == *cap) {
-        const int bigger = *cap < 64 ? 64 : *cap + *cap / 2;
+        const int bigger = *cap < 64 ? 64 : *cap > INT_MAX / 2 ? *cap : *cap + *cap / 2;
         void *t = bigger > *cap ? mem_resize(*table, (size_t)bigger, elem_bytes) : NULL;
         if (!t) return err_set(err, ERR_NOMEM, "out of memory for %d directory entries", bigger);
         *table = t;
@@ -253,8 +254,9 @@ static int read_alignment(parser *p)
         return err_set(p->err, ERR_FORMAT, "general.alignment is a %s, must be a power of two",
                        gguf_type_name(kv->type, kv->is_array));
     if (kv && !gguf_kv_int(&v, kv, 0))   /* 2^63 and above: no file is that large */
-        return err_set(p->err, ERR_FORMAT, "general.alignment is %" PRIu64
-                       ", too large for a file of %" PRIu64 " bytes", load_u64(kv->data), p->c.size);
+        return err_set(p->err, ERR_FORMAT,
+                       "general.alignment is %" PRIu64 ", too large for a file of %" PRIu64 " bytes",
+                       load_u64(kv->data), p->c.size);
     if (v <= 0 || (v & (v - 1)) != 0)
         return err_set(p->err, ERR_FORMAT,
                        "general.alignment is %" PRId64 ", must be a power of two", v);

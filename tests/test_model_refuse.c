@@ -236,8 +236,8 @@ static void test_contradictions(void)
 /* Only qwen3next may tie the head to the embedding. */
 static bool is_optional(const char *name, model_arch arch)
 {
-    return (strcmp(name, "output.weight") == 0 && arch == ARCH_QWEN3NEXT) || strstr(name, "scale") ||
-           strstr(name, "shared_head") || strstr(name, "embed_tokens");
+    if (strcmp(name, "output.weight") == 0) return arch == ARCH_QWEN3NEXT;
+    return strstr(name, "scale") || strstr(name, "shared_head") || strstr(name, "embed_tokens");
 }
 
 static quant_type nvfp4(const char *name, int layer)

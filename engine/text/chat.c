@@ -1,8 +1,8 @@
 /* chat.c - recognises the chat format, checks requests, and hands them to the format.
  *
- * Invariant: a failed render leaves the caller's id list as it was. The formats are in chat_chatml.c
- * and chat_harmony.c, what they are built from in chat_parts.c; sampling and stopping are the
- * caller's. */
+ * Invariant: a failed render leaves the caller's id list as it was. The formats are in
+ * chat_chatml.c and chat_harmony.c, what they are built from in chat_parts.c; sampling and stopping
+ * are the caller's. */
 #include "engine/text/chat_internal.h"
 
 #include <string.h>

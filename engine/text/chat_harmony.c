@@ -8,8 +8,8 @@
  * instructions, writes "json" without <|constrain|>, quotes tool results, shows text before a call
  * as reasoning and only the first call of a message.
  *
- * Reasoning is dropped once a later final answer exists, and kept while tool calls are going on. The
- * library keeps what stands between two final answers, and drops the rest alike.
+ * Reasoning is dropped once a later final answer exists, and kept while tool calls are going on.
+ * The library keeps what stands between two final answers, and drops the rest alike.
  * Contents and arguments go out as they came in: they are not checked for JSON here. */
 #include "engine/text/chat_internal.h"
 
