@@ -41,19 +41,20 @@ if [ "$fuzzer" = afl ]; then
 fi
 
 echo "fuzzing for $seconds s on $cores cores; logs in $dir/log"
-i=0
+start=$(date +%s) pids= i=0 broken=0
 while [ $i -lt "$cores" ]; do
-    $dir/fuzz_gguf -max_total_time="$seconds" -max_len=131072 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-        -artifact_prefix=$dir/ -seed=$((i + 1)) $dir/corpus >$dir/log/$i 2>&1 &
+    $dir/fuzz_gguf -max_total_time="$seconds" -max_len=131072 -timeout=10 -rss_limit_mb=2048 \
+        -print_final_stats=1 -artifact_prefix=$dir/ -seed=$((i + 1)) $dir/corpus >$dir/log/$i 2>&1 &
+    pids="$pids $!"
     i=$((i + 1))
 done
-wait
+for pid in $pids; do wait "$pid" || broken=1; done
 runs=$(sed -n 's/^stat::number_of_executed_units: *//p' $dir/log/* | awk '{ n += $1 } END { printf "%d", n }')
 cov=$(grep -ho 'cov: [0-9]*' $dir/log/* | sort -t' ' -k2n | tail -n 1)
 findings=$(ls $dir/crash-* $dir/timeout-* $dir/oom-* $dir/leak-* 2>/dev/null || true)
-echo "$runs executions in $seconds s on $cores cores, $cov"
-if [ -n "$findings" ] || [ "$runs" -eq 0 ]; then
-    echo "findings: ${findings:-none, but nothing ran}"
+echo "$runs executions in $(($(date +%s) - start)) s on $cores cores, $cov"
+if [ $broken -ne 0 ] || [ -n "$findings" ] || [ "$runs" -eq 0 ]; then
+    echo "findings: ${findings:-none saved, but a fuzzer ended early or never ran}"
     tail -n 40 $dir/log/*
     exit 1
 fi
