@@ -66,7 +66,8 @@ static int set_value(const arg_option *o, void *into, const char *text, const ch
     }
     case ARG_FLOAT: ok = parse_float(&number, text); if (ok) *(double *)field = number; break;
     case ARG_SIZE: ok = parse_size((uint64_t *)field, text); break;
-    case ARG_TEXT: *(const char **)field = text; break;
+    case ARG_TEXT:
+    case ARG_NEEDED_TEXT: *(const char **)field = text; break;
     }
     if (!ok) {
         console_error("%s: '%s' is not %s", where, text,
@@ -186,6 +187,12 @@ int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_o
     }
     if (n < spec->min_operands) {
         console_error("%s missing (usage: %s)", spec->operands, spec->usage);
+        return ARGS_BAD;
+    }
+    for (int i = 0; i < spec->n_option; i++) {
+        const arg_option *o = &spec->options[i];
+        if (o->type != ARG_NEEDED_TEXT || *(const char **)((char *)into + o->offset)) continue;
+        console_error("-%c %s missing (usage: %s)", o->letter, o->value, spec->usage);
         return ARGS_BAD;
     }
     if (n_operand) *n_operand = n;

@@ -12,7 +12,8 @@ typedef enum arg_type {
     ARG_INT,                             /* int64_t within lo..hi */
     ARG_FLOAT,                           /* double within lo..hi */
     ARG_SIZE,                            /* uint64_t bytes: 512, 64K, 1.5G (powers of 1024) */
-    ARG_TEXT                             /* const char *, points into argv or the environment */
+    ARG_TEXT,                            /* const char *, points into argv or the environment */
+    ARG_NEEDED_TEXT                      /* the same, and must be given; has a letter */
 } arg_type;
 
 typedef struct arg_option {

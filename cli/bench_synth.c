@@ -75,7 +75,7 @@ static bool read_type(quant_type *out, const char *flag, const char *name)
 static int print_report(const char *path, const synth_report *r, bool json)
 {
     const double seconds = (double)r->ns * 1e-9, rate = (double)r->bytes / (double)r->ns;
-    char bytes[32], shown[1024], *text = NULL;
+    char bytes[32], shown[1024];
     json_t *row;
 
     console_note("%s: %s bytes, %d tensors, %.2f s, %.2f GB/s", path,
@@ -84,15 +84,9 @@ static int print_report(const char *path, const synth_report *r, bool json)
     row = json_pack("{s:s, s:I, s:i, s:f, s:f}", "file", ESC(shown, str_from(path)),
                     "bytes", (json_int_t)r->bytes, "tensors", r->n_tensor,
                     "seconds", seconds, "gb_per_s", rate);
-    if (row) text = json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    json_decref(row);
-    if (!text) {
-        console_error("out of memory for the report");
-        return 1;
-    }
-    printf("%s\n", text);
-    free(text);
-    return console_finish();
+    if (console_json(row, JSON_COMPACT | JSON_REAL_PRECISION(6))) return console_finish();
+    console_error("out of memory for the report");
+    return 1;
 }
 
 static int run(const settings *s, const synth_options *o)

@@ -21,7 +21,7 @@ typedef struct bench_options {
 } bench_options;
 
 static const arg_option options[] = {
-    { "model", 'm', ARG_TEXT, offsetof(bench_options, model), "FILE", "MOE_MODEL", 0, 0,
+    { "model", 'm', ARG_NEEDED_TEXT, offsetof(bench_options, model), "FILE", "MOE_MODEL", 0, 0,
       "GGUF file with the vocabulary, or the first part of a split one" },
     { "runs", 'r', ARG_INT, offsetof(bench_options, runs), "N", NULL, 1, MAX_RUNS,
       "How often to measure; the median counts. Default: 5" },
@@ -150,14 +150,9 @@ static int print_json(const measurement *m, const tokenizer *t, const bench_opti
                             "runs", (int)opt->runs,
                             "cold_mb_s", rates_json(&m->cold),
                             "warm_mb_s", rates_json(&m->warm));
-    if (!row) {
-        console_error("out of memory");
-        return 1;
-    }
-    json_dumpf(row, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    putchar('\n');
-    json_decref(row);
-    return 0;
+    if (console_json(row, JSON_COMPACT | JSON_REAL_PRECISION(6))) return 0;
+    console_error("out of memory");
+    return 1;
 }
 
 int cmd_bench_tokenize(int argc, char **argv)
@@ -173,10 +168,6 @@ int cmd_bench_tokenize(int argc, char **argv)
 
     rc = args_parse(&spec, &opt, operands, &n_operand, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? 0 : 2;
-    if (!opt.model) {
-        console_error("-m FILE missing (usage: %s)", spec.usage);
-        return 2;
-    }
     if (load_timed(&t, &m.load_ms, opt.model, &err) < 0) return console_fail(opt.model, &err);
     if (read_whole_file(&text, &len, operands[0], &err) < 0) {
         tokenizer_free(t);

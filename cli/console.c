@@ -118,6 +118,15 @@ const char *text_bytes(char *dst, size_t cap, uint64_t n)
 
 /* ---- streams ------------------------------------------------------------------------------- */
 
+bool console_json(json_t *v, size_t flags)
+{
+    if (!v) return false;
+    const bool ok = json_dumpf(v, stdout, flags) == 0;
+    if (ok) putchar('\n');
+    json_decref(v);
+    return ok || ferror(stdout);         /* a stream that failed is console_finish's to report */
+}
+
 int console_finish(void)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return 0;

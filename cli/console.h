@@ -4,6 +4,8 @@
 #ifndef CLI_CONSOLE_H
 #define CLI_CONSOLE_H
 
+#include <jansson.h>
+
 #include "loader/base.h"
 
 void console_init(const char *program);  /* "moe-run": what lines begin with */
@@ -32,6 +34,10 @@ void progress_end(progress *p);
 /* "48,483,058,688"; "45.2 GB" (powers of 1000). dst of 32 bytes is enough; return dst. */
 const char *text_count(char *dst, size_t cap, uint64_t n);
 const char *text_bytes(char *dst, size_t cap, uint64_t n);
+
+/* Prints v as one line on stdout and drops it. False if v is NULL: whatever should have made it ran
+ * out of memory, and the caller says so. flags are Jansson's. */
+bool console_json(json_t *v, size_t flags);
 
 /* Flushes stdout; 1 with an error line if anything could not be written (disk full, closed pipe),
  * else 0. The last thing a verb does. */

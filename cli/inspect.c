@@ -469,7 +469,6 @@ static json_t *json_tensors(const facts *f)
 static int report_json(const facts *f, bool tensors)
 {
     json_t *root = json_pack("{s:o}", "file", json_file(f));
-    char *text = NULL;
     int bad = root == NULL;
 
     if (f->m) {
@@ -483,15 +482,10 @@ static int report_json(const facts *f, bool tensors)
     bad |= json_object_set_new(root, "tokenizer", json_tokenizer(f));
     bad |= json_object_set_new(root, "template", json_template(f));
     if (tensors) bad |= json_object_set_new(root, "tensors", json_tensors(f));
-    if (!bad) text = json_dumps(root, JSON_INDENT(2));
-    json_decref(root);
-    if (!text) {
-        console_error("out of memory for the report");
-        return 1;
-    }
-    puts(text);
-    free(text);
-    return console_finish();
+    if (bad) json_decref(root);
+    if (!bad && console_json(root, JSON_INDENT(2))) return console_finish();
+    console_error("out of memory for the report");
+    return 1;
 }
 
 int cmd_inspect(int argc, char **argv)

@@ -181,7 +181,7 @@ static int print_json(const catalogue *c)
 {
     for (int i = 0; i < c->n_entry; i++) {
         const entry *e = &c->entries[i];
-        char name[128], repo[128], file[256], notes[256], sha[80], *text = NULL;
+        char name[128], repo[128], file[256], notes[256], sha[80];
         const bool hashed = !str_is(e->field[F_SHA], "-");
         json_t *row = json_pack("{s:s, s:s, s:s, s:I, s:b, s:s*, s:s}",
                                 "name", ESC(name, e->field[F_NAME]),
@@ -190,14 +190,10 @@ static int print_json(const catalogue *c)
                                 "bytes", (json_int_t)e->bytes, "exact", !e->about,
                                 "sha256", hashed ? ESC(sha, e->field[F_SHA]) : NULL,
                                 "notes", ESC(notes, e->field[F_NOTES]));
-        if (row) text = json_dumps(row, JSON_COMPACT);
-        json_decref(row);
-        if (!text) {
+        if (!console_json(row, JSON_COMPACT)) {
             console_error("out of memory for model %d", i + 1);
             return 1;
         }
-        printf("%s\n", text);
-        free(text);
     }
     return 0;
 }

@@ -21,7 +21,7 @@ typedef struct render_options {
 
 #define FIELD(f) offsetof(render_options, f)
 static const arg_option options[] = {
-    { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
+    { "model", 'm', ARG_NEEDED_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
       "GGUF file with the tokenizer" },
     { "ids", 0, ARG_FLAG, FIELD(ids), NULL, NULL, 0, 0,
       "Print token ids as a JSON array instead of text" },
@@ -77,20 +77,21 @@ static int no_memory(err_ctx *err)
     return err_set(err, ERR_NOMEM, "request: out of memory");
 }
 
-/* len bytes that live as long as the request. */
-static char *request_text(request *r, size_t len)
+/* Makes text live as long as the request; false, and frees it, if there is no memory for that. */
+static bool request_keep(request *r, char *text)
 {
-    char *s;
     if (r->n_owned == r->cap_owned) {
         const size_t cap = r->cap_owned ? 2 * r->cap_owned : 16;
         char **p = mem_resize(r->owned, cap, sizeof *p);
-        if (!p) return NULL;
+        if (!p) {
+            mem_free(text);
+            return false;
+        }
         r->owned = p;
         r->cap_owned = cap;
     }
-    s = mem_alloc(len ? len : 1);
-    if (s) r->owned[r->n_owned++] = s;
-    return s;
+    r->owned[r->n_owned++] = text;
+    return true;
 }
 
 static str_view text_of(const json_t *v)
@@ -120,7 +121,8 @@ static int read_content(str_view *out, request *r, const json_t *v, int i, err_c
             return err_set(err, ERR_FORMAT, "messages[%d]: content part %zu has no text", i, k);
         len += json_string_length(text);
     }
-    if (!(dst = request_text(r, len))) return no_memory(err);
+    dst = mem_alloc(len);
+    if (!dst || !request_keep(r, dst)) return no_memory(err);
     *out = (str_view){ dst, len };
     json_array_foreach(v, k, part) {
         const str_view s = text_of(json_object_get(part, "text"));
@@ -133,7 +135,7 @@ static int read_content(str_view *out, request *r, const json_t *v, int i, err_c
 /* Arguments are JSON text; an object is turned into text. */
 static int read_arguments(str_view *out, request *r, const json_t *v, int i, err_ctx *err)
 {
-    char *text, *dst;
+    char *text;
     size_t len;
     int rc;
 
@@ -144,10 +146,8 @@ static int read_arguments(str_view *out, request *r, const json_t *v, int i, err
         return err_set(err, ERR_FORMAT, "messages[%d]: arguments of a tool call are neither text "
                        "nor an object", i);
     if ((rc = chat_json_text(&text, &len, v, err)) < 0) return rc;
-    if ((dst = request_text(r, len))) memcpy(dst, text, len);
-    mem_free(text);
-    if (!dst) return no_memory(err);
-    *out = (str_view){ dst, len };
+    if (!request_keep(r, text)) return no_memory(err);
+    *out = (str_view){ text, len };
     return 0;
 }
 
@@ -309,31 +309,25 @@ static void print_ids(const id_list *l)
 static int print_json(const model_text *m, const id_list *l, err_ctx *err)
 {
     json_t *ids = json_array(), *root = NULL;
-    size_t cap = 8, len = 0;
     utf8_stream utf8 = { 0 };
-    char *text;
-    int rc = 0;
+    textbuf text = { 0 };
+    bool ok = ids != NULL;
 
-    for (size_t i = 0; i < l->n; i++) cap += 3 * (tokenizer_bytes(m->t, l->ids[i], true).len + 3);
-    text = mem_alloc(cap);
-    for (size_t i = 0; text && i < l->n; i++) {
-        len += utf8_stream_push(&utf8, text + len, tokenizer_bytes(m->t, l->ids[i], true));
-        if (json_array_append_new(ids, json_integer(l->ids[i])) < 0) cap = 0;
+    for (size_t i = 0; i < l->n && ok; i++) {
+        const str_view bytes = tokenizer_bytes(m->t, l->ids[i], true);
+        char *at = textbuf_room(&text, 3 * (bytes.len + 3) + 3);
+        ok = at && json_array_append_new(ids, json_integer(l->ids[i])) == 0;
+        if (ok) text.len += utf8_stream_push(&utf8, at, bytes);
     }
-    if (text) len += utf8_stream_end(&utf8, text + len);
-    if (text && cap)
+    char *end = textbuf_room(&text, 3);
+    if (end) text.len += utf8_stream_end(&utf8, end);
+    if (ok && end)
         root = json_pack("{s:s, s:s?, s:s%, s:O}", "format", chat_format_name(m->c), "note",
-                         chat_note(m->c), "text", text, len, "ids", ids);
-    if (root) {
-        json_dumpf(root, stdout, 0);
-        putchar('\n');
-    } else {
-        rc = no_memory(err);
-    }
+                         chat_note(m->c), "text", text.ptr, text.len, "ids", ids);
+    ok = console_json(root, 0);
     json_decref(ids);
-    json_decref(root);
-    mem_free(text);
-    return rc;
+    textbuf_free(&text);
+    return ok ? 0 : no_memory(err);
 }
 
 static int render(const model_text *m, const render_options *o, const char *path, err_ctx *err)
@@ -361,26 +355,16 @@ static int render(const model_text *m, const render_options *o, const char *path
 
 /* ---- an answer ----------------------------------------------------------------------------- */
 
-typedef struct gathered { char *ptr; size_t len, cap; } gathered;
-
 typedef struct answer {
-    gathered reasoning, content, arguments;
+    textbuf reasoning, content, arguments;
     json_t *calls;
     bool finished;
 } answer;
 
-static int gather(gathered *g, str_view s)
+static int gather(textbuf *b, str_view s)
 {
-    if (s.len > g->cap - g->len) {
-        const size_t cap = 2 * (g->cap + s.len);
-        char *p = mem_resize(g->ptr, cap, 1);
-        if (!p) return ERR_NOMEM;
-        g->ptr = p;
-        g->cap = cap;
-    }
-    if (s.len) memcpy(g->ptr + g->len, s.ptr, s.len);
-    g->len += s.len;
-    return 0;
+    textbuf_put(b, s);
+    return b->failed ? ERR_NOMEM : 0;
 }
 
 static int on_event(void *ctx, const chat_event *ev)
@@ -408,8 +392,8 @@ static int on_event(void *ctx, const chat_event *ev)
     return 0;
 }
 
-/* A JSON array of integers is ids; anything else is text,
-    less the newline an editor put at its end. */
+/* A JSON array of integers is ids; anything else is text, less the newline an editor put at its
+ * end. */
 static int read_answer(id_list *l, const model_text *m, const char *path, err_ctx *err)
 {
     char *text;
@@ -444,11 +428,7 @@ static int print_answer(const answer *a, err_ctx *err)
                              a->reasoning.len,
                              "content", a->content.ptr ? a->content.ptr : "", a->content.len,
                              "tool_calls", a->calls, "finished", (int)a->finished);
-    if (!root) return no_memory(err);
-    json_dumpf(root, stdout, 0);
-    putchar('\n');
-    json_decref(root);
-    return 0;
+    return console_json(root, 0) ? 0 : no_memory(err);
 }
 
 static int parse(const model_text *m, const render_options *o, const char *path, err_ctx *err)
@@ -471,9 +451,9 @@ static int parse(const model_text *m, const render_options *o, const char *path,
     if (rc >= 0) rc = print_answer(&a, err);
     chat_parser_free(p);
     json_decref(a.calls);
-    mem_free(a.reasoning.ptr);
-    mem_free(a.content.ptr);
-    mem_free(a.arguments.ptr);
+    textbuf_free(&a.reasoning);
+    textbuf_free(&a.content);
+    textbuf_free(&a.arguments);
     ids_free(&l);
     request_free(&r);
     return rc;
@@ -492,10 +472,6 @@ int cmd_render(int argc, char **argv)
     chat_effort effort;
 
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? 0 : 2;
-    if (!o.model) {
-        console_error("-m FILE missing (usage: %s)", spec.usage);
-        return 2;
-    }
     if (read_effort(&effort, o.reasoning, &err) < 0) {
         console_error("render: --reasoning: %s", err.msg);
         return 2;

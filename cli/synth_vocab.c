@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Kinds as the file format numbers them. */
-enum { KIND_NORMAL = 1, KIND_CONTROL = 3, KIND_USER = 4, KIND_UNUSED = 5 };
+#include "engine/text/tokenizer.h"
+#include "engine/text/unicode.h"
 
 static const char *const qwen_special[] = {
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>",
@@ -45,30 +45,22 @@ static const struct family {
 
 /* ---- the byte alphabet ------------------------------------------------------------------- */
 
-/* A byte token's text is one printable character, one or two bytes of UTF-8. Bytes that are
- * printable in Latin-1 stand for themselves and come first, the others for U+0100 and up. */
+/* A byte token's text is one printable character, one or two bytes of UTF-8. Bytes that stand for
+ * themselves come first. */
 typedef struct alphabet {
     uint8_t text[256][2];                /* by token id */
     uint8_t len[256];
     uint8_t id_of[256];                  /* by byte */
 } alphabet;
 
-static bool stands_for_itself(int byte)
-{
-    return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
-}
-
 static void alphabet_init(alphabet *a)
 {
     int id = 0, next = 0x100;
     for (int pass = 0; pass < 2; pass++)
         for (int byte = 0; byte < 256; byte++) {
-            if (stands_for_itself(byte) != (pass == 0)) continue;
-            const int cp = pass == 0 ? byte : next++;
+            if (token_byte_is_itself(byte) != (pass == 0)) continue;
             a->id_of[byte] = (uint8_t)id;
-            a->len[id] = cp < 0x80 ? 1 : 2;
-            a->text[id][0] = (uint8_t)(cp < 0x80 ? cp : 0xC0 | cp >> 6);
-            a->text[id][1] = (uint8_t)(0x80 | (cp & 0x3F));
+            a->len[id] = (uint8_t)utf8_write(a->text[id], (uint32_t)(pass == 0 ? byte : next++));
             id++;
         }
 }
@@ -137,9 +129,9 @@ static str_view special_text(char *dst, size_t cap, const struct family *f, int 
 static int kind_of(const struct family *f, int id, int first_special)
 {
     const int i = id - first_special;
-    if (i < 0) return KIND_NORMAL;
-    if (i >= f->n_special) return KIND_UNUSED;
-    return f->special[i] && f->special[i][1] != '|' ? KIND_USER : KIND_CONTROL;
+    if (i < 0) return TOKEN_NORMAL;
+    if (i >= f->n_special) return TOKEN_UNUSED;
+    return f->special[i] && f->special[i][1] != '|' ? TOKEN_USER : TOKEN_CONTROL;
 }
 
 int synth_vocab_n_special(synth_family family)

@@ -20,7 +20,7 @@ typedef struct tokenize_options {
 } tokenize_options;
 
 static const arg_option options[] = {
-    { "model", 'm', ARG_TEXT, offsetof(tokenize_options, model), "FILE", "MOE_MODEL", 0, 0,
+    { "model", 'm', ARG_NEEDED_TEXT, offsetof(tokenize_options, model), "FILE", "MOE_MODEL", 0, 0,
       "GGUF file with the vocabulary, or the first part of a split one" },
     { "text", 't', ARG_TEXT, offsetof(tokenize_options, text), "TEXT", NULL, 0, 0,
       "Show the tokens of this text as a table; read no input" },
@@ -48,8 +48,7 @@ typedef struct session {
     tokenizer *t;
     encoder *e;
     id_list ids;
-    char *text;                          /* decoded so far */
-    size_t n_text, text_cap;
+    textbuf text;                        /* decoded so far */
 } session;
 
 /* ---- text to ids --------------------------------------------------------------------------- */
@@ -75,7 +74,7 @@ static int encode_line(session *s, const json_t *line, err_ctx *err)
 
 static int show_text(session *s, err_ctx *err)
 {
-    char shown[4200];                    /* the longest special token with every byte escaped */
+    char shown[4200];                    /* any real token, every byte escaped; others are cut */
     const int rc = encoder_encode(s->e, &s->ids, str_from(s->opt->text), !s->opt->no_special, err);
     if (rc < 0) return rc;
     printf("     id  bytes\n");
@@ -92,15 +91,9 @@ static int show_text(session *s, err_ctx *err)
 
 static int append_bytes(session *s, utf8_stream *stream, str_view bytes, err_ctx *err)
 {
-    const size_t room = 3 * (bytes.len + 3) + 3;         /* as utf8_stream_push wants it */
-    if (s->text_cap - s->n_text < room) {
-        const size_t cap = 2 * s->text_cap + room;
-        char *grown = mem_resize(s->text, cap, 1);
-        if (!grown) return err_set(err, ERR_NOMEM, "text of %zu bytes", cap);
-        s->text = grown;
-        s->text_cap = cap;
-    }
-    s->n_text += utf8_stream_push(stream, s->text + s->n_text, bytes);
+    char *at = textbuf_room(&s->text, 3 * (bytes.len + 3) + 3);  /* as utf8_stream_push wants it */
+    if (!at) return err_set(err, ERR_NOMEM, "text of more than %zu bytes", s->text.len);
+    s->text.len += utf8_stream_push(stream, at, bytes);
     return 0;
 }
 
@@ -111,7 +104,7 @@ static int decode_line(session *s, const json_t *line, err_ctx *err)
     utf8_stream stream = { 0 };
     int rc;
     if (!json_is_array(ids)) return err_set(err, ERR_FORMAT, "expected an array of ids");
-    s->n_text = 0;
+    s->text.len = 0;
     if ((rc = append_bytes(s, &stream, (str_view){ "", 0 }, err)) < 0) return rc;
     for (size_t i = 0; i < json_array_size(ids); i++) {
         const json_t *v = json_array_get(ids, i);
@@ -120,17 +113,14 @@ static int decode_line(session *s, const json_t *line, err_ctx *err)
         if (id < 0 || id >= n_token)
             return err_set(err, ERR_RANGE, "ids[%zu] is %lld, the vocabulary has 0 to %d", i,
                            (long long)id, n_token - 1);
-        if ((rc = append_bytes(s, &stream, tokenizer_bytes(s->t, (int)id, true),
-                               err)) < 0) return rc;
+        rc = append_bytes(s, &stream, tokenizer_bytes(s->t, (int)id, true), err);
+        if (rc < 0) return rc;
     }
-    s->n_text += utf8_stream_end(&stream, s->text + s->n_text);  /* push left room for it */
-    json_t *answer = json_pack("{s:o}", "text", json_stringn(s->text, s->n_text));
-    if (!answer) return err_set(err, ERR_NOMEM, "text of %zu bytes", s->n_text);
+    s->text.len += utf8_stream_end(&stream, s->text.ptr + s->text.len);  /* push left room */
+    json_t *answer = json_pack("{s:o}", "text", json_stringn(s->text.ptr, s->text.len));
     /* ASCII: a line separator inside a text must not look like the end of the answer */
-    json_dumpf(answer, stdout, JSON_ENSURE_ASCII);
-    putchar('\n');
-    json_decref(answer);
-    return 0;
+    if (console_json(answer, JSON_ENSURE_ASCII)) return 0;
+    return err_set(err, ERR_NOMEM, "text of %zu bytes", s->text.len);
 }
 
 /* ---- lines --------------------------------------------------------------------------------- */
@@ -202,10 +192,6 @@ int cmd_tokenize(int argc, char **argv)
 
     rc = args_parse(&spec, &opt, NULL, &n_operand, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? 0 : 2;
-    if (!opt.model) {
-        console_error("-m FILE missing (usage: %s)", spec.usage);
-        return 2;
-    }
     if (opt.text && opt.decode) {
         console_error("--text and --decode do not go together");
         return 2;
@@ -214,7 +200,7 @@ int cmd_tokenize(int argc, char **argv)
     else if (!opt.text) rc = answer_lines(&s);
     else if (show_text(&s, &err) < 0) rc = console_fail("--text", &err);
     ids_free(&s.ids);
-    mem_free(s.text);
+    textbuf_free(&s.text);
     encoder_free(s.e);
     tokenizer_free(s.t);
     return rc ? rc : console_finish();

@@ -185,6 +185,13 @@ bool str_ends(str_view a, const char *suffix)
     return a.len >= n && memcmp(a.ptr + a.len - n, suffix, n) == 0;
 }
 
+int str_compare(str_view a, str_view b)
+{
+    const size_t n = a.len < b.len ? a.len : b.len;
+    const int c = n ? memcmp(a.ptr, b.ptr, n) : 0;
+    return c ? c : (a.len > b.len) - (a.len < b.len);
+}
+
 /* FNV-1a, then a final mix so that the low bits are usable as a table index. */
 uint64_t str_hash(str_view a)
 {
@@ -193,6 +200,48 @@ uint64_t str_hash(str_view a)
     h ^= h >> 32;
     h *= 0x9e3779b97f4a7c15u;
     return h ^ h >> 29;
+}
+
+char *textbuf_room(textbuf *b, size_t n)
+{
+    if (b->failed) return NULL;
+    if (n > b->cap - b->len || !b->ptr) {
+        size_t cap = b->cap ? b->cap : 256;
+        while (cap - b->len < n && cap <= SIZE_MAX / 2) cap *= 2;
+        char *p = cap - b->len < n ? NULL : mem_resize(b->ptr, cap, 1);
+        if (!p) {
+            b->failed = true;
+            return NULL;
+        }
+        b->ptr = p;
+        b->cap = cap;
+    }
+    return b->ptr + b->len;
+}
+
+void textbuf_put(textbuf *b, str_view s)
+{
+    char *at = s.len ? textbuf_room(b, s.len) : NULL;
+    if (!at) return;
+    memcpy(at, s.ptr, s.len);
+    b->len += s.len;
+}
+
+void textbuf_str(textbuf *b, const char *terminated)
+{
+    textbuf_put(b, str_from(terminated));
+}
+
+void textbuf_drop(textbuf *b, size_t n)
+{
+    if (n && n < b->len) memmove(b->ptr, b->ptr + n, b->len - n);
+    b->len -= n;
+}
+
+void textbuf_free(textbuf *b)
+{
+    mem_free(b->ptr);
+    *b = (textbuf){ 0 };
 }
 
 int utf8_decode(uint32_t *cp, const uint8_t *p, size_t n)

@@ -107,12 +107,34 @@ bool str_eq(str_view a, str_view b);
 bool str_is(str_view a, const char *terminated);
 bool str_starts(str_view a, const char *prefix);
 bool str_ends(str_view a, const char *suffix);
+int str_compare(str_view a, str_view b);                 /* by bytes, a prefix first: < 0, 0, > 0 */
 uint64_t str_hash(str_view a);                           /* for hash tables; seedless, 64 bit */
 
 /* Makes bytes printable: control characters and invalid UTF-8 become \xNN, long text is cut with
  * "...". Always terminates dst; returns dst. ESC(buf, s) is for arguments of err_set. */
 const char *str_escape(char *dst, size_t cap, str_view s);
 #define ESC(buf, s) str_escape((buf), sizeof(buf), (s))
+
+/* Text under construction. Zero-initialise; textbuf_free releases. An allocation that fails is
+ * remembered and what follows is dropped, so that code which builds text reads top to bottom and
+ * looks at failed once, at the end. */
+typedef struct textbuf {
+    char *ptr;
+    size_t len, cap;
+    bool failed;                         /* the text has a hole */
+} textbuf;
+
+void textbuf_put(textbuf *b, str_view s);
+void textbuf_str(textbuf *b, const char *terminated);
+char *textbuf_room(textbuf *b, size_t n);        /* where n more bytes may be written, or NULL; len
+                                                  * is the caller's to move */
+void textbuf_drop(textbuf *b, size_t n);                 /* removes the first n bytes */
+void textbuf_free(textbuf *b);
+static inline str_view textbuf_view(const textbuf *b)
+{
+    const str_view v = { b->ptr, b->len };
+    return v;
+}
 
 /* Length of the valid UTF-8 sequence at p (1 to 4), or 0 if there is none in the n bytes.
  * Overlong forms, surrogates and values above 10FFFF are invalid. *cp gets the code point. */

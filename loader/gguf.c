@@ -163,13 +163,13 @@ static int read_kv(parser *p)
 static int compare_kv(const void *a, const void *b, void *g)
 {
     const gguf_kv *kvs = ((const gguf *)g)->kvs;
-    return gguf_compare(kvs[*(const int *)a].key, kvs[*(const int *)b].key);
+    return str_compare(kvs[*(const int *)a].key, kvs[*(const int *)b].key);
 }
 
 static int compare_tensor(const void *a, const void *b, void *g)
 {
     const tensor *ts = ((const gguf *)g)->tensors;
-    return gguf_compare(ts[*(const int *)a].name, ts[*(const int *)b].name);
+    return str_compare(ts[*(const int *)a].name, ts[*(const int *)b].name);
 }
 
 static int compare_place(const void *a, const void *b, void *g)
@@ -255,7 +255,8 @@ static int read_alignment(parser *p)
                        gguf_type_name(kv->type, kv->is_array));
     if (kv && !gguf_kv_int(&v, kv, 0))   /* 2^63 and above: no file is that large */
         return err_set(p->err, ERR_FORMAT,
-                       "general.alignment is %" PRIu64 ", too large for a file of %" PRIu64 " bytes",
+                       "general.alignment is %" PRIu64 ", too large for a file of %" PRIu64
+                       " bytes",
                        load_u64(kv->data), p->c.size);
     if (v <= 0 || (v & (v - 1)) != 0)
         return err_set(p->err, ERR_FORMAT,

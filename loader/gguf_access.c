@@ -32,13 +32,6 @@ int gguf_type_bytes(gguf_type type)
     return value_types[type].bytes;
 }
 
-int gguf_compare(str_view a, str_view b)
-{
-    const size_t n = a.len < b.len ? a.len : b.len;
-    const int c = n ? memcmp(a.ptr, b.ptr, n) : 0;
-    return c ? c : (a.len > b.len) - (a.len < b.len);
-}
-
 int gguf_n_part(const gguf *g) { return g->n_part; }
 const char *gguf_part_path(const gguf *g, int part_no) { return g->parts[part_no].path; }
 uint64_t gguf_part_bytes(const gguf *g, int part_no) { return g->parts[part_no].size; }
@@ -54,7 +47,7 @@ const gguf_kv *gguf_find(const gguf *g, const char *key)
     for (int lo = 0, hi = g->n_kv; lo < hi;) {
         const int mid = lo + (hi - lo) / 2;
         const gguf_kv *kv = &g->kvs[g->kv_index[mid]];
-        const int c = gguf_compare(want, kv->key);
+        const int c = str_compare(want, kv->key);
         if (c == 0) return kv;
         if (c < 0) hi = mid; else lo = mid + 1;
     }
@@ -67,7 +60,7 @@ const tensor *gguf_tensor(const gguf *g, const char *name)
     for (int lo = 0, hi = g->n_tensor; lo < hi;) {
         const int mid = lo + (hi - lo) / 2;
         const tensor *t = &g->tensors[g->tensor_index[mid]];
-        const int c = gguf_compare(want, t->name);
+        const int c = str_compare(want, t->name);
         if (c == 0) return t;
         if (c < 0) hi = mid; else lo = mid + 1;
     }

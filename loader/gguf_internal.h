@@ -1,5 +1,5 @@
-/* gguf_internal.h - what gguf.c (opening) and gguf_access.c (asking) share. Nobody else includes
- * it. */
+/* gguf_internal.h - what gguf.c (opening), gguf_access.c (asking) and gguf_write.c share; for them
+ * alone. */
 #ifndef LOADER_GGUF_INTERNAL_H
 #define LOADER_GGUF_INTERNAL_H
 
@@ -31,8 +31,5 @@ int gguf_type_bytes(gguf_type type);
 
 /* Integers of any width; bool is none. */
 bool gguf_is_integer(gguf_type type);
-
-/* Byte order of strings, shorter first on a common prefix. */
-int gguf_compare(str_view a, str_view b);
 
 #endif

@@ -1,30 +1,25 @@
 /* gguf_write.c - builds the head of a GGUF file in memory.
  *
- * Two growing byte buffers, metadata and tensor directory, are joined by gguf_write_head. Offsets
+ * Two growing texts, metadata and tensor directory, are joined by gguf_write_head. Offsets
  * follow the format's rule: each tensor starts where the padded one before it ends. Whether the
  * result makes sense is the writer's business, not ours: tests write nonsense on purpose. */
 #include "loader/gguf_write.h"
 
 #include <string.h>
 
-#include "loader/bytes.h"
-
-typedef struct buffer {
-    uint8_t *data;
-    size_t n, cap;
-} buffer;
+#include "loader/gguf_internal.h"
 
 typedef struct entry {
     uint64_t offset, bytes;              /* inside the data section */
 } entry;
 
 struct gguf_writer {
-    buffer meta, infos, head;
+    textbuf meta, infos, head;
     entry *tensors;
     int n_tensor, cap_tensor;
     uint64_t n_kv, data_end, head_bytes;
     uint32_t align;
-    bool failed;                         /* an allocation failed somewhere */
+    bool failed;                         /* no room for a tensor; the texts remember their own */
 };
 
 gguf_writer *gguf_writer_create(void)
@@ -37,52 +32,32 @@ gguf_writer *gguf_writer_create(void)
 void gguf_writer_free(gguf_writer *w)
 {
     if (!w) return;
-    mem_free(w->meta.data);
-    mem_free(w->infos.data);
-    mem_free(w->head.data);
+    textbuf_free(&w->meta);
+    textbuf_free(&w->infos);
+    textbuf_free(&w->head);
     mem_free(w->tensors);
     mem_free(w);
 }
 
-/* Room for n more bytes, or NULL; a failure is remembered in w. */
-static uint8_t *reserve(gguf_writer *w, buffer *b, size_t n)
+static void put(textbuf *b, const void *bytes, size_t n)
 {
-    if (b->cap - b->n < n) {
-        size_t cap = b->cap < 4096 ? 4096 : b->cap * 2;
-        uint8_t *data;
-        while (cap - b->n < n) cap *= 2;
-        data = w->failed ? NULL : mem_resize(b->data, cap, 1);
-        if (!data) {
-            w->failed = true;
-            return NULL;
-        }
-        b->data = data;
-        b->cap = cap;
-    }
-    b->n += n;
-    return b->data + b->n - n;
+    textbuf_put(b, (str_view){ bytes, n });
 }
 
-static void put(gguf_writer *w, buffer *b, const void *bytes, size_t n)
-{
-    uint8_t *at = n ? reserve(w, b, n) : NULL;
-    if (at) memcpy(at, bytes, n);
-}
+static void put_u32(textbuf *b, uint32_t v) { put(b, &v, sizeof v); }
+static void put_u64(textbuf *b, uint64_t v) { put(b, &v, sizeof v); }
 
-static void put_u32(gguf_writer *w, buffer *b, uint32_t v) { put(w, b, &v, sizeof v); }
-static void put_u64(gguf_writer *w, buffer *b, uint64_t v) { put(w, b, &v, sizeof v); }
-
-static void put_str(gguf_writer *w, buffer *b, str_view s)
+static void put_str(textbuf *b, str_view s)
 {
-    put_u64(w, b, s.len);
-    put(w, b, s.ptr, s.len);
+    put_u64(b, s.len);
+    textbuf_put(b, s);
 }
 
 void gguf_write_kv(gguf_writer *w, const char *key, gguf_type type, const void *value, size_t bytes)
 {
-    put_str(w, &w->meta, str_from(key));
-    put_u32(w, &w->meta, (uint32_t)type);
-    put(w, &w->meta, value, bytes);
+    put_str(&w->meta, str_from(key));
+    put_u32(&w->meta, (uint32_t)type);
+    put(&w->meta, value, bytes);
     w->n_kv++;
 }
 
@@ -116,22 +91,21 @@ void gguf_write_bool(gguf_writer *w, const char *key, bool v)
 void gguf_write_str(gguf_writer *w, const char *key, str_view v)
 {
     gguf_write_kv(w, key, GGUF_STRING, NULL, 0);
-    put_str(w, &w->meta, v);
+    put_str(&w->meta, v);
 }
 
 static void begin_array(gguf_writer *w, const char *key, gguf_type elem, uint64_t count)
 {
     gguf_write_kv(w, key, GGUF_ARRAY, NULL, 0);
-    put_u32(w, &w->meta, (uint32_t)elem);
-    put_u64(w, &w->meta, count);
+    put_u32(&w->meta, (uint32_t)elem);
+    put_u64(&w->meta, count);
 }
 
 void gguf_write_array(gguf_writer *w, const char *key, gguf_type elem, const void *data,
                       uint64_t count)
 {
-    static const int elem_bytes[] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
     begin_array(w, key, elem, count);
-    put(w, &w->meta, data, (size_t)count * (size_t)elem_bytes[elem]);
+    put(&w->meta, data, (size_t)count * (size_t)gguf_type_bytes(elem));
 }
 
 void gguf_write_str_array(gguf_writer *w, const char *key, uint64_t count)
@@ -141,7 +115,7 @@ void gguf_write_str_array(gguf_writer *w, const char *key, uint64_t count)
 
 void gguf_write_array_str(gguf_writer *w, str_view v)
 {
-    put_str(w, &w->meta, v);
+    put_str(&w->meta, v);
 }
 
 int gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, const uint64_t *ne,
@@ -152,7 +126,7 @@ int gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, const u
 
     if (w->n_tensor == w->cap_tensor) {
         const int cap = w->cap_tensor ? w->cap_tensor * 2 : 64;
-        e = w->failed ? NULL : mem_resize(w->tensors, (size_t)cap, sizeof *e);
+        e = mem_resize(w->tensors, (size_t)cap, sizeof *e);
         if (!e) {
             w->failed = true;
             return 0;
@@ -166,33 +140,37 @@ int gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, const u
     e->offset = w->data_end;
     w->data_end = size_align(w->data_end + e->bytes, w->align);
 
-    put_str(w, &w->infos, str_from(name));
-    put_u32(w, &w->infos, (uint32_t)n_dims);
-    for (int k = 0; k < n_dims; k++) put_u64(w, &w->infos, ne[k]);
-    put_u32(w, &w->infos, (uint32_t)type);
-    put_u64(w, &w->infos, e->offset);
+    put_str(&w->infos, str_from(name));
+    put_u32(&w->infos, (uint32_t)n_dims);
+    for (int k = 0; k < n_dims; k++) put_u64(&w->infos, ne[k]);
+    put_u32(&w->infos, (uint32_t)type);
+    put_u64(&w->infos, e->offset);
     return w->n_tensor++;
 }
 
 int gguf_write_head(gguf_writer *w, const uint8_t **head, size_t *head_bytes, err_ctx *err)
 {
-    buffer *h = &w->head;
-    uint8_t *pad;
+    textbuf *h = &w->head;
+    char *pad;
     size_t n_pad;
 
-    h->n = 0;
-    put(w, h, "GGUF", 4);
-    put_u32(w, h, 3);
-    put_u64(w, h, (uint64_t)w->n_tensor);
-    put_u64(w, h, w->n_kv);
-    put(w, h, w->meta.data, w->meta.n);
-    put(w, h, w->infos.data, w->infos.n);
-    n_pad = (size_t)(size_align(h->n, w->align) - h->n);
-    if ((pad = reserve(w, h, n_pad))) memset(pad, 0, n_pad);
-    if (w->failed) return err_set(err, ERR_NOMEM, "out of memory for the head of a GGUF file");
-    w->head_bytes = h->n;
-    *head = h->data;
-    *head_bytes = h->n;
+    h->len = 0;
+    put(h, "GGUF", 4);
+    put_u32(h, 3);
+    put_u64(h, (uint64_t)w->n_tensor);
+    put_u64(h, w->n_kv);
+    textbuf_put(h, textbuf_view(&w->meta));
+    textbuf_put(h, textbuf_view(&w->infos));
+    n_pad = (size_t)(size_align(h->len, w->align) - h->len);
+    if ((pad = textbuf_room(h, n_pad))) {
+        memset(pad, 0, n_pad);
+        h->len += n_pad;
+    }
+    if (w->failed || w->meta.failed || w->infos.failed || h->failed)
+        return err_set(err, ERR_NOMEM, "out of memory for the head of a GGUF file");
+    w->head_bytes = h->len;
+    *head = (const uint8_t *)h->ptr;
+    *head_bytes = h->len;
     return 0;
 }
 

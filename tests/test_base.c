@@ -110,6 +110,41 @@ static void test_strings(void)
     CHECK(str_eq((str_view){ NULL, 0 }, str_from("")));
 }
 
+static void test_compare(void)
+{
+    const str_view a = { "a\0b", 3 }, b = { "a\0c", 3 };
+    CHECK(str_compare(a, b) < 0 && str_compare(b, a) > 0 && str_compare(a, a) == 0);
+    CHECK(str_compare(str_from("ab"), str_from("abc")) < 0);
+    CHECK(str_compare(str_from("b"), str_from("abc")) > 0);
+    CHECK(str_compare((str_view){ NULL, 0 }, str_from("")) == 0);
+    CHECK(str_compare(str_from("\x80"), str_from("a")) > 0);      /* bytes are unsigned */
+}
+
+static void test_textbuf(void)
+{
+    textbuf b = { 0 };
+    char *at;
+
+    textbuf_put(&b, (str_view){ NULL, 0 });
+    CHECK(b.len == 0 && !b.ptr);
+    textbuf_str(&b, "hello ");
+    for (int i = 0; i < 200; i++) textbuf_put(&b, (str_view){ "ab\0", 3 });
+    CHECK(b.len == 606 && b.cap >= 606 && memcmp(b.ptr + 600, "ab\0ab\0", 6) == 0);
+    textbuf_drop(&b, 6);
+    CHECK(b.len == 600 && memcmp(b.ptr, "ab\0", 3) == 0);
+    at = textbuf_room(&b, 5000);
+    CHECK(at == b.ptr + 600 && b.len == 600 && b.cap >= 5600);
+    mem_guard(true);
+    textbuf_str(&b, "fits");
+    CHECK(!b.failed && textbuf_view(&b).len == 604);
+    CHECK(!textbuf_room(&b, b.cap) && b.failed && b.len == 604);
+    mem_guard(false);
+    textbuf_str(&b, "dropped");
+    CHECK(b.failed && b.len == 604);
+    textbuf_free(&b);
+    CHECK(!b.ptr && !b.failed && b.cap == 0);
+}
+
 static void test_allocator(void)
 {
     void *p, *q;
@@ -156,6 +191,8 @@ int main(int argc, char **argv)
     test_escape();
     test_sizes();
     test_strings();
+    test_compare();
+    test_textbuf();
     test_allocator();
     test_log();
     return test_end();

@@ -232,11 +232,10 @@ int chat_parser_create(chat_parser **out, const chat *c, const chat_request *req
         rc = err_set(err, ERR_NOMEM, "chat: a copy of %zu tools", json_array_size(tools));
     if (rc == 0) {
         /* Room for what plain text needs, so that only tool calls allocate while tokens come. */
-        textbuf_put(&p->held, (str_view){ (char[1024]){ 0 }, 1024 });
-        textbuf_put(&p->args, (str_view){ (char[1024]){ 0 }, 1024 });
+        textbuf_room(&p->held, 1024);
+        textbuf_room(&p->args, 1024);
         rc = textbuf_check(&p->held, err);
         if (rc == 0) rc = textbuf_check(&p->args, err);
-        p->held.len = p->args.len = 0;
     }
     if (rc < 0) {
         chat_parser_free(p);

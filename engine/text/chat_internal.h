@@ -1,7 +1,7 @@
 /* chat_internal.h - what chat.c and the chat_*.c files share; nobody else includes it.
  *
- * Text under construction remembers an allocation that failed, so that rendering code reads top to
- * bottom; prompt_flush and textbuf_check report it. */
+ * Text is built in a textbuf, which remembers an allocation that failed; prompt_flush and
+ * textbuf_check report it. */
 #ifndef ENGINE_TEXT_CHAT_INTERNAL_H
 #define ENGINE_TEXT_CHAT_INTERNAL_H
 
@@ -9,18 +9,7 @@
 
 /* ---- text under construction ---- */
 
-typedef struct textbuf {
-    char *ptr;
-    size_t len, cap;
-    bool failed;                         /* an allocation failed: the text has a hole */
-} textbuf;
-
-void textbuf_put(textbuf *b, str_view s);
-void textbuf_str(textbuf *b, const char *s);
-void textbuf_drop(textbuf *b, size_t n);                 /* removes the first n bytes */
-void textbuf_free(textbuf *b);
 int textbuf_check(const textbuf *b, err_ctx *err);       /* ERR_NOMEM if it failed, else 0 */
-static inline str_view textbuf_view(const textbuf *b) { return (str_view){ b->ptr, b->len }; }
 
 /* JSON as text on one line. The two styles are those of the programs that wrote the training data:
  * Python ("a": 1, "b": 1e-05) and Rust's serde ("a":1,"b":1e-5). Key order and non-ASCII stay. */

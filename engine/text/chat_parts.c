@@ -12,41 +12,6 @@
 
 /* ---- text ---------------------------------------------------------------------------------- */
 
-void textbuf_put(textbuf *b, str_view s)
-{
-    if (b->failed || !s.len) return;
-    if (s.len > b->cap - b->len) {
-        size_t cap = b->cap ? b->cap : 256;
-        while (cap - b->len < s.len && cap <= SIZE_MAX / 2) cap *= 2;
-        char *p = cap - b->len < s.len ? NULL : mem_resize(b->ptr, cap, 1);
-        if (!p) {
-            b->failed = true;
-            return;
-        }
-        b->ptr = p;
-        b->cap = cap;
-    }
-    memcpy(b->ptr + b->len, s.ptr, s.len);
-    b->len += s.len;
-}
-
-void textbuf_str(textbuf *b, const char *s)
-{
-    textbuf_put(b, str_from(s));
-}
-
-void textbuf_drop(textbuf *b, size_t n)
-{
-    if (n && n < b->len) memmove(b->ptr, b->ptr + n, b->len - n);
-    b->len -= n;
-}
-
-void textbuf_free(textbuf *b)
-{
-    mem_free(b->ptr);
-    *b = (textbuf){ 0 };
-}
-
 int textbuf_check(const textbuf *b, err_ctx *err)
 {
     if (b->failed) return err_set(err, ERR_NOMEM, "chat: text of more than %zu bytes", b->len);

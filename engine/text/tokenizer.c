@@ -23,16 +23,12 @@ enum {
 
 enum { N_ALPHABET = 0x144 };
 
-/* Code point to byte; -1 outside the alphabet. Printable Latin-1 stands for itself; the other
- * bytes, in ascending order, are U+0100 and up. */
+/* Code point to byte; -1 outside the alphabet. */
 static void alphabet_init(int16_t byte_of[N_ALPHABET])
 {
     int next = 0x100;
     memset(byte_of, 0xFF, N_ALPHABET * sizeof *byte_of);
-    for (int c = 0; c < 256; c++) {
-        const bool itself = (c >= 0x21 && c <= 0x7E) || (c >= 0xA1 && c <= 0xAC) || c >= 0xAE;
-        byte_of[itself ? c : next++] = (int16_t)c;
-    }
+    for (int c = 0; c < 256; c++) byte_of[token_byte_is_itself(c) ? c : next++] = (int16_t)c;
 }
 
 /* Converts text to the bytes it stands for; dst has room for text.len. Returns how many, or -1 if
@@ -263,17 +259,10 @@ static int read_merges(tokenizer *t, const gguf_kv *merges, const int16_t *byte_
 
 /* ---- special tokens ---------------------------------------------------------------------- */
 
-static int compare_text(str_view a, str_view b)
-{
-    const size_t n = a.len < b.len ? a.len : b.len;
-    const int c = memcmp(a.ptr, b.ptr, n);
-    return c ? c : (a.len > b.len) - (a.len < b.len);
-}
-
 static int compare_specials(const void *a, const void *b)
 {
     const special_token *x = a, *y = b;
-    const int c = compare_text(x->text, y->text);
+    const int c = str_compare(x->text, y->text);
     if (c) return c;
     return x->user != y->user ? x->user - y->user : (x->id > y->id) - (x->id < y->id);
 }
@@ -293,8 +282,8 @@ static int collect_specials(tokenizer *t, err_ctx *err)
     qsort(t->specials, (size_t)n, sizeof *t->specials, compare_specials);
     for (int i = 0; i < n; i++) {
         const special_token *s = &t->specials[i], *prev = kept ? &t->specials[kept - 1] : NULL;
-        if (!prev || prev->user != s->user || !str_eq(prev->text,
-                                                      s->text)) t->specials[kept++] = *s;
+        if (prev && prev->user == s->user && str_eq(prev->text, s->text)) continue;
+        t->specials[kept++] = *s;
     }
     t->n_special = kept;
     for (int c = 0, i = 0; c <= 256; c++) {
@@ -342,7 +331,7 @@ int tokenizer_special(const tokenizer *t, const char *text)
     int lo = 0, hi = t->n_special;
     while (lo < hi) {
         const int mid = (lo + hi) / 2;
-        if (compare_text(t->specials[mid].text, want) < 0) lo = mid + 1;
+        if (str_compare(t->specials[mid].text, want) < 0) lo = mid + 1;
         else hi = mid;
     }
     return lo < t->n_special && str_eq(t->specials[lo].text, want) ? t->specials[lo].id : -1;

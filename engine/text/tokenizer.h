@@ -17,6 +17,14 @@ typedef enum token_kind {
     TOKEN_BYTE = 6
 } token_kind;
 
+/* Ordinary tokens and merges are written in the file with one printable character per byte. These
+ * bytes stand for the character of the same number; the others, in ascending order, for U+0100 and
+ * up. */
+static inline bool token_byte_is_itself(int byte)
+{
+    return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+}
+
 /* Reads tokenizer.ggml.* . Copies what it keeps, so g may be closed afterwards. Refuses a model or
  * pre-tokenizer that is not implemented, arrays of unequal length, characters outside the byte
  * alphabet, merges of unknown tokens, and a vocabulary that lacks one of the 256 bytes. */

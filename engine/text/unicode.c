@@ -190,8 +190,8 @@ static int decompose(nfc_scratch *s, uint32_t cp, err_ctx *err)
         else hi = mid;
     }
     const nfc_decomposition *d = &unicode_nfc_decompositions[lo];
-    for (int i = 0; i < d->n && rc == 0; i++) rc = push_item(s, unicode_nfc_pool[d->start + i],
-                                                             err);
+    for (int i = 0; i < d->n && rc == 0; i++)
+        rc = push_item(s, unicode_nfc_pool[d->start + i], err);
     return rc;
 }
 
