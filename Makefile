@@ -61,7 +61,7 @@ NVCC_FLAGS  = -O3 -std=c++17 -I. -Xcompiler -Wall,-Wextra$(if $(WERROR),$(comma)
               -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 
 # ---- sources: variants are chosen here, by file -------------------------------------------------
-LIB_C   := $(wildcard loader/*.c tiers/*.c moe/*.c engine/*.c engine/models/*.c engine/text/*.c)
+LIB_C   := $(wildcard loader/*.c tiers/*.c moe/*.c engine/*.c engine/cpu/*.c engine/models/*.c engine/text/*.c)
 CLI_C   := $(filter-out cli/moe_run.c cli/moe_bench.c,$(wildcard cli/*.c))
 TESTS   := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 ifeq ($(CUDA),1)
@@ -96,6 +96,9 @@ $B/%.c.o: %.c
 	@mkdir -p $(@D)
 	$(if $V,,@echo "  cc      $<")
 	$Q$(CC) $(ALL_CFLAGS) $(CPPFLAGS) -c -o $@ $<
+
+# Loops over numbers: the optimiser may unroll and vectorise them, never reorder a sum.
+$B/engine/cpu/%.c.o: OPT += -O3
 
 $B/%.cu.o: %.cu
 	@mkdir -p $(@D)

@@ -367,7 +367,7 @@ static int name_dialect(parser *p, int rc)
 /* One file, the only one g has: header, metadata, directory. */
 static int parse_file(gguf *g, err_ctx *err)
 {
-    uint64_t n_tensor, n_kv;
+    uint64_t n_tensor = 0, n_kv = 0;
     parser p = { .g = g, .c = { g->parts[0].base, g->parts[0].size, 0 }, .err = err };
     int rc;
 

@@ -1,0 +1,58 @@
+/* contract_blocks.h - weight blocks taken apart into the integers and scales of the contract.
+ *
+ * Whatever the block size of its format, a row is seen as blocks of 32 weights, and eight of those
+ * make a segment: one super-block of a K-quant. A weight is
+ *
+ *     factor * d * sc[h] * w                 PARTS_PLAIN      h = 0, 1: the half its index is in
+ *     d * sc[h] * w + c * m[h]               PARTS_MINIMUM
+ *     factor * f[h] * w                      PARTS_TWO_SCALES
+ *
+ * exactly, factor being the type's power of two in kernels_contract(). Two departures from
+ * loader/quant.h save every processor a special case: the MXFP4 exponents 0 and 255 are +0 and
+ * +Inf, and the NVFP4 scale codes 0x7F and 0xFF are both 0. */
+#ifndef ENGINE_CPU_CONTRACT_BLOCKS_H
+#define ENGINE_CPU_CONTRACT_BLOCKS_H
+
+#include <stdint.h>
+
+#include "loader/bytes.h"
+
+enum { SEGMENT_BLOCKS = 8, SEGMENT = 32 * SEGMENT_BLOCKS };
+
+/* One segment. Arrays run over its blocks, so that eight blocks are scaled side by side. */
+typedef struct block_parts {
+    int8_t w[SEGMENT];                   /* 32 for each block */
+    int32_t sc[2][SEGMENT_BLOCKS], m[2][SEGMENT_BLOCKS];
+    float d[SEGMENT_BLOCKS], c[SEGMENT_BLOCKS], f[2][SEGMENT_BLOCKS];
+} block_parts;
+
+typedef enum parts_kind { PARTS_PLAIN, PARTS_MINIMUM, PARTS_TWO_SCALES } parts_kind;
+
+/* Writes w and the fields of the kind for n blocks of 32, 1 <= n <= 8 and whole blocks of the
+ * format. Leaves everything else in *p as it was. blocks may stand at any address. */
+typedef void unpack_fn(block_parts *restrict p, const void *restrict blocks, int n);
+
+typedef struct block_format {
+    unpack_fn *unpack;
+    parts_kind kind;
+    int segment_bytes;
+} block_format;
+
+/* The format of a weight type; NULL if the type has no blocks of 32. */
+const block_format *contract_blocks_of(uint32_t type);
+
+/* f16_to_f32() without a branch, which lets loops over it use vectors; masks because compilers make
+ * branches of ?: here. A subnormal gets the exponent of the smallest normal number, and loses its
+ * implicit bit again in a subtraction, exactly. */
+static inline float half_value(uint16_t h)
+{
+    const uint32_t magnitude = (h & 0x7FFFu) << 13, sign = (h & 0x8000u) << 16;
+    const uint32_t is_normal = 0u - (magnitude >= 1u << 23), is_max = 0u - (magnitude >= 31u << 23);
+    const uint32_t moved = magnitude + (112u << 23), raised = magnitude + (113u << 23);
+    const float small = load_f32(&raised) - 0x1p-14f;
+    const uint32_t finite = (moved & is_normal) | (load_u32(&small) & ~is_normal);
+    const uint32_t bits = finite | (is_max & 0x7F800000u) | sign;
+    return load_f32(&bits);
+}
+
+#endif

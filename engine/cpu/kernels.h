@@ -1,0 +1,54 @@
+/* kernels.h - products of weight rows with activations: what a set of kernels must provide.
+ *
+ * Two sets so far. kernels_contract: int8 activations in blocks of 32, integer block products,
+ * eight lanes in a fixed order; every later instruction set must give the same bits. kernels_exact:
+ * F32 activations on decoded weights, for comparison and for those who ask for it. Float weights
+ * (F32, F16, BF16) see F32 activations in both. */
+#ifndef ENGINE_CPU_KERNELS_H
+#define ENGINE_CPU_KERNELS_H
+
+#include <stdbool.h>
+
+#include "loader/quant.h"
+
+enum { ACT_BLOCK = 32 };                 /* activations share one scale per so many */
+
+/* One token's activations, as a row of weights meets them. q, dx and s are there only if x was
+ * quantised, padded with zeros to a multiple of 16 blocks. */
+typedef struct act_row {
+    const float *x;                      /* [cols] */
+    const int8_t *q;                     /* [cols] codes */
+    const float *dx;                     /* [cols / 32] scales; +0 in the padding */
+    const int16_t *s;                    /* [2 * cols / 32] sums of 16 codes */
+} act_row;
+
+/* sums[t * n_row + r] = the folded sum of row r with token t, before factor, scale and bias. Rows
+ * lie row_bytes apart, at any alignment. cols is a multiple of the type's block. */
+typedef void dot_fn(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,
+                    const act_row *x, int n_token, int cols);
+
+typedef struct kernel {
+    dot_fn *dot;                         /* NULL: a type that is never a weight */
+    float factor;                        /* power of two that the caller multiplies in, once */
+    bool quantised;                      /* reads q, dx, s; else x */
+} kernel;
+
+typedef struct kernel_set {
+    const char *isa;                     /* "scalar", "exact" */
+    kernel of[QT_COUNT];                 /* by weight type */
+} kernel_set;
+
+const kernel_set *kernels_contract(void);
+const kernel_set *kernels_exact(void);
+
+/* Quantises n_block blocks of 32 values: q [32 * n_block], dx [n_block], s [2 * n_block]. */
+void act_quantise(int8_t *q, float *dx, int16_t *s, const float *x, int n_block);
+
+/* exp as every processor computes it: clamped to [-87, 88], below one ulp off, NaN stays NaN. */
+float exact_exp(float z);
+
+/* The activation between gate and up rows and the down projection, n values. out may be g or u. */
+void act_swiglu(float *out, const float *g, const float *u, int n);          /* Qwen: silu(g) u */
+void act_swiglu_clamped(float *out, const float *g, const float *u, int n);  /* gpt-oss */
+
+#endif
