@@ -31,7 +31,8 @@ enum err_code {
     ERR_IO = -2,            /* the operating system said no; the message carries errno's text */
     ERR_FORMAT = -3,        /* the bytes of a file, line or message are not what they claim to be */
     ERR_UNSUPPORTED = -4,   /* well formed, but not something this build can do */
-    ERR_RANGE = -5          /* an argument or number lies outside its allowed range */
+    ERR_RANGE = -5,         /* an argument or number lies outside its allowed range */
+    ERR_STOPPED = -6        /* whoever asked for it said stop */
 };
 
 /* Filled once, where the failure is found: one line that names the thing and the numbers. */

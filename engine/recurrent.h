@@ -1,0 +1,26 @@
+/* recurrent.h - what the DeltaNet layers of one session remember: convolution window and state.
+ *
+ * One block of memory for all layers, so that a snapshot is one copy. A lossy summary of all tokens
+ * so far: it can be replaced by an earlier copy of itself, never shortened. */
+#ifndef ENGINE_RECURRENT_H
+#define ENGINE_RECURRENT_H
+
+#include "engine/model.h"
+
+typedef struct recurrent recurrent;
+
+int recurrent_create(recurrent **out, const model *m, err_ctx *err);     /* all zero */
+void recurrent_free(recurrent *r);
+uint64_t recurrent_bytes(const model *m);                /* of the block; 0 without DeltaNet,
+                                                          * UINT64_MAX: too much */
+
+/* [ssm_conv - 1, channels]: inputs of the last tokens before convolution, oldest first. Channels
+ * are q, k (n_k_head * head_dim each) and v (n_v_head * head_dim). */
+float *recurrent_conv(recurrent *r, int layer);
+/* [n_v_head, head_dim (of keys), head_dim (of values)] */
+float *recurrent_state(recurrent *r, int layer);
+
+void recurrent_clear(recurrent *r);
+void *recurrent_block(recurrent *r);                     /* recurrent_bytes() bytes, for copies */
+
+#endif

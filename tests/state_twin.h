@@ -1,0 +1,51 @@
+/* state_twin.h - a state beside a plain model of what it must hold, for tests.
+ *
+ * The tokens are numbers; keys, values and recurrent state are a function of the ids up to their
+ * position, so the twin knows every right value without having stored one. It also follows what is
+ * physically in each ring, cell by cell, and which snapshots there are. */
+#ifndef TESTS_STATE_TWIN_H
+#define TESTS_STATE_TWIN_H
+
+#include "engine/state.h"
+#include "tests/test.h"
+
+/* ---- models without a file: dimensions and kinds of layers only ---- */
+
+/* layers: one letter each. F full attention, W windowed, D DeltaNet; M is an MTP block. */
+model *twin_model(const char *layers, int n_head_kv, int head_dim, int window);
+void twin_model_free(model *m);
+
+/* ---- the twin ---- */
+
+typedef struct twin_cell { int pos; uint64_t sum; } twin_cell;
+typedef struct twin_snap { int pos; uint64_t used; } twin_snap;
+
+typedef struct twin {
+    const model *m;
+    state_options o;
+    state *s;
+    int pos;
+    int32_t *ids;                        /* [ctx] */
+    uint64_t *sums;                      /* [ctx + 1]: of the ids before that position; [0] is 0 */
+    twin_cell *cells;                    /* [n_layer, ctx]: what is in each row of each ring */
+    twin_snap *snaps;                    /* [n_snapshot]; pos 0: free */
+    uint64_t clock;
+    char why[160];                       /* the first thing that was wrong; empty: nothing */
+} twin;
+
+void twin_open(twin *t, const model *m, const state_options *o);
+void twin_close(twin *t);
+
+/* Takes in n random tokens. After each layer is written, the keys that the first and the last of
+ * them may look at are checked. With aborted, the position is not moved, as if the caller had been
+ * stopped after half of the layers. */
+void twin_run(twin *t, test_rng *rng, int n, bool aborted);
+void twin_snapshot(twin *t);
+void twin_rewind(twin *t, int pos);      /* checks where it ends */
+void twin_loaded(twin *t, const twin *from);     /* t->s was loaded with what from holds */
+
+/* Compares everything the next token may look at, in pieces cut at random. False, with the reason
+ * in why, if that or anything before was wrong. */
+bool twin_holds(twin *t, test_rng *rng);
+
+#endif

@@ -1,0 +1,407 @@
+/* test_mixers.c - rotary positions and attention.
+ *
+ * Three kinds of answers: published tables, numbers printed by numpy in float64 (the lines that
+ * made them stand beside them), and naive double loops in this file. Errors are relative, in the L2
+ * norm. Attention runs under the allocation guard, in buffers of the exact size. */
+#include "tests/numbers.h"
+
+#include <string.h>
+
+#include "engine/cpu/attention.h"
+#include "engine/rope.h"
+
+/* ---- rotary positions ---------------------------------------------------------------------- */
+
+/* gpt-oss: base 150000, 64 dimensions, factor 32 over 4096 tokens. */
+static const rope_spec gptoss_rope = { 64, 150000.0, 32.0, ROPE_YARN, 4096, 1.0, false };
+
+static const struct { int i; double rounded, exact; } gptoss_freq[] = {
+    { 0, 1.0, 1.0 },
+    { 8, 5.081327e-2, 5.081327e-2 },
+    { 9, 3.162075e-2, 3.170570e-2 },
+    { 10, 1.945097e-2, 1.933500e-2 },
+    { 12, 7.015714e-3, 6.794959e-3 },
+    { 13, 4.069555e-3, 3.860359e-3 },
+    { 15, 1.206131e-3, 1.052602e-3 },
+    { 16, 5.809475e-4, 4.564839e-4 },
+    { 17, 2.279478e-4, 1.293187e-4 },
+    { 18, 3.830881e-5, 3.830881e-5 },
+    { 31, 3.023511e-7, 3.023511e-7 },
+};
+
+/* Entries of the table at position 100; NAN: not given. */
+static const struct { int i; bool rounded; double c, s; } gptoss_at_100[] = {
+    { 0, false, 1.1611758, -0.6818586 },
+    { 0, true, 1.1611758, -0.6818586 },
+    { 10, true, -0.4923362, 1.2533417 },
+    { 10, false, -0.4777689, 1.2589668 },
+    { 17, true, NAN, 0.0306922 },
+    { 17, false, NAN, 0.0174132 },
+};
+
+static void test_rope_gptoss(void)
+{
+    double freq[32], magnitude;
+    float c[32], s[32];
+    for (int rounded = 0; rounded < 2; rounded++) {
+        rope_spec spec = gptoss_rope;
+        spec.rounded = rounded;
+        rope_frequencies(freq, &magnitude, &spec);
+        CHECK_MSG(fabs(magnitude - 1.3465735903) < 1e-10, "magnitude %.11f", magnitude);
+        for (size_t i = 0; i < ARRAY_LEN(gptoss_freq); i++) {
+            const double want = rounded ? gptoss_freq[i].rounded : gptoss_freq[i].exact;
+            const double got = freq[gptoss_freq[i].i];
+            CHECK_MSG(fabs(got / want - 1.0) < 6e-7, "rounded %d, pair %d: %.9g, expected %.7g",
+                      rounded, gptoss_freq[i].i, got, want);
+        }
+        rope_table(c, s, freq, magnitude, 64, 100, 1);
+        for (size_t i = 0; i < ARRAY_LEN(gptoss_at_100); i++) {
+            const int at = gptoss_at_100[i].i;
+            if (gptoss_at_100[i].rounded != rounded) continue;
+            CHECK_MSG(!(fabs(c[at] - gptoss_at_100[i].c) >= 1.5e-7) &&
+                      fabs(s[at] - gptoss_at_100[i].s) < 1.5e-7,
+                      "rounded %d, position 100, pair %d: %.8f, %.8f", rounded, at,
+                      (double)c[at], (double)s[at]);
+        }
+    }
+}
+
+/* From numpy, with theta = base ** (-2 * i / dim) and corr(r) = dim * log(ctx / (2 * pi * r)) /
+ * (2 * log(base)); lo, hi = corr(32), corr(1), or floor(lo), ceil(hi); lo, hi = max(lo, 0),
+ * min(hi, dim - 1); ramp = clip((i - lo) / max(0.001, hi - lo), 0, 1);
+ * freq = theta * (1 - ramp + ramp / factor) */
+static const struct {
+    rope_spec spec;
+    int i;                               /* want is freq[i], freq[i + 1], .. */
+    double want[4];
+    const char *why;
+} yarn[] = {
+    { { 64, 1e7, 4.0, ROPE_YARN, 262144, 1.0, true }, 14,
+      { 0.000865964323, 0.000474239823, 0.00025693506, 0.000137349745 }, "Qwen, start of ramp" },
+    { { 64, 1e7, 4.0, ROPE_YARN, 262144, 1.0, true }, 19,
+      { 3.70722498e-05, 1.8449222e-05, 8.75977007e-06, 3.84981632e-06 }, "Qwen, end of ramp" },
+    { { 64, 5e6, 2.5, ROPE_YARN, 262144, 1.0, true }, 14,
+      { 0.00117273699, 0.000675918895, 0.000387585116, 0.000220933805 }, "Qwen Coder" },
+    { { 16, 10000.0, 8.0, ROPE_YARN, 150, 1.0, true }, 0,
+      { 1.0, 0.223994668, 0.0416666667, 0.00395284708 }, "rounded below pair 0" },
+    { { 16, 10000.0, 8.0, ROPE_YARN, 150, 1.0, false }, 0,
+      { 1.0, 0.215822436, 0.0364980937, 0.00395284708 }, "begins below pair 0" },
+    { { 8, 10.0, 4.0, ROPE_YARN, 476, 1.0, true }, 0,
+      { 1.0, 0.562341325, 0.276699295, 0.133370956 }, "rounded past the last dimension" },
+    { { 8, 2.0, 4.0, ROPE_YARN, 1 << 20, 1.0, true }, 0,
+      { 1.0, 0.840896415, 0.707106781, 0.594603558 }, "begins behind the last dimension" },
+    { { 8, 10000.0, 4.0, ROPE_LINEAR, 4096, 1.0, false }, 0,
+      { 0.25, 0.025, 0.0025, 0.00025 }, "linear" },
+    { { 8, 10000.0, 4.0, ROPE_PLAIN, 4096, 1.0, false }, 0,
+      { 1.0, 0.1, 0.01, 0.001 }, "plain: factor without effect" },
+};
+
+static const struct { rope_scaling scaling; double factor, attn_factor, want; } magnitudes[] = {
+    { ROPE_PLAIN, 8.0, 1.0, 1.0 },
+    { ROPE_PLAIN, 1.0, 1.25, 1.25 },
+    { ROPE_LINEAR, 8.0, 1.0, 1.0 },
+    { ROPE_LINEAR, 8.0, 1.25, 1.25 },
+    { ROPE_YARN, 1.0, 1.0, 1.0 },
+    { ROPE_YARN, 0.5, 1.0, 1.0 },
+    { ROPE_YARN, 4.0, 1.0, 1.13862943611198906 },
+    { ROPE_YARN, 4.0, 0.5, 0.56931471805599453 },
+};
+
+static void test_rope_scaling(void)
+{
+    double freq[32], magnitude;
+    for (size_t i = 0; i < ARRAY_LEN(yarn); i++) {
+        rope_frequencies(freq, &magnitude, &yarn[i].spec);
+        for (int j = 0; j < 4; j++)
+            CHECK_MSG(fabs(freq[yarn[i].i + j] / yarn[i].want[j] - 1.0) < 5e-9,
+                      "%s: pair %d is %.9g, expected %.9g", yarn[i].why, yarn[i].i + j,
+                      freq[yarn[i].i + j], yarn[i].want[j]);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(magnitudes); i++) {
+        const rope_spec spec = { 8, 10000.0, magnitudes[i].factor, magnitudes[i].scaling, 4096,
+                                 magnitudes[i].attn_factor, false };
+        rope_frequencies(freq, &magnitude, &spec);
+        CHECK_MSG(fabs(magnitude - magnitudes[i].want) < 1e-15, "magnitude of row %zu: %.17g", i,
+                  magnitude);
+    }
+}
+
+static void test_rope_spec(void)
+{
+    model_hparams hp = { .arch = ARCH_GPTOSS, .rope_dim = 64, .rope_base = 150000.0,
+                         .rope_base_window = 10000.0, .rope_scaling = ROPE_YARN,
+                         .rope_factor = 32.0, .rope_ctx_orig = 4096, .rope_attn_factor = 1.5 };
+    rope_spec s = rope_spec_of(&hp, false, false);
+    CHECK(s.dim == 64 && s.base == 150000.0 && s.factor == 32.0 && s.scaling == ROPE_YARN);
+    CHECK(s.ctx_orig == 4096 && s.attn_factor == 1.5 && !s.rounded);
+    CHECK(rope_spec_of(&hp, false, true).rounded);
+    CHECK(rope_spec_of(&hp, true, false).base == 10000.0);
+    hp.arch = ARCH_QWEN3NEXT;
+    CHECK(rope_spec_of(&hp, false, false).rounded && rope_spec_of(&hp, false, true).rounded);
+}
+
+/* Near and far: F32 rounding of the result is all that may be lost. */
+static void test_rope_table(void)
+{
+    static const int positions[] = { 0, 1, 1000, 131071, 262143, 1 << 24 };
+    double freq[32], magnitude;
+    float c[3 * 32], s[3 * 32], c1[32], s1[32];
+    rope_frequencies(freq, &magnitude, &gptoss_rope);
+    for (size_t i = 0; i < ARRAY_LEN(positions); i++) {
+        const int pos = positions[i];
+        double worst = 0.0;
+        rope_table(c, s, freq, magnitude, 64, pos, 3);
+        for (int at = 0; at < 96; at++) {
+            const long double angle = (long double)(pos + at / 32) * freq[at % 32];
+            worst = worse(worst, fabs((double)(c[at] - magnitude * cosl(angle))));
+            worst = worse(worst, fabs((double)(s[at] - magnitude * sinl(angle))));
+        }
+        CHECK_MSG(worst < 0x1p-24 + 1e-16 * pos, "tables from position %d: off by %.2e", pos,
+                  worst);
+        rope_table(c1, s1, freq, magnitude, 64, pos + 2, 1);
+        CHECK(!memcmp(c1, c + 64, sizeof c1) && !memcmp(s1, s + 64, sizeof s1));
+    }
+}
+
+static void test_rope_rotate(void)
+{
+    static const struct { int dim, head_dim; } shapes[] = { { 2, 2 }, { 6, 10 }, { 64, 256 } };
+    test_rng rng = { 11 };
+    for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+        const int half = shapes[i].dim / 2, n = shapes[i].head_dim;
+        float head[256], c[32], s[32];
+        double want[256];
+        fill(head, (size_t)n, &rng);
+        fill(c, (size_t)half, &rng);
+        fill(s, (size_t)half, &rng);
+        for (int j = 0; j < n; j++) want[j] = head[j];
+        for (int j = 0; j < half; j++) {
+            want[j] = (double)head[j] * c[j] - (double)head[j + half] * s[j];
+            want[j + half] = (double)head[j] * s[j] + (double)head[j + half] * c[j];
+        }
+        rope_rotate(head, c, s, shapes[i].dim);
+        const double e = rel_error(head, want, (size_t)n);
+        CHECK_MSG(e < 1e-7, "%d of %d dimensions: error %.1e", shapes[i].dim, n, e);
+        for (int j = shapes[i].dim; j < n; j++) CHECK(head[j] == want[j]);
+    }
+}
+
+/* ---- attention ----------------------------------------------------------------------------- */
+
+typedef enum key_kind {
+    KEYS_RANDOM,
+    KEYS_EQUAL,                          /* the same key everywhere */
+    KEYS_RISING, KEYS_FALLING,           /* every score above (below) the one before, by 0.5 */
+    KEYS_HUGE,                           /* whole numbers: scores to +-1e6, exact; all in pairs */
+    KEYS_STEEP                           /* the first key 1e5 above the rest */
+} key_kind;
+
+typedef struct attend_case {
+    kv_type type;
+    int n_head, n_head_kv, head_dim;
+    int pos, n;                          /* of the tokens that are asked about */
+    int window;
+    key_kind keys;
+    float sink;                          /* NAN: none; of head h: sink + h / 4 */
+    double bound;
+    const char *why;
+} attend_case;
+
+static const attend_case attend_cases[] = {
+    { KV_F32, 1, 1, 64, 0, 1, 0, KEYS_RANDOM, NAN, 0.0, "one key: its value, bit for bit" },
+    { KV_F32, 2, 2, 16, 0, 1, 0, KEYS_RANDOM, 0.5f, 2e-7, "one key and a sink" },
+    { KV_F32, 4, 2, 64, 0, 70, 0, KEYS_RANDOM, NAN, 3e-7, "every length around a tile" },
+    { KV_F32, 4, 1, 64, 120, 16, 0, KEYS_RANDOM, -1.0f, 3e-7, "around two tiles, sinks" },
+    { KV_F32, 16, 2, 256, 300, 2, 0, KEYS_RANDOM, NAN, 3e-7, "Qwen's shape" },
+    { KV_F32, 64, 8, 64, 300, 2, 128, KEYS_RANDOM, 1.0f, 1e-6, "gpt-oss's shape, sinks to 17" },
+    { KV_F32, 2, 1, 64, 3000, 3, 0, KEYS_RANDOM, 2.0f, 4e-7, "many tiles" },
+    { KV_F32, 1, 1, 23, 100, 2, 0, KEYS_RANDOM, NAN, 3e-7, "no multiple of anything" },
+    { KV_F32, 1, 1, 1, 130, 2, 0, KEYS_RANDOM, NAN, 3e-7, "one dimension" },
+    { KV_F32, 2, 2, 32, 40, 3, 1, KEYS_RANDOM, NAN, 0.0, "window of one: its own value" },
+    { KV_F32, 2, 1, 32, 120, 20, 128, KEYS_RANDOM, 0.0f, 3e-7, "window fills and moves" },
+    { KV_F32, 2, 1, 32, 1000, 5, 100, KEYS_RANDOM, 0.0f, 3e-7, "ring turned many times" },
+    { KV_F32, 2, 1, 32, 50, 3, 4000, KEYS_RANDOM, NAN, 3e-7, "window beyond the start" },
+    { KV_F16, 4, 2, 64, 200, 4, 0, KEYS_RANDOM, 0.25f, 3e-7, "F16, decoded by tiles" },
+    { KV_F16, 2, 1, 64, 700, 4, 90, KEYS_RANDOM, 0.25f, 3e-7, "F16 ring" },
+    { KV_F32, 2, 1, 64, 500, 2, 0, KEYS_EQUAL, NAN, 3e-7, "all scores equal: the mean" },
+    { KV_F32, 2, 1, 64, 500, 2, 0, KEYS_EQUAL, 3.0f, 3e-7, "all scores equal, sink" },
+    { KV_F32, 1, 1, 64, 400, 2, 0, KEYS_RISING, NAN, 3e-7, "new maximum with every key" },
+    { KV_F32, 1, 1, 64, 400, 2, 0, KEYS_RISING, 100.0f, 3e-7, "sink, then overtaken" },
+    { KV_F32, 1, 1, 64, 400, 2, 0, KEYS_FALLING, NAN, 3e-7, "maximum at the first key" },
+    { KV_F32, 1, 1, 64, 400, 2, 0, KEYS_FALLING, 20.0f, 3e-7, "sink above all keys" },
+    { KV_F32, 2, 1, 64, 300, 3, 0, KEYS_HUGE, NAN, 3e-7, "scores of a million" },
+    { KV_F32, 2, 1, 64, 300, 3, 0, KEYS_HUGE, -1e30f, 3e-7, "scores of a million, sink far below" },
+    { KV_F32, 1, 1, 64, 300, 3, 0, KEYS_STEEP, NAN, 0.0, "one key takes all" },
+    { KV_F32, 1, 1, 64, 300, 3, 0, KEYS_STEEP, 1e30f, 0.0, "the sink takes all" },
+};
+
+/* Values that F16 holds too. */
+static void fill_f16(float *x, size_t n, test_rng *r)
+{
+    for (size_t i = 0; i < n; i++) x[i] = (float)((int)test_below(r, 2049) - 1024) / 512.0f;
+}
+
+/* Query and keys of all positions; scale is 1 where the scores are to be exact. */
+static void make_keys(float *q, size_t n_q, float *k, const attend_case *c, int n_pos, test_rng *r)
+{
+    const size_t dim = (size_t)c->head_dim, width = (size_t)c->n_head_kv * dim;
+    fill_f16(q, n_q, r);
+    fill_f16(k, (size_t)n_pos * width, r);
+    if (c->keys == KEYS_RANDOM) return;
+    for (size_t i = 0; i < n_q; i++) q[i] = c->keys == KEYS_HUGE ? (float)(int)(q[i] * 64) : 1.0f;
+    for (int p = 0; p < n_pos; p++)
+        for (size_t i = 0; i < width; i++) {
+            float *at = &k[(size_t)p * width + i];
+            const float score = c->keys == KEYS_RISING ? p * 0.5f
+                              : c->keys == KEYS_FALLING ? -p * 0.5f
+                              : c->keys == KEYS_STEEP ? (p == 0 ? 1e5f : 0.0f) : 1.0f;
+            if (c->keys == KEYS_HUGE) *at = p % 2 ? *(at - width) : (float)(int)(*at * 256.0f);
+            else *at = i % dim == 0 ? score : 0.0f;
+        }
+}
+
+static void attend_naive(double *out, const attend_args *a, const float *keys, const float *values,
+                         int t, int h)
+{
+    const size_t dim = (size_t)a->head_dim, width = (size_t)a->n_head_kv * dim;
+    const size_t kv_at = (size_t)(h / (a->n_head / a->n_head_kv)) * dim;
+    const float *q = a->q + ((size_t)t * (size_t)a->n_head + (size_t)h) * dim;
+    double score[4096], top = a->sinks ? a->sinks[h] : -INFINITY, total;
+    int n = 0, first = 0;
+    for (int p = 0; p <= a->pos + t; p++) {
+        if (a->window > 0 && a->pos + t - p >= a->window) { first = p + 1; continue; }
+        score[n] = 0.0;
+        for (size_t c = 0; c < dim; c++)
+            score[n] += (double)q[c] * keys[(size_t)p * width + kv_at + c];
+        score[n] *= a->scale;
+        top = fmax(top, score[n++]);
+    }
+    total = a->sinks ? exp(a->sinks[h] - top) : 0.0;
+    for (int i = 0; i < n; i++) total += score[i] = exp(score[i] - top);
+    memset(out, 0, dim * sizeof *out);
+    for (int i = 0; i < n; i++)
+        for (size_t c = 0; c < dim; c++)
+            out[c] += score[i] / total * values[(size_t)(first + i) * width + kv_at + c];
+}
+
+/* A store of two layers, of which the second holds everything, written in pieces of up to 7. */
+static kv_store *make_store(const attend_case *c, const float *k, const float *v, int n_pos)
+{
+    model_layer layers[2] = { { .mixer = MIX_DELTANET },
+                              { .mixer = MIX_ATTENTION, .window = c->window } };
+    const model m = { .hp = { .n_layer = 2, .n_head = c->n_head, .n_head_kv = c->n_head_kv,
+                              .head_dim = c->head_dim, .window = c->window }, .layers = layers };
+    const size_t width = (size_t)(c->n_head_kv * c->head_dim);
+    const int slack = c->n > 7 ? c->n : 7;
+    kv_store *store;
+    err_ctx err;
+    if (!CHECK_MSG(kv_create(&store, &m, c->type, n_pos, slack, &err) == 0, "%s: %s", c->why,
+                   err.msg))
+        return NULL;
+    for (int p = 0; p < n_pos;) {
+        const int left = n_pos - p, n = p < c->pos && left > 7 ? 7 : left < slack ? left : slack;
+        kv_write(store, 1, p, n, k + (size_t)p * width, v + (size_t)p * width);
+        p += n;
+    }
+    return store;
+}
+
+static void test_attention_case(const attend_case *c)
+{
+    const int n_pos = c->pos + c->n;
+    const size_t dim = (size_t)c->head_dim, width = (size_t)c->n_head_kv * dim;
+    const size_t n_q = (size_t)(c->n * c->n_head) * dim;
+    test_rng rng = { 100 + (uint64_t)c->pos };
+    float *q = room(n_q, sizeof *q), *out = room(n_q, sizeof *out);
+    float *k = room((size_t)n_pos * width, sizeof *k), *v = room((size_t)n_pos * width, sizeof *v);
+    float *scratch = room(attend_scratch(c->head_dim), sizeof *scratch), sinks[64];
+    double *want = room(n_q, sizeof *want), worst = 0.0;
+    make_keys(q, n_q, k, c, n_pos, &rng);
+    fill_f16(v, (size_t)n_pos * width, &rng);
+    for (int h = 0; h < c->n_head; h++) sinks[h] = c->sink + (float)h / 4;
+    kv_store *store = make_store(c, k, v, n_pos);
+    const attend_args a = {
+        .out = out, .q = q, .cache = store, .layer = 1, .n_head = c->n_head,
+        .n_head_kv = c->n_head_kv, .head_dim = c->head_dim, .pos = c->pos, .window = c->window,
+        .scale = c->keys == KEYS_RANDOM ? 1.0f / sqrtf((float)c->head_dim) : 1.0f,
+        .sinks = isnan(c->sink) ? NULL : sinks,
+    };
+    mem_guard(true);
+    for (int t = 0; store && t < c->n; t++)
+        for (int h = 0; h < c->n_head; h++) {
+            const size_t at = (size_t)(t * c->n_head + h) * dim;
+            memset(scratch, 0xFF, attend_scratch(c->head_dim) * sizeof *scratch);       /* NaN */
+            attend_head(&a, t, h, scratch);
+            attend_naive(want + at, &a, k, v, t, h);
+            worst = worse(worst, rel_error(out + at, want + at, dim));
+        }
+    mem_guard(false);
+    CHECK_MSG(worst <= c->bound, "%s: error %.2e, bound %.0e", c->why, worst, c->bound);
+    kv_free(store);
+    mem_free(q);
+    mem_free(out);
+    mem_free(k);
+    mem_free(v);
+    mem_free(scratch);
+    mem_free(want);
+}
+
+/* From numpy: wave = lambda n, a, b: np.sin(np.arange(n) * a + b).astype(np.float32)
+ * q = 2 * wave(4, .31, 0); k = 2 * wave(20, .47, 1).reshape(5, 4)
+ * v = wave(20, .83, 2).reshape(5, 4)
+ * s = k @ q / 2 [of the last 3 keys where the window is 3]; w = exp(s); t = w.sum(), with the sink
+ * t + exp(.5); w / t @ v */
+static const struct { int window; bool sink; double want[4]; } attend_golden[] = {
+    { 0, false, { 0.0392180888, 0.244047539, 0.2901854, 0.147630669 } },
+    { 0, true, { 0.0376605576, 0.234355285, 0.278660799, 0.141767574 } },
+    { 3, true, { -0.498259628, 0.191090816, 0.756184699, 0.829570661 } },
+};
+
+static void test_attention_golden(void)
+{
+    const float sink = 0.5f;
+    float q[4], k[20], v[20], out[4], scratch[6 * 4 + 64 * 5];
+    wave(q, 4, 0.31, 0.0);
+    wave(k, 20, 0.47, 1.0);
+    wave(v, 20, 0.83, 2.0);
+    for (int i = 0; i < 4; i++) q[i] *= 2.0f;
+    for (int i = 0; i < 20; i++) k[i] *= 2.0f;
+    if (!CHECK(attend_scratch(4) <= ARRAY_LEN(scratch))) return;
+    for (size_t i = 0; i < ARRAY_LEN(attend_golden); i++) {
+        const attend_case c = { KV_F32, 1, 1, 4, 4, 1, attend_golden[i].window, KEYS_RANDOM, 0.0f,
+                                1e-7, "golden" };
+        kv_store *store = make_store(&c, k, v, 5);
+        const attend_args a = { out, q, store, 1, 1, 1, 4, 4, c.window, 0.5f,
+                                attend_golden[i].sink ? &sink : NULL };
+        if (!store) return;
+        attend_head(&a, 0, 0, scratch);
+        const double e = rel_error(out, attend_golden[i].want, 4);
+        CHECK_MSG(e < 1.5e-7, "golden %zu: error %.1e", i, e);
+        kv_free(store);
+    }
+    /* scores 1 and 2, sink 0.5: the weights, shown by values that are unit vectors */
+    const float q2 = 1.0f, k2[] = { 1.0f, 0.0f, 2.0f, 0.0f }, v2[] = { 1.0f, 0.0f, 0.0f, 1.0f };
+    const float query[2] = { q2, 7.0f };
+    static const double weights[2] = { 0.2312239, 0.6285317 };
+    const attend_case c = { KV_F32, 1, 1, 2, 1, 1, 0, KEYS_RANDOM, 0.0f, 1e-7, "published" };
+    kv_store *store = make_store(&c, k2, v2, 2);
+    const attend_args a = { out, query, store, 1, 1, 1, 2, 1, 0, 1.0f, &sink };
+    if (!store) return;
+    attend_head(&a, 0, 0, scratch);
+    const double e = rel_error(out, weights, 2);
+    CHECK_MSG(e < 2e-7, "published weights: error %.1e", e);
+    kv_free(store);
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("mixers", argc, argv);
+    test_rope_gptoss();
+    test_rope_scaling();
+    test_rope_spec();
+    test_rope_table();
+    test_rope_rotate();
+    for (size_t i = 0; i < ARRAY_LEN(attend_cases); i++) test_attention_case(&attend_cases[i]);
+    test_attention_golden();
+    return test_end();
+}

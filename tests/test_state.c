@@ -1,0 +1,447 @@
+/* test_state.c - KV store, recurrent block, snapshots and rewinding. Files: test_state_file.c. */
+#include "tests/test.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "loader/bytes.h"
+#include "tests/state_twin.h"
+
+/* ---- names and sizes ------------------------------------------------------------------------- */
+
+static void test_names(void)
+{
+    static const struct { const char *name; bool known; kv_type type; } rows[] = {
+        { "f32", true, KV_F32 }, { "F16", true, KV_F16 }, { "q8_0", true, KV_Q8_0 },
+        { "Q8_0", true, KV_Q8_0 }, { "q4_0", false, 0 }, { "", false, 0 }, { "f1", false, 0 },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        kv_type t = KV_F32;
+        CHECK_MSG(kv_type_from_name(&t, rows[i].name) == rows[i].known &&
+                  (!rows[i].known || t == rows[i].type), "'%s'", rows[i].name);
+    }
+    CHECK(!strcmp(kv_type_name(KV_F32), "f32") && !strcmp(kv_type_name(KV_Q8_0), "q8_0"));
+}
+
+/* The numbers of the real models, worked out by hand. */
+static void test_sizes(void)
+{
+    static const struct {
+        const char *layers, *why;
+        int n, heads, dim, window, ctx;
+        kv_type type;
+        uint64_t kv, rec, snap;
+    } rows[] = {
+        { "WF", "gpt-oss-20b, 128k", 12, 8, 64, 128, 131072, KV_F16,
+          12ull * 2048 * (131072 + 128 + 256), 0, 12ull * 2048 * 127 },
+        { "WF", "gpt-oss-20b, Q8_0", 12, 8, 64, 128, 131072, KV_Q8_0,
+          12ull * 1088 * (131072 + 128 + 256), 0, 12ull * 1088 * 127 },
+        { "WF", "context below window and slack: no ring", 12, 8, 64, 128, 384, KV_F32,
+          12ull * 4096 * 384 * 2, 0, 0 },
+        { "WF", "one more: a ring", 12, 8, 64, 128, 385, KV_F32,
+          12ull * 4096 * (384 + 385), 0, 12ull * 4096 * 127 },
+        { "DDDF", "qwen3-next-80b, 256k", 12, 2, 256, 0, 262144, KV_F16, 12ull * 2048 * 262144,
+          79036416, 79036416 },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        char layers[64] = "";
+        for (int k = 0; k < rows[i].n; k++) strcat(layers, rows[i].layers);
+        strcat(layers, "M");             /* an MTP block has no store */
+        model *m = twin_model(layers, rows[i].heads, rows[i].dim, rows[i].window);
+        const state_options o = { rows[i].ctx, 256, rows[i].type, 3 };
+        if (m->hp.ssm_conv) {
+            m->hp.ssm_head_dim = 128;
+            m->hp.ssm_n_k_head = 16;
+            m->hp.ssm_n_v_head = 32;
+        }
+        const uint64_t store = kv_bytes(m, o.kv, o.ctx, o.slack), rec = recurrent_bytes(m);
+        CHECK_MSG(store == rows[i].kv, "%s: KV %" PRIu64, rows[i].why, store);
+        CHECK_MSG(rec == rows[i].rec, "%s: recurrent %" PRIu64, rows[i].why, rec);
+        CHECK_MSG(state_bytes(m, &o) == store + rec + 3 * rows[i].snap, "%s: all %" PRIu64,
+                  rows[i].why, state_bytes(m, &o));
+        twin_model_free(m);
+    }
+}
+
+/* Too much to count, and too much to have. */
+static void test_too_much(void)
+{
+    static const struct { const char *layers; int heads, dim; uint64_t bytes; } rows[] = {
+        { "FF", 1 << 30, 1 << 30, UINT64_MAX }, { "F", 1 << 19, 1 << 10, 1ull << 62 },
+        { "FFFF", 1 << 19, 1 << 10, UINT64_MAX },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        model *m = twin_model(rows[i].layers, rows[i].heads, rows[i].dim, 0);
+        const state_options o = { 1 << 30, 256, KV_F32, 1 };
+        err_ctx err = { 0 };
+        state *s = NULL;
+        CHECK_MSG(kv_bytes(m, KV_F32, o.ctx, 256) == rows[i].bytes, "row %zu: %" PRIu64, i,
+                  kv_bytes(m, KV_F32, o.ctx, 256));
+        CHECK(state_create(&s, m, &o, &err) == ERR_NOMEM && !s && strstr(err.msg, "KV cache"));
+        twin_model_free(m);
+    }
+    model *m = twin_model("DF", 1, 32, 0);
+    const state_options o = { 64, 8, KV_F32, 1 };
+    err_ctx err = { 0 };
+    state *s = NULL;
+    m->hp.ssm_head_dim = m->hp.ssm_n_v_head = 1 << 30;
+    CHECK(recurrent_bytes(m) == UINT64_MAX && state_bytes(m, &o) == UINT64_MAX);
+    CHECK(state_create(&s, m, &o, &err) == ERR_NOMEM && strstr(err.msg, "recurrent"));
+    twin_model_free(m);
+}
+
+static void test_refused(void)
+{
+    static const struct {
+        int dim, ctx, slack, n;
+        kv_type type;
+        int rc;
+        const char *text;
+    } rows[] = {
+        { 32, 0, 8, 0, KV_F32, ERR_RANGE, "context 0" },
+        { 32, -5, 8, 0, KV_F32, ERR_RANGE, "context -5" },
+        { 32, 8, 0, 0, KV_F32, ERR_RANGE, "run 0" },
+        { 32, 8, 8, -1, KV_F32, ERR_RANGE, "-1 snapshots" },
+        { 48, 8, 8, 0, KV_Q8_0, ERR_UNSUPPORTED, "multiple of 32, this model has 48" },
+        { 48, 8, 8, 0, KV_F16, 0, "" },
+        { 32, 8, 1000, 2, KV_Q8_0, 0, "" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        model *m = twin_model("WFD", 1, rows[i].dim, 4);
+        const state_options o = { rows[i].ctx, rows[i].slack, rows[i].type, rows[i].n };
+        err_ctx err = { 0 };
+        state *s = NULL;
+        const int rc = state_create(&s, m, &o, &err);
+        CHECK_MSG(rc == rows[i].rc && (rc < 0) == !s && strstr(err.msg, rows[i].text),
+                  "row %zu: %d %s", i, rc, err.msg);
+        state_free(s);
+        twin_model_free(m);
+    }
+    kv_free(NULL);
+    recurrent_free(NULL);
+    state_free(NULL);
+}
+
+static void test_no_memory(void)
+{
+    model *m = twin_model("WFD", 2, 32, 4);
+    const state_options o = { 64, 8, KV_F16, 2 };
+    long n = 0;
+    for (int rc = -1; rc < 0 && n < 50;) {
+        err_ctx err = { 0 };
+        state *s = NULL;
+        mem_fail_after(++n);
+        rc = state_create(&s, m, &o, &err);
+        mem_fail_after(0);
+        if (rc < 0) CHECK_MSG(rc == ERR_NOMEM && !s && err.msg[0], "number %ld: %s", n, err.msg);
+        state_free(s);
+    }
+    CHECK_MSG(n > 5 && n < 50, "%ld allocations", n);
+    twin_model_free(m);
+}
+
+typedef struct memory { size_t mapped, resident; } memory;
+
+static memory memory_now(void)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t mapped = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    CHECK(f && fscanf(f, "%zu %zu", &mapped, &resident) == 2);
+    if (f) fclose(f);
+    return (memory){ mapped * page, resident * page };
+}
+
+/* A long context costs nothing until it is used: 3.2 GB of KV here. It is given back in the end. */
+static void test_lazy(void)
+{
+    model *m = twin_model("WFWFWFWFWFWFWFWFWFWFWFWF", 8, 64, 128);
+    const state_options o = { 131072, 256, KV_F16, 4 };
+    const memory before = memory_now();
+    float x[512] = { 1 };
+    err_ctx err = { 0 };
+    state *s = NULL;
+    CHECK_MSG(state_create(&s, m, &o, &err) == 0, "%s", err.msg);
+    if (s) {
+        for (int l = 0; l < m->hp.n_layer; l++) kv_write(state_kv(s), l, 0, 1, x, x);
+        const memory used = memory_now();
+        CHECK_MSG(used.resident < before.resident + (64u << 20), "%zu bytes, then %zu",
+                  before.resident, used.resident);
+        CHECK(used.mapped > before.mapped + (3u << 30));
+    }
+    state_free(s);
+    CHECK(memory_now().mapped < before.mapped + (1u << 30));
+    twin_model_free(m);
+}
+
+/* ---- encodings ------------------------------------------------------------------------------- */
+
+/* x through a store of one layer with one head of 64. True: keys and values come back alike. */
+static bool through(kv_store *c, float out[64], const float x[64])
+{
+    float tile[64];
+    const float zero[64] = { 0 };
+    kv_write(c, 0, 0, 1, x, zero);
+    memcpy(out, kv_keys(c, 0, 0, 0, 1, tile), sizeof tile);
+    kv_write(c, 0, 0, 1, zero, x);
+    return !memcmp(out, kv_values(c, 0, 0, 0, 1, tile), sizeof tile);
+}
+
+static float of_bits(uint32_t bits)
+{
+    return load_f32(&bits);
+}
+
+/* Every binary16 comes back as it is; between two neighbours the nearer one wins, and halfway the
+ * one with an even last bit. Neighbours are those of the format's decoder. */
+static void test_f16(void)
+{
+    model *m = twin_model("F", 1, 64, 0);
+    kv_store *c = NULL;
+    int bad = 0;
+    CHECK(kv_create(&c, m, KV_F16, 1, 1, NULL) == 0);
+    for (uint32_t h = 0; h < 0x7C00; h += 8) {
+        float x[64], want[64], have[64];
+        for (uint32_t i = 0; i < 8; i++) {
+            const float a = f16_to_f32((uint16_t)(h + i));
+            /* the neighbour of the largest is 2^16, which stands for infinity */
+            const float b = h + i == 0x7BFF ? 65536.0f : f16_to_f32((uint16_t)(h + i + 1));
+            const float up = h + i == 0x7BFF ? INFINITY : b, mid = (a + b) / 2;
+            const float in[4] = { a, mid, nextafterf(mid, 0), nextafterf(mid, INFINITY) };
+            const float out[4] = { a, (h + i) % 2 ? up : a, a, up };
+            for (int k = 0; k < 4; k++) {
+                x[8 * i + (uint32_t)k] = in[k];
+                want[8 * i + (uint32_t)k] = out[k];
+                x[8 * i + 4 + (uint32_t)k] = -in[k];
+                want[8 * i + 4 + (uint32_t)k] = -out[k];
+            }
+        }
+        bad += !through(c, have, x) || memcmp(have, want, sizeof have) != 0;
+    }
+    CHECK_MSG(bad == 0, "%d groups of binary16 are not rounded right", bad);
+
+    float x[64] = { INFINITY, -INFINITY, NAN, of_bits(0x7F800001u), of_bits(0x7F802000u), 3e38f,
+                    1e-45f, -1e-45f, 0x1p-25f, 0x1.8p-25f };
+    float y[64];
+    CHECK(through(c, y, x));
+    CHECK(y[0] == INFINITY && y[1] == -INFINITY && isnan(y[2]) && isnan(y[3]) && isnan(y[4]));
+    CHECK(y[5] == INFINITY && y[6] == 0 && !signbit(y[6]) && y[7] == 0 && signbit(y[7]));
+    CHECK(y[8] == 0 && y[9] == 0x1p-24f);
+    kv_free(c);
+    twin_model_free(m);
+}
+
+/* Scale: the binary16 nearest to amax / 127. Values: within half a step of it. */
+static void test_q8_0(void)
+{
+    static const float tops[] = { 127, 1, 8, 3.7f, 65504.0f * 127, 0x1p-10f, 0.2f, 1000, 0 };
+    model *m = twin_model("F", 1, 64, 0);
+    test_rng rng = { 3 };
+    kv_store *c = NULL;
+    CHECK(kv_create(&c, m, KV_Q8_0, 1, 1, NULL) == 0);
+    for (size_t r = 0; r < 40 * ARRAY_LEN(tops); r++) {
+        const float top = tops[r % ARRAY_LEN(tops)];
+        float x[64], y[64];
+        double worst = 0, step = (double)top / 127;
+        for (int i = 0; i < 64; i++)
+            x[i] = ((float)test_below(&rng, 20001) - 10000) * 1e-4f * (i < 32 ? top : 1);
+        x[test_below(&rng, 32)] = r % 2 ? -top : top;
+        CHECK(through(c, y, x));
+        for (int i = 0; i < 32; i++)
+            if (!(fabs((double)x[i] - y[i]) <= worst)) worst = fabs((double)x[i] - y[i]);
+        /* half a step of a scale that is off by 2^-11 of itself, or 2^-25 where it is subnormal */
+        const double allowed = step / 2 * (1 + 0x1p-11) + 127 * 0x1p-25 + 127 * step * 0x1p-11;
+        CHECK_MSG(worst <= allowed, "amax %g: off by %g, allowed %g", (double)top,
+                  worst, allowed);
+    }
+    /* whole codes of a scale of 1 survive exactly; blocks do not see each other */
+    float x[64], y[64];
+    for (int i = 0; i < 64; i++) x[i] = i < 32 ? (float)(i * 8 - 127) : (float)(i - 32) * 0x1p-8f;
+    x[1] = 127;
+    x[63] = 127 * 0x1p-8f;
+    CHECK(through(c, y, x));
+    CHECK(!memcmp(x, y, sizeof x));
+    for (int i = 0; i < 64; i++) x[i] = i == 40 ? NAN : 1e-3f;
+    x[5] = -1e30f;
+    CHECK(through(c, y, x));
+    CHECK(y[5] == -INFINITY && isinf(y[0]) && isnan(y[33]) && isnan(y[40]));    /* damage shows */
+    kv_free(c);
+    twin_model_free(m);
+}
+
+/* In place where that is possible, and only there. */
+static void test_in_place(void)
+{
+    model *m = twin_model("W", 2, 4, 3);
+    kv_store *c = NULL;
+    float x[8 * 5], tile[4 * 5];
+    for (int i = 0; i < 40; i++) x[i] = (float)i;
+    CHECK(kv_create(&c, m, KV_F32, 100, 2, NULL) == 0);       /* 5 rows */
+    for (int p = 0; p < 7; p++) kv_write(c, 0, p, 1, x + 8 * (p % 5), x);
+    const float *a = kv_keys(c, 0, 1, 2, 3, tile);            /* rows 2, 3, 4 */
+    CHECK(a != tile && a[0] == 20 && a[11] == 39);
+    const float *b = kv_keys(c, 0, 1, 3, 4, tile);            /* rows 3, 4, 0, 1 */
+    CHECK(b == tile && b[0] == 28 && b[4] == 36 && b[8] == 4 && b[15] == 15);
+    CHECK(((uintptr_t)kv_keys(c, 0, 0, 5, 1, tile) & 63) == 0);
+    kv_free(c);
+    twin_model_free(m);
+}
+
+/* ---- the way back ---------------------------------------------------------------------------- */
+
+static void test_limit(void)
+{
+    static const struct {
+        const char *layers;
+        int window, slack, ctx;
+        int steps[6];                    /* > 0: so many tokens; < 0: back to -step; 0: end */
+        int limit;
+        const char *why;
+    } rows[] = {
+        { "F", 4, 3, 100, { 3, 3, 3 }, 0, "full attention: anywhere" },
+        { "W", 4, 3, 100, { 3, 3 }, 0, "6 of 7 rows used" },
+        { "W", 4, 3, 100, { 3, 3, 1 }, 0, "all 7 rows used" },
+        { "W", 4, 3, 100, { 3, 3, 2 }, 4, "position 0 is gone: 4 sees 1, 2, 3" },
+        { "W", 4, 3, 100, { 3, 3, 3, 3 }, 8, "slack + 1 back from 12" },
+        { "W", 4, 3, 100, { 3, 3, 3, 3, -9 }, 8, "going back brings nothing back" },
+        { "W", 4, 3, 100, { 3, 3, 3, 3, -9, 3 }, 8, "nor does writing it again" },
+        { "W", 4, 3, 7, { 3, 3, 1 }, 0, "ring as long as the context" },
+        { "W", 1, 3, 100, { 3, 3, 3 }, 0, "a window of 1 sees no older key" },
+        { "WFW", 4, 3, 100, { 3, 3, 3, 3 }, 8, "some layers are enough" },
+        { "D", 4, 3, 100, { 3, 3 }, 0, "no attention at all" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        model *m = twin_model(rows[i].layers, 1, 32, rows[i].window);
+        const state_options o = { rows[i].ctx, rows[i].slack, KV_F32, 0 };
+        test_rng rng = { i };
+        twin t;
+        twin_open(&t, m, &o);
+        for (int k = 0; k < 6 && rows[i].steps[k]; k++) {
+            if (rows[i].steps[k] > 0) twin_run(&t, &rng, rows[i].steps[k], false);
+            else twin_rewind(&t, -rows[i].steps[k]);
+        }
+        const int limit = kv_rewind_limit(state_kv(t.s), t.pos);
+        CHECK_MSG(twin_holds(&t, &rng), "%s: %s", rows[i].why, t.why);
+        CHECK_MSG(limit == rows[i].limit, "%s: %d, want %d", rows[i].why, limit, rows[i].limit);
+        twin_close(&t);
+        twin_model_free(m);
+    }
+}
+
+/* Which snapshot gives way, which are dropped, which stay. */
+static void test_snapshots(void)
+{
+    model *m = twin_model("DF", 1, 32, 0);
+    const state_options o = { 100, 10, KV_F32, 3 };
+    test_rng rng = { 5 };
+    twin t;
+    twin_open(&t, m, &o);
+    state_snapshot(t.s);                                 /* at 0: takes no place */
+    for (int i = 0; i < 3; i++) {
+        twin_run(&t, &rng, 10, false);
+        twin_snapshot(&t);                               /* 10, 20, 30 */
+    }
+    CHECK(state_rewind_target(t.s, 9) == 0 && state_rewind_target(t.s, 10) == 10);
+    CHECK(state_rewind_target(t.s, 29) == 20 && state_rewind_target(t.s, 99) == 30);
+    CHECK(state_rewind_target(t.s, -4) == 0 && state_pos(t.s) == 30);
+    twin_rewind(&t, 19);                                 /* 10 is used; 20 and 30 are dropped */
+    CHECK_MSG(twin_holds(&t, &rng), "back at 10: %s", t.why);
+    twin_run(&t, &rng, 10, false);
+    CHECK(state_rewind_target(t.s, 19) == 10);
+    twin_snapshot(&t);                                   /* 20 */
+    twin_run(&t, &rng, 5, false);
+    twin_snapshot(&t);                                   /* 25: full */
+    twin_rewind(&t, 20);                                 /* 20 is used, 25 dropped */
+    twin_run(&t, &rng, 1, false);
+    twin_snapshot(&t);                                   /* 21 */
+    twin_run(&t, &rng, 1, false);
+    twin_snapshot(&t);                                   /* 22: 10 gives way */
+    CHECK(state_rewind_target(t.s, 19) == 0 && state_rewind_target(t.s, 20) == 20);
+    twin_run(&t, &rng, 1, false);
+    twin_snapshot(&t);                                   /* 23: 20 gives way */
+    CHECK(state_rewind_target(t.s, 20) == 0 && state_rewind_target(t.s, 21) == 21);
+    twin_rewind(&t, 0);
+    CHECK_MSG(twin_holds(&t, &rng), "cleared: %s", t.why);
+    twin_run(&t, &rng, 10, false);
+    CHECK(state_rewind_target(t.s, 9) == 0);             /* no snapshot survived */
+    twin_close(&t);
+    twin_model_free(m);
+}
+
+/* Writes, stops, snapshots and rewinds at random; all that can be seen is compared after each. */
+static void walk(const model *m, const state_options *o, uint64_t seed, int steps, const char *what)
+{
+    test_rng rng = { seed };
+    twin t;
+    int i = 0;
+    twin_open(&t, m, o);
+    for (; i < steps && twin_holds(&t, &rng); i++) {
+        const uint32_t dice = test_below(&rng, 100);
+        const int left = o->ctx - t.pos, most = left < o->slack ? left : o->slack;
+        if (dice < 60 && left > 0) {
+            twin_run(&t, &rng, 1 + (int)test_below(&rng, (uint32_t)most), dice < 5);
+        } else if (dice < 80) {
+            twin_snapshot(&t);
+        } else if (dice < 97) {
+            twin_rewind(&t, t.pos - (int)test_below(&rng, 2 * (uint32_t)o->slack + 2));
+        } else {
+            twin_rewind(&t, (int)test_below(&rng, (uint32_t)o->ctx + 1));
+        }
+    }
+    CHECK_MSG(twin_holds(&t, &rng), "%s: step %d: %s", what, i, t.why);
+    twin_close(&t);
+}
+
+static void test_walks(void)
+{
+    static const struct {
+        const char *layers;
+        int window, ctx, slack, n_snapshot;
+        const char *why;
+    } rows[] = {
+        { "FF", 0, 50, 7, 2, "full attention" },
+        { "WF", 6, 90, 4, 3, "rings that turn often" },
+        { "WFW", 5, 90, 9, 1, "slack longer than the window" },
+        { "WF", 8, 90, 1, 0, "one token at a time, no snapshots" },
+        { "WF", 1, 60, 3, 2, "a window of the token alone" },
+        { "WF", 2, 60, 2, 2, "a window of two" },
+        { "WF", 40, 50, 10, 2, "a ring as long as the context" },
+        { "WF", 40, 51, 10, 2, "a ring one row shorter" },
+        { "WF", 60, 50, 10, 2, "a window longer than the context" },
+        { "DDFM", 0, 70, 6, 3, "recurrent and full" },
+        { "DWF", 7, 80, 5, 2, "all three" },
+        { "D", 0, 40, 5, 2, "no attention" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        model *m = twin_model(rows[i].layers, 2, 32, rows[i].window);
+        for (int type = KV_F32; type <= KV_Q8_0; type++) {
+            const state_options o = { rows[i].ctx, rows[i].slack, (kv_type)type,
+                                      rows[i].n_snapshot };
+            char what[128];
+            test_path(what, sizeof what, "%s, %s", rows[i].why, kv_type_name((kv_type)type));
+            walk(m, &o, 100 * i + (uint64_t)type, 250, what);
+        }
+        twin_model_free(m);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("state", argc, argv);
+    test_names();
+    test_sizes();
+    test_too_much();
+    test_refused();
+    test_no_memory();
+    test_lazy();
+    test_f16();
+    test_q8_0();
+    test_in_place();
+    test_limit();
+    test_snapshots();
+    test_walks();
+    return test_end();
+}
