@@ -1,0 +1,847 @@
+/* test_sampler.c - the sampler against a plain one that sorts everything; stop strings against a
+ * search in the whole text. */
+#include <float.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/sampler.h"
+#include "engine/text/stops.h"
+#include "loader/gguf_write.h"
+#include "tests/test.h"
+
+#define PLAIN .top_p = 1, .repeat_penalty = 1            /* nothing switched on */
+
+static sampler *make(const sampler_options *o, int n_vocab, int ctx)
+{
+    err_ctx err = { 0 };
+    sampler *s;
+    const int rc = sampler_create(&s, o, n_vocab, ctx, &err);
+    CHECK_MSG(rc == 0, "sampler_create: %s", err.msg);
+    return s;
+}
+
+/* One pick, without any allocation; -1 after an error. */
+static int32_t pick(sampler *s, const float *logits)
+{
+    int32_t id = -1;
+    mem_guard(true);
+    if (sampler_pick(&id, s, logits, NULL) < 0) id = -1;
+    mem_guard(false);
+    return id;
+}
+
+/* ---- the plain sampler ----------------------------------------------------------------------- */
+
+typedef struct draws { uint64_t s[4]; } draws;
+
+static uint64_t rotl(uint64_t x, int k) { return (x << k) | (x >> (64 - k)); }
+
+static uint64_t draws_next(draws *d)
+{
+    uint64_t *s = d->s;
+    const uint64_t result = rotl(s[1] * 5, 7) * 9, t = s[1] << 17;
+    s[2] ^= s[0]; s[3] ^= s[1]; s[1] ^= s[2]; s[0] ^= s[3]; s[2] ^= t; s[3] = rotl(s[3], 45);
+    return result;
+}
+
+static draws draws_from(uint64_t seed)
+{
+    draws d;
+    for (int i = 0; i < 4; i++) {
+        uint64_t z = (seed += 0x9e3779b97f4a7c15);
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+        d.s[i] = z ^ (z >> 31);
+    }
+    return d;
+}
+
+/* Published outputs of both generators. */
+static void test_draws(void)
+{
+    draws d = { { 1, 2, 3, 4 } };
+    const uint64_t want[] = { 11520, 0, 1509978240, 1215971899390074240 };
+    for (int i = 0; i < 4; i++) CHECK(draws_next(&d) == want[i]);
+    CHECK(draws_from(0).s[0] == 0xE220A8397B1DCDAF);
+}
+
+typedef struct item { double logit, weight; int32_t id; } item;
+
+static int by_logit(const void *a, const void *b)
+{
+    const item *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
+    return x->id < y->id ? -1 : 1;
+}
+
+/* Sorts all tokens and truncates one step after the other. Fills items with what is left and
+ * returns how many; *mass is the sum of their weights. */
+static int survivors(item *items, double *mass, const sampler_options *o, const float *logits,
+                     int n, const int32_t *past, int n_past)
+{
+    int m = 0;
+    double sum = 0;
+
+    for (int i = 0; i < n; i++) {
+        float x = logits[i];
+        int count = 0;
+        for (int k = 0; k < o->n_bias; k++) if (o->biases[k].id == i) x += o->biases[k].bias;
+        if (isnan(x) || x == -INFINITY) continue;
+        for (int k = 0; k < n_past; k++)
+            count += past[k] == i && (o->penalty_window < 0 || k >= n_past - o->penalty_window);
+        if (count) {
+            double y = x;
+            y = y > 0 ? y / o->repeat_penalty : y * o->repeat_penalty;
+            x = (float)(y - (o->presence_penalty + count * o->frequency_penalty));
+        }
+        items[m++] = (item){ .logit = x, .id = i };
+    }
+    qsort(items, (size_t)m, sizeof *items, by_logit);
+    for (int i = 0; i < m; i++)
+        items[i].weight = exp((items[i].logit - items[0].logit) / o->temperature);
+    if (o->top_k > 0 && m > o->top_k) m = o->top_k;
+    for (int i = 0; i < m; i++) sum += items[i].weight;
+    if (o->top_p < 1) {
+        double part = 0;
+        for (int i = 0; i < m; i++)
+            if ((part += items[i].weight) >= o->top_p * sum) m = i + 1;
+    }
+    while (m > 1 && items[m - 1].weight < o->min_p * items[0].weight) m--;
+    *mass = 0;
+    for (int i = 0; i < m; i++) *mass += items[i].weight;
+    return m;
+}
+
+static int32_t plain_pick(item *items, draws *d, const sampler_options *o, const float *logits,
+                          int n, const int32_t *past, int n_past)
+{
+    double mass, sum = 0;
+    sampler_options hot = *o;
+    if (o->temperature < 1e-5) hot.temperature = 1;
+    const int m = survivors(items, &mass, &hot, logits, n, past, n_past);
+    if (o->temperature < 1e-5) return items[0].id;
+    const double u = ((double)(draws_next(d) >> 11) + 1) / 9007199254740992.0;
+    for (int i = 0; i < m; i++)
+        if ((sum += items[i].weight) >= u * mass) return items[i].id;
+    return items[m - 1].id;
+}
+
+/* ---- every option against the plain sampler -------------------------------------------------- */
+
+static const logit_bias some_biases[] = {
+    { 0, 1.5f }, { 5, -INFINITY }, { 2, -3.0f }, { 2, 0.5f }, { 6, 10000.0f }, { 6, -10000.0f },
+};
+
+static const struct { sampler_options o; const char *why; } settings[] = {
+    { { .temperature = 0, PLAIN }, "greedy" },
+    { { .temperature = 1e-6, PLAIN }, "so cold that it is greedy" },
+    { { .temperature = 1e-5, PLAIN }, "coldest that draws" },
+    { { .temperature = 1, PLAIN }, "temperature alone" },
+    { { .temperature = 100, PLAIN }, "hottest" },
+    { { .temperature = 1, .top_k = 1, PLAIN }, "top-k 1" },
+    { { .temperature = 0.7, .top_k = 20, PLAIN }, "top-k" },
+    { { .temperature = 3, .top_k = 65, PLAIN }, "top-k beyond one block" },
+    { { .temperature = 2, .top_k = 700, PLAIN }, "top-k that needs every block" },
+    { { .temperature = 2, .top_k = INT_MAX, PLAIN }, "top-k beyond any vocabulary" },
+    { { .temperature = 1, .top_p = 0.9, .repeat_penalty = 1 }, "top-p" },
+    { { .temperature = 4, .top_p = 0.999, .repeat_penalty = 1 }, "top-p far down the order" },
+    { { .temperature = 1, .top_p = 1e-300, .repeat_penalty = 1 }, "smallest top-p: one token" },
+    { { .temperature = 1, .top_p = 0.5, .repeat_penalty = 1 }, "top-p met exactly among equals" },
+    { { .temperature = 1, .min_p = 0.05, PLAIN }, "min-p" },
+    { { .temperature = 1, .min_p = 1, PLAIN }, "min-p 1: the largest and its equals" },
+    { { .temperature = 20, .min_p = 0.3, PLAIN }, "min-p that keeps many" },
+    { { .temperature = 0.8, .top_k = 50, .top_p = 0.8, .min_p = 0.02, .repeat_penalty = 1 },
+      "all three; top-p over what top-k left" },
+    { { .temperature = 1, .repeat_penalty = 1.3, .top_p = 0.95, .penalty_window = 64 }, "repeat" },
+    { { .temperature = 1, .repeat_penalty = 0.5, .top_p = 1, .penalty_window = -1 },
+      "repeat below 1 encourages; all the past" },
+    { { .temperature = 0, .presence_penalty = 2, PLAIN, .penalty_window = 3 },
+      "presence, short window" },
+    { { .temperature = 0.5, .frequency_penalty = 0.7, PLAIN, .penalty_window = -1 }, "frequency" },
+    { { .temperature = 0.5, .frequency_penalty = -2, .presence_penalty = -1, PLAIN,
+        .penalty_window = 10 }, "negative ones encourage" },
+    { { .temperature = 0.9, .top_k = 40, .top_p = 0.95, .min_p = 0.01, .repeat_penalty = 1.1,
+        .presence_penalty = 0.3, .frequency_penalty = 0.2, .penalty_window = 17 }, "everything" },
+    { { .temperature = 1, .repeat_penalty = 2, .top_p = 1, .penalty_window = 0 }, "window 0: off" },
+};
+
+typedef enum terrain { SMOOTH, TIES, FLAT, STEEP, HOLES, ZEROS, N_TERRAIN } terrain;
+
+static void make_logits(float *x, int n, terrain kind, test_rng *r)
+{
+    for (int i = 0; i < n; i++) {
+        double sum = -6;                 /* nearly normal */
+        for (int k = 0; k < 12; k++) sum += (double)test_below(r, 1u << 24) / (1 << 24);
+        x[i] = (float)(3 * sum);
+        if (kind == TIES) x[i] = roundf(x[i]);
+        if (kind == FLAT) x[i] = -2.5f;
+        if (kind == STEEP) x[i] *= 1e36f;
+        if (kind == HOLES && i % 3 != 1) x[i] = i % 2 ? NAN : -INFINITY;
+        if (kind == ZEROS) x[i] = i % 3 == 1 ? 0.0f : -0.0f;
+    }
+    if (kind == HOLES && n < 2) x[0] = 1;
+}
+
+static void compare(const sampler_options *setting, terrain kind, int n, int n_pick, bool biased,
+                    const char *why)
+{
+    enum { N_PAST = 40 };
+    test_rng r = { (uint64_t)n * 31 + kind };
+    sampler_options o = *setting;
+    float *x = mem_array((size_t)n, sizeof *x), *before = mem_array((size_t)n, sizeof *x);
+    item *items = mem_array((size_t)n, sizeof *items);
+    int32_t past[N_PAST], want = 0, got = 0;
+    int n_past = 0, i;
+
+    o.seed = test_rand(&r);
+    if (biased) {
+        o.biases = some_biases;
+        o.n_bias = ARRAY_LEN(some_biases);
+    }
+    sampler *s = make(&o, n, 4096);
+    draws d = draws_from(o.seed);
+    make_logits(x, n, kind, &r);
+    memcpy(before, x, (size_t)n * sizeof *x);
+    for (i = 0; i < n_pick; i++) {
+        want = plain_pick(items, &d, &o, x, n, past, n_past);
+        got = pick(s, x);
+        if (got != want) break;
+        if (n_past < N_PAST) {
+            past[n_past++] = i % 2 ? (int32_t)test_below(&r, (uint32_t)n) : got;
+            sampler_accept(s, past[n_past - 1]);
+        }
+    }
+    CHECK_MSG(i == n_pick, "%s, logits %d, %d tokens%s: pick %d is %d, expected %d", why, kind, n,
+              biased ? ", biases" : "", i, got, want);
+    CHECK(memcmp(before, x, (size_t)n * sizeof *x) == 0);
+    sampler_free(s);
+    mem_free(x);
+    mem_free(before);
+    mem_free(items);
+}
+
+static void test_settings(void)
+{
+    static const int sizes[] = { 1, 2, 7, 63, 64, 65, 200, 1000 };
+    for (size_t k = 0; k < ARRAY_LEN(settings); k++) {
+        for (size_t n = 0; n < ARRAY_LEN(sizes); n++)
+            for (terrain t = 0; t < N_TERRAIN; t++) {
+                const int n_pick = sizes[n] < 100 ? 60 : 15;
+                compare(&settings[k].o, t, sizes[n], n_pick, false, settings[k].why);
+                if (sizes[n] >= 7 && t < FLAT)
+                    compare(&settings[k].o, t, sizes[n], n_pick, true, settings[k].why);
+            }
+        /* enough blocks for every way in which the order grows */
+        compare(&settings[k].o, k % 2 ? SMOOTH : TIES, 40000, 3, false, settings[k].why);
+    }
+}
+
+/* ---- distribution, repeatability ------------------------------------------------------------- */
+
+static void check_frequencies(const sampler_options *o, const float *x, int n, double limit,
+                              const char *why)
+{
+    enum { N_DRAW = 200000 };
+    item items[40];
+    int seen[40] = { 0 };
+    double mass, chi2 = 0;
+    sampler *s = make(o, n, 0);
+    const int m = survivors(items, &mass, o, x, n, NULL, 0);
+    int inside = 0;
+
+    for (int i = 0; i < N_DRAW; i++) seen[pick(s, x)]++;
+    for (int i = 0; i < m; i++) {
+        const double expected = N_DRAW * items[i].weight / mass;
+        const double off = seen[items[i].id] - expected;
+        chi2 += off * off / expected;
+        inside += seen[items[i].id];
+    }
+    CHECK_MSG(inside == N_DRAW, "%s: %d draws of cut tokens", why, N_DRAW - inside);
+    CHECK_MSG(chi2 < limit, "%s: chi-square %.1f with %d tokens", why, chi2, m);
+    sampler_free(s);
+}
+
+static void test_frequencies(void)
+{
+    float x[40];
+    test_rng r = { 5 };
+    for (int i = 0; i < 40; i++) x[i] = (float)test_below(&r, 3000) / 1000 - 1;
+    /* Limits: one in a thousand exceeds them, for m - 1 degrees of freedom */
+    check_frequencies(&(sampler_options){ .temperature = 1, PLAIN, .seed = 1 }, x, 40, 72.1,
+                      "all");
+    check_frequencies(&(sampler_options){ .temperature = 0.8, .top_k = 25, .top_p = 0.9,
+                                          .repeat_penalty = 1, .seed = 2 }, x, 40, 37.7, "cut");
+}
+
+/* Weights to eleven digits: of two tokens top-p keeps one if it is a trifle below the first one's
+ * share, both if it is a trifle above. */
+static void test_weights(void)
+{
+    int n_wrong = 0;
+    for (int i = 1; i <= 700; i++) {
+        const float x[2] = { 3, 3 - (float)i / 350 };
+        const double share = 1 / (1 + exp(((double)x[1] - 3) / 0.9));
+        for (int above = 0; above < 2; above++) {
+            const sampler_options o = { .temperature = 0.9, .repeat_penalty = 1,
+                                        .top_p = share * (above ? 1 + 3e-11 : 1 - 3e-11) };
+            sampler *s = make(&o, 2, 0);
+            int n_second = 0;
+            for (int k = 0; k < 100; k++) n_second += pick(s, x) == 1;
+            n_wrong += (n_second > 0) != above;
+            sampler_free(s);
+        }
+    }
+    CHECK_MSG(n_wrong == 0, "%d of 1400", n_wrong);
+}
+
+/* What this sampler drew when it was written: a change here is a change for every user's seed. */
+static const int32_t snap_ids[] = {
+    2073, 2363, 2846, 1690, 2558, 1834, 1641, 2461, 2075, 2460, 966, 772,
+};
+static const int32_t snap_all_ids[] = {
+    1547, 1742, 579, 1979, 392, 2835, 1256, 775, 877, 1651, 97, 386,
+};
+
+static void test_repeatable(void)
+{
+    enum { N = 3000 };
+    static float x[N];
+    sampler_options o = { .temperature = 0.9, .top_k = 200, .top_p = 0.98, .min_p = 0.001,
+                          .repeat_penalty = 1.1, .penalty_window = 8, .seed = 42 };
+    int32_t first[64];
+
+    for (int i = 0; i < N; i++) x[i] = (float)((i * 7919) % 4001) / 400;
+    sampler *s = make(&o, N, 100), *all = make(&(sampler_options){ .temperature = 1, PLAIN }, N, 0);
+    for (int i = 0; i < 64; i++) {
+        first[i] = pick(s, x);
+        sampler_accept(s, first[i]);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(snap_ids); i++)
+        CHECK_MSG(first[i] == snap_ids[i], "draw %zu: %d", i, first[i]);
+    for (size_t i = 0; i < ARRAY_LEN(snap_all_ids); i++) {
+        const int32_t id = pick(all, x);
+        CHECK_MSG(id == snap_all_ids[i], "draw %zu of all: %d", i, id);
+    }
+    sampler_free(all);
+
+    sampler_reset(s, 42);
+    bool same = true;
+    for (int i = 0; i < 64; i++) {
+        const int32_t id = pick(s, x);
+        sampler_accept(s, id);
+        same = same && id == first[i];
+    }
+    CHECK_MSG(same, "reset: other tokens");
+    sampler_reset(s, 43);
+    int n_same = 0;
+    for (int i = 0; i < 64; i++) n_same += pick(s, x) == first[i];
+    CHECK_MSG(n_same < 32, "another seed: %d of 64 the same", n_same);
+    sampler_free(s);
+}
+
+/* ---- numbers by hand ------------------------------------------------------------------------- */
+
+/* Four tokens, greedy: which is the largest tells what became of the logits. */
+static const struct {
+    sampler_options o;
+    float x[4];
+    int32_t past[6];                     /* -1 ends */
+    int32_t want;
+    const char *why;
+} by_hand[] = {
+    { { .repeat_penalty = 2, .top_p = 1, .penalty_window = 64 }, { 4, 1.9f, 2.1f, 0 }, { 0, -1 }, 2,
+      "4 / 2 is below 2.1" },
+    { { .repeat_penalty = 2, .top_p = 1, .penalty_window = 64 }, { 4, 1.9f, 0, 0 }, { 0, 0, -1 }, 0,
+      "4 / 2 is above 1.9; divided once, however often it came" },
+    { { .repeat_penalty = 2, .top_p = 1, .penalty_window = 64 }, { -1, -1.9f, -9, -9 }, { 0, -1 },
+      1, "-1 * 2 is below -1.9" },
+    { { .presence_penalty = 1, PLAIN, .penalty_window = 64 }, { 3, 2.1f, 0, 0 }, { 0, 0, 0, -1 }, 1,
+      "3 - 1 is below 2.1" },
+    { { .presence_penalty = 1, PLAIN, .penalty_window = 64 }, { 3, 1.9f, 0, 0 }, { 0, 0, 0, -1 }, 0,
+      "subtracted once" },
+    { { .frequency_penalty = 0.5, PLAIN, .penalty_window = 64 }, { 3, 1.6f, 0, 0 }, { 0, 0, 0, -1 },
+      1, "3 - 3 * 0.5 is below 1.6" },
+    { { .frequency_penalty = 0.5, PLAIN, .penalty_window = 64 }, { 3, 1.6f, 0, 0 }, { 0, 0, -1 }, 0,
+      "3 - 2 * 0.5 is above" },
+    { { .frequency_penalty = 0.5, PLAIN, .penalty_window = 2 }, { 3, 1.6f, 0, 0 }, { 0, 0, 0, -1 },
+      0, "the window holds two of three" },
+    { { .frequency_penalty = 2, PLAIN, .penalty_window = 2 }, { 3, 2.5f, 0, 0 }, { 0, 2, 3, -1 }, 0,
+      "out of the window: forgotten" },
+    { { .repeat_penalty = 2, .presence_penalty = 1, .frequency_penalty = 0.5, .top_p = 1,
+        .penalty_window = -1 }, { 8, 2.1f, 1.9f, 0 }, { 0, 0, -1 }, 1, "8 / 2 - 1 - 2 * 0.5 = 2" },
+    { { .repeat_penalty = 1e-30, .top_p = 1, .penalty_window = -1 }, { 3e38f, 3.1e38f, 0, 0 },
+      { 0, -1 }, 0, "a penalty never makes Inf" },
+    { { .repeat_penalty = 10, .top_p = 1, .penalty_window = -1 }, { -3e38f, NAN, NAN, NAN },
+      { 0, -1 }, 0, "nor bans" },
+    { { .frequency_penalty = 2, PLAIN, .penalty_window = -1 }, { 3, 2.5f, 0, 0 }, { -7, 4, -1 }, 0,
+      "ids outside the vocabulary" },
+    { { PLAIN }, { 1, 7, 7, 7 }, { -1 }, 1, "equal: the lower id" },
+    { { PLAIN }, { -0.0f, 0.0f, -1, -1 }, { -1 }, 0, "-0 and 0 are equal" },
+    { { .temperature = 1, .top_k = 1, .top_p = 1, .repeat_penalty = 0.1, .penalty_window = -1 },
+      { -1e-45f, 0, -1, -1 }, { 0, -1 }, 0, "also where a penalty makes -0" },
+    { { PLAIN }, { NAN, -INFINITY, -FLT_MAX, NAN }, { -1 }, 2, "NaN is banned" },
+    { { .temperature = 1e-5, PLAIN }, { -FLT_MAX, 1, FLT_MAX, 2 }, { -1 }, 2, "no overflow" },
+};
+
+static void test_by_hand(void)
+{
+    for (size_t i = 0; i < ARRAY_LEN(by_hand); i++) {
+        sampler *s = make(&by_hand[i].o, 4, 6);
+        for (int k = 0; k < 6 && by_hand[i].past[k] != -1; k++)
+            sampler_accept(s, by_hand[i].past[k]);
+        const int32_t id = pick(s, by_hand[i].x);
+        CHECK_MSG(id == by_hand[i].want, "%s: %d, expected %d", by_hand[i].why, id,
+                  by_hand[i].want);
+        sampler_free(s);
+    }
+}
+
+static void test_context_window(void)
+{
+    const float x[4] = { 3, 2.9f, 0, 0 };
+    const sampler_options o = { .frequency_penalty = 2, PLAIN, .penalty_window = -1 };
+    sampler *s = make(&o, 4, 2);
+    sampler_accept(s, 0);
+    sampler_accept(s, 2);
+    CHECK_MSG(pick(s, x) == 1, "two tokens back is within a context of 2");
+    sampler_accept(s, 3);
+    CHECK_MSG(pick(s, x) == 0, "three are not");
+    sampler_free(s);
+}
+
+static void test_bans(void)
+{
+    const logit_bias biases[] = { { 1, 5 }, { 3, -INFINITY } };
+    const float x[4] = { 1, 2, 3, 9 };
+    sampler_options o = { PLAIN, .biases = biases, .n_bias = 2 };
+    err_ctx err;
+    int32_t id = -5;
+    sampler *s = make(&o, 4, 0);
+
+    CHECK(pick(s, x) == 1);
+    sampler_ban(s, 1);
+    sampler_ban(s, -1);
+    sampler_ban(s, 4);
+    CHECK(pick(s, x) == 2);
+    sampler_reset(s, 0);
+    CHECK_MSG(pick(s, x) == 2, "bans survive a reset");
+    sampler_ban(s, 0);
+    sampler_ban(s, 2);
+    CHECK(sampler_pick(&id, s, x, &err) == ERR_RANGE && id == -5);
+    CHECK_MSG(!strcmp(err.msg, "all 4 tokens with a logit are banned"), "%s", err.msg);
+    sampler_free(s);
+}
+
+static const struct { float x[4]; const char *msg, *why; } not_numbers[] = {
+    { { NAN, NAN, NAN, NAN }, "logits are not numbers", "all NaN" },
+    { { NAN, -INFINITY, NAN, -INFINITY }, "logits are not numbers", "none finite" },
+    { { 1, 2, INFINITY, NAN }, "logits are not numbers: token 2 has +Inf", "overflow" },
+    { { 1, 2, NAN, INFINITY }, NULL, "overflow of a banned token" },
+};
+
+static void test_not_numbers(void)
+{
+    const double temperatures[] = { 0, 1 };
+    for (size_t i = 0; i < ARRAY_LEN(not_numbers); i++)
+        for (size_t t = 0; t < ARRAY_LEN(temperatures); t++) {
+            err_ctx err = { 0 };
+            int32_t id = -1;
+            sampler *s = make(&(sampler_options){ .temperature = temperatures[t], PLAIN }, 4, 0);
+            sampler_ban(s, 3);
+            const int rc = sampler_pick(&id, s, not_numbers[i].x, &err);
+            if (not_numbers[i].msg)
+                CHECK_MSG(rc == ERR_FORMAT && !strcmp(err.msg, not_numbers[i].msg), "%s: %d %s",
+                          not_numbers[i].why, rc, err.msg);
+            else
+                CHECK_MSG(rc == 0 && (id == 0 || id == 1), "%s: %d", not_numbers[i].why, id);
+            sampler_free(s);
+        }
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static const logit_bias bias_id = { 100, 1 }, bias_low = { -1, 1 }, bias_nan = { 3, NAN },
+                        bias_inf = { 3, INFINITY }, bias_large = { 3, 10001 },
+                        bias_edge = { 99, -10000 };
+
+static const struct { sampler_options o; const char *msg; } checks[] = {
+    { { PLAIN }, NULL },
+    { { .temperature = 100, .top_k = INT_MAX, .top_p = 1e-9, .min_p = 1, .repeat_penalty = 10,
+        .presence_penalty = 2, .frequency_penalty = -2, .penalty_window = -1 }, NULL },
+    { { PLAIN, .biases = &bias_edge, .n_bias = 1 }, NULL },
+    { { .temperature = -0.1, PLAIN }, "temperature -0.1 is not within [0, 100]" },
+    { { .temperature = 101, PLAIN }, "temperature 101 is not within [0, 100]" },
+    { { .temperature = INFINITY, PLAIN }, "temperature inf is not within [0, 100]" },
+    { { .temperature = NAN, PLAIN }, "temperature nan is not within [0, 100]" },
+    { { .top_k = -1, PLAIN }, "top-k -1 is not 0 or more" },
+    { { .top_p = 1.5, .repeat_penalty = 1 }, "top-p 1.5 is not within (0, 1]" },
+    { { .top_p = 0, .repeat_penalty = 1 }, "top-p 0 is not within (0, 1]" },
+    { { .top_p = NAN, .repeat_penalty = 1 }, "top-p nan is not within (0, 1]" },
+    { { .min_p = -1, PLAIN }, "min-p -1 is not within [0, 1]" },
+    { { .min_p = NAN, PLAIN }, "min-p nan is not within [0, 1]" },
+    { { .top_p = 1, .repeat_penalty = 0 }, "repeat penalty 0 is not within (0, 10]" },
+    { { .top_p = 1, .repeat_penalty = NAN }, "repeat penalty nan is not within (0, 10]" },
+    { { PLAIN, .presence_penalty = 2.5 }, "presence penalty 2.5 is not within [-2, 2]" },
+    { { PLAIN, .presence_penalty = NAN }, "presence penalty nan is not within [-2, 2]" },
+    { { PLAIN, .frequency_penalty = -3 }, "frequency penalty -3 is not within [-2, 2]" },
+    { { PLAIN, .frequency_penalty = NAN }, "frequency penalty nan is not within [-2, 2]" },
+    { { PLAIN, .penalty_window = -2 }, "penalty window -2 is not -1 or more" },
+    { { PLAIN, .n_bias = -1 }, "-1 logit biases" },
+    { { PLAIN, .n_bias = 1 }, "1 logit biases" },
+    { { PLAIN, .biases = &bias_id, .n_bias = 1 },
+      "logit bias of token 100: the vocabulary has 100 tokens" },
+    { { PLAIN, .biases = &bias_low, .n_bias = 1 },
+      "logit bias of token -1: the vocabulary has 100 tokens" },
+    { { PLAIN, .biases = &bias_nan, .n_bias = 1 },
+      "logit bias nan of token 3 is not within [-10000, 10000] or -inf" },
+    { { PLAIN, .biases = &bias_inf, .n_bias = 1 },
+      "logit bias inf of token 3 is not within [-10000, 10000] or -inf" },
+    { { PLAIN, .biases = &bias_large, .n_bias = 1 },
+      "logit bias 10001 of token 3 is not within [-10000, 10000] or -inf" },
+};
+
+static void test_checks(void)
+{
+    for (size_t i = 0; i < ARRAY_LEN(checks); i++) {
+        err_ctx err = { 0 };
+        sampler *s;
+        const int want = checks[i].msg ? ERR_RANGE : 0;
+        const int rc = sampler_check(&checks[i].o, 100, &err);
+        CHECK_MSG(rc == want && !strcmp(err.msg, checks[i].msg ? checks[i].msg : ""),
+                  "row %zu: %d '%s'", i, rc, err.msg);
+        CHECK(sampler_create(&s, &checks[i].o, 100, 10, NULL) == want && !s == (want != 0));
+        sampler_free(s);
+    }
+    sampler *s;
+    CHECK(sampler_create(&s, &(sampler_options){ PLAIN }, 0, 1, NULL) == ERR_RANGE && !s);
+    CHECK(sampler_create(&s, &(sampler_options){ PLAIN }, INT_MAX, 1, NULL) == ERR_RANGE && !s);
+    CHECK(sampler_create(&s, &(sampler_options){ PLAIN }, 1, -1, NULL) == ERR_RANGE && !s);
+    sampler_free(NULL);
+}
+
+#define KEY(name) "general.sampling." name
+#define REFUSED { .seed = 0 }
+static const struct {
+    const char *key;                     /* NULL: none */
+    char type;                           /* f, i or s */
+    double value;
+    sampler_options want;                /* of qwen3next, if msg is NULL */
+    const char *msg;
+} files[] = {
+    { NULL, 0, 0, { 0.7, 20, 0.8, 0, 1, 0, 0, 64, 0, NULL, 0 }, NULL },
+    { KEY("temp"), 'f', 0.25, { 0.25, 20, 0.8, 0, 1, 0, 0, 64, 0, NULL, 0 }, NULL },
+    { KEY("temp"), 'i', 0, { 0, 20, 0.8, 0, 1, 0, 0, 64, 0, NULL, 0 }, NULL },
+    { KEY("top_k"), 'i', 40, { 0.7, 40, 0.8, 0, 1, 0, 0, 64, 0, NULL, 0 }, NULL },
+    { KEY("top_k"), 'i', -1, { 0.7, 0, 0.8, 0, 1, 0, 0, 64, 0, NULL, 0 }, NULL },
+    { KEY("top_p"), 'f', 0.5, { 0.7, 20, 0.5, 0, 1, 0, 0, 64, 0, NULL, 0 }, NULL },
+    { KEY("min_p"), 'f', 0.125, { 0.7, 20, 0.8, 0.125, 1, 0, 0, 64, 0, NULL, 0 }, NULL },
+    { KEY("penalty_repeat"), 'f', 1.5, { 0.7, 20, 0.8, 0, 1.5, 0, 0, 64, 0, NULL, 0 }, NULL },
+    { KEY("penalty_last_n"), 'i', -1, { 0.7, 20, 0.8, 0, 1, 0, 0, -1, 0, NULL, 0 }, NULL },
+    { KEY("temp"), 'f', -1, REFUSED,
+      "key general.sampling.temp: temperature -1 is not within [0, 100]" },
+    { KEY("top_p"), 'f', 0, REFUSED, "key general.sampling.top_p: top-p 0 is not within (0, 1]" },
+    { KEY("top_p"), 'f', 1.5, REFUSED,
+      "key general.sampling.top_p: top-p 1.5 is not within (0, 1]" },
+    { KEY("min_p"), 'f', NAN, REFUSED, "general.sampling.min_p" },
+    { KEY("top_k"), 'i', -2, REFUSED, "key general.sampling.top_k: top-k -2 is not 0 or more" },
+    { KEY("top_k"), 'f', 40, REFUSED, "key general.sampling.top_k is f32, expected an integer" },
+    { KEY("temp"), 's', 0, REFUSED, "key general.sampling.temp is string, expected a number" },
+    { KEY("penalty_repeat"), 'f', 0, REFUSED,
+      "key general.sampling.penalty_repeat: repeat penalty 0 is not within (0, 10]" },
+    { KEY("penalty_last_n"), 'i', -2, REFUSED,
+      "key general.sampling.penalty_last_n: penalty window -2 is not -1 or more" },
+};
+
+static bool same_options(const sampler_options *a, const sampler_options *b)
+{
+    return a->temperature == b->temperature && a->top_k == b->top_k && a->top_p == b->top_p &&
+           a->min_p == b->min_p && a->repeat_penalty == b->repeat_penalty &&
+           a->presence_penalty == b->presence_penalty &&
+           a->frequency_penalty == b->frequency_penalty &&
+           a->penalty_window == b->penalty_window && a->seed == b->seed &&
+           a->biases == b->biases && a->n_bias == b->n_bias;
+}
+
+static void test_defaults(void)
+{
+    const sampler_options gptoss = { 1, 0, 1, 0, 1, 0, 0, 64, 0, NULL, 0 };
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        gguf_writer *w = gguf_writer_create();
+        const uint8_t *head;
+        size_t bytes;
+        gguf *g = NULL;
+        err_ctx err = { 0 };
+        sampler_options o;
+
+        gguf_write_str(w, "general.architecture", str_from("qwen3next"));
+        if (files[i].type == 'f') gguf_write_f32(w, files[i].key, (float)files[i].value);
+        if (files[i].type == 'i') gguf_write_i32(w, files[i].key, (int32_t)files[i].value);
+        if (files[i].type == 's') gguf_write_str(w, files[i].key, str_from("warm"));
+        CHECK(gguf_write_head(w, &head, &bytes, &err) == 0 &&
+              gguf_open_memory(&g, head, bytes, &err) == 0);
+        model m = { .file = g, .hp.arch = ARCH_QWEN3NEXT };
+        const int rc = sampler_defaults(&o, &m, &err);
+        if (files[i].msg)
+            CHECK_MSG(rc < 0 && strstr(err.msg, files[i].msg), "row %zu: %d '%s'", i, rc, err.msg);
+        else
+            CHECK_MSG(rc == 0 && same_options(&o, &files[i].want) &&
+                      sampler_check(&o, 10, &err) == 0, "row %zu: %d '%s'", i, rc, err.msg);
+        m.hp.arch = ARCH_GPTOSS;
+        if (!files[i].key) CHECK(sampler_defaults(&o, &m, &err) == 0 && same_options(&o, &gptoss));
+        gguf_close(g);
+        gguf_writer_free(w);
+    }
+}
+
+static void test_memory(void)
+{
+    const char *const strings[] = { "a", "bc" };
+    const sampler_options o = { .temperature = 1, .top_p = 1, .repeat_penalty = 1.1,
+                                .penalty_window = 64 };
+    err_ctx err;
+    sampler *s = NULL;
+    stops *t = NULL;
+    int n = 0, rc;
+
+    do {
+        mem_fail_after(++n);
+        rc = sampler_create(&s, &o, 1000, 100, &err);
+        mem_fail_after(0);
+        CHECK(rc == 0 ? s != NULL : rc == ERR_NOMEM && !s);
+    } while (rc < 0 && n < 50);
+    CHECK_MSG(n == 12, "%d allocations", n - 1);
+    sampler_free(s);
+    n = 0;
+    do {
+        mem_fail_after(++n);
+        rc = stops_create(&t, strings, 2, &err);
+        mem_fail_after(0);
+        CHECK(rc == 0 ? t != NULL : rc == ERR_NOMEM && !t);
+    } while (rc < 0 && n < 50);
+    CHECK_MSG(n == 5, "%d allocations", n - 1);
+    stops_free(t);
+    stops_free(NULL);
+}
+
+/* ---- stop strings ---------------------------------------------------------------------------- */
+
+typedef struct shown { char text[20000]; size_t len; int n_call; int answer; } shown;
+
+static int show(void *ctx, str_view text)
+{
+    shown *s = ctx;
+    s->n_call++;
+    if (text.len == 0 || text.len > sizeof s->text - s->len) return -99;
+    memcpy(s->text + s->len, text.ptr, text.len);
+    s->len += text.len;
+    return s->answer;
+}
+
+/* How much of the n bytes must have passed: up to the first place where a stop string is (*found),
+ * or may still come if more text follows. */
+static size_t plain_search(bool *found, const char *text, size_t n, const char *const *strings,
+                           int n_string, bool more)
+{
+    *found = false;
+    for (size_t at = 0; at < n; at++)
+        for (int pass = 0; pass < 2; pass++)             /* whole ones first */
+            for (int k = 0; k < n_string; k++) {
+                const size_t len = strlen(strings[k]), left = n - at;
+                if (pass == 0 && len <= left && !memcmp(text + at, strings[k], len)) {
+                    *found = true;
+                    return at;
+                }
+                if (pass == 1 && more && len > left && !memcmp(text + at, strings[k], left))
+                    return at;
+            }
+    return n;
+}
+
+/* Pushes text cut behind each byte i with bit i of cuts set, and looks after each push. */
+static bool stream_is_right(const char *const *strings, int n_string, const char *text, size_t n,
+                            uint64_t cuts, stops *s, shown *out)
+{
+    bool found = false;
+    size_t want, from = 0;
+    int rc = 0;
+
+    stops_reset(s);
+    out->len = 0;
+    mem_guard(true);
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        if (i + 1 < n && !(cuts >> (i % 64) & 1)) continue;
+        rc = stops_push(s, (str_view){ text + from, i + 1 - from }, show, out);
+        from = i + 1;
+        want = plain_search(&found, text, from, strings, n_string, true);
+        if (rc != found || out->len != want) break;
+    }
+    if (rc == 0) {
+        rc = stops_end(s, show, out);
+        want = plain_search(&found, text, n, strings, n_string, false);
+    } else {
+        want = plain_search(&found, text, from, strings, n_string, true);
+    }
+    mem_guard(false);
+    return rc == found && out->len == want && !memcmp(out->text, text, want);
+}
+
+static const struct { const char *strings[4]; const char *text; const char *why; } streams[] = {
+    { { "aab" }, "aaab", "a match that begins inside a failed one" },
+    { { "aab" }, "aaaaaac", "never complete" },
+    { { "abab", "ba" }, "xababx", "the longer starts earlier" },
+    { { "abcd", "bc" }, "abcdx", "the shorter ends first, the longer starts first" },
+    { { "abcd", "bc" }, "abcx", "the shorter waited for the longer in vain" },
+    { { "abcd", "bc" }, "abc", "the same at the end of the stream" },
+    { { "ab", "abc" }, "xabc", "one is a prefix of the other" },
+    { { "abc", "ab" }, "xabx", "the same, the longer first" },
+    { { "a" }, "a", "one byte" },
+    { { "END", "\n\n" }, "one\n\n", "usual" },
+    { { "END", "\n\n" }, "E\nEN\n", "beginnings only" },
+    { { "\xE2\x82\xAC" }, "x\xE2\x82\xE2\x82\xAC", "inside a character" },
+    { { "x", "x" }, "axb", "twice the same" },
+};
+
+static int count_strings(const char *const *strings)
+{
+    int n = 0;
+    while (n < 4 && strings[n]) n++;
+    return n;
+}
+
+static void test_streams(void)
+{
+    static shown out;
+    for (size_t i = 0; i < ARRAY_LEN(streams); i++) {
+        const int n_string = count_strings(streams[i].strings);
+        const size_t n = strlen(streams[i].text);
+        stops *s;
+        CHECK(stops_create(&s, streams[i].strings, n_string, NULL) == 0);
+        for (uint64_t cuts = 0; cuts < 1u << (n - 1); cuts++)
+            CHECK_MSG(stream_is_right(streams[i].strings, n_string, streams[i].text, n, cuts, s,
+                                      &out), "%s: cuts %x", streams[i].why, (unsigned)cuts);
+        stops_free(s);
+    }
+}
+
+static void test_random_streams(void)
+{
+    static shown out;
+    test_rng r = { 77 };
+    int n_found = 0;
+    for (int round = 0; round < 4000; round++) {
+        char texts[4][8], text[40];
+        const char *strings[4];
+        const int n_string = 1 + (int)test_below(&r, 4);
+        const uint32_t alphabet = 2 + test_below(&r, 2);
+        const size_t n = 1 + test_below(&r, sizeof text);
+        stops *s;
+        bool found, right = true;
+
+        for (int k = 0; k < n_string; k++) {
+            const uint32_t len = 1 + test_below(&r, 7);
+            for (uint32_t c = 0; c < len; c++) texts[k][c] = (char)('a' + test_below(&r, alphabet));
+            texts[k][len] = '\0';
+            strings[k] = texts[k];
+        }
+        for (size_t c = 0; c < n; c++) text[c] = (char)('a' + test_below(&r, alphabet));
+        CHECK(stops_create(&s, strings, n_string, NULL) == 0);
+        for (int k = 0; k < 8; k++) {
+            const uint64_t cuts = k == 0 ? 0 : k == 1 ? UINT64_MAX : test_rand(&r);
+            right = right && stream_is_right(strings, n_string, text, n, cuts, s, &out);
+        }
+        plain_search(&found, text, n, strings, n_string, false);
+        n_found += found;
+        CHECK_MSG(right, "round %d: '%.*s'", round, (int)n, text);
+        stops_free(s);
+    }
+    CHECK_MSG(n_found > 1000 && n_found < 3900, "%d found: proves little", n_found);
+}
+
+static void test_long_stops(void)
+{
+    static shown out;
+    static char longest[STOPS_MAX_BYTES + 2], text[12000];
+    const char *const strings[] = { longest };
+    err_ctx err;
+    stops *s;
+
+    memset(longest, 'a', STOPS_MAX_BYTES + 1);
+    CHECK(stops_create(&s, strings, 1, &err) == ERR_RANGE && !s);
+    CHECK_MSG(!strcmp(err.msg, "stop string 1 of 1 has 1025 bytes; 1024 are possible"), "%s",
+              err.msg);
+    longest[STOPS_MAX_BYTES - 1] = 'b';
+    longest[STOPS_MAX_BYTES] = '\0';
+    CHECK(stops_create(&s, strings, 1, &err) == 0);
+    memset(text, 'a', sizeof text);
+    for (uint64_t cuts = 0; cuts < 3; cuts++) {          /* whole, and in pieces of 64 */
+        text[9000] = 'b';
+        CHECK(stream_is_right(strings, 1, text, sizeof text, cuts << 62, s, &out));
+        CHECK(out.len == 9001 - STOPS_MAX_BYTES);
+        text[9000] = 'a';
+        CHECK(stream_is_right(strings, 1, text, sizeof text, cuts << 62, s, &out));
+        CHECK(out.len == sizeof text);
+    }
+    stops_free(s);
+}
+
+static void test_stops_ends(void)
+{
+    static shown out;
+    const char *const strings[] = { "stop", "" };
+    err_ctx err;
+    stops *s;
+
+    CHECK(stops_create(&s, strings, 2, &err) == ERR_RANGE && !s);
+    CHECK_MSG(!strcmp(err.msg, "stop string 2 of 2 is empty"), "%s", err.msg);
+    CHECK(stops_create(&s, strings, -1, &err) == ERR_RANGE && !s);
+
+    CHECK(stops_create(&s, NULL, 0, &err) == 0);         /* none: everything passes */
+    CHECK(stops_push(s, str_from("stop"), show, &out) == 0 && out.len == 4);
+    CHECK(stops_push(s, str_from(""), show, &out) == 0 && out.n_call == 1);
+    out.answer = -9;
+    CHECK(stops_push(s, str_from("x"), show, &out) == -9);
+    CHECK(stops_push(s, str_from("x"), show, &out) == -9 && out.n_call == 2);
+    CHECK(stops_end(s, show, &out) == -9);
+    stops_free(s);
+
+    out = (shown){ .answer = 1 };        /* only < 0 means anything */
+    CHECK(stops_create(&s, strings, 1, &err) == 0);
+    CHECK(stops_push(s, str_from("a st"), show, &out) == 0 && out.len == 2);
+    CHECK(stops_push(s, str_from("op b"), show, &out) == 1 && out.len == 2);
+    CHECK(stops_push(s, str_from("more"), show, &out) == 1 && out.len == 2);
+    CHECK(stops_end(s, show, &out) == 1 && out.len == 2 && out.n_call == 1);
+    stops_reset(s);
+    CHECK(stops_push(s, str_from("op st"), show, &out) == 0 && out.len == 5);
+    CHECK(stops_end(s, show, &out) == 0 && out.len == 7 && !memcmp(out.text, "a op st", 7));
+    stops_reset(s);
+    CHECK(stops_push(s, str_from("st"), show, &out) == 0);
+    out.answer = -4;
+    CHECK(stops_push(s, str_from("x stop"), show, &out) == -4);
+    CHECK(stops_push(s, str_from("x"), show, &out) == -4 && stops_end(s, show, &out) == -4);
+    stops_free(s);
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("sampler", argc, argv);
+    test_draws();
+    test_settings();
+    test_frequencies();
+    test_weights();
+    test_repeatable();
+    test_by_hand();
+    test_context_window();
+    test_bans();
+    test_not_numbers();
+    test_checks();
+    test_defaults();
+    test_memory();
+    test_streams();
+    test_random_streams();
+    test_long_stops();
+    test_stops_ends();
+    return test_end();
+}
