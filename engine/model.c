@@ -197,3 +197,33 @@ void model_count_bytes(model_bytes *out, const model *m)
         out->token_experts += one * (uint64_t)m->hp.n_expert_used;
     }
 }
+
+/* ---- fingerprint ----------------------------------------------------------------------------- */
+
+static void mix_in(uint64_t *h, uint64_t v)
+{
+    *h = (*h ^ v) * 0x9E3779B97F4A7C15u;
+    *h ^= *h >> 29;
+}
+
+static void print_tensor(void *ctx, const tensor *t, model_use use, int layer)
+{
+    enum { SAMPLE = 64 };
+    uint64_t *h = ctx;
+    const bool sample = use == USE_NORM || use == USE_EMBED;
+    const str_view bytes = { (const char *)t->data, t->bytes < SAMPLE ? t->bytes : SAMPLE };
+    (void)layer;
+    mix_in(h, str_hash(t->name));
+    mix_in(h, t->type);
+    mix_in(h, t->cols);
+    mix_in(h, t->rows);
+    mix_in(h, t->slabs);
+    if (sample) mix_in(h, str_hash(bytes));
+}
+
+uint64_t model_fingerprint(const model *m)
+{
+    uint64_t h = (uint64_t)m->hp.arch + 1;
+    model_visit(m, print_tensor, &h);
+    return h;
+}

@@ -84,6 +84,10 @@ void model_free(model *m);               /* NULL is fine */
 
 const char *model_arch_name(model_arch a);       /* as in general.architecture */
 
+/* A number that differs between models: from names, types and shapes of all bound tensors and some
+ * bytes of the norms and the embedding. Reads a few pages. */
+uint64_t model_fingerprint(const model *m);
+
 /* What a bound tensor is for. A companion scale counts with its weight, except of experts. */
 typedef enum model_use {
     USE_EMBED, USE_HEAD, USE_NORM, USE_ATTENTION, USE_DELTANET, USE_ROUTER, USE_SHARED,

@@ -1,7 +1,9 @@
-/* test_tiers.c - what the machine says about itself. */
+/* test_tiers.c - what the machine says about itself, and the thread team. */
 #include "tests/test.h"
 #include "tiers/machine.h"
+#include "tiers/pool.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 static const struct {
@@ -20,12 +22,72 @@ static const struct {
     { "", false, 0, 0, "empty" },
 };
 
+/* ---- pool ------------------------------------------------------------------------------------ */
+
+enum { POOL_ITEMS = 1000 };
+
+typedef struct tally {
+    int n_thread;
+    int64_t n, grain;
+    int times[POOL_ITEMS];               /* no atomics: each index belongs to one piece only */
+    _Atomic int busy[POOL_MAX_THREADS];  /* calls under way with this thread index */
+    _Atomic int wrong;
+} tally;
+
+static void count_piece(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    tally *c = ctx;
+    const bool last = end == c->n;
+    if (thread < 0 || thread >= c->n_thread || atomic_fetch_add(&c->busy[thread], 1) != 0 ||
+        begin < 0 || end > c->n || begin >= end || begin % c->grain != 0 ||
+        (!last && (end - begin) % c->grain != 0))
+        atomic_fetch_add(&c->wrong, 1);
+    for (int64_t i = begin; i < end; i++) c->times[i]++;
+    if (thread >= 0 && thread < c->n_thread) atomic_fetch_sub(&c->busy[thread], 1);
+}
+
+static void test_pool(void)
+{
+    static const int64_t sizes[] = { 0, 1, 2, 7, 31, 32, 33, 999, POOL_ITEMS };
+    static const int64_t grains[] = { 1, 3, 32, 5000 };
+    static tally c;
+    err_ctx err;
+    for (int n_thread = 1; n_thread <= 5; n_thread++) {
+        pool *p = NULL;
+        if (!CHECK(pool_create(&p, n_thread, &err) == 0)) return;
+        CHECK(pool_threads(p) == n_thread);
+        for (size_t i = 0; i < ARRAY_LEN(sizes) * ARRAY_LEN(grains); i++) {
+            memset(&c, 0, sizeof c);
+            c.n_thread = n_thread;
+            c.n = sizes[i / ARRAY_LEN(grains)];
+            c.grain = grains[i % ARRAY_LEN(grains)];
+            pool_run(p, c.n, c.grain, count_piece, &c);
+            int bad = 0;
+            for (int k = 0; k < POOL_ITEMS; k++) bad += c.times[k] != (k < c.n);
+            CHECK_MSG(bad == 0 && c.wrong == 0,
+                      "%d threads, %d items by %d: %d not done once, %d odd pieces", n_thread,
+                      (int)c.n, (int)c.grain, bad, c.wrong);
+        }
+        pool_free(p);
+    }
+    pool *p = NULL;
+    CHECK(pool_create(&p, 0, &err) == 0 && pool_threads(p) >= 1);
+    pool_free(p);
+    CHECK(pool_create(&p, -1, &err) == ERR_RANGE && !p);
+    CHECK(pool_create(&p, POOL_MAX_THREADS + 1, &err) == ERR_RANGE && !p);
+    mem_fail_after(1);
+    CHECK(pool_create(&p, 2, &err) == ERR_NOMEM && !p);
+    mem_fail_after(0);
+    pool_free(NULL);
+}
+
 int main(int argc, char **argv)
 {
     err_ctx err;
     machine m;
 
     test_begin("tiers", argc, argv);
+    test_pool();
     for (size_t i = 0; i < ARRAY_LEN(infos); i++) {
         uint64_t total = 0, available = 0;
         const int rc = machine_parse_meminfo(&total, &available, infos[i].text, &err);

@@ -1,8 +1,9 @@
-/* gptoss.c - gpt-oss 20b and 120b: which keys and tensors their files hold.
+/* gptoss.c - gpt-oss 20b and 120b: which keys and tensors their files hold, and how a layer mixes.
  *
  * Every layer has attention with biases and sinks, over a sliding window or full in turn, and
  * routed experts with biases. Small tensors are F32 in every known file, and are held to that. */
 #include "engine/model_bind.h"
+#include "engine/pass.h"
 
 #include <float.h>
 #include <limits.h>
@@ -22,8 +23,8 @@ static int bind_windows(binder *b)
     };
 
     if ((rc = bind_keys(b, window, 1)) < 0) return rc;
-    const gguf_kv *kv = gguf_find(b->file, bind_key_name(key, b, pattern[0].name));
-    if (kv && !kv->is_array && (rc = bind_keys(b, pattern, 1)) < 0) return rc;
+    const gguf_kv *given = gguf_find(b->file, bind_key_name(key, b, pattern[0].name));
+    if (given && !given->is_array && (rc = bind_keys(b, pattern, 1)) < 0) return rc;
     for (int l = 0; l < hp->n_layer; l++)
         b->m->layers[l].window = l % period < period - 1 ? hp->window : 0;
     return 0;
@@ -69,7 +70,7 @@ static int bind_attention(binder *b, int l)
     model_layer *y = &b->m->layers[l];
     const uint64_t embd = (uint64_t)hp->n_embd, heads = (uint64_t)hp->n_head;
     const uint64_t dim = (uint64_t)hp->head_dim;
-    const uint64_t q = heads * dim, kv = (uint64_t)hp->n_head_kv * dim, qkv = q + 2 * kv;
+    const uint64_t q = heads * dim, k = (uint64_t)hp->n_head_kv * dim, qkv = q + 2 * k;
     const bool fused = bind_find(b, l, "attn_qkv.weight"), split = bind_find(b, l, "attn_q.weight");
     int rc;
     const bind_row together[] = {        /* rows of q, then of k, then of v */
@@ -78,11 +79,11 @@ static int bind_attention(binder *b, int l)
     };
     const bind_row apart[] = {
         { "attn_q.weight",      { embd, q },   MATRIX, REQUIRED, &y->attn.q },
-        { "attn_k.weight",      { embd, kv },  MATRIX, REQUIRED, &y->attn.k },
-        { "attn_v.weight",      { embd, kv },  MATRIX, REQUIRED, &y->attn.v },
+        { "attn_k.weight",      { embd, k },   MATRIX, REQUIRED, &y->attn.k },
+        { "attn_v.weight",      { embd, k },   MATRIX, REQUIRED, &y->attn.v },
         { "attn_q.bias",        { q },         F32_ONLY,    REQUIRED, &y->attn.q_bias },
-        { "attn_k.bias",        { kv },        F32_ONLY,    REQUIRED, &y->attn.k_bias },
-        { "attn_v.bias",        { kv },        F32_ONLY,    REQUIRED, &y->attn.v_bias },
+        { "attn_k.bias",        { k },         F32_ONLY,    REQUIRED, &y->attn.k_bias },
+        { "attn_v.bias",        { k },         F32_ONLY,    REQUIRED, &y->attn.v_bias },
     };
     const bind_row rest[] = {            /* one sink per query head */
         { "attn_output.weight", { q, embd },   MATRIX, REQUIRED, &y->attn.out },
@@ -129,3 +130,26 @@ int gptoss_bind(binder *b)
         if ((rc = bind_layer(b, l)) < 0) return rc;
     return 0;
 }
+
+/* ---- the recipe ------------------------------------------------------------------------------ */
+
+/* Attention: projections with bias, rotation of all dimensions with YaRN, one sink per head. */
+static void mix(pass *p, int l)
+{
+    const layer_weights *w = &p->w->layers[l];
+    const model_hparams *hp = &p->m->hp;
+    const bool windowed = p->m->layers[l].window > 0;
+    const size_t dim = (size_t)hp->head_dim;
+    workspace *ws = p->ws;
+
+    ops_matmul(p->o, ws->q, &w->attn.q, &ws->hx);
+    ops_matmul(p->o, ws->k, &w->attn.k, &ws->hx);
+    ops_matmul(p->o, ws->v, &w->attn.v, &ws->hx);
+    pass_rotate(p, ws->q, hp->n_head, dim, windowed);
+    pass_rotate(p, ws->k, hp->n_head_kv, dim, windowed);
+    pass_attend(p, l, w->attn.sinks);
+    acts_set(&ws->hx, ws->heads, p->n, hp->n_head * hp->head_dim);
+    ops_matmul(p->o, ws->y, &w->attn.out, &ws->hx);
+}
+
+const recipe gptoss_recipe = { .mix = mix, .act = ACT_SWIGLU_CLAMPED };

@@ -1,4 +1,5 @@
-/* qwen3next.c - Qwen3-Next and Qwen3-Coder-Next: which keys and tensors their files hold.
+/* qwen3next.c - Qwen3-Next and Qwen3-Coder-Next: which keys and tensors their files hold, and how a
+ * layer mixes tokens.
  *
  * Every layer mixes tokens by gated DeltaNet (three of four) or gated attention (every fourth),
  * then has routed experts and one shared expert. All generations of files are bound to the same
@@ -7,6 +8,11 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/deltanet.h"
+#include "engine/pass.h"
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
@@ -28,10 +34,10 @@ static int bind_mixers(binder *b)
         return err_set(b->err, ERR_FORMAT, "key %s is %s, expected an array", key,
                        gguf_type_name(list->type, false));
     for (int l = 0; l < hp->n_layer; l++) {
-        int64_t recurrent = (l + 1) % interval != 0;
-        rc = gguf_get_int_at(&recurrent, b->file, key, l, n_block, INT64_MIN, INT64_MAX, b->err);
+        int64_t is_recurrent = (l + 1) % interval != 0;
+        rc = gguf_get_int_at(&is_recurrent, b->file, key, l, n_block, INT64_MIN, INT64_MAX, b->err);
         if (rc < 0) return rc;
-        b->m->layers[l].mixer = recurrent ? MIX_DELTANET : MIX_ATTENTION;
+        b->m->layers[l].mixer = is_recurrent ? MIX_DELTANET : MIX_ATTENTION;
     }
     return 0;
 }
@@ -119,11 +125,11 @@ static int bind_attention(binder *b, int l)
     const model_hparams *hp = &b->m->hp;
     model_layer *y = &b->m->layers[l];
     const uint64_t embd = (uint64_t)hp->n_embd, dim = (uint64_t)hp->head_dim;
-    const uint64_t q = (uint64_t)hp->n_head * dim, kv = (uint64_t)hp->n_head_kv * dim;
+    const uint64_t q = (uint64_t)hp->n_head * dim, k = (uint64_t)hp->n_head_kv * dim;
     const bind_row rows[] = {            /* attn_q: query and gate of head 0, of head 1, ... */
         { "attn_q.weight",      { embd, 2 * q }, MATRIX, REQUIRED, &y->attn.q },
-        { "attn_k.weight",      { embd, kv },    MATRIX, REQUIRED, &y->attn.k },
-        { "attn_v.weight",      { embd, kv },    MATRIX, REQUIRED, &y->attn.v },
+        { "attn_k.weight",      { embd, k },     MATRIX, REQUIRED, &y->attn.k },
+        { "attn_v.weight",      { embd, k },     MATRIX, REQUIRED, &y->attn.v },
         { "attn_output.weight", { q, embd },     MATRIX, REQUIRED, &y->attn.out },
         { "attn_q_norm.weight", { dim },         SMALL,  REQUIRED, &y->attn.q_norm },
         { "attn_k_norm.weight", { dim },         SMALL,  REQUIRED, &y->attn.k_norm },
@@ -247,3 +253,180 @@ int qwen3next_bind(binder *b)
         if ((rc = bind_layer(b, l)) < 0) return rc;
     return 0;
 }
+
+/* ---- the recipe: gated attention ------------------------------------------------------------- */
+
+/* heads *= sigmoid(gate), the gate as it was projected: neither normed nor rotated. */
+static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const pass *p = ctx;
+    const size_t dim = (size_t)p->m->hp.head_dim;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {      /* (token, head) */
+        float *out = p->ws->heads + (size_t)i * dim;
+        const float *gate = p->ws->q_gate + (2 * (size_t)i + 1) * dim;
+        for (size_t d = 0; d < dim; d++) out[d] *= sigmoid_f32(gate[d]);
+    }
+}
+
+static void mix_attention(pass *p, int l)
+{
+    const layer_weights *w = &p->w->layers[l];
+    const model_hparams *hp = &p->m->hp;
+    const size_t dim = (size_t)hp->head_dim;
+    const int n_q = p->n * hp->n_head, n_k = p->n * hp->n_head_kv;
+    workspace *ws = p->ws;
+
+    ops_matmul(p->o, ws->q_gate, &w->attn.q, &ws->hx);
+    ops_matmul(p->o, ws->k, &w->attn.k, &ws->hx);
+    ops_matmul(p->o, ws->v, &w->attn.v, &ws->hx);
+    for (size_t i = 0; i < (size_t)n_q; i++)     /* query, gate, query, gate, ... */
+        memcpy(ws->q + i * dim, ws->q_gate + 2 * i * dim, dim * sizeof *ws->q);
+    ops_rmsnorm(p->o, ws->q, ws->q, w->attn.q_norm, n_q, hp->head_dim, dim, hp->rms_eps);
+    ops_rmsnorm(p->o, ws->k, ws->k, w->attn.k_norm, n_k, hp->head_dim, dim, hp->rms_eps);
+    pass_rotate(p, ws->q, hp->n_head, dim, false);
+    pass_rotate(p, ws->k, hp->n_head_kv, dim, false);
+    pass_attend(p, l, NULL);
+    pool_run(p->o->team, n_q, 4, gate_heads, p);
+    acts_set(&ws->hx, ws->heads, p->n, hp->n_head * hp->head_dim);
+    ops_matmul(p->o, ws->y, &w->attn.out, &ws->hx);
+}
+
+/* ---- the recipe: gated DeltaNet -------------------------------------------------------------- */
+
+/* Sizes that every step below needs. A channel is one value of q, k or v of a token. */
+typedef struct delta_sizes {
+    int dim, n_k, n_v, ratio;            /* ratio: value heads that share one key head */
+    size_t keys, values, channels;       /* widths of q (and of k), of v (and of z), of all three */
+} delta_sizes;
+
+static delta_sizes sizes_of(const model_hparams *hp)
+{
+    delta_sizes s = {
+        .dim = hp->ssm_head_dim, .n_k = hp->ssm_n_k_head, .n_v = hp->ssm_n_v_head,
+        .ratio = hp->ssm_n_v_head / hp->ssm_n_k_head,
+    };
+    s.keys = (size_t)s.n_k * (size_t)s.dim;
+    s.values = (size_t)s.n_v * (size_t)s.dim;
+    s.channels = 2 * s.keys + s.values;
+    return s;
+}
+
+/* The legacy projection has, for each key head, its q, its k, and v and z of its value heads. */
+static void ungroup(pass *p, const delta_sizes *s)
+{
+    const size_t dim = (size_t)s->dim, wide = (size_t)s->ratio * dim;
+    workspace *ws = p->ws;
+    for (size_t t = 0; t < (size_t)p->n; t++) {
+        const float *from = ws->qkvz + t * (s->channels + s->values);
+        float *qkv = ws->qkv + t * s->channels, *z = ws->z + t * s->values;
+        for (size_t h = 0; h < (size_t)s->n_k; h++, from += 2 * (dim + wide)) {
+            memcpy(qkv + h * dim, from, dim * sizeof *qkv);
+            memcpy(qkv + s->keys + h * dim, from + dim, dim * sizeof *qkv);
+            memcpy(qkv + 2 * s->keys + h * wide, from + 2 * dim, wide * sizeof *qkv);
+            memcpy(z + h * wide, from + 2 * dim + wide, wide * sizeof *z);
+        }
+    }
+}
+
+static void project(pass *p, const layer_weights *w, const delta_sizes *s)
+{
+    workspace *ws = p->ws;
+    if (w->delta.in.data) {
+        ops_matmul(p->o, ws->qkvz, &w->delta.in, &ws->hx);
+        ungroup(p, s);
+    } else {
+        ops_matmul(p->o, ws->qkv, &w->delta.qkv, &ws->hx);
+        ops_matmul(p->o, ws->z, &w->delta.gate, &ws->hx);
+    }
+    ops_matmul(p->o, ws->ba, &w->delta.ba, &ws->hx);
+}
+
+typedef struct delta_job {
+    pass *p;
+    const layer_weights *w;
+    delta_sizes s;
+    float *window, *state;
+} delta_job;
+
+static void convolve(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const delta_job *j = ctx;
+    (void)thread;
+    delta_conv(j->p->ws->mixed, j->p->ws->qkv, j->p->n, (int)j->s.channels, (int)begin, (int)end,
+               j->w->delta.conv, j->p->m->hp.ssm_conv, j->window);
+}
+
+/* Length of q and k of a token; its write strength and decay, which lie as `ratio` betas and
+ * `ratio` alphas for each key head. */
+static void prepare_tokens(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const delta_job *j = ctx;
+    const delta_sizes *s = &j->s;
+    const float q_scale = 1.0f / sqrtf((float)s->dim);
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        float *q = j->p->ws->mixed + (size_t)t * s->channels, *k = q + s->keys;
+        const float *ba = j->p->ws->ba + t * 2 * s->n_v;
+        for (int h = 0; h < s->n_k; h++) {
+            delta_l2norm(q + h * s->dim, s->dim, q_scale);
+            delta_l2norm(k + h * s->dim, s->dim, 1.0f);
+        }
+        for (int h = 0; h < s->n_v; h++) {
+            const float *group = ba + 2 * s->ratio * (h / s->ratio), *own = group + h % s->ratio;
+            j->p->ws->beta[t * s->n_v + h] = sigmoid_f32(own[0]);
+            j->p->ws->g[t * s->n_v + h] =
+                delta_decay(own[s->ratio], j->w->delta.dt_bias[h], j->w->delta.a[h]);
+        }
+    }
+}
+
+/* The delta rule and the gated norm, value head by value head. Runs shorter than half a chunk are
+ * cheaper as a recurrence. */
+static void remember(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const delta_job *j = ctx;
+    const delta_sizes *s = &j->s;
+    workspace *ws = j->p->ws;
+    const size_t dim = (size_t)s->dim;
+    float *heads = ws->qkv;              /* raw channels are done with: values' width of it */
+    for (int64_t h = begin; h < end; h++) {
+        const float *qk = ws->mixed + (size_t)(h / s->ratio) * dim;
+        const delta_args a = {
+            .out = heads + (size_t)h * dim, .q = qk, .k = qk + s->keys,
+            .v = ws->mixed + 2 * s->keys + (size_t)h * dim, .beta = ws->beta + h, .g = ws->g + h,
+            .out_stride = s->values, .qk_stride = s->channels, .v_stride = s->channels,
+            .bg_stride = (size_t)s->n_v, .state = j->state + (size_t)h * dim * dim,
+            .n = j->p->n, .dk = s->dim, .dv = s->dim,
+        };
+        if (a.n < DELTA_CHUNK / 2) delta_recurrence(&a);
+        else delta_chunked(&a, ws->thread_scratch + (size_t)thread * ws->thread_floats);
+        for (size_t t = 0; t < (size_t)a.n; t++)
+            delta_gated_norm(a.out + t * s->values, ws->z + t * s->values + (size_t)h * dim,
+                             j->w->delta.norm, s->dim, j->p->m->hp.rms_eps);
+    }
+}
+
+static void mix_deltanet(pass *p, int l)
+{
+    recurrent *memory = state_recurrent(p->st);
+    workspace *ws = p->ws;
+    delta_job j = {
+        .p = p, .w = &p->w->layers[l], .s = sizes_of(&p->m->hp),
+        .window = recurrent_conv(memory, l), .state = recurrent_state(memory, l),
+    };
+    project(p, j.w, &j.s);
+    pool_run(p->o->team, (int64_t)j.s.channels, 64, convolve, &j);
+    pool_run(p->o->team, p->n, 4, prepare_tokens, &j);
+    pool_run(p->o->team, j.s.n_v, 1, remember, &j);
+    acts_set(&ws->hx, ws->qkv, p->n, (int)j.s.values);
+    ops_matmul(p->o, ws->y, &j.w->delta.out, &ws->hx);
+}
+
+static void mix(pass *p, int l)
+{
+    if (p->m->layers[l].mixer == MIX_ATTENTION) mix_attention(p, l);
+    else mix_deltanet(p, l);
+}
+
+const recipe qwen3next_recipe = { .mix = mix, .act = ACT_SWIGLU };

@@ -1,0 +1,280 @@
+/* engine.c - engine and session: who owns what, and how a run of tokens is cut into chunks.
+ *
+ * An engine holds what sessions share (prepared weights, rotation tables, threads), a session what
+ * they do not (state, workspace, lane, ids). Everything is allocated here, at creation. */
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine/forward_tiered.h"
+
+struct engine {
+    const model *m;                      /* borrowed */
+    engine_options opt;
+    weights *w;
+    pass_rope rope;
+    pool *team;
+    ops verbs;
+    const recipe *how;
+};
+
+struct session {
+    engine *e;                           /* borrowed */
+    session_options opt;
+    state *st;
+    workspace *ws;
+    lane *cold;
+    int32_t *ids;                        /* [ctx]: the tokens so far */
+    void *before;                        /* recurrent state before the chunk under way */
+};
+
+/* ---- engine ---------------------------------------------------------------------------------- */
+
+/* Widths are held as int all through the engine; a file could claim more. */
+static int check_widths(const model_hparams *hp, err_ctx *err)
+{
+    const int64_t most = 1 << 26;
+    const struct { const char *what; int64_t width; } list[] = {
+        { "attention heads", 2 * (int64_t)hp->n_head * hp->head_dim },
+        { "DeltaNet values", (int64_t)hp->ssm_n_v_head * hp->ssm_head_dim },
+        { "DeltaNet keys", (int64_t)hp->ssm_n_k_head * hp->ssm_head_dim },
+        { "vocabulary", hp->n_vocab },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(list); i++)
+        if (list[i].width > most)
+            return err_set(err, ERR_UNSUPPORTED, "%s: a width of %" PRId64 " is above %" PRId64,
+                           list[i].what, list[i].width, most);
+    return 0;
+}
+
+static int make_rope(engine *e, err_ctx *err)
+{
+    const int half = e->m->hp.rope_dim / 2;
+    for (int i = 0; i < 2; i++) {
+        const rope_spec s = rope_spec_of(&e->m->hp, i == 1, e->opt.yarn_rounded);
+        e->rope.freq[i] = mem_array((size_t)half, sizeof(double));
+        if (!e->rope.freq[i]) return err_set(err, ERR_NOMEM, "rope: %d frequencies", half);
+        rope_frequencies(e->rope.freq[i], &e->rope.magnitude[i], &s);
+    }
+    return 0;
+}
+
+int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *err)
+{
+    int rc;
+    *out = NULL;
+    if ((rc = check_widths(&m->hp, err)) < 0) return rc;
+    engine *e = mem_zalloc(sizeof *e);
+    if (!e) return err_set(err, ERR_NOMEM, "engine: %zu bytes", sizeof *e);
+    e->m = m;
+    e->opt = *o;
+    e->how = m->hp.arch == ARCH_GPTOSS ? &gptoss_recipe : &qwen3next_recipe;
+    if ((rc = weights_create(&e->w, m, err)) < 0 || (rc = make_rope(e, err)) < 0 ||
+        (rc = pool_create(&e->team, o->threads, err)) < 0) {
+        engine_close(e);
+        return rc;
+    }
+    e->verbs = (ops){ e->team, o->exact ? kernels_exact() : kernels_contract() };
+    *out = e;
+    return 0;
+}
+
+void engine_close(engine *e)
+{
+    if (!e) return;
+    pool_free(e->team);
+    mem_free(e->rope.freq[0]);
+    mem_free(e->rope.freq[1]);
+    weights_free(e->w);
+    mem_free(e);
+}
+
+const model *engine_model(const engine *e) { return e->m; }
+int engine_threads(const engine *e) { return pool_threads(e->team); }
+const char *engine_kernels(const engine *e) { return e->verbs.kernels->isa; }
+
+/* ---- session --------------------------------------------------------------------------------- */
+
+/* Fills in what was left to us, and refuses what cannot be. */
+static int settle_options(session_options *to, const engine *e, const session_options *o,
+                          err_ctx *err)
+{
+    const model_hparams *hp = &e->m->hp;
+    *to = *o;
+    if (o->ctx < 1 || o->ctx > hp->ctx_train)
+        return err_set(err, ERR_RANGE, "a context of %d tokens is not within the model's 1..%d",
+                       o->ctx, hp->ctx_train);
+    if (o->chunk < 0 || o->chunk > SESSION_MAX_CHUNK)
+        return err_set(err, ERR_RANGE, "a chunk of %d tokens is not within 1..%d", o->chunk,
+                       SESSION_MAX_CHUNK);
+    if (o->n_snapshot < 0)
+        return err_set(err, ERR_RANGE, "%d snapshots: the number cannot be negative",
+                       o->n_snapshot);
+    if (to->chunk == 0) to->chunk = SESSION_CHUNK;
+    if (to->chunk > to->ctx) to->chunk = to->ctx;
+    return 0;
+}
+
+static state_options state_options_of(const session_options *o)
+{
+    return (state_options){
+        .ctx = o->ctx, .slack = o->chunk, .kv = o->kv, .n_snapshot = o->n_snapshot
+    };
+}
+
+int session_plan(session_bytes *out, const engine *e, const session_options *o, err_ctx *err)
+{
+    session_options opt;
+    const int rc = settle_options(&opt, e, o, err);
+    if (rc < 0) return rc;
+    state_options all = state_options_of(&opt), bare = all;
+    const model *m = e->m;
+    bare.n_snapshot = 0;
+    out->kv = kv_bytes(m, opt.kv, opt.ctx, opt.chunk);
+    out->recurrent = recurrent_bytes(m);
+    const uint64_t with = state_bytes(m, &all), without = state_bytes(m, &bare);
+    const uint64_t work = workspace_bytes(m, engine_threads(e), opt.chunk);
+    const uint64_t mid = lane_cpu_bytes(&m->hp, opt.chunk * m->hp.n_expert_used);
+    const uint64_t ids_before = (uint64_t)opt.ctx * sizeof(int32_t) + out->recurrent;
+    if (with == UINT64_MAX || without == UINT64_MAX || work == UINT64_MAX || mid == UINT64_MAX ||
+        !size_add(&out->workspace, work, mid) ||
+        !size_add(&out->workspace, out->workspace, ids_before) ||
+        !size_add(&out->total, with, out->workspace))
+        return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", opt.ctx);
+    out->snapshots = with - without;
+    return 0;
+}
+
+int session_create(session **out, engine *e, const session_options *o, err_ctx *err)
+{
+    session_options opt;
+    int rc;
+    *out = NULL;
+    if ((rc = settle_options(&opt, e, o, err)) < 0) return rc;
+    session *s = mem_zalloc(sizeof *s);
+    if (!s) return err_set(err, ERR_NOMEM, "session: %zu bytes", sizeof *s);
+    s->e = e;
+    s->opt = opt;
+    s->ids = mem_array((size_t)opt.ctx, sizeof *s->ids);
+    s->before = mem_alloc((size_t)recurrent_bytes(e->m) + 1);
+    if (!s->ids || !s->before) {
+        session_free(s);
+        return err_set(err, ERR_NOMEM, "session: %d tokens", opt.ctx);
+    }
+    const state_options so = state_options_of(&opt);
+    const int slots = opt.chunk * e->m->hp.n_expert_used;
+    if ((rc = state_create(&s->st, e->m, &so, err)) < 0 ||
+        (rc = workspace_create(&s->ws, e->m, engine_threads(e), opt.chunk, err)) < 0 ||
+        (rc = lane_cpu_create(&s->cold, &e->verbs, &e->m->hp, slots, err)) < 0) {
+        session_free(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+void session_free(session *s)
+{
+    if (!s) return;
+    if (s->cold) s->cold->free(s->cold);
+    workspace_free(s->ws);
+    state_free(s->st);
+    mem_free(s->ids);
+    mem_free(s->before);
+    mem_free(s);
+}
+
+int session_ctx(const session *s) { return s->opt.ctx; }
+int session_pos(const session *s) { return state_pos(s->st); }
+const int32_t *session_ids(const session *s) { return s->ids; }
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *err)
+{
+    const int n_vocab = s->e->m->hp.n_vocab, room = s->opt.ctx - session_pos(s);
+    if (n > room)
+        return err_set(err, ERR_RANGE, "%d tokens do not fit: the context of %d has room for %d", n,
+                       s->opt.ctx, room);
+    for (int i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= n_vocab)
+            return err_set(err, ERR_RANGE, "token id %" PRId32 " is not within 0..%d", ids[i],
+                           n_vocab - 1);
+    return 0;
+}
+
+/* One chunk. Stopped half-way, some layers have seen its tokens and some have not: keys and values
+ * beyond the position do not matter, the recurrent state is put back. A single token is not
+ * stopped half-way: it is short, and a copy of the state would be a good part of it. */
+static int eval_chunk(session *s, pass *p, session_watch *watch, void *ctx, int done, int n)
+{
+    recurrent *memory = state_recurrent(s->st);
+    const size_t bytes = (size_t)recurrent_bytes(s->e->m);
+    session_watch *inside = p->n > 1 ? watch : NULL;
+    if (watch && !watch(ctx, done, n)) return ERR_STOPPED;
+    if (inside && bytes) memcpy(s->before, recurrent_block(memory), bytes);
+    const int rc = forward_tiered(p, s->e->how, inside, ctx, done, n);
+    if (rc < 0 && bytes) memcpy(recurrent_block(memory), s->before, bytes);
+    return rc;
+}
+
+int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
+                 session_watch *watch, void *ctx, err_ctx *err)
+{
+    const size_t n_vocab = (size_t)s->e->m->hp.n_vocab;
+    const int wanted = n - n_row;        /* logits from this token on */
+    int rc;
+    assert(n >= 0 && n_row >= 0 && n_row <= n);
+    if ((rc = check_tokens(s, ids, n, err)) < 0) return rc;
+    for (int done = 0; done < n;) {
+        const int pos = session_pos(s), left = n - done;
+        pass p = {
+            .m = s->e->m, .w = s->e->w, .o = &s->e->verbs, .rope = &s->e->rope, .st = s->st,
+            .ws = s->ws, .cold = s->cold, .ids = ids + done, .pos = pos,
+            .n = left < s->opt.chunk ? left : s->opt.chunk,
+        };
+        if ((rc = eval_chunk(s, &p, watch, ctx, done, n)) < 0)
+            return err_set(err, rc, "stopped after %d of %d tokens", done, n);
+        memcpy(s->ids + pos, p.ids, (size_t)p.n * sizeof *s->ids);
+        state_advance(s->st, p.n);
+        const int first = wanted > done ? wanted : done;
+        done += p.n;
+        if (first < done)
+            forward_logits(&p, logits + (size_t)(first - wanted) * n_vocab, done - first);
+    }
+    return 0;
+}
+
+/* ---- going back, files ----------------------------------------------------------------------- */
+
+void session_snapshot(session *s) { state_snapshot(s->st); }
+int session_rewind(session *s, int n_keep) { return state_rewind(s->st, n_keep); }
+int session_rewind_target(const session *s, int n_keep)
+{
+    return state_rewind_target(s->st, n_keep);
+}
+
+static state_tag tag_of(const session *s)
+{
+    const model *m = s->e->m;
+    state_tag tag = { .model = model_fingerprint(m) };
+    str_view name = { "", 0 };
+    (void)gguf_get_str(&name, m->file, "general.name", NULL);
+    str_escape(tag.arch, sizeof tag.arch, str_from(model_arch_name(m->hp.arch)));
+    str_escape(tag.name, sizeof tag.name, name);
+    return tag;
+}
+
+int session_save(const session *s, const char *path, str_view extra, err_ctx *err)
+{
+    const state_tag tag = tag_of(s);
+    return state_save(s->st, path, &tag, s->ids, extra, err);
+}
+
+int session_load(session *s, const char *path, char **extra, size_t *n_extra, err_ctx *err)
+{
+    const state_tag tag = tag_of(s);
+    return state_load(s->st, path, &tag, s->ids, s->opt.ctx, extra, n_extra, err);
+}

@@ -1,0 +1,73 @@
+/* engine.h - the public face: a model made ready to compute, and sessions that feed it tokens.
+ *
+ * An engine borrows the model (and the mapped file under it) until engine_close. A session holds
+ * everything one conversation needs; all of it is allocated by session_create, nothing while tokens
+ * flow. Sessions of one engine share its threads: one call at a time. */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include "engine/kv.h"
+#include "engine/model.h"
+
+typedef struct engine engine;
+typedef struct session session;
+
+typedef struct engine_options {
+    int threads;                         /* 0: one per physical core */
+    bool exact;                          /* F32 activations throughout, instead of int8 blocks where
+                                          * weights are quantised */
+    bool yarn_rounded;                   /* gpt-oss: llama.cpp's rounded YaRN range, to compare */
+} engine_options;
+
+int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *err);
+void engine_close(engine *e);            /* NULL is fine; close its sessions first */
+const model *engine_model(const engine *e);
+int engine_threads(const engine *e);
+const char *engine_kernels(const engine *e);     /* "scalar", "exact": for plan lines */
+
+enum { SESSION_CHUNK = 256, SESSION_MAX_CHUNK = 8192 };  /* default and limit of chunk */
+
+typedef struct session_options {
+    int ctx;                             /* tokens; 1 .. the model's */
+    int chunk;                           /* most tokens computed at a time; 0: SESSION_CHUNK */
+    kv_type kv;
+    int n_snapshot;                      /* places for snapshots */
+} session_options;
+
+int session_create(session **out, engine *e, const session_options *o, err_ctx *err);
+void session_free(session *s);
+
+/* Bytes of a session: KV store, recurrent state and snapshots, workspace. Nothing is allocated. */
+typedef struct session_bytes { uint64_t kv, recurrent, snapshots, workspace, total; } session_bytes;
+int session_plan(session_bytes *out, const engine *e, const session_options *o, err_ctx *err);
+
+int session_ctx(const session *s);
+int session_pos(const session *s);               /* tokens taken in so far */
+const int32_t *session_ids(const session *s);    /* the session_pos() of them */
+
+/* Told how far a session_eval is, before each chunk and after each of its layers. Return false to
+ * stop it. */
+typedef bool session_watch(void *ctx, double done_tokens, int n_tokens);
+
+/* Takes in n tokens, in chunks, and writes the logits of the last n_row of them to logits [n_row,
+ * n_vocab]; n_row may be 0. An id outside the vocabulary or more tokens than the context has left
+ * are refused before anything is computed. Stopped by the watcher it returns ERR_STOPPED; the chunks
+ * done until then stay. watch may be NULL. */
+int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
+                 session_watch *watch, void *ctx, err_ctx *err);
+
+/* Remembers the present position, for session_rewind. */
+void session_snapshot(session *s);
+
+/* Goes back so that at most n_keep tokens remain, and returns how many do: n_keep, or the highest
+ * snapshot below it, or 0. Feed the rest again. */
+int session_rewind(session *s, int n_keep);
+int session_rewind_target(const session *s, int n_keep);         /* what it would return */
+
+/* The whole session to a file and back; extra is the caller's own. A file of another model, of
+ * another KV type or longer than this context is refused and s stays as it is. *extra is to be
+ * freed with mem_free. */
+int session_save(const session *s, const char *path, str_view extra, err_ctx *err);
+int session_load(session *s, const char *path, char **extra, size_t *n_extra, err_ctx *err);
+
+#endif

@@ -1,0 +1,188 @@
+/* forward_tiered.c - the token loop.
+ *
+ * Every step below is one line of the loop in the header. Here all weights are in the mapped file
+ * and one lane computes all experts; what other places add is another lane and another way to
+ * resolve, not another loop. The sum over experts is taken here, from one vector per chosen expert,
+ * in the router's order: where a vector came from cannot show. */
+#include "engine/forward_tiered.h"
+
+#include <math.h>
+
+#include "engine/cpu/attention.h"
+#include "engine/cpu/deltanet.h"
+#include "moe/router.h"
+
+/* ---- mix ------------------------------------------------------------------------------------- */
+
+static void mix(pass *p, const recipe *r, int l)
+{
+    const model_hparams *hp = &p->m->hp;
+    workspace *ws = p->ws;
+    ops_rmsnorm(p->o, ws->h, ws->x, p->w->layers[l].attn_norm, p->n, hp->n_embd,
+                (size_t)hp->n_embd, hp->rms_eps);
+    acts_set(&ws->hx, ws->h, p->n, hp->n_embd);
+    r->mix(p, l);
+    ops_add(p->o, ws->x, ws->y, p->n, hp->n_embd);
+}
+
+/* ---- route ----------------------------------------------------------------------------------- */
+
+static void route(pass *p, int l)
+{
+    const model_hparams *hp = &p->m->hp;
+    workspace *ws = p->ws;
+    const int k = hp->n_expert_used;
+    ops_rmsnorm(p->o, ws->h, ws->x, p->w->layers[l].post_attn_norm, p->n, hp->n_embd,
+                (size_t)hp->n_embd, hp->rms_eps);
+    acts_set(&ws->hx, ws->h, p->n, hp->n_embd);
+    ops_matmul(p->o, ws->router, &p->w->layers[l].router, &ws->hx);
+    for (int t = 0; t < p->n; t++)
+        router_select(ws->ids + t * k, ws->gates + t * k,
+                      ws->router + (size_t)t * (size_t)hp->n_expert, hp->n_expert, k);
+}
+
+/* ---- resolve --------------------------------------------------------------------------------- */
+
+/* All experts are in RAM and the cold lane takes every one. */
+static lane_share resolve(pass *p, const recipe *r, int l)
+{
+    workspace *ws = p->ws;
+    worklist_fill(ws->work, ws->ids, p->n, p->m->hp.n_expert_used);
+    return (lane_share){
+        .bank = p->w->layers[l].experts, .act = r->act, .x = &ws->hx, .work = ws->work,
+        .items = ws->work->items, .n_item = ws->work->n_item, .y = ws->slots,
+    };
+}
+
+/* ---- the shared expert ----------------------------------------------------------------------- */
+
+static void shared_expert(pass *p, int l)
+{
+    const layer_weights *w = &p->w->layers[l];
+    const model_hparams *hp = &p->m->hp;
+    workspace *ws = p->ws;
+    if (hp->n_ff_shared == 0) return;
+    ops_matmul(p->o, ws->shared_gate, &w->shared_gate, &ws->hx);
+    ops_matmul(p->o, ws->shared_up, &w->shared_up, &ws->hx);
+    act_swiglu(ws->shared_gate, ws->shared_gate, ws->shared_up, p->n * hp->n_ff_shared);
+    acts_set(&ws->shared_x, ws->shared_gate, p->n, hp->n_ff_shared);
+    ops_matmul(p->o, ws->shared_y, &w->shared_down, &ws->shared_x);
+    ops_matmul(p->o, ws->shared_sigma, &w->shared_gate_inp, &ws->hx);
+}
+
+/* ---- join ------------------------------------------------------------------------------------ */
+
+static void join_tokens(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const pass *p = ctx;
+    const workspace *ws = p->ws;
+    const int k = p->m->hp.n_expert_used, n_embd = p->m->hp.n_embd;
+    const bool shared = p->m->hp.n_ff_shared > 0;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        const float *y = ws->slots + (size_t)t * (size_t)k * (size_t)n_embd;
+        const float *gate = ws->gates + t * k;
+        const float *s = shared ? ws->shared_y + (size_t)t * (size_t)n_embd : NULL;
+        const float sigma = shared ? sigmoid_f32(ws->shared_sigma[t]) : 0.0f;
+        float *x = ws->x + (size_t)t * (size_t)n_embd;
+        for (int c = 0; c < n_embd; c++) {
+            float acc = 0.0f;
+            for (int r = 0; r < k; r++)
+                acc = fmaf(gate[r], y[(size_t)r * (size_t)n_embd + (size_t)c], acc);
+            if (s) acc = fmaf(sigma, s[c], acc);
+            x[c] += acc;
+        }
+    }
+}
+
+static void join(pass *p)
+{
+    pool_run(p->o->team, p->n, 4, join_tokens, p);
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+static void begin(pass *p)
+{
+    const model_hparams *hp = &p->m->hp;
+    workspace *ws = p->ws;
+    ops_embed(p->o, ws->x, &p->w->embed, p->ids, p->n);
+    for (int i = 0; i < 2; i++)
+        rope_table(ws->rope_cos[i], ws->rope_sin[i], p->rope->freq[i], p->rope->magnitude[i],
+                   hp->rope_dim, p->pos, p->n);
+}
+
+int forward_tiered(pass *p, const recipe *r, session_watch *watch, void *ctx, double before,
+                   int total)
+{
+    const int n_layer = p->m->hp.n_layer;
+    begin(p);
+    for (int l = 0; l < n_layer; l++) {
+        mix(p, r, l);
+        route(p, l);
+        const lane_share share = resolve(p, r, l);
+        p->cold->launch(p->cold, &share);
+        shared_expert(p, l);
+        p->cold->finish(p->cold);
+        join(p);
+        if (watch && !watch(ctx, before + (double)p->n * (l + 1) / n_layer, total))
+            return ERR_STOPPED;
+    }
+    return 0;
+}
+
+void forward_logits(pass *p, float *logits, int n_row)
+{
+    const model_hparams *hp = &p->m->hp;
+    workspace *ws = p->ws;
+    const float *x = ws->x + (size_t)(p->n - n_row) * (size_t)hp->n_embd;
+    if (n_row == 0) return;
+    ops_rmsnorm(p->o, ws->h, x, p->w->out_norm, n_row, hp->n_embd, (size_t)hp->n_embd, hp->rms_eps);
+    acts_set(&ws->hx, ws->h, n_row, hp->n_embd);
+    ops_matmul(p->o, logits, &p->w->head, &ws->hx);
+}
+
+/* ---- steps that both architectures share ----------------------------------------------------- */
+
+void pass_rotate(const pass *p, float *x, int n_head, size_t stride, bool windowed)
+{
+    const model_hparams *hp = &p->m->hp;
+    const size_t half = (size_t)hp->rope_dim / 2;
+    const float *cosine = p->ws->rope_cos[windowed], *sine = p->ws->rope_sin[windowed];
+    for (int t = 0; t < p->n; t++)
+        for (int h = 0; h < n_head; h++, x += stride)
+            rope_rotate(x, cosine + (size_t)t * half, sine + (size_t)t * half, hp->rope_dim);
+}
+
+typedef struct attend_job {
+    attend_args args;
+    float *scratch;
+    size_t scratch_floats;
+} attend_job;
+
+static void attend_heads(void *ctx, int64_t first, int64_t end, int thread)
+{
+    const attend_job *j = ctx;
+    const int n_head = j->args.n_head;
+    for (int64_t i = first; i < end; i++)
+        attend_head(&j->args, (int)(i / n_head), (int)(i % n_head),
+                    j->scratch + (size_t)thread * j->scratch_floats);
+}
+
+void pass_attend(pass *p, int layer, const float *sinks)
+{
+    const model_hparams *hp = &p->m->hp;
+    workspace *ws = p->ws;
+    kv_store *cache = state_kv(p->st);
+    attend_job job = {
+        .args = {
+            .out = ws->heads, .q = ws->q, .cache = cache, .layer = layer, .n_head = hp->n_head,
+            .n_head_kv = hp->n_head_kv, .head_dim = hp->head_dim, .pos = p->pos,
+            .window = p->m->layers[layer].window, .scale = 1.0f / sqrtf((float)hp->head_dim),
+            .sinks = sinks,
+        },
+        .scratch = ws->thread_scratch, .scratch_floats = ws->thread_floats,
+    };
+    kv_write(cache, layer, p->pos, p->n, ws->k, ws->v);
+    pool_run(p->o->team, (int64_t)p->n * hp->n_head, 1, attend_heads, &job);
+}

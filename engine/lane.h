@@ -1,0 +1,40 @@
+/* lane.h - a place where chosen experts are computed.
+ *
+ * A layer's chosen experts are divided among lanes; each gets its share with launch, and after
+ * finish the vector of every slot of that share is in y. Between the two a lane may run while the
+ * caller does something else. Whatever the division, the bits are the same: a slot's vector depends
+ * on nothing but its token and its expert. The sum over experts is not a lane's business. */
+#ifndef ENGINE_LANE_H
+#define ENGINE_LANE_H
+
+#include "engine/ops.h"
+#include "moe/worklist.h"
+
+typedef enum lane_activation { ACT_SWIGLU, ACT_SWIGLU_CLAMPED } lane_activation;
+
+/* One layer's experts, as far as one lane has to compute them. */
+typedef struct lane_share {
+    const expert_bank *bank;
+    lane_activation act;
+    acts *x;                             /* the tokens' vectors after the norm */
+    const worklist *work;                /* the whole selection ... */
+    const work_item *items;              /* ... and the items of it that are this lane's */
+    int n_item;
+    float *y;                            /* [slot, n_embd] */
+} lane_share;
+
+typedef struct lane lane;
+
+struct lane {
+    const char *name;
+    void (*launch)(lane *self, const lane_share *share);
+    void (*finish)(lane *self);
+    void (*free)(lane *self);
+};
+
+/* The cold lane: the CPU's threads. Computes inside launch. max_slot: the largest number of slots
+ * of a selection. lane_cpu_bytes: what it takes, without making it. */
+int lane_cpu_create(lane **out, const ops *o, const model_hparams *hp, int max_slot, err_ctx *err);
+uint64_t lane_cpu_bytes(const model_hparams *hp, int max_slot);
+
+#endif

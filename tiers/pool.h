@@ -1,0 +1,25 @@
+/* pool.h - the thread team: one loop at a time, cut into pieces, on OpenMP's threads.
+ *
+ * Which thread runs which piece is not fixed, so a piece must not care: everything computed here
+ * gives the same bits for any number of threads. Owned and called by one thread at a time. */
+#ifndef TIERS_POOL_H
+#define TIERS_POOL_H
+
+#include "loader/base.h"
+
+typedef struct pool pool;
+
+enum { POOL_MAX_THREADS = 1024 };
+
+/* n_thread 0: one per physical core. Returns 0, or < 0 with *err filled and *out NULL. */
+int pool_create(pool **out, int n_thread, err_ctx *err);
+void pool_free(pool *p);                 /* NULL is fine */
+int pool_threads(const pool *p);
+
+/* Calls fn for ranges [begin, end) that together cover 0 .. n-1 once, each a multiple of grain long
+ * but for the last, from all threads at once, and returns when all is done. thread is below
+ * pool_threads() and differs between calls that run at the same time: an index for scratch. */
+typedef void pool_fn(void *ctx, int64_t begin, int64_t end, int thread);
+void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx);
+
+#endif
