@@ -51,8 +51,8 @@ typedef bool session_watch(void *ctx, double done_tokens, int n_tokens);
 
 /* Takes in n tokens, in chunks, and writes the logits of the last n_row of them to logits [n_row,
  * n_vocab]; n_row may be 0. An id outside the vocabulary or more tokens than the context has left
- * are refused before anything is computed. Stopped by the watcher it returns ERR_STOPPED; the chunks
- * done until then stay. watch may be NULL. */
+ * are refused before anything is computed. Stopped by the watcher it returns ERR_STOPPED; the
+ * chunks done until then stay. watch may be NULL. */
 int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
                  session_watch *watch, void *ctx, err_ctx *err);
 

@@ -97,7 +97,8 @@ static void join_tokens(void *ctx, int64_t begin, int64_t end, int thread)
 
 static void join(pass *p)
 {
-    pool_run(p->o->team, p->n, 4, join_tokens, p);
+    pool_run(p->o->team, p->n, pool_grain((int64_t)p->m->hp.n_expert_used * p->m->hp.n_embd),
+             join_tokens, p);
 }
 
 /* ---- the loop -------------------------------------------------------------------------------- */
@@ -184,5 +185,8 @@ void pass_attend(pass *p, int layer, const float *sinks)
         .scratch = ws->thread_scratch, .scratch_floats = ws->thread_floats,
     };
     kv_write(cache, layer, p->pos, p->n, ws->k, ws->v);
-    pool_run(p->o->team, (int64_t)p->n * hp->n_head, 1, attend_heads, &job);
+    const int64_t keys = job.args.window > 0 && job.args.window < p->pos + p->n
+                             ? job.args.window : p->pos + p->n;
+    pool_run(p->o->team, (int64_t)p->n * hp->n_head, pool_grain(2 * keys * hp->head_dim),
+             attend_heads, &job);
 }

@@ -121,9 +121,11 @@ static void launch(lane *self, const lane_share *share)
     if (c->quantise_mid) acts_clear_padding(&c->mid_x);
 
     c->n_piece = pieces_of(bank->n_ff);
-    pool_run(c->o->team, (int64_t)share->n_item * c->n_piece, 1, up_pieces, c);
+    pool_run(c->o->team, (int64_t)share->n_item * c->n_piece,
+             pool_grain(2 * OPS_ROWS * (int64_t)bank->n_embd), up_pieces, c);
     c->n_piece = pieces_of(bank->n_embd);
-    pool_run(c->o->team, (int64_t)share->n_item * c->n_piece, 1, down_pieces, c);
+    pool_run(c->o->team, (int64_t)share->n_item * c->n_piece,
+             pool_grain(OPS_ROWS * (int64_t)bank->n_ff), down_pieces, c);
 }
 
 static void finish(lane *self)

@@ -85,7 +85,7 @@ void ops_quantise(const ops *o, acts *a)
 {
     if (a->quantised) return;
     assert(a->cols % ACT_BLOCK == 0);    /* a quantised row of weights has no other length */
-    pool_run(o->team, a->n, 1, quantise_rows, a);
+    pool_run(o->team, a->n, pool_grain(4 * a->cols), quantise_rows, a);
     a->quantised = true;
 }
 
@@ -135,7 +135,8 @@ void ops_matmul(const ops *o, float *y, const matrix *w, acts *x)
     matmul_args m = { o, y, w, x };
     assert(w->cols == x->cols);
     if (o->kernels->of[w->type].quantised) ops_quantise(o, x);
-    pool_run(o->team, w->rows, OPS_ROWS, matmul_rows, &m);
+    pool_run(o->team, w->rows, OPS_ROWS * pool_grain((int64_t)OPS_ROWS * w->cols * x->n),
+             matmul_rows, &m);
 }
 
 /* ---- rows of numbers ------------------------------------------------------------------------- */
@@ -180,7 +181,7 @@ void ops_rmsnorm(const ops *o, float *y, const float *x, const float *w, int n, 
                  size_t stride, float eps)
 {
     norm_args a = { y, x, w, width, stride, eps };
-    pool_run(o->team, n, 1 + 4096 / width, norm_rows, &a);
+    pool_run(o->team, n, pool_grain(4 * width), norm_rows, &a);
 }
 
 void ops_add(const ops *o, float *x, const float *y, int n, int width)

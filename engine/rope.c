@@ -57,7 +57,7 @@ void rope_frequencies(double *freq, double *magnitude, const rope_spec *s)
         for (int i = 0; i < s->dim / 2; i++) freq[i] /= s->factor;
     if (s->scaling == ROPE_YARN) {
         scale_yarn(freq, s);
-        if (s->factor > 1.0) *magnitude *= 1.0 + 0.1 * log(s->factor);
+        *magnitude *= 1.0 + 0.1 * log(s->factor);
     }
 }
 

@@ -102,7 +102,7 @@ static const struct { rope_scaling scaling; double factor, attn_factor, want; } 
     { ROPE_LINEAR, 8.0, 1.0, 1.0 },
     { ROPE_LINEAR, 8.0, 1.25, 1.25 },
     { ROPE_YARN, 1.0, 1.0, 1.0 },
-    { ROPE_YARN, 0.5, 1.0, 1.0 },
+    { ROPE_YARN, 0.5, 1.0, 0.93068528194400547 },
     { ROPE_YARN, 4.0, 1.0, 1.13862943611198906 },
     { ROPE_YARN, 4.0, 0.5, 0.56931471805599453 },
 };

@@ -2,9 +2,13 @@
 #include "tests/test.h"
 #include "tiers/machine.h"
 #include "tiers/pool.h"
+#include "tiers/seats.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     const char *text;
@@ -81,6 +85,73 @@ static void test_pool(void)
     pool_free(NULL);
 }
 
+/* ---- seats ----------------------------------------------------------------------------------- */
+
+typedef struct member { seats *s; _Atomic int tid, leave; } member;
+
+static void *sit(void *arg)
+{
+    member *m = arg;
+    seats_take(m->s, 1);
+    atomic_store(&m->tid, (int)gettid());
+    while (!atomic_load(&m->leave)) usleep(1000);
+    return NULL;
+}
+
+static bool allowed(int tid, int cpu)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    return sched_getaffinity(tid, sizeof set, &set) == 0 && CPU_ISSET(cpu, &set);
+}
+
+static void go_to(int cpu)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    CHECK(sched_setaffinity(0, sizeof set, &set) == 0);
+}
+
+/* The caller is moved from core to core; the member must never be on the same. */
+static void test_seats(void)
+{
+    int core_of[CPU_SETSIZE], n_cpu, cpus[2] = { -1, -1 };
+    const int n_core = machine_cores(core_of, CPU_SETSIZE, &n_cpu);
+    cpu_set_t before;
+    member m = { 0 };
+    pthread_t thread;
+
+    CHECK(seats_create(&m.s, n_core + 1, NULL) == 0 && !m.s);
+    seats_take(NULL, 1);
+    seats_make_way(NULL);
+    if (n_core < 2) {
+        test_skip("seats: one core");
+        return;
+    }
+    for (int cpu = CPU_SETSIZE - 1; cpu >= 0; cpu--)
+        if (core_of[cpu] == 0 || core_of[cpu] == 1) cpus[core_of[cpu]] = cpu;
+    CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
+    go_to(cpus[0]);                      /* from there the member's seat is the next core */
+    sched_setaffinity(0, sizeof before, &before);
+    if (!CHECK(seats_create(&m.s, 2, NULL) == 0 && m.s)) return;
+    CHECK(pthread_create(&thread, NULL, sit, &m) == 0);
+    while (atomic_load(&m.tid) == 0) usleep(1000);
+    for (int i = 0; i < 6; i++) {
+        const int here = cpus[i % 2];
+        go_to(here);
+        seats_make_way(m.s);
+        CHECK_MSG(!allowed(m.tid, here), "move %d: both on CPU %d", i, here);
+    }
+    sched_setaffinity(0, sizeof before, &before);
+    atomic_store(&m.leave, 1);
+    pthread_join(thread, NULL);
+    seats_free(m.s);
+    mem_fail_after(1);
+    CHECK(seats_create(&m.s, 2, NULL) == ERR_NOMEM && !m.s);
+    mem_fail_after(0);
+}
+
 int main(int argc, char **argv)
 {
     err_ctx err;
@@ -88,6 +159,7 @@ int main(int argc, char **argv)
 
     test_begin("tiers", argc, argv);
     test_pool();
+    test_seats();
     for (size_t i = 0; i < ARRAY_LEN(infos); i++) {
         uint64_t total = 0, available = 0;
         const int rc = machine_parse_meminfo(&total, &available, infos[i].text, &err);

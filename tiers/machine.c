@@ -21,20 +21,23 @@ static int first_sibling(int cpu)
     return first;
 }
 
-static void count_cores(machine *m)
+int machine_cores(int *core_of, int cap, int *n_cpu)
 {
-    bool seen[CPU_SETSIZE] = { false };
+    int index[CPU_SETSIZE], n_core = 0;  /* 1 + number of the core whose first sibling this is */
     cpu_set_t set;
+    memset(index, 0, sizeof index);
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof set, &set) < 0) CPU_SET(0, &set);
+    *n_cpu = 0;
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (cpu < cap) core_of[cpu] = -1;
         if (!CPU_ISSET(cpu, &set)) continue;
-        const int core = first_sibling(cpu);
-        m->n_cpu++;
-        if (core < 0 || core >= CPU_SETSIZE || seen[core]) continue;
-        seen[core] = true;
-        m->n_core++;
+        const int first = first_sibling(cpu), at = first >= 0 && first < CPU_SETSIZE ? first : cpu;
+        ++*n_cpu;
+        if (index[at] == 0) index[at] = ++n_core;
+        if (cpu < cap) core_of[cpu] = index[at] - 1;
     }
+    return n_core;
 }
 
 /* The number of kB behind "name:" at the start of a line, in bytes; false if there is none. */
@@ -73,7 +76,7 @@ int machine_probe(machine *out, err_ctx *err)
 {
     const int n_gpu = gpu_count();
     *out = (machine){ 0 };
-    count_cores(out);
+    out->n_core = machine_cores(NULL, 0, &out->n_cpu);
     for (int i = 0; i < n_gpu && out->n_gpu < MACHINE_MAX_GPUS; i++)
         if (gpu_describe(&out->gpus[out->n_gpu], i, NULL) == 0) out->n_gpu++;
     return read_meminfo(out, err);

@@ -20,6 +20,10 @@ typedef struct machine {
  * out. */
 int machine_probe(machine *out, err_ctx *err);
 
+/* Physical cores that the calling thread may run on, which it returns, and logical CPUs of these,
+ * *n_cpu. core_of[cpu] is the core's number, 0 and up, or -1, for CPUs below cap. */
+int machine_cores(int *core_of, int cap, int *n_cpu);
+
 /* The two fields of /proc/meminfo's text that count; for machine_probe and its test. */
 int machine_parse_meminfo(uint64_t *total, uint64_t *available, const char *text, err_ctx *err);
 

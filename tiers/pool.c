@@ -1,72 +1,132 @@
-/* pool.c - the thread team on OpenMP.
+/* pool.c - the thread team: OpenMP's threads, our own way of waiting.
  *
- * The one place with an OpenMP pragma. Ranges are handed out from a counter, so a thread that
- * starts late costs its share and no more. The counters double as the synchronisation that the
- * thread sanitizer can see: it does not know libgomp's own. */
+ * One parallel region is open for the life of the pool, on a thread of its own; its members wait
+ * for loops. A fork and join for each loop would be simpler and was measured: libgomp's threads
+ * spin for each other, and when two share a core a token costs ten times as much.
+ *
+ * The caller works too, and waits only for members that have joined the loop under way: one that
+ * sleeps, or whose core is taken, costs nothing but its help. Joining, leaving and closing go
+ * through one word, the gate. After a loop members spin for a few microseconds, then sleep. */
 #include "tiers/pool.h"
 
+#include <errno.h>
+#include <linux/futex.h>
 #include <omp.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "tiers/machine.h"
+#include "tiers/seats.h"
+
+/* gate: number of the loop in the upper half, below it OPEN and the count of members inside. */
+#define GATE_OPEN 0x80000000u
+#define GATE_COUNT 0x7FFFFFFFu
+
+enum {
+    SPIN_IDLE = 4000,                    /* looks at the gate before a member sleeps: ~20 us */
+    SPIN_CLOSE = 1000                    /* ... at the count before the caller yields its core */
+};
 
 struct pool {
     int n_thread;                        /* set once */
-    pool_fn *fn;                         /* of the loop under way: set before opened is raised */
+    pthread_t host;                      /* runs the parallel region; there if n_thread > 1 */
+    seats *cores;                        /* NULL: threads run where the system puts them */
+
+    /* The loop under way: written while the gate is closed, read by those who are inside. */
+    pool_fn *fn;
     void *ctx;
     int64_t n, piece;
+
     _Atomic int64_t next;                /* first index not handed out */
-    _Atomic int opened;                  /* raised by the caller, seen by each thread before fn */
-    _Atomic int done;                    /* threads that have finished; the caller waits for all */
+    _Atomic uint64_t gate;
+    _Atomic uint32_t bell;               /* changes with each loop, and at the end; futex */
+    _Atomic int n_asleep;                /* members that may wait for the bell */
+    _Atomic bool quit;
+    _Atomic int n_come, n_gone;          /* members that began and ended; equal after the join */
 };
 
-int pool_create(pool **out, int n_thread, err_ctx *err)
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+static void relax(void)
 {
-    machine m;
-    *out = NULL;
-    if (n_thread < 0 || n_thread > POOL_MAX_THREADS)
-        return err_set(err, ERR_RANGE, "threads: %d is not within 0..%d", n_thread,
-                       POOL_MAX_THREADS);
-    if (n_thread == 0) {
-        const int rc = machine_probe(&m, err);
-        if (rc < 0) return rc;
-        n_thread = m.n_core < POOL_MAX_THREADS ? m.n_core : POOL_MAX_THREADS;
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory");        /* yield is a no-op on most Arm cores */
+#endif
+}
+
+static void ring(pool *p)
+{
+    atomic_fetch_add_explicit(&p->bell, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&p->n_asleep, memory_order_seq_cst) > 0)
+        syscall(SYS_futex, &p->bell, FUTEX_WAKE_PRIVATE, POOL_MAX_THREADS, NULL, NULL, 0);
+}
+
+static bool is_news(const pool *p, uint64_t gate, uint64_t done)
+{
+    return ((gate & GATE_OPEN) && gate >> 32 != done) ||
+           atomic_load_explicit(&p->quit, memory_order_acquire);
+}
+
+/* Returns when there is a loop other than the one done last, or the end. */
+static void await_news(pool *p, uint64_t done)
+{
+    for (int i = 0; i < SPIN_IDLE; i++) {
+        if (is_news(p, atomic_load_explicit(&p->gate, memory_order_acquire), done)) return;
+        relax();
     }
-    pool *p = mem_zalloc(sizeof *p);
-    if (!p) return err_set(err, ERR_NOMEM, "pool: %zu bytes", sizeof *p);
-    p->n_thread = n_thread;
-    *out = p;
-    return 0;
+    /* Whoever rings after n_asleep was raised sees it; whoever rang before changed the bell. */
+    atomic_fetch_add_explicit(&p->n_asleep, 1, memory_order_seq_cst);
+    const uint32_t heard = atomic_load_explicit(&p->bell, memory_order_seq_cst);
+    if (!is_news(p, atomic_load_explicit(&p->gate, memory_order_seq_cst), done))
+        syscall(SYS_futex, &p->bell, FUTEX_WAIT_PRIVATE, heard, NULL, NULL, 0);
+    atomic_fetch_sub_explicit(&p->n_asleep, 1, memory_order_seq_cst);
 }
 
-void pool_free(pool *p)
-{
-    mem_free(p);
-}
+/* ---- working --------------------------------------------------------------------------------- */
 
-int pool_threads(const pool *p)
+static void take_pieces(pool *p, int thread)
 {
-    return p->n_thread;
-}
-
-/* One thread's part. Not inlined: below it everything is seen by the thread sanitizer. */
-static __attribute__((noinline)) void work(pool *p, int thread)
-{
-    (void)atomic_load_explicit(&p->opened, memory_order_acquire);
     for (;;) {
         const int64_t begin = atomic_fetch_add_explicit(&p->next, p->piece, memory_order_relaxed);
-        if (begin >= p->n) break;
-        const int64_t end = begin + p->piece < p->n ? begin + p->piece : p->n;
-        p->fn(p->ctx, begin, end, thread);
+        if (begin >= p->n) return;
+        p->fn(p->ctx, begin, begin + p->piece < p->n ? begin + p->piece : p->n, thread);
     }
-    atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
+}
+
+/* A member's life. Not inlined: from here on the thread sanitizer looks. */
+static __attribute__((noinline)) void serve(pool *p, int thread)
+{
+    uint64_t done = 0;
+    atomic_fetch_add_explicit(&p->n_come, 1, memory_order_relaxed);
+    seats_take(p->cores, thread);
+    while (!atomic_load_explicit(&p->quit, memory_order_acquire)) {
+        uint64_t gate = atomic_load_explicit(&p->gate, memory_order_relaxed);
+        if (!(gate & GATE_OPEN) || gate >> 32 == done) {
+            await_news(p, done);
+            continue;
+        }
+        if (!atomic_compare_exchange_weak_explicit(&p->gate, &gate, gate + 1, memory_order_acquire,
+                                                   memory_order_relaxed))
+            continue;
+        take_pieces(p, thread);
+        atomic_fetch_sub_explicit(&p->gate, 1, memory_order_release);
+        done = gate >> 32;
+    }
+    atomic_fetch_add_explicit(&p->n_gone, 1, memory_order_release);
 }
 
 /* libgomp hands p over in a way the thread sanitizer cannot follow: hence not instrumented here. */
-__attribute__((no_sanitize_thread)) static void fork_join(pool *p)
+__attribute__((no_sanitize_thread)) static void *host_team(void *arg)
 {
-#pragma omp parallel num_threads(p->n_thread)
-    work(p, omp_get_thread_num());
+    pool *p = arg;
+#pragma omp parallel num_threads(p->n_thread - 1)
+    serve(p, 1 + omp_get_thread_num());
+    return NULL;
 }
 
 void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx)
@@ -78,13 +138,71 @@ void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx)
     }
     /* About four pieces a thread: enough to even out, few enough that the counter is no crowd. */
     const int64_t share = n / ((int64_t)p->n_thread * 4);
+    const uint64_t loop = (atomic_load_explicit(&p->gate, memory_order_relaxed) >> 32) + 1;
     p->piece = share > grain ? share / grain * grain : grain;
     p->fn = fn;
     p->ctx = ctx;
     p->n = n;
+    seats_make_way(p->cores);
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->done, 0, memory_order_relaxed);
-    atomic_fetch_add_explicit(&p->opened, 1, memory_order_release);
-    fork_join(p);
-    (void)atomic_load_explicit(&p->done, memory_order_acquire);
+    atomic_store_explicit(&p->gate, loop << 32 | GATE_OPEN, memory_order_seq_cst);
+    ring(p);
+    take_pieces(p, 0);
+    for (int i = 1;; i++) {              /* nobody may join any more once nobody is inside */
+        uint64_t empty = loop << 32 | GATE_OPEN;
+        if (atomic_compare_exchange_weak_explicit(&p->gate, &empty, loop << 32,
+                                                  memory_order_acquire, memory_order_relaxed))
+            return;
+        if (i % SPIN_CLOSE == 0) sched_yield();
+        else relax();
+    }
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+int pool_create(pool **out, int n_thread, err_ctx *err)
+{
+    int n_cpu, rc = 0;
+    *out = NULL;
+    if (n_thread < 0 || n_thread > POOL_MAX_THREADS)
+        return err_set(err, ERR_RANGE, "threads: %d is not within 0..%d", n_thread,
+                       POOL_MAX_THREADS);
+    if (n_thread == 0) n_thread = machine_cores(NULL, 0, &n_cpu);
+    if (n_thread > POOL_MAX_THREADS) n_thread = POOL_MAX_THREADS;
+    pool *p = mem_zalloc(sizeof *p);
+    if (!p) return err_set(err, ERR_NOMEM, "pool: %zu bytes", sizeof *p);
+    p->n_thread = 1;                     /* for pool_free, until the host is there */
+    if (n_thread > 1) {
+        if ((rc = seats_create(&p->cores, n_thread, err)) < 0) goto fail;
+        p->n_thread = n_thread;
+        if ((errno = pthread_create(&p->host, NULL, host_team, p)) != 0) {
+            p->n_thread = 1;
+            rc = err_sys(err, "pool: no thread for a team of %d", n_thread);
+            goto fail;
+        }
+    }
+    *out = p;
+    return 0;
+fail:
+    pool_free(p);
+    return rc;
+}
+
+void pool_free(pool *p)
+{
+    if (!p) return;
+    if (p->n_thread > 1) {
+        atomic_store_explicit(&p->quit, true, memory_order_seq_cst);
+        ring(p);
+        pthread_join(p->host, NULL);
+        while (atomic_load_explicit(&p->n_gone, memory_order_acquire) <
+               atomic_load_explicit(&p->n_come, memory_order_acquire)) relax();
+    }
+    seats_free(p->cores);
+    mem_free(p);
+}
+
+int pool_threads(const pool *p)
+{
+    return p->n_thread;
 }

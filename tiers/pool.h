@@ -22,4 +22,10 @@ int pool_threads(const pool *p);
 typedef void pool_fn(void *ctx, int64_t begin, int64_t end, int thread);
 void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx);
 
+/* A grain worth handing to another thread, for items of about so many multiplications each. */
+static inline int64_t pool_grain(int64_t work)
+{
+    return 1 + 4096 / (work > 0 ? work : 1);
+}
+
 #endif

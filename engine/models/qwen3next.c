@@ -287,7 +287,7 @@ static void mix_attention(pass *p, int l)
     pass_rotate(p, ws->q, hp->n_head, dim, false);
     pass_rotate(p, ws->k, hp->n_head_kv, dim, false);
     pass_attend(p, l, NULL);
-    pool_run(p->o->team, n_q, 4, gate_heads, p);
+    pool_run(p->o->team, n_q, pool_grain(16 * hp->head_dim), gate_heads, p);
     acts_set(&ws->hx, ws->heads, p->n, hp->n_head * hp->head_dim);
     ops_matmul(p->o, ws->y, &w->attn.out, &ws->hx);
 }
@@ -416,9 +416,9 @@ static void mix_deltanet(pass *p, int l)
         .window = recurrent_conv(memory, l), .state = recurrent_state(memory, l),
     };
     project(p, j.w, &j.s);
-    pool_run(p->o->team, (int64_t)j.s.channels, 64, convolve, &j);
-    pool_run(p->o->team, p->n, 4, prepare_tokens, &j);
-    pool_run(p->o->team, j.s.n_v, 1, remember, &j);
+    pool_run(p->o->team, (int64_t)j.s.channels, 64 * pool_grain(64 * 16 * p->n), convolve, &j);
+    pool_run(p->o->team, p->n, pool_grain(8 * (int64_t)j.s.keys), prepare_tokens, &j);
+    pool_run(p->o->team, j.s.n_v, pool_grain((int64_t)p->n * 4 * j.s.dim * j.s.dim), remember, &j);
     acts_set(&ws->hx, ws->qkv, p->n, (int)j.s.values);
     ops_matmul(p->o, ws->y, &j.w->delta.out, &ws->hx);
 }
