@@ -1,5 +1,5 @@
 # make            build ./moe-run and ./moe-bench (CUDA is used if nvcc is found; CUDA=0 leaves it out)
-# make run        build, then show the built-in demo model
+# make run        build, then let the demo model inside the program tell a story
 # make check      all tests; ends with one line "N passed, N failed"
 # make bench      what this machine does: tokenizers, block decoders, synthetic files
 # make fuzz       fuzz the loader for FUZZ_SECONDS=600; FUZZER=afl uses AFL++ instead of libFuzzer
@@ -55,7 +55,7 @@ ALL_CFLAGS  = -D_GNU_SOURCE -I. -MMD -MP -ffp-contract=off -fopenmp $(CFLAGS) \
               $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 ALL_LDFLAGS = -fopenmp $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) $(addprefix -L,$(if $(DEPS),$(LIBDIRS))) \
               $(addprefix -Wl$(comma)-rpath$(comma),$(if $(DEPS),$(abspath $(LIBDIRS))))
-LDLIBS     += $(or $(if $(DEPS),,$(shell pkg-config --libs jansson 2>/dev/null)),-ljansson) -lm
+LDLIBS     += $(or $(if $(DEPS),,$(shell pkg-config --libs jansson libedit 2>/dev/null)),-ljansson -ledit) -lm
 NVCC_FLAGS  = -O3 -std=c++17 -I. -Xcompiler -Wall,-Wextra$(if $(WERROR),$(comma)-Werror --Werror all-warnings) \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
               -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
@@ -72,7 +72,7 @@ else
 GPU_OBJ   := $B/cuda/gpu_stub.c.o
 endif
 LIB_OBJ := $(LIB_C:%=$B/%.o) $(GPU_OBJ)
-CLI_OBJ := $(CLI_C:%=$B/%.o)
+CLI_OBJ := $(CLI_C:%=$B/%.o) $B/cli/demo_model.S.o
 UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(wildcard tests/golden/*/*.xz))
 
 # ---- programs ----------------------------------------------------------------------------------
@@ -97,6 +97,13 @@ $B/%.c.o: %.c
 	$(if $V,,@echo "  cc      $<")
 	$Q$(CC) $(ALL_CFLAGS) $(CPPFLAGS) -c -o $@ $<
 
+# The demo model is inside the programs: as bytes, by .incbin.
+$B/%.S.o: %.S
+	@mkdir -p $(@D)
+	$(if $V,,@echo "  as      $<")
+	$Q$(CC) -I. -MMD -MP -c -o $@ $<
+$B/cli/demo_model.S.o: tests/models/demo-qwen3next-Q4_K_M.gguf
+
 # Loops over numbers: the optimiser may unroll and vectorise them, never reorder a sum.
 $B/engine/cpu/%.c.o: OPT += -O3
 
@@ -116,7 +123,7 @@ $B/version: FORCE
 
 # ---- make run, bench, install -------------------------------------------------------------------
 run: all
-	./moe-run inspect tests/models/demo-qwen3next-Q4_K_M.gguf
+	./moe-run -p "Tell me a story." -n 200 --top-p 0.9 --frequency-penalty 0.25 --seed 10
 
 bench: all $(UNPACKED)
 	tools/bench.sh $B
@@ -136,6 +143,7 @@ TEST_BIN := $(TESTS:%=$B/tests/%)
 $B/tests/test_model $B/tests/test_model_refuse: $B/tests/model_maker.c.o
 $B/tests/test_chat $B/tests/test_chat_parse: $B/tests/chat_maker.c.o
 $B/tests/test_state $B/tests/test_state_file: $B/tests/state_twin.c.o
+$B/tests/test_conversation: $B/cli/conversation.c.o
 $B/tests/test_synth: $(filter $B/cli/synth%,$(CLI_OBJ)) $B/cli/console.c.o
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o $B/tests/test.c.o $(LIB_OBJ)
 	$(if $V,,@echo "  link    $@")

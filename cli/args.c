@@ -29,7 +29,7 @@ static bool parse_float(double *out, const char *text)
     return errno == 0 && end != text && *end == '\0' && isfinite(*out);
 }
 
-static bool parse_size(uint64_t *out, const char *text)
+bool arg_parse_size(uint64_t *out, const char *text)
 {
     static const char units[] = "KMGT";
     double v;
@@ -48,10 +48,54 @@ static bool parse_size(uint64_t *out, const char *text)
     return true;
 }
 
-/* Stores text in the option's field. where is what the message calls it: "--seed" or "MOE_SEED". */
-static int set_value(const arg_option *o, void *into, const char *text, const char *where)
+/* ---- the tables ---------------------------------------------------------------------------- */
+
+/* An option with the struct its offset counts from. */
+typedef struct slot {
+    const arg_option *o;                 /* NULL: there is no such option */
+    void *into;
+} slot;
+
+static int n_slot(const arg_spec *spec)
 {
-    void *field = (char *)into + o->offset;
+    int n = spec->n_option;
+    for (int g = 0; g < spec->n_group; g++) n += spec->groups[g].n_option;
+    return n;
+}
+
+/* Option i: the verb's own ones first, then group after group. */
+static slot slot_at(const arg_spec *spec, void *into, int i)
+{
+    int g = 0;
+    if (i < spec->n_option) return (slot){ &spec->options[i], into };
+    i -= spec->n_option;
+    while (i >= spec->groups[g].n_option) i -= spec->groups[g++].n_option;
+    return (slot){ &spec->groups[g].options[i], (char *)into + spec->groups[g].offset };
+}
+
+static slot find_long(const arg_spec *spec, void *into, const char *name, size_t len)
+{
+    for (int i = 0; i < n_slot(spec); i++) {
+        const slot s = slot_at(spec, into, i);
+        if (strlen(s.o->name) == len && memcmp(s.o->name, name, len) == 0) return s;
+    }
+    return (slot){ NULL, NULL };
+}
+
+static slot find_short(const arg_spec *spec, void *into, char letter)
+{
+    for (int i = 0; i < n_slot(spec); i++) {
+        const slot s = slot_at(spec, into, i);
+        if (s.o->letter == letter) return s;
+    }
+    return (slot){ NULL, NULL };
+}
+
+/* Stores text in the option's field. where is what the message calls it: "--seed" or "MOE_SEED". */
+static int set_value(slot s, const char *text, const char *where)
+{
+    const arg_option *o = s.o;
+    void *field = (char *)s.into + o->offset;
     const bool limited = o->lo != 0 || o->hi != 0;
     double number = 0;
     bool ok = true;
@@ -65,9 +109,18 @@ static int set_value(const arg_option *o, void *into, const char *text, const ch
         break;
     }
     case ARG_FLOAT: ok = parse_float(&number, text); if (ok) *(double *)field = number; break;
-    case ARG_SIZE: ok = parse_size((uint64_t *)field, text); break;
+    case ARG_SIZE: ok = arg_parse_size((uint64_t *)field, text); break;
     case ARG_TEXT:
     case ARG_NEEDED_TEXT: *(const char **)field = text; break;
+    case ARG_TEXTS: {
+        arg_texts *list = field;
+        if (list->n == ARG_TEXTS_MAX) {
+            console_error("%s: given more than %d times", where, ARG_TEXTS_MAX);
+            return ARGS_BAD;
+        }
+        list->text[list->n++] = text;
+        break;
+    }
     }
     if (!ok) {
         console_error("%s: '%s' is not %s", where, text,
@@ -77,7 +130,7 @@ static int set_value(const arg_option *o, void *into, const char *text, const ch
     }
     if (limited && (o->type == ARG_INT || o->type == ARG_FLOAT) &&
         (number < o->lo || number > o->hi)) {
-        console_error("%s: %s is out of range %g..%g", where, text, o->lo, o->hi);
+        console_error("%s: %s is out of range %.10g..%.10g", where, text, o->lo, o->hi);
         return ARGS_BAD;
     }
     return ARGS_RUN;
@@ -85,47 +138,53 @@ static int set_value(const arg_option *o, void *into, const char *text, const ch
 
 /* ---- help ---------------------------------------------------------------------------------- */
 
-static void print_option(const arg_option *o)
+enum { LEFT_MIN = 21, LEFT_MAX = 31 };   /* columns of the part with the names */
+
+static int option_left(char *dst, size_t cap, const arg_option *o)
 {
-    char left[64], letter[8] = "    ";
+    char letter[8] = "    ";
     if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
-    snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->value ? " " : "",
-             o->value ? o->value : "");
-    printf("  %-21s %s", left, o->help);
-    if (o->env) printf("   [%s]", o->env);
-    printf("\n");
+    return snprintf(dst, cap, "%s--%s%s%s", letter, o->name, o->value ? " " : "",
+                    o->value ? o->value : "");
+}
+
+static void print_options(const arg_option *options, int n, int width)
+{
+    char left[64];
+    for (int i = 0; i < n; i++) {
+        option_left(left, sizeof left, &options[i]);
+        printf("  %-*s %s", width, left, options[i].help);
+        if (options[i].env) printf("   [%s]", options[i].env);
+        printf("\n");
+    }
 }
 
 static void print_help(const arg_spec *spec)
 {
+    int width = LEFT_MIN;
+    for (int i = 0; i < n_slot(spec); i++) {
+        char left[64];
+        const int n = option_left(left, sizeof left, slot_at(spec, NULL, i).o);
+        if (n > width && n <= LEFT_MAX) width = n;
+    }
     printf("Usage: %s\n%s\n", spec->usage, spec->about);
-    for (int i = 0; i < spec->n_option; i++) print_option(&spec->options[i]);
-    printf("  %-21s %s\n", "-h, --help", "Show this help");
+    print_options(spec->options, spec->n_option, width);
+    printf("  %-*s %s\n", width, "-h, --help", "Show this help");
+    for (int g = 0; g < spec->n_group; g++) {
+        printf("\n%s\n", spec->groups[g].title);
+        print_options(spec->groups[g].options, spec->groups[g].n_option, width);
+    }
+    if (spec->epilogue) printf("\n%s\n", spec->epilogue);
 }
 
 /* ---- parsing ------------------------------------------------------------------------------- */
 
-static const arg_option *find_long(const arg_spec *spec, const char *name, size_t len)
-{
-    for (int i = 0; i < spec->n_option; i++)
-        if (strlen(spec->options[i].name) == len && memcmp(spec->options[i].name, name, len) == 0)
-            return &spec->options[i];
-    return NULL;
-}
-
-static const arg_option *find_short(const arg_spec *spec, char letter)
-{
-    for (int i = 0; i < spec->n_option; i++)
-        if (spec->options[i].letter == letter) return &spec->options[i];
-    return NULL;
-}
-
 static int read_environment(const arg_spec *spec, void *into)
 {
-    for (int i = 0; i < spec->n_option; i++) {
-        const arg_option *o = &spec->options[i];
-        const char *text = o->env ? getenv(o->env) : NULL;
-        if (text && *text && set_value(o, into, text, o->env) != ARGS_RUN) return ARGS_BAD;
+    for (int i = 0; i < n_slot(spec); i++) {
+        const slot s = slot_at(spec, into, i);
+        const char *text = s.o->env ? getenv(s.o->env) : NULL;
+        if (text && *text && set_value(s, text, s.o->env) != ARGS_RUN) return ARGS_BAD;
     }
     return ARGS_RUN;
 }
@@ -134,30 +193,30 @@ static int read_environment(const arg_spec *spec, void *into)
 static int parse_option(const arg_spec *spec, void *into, int argc, char **argv, int *i)
 {
     const char *arg = argv[*i], *value = NULL;
-    const arg_option *o;
     char where[64];
+    slot s;
 
     if (arg[1] == '-') {
         const char *eq = strchr(arg, '=');
         const size_t len = eq ? (size_t)(eq - arg - 2) : strlen(arg + 2);
-        o = find_long(spec, arg + 2, len);
+        s = find_long(spec, into, arg + 2, len);
         if (eq) value = eq + 1;
     } else {
-        o = find_short(spec, arg[1]);
+        s = find_short(spec, into, arg[1]);
         if (arg[2]) value = arg + 2;
     }
-    if (!o || (o->type == ARG_FLAG && value)) {
+    if (!s.o || (s.o->type == ARG_FLAG && value)) {
         console_error("unknown option %s (--help lists them)", arg);
         return ARGS_BAD;
     }
-    if (o->type == ARG_FLAG) return set_value(o, into, "1", "");
-    snprintf(where, sizeof where, "--%s", o->name);
+    if (s.o->type == ARG_FLAG) return set_value(s, "1", "");
+    snprintf(where, sizeof where, "--%s", s.o->name);
     if (!value && *i + 1 < argc) value = argv[++*i];
     if (!value) {
-        console_error("%s needs a value (%s)", where, o->value);
+        console_error("%s needs a value (%s)", where, s.o->value);
         return ARGS_BAD;
     }
-    return set_value(o, into, value, where);
+    return set_value(s, value, where);
 }
 
 int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_operand, int argc,
@@ -189,9 +248,10 @@ int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_o
         console_error("%s missing (usage: %s)", spec->operands, spec->usage);
         return ARGS_BAD;
     }
-    for (int i = 0; i < spec->n_option; i++) {
-        const arg_option *o = &spec->options[i];
-        if (o->type != ARG_NEEDED_TEXT || *(const char **)((char *)into + o->offset)) continue;
+    for (int i = 0; i < n_slot(spec); i++) {
+        const slot s = slot_at(spec, into, i);
+        const arg_option *o = s.o;
+        if (o->type != ARG_NEEDED_TEXT || *(const char **)((char *)s.into + o->offset)) continue;
         console_error("-%c %s missing (usage: %s)", o->letter, o->value, spec->usage);
         return ARGS_BAD;
     }

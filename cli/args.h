@@ -13,8 +13,15 @@ typedef enum arg_type {
     ARG_FLOAT,                           /* double within lo..hi */
     ARG_SIZE,                            /* uint64_t bytes: 512, 64K, 1.5G (powers of 1024) */
     ARG_TEXT,                            /* const char *, points into argv or the environment */
-    ARG_NEEDED_TEXT                      /* the same, and must be given; has a letter */
+    ARG_NEEDED_TEXT,                     /* the same, and must be given; has a letter */
+    ARG_TEXTS                            /* arg_texts: may be given several times */
 } arg_type;
+
+enum { ARG_TEXTS_MAX = 64 };
+typedef struct arg_texts {
+    const char *text[ARG_TEXTS_MAX];     /* in the order given */
+    int n;
+} arg_texts;
 
 typedef struct arg_option {
     const char *name;                    /* long name without dashes */
@@ -27,6 +34,14 @@ typedef struct arg_option {
     const char *help;
 } arg_option;
 
+/* Options that several verbs share, with a struct of their own inside each verb's. */
+typedef struct arg_group {
+    const char *title;                   /* a line above them in --help */
+    const arg_option *options;
+    int n_option;
+    size_t offset;                       /* of the shared struct in the options struct */
+} arg_group;
+
 typedef struct arg_spec {
     const char *usage;                   /* "moe-run inspect FILE [options]" */
     const char *about;                   /* one or more lines under it */
@@ -34,6 +49,9 @@ typedef struct arg_spec {
     int n_option;
     int min_operands, max_operands;
     const char *operands;                /* what a message calls them: "FILE" */
+    const arg_group *groups;             /* behind the verb's own options; may be NULL */
+    int n_group;
+    const char *epilogue;                /* lines at the end of --help, or NULL */
 } arg_spec;
 
 enum { ARGS_RUN = 0, ARGS_HELP = 1, ARGS_BAD = 2 };
@@ -42,5 +60,8 @@ enum { ARGS_RUN = 0, ARGS_HELP = 1, ARGS_BAD = 2 };
  * went to stdout, exit 0. ARGS_BAD: one line went to stderr, exit 2. "--" ends the options. */
 int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_operand, int argc,
                char **argv);
+
+/* "512", "64K", "1.5G" to bytes; false for anything else. */
+bool arg_parse_size(uint64_t *out, const char *text);
 
 #endif

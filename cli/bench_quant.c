@@ -1,20 +1,18 @@
 /* bench_quant.c - moe-bench quant: decodes a file of raw blocks, and measures the decoder.
  *
  * The input is read in pieces of whole blocks, so its size does not matter. The output appears
- * under its name only when it is complete: until then it is OUT.part, which a failure removes.
+ * under its name only when it is complete (cli/sink.h).
  * Values come from loader/quant.h; nothing is computed here. */
 #include "cli/commands.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "cli/args.h"
 #include "cli/console.h"
+#include "cli/sink.h"
 #include "loader/quant.h"
 
 /* Floats decoded at a time: a multiple of every block, and few enough (1 MiB) to stay in a cache,
@@ -78,62 +76,6 @@ static int unknown_type(const char *name)
     return 2;
 }
 
-/* ---- files --------------------------------------------------------------------------------- */
-
-/* Where the values go. A device, a pipe or standard output is written directly; a file is written
- * beside its place and moved there at the end. */
-typedef struct sink {
-    FILE *file;
-    bool staged;                         /* part exists and is ours to move or remove */
-    char final[PATH_MAX], part[PATH_MAX + 8];
-} sink;
-
-/* Removes what is unfinished. Harmless on a sink that was finished or never opened. */
-static void sink_drop(sink *s)
-{
-    if (s->file && s->file != stdout) fclose(s->file);
-    if (s->staged) unlink(s->part);
-    s->file = NULL;
-    s->staged = false;
-}
-
-static int sink_open(sink *s, const char *path, err_ctx *err)
-{
-    struct stat st;
-
-    if (strcmp(path, "-") == 0) {
-        s->file = stdout;
-        return 0;
-    }
-    if (stat(path, &st) != 0) {          /* a new file, or something that fopen() will explain */
-        if ((size_t)snprintf(s->final, sizeof s->final, "%s", path) >= sizeof s->final)
-            return err_set(err, ERR_RANGE, "a path of %zu bytes is too long", strlen(path));
-    } else if (!S_ISREG(st.st_mode)) {
-        s->file = fopen(path, "wb");
-        return s->file ? 0 : err_sys(err, "cannot write");
-    } else if (!realpath(path, s->final)) {      /* through a link, so that the link stays */
-        return err_sys(err, "cannot resolve");
-    }
-    snprintf(s->part, sizeof s->part, "%s.part", s->final);
-    if (!(s->file = fopen(s->part, "wb"))) return err_sys(err, "cannot create %s", s->part);
-    s->staged = true;
-    return 0;
-}
-
-static int sink_finish(sink *s, err_ctx *err)
-{
-    FILE *f = s->file;
-    bool bad = fflush(f) != 0 || ferror(f);
-
-    s->file = NULL;
-    if (f != stdout) bad = fclose(f) != 0 || bad;
-    if (bad) return err_sys(err, "cannot write");
-    if (s->staged && rename(s->part, s->final) != 0)
-        return err_sys(err, "cannot rename %s", s->part);
-    s->staged = false;
-    return 0;
-}
-
 /* ---- decoding ------------------------------------------------------------------------------ */
 
 typedef struct quant_run {
@@ -166,7 +108,7 @@ static int input_open(FILE **out, const char *path, const quant_traits *t, err_c
 }
 
 /* Copies all blocks of in, decoded, to out. A failure sets *at_output if it is about out. */
-static int decode_stream(quant_run *run, FILE *in, FILE *out, bool *at_output, err_ctx *err)
+static int decode_stream(quant_run *run, FILE *in, sink *out, bool *at_output, err_ctx *err)
 {
     const quant_traits *t = run->traits;
     const size_t piece = PIECE_VALUES / (size_t)t->block_elems, block = (size_t)t->block_bytes;
@@ -191,11 +133,8 @@ static int decode_stream(quant_run *run, FILE *in, FILE *out, bool *at_output, e
             t->decode(values, blocks, n);
             run->decode_ns += clock_ns() - start;
             run->n_blocks += n;
-            if (fwrite(values, sizeof *values, n * (size_t)t->block_elems, out) !=
-                n * (size_t)t->block_elems) {
-                *at_output = true;
-                rc = err_sys(err, "cannot write");
-            }
+            rc = sink_write(out, values, n * (size_t)t->block_elems * sizeof *values, err);
+            *at_output = rc < 0;
         }
     }
     mem_free(blocks);
@@ -229,15 +168,14 @@ static int decode_file(quant_type type, const char *in_path, const char *out_pat
     int rc = input_open(&in, in_path, run.traits, &err);
 
     if (rc == 0) at_output = (rc = sink_open(&out, out_path, &err)) < 0;
-    if (rc == 0) rc = decode_stream(&run, in, out.file, &at_output, &err);
+    if (rc == 0) rc = decode_stream(&run, in, &out, &at_output, &err);
     if (rc == 0) at_output = (rc = sink_finish(&out, &err)) < 0;
     if (in && in != stdin) fclose(in);
     sink_drop(&out);
     run.total_ns = clock_ns() - start;
     if (rc < 0) {
-        const char *path = at_output ? out_path : in_path;
-        if (strcmp(path, "-") == 0) path = at_output ? "standard output" : "standard input";
-        return console_fail(path, &err);
+        const char *from = strcmp(in_path, "-") == 0 ? "standard input" : in_path;
+        return console_fail(at_output ? sink_name(out_path) : from, &err);
     }
     report(&run);
     return 0;

@@ -6,13 +6,11 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/console.h"
+#include "cli/report.h"
 #include "engine/text/tokenizer.h"
 
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
-
-enum { MAX_RUNS = 1000 };
 
 typedef struct bench_options {
     const char *model;
@@ -23,7 +21,7 @@ typedef struct bench_options {
 static const arg_option options[] = {
     { "model", 'm', ARG_NEEDED_TEXT, offsetof(bench_options, model), "FILE", "MOE_MODEL", 0, 0,
       "GGUF file with the vocabulary, or the first part of a split one" },
-    { "runs", 'r', ARG_INT, offsetof(bench_options, runs), "N", NULL, 1, MAX_RUNS,
+    { "runs", 'r', ARG_INT, offsetof(bench_options, runs), "N", NULL, 1, REPORT_MAX_RUNS,
       "How often to measure; the median counts. Default: 5" },
     { "special", 0, ARG_FLAG, offsetof(bench_options, special), NULL, NULL, 0, 0,
       "Control tokens in the text become their ids" },
@@ -42,27 +40,12 @@ static const arg_spec spec = {
     .operands = "TEXTFILE",
 };
 
-typedef struct rates { double v[MAX_RUNS], median, min, max; } rates;
-
 typedef struct measurement {
     double load_ms;
     size_t bytes, tokens;
-    rates cold, warm;                    /* MB/s */
+    double cold_mb_s[REPORT_MAX_RUNS], warm_mb_s[REPORT_MAX_RUNS];
+    spread cold, warm;
 } measurement;
-
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static void rates_finish(rates *r, int n)
-{
-    qsort(r->v, (size_t)n, sizeof *r->v, compare_doubles);
-    r->min = r->v[0];
-    r->max = r->v[n - 1];
-    r->median = n % 2 ? r->v[n / 2] : (r->v[n / 2 - 1] + r->v[n / 2]) / 2;
-}
 
 static int encode_timed(double *mb_s, encoder *e, size_t *tokens, str_view text, bool special,
                         err_ctx *err)
@@ -85,13 +68,13 @@ static int measure(measurement *m, const tokenizer *t, str_view text, const benc
         encoder *e;
         int rc = encoder_create(&e, t, err);
         if (rc < 0) return rc;
-        rc = encode_timed(&m->cold.v[i], e, &m->tokens, text, opt->special, err);
-        if (rc == 0) rc = encode_timed(&m->warm.v[i], e, &m->tokens, text, opt->special, err);
+        rc = encode_timed(&m->cold_mb_s[i], e, &m->tokens, text, opt->special, err);
+        if (rc == 0) rc = encode_timed(&m->warm_mb_s[i], e, &m->tokens, text, opt->special, err);
         encoder_free(e);
         if (rc < 0) return rc;
     }
-    rates_finish(&m->cold, (int)opt->runs);
-    rates_finish(&m->warm, (int)opt->runs);
+    m->cold = spread_of(m->cold_mb_s, (int)opt->runs);
+    m->warm = spread_of(m->warm_mb_s, (int)opt->runs);
     return 0;
 }
 
@@ -128,11 +111,6 @@ static void print_table(const measurement *m, const tokenizer *t, const bench_op
            m->warm.max);
 }
 
-static json_t *rates_json(const rates *r)
-{
-    return json_pack("{s:f, s:f, s:f}", "median", r->median, "min", r->min, "max", r->max);
-}
-
 static int print_json(const measurement *m, const tokenizer *t, const bench_options *opt,
                       const char *path)
 {
@@ -148,8 +126,8 @@ static int print_json(const measurement *m, const tokenizer *t, const bench_opti
                             "tokens", (json_int_t)m->tokens,
                             "bytes_per_token", bytes_per_token(m),
                             "runs", (int)opt->runs,
-                            "cold_mb_s", rates_json(&m->cold),
-                            "warm_mb_s", rates_json(&m->warm));
+                            "cold_mb_s", spread_json(&m->cold, m->cold_mb_s),
+                            "warm_mb_s", spread_json(&m->warm, m->warm_mb_s));
     if (console_json(row, JSON_COMPACT | JSON_REAL_PRECISION(6))) return 0;
     console_error("out of memory");
     return 1;

@@ -12,10 +12,18 @@
 #define MOE_VERSION "unknown"
 #endif
 
+static const command *find_verb(const command *table, int n_command, const char *name)
+{
+    for (int i = 0; i < n_command; i++)
+        if (!strcmp(name, table[i].name)) return &table[i];
+    return NULL;
+}
+
 static int print_help(const char *program, const char *about, const char *examples,
                       const command *table, int n_command)
 {
-    printf("Usage: %s VERB [options]\n%s\n", program, about);
+    printf("Usage: %s %s [options]\n%s\n", program,
+           find_verb(table, n_command, "run") ? "[VERB]" : "VERB", about);
     for (int i = 0; i < n_command; i++) printf("  %-11s %s\n", table[i].name, table[i].about);
     printf("\n%s VERB --help tells more about each.\n%s", program, examples);
     return console_finish();
@@ -48,13 +56,15 @@ static void print_log(void *ctx, const char *line)
 int commands_main(const char *program, const char *about, const char *examples,
                   const command *table, int n_command, int argc, char **argv)
 {
+    static char help_flag[] = "--help";
+    const command *standard = find_verb(table, n_command, "run"), *verb;
     console_init(program);
     log_set_sink(print_log, NULL);
     if (argc < 2) {
-        console_error("no verb given (%s --help lists them)", program);
+        console_error("no verb %sgiven (%s --help lists what there is)",
+                      standard ? "and no prompt " : "", program);
         return 2;
     }
-    static char help_flag[] = "--help";
     const bool help = !strcmp(argv[1], "help");
     if (help && argc > 2) {              /* "help inspect" is "inspect --help" */
         argv[1] = argv[2];
@@ -63,8 +73,8 @@ int commands_main(const char *program, const char *about, const char *examples,
         return print_help(program, about, examples, table, n_command);
     }
     if (!strcmp(argv[1], "--version")) return print_version(program);
-    for (int i = 0; i < n_command; i++)
-        if (!strcmp(argv[1], table[i].name)) return table[i].run(argc - 1, argv + 1);
+    if ((verb = find_verb(table, n_command, argv[1]))) return verb->run(argc - 1, argv + 1);
+    if (argv[1][0] == '-' && standard) return standard->run(argc, argv);
     if (argv[1][0] == '-') {
         console_error("a verb must come before %s (%s --help lists them)", argv[1], program);
         return 2;

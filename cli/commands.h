@@ -4,12 +4,16 @@
 #define CLI_COMMANDS_H
 
 /* moe-run */
+int cmd_run(int argc, char **argv);
+int cmd_chat(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_render(int argc, char **argv);
 int cmd_models(int argc, char **argv);
 
 /* moe-bench */
+int cmd_bench_decode(int argc, char **argv);
+int cmd_bench_logits(int argc, char **argv);
 int cmd_bench_quant(int argc, char **argv);
 int cmd_bench_synth(int argc, char **argv);
 int cmd_bench_tokenize(int argc, char **argv);
@@ -20,7 +24,8 @@ typedef struct command {
     int (*run)(int argc, char **argv);
 } command;
 
-/* Runs the verb argv[1] names, or prints help, version or a usage error. */
+/* Runs the verb argv[1] names, or prints help, version or a usage error. A verb named "run" may be
+ * left out: options alone are its options. */
 int commands_main(const char *program, const char *about, const char *examples,
                   const command *table, int n_command, int argc, char **argv);
 

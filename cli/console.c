@@ -6,9 +6,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char *program = "moe";
+static bool status_shown;                /* a line of console_status stands on the terminal */
 
 void console_init(const char *name)
 {
@@ -25,6 +28,7 @@ static void say(const char *prefix, const char *fmt, va_list ap)
 {
     char text[1024], line[2048];
     vsnprintf(text, sizeof text, fmt, ap);
+    console_status_clear();
     fprintf(stderr, "%s: %s%s\n", program, prefix, ESC(line, str_from(text)));
 }
 
@@ -53,38 +57,90 @@ void console_note(const char *fmt, ...)
     va_end(ap);
 }
 
+/* ---- lines that go away -------------------------------------------------------------------- */
+
+/* Longer lines would wrap, and a wrapped line cannot be taken back. */
+static int terminal_columns(void)
+{
+    struct winsize size;
+    return ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20 ? size.ws_col : 80;
+}
+
+static void draw_line(const char *line)
+{
+    fprintf(stderr, "\r%.*s\033[K", terminal_columns() - 1, line);
+    fflush(stderr);
+    status_shown = true;
+}
+
+void console_status(const char *fmt, ...)
+{
+    char line[256];
+    va_list ap;
+    if (isatty(2) != 1) return;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    draw_line(line);
+}
+
+void console_status_clear(void)
+{
+    if (!status_shown) return;
+    fprintf(stderr, "\r\033[K");
+    fflush(stderr);
+    status_shown = false;
+}
+
 /* ---- progress ------------------------------------------------------------------------------ */
 
-enum { BAR_CELLS = 30, REDRAW_NS = 100000000 };
+enum { BAR_CELLS = 30, REDRAW_NS = 100000000, FIRST_NS = 250000000 };
 
 void progress_begin(progress *p, const char *what, uint64_t total)
 {
     *p = (progress){ .what = what, .total = total, .start_ns = clock_ns(), .on = isatty(2) == 1 };
 }
 
+void progress_begin_tokens(progress *p, const char *what, uint64_t total)
+{
+    progress_begin(p, what, total);
+    p->tokens = true;
+}
+
 void progress_update(progress *p, uint64_t done)
 {
     const uint64_t now = clock_ns();
     const double seconds = (double)(now - p->start_ns) * 1e-9;
-    char bar[BAR_CELLS + 1], have[32], all[32], rate[32];
-    int cells;
+    const double speed = seconds > 0 ? (double)done / seconds : 0;
+    char bar[BAR_CELLS + 1], have[32], all[32], rate[32], left[32] = "", text[160], line[256];
+    int room, cells;
 
     if (!p->on || p->total == 0 || now - p->drawn_ns < REDRAW_NS) return;
+    if (now - p->start_ns < FIRST_NS) return;
     p->drawn_ns = now;
-    cells = (int)((double)done / (double)p->total * BAR_CELLS);
-    memset(bar, '.', BAR_CELLS);
-    memset(bar, '#', (size_t)(cells > BAR_CELLS ? BAR_CELLS : cells));
-    bar[BAR_CELLS] = '\0';
-    fprintf(stderr, "\r%s [%s] %s of %s, %s/s, %.0f s left\033[K", p->what, bar,
-            text_bytes(have, sizeof have, done), text_bytes(all, sizeof all, p->total),
-            text_bytes(rate, sizeof rate, seconds > 0 ? (uint64_t)((double)done / seconds) : 0),
-            done ? seconds * (double)(p->total - done) / (double)done : 0.0);
-    fflush(stderr);
+    if (done)
+        snprintf(left, sizeof left, ", %.0f s left", (double)(p->total - done) / speed);
+    if (p->tokens)
+        snprintf(text, sizeof text, "%s of %s tokens, %.1f tok/s%s",
+                 text_count(have, sizeof have, done), text_count(all, sizeof all, p->total), speed,
+                 left);
+    else
+        snprintf(text, sizeof text, "%s of %s, %s/s%s", text_bytes(have, sizeof have, done),
+                 text_bytes(all, sizeof all, p->total),
+                 text_bytes(rate, sizeof rate, (uint64_t)speed), left);
+    room = terminal_columns() - (int)(strlen(p->what) + strlen(text)) - 5;
+    room = room < 0 ? 0 : room > BAR_CELLS ? BAR_CELLS : room;
+    cells = (int)((double)done / (double)p->total * room);
+    memset(bar, '.', sizeof bar);
+    memset(bar, '#', (size_t)(cells > room ? room : cells));
+    bar[room] = '\0';
+    snprintf(line, sizeof line, "%s [%s] %s", p->what, bar, text);
+    draw_line(line);
 }
 
 void progress_end(progress *p)
 {
-    if (p->on && p->drawn_ns) fprintf(stderr, "\r\033[K");
+    if (p->on && p->drawn_ns) console_status_clear();
     p->on = false;
 }
 
@@ -116,7 +172,35 @@ const char *text_bytes(char *dst, size_t cap, uint64_t n)
     return dst;
 }
 
+const char *text_today(char *dst, size_t cap)
+{
+    const time_t now = time(NULL);
+    struct tm local;
+    if (!localtime_r(&now, &local) || strftime(dst, cap, "%Y-%m-%d", &local) == 0) dst[0] = '\0';
+    return dst;
+}
+
 /* ---- streams ------------------------------------------------------------------------------- */
+
+/* Length of the control character at the start of s; 0 if there is none. */
+static size_t control_bytes(str_view s)
+{
+    const uint8_t b = (uint8_t)s.ptr[0];
+    if (b == 0xC2 && s.len > 1 && (uint8_t)s.ptr[1] < 0xA0) return 2;
+    return b == 0x7F || (b < 0x20 && b != '\n' && b != '\t');
+}
+
+str_view text_for_screen(str_view *s)
+{
+    size_t n = 0;
+    str_view piece = str_from("\xEF\xBF\xBD");
+    while (n < s->len && control_bytes((str_view){ s->ptr + n, s->len - n }) == 0) n++;
+    if (n > 0 || s->len == 0) piece = (str_view){ s->ptr, n };
+    else n = control_bytes(*s);
+    s->ptr += n;
+    s->len -= n;
+    return piece;
+}
 
 bool console_json(json_t *v, size_t flags)
 {

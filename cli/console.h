@@ -21,19 +21,34 @@ int console_fail(const char *path, const err_ctx *err);
 void console_note(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
 /* A bar with rate and time left, drawn at most ten times a second and only if stderr is a terminal;
- * gone when it ends. done and total in bytes. */
+ * gone when it ends. Work that is done in a moment shows none. done and total are bytes, or tokens
+ * after progress_begin_tokens. */
 typedef struct progress {
     const char *what;
     uint64_t total, start_ns, drawn_ns;
-    bool on;
+    bool on, tokens;
 } progress;
 void progress_begin(progress *p, const char *what, uint64_t total);
+void progress_begin_tokens(progress *p, const char *what, uint64_t total);
 void progress_update(progress *p, uint64_t done);
 void progress_end(progress *p);
+
+/* A line that the next one, or whatever else is printed here, takes the place of ("thinking...");
+ * on a terminal only. console_status_clear before writing to stdout. */
+void console_status(const char *fmt, ...) PRINTF_LIKE(1, 2);
+void console_status_clear(void);
 
 /* "48,483,058,688"; "45.2 GB" (powers of 1000). dst of 32 bytes is enough; return dst. */
 const char *text_count(char *dst, size_t cap, uint64_t n);
 const char *text_bytes(char *dst, size_t cap, uint64_t n);
+
+/* "2026-01-31", the local date; "" if the clock cannot say. */
+const char *text_today(char *dst, size_t cap);
+
+/* A model may write anything, also what a terminal would obey. Takes off *s the next piece that a
+ * screen may show: a run of text as it is, or U+FFFD in place of a control character (C0 but tab
+ * and newline, DEL, the two-byte C1). Empty when *s is. */
+str_view text_for_screen(str_view *s);
 
 /* Prints v as one line on stdout and drops it. False if v is NULL: whatever should have made it ran
  * out of memory, and the caller says so. flags are Jansson's. */

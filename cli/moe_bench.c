@@ -4,6 +4,8 @@
 #include "loader/base.h"
 
 static const command verbs[] = {
+    { "decode", "Measures how fast prompts are taken in and tokens come out", cmd_bench_decode },
+    { "logits", "Writes the logits of given tokens, for comparison", cmd_bench_logits },
     { "synth", "Writes a GGUF of a real model's shapes with random weights", cmd_bench_synth },
     { "quant", "Decodes raw blocks of one type to floats", cmd_bench_quant },
     { "tokenize", "Measures the tokenizer on a text file", cmd_bench_tokenize },
@@ -13,6 +15,8 @@ int main(int argc, char **argv)
 {
     return commands_main("moe-bench", "Measures the engine against what the machine can do.",
                          "\nExamples:\n"
+                         "  moe-bench decode -m model.gguf -p 512 -n 128\n"
+                         "  moe-bench logits -m model.gguf --ids ids.txt -o logits.f32\n"
                          "  moe-bench synth qwen3-next-80b --layers 4 -o q4.gguf\n"
                          "  moe-bench tokenize -m model.gguf book.txt\n",
                          verbs, ARRAY_LEN(verbs), argc, argv);

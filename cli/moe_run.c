@@ -1,9 +1,28 @@
 /* moe_run.c - main of moe-run: everything about one model. */
 #include "cli/commands.h"
 
-#include "loader/base.h"
+#include <stdio.h>
+#include <unistd.h>
+
+#include "cli/console.h"
+
+static const char welcome[] =
+    "moe-run runs Mixture-of-Experts language models from GGUF files.\n"
+    "\n"
+    "Try it now, with the small model that is built in:\n"
+    "  moe-run -p \"Tell me a story.\"\n"
+    "\n"
+    "With a model of your own:\n"
+    "  moe-run -m model.gguf -p \"Why is the sky blue?\"\n"
+    "  moe-run chat -m model.gguf     talk back and forth\n"
+    "  moe-run inspect model.gguf     what is in the file, and how much memory it takes\n"
+    "  moe-run models                 files that are known to work, and where to get them\n"
+    "\n"
+    "moe-run --help lists the verbs, moe-run run --help all that can be said about an answer.\n";
 
 static const command verbs[] = {
+    { "run", "Answers a prompt; the verb may be left out", cmd_run },
+    { "chat", "A conversation: line editing, commands, chats that can be saved", cmd_chat },
     { "inspect", "What a GGUF file holds: architecture, sizes, types, tokenizer", cmd_inspect },
     { "tokenize", "Text to token ids and back", cmd_tokenize },
     { "render", "Chat messages to the exact prompt, and an answer back to its parts", cmd_render },
@@ -12,9 +31,15 @@ static const command verbs[] = {
 
 int main(int argc, char **argv)
 {
+    if (argc < 2 && isatty(1)) {
+        fputs(welcome, stdout);
+        return console_finish();
+    }
     return commands_main("moe-run",
                          "Runs big Mixture-of-Experts models from GGUF files on ordinary machines.",
                          "\nExamples:\n"
+                         "  moe-run -m model.gguf -p \"Why is the sky blue?\"\n"
+                         "  moe-run -p \"Tell me a story.\"          (the built-in demo model)\n"
                          "  moe-run inspect model.gguf\n"
                          "  moe-run tokenize -m model.gguf --text \"Hello world\"\n"
                          "  moe-run models\n",

@@ -44,6 +44,8 @@ int state_rewind_target(const state *s, int pos);
 
 /* ---- to a file and back ---- */
 
+#define STATE_FILE_MAGIC "MOESTATE"      /* the first eight bytes of every session file */
+
 /* What the file must have been made for; all of it is compared. */
 typedef struct state_tag {
     uint64_t model;                      /* fingerprint of the model file */

@@ -25,8 +25,6 @@
 #include "engine/state_internal.h"
 #include "loader/bytes.h"
 
-#define MAGIC "MOESTATE"
-
 enum {
     VERSION = 1,
     BUFFER = 1 << 18,                    /* a multiple of 8, so that only the last word is cut */
@@ -120,7 +118,7 @@ static bool make_header(uint8_t h[HEADER_BYTES], const state *s, const state_tag
     if (!file_bytes(&bytes, s, s->pos, extra_bytes)) return false;
     facts_of(facts, &s->m->hp);
     memset(h, 0, HEADER_BYTES);
-    memcpy(h + AT_MAGIC, MAGIC, 8);
+    memcpy(h + AT_MAGIC, STATE_FILE_MAGIC, 8);
     store_u32(h + AT_VERSION, VERSION);
     store_u32(h + AT_KV_TYPE, (uint32_t)s->o.kv);
     store_u64(h + AT_FILE_BYTES, bytes);
@@ -329,7 +327,7 @@ static int read_header(uint8_t h[HEADER_BYTES], stream *f)
 {
     const ssize_t got = read_all(f, h, HEADER_BYTES);
     if (got < 0) return (int)got;
-    if (got < 8 || memcmp(h, MAGIC, 8) != 0)
+    if (got < 8 || memcmp(h, STATE_FILE_MAGIC, 8) != 0)
         return err_set(f->err, ERR_FORMAT, "%s: not a session file", f->path);
     if (got < HEADER_BYTES) return truncated(f);
     const uint32_t version = load_u32(h + AT_VERSION);

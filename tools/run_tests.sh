@@ -30,6 +30,8 @@ if tools/check_layers.sh; then echo "layers 1 passed, 0 failed"; passed=$((passe
 else echo "layers 0 passed, 1 failed"; failed=$((failed + 1)); fi
 for t in "$@"; do run "$build/tests/$t"; done
 run tests/test_cli.sh "$build"
+run tests/test_cli_run.sh "$build"
+run tests/test_cli_chat.sh "$build"
 mkdir -p "$build/seeds"
 "$build/tests/fuzz_seeds" "$build/seeds"
 run "$build/tests/fuzz_gguf" --seconds "${FUZZ_CHECK_SECONDS:-4}" "$build/seeds"

@@ -1,0 +1,73 @@
+/* bench_model.c - opening a model for measurement.
+ *
+ * Flags are checked before the file is touched, so that a typing error costs no loading time. What
+ * is run and measured is the verb's business. */
+#include "cli/bench_model.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "cli/console.h"
+#include "cli/interrupt.h"
+#include "tiers/pool.h"
+
+#define FIELD(f) offsetof(bench_model_args, f)
+const arg_option bench_model_options[BENCH_MODEL_N_OPTION] = {
+    { "threads", 0, ARG_INT, FIELD(engine.threads), "N", "MOE_THREADS", 1, POOL_MAX_THREADS,
+      "Default: one per physical core" },
+    { "device", 0, ARG_TEXT, FIELD(device), "NAME", NULL, 0, 0, "cpu or cuda. Default: cpu" },
+    { "ctx", 0, ARG_INT, FIELD(engine.ctx), "N", NULL, 1, INT_MAX,
+      "Context in tokens, at most the model's. Default: as many as come" },
+    { "chunk", 0, ARG_INT, FIELD(engine.chunk), "N", NULL, 1, INT_MAX,
+      "Most tokens computed at a time. Default: 256" },
+    { "exact", 0, ARG_FLAG, FIELD(engine.exact), NULL, NULL, 0, 0,
+      "F32 activations instead of int8: slower, to judge rounding" },
+    { "yarn-rounded", 0, ARG_FLAG, FIELD(engine.yarn_rounded), NULL, NULL, 0, 0,
+      "gpt-oss: llama.cpp's rounded YaRN range, to compare with it" },
+};
+
+int bench_model_open(bench_model *b, const bench_model_args *a)
+{
+    load_options load = { .path = a->model };
+    char shown[64];
+    err_ctx err;
+    int rc;
+
+    *b = (bench_model){ 0 };
+    if ((rc = engine_args_read(&load.engine, &b->so, &a->engine)) != 0) return rc;
+    if (a->device && strcmp(a->device, "cuda") == 0) {
+        console_error("cuda: not in this build yet; use --device cpu");
+        return 1;
+    }
+    if (a->device && strcmp(a->device, "cpu") != 0) {
+        console_error("--device: '%s' is neither cpu nor cuda", ESC(shown, str_from(a->device)));
+        return 2;
+    }
+    if (loaded_open(&b->l, &load, &err) < 0)
+        return console_fail(a->model ? a->model : "demo model", &err);
+    b->ctx_limit = b->so.ctx ? b->so.ctx : b->l.m->hp.ctx_train;
+    if (b->so.chunk == 0) b->so.chunk = SESSION_CHUNK;
+    interrupt_install();
+    return 0;
+}
+
+void bench_model_close(bench_model *b)
+{
+    loaded_close(&b->l);
+}
+
+int bench_model_session(session **out, bench_model *b, int ctx)
+{
+    err_ctx err;
+    int rc;
+    if (b->so.ctx == 0) b->so.ctx = ctx;
+    rc = loaded_session(out, &b->l, &b->so, &err);
+    return rc < 0 ? bench_model_fail(b->l.path, rc, &err) : 0;
+}
+
+int bench_model_fail(const char *what, int rc, const err_ctx *err)
+{
+    if (rc != ERR_STOPPED || !interrupted()) return console_fail(what, err);
+    console_error("%s: interrupted", what);
+    return interrupt_exit_code();
+}

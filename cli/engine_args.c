@@ -1,0 +1,43 @@
+/* engine_args.c - flags to engine_options and session_options.
+ *
+ * Whether the numbers suit the model is not known here: engine and session refuse what does not. */
+#include "cli/engine_args.h"
+
+#include <limits.h>
+
+#include "cli/console.h"
+#include "tiers/pool.h"
+
+#define FIELD(f) offsetof(engine_args, f)
+const arg_option engine_arg_options[ENGINE_N_OPTION] = {
+    { "ctx", 0, ARG_INT, FIELD(ctx), "N", "MOE_CTX", 1, INT_MAX,
+      "Context in tokens, at most the model's. Default: enough" },
+    { "threads", 0, ARG_INT, FIELD(threads), "N", "MOE_THREADS", 1, POOL_MAX_THREADS,
+      "Default: one per physical core" },
+    { "kv", 0, ARG_TEXT, FIELD(kv), "TYPE", "MOE_KV", 0, 0,
+      "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
+    { "chunk", 0, ARG_INT, FIELD(chunk), "N", NULL, 1, INT_MAX,
+      "Most tokens of a prompt computed at a time. Default: 256" },
+    { "exact", 0, ARG_FLAG, FIELD(exact), NULL, NULL, 0, 0,
+      "F32 activations instead of int8: slower, to judge rounding" },
+    { "yarn-rounded", 0, ARG_FLAG, FIELD(yarn_rounded), NULL, NULL, 0, 0,
+      "gpt-oss: llama.cpp's rounded YaRN range, to compare answers with it" },
+};
+
+void engine_args_init(engine_args *a)
+{
+    *a = (engine_args){ .kv = "f16" };
+}
+
+int engine_args_read(engine_options *eo, session_options *so, const engine_args *a)
+{
+    kv_type type;
+    if (!kv_type_from_name(&type, a->kv)) {
+        console_error("--kv: '%s' is none of f32, f16 and q8_0", a->kv);
+        return 2;
+    }
+    *eo = (engine_options){ .threads = (int)a->threads, .exact = a->exact,
+                            .yarn_rounded = a->yarn_rounded };
+    *so = (session_options){ .ctx = (int)a->ctx, .chunk = (int)a->chunk, .kv = type };
+    return 0;
+}

@@ -1,0 +1,27 @@
+/* engine_args.h - the flags that say how a model is run: context, KV store, threads.
+ *
+ * Shared by the verbs that talk: put an engine_args into the verb's options, call engine_args_init
+ * before args_parse and engine_args_read behind it, and add to the verb's groups:
+ * { "Running:", engine_arg_options, ENGINE_N_OPTION, offsetof(..., engine) }. */
+#ifndef CLI_ENGINE_ARGS_H
+#define CLI_ENGINE_ARGS_H
+
+#include "cli/args.h"
+#include "engine/engine.h"
+
+typedef struct engine_args {
+    int64_t ctx, chunk, threads;         /* 0: not given */
+    const char *kv;
+    bool exact, yarn_rounded;
+} engine_args;
+
+enum { ENGINE_N_OPTION = 6 };
+extern const arg_option engine_arg_options[ENGINE_N_OPTION];
+
+void engine_args_init(engine_args *a);
+
+/* Fills both; so->ctx is 0 if --ctx was not given, snapshots are the caller's to add. 0, or 2, the
+ * exit code, after one line on stderr. */
+int engine_args_read(engine_options *eo, session_options *so, const engine_args *a);
+
+#endif

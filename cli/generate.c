@@ -1,0 +1,481 @@
+/* generate.c - moe-run run, the verb that may be left out: one prompt in, one answer out.
+ *
+ * stdout carries the answer and nothing else, flushed token by token. Whatever ends the answer (the
+ * model, a limit, Ctrl-C, a reader who left), what was written stays and the program ends in order.
+ * What is said about the run goes to stderr. The loop is engine/answer.h's. */
+#include "cli/commands.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/args.h"
+#include "cli/console.h"
+#include "cli/demo_model.h"
+#include "cli/engine_args.h"
+#include "cli/interrupt.h"
+#include "cli/loaded.h"
+#include "cli/sampling_args.h"
+#include "engine/answer.h"
+
+typedef struct run_options {
+    const char *model, *prompt, *file, *system, *reasoning, *date;
+    int64_t n;                           /* -1: no limit */
+    bool raw, show_reasoning, json, quiet;
+    engine_args engine;
+    sampling_args sampling;
+} run_options;
+
+#define FIELD(f) offsetof(run_options, f)
+static const arg_option options[] = {
+    { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
+      "GGUF file, or the first part of it. Default: a built-in demo" },
+    { "prompt", 'p', ARG_TEXT, FIELD(prompt), "TEXT", NULL, 0, 0, "What to answer" },
+    { "file", 'f', ARG_TEXT, FIELD(file), "FILE", NULL, 0, 0,
+      "Read it from FILE, or from standard input with - (also without -f)" },
+    { "tokens", 'n', ARG_INT, FIELD(n), "N", NULL, -1, INT_MAX,
+      "Length of the answer. Default: until the model ends it" },
+    { "system", 0, ARG_TEXT, FIELD(system), "TEXT", NULL, 0, 0,
+      "What the model should be told before the prompt" },
+    { "reasoning", 0, ARG_TEXT, FIELD(reasoning), "LEVEL", NULL, 0, 0,
+      "gpt-oss: how long to think: low, medium or high. Default: medium" },
+    { "show-reasoning", 0, ARG_FLAG, FIELD(show_reasoning), NULL, NULL, 0, 0,
+      "Write the thinking too, between lines <think> and </think>" },
+    { "raw", 0, ARG_FLAG, FIELD(raw), NULL, NULL, 0, 0,
+      "No chat format: continue the text; control tokens in it count and show" },
+    { "date", 0, ARG_TEXT, FIELD(date), "DATE", NULL, 0, 0,
+      "gpt-oss: the date it is told. Default: today; \"\" leaves it out" },
+    { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
+      "One JSON object at the end: text, token counts, timings, settings" },
+    { "quiet", 'q', ARG_FLAG, FIELD(quiet), NULL, NULL, 0, 0,
+      "Nothing but the answer, and errors" },
+};
+
+static const arg_group groups[] = {
+    { "Sampling (defaults are the model's own):", sampling_options, SAMPLING_N_OPTION,
+      FIELD(sampling) },
+    { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
+};
+
+static const arg_spec spec = {
+    .usage = "moe-run [run] [-m FILE] -p TEXT [options]",
+    .about = "Answers a prompt. The answer streams to standard output, all else to stderr.\n"
+             "With -p and a file, the file's text follows that of -p after an empty line:\n"
+             "  git diff | moe-run -m model.gguf -p \"Explain this change.\" -",
+    .options = options, .n_option = ARRAY_LEN(options),
+    .min_operands = 0, .max_operands = 1, .operands = "-",
+    .groups = groups, .n_group = ARRAY_LEN(groups),
+    .epilogue = "Exit code: 0 answered, 1 failed or nobody reads any more, 2 bad usage, 130 "
+                "Ctrl-C (once: the\nanswer ends in order; twice: at once). MOE_RAM_AVAILABLE=SIZE "
+                "tries the memory check of a\nsmaller machine.",
+};
+
+/* ---- the prompt ---------------------------------------------------------------------------- */
+
+/* -p, then the file: as they are if raw, else with an empty line between them and without the
+ * newline that ends a text file. */
+static int read_prompt(textbuf *out, const run_options *o, const char *path, err_ctx *err)
+{
+    char *text = NULL;
+    size_t len = 0;
+    if (o->prompt) textbuf_str(out, o->prompt);
+    if (path) {
+        const int rc = read_whole_file(&text, &len, path, err);
+        if (rc < 0) return err_prefix(err, rc, "%s", strcmp(path, "-") ? path : "standard input");
+        if (!o->raw && len > 0 && text[len - 1] == '\n') len--;
+        if (!o->raw && out->len > 0 && len > 0) textbuf_str(out, "\n\n");
+        textbuf_put(out, (str_view){ text, len });
+        mem_free(text);
+    }
+    if (out->failed) return err_set(err, ERR_NOMEM, "out of memory for a prompt of %zu bytes", len);
+    if (out->len > 0) return 0;
+    return err_set(err, ERR_RANGE, "the prompt is empty: put some text behind -p, or into %s",
+                   path ? "what is read" : "a file for -f");
+}
+
+static void fill_request(chat_request *req, chat_message messages[2], const run_options *o,
+                         const textbuf *text, const char *date)
+{
+    int n = 0;
+    if (o->system)
+        messages[n++] = (chat_message){ .role = CHAT_SYSTEM, .content = str_from(o->system) };
+    messages[n++] = (chat_message){ .role = CHAT_USER, .content = textbuf_view(text) };
+    *req = (chat_request){ .messages = messages, .n_message = n, .date = str_from(date) };
+    if (o->reasoning) chat_effort_from_name(&req->effort, o->reasoning);
+}
+
+/* Room for prompt and answer where --ctx does not say. */
+static int choose_ctx(const run_options *o, size_t n_prompt, int most)
+{
+    const uint64_t want = n_prompt + (uint64_t)(o->n >= 0 ? o->n + 1 : 4096);
+    const uint64_t ctx = want > 8192 ? want : 8192;
+    return ctx < (uint64_t)most ? (int)ctx : most;
+}
+
+static int check_length(size_t n_prompt, int ctx, int most, err_ctx *err)
+{
+    if (n_prompt < (size_t)ctx) return 0;
+    if (ctx >= most)
+        return err_set(err, ERR_RANGE, "the prompt has %zu tokens, the model's context holds %d: "
+                       "shorten the prompt", n_prompt, most);
+    return err_set(err, ERR_RANGE, "the prompt has %zu tokens, the context %d: use --ctx %zu or "
+                   "more (the model's limit is %d), or shorten the prompt", n_prompt, ctx,
+                   n_prompt + 1, most);
+}
+
+/* ---- showing the answer -------------------------------------------------------------------- */
+
+typedef struct view {
+    const run_options *o;
+    enum { SHOWN_NOTHING, SHOWN_REASONING, SHOWN_ANSWER } part;
+    bool on_screen;                      /* stdout is a terminal ... */
+    bool dim;                            /* ... that may show reasoning in a fainter colour */
+    char last;                           /* byte written to stdout; 0: none yet */
+    int write_errno;                     /* why stdout failed; 0: it did not */
+    bool no_memory;
+    textbuf text, reasoning;             /* for --json */
+    progress bar;                        /* while the prompt is taken in */
+    int n_token;
+} view;
+
+static int view_write(view *v, const char *s, size_t n)
+{
+    if (v->write_errno) return ERR_IO;
+    if (n == 0) return 0;
+    v->last = s[n - 1];
+    if (fwrite(s, 1, n, stdout) == n && fflush(stdout) == 0) return 0;
+    v->write_errno = errno ? errno : EIO;
+    return ERR_IO;
+}
+
+/* The model's text: on a screen without what a terminal would obey. */
+static int view_text(view *v, str_view s)
+{
+    if (!v->on_screen) return view_write(v, s.ptr, s.len);
+    for (str_view part; (part = text_for_screen(&s)).len > 0;)
+        if (view_write(v, part.ptr, part.len) < 0) return ERR_IO;
+    return 0;
+}
+
+static int view_str(view *v, const char *s)
+{
+    return view_write(v, s, strlen(s));
+}
+
+static int view_gather(view *v, textbuf *to, str_view s)
+{
+    textbuf_put(to, s);
+    v->no_memory = to->failed;
+    return to->failed ? ERR_NOMEM : 0;
+}
+
+/* Ends what was shown so far with a newline, and the reasoning with its line. */
+static int view_close_part(view *v)
+{
+    int rc = 0;
+    console_status_clear();
+    if (v->last && v->last != '\n') rc = view_str(v, "\n");
+    if (rc == 0 && v->part == SHOWN_REASONING && v->o->show_reasoning && !v->o->json)
+        rc = view_str(v, v->dim ? "</think>\033[0m\n" : "</think>\n");
+    return rc;
+}
+
+static int view_reasoning(view *v, str_view s)
+{
+    if (v->o->json) return view_gather(v, &v->reasoning, s);
+    const bool first = v->part == SHOWN_NOTHING;
+    v->part = SHOWN_REASONING;
+    if (!v->o->show_reasoning) return 0;
+    if (first && view_str(v, v->dim ? "\033[2m<think>\n" : "<think>\n") < 0) return ERR_IO;
+    return view_text(v, s);
+}
+
+static int view_answer(view *v, str_view s)
+{
+    if (v->o->json) return view_gather(v, &v->text, s);
+    if (v->part == SHOWN_REASONING) {
+        if (view_close_part(v) < 0) return ERR_IO;
+        if (v->o->show_reasoning && view_str(v, "\n") < 0) return ERR_IO;
+    }
+    v->part = SHOWN_ANSWER;
+    return view_text(v, s);
+}
+
+/* No tools are offered, so no calls come. */
+static int on_text(void *ctx, const chat_event *ev)
+{
+    if (ev->kind == CHAT_REASONING) return view_reasoning(ctx, ev->text);
+    return ev->kind == CHAT_ANSWER ? view_answer(ctx, ev->text) : 0;
+}
+
+static bool on_token(void *ctx)
+{
+    view *v = ctx;
+    progress_end(&v->bar);
+    v->n_token++;
+    if (v->o->quiet) return !interrupted();
+    if (v->o->json) console_status("answering... %d tokens", v->n_token);
+    else if (v->part == SHOWN_REASONING && !v->o->show_reasoning)
+        console_status("thinking... %d tokens (--show-reasoning shows them)", v->n_token);
+    return !interrupted();
+}
+
+static bool on_prompt(void *ctx, double done_tokens, int n_tokens)
+{
+    view *v = ctx;
+    if (!v->bar.what && !v->o->quiet)
+        progress_begin_tokens(&v->bar, "prompt", (uint64_t)n_tokens);
+    progress_update(&v->bar, (uint64_t)done_tokens);
+    return !interrupted();
+}
+
+/* ---- what is said about it ----------------------------------------------------------------- */
+
+typedef struct report {
+    const loaded *l;
+    const session_options *so;
+    const sampler_options *sampling;
+    answer_stats stats;
+    int n_taken;                         /* tokens of the prompt that the session holds */
+    uint64_t load_ns;
+} report;
+
+static double rate(int n, uint64_t ns)
+{
+    return ns ? n / ((double)ns * 1e-9) : 0;
+}
+
+static void say_plan(const loaded *l, const session_options *so, const loaded_bytes *b)
+{
+    char ctx[32], total[32], weights[32], state[32];
+    const char *slash = strrchr(l->path, '/');
+    console_note("%s: %s, %d thread%s, %s kernels, context %s tokens, memory %s (weights %s, "
+                 "context %s)", slash ? slash + 1 : l->path, model_arch_name(l->m->hp.arch),
+                 engine_threads(l->e), engine_threads(l->e) == 1 ? "" : "s", engine_kernels(l->e),
+                 text_count(ctx, sizeof ctx, (uint64_t)so->ctx),
+                 text_bytes(total, sizeof total, b->weights + b->session),
+                 text_bytes(weights, sizeof weights, b->weights),
+                 text_bytes(state, sizeof state, b->session));
+}
+
+static double prompt_rate(const report *r)
+{
+    return rate(r->n_taken - r->stats.n_reused, r->stats.prompt_ns);
+}
+
+static void say_end(const report *r)
+{
+    const answer_stats *s = &r->stats;
+    char peak[32];
+    if (r->n_taken < s->n_prompt) {
+        console_note("interrupted after %d of %d prompt tokens", r->n_taken, s->n_prompt);
+        return;
+    }
+    text_bytes(peak, sizeof peak, peak_memory_bytes());
+    console_note("%d prompt token%s at %.1f tok/s, %d answer token%s at %.1f tok/s, peak memory "
+                 "%s, seed %llu, stopped: %s", s->n_prompt, s->n_prompt == 1 ? "" : "s",
+                 prompt_rate(r), s->n_answer, s->n_answer == 1 ? "" : "s",
+                 rate(s->n_answer, s->answer_ns), peak, (unsigned long long)r->sampling->seed,
+                 answer_end_name(s->end));
+}
+
+static json_t *settings_json(const report *r, const run_options *o)
+{
+    const sampler_options *s = r->sampling;
+    return json_pack("{s:i, s:s, s:b, s:i, s:s, s:i, s:I, s:b, s:f, s:i, s:f, s:f, s:f, s:f, s:f, "
+                     "s:i}",
+                     "threads", engine_threads(r->l->e), "kernels", engine_kernels(r->l->e),
+                     "exact", (int)o->engine.exact, "ctx", r->so->ctx,
+                     "kv", kv_type_name(r->so->kv),
+                     "chunk", r->so->chunk ? r->so->chunk : SESSION_CHUNK,
+                     "max_tokens", (json_int_t)o->n, "raw", (int)o->raw,
+                     "temperature", s->temperature, "top_k", s->top_k, "top_p", s->top_p,
+                     "min_p", s->min_p, "repeat_penalty", s->repeat_penalty,
+                     "presence_penalty", s->presence_penalty,
+                     "frequency_penalty", s->frequency_penalty,
+                     "penalty_window", s->penalty_window);
+}
+
+/* Paths may be any bytes: those that JSON cannot hold are escaped. */
+static bool print_json(const view *v, const report *r)
+{
+    const answer_stats *s = &r->stats;
+    char path[4 * PATH_MAX];
+    json_t *settings = settings_json(r, v->o);
+    json_t *root = settings ? json_pack(
+        "{s:s%, s:s%, s:s, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f}, s:I, s:I, s:s, s:o}",
+        "text", v->text.ptr ? v->text.ptr : "", v->text.len,
+        "reasoning", v->reasoning.ptr ? v->reasoning.ptr : "", v->reasoning.len,
+        "stop", answer_end_name(s->end),
+        "prompt_tokens", s->n_prompt, "answer_tokens", s->n_answer,
+        "seconds", "load", (double)r->load_ns * 1e-9, "prompt", (double)s->prompt_ns * 1e-9,
+        "answer", (double)s->answer_ns * 1e-9,
+        "tokens_per_second", "prompt", prompt_rate(r), "answer", rate(s->n_answer, s->answer_ns),
+        "peak_memory_bytes", (json_int_t)peak_memory_bytes(),
+        "seed", (json_int_t)r->sampling->seed,
+        "model", ESC(path, str_from(r->l->path)), "settings", settings) : NULL;
+    return console_json(root, JSON_REAL_PRECISION(6));
+}
+
+/* ---- the verb ------------------------------------------------------------------------------ */
+
+static int fail(const char *what, const err_ctx *err)
+{
+    if (err->code == ERR_STOPPED && interrupted()) return interrupt_exit_code();
+    if (what) return console_fail(what, err);
+    console_error("%s", err->msg);
+    return 1;
+}
+
+/* Ends the output; the exit code. */
+static int finish(view *v, const report *r)
+{
+    progress_end(&v->bar);
+    if (v->no_memory) {
+        console_error("out of memory for the answer's text");
+        return 1;
+    }
+    view_close_part(v);
+    if (v->o->json && !print_json(v, r)) {
+        console_error("out of memory for the answer's JSON");
+        return 1;
+    }
+    if (v->write_errno) errno = v->write_errno;
+    if (console_finish() != 0) return 1;         /* silent if the reader just left */
+    if (!v->o->quiet && v->part == SHOWN_REASONING && !v->o->show_reasoning)
+        console_note("the model was still thinking: let it go on with a larger -n, or watch it "
+                     "with --show-reasoning");
+    if (!v->o->quiet) say_end(r);
+    return r->stats.end == ANSWER_INTERRUPTED ? interrupt_exit_code() : 0;
+}
+
+/* Prompt to answer on an open model. */
+static int answer(const loaded *l, const run_options *o, const textbuf *text, session_options *so,
+                  uint64_t start_ns)
+{
+    report r = { .l = l, .so = so };
+    view v = { .o = o, .on_screen = isatty(1) };
+    const answer_hooks hooks = { &v, on_text, on_token, on_prompt };
+    char date[32];
+    chat_message messages[2];
+    chat_request req;
+    id_list ids = { 0 };
+    sampling draw = { 0 };
+    session *s = NULL;
+    loaded_bytes bytes;
+    err_ctx err = { 0 };
+    int rc, code = 0;
+
+    v.dim = v.on_screen && !getenv("NO_COLOR");
+    fill_request(&req, messages, o, text, o->date ? o->date : text_today(date, sizeof date));
+    rc = o->raw ? encoder_encode(l->enc, &ids, textbuf_view(text), true, &err)
+                : chat_render(&ids, l->talk, l->enc, &req, &err);
+    if (rc < 0) goto done;
+    if (so->ctx == 0) so->ctx = choose_ctx(o, ids.n, l->m->hp.ctx_train);
+    if ((rc = loaded_plan(&bytes, l, so, &err)) < 0) goto model_refused;
+    if ((rc = check_length(ids.n, so->ctx, l->m->hp.ctx_train, &err)) < 0) goto done;
+    if ((rc = sampling_open(&draw, &o->sampling, l->m, l->tok, so->ctx, &err)) < 0) goto done;
+    if ((rc = loaded_session(&s, l, so, &err)) < 0) goto model_refused;
+    r.sampling = &draw.options;
+    r.load_ns = clock_ns() - start_ns;
+    if (!o->quiet) say_plan(l, so, &bytes);
+    const answer_options ao = {
+        .tok = l->tok, .talk = o->raw ? NULL : l->talk, .req = &req, .stop = draw.stop,
+        .max_tokens = (int)o->n, .show_special = true,
+    };
+    rc = answer_run(&r.stats, s, draw.smp, ids.ids, (int)ids.n, &ao, &hooks, &err);
+    r.n_taken = session_pos(s) < (int)ids.n ? session_pos(s) : (int)ids.n;
+    if (rc < 0) view_close_part(&v);
+    else code = finish(&v, &r);
+    goto done;
+model_refused:
+    code = fail(l->path, &err);
+done:
+    if (rc < 0 && code == 0) code = fail(NULL, &err);
+    session_free(s);
+    sampling_close(&draw);
+    ids_free(&ids);
+    textbuf_free(&v.text);
+    textbuf_free(&v.reasoning);
+    return code;
+}
+
+/* What the table cannot check. 0, or 2 after one line. */
+static int check_options(const run_options *o, const char *operand)
+{
+    chat_effort effort;
+    if (operand && strcmp(operand, "-") != 0) {
+        console_error("unexpected argument '%s': a prompt stands behind -p, a file's name behind "
+                      "-f", operand);
+        return 2;
+    }
+    if (operand && o->file) {
+        console_error("- and -f %s do not go together", o->file);
+        return 2;
+    }
+    if (!o->prompt && !o->file && !operand) {
+        console_error("no prompt: put it behind -p, into a file behind -f, or use - to read it "
+                      "from standard input");
+        return 2;
+    }
+    if (o->reasoning && !chat_effort_from_name(&effort, o->reasoning)) {
+        console_error("--reasoning: '%s' is none of low, medium and high", o->reasoning);
+        return 2;
+    }
+    if (o->raw && (o->system || o->reasoning)) {
+        console_error("%s belongs to the chat format, which --raw leaves out: write it into the "
+                      "prompt", o->system ? "--system" : "--reasoning");
+        return 2;
+    }
+    return 0;
+}
+
+static void say_notes(const loaded *l, const run_options *o)
+{
+    const chat_format format = chat_format_of(l->talk);
+    if (o->raw) return;
+    if (chat_note(l->talk)) console_note("%s", chat_note(l->talk));
+    if (o->reasoning && format != CHAT_HARMONY)
+        console_note("--reasoning is ignored: only gpt-oss models know levels");
+}
+
+int cmd_run(int argc, char **argv)
+{
+    run_options o = { .n = -1 };
+    const char *operand = NULL;
+    load_options load = { .with_text = true };
+    session_options so;
+    textbuf text = { 0 };
+    loaded l;
+    err_ctx err;
+    int rc, code;
+
+    engine_args_init(&o.engine);
+    sampling_args_init(&o.sampling);
+    rc = args_parse(&spec, &o, &operand, NULL, argc, argv);
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
+    if ((code = check_options(&o, operand)) != 0) return code;
+    if ((code = engine_args_read(&load.engine, &so, &o.engine)) != 0) return code;
+    if ((code = sampling_args_check(&o.sampling)) != 0) return code;
+    if (read_prompt(&text, &o, operand ? operand : o.file, &err) < 0) {
+        code = fail(NULL, &err);
+        textbuf_free(&text);
+        return code;
+    }
+    interrupt_install();
+    const uint64_t start_ns = clock_ns();
+    load.path = o.model;
+    if (!o.model && !o.quiet) console_note("%s", DEMO_MODEL_REMARK);
+    if (loaded_open(&l, &load, &err) < 0) {
+        code = fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
+    } else {
+        if (!o.quiet) say_notes(&l, &o);
+        code = answer(&l, &o, &text, &so, start_ns);
+        loaded_close(&l);
+    }
+    textbuf_free(&text);
+    return code;
+}

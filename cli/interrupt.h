@@ -1,0 +1,20 @@
+/* interrupt.h - Ctrl-C and a closed pipe, turned into something a program can look at.
+ *
+ * The first SIGINT or SIGTERM only sets a flag: whoever computes looks at it and ends cleanly. The
+ * second one ends the program at once, as if nothing were installed. SIGPIPE is ignored, so a write
+ * to a closed pipe fails with EPIPE. Blocking calls return with EINTR. */
+#ifndef CLI_INTERRUPT_H
+#define CLI_INTERRUPT_H
+
+#include <stdbool.h>
+
+void interrupt_install(void);
+bool interrupted(void);                  /* since the last interrupt_clear; from any thread */
+
+/* The signal was dealt with: forgets it, and the next one is a first one again. */
+void interrupt_clear(void);
+
+/* 130 after SIGINT, 143 after SIGTERM, 0 if there was none. */
+int interrupt_exit_code(void);
+
+#endif

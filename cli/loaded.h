@@ -1,0 +1,42 @@
+/* loaded.h - what every verb that computes needs: file, model, tokenizer, chat format, engine.
+ *
+ * Opening reads only what describes the model. Its weights are read when the first session is made,
+ * after the check that weights and session fit in memory: with a progress bar on a terminal, and
+ * only what is not in the page cache yet. Messages do not name the file. */
+#ifndef CLI_LOADED_H
+#define CLI_LOADED_H
+
+#include "engine/engine.h"
+#include "engine/text/chat.h"
+#include "tiers/memory_room.h"
+
+typedef struct load_options {
+    const char *path;                    /* NULL: the demo model inside the program */
+    engine_options engine;
+    bool with_text;                      /* tokenizer and chat format, too */
+} load_options;
+
+typedef struct loaded {
+    const char *path;                    /* for messages; "demo model" if built in */
+    gguf *file;
+    model *m;
+    tokenizer *tok;                      /* these three are NULL without with_text */
+    encoder *enc;
+    chat *talk;
+    engine *e;
+} loaded;
+
+/* 0, or < 0 with err filled and *out empty. */
+int loaded_open(loaded *out, const load_options *o, err_ctx *err);
+void loaded_close(loaded *l);            /* accepts a zeroed or half-built one */
+
+/* A session, after checking that ctx is 1 .. the model's and that weights and session fit in
+ * memory: "needs 52.1 GB (weights 48.5 GB, context 3.6 GB), 31.0 GB are available". ERR_STOPPED if
+ * interrupted() while weights are read. */
+int loaded_session(session **out, const loaded *l, const session_options *o, err_ctx *err);
+
+/* What loaded_session adds up. */
+typedef struct loaded_bytes { uint64_t weights, session; } loaded_bytes;
+int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, err_ctx *err);
+
+#endif

@@ -1,0 +1,30 @@
+/* sink.h - where a verb's binary output goes: a file that appears only when it is complete, a
+ * device, a pipe or standard output.
+ *
+ * A file is written beside its place, as NAME.part, and moved there by sink_finish; until then an
+ * older file of that name stays. A device or a pipe is written directly. Zero-initialise. */
+#ifndef CLI_SINK_H
+#define CLI_SINK_H
+
+#include <limits.h>
+#include <stdio.h>
+
+#include "loader/base.h"
+
+typedef struct sink {
+    FILE *file;
+    bool staged;                         /* part exists and is ours to move or remove */
+    char final[PATH_MAX], part[PATH_MAX + 8];
+} sink;
+
+int sink_open(sink *s, const char *path, err_ctx *err);  /* "-": standard output */
+int sink_write(sink *s, const void *data, size_t bytes, err_ctx *err);
+int sink_finish(sink *s, err_ctx *err);
+
+/* Removes what is unfinished. Harmless on a sink that was finished or never opened. */
+void sink_drop(sink *s);
+
+/* What messages call it: the path, or "standard output". */
+const char *sink_name(const char *path);
+
+#endif

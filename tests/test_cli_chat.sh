@@ -1,0 +1,307 @@
+#!/bin/sh
+# test_cli_chat.sh BUILD - moe-run chat as a script and as a person meet it: repeatable answers,
+# commands, saved chats, a full context, Ctrl-C. Ends with "cli_chat N passed, N failed".
+set -u
+build=$1
+chat="$build/moe-run chat"
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+passed=0 failed=0 skipped=0
+qwen=tests/models/demo-qwen3next-Q4_K_M.gguf
+gptoss=tests/models/demo-gptoss-MXFP4.gguf
+# Looking for leaks costs seconds a run on some machines: the last section does it, once.
+export LC_ALL=C ASAN_OPTIONS=detect_leaks=0 MOE_THREADS=1 XDG_STATE_HOME="$tmp/state"
+unset MOE_MODEL MOE_CTX MOE_KV
+
+ok() { passed=$((passed + 1)); }
+bad() { failed=$((failed + 1)); echo "FAIL test_cli_chat: $*"; sed 's/^/    /' "$tmp/err" | head -5; }
+holds() { if [ "$1" "$2" "$3" ]; then ok; else bad "$4: '$1' '$2' '$3'"; fi; }
+same() { if cmp -s "$1" "$2"; then ok; else bad "$3"; diff "$1" "$2" | head -4; fi; }
+differ() { if cmp -s "$1" "$2"; then bad "$3"; else ok; fi; }
+said() { if grep -qF -e "$1" "$tmp/err"; then ok; else bad "'$1' not said: $2"; fi; }
+
+# talk OUT LINES FLAGS...: a piped chat; its exit code is in $code, what it says in err
+talk() {
+    to=$1 lines=$2
+    shift 2
+    printf "$lines" | $chat "$@" >"$tmp/$to" 2>"$tmp/err"
+    code=$?
+}
+
+# Answers of one line each: answer N of a chat is its line 2 N - 1.
+short="-m $qwen -n 4"
+newline='
+'
+answer() { sed -n "$((2 * $1 - 1))p" "$tmp/$2"; }
+equal() {                                # two empty answers would prove nothing
+    holds "$(answer "$1" "$2")" = "$(answer "$3" "$4")" "$5"
+    [ -n "$(answer "$1" "$2")" ] || bad "no answer: $5"
+}
+unequal() { holds "$(answer "$1" "$2")" != "$(answer "$3" "$4")" "$5"; }
+
+# ---- repeatable, and nothing but answers on stdout
+a='Tell me.\n' b='And?\n' c='Who?\n'
+talk two "$a$b" -m $qwen -n 6 --seed 7
+holds $code -eq 0 "a chat of two messages"
+if [ -s "$tmp/two" ] && [ ! -s "$tmp/err" ]; then ok; else bad "no answer, or noise on stderr"; fi
+talk again "$a\n  \n/nonsense\n$b" -m $qwen -n 6 --seed 7
+same "$tmp/two" "$tmp/again" "the same seed gave another conversation"
+holds $code -eq 1 "an unknown command in a pipe"
+said "unknown command /nonsense: /help" "unknown command"
+holds "$(wc -l <"$tmp/err")" -eq 1 "an unknown command is one line"
+talk other "$a" -m $qwen -n 6 --seed 8
+head -c "$(wc -c <"$tmp/other")" "$tmp/two" >"$tmp/begin"
+differ "$tmp/begin" "$tmp/other" "another seed gave the same answer"
+$build/moe-run run -m $qwen -n 6 --seed 7 -p "Tell me." 2>"$tmp/err" >"$tmp/run"
+{ cat "$tmp/run"; echo; } >"$tmp/want"
+head -c "$(wc -c <"$tmp/want")" "$tmp/two" >"$tmp/begin"
+same "$tmp/want" "$tmp/begin" "not the first answer of moe-run run, then an empty line"
+talk demo "$a" -n 6 --seed 7
+said "demo model" "no -m"
+same "$tmp/run" "$tmp/demo" "the built-in model is another one"
+talk none ''
+holds $code -eq 0 "end of input"
+if [ -s "$tmp/none" ]; then bad "an answer to nothing"; else ok; fi
+talk quit "/quit\n$a" -m $qwen
+holds $code -eq 0 "/quit"
+if [ -s "$tmp/quit" ]; then bad "/quit did not leave"; else ok; fi
+
+# ---- several lines in one message
+r='/reset\n'
+m='One\\\nTwo\n'$r'"""\nOne\nTwo\n"""\n'$r'One\\\r\nTwo\r\n'$r
+m=$m'//help\n'$r'"""\n/help\n"""\n'$r'One\n'
+talk lines "$m" $short --temp 0 --stop "$newline"
+holds $code -eq 0 "messages of several lines"
+equal 1 lines 2 lines "a backslash and a block mean different messages"
+equal 1 lines 3 lines "lines that end in CR LF"
+equal 4 lines 5 lines "// and a block that begins with a slash mean different messages"
+unequal 1 lines 6 lines "the second line was not seen"
+unequal 1 lines 4 lines "the message was not seen"
+
+# ---- commands
+talk out '/help\n' -m $qwen
+for w in /reset /stats /save /load /system /undo /retry /quit; do said "$w" "/help"; done
+m="$a$b/undo\n$b/retry\n$c/undo\n/reset\n$c/system The king died.\n$c"
+talk all "$m" $short --temp 0 --stop "$newline"
+holds $code -eq 0 "commands"
+equal 2 all 3 all "/undo left something"
+equal 3 all 4 all "/retry at temperature 0 gave another answer"
+talk alone "$c" $short --temp 0 --stop "$newline"
+equal 6 all 1 alone "/reset left something"
+unequal 6 all 5 all "the conversation is not seen"
+talk flag "$c" $short --temp 0 --stop "$newline" --system 'The king died.'
+equal 7 all 1 flag "/system is not --system and /reset"
+unequal 7 all 6 all "the system prompt is not seen"
+talk warm "$a/stats\n/retry\n/stats\n" $short --temp 1 --seed 7 --stop "$newline"
+unequal 1 warm 2 warm "/retry gave the same answer"
+said "answer 4 tokens" "/stats of the last turn"
+said "peak" "/stats of memory"
+said "2 answers drawn" "/retry draws anew"
+holds "$(grep -c ', 1 exchange' "$tmp/err")" -eq 2 "/retry replaces the answer"
+talk out '/stats\n/system\n/system X y.\n/system\n/system -\n/system\n' -m $qwen
+said "context   0 of 4,096 tokens" "/stats before anything was said"
+said "system prompt: X y." "/system shows it"
+holds "$(grep -c 'prompt: none' "$tmp/err")" -eq 2 "no system prompt before and behind"
+for x in /undo /retry "/reset now" /save; do
+    talk out "$x\n" -m $qwen
+    holds $code -eq 1 "$x"
+    holds "$(wc -l <"$tmp/err")" -eq 1 "$x: not one line"
+done
+printf 'a\377b\n' | $chat -m $qwen >"$tmp/out" 2>"$tmp/err"
+holds $? -eq 1 "a message that is not UTF-8"
+said "not UTF-8" "a message that is not UTF-8"
+
+# ---- saved chats: the rest of the conversation is that of an uninterrupted one
+for m in $qwen $gptoss; do
+    n=5 f=$tmp/$(basename $m).chat
+    [ $m = $qwen ] || n=16               # it thinks before it answers
+    talk whole "$a$b/save $f\n$c" -m $m -n $n --seed 2 --temp 0.7 --system 'Be kind.' --stop "$newline"
+    holds $code -eq 0 "/save"
+    said "saved $f: 2 exchanges" "/save"
+    talk rest "$c/load $f\n$c/save $f.again\n/save $f.again\n" -m $m -n $n --load "$f" --stop "$newline"
+    holds $code -eq 0 "--load, /load, /save twice"
+    equal 3 whole 1 rest "--load goes on differently: $m"
+    equal 3 whole 2 rest "/load goes on differently: $m"
+    said "loaded $f: 2 exchanges" "/load"
+    said "saved $f.again: 3 exchanges" "/save over an older chat"
+done
+
+# ---- files that are refused, each with one line, and the conversation stays
+f=$tmp/$(basename $qwen).chat
+cp $qwen "$tmp/model.gguf"
+head -c 3000 "$f" >"$tmp/cut"
+{ head -c 1000 "$f"; printf 'X'; tail -c +1002 "$f"; } >"$tmp/damaged"
+n=0 loads=
+for x in "$(basename $gptoss).chat" cut damaged model.gguf none.chat ""; do
+    loads="$loads/load $tmp/$x\n" n=$((n + 1))
+done
+talk out "$a$loads$b" -m $qwen -n 6 --seed 7
+holds $code -eq 1 "/load of bad files"
+holds "$(grep -c "^moe-run: error: $tmp/" "$tmp/err")" -eq $n "/load of a bad file: one line that names it"
+holds "$(wc -l <"$tmp/err")" -eq $n "/load of a bad file: not one line"
+same "$tmp/two" "$tmp/out" "a refused /load changed the conversation"
+for x in "$(basename $gptoss).chat" none.chat; do
+    talk out "$a" -m $qwen --load "$tmp/$x"
+    holds $code -eq 1 "--load $x"
+    if [ -s "$tmp/out" ]; then bad "--load $x went on"; else ok; fi
+done
+HOME=$tmp talk out "/save $tmp/model.gguf\n/save /nonexistent/x\n/save ~/home.chat\n" -m $qwen
+holds $code -eq 1 "/save where it cannot be"
+same $qwen "$tmp/model.gguf" "/save overwrote a model"
+said "/nonexistent/x: " "/save names the file"
+if [ -s "$tmp/home.chat" ]; then ok; else bad "/save does not know ~/"; fi
+
+# ---- a full context is said, and nothing is lost
+long=$(printf 'word %.0s' 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20)
+talk full "$a/stats\n$long $long\n/stats\n$b" -m $qwen -n 4 --ctx 50 --temp 0 --stop "$newline"
+holds $code -eq 1 "a message that does not fit"
+said "the context holds 50" "a message that does not fit"
+holds "$(grep -c ', 1 exchange' "$tmp/err")" -eq 2 "the conversation after a message that did not fit"
+equal 2 full 2 all "a message that did not fit changed the conversation"
+talk out "$a$b/undo\n$a" -m $qwen --ctx 30 --logit-bias 4095=-inf --logit-bias 4093=-inf --temp 0
+holds $code -eq 1 "a message into a full context"
+said "the context holds 30" "a message into a full context"
+holds "$(grep -c 'the context of 30 tokens is full: /undo, /reset' "$tmp/err")" -eq 2 \
+    "after /undo there is room again"
+
+# ---- usage
+for x in "--reasoning some" "--load $f --system x" "operand" "--kv q3" "--date 2026-01-31T12:00:00"; do
+    talk out "$a" -m $qwen $x
+    holds $code -eq 2 "$x"
+done
+talk out "$a" -m $qwen --ctx 5000
+holds $code -eq 1 "a context longer than the model's"
+talk out "$a" -m "$tmp/none.gguf"
+holds $code -eq 1 "no such model"
+talk out "$a" -m $qwen --top-p 3
+holds $code -eq 1 "an impossible sampling value"
+if [ -w /dev/full ]; then
+    printf "$a$b" | $chat -m $qwen -n 4 >/dev/full 2>"$tmp/err"
+    holds $? -eq 1 "full disk"
+    said "standard output" "full disk"
+fi
+
+# ---- at a terminal. Waits for what should appear, never for a time.
+cat >"$tmp/person.py" <<'P'
+import os, pty, re, select, signal, subprocess, sys, time
+program, state, results = sys.argv[1], sys.argv[2], []
+
+def check(ok, what, seen=b""):
+    results.append("ok" if ok else "bad " + what + ": " + repr(seen[-300:]))
+
+class Person:
+    def __init__(self, *flags):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ["TERM"] = "xterm"
+            os.execv(program, [program, "chat", *flags])
+        self.seen, self.at = b"", 0
+    def read(self, limit):
+        if not select.select([self.fd], [], [], limit)[0]: return False
+        try: piece = os.read(self.fd, 65536)
+        except OSError: piece = b""
+        self.seen += piece
+        return piece != b""
+    def wait(self, text):            # what comes behind what was waited for before
+        end = time.time() + 60
+        while text not in self.seen[self.at:]:
+            if time.time() > end or not self.read(1) and self.gone(): return False
+        self.at = self.seen.index(text, self.at) + len(text)
+        return True
+    def more(self, n):               # n more bytes, bars not counted
+        end, self.at = time.time() + 60, len(self.seen)
+        while len(re.sub(rb"\r[^\r\n]*\x1b\[K", b"", self.seen[self.at:])) < n:
+            if time.time() > end: return
+            self.read(1)
+        self.at = len(self.seen)
+    def gone(self):
+        try: os.kill(self.pid, 0)
+        except OSError: return True
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    def type(self, text): os.write(self.fd, text)
+    def code(self):                  # that it leaves with
+        end = time.time() + 60
+        while not self.gone() and time.time() < end: self.read(0.1)
+        if not self.gone(): os.kill(self.pid, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+# an answer that goes on until it is stopped
+p = Person("--seed", "7", "--logit-bias", "4095=-inf,4093=-inf")
+check(p.wait(b"Ctrl-D leaves") and p.wait(b"> "), "greeting", p.seen)
+p.type("Erzähl mir etwas, bitte: grüße.\r".encode())
+check(p.wait("grüße.\r\n".encode()), "UTF-8 is echoed", p.seen)
+p.more(30)
+p.type(b"\x03")
+check(p.wait(b"^C") and p.wait(b"> "), "Ctrl-C brings the prompt back", p.seen)
+check(b"/quit leaves" not in p.seen, "that Ctrl-C is forgotten", p.seen)
+p.type(b"/stats\r")
+check(p.wait(b"(interrupted)") and p.wait(b"> "), "the answer was stopped", p.seen)
+p.type(b"/save " + os.path.join(state, "stopped.chat").encode() + b"\r")
+check(p.wait(b"saved") and p.wait(b"1 exchange") and p.wait(b"> "), "/save of it", p.seen)
+kept = open(os.path.join(state, "stopped.chat"), "rb").read()
+kept = kept[kept.index(b'"messages"'):].split(b'"role":"assistant","content":"')
+check(len(kept) == 2 and kept[1][:1] != b'"', "the stopped answer is kept", kept[0])
+p.type(b"half a li\x03")
+check(p.wait(b"/quit leaves") and p.wait(b"> "), "Ctrl-C at the prompt", p.seen)
+p.type(b"/retry\r")
+p.more(30)
+os.kill(p.pid, signal.SIGINT)
+check(p.wait(b"> "), "SIGINT brings the prompt back", p.seen)
+p.type(b"/res\t\r")
+check(p.wait(b"forgotten") and p.wait(b"> "), "Tab completes", p.seen)
+p.type(b"\x1b[A" * 5 + b"\r")
+check(p.wait("grüße.\r\n".encode()), "an older line comes back", p.seen)
+p.more(30)
+p.type(b"\x03")
+check(p.wait(b"> "), "Ctrl-C brings the prompt back once more", p.seen)
+p.type(b"/stats\r")
+check(p.wait(b", 1 exchange") and p.wait(b"3 answers drawn") and p.wait(b"> "), "and is answered",
+      p.seen)
+p.type(b"\x04")
+check(p.code() == 0, "Ctrl-D leaves with 0", p.seen)
+history = os.path.join(state, "moe-run", "history")
+check("grüße" in open(history, encoding="utf8").read(), "history is kept")
+check(os.stat(history).st_mode & 0o777 == 0o600, "history is private")
+
+# a history that is too long is cut; SIGTERM at the prompt leaves
+with open(history, "a") as f: f.write("".join("line %d\n" % i for i in range(1500)))
+p = Person()
+p.wait(b"> ")
+p.type(b"\x1b[A")
+check(p.wait(b"line 1499"), "history of an earlier chat", p.seen)
+os.kill(p.pid, signal.SIGTERM)
+check(p.code() == 143, "SIGTERM at the prompt", p.seen)
+lines = open(history).read().splitlines()
+check(len(lines) == 1000 and lines[-1] == "line 1499", "history is cut to 1000, %d" % len(lines))
+
+# in a pipe Ctrl-C ends the program
+q = subprocess.Popen([program, "chat", "--logit-bias", "4095=-inf,4093=-inf"], stdin=subprocess.PIPE,
+                     stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+q.stdin.write(b"Go on.\n"); q.stdin.flush()
+q.stdout.read(20)
+q.send_signal(signal.SIGINT)
+q.stdin.close()
+rest = q.stdout.read()
+check(q.wait() == 130, "Ctrl-C in a pipe: %d" % q.returncode)
+print("\n".join(results))
+P
+if python3 -c 'import pty, os; os.waitstatus_to_exitcode' 2>/dev/null; then
+    python3 "$tmp/person.py" "$build/moe-run" "$tmp/state" >"$tmp/results" 2>"$tmp/err"
+    holds $? -eq 0 "the person at the terminal"
+    while read -r result what; do
+        if [ "$result" = ok ]; then ok; else bad "at a terminal: $what"; fi
+    done <"$tmp/results"
+else
+    skipped=$((skipped + 1))
+    echo "skipped: a person at a terminal needs python3 with its pty module"
+fi
+
+# ---- with a sanitizer build looking for leaks
+export ASAN_OPTIONS=detect_leaks=1
+talk out "$a/retry\n/system x\n$b/save $tmp/l.chat\n/load $tmp/l.chat\n/load $tmp/cut\n/stats\n" $short
+holds $code -eq 1 "everything once"
+said "context " "everything once"
+
+if [ $skipped -eq 0 ]; then echo "cli_chat $passed passed, $failed failed"
+else echo "cli_chat $passed passed, $failed failed, $skipped skipped"; fi
+[ $failed -eq 0 ]

@@ -1,0 +1,242 @@
+#!/bin/sh
+# test_cli_run.sh BUILD - moe-run as the program that answers: what goes to stdout, what is refused
+# and how, how it ends. Ends with "cli_run N passed, N failed".
+set -u
+build=$1
+run=$build/moe-run
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+passed=0 failed=0
+demo=tests/models/demo-qwen3next-Q4_K_M.gguf
+gptoss=tests/models/demo-gptoss-MXFP4.gguf
+tiny=$build/golden/models/tiny-qwen3next-f32.gguf        # noise, but fast
+tinyoss=$build/golden/models/tiny-gptoss-f32.gguf
+# Looking for leaks costs seconds a run on some machines: the last section does it.
+export LC_ALL=C ASAN_OPTIONS=detect_leaks=0
+unset MOE_MODEL MOE_RAM_AVAILABLE MOE_CTX MOE_KV MOE_THREADS
+
+ok() { passed=$((passed + 1)); }
+bad() { failed=$((failed + 1)); echo "FAIL test_cli_run: $*"; sed 's/^/    /' "$tmp/err" | head -5; }
+
+# expect CODE TEXT COMMAND...: exit code, and TEXT somewhere on stdout or stderr
+expect() {
+    code=$1 text=$2
+    shift 2
+    "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    got=$?
+    if [ $got -ne "$code" ]; then bad "exit $got, expected $code: $*"
+    elif ! grep -qF -e "$text" "$tmp/out" "$tmp/err"; then bad "'$text' not printed: $*"
+    else ok; fi
+}
+
+# refuse CODE TEXT COMMAND...: nothing on stdout, one error line on stderr that holds TEXT
+refuse() {
+    code=$1 text=$2
+    shift 2
+    expect "$code" "$text" "$@"
+    if [ -s "$tmp/out" ]; then bad "stdout not empty: $*"
+    elif [ "$(wc -l <"$tmp/err")" -ne 1 ]; then bad "not one line on stderr: $*"
+    elif ! grep -q '^moe-run: error: ' "$tmp/err"; then bad "not an error line: $*"
+    else ok; fi
+}
+
+# say NAME ARGUMENTS...: keeps the answer as $tmp/NAME
+say() {
+    name=$1
+    shift
+    if "$run" "$@" >"$tmp/$name" 2>"$tmp/err" </dev/null; then ok; else bad "exit $?: $*"; fi
+}
+same() { if cmp -s "$tmp/$1" "$tmp/$2"; then ok; else bad "$3: $1 and $2 differ"; fi; }
+differ() { if cmp -s "$tmp/$1" "$tmp/$2"; then bad "$3: $1 and $2 are the same"; else ok; fi; }
+
+# ---- help and usage
+expect 0 "Usage: moe-run [run]" $run run --help
+expect 0 "Usage: moe-run [run]" $run -p x --help
+expect 0 "MOE_RAM_AVAILABLE" $run help run
+expect 0 "the verb may be left out" $run --help
+refuse 2 "no verb and no prompt" $run
+refuse 2 "unknown verb 'story'" $run story
+refuse 2 "unknown option --frobnicate" $run --frobnicate -p x
+refuse 2 "'many' is not a whole number" $run -p x -n many
+refuse 2 "'warm' is not a number" $run -p x --temp warm
+refuse 2 "a prompt stands behind -p" $run -m $tiny -p x story
+refuse 2 "no prompt" $run -m $tiny
+refuse 2 "do not go together" $run -m $tiny -f x -
+refuse 2 "none of f32, f16 and q8_0" $run -m $tiny -p x --kv q4_0
+refuse 2 "none of low, medium and high" $run -m $tiny -p x --reasoning a-lot
+refuse 2 "--system belongs to the chat format" $run -m $tiny -p x --raw --system y
+refuse 2 "is not ID=VALUE" $run -m $tiny -p x --logit-bias 5
+refuse 2 "is not ID=VALUE" $run -m $tiny -p x --logit-bias 5=1,6
+refuse 2 "out of range" $run -m $tiny -p x --ctx 0
+refuse 2 "out of range" $run -m $tiny -p x --threads 0
+
+# ---- files that are no models
+printf '<!DOCTYPE html><html>page not found</html>' >"$tmp/page.gguf"
+sed 's/qwen3next/qwen9next/g' $tiny >"$tmp/other.gguf"
+head -c 1000000 $tiny >"$tmp/cut.gguf"
+refuse 1 "none.gguf: cannot open: No such file" $run -m "$tmp/none.gguf" -p x
+refuse 1 "page.gguf: not a GGUF file" $run -m "$tmp/page.gguf" -p x
+refuse 1 "other.gguf: " $run -m "$tmp/other.gguf" -p x
+refuse 1 "qwen9next" $run -m "$tmp/other.gguf" -p x
+refuse 1 "cut.gguf: " $run -m "$tmp/cut.gguf" -p x
+refuse 1 "directory" $run -m "$tmp" -p x
+refuse 1 "none.gguf" env MOE_MODEL="$tmp/none.gguf" $run -p x
+
+# ---- prompts that are none, and too long ones
+: >"$tmp/empty.txt"
+i=0; while [ $i -lt 200 ]; do echo "The quick brown fox jumps over the lazy dog and runs far away."; i=$((i + 1)); done >"$tmp/long.txt"
+refuse 1 "the prompt is empty" $run -m $tiny -p ""
+refuse 1 "the prompt is empty" $run -m $tiny -f "$tmp/empty.txt"
+refuse 1 "the prompt is empty" $run -m $tiny -
+refuse 1 "none.txt: cannot open" $run -m $tiny -f "$tmp/none.txt"
+refuse 1 "Is a directory" $run -m $tiny -f "$tmp"
+refuse 1 "the model's context holds 4096: shorten" $run -m $tiny -f "$tmp/long.txt"
+refuse 1 "the context 10: use --ctx " $run -m $tiny --ctx 10 -p "Once upon a time there was a king."
+refuse 1 "(the model's limit is 4096)" $run -m $tiny --ctx 10 -p "Once upon a time there was a king."
+refuse 1 "a context of 5000 tokens: the model's is 4096" $run -m $tiny --ctx 5000 -p x
+
+# ---- impossible values
+for v in "--temp -1" "--temp 1000" "--top-k -1" "--top-p 0" "--top-p 1.5" "--min-p -0.1" "--min-p 2" \
+         "--repeat-penalty 0" "--presence-penalty 5" "--frequency-penalty -5" "--penalty-window -2" \
+         "--logit-bias 99999=1" "--logit-bias 5=1e9"; do
+    refuse 1 "" $run -m $tiny -p x $v
+done
+refuse 1 "stop" $run -m $tiny -p x --stop ""
+refuse 1 "top-p" $run -m "$tmp/none.gguf" -p x --top-p 7         # said before the model is opened
+
+# ---- memory
+refuse 1 "needs 1" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+refuse 1 "but 1.0 MB are available (MOE_RAM_AVAILABLE)" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+refuse 1 "use a smaller model" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+refuse 1 "use a smaller --ctx" env MOE_RAM_AVAILABLE=6M $run -m $tiny -p x
+refuse 1 "not a size" env MOE_RAM_AVAILABLE=lots $run -m $tiny -p x
+
+# ---- the same answer, however it is asked for
+base="-m $tiny --seed 7 -n 12 -q"
+say a $base -p "Once upon a time"
+if [ -s "$tmp/a" ] && [ ! -s "$tmp/err" ]; then ok; else bad "-q: no answer, or something on stderr"; fi
+if [ "$(tail -c 1 "$tmp/a" | od -An -c | tr -d ' ')" = '\n' ]; then ok; else bad "no newline at the end"; fi
+say b $base -p "Once upon a time"
+same a b "same seed"
+say b -m $tiny --seed 8 -n 12 -q -p "Once upon a time"
+differ a b "another seed"
+say b run $base -p "Once upon a time"
+same a b "verb named"
+say b $base -p "Once upon a time" --threads 1
+same a b "one thread"
+say b $base -p "Once upon a time" --ctx 64
+same a b "another context"
+printf 'Once upon a time\n' >"$tmp/prompt.txt"
+say b $base -f "$tmp/prompt.txt"
+same a b "-f"
+$run $base - <"$tmp/prompt.txt" >"$tmp/b" 2>"$tmp/err"
+same a b "- for standard input"
+$run $base -f - <"$tmp/prompt.txt" >"$tmp/b" 2>"$tmp/err"
+same a b "-f -"
+printf 'a time' | $run $base -p "Once upon" - >"$tmp/b" 2>"$tmp/err"
+say c $base -p "Once upon
+
+a time"
+same b c "-p and standard input"
+MOE_MODEL=$tiny $run --seed 7 -n 12 -q -p "Once upon a time" >"$tmp/b" 2>"$tmp/err"
+same a b "MOE_MODEL"
+say b $base -p "Once upon a time" --system "Be brief."
+differ a b "--system"
+say b $base -p "Once upon a time" --raw
+differ a b "--raw"
+say b $base -p "Once upon a time" --temp 0
+say c -m $tiny --seed 9 -n 12 -q -p "Once upon a time" --temp 0
+same b c "greedy has no seed"
+printf 'Once\000upon' >"$tmp/nul.txt"
+say b $base -f "$tmp/nul.txt"
+say b -m $tinyoss --seed 7 -n 4 -q -p "Hello" --kv q8_0 --exact --yarn-rounded --chunk 3 --date 2026-01-31
+say b -m $tiny -n 0 -q -p "Hello"
+if [ ! -s "$tmp/b" ]; then ok; else bad "-n 0 said something"; fi
+
+# ---- stop strings and biases: cut the answer from before at its fourth byte
+cut=$(head -c 7 "$tmp/a" | tail -c 4)
+for order in 1 2; do
+    set -- --stop "never said" --stop "$cut"
+    [ $order -eq 1 ] || set -- --stop "$cut" --stop "never said"
+    say b $base -p "Once upon a time" "$@"
+    if [ "$(head -n 1 "$tmp/b")" = "$(head -c 3 "$tmp/a")" ]; then ok
+    else bad "--stop '$cut': $(cat "$tmp/b")"; fi
+done
+say b $base -p "Once upon a time" --logit-bias 64=1000
+if [ "$(cat "$tmp/b")" = "aaaaaaaaaaaa" ]; then ok; else bad "--logit-bias: $(cat "$tmp/b")"; fi
+say b -m $tiny -n 3 -q --raw -p "x" --logit-bias 510=1000
+if [ "$(cat "$tmp/b")" = "<|im_start|><|im_start|><|im_start|>" ]; then ok; else bad "--raw shows control tokens: $(cat "$tmp/b")"; fi
+say b -m $tiny -q -p "x" --logit-bias 511=1000
+if [ ! -s "$tmp/b" ]; then ok; else bad "the model ended its turn, but: $(cat "$tmp/b")"; fi
+
+# ---- what is said about it
+expect 0 "tiny-qwen3next-f32.gguf: qwen3next, 1 thread, " $run -m $tiny -p "Hello" -n 3 --seed 42 --threads 1
+if [ "$(wc -l <"$tmp/err")" -eq 2 ]; then ok; else bad "plan and end: two lines"; fi
+line='^moe-run: [0-9]* prompt tokens at [0-9.]* tok/s, 3 answer tokens at [0-9.]* tok/s, peak memory [0-9.]* MB, seed 42, stopped: length$'
+if grep -q "$line" "$tmp/err"; then ok; else bad "end line"; fi
+if grep -q "$(printf '\033')" "$tmp/err" "$tmp/out"; then bad "escape sequences without a terminal"; else ok; fi
+expect 0 "--reasoning is ignored" $run -m $tiny -p "Hello" -n 1 --reasoning high
+expect 0 "context full" $run -m $tiny --raw -p "x" --ctx 4 --logit-bias 64=1000
+expect 0 "stopped: stop" $run -m $tiny -p "x" --logit-bias 511=1000
+expect 0 "using the built-in demo model" $run -p "Hello" -n 1
+
+# ---- the demo model inside the program is the one in the tree
+say b -q -p "Tell me a story." -n 4 --seed 1
+say c -m $demo -q -p "Tell me a story." -n 4 --seed 1
+same b c "built-in demo model"
+
+# ---- reasoning
+say b -m $gptoss -p "Hello" -n 36 --seed 2 --temp 0.6 -q --show-reasoning --date ""
+if [ "$(head -n 1 "$tmp/b")" = "<think>" ] && grep -q '^</think>$' "$tmp/b"; then ok; else bad "--show-reasoning: $(cat "$tmp/b")"; fi
+say c -m $gptoss -p "Hello" -n 36 --seed 2 --temp 0.6 -q --date ""
+sed '1,/^<\/think>$/d' "$tmp/b" | sed 1d >"$tmp/d"
+if [ -s "$tmp/c" ]; then ok; else bad "no answer behind the reasoning"; fi
+same c d "the answer behind the reasoning"
+
+expect 0 "still thinking" $run -m $gptoss -p "Hello" -n 9 --seed 2 --temp 0.6 --date ""
+
+# ---- JSON
+say j $base -p "Once upon a time" --json
+for k in text reasoning stop prompt_tokens answer_tokens seconds tokens_per_second peak_memory_bytes seed \
+         model settings temperature ctx kv; do
+    if grep -q "\"$k\": " "$tmp/j"; then ok; else bad "--json: no $k"; fi
+done
+if [ "$(wc -l <"$tmp/j")" -eq 1 ] && grep -q '"seed": 7, ' "$tmp/j" && grep -q '"answer_tokens": 12, ' "$tmp/j"; then ok
+else bad "--json: $(cat "$tmp/j")"; fi
+
+# ---- the ends that others make: a reader who leaves, a full disk, Ctrl-C
+# Long enough that nothing but these ends it; a program that did not notice would come to its end.
+forever="-m $gptoss -p Hello -n 600 --seed 1 --show-reasoning --logit-bias 4095=-inf,4094=-inf,4093=-inf,4092=-inf,4091=-inf,4090=-inf,4089=-inf,4088=-inf"
+{ $run $forever 2>"$tmp/err"; echo $? >"$tmp/rc"; } | head -c 1 >/dev/null
+if [ "$(cat "$tmp/rc")" -eq 1 ]; then ok; else bad "closed pipe: exit $(cat "$tmp/rc")"; fi
+if grep -q "error" "$tmp/err"; then bad "closed pipe: an error line"; else ok; fi
+if [ -w /dev/full ]; then
+    $run $forever >/dev/full 2>"$tmp/err"
+    if [ $? -eq 1 ] && [ "$(grep -c error "$tmp/err")" -eq 1 ] && grep -q "standard output: No space" "$tmp/err"
+    then ok; else bad "full disk"; fi
+    $run -m $tiny -n 2 -p x --json >/dev/full 2>"$tmp/err"
+    if [ $? -eq 1 ] && grep -q "standard output: No space" "$tmp/err"; then ok; else bad "full disk, --json"; fi
+fi
+# The signal comes with the first byte of the answer; all that was written stays. Whoever started
+# us in the background may have switched off SIGINT: the program respects that.
+signals="INT:130 TERM:143"
+case $(sed -n 's/^SigIgn:.*\(.\)$/\1/p' /proc/self/status 2>/dev/null) in
+    [2367abefABEF]) signals=TERM:143 ;;
+esac
+for s in $signals; do
+    { sh -c 'echo $$ >"$0"; exec "$@"' "$tmp/pid" $run $forever 2>"$tmp/err"; echo $? >"$tmp/rc"; } |
+        { dd bs=1 count=1 2>/dev/null; kill -"${s%:*}" "$(cat "$tmp/pid")"; cat; } >"$tmp/out"
+    if [ "$(cat "$tmp/rc")" -eq "${s#*:}" ]; then ok; else bad "$s: exit $(cat "$tmp/rc")"; fi
+    if grep -q "stopped: interrupted" "$tmp/err"; then ok; else bad "$s: no end line"; fi
+    if [ "$(tail -c 1 "$tmp/out" | od -An -c | tr -d ' ')" = '\n' ]; then ok; else bad "$s: no newline at the end"; fi
+done
+
+# ---- once more, with a sanitizer build looking for leaks
+export ASAN_OPTIONS=detect_leaks=1
+expect 0 "\"text\"" $run -m $tiny -p "Hello" -n 3 --json --stop zzz --logit-bias 5=1
+expect 0 "stopped" $run -m $tinyoss -p "Hello" -n 3
+expect 1 "the context 10" $run -m $tiny --ctx 10 -p "Once upon a time there was a king."
+expect 1 "needs 1" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+
+echo "cli_run $passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,297 @@
+/* test_conversation.c - the message list of a chat: turns, texts, and the JSON it is saved as. */
+#include "cli/conversation.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/test.h"
+
+static str_view sv(const char *s)
+{
+    return str_from(s);
+}
+
+/* "S[be kind] U[hi] A[hello|greets]" */
+static const char *show(char *dst, size_t cap, const conversation *c)
+{
+    size_t n = 0;
+    dst[0] = '\0';
+    for (int i = 0; i < c->n_message && n < cap; i++) {
+        const chat_message *m = &c->messages[i];
+        n += (size_t)snprintf(dst + n, cap - n, "%s%c[%.*s%s%.*s]", i ? " " : "",
+                              m->role == CHAT_SYSTEM ? 'S' : m->role == CHAT_USER ? 'U' : 'A',
+                              (int)m->content.len, m->content.ptr, m->reasoning.len ? "|" : "",
+                              (int)m->reasoning.len, m->reasoning.ptr);
+    }
+    return dst;
+}
+
+/* Steps: s text = system, ? text = ask, ! text = answer, r reopen, u undo, x reset. */
+static const struct { const char *steps[8]; const char *want; int n_question; const char *why; }
+turns[] = {
+    { { "?hi" }, "U[hi]", 1, "an open question" },
+    { { "?hi", "!yo" }, "U[hi] A[yo]", 1, "an exchange" },
+    { { "?hi", "?ho" }, "U[ho]", 1, "a new question replaces the open one" },
+    { { "!yo" }, "", 0, "no answer without a question" },
+    { { "?a", "!b", "!c" }, "U[a] A[b]", 1, "one answer each" },
+    { { "?a", "!b", "sS" }, "S[S] U[a] A[b]", 1, "a system message goes to the front" },
+    { { "sS", "?a", "!b", "sT" }, "S[T] U[a] A[b]", 1, "and is replaced" },
+    { { "sS", "?a", "!b", "s" }, "U[a] A[b]", 1, "or removed" },
+    { { "s" }, "", 0, "nothing to remove" },
+    { { "sS", "?a", "!b", "?c", "u" }, "S[S] U[a] A[b]", 1, "undo of an open question" },
+    { { "sS", "?a", "!b", "?c", "!d", "u" }, "S[S] U[a] A[b]", 1, "undo of an exchange" },
+    { { "sS", "u", "r" }, "S[S]", 0, "the system message is no exchange" },
+    { { "u", "r", "x" }, "", 0, "nothing to undo" },
+    { { "?a", "!b", "r" }, "U[a]", 1, "reopen" },
+    { { "?a", "!b", "r", "r", "!c" }, "U[a] A[c]", 1, "reopen twice is once" },
+    { { "sS", "?a", "!b", "?c", "!d", "x" }, "S[S]", 0, "reset keeps the system message" },
+    { { "?a", "!b", "?c", "x", "?d" }, "U[d]", 1, "and only that" },
+};
+
+static void test_turns(void)
+{
+    for (size_t i = 0; i < ARRAY_LEN(turns); i++) {
+        conversation c = { 0 };
+        char got[256];
+        for (size_t k = 0; k < ARRAY_LEN(turns[i].steps) && turns[i].steps[k]; k++) {
+            const char *step = turns[i].steps[k];
+            switch (step[0]) {
+            case 's': conversation_set_system(&c, sv(step + 1), NULL); break;
+            case '?': conversation_ask(&c, sv(step + 1), NULL); break;
+            case '!': conversation_answer(&c, sv(step + 1), sv(""), NULL); break;
+            case 'r': conversation_reopen(&c); break;
+            case 'u': conversation_undo(&c); break;
+            default: conversation_reset(&c); break;
+            }
+        }
+        show(got, sizeof got, &c);
+        CHECK_MSG(!strcmp(got, turns[i].want) &&
+                  conversation_n_question(&c) == turns[i].n_question,
+                  "%s: %s, %d questions", turns[i].why, got, conversation_n_question(&c));
+        conversation_release(&c);
+        CHECK(c.n_message == 0 && c.messages == NULL);
+    }
+}
+
+/* ---- text ---------------------------------------------------------------------------------- */
+
+static const conversation_settings settings = {
+    .effort = CHAT_EFFORT_HIGH, .date = "2026-01-31", .seed = INT64_MAX, .n_answer = 3,
+    .sampling = { .temperature = 0.1, .top_k = 20, .top_p = 1.0 / 3, .min_p = 0.05,
+                  .repeat_penalty = 1.1, .presence_penalty = -1.5, .frequency_penalty = 0.2,
+                  .penalty_window = -1 },
+};
+
+/* The settings as they stand in a file, for rows that change one thing. */
+#define SAMPLING "{\"temperature\":0.5,\"top_k\":20,\"top_p\":1,\"min_p\":0,\"repeat_penalty\":1," \
+                 "\"presence_penalty\":0,\"frequency_penalty\":0,\"penalty_window\":64}"
+#define REST "\"reasoning\":\"low\",\"date\":\"\",\"seed\":1,\"answers\":0,\"sampling\":" SAMPLING
+#define FILE_OF(messages) "{\"kind\":\"moe-run chat\",\"version\":1," REST ",\"messages\":" \
+                          messages "}"
+#define U "{\"role\":\"user\",\"content\":\"a\"}"
+#define A "{\"role\":\"assistant\",\"content\":\"b\"}"
+#define S "{\"role\":\"system\",\"content\":\"s\"}"
+
+static const struct { const char *text, *want, *why; } files[] = {
+    { FILE_OF("[]"), "", "empty" },
+    { FILE_OF("[" S "," U "," A "," U "]"), "S[s] U[a] A[b] U[a]", "all roles" },
+    { FILE_OF("[" U ",{\"role\":\"assistant\",\"content\":\"\",\"reasoning\":\"r\"}]"),
+      "U[a] A[|r]", "an answer that never came, after some thought" },
+    { FILE_OF("[{\"role\":\"user\",\"content\":\"x\\u0000y\"}]"), "U[x", "a NUL inside" },
+    { "", NULL, "nothing at all" },
+    { "[]", NULL, "an array" },
+    { "{}", NULL, "no keys" },
+    { FILE_OF("[]") "x", NULL, "more behind it" },
+    { FILE_OF("{}"), NULL, "messages are an object" },
+    { FILE_OF("[1]"), NULL, "a message is a number" },
+    { FILE_OF("[" A "]"), NULL, "an answer first" },
+    { FILE_OF("[" U "," U "]"), NULL, "two questions" },
+    { FILE_OF("[" U "," A "," A "]"), NULL, "two answers" },
+    { FILE_OF("[" U "," A "," S "]"), NULL, "the system speaks late" },
+    { FILE_OF("[" S "," S "]"), NULL, "two system messages" },
+    { FILE_OF("[{\"role\":\"tool\",\"content\":\"a\"}]"), NULL, "an unknown role" },
+    { FILE_OF("[{\"role\":\"user\"}]"), NULL, "no content" },
+    { FILE_OF("[{\"role\":\"user\",\"content\":null}]"), NULL, "null content" },
+    { FILE_OF("[{\"role\":\"user\",\"content\":\"a\",\"reasoning\":\"r\"}]"), NULL,
+      "a user's reasoning" },
+    { FILE_OF("[{\"role\":\"user\",\"content\":\"a\",\"x\":1}]"), NULL, "an unknown key" },
+    { FILE_OF("[{\"role\":\"user\",\"content\":\"\xFF\"}]"), NULL, "not UTF-8" },
+    { "{\"kind\":\"other\",\"version\":1," REST ",\"messages\":[]}", NULL, "of another kind" },
+    { "{\"kind\":\"moe-run chat\",\"version\":2," REST ",\"messages\":[]}", NULL, "of the future" },
+    { "{\"kind\":\"moe-run chat\",\"version\":4294967297," REST ",\"messages\":[]}", NULL,
+      "a version that is 1 in 32 bits" },
+    { "{\"kind\":\"moe-run chat\",\"version\":1," REST ",\"messages\":[],\"x\":1}", NULL,
+      "an unknown setting" },
+    { "{\"kind\":\"moe-run chat\",\"version\":1,\"version\":1," REST ",\"messages\":[]}", NULL,
+      "a key twice" },
+    { "{\"kind\":\"moe-run chat\",\"version\":1,\"reasoning\":\"some\",\"date\":\"\",\"seed\":1,"
+      "\"answers\":0,\"sampling\":" SAMPLING ",\"messages\":[]}", NULL, "unknown effort" },
+    { "{\"kind\":\"moe-run chat\",\"version\":1,\"reasoning\":\"low\",\"date\":\"tomorrow!!\","
+      "\"seed\":1,\"answers\":0,\"sampling\":" SAMPLING ",\"messages\":[]}", NULL, "no date" },
+    { "{\"kind\":\"moe-run chat\",\"version\":1,\"reasoning\":\"low\",\"date\":"
+      "\"2026-01-31 and a long tail of other things\",\"seed\":1,\"answers\":0,\"sampling\":"
+      SAMPLING ",\"messages\":[]}", NULL, "a date and more" },
+    { "{\"kind\":\"moe-run chat\",\"version\":1,\"reasoning\":\"low\",\"date\":\"\",\"seed\":-1,"
+      "\"answers\":0,\"sampling\":" SAMPLING ",\"messages\":[]}", NULL, "a negative seed" },
+    { "{\"kind\":\"moe-run chat\",\"version\":1,\"reasoning\":\"low\",\"date\":\"\",\"seed\":1,"
+      "\"answers\":-2,\"sampling\":" SAMPLING ",\"messages\":[]}", NULL, "a negative count" },
+    { "{\"kind\":\"moe-run chat\",\"version\":1,\"reasoning\":\"low\",\"date\":\"\",\"seed\":1,"
+      "\"answers\":0,\"sampling\":{},\"messages\":[]}", NULL, "no sampling values" },
+    { "{\"kind\":\"moe-run chat\",\"version\":1,\"reasoning\":\"low\",\"date\":\"\",\"seed\":1,"
+      "\"answers\":0,\"sampling\":{\"temperature\":0.5,\"top_k\":4294967296,\"top_p\":1,"
+      "\"min_p\":0,\"repeat_penalty\":1,\"presence_penalty\":0,\"frequency_penalty\":0,"
+      "\"penalty_window\":64},\"messages\":[]}", NULL, "a top_k of more than 32 bits" },
+};
+
+static void test_files(void)
+{
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        conversation c;
+        conversation_settings s;
+        err_ctx err = { 0 };
+        char got[256];
+        const int rc = conversation_read(&c, &s, sv(files[i].text), &err);
+        show(got, sizeof got, &c);
+        if (files[i].want)
+            CHECK_MSG(rc == 0 && strncmp(got, files[i].want, strlen(files[i].want)) == 0,
+                      "%s: %d %s %s", files[i].why, rc, err.msg, got);
+        else
+            CHECK_MSG(rc < 0 && err.msg[0] && !strchr(err.msg, '\n') && c.n_message == 0,
+                      "%s: taken, or no single line: %d '%s' %s", files[i].why, rc, err.msg, got);
+        conversation_release(&c);
+    }
+}
+
+static bool same_text(str_view a, str_view b)
+{
+    return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
+}
+
+static bool same(const conversation *a, const conversation *b)
+{
+    bool ok = a->n_message == b->n_message;
+    for (int i = 0; ok && i < a->n_message; i++)
+        ok = a->messages[i].role == b->messages[i].role &&
+             same_text(a->messages[i].content, b->messages[i].content) &&
+             same_text(a->messages[i].reasoning, b->messages[i].reasoning);
+    return ok;
+}
+
+static void fill(conversation *c)
+{
+    static const char bytes[] = "quotes \" \\ newline \n tab \t NUL \0 end \x01 \xF0\x9F\x98\x80";
+    CHECK(conversation_set_system(c, sv("Sei freundlich. \xC3\xBC"), NULL) == 0);
+    for (int i = 0; i < 40; i++) {       /* more than the first allocation of the list */
+        CHECK(conversation_ask(c, (str_view){ bytes, sizeof bytes - 1 }, NULL) == 0);
+        CHECK(conversation_answer(c, sv(i % 2 ? "yes" : ""), sv(i % 3 ? "" : "hm"), NULL) == 0);
+    }
+    CHECK(conversation_ask(c, sv(""), NULL) == 0);
+}
+
+static void test_there_and_back(void)
+{
+    conversation a = { 0 }, b;
+    conversation_settings s;
+    err_ctx err = { 0 };
+    char *text;
+    size_t len = 0;
+
+    fill(&a);
+    CHECK(conversation_write(&text, &len, &a, &settings, &err) == 0);
+    CHECK(len == strlen(text));
+    CHECK_MSG(conversation_read(&b, &s, (str_view){ text, len }, &err) == 0, "%s", err.msg);
+    CHECK(same(&a, &b));
+    CHECK(s.effort == settings.effort && !strcmp(s.date, settings.date));
+    CHECK(s.seed == settings.seed && s.n_answer == settings.n_answer);
+    const sampler_options *x = &s.sampling, *y = &settings.sampling;
+    CHECK(x->temperature == y->temperature && x->top_p == y->top_p && x->min_p == y->min_p);
+    CHECK(x->repeat_penalty == y->repeat_penalty && x->presence_penalty == y->presence_penalty &&
+          x->frequency_penalty == y->frequency_penalty);
+    CHECK(x->top_k == y->top_k && x->penalty_window == y->penalty_window);
+    conversation_release(&b);
+    for (size_t n = 0; n < len; n += n < 600 ? 1 : 97) {         /* cut anywhere: refused */
+        if (conversation_read(&b, &s, (str_view){ text, n }, &err) == 0)
+            CHECK_MSG(false, "taken, cut after %zu of %zu bytes", n, len);
+        conversation_release(&b);
+    }
+    mem_free(text);
+    conversation_release(&a);
+}
+
+static void test_not_utf8(void)
+{
+    static const struct { const char *text; size_t at; const char *why; } rows[] = {
+        { "\xFF", 0, "never a byte of UTF-8" }, { "ab\xC3", 2, "cut" },
+        { "a\xED\xA0\x80", 1, "a surrogate" }, { "\xC0\x80", 0, "overlong" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        conversation c = { 0 };
+        err_ctx err;
+        size_t at = 99;
+        CHECK_MSG(!text_is_utf8(sv(rows[i].text), &at) && at == rows[i].at, "%s: at %zu",
+                  rows[i].why, at);
+        CHECK(conversation_ask(&c, sv("old"), NULL) == 0);
+        CHECK_MSG(conversation_ask(&c, sv(rows[i].text), &err) == ERR_FORMAT && c.n_message == 1 &&
+                  str_is(c.messages[0].content, "old"), "%s: replaced", rows[i].why);
+        CHECK(conversation_answer(&c, sv("x"), sv(rows[i].text), &err) == ERR_FORMAT);
+        CHECK(conversation_is_open(&c));
+        conversation_release(&c);
+    }
+}
+
+/* Every allocation fails once; what was there before must still be there. */
+static void test_no_memory(void)
+{
+    conversation a = { 0 }, b;
+    conversation_settings s;
+    err_ctx err;
+    char *text, got[2048];
+    size_t len;
+    long n;
+
+    for (int i = 0; i < 8; i++) {                        /* the list is full: 16 messages */
+        conversation_ask(&a, sv("q"), NULL);
+        conversation_answer(&a, sv("a"), sv("r"), NULL);
+    }
+    char before[2048];
+    show(before, sizeof before, &a);
+    for (n = 1; ; n++) {
+        mem_fail_after(n);
+        const int rc = conversation_set_system(&a, sv("system"), &err);
+        mem_fail_after(0);
+        if (rc == 0) break;
+        CHECK(rc == ERR_NOMEM && !strcmp(show(got, sizeof got, &a), before));
+    }
+    CHECK_MSG(n > 3, "only %ld allocations failed", n - 1);
+    show(before, sizeof before, &a);
+    for (n = 1; ; n++) {
+        mem_fail_after(n);
+        const int rc = conversation_write(&text, &len, &a, &settings, &err);
+        mem_fail_after(0);
+        if (rc == 0) break;
+        CHECK(rc == ERR_NOMEM && text == NULL);
+    }
+    for (n = 1; ; n++) {
+        mem_fail_after(n);
+        const int rc = conversation_read(&b, &s, (str_view){ text, len }, &err);
+        mem_fail_after(0);
+        if (rc == 0) break;
+        CHECK(rc == ERR_NOMEM && b.n_message == 0 && b.messages == NULL);
+    }
+    CHECK_MSG(n > 30, "only %ld allocations failed", n - 1);
+    CHECK(same(&a, &b));
+    mem_free(text);
+    conversation_release(&a);
+    conversation_release(&b);
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("conversation", argc, argv);
+    test_turns();
+    test_files();
+    test_there_and_back();
+    test_not_utf8();
+    test_no_memory();
+    return test_end();
+}

@@ -1,0 +1,19 @@
+/* memory_room.h - how much memory a model may take: what the machine has left, or a container's
+ * limit if that is less. */
+#ifndef TIERS_MEMORY_ROOM_H
+#define TIERS_MEMORY_ROOM_H
+
+#include "loader/base.h"
+
+/* Bytes that can be had without swapping. *whose says what limits it, for messages: "this machine"
+ * or "this container". */
+int memory_room(uint64_t *bytes, const char **whose, err_ctx *err);
+
+/* The lowest room that the control groups of this process leave, seen from the folder root ("" but
+ * in tests): limit less what is used and cannot be given back. False if there is no limit. */
+bool memory_room_cgroup(uint64_t *bytes, const char *root);
+
+/* Largest resident memory of this process so far, mapped files included. */
+uint64_t peak_memory_bytes(void);
+
+#endif
