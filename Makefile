@@ -105,7 +105,7 @@ $B/%.S.o: %.S
 $B/cli/demo_model.S.o: tests/models/demo-qwen3next-Q4_K_M.gguf
 
 # Loops over numbers: the optimiser may unroll and vectorise them, never reorder a sum.
-$B/engine/cpu/%.c.o: OPT += -O3
+$B/engine/cpu/%.c.o $B/loader/quant.c.o: OPT += -O3
 
 $B/%.cu.o: %.cu
 	@mkdir -p $(@D)

@@ -22,22 +22,6 @@ static float float_of_bits(uint32_t bits)
     return load_f32(&bits);
 }
 
-/*   sign : 1 | exponent : 5, bias 15 | mantissa : 10   */
-float f16_to_f32(uint16_t h)
-{
-    const uint32_t sign = (h & 0x8000u) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3FFu;
-
-    if (exponent == 31) return float_of_bits(sign | 0x7F800000u | mantissa << 13);
-    if (exponent > 0) return float_of_bits(sign | (exponent + 127 - 15) << 23 | mantissa << 13);
-    return sign ? -(float)mantissa * 0x1p-24f : (float)mantissa * 0x1p-24f;
-}
-
-/* The upper half of a binary32. */
-float bf16_to_f32(uint16_t h)
-{
-    return float_of_bits((uint32_t)h << 16);
-}
-
 /* 2^(e-127): the exponent field of a binary32 as it stands, but for 0, where that field means zero
  * and this one 2^-127. 255 is reserved. It is NaN here, as the OCP standard has it, so that a
  * damaged block shows; llama.cpp takes it for NaN on its GPU path and for 2^128 on its CPU path. */

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -54,9 +55,35 @@ static inline uint64_t quant_row_bytes(const quant_traits *t, uint64_t n_elems)
     return n_elems / (uint64_t)t->block_elems * (uint64_t)t->block_bytes;
 }
 
-/* Exact conversions, subnormals, infinities and NaN included. */
-float f16_to_f32(uint16_t h);
-float bf16_to_f32(uint16_t h);
+/* Exact conversions, subnormals, infinities and NaN included.
+ *
+ *   sign : 1 | exponent : 5, bias 15 | mantissa : 10
+ *
+ * Without a branch, and with masks rather than conditions, which compilers turn back into branches:
+ * loops over it use vectors. A normal number gets another bias; a subnormal is the distance of
+ * 2^-14 + itself from 2^-14. */
+static inline float f16_to_f32(uint16_t h)
+{
+    const uint32_t magnitude = (h & 0x7FFFu) << 13, sign = (h & 0x8000u) << 16;
+    const uint32_t is_normal = 0u - (magnitude >= 1u << 23), is_max = 0u - (magnitude >= 31u << 23);
+    const uint32_t moved = magnitude + (112u << 23), raised = magnitude + (113u << 23);
+    float small, out;
+    uint32_t bits;
+    memcpy(&small, &raised, sizeof small);
+    small -= 0x1p-14f;
+    memcpy(&bits, &small, sizeof bits);
+    bits = (moved & is_normal) | (bits & ~is_normal) | (is_max & 0x7F800000u) | sign;
+    memcpy(&out, &bits, sizeof out);
+    return out;
+}
+
+static inline float bf16_to_f32(uint16_t h)
+{
+    const uint32_t bits = (uint32_t)h << 16;
+    float out;
+    memcpy(&out, &bits, sizeof out);
+    return out;
+}
 
 /* Scale bytes of MXFP4 (2^(e-127)) and NVFP4 (E4M3 without sign). */
 float e8m0_to_f32(uint8_t e);

@@ -461,14 +461,6 @@ static void test_sets(void)
     CHECK(contract_blocks_of(QT_COUNT) == NULL && contract_blocks_of(UINT32_MAX) == NULL);
 }
 
-static void test_half(void)
-{
-    int bad = 0;
-    for (uint32_t h = 0; h < 65536; h++)
-        bad += bits_of(half_value((uint16_t)h)) != bits_of(f16_to_f32((uint16_t)h));
-    CHECK_MSG(bad == 0, "half_value: %d of 65536 codes", bad);
-}
-
 /* Weight i of a segment, from its parts, before the one rounding that formats with a minimum have.
  * 64 bits of mantissa hold it exactly. */
 static long double part_value(const block_parts *p, parts_kind kind, float factor, int i)
@@ -749,7 +741,6 @@ int main(int argc, char **argv)
     test_golden_files(direct ? argv[1] : test_path(dir, sizeof dir, "%s/numerics", test_golden()),
                       !direct);
     test_sets();
-    test_half();
     for (int type = 0; type < QT_COUNT; type++)
         if (contract_blocks_of((uint32_t)type)) test_parts(type, &rng);
     test_special_codes();

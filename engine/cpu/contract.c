@@ -14,6 +14,7 @@
 
 #include "engine/cpu/contract_blocks.h"
 #include "engine/cpu/kernels.h"
+#include "loader/bytes.h"
 
 enum { TOKENS = 8, LANES = 8, FLOAT_LANES = 32 };
 static_assert((int)LANES == (int)SEGMENT_BLOCKS, "a segment fills every lane once");
@@ -170,7 +171,7 @@ static void widen_f32(float *restrict out, const uint8_t *restrict in, int n)
 
 static void widen_f16(float *restrict out, const uint8_t *restrict in, int n)
 {
-    for (int i = 0; i < n; i++) out[i] = half_value(load_u16(in + 2 * i));
+    for (int i = 0; i < n; i++) out[i] = f16_to_f32(load_u16(in + 2 * i));
 }
 
 static void widen_bf16(float *restrict out, const uint8_t *restrict in, int n)

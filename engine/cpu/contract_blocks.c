@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 
+#include "loader/bytes.h"
 #include "loader/quant.h"
 #include "loader/quant_blocks.h"
 #include "loader/quant_tables.h"
@@ -16,7 +17,7 @@
 
 static float half_at(const uint8_t *p)
 {
-    return half_value(load_u16(p));
+    return f16_to_f32(load_u16(p));
 }
 
 /* The fields of block j that has one sub-scale. */
@@ -150,7 +151,7 @@ static void mxfp4(block_parts *restrict p, const block_mxfp4 *restrict b, int j)
 static float e4m3_scaled(uint8_t code)
 {
     const uint32_t magnitude = code & 0x7Fu;
-    return magnitude == 0x7F ? 0.0f : half_value((uint16_t)(magnitude << 7));
+    return magnitude == 0x7F ? 0.0f : f16_to_f32((uint16_t)(magnitude << 7));
 }
 
 /* 64 weights, two blocks from j on. */
@@ -397,7 +398,7 @@ static void iq1_m(block_parts *restrict p, const block_iq1_m *restrict b)
         words[k] = load_u16(b->scales[k]);
         d_bits |= words[k] >> 12 << 4 * k;
     }
-    d = half_value((uint16_t)d_bits);
+    d = f16_to_f32((uint16_t)d_bits);
     for (int n = 0; n < 16; n++) {
         const int j = n / 2, h = n % 2;
         p->d[j] = d;

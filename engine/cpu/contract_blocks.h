@@ -15,7 +15,6 @@
 
 #include <stdint.h>
 
-#include "loader/bytes.h"
 
 enum { SEGMENT_BLOCKS = 8, SEGMENT = 32 * SEGMENT_BLOCKS };
 
@@ -40,19 +39,5 @@ typedef struct block_format {
 
 /* The format of a weight type; NULL if the type has no blocks of 32. */
 const block_format *contract_blocks_of(uint32_t type);
-
-/* f16_to_f32() without a branch, which lets loops over it use vectors; masks because compilers make
- * branches of ?: here. A subnormal gets the exponent of the smallest normal number, and loses its
- * implicit bit again in a subtraction, exactly. */
-static inline float half_value(uint16_t h)
-{
-    const uint32_t magnitude = (h & 0x7FFFu) << 13, sign = (h & 0x8000u) << 16;
-    const uint32_t is_normal = 0u - (magnitude >= 1u << 23), is_max = 0u - (magnitude >= 31u << 23);
-    const uint32_t moved = magnitude + (112u << 23), raised = magnitude + (113u << 23);
-    const float small = load_f32(&raised) - 0x1p-14f;
-    const uint32_t finite = (moved & is_normal) | (load_u32(&small) & ~is_normal);
-    const uint32_t bits = finite | (is_max & 0x7F800000u) | sign;
-    return load_f32(&bits);
-}
 
 #endif
