@@ -3,7 +3,7 @@
 # make check      all tests; ends with one line "N passed, N failed"
 # make bench      what this machine does: tokenizers, block decoders, synthetic files
 # make fuzz       fuzz the loader for FUZZ_SECONDS=600; FUZZER=afl uses AFL++ instead of libFuzzer
-# make install    into $(DESTDIR)$(PREFIX)
+# make install    into $(DESTDIR)$(PREFIX); PREFIX is /usr/local unless you say PREFIX=$HOME/.local
 # make clean      remove everything that was built
 #
 # CUDA_ARCHS="90"          compile the GPU side for these architectures only
@@ -28,14 +28,14 @@ endif
 # Missing packages are named and, where that is allowed, installed: see tools/bootstrap.sh. Goals that
 # build nothing, and make -n, need none.
 ifneq ($(filter-out clean help,$(or $(MAKECMDGOALS),all)),)
+ifeq ($(CUDA)$(NVCC),1)
+$(error CUDA=1, but there is no nvcc on the PATH or in /usr/local/cuda/bin; CUDA=0 builds for the CPU alone)
+endif
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
 BOOTSTRAP := $(shell DEPS='$(DEPS)' URING='$(URING)' CUDA='$(CUDA)' CC='$(CC)' tools/bootstrap.sh >&2; echo $$?)
 ifneq ($(BOOTSTRAP),0)
 $(error packages are missing: see above)
 endif
-endif
-ifeq ($(CUDA)$(NVCC),1)
-$(error CUDA=1, but there is no nvcc on the PATH or in /usr/local/cuda/bin; CUDA=0 builds for the CPU alone)
 endif
 TARGET  := $(shell $(CC) -dumpmachine 2>/dev/null)
 endif

@@ -189,11 +189,24 @@ static int read_environment(const arg_spec *spec, void *into)
     return ARGS_RUN;
 }
 
+/* "moe-run run" from a usage of "moe-run [run] [-m FILE] ...". */
+static const char *verb_name(char *dst, size_t cap, const arg_spec *spec)
+{
+    size_t n = 0;
+    int blanks = 0;
+    for (const char *p = spec->usage; *p && n + 1 < cap; p++) {
+        if (*p == ' ' && ++blanks == 2) break;
+        if (*p != '[' && *p != ']') dst[n++] = *p;
+    }
+    dst[n] = '\0';
+    return dst;
+}
+
 /* One option at argv[*i]; moves *i over a value that stands in the next argument. */
 static int parse_option(const arg_spec *spec, void *into, int argc, char **argv, int *i)
 {
     const char *arg = argv[*i], *value = NULL;
-    char where[64];
+    char where[64], verb[64];
     slot s;
 
     if (arg[1] == '-') {
@@ -206,7 +219,8 @@ static int parse_option(const arg_spec *spec, void *into, int argc, char **argv,
         if (arg[2]) value = arg + 2;
     }
     if (!s.o || (s.o->type == ARG_FLAG && value)) {
-        console_error("unknown option %s (--help lists them)", arg);
+        console_error("unknown option %s (%s --help lists them)", arg, verb_name(verb, sizeof verb,
+                                                                                 spec));
         return ARGS_BAD;
     }
     if (s.o->type == ARG_FLAG) return set_value(s, "1", "");

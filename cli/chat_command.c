@@ -111,7 +111,7 @@ static void fill(chat_talk *t, const chat_options *o)
     t->show_reasoning = o->show_reasoning;
     t->verbose = o->verbose;
     t->on_screen = isatty(1);
-    t->dim = t->on_screen && !getenv("NO_COLOR");
+    t->dim = console_may_dim();
 }
 
 /* Session, sampler, and what was said before. 0, or the exit code. */
@@ -135,6 +135,7 @@ static int open_session(chat_talk *t, const chat_options *o)
 
 static void say_notes(const chat_talk *t)
 {
+    loaded_note_threads(&t->l);
     if (chat_note(t->l.talk)) console_note("%s", chat_note(t->l.talk));
     if (t->effort_given && chat_format_of(t->l.talk) != CHAT_HARMONY)
         console_note("--reasoning is ignored: only gpt-oss models know levels");

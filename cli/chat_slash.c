@@ -254,10 +254,12 @@ static const struct slash {
     { "/save", "FILE", "write the chat to a file, as it stands", do_save },
     { "/load", "FILE", "go on with a chat from a file", do_load },
     { "/quit", "", "leave; so does Ctrl-D", do_quit },
+    { "/exit", "", "the same", do_quit },
 };
 
 const char *const chat_slash_words[CHAT_SLASH_N] = {
     "/help", "/reset", "/undo", "/retry", "/regen", "/system", "/stats", "/save", "/load", "/quit",
+    "/exit",
 };
 
 static int do_help(chat_talk *t, str_view arg)

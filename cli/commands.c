@@ -79,6 +79,11 @@ int commands_main(const char *program, const char *about, const char *examples,
         console_error("a verb must come before %s (%s --help lists them)", argv[1], program);
         return 2;
     }
-    console_error("unknown verb '%s' (%s --help lists them)", argv[1], program);
+    if (standard && str_ends(str_from(argv[1]), ".gguf"))
+        console_error("unknown verb '%s': to run that model, type %s -m %s -p \"your prompt\"",
+                      argv[1], program, argv[1]);
+    else
+        console_error("unknown verb '%s'%s (%s --help lists the verbs)", argv[1],
+                      standard ? ": a prompt stands behind -p" : "", program);
     return 2;
 }

@@ -44,8 +44,9 @@ int console_fail(const char *path, const err_ctx *err)
 {
     enum { SHOWN = 200 };                /* of a path that would push the reason out of the line */
     const size_t n = strlen(path);
-    const bool cut = n > SHOWN;
-    console_error("%s%s: %s", cut ? "..." : "", path + (cut ? n - SHOWN : 0), err->msg);
+    const bool cut = n > SHOWN, unsaid = err->code == ERR_NOMEM && !strstr(err->msg, "memory");
+    console_error("%s%s: %s%s", cut ? "..." : "", path + (cut ? n - SHOWN : 0),
+                  unsaid ? "out of memory: " : "", err->msg);
     return 1;
 }
 
@@ -58,6 +59,19 @@ void console_note(const char *fmt, ...)
 }
 
 /* ---- lines that go away -------------------------------------------------------------------- */
+
+/* A terminal that moves its cursor and takes colours. */
+static bool is_capable(int fd)
+{
+    const char *term = getenv("TERM");
+    return isatty(fd) == 1 && term && *term && strcmp(term, "dumb") != 0;
+}
+
+bool console_may_dim(void)
+{
+    const char *no = getenv("NO_COLOR");
+    return is_capable(1) && !(no && *no);
+}
 
 /* Longer lines would wrap, and a wrapped line cannot be taken back. */
 static int terminal_columns(void)
@@ -77,7 +91,7 @@ void console_status(const char *fmt, ...)
 {
     char line[256];
     va_list ap;
-    if (isatty(2) != 1) return;
+    if (!is_capable(2)) return;
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
@@ -98,7 +112,7 @@ enum { BAR_CELLS = 30, REDRAW_NS = 100000000, FIRST_NS = 250000000 };
 
 void progress_begin(progress *p, const char *what, uint64_t total)
 {
-    *p = (progress){ .what = what, .total = total, .start_ns = clock_ns(), .on = isatty(2) == 1 };
+    *p = (progress){ .what = what, .total = total, .start_ns = clock_ns(), .on = is_capable(2) };
 }
 
 void progress_begin_tokens(progress *p, const char *what, uint64_t total)

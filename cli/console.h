@@ -20,6 +20,9 @@ int console_fail(const char *path, const err_ctx *err);
 /* "moe-run: <text>" */
 void console_note(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
+/* Whether standard output is a terminal that may show some text in a fainter colour. */
+bool console_may_dim(void);
+
 /* A bar with rate and time left, drawn at most ten times a second and only if stderr is a terminal;
  * gone when it ends. Work that is done in a moment shows none. done and total are bytes, or tokens
  * after progress_begin_tokens. */

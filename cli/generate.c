@@ -217,9 +217,9 @@ static bool on_token(void *ctx)
     progress_end(&v->bar);
     v->n_token++;
     if (v->o->quiet) return !interrupted();
-    if (v->o->json) console_status("answering... %d tokens", v->n_token);
+    if (v->o->json) console_status("answering... token %d", v->n_token);
     else if (v->part == SHOWN_REASONING && !v->o->show_reasoning)
-        console_status("thinking... %d tokens (--show-reasoning shows them)", v->n_token);
+        console_status("thinking... token %d (--show-reasoning shows it)", v->n_token);
     return !interrupted();
 }
 
@@ -357,7 +357,7 @@ static int answer(const loaded *l, const run_options *o, const textbuf *text, se
                   uint64_t start_ns)
 {
     report r = { .l = l, .so = so };
-    view v = { .o = o, .on_screen = isatty(1) };
+    view v = { .o = o, .on_screen = isatty(1), .dim = console_may_dim() };
     const answer_hooks hooks = { &v, on_text, on_token, on_prompt };
     char date[32];
     chat_message messages[2];
@@ -369,7 +369,6 @@ static int answer(const loaded *l, const run_options *o, const textbuf *text, se
     err_ctx err = { 0 };
     int rc, code = 0;
 
-    v.dim = v.on_screen && !getenv("NO_COLOR");
     fill_request(&req, messages, o, text, o->date ? o->date : text_today(date, sizeof date));
     rc = o->raw ? encoder_encode(l->enc, &ids, textbuf_view(text), true, &err)
                 : chat_render(&ids, l->talk, l->enc, &req, &err);
@@ -436,6 +435,7 @@ static int check_options(const run_options *o, const char *operand)
 static void say_notes(const loaded *l, const run_options *o)
 {
     const chat_format format = chat_format_of(l->talk);
+    loaded_note_threads(l);
     if (o->raw) return;
     if (chat_note(l->talk)) console_note("%s", chat_note(l->talk));
     if (o->reasoning && format != CHAT_HARMONY)

@@ -13,8 +13,27 @@
 #include "cli/console.h"
 #include "cli/demo_model.h"
 #include "cli/interrupt.h"
+#include "tiers/machine.h"
 
 /* ---- opening ------------------------------------------------------------------------------- */
+
+/* A newcomer types a model's name: say where files come from. */
+static int explain_missing(const char *path, int rc, err_ctx *err)
+{
+    err_ctx said = *err;
+    if (access(path, F_OK) == 0) return rc;
+    return err_set(err, rc, "%s (moe-run models lists files that are known to work)", said.msg);
+}
+
+/* More threads than cores only get in each other's way, and someone may not know. */
+void loaded_note_threads(const loaded *l)
+{
+    int n_cpu;
+    const int n_core = machine_cores(NULL, 0, &n_cpu), n = engine_threads(l->e);
+    if (n > n_core)
+        console_note("%d threads on %d core%s will be slow; without --threads it is one each", n,
+                     n_core, n_core == 1 ? "" : "s");
+}
 
 int loaded_open(loaded *out, const load_options *o, err_ctx *err)
 {
@@ -22,6 +41,7 @@ int loaded_open(loaded *out, const load_options *o, err_ctx *err)
     *out = (loaded){ .path = o->path ? o->path : DEMO_MODEL_NAME };
     rc = o->path ? gguf_open(&out->file, o->path, err)
                  : gguf_open_memory(&out->file, demo_model_data, demo_model_bytes(), err);
+    if (rc < 0 && o->path) rc = explain_missing(o->path, rc, err);
     if (rc == 0) rc = model_bind(&out->m, out->file, err);
     if (rc == 0 && o->with_text) {
         rc = tokenizer_create(&out->tok, out->file, err);

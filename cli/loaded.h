@@ -28,6 +28,7 @@ typedef struct loaded {
 
 /* 0, or < 0 with err filled and *out empty. */
 int loaded_open(loaded *out, const load_options *o, err_ctx *err);
+void loaded_note_threads(const loaded *l);       /* a note on stderr, if there are too many */
 void loaded_close(loaded *l);            /* accepts a zeroed or half-built one */
 
 /* A session, after checking that ctx is 1 .. the model's and that weights and session fit in

@@ -44,6 +44,7 @@ int state_rewind_target(const state *s, int pos);
 
 /* ---- to a file and back ---- */
 
+/* Messages do not name the file: the caller, who knows what the user typed, puts it in front. */
 #define STATE_FILE_MAGIC "MOESTATE"      /* the first eight bytes of every session file */
 
 /* What the file must have been made for; all of it is compared. */

@@ -150,7 +150,7 @@ static int write_all(stream *f, const uint8_t *p, size_t n)
     while (n > 0) {
         const ssize_t done = write(f->fd, p, n);
         if (done < 0 && errno == EINTR) continue;
-        if (done < 0) return err_sys(f->err, "write %s", f->path);
+        if (done < 0) return err_sys(f->err, "cannot write");
         p += done;
         n -= (size_t)done;
     }
@@ -195,7 +195,7 @@ static ssize_t read_all(stream *f, uint8_t *p, size_t n)
     while (have < n) {
         const ssize_t got = read(f->fd, p + have, n - have);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return err_sys(f->err, "read %s", f->path);
+        if (got < 0) return err_sys(f->err, "cannot read");
         if (got == 0) break;
         have += (size_t)got;
     }
@@ -204,7 +204,7 @@ static ssize_t read_all(stream *f, uint8_t *p, size_t n)
 
 static int truncated(stream *f)
 {
-    return err_set(f->err, ERR_FORMAT, "%s: truncated session file", f->path);
+    return err_set(f->err, ERR_FORMAT, "truncated session file");
 }
 
 /* n bytes to dst, or over them if dst is NULL. */
@@ -246,13 +246,13 @@ static int take_checksum(stream *f)
     if (got < 0) return (int)got;
     if (got < 8) return truncated(f);
     if (load_u64(word) != f->sum)
-        return err_set(f->err, ERR_FORMAT, "%s: damaged session file (wrong checksum)", f->path);
+        return err_set(f->err, ERR_FORMAT, "damaged session file (wrong checksum)");
     return 0;
 }
 
 static int rewind_stream(stream *f, uint64_t bytes)
 {
-    if (lseek(f->fd, 0, SEEK_SET) < 0) return err_sys(f->err, "seek %s", f->path);
+    if (lseek(f->fd, 0, SEEK_SET) < 0) return err_sys(f->err, "cannot read");
     f->used = f->have = 0;
     f->left = bytes - 8;
     f->sum = 0;
@@ -262,7 +262,7 @@ static int rewind_stream(stream *f, uint64_t bytes)
 static int make_buffer(stream *f)
 {
     f->buf = mem_alloc(BUFFER);
-    return f->buf ? 0 : err_set(f->err, ERR_NOMEM, "%s: no memory for a buffer", f->path);
+    return f->buf ? 0 : err_set(f->err, ERR_NOMEM, "no memory for a buffer");
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
@@ -273,7 +273,7 @@ static int write_state(stream *f, const state *s, const state_tag *tag, const in
     uint8_t header[HEADER_BYTES], word[8];
     int rc;
     if (!make_header(header, s, tag, extra.len))
-        return err_set(f->err, ERR_RANGE, "%s: %zu extra bytes", f->path, extra.len);
+        return err_set(f->err, ERR_RANGE, "%zu extra bytes", extra.len);
     if ((rc = put(f, header, sizeof header)) < 0) return rc;
     for (int l = 0; l < s->m->hp.n_layer; l++) {
         layer_entry(word, &s->m->layers[l]);
@@ -293,9 +293,9 @@ static int write_and_rename(stream *f, const char *temp, const state *s, const s
                             const int32_t *ids, str_view extra)
 {
     int rc = write_state(f, s, tag, ids, extra);
-    if (rc == 0 && fsync(f->fd) < 0) rc = err_sys(f->err, "write %s", f->path);
-    if (close(f->fd) < 0 && rc == 0) rc = err_sys(f->err, "write %s", f->path);
-    if (rc == 0 && rename(temp, f->path) < 0) rc = err_sys(f->err, "write %s", f->path);
+    if (rc == 0 && fsync(f->fd) < 0) rc = err_sys(f->err, "cannot write");
+    if (close(f->fd) < 0 && rc == 0) rc = err_sys(f->err, "cannot write");
+    if (rc == 0 && rename(temp, f->path) < 0) rc = err_sys(f->err, "cannot write");
     if (rc < 0) unlink(temp);
     return rc;
 }
@@ -308,11 +308,11 @@ int state_save(const state *s, const char *path, const state_tag *tag, const int
     char *temp = mem_array(len + 8, 1);
     int rc = make_buffer(&f);
 
-    if (rc == 0 && !temp) rc = err_set(err, ERR_NOMEM, "%s: no memory for its name", path);
+    if (rc == 0 && !temp) rc = err_set(err, ERR_NOMEM, "no memory for its name");
     if (rc == 0) {
         snprintf(temp, len + 8, "%s.XXXXXX", path);
         f.fd = mkostemp(temp, O_CLOEXEC);
-        rc = f.fd < 0 ? err_sys(err, "write %s", path)
+        rc = f.fd < 0 ? err_sys(err, "cannot write")
                       : write_and_rename(&f, temp, s, tag, ids, extra);
     }
     mem_free(temp);
@@ -328,15 +328,14 @@ static int read_header(uint8_t h[HEADER_BYTES], stream *f)
     const ssize_t got = read_all(f, h, HEADER_BYTES);
     if (got < 0) return (int)got;
     if (got < 8 || memcmp(h, STATE_FILE_MAGIC, 8) != 0)
-        return err_set(f->err, ERR_FORMAT, "%s: not a session file", f->path);
+        return err_set(f->err, ERR_FORMAT, "not a session file");
     if (got < HEADER_BYTES) return truncated(f);
     const uint32_t version = load_u32(h + AT_VERSION);
     if (version != VERSION)
-        return err_set(f->err, ERR_UNSUPPORTED, "%s: session file of version %u, this program "
-                       "reads version %d", f->path, version, VERSION);
+        return err_set(f->err, ERR_UNSUPPORTED, "session file of version %u, this program reads "
+                       "version %d", version, VERSION);
     if (load_u64(h + AT_SUM) != checksum(0, h, AT_SUM))
-        return err_set(f->err, ERR_FORMAT, "%s: damaged session file (wrong checksum of the "
-                       "header)", f->path);
+        return err_set(f->err, ERR_FORMAT, "damaged session file (wrong checksum of the header)");
     return 0;
 }
 
@@ -355,17 +354,17 @@ static int check_model(const stream *f, const uint8_t *h, const model *m, const 
     fact facts[N_FACT];
 
     if (!str_eq(arch, own_arch) || !str_eq(name, own_name))
-        return err_set(f->err, ERR_UNSUPPORTED, "%s: made for %s \"%s\", this is %s \"%s\"",
-                       f->path, ESC(a, arch), ESC(b, name), ESC(c, own_arch), ESC(d, own_name));
+        return err_set(f->err, ERR_UNSUPPORTED, "made for %s \"%s\", this is %s \"%s\"",
+                       ESC(a, arch), ESC(b, name), ESC(c, own_arch), ESC(d, own_name));
     if (load_u64(h + AT_MODEL) != tag->model)
-        return err_set(f->err, ERR_UNSUPPORTED, "%s: made for another file of %s \"%s\"", f->path,
+        return err_set(f->err, ERR_UNSUPPORTED, "made for another file of %s \"%s\"",
                        ESC(a, arch), ESC(b, name));
     facts_of(facts, &m->hp);
     for (int i = 0; i < N_FACT; i++) {
         const uint32_t v = load_u32(h + AT_FACTS + 4 * i);
         if (v != facts[i].value)
-            return err_set(f->err, ERR_UNSUPPORTED, "%s: made for a model with %u %s, this one has "
-                           "%u", f->path, v, facts[i].what, facts[i].value);
+            return err_set(f->err, ERR_UNSUPPORTED, "made for a model with %u %s, this one has "
+                           "%u", v, facts[i].what, facts[i].value);
     }
     return 0;
 }
@@ -377,25 +376,25 @@ static int check_session(const stream *f, const uint8_t *h, const state *s, int 
     uint64_t bytes;
 
     if (type > KV_Q8_0)
-        return err_set(f->err, ERR_FORMAT, "%s: unknown KV type %u", f->path, type);
+        return err_set(f->err, ERR_FORMAT, "unknown KV type %u", type);
     if (type != (uint32_t)s->o.kv)
-        return err_set(f->err, ERR_UNSUPPORTED, "%s: its KV cache is %s, that of this session %s",
-                       f->path, kv_type_name((kv_type)type), kv_type_name(s->o.kv));
+        return err_set(f->err, ERR_UNSUPPORTED, "its KV cache is %s, that of this session %s",
+                       kv_type_name((kv_type)type), kv_type_name(s->o.kv));
     if (pos > most)
-        return err_set(f->err, ERR_RANGE, "%s: holds %u tokens, the context has room for %u",
-                       f->path, pos, most);
+        return err_set(f->err, ERR_RANGE, "holds %u tokens, the context has room for %u", pos,
+                       most);
     if (!file_bytes(&bytes, s, (int)pos, load_u64(h + AT_EXTRA_BYTES)) ||
         bytes != load_u64(h + AT_FILE_BYTES))
-        return err_set(f->err, ERR_FORMAT, "%s: session file of another layout", f->path);
+        return err_set(f->err, ERR_FORMAT, "session file of another layout");
     return 0;
 }
 
 static int check_length(const stream *f, uint64_t want)
 {
     struct stat st;
-    if (fstat(f->fd, &st) < 0) return err_sys(f->err, "stat %s", f->path);
+    if (fstat(f->fd, &st) < 0) return err_sys(f->err, "cannot read");
     if ((uint64_t)st.st_size == want) return 0;
-    return err_set(f->err, ERR_FORMAT, "%s: %s session file, %llu bytes of %llu", f->path,
+    return err_set(f->err, ERR_FORMAT, "%s session file, %llu bytes of %llu",
                    (uint64_t)st.st_size < want ? "truncated" : "too long a",
                    (unsigned long long)st.st_size, (unsigned long long)want);
 }
@@ -425,10 +424,10 @@ static int check_content(stream *f, const uint8_t *h, const state *s)
     if ((rc = take(f, NULL, f->left + (f->have - f->used))) < 0) return rc;
     if ((rc = take_checksum(f)) < 0) return rc;
     if (bad_layer >= 0)
-        return err_set(f->err, ERR_UNSUPPORTED, "%s: made for a model whose layer %d is another",
-                       f->path, bad_layer);
+        return err_set(f->err, ERR_UNSUPPORTED, "made for a model whose layer %d is another",
+                       bad_layer);
     if (bad_id >= 0)
-        return err_set(f->err, ERR_FORMAT, "%s: token %d has id %d, the vocabulary %d", f->path,
+        return err_set(f->err, ERR_FORMAT, "token %d has id %d, the vocabulary %d",
                        bad_id, (int)id, s->m->hp.n_vocab);
     return 0;
 }
@@ -456,10 +455,10 @@ static int open_file(stream *f)
 {
     struct stat st;
     f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);    /* a FIFO must not hold us up */
-    if (f->fd < 0) return err_sys(f->err, "open %s", f->path);
-    if (fstat(f->fd, &st) < 0) return err_sys(f->err, "stat %s", f->path);
+    if (f->fd < 0) return err_sys(f->err, "cannot open");
+    if (fstat(f->fd, &st) < 0) return err_sys(f->err, "cannot read");
     if (S_ISREG(st.st_mode)) return 0;
-    return err_set(f->err, ERR_IO, "%s is not a regular file", f->path);
+    return err_set(f->err, ERR_IO, "is not a regular file");
 }
 
 int state_load(state *s, const char *path, const state_tag *tag, int32_t *ids, int cap,
@@ -481,7 +480,7 @@ int state_load(state *s, const char *path, const state_tag *tag, int32_t *ids, i
     n = load_u64(h + AT_EXTRA_BYTES);    /* less than the file, which is there */
     copy = mem_alloc((size_t)n + 1);     /* terminated, for text */
     if (!copy) {
-        rc = err_set(err, ERR_NOMEM, "%s: no memory for %llu extra bytes", path,
+        rc = err_set(err, ERR_NOMEM, "no memory for %llu extra bytes",
                      (unsigned long long)n);
         goto done;
     }
