@@ -217,7 +217,7 @@ static int draw(answer_stats *out, session *s, sampler *smp, float *logits, stre
 int answer_run(answer_stats *out, session *s, sampler *smp, const int32_t *prompt, int n_prompt,
                const answer_options *o, const answer_hooks *hooks, err_ctx *err)
 {
-    const int n_vocab = tokenizer_n_token(o->tok);
+    const int n_vocab = session_vocab(s);
     const uint64_t start_ns = clock_ns();
     float *logits = NULL;
     stream st = { 0 };
@@ -234,6 +234,7 @@ int answer_run(answer_stats *out, session *s, sampler *smp, const int32_t *promp
     }
     if ((rc = stream_open(&st, o, hooks, err)) < 0) goto done;
     rc = take_prompt(out, s, logits, prompt, n_prompt, o, hooks, err);
+    out->n_taken = session_pos(s);
     const uint64_t ready_ns = clock_ns();
     out->prompt_ns = ready_ns - start_ns;
     if (rc == 0) {

@@ -46,7 +46,8 @@ typedef struct answer_hooks {
 
 typedef struct answer_stats {
     int n_prompt;                        /* tokens of the prompt */
-    int n_reused;                        /* of these, taken from the session as they were */
+    int n_taken;                         /* of these, in the session: fewer if that was stopped */
+    int n_reused;                        /* of these, taken from it as they were */
     int n_answer;                        /* tokens sampled, the stop token included */
     uint64_t prompt_ns, answer_ns;       /* taking in; sampling and taking in what was sampled */
     answer_end end;

@@ -91,7 +91,6 @@ void engine_close(engine *e)
     mem_free(e);
 }
 
-const model *engine_model(const engine *e) { return e->m; }
 int engine_threads(const engine *e) { return pool_threads(e->team); }
 const char *engine_kernels(const engine *e) { return e->verbs.kernels->isa; }
 
@@ -187,6 +186,7 @@ void session_free(session *s)
 }
 
 int session_ctx(const session *s) { return s->opt.ctx; }
+int session_vocab(const session *s) { return s->e->m->hp.n_vocab; }
 int session_pos(const session *s) { return state_pos(s->st); }
 const int32_t *session_ids(const session *s) { return s->ids; }
 
@@ -260,6 +260,9 @@ static state_tag tag_of(const session *s)
 {
     const model *m = s->e->m;
     state_tag tag = { .model = model_fingerprint(m) };
+    const size_t half = (size_t)m->hp.rope_dim / 2 * sizeof(double);
+    for (int i = 0; i < 2; i++)          /* keys are stored rotated */
+        tag.model = tag.model * 31 + str_hash((str_view){ (const char *)s->e->rope.freq[i], half });
     str_view name = { "", 0 };
     (void)gguf_get_str(&name, m->file, "general.name", NULL);
     str_escape(tag.arch, sizeof tag.arch, str_from(model_arch_name(m->hp.arch)));

@@ -21,7 +21,6 @@ typedef struct engine_options {
 
 int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *err);
 void engine_close(engine *e);            /* NULL is fine; close its sessions first */
-const model *engine_model(const engine *e);
 int engine_threads(const engine *e);
 const char *engine_kernels(const engine *e);     /* "scalar", "exact": for plan lines */
 
@@ -42,6 +41,7 @@ typedef struct session_bytes { uint64_t kv, recurrent, snapshots, workspace, tot
 int session_plan(session_bytes *out, const engine *e, const session_options *o, err_ctx *err);
 
 int session_ctx(const session *s);
+int session_vocab(const session *s);             /* logits in a row */
 int session_pos(const session *s);               /* tokens taken in so far */
 const int32_t *session_ids(const session *s);    /* the session_pos() of them */
 

@@ -56,6 +56,17 @@ static lane_share resolve(pass *p, const recipe *r, int l)
 
 /* ---- the shared expert ----------------------------------------------------------------------- */
 
+static void activate_shared(void *ctx, int64_t first, int64_t end, int thread)
+{
+    const pass *p = ctx;
+    const int n_ff = p->m->hp.n_ff_shared;
+    (void)thread;
+    for (int64_t t = first; t < end; t++) {
+        float *gate = p->ws->shared_gate + (size_t)t * (size_t)n_ff;
+        act_swiglu(gate, gate, p->ws->shared_up + (size_t)t * (size_t)n_ff, n_ff);
+    }
+}
+
 static void shared_expert(pass *p, int l)
 {
     const layer_weights *w = &p->w->layers[l];
@@ -64,7 +75,7 @@ static void shared_expert(pass *p, int l)
     if (hp->n_ff_shared == 0) return;
     ops_matmul(p->o, ws->shared_gate, &w->shared_gate, &ws->hx);
     ops_matmul(p->o, ws->shared_up, &w->shared_up, &ws->hx);
-    act_swiglu(ws->shared_gate, ws->shared_gate, ws->shared_up, p->n * hp->n_ff_shared);
+    pool_run(p->o->team, p->n, pool_grain(16 * (int64_t)hp->n_ff_shared), activate_shared, p);
     acts_set(&ws->shared_x, ws->shared_gate, p->n, hp->n_ff_shared);
     ops_matmul(p->o, ws->shared_y, &w->shared_down, &ws->shared_x);
     ops_matmul(p->o, ws->shared_sigma, &w->shared_gate_inp, &ws->hx);

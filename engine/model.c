@@ -206,19 +206,22 @@ static void mix_in(uint64_t *h, uint64_t v)
     *h ^= *h >> 29;
 }
 
+/* Name, type, shape, and some bytes at the start, in the middle and at the end. */
 static void print_tensor(void *ctx, const tensor *t, model_use use, int layer)
 {
     enum { SAMPLE = 64 };
+    const uint64_t n = t->bytes < SAMPLE ? t->bytes : SAMPLE;
+    const uint64_t places[] = { 0, (t->bytes - n) / 2, t->bytes - n };
     uint64_t *h = ctx;
-    const bool sample = use == USE_NORM || use == USE_EMBED;
-    const str_view bytes = { (const char *)t->data, t->bytes < SAMPLE ? t->bytes : SAMPLE };
+    (void)use;
     (void)layer;
     mix_in(h, str_hash(t->name));
     mix_in(h, t->type);
     mix_in(h, t->cols);
     mix_in(h, t->rows);
     mix_in(h, t->slabs);
-    if (sample) mix_in(h, str_hash(bytes));
+    for (size_t i = 0; i < ARRAY_LEN(places); i++)
+        mix_in(h, str_hash((str_view){ (const char *)t->data + places[i], (size_t)n }));
 }
 
 uint64_t model_fingerprint(const model *m)

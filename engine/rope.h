@@ -5,8 +5,6 @@
 
 #include "engine/model.h"
 
-enum { ROPE_MAX_PAIRS = 1 << 19 };
-
 typedef struct rope_spec {
     int dim;                             /* rotated dimensions of a head, even; the rest is kept */
     double base, factor;

@@ -47,10 +47,6 @@ static void place_attention(workspace *w, layout *a, const model_hparams *hp, in
 {
     const int64_t q_width = (int64_t)hp->n_head * hp->head_dim;
     const int64_t kv_width = (int64_t)hp->n_head_kv * hp->head_dim;
-    for (int i = 0; i < 2; i++) {
-        w->rope_cos[i] = floats(a, n, hp->rope_dim / 2);
-        w->rope_sin[i] = floats(a, n, hp->rope_dim / 2);
-    }
     w->q = floats(a, n, q_width);
     if (hp->arch == ARCH_QWEN3NEXT) w->q_gate = floats(a, n, 2 * q_width);
     w->k = floats(a, n, kv_width);
@@ -94,8 +90,18 @@ static void place_all(workspace *w, layout *a, const model_hparams *hp, int n_th
     w->h = floats(a, n, hp->n_embd);
     w->y = floats(a, n, hp->n_embd);
     place_acts(&w->hx, a, n, larger(hp->n_embd, larger(heads, values)));
+    for (int i = 0; i < 2; i++) {
+        w->rope_cos[i] = floats(a, n, hp->rope_dim / 2);
+        w->rope_sin[i] = floats(a, n, hp->rope_dim / 2);
+    }
+    const uint64_t mixers = a->used;     /* a layer has one of the two: they share their place */
     place_attention(w, a, hp, n);
-    if (hp->ssm_n_v_head > 0) place_deltanet(w, a, hp, n);
+    const uint64_t attention = a->used;
+    if (hp->ssm_n_v_head > 0 && attention != UINT64_MAX) {
+        a->used = mixers;
+        place_deltanet(w, a, hp, n);
+        if (a->used < attention) a->used = attention;
+    }
     place_experts(w, a, hp, n);
 
     const size_t attend = attend_scratch(hp->head_dim);

@@ -1,8 +1,8 @@
 /* workspace.h - every buffer that a pass through the layers writes, allocated once for the largest
  * chunk.
  *
- * Buffers of attention and DeltaNet share one region, as do those of routed experts between layers:
- * nothing here outlives a layer except x. */
+ * Buffers of attention and DeltaNet share one region. Nothing here outlives a layer but x and the
+ * rotation tables. */
 #ifndef ENGINE_WORKSPACE_H
 #define ENGINE_WORKSPACE_H
 
@@ -16,8 +16,9 @@ typedef struct workspace {
     float *y;                            /* [n, n_embd] what a block adds to x */
     acts hx;                             /* h (or the mixer's last vector) for products */
 
-    /* attention: positions' tables for full and windowed layers, queries, keys, values, heads */
     float *rope_cos[2], *rope_sin[2];    /* [n, rope_dim / 2]; [1]: windowed layers */
+
+    /* attention */
     float *q, *k, *v, *heads;            /* [n, heads * head_dim] */
     float *q_gate;                       /* [n, heads, 2, head_dim]: query and gate of each head */
 

@@ -4,6 +4,7 @@
 #include "tiers/machine.h"
 
 #include <inttypes.h>
+#include <omp.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +22,20 @@ static int first_sibling(int cpu)
     return first;
 }
 
+/* With OMP_PROC_BIND or OMP_PLACES the OpenMP runtime has tied this thread to one CPU before main
+ * began; what the process may use are its places. */
+static void add_places(cpu_set_t *set)
+{
+    for (int i = 0; i < omp_get_num_places(); i++) {
+        int ids[CPU_SETSIZE];
+        const int n = omp_get_place_num_procs(i);
+        if (n > CPU_SETSIZE) continue;
+        omp_get_place_proc_ids(i, ids);
+        for (int k = 0; k < n; k++)
+            if (ids[k] >= 0 && ids[k] < CPU_SETSIZE) CPU_SET(ids[k], set);
+    }
+}
+
 int machine_cores(int *core_of, int cap, int *n_cpu)
 {
     int index[CPU_SETSIZE], n_core = 0;  /* 1 + number of the core whose first sibling this is */
@@ -28,6 +43,7 @@ int machine_cores(int *core_of, int cap, int *n_cpu)
     memset(index, 0, sizeof index);
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof set, &set) < 0) CPU_SET(0, &set);
+    add_places(&set);
     *n_cpu = 0;
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (cpu < cap) core_of[cpu] = -1;

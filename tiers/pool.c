@@ -160,15 +160,21 @@ void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+/* libgomp ends the process when the system refuses a thread: stay far from that. */
+static int most_threads(int n_cpu)
+{
+    const int some = 4 * n_cpu > 16 ? 4 * n_cpu : 16;
+    return some < POOL_MAX_THREADS ? some : POOL_MAX_THREADS;
+}
+
 int pool_create(pool **out, int n_thread, err_ctx *err)
 {
     int n_cpu, rc = 0;
+    const int n_core = machine_cores(NULL, 0, &n_cpu), most = most_threads(n_cpu);
     *out = NULL;
-    if (n_thread < 0 || n_thread > POOL_MAX_THREADS)
-        return err_set(err, ERR_RANGE, "threads: %d is not within 0..%d", n_thread,
-                       POOL_MAX_THREADS);
-    if (n_thread == 0) n_thread = machine_cores(NULL, 0, &n_cpu);
-    if (n_thread > POOL_MAX_THREADS) n_thread = POOL_MAX_THREADS;
+    if (n_thread < 0 || n_thread > most)
+        return err_set(err, ERR_RANGE, "threads: %d is not within 0..%d", n_thread, most);
+    if (n_thread == 0) n_thread = n_core < most ? n_core : most;
     pool *p = mem_zalloc(sizeof *p);
     if (!p) return err_set(err, ERR_NOMEM, "pool: %zu bytes", sizeof *p);
     p->n_thread = 1;                     /* for pool_free, until the host is there */

@@ -11,7 +11,8 @@ typedef struct pool pool;
 
 enum { POOL_MAX_THREADS = 1024 };
 
-/* n_thread 0: one per physical core. Returns 0, or < 0 with *err filled and *out NULL. */
+/* n_thread 0: one per physical core; at most four for each CPU, or 16. Returns 0, or < 0 with *err
+ * filled and *out NULL. */
 int pool_create(pool **out, int n_thread, err_ctx *err);
 void pool_free(pool *p);                 /* NULL is fine */
 int pool_threads(const pool *p);

@@ -23,6 +23,15 @@ struct stops {
     int over;                            /* not 0: the stream ended, and with what */
 };
 
+static bool is_utf8(const char *text, size_t len)
+{
+    const uint8_t *p = (const uint8_t *)text;
+    uint32_t cp;
+    int n = 1;
+    for (size_t i = 0; i < len && n > 0; i += (size_t)n) n = utf8_decode(&cp, p + i, len - i);
+    return n > 0;
+}
+
 int stops_create(stops **out, const char *const *strings, int n, err_ctx *err)
 {
     size_t bytes = 0, longest = 0, at = 0;
@@ -35,6 +44,8 @@ int stops_create(stops **out, const char *const *strings, int n, err_ctx *err)
         if (len > STOPS_MAX_BYTES)
             return err_set(err, ERR_RANGE, "stop string %d of %d has %zu bytes; %d are possible",
                            i + 1, n, len, STOPS_MAX_BYTES);
+        if (!is_utf8(strings[i], len))
+            return err_set(err, ERR_FORMAT, "stop string %d of %d is not valid UTF-8", i + 1, n);
         bytes += len;
         if (len > longest) longest = len;
     }
