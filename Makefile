@@ -144,6 +144,7 @@ $B/tests/test_model $B/tests/test_model_refuse: $B/tests/model_maker.c.o
 $B/tests/test_chat $B/tests/test_chat_parse: $B/tests/chat_maker.c.o
 $B/tests/test_state $B/tests/test_state_file: $B/tests/state_twin.c.o
 $B/tests/test_conversation: $B/cli/conversation.c.o
+$B/tests/test_answer_view: $(addprefix $B/cli/,$(addsuffix .c.o,answer_view output interrupt console))
 $B/tests/test_synth: $(filter $B/cli/synth%,$(CLI_OBJ)) $B/cli/console.c.o
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o $B/tests/test.c.o $(LIB_OBJ)
 	$(if $V,,@echo "  link    $@")

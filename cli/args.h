@@ -57,7 +57,8 @@ typedef struct arg_spec {
 enum { ARGS_RUN = 0, ARGS_HELP = 1, ARGS_BAD = 2 };
 
 /* Fills *into and operands[] (room for max_operands; *n_operand is how many came). ARGS_HELP: help
- * went to stdout, exit 0. ARGS_BAD: one line went to stderr, exit 2. "--" ends the options. */
+ * went to stdout, exit with console_finish(). ARGS_BAD: one line went to stderr, exit 2. "--" ends
+ * the options. */
 int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_operand, int argc,
                char **argv);
 

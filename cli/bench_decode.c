@@ -271,7 +271,7 @@ int cmd_bench_decode(int argc, char **argv)
     decode_options opt = { .run.engine.kv = "f16", .prompt = 512, .tokens = 128, .runs = 5 };
     int rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
 
-    if (rc != ARGS_RUN) return rc == ARGS_HELP ? 0 : 2;
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if (opt.prompt + opt.tokens == 0) {
         console_error("-p 0 and -n 0: nothing to measure");
         return 2;

@@ -232,7 +232,7 @@ static int run_piece(logits_run *run, sequence *q, int begin, int n, err_ctx *er
     for (int t = begin; !run->opt->last && t < end && t + 1 < q->n; t++)
         q->nll_sum += token_nll(run->rows + (size_t)(t - begin) * (size_t)run->n_vocab,
                                 run->n_vocab, q->ids[t + 1]);
-    if (!run->out.file) return 0;
+    if (!run->out.is_open) return 0;
     rc = sink_write(&run->out, run->rows,
                     (size_t)n_row * (size_t)run->n_vocab * sizeof *run->rows, err);
     run->at_output = rc < 0;
@@ -384,7 +384,9 @@ static int run_model(const logits_options *opt, sequences *s, bench_model *b)
     if ((rc = bench_model_session(&run.s, b, s->longest)) != 0) return rc;
     rc = run_all(&run, s, b, &err);
     sink_drop(&run.out);
-    if (rc < 0) rc = bench_model_fail(run.at_output ? sink_name(opt->output) : b->l.path, rc, &err);
+    if (rc == ERR_STOPPED && run.at_output) rc = interrupt_exit_code();
+    else if (rc < 0) rc = bench_model_fail(run.at_output ? sink_name(opt->output) : b->l.path, rc,
+                                           &err);
     else rc = report(s, &run, b);
     mem_free(run.rows);
     session_free(run.s);
@@ -401,7 +403,7 @@ int cmd_bench_logits(int argc, char **argv)
     err_ctx err;
     int rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
 
-    if (rc != ARGS_RUN) return rc == ARGS_HELP ? 0 : 2;
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if ((rc = check_usage(&opt)) != 0) return rc;
     s.path = opt.ids;
     rc = read_whole_file(&text, &len, s.path, &err);

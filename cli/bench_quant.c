@@ -162,7 +162,7 @@ static int decode_file(quant_type type, const char *in_path, const char *out_pat
     quant_run run = { .traits = quant_traits_of(type) };
     const uint64_t start = clock_ns();
     bool at_output = false;
-    sink out = { .file = NULL };
+    sink out = { 0 };
     FILE *in;
     err_ctx err;
     int rc = input_open(&in, in_path, run.traits, &err);
@@ -189,7 +189,7 @@ int cmd_bench_quant(int argc, char **argv)
     const int rc = args_parse(&spec, &opt, operands, &n, argc, argv);
     quant_type type;
 
-    if (rc != ARGS_RUN) return rc == ARGS_HELP ? 0 : 2;
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if (opt.list ? n != 0 : n != 3) {
         console_error("quant takes TYPE IN OUT, or --list (usage: %s)", spec.usage);
         return 2;

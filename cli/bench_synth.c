@@ -119,7 +119,7 @@ int cmd_bench_synth(int argc, char **argv)
     int rc;
 
     rc = args_parse(&spec, &s, &name, NULL, argc, argv);
-    if (rc != ARGS_RUN) return rc == ARGS_HELP ? 0 : 2;
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if (!(shape = synth_shape_find(name))) {
         console_error("no shape '%s' (there are: %s)", name, SYNTH_SHAPE_NAMES);
         return 2;

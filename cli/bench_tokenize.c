@@ -145,7 +145,7 @@ int cmd_bench_tokenize(int argc, char **argv)
     err_ctx err;
 
     rc = args_parse(&spec, &opt, operands, &n_operand, argc, argv);
-    if (rc != ARGS_RUN) return rc == ARGS_HELP ? 0 : 2;
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if (load_timed(&t, &m.load_ms, opt.model, &err) < 0) return console_fail(opt.model, &err);
     if (read_whole_file(&text, &len, operands[0], &err) < 0) {
         tokenizer_free(t);

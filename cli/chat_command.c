@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/args.h"
 #include "cli/chat_talk.h"
@@ -72,16 +71,11 @@ static const arg_spec spec = {
 
 enum {
     DEFAULT_CTX = 8192,
-    N_SNAPSHOT = 4                       /* /undo and /retry go back to where a turn began */
+    N_SNAPSHOT = 4,                      /* /undo and /retry go back to where a turn began */
+    PATIENCE = 4                         /* times Ctrl-C without effect before it ends all */
 };
 
 /* ---- opening ------------------------------------------------------------------------------- */
-
-static int fail(const char *what, const err_ctx *err)
-{
-    return err->code == ERR_STOPPED && interrupted() ? interrupt_exit_code()
-                                                     : console_fail(what, err);
-}
 
 /* What the table cannot check. 0, or 2 after one line. */
 static int check_options(chat_talk *t, const chat_options *o)
@@ -94,7 +88,7 @@ static int check_options(chat_talk *t, const chat_options *o)
         console_error("--system and --load do not go together: a saved chat has its own");
         return 2;
     }
-    if (o->date && strlen(o->date) >= sizeof t->set.date) {
+    if (o->date && !text_is_date(o->date)) {
         console_error("--date: '%s' is no date such as 2026-01-31", o->date);
         return 2;
     }
@@ -107,11 +101,10 @@ static void fill(chat_talk *t, const chat_options *o)
     else text_today(t->set.date, sizeof t->set.date);
     t->flags = o->sampling;
     t->effort_given = o->reasoning != NULL;
+    t->date_given = o->date != NULL;
     t->max_tokens = (int)o->n;
     t->show_reasoning = o->show_reasoning;
     t->verbose = o->verbose;
-    t->on_screen = isatty(1);
-    t->dim = console_may_dim();
 }
 
 /* Session, sampler, and what was said before. 0, or the exit code. */
@@ -122,23 +115,15 @@ static int open_session(chat_talk *t, const chat_options *o)
 
     if (t->room.ctx == 0) t->room.ctx = most < DEFAULT_CTX ? most : DEFAULT_CTX;
     t->room.n_snapshot = N_SNAPSHOT;
-    if (loaded_session(&t->s, &t->l, &t->room, &err) < 0) return fail(t->l.path, &err);
+    if (loaded_session(&t->s, &t->l, &t->room, &err) < 0) return loaded_fail(t->l.path, &err);
     if (sampling_open(&t->draw, &o->sampling, t->l.m, t->l.tok, t->room.ctx, &err) < 0 ||
         (o->system && conversation_set_system(&t->conv, str_from(o->system), &err) < 0)) {
         console_error("%s", err.msg);
         return 1;
     }
     t->set.seed = (int64_t)t->draw.options.seed;
-    if (o->load && chat_load(t, o->load, &err) < 0) return fail(o->load, &err);
+    if (o->load && chat_load(t, o->load, &err) < 0) return loaded_fail(o->load, &err);
     return 0;
-}
-
-static void say_notes(const chat_talk *t)
-{
-    loaded_note_threads(&t->l);
-    if (chat_note(t->l.talk)) console_note("%s", chat_note(t->l.talk));
-    if (t->effort_given && chat_format_of(t->l.talk) != CHAT_HARMONY)
-        console_note("--reasoning is ignored: only gpt-oss models know levels");
 }
 
 static void greet(const chat_talk *t)
@@ -197,11 +182,10 @@ static int converse(chat_talk *t, line_input *in)
         rc = take(t, text, rc == 2);
         if (rc == CHAT_SLASH_QUIT) break;
         any_failed |= rc == CHAT_SLASH_FAILED;
-        if (ferror(stdout)) break;       /* console_finish says why */
         if (interrupted() && !(t->interactive && interrupt_exit_code() == 130))
             return interrupt_exit_code();
+        if (t->lost) return console_lost_output(t->lost);
     }
-    if (console_finish() != 0) return 1;
     return any_failed && !t->interactive;
 }
 
@@ -218,7 +202,10 @@ static int talk(chat_talk *t)
         return 1;
     }
     t->interactive = line_input_is_terminal(in);
-    if (t->interactive) greet(t);
+    if (t->interactive) {
+        interrupt_patience(PATIENCE);
+        greet(t);
+    }
     code = converse(t, in);
     line_input_close(in);
     return code;
@@ -243,8 +230,9 @@ int cmd_chat(int argc, char **argv)
     fill(&t, &o);
     load.path = o.model;
     if (!o.model) console_note("%s", DEMO_MODEL_REMARK);
-    if (loaded_open(&t.l, &load, &err) < 0) return fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
-    say_notes(&t);
+    if (loaded_open(&t.l, &load, &err) < 0)
+        return loaded_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
+    loaded_say_notes(&t.l, true, t.effort_given);
     code = open_session(&t, &o);
     if (code == 0) code = talk(&t);
     sampling_close(&t.draw);

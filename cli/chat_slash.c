@@ -2,11 +2,13 @@
  *
  * Invariant: a command that fails leaves the conversation as it was. What a command has to say goes
  * to stderr: stdout carries answers only. */
+#include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "cli/chat_talk.h"
 #include "cli/console.h"
@@ -25,28 +27,46 @@ static bool expand_path(char *dst, size_t cap, str_view typed)
 }
 
 /* A slip of the finger must not cost a model: only an older chat, or nothing, is overwritten. */
-static bool may_overwrite(const char *path)
+static int check_older(const char *path, err_ctx *err)
 {
     static const char magic[8] = STATE_FILE_MAGIC;
     char first[sizeof magic];
     FILE *f = fopen(path, "rb");
-    if (!f) return true;                         /* not there, or session_save will say why not */
+    if (!f) return err_sys(err, "is there already and cannot be read: not overwritten");
     const size_t n = fread(first, 1, sizeof first, f);
+    const bool bad = ferror(f) || (n > 0 && (n < sizeof magic || memcmp(first, magic, n) != 0));
     fclose(f);
-    return n == 0 || (n == sizeof magic && memcmp(first, magic, n) == 0);
+    if (!bad) return 0;
+    return err_set(err, ERR_IO, "is there already and is no saved chat: not overwritten");
+}
+
+/* Where a chat saved under this name goes: through links, so that they stay. */
+static int choose_target(char dst[PATH_MAX], const char *path, err_ctx *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) {
+        if (errno != ENOENT) return err_sys(err, "cannot write");
+        if (lstat(path, &st) == 0)
+            return err_set(err, ERR_IO, "is a link to what is not there: not overwritten");
+        snprintf(dst, PATH_MAX, "%s", path);     /* stat took it: it is not too long */
+        return 0;
+    }
+    if (!S_ISREG(st.st_mode))
+        return err_set(err, ERR_IO, "is there already and is no file: not overwritten");
+    if (!realpath(path, dst)) return err_sys(err, "cannot resolve");
+    return check_older(dst, err);
 }
 
 static int save(chat_talk *t, const char *path, err_ctx *err)
 {
-    char *text;
+    char *text, target[PATH_MAX];
     size_t len;
     int rc;
 
-    if (!may_overwrite(path))
-        return err_set(err, ERR_IO, "is there already and is no saved chat: not overwritten");
+    if ((rc = choose_target(target, path, err)) < 0) return rc;
     t->set.sampling = t->draw.options;
     if ((rc = conversation_write(&text, &len, &t->conv, &t->set, err)) < 0) return rc;
-    rc = session_save(t->s, path, (str_view){ text, len }, err);
+    rc = session_save(t->s, target, (str_view){ text, len }, err);
     mem_free(text);
     return rc;
 }
@@ -90,6 +110,7 @@ int chat_load(chat_talk *t, const char *path, err_ctx *err)
         return rc;
     }
     if (t->effort_given) set.effort = t->set.effort;
+    if (t->date_given) memcpy(set.date, t->set.date, sizeof set.date);
     set.seed = a.seed;
     conversation_release(&t->conv);
     sampling_close(&t->draw);
@@ -105,14 +126,6 @@ int chat_load(chat_talk *t, const char *path, err_ctx *err)
 static int failed(const char *what, const err_ctx *err)
 {
     console_fail(what, err);
-    return CHAT_SLASH_FAILED;
-}
-
-static int turn_again(chat_talk *t)
-{
-    err_ctx err;
-    if (chat_turn(t, &err) == 0) return CHAT_SLASH_DONE;
-    console_error("%s", err.msg);
     return CHAT_SLASH_FAILED;
 }
 
@@ -146,9 +159,14 @@ static int do_undo(chat_talk *t, str_view arg)
 
 static int do_retry(chat_talk *t, str_view arg)
 {
+    err_ctx err;
     (void)arg;
-    if (conversation_reopen(&t->conv)) return turn_again(t);
-    console_note("/retry: nothing was said yet");
+    if (conversation_n_question(&t->conv) == 0) {
+        console_note("/retry: nothing was said yet");
+        return CHAT_SLASH_FAILED;
+    }
+    if (chat_turn_again(t, &err) == 0) return CHAT_SLASH_DONE;
+    console_error("%s", err.msg);
     return CHAT_SLASH_FAILED;
 }
 
@@ -203,7 +221,7 @@ static int do_stats(chat_talk *t, str_view arg)
 static int do_file(chat_talk *t, str_view arg, bool loads)
 {
     const char *what = loads ? "/load" : "/save";
-    char path[4096], exchanges[32];
+    char path[PATH_MAX], exchanges[32];
     err_ctx err;
     int n = 0, rc;
 

@@ -5,6 +5,7 @@
 #ifndef CLI_CHAT_TALK_H
 #define CLI_CHAT_TALK_H
 
+#include "cli/answer_view.h"
 #include "cli/conversation.h"
 #include "cli/loaded.h"
 #include "cli/sampling_args.h"
@@ -17,14 +18,13 @@ typedef struct chat_talk {
     conversation conv;
     conversation_settings set;           /* .sampling is not kept up to date: draw.options is */
     sampling_args flags;                 /* as given; they beat what a file says */
-    bool effort_given;                   /* --reasoning likewise */
+    bool effort_given, date_given;       /* --reasoning and --date likewise */
     sampling draw;
     int max_tokens;                      /* of one answer; -1: no limit */
     bool show_reasoning, verbose;
     bool interactive;                    /* a person at a terminal, not a pipe */
-    bool on_screen;                      /* stdout is a terminal ... */
-    bool dim;                            /* ... that shows what matters less in a fainter colour */
     int n_shown;                         /* answers printed so far */
+    int lost;                            /* errno of standard output; 0: it works */
     answer_stats last;                   /* of the latest turn; n_prompt 0: there was none */
     struct chat_totals {
         int n_turn;
@@ -37,6 +37,9 @@ typedef struct chat_talk {
  * answer. A question that does not fit into the context is taken back, in other cases it stays
  * open. */
 int chat_turn(chat_talk *t, err_ctx *err);
+
+/* Another answer to the last question. The earlier one stays if there is none. */
+int chat_turn_again(chat_talk *t, err_ctx *err);
 
 /* "prompt 120 tokens (90 reused), 55.1 tok/s; answer 33 tokens, 21.0 tok/s (stop)" of t->last */
 const char *chat_turn_summary(char *dst, size_t cap, const chat_talk *t);

@@ -3,6 +3,7 @@
  * Invariant: what was shown of an answer becomes part of the conversation, whoever ended it; a
  * question stays open only if it was stopped before anything could be shown. The whole conversation
  * is rendered each time; what the session already holds of it is answer_run's to find. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,81 +15,39 @@
 
 typedef struct turn {
     chat_talk *t;
+    bool earlier;                        /* there is an answer already: it stays if none comes */
     textbuf answer, reasoning;
     progress bar;
-    bool begun;                          /* something is on stdout ... */
-    char last;                           /* ... that ends in this byte */
-    bool thinks;                         /* ... and is reasoning that goes on */
-    int n_thought;                       /* pieces of reasoning that were not shown */
+    answer_view shown;
     bool stop;                           /* Ctrl-C, SIGTERM, or nobody reads */
 } turn;
 
-static void put(turn *u, str_view s)
-{
-    if (s.len == 0) return;
-    fwrite(s.ptr, 1, s.len, stdout);
-    u->last = s.ptr[s.len - 1];
-}
-
-/* A file gets the text as it is. */
-static void put_text(turn *u, str_view s)
-{
-    if (!u->t->on_screen) put(u, s);
-    else for (str_view part; (part = text_for_screen(&s)).len > 0;) put(u, part);
-}
-
 /* Answers in a file or a pipe are set apart by an empty line; on a screen one follows each. */
-static void begin_output(turn *u)
+static answer_view view_of(const chat_talk *t)
 {
-    if (u->begun) return;
-    console_status_clear();
-    if (u->t->n_shown++ > 0 && !u->t->on_screen) putchar('\n');
-    u->begun = true;
-}
-
-/* Reasoning stands between lines of its own, as moe-run run writes it. */
-static void set_thinking(turn *u, bool on)
-{
-    const bool dim = u->t->dim;
-    if (u->thinks == on) return;
-    u->thinks = on;
-    if (!on && u->last != '\n') put(u, str_from("\n"));
-    put(u, str_from(on ? dim ? "\033[2m<think>\n" : "<think>\n"
-                       : dim ? "</think>\033[0m\n" : "</think>\n"));
+    answer_view v = answer_view_of(t->show_reasoning);
+    v.lead = t->n_shown > 0 && !v.on_screen ? "\n" : NULL;
+    return v;
 }
 
 static int on_text(void *ctx, const chat_event *ev)
 {
     turn *u = ctx;
-    const bool thinks = ev->kind == CHAT_REASONING;
-
-    if (ev->kind != CHAT_ANSWER && !thinks) return 0;
-    textbuf_put(thinks ? &u->reasoning : &u->answer, ev->text);
-    if (thinks && !u->t->show_reasoning) {
-        console_status("thinking... %d tokens (--show-reasoning shows them)", ++u->n_thought);
-    } else if (ev->text.len) {
-        begin_output(u);
-        if (u->thinks && !thinks) {
-            set_thinking(u, false);
-            put(u, str_from("\n"));
-        }
-        set_thinking(u, thinks);
-        put_text(u, ev->text);
-        fflush(stdout);
-    }
-    return ferror(stdout) || u->answer.failed || u->reasoning.failed ? -1 : 0;
+    if (ev->kind == CHAT_REASONING) textbuf_put(&u->reasoning, ev->text);
+    if (ev->kind == CHAT_ANSWER) textbuf_put(&u->answer, ev->text);
+    if (answer_view_event(&u->shown, ev) < 0) return -1;
+    return u->answer.failed || u->reasoning.failed ? -1 : 0;
 }
 
 /* answered: the turn counts, even if nothing was said. A script finds each answer in its place. */
 static void end_output(turn *u, bool answered)
 {
-    console_status_clear();
-    if (answered && !u->t->interactive) begin_output(u);
-    set_thinking(u, false);
-    if (u->begun && u->last != '\n') put(u, str_from("\n"));
-    if (u->begun && u->t->on_screen) put(u, str_from("\n"));
-    else if (u->stop && u->t->interactive) fputc('\n', stderr);  /* behind the terminal's "^C" */
-    fflush(stdout);
+    chat_talk *t = u->t;
+    answer_view_end(&u->shown, answered && !t->interactive);
+    if (u->shown.begun && u->shown.on_screen) answer_view_str(&u->shown, "\n");
+    else if (u->stop && t->interactive) fputc('\n', stderr);     /* behind the terminal's "^C" */
+    t->n_shown += u->shown.begun;
+    if (u->shown.why != EINTR) t->lost = u->shown.why;
 }
 
 /* ---- stopping ------------------------------------------------------------------------------ */
@@ -167,7 +126,7 @@ static void count(chat_talk *t, const answer_stats *st)
 {
     t->last = *st;
     t->total.n_turn++;
-    t->total.n_prompt += (uint64_t)st->n_prompt;
+    t->total.n_prompt += (uint64_t)st->n_taken;
     t->total.n_reused += (uint64_t)st->n_reused;
     t->total.n_answer += (uint64_t)st->n_answer;
     t->total.prompt_ns += st->prompt_ns;
@@ -185,13 +144,13 @@ static void tell_end(const turn *u, const answer_stats *st)
     else if (st->end == ANSWER_LENGTH && t->interactive)
         console_note("cut after %d tokens (-n)", st->n_answer);
     else if (conversation_is_open(&t->conv) && t->interactive)
-        console_note("stopped before the answer began: /retry asks again, a new message takes its "
-                     "place");
+        console_note("stopped before the answer began: %s", u->earlier ? "the earlier one stays" :
+                     "/retry asks again, a new message takes its place");
     else if (u->answer.len == 0 && t->interactive)
         console_note("the model said nothing");
     if (t->verbose)
-        fprintf(stderr, "%s%s%s\n", t->dim ? "\033[2m" : "",
-                chat_turn_summary(line, sizeof line, t), t->dim ? "\033[0m" : "");
+        fprintf(stderr, "%s%s%s\n", u->shown.dim ? "\033[2m" : "",
+                chat_turn_summary(line, sizeof line, t), u->shown.dim ? "\033[0m" : "");
 }
 
 static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
@@ -206,8 +165,10 @@ static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
     int rc;
 
     sampler_reset(t->draw.smp, turn_seed(&t->set));
+    u->shown = view_of(t);
     rc = answer_run(&st, t->s, t->draw.smp, prompt->ids, (int)prompt->n, &o, &hooks, err);
     progress_end(&u->bar);
+    on_go_on(u);                         /* a signal that ended a write was not looked at yet */
     end_output(u, rc == 0 && st.n_answer > 0);
     if (rc < 0) return rc;
     count(t, &st);
@@ -221,17 +182,18 @@ static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
     return rc;
 }
 
-int chat_turn(chat_talk *t, err_ctx *err)
+/* earlier: an answer to the same question; NULL if the question is new. */
+static int take(chat_talk *t, const chat_message *earlier, err_ctx *err)
 {
-    turn u = { .t = t };
+    turn u = { .t = t, .earlier = earlier && earlier->content.ptr };
     id_list prompt = { 0 };
     int n_stable, rc = render(&prompt, &n_stable, t, err);
 
     if (rc == 0 && prompt.n >= (size_t)session_ctx(t->s)) {
-        conversation_undo(&t->conv);
+        if (!earlier) conversation_undo(&t->conv);
         rc = err_set(err, ERR_RANGE, "with this message the conversation has %zu tokens, the "
-                     "context holds %d: the message was not added; /undo, /reset, or start with a "
-                     "larger --ctx", prompt.n, session_ctx(t->s));
+                     "context holds %d: %s/undo, /reset, or start with a larger --ctx", prompt.n,
+                     session_ctx(t->s), earlier ? "" : "the message was not added; ");
     }
     if (rc == 0) rc = run(&u, &prompt, n_stable, err);
     textbuf_free(&u.answer);
@@ -240,19 +202,31 @@ int chat_turn(chat_talk *t, err_ctx *err)
     return rc;
 }
 
-/* ---- figures ------------------------------------------------------------------------------- */
-
-static double rate(uint64_t n, uint64_t ns)
+int chat_turn(chat_talk *t, err_ctx *err)
 {
-    return ns ? (double)n * 1e9 / (double)ns : 0;
+    return take(t, NULL, err);
 }
+
+int chat_turn_again(chat_talk *t, err_ctx *err)
+{
+    chat_message earlier;
+    if (!conversation_reopen(&t->conv, &earlier))
+        return err_set(err, ERR_RANGE, "nothing was said yet");
+    const int rc = take(t, &earlier, err);
+    conversation_put_back(&t->conv, &earlier);
+    return rc;
+}
+
+/* ---- figures ------------------------------------------------------------------------------- */
 
 const char *chat_turn_summary(char *dst, size_t cap, const chat_talk *t)
 {
     const answer_stats *st = &t->last;
-    snprintf(dst, cap, "prompt %d tokens (%d reused), %.1f tok/s; answer %d tokens, %.1f tok/s "
-             "(%s)", st->n_prompt, st->n_reused,
-             rate((uint64_t)(st->n_prompt - st->n_reused), st->prompt_ns), st->n_answer,
-             rate((uint64_t)st->n_answer, st->answer_ns), answer_end_name(st->end));
+    char of[32] = "";
+    if (st->n_taken < st->n_prompt) snprintf(of, sizeof of, " of %d", st->n_prompt);
+    snprintf(dst, cap, "prompt %d%s tokens (%d reused), %.1f tok/s; answer %d tokens, %.1f tok/s "
+             "(%s)", st->n_taken, of, st->n_reused,
+             text_rate((uint64_t)(st->n_taken - st->n_reused), st->prompt_ns), st->n_answer,
+             text_rate((uint64_t)st->n_answer, st->answer_ns), answer_end_name(st->end));
     return dst;
 }

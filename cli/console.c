@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,11 +17,6 @@ static bool status_shown;                /* a line of console_status stands on t
 void console_init(const char *name)
 {
     program = name;
-}
-
-const char *console_program(void)
-{
-    return program;
 }
 
 /* One line whatever the text holds: control characters are escaped. */
@@ -186,6 +182,11 @@ const char *text_bytes(char *dst, size_t cap, uint64_t n)
     return dst;
 }
 
+double text_rate(uint64_t n, uint64_t ns)
+{
+    return ns ? (double)n * 1e9 / (double)ns : 0;
+}
+
 const char *text_today(char *dst, size_t cap)
 {
     const time_t now = time(NULL);
@@ -228,14 +229,29 @@ bool console_json(json_t *v, size_t flags)
 int console_finish(void)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
-    if (errno == EPIPE) return 1;        /* whoever read has seen enough: nothing to report */
-    console_error("standard output: %s", strerror(errno ? errno : EIO));
+    return console_lost_output(errno);
+}
+
+int console_lost_output(int why)
+{
+    if (why == EINTR) return 130;
+    if (why != EPIPE)                    /* else whoever read has seen enough */
+        console_error("standard output: %s", strerror(why ? why : EIO));
     return 1;
 }
 
 void console_await(const char *what)
 {
     if (isatty(0)) console_note("reading %s from the terminal; Ctrl-D ends", what);
+}
+
+/* 0 if a file may be read whole, as far as its size tells. */
+static int check_size(int fd, err_ctx *err)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < READ_WHOLE_MAX) return 0;
+    return err_set(err, ERR_RANGE, "%lld bytes are too many: the limit is 1 GiB",
+                   (long long)st.st_size);
 }
 
 int read_whole_file(char **out, size_t *len, const char *path, err_ctx *err)
@@ -249,14 +265,18 @@ int read_whole_file(char **out, size_t *len, const char *path, err_ctx *err)
     *out = NULL;
     if (is_stdin) console_await("standard input");
     if (fd < 0) return err_sys(err, "cannot open");
-    if (!(data = mem_alloc(cap))) rc = err_set(err, ERR_NOMEM, "out of memory");
+    rc = check_size(fd, err);
+    if (rc == 0 && !(data = mem_alloc(cap))) rc = err_set(err, ERR_NOMEM, "out of memory");
     while (rc == 0) {
         const ssize_t got = read(fd, data + n, cap - n - 1);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) rc = err_sys(err, "cannot read");
         if (got <= 0) break;
         n += (size_t)got;
-        if (cap - n < 2) {
+        if (cap - n >= 2) continue;
+        if (cap >= READ_WHOLE_MAX) {
+            rc = err_set(err, ERR_RANGE, "does not end: the limit is 1 GiB");
+        } else {
             char *bigger = mem_resize(data, cap * 2, 1);
             if (!bigger) {
                 rc = err_set(err, ERR_NOMEM, "out of memory after %zu bytes", n);

@@ -9,7 +9,6 @@
 #include "loader/base.h"
 
 void console_init(const char *program);  /* "moe-run": what lines begin with */
-const char *console_program(void);
 
 /* "moe-run: error: <text>". Always one line. */
 void console_error(const char *fmt, ...) PRINTF_LIKE(1, 2);
@@ -45,6 +44,8 @@ void console_status_clear(void);
 const char *text_count(char *dst, size_t cap, uint64_t n);
 const char *text_bytes(char *dst, size_t cap, uint64_t n);
 
+double text_rate(uint64_t n, uint64_t ns);       /* per second; 0 if it took no time */
+
 /* "2026-01-31", the local date; "" if the clock cannot say. */
 const char *text_today(char *dst, size_t cap);
 
@@ -57,15 +58,20 @@ str_view text_for_screen(str_view *s);
  * out of memory, and the caller says so. flags are Jansson's. */
 bool console_json(json_t *v, size_t flags);
 
-/* Flushes stdout; 1 with an error line if anything could not be written (disk full, closed pipe),
- * else 0. The last thing a verb does. */
+/* Flushes stdout; 0, or what console_lost_output returns. The last thing a verb does. */
 int console_finish(void);
+
+/* The exit code for standard output that failed with why, an errno: 1 after an error line (disk
+ * full), or without one if the reader left; 130 without one if a signal ended the wait for him. */
+int console_lost_output(int why);
 
 /* Says what is awaited if standard input is a terminal: a person would else see nothing happen. */
 void console_await(const char *what);
 
 /* Whole file or standard input ("-") into memory, terminated by a NUL that *len does not count.
- * Free with mem_free. */
+ * Free with mem_free. Less than READ_WHOLE_MAX bytes: a device that never ends is refused, not
+ * read until memory does. */
+enum { READ_WHOLE_MAX = 1 << 30 };
 int read_whole_file(char **out, size_t *len, const char *path, err_ctx *err);
 
 #endif

@@ -129,16 +129,27 @@ int conversation_n_question(const conversation *c)
     return (c->n_message - has_system(c) + 1) / 2;
 }
 
-bool conversation_reopen(conversation *c)
+bool conversation_reopen(conversation *c, chat_message *answer)
 {
+    *answer = (chat_message){ 0 };
     if (conversation_n_question(c) == 0) return false;
-    if (!conversation_is_open(c)) drop_last(c);
+    if (!conversation_is_open(c)) *answer = c->messages[--c->n_message];
     return true;
+}
+
+bool conversation_put_back(conversation *c, chat_message *answer)
+{
+    const bool wanted = answer->content.ptr && conversation_is_open(c);
+    if (wanted) c->messages[c->n_message++] = *answer;   /* its place is still there */
+    else message_release(answer);
+    *answer = (chat_message){ 0 };
+    return wanted;
 }
 
 bool conversation_undo(conversation *c)
 {
-    if (!conversation_reopen(c)) return false;
+    if (conversation_n_question(c) == 0) return false;
+    if (!conversation_is_open(c)) drop_last(c);
     drop_last(c);
     return true;
 }
@@ -225,8 +236,6 @@ static int read_settings(conversation_settings *s, json_t **messages, json_t *ro
     const char *what, *effort, *date;
     sampler_options *o = &s->sampling;
     json_int_t version, seed, n_answer, top_k, window;
-    int year, month, day;
-    char end;
     json_error_t why;
     char esc[64];
 
@@ -250,13 +259,15 @@ static int read_settings(conversation_settings *s, json_t **messages, json_t *ro
     if (!chat_effort_from_name(&s->effort, effort))
         return err_set(err, ERR_FORMAT, "conversation: reasoning \"%s\" is not low, medium or high",
                        ESC(esc, str_from(effort)));
-    if (*date && (strlen(date) != 10 ||
-                  sscanf(date, "%4d-%2d-%2d%c", &year, &month, &day, &end) != 3))
+    if (!text_is_date(date))
         return err_set(err, ERR_FORMAT, "conversation: \"%s\" is no date",
                        ESC(esc, str_from(date)));
     if (seed < 0 || n_answer < 0)
         return err_set(err, ERR_RANGE, "conversation: seed %lld and answers %lld must not be "
                        "negative", (long long)seed, (long long)n_answer);
+    if (n_answer > INT32_MAX)
+        return err_set(err, ERR_RANGE, "conversation: %lld answers are too many",
+                       (long long)n_answer);
     if (top_k != (int)top_k || window != (int)window)
         return err_set(err, ERR_RANGE, "conversation: top_k %lld or penalty_window %lld is too "
                        "large", (long long)top_k, (long long)window);
@@ -311,6 +322,18 @@ int conversation_read(conversation *c, conversation_settings *s, str_view text, 
     json_decref(root);
     if (rc < 0) conversation_release(c);
     return rc;
+}
+
+bool text_is_date(const char *text)
+{
+    static const char shape[] = "dddd-dd-dd";
+    size_t i = 0;
+    if (!*text) return true;
+    while (shape[i] && (shape[i] == 'd' ? text[i] >= '0' && text[i] <= '9' : text[i] == '-')) i++;
+    if (shape[i] || text[i]) return false;
+    const int month = 10 * (text[5] - '0') + text[6] - '0';
+    const int day = 10 * (text[8] - '0') + text[9] - '0';
+    return month >= 1 && month <= 12 && day >= 1 && day <= 31;
 }
 
 bool text_is_utf8(str_view text, size_t *at)

@@ -27,8 +27,12 @@ int conversation_answer(conversation *c, str_view content, str_view reasoning, e
 bool conversation_is_open(const conversation *c);
 int conversation_n_question(const conversation *c);
 
-/* Takes the last answer back, so that its question is open. False if nothing was asked. */
-bool conversation_reopen(conversation *c);
+/* Takes the last answer back, so that its question is open. It goes to *answer, for
+ * conversation_put_back; empty if there was none. False, likewise empty, if nothing was asked. */
+bool conversation_reopen(conversation *c, chat_message *answer);
+/* If the question is still open, answers it with *answer again, if that is not empty, and returns
+ * true. Else drops it. Between the two only conversation_answer may have been called. */
+bool conversation_put_back(conversation *c, chat_message *answer);
 /* Drops the last question with its answer. False if nothing was asked. */
 bool conversation_undo(conversation *c);
 void conversation_reset(conversation *c);        /* all but the system message */
@@ -40,7 +44,7 @@ typedef struct conversation_settings {
     chat_effort effort;
     char date[16];                       /* "2026-01-31", or empty */
     int64_t seed;                        /* 0 or more */
-    int64_t n_answer;                    /* answers drawn with this seed so far */
+    int64_t n_answer;                    /* answers drawn with this seed so far; 31 bits */
     sampler_options sampling;            /* seed and biases are not kept */
 } conversation_settings;
 
@@ -51,6 +55,9 @@ int conversation_write(char **out, size_t *len, const conversation *c,
 /* Fills *c, which is empty, and *s. Whatever conversation_write does not write is refused: other
  * keys, types, roles out of turn. Sampling values are numbers, possible or not: sampler_check. */
 int conversation_read(conversation *c, conversation_settings *s, str_view text, err_ctx *err);
+
+/* "2026-01-31" or "". */
+bool text_is_date(const char *text);
 
 /* True if the bytes are valid UTF-8; else *at is the first that is not. */
 bool text_is_utf8(str_view text, size_t *at);

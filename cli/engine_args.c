@@ -4,6 +4,7 @@
 #include "cli/engine_args.h"
 
 #include <limits.h>
+#include <stdlib.h>
 
 #include "cli/console.h"
 #include "tiers/pool.h"
@@ -33,7 +34,9 @@ int engine_args_read(engine_options *eo, session_options *so, const engine_args 
 {
     kv_type type;
     if (!kv_type_from_name(&type, a->kv)) {
-        console_error("--kv: '%s' is none of f32, f16 and q8_0", a->kv);
+        /* the table hands on the variable's own text: that tells the two apart */
+        console_error("%s: '%s' is none of f32, f16 and q8_0",
+                      a->kv == getenv("MOE_KV") ? "MOE_KV" : "--kv", a->kv);
         return 2;
     }
     *eo = (engine_options){ .threads = (int)a->threads, .exact = a->exact,

@@ -5,15 +5,15 @@
  * What is said about the run goes to stderr. The loop is engine/answer.h's. */
 #include "cli/commands.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "cli/answer_view.h"
 #include "cli/args.h"
 #include "cli/console.h"
+#include "cli/conversation.h"
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
 #include "cli/interrupt.h"
@@ -130,85 +130,20 @@ static int check_length(size_t n_prompt, int ctx, int most, err_ctx *err)
 
 typedef struct view {
     const run_options *o;
-    enum { SHOWN_NOTHING, SHOWN_REASONING, SHOWN_ANSWER } part;
-    bool on_screen;                      /* stdout is a terminal ... */
-    bool dim;                            /* ... that may show reasoning in a fainter colour */
-    char last;                           /* byte written to stdout; 0: none yet */
-    int write_errno;                     /* why stdout failed; 0: it did not */
-    bool no_memory;
-    textbuf text, reasoning;             /* for --json */
+    answer_view shown;
+    textbuf text, reasoning;             /* for --json, whose only line is then shown */
     progress bar;                        /* while the prompt is taken in */
     int n_token;
 } view;
 
-static int view_write(view *v, const char *s, size_t n)
-{
-    if (v->write_errno) return ERR_IO;
-    if (n == 0) return 0;
-    v->last = s[n - 1];
-    if (fwrite(s, 1, n, stdout) == n && fflush(stdout) == 0) return 0;
-    v->write_errno = errno ? errno : EIO;
-    return ERR_IO;
-}
-
-/* The model's text: on a screen without what a terminal would obey. */
-static int view_text(view *v, str_view s)
-{
-    if (!v->on_screen) return view_write(v, s.ptr, s.len);
-    for (str_view part; (part = text_for_screen(&s)).len > 0;)
-        if (view_write(v, part.ptr, part.len) < 0) return ERR_IO;
-    return 0;
-}
-
-static int view_str(view *v, const char *s)
-{
-    return view_write(v, s, strlen(s));
-}
-
-static int view_gather(view *v, textbuf *to, str_view s)
-{
-    textbuf_put(to, s);
-    v->no_memory = to->failed;
-    return to->failed ? ERR_NOMEM : 0;
-}
-
-/* Ends what was shown so far with a newline, and the reasoning with its line. */
-static int view_close_part(view *v)
-{
-    int rc = 0;
-    console_status_clear();
-    if (v->last && v->last != '\n') rc = view_str(v, "\n");
-    if (rc == 0 && v->part == SHOWN_REASONING && v->o->show_reasoning && !v->o->json)
-        rc = view_str(v, v->dim ? "</think>\033[0m\n" : "</think>\n");
-    return rc;
-}
-
-static int view_reasoning(view *v, str_view s)
-{
-    if (v->o->json) return view_gather(v, &v->reasoning, s);
-    const bool first = v->part == SHOWN_NOTHING;
-    v->part = SHOWN_REASONING;
-    if (!v->o->show_reasoning) return 0;
-    if (first && view_str(v, v->dim ? "\033[2m<think>\n" : "<think>\n") < 0) return ERR_IO;
-    return view_text(v, s);
-}
-
-static int view_answer(view *v, str_view s)
-{
-    if (v->o->json) return view_gather(v, &v->text, s);
-    if (v->part == SHOWN_REASONING) {
-        if (view_close_part(v) < 0) return ERR_IO;
-        if (v->o->show_reasoning && view_str(v, "\n") < 0) return ERR_IO;
-    }
-    v->part = SHOWN_ANSWER;
-    return view_text(v, s);
-}
-
 /* No tools are offered, so no calls come. */
 static int on_text(void *ctx, const chat_event *ev)
 {
-    if (ev->kind == CHAT_REASONING) return view_reasoning(ctx, ev->text);
-    return ev->kind == CHAT_ANSWER ? view_answer(ctx, ev->text) : 0;
+    view *v = ctx;
+    textbuf *to = ev->kind == CHAT_REASONING ? &v->reasoning : &v->text;
+    if (!v->o->json) return answer_view_event(&v->shown, ev);
+    if (ev->kind == CHAT_REASONING || ev->kind == CHAT_ANSWER) textbuf_put(to, ev->text);
+    return to->failed ? ERR_NOMEM : 0;
 }
 
 static bool on_token(void *ctx)
@@ -216,10 +151,7 @@ static bool on_token(void *ctx)
     view *v = ctx;
     progress_end(&v->bar);
     v->n_token++;
-    if (v->o->quiet) return !interrupted();
-    if (v->o->json) console_status("answering... token %d", v->n_token);
-    else if (v->part == SHOWN_REASONING && !v->o->show_reasoning)
-        console_status("thinking... token %d (--show-reasoning shows it)", v->n_token);
+    if (v->o->json && !v->o->quiet) console_status("answering... token %d", v->n_token);
     return !interrupted();
 }
 
@@ -239,14 +171,8 @@ typedef struct report {
     const session_options *so;
     const sampler_options *sampling;
     answer_stats stats;
-    int n_taken;                         /* tokens of the prompt that the session holds */
     uint64_t load_ns;
 } report;
-
-static double rate(int n, uint64_t ns)
-{
-    return ns ? n / ((double)ns * 1e-9) : 0;
-}
 
 static void say_plan(const loaded *l, const session_options *so, const loaded_bytes *b)
 {
@@ -263,30 +189,35 @@ static void say_plan(const loaded *l, const session_options *so, const loaded_by
 
 static double prompt_rate(const report *r)
 {
-    return rate(r->n_taken - r->stats.n_reused, r->stats.prompt_ns);
+    return text_rate((uint64_t)(r->stats.n_taken - r->stats.n_reused), r->stats.prompt_ns);
+}
+
+static double answer_rate(const report *r)
+{
+    return text_rate((uint64_t)r->stats.n_answer, r->stats.answer_ns);
 }
 
 static void say_end(const report *r)
 {
     const answer_stats *s = &r->stats;
     char peak[32];
-    if (r->n_taken < s->n_prompt) {
-        console_note("interrupted after %d of %d prompt tokens", r->n_taken, s->n_prompt);
+    if (s->n_taken < s->n_prompt) {
+        console_note("interrupted after %d of %d prompt tokens", s->n_taken, s->n_prompt);
         return;
     }
     text_bytes(peak, sizeof peak, peak_memory_bytes());
     console_note("%d prompt token%s at %.1f tok/s, %d answer token%s at %.1f tok/s, peak memory "
                  "%s, seed %llu, stopped: %s", s->n_prompt, s->n_prompt == 1 ? "" : "s",
                  prompt_rate(r), s->n_answer, s->n_answer == 1 ? "" : "s",
-                 rate(s->n_answer, s->answer_ns), peak, (unsigned long long)r->sampling->seed,
+                 answer_rate(r), peak, (unsigned long long)r->sampling->seed,
                  answer_end_name(s->end));
 }
 
-static json_t *settings_json(const report *r, const run_options *o)
+static json_t *settings_json(const report *r, const run_options *o, json_error_t *why)
 {
     const sampler_options *s = r->sampling;
-    return json_pack("{s:i, s:s, s:b, s:i, s:s, s:i, s:I, s:b, s:f, s:i, s:f, s:f, s:f, s:f, s:f, "
-                     "s:i}",
+    return json_pack_ex(why, 0, "{s:i, s:s, s:b, s:i, s:s, s:i, s:I, s:b, s:f, s:i, s:f, s:f, s:f, "
+                     "s:f, s:f, s:i}",
                      "threads", engine_threads(r->l->e), "kernels", engine_kernels(r->l->e),
                      "exact", (int)o->engine.exact, "ctx", r->so->ctx,
                      "kv", kv_type_name(r->so->kv),
@@ -299,53 +230,60 @@ static json_t *settings_json(const report *r, const run_options *o)
                      "penalty_window", s->penalty_window);
 }
 
-/* Paths may be any bytes: those that JSON cannot hold are escaped. */
-static bool print_json(const view *v, const report *r)
+/* Paths may be any bytes: those that JSON cannot hold are escaped. NULL: *why says why. */
+static json_t *answer_json(const view *v, const report *r, json_error_t *why)
 {
     const answer_stats *s = &r->stats;
     char path[4 * PATH_MAX];
-    json_t *settings = settings_json(r, v->o);
-    json_t *root = settings ? json_pack(
-        "{s:s%, s:s%, s:s, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f}, s:I, s:I, s:s, s:o}",
+    json_t *settings = settings_json(r, v->o, why);
+    return !settings ? NULL : json_pack_ex(
+        why, 0, "{s:s%, s:s%, s:s, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f}, s:I, s:I, s:s, s:o}",
         "text", v->text.ptr ? v->text.ptr : "", v->text.len,
         "reasoning", v->reasoning.ptr ? v->reasoning.ptr : "", v->reasoning.len,
         "stop", answer_end_name(s->end),
         "prompt_tokens", s->n_prompt, "answer_tokens", s->n_answer,
         "seconds", "load", (double)r->load_ns * 1e-9, "prompt", (double)s->prompt_ns * 1e-9,
         "answer", (double)s->answer_ns * 1e-9,
-        "tokens_per_second", "prompt", prompt_rate(r), "answer", rate(s->n_answer, s->answer_ns),
+        "tokens_per_second", "prompt", prompt_rate(r), "answer", answer_rate(r),
         "peak_memory_bytes", (json_int_t)peak_memory_bytes(),
         "seed", (json_int_t)r->sampling->seed,
-        "model", ESC(path, str_from(r->l->path)), "settings", settings) : NULL;
-    return console_json(root, JSON_REAL_PRECISION(6));
+        "model", ESC(path, str_from(r->l->path)), "settings", settings);
+}
+
+/* One line. 0, or 1 after an error line; a write that fails is the view's to report. */
+static int print_json(view *v, const report *r)
+{
+    json_error_t why;
+    json_t *root = answer_json(v, r, &why);
+    char *text = root ? json_dumps(root, JSON_REAL_PRECISION(6)) : NULL;
+
+    if (!text) {
+        console_error("the answer cannot be written as JSON: %s",
+                      root ? "out of memory" : why.text);
+        json_decref(root);
+        return 1;
+    }
+    json_decref(root);
+    if (answer_view_str(&v->shown, text) == 0) answer_view_str(&v->shown, "\n");
+    free(text);                          /* Jansson's own */
+    return 0;
 }
 
 /* ---- the verb ------------------------------------------------------------------------------ */
 
-static int fail(const char *what, const err_ctx *err)
-{
-    if (err->code == ERR_STOPPED && interrupted()) return interrupt_exit_code();
-    if (what) return console_fail(what, err);
-    console_error("%s", err->msg);
-    return 1;
-}
-
 /* Ends the output; the exit code. */
 static int finish(view *v, const report *r)
 {
+    int code;
     progress_end(&v->bar);
-    if (v->no_memory) {
+    if (v->text.failed || v->reasoning.failed) {
         console_error("out of memory for the answer's text");
         return 1;
     }
-    view_close_part(v);
-    if (v->o->json && !print_json(v, r)) {
-        console_error("out of memory for the answer's JSON");
-        return 1;
-    }
-    if (v->write_errno) errno = v->write_errno;
-    if (console_finish() != 0) return 1;         /* silent if the reader just left */
-    if (!v->o->quiet && v->part == SHOWN_REASONING && !v->o->show_reasoning)
+    answer_view_end(&v->shown, false);
+    if (v->o->json && print_json(v, r) != 0) return 1;
+    if ((code = answer_view_exit_code(&v->shown)) != 0) return code;
+    if (!v->o->quiet && v->shown.thinking && !v->o->show_reasoning)
         console_note("the model was still thinking: let it go on with a larger -n, or watch it "
                      "with --show-reasoning");
     if (!v->o->quiet) say_end(r);
@@ -357,7 +295,7 @@ static int answer(const loaded *l, const run_options *o, const textbuf *text, se
                   uint64_t start_ns)
 {
     report r = { .l = l, .so = so };
-    view v = { .o = o, .on_screen = isatty(1), .dim = console_may_dim() };
+    view v = { .o = o, .shown = answer_view_of(o->show_reasoning) };
     const answer_hooks hooks = { &v, on_text, on_token, on_prompt };
     char date[32];
     chat_message messages[2];
@@ -369,6 +307,7 @@ static int answer(const loaded *l, const run_options *o, const textbuf *text, se
     err_ctx err = { 0 };
     int rc, code = 0;
 
+    v.shown.quiet = o->quiet;
     fill_request(&req, messages, o, text, o->date ? o->date : text_today(date, sizeof date));
     rc = o->raw ? encoder_encode(l->enc, &ids, textbuf_view(text), true, &err)
                 : chat_render(&ids, l->talk, l->enc, &req, &err);
@@ -386,14 +325,13 @@ static int answer(const loaded *l, const run_options *o, const textbuf *text, se
         .max_tokens = (int)o->n, .show_special = true,
     };
     rc = answer_run(&r.stats, s, draw.smp, ids.ids, (int)ids.n, &ao, &hooks, &err);
-    r.n_taken = session_pos(s) < (int)ids.n ? session_pos(s) : (int)ids.n;
-    if (rc < 0) view_close_part(&v);
+    if (rc < 0) answer_view_end(&v.shown, false);
     else code = finish(&v, &r);
     goto done;
 model_refused:
-    code = fail(l->path, &err);
+    code = loaded_fail(l->path, &err);
 done:
-    if (rc < 0 && code == 0) code = fail(NULL, &err);
+    if (rc < 0 && code == 0) code = loaded_fail(NULL, &err);
     session_free(s);
     sampling_close(&draw);
     ids_free(&ids);
@@ -424,22 +362,16 @@ static int check_options(const run_options *o, const char *operand)
         console_error("--reasoning: '%s' is none of low, medium and high", o->reasoning);
         return 2;
     }
+    if (o->date && !text_is_date(o->date)) {
+        console_error("--date: '%s' is no date such as 2026-01-31", o->date);
+        return 2;
+    }
     if (o->raw && (o->system || o->reasoning)) {
         console_error("%s belongs to the chat format, which --raw leaves out: write it into the "
                       "prompt", o->system ? "--system" : "--reasoning");
         return 2;
     }
     return 0;
-}
-
-static void say_notes(const loaded *l, const run_options *o)
-{
-    const chat_format format = chat_format_of(l->talk);
-    loaded_note_threads(l);
-    if (o->raw) return;
-    if (chat_note(l->talk)) console_note("%s", chat_note(l->talk));
-    if (o->reasoning && format != CHAT_HARMONY)
-        console_note("--reasoning is ignored: only gpt-oss models know levels");
 }
 
 int cmd_run(int argc, char **argv)
@@ -461,7 +393,7 @@ int cmd_run(int argc, char **argv)
     if ((code = engine_args_read(&load.engine, &so, &o.engine)) != 0) return code;
     if ((code = sampling_args_check(&o.sampling)) != 0) return code;
     if (read_prompt(&text, &o, operand ? operand : o.file, &err) < 0) {
-        code = fail(NULL, &err);
+        code = loaded_fail(NULL, &err);
         textbuf_free(&text);
         return code;
     }
@@ -470,9 +402,9 @@ int cmd_run(int argc, char **argv)
     load.path = o.model;
     if (!o.model && !o.quiet) console_note("%s", DEMO_MODEL_REMARK);
     if (loaded_open(&l, &load, &err) < 0) {
-        code = fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
+        code = loaded_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
     } else {
-        if (!o.quiet) say_notes(&l, &o);
+        if (!o.quiet) loaded_say_notes(&l, !o.raw, o.reasoning != NULL);
         code = answer(&l, &o, &text, &so, start_ns);
         loaded_close(&l);
     }

@@ -497,7 +497,7 @@ int cmd_inspect(int argc, char **argv)
     err_ctx err = { 0 };
 
     const int parsed = args_parse(&spec, &o, &path, &n_operand, argc, argv);
-    if (parsed != ARGS_RUN) return parsed == ARGS_HELP ? 0 : 2;
+    if (parsed != ARGS_RUN) return parsed == ARGS_HELP ? console_finish() : 2;
     int rc = collect(&f, path, &err);
     if (rc < 0) rc = console_fail(path, &err);
     else rc = o.json ? report_json(&f, o.tensors) : report_text(&f, o.tensors);

@@ -1,38 +1,52 @@
 /* interrupt.c - the signal handlers behind interrupt.h.
  *
- * The handler stores one number and gives the signals back to the system; everything else happens
- * outside of it. The number is the only state, and the only global of the programs besides the name
- * in console.c. */
+ * The handler stores and counts, and gives the signals back to the system when it has seen enough;
+ * everything else happens outside of it. What a handler shares with the program can only be global:
+ * all of it is here. Only signals that we took are given back or taken again. */
 #include "cli/interrupt.h"
 
 #include <signal.h>
 #include <stddef.h>
 
-static volatile sig_atomic_t caught;     /* 0, or the signal that came first */
+enum { N_SIGNAL = 2 };
+static const int numbers[N_SIGNAL] = { SIGINT, SIGTERM };
+static bool ours[N_SIGNAL];              /* set once, by interrupt_install */
+
+static volatile sig_atomic_t caught;     /* 0, or the latest signal */
+static volatile sig_atomic_t n_caught;   /* since interrupt_clear */
+static volatile sig_atomic_t patience = 1;
 
 static void on_signal(int number)
 {
     caught = number;
-    signal(SIGINT, SIG_DFL);             /* a second one must work even if nobody looks */
-    signal(SIGTERM, SIG_DFL);
+    n_caught = n_caught + 1;
+    if (n_caught < patience) return;
+    for (int i = 0; i < N_SIGNAL; i++)   /* the next one must work even if nobody looks */
+        if (ours[i]) signal(numbers[i], SIG_DFL);
 }
 
-static void arm(int number)
+static void arm(void)
 {
-    struct sigaction act = { 0 }, old;
+    struct sigaction act = { 0 };
     act.sa_handler = on_signal;          /* no SA_RESTART: a read that waits must return */
     sigemptyset(&act.sa_mask);
-    /* whoever started us in the background with the signal switched off meant it */
-    if (sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_IGN) return;
-    sigaction(number, &act, NULL);
+    for (int i = 0; i < N_SIGNAL; i++)
+        if (ours[i]) sigaction(numbers[i], &act, NULL);
 }
 
 void interrupt_install(void)
 {
-    caught = 0;
-    arm(SIGINT);
-    arm(SIGTERM);
+    struct sigaction old;
+    /* whoever started us in the background with a signal switched off meant it */
+    for (int i = 0; i < N_SIGNAL; i++)
+        ours[i] = sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN;
     signal(SIGPIPE, SIG_IGN);
+    arm();
+}
+
+void interrupt_patience(int n)
+{
+    patience = n;
 }
 
 bool interrupted(void)
@@ -42,7 +56,10 @@ bool interrupted(void)
 
 void interrupt_clear(void)
 {
-    if (caught) interrupt_install();
+    if (!caught) return;
+    caught = 0;
+    n_caught = 0;
+    arm();
 }
 
 int interrupt_exit_code(void)

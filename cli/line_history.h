@@ -9,13 +9,14 @@
 
 enum { LINE_HISTORY_MAX = 1000 };        /* lines that are kept */
 
-/* Where it belongs: $XDG_STATE_HOME or ~/.local/state, and there moe-run/history. Makes the
- * folders. False if there is no home, or the path is too long. */
+/* Where it belongs: $XDG_STATE_HOME or ~/.local/state, and there moe-run/history. False if
+ * there is no home, or the path is too long. */
 bool line_history_path(char *dst, size_t cap);
 
 /* Calls fn for each of the last LINE_HISTORY_MAX lines; line is terminated. */
 void line_history_load(const char *path, void (*fn)(void *ctx, const char *line), void *ctx);
 
+/* Makes the file, and the folders it is in, if they are not there. */
 void line_history_add(const char *path, const char *line);
 
 /* Leaves the last LINE_HISTORY_MAX lines in the file. */

@@ -231,6 +231,7 @@ static int edit_line(str_view *out, line_input *in, const char *prompt, err_ctx 
     handlers_restore(&old);
     if (!line || n <= 0) {
         fputc('\n', in->out);
+        fflush(in->out);                 /* answers do not go through the stream */
         if (interrupted()) return err_set(err, ERR_STOPPED, "interrupted");
         errno = why;
         return n < 0 ? err_sys(err, "standard input") : 0;

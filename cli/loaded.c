@@ -26,13 +26,30 @@ static int explain_missing(const char *path, int rc, err_ctx *err)
 }
 
 /* More threads than cores only get in each other's way, and someone may not know. */
-void loaded_note_threads(const loaded *l)
+static void note_threads(const loaded *l)
 {
     int n_cpu;
     const int n_core = machine_cores(NULL, 0, &n_cpu), n = engine_threads(l->e);
     if (n > n_core)
         console_note("%d threads on %d core%s will be slow; without --threads it is one each", n,
                      n_core, n_core == 1 ? "" : "s");
+}
+
+void loaded_say_notes(const loaded *l, bool formatted, bool effort_given)
+{
+    note_threads(l);
+    if (!formatted) return;
+    if (chat_note(l->talk)) console_note("%s", chat_note(l->talk));
+    if (effort_given && chat_format_of(l->talk) != CHAT_HARMONY)
+        console_note("--reasoning is ignored: only gpt-oss models know levels");
+}
+
+int loaded_fail(const char *what, const err_ctx *err)
+{
+    if (err->code == ERR_STOPPED && interrupted()) return interrupt_exit_code();
+    if (what) return console_fail(what, err);
+    console_error("%s", err->msg);
+    return 1;
 }
 
 int loaded_open(loaded *out, const load_options *o, err_ctx *err)

@@ -28,12 +28,20 @@ typedef struct loaded {
 
 /* 0, or < 0 with err filled and *out empty. */
 int loaded_open(loaded *out, const load_options *o, err_ctx *err);
-void loaded_note_threads(const loaded *l);       /* a note on stderr, if there are too many */
+
+/* Notes on stderr: too many threads; with a chat format also what is odd about it, and that
+ * --reasoning, if it was given, is for other models. */
+void loaded_say_notes(const loaded *l, bool formatted, bool effort_given);
+
+/* The exit code for a failure: that of the signal if it came of one, else 1 after a line about
+ * what, or about nothing in particular if NULL. */
+int loaded_fail(const char *what, const err_ctx *err);
+
 void loaded_close(loaded *l);            /* accepts a zeroed or half-built one */
 
 /* A session, after checking that ctx is 1 .. the model's and that weights and session fit in
- * memory: "needs 52.1 GB (weights 48.5 GB, context 3.6 GB), 31.0 GB are available". ERR_STOPPED if
- * interrupted() while weights are read. */
+ * memory: "needs 52.1 GB (weights 48.5 GB, context of 8192 tokens 3.6 GB), but 31.0 GB are
+ * available (...); ...". ERR_STOPPED if interrupted() while weights are read. */
 int loaded_session(session **out, const loaded *l, const session_options *o, err_ctx *err);
 
 /* What loaded_session adds up. */

@@ -205,7 +205,7 @@ int cmd_models(int argc, char **argv)
     err_ctx err;
     int rc = args_parse(&spec, &s, NULL, NULL, argc, argv);
 
-    if (rc != ARGS_RUN) return rc == ARGS_HELP ? 0 : 2;
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     rc = load(&c, &err) < 0 ? console_fail(c.path, &err) : 0;
     if (rc == 0 && s.json) rc = print_json(&c);
     else if (rc == 0) print_table(&c);

@@ -471,7 +471,7 @@ int cmd_render(int argc, char **argv)
     err_ctx err = { 0 };
     chat_effort effort;
 
-    if (rc != ARGS_RUN) return rc == ARGS_HELP ? 0 : 2;
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if (read_effort(&effort, o.reasoning, &err) < 0) {
         console_error("render: --reasoning: %s", err.msg);
         return 2;

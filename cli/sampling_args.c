@@ -114,7 +114,8 @@ int sampling_args_check(const sampling_args *a)
     return 0;
 }
 
-uint64_t sampling_random_seed(void)
+/* Short enough to be typed again. */
+static uint64_t random_seed(void)
 {
     uint32_t r;
     if (getrandom(&r, sizeof r, 0) != sizeof r) r = (uint32_t)(clock_ns() * 2654435761u >> 8);
@@ -149,7 +150,7 @@ int sampling_open(sampling *out, const sampling_args *a, const model *m, const t
     *out = (sampling){ 0 };
     if ((rc = sampler_defaults(&out->options, m, err)) < 0) goto done;
     overlay(&out->options, a);
-    out->options.seed = a->seed < 0 ? sampling_random_seed() : (uint64_t)a->seed;
+    out->options.seed = a->seed < 0 ? random_seed() : (uint64_t)a->seed;
     if ((rc = read_biases(&biases, &out->options.n_bias, a, err)) < 0) goto done;
     out->options.biases = biases;
     if ((rc = sampler_check(&out->options, n_vocab, err)) < 0) goto done;

@@ -42,7 +42,4 @@ int sampling_open(sampling *out, const sampling_args *a, const model *m, const t
                   int ctx, err_ctx *err);
 void sampling_close(sampling *s);        /* accepts a zeroed one */
 
-/* A seed short enough to be typed again. */
-uint64_t sampling_random_seed(void);
-
 #endif

@@ -4,56 +4,71 @@
  * before. What is written, and in which order of bytes, is the caller's. */
 #include "cli/sink.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/output.h"
+
 void sink_drop(sink *s)
 {
-    if (s->file && s->file != stdout) fclose(s->file);
+    if (s->is_open && s->fd != STDOUT_FILENO) close(s->fd);
     if (s->staged) unlink(s->part);
-    s->file = NULL;
-    s->staged = false;
+    s->is_open = s->staged = false;
+}
+
+/* rc of an output_* call that failed, with its message. */
+static int explain(int rc, const char *what, const char *which, err_ctx *err)
+{
+    if (rc == ERR_STOPPED) return err_set(err, rc, "interrupted");
+    return err_sys(err, "%s%s%s", what, *which ? " " : "", which);
+}
+
+static int open_path(sink *s, const char *path, const char *what, const char *which, err_ctx *err)
+{
+    const int fd = output_open(path);
+    if (fd < 0) return explain(fd, what, which, err);
+    s->fd = fd;
+    s->is_open = true;
+    return 0;
 }
 
 int sink_open(sink *s, const char *path, err_ctx *err)
 {
     struct stat st;
+    int rc;
 
     if (strcmp(path, "-") == 0) {
-        s->file = stdout;
+        s->fd = STDOUT_FILENO;
+        s->is_open = true;
         return 0;
     }
-    if (stat(path, &st) != 0) {          /* a new file, or something that fopen() will explain */
+    if (stat(path, &st) != 0) {          /* a new file, or something that open() will explain */
         if ((size_t)snprintf(s->final, sizeof s->final, "%s", path) >= sizeof s->final)
             return err_set(err, ERR_RANGE, "a path of %zu bytes is too long", strlen(path));
     } else if (!S_ISREG(st.st_mode)) {
-        s->file = fopen(path, "wb");
-        return s->file ? 0 : err_sys(err, "cannot write");
+        return open_path(s, path, "cannot write", "", err);
     } else if (!realpath(path, s->final)) {      /* through a link, so that the link stays */
         return err_sys(err, "cannot resolve");
     }
     snprintf(s->part, sizeof s->part, "%s.part", s->final);
-    if (!(s->file = fopen(s->part, "wb"))) return err_sys(err, "cannot create %s", s->part);
+    if ((rc = open_path(s, s->part, "cannot create", s->part, err)) < 0) return rc;
     s->staged = true;
     return 0;
 }
 
 int sink_write(sink *s, const void *data, size_t bytes, err_ctx *err)
 {
-    if (fwrite(data, 1, bytes, s->file) == bytes) return 0;
-    return err_sys(err, "cannot write");
+    const int rc = output_write(s->fd, data, bytes);
+    return rc < 0 ? explain(rc, "cannot write", "", err) : 0;
 }
 
 int sink_finish(sink *s, err_ctx *err)
 {
-    FILE *f = s->file;
-    bool bad = fflush(f) != 0 || ferror(f);
-
-    s->file = NULL;
-    if (f != stdout) bad = fclose(f) != 0 || bad;
-    if (bad) return err_sys(err, "cannot write");
+    s->is_open = false;
+    if (s->fd != STDOUT_FILENO && close(s->fd) != 0) return err_sys(err, "cannot write");
     if (s->staged && rename(s->part, s->final) != 0)
         return err_sys(err, "cannot rename %s", s->part);
     s->staged = false;

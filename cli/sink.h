@@ -7,17 +7,18 @@
 #define CLI_SINK_H
 
 #include <limits.h>
-#include <stdio.h>
 
 #include "loader/base.h"
 
 typedef struct sink {
-    FILE *file;
+    bool is_open;
+    int fd;
     bool staged;                         /* part exists and is ours to move or remove */
     char final[PATH_MAX], part[PATH_MAX + 8];
 } sink;
 
 int sink_open(sink *s, const char *path, err_ctx *err);  /* "-": standard output */
+/* ERR_STOPPED from any of these: interrupted() while nobody read. */
 int sink_write(sink *s, const void *data, size_t bytes, err_ctx *err);
 int sink_finish(sink *s, err_ctx *err);
 

@@ -191,7 +191,7 @@ int cmd_tokenize(int argc, char **argv)
     err_ctx err;
 
     rc = args_parse(&spec, &opt, NULL, &n_operand, argc, argv);
-    if (rc != ARGS_RUN) return rc == ARGS_HELP ? 0 : 2;
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if (opt.text && opt.decode) {
         console_error("--text and --decode do not go together");
         return 2;

@@ -84,8 +84,8 @@ void model_free(model *m);               /* NULL is fine */
 
 const char *model_arch_name(model_arch a);       /* as in general.architecture */
 
-/* A number that differs between models: from name, type, shape and some bytes of every bound tensor.
- * Reads up to three pages of each. */
+/* A number that differs between models: from name, type, shape and some bytes of every bound
+ * tensor. Reads up to three pages of each. */
 uint64_t model_fingerprint(const model *m);
 
 /* What a bound tensor is for. A companion scale counts with its weight, except of experts. */

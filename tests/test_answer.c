@@ -218,6 +218,9 @@ static void test_ends(const rig *r)
                   rows[i].why, u.stats.n_answer);
         /* the last token sampled is not taken in */
         const int want = (int)ids.n + (u.stats.n_answer > 0 ? u.stats.n_answer - 1 : 0);
+        CHECK_MSG(u.stats.n_taken == (session_pos(s) < (int)ids.n ? session_pos(s) : (int)ids.n),
+                  "%s: %d taken, session at %d of %zu", rows[i].why, u.stats.n_taken,
+                  session_pos(s), ids.n);
         CHECK_MSG(rows[i].quit_watch ? session_pos(s) < (int)ids.n : session_pos(s) == want,
                   "%s: position %d", rows[i].why, session_pos(s));
         CHECK_MSG(u.n_done == 0, "%s: no stop token came", rows[i].why);
@@ -244,6 +247,13 @@ static void test_stop_token(const rig *r)
 
 /* ---- what is shown -------------------------------------------------------------------------- */
 
+/* The character that byte at is in begins here: stop strings are whole characters. */
+static size_t whole(const char *text, size_t at)
+{
+    while (((uint8_t)text[at] & 0xC0) == 0x80) at--;
+    return at;
+}
+
 static void test_stop_strings(const rig *r)
 {
     logit_bias bans[16];
@@ -258,8 +268,9 @@ static void test_stop_strings(const rig *r)
     if (!CHECK_MSG(all.n_text > 24, "too short to cut: '%s'", all.text)) goto done;
 
     for (size_t at = 1; at + 9 < all.n_text; at += 9) {  /* found wherever it begins and ends */
+        const size_t from = whole(all.text, at), to = whole(all.text, from + 7);
         u = plain;
-        snprintf(stop, sizeof stop, "%.7s", all.text + at);
+        snprintf(stop, sizeof stop, "%.*s", (int)(to - from), all.text + from);
         u.stop[0] = "never said \x01";
         u.stop[1] = stop;
         must(&u, r, NULL, &ids, "stop string");
@@ -272,20 +283,21 @@ static void test_stop_strings(const rig *r)
     }
 
     u = plain;                           /* what might have become one is shown in the end */
-    snprintf(waits, sizeof waits, "%s\x01\x01", all.text + all.n_text - 6);
+    snprintf(waits, sizeof waits, "%s\x01\x01", all.text + whole(all.text, all.n_text - 6));
     u.stop[0] = waits;
     must(&u, r, NULL, &ids, "half a stop string");
     CHECK_MSG(u.stats.end == ANSWER_LENGTH && strcmp(u.text, all.text) == 0,
               "held back text is lost: '%s' of '%s'", u.text, all.text);
 
     u = plain;                           /* the end decides for a shorter one inside it */
-    const size_t tail = all.n_text - 12;
-    snprintf(stop, sizeof stop, "%.10s", all.text + tail + 1);
+    const size_t tail = whole(all.text, all.n_text - 16), inner = whole(all.text, tail + 4);
+    snprintf(stop, sizeof stop, "%.*s", (int)(whole(all.text, all.n_text - 2) - inner),
+             all.text + inner);
     snprintf(waits, sizeof waits, "%s\x01", all.text + tail);
     u.stop[0] = waits;
     u.stop[1] = stop;
     must(&u, r, NULL, &ids, "a stop string inside half a stop string");
-    CHECK_MSG(u.stats.end == ANSWER_STOP_TEXT && u.n_text == tail + 1, "%s: '%s' of '%s'",
+    CHECK_MSG(u.stats.end == ANSWER_STOP_TEXT && u.n_text == inner, "%s: '%s' of '%s'",
               answer_end_name(u.stats.end), u.text, all.text);
 
     u = plain;

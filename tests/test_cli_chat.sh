@@ -151,6 +151,36 @@ same $qwen "$tmp/model.gguf" "/save overwrote a model"
 said "/nonexistent/x: " "/save names the file"
 if [ -s "$tmp/home.chat" ]; then ok; else bad "/save does not know ~/"; fi
 
+# Only an older chat, or nothing, is overwritten; what a link points to is saved, not the link.
+mkfifo "$tmp/fifo" && mkdir "$tmp/folder"
+: >"$tmp/secret" && chmod 0 "$tmp/secret"
+cp "$f" "$tmp/old.chat"
+ln -s old.chat "$tmp/link.chat"
+ln -s model.gguf "$tmp/link.gguf"
+ln -s nothing "$tmp/link.none"
+for x in fifo:"no file" folder:"no file" secret:"cannot be read" link.gguf:"no saved chat" link.none:"a link to"; do
+    [ "${x%:*}" != secret ] || [ ! -r "$tmp/secret" ] || continue        # root reads everything
+    printf "/save $tmp/${x%%:*}\n" | timeout 60 $chat -m $qwen >"$tmp/out" 2>"$tmp/err"
+    holds $? -eq 1 "/save to $x"
+    said "$tmp/${x%%:*}: is " "/save to $x"
+    said "${x#*:}" "/save to $x"
+    holds "$(wc -l <"$tmp/err")" -eq 1 "/save to $x: not one line"
+done
+if [ -p "$tmp/fifo" ] && [ -L "$tmp/link.gguf" ] && [ -L "$tmp/link.none" ]; then ok; else bad "/save replaced something"; fi
+same $qwen "$tmp/model.gguf" "/save overwrote a model through a link"
+talk out "$a/save $tmp/link.chat\n" $short
+holds $code -eq 0 "/save through a link"
+if [ -L "$tmp/link.chat" ]; then ok; else bad "/save replaced the link"; fi
+differ "$f" "$tmp/old.chat" "/save through a link did not reach the file"
+
+# A date that was given beats that of the file, and is kept.
+talk out "$a/save $tmp/dated.chat\n" -m $gptoss -n 2 --date 2020-02-02
+talk out "/save $tmp/kept.chat\n/load $tmp/dated.chat\n" -m $gptoss --load "$tmp/dated.chat"
+talk out "/save $tmp/given.chat\n" -m $gptoss --load "$tmp/dated.chat" --date 2021-03-03
+for x in dated:2020-02-02 kept:2020-02-02 given:2021-03-03; do
+    if grep -aq "\"date\":\"${x#*:}\"" "$tmp/${x%:*}.chat"; then ok; else bad "the date of $x"; fi
+done
+
 # ---- a full context is said, and nothing is lost
 long=$(printf 'word %.0s' 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20)
 talk full "$a/stats\n$long $long\n/stats\n$b" -m $qwen -n 4 --ctx 50 --temp 0 --stop "$newline"
@@ -165,7 +195,8 @@ holds "$(grep -c 'the context of 30 tokens is full: /undo, /reset' "$tmp/err")" 
     "after /undo there is room again"
 
 # ---- usage
-for x in "--reasoning some" "--load $f --system x" "operand" "--kv q3" "--date 2026-01-31T12:00:00"; do
+for x in "--reasoning some" "--load $f --system x" "operand" "--kv q3" "--date 2026-01-31T12:00:00" \
+         "--date today" "--date 2026-1-31" "--date 2026-02-99"; do
     talk out "$a" -m $qwen $x
     holds $code -eq 2 "$x"
 done
@@ -181,18 +212,22 @@ if [ -w /dev/full ]; then
     said "standard output" "full disk"
 fi
 
+# ---- nothing was typed at a terminal yet, so there is no history
+if [ -e "$tmp/state" ]; then bad "a pipe left $(ls -R "$tmp/state")"; else ok; fi
+
 # ---- at a terminal. Waits for what should appear, never for a time.
 cat >"$tmp/person.py" <<'P'
 import os, pty, re, select, signal, subprocess, sys, time
-program, state, results = sys.argv[1], sys.argv[2], []
+program, state, gptoss, results = sys.argv[1], sys.argv[2], sys.argv[3], []
 
 def check(ok, what, seen=b""):
     results.append("ok" if ok else "bad " + what + ": " + repr(seen[-300:]))
 
 class Person:
-    def __init__(self, *flags):
+    def __init__(self, *flags, ignored=None):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            if ignored: signal.signal(ignored, signal.SIG_IGN)
             os.environ["TERM"] = "xterm"
             os.execv(program, [program, "chat", *flags])
         self.seen, self.at = b"", 0
@@ -274,6 +309,63 @@ check(p.code() == 143, "SIGTERM at the prompt", p.seen)
 lines = open(history).read().splitlines()
 check(len(lines) == 1000 and lines[-1] == "line 1499", "history is cut to 1000, %d" % len(lines))
 
+# an impatient second Ctrl-C before anybody has looked at the first one ends nothing
+p = Person("--seed", "7", "--logit-bias", "4095=-inf,4093=-inf")
+p.wait(b"> ")
+p.type(b"Go on.\r")
+alive = True
+for i in range(10):
+    p.more(20)
+    for k in range(2):
+        os.kill(p.pid, signal.SIGINT)
+        for look in range(1000):         # until it has arrived
+            if not re.search(rb"ShdPnd:\s*0*2\n", open("/proc/%d/status" % p.pid, "rb").read()): break
+    if p.gone(): alive = False
+    else: p.type(b"/stats\r")
+    alive = alive and p.wait(b"memory ") and p.wait(b"> ")
+    if not alive: break
+    p.type(b"/retry\r")
+check(alive, "Ctrl-C twice", p.seen)
+if alive:
+    p.type(b"\x03")
+    p.wait(b"> ")
+    p.type(b"\x04")
+check(p.code() == 0, "Ctrl-D after all that", p.seen)
+
+# a signal that was ignored at the start stays ignored after another one
+p = Person(ignored=signal.SIGTERM)
+p.wait(b"> ")
+p.type(b"\x03")
+check(p.wait(b"/quit leaves") and p.wait(b"> "), "Ctrl-C without SIGTERM", p.seen)
+os.kill(p.pid, signal.SIGTERM)
+p.type(b"/stats\r")
+check(p.wait(b"memory ") and p.wait(b"> "), "SIGTERM stays ignored", p.seen)
+p.type(b"\x04")
+check(p.code() == 0, "and Ctrl-D leaves", p.seen)
+
+# /retry that is stopped before an answer comes leaves the earlier one: here an answer that was cut
+# while the model was thinking, which it never ends
+def messages(name):
+    kept = open(name, "rb").read()
+    return kept[kept.index(b'"messages"'):].split(b"]}")[0]
+p = Person("-m", gptoss, "-n", "400", "--seed", "2", "--temp", "0.6", "--date", "", "--logit-bias",
+           "4095=-inf,4093=-inf,4089=-inf")
+p.wait(b"> ")
+p.type(b"Hello\r")
+check(p.wait(b"cut after 400 tokens") and p.wait(b"> "), "it thinks and thinks", p.seen)
+one, two = os.path.join(state, "one.chat"), os.path.join(state, "two.chat")
+p.type(b"/save " + one.encode() + b"\r")
+p.wait(b"saved")
+p.type(b"/retry\r")
+check(p.wait(b"thinking..."), "/retry", p.seen)
+p.type(b"\x03")
+check(p.wait(b"the earlier one stays") and p.wait(b"> "), "the earlier answer stays", p.seen)
+p.type(b"/save " + two.encode() + b"\r")
+check(p.wait(b"saved") and p.wait(b"> "), "/save after a stopped /retry", p.seen)
+p.type(b"\x04")
+check(p.code() == 0, "Ctrl-D after a stopped /retry", p.seen)
+check(b"assistant" in messages(one) and messages(one) == messages(two), "it is the earlier one")
+
 # in a pipe Ctrl-C ends the program
 q = subprocess.Popen([program, "chat", "--logit-bias", "4095=-inf,4093=-inf"], stdin=subprocess.PIPE,
                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -286,7 +378,7 @@ check(q.wait() == 130, "Ctrl-C in a pipe: %d" % q.returncode)
 print("\n".join(results))
 P
 if python3 -c 'import pty, os; os.waitstatus_to_exitcode' 2>/dev/null; then
-    python3 "$tmp/person.py" "$build/moe-run" "$tmp/state" >"$tmp/results" 2>"$tmp/err"
+    python3 "$tmp/person.py" "$build/moe-run" "$tmp/state" $gptoss >"$tmp/results" 2>"$tmp/err"
     holds $? -eq 0 "the person at the terminal"
     while read -r result what; do
         if [ "$result" = ok ]; then ok; else bad "at a terminal: $what"; fi

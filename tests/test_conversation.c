@@ -26,7 +26,7 @@ static const char *show(char *dst, size_t cap, const conversation *c)
     return dst;
 }
 
-/* Steps: s text = system, ? text = ask, ! text = answer, r reopen, u undo, x reset. */
+/* Steps: s text = system, ? text = ask, ! text = answer, r reopen, b put back, u undo, x reset. */
 static const struct { const char *steps[8]; const char *want; int n_question; const char *why; }
 turns[] = {
     { { "?hi" }, "U[hi]", 1, "an open question" },
@@ -44,6 +44,11 @@ turns[] = {
     { { "u", "r", "x" }, "", 0, "nothing to undo" },
     { { "?a", "!b", "r" }, "U[a]", 1, "reopen" },
     { { "?a", "!b", "r", "r", "!c" }, "U[a] A[c]", 1, "reopen twice is once" },
+    { { "?a", "!b", "r", "b" }, "U[a] A[b]", 1, "an answer comes back" },
+    { { "?a", "!", "r", "b" }, "U[a] A[]", 1, "also an empty one" },
+    { { "?a", "!b", "r", "!c", "b" }, "U[a] A[c]", 1, "unless there is another by then" },
+    { { "?a", "!b", "?c", "r", "b" }, "U[a] A[b] U[c]", 1 + 1, "an open question has none" },
+    { { "sS", "r", "b" }, "S[S]", 0, "nothing to put back" },
     { { "sS", "?a", "!b", "?c", "!d", "x" }, "S[S]", 0, "reset keeps the system message" },
     { { "?a", "!b", "?c", "x", "?d" }, "U[d]", 1, "and only that" },
 };
@@ -52,6 +57,7 @@ static void test_turns(void)
 {
     for (size_t i = 0; i < ARRAY_LEN(turns); i++) {
         conversation c = { 0 };
+        chat_message kept = { 0 };
         char got[256];
         for (size_t k = 0; k < ARRAY_LEN(turns[i].steps) && turns[i].steps[k]; k++) {
             const char *step = turns[i].steps[k];
@@ -59,7 +65,11 @@ static void test_turns(void)
             case 's': conversation_set_system(&c, sv(step + 1), NULL); break;
             case '?': conversation_ask(&c, sv(step + 1), NULL); break;
             case '!': conversation_answer(&c, sv(step + 1), sv(""), NULL); break;
-            case 'r': conversation_reopen(&c); break;
+            case 'r':
+                conversation_put_back(&c, &kept);        /* what an earlier 'r' took */
+                conversation_reopen(&c, &kept);
+                break;
+            case 'b': conversation_put_back(&c, &kept); break;
             case 'u': conversation_undo(&c); break;
             default: conversation_reset(&c); break;
             }
@@ -68,6 +78,7 @@ static void test_turns(void)
         CHECK_MSG(!strcmp(got, turns[i].want) &&
                   conversation_n_question(&c) == turns[i].n_question,
                   "%s: %s, %d questions", turns[i].why, got, conversation_n_question(&c));
+        conversation_put_back(&c, &kept);
         conversation_release(&c);
         CHECK(c.n_message == 0 && c.messages == NULL);
     }
@@ -135,6 +146,14 @@ static const struct { const char *text, *want, *why; } files[] = {
       "\"answers\":0,\"sampling\":" SAMPLING ",\"messages\":[]}", NULL, "a negative seed" },
     { "{\"kind\":\"moe-run chat\",\"version\":1,\"reasoning\":\"low\",\"date\":\"\",\"seed\":1,"
       "\"answers\":-2,\"sampling\":" SAMPLING ",\"messages\":[]}", NULL, "a negative count" },
+    { "{\"kind\":\"moe-run chat\",\"version\":1,\"reasoning\":\"low\",\"date\":\"\",\"seed\":1,"
+      "\"answers\":2147483647,\"sampling\":" SAMPLING ",\"messages\":[]}", "",
+      "the largest count" },
+    { "{\"kind\":\"moe-run chat\",\"version\":1,\"reasoning\":\"low\",\"date\":\"\",\"seed\":1,"
+      "\"answers\":2147483648,\"sampling\":" SAMPLING ",\"messages\":[]}", NULL, "one more" },
+    { "{\"kind\":\"moe-run chat\",\"version\":1,\"reasoning\":\"low\",\"date\":\"\",\"seed\":1,"
+      "\"answers\":9223372036854775807,\"sampling\":" SAMPLING ",\"messages\":[]}", NULL,
+      "a count that the next answer would overflow" },
     { "{\"kind\":\"moe-run chat\",\"version\":1,\"reasoning\":\"low\",\"date\":\"\",\"seed\":1,"
       "\"answers\":0,\"sampling\":{},\"messages\":[]}", NULL, "no sampling values" },
     { "{\"kind\":\"moe-run chat\",\"version\":1,\"reasoning\":\"low\",\"date\":\"\",\"seed\":1,"
@@ -239,6 +258,22 @@ static void test_not_utf8(void)
     }
 }
 
+static void test_dates(void)
+{
+    static const struct { const char *text; bool want; const char *why; } rows[] = {
+        { "", true, "none" }, { "2026-01-31", true, "usual" }, { "0001-12-01", true, "long ago" },
+        { "2026-1-31", false, "one digit" }, { "2026-01-3", false, "cut" },
+        { "2026-01-311", false, "too long" }, { "2026-13-01", false, "a thirteenth month" },
+        { "2026-00-01", false, "month 0" }, { "2026-01-32", false, "day 32" },
+        { "2026-01-00", false, "day 0" }, { " 026-01-31", false, "a blank for a digit" },
+        { "+026-01-31", false, "a sign" }, { "2026-01--1", false, "a negative day" },
+        { "2026/01/31", false, "slashes" }, { "yesterday!", false, "words" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        CHECK_MSG(text_is_date(rows[i].text) == rows[i].want, "%s: '%s'", rows[i].why,
+                  rows[i].text);
+}
+
 /* Every allocation fails once; what was there before must still be there. */
 static void test_no_memory(void)
 {
@@ -292,6 +327,7 @@ int main(int argc, char **argv)
     test_files();
     test_there_and_back();
     test_not_utf8();
+    test_dates();
     test_no_memory();
     return test_end();
 }

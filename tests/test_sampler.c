@@ -797,6 +797,13 @@ static void test_stops_ends(void)
     CHECK(stops_create(&s, strings, 2, &err) == ERR_RANGE && !s);
     CHECK_MSG(!strcmp(err.msg, "stop string 2 of 2 is empty"), "%s", err.msg);
     CHECK(stops_create(&s, strings, -1, &err) == ERR_RANGE && !s);
+    static const char *const cut[][2] = {        /* each would end the text inside a character */
+        { "ok", "\xE2\x82" }, { "ok", "\x82\xAC" }, { "ok", "a\xC3" }, { "ok", "\xED\xA0\x80" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cut); i++) {
+        CHECK(stops_create(&s, cut[i], 2, &err) == ERR_FORMAT && !s);
+        CHECK_MSG(!strcmp(err.msg, "stop string 2 of 2 is not valid UTF-8"), "%s", err.msg);
+    }
 
     CHECK(stops_create(&s, NULL, 0, &err) == 0);         /* none: everything passes */
     CHECK(stops_push(s, str_from("stop"), show, &out) == 0 && out.len == 4);

@@ -14,9 +14,9 @@ typedef struct stops stops;
 
 enum { STOPS_MAX_BYTES = 1024 };         /* of one stop string */
 
-/* Copies the strings; empty or longer ones are refused, and those that are not UTF-8: they would
- * cut a character of the text in two. n 0 is fine: everything passes. Returns 0,
- * or < 0 with *err filled and *out NULL. All memory is taken here. */
+/* Copies the strings. Refused are empty and longer ones, and those that are not UTF-8: they could
+ * cut a character of the text in two. n 0 is fine: everything passes. Returns 0, or < 0 with *err
+ * filled and *out NULL. All memory is taken here. */
 int stops_create(stops **out, const char *const *strings, int n, err_ctx *err);
 void stops_free(stops *s);               /* NULL is fine */
 void stops_reset(stops *s);              /* for the next stream */

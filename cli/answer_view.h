@@ -1,0 +1,42 @@
+/* answer_view.h - an answer on standard output, as it comes.
+ *
+ * Reasoning, if it is shown, stands between lines <think> and </think>; if not, a status line on
+ * stderr tells that the model thinks. On a screen nothing is shown that a terminal would obey; a
+ * file gets the text as it is. After a write that failed nothing more is written. */
+#ifndef CLI_ANSWER_VIEW_H
+#define CLI_ANSWER_VIEW_H
+
+#include "engine/text/chat.h"
+
+typedef struct answer_view {
+    bool show_reasoning;
+    bool quiet;                          /* no status line */
+    bool on_screen;                      /* stdout is a terminal ... */
+    bool dim;                            /* ... that may show reasoning in a fainter colour */
+    const char *lead;                    /* goes before the first byte; NULL: nothing */
+    /* to be read */
+    bool begun;                          /* something was written ... */
+    char last;                           /* ... of the answer, and this is its last byte; or 0 */
+    bool thinking;                       /* the latest text was reasoning, shown or not */
+    int why;                             /* errno of the write that failed, EINTR after a signal */
+    /* the view's own */
+    bool marked;                         /* <think> is open */
+    int n_hidden;                        /* pieces of reasoning that were not shown */
+} answer_view;
+
+answer_view answer_view_of(bool show_reasoning);
+
+/* Text of the model. Other events than reasoning and answer are nothing to see. < 0: a write
+ * failed, and why says why. */
+int answer_view_event(answer_view *v, const chat_event *ev);
+
+/* Ends what was shown with a newline, and open reasoning with its line. An answer of nothing is
+ * nothing, or an empty line if even_empty. */
+int answer_view_end(answer_view *v, bool even_empty);
+
+int answer_view_str(answer_view *v, const char *s);      /* as it is */
+
+/* The exit code behind a view: 0, or what console_lost_output or the signal says. */
+int answer_view_exit_code(const answer_view *v);
+
+#endif
