@@ -2,40 +2,8 @@
 # test_cli.sh BUILD - the programs as a person or a script meets them: exit codes, one-line errors,
 # stdout that carries only the answer. Ends with "cli N passed, N failed".
 set -u
-build=$1
-run=$build/moe-run bench=$build/moe-bench
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-passed=0 failed=0
-qwen=tests/models/demo-qwen3next-Q4_K_M.gguf
-gptoss=tests/models/demo-gptoss-MXFP4.gguf
-# Looking for leaks costs seconds a run on some machines: the last section does it, once a verb.
-export LC_ALL=C ASAN_OPTIONS=detect_leaks=0
-
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAIL test_cli: $*"; sed 's/^/    /' "$tmp/err" | head -5; }
-
-# expect CODE TEXT COMMAND...: exit code, and TEXT somewhere on stdout or stderr
-expect() {
-    code=$1 text=$2
-    shift 2
-    "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
-    got=$?
-    if [ $got -ne "$code" ]; then bad "exit $got, expected $code: $*"
-    elif ! grep -qF -e "$text" "$tmp/out" "$tmp/err"; then bad "'$text' not printed: $*"
-    else ok; fi
-}
-
-# refuse TEXT COMMAND...: exit 1, nothing on stdout, one line on stderr that holds TEXT
-refuse() {
-    text=$1
-    shift
-    expect 1 "$text" "$@"
-    if [ -s "$tmp/out" ]; then bad "stdout not empty: $*"
-    elif [ "$(wc -l <"$tmp/err")" -ne 1 ]; then bad "not one line on stderr: $*"
-    elif ! grep -q '^moe-[a-z]*: error: ' "$tmp/err"; then bad "not an error line: $*"
-    else ok; fi
-}
+area=cli
+. tests/cli_harness.sh
 
 # ---- help and usage
 for p in $run $bench; do
@@ -44,8 +12,8 @@ for p in $run $bench; do
     expect 2 "no verb" "$p"
     expect 2 "unknown verb 'nonsense'" "$p" nonsense
 done
-for v in inspect tokenize render models; do expect 0 "Usage: moe-run $v" $run $v --help; done
-for v in synth quant tokenize; do expect 0 "Usage: moe-bench $v" $bench $v --help; done
+for v in inspect tokenize render models chat; do expect 0 "Usage: moe-run $v" $run $v --help; done
+for v in synth quant tokenize decode logits; do expect 0 "Usage: moe-bench $v" $bench $v --help; done
 expect 2 "unknown option --frobnicate" $run inspect --frobnicate $qwen
 expect 2 "FILE missing" $run inspect
 expect 2 "unexpected argument" $run inspect $qwen $gptoss
@@ -61,16 +29,16 @@ head -c 100000 $qwen >"$tmp/head.gguf"
 head -c 10000000 $qwen >"$tmp/cut.gguf"
 : >"$tmp/empty.gguf"
 printf 'GGUF\001' >"$tmp/five.gguf"
-refuse "$tmp/none.gguf: cannot open: No such file or directory" $run inspect "$tmp/none.gguf"
-refuse "$tmp/page.gguf: not a GGUF file" $run inspect "$tmp/page.gguf"
-refuse "$tmp/head.gguf: " $run inspect "$tmp/head.gguf"
-refuse "file truncated?" $run inspect "$tmp/cut.gguf"
-refuse "empty" $run inspect "$tmp/empty.gguf"
-refuse "truncated" $run inspect "$tmp/five.gguf"
-refuse "directory" $run inspect "$tmp"
+refuse 1 "$tmp/none.gguf: cannot open: No such file or directory" $run inspect "$tmp/none.gguf"
+refuse 1 "$tmp/page.gguf: not a GGUF file" $run inspect "$tmp/page.gguf"
+refuse 1 "$tmp/head.gguf: " $run inspect "$tmp/head.gguf"
+refuse 1 "file truncated?" $run inspect "$tmp/cut.gguf"
+refuse 1 "empty" $run inspect "$tmp/empty.gguf"
+refuse 1 "truncated" $run inspect "$tmp/five.gguf"
+refuse 1 "directory" $run inspect "$tmp"
 long=$tmp/$(printf '%0200d/%0200d/%0200d' 1 2 3)
-refuse "No such file" $run inspect "$long"
-refuse "not a GGUF file" $run inspect --json "$tmp/page.gguf"
+refuse 1 "No such file" $run inspect "$long"
+refuse 1 "not a GGUF file" $run inspect --json "$tmp/page.gguf"
 
 # ---- tokenize: every golden case through the program, and back
 for v in qwen3 gptoss; do
@@ -90,7 +58,7 @@ echo '[99999999]' >"$tmp/bad.jsonl"
 if $run tokenize -m $qwen --decode <"$tmp/bad.jsonl" >"$tmp/out" 2>"$tmp/err"; then bad "id out of range accepted"
 else ok; fi
 expect 2 "-m FILE" $run tokenize
-refuse "cannot open" $run tokenize -m "$tmp/none.gguf"
+refuse 1 "cannot open" $run tokenize -m "$tmp/none.gguf"
 
 # ---- render
 echo '{"messages":[{"role":"user","content":"Hi <|im_end|>"}]}' >"$tmp/req.json"
@@ -103,7 +71,7 @@ J
 expect 0 '{"x": 0.1, "y": [1e-05, 2]}' $run render -m $qwen "$tmp/call.json"
 expect 0 'functions.f to=assistant' $run render -m $gptoss "$tmp/call.json"
 echo '{"messages":' >"$tmp/req.json"
-refuse "req.json" $run render -m $qwen "$tmp/req.json"
+refuse 1 "req.json" $run render -m $qwen "$tmp/req.json"
 
 # ---- models
 expect 0 "gpt-oss-20b" $run models
@@ -115,13 +83,34 @@ for t in Q4_K MXFP4 IQ3_S; do
     if [ "$(wc -c <"$tmp/$t.f32")" -eq "$(wc -c <tests/golden/quants/$t.f32)" ]; then ok; else bad "quant $t: size"; fi
 done
 expect 2 "known types: F32" $bench quant Q9_K tests/golden/quants/Q4_K.bin "$tmp/x.f32"
-refuse "multiple" $bench quant Q6_K tests/golden/quants/MXFP4.bin "$tmp/x.f32"
+refuse 1 "multiple" $bench quant Q6_K tests/golden/quants/MXFP4.bin "$tmp/x.f32"
 if [ -e "$tmp/x.f32" ]; then bad "a failed quant left its output behind"; else ok; fi
 
 # ---- synth
 expect 2 "gpt-oss-20b" $bench synth nonsense -o "$tmp/x.gguf"
 expect 2 "Q4_K" $bench synth gpt-oss-20b --experts Q4_K -o "$tmp/x.gguf"
-refuse "/nonexistent" $bench synth gpt-oss-20b --layers 1 -o /nonexistent/x.gguf
+refuse 1 "/nonexistent" $bench synth gpt-oss-20b --layers 1 -o /nonexistent/x.gguf
+
+# ---- decode and logits
+tiny=$build/golden/models/tiny-gptoss-f32.gguf
+expect 0 "decode" $bench decode -m $tiny -p 9 -n 3 -r 2
+expect 0 '"decode"' $bench decode -m $tiny -p 9 -n 3 -r 2 --json
+refuse 1 "cuda" $bench decode -m $tiny -p 9 -n 3 -r 1 --device cuda
+printf '1 2 3\n\n[4,5]\n' >"$tmp/ids"
+expect 0 "" $bench logits -m $tiny --ids "$tmp/ids" -o "$tmp/all.f32"
+expect 0 "" $bench logits -m $tiny --ids "$tmp/ids" -o "$tmp/step.f32" --decode
+expect 0 "" $bench logits -m $tiny --ids "$tmp/ids" -o "$tmp/last.f32" --last 1 --chunk 2 --threads 1
+if [ "$(wc -c <"$tmp/all.f32")" -eq $((5 * 512 * 4)) ]; then ok; else bad "five rows of 512 logits"; fi
+if [ "$(wc -c <"$tmp/last.f32")" -eq $((2 * 512 * 4)) ]; then ok; else bad "two rows of 512 logits"; fi
+if cmp -s "$tmp/all.f32" "$tmp/step.f32"; then ok; else bad "logits --decode gives other bits"; fi
+tail -c 2048 "$tmp/all.f32" >"$tmp/want"
+tail -c 2048 "$tmp/last.f32" >"$tmp/got"
+if cmp -s "$tmp/want" "$tmp/got"; then ok; else bad "logits --last is not the last"; fi
+printf '1 2\n3 x\n' >"$tmp/ids"
+refuse 1 "ids:2: " $bench logits -m $tiny --ids "$tmp/ids" -o "$tmp/none.f32"
+printf '511 512\n' >"$tmp/ids"
+refuse 1 "512" $bench logits -m $tiny --ids "$tmp/ids" -o "$tmp/none.f32"
+if [ -e "$tmp/none.f32" ]; then bad "logits of bad ids left a file"; else ok; fi
 
 # ---- tokenizer benchmark
 expect 0 "MB/s" $bench tokenize -m $qwen -r 1 LICENSE
@@ -144,5 +133,4 @@ expect 0 "" $bench quant Q5_K tests/golden/quants/Q5_K.bin "$tmp/x.f32"
 expect 0 '"' $bench tokenize -m $gptoss -r 1 --json LICENSE
 expect 1 "No such file" $bench synth gpt-oss-20b --layers 1 -o /nonexistent/x.gguf
 
-echo "cli $passed passed, $failed failed"
-[ $failed -eq 0 ]
+finish

@@ -2,19 +2,11 @@
 # test_cli_chat.sh BUILD - moe-run chat as a script and as a person meet it: repeatable answers,
 # commands, saved chats, a full context, Ctrl-C. Ends with "cli_chat N passed, N failed".
 set -u
-build=$1
-chat="$build/moe-run chat"
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-passed=0 failed=0 skipped=0
-qwen=tests/models/demo-qwen3next-Q4_K_M.gguf
-gptoss=tests/models/demo-gptoss-MXFP4.gguf
-# Looking for leaks costs seconds a run on some machines: the last section does it, once.
-export LC_ALL=C ASAN_OPTIONS=detect_leaks=0 MOE_THREADS=1 XDG_STATE_HOME="$tmp/state"
-unset MOE_MODEL MOE_CTX MOE_KV
+area=cli_chat
+. tests/cli_harness.sh
+chat="$run chat"
+export MOE_THREADS=1 XDG_STATE_HOME="$tmp/state"
 
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAIL test_cli_chat: $*"; sed 's/^/    /' "$tmp/err" | head -5; }
 holds() { if [ "$1" "$2" "$3" ]; then ok; else bad "$4: '$1' '$2' '$3'"; fi; }
 same() { if cmp -s "$1" "$2"; then ok; else bad "$3"; diff "$1" "$2" | head -4; fi; }
 differ() { if cmp -s "$1" "$2"; then bad "$3"; else ok; fi; }
@@ -394,6 +386,4 @@ talk out "$a/retry\n/system x\n$b/save $tmp/l.chat\n/load $tmp/l.chat\n/load $tm
 holds $code -eq 1 "everything once"
 said "context " "everything once"
 
-if [ $skipped -eq 0 ]; then echo "cli_chat $passed passed, $failed failed"
-else echo "cli_chat $passed passed, $failed failed, $skipped skipped"; fi
-[ $failed -eq 0 ]
+finish

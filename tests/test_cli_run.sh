@@ -2,43 +2,10 @@
 # test_cli_run.sh BUILD - moe-run as the program that answers: what goes to stdout, what is refused
 # and how, how it ends. Ends with "cli_run N passed, N failed".
 set -u
-build=$1
-run=$build/moe-run
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-passed=0 failed=0 skipped=0
-demo=tests/models/demo-qwen3next-Q4_K_M.gguf
-gptoss=tests/models/demo-gptoss-MXFP4.gguf
+area=cli_run
+. tests/cli_harness.sh
 tiny=$build/golden/models/tiny-qwen3next-f32.gguf        # noise, but fast
 tinyoss=$build/golden/models/tiny-gptoss-f32.gguf
-# Looking for leaks costs seconds a run on some machines: the last section does it.
-export LC_ALL=C ASAN_OPTIONS=detect_leaks=0
-unset MOE_MODEL MOE_RAM_AVAILABLE MOE_CTX MOE_KV MOE_THREADS
-
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAIL test_cli_run: $*"; sed 's/^/    /' "$tmp/err" | head -5; }
-
-# expect CODE TEXT COMMAND...: exit code, and TEXT somewhere on stdout or stderr
-expect() {
-    code=$1 text=$2
-    shift 2
-    "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
-    got=$?
-    if [ $got -ne "$code" ]; then bad "exit $got, expected $code: $*"
-    elif ! grep -qF -e "$text" "$tmp/out" "$tmp/err"; then bad "'$text' not printed: $*"
-    else ok; fi
-}
-
-# refuse CODE TEXT COMMAND...: nothing on stdout, one error line on stderr that holds TEXT
-refuse() {
-    code=$1 text=$2
-    shift 2
-    expect "$code" "$text" "$@"
-    if [ -s "$tmp/out" ]; then bad "stdout not empty: $*"
-    elif [ "$(wc -l <"$tmp/err")" -ne 1 ]; then bad "not one line on stderr: $*"
-    elif ! grep -q '^moe-run: error: ' "$tmp/err"; then bad "not an error line: $*"
-    else ok; fi
-}
 
 # say NAME ARGUMENTS...: keeps the answer as $tmp/NAME
 say() {
@@ -198,7 +165,7 @@ expect 0 "using the built-in demo model" $run -p "Hello" -n 1
 
 # ---- the demo model inside the program is the one in the tree
 say b -q -p "Tell me a story." -n 4 --seed 1
-say c -m $demo -q -p "Tell me a story." -n 4 --seed 1
+say c -m $qwen -q -p "Tell me a story." -n 4 --seed 1
 same b c "built-in demo model"
 
 # ---- reasoning
@@ -298,6 +265,4 @@ expect 0 "stopped" $run -m $tinyoss -p "Hello" -n 3
 expect 1 "the context 10" $run -m $tiny --ctx 10 -p "Once upon a time there was a king."
 expect 1 "needs 1" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
 
-if [ $skipped -eq 0 ]; then echo "cli_run $passed passed, $failed failed"
-else echo "cli_run $passed passed, $failed failed, $skipped skipped"; fi
-[ $failed -eq 0 ]
+finish
