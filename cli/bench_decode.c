@@ -71,19 +71,13 @@ typedef struct bench {
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-/* splitmix64. Ids stay clear of the upper end of the vocabulary, where control tokens and unused
- * places lie in the known files. */
+/* Random, and always the same. Ids stay clear of the upper end of the vocabulary, where control
+ * tokens and unused places lie in the known files. */
 static void make_prompt(int32_t *ids, int n, int n_vocab)
 {
     const int below = n_vocab < 100000 ? n_vocab - n_vocab / 16 : 100000;
-    uint64_t state = 1;
-    for (int t = 0; t < n; t++) {
-        uint64_t z = state += UINT64_C(0x9e3779b97f4a7c15);
-        z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-        z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-        z ^= z >> 31;
-        ids[t] = (int32_t)((z >> 32) * (uint64_t)below >> 32);
-    }
+    for (int t = 0; t < n; t++)
+        ids[t] = (int32_t)((random_word(1, (uint64_t)t) >> 32) * (uint64_t)below >> 32);
 }
 
 static int32_t likeliest(const float *logits, int n_vocab)

@@ -32,14 +32,14 @@ void synth_bytes(uint8_t *out, uint64_t at, size_t n, uint64_t key)
 
     if (skip) {
         const size_t take = n < 8 - skip ? n : 8 - skip;
-        w = synth_word(key, i++);
+        w = random_word(key, i++);
         memcpy(out, (const uint8_t *)&w + skip, take);
         out += take;
         n -= take;
     }
-    for (; n >= 8; n -= 8, out += 8) store_u64(out, synth_word(key, i++));
+    for (; n >= 8; n -= 8, out += 8) store_u64(out, random_word(key, i++));
     if (n) {
-        w = synth_word(key, i);
+        w = random_word(key, i);
         memcpy(out, &w, n);
     }
 }
@@ -124,7 +124,7 @@ static void repair_q2_0(uint8_t *b, size_t n)
     const uint64_t low = 0x5555555555555555u;
     for (; n; n--, b += sizeof(block_q2_0))
         for (int k = 2; k < 18; k += 8) {
-            const uint64_t x = load_u64(b + k), coin = synth_word(x, 0);
+            const uint64_t x = load_u64(b + k), coin = random_word(x, 0);
             const uint64_t threes = x & x >> 1 & low, one = threes & coin >> 1;
             store_u64(b + k, (x & ~(threes * 3)) | one | (one & coin) << 1);
         }

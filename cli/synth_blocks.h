@@ -33,16 +33,7 @@ void synth_blocks_fill(const synth_blocks *s, uint8_t *out, uint64_t first, size
 
 /* ---- the generator behind it ---- */
 
-/* Word i of the stream with this key: splitmix64, entered at any place. */
-static inline uint64_t synth_word(uint64_t key, uint64_t i)
-{
-    uint64_t z = key + (i + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-/* Bytes at .. at + n - 1 of the stream. */
+/* Bytes at .. at + n - 1 of the stream of random_word(key, ...). */
 void synth_bytes(uint8_t *out, uint64_t at, size_t n, uint64_t key);
 
 #endif

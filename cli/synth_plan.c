@@ -132,7 +132,7 @@ static double normal_quantile(double p)
 
 static uint64_t key_of(const synth_plan *p, const char *name)
 {
-    return synth_word(p->o.seed, str_hash(str_from(name)));
+    return random_word(p->o.seed, str_hash(str_from(name)));
 }
 
 /* logits[l, e] for all layers: b of the rank that a permutation gives to e. */
@@ -151,7 +151,7 @@ static int make_logits(synth_plan *p)
         float *row = p->logits + (size_t)l * (size_t)n;
         const uint64_t key = key_of(p, "ranks of layers") + (uint64_t)l;
         for (int e = 0; e < n; e++) {                /* inside-out shuffle */
-            const int at = (int)((synth_word(key, (uint64_t)e) >> 32) * (uint64_t)(e + 1) >> 32);
+            const int at = (int)((random_word(key, (uint64_t)e) >> 32) * (uint64_t)(e + 1) >> 32);
             if (at != e) row[e] = row[at];
             row[at] = (float)b[e];
         }
@@ -370,7 +370,7 @@ static void add_gptoss_layer(synth_plan *p, int l)
 /* Blocks at the front of each row that are the same in all rows come from a stream of their own. */
 static uint64_t dir_key(const part *t)
 {
-    return synth_word(t->key, 1);
+    return random_word(t->key, 1);
 }
 
 static void add_embedding(synth_plan *p)

@@ -150,12 +150,7 @@ int sampler_defaults(sampler_options *out, const model *m, err_ctx *err)
 
 static void rng_seed(uint64_t rng[4], uint64_t seed)
 {
-    for (int i = 0; i < 4; i++) {        /* splitmix64: never four zeros */
-        uint64_t z = seed += 0x9E3779B97F4A7C15u;
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-        rng[i] = z ^ (z >> 31);
-    }
+    for (int i = 0; i < 4; i++) rng[i] = random_word(seed, (uint64_t)i);     /* never four zeros */
 }
 
 static uint64_t rotate_left(uint64_t x, int n)

@@ -58,7 +58,7 @@ typedef void log_sink_fn(void *ctx, const char *line);
 void log_set_sink(log_sink_fn *fn, void *ctx);
 void log_line(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
-/* ---- sizes, clock ------------------------------------------------------------------------ */
+/* ---- sizes, clock, random numbers --------------------------------------------------------- */
 
 /* Checked arithmetic for numbers that come from a file. False means overflow, *out is undefined. */
 static inline bool size_mul(uint64_t *out, uint64_t a, uint64_t b)
@@ -77,6 +77,16 @@ static inline uint64_t size_align(uint64_t n, uint64_t align)
 }
 
 uint64_t clock_ns(void);                 /* monotonic */
+
+/* Word i of the stream of random numbers with this key: splitmix64, entered at any place. For
+ * seeds, synthetic data and tests; nothing here is secret. */
+static inline uint64_t random_word(uint64_t key, uint64_t i)
+{
+    uint64_t z = key + (i + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
 
 /* ---- memory ------------------------------------------------------------------------------ */
 

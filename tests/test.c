@@ -100,13 +100,11 @@ const char *test_path(char *dst, size_t cap, const char *fmt, ...)
     return dst;
 }
 
-/* splitmix64 */
 uint64_t test_rand(test_rng *r)
 {
-    uint64_t z = r->s += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
+    const uint64_t key = r->s;
+    r->s += 0x9E3779B97F4A7C15u;         /* the same stream, one place on */
+    return random_word(key, 0);
 }
 
 uint32_t test_below(test_rng *r, uint32_t n)
