@@ -18,11 +18,13 @@
 #include "cli/interrupt.h"
 #include "cli/line_history.h"
 #include "cli/line_input.h"
+#include "cli/talk_args.h"
 
 typedef struct chat_options {
-    const char *model, *system, *reasoning, *date, *load;
+    const char *model, *load;
     int64_t n;                           /* -1: no limit */
-    bool show_reasoning, verbose;
+    bool verbose;
+    talk_args talk;
     engine_args engine;
     sampling_args sampling;
 } chat_options;
@@ -33,21 +35,14 @@ static const arg_option options[] = {
       "GGUF file, or the first part of a split one. Default: a built-in demo" },
     { "load", 0, ARG_TEXT, FIELD(load), "FILE", NULL, 0, 0,
       "Go on with a chat that /save wrote; flags given here beat its settings" },
-    { "system", 0, ARG_TEXT, FIELD(system), "TEXT", NULL, 0, 0,
-      "What the model should be told before the conversation" },
     { "tokens", 'n', ARG_INT, FIELD(n), "N", NULL, -1, INT_MAX,
       "Longest answer. Default: until the model ends it" },
-    { "reasoning", 0, ARG_TEXT, FIELD(reasoning), "LEVEL", NULL, 0, 0,
-      "gpt-oss: how long to think: low, medium or high. Default: medium" },
-    { "show-reasoning", 0, ARG_FLAG, FIELD(show_reasoning), NULL, NULL, 0, 0,
-      "Write the thinking too, between lines <think> and </think>" },
-    { "date", 0, ARG_TEXT, FIELD(date), "DATE", NULL, 0, 0,
-      "gpt-oss: the date it is told. Default: today; \"\" leaves it out" },
     { "verbose", 'v', ARG_FLAG, FIELD(verbose), NULL, NULL, 0, 0,
       "Say after each answer how many tokens and how fast" },
 };
 
 static const arg_group groups[] = {
+    { "Talking:", talk_options, TALK_N_OPTION, FIELD(talk) },
     { "Sampling (defaults are the model's own):", sampling_options, SAMPLING_N_OPTION,
       FIELD(sampling) },
     { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
@@ -80,16 +75,10 @@ enum {
 /* What the table cannot check. 0, or 2 after one line. */
 static int check_options(chat_talk *t, const chat_options *o)
 {
-    if (o->reasoning && !chat_effort_from_name(&t->set.effort, o->reasoning)) {
-        console_error("--reasoning: '%s' is none of low, medium and high", o->reasoning);
-        return 2;
-    }
-    if (o->system && o->load) {
+    const int rc = talk_args_check(&t->set.effort, &o->talk);
+    if (rc != 0) return rc;
+    if (o->talk.system && o->load) {
         console_error("--system and --load do not go together: a saved chat has its own");
-        return 2;
-    }
-    if (o->date && !text_is_date(o->date)) {
-        console_error("--date: '%s' is no date such as 2026-01-31", o->date);
         return 2;
     }
     return 0;
@@ -97,13 +86,13 @@ static int check_options(chat_talk *t, const chat_options *o)
 
 static void fill(chat_talk *t, const chat_options *o)
 {
-    if (o->date) snprintf(t->set.date, sizeof t->set.date, "%s", o->date);
+    if (o->talk.date) snprintf(t->set.date, sizeof t->set.date, "%s", o->talk.date);
     else text_today(t->set.date, sizeof t->set.date);
     t->flags = o->sampling;
-    t->effort_given = o->reasoning != NULL;
-    t->date_given = o->date != NULL;
+    t->effort_given = o->talk.reasoning != NULL;
+    t->date_given = o->talk.date != NULL;
     t->max_tokens = (int)o->n;
-    t->show_reasoning = o->show_reasoning;
+    t->show_reasoning = o->talk.show_reasoning;
     t->verbose = o->verbose;
 }
 
@@ -117,7 +106,7 @@ static int open_session(chat_talk *t, const chat_options *o)
     t->room.n_snapshot = N_SNAPSHOT;
     if (loaded_session(&t->s, &t->l, &t->room, &err) < 0) return loaded_fail(t->l.path, &err);
     if (sampling_open(&t->draw, &o->sampling, t->l.m, t->l.tok, t->room.ctx, &err) < 0 ||
-        (o->system && conversation_set_system(&t->conv, str_from(o->system), &err) < 0)) {
+        (o->talk.system && conversation_set_system(&t->conv, str_from(o->talk.system), &err) < 0)) {
         console_error("%s", err.msg);
         return 1;
     }

@@ -19,12 +19,14 @@
 #include "cli/interrupt.h"
 #include "cli/loaded.h"
 #include "cli/sampling_args.h"
+#include "cli/talk_args.h"
 #include "engine/answer.h"
 
 typedef struct run_options {
-    const char *model, *prompt, *file, *system, *reasoning, *date;
+    const char *model, *prompt, *file;
     int64_t n;                           /* -1: no limit */
-    bool raw, show_reasoning, json, quiet;
+    bool raw, json, quiet;
+    talk_args talk;
     engine_args engine;
     sampling_args sampling;
 } run_options;
@@ -38,16 +40,8 @@ static const arg_option options[] = {
       "Read it from FILE, or from standard input with - (also without -f)" },
     { "tokens", 'n', ARG_INT, FIELD(n), "N", NULL, -1, INT_MAX,
       "Length of the answer. Default: until the model ends it" },
-    { "system", 0, ARG_TEXT, FIELD(system), "TEXT", NULL, 0, 0,
-      "What the model should be told before the prompt" },
-    { "reasoning", 0, ARG_TEXT, FIELD(reasoning), "LEVEL", NULL, 0, 0,
-      "gpt-oss: how long to think: low, medium or high. Default: medium" },
-    { "show-reasoning", 0, ARG_FLAG, FIELD(show_reasoning), NULL, NULL, 0, 0,
-      "Write the thinking too, between lines <think> and </think>" },
     { "raw", 0, ARG_FLAG, FIELD(raw), NULL, NULL, 0, 0,
       "No chat format: continue the text; control tokens in it count and show" },
-    { "date", 0, ARG_TEXT, FIELD(date), "DATE", NULL, 0, 0,
-      "gpt-oss: the date it is told. Default: today; \"\" leaves it out" },
     { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
       "One JSON object at the end: text, token counts, timings, settings" },
     { "quiet", 'q', ARG_FLAG, FIELD(quiet), NULL, NULL, 0, 0,
@@ -55,6 +49,7 @@ static const arg_option options[] = {
 };
 
 static const arg_group groups[] = {
+    { "Talking:", talk_options, TALK_N_OPTION, FIELD(talk) },
     { "Sampling (defaults are the model's own):", sampling_options, SAMPLING_N_OPTION,
       FIELD(sampling) },
     { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
@@ -100,11 +95,11 @@ static void fill_request(chat_request *req, chat_message messages[2], const run_
                          const textbuf *text, const char *date)
 {
     int n = 0;
-    if (o->system)
-        messages[n++] = (chat_message){ .role = CHAT_SYSTEM, .content = str_from(o->system) };
+    if (o->talk.system)
+        messages[n++] = (chat_message){ .role = CHAT_SYSTEM, .content = str_from(o->talk.system) };
     messages[n++] = (chat_message){ .role = CHAT_USER, .content = textbuf_view(text) };
     *req = (chat_request){ .messages = messages, .n_message = n, .date = str_from(date) };
-    if (o->reasoning) chat_effort_from_name(&req->effort, o->reasoning);
+    if (o->talk.reasoning) chat_effort_from_name(&req->effort, o->talk.reasoning);
 }
 
 /* Room for prompt and answer where --ctx does not say. */
@@ -283,7 +278,7 @@ static int finish(view *v, const report *r)
     answer_view_end(&v->shown, false);
     if (v->o->json && print_json(v, r) != 0) return 1;
     if ((code = answer_view_exit_code(&v->shown)) != 0) return code;
-    if (!v->o->quiet && v->shown.thinking && !v->o->show_reasoning)
+    if (!v->o->quiet && v->shown.thinking && !v->o->talk.show_reasoning)
         console_note("the model was still thinking: let it go on with a larger -n, or watch it "
                      "with --show-reasoning");
     if (!v->o->quiet) say_end(r);
@@ -295,7 +290,7 @@ static int answer(const loaded *l, const run_options *o, const textbuf *text, se
                   uint64_t start_ns)
 {
     report r = { .l = l, .so = so };
-    view v = { .o = o, .shown = answer_view_of(o->show_reasoning) };
+    view v = { .o = o, .shown = answer_view_of(o->talk.show_reasoning) };
     const answer_hooks hooks = { &v, on_text, on_token, on_prompt };
     char date[32];
     chat_message messages[2];
@@ -308,7 +303,8 @@ static int answer(const loaded *l, const run_options *o, const textbuf *text, se
     int rc, code = 0;
 
     v.shown.quiet = o->quiet;
-    fill_request(&req, messages, o, text, o->date ? o->date : text_today(date, sizeof date));
+    fill_request(&req, messages, o, text,
+                 o->talk.date ? o->talk.date : text_today(date, sizeof date));
     rc = o->raw ? encoder_encode(l->enc, &ids, textbuf_view(text), true, &err)
                 : chat_render(&ids, l->talk, l->enc, &req, &err);
     if (rc < 0) goto done;
@@ -344,6 +340,7 @@ done:
 static int check_options(const run_options *o, const char *operand)
 {
     chat_effort effort;
+    int rc;
     if (operand && strcmp(operand, "-") != 0) {
         console_error("unexpected argument '%s': a prompt stands behind -p, a file's name behind "
                       "-f", operand);
@@ -358,17 +355,10 @@ static int check_options(const run_options *o, const char *operand)
                       "from standard input");
         return 2;
     }
-    if (o->reasoning && !chat_effort_from_name(&effort, o->reasoning)) {
-        console_error("--reasoning: '%s' is none of low, medium and high", o->reasoning);
-        return 2;
-    }
-    if (o->date && !text_is_date(o->date)) {
-        console_error("--date: '%s' is no date such as 2026-01-31", o->date);
-        return 2;
-    }
-    if (o->raw && (o->system || o->reasoning)) {
+    if ((rc = talk_args_check(&effort, &o->talk)) != 0) return rc;
+    if (o->raw && (o->talk.system || o->talk.reasoning)) {
         console_error("%s belongs to the chat format, which --raw leaves out: write it into the "
-                      "prompt", o->system ? "--system" : "--reasoning");
+                      "prompt", o->talk.system ? "--system" : "--reasoning");
         return 2;
     }
     return 0;
@@ -404,7 +394,7 @@ int cmd_run(int argc, char **argv)
     if (loaded_open(&l, &load, &err) < 0) {
         code = loaded_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
     } else {
-        if (!o.quiet) loaded_say_notes(&l, !o.raw, o.reasoning != NULL);
+        if (!o.quiet) loaded_say_notes(&l, !o.raw, o.talk.reasoning != NULL);
         code = answer(&l, &o, &text, &so, start_ns);
         loaded_close(&l);
     }

@@ -153,7 +153,7 @@ int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, er
 {
     const int most = l->m->hp.ctx_train;
     model_bytes weights;
-    session_bytes ses;
+    uint64_t ses;
     int rc;
 
     if (o->ctx < 1 || o->ctx > most)
@@ -161,7 +161,7 @@ int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, er
                        "less", o->ctx, most, most);
     if ((rc = session_plan(&ses, l->e, o, err)) < 0) return rc;
     model_count_bytes(&weights, l->m);
-    *out = (loaded_bytes){ .weights = weights.dense + weights.experts, .session = ses.total };
+    *out = (loaded_bytes){ .weights = weights.dense + weights.experts, .session = ses };
     return 0;
 }
 

@@ -8,7 +8,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/args.h"
 #include "cli/console.h"
@@ -480,12 +479,7 @@ int cmd_render(int argc, char **argv)
         console_error("render: --request belongs to --parse; the request to render is the operand");
         return 2;
     }
-    if (!o.date) {
-        const time_t now = time(NULL);
-        struct tm local;
-        if (localtime_r(&now, &local)) strftime(today, sizeof today, "%Y-%m-%d", &local);
-        o.date = today;
-    }
+    if (!o.date) o.date = text_today(today, sizeof today);
     path = n_operand ? operand[0] : "-";
     if (model_text_open(&m, o.model, &err) < 0) {
         rc = console_fail(o.model, &err);

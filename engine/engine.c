@@ -52,7 +52,8 @@ static int check_widths(const model_hparams *hp, err_ctx *err)
 static int make_rope(engine *e, err_ctx *err)
 {
     const int half = e->m->hp.rope_dim / 2;
-    for (int i = 0; i < 2; i++) {
+    e->rope.n_table = e->m->hp.rope_base_window == e->m->hp.rope_base ? 1 : 2;
+    for (int i = 0; i < e->rope.n_table; i++) {
         const rope_spec s = rope_spec_of(&e->m->hp, i == 1, e->opt.yarn_rounded);
         e->rope.freq[i] = mem_array((size_t)half, sizeof(double));
         if (!e->rope.freq[i]) return err_set(err, ERR_NOMEM, "rope: %d frequencies", half);
@@ -123,26 +124,22 @@ static state_options state_options_of(const session_options *o)
     };
 }
 
-int session_plan(session_bytes *out, const engine *e, const session_options *o, err_ctx *err)
+int session_plan(uint64_t *bytes, const engine *e, const session_options *o, err_ctx *err)
 {
     session_options opt;
     const int rc = settle_options(&opt, e, o, err);
     if (rc < 0) return rc;
-    state_options all = state_options_of(&opt), bare = all;
     const model *m = e->m;
-    bare.n_snapshot = 0;
-    out->kv = kv_bytes(m, opt.kv, opt.ctx, opt.chunk);
-    out->recurrent = recurrent_bytes(m);
-    const uint64_t with = state_bytes(m, &all), without = state_bytes(m, &bare);
-    const uint64_t work = workspace_bytes(m, engine_threads(e), opt.chunk);
-    const uint64_t mid = lane_cpu_bytes(&m->hp, opt.chunk * m->hp.n_expert_used);
-    const uint64_t ids_before = (uint64_t)opt.ctx * sizeof(int32_t) + out->recurrent;
-    if (with == UINT64_MAX || without == UINT64_MAX || work == UINT64_MAX || mid == UINT64_MAX ||
-        !size_add(&out->workspace, work, mid) ||
-        !size_add(&out->workspace, out->workspace, ids_before) ||
-        !size_add(&out->total, with, out->workspace))
-        return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", opt.ctx);
-    out->snapshots = with - without;
+    const state_options so = state_options_of(&opt);
+    const uint64_t parts[] = {           /* UINT64_MAX for too much: then the sum is, too */
+        state_bytes(m, &so), workspace_bytes(m, engine_threads(e), opt.chunk),
+        lane_cpu_bytes(&m->hp, opt.chunk * m->hp.n_expert_used),
+        (uint64_t)opt.ctx * sizeof(int32_t), recurrent_bytes(m),
+    };
+    *bytes = 0;
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+        if (!size_add(bytes, *bytes, parts[i]) || *bytes == UINT64_MAX)
+            return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", opt.ctx);
     return 0;
 }
 
@@ -261,7 +258,7 @@ static state_tag tag_of(const session *s)
     const model *m = s->e->m;
     state_tag tag = { .model = model_fingerprint(m) };
     const size_t half = (size_t)m->hp.rope_dim / 2 * sizeof(double);
-    for (int i = 0; i < 2; i++)          /* keys are stored rotated */
+    for (int i = 0; i < s->e->rope.n_table; i++)         /* keys are stored rotated */
         tag.model = tag.model * 31 + str_hash((str_view){ (const char *)s->e->rope.freq[i], half });
     str_view name = { "", 0 };
     (void)gguf_get_str(&name, m->file, "general.name", NULL);

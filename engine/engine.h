@@ -37,8 +37,7 @@ int session_create(session **out, engine *e, const session_options *o, err_ctx *
 void session_free(session *s);
 
 /* Bytes of a session: KV store, recurrent state and snapshots, workspace. Nothing is allocated. */
-typedef struct session_bytes { uint64_t kv, recurrent, snapshots, workspace, total; } session_bytes;
-int session_plan(session_bytes *out, const engine *e, const session_options *o, err_ctx *err);
+int session_plan(uint64_t *bytes, const engine *e, const session_options *o, err_ctx *err);
 
 int session_ctx(const session *s);
 int session_vocab(const session *s);             /* logits in a row */

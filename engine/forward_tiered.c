@@ -119,7 +119,7 @@ static void begin(pass *p)
     const model_hparams *hp = &p->m->hp;
     workspace *ws = p->ws;
     ops_embed(p->o, ws->x, &p->w->embed, p->ids, p->n);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < p->rope->n_table; i++)
         rope_table(ws->rope_cos[i], ws->rope_sin[i], p->rope->freq[i], p->rope->magnitude[i],
                    hp->rope_dim, p->pos, p->n);
 }
@@ -160,7 +160,8 @@ void pass_rotate(const pass *p, float *x, int n_head, size_t stride, bool window
 {
     const model_hparams *hp = &p->m->hp;
     const size_t half = (size_t)hp->rope_dim / 2;
-    const float *cosine = p->ws->rope_cos[windowed], *sine = p->ws->rope_sin[windowed];
+    const int table = windowed && p->rope->n_table > 1;
+    const float *cosine = p->ws->rope_cos[table], *sine = p->ws->rope_sin[table];
     for (int t = 0; t < p->n; t++)
         for (int h = 0; h < n_head; h++, x += stride)
             rope_rotate(x, cosine + (size_t)t * half, sine + (size_t)t * half, hp->rope_dim);

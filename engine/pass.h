@@ -11,6 +11,7 @@
 
 /* Rotation of full [0] and windowed [1] layers, prepared once. */
 typedef struct pass_rope {
+    int n_table;                         /* 1: both rotate alike, and [0] serves both */
     double *freq[2];                     /* [rope_dim / 2] */
     double magnitude[2];
 } pass_rope;

@@ -42,10 +42,13 @@ int seats_create(seats **out, int n_thread, err_ctx *err)
     const size_t bytes = sizeof(seats) + (size_t)n_thread * sizeof(struct seat);
     int n_cpu;
     *out = NULL;
-    if (n_thread > machine_cores(NULL, 0, &n_cpu)) return 0;
     seats *s = mem_zalloc(bytes);
     if (!s) return err_set(err, ERR_NOMEM, "seats: %zu bytes", bytes);
     const int n_core = machine_cores(s->core_of, CPU_SETSIZE, &n_cpu);
+    if (n_thread > n_core) {
+        mem_free(s);
+        return 0;
+    }
     const int here = core_here(s);
     s->n_thread = n_thread;
     s->home = here < 0 ? 0 : here;

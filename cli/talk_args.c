@@ -1,0 +1,30 @@
+/* talk_args.c - flags of the chat format, and what the table cannot check of them. */
+#include "cli/talk_args.h"
+
+#include "cli/console.h"
+#include "cli/conversation.h"
+
+#define FIELD(f) offsetof(talk_args, f)
+const arg_option talk_options[TALK_N_OPTION] = {
+    { "system", 0, ARG_TEXT, FIELD(system), "TEXT", NULL, 0, 0,
+      "What the model should be told before all else" },
+    { "reasoning", 0, ARG_TEXT, FIELD(reasoning), "LEVEL", NULL, 0, 0,
+      "gpt-oss: how long to think: low, medium or high. Default: medium" },
+    { "show-reasoning", 0, ARG_FLAG, FIELD(show_reasoning), NULL, NULL, 0, 0,
+      "Write the thinking too, between lines <think> and </think>" },
+    { "date", 0, ARG_TEXT, FIELD(date), "DATE", NULL, 0, 0,
+      "gpt-oss: the date it is told. Default: today; \"\" leaves it out" },
+};
+
+int talk_args_check(chat_effort *effort, const talk_args *a)
+{
+    if (a->reasoning && !chat_effort_from_name(effort, a->reasoning)) {
+        console_error("--reasoning: '%s' is none of low, medium and high", a->reasoning);
+        return 2;
+    }
+    if (a->date && !text_is_date(a->date)) {
+        console_error("--date: '%s' is no date such as 2026-01-31", a->date);
+        return 2;
+    }
+    return 0;
+}
