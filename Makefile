@@ -61,7 +61,11 @@ NVCC_FLAGS  = -O3 -std=c++17 -I. -Xcompiler -Wall,-Wextra$(if $(WERROR),$(comma)
               -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 
 # ---- sources: variants are chosen here, by file -------------------------------------------------
+# Kernels of the processor that is compiled for; each file with the flags of its instruction set.
+CPU     := $(firstword $(subst -, ,$(TARGET)))
+OTHERS  := $(if $(filter x86_64,$(CPU)),,engine/cpu/x86_%.c) $(if $(filter aarch64,$(CPU)),,engine/cpu/arm_%.c)
 LIB_C   := $(wildcard loader/*.c tiers/*.c moe/*.c engine/*.c engine/cpu/*.c engine/models/*.c engine/text/*.c)
+LIB_C   := $(filter-out $(OTHERS),$(LIB_C))
 CLI_C   := $(filter-out cli/moe_run.c cli/moe_bench.c,$(wildcard cli/*.c))
 TESTS   := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 ifeq ($(CUDA),1)
@@ -106,6 +110,16 @@ $B/cli/demo_model.S.o: tests/models/demo-qwen3next-Q4_K_M.gguf
 
 # Loops over numbers: the optimiser may unroll and vectorise them, never reorder a sum.
 $B/engine/cpu/%.c.o $B/loader/quant.c.o: OPT += -O3
+
+# No file but these may use what only some processors have; engine/cpu/dispatch.c decides who runs.
+FLAGS_neon    := -march=armv8-a
+FLAGS_dotprod := -march=armv8.2-a+dotprod
+FLAGS_i8mm    := -march=armv8.2-a+dotprod+i8mm
+FLAGS_avx2    := -mavx2 -mfma -mf16c
+FLAGS_avx512  := $(FLAGS_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
+FLAGS_amx     := $(FLAGS_avx512) -mamx-tile -mamx-int8
+isa_of         = $(FLAGS_$(word 2,$(subst _, ,$(notdir $(1:.c.o=)))))
+$B/engine/cpu/arm_%.c.o $B/engine/cpu/x86_%.c.o: CFLAGS += $(call isa_of,$@)
 
 $B/%.cu.o: %.cu
 	@mkdir -p $(@D)

@@ -20,6 +20,8 @@ const arg_option bench_model_options[BENCH_MODEL_N_OPTION] = {
       "Context in tokens, at most the model's. Default: as many as come" },
     { "chunk", 0, ARG_INT, FIELD(engine.chunk), "N", NULL, 1, INT_MAX,
       "Most tokens computed at a time. Default: 256" },
+    { "isa", 0, ARG_TEXT, FIELD(engine.isa), "NAME", "MOE_ISA", 0, 0,
+      "Instruction set of the CPU's kernels; scalar: plain C. Default: fastest" },
     { "exact", 0, ARG_FLAG, FIELD(engine.exact), NULL, NULL, 0, 0,
       "F32 activations instead of int8: slower, to judge rounding" },
     { "yarn-rounded", 0, ARG_FLAG, FIELD(engine.yarn_rounded), NULL, NULL, 0, 0,

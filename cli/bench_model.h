@@ -18,7 +18,7 @@ typedef struct bench_model_args {
 
 /* All but -m and --kv, whose defaults differ between the verbs. For a verb's groups:
  * { "Running:", bench_model_options, BENCH_MODEL_N_OPTION, offsetof(..., run) }. */
-enum { BENCH_MODEL_N_OPTION = 6 };
+enum { BENCH_MODEL_N_OPTION = 7 };
 extern const arg_option bench_model_options[BENCH_MODEL_N_OPTION];
 
 typedef struct bench_model {

@@ -14,6 +14,8 @@ int cmd_models(int argc, char **argv);
 /* moe-bench */
 int cmd_bench_decode(int argc, char **argv);
 int cmd_bench_logits(int argc, char **argv);
+int cmd_bench_kernels(int argc, char **argv);
+int cmd_bench_machine(int argc, char **argv);
 int cmd_bench_quant(int argc, char **argv);
 int cmd_bench_synth(int argc, char **argv);
 int cmd_bench_tokenize(int argc, char **argv);

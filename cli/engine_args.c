@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "cli/console.h"
+#include "engine/cpu/kernels.h"
 #include "tiers/pool.h"
 
 #define FIELD(f) offsetof(engine_args, f)
@@ -19,6 +20,8 @@ const arg_option engine_arg_options[ENGINE_N_OPTION] = {
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
     { "chunk", 0, ARG_INT, FIELD(chunk), "N", NULL, 1, INT_MAX,
       "Most tokens of a prompt computed at a time. Default: 256" },
+    { "isa", 0, ARG_TEXT, FIELD(isa), "NAME", "MOE_ISA", 0, 0,
+      "Instruction set of the CPU's kernels; scalar: plain C. Default: fastest" },
     { "exact", 0, ARG_FLAG, FIELD(exact), NULL, NULL, 0, 0,
       "F32 activations instead of int8: slower, to judge rounding" },
     { "yarn-rounded", 0, ARG_FLAG, FIELD(yarn_rounded), NULL, NULL, 0, 0,
@@ -32,6 +35,7 @@ void engine_args_init(engine_args *a)
 
 int engine_args_read(engine_options *eo, session_options *so, const engine_args *a)
 {
+    err_ctx err;
     kv_type type;
     if (!kv_type_from_name(&type, a->kv)) {
         /* the table hands on the variable's own text: that tells the two apart */
@@ -39,7 +43,11 @@ int engine_args_read(engine_options *eo, session_options *so, const engine_args 
                       a->kv == getenv("MOE_KV") ? "MOE_KV" : "--kv", a->kv);
         return 2;
     }
-    *eo = (engine_options){ .threads = (int)a->threads, .exact = a->exact,
+    if (!kernels_named(a->isa, &err)) {
+        console_error("%s: %s", a->isa == getenv("MOE_ISA") ? "MOE_ISA" : "--isa", err.msg);
+        return 2;
+    }
+    *eo = (engine_options){ .threads = (int)a->threads, .isa = a->isa, .exact = a->exact,
                             .yarn_rounded = a->yarn_rounded };
     *so = (session_options){ .ctx = (int)a->ctx, .chunk = (int)a->chunk, .kv = type };
     return 0;

@@ -11,11 +11,11 @@
 
 typedef struct engine_args {
     int64_t ctx, chunk, threads;         /* 0: not given */
-    const char *kv;
+    const char *kv, *isa;
     bool exact, yarn_rounded;
 } engine_args;
 
-enum { ENGINE_N_OPTION = 6 };
+enum { ENGINE_N_OPTION = 7 };
 extern const arg_option engine_arg_options[ENGINE_N_OPTION];
 
 void engine_args_init(engine_args *a);

@@ -64,8 +64,10 @@ static int make_rope(engine *e, err_ctx *err)
 
 int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *err)
 {
+    const kernel_set *best = kernels_named(o->isa, err);
     int rc;
     *out = NULL;
+    if (!best) return err->code;
     if ((rc = check_widths(&m->hp, err)) < 0) return rc;
     engine *e = mem_zalloc(sizeof *e);
     if (!e) return err_set(err, ERR_NOMEM, "engine: %zu bytes", sizeof *e);
@@ -77,7 +79,7 @@ int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *
         engine_close(e);
         return rc;
     }
-    e->verbs = (ops){ e->team, o->exact ? kernels_exact() : kernels_contract() };
+    e->verbs = (ops){ e->team, o->exact ? kernels_exact() : best };
     *out = e;
     return 0;
 }

@@ -14,6 +14,7 @@ typedef struct session session;
 
 typedef struct engine_options {
     int threads;                         /* 0: one per physical core */
+    const char *isa;                     /* kernels of this instruction set; NULL or "": fastest */
     bool exact;                          /* F32 activations throughout, instead of int8 blocks where
                                           * weights are quantised */
     bool yarn_rounded;                   /* gpt-oss: llama.cpp's rounded YaRN range, to compare */
@@ -22,7 +23,7 @@ typedef struct engine_options {
 int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *err);
 void engine_close(engine *e);            /* NULL is fine; close its sessions first */
 int engine_threads(const engine *e);
-const char *engine_kernels(const engine *e);     /* "scalar", "exact": for plan lines */
+const char *engine_kernels(const engine *e);     /* "avx2", "exact": for plan lines */
 
 enum { SESSION_CHUNK = 256, SESSION_MAX_CHUNK = 8192 };  /* default and limit of chunk */
 

@@ -97,10 +97,10 @@ void product_rows(float *y, size_t y_stride, const kernel_set *k, const matrix *
     const kernel *fn = &k->of[w->type];
     const float factor = fn->factor * w->scale;
     const uint8_t *bias = w->bias;
+    dot_fn *dot = fn->wide && n_token >= fn->wide_from ? fn->wide : fn->dot;
     float sums[OPS_ROWS * OPS_TOKENS];
 
-    fn->dot(sums, w->data + (uint64_t)first * w->row_bytes, w->row_bytes, n_row, x, n_token,
-            w->cols);
+    dot(sums, w->data + (uint64_t)first * w->row_bytes, w->row_bytes, n_row, x, n_token, w->cols);
     for (int t = 0; t < n_token; t++)
         for (int r = 0; r < n_row; r++) {
             const float b = bias ? load_f32(bias + (size_t)(first + r) * sizeof(float)) : 0.0f;

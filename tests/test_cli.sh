@@ -13,7 +13,7 @@ for p in $run $bench; do
     expect 2 "unknown verb 'nonsense'" "$p" nonsense
 done
 for v in inspect tokenize render models chat; do expect 0 "Usage: moe-run $v" $run $v --help; done
-for v in synth quant tokenize decode logits; do expect 0 "Usage: moe-bench $v" $bench $v --help; done
+for v in synth quant tokenize decode logits kernels machine; do expect 0 "Usage: moe-bench $v" $bench $v --help; done
 expect 2 "unknown option --frobnicate" $run inspect --frobnicate $qwen
 expect 2 "FILE missing" $run inspect
 expect 2 "unexpected argument" $run inspect $qwen $gptoss
@@ -112,6 +112,46 @@ printf '511 512\n' >"$tmp/ids"
 refuse 1 "512" $bench logits -m $tiny --ids "$tmp/ids" -o "$tmp/none.f32"
 if [ -e "$tmp/none.f32" ]; then bad "logits of bad ids left a file"; else ok; fi
 
+# ---- machine and kernels: what they print, and what they refuse; the speeds are nobody's business here
+quick="--threads 2 --seconds 0.002 --buffer 4M"
+expect 0 "limit" $bench machine $quick
+expect 0 "scalar (fastest first)" $bench machine $quick
+if [ "$(grep -cE '^ +[12]  ' "$tmp/out")" -eq 2 ]; then ok; else bad "machine: not one row each for 1 and 2 threads"; fi
+expect 0 '"limit_gb_s":' $bench machine $quick --json
+if [ "$(wc -l <"$tmp/out")" -eq 1 ] && grep -q '^{"cpu":.*"caches":\[.*"bandwidth":\[{"threads":1,.*{"threads":2,.*}$' "$tmp/out"; then ok
+else bad "machine --json: shape"; fi
+refuse 2 "--threads: 1000 is not within" $bench machine --threads 1000
+refuse 2 "out of range" $bench machine --threads 0
+refuse 2 "out of range" $bench machine --seconds 0
+refuse 1 "--buffer: needs 1" $bench machine --buffer 1000T
+refuse 2 "--buffer: 'much' is not a size" $bench machine --buffer much
+expect 1 "too few to share" $bench machine $quick --buffer 100K
+refuse 2 "unexpected argument" $bench machine now
+
+expect 0 "of limit" $bench kernels --type q8_0,MXFP4,q8_0 --shape 40x64 --tokens 1,3,70 --isa all $quick
+sets=$(grep -c '^Q8_0 .* 64      1 ' "$tmp/out")
+if [ "$sets" -ge 1 ] && [ "$(grep -c '^Q8_0 ' "$tmp/out")" -eq $((3 * sets)) ] &&
+   [ "$(grep -c '^MXFP4 ' "$tmp/out")" -eq $((3 * sets)) ] && grep -q '^MXFP4 *scalar *dot ' "$tmp/out"; then ok
+else bad "kernels: rows"; fi
+expect 0 '"percent_of_limit":null' $bench kernels --type F16 --shape 3x5 --tokens 1,2 --isa scalar $quick --json
+if [ "$(grep -c '^{"type":"F16","isa":"scalar","kernel":"dot",.*"memory":{"gb_s":{.*"l2":{.*}$' "$tmp/out")" -eq 2 ]; then ok
+else bad "kernels --json: shape"; fi
+refuse 2 "--type: 'Q9_0' is not all and none of F32 F16" $bench kernels --type Q8_0,Q9_0
+refuse 2 "--type: 'Q8_1' is" $bench kernels --type Q8_1
+refuse 2 "--type: '' is" $bench kernels --type Q8_0,
+refuse 2 "--isa: instruction set 'avx9000'" $bench kernels --isa scalar,avx9000
+refuse 2 "--isa: a name is missing" $bench kernels --isa ""
+for shape in 0x32 32x0 32 x32 32x 32x32x32 -1x32 1e3x32 99999999999999999999x32 32x16777217; do
+    refuse 2 "--shape: '$shape' is not ROWSxCOLS" $bench kernels --shape $shape
+done
+refuse 2 "100 columns are not a multiple of 32, the block of Q8_0" $bench kernels --type F32,Q8_0 --shape 8x100
+for n in 0 -1 1,0 4097 99999999999999999999 1.5 ""; do
+    refuse 2 "is not a number within 1..4096" $bench kernels --tokens "$n"
+done
+refuse 2 "more than 16 numbers" $bench kernels --tokens 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17
+refuse 1 "weights: needs" $bench kernels --type F32 --shape 16777216x16777216 $quick
+refuse 1 "weights: needs" $bench kernels --type F32 --shape 1x16777216 --tokens 4096 $quick
+
 # ---- tokenizer benchmark
 expect 0 "MB/s" $bench tokenize -m $qwen -r 1 LICENSE
 
@@ -132,5 +172,8 @@ expect 0 "gpt-oss-120b" $run models
 expect 0 "" $bench quant Q5_K tests/golden/quants/Q5_K.bin "$tmp/x.f32"
 expect 0 '"' $bench tokenize -m $gptoss -r 1 --json LICENSE
 expect 1 "No such file" $bench synth gpt-oss-20b --layers 1 -o /nonexistent/x.gguf
+expect 0 '"cpus"' $bench machine $quick --json
+expect 0 "GFLOP/s" $bench kernels --type NVFP4 --shape 8x64 $quick
+expect 1 "needs" $bench kernels --type F32 --shape 16777216x16777216 $quick
 
 finish

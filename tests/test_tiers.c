@@ -1,5 +1,6 @@
-/* test_tiers.c - what the machine says about itself, and the thread team. */
+/* test_tiers.c - what the machine says about itself, the thread team, and how it reads memory. */
 #include "tests/test.h"
+#include "tiers/bandwidth.h"
 #include "tiers/machine.h"
 #include "tiers/pool.h"
 #include "tiers/seats.h"
@@ -152,6 +153,95 @@ static void test_seats(void)
     mem_fail_after(0);
 }
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static bool stop_later(void *ctx)
+{
+    return --*(int *)ctx > 0;
+}
+
+static bool is_sane(const bandwidth_way *w)
+{
+    int below = 0, above = 0;
+    for (int i = 0; i < BANDWIDTH_RUNS; i++) {
+        below += w->runs[i] < w->gb_s;
+        above += w->runs[i] > w->gb_s;
+        if (!(w->runs[i] > 0 && w->runs[i] < 1e5)) return false;
+    }
+    return below <= BANDWIDTH_RUNS / 2 && above <= BANDWIDTH_RUNS / 2;
+}
+
+static void test_bandwidth(void)
+{
+    enum { BYTES = 5 << 20 };            /* no multiple of a huge page */
+    bandwidth b;
+    err_ctx err;
+    for (int n_thread = 1; n_thread <= 3; n_thread++) {
+        pool *p;
+        if (!CHECK(pool_create(&p, n_thread, &err) == 0)) return;
+        for (page_kind kind = PAGES_SMALL; kind <= PAGES_HUGE; kind++) {
+            const int rc = bandwidth_measure(&b, p, kind, BYTES, 0.002, NULL, NULL, &err);
+            if (!CHECK_MSG(rc == 0, "%d threads: %s", n_thread, err.msg)) continue;
+            CHECK_MSG(is_sane(&b.plain) && is_sane(&b.ahead), "%d threads: plain %g, ahead %g",
+                      n_thread, b.plain.gb_s, b.ahead.gb_s);
+            CHECK(b.plain.level == 0 && b.ahead.level >= 1 && b.ahead.ahead_bytes >= 1024);
+            CHECK(b.gb_s == (b.plain.gb_s > b.ahead.gb_s ? b.plain.gb_s : b.ahead.gb_s));
+        }
+        for (int n = 1; n < 25; n += 8) {                /* while choosing and while measuring */
+            int left = n;
+            CHECK(bandwidth_measure(&b, p, PAGES_SMALL, BYTES, 0.001, stop_later, &left, &err) ==
+                  ERR_STOPPED && left == 0);
+        }
+        CHECK(bandwidth_measure(&b, p, PAGES_SMALL, ((size_t)n_thread << 18) - 1, 0.001, NULL, NULL,
+                                &err) == ERR_RANGE);
+        CHECK(bandwidth_measure(&b, p, PAGES_HUGE, (size_t)1 << 62, 0.001, NULL, NULL, &err) ==
+              ERR_NOMEM);
+        CHECK(bandwidth_measure(&b, p, PAGES_HUGE, SIZE_MAX, 0.001, NULL, NULL, &err) == ERR_NOMEM);
+        mem_fail_after(1);
+        CHECK(bandwidth_measure(&b, p, PAGES_SMALL, BYTES, 0.001, NULL, NULL, &err) == ERR_NOMEM);
+        mem_fail_after(0);
+        pool_free(p);
+    }
+}
+
+static void test_bandwidth_bytes(void)
+{
+    static topology t;                   /* all zero: nothing is known */
+    const uint64_t mib = 1 << 20;
+    size_t n = 0;
+    err_ctx err;
+    CHECK(bandwidth_bytes(&n, &t, 9000 * mib, &err) == 0 && n == 512 * mib);
+    CHECK(bandwidth_bytes(&n, &t, 100 * mib, &err) == 0 && n == 50 * mib);
+    CHECK(bandwidth_bytes(&n, &t, 31 * mib, &err) == ERR_RANGE);
+    t.n_cache = 2;
+    t.caches[0] = (topology_cache){ .level = 2, .bytes = 500 * mib, .n_core = 1, .n = 9 };
+    t.caches[1] = (topology_cache){ .level = 3, .bytes = 100 * mib, .n_core = 8, .n = 2 };
+    CHECK(bandwidth_bytes(&n, &t, 9000 * mib, &err) == 0 && n == 1600 * mib);
+    CHECK(bandwidth_bytes(&n, &t, 1000 * mib, &err) == 0 && n == 500 * mib);
+    CHECK(bandwidth_bytes(&n, &t, 799 * mib, &err) == ERR_RANGE);
+}
+
+static void test_pages(void)
+{
+    static const size_t sizes[] = { 1, 4096, HUGE_PAGE - 1, HUGE_PAGE, 3 * HUGE_PAGE + 5 };
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        for (page_kind kind = PAGES_SMALL; kind <= PAGES_HUGE; kind++) {
+            void *at = NULL;
+            err_ctx err;
+            if (!CHECK(pages_map(&at, sizes[i], kind, &err) == 0)) continue;
+            const uint8_t *p = at;
+            CHECK((uintptr_t)at % HUGE_PAGE == 0 && p[0] == 0 && p[sizes[i] - 1] == 0);
+            memset(at, 7, sizes[i]);
+            pages_unmap(at, sizes[i]);
+        }
+    static const size_t bad[] = { 0, SIZE_MAX, SIZE_MAX - HUGE_PAGE + 1, SIZE_MAX - HUGE_PAGE };
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        void *at = &at;
+        CHECK(pages_map(&at, bad[i], PAGES_SMALL, NULL) == ERR_NOMEM && !at);
+    }
+    pages_unmap(NULL, 5);
+}
+
 int main(int argc, char **argv)
 {
     err_ctx err;
@@ -160,6 +250,9 @@ int main(int argc, char **argv)
     test_begin("tiers", argc, argv);
     test_pool();
     test_seats();
+    test_pages();
+    test_bandwidth();
+    test_bandwidth_bytes();
     for (size_t i = 0; i < ARRAY_LEN(infos); i++) {
         uint64_t total = 0, available = 0;
         const int rc = machine_parse_meminfo(&total, &available, infos[i].text, &err);

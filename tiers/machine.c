@@ -9,18 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The first CPU of the core that cpu belongs to, or cpu itself where the kernel does not say. */
-static int first_sibling(int cpu)
-{
-    char path[96];
-    int first = cpu;
-    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
-    FILE *f = fopen(path, "r");
-    if (!f) return cpu;
-    if (fscanf(f, "%d", &first) != 1) first = cpu;
-    fclose(f);
-    return first;
-}
+#include "tiers/topology.h"
 
 /* With OMP_PROC_BIND or OMP_PLACES the OpenMP runtime has tied this thread to one CPU before main
  * began; what the process may use are its places. */
@@ -48,10 +37,10 @@ int machine_cores(int *core_of, int cap, int *n_cpu)
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (cpu < cap) core_of[cpu] = -1;
         if (!CPU_ISSET(cpu, &set)) continue;
-        const int first = first_sibling(cpu), at = first >= 0 && first < CPU_SETSIZE ? first : cpu;
+        const int first = topology_first_sibling("", cpu);
         ++*n_cpu;
-        if (index[at] == 0) index[at] = ++n_core;
-        if (cpu < cap) core_of[cpu] = index[at] - 1;
+        if (index[first] == 0) index[first] = ++n_core;
+        if (cpu < cap) core_of[cpu] = index[first] - 1;
     }
     return n_core;
 }

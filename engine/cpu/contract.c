@@ -228,8 +228,9 @@ BLOCK_TYPES(DEFINE_BLOCKS)
     }
 FLOAT_TYPES(DEFINE_FLOATS)
 
-#define BLOCK_ROW(NAME, factor) [QT_##NAME] = { dot_##NAME, factor, true },
-#define FLOAT_ROW(NAME, widen, width) [QT_##NAME] = { dot_##NAME, 1, false },
+#define BLOCK_ROW(NAME, power)                                                                     \
+    [QT_##NAME] = { .dot = dot_##NAME, .factor = power, .quantised = true },
+#define FLOAT_ROW(NAME, widen, width) [QT_##NAME] = { .dot = dot_##NAME, .factor = 1 },
 
 const kernel_set *kernels_contract(void)
 {

@@ -70,7 +70,7 @@ static void dot_decoded(float *sums, const quant_traits *type, const uint8_t *ro
     }
 WEIGHT_TYPES(DEFINE_DOT)
 
-#define KERNEL_ROW(NAME) [QT_##NAME] = { dot_##NAME, 1, false },
+#define KERNEL_ROW(NAME) [QT_##NAME] = { .dot = dot_##NAME, .factor = 1 },
 
 const kernel_set *kernels_exact(void)
 {

@@ -1,14 +1,15 @@
 /* kernels.h - products of weight rows with activations: what a set of kernels must provide.
  *
- * Two sets so far. kernels_contract: int8 activations in blocks of 32, integer block products,
- * eight lanes in a fixed order; every later instruction set must give the same bits. kernels_exact:
- * F32 activations on decoded weights, for comparison and for those who ask for it. Float weights
- * (F32, F16, BF16) see F32 activations in both. */
+ * kernels_contract: int8 activations in blocks of 32, integer block products, eight lanes in a fixed
+ * order, as docs/numerics.md has it. The sets of the instruction sets give the same bits, faster.
+ * kernels_exact: F32 activations on decoded weights, for comparison and for those who ask for it.
+ * Float weights (F32, F16, BF16) see F32 activations in all of them. */
 #ifndef ENGINE_CPU_KERNELS_H
 #define ENGINE_CPU_KERNELS_H
 
 #include <stdbool.h>
 
+#include "loader/base.h"
 #include "loader/quant.h"
 
 enum { ACT_BLOCK = 32 };                 /* activations share one scale per so many */
@@ -23,23 +24,42 @@ typedef struct act_row {
 } act_row;
 
 /* sums[t * n_row + r] = the folded sum of row r with token t, before factor, scale and bias. Rows
- * lie row_bytes apart, at any alignment. cols is a multiple of the type's block. */
+ * lie row_bytes apart, at any alignment; nothing behind the last one is read, though it may be
+ * prefetched. cols is a multiple of the type's block. Any number of rows and tokens. */
 typedef void dot_fn(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,
                     const act_row *x, int n_token, int cols);
 
 typedef struct kernel {
-    dot_fn *dot;                         /* NULL: a type that is never a weight */
+    dot_fn *dot;                         /* reads rows once, in order; best for few tokens. NULL: a
+                                          * type that is never a weight */
     float factor;                        /* power of two that the caller multiplies in, once */
     bool quantised;                      /* reads q, dx, s; else x */
+    dot_fn *wide;                        /* best from wide_from tokens on; NULL: dot always is */
+    int wide_from;
 } kernel;
 
 typedef struct kernel_set {
-    const char *isa;                     /* "scalar", "exact" */
+    const char *isa;                     /* "scalar", "avx2", ..., "exact" */
     kernel of[QT_COUNT];                 /* by weight type */
 } kernel_set;
 
 const kernel_set *kernels_contract(void);
 const kernel_set *kernels_exact(void);
+
+/* ---- instruction sets: dispatch.c ---- */
+
+enum { KERNELS_MAX_SETS = 8 };
+
+/* The sets that this processor runs, fastest first; the last is kernels_contract(). Returns their
+ * number. */
+int kernels_here(const kernel_set *sets[KERNELS_MAX_SETS]);
+
+/* The one of that name; "" or NULL: the fastest. Unknown, or not for this processor: NULL and *err
+ * filled with the names that are. */
+const kernel_set *kernels_named(const char *isa, err_ctx *err);
+
+/* Whether a type has no kernel of the set's own and is served by the contract's. */
+bool kernel_is_reference(const kernel_set *set, quant_type type);
 
 /* Quantises n_block blocks of 32 values: q [32 * n_block], dx [n_block], s [2 * n_block]. */
 void act_quantise(int8_t *q, float *dx, int16_t *s, const float *x, int n_block);

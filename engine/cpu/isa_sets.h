@@ -1,0 +1,45 @@
+/* isa_sets.h - what each instruction set adds to a set of kernels. Internal to engine/cpu.
+ *
+ * Every function replaces the kernels that it has faster ones for, and leaves the rest: sets are
+ * made by calling them one after the other, on top of the contract's. They are compiled for their
+ * instruction set: call them only where the processor has it. */
+#ifndef ENGINE_CPU_ISA_SETS_H
+#define ENGINE_CPU_ISA_SETS_H
+
+#include "engine/cpu/kernels.h"
+
+/* WHILE UNDER CONSTRUCTION: absent ones are NULL */
+#pragma weak put_dotprod_blocks
+#pragma weak put_dotprod_k_quants
+#pragma weak put_neon_floats
+#pragma weak put_dotprod_wide
+#pragma weak put_i8mm_wide
+#pragma weak put_avx2_blocks
+#pragma weak put_avx2_k_quants
+#pragma weak put_avx2_floats
+#pragma weak put_avx2_wide
+#pragma weak put_avx512_blocks
+#pragma weak put_avx512_k_quants
+#pragma weak put_avx512_floats
+#pragma weak put_avx512_wide
+#pragma weak put_amx_wide
+
+#if defined(__aarch64__)
+void put_dotprod_blocks(kernel_set *s);  /* 32 weights and one scale or two: Q4_0 ... NVFP4 */
+void put_dotprod_k_quants(kernel_set *s);
+void put_neon_floats(kernel_set *s);
+void put_dotprod_wide(kernel_set *s);
+void put_i8mm_wide(kernel_set *s);
+#elif defined(__x86_64__)
+void put_avx2_blocks(kernel_set *s);
+void put_avx2_k_quants(kernel_set *s);
+void put_avx2_floats(kernel_set *s);
+void put_avx2_wide(kernel_set *s);
+void put_avx512_blocks(kernel_set *s);
+void put_avx512_k_quants(kernel_set *s);
+void put_avx512_floats(kernel_set *s);
+void put_avx512_wide(kernel_set *s);
+void put_amx_wide(kernel_set *s);
+#endif
+
+#endif

@@ -1,0 +1,256 @@
+/* test_kernels.c - every instruction set that this processor has against the contract's reference.
+ *
+ * memcmp, with all NaNs made one: weights of random bytes (so that scales are infinite, subnormal
+ * or NaN now and then), of plausible scales and of extreme ones; activations with zero, tiny, huge,
+ * tied and poisoned blocks; ragged shapes; few tokens and many, by both kernels of a type. Arrays
+ * end where kernels.h says, so that a sanitizer sees who reads further. */
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cpu/kernels.h"
+#include "loader/bytes.h"
+#include "loader/quant_blocks.h"
+
+enum { MAX_TOKENS = 70, MAX_ROWS = 37 };
+
+static void *must_alloc(size_t n, size_t size)
+{
+    void *p = mem_array(n ? n : 1, size);
+    if (!p) {
+        printf("FAIL: no memory for the test\n");
+        exit(1);
+    }
+    return p;
+}
+
+/* ---- weights ------------------------------------------------------------------------------- */
+
+typedef enum scale_kind { SCALE_RANDOM, SCALE_PLAUSIBLE, SCALE_EXTREME, N_SCALE_KIND } scale_kind;
+
+static const char *const scale_names[] = { "random bytes", "plausible scales", "extreme scales" };
+
+/* Where the binary16 scales of a block are. */
+static const struct { quant_type type; int at[2]; } halves[] = {
+    { QT_Q4_0, { 0, -1 } }, { QT_Q4_1, { 0, 2 } }, { QT_Q5_0, { 0, -1 } }, { QT_Q5_1, { 0, 2 } },
+    { QT_Q8_0, { 0, -1 } }, { QT_IQ4_NL, { 0, -1 } }, { QT_IQ4_XS, { 0, -1 } },
+    { QT_Q2_K, { offsetof(block_q2_k, d), offsetof(block_q2_k, dmin) } },
+    { QT_Q3_K, { offsetof(block_q3_k, d), -1 } },
+    { QT_Q4_K, { offsetof(block_q4_k, d), offsetof(block_q4_k, dmin) } },
+    { QT_Q5_K, { offsetof(block_q5_k, d), offsetof(block_q5_k, dmin) } },
+    { QT_Q6_K, { offsetof(block_q6_k, d), -1 } },
+};
+
+static uint16_t half_scale(scale_kind kind, test_rng *rng)
+{
+    static const uint16_t extreme[] = { 0, 0x8000, 1, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF };
+    if (kind == SCALE_EXTREME) return extreme[test_below(rng, ARRAY_LEN(extreme))];
+    return (uint16_t)(0x1000 + test_below(rng, 0x1800));     /* 2^-11 .. 2^-5 */
+}
+
+static void put_scales(uint8_t *block, quant_type type, scale_kind kind, test_rng *rng)
+{
+    static const uint8_t exponents[] = { 0, 1, 2, 253, 254, 255, 127, 128 };
+    static const uint8_t codes[] = { 0, 1, 7, 8, 0x7E, 0x7F, 0x80, 0xFF, 0xFE };
+    for (size_t i = 0; i < ARRAY_LEN(halves); i++)
+        for (int k = 0; halves[i].type == type && k < 2; k++)
+            if (halves[i].at[k] >= 0) store_u16(block + halves[i].at[k], half_scale(kind, rng));
+    if (type == QT_MXFP4)
+        block[0] = kind == SCALE_EXTREME ? exponents[test_below(rng, ARRAY_LEN(exponents))]
+                                         : (uint8_t)(115 + test_below(rng, 12));
+    if (type == QT_NVFP4 && kind == SCALE_EXTREME)
+        for (int k = 0; k < 4; k++) block[k] = codes[test_below(rng, ARRAY_LEN(codes))];
+    if (type == QT_F32) {
+        const float v = (float)test_below(rng, 2000) * 0.001f - 1.0f;
+        memcpy(block, &v, sizeof v);
+    }
+    if (type == QT_F16) store_u16(block, half_scale(kind, rng));
+    if (type == QT_BF16) store_u16(block, (uint16_t)(0x3C00 + test_below(rng, 0x200)));
+}
+
+static void random_row(uint8_t *row, const quant_traits *t, quant_type type, int cols,
+                       scale_kind kind, test_rng *rng)
+{
+    const size_t bytes = (size_t)t->block_bytes, n = (size_t)(cols / t->block_elems);
+    for (size_t i = 0; i < n * bytes; i++) row[i] = (uint8_t)test_rand(rng);
+    for (size_t b = 0; b < n && kind != SCALE_RANDOM; b++)
+        put_scales(row + b * bytes, type, kind, rng);
+}
+
+/* ---- activations --------------------------------------------------------------------------- */
+
+typedef struct batch {
+    float *x[MAX_TOKENS], *dx[MAX_TOKENS];
+    int8_t *q[MAX_TOKENS];
+    int16_t *s[MAX_TOKENS];
+    act_row rows[MAX_TOKENS];
+    int n;
+} batch;
+
+static float spread(test_rng *rng)
+{
+    float v = 0;
+    for (int i = 0; i < 4; i++) v += (float)test_below(rng, 65536) / 65536.0f - 0.5f;
+    return v;
+}
+
+/* One block: mostly plain, now and then what quantisation treats in a way of its own. */
+static void random_block(float *x, int n, bool poison, test_rng *rng)
+{
+    const uint32_t kind = test_below(rng, 24);
+    const float scale = kind == 0 ? 0.0f : kind == 1 ? 0x1p-110f : kind == 2 ? 0x1p-98f :
+                        kind == 3 ? 0x1p90f : kind == 4 ? 100.0f : 1.0f;
+    for (int i = 0; i < n; i++) x[i] = spread(rng) * scale;
+    if (kind == 5)                       /* ties: the largest is 127, the rest end in one half */
+        for (int i = 0; i < n; i++)
+            x[i] = i == 0 ? 127.0f : (float)test_below(rng, 126) + 0.5f;
+    if (kind == 6 && poison) x[test_below(rng, (uint32_t)n)] = test_below(rng, 2) ? INFINITY : NAN;
+}
+
+/* Each array by itself, of the size that kernels.h promises. */
+static void batch_init(batch *b, int n, int cols, bool quantise, bool poison, test_rng *rng)
+{
+    const size_t blocks = quantise ? (size_t)size_align((uint64_t)cols / ACT_BLOCK, 16) : 0;
+    *b = (batch){ .n = n };
+    for (int t = 0; t < n; t++) {
+        b->x[t] = must_alloc((size_t)cols, sizeof(float));
+        b->q[t] = must_alloc(blocks * ACT_BLOCK, 1);
+        b->dx[t] = must_alloc(blocks, sizeof(float));
+        b->s[t] = must_alloc(blocks * 2, sizeof(int16_t));
+        memset(b->q[t], 0, blocks * ACT_BLOCK);
+        memset(b->dx[t], 0, blocks * sizeof(float));
+        memset(b->s[t], 0, blocks * 2 * sizeof(int16_t));
+        for (int c = 0; c < cols; c += ACT_BLOCK)
+            random_block(b->x[t] + c, cols - c < ACT_BLOCK ? cols - c : ACT_BLOCK, poison, rng);
+        if (quantise) act_quantise(b->q[t], b->dx[t], b->s[t], b->x[t], cols / ACT_BLOCK);
+        b->rows[t] = (act_row){ b->x[t], b->q[t], b->dx[t], b->s[t] };
+    }
+}
+
+static void batch_free(batch *b)
+{
+    for (int t = 0; t < b->n; t++) {
+        mem_free(b->x[t]);
+        mem_free(b->q[t]);
+        mem_free(b->dx[t]);
+        mem_free(b->s[t]);
+    }
+}
+
+/* ---- comparison ---------------------------------------------------------------------------- */
+
+static void one_nan(float *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (isnan(v[i])) v[i] = NAN;
+}
+
+typedef struct shape { quant_type type; int cols, n_row, n_token; scale_kind scales; } shape;
+
+static void compare(const kernel_set *set, const shape *c, dot_fn *fn, const char *name,
+                    const uint8_t *rows, size_t row_bytes, const batch *b, const float *want)
+{
+    const size_t n = (size_t)c->n_row * (size_t)c->n_token;
+    float *got = must_alloc(n, sizeof *got);
+    size_t at = 0;
+    memset(got, 0x55, n * sizeof *got);
+    fn(got, rows, row_bytes, c->n_row, b->rows, c->n_token, c->cols);
+    one_nan(got, n);
+    while (at < n && memcmp(&got[at], &want[at], sizeof *got) == 0) at++;
+    CHECK_MSG(at == n, "%s %s %s, %d columns, %d rows, %d tokens, %s: row %zu, token %zu is %a, "
+              "expected %a", set->isa, quant_name(c->type), name, c->cols, c->n_row, c->n_token,
+              scale_names[c->scales], at % (size_t)c->n_row, at / (size_t)c->n_row,
+              (double)got[at < n ? at : 0], (double)want[at < n ? at : 0]);
+    mem_free(got);
+}
+
+static void test_shape(const kernel_set *sets[], int n_set, const shape *c, test_rng *rng)
+{
+    const quant_traits *t = quant_traits_of(c->type);
+    const kernel *ref = &kernels_contract()->of[c->type];
+    const size_t row_bytes = (size_t)quant_row_bytes(t, (uint64_t)c->cols);
+    const size_t n = (size_t)c->n_row * (size_t)c->n_token, shift = test_below(rng, 4);
+    uint8_t *data = must_alloc(row_bytes * (size_t)c->n_row + shift, 1), *rows = data + shift;
+    float *want = must_alloc(n, sizeof *want);
+    batch b;
+
+    for (int r = 0; r < c->n_row; r++)
+        random_row(rows + (size_t)r * row_bytes, t, c->type, c->cols, c->scales, rng);
+    batch_init(&b, c->n_token, c->cols, ref->quantised, test_below(rng, 4) == 0, rng);
+    ref->dot(want, rows, row_bytes, c->n_row, b.rows, c->n_token, c->cols);
+    one_nan(want, n);
+    for (int i = 0; i < n_set; i++) {
+        const kernel *k = &sets[i]->of[c->type];
+        if (k->dot != ref->dot) compare(sets[i], c, k->dot, "dot", rows, row_bytes, &b, want);
+        if (k->wide) compare(sets[i], c, k->wide, "wide", rows, row_bytes, &b, want);
+    }
+    batch_free(&b);
+    mem_free(want);
+    mem_free(data);
+}
+
+/* Lengths that end in every part of a segment, of a group of 16 blocks and of what wide kernels
+ * take at a time. */
+static int length_of(const quant_traits *t, int round, test_rng *rng)
+{
+    const int most = 4352 / t->block_elems;
+    if (t->block_elems == 1) return round < 70 ? round + 1 : 1 + (int)test_below(rng, 3000);
+    if (round < 40 && round < most) return (round + 1) * t->block_elems;
+    return (1 + (int)test_below(rng, (uint32_t)most)) * t->block_elems;
+}
+
+static void test_type(const kernel_set *sets[], int n_set, quant_type type, test_rng *rng)
+{
+    static const int tokens[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 33, 70 };
+    const quant_traits *t = quant_traits_of(type);
+    for (int round = 0; round < 90; round++) {
+        shape c = {
+            .type = type, .cols = length_of(t, round, rng),
+            .n_row = 1 + (int)test_below(rng, round % 8 == 0 ? MAX_ROWS : 13),
+            .n_token = tokens[round % (int)ARRAY_LEN(tokens)],
+            .scales = (scale_kind)(round % N_SCALE_KIND),
+        };
+        if (c.n_token * c.cols > 40000) c.n_row = 1 + c.n_row % 17;
+        test_shape(sets, n_set, &c, rng);
+    }
+}
+
+/* ---- names --------------------------------------------------------------------------------- */
+
+static void test_names(const kernel_set *sets[], int n_set)
+{
+    err_ctx err = { 0 };
+    CHECK(n_set >= 1 && sets[n_set - 1] == kernels_contract());
+    for (int i = 0; i < n_set; i++) CHECK(kernels_named(sets[i]->isa, &err) == sets[i]);
+    CHECK(kernels_named(NULL, &err) == sets[0] && kernels_named("", &err) == sets[0]);
+    CHECK(kernels_named("z80", &err) == NULL && strstr(err.msg, "'z80'") &&
+          strstr(err.msg, "scalar"));
+    for (int i = 0; i < n_set; i++)
+        for (int type = 0; type < QT_COUNT; type++) {
+            const kernel *k = &sets[i]->of[type], *ref = &kernels_contract()->of[type];
+            CHECK_MSG(!k->dot == !ref->dot && k->factor == ref->factor &&
+                      k->quantised == ref->quantised && (!k->wide || k->wide_from > 0),
+                      "%s: kernel of type %d", sets[i]->isa, type);
+        }
+}
+
+int main(int argc, char **argv)
+{
+    const kernel_set *sets[KERNELS_MAX_SETS];
+    const int n_set = kernels_here(sets);
+    test_rng rng = { 20240917 };
+
+    test_begin("kernels", argc, argv);
+    test_names(sets, n_set);
+    for (int type = 0; type < QT_COUNT; type++) {
+        bool any = false;
+        for (int i = 0; i < n_set; i++)
+            any = any || sets[i]->of[type].wide ||
+                  sets[i]->of[type].dot != kernels_contract()->of[type].dot;
+        if (any) test_type(sets, n_set, (quant_type)type, &rng);
+    }
+    return test_end();
+}

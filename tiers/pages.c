@@ -1,0 +1,37 @@
+/* pages.c - mmap with an alignment that huge pages can use. */
+#include "tiers/pages.h"
+
+#include <sys/mman.h>
+
+/* The system aligns to small pages only: map a huge page more and give back what is not wanted. */
+static void *map_aligned(size_t bytes)
+{
+    uint8_t *p = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    const size_t before = (size_t)(-(uintptr_t)p & (HUGE_PAGE - 1)), after = HUGE_PAGE - before;
+    if (before) munmap(p, before);
+    munmap(p + before + bytes, after);
+    return p + before;
+}
+
+/* Whole huge pages; 0 if there are none, or more than can be counted. */
+static size_t round_up(size_t bytes)
+{
+    return (size_t)size_align(bytes, HUGE_PAGE);
+}
+
+int pages_map(void **out, size_t bytes, page_kind kind, err_ctx *err)
+{
+    const size_t whole = round_up(bytes);
+    *out = whole > 0 ? map_aligned(whole) : NULL;
+    if (!*out) return err_set(err, ERR_NOMEM, "out of memory for %zu bytes", bytes);
+    /* advice: a kernel without huge pages does not know it */
+    (void)madvise(*out, whole, kind == PAGES_HUGE ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    return 0;
+}
+
+void pages_unmap(void *at, size_t bytes)
+{
+    if (at) munmap(at, round_up(bytes));
+}

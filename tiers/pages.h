@@ -1,0 +1,18 @@
+/* pages.h - memory straight from the system, in pages of a chosen size. */
+#ifndef TIERS_PAGES_H
+#define TIERS_PAGES_H
+
+#include "loader/base.h"
+
+/* HUGE asks for pages of 2 MiB, which the system may refuse without a word (topology.huge_pages
+ * tells what it is set to); SMALL forbids them. */
+typedef enum page_kind { PAGES_SMALL, PAGES_HUGE } page_kind;
+
+enum { HUGE_PAGE = 2 << 20 };
+
+/* bytes of zeros that begin at a multiple of HUGE_PAGE. Each page lies in the memory of the
+ * processor that first writes to it. Returns 0, or < 0 with *err filled and *out NULL. */
+int pages_map(void **out, size_t bytes, page_kind kind, err_ctx *err);
+void pages_unmap(void *at, size_t bytes);        /* NULL is fine */
+
+#endif

@@ -1,0 +1,51 @@
+/* topology.h - how a machine is put together: cores, caches, memory nodes, as Linux tells it.
+ *
+ * Read from files below a root, which is "" but in tests. All CPUs that are switched on count, also
+ * those that this process may not use: for these see machine_cores. What the system does not say
+ * stays 0 or empty; nothing here fails. */
+#ifndef TIERS_TOPOLOGY_H
+#define TIERS_TOPOLOGY_H
+
+#include "loader/base.h"
+
+enum { TOPOLOGY_MAX_CACHES = 24, TOPOLOGY_MAX_NODES = 64 };
+
+/* Caches that are alike: a hybrid processor has two kinds of some levels. */
+typedef struct topology_cache {
+    int level;                           /* 1 .. 4; for data, or data and instructions */
+    uint64_t bytes;                      /* each */
+    int n_core;                          /* physical cores that share one */
+    int n;                               /* how many there are */
+} topology_cache;
+
+typedef struct topology_node {
+    int id;
+    int n_cpu;                           /* 0: memory without processors */
+    char cpus[128];                      /* "0-15,32-47" */
+    uint64_t bytes, free_bytes;
+} topology_node;
+
+typedef struct topology {
+    char cpu[128];                       /* "Neoverse-V1"; several kinds are joined by " + " */
+    int n_cpu, n_core;
+    int smt;                             /* CPUs of the core that has most */
+    bool smt_off;                        /* the cores could do more, but were told not to */
+    int n_cache;
+    topology_cache caches[TOPOLOGY_MAX_CACHES];  /* by level, then the larger first */
+    int n_node;
+    topology_node nodes[TOPOLOGY_MAX_NODES];
+    char huge_pages[16];                 /* of anonymous memory: "always", "madvise", "never" */
+} topology;
+
+void topology_read(topology *out, const char *root);
+
+/* All caches of the last level together; 0 if unknown. */
+uint64_t topology_last_cache_bytes(const topology *t);
+
+/* The smallest cache of this level; 0 if there is none. */
+uint64_t topology_cache_bytes(const topology *t, int level);
+
+/* The first CPU of the core that cpu belongs to, or cpu itself where the system does not say. */
+int topology_first_sibling(const char *root, int cpu);
+
+#endif
