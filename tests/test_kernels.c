@@ -29,9 +29,12 @@ static void *must_alloc(size_t n, size_t size)
 
 /* ---- weights ------------------------------------------------------------------------------- */
 
-typedef enum scale_kind { SCALE_RANDOM, SCALE_PLAUSIBLE, SCALE_EXTREME, N_SCALE_KIND } scale_kind;
+typedef enum scale_kind {
+    SCALE_RANDOM, SCALE_PLAUSIBLE, SCALE_EXTREME, SCALE_LARGEST, N_SCALE_KIND
+} scale_kind;
 
-static const char *const scale_names[] = { "random bytes", "plausible scales", "extreme scales" };
+static const char *const scale_names[] = { "random bytes", "plausible scales", "extreme scales",
+                                           "largest sums" };
 
 /* Where the binary16 scales of a block are. */
 static const struct { quant_type type; int at[2]; } halves[] = {
@@ -75,7 +78,10 @@ static void random_row(uint8_t *row, const quant_traits *t, quant_type type, int
                        scale_kind kind, test_rng *rng)
 {
     const size_t bytes = (size_t)t->block_bytes, n = (size_t)(cols / t->block_elems);
-    for (size_t i = 0; i < n * bytes; i++) row[i] = (uint8_t)test_rand(rng);
+    static const uint8_t fills[] = { 0, 0xFF, 0x77, 0x7F, 0x80, 0x88, 0xF7 };
+    const uint8_t fill = fills[test_below(rng, ARRAY_LEN(fills))];
+    for (size_t i = 0; i < n * bytes; i++)
+        row[i] = kind == SCALE_LARGEST ? fill : (uint8_t)test_rand(rng);
     for (size_t b = 0; b < n && kind != SCALE_RANDOM; b++)
         put_scales(row + b * bytes, type, kind, rng);
 }
@@ -100,13 +106,15 @@ static float spread(test_rng *rng)
 /* One block: mostly plain, now and then what quantisation treats in a way of its own. */
 static void random_block(float *x, int n, bool poison, test_rng *rng)
 {
-    const uint32_t kind = test_below(rng, 24);
+    const uint32_t kind = test_below(rng, 26);
     const float scale = kind == 0 ? 0.0f : kind == 1 ? 0x1p-110f : kind == 2 ? 0x1p-98f :
                         kind == 3 ? 0x1p90f : kind == 4 ? 100.0f : 1.0f;
     for (int i = 0; i < n; i++) x[i] = spread(rng) * scale;
     if (kind == 5)                       /* ties: the largest is 127, the rest end in one half */
         for (int i = 0; i < n; i++)
             x[i] = i == 0 ? 127.0f : (float)test_below(rng, 126) + 0.5f;
+    if (kind >= 24)                      /* codes of 127 or -127 throughout: the largest sums */
+        for (int i = 0; i < n; i++) x[i] = kind == 24 ? 1.0f : -1.0f;
     if (kind == 6 && poison) x[test_below(rng, (uint32_t)n)] = test_below(rng, 2) ? INFINITY : NAN;
 }
 
@@ -206,7 +214,7 @@ static void test_type(const kernel_set *sets[], int n_set, quant_type type, test
 {
     static const int tokens[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 33, 70 };
     const quant_traits *t = quant_traits_of(type);
-    for (int round = 0; round < 90; round++) {
+    for (int round = 0; round < 120; round++) {
         shape c = {
             .type = type, .cols = length_of(t, round, rng),
             .n_row = 1 + (int)test_below(rng, round % 8 == 0 ? MAX_ROWS : 13),
@@ -215,6 +223,57 @@ static void test_type(const kernel_set *sets[], int n_set, quant_type type, test
         };
         if (c.n_token * c.cols > 40000) c.n_row = 1 + c.n_row % 17;
         test_shape(sets, n_set, &c, rng);
+    }
+}
+
+/* ---- rows made for one trap ---------------------------------------------------------------- */
+
+/* One row of n MXFP4 blocks with one token: scale field e, all nibbles alike, x all alike; the last
+ * block may have another scale. */
+static void test_mxfp4_row(const kernel_set *sets[], int n_set, int n_block, uint8_t e, uint8_t last,
+                           uint8_t nibbles, float x, const char *why)
+{
+    const size_t n = (size_t)n_block, padded = (size_t)size_align(n, 16);
+    block_mxfp4 *row = must_alloc(n, sizeof *row);
+    float *v = must_alloc(n * ACT_BLOCK, sizeof *v), *dx = must_alloc(padded, sizeof *dx), want;
+    int16_t *s = must_alloc(2 * padded, sizeof *s);
+    int8_t *q = must_alloc(padded * ACT_BLOCK, 1);
+    const act_row a = { v, q, dx, s };
+
+    memset(row, nibbles, n * sizeof *row);
+    for (size_t b = 0; b < n; b++) row[b].e = b + 1 < n ? e : last;
+    for (size_t i = 0; i < n * ACT_BLOCK; i++) v[i] = x;
+    memset(q, 0, padded * ACT_BLOCK);
+    memset(dx, 0, padded * sizeof *dx);
+    memset(s, 0, 2 * padded * sizeof *s);
+    act_quantise(q, dx, s, v, n_block);
+    kernels_contract()->of[QT_MXFP4].dot(&want, (uint8_t *)row, n * sizeof *row, 1, &a, 1,
+                                         n_block * ACT_BLOCK);
+    one_nan(&want, 1);
+    for (int i = 0; i < n_set; i++) {
+        const kernel *k = &sets[i]->of[QT_MXFP4];
+        dot_fn *fns[] = { k->dot, k->wide ? k->wide : k->dot };
+        for (int f = 0; f < 2; f++) {
+            float got;
+            fns[f](&got, (uint8_t *)row, n * sizeof *row, 1, &a, 1, n_block * ACT_BLOCK);
+            one_nan(&got, 1);
+            CHECK_MSG(memcmp(&got, &want, sizeof got) == 0, "%s %s, %d blocks, %s: %a, expected %a",
+                      sets[i]->isa, f ? "wide" : "dot", n_block, why, (double)got, (double)want);
+        }
+    }
+    mem_free(row);
+    mem_free(v);
+    mem_free(dx);
+    mem_free(s);
+    mem_free(q);
+}
+
+static void test_traps(const kernel_set *sets[], int n_set)
+{
+    for (int n = 1; n <= 48; n++) {
+        test_mxfp4_row(sets, n_set, n, 1, 1, 0x22, -0x1p-99f, "all lanes underflow to -0");
+        test_mxfp4_row(sets, n_set, n, 120, 255, 0x22, 1.0f, "the last scale is infinite");
+        test_mxfp4_row(sets, n_set, n, 254, 254, 0x77, -3.0f, "sums overflow");
     }
 }
 
@@ -245,6 +304,7 @@ int main(int argc, char **argv)
 
     test_begin("kernels", argc, argv);
     test_names(sets, n_set);
+    test_traps(sets, n_set);
     for (int type = 0; type < QT_COUNT; type++) {
         bool any = false;
         for (int i = 0; i < n_set; i++)

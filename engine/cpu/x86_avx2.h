@@ -1,0 +1,276 @@
+/* x86_avx2.h - what the AVX2 kernels share: block sums, lanes and the walk over rows.
+ *
+ * The arithmetic of docs/numerics.md with one register to a block: its 32 weights in order. Eight
+ * blocks make a segment, and the eight lanes of a row are the eight floats of one register.
+ *
+ * maddubs multiplies unsigned bytes by signed ones and adds neighbours: a block becomes 16 words.
+ * What remains is to add up the words of each of eight registers and to line up the eight sums. A
+ * tree of seven merges does that: a merge takes two registers to one that has partial sums of
+ * both. As long as sums fit in 16 bits they stay words, because the madd that makes dwords of them
+ * then serves a merged register instead of every block. All merges but the last use one shuffle
+ * and one blend, which runs on any port; hadd takes two shuffles.
+ *
+ * A kernel is two functions, unpack and values, over one struct segment; walk_rows() makes a
+ * dot_fn of them. Everything here is inlined, and so are they. */
+#ifndef ENGINE_CPU_X86_AVX2_H
+#define ENGINE_CPU_X86_AVX2_H
+
+#include <immintrin.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "engine/cpu/kernels.h"
+#include "loader/bytes.h"
+
+#define AVX_INLINE static inline __attribute__((always_inline))
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+/* Rows follow each other in memory, so what lies this far ahead is soon needed, in the next rows
+ * or in the next call. A prefetch cannot fault. */
+enum { PREFETCH_AHEAD = 12 * 1024, CACHE_LINE = 64 };
+
+AVX_INLINE void prefetch_weights(const uint8_t *p, int bytes)
+{
+    for (int at = 0; at < bytes; at += CACHE_LINE)
+        _mm_prefetch((const char *)((uintptr_t)p + PREFETCH_AHEAD + (uintptr_t)at), _MM_HINT_T0);
+}
+
+AVX_INLINE __m128i load128(const void *p)
+{
+    return _mm_loadu_si128(p);
+}
+
+AVX_INLINE __m256i load256(const void *p)
+{
+    return _mm256_loadu_si256(p);
+}
+
+/* The same 16 bytes in both halves; the load does it, at no extra cost. */
+AVX_INLINE __m256i load128_twice(const void *p)
+{
+    return _mm256_broadcastsi128_si256(load128(p));
+}
+
+/* The same four bytes in all eight dwords; likewise. */
+AVX_INLINE __m256i load32_repeated(const void *p)
+{
+    return _mm256_set1_epi32((int)load_u32(p));
+}
+
+/* ---- products ------------------------------------------------------------------------------ */
+
+/* Sums of two products. Words saturate; weights up to 129 keep clear of that. */
+AVX_INLINE __m256i products_unsigned(__m256i w, __m256i q)
+{
+    return _mm256_maddubs_epi16(w, q);
+}
+
+/* The sign of w moves to q. No q is -128; a w of -128 becomes 128, and 2 * 128 * 127 fits. */
+AVX_INLINE __m256i products_signed(__m256i w, __m256i q)
+{
+    return products_unsigned(_mm256_abs_epi8(w), _mm256_sign_epi8(q, w));
+}
+
+/* How many merges, each of which may double a word, leave room for the largest sums of products. */
+AVX_INLINE int merges_in_words(int max_weight)
+{
+    const int most = 2 * 127 * max_weight;
+    return 8 * most <= INT16_MAX ? 3 : 4 * most <= INT16_MAX ? 2 : 2 * most <= INT16_MAX ? 1 : 0;
+}
+
+/* ---- merges -------------------------------------------------------------------------------- */
+
+AVX_INLINE __m256i add_ints(__m256i a, __m256i b, bool words)
+{
+    return words ? _mm256_add_epi16(a, b) : _mm256_add_epi32(a, b);
+}
+
+/* Words to dwords, by adding neighbours. */
+AVX_INLINE __m256i widen_words(__m256i v)
+{
+    return _mm256_madd_epi16(v, _mm256_set1_epi16(1));
+}
+
+/* In the drawings a bar parts the two 128-bit halves of a register, the lower one first.
+ *
+ * [ a0 | a1 ], [ b0 | b1 ]  to  [ a0 + a1 | b1 + b0 ] */
+AVX_INLINE __m256i merge_halves(__m256i a, __m256i b, bool words)
+{
+    return add_ints(_mm256_blend_epi32(a, b, 0xF0), _mm256_permute2x128_si256(a, b, 0x21), words);
+}
+
+/* [ a0 a1 | a2 a3 ], [ b0 b1 | b2 b3 ]  to  [ a0 + a1, b1 + b0 | a2 + a3, b3 + b2 ] */
+AVX_INLINE __m256i merge_quarters(__m256i a, __m256i b, bool words)
+{
+    return add_ints(_mm256_blend_epi32(a, b, 0xCC), _mm256_alignr_epi8(b, a, 8), words);
+}
+
+/* Likewise, but what is added are neighbours: two words or two dwords. */
+AVX_INLINE __m256i merge_neighbours(__m256i a, __m256i b, bool words)
+{
+    return words ? _mm256_hadd_epi16(a, b) : _mm256_hadd_epi32(a, b);
+}
+
+/* words[j] belongs to block j. Returns eight dwords, the sums of the blocks in order. Of the three
+ * merges on the way the first n_words, a constant, are made in words. */
+AVX_INLINE __m256i block_sums(const __m256i words[8], int n_words)
+{
+    __m256i v[8], sums;
+    for (int j = 0; j < 8; j++) v[j] = n_words == 0 ? widen_words(words[j]) : words[j];
+    for (int j = 0; j < 4; j++) {
+        v[j] = merge_halves(v[j], v[j + 4], n_words >= 1);              /* [ j | j+4 ] */
+        if (n_words == 1) v[j] = widen_words(v[j]);
+    }
+    for (int j = 0; j < 2; j++) {
+        v[j] = merge_quarters(v[2 * j], v[2 * j + 1], n_words >= 2);    /* [ 0 1 | 4 5 ], ... */
+        if (n_words == 2) v[j] = widen_words(v[j]);
+    }
+    sums = merge_neighbours(v[0], v[1], n_words >= 3);                  /* [ 0 1 2 3 | 4 5 6 7 ] */
+    return n_words == 3 ? widen_words(sums) : sums;
+}
+
+/* ---- lanes --------------------------------------------------------------------------------- */
+
+/* lane[i] + lane[i+4], then ((p0 + p1) + (p2 + p3)) + 0: a minus zero becomes a plus zero. */
+AVX_INLINE float lanes_fold(__m256 lanes)
+{
+    const __m128 p = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
+    const __m128 pairs = _mm_add_ps(p, _mm_movehdup_ps(p));
+    return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehl_ps(pairs, pairs))) + 0.0f;
+}
+
+/* ---- the walk over rows -------------------------------------------------------------------- */
+
+enum { SEGMENT_MAX_BYTES = 8 * 34, TOKENS_AT_ONCE = 8 };
+
+/* Eight blocks of weights, unpacked; d and sc and so on are the contract's letters. What exactly
+ * the fields hold is between unpack and values. */
+typedef struct segment {
+    __m256i w[8];
+    __m256 d, c;                         /* one for each block */
+    __m256i sc, m;                       /* words, one for each half of a block */
+} segment;
+
+/* The activations that a segment meets. */
+typedef struct act_segment {
+    const int8_t *q;                     /* [256] */
+    const float *dx;                     /* [8] */
+    const int16_t *s;                    /* [16] */
+} act_segment;
+
+/* A constant: compilers follow its pointers, and inline what they point to. */
+typedef struct segment_kernel {
+    void (*unpack)(segment *g, const uint8_t *blocks);           /* reads `bytes` */
+    __m256 (*values)(const segment *g, const act_segment *x);    /* v of the contract, by block */
+    int bytes;
+    bool ragged;                         /* rows may end within a segment */
+} segment_kernel;
+
+AVX_INLINE act_segment act_segment_at(const act_row *x, int i)
+{
+    return (act_segment){ x->q + (size_t)i * 256, x->dx + (size_t)i * 8, x->s + (size_t)i * 16 };
+}
+
+AVX_INLINE __m256 add_values(__m256 lanes, const act_segment *x, __m256 v)
+{
+    return _mm256_fmadd_ps(_mm256_loadu_ps(x->dx), v, lanes);
+}
+
+/* All ones for the first n of eight lanes. */
+AVX_INLINE __m256 first_lanes(int n)
+{
+    static const int32_t mask[16] = { -1, -1, -1, -1, -1, -1, -1, -1 };
+    return _mm256_castsi256_ps(load256(mask + 8 - n));
+}
+
+/* The last blocks of a row as a segment that can be read whole: in place where enough readable
+ * bytes follow, else as a copy. The blocks that are too many have to be masked out. */
+AVX_INLINE const uint8_t *whole_segment(uint8_t copy[SEGMENT_MAX_BYTES], const uint8_t *blocks,
+                                        size_t bytes, size_t readable, int segment_bytes)
+{
+    if (readable >= (size_t)segment_bytes) return blocks;
+    memset(copy, 0, (size_t)segment_bytes);
+    memcpy(copy, blocks, bytes);
+    return copy;
+}
+
+AVX_INLINE void walk_one_token(const segment_kernel *k, float *sums, const uint8_t *rows,
+                               size_t row_bytes, int n_row, const act_row *x, int cols)
+{
+    const int n_whole = cols / 256, n_rest = cols / 32 % 8;
+    const size_t rest_bytes = (size_t)(n_rest * k->bytes / 8);
+    uint8_t copy[SEGMENT_MAX_BYTES];
+    segment g;
+
+    for (int r = 0; r < n_row; r++) {
+        const uint8_t *p = rows + (size_t)r * row_bytes;
+        __m256 lanes = _mm256_setzero_ps();
+        for (int i = 0; i < n_whole; i++, p += k->bytes) {
+            const act_segment a = act_segment_at(x, i);
+            prefetch_weights(p, k->bytes);
+            k->unpack(&g, p);
+            lanes = add_values(lanes, &a, k->values(&g, &a));
+        }
+        if (k->ragged && n_rest > 0) {
+            const size_t readable = (size_t)(n_row - 1 - r) * row_bytes + rest_bytes;
+            const act_segment a = act_segment_at(x, n_whole);
+            prefetch_weights(p, k->bytes);
+            k->unpack(&g, whole_segment(copy, p, rest_bytes, readable, k->bytes));
+            lanes = add_values(lanes, &a, _mm256_and_ps(k->values(&g, &a), first_lanes(n_rest)));
+        }
+        sums[r] = lanes_fold(lanes);
+    }
+}
+
+/* One row with up to TOKENS_AT_ONCE: a segment is unpacked once and meets each token. The sum of
+ * token t goes to sums[t * stride]; behind the row, `readable` bytes of later rows follow. */
+AVX_INLINE void walk_one_row(const segment_kernel *k, float *sums, size_t stride,
+                             const uint8_t *p, size_t readable, const act_row *x, int n_token,
+                             int cols)
+{
+    const int n_block = cols / 32;
+    __m256 lanes[TOKENS_AT_ONCE];
+    uint8_t copy[SEGMENT_MAX_BYTES];
+    segment g;
+
+    for (int t = 0; t < n_token; t++) lanes[t] = _mm256_setzero_ps();
+    for (int i = 0; i * 8 < n_block; i++, p += k->bytes) {
+        const int n_here = n_block - i * 8 < 8 ? n_block - i * 8 : 8;
+        const __m256 mask = first_lanes(n_here);
+        prefetch_weights(p, k->bytes);
+        if (k->ragged && n_here < 8) {
+            const size_t rest_bytes = (size_t)(n_here * k->bytes / 8);
+            k->unpack(&g, whole_segment(copy, p, rest_bytes, readable + rest_bytes, k->bytes));
+        } else {
+            k->unpack(&g, p);
+        }
+        for (int t = 0; t < n_token; t++) {
+            const act_segment a = act_segment_at(&x[t], i);
+            const __m256 v = k->values(&g, &a);
+            lanes[t] = add_values(lanes[t], &a, k->ragged ? _mm256_and_ps(v, mask) : v);
+        }
+    }
+    for (int t = 0; t < n_token; t++) sums[(size_t)t * stride] = lanes_fold(lanes[t]);
+}
+
+AVX_INLINE void walk_rows(const segment_kernel *k, float *sums, const uint8_t *rows,
+                          size_t row_bytes, int n_row, const act_row *x, int n_token, int cols)
+{
+    if (n_token == 1) {
+        walk_one_token(k, sums, rows, row_bytes, n_row, x, cols);
+        return;
+    }
+    for (int r = 0; r < n_row; r++) {
+        const size_t behind = (size_t)(n_row - 1 - r) * row_bytes;
+        for (int t = 0; t < n_token; t += TOKENS_AT_ONCE) {
+            const int n = n_token - t < TOKENS_AT_ONCE ? n_token - t : TOKENS_AT_ONCE;
+            walk_one_row(k, sums + (size_t)t * (size_t)n_row + r, (size_t)n_row,
+                         rows + (size_t)r * row_bytes, behind, x + t, n, cols);
+        }
+    }
+}
+
+#endif
