@@ -25,7 +25,7 @@ void engine_close(engine *e);            /* NULL is fine; close its sessions fir
 int engine_threads(const engine *e);
 const char *engine_kernels(const engine *e);     /* "avx2", "exact": for plan lines */
 
-enum { SESSION_CHUNK = 256, SESSION_MAX_CHUNK = 8192 };  /* default and limit of chunk */
+enum { SESSION_CHUNK = 512, SESSION_MAX_CHUNK = 8192 };  /* default and limit of chunk */
 
 typedef struct session_options {
     int ctx;                             /* tokens; 1 .. the model's */

@@ -2,60 +2,63 @@
  *
  * One token turns the state S [dk, dv] into S' = exp(g) S + k (x) d with d = beta (v - exp(g) S^T
  * k): the prediction comes from the decayed state. Its output S'^T q comes from the updated one.
- * The columns of S never meet, so both forms go through them in blocks that stay in a near cache.
- * Decay over many tokens is a product of factors in [0, 1], kept in double: nothing overflows,
- * whatever the gates are. Projections and the split into heads are the caller's. */
+ * The columns of S never meet: they are the lanes of vectors. Decay over many tokens is a product
+ * of factors in [0, 1], kept in double: nothing overflows, whatever the gates are. Projections and
+ * the split into heads are the caller's.
+ *
+ * Compiled once for each instruction set, with the same bits. */
 #include "engine/cpu/deltanet.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
+#include "engine/cpu/exact_exp.h"
 #include "engine/cpu/f32_loops.h"
-#include "engine/cpu/kernels.h"
+#include "engine/cpu/loops.h"
 
 enum {
-    COLUMNS = 128,                       /* of the state at a time, or channels; 128 is a whole row
-                                          * of the known models: 64 would cost 5 to 10 % */
+    COLUMNS = DELTA_COLUMNS,
+    FILTERS = 8 * DELTA_MAX_TAPS,        /* numbers of filters at a time */
     ROWS = 8                             /* tokens of a chunk that are solved together */
 };
 
-/* ---- scalars, norms, convolution ------------------------------------------------------------- */
+/* ---- norms ----------------------------------------------------------------------------------- */
 
-float sigmoid_f32(float x)
+static void delta_l2norm(float *x, int dim, float scale)
 {
-    return (float)(1.0 / (1.0 + exp(-(double)x)));
-}
-
-float delta_decay(float alpha, float dt_bias, float a)
-{
-    const double x = (double)alpha + dt_bias;
-    return (float)((x > 20.0 ? x : log1p(exp(x))) * a);
-}
-
-static double sum_of_squares(const float *x, int n)
-{
-    double lane[4] = { 0.0 };
-    int i = 0;
-    for (; i + 4 <= n; i += 4)
-        for (int j = 0; j < 4; j++) lane[j] += (double)x[i + j] * x[i + j];
-    for (; i < n; i++) lane[0] += (double)x[i] * x[i];
-    return (lane[0] + lane[1]) + (lane[2] + lane[3]);
-}
-
-void delta_l2norm(float *x, int dim, float scale)
-{
-    const double factor = scale / sqrt(sum_of_squares(x, dim) + 1e-6);
+    const double factor = scale / sqrt(f64_squares(x, dim) + 1e-6);
     for (int i = 0; i < dim; i++) x[i] = (float)(x[i] * factor);
 }
 
-void delta_gated_norm(float *o, const float *z, const float *weight, int dim, float eps)
+static void delta_gated_norm(float *restrict o, const float *restrict z,
+                             const float *restrict gain, int dim, float eps)
 {
-    const double factor = 1.0 / sqrt(sum_of_squares(o, dim) / dim + eps);
-    for (int i = 0; i < dim; i++) o[i] = (float)(o[i] * factor) * weight[i];
-    act_swiglu(o, z, o, dim);
+    const float scale = (float)(1.0 / sqrt(f64_squares(o, dim) / dim + eps));
+    int i = 0;
+    for (int k = 0; k < dim; k++) o[k] = o[k] * scale * gain[k];
+    for (; i + 8 <= dim; i += 8)
+        vec8_store(o + i, vec8_mul(silu(vec8_load(z + i)), vec8_load(o + i)));
+    if (i < dim)
+        vec8_store_some(o + i, dim - i, vec8_mul(silu(vec8_load_some(z + i, dim - i)),
+                                                 vec8_load_some(o + i, dim - i)));
 }
 
-/* Input r of a channel block, counted from the oldest that the window holds. */
+/* ---- convolution ----------------------------------------------------------------------------- */
+
+/* The filters of width channels, tap by tap: w[tap * width + j]. Four taps, which all known models
+ * have, lie in a pattern that compilers have vector instructions for. */
+static void take_filters(float *restrict w, const float *restrict filter, int taps, int width)
+{
+    if (taps == 4)
+        for (int j = 0; j < width; j++)
+            for (int tap = 0; tap < 4; tap++) w[tap * width + j] = filter[j * 4 + tap];
+    else
+        for (int tap = 0; tap < taps; tap++)
+            for (int j = 0; j < width; j++) w[tap * width + j] = filter[j * taps + tap];
+}
+
+/* Input r of the channels from c on, counted from the oldest that the window holds. */
 static const float *conv_input(const float *x, const float *window, int r, int in_window,
                                size_t channels, size_t c)
 {
@@ -63,28 +66,35 @@ static const float *conv_input(const float *x, const float *window, int r, int i
                           : x + (size_t)(r - in_window) * channels) + c;
 }
 
-void delta_conv(float *y, const float *x, int n, int channels, int first, int last,
-                const float *weight, int taps, float *window)
+/* x = silu(x) */
+static void silu_all(float *x, int n)
+{
+    int i = 0;
+    for (; i + 8 <= n; i += 8) vec8_store(x + i, silu(vec8_load(x + i)));
+    if (i < n) vec8_store_some(x + i, n - i, silu(vec8_load_some(x + i, n - i)));
+}
+
+static void delta_conv(float *y, const float *x, int n, int channels, int first, int last,
+                       const float *filter, int taps, float *window)
 {
     const size_t stride = (size_t)channels;
-    float ones[COLUMNS];                 /* silu(y) is the gate of 1 */
-    for (int j = 0; j < COLUMNS; j++) ones[j] = 1.0f;
-    for (int c0 = first; c0 < last; c0 += COLUMNS) {
-        const int width = last - c0 < COLUMNS ? last - c0 : COLUMNS;
+    const int step = FILTERS / taps / 8 * 8;             /* channels at a time */
+    assert(taps <= DELTA_MAX_TAPS);
+    for (int c0 = first; c0 < last; c0 += step) {
+        const int width = last - c0 < step ? last - c0 : step;
         const size_t c = (size_t)c0, bytes = (size_t)width * sizeof *y;
-        float w[COLUMNS];
+        float w[FILTERS];
 
-        for (int tap = 0; tap < taps; tap++) {
-            for (int j = 0; j < width; j++) w[j] = weight[(c + (size_t)j) * (size_t)taps + tap];
-            for (int t = 0; t < n; t++) {
+        take_filters(w, filter + c * (size_t)taps, taps, width);
+        for (int t = 0; t < n; t++) {
+            float *restrict to = y + (size_t)t * stride + c;
+            memset(to, 0, bytes);
+            for (int tap = 0; tap < taps; tap++) {
                 const float *in = conv_input(x, window, t + tap, taps - 1, stride, c);
-                float *restrict to = y + (size_t)t * stride + c;
-                if (tap == 0) memset(to, 0, bytes);
-                for (int j = 0; j < width; j++) to[j] += w[j] * in[j];
+                for (int j = 0; j < width; j++) to[j] = fmaf(w[tap * width + j], in[j], to[j]);
             }
+            silu_all(to, width);
         }
-        for (int t = 0; t < n; t++)
-            act_swiglu(y + (size_t)t * stride + c, y + (size_t)t * stride + c, ones, width);
         /* a row comes from a later one, or from x */
         for (int r = 0; r < taps - 1; r++)
             memmove(window + (size_t)r * stride + c,
@@ -94,18 +104,20 @@ void delta_conv(float *y, const float *x, int n, int channels, int first, int la
 
 /* ---- one token after the other --------------------------------------------------------------- */
 
-/* One token's vectors and gates, from column c on. */
+/* One token's vectors and gates, from column c on. The decay is the sum of two floats: rounded to
+ * one, the same error every token would shift what slow heads remember. */
 typedef struct token {
     const float *q, *k, *v;
     float *out;
     float beta;
     double decay;
+    float high, low;
 } token;
 
 static token token_at(const delta_args *a, int t, int c)
 {
     const size_t i = (size_t)t;
-    return (token){
+    token x = {
         .q = a->q + i * a->qk_stride,
         .k = a->k + i * a->qk_stride,
         .v = a->v + i * a->v_stride + c,
@@ -113,27 +125,73 @@ static token token_at(const delta_args *a, int t, int c)
         .beta = a->beta[i * a->bg_stride],
         .decay = exp((double)a->g[i * a->bg_stride]),
     };
+    x.high = (float)x.decay;
+    x.low = (float)(x.decay - x.high);
+    return x;
 }
 
-/* n rows of the state, at s: s = decay * s + k (x) d, then out += q s. The decay is the sum of two
- * floats: rounded to one, the same error every token would shift what slow heads remember. */
-static inline void update_rows(float *restrict out, float *restrict s, size_t s_stride,
-                               const token *x, int row, int n, const float *restrict d, int width)
+/* n rows of the state from `row` on, 8 * vecs columns: s = decay s + k (x) d, then out += q s. As
+ * much of `next` is fetched into the second cache: from DRAM that makes a head a fifth faster. */
+F32_INLINE void update_tile(float *restrict out, float *restrict s, const float *next,
+                            size_t s_stride, const token *x, int row, int n,
+                            const float *restrict d, int vecs)
 {
-    const float high = (float)x->decay, low = (float)(x->decay - high);
-    const float *k = x->k + row, *q = x->q + row;
+    const vec8 high = vec8_all(x->high), low = vec8_all(x->low);
+    vec8 delta[4], sum[4];
+    for (int v = 0; v < vecs; v++) {
+        delta[v] = vec8_load(d + 8 * v);
+        sum[v] = vec8_all(0.0f);
+    }
+    for (int i = row; i < row + n; i++, s += s_stride, next += s_stride) {
+        const float q = x->q[i];
+        const vec8 k = vec8_all(x->k[i]);
+        for (int v = 0; v < vecs; v += 2) __builtin_prefetch(next + 8 * v, 0, 2);
+        for (int v = 0; v < vecs; v++) {
+            const vec8 old = vec8_load(s + 8 * v);
+            const vec8 new = vec8_fma(high, old, vec8_fma(low, old, vec8_mul(k, delta[v])));
+            vec8_store(s + 8 * v, new);
+            sum[v] = vec8_fma_all(q, new, sum[v]);
+        }
+    }
+    for (int v = 0; v < vecs; v++)
+        vec8_store(out + 8 * v, vec8_add(vec8_load(out + 8 * v), sum[v]));
+}
+
+/* The same for columns that fill no vectors. */
+static void update_ragged(float *restrict out, float *restrict s, size_t s_stride, const token *x,
+                          int row, int n, const float *restrict d, int width)
+{
     for (int c = 0; c < width; c++) {
-        float o = 0.0f;
+        float sum = 0.0f;
         for (int i = 0; i < n; i++) {
             float *at = s + (size_t)i * s_stride + c;
-            *at = high * *at + (low * *at + k[i] * d[c]);
-            o += q[i] * *at;
+            const float new = x->k[row + i] * d[c];
+            *at = fmaf(x->high, *at, fmaf(x->low, *at, new));
+            sum = fmaf(x->q[row + i], *at, sum);
         }
-        out[c] += o;
+        out[c] += sum;
     }
 }
 
-void delta_recurrence(const delta_args *a)
+/* All rows of width columns. */
+static void update_state(float *out, float *state, const float *next, size_t dv, const token *x,
+                         int dk, const float *d, int width)
+{
+    memset(out, 0, (size_t)width * sizeof *out);
+    for (int row = 0; row < dk; row += F32_TERMS) {
+        const int n = dk - row < F32_TERMS ? dk - row : F32_TERMS;
+        float *s = state + (size_t)row * dv;
+        const float *s2 = next + (size_t)row * dv;
+        int c = 0;
+        for (; c + 32 <= width; c += 32)
+            update_tile(out + c, s + c, s2 + c, dv, x, row, n, d + c, 4);
+        for (; c + 8 <= width; c += 8)
+            update_tile(out + c, s + c, s2 + c, dv, x, row, n, d + c, 1);
+        update_ragged(out + c, s + c, dv, x, row, n, d + c, width - c);
+    }
+}
+
+static void delta_recurrence(const delta_args *a)
 {
     const size_t dv = (size_t)a->dv;
     for (int c0 = 0; c0 < a->dv; c0 += COLUMNS) {
@@ -141,16 +199,15 @@ void delta_recurrence(const delta_args *a)
         float *state = a->state + c0;
         for (int t = 0; t < a->n; t++) {
             const token x = token_at(a, t, c0);
+            const float *next = t == a->n - 1 && a->next ? a->next + c0 : state;
             float d[COLUMNS] = { 0.0f };
-            int row = 0;
-            f32_add_product(d, x.k, state, dv, a->dk, width);
-            for (int c = 0; c < width; c++)
-                d[c] = x.beta * (x.v[c] - (float)(x.decay * d[c]));
-            memset(x.out, 0, (size_t)width * sizeof *x.out);
-            for (; row + 4 <= a->dk; row += 4)
-                update_rows(x.out, state + (size_t)row * dv, dv, &x, row, 4, d, width);
-            for (; row < a->dk; row++)
-                update_rows(x.out, state + (size_t)row * dv, dv, &x, row, 1, d, width);
+            f32_add_product(d, 0, x.k, 0, state, dv, 1, a->dk, width);
+            for (int c = 0; c < width; c++) {
+                const float rest = x.low * d[c];
+                const float predicted = fmaf(x.high, d[c], rest);
+                d[c] = x.beta * (x.v[c] - predicted);
+            }
+            update_state(x.out, state, next, dv, &x, a->dk, d, width);
         }
     }
 }
@@ -177,20 +234,6 @@ typedef struct chunk {
     float *d;                            /* [n, COLUMNS] */
 } chunk;
 
-size_t delta_scratch(int dk, int dv)
-{
-    (void)dv;                            /* one block of columns at a time, whatever their number */
-    return (size_t)DELTA_CHUNK * (2 * DELTA_CHUNK + (size_t)dk + COLUMNS);
-}
-
-/* y[rows, width] += x[rows, n] m[n, width] */
-static void add_matrix_product(float *y, size_t y_stride, const float *x, size_t x_stride,
-                               const float *m, size_t m_stride, int rows, int n, int width)
-{
-    for (int r = 0; r < rows; r++)
-        f32_add_product(y + (size_t)r * y_stride, x + (size_t)r * x_stride, m, m_stride, n, width);
-}
-
 /* Rows of the lower triangle of x keys, in blocks of ROWS that reach to the block's diagonal. */
 static void lower_products(float *y, const float *x, size_t x_stride, const chunk *u, int dk)
 {
@@ -198,8 +241,8 @@ static void lower_products(float *y, const float *x, size_t x_stride, const chun
         const int rows = u->n - r < ROWS ? u->n - r : ROWS;
         float *to = y + r * DELTA_CHUNK;
         memset(to, 0, (size_t)rows * DELTA_CHUNK * sizeof *to);
-        add_matrix_product(to, DELTA_CHUNK, x + (size_t)r * x_stride, x_stride, u->keys,
-                           DELTA_CHUNK, rows, dk, r + rows);
+        f32_add_product(to, DELTA_CHUNK, x + (size_t)r * x_stride, x_stride, u->keys, DELTA_CHUNK,
+                        rows, dk, r + rows);
     }
 }
 
@@ -229,17 +272,18 @@ static void chunk_prepare(chunk *u, const delta_args *a, int first)
         for (int t = 0; t < u->n; t++) u->keys[i * DELTA_CHUNK + t] *= (float)between[t];
 }
 
-/* d += kk d, from the first row to the last: the part from earlier blocks of rows at once, then row
- * by row inside the block. */
-static void chunk_solve(const chunk *u, int width)
+/* y += x d for the lower triangle of x, with or without its diagonal: in blocks of rows, the part
+ * from earlier blocks at once, then row by row inside the block. y may be d: then rows use those
+ * before them as they have become. */
+static void add_lower(float *y, size_t y_stride, const float *x, const chunk *u, int diagonal,
+                      int width)
 {
     for (int r = 0; r < u->n; r += ROWS) {
         const int rows = u->n - r < ROWS ? u->n - r : ROWS;
-        const float *kk = u->kk + r * DELTA_CHUNK;
-        float *d = u->d + r * COLUMNS;
-        add_matrix_product(d, COLUMNS, kk, DELTA_CHUNK, u->d, COLUMNS, rows, r, width);
-        for (int i = 1; i < rows; i++)
-            f32_add_product(d + i * COLUMNS, kk + i * DELTA_CHUNK + r, d, COLUMNS, i, width);
+        const float *d = u->d + r * COLUMNS;
+        f32_add_product(y, y_stride, x, DELTA_CHUNK, u->d, COLUMNS, rows, r, width);
+        for (int i = 0; i < rows; i++, x += DELTA_CHUNK, y += y_stride)
+            f32_add_product(y, 0, x + r, 0, d, COLUMNS, 1, i + diagonal, width);
     }
 }
 
@@ -251,29 +295,29 @@ static void chunk_columns(const chunk *u, const delta_args *a, int first, int c0
     const float *v = a->v + (size_t)first * a->v_stride + c0;
 
     for (int t = 0; t < u->n; t++) {
+        memset(u->d + t * COLUMNS, 0, (size_t)width * sizeof *u->d);
+        memset(out + (size_t)t * a->out_stride, 0, (size_t)width * sizeof *out);
+    }
+    f32_add_product(u->d, COLUMNS, u->k, a->qk_stride, state, dv, u->n, a->dk, width);
+    f32_add_product(out, a->out_stride, u->q, a->qk_stride, state, dv, u->n, a->dk, width);
+    for (int t = 0; t < u->n; t++) {
         float *d = u->d + t * COLUMNS, *o = out + (size_t)t * a->out_stride;
         const float since = (float)u->since[t];
-        memset(d, 0, COLUMNS * sizeof *d);
-        memset(o, 0, (size_t)width * sizeof *o);
-        f32_add_product(d, u->k + (size_t)t * a->qk_stride, state, dv, a->dk, width);
-        f32_add_product(o, u->q + (size_t)t * a->qk_stride, state, dv, a->dk, width);
         for (int c = 0; c < width; c++) {
             d[c] = u->beta[t] * (v[(size_t)t * a->v_stride + (size_t)c] - since * d[c]);
             o[c] *= since;
         }
     }
-    chunk_solve(u, width);
-    for (int t = 0; t < u->n; t++)
-        f32_add_product(out + (size_t)t * a->out_stride, u->qk + t * DELTA_CHUNK, u->d, COLUMNS,
-                        t + 1, width);
+    add_lower(u->d, COLUMNS, u->kk, u, 0, width);
+    add_lower(out, a->out_stride, u->qk, u, 1, width);
     for (int i = 0; i < a->dk; i++) {
         float *row = state + (size_t)i * dv;
         for (int c = 0; c < width; c++) row[c] = (float)(u->since[u->n - 1] * row[c]);
-        f32_add_product(row, u->keys + i * DELTA_CHUNK, u->d, COLUMNS, u->n, width);
     }
+    f32_add_product(state, dv, u->keys, DELTA_CHUNK, u->d, COLUMNS, a->dk, u->n, width);
 }
 
-void delta_chunked(const delta_args *a, float *scratch)
+static void delta_chunked(const delta_args *a, float *scratch)
 {
     chunk u = { .kk = scratch };
     u.qk = u.kk + DELTA_CHUNK * DELTA_CHUNK;
@@ -287,4 +331,13 @@ void delta_chunked(const delta_args *a, float *scratch)
         for (int c = 0; c < a->dv; c += COLUMNS)
             chunk_columns(&u, a, t, c, a->dv - c < COLUMNS ? a->dv - c : COLUMNS);
     }
+}
+
+void LOOPS_PUT(deltanet)(loops *l)
+{
+    l->delta_conv = delta_conv;
+    l->delta_l2norm = delta_l2norm;
+    l->delta_gated_norm = delta_gated_norm;
+    l->delta_recurrence = delta_recurrence;
+    l->delta_chunked = delta_chunked;
 }

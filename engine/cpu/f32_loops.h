@@ -1,49 +1,151 @@
-/* f32_loops.h - the two F32 sums that attention and DeltaNet spend their time in.
+/* f32_loops.h - products of small F32 matrices: what attention and DeltaNet spend their time in.
  *
- * Plain loops in a fixed order that compilers turn into vector code without permission to reorder:
- * the bits do not depend on the vector width. Many short partial sums also keep the rounding error
- * of long sums small. */
+ * A sum is cut into runs of F32_TERMS terms. Each is a chain of fmas that starts at zero and is
+ * added to y when it ends: rounding errors grow with the length of a run and the number of runs,
+ * not with their product. Columns lie side by side in vectors and never meet, so the bits do not
+ * depend on how wide vectors are, nor on how many rows and columns are computed together. */
 #ifndef ENGINE_CPU_F32_LOOPS_H
 #define ENGINE_CPU_F32_LOOPS_H
 
 #include <stddef.h>
 
-enum { F32_LANES = 16, F32_TERMS = 8 };
+#include "engine/cpu/vec8.h"
 
-/* Sum of a[i] * b[i]. Lane i % 16 sums its products in order; the upper half of the lanes is added
- * to the lower half until one is left; the last n % 16 products have a sum of their own. */
-static inline float f32_dot(const float *a, const float *b, int n)
+enum { F32_TERMS = 32 };
+
+#define F32_INLINE static inline __attribute__((always_inline))
+
+/* Sums of one run, on their way: [rows][vecs] of eight columns, at most 8 in all. rows and vecs are
+ * constants where these functions are called, so that the sums stay in registers. */
+typedef struct f32_sums { vec8 of[8]; } f32_sums;
+
+F32_INLINE void f32_clear(f32_sums *s, int rows, int vecs)
 {
-    float lane[F32_LANES] = { 0.0f }, rest = 0.0f;
-    int i = 0;
-    for (; i + F32_LANES <= n; i += F32_LANES)
-        for (int j = 0; j < F32_LANES; j++) lane[j] += a[i + j] * b[i + j];
-    for (; i < n; i++) rest += a[i] * b[i];
-    for (int j = 0; j < 8; j++) lane[j] += lane[j + 8];
-    for (int j = 0; j < 4; j++) lane[j] += lane[j + 4];
-    return ((lane[0] + lane[2]) + (lane[1] + lane[3])) + rest;
+    for (int i = 0; i < rows * vecs; i++) s->of[i] = vec8_all(0.0f);
 }
 
-/* y[width] += x[n] m[n, width], rows of m m_stride floats apart: eight terms at a time, summed as
- * a tree, then added to y; the last n % 8 one by one. y does not overlap x or m. */
-static inline void f32_add_product(float *restrict y, const float *restrict x,
-                                   const float *restrict m, size_t m_stride, int n, int width)
+F32_INLINE void f32_add_sums(float *restrict y, size_t y_stride, const f32_sums *s, int rows,
+                             int vecs)
 {
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vecs; v++) {
+            float *to = y + (size_t)r * y_stride + 8 * v;
+            vec8_store(to, vec8_add(vec8_load(to), s->of[r * vecs + v]));
+        }
+}
+
+/* Term k of the four whose factors are given for each row. */
+F32_INLINE void f32_term(f32_sums *s, const quad *factors, int k, const float *m, int rows,
+                         int vecs)
+{
+    for (int v = 0; v < vecs; v++) {
+        const vec8 term = vec8_load(m + 8 * v);
+        for (int r = 0; r < rows; r++)
+            s->of[r * vecs + v] = vec8_fma_quad(factors[r], k, term, s->of[r * vecs + v]);
+    }
+}
+
+/* One run: y[rows, 8 * vecs] += x[rows, n] m[n, 8 * vecs]. */
+F32_INLINE void f32_tile(float *restrict y, size_t y_stride, const float *restrict x,
+                         size_t x_stride, const float *restrict m, size_t m_stride, int n,
+                         int rows, int vecs)
+{
+    f32_sums s;
     int i = 0;
-    for (; i + F32_TERMS <= n; i += F32_TERMS) {
-        const float *m0 = m + (size_t)i * m_stride, *m1 = m0 + m_stride, *m2 = m1 + m_stride;
-        const float *m3 = m2 + m_stride, *m4 = m3 + m_stride, *m5 = m4 + m_stride;
-        const float *m6 = m5 + m_stride, *m7 = m6 + m_stride;
-        const float x0 = x[i], x1 = x[i + 1], x2 = x[i + 2], x3 = x[i + 3];
-        const float x4 = x[i + 4], x5 = x[i + 5], x6 = x[i + 6], x7 = x[i + 7];
-        for (int c = 0; c < width; c++)
-            y[c] += ((x0 * m0[c] + x1 * m1[c]) + (x2 * m2[c] + x3 * m3[c])) +
-                    ((x4 * m4[c] + x5 * m5[c]) + (x6 * m6[c] + x7 * m7[c]));
+    f32_clear(&s, rows, vecs);
+    for (; i + 4 <= n; i += 4, m += 4 * m_stride) {
+        quad factors[8];
+        for (int r = 0; r < rows; r++) factors[r] = quad_load(x + (size_t)r * x_stride + i);
+        f32_term(&s, factors, 0, m, rows, vecs);
+        f32_term(&s, factors, 1, m + m_stride, rows, vecs);
+        f32_term(&s, factors, 2, m + 2 * m_stride, rows, vecs);
+        f32_term(&s, factors, 3, m + 3 * m_stride, rows, vecs);
     }
-    for (; i < n; i++) {
-        const float *mi = m + (size_t)i * m_stride, xi = x[i];
-        for (int c = 0; c < width; c++) y[c] += xi * mi[c];
+    for (; i < n; i++, m += m_stride)
+        for (int v = 0; v < vecs; v++)
+            for (int r = 0; r < rows; r++)
+                s.of[r * vecs + v] = vec8_fma_all(x[(size_t)r * x_stride + (size_t)i],
+                                                  vec8_load(m + 8 * v), s.of[r * vecs + v]);
+    f32_add_sums(y, y_stride, &s, rows, vecs);
+}
+
+/* The same with x transposed, [n, rows], and four rows: their factors lie side by side. */
+F32_INLINE void f32_tile_transposed(float *restrict y, size_t y_stride, const float *restrict x,
+                                    size_t x_stride, const float *restrict m, size_t m_stride,
+                                    int n, int vecs)
+{
+    f32_sums s;
+    f32_clear(&s, 4, vecs);
+    for (int i = 0; i < n; i++, x += x_stride, m += m_stride) {
+        const quad factors = quad_load(x);
+        for (int v = 0; v < vecs; v++) {
+            const vec8 term = vec8_load(m + 8 * v);
+            for (int r = 0; r < 4; r++)
+                s.of[r * vecs + v] = vec8_fma_quad(factors, r, term, s.of[r * vecs + v]);
+        }
     }
+    f32_add_sums(y, y_stride, &s, 4, vecs);
+}
+
+/* One run for all rows of 16 columns, four rows at a time. */
+F32_INLINE void f32_columns(float *restrict y, size_t y_stride, const float *restrict x,
+                            size_t x_stride, const float *restrict m, size_t m_stride, int rows,
+                            int n)
+{
+    int r = 0;
+    for (; r + 4 <= rows; r += 4, x += 4 * x_stride, y += 4 * y_stride)
+        f32_tile(y, y_stride, x, x_stride, m, m_stride, n, 4, 2);
+    for (; r < rows; r++, x += x_stride, y += y_stride)
+        f32_tile(y, y_stride, x, x_stride, m, m_stride, n, 1, 2);
+}
+
+/* One run for the columns that fill no vectors. */
+F32_INLINE void f32_ragged(float *restrict y, size_t y_stride, const float *restrict x,
+                           size_t x_stride, const float *restrict m, size_t m_stride, int rows,
+                           int n, int width)
+{
+    for (int r = 0; r < rows; r++, x += x_stride, y += y_stride)
+        for (int c = 0; c < width; c++) {
+            float sum = 0.0f;
+            for (int i = 0; i < n; i++) sum = fmaf(x[i], m[(size_t)i * m_stride + (size_t)c], sum);
+            y[c] += sum;
+        }
+}
+
+/* y[rows, width] += x[rows, n] m[n, width]. y overlaps neither x nor m. */
+static inline void f32_add_product(float *restrict y, size_t y_stride, const float *restrict x,
+                                   size_t x_stride, const float *restrict m, size_t m_stride,
+                                   int rows, int n, int width)
+{
+    for (int i = 0; i < n; i += F32_TERMS, x += F32_TERMS, m += F32_TERMS * m_stride) {
+        const int n_here = n - i < F32_TERMS ? n - i : F32_TERMS;
+        int c = 0;
+        if (rows == 1)
+            for (; c + 64 <= width; c += 64)
+                f32_tile(y + c, 0, x, 0, m + c, m_stride, n_here, 1, 8);
+        for (; c + 16 <= width; c += 16)
+            f32_columns(y + c, y_stride, x, x_stride, m + c, m_stride, rows, n_here);
+        f32_ragged(y + c, y_stride, x, x_stride, m + c, m_stride, rows, n_here, width - c);
+    }
+}
+
+/* Sum of squares, in double: the squares are exact. Value i goes to lane i % 16; the upper half of
+ * the lanes is added to the lower half until one is left. */
+static inline double f64_squares(const float *x, int n)
+{
+    squares8 low = squares8_none(), high = low;
+    double lane[16];
+    int i = 0;
+    for (; i + 16 <= n; i += 16) {
+        low = squares8_add(low, vec8_load(x + i));
+        high = squares8_add(high, vec8_load(x + i + 8));
+    }
+    squares8_store(lane, low);
+    squares8_store(lane + 8, high);
+    for (int j = 0; i + j < n; j++) lane[j] += (double)x[i + j] * x[i + j];
+    for (int half = 8; half > 0; half /= 2)
+        for (int j = 0; j < half; j++) lane[j] += lane[j + half];
+    return lane[0];
 }
 
 #endif

@@ -1,0 +1,253 @@
+/* arm_dotprod_types.h - 32 weights and a scale, in NEON: what one type does otherwise than another.
+ *
+ * From the bytes of a block to weights, and from sums and scales to the values of a group, which
+ * is four blocks. A type is always a constant and everything is inlined, so that of each function a
+ * kernel keeps the few instructions of its type. Layouts are drawn in loader/quant_blocks.h. */
+#ifndef ENGINE_CPU_ARM_DOTPROD_TYPES_H
+#define ENGINE_CPU_ARM_DOTPROD_TYPES_H
+
+#include <stdbool.h>
+
+#include "engine/cpu/arm_dotprod.h"
+#include "loader/bytes.h"
+#include "loader/quant.h"
+#include "loader/quant_blocks.h"
+
+enum { GROUP = 4 };                      /* blocks */
+
+/* ---- what the types differ in -------------------------------------------------------------- */
+
+/* Of 32 weights. */
+ARM_INLINE size_t block_bytes(quant_type type)
+{
+    switch (type) {
+    case QT_Q4_0: return sizeof(block_q4_0);
+    case QT_Q4_1: return sizeof(block_q4_1);
+    case QT_Q5_0: return sizeof(block_q5_0);
+    case QT_Q5_1: return sizeof(block_q5_1);
+    case QT_Q8_0: return sizeof(block_q8_0);
+    case QT_IQ4_NL: return sizeof(block_iq4_nl);
+    case QT_MXFP4: return sizeof(block_mxfp4);
+    default: return sizeof(block_nvfp4) / 2;
+    }
+}
+
+ARM_INLINE size_t group_bytes(quant_type type)
+{
+    return GROUP * block_bytes(type);
+}
+
+ARM_INLINE bool has_table(quant_type type)
+{
+    return type == QT_IQ4_NL || type == QT_MXFP4 || type == QT_NVFP4;
+}
+
+ARM_INLINE bool has_fifth_bit(quant_type type)
+{
+    return type == QT_Q5_0 || type == QT_Q5_1;
+}
+
+/* v = d * A + c * B, with the block's sum of activations as B. */
+ARM_INLINE bool has_minimum(quant_type type)
+{
+    return type == QT_Q4_1 || type == QT_Q5_1;
+}
+
+/* What is to be added to every unpacked weight. */
+ARM_INLINE int weight_offset(quant_type type)
+{
+    return type == QT_Q4_0 ? -8 : type == QT_Q5_1 ? 16 : 0;
+}
+
+/* v = d * A + c * B, with the sums of the two halves as A and B. */
+ARM_INLINE bool has_two_scales(quant_type type)
+{
+    return type == QT_NVFP4;
+}
+
+/* ---- a block of weights -------------------------------------------------------------------- */
+
+typedef struct constants {
+    int8x16_t table;                     /* what a code of 4 bits stands for */
+    uint8x16_t byte_of[2], bit_of;       /* where weight i of a half has its fifth bit */
+} constants;
+
+ARM_INLINE constants constants_for(quant_type type)
+{
+    static const int8_t e2m1[16] = { E2M1_TWICE }, iq4[16] = { IQ4_LEVELS };
+    const int8x16_t table = vld1q_s8(type == QT_IQ4_NL ? iq4 : e2m1);
+    const uint8x16_t byte = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
+    constants c = { .table = table };
+
+    if (has_table(type)) c.table = vreinterpretq_s8_u8(settled(vreinterpretq_u8_s8(table)));
+    if (has_fifth_bit(type)) {
+        c.byte_of[0] = settled(byte);
+        c.byte_of[1] = settled(vaddq_u8(byte, vdupq_n_u8(2)));
+        c.bit_of = settled(vreinterpretq_u8_u64(vdupq_n_u64(UINT64_C(0x8040201008040201))));
+    }
+    return c;
+}
+
+/* As loaded. */
+typedef struct packed {
+    uint8x16_t codes;                    /* 32 of 4 bits; Q8_0: the first 16 */
+    uint8x16_t more;                     /* Q8_0: the other 16; fifth bits: 32 of them, inverted */
+} packed;
+
+typedef struct weights {
+    int8x16_t half[2];
+} weights;
+
+/* Block k of a group. */
+ARM_INLINE packed packed_load(quant_type type, const uint8_t *group, int k)
+{
+    const uint8_t *p = group + (size_t)k * block_bytes(type);
+    packed b = { .more = vdupq_n_u8(0) };
+
+    if (type == QT_Q8_0) {
+        p += offsetof(block_q8_0, quants);
+        b = (packed){ vld1q_u8(p), vld1q_u8(p + 16) };
+    } else if (type == QT_NVFP4) {       /* two of ours in one of theirs */
+        p = group + (size_t)(k / 2) * sizeof(block_nvfp4);
+        b.codes = vld1q_u8(p + offsetof(block_nvfp4, nibbles) + 16 * (k % 2));
+    } else {
+        b.codes = vld1q_u8(p + block_bytes(type) - 16);      /* always at the end */
+    }
+    if (has_fifth_bit(type))
+        b.more = vcombine_u8(vcreate_u8(~load_u32(p + block_bytes(type) - 20)), vdup_n_u8(0));
+    HERE(b.codes);
+    if (has_fifth_bit(type) || type == QT_Q8_0) HERE(b.more);
+    return b;
+}
+
+/* All ones in the bytes of weights whose fifth bit is 0. */
+ARM_INLINE uint8x16_t fifth_is_zero(packed b, const constants *c, int half)
+{
+    return vtstq_u8(vqtbl1q_u8(b.more, c->byte_of[half]), c->bit_of);
+}
+
+/* Q4_1 has the codes themselves, Q4_0 needs 8 less, and both types with fifth bits get 16 less,
+ * which is right for Q5_0: four ones above the code where the fifth bit is 0. */
+ARM_INLINE weights unpack(quant_type type, packed b, const constants *c)
+{
+    uint8x16_t low = b.codes, high = b.more;
+    weights w;
+
+    if (has_fifth_bit(type)) {
+        low = vbslq_u8(vdupq_n_u8(15), b.codes, fifth_is_zero(b, c, 0));
+        high = vsriq_n_u8(fifth_is_zero(b, c, 1), b.codes, 4);
+    } else if (type != QT_Q8_0) {
+        low = vandq_u8(b.codes, vdupq_n_u8(15));
+        HERE(low);
+        high = vshrq_n_u8(b.codes, 4);
+        HERE(high);
+    }
+    w.half[0] = has_table(type) ? vqtbl1q_s8(c->table, low) : vreinterpretq_s8_u8(low);
+    HERE(w.half[0]);
+    w.half[1] = has_table(type) ? vqtbl1q_s8(c->table, high) : vreinterpretq_s8_u8(high);
+    HERE(w.half[1]);
+    return w;
+}
+
+/* ---- the scales of a group ----------------------------------------------------------------- */
+
+/* Gathered in general registers, which have nothing else to do: four numbers of 16 bits. NVFP4 has
+ * eight of 8 bits in d, those of the two halves of a block side by side. */
+typedef struct scale_bits {
+    uint64_t d, c;
+} scale_bits;
+
+ARM_INLINE void scale_bits_add(quant_type type, scale_bits *b, const uint8_t *group, int k)
+{
+    const uint8_t *p = group + (size_t)k * block_bytes(type);
+    if (type == QT_MXFP4) b->d |= (uint64_t)*p << (16 * k + 8);
+    else if (type != QT_NVFP4) b->d |= (uint64_t)load_u16(p) << 16 * k;
+    else if (k % 2 == 0) b->d |= (uint64_t)load_u32(p) << 16 * k;
+    if (has_minimum(type)) b->c |= (uint64_t)load_u16(p + 2) << 16 * k;
+    HERE_BITS(b->d);
+}
+
+/* Those of the first n blocks; the others become 0. */
+ARM_INLINE scale_bits scale_bits_first(scale_bits b, int n)
+{
+    const uint64_t mask = n < GROUP ? (UINT64_C(1) << 16 * n) - 1 : UINT64_MAX;
+    return (scale_bits){ b.d & mask, b.c & mask };
+}
+
+ARM_INLINE float32x4_t halves_to_f32(uint64_t bits)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u64(vcreate_u64(bits)));
+}
+
+typedef struct scales {
+    float32x4_t d, c;
+} scales;
+
+/* NVFP4: code 0x7F is 0, as is 0xFF; the others shifted are binary16, with 2^-8. MXFP4: exponents,
+ * in the upper half of 16 bits, are moved to where a float has them. */
+ARM_INLINE scales scales_from(quant_type type, scale_bits b)
+{
+    if (type == QT_NVFP4) {
+        const uint64_t low7 = UINT64_C(0x7F7F7F7F7F7F7F7F), even = UINT64_C(0x00FF00FF00FF00FF);
+        const uint64_t code = b.d & low7, bit7 = ~low7;
+        const uint64_t is_7f = (code + (bit7 >> 7)) & bit7;
+        b.d = code & ~(is_7f - (is_7f >> 7));
+        b.c = (b.d >> 8 & even) << 7;
+        b.d = (b.d & even) << 7;
+    }
+    if (type == QT_MXFP4) {
+        const uint16x4_t e = vreinterpret_u16_u64(vcreate_u64(b.d));
+        return (scales){ .d = vreinterpretq_f32_u32(vshll_n_u16(e, 15)) };
+    }
+    if (has_minimum(type) || has_two_scales(type))
+        return (scales){ halves_to_f32(b.d), halves_to_f32(b.c) };
+    return (scales){ .d = halves_to_f32(b.d) };
+}
+
+/* ---- the values of a group ----------------------------------------------------------------- */
+
+/* Four integers A and, for types that have it, four B. */
+typedef struct group_sums {
+    int32x4_t a, b;
+} group_sums;
+
+/* From pairs of blocks: totals of four partial sums, or of two and two. s: sums of activations. */
+ARM_INLINE group_sums sums_from(quant_type type, int32x4_t blocks01, int32x4_t blocks23,
+                                int16x8_t s)
+{
+    group_sums g = { .a = blocks01, .b = blocks23 };
+    if (has_two_scales(type)) {
+        g.a = vuzp1q_s32(blocks01, blocks23);
+        g.b = vuzp2q_s32(blocks01, blocks23);
+    } else {
+        g.a = vpaddq_s32(blocks01, blocks23);
+        if (has_minimum(type)) g.b = vpaddlq_s16(s);
+    }
+    if (weight_offset(type) != 0)
+        g.a = vpadalq_s16(g.a, vmulq_n_s16(s, (int16_t)weight_offset(type)));
+    return g;
+}
+
+typedef struct group_floats {
+    float32x4_t a, b;
+} group_floats;
+
+ARM_INLINE group_floats floats_from(quant_type type, group_sums g)
+{
+    group_floats f = { .a = vcvtq_f32_s32(g.a) };
+    HERE(f.a);
+    if (has_minimum(type) || has_two_scales(type)) {
+        f.b = vcvtq_f32_s32(g.b);
+        HERE(f.b);
+    }
+    return f;
+}
+
+ARM_INLINE float32x4_t values(quant_type type, group_floats f, scales s)
+{
+    if (has_minimum(type) || has_two_scales(type))
+        return vfmaq_f32(vmulq_f32(s.c, f.b), s.d, f.a);
+    return vmulq_f32(s.d, f.a);
+}
+
+#endif

@@ -1,0 +1,174 @@
+/* attend_team.c - who computes which part of an attention layer.
+ *
+ * With work enough for all threads, each takes a few blocks of a KV head through all their keys.
+ * Else, as when a single token is decoded, the keys are handed out too, tile by tile, and the parts
+ * then joined by query head; of a long context as many tiles at a time as there is room for parts.
+ * Either way the bits are the same. */
+#include <assert.h>
+
+#include "engine/cpu/loops.h"
+
+enum {
+    PART_FLOATS = 1 << 15,               /* a thread's share of the room for parts: 128 KiB, */
+    MIN_PARTS = 4,                       /* but not less than this */
+    MIN_TILES = 8                        /* of a context worth cutting: handing out costs, too */
+};
+
+static int min_int(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static int max_int(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* Blocks of one token and one KV head. */
+static int blocks_of_token(const attend_args *a)
+{
+    return (a->n_head / a->n_head_kv + ATTEND_HEADS - 1) / ATTEND_HEADS;
+}
+
+int attend_block_count(const attend_args *a)
+{
+    return a->n * blocks_of_token(a);
+}
+
+attend_block attend_block_at(const attend_args *a, int head_kv, int i)
+{
+    const int group = a->n_head / a->n_head_kv, each = blocks_of_token(a);
+    const int t = i / each, from = i % each * ATTEND_HEADS, last = a->pos + t;
+    return (attend_block){
+        .t = t, .head = head_kv * group + from, .n_head = min_int(group - from, ATTEND_HEADS),
+        .first = a->window > 0 && last >= a->window ? last - a->window + 1 : 0, .last = last,
+    };
+}
+
+static int first_tile(const attend_block *b)
+{
+    return b->first / ATTEND_TILE;
+}
+
+static int tiles_of(const attend_block *b)
+{
+    return b->last / ATTEND_TILE - first_tile(b) + 1;
+}
+
+/* ---- the team -------------------------------------------------------------------------------- */
+
+typedef struct attend_job {
+    const loops *f;
+    const attend_args *a;
+    int n_block;                         /* of a KV head */
+    int each;                            /* blocks at a time */
+    float *work;
+    size_t work_floats;
+
+    /* if keys are handed out: */
+    float *totals, *parts;               /* [block of all KV heads], [the same][room] */
+    size_t part_floats;
+    int room;                            /* tiles at a time */
+    int begin;                           /* first of them, counted from the block's first */
+} attend_job;
+
+size_t attend_scratch(int head_dim)
+{
+    const size_t parts = MIN_PARTS * attend_part_floats(head_dim);
+    return attend_work_floats(head_dim) + (parts > PART_FLOATS ? parts : PART_FLOATS);
+}
+
+static float *work_of(const attend_job *j, int thread)
+{
+    return j->work + (size_t)thread * j->work_floats;
+}
+
+static void run_blocks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const attend_job *j = ctx;
+    const int pieces = (j->n_block + j->each - 1) / j->each;
+    for (int64_t i = begin; i < end; i++) {
+        const int first = (int)(i % pieces) * j->each;
+        j->f->attend_blocks(j->a, (int)(i / pieces), first, min_int(j->n_block - first, j->each),
+                            work_of(j, thread));
+    }
+}
+
+/* Part i of those at a time. */
+static float *part_of(const attend_job *j, int64_t i)
+{
+    return j->parts + (size_t)i * j->part_floats;
+}
+
+/* Tiles of the block that are of this time. */
+static int tiles_now(const attend_job *j, const attend_block *b)
+{
+    return max_int(0, min_int(tiles_of(b) - j->begin, j->room));
+}
+
+static void run_parts(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const attend_job *j = ctx;
+    for (int64_t i = begin; i < end; i++) {
+        const int block = (int)(i / j->room), tile = (int)(i % j->room);
+        const int head_kv = block / j->n_block, own = block % j->n_block;
+        const attend_block b = attend_block_at(j->a, head_kv, own);
+        if (tile < tiles_now(j, &b))
+            j->f->attend_part(part_of(j, i), j->a, head_kv, own,
+                              (first_tile(&b) + j->begin + tile) * ATTEND_TILE, work_of(j, thread));
+    }
+}
+
+static void run_joins(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const attend_job *j = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const int block = (int)(i / ATTEND_HEADS), row = (int)(i % ATTEND_HEADS);
+        const int head_kv = block / j->n_block, own = block % j->n_block;
+        const attend_block b = attend_block_at(j->a, head_kv, own);
+        if (row < b.n_head)
+            j->f->attend_join(j->totals + (size_t)block * j->part_floats,
+                              part_of(j, (int64_t)block * j->room), tiles_now(j, &b), j->a,
+                              head_kv, own, row, j->begin == 0);
+    }
+}
+
+static void hand_out_keys(attend_job *j, pool *team, int n_block, int n_tile)
+{
+    const int64_t columns = j->a->head_dim;
+    for (j->begin = 0; j->begin < n_tile; j->begin += j->room) {
+        pool_run(team, (int64_t)n_block * j->room, 1, run_parts, j);
+        pool_run(team, (int64_t)n_block * ATTEND_HEADS, pool_grain(columns * j->room), run_joins,
+                 j);
+    }
+}
+
+void attend(const loops *f, pool *team, const attend_args *a, float *scratch, size_t thread_floats)
+{
+    const int n_thread = pool_threads(team);
+    attend_job j = {
+        .f = f, .a = a, .n_block = attend_block_count(a), .work = scratch,
+        .work_floats = attend_work_floats(a->head_dim),
+        .part_floats = attend_part_floats(a->head_dim),
+    };
+    const int n_block = j.n_block * a->n_head_kv;
+    const attend_block longest = attend_block_at(a, 0, j.n_block - 1);
+    const int n_tile = tiles_of(&longest) + 1;           /* a window may lie in one tile more */
+
+    assert(thread_floats >= attend_scratch(a->head_dim));
+    if (n_thread > 1 && n_block < 2 * n_thread && n_tile > MIN_TILES) {
+        const size_t left = (size_t)n_thread * (thread_floats - j.work_floats);
+        const int room = (int)(left / j.part_floats) / n_block - 1;
+        j.totals = scratch + (size_t)n_thread * j.work_floats;
+        j.parts = j.totals + (size_t)n_block * j.part_floats;
+        j.room = min_int(room, n_tile);
+        hand_out_keys(&j, team, n_block, n_tile);
+    } else {
+        j.each = max_int(1, min_int(n_block / (4 * n_thread), ATTEND_BLOCKS));
+        pool_run(team, (int64_t)a->n_head_kv * ((j.n_block + j.each - 1) / j.each), 1, run_blocks,
+                 &j);
+    }
+}

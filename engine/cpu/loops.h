@@ -1,0 +1,69 @@
+/* loops.h - everything between two products of weights, once for each instruction set.
+ *
+ * The same sources are compiled for each (see isa.h) and reached through this table. They are loops
+ * in a fixed order, with every fma written out and nothing left to libm but sqrt, and exp once a
+ * head and token: all tables give the same bits, the contract's where it has a say. */
+#ifndef ENGINE_CPU_LOOPS_H
+#define ENGINE_CPU_LOOPS_H
+
+#include "engine/cpu/attention.h"
+#include "engine/cpu/deltanet.h"
+#include "engine/cpu/isa.h"
+#include "loader/base.h"
+
+typedef struct loops {
+    const char *isa;                     /* "scalar", "neon", "avx2", "avx512" */
+
+    /* activation.c; act_quantise and so on of kernels.h are the scalar ones */
+    void (*quantise)(int8_t *q, float *dx, int16_t *s, const float *x, int n_block);
+    void (*swiglu)(float *out, const float *g, const float *u, int n);
+    void (*swiglu_clamped)(float *out, const float *g, const float *u, int n);
+    void (*gate)(float *out, const float *x, const float *z, int n);     /* x * sigmoid(z) */
+
+    /* rows.c */
+    void (*rmsnorm)(float *y, const float *x, const float *w, int n, float eps);  /* y may be x */
+    void (*add)(float *x, const float *y, size_t n);     /* x += y */
+    /* x += the sum over k experts of gate * y, in order, then sigma * shared unless that is NULL */
+    void (*join)(float *x, const float *y, const float *gate, int k, const float *shared,
+                 float sigma, int n);
+    /* the first dim values of a head by one row of the tables of rope.h, in pairs (i, i + dim/2) */
+    void (*rotate)(float *head, const float *cosine, const float *sine, int dim);
+
+    attend_blocks_fn *attend_blocks;     /* attention.c, by attend() */
+    attend_part_fn *attend_part;
+    attend_join_fn *attend_join;
+
+    delta_conv_fn *delta_conv;           /* deltanet.c */
+    delta_l2norm_fn *delta_l2norm;
+    delta_gated_norm_fn *delta_gated_norm;
+    delta_recurrence_fn *delta_recurrence;
+    delta_chunked_fn *delta_chunked;
+} loops;
+
+/* Those for a set of kernels of that name, which this processor must run. */
+const loops *loops_for(const char *isa);
+
+enum { LOOPS_MAX_SETS = 4 };
+
+/* All that this processor runs, the scalar one last. Returns their number. */
+int loops_here(const loops *sets[LOOPS_MAX_SETS]);
+
+/* ---- internal: what each file puts into the table -------------------------------------------- */
+
+#define LOOPS_PUT(part) ISA_NAME(put_##part)
+
+#define LOOPS_DECLARE_PUTS(isa)                                                                    \
+    void put_activation_##isa(loops *l);                                                           \
+    void put_rows_##isa(loops *l);                                                                 \
+    void put_attention_##isa(loops *l);                                                            \
+    void put_deltanet_##isa(loops *l)
+
+LOOPS_DECLARE_PUTS(scalar);
+#if defined(__aarch64__)
+LOOPS_DECLARE_PUTS(neon);
+#elif defined(__x86_64__)
+LOOPS_DECLARE_PUTS(avx2);
+LOOPS_DECLARE_PUTS(avx512);
+#endif
+
+#endif

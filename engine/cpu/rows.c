@@ -1,0 +1,66 @@
+/* rows.c - norms, sums and rotations of rows of numbers.
+ *
+ * Compiled once for each instruction set, with the same bits. */
+#include <math.h>
+
+#include "engine/cpu/f32_loops.h"
+#include "engine/cpu/loops.h"
+
+static void rmsnorm(float *y, const float *x, const float *w, int n, float eps)
+{
+    const float scale = (float)(1.0 / sqrt(f64_squares(x, n) / n + (double)eps));
+    for (int i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
+}
+
+static void add(float *restrict x, const float *restrict y, size_t n)
+{
+    for (size_t i = 0; i < n; i++) x[i] += y[i];
+}
+
+/* 8 * vecs values: the chain of each is that of the contract. */
+F32_INLINE void join_tile(float *restrict x, const float *restrict y, size_t stride,
+                          const float *gate, int k, const float *shared, float sigma, int vecs)
+{
+    vec8 sum[4];
+    for (int v = 0; v < vecs; v++) sum[v] = vec8_all(0.0f);
+    for (int r = 0; r < k; r++, y += stride)
+        for (int v = 0; v < vecs; v++) sum[v] = vec8_fma_all(gate[r], vec8_load(y + 8 * v), sum[v]);
+    for (int v = 0; v < vecs; v++) {
+        if (shared) sum[v] = vec8_fma_all(sigma, vec8_load(shared + 8 * v), sum[v]);
+        vec8_store(x + 8 * v, vec8_add(vec8_load(x + 8 * v), sum[v]));
+    }
+}
+
+static void join(float *x, const float *y, const float *gate, int k, const float *shared,
+                 float sigma, int n)
+{
+    const size_t stride = (size_t)n;
+    int i = 0;
+    for (; i + 32 <= n; i += 32)
+        join_tile(x + i, y + i, stride, gate, k, shared ? shared + i : NULL, sigma, 4);
+    for (; i < n; i++) {
+        float sum = 0.0f;
+        for (int r = 0; r < k; r++) sum = fmaf(gate[r], y[(size_t)r * stride + (size_t)i], sum);
+        if (shared) sum = fmaf(sigma, shared[i], sum);
+        x[i] += sum;
+    }
+}
+
+static void rotate(float *head, const float *cosine, const float *sine, int dim)
+{
+    const int half = dim / 2;
+    float *restrict lower = head, *restrict upper = head + half;
+    for (int i = 0; i < half; i++) {
+        const float a = lower[i], b = upper[i];
+        lower[i] = a * cosine[i] - b * sine[i];
+        upper[i] = a * sine[i] + b * cosine[i];
+    }
+}
+
+void LOOPS_PUT(rows)(loops *l)
+{
+    l->rmsnorm = rmsnorm;
+    l->add = add;
+    l->join = join;
+    l->rotate = rotate;
+}

@@ -1,0 +1,369 @@
+/* wide.h - products of weight rows with many tokens: the frame around the tiles of an instruction
+ * set. Included by the files that have such tiles, and compiled with their flags.
+ *
+ * A panel is PANEL_ROWS rows wide and a chunk of K long. Its weights are unpacked once, into int8
+ * and the few floats that scale a block, and then meet all tokens, a tile of them at a time.
+ * Tokens are packed in strips of STRIP_TOKENS; a tile is one strip or several.
+ *
+ * Integer sums of a block are exact in any order. What the contract orders is each lane's chain of
+ * fmas, over blocks j, j + 8, j + 16, ...: so within a chunk the blocks of lane 0 are stored first,
+ * then those of lane 1, and so on, and a tile walks through memory in straight lines with the sums
+ * of one lane in registers. If K is longer than a chunk, the lanes of all tiles wait in memory for
+ * the next. At the end they are folded as contract.c does. A token's sums therefore never depend
+ * on its neighbours.
+ *
+ * The including file defines, before, the constants used but not defined here (PANEL_ROWS and so
+ * on), and after, the functions under "what an instruction set provides". */
+#ifndef ENGINE_CPU_WIDE_H
+#define ENGINE_CPU_WIDE_H
+
+#include <stdalign.h>
+#include <string.h>
+
+#include "engine/cpu/contract_blocks_body.h"
+#include "engine/cpu/isa_sets.h"
+
+#define WIDE_INLINE static inline __attribute__((always_inline))
+
+/* Compilers load nothing from below before what stands above is done. Otherwise they load all they
+ * can at once and then have no registers left. */
+WIDE_INLINE void in_order(void)
+{
+    __asm__ volatile("" ::: "memory");
+}
+
+/* ---- chunks and slots ---------------------------------------------------------------------- */
+
+enum {
+    LANES = 8,
+    CHUNK_BLOCKS = 64,                   /* a panel of it stays in L1 */
+    GROUP_TOKENS = 64,                   /* tokens that share an unpacked panel */
+    GROUP_ROWS = 32,                     /* rows whose lanes wait while a chunk is worked on */
+    GROUP_STRIPS = GROUP_TOKENS / STRIP_TOKENS,
+    GROUP_PANELS = GROUP_ROWS / PANEL_ROWS,
+    STRIP_SUMS = PANEL_ROWS * STRIP_TOKENS,
+};
+static_assert((int)LANES == (int)SEGMENT_BLOCKS && CHUNK_BLOCKS % LANES == 0,
+              "a chunk begins with a block of lane 0");
+
+static inline int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* Blocks of a lane among the first n. */
+static inline int lane_blocks(int n, int lane)
+{
+    return (n - lane + LANES - 1) / LANES;
+}
+
+/* Where a chunk of n blocks keeps block b. Each lane has room for as many as lane 0 has. */
+static inline int slot_of(int n, int b)
+{
+    return b % LANES * lane_blocks(n, 0) + b / LANES;
+}
+
+/* ---- panels -------------------------------------------------------------------------------- */
+
+/* The value of a block, from the integer sums of its halves, I = I_lo + I_hi, and the sums of the
+ * activations, s = s_lo + s_hi. Each is one rounding or two, those of the contract: t, c and their
+ * products with small integers are exact, as are the sums in brackets. */
+typedef enum wide_kind {
+    WIDE_PLAIN,                          /* t * I */
+    WIDE_MINIMUM,                        /* fma(t, I, c * s) */
+    WIDE_HALF_MINIMUMS,                  /* fma(t, I, c * (lo * s_lo + hi * s_hi)) */
+    WIDE_HALVES,                         /* t * fma(lo, I_lo, hi * I_hi) */
+} wide_kind;
+
+/* A number for each row, SCALE_COPIES times. */
+typedef float row_floats[PANEL_ROWS * SCALE_COPIES];
+
+/* One chunk of PANEL_ROWS rows. Indices are slots. */
+typedef struct panel {
+    alignas(64) int8_t w[CHUNK_BLOCKS][WEIGHT_BYTES];    /* in the order that the tile wants */
+    alignas(64) row_floats t[CHUNK_BLOCKS], c[CHUNK_BLOCKS], lo[CHUNK_BLOCKS], hi[CHUNK_BLOCKS];
+} panel;
+
+/* The activations of one chunk of up to GROUP_TOKENS tokens; act_at() is the index. The gaps keep
+ * the arrays from beginning at the same set of L1: that cost 10%. */
+typedef struct act_chunk {
+    alignas(64) int8_t q[GROUP_STRIPS * CHUNK_BLOCKS][ACT_BYTES];     /* in the tile's order too */
+    alignas(64) char gap[4096];
+    alignas(64) float dx[GROUP_STRIPS * CHUNK_BLOCKS][ACT_FLOATS];
+    alignas(64) char second_gap[4096];
+    alignas(64) float s[GROUP_STRIPS * CHUNK_BLOCKS][ACT_FLOATS];     /* or s_lo */
+    alignas(64) char third_gap[4096];
+    alignas(64) float s_hi[GROUP_STRIPS * CHUNK_BLOCKS][ACT_FLOATS];
+} act_chunk;
+
+/* Strip k of the tile of w strips that begins with strip `first`: their slots alternate, so that a
+ * tile reads one stream. */
+static inline int act_at(int first, int w, int k, int slot)
+{
+    return first * CHUNK_BLOCKS + slot * w + k;
+}
+
+/* The lanes of one panel with one strip. */
+typedef struct strip_lanes {
+    alignas(64) float of[LANES][STRIP_SUMS];
+} strip_lanes;
+
+/* ---- what an instruction set provides ------------------------------------------------------ */
+
+/* How many strips the next tile takes, 1 to TILE_STRIPS, if `left` are left. If more, the last one
+ * is repeated, and nobody reads the sums. */
+static int tile_strips(wide_kind kind, int left);
+
+/* Packs n_token tokens, the k-th strip of a tile of w strips that begins with `first`: blocks b0 to
+ * b0 + n - 1, though whole segments may be read. */
+static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,
+                       int b0, int n, wide_kind kind);
+
+/* Arranges one block of PANEL_ROWS rows for tiles: row r's is parts[r].w[32 * j ..]. */
+static void put_weights(int8_t *restrict w, const block_parts *restrict parts, int j);
+
+/* Around all tiles of a call. */
+static void tiles_begin(wide_kind kind);
+static void tiles_end(void);
+
+/* The tile of w strips that begins with `first`: lanes[k] = from[k] and a chunk of n blocks. */
+static void tile_run(strip_lanes *lanes, const strip_lanes *from, const panel *p,
+                     const act_chunk *a, int first, int w, int n, wide_kind kind);
+
+/* Where strip_lanes has row r and token t. */
+static inline int sum_index(int r, int t);
+
+/* ---- filling a panel ----------------------------------------------------------------------- */
+
+/* The floats of one segment, by row and lane. */
+typedef struct segment_floats {
+    float t[PANEL_ROWS][LANES], c[PANEL_ROWS][LANES];
+    float lo[PANEL_ROWS][LANES], hi[PANEL_ROWS][LANES];
+} segment_floats;
+
+/* What row r, taken apart in *p, contributes. May change the weights. */
+typedef void scales_fn(segment_floats *restrict f, int r, block_parts *restrict p);
+
+static void plain_scales(segment_floats *restrict f, int r, block_parts *restrict p)
+{
+    for (int j = 0; j < LANES; j++) f->t[r][j] = p->d[j] * (float)p->sc[0][j];
+}
+
+static void minimum_scales(segment_floats *restrict f, int r, block_parts *restrict p)
+{
+    for (int j = 0; j < LANES; j++) f->t[r][j] = p->d[j] * (float)p->sc[0][j];
+    for (int j = 0; j < LANES; j++) f->c[r][j] = p->c[j] * (float)p->m[0][j];
+}
+
+static void half_scales(segment_floats *restrict f, int r, block_parts *restrict p)
+{
+    for (int j = 0; j < LANES; j++) f->t[r][j] = p->d[j];
+    for (int j = 0; j < LANES; j++) f->lo[r][j] = (float)p->sc[0][j];
+    for (int j = 0; j < LANES; j++) f->hi[r][j] = (float)p->sc[1][j];
+}
+
+static void float_half_scales(segment_floats *restrict f, int r, block_parts *restrict p)
+{
+    for (int j = 0; j < LANES; j++) f->t[r][j] = 1.0f;
+    for (int j = 0; j < LANES; j++) f->lo[r][j] = p->f[0][j];
+    for (int j = 0; j < LANES; j++) f->hi[r][j] = p->f[1][j];
+}
+
+/* Small weights take their half's scale in, so that one sum serves both halves: 3 * 15 for Q2_K.
+ * Negated, because of Q3_K's -4 * -32 = 128: int8 holds only the negative of that. */
+static void scaled_weights(segment_floats *restrict f, int r, block_parts *restrict p)
+{
+    for (int j = 0; j < LANES; j++) {
+        for (int h = 0; h < 2; h++) {
+            int8_t *w = p->w + 32 * j + 16 * h;
+            store16(w, load16(w) * (uint8_t)-p->sc[h][j]);
+        }
+        f->t[r][j] = -p->d[j];
+    }
+}
+
+static void scaled_weights_minimum(segment_floats *restrict f, int r, block_parts *restrict p)
+{
+    scaled_weights(f, r, p);
+    for (int j = 0; j < LANES; j++) f->c[r][j] = p->c[j];
+    for (int j = 0; j < LANES; j++) f->lo[r][j] = (float)p->m[0][j];
+    for (int j = 0; j < LANES; j++) f->hi[r][j] = (float)p->m[1][j];
+}
+
+typedef struct wide_format {
+    const block_format *blocks;
+    scales_fn *put_scales;
+    wide_kind kind;
+} wide_format;
+
+/* One float of n blocks from b on, of every row, to their slots. */
+static inline void put_floats(row_floats *to, float from[PANEL_ROWS][LANES], int per_lane, int n)
+{
+    for (int j = 0; j < n; j++, to += per_lane)
+        for (int r = 0; r < PANEL_ROWS; r++)
+            for (int i = 0; i < SCALE_COPIES; i++) (*to)[r * SCALE_COPIES + i] = from[r][j];
+}
+
+/* The next panel's bytes are asked for while this one's are read. A prefetch cannot fault. */
+static inline void prefetch_bytes(const uint8_t *p, size_t ahead, size_t n)
+{
+    for (size_t i = 0; i < n; i += 64)
+        __builtin_prefetch((const void *)((uintptr_t)p + ahead + i), 0, 2);
+}
+
+/* A chunk of n blocks that begins at `first` of the first of n_row rows. Rows that a short panel
+ * lacks repeat the last one; nobody reads their sums. */
+static void panel_fill(panel *p, const wide_format *f, const uint8_t *first, size_t row_bytes,
+                       int n_row, int n)
+{
+    const int per_lane = lane_blocks(n, 0);
+    const size_t segment_bytes = (size_t)f->blocks->segment_bytes;
+    block_parts parts[PANEL_ROWS] = { 0 };
+    segment_floats floats;
+
+    for (int i = 0; i < per_lane; i++, first += segment_bytes) {
+        const int n_here = least(n - LANES * i, LANES);
+        for (int r = 0; r < PANEL_ROWS; r++) {
+            const uint8_t *blocks = first + (size_t)least(r, n_row - 1) * row_bytes;
+            prefetch_bytes(blocks, PANEL_ROWS * row_bytes, segment_bytes);
+            f->blocks->unpack(&parts[r], blocks, n_here);
+            f->put_scales(&floats, r, &parts[r]);
+        }
+        put_floats(p->t + i, floats.t, per_lane, n_here);
+        if (f->kind == WIDE_MINIMUM || f->kind == WIDE_HALF_MINIMUMS)
+            put_floats(p->c + i, floats.c, per_lane, n_here);
+        if (f->kind == WIDE_HALVES || f->kind == WIDE_HALF_MINIMUMS) {
+            put_floats(p->lo + i, floats.lo, per_lane, n_here);
+            put_floats(p->hi + i, floats.hi, per_lane, n_here);
+        }
+        for (int j = 0; j < n_here; j++) put_weights(p->w[j * per_lane + i], parts, j);
+    }
+}
+
+/* ---- products ------------------------------------------------------------------------------ */
+
+/* The lanes of a strip, folded in the tree of the contract. Inlined, gcc 12 makes no vectors of
+ * it. */
+__attribute__((noinline))
+static void fold_lanes(float *restrict sums, const strip_lanes *restrict l)
+{
+    for (int i = 0; i < STRIP_SUMS; i++) {
+        const float p0 = l->of[0][i] + l->of[4][i], p1 = l->of[1][i] + l->of[5][i];
+        const float p2 = l->of[2][i] + l->of[6][i], p3 = l->of[3][i] + l->of[7][i];
+        const float low = p0 + p1, high = p2 + p3;
+        const float sum = low + high;
+        sums[i] = sum + 0.0f;
+    }
+}
+
+/* n_r rows and n_t tokens of a strip, to their places among sums of n_row rows a token. */
+static inline void put_sums(float *sums, size_t n_row, const strip_lanes *lanes, int n_r, int n_t)
+{
+    float folded[STRIP_SUMS];
+    fold_lanes(folded, lanes);
+    for (int t = 0; t < n_t; t++)
+        for (int r = 0; r < n_r; r++) sums[(size_t)t * n_row + (size_t)r] = folded[sum_index(r, t)];
+}
+
+static void acts_pack(act_chunk *a, const act_row *x, int n_t, int b0, int n, wide_kind kind)
+{
+    const int n_strip = (n_t + STRIP_TOKENS - 1) / STRIP_TOKENS;
+    for (int i = 0, w; i < n_strip; i += w) {
+        w = tile_strips(kind, n_strip - i);
+        for (int k = 0; k < w; k++) {
+            const int t = least(i + k, n_strip - 1) * STRIP_TOKENS;
+            pack_strip(a, i, k, w, x + t, least(n_t - t, STRIP_TOKENS), b0, n, kind);
+        }
+    }
+}
+
+/* A panel of n blocks with n_t packed tokens. first, last: of the chunks of K. */
+static void panel_run(float *sums, size_t n_row, strip_lanes *lanes, const panel *p,
+                      const act_chunk *a, int n_r, int n_t, int n, wide_kind kind, bool first,
+                      bool last)
+{
+    static const strip_lanes zeros[TILE_STRIPS];
+    const int n_strip = (n_t + STRIP_TOKENS - 1) / STRIP_TOKENS;
+
+    for (int i = 0, w; i < n_strip; i += w) {
+        strip_lanes *l = first && last ? lanes : lanes + i;
+        w = tile_strips(kind, n_strip - i);
+        tile_run(l, first ? zeros : l, p, a, i, w, n, kind);
+        for (int k = 0; last && k < least(w, n_strip - i); k++) {
+            const int t = (i + k) * STRIP_TOKENS, n_here = least(n_t - t, STRIP_TOKENS);
+            float *to = sums + (size_t)t * n_row;
+            if (n_r == PANEL_ROWS && n_here == STRIP_TOKENS)
+                put_sums(to, n_row, &l[k], PANEL_ROWS, STRIP_TOKENS);
+            else
+                put_sums(to, n_row, &l[k], n_r, n_here);
+        }
+    }
+}
+
+static void wide_dot(const wide_format *f, float *sums, const uint8_t *rows, size_t row_bytes,
+                     int n_row, const act_row *x, int n_token, int cols)
+{
+    const int n_block = cols / ACT_BLOCK, n_chunk = (n_block + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
+    const int chunk_blocks = (n_block + LANES * n_chunk - 1) / (LANES * n_chunk) * LANES;
+    act_chunk acts;
+    panel p;
+    strip_lanes lanes[GROUP_PANELS][GROUP_STRIPS];
+
+    tiles_begin(f->kind);
+    for (int t0 = 0; t0 < n_token; t0 += GROUP_TOKENS) {
+        const int n_t = least(n_token - t0, GROUP_TOKENS);
+        for (int r0 = 0; r0 < n_row; r0 += GROUP_ROWS) {
+            const int r_end = least(n_row, r0 + GROUP_ROWS);
+            for (int b0 = 0; b0 < n_block; b0 += chunk_blocks) {
+                const int n = least(n_block - b0, chunk_blocks);
+                const size_t at = (size_t)(b0 / LANES) * (size_t)f->blocks->segment_bytes;
+                if (r0 == 0 || n < n_block) acts_pack(&acts, x + t0, n_t, b0, n, f->kind);
+                for (int r = r0; r < r_end; r += PANEL_ROWS) {
+                    const int n_r = least(r_end - r, PANEL_ROWS);
+                    panel_fill(&p, f, rows + (size_t)r * row_bytes + at, row_bytes, n_r, n);
+                    panel_run(sums + (size_t)t0 * (size_t)n_row + (size_t)r, (size_t)n_row,
+                              lanes[(r - r0) / PANEL_ROWS], &p, &acts, n_r, n_t, n, f->kind,
+                              b0 == 0, b0 + n == n_block);
+                }
+            }
+        }
+    }
+    tiles_end();
+}
+
+/* ---- the types ----------------------------------------------------------------------------- */
+
+#define WIDE_TYPES(X)                                                                              \
+    X(Q4_0, plain_scales, WIDE_PLAIN) X(Q5_0, plain_scales, WIDE_PLAIN)                            \
+    X(Q8_0, plain_scales, WIDE_PLAIN) X(IQ4_NL, plain_scales, WIDE_PLAIN)                          \
+    X(IQ4_XS, plain_scales, WIDE_PLAIN) X(MXFP4, plain_scales, WIDE_PLAIN)                         \
+    X(IQ2_XXS, plain_scales, WIDE_PLAIN) X(IQ3_XXS, plain_scales, WIDE_PLAIN)                      \
+    X(IQ3_S, plain_scales, WIDE_PLAIN) X(IQ1_S, plain_scales, WIDE_PLAIN)                          \
+    X(TQ1_0, plain_scales, WIDE_PLAIN) X(TQ2_0, plain_scales, WIDE_PLAIN)                          \
+    X(Q1_0, plain_scales, WIDE_PLAIN) X(Q2_0, plain_scales, WIDE_PLAIN)                            \
+    X(Q3_K, scaled_weights, WIDE_PLAIN)                                                            \
+    X(Q4_1, minimum_scales, WIDE_MINIMUM) X(Q5_1, minimum_scales, WIDE_MINIMUM)                    \
+    X(Q4_K, minimum_scales, WIDE_MINIMUM) X(Q5_K, minimum_scales, WIDE_MINIMUM)                    \
+    X(Q2_K, scaled_weights_minimum, WIDE_HALF_MINIMUMS)                                            \
+    X(Q6_K, half_scales, WIDE_HALVES) X(IQ2_XS, half_scales, WIDE_HALVES)                          \
+    X(IQ2_S, half_scales, WIDE_HALVES) X(IQ1_M, half_scales, WIDE_HALVES)                          \
+    X(NVFP4, float_half_scales, WIDE_HALVES)
+
+#define DEFINE_WIDE(NAME, scales, kind)                                                            \
+    static void wide_##NAME(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,         \
+                            const act_row *x, int n_token, int cols)                               \
+    {                                                                                              \
+        static const wide_format f = { &block_formats[QT_##NAME], scales, kind };                  \
+        wide_dot(&f, sums, rows, row_bytes, n_row, x, n_token, cols);                              \
+    }
+WIDE_TYPES(DEFINE_WIDE)
+
+static void wide_put(kernel_set *s, int from)
+{
+#define PUT_WIDE(NAME, scales, kind)                                                               \
+    s->of[QT_##NAME].wide = wide_##NAME, s->of[QT_##NAME].wide_from = from;
+    WIDE_TYPES(PUT_WIDE)
+#undef PUT_WIDE
+}
+
+#endif

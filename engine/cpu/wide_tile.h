@@ -1,0 +1,76 @@
+/* wide_tile.h - tiles that make the sums of one block after the other. Included after what
+ * wide_values.h asks for and
+ *
+ *     TILE_WIDTHS(X, ...)       X(w, ...) for every number of strips that tile_strips() returns
+ *
+ * and before sum_halves() is defined. */
+#ifndef ENGINE_CPU_WIDE_TILE_H
+#define ENGINE_CPU_WIDE_TILE_H
+
+#include "engine/cpu/wide_values.h"
+
+/* The integer sums of n halves of a block from half `first` on, as floats. */
+WIDE_INLINE void sum_halves(tile_vecs sum, const int8_t *weights, const int8_t *q, int w, int first,
+                            int n);
+
+WIDE_INLINE void tile(strip_lanes *lanes, const strip_lanes *from, const panel *p,
+                      const act_chunk *a, int first, int n, int w, wide_kind kind)
+{
+    for (int lane = 0; lane < LANES; lane++) {
+        const int begin = slot_of(n, lane), end = begin + lane_blocks(n, lane);
+        tile_vecs lane_sum, sum, high;
+        lanes_load(lane_sum, from, lane, w);
+        for (int slot = begin; slot < end; slot++) {
+            const int at = act_at(first, w, 0, slot);
+            if (kind == WIDE_HALVES) {
+                sum_halves(high, p->w[slot], a->q[at], w, 1, 1);
+                high_products(high, p, slot, w);
+                in_order();
+            }
+            sum_halves(sum, p->w[slot], a->q[at], w, 0, kind == WIDE_HALVES ? 1 : 2);
+            in_order();
+            add_block(lane_sum, sum, high, p, a, at, slot, w, kind);
+        }
+        lanes_store(lanes, lane_sum, lane, w);
+    }
+}
+
+typedef void tile_fn(strip_lanes *lanes, const strip_lanes *from, const panel *p,
+                     const act_chunk *a, int first, int n);
+
+#define DEFINE_TILE(w, name, kind)                                                                 \
+    static void name##_##w(strip_lanes *lanes, const strip_lanes *from, const panel *p,            \
+                           const act_chunk *a, int first, int n)                                   \
+    {                                                                                              \
+        tile(lanes, from, p, a, first, n, w, kind);                                                \
+    }
+TILE_WIDTHS(DEFINE_TILE, plain, WIDE_PLAIN)
+TILE_WIDTHS(DEFINE_TILE, minimum, WIDE_MINIMUM)
+TILE_WIDTHS(DEFINE_TILE, half_minimums, WIDE_HALF_MINIMUMS)
+TILE_WIDTHS(DEFINE_TILE, halves, WIDE_HALVES)
+
+#define TILE_ENTRY(w, name, kind) [kind][w] = name##_##w,
+
+static void tile_run(strip_lanes *lanes, const strip_lanes *from, const panel *p,
+                     const act_chunk *a, int first, int w, int n, wide_kind kind)
+{
+    static tile_fn *const tiles[][TILE_STRIPS + 1] = {
+        TILE_WIDTHS(TILE_ENTRY, plain, WIDE_PLAIN)
+        TILE_WIDTHS(TILE_ENTRY, minimum, WIDE_MINIMUM)
+        TILE_WIDTHS(TILE_ENTRY, half_minimums, WIDE_HALF_MINIMUMS)
+        TILE_WIDTHS(TILE_ENTRY, halves, WIDE_HALVES)
+    };
+    tiles[kind][w](lanes, from, p, a, first, n);
+}
+
+/* Nothing to set up. */
+static void tiles_begin(wide_kind kind)
+{
+    (void)kind;
+}
+
+static void tiles_end(void)
+{
+}
+
+#endif

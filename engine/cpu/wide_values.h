@@ -1,0 +1,67 @@
+/* wide_values.h - from the integer sums of a block to its values, in the vectors of an instruction
+ * set. Included by the files that include wide.h, after they have defined
+ *
+ *     ROW_VECTORS, vec          so many vectors hold the sums of a panel with a strip
+ *     vec_mul(a, b), vec_fma(a, b, c) = a * b + c in one rounding
+ *     rows_at(p, i), rows_put   the i-th vector of the rows' numbers at p
+ *     tokens_at(p, k)           the numbers of strip k of a tile, where they meet those of the rows
+ *
+ * Everything is inlined, for one kind and one number of strips w, so that vectors stay in
+ * registers. */
+#ifndef ENGINE_CPU_WIDE_VALUES_H
+#define ENGINE_CPU_WIDE_VALUES_H
+
+typedef vec tile_vecs[TILE_STRIPS][ROW_VECTORS];
+
+WIDE_INLINE void lanes_load(tile_vecs v, const strip_lanes *from, int lane, int w)
+{
+    for (int k = 0; k < w; k++)
+        for (int i = 0; i < ROW_VECTORS; i++) v[k][i] = rows_at(from[k].of[lane], i);
+}
+
+WIDE_INLINE void lanes_store(strip_lanes *to, const tile_vecs v, int lane, int w)
+{
+    for (int k = 0; k < w; k++)
+        for (int i = 0; i < ROW_VECTORS; i++) rows_put(to[k].of[lane], i, v[k][i]);
+}
+
+/* hi * I_hi, of WIDE_HALVES. */
+WIDE_INLINE void high_products(tile_vecs v, const panel *p, int slot, int w)
+{
+    for (int k = 0; k < w; k++)
+        for (int i = 0; i < ROW_VECTORS; i++) v[k][i] = vec_mul(rows_at(p->hi[slot], i), v[k][i]);
+}
+
+/* Adds the block at `slot` to the sums of its lane, from the block's integer sums or, for
+ * WIDE_HALVES, those of its lower half and the high products. at: act_at() of the first strip. */
+WIDE_INLINE void add_block(tile_vecs lane_sum, const tile_vecs sum, const tile_vecs high,
+                           const panel *p, const act_chunk *a, int at, int slot, int w,
+                           wide_kind kind)
+{
+    const float *t = p->t[slot], *c = p->c[slot], *lo = p->lo[slot], *hi = p->hi[slot];
+    const float *dx = a->dx[at], *s = a->s[at], *s_hi = a->s_hi[at];
+
+    for (int k = 0; k < w; k++) {
+        for (int i = 0; i < ROW_VECTORS; i++) {
+            const vec scale = rows_at(t, i);
+            vec v;
+            if (kind == WIDE_PLAIN) {
+                v = vec_mul(scale, sum[k][i]);
+            } else if (kind == WIDE_MINIMUM) {
+                v = vec_mul(rows_at(c, i), tokens_at(s, k));
+                v = vec_fma(scale, sum[k][i], v);
+            } else if (kind == WIDE_HALF_MINIMUMS) {
+                v = vec_mul(rows_at(hi, i), tokens_at(s_hi, k));
+                v = vec_fma(rows_at(lo, i), tokens_at(s, k), v);
+                v = vec_mul(rows_at(c, i), v);
+                v = vec_fma(scale, sum[k][i], v);
+            } else {
+                v = vec_fma(rows_at(lo, i), sum[k][i], high[k][i]);
+                v = vec_mul(scale, v);
+            }
+            lane_sum[k][i] = vec_fma(tokens_at(dx, k), v, lane_sum[k][i]);
+        }
+    }
+}
+
+#endif

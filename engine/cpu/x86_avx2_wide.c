@@ -1,0 +1,139 @@
+/* x86_avx2_wide.c - tiles of 8 rows and up to 6 tokens for processors with AVX2.
+ *
+ * Weights and activations are widened to 16 bits: madd multiplies pairs of them and adds the two
+ * products in 32 bits, where nothing saturates whatever the weights are. Weights are stored as
+ * [step][row][2], a step being two deep. */
+#include <immintrin.h>
+#include <stdint.h>
+
+enum {
+    PANEL_ROWS = 8, ROW_VECTORS = 1,
+    WEIGHT_BYTES = 64 * PANEL_ROWS,
+    SCALE_COPIES = 1,
+    STRIP_TOKENS = 1, TILE_STRIPS = 6,
+    ACT_BYTES = 64,
+    ACT_FLOATS = 1,
+    HALF_STEPS = 8, STEP_BYTES = 32,
+};
+
+#include "engine/cpu/wide.h"
+
+/* ---- layouts ------------------------------------------------------------------------------- */
+
+WIDE_INLINE __m256i load_wide(const int8_t *p)
+{
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)p));
+}
+
+/* One half of a block: dword s of eight rows to step s, a transposition in three rounds. */
+WIDE_INLINE void put_half(int8_t *to, const block_parts *parts, int at)
+{
+    __m256i row[8], two[8], four[8];
+    for (int r = 0; r < 8; r++) row[r] = load_wide(parts[r].w + at);
+    for (int i = 0; i < 8; i += 2) {
+        two[i] = _mm256_unpacklo_epi32(row[i], row[i + 1]);
+        two[i + 1] = _mm256_unpackhi_epi32(row[i], row[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        for (int k = 0; k < 2; k++) {
+            four[i + 2 * k] = _mm256_unpacklo_epi64(two[i + k], two[i + k + 2]);
+            four[i + 2 * k + 1] = _mm256_unpackhi_epi64(two[i + k], two[i + k + 2]);
+        }
+    }
+    for (int s = 0; s < 4; s++) {
+        const __m256i low = _mm256_permute2x128_si256(four[s], four[s + 4], 0x20);
+        const __m256i high = _mm256_permute2x128_si256(four[s], four[s + 4], 0x31);
+        _mm256_store_si256((void *)(to + STEP_BYTES * s), low);
+        _mm256_store_si256((void *)(to + STEP_BYTES * (s + 4)), high);
+    }
+}
+
+static void put_weights(int8_t *restrict w, const block_parts *restrict parts, int j)
+{
+    for (int h = 0; h < 2; h++) put_half(w + HALF_STEPS * STEP_BYTES * h, parts, 32 * j + 16 * h);
+}
+
+/* More tokens would have no registers for what a block of the kind needs. */
+static int tile_strips(wide_kind kind, int left)
+{
+    return left >= 6 && kind != WIDE_HALVES ? 6 : left >= 3 ? 4 : left;
+}
+
+static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,
+                       int b0, int n, wide_kind kind)
+{
+    (void)n_token;                       /* is 1 */
+    for (int j = 0; j < n; j++) {
+        const int at = act_at(first, w, k, slot_of(n, j));
+        const int16_t *s = x->s + 2 * (b0 + j);
+        for (int h = 0; h < 2; h++)
+            _mm256_store_si256((void *)(a->q[at] + 32 * h),
+                               load_wide(x->q + 32 * (b0 + j) + 16 * h));
+        a->dx[at][0] = x->dx[b0 + j];
+        if (kind == WIDE_MINIMUM) a->s[at][0] = (float)(s[0] + s[1]);
+        if (kind == WIDE_HALF_MINIMUMS) {
+            a->s[at][0] = s[0];
+            a->s_hi[at][0] = s[1];
+        }
+    }
+}
+
+static inline int sum_index(int r, int t)
+{
+    return r + t;                        /* t is 0 */
+}
+
+/* ---- tiles --------------------------------------------------------------------------------- */
+
+typedef __m256 vec;
+
+WIDE_INLINE vec vec_mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
+WIDE_INLINE vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
+WIDE_INLINE vec rows_at(const float *p, int i) { return _mm256_loadu_ps(p + 8 * i); }
+WIDE_INLINE void rows_put(float *p, int i, vec v) { _mm256_storeu_ps(p + 8 * i, v); }
+WIDE_INLINE vec tokens_at(const float *p, int k) { return _mm256_set1_ps(p[k]); }
+
+#define TILE_WIDTHS(X, ...)                                                                        \
+    X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(4, __VA_ARGS__) X(6, __VA_ARGS__)
+#include "engine/cpu/wide_tile.h"
+
+WIDE_INLINE void add_step(__m256i sum[TILE_STRIPS], const int8_t *weights, const int8_t *q, int w,
+                          int step)
+{
+    const __m256i rows = _mm256_load_si256((const void *)(weights + STEP_BYTES * step));
+    for (int k = 0; k < w; k++) {
+        const __m256i two = _mm256_set1_epi32((int)load_u32(q + ACT_BYTES * k + 4 * step));
+        sum[k] = _mm256_add_epi32(sum[k], _mm256_madd_epi16(rows, two));
+        __asm__("" : "+x"(sum[k]));      /* or else gcc keeps the products and adds them later */
+    }
+    in_order();
+}
+
+/* Written out: compilers do not unroll so much by themselves, and copy registers instead. */
+WIDE_INLINE void add_half(__m256i sum[TILE_STRIPS], const int8_t *weights, const int8_t *q, int w,
+                          int half)
+{
+    add_step(sum, weights, q, w, HALF_STEPS * half);
+    add_step(sum, weights, q, w, HALF_STEPS * half + 1);
+    add_step(sum, weights, q, w, HALF_STEPS * half + 2);
+    add_step(sum, weights, q, w, HALF_STEPS * half + 3);
+    add_step(sum, weights, q, w, HALF_STEPS * half + 4);
+    add_step(sum, weights, q, w, HALF_STEPS * half + 5);
+    add_step(sum, weights, q, w, HALF_STEPS * half + 6);
+    add_step(sum, weights, q, w, HALF_STEPS * half + 7);
+}
+
+WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q, int w, int first,
+                            int n)
+{
+    __m256i sum[TILE_STRIPS];
+    for (int k = 0; k < w; k++) sum[k] = _mm256_setzero_si256();
+    add_half(sum, weights, q, w, first);
+    if (n == 2) add_half(sum, weights, q, w, 1);
+    for (int k = 0; k < w; k++) v[k][0] = _mm256_cvtepi32_ps(sum[k]);
+}
+
+void put_avx2_wide(kernel_set *s)
+{
+    wide_put(s, 4);
+}
