@@ -75,7 +75,10 @@ LDLIBS    += -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt -lpthread
 else
 GPU_OBJ   := $B/cuda/gpu_stub.c.o
 endif
-LIB_OBJ := $(LIB_C:%=$B/%.o) $(GPU_OBJ)
+# What is not a product of weights is compiled once for any processor, and once for each of these.
+LOOPS    := activation attention deltanet rows
+LOOP_ISA := $(if $(filter x86_64,$(CPU)),avx2 avx512)$(if $(filter aarch64,$(CPU)),neon)
+LIB_OBJ := $(LIB_C:%=$B/%.o) $(foreach i,$(LOOP_ISA),$(LOOPS:%=$B/engine/cpu/%.$i.c.o)) $(GPU_OBJ)
 CLI_OBJ := $(CLI_C:%=$B/%.o) $B/cli/demo_model.S.o
 UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(wildcard tests/golden/*/*.xz))
 
@@ -108,8 +111,9 @@ $B/%.S.o: %.S
 	$Q$(CC) -I. -MMD -MP -c -o $@ $<
 $B/cli/demo_model.S.o: tests/models/demo-qwen3next-Q4_K_M.gguf
 
-# Loops over numbers: the optimiser may unroll and vectorise them, never reorder a sum.
-$B/engine/cpu/%.c.o $B/loader/quant.c.o: OPT += -O3
+# Loops over numbers: the optimiser may unroll and vectorise them, never reorder a sum. (Under
+# sanitizers that would take gcc minutes for a file.)
+$B/engine/cpu/%.c.o $B/engine/kv.c.o $B/loader/quant.c.o: OPT += $(if $(SAN),-O1,-O3)
 
 # No file but these may use what only some processors have; engine/cpu/dispatch.c decides who runs.
 FLAGS_neon    := -march=armv8-a
@@ -120,6 +124,15 @@ FLAGS_avx512  := $(FLAGS_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx5
 FLAGS_amx     := $(FLAGS_avx512) -mamx-tile -mamx-int8
 isa_of         = $(FLAGS_$(word 2,$(subst _, ,$(notdir $(1:.c.o=)))))
 $B/engine/cpu/arm_%.c.o $B/engine/cpu/x86_%.c.o: CFLAGS += $(call isa_of,$@)
+
+define LOOP_RULE
+$B/engine/cpu/%.$1.c.o: CFLAGS += $(FLAGS_$1) -DISA=$1
+$B/engine/cpu/%.$1.c.o: engine/cpu/%.c
+	@mkdir -p $$(@D)
+	$(if $V,,@echo "  cc      $$< ($1)")
+	$Q$(CC) $$(ALL_CFLAGS) $$(CPPFLAGS) -c -o $$@ $$<
+endef
+$(foreach i,$(LOOP_ISA),$(eval $(call LOOP_RULE,$i)))
 
 $B/%.cu.o: %.cu
 	@mkdir -p $(@D)

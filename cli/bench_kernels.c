@@ -328,7 +328,7 @@ static int least(int64_t a, int64_t b)
 
 static int measure_row(kernel_bench *b, kernel_row *row, err_ctx *err)
 {
-    const ops o = { .team = b->team, .kernels = row->set };
+    const ops o = { .team = b->team, .kernels = row->set, .loops = loops_for(row->set->isa) };
     const uint64_t ns = (uint64_t)(b->opt->run.seconds * 1e9 / RUNS);
     const int64_t fit = (int64_t)(b->l2_bytes / row->w.row_bytes), few = fit > 0 ? fit : 1;
     const int n_l2 = least(few, row->w.rows);

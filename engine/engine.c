@@ -79,7 +79,7 @@ int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *
         engine_close(e);
         return rc;
     }
-    e->verbs = (ops){ e->team, o->exact ? kernels_exact() : best };
+    e->verbs = (ops){ e->team, o->exact ? kernels_exact() : best, loops_for(best->isa) };
     *out = e;
     return 0;
 }

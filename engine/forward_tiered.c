@@ -8,8 +8,6 @@
 
 #include <math.h>
 
-#include "engine/cpu/attention.h"
-#include "engine/cpu/deltanet.h"
 #include "moe/router.h"
 
 /* ---- mix ------------------------------------------------------------------------------------- */
@@ -63,7 +61,7 @@ static void activate_shared(void *ctx, int64_t first, int64_t end, int thread)
     (void)thread;
     for (int64_t t = first; t < end; t++) {
         float *gate = p->ws->shared_gate + (size_t)t * (size_t)n_ff;
-        act_swiglu(gate, gate, p->ws->shared_up + (size_t)t * (size_t)n_ff, n_ff);
+        p->o->loops->swiglu(gate, gate, p->ws->shared_up + (size_t)t * (size_t)n_ff, n_ff);
     }
 }
 
@@ -91,18 +89,10 @@ static void join_tokens(void *ctx, int64_t begin, int64_t end, int thread)
     const bool shared = p->m->hp.n_ff_shared > 0;
     (void)thread;
     for (int64_t t = begin; t < end; t++) {
-        const float *y = ws->slots + (size_t)t * (size_t)k * (size_t)n_embd;
-        const float *gate = ws->gates + t * k;
-        const float *s = shared ? ws->shared_y + (size_t)t * (size_t)n_embd : NULL;
-        const float sigma = shared ? sigmoid_f32(ws->shared_sigma[t]) : 0.0f;
-        float *x = ws->x + (size_t)t * (size_t)n_embd;
-        for (int c = 0; c < n_embd; c++) {
-            float acc = 0.0f;
-            for (int r = 0; r < k; r++)
-                acc = fmaf(gate[r], y[(size_t)r * (size_t)n_embd + (size_t)c], acc);
-            if (s) acc = fmaf(sigma, s[c], acc);
-            x[c] += acc;
-        }
+        const size_t at = (size_t)t * (size_t)n_embd;
+        p->o->loops->join(ws->x + at, ws->slots + (size_t)k * at, ws->gates + t * k, k,
+                          shared ? ws->shared_y + at : NULL,
+                          shared ? sigmoid_f32(ws->shared_sigma[t]) : 0.0f, n_embd);
     }
 }
 
@@ -164,22 +154,8 @@ void pass_rotate(const pass *p, float *x, int n_head, size_t stride, bool window
     const float *cosine = p->ws->rope_cos[table], *sine = p->ws->rope_sin[table];
     for (int t = 0; t < p->n; t++)
         for (int h = 0; h < n_head; h++, x += stride)
-            rope_rotate(x, cosine + (size_t)t * half, sine + (size_t)t * half, hp->rope_dim);
-}
-
-typedef struct attend_job {
-    attend_args args;
-    float *scratch;
-    size_t scratch_floats;
-} attend_job;
-
-static void attend_heads(void *ctx, int64_t first, int64_t end, int thread)
-{
-    const attend_job *j = ctx;
-    const int n_head = j->args.n_head;
-    for (int64_t i = first; i < end; i++)
-        attend_head(&j->args, (int)(i / n_head), (int)(i % n_head),
-                    j->scratch + (size_t)thread * j->scratch_floats);
+            p->o->loops->rotate(x, cosine + (size_t)t * half, sine + (size_t)t * half,
+                                hp->rope_dim);
 }
 
 void pass_attend(pass *p, int layer, const float *sinks)
@@ -187,18 +163,12 @@ void pass_attend(pass *p, int layer, const float *sinks)
     const model_hparams *hp = &p->m->hp;
     workspace *ws = p->ws;
     kv_store *cache = state_kv(p->st);
-    attend_job job = {
-        .args = {
-            .out = ws->heads, .q = ws->q, .cache = cache, .layer = layer, .n_head = hp->n_head,
-            .n_head_kv = hp->n_head_kv, .head_dim = hp->head_dim, .pos = p->pos,
-            .window = p->m->layers[layer].window, .scale = 1.0f / sqrtf((float)hp->head_dim),
-            .sinks = sinks,
-        },
-        .scratch = ws->thread_scratch, .scratch_floats = ws->thread_floats,
+    const attend_args a = {
+        .out = ws->heads, .q = ws->q, .cache = cache, .layer = layer, .n_head = hp->n_head,
+        .n_head_kv = hp->n_head_kv, .head_dim = hp->head_dim, .pos = p->pos, .n = p->n,
+        .window = p->m->layers[layer].window, .scale = 1.0f / sqrtf((float)hp->head_dim),
+        .sinks = sinks,
     };
     kv_write(cache, layer, p->pos, p->n, ws->k, ws->v);
-    const int64_t keys = job.args.window > 0 && job.args.window < p->pos + p->n
-                             ? job.args.window : p->pos + p->n;
-    pool_run(p->o->team, (int64_t)p->n * hp->n_head, pool_grain(2 * keys * hp->head_dim),
-             attend_heads, &job);
+    attend(p->o->loops, p->o->team, &a, ws->thread_scratch, ws->thread_floats);
 }

@@ -57,38 +57,35 @@ bool kv_type_from_name(kv_type *out, const char *name)
 
 /* ---- encoders; the decoders are those of loader/quant.h ------------------------------------- */
 
-/* n / 2^shift, to nearest, ties to even; shift is 1 .. 31. */
-static uint32_t shift_rounded(uint32_t n, int shift)
-{
-    const uint32_t q = n >> shift, rest = n & ((1u << shift) - 1), half = 1u << (shift - 1);
-    return q + (rest > half || (rest == half && q & 1));
-}
-
-/* Nearest binary16, ties to even; subnormals are kept, what is too large becomes infinite. */
+/* Nearest binary16, ties to even; subnormals are kept, what is too large becomes infinite. All
+ * cases are computed and one is picked by masks: no branches, so that compilers use vectors. */
 static uint16_t f32_to_f16(float f)
 {
     const uint32_t bits = load_u32(&f), sign = bits >> 16 & 0x8000u, a = bits & 0x7FFFFFFFu;
-    uint32_t h;
-    if (a > 0x7F800000u) {
-        h = 0x7E00u | (a >> 13 & 0x3FFu);                /* NaN: quiet, never infinity */
-    } else if (a >= 0x47800000u) {
-        h = 0x7C00u;                                     /* 2^16 and more */
-    } else if (a >= 0x38800000u) {
-        /* normal: the exponent moves from bias 127 to 15; a carry out of the mantissa goes into it,
-         * and from the largest one to infinity */
-        h = shift_rounded(a - (112u << 23), 13);
-    } else if (a >= 0x33000000u) {
-        /* 2^-25 up to 2^-14: subnormal, in units of 2^-24 */
-        h = shift_rounded((a & 0x7FFFFFu) | 0x800000u, 126 - (int)(a >> 23));
-    } else {
-        h = 0;
-    }
-    return (uint16_t)(sign | h);
+    /* normal: the exponent moves from bias 127 to 15; a carry out of the mantissa goes into it, and
+     * from the largest one to infinity, as does everything above */
+    const uint32_t moved = a - (112u << 23), rounded = (moved + 0xFFFu + (moved >> 13 & 1)) >> 13;
+    const uint32_t normal = rounded < 0x7C00u ? rounded : 0x7C00u;
+    /* below 2^-14: subnormal, in units of 2^-24, which is the last place of a sum with 0.5 */
+    const float sum = load_f32(&a) + 0.5f;
+    const uint32_t small = load_u32(&sum) - 0x3F000000u;
+    const uint32_t nan = 0x7E00u | (a >> 13 & 0x3FFu);   /* quiet, never infinity */
+    const uint32_t is_small = 0u - (a < 0x38800000u), is_nan = 0u - (a > 0x7F800000u);
+    const uint32_t number = (small & is_small) | (normal & ~is_small);
+    return (uint16_t)(sign | (nan & is_nan) | (number & ~is_nan));
 }
 
-static void encode_f16(uint8_t *out, const float *x, int n)
+static void encode_f16(uint8_t *restrict out, const float *restrict x, int n)
 {
     for (int i = 0; i < n; i++) store_u16(out + 2 * i, f32_to_f16(x[i]));
+}
+
+/* The nearest integer of a small number, ties to even, by what stands in the low bits of its sum
+ * with 1.5 * 2^23. */
+static int32_t nearest_int(float x)
+{
+    const float sum = x + 12582912.0f;
+    return (int32_t)(load_u32(&sum) - 0x4B400000u);
 }
 
 /* Codes are chosen for the scale as it is stored, so its own rounding costs next to nothing. With a
@@ -98,21 +95,22 @@ static void encode_q8_0(uint8_t *out, const float *x, int n)
 {
     for (int b = 0; b < n; b += 32, x += 32, out += sizeof(block_q8_0)) {
         block_q8_0 q;
-        float amax = 0.0f;
-        for (int i = 0; i < 32; i++) {                   /* a NaN goes in and stays */
-            const float a = fabsf(x[i]);
-            if (a > amax || a != a) amax = a;
-        }
-        const uint16_t d = f32_to_f16(amax / 127.0f);
-        const float scale = f16_to_f32(d);
-        const bool usable = scale > 0.0f && isfinite(scale);
-        store_u16(q.d, d);
+        uint32_t largest = 0;                            /* as bits: a NaN is larger than all */
         for (int i = 0; i < 32; i++) {
-            /* beyond 127 only where the scale is subnormal and was rounded down by much */
-            const float code = usable ? fmaxf(-127.0f, fminf(127.0f, rintf(x[i] / scale)))
-                                      : copysignf(1.0f, x[i]);
-            q.quants[i] = (int8_t)code;
+            const uint32_t a = load_u32(&x[i]) & 0x7FFFFFFFu;
+            largest = a > largest ? a : largest;
         }
+        const uint16_t d = f32_to_f16(load_f32(&largest) / 127.0f);
+        const float scale = f16_to_f32(d);
+        store_u16(q.d, d);
+        if (scale > 0.0f && isfinite(scale))
+            for (int i = 0; i < 32; i++) {
+                /* beyond 127 only where the scale is subnormal and was rounded down by much */
+                const int32_t code = nearest_int(x[i] / scale), upper = code < 127 ? code : 127;
+                q.quants[i] = (int8_t)(upper > -127 ? upper : -127);
+            }
+        else
+            for (int i = 0; i < 32; i++) q.quants[i] = load_u32(&x[i]) >> 31 ? -1 : 1;
         memcpy(out, &q, sizeof q);
     }
 }
@@ -305,6 +303,28 @@ const float *kv_values(const kv_store *c, int layer, int head, int pos, int n, f
     const kv_layer *y = &c->layers[layer];
     return read_rows(c, y, y->v, head, pos, n, tile);
 }
+
+static const uint8_t *stored_rows(const kv_store *c, const kv_layer *y, uint8_t *store, int head,
+                                  int pos, int *n)
+{
+    assert(store && pos >= y->first && *n >= 0 && *n <= c->ctx - pos);
+    return run_at(c, y, store, head, pos, n);
+}
+
+const uint8_t *kv_key_rows(const kv_store *c, int layer, int head, int pos, int *n)
+{
+    const kv_layer *y = &c->layers[layer];
+    return stored_rows(c, y, y->k, head, pos, n);
+}
+
+const uint8_t *kv_value_rows(const kv_store *c, int layer, int head, int pos, int *n)
+{
+    const kv_layer *y = &c->layers[layer];
+    return stored_rows(c, y, y->v, head, pos, n);
+}
+
+kv_type kv_type_of(const kv_store *c) { return c->type; }
+size_t kv_row_bytes(const kv_store *c) { return c->row_bytes; }
 
 /* ---- going back ----------------------------------------------------------------------------- */
 

@@ -32,6 +32,13 @@ void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const floa
 const float *kv_keys(const kv_store *c, int layer, int head, int pos, int n, float *tile);
 const float *kv_values(const kv_store *c, int layer, int head, int pos, int n, float *tile);
 
+/* The same as they are stored: the first row, and in *n how many of the positions from pos on lie
+ * behind it, kv_row_bytes() apart; the caller says how many are wanted. */
+const uint8_t *kv_key_rows(const kv_store *c, int layer, int head, int pos, int *n);
+const uint8_t *kv_value_rows(const kv_store *c, int layer, int head, int pos, int *n);
+kv_type kv_type_of(const kv_store *c);
+size_t kv_row_bytes(const kv_store *c);
+
 /* Lowest position to which a session at position pos can go back without a copy of the rings: every
  * key that the token there may look at is still stored. */
 int kv_rewind_limit(const kv_store *c, int pos);

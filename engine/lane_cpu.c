@@ -33,10 +33,10 @@ static piece piece_at(const lane_cpu *c, int64_t i, int n_row)
 
 /* ---- gate, up, activation -------------------------------------------------------------------- */
 
-static void activate(lane_activation act, float *g, const float *u, int n)
+static void activate(const lane_cpu *c, float *g, const float *u, int n)
 {
-    if (act == ACT_SWIGLU) act_swiglu(g, g, u, n);
-    else act_swiglu_clamped(g, g, u, n);
+    if (c->now.act == ACT_SWIGLU) c->o->loops->swiglu(g, g, u, n);
+    else c->o->loops->swiglu_clamped(g, g, u, n);
 }
 
 /* Rows p->first .. of the activation for n slots from work order i. */
@@ -48,13 +48,14 @@ static void up_tile(lane_cpu *c, const piece *p, const matrix *gate, const matri
 
     product_rows(g, (size_t)p->n, c->o->kernels, gate, p->first, p->n, c->rows + i, n);
     product_rows(u, (size_t)p->n, c->o->kernels, up, p->first, p->n, c->rows + i, n);
-    activate(c->now.act, g, u, n * p->n);
+    activate(c, g, u, n * p->n);
     for (int t = 0; t < n; t++) {
         const size_t slot = (size_t)(i + t), block = slot * (size_t)x->n_block + first / ACT_BLOCK;
         float *mid = c->mid + slot * n_ff + first;
         memcpy(mid, g + t * p->n, (size_t)p->n * sizeof *mid);
         if (c->quantise_mid)
-            act_quantise(x->q + block * ACT_BLOCK, x->dx + block, x->s + 2 * block, mid, 1);
+            c->o->loops->quantise(x->q + block * ACT_BLOCK, x->dx + block, x->s + 2 * block, mid,
+                                  1);
     }
 }
 

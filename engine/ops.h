@@ -7,12 +7,14 @@
 #define ENGINE_OPS_H
 
 #include "engine/cpu/kernels.h"
+#include "engine/cpu/loops.h"
 #include "engine/weights.h"
 #include "tiers/pool.h"
 
 typedef struct ops {
     pool *team;
     const kernel_set *kernels;
+    const loops *loops;                  /* everything but products */
 } ops;
 
 /* A batch made ready for products. The int8 form is made when the first product asks for it, and

@@ -69,14 +69,20 @@ void acts_clear_padding(acts *a)
     for (int t = 0; t < a->n; t++) clear_padding(a, t);
 }
 
+typedef struct quantise_args {
+    const loops *f;
+    acts *a;
+} quantise_args;
+
 static void quantise_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    acts *a = ctx;
+    const quantise_args *j = ctx;
+    acts *a = j->a;
     (void)thread;
     for (int64_t t = begin; t < end; t++) {
         const size_t first = (size_t)t * (size_t)a->n_block;
-        act_quantise(a->q + first * ACT_BLOCK, a->dx + first, a->s + 2 * first, a->rows[t].x,
-                     a->cols / ACT_BLOCK);
+        j->f->quantise(a->q + first * ACT_BLOCK, a->dx + first, a->s + 2 * first, a->rows[t].x,
+                       a->cols / ACT_BLOCK);
         clear_padding(a, t);
     }
 }
@@ -85,7 +91,8 @@ void ops_quantise(const ops *o, acts *a)
 {
     if (a->quantised) return;
     assert(a->cols % ACT_BLOCK == 0);    /* a quantised row of weights has no other length */
-    pool_run(o->team, a->n, pool_grain(4 * a->cols), quantise_rows, a);
+    quantise_args j = { o->loops, a };
+    pool_run(o->team, a->n, pool_grain(4 * a->cols), quantise_rows, &j);
     a->quantised = true;
 }
 
@@ -156,6 +163,7 @@ void ops_embed(const ops *o, float *y, const matrix *table, const int32_t *ids, 
 }
 
 typedef struct norm_args {
+    const ops *o;
     float *y;
     const float *x, *w;
     int width;
@@ -167,26 +175,20 @@ static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const norm_args *a = ctx;
     (void)thread;
-    for (int64_t t = begin; t < end; t++) {
-        const float *x = a->x + (size_t)t * a->stride;
-        float *y = a->y + (size_t)t * a->stride;
-        double sum = 0.0;
-        for (int c = 0; c < a->width; c++) sum += (double)x[c] * x[c];
-        const float scale = (float)(1.0 / sqrt(sum / a->width + (double)a->eps));
-        for (int c = 0; c < a->width; c++) y[c] = x[c] * scale * a->w[c];
-    }
+    for (int64_t t = begin; t < end; t++)
+        a->o->loops->rmsnorm(a->y + (size_t)t * a->stride, a->x + (size_t)t * a->stride, a->w,
+                             a->width, a->eps);
 }
 
 void ops_rmsnorm(const ops *o, float *y, const float *x, const float *w, int n, int width,
                  size_t stride, float eps)
 {
-    norm_args a = { y, x, w, width, stride, eps };
+    norm_args a = { o, y, x, w, width, stride, eps };
     pool_run(o->team, n, pool_grain(4 * width), norm_rows, &a);
 }
 
 void ops_add(const ops *o, float *x, const float *y, int n, int width)
 {
-    const size_t count = (size_t)n * (size_t)width;
-    (void)o;                             /* memory-bound and small beside the products */
-    for (size_t i = 0; i < count; i++) x[i] += y[i];
+    /* memory-bound and small beside the products: no work for a team */
+    o->loops->add(x, y, (size_t)n * (size_t)width);
 }

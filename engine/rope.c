@@ -72,14 +72,3 @@ void rope_table(float *cosine, float *sine, const double *freq, double magnitude
             sine[i] = (float)(magnitude * sin(angle));
         }
 }
-
-void rope_rotate(float *head, const float *cosine, const float *sine, int dim)
-{
-    const int half = dim / 2;
-    float *restrict lower = head, *restrict upper = head + half;
-    for (int i = 0; i < half; i++) {
-        const float a = lower[i], b = upper[i];
-        lower[i] = a * cosine[i] - b * sine[i];
-        upper[i] = a * sine[i] + b * cosine[i];
-    }
-}

@@ -1,5 +1,5 @@
-/* rope.h - rotary positions: frequencies in double, tables in F32, rotation of pairs
- * (i, i + dim/2). */
+/* rope.h - rotary positions: frequencies in double, tables in F32. The rotation itself, of pairs
+ * (i, i + dim/2), is in struct loops. */
 #ifndef ENGINE_ROPE_H
 #define ENGINE_ROPE_H
 
@@ -25,8 +25,5 @@ void rope_frequencies(double *freq, double *magnitude, const rope_spec *s);
 /* cos and sin tables [n, dim / 2] for positions pos .. pos+n-1, from double products. */
 void rope_table(float *cosine, float *sine, const double *freq, double magnitude, int dim,
                 int pos, int n);
-
-/* Rotates the first dim values of a head in place; cosine and sine are one row of the table. */
-void rope_rotate(float *head, const float *cosine, const float *sine, int dim);
 
 #endif

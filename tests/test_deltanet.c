@@ -1,4 +1,5 @@
-/* test_deltanet.c - the gated delta rule in both forms, and what stands around it.
+/* test_deltanet.c - the gated delta rule in both forms, and what stands around it, on every
+ * instruction set.
  *
  * Both forms are compared with naive double loops and with numbers printed by numpy in float64 (the
  * lines that made them stand beside them); a sequence cut anywhere must be the whole sequence.
@@ -8,7 +9,9 @@
 
 #include <string.h>
 
-#include "engine/cpu/deltanet.h"
+#include "engine/cpu/loops.h"
+
+static const loops *f;                 /* under test */
 
 static double silu(double x) { return x / (1.0 + exp(-x)); }
 
@@ -102,8 +105,8 @@ static void delta_run_init(delta_run *d, size_t row)
         make_gates(&d->gates[2 * t], &d->gates[2 * t + 1], delta_cases[row].gates, t, &rng);
         if (delta_cases[row].vectors == VECTORS_CLOSE)
             for (int i = 0; i < dk; i++) k[i] = 1.0f + 1e-3f * k[i];
-        delta_l2norm(q, dk, 1.0f / sqrtf((float)dk));
-        delta_l2norm(k, dk, 1.0f);
+        f->delta_l2norm(q, dk, 1.0f / sqrtf((float)dk));
+        f->delta_l2norm(k, dk, 1.0f);
         if (delta_cases[row].vectors == VECTORS_REPEATED)
             memcpy(k, d->qk + dk, (size_t)dk * sizeof *k);
         if (delta_cases[row].vectors == VECTORS_ZERO && t % 3 == 2) {
@@ -165,9 +168,9 @@ static void delta_piece(delta_run *d, int first, int n, bool chunked)
     mem_guard(true);
     if (chunked) {
         memset(d->scratch, 0xFF, delta_scratch(d->dk, d->dv) * sizeof *d->scratch);      /* NaN */
-        delta_chunked(&a, d->scratch);
+        f->delta_chunked(&a, d->scratch);
     } else {
-        delta_recurrence(&a);
+        f->delta_recurrence(&a);
     }
     mem_guard(false);
 }
@@ -247,15 +250,15 @@ static void test_delta_golden(void)
     wave(beta, 6, 0.9, 3.0);
     wave(g, 6, 1.1, 4.0);
     for (int t = 0; t < 6; t++) {
-        delta_l2norm(q + 3 * t, 3, 1.0f / sqrtf(3.0f));
-        delta_l2norm(k + 3 * t, 3, 1.0f);
+        f->delta_l2norm(q + 3 * t, 3, 1.0f / sqrtf(3.0f));
+        f->delta_l2norm(k + 3 * t, 3, 1.0f);
         beta[t] = sigmoid_f32(beta[t]);
         g[t] = delta_decay(g[t], 0.25f, -0.5f);
     }
     for (int chunked = 0; chunked < 2; chunked++) {
         wave(state, 6, 0.29, 5.0);
-        if (chunked) delta_chunked(&a, scratch);
-        else delta_recurrence(&a);
+        if (chunked) f->delta_chunked(&a, scratch);
+        else f->delta_recurrence(&a);
         const double e = rel_error(out, want, 12), e_state = rel_error(state, want_state, 6);
         CHECK_MSG(e < 3e-7 && e_state < 3e-7, "golden, chunked %d: output %.1e, state %.1e",
                   chunked, e, e_state);
@@ -319,8 +322,8 @@ static void test_norms(void)
             want_x[j] = x[j] / sqrt(squares + 1e-6) * 0.125;
             want_o[j] = o[j] / sqrt(squares / n + 1e-6f) * w[j] * silu(z[j]);
         }
-        delta_l2norm(x, n, 0.125f);
-        delta_gated_norm(o, z, w, n, 1e-6f);
+        f->delta_l2norm(x, n, 0.125f);
+        f->delta_gated_norm(o, z, w, n, 1e-6f);
         const double e_x = rel_error(x, want_x, (size_t)n), e_o = rel_error(o, want_o, (size_t)n);
         CHECK_MSG(e_x < 6e-8, "L2 norm of %d times %g: error %.1e", n, (double)size, e_x);
         CHECK_MSG(e_o < 3e-7, "gated norm of %d times %g: error %.1e", n, (double)size, e_o);
@@ -329,7 +332,7 @@ static void test_norms(void)
     const float gates[] = { -1e30f, -1000.0f, -88.0f, 88.0f, 1000.0f, 1e30f };
     for (size_t j = 0; j < ARRAY_LEN(gates); j++) {
         float one = 2.0f, gain = 1.0f;
-        delta_gated_norm(&one, &gates[j], &gain, 1, 1e-6f);
+        f->delta_gated_norm(&one, &gates[j], &gain, 1, 1e-6f);
         const float want = gates[j] > 0.0f ? gates[j] : 0.0f;
         CHECK_MSG(fabsf(one - want) <= 1e-6f * want + 1e-6f, "gate %g gives %g", (double)gates[j],
                   (double)one);
@@ -363,10 +366,10 @@ static void test_conv_steps(const float *whole, const float *x, const float *w, 
     memcpy(window, start, kept * sizeof *window);
     for (int t = 0; t < CONV_TOKENS; t += step) {
         const int n = CONV_TOKENS - t < step ? CONV_TOKENS - t : step, cut = 10 * step + 1;
-        delta_conv(y + (size_t)t * row, x + (size_t)t * row, n, CONV_CHANNELS, cut, CONV_CHANNELS,
-                   w, taps, kept ? window : NULL);
-        delta_conv(y + (size_t)t * row, x + (size_t)t * row, n, CONV_CHANNELS, 0, cut, w, taps,
-                   kept ? window : NULL);
+        f->delta_conv(y + (size_t)t * row, x + (size_t)t * row, n, CONV_CHANNELS, cut,
+                      CONV_CHANNELS, w, taps, kept ? window : NULL);
+        f->delta_conv(y + (size_t)t * row, x + (size_t)t * row, n, CONV_CHANNELS, 0, cut, w, taps,
+                      kept ? window : NULL);
     }
     same = !memcmp(y, whole, CONV_TOKENS * row * sizeof *y);
     CHECK_MSG(same, "%d taps in steps of %d: other bits than at once", taps, step);
@@ -391,7 +394,7 @@ static void test_conv(void)
         memcpy(window, start, sizeof window);
         conv_naive(want, x, w, taps, start);
         mem_guard(true);
-        delta_conv(y, x, CONV_TOKENS, CONV_CHANNELS, 0, CONV_CHANNELS, w, taps, window);
+        f->delta_conv(y, x, CONV_TOKENS, CONV_CHANNELS, 0, CONV_CHANNELS, w, taps, window);
         mem_guard(false);
         const double e = rel_error(y, want, cells);
         CHECK_MSG(e < 2e-7, "%d taps: error %.1e", taps, e);
@@ -400,7 +403,7 @@ static void test_conv(void)
         /* one range only: the rest is left alone */
         for (size_t i = 0; i < cells; i++) y[i] = 1e30f;
         memcpy(window, start, sizeof window);
-        delta_conv(y, x, CONV_TOKENS, CONV_CHANNELS, 100, 140, w, taps, window);
+        f->delta_conv(y, x, CONV_TOKENS, CONV_CHANNELS, 100, 140, w, taps, window);
         bool kept = true;
         for (size_t i = 0; i < cells; i++) {
             const bool own = i % CONV_CHANNELS >= 100 && i % CONV_CHANNELS < 140;
@@ -417,11 +420,16 @@ static void test_conv(void)
 
 int main(int argc, char **argv)
 {
+    const loops *sets[LOOPS_MAX_SETS];
+    const int n_set = loops_here(sets);
     test_begin("deltanet", argc, argv);
-    for (size_t i = 0; i < ARRAY_LEN(delta_cases); i++) test_delta_case(i);
-    test_delta_golden();
     test_scalars();
-    test_norms();
-    test_conv();
+    for (int i = 0; i < n_set; i++) {
+        f = sets[i];
+        for (size_t row = 0; row < ARRAY_LEN(delta_cases); row++) test_delta_case(row);
+        test_delta_golden();
+        test_norms();
+        test_conv();
+    }
     return test_end();
 }

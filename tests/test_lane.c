@@ -130,14 +130,14 @@ static void run(golden *g, const ops *o, lane *cold, acts *x, worklist *w, float
     mem_guard(false);
 }
 
-static void check_lane(golden *g, const char *name, int n_thread)
+static void check_lane(golden *g, const char *name, const loops *f, int n_thread)
 {
     const model_hparams hp = { .n_embd = g->n_embd, .n_ff_expert = g->n_ff,
                                .n_expert = g->n_expert, .n_expert_used = g->k };
     const int slots = g->n_token * g->k;
     float *y = mem_array((size_t)(slots * g->n_embd), sizeof *y);
     void *storage = mem_zalloc(acts_bytes(g->n_token, g->n_embd));
-    ops o = { .kernels = kernels_contract() };
+    ops o = { .kernels = kernels_contract(), .loops = f };
     lane *cold = NULL;
     worklist *w = NULL;
     acts x;
@@ -151,14 +151,14 @@ static void check_lane(golden *g, const char *name, int n_thread)
         memset(y, 0xAA, (size_t)(slots * g->n_embd) * sizeof *y);
         run(g, &o, cold, &x, w, y, 0, g->n_token, cut);
         const int bad = differing(y, g->y, slots * g->n_embd);
-        CHECK_MSG(bad == 0, "%s, %d threads, cut at %d: %d of %d values differ", name, n_thread,
-                  cut, bad, slots * g->n_embd);
+        CHECK_MSG(bad == 0, "%s, %s, %d threads, cut at %d: %d of %d values differ", name, f->isa,
+                  n_thread, cut, bad, slots * g->n_embd);
     }
     for (int t = 0; t < g->n_token; t++) {
         const int n = g->k * g->n_embd;
         run(g, &o, cold, &x, w, y, t, 1, 1);
         const int bad = differing(y, g->y + t * n, n);
-        CHECK_MSG(bad == 0, "%s, token %d alone: %d values differ", name, t, bad);
+        CHECK_MSG(bad == 0, "%s, %s, token %d alone: %d values differ", name, f->isa, t, bad);
     }
     worklist_free(w);
     cold->free(cold);
@@ -171,7 +171,7 @@ static void check_failures(const golden *g)
 {
     const model_hparams hp = { .n_embd = g->n_embd, .n_ff_expert = g->n_ff,
                                .n_expert = g->n_expert, .n_expert_used = g->k };
-    const ops o = { .kernels = kernels_contract() };
+    const ops o = { .kernels = kernels_contract(), .loops = loops_for("scalar") };
     for (long fail = 1; fail < 10; fail++) {
         lane *cold = NULL;
         mem_fail_after(fail);
@@ -187,11 +187,15 @@ static void check_failures(const golden *g)
 int main(int argc, char **argv)
 {
     static const char *const names[] = { "qwen", "qwen-nvfp4", "gptoss" };
+    const loops *sets[LOOPS_MAX_SETS];
+    const int n_set = loops_here(sets);
     test_begin("lane", argc, argv);
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         golden g;
         if (!golden_read(&g, names[i])) continue;
-        for (int n_thread = 1; n_thread <= 3; n_thread++) check_lane(&g, names[i], n_thread);
+        for (int k = 0; k < n_set; k++)
+            for (int n_thread = 1; n_thread <= 3; n_thread++)
+                check_lane(&g, names[i], sets[k], n_thread);
         check_failures(&g);
         mem_free(g.bytes);
     }

@@ -1,13 +1,14 @@
-/* test_mixers.c - rotary positions and attention.
+/* test_mixers.c - rotary positions and attention, on every instruction set.
  *
  * Three kinds of answers: published tables, numbers printed by numpy in float64 (the lines that
  * made them stand beside them), and naive double loops in this file. Errors are relative, in the L2
- * norm. Attention runs under the allocation guard, in buffers of the exact size. */
+ * norm. Attention runs under the allocation guard, in buffers of the exact size; however many
+ * threads there are and tokens at a time, it has the same bits. */
 #include "tests/numbers.h"
 
 #include <string.h>
 
-#include "engine/cpu/attention.h"
+#include "engine/cpu/loops.h"
 #include "engine/rope.h"
 
 /* ---- rotary positions ---------------------------------------------------------------------- */
@@ -163,7 +164,7 @@ static void test_rope_table(void)
     }
 }
 
-static void test_rope_rotate(void)
+static void test_rope_rotate(const loops *f)
 {
     static const struct { int dim, head_dim; } shapes[] = { { 2, 2 }, { 6, 10 }, { 64, 256 } };
     test_rng rng = { 11 };
@@ -179,9 +180,9 @@ static void test_rope_rotate(void)
             want[j] = (double)head[j] * c[j] - (double)head[j + half] * s[j];
             want[j + half] = (double)head[j] * s[j] + (double)head[j + half] * c[j];
         }
-        rope_rotate(head, c, s, shapes[i].dim);
+        f->rotate(head, c, s, shapes[i].dim);
         const double e = rel_error(head, want, (size_t)n);
-        CHECK_MSG(e < 1e-7, "%d of %d dimensions: error %.1e", shapes[i].dim, n, e);
+        CHECK_MSG(e < 1e-7, "%s: %d of %d dimensions: error %.1e", f->isa, shapes[i].dim, n, e);
         for (int j = shapes[i].dim; j < n; j++) CHECK(head[j] == want[j]);
     }
 }
@@ -215,6 +216,10 @@ static const attend_case attend_cases[] = {
     { KV_F32, 16, 2, 256, 300, 2, 0, KEYS_RANDOM, NAN, 3e-7, "Qwen's shape" },
     { KV_F32, 64, 8, 64, 300, 2, 128, KEYS_RANDOM, 1.0f, 1e-6, "gpt-oss's shape, sinks to 17" },
     { KV_F32, 2, 1, 64, 3000, 3, 0, KEYS_RANDOM, 2.0f, 4e-7, "many tiles" },
+    { KV_F32, 2, 1, 512, 2000, 1, 0, KEYS_RANDOM, 2.0f, 4e-7, "more parts than there is room for" },
+    { KV_F32, 3, 3, 32, 900, 2, 0, KEYS_RANDOM, 2.0f, 4e-7, "one query head a KV head" },
+    { KV_F32, 10, 1, 32, 900, 6, 0, KEYS_RANDOM, NAN, 4e-7, "a block of eight, a block of two" },
+    { KV_F32, 24, 1, 16, 700, 1, 600, KEYS_RANDOM, 1.0f, 1e-6, "three blocks, a long window" },
     { KV_F32, 1, 1, 23, 100, 2, 0, KEYS_RANDOM, NAN, 3e-7, "no multiple of anything" },
     { KV_F32, 1, 1, 1, 130, 2, 0, KEYS_RANDOM, NAN, 3e-7, "one dimension" },
     { KV_F32, 2, 2, 32, 40, 3, 1, KEYS_RANDOM, NAN, 0.0, "window of one: its own value" },
@@ -223,6 +228,8 @@ static const attend_case attend_cases[] = {
     { KV_F32, 2, 1, 32, 50, 3, 4000, KEYS_RANDOM, NAN, 3e-7, "window beyond the start" },
     { KV_F16, 4, 2, 64, 200, 4, 0, KEYS_RANDOM, 0.25f, 3e-7, "F16, decoded by tiles" },
     { KV_F16, 2, 1, 64, 700, 4, 90, KEYS_RANDOM, 0.25f, 3e-7, "F16 ring" },
+    { KV_F16, 3, 1, 23, 700, 9, 0, KEYS_RANDOM, 0.25f, 3e-7, "F16, no multiple of anything" },
+    { KV_F16, 16, 2, 256, 1000, 1, 0, KEYS_RANDOM, NAN, 3e-7, "Qwen's shape, F16" },
     { KV_F32, 2, 1, 64, 500, 2, 0, KEYS_EQUAL, NAN, 3e-7, "all scores equal: the mean" },
     { KV_F32, 2, 1, 64, 500, 2, 0, KEYS_EQUAL, 3.0f, 3e-7, "all scores equal, sink" },
     { KV_F32, 1, 1, 64, 400, 2, 0, KEYS_RISING, NAN, 3e-7, "new maximum with every key" },
@@ -306,44 +313,117 @@ static kv_store *make_store(const attend_case *c, const float *k, const float *v
     return store;
 }
 
+/* A team and its scratch, of the exact size and full of NaN. */
+typedef struct rig {
+    pool *team;
+    float *scratch;
+    size_t thread_floats;
+} rig;
+
+static bool rig_init(rig *r, int n_thread, int head_dim)
+{
+    *r = (rig){ .thread_floats = attend_scratch(head_dim) };
+    if (!CHECK(pool_create(&r->team, n_thread, NULL) == 0)) return false;
+    r->scratch = room((size_t)n_thread * r->thread_floats, sizeof *r->scratch);
+    memset(r->scratch, 0xFF, (size_t)n_thread * r->thread_floats * sizeof *r->scratch);
+    return r->scratch != NULL;
+}
+
+static void rig_release(rig *r)
+{
+    pool_free(r->team);
+    mem_free(r->scratch);
+}
+
+static void run_attention(const loops *f, int n_thread, const attend_args *a)
+{
+    rig r;
+    if (rig_init(&r, n_thread, a->head_dim)) {
+        mem_guard(true);
+        attend(f, r.team, a, r.scratch, r.thread_floats);
+        mem_guard(false);
+    }
+    rig_release(&r);
+}
+
+/* The first set of loops on one thread gives the right values, and all others on any number of
+ * threads, with all tokens or one at a time, the same bits. */
+static void check_attention(const attend_case *c, const attend_args *a, const double *want)
+{
+    const size_t row = (size_t)(c->n_head * c->head_dim), n = (size_t)c->n * row;
+    const loops *sets[LOOPS_MAX_SETS];
+    const int n_set = loops_here(sets);
+    float *first = room(n, sizeof *first);
+    double worst = 0.0;
+
+    for (int i = 0; i < n_set; i++)
+        for (int n_thread = 1; n_thread <= 4; n_thread++) {
+            const bool alone = n_thread == 4;
+            memset(a->out, 0xFF, n * sizeof *a->out);
+            for (int t = 0; t < c->n; t += alone ? 1 : c->n) {
+                attend_args part = *a;
+                part.pos += t;
+                part.n = alone ? 1 : c->n;
+                part.q += (size_t)t * row;
+                part.out += (size_t)t * row;
+                run_attention(sets[i], n_thread, &part);
+            }
+            if (i == 0 && n_thread == 1) memcpy(first, a->out, n * sizeof *first);
+            CHECK_MSG(!memcmp(first, a->out, n * sizeof *first), "%s: %s, %d threads: other bits",
+                      c->why, sets[i]->isa, n_thread);
+        }
+    for (size_t h = 0; h < (size_t)(c->n * c->n_head); h++) {
+        const size_t at = h * (size_t)c->head_dim;
+        worst = worse(worst, rel_error(first + at, want + at, (size_t)c->head_dim));
+    }
+    CHECK_MSG(worst <= c->bound, "%s: error %.2e, bound %.0e", c->why, worst, c->bound);
+    mem_free(first);
+}
+
 static void test_attention_case(const attend_case *c)
 {
     const int n_pos = c->pos + c->n;
     const size_t dim = (size_t)c->head_dim, width = (size_t)c->n_head_kv * dim;
     const size_t n_q = (size_t)(c->n * c->n_head) * dim;
     test_rng rng = { 100 + (uint64_t)c->pos };
-    float *q = room(n_q, sizeof *q), *out = room(n_q, sizeof *out);
+    float *q = room(n_q, sizeof *q), *out = room(n_q, sizeof *out), sinks[64];
     float *k = room((size_t)n_pos * width, sizeof *k), *v = room((size_t)n_pos * width, sizeof *v);
-    float *scratch = room(attend_scratch(c->head_dim), sizeof *scratch), sinks[64];
-    double *want = room(n_q, sizeof *want), worst = 0.0;
+    double *want = room(n_q, sizeof *want);
     make_keys(q, n_q, k, c, n_pos, &rng);
     fill_f16(v, (size_t)n_pos * width, &rng);
     for (int h = 0; h < c->n_head; h++) sinks[h] = c->sink + (float)h / 4;
     kv_store *store = make_store(c, k, v, n_pos);
     const attend_args a = {
         .out = out, .q = q, .cache = store, .layer = 1, .n_head = c->n_head,
-        .n_head_kv = c->n_head_kv, .head_dim = c->head_dim, .pos = c->pos, .window = c->window,
+        .n_head_kv = c->n_head_kv, .head_dim = c->head_dim, .pos = c->pos, .n = c->n,
+        .window = c->window,
         .scale = c->keys == KEYS_RANDOM ? 1.0f / sqrtf((float)c->head_dim) : 1.0f,
         .sinks = isnan(c->sink) ? NULL : sinks,
     };
-    mem_guard(true);
-    for (int t = 0; store && t < c->n; t++)
-        for (int h = 0; h < c->n_head; h++) {
-            const size_t at = (size_t)(t * c->n_head + h) * dim;
-            memset(scratch, 0xFF, attend_scratch(c->head_dim) * sizeof *scratch);       /* NaN */
-            attend_head(&a, t, h, scratch);
-            attend_naive(want + at, &a, k, v, t, h);
-            worst = worse(worst, rel_error(out + at, want + at, dim));
-        }
-    mem_guard(false);
-    CHECK_MSG(worst <= c->bound, "%s: error %.2e, bound %.0e", c->why, worst, c->bound);
+    for (int t = 0; t < c->n; t++)
+        for (int h = 0; h < c->n_head; h++)
+            attend_naive(want + (size_t)(t * c->n_head + h) * dim, &a, k, v, t, h);
+    if (store) check_attention(c, &a, want);
     kv_free(store);
     mem_free(q);
     mem_free(out);
     mem_free(k);
     mem_free(v);
-    mem_free(scratch);
     mem_free(want);
+}
+
+/* A Q8_0 scale that was rounded down by a third: codes beyond 127 are kept there, not wrapped. */
+static void test_q8_0_range(void)
+{
+    const float x = 0x1p-24f, edge[3] = { 180 * x, -180 * x, 90 * x };
+    const attend_case c = { KV_Q8_0, 1, 1, 32, 0, 1, 0, KEYS_RANDOM, 0.0f, 0.0, "scale of 2^-24" };
+    float k[32] = { edge[0], edge[1], edge[2] }, tile[32];
+    kv_store *store = make_store(&c, k, k, 1);
+    if (!store) return;
+    const float *got = kv_keys(store, 1, 0, 0, 1, tile);
+    CHECK_MSG(got[0] == 127 * x && got[1] == -127 * x && got[2] == 90 * x, "%a, %a, %a",
+              (double)got[0], (double)got[1], (double)got[2]);
+    kv_free(store);
 }
 
 /* From numpy: wave = lambda n, a, b: np.sin(np.arange(n) * a + b).astype(np.float32)
@@ -357,26 +437,25 @@ static const struct { int window; bool sink; double want[4]; } attend_golden[] =
     { 3, true, { -0.498259628, 0.191090816, 0.756184699, 0.829570661 } },
 };
 
-static void test_attention_golden(void)
+static void test_attention_golden(const loops *f)
 {
     const float sink = 0.5f;
-    float q[4], k[20], v[20], out[4], scratch[6 * 4 + 64 * 5];
+    float q[4], k[20], v[20], out[4];
     wave(q, 4, 0.31, 0.0);
     wave(k, 20, 0.47, 1.0);
     wave(v, 20, 0.83, 2.0);
     for (int i = 0; i < 4; i++) q[i] *= 2.0f;
     for (int i = 0; i < 20; i++) k[i] *= 2.0f;
-    if (!CHECK(attend_scratch(4) <= ARRAY_LEN(scratch))) return;
     for (size_t i = 0; i < ARRAY_LEN(attend_golden); i++) {
         const attend_case c = { KV_F32, 1, 1, 4, 4, 1, attend_golden[i].window, KEYS_RANDOM, 0.0f,
                                 1e-7, "golden" };
         kv_store *store = make_store(&c, k, v, 5);
-        const attend_args a = { out, q, store, 1, 1, 1, 4, 4, c.window, 0.5f,
+        const attend_args a = { out, q, store, 1, 1, 1, 4, 4, 1, c.window, 0.5f,
                                 attend_golden[i].sink ? &sink : NULL };
         if (!store) return;
-        attend_head(&a, 0, 0, scratch);
+        run_attention(f, 1, &a);
         const double e = rel_error(out, attend_golden[i].want, 4);
-        CHECK_MSG(e < 1.5e-7, "golden %zu: error %.1e", i, e);
+        CHECK_MSG(e < 1.5e-7, "%s: golden %zu: error %.1e", f->isa, i, e);
         kv_free(store);
     }
     /* scores 1 and 2, sink 0.5: the weights, shown by values that are unit vectors */
@@ -385,23 +464,28 @@ static void test_attention_golden(void)
     static const double weights[2] = { 0.2312239, 0.6285317 };
     const attend_case c = { KV_F32, 1, 1, 2, 1, 1, 0, KEYS_RANDOM, 0.0f, 1e-7, "published" };
     kv_store *store = make_store(&c, k2, v2, 2);
-    const attend_args a = { out, query, store, 1, 1, 1, 2, 1, 0, 1.0f, &sink };
+    const attend_args a = { out, query, store, 1, 1, 1, 2, 1, 1, 0, 1.0f, &sink };
     if (!store) return;
-    attend_head(&a, 0, 0, scratch);
+    run_attention(f, 1, &a);
     const double e = rel_error(out, weights, 2);
-    CHECK_MSG(e < 2e-7, "published weights: error %.1e", e);
+    CHECK_MSG(e < 2e-7, "%s: published weights: error %.1e", f->isa, e);
     kv_free(store);
 }
 
 int main(int argc, char **argv)
 {
+    const loops *sets[LOOPS_MAX_SETS];
+    const int n_set = loops_here(sets);
     test_begin("mixers", argc, argv);
     test_rope_gptoss();
     test_rope_scaling();
     test_rope_spec();
     test_rope_table();
-    test_rope_rotate();
+    test_q8_0_range();
     for (size_t i = 0; i < ARRAY_LEN(attend_cases); i++) test_attention_case(&attend_cases[i]);
-    test_attention_golden();
+    for (int i = 0; i < n_set; i++) {
+        test_rope_rotate(sets[i]);
+        test_attention_golden(sets[i]);
+    }
     return test_end();
 }

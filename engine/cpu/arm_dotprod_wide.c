@@ -59,20 +59,9 @@ static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, 
     (void)n_token;                       /* is 1 */
     for (int j = 0; j < n; j++) {
         const int at = act_at(first, w, k, slot_of(n, j));
-        const int16_t *s = x->s + 2 * (b0 + j);
         memcpy(a->q[at], x->q + 32 * (b0 + j), 32);
-        a->dx[at][0] = x->dx[b0 + j];
-        if (kind == WIDE_MINIMUM) a->s[at][0] = (float)(s[0] + s[1]);
-        if (kind == WIDE_HALF_MINIMUMS) {
-            a->s[at][0] = s[0];
-            a->s_hi[at][0] = s[1];
-        }
+        put_act_floats(a, at, x, b0 + j, kind);
     }
-}
-
-static inline int sum_index(int r, int t)
-{
-    return r + t;                        /* t is 0 */
 }
 
 /* ---- tiles --------------------------------------------------------------------------------- */
@@ -111,7 +100,15 @@ WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q,
         for (int i = 0; i < ROW_VECTORS; i++) v[k][i] = sum_value(sum[k][i]);
 }
 
+enum { VEC_FLOATS = 4, FLOAT_ROWS = 4 };
+#include "engine/cpu/wide_floats.h"
+
+/* Measured on Neoverse V1: unpacking is what the kernels for few tokens repeat. */
 void put_dotprod_wide(kernel_set *s)
 {
-    wide_put(s, 4);
+    static const quant_type packed[] = { QT_Q3_K, QT_Q4_K, QT_Q5_K, QT_Q6_K, QT_IQ4_XS };
+    wide_put(s, 9);
+    wide_put_floats(s, 5);
+    for (size_t i = 0; i < sizeof packed / sizeof packed[0]; i++)
+        s->of[packed[i]].wide_from = 6;
 }

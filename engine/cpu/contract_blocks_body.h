@@ -30,6 +30,11 @@ typedef uint8_t bytes16 __attribute__((vector_size(16)));
 static inline bytes16 load16(const void *p) { bytes16 v; memcpy(&v, p, 16); return v; }
 static inline void store16(void *p, bytes16 v) { memcpy(p, &v, 16); }
 
+static inline uint64_t two_u32(uint32_t first, uint32_t second)
+{
+    return first | (uint64_t)second << 32;
+}
+
 static inline bytes16 two_u64(uint64_t first, uint64_t second)
 {
     const uint64_t pair[2] = { first, second };
@@ -87,11 +92,23 @@ static inline void put_scale(block_parts *p, int j, float d, int sc)
     p->sc[1][j] = sc;
 }
 
-static inline void put_min(block_parts *p, int j, float c, int m)
+/* Of a whole segment: loops apart, because compilers make vectors of them. */
+static inline void put_floats8(float *to, float v)
 {
-    p->c[j] = c;
-    p->m[0][j] = m;
-    p->m[1][j] = m;
+    for (int j = 0; j < SEGMENT_BLOCKS; j++) to[j] = v;
+}
+
+static inline void put_bytes8(int32_t to[2][SEGMENT_BLOCKS], uint64_t bytes)
+{
+    for (int j = 0; j < SEGMENT_BLOCKS; j++) to[0][j] = to[1][j] = (int32_t)(bytes >> 8 * j & 255);
+}
+
+/* Formats without sub-scales have 1 in their place. */
+static inline void put_ones(block_parts *p, parts_kind kind)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101);
+    if (kind != PARTS_TWO_SCALES) put_bytes8(p->sc, ones);
+    if (kind == PARTS_MINIMUM) put_bytes8(p->m, ones);
 }
 
 /* "Halves order": 16 bytes, 32 codes. */
@@ -123,14 +140,14 @@ static inline bytes16 plane16(const uint8_t *quants, int j, int half)
 static void q4_0(block_parts *restrict p, const block_q4_0 *restrict b, int j)
 {
     put_nibbles(p->w + 32 * j, b->nibbles, 8);
-    put_scale(p, j, half_at(b->d), 1);
+    p->d[j] = half_at(b->d);
 }
 
 static void q4_1(block_parts *restrict p, const block_q4_1 *restrict b, int j)
 {
     put_nibbles(p->w + 32 * j, b->nibbles, 0);
-    put_scale(p, j, half_at(b->d), 1);
-    put_min(p, j, half_at(b->m), 1);
+    p->d[j] = half_at(b->d);
+    p->c[j] = half_at(b->m);
 }
 
 /* "Halves order" with a fifth bit of each code apart: bit i for weight i. */
@@ -145,26 +162,26 @@ static inline void put_five_bits(int8_t *w, const uint8_t *nibbles, const uint8_
 static void q5_0(block_parts *restrict p, const block_q5_0 *restrict b, int j)
 {
     put_five_bits(p->w + 32 * j, b->nibbles, b->high, 16);
-    put_scale(p, j, half_at(b->d), 1);
+    p->d[j] = half_at(b->d);
 }
 
 static void q5_1(block_parts *restrict p, const block_q5_1 *restrict b, int j)
 {
     put_five_bits(p->w + 32 * j, b->nibbles, b->high, 0);
-    put_scale(p, j, half_at(b->d), 1);
-    put_min(p, j, half_at(b->m), 1);
+    p->d[j] = half_at(b->d);
+    p->c[j] = half_at(b->m);
 }
 
 static void q8_0(block_parts *restrict p, const block_q8_0 *restrict b, int j)
 {
     memcpy(p->w + 32 * j, b->quants, 32);
-    put_scale(p, j, half_at(b->d), 1);
+    p->d[j] = half_at(b->d);
 }
 
 static void iq4_nl(block_parts *restrict p, const block_iq4_nl *restrict b, int j)
 {
     put_looked_up(p->w + 32 * j, b->nibbles, iq4_levels);
-    put_scale(p, j, half_at(b->d), 1);
+    p->d[j] = half_at(b->d);
 }
 
 /* ---- 4-bit floats -------------------------------------------------------------------------- */
@@ -174,7 +191,7 @@ static void mxfp4(block_parts *restrict p, const block_mxfp4 *restrict b, int j)
 {
     const uint32_t bits = (uint32_t)b->e << 23;
     put_looked_up(p->w + 32 * j, b->nibbles, e2m1_twice);
-    put_scale(p, j, load_f32(&bits), 1);
+    p->d[j] = load_f32(&bits);
 }
 
 /* E4M3 in the fields of a binary16, whose exponent bias is larger by 8: the value times 2^-8,
@@ -201,43 +218,46 @@ static void nvfp4(block_parts *restrict p, const block_nvfp4 *restrict b, int j)
 
 static void q2_k(block_parts *restrict p, const block_q2_k *restrict b)
 {
-    const float d = half_at(b->d), c = -half_at(b->dmin);
-    for (int j = 0; j < 8; j++) {
-        p->d[j] = d;
-        p->c[j] = c;
-        for (int h = 0; h < 2; h++) {
-            store16(p->w + 32 * j + 16 * h, plane16(b->quants, j, h));
-            p->sc[h][j] = b->scales[2 * j + h] & 15;
-            p->m[h][j] = b->scales[2 * j + h] >> 4;
-        }
+    for (int j = 0; j < 8; j++)
+        for (int h = 0; h < 2; h++) store16(p->w + 32 * j + 16 * h, plane16(b->quants, j, h));
+    for (int h = 0; h < 2; h++) {
+        for (int j = 0; j < 8; j++) p->sc[h][j] = b->scales[2 * j + h] & 15;
+        for (int j = 0; j < 8; j++) p->m[h][j] = b->scales[2 * j + h] >> 4;
     }
+    put_floats8(p->d, half_at(b->d));
+    put_floats8(p->c, -half_at(b->dmin));
 }
 
 static void q3_k(block_parts *restrict p, const block_q3_k *restrict b)
 {
-    const float d = half_at(b->d);
+    const uint64_t low = load_u64(b->scales), four = UINT64_C(0x0F0F0F0F0F0F0F0F);
+    const uint32_t high = load_u32(b->scales + 8), two = 0x03030303;
+    uint8_t scales[16];
+
     for (int j = 0; j < 8; j++) {
-        p->d[j] = d;
         for (int h = 0; h < 2; h++) {
-            const int n = 2 * j + h;
             const bytes16 high4 = (load16(b->high + 16 * h) >> (uint8_t)j & 1) << 2;
             store16(p->w + 32 * j + 16 * h, plane16(b->quants, j, h) + high4 - 4);
-            const int low = b->scales[n % 8] >> 4 * (n / 8) & 15;
-            const int high = b->scales[8 + n % 4] >> 2 * (n / 4) & 3;
-            p->sc[h][j] = (low | high << 4) - 32;
         }
     }
+    store16(scales, two_u64(low & four, low >> 4 & four) |
+                    two_u64(two_u32(high & two, high >> 2 & two),
+                            two_u32(high >> 4 & two, high >> 6 & two)) << 4);
+    for (int h = 0; h < 2; h++)
+        for (int j = 0; j < 8; j++) p->sc[h][j] = scales[2 * j + h] - 32;
+    put_floats8(p->d, half_at(b->d));
 }
 
 /* The eight 6-bit scales and minimums of q4_k and q5_k, with the two floats they multiply. */
 static void put_k_scales(block_parts *restrict p, const uint8_t *restrict s, float d, float c)
 {
-    for (int k = 0; k < 4; k++) {
-        put_scale(p, k, d, s[k] & 63);
-        put_min(p, k, c, s[k + 4] & 63);
-        put_scale(p, k + 4, d, (s[k + 8] & 15) | s[k] >> 6 << 4);
-        put_min(p, k + 4, c, s[k + 8] >> 4 | s[k + 4] >> 6 << 4);
-    }
+    const uint32_t six = 0x3F3F3F3F, four = 0x0F0F0F0F, two = 0x03030303;
+    const uint32_t first = load_u32(s), second = load_u32(s + 4), third = load_u32(s + 8);
+
+    put_bytes8(p->sc, two_u32(first & six, (third & four) | (first >> 6 & two) << 4));
+    put_bytes8(p->m, two_u32(second & six, (third >> 4 & four) | (second >> 6 & two) << 4));
+    put_floats8(p->d, d);
+    put_floats8(p->c, c);
 }
 
 static void q4_k(block_parts *restrict p, const block_q4_k *restrict b)
@@ -265,7 +285,6 @@ static void q5_k(block_parts *restrict p, const block_q5_k *restrict b)
 
 static void q6_k(block_parts *restrict p, const block_q6_k *restrict b)
 {
-    const float d = half_at(b->d);
     for (int n = 0; n < 4; n++) {
         const int h = n / 2, at = 16 * (n % 2);
         const bytes16 first = load16(b->low[h] + at), second = load16(b->low[h] + 32 + at);
@@ -276,11 +295,9 @@ static void q6_k(block_parts *restrict p, const block_q6_k *restrict b)
         store16(w + 64, (first >> 4 | (top >> 4 & 3) << 4) - 32);
         store16(w + 96, (second >> 4 | top >> 6 << 4) - 32);
     }
-    for (int j = 0; j < 8; j++) {
-        p->d[j] = d;
-        p->sc[0][j] = b->scales[2 * j];
-        p->sc[1][j] = b->scales[2 * j + 1];
-    }
+    for (int h = 0; h < 2; h++)
+        for (int j = 0; j < 8; j++) p->sc[h][j] = b->scales[2 * j + h];
+    put_floats8(p->d, half_at(b->d));
 }
 
 static void iq4_xs(block_parts *restrict p, const block_iq4_xs *restrict b)
@@ -365,11 +382,6 @@ static void iq2_s(block_parts *restrict p, const block_iq2_s *restrict b)
     }
 }
 
-static inline uint64_t two_rows(uint32_t first, uint32_t second)
-{
-    return first | (uint64_t)second << 32;
-}
-
 static void iq3_xxs(block_parts *restrict p, const block_iq3_xxs *restrict b)
 {
     const float d = half_at(b->d);
@@ -379,8 +391,8 @@ static void iq3_xxs(block_parts *restrict p, const block_iq3_xxs *restrict b)
         for (int n = 0; n < 4; n += 2) {
             const uint8_t *index = b->index + 8 * j + 2 * n;
             put_rows(p->w + 32 * j + 8 * n,
-                     two_rows(quant_grid_iq3_xxs[index[0]], quant_grid_iq3_xxs[index[1]]),
-                     two_rows(quant_grid_iq3_xxs[index[2]], quant_grid_iq3_xxs[index[3]]),
+                     two_u32(quant_grid_iq3_xxs[index[0]], quant_grid_iq3_xxs[index[1]]),
+                     two_u32(quant_grid_iq3_xxs[index[2]], quant_grid_iq3_xxs[index[3]]),
                      two_even_signs(word >> 7 * n & 127, word >> 7 * (n + 1) & 127));
         }
     }
@@ -395,9 +407,9 @@ static void iq3_s(block_parts *restrict p, const block_iq3_s *restrict b)
             const uint8_t *index = b->index + 8 * j + 2 * n;
             const int high = b->index_high[j] >> 2 * n;
             put_rows(p->w + 32 * j + 8 * n,
-                     two_rows(quant_grid_iq3_s[index[0] | (high & 1) << 8],
+                     two_u32(quant_grid_iq3_s[index[0] | (high & 1) << 8],
                               quant_grid_iq3_s[index[1] | (high & 2) << 7]),
-                     two_rows(quant_grid_iq3_s[index[2] | (high & 4) << 6],
+                     two_u32(quant_grid_iq3_s[index[2] | (high & 4) << 6],
                               quant_grid_iq3_s[index[3] | (high & 8) << 5]),
                      load_u16(b->signs + 4 * j + n));
         }
@@ -470,16 +482,16 @@ static void tq1_0(block_parts *restrict p, const block_tq1_0 *restrict b)
     for (int t = 0; t < 5; t++, w += 32) put_digits(w, b->digits5, 32, powers[t]);
     for (int t = 0; t < 5; t++, w += 16) put_digits(w, b->digits5 + 32, 16, powers[t]);
     for (int t = 0; t < 4; t++, w += 4) put_digits(w, b->digits4, 4, powers[t]);
-    for (int j = 0; j < 8; j++) put_scale(p, j, d, 1);
+    put_floats8(p->d, d);
+    put_ones(p, PARTS_PLAIN);
 }
 
 static void tq2_0(block_parts *restrict p, const block_tq2_0 *restrict b)
 {
-    const float d = half_at(b->d);
-    for (int j = 0; j < 8; j++) {
+    for (int j = 0; j < 8; j++)
         for (int h = 0; h < 2; h++) store16(p->w + 32 * j + 16 * h, plane16(b->quants, j, h) - 1);
-        put_scale(p, j, d, 1);
-    }
+    put_floats8(p->d, half_at(b->d));
+    put_ones(p, PARTS_PLAIN);
 }
 
 /* 128 weights, four blocks from j on. */
@@ -491,7 +503,7 @@ static void q1_0(block_parts *restrict p, const block_q1_0 *restrict b, int j)
             const bytes16 set = bits_to_bytes(load_u16(b->bits + 4 * i + 2 * h));
             store16(p->w + 32 * (j + i) + 16 * h, (set & 2) - 1);
         }
-        put_scale(p, j + i, d, 1);
+        p->d[j + i] = d;
     }
 }
 
@@ -503,7 +515,7 @@ static void q2_0(block_parts *restrict p, const block_q2_0 *restrict b, int j)
         for (int n = 0; n < 8; n++)
             for (int k = 0; k < 4; k++)
                 p->w[32 * (j + i) + 4 * n + k] = (int8_t)((b->quants[8 * i + n] >> 2 * k & 3) - 1);
-        put_scale(p, j + i, d, 1);
+        p->d[j + i] = d;
     }
 }
 
@@ -533,6 +545,7 @@ static void q2_0(block_parts *restrict p, const block_q2_0 *restrict b, int j)
     {                                                                                              \
         const block_##format *b = blocks;                                                          \
         for (int j = 0; j < n; j += (elems) / 32, b++) format(p, b, j);                            \
+        put_ones(p, kind);                                                                         \
     }
 SMALL_FORMATS(DEFINE_SMALL)
 

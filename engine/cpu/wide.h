@@ -103,7 +103,19 @@ static inline int act_at(int first, int w, int k, int slot)
     return first * CHUNK_BLOCKS + slot * w + k;
 }
 
-/* The lanes of one panel with one strip. */
+/* The floats that block b of token x has at `at`, in strips of one token. */
+static inline void put_act_floats(act_chunk *a, int at, const act_row *x, int b, wide_kind kind)
+{
+    const int16_t *s = x->s + 2 * b;
+    a->dx[at][0] = x->dx[b];
+    if (kind == WIDE_MINIMUM) a->s[at][0] = (float)(s[0] + s[1]);
+    if (kind == WIDE_HALF_MINIMUMS) {
+        a->s[at][0] = s[0];
+        a->s_hi[at][0] = s[1];
+    }
+}
+
+/* The lanes of one panel with one strip: [row][token]. */
 typedef struct strip_lanes {
     alignas(64) float of[LANES][STRIP_SUMS];
 } strip_lanes;
@@ -114,7 +126,7 @@ typedef struct strip_lanes {
  * is repeated, and nobody reads the sums. */
 static int tile_strips(wide_kind kind, int left);
 
-/* Packs n_token tokens, the k-th strip of a tile of w strips that begins with `first`: blocks b0 to
+/* Packs n_token tokens as strip k of the tile of w strips that begins with `first`: blocks b0 to
  * b0 + n - 1, though whole segments may be read. */
 static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,
                        int b0, int n, wide_kind kind);
@@ -129,9 +141,6 @@ static void tiles_end(void);
 /* The tile of w strips that begins with `first`: lanes[k] = from[k] and a chunk of n blocks. */
 static void tile_run(strip_lanes *lanes, const strip_lanes *from, const panel *p,
                      const act_chunk *a, int first, int w, int n, wide_kind kind);
-
-/* Where strip_lanes has row r and token t. */
-static inline int sum_index(int r, int t);
 
 /* ---- filling a panel ----------------------------------------------------------------------- */
 
@@ -196,7 +205,7 @@ typedef struct wide_format {
     wide_kind kind;
 } wide_format;
 
-/* One float of n blocks from b on, of every row, to their slots. */
+/* One float of n blocks of a segment, of every row, to their slots. */
 static inline void put_floats(row_floats *to, float from[PANEL_ROWS][LANES], int per_lane, int n)
 {
     for (int j = 0; j < n; j++, to += per_lane)
@@ -212,15 +221,17 @@ static inline void prefetch_bytes(const uint8_t *p, size_t ahead, size_t n)
 }
 
 /* A chunk of n blocks that begins at `first` of the first of n_row rows. Rows that a short panel
- * lacks repeat the last one; nobody reads their sums. */
+ * lacks repeat the last one; nobody reads their sums. (Inlined, it is 10% slower: gcc 12.) */
+__attribute__((noinline))
 static void panel_fill(panel *p, const wide_format *f, const uint8_t *first, size_t row_bytes,
                        int n_row, int n)
 {
     const int per_lane = lane_blocks(n, 0);
     const size_t segment_bytes = (size_t)f->blocks->segment_bytes;
-    block_parts parts[PANEL_ROWS] = { 0 };
+    block_parts parts[PANEL_ROWS];
     segment_floats floats;
 
+    if (n % LANES) memset(parts, 0, sizeof parts);   /* the last segment is short */
     for (int i = 0; i < per_lane; i++, first += segment_bytes) {
         const int n_here = least(n - LANES * i, LANES);
         for (int r = 0; r < PANEL_ROWS; r++) {
@@ -262,7 +273,8 @@ static inline void put_sums(float *sums, size_t n_row, const strip_lanes *lanes,
     float folded[STRIP_SUMS];
     fold_lanes(folded, lanes);
     for (int t = 0; t < n_t; t++)
-        for (int r = 0; r < n_r; r++) sums[(size_t)t * n_row + (size_t)r] = folded[sum_index(r, t)];
+        for (int r = 0; r < n_r; r++)
+            sums[(size_t)t * n_row + (size_t)r] = folded[r * STRIP_TOKENS + t];
 }
 
 static void acts_pack(act_chunk *a, const act_row *x, int n_t, int b0, int n, wide_kind kind)
@@ -277,19 +289,25 @@ static void acts_pack(act_chunk *a, const act_row *x, int n_t, int b0, int n, wi
     }
 }
 
-/* A panel of n blocks with n_t packed tokens. first, last: of the chunks of K. */
+/* Blocks b0 .. b0 + n - 1 of K. */
+typedef struct chunk {
+    int b0, n;
+    bool first, last;
+} chunk;
+
+/* A panel of n_r rows with n_t packed tokens. Lanes stay where they are for the next chunk, if
+ * there is one; if not, one tile's after the other use the same place, in L1. */
 static void panel_run(float *sums, size_t n_row, strip_lanes *lanes, const panel *p,
-                      const act_chunk *a, int n_r, int n_t, int n, wide_kind kind, bool first,
-                      bool last)
+                      const act_chunk *a, int n_r, int n_t, chunk c, wide_kind kind)
 {
     static const strip_lanes zeros[TILE_STRIPS];
     const int n_strip = (n_t + STRIP_TOKENS - 1) / STRIP_TOKENS;
 
     for (int i = 0, w; i < n_strip; i += w) {
-        strip_lanes *l = first && last ? lanes : lanes + i;
+        strip_lanes *l = c.first && c.last ? lanes : lanes + i;
         w = tile_strips(kind, n_strip - i);
-        tile_run(l, first ? zeros : l, p, a, i, w, n, kind);
-        for (int k = 0; last && k < least(w, n_strip - i); k++) {
+        tile_run(l, c.first ? zeros : l, p, a, i, w, c.n, kind);
+        for (int k = 0; c.last && k < least(w, n_strip - i); k++) {
             const int t = (i + k) * STRIP_TOKENS, n_here = least(n_t - t, STRIP_TOKENS);
             float *to = sums + (size_t)t * n_row;
             if (n_r == PANEL_ROWS && n_here == STRIP_TOKENS)
@@ -300,34 +318,45 @@ static void panel_run(float *sums, size_t n_row, strip_lanes *lanes, const panel
     }
 }
 
-static void wide_dot(const wide_format *f, float *sums, const uint8_t *rows, size_t row_bytes,
-                     int n_row, const act_row *x, int n_token, int cols)
-{
-    const int n_block = cols / ACT_BLOCK, n_chunk = (n_block + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
-    const int chunk_blocks = (n_block + LANES * n_chunk - 1) / (LANES * n_chunk) * LANES;
+/* What a call works in: about 300 KB of stack, however long K is. */
+typedef struct scratch {
     act_chunk acts;
     panel p;
     strip_lanes lanes[GROUP_PANELS][GROUP_STRIPS];
+} scratch;
 
-    tiles_begin(f->kind);
-    for (int t0 = 0; t0 < n_token; t0 += GROUP_TOKENS) {
-        const int n_t = least(n_token - t0, GROUP_TOKENS);
-        for (int r0 = 0; r0 < n_row; r0 += GROUP_ROWS) {
-            const int r_end = least(n_row, r0 + GROUP_ROWS);
-            for (int b0 = 0; b0 < n_block; b0 += chunk_blocks) {
-                const int n = least(n_block - b0, chunk_blocks);
-                const size_t at = (size_t)(b0 / LANES) * (size_t)f->blocks->segment_bytes;
-                if (r0 == 0 || n < n_block) acts_pack(&acts, x + t0, n_t, b0, n, f->kind);
-                for (int r = r0; r < r_end; r += PANEL_ROWS) {
-                    const int n_r = least(r_end - r, PANEL_ROWS);
-                    panel_fill(&p, f, rows + (size_t)r * row_bytes + at, row_bytes, n_r, n);
-                    panel_run(sums + (size_t)t0 * (size_t)n_row + (size_t)r, (size_t)n_row,
-                              lanes[(r - r0) / PANEL_ROWS], &p, &acts, n_r, n_t, n, f->kind,
-                              b0 == 0, b0 + n == n_block);
-                }
-            }
+/* Up to GROUP_ROWS rows with up to GROUP_TOKENS tokens. packed: a chunk that is all of K is in
+ * place already, from the rows before. */
+static void group_dot(scratch *s, const wide_format *f, float *sums, size_t n_row,
+                      const uint8_t *rows, size_t row_bytes, int n_r, const act_row *x, int n_t,
+                      int n_block, bool packed)
+{
+    const int n_chunk = (n_block + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
+    const int most = (n_block + LANES * n_chunk - 1) / (LANES * n_chunk) * LANES;
+
+    for (int b = 0; b < n_block; b += most) {
+        const chunk c = { b, least(n_block - b, most), b == 0, b + most >= n_block };
+        const uint8_t *at = rows + (size_t)(b / LANES) * (size_t)f->blocks->segment_bytes;
+        if (!packed || n_chunk > 1) acts_pack(&s->acts, x, n_t, c.b0, c.n, f->kind);
+        for (int r = 0; r < n_r; r += PANEL_ROWS) {
+            const int n_here = least(n_r - r, PANEL_ROWS);
+            panel_fill(&s->p, f, at + (size_t)r * row_bytes, row_bytes, n_here, c.n);
+            panel_run(sums + r, n_row, s->lanes[r / PANEL_ROWS], &s->p, &s->acts, n_here, n_t, c,
+                      f->kind);
         }
     }
+}
+
+static void wide_dot(const wide_format *f, float *sums, const uint8_t *rows, size_t row_bytes,
+                     int n_row, const act_row *x, int n_token, int cols)
+{
+    scratch s;
+    tiles_begin(f->kind);
+    for (int t = 0; t < n_token; t += GROUP_TOKENS)
+        for (int r = 0; r < n_row; r += GROUP_ROWS)
+            group_dot(&s, f, sums + (size_t)t * (size_t)n_row + (size_t)r, (size_t)n_row,
+                      rows + (size_t)r * row_bytes, row_bytes, least(n_row - r, GROUP_ROWS), x + t,
+                      least(n_token - t, GROUP_TOKENS), cols / ACT_BLOCK, r > 0);
     tiles_end();
 }
 
@@ -358,12 +387,17 @@ static void wide_dot(const wide_format *f, float *sums, const uint8_t *rows, siz
     }
 WIDE_TYPES(DEFINE_WIDE)
 
+#define WIDE_ROW(NAME, scales, kind) { QT_##NAME, wide_##NAME },
+
+/* Wide kernels from so many tokens on; always where the other kernel is the reference. */
 static void wide_put(kernel_set *s, int from)
 {
-#define PUT_WIDE(NAME, scales, kind)                                                               \
-    s->of[QT_##NAME].wide = wide_##NAME, s->of[QT_##NAME].wide_from = from;
-    WIDE_TYPES(PUT_WIDE)
-#undef PUT_WIDE
+    static const struct { quant_type type; dot_fn *fn; } kernels[] = { WIDE_TYPES(WIDE_ROW) };
+    for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
+        kernel *k = &s->of[kernels[i].type];
+        k->wide = kernels[i].fn;
+        k->wide_from = kernel_is_reference(s, kernels[i].type) ? 1 : from;
+    }
 }
 
 #endif

@@ -41,20 +41,9 @@ static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, 
     (void)n_token;                       /* is 1 */
     for (int j = 0; j < n; j++) {
         const int at = act_at(first, w, k, slot_of(n, j));
-        const int16_t *s = x->s + 2 * (b0 + j);
         memcpy(a->q[at], x->q + 32 * (b0 + j), 32);
-        a->dx[at][0] = x->dx[b0 + j];
-        if (kind == WIDE_MINIMUM) a->s[at][0] = (float)(s[0] + s[1]);
-        if (kind == WIDE_HALF_MINIMUMS) {
-            a->s[at][0] = s[0];
-            a->s_hi[at][0] = s[1];
-        }
+        put_act_floats(a, at, x, b0 + j, kind);
     }
-}
-
-static inline int sum_index(int r, int t)
-{
-    return r + t;                        /* t is 0 */
 }
 
 /* ---- the matrix unit ----------------------------------------------------------------------- */
@@ -176,5 +165,5 @@ static void tile_run(strip_lanes *lanes, const strip_lanes *from, const panel *p
 
 void put_amx_wide(kernel_set *s)
 {
-    wide_put(s, 4);
+    wide_put(s, 5);
 }

@@ -65,22 +65,11 @@ static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, 
     (void)n_token;                       /* is 1 */
     for (int j = 0; j < n; j++) {
         const int at = act_at(first, w, k, slot_of(n, j));
-        const int16_t *s = x->s + 2 * (b0 + j);
         for (int h = 0; h < 2; h++)
             _mm256_store_si256((void *)(a->q[at] + 32 * h),
                                load_wide(x->q + 32 * (b0 + j) + 16 * h));
-        a->dx[at][0] = x->dx[b0 + j];
-        if (kind == WIDE_MINIMUM) a->s[at][0] = (float)(s[0] + s[1]);
-        if (kind == WIDE_HALF_MINIMUMS) {
-            a->s[at][0] = s[0];
-            a->s_hi[at][0] = s[1];
-        }
+        put_act_floats(a, at, x, b0 + j, kind);
     }
-}
-
-static inline int sum_index(int r, int t)
-{
-    return r + t;                        /* t is 0 */
 }
 
 /* ---- tiles --------------------------------------------------------------------------------- */
@@ -133,7 +122,11 @@ WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q,
     for (int k = 0; k < w; k++) v[k][0] = _mm256_cvtepi32_ps(sum[k]);
 }
 
+enum { VEC_FLOATS = 8, FLOAT_ROWS = 2 };
+#include "engine/cpu/wide_floats.h"
+
 void put_avx2_wide(kernel_set *s)
 {
-    wide_put(s, 4);
+    wide_put(s, 9);
+    wide_put_floats(s, 6);
 }

@@ -49,20 +49,9 @@ static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, 
     for (int j = 0; j < n; j++) {
         const int at = act_at(first, w, k, slot_of(n, j));
         const __m256i q = _mm256_loadu_si256((const void *)(x->q + 32 * (b0 + j)));
-        const int16_t *s = x->s + 2 * (b0 + j);
         _mm256_store_si256((void *)a->q[at], _mm256_xor_si256(q, sign));
-        a->dx[at][0] = x->dx[b0 + j];
-        if (kind == WIDE_MINIMUM) a->s[at][0] = (float)(s[0] + s[1]);
-        if (kind == WIDE_HALF_MINIMUMS) {
-            a->s[at][0] = s[0];
-            a->s_hi[at][0] = s[1];
-        }
+        put_act_floats(a, at, x, b0 + j, kind);
     }
-}
-
-static inline int sum_index(int r, int t)
-{
-    return r + t;                        /* t is 0 */
 }
 
 /* ---- tiles --------------------------------------------------------------------------------- */
@@ -108,7 +97,11 @@ WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q,
     for (int k = 0; k < w; k++) v[k][0] = _mm512_cvtepi32_ps(sum[k]);
 }
 
+enum { VEC_FLOATS = 16, FLOAT_ROWS = 4 };
+#include "engine/cpu/wide_floats.h"
+
 void put_avx512_wide(kernel_set *s)
 {
-    wide_put(s, 4);
+    wide_put(s, 5);
+    wide_put_floats(s, 6);
 }

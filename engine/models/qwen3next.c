@@ -265,7 +265,7 @@ static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t i = begin; i < end; i++) {      /* (token, head) */
         float *out = p->ws->heads + (size_t)i * dim;
         const float *gate = p->ws->q_gate + (2 * (size_t)i + 1) * dim;
-        for (size_t d = 0; d < dim; d++) out[d] *= sigmoid_f32(gate[d]);
+        p->o->loops->gate(out, out, gate, (int)dim);
     }
 }
 
@@ -349,34 +349,38 @@ typedef struct delta_job {
     float *window, *state;
 } delta_job;
 
-static void convolve(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const delta_job *j = ctx;
-    (void)thread;
-    delta_conv(j->p->ws->mixed, j->p->ws->qkv, j->p->n, (int)j->s.channels, (int)begin, (int)end,
-               j->w->delta.conv, j->p->m->hp.ssm_conv, j->window);
-}
-
-/* Length of q and k of a token; its write strength and decay, which lie as `ratio` betas and
- * `ratio` alphas for each key head. */
-static void prepare_tokens(void *ctx, int64_t begin, int64_t end, int thread)
+/* Convolution of a key head's q and k and of its value heads' v; then the length of q and k, and of
+ * every value head the write strength and the decay, which lie as `ratio` betas and `ratio` alphas
+ * for each key head. */
+static void prepare(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const delta_job *j = ctx;
     const delta_sizes *s = &j->s;
-    const float q_scale = 1.0f / sqrtf((float)s->dim);
+    const loops *f = j->p->o->loops;
+    workspace *ws = j->p->ws;
+    const int n = j->p->n, dim = s->dim, keys = (int)s->keys, wide = s->ratio * dim;
+    const float q_scale = 1.0f / sqrtf((float)dim);
     (void)thread;
-    for (int64_t t = begin; t < end; t++) {
-        float *q = j->p->ws->mixed + (size_t)t * s->channels, *k = q + s->keys;
-        const float *ba = j->p->ws->ba + t * 2 * s->n_v;
-        for (int h = 0; h < s->n_k; h++) {
-            delta_l2norm(q + h * s->dim, s->dim, q_scale);
-            delta_l2norm(k + h * s->dim, s->dim, 1.0f);
-        }
-        for (int h = 0; h < s->n_v; h++) {
-            const float *group = ba + 2 * s->ratio * (h / s->ratio), *own = group + h % s->ratio;
-            j->p->ws->beta[t * s->n_v + h] = sigmoid_f32(own[0]);
-            j->p->ws->g[t * s->n_v + h] =
-                delta_decay(own[s->ratio], j->w->delta.dt_bias[h], j->w->delta.a[h]);
+    for (int h = (int)begin; h < (int)end; h++) {
+        const struct { int first, n; } parts[] = {
+            { h * dim, dim }, { keys + h * dim, dim }, { 2 * keys + h * wide, wide },
+        };
+        for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+            f->delta_conv(ws->mixed, ws->qkv, n, (int)s->channels, parts[i].first,
+                          parts[i].first + parts[i].n, j->w->delta.conv, j->p->m->hp.ssm_conv,
+                          j->window);
+        for (size_t t = 0; t < (size_t)n; t++) {
+            float *q = ws->mixed + t * s->channels + h * dim;
+            const float *ba = ws->ba + (t * (size_t)s->n_k + (size_t)h) * 2 * (size_t)s->ratio;
+            f->delta_l2norm(q, dim, q_scale);
+            f->delta_l2norm(q + keys, dim, 1.0f);
+            for (int i = 0; i < s->ratio; i++) {
+                const int v = h * s->ratio + i;
+                const size_t at = t * (size_t)s->n_v + (size_t)v;
+                ws->beta[at] = sigmoid_f32(ba[i]);
+                ws->g[at] = delta_decay(ba[s->ratio + i], j->w->delta.dt_bias[v],
+                                        j->w->delta.a[v]);
+            }
         }
     }
 }
@@ -387,6 +391,7 @@ static void remember(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const delta_job *j = ctx;
     const delta_sizes *s = &j->s;
+    const loops *f = j->p->o->loops;
     workspace *ws = j->p->ws;
     const size_t dim = (size_t)s->dim;
     float *heads = ws->qkv;              /* raw channels are done with: values' width of it */
@@ -397,13 +402,14 @@ static void remember(void *ctx, int64_t begin, int64_t end, int thread)
             .v = ws->mixed + 2 * s->keys + (size_t)h * dim, .beta = ws->beta + h, .g = ws->g + h,
             .out_stride = s->values, .qk_stride = s->channels, .v_stride = s->channels,
             .bg_stride = (size_t)s->n_v, .state = j->state + (size_t)h * dim * dim,
+            .next = h + 1 < end ? j->state + (size_t)(h + 1) * dim * dim : NULL,
             .n = j->p->n, .dk = s->dim, .dv = s->dim,
         };
-        if (a.n < DELTA_CHUNK / 2) delta_recurrence(&a);
-        else delta_chunked(&a, ws->thread_scratch + (size_t)thread * ws->thread_floats);
+        if (a.n < DELTA_CHUNK / 2) f->delta_recurrence(&a);
+        else f->delta_chunked(&a, ws->thread_scratch + (size_t)thread * ws->thread_floats);
         for (size_t t = 0; t < (size_t)a.n; t++)
-            delta_gated_norm(a.out + t * s->values, ws->z + t * s->values + (size_t)h * dim,
-                             j->w->delta.norm, s->dim, j->p->m->hp.rms_eps);
+            f->delta_gated_norm(a.out + t * s->values, ws->z + t * s->values + (size_t)h * dim,
+                                j->w->delta.norm, s->dim, j->p->m->hp.rms_eps);
     }
 }
 
@@ -416,8 +422,7 @@ static void mix_deltanet(pass *p, int l)
         .window = recurrent_conv(memory, l), .state = recurrent_state(memory, l),
     };
     project(p, j.w, &j.s);
-    pool_run(p->o->team, (int64_t)j.s.channels, 64 * pool_grain(64 * 16 * p->n), convolve, &j);
-    pool_run(p->o->team, p->n, pool_grain(8 * (int64_t)j.s.keys), prepare_tokens, &j);
+    pool_run(p->o->team, j.s.n_k, pool_grain((int64_t)p->n * 64 * j.s.dim), prepare, &j);
     pool_run(p->o->team, j.s.n_v, pool_grain((int64_t)p->n * 4 * j.s.dim * j.s.dim), remember, &j);
     acts_set(&ws->hx, ws->qkv, p->n, (int)j.s.values);
     ops_matmul(p->o, ws->y, &j.w->delta.out, &ws->hx);
