@@ -24,7 +24,7 @@ enum { MAX_PUTS = 12 };
 typedef struct isa {
     const char *name;
     bool (*runs)(void);
-    put_fn *put[MAX_PUTS];               /* in this order */
+    put_fn *put[MAX_PUTS];               /* in this order, up to NULL */
 } isa;
 
 /* ---- what the processor has ------------------------------------------------------------------ */
@@ -105,8 +105,7 @@ static void build(void)
         if (!isas[i].runs()) continue;
         *s = *kernels_contract();
         s->isa = isas[i].name;
-        for (int k = 0; k < MAX_PUTS; k++)
-            if (isas[i].put[k]) isas[i].put[k](s);
+        for (int k = 0; k < MAX_PUTS && isas[i].put[k]; k++) isas[i].put[k](s);
         here[n_here++] = s;
     }
     here[n_here++] = kernels_contract();

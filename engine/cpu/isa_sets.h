@@ -8,22 +8,6 @@
 
 #include "engine/cpu/kernels.h"
 
-/* WHILE UNDER CONSTRUCTION: absent ones are NULL */
-#pragma weak put_dotprod_blocks
-#pragma weak put_dotprod_k_quants
-#pragma weak put_neon_floats
-#pragma weak put_dotprod_wide
-#pragma weak put_i8mm_wide
-#pragma weak put_avx2_blocks
-#pragma weak put_avx2_k_quants
-#pragma weak put_avx2_floats
-#pragma weak put_avx2_wide
-#pragma weak put_avx512_blocks
-#pragma weak put_avx512_k_quants
-#pragma weak put_avx512_floats
-#pragma weak put_avx512_wide
-#pragma weak put_amx_wide
-
 #if defined(__aarch64__)
 void put_dotprod_blocks(kernel_set *s);  /* 32 weights and one scale or two: Q4_0 ... NVFP4 */
 void put_dotprod_k_quants(kernel_set *s);

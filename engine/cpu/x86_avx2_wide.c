@@ -128,5 +128,5 @@ enum { VEC_FLOATS = 8, FLOAT_ROWS = 2 };
 void put_avx2_wide(kernel_set *s)
 {
     wide_put(s, 9);
-    wide_put_floats(s, 6);
+    wide_put_floats(s, 8);
 }
