@@ -70,6 +70,16 @@ bool test_map_refused(const err_ctx *err)
     return false;
 }
 
+void *test_alloc(size_t n, size_t size)
+{
+    void *p = mem_array(n ? n : 1, size);
+    if (!p) {
+        printf("FAIL: no memory for the test\n");
+        exit(1);
+    }
+    return p;
+}
+
 void *test_read_file(const char *path, size_t *bytes)
 {
     FILE *f = fopen(path, "rb");

@@ -24,6 +24,9 @@ void test_skip(const char *why);         /* counted and printed */
  * could not be mapped: the sanitizer leaves too little address space for it. */
 bool test_map_refused(const err_ctx *err);
 
+/* mem_array of at least one element; ends the program if there is no memory. */
+void *test_alloc(size_t n, size_t size);
+
 /* The whole file, or NULL after a failed check. Free with mem_free. */
 void *test_read_file(const char *path, size_t *bytes);
 /* dst = printf-style path; returns dst */

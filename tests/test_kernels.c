@@ -8,7 +8,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/cpu/kernels.h"
@@ -16,16 +15,6 @@
 #include "loader/quant_blocks.h"
 
 enum { MAX_TOKENS = 70, MAX_ROWS = 37 };
-
-static void *must_alloc(size_t n, size_t size)
-{
-    void *p = mem_array(n ? n : 1, size);
-    if (!p) {
-        printf("FAIL: no memory for the test\n");
-        exit(1);
-    }
-    return p;
-}
 
 /* ---- weights ------------------------------------------------------------------------------- */
 
@@ -124,10 +113,10 @@ static void batch_init(batch *b, int n, int cols, bool quantise, bool poison, te
     const size_t blocks = quantise ? (size_t)size_align((uint64_t)cols / ACT_BLOCK, 16) : 0;
     *b = (batch){ .n = n };
     for (int t = 0; t < n; t++) {
-        b->x[t] = must_alloc((size_t)cols, sizeof(float));
-        b->q[t] = must_alloc(blocks * ACT_BLOCK, 1);
-        b->dx[t] = must_alloc(blocks, sizeof(float));
-        b->s[t] = must_alloc(blocks * 2, sizeof(int16_t));
+        b->x[t] = test_alloc((size_t)cols, sizeof(float));
+        b->q[t] = test_alloc(blocks * ACT_BLOCK, 1);
+        b->dx[t] = test_alloc(blocks, sizeof(float));
+        b->s[t] = test_alloc(blocks * 2, sizeof(int16_t));
         memset(b->q[t], 0, blocks * ACT_BLOCK);
         memset(b->dx[t], 0, blocks * sizeof(float));
         memset(b->s[t], 0, blocks * 2 * sizeof(int16_t));
@@ -162,7 +151,7 @@ static void compare(const kernel_set *set, const shape *c, dot_fn *fn, const cha
                     const uint8_t *rows, size_t row_bytes, const batch *b, const float *want)
 {
     const size_t n = (size_t)c->n_row * (size_t)c->n_token;
-    float *got = must_alloc(n, sizeof *got);
+    float *got = test_alloc(n, sizeof *got);
     size_t at = 0;
     memset(got, 0x55, n * sizeof *got);
     fn(got, rows, row_bytes, c->n_row, b->rows, c->n_token, c->cols);
@@ -181,8 +170,8 @@ static void test_shape(const kernel_set *sets[], int n_set, const shape *c, test
     const kernel *ref = &kernels_contract()->of[c->type];
     const size_t row_bytes = (size_t)quant_row_bytes(t, (uint64_t)c->cols);
     const size_t n = (size_t)c->n_row * (size_t)c->n_token, shift = test_below(rng, 4);
-    uint8_t *data = must_alloc(row_bytes * (size_t)c->n_row + shift, 1), *rows = data + shift;
-    float *want = must_alloc(n, sizeof *want);
+    uint8_t *data = test_alloc(row_bytes * (size_t)c->n_row + shift, 1), *rows = data + shift;
+    float *want = test_alloc(n, sizeof *want);
     batch b;
 
     for (int r = 0; r < c->n_row; r++)
@@ -234,10 +223,10 @@ static void test_mxfp4_row(const kernel_set *sets[], int n_set, int n_block, uin
                            uint8_t nibbles, float x, const char *why)
 {
     const size_t n = (size_t)n_block, padded = (size_t)size_align(n, 16);
-    block_mxfp4 *row = must_alloc(n, sizeof *row);
-    float *v = must_alloc(n * ACT_BLOCK, sizeof *v), *dx = must_alloc(padded, sizeof *dx), want;
-    int16_t *s = must_alloc(2 * padded, sizeof *s);
-    int8_t *q = must_alloc(padded * ACT_BLOCK, 1);
+    block_mxfp4 *row = test_alloc(n, sizeof *row);
+    float *v = test_alloc(n * ACT_BLOCK, sizeof *v), *dx = test_alloc(padded, sizeof *dx), want;
+    int16_t *s = test_alloc(2 * padded, sizeof *s);
+    int8_t *q = test_alloc(padded * ACT_BLOCK, 1);
     const act_row a = { v, q, dx, s };
 
     memset(row, nibbles, n * sizeof *row);

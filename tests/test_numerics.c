@@ -12,7 +12,6 @@
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/cpu/contract_blocks.h"
@@ -51,16 +50,6 @@ static bool check_bytes(const char *file, const char *what, const void *got, con
                      b[at]);
 }
 
-static void *must_alloc(size_t n, size_t size)
-{
-    void *p = mem_array(n ? n : 1, size);
-    if (!p) {
-        printf("FAIL: no memory for the test\n");
-        exit(1);
-    }
-    return p;
-}
-
 /* ---- activations --------------------------------------------------------------------------- */
 
 /* Tokens as kernels take them. Every array has the size that kernels.h promises and no more, so
@@ -79,11 +68,11 @@ static void acts_init(acts *a, const float *x, int n_token, int cols, bool quant
     const size_t n = (size_t)n_token;
 
     *a = (acts){ .n_token = n_token, .cols = cols };
-    a->x = must_alloc(n * (size_t)cols, sizeof *a->x);
-    a->q = must_alloc(n * blocks * ACT_BLOCK, sizeof *a->q);
-    a->dx = must_alloc(n * blocks, sizeof *a->dx);
-    a->s = must_alloc(n * blocks * 2, sizeof *a->s);
-    a->row = must_alloc(n, sizeof *a->row);
+    a->x = test_alloc(n * (size_t)cols, sizeof *a->x);
+    a->q = test_alloc(n * blocks * ACT_BLOCK, sizeof *a->q);
+    a->dx = test_alloc(n * blocks, sizeof *a->dx);
+    a->s = test_alloc(n * blocks * 2, sizeof *a->s);
+    a->row = test_alloc(n, sizeof *a->row);
     memcpy(a->x, x, n * (size_t)cols * sizeof *x);
     memset(a->q, 0, n * blocks * ACT_BLOCK * sizeof *a->q);
     memset(a->dx, 0, n * blocks * sizeof *a->dx);
@@ -206,7 +195,7 @@ static void golden_matvec(const char *path)
 
     if (CHECK_MSG(!r.bad && r.pos == r.bytes && k->dot && k->quantised == coded,
                   "%s: %zu bytes, kernel %s", r.name, r.bytes, k->dot ? "found" : "missing")) {
-        float *got = must_alloc(n_token * n_row, sizeof *got);
+        float *got = test_alloc(n_token * n_row, sizeof *got);
         acts a;
         acts_init(&a, x, (int)n_token, (int)cols, coded);
         if (coded) check_codes(r.name, &want, 0, &a);
@@ -287,8 +276,8 @@ static void golden_ffn(const char *path)
     if (ffn_read(&f, path)) {
         const size_t embd = (size_t)f.n_embd, ff = (size_t)f.n_ff;
         const char *name = f.r.name;
-        float *g = must_alloc(ff, sizeof *g), *u = must_alloc(ff, sizeof *u);
-        float *y = must_alloc(embd, sizeof *y), *out = must_alloc(embd, sizeof *out);
+        float *g = test_alloc(ff, sizeof *g), *u = test_alloc(ff, sizeof *u);
+        float *y = test_alloc(embd, sizeof *y), *out = test_alloc(embd, sizeof *out);
         for (int t = 0; t < f.n_token; t++) {
             acts x, a;
             acts_init(&x, f.x + (size_t)t * embd, 1, f.n_embd, true);
@@ -343,7 +332,7 @@ static void golden_exp(const char *path)
     if (!reader_open(&r, path)) return;
     const size_t n = r.bytes / 8;
     const float *v = (const float *)(const void *)r.data;
-    float *got = must_alloc(n, sizeof *got), *want = must_alloc(n, sizeof *want);
+    float *got = test_alloc(n, sizeof *got), *want = test_alloc(n, sizeof *want);
     for (size_t i = 0; i < n; i++) {
         got[i] = exact_exp(v[2 * i]);
         want[i] = v[2 * i + 1];
@@ -365,7 +354,7 @@ static void golden_glu(const char *path, glu_fn *glu)
     const float *v = (const float *)(const void *)r.data;
     float *col[4];
     for (int c = 0; c < 4; c++) {
-        col[c] = must_alloc(n, sizeof **col);
+        col[c] = test_alloc(n, sizeof **col);
         for (size_t i = 0; c < 3 && i < n; i++) col[c][i] = v[3 * i + (size_t)c];
     }
     glu(col[3], col[0], col[1], (int)n);
@@ -512,7 +501,7 @@ static void test_parts(int type, test_rng *rng)
     for (int round = 0; round < 60; round++) {
         const int n = step * (1 + (int)test_below(rng, (uint32_t)(8 / step)));
         const size_t bytes = (size_t)quant_row_bytes(t, (uint64_t)n * 32);
-        uint8_t *blocks = must_alloc(bytes, 1);
+        uint8_t *blocks = test_alloc(bytes, 1);
         float want[SEGMENT];
         block_parts p;
         random_blocks(blocks, t, type, (size_t)(n / step), false, rng);
@@ -561,7 +550,7 @@ enum { MAX_TOKENS = 17, ROWS = 3 };
 /* Magnitudes differ between blocks, some blocks are zero, one token in four has large values. */
 static float *random_x(int n_token, int cols, test_rng *rng)
 {
-    float *x = must_alloc((size_t)(n_token * cols), sizeof *x);
+    float *x = test_alloc((size_t)(n_token * cols), sizeof *x);
     float size = 1.0f;
     for (int i = 0; i < n_token * cols; i++) {
         if (i % 32 == 0) size = test_below(rng, 8) ? ldexpf(1.0f, (int)test_below(rng, 6) - 3) : 0;
@@ -602,7 +591,7 @@ static double sums_distance(const sums_case *c, const float *sums, int *bits)
 {
     const bool coded = c->k->quantised;
     const bool judge = coded && contract_blocks_of((uint32_t)c->type)->kind != PARTS_MINIMUM;
-    float *w = must_alloc((size_t)c->cols, sizeof *w);
+    float *w = test_alloc((size_t)c->cols, sizeof *w);
     double worst = 0;
 
     for (int r = 0; r < ROWS; r++) {
@@ -633,7 +622,7 @@ static void test_sums(const kernel_set *set, int type, int cols, double limit, t
     const quant_traits *t = quant_traits_of((uint32_t)type);
     const size_t bytes = (size_t)quant_row_bytes(t, (uint64_t)cols), shift = test_below(rng, 16);
     const size_t stride = bytes + test_below(rng, 8);
-    uint8_t *data = must_alloc(shift + (ROWS - 1) * stride + bytes, 1);
+    uint8_t *data = test_alloc(shift + (ROWS - 1) * stride + bytes, 1);
     float *x = random_x(MAX_TOKENS, cols, rng);
     float one[MAX_TOKENS * ROWS], many[MAX_TOKENS * ROWS + 1];
     sums_case c = { set, &set->of[type], t, type, cols, stride, data + shift, NULL };
