@@ -117,8 +117,8 @@ $B/engine/cpu/%.c.o $B/engine/kv.c.o $B/loader/quant.c.o: OPT += $(if $(SAN),-O1
 
 # No file but these may use what only some processors have; engine/cpu/dispatch.c decides who runs.
 FLAGS_neon    := -march=armv8-a
-FLAGS_dotprod := -march=armv8.2-a+dotprod
-FLAGS_i8mm    := -march=armv8.2-a+dotprod+i8mm
+FLAGS_dotprod := -march=armv8.2-a+dotprod -falign-loops=32
+FLAGS_i8mm    := -march=armv8.2-a+dotprod+i8mm -falign-loops=32
 FLAGS_avx2    := -mavx2 -mfma -mf16c
 FLAGS_avx512  := $(FLAGS_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
 FLAGS_amx     := $(FLAGS_avx512) -mamx-tile -mamx-int8

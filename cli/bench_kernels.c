@@ -238,7 +238,7 @@ typedef struct kernel_bench {
     float *x;                            /* [MAX of counts, MAX of cols] */
     void *acts_storage;
     acts a;
-    float *y;                            /* [threads][OPS_TOKENS, OPS_ROWS] */
+    float *y;                            /* [threads][OPS_SUMS] */
     size_t l2_bytes;                     /* of weights that stay in L2 */
 } kernel_bench;
 
@@ -257,17 +257,22 @@ typedef struct span {
     int first;
 } span;
 
+static int least(int64_t a, int64_t b)
+{
+    return (int)(a < b ? a : b);
+}
+
 static void multiply_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const span *s = ctx;
     const acts *a = &s->b->a;
-    float *y = s->b->y + (size_t)thread * OPS_TOKENS * OPS_ROWS;
-    for (int r = (int)begin; r < (int)end; r += OPS_ROWS) {
-        const int n_row = (int)end - r < OPS_ROWS ? (int)end - r : OPS_ROWS;
-        for (int t = 0; t < a->n; t += OPS_TOKENS) {
-            const int n = a->n - t < OPS_TOKENS ? a->n - t : OPS_TOKENS;
-            product_rows(y, OPS_ROWS, s->row->set, &s->row->w, s->first + r, n_row, a->rows + t, n);
-        }
+    const int height = a->n < OPS_TOKENS ? OPS_SUMS / a->n : ops_rows(a->n);
+    float *y = s->b->y + (size_t)thread * OPS_SUMS;
+    for (int r = (int)begin; r < (int)end; r += height) {
+        const int n_row = least(end - r, height);
+        for (int t = 0; t < a->n; t += OPS_TOKENS)
+            product_rows(y, (size_t)n_row, s->row->set, &s->row->w, s->first + r, n_row,
+                         a->rows + t, least(a->n - t, OPS_TOKENS));
     }
 }
 
@@ -285,7 +290,7 @@ static void walk_step(walk *w)
     if (w->at.first > w->n_all - w->n) w->at.first = 0;
     if (w->team)
         pool_run(w->team, w->n,
-                 OPS_ROWS * pool_grain((int64_t)OPS_ROWS * row->w.cols * row->n_token),
+                 ops_rows(row->n_token) * pool_grain((int64_t)OPS_ROWS * row->w.cols),
                  multiply_rows, &w->at);
     else
         multiply_rows(&w->at, 0, w->n, 0);
@@ -319,11 +324,6 @@ static int walk_measure(double runs[RUNS], walk *w, uint64_t ns, err_ctx *err)
         runs[i] = (double)bytes / (double)(now - start);
     }
     return 0;
-}
-
-static int least(int64_t a, int64_t b)
-{
-    return (int)(a < b ? a : b);
 }
 
 static int measure_row(kernel_bench *b, kernel_row *row, err_ctx *err)
@@ -369,7 +369,7 @@ static void fill_stack(kernel_bench *b, const matrix *w)
 
 static int prepare(kernel_bench *b, err_ctx *err)
 {
-    const size_t y_floats = (size_t)pool_threads(b->team) * OPS_TOKENS * OPS_ROWS;
+    const size_t y_floats = (size_t)pool_threads(b->team) * OPS_SUMS;
     const uint64_t l2 = topology_cache_bytes(&b->t, 2);
     int tokens = 0, cols = 0, rc;
     uint64_t acts_need, x_floats;

@@ -175,7 +175,9 @@ static int available(uint64_t *bytes, const char **whose, err_ctx *err)
     return err_set(err, ERR_FORMAT, "MOE_RAM_AVAILABLE is not a size such as 512M or 20G");
 }
 
-static int check_memory(const loaded_bytes *need, const session_options *o, err_ctx *err)
+/* *left: bytes that nobody has a use for. */
+static int check_memory(uint64_t *left, const loaded_bytes *need, const session_options *o,
+                        err_ctx *err)
 {
     char total[32], weights[32], ses[32], room[32];
     const char *whose;
@@ -184,6 +186,7 @@ static int check_memory(const loaded_bytes *need, const session_options *o, err_
 
     if (rc < 0) return rc;
     if (!size_add(&sum, need->weights, need->session)) sum = UINT64_MAX;
+    *left = sum <= have ? have - sum : 0;
     if (sum <= have) return 0;
     return err_set(err, ERR_NOMEM, "needs %s (weights %s, context of %d tokens %s), but %s are "
                    "available (%s); %s",
@@ -198,9 +201,11 @@ static int check_memory(const loaded_bytes *need, const session_options *o, err_
 int loaded_session(session **out, const loaded *l, const session_options *o, err_ctx *err)
 {
     loaded_bytes need;
+    uint64_t left = 0;
     int rc = loaded_plan(&need, l, o, err);
     *out = NULL;
-    if (rc == 0) rc = check_memory(&need, o, err);
+    if (rc == 0) rc = check_memory(&left, &need, o, err);
     if (rc == 0) rc = warm(l->m, err);
+    if (rc == 0 && engine_arrange_bytes(l->e) <= left) rc = engine_arrange(l->e, err);
     return rc < 0 ? rc : session_create(out, l->e, o, err);
 }

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "engine/arrange.h"
 #include "engine/forward_tiered.h"
 
 struct engine {
@@ -87,6 +88,7 @@ int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *
 void engine_close(engine *e)
 {
     if (!e) return;
+    if (e->w) arrange_free(&e->w->head);
     pool_free(e->team);
     mem_free(e->rope.freq[0]);
     mem_free(e->rope.freq[1]);
@@ -96,6 +98,16 @@ void engine_close(engine *e)
 
 int engine_threads(const engine *e) { return pool_threads(e->team); }
 const char *engine_kernels(const engine *e) { return e->verbs.kernels->isa; }
+
+uint64_t engine_arrange_bytes(const engine *e)
+{
+    return e->w->head.arranged ? 0 : arrange_bytes(&e->w->head, e->verbs.kernels);
+}
+
+int engine_arrange(engine *e, err_ctx *err)
+{
+    return e->w->head.arranged ? 0 : arrange_matrix(&e->w->head, &e->verbs, err);
+}
 
 /* ---- session --------------------------------------------------------------------------------- */
 

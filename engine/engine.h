@@ -25,6 +25,11 @@ void engine_close(engine *e);            /* NULL is fine; close its sessions fir
 int engine_threads(const engine *e);
 const char *engine_kernels(const engine *e);     /* "avx2", "exact": for plan lines */
 
+/* Decoding is faster with a second copy of the output matrix, for which these bytes are needed; 0:
+ * there is nothing to gain, or it is there. Results are the same. */
+uint64_t engine_arrange_bytes(const engine *e);
+int engine_arrange(engine *e, err_ctx *err);
+
 enum { SESSION_CHUNK = 512, SESSION_MAX_CHUNK = 8192 };  /* default and limit of chunk */
 
 typedef struct session_options {

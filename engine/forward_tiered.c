@@ -25,18 +25,26 @@ static void mix(pass *p, const recipe *r, int l)
 
 /* ---- route ----------------------------------------------------------------------------------- */
 
+static void select_experts(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const pass *p = ctx;
+    const workspace *ws = p->ws;
+    const int k = p->m->hp.n_expert_used, n = p->m->hp.n_expert;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++)
+        router_select(ws->ids + t * k, ws->gates + t * k, ws->router + t * n, n, k);
+}
+
 static void route(pass *p, int l)
 {
     const model_hparams *hp = &p->m->hp;
     workspace *ws = p->ws;
-    const int k = hp->n_expert_used;
     ops_rmsnorm(p->o, ws->h, ws->x, p->w->layers[l].post_attn_norm, p->n, hp->n_embd,
                 (size_t)hp->n_embd, hp->rms_eps);
     acts_set(&ws->hx, ws->h, p->n, hp->n_embd);
     ops_matmul(p->o, ws->router, &p->w->layers[l].router, &ws->hx);
-    for (int t = 0; t < p->n; t++)
-        router_select(ws->ids + t * k, ws->gates + t * k,
-                      ws->router + (size_t)t * (size_t)hp->n_expert, hp->n_expert, k);
+    pool_run(p->o->team, p->n, pool_grain((int64_t)hp->n_expert * hp->n_expert_used),
+             select_experts, p);
 }
 
 /* ---- resolve --------------------------------------------------------------------------------- */
@@ -70,13 +78,13 @@ static void shared_expert(pass *p, int l)
     const layer_weights *w = &p->w->layers[l];
     const model_hparams *hp = &p->m->hp;
     workspace *ws = p->ws;
+    const product first[] = { { ws->shared_gate, &w->shared_gate }, { ws->shared_up, &w->shared_up },
+                              { ws->shared_sigma, &w->shared_gate_inp } };
     if (hp->n_ff_shared == 0) return;
-    ops_matmul(p->o, ws->shared_gate, &w->shared_gate, &ws->hx);
-    ops_matmul(p->o, ws->shared_up, &w->shared_up, &ws->hx);
+    ops_matmuls(p->o, first, ARRAY_LEN(first), &ws->hx);
     pool_run(p->o->team, p->n, pool_grain(16 * (int64_t)hp->n_ff_shared), activate_shared, p);
     acts_set(&ws->shared_x, ws->shared_gate, p->n, hp->n_ff_shared);
     ops_matmul(p->o, ws->shared_y, &w->shared_down, &ws->shared_x);
-    ops_matmul(p->o, ws->shared_sigma, &w->shared_gate_inp, &ws->hx);
 }
 
 /* ---- join ------------------------------------------------------------------------------------ */
@@ -146,16 +154,31 @@ void forward_logits(pass *p, float *logits, int n_row)
 
 /* ---- steps that both architectures share ----------------------------------------------------- */
 
+typedef struct rotate_args {
+    const pass *p;
+    float *x;
+    int n_head;
+    size_t stride;
+    const float *cosine, *sine;
+} rotate_args;
+
+static void rotate_tokens(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const rotate_args *a = ctx;
+    const int dim = a->p->m->hp.rope_dim;
+    const size_t half = (size_t)dim / 2;
+    (void)thread;
+    for (size_t t = (size_t)begin; t < (size_t)end; t++)
+        for (size_t h = 0; h < (size_t)a->n_head; h++)
+            a->p->o->loops->rotate(a->x + (t * (size_t)a->n_head + h) * a->stride,
+                                   a->cosine + t * half, a->sine + t * half, dim);
+}
+
 void pass_rotate(const pass *p, float *x, int n_head, size_t stride, bool windowed)
 {
-    const model_hparams *hp = &p->m->hp;
-    const size_t half = (size_t)hp->rope_dim / 2;
     const int table = windowed && p->rope->n_table > 1;
-    const float *cosine = p->ws->rope_cos[table], *sine = p->ws->rope_sin[table];
-    for (int t = 0; t < p->n; t++)
-        for (int h = 0; h < n_head; h++, x += stride)
-            p->o->loops->rotate(x, cosine + (size_t)t * half, sine + (size_t)t * half,
-                                hp->rope_dim);
+    rotate_args a = { p, x, n_head, stride, p->ws->rope_cos[table], p->ws->rope_sin[table] };
+    pool_run(p->o->team, p->n, pool_grain((int64_t)n_head * p->m->hp.rope_dim), rotate_tokens, &a);
 }
 
 void pass_attend(pass *p, int layer, const float *sinks)

@@ -1,7 +1,7 @@
 /* lane_cpu.c - routed experts on the CPU's threads.
  *
- * Two lists of pieces with one barrier between them. First (expert, 32 rows of gate and up): both
- * products, the activation, and its int8 form, since 32 rows are one block of it. Then (expert, 32
+ * Two lists of pieces with one barrier between them. First (expert, some rows of gate and up): both
+ * products, the activation, and its int8 form, since 32 rows are one block of it. Then (expert, some
  * rows of down). Weights are read once for all tokens that chose the expert. */
 #include "engine/lane.h"
 
@@ -11,6 +11,7 @@ typedef struct lane_cpu {
     lane base;
     const ops *o;
     lane_share now;                      /* the share under way */
+    int height;                          /* rows of a piece, whole blocks of activations */
     int n_piece;                         /* pieces of one expert, in the list under way */
     bool quantise_mid;                   /* down rows read the int8 form */
     float *mid;                          /* [slot in work order, n_ff]: behind the activation */
@@ -26,8 +27,8 @@ static piece piece_at(const lane_cpu *c, int64_t i, int n_row)
 {
     piece p;
     p.it = &c->now.items[i / c->n_piece];
-    p.first = (int)(i % c->n_piece) * OPS_ROWS;
-    p.n = n_row - p.first < OPS_ROWS ? n_row - p.first : OPS_ROWS;
+    p.first = (int)(i % c->n_piece) * c->height;
+    p.n = n_row - p.first < c->height ? n_row - p.first : c->height;
     return p;
 }
 
@@ -44,7 +45,7 @@ static void up_tile(lane_cpu *c, const piece *p, const matrix *gate, const matri
 {
     const size_t n_ff = (size_t)c->now.bank->n_ff, first = (size_t)p->first;
     const acts *x = &c->mid_x;
-    float g[OPS_TOKENS * OPS_ROWS], u[OPS_TOKENS * OPS_ROWS];
+    float g[OPS_SUMS], u[OPS_SUMS];
 
     product_rows(g, (size_t)p->n, c->o->kernels, gate, p->first, p->n, c->rows + i, n);
     product_rows(u, (size_t)p->n, c->o->kernels, up, p->first, p->n, c->rows + i, n);
@@ -55,7 +56,7 @@ static void up_tile(lane_cpu *c, const piece *p, const matrix *gate, const matri
         memcpy(mid, g + t * p->n, (size_t)p->n * sizeof *mid);
         if (c->quantise_mid)
             c->o->loops->quantise(x->q + block * ACT_BLOCK, x->dx + block, x->s + 2 * block, mid,
-                                  1);
+                                  p->n / ACT_BLOCK);
     }
 }
 
@@ -79,7 +80,7 @@ static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
     lane_cpu *c = ctx;
     const size_t n_embd = (size_t)c->now.bank->n_embd;
-    float tile[OPS_TOKENS * OPS_ROWS];
+    float tile[OPS_SUMS];
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         const piece p = piece_at(c, i, (int)n_embd);
@@ -98,9 +99,10 @@ static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 
 /* ---- the lane -------------------------------------------------------------------------------- */
 
-static int pieces_of(uint64_t rows)
+static int pieces_of(const lane_cpu *c, uint64_t rows)
 {
-    return (int)((rows + OPS_ROWS - 1) / OPS_ROWS);
+    const uint64_t height = (uint64_t)c->height;
+    return (int)((rows + height - 1) / height);
 }
 
 static bool reads_int8(const lane_cpu *c, expert_slab s)
@@ -121,12 +123,13 @@ static void launch(lane *self, const lane_share *share)
     acts_set(&c->mid_x, c->mid, w->n_slot, (int)bank->n_ff);
     if (c->quantise_mid) acts_clear_padding(&c->mid_x);
 
-    c->n_piece = pieces_of(bank->n_ff);
+    c->height = share->n_item > 0 ? ops_rows(w->n_slot / share->n_item) : OPS_ROWS;
+    c->n_piece = pieces_of(c, bank->n_ff);
     pool_run(c->o->team, (int64_t)share->n_item * c->n_piece,
-             pool_grain(2 * OPS_ROWS * (int64_t)bank->n_embd), up_pieces, c);
-    c->n_piece = pieces_of(bank->n_embd);
+             pool_grain(2 * c->height * (int64_t)bank->n_embd), up_pieces, c);
+    c->n_piece = pieces_of(c, bank->n_embd);
     pool_run(c->o->team, (int64_t)share->n_item * c->n_piece,
-             pool_grain(OPS_ROWS * (int64_t)bank->n_ff), down_pieces, c);
+             pool_grain(c->height * (int64_t)bank->n_ff), down_pieces, c);
 }
 
 static void finish(lane *self)

@@ -39,13 +39,29 @@ void ops_quantise(const ops *o, acts *a);        /* if not yet done */
 void acts_clear_padding(acts *a);
 
 /* Rows first .. first+n_row-1 of one matrix with n_token activations, finished: y[t][r - first]
- * with y rows y_stride apart. At most OPS_ROWS rows and OPS_TOKENS tokens. For use inside a loop of
- * the team. */
-enum { OPS_ROWS = 32, OPS_TOKENS = 64 };
+ * with y rows y_stride apart. At most OPS_TOKENS tokens and OPS_SUMS products. For use inside a loop
+ * of the team. */
+enum { OPS_TOKENS = 64, OPS_SUMS = 8192 };
 void product_rows(float *y, size_t y_stride, const kernel_set *k, const matrix *w, int first,
                   int n_row, const act_row *x, int n_token);
 
+/* Rows worth a piece of their own. Many tokens are packed anew for each piece, so there it pays to
+ * let them meet more rows. */
+enum { OPS_ROWS = 32, OPS_ROWS_WIDE = 128 };
+static inline int ops_rows(int n_token)
+{
+    return n_token >= 8 ? OPS_ROWS_WIDE : OPS_ROWS;
+}
+
 /* y[n, w->rows] = w x */
+typedef struct product {
+    float *y;
+    const matrix *w;
+} product;
+
+/* Up to OPS_PRODUCTS of the same x, as one loop of the team. */
+enum { OPS_PRODUCTS = 4 };
+void ops_matmuls(const ops *o, const product *list, int n_product, acts *x);
 void ops_matmul(const ops *o, float *y, const matrix *w, acts *x);
 
 /* y[n, width] = row ids[t] of the embedding */

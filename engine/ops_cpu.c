@@ -19,24 +19,28 @@ static int padded_blocks(int cols)
     return (cols + ACT_BLOCK * BLOCK_GROUP - 1) / (ACT_BLOCK * BLOCK_GROUP) * BLOCK_GROUP;
 }
 
+/* Codes, scales and sums begin where a cache line does: they are read for every row of weights. */
+enum { CACHE_LINE = 64 };
+
 size_t acts_bytes(int n, int cols)
 {
     const size_t blocks = (size_t)n * (size_t)padded_blocks(cols);
-    return blocks * (ACT_BLOCK + sizeof(float) + 2 * sizeof(int16_t)) + (size_t)n * sizeof(act_row);
+    return CACHE_LINE + blocks * (ACT_BLOCK + sizeof(float) + 2 * sizeof(int16_t)) +
+           (size_t)n * sizeof(act_row);
 }
 
 void acts_init(acts *a, void *storage, int n, int cols)
 {
     const size_t blocks = (size_t)n * (size_t)padded_blocks(cols);
-    uint8_t *p = storage;
+    uint8_t *p = (uint8_t *)(((uintptr_t)storage + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
     memset(a, 0, sizeof *a);
-    a->rows = (act_row *)p;              /* the strictest alignment first */
-    p += (size_t)n * sizeof(act_row);
+    a->q = (int8_t *)p;                  /* parts of whole lines: a group of blocks fills some */
+    p += blocks * ACT_BLOCK;
     a->dx = (float *)p;
     p += blocks * sizeof(float);
     a->s = (int16_t *)p;
     p += blocks * 2 * sizeof(int16_t);
-    a->q = (int8_t *)p;
+    a->rows = (act_row *)p;
 }
 
 void acts_set(acts *a, const float *x, int n, int cols)
@@ -104,10 +108,14 @@ void product_rows(float *y, size_t y_stride, const kernel_set *k, const matrix *
     const kernel *fn = &k->of[w->type];
     const float factor = fn->factor * w->scale;
     const uint8_t *bias = w->bias;
-    dot_fn *dot = fn->wide && n_token >= fn->wide_from ? fn->wide : fn->dot;
-    float sums[OPS_ROWS * OPS_TOKENS];
+    const bool wide = fn->wide && n_token >= fn->wide_from, arranged = !wide && w->arranged;
+    const uint8_t *rows = arranged ? w->arranged : w->data;
+    dot_fn *dot = wide ? fn->wide : arranged ? fn->arranged.dot : fn->dot;
+    float sums[OPS_SUMS];
 
-    dot(sums, w->data + (uint64_t)first * w->row_bytes, w->row_bytes, n_row, x, n_token, w->cols);
+    assert(n_token <= OPS_TOKENS && n_row * n_token <= OPS_SUMS);
+    assert(!arranged || first % fn->arranged.bundle == 0);
+    dot(sums, rows + (uint64_t)first * w->row_bytes, w->row_bytes, n_row, x, n_token, w->cols);
     for (int t = 0; t < n_token; t++)
         for (int r = 0; r < n_row; r++) {
             const float b = bias ? load_f32(bias + (size_t)(first + r) * sizeof(float)) : 0.0f;
@@ -115,35 +123,72 @@ void product_rows(float *y, size_t y_stride, const kernel_set *k, const matrix *
         }
 }
 
+/* Pieces are (rows, tokens) of one matrix, those of the same rows in succession; then come the
+ * other matrices. */
 typedef struct matmul_args {
     const ops *o;
-    float *y;
-    const matrix *w;
     const acts *x;
+    const product *list;
+    int n_product;
+    int height;                          /* rows of a piece */
+    int n_batch;                         /* pieces of the same rows */
 } matmul_args;
 
-static void matmul_rows(void *ctx, int64_t begin, int64_t end, int thread)
+static int64_t pieces_of(const matmul_args *m, const matrix *w)
+{
+    return (int64_t)((w->rows + m->height - 1) / m->height) * m->n_batch;
+}
+
+/* Piece i of one product, with up to n - 1 that follow it if they can be had in the same call.
+ * Returns how many were done. */
+static int64_t matmul_piece(const matmul_args *m, const product *p, int64_t i, int64_t n)
+{
+    const int t = (int)(i % m->n_batch) * OPS_TOKENS, left = m->x->n - t;
+    const int n_token = left < OPS_TOKENS ? left : OPS_TOKENS;
+    const int most = OPS_SUMS / (n_token * m->height);
+    const int n_piece = m->n_batch > 1 ? 1 : n < most ? (int)n : most;
+    const int first = (int)(i / m->n_batch) * m->height;
+    const int n_row = p->w->rows - first < n_piece * m->height ? p->w->rows - first
+                                                               : n_piece * m->height;
+    const size_t stride = (size_t)p->w->rows;
+
+    product_rows(p->y + (size_t)t * stride + (size_t)first, stride, m->o->kernels, p->w, first,
+                 n_row, m->x->rows + t, n_token);
+    return n_piece;
+}
+
+static void matmul_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const matmul_args *m = ctx;
-    const size_t stride = (size_t)m->w->rows;
+    int64_t before = 0;                  /* pieces of the products passed by */
     (void)thread;
-    for (int r = (int)begin; r < (int)end; r += OPS_ROWS) {
-        const int n_row = (int)end - r < OPS_ROWS ? (int)end - r : OPS_ROWS;
-        for (int t = 0; t < m->x->n; t += OPS_TOKENS) {
-            const int n = m->x->n - t < OPS_TOKENS ? m->x->n - t : OPS_TOKENS;
-            product_rows(m->y + (size_t)t * stride + (size_t)r, stride, m->o->kernels, m->w, r,
-                         n_row, m->x->rows + t, n);
-        }
+    for (int k = 0; k < m->n_product && begin < end; k++) {
+        const int64_t own = pieces_of(m, m->list[k].w), stop = end < before + own ? end
+                                                                                 : before + own;
+        while (begin < stop) begin += matmul_piece(m, &m->list[k], begin - before, stop - begin);
+        before += own;
     }
+}
+
+void ops_matmuls(const ops *o, const product *list, int n_product, acts *x)
+{
+    matmul_args m = { .o = o, .x = x, .list = list, .n_product = n_product,
+                      .height = ops_rows(x->n), .n_batch = (x->n + OPS_TOKENS - 1) / OPS_TOKENS };
+    int64_t n_piece = 0;
+
+    for (int k = 0; k < n_product; k++) {
+        assert(list[k].w->cols == x->cols);
+        if (o->kernels->of[list[k].w->type].quantised) ops_quantise(o, x);
+        n_piece += pieces_of(&m, list[k].w);
+    }
+    pool_run(o->team, n_piece, pool_grain((int64_t)m.height * x->cols * x->n / m.n_batch),
+             matmul_pieces, &m);
 }
 
 void ops_matmul(const ops *o, float *y, const matrix *w, acts *x)
 {
-    matmul_args m = { o, y, w, x };
-    assert(w->cols == x->cols);
-    if (o->kernels->of[w->type].quantised) ops_quantise(o, x);
-    pool_run(o->team, w->rows, OPS_ROWS * pool_grain((int64_t)OPS_ROWS * w->cols * x->n),
-             matmul_rows, &m);
+    const product one = { y, w };
+    ops_matmuls(o, &one, 1, x);
 }
 
 /* ---- rows of numbers ------------------------------------------------------------------------- */
@@ -187,8 +232,23 @@ void ops_rmsnorm(const ops *o, float *y, const float *x, const float *w, int n, 
     pool_run(o->team, n, pool_grain(4 * width), norm_rows, &a);
 }
 
+typedef struct add_args {
+    const ops *o;
+    float *x;
+    const float *y;
+    size_t width;
+} add_args;
+
+static void add_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const add_args *a = ctx;
+    const size_t first = (size_t)begin * a->width;
+    (void)thread;
+    a->o->loops->add(a->x + first, a->y + first, (size_t)(end - begin) * a->width);
+}
+
 void ops_add(const ops *o, float *x, const float *y, int n, int width)
 {
-    /* memory-bound and small beside the products: no work for a team */
-    o->loops->add(x, y, (size_t)n * (size_t)width);
+    add_args a = { o, x, y, (size_t)width };
+    pool_run(o->team, n, pool_grain(width), add_rows, &a);
 }

@@ -2,8 +2,8 @@
  *
  * memcmp, with all NaNs made one: weights of random bytes (so that scales are infinite, subnormal
  * or NaN now and then), of plausible scales and of extreme ones; activations with zero, tiny, huge,
- * tied and poisoned blocks; ragged shapes; few tokens and many, by both kernels of a type. Arrays
- * end where kernels.h says, so that a sanitizer sees who reads further. */
+ * tied and poisoned blocks; ragged shapes; few tokens and many, by all kernels of a type. Arrays end
+ * where kernels.h says, so that a sanitizer sees who reads further. */
 #include "tests/test.h"
 
 #include <math.h>
@@ -164,6 +164,20 @@ static void compare(const kernel_set *set, const shape *c, dot_fn *fn, const cha
     mem_free(got);
 }
 
+/* The same weights in the order that a set has of its own. */
+static void compare_arranged(const kernel_set *set, const shape *c, const uint8_t *rows,
+                             size_t row_bytes, const batch *b, const float *want)
+{
+    const arrangement *a = &set->of[c->type].arranged;
+    if (a->bundle == 0) return;
+    const size_t n_row = (size_t)size_align((uint64_t)c->n_row, (uint64_t)a->bundle);
+    uint8_t *bundles = test_alloc(n_row * row_bytes, 1);
+    memset(bundles, 0x55, n_row * row_bytes);
+    a->arrange(bundles, rows, row_bytes, c->n_row, c->cols);
+    compare(set, c, a->dot, "arranged", bundles, row_bytes, b, want);
+    mem_free(bundles);
+}
+
 static void test_shape(const kernel_set *sets[], int n_set, const shape *c, test_rng *rng)
 {
     const quant_traits *t = quant_traits_of(c->type);
@@ -183,6 +197,7 @@ static void test_shape(const kernel_set *sets[], int n_set, const shape *c, test
         const kernel *k = &sets[i]->of[c->type];
         if (k->dot != ref->dot) compare(sets[i], c, k->dot, "dot", rows, row_bytes, &b, want);
         if (k->wide) compare(sets[i], c, k->wide, "wide", rows, row_bytes, &b, want);
+        compare_arranged(sets[i], c, rows, row_bytes, &b, want);
     }
     batch_free(&b);
     mem_free(want);
@@ -257,8 +272,43 @@ static void test_mxfp4_row(const kernel_set *sets[], int n_set, int n_block, uin
     mem_free(q);
 }
 
+/* Ones that meet minus zeros: a sum that begins with its first product would be -0. */
+static void test_minus_zero(const kernel_set *sets[], int n_set, quant_type type, int n)
+{
+    const size_t size = (size_t)quant_traits_of(type)->block_bytes;
+    uint8_t *row = test_alloc((size_t)n, size);
+    float *x = test_alloc((size_t)n, sizeof *x), want;
+    const act_row a = { .x = x };
+
+    for (int i = 0; i < n; i++) {
+        x[i] = -0.0f;
+        if (type == QT_F32) store_u32(row + 4 * i, 0x3F800000);
+        else store_u16(row + 2 * i, type == QT_F16 ? 0x3C00 : 0x3F80);
+    }
+    kernels_contract()->of[type].dot(&want, row, (size_t)n * size, 1, &a, 1, n);
+    CHECK_MSG(want == 0.0f && !signbit(want), "%s, %d of -0: %a", quant_name(type), n,
+              (double)want);
+    for (int i = 0; i < n_set; i++) {
+        const kernel *k = &sets[i]->of[type];
+        dot_fn *fns[] = { k->dot, k->wide ? k->wide : k->dot };
+        for (int f = 0; f < 2; f++) {
+            float got = 1;
+            fns[f](&got, row, (size_t)n * size, 1, &a, 1, n);
+            CHECK_MSG(memcmp(&got, &want, sizeof got) == 0, "%s %s %s, %d of -0: %a", sets[i]->isa,
+                      quant_name(type), f ? "wide" : "dot", n, (double)got);
+        }
+    }
+    mem_free(row);
+    mem_free(x);
+}
+
 static void test_traps(const kernel_set *sets[], int n_set)
 {
+    for (int n = 1; n <= 70; n++) {
+        test_minus_zero(sets, n_set, QT_F32, n);
+        test_minus_zero(sets, n_set, QT_F16, n);
+        test_minus_zero(sets, n_set, QT_BF16, n);
+    }
     for (int n = 1; n <= 48; n++) {
         test_mxfp4_row(sets, n_set, n, 1, 1, 0x22, -0x1p-99f, "all lanes underflow to -0");
         test_mxfp4_row(sets, n_set, n, 120, 255, 0x22, 1.0f, "the last scale is infinite");

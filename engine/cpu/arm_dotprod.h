@@ -47,16 +47,44 @@ ARM_INLINE uint8x16_t settled(uint8x16_t constant)
  * or in the next call. A prefetch cannot fault. To L3 only: L1 and L2 would lose what the kernel
  * works on, and they have prefetchers of their own. Reading on Neoverse V1: 27 GB/s a core without,
  * 40 with; flat from 10 to 40 KB. */
-enum { PREFETCH_AHEAD = 11 * 1024, CACHE_LINE = 64 };
+enum { PREFETCH_AHEAD = 12 * 1024, CACHE_LINE = 64 };
 
-/* Call it for all weights, in order, whenever the kernel comes to them: a line without prefetch
- * stops the stream. bytes should be a constant. Assembly, because gcc spends registers on the
- * addresses that __builtin_prefetch() gets. */
-ARM_INLINE void prefetch_weights(const uint8_t *p, size_t bytes)
+/* Assembly, because gcc spends registers on the addresses that __builtin_prefetch() gets. */
+ARM_INLINE void prefetch_line(const uint8_t *p)
 {
     typedef uint64_t anywhere __attribute__((aligned(1)));
-    for (size_t i = 0; i < bytes; i += CACHE_LINE)
-        __asm__ volatile("prfm pldl3keep, %0" : : "m"(*(const anywhere *)(p + PREFETCH_AHEAD + i)));
+    __asm__ volatile("prfm pldl3keep, %0" : : "m"(*(const anywhere *)p));
+}
+
+/* Call it for all weights, in order, whenever the kernel comes to them: a line without prefetch
+ * stops the stream. bytes should be a constant. */
+ARM_INLINE void prefetch_weights(const uint8_t *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += CACHE_LINE) prefetch_line(p + PREFETCH_AHEAD + i);
+}
+
+/* The same for kernels that live on every slot for loads: each line once, though groups of weights
+ * are no multiple of it. A second prefetch of a line costs as much as the first. */
+typedef struct prefetcher {
+    const uint8_t *next;
+} prefetcher;
+
+ARM_INLINE prefetcher prefetch_from(const uint8_t *p)
+{
+    const uintptr_t line = ((uintptr_t)p + PREFETCH_AHEAD) / CACHE_LINE * CACHE_LINE;
+    return (prefetcher){ (const uint8_t *)line };
+}
+
+ARM_INLINE void prefetch_go_on(prefetcher *f, const uint8_t *p, size_t bytes)
+{
+    const uint8_t *end = p + PREFETCH_AHEAD + bytes;
+    const size_t n = bytes / CACHE_LINE;
+    for (size_t i = 0; i < n; i++) prefetch_line(f->next + CACHE_LINE * i);
+    f->next += CACHE_LINE * n;
+    if (f->next < end) {
+        prefetch_line(f->next);
+        f->next += CACHE_LINE;
+    }
 }
 
 /* ---- integers ------------------------------------------------------------------------------ */

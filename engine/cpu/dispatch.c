@@ -41,7 +41,8 @@ static bool has_i8mm(void)
     return has_dotprod() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM);
 }
 
-#define DOTPROD put_dotprod_blocks, put_dotprod_k_quants, put_neon_floats, put_dotprod_wide
+#define DOTPROD put_dotprod_blocks, put_dotprod_k_quants, put_neon_floats, put_dotprod_wide,       \
+                put_dotprod_arranged
 
 static const isa isas[] = {              /* fastest first */
     { "i8mm",    has_i8mm,    { DOTPROD, put_i8mm_wide } },

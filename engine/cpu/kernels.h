@@ -29,6 +29,14 @@ typedef struct act_row {
 typedef void dot_fn(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,
                     const act_row *x, int n_token, int cols);
 
+/* A better order for weights that are read for every token: bundles of rows, each in as many bytes
+ * as the rows had, the last one filled up with zeros. */
+typedef struct arrangement {
+    int bundle;                          /* rows; 0: there is none */
+    void (*arrange)(uint8_t *to, const uint8_t *rows, size_t row_bytes, int n_row, int cols);
+    dot_fn *dot;                         /* from the first row of a bundle on */
+} arrangement;
+
 typedef struct kernel {
     dot_fn *dot;                         /* reads rows once, in order; best for few tokens. NULL: a
                                           * type that is never a weight */
@@ -36,6 +44,7 @@ typedef struct kernel {
     bool quantised;                      /* reads q, dx, s; else x */
     dot_fn *wide;                        /* best from wide_from tokens on; NULL: dot always is */
     int wide_from;
+    arrangement arranged;                /* for what is multiplied with few tokens only */
 } kernel;
 
 typedef struct kernel_set {

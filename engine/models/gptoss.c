@@ -141,10 +141,10 @@ static void mix(pass *p, int l)
     const bool windowed = p->m->layers[l].window > 0;
     const size_t dim = (size_t)hp->head_dim;
     workspace *ws = p->ws;
+    const product projections[] = { { ws->q, &w->attn.q }, { ws->k, &w->attn.k },
+                                    { ws->v, &w->attn.v } };
 
-    ops_matmul(p->o, ws->q, &w->attn.q, &ws->hx);
-    ops_matmul(p->o, ws->k, &w->attn.k, &ws->hx);
-    ops_matmul(p->o, ws->v, &w->attn.v, &ws->hx);
+    ops_matmuls(p->o, projections, ARRAY_LEN(projections), &ws->hx);
     pass_rotate(p, ws->q, hp->n_head, dim, windowed);
     pass_rotate(p, ws->k, hp->n_head_kv, dim, windowed);
     pass_attend(p, l, w->attn.sinks);

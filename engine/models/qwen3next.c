@@ -276,10 +276,10 @@ static void mix_attention(pass *p, int l)
     const size_t dim = (size_t)hp->head_dim;
     const int n_q = p->n * hp->n_head, n_k = p->n * hp->n_head_kv;
     workspace *ws = p->ws;
+    const product projections[] = { { ws->q_gate, &w->attn.q }, { ws->k, &w->attn.k },
+                                    { ws->v, &w->attn.v } };
 
-    ops_matmul(p->o, ws->q_gate, &w->attn.q, &ws->hx);
-    ops_matmul(p->o, ws->k, &w->attn.k, &ws->hx);
-    ops_matmul(p->o, ws->v, &w->attn.v, &ws->hx);
+    ops_matmuls(p->o, projections, ARRAY_LEN(projections), &ws->hx);
     for (size_t i = 0; i < (size_t)n_q; i++)     /* query, gate, query, gate, ... */
         memcpy(ws->q + i * dim, ws->q_gate + 2 * i * dim, dim * sizeof *ws->q);
     ops_rmsnorm(p->o, ws->q, ws->q, w->attn.q_norm, n_q, hp->head_dim, dim, hp->rms_eps);
@@ -332,14 +332,15 @@ static void ungroup(pass *p, const delta_sizes *s)
 static void project(pass *p, const layer_weights *w, const delta_sizes *s)
 {
     workspace *ws = p->ws;
+    const product apart[] = { { ws->qkv, &w->delta.qkv }, { ws->z, &w->delta.gate },
+                              { ws->ba, &w->delta.ba } };
+    const product grouped[] = { { ws->qkvz, &w->delta.in }, { ws->ba, &w->delta.ba } };
     if (w->delta.in.data) {
-        ops_matmul(p->o, ws->qkvz, &w->delta.in, &ws->hx);
+        ops_matmuls(p->o, grouped, ARRAY_LEN(grouped), &ws->hx);
         ungroup(p, s);
     } else {
-        ops_matmul(p->o, ws->qkv, &w->delta.qkv, &ws->hx);
-        ops_matmul(p->o, ws->z, &w->delta.gate, &ws->hx);
+        ops_matmuls(p->o, apart, ARRAY_LEN(apart), &ws->hx);
     }
-    ops_matmul(p->o, ws->ba, &w->delta.ba, &ws->hx);
 }
 
 typedef struct delta_job {

@@ -1,0 +1,18 @@
+/* arrange.h - a copy of the output matrix in the order that the kernels read fastest.
+ *
+ * The output matrix is read whole for every token and never meets many at a time, and in small
+ * models it is most of what is read. Where the kernels have an order of their own for its type, a
+ * copy in that order pays for itself within a few tokens. The file's pages are not needed then. */
+#ifndef ENGINE_ARRANGE_H
+#define ENGINE_ARRANGE_H
+
+#include "engine/ops.h"
+
+/* Bytes of the copy; 0 if there is nothing to gain. */
+uint64_t arrange_bytes(const matrix *m, const kernel_set *k);
+
+/* Makes it, and enters it in *m. m->arranged is to be given to arrange_free. */
+int arrange_matrix(matrix *m, const ops *o, err_ctx *err);
+void arrange_free(matrix *m);
+
+#endif

@@ -1,0 +1,120 @@
+/* test_ops.c - products as the engine asks for them: lists of matrices, cut for a team.
+ *
+ * However a list is cut, every value is the reference kernel's, finished by one fma. So too with
+ * many tokens, where pieces are taller and tokens come in batches, and with a matrix that has an
+ * arranged copy. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/arrange.h"
+#include "loader/bytes.h"
+#include "tests/test.h"
+
+enum { MAX_TOKENS = 150 };
+
+/* Random blocks with scales of about 2^-8; bias for every second matrix. */
+static matrix matrix_make(quant_type type, int rows, int cols, test_rng *rng)
+{
+    const quant_traits *t = quant_traits_of(type);
+    matrix m = { .type = type, .rows = rows, .cols = cols, .scale = 1.0f,
+                 .row_bytes = quant_row_bytes(t, (uint64_t)cols) };
+    const size_t bytes = (size_t)rows * (size_t)m.row_bytes;
+    uint8_t *data = test_alloc(bytes, 1);
+    for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)test_rand(rng);
+    for (size_t i = 0; i < bytes; i += (size_t)t->block_bytes) {
+        if (type == QT_MXFP4) data[i] = (uint8_t)(115 + test_below(rng, 8));
+        else if (type == QT_F32) store_u32(data + i, 0x3C000000 + test_below(rng, 1 << 24));
+        else store_u16(data + i, (uint16_t)(0x1C00 + test_below(rng, 0x400)));
+    }
+    if (rows % 2) {
+        float *bias = test_alloc((size_t)rows, sizeof *bias);
+        for (int r = 0; r < rows; r++) bias[r] = (float)r * 0.25f;
+        m.bias = bias;
+        m.scale = 0.5f;
+    }
+    m.data = data;
+    return m;
+}
+
+static void matrix_drop(matrix *m)
+{
+    arrange_free(m);
+    mem_free((void *)m->data);
+    mem_free((void *)m->bias);
+}
+
+static void check_product(const char *what, const float *y, const matrix *w, acts *x)
+{
+    const kernel *ref = &kernels_contract()->of[w->type];
+    float *sums = test_alloc((size_t)w->rows * (size_t)x->n, sizeof *sums);
+    int bad = 0;
+    ref->dot(sums, w->data, w->row_bytes, w->rows, x->rows, x->n, w->cols);
+    for (int t = 0; t < x->n; t++)
+        for (int r = 0; r < w->rows; r++) {
+            const float bias = w->bias ? ((const float *)w->bias)[r] : 0.0f;
+            const float want = fmaf(ref->factor * w->scale, sums[t * w->rows + r], bias);
+            bad += memcmp(&y[t * w->rows + r], &want, sizeof want) != 0;
+        }
+    CHECK_MSG(bad == 0, "%s, %s of %d rows, %d tokens: %d of %d wrong", what, quant_name(w->type),
+              w->rows, x->n, bad, w->rows * x->n);
+    mem_free(sums);
+}
+
+static void test_list(const ops *o, int cols, int n_token, test_rng *rng)
+{
+    matrix w[OPS_PRODUCTS] = {
+        matrix_make(QT_Q8_0, 301, cols, rng), matrix_make(QT_MXFP4, 33, cols, rng),
+        matrix_make(QT_F32, 1, cols, rng), matrix_make(QT_Q8_0, 128, cols, rng),
+    };
+    product list[OPS_PRODUCTS];
+    float *x = test_alloc((size_t)n_token * (size_t)cols, sizeof *x);
+    void *storage = test_alloc(acts_bytes(n_token, cols), 1);
+    err_ctx err = { 0 };
+    acts a;
+
+    for (int i = 0; i < n_token * cols; i++) x[i] = (float)test_below(rng, 2001) * 0.001f - 1.0f;
+    acts_init(&a, storage, n_token, cols);
+    acts_set(&a, x, n_token, cols);
+    for (int k = 0; k < OPS_PRODUCTS; k++) {
+        const size_t n = (size_t)w[k].rows * (size_t)n_token;
+        list[k] = (product){ test_alloc(n, sizeof(float)), &w[k] };
+        memset(list[k].y, 0x55, n * sizeof(float));
+    }
+    ops_matmuls(o, list, OPS_PRODUCTS, &a);
+    for (int k = 0; k < OPS_PRODUCTS; k++) check_product("list", list[k].y, &w[k], &a);
+
+    CHECK(arrange_matrix(&w[0], o, &err) == 0);
+    CHECK(!w[0].arranged == (arrange_bytes(&w[0], o->kernels) == 0));
+    memset(list[0].y, 0x55, (size_t)w[0].rows * (size_t)n_token * sizeof(float));
+    ops_matmul(o, list[0].y, &w[0], &a);
+    check_product("arranged", list[0].y, &w[0], &a);
+
+    for (int k = 0; k < OPS_PRODUCTS; k++) {
+        mem_free(list[k].y);
+        matrix_drop(&w[k]);
+    }
+    mem_free(storage);
+    mem_free(x);
+}
+
+int main(int argc, char **argv)
+{
+    static const int tokens[] = { 1, 2, 7, 8, 64, 65, MAX_TOKENS }, threads[] = { 1, 3 };
+    const kernel_set *sets[KERNELS_MAX_SETS];
+    const int n_set = kernels_here(sets);
+    test_rng rng = { 7 };
+    err_ctx err = { 0 };
+
+    test_begin("ops", argc, argv);
+    for (size_t i = 0; i < ARRAY_LEN(threads); i++) {
+        pool *team;
+        if (!CHECK(pool_create(&team, threads[i], &err) == 0)) break;
+        for (int s = 0; s < n_set; s++) {
+            const ops o = { team, sets[s], loops_for(sets[s]->isa) };
+            for (size_t t = 0; t < ARRAY_LEN(tokens); t++)
+                test_list(&o, t % 2 ? 96 : 544, tokens[t], &rng);
+        }
+        pool_free(team);
+    }
+    return test_end();
+}
