@@ -20,15 +20,20 @@ typedef struct lane_cpu {
     void *storage;
 } lane_cpu;
 
-/* Rows first .. first + n - 1 of piece i of expert item it. */
-typedef struct piece { const work_item *it; int first, n; } piece;
+/* Rows first .. first + n - 1 of expert item it: n_piece pieces in succession. */
+typedef struct piece { const work_item *it; int first, n, n_piece; } piece;
 
-static piece piece_at(const lane_cpu *c, int64_t i, int n_row)
+/* Piece i, with as many of the next ones as belong to the same call: gate and up rows lie far
+ * apart, and every change from one to the other costs. */
+static piece piece_at(const lane_cpu *c, int64_t i, int64_t end, int n_row)
 {
-    piece p;
-    p.it = &c->now.items[i / c->n_piece];
-    p.first = (int)(i % c->n_piece) * c->height;
-    p.n = n_row - p.first < c->height ? n_row - p.first : c->height;
+    const int own = (int)(i % c->n_piece), left = c->n_piece - own;
+    const int most = OPS_ROWS_WIDE / c->height;
+    piece p = { .it = &c->now.items[i / c->n_piece], .first = own * c->height,
+                .n_piece = left < most ? left : most };
+    if (p.n_piece > end - i) p.n_piece = (int)(end - i);
+    p.n = p.n_piece * c->height;
+    if (p.n > n_row - p.first) p.n = n_row - p.first;
     return p;
 }
 
@@ -64,13 +69,14 @@ static void up_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
     lane_cpu *c = ctx;
     (void)thread;
-    for (int64_t i = begin; i < end; i++) {
-        const piece p = piece_at(c, i, (int)c->now.bank->n_ff);
+    for (int64_t i = begin; i < end;) {
+        const piece p = piece_at(c, i, end, (int)c->now.bank->n_ff);
         const matrix gate = expert_matrix(c->now.bank, SLAB_GATE, p.it->expert);
         const matrix up = expert_matrix(c->now.bank, SLAB_UP, p.it->expert);
         for (int t = 0; t < p.it->n; t += OPS_TOKENS)
             up_tile(c, &p, &gate, &up, p.it->first + t,
                     p.it->n - t < OPS_TOKENS ? p.it->n - t : OPS_TOKENS);
+        i += p.n_piece;
     }
 }
 
@@ -82,8 +88,8 @@ static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
     const size_t n_embd = (size_t)c->now.bank->n_embd;
     float tile[OPS_SUMS];
     (void)thread;
-    for (int64_t i = begin; i < end; i++) {
-        const piece p = piece_at(c, i, (int)n_embd);
+    for (int64_t i = begin; i < end;) {
+        const piece p = piece_at(c, i, end, (int)n_embd);
         const matrix down = expert_matrix(c->now.bank, SLAB_DOWN, p.it->expert);
         for (int t = 0; t < p.it->n; t += OPS_TOKENS) {
             const int n = p.it->n - t < OPS_TOKENS ? p.it->n - t : OPS_TOKENS;
@@ -94,6 +100,7 @@ static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
                 memcpy(c->now.y + (size_t)c->now.work->slots[at + s] * n_embd + p.first,
                        tile + s * p.n, (size_t)p.n * sizeof *tile);
         }
+        i += p.n_piece;
     }
 }
 
