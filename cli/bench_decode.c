@@ -80,14 +80,6 @@ static void make_prompt(int32_t *ids, int n, int n_vocab)
         ids[t] = (int32_t)((random_word(1, (uint64_t)t) >> 32) * (uint64_t)below >> 32);
 }
 
-static int32_t likeliest(const float *logits, int n_vocab)
-{
-    int32_t best = 0;
-    for (int32_t id = 1; id < n_vocab; id++)
-        if (logits[id] > logits[best]) best = id;
-    return best;
-}
-
 static bool watch(void *ctx, double done_tokens, int n_tokens)
 {
     bench *m = ctx;
@@ -111,7 +103,7 @@ static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_pr
         if (rc < 0) return rc;
         m->n_done += (uint64_t)n_prompt;
         *prompt_rate = n_prompt * 1e9 / (double)(clock_ns() - start);
-        id = likeliest(m->logits, m->n_vocab);
+        id = session_likeliest(m->s, m->logits);
     }
     start = clock_ns();
     for (int t = 0; t < n_token; t++) {
@@ -120,7 +112,7 @@ static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_pr
         rc = session_eval(m->s, &id, 1, m->logits, 1, NULL, NULL, err);
         if (rc < 0) return rc;
         m->n_done++;
-        id = likeliest(m->logits, m->n_vocab);
+        id = session_likeliest(m->s, m->logits);
     }
     if (n_token) *decode_rate = n_token * 1e9 / (double)(clock_ns() - start);
     return 0;

@@ -258,6 +258,11 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
     return 0;
 }
 
+int32_t session_likeliest(const session *s, const float *logits)
+{
+    return ops_largest(&s->e->verbs, logits, s->e->m->hp.n_vocab);
+}
+
 /* ---- going back, files ----------------------------------------------------------------------- */
 
 void session_snapshot(session *s) { state_snapshot(s->st); }

@@ -61,6 +61,9 @@ typedef bool session_watch(void *ctx, double done_tokens, int n_tokens);
 int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
                  session_watch *watch, void *ctx, err_ctx *err);
 
+/* The likeliest token of one row of logits; of equals the first. */
+int32_t session_likeliest(const session *s, const float *logits);
+
 /* Remembers the present position, for session_rewind. */
 void session_snapshot(session *s);
 

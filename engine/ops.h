@@ -71,6 +71,9 @@ void ops_embed(const ops *o, float *y, const matrix *table, const int32_t *ids, 
 void ops_rmsnorm(const ops *o, float *y, const float *x, const float *w, int n, int width,
                  size_t stride, float eps);
 
+/* The index of the largest of n values, of equals the first. Any number beats a NaN. */
+int ops_largest(const ops *o, const float *x, int n);
+
 /* x += y */
 void ops_add(const ops *o, float *x, const float *y, int n, int width);
 

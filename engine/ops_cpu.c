@@ -252,3 +252,50 @@ void ops_add(const ops *o, float *x, const float *y, int n, int width)
     add_args a = { o, x, y, (size_t)width };
     pool_run(o->team, n, pool_grain(width), add_rows, &a);
 }
+
+/* ---- the largest ----------------------------------------------------------------------------- */
+
+enum { LARGEST_PIECES = 64 };
+
+typedef struct largest_args {
+    const float *x;
+    int n, each;
+    int at[LARGEST_PIECES];
+} largest_args;
+
+static bool beats(float a, float b)
+{
+    return a > b || (isnan(b) && !isnan(a));
+}
+
+static int largest_of(const float *x, int first, int end)
+{
+    int at = first;
+    for (int i = first + 1; i < end; i++)
+        if (beats(x[i], x[at])) at = i;
+    return at;
+}
+
+static void largest_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    largest_args *a = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const int first = (int)i * a->each, left = a->n - first;
+        a->at[i] = largest_of(a->x, first, first + (left < a->each ? left : a->each));
+    }
+}
+
+/* By all threads: the values lie in the caches of those who computed them. */
+int ops_largest(const ops *o, const float *x, int n)
+{
+    largest_args a = { .x = x, .n = n, .each = (n + LARGEST_PIECES - 1) / LARGEST_PIECES };
+    const int n_piece = (n + a.each - 1) / a.each;
+    int best;
+
+    pool_run(o->team, n_piece, pool_grain(a.each), largest_pieces, &a);
+    best = a.at[0];
+    for (int i = 1; i < n_piece; i++)
+        if (beats(x[a.at[i]], x[best])) best = a.at[i];
+    return best;
+}

@@ -97,6 +97,19 @@ static void test_list(const ops *o, int cols, int n_token, test_rng *rng)
     mem_free(x);
 }
 
+static void test_largest(const ops *o, int n, test_rng *rng)
+{
+    float *x = test_alloc((size_t)n, sizeof *x);
+    const int at = (int)test_below(rng, (uint32_t)n), again = at + (n - at) / 2;
+    for (int i = 0; i < n; i++) x[i] = -1.0f - (float)test_below(rng, 1000);
+    x[at] = x[again] = -0.5f;            /* of equals the first */
+    for (int i = 0; i < at; i++)
+        if (test_below(rng, 3) == 0) x[i] = NAN;
+    CHECK_MSG(ops_largest(o, x, n) == at, "the largest of %d: %d instead of %d", n,
+              ops_largest(o, x, n), at);
+    mem_free(x);
+}
+
 int main(int argc, char **argv)
 {
     static const int tokens[] = { 1, 2, 7, 8, 64, 65, MAX_TOKENS }, threads[] = { 1, 3 };
@@ -113,6 +126,7 @@ int main(int argc, char **argv)
             const ops o = { team, sets[s], loops_for(sets[s]->isa) };
             for (size_t t = 0; t < ARRAY_LEN(tokens); t++)
                 test_list(&o, t % 2 ? 96 : 544, tokens[t], &rng);
+            for (int n = 1; n < 300; n += 1 + n / 4) test_largest(&o, n, &rng);
         }
         pool_free(team);
     }

@@ -6,7 +6,9 @@
  *
  * The caller works too, and waits only for members that have joined the loop under way: one that
  * sleeps, or whose core is taken, costs nothing but its help. Joining, leaving and closing go
- * through one word, the gate. After a loop members spin for a few microseconds, then sleep. */
+ * through one word, the gate. Members count themselves in before they look whether they were in
+ * time, and out again if not: one addition each, where a compare-and-swap among many would mostly
+ * fail. After a loop members spin for a few microseconds, then sleep. */
 #include "tiers/pool.h"
 
 #include <errno.h>
@@ -26,6 +28,7 @@
 #define GATE_COUNT 0x7FFFFFFFu
 
 enum {
+    APART = 128,
     SPIN_IDLE = 4000,                    /* looks at the gate before a member sleeps: ~20 us */
     SPIN_CLOSE = 1000                    /* ... at the count before the caller yields its core */
 };
@@ -40,8 +43,12 @@ struct pool {
     void *ctx;
     int64_t n, piece;
 
+    /* Words that all threads write have cache lines (which come in pairs) of their own. */
+    char apart_1[APART];
     _Atomic int64_t next;                /* first index not handed out */
+    char apart_2[APART];
     _Atomic uint64_t gate;
+    char apart_3[APART];
     _Atomic uint32_t bell;               /* changes with each loop, and at the end; futex */
     _Atomic int n_asleep;                /* members that may wait for the bell */
     _Atomic bool quit;
@@ -91,10 +98,11 @@ static void await_news(pool *p, uint64_t done)
 
 static void take_pieces(pool *p, int thread)
 {
+    const int64_t n = p->n, piece = p->piece;
     for (;;) {
-        const int64_t begin = atomic_fetch_add_explicit(&p->next, p->piece, memory_order_relaxed);
-        if (begin >= p->n) return;
-        p->fn(p->ctx, begin, begin + p->piece < p->n ? begin + p->piece : p->n, thread);
+        const int64_t begin = atomic_fetch_add_explicit(&p->next, piece, memory_order_relaxed);
+        if (begin >= n) return;
+        p->fn(p->ctx, begin, begin + piece < n ? begin + piece : n, thread);
     }
 }
 
@@ -110,12 +118,12 @@ static __attribute__((noinline)) void serve(pool *p, int thread)
             await_news(p, done);
             continue;
         }
-        if (!atomic_compare_exchange_weak_explicit(&p->gate, &gate, gate + 1, memory_order_acquire,
-                                                   memory_order_relaxed))
-            continue;
-        take_pieces(p, thread);
+        gate = atomic_fetch_add_explicit(&p->gate, 1, memory_order_acquire);
+        if (gate & GATE_OPEN) {
+            take_pieces(p, thread);
+            done = gate >> 32;
+        }
         atomic_fetch_sub_explicit(&p->gate, 1, memory_order_release);
-        done = gate >> 32;
     }
     atomic_fetch_add_explicit(&p->n_gone, 1, memory_order_release);
 }
@@ -138,19 +146,20 @@ void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx)
     }
     /* About four pieces a thread: enough to even out, few enough that the counter is no crowd. */
     const int64_t share = n / ((int64_t)p->n_thread * 4);
-    const uint64_t loop = (atomic_load_explicit(&p->gate, memory_order_relaxed) >> 32) + 1;
     p->piece = share > grain ? share / grain * grain : grain;
     p->fn = fn;
     p->ctx = ctx;
     p->n = n;
     seats_make_way(p->cores);
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->gate, loop << 32 | GATE_OPEN, memory_order_seq_cst);
+    /* some may be inside, on their way out: they keep their count */
+    atomic_fetch_add_explicit(&p->gate, (UINT64_C(1) << 32) + GATE_OPEN, memory_order_seq_cst);
     ring(p);
     take_pieces(p, 0);
     for (int i = 1;; i++) {              /* nobody may join any more once nobody is inside */
-        uint64_t empty = loop << 32 | GATE_OPEN;
-        if (atomic_compare_exchange_weak_explicit(&p->gate, &empty, loop << 32,
+        uint64_t gate = atomic_load_explicit(&p->gate, memory_order_relaxed);
+        if ((gate & GATE_COUNT) == 0 &&
+            atomic_compare_exchange_weak_explicit(&p->gate, &gate, gate - GATE_OPEN,
                                                   memory_order_acquire, memory_order_relaxed))
             return;
         if (i % SPIN_CLOSE == 0) sched_yield();
