@@ -154,13 +154,15 @@ static void print_table(const bench *m, const model_bytes *bytes, const spread *
     const model *mod = m->b.l.m;
     const uint64_t per_token = bytes->token_experts + bytes->token_dense;
     char params[32], all[32], experts[32], dense[32], shown[256];
+    char kernels[KERNELS_TEXT_CAP];
 
     printf("model     %s: %s, %d layers, %s parameters\n", ESC(shown, str_from(m->b.l.path)),
            model_arch_name(mod->hp.arch), mod->hp.n_layer,
            text_count(params, sizeof params, bytes->params));
-    printf("engine    %d thread%s, %s kernels, %s cache of %d tokens, chunks of %d\n\n",
+    printf("engine    %d thread%s, %s, %s cache of %d tokens, chunks of %d\n\n",
            engine_threads(m->b.l.e), engine_threads(m->b.l.e) == 1 ? "" : "s",
-           engine_kernels(m->b.l.e), kv_type_name(m->b.so.kv), session_ctx(m->s), m->b.so.chunk);
+           loaded_kernels_text(kernels, sizeof kernels, &m->b.l), kv_type_name(m->b.so.kv),
+           session_ctx(m->s), m->b.so.chunk);
     printf("phase      tokens      tok/s        min        max   spread   of %d\n",
            (int)m->opt->runs);
     print_phase("prompt", (int)m->opt->prompt, prompt);
@@ -189,11 +191,12 @@ static bool print_json(const bench *m, const model_bytes *bytes, const spread *p
     json_t *row;
 
     snprintf(hash, sizeof hash, "%016" PRIx64, m->hash);
-    row = json_pack("{s:s, s:s, s:i, s:s, s:b, s:s, s:i, s:i, s:i, s:o, s:o, s:I, s:I, s:f, s:s, "
+    row = json_pack("{s:s, s:s, s:i, s:s, s:o, s:b, s:s, s:i, s:i, s:i, s:o, s:o, s:I, s:I, s:f, s:s, "
                     "s:I}",
                     "model", ESC(shown, str_from(m->b.l.path)),
                     "architecture", model_arch_name(m->b.l.m->hp.arch),
                     "threads", engine_threads(m->b.l.e), "kernels", engine_kernels(m->b.l.e),
+                    "reference_types", loaded_reference_json(&m->b.l),
                     "exact", m->opt->run.engine.exact, "kv", kv_type_name(m->b.so.kv),
                     "ctx", session_ctx(m->s), "chunk", m->b.so.chunk, "runs", (int)m->opt->runs,
                     "prompt", phase_json((int)m->opt->prompt, prompt, m->prompt_rate),

@@ -171,15 +171,20 @@ typedef struct report {
 
 static void say_plan(const loaded *l, const session_options *so, const loaded_bytes *b)
 {
-    char ctx[32], total[32], weights[32], state[32];
+    char ctx[32], total[32], weights[32], state[32], kernels[KERNELS_TEXT_CAP], copy[64] = "";
+    char bytes[32];
     const char *slash = strrchr(l->path, '/');
-    console_note("%s: %s, %d thread%s, %s kernels, context %s tokens, memory %s (weights %s, "
-                 "context %s)", slash ? slash + 1 : l->path, model_arch_name(l->m->hp.arch),
-                 engine_threads(l->e), engine_threads(l->e) == 1 ? "" : "s", engine_kernels(l->e),
+    if (b->copy > 0)
+        snprintf(copy, sizeof copy, ", output matrix again %s",
+                 text_bytes(bytes, sizeof bytes, b->copy));
+    console_note("%s: %s, %d thread%s, %s, context %s tokens, memory %s (weights %s, "
+                 "context %s%s)", slash ? slash + 1 : l->path, model_arch_name(l->m->hp.arch),
+                 engine_threads(l->e), engine_threads(l->e) == 1 ? "" : "s",
+                 loaded_kernels_text(kernels, sizeof kernels, l),
                  text_count(ctx, sizeof ctx, (uint64_t)so->ctx),
-                 text_bytes(total, sizeof total, b->weights + b->session),
+                 text_bytes(total, sizeof total, b->weights + b->session + b->copy),
                  text_bytes(weights, sizeof weights, b->weights),
-                 text_bytes(state, sizeof state, b->session));
+                 text_bytes(state, sizeof state, b->session), copy);
 }
 
 static double prompt_rate(const report *r)
@@ -211,9 +216,10 @@ static void say_end(const report *r)
 static json_t *settings_json(const report *r, const run_options *o, json_error_t *why)
 {
     const sampler_options *s = r->sampling;
-    return json_pack_ex(why, 0, "{s:i, s:s, s:b, s:i, s:s, s:i, s:I, s:b, s:f, s:i, s:f, s:f, s:f, "
+    return json_pack_ex(why, 0, "{s:i, s:s, s:o, s:b, s:i, s:s, s:i, s:I, s:b, s:f, s:i, s:f, s:f, s:f, "
                      "s:f, s:f, s:i}",
                      "threads", engine_threads(r->l->e), "kernels", engine_kernels(r->l->e),
+                     "reference_types", loaded_reference_json(r->l),
                      "exact", (int)o->engine.exact, "ctx", r->so->ctx,
                      "kv", kv_type_name(r->so->kv),
                      "chunk", r->so->chunk ? r->so->chunk : SESSION_CHUNK,

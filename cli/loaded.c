@@ -44,6 +44,26 @@ void loaded_say_notes(const loaded *l, bool formatted, bool effort_given)
         console_note("--reasoning is ignored: only gpt-oss models know levels");
 }
 
+const char *loaded_kernels_text(char *text, size_t cap, const loaded *l)
+{
+    quant_type types[QT_COUNT];
+    const int n = engine_reference_types(l->e, types);
+    int used = snprintf(text, cap, "%s kernels", engine_kernels(l->e));
+    for (int i = 0; i < n && (size_t)used < cap; i++)
+        used += snprintf(text + used, cap - (size_t)used, "%s%s%s", i == 0 ? " (" : ", ",
+                         quant_name(types[i]), i + 1 < n ? "" : " on the slow reference)");
+    return text;
+}
+
+json_t *loaded_reference_json(const loaded *l)
+{
+    quant_type types[QT_COUNT];
+    const int n = engine_reference_types(l->e, types);
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(list, json_string(quant_name(types[i])));
+    return list;
+}
+
 int loaded_fail(const char *what, const err_ctx *err)
 {
     if (err->code == ERR_STOPPED && interrupted()) return interrupt_exit_code();
@@ -149,6 +169,28 @@ static int warm(const model *m, err_ctx *err)
 
 /* ---- sessions ------------------------------------------------------------------------------ */
 
+/* What there is, or what the variable says there is: to try out a smaller machine. */
+static int available(uint64_t *bytes, const char **whose, err_ctx *err)
+{
+    const char *text = getenv("MOE_RAM_AVAILABLE");
+    if (!text || !*text) return memory_room(bytes, whose, err);
+    *whose = "MOE_RAM_AVAILABLE";
+    if (arg_parse_size(bytes, text)) return 0;
+    return err_set(err, ERR_FORMAT, "MOE_RAM_AVAILABLE is not a size such as 512M or 20G");
+}
+
+/* A copy of the output matrix (see engine.h) is made only of memory that nobody else needs. */
+static uint64_t plan_copy(const loaded *l, const loaded_bytes *need)
+{
+    const uint64_t bytes = engine_arrange_bytes(l->e);
+    const char *whose;
+    err_ctx ignored;
+    uint64_t have, sum;
+    if (bytes == 0 || available(&have, &whose, &ignored) < 0) return 0;
+    return size_add(&sum, need->weights, need->session) && size_add(&sum, sum, bytes) &&
+           sum <= have ? bytes : 0;
+}
+
 int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, err_ctx *err)
 {
     const int most = l->m->hp.ctx_train;
@@ -162,22 +204,11 @@ int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, er
     if ((rc = session_plan(&ses, l->e, o, err)) < 0) return rc;
     model_count_bytes(&weights, l->m);
     *out = (loaded_bytes){ .weights = weights.dense + weights.experts, .session = ses };
+    out->copy = plan_copy(l, out);
     return 0;
 }
 
-/* What there is, or what the variable says there is: to try out a smaller machine. */
-static int available(uint64_t *bytes, const char **whose, err_ctx *err)
-{
-    const char *text = getenv("MOE_RAM_AVAILABLE");
-    if (!text || !*text) return memory_room(bytes, whose, err);
-    *whose = "MOE_RAM_AVAILABLE";
-    if (arg_parse_size(bytes, text)) return 0;
-    return err_set(err, ERR_FORMAT, "MOE_RAM_AVAILABLE is not a size such as 512M or 20G");
-}
-
-/* *left: bytes that nobody has a use for. */
-static int check_memory(uint64_t *left, const loaded_bytes *need, const session_options *o,
-                        err_ctx *err)
+static int check_memory(const loaded_bytes *need, const session_options *o, err_ctx *err)
 {
     char total[32], weights[32], ses[32], room[32];
     const char *whose;
@@ -186,7 +217,6 @@ static int check_memory(uint64_t *left, const loaded_bytes *need, const session_
 
     if (rc < 0) return rc;
     if (!size_add(&sum, need->weights, need->session)) sum = UINT64_MAX;
-    *left = sum <= have ? have - sum : 0;
     if (sum <= have) return 0;
     return err_set(err, ERR_NOMEM, "needs %s (weights %s, context of %d tokens %s), but %s are "
                    "available (%s); %s",
@@ -201,11 +231,10 @@ static int check_memory(uint64_t *left, const loaded_bytes *need, const session_
 int loaded_session(session **out, const loaded *l, const session_options *o, err_ctx *err)
 {
     loaded_bytes need;
-    uint64_t left = 0;
     int rc = loaded_plan(&need, l, o, err);
     *out = NULL;
-    if (rc == 0) rc = check_memory(&left, &need, o, err);
+    if (rc == 0) rc = check_memory(&need, o, err);
     if (rc == 0) rc = warm(l->m, err);
-    if (rc == 0 && engine_arrange_bytes(l->e) <= left) rc = engine_arrange(l->e, err);
+    if (rc == 0 && need.copy > 0) rc = engine_arrange(l->e, err);
     return rc < 0 ? rc : session_create(out, l->e, o, err);
 }

@@ -63,12 +63,23 @@ static int make_rope(engine *e, err_ctx *err)
     return 0;
 }
 
+/* Code linked with -ffast-math, in any library, may have told the processor to take subnormal
+ * numbers for zero. Results would depend on it. */
+static int check_arithmetic(err_ctx *err)
+{
+    volatile float smallest = 0x1p-126f;
+    if (smallest * 0.5f != 0.0f) return 0;
+    return err_set(err, ERR_UNSUPPORTED, "this process flushes subnormal numbers to zero (a library "
+                   "built with -ffast-math?): results would not be the promised ones");
+}
+
 int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *err)
 {
     const kernel_set *best = kernels_named(o->isa, err);
     int rc;
     *out = NULL;
     if (!best) return err->code;
+    if ((rc = check_arithmetic(err)) < 0) return rc;
     if ((rc = check_widths(&m->hp, err)) < 0) return rc;
     engine *e = mem_zalloc(sizeof *e);
     if (!e) return err_set(err, ERR_NOMEM, "engine: %zu bytes", sizeof *e);
@@ -98,6 +109,30 @@ void engine_close(engine *e)
 
 int engine_threads(const engine *e) { return pool_threads(e->team); }
 const char *engine_kernels(const engine *e) { return e->verbs.kernels->isa; }
+
+typedef struct type_marks {
+    bool used[QT_COUNT];
+} type_marks;
+
+static void mark_type(void *ctx, const tensor *t, model_use use, int layer)
+{
+    type_marks *marks = ctx;
+    (void)layer;
+    if (use != USE_EMBED && use != USE_NORM && use != USE_EXPERT_SMALL && t->rows > 1)
+        marks->used[t->type] = true;
+}
+
+int engine_reference_types(const engine *e, quant_type types[QT_COUNT])
+{
+    type_marks marks = { 0 };
+    int n = 0;
+    model_visit(e->m, mark_type, &marks);
+    marks.used[e->w->head.type] = true;          /* may be the embedding's */
+    for (int type = 0; type < QT_COUNT; type++)
+        if (marks.used[type] && kernel_is_reference(e->verbs.kernels, (quant_type)type))
+            types[n++] = (quant_type)type;
+    return n;
+}
 
 uint64_t engine_arrange_bytes(const engine *e)
 {

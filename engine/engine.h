@@ -25,6 +25,10 @@ void engine_close(engine *e);            /* NULL is fine; close its sessions fir
 int engine_threads(const engine *e);
 const char *engine_kernels(const engine *e);     /* "avx2", "exact": for plan lines */
 
+/* The types of this model's matrices for which those kernels have nothing better than the scalar
+ * reference. Returns their number. */
+int engine_reference_types(const engine *e, quant_type types[QT_COUNT]);
+
 /* Decoding is faster with a second copy of the output matrix, for which these bytes are needed; 0:
  * there is nothing to gain, or it is there. Results are the same. */
 uint64_t engine_arrange_bytes(const engine *e);

@@ -152,6 +152,19 @@ refuse 2 "more than 16 numbers" $bench kernels --tokens 1,2,3,4,5,6,7,8,9,10,11,
 refuse 1 "weights: needs" $bench kernels --type F32 --shape 16777216x16777216 $quick
 refuse 1 "weights: needs" $bench kernels --type F32 --shape 1x16777216 --tokens 4096 $quick
 
+# ---- every instruction set gives the same logits: a prompt in one piece, then tokens one by one
+sets=$($bench machine $quick --json | sed 's/.*"kernels":\["\([^]]*\)"\].*/\1/; s/","/ /g')
+for m in $qwen $gptoss; do
+    for isa in $sets; do
+        $bench decode -m $m -p 70 -n 6 -r 1 --isa $isa --json 2>"$tmp/err" |
+            sed -n 's/.*"logits":"\([0-9a-f]\{16\}\)".*/\1/p'
+    done >"$tmp/hashes"
+    if [ "$(wc -l <"$tmp/hashes")" -eq "$(echo $sets | wc -w)" ] &&
+       [ "$(sort -u "$tmp/hashes" | wc -l)" -eq 1 ]; then ok
+    else bad "$m: logits of $sets: $(echo $(cat "$tmp/hashes"))"; fi
+done
+expect 0 '"reference_types":[]' $bench decode -m $gptoss -p 1 -n 1 -r 1 --json
+
 # ---- tokenizer benchmark
 expect 0 "MB/s" $bench tokenize -m $qwen -r 1 LICENSE
 

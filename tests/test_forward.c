@@ -712,6 +712,36 @@ static void test_refusals(void)
     }
 }
 
+/* What start-up code of -ffast-math does. */
+static void flush_subnormals(bool on)
+{
+#if defined(__aarch64__)
+    uint64_t fpcr;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
+    fpcr = on ? fpcr | UINT64_C(1) << 24 : fpcr & ~(UINT64_C(1) << 24);
+    __asm__ volatile("msr fpcr, %0" : : "r"(fpcr));
+#elif defined(__x86_64__)
+    const unsigned now = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(on ? now | 0x8040 : now & ~0x8040u);
+#else
+    (void)on;
+#endif
+}
+
+static void test_flushing(void)
+{
+#if defined(__aarch64__) || defined(__x86_64__)
+    const engine_options eo = { .threads = 1 };
+    engine *e = NULL;
+    err_ctx err = { 0 };
+    flush_subnormals(true);
+    const int rc = engine_open(&e, subjects[0].m, &eo, &err);
+    flush_subnormals(false);
+    CHECK_MSG(rc == ERR_UNSUPPORTED && !e && strstr(err.msg, "subnormal"), "%d, %s", rc, err.msg);
+    engine_close(e);
+#endif
+}
+
 static void test_out_of_memory(void)
 {
     for (int i = 0; i < N_SUBJECT; i++) {
@@ -753,6 +783,7 @@ int main(int argc, char **argv)
         test_no_allocation();
         test_watch();
         test_refusals();
+        test_flushing();
         test_out_of_memory();
     }
     session_free(NULL);

@@ -3,8 +3,9 @@
  *   test_numerics [DIR]      DIR holds matvec/, ffn/, quant.bin and so on (see the README of
  *                            golden/numerics), or is a folder of golden data as other tests take it
  *
- * First the golden files: codes, rows, activations, whole experts with every vector in between.
- * Nothing is forgiven but the payload of a NaN. Then every block type, those without golden files
+ * First the golden files, with every instruction set that this processor has: codes, rows by all
+ * kernels of a type, activations, whole experts with every vector in between. Nothing is forgiven
+ * but the payload of a NaN. Then every block type, those without golden files
  * included, against sums made from the values of loader/quant.h in a different way: in double
  * arithmetic a block's sum is exact, so that rounding it once must give the contract's number. */
 #include "tests/test.h"
@@ -16,7 +17,14 @@
 
 #include "engine/cpu/contract_blocks.h"
 #include "engine/cpu/kernels.h"
+#include "engine/cpu/loops.h"
 #include "loader/bytes.h"
+
+/* Who is tried now. */
+static struct {
+    const kernel_set *set;
+    const loops *f;
+} now;
 
 static uint32_t bits_of(float v)
 {
@@ -81,8 +89,8 @@ static void acts_init(acts *a, const float *x, int n_token, int cols, bool quant
         a->row[t] = (act_row){ a->x + t * (size_t)cols, a->q + t * blocks * ACT_BLOCK,
                                a->dx + t * blocks, a->s + t * blocks * 2 };
         if (quantise)
-            act_quantise(a->q + t * blocks * ACT_BLOCK, a->dx + t * blocks,
-                         a->s + t * blocks * 2, a->row[t].x, cols / ACT_BLOCK);
+            now.f->quantise(a->q + t * blocks * ACT_BLOCK, a->dx + t * blocks,
+                            a->s + t * blocks * 2, a->row[t].x, cols / ACT_BLOCK);
     }
 }
 
@@ -101,7 +109,7 @@ static void acts_release(acts *a)
 /* Every array of a file starts at a multiple of 16 bytes. take() gives NULL, and from then on only
  * NULL, if the file ends too early. */
 typedef struct reader {
-    const char *name;
+    char name[96];                       /* and who is tried with it */
     uint8_t *data;
     size_t bytes, pos;
     bool bad;
@@ -122,12 +130,13 @@ static const void *take(reader *r, size_t n, size_t size)
 static bool reader_open(reader *r, const char *path)
 {
     const char *slash = strrchr(path, '/');
-    *r = (reader){ .name = slash ? slash + 1 : path };
+    *r = (reader){ .bad = false };
+    snprintf(r->name, sizeof r->name, "%s: %.80s", now.set->isa, slash ? slash + 1 : path);
     r->data = test_read_file(path, &r->bytes);
     return r->data != NULL;
 }
 
-/* The codes of n_token rows of `cols`, against what act_quantise made of the same x. */
+/* The codes of n_token rows of `cols`, against what was made of the same x. */
 typedef struct codes {
     const int8_t *q;
     const float *dx;
@@ -154,12 +163,12 @@ static void check_codes(const char *file, const codes *want, size_t first, const
     }
 }
 
-/* y[t * n_row + r], scale and bias in the one fmaf that the contract has for them. */
-static void matvec(float *y, const kernel *k, const uint8_t *w, size_t row_bytes, int n_row,
-                   const acts *x, float scale, const float *bias)
+/* y[t * n_row + r], scale and bias in the one fmaf that the contract has for them. factor: with the
+ * kernel's. */
+static void matvec(float *y, dot_fn *dot, float factor, const uint8_t *w, size_t row_bytes,
+                   int n_row, const acts *x, const float *bias)
 {
-    const float factor = k->factor * scale;
-    k->dot(y, w, row_bytes, n_row, x->row, x->n_token, x->cols);
+    dot(y, w, row_bytes, n_row, x->row, x->n_token, x->cols);
     for (int t = 0; t < x->n_token; t++) {
         for (int r = 0; r < n_row; r++) {
             float *v = &y[t * n_row + r];
@@ -184,7 +193,7 @@ static void golden_matvec(const char *path)
         return;
     }
     const size_t cols = h[2], n_row = h[3], n_token = h[4];
-    const kernel *k = &kernels_contract()->of[h[1]];
+    const kernel *k = &now.set->of[h[1]];
     const bool coded = h[5] & 2;
     const size_t row_bytes = (size_t)quant_row_bytes(type, cols);
     const uint8_t *w = take(&r, n_row * row_bytes, 1);
@@ -195,12 +204,25 @@ static void golden_matvec(const char *path)
 
     if (CHECK_MSG(!r.bad && r.pos == r.bytes && k->dot && k->quantised == coded,
                   "%s: %zu bytes, kernel %s", r.name, r.bytes, k->dot ? "found" : "missing")) {
+        const float factor = k->factor * load_f32(&h[6]);
         float *got = test_alloc(n_token * n_row, sizeof *got);
         acts a;
         acts_init(&a, x, (int)n_token, (int)cols, coded);
         if (coded) check_codes(r.name, &want, 0, &a);
-        matvec(got, k, w, row_bytes, (int)n_row, &a, load_f32(&h[6]), bias);
+        matvec(got, k->dot, factor, w, row_bytes, (int)n_row, &a, bias);
         check_floats(r.name, "y", got, y, n_token * n_row);
+        if (k->wide) {
+            matvec(got, k->wide, factor, w, row_bytes, (int)n_row, &a, bias);
+            check_floats(r.name, "y of the wide kernel", got, y, n_token * n_row);
+        }
+        if (k->arranged.bundle) {
+            const size_t all = (size_t)size_align(n_row, (uint64_t)k->arranged.bundle);
+            uint8_t *bundles = test_alloc(all * row_bytes, 1);
+            k->arranged.arrange(bundles, w, row_bytes, (int)n_row, (int)cols);
+            matvec(got, k->arranged.dot, factor, bundles, row_bytes, (int)n_row, &a, bias);
+            check_floats(r.name, "y of arranged rows", got, y, n_token * n_row);
+            mem_free(bundles);
+        }
         types_seen[h[1]] = true;
         acts_release(&a);
         mem_free(got);
@@ -237,9 +259,9 @@ static bool ffn_read(ffn *f, const char *path)
     const size_t embd = h[5], ff = h[6], expert = h[7], token = h[9], pick = token * h[8];
     for (int m = GATE; m <= DOWN; m++) {
         const quant_traits *type = quant_traits_of(h[2 + m]);
-        if (!CHECK_MSG(type && kernels_contract()->of[h[2 + m]].dot, "%s: type %u", f->r.name,
+        if (!CHECK_MSG(type && now.set->of[h[2 + m]].dot, "%s: type %u", f->r.name,
                        h[2 + m])) return false;
-        f->kernel[m] = &kernels_contract()->of[h[2 + m]];
+        f->kernel[m] = &now.set->of[h[2 + m]];
         f->row_bytes[m] = (size_t)quant_row_bytes(type, m == DOWN ? ff : embd);
         f->w[m] = take(&f->r, expert * (m == DOWN ? embd : ff) * f->row_bytes[m], 1);
     }
@@ -264,8 +286,9 @@ static bool ffn_read(ffn *f, const char *path)
 static void ffn_rows(float *y, const ffn *f, int m, int e, const acts *x)
 {
     const size_t n_row = (size_t)(m == DOWN ? f->n_embd : f->n_ff);
-    matvec(y, f->kernel[m], f->w[m] + (size_t)e * n_row * f->row_bytes[m], f->row_bytes[m],
-           (int)n_row, x, f->scale ? f->scale[m * f->n_expert + e] : 1.0f,
+    const float scale = f->scale ? f->scale[m * f->n_expert + e] : 1.0f;
+    matvec(y, f->kernel[m]->dot, f->kernel[m]->factor * scale,
+           f->w[m] + (size_t)e * n_row * f->row_bytes[m], f->row_bytes[m], (int)n_row, x,
            f->bias[m] ? f->bias[m] + (size_t)e * n_row : NULL);
 }
 
@@ -288,7 +311,7 @@ static void golden_ffn(const char *path)
                 ffn_rows(u, &f, UP, f.ids[i], &x);
                 check_floats(name, "g", g, f.g + i * ff, ff);
                 check_floats(name, "u", u, f.u + i * ff, ff);
-                (f.kind == 0 ? act_swiglu : act_swiglu_clamped)(g, g, u, f.n_ff);
+                (f.kind == 0 ? now.f->swiglu : now.f->swiglu_clamped)(g, g, u, f.n_ff);
                 check_floats(name, "a", g, f.a + i * ff, ff);
                 acts_init(&a, g, 1, f.n_ff, true);
                 check_codes(name, &f.a_codes, i, &a);
@@ -417,9 +440,10 @@ static void test_golden_files(const char *dir, bool ours)
     if (ours || exists(dir, "exp.u32"))
         golden_exp(test_path(path, sizeof path, "%s/exp.u32", dir));
     if (ours || exists(dir, "glu_qwen.u32"))
-        golden_glu(test_path(path, sizeof path, "%s/glu_qwen.u32", dir), act_swiglu);
+        golden_glu(test_path(path, sizeof path, "%s/glu_qwen.u32", dir), now.f->swiglu);
     if (ours || exists(dir, "glu_gptoss.u32"))
-        golden_glu(test_path(path, sizeof path, "%s/glu_gptoss.u32", dir), act_swiglu_clamped);
+        golden_glu(test_path(path, sizeof path, "%s/glu_gptoss.u32", dir),
+                   now.f->swiglu_clamped);
 }
 
 /* ---- sets and parts ------------------------------------------------------------------------ */
@@ -434,13 +458,13 @@ static void test_sets(void)
     const kernel_set *contract = kernels_contract(), *exact = kernels_exact();
     for (int type = 0; type < QT_COUNT; type++) {
         const quant_traits *t = quant_traits_of((uint32_t)type);
-        const bool weight = t && t->decode, blocks = weight && !is_float_type(type);
+        const bool known = t && t->decode, blocks = known && !is_float_type(type);
         const kernel *c = &contract->of[type], *e = &exact->of[type];
         const block_format *f = contract_blocks_of((uint32_t)type);
         int exponent = 0;
-        CHECK_MSG((c->dot != NULL) == weight && (e->dot != NULL) == weight && (f != NULL) == blocks,
+        CHECK_MSG((c->dot != NULL) == known && (e->dot != NULL) == known && (f != NULL) == blocks,
                   "%s: kernels and decoders differ", quant_name((uint32_t)type));
-        if (!weight) continue;
+        if (!known) continue;
         CHECK_MSG(c->quantised == blocks && !e->quantised && e->factor == 1.0f &&
                   frexpf(c->factor, &exponent) == 0.5f, "%s: flags, factor", t->name);
         if (f)
@@ -723,12 +747,19 @@ static void test_gate_limits(void)
 int main(int argc, char **argv)
 {
     const bool direct = argc > 1 && exists(argv[1], "quant.bin");
+    const kernel_set *sets[KERNELS_MAX_SETS];
+    const int n_set = kernels_here(sets);
     test_rng rng = { 20260822 };
     char dir[1024];
 
     test_begin("numerics", direct ? 1 : argc, argv);
-    test_golden_files(direct ? argv[1] : test_path(dir, sizeof dir, "%s/numerics", test_golden()),
-                      !direct);
+    for (int i = 0; i < n_set; i++) {
+        now.set = sets[i];
+        now.f = loops_for(sets[i]->isa);
+        memset(types_seen, 0, sizeof types_seen);
+        test_golden_files(direct ? argv[1] : test_path(dir, sizeof dir, "%s/numerics",
+                                                       test_golden()), !direct);
+    }                                    /* from here on the contract's, which is the last */
     test_sets();
     for (int type = 0; type < QT_COUNT; type++)
         if (contract_blocks_of((uint32_t)type)) test_parts(type, &rng);

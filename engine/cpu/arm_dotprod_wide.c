@@ -108,7 +108,7 @@ enum { VEC_FLOATS = 4, FLOAT_ROWS = 4 };
 void put_dotprod_wide(kernel_set *s)
 {
     static const quant_type early[] = { QT_Q3_K, QT_Q4_K, QT_Q5_K, QT_Q6_K, QT_IQ4_XS };
-    wide_put(s, 10);
+    wide_put(s, 10, 10);
     wide_put_floats(s, 8);
     for (size_t i = 0; i < sizeof early / sizeof early[0]; i++) s->of[early[i]].wide_from = 7;
 }

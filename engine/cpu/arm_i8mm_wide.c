@@ -125,7 +125,7 @@ WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q,
 void put_i8mm_wide(kernel_set *s)
 {
     static const quant_type early[] = { QT_Q3_K, QT_Q4_K, QT_Q5_K, QT_IQ4_XS };
-    wide_put(s, 6);
+    wide_put(s, 6, 6);
     for (size_t i = 0; i < sizeof early / sizeof early[0]; i++) s->of[early[i]].wide_from = 5;
     s->of[QT_Q2_K].wide_from = 8;
 }

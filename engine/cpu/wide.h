@@ -36,9 +36,9 @@ WIDE_INLINE void in_order(void)
 
 enum {
     LANES = 8,
-    CHUNK_BLOCKS = 64,                   /* a panel of it stays in L1 */
+    CHUNK_BLOCKS = 96,                   /* all of K for gpt-oss; tokens are packed once for it */
     GROUP_TOKENS = 64,                   /* tokens that share an unpacked panel */
-    GROUP_ROWS = 32,                     /* rows whose lanes wait while a chunk is worked on */
+    GROUP_ROWS = 128,                     /* rows whose lanes wait while a chunk is worked on */
     GROUP_STRIPS = GROUP_TOKENS / STRIP_TOKENS,
     GROUP_PANELS = GROUP_ROWS / PANEL_ROWS,
     STRIP_SUMS = PANEL_ROWS * STRIP_TOKENS,
@@ -318,7 +318,7 @@ static void panel_run(float *sums, size_t n_row, strip_lanes *lanes, const panel
     }
 }
 
-/* What a call works in: about 300 KB of stack, however long K is. */
+/* What a call works in: up to 650 KB of stack, however long K is. */
 typedef struct scratch {
     act_chunk acts;
     panel p;
@@ -387,16 +387,20 @@ static void wide_dot(const wide_format *f, float *sums, const uint8_t *rows, siz
     }
 WIDE_TYPES(DEFINE_WIDE)
 
-#define WIDE_ROW(NAME, scales, kind) { QT_##NAME, wide_##NAME },
+#define WIDE_ROW(NAME, scales, kind) { QT_##NAME, wide_##NAME, kind },
 
-/* Wide kernels from so many tokens on; always where the other kernel is the reference. */
-static void wide_put(kernel_set *s, int from)
+/* Wide kernels from so many tokens on, which is measured; always where the other kernel is the
+ * reference. Where a tile needs two sums for a block it pays later. */
+static void wide_put(kernel_set *s, int from, int from_halves)
 {
-    static const struct { quant_type type; dot_fn *fn; } kernels[] = { WIDE_TYPES(WIDE_ROW) };
+    static const struct { quant_type type; dot_fn *fn; wide_kind kind; } kernels[] = {
+        WIDE_TYPES(WIDE_ROW)
+    };
     for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
         kernel *k = &s->of[kernels[i].type];
         k->wide = kernels[i].fn;
-        k->wide_from = kernel_is_reference(s, kernels[i].type) ? 1 : from;
+        k->wide_from = kernel_is_reference(s, kernels[i].type) ? 1 :
+                       kernels[i].kind == WIDE_HALVES ? from_halves : from;
     }
 }
 

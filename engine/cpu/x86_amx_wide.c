@@ -165,5 +165,5 @@ static void tile_run(strip_lanes *lanes, const strip_lanes *from, const panel *p
 
 void put_amx_wide(kernel_set *s)
 {
-    wide_put(s, 5);
+    wide_put(s, 10, 16);
 }

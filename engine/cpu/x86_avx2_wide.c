@@ -127,6 +127,7 @@ enum { VEC_FLOATS = 8, FLOAT_ROWS = 2 };
 
 void put_avx2_wide(kernel_set *s)
 {
-    wide_put(s, 9);
+    wide_put(s, 12, 24);
+    s->of[QT_Q4_K].wide_from = s->of[QT_Q5_K].wide_from = 48;
     wide_put_floats(s, 8);
 }

@@ -270,7 +270,9 @@ INLINE void dot_tokens(float *sums, const uint8_t *rows, size_t row_bytes, int n
         for (int t = 0; t < n; t++) lanes[t] = _mm256_setzero_ps();
         for (; j + GROUP <= n_block; j += GROUP, blocks += group_bytes)
             dot_group(lanes, blocks, GROUP - 1, x, n, j, group_bytes, unpack, values);
-        if (j < n_block)
+        if (n_block - j == 10)           /* gpt-oss: worth a constant */
+            dot_group(lanes, blocks, 9, x, n, j, group_bytes, unpack, values);
+        else if (j < n_block)
             dot_group(lanes, blocks, n_block - j - 1, x, n, j, group_bytes, unpack, values);
         for (int t = 0; t < n; t++) sums[(size_t)t * (size_t)n_row + (size_t)r] = fold8(lanes[t]);
     }

@@ -102,6 +102,6 @@ enum { VEC_FLOATS = 16, FLOAT_ROWS = 4 };
 
 void put_avx512_wide(kernel_set *s)
 {
-    wide_put(s, 5);
+    wide_put(s, 9, 16);
     wide_put_floats(s, 8);
 }
