@@ -14,6 +14,7 @@
 #include "cli/demo_model.h"
 #include "cli/interrupt.h"
 #include "tiers/machine.h"
+#include "tiers/numa.h"
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
@@ -74,7 +75,10 @@ int loaded_fail(const char *what, const err_ctx *err)
 
 int loaded_open(loaded *out, const load_options *o, err_ctx *err)
 {
+    topology here;
     int rc;
+    topology_read(&here, "");
+    numa_spread(&here);                  /* before the first page, and before threads are started */
     *out = (loaded){ .path = o->path ? o->path : DEMO_MODEL_NAME };
     rc = o->path ? gguf_open(&out->file, o->path, err)
                  : gguf_open_memory(&out->file, demo_model_data, demo_model_bytes(), err);

@@ -1,15 +1,17 @@
 /* test_topology.c - cores, caches, nodes and names, on small file trees as real machines have them,
  * and on damaged ones. */
 #include <ftw.h>
+#include <linux/mempolicy.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "tests/test.h"
 #include "tiers/machine.h"
-#include "tiers/topology.h"
+#include "tiers/numa.h"
 
 static char root[] = "/tmp/moe_topology_XXXXXX";
 
@@ -269,12 +271,41 @@ static void test_large(void)
     clear_tree();
 }
 
+/* The policy of this thread, as the system has it. */
+static int policy_now(void)
+{
+    int policy = -1;
+    return syscall(SYS_get_mempolicy, &policy, NULL, 0, NULL, 0) < 0 ? -1 : policy;
+}
+
+/* One node, or one with processors, is left alone; of two the system may know only one. Once chosen,
+ * by whomever, a policy stays. */
+static void test_numa(void)
+{
+    topology t = { .n_node = 1, .nodes = { { .id = 0, .n_cpu = 4, .bytes = 1 << 30 } } };
+    const int before = policy_now();
+
+    CHECK(numa_spread(&t) == 0 && policy_now() == before);
+    t.nodes[t.n_node++] = (topology_node){ .id = 1, .bytes = 1 << 30 };
+    CHECK(numa_spread(&t) == 0 && policy_now() == before);
+    t.nodes[t.n_node++] = (topology_node){ .id = 5000, .n_cpu = 1, .bytes = 1 << 30 };
+    CHECK(numa_spread(&t) == 0 && policy_now() == before);
+    t.nodes[1].n_cpu = 4;
+    const int n = numa_spread(&t);
+    if (before != MPOL_DEFAULT) return;
+    CHECK_MSG((n == 2 && policy_now() == MPOL_INTERLEAVE) || (n == 0 && policy_now() == before),
+              "%d nodes, policy %d", n, policy_now());
+    if (n == 2) CHECK(numa_spread(&t) == 0);
+    syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0);
+}
+
 int main(int argc, char **argv)
 {
     static topology t;
     int n_cpu;
 
     test_begin("topology", argc, argv);
+    test_numa();
     if (!CHECK(mkdtemp(root) != NULL)) return test_end();
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         const char *why = rows[i].why;
