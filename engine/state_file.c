@@ -309,7 +309,7 @@ int state_save(const state *s, const char *path, const state_tag *tag, const int
     int rc = make_buffer(&f);
 
     if (rc == 0 && !temp) rc = err_set(err, ERR_NOMEM, "no memory for its name");
-    if (rc == 0) {
+    if (rc == 0 && temp) {               /* as gcc 13 does not see that rc says it */
         snprintf(temp, len + 8, "%s.XXXXXX", path);
         f.fd = mkostemp(temp, O_CLOEXEC);
         rc = f.fd < 0 ? err_sys(err, "cannot write")

@@ -15,6 +15,7 @@ enum {
     ACT_FLOATS = 1,
 };
 
+#define WIDE_ACTS_AS_THEY_ARE
 #include "engine/cpu/wide.h"
 #include "engine/cpu/arm_wide.h"
 
@@ -51,17 +52,6 @@ static void put_weights(int8_t *restrict w, const block_parts *restrict parts, i
 static int tile_strips(wide_kind kind, int left)
 {
     return left >= 6 && kind == WIDE_PLAIN ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-}
-
-static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,
-                       int b0, int n, wide_kind kind)
-{
-    (void)n_token;                       /* is 1 */
-    for (int j = 0; j < n; j++) {
-        const int at = act_at(first, w, k, slot_of(n, j));
-        memcpy(a->q[at], x->q + 32 * (b0 + j), 32);
-        put_act_floats(a, at, x, b0 + j, kind);
-    }
 }
 
 /* ---- tiles --------------------------------------------------------------------------------- */

@@ -127,9 +127,23 @@ typedef struct strip_lanes {
 static int tile_strips(wide_kind kind, int left);
 
 /* Packs n_token tokens as strip k of the tile of w strips that begins with `first`: blocks b0 to
- * b0 + n - 1, though whole segments may be read. */
+ * b0 + n - 1, though whole segments may be read. For strips of one token whose bytes stay in order
+ * it is here: define WIDE_ACTS_AS_THEY_ARE. */
 static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,
                        int b0, int n, wide_kind kind);
+
+#ifdef WIDE_ACTS_AS_THEY_ARE
+static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,
+                       int b0, int n, wide_kind kind)
+{
+    (void)n_token;                       /* is 1 */
+    for (int j = 0; j < n; j++) {
+        const int at = act_at(first, w, k, slot_of(n, j));
+        memcpy(a->q[at], x->q + 32 * (b0 + j), 32);
+        put_act_floats(a, at, x, b0 + j, kind);
+    }
+}
+#endif
 
 /* Arranges one block of PANEL_ROWS rows for tiles: row r's is parts[r].w[32 * j ..]. */
 static void put_weights(int8_t *restrict w, const block_parts *restrict parts, int j);

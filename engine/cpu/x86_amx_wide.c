@@ -17,6 +17,7 @@ enum {
     PART = 8,                            /* strips that are scaled at a time */
 };
 
+#define WIDE_ACTS_AS_THEY_ARE
 #include "engine/cpu/wide.h"
 #include "engine/cpu/x86_wide.h"
 
@@ -33,17 +34,6 @@ static int tile_strips(wide_kind kind, int left)
 {
     (void)kind, (void)left;
     return TILE_STRIPS;
-}
-
-static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,
-                       int b0, int n, wide_kind kind)
-{
-    (void)n_token;                       /* is 1 */
-    for (int j = 0; j < n; j++) {
-        const int at = act_at(first, w, k, slot_of(n, j));
-        memcpy(a->q[at], x->q + 32 * (b0 + j), 32);
-        put_act_floats(a, at, x, b0 + j, kind);
-    }
 }
 
 /* ---- the matrix unit ----------------------------------------------------------------------- */
