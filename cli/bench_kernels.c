@@ -254,6 +254,7 @@ typedef struct kernel_row {
 typedef struct span {
     kernel_bench *b;
     const kernel_row *row;
+    const ops *o;
     int first;
 } span;
 
@@ -271,8 +272,8 @@ static void multiply_rows(void *ctx, int64_t begin, int64_t end, int thread)
     for (int r = (int)begin; r < (int)end; r += height) {
         const int n_row = least(end - r, height);
         for (int t = 0; t < a->n; t += OPS_TOKENS)
-            product_rows(y, (size_t)n_row, s->row->set, &s->row->w, s->first + r, n_row,
-                         a->rows + t, least(a->n - t, OPS_TOKENS));
+            product_rows(y, (size_t)n_row, s->o, &s->row->w, s->first + r, n_row, a->rows + t,
+                         least(a->n - t, OPS_TOKENS));
     }
 }
 
@@ -332,8 +333,8 @@ static int measure_row(kernel_bench *b, kernel_row *row, err_ctx *err)
     const uint64_t ns = (uint64_t)(b->opt->run.seconds * 1e9 / RUNS);
     const int64_t fit = (int64_t)(b->l2_bytes / row->w.row_bytes), few = fit > 0 ? fit : 1;
     const int n_l2 = least(few, row->w.rows);
-    walk memory = { { b, row, 0 }, b->team, least(OPS_ROWS, row->w.rows), row->w.rows };
-    walk l2 = { { b, row, 0 }, NULL, least(OPS_ROWS, n_l2), n_l2 };
+    walk memory = { { b, row, &o, 0 }, b->team, least(OPS_ROWS, row->w.rows), row->w.rows };
+    walk l2 = { { b, row, &o, 0 }, NULL, least(OPS_ROWS, n_l2), n_l2 };
     int rc;
 
     acts_set(&b->a, b->x, row->n_token, row->w.cols);

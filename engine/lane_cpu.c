@@ -52,8 +52,8 @@ static void up_tile(lane_cpu *c, const piece *p, const matrix *gate, const matri
     const acts *x = &c->mid_x;
     float g[OPS_SUMS], u[OPS_SUMS];
 
-    product_rows(g, (size_t)p->n, c->o->kernels, gate, p->first, p->n, c->rows + i, n);
-    product_rows(u, (size_t)p->n, c->o->kernels, up, p->first, p->n, c->rows + i, n);
+    product_rows(g, (size_t)p->n, c->o, gate, p->first, p->n, c->rows + i, n);
+    product_rows(u, (size_t)p->n, c->o, up, p->first, p->n, c->rows + i, n);
     activate(c, g, u, n * p->n);
     for (int t = 0; t < n; t++) {
         const size_t slot = (size_t)(i + t), block = slot * (size_t)x->n_block + first / ACT_BLOCK;
@@ -94,8 +94,7 @@ static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
         for (int t = 0; t < p.it->n; t += OPS_TOKENS) {
             const int n = p.it->n - t < OPS_TOKENS ? p.it->n - t : OPS_TOKENS;
             const int at = p.it->first + t;
-            product_rows(tile, (size_t)p.n, c->o->kernels, &down, p.first, p.n,
-                         c->mid_x.rows + at, n);
+            product_rows(tile, (size_t)p.n, c->o, &down, p.first, p.n, c->mid_x.rows + at, n);
             for (int s = 0; s < n; s++)
                 memcpy(c->now.y + (size_t)c->now.work->slots[at + s] * n_embd + p.first,
                        tile + s * p.n, (size_t)p.n * sizeof *tile);

@@ -42,8 +42,8 @@ void acts_clear_padding(acts *a);
  * with y rows y_stride apart. At most OPS_TOKENS tokens and OPS_SUMS products. For use inside a loop
  * of the team. */
 enum { OPS_TOKENS = 64, OPS_SUMS = 8192 };
-void product_rows(float *y, size_t y_stride, const kernel_set *k, const matrix *w, int first,
-                  int n_row, const act_row *x, int n_token);
+void product_rows(float *y, size_t y_stride, const ops *o, const matrix *w, int first, int n_row,
+                  const act_row *x, int n_token);
 
 /* Rows worth a piece of their own. Many tokens are packed anew for each piece, so there it pays to
  * let them meet more rows. */

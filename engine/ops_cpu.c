@@ -8,7 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "loader/bytes.h"
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
@@ -102,11 +101,10 @@ void ops_quantise(const ops *o, acts *a)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-void product_rows(float *y, size_t y_stride, const kernel_set *k, const matrix *w, int first,
-                  int n_row, const act_row *x, int n_token)
+void product_rows(float *y, size_t y_stride, const ops *o, const matrix *w, int first, int n_row,
+                  const act_row *x, int n_token)
 {
-    const kernel *fn = &k->of[w->type];
-    const float factor = fn->factor * w->scale;
+    const kernel *fn = &o->kernels->of[w->type];
     const uint8_t *bias = w->bias;
     const bool wide = fn->wide && n_token >= fn->wide_from, arranged = !wide && w->arranged;
     const uint8_t *rows = arranged ? w->arranged : w->data;
@@ -116,11 +114,8 @@ void product_rows(float *y, size_t y_stride, const kernel_set *k, const matrix *
     assert(n_token <= OPS_TOKENS && n_row * n_token <= OPS_SUMS);
     assert(!arranged || first % fn->arranged.bundle == 0);
     dot(sums, rows + (uint64_t)first * w->row_bytes, w->row_bytes, n_row, x, n_token, w->cols);
-    for (int t = 0; t < n_token; t++)
-        for (int r = 0; r < n_row; r++) {
-            const float b = bias ? load_f32(bias + (size_t)(first + r) * sizeof(float)) : 0.0f;
-            y[(size_t)t * y_stride + (size_t)r] = fmaf(factor, sums[t * n_row + r], b);
-        }
+    o->loops->finish(y, y_stride, sums, n_row, n_token, fn->factor * w->scale,
+                     bias ? bias + (size_t)first * sizeof(float) : NULL);
 }
 
 /* Pieces are (rows, tokens) of one matrix, those of the same rows in succession; then come the
@@ -152,8 +147,8 @@ static int64_t matmul_piece(const matmul_args *m, const product *p, int64_t i, i
                                                                : n_piece * m->height;
     const size_t stride = (size_t)p->w->rows;
 
-    product_rows(p->y + (size_t)t * stride + (size_t)first, stride, m->o->kernels, p->w, first,
-                 n_row, m->x->rows + t, n_token);
+    product_rows(p->y + (size_t)t * stride + (size_t)first, stride, m->o, p->w, first, n_row,
+                 m->x->rows + t, n_token);
     return n_piece;
 }
 

@@ -2,9 +2,27 @@
  *
  * Compiled once for each instruction set, with the same bits. */
 #include <math.h>
+#include <string.h>
 
 #include "engine/cpu/f32_loops.h"
 #include "engine/cpu/loops.h"
+#include "loader/bytes.h"
+
+static void finish(float *y, size_t y_stride, const float *sums, int n_row, int n_token,
+                   float factor, const uint8_t *bias)
+{
+    const vec8 f = vec8_all(factor);
+    for (int t = 0; t < n_token; t++, y += y_stride, sums += n_row) {
+        int r = 0;
+        for (; r + 8 <= n_row; r += 8) {
+            float b[8] = { 0 };
+            if (bias) memcpy(b, bias + (size_t)r * sizeof *b, sizeof b);
+            vec8_store(y + r, vec8_fma(f, vec8_load(sums + r), vec8_load(b)));
+        }
+        for (; r < n_row; r++)
+            y[r] = fmaf(factor, sums[r], bias ? load_f32(bias + (size_t)r * sizeof *y) : 0.0f);
+    }
+}
 
 static void rmsnorm(float *y, const float *x, const float *w, int n, float eps)
 {
@@ -59,6 +77,7 @@ static void rotate(float *head, const float *cosine, const float *sine, int dim)
 
 void LOOPS_PUT(rows)(loops *l)
 {
+    l->finish = finish;
     l->rmsnorm = rmsnorm;
     l->add = add;
     l->join = join;
