@@ -191,12 +191,12 @@ static bool print_json(const bench *m, const model_bytes *bytes, const spread *p
     json_t *row;
 
     snprintf(hash, sizeof hash, "%016" PRIx64, m->hash);
-    row = json_pack("{s:s, s:s, s:i, s:s, s:o, s:b, s:s, s:i, s:i, s:i, s:o, s:o, s:I, s:I, s:f, s:s, "
-                    "s:I}",
+    row = json_pack("{s:s, s:s, s:i, s:s, s:o, s:b, s:s, s:i, s:i, s:i, s:o, s:o, s:I, s:I, s:f, "
+                    "s:s, s:I}",
                     "model", ESC(shown, str_from(m->b.l.path)),
                     "architecture", model_arch_name(m->b.l.m->hp.arch),
                     "threads", engine_threads(m->b.l.e), "kernels", engine_kernels(m->b.l.e),
-                    "reference_types", loaded_reference_json(&m->b.l),
+                    "slow_types", loaded_slow_json(&m->b.l),
                     "exact", m->opt->run.engine.exact, "kv", kv_type_name(m->b.so.kv),
                     "ctx", session_ctx(m->s), "chunk", m->b.so.chunk, "runs", (int)m->opt->runs,
                     "prompt", phase_json((int)m->opt->prompt, prompt, m->prompt_rate),

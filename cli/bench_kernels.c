@@ -19,7 +19,7 @@
 #include "cli/interrupt.h"
 #include "cli/report.h"
 #include "cli/synth_blocks.h"
-#include "engine/ops.h"
+#include "engine/arrange.h"
 #include "tiers/bandwidth.h"
 
 enum { RUNS = 5, MAX_TOKEN_COUNTS = 16, MAX_TOKENS = 4096, MAX_SIDE = 1 << 24 };
@@ -55,7 +55,8 @@ static const arg_spec spec = {
     .groups = groups,
     .n_group = ARRAY_LEN(groups),
     .epilogue =
-        "kernel     dot for few tokens, wide for many; reference: no fast one for this type yet\n"
+        "kernel     dot for few tokens, wide for many; arranged: dot, in the order that output\n"
+        "           matrices are copied to; reference: no fast one for this type yet\n"
         "GB/s       bytes of weights, each counted once however many tokens there are\n"
         "of limit   GB/s beside what these threads can read at best (moe-bench machine)\n"
         "With --json each row is an object on a line of its own.",
@@ -417,6 +418,7 @@ static const char *kernel_name(const kernel_row *row)
 {
     const kernel *k = &row->set->of[row->w.type];
     if (k->wide && least(row->n_token, OPS_TOKENS) >= k->wide_from) return "wide";
+    if (row->w.arranged) return "arranged";
     return kernel_is_reference(row->set, row->w.type) ? "reference" : "dot";
 }
 
@@ -488,13 +490,35 @@ static int show_row(const kernel_bench *b, const kernel_row *row)
     return 0;
 }
 
+static int run_row(kernel_bench *b, kernel_row *row)
+{
+    err_ctx err;
+    const int rc = measure_row(b, row, &err);
+    return rc < 0 ? bench_model_fail("kernels", rc, &err) : show_row(b, row);
+}
+
+/* One token with the weights in the set's own order, if it has one and there is memory for it. */
+static int run_arranged(kernel_bench *b, kernel_row *row)
+{
+    const ops o = { .team = b->team, .kernels = row->set, .loops = loops_for(row->set->isa) };
+    const char *whose;
+    uint64_t room;
+    err_ctx err;
+    int rc = 0;
+    if (row->n_token > 1 || memory_room(&room, &whose, &err) < 0 ||
+        arrange_bytes(&row->w, row->set) > room || arrange_matrix(&row->w, &o, &err) < 0)
+        return 0;
+    if (row->w.arranged) rc = run_row(b, row);
+    arrange_free(&row->w);
+    return rc;
+}
+
 /* All rows of one type. *done counts them, for the line on the terminal. */
 static int run_type(kernel_bench *b, quant_type type, int *done)
 {
     const kernels_plan *p = &b->plan;
     const int n_all = p->n_type * p->n_set * p->n_count;
     kernel_row row = { .w = stack_of(p, type, b->buffer) };
-    err_ctx err;
     int rc;
 
     row.w.data = b->stack;
@@ -506,8 +530,7 @@ static int run_type(kernel_bench *b, quant_type type, int *done)
             row.n_token = p->counts[i];
             console_status("%d of %d: %s, %s, %d token%s", ++*done, n_all, quant_name(type),
                            row.set->isa, row.n_token, row.n_token == 1 ? "" : "s");
-            if ((rc = measure_row(b, &row, &err)) < 0) return bench_model_fail("kernels", rc, &err);
-            if ((rc = show_row(b, &row)) != 0) return rc;
+            if ((rc = run_row(b, &row)) != 0 || (rc = run_arranged(b, &row)) != 0) return rc;
         }
     return 0;
 }

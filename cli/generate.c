@@ -216,10 +216,10 @@ static void say_end(const report *r)
 static json_t *settings_json(const report *r, const run_options *o, json_error_t *why)
 {
     const sampler_options *s = r->sampling;
-    return json_pack_ex(why, 0, "{s:i, s:s, s:o, s:b, s:i, s:s, s:i, s:I, s:b, s:f, s:i, s:f, s:f, s:f, "
-                     "s:f, s:f, s:i}",
+    return json_pack_ex(why, 0, "{s:i, s:s, s:o, s:b, s:i, s:s, s:i, s:I, s:b, s:f, s:i, s:f, s:f, "
+                     "s:f, s:f, s:f, s:i}",
                      "threads", engine_threads(r->l->e), "kernels", engine_kernels(r->l->e),
-                     "reference_types", loaded_reference_json(r->l),
+                     "slow_types", loaded_slow_json(r->l),
                      "exact", (int)o->engine.exact, "ctx", r->so->ctx,
                      "kv", kv_type_name(r->so->kv),
                      "chunk", r->so->chunk ? r->so->chunk : SESSION_CHUNK,

@@ -48,18 +48,19 @@ void loaded_say_notes(const loaded *l, bool formatted, bool effort_given)
 const char *loaded_kernels_text(char *text, size_t cap, const loaded *l)
 {
     quant_type types[QT_COUNT];
-    const int n = engine_reference_types(l->e, types);
+    const int n = engine_slow_types(l->e, types);
     int used = snprintf(text, cap, "%s kernels", engine_kernels(l->e));
     for (int i = 0; i < n && (size_t)used < cap; i++)
-        used += snprintf(text + used, cap - (size_t)used, "%s%s%s", i == 0 ? " (" : ", ",
-                         quant_name(types[i]), i + 1 < n ? "" : " on the slow reference)");
+        used += snprintf(text + used, cap - (size_t)used, "%s%s%s",
+                         i == 0 ? " (no fast ones for " : ", ", quant_name(types[i]),
+                         i + 1 < n ? "" : ")");
     return text;
 }
 
-json_t *loaded_reference_json(const loaded *l)
+json_t *loaded_slow_json(const loaded *l)
 {
     quant_type types[QT_COUNT];
-    const int n = engine_reference_types(l->e, types);
+    const int n = engine_slow_types(l->e, types);
     json_t *list = json_array();
     for (int i = 0; i < n; i++) json_array_append_new(list, json_string(quant_name(types[i])));
     return list;
@@ -235,10 +236,12 @@ static int check_memory(const loaded_bytes *need, const session_options *o, err_
 int loaded_session(session **out, const loaded *l, const session_options *o, err_ctx *err)
 {
     loaded_bytes need;
+    err_ctx ignored;
     int rc = loaded_plan(&need, l, o, err);
     *out = NULL;
     if (rc == 0) rc = check_memory(&need, o, err);
     if (rc == 0) rc = warm(l->m, err);
-    if (rc == 0 && need.copy > 0) rc = engine_arrange(l->e, err);
-    return rc < 0 ? rc : session_create(out, l->e, o, err);
+    if (rc == 0) rc = session_create(out, l->e, o, err);
+    if (rc == 0 && need.copy > 0) (void)engine_arrange(l->e, &ignored); /* or slower without */
+    return rc;
 }

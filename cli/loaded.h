@@ -35,12 +35,12 @@ void loaded_say_notes(const loaded *l, bool formatted, bool effort_given);
 
 /* The exit code for a failure: that of the signal if it came of one, else 1 after a line about
  * what, or about nothing in particular if NULL. */
-/* "avx2 kernels", with the types that those do not have; and the names of these as JSON. */
+int loaded_fail(const char *what, const err_ctx *err);
+
+/* "avx2 kernels", with the types that have no fast one; and the names of these as JSON. */
 enum { KERNELS_TEXT_CAP = 256 };
 const char *loaded_kernels_text(char *text, size_t cap, const loaded *l);
-json_t *loaded_reference_json(const loaded *l);
-
-int loaded_fail(const char *what, const err_ctx *err);
+json_t *loaded_slow_json(const loaded *l);
 
 void loaded_close(loaded *l);            /* accepts a zeroed or half-built one */
 
@@ -52,7 +52,8 @@ int loaded_session(session **out, const loaded *l, const session_options *o, err
 /* What loaded_session adds up. */
 typedef struct loaded_bytes {
     uint64_t weights, session;
-    uint64_t copy;                       /* of the output matrix; 0 without need, or without room */
+    uint64_t copy;                       /* of the output matrix, yet to be made; 0 without need, or
+                                          * without room */
 } loaded_bytes;
 int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, err_ctx *err);
 

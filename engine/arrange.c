@@ -42,7 +42,7 @@ int arrange_matrix(matrix *m, const ops *o, err_ctx *err)
     int rc;
 
     if (bytes == 0) return 0;
-    if ((rc = pages_map(&to, bytes, PAGES_HUGE, err)) < 0) return rc;
+    if ((rc = pages_map(&to, bytes, PAGES_HUGE, err)) < 0) return rc;   /* *m as it was */
     a.to = to;
     pool_run(o->team, (int64_t)bundles_of(m, a.how->bundle), 64, arrange_bundles, &a);
     m->arranged = to;
@@ -54,4 +54,5 @@ void arrange_free(matrix *m)
 {
     pages_unmap((void *)m->arranged, m->arranged_bytes);
     m->arranged = NULL;
+    m->arranged_bytes = 0;
 }

@@ -1,8 +1,9 @@
 /* arrange.h - a copy of the output matrix in the order that the kernels read fastest.
  *
- * The output matrix is read whole for every token and never meets many at a time, and in small
- * models it is most of what is read. Where the kernels have an order of their own for its type, a
- * copy in that order pays for itself within a few tokens. The file's pages are not needed then. */
+ * The output matrix is read whole for every token that is generated, and in small models it is most
+ * of what is read. Where the kernels have an order of their own for its type, a copy in that order
+ * pays for itself within a few dozen tokens. The file's own is left for who wants the logits of
+ * many tokens at a time. */
 #ifndef ENGINE_ARRANGE_H
 #define ENGINE_ARRANGE_H
 

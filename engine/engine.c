@@ -69,8 +69,8 @@ static int check_arithmetic(err_ctx *err)
 {
     volatile float smallest = 0x1p-126f;
     if (smallest * 0.5f != 0.0f) return 0;
-    return err_set(err, ERR_UNSUPPORTED, "this process flushes subnormal numbers to zero (a library "
-                   "built with -ffast-math?): results would not be the promised ones");
+    return err_set(err, ERR_UNSUPPORTED, "this process flushes subnormal numbers to zero (a "
+                   "library built with -ffast-math?): results would not be the promised ones");
 }
 
 int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *err)
@@ -122,7 +122,7 @@ static void mark_type(void *ctx, const tensor *t, model_use use, int layer)
         marks->used[t->type] = true;
 }
 
-int engine_reference_types(const engine *e, quant_type types[QT_COUNT])
+int engine_slow_types(const engine *e, quant_type types[QT_COUNT])
 {
     type_marks marks = { 0 };
     int n = 0;
@@ -137,6 +137,11 @@ int engine_reference_types(const engine *e, quant_type types[QT_COUNT])
 uint64_t engine_arrange_bytes(const engine *e)
 {
     return e->w->head.arranged ? 0 : arrange_bytes(&e->w->head, e->verbs.kernels);
+}
+
+uint64_t engine_arranged_bytes(const engine *e)
+{
+    return e->w->head.arranged_bytes;
 }
 
 int engine_arrange(engine *e, err_ctx *err)

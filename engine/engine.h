@@ -25,14 +25,16 @@ void engine_close(engine *e);            /* NULL is fine; close its sessions fir
 int engine_threads(const engine *e);
 const char *engine_kernels(const engine *e);     /* "avx2", "exact": for plan lines */
 
-/* The types of this model's matrices for which those kernels have nothing better than the scalar
- * reference. Returns their number. */
-int engine_reference_types(const engine *e, quant_type types[QT_COUNT]);
+/* The types of this model's matrices that have no kernel made for one token: the scalar reference
+ * serves, or the kernel for many. Returns their number. */
+int engine_slow_types(const engine *e, quant_type types[QT_COUNT]);
 
 /* Decoding is faster with a second copy of the output matrix, for which these bytes are needed; 0:
- * there is nothing to gain, or it is there. Results are the same. */
+ * there is nothing to gain, or it is there. Results are the same, and without memory for it all
+ * stays as it was. Not while a session of the engine computes. */
 uint64_t engine_arrange_bytes(const engine *e);
 int engine_arrange(engine *e, err_ctx *err);
+uint64_t engine_arranged_bytes(const engine *e);         /* of the copy that is there, or 0 */
 
 enum { SESSION_CHUNK = 512, SESSION_MAX_CHUNK = 8192 };  /* default and limit of chunk */
 

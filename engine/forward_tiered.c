@@ -78,7 +78,8 @@ static void shared_expert(pass *p, int l)
     const layer_weights *w = &p->w->layers[l];
     const model_hparams *hp = &p->m->hp;
     workspace *ws = p->ws;
-    const product first[] = { { ws->shared_gate, &w->shared_gate }, { ws->shared_up, &w->shared_up },
+    const product first[] = { { ws->shared_gate, &w->shared_gate },
+                              { ws->shared_up, &w->shared_up },
                               { ws->shared_sigma, &w->shared_gate_inp } };
     if (hp->n_ff_shared == 0) return;
     ops_matmuls(p->o, first, ARRAY_LEN(first), &ws->hx);

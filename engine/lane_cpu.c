@@ -1,8 +1,8 @@
 /* lane_cpu.c - routed experts on the CPU's threads.
  *
  * Two lists of pieces with one barrier between them. First (expert, some rows of gate and up): both
- * products, the activation, and its int8 form, since 32 rows are one block of it. Then (expert, some
- * rows of down). Weights are read once for all tokens that chose the expert. */
+ * products, the activation, and its int8 form, since 32 rows are one block of it. Then (expert,
+ * some rows of down). Weights are read once for all tokens that chose the expert. */
 #include "engine/lane.h"
 
 #include <string.h>

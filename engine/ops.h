@@ -39,8 +39,8 @@ void ops_quantise(const ops *o, acts *a);        /* if not yet done */
 void acts_clear_padding(acts *a);
 
 /* Rows first .. first+n_row-1 of one matrix with n_token activations, finished: y[t][r - first]
- * with y rows y_stride apart. At most OPS_TOKENS tokens and OPS_SUMS products. For use inside a loop
- * of the team. */
+ * with y rows y_stride apart. At most OPS_TOKENS tokens and OPS_SUMS products. For use inside a
+ * loop of the team. */
 enum { OPS_TOKENS = 64, OPS_SUMS = 8192 };
 void product_rows(float *y, size_t y_stride, const ops *o, const matrix *w, int first, int n_row,
                   const act_row *x, int n_token);
@@ -59,8 +59,7 @@ typedef struct product {
     const matrix *w;
 } product;
 
-/* Up to OPS_PRODUCTS of the same x, as one loop of the team. */
-enum { OPS_PRODUCTS = 4 };
+/* Several of the same x, as one loop of the team. */
 void ops_matmuls(const ops *o, const product *list, int n_product, acts *x);
 void ops_matmul(const ops *o, float *y, const matrix *w, acts *x);
 
@@ -71,7 +70,7 @@ void ops_embed(const ops *o, float *y, const matrix *table, const int32_t *ids, 
 void ops_rmsnorm(const ops *o, float *y, const float *x, const float *w, int n, int width,
                  size_t stride, float eps);
 
-/* The index of the largest of n values, of equals the first. Any number beats a NaN. */
+/* The index of the largest of n > 0 values, of equals the first. Any number beats a NaN. */
 int ops_largest(const ops *o, const float *x, int n);
 
 /* x += y */

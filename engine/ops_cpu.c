@@ -8,7 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-
 /* ---- activations ----------------------------------------------------------------------------- */
 
 enum { BLOCK_GROUP = 16 };               /* kernels may read whole groups of blocks */
@@ -171,6 +170,7 @@ void ops_matmuls(const ops *o, const product *list, int n_product, acts *x)
                       .height = ops_rows(x->n), .n_batch = (x->n + OPS_TOKENS - 1) / OPS_TOKENS };
     int64_t n_piece = 0;
 
+    assert(x->n > 0);
     for (int k = 0; k < n_product; k++) {
         assert(list[k].w->cols == x->cols);
         if (o->kernels->of[list[k].w->type].quantised) ops_quantise(o, x);
@@ -288,6 +288,7 @@ int ops_largest(const ops *o, const float *x, int n)
     const int n_piece = (n + a.each - 1) / a.each;
     int best;
 
+    assert(n > 0);
     pool_run(o->team, n_piece, pool_grain(a.each), largest_pieces, &a);
     best = a.at[0];
     for (int i = 1; i < n_piece; i++)

@@ -13,8 +13,8 @@ typedef struct matrix {
     quant_type type;
     int rows, cols;
     const uint8_t *data;                 /* NULL: absent */
-    const uint8_t *arranged;             /* the same in the kernels' own order (engine/arrange.h), */
-    size_t arranged_bytes;               /* or NULL */
+    const uint8_t *arranged;             /* the same in the kernels' own order, or NULL: arrange.h */
+    size_t arranged_bytes;
     uint64_t row_bytes;
     float scale;
     const void *bias;                    /* F32 [rows] at any alignment, or NULL */

@@ -2,8 +2,8 @@
  *
  * memcmp, with all NaNs made one: weights of random bytes (so that scales are infinite, subnormal
  * or NaN now and then), of plausible scales and of extreme ones; activations with zero, tiny, huge,
- * tied and poisoned blocks; ragged shapes; few tokens and many, by all kernels of a type. Arrays end
- * where kernels.h says, so that a sanitizer sees who reads further. */
+ * tied and poisoned blocks; ragged shapes; few tokens and many, by all kernels of a type. Arrays
+ * end where kernels.h says, so that a sanitizer sees who reads further. */
 #include "tests/test.h"
 
 #include <math.h>
@@ -234,8 +234,8 @@ static void test_type(const kernel_set *sets[], int n_set, quant_type type, test
 
 /* One row of n MXFP4 blocks with one token: scale field e, all nibbles alike, x all alike; the last
  * block may have another scale. */
-static void test_mxfp4_row(const kernel_set *sets[], int n_set, int n_block, uint8_t e, uint8_t last,
-                           uint8_t nibbles, float x, const char *why)
+static void test_mxfp4_row(const kernel_set *sets[], int n_set, int n_block, uint8_t e,
+                           uint8_t last, uint8_t nibbles, float x, const char *why)
 {
     const size_t n = (size_t)n_block, padded = (size_t)size_align(n, 16);
     block_mxfp4 *row = test_alloc(n, sizeof *row);

@@ -10,7 +10,7 @@
 #include "loader/bytes.h"
 #include "tests/test.h"
 
-enum { MAX_TOKENS = 150 };
+enum { MAX_TOKENS = 150, N_PRODUCT = 4 };
 
 /* Random blocks with scales of about 2^-8; bias for every second matrix. */
 static matrix matrix_make(quant_type type, int rows, int cols, test_rng *rng)
@@ -62,11 +62,11 @@ static void check_product(const char *what, const float *y, const matrix *w, act
 
 static void test_list(const ops *o, int cols, int n_token, test_rng *rng)
 {
-    matrix w[OPS_PRODUCTS] = {
+    matrix w[N_PRODUCT] = {
         matrix_make(QT_Q8_0, 301, cols, rng), matrix_make(QT_MXFP4, 33, cols, rng),
         matrix_make(QT_F32, 1, cols, rng), matrix_make(QT_Q8_0, 128, cols, rng),
     };
-    product list[OPS_PRODUCTS];
+    product list[N_PRODUCT];
     float *x = test_alloc((size_t)n_token * (size_t)cols, sizeof *x);
     void *storage = test_alloc(acts_bytes(n_token, cols), 1);
     err_ctx err = { 0 };
@@ -75,13 +75,13 @@ static void test_list(const ops *o, int cols, int n_token, test_rng *rng)
     for (int i = 0; i < n_token * cols; i++) x[i] = (float)test_below(rng, 2001) * 0.001f - 1.0f;
     acts_init(&a, storage, n_token, cols);
     acts_set(&a, x, n_token, cols);
-    for (int k = 0; k < OPS_PRODUCTS; k++) {
+    for (int k = 0; k < N_PRODUCT; k++) {
         const size_t n = (size_t)w[k].rows * (size_t)n_token;
         list[k] = (product){ test_alloc(n, sizeof(float)), &w[k] };
         memset(list[k].y, 0x55, n * sizeof(float));
     }
-    ops_matmuls(o, list, OPS_PRODUCTS, &a);
-    for (int k = 0; k < OPS_PRODUCTS; k++) check_product("list", list[k].y, &w[k], &a);
+    ops_matmuls(o, list, N_PRODUCT, &a);
+    for (int k = 0; k < N_PRODUCT; k++) check_product("list", list[k].y, &w[k], &a);
 
     CHECK(arrange_matrix(&w[0], o, &err) == 0);
     CHECK(!w[0].arranged == (arrange_bytes(&w[0], o->kernels) == 0));
@@ -89,7 +89,7 @@ static void test_list(const ops *o, int cols, int n_token, test_rng *rng)
     ops_matmul(o, list[0].y, &w[0], &a);
     check_product("arranged", list[0].y, &w[0], &a);
 
-    for (int k = 0; k < OPS_PRODUCTS; k++) {
+    for (int k = 0; k < N_PRODUCT; k++) {
         mem_free(list[k].y);
         matrix_drop(&w[k]);
     }

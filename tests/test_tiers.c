@@ -51,6 +51,44 @@ static void count_piece(void *ctx, int64_t begin, int64_t end, int thread)
     if (thread >= 0 && thread < c->n_thread) atomic_fetch_sub(&c->busy[thread], 1);
 }
 
+/* Short loops in quick succession, so that members come late and find the next one: for the thread
+ * sanitizer, mainly. */
+typedef struct burst {
+    bool open;                           /* written by the caller only, outside the loop */
+    int n;
+    int times[64];
+    _Atomic int wrong;
+} burst;
+
+static void count_burst(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    burst *b = ctx;
+    (void)thread;
+    if (!b->open || end > b->n) atomic_fetch_add(&b->wrong, 1);
+    for (int64_t i = begin; i < end; i++) b->times[i]++;
+}
+
+static void test_bursts(int n_thread)
+{
+    static burst two[2];
+    int bad = 0;
+    err_ctx err;
+    pool *p;
+    if (!CHECK(pool_create(&p, n_thread, &err) == 0)) return;
+    for (int i = 0; i < 4000; i++) {
+        burst *b = &two[i % 2];
+        memset(b->times, 0, sizeof b->times);
+        b->n = 2 + i % 59;
+        b->open = true;
+        pool_run(p, b->n, 1, count_burst, b);
+        b->open = false;
+        for (int k = 0; k < 64; k++) bad += b->times[k] != (k < b->n);
+    }
+    CHECK_MSG(bad == 0 && two[0].wrong + two[1].wrong == 0, "%d threads: %d items, %d pieces wrong",
+              n_thread, bad, two[0].wrong + two[1].wrong);
+    pool_free(p);
+}
+
 static void test_pool(void)
 {
     static const int64_t sizes[] = { 0, 1, 2, 7, 31, 32, 33, 999, POOL_ITEMS };
@@ -75,6 +113,7 @@ static void test_pool(void)
         }
         pool_free(p);
     }
+    for (int n_thread = 2; n_thread <= 4; n_thread++) test_bursts(n_thread);
     pool *p = NULL;
     CHECK(pool_create(&p, 0, &err) == 0 && pool_threads(p) >= 1);
     pool_free(p);

@@ -278,19 +278,23 @@ static int policy_now(void)
     return syscall(SYS_get_mempolicy, &policy, NULL, 0, NULL, 0) < 0 ? -1 : policy;
 }
 
-/* One node, or one with processors, is left alone; of two the system may know only one. Once chosen,
- * by whomever, a policy stays. */
+/* One node with processors of ours is left alone; of two the system may know only one. A policy
+ * that was chosen stays. */
 static void test_numa(void)
 {
-    topology t = { .n_node = 1, .nodes = { { .id = 0, .n_cpu = 4, .bytes = 1 << 30 } } };
+    const topology_node own = { .id = 0, .n_cpu = 4, .cpus = "0-4095", .bytes = 1 << 30 };
+    topology t = { .n_node = 1, .nodes = { own } };
     const int before = policy_now();
 
+    CHECK(numa_has_own_cpu("0-4095") && numa_has_own_cpu("5000,0-1023"));
+    CHECK(!numa_has_own_cpu("") && !numa_has_own_cpu("5000-6000") && !numa_has_own_cpu("x"));
     CHECK(numa_spread(&t) == 0 && policy_now() == before);
-    t.nodes[t.n_node++] = (topology_node){ .id = 1, .bytes = 1 << 30 };
+    t.nodes[t.n_node++] = (topology_node){ .id = 1, .bytes = 1 << 30 };          /* memory only */
+    t.nodes[t.n_node++] = (topology_node){ .id = 2, .cpus = "5000", .bytes = 1 << 30 };
+    t.nodes[t.n_node++] = (topology_node){ .id = 5000, .cpus = "0-4095", .bytes = 1 << 30 };
     CHECK(numa_spread(&t) == 0 && policy_now() == before);
-    t.nodes[t.n_node++] = (topology_node){ .id = 5000, .n_cpu = 1, .bytes = 1 << 30 };
-    CHECK(numa_spread(&t) == 0 && policy_now() == before);
-    t.nodes[1].n_cpu = 4;
+    t.nodes[1] = own;
+    t.nodes[1].id = 1;
     const int n = numa_spread(&t);
     if (before != MPOL_DEFAULT) return;
     CHECK_MSG((n == 2 && policy_now() == MPOL_INTERLEAVE) || (n == 0 && policy_now() == before),

@@ -2,10 +2,27 @@
 #include "tiers/numa.h"
 
 #include <linux/mempolicy.h>
+#include <sched.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 enum { MASK_BITS = 1024, WORD_BITS = 8 * sizeof(unsigned long) };
+
+bool numa_has_own_cpu(const char *cpus)
+{
+    cpu_set_t own;
+    if (sched_getaffinity(0, sizeof own, &own) < 0) return true;   /* more than it holds */
+    for (const char *p = cpus; *p >= '0' && *p <= '9';) {
+        char *end;
+        const long first = strtol(p, &end, 10);
+        const long last = *end == '-' ? strtol(end + 1, &end, 10) : first;
+        for (long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++)
+            if (CPU_ISSET((size_t)cpu, &own)) return true;
+        p = *end == ',' ? end + 1 : "";
+    }
+    return false;
+}
 
 int numa_spread(const topology *t)
 {
@@ -14,7 +31,7 @@ int numa_spread(const topology *t)
 
     for (int i = 0; i < t->n_node; i++) {
         const topology_node *node = &t->nodes[i];
-        if (node->bytes == 0 || node->n_cpu == 0 || node->id >= MASK_BITS) continue;
+        if (node->bytes == 0 || node->id >= MASK_BITS || !numa_has_own_cpu(node->cpus)) continue;
         mask[node->id / WORD_BITS] |= 1ul << node->id % WORD_BITS;
         n++;
     }

@@ -5,10 +5,10 @@
  * spin for each other, and when two share a core a token costs ten times as much.
  *
  * The caller works too, and waits only for members that have joined the loop under way: one that
- * sleeps, or whose core is taken, costs nothing but its help. Joining, leaving and closing go
- * through one word, the gate. Members count themselves in before they look whether they were in
- * time, and out again if not: one addition each, where a compare-and-swap among many would mostly
- * fail. After a loop members spin for a few microseconds, then sleep. */
+ * sleeps costs nothing but its help. Joining, leaving and closing go through one word, the gate.
+ * Members count themselves in before they look whether they were in time, and out again if not: one
+ * addition each, where a compare-and-swap among many would mostly fail. After a loop members spin
+ * for a few microseconds, then sleep. */
 #include "tiers/pool.h"
 
 #include <errno.h>
@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -187,6 +188,16 @@ static int most_threads(int n_cpu)
     return some < POOL_MAX_THREADS ? some : POOL_MAX_THREADS;
 }
 
+/* Pieces keep what they work in on the stack; threads get what the limit says. */
+static int check_stack(err_ctx *err)
+{
+    const rlim_t least = 1 << 20;
+    struct rlimit have;
+    if (getrlimit(RLIMIT_STACK, &have) < 0 || have.rlim_cur >= least) return 0;
+    return err_set(err, ERR_NOMEM, "threads: a stack of %llu KiB is too small; use ulimit -s 8192",
+                   (unsigned long long)have.rlim_cur / 1024);
+}
+
 int pool_create(pool **out, int n_thread, err_ctx *err)
 {
     int n_cpu, rc = 0;
@@ -195,6 +206,7 @@ int pool_create(pool **out, int n_thread, err_ctx *err)
     if (n_thread < 0 || n_thread > most)
         return err_set(err, ERR_RANGE, "threads: %d is not within 0..%d", n_thread, most);
     if (n_thread == 0) n_thread = n_core < most ? n_core : most;
+    if ((rc = check_stack(err)) < 0) return rc;
     pool *p = mem_zalloc(sizeof *p);
     if (!p) return err_set(err, ERR_NOMEM, "pool: %zu bytes", sizeof *p);
     p->n_thread = 1;                     /* for pool_free, until the host is there */

@@ -75,6 +75,13 @@ ARM_INLINE prefetcher prefetch_from(const uint8_t *p)
     return (prefetcher){ (const uint8_t *)line };
 }
 
+/* At the start of a row: where rows are no multiple of the steps it runs ahead or falls behind. */
+ARM_INLINE void prefetch_row(prefetcher *f, const uint8_t *row)
+{
+    const uint8_t *here = row + PREFETCH_AHEAD;
+    if (f->next + CACHE_LINE < here || f->next > here + 8 * CACHE_LINE) *f = prefetch_from(row);
+}
+
 ARM_INLINE void prefetch_go_on(prefetcher *f, const uint8_t *p, size_t bytes)
 {
     const uint8_t *end = p + PREFETCH_AHEAD + bytes;

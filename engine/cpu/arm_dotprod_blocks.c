@@ -251,6 +251,7 @@ ARM_INLINE void dot_one(quant_type type, float *sums, const uint8_t *rows, size_
         const uint8_t *next = r + 1 < n_row ? row + row_bytes : row;
         place at = { x->q, x->dx, x->s };
 
+        prefetch_row(&pl.ahead, row);
         step_twice(type, &pl, &c, row, at, &l);
         at = place_after(at, 2);
         if (r > 0) sums[r - 1] = lanes_fold(l);

@@ -1,7 +1,8 @@
 /* kernels.h - products of weight rows with activations: what a set of kernels must provide.
  *
- * kernels_contract: int8 activations in blocks of 32, integer block products, eight lanes in a fixed
- * order, as docs/numerics.md has it. The sets of the instruction sets give the same bits, faster.
+ * kernels_contract: int8 activations in blocks of 32, integer block products, eight lanes in a
+ * fixed order, as docs/numerics.md has it. The sets of the instruction sets give the same bits,
+ * faster.
  * kernels_exact: F32 activations on decoded weights, for comparison and for those who ask for it.
  * Float weights (F32, F16, BF16) see F32 activations in all of them. */
 #ifndef ENGINE_CPU_KERNELS_H

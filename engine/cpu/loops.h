@@ -21,8 +21,8 @@ typedef struct loops {
     void (*gate)(float *out, const float *x, const float *z, int n);     /* x * sigmoid(z) */
 
     /* rows.c */
-    /* y = fma(factor, sum, bias) for [n_token, n_row] sums; y rows y_stride apart, bias F32 [n_row] at
-     * any alignment or NULL */
+    /* y = fma(factor, sum, bias) for [n_token, n_row] sums; y rows y_stride apart, bias F32 [n_row]
+     * at any alignment or NULL */
     void (*finish)(float *y, size_t y_stride, const float *sums, int n_row, int n_token,
                    float factor, const uint8_t *bias);
     void (*rmsnorm)(float *y, const float *x, const float *w, int n, float eps);  /* y may be x */

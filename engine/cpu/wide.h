@@ -38,7 +38,7 @@ enum {
     LANES = 8,
     CHUNK_BLOCKS = 96,                   /* all of K for gpt-oss; tokens are packed once for it */
     GROUP_TOKENS = 64,                   /* tokens that share an unpacked panel */
-    GROUP_ROWS = 128,                     /* rows whose lanes wait while a chunk is worked on */
+    GROUP_ROWS = 128,                    /* rows whose lanes wait while a chunk is worked on */
     GROUP_STRIPS = GROUP_TOKENS / STRIP_TOKENS,
     GROUP_PANELS = GROUP_ROWS / PANEL_ROWS,
     STRIP_SUMS = PANEL_ROWS * STRIP_TOKENS,
@@ -332,7 +332,7 @@ static void panel_run(float *sums, size_t n_row, strip_lanes *lanes, const panel
     }
 }
 
-/* What a call works in: up to 650 KB of stack, however long K is. */
+/* What a call works in: up to 670 KB of stack, however long K is. */
 typedef struct scratch {
     act_chunk acts;
     panel p;
