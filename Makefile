@@ -41,6 +41,11 @@ TARGET  := $(shell $(CC) -dumpmachine 2>/dev/null)
 endif
 VERSION := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
 
+# All cores, unless -j says otherwise (which wins, here and in a make that calls this one).
+ifeq ($(filter -j% --jobserver%,$(MAKEFLAGS))$(filter-out 0,$(MAKELEVEL)),)
+MAKEFLAGS += -j$(or $(shell nproc 2>/dev/null),1)
+endif
+
 # Configurations never share objects. (No trailing comment after a value: make keeps the spaces before it.)
 comma := ,
 B     := build$(if $(filter 0,$(CUDA)),-cpu)$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(BUILD_SUFFIX)
