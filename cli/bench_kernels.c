@@ -328,9 +328,14 @@ static int walk_measure(double runs[RUNS], walk *w, uint64_t ns, err_ctx *err)
     return 0;
 }
 
+static ops ops_of(const kernel_bench *b, const kernel_row *row)
+{
+    return (ops){ .team = b->team, .kernels = row->set, .loops = loops_for(row->set->isa) };
+}
+
 static int measure_row(kernel_bench *b, kernel_row *row, err_ctx *err)
 {
-    const ops o = { .team = b->team, .kernels = row->set, .loops = loops_for(row->set->isa) };
+    const ops o = ops_of(b, row);
     const uint64_t ns = (uint64_t)(b->opt->run.seconds * 1e9 / RUNS);
     const int64_t fit = (int64_t)(b->l2_bytes / row->w.row_bytes), few = fit > 0 ? fit : 1;
     const int n_l2 = least(few, row->w.rows);
@@ -500,7 +505,7 @@ static int run_row(kernel_bench *b, kernel_row *row)
 /* One token with the weights in the set's own order, if it has one and there is memory for it. */
 static int run_arranged(kernel_bench *b, kernel_row *row)
 {
-    const ops o = { .team = b->team, .kernels = row->set, .loops = loops_for(row->set->isa) };
+    const ops o = ops_of(b, row);
     const char *whose;
     uint64_t room;
     err_ctx err;

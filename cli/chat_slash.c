@@ -209,12 +209,10 @@ static int do_stats(chat_talk *t, str_view arg)
             text_count(n2, sizeof n2, a->n_reused), prompt_s);
     fprintf(stderr, "answers %s tokens in %.1f s\n", text_count(n1, sizeof n1, a->n_answer),
             answer_s);
-    fprintf(stderr, "memory    weights %s, session %s, ", text_bytes(n1, sizeof n1, bytes.weights),
-            text_bytes(n2, sizeof n2, bytes.session));
-    if (engine_arranged_bytes(t->l.e) > 0)
-        fprintf(stderr, "output matrix again %s, ",
-                text_bytes(n1, sizeof n1, engine_arranged_bytes(t->l.e)));
-    fprintf(stderr, "peak %s\n", text_bytes(n3, sizeof n3, peak_memory_bytes()));
+    fprintf(stderr, "memory    weights %s, session %s%s, peak %s\n",
+            text_bytes(n1, sizeof n1, bytes.weights), text_bytes(n2, sizeof n2, bytes.session),
+            loaded_copy_text(line, sizeof line, &t->l),
+            text_bytes(n3, sizeof n3, peak_memory_bytes()));
     fprintf(stderr, "seed      %lld, %lld answer%s drawn\n", (long long)t->set.seed,
             (long long)t->set.n_answer, t->set.n_answer == 1 ? "" : "s");
     return CHAT_SLASH_DONE;

@@ -171,20 +171,18 @@ typedef struct report {
 
 static void say_plan(const loaded *l, const session_options *so, const loaded_bytes *b)
 {
-    char ctx[32], total[32], weights[32], state[32], kernels[KERNELS_TEXT_CAP], copy[64] = "";
-    char bytes[32];
+    char ctx[32], total[32], weights[32], state[32], kernels[KERNELS_TEXT_CAP], copy[64];
     const char *slash = strrchr(l->path, '/');
-    if (b->copy > 0)
-        snprintf(copy, sizeof copy, ", output matrix again %s",
-                 text_bytes(bytes, sizeof bytes, b->copy));
     console_note("%s: %s, %d thread%s, %s, context %s tokens, memory %s (weights %s, "
                  "context %s%s)", slash ? slash + 1 : l->path, model_arch_name(l->m->hp.arch),
                  engine_threads(l->e), engine_threads(l->e) == 1 ? "" : "s",
                  loaded_kernels_text(kernels, sizeof kernels, l),
                  text_count(ctx, sizeof ctx, (uint64_t)so->ctx),
-                 text_bytes(total, sizeof total, b->weights + b->session + b->copy),
+                 text_bytes(total, sizeof total,
+                            b->weights + b->session + engine_arranged_bytes(l->e)),
                  text_bytes(weights, sizeof weights, b->weights),
-                 text_bytes(state, sizeof state, b->session), copy);
+                 text_bytes(state, sizeof state, b->session),
+                 loaded_copy_text(copy, sizeof copy, l));
 }
 
 static double prompt_rate(const report *r)

@@ -66,6 +66,16 @@ json_t *loaded_slow_json(const loaded *l)
     return list;
 }
 
+const char *loaded_copy_text(char *text, size_t cap, const loaded *l)
+{
+    const uint64_t copy = engine_arranged_bytes(l->e);
+    char bytes[32];
+    if (cap) text[0] = '\0';
+    if (copy > 0)
+        snprintf(text, cap, ", output matrix again %s", text_bytes(bytes, sizeof bytes, copy));
+    return text;
+}
+
 int loaded_fail(const char *what, const err_ctx *err)
 {
     if (err->code == ERR_STOPPED && interrupted()) return interrupt_exit_code();
@@ -78,7 +88,7 @@ int loaded_open(loaded *out, const load_options *o, err_ctx *err)
 {
     topology here;
     int rc;
-    topology_read(&here, "");
+    topology_read_nodes(&here, "");
     numa_spread(&here);                  /* before the first page, and before threads are started */
     *out = (loaded){ .path = o->path ? o->path : DEMO_MODEL_NAME };
     rc = o->path ? gguf_open(&out->file, o->path, err)
@@ -184,18 +194,6 @@ static int available(uint64_t *bytes, const char **whose, err_ctx *err)
     return err_set(err, ERR_FORMAT, "MOE_RAM_AVAILABLE is not a size such as 512M or 20G");
 }
 
-/* A copy of the output matrix (see engine.h) is made only of memory that nobody else needs. */
-static uint64_t plan_copy(const loaded *l, const loaded_bytes *need)
-{
-    const uint64_t bytes = engine_arrange_bytes(l->e);
-    const char *whose;
-    err_ctx ignored;
-    uint64_t have, sum;
-    if (bytes == 0 || available(&have, &whose, &ignored) < 0) return 0;
-    return size_add(&sum, need->weights, need->session) && size_add(&sum, sum, bytes) &&
-           sum <= have ? bytes : 0;
-}
-
 int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, err_ctx *err)
 {
     const int most = l->m->hp.ctx_train;
@@ -209,11 +207,12 @@ int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, er
     if ((rc = session_plan(&ses, l->e, o, err)) < 0) return rc;
     model_count_bytes(&weights, l->m);
     *out = (loaded_bytes){ .weights = weights.dense + weights.experts, .session = ses };
-    out->copy = plan_copy(l, out);
     return 0;
 }
 
-static int check_memory(const loaded_bytes *need, const session_options *o, err_ctx *err)
+/* *left: bytes that nobody has a use for. */
+static int check_memory(uint64_t *left, const loaded_bytes *need, const session_options *o,
+                        err_ctx *err)
 {
     char total[32], weights[32], ses[32], room[32];
     const char *whose;
@@ -222,6 +221,7 @@ static int check_memory(const loaded_bytes *need, const session_options *o, err_
 
     if (rc < 0) return rc;
     if (!size_add(&sum, need->weights, need->session)) sum = UINT64_MAX;
+    *left = sum <= have ? have - sum : 0;
     if (sum <= have) return 0;
     return err_set(err, ERR_NOMEM, "needs %s (weights %s, context of %d tokens %s), but %s are "
                    "available (%s); %s",
@@ -236,12 +236,14 @@ static int check_memory(const loaded_bytes *need, const session_options *o, err_
 int loaded_session(session **out, const loaded *l, const session_options *o, err_ctx *err)
 {
     loaded_bytes need;
+    uint64_t left = 0;
     err_ctx ignored;
     int rc = loaded_plan(&need, l, o, err);
     *out = NULL;
-    if (rc == 0) rc = check_memory(&need, o, err);
+    if (rc == 0) rc = check_memory(&left, &need, o, err);
     if (rc == 0) rc = warm(l->m, err);
     if (rc == 0) rc = session_create(out, l->e, o, err);
-    if (rc == 0 && need.copy > 0) (void)engine_arrange(l->e, &ignored); /* or slower without */
+    if (rc == 0 && engine_arrange_bytes(l->e) <= left)   /* if it fails: slower, and no worse */
+        (void)engine_arrange(l->e, &ignored);
     return rc;
 }

@@ -42,6 +42,9 @@ enum { KERNELS_TEXT_CAP = 256 };
 const char *loaded_kernels_text(char *text, size_t cap, const loaded *l);
 json_t *loaded_slow_json(const loaded *l);
 
+/* ", output matrix again 615.3 MB" if there is a copy of it (engine.h), else "". */
+const char *loaded_copy_text(char *text, size_t cap, const loaded *l);
+
 void loaded_close(loaded *l);            /* accepts a zeroed or half-built one */
 
 /* A session, after checking that ctx is 1 .. the model's and that weights and session fit in
@@ -50,11 +53,7 @@ void loaded_close(loaded *l);            /* accepts a zeroed or half-built one *
 int loaded_session(session **out, const loaded *l, const session_options *o, err_ctx *err);
 
 /* What loaded_session adds up. */
-typedef struct loaded_bytes {
-    uint64_t weights, session;
-    uint64_t copy;                       /* of the output matrix, yet to be made; 0 without need, or
-                                          * without room */
-} loaded_bytes;
+typedef struct loaded_bytes { uint64_t weights, session; } loaded_bytes;
 int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, err_ctx *err);
 
 #endif

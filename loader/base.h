@@ -23,6 +23,9 @@ extern "C" {
 
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
+static inline int min_int(int a, int b) { return a < b ? a : b; }
+static inline int max_int(int a, int b) { return a > b ? a : b; }
+
 /* ---- errors ------------------------------------------------------------------------------ */
 
 /* Every function that can fail returns 0 (or a count) on success and one of these on failure. */

@@ -5,7 +5,6 @@
 
 #include <inttypes.h>
 #include <omp.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,14 +24,19 @@ static void add_places(cpu_set_t *set)
     }
 }
 
+void machine_cpus(cpu_set_t *set)
+{
+    CPU_ZERO(set);
+    if (sched_getaffinity(0, sizeof *set, set) < 0) CPU_SET(0, set);
+    add_places(set);
+}
+
 int machine_cores(int *core_of, int cap, int *n_cpu)
 {
     int index[CPU_SETSIZE], n_core = 0;  /* 1 + number of the core whose first sibling this is */
     cpu_set_t set;
     memset(index, 0, sizeof index);
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) < 0) CPU_SET(0, &set);
-    add_places(&set);
+    machine_cpus(&set);
     *n_cpu = 0;
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (cpu < cap) core_of[cpu] = -1;

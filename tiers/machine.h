@@ -2,6 +2,8 @@
 #ifndef TIERS_MACHINE_H
 #define TIERS_MACHINE_H
 
+#include <sched.h>
+
 #include "cuda/gpu.h"
 #include "loader/base.h"
 
@@ -19,6 +21,9 @@ typedef struct machine {
 /* Fills *out. Fails only if /proc/meminfo cannot be understood. A GPU that does not answer is left
  * out. */
 int machine_probe(machine *out, err_ctx *err);
+
+/* The CPUs that this process may use. */
+void machine_cpus(cpu_set_t *set);
 
 /* Physical cores that the calling thread may run on, which it returns, and logical CPUs of these,
  * *n_cpu. core_of[cpu] is the core's number, 0 and up, or -1, for CPUs below cap. */

@@ -2,26 +2,20 @@
 #include "tiers/numa.h"
 
 #include <linux/mempolicy.h>
-#include <sched.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "tiers/machine.h"
 
 enum { MASK_BITS = 1024, WORD_BITS = 8 * sizeof(unsigned long) };
 
 bool numa_has_own_cpu(const char *cpus)
 {
-    cpu_set_t own;
-    if (sched_getaffinity(0, sizeof own, &own) < 0) return true;   /* more than it holds */
-    for (const char *p = cpus; *p >= '0' && *p <= '9';) {
-        char *end;
-        const long first = strtol(p, &end, 10);
-        const long last = *end == '-' ? strtol(end + 1, &end, 10) : first;
-        for (long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++)
-            if (CPU_ISSET((size_t)cpu, &own)) return true;
-        p = *end == ',' ? end + 1 : "";
-    }
-    return false;
+    cpu_set_t these, own;
+    topology_parse_list(&these, cpus);
+    machine_cpus(&own);
+    CPU_AND(&these, &these, &own);
+    return CPU_COUNT(&these) > 0;
 }
 
 int numa_spread(const topology *t)

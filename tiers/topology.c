@@ -6,7 +6,6 @@
 
 #include <inttypes.h>
 #include <limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,8 +40,7 @@ static bool read_line(char line[LINE], const char *root, const char *fmt, ...)
     return line[0] != '\0';
 }
 
-/* "0-3,8" to a set; returns how many are in it. What is beyond a set's size is left out. */
-static int parse_list(cpu_set_t *set, const char *text)
+int topology_parse_list(cpu_set_t *set, const char *text)
 {
     CPU_ZERO(set);
     while (*text >= '0' && *text <= '9') {
@@ -148,7 +146,7 @@ static void read_cores(topology *t, cores *c, const char *root)
     int n_sibling[CPU_SETSIZE] = { 0 };
     char line[LINE];
     read_line(line, root, CPU_FOLDER "/online");
-    t->n_cpu = parse_list(&c->online, line);
+    t->n_cpu = topology_parse_list(&c->online, line);
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, &c->online)) continue;
         const int first = c->first[cpu] = topology_first_sibling(root, cpu);
@@ -207,7 +205,7 @@ static bool read_cache(topology *t, const cores *c, const char *root, int cpu, i
     read_line(line, root, CPU_FOLDER "/cpu%d/cache/index%d/size", cpu, index);
     if ((one.bytes = parse_cache_bytes(line)) == 0) return true;
     read_line(line, root, CPU_FOLDER "/cpu%d/cache/index%d/shared_cpu_list", cpu, index);
-    if (parse_list(&sharers, line) > 0) {
+    if (topology_parse_list(&sharers, line) > 0) {
         for (int i = 0; i < cpu; i++)
             if (CPU_ISSET(i, &sharers) && CPU_ISSET(i, &c->online)) return true;   /* counted */
         one.n_core = count_cores(c, &sharers);
@@ -259,18 +257,19 @@ static void read_node_memory(topology_node *n, const char *root)
     if (f) fclose(f);
 }
 
-static void read_nodes(topology *t, const char *root)
+void topology_read_nodes(topology *t, const char *root)
 {
     char line[LINE];
     cpu_set_t ids, cpus;
+    t->n_node = 0;
     read_line(line, root, NODE_FOLDER "/online");
-    parse_list(&ids, line);
+    topology_parse_list(&ids, line);
     for (int id = 0; id < CPU_SETSIZE && t->n_node < TOPOLOGY_MAX_NODES; id++) {
         topology_node *n = &t->nodes[t->n_node];
         if (!CPU_ISSET(id, &ids)) continue;
         *n = (topology_node){ .id = id };
         read_line(line, root, NODE_FOLDER "/node%d/cpulist", id);
-        n->n_cpu = parse_list(&cpus, line);
+        n->n_cpu = topology_parse_list(&cpus, line);
         copy_text(n->cpus, sizeof n->cpus, line);
         read_node_memory(n, root);
         t->n_node++;
@@ -294,6 +293,6 @@ void topology_read(topology *out, const char *root)
     read_name(out, root);
     read_cores(out, &c, root);
     read_caches(out, &c, root);
-    read_nodes(out, root);
+    topology_read_nodes(out, root);
     read_huge_pages(out, root);
 }

@@ -6,6 +6,8 @@
 #ifndef TIERS_TOPOLOGY_H
 #define TIERS_TOPOLOGY_H
 
+#include <sched.h>
+
 #include "loader/base.h"
 
 enum { TOPOLOGY_MAX_CACHES = 24, TOPOLOGY_MAX_NODES = 64 };
@@ -38,6 +40,10 @@ typedef struct topology {
 } topology;
 
 void topology_read(topology *out, const char *root);
+void topology_read_nodes(topology *out, const char *root);       /* only n_node and nodes */
+
+/* "0-3,8" to a set; returns how many are in it. What is beyond a set's size is left out. */
+int topology_parse_list(cpu_set_t *set, const char *text);
 
 /* All caches of the last level together; 0 if unknown. */
 uint64_t topology_last_cache_bytes(const topology *t);

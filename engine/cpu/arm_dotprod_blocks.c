@@ -426,11 +426,6 @@ ARM_INLINE void dot_tokens(quant_type type, float *sums, size_t stride, const ui
 typedef void tokens_fn(float *sums, size_t stride, const uint8_t *rows, size_t row_bytes, int n_row,
                        const act_row *x, int n_token, int n_block);
 
-static int min_int(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 /* Any number of tokens. If there is more than one batch of them, a few rows at a time: those stay
  * in the cache. */
 static void dot_batches(tokens_fn *fn, float *sums, const uint8_t *rows, size_t row_bytes,

@@ -64,7 +64,7 @@ WIDE_INLINE float32x4_t half_sums(const int16_t *s, int half)
 /* More strips would have no registers for what a block of the kind needs. */
 static int tile_strips(wide_kind kind, int left)
 {
-    return least(left, kind == WIDE_PLAIN ? 3 : 2);
+    return min_int(left, kind == WIDE_PLAIN ? 3 : 2);
 }
 
 static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,

@@ -6,6 +6,7 @@
 #include <arm_neon.h>
 #include <string.h>
 
+#include "engine/cpu/float_types.h"
 #include "engine/cpu/isa_sets.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -138,19 +139,9 @@ INLINE void dot_floats(float *sums, const uint8_t *rows, size_t row_bytes, int n
     }
 }
 
-#define FLOATS(X) X(F32, widen_f32, 4) X(F16, widen_f16, 2) X(BF16, widen_bf16, 2)
-
-#define DEFINE(NAME, widen, width)                                                                 \
-    static void dot_##NAME(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,          \
-                           const act_row *x, int n_token, int cols)                                \
-    {                                                                                              \
-        dot_floats(sums, rows, row_bytes, n_row, x, n_token, cols, width, widen);                  \
-    }
-FLOATS(DEFINE)
-
-#define PUT(NAME, widen, width) s->of[QT_##NAME].dot = dot_##NAME;
+FLOAT_TYPES(DEFINE_FLOAT_DOT)
 
 void put_neon_floats(kernel_set *s)
 {
-    FLOATS(PUT)
+    FLOAT_TYPES(PUT_FLOAT_DOT)
 }

@@ -14,16 +14,6 @@ enum {
     MIN_TILES = 8                        /* of a context worth cutting: handing out costs, too */
 };
 
-static int min_int(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-static int max_int(int a, int b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 /* Blocks of one token and one KV head. */

@@ -19,11 +19,6 @@
 enum { TOKENS = 8, LANES = 8, FLOAT_LANES = 32 };
 static_assert((int)LANES == (int)SEGMENT_BLOCKS, "a segment fills every lane once");
 
-static int min_int(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 /* Where the sum of token t and row r goes. */
 static size_t sum_at(int t, int n_row, int r)
 {

@@ -46,11 +46,6 @@ enum {
 static_assert((int)LANES == (int)SEGMENT_BLOCKS && CHUNK_BLOCKS % LANES == 0,
               "a chunk begins with a block of lane 0");
 
-static inline int least(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 /* Blocks of a lane among the first n. */
 static inline int lane_blocks(int n, int lane)
 {
@@ -247,9 +242,9 @@ static void panel_fill(panel *p, const wide_format *f, const uint8_t *first, siz
 
     if (n % LANES) memset(parts, 0, sizeof parts);   /* the last segment is short */
     for (int i = 0; i < per_lane; i++, first += segment_bytes) {
-        const int n_here = least(n - LANES * i, LANES);
+        const int n_here = min_int(n - LANES * i, LANES);
         for (int r = 0; r < PANEL_ROWS; r++) {
-            const uint8_t *blocks = first + (size_t)least(r, n_row - 1) * row_bytes;
+            const uint8_t *blocks = first + (size_t)min_int(r, n_row - 1) * row_bytes;
             prefetch_bytes(blocks, PANEL_ROWS * row_bytes, segment_bytes);
             f->blocks->unpack(&parts[r], blocks, n_here);
             f->put_scales(&floats, r, &parts[r]);
@@ -297,8 +292,8 @@ static void acts_pack(act_chunk *a, const act_row *x, int n_t, int b0, int n, wi
     for (int i = 0, w; i < n_strip; i += w) {
         w = tile_strips(kind, n_strip - i);
         for (int k = 0; k < w; k++) {
-            const int t = least(i + k, n_strip - 1) * STRIP_TOKENS;
-            pack_strip(a, i, k, w, x + t, least(n_t - t, STRIP_TOKENS), b0, n, kind);
+            const int t = min_int(i + k, n_strip - 1) * STRIP_TOKENS;
+            pack_strip(a, i, k, w, x + t, min_int(n_t - t, STRIP_TOKENS), b0, n, kind);
         }
     }
 }
@@ -321,8 +316,8 @@ static void panel_run(float *sums, size_t n_row, strip_lanes *lanes, const panel
         strip_lanes *l = c.first && c.last ? lanes : lanes + i;
         w = tile_strips(kind, n_strip - i);
         tile_run(l, c.first ? zeros : l, p, a, i, w, c.n, kind);
-        for (int k = 0; c.last && k < least(w, n_strip - i); k++) {
-            const int t = (i + k) * STRIP_TOKENS, n_here = least(n_t - t, STRIP_TOKENS);
+        for (int k = 0; c.last && k < min_int(w, n_strip - i); k++) {
+            const int t = (i + k) * STRIP_TOKENS, n_here = min_int(n_t - t, STRIP_TOKENS);
             float *to = sums + (size_t)t * n_row;
             if (n_r == PANEL_ROWS && n_here == STRIP_TOKENS)
                 put_sums(to, n_row, &l[k], PANEL_ROWS, STRIP_TOKENS);
@@ -349,11 +344,11 @@ static void group_dot(scratch *s, const wide_format *f, float *sums, size_t n_ro
     const int most = (n_block + LANES * n_chunk - 1) / (LANES * n_chunk) * LANES;
 
     for (int b = 0; b < n_block; b += most) {
-        const chunk c = { b, least(n_block - b, most), b == 0, b + most >= n_block };
+        const chunk c = { b, min_int(n_block - b, most), b == 0, b + most >= n_block };
         const uint8_t *at = rows + (size_t)(b / LANES) * (size_t)f->blocks->segment_bytes;
         if (!packed || n_chunk > 1) acts_pack(&s->acts, x, n_t, c.b0, c.n, f->kind);
         for (int r = 0; r < n_r; r += PANEL_ROWS) {
-            const int n_here = least(n_r - r, PANEL_ROWS);
+            const int n_here = min_int(n_r - r, PANEL_ROWS);
             panel_fill(&s->p, f, at + (size_t)r * row_bytes, row_bytes, n_here, c.n);
             panel_run(sums + r, n_row, s->lanes[r / PANEL_ROWS], &s->p, &s->acts, n_here, n_t, c,
                       f->kind);
@@ -369,8 +364,8 @@ static void wide_dot(const wide_format *f, float *sums, const uint8_t *rows, siz
     for (int t = 0; t < n_token; t += GROUP_TOKENS)
         for (int r = 0; r < n_row; r += GROUP_ROWS)
             group_dot(&s, f, sums + (size_t)t * (size_t)n_row + (size_t)r, (size_t)n_row,
-                      rows + (size_t)r * row_bytes, row_bytes, least(n_row - r, GROUP_ROWS), x + t,
-                      least(n_token - t, GROUP_TOKENS), cols / ACT_BLOCK, r > 0);
+                      rows + (size_t)r * row_bytes, row_bytes, min_int(n_row - r, GROUP_ROWS),
+                      x + t, min_int(n_token - t, GROUP_TOKENS), cols / ACT_BLOCK, r > 0);
     tiles_end();
 }
 

@@ -9,6 +9,8 @@
 #ifndef ENGINE_CPU_WIDE_FLOATS_H
 #define ENGINE_CPU_WIDE_FLOATS_H
 
+#include "engine/cpu/float_types.h"
+
 enum {
     FLOAT_LANES = 32, LANE_VECTORS = FLOAT_LANES / VEC_FLOATS,
     FLOAT_STEPS = 16, FLOAT_CHUNK = FLOAT_LANES * FLOAT_STEPS,
@@ -70,7 +72,7 @@ static void pack_rows(float *to, widen_fn *widen, const uint8_t *rows, size_t ro
     float w[FLOAT_ROWS][FLOAT_CHUNK];
     const float *from[FLOAT_ROWS];
     for (int k = 0; k < FLOAT_ROWS; k++) {       /* what a tile lacks is the last again */
-        widen_padded(w[k], widen, rows + (size_t)least(k, n_row - 1) * row_bytes, n);
+        widen_padded(w[k], widen, rows + (size_t)min_int(k, n_row - 1) * row_bytes, n);
         from[k] = w[k];
     }
     interleave(to, from, FLOAT_ROWS, (n + FLOAT_LANES - 1) / FLOAT_LANES);
@@ -81,7 +83,7 @@ static void pack_tokens(float *to, const act_row *x, int n_token, int c, int n)
     float ragged[FLOAT_TOKENS][FLOAT_CHUNK];
     const float *from[FLOAT_TOKENS];
     for (int k = 0; k < FLOAT_TOKENS; k++) {
-        from[k] = x[least(k, n_token - 1)].x + c;
+        from[k] = x[min_int(k, n_token - 1)].x + c;
         if (n % FLOAT_LANES) {
             widen_padded(ragged[k], widen_f32, from[k], n);
             from[k] = ragged[k];
@@ -138,12 +140,12 @@ static void float_dot(widen_fn *widen, int width, float *sums, const uint8_t *ro
     alignas(64) float w[FLOAT_ROWS * FLOAT_CHUNK];
 
     for (int t0 = 0; t0 < n_token; t0 += FLOAT_GROUP) {
-        const int n_t = least(n_token - t0, FLOAT_GROUP);
+        const int n_t = min_int(n_token - t0, FLOAT_GROUP);
         for (int r0 = 0; r0 < n_row; r0 += GROUP_ROWS) {
-            const int n_r = least(n_row - r0, GROUP_ROWS);
+            const int n_r = min_int(n_row - r0, GROUP_ROWS);
             memset(lanes, 0, sizeof lanes);
             for (int c = 0; c < cols; c += FLOAT_CHUNK) {
-                const int n = least(cols - c, FLOAT_CHUNK);
+                const int n = min_int(cols - c, FLOAT_CHUNK);
                 const int steps = (n + FLOAT_LANES - 1) / FLOAT_LANES;
                 for (int t = 0; t < n_t; t += FLOAT_TOKENS)
                     pack_tokens(tokens[t / FLOAT_TOKENS], x + t0 + t, n_t - t, c, n);
@@ -163,8 +165,6 @@ static void float_dot(widen_fn *widen, int width, float *sums, const uint8_t *ro
         }
     }
 }
-
-#define FLOAT_TYPES(X) X(F32, widen_f32, 4) X(F16, widen_f16, 2) X(BF16, widen_bf16, 2)
 
 #define DEFINE_FLOATS(NAME, widen, width)                                                          \
     static void wide_##NAME(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,         \

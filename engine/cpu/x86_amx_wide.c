@@ -97,7 +97,7 @@ WIDE_INLINE void multiply_lane(lane_sums *sums, const panel *p, const act_chunk 
         }
     } else {
         for (int slot = begin; slot < end; slot += 2) {
-            const int next = least(slot + 1, end - 1);
+            const int next = min_int(slot + 1, end - 1);
             multiply_two(sums->of[slot - begin][0], a->q[act_at(first, TILE_STRIPS, 0, slot)],
                          p->w[slot],
                          sums->of[next - begin][0], a->q[act_at(first, TILE_STRIPS, 0, next)],

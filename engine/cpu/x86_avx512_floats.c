@@ -4,6 +4,7 @@
  * are one fma for each. 128 weights are widened at a time and meet up to eight tokens. Lengths are
  * arbitrary: the end of a row is loaded under masks, which read nothing that they hide and put
  * zeros there. A product of zeros can at most turn a lane from -0 to +0, which the fold hides. */
+#include "engine/cpu/float_types.h"
 #include "engine/cpu/x86_avx512.h"
 
 enum { LANES = 32, CHUNK = 128 };
@@ -94,19 +95,9 @@ INLINE void dot_floats(float *sums, const uint8_t *rows, size_t row_bytes, int n
                  n_token - t < TOKENS ? n_token - t : TOKENS, cols, width, widen);
 }
 
-#define FLOAT_TYPES(X) X(F32, widen_f32, 4) X(F16, widen_f16, 2) X(BF16, widen_bf16, 2)
+FLOAT_TYPES(DEFINE_FLOAT_DOT)
 
-#define DEFINE_FLOATS(NAME, widen, width)                                                          \
-    static void dot_##NAME(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,          \
-                           const act_row *x, int n_token, int cols)                                \
-    {                                                                                              \
-        dot_floats(sums, rows, row_bytes, n_row, x, n_token, cols, width, widen);                  \
-    }
-FLOAT_TYPES(DEFINE_FLOATS)
-
-#define PUT_FLOATS(NAME, widen, width) set->of[QT_##NAME].dot = dot_##NAME;
-
-void put_avx512_floats(kernel_set *set)
+void put_avx512_floats(kernel_set *s)
 {
-    FLOAT_TYPES(PUT_FLOATS)
+    FLOAT_TYPES(PUT_FLOAT_DOT)
 }
