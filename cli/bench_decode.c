@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "cli/bench_model.h"
+#include "cli/bench_profile.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
 #include "cli/report.h"
@@ -20,7 +21,7 @@ enum { WARM_PROMPT = 32, WARM_DECODE = 4 };
 typedef struct decode_options {
     bench_model_args run;
     int64_t prompt, tokens, runs;
-    bool json;
+    bool json, profile;
 } decode_options;
 
 static const arg_option options[] = {
@@ -34,6 +35,8 @@ static const arg_option options[] = {
       "How often to measure; the median counts. Default: 5" },
     { "kv", 0, ARG_TEXT, offsetof(decode_options, run.engine.kv), "TYPE", NULL, 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
+    { "profile", 0, ARG_FLAG, offsetof(decode_options, profile), NULL, NULL, 0, 0,
+      "With --device cuda: where the time of a token behind the prompt goes" },
     { "json", 0, ARG_FLAG, offsetof(decode_options, json), NULL, NULL, 0, 0,
       "One JSON object on stdout" },
 };
@@ -98,21 +101,23 @@ static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_pr
     int rc;
 
     session_rewind(m->s, 0);
+    m->hash = 0;
     if (n_prompt) {
         rc = session_eval(m->s, m->prompt, n_prompt, m->logits, 1, watch, m, err);
         if (rc < 0) return rc;
         m->n_done += (uint64_t)n_prompt;
         *prompt_rate = n_prompt * 1e9 / (double)(clock_ns() - start);
         id = session_likeliest(m->s, m->logits);
+        m->hash = str_hash((str_view){ (const char *)m->logits,
+                                       (size_t)m->n_vocab * sizeof *m->logits });
     }
     start = clock_ns();
     for (int t = 0; t < n_token; t++) {
         /* session_eval does not watch single tokens */
         if (!watch(m, 0, 1)) return err_set(err, ERR_STOPPED, "stopped");
-        rc = session_eval(m->s, &id, 1, m->logits, 1, NULL, NULL, err);
-        if (rc < 0) return rc;
+        if ((rc = session_next(m->s, &id, id, err)) < 0) return rc;
         m->n_done++;
-        id = session_likeliest(m->s, m->logits);
+        m->hash = m->hash * 31 + (uint32_t)id;
     }
     if (n_token) *decode_rate = n_token * 1e9 / (double)(clock_ns() - start);
     return 0;
@@ -121,7 +126,7 @@ static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_pr
 static int measure(bench *m, err_ctx *err)
 {
     const int p = (int)m->opt->prompt, n = (int)m->opt->tokens, runs = (int)m->opt->runs;
-    const str_view last = { (const char *)m->logits, (size_t)m->n_vocab * sizeof *m->logits };
+    uint64_t first = 0;
     double ignored;
     int rc;
 
@@ -132,8 +137,8 @@ static int measure(bench *m, err_ctx *err)
     m->same = true;
     for (int r = 0; r < runs && rc == 0; r++) {
         rc = run_once(&m->prompt_rate[r], &m->decode_rate[r], m, p, n, err);
-        if (rc == 0 && r > 0 && str_hash(last) != m->hash) m->same = false;
-        m->hash = str_hash(last);
+        if (r == 0) first = m->hash;
+        else if (rc == 0 && m->hash != first) m->same = false;
     }
     progress_end(&m->bar);
     return rc;
@@ -228,6 +233,15 @@ static int report(const bench *m)
     return console_finish();
 }
 
+/* The token behind the prompt; the answer is forgotten. */
+static int profile_token(bench *m, err_ctx *err)
+{
+    const int n = (int)m->opt->prompt;
+    session_rewind(m->s, 0);
+    const int rc = session_eval(m->s, m->prompt, n, m->logits, 0, watch, m, err);
+    return rc < 0 ? rc : bench_profile(m->s, m->prompt[n], err);
+}
+
 static int run_model(bench *m)
 {
     const decode_options *opt = m->opt;
@@ -251,7 +265,11 @@ static int run_model(bench *m)
     }
     make_prompt(m->prompt, (int)opt->prompt + 1, m->n_vocab);
     rc = measure(m, &err);
-    return rc < 0 ? bench_model_fail(m->b.l.path, rc, &err) : report(m);
+    if (rc < 0) return bench_model_fail(m->b.l.path, rc, &err);
+    const int code = report(m);
+    if (opt->profile && (rc = profile_token(m, &err)) < 0)
+        return bench_model_fail(m->b.l.path, rc, &err);
+    return code;
 }
 
 int cmd_bench_decode(int argc, char **argv)

@@ -37,11 +37,8 @@ int bench_model_open(bench_model *b, const bench_model_args *a)
 
     *b = (bench_model){ 0 };
     if ((rc = engine_args_read(&load.engine, &b->so, &a->engine)) != 0) return rc;
-    if (a->device && strcmp(a->device, "cuda") == 0) {
-        console_error("cuda: not in this build yet; use --device cpu");
-        return 1;
-    }
-    if (a->device && strcmp(a->device, "cpu") != 0) {
+    load.engine.gpu = a->device && strcmp(a->device, "cuda") == 0;
+    if (a->device && !load.engine.gpu && strcmp(a->device, "cpu") != 0) {
         console_error("--device: '%s' is neither cpu nor cuda", ESC(shown, str_from(a->device)));
         return 2;
     }

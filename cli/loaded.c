@@ -84,6 +84,32 @@ int loaded_fail(const char *what, const err_ctx *err)
     return 1;
 }
 
+static bool watch_upload(void *ctx, uint64_t done, uint64_t total)
+{
+    progress *bar = ctx;
+    (void)total;
+    progress_update(bar, done);
+    return !interrupted();
+}
+
+/* Weights that go to a GPU go there now. */
+static int open_engine(loaded *l, const engine_options *o, err_ctx *err)
+{
+    engine_options opt = *o;
+    model_bytes weights;
+    progress bar;
+    int rc;
+
+    if (!o->gpu) return engine_open(&l->e, l->m, o, err);
+    model_count_bytes(&weights, l->m);
+    progress_begin(&bar, "loading", weights.dense + weights.experts);
+    opt.watch = watch_upload;
+    opt.watch_ctx = &bar;
+    rc = engine_open(&l->e, l->m, &opt, err);
+    progress_end(&bar);
+    return rc;
+}
+
 int loaded_open(loaded *out, const load_options *o, err_ctx *err)
 {
     topology here;
@@ -100,7 +126,7 @@ int loaded_open(loaded *out, const load_options *o, err_ctx *err)
         if (rc == 0) rc = encoder_create(&out->enc, out->tok, err);
         if (rc == 0) rc = chat_create(&out->talk, out->file, out->tok, err);
     }
-    if (rc == 0) rc = engine_open(&out->e, out->m, &o->engine, err);
+    if (rc == 0) rc = open_engine(out, &o->engine, err);
     if (rc < 0) loaded_close(out);
     return rc;
 }
@@ -198,13 +224,13 @@ int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, er
 {
     const int most = l->m->hp.ctx_train;
     model_bytes weights;
-    uint64_t ses;
+    uint64_t ses, vram;
     int rc;
 
     if (o->ctx < 1 || o->ctx > most)
         return err_set(err, ERR_RANGE, "a context of %d tokens: the model's is %d; use --ctx %d or "
                        "less", o->ctx, most, most);
-    if ((rc = session_plan(&ses, l->e, o, err)) < 0) return rc;
+    if ((rc = session_plan(&ses, &vram, l->e, o, err)) < 0) return rc;
     model_count_bytes(&weights, l->m);
     *out = (loaded_bytes){ .weights = weights.dense + weights.experts, .session = ses };
     return 0;
@@ -240,6 +266,7 @@ int loaded_session(session **out, const loaded *l, const session_options *o, err
     err_ctx ignored;
     int rc = loaded_plan(&need, l, o, err);
     *out = NULL;
+    if (rc == 0 && engine_on_gpu(l->e)) return session_create(out, l->e, o, err);
     if (rc == 0) rc = check_memory(&left, &need, o, err);
     if (rc == 0) rc = warm(l->m, err);
     if (rc == 0) rc = session_create(out, l->e, o, err);

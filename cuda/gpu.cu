@@ -1,15 +1,21 @@
-/* gpu.cu - devices and their memory; cudaError_t becomes err_ctx here and nowhere else. */
-#include "cuda/gpu.h"
-
-#include <cuda_runtime.h>
+/* gpu.cu - devices, memory, the stream and its recordings; cudaError_t becomes err_ctx here and
+ * nowhere else.
+ *
+ * The runtime is linked statically and looks for the driver when it is first asked, so a program
+ * with this in it starts anywhere. */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "cuda/device.cuh"
 
 static int fail(err_ctx *err, cudaError_t rc, const char *what, int device)
 {
     return err_set(err, rc == cudaErrorMemoryAllocation ? ERR_NOMEM : ERR_IO, "GPU %d: %s: %s",
                    device, what, cudaGetErrorString(rc));
 }
+
+/* ---- devices --------------------------------------------------------------------------------- */
 
 const char *gpu_backend(void)
 {
@@ -44,4 +50,258 @@ int gpu_describe(gpu_info *out, int device, err_ctx *err)
     out->vram_total = vram_total;
     out->vram_free = vram_free;
     return 0;
+}
+
+int gpu_open(gpu **out, int device, err_ctx *err)
+{
+    cudaDeviceProp prop;
+    cudaError_t rc;
+
+    *out = NULL;
+    gpu *g = (gpu *)mem_zalloc(sizeof *g);
+    if (!g) return err_set(err, ERR_NOMEM, "GPU %d: %zu bytes", device, sizeof *g);
+    g->device = device;
+    if ((rc = cudaSetDevice(device)) != cudaSuccess ||
+        (rc = cudaGetDeviceProperties(&prop, device)) != cudaSuccess ||
+        (rc = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking)) != cudaSuccess) {
+        mem_free(g);
+        return fail(err, rc, "open", device);
+    }
+    g->n_sm = prop.multiProcessorCount;
+    g->cc = 10 * prop.major + prop.minor;
+    g->smem_block = prop.sharedMemPerBlockOptin;
+    g->dependent_launch = g->cc >= 90;
+    *out = g;
+    return 0;
+}
+
+void gpu_close(gpu *g)
+{
+    if (!g) return;
+    cudaStreamSynchronize(g->stream);
+    gpu_upload_end(g, NULL);
+    gpu_profile_end(g);
+    cudaStreamDestroy(g->stream);
+    mem_free(g);
+}
+
+/* The first failure of an operation, once and for all: the device's state is not to be trusted
+ * behind it. */
+static int report(gpu *g, err_ctx *err)
+{
+    if (g->failure == cudaSuccess) return 0;
+    return fail(err, g->failure, g->failed_in ? g->failed_in : "operation", g->device);
+}
+
+int gpu_wait(gpu *g, err_ctx *err)
+{
+    gpu_fail(g, cudaStreamSynchronize(g->stream), "wait");
+    return report(g, err);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+enum { SLACK = 256 };                    /* readable behind every piece of VRAM */
+
+void *gpu_alloc(gpu *g, uint64_t bytes, const char *what, err_ctx *err)
+{
+    size_t vram_free = 0, vram_total = 0;
+    void *p = NULL;
+    const cudaError_t rc = cudaMalloc(&p, (size_t)bytes + SLACK);
+
+    if (rc == cudaSuccess) return p;
+    cudaGetLastError();                  /* out of memory is no lasting failure */
+    cudaMemGetInfo(&vram_free, &vram_total);
+    if (rc == cudaErrorMemoryAllocation)
+        err_set(err, ERR_NOMEM, "GPU %d: no room for %s: %.2f GB, and %.2f GB are free", g->device,
+                what, (double)bytes * 1e-9, (double)vram_free * 1e-9);
+    else
+        fail(err, rc, what, g->device);
+    return NULL;
+}
+
+void gpu_free(gpu *g, void *p)
+{
+    if (!p) return;
+    cudaStreamSynchronize(g->stream);
+    cudaFree(p);
+}
+
+void *gpu_alloc_host(gpu *g, uint64_t bytes, err_ctx *err)
+{
+    void *p = NULL;
+    const cudaError_t rc = cudaHostAlloc(&p, (size_t)bytes, cudaHostAllocMapped);
+    if (rc == cudaSuccess) return p;
+    cudaGetLastError();
+    fail(err, rc, "page-locked memory", g->device);
+    return NULL;
+}
+
+void gpu_free_host(gpu *g, void *p)
+{
+    if (!p) return;
+    cudaStreamSynchronize(g->stream);
+    cudaFreeHost(p);
+}
+
+int gpu_write(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
+{
+    gpu_fail(g, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyHostToDevice, g->stream),
+             "copy to VRAM");
+    return gpu_wait(g, err);
+}
+
+int gpu_read(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
+{
+    gpu_fail(g, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToHost, g->stream),
+             "copy from VRAM");
+    return gpu_wait(g, err);
+}
+
+int gpu_zero(gpu *g, void *p, uint64_t bytes, err_ctx *err)
+{
+    gpu_fail(g, cudaMemsetAsync(p, 0, (size_t)bytes, g->stream), "clear VRAM");
+    return report(g, err);
+}
+
+void gpu_copy(gpu *g, void *to, const void *from, uint64_t bytes)
+{
+    if (g->failure == cudaSuccess)
+        gpu_fail(g, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, g->stream), "copy");
+}
+
+/* ---- uploads --------------------------------------------------------------------------------- */
+
+static bool make_buffers(gpu *g)
+{
+    for (int i = 0; i < UPLOAD_BUFFERS; i++) {
+        if (g->upload[i].buffer) continue;
+        void *p = NULL;
+        gpu_fail(g, cudaHostAlloc(&p, UPLOAD_BYTES, cudaHostAllocDefault), "upload buffers");
+        gpu_fail(g, cudaEventCreateWithFlags(&g->upload[i].sent, cudaEventDisableTiming),
+                 "upload buffers");
+        if (g->failure != cudaSuccess) return false;
+        g->upload[i].buffer = (uint8_t *)p;
+    }
+    return true;
+}
+
+int gpu_upload(gpu *g, void *to, const void *from, uint64_t bytes, gpu_fill *fill, void *ctx,
+               err_ctx *err)
+{
+    if (!make_buffers(g)) return report(g, err);
+    for (uint64_t done = 0; done < bytes;) {
+        const int i = g->next_upload;
+        const size_t n = (size_t)(bytes - done < UPLOAD_BYTES ? bytes - done : (uint64_t)UPLOAD_BYTES);
+        uint8_t *buffer = g->upload[i].buffer;
+        gpu_fail(g, cudaEventSynchronize(g->upload[i].sent), "upload");
+        if (fill) fill(ctx, buffer, (const uint8_t *)from + done, n);
+        else memcpy(buffer, (const uint8_t *)from + done, n);
+        gpu_fail(g, cudaMemcpyAsync((uint8_t *)to + done, buffer, n, cudaMemcpyHostToDevice,
+                                    g->stream), "upload");
+        gpu_fail(g, cudaEventRecord(g->upload[i].sent, g->stream), "upload");
+        if (g->failure != cudaSuccess) return report(g, err);
+        g->next_upload = (i + 1) % UPLOAD_BUFFERS;
+        done += n;
+    }
+    return 0;
+}
+
+int gpu_upload_end(gpu *g, err_ctx *err)
+{
+    const int rc = gpu_wait(g, err);
+    for (int i = 0; i < UPLOAD_BUFFERS; i++) {
+        if (!g->upload[i].buffer) continue;
+        cudaEventDestroy(g->upload[i].sent);
+        cudaFreeHost(g->upload[i].buffer);
+        g->upload[i] = {};
+    }
+    return rc;
+}
+
+/* ---- recordings ------------------------------------------------------------------------------ */
+
+struct gpu_recording {
+    cudaGraphExec_t exec;
+};
+
+int gpu_record_begin(gpu *g, err_ctx *err)
+{
+    gpu_fail(g, cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeThreadLocal), "record");
+    return report(g, err);
+}
+
+int gpu_record_end(gpu_recording **out, gpu *g, err_ctx *err)
+{
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+
+    *out = NULL;
+    gpu_fail(g, cudaStreamEndCapture(g->stream, &graph), "end of recording");
+    if (g->failure == cudaSuccess)
+        gpu_fail(g, cudaGraphInstantiate(&exec, graph, 0), "recording");
+    if (graph) cudaGraphDestroy(graph);
+    if (g->failure != cudaSuccess) return report(g, err);
+    gpu_recording *r = (gpu_recording *)mem_zalloc(sizeof *r);
+    if (!r) {
+        cudaGraphExecDestroy(exec);
+        return err_set(err, ERR_NOMEM, "GPU %d: recording", g->device);
+    }
+    r->exec = exec;
+    gpu_fail(g, cudaGraphUpload(exec, g->stream), "recording");
+    *out = r;
+    return report(g, err);
+}
+
+void gpu_play(gpu *g, gpu_recording *r)
+{
+    if (g->failure == cudaSuccess) gpu_fail(g, cudaGraphLaunch(r->exec, g->stream), "play");
+}
+
+void gpu_recording_free(gpu_recording *r)
+{
+    if (!r) return;
+    cudaGraphExecDestroy(r->exec);
+    mem_free(r);
+}
+
+/* ---- profiles -------------------------------------------------------------------------------- */
+
+static void clear_trace(gpu *g)
+{
+    /* start and ready are minima, end is a maximum */
+    static trace_slot empty[TRACE_MAX];
+    for (int i = 0; i < TRACE_MAX; i++) empty[i] = { ~0ull, ~0ull, 0 };
+    gpu_fail(g, cudaMemcpyAsync(g->trace, empty, sizeof empty, cudaMemcpyHostToDevice, g->stream),
+             "profile");
+    gpu_fail(g, cudaStreamSynchronize(g->stream), "profile");
+}
+
+int gpu_profile_begin(gpu *g, err_ctx *err)
+{
+    g->n_trace = 0;
+    if (!g->trace)
+        g->trace = (trace_slot *)gpu_alloc(g, TRACE_MAX * sizeof *g->trace, "a profile", err);
+    if (!g->trace) return ERR_NOMEM;
+    clear_trace(g);
+    return report(g, err);
+}
+
+int gpu_profile_read(gpu_span *spans, int cap, gpu *g, err_ctx *err)
+{
+    static trace_slot slots[TRACE_MAX];
+    const int rc = gpu_read(g, slots, g->trace, sizeof slots, err);
+    if (rc < 0) return rc;
+    for (int i = 0; i < g->n_trace && i < cap; i++)
+        spans[i] = { g->trace_name[i], g->trace_bytes[i], slots[i].start, slots[i].ready,
+                     slots[i].end };
+    clear_trace(g);
+    return g->n_trace < cap ? g->n_trace : cap;
+}
+
+void gpu_profile_end(gpu *g)
+{
+    gpu_free(g, g->trace);
+    g->trace = NULL;
+    g->n_trace = 0;
 }

@@ -1,8 +1,15 @@
 /* gpu.h - the whole contract with the GPU: no CUDA types leave cuda/.
  *
- * gpu.cu implements it; gpu_stub.c has the same symbols for builds without CUDA, where gpu_count()
- * is 0 and everything else fails with ERR_UNSUPPORTED. A build with CUDA also starts on a machine
- * without a driver: there gpu_count() is 0 too. */
+ * gpu.cu and its neighbours implement it; gpu_stub.c has the same symbols for builds without CUDA,
+ * where gpu_count() is 0 and everything else fails with ERR_UNSUPPORTED. A build with CUDA also
+ * starts on a machine without a driver: there gpu_count() is 0 too.
+ *
+ * A gpu is one device with one stream. What is called an operation below puts work into the stream
+ * and returns; operations run in the order of the calls. They return nothing: the first failure is
+ * kept, what follows it is skipped, and gpu_wait (or any function with an err_ctx) reports it. All
+ * pointers in argument structs are device memory unless a comment says otherwise, and all sizes are
+ * in elements. An operation may be recorded: then its arguments are fixed, and what changes from
+ * token to token is read from device memory (gpu_cursor). One thread at a time. */
 #ifndef CUDA_GPU_H
 #define CUDA_GPU_H
 
@@ -11,6 +18,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- devices --------------------------------------------------------------------------------- */
 
 typedef struct gpu_info {
     char name[256];
@@ -25,6 +34,247 @@ const char *gpu_backend(void);           /* "CUDA 13.0", or "none" in a build wi
 int gpu_count(void);
 
 int gpu_describe(gpu_info *out, int device, err_ctx *err);
+
+typedef struct gpu gpu;
+
+int gpu_open(gpu **out, int device, err_ctx *err);
+void gpu_close(gpu *g);                  /* NULL is fine; waits */
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* VRAM, at a multiple of 256 bytes, with at least 16 readable bytes behind it. What names the use:
+ * "no room for WHAT: 3.2 GB, 1.1 GB free". NULL on failure. */
+void *gpu_alloc(gpu *g, uint64_t bytes, const char *what, err_ctx *err);
+void gpu_free(gpu *g, void *p);          /* NULL is fine; waits */
+
+/* Page-locked RAM that the device can reach, too. Falls back on nothing: NULL if it is refused. */
+void *gpu_alloc_host(gpu *g, uint64_t bytes, err_ctx *err);
+void gpu_free_host(gpu *g, void *p);
+
+/* In order with operations. to (from) in RAM is free for reuse (complete) on return. */
+int gpu_write(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err);
+int gpu_read(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err);
+int gpu_zero(gpu *g, void *p, uint64_t bytes, err_ctx *err);
+/* Within VRAM, or from page-locked RAM that stays as it is until the next gpu_wait. */
+void gpu_copy(gpu *g, void *to, const void *from, uint64_t bytes);
+
+/* Any amount of RAM to VRAM, through page-locked buffers that fill copies into (NULL: memcpy), so
+ * that the caller's threads can share that work. from is free on return, to is complete after
+ * gpu_upload_end, which also lets the buffers go. */
+typedef void gpu_fill(void *ctx, void *to, const void *from, size_t n);
+int gpu_upload(gpu *g, void *to, const void *from, uint64_t bytes, gpu_fill *fill, void *ctx,
+               err_ctx *err);
+int gpu_upload_end(gpu *g, err_ctx *err);
+
+/* Waits for everything, and tells of the first failure. */
+int gpu_wait(gpu *g, err_ctx *err);
+
+/* Bytes per second that a kernel reads from VRAM at best; takes a gigabyte of it meanwhile. */
+int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err);
+
+/* ---- profiles -------------------------------------------------------------------------------- */
+
+/* While a profile is on, every kernel that is launched or recorded notes when it ran. */
+typedef struct gpu_span {
+    const char *name;                    /* class of the kernel */
+    uint64_t bytes;                      /* to be read from VRAM at least */
+    uint64_t start_ns, ready_ns, end_ns; /* first block started; its input was complete; last block
+                                          * ended */
+} gpu_span;
+int gpu_profile_begin(gpu *g, err_ctx *err);     /* forgets an earlier one */
+/* Waits, and clears the notes: the next play of a recording fills them again. Returns how many
+ * there are, at most cap of them in spans; < 0 on failure. */
+int gpu_profile_read(gpu_span *spans, int cap, gpu *g, err_ctx *err);
+void gpu_profile_end(gpu *g);            /* recordings made meanwhile must not be played again */
+
+/* ---- recordings: operations once written down, played as one --------------------------------- */
+
+typedef struct gpu_recording gpu_recording;
+
+int gpu_record_begin(gpu *g, err_ctx *err);
+int gpu_record_end(gpu_recording **out, gpu *g, err_ctx *err);
+void gpu_play(gpu *g, gpu_recording *r); /* an operation */
+void gpu_recording_free(gpu_recording *r);
+
+/* ---- operands -------------------------------------------------------------------------------- */
+
+enum { GPU_FEW = 8 };                    /* tokens up to which products follow the contract */
+
+/* Where the batch stands. Changed by the host between operations, or by gpu_advance. */
+typedef struct gpu_cursor {
+    int32_t pos;                         /* position of the batch's first token */
+    int32_t token;                       /* what gpu_largest picked last */
+} gpu_cursor;
+
+/* y = scale * (W x) + bias; bytes as they are in the file. */
+typedef struct gpu_matrix {
+    int type;                            /* quant_type */
+    int rows, cols;
+    const uint8_t *data;                 /* NULL: absent */
+    uint64_t row_bytes;
+    float scale;
+    const float *bias;                   /* [rows], or NULL */
+} gpu_matrix;
+
+/* What is done to a batch of vectors before products read it. */
+typedef enum gpu_input_kind {
+    GPU_PLAIN,                           /* x */
+    GPU_NORM,                            /* x / rms(x) * weight */
+    GPU_GATED,                           /* x * sigmoid(gate), by heads */
+    GPU_GATED_NORM                       /* x / rms(x) * weight * silu(gate), by heads */
+} gpu_input_kind;
+
+/* n vectors of cols values, the input of one or more operations. For more than GPU_FEW of them the
+ * first operation that needs them writes the finished vectors to rows and halves, and the others
+ * read them there: so the struct must be kept, and x unchanged, until the last has been called. */
+typedef struct gpu_input {
+    const char *name;                    /* class of the products in profiles; NULL: "dense" */
+    gpu_input_kind kind;
+    int n, cols;
+    const float *x;                      /* [n, cols] */
+    const float *weight;                 /* [cols], by heads [head_dim] */
+    float eps;
+    const float *gate;                   /* value d of head h of token t is at
+                                          * gate[t * gate_stride + h * head_stride + d] */
+    int head_dim, head_stride, gate_stride;
+    float *rows;                         /* [n, cols] scratch */
+    void *halves;                        /* [n, cols] 16-bit scratch; NULL is fine if n <= GPU_FEW */
+    void *blocks;                        /* scratch for the int8 form of up to GPU_FEW vectors, or
+                                          * NULL if no experts read it: gpu_blocks_bytes(cols) each */
+    bool has_rows, has_halves, has_blocks;       /* set by operations; false to begin with */
+} gpu_input;
+
+static inline size_t gpu_blocks_bytes(int cols) { return ((size_t)cols / 32 * 40 + 15) / 16 * 16; }
+
+/* A causal convolution over the channels that a product's rows are: y = silu(conv(rows)), and the
+ * window moves on. */
+typedef struct gpu_conv {
+    const float *taps;                   /* [rows, n_tap], oldest first; NULL: none */
+    float *window;                       /* [n_tap - 1, rows], oldest first */
+    int n_tap;                           /* 2 .. 8 */
+    float *raw;                          /* [n, rows] scratch; NULL if n <= GPU_FEW */
+} gpu_conv;
+
+typedef struct gpu_product {
+    float *y;                            /* token t's rows begin at y + t * y_stride */
+    int y_stride;
+    bool add;                            /* y += instead of y = */
+    gpu_matrix w;
+    gpu_conv conv;
+} gpu_product;
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+/* x [n, cols] = rows ids [n] of the table. */
+void gpu_embed(gpu *g, float *x, const gpu_matrix *table, const int32_t *ids, int n);
+
+/* cos and sin [n, half] of the positions from the cursor's on; freq in double. */
+void gpu_rope_table(gpu *g, float *cosine, float *sine, const double *freq, double magnitude,
+                    int half, const gpu_cursor *at, int n);
+
+/* Weight types that there are kernels for. */
+bool gpu_type_fits(int type);
+
+/* Products of one input. */
+enum { GPU_MAX_PRODUCTS = 6 };
+void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product);
+
+typedef enum gpu_kv_type { GPU_KV_F32, GPU_KV_F16, GPU_KV_Q8_0 } gpu_kv_type;
+
+/* One layer's attention: q and k are normed (if weights are given) and rotated, k and v stored at
+ * their positions, then every query looks at the keys of its window, its own included. */
+typedef struct gpu_attention {
+    float *out;                          /* [n, n_head * head_dim] */
+    float *q;                            /* head h of token t at q + t * q_stride + h * q_head_stride;
+                                          * overwritten if n > 1 */
+    int q_stride, q_head_stride;
+    float *k;                            /* [n, n_head_kv * head_dim]; overwritten if n > 1 */
+    const float *v;                      /* [n, n_head_kv * head_dim] */
+    const float *q_norm, *k_norm;        /* [head_dim], or NULL */
+    float eps;
+    const float *cosine, *sine;          /* [n, rope_dim / 2] */
+    int rope_dim;                        /* even, <= head_dim */
+    gpu_kv_type kv;
+    uint8_t *keys, *values;              /* [n_head_kv][kv_rows][head_dim in type kv] */
+    int kv_rows;                         /* position p is in row p % kv_rows */
+    int n_head, n_head_kv, head_dim;
+    int window;                          /* keys seen, the token's own included; 0: all */
+    const float *sinks;                  /* [n_head], or NULL */
+    float scale;
+    const gpu_cursor *at;
+    int n;                               /* tokens; n + window - 1 <= kv_rows */
+    int last;                            /* n > 1: the batch ends below this position at most, for
+                                          * sizing; known to the host */
+    float *partial;                      /* gpu_attention_scratch() floats */
+} gpu_attention;
+size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim);
+bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim);        /* shapes there are
+                                                                          * kernels for */
+void gpu_attend(gpu *g, const gpu_attention *a);
+
+/* The delta rule over n tokens, with the l2 norm of q and k, the write strength and the decay. */
+typedef struct gpu_delta {
+    float *out;                          /* [n, n_v * dim], not yet normed */
+    float *mixed;                        /* [n, channels] behind the convolution: q, k, v;
+                                          * overwritten if n > 1 */
+    float *ba;                           /* [n, 2 * n_v]: for each key head ratio betas, then ratio
+                                          * alphas; overwritten if n > 1 */
+    const float *dt_bias, *a;            /* [n_v] */
+    float *state;                        /* [n_v, dim (of keys), dim (of values)] */
+    int n_k, n_v, dim;
+    int n;
+} gpu_delta;
+bool gpu_delta_fits(int dim);
+void gpu_delta_rule(gpu *g, const gpu_delta *d);
+
+/* Router logits of the normed vectors, the k largest of them and their softmax. With a shared
+ * expert also its gate. */
+typedef struct gpu_route_args {
+    gpu_matrix router;                   /* rows: experts, at most 1024 */
+    gpu_matrix shared_gate;              /* one row, or absent */
+    int k;                               /* at most 32 */
+    float *logits;                       /* [n, n_expert] */
+    int32_t *ids;                        /* [n, k] in the order of selection */
+    float *gates;                        /* [n, k] */
+    float *sigma;                        /* [n]: sigmoid of the shared gate's row */
+    uint32_t *counter;                   /* one, zero before and after */
+} gpu_route_args;
+void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *a);
+
+typedef struct gpu_bank {                /* one slab of all experts of a layer */
+    int type, rows, cols;
+    const uint8_t *data;                 /* expert e begins at data + e * slab_bytes */
+    uint64_t row_bytes, slab_bytes;
+    const float *bias;                   /* [n_expert, rows], or NULL */
+    const float *scale;                  /* [n_expert], or NULL: 1 */
+} gpu_bank;
+
+/* The chosen experts, the shared one beside them, and the sum of both into the residual stream:
+ * x += sum over the selection of gates * expert(in), + sigma * shared(in). Up to GPU_FEW tokens by
+ * the arithmetic contract. */
+typedef struct gpu_expert_args {
+    float *x;                            /* [n, n_embd] */
+    gpu_bank gate, up, down;             /* gate and up of one type, here and in the shared one */
+    bool clamped;                        /* gpt-oss's activation instead of SwiGLU */
+    gpu_matrix shared_gate, shared_up, shared_down;      /* data NULL: none */
+    const float *sigma;                  /* [n] */
+    const int32_t *ids;                  /* [n, k] */
+    const float *gates;
+    int n_expert, k;
+    void *scratch;                       /* gpu_expert_scratch() bytes */
+    float *y;                            /* NULL, or [n, k, n_embd]: gets every expert's vector */
+} gpu_expert_args;
+/* n_ff: the wider one of routed and shared experts. */
+size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd);
+void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a);
+
+/* The largest of n logits, of equals the first, to at->token and to *seen (page-locked RAM, or
+ * NULL) as (id | stamp << 32), where stamp is pos + 1 modulo 2^31; an all-NaN row gives 0.
+ * counter: one, zero before and after. best: 1024 * 2 words of scratch. */
+void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *seen, uint32_t *best,
+                 uint32_t *counter);
+
+void gpu_advance(gpu *g, gpu_cursor *at, int n);         /* pos += n */
 
 #ifdef __cplusplus
 }

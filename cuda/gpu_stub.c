@@ -1,6 +1,13 @@
 /* gpu_stub.c - gpu.h for a build without CUDA: no devices, and every request says so. */
 #include "cuda/gpu.h"
 
+static int refuse(err_ctx *err)
+{
+    return err_set(err, ERR_UNSUPPORTED, "this build has no CUDA");
+}
+
+/* ---- devices --------------------------------------------------------------------------------- */
+
 const char *gpu_backend(void)
 {
     return "none";
@@ -14,5 +21,214 @@ int gpu_count(void)
 int gpu_describe(gpu_info *out, int device, err_ctx *err)
 {
     *out = (gpu_info){ 0 };
-    return err_set(err, ERR_UNSUPPORTED, "GPU %d: this build has no CUDA", device);
+    return err_prefix(err, refuse(err), "GPU %d", device);
+}
+
+int gpu_open(gpu **out, int device, err_ctx *err)
+{
+    *out = NULL;
+    return err_prefix(err, refuse(err), "GPU %d", device);
+}
+
+void gpu_close(gpu *g)
+{
+    (void)g;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+void *gpu_alloc(gpu *g, uint64_t bytes, const char *what, err_ctx *err)
+{
+    (void)g, (void)bytes;
+    err_prefix(err, refuse(err), "no room for %s", what);
+    return NULL;
+}
+
+void gpu_free(gpu *g, void *p)
+{
+    (void)g, (void)p;
+}
+
+void *gpu_alloc_host(gpu *g, uint64_t bytes, err_ctx *err)
+{
+    (void)g, (void)bytes;
+    refuse(err);
+    return NULL;
+}
+
+void gpu_free_host(gpu *g, void *p)
+{
+    (void)g, (void)p;
+}
+
+int gpu_write(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
+{
+    (void)g, (void)to, (void)from, (void)bytes;
+    return refuse(err);
+}
+
+int gpu_read(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
+{
+    (void)g, (void)to, (void)from, (void)bytes;
+    return refuse(err);
+}
+
+int gpu_zero(gpu *g, void *p, uint64_t bytes, err_ctx *err)
+{
+    (void)g, (void)p, (void)bytes;
+    return refuse(err);
+}
+
+void gpu_copy(gpu *g, void *to, const void *from, uint64_t bytes)
+{
+    (void)g, (void)to, (void)from, (void)bytes;
+}
+
+int gpu_upload(gpu *g, void *to, const void *from, uint64_t bytes, gpu_fill *fill, void *ctx,
+               err_ctx *err)
+{
+    (void)g, (void)to, (void)from, (void)bytes, (void)fill, (void)ctx;
+    return refuse(err);
+}
+
+int gpu_upload_end(gpu *g, err_ctx *err)
+{
+    (void)g;
+    return refuse(err);
+}
+
+int gpu_wait(gpu *g, err_ctx *err)
+{
+    (void)g;
+    return refuse(err);
+}
+
+/* ---- profiles -------------------------------------------------------------------------------- */
+
+int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err)
+{
+    (void)g;
+    *bytes_per_s = 0;
+    return refuse(err);
+}
+
+int gpu_profile_begin(gpu *g, err_ctx *err)
+{
+    (void)g;
+    return refuse(err);
+}
+
+int gpu_profile_read(gpu_span *spans, int cap, gpu *g, err_ctx *err)
+{
+    (void)spans, (void)cap, (void)g;
+    return refuse(err);
+}
+
+void gpu_profile_end(gpu *g)
+{
+    (void)g;
+}
+
+/* ---- recordings ------------------------------------------------------------------------------ */
+
+int gpu_record_begin(gpu *g, err_ctx *err)
+{
+    (void)g;
+    return refuse(err);
+}
+
+int gpu_record_end(gpu_recording **out, gpu *g, err_ctx *err)
+{
+    (void)g;
+    *out = NULL;
+    return refuse(err);
+}
+
+void gpu_play(gpu *g, gpu_recording *r)
+{
+    (void)g, (void)r;
+}
+
+void gpu_recording_free(gpu_recording *r)
+{
+    (void)r;
+}
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+void gpu_embed(gpu *g, float *x, const gpu_matrix *table, const int32_t *ids, int n)
+{
+    (void)g, (void)x, (void)table, (void)ids, (void)n;
+}
+
+void gpu_rope_table(gpu *g, float *cosine, float *sine, const double *freq, double magnitude,
+                    int half, const gpu_cursor *at, int n)
+{
+    (void)g, (void)cosine, (void)sine, (void)freq, (void)magnitude, (void)half, (void)at, (void)n;
+}
+
+bool gpu_type_fits(int type)
+{
+    (void)type;
+    return false;
+}
+
+void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product)
+{
+    (void)g, (void)in, (void)list, (void)n_product;
+}
+
+size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim)
+{
+    (void)g, (void)n_head, (void)head_dim;
+    return 0;
+}
+
+bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim)
+{
+    (void)n_head, (void)n_head_kv, (void)head_dim;
+    return false;
+}
+
+void gpu_attend(gpu *g, const gpu_attention *a)
+{
+    (void)g, (void)a;
+}
+
+bool gpu_delta_fits(int dim)
+{
+    (void)dim;
+    return false;
+}
+
+void gpu_delta_rule(gpu *g, const gpu_delta *d)
+{
+    (void)g, (void)d;
+}
+
+void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *a)
+{
+    (void)g, (void)in, (void)a;
+}
+
+size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd)
+{
+    (void)g, (void)n, (void)k, (void)n_expert, (void)n_ff, (void)n_embd;
+    return 0;
+}
+
+void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
+{
+    (void)g, (void)in, (void)a;
+}
+
+void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *seen, uint32_t *best,
+                 uint32_t *counter)
+{
+    (void)g, (void)logits, (void)n, (void)at, (void)seen, (void)best, (void)counter;
+}
+
+void gpu_advance(gpu *g, gpu_cursor *at, int n)
+{
+    (void)g, (void)at, (void)n;
 }

@@ -9,7 +9,10 @@
 #include <string.h>
 
 #include "engine/arrange.h"
+#include "engine/forward_gpu.h"
 #include "engine/forward_tiered.h"
+
+enum { GPU_RESERVE = 400 << 20 };        /* for the driver, the recording and other programs */
 
 struct engine {
     const model *m;                      /* borrowed */
@@ -19,16 +22,24 @@ struct engine {
     pool *team;
     ops verbs;
     const recipe *how;
+    /* on a GPU; else NULL */
+    gpu *device;
+    gpu_info device_info;
+    space *vram;
+    weights_gpu *on_gpu;
 };
 
 struct session {
     engine *e;                           /* borrowed */
     session_options opt;
     state *st;
-    workspace *ws;
+    workspace *ws;                       /* NULL on a GPU, which has its own: */
     lane *cold;
+    forward_gpu *gpu;
+    float *logits;                       /* [n_vocab], of session_next on the CPU */
     int32_t *ids;                        /* [ctx]: the tokens so far */
-    void *before;                        /* recurrent state before the chunk under way */
+    void *before;                        /* in the state's space: its recurrent block before the
+                                          * chunk under way; NULL: it has none */
 };
 
 /* ---- engine ---------------------------------------------------------------------------------- */
@@ -73,6 +84,23 @@ static int check_arithmetic(err_ctx *err)
                    "library built with -ffast-math?): results would not be the promised ones");
 }
 
+/* Weights to the first GPU. */
+static int move_to_gpu(engine *e, err_ctx *err)
+{
+    const engine_options *o = &e->opt;
+    int rc;
+    if (gpu_count() == 0) return err_set(err, ERR_UNSUPPORTED, "cuda: there is no GPU, or no driver for it; use "
+                       "--device cpu");
+    if (o->exact)
+        return err_set(err, ERR_UNSUPPORTED, "F32 activations (--exact) are for the CPU alone");
+    if ((rc = weights_gpu_check(e->m, err)) < 0 || (rc = gpu_open(&e->device, 0, err)) < 0 ||
+        (rc = gpu_describe(&e->device_info, 0, err)) < 0 ||
+        (rc = space_vram_create(&e->vram, e->device, err)) < 0)
+        return rc;
+    return weights_gpu_create(&e->on_gpu, e->device, e->m, e->w, e->team, o->watch, o->watch_ctx,
+                              err);
+}
+
 int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *err)
 {
     const kernel_set *best = kernels_named(o->isa, err);
@@ -87,7 +115,8 @@ int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *
     e->opt = *o;
     e->how = m->hp.arch == ARCH_GPTOSS ? &gptoss_recipe : &qwen3next_recipe;
     if ((rc = weights_create(&e->w, m, err)) < 0 || (rc = make_rope(e, err)) < 0 ||
-        (rc = pool_create(&e->team, o->threads, err)) < 0) {
+        (rc = pool_create(&e->team, o->threads, err)) < 0 ||
+        (o->gpu && (rc = move_to_gpu(e, err)) < 0)) {
         engine_close(e);
         return rc;
     }
@@ -99,6 +128,9 @@ int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *
 void engine_close(engine *e)
 {
     if (!e) return;
+    weights_gpu_free(e->on_gpu);
+    space_vram_free(e->vram);
+    gpu_close(e->device);
     if (e->w) arrange_free(&e->w->head);
     pool_free(e->team);
     mem_free(e->rope.freq[0]);
@@ -108,7 +140,14 @@ void engine_close(engine *e)
 }
 
 int engine_threads(const engine *e) { return pool_threads(e->team); }
-const char *engine_kernels(const engine *e) { return e->verbs.kernels->isa; }
+const char *engine_kernels(const engine *e)
+{
+    return engine_on_gpu(e) ? "cuda" : e->verbs.kernels->isa;
+}
+
+bool engine_on_gpu(const engine *e) { return e->on_gpu != NULL; }
+const char *engine_gpu_name(const engine *e) { return e->device_info.name; }
+uint64_t engine_gpu_bytes(const engine *e) { return e->on_gpu ? e->on_gpu->bytes : 0; }
 
 typedef struct type_marks {
     bool used[QT_COUNT];
@@ -126,6 +165,7 @@ int engine_slow_types(const engine *e, quant_type types[QT_COUNT])
 {
     type_marks marks = { 0 };
     int n = 0;
+    if (engine_on_gpu(e)) return 0;      /* or it would not be there */
     model_visit(e->m, mark_type, &marks);
     marks.used[e->w->head.type] = true;          /* may be the embedding's */
     for (int type = 0; type < QT_COUNT; type++)
@@ -136,7 +176,8 @@ int engine_slow_types(const engine *e, quant_type types[QT_COUNT])
 
 uint64_t engine_arrange_bytes(const engine *e)
 {
-    return e->w->head.arranged ? 0 : arrange_bytes(&e->w->head, e->verbs.kernels);
+    if (engine_on_gpu(e) || e->w->head.arranged) return 0;
+    return arrange_bytes(&e->w->head, e->verbs.kernels);
 }
 
 uint64_t engine_arranged_bytes(const engine *e)
@@ -146,7 +187,8 @@ uint64_t engine_arranged_bytes(const engine *e)
 
 int engine_arrange(engine *e, err_ctx *err)
 {
-    return e->w->head.arranged ? 0 : arrange_matrix(&e->w->head, &e->verbs, err);
+    if (engine_on_gpu(e) || e->w->head.arranged) return 0;
+    return arrange_matrix(&e->w->head, &e->verbs, err);
 }
 
 /* ---- session --------------------------------------------------------------------------------- */
@@ -171,30 +213,103 @@ static int settle_options(session_options *to, const engine *e, const session_op
     return 0;
 }
 
-static state_options state_options_of(const session_options *o)
+static state_options state_options_of(const session_options *o, space *where)
 {
     return (state_options){
-        .ctx = o->ctx, .slack = o->chunk, .kv = o->kv, .n_snapshot = o->n_snapshot
+        .ctx = o->ctx, .slack = o->chunk, .kv = o->kv, .n_snapshot = o->n_snapshot, .where = where
     };
 }
 
-int session_plan(uint64_t *bytes, const engine *e, const session_options *o, err_ctx *err)
+/* The sum of n parts; UINT64_MAX among them is too much, and so is the sum then. */
+static int add_parts(uint64_t *sum, const uint64_t *parts, size_t n, int ctx, err_ctx *err)
 {
-    session_options opt;
-    const int rc = settle_options(&opt, e, o, err);
-    if (rc < 0) return rc;
+    *sum = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!size_add(sum, *sum, parts[i]) || *sum == UINT64_MAX)
+            return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", ctx);
+    return 0;
+}
+
+int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session_options *o,
+                 err_ctx *err)
+{
     const model *m = e->m;
-    const state_options so = state_options_of(&opt);
-    const uint64_t parts[] = {           /* UINT64_MAX for too much: then the sum is, too */
+    session_options opt;
+    int rc = settle_options(&opt, e, o, err);
+    if (rc < 0) return rc;
+    const state_options so = state_options_of(&opt, e->vram);
+    const uint64_t in_ram[] = {
         state_bytes(m, &so), workspace_bytes(m, engine_threads(e), opt.chunk),
         lane_cpu_bytes(&m->hp, opt.chunk * m->hp.n_expert_used),
         (uint64_t)opt.ctx * sizeof(int32_t), recurrent_bytes(m),
+        (uint64_t)m->hp.n_vocab * sizeof(float),
     };
-    *bytes = 0;
-    for (size_t i = 0; i < ARRAY_LEN(parts); i++)
-        if (!size_add(bytes, *bytes, parts[i]) || *bytes == UINT64_MAX)
-            return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", opt.ctx);
-    return 0;
+    *vram = 0;
+    if (!engine_on_gpu(e)) return add_parts(bytes, in_ram, ARRAY_LEN(in_ram), opt.ctx, err);
+    const uint64_t in_vram[] = { state_space_bytes(m, &so),
+                                 forward_gpu_bytes(e->device, m, opt.chunk) };
+    const uint64_t both[] = { state_bytes(m, &so), in_vram[1],
+                              (uint64_t)opt.ctx * sizeof(int32_t) };
+    rc = add_parts(vram, in_vram, ARRAY_LEN(in_vram), opt.ctx, err);
+    return rc < 0 ? rc : add_parts(bytes, both, ARRAY_LEN(both), opt.ctx, err);
+}
+
+int engine_gpu_fits(const model *m, const session_options *o, err_ctx *err)
+{
+    engine e = { .m = m };               /* as much of one as the questions need */
+    session_options opt;
+    gpu_info info;
+    int rc;
+
+    if (gpu_count() == 0) return err_set(err, ERR_UNSUPPORTED, "no GPU");
+    if ((rc = weights_gpu_check(m, err)) < 0 || (rc = settle_options(&opt, &e, o, err)) < 0 ||
+        (rc = gpu_describe(&info, 0, err)) < 0 || (rc = gpu_open(&e.device, 0, err)) < 0)
+        return rc;
+    if ((rc = weights_create(&e.w, m, err)) == 0) {
+        const state_options so = state_options_of(&opt, NULL);
+        const uint64_t parts[] = {
+            weights_gpu_bytes(m, e.w), state_space_bytes(m, &so),
+            forward_gpu_bytes(e.device, m, opt.chunk), GPU_RESERVE,
+        };
+        uint64_t need;
+        rc = add_parts(&need, parts, ARRAY_LEN(parts), opt.ctx, err);
+        if (rc == 0 && need > info.vram_free)
+            rc = err_set(err, ERR_NOMEM, "%s: needs %.1f GB of VRAM, and %.1f GB are free",
+                         info.name, (double)need * 1e-9, (double)info.vram_free * 1e-9);
+    }
+    weights_free(e.w);
+    gpu_close(e.device);
+    return rc;
+}
+
+/* A copy within the space: a chunk is too short to move it somewhere else and back. */
+static int make_before(session *s, err_ctx *err)
+{
+    const uint64_t bytes = recurrent_bytes(s->e->m);
+    space *where = state_space(s->st);
+    if (bytes == 0) return 0;
+    return where->alloc(&s->before, where, bytes, SPACE_DENSE, "a copy of the recurrent state",
+                        err);
+}
+
+/* What computes, on the CPU. */
+static int make_cpu_parts(session *s, err_ctx *err)
+{
+    const engine *e = s->e;
+    const int slots = s->opt.chunk * e->m->hp.n_expert_used;
+    int rc = make_before(s, err);
+    s->logits = mem_array((size_t)e->m->hp.n_vocab, sizeof *s->logits);
+    if (!s->logits) return err_set(err, ERR_NOMEM, "session: %d logits", e->m->hp.n_vocab);
+    if (rc == 0) rc = workspace_create(&s->ws, e->m, engine_threads(e), s->opt.chunk, err);
+    if (rc == 0) rc = lane_cpu_create(&s->cold, &e->verbs, &e->m->hp, slots, err);
+    return rc;
+}
+
+static int make_gpu_parts(session *s, err_ctx *err)
+{
+    const engine *e = s->e;
+    return forward_gpu_create(&s->gpu, e->device, e->m, e->on_gpu, &e->rope, s->st, s->opt.chunk,
+                              err);
 }
 
 int session_create(session **out, engine *e, const session_options *o, err_ctx *err)
@@ -208,16 +323,13 @@ int session_create(session **out, engine *e, const session_options *o, err_ctx *
     s->e = e;
     s->opt = opt;
     s->ids = mem_array((size_t)opt.ctx, sizeof *s->ids);
-    s->before = mem_alloc((size_t)recurrent_bytes(e->m) + 1);
-    if (!s->ids || !s->before) {
+    if (!s->ids) {
         session_free(s);
         return err_set(err, ERR_NOMEM, "session: %d tokens", opt.ctx);
     }
-    const state_options so = state_options_of(&opt);
-    const int slots = opt.chunk * e->m->hp.n_expert_used;
+    const state_options so = state_options_of(&opt, e->vram);
     if ((rc = state_create(&s->st, e->m, &so, err)) < 0 ||
-        (rc = workspace_create(&s->ws, e->m, engine_threads(e), opt.chunk, err)) < 0 ||
-        (rc = lane_cpu_create(&s->cold, &e->verbs, &e->m->hp, slots, err)) < 0) {
+        (rc = engine_on_gpu(e) ? make_gpu_parts(s, err) : make_cpu_parts(s, err)) < 0) {
         session_free(s);
         return rc;
     }
@@ -228,11 +340,16 @@ int session_create(session **out, engine *e, const session_options *o, err_ctx *
 void session_free(session *s)
 {
     if (!s) return;
+    forward_gpu_free(s->gpu);
     if (s->cold) s->cold->free(s->cold);
     workspace_free(s->ws);
+    if (s->before) {
+        space *where = state_space(s->st);
+        where->free(where, s->before, recurrent_bytes(s->e->m));
+    }
     state_free(s->st);
+    mem_free(s->logits);
     mem_free(s->ids);
-    mem_free(s->before);
     mem_free(s);
 }
 
@@ -261,14 +378,22 @@ static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *er
  * stopped half-way: it is short, and a copy of the state would be a good part of it. */
 static int eval_chunk(session *s, pass *p, session_watch *watch, void *ctx, int done, int n)
 {
-    recurrent *memory = state_recurrent(s->st);
+    void *memory = recurrent_block(state_recurrent(s->st));
+    space *where = state_space(s->st);
     const size_t bytes = (size_t)recurrent_bytes(s->e->m);
     session_watch *inside = p->n > 1 ? watch : NULL;
     if (watch && !watch(ctx, done, n)) return ERR_STOPPED;
-    if (inside && bytes) memcpy(s->before, recurrent_block(memory), bytes);
+    if (inside) where->copy(where, s->before, memory, bytes);
     const int rc = forward_tiered(p, s->e->how, inside, ctx, done, n);
-    if (rc < 0 && bytes) memcpy(recurrent_block(memory), s->before, bytes);
+    if (rc < 0 && inside) where->copy(where, memory, s->before, bytes);
     return rc;
+}
+
+static int eval_chunk_gpu(session *s, const pass *p, session_watch *watch, void *ctx, int done,
+                          int n, err_ctx *err)
+{
+    if (watch && !watch(ctx, done, n)) return err_set(err, ERR_STOPPED, "stopped");
+    return forward_gpu_eval(s->gpu, p->ids, p->n, p->pos, err);
 }
 
 int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
@@ -286,14 +411,18 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
             .ws = s->ws, .cold = s->cold, .ids = ids + done, .pos = pos,
             .n = left < s->opt.chunk ? left : s->opt.chunk,
         };
-        if ((rc = eval_chunk(s, &p, watch, ctx, done, n)) < 0)
-            return err_set(err, rc, "stopped after %d of %d tokens", done, n);
+        rc = s->gpu ? eval_chunk_gpu(s, &p, watch, ctx, done, n, err)
+                    : eval_chunk(s, &p, watch, ctx, done, n);
+        if (rc == ERR_STOPPED) return err_set(err, rc, "stopped after %d of %d tokens", done, n);
+        if (rc < 0) return rc;
         memcpy(s->ids + pos, p.ids, (size_t)p.n * sizeof *s->ids);
         state_advance(s->st, p.n);
         const int first = wanted > done ? wanted : done;
         done += p.n;
-        if (first < done)
-            forward_logits(&p, logits + (size_t)(first - wanted) * n_vocab, done - first);
+        if (first >= done) continue;
+        float *to = logits + (size_t)(first - wanted) * n_vocab;
+        if (!s->gpu) forward_logits(&p, to, done - first);
+        else if ((rc = forward_gpu_logits(s->gpu, to, done - first, err)) < 0) return rc;
     }
     return 0;
 }
@@ -301,6 +430,34 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
 int32_t session_likeliest(const session *s, const float *logits)
 {
     return ops_largest(&s->e->verbs, logits, s->e->m->hp.n_vocab);
+}
+
+int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
+{
+    const int pos = session_pos(s);
+    int rc;
+    if (!s->gpu) {
+        rc = session_eval(s, &id, 1, s->logits, 1, NULL, NULL, err);
+        if (rc == 0) *next = session_likeliest(s, s->logits);
+        return rc;
+    }
+    if ((rc = check_tokens(s, &id, 1, err)) < 0 ||
+        (rc = forward_gpu_next(s->gpu, next, id, pos, err)) < 0)
+        return rc;
+    s->ids[pos] = id;
+    state_advance(s->st, 1);
+    return 0;
+}
+
+int session_profile(session *s, struct gpu_span *spans, int cap, int32_t id, double *bandwidth,
+                    err_ctx *err)
+{
+    int rc;
+    if (!s->gpu) return err_set(err, ERR_UNSUPPORTED, "profiles are of the GPU: --device cuda");
+    if ((rc = check_tokens(s, &id, 1, err)) < 0 ||
+        (rc = gpu_read_bandwidth(bandwidth, s->e->device, err)) < 0)
+        return rc;
+    return forward_gpu_profile(s->gpu, spans, cap, id, session_pos(s), err);
 }
 
 /* ---- going back, files ----------------------------------------------------------------------- */

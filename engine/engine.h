@@ -12,18 +12,29 @@
 typedef struct engine engine;
 typedef struct session session;
 
+/* Told how far engine_open is. Return false to stop it. */
+typedef bool engine_watch(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+
 typedef struct engine_options {
     int threads;                         /* 0: one per physical core */
     const char *isa;                     /* kernels of this instruction set; NULL or "": fastest */
     bool exact;                          /* F32 activations throughout, instead of int8 blocks where
                                           * weights are quantised */
     bool yarn_rounded;                   /* gpt-oss: llama.cpp's rounded YaRN range, to compare */
+    bool gpu;                            /* all of it on the first GPU: weights are moved to VRAM by
+                                          * engine_open; exact and isa have no meaning then */
+    engine_watch *watch;                 /* told of that move; or NULL */
+    void *watch_ctx;
 } engine_options;
 
 int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *err);
 void engine_close(engine *e);            /* NULL is fine; close its sessions first */
 int engine_threads(const engine *e);
-const char *engine_kernels(const engine *e);     /* "avx2", "exact": for plan lines */
+const char *engine_kernels(const engine *e);     /* "avx2", "exact", "cuda": for plan lines */
+
+bool engine_on_gpu(const engine *e);
+const char *engine_gpu_name(const engine *e);    /* "NVIDIA H200"; "" on the CPU */
+uint64_t engine_gpu_bytes(const engine *e);      /* of weights in VRAM */
 
 /* The types of this model's matrices that have no kernel made for one token: the scalar reference
  * serves, or the kernel for many. Returns their number. */
@@ -45,11 +56,17 @@ typedef struct session_options {
     int n_snapshot;                      /* places for snapshots */
 } session_options;
 
+/* Whether the first GPU could hold this model with a session of these options; if not, *err says
+ * why: no GPU, no kernel, no room. */
+int engine_gpu_fits(const model *m, const session_options *o, err_ctx *err);
+
 int session_create(session **out, engine *e, const session_options *o, err_ctx *err);
 void session_free(session *s);
 
-/* Bytes of a session: KV store, recurrent state and snapshots, workspace. Nothing is allocated. */
-int session_plan(uint64_t *bytes, const engine *e, const session_options *o, err_ctx *err);
+/* Bytes of a session: KV store, recurrent state and snapshots, workspace. In *vram those of them
+ * that are in VRAM. Nothing is allocated. */
+int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session_options *o,
+                 err_ctx *err);
 
 int session_ctx(const session *s);
 int session_vocab(const session *s);             /* logits in a row */
@@ -69,6 +86,16 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
 
 /* The likeliest token of one row of logits; of equals the first. */
 int32_t session_likeliest(const session *s, const float *logits);
+
+/* Takes in one token and gives the likeliest one behind it. On a GPU nothing else leaves the
+ * device. */
+int session_next(session *s, int32_t *next, int32_t id, err_ctx *err);
+
+/* Where the time goes when the GPU takes in one token: a span for each kernel, in order, at most
+ * cap. The session has to be rewound afterwards. Returns their number, or < 0. */
+struct gpu_span;
+int session_profile(session *s, struct gpu_span *spans, int cap, int32_t id, double *bandwidth,
+                    err_ctx *err);
 
 /* Remembers the present position, for session_rewind. */
 void session_snapshot(session *s);

@@ -3,14 +3,15 @@
  * Invariant: in every layer the positions first .. (last one written) are there, unless a rewind
  * made the upper ones void, and nothing before first can be read. A ring moves first on as it
  * overwrites; going back does not bring the overwritten rows back, which is why first is kept and
- * not computed from the position. Whose position it is, and when it may go back, is for state.c. */
+ * not computed from the position. Whose position it is, and when it may go back, is for state.c.
+ * Rows are encoded and decoded in RAM only; the rest knows addresses, not what is behind them. */
 #include "engine/kv.h"
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/mman.h>
 
 #include "engine/state_internal.h"
 #include "loader/bytes.h"
@@ -29,8 +30,9 @@ struct kv_store {
     const quant_traits *traits;
     int n_layer, n_head, head_dim, ctx;
     size_t row_bytes;                    /* one head at one position */
-    uint8_t *mem;                        /* mapped, all layers one after the other */
-    size_t mem_bytes;
+    space *where;                        /* borrowed */
+    void *mem;                           /* there: all layers one after the other */
+    uint64_t mem_bytes;
     kv_layer layers[];
 };
 
@@ -140,7 +142,7 @@ static bool part_bytes(uint64_t *out, const model *m, kv_type type, int n)
            size_mul(out, *out, (uint64_t)n);
 }
 
-/* The store of one layer in the map: a multiple of 64, so that every layer begins a cache line. */
+/* The keys (values) of one layer in the block: a multiple of 64, so that all begin a cache line. */
 static bool store_bytes(uint64_t *out, const model *m, kv_type type, int l, int ctx, int slack)
 {
     if (!part_bytes(out, m, type, rows_of(m, l, ctx, slack)) || *out > UINT64_MAX / 4) return false;
@@ -171,22 +173,13 @@ uint64_t kv_ring_bytes(const model *m, kv_type type, int ctx, int slack)
     return sum;
 }
 
-/* Pages come as they are written. No huge ones: every head of every layer has a region of its own,
- * and a first token would commit 2 MiB in each. */
-static int map_store(kv_store *c, uint64_t bytes, err_ctx *err)
+static int alloc_store(kv_store *c, uint64_t bytes, err_ctx *err)
 {
+    char what[64];
     if (bytes == 0) return 0;
-    void *p = MAP_FAILED;
-    if (bytes <= PTRDIFF_MAX)
-        p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
-        return err_set(err, ERR_NOMEM, "KV cache: no room for %llu bytes (%.1f GB), context %d",
-                       (unsigned long long)bytes, (double)bytes * 1e-9, c->ctx);
-    c->mem = p;
-    c->mem_bytes = (size_t)bytes;
-    madvise(p, c->mem_bytes, MADV_NOHUGEPAGE);           /* a kernel without them says no */
-    return 0;
+    snprintf(what, sizeof what, "a KV cache for %d tokens", c->ctx);
+    c->mem_bytes = bytes;
+    return c->where->alloc(&c->mem, c->where, bytes, SPACE_SPARSE, what, err);
 }
 
 static int check_options(const model *m, kv_type type, int ctx, int slack, err_ctx *err)
@@ -200,7 +193,8 @@ static int check_options(const model *m, kv_type type, int ctx, int slack, err_c
     return 0;
 }
 
-int kv_create(kv_store **out, const model *m, kv_type type, int ctx, int slack, err_ctx *err)
+int kv_create(kv_store **out, const model *m, space *where, kv_type type, int ctx, int slack,
+              err_ctx *err)
 {
     const int n_layer = m->hp.n_layer;
     kv_store *c;
@@ -211,6 +205,7 @@ int kv_create(kv_store **out, const model *m, kv_type type, int ctx, int slack, 
     if ((rc = check_options(m, type, ctx, slack, err)) < 0) return rc;
     c = mem_zalloc(sizeof *c + (size_t)n_layer * sizeof c->layers[0]);
     if (!c) return err_set(err, ERR_NOMEM, "KV cache: no memory for %d layers", n_layer);
+    c->where = where;
     c->type = type;
     c->traits = quant_traits_of(types[type].quant);
     c->n_layer = n_layer;
@@ -218,7 +213,7 @@ int kv_create(kv_store **out, const model *m, kv_type type, int ctx, int slack, 
     c->head_dim = m->hp.head_dim;
     c->ctx = ctx;
     c->row_bytes = row_bytes_of(m, type);
-    if ((rc = map_store(c, kv_bytes(m, type, ctx, slack), err)) < 0) {
+    if ((rc = alloc_store(c, kv_bytes(m, type, ctx, slack), err)) < 0) {
         kv_free(c);
         return rc;
     }
@@ -237,7 +232,7 @@ int kv_create(kv_store **out, const model *m, kv_type type, int ctx, int slack, 
 void kv_free(kv_store *c)
 {
     if (!c) return;
-    if (c->mem) munmap(c->mem, c->mem_bytes);
+    c->where->free(c->where, c->mem, c->mem_bytes);
     mem_free(c);
 }
 
@@ -263,9 +258,9 @@ static void encode(const kv_store *c, uint8_t *out, const float *x)
 
 void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const float *v)
 {
-    kv_layer *y = &c->layers[layer];
+    const kv_layer *y = &c->layers[layer];
     const size_t dim = (size_t)c->head_dim;
-    assert(layer < c->n_layer && y->k && pos >= 0 && n >= 0 && n <= c->ctx - pos);
+    assert(c->where->addressable && layer < c->n_layer && y->k && pos >= 0 && n <= c->ctx - pos);
     for (int t = 0; t < n; t++) {
         for (int h = 0; h < c->n_head; h++, k += dim, v += dim) {
             int one = 1;
@@ -273,6 +268,13 @@ void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const floa
             encode(c, run_at(c, y, y->v, h, pos + t, &one), v);
         }
     }
+    kv_wrote(c, layer, pos, n);
+}
+
+void kv_wrote(kv_store *c, int layer, int pos, int n)
+{
+    kv_layer *y = &c->layers[layer];
+    assert(layer < c->n_layer && y->k && pos >= 0 && n >= 0 && n <= c->ctx - pos);
     if (y->first > pos) y->first = pos;          /* a window of 1 may go back below it */
     if (y->first < pos + n - y->rows) y->first = pos + n - y->rows;
 }
@@ -281,7 +283,7 @@ static const float *read_rows(const kv_store *c, const kv_layer *y, uint8_t *sto
                               int pos, int n, float *tile)
 {
     const size_t row_blocks = (size_t)(c->head_dim / c->traits->block_elems);
-    assert(store && pos >= y->first && n >= 0 && n <= c->ctx - pos);
+    assert(c->where->addressable && store && pos >= y->first && n >= 0 && n <= c->ctx - pos);
     for (int done = 0; done < n;) {
         int run = n - done;
         const uint8_t *p = run_at(c, y, store, head, pos + done, &run);
@@ -307,7 +309,7 @@ const float *kv_values(const kv_store *c, int layer, int head, int pos, int n, f
 static const uint8_t *stored_rows(const kv_store *c, const kv_layer *y, uint8_t *store, int head,
                                   int pos, int *n)
 {
-    assert(store && pos >= y->first && *n >= 0 && *n <= c->ctx - pos);
+    assert(c->where->addressable && store && pos >= y->first && *n >= 0 && *n <= c->ctx - pos);
     return run_at(c, y, store, head, pos, n);
 }
 
@@ -321,6 +323,13 @@ const uint8_t *kv_value_rows(const kv_store *c, int layer, int head, int pos, in
 {
     const kv_layer *y = &c->layers[layer];
     return stored_rows(c, y, y->v, head, pos, n);
+}
+
+kv_view kv_layer_view(const kv_store *c, int layer)
+{
+    const kv_layer *y = &c->layers[layer];
+    assert(layer >= 0 && layer < c->n_layer);
+    return (kv_view){ y->k, y->v, y->rows };
 }
 
 kv_type kv_type_of(const kv_store *c) { return c->type; }

@@ -7,11 +7,10 @@
 #include "engine/recurrent.h"
 
 #include <assert.h>
-#include <string.h>
 
 struct recurrent {
-    void *mem;                           /* the block and what it takes to align it */
-    float *block;                        /* at a cache line */
+    space *where;                        /* borrowed */
+    void *block;                         /* there, at a cache line */
     uint64_t bytes;
     size_t conv_floats, layer_floats;
     int n_layer;
@@ -38,24 +37,24 @@ uint64_t recurrent_bytes(const model *m)
     return all;
 }
 
-int recurrent_create(recurrent **out, const model *m, err_ctx *err)
+int recurrent_create(recurrent **out, const model *m, space *where, err_ctx *err)
 {
     const uint64_t bytes = recurrent_bytes(m);
     const int n_layer = m->hp.n_layer;
     recurrent *r = mem_zalloc(sizeof *r + (size_t)n_layer * sizeof r->slot[0]);
-    int n = 0;
+    int n = 0, rc;
 
     *out = NULL;
-    if (r && bytes > 0 && bytes <= PTRDIFF_MAX - 64) r->mem = mem_zalloc((size_t)bytes + 63);
-    if (!r || (bytes > 0 && !r->mem)) {
-        recurrent_free(r);
-        return err_set(err, ERR_NOMEM, "recurrent state: no memory for %llu bytes (%.1f GB)",
-                       (unsigned long long)bytes, (double)bytes * 1e-9);
-    }
+    if (!r) return err_set(err, ERR_NOMEM, "recurrent state: no memory for %d layers", n_layer);
+    r->where = where;
     if (bytes > 0) {
         uint64_t conv = 0, state = 0;
+        if ((rc = where->alloc(&r->block, where, bytes, SPACE_DENSE, "the recurrent state",
+                               err)) < 0) {
+            recurrent_free(r);
+            return rc;
+        }
         layer_floats(&conv, &state, &m->hp);
-        r->block = (float *)(uintptr_t)size_align((uintptr_t)r->mem, 64);
         r->conv_floats = (size_t)conv;
         r->layer_floats = (size_t)(conv + state);
     }
@@ -70,14 +69,14 @@ int recurrent_create(recurrent **out, const model *m, err_ctx *err)
 void recurrent_free(recurrent *r)
 {
     if (!r) return;
-    mem_free(r->mem);
+    r->where->free(r->where, r->block, r->bytes);
     mem_free(r);
 }
 
 float *recurrent_conv(recurrent *r, int layer)
 {
     assert(layer >= 0 && layer < r->n_layer && r->slot[layer] >= 0);
-    return r->block + (size_t)r->slot[layer] * r->layer_floats;
+    return (float *)r->block + (size_t)r->slot[layer] * r->layer_floats;
 }
 
 float *recurrent_state(recurrent *r, int layer)
@@ -87,7 +86,7 @@ float *recurrent_state(recurrent *r, int layer)
 
 void recurrent_clear(recurrent *r)
 {
-    if (r->bytes) memset(r->block, 0, (size_t)r->bytes);
+    r->where->zero(r->where, r->block, (size_t)r->bytes);
 }
 
 void *recurrent_block(recurrent *r)

@@ -1,15 +1,18 @@
 /* recurrent.h - what the DeltaNet layers of one session remember: convolution window and state.
  *
  * One block of memory for all layers, so that a snapshot is one copy. A lossy summary of all tokens
- * so far: it can be replaced by an earlier copy of itself, never shortened. */
+ * so far: it can be replaced by an earlier copy of itself, never shortened. All addresses here are
+ * those of the space that the block is in. */
 #ifndef ENGINE_RECURRENT_H
 #define ENGINE_RECURRENT_H
 
 #include "engine/model.h"
+#include "tiers/space.h"
 
 typedef struct recurrent recurrent;
 
-int recurrent_create(recurrent **out, const model *m, err_ctx *err);     /* all zero */
+/* All zero. Borrows where until recurrent_free. */
+int recurrent_create(recurrent **out, const model *m, space *where, err_ctx *err);
 void recurrent_free(recurrent *r);
 uint64_t recurrent_bytes(const model *m);                /* of the block; 0 without DeltaNet,
                                                           * UINT64_MAX: too much */

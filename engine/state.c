@@ -6,7 +6,6 @@
 #include "engine/state.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include "engine/state_internal.h"
 
@@ -20,12 +19,19 @@ static uint64_t snapshot_bytes(const model *m, const state_options *o)
     return size_add(&sum, rec, rings) ? sum : UINT64_MAX;
 }
 
+uint64_t state_space_bytes(const model *m, const state_options *o)
+{
+    uint64_t sum;
+    if (!size_add(&sum, kv_bytes(m, o->kv, o->ctx, o->slack), recurrent_bytes(m)))
+        return UINT64_MAX;
+    return sum;
+}
+
 uint64_t state_bytes(const model *m, const state_options *o)
 {
     uint64_t sum, snaps;
-    if (!size_add(&sum, kv_bytes(m, o->kv, o->ctx, o->slack), recurrent_bytes(m)) ||
-        !size_mul(&snaps, snapshot_bytes(m, o), (uint64_t)o->n_snapshot) ||
-        !size_add(&sum, sum, snaps))
+    if (!size_mul(&snaps, snapshot_bytes(m, o), (uint64_t)o->n_snapshot) ||
+        !size_add(&sum, state_space_bytes(m, o), snaps))
         return UINT64_MAX;
     return sum;
 }
@@ -54,8 +60,10 @@ int state_create(state **out, const model *m, const state_options *o, err_ctx *e
     if (!s) return err_set(err, ERR_NOMEM, "session state: no memory for %zu bytes", sizeof *s);
     s->m = m;
     s->o = *o;
-    if ((rc = kv_create(&s->kv, m, o->kv, o->ctx, o->slack, err)) < 0 ||
-        (rc = recurrent_create(&s->rec, m, err)) < 0 || (rc = create_snapshots(s, err)) < 0) {
+    if (!s->o.where) s->o.where = space_ram();
+    if ((rc = kv_create(&s->kv, m, s->o.where, o->kv, o->ctx, o->slack, err)) < 0 ||
+        (rc = recurrent_create(&s->rec, m, s->o.where, err)) < 0 ||
+        (rc = create_snapshots(s, err)) < 0) {
         state_free(s);
         return rc;
     }
@@ -74,6 +82,11 @@ void state_free(state *s)
 }
 
 /* ---- position ------------------------------------------------------------------------------- */
+
+space *state_space(const state *s)
+{
+    return s->o.where;
+}
 
 kv_store *state_kv(state *s)
 {
@@ -113,19 +126,25 @@ void state_clear(state *s)
 
 /* ---- snapshots ------------------------------------------------------------------------------ */
 
+/* Between the space and the memory of a snapshot, piece by piece. */
+typedef struct transfer {
+    space *where;
+    uint8_t *at;                         /* in the snapshot */
+} transfer;
+
 static int copy_out(void *ctx, void *bytes, size_t n)
 {
-    uint8_t **at = ctx;
-    memcpy(*at, bytes, n);
-    *at += n;
+    transfer *t = ctx;
+    t->where->read(t->where, t->at, bytes, n);
+    t->at += n;
     return 0;
 }
 
 static int copy_in(void *ctx, void *bytes, size_t n)
 {
-    const uint8_t **at = ctx;
-    memcpy(bytes, *at, n);
-    *at += n;
+    transfer *t = ctx;
+    t->where->write(t->where, bytes, t->at, n);
+    t->at += n;
     return 0;
 }
 
@@ -146,20 +165,18 @@ void state_snapshot(state *s)
 {
     if (s->o.n_snapshot == 0 || s->pos == 0) return;
     const int i = choose_place(s);
-    uint8_t *at = s->snap_mem + (size_t)i * s->snap_bytes;
+    transfer t = { s->o.where, s->snap_mem + (size_t)i * s->snap_bytes };
     s->snap_pos[i] = s->pos;
-    if (s->rec_bytes) memcpy(at, recurrent_block(s->rec), (size_t)s->rec_bytes);
-    at += s->rec_bytes;
-    kv_each_piece(s->kv, KV_RINGS, s->pos, copy_out, &at);
+    copy_out(&t, recurrent_block(s->rec), (size_t)s->rec_bytes);
+    kv_each_piece(s->kv, KV_RINGS, s->pos, copy_out, &t);
 }
 
 static void restore(state *s, int i)
 {
-    const uint8_t *at = s->snap_mem + (size_t)i * s->snap_bytes;
+    transfer t = { s->o.where, s->snap_mem + (size_t)i * s->snap_bytes };
     s->pos = s->snap_pos[i];
-    if (s->rec_bytes) memcpy(recurrent_block(s->rec), at, (size_t)s->rec_bytes);
-    at += s->rec_bytes;
-    kv_each_piece(s->kv, KV_RINGS, s->pos, copy_in, &at);
+    copy_in(&t, recurrent_block(s->rec), (size_t)s->rec_bytes);
+    kv_each_piece(s->kv, KV_RINGS, s->pos, copy_in, &t);
     kv_replaced(s->kv, KV_RINGS, s->pos);
 }
 

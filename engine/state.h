@@ -3,7 +3,11 @@
  * The position is the number of tokens taken in. A snapshot holds what cannot be recomputed from
  * the KV store: the recurrent block and the rings of windowed layers. Rows of full layers are not
  * copied: they stay valid up to the snapshot as long as the position never falls below it. All
- * memory, snapshots included, is allocated by state_create. */
+ * memory, snapshots included, is allocated by state_create.
+ *
+ * KV store and recurrent block are in a space of the caller's choice, snapshots in RAM. Taking a
+ * snapshot and going back do not tell of a failure in the space: whoever uses the state afterwards
+ * asks the space's check. Saving and loading ask it themselves. */
 #ifndef ENGINE_STATE_H
 #define ENGINE_STATE_H
 
@@ -17,14 +21,18 @@ typedef struct state_options {
     int slack;                           /* longest run between two calls of state_advance */
     kv_type kv;
     int n_snapshot;                      /* how many can be held at a time; 0 is fine */
+    space *where;                        /* NULL: RAM */
 } state_options;
 
-/* Borrows m until state_free. */
+/* Borrows m and the space until state_free. */
 int state_create(state **out, const model *m, const state_options *o, err_ctx *err);
 void state_free(state *s);
-/* Bytes that state_create takes; UINT64_MAX if it is too much to count. */
+/* Bytes that state_create takes, and those of them that are in the space: the rest, snapshots, is
+ * in RAM. UINT64_MAX if it is too much to count. */
 uint64_t state_bytes(const model *m, const state_options *o);
+uint64_t state_space_bytes(const model *m, const state_options *o);
 
+space *state_space(const state *s);      /* never NULL */
 kv_store *state_kv(state *s);
 recurrent *state_recurrent(state *s);
 int state_pos(const state *s);
@@ -55,16 +63,17 @@ typedef struct state_tag {
 } state_tag;
 
 /* Writes ids (one per position), the state up to the present position and extra, the caller's own
- * bytes, to path: to a temporary file beside it that is renamed at the end, so a failure leaves an
- * older file as it was. Only its owner can read the file. */
+ * bytes, to path: to a temporary file beside it that is renamed at the end, so a failure, of the
+ * space too, leaves an older file as it was. Only its owner can read the file. */
 int state_save(const state *s, const char *path, const state_tag *tag, const int32_t *ids,
                str_view extra, err_ctx *err);
 
 /* Reads it back: ids gets at most cap ids, *extra a copy to be freed with mem_free, *n_extra its
  * length. Everything (tag, layout, KV type, lengths, checksum) is verified before anything of s or
  * ids is touched; a file that does not fit says why. Snapshots are dropped. ctx, slack and the
- * number of snapshots need not be those it was saved with. Only a disk that fails, or a file that
- * somebody changes, while the verified file is read a second time leaves an empty state. */
+ * number of snapshots need not be those it was saved with. Only a disk or a space that fails, or a
+ * file that somebody changes, while the verified file is read a second time leaves an empty
+ * state. */
 int state_load(state *s, const char *path, const state_tag *tag, int32_t *ids, int cap,
                char **extra, size_t *n_extra, err_ctx *err);
 

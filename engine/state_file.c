@@ -11,8 +11,9 @@
  *   checksum      u64 over all before it
  *
  * Neither ctx nor slack is in it: any session of the model and the KV type can load it if the
- * position fits. A file is read twice. The first time changes nothing and finds all that can be
- * wrong with it; that is why the second time can only fail if the file changes in between. */
+ * position fits, whatever space it is in. A file is read twice. The first time changes nothing and
+ * finds all that can be wrong with it; that is why the second time can only fail if the file
+ * changes in between, or if the space fails. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -134,9 +135,11 @@ static bool make_header(uint8_t h[HEADER_BYTES], const state *s, const state_tag
 
 /* ---- the stream ------------------------------------------------------------------------------ */
 
-/* Bytes on their way to or from the file, summed up as they pass. */
+/* Bytes on their way to or from the file, summed up as they pass. All of them stop in buf, which is
+ * in RAM; between it and the state they take the way of the state's space. */
 typedef struct stream {
     int fd;
+    space *where;                        /* of the state's pieces */
     const char *path;                    /* for messages */
     err_ctx *err;
     uint8_t *buf;                        /* [BUFFER] */
@@ -165,13 +168,12 @@ static int flush(stream *f)
     return write_all(f, f->buf, n);
 }
 
-static int put(void *ctx, void *bytes, size_t n)
+static int put_from(stream *f, space *from, const void *bytes, size_t n)
 {
-    stream *f = ctx;
     const uint8_t *p = bytes;
     while (n > 0) {
         const size_t room = BUFFER - f->used, part = n < room ? n : room;
-        memcpy(f->buf + f->used, p, part);
+        from->read(from, f->buf + f->used, p, part);
         f->used += part;
         p += part;
         n -= part;
@@ -183,9 +185,15 @@ static int put(void *ctx, void *bytes, size_t n)
     return 0;
 }
 
-static int put_const(stream *f, const void *bytes, size_t n)
+static int put(stream *f, const void *bytes, size_t n)
 {
-    return put(f, (void *)(uintptr_t)bytes, n);          /* put only reads */
+    return put_from(f, space_ram(), bytes, n);
+}
+
+static int put_piece(void *ctx, void *bytes, size_t n)
+{
+    stream *f = ctx;
+    return put_from(f, f->where, bytes, n);
 }
 
 /* Fewer bytes than n only at the end of the file. */
@@ -208,7 +216,7 @@ static int truncated(stream *f)
 }
 
 /* n bytes to dst, or over them if dst is NULL. */
-static int take(stream *f, void *dst, uint64_t n)
+static int take_to(stream *f, space *to, void *dst, uint64_t n)
 {
     uint8_t *out = dst;
     while (n > 0) {
@@ -224,7 +232,7 @@ static int take(stream *f, void *dst, uint64_t n)
         }
         const size_t room = f->have - f->used, part = n < room ? (size_t)n : room;
         if (out) {
-            memcpy(out, f->buf + f->used, part);
+            to->write(to, out, f->buf + f->used, part);
             out += part;
         }
         f->used += part;
@@ -233,9 +241,15 @@ static int take(stream *f, void *dst, uint64_t n)
     return 0;
 }
 
-static int get(void *ctx, void *bytes, size_t n)
+static int take(stream *f, void *dst, uint64_t n)
 {
-    return take(ctx, bytes, n);
+    return take_to(f, space_ram(), dst, n);
+}
+
+static int take_piece(void *ctx, void *bytes, size_t n)
+{
+    stream *f = ctx;
+    return take_to(f, f->where, bytes, n);
 }
 
 /* Compares the sum of all that was taken with the one behind it. */
@@ -279,10 +293,11 @@ static int write_state(stream *f, const state *s, const state_tag *tag, const in
         layer_entry(word, &s->m->layers[l]);
         if ((rc = put(f, word, 8)) < 0) return rc;
     }
-    if ((rc = put_const(f, ids, (size_t)s->pos * sizeof *ids)) < 0) return rc;
-    if ((rc = put_const(f, extra.ptr, extra.len)) < 0) return rc;
-    if ((rc = kv_each_piece(s->kv, KV_ALL, s->pos, put, f)) < 0) return rc;
-    if ((rc = put(f, recurrent_block(s->rec), (size_t)s->rec_bytes)) < 0) return rc;
+    if ((rc = put(f, ids, (size_t)s->pos * sizeof *ids)) < 0) return rc;
+    if ((rc = put(f, extra.ptr, extra.len)) < 0) return rc;
+    if ((rc = kv_each_piece(s->kv, KV_ALL, s->pos, put_piece, f)) < 0) return rc;
+    if ((rc = put_piece(f, recurrent_block(s->rec), (size_t)s->rec_bytes)) < 0) return rc;
+    if ((rc = f->where->check(f->where, f->err)) < 0) return rc;
     if ((rc = flush(f)) < 0) return rc;
     store_u64(word, f->sum);
     return write_all(f, word, 8);
@@ -303,7 +318,7 @@ static int write_and_rename(stream *f, const char *temp, const state *s, const s
 int state_save(const state *s, const char *path, const state_tag *tag, const int32_t *ids,
                str_view extra, err_ctx *err)
 {
-    stream f = { .path = path, .err = err };
+    stream f = { .where = s->o.where, .path = path, .err = err };
     const size_t len = strlen(path);
     char *temp = mem_array(len + 8, 1);
     int rc = make_buffer(&f);
@@ -443,9 +458,10 @@ static int read_state(stream *f, const uint8_t *h, state *s, int32_t *ids, char 
     if ((rc = take(f, ids, (uint64_t)pos * sizeof *ids)) < 0) return rc;
     if ((rc = take(f, extra, load_u64(h + AT_EXTRA_BYTES))) < 0) return rc;
     state_clear(s);
-    if ((rc = kv_each_piece(s->kv, KV_ALL, pos, get, f)) < 0) return rc;
-    if ((rc = take(f, recurrent_block(s->rec), s->rec_bytes)) < 0) return rc;
+    if ((rc = kv_each_piece(s->kv, KV_ALL, pos, take_piece, f)) < 0) return rc;
+    if ((rc = take_piece(f, recurrent_block(s->rec), (size_t)s->rec_bytes)) < 0) return rc;
     if ((rc = take_checksum(f)) < 0) return rc;
+    if ((rc = f->where->check(f->where, f->err)) < 0) return rc;
     kv_replaced(s->kv, KV_ALL, pos);
     s->pos = pos;
     return 0;
@@ -464,7 +480,7 @@ static int open_file(stream *f)
 int state_load(state *s, const char *path, const state_tag *tag, int32_t *ids, int cap,
                char **extra, size_t *n_extra, err_ctx *err)
 {
-    stream f = { .fd = -1, .path = path, .err = err };
+    stream f = { .fd = -1, .where = s->o.where, .path = path, .err = err };
     uint8_t h[HEADER_BYTES];
     uint64_t n = 0;
     char *copy = NULL;

@@ -16,7 +16,8 @@ typedef enum kv_part {
 } kv_part;
 
 /* Calls fn for every contiguous piece of what a token at position pos may look at, its own key
- * apart. fn may write to the piece; the first result < 0 ends the walk and is returned. */
+ * apart. bytes is an address in the store's space, and fn may write there; the first result < 0
+ * ends the walk and is returned. */
 typedef int kv_piece_fn(void *ctx, void *bytes, size_t n);
 int kv_each_piece(const kv_store *c, kv_part part, int pos, kv_piece_fn *fn, void *ctx);
 
@@ -30,13 +31,13 @@ uint64_t kv_ring_bytes(const model *m, kv_type type, int ctx, int slack);
 
 struct state {
     const model *m;                      /* borrowed */
-    state_options o;
+    state_options o;                     /* where is set */
     kv_store *kv;
     recurrent *rec;
     int pos;
     uint64_t rec_bytes, snap_bytes;      /* of the recurrent block; of it and the rings */
     int *snap_pos;                       /* [n_snapshot]; 0: this place is free */
-    uint8_t *snap_mem;                   /* [n_snapshot, snap_bytes]: recurrent block, rings */
+    uint8_t *snap_mem;                   /* RAM [n_snapshot, snap_bytes]: recurrent block, rings */
 };
 
 /* As after state_create. */

@@ -4,6 +4,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+
+#include "loader/quant.h"
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
@@ -38,6 +41,132 @@ void twin_model_free(model *m)
     mem_free(m);
 }
 
+/* ---- the far space --------------------------------------------------------------------------- */
+
+typedef struct far_block {
+    uint8_t *addresses;                  /* [bytes], not accessible; NULL: this place is free */
+    uint8_t *content;                    /* [bytes] */
+    size_t bytes;
+} far_block;
+
+static struct {
+    far_block blocks[32];
+    long fail_in;                        /* the call that brings it to 0 fails */
+    err_ctx first;
+} far;
+
+static bool far_fails(const char *what)
+{
+    if (far.fail_in == 0 || --far.fail_in > 0) return false;
+    if (far.first.code == 0) err_set(&far.first, ERR_IO, "far space: %s failed", what);
+    return true;
+}
+
+/* Where n bytes at an address of the space really are. */
+static uint8_t *far_at(const void *p, size_t n)
+{
+    for (size_t i = 0; i < ARRAY_LEN(far.blocks); i++) {
+        const far_block *b = &far.blocks[i];
+        const uintptr_t at = (uintptr_t)p - (uintptr_t)b->addresses;
+        if (b->addresses && at < b->bytes && n <= b->bytes - at) return b->content + at;
+    }
+    CHECK_MSG(false, "far space: %zu bytes at %p are in no block", n, p);
+    return NULL;
+}
+
+static int far_alloc(void **out, space *self, uint64_t bytes, space_use use, const char *what,
+                     err_ctx *err)
+{
+    far_block *b = far.blocks;           /* a free one */
+    (void)self;
+    *out = NULL;
+    while (b->addresses && b < far.blocks + ARRAY_LEN(far.blocks) - 1) b++;
+    CHECK(bytes > 0 && !b->addresses && (use == SPACE_DENSE || use == SPACE_SPARSE));
+    if (bytes <= 1u << 30 && !far_fails("alloc")) b->content = mem_zalloc((size_t)bytes);
+    if (!b->content) return err_set(err, ERR_NOMEM, "no room for %s", what);
+    b->bytes = (size_t)bytes;
+    b->addresses = mmap(NULL, b->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(b->addresses != MAP_FAILED);
+    *out = b->addresses;
+    return 0;
+}
+
+static void far_free(space *self, void *p, uint64_t bytes)
+{
+    (void)self;
+    if (!p) return;
+    for (size_t i = 0; i < ARRAY_LEN(far.blocks); i++) {
+        far_block *b = &far.blocks[i];
+        if (b->addresses != p) continue;
+        CHECK(b->bytes == bytes);
+        munmap(b->addresses, b->bytes);
+        mem_free(b->content);
+        *b = (far_block){ 0 };
+        return;
+    }
+    CHECK_MSG(false, "far space: %p is no block", p);
+}
+
+static void far_read(space *self, void *to, const void *from, size_t n)
+{
+    (void)self;
+    const uint8_t *p = n > 0 ? far_at(from, n) : NULL;
+    if (!p) return;
+    if (far_fails("read")) memset(to, 0xEE, n);
+    else memcpy(to, p, n);
+}
+
+static void far_write(space *self, void *to, const void *from, size_t n)
+{
+    (void)self;
+    uint8_t *p = n > 0 ? far_at(to, n) : NULL;
+    if (p && !far_fails("write")) memcpy(p, from, n);
+}
+
+static void far_zero(space *self, void *to, size_t n)
+{
+    (void)self;
+    uint8_t *p = n > 0 ? far_at(to, n) : NULL;
+    if (p && !far_fails("zero")) memset(p, 0, n);
+}
+
+static void far_copy(space *self, void *to, const void *from, size_t n)
+{
+    (void)self;
+    uint8_t *p = n > 0 ? far_at(to, n) : NULL;
+    const uint8_t *q = n > 0 ? far_at(from, n) : NULL;
+    if (p && q && !far_fails("copy")) memcpy(p, q, n);
+}
+
+static int far_check(space *self, err_ctx *err)
+{
+    (void)self;
+    if (far.first.code != 0 && err) *err = far.first;
+    return far.first.code;
+}
+
+space *far_space(void)
+{
+    static space s = { "far", false, far_alloc, far_free, far_read, far_write, far_zero, far_copy,
+                       far_check };
+    return &s;
+}
+
+void far_fail_after(long n)
+{
+    far.fail_in = n;
+    if (n == 0) far.first = (err_ctx){ 0 };
+}
+
+int far_blocks(void)
+{
+    int n = 0;
+    for (size_t i = 0; i < ARRAY_LEN(far.blocks); i++) n += far.blocks[i].addresses != NULL;
+    return n;
+}
+
+/* ---- right values ---------------------------------------------------------------------------- */
+
 static void complain(twin *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void complain(twin *t, const char *fmt, ...)
 {
@@ -47,8 +176,6 @@ static void complain(twin *t, const char *fmt, ...)
     vsnprintf(t->why, sizeof t->why, fmt, ap);
     va_end(ap);
 }
-
-/* ---- right values ---------------------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t h)
 {
@@ -93,14 +220,70 @@ static double tolerance(kv_type type, const float *x, int i)
     return 0.501 * amax / 127;
 }
 
+/* ---- rows, wherever they are ----------------------------------------------------------------- */
+
+static bool is_near(const twin *t)
+{
+    return state_space(t->s)->addressable;
+}
+
+/* The address of one head's key (which 0) or value (1). */
+static uint8_t *row_at(const twin *t, int l, int which, int head, int pos)
+{
+    const kv_store *c = state_kv(t->s);
+    const kv_view v = kv_layer_view(c, l);
+    const size_t row = (size_t)head * (size_t)v.rows + (size_t)(pos % v.rows);
+    return (which == 0 ? v.keys : v.values) + row * kv_row_bytes(c);
+}
+
+/* One head's keys or values at positions pos .. pos+n-1, as kv_keys and kv_values give them. */
+static const float *rows_at(const twin *t, int l, int which, int head, int pos, int n, float *tile)
+{
+    static const quant_type stored[] = { QT_F32, QT_F16, QT_Q8_0 };
+    const kv_store *c = state_kv(t->s);
+    const quant_traits *traits = quant_traits_of(stored[t->o.kv]);
+    const int dim = t->m->hp.head_dim;
+    space *where = state_space(t->s);
+    uint8_t row[64 * sizeof(float)];
+    if (is_near(t)) return which == 0 ? kv_keys(c, l, head, pos, n, tile)
+                                      : kv_values(c, l, head, pos, n, tile);
+    for (int i = 0; i < n; i++) {
+        where->read(where, row, row_at(t, l, which, head, pos + i), kv_row_bytes(c));
+        traits->decode(tile + i * dim, row, (size_t)(dim / traits->block_elems));
+    }
+    return tile;
+}
+
+/* Stores n rows of a layer from the present position on. */
+static void store_rows(twin *t, int l, int n, const float *k, const float *v)
+{
+    kv_store *c = state_kv(t->s);
+    space *where = state_space(t->s);
+    if (is_near(t)) {
+        kv_write(c, l, t->pos, n, k, v);
+        return;
+    }
+    for (int p = 0; p < n; p++, k += kv_width(t), v += kv_width(t)) {
+        kv_write(t->scribe, l, 0, 1, k, v);
+        for (int h = 0; h < t->m->hp.n_head_kv; h++) {
+            int one = 1;
+            where->write(where, row_at(t, l, 0, h, t->pos + p),
+                         kv_key_rows(t->scribe, l, h, 0, &one), kv_row_bytes(c));
+            where->write(where, row_at(t, l, 1, h, t->pos + p),
+                         kv_value_rows(t->scribe, l, h, 0, &one), kv_row_bytes(c));
+        }
+    }
+    kv_wrote(c, l, t->pos, n);
+}
+
+/* ---- what must be there ---------------------------------------------------------------------- */
+
 /* One head's keys or values at positions pos .. pos+n-1. Returns the first wrong position or -1. */
 static int wrong_row(const twin *t, int l, int which, int head, int pos, int n)
 {
     const int dim = t->m->hp.head_dim;
-    const kv_store *c = state_kv(t->s);
     float tile[64 * 64], want[64];
-    const float *have = which == 0 ? kv_keys(c, l, head, pos, n, tile)
-                                   : kv_values(c, l, head, pos, n, tile);
+    const float *have = rows_at(t, l, which, head, pos, n, tile);
     for (int p = pos; p < pos + n; p++, have += dim) {
         for (int i = 0; i < dim; i++)
             want[i] = value(t->sums[p + 1], l, which, (size_t)(head * dim + i));
@@ -125,6 +308,8 @@ static void check_layer(twin *t, test_rng *rng, int l, int pos, bool self)
         }
     }
 }
+
+enum { REC_FLOATS = 128 };               /* room for one layer's window, or state */
 
 static size_t rec_floats(const twin *t, int which)
 {
@@ -152,6 +337,8 @@ void twin_open(twin *t, const model *m, const state_options *o)
     err_ctx err = { 0 };
     *t = (twin){ .m = m, .o = *o };
     CHECK_MSG(state_create(&t->s, m, o, &err) == 0, "state_create: %s", err.msg);
+    CHECK(rec_floats(t, 2) <= REC_FLOATS && rec_floats(t, 3) <= REC_FLOATS);
+    if (!is_near(t)) CHECK(kv_create(&t->scribe, m, space_ram(), o->kv, 1, 1, &err) == 0);
     t->ids = mem_zalloc((size_t)o->ctx * sizeof *t->ids);
     t->sums = mem_zalloc(((size_t)o->ctx + 1) * sizeof *t->sums);
     t->cells = mem_zalloc((size_t)m->hp.n_layer * (size_t)o->ctx * sizeof *t->cells);
@@ -161,6 +348,7 @@ void twin_open(twin *t, const model *m, const state_options *o)
 void twin_close(twin *t)
 {
     state_free(t->s);
+    kv_free(t->scribe);
     mem_free(t->ids);
     mem_free(t->sums);
     mem_free(t->cells);
@@ -187,7 +375,7 @@ static void write_layer(twin *t, test_rng *rng, int l, int n)
         *cell(t, l, t->pos + p) = (twin_cell){ t->pos + p, t->sums[t->pos + p + 1] };
     }
     mem_guard(true);
-    kv_write(state_kv(t->s), l, t->pos, n, k, v);
+    store_rows(t, l, n, k, v);
     check_layer(t, rng, l, t->pos, true);
     check_layer(t, rng, l, t->pos + n - 1, true);
     mem_guard(false);
@@ -196,6 +384,7 @@ static void write_layer(twin *t, test_rng *rng, int l, int n)
 
 void twin_run(twin *t, test_rng *rng, int n, bool aborted)
 {
+    space *where = state_space(t->s);
     const int n_layer = aborted ? (t->m->hp.n_layer + 1) / 2 : t->m->hp.n_layer;
     for (int p = t->pos; p < t->pos + n; p++) {
         t->ids[p] = (int32_t)test_below(rng, (uint32_t)t->m->hp.n_vocab);
@@ -207,8 +396,10 @@ void twin_run(twin *t, test_rng *rng, int n, bool aborted)
     t->pos += n;
     for (int l = 0; l < n_layer; l++) {
         for (int which = 2; which < 4 && t->m->layers[l].mixer == MIX_DELTANET; which++) {
-            float *x = rec_part(t, l, which);
-            for (size_t i = 0; i < rec_floats(t, which); i++) x[i] = rec_value(t, l, which, i);
+            const size_t n_rec = rec_floats(t, which);
+            float x[REC_FLOATS];
+            for (size_t i = 0; i < n_rec; i++) x[i] = rec_value(t, l, which, i);
+            where->write(where, rec_part(t, l, which), x, n_rec * sizeof *x);
         }
     }
     mem_guard(true);
@@ -291,6 +482,8 @@ void twin_loaded(twin *t, const twin *from)
 
 bool twin_holds(twin *t, test_rng *rng)
 {
+    space *where = state_space(t->s);
+    err_ctx err = { 0 };
     if (state_pos(t->s) != t->pos)
         complain(t, "position is %d, want %d", state_pos(t->s), t->pos);
     mem_guard(true);
@@ -300,8 +493,10 @@ bool twin_holds(twin *t, test_rng *rng)
             continue;
         }
         for (int which = 2; which < 4; which++) {
-            const float *x = rec_part(t, l, which);
-            for (size_t i = 0; i < rec_floats(t, which); i++) {
+            const size_t n_rec = rec_floats(t, which);
+            float x[REC_FLOATS];
+            where->read(where, x, rec_part(t, l, which), n_rec * sizeof *x);
+            for (size_t i = 0; i < n_rec; i++) {
                 const float want = rec_value(t, l, which, i);
                 if (x[i] != want)
                     complain(t, "layer %d at %d: %s [%zu] is %g, want %g", l, t->pos,
@@ -310,5 +505,6 @@ bool twin_holds(twin *t, test_rng *rng)
         }
     }
     mem_guard(false);
+    if (where->check(where, &err) < 0) complain(t, "%s", err.msg);
     return !t->why[0];
 }

@@ -2,7 +2,8 @@
  *
  * The tokens are numbers; keys, values and recurrent state are a function of the ids up to their
  * position, so the twin knows every right value without having stored one. It also follows what is
- * physically in each ring, cell by cell, and which snapshots there are. */
+ * physically in each ring, cell by cell, and which snapshots there are. The state may be in any
+ * space; there is one here that stands for all that the CPU cannot address. */
 #ifndef TESTS_STATE_TWIN_H
 #define TESTS_STATE_TWIN_H
 
@@ -15,6 +16,16 @@
 model *twin_model(const char *layers, int n_head_kv, int head_dim, int window);
 void twin_model_free(model *m);
 
+/* ---- a far space ---- */
+
+/* Its addresses are those of pages that cannot be touched; the bytes are somewhere else. An access
+ * that is not within one block is a failed check. One for the whole program. */
+space *far_space(void);
+/* The n-th call of alloc, read, write, zero or copy from now on fails, and only that one. 0: none
+ * does, and what has failed is forgotten. */
+void far_fail_after(long n);
+int far_blocks(void);                    /* allocated and not freed */
+
 /* ---- the twin ---- */
 
 typedef struct twin_cell { int pos; uint64_t sum; } twin_cell;
@@ -24,6 +35,8 @@ typedef struct twin {
     const model *m;
     state_options o;
     state *s;
+    kv_store *scribe;                    /* a store of one position in RAM, to encode rows for one
+                                          * that is not there; NULL if it is */
     int pos;
     int32_t *ids;                        /* [ctx] */
     uint64_t *sums;                      /* [ctx + 1]: of the ids before that position; [0] is 0 */

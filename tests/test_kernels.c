@@ -4,10 +4,9 @@
  * or NaN now and then), of plausible scales and of extreme ones; activations with zero, tiny, huge,
  * tied and poisoned blocks; ragged shapes; few tokens and many, by all kernels of a type. Arrays
  * end where kernels.h says, so that a sanitizer sees who reads further. */
-#include "tests/test.h"
+#include "tests/weight_maker.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/cpu/kernels.h"
@@ -15,65 +14,6 @@
 #include "loader/quant_blocks.h"
 
 enum { MAX_TOKENS = 70, MAX_ROWS = 37 };
-
-/* ---- weights ------------------------------------------------------------------------------- */
-
-typedef enum scale_kind {
-    SCALE_RANDOM, SCALE_PLAUSIBLE, SCALE_EXTREME, SCALE_LARGEST, N_SCALE_KIND
-} scale_kind;
-
-static const char *const scale_names[] = { "random bytes", "plausible scales", "extreme scales",
-                                           "largest sums" };
-
-/* Where the binary16 scales of a block are. */
-static const struct { quant_type type; int at[2]; } halves[] = {
-    { QT_Q4_0, { 0, -1 } }, { QT_Q4_1, { 0, 2 } }, { QT_Q5_0, { 0, -1 } }, { QT_Q5_1, { 0, 2 } },
-    { QT_Q8_0, { 0, -1 } }, { QT_IQ4_NL, { 0, -1 } }, { QT_IQ4_XS, { 0, -1 } },
-    { QT_Q2_K, { offsetof(block_q2_k, d), offsetof(block_q2_k, dmin) } },
-    { QT_Q3_K, { offsetof(block_q3_k, d), -1 } },
-    { QT_Q4_K, { offsetof(block_q4_k, d), offsetof(block_q4_k, dmin) } },
-    { QT_Q5_K, { offsetof(block_q5_k, d), offsetof(block_q5_k, dmin) } },
-    { QT_Q6_K, { offsetof(block_q6_k, d), -1 } },
-};
-
-static uint16_t half_scale(scale_kind kind, test_rng *rng)
-{
-    static const uint16_t extreme[] = { 0, 0x8000, 1, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF };
-    if (kind == SCALE_EXTREME) return extreme[test_below(rng, ARRAY_LEN(extreme))];
-    return (uint16_t)(0x1000 + test_below(rng, 0x1800));     /* 2^-11 .. 2^-5 */
-}
-
-static void put_scales(uint8_t *block, quant_type type, scale_kind kind, test_rng *rng)
-{
-    static const uint8_t exponents[] = { 0, 1, 2, 253, 254, 255, 127, 128 };
-    static const uint8_t codes[] = { 0, 1, 7, 8, 0x7E, 0x7F, 0x80, 0xFF, 0xFE };
-    for (size_t i = 0; i < ARRAY_LEN(halves); i++)
-        for (int k = 0; halves[i].type == type && k < 2; k++)
-            if (halves[i].at[k] >= 0) store_u16(block + halves[i].at[k], half_scale(kind, rng));
-    if (type == QT_MXFP4)
-        block[0] = kind == SCALE_EXTREME ? exponents[test_below(rng, ARRAY_LEN(exponents))]
-                                         : (uint8_t)(115 + test_below(rng, 12));
-    if (type == QT_NVFP4 && kind == SCALE_EXTREME)
-        for (int k = 0; k < 4; k++) block[k] = codes[test_below(rng, ARRAY_LEN(codes))];
-    if (type == QT_F32) {
-        const float v = (float)test_below(rng, 2000) * 0.001f - 1.0f;
-        memcpy(block, &v, sizeof v);
-    }
-    if (type == QT_F16) store_u16(block, half_scale(kind, rng));
-    if (type == QT_BF16) store_u16(block, (uint16_t)(0x3C00 + test_below(rng, 0x200)));
-}
-
-static void random_row(uint8_t *row, const quant_traits *t, quant_type type, int cols,
-                       scale_kind kind, test_rng *rng)
-{
-    const size_t bytes = (size_t)t->block_bytes, n = (size_t)(cols / t->block_elems);
-    static const uint8_t fills[] = { 0, 0xFF, 0x77, 0x7F, 0x80, 0x88, 0xF7 };
-    const uint8_t fill = fills[test_below(rng, ARRAY_LEN(fills))];
-    for (size_t i = 0; i < n * bytes; i++)
-        row[i] = kind == SCALE_LARGEST ? fill : (uint8_t)test_rand(rng);
-    for (size_t b = 0; b < n && kind != SCALE_RANDOM; b++)
-        put_scales(row + b * bytes, type, kind, rng);
-}
 
 /* ---- activations --------------------------------------------------------------------------- */
 
@@ -84,28 +24,6 @@ typedef struct batch {
     act_row rows[MAX_TOKENS];
     int n;
 } batch;
-
-static float spread(test_rng *rng)
-{
-    float v = 0;
-    for (int i = 0; i < 4; i++) v += (float)test_below(rng, 65536) / 65536.0f - 0.5f;
-    return v;
-}
-
-/* One block: mostly plain, now and then what quantisation treats in a way of its own. */
-static void random_block(float *x, int n, bool poison, test_rng *rng)
-{
-    const uint32_t kind = test_below(rng, 26);
-    const float scale = kind == 0 ? 0.0f : kind == 1 ? 0x1p-110f : kind == 2 ? 0x1p-98f :
-                        kind == 3 ? 0x1p90f : kind == 4 ? 100.0f : 1.0f;
-    for (int i = 0; i < n; i++) x[i] = spread(rng) * scale;
-    if (kind == 5)                       /* ties: the largest is 127, the rest end in one half */
-        for (int i = 0; i < n; i++)
-            x[i] = i == 0 ? 127.0f : (float)test_below(rng, 126) + 0.5f;
-    if (kind >= 24)                      /* codes of 127 or -127 throughout: the largest sums */
-        for (int i = 0; i < n; i++) x[i] = kind == 24 ? 1.0f : -1.0f;
-    if (kind == 6 && poison) x[test_below(rng, (uint32_t)n)] = test_below(rng, 2) ? INFINITY : NAN;
-}
 
 /* Each array by itself, of the size that kernels.h promises. */
 static void batch_init(batch *b, int n, int cols, bool quantise, bool poison, test_rng *rng)
@@ -120,8 +38,7 @@ static void batch_init(batch *b, int n, int cols, bool quantise, bool poison, te
         memset(b->q[t], 0, blocks * ACT_BLOCK);
         memset(b->dx[t], 0, blocks * sizeof(float));
         memset(b->s[t], 0, blocks * 2 * sizeof(int16_t));
-        for (int c = 0; c < cols; c += ACT_BLOCK)
-            random_block(b->x[t] + c, cols - c < ACT_BLOCK ? cols - c : ACT_BLOCK, poison, rng);
+        activations_make(b->x[t], cols, poison, rng);
         if (quantise) act_quantise(b->q[t], b->dx[t], b->s[t], b->x[t], cols / ACT_BLOCK);
         b->rows[t] = (act_row){ b->x[t], b->q[t], b->dx[t], b->s[t] };
     }
@@ -145,7 +62,7 @@ static void one_nan(float *v, size_t n)
         if (isnan(v[i])) v[i] = NAN;
 }
 
-typedef struct shape { quant_type type; int cols, n_row, n_token; scale_kind scales; } shape;
+typedef struct shape { quant_type type; int cols, n_row, n_token; weight_kind scales; } shape;
 
 static void compare(const kernel_set *set, const shape *c, dot_fn *fn, const char *name,
                     const uint8_t *rows, size_t row_bytes, const batch *b, const float *want)
@@ -159,7 +76,7 @@ static void compare(const kernel_set *set, const shape *c, dot_fn *fn, const cha
     while (at < n && memcmp(&got[at], &want[at], sizeof *got) == 0) at++;
     CHECK_MSG(at == n, "%s %s %s, %d columns, %d rows, %d tokens, %s: row %zu, token %zu is %a, "
               "expected %a", set->isa, quant_name(c->type), name, c->cols, c->n_row, c->n_token,
-              scale_names[c->scales], at % (size_t)c->n_row, at / (size_t)c->n_row,
+              weight_kind_name(c->scales), at % (size_t)c->n_row, at / (size_t)c->n_row,
               (double)got[at < n ? at : 0], (double)want[at < n ? at : 0]);
     mem_free(got);
 }
@@ -189,7 +106,7 @@ static void test_shape(const kernel_set *sets[], int n_set, const shape *c, test
     batch b;
 
     for (int r = 0; r < c->n_row; r++)
-        random_row(rows + (size_t)r * row_bytes, t, c->type, c->cols, c->scales, rng);
+        weight_row_make(rows + (size_t)r * row_bytes, c->type, c->cols, c->scales, rng);
     batch_init(&b, c->n_token, c->cols, ref->quantised, test_below(rng, 4) == 0, rng);
     ref->dot(want, rows, row_bytes, c->n_row, b.rows, c->n_token, c->cols);
     one_nan(want, n);
@@ -223,7 +140,7 @@ static void test_type(const kernel_set *sets[], int n_set, quant_type type, test
             .type = type, .cols = length_of(t, round, rng),
             .n_row = 1 + (int)test_below(rng, round % 8 == 0 ? MAX_ROWS : 13),
             .n_token = tokens[round % (int)ARRAY_LEN(tokens)],
-            .scales = (scale_kind)(round % N_SCALE_KIND),
+            .scales = (weight_kind)(round % WEIGHT_KINDS),
         };
         if (c.n_token * c.cols > 40000) c.n_row = 1 + c.n_row % 17;
         test_shape(sets, n_set, &c, rng);

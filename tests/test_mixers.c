@@ -302,8 +302,8 @@ static kv_store *make_store(const attend_case *c, const float *k, const float *v
     const int slack = c->n > 7 ? c->n : 7;
     kv_store *store;
     err_ctx err;
-    if (!CHECK_MSG(kv_create(&store, &m, c->type, n_pos, slack, &err) == 0, "%s: %s", c->why,
-                   err.msg))
+    if (!CHECK_MSG(kv_create(&store, &m, space_ram(), c->type, n_pos, slack, &err) == 0, "%s: %s",
+                   c->why, err.msg))
         return NULL;
     for (int p = 0; p < n_pos;) {
         const int left = n_pos - p, n = p < c->pos && left > 7 ? 7 : left < slack ? left : slack;

@@ -7,8 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cuda/gpu.h"
 #include "loader/bytes.h"
 #include "tests/state_twin.h"
+
+static space *where;                     /* of the states under test; NULL: RAM */
 
 /* ---- names and sizes ------------------------------------------------------------------------- */
 
@@ -51,7 +54,7 @@ static void test_sizes(void)
         for (int k = 0; k < rows[i].n; k++) strcat(layers, rows[i].layers);
         strcat(layers, "M");             /* an MTP block has no store */
         model *m = twin_model(layers, rows[i].heads, rows[i].dim, rows[i].window);
-        const state_options o = { rows[i].ctx, 256, rows[i].type, 3 };
+        const state_options o = { rows[i].ctx, 256, rows[i].type, 3, NULL };
         if (m->hp.ssm_conv) {
             m->hp.ssm_head_dim = 128;
             m->hp.ssm_n_k_head = 16;
@@ -62,6 +65,7 @@ static void test_sizes(void)
         CHECK_MSG(rec == rows[i].rec, "%s: recurrent %" PRIu64, rows[i].why, rec);
         CHECK_MSG(state_bytes(m, &o) == store + rec + 3 * rows[i].snap, "%s: all %" PRIu64,
                   rows[i].why, state_bytes(m, &o));
+        CHECK(state_space_bytes(m, &o) == store + rec);
         twin_model_free(m);
     }
 }
@@ -75,7 +79,7 @@ static void test_too_much(void)
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         model *m = twin_model(rows[i].layers, rows[i].heads, rows[i].dim, 0);
-        const state_options o = { 1 << 30, 256, KV_F32, 1 };
+        const state_options o = { 1 << 30, 256, KV_F32, 1, where };
         err_ctx err = { 0 };
         state *s = NULL;
         CHECK_MSG(kv_bytes(m, KV_F32, o.ctx, 256) == rows[i].bytes, "row %zu: %" PRIu64, i,
@@ -84,11 +88,12 @@ static void test_too_much(void)
         twin_model_free(m);
     }
     model *m = twin_model("DF", 1, 32, 0);
-    const state_options o = { 64, 8, KV_F32, 1 };
+    const state_options o = { 64, 8, KV_F32, 1, where };
     err_ctx err = { 0 };
     state *s = NULL;
     m->hp.ssm_head_dim = m->hp.ssm_n_v_head = 1 << 30;
     CHECK(recurrent_bytes(m) == UINT64_MAX && state_bytes(m, &o) == UINT64_MAX);
+    CHECK(state_space_bytes(m, &o) == UINT64_MAX);
     CHECK(state_create(&s, m, &o, &err) == ERR_NOMEM && strstr(err.msg, "recurrent"));
     twin_model_free(m);
 }
@@ -111,7 +116,7 @@ static void test_refused(void)
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         model *m = twin_model("WFD", 1, rows[i].dim, 4);
-        const state_options o = { rows[i].ctx, rows[i].slack, rows[i].type, rows[i].n };
+        const state_options o = { rows[i].ctx, rows[i].slack, rows[i].type, rows[i].n, where };
         err_ctx err = { 0 };
         state *s = NULL;
         const int rc = state_create(&s, m, &o, &err);
@@ -128,7 +133,7 @@ static void test_refused(void)
 static void test_no_memory(void)
 {
     model *m = twin_model("WFD", 2, 32, 4);
-    const state_options o = { 64, 8, KV_F16, 2 };
+    const state_options o = { 64, 8, KV_F16, 2, where };
     long n = 0;
     for (int rc = -1; rc < 0 && n < 50;) {
         err_ctx err = { 0 };
@@ -140,6 +145,26 @@ static void test_no_memory(void)
         state_free(s);
     }
     CHECK_MSG(n > 5 && n < 50, "%ld allocations", n);
+    twin_model_free(m);
+}
+
+static void test_no_room(void)
+{
+    static const char *const text[] = { "a KV cache for 64 tokens", "the recurrent state" };
+    model *m = twin_model("WFD", 2, 32, 4);
+    const state_options o = { 64, 8, KV_F16, 2, far_space() };
+    for (int n = 1; n <= 3; n++) {
+        err_ctx err = { 0 };
+        state *s = NULL;
+        far_fail_after(n);
+        const int rc = state_create(&s, m, &o, &err);
+        far_fail_after(0);
+        if (n <= 2) CHECK_MSG(rc == ERR_NOMEM && !s && strstr(err.msg, text[n - 1]) &&
+                              far_blocks() == 0, "number %d: %s", n, err.msg);
+        else CHECK_MSG(rc == 0 && far_blocks() == 2, "%s", err.msg);
+        state_free(s);
+    }
+    CHECK(far_blocks() == 0);
     twin_model_free(m);
 }
 
@@ -159,7 +184,7 @@ static memory memory_now(void)
 static void test_lazy(void)
 {
     model *m = twin_model("WFWFWFWFWFWFWFWFWFWFWFWF", 8, 64, 128);
-    const state_options o = { 131072, 256, KV_F16, 4 };
+    const state_options o = { 131072, 256, KV_F16, 4, NULL };
     const memory before = memory_now();
     float x[512] = { 1 };
     err_ctx err = { 0 };
@@ -202,7 +227,7 @@ static void test_f16(void)
     model *m = twin_model("F", 1, 64, 0);
     kv_store *c = NULL;
     int bad = 0;
-    CHECK(kv_create(&c, m, KV_F16, 1, 1, NULL) == 0);
+    CHECK(kv_create(&c, m, space_ram(), KV_F16, 1, 1, NULL) == 0);
     for (uint32_t h = 0; h < 0x7C00; h += 8) {
         float x[64], want[64], have[64];
         for (uint32_t i = 0; i < 8; i++) {
@@ -241,7 +266,7 @@ static void test_q8_0(void)
     model *m = twin_model("F", 1, 64, 0);
     test_rng rng = { 3 };
     kv_store *c = NULL;
-    CHECK(kv_create(&c, m, KV_Q8_0, 1, 1, NULL) == 0);
+    CHECK(kv_create(&c, m, space_ram(), KV_Q8_0, 1, 1, NULL) == 0);
     for (size_t r = 0; r < 40 * ARRAY_LEN(tops); r++) {
         const float top = tops[r % ARRAY_LEN(tops)];
         float x[64], y[64];
@@ -279,13 +304,38 @@ static void test_in_place(void)
     kv_store *c = NULL;
     float x[8 * 5], tile[4 * 5];
     for (int i = 0; i < 40; i++) x[i] = (float)i;
-    CHECK(kv_create(&c, m, KV_F32, 100, 2, NULL) == 0);       /* 5 rows */
+    CHECK(kv_create(&c, m, space_ram(), KV_F32, 100, 2, NULL) == 0);  /* 5 rows */
     for (int p = 0; p < 7; p++) kv_write(c, 0, p, 1, x + 8 * (p % 5), x);
     const float *a = kv_keys(c, 0, 1, 2, 3, tile);            /* rows 2, 3, 4 */
     CHECK(a != tile && a[0] == 20 && a[11] == 39);
     const float *b = kv_keys(c, 0, 1, 3, 4, tile);            /* rows 3, 4, 0, 1 */
     CHECK(b == tile && b[0] == 28 && b[4] == 36 && b[8] == 4 && b[15] == 15);
     CHECK(((uintptr_t)kv_keys(c, 0, 0, 5, 1, tile) & 63) == 0);
+    kv_free(c);
+    twin_model_free(m);
+}
+
+/* What kv_layer_view says is where kv_write puts it. */
+static void test_view(void)
+{
+    model *m = twin_model("WDF", 3, 32, 3);
+    kv_store *c = NULL;
+    float x[96] = { 0 };
+    CHECK(kv_create(&c, m, space_ram(), KV_Q8_0, 11, 2, NULL) == 0);
+    for (int l = 0; l < 3; l++) {
+        const kv_view v = kv_layer_view(c, l);
+        CHECK(v.rows == (l == 0 ? 5 : l == 1 ? 0 : 11) && !v.keys == (l == 1));
+        for (int p = 0; p < 11 && v.keys; p++) {
+            kv_write(c, l, p, 1, x, x);
+            for (int h = 0; h < 3; h++) {
+                const size_t row = (size_t)(h * v.rows + p % v.rows) * kv_row_bytes(c);
+                int one = 1;
+                CHECK(kv_key_rows(c, l, h, p, &one) == v.keys + row &&
+                      kv_value_rows(c, l, h, p, &one) == v.values + row);
+            }
+        }
+        CHECK(((uintptr_t)v.keys & 63) == 0 && ((uintptr_t)v.values & 63) == 0);
+    }
     kv_free(c);
     twin_model_free(m);
 }
@@ -315,7 +365,7 @@ static void test_limit(void)
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         model *m = twin_model(rows[i].layers, 1, 32, rows[i].window);
-        const state_options o = { rows[i].ctx, rows[i].slack, KV_F32, 0 };
+        const state_options o = { rows[i].ctx, rows[i].slack, KV_F32, 0, where };
         test_rng rng = { i };
         twin t;
         twin_open(&t, m, &o);
@@ -335,7 +385,7 @@ static void test_limit(void)
 static void test_snapshots(void)
 {
     model *m = twin_model("DF", 1, 32, 0);
-    const state_options o = { 100, 10, KV_F32, 3 };
+    const state_options o = { 100, 10, KV_F32, 3, where };
     test_rng rng = { 5 };
     twin t;
     twin_open(&t, m, &o);
@@ -419,7 +469,7 @@ static void test_walks(void)
         model *m = twin_model(rows[i].layers, 2, 32, rows[i].window);
         for (int type = KV_F32; type <= KV_Q8_0; type++) {
             const state_options o = { rows[i].ctx, rows[i].slack, (kv_type)type,
-                                      rows[i].n_snapshot };
+                                      rows[i].n_snapshot, where };
             char what[128];
             test_path(what, sizeof what, "%s, %s", rows[i].why, kv_type_name((kv_type)type));
             walk(m, &o, 100 * i + (uint64_t)type, 250, what);
@@ -428,20 +478,85 @@ static void test_walks(void)
     }
 }
 
+/* A failure in the space stays visible until somebody asks, and changes no position. */
+static void test_space_fails(void)
+{
+    model *m = twin_model("DWF", 2, 32, 4);
+    const state_options o = { 60, 4, KV_F16, 2, far_space() };
+    test_rng rng = { 8 };
+    err_ctx err = { 0 };
+    twin t;
+    twin_open(&t, m, &o);
+    for (int i = 0; i < 3; i++) {
+        twin_run(&t, &rng, 4, false);
+        if (i < 2) twin_snapshot(&t);                    /* 4, 8 */
+    }
+    far_fail_after(2);                                   /* the first piece of a ring */
+    twin_rewind(&t, 11);
+    CHECK(o.where->check(o.where, &err) == ERR_IO && strstr(err.msg, "write failed"));
+    CHECK(state_pos(t.s) == 8 && !twin_holds(&t, &rng));
+    far_fail_after(0);
+    t.why[0] = '\0';
+    twin_rewind(&t, 7);                                  /* the copy is in RAM */
+    CHECK_MSG(twin_holds(&t, &rng), "back at 4: %s", t.why);
+    twin_run(&t, &rng, 1, false);
+    far_fail_after(1);
+    twin_snapshot(&t);
+    CHECK(o.where->check(o.where, &err) == ERR_IO && strstr(err.msg, "read failed"));
+    far_fail_after(0);
+    far_fail_after(1);
+    twin_rewind(&t, 0);
+    CHECK(o.where->check(o.where, &err) == ERR_IO && strstr(err.msg, "zero failed"));
+    CHECK(o.where->check(o.where, NULL) == ERR_IO && state_pos(t.s) == 0);
+    far_fail_after(0);
+    twin_close(&t);
+    twin_model_free(m);
+}
+
+static void test_in_space(void)
+{
+    test_limit();
+    test_snapshots();
+    test_walks();
+}
+
+static void test_in_vram(void)
+{
+    err_ctx err = { 0 };
+    gpu *g = NULL;
+    if (gpu_count() == 0) {
+        if (strcmp(gpu_backend(), "none") != 0) test_skip("a state in VRAM: no GPU");
+        return;
+    }
+    if (CHECK_MSG(gpu_open(&g, 0, &err) == 0 && space_vram_create(&where, g, &err) == 0, "%s",
+                  err.msg))
+        test_in_space();
+    space_vram_free(where);
+    where = NULL;
+    gpu_close(g);
+}
+
 int main(int argc, char **argv)
 {
     test_begin("state", argc, argv);
     test_names();
     test_sizes();
-    test_too_much();
-    test_refused();
-    test_no_memory();
     test_lazy();
     test_f16();
     test_q8_0();
     test_in_place();
-    test_limit();
-    test_snapshots();
-    test_walks();
+    test_view();
+    for (int i = 0; i < 2; i++) {
+        where = i == 0 ? NULL : far_space();
+        test_too_much();
+        test_refused();
+        test_no_memory();
+        test_in_space();
+    }
+    where = NULL;
+    test_no_room();
+    test_space_fails();
+    CHECK(far_blocks() == 0);
+    test_in_vram();
     return test_end();
 }

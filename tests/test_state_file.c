@@ -1,4 +1,5 @@
-/* test_state_file.c - sessions to files and back: other sizes, other models, damage, failing disks.
+/* test_state_file.c - sessions to files and back: other sizes, other spaces, other models, damage,
+ * failing disks and memory.
  *
  * read, write, fsync and rename of this program are the ones below, so that each call can be made
  * to fail, to do half of the work or to be interrupted. */
@@ -70,6 +71,7 @@ int rename(const char *from, const char *to)
 /* ---- files of the test ---------------------------------------------------------------------- */
 
 static char folder[256];
+static space *where;                     /* of the states under test; NULL: RAM */
 
 static const char *in_folder(const char *name)
 {
@@ -122,7 +124,7 @@ static void load_same(twin *t, const char *path, const twin *from, str_view extr
 
 /* ---- round trips ---------------------------------------------------------------------------- */
 
-/* A walk that now and then goes on in another session, through a file. */
+/* A walk that now and then goes on in another session, perhaps in another space, through a file. */
 static void test_moves(void)
 {
     static const struct { int ctx, slack; } sizes[] = {
@@ -131,7 +133,7 @@ static void test_moves(void)
     static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D" };
     for (size_t i = 0; i < 3 * ARRAY_LEN(layers); i++) {
         model *m = twin_model(layers[i / 3], 2, 32, 6);
-        state_options o = { 60, 4, (kv_type)(i % 3), 2 };
+        state_options o = { 60, 4, (kv_type)(i % 3), 2, where };
         test_rng rng = { i };
         twin t;
         char what[64];
@@ -155,6 +157,7 @@ static void test_moves(void)
             CHECK_MSG(save(&t, in_folder("move"), extra, &err) == 0, "%s: %s", what, err.msg);
             o.ctx = sizes[k].ctx;
             o.slack = sizes[k].slack;
+            o.where = test_below(&rng, 2) ? NULL : far_space();
             twin_open(&next, m, &o);
             twin_run(&next, &rng, 1, false);             /* something to be replaced */
             twin_snapshot(&next);
@@ -181,7 +184,7 @@ typedef struct sample {
 
 static void sample_open(sample *a, kv_type type)
 {
-    const state_options o = { 20, 3, type, 1 };
+    const state_options o = { 20, 3, type, 1, where };
     test_rng rng = { 11 };
     err_ctx err = { 0 };
     a->m = twin_model("WFD", 1, 32, 3);
@@ -251,7 +254,7 @@ static void test_other_model(void)
         CHECK(refused(&a, in_folder("sample"), &tags[i].tag, tags[i].text, "tag"));
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         model *m = twin_model(rows[i].layers, rows[i].heads, rows[i].dim, rows[i].window);
-        const state_options o = { rows[i].ctx, 3, rows[i].type, 0 };
+        const state_options o = { rows[i].ctx, 3, rows[i].type, 0, where };
         sample b = { .m = m };
         twin_open(&b.t, m, &o);
         if (rows[i].text) CHECK(refused(&b, in_folder("sample"), &own_tag, rows[i].text, "model"));
@@ -447,7 +450,7 @@ static void test_random_damage(void)
 static void test_save_fails(void)
 {
     model *m = twin_model("WF", 4, 64, 3);
-    const state_options o = { 500, 100, KV_F32, 0 };
+    const state_options o = { 500, 100, KV_F32, 0, where };
     test_rng rng = { 1 };
     err_ctx err = { 0 };
     twin t, other;
@@ -486,7 +489,7 @@ static void test_save_fails(void)
 static void test_load_fails(void)
 {
     model *m = twin_model("WFD", 4, 64, 3);
-    const state_options o = { 500, 100, KV_F32, 1 };
+    const state_options o = { 500, 100, KV_F32, 1, where };
     test_rng rng = { 1 };
     err_ctx err = { 0 };
     char *extra;
@@ -560,23 +563,107 @@ static void test_no_memory(void)
     sample_close(&a);
 }
 
+/* ---- failing spaces -------------------------------------------------------------------------- */
+
+/* The bytes of a file do not tell what space they came from. */
+static void test_same_bytes(void)
+{
+    sample a, b;
+    for (int type = KV_F32; type <= KV_Q8_0; type++) {
+        where = NULL;
+        sample_open(&a, (kv_type)type);
+        where = far_space();
+        sample_open(&b, (kv_type)type);
+        CHECK_MSG(a.n == b.n && memcmp(a.bytes, b.bytes, a.n) == 0, "%s",
+                  kv_type_name((kv_type)type));
+        sample_close(&a);
+        sample_close(&b);
+    }
+    where = NULL;
+    unlink(in_folder("sample"));
+}
+
+static void test_space_fails(void)
+{
+    model *m = twin_model("WFD", 2, 32, 3);
+    const state_options near = { 50, 10, KV_F16, 0, NULL };
+    const state_options o = { 50, 10, KV_F16, 1, far_space() };
+    const char *path = in_folder("old");
+    test_rng rng = { 4 };
+    err_ctx err = { 0 };
+    char *extra;
+    size_t n_extra;
+    int32_t ids[50];
+    twin old, t, u;
+    int n = 0, rc = -1;
+
+    twin_open(&old, m, &near);
+    twin_run(&old, &rng, 7, false);
+    CHECK(save(&old, path, str_from("old"), &err) == 0);
+    twin_open(&t, m, &o);
+    for (int i = 0; i < 2; i++) twin_run(&t, &rng, 10, false);
+    while (rc < 0 && n < 100) {
+        far_fail_after(++n);
+        rc = save(&t, path, str_from("new"), &err);
+        far_fail_after(0);
+        if (rc == 0) break;
+        CHECK_MSG(rc == ERR_IO && strstr(err.msg, "far space: read failed"), "%d %s", rc, err.msg);
+        CHECK_MSG(n_files() == 1, "%d files after failure %d", n_files(), n);
+        load_same(&old, path, &old, str_from("old"), "older file");
+    }
+    /* keys and values of 2 heads, those of the ring perhaps in two pieces, and the block */
+    CHECK_MSG(n >= 10 && n <= 14, "saving: %d calls", n);
+    load_same(&old, path, &t, str_from("new"), "written at last");
+
+    for (n = 0, rc = -1; rc < 0 && n < 100;) {
+        twin_open(&u, m, &o);
+        twin_run(&u, &rng, 5, false);
+        twin_snapshot(&u);
+        far_fail_after(++n);
+        rc = state_load(u.s, path, &own_tag, ids, 50, &extra, &n_extra, &err);
+        far_fail_after(0);
+        if (rc < 0) {
+            CHECK_MSG(rc == ERR_IO && !extra && n_extra == 0 && strstr(err.msg, "far space: "),
+                      "%d %s", rc, err.msg);
+            CHECK(state_pos(u.s) == 0 && state_rewind_target(u.s, 5) == 0);
+            u.pos = 0;
+        } else {
+            twin_loaded(&u, &t);
+        }
+        CHECK_MSG(twin_holds(&u, &rng), "loading, failure %d: %s", n, u.why);
+        mem_free(extra);
+        twin_close(&u);
+    }
+    CHECK_MSG(n >= 11 && n <= 15, "loading: %d calls", n);
+    twin_close(&old);
+    twin_close(&t);
+    twin_model_free(m);
+    unlink(path);
+}
+
 int main(int argc, char **argv)
 {
     const char *dir = getenv("TMPDIR");
     test_begin("state_file", argc, argv);
     test_path(folder, sizeof folder, "%s/moe-state-XXXXXX", dir && *dir ? dir : "/tmp");
     if (!CHECK(mkdtemp(folder) != NULL)) return test_end();
-    test_moves();
-    test_other_model();
-    test_paths();
-    test_cut_and_flipped();
-    test_forged();
-    test_random_damage();
-    test_save_fails();
-    test_load_fails();
-    test_no_memory();
-    unlink(in_folder("sample"));
-    unlink(in_folder("old"));
+    for (int i = 0; i < 2; i++) {
+        where = i == 0 ? NULL : far_space();
+        test_moves();
+        test_other_model();
+        test_paths();
+        test_cut_and_flipped();
+        test_forged();
+        test_random_damage();
+        test_save_fails();
+        test_load_fails();
+        test_no_memory();
+        unlink(in_folder("sample"));
+        unlink(in_folder("old"));
+    }
+    test_same_bytes();
+    test_space_fails();
+    CHECK(far_blocks() == 0);
     CHECK_MSG(rmdir(folder) == 0, "something was left in %s", folder);
     return test_end();
 }

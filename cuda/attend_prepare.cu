@@ -1,0 +1,153 @@
+/* attend_prepare.cu - what happens to q, k and v of several tokens before anybody looks at them:
+ * norm and rotation, and the store of keys and values.
+ *
+ * A warp takes one head of one token; lane l has values l, l + 32, ..., so that 32 lanes hold one
+ * block of Q8_0. Every rounding is that of engine/cpu/rows.c and engine/kv.c: from the same
+ * projections and tables come the same stored bytes (up to the order of the norm's sum, which is in
+ * double). The attention itself is attend_many.cu's business, or the kernels' for few tokens. */
+#include "cuda/many.cuh"
+#include "loader/quant_blocks.h"
+
+enum {
+    WARPS = 4,                           /* heads in a block */
+    MAX_DIM = 256,
+    VALUES = MAX_DIM / 32                /* of a lane */
+};
+
+/* Nearest binary16, ties to even; a NaN keeps its sign and the upper bits of its payload. */
+static __device__ __forceinline__ uint16_t f16_bits(float v)
+{
+    const uint32_t bits = __float_as_uint(v);
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u)
+        return (uint16_t)((bits >> 16 & 0x8000u) | 0x7E00u | (bits >> 13 & 0x3FFu));
+    return __half_as_ushort(__float2half_rn(v));
+}
+
+/* One value of each lane to a block of Q8_0; the scale, like the codes, as encode_q8_0 makes it. */
+static __device__ __forceinline__ void store_q8_0(uint8_t *block, float v, int lane)
+{
+    const uint32_t bits = __float_as_uint(v);
+    uint32_t largest = bits & 0x7FFFFFFFu;               /* as bits: a NaN is larger than all */
+    float scale;
+    uint16_t d;
+    int code;
+
+    for (int i = 16; i > 0; i >>= 1) {
+        const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, largest, i);
+        largest = other > largest ? other : largest;
+    }
+    d = f16_bits(largest > 0x7F800000u ? __uint_as_float(largest)
+                                       : __fdiv_rn(__uint_as_float(largest), 127.0f));
+    scale = __half2float(__ushort_as_half(d));
+    if (scale > 0.0f && scale < INFINITY) {
+        code = __float2int_rn(__fdiv_rn(v, scale));
+        code = min(max(code, -127), 127);
+    } else {
+        code = bits >> 31 ? -1 : 1;
+    }
+    if (lane == 0) *(uint16_t *)block = d;
+    ((int8_t *)block)[offsetof(block_q8_0, quants) + lane] = (int8_t)code;
+}
+
+/* A head's values to its row. */
+static __device__ __forceinline__ void store_row(uint8_t *rows, int row, const gpu_attention &a,
+                                                 const float (&x)[VALUES], int lane)
+{
+    const size_t dim = (size_t)a.head_dim;
+    const size_t row_bytes = a.kv == GPU_KV_F32 ? dim * 4 : a.kv == GPU_KV_F16 ? dim * 2 :
+                             dim / 32 * sizeof(block_q8_0);
+    uint8_t *to = rows + (size_t)row * row_bytes;
+
+    #pragma unroll
+    for (int j = 0; j < VALUES; j++) {
+        const int i = lane + 32 * j;
+        if (32 * j >= a.head_dim) break;
+        if (a.kv == GPU_KV_Q8_0) store_q8_0(to + j * (int)sizeof(block_q8_0), x[j], lane);
+        else if (i >= a.head_dim) continue;
+        else if (a.kv == GPU_KV_F16) ((uint16_t *)to)[i] = f16_bits(x[j]);
+        else ((float *)to)[i] = x[j];
+    }
+}
+
+/* x / rms(x) * w */
+static __device__ __forceinline__ void norm(float (&x)[VALUES], const float *w, int dim, float eps,
+                                            int lane)
+{
+    double sum = 0.0;
+    float scale;
+
+    #pragma unroll
+    for (int j = 0; j < VALUES; j++) sum = fma((double)x[j], (double)x[j], sum);
+    for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, d);
+    scale = (float)(1.0 / sqrt(sum / dim + (double)eps));
+    #pragma unroll
+    for (int j = 0; j < VALUES; j++)
+        if (lane + 32 * j < dim) x[j] = __fmul_rn(__fmul_rn(x[j], scale), w[lane + 32 * j]);
+}
+
+/* Pairs (i, i + half) of the first 2 * half values, which meet in shared memory. */
+static __device__ __forceinline__ void rotate(float (&x)[VALUES], float *shared,
+                                              const float *cosine, const float *sine, int half,
+                                              int lane)
+{
+    #pragma unroll
+    for (int j = 0; j < VALUES; j++) shared[lane + 32 * j] = x[j];
+    __syncwarp();
+    #pragma unroll
+    for (int j = 0; j < VALUES; j++) {
+        const int i = lane + 32 * j;
+        if (i < half)
+            x[j] = __fsub_rn(__fmul_rn(x[j], cosine[i]), __fmul_rn(shared[i + half], sine[i]));
+        else if (i < 2 * half)
+            x[j] = __fadd_rn(__fmul_rn(shared[i - half], sine[i - half]),
+                             __fmul_rn(x[j], cosine[i - half]));
+    }
+}
+
+static __global__ void __launch_bounds__(WARPS * 32) prepare_heads(frame f, gpu_attention a)
+{
+    __shared__ float shared[WARPS][MAX_DIM];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int per_token = a.n_head + 2 * a.n_head_kv;    /* heads of q, of k, of v */
+    const int t = ((int)blockIdx.x * WARPS + warp) / per_token;
+    int h = ((int)blockIdx.x * WARPS + warp) % per_token;
+
+    frame_begin(f);
+    frame_wait(f);
+    if (t < a.n) {
+        const bool is_q = h < a.n_head, is_v = h >= a.n_head + a.n_head_kv;
+        const int half = a.rope_dim / 2;
+        const float *weight = is_q ? a.q_norm : a.k_norm;
+        const float *from;
+        float x[VALUES];
+
+        h -= is_q ? 0 : is_v ? a.n_head + a.n_head_kv : a.n_head;
+        from = is_q ? a.q + (size_t)t * a.q_stride + (size_t)h * a.q_head_stride
+                    : (is_v ? a.v : a.k) + ((size_t)t * a.n_head_kv + h) * a.head_dim;
+        #pragma unroll
+        for (int j = 0; j < VALUES; j++)
+            x[j] = lane + 32 * j < a.head_dim ? from[lane + 32 * j] : 0.0f;
+        if (!is_v) {
+            if (weight) norm(x, weight, a.head_dim, a.eps, lane);
+            rotate(x, shared[warp], a.cosine + (size_t)t * half, a.sine + (size_t)t * half, half,
+                   lane);
+        }
+        if (is_q) {
+            float *to = a.q + (size_t)t * a.q_stride + (size_t)h * a.q_head_stride;
+            #pragma unroll
+            for (int j = 0; j < VALUES; j++)
+                if (lane + 32 * j < a.head_dim) to[lane + 32 * j] = x[j];
+        } else {
+            store_row(is_v ? a.values : a.keys, h * a.kv_rows + (a.at->pos + t) % a.kv_rows, a, x,
+                      lane);
+        }
+    }
+    frame_end(f);
+}
+
+void attend_prepare(gpu *g, const gpu_attention *a)
+{
+    const uint64_t heads = (uint64_t)a->n * (uint64_t)(a->n_head + 2 * a->n_head_kv);
+    launch(g, "attend_prepare", heads * (uint64_t)a->head_dim * sizeof(float), prepare_heads,
+           dim3(ceil_div(heads, WARPS)), WARPS * 32, 0, *a);
+}

@@ -1,0 +1,51 @@
+/* bandwidth.cu - how fast this device reads its memory: the limit that speeds are held against. */
+#include "cuda/device.cuh"
+
+enum { THREADS = 512, ROUNDS = 5 };
+static const uint64_t BYTES = 1u << 30;
+
+static __global__ void __launch_bounds__(THREADS) read_all(frame f, const uint4 *from, size_t n,
+                                                           uint32_t *to)
+{
+    const size_t step = (size_t)gridDim.x * THREADS;
+    uint32_t sum = 0;
+    frame_begin(f);
+    frame_wait(f);
+    size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x;
+    for (; i + 3 * step < n; i += 4 * step) {
+        const uint4 a = from[i], b = from[i + step], c = from[i + 2 * step], d = from[i + 3 * step];
+        sum ^= a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^
+               d.z ^ d.w;
+    }
+    if (sum == 0x12345678u) *to = sum;   /* so that reading is not idle */
+    frame_end(f);
+}
+
+int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err)
+{
+    cudaEvent_t event[2] = {};
+    uint8_t *p = (uint8_t *)gpu_alloc(g, BYTES, "a measurement of the memory", err);
+    float best = 0.0f;
+    int rc;
+
+    *bytes_per_s = 0.0;
+    if (!p) return ERR_NOMEM;
+    gpu_fail(g, cudaMemsetAsync(p, 1, BYTES, g->stream), "bandwidth");
+    for (int i = 0; i < 2; i++) gpu_fail(g, cudaEventCreate(&event[i]), "bandwidth");
+    for (int i = 0; i < ROUNDS && g->failure == cudaSuccess; i++) {
+        float ms = 0.0f;
+        gpu_fail(g, cudaEventRecord(event[0], g->stream), "bandwidth");
+        launch(g, "bandwidth", BYTES, read_all, (unsigned)g->n_sm * 4, THREADS, 0,
+               (const uint4 *)p, (size_t)(BYTES / 16), (uint32_t *)p);
+        gpu_fail(g, cudaEventRecord(event[1], g->stream), "bandwidth");
+        gpu_fail(g, cudaEventSynchronize(event[1]), "bandwidth");
+        gpu_fail(g, cudaEventElapsedTime(&ms, event[0], event[1]), "bandwidth");
+        if (best == 0.0f || ms < best) best = ms;
+    }
+    rc = gpu_wait(g, err);
+    for (int i = 0; i < 2; i++)
+        if (event[i]) cudaEventDestroy(event[i]);
+    gpu_free(g, p);
+    if (rc == 0 && best > 0.0f) *bytes_per_s = (double)BYTES / (best * 1e-3);
+    return rc;
+}

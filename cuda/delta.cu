@@ -1,0 +1,217 @@
+/* delta.cu - the gated delta rule over one token or many.
+ *
+ * Columns of the state never meet, so a warp takes eight of them and needs nobody else: a thread
+ * holds a quarter of the rows of one column in registers, from the first token to the last. With S
+ * the state before a token, decay e, k and q normed:
+ *
+ *     d = beta (v - e S^T k),   S' = e S + k (x) d,   out = S'^T q = e S^T q + (q . k) d
+ *
+ * so that both products are taken from the old state together. The decay is the sum of two floats:
+ * rounded to one, the same error every token would shift what slow heads remember. Tokens come
+ * through shared memory, a tile at a time. For more than one token the norms and gates are made by
+ * a kernel of their own. */
+#include "cuda/device.cuh"
+
+enum { THREADS = 128, WARPS = THREADS / 32, COLUMNS = 8 * WARPS, TILE = 8 };
+
+typedef struct delta_sizes {
+    int keys, values, channels, ratio;   /* widths of q (or k), of v, of all three */
+} delta_sizes;
+
+static __host__ __device__ __forceinline__ delta_sizes sizes_of(const gpu_delta &d)
+{
+    return { d.n_k * d.dim, d.n_v * d.dim, (2 * d.n_k + d.n_v) * d.dim, d.n_v / d.n_k };
+}
+
+/* ---- gates and norms ------------------------------------------------------------------------------ */
+
+/* log of the decay */
+static __device__ __forceinline__ float log_decay(float alpha, float dt_bias, float a)
+{
+    const float x = alpha + dt_bias;
+    return (x > 20.0f ? x : log1pf(expf(x))) * a;
+}
+
+/* exp(g), g <= 0, as the sum of two floats */
+static __device__ __forceinline__ float2 split_exp(float g)
+{
+    const float above = expm1f(g), high = 1.0f + above;
+    return make_float2(high, (1.0f - high) + above);
+}
+
+static __device__ __forceinline__ float l2_factor(float squares)
+{
+    return 1.0f / sqrtf(squares + 1e-6f);
+}
+
+/* n > 1: q and k normed in place, write strengths and log decays in place of ba. A warp for each
+ * (token, key head). */
+template <int DIM>
+static __global__ void __launch_bounds__(32) delta_prepare(frame f, const gpu_delta d)
+{
+    const delta_sizes s = sizes_of(d);
+    const int lane = threadIdx.x, h = blockIdx.x, t = blockIdx.y;
+    frame_begin(f);
+    frame_wait(f);
+    float *q = d.mixed + (size_t)t * s.channels + h * DIM, *k = q + s.keys;
+    float qq = 0.0f, kk = 0.0f;
+    for (int i = lane; i < DIM; i += 32) {
+        qq = fmaf(q[i], q[i], qq);
+        kk = fmaf(k[i], k[i], kk);
+    }
+    const float fq = l2_factor(warp_sum(qq)) / sqrtf((float)DIM), fk = l2_factor(warp_sum(kk));
+    for (int i = lane; i < DIM; i += 32) {
+        q[i] *= fq;
+        k[i] *= fk;
+    }
+    float *ba = d.ba + (size_t)t * 2 * d.n_v + h * 2 * s.ratio;
+    for (int i = lane; i < s.ratio; i += 32) {
+        const int v = h * s.ratio + i;
+        ba[i] = sigmoid(ba[i]);
+        ba[s.ratio + i] = log_decay(ba[s.ratio + i], d.dt_bias[v], d.a[v]);
+    }
+    frame_end(f);
+}
+
+/* ---- the rule -------------------------------------------------------------------------------------- */
+
+/* What one token needs, for the columns of a block. */
+template <int DIM> struct delta_token {
+    float q[DIM], k[DIM], v[COLUMNS];
+    float beta, log_decay, pad[2];
+};
+
+template <int DIM>
+static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const gpu_delta &d,
+                                                 const delta_sizes &s, int head, int column, int t0)
+{
+    const int n = min((int)TILE, d.n - t0);
+    const int per_token = (2 * DIM + COLUMNS) / 4;
+    for (int i = threadIdx.x; i < n * per_token; i += THREADS) {
+        const int t = i / per_token, at = i % per_token * 4;
+        const float *from = d.mixed + (size_t)(t0 + t) * s.channels;
+        delta_token<DIM> *to = &tile[t];
+        if (at < DIM) copy16(to->q + at, from + head / s.ratio * DIM + at);
+        else if (at < 2 * DIM) copy16(to->k + at - DIM, from + s.keys + head / s.ratio * DIM + at - DIM);
+        else copy16(to->v + at - 2 * DIM, from + 2 * s.keys + head * DIM + column + at - 2 * DIM);
+    }
+    for (int t = threadIdx.x; t < n; t += THREADS) {
+        const float *ba = d.ba + (size_t)(t0 + t) * 2 * d.n_v + head / s.ratio * 2 * s.ratio;
+        tile[t].beta = ba[head % s.ratio];
+        tile[t].log_decay = ba[s.ratio + head % s.ratio];
+    }
+    copy_commit();
+}
+
+template <int DIM>
+static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_delta d)
+{
+    enum { ROWS = DIM / 4 };             /* of a thread: blocks of four, 16 apart */
+    __shared__ __align__(16) delta_token<DIM> tiles[2][TILE];
+    const delta_sizes s = sizes_of(d);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quarter = lane / 8;
+    const int head = blockIdx.x, column0 = blockIdx.y * COLUMNS, own = warp * 8 + lane % 8;
+    float *state = d.state + (size_t)head * DIM * DIM + column0 + own;
+    float S[ROWS];
+
+    frame_begin(f);
+    /* written by the last token's kernel of this layer, long ago */
+    #pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        S[r] = state[(size_t)(r / 4 * 16 + quarter * 4 + r % 4) * DIM];
+    frame_wait(f);
+    load_tile(tiles[0], d, s, head, column0, 0);
+
+    for (int t0 = 0, now = 0; t0 < d.n; t0 += TILE, now ^= 1) {
+        __syncthreads();                 /* the other tile has been read */
+        if (t0 + TILE < d.n) {
+            load_tile(tiles[now ^ 1], d, s, head, column0, t0 + TILE);
+            copy_wait<1>();
+        } else {
+            copy_wait<0>();
+        }
+        __syncthreads();
+        const int n = min((int)TILE, d.n - t0);
+        for (int t = 0; t < n; t++) {
+            const delta_token<DIM> &x = tiles[now][t];
+            float kS = 0.0f, qS = 0.0f, qk = 0.0f, qq = 0.0f, kk = 0.0f, k[ROWS];
+            #pragma unroll
+            for (int i = 0; i < ROWS / 4; i++) {
+                const float4 q4 = *(const float4 *)(x.q + 16 * i + 4 * quarter);
+                const float4 k4 = *(const float4 *)(x.k + 16 * i + 4 * quarter);
+                const float qs[4] = { q4.x, q4.y, q4.z, q4.w }, ks[4] = { k4.x, k4.y, k4.z, k4.w };
+                #pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    k[4 * i + c] = ks[c];
+                    kS = fmaf(ks[c], S[4 * i + c], kS);
+                    qS = fmaf(qs[c], S[4 * i + c], qS);
+                    qk = fmaf(qs[c], ks[c], qk);
+                    if (d.n == 1) {
+                        qq = fmaf(qs[c], qs[c], qq);
+                        kk = fmaf(ks[c], ks[c], kk);
+                    }
+                }
+            }
+            #pragma unroll
+            for (int m = 8; m < 32; m <<= 1) {
+                kS += __shfl_xor_sync(~0u, kS, m);
+                qS += __shfl_xor_sync(~0u, qS, m);
+                qk += __shfl_xor_sync(~0u, qk, m);
+            }
+            float beta = x.beta, g = x.log_decay, fk = 1.0f;
+            if (d.n == 1) {              /* not prepared */
+                for (int m = 8; m < 32; m <<= 1) {
+                    qq += __shfl_xor_sync(~0u, qq, m);
+                    kk += __shfl_xor_sync(~0u, kk, m);
+                }
+                const float fq = l2_factor(qq) / sqrtf((float)DIM);
+                fk = l2_factor(kk);
+                kS *= fk;
+                qS *= fq;
+                qk *= fk * fq;
+                beta = sigmoid(beta);
+                g = log_decay(g, d.dt_bias[head], d.a[head]);
+            }
+            const float2 e = split_exp(g);
+            const float decayed = fmaf(e.y, kS, e.x * kS);
+            const float delta = beta * (x.v[own] - decayed);
+            const float add = delta * fk;
+            #pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                S[r] = fmaf(k[r], add, fmaf(e.x, S[r], e.y * S[r]));
+            if (quarter == 0)
+                d.out[(size_t)(t0 + t) * s.values + head * DIM + column0 + own] =
+                    fmaf(qk, delta, fmaf(e.x, qS, e.y * qS));
+        }
+    }
+    #pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        state[(size_t)(r / 4 * 16 + quarter * 4 + r % 4) * DIM] = S[r];
+    frame_end(f);
+}
+
+/* ---- launching -------------------------------------------------------------------------------------- */
+
+template <int DIM> static void launch_dim(gpu *g, const gpu_delta *d)
+{
+    if (d->n > 1)
+        launch(g, "DeltaNet", 0, delta_prepare<DIM>, dim3((unsigned)d->n_k, (unsigned)d->n), 32, 0,
+               *d);
+    launch(g, "DeltaNet", (uint64_t)d->n_v * DIM * DIM * sizeof(float), delta_rule<DIM>,
+           dim3((unsigned)d->n_v, DIM / COLUMNS), THREADS, 0, *d);
+}
+
+bool gpu_delta_fits(int dim)
+{
+    return dim == 32 || dim == 64 || dim == 128;
+}
+
+void gpu_delta_rule(gpu *g, const gpu_delta *d)
+{
+    switch (d->dim) {
+    case 32: launch_dim<32>(g, d); break;
+    case 64: launch_dim<64>(g, d); break;
+    case 128: launch_dim<128>(g, d); break;
+    default: gpu_fail(g, cudaErrorInvalidValue, "DeltaNet: head size");
+    }
+}

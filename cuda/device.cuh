@@ -1,0 +1,232 @@
+/* device.cuh - what every kernel file shares: how kernels are launched, and small device helpers.
+ *
+ * Every kernel takes a frame first and begins with frame_begin, waits with frame_wait before it
+ * reads anything that an earlier kernel of the stream wrote (or writes anything that one reads),
+ * and ends with frame_end. On chips with programmatic dependent launch the next kernel's blocks are
+ * started once all blocks of this one have passed frame_wait, so that what they do before their own
+ * frame_wait (fetching weights, which never change) overlaps with this kernel. It follows that
+ * memory written two kernels ago may be read before frame_wait, and that of the kernel just before
+ * may not. */
+#ifndef CUDA_DEVICE_CUH
+#define CUDA_DEVICE_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#include "cuda/gpu.h"
+
+/* ---- the host side of a device --------------------------------------------------------------- */
+
+enum {
+    TRACE_MAX = 4096,                    /* launches that one profile can hold */
+    UPLOAD_BUFFERS = 3, UPLOAD_BYTES = 32 << 20
+};
+
+typedef struct trace_slot {              /* nanoseconds of the device's clock */
+    unsigned long long start, ready, end;
+} trace_slot;
+
+struct gpu {
+    int device, n_sm, cc;                /* cc: 90 */
+    size_t smem_block;                   /* most shared memory that a block can ask for */
+    bool dependent_launch;
+    cudaStream_t stream;
+    cudaError_t failure;                 /* the first, or cudaSuccess */
+    const char *failed_in;
+    struct {
+        uint8_t *buffer;                 /* page-locked; NULL: not yet */
+        cudaEvent_t sent;
+    } upload[UPLOAD_BUFFERS];
+    int next_upload;
+    trace_slot *trace;                   /* device; NULL: no profile is being recorded */
+    int n_trace;
+    const char *trace_name[TRACE_MAX];
+    uint64_t trace_bytes[TRACE_MAX];
+};
+
+/* First argument of every kernel. */
+typedef struct frame {
+    trace_slot *trace;                   /* NULL: nobody watches */
+} frame;
+
+/* Keeps the first failure. */
+static inline void gpu_fail(gpu *g, cudaError_t rc, const char *what)
+{
+    if (rc == cudaSuccess || g->failure != cudaSuccess) return;
+    g->failure = rc;
+    g->failed_in = what;
+}
+
+/* Launches kernel(frame, args...). name is its class in profiles, bytes what it has to read from
+ * VRAM at least. */
+template <typename... Params, typename... Args>
+static inline void launch(gpu *g, const char *name, uint64_t bytes, void (*kernel)(frame, Params...),
+                          dim3 grid, unsigned threads, size_t smem, Args... args)
+{
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute = {};
+    frame f = {};
+
+    if (g->failure != cudaSuccess) return;
+    if (g->trace && g->n_trace < TRACE_MAX) {
+        g->trace_name[g->n_trace] = name;
+        g->trace_bytes[g->n_trace] = bytes;
+        f.trace = g->trace + g->n_trace++;
+    }
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = smem;
+    config.stream = g->stream;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &attribute;
+    config.numAttrs = g->dependent_launch ? 1 : 0;
+    if (smem > 48 * 1024)
+        gpu_fail(g, cudaFuncSetAttribute((const void *)kernel,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
+                 name);
+    gpu_fail(g, cudaLaunchKernelEx(&config, kernel, f, static_cast<Params>(args)...), name);
+}
+
+static inline unsigned ceil_div(uint64_t a, uint64_t b) { return (unsigned)((a + b - 1) / b); }
+
+/* ---- the device side ------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ unsigned long long device_ns(void)
+{
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+
+static __device__ __forceinline__ void frame_begin(frame f)
+{
+    if (f.trace && threadIdx.x == 0) atomicMin(&f.trace->start, device_ns());
+}
+
+static __device__ __forceinline__ void frame_wait(frame f)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+    if (f.trace && threadIdx.x == 0) atomicMin(&f.trace->ready, device_ns());
+}
+
+static __device__ __forceinline__ void frame_end(frame f)
+{
+    if (f.trace && threadIdx.x == 0) atomicMax(&f.trace->end, device_ns());
+}
+
+/* 16 bytes from global to shared memory, both aligned to 16, in the background where the chip can:
+ * visible to the thread after copy_wait. */
+static __device__ __forceinline__ void copy16(void *to, const void *from)
+{
+#if __CUDA_ARCH__ >= 800
+    const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(at), "l"(from) : "memory");
+#else
+    *(uint4 *)to = *(const uint4 *)from;
+#endif
+}
+
+static __device__ __forceinline__ void copy_commit(void)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+/* All but the n groups committed last have arrived. */
+template <int n> static __device__ __forceinline__ void copy_wait(void)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" :: "n"(n) : "memory");
+#endif
+}
+
+static __device__ __forceinline__ float warp_sum(float v)
+{
+    for (int d = 16; d > 0; d >>= 1) v += __shfl_xor_sync(0xFFFFFFFFu, v, d);
+    return v;
+}
+
+/* The sum over all threads of the block, for every thread; always in the same order. shared: 33
+ * floats. Begins and ends with a barrier. */
+static __device__ __forceinline__ float block_sum(float v, float *shared)
+{
+    const unsigned warp = threadIdx.x / 32, n_warp = (blockDim.x + 31) / 32;
+    v = warp_sum(v);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[warp] = v;
+    __syncthreads();
+    if (warp == 0) {
+        v = threadIdx.x < n_warp ? shared[threadIdx.x] : 0.0f;
+        v = warp_sum(v);
+        if (threadIdx.x == 0) shared[32] = v;
+    }
+    __syncthreads();
+    return shared[32];
+}
+
+static __device__ __forceinline__ float sigmoid(float v) { return 1.0f / (1.0f + expf(-v)); }
+static __device__ __forceinline__ float silu(float v) { return v / (1.0f + expf(-v)); }
+
+/* The 16-bit floats that tensor cores multiply: bfloat16, or binary16 on chips before it. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+typedef __half half16;
+static __device__ __forceinline__ uint32_t pack_halves(float lo, float hi)
+{
+    const __half2 v = __floats2half2_rn(lo, hi);
+    return *(const uint32_t *)&v;
+}
+#else
+typedef __nv_bfloat16 half16;
+static __device__ __forceinline__ uint32_t pack_halves(float lo, float hi)
+{
+    const __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
+    return *(const uint32_t *)&v;
+}
+#endif
+
+/* d[16, 8] += a[16, 16] * b[16, 8] in the registers of a warp, as mma.m16n8k16 lays them out: with
+ * g = lane / 4 and t = lane % 4, a[0] holds row g, columns 2t and 2t+1; a[1] row g+8; a[2], a[3]
+ * the same 8 columns on; b[0] holds rows 2t and 2t+1 of column g, b[1] 8 rows on; d[0], d[1] are
+ * row g, columns 2t and 2t+1, d[2], d[3] row g+8. */
+static __device__ __forceinline__ void mma_16x8x16(float d[4], const uint32_t a[4],
+                                                   const uint32_t b[2])
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#elif __CUDA_ARCH__ >= 750
+    for (int h = 0; h < 2; h++)
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, "
+                     "{%6}, {%0,%1,%2,%3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[2 * h]), "r"(a[2 * h + 1]), "r"(b[h]));
+#endif
+}
+
+/* Four 8x8 tiles of 16-bit values from shared memory: lane l gives the address of row l % 8 of tile
+ * l / 8, and gets in r[i] columns 2(l % 4), +1 of row l / 4 of tile i. */
+static __device__ __forceinline__ void load_tiles(uint32_t r[4], const void *row)
+{
+    const unsigned at = (unsigned)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+
+/* The same, each tile transposed. */
+static __device__ __forceinline__ void load_tiles_transposed(uint32_t r[4], const void *row)
+{
+    const unsigned at = (unsigned)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+
+#endif

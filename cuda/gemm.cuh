@@ -1,0 +1,116 @@
+/* gemm.cuh - the one shape that all products of many tokens have, and what their kernels share.
+ *
+ * A product has one matrix, or two of the same type and size whose rows meet in an activation, and
+ * takes its tokens in tiles: runs of the batch, or of the batch's slots sorted by expert. gemm.cu
+ * multiplies 16-bit activations on tensor cores, gemm_float.cu F32 ones exactly; prepare.cu makes
+ * both kinds of activations, experts_many.cu sorts the slots. Internal to cuda/. */
+#ifndef CUDA_GEMM_CUH
+#define CUDA_GEMM_CUH
+
+#include "cuda/many.cuh"
+
+#include "cuda/blocks.cuh"
+
+/* One matrix, or one for each expert. */
+typedef struct gemm_matrix {
+    const uint8_t *data;                 /* NULL: absent */
+    uint64_t row_bytes, slab_bytes;
+    const float *bias;                   /* [n_expert, rows], or NULL */
+    const float *scale;                  /* [n_expert], or NULL: 1 */
+    float factor;                        /* of every expert */
+} gemm_matrix;
+
+/* Positions first .. first + n - 1 of the sorted slots, which all chose the same expert. */
+typedef struct token_tile {
+    int32_t expert, first, n, unused;
+} token_tile;
+
+typedef struct gemm {
+    int type, rows, cols;
+    gemm_matrix w, up;                   /* with up: activation(w x, up x) */
+    const void *x;                       /* [., cols], 16-bit or F32 */
+    int n;                               /* rows of x; with tiles, slots */
+    const token_tile *tiles;             /* NULL: runs of tile_tokens rows of x */
+    const int32_t *n_tile;               /* how many there are; at most max_tile */
+    int tile_tokens, max_tile;           /* without tiles 0 is fine: gemm_run decides */
+    const int32_t *slots;                /* [n]: the slot at a position */
+    int gather;                          /* x has a row for each token, slot / gather; 0: for each
+                                          * position */
+    bool scatter;                        /* y has a row for each slot instead of each position */
+    float *y;                            /* one matrix: value r of row i is y[i * y_stride + r] */
+    int y_stride;
+    bool add;
+    void *mid_halves;                    /* two: [n, rows] of 16 bits, or ... */
+    float *mid_rows;                     /* ... [n, rows] */
+    bool clamped;                        /* which activation */
+} gemm;
+
+static inline bool gemm_is_float(int type) { return type == QT_F32; }
+
+/* Tokens in a tile that suit n slots with n_expert experts: 32 at least. */
+enum { GEMM_LEAST_TILE = 32 };
+int gemm_tile_tokens(const gpu *g, int n, int n_expert);
+
+/* y = W x, or mid = activation(w x, up x). x is F32 if gemm_is_float(type), else 16-bit. */
+void gemm_run(gpu *g, const gemm *p);
+void gemm_run_float(gpu *g, const gemm *p);      /* F32 weights alone */
+
+/* ---- the device side ------------------------------------------------------------------------- */
+
+/* The block's tokens. False: there is no such tile. */
+static __device__ __forceinline__ bool tile_of_block(token_tile &tile, const gemm &p)
+{
+    const int at = (int)blockIdx.y;
+    if (p.tiles) {
+        if (at >= *p.n_tile) return false;
+        tile = p.tiles[at];
+        return true;
+    }
+    tile.expert = 0;
+    tile.first = at * p.tile_tokens;
+    tile.n = min(p.tile_tokens, p.n - tile.first);
+    return true;
+}
+
+static __device__ __forceinline__ int input_row(const gemm &p, int position)
+{
+    return p.gather ? p.slots[position] / p.gather : position;
+}
+
+static __device__ __forceinline__ int output_row(const gemm &p, int position)
+{
+    return p.scatter ? p.slots[position] : position;
+}
+
+static __device__ __forceinline__ const uint8_t *weight_row(const gemm_matrix &m, int expert, int r)
+{
+    return m.data + (uint64_t)expert * m.slab_bytes + (uint64_t)r * m.row_bytes;
+}
+
+static __device__ __forceinline__ float expert_factor(const gemm_matrix &m, int expert)
+{
+    return m.scale ? m.factor * m.scale[expert] : m.factor;
+}
+
+static __device__ __forceinline__ float bias_of(const gemm_matrix &m, int expert, int rows, int r)
+{
+    return m.bias ? m.bias[(size_t)expert * rows + r] : 0.0f;
+}
+
+/* SwiGLU, or gpt-oss's variant of it, where the gate is not clamped from below. */
+static __device__ __forceinline__ float activate(float g, float u, bool clamped)
+{
+    if (!clamped) return silu(g) * u;
+    if (g > 7.0f) g = 7.0f;
+    if (u > 7.0f) u = 7.0f;
+    if (u < -7.0f) u = -7.0f;
+    return g / (1.0f + expf(-1.702f * g)) * (u + 1.0f);
+}
+
+static __device__ __forceinline__ void store_mid(const gemm &p, size_t at, float v)
+{
+    if (p.mid_halves) ((uint16_t *)p.mid_halves)[at] = (uint16_t)pack_halves(v, 0.0f);
+    else p.mid_rows[at] = v;
+}
+
+#endif

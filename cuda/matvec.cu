@@ -1,0 +1,244 @@
+/* matvec.cu - products of one input with up to six matrices, for up to GPU_FEW tokens.
+ *
+ * The rows of all matrices of one type are one list of units that the whole chip shares. A block
+ * asks for its first weights before it waits for the input, then finishes the input (norm, gates,
+ * int8 codes) itself, every block the same: that costs less than another kernel. Larger batches are
+ * many.cuh's. */
+#include "cuda/dot.cuh"
+#include "cuda/many.cuh"
+
+enum { THREADS = 256, WARPS = THREADS / 32 };
+
+typedef struct dense_part {              /* one matrix */
+    const uint8_t *data;
+    int row_bytes, rows, first_unit;
+    float scale;                         /* with the format's factor */
+    const float *bias;
+    float *y;
+    int y_stride;
+    bool add;
+    gpu_conv conv;
+} dense_part;
+
+typedef struct dense_args {
+    input_view in;
+    const char *name;                    /* the host's */
+    int n_token, n_part, n_unit, n_busy; /* n_busy: warps of a block that have units */
+    dense_part part[GPU_MAX_PRODUCTS];
+} dense_args;
+
+static __device__ __forceinline__ const dense_part &part_of(const dense_args &a, int unit)
+{
+    int i = 0;
+    while (i + 1 < a.n_part && unit >= a.part[i + 1].first_unit) i++;
+    return a.part[i];
+}
+
+/* One channel of a causal convolution, token after token. */
+static __device__ __forceinline__ void convolve(const dense_part &p, int row, const float *y, int n)
+{
+    const int n_old = p.conv.n_tap - 1;
+    const float *taps = p.conv.taps + (size_t)row * p.conv.n_tap;
+    float window[7];
+    #pragma unroll
+    for (int k = 0; k < 7; k++)
+        if (k < n_old) window[k] = p.conv.window[(size_t)k * p.rows + row];
+    for (int t = 0; t < n; t++) {
+        float sum = 0.0f;
+        #pragma unroll
+        for (int k = 0; k < 7; k++)
+            if (k < n_old) sum = fmaf(taps[k], window[k], sum);
+        sum = fmaf(taps[n_old], y[t], sum);
+        #pragma unroll
+        for (int k = 0; k < 7; k++)
+            if (k < n_old) window[k] = k + 1 < n_old ? window[k < 6 ? k + 1 : 6] : y[t];
+        p.y[(size_t)t * p.y_stride + row] = silu(sum);
+    }
+    #pragma unroll
+    for (int k = 0; k < 7; k++)
+        if (k < n_old) p.conv.window[(size_t)k * p.rows + row] = window[k];
+}
+
+/* What a row's sums become; by one thread. */
+template <int TOKENS>
+static __device__ __forceinline__ void store_row(const dense_part &p, int row,
+                                                 const float (&sum)[TOKENS], int n)
+{
+    const float bias = p.bias ? p.bias[row] : 0.0f;
+    float y[TOKENS];
+    if (row >= p.rows) return;
+    #pragma unroll
+    for (int t = 0; t < TOKENS; t++) y[t] = __fmaf_rn(p.scale, sum[t], bias);
+    if (p.conv.taps) {
+        convolve(p, row, y, n);
+        return;
+    }
+    #pragma unroll
+    for (int t = 0; t < TOKENS; t++) {
+        if (t >= n) break;
+        float *to = p.y + (size_t)t * p.y_stride + row;
+        *to = p.add ? *to + y[t] : y[t];
+    }
+}
+
+template <int TYPE, int TOKENS>
+static __global__ void __launch_bounds__(THREADS, 2) dense_blocks(frame f, const dense_args a)
+{
+    typedef piece_of<TYPE, true> P;
+    extern __shared__ __align__(16) uint8_t shared[];
+    const int n_block = a.in.cols / 32, pitch = (n_block * 40 + 15) / 16 * 16;
+    const int warp = threadIdx.x / 32, pair = threadIdx.x % 32 / 8, l = threadIdx.x % 8;
+    uint8_t *x = shared + a.n_busy * P::warp_bytes;
+    float *sums = (float *)(x + (size_t)TOKENS * pitch);
+    unit_runner<TYPE, true, TOKENS> runner;
+
+    const auto rows_of = [&](int unit) {
+        const dense_part &p = part_of(a, unit);
+        const int row = (unit - p.first_unit) * UNIT_ROWS + pair;
+        row_pair r;
+        r.a = p.data + (size_t)min(row, p.rows - 1) * p.row_bytes;
+        r.b = p.data + (size_t)min(row + 4, p.rows - 1) * p.row_bytes;
+        return r;
+    };
+    const int first = warp * gridDim.x + blockIdx.x;
+    const int end = warp < a.n_busy ? a.n_unit : 0;
+
+    frame_begin(f);
+    runner.begin(shared + warp * P::warp_bytes, a.part[0].row_bytes, first,
+                 gridDim.x * a.n_busy, end, rows_of);
+    frame_wait(f);
+    for (int t = 0; t < a.n_token; t++) input_finish(x + t * pitch, NULL, a.in, t, sums);
+    runner.run(first, [&](int) { return x; }, pitch, a.n_token, n_block, rows_of,
+               [&](int unit, const float (&sa)[TOKENS], const float (&sb)[TOKENS]) {
+                   const dense_part &p = part_of(a, unit);
+                   const int row = (unit - p.first_unit) * UNIT_ROWS + pair;
+                   if (l == 0) store_row(p, row, sa, a.n_token);
+                   if (l == 1) store_row(p, row + 4, sb, a.n_token);
+               });
+    frame_end(f);
+}
+
+template <int TYPE, int TOKENS>
+static __global__ void __launch_bounds__(THREADS) dense_floats(frame f, const dense_args a)
+{
+    extern __shared__ __align__(16) float values[];
+    const int warp = threadIdx.x / 32, cols = a.in.cols, step = gridDim.x * WARPS;
+    const int first = warp * gridDim.x + blockIdx.x;
+    float *sums = values + (size_t)TOKENS * cols;
+
+    frame_begin(f);
+    if (first < a.n_unit) {
+        const dense_part &p = part_of(a, first);
+        prefetch_row(p.data + (size_t)(first - p.first_unit) * p.row_bytes, p.row_bytes);
+    }
+    frame_wait(f);
+    for (int t = 0; t < a.n_token; t++)
+        input_finish(NULL, values + (size_t)t * cols, a.in, t, sums);
+    for (int unit = first; unit < a.n_unit; unit += step) {
+        const dense_part &p = part_of(a, unit);
+        const int row = unit - p.first_unit;
+        float sum[TOKENS];
+        float_row<TYPE, TOKENS>(sum, p.data + (size_t)row * p.row_bytes, values, cols, a.n_token,
+                                cols);
+        if (threadIdx.x % 32 == 0) store_row(p, row, sum, a.n_token);
+    }
+    frame_end(f);
+}
+
+/* ---- launching -------------------------------------------------------------------------------- */
+
+template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, uint64_t bytes)
+{
+    const int cols = a->in.cols;
+    if constexpr (is_float_type<TYPE>::value) {
+        const unsigned grid = a->n_unit < 2 * g->n_sm ? a->n_unit : 2 * g->n_sm;
+        const size_t smem = ((size_t)TOKENS * cols + 33) * sizeof(float);
+        launch(g, a->name, bytes, dense_floats<TYPE, TOKENS>, grid, THREADS, smem, *a);
+    } else {
+        typedef piece_of<TYPE, true> P;
+        const size_t pitch = ((size_t)cols / 32 * 40 + 15) / 16 * 16;
+        const size_t rest = TOKENS * pitch + 33 * sizeof(float);
+        const unsigned grid = a->n_unit < g->n_sm ? a->n_unit : g->n_sm;
+        int busy = (int)ceil_div(a->n_unit, grid);
+        if (busy > WARPS) busy = WARPS;
+        while (busy > 1 && rest + (size_t)busy * P::warp_bytes > g->smem_block) busy--;
+        a->n_busy = busy;
+        launch(g, a->name, bytes, dense_blocks<TYPE, TOKENS>, grid, THREADS,
+               rest + (size_t)busy * P::warp_bytes, *a);
+    }
+}
+
+template <int TYPE> static void launch_tokens(gpu *g, dense_args *a, uint64_t bytes)
+{
+    if (a->n_token == 1) launch_type<TYPE, 1>(g, a, bytes);
+    else launch_type<TYPE, GPU_FEW>(g, a, bytes);
+}
+
+static void launch_dense(gpu *g, int type, dense_args *a, uint64_t bytes)
+{
+    switch (type) {
+#define CASE(T) case T: launch_tokens<T>(g, a, bytes); break;
+    GPU_BLOCK_TYPES(CASE)
+    GPU_FLOAT_TYPES(CASE)
+#undef CASE
+    default: gpu_fail(g, cudaErrorInvalidValue, "product: type without a kernel");
+    }
+}
+
+static float factor_of_type(int type)
+{
+    switch (type) {
+#define CASE(T) case T: return format<T>::factor;
+    GPU_BLOCK_TYPES(CASE)
+#undef CASE
+    default: return 1.0f;
+    }
+}
+
+/* All products whose matrices have this type; the list is walked once for every type in it. */
+static void project_type(gpu *g, const gpu_input *in, const gpu_product *list, int n_product,
+                         int type)
+{
+    const bool floats = type == QT_F32 || type == QT_F16 || type == QT_BF16;
+    dense_args a = {};
+    uint64_t bytes = 0;
+
+    a.in = view_of(in);
+    a.name = in->name ? in->name : "dense";
+    a.n_token = in->n;
+    for (int i = 0; i < n_product; i++) {
+        const gpu_product *p = &list[i];
+        if (p->w.type != type) continue;
+        a.part[a.n_part++] = { p->w.data, (int)p->w.row_bytes, p->w.rows, a.n_unit,
+                               p->w.scale * factor_of_type(type), p->w.bias, p->y, p->y_stride,
+                               p->add, p->conv };
+        a.n_unit += floats ? p->w.rows : (int)ceil_div(p->w.rows, UNIT_ROWS);
+        bytes += p->w.row_bytes * (uint64_t)p->w.rows;
+    }
+    launch_dense(g, type, &a, bytes);
+}
+
+void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product)
+{
+    if (in->n > GPU_FEW) {
+        project_many(g, in, list, n_product);
+        return;
+    }
+    for (int i = 0; i < n_product; i++) {
+        bool done = false;
+        for (int k = 0; k < i; k++) done |= list[k].w.type == list[i].w.type;
+        if (!done) project_type(g, in, list, n_product, list[i].w.type);
+    }
+}
+
+bool gpu_type_fits(int type)
+{
+    switch (type) {
+#define CASE(T) case T:
+    GPU_BLOCK_TYPES(CASE)
+    GPU_FLOAT_TYPES(CASE)
+#undef CASE
+        return true;
+    default: return false;
+    }
+}

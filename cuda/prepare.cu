@@ -1,0 +1,260 @@
+/* prepare.cu - what happens to many vectors between products: norms and gates before one, the
+ * convolution behind one. The products are gemm.cu's and gemm_float.cu's.
+ *
+ * Sums run over a block's or a warp's threads in a fixed order. */
+#include "cuda/many.cuh"
+
+enum { THREADS = 256, WARPS = THREADS / 32 };
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+typedef struct prepare_args {
+    const float *x, *weight, *gate;
+    float eps;
+    int cols, head_dim, head_stride, gate_stride;
+    float *rows;                         /* NULL: not wanted */
+    void *halves;                        /* likewise */
+} prepare_args;
+
+/* W values at once: 4 where everything is aligned to that, or 1. */
+template <int W> static __device__ __forceinline__ void load_values(float (&v)[W], const float *p)
+{
+    if constexpr (W == 4) {
+        const float4 q = *(const float4 *)p;
+        v[0] = q.x; v[1] = q.y; v[2] = q.z; v[3] = q.w;
+    } else {
+        v[0] = p[0];
+    }
+}
+
+template <int W>
+static __device__ __forceinline__ void store_values(const prepare_args &a, size_t at,
+                                                    const float (&v)[W])
+{
+    if constexpr (W == 4) {
+        if (a.rows) *(float4 *)(a.rows + at) = make_float4(v[0], v[1], v[2], v[3]);
+        if (a.halves)
+            *(uint2 *)((uint16_t *)a.halves + at) = make_uint2(pack_halves(v[0], v[1]),
+                                                               pack_halves(v[2], v[3]));
+    } else {
+        if (a.rows) a.rows[at] = v[0];
+        if (a.halves) ((uint16_t *)a.halves)[at] = (uint16_t)pack_halves(v[0], 0.0f);
+    }
+}
+
+template <int W> static __device__ __forceinline__ float squares(const float (&v)[W], float sum)
+{
+    #pragma unroll
+    for (int i = 0; i < W; i++) sum = fmaf(v[i], v[i], sum);
+    return sum;
+}
+
+/* A block for a token: x, normed or gated as a whole. */
+template <int KIND, int W>
+static __global__ void __launch_bounds__(THREADS) prepare_token(frame f, const prepare_args a)
+{
+    __shared__ float shared[33];
+    const size_t t = blockIdx.x;
+    const float *x = a.x + t * a.cols;
+    float scale = 1.0f;
+
+    frame_begin(f);
+    frame_wait(f);
+    if (KIND == GPU_NORM) {
+        float sum = 0.0f;
+        for (int c = (int)threadIdx.x * W; c < a.cols; c += THREADS * W) {
+            float v[W];
+            load_values(v, x + c);
+            sum = squares(v, sum);
+        }
+        sum = block_sum(sum, shared);
+        scale = 1.0f / sqrtf(sum / (float)a.cols + a.eps);
+    }
+    for (int c = (int)threadIdx.x * W; c < a.cols; c += THREADS * W) {
+        float v[W], by[W];
+        load_values(v, x + c);
+        if (KIND == GPU_NORM) {
+            load_values(by, a.weight + c);
+            #pragma unroll
+            for (int i = 0; i < W; i++) v[i] = v[i] * scale * by[i];
+        } else if (KIND == GPU_GATED) {
+            const int h = c / a.head_dim, d = c % a.head_dim;
+            load_values(by, a.gate + t * a.gate_stride + (size_t)h * a.head_stride + d);
+            #pragma unroll
+            for (int i = 0; i < W; i++) v[i] *= sigmoid(by[i]);
+        }
+        store_values(a, t * a.cols + c, v);
+    }
+    frame_end(f);
+}
+
+/* A block for a token, a warp for every eighth head: normed by heads, then gated. */
+template <int W>
+static __global__ void __launch_bounds__(THREADS) prepare_heads(frame f, const prepare_args a)
+{
+    const size_t t = blockIdx.x;
+    const int n_head = a.cols / a.head_dim, lane = threadIdx.x % 32;
+
+    frame_begin(f);
+    frame_wait(f);
+    #pragma unroll 1
+    for (int h = threadIdx.x / 32; h < n_head; h += WARPS) {
+        const float *x = a.x + t * a.cols + (size_t)h * a.head_dim;
+        const float *gate = a.gate + t * a.gate_stride + (size_t)h * a.head_stride;
+        float sum = 0.0f;
+        #pragma unroll 1
+        for (int d = lane * W; d < a.head_dim; d += 32 * W) {
+            float v[W];
+            load_values(v, x + d);
+            sum = squares(v, sum);
+        }
+        const float scale = 1.0f / sqrtf(warp_sum(sum) / (float)a.head_dim + a.eps);
+        #pragma unroll 1
+        for (int d = lane * W; d < a.head_dim; d += 32 * W) {
+            float v[W], weight[W], by[W];
+            load_values(v, x + d);
+            load_values(weight, a.weight + d);
+            load_values(by, gate + d);
+            #pragma unroll
+            for (int i = 0; i < W; i++) v[i] = v[i] * scale * weight[i] * silu(by[i]);
+            store_values(a, t * a.cols + (size_t)h * a.head_dim + d, v);
+        }
+    }
+    frame_end(f);
+}
+
+static bool is_aligned(const void *p) { return (uintptr_t)p % 16 == 0; }
+
+/* Whether four values at a time never cross a head or a row, and begin at multiples of 16 bytes. */
+static bool is_vector(const gpu_input *in, const prepare_args *a)
+{
+    const bool by_heads = in->kind == GPU_GATED || in->kind == GPU_GATED_NORM;
+    if (a->cols % 4 || !is_aligned(a->x) || !is_aligned(a->rows) || !is_aligned(a->halves))
+        return false;
+    if (in->kind == GPU_PLAIN) return true;
+    if (in->kind != GPU_GATED && !is_aligned(a->weight)) return false;
+    return !by_heads || (is_aligned(a->gate) && a->head_dim % 4 == 0 && a->head_stride % 4 == 0 &&
+                         a->gate_stride % 4 == 0);
+}
+
+template <int W> static void prepare(gpu *g, const gpu_input *in, const prepare_args *a)
+{
+    const dim3 grid((unsigned)in->n);
+    const uint64_t bytes = (uint64_t)in->n * (uint64_t)in->cols * sizeof(float);
+    switch (in->kind) {
+    case GPU_PLAIN:
+        launch(g, "prepare", bytes, prepare_token<GPU_PLAIN, W>, grid, THREADS, 0, *a);
+        break;
+    case GPU_NORM:
+        launch(g, "prepare", bytes, prepare_token<GPU_NORM, W>, grid, THREADS, 0, *a);
+        break;
+    case GPU_GATED:
+        launch(g, "prepare", bytes, prepare_token<GPU_GATED, W>, grid, THREADS, 0, *a);
+        break;
+    case GPU_GATED_NORM:
+        launch(g, "prepare", bytes, prepare_heads<W>, grid, THREADS, 0, *a);
+        break;
+    }
+}
+
+void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves)
+{
+    prepare_args a = {};
+
+    if (rows && !in->has_rows && in->kind == GPU_PLAIN) {
+        in->rows = (float *)in->x;
+        in->has_rows = true;
+    }
+    rows = rows && !in->has_rows;
+    /* whoever asks for rows (the router) is followed by others that want halves */
+    halves = (halves || (rows && in->halves)) && !in->has_halves;
+    if ((!rows && !halves) || in->n == 0) return;
+    a.x = in->x;
+    a.weight = in->weight;
+    a.gate = in->gate;
+    a.eps = in->eps;
+    a.cols = in->cols;
+    a.head_dim = in->head_dim;
+    a.head_stride = in->head_stride;
+    a.gate_stride = in->gate_stride;
+    a.rows = rows ? in->rows : NULL;
+    a.halves = halves ? in->halves : NULL;
+    if (is_vector(in, &a)) prepare<4>(g, in, &a);
+    else prepare<1>(g, in, &a);
+    in->has_rows |= rows;
+    in->has_halves |= halves;
+}
+
+/* ---- convolution ----------------------------------------------------------------------------- */
+
+enum { CONV_THREADS = 128, CONV_TOKENS = 32, MAX_TAPS = 8 };
+
+/* A thread takes one channel through CONV_TOKENS tokens. Fewer taps than eight are the last of
+ * eight, so that all indices are constants. */
+static __global__ void __launch_bounds__(CONV_THREADS) convolve_tokens(frame f, float *y,
+                                                                       int y_stride, gpu_conv c,
+                                                                       int rows, int n)
+{
+    const int r = (int)(blockIdx.x * CONV_THREADS + threadIdx.x);
+    const int first = (int)blockIdx.y * CONV_TOKENS, last = min(first + CONV_TOKENS, n);
+    const int n_old = c.n_tap - 1;
+    float taps[MAX_TAPS], x[MAX_TAPS];
+
+    frame_begin(f);
+    frame_wait(f);
+    if (r < rows) {
+        #pragma unroll
+        for (int k = 0; k < MAX_TAPS; k++) {
+            const int tap = k - (MAX_TAPS - c.n_tap);
+            taps[k] = tap < 0 ? 0.0f : c.taps[(size_t)r * c.n_tap + tap];
+        }
+        #pragma unroll
+        for (int k = 0; k < MAX_TAPS - 1; k++) {
+            const int t = first + k - (MAX_TAPS - 1);    /* before the first token: in the window */
+            if (t >= 0) x[k + 1] = c.raw[(size_t)t * rows + r];
+            else x[k + 1] = t + n_old < 0 ? 0.0f : c.window[(size_t)(t + n_old) * rows + r];
+        }
+        for (int t = first; t < last; t++) {
+            float sum = 0.0f;
+            #pragma unroll
+            for (int k = 0; k < MAX_TAPS - 1; k++) x[k] = x[k + 1];
+            x[MAX_TAPS - 1] = c.raw[(size_t)t * rows + r];
+            #pragma unroll
+            for (int k = 0; k < MAX_TAPS; k++)
+                if (k >= MAX_TAPS - c.n_tap) sum = fmaf(taps[k], x[k], sum);
+            y[(size_t)t * y_stride + r] = silu(sum);
+        }
+    }
+    frame_end(f);
+}
+
+/* The last n_tap - 1 of the window's and the batch's tokens. Row j comes from a later one. */
+static __global__ void __launch_bounds__(CONV_THREADS) move_window(frame f, gpu_conv c, int rows,
+                                                                   int n)
+{
+    const int r = (int)(blockIdx.x * CONV_THREADS + threadIdx.x), n_old = c.n_tap - 1;
+
+    frame_begin(f);
+    frame_wait(f);
+    if (r < rows)
+        for (int j = 0; j < n_old; j++)
+            c.window[(size_t)j * rows + r] = j + n < n_old
+                                                 ? c.window[(size_t)(j + n) * rows + r]
+                                                 : c.raw[(size_t)(j + n - n_old) * rows + r];
+    frame_end(f);
+}
+
+void conv_many(gpu *g, float *y, int y_stride, const gpu_conv *c, int rows, int n)
+{
+    const unsigned across = ceil_div((uint64_t)rows, CONV_THREADS);
+    const uint64_t bytes = (uint64_t)rows * (uint64_t)n * sizeof(float);
+
+    if (c->n_tap < 2 || c->n_tap > MAX_TAPS) {
+        gpu_fail(g, cudaErrorNotSupported, "convolution: taps");
+        return;
+    }
+    launch(g, "convolution", bytes, convolve_tokens,
+           dim3(across, ceil_div((uint64_t)n, CONV_TOKENS)), CONV_THREADS, 0, y, y_stride, *c, rows,
+           n);
+    launch(g, "convolution", 0, move_window, across, CONV_THREADS, 0, *c, rows, n);
+}

@@ -1,0 +1,434 @@
+/* forward_gpu.c - one batch through all layers on the GPU.
+ *
+ * Written as operations of cuda/gpu.h, which go into a stream: nothing here waits but for results.
+ * Operations choose their kernels by the number of tokens; the order of steps is the same for one
+ * and for thousands. Buffers are laid out as in workspace.c: one walk counts and places. */
+#include "engine/forward_gpu.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { LOGIT_ROWS = GPU_FEW };           /* computed together */
+
+typedef struct buffers {
+    float *x;                            /* [n, n_embd] the residual stream */
+    float *rows;                         /* [n, widest] a product's finished input */
+    void *halves;                        /* the same in 16 bits */
+    void *blocks;                        /* the same of few tokens in int8 */
+    float *rope_cos[2], *rope_sin[2];
+    float *q, *k, *v, *heads;            /* attention; q with its gates */
+    float *raw, *mixed, *z, *ba, *delta; /* DeltaNet */
+    float *router, *gates, *sigma;       /* experts */
+    int32_t *chosen;
+    void *experts;
+    float *partial;                      /* attention over long stores */
+    float *logits;                       /* [LOGIT_ROWS, n_vocab] */
+    int32_t *ids;                        /* [n] */
+    gpu_cursor *at;
+    uint32_t *counters;                  /* [2]: router, pick */
+    uint32_t *best;
+    double *freq[2];
+} buffers;
+
+struct forward_gpu {
+    gpu *g;
+    const model *m;
+    const weights_gpu *w;
+    const pass_rope *rope;
+    state *st;
+    int chunk;
+    buffers b;
+    void *arena;
+    uint64_t *seen;                      /* page-locked: what the device picked, with its stamp */
+    gpu_cursor known;                    /* what the device's cursor says; token -1: not known */
+    gpu_recording *next;                 /* of one token and the pick behind it; NULL: not yet */
+    int n;                               /* tokens of the batch under way */
+};
+
+/* ---- buffers --------------------------------------------------------------------------------- */
+
+typedef struct layout {
+    uint8_t *arena;                      /* NULL while counting */
+    uint64_t used;
+} layout;
+
+static void *place(layout *a, uint64_t n, uint64_t width, uint64_t bytes)
+{
+    void *p = a->arena ? a->arena + a->used : NULL;
+    a->used += size_align(n * width * bytes, 256);
+    return p;
+}
+
+static float *floats(layout *a, int n, int64_t width)
+{
+    return place(a, (uint64_t)n, (uint64_t)width, sizeof(float));
+}
+
+static int channels_of(const model_hparams *hp)
+{
+    return (2 * hp->ssm_n_k_head + hp->ssm_n_v_head) * hp->ssm_head_dim;
+}
+
+static void place_all(buffers *b, layout *a, const gpu *g, const model *m, int n)
+{
+    const model_hparams *hp = &m->hp;
+    const int heads = hp->n_head * hp->head_dim, kv = hp->n_head_kv * hp->head_dim;
+    const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
+    const int widest = max_int(hp->n_embd, max_int(heads, values)), k = hp->n_expert_used;
+
+    b->x = floats(a, n, hp->n_embd);
+    b->rows = floats(a, n, widest);
+    b->halves = place(a, (uint64_t)n, (uint64_t)widest, 2);
+    b->blocks = place(a, GPU_FEW, gpu_blocks_bytes(hp->n_embd), 1);
+    for (int i = 0; i < 2; i++) {
+        b->rope_cos[i] = floats(a, n, hp->rope_dim / 2);
+        b->rope_sin[i] = floats(a, n, hp->rope_dim / 2);
+        b->freq[i] = place(a, (uint64_t)hp->rope_dim / 2, 1, sizeof(double));
+    }
+    const uint64_t mixers = a->used;     /* a layer has one of the two: they share their place */
+    b->q = floats(a, n, (hp->arch == ARCH_QWEN3NEXT ? 2 : 1) * (int64_t)heads);
+    b->k = floats(a, n, kv);
+    b->v = floats(a, n, kv);
+    b->heads = floats(a, n, heads);
+    b->partial = floats(a, 1, (int64_t)gpu_attention_scratch(g, hp->n_head, hp->head_dim));
+    const uint64_t attention = a->used;
+    if (hp->ssm_n_v_head > 0) {
+        a->used = mixers;
+        b->raw = floats(a, n, channels_of(hp));
+        b->mixed = floats(a, n, channels_of(hp));
+        b->z = floats(a, n, values);
+        b->ba = floats(a, n, 2 * hp->ssm_n_v_head);
+        b->delta = floats(a, n, values);
+        if (a->used < attention) a->used = attention;
+    }
+    b->router = floats(a, n, hp->n_expert);
+    b->gates = floats(a, n, k);
+    b->sigma = floats(a, n, 1);
+    b->chosen = place(a, (uint64_t)n, (uint64_t)k, sizeof *b->chosen);
+    b->experts = place(a, gpu_expert_scratch(g, n, k, hp->n_expert,
+                                             max_int(hp->n_ff_expert, hp->n_ff_shared),
+                                             hp->n_embd), 1, 1);
+    b->logits = floats(a, LOGIT_ROWS, hp->n_vocab);
+    b->ids = place(a, (uint64_t)n, 1, sizeof *b->ids);
+    b->at = place(a, 1, 1, sizeof *b->at);
+    b->counters = place(a, 2, 1, sizeof *b->counters);
+    b->best = place(a, 2048, 1, sizeof *b->best);
+}
+
+uint64_t forward_gpu_bytes(const gpu *g, const model *m, int chunk)
+{
+    buffers b = { 0 };
+    layout a = { 0 };
+    place_all(&b, &a, g, m, chunk);
+    return a.used;
+}
+
+int forward_gpu_create(forward_gpu **out, gpu *g, const model *m, const weights_gpu *w,
+                       const pass_rope *rope, state *st, int chunk, err_ctx *err)
+{
+    const uint64_t bytes = forward_gpu_bytes(g, m, chunk);
+    forward_gpu *f = mem_zalloc(sizeof *f);
+    char what[64];
+    int rc = 0;
+
+    *out = NULL;
+    if (!f) return err_set(err, ERR_NOMEM, "forward: %zu bytes", sizeof *f);
+    f->g = g;
+    f->m = m;
+    f->w = w;
+    f->rope = rope;
+    f->st = st;
+    f->chunk = chunk;
+    f->known.token = -1;
+    snprintf(what, sizeof what, "chunks of %d tokens (--chunk)", chunk);
+    f->arena = gpu_alloc(g, bytes, what, err);
+    if (!f->arena) goto fail;
+    layout a = { .arena = f->arena };
+    place_all(&f->b, &a, g, m, chunk);
+    f->seen = gpu_alloc_host(g, sizeof *f->seen, err);
+    if (!f->seen) goto fail;
+    *f->seen = 0;
+    rc = gpu_zero(g, f->arena, bytes, err);
+    for (int i = 0; i < rope->n_table && rc == 0; i++)
+        rc = gpu_write(g, f->b.freq[i], rope->freq[i],
+                       (uint64_t)m->hp.rope_dim / 2 * sizeof(double), err);
+    if (rc < 0) goto fail;
+    *out = f;
+    return 0;
+fail:
+    forward_gpu_free(f);
+    return rc < 0 ? rc : ERR_NOMEM;
+}
+
+void forward_gpu_free(forward_gpu *f)
+{
+    if (!f) return;
+    gpu_recording_free(f->next);
+    gpu_free_host(f->g, f->seen);
+    gpu_free(f->g, f->arena);
+    mem_free(f);
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+static gpu_input input_of(const forward_gpu *f, const char *name, const float *x, int cols)
+{
+    return (gpu_input){ .name = name, .kind = GPU_PLAIN, .n = f->n, .cols = cols, .x = x, .rows = f->b.rows,
+                        .halves = f->b.halves };
+}
+
+static gpu_input normed(const forward_gpu *f, const char *name, const float *gain)
+{
+    gpu_input in = input_of(f, name, f->b.x, f->m->hp.n_embd);
+    in.kind = GPU_NORM;
+    in.weight = gain;
+    in.eps = f->m->hp.rms_eps;
+    return in;
+}
+
+static gpu_product product_of(float *y, const gpu_matrix *w)
+{
+    return (gpu_product){ .y = y, .y_stride = w->rows, .w = *w };
+}
+
+/* x += W in */
+static void add_product(forward_gpu *f, gpu_input *in, const gpu_matrix *w)
+{
+    gpu_product p = product_of(f->b.x, w);
+    p.add = true;
+    gpu_project(f->g, in, &p, 1);
+}
+
+/* ---- mix ------------------------------------------------------------------------------------- */
+
+static const gpu_kv_type kv_types[] = {
+    [KV_F32] = GPU_KV_F32, [KV_F16] = GPU_KV_F16, [KV_Q8_0] = GPU_KV_Q8_0,
+};
+
+/* Qwen's q matrix gives query and gate of each head in turn. */
+static void mix_attention(forward_gpu *f, int l, int last)
+{
+    const model_hparams *hp = &f->m->hp;
+    const layer_weights_gpu *w = &f->w->layers[l];
+    const buffers *b = &f->b;
+    const bool gated = hp->arch == ARCH_QWEN3NEXT;
+    const int window = f->m->layers[l].window, heads = hp->n_head * hp->head_dim;
+    const int table = window > 0 && f->rope->n_table > 1;
+    const kv_view rows = kv_layer_view(state_kv(f->st), l);
+    gpu_input h = normed(f, "mixer in", w->attn_norm);
+    const gpu_product projections[] = {
+        product_of(b->q, &w->attn.q), product_of(b->k, &w->attn.k), product_of(b->v, &w->attn.v),
+    };
+    gpu_project(f->g, &h, projections, ARRAY_LEN(projections));
+
+    const gpu_attention a = {
+        .out = b->heads, .q = b->q, .q_stride = w->attn.q.rows,
+        .q_head_stride = gated ? 2 * hp->head_dim : hp->head_dim, .k = b->k, .v = b->v,
+        .q_norm = w->attn.q_norm, .k_norm = w->attn.k_norm, .eps = hp->rms_eps,
+        .cosine = b->rope_cos[table], .sine = b->rope_sin[table], .rope_dim = hp->rope_dim,
+        .kv = kv_types[kv_type_of(state_kv(f->st))], .keys = rows.keys, .values = rows.values,
+        .kv_rows = rows.rows, .n_head = hp->n_head, .n_head_kv = hp->n_head_kv,
+        .head_dim = hp->head_dim, .window = window, .sinks = w->attn.sinks,
+        .scale = 1.0f / sqrtf((float)hp->head_dim), .at = b->at, .n = f->n, .last = last,
+        .partial = b->partial,
+    };
+    gpu_attend(f->g, &a);
+
+    gpu_input out = input_of(f, "mixer out", b->heads, heads);
+    if (gated) {
+        out.kind = GPU_GATED;
+        out.gate = b->q + hp->head_dim;
+        out.head_dim = hp->head_dim;
+        out.head_stride = 2 * hp->head_dim;
+        out.gate_stride = 2 * heads;
+    }
+    add_product(f, &out, &w->attn.out);
+}
+
+static void mix_deltanet(forward_gpu *f, int l)
+{
+    const model_hparams *hp = &f->m->hp;
+    const layer_weights_gpu *w = &f->w->layers[l];
+    const buffers *b = &f->b;
+    recurrent *memory = state_recurrent(f->st);
+    const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
+    gpu_input h = normed(f, "mixer in", w->attn_norm);
+    gpu_product projections[] = {
+        product_of(b->mixed, &w->delta.qkv), product_of(b->z, &w->delta.z),
+        product_of(b->ba, &w->delta.ba),
+    };
+    projections[0].conv = (gpu_conv){ .taps = w->delta.conv, .window = recurrent_conv(memory, l),
+                                      .n_tap = hp->ssm_conv, .raw = b->raw };
+    gpu_project(f->g, &h, projections, ARRAY_LEN(projections));
+
+    const gpu_delta d = {
+        .out = b->delta, .mixed = b->mixed, .ba = b->ba, .dt_bias = w->delta.dt_bias,
+        .a = w->delta.a, .state = recurrent_state(memory, l), .n_k = hp->ssm_n_k_head,
+        .n_v = hp->ssm_n_v_head, .dim = hp->ssm_head_dim, .n = f->n,
+    };
+    gpu_delta_rule(f->g, &d);
+
+    gpu_input out = input_of(f, "mixer out", b->delta, values);
+    out.kind = GPU_GATED_NORM;
+    out.weight = w->delta.norm;
+    out.eps = hp->rms_eps;
+    out.gate = b->z;
+    out.head_dim = out.head_stride = hp->ssm_head_dim;
+    out.gate_stride = values;
+    add_product(f, &out, &w->delta.out);
+}
+
+/* ---- route, experts, join --------------------------------------------------------------------- */
+
+static void run_experts(forward_gpu *f, int l)
+{
+    const model_hparams *hp = &f->m->hp;
+    const layer_weights_gpu *w = &f->w->layers[l];
+    const buffers *b = &f->b;
+    gpu_input h = normed(f, "router", w->post_attn_norm);
+    h.blocks = b->blocks;
+    const gpu_route_args route = {
+        .router = w->router, .shared_gate = w->shared_gate_inp, .k = hp->n_expert_used,
+        .logits = b->router, .ids = b->chosen, .gates = b->gates, .sigma = b->sigma,
+        .counter = &b->counters[0],
+    };
+    gpu_route(f->g, &h, &route);
+
+    const gpu_expert_args experts = {
+        .x = b->x, .gate = w->gate, .up = w->up, .down = w->down,
+        .clamped = hp->arch == ARCH_GPTOSS, .shared_gate = w->shared_gate,
+        .shared_up = w->shared_up, .shared_down = w->shared_down, .sigma = b->sigma,
+        .ids = b->chosen, .gates = b->gates, .n_expert = hp->n_expert, .k = hp->n_expert_used,
+        .scratch = b->experts,
+    };
+    gpu_experts(f->g, &h, &experts);
+}
+
+/* ---- the loop --------------------------------------------------------------------------------- */
+
+/* ids: on the device. last: a position that the batch does not go beyond. */
+static void run_layers(forward_gpu *f, const int32_t *ids, int last)
+{
+    const model_hparams *hp = &f->m->hp;
+    const buffers *b = &f->b;
+    gpu_embed(f->g, b->x, &f->w->embed, ids, f->n);
+    for (int i = 0; i < f->rope->n_table; i++)
+        gpu_rope_table(f->g, b->rope_cos[i], b->rope_sin[i], b->freq[i], f->rope->magnitude[i],
+                       hp->rope_dim / 2, b->at, f->n);
+    for (int l = 0; l < hp->n_layer; l++) {
+        if (f->m->layers[l].mixer == MIX_ATTENTION) mix_attention(f, l, last);
+        else mix_deltanet(f, l);
+        run_experts(f, l);
+    }
+}
+
+static void run_head(forward_gpu *f, const float *x, int n)
+{
+    gpu_input in = input_of(f, "head", x, f->m->hp.n_embd);
+    in.kind = GPU_NORM;
+    in.n = n;
+    in.weight = f->w->out_norm;
+    in.eps = f->m->hp.rms_eps;
+    const gpu_product p = product_of(f->b.logits, &f->w->head);
+    gpu_project(f->g, &in, &p, 1);
+}
+
+static void note_written(forward_gpu *f, int pos, int n)
+{
+    for (int l = 0; l < f->m->hp.n_layer; l++)
+        if (f->m->layers[l].mixer == MIX_ATTENTION) kv_wrote(state_kv(f->st), l, pos, n);
+}
+
+static int set_cursor(forward_gpu *f, int pos, int32_t token, err_ctx *err)
+{
+    f->known = (gpu_cursor){ pos, token };
+    return gpu_write(f->g, f->b.at, &f->known, sizeof f->known, err);
+}
+
+/* Plays one token, the pick behind it included. */
+static int play_next(forward_gpu *f, int32_t id, int pos, err_ctx *err);
+
+int forward_gpu_eval(forward_gpu *f, const int32_t *ids, int n, int pos, err_ctx *err)
+{
+    int rc;
+    if (n == 1) return play_next(f, ids[0], pos, err);
+    rc = set_cursor(f, pos, -1, err);
+    if (rc == 0) rc = gpu_write(f->g, f->b.ids, ids, (uint64_t)n * sizeof *ids, err);
+    if (rc < 0) return rc;
+    f->n = n;
+    run_layers(f, f->b.ids, pos + n);
+    note_written(f, pos, n);
+    return gpu_wait(f->g, err);
+}
+
+int forward_gpu_logits(forward_gpu *f, float *logits, int n_row, err_ctx *err)
+{
+    const size_t n_embd = (size_t)f->m->hp.n_embd, n_vocab = (size_t)f->m->hp.n_vocab;
+    for (int done = 0; done < n_row;) {
+        const int n = min_int(n_row - done, LOGIT_ROWS);
+        if (f->n > 1)                    /* else they are there */
+            run_head(f, f->b.x + (size_t)(f->n - n_row + done) * n_embd, n);
+        const int rc = gpu_read(f->g, logits + (size_t)done * n_vocab, f->b.logits,
+                                (size_t)n * n_vocab * sizeof *logits, err);
+        if (rc < 0) return rc;
+        done += n;
+    }
+    return 0;
+}
+
+/* ---- one token and the next -------------------------------------------------------------------- */
+
+static void run_next(forward_gpu *f)
+{
+    const buffers *b = &f->b;
+    f->n = 1;
+    run_layers(f, &b->at->token, 0);
+    run_head(f, b->x, 1);
+    gpu_largest(f->g, b->logits, f->m->hp.n_vocab, b->at, f->seen, b->best, &b->counters[1]);
+    gpu_advance(f->g, b->at, 1);
+}
+
+static int record_next(gpu_recording **out, forward_gpu *f, err_ctx *err)
+{
+    const int rc = gpu_record_begin(f->g, err);
+    if (rc < 0) return rc;
+    run_next(f);
+    return gpu_record_end(out, f->g, err);
+}
+
+static int play_next(forward_gpu *f, int32_t id, int pos, err_ctx *err)
+{
+    int rc;
+    if (!f->next && (rc = record_next(&f->next, f, err)) < 0) return rc;
+    if ((f->known.pos != pos || f->known.token != id) && (rc = set_cursor(f, pos, id, err)) < 0)
+        return rc;
+    f->n = 1;
+    gpu_play(f->g, f->next);
+    note_written(f, pos, 1);
+    if ((rc = gpu_wait(f->g, err)) < 0) return rc;
+    f->known = (gpu_cursor){ pos + 1, (int32_t)(uint32_t)*f->seen };
+    return 0;
+}
+
+int forward_gpu_next(forward_gpu *f, int32_t *next, int32_t id, int pos, err_ctx *err)
+{
+    const int rc = play_next(f, id, pos, err);
+    *next = f->known.token;
+    return rc;
+}
+
+int forward_gpu_profile(forward_gpu *f, gpu_span *spans, int cap, int32_t id, int pos, err_ctx *err)
+{
+    gpu_recording *watched = NULL;
+    int rc = gpu_profile_begin(f->g, err), n = 0;
+    if (rc == 0) rc = record_next(&watched, f, err);
+    for (int i = 0; i < 2 && rc >= 0; i++) {             /* the first one warms up */
+        if ((rc = set_cursor(f, pos, id, err)) < 0) break;
+        gpu_play(f->g, watched);
+        n = rc = gpu_profile_read(spans, cap, f->g, err);
+    }
+    gpu_recording_free(watched);
+    gpu_profile_end(f->g);
+    f->known.token = -1;
+    return rc < 0 ? rc : n;
+}

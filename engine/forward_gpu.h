@@ -1,0 +1,34 @@
+/* forward_gpu.h - the token loop with everything in VRAM: a layer is six kernels or so, a token one
+ * recording.
+ *
+ * The steps are those of forward_tiered.c with an empty cold lane. For a single token they are
+ * recorded once and played again: position and token live on the device. */
+#ifndef ENGINE_FORWARD_GPU_H
+#define ENGINE_FORWARD_GPU_H
+
+#include "engine/pass.h"
+#include "engine/weights_gpu.h"
+
+typedef struct forward_gpu forward_gpu;
+
+/* All buffers for chunks of up to chunk tokens. Borrows everything; st is in VRAM. */
+int forward_gpu_create(forward_gpu **out, gpu *g, const model *m, const weights_gpu *w,
+                       const pass_rope *rope, state *st, int chunk, err_ctx *err);
+void forward_gpu_free(forward_gpu *f);   /* NULL is fine */
+uint64_t forward_gpu_bytes(const gpu *g, const model *m, int chunk);     /* of VRAM */
+
+/* Takes in n tokens at position pos. Keys and values are written; the position is the caller's. */
+int forward_gpu_eval(forward_gpu *f, const int32_t *ids, int n, int pos, err_ctx *err);
+
+/* Logits of the last n_row tokens of the batch just taken in. */
+int forward_gpu_logits(forward_gpu *f, float *logits, int n_row, err_ctx *err);
+
+/* Takes in one token and gives the likeliest one behind it, of equals the first. */
+int forward_gpu_next(forward_gpu *f, int32_t *next, int32_t id, int pos, err_ctx *err);
+
+/* Where the time of one token goes: plays forward_gpu_next with every kernel watched. The session's
+ * position must be restored by the caller. Returns the number of spans, at most cap. */
+int forward_gpu_profile(forward_gpu *f, gpu_span *spans, int cap, int32_t id, int pos,
+                        err_ctx *err);
+
+#endif

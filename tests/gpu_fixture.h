@@ -1,0 +1,78 @@
+/* gpu_fixture.h - what tests of GPU operations share: a device, memory that lasts for one case,
+ * the CPU's side of things, and comparisons that name the case.
+ *
+ *   family("products");
+ *   case_begin("%s, %d rows", quant_name(type), rows);
+ *   float *y = vram_room(n * sizeof *y);
+ *   gpu_project(device(), ...);
+ *   expect_bits("y", host_copy(y, n), want, n);
+ *   case_end();
+ *
+ * Room in VRAM is full of NaNs, and stands between guards that case_end looks at. An operation that
+ * fails is a failure of its case; the device is opened anew behind it. If that is refused, or there
+ * is no memory, the program ends. */
+#ifndef TESTS_GPU_FIXTURE_H
+#define TESTS_GPU_FIXTURE_H
+
+#include "cuda/gpu.h"
+#include "engine/ops.h"
+#include "tests/weight_maker.h"
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+bool device_open(void);                  /* false: there is none, which is counted as one skip */
+void device_close(void);                 /* ends the last family, too */
+gpu *device(void);
+
+/* ---- families and cases ---------------------------------------------------------------------- */
+
+enum { FAMILY_LINES = 5 };               /* failures of a family that are printed */
+void family(const char *name);
+
+void case_begin(const char *fmt, ...) PRINTF_LIKE(1, 2);
+void case_end(void);                     /* frees all memory of the case */
+
+void *host_room(size_t n, size_t size);                  /* zeros */
+float *host_floats(size_t n, float range, test_rng *rng);        /* of -range .. range */
+void *vram_room(size_t bytes);
+void *vram_copy(const void *from, size_t bytes);
+float *vram_floats(const float *from, size_t n);
+void vram_write(void *to, const void *from, size_t bytes);
+void vram_read(void *to, const void *from, size_t bytes);
+float *host_copy(const float *from, size_t n);           /* of what is in VRAM, for the case */
+
+/* Each counts one check; with a failure go the family, the case and what differs. */
+bool expect(bool ok, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* The same bits, or both NaN. */
+void expect_bits(const char *what, const float *got, const float *want, size_t n);
+void expect_bytes(const char *what, const void *got, const void *want, size_t n);
+/* |got - want| / |want| is below the bound, and no value is off by more than eight times that much
+ * of their root mean square: one wrong value among thousands would hide in the norm. */
+void expect_close(const char *what, const float *got, const float *want, size_t n, double bound);
+/* |got - want| / |want| of every row is below the bound. */
+void expect_rows_close(const char *what, const float *got, const float *want, size_t n_row,
+                       size_t width, double bound);
+
+/* ---- the CPU's side -------------------------------------------------------------------------- */
+
+const ops *contract_ops(void);
+const ops *exact_ops(void);
+
+enum { GPU_TYPE_COUNT = 17 };
+extern const quant_type gpu_types[GPU_TYPE_COUNT];       /* those with kernels */
+
+/* Bound of products of more than GPU_FEW tokens: F32 is exact, all else is multiplied in 16 bits. */
+double many_bound(quant_type type);
+
+/* One matrix on both sides. In VRAM another row stands in front of it, so that it begins where no
+ * more than its rows is aligned. */
+typedef struct twin {
+    matrix cpu;
+    gpu_matrix gpu;
+} twin;
+twin twin_make(quant_type type, int rows, int cols, weight_kind kind, float scale, bool bias,
+               test_rng *rng);
+
+void cpu_product(float *y, const ops *o, const matrix *w, const float *x, int n);
+
+#endif

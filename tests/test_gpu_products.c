@@ -1,0 +1,434 @@
+/* test_gpu_products.c - products of one input with matrices of all types, on the GPU.
+ *
+ * Up to GPU_FEW tokens with the bits of the arithmetic contract, more within the error of 16-bit
+ * activations; with all that can stand before a product (norms, gates) and behind it (scale, bias,
+ * sum, convolution). Outputs lie apart by more than their length, and nothing between them may
+ * change. */
+#include <math.h>
+#include <string.h>
+
+#include "tests/gpu_fixture.h"
+
+static const float eps = 1e-6f;
+
+/* ---- lists of products ----------------------------------------------------------------------- */
+
+typedef struct item {                    /* one product of a list */
+    quant_type type;
+    int rows;
+    bool bias, add;
+    float scale;
+} item;
+
+typedef struct output {
+    twin w;
+    int stride;
+    float *y;                            /* [n, stride] in VRAM */
+    float *want;                         /* the same on the CPU; NaNs in the gaps */
+} output;
+
+static output output_make(const item *p, int cols, int n, weight_kind kind, test_rng *rng)
+{
+    output o = { .w = twin_make(p->type, p->rows, cols, kind, p->scale, p->bias, rng),
+                 .stride = p->rows + n % 4 };
+    const size_t all = (size_t)n * (size_t)o.stride;
+    o.want = host_room(all, sizeof *o.want);
+    memset(o.want, 0xFF, all * sizeof *o.want);
+    for (int t = 0; t < n && p->add; t++)
+        for (int r = 0; r < p->rows; r++)
+            o.want[t * o.stride + r] = (float)((t + 3 * r) % 17) * 0.25f - 2.0f;
+    o.y = vram_floats(o.want, all);
+    return o;
+}
+
+static gpu_product product_of(const output *o, bool add)
+{
+    return (gpu_product){ .y = o->y, .y_stride = o->stride, .add = add, .w = o->w.gpu };
+}
+
+/* The rows of all tokens without the gaps. */
+static float *without_gaps(const float *y, int n, int rows, int stride)
+{
+    float *to = host_room((size_t)n * (size_t)rows, sizeof *to);
+    for (int t = 0; t < n; t++)
+        memcpy(to + (size_t)t * (size_t)rows, y + (size_t)t * (size_t)stride,
+               (size_t)rows * sizeof *to);
+    return to;
+}
+
+/* x: what the matrix is to be multiplied with. bound: < 0 for the same bits. */
+static void check_output(const char *what, output *o, const item *p, const ops *ref, const float *x,
+                         int n, double bound)
+{
+    const size_t values = (size_t)n * (size_t)p->rows, all = (size_t)n * (size_t)o->stride;
+    float *sums = host_room(values, sizeof *sums);
+    const float *got = host_copy(o->y, all);
+    size_t changed = 0;
+
+    cpu_product(sums, ref, &o->w.cpu, x, n);
+    for (int t = 0; t < n; t++) {
+        float *to = o->want + (size_t)t * (size_t)o->stride;
+        const float *sum = sums + (size_t)t * (size_t)p->rows;
+        for (int r = 0; r < p->rows; r++) to[r] = p->add ? to[r] + sum[r] : sum[r];
+        for (int r = p->rows; r < o->stride; r++)
+            changed += memcmp(&got[t * o->stride + r], &to[r], sizeof *to) != 0;
+    }
+    expect(changed == 0, "%s: %zu values between the rows of two tokens have changed", what,
+           changed);
+    const float *mine = without_gaps(got, n, p->rows, o->stride);
+    const float *want = without_gaps(o->want, n, p->rows, o->stride);
+    if (bound < 0.0) expect_bits(what, mine, want, values);
+    else expect_close(what, mine, want, values, bound);
+}
+
+static gpu_input plain_input(const float *x, int n, int cols)
+{
+    const size_t all = (size_t)n * (size_t)cols;
+    return (gpu_input){ .kind = GPU_PLAIN, .n = n, .cols = cols, .x = vram_floats(x, all),
+                        .rows = vram_room(all * sizeof(float)), .halves = vram_room(all * 2) };
+}
+
+/* All products of x in one call. */
+static void check_list(const item *list, int n_item, int cols, int n, weight_kind kind,
+                       bool hostile, test_rng *rng)
+{
+    const bool few = n <= GPU_FEW;
+    float *x = host_floats((size_t)n * (size_t)cols, 1.0f, rng);
+    output out[GPU_MAX_PRODUCTS];
+    gpu_product products[GPU_MAX_PRODUCTS];
+
+    for (int t = 0; t < n && hostile; t++)
+        activations_make(x + (size_t)t * (size_t)cols, cols, t % 3 == 2, rng);
+    gpu_input in = plain_input(x, n, cols);
+    for (int i = 0; i < n_item; i++) {
+        out[i] = output_make(&list[i], cols, n, kind, rng);
+        products[i] = product_of(&out[i], list[i].add);
+    }
+    gpu_project(device(), &in, products, n_item);
+    for (int i = 0; i < n_item; i++)
+        check_output(quant_name(list[i].type), &out[i], &list[i],
+                     few ? contract_ops() : exact_ops(), x, n,
+                     few ? -1.0 : many_bound(list[i].type));
+}
+
+/* Lengths of a row: within one piece of what kernels take at a time, across, with a short tail. */
+static const int *lengths_of(quant_type type)
+{
+    static const int of_256[3] = { 256, 512, 2816 }, of_64[3] = { 64, 320, 2880 };
+    static const int of_32[3] = { 96, 288, 2880 }, of_1[3] = { 33, 288, 2880 };
+    switch (quant_traits_of(type)->block_elems) {
+    case 256: return of_256;
+    case 64: return of_64;
+    case 32: return of_32;
+    default: return of_1;
+    }
+}
+
+/* Scale, bias and sum, in every combination as i goes on. */
+static item item_of(quant_type type, int rows, int i)
+{
+    return (item){ .type = type, .rows = rows, .bias = i & 1, .add = i & 2,
+                   .scale = i & 4 ? 0.5f : 1.0f };
+}
+
+static void check_one(quant_type type, int rows, int cols, int n, weight_kind kind, bool hostile,
+                      int option, test_rng *rng)
+{
+    const item one = item_of(type, rows, option);
+    case_begin("%s, %d rows, %d columns, %d tokens, %s%s%s%s, scale %g", quant_name(type), rows,
+               cols, n, weight_kind_name(kind), hostile ? ", hostile input" : "",
+               one.bias ? ", bias" : "", one.add ? ", sum" : "", (double)one.scale);
+    check_list(&one, 1, cols, n, kind, hostile, rng);
+    case_end();
+}
+
+static void test_few(void)
+{
+    static const int rows[] = { 1, 8, 9, 130 }, tokens[] = { 1, 2, 3, 8 };
+    test_rng rng = { 1 };
+    int option = 0;
+    for (int i = 0; i < GPU_TYPE_COUNT; i++) {
+        const quant_type type = gpu_types[i];
+        family(quant_name(type));
+        for (int c = 0; c < 3; c++)
+            for (size_t r = 0; r < ARRAY_LEN(rows); r++)
+                for (size_t t = 0; t < ARRAY_LEN(tokens); t++)
+                    check_one(type, rows[r], lengths_of(type)[c], tokens[t], WEIGHTS_PLAUSIBLE,
+                              false, option++, &rng);
+        for (int kind = 0; kind < WEIGHT_KINDS; kind++)
+            for (int n = 1; n <= GPU_FEW; n += 7)
+                check_one(type, 20, lengths_of(type)[1], n, (weight_kind)kind, true, option++,
+                          &rng);
+        /* several units of rows for each warp of a chip with 132 multiprocessors */
+        check_one(type, 2500, lengths_of(type)[0], 1, WEIGHTS_PLAUSIBLE, false, 7, &rng);
+        check_one(type, 2500, lengths_of(type)[1], 5, WEIGHTS_PLAUSIBLE, false, 7, &rng);
+        check_one(type, 20001, lengths_of(type)[0], 1, WEIGHTS_PLAUSIBLE, false, 1, &rng);
+        check_one(type, 20001, lengths_of(type)[0], 8, WEIGHTS_PLAUSIBLE, false, 1, &rng);
+    }
+}
+
+/* ---- many tokens ----------------------------------------------------------------------------- */
+
+/* Of a matrix too large to be multiplied on the CPU as a whole: some rows. */
+static void check_large(quant_type type, int rows, int cols, int n, test_rng *rng)
+{
+    static const int firsts[] = { 0, 120, 1000, -8 };    /* runs of 8; < 0: from the end */
+    const item one = item_of(type, rows, 1);
+    float *x = host_floats((size_t)n * (size_t)cols, 1.0f, rng);
+    gpu_input in = plain_input(x, n, cols);
+    case_begin("%s, %d rows, %d columns, %d tokens, bias", quant_name(type), rows, cols, n);
+    output o = output_make(&one, cols, n, WEIGHTS_PLAUSIBLE, rng);
+    const gpu_product p = product_of(&o, false);
+    gpu_project(device(), &in, &p, 1);
+
+    const float *got = host_copy(o.y, (size_t)n * (size_t)o.stride);
+    size_t n_nan = 0;
+    for (int t = 0; t < n; t++)
+        for (int r = 0; r < rows; r++) n_nan += isnan(got[(size_t)t * (size_t)o.stride + r]) != 0;
+    expect(n_nan == 0, "%zu values are NaN", n_nan);
+    for (size_t i = 0; i < ARRAY_LEN(firsts); i++) {
+        const int first = firsts[i] < 0 ? rows + firsts[i] : firsts[i];
+        matrix some = o.w.cpu;
+        some.rows = 8;
+        some.data += (uint64_t)first * some.row_bytes;
+        some.bias = (const float *)some.bias + first;
+        float *want = host_room((size_t)n * 8, sizeof *want);
+        cpu_product(want, exact_ops(), &some, x, n);
+        expect_close(first == 0 ? "rows from 0 on" : "further rows",
+                     without_gaps(got + first, n, 8, o.stride), want, (size_t)n * 8,
+                     many_bound(type));
+    }
+    case_end();
+}
+
+static void test_many(void)
+{
+    static const struct { int n, rows, c; } shapes[] = {
+        { 9, 1, 0 }, { 33, 65, 1 }, { 130, 200, 2 }, { 257, 65, 0 }, { 257, 200, 1 }, { 9, 200, 2 },
+        { 33, 1, 2 }, { 130, 1, 0 }, { 257, 8, 1 },
+    };
+    /* tiles of 64, 128 and 256 tokens on a chip with 132 multiprocessors */
+    static const struct { int n, rows; } large[] = { { 300, 2000 }, { 600, 2000 }, { 1024, 4096 } };
+    test_rng rng = { 2 };
+    int option = 0;
+    for (int i = 0; i < GPU_TYPE_COUNT; i++) {
+        char name[64];
+        const quant_type type = gpu_types[i];
+        family(test_path(name, sizeof name, "%s, many tokens", quant_name(type)));
+        for (size_t k = 0; k < ARRAY_LEN(shapes); k++)
+            check_one(type, shapes[k].rows, lengths_of(type)[shapes[k].c], shapes[k].n,
+                      WEIGHTS_PLAUSIBLE, false, option++, &rng);
+        for (size_t k = 0; k < ARRAY_LEN(large); k++)
+            check_large(type, large[k].rows, lengths_of(type)[0], large[k].n, &rng);
+    }
+    family(NULL);                        /* name goes */
+}
+
+static void test_lists(void)
+{
+    static const item mixed[] = {
+        { QT_Q4_K, 130, false, false, 1.0f }, { QT_Q6_K, 9, true, false, 1.0f },
+        { QT_Q4_K, 40, true, true, 0.5f }, { QT_F32, 17, false, false, 1.0f },
+        { QT_Q8_0, 33, false, true, 2.0f }, { QT_MXFP4, 70, true, false, 1.0f },
+    };
+    static const item alike[] = {
+        { QT_Q8_0, 5, false, false, 1.0f }, { QT_Q8_0, 300, true, false, 0.5f },
+        { QT_Q8_0, 1, false, true, 1.0f }, { QT_Q8_0, 64, false, false, 1.0f },
+    };
+    static const item floats[] = {
+        { QT_F16, 31, true, false, 1.0f }, { QT_BF16, 200, false, false, 0.5f },
+        { QT_F32, 3, false, true, 1.0f }, { QT_BF16, 9, true, true, 1.0f },
+    };
+    static const struct { const item *list; int n, cols; const char *why; } lists[] = {
+        { mixed, ARRAY_LEN(mixed), 512, "mixed types" },
+        { alike, ARRAY_LEN(alike), 96, "one type" },
+        { floats, ARRAY_LEN(floats), 264, "floats" },
+        { floats, ARRAY_LEN(floats), 33, "floats, odd length" },
+    };
+    static const int tokens[] = { 1, 2, 8, 9, 40 };
+    test_rng rng = { 3 };
+    family("lists of products");
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+        for (size_t t = 0; t < ARRAY_LEN(tokens); t++) {
+            case_begin("%s, %d of %d columns, %d tokens", lists[i].why, lists[i].n, lists[i].cols,
+                       tokens[t]);
+            check_list(lists[i].list, lists[i].n, lists[i].cols, tokens[t], WEIGHTS_PLAUSIBLE,
+                       false, &rng);
+            case_end();
+        }
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+typedef struct shaped {                  /* an input, and what it becomes */
+    gpu_input in;
+    float *finished;
+} shaped;
+
+/* Gates lie as Qwen's queries have them, behind the values of every head, or alone. */
+static shaped shaped_make(gpu_input_kind kind, int n, int cols, int head_dim, test_rng *rng)
+{
+    const loops *f = contract_ops()->loops;
+    const size_t all = (size_t)n * (size_t)cols;
+    const int n_head = head_dim ? cols / head_dim : 0, apart = kind == GPU_GATED ? 2 : 1;
+    const int first = kind == GPU_GATED ? head_dim : 0;
+    float *x = host_floats(all, 2.0f, rng);
+    float *weight = host_floats((size_t)(head_dim ? head_dim : cols), 1.5f, rng);
+    float *gate = host_floats(all * (size_t)apart, 4.0f, rng);
+    shaped s = { .in = plain_input(x, n, cols), .finished = host_room(all, sizeof(float)) };
+
+    s.in.kind = kind;
+    s.in.eps = eps;
+    if (kind != GPU_GATED)
+        s.in.weight = vram_floats(weight, (size_t)(head_dim ? head_dim : cols));
+    if (kind != GPU_NORM) {
+        s.in.gate = vram_floats(gate, all * (size_t)apart) + first;
+        s.in.head_dim = head_dim;
+        s.in.head_stride = apart * head_dim;
+        s.in.gate_stride = apart * cols;
+    }
+    memcpy(s.finished, x, all * sizeof *x);
+    if (kind == GPU_NORM)
+        ops_rmsnorm(contract_ops(), s.finished, x, weight, n, cols, (size_t)cols, eps);
+    for (int h = 0; h < n * n_head; h++) {
+        float *head = s.finished + (size_t)h * (size_t)head_dim;
+        const float *z = gate + (size_t)h * (size_t)(apart * head_dim) + first;
+        if (kind == GPU_GATED) f->gate(head, head, z, head_dim);
+        else f->delta_gated_norm(head, z, weight, head_dim, eps);
+    }
+    return s;
+}
+
+/* Two calls with one input: the second finds it as the first one left it. */
+static void check_input(gpu_input_kind kind, int n, int cols, int head_dim, test_rng *rng)
+{
+    const bool blocks = cols % 32 == 0;
+    const item list[] = { { QT_F32, 70, true, false, 1.0f }, { QT_Q8_0, 40, false, false, 1.0f } };
+    shaped s = shaped_make(kind, n, cols, head_dim, rng);
+    for (int call = 0; call < 2; call++) {
+        output out[2];
+        gpu_product products[2];
+        for (int i = 0; i < 2; i++) {
+            if (i == 1 && !blocks) continue;
+            out[i] = output_make(&list[i], cols, n, WEIGHTS_PLAUSIBLE, rng);
+            products[i] = product_of(&out[i], false);
+        }
+        gpu_project(device(), &s.in, products, blocks ? 2 : 1);
+        check_output("F32", &out[0], &list[0], contract_ops(), s.finished, n, 1e-5);
+        /* a value at the edge of two int8 codes may have got the other one */
+        if (blocks)
+            check_output("Q8_0", &out[1], &list[1], n <= GPU_FEW ? contract_ops() : exact_ops(),
+                         s.finished, n, 8e-3);
+    }
+}
+
+static void test_inputs(void)
+{
+    static const struct { gpu_input_kind kind; int cols, head_dim; const char *name; } inputs[] = {
+        { GPU_NORM, 33, 0, "norm" }, { GPU_NORM, 96, 0, "norm" }, { GPU_NORM, 512, 0, "norm" },
+        { GPU_NORM, 2880, 0, "norm" }, { GPU_NORM, 5120, 0, "norm" },
+        { GPU_GATED, 96, 32, "gate" }, { GPU_GATED, 512, 64, "gate" },
+        { GPU_GATED, 1024, 128, "gate" }, { GPU_GATED, 4096, 256, "gate" },
+        { GPU_GATED, 5120, 256, "gate" },
+        { GPU_GATED_NORM, 96, 32, "gated norm" }, { GPU_GATED_NORM, 256, 64, "gated norm" },
+        { GPU_GATED_NORM, 512, 128, "gated norm" }, { GPU_GATED_NORM, 4096, 128, "gated norm" },
+        { GPU_GATED_NORM, 4224, 128, "gated norm" },
+    };
+    static const int tokens[] = { 1, 8, 9, 40 };
+    test_rng rng = { 4 };
+    family("inputs");
+    for (size_t i = 0; i < ARRAY_LEN(inputs); i++)
+        for (size_t t = 0; t < ARRAY_LEN(tokens); t++) {
+            case_begin("%s, %d columns, heads of %d, %d tokens", inputs[i].name, inputs[i].cols,
+                       inputs[i].head_dim, tokens[t]);
+            check_input(inputs[i].kind, tokens[t], inputs[i].cols, inputs[i].head_dim, &rng);
+            case_end();
+        }
+}
+
+/* ---- convolutions ---------------------------------------------------------------------------- */
+
+typedef struct conv_case {
+    quant_type type;
+    int channels, cols, n_tap;
+    int batches[6];                      /* tokens of successive calls; 0: no more */
+} conv_case;
+
+static const conv_case conv_cases[] = {
+    { QT_Q8_0, 65, 96, 4, { 1, 3, 1, 8, 2, 1 } }, { QT_F32, 200, 33, 4, { 2, 1, 1, 1, 8, 5 } },
+    { QT_Q4_K, 300, 256, 4, { 1, 1, 1, 1, 1, 4 } }, { QT_MXFP4, 9, 288, 2, { 1, 8, 2, 1 } },
+    { QT_Q8_0, 40, 96, 8, { 1, 3, 8, 1, 2, 1 } }, { QT_Q6_K, 33, 512, 3, { 5, 1, 2 } },
+    { QT_Q8_0, 200, 96, 4, { 9, 1, 33, 2, 130, 1 } }, { QT_F32, 65, 96, 4, { 1, 9, 40, 3, 10, 70 } },
+    { QT_Q4_K, 130, 256, 4, { 33, 257, 8, 1, 9, 32 } }, { QT_F32, 129, 64, 8, { 3, 9, 1, 33 } },
+    { QT_F32, 30, 64, 2, { 9, 1, 64, 1, 65 } },
+};
+
+/* One product with a convolution behind it and one without, call after call. */
+static void check_conv(const conv_case *c, test_rng *rng)
+{
+    const item list[] = { { c->type, c->channels, true, false, 0.5f },
+                          { c->type, 20, false, false, 1.0f } };
+    const size_t channels = (size_t)c->channels, n_old = (size_t)c->n_tap - 1;
+    float *taps = host_floats(channels * (size_t)c->n_tap, 1.0f, rng);
+    float *window = host_floats(channels * n_old, 1.0f, rng);
+    float *on_gpu = vram_floats(window, channels * n_old);
+    double bound = 1e-5;
+    gpu_conv conv = { .taps = vram_floats(taps, channels * (size_t)c->n_tap), .window = on_gpu,
+                      .n_tap = c->n_tap };
+
+    output plain = { 0 }, convolved = { 0 };
+    for (int i = 0; i < 6 && c->batches[i]; i++) {
+        const int n = c->batches[i];
+        const ops *ref = n <= GPU_FEW ? contract_ops() : exact_ops();
+        const size_t values = (size_t)n * channels;
+        float *x = host_floats((size_t)n * (size_t)c->cols, 1.0f, rng);
+        float *raw = host_room(values, sizeof *raw), *want = host_room(values, sizeof *want);
+        char what[64];
+
+        convolved = output_make(&list[0], c->cols, n, WEIGHTS_PLAUSIBLE, rng);
+        plain = output_make(&list[1], c->cols, n, WEIGHTS_PLAUSIBLE, rng);
+        gpu_input in = plain_input(x, n, c->cols);
+        gpu_product products[2] = { product_of(&convolved, false), product_of(&plain, false) };
+        conv.raw = vram_room(values * sizeof *raw);
+        products[0].conv = conv;
+        gpu_project(device(), &in, products, 2);
+
+        if (n > GPU_FEW) bound = many_bound(c->type);    /* from now on: the window remembers */
+        cpu_product(raw, ref, &convolved.w.cpu, x, n);
+        ref->loops->delta_conv(want, raw, n, c->channels, 0, c->channels, taps, c->n_tap, window);
+        const float *got = host_copy(convolved.y, (size_t)n * (size_t)convolved.stride);
+        expect_close(test_path(what, sizeof what, "call %d, %d tokens", i, n),
+                     without_gaps(got, n, c->channels, convolved.stride), want, values, bound);
+        expect_close(test_path(what, sizeof what, "window behind call %d, %d tokens", i, n),
+                     host_copy(on_gpu, channels * n_old), window, channels * n_old, bound);
+        check_output("the other product", &plain, &list[1], ref, x, n,
+                     n <= GPU_FEW ? -1.0 : many_bound(c->type));
+    }
+}
+
+static void test_convolutions(void)
+{
+    test_rng rng = { 5 };
+    family("convolutions");
+    for (size_t i = 0; i < ARRAY_LEN(conv_cases); i++) {
+        const conv_case *c = &conv_cases[i];
+        case_begin("%s, %d channels, %d columns, %d taps", quant_name(c->type), c->channels,
+                   c->cols, c->n_tap);
+        check_conv(c, &rng);
+        case_end();
+    }
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("gpu products", argc, argv);
+    if (device_open()) {
+        test_few();
+        test_lists();
+        test_inputs();
+        test_convolutions();
+        test_many();
+        device_close();
+    }
+    return test_end();
+}
