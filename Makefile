@@ -1,6 +1,7 @@
 # make            build ./moe-run and ./moe-bench (CUDA is used if nvcc is found; CUDA=0 leaves it out)
 # make run        build, then let the demo model inside the program tell a story
 # make check      all tests; ends with one line "N passed, N failed"
+# make check-gpu  those that use a GPU, alone; fails where there is none
 # make bench      what this machine does: tokenizers, block decoders, synthetic files
 # make fuzz       fuzz the loader for FUZZ_SECONDS=600; FUZZER=afl uses AFL++ instead of libFuzzer
 # make install    into $(DESTDIR)$(PREFIX); PREFIX is /usr/local unless you say PREFIX=$HOME/.local
@@ -88,7 +89,7 @@ CLI_OBJ := $(CLI_C:%=$B/%.o) $B/cli/demo_model.S.o
 UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(wildcard tests/golden/*/*.xz))
 
 # ---- programs ----------------------------------------------------------------------------------
-.PHONY: all run check test bench fuzz install clean help tests FORCE
+.PHONY: all run check check-gpu test bench fuzz install clean help tests FORCE
 all: moe-run moe-bench
 
 help:
@@ -171,14 +172,22 @@ clean:
 
 # ---- tests --------------------------------------------------------------------------------------
 TEST_BIN := $(TESTS:%=$B/tests/%)
+# Kernel code on the host: needs nvcc, but no GPU.
+TEST_CU  := $(if $(filter 1,$(CUDA)),$(patsubst tests/%.cu,%,$(wildcard tests/test_*.cu)))
+TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)
 # What a test needs besides the library and the harness.
 $B/tests/test_model $B/tests/test_model_refuse: $B/tests/model_maker.c.o
 $B/tests/test_chat $B/tests/test_chat_parse: $B/tests/chat_maker.c.o
+$B/tests/test_kernels $(TEST_CU_BIN): $B/tests/weight_maker.c.o
+$B/tests/test_lane $B/tests/test_gpu_experts: $B/tests/ffn_golden.c.o
+$(filter $B/tests/test_gpu%,$(TEST_BIN)): $B/tests/gpu_fixture.c.o $B/tests/weight_maker.c.o
 $B/tests/test_state $B/tests/test_state_file: $B/tests/state_twin.c.o
 $B/tests/test_conversation: $B/cli/conversation.c.o
 $B/tests/test_answer_view: $(addprefix $B/cli/,$(addsuffix .c.o,answer_view output interrupt console))
 $B/tests/test_synth: $(filter $B/cli/synth%,$(CLI_OBJ)) $B/cli/console.c.o
-$(TEST_BIN): $B/tests/%: $B/tests/%.c.o $B/tests/test.c.o $(LIB_OBJ)
+$(TEST_BIN): $B/tests/%: $B/tests/%.c.o
+$(TEST_CU_BIN): $B/tests/%: $B/tests/%.cu.o
+$(TEST_BIN) $(TEST_CU_BIN): $B/tests/test.c.o $(LIB_OBJ)
 	$(if $V,,@echo "  link    $@")
 	$Q$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LDLIBS)
 
@@ -196,10 +205,15 @@ $(UNPACKED): $B/golden/%: tests/golden/%.xz
 	@mkdir -p $(@D)
 	$Qxz -dc $< > $@
 
-tests: $(TEST_BIN) $B/tests/fuzz_gguf $B/tests/fuzz_seeds $(UNPACKED)
+tests: $(TEST_BIN) $(TEST_CU_BIN) $B/tests/fuzz_gguf $B/tests/fuzz_seeds $(UNPACKED)
 
 check test: all tests
-	$Qtools/run_tests.sh $B $(TESTS)
+	$Qtools/run_tests.sh $B $(TESTS) $(TEST_CU)
+
+# One after the other: each has the device, and the CPU for its references, to itself.
+GPU_TESTS := $(filter test_gpu% test_forward test_state test_space,$(TESTS)) $(TEST_CU)
+check-gpu: $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
+	$QONLY_GPU=1 tools/run_tests.sh $B $(GPU_TESTS)
 
 # ---- fuzzing ------------------------------------------------------------------------------------
 FUZZ_SECONDS ?= 600

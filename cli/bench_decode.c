@@ -167,7 +167,7 @@ static void print_table(const bench *m, const model_bytes *bytes, const spread *
     printf("engine    %d thread%s, %s, %s cache of %d tokens, chunks of %d\n\n",
            engine_threads(m->b.l.e), engine_threads(m->b.l.e) == 1 ? "" : "s",
            loaded_kernels_text(kernels, sizeof kernels, &m->b.l), kv_type_name(m->b.so.kv),
-           session_ctx(m->s), m->b.so.chunk);
+           session_ctx(m->s), session_chunk(m->s));
     printf("phase      tokens      tok/s        min        max   spread   of %d\n",
            (int)m->opt->runs);
     print_phase("prompt", (int)m->opt->prompt, prompt);
@@ -203,7 +203,7 @@ static bool print_json(const bench *m, const model_bytes *bytes, const spread *p
                     "threads", engine_threads(m->b.l.e), "kernels", engine_kernels(m->b.l.e),
                     "slow_types", loaded_slow_json(&m->b.l),
                     "exact", m->opt->run.engine.exact, "kv", kv_type_name(m->b.so.kv),
-                    "ctx", session_ctx(m->s), "chunk", m->b.so.chunk, "runs", (int)m->opt->runs,
+                    "ctx", session_ctx(m->s), "chunk", session_chunk(m->s), "runs", (int)m->opt->runs,
                     "prompt", phase_json((int)m->opt->prompt, prompt, m->prompt_rate),
                     "decode", phase_json((int)m->opt->tokens, decode, m->decode_rate),
                     "expert_bytes_per_token", (json_int_t)bytes->token_experts,

@@ -275,7 +275,7 @@ static int run_all(logits_run *run, sequences *s, const bench_model *b, err_ctx 
     int rc;
 
     run->n_vocab = b->l.m->hp.n_vocab;
-    if ((rc = alloc_rows(run, s, b->so.chunk, err)) < 0) return rc;
+    if ((rc = alloc_rows(run, s, session_chunk(run->s), err)) < 0) return rc;
     if (path && (rc = sink_open(&run->out, path, err)) < 0) {
         run->at_output = true;
         return rc;

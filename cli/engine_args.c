@@ -19,7 +19,7 @@ const arg_option engine_arg_options[ENGINE_N_OPTION] = {
     { "kv", 0, ARG_TEXT, FIELD(kv), "TYPE", "MOE_KV", 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
     { "chunk", 0, ARG_INT, FIELD(chunk), "N", NULL, 1, INT_MAX,
-      "Most tokens of a prompt computed at a time. Default: 512" },
+      "Most tokens of a prompt computed at a time. Default: 512, on a GPU 2048" },
     { "isa", 0, ARG_TEXT, FIELD(isa), "NAME", "MOE_ISA", 0, 0,
       "Instruction set of the CPU's kernels; scalar: plain C. Default: fastest" },
     { "exact", 0, ARG_FLAG, FIELD(exact), NULL, NULL, 0, 0,

@@ -68,35 +68,38 @@ static __device__ __forceinline__ float squares8(const float (&v)[8])
 static __device__ __forceinline__ void load_gate8(float (&v)[8], const input_view &in, int t, int i)
 {
     const int h = 8 * i / in.head_dim, d = 8 * i % in.head_dim;
-    const float *p = in.gate + (size_t)t * in.gate_stride + (size_t)h * in.head_stride + d;
-    for (int k = 0; k < 8; k++) v[k] = p[k];
+    load8(v, in.gate + (size_t)t * in.gate_stride + (size_t)h * in.head_stride + d, 0, 8);
 }
 
-/* Values 8i .. 8i+7, finished but for the norm over the whole vector, whose factor is given. All
- * threads of a warp call it together, with i of neighbours in succession. */
+/* Weights of values 8i .. 8i+7, whichever norm it is; ones without. */
+static __device__ __forceinline__ void load_weight8(float (&w)[8], const input_view &in, int i)
+{
+    if (in.kind == GPU_NORM) load8(w, in.weight, i, in.cols);
+    else if (in.kind == GPU_GATED_NORM) load8(w, in.weight + 8 * i % in.head_dim, 0, 8);
+    else for (int k = 0; k < 8; k++) w[k] = 1.0f;
+}
+
+/* Values 8i .. 8i+7, finished, w being their weights; the factor of a norm over the whole vector is
+ * given. All threads of a warp call it together, with i of neighbours in succession. */
 static __device__ __forceinline__ void finish8(float (&v)[8], const input_view &in, int t, int i,
-                                               float factor)
+                                               float factor, const float (&w)[8])
 {
     const bool inside = 8 * i < in.cols;
-    float gate[8], w[8];
+    float gate[8];
 
-    if (in.kind == GPU_NORM) {
-        load8(w, in.weight, i, in.cols);
+    if (in.kind == GPU_NORM)
         for (int k = 0; k < 8; k++) v[k] = v[k] * factor * w[k];
-    }
     if (in.kind == GPU_GATED && inside) {
         load_gate8(gate, in, t, i);
         for (int k = 0; k < 8; k++) v[k] *= sigmoid(gate[k]);
     }
     if (in.kind == GPU_GATED_NORM) {
+        if (inside) load_gate8(gate, in, t, i);
         float sum = squares8(v);
         for (int d = in.head_dim / 16; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
         const float scale = 1.0f / sqrtf(sum / (float)in.head_dim + in.eps);
-        if (inside) {
-            load_gate8(gate, in, t, i);
-            const float *weight = in.weight + 8 * i % in.head_dim;
-            for (int k = 0; k < 8; k++) v[k] = v[k] * scale * weight[k] * silu(gate[k]);
-        }
+        if (inside)
+            for (int k = 0; k < 8; k++) v[k] = v[k] * scale * w[k] * silu(gate[k]);
     }
 }
 
@@ -136,40 +139,71 @@ static __device__ __forceinline__ void quantise8(void *to, int n_block, const fl
 
 /* ---- a whole vector ---------------------------------------------------------------------------- */
 
+/* What can be read before the input is there: weights of a thread's first rounds. A block of few
+ * threads keeps more rounds in registers. */
+template <int KEPT> struct input_ahead {
+    float w[KEPT][8];
+};
+
+template <int KEPT>
+static __device__ __forceinline__ input_ahead<KEPT> input_begin(const input_view &in)
+{
+    input_ahead<KEPT> a;
+    #pragma unroll
+    for (int r = 0; r < KEPT; r++) {
+        const int i = threadIdx.x + r * blockDim.x;
+        if (8 * i < in.cols) load_weight8(a.w[r], in, i);
+    }
+    return a;
+}
+
+static __device__ __forceinline__ void input_store(void *codes, float *floats, float (&v)[8],
+                                                   const input_view &in, int t, int i, float factor,
+                                                   const float (&w)[8])
+{
+    finish8(v, in, t, i, factor, w);
+    if (codes) quantise8(codes, in.cols / 32, v, i);
+    if (floats)
+        for (int k = 0; k < 8; k++)
+            if (8 * i + k < in.cols) floats[8 * i + k] = v[k];
+}
+
 /* Token t's vector: its int8 form to codes, its values to floats, whichever is not NULL. The block
- * meets at the end. shared: 33 floats. */
+ * meets at the end. shared: 32 floats. */
+template <int KEPT>
 static __device__ __forceinline__ void input_finish(void *codes, float *floats, const input_view &in,
-                                                    int t, float *shared)
+                                                    int t, float *shared,
+                                                    const input_ahead<KEPT> &ahead)
 {
     const float *x = in.x + (size_t)t * in.cols;
-    const int n = (in.cols + 7) / 8, n_thread = blockDim.x, n_block = in.cols / 32;
+    const int n = (in.cols + 7) / 8, n_thread = blockDim.x;
     const int rounds = (n + n_thread - 1) / n_thread;
-    float kept[2][8], factor = 1.0f;     /* read once if the block is large enough */
+    float kept[KEPT][8], factor = 1.0f;
 
     #pragma unroll
-    for (int r = 0; r < 2; r++) load8(kept[r], x, threadIdx.x + r * n_thread, in.cols);
+    for (int r = 0; r < KEPT; r++) load8(kept[r], x, threadIdx.x + r * n_thread, in.cols);
     if (in.kind == GPU_NORM) {
-        float sum = squares8(kept[0]) + squares8(kept[1]);
-        for (int r = 2; r < rounds; r++) {
+        float sum = 0.0f;
+        #pragma unroll
+        for (int r = 0; r < KEPT; r++) sum += squares8(kept[r]);
+        for (int r = KEPT; r < rounds; r++) {
             float v[8];
             load8(v, x, threadIdx.x + r * n_thread, in.cols);
             sum += squares8(v);
         }
         factor = 1.0f / sqrtf(block_sum(sum, shared) / (float)in.cols + in.eps);
     }
-    for (int r = 0; r < rounds; r++) {
+    #pragma unroll
+    for (int r = 0; r < KEPT; r++)
+        if (r < rounds)
+            input_store(codes, floats, kept[r], in, t, threadIdx.x + r * n_thread, factor,
+                        ahead.w[r]);
+    for (int r = KEPT; r < rounds; r++) {
         const int i = threadIdx.x + r * n_thread;
-        float v[8];
-        if (r == 0 || r == 1) {
-            for (int k = 0; k < 8; k++) v[k] = r == 0 ? kept[0][k] : kept[1][k];
-        } else {
-            load8(v, x, i, in.cols);
-        }
-        finish8(v, in, t, i, factor);
-        if (codes) quantise8(codes, n_block, v, i);
-        if (floats)
-            for (int k = 0; k < 8; k++)
-                if (8 * i + k < in.cols) floats[8 * i + k] = v[k];
+        float v[8], w[8];
+        load8(v, x, i, in.cols);
+        if (8 * i < in.cols) load_weight8(w, in, i);
+        input_store(codes, floats, v, in, t, i, factor, w);
     }
     __syncthreads();
 }

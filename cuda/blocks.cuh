@@ -23,8 +23,10 @@
 
 #ifdef __CUDACC__
 #define BOTH __host__ __device__ __forceinline__
+#define BOTH_MEMBER static __host__ __device__ __forceinline__
 #else
 #define BOTH inline
+#define BOTH_MEMBER static inline
 #endif
 
 /* ---- the traits of a format ------------------------------------------------------------------ */
@@ -78,7 +80,7 @@ template <int n> BOTH void load_words(uint32_t (&out)[n], const uint8_t *p)
 {
 #ifdef __CUDA_ARCH__
     const unsigned shift = ((unsigned)(uintptr_t)p & 3u) * 8u;
-    const uint32_t *at = (const uint32_t *)((uintptr_t)p & ~(uintptr_t)3);
+    const uint32_t *at = (const uint32_t *)(p - ((uintptr_t)p & 3u));
     uint32_t low = at[0];
     #pragma unroll
     for (int i = 0; i < n; i++) {
@@ -125,6 +127,71 @@ BOTH float half_at(const uint8_t *p)
     return half_bits(bits);
 #endif
 }
+
+BOTH int byte_at(const uint8_t *p) { return *p; }
+
+/* Shared memory by its own address, which tells the compiler what a pointer would not: the same
+ * functions again. */
+#ifdef __CUDACC__
+typedef struct shared_at {
+    uint32_t address;
+    __device__ __forceinline__ shared_at operator+(size_t n) const
+    {
+        return { address + (uint32_t)n };
+    }
+} shared_at;
+
+static __device__ __forceinline__ uint32_t shared_word(uint32_t address)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
+    return v;
+}
+
+static __device__ __forceinline__ uint4 shared_words4(uint32_t address)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
+    return v;
+}
+
+static __device__ __forceinline__ int byte_at(shared_at p)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(p.address));
+    return (int)v;
+}
+
+static __device__ __forceinline__ float half_at(shared_at p)
+{
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(p.address));
+    return half_bits(v);
+}
+
+template <int n> static __device__ __forceinline__ void load_words(uint32_t (&out)[n], shared_at p)
+{
+    const unsigned shift = (p.address & 3u) * 8u;
+    const uint32_t at = p.address & ~3u;
+    uint32_t low = shared_word(at);
+    #pragma unroll
+    for (int i = 0; i < n; i++) {
+        const uint32_t high = shared_word(at + 4 * (i + 1));
+        out[i] = __funnelshift_r(low, high, shift);
+        low = high;
+    }
+}
+
+template <int n> static __device__ __forceinline__ void load_aligned(uint32_t (&out)[n], shared_at p)
+{
+    #pragma unroll
+    for (int i = 0; i < n; i += 4) {
+        const uint4 v = shared_words4(p.address + 4 * i);
+        out[i] = v.x; out[i + 1] = v.y; out[i + 2] = v.z; out[i + 3] = v.w;
+    }
+}
+#endif
 
 BOTH float float_bits(uint32_t bits)
 {
@@ -206,26 +273,30 @@ BOTH uint32_t iq4_values(uint32_t codes)
         (p).w[4 + i] = (expression_of_codes);                                                      \
     }
 
-template <int TYPE> BOTH void unpack(weight_parts &p, const uint8_t *group, int l);
+template <int TYPE> struct unpacker;
 
-template <> BOTH void unpack<QT_Q4_0>(weight_parts &p, const uint8_t *group, int l)
-{
-    const uint8_t *b = group + l * (int)sizeof(block_q4_0);
-    uint32_t n[4];
-    load_words(n, b + offsetof(block_q4_0, nibbles));
-    FROM_HALVES(p, n, subtract_bytes(codes, 0x08080808u))
-    p.d = half_at(b);
-}
+template <> struct unpacker<QT_Q4_0> {
+    template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
+    {
+        const P b = group + l * (int)sizeof(block_q4_0);
+        uint32_t n[4];
+        load_words(n, b + offsetof(block_q4_0, nibbles));
+        FROM_HALVES(p, n, subtract_bytes(codes, 0x08080808u))
+        p.d = half_at(b);
+    }
+};
 
-template <> BOTH void unpack<QT_Q4_1>(weight_parts &p, const uint8_t *group, int l)
-{
-    const uint8_t *b = group + l * (int)sizeof(block_q4_1);
-    uint32_t n[4];
-    load_words(n, b + offsetof(block_q4_1, nibbles));
-    FROM_HALVES(p, n, codes)
-    p.d = half_at(b);
-    p.c = half_at(b + offsetof(block_q4_1, m));
-}
+template <> struct unpacker<QT_Q4_1> {
+    template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
+    {
+        const P b = group + l * (int)sizeof(block_q4_1);
+        uint32_t n[4];
+        load_words(n, b + offsetof(block_q4_1, nibbles));
+        FROM_HALVES(p, n, codes)
+        p.d = half_at(b);
+        p.c = half_at(b + offsetof(block_q4_1, m));
+    }
+};
 
 /* The fifth bits: bit i of high belongs to weight i. */
 BOTH void add_fifth_bits(weight_parts &p, uint32_t high)
@@ -233,54 +304,64 @@ BOTH void add_fifth_bits(weight_parts &p, uint32_t high)
     for (int i = 0; i < 8; i++) p.w[i] |= spread_bits(high >> 4 * i) << 4;
 }
 
-template <> BOTH void unpack<QT_Q5_0>(weight_parts &p, const uint8_t *group, int l)
-{
-    const uint8_t *b = group + l * (int)sizeof(block_q5_0);
-    uint32_t n[5];                       /* high bits, nibbles */
-    load_words(n, b + offsetof(block_q5_0, high));
-    FROM_HALVES(p, n + 1, codes)
-    add_fifth_bits(p, n[0]);
-    for (int i = 0; i < 8; i++) p.w[i] = subtract_bytes(p.w[i], 0x10101010u);
-    p.d = half_at(b);
-}
+template <> struct unpacker<QT_Q5_0> {
+    template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
+    {
+        const P b = group + l * (int)sizeof(block_q5_0);
+        uint32_t n[5];                       /* high bits, nibbles */
+        load_words(n, b + offsetof(block_q5_0, high));
+        FROM_HALVES(p, n + 1, codes)
+        add_fifth_bits(p, n[0]);
+        for (int i = 0; i < 8; i++) p.w[i] = subtract_bytes(p.w[i], 0x10101010u);
+        p.d = half_at(b);
+    }
+};
 
-template <> BOTH void unpack<QT_Q5_1>(weight_parts &p, const uint8_t *group, int l)
-{
-    const uint8_t *b = group + l * (int)sizeof(block_q5_1);
-    uint32_t n[5];
-    load_words(n, b + offsetof(block_q5_1, high));
-    FROM_HALVES(p, n + 1, codes)
-    add_fifth_bits(p, n[0]);
-    p.d = half_at(b);
-    p.c = half_at(b + offsetof(block_q5_1, m));
-}
+template <> struct unpacker<QT_Q5_1> {
+    template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
+    {
+        const P b = group + l * (int)sizeof(block_q5_1);
+        uint32_t n[5];
+        load_words(n, b + offsetof(block_q5_1, high));
+        FROM_HALVES(p, n + 1, codes)
+        add_fifth_bits(p, n[0]);
+        p.d = half_at(b);
+        p.c = half_at(b + offsetof(block_q5_1, m));
+    }
+};
 
-template <> BOTH void unpack<QT_Q8_0>(weight_parts &p, const uint8_t *group, int l)
-{
-    const uint8_t *b = group + l * (int)sizeof(block_q8_0);
-    load_words(p.w, b + offsetof(block_q8_0, quants));
-    p.d = half_at(b);
-}
+template <> struct unpacker<QT_Q8_0> {
+    template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
+    {
+        const P b = group + l * (int)sizeof(block_q8_0);
+        load_words(p.w, b + offsetof(block_q8_0, quants));
+        p.d = half_at(b);
+    }
+};
 
-template <> BOTH void unpack<QT_IQ4_NL>(weight_parts &p, const uint8_t *group, int l)
-{
-    const uint8_t *b = group + l * (int)sizeof(block_iq4_nl);
-    uint32_t n[4];
-    load_words(n, b + offsetof(block_iq4_nl, nibbles));
-    FROM_HALVES(p, n, iq4_values(codes))
-    p.d = half_at(b);
-}
+template <> struct unpacker<QT_IQ4_NL> {
+    template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
+    {
+        const P b = group + l * (int)sizeof(block_iq4_nl);
+        uint32_t n[4];
+        load_words(n, b + offsetof(block_iq4_nl, nibbles));
+        FROM_HALVES(p, n, iq4_values(codes))
+        p.d = half_at(b);
+    }
+};
 
 /* ---- 4-bit floats ----------------------------------------------------------------------------- */
 
-template <> BOTH void unpack<QT_MXFP4>(weight_parts &p, const uint8_t *group, int l)
-{
-    const uint8_t *b = group + l * (int)sizeof(block_mxfp4);
-    uint32_t n[4];
-    load_words(n, b + offsetof(block_mxfp4, nibbles));
-    FROM_HALVES(p, n, e2m1_values(codes))
-    p.d = float_bits((uint32_t)b[0] << 23);
-}
+template <> struct unpacker<QT_MXFP4> {
+    template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
+    {
+        const P b = group + l * (int)sizeof(block_mxfp4);
+        uint32_t n[4];
+        load_words(n, b + offsetof(block_mxfp4, nibbles));
+        FROM_HALVES(p, n, e2m1_values(codes))
+        p.d = float_bits((uint32_t)byte_at(b) << 23);
+    }
+};
 
 /* E4M3 in the fields of a binary16: the value times 2^-8. */
 BOTH float e4m3_scaled(uint32_t code)
@@ -289,51 +370,58 @@ BOTH float e4m3_scaled(uint32_t code)
     return half_bits(magnitude == 0x7Fu ? 0 : magnitude << 7);
 }
 
-template <> BOTH void unpack<QT_NVFP4>(weight_parts &p, const uint8_t *group, int l)
-{
-    const uint8_t *b = group + (l / 2) * (int)sizeof(block_nvfp4);
-    uint32_t n[4];                       /* two halves of eight bytes */
-    load_words(n, b + offsetof(block_nvfp4, nibbles) + 16 * (l % 2));
-    for (int h = 0; h < 2; h++) {
-        for (int i = 0; i < 2; i++) {
-            p.w[4 * h + i] = e2m1_values(n[2 * h + i] & 0x0F0F0F0Fu);
-            p.w[4 * h + 2 + i] = e2m1_values(n[2 * h + i] >> 4 & 0x0F0F0F0Fu);
+template <> struct unpacker<QT_NVFP4> {
+    template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
+    {
+        const P b = group + (l / 2) * (int)sizeof(block_nvfp4);
+        uint32_t n[4];                       /* two halves of eight bytes */
+        load_words(n, b + offsetof(block_nvfp4, nibbles) + 16 * (l % 2));
+        for (int h = 0; h < 2; h++) {
+            for (int i = 0; i < 2; i++) {
+                p.w[4 * h + i] = e2m1_values(n[2 * h + i] & 0x0F0F0F0Fu);
+                p.w[4 * h + 2 + i] = e2m1_values(n[2 * h + i] >> 4 & 0x0F0F0F0Fu);
+            }
+            p.f[h] = e4m3_scaled((uint32_t)byte_at(b + 2 * (l % 2) + h));
         }
-        p.f[h] = e4m3_scaled(b[2 * (l % 2) + h]);
     }
-}
+};
 
 /* ---- 256 weights, small integers as scales ---------------------------------------------------- */
 
-template <> BOTH void unpack<QT_Q2_K>(weight_parts &p, const uint8_t *group, int l)
-{
-    const uint8_t *scales = group + 2 * l;
-    load_words(p.w, group + offsetof(block_q2_k, quants) + 32 * (l / 4));
-    for (int i = 0; i < 8; i++) p.w[i] = p.w[i] >> 2 * (l % 4) & 0x03030303u;
-    for (int h = 0; h < 2; h++) {
-        p.sc[h] = scales[h] & 15;
-        p.m[h] = scales[h] >> 4;
+template <> struct unpacker<QT_Q2_K> {
+    template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
+    {
+        const P scales = group + 2 * l;
+        load_words(p.w, group + offsetof(block_q2_k, quants) + 32 * (l / 4));
+        for (int i = 0; i < 8; i++) p.w[i] = p.w[i] >> 2 * (l % 4) & 0x03030303u;
+        for (int h = 0; h < 2; h++) {
+            p.sc[h] = byte_at(scales + h) & 15;
+            p.m[h] = byte_at(scales + h) >> 4;
+        }
+        p.d = half_at(group + offsetof(block_q2_k, d));
+        p.c = -half_at(group + offsetof(block_q2_k, dmin));
     }
-    p.d = half_at(group + offsetof(block_q2_k, d));
-    p.c = -half_at(group + offsetof(block_q2_k, dmin));
-}
+};
 
-template <> BOTH void unpack<QT_Q3_K>(weight_parts &p, const uint8_t *group, int l)
-{
-    const uint8_t *scales = group + offsetof(block_q3_k, scales);
-    uint32_t high[8];
-    load_words(p.w, group + offsetof(block_q3_k, quants) + 32 * (l / 4));
-    load_words(high, group);
-    for (int i = 0; i < 8; i++)
-        p.w[i] = subtract_bytes((p.w[i] >> 2 * (l % 4) & 0x03030303u) |
-                                (high[i] >> l & 0x01010101u) << 2, 0x04040404u);
-    for (int h = 0; h < 2; h++) {
-        const int j = 2 * l + h;         /* of 16 */
-        const int low = scales[j % 8] >> 4 * (j / 8) & 15, top = scales[8 + j % 4] >> 2 * (j / 4);
-        p.sc[h] = (low | (top & 3) << 4) - 32;
+template <> struct unpacker<QT_Q3_K> {
+    template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
+    {
+        const P scales = group + offsetof(block_q3_k, scales);
+        uint32_t high[8];
+        load_words(p.w, group + offsetof(block_q3_k, quants) + 32 * (l / 4));
+        load_words(high, group);
+        for (int i = 0; i < 8; i++)
+            p.w[i] = subtract_bytes((p.w[i] >> 2 * (l % 4) & 0x03030303u) |
+                                    (high[i] >> l & 0x01010101u) << 2, 0x04040404u);
+        for (int h = 0; h < 2; h++) {
+            const int j = 2 * l + h;         /* of 16 */
+            const int low = byte_at(scales + j % 8) >> 4 * (j / 8) & 15;
+            const int top = byte_at(scales + 8 + j % 4) >> 2 * (j / 4);
+            p.sc[h] = (low | (top & 3) << 4) - 32;
+        }
+        p.d = half_at(group + offsetof(block_q3_k, d));
     }
-    p.d = half_at(group + offsetof(block_q3_k, d));
-}
+};
 
 /* Scale and minimum of block l, 6 bits each. head: the first 16 bytes of a q4_k or q5_k. */
 BOTH void k_scales(weight_parts &p, const uint32_t (&head)[4], int l)
@@ -346,55 +434,69 @@ BOTH void k_scales(weight_parts &p, const uint32_t (&head)[4], int l)
     p.c = -half_bits(head[0] >> 16);
 }
 
-template <> BOTH void unpack<QT_Q4_K>(weight_parts &p, const uint8_t *group, int l)
-{
-    const unsigned shift = 4u * (l & 1);
-    uint32_t head[4];
-    load_aligned(head, group);
-    load_aligned(p.w, group + offsetof(block_q4_k, nibbles) + 32 * (l / 2));
-    for (int i = 0; i < 8; i++) p.w[i] = p.w[i] >> shift & 0x0F0F0F0Fu;
-    k_scales(p, head, l);
-}
-
-template <> BOTH void unpack<QT_Q5_K>(weight_parts &p, const uint8_t *group, int l)
-{
-    const unsigned shift = 4u * (l & 1);
-    uint32_t head[4], high[8];
-    load_aligned(head, group);
-    load_aligned(high, group + offsetof(block_q5_k, high));
-    load_aligned(p.w, group + offsetof(block_q5_k, nibbles) + 32 * (l / 2));
-    for (int i = 0; i < 8; i++)
-        p.w[i] = (p.w[i] >> shift & 0x0F0F0F0Fu) | (high[i] >> l & 0x01010101u) << 4;
-    k_scales(p, head, l);
-}
-
-template <> BOTH void unpack<QT_Q6_K>(weight_parts &p, const uint8_t *group, int l)
-{
-    const int half = l / 4, part = l % 4;
-    const int8_t *scales = (const int8_t *)group + offsetof(block_q6_k, scales) + 2 * l;
-    uint32_t high[8];
-    load_words(p.w, group + 64 * half + 32 * (part % 2));
-    load_words(high, group + offsetof(block_q6_k, high) + 32 * half);
-    for (int i = 0; i < 8; i++) {
-        const uint32_t low = p.w[i] >> 4 * (part / 2) & 0x0F0F0F0Fu;
-        p.w[i] = subtract_bytes(low | (high[i] >> 2 * part & 0x03030303u) << 4, 0x20202020u);
+template <> struct unpacker<QT_Q4_K> {
+    template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
+    {
+        const unsigned shift = 4u * (l & 1);
+        uint32_t head[4];
+        load_aligned(head, group);
+        load_aligned(p.w, group + offsetof(block_q4_k, nibbles) + 32 * (l / 2));
+        for (int i = 0; i < 8; i++) p.w[i] = p.w[i] >> shift & 0x0F0F0F0Fu;
+        k_scales(p, head, l);
     }
-    p.sc[0] = scales[0];
-    p.sc[1] = scales[1];
-    p.d = half_at(group + offsetof(block_q6_k, d));
-}
+};
 
-template <> BOTH void unpack<QT_IQ4_XS>(weight_parts &p, const uint8_t *group, int l)
-{
-    const uint8_t *high = group + offsetof(block_iq4_xs, scales_high);
-    const int low = group[offsetof(block_iq4_xs, scales_low) + l / 2] >> 4 * (l % 2) & 15;
-    uint32_t n[4];
-    load_words(n, group + offsetof(block_iq4_xs, nibbles) + 16 * l);
-    FROM_HALVES(p, n, iq4_values(codes))
-    p.sc[0] = (low | (high[l / 4] >> 2 * (l % 4) & 3) << 4) - 32;
-    p.d = half_at(group);
-}
+template <> struct unpacker<QT_Q5_K> {
+    template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
+    {
+        const unsigned shift = 4u * (l & 1);
+        uint32_t head[4], high[8];
+        load_aligned(head, group);
+        load_aligned(high, group + offsetof(block_q5_k, high));
+        load_aligned(p.w, group + offsetof(block_q5_k, nibbles) + 32 * (l / 2));
+        for (int i = 0; i < 8; i++)
+            p.w[i] = (p.w[i] >> shift & 0x0F0F0F0Fu) | (high[i] >> l & 0x01010101u) << 4;
+        k_scales(p, head, l);
+    }
+};
+
+template <> struct unpacker<QT_Q6_K> {
+    template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
+    {
+        const int half = l / 4, part = l % 4;
+        const P scales = group + offsetof(block_q6_k, scales) + 2 * l;
+        uint32_t high[8];
+        load_words(p.w, group + 64 * half + 32 * (part % 2));
+        load_words(high, group + offsetof(block_q6_k, high) + 32 * half);
+        for (int i = 0; i < 8; i++) {
+            const uint32_t low = p.w[i] >> 4 * (part / 2) & 0x0F0F0F0Fu;
+            p.w[i] = subtract_bytes(low | (high[i] >> 2 * part & 0x03030303u) << 4, 0x20202020u);
+        }
+        p.sc[0] = (int8_t)byte_at(scales);
+        p.sc[1] = (int8_t)byte_at(scales + 1);
+        p.d = half_at(group + offsetof(block_q6_k, d));
+    }
+};
+
+template <> struct unpacker<QT_IQ4_XS> {
+    template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
+    {
+        const P high = group + offsetof(block_iq4_xs, scales_high);
+        const int low = byte_at(group + offsetof(block_iq4_xs, scales_low) + l / 2) >> 4 * (l % 2) &
+                        15;
+        uint32_t n[4];
+        load_words(n, group + offsetof(block_iq4_xs, nibbles) + 16 * l);
+        FROM_HALVES(p, n, iq4_values(codes))
+        p.sc[0] = (low | (byte_at(high + l / 4) >> 2 * (l % 4) & 3) << 4) - 32;
+        p.d = half_at(group);
+    }
+};
 #undef FROM_HALVES
+
+template <int TYPE, typename P> BOTH void unpack(weight_parts &p, P group, int l)
+{
+    unpacker<TYPE>::take(p, group, l);
+}
 
 /* ---- the value of a block --------------------------------------------------------------------- */
 

@@ -49,6 +49,8 @@ struct gpu {
 /* First argument of every kernel. */
 typedef struct frame {
     trace_slot *trace;                   /* NULL: nobody watches */
+    uint32_t zero;                       /* 0, which the compiler cannot know: what is added to it
+                                          * stays in a register */
 } frame;
 
 /* Keeps the first failure. */
@@ -83,7 +85,7 @@ static inline void launch(gpu *g, const char *name, uint64_t bytes, void (*kerne
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.attrs = &attribute;
     config.numAttrs = g->dependent_launch ? 1 : 0;
-    if (smem > 48 * 1024)
+    if (smem > 32 * 1024)                /* with what is static it may exceed the usual 48 KB */
         gpu_fail(g, cudaFuncSetAttribute((const void *)kernel,
                                          cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
                  name);
@@ -132,6 +134,18 @@ static __device__ __forceinline__ void copy16(void *to, const void *from)
 #endif
 }
 
+/* The same to an address in shared memory. */
+static __device__ __forceinline__ void copy16_to(uint32_t to, const void *from)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
+#else
+    const uint4 v = *(const uint4 *)from;
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};"
+                 :: "r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+#endif
+}
+
 static __device__ __forceinline__ void copy_commit(void)
 {
 #if __CUDA_ARCH__ >= 800
@@ -147,28 +161,26 @@ template <int n> static __device__ __forceinline__ void copy_wait(void)
 #endif
 }
 
+/* Keeps the compiler from computing v again where it is used. */
+static __device__ __forceinline__ void keep(uint32_t &v) { asm volatile("" : "+r"(v)); }
+
 static __device__ __forceinline__ float warp_sum(float v)
 {
     for (int d = 16; d > 0; d >>= 1) v += __shfl_xor_sync(0xFFFFFFFFu, v, d);
     return v;
 }
 
-/* The sum over all threads of the block, for every thread; always in the same order. shared: 33
- * floats. Begins and ends with a barrier. */
+/* The sum over all threads of the block, for every thread; always in the same order. shared: 32
+ * floats, which nobody uses until the block has met once more. */
 static __device__ __forceinline__ float block_sum(float v, float *shared)
 {
-    const unsigned warp = threadIdx.x / 32, n_warp = (blockDim.x + 31) / 32;
+    const int n_warp = blockDim.x / 32;
     v = warp_sum(v);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
     __syncthreads();
-    if (threadIdx.x % 32 == 0) shared[warp] = v;
-    __syncthreads();
-    if (warp == 0) {
-        v = threadIdx.x < n_warp ? shared[threadIdx.x] : 0.0f;
-        v = warp_sum(v);
-        if (threadIdx.x == 0) shared[32] = v;
-    }
-    __syncthreads();
-    return shared[32];
+    v = 0.0f;
+    for (int i = 0; i < n_warp; i++) v += shared[i];
+    return v;
 }
 
 static __device__ __forceinline__ float sigmoid(float v) { return 1.0f / (1.0f + expf(-v)); }

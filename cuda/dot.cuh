@@ -13,18 +13,18 @@
 #include "cuda/acts.cuh"
 #include "cuda/blocks.cuh"
 
-enum { UNIT_ROWS = 8, UNIT_STAGES = 3 };
+enum { UNIT_ROWS = 8 };
 
-/* WIDE: pieces of about half a kilobyte a row instead of a quarter: more bytes under way when few
- * warps share an SM. */
-template <int TYPE, bool WIDE> struct piece_of {
+/* A piece: so many bytes of each of the unit's rows, STAGES of them in shared memory. */
+template <int TYPE, int STAGES> struct piece_of {
     enum {
-        limit = WIDE ? 576 : 288,
+        limit = 288,
         groups = format<TYPE>::group_bytes > limit ? 1 : limit / format<TYPE>::group_bytes,
         bytes = groups * format<TYPE>::group_bytes,
         pitch = (bytes + 15 + 15) / 16 * 16,
-        stage = UNIT_ROWS * pitch,
-        warp_bytes = UNIT_STAGES * stage,        /* shared memory of a warp */
+        chunks = (pitch / 16 + 7) / 8,   /* of 16 bytes, for each of eight threads */
+        stage = UNIT_ROWS * pitch + 16,
+        warp_bytes = STAGES * stage,     /* shared memory of a warp */
     };
 };
 
@@ -32,38 +32,39 @@ typedef struct row_pair {                /* of this thread */
     const uint8_t *a, *b;
 } row_pair;
 
+static __device__ __forceinline__ uint32_t low_bits(const uint8_t *p, uint32_t mask)
+{
+    return (uint32_t)(uintptr_t)p & mask;
+}
+
 /* ---- fetching --------------------------------------------------------------------------------- */
 
-template <int TYPE, bool WIDE> struct weight_stream {
-    typedef piece_of<TYPE, WIDE> P;
-    uint8_t *stage;                      /* the warp's own */
-    int row_bytes, n_piece;
-    int slot;                            /* of the next piece to be fetched */
+/* One row's way into shared memory, for one of its eight threads. */
+template <typename P> struct row_stream {
+    const uint8_t *from;                 /* the next piece, at a multiple of 16 */
+    uint32_t skip;                       /* bytes in front of it there */
 
-    __device__ __forceinline__ void begin(uint8_t *shared, int row_bytes_)
+    __device__ __forceinline__ void begin(const uint8_t *row, int first)
     {
-        stage = shared;
-        row_bytes = row_bytes_;
-        n_piece = (row_bytes + P::bytes - 1) / P::bytes;
-        slot = 0;
+        row += (size_t)first;
+        skip = low_bits(row, 15);
+        from = row - skip + 16 * (threadIdx.x % 8);
     }
 
-    __device__ __forceinline__ void fetch_row(uint8_t *to, const uint8_t *from, int bytes)
+    __device__ __forceinline__ void fetch(uint32_t to, int bytes)
     {
-        const uint8_t *first = (const uint8_t *)((uintptr_t)from & ~(uintptr_t)15);
-        const int n = (int)(from + bytes - first + 15) / 16;
-        for (int i = threadIdx.x % 8; i < n; i += 8) copy16(to + 16 * i, first + 16 * i);
-    }
-
-    /* Piece i of a pair of rows. */
-    __device__ __forceinline__ void fetch(const row_pair &rows, int i)
-    {
-        const int bytes = min((int)P::bytes, row_bytes - i * P::bytes);
-        uint8_t *to = stage + slot * P::stage + (threadIdx.x % 32 / 8) * 2 * P::pitch;
-        fetch_row(to, rows.a + i * P::bytes, bytes);
-        fetch_row(to + P::pitch, rows.b + i * P::bytes, bytes);
-        copy_commit();
-        slot = slot + 1 == UNIT_STAGES ? 0 : slot + 1;
+        const int l = threadIdx.x % 8, n = ((int)skip + bytes + 15) / 16;
+        to += 16 * l;
+        #pragma unroll
+        for (int i = 0; i < P::chunks; i++)
+            if (l + 8 * i < n) copy16_to(to + 128 * i, from + 128 * i);
+        if (P::bytes % 16 == 0) {
+            from += P::bytes;
+        } else {
+            const uint32_t ahead = skip + P::bytes;
+            from += ahead & ~15u;
+            skip = ahead & 15;
+        }
     }
 };
 
@@ -81,71 +82,207 @@ static __device__ __forceinline__ act_block act_block_at(const acts_view &x, int
     return { { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w }, x.dx[j], x.s[j] };
 }
 
-template <int TYPE>
-static __device__ __forceinline__ float value_of(const uint8_t *group, int l, const act_block &x)
-{
-    weight_parts p;
-    unpack<TYPE>(p, group, l);
-    return block_value<TYPE>(p, x.q, (int)(int16_t)x.s, x.s >> 16);
-}
+/* Block l of the groups of one row: where a thread finds it in a stage. A group begins at a
+ * multiple of 4 behind the group before it, but for Q6_K and Q3_K: so what the row's address makes
+ * of the first group holds for all. */
+template <int TYPE> struct block_reader {
+    uint32_t offset;                     /* of the row's first group in a stage */
+
+    __device__ __forceinline__ void set(uint32_t row_offset, int l, uint32_t zero)
+    {
+        offset = row_offset;
+        keep(offset);
+        (void)l, (void)zero;
+    }
+    __device__ __forceinline__ shared_at group(uint32_t stage, int n) const
+    {
+        return { stage + offset + n * format<TYPE>::group_bytes };
+    }
+    __device__ __forceinline__ float value(uint32_t stage, int n, int l, const act_block &x) const
+    {
+        weight_parts p;
+        unpack<TYPE>(p, group(stage, n), l);
+        return block_value<TYPE>(p, x.q, (int)(int16_t)x.s, x.s >> 16);
+    }
+};
 
 /* E2M1 by two looks into a table of magnitudes with the codes themselves as selectors: a set sign
  * bit gives 0, so positive and negative codes are summed apart. Codes lie e0, e16, e1, e17, ...:
  * the activations are put in that order. */
-template <>
-__device__ __forceinline__ float value_of<QT_MXFP4>(const uint8_t *group, int l, const act_block &x)
-{
-    const uint8_t *b = group + 17 * l;
-    const uint32_t exponent = b[0];
-    uint32_t codes[4];
-    int plus = 0, minus = 0;
+template <> struct block_reader<QT_MXFP4> {
+    uint32_t offset, codes_at, shift, low, high;
 
-    load_words(codes, b + 1);
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint32_t q0 = __byte_perm(x.q[i], x.q[4 + i], 0x5140);
-        const uint32_t q1 = __byte_perm(x.q[i], x.q[4 + i], 0x7362);
-        const uint32_t turned = codes[i] ^ 0x88888888u;
-        plus = dot4(pick_bytes(E2M1_LOW, E2M1_HIGH, codes[i]), q0, plus);
-        minus = dot4(pick_bytes(E2M1_LOW, E2M1_HIGH, turned), q0, minus);
-        plus = dot4(pick_bytes(E2M1_LOW, E2M1_HIGH, codes[i] >> 16), q1, plus);
-        minus = dot4(pick_bytes(E2M1_LOW, E2M1_HIGH, turned >> 16), q1, minus);
+    __device__ __forceinline__ void set(uint32_t row_offset, int l, uint32_t zero)
+    {
+        const uint32_t codes = row_offset + 17 * l + 1;
+        offset = row_offset;
+        codes_at = codes & ~3u;
+        shift = (codes & 3) * 8;
+        low = E2M1_LOW + zero;
+        high = E2M1_HIGH + zero;
+        keep(offset), keep(codes_at), keep(shift), keep(low), keep(high);
     }
-    return __fmul_rn(__uint_as_float(exponent << 23), (float)(plus - minus));
-}
+    __device__ __forceinline__ shared_at group(uint32_t stage, int n) const
+    {
+        return { stage + offset + 136 * n };
+    }
+    __device__ __forceinline__ float value(uint32_t stage, int n, int l, const act_block &x) const
+    {
+        const uint32_t at = stage + codes_at + 136 * n;
+        const uint32_t exponent = (uint32_t)byte_at(group(stage, n) + 17 * l);
+        uint32_t word = shared_word(at);
+        int plus = 0, minus = 0;
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t next = shared_word(at + 4 * (i + 1));
+            const uint32_t codes = __funnelshift_r(word, next, shift);
+            const uint32_t turned = codes ^ 0x88888888u;
+            const uint32_t q0 = __byte_perm(x.q[i], x.q[4 + i], 0x5140);
+            const uint32_t q1 = __byte_perm(x.q[i], x.q[4 + i], 0x7362);
+            plus = dot4(pick_bytes(low, high, codes), q0, plus);
+            minus = dot4(pick_bytes(low, high, turned), q0, minus);
+            plus = dot4(pick_bytes(low, high, codes >> 16), q1, plus);
+            minus = dot4(pick_bytes(low, high, turned >> 16), q1, minus);
+            word = next;
+        }
+        return __fmul_rn(__uint_as_float(exponent << 23), (float)(plus - minus));
+    }
+};
+
+template <> struct block_reader<QT_Q8_0> {
+    uint32_t offset, codes_at, shift;
+
+    __device__ __forceinline__ void set(uint32_t row_offset, int l, uint32_t zero)
+    {
+        const uint32_t codes = row_offset + 34 * l + 2;
+        offset = row_offset;
+        codes_at = codes & ~3u;
+        shift = (codes & 3) * 8;
+        keep(offset), keep(codes_at), keep(shift);
+        (void)zero;
+    }
+    __device__ __forceinline__ shared_at group(uint32_t stage, int n) const
+    {
+        return { stage + offset + 272 * n };
+    }
+    __device__ __forceinline__ float value(uint32_t stage, int n, int l, const act_block &x) const
+    {
+        const uint32_t at = stage + codes_at + 272 * n;
+        uint32_t word = shared_word(at);
+        int low = 0, high = 0;
+        #pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint32_t next = shared_word(at + 4 * (i + 1));
+            const uint32_t codes = __funnelshift_r(word, next, shift);
+            if (i < 4) low = dot4(codes, x.q[i], low);
+            else high = dot4(codes, x.q[i], high);
+            word = next;
+        }
+        return __fmul_rn(half_at(group(stage, n) + 34 * l), (float)(low + high));
+    }
+};
 
 /* The codes' upper and lower bits are multiplied apart and their offset of 32 taken out by the sums
  * of the activations: exact integers all of them. One shift brings words to the address and bits to
  * their place. */
-template <>
-__device__ __forceinline__ float value_of<QT_Q6_K>(const uint8_t *group, int l, const act_block &x)
-{
-    const int half = l / 4, part = l % 4;
-    const uint8_t *low_at = group + 64 * half + 32 * (part % 2);
-    const uint8_t *high_at = group + offsetof(block_q6_k, high) + 32 * half;
-    const int8_t *scales = (const int8_t *)group + offsetof(block_q6_k, scales) + 2 * l;
-    const unsigned away = ((unsigned)(uintptr_t)group & 3u) * 8u;        /* 0 or 16, for both */
-    const uint32_t *low = (const uint32_t *)((uintptr_t)low_at & ~(uintptr_t)3);
-    const uint32_t *high = (const uint32_t *)((uintptr_t)high_at & ~(uintptr_t)3);
-    const unsigned low_shift = away + 4u * (part / 2), high_shift = away + 2u * part;
-    uint32_t low_word = low[0], high_word = high[0];
-    int low_sum[2] = { 0, 0 }, high_sum[2] = { 0, 0 };
+template <> struct block_reader<QT_Q6_K> {
+    uint32_t offset;
 
-    #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const uint32_t low_next = low[i + 1], high_next = high[i + 1];
-        const uint32_t a = __funnelshift_r(low_word, low_next, low_shift) & 0x0F0F0F0Fu;
-        const uint32_t b = __funnelshift_r(high_word, high_next, high_shift) & 0x03030303u;
-        low_sum[i / 4] = dot4(a, x.q[i], low_sum[i / 4]);
-        high_sum[i / 4] = dot4(b, x.q[i], high_sum[i / 4]);
-        low_word = low_next;
-        high_word = high_next;
+    __device__ __forceinline__ void set(uint32_t row_offset, int l, uint32_t zero)
+    {
+        offset = row_offset;
+        keep(offset);
+        (void)l, (void)zero;
     }
-    const int first = low_sum[0] + 16 * high_sum[0] - 32 * (int)(int16_t)x.s;
-    const int second = low_sum[1] + 16 * high_sum[1] - 32 * (x.s >> 16);
-    return __fmul_rn(half_at(group + offsetof(block_q6_k, d)),
-                     (float)(scales[0] * first + scales[1] * second));
+    __device__ __forceinline__ shared_at group(uint32_t stage, int n) const
+    {
+        return { stage + offset + 210 * n };
+    }
+    __device__ __forceinline__ float value(uint32_t stage, int n, int l, const act_block &x) const
+    {
+        const shared_at g = group(stage, n);
+        const int half = l / 4, part = l % 4;
+        const unsigned away = (g.address & 3u) * 8u;     /* 0 or 16 */
+        const uint32_t low_at = (g.address & ~3u) + 64 * half + 32 * (part % 2);
+        const uint32_t high_at = (g.address & ~3u) + (uint32_t)offsetof(block_q6_k, high) + 32 * half;
+        const unsigned low_shift = away + 4u * (part / 2), high_shift = away + 2u * part;
+        uint32_t low = shared_word(low_at), high = shared_word(high_at);
+        int low_sum[2] = { 0, 0 }, high_sum[2] = { 0, 0 };
+        #pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint32_t low_next = shared_word(low_at + 4 * (i + 1));
+            const uint32_t high_next = shared_word(high_at + 4 * (i + 1));
+            const uint32_t a = __funnelshift_r(low, low_next, low_shift) & 0x0F0F0F0Fu;
+            const uint32_t b = __funnelshift_r(high, high_next, high_shift) & 0x03030303u;
+            low_sum[i / 4] = dot4(a, x.q[i], low_sum[i / 4]);
+            high_sum[i / 4] = dot4(b, x.q[i], high_sum[i / 4]);
+            low = low_next;
+            high = high_next;
+        }
+        const shared_at scales = g + offsetof(block_q6_k, scales) + 2 * l;
+        const int first = low_sum[0] + 16 * high_sum[0] - 32 * (int)(int16_t)x.s;
+        const int second = low_sum[1] + 16 * high_sum[1] - 32 * (x.s >> 16);
+        const int sum = (int8_t)byte_at(scales) * first + (int8_t)byte_at(scales + 1) * second;
+        return __fmul_rn(half_at(g + offsetof(block_q6_k, d)), (float)sum);
+    }
+};
+
+/* Sums of unsigned times signed bytes. */
+static __device__ __forceinline__ int dot4_unsigned(uint32_t a, uint32_t b, int c)
+{
+    int d;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
 }
+
+/* Codes are not moved to the low digits: those in the high ones count sixteen times, which is taken
+ * out of the sum. Scale and minimum of block l are bits of words that depend on l alone:
+ *
+ *   ((first word >> at) & mask) | ((second word >> at + 2) & mask of two more bits) */
+template <> struct block_reader<QT_Q4_K> {
+    uint32_t offset, codes_at, scale_at, min_at, at, min_shift, digit, low_mask, high_mask;
+
+    __device__ __forceinline__ void set(uint32_t row_offset, int l, uint32_t zero)
+    {
+        offset = row_offset;
+        codes_at = row_offset + 16 + 32 * (l / 2);
+        scale_at = row_offset + (l < 4 ? 4 : 12);
+        min_at = row_offset + (l < 4 ? 8 : 12);
+        at = 8 * (l % 4);
+        min_shift = at + (l < 4 ? 0 : 4);
+        digit = l % 2 ? 4 : 0;
+        low_mask = l < 4 ? 63 : 15;
+        high_mask = l < 4 ? 0 : 48;
+        keep(offset), keep(codes_at), keep(scale_at), keep(min_at), keep(at), keep(min_shift);
+        keep(digit), keep(low_mask), keep(high_mask);
+        (void)zero;
+    }
+    __device__ __forceinline__ shared_at group(uint32_t stage, int n) const
+    {
+        return { stage + offset + 144 * n };
+    }
+    __device__ __forceinline__ float value(uint32_t stage, int n, int l, const act_block &x) const
+    {
+        const uint32_t base = stage + 144 * n, mask = 0x0F0F0F0Fu << digit;
+        const uint4 a = shared_words4(base + codes_at), b = shared_words4(base + codes_at + 16);
+        const uint32_t codes[8] = { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w };
+        const uint32_t halves = shared_word(base + offset);
+        int sum = 0, more = 0;
+        (void)l;
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            sum = dot4_unsigned(codes[i] & mask, x.q[i], sum);
+            more = dot4_unsigned(codes[4 + i] & mask, x.q[4 + i], more);
+        }
+        const int sc = (int)((shared_word(base + scale_at) >> at & low_mask) |
+                             (shared_word(base + offset + 4) >> (at + 2) & high_mask));
+        const int m = (int)((shared_word(base + min_at) >> min_shift & low_mask) |
+                            (shared_word(base + offset + 8) >> (at + 2) & high_mask));
+        const int s = (int)(int16_t)x.s + (x.s >> 16);
+        const float minimum = __fmul_rn(-half_bits(halves >> 16), (float)(m * s));
+        return __fmaf_rn(half_bits(halves & 0xFFFFu), (float)(sc * ((sum + more) >> digit)), minimum);
+    }
+};
 
 /* ---- units -------------------------------------------------------------------------------------- */
 
@@ -158,94 +295,137 @@ static __device__ __forceinline__ float fold_lanes(float v)
     return __fadd_rn(v, 0.0f);
 }
 
-/* Runs over the units first, first + step, ... below end. rows_of(unit) gives this thread's pair;
- * what a unit's rows have become goes to emit(unit, sums of row a, sums of row b) for up to TOKENS
- * activations (TOKENS values, of which n_token are meant). Call begin before anything that this may
- * overlap with: it starts the first copies. */
-template <int TYPE, bool WIDE, int TOKENS> struct unit_runner {
-    typedef piece_of<TYPE, WIDE> P;
-    weight_stream<TYPE, WIDE> stream;
-    int fetch_unit, fetch_piece, step, end;
-    row_pair fetch_rows;
+/* Runs over the units first, first + step, ... below end, and of each over the pieces piece_first
+ * .. piece_end-1: all of them, unless warps share a unit. rows_of(unit) gives this thread's pair of
+ * rows, x_of(unit) the activations; what the rows have become goes to emit(unit, sums of row a,
+ * sums of row b) for up to TOKENS activations (TOKENS values, of which n_token are meant). begin
+ * starts the first copies: call it before anything that they may overlap with. Not PAIRED: there is
+ * no row b, and units are half as large; with one token only. */
+template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true> struct unit_runner {
+    typedef piece_of<TYPE, STAGES> P;
+    uint32_t stages;                     /* the warp's own, in shared memory */
+    uint32_t zero;                       /* the frame's */
+    int row_bytes, step, end, piece_first, piece_end;
+    int fetch_unit, fetch_piece;
+    uint32_t fetch_slot;                 /* offset of the stage that is filled next */
+    row_stream<P> stream_a, stream_b;
+
+    static __device__ __forceinline__ uint32_t next_slot(uint32_t slot)
+    {
+        return slot == (STAGES - 1) * P::stage ? 0 : slot + P::stage;
+    }
+    /* The second half 16 bytes further on: else it would meet the banks of the first. */
+    static __device__ __forceinline__ uint32_t pair_offset(void)
+    {
+        const uint32_t pair = threadIdx.x % 32 / 8;
+        return pair * 2 * P::pitch + (pair < 2 ? 0 : 16);
+    }
+
+    __device__ __forceinline__ void aim(const row_pair &rows)
+    {
+        stream_a.begin(rows.a, piece_first * P::bytes);
+        if (PAIRED) stream_b.begin(rows.b, piece_first * P::bytes);
+    }
 
     template <typename RowsOf> __device__ __forceinline__ void fetch_next(RowsOf rows_of)
     {
-        if (fetch_unit >= end) {
-            copy_commit();               /* keeps the count of groups */
-            return;
+        if (fetch_unit < end) {
+            const int bytes = min((int)P::bytes, row_bytes - fetch_piece * P::bytes);
+            const uint32_t to = stages + fetch_slot + pair_offset();
+            stream_a.fetch(to, bytes);
+            if (PAIRED) stream_b.fetch(to + P::pitch, bytes);
+            fetch_slot = next_slot(fetch_slot);
+            if (++fetch_piece == piece_end) {
+                fetch_piece = piece_first;
+                fetch_unit += step;
+                if (fetch_unit < end) aim(rows_of(fetch_unit));
+            }
         }
-        stream.fetch(fetch_rows, fetch_piece);
-        if (++fetch_piece < stream.n_piece) return;
-        fetch_piece = 0;
-        fetch_unit += step;
-        if (fetch_unit < end) fetch_rows = rows_of(fetch_unit);
+        copy_commit();                   /* also without a copy: groups are counted */
     }
 
+    /* part of n_part: this warp's share of the pieces */
     template <typename RowsOf>
-    __device__ __forceinline__ void begin(uint8_t *shared, int row_bytes, int first, int step_,
-                                          int end_, RowsOf rows_of)
+    __device__ __forceinline__ void begin(frame f, const void *shared, int row_bytes_, int part,
+                                          int n_part, int first, int step_, int end_,
+                                          RowsOf rows_of)
     {
-        stream.begin(shared, row_bytes);
-        fetch_unit = first;
-        fetch_piece = 0;
+        const int n_piece = (row_bytes_ + P::bytes - 1) / P::bytes;
+        stages = (uint32_t)__cvta_generic_to_shared(shared);
+        zero = f.zero;
+        row_bytes = row_bytes_;
+        piece_first = part * n_piece / n_part;
+        piece_end = (part + 1) * n_piece / n_part;
         step = step_;
         end = end_;
-        if (first < end) fetch_rows = rows_of(first);
-        for (int i = 0; i < UNIT_STAGES - 1; i++) fetch_next(rows_of);
+        fetch_unit = piece_first == piece_end ? end : first;
+        fetch_piece = piece_first;
+        fetch_slot = 0;
+        if (fetch_unit < end) aim(rows_of(fetch_unit));
+        #pragma unroll
+        for (int i = 0; i < STAGES - 1; i++) fetch_next(rows_of);
     }
 
-    /* x_of(unit): its activations, pitch bytes apart, n_block blocks each. */
+    /* activations: pitch bytes apart, n_block blocks each */
     template <typename RowsOf, typename XOf, typename Emit>
     __device__ __forceinline__ void run(int first, XOf x_of, int pitch, int n_token, int n_block,
                                         RowsOf rows_of, Emit emit)
     {
         const int l = threadIdx.x % 8;
-        int slot = 0;
+        uint32_t slot = 0;
         for (int unit = first; unit < end; unit += step) {
             const row_pair rows = rows_of(unit);
+            const uint8_t *row_a = rows.a + piece_first * P::bytes;
+            const uint8_t *row_b = rows.b + piece_first * P::bytes;
             const void *x = x_of(unit);
+            block_reader<TYPE> reader_a, reader_b;
             float a[TOKENS] = {}, b[TOKENS] = {};
-            for (int i = 0; i < stream.n_piece; i++) {
-                copy_wait<UNIT_STAGES - 2>();
+            reader_a.set(pair_offset() + low_bits(row_a, 15), l, zero);
+            if (PAIRED) reader_b.set(pair_offset() + P::pitch + low_bits(row_b, 15), l, zero);
+            for (int i = piece_first; i < piece_end; i++) {
+                copy_wait<STAGES - 2>();
                 __syncwarp();
-                const uint8_t *from = stream.stage + slot * P::stage +
-                                      (threadIdx.x % 32 / 8) * 2 * P::pitch;
-                const uint8_t *group_a = from + ((uintptr_t)(rows.a + i * P::bytes) & 15);
-                const uint8_t *group_b = from + P::pitch +
-                                         ((uintptr_t)(rows.b + i * P::bytes) & 15);
                 fetch_next(rows_of);
                 #pragma unroll
                 for (int n = 0; n < P::groups; n++) {
                     const int j = (i * P::groups + n) * 8 + l;
                     if (j < n_block)
-                        add(a, b, group_a + n * format<TYPE>::group_bytes,
-                            group_b + n * format<TYPE>::group_bytes, l, x, pitch, n_token, n_block,
-                            j);
+                        add(a, b, reader_a, reader_b, stages + slot, n, l, x, pitch, n_token,
+                            n_block, j);
                 }
-                slot = slot + 1 == UNIT_STAGES ? 0 : slot + 1;
+                slot = next_slot(slot);
+                if (P::bytes % 16 != 0) {
+                    row_a += P::bytes;
+                    row_b += P::bytes;
+                    reader_a.set(pair_offset() + low_bits(row_a, 15), l, zero);
+                    if (PAIRED)
+                        reader_b.set(pair_offset() + P::pitch + low_bits(row_b, 15), l, zero);
+                }
             }
             #pragma unroll
             for (int t = 0; t < TOKENS; t++) {
                 a[t] = fold_lanes(a[t]);
-                b[t] = fold_lanes(b[t]);
+                if (PAIRED) b[t] = fold_lanes(b[t]);
             }
             emit(unit, a, b);
         }
     }
 
     __device__ __forceinline__ void add(float (&a)[TOKENS], float (&b)[TOKENS],
-                                        const uint8_t *group_a, const uint8_t *group_b, int l,
-                                        const void *x, int pitch, int n_token, int n_block, int j)
+                                        const block_reader<TYPE> &reader_a,
+                                        const block_reader<TYPE> &reader_b, uint32_t stage, int n,
+                                        int l, const void *x, int pitch, int n_token, int n_block,
+                                        int j)
     {
         if (TOKENS == 1) {
             const act_block q = act_block_at(acts_at(x, n_block), j);
-            a[0] = __fmaf_rn(q.dx, value_of<TYPE>(group_a, l, q), a[0]);
-            b[0] = __fmaf_rn(q.dx, value_of<TYPE>(group_b, l, q), b[0]);
+            a[0] = __fmaf_rn(q.dx, reader_a.value(stage, n, l, q), a[0]);
+            if (PAIRED) b[0] = __fmaf_rn(q.dx, reader_b.value(stage, n, l, q), b[0]);
             return;
         }
         weight_parts pa, pb;
-        unpack<TYPE>(pa, group_a, l);
-        unpack<TYPE>(pb, group_b, l);
+        unpack<TYPE>(pa, reader_a.group(stage, n), l);
+        unpack<TYPE>(pb, reader_b.group(stage, n), l);
         #pragma unroll
         for (int t = 0; t < TOKENS; t++) {
             if (t >= n_token) break;

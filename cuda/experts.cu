@@ -5,12 +5,25 @@
  * its experts), applies the activation and quantises the 32 values: they are one block of the
  * next product's input. A block of the second takes eight rows of down of all slots of a token,
  * sums them in the router's order and adds the sum to the residual stream. The shared expert is one
- * more slot where its formats allow it. Which experts were chosen is two kernels old when the
- * second one starts, so it asks for its weights before it waits. */
+ * more slot where its formats allow it. Both choose the experts from the router's logits, every
+ * block for itself, unless they are told them. What the router left is two kernels old when the
+ * second one starts, so it chooses and asks for its weights before it waits. */
 #include "cuda/dot.cuh"
 #include "cuda/many.cuh"
+#include "cuda/select.cuh"
 
-enum { UP_THREADS = 256, UP_ROWS = 32, DOWN_THREADS = 128, DOWN_ROWS = UNIT_ROWS, MAX_SLOTS = 33 };
+enum { UP_THREADS = 256, UP_ROWS = 32, DOWN_THREADS = 256, DOWN_ROWS = 8, MAX_SLOTS = 33 };
+
+/* Pieces in shared memory. Three where the chip has little of it, and for MXFP4, whose arithmetic
+ * wants as many warps as will fit. */
+template <int TYPE> struct up_stages {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    enum { value = 3 };
+#else
+    enum { value = TYPE == QT_MXFP4 ? 3 : 4 };
+#endif
+};
+enum { DOWN_STAGES = 3 };
 
 typedef struct slab {                    /* all experts' rows of one kind, or the shared one's */
     const uint8_t *data;
@@ -71,9 +84,37 @@ static __device__ __forceinline__ float contract_activation(float g, float u, bo
 
 /* ---- gate, up, activation ---------------------------------------------------------------------- */
 
+/* How a block learns which experts a token has. */
+typedef struct choice {
+    const int32_t *ids;                  /* [n, k], or NULL: from these: */
+    const float *gates;
+    const float *logits;                 /* [n, n_expert] */
+    int n_expert, k;
+} choice;
+
+/* Of one token, by the first warp; the block has to meet before it reads them. */
+static __device__ __forceinline__ void choose(int *ids, float *gates, const choice &c, int token,
+                                              select_space *space)
+{
+    const int lane = threadIdx.x;
+    int id = 0;
+    float gate = 0.0f;
+    if (lane >= 32) return;
+    if (!c.ids) {
+        select_experts(&id, &gate, c.logits + (size_t)token * c.n_expert, c.n_expert, c.k, space);
+    } else if (lane < c.k) {
+        id = c.ids[token * c.k + lane];
+        gate = c.gates[token * c.k + lane];
+    }
+    if (lane < c.k) {
+        ids[lane] = id;
+        gates[lane] = gate;
+    }
+}
+
 typedef struct up_args {
     slab gate, up, shared_gate, shared_up;
-    const int32_t *ids;
+    choice chosen;
     int n_slot, n_shared, k;             /* slots; tokens with a shared expert in this launch */
     int cols, n_ff;
     bool clamped;
@@ -111,7 +152,9 @@ template <int TYPE>
 static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, const up_args a)
 {
     extern __shared__ __align__(16) uint8_t shared[];
-    __shared__ float gate_sum[UP_ROWS], up_sum[UP_ROWS];
+    __shared__ float gate_sum[UP_ROWS], up_sum[UP_ROWS], gates[SELECT_MAX_K];
+    __shared__ int ids[SELECT_MAX_K];
+    __shared__ select_space space;
     const int slot = blockIdx.y, group = blockIdx.x, warp = threadIdx.x / 32;
     const bool is_shared = slot >= a.n_slot;
     const int token = is_shared ? slot - a.n_slot : slot / a.k;
@@ -121,11 +164,12 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
     frame_begin(f);
     if constexpr (is_float_type<TYPE>::value) {
         frame_wait(f);
-        if (!is_shared) expert = a.ids[slot];
+        if (!is_shared) choose(ids, gates, a.chosen, token, &space);
         float *x = (float *)shared;
         for (int c = threadIdx.x; c < a.cols; c += UP_THREADS)
             x[c] = a.x_rows[(size_t)token * a.cols + c];
         __syncthreads();
+        if (!is_shared) expert = ids[slot % a.k];
         for (int r = warp; r < UP_ROWS; r += UP_THREADS / 32) {
             const int row = min(group * UP_ROWS + r, a.n_ff - 1);
             float g[1], u[1];
@@ -137,26 +181,29 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
             }
         }
     } else {
-        typedef piece_of<TYPE, false> P;
+        enum { STAGES = up_stages<TYPE>::value };
+        typedef piece_of<TYPE, STAGES> P;
         const int n_block = a.cols / 32, bytes = (n_block * 40 + 15) / 16 * 16;
         const int pair = threadIdx.x % 32 / 8, r = warp * 4 + pair;
         const int row = min(group * UP_ROWS + r, a.n_ff - 1);
         uint8_t *x = shared + UP_THREADS / 32 * P::warp_bytes;
-        unit_runner<TYPE, false, 1> runner;
+        unit_runner<TYPE, STAGES, 1> runner;
         const auto rows_of = [&](int) {
             return row_pair{ row_at(gate, expert, row), row_at(up, expert, row) };
         };
-        if (is_shared) {
-            runner.begin(shared + warp * P::warp_bytes, gate.row_bytes, 0, 1, 1, rows_of);
-            frame_wait(f);
-        } else {
-            frame_wait(f);
-            expert = a.ids[slot];
-            runner.begin(shared + warp * P::warp_bytes, gate.row_bytes, 0, 1, 1, rows_of);
-        }
+        if (is_shared)
+            runner.begin(f, shared + warp * P::warp_bytes, gate.row_bytes, 0, 1, 0, 1, 1, rows_of);
+        frame_wait(f);
+        if (!is_shared) choose(ids, gates, a.chosen, token, &space);
+        const uint8_t *from = a.x + (size_t)token * bytes;
+        #pragma unroll 2
         for (int i = threadIdx.x; i < bytes / 16; i += UP_THREADS)
-            ((uint4 *)x)[i] = ((const uint4 *)(a.x + (size_t)token * bytes))[i];
+            ((uint4 *)x)[i] = ((const uint4 *)from)[i];
         __syncthreads();
+        if (!is_shared) {
+            expert = ids[slot % a.k];
+            runner.begin(f, shared + warp * P::warp_bytes, gate.row_bytes, 0, 1, 0, 1, 1, rows_of);
+        }
         runner.run(0, [&](int) { return x; }, 0, 1, n_block, rows_of,
                    [&](int, const float (&g)[1], const float (&u)[1]) {
                        if (threadIdx.x % 8 != 0) return;
@@ -175,8 +222,8 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
 
 typedef struct down_args {
     slab down, shared_down;
-    const int32_t *ids;
-    const float *gates, *sigma;
+    choice chosen;
+    const float *sigma;
     int n_slot, k;
     bool has_shared;                     /* as slot k of every token */
     const float *shared_y;               /* [n, n_embd]: else its vector, or NULL */
@@ -186,20 +233,25 @@ typedef struct down_args {
     float *x, *y;
 } down_args;
 
-template <int TYPE>
-static __global__ void __launch_bounds__(DOWN_THREADS) experts_down(frame f, const down_args a)
+/* PAIRED: a warp takes all eight rows of a slot, which pays where rows are short; else four. */
+template <int TYPE, bool PAIRED>
+static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, const down_args a)
 {
     extern __shared__ __align__(16) uint8_t shared[];
-    __shared__ float sums[MAX_SLOTS][DOWN_ROWS];
+    __shared__ float sums[MAX_SLOTS][DOWN_ROWS], gates[SELECT_MAX_K];
+    __shared__ int ids[SELECT_MAX_K];
+    __shared__ select_space space;
     const int token = blockIdx.y, first = blockIdx.x * DOWN_ROWS, warp = threadIdx.x / 32;
     const int n_warp = DOWN_THREADS / 32, n = a.k + (a.has_shared ? 1 : 0);
 
     /* slot i of this token: its place in mid, its matrix */
     const auto mid_of = [&](int i) { return i < a.k ? token * a.k + i : a.n_slot + token; };
     const auto slab_of = [&](int i) -> const slab & { return i < a.k ? a.down : a.shared_down; };
-    const auto expert_of = [&](int i) { return i < a.k ? a.ids[token * a.k + i] : 0; };
+    const auto expert_of = [&](int i) { return i < a.k ? ids[i] : 0; };
 
     frame_begin(f);
+    choose(ids, gates, a.chosen, token, &space);
+    __syncthreads();
     if constexpr (is_float_type<TYPE>::value) {
         frame_wait(f);
         float *mid = (float *)shared;
@@ -218,30 +270,36 @@ static __global__ void __launch_bounds__(DOWN_THREADS) experts_down(frame f, con
                                                           sum[0]);
         }
     } else {
-        typedef piece_of<TYPE, false> P;
+        typedef piece_of<TYPE, DOWN_STAGES> P;
         const int n_block = a.n_ff / 32, pitch = (n_block * 40 + 15) / 16 * 16;
         const int pair = threadIdx.x % 32 / 8;
         uint8_t *mid = shared + n_warp * P::warp_bytes;
-        unit_runner<TYPE, false, 1> runner;
-        const auto rows_of = [&](int i) {
-            const int expert = expert_of(i), row = first + pair;
-            return row_pair{ row_at(slab_of(i), expert, min(row, a.n_embd - 1)),
-                             row_at(slab_of(i), expert, min(row + 4, a.n_embd - 1)) };
+        enum { PER_SLOT = PAIRED ? 1 : 2 };              /* units of a slot */
+        unit_runner<TYPE, DOWN_STAGES, 1, PAIRED> runner;
+        const auto rows_of = [&](int unit) {
+            const int i = unit / PER_SLOT, row = first + unit % PER_SLOT * 4 + pair;
+            return row_pair{ row_at(slab_of(i), expert_of(i), min(row, a.n_embd - 1)),
+                             row_at(slab_of(i), expert_of(i), min(row + 4, a.n_embd - 1)) };
         };
-        runner.begin(shared + warp * P::warp_bytes, a.down.row_bytes, warp, n_warp, n, rows_of);
+        runner.begin(f, shared + warp * P::warp_bytes, a.down.row_bytes, 0, 1, warp, n_warp,
+                     PER_SLOT * n, rows_of);
         frame_wait(f);
-        for (int i = 0; i < n; i++)
-            for (int c = threadIdx.x; c < pitch / 16; c += DOWN_THREADS)
-                ((uint4 *)(mid + i * pitch))[c] =
-                    ((const uint4 *)(a.mid + (size_t)mid_of(i) * pitch))[c];
+        /* the routed slots lie side by side, the shared one behind those of all tokens */
+        const int routed = a.k * (pitch / 16), all = n * (pitch / 16);
+        const uint4 *from = (const uint4 *)(a.mid + (size_t)mid_of(0) * pitch);
+        const uint4 *behind = (const uint4 *)(a.mid + (size_t)mid_of(a.k) * pitch) - routed;
+        #pragma unroll 4
+        for (int c = threadIdx.x; c < all; c += DOWN_THREADS)
+            ((uint4 *)mid)[c] = (c < routed ? from : behind)[c];
         __syncthreads();
-        runner.run(warp, [&](int i) { return mid + i * pitch; }, 0, 1, n_block, rows_of,
-                   [&](int i, const float (&sa)[1], const float (&sb)[1]) {
-                       if (threadIdx.x % 8 > 1) return;
-                       const int r = pair + (threadIdx.x % 8 == 0 ? 0 : 4);
+        runner.run(warp, [&](int unit) { return mid + unit / PER_SLOT * pitch; }, 0, 1, n_block,
+                   rows_of, [&](int unit, const float (&sa)[1], const float (&sb)[1]) {
+                       const int l = threadIdx.x % 8;
+                       if (l > (PAIRED ? 1 : 0)) return;
+                       const int i = unit / PER_SLOT, r = unit % PER_SLOT * 4 + pair + 4 * l;
                        const int row = min(first + r, a.n_embd - 1);
                        sums[i][r] = finish_row<TYPE>(slab_of(i), expert_of(i), row, a.n_embd,
-                                                     threadIdx.x % 8 == 0 ? sa[0] : sb[0]);
+                                                     l == 0 ? sa[0] : sb[0]);
                    });
     }
     __syncthreads();
@@ -249,7 +307,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS) experts_down(frame f, con
     if (threadIdx.x < DOWN_ROWS && row < a.n_embd) {
         float sum = 0.0f;
         for (int i = 0; i < a.k; i++) {
-            sum = __fmaf_rn(a.gates[token * a.k + i], sums[i][threadIdx.x], sum);
+            sum = __fmaf_rn(gates[i], sums[i][threadIdx.x], sum);
             if (a.y) a.y[((size_t)token * a.k + i) * a.n_embd + row] = sums[i][threadIdx.x];
         }
         const size_t at = (size_t)token * a.n_embd + row;
@@ -264,13 +322,14 @@ static __global__ void __launch_bounds__(DOWN_THREADS) experts_down(frame f, con
 
 static __global__ void quantise_rows(frame f, const input_view in, uint8_t *blocks, float *rows)
 {
-    __shared__ float sums[33];
+    __shared__ float sums[32];
     const int t = blockIdx.x;
     frame_begin(f);
+    const input_ahead<2> ahead = input_begin<2>(in);
     frame_wait(f);
     input_finish(in.cols % 32 == 0 ? blocks + (size_t)t * ((in.cols / 32 * 40 + 15) / 16 * 16)
                                    : NULL,
-                 rows + (size_t)t * in.cols, in, t, sums);
+                 rows + (size_t)t * in.cols, in, t, sums, ahead);
     frame_end(f);
 }
 
@@ -290,7 +349,8 @@ template <int TYPE> static void launch_up(gpu *g, const up_args *a, uint64_t byt
 {
     size_t smem;
     if constexpr (is_float_type<TYPE>::value) smem = (size_t)a->cols * sizeof(float);
-    else smem = UP_THREADS / 32 * piece_of<TYPE, false>::warp_bytes + gpu_blocks_bytes(a->cols);
+    else smem = UP_THREADS / 32 * piece_of<TYPE, 1>::warp_bytes *
+                (size_t)(g->cc < 80 ? 3 : (int)up_stages<TYPE>::value) + gpu_blocks_bytes(a->cols);
     launch(g, "experts up", bytes, experts_up<TYPE>,
            dim3(ceil_div(a->n_ff, UP_ROWS), (unsigned)(a->n_slot + a->n_shared)), UP_THREADS, smem,
            *a);
@@ -298,13 +358,20 @@ template <int TYPE> static void launch_up(gpu *g, const up_args *a, uint64_t byt
 
 template <int TYPE> static void launch_down(gpu *g, const down_args *a, int n, uint64_t bytes)
 {
+    const dim3 grid(ceil_div(a->n_embd, DOWN_ROWS), (unsigned)n);
     const size_t slots = (size_t)(a->k + (a->has_shared ? 1 : 0));
-    size_t smem;
-    if constexpr (is_float_type<TYPE>::value) smem = slots * (size_t)a->n_ff * sizeof(float);
-    else smem = DOWN_THREADS / 32 * piece_of<TYPE, false>::warp_bytes +
-                slots * gpu_blocks_bytes(a->n_ff);
-    launch(g, "experts down", bytes, experts_down<TYPE>,
-           dim3(ceil_div(a->n_embd, DOWN_ROWS), (unsigned)n), DOWN_THREADS, smem, *a);
+    if constexpr (is_float_type<TYPE>::value) {
+        launch(g, "experts down", bytes, experts_down<TYPE, false>, grid, DOWN_THREADS,
+               slots * (size_t)a->n_ff * sizeof(float), *a);
+    } else {
+        typedef piece_of<TYPE, DOWN_STAGES> P;
+        const size_t smem = DOWN_THREADS / 32 * P::warp_bytes + slots * gpu_blocks_bytes(a->n_ff);
+        if (a->down.row_bytes <= 2 * P::bytes)
+            launch(g, "experts down", bytes, experts_down<TYPE, true>, grid, DOWN_THREADS, smem, *a);
+        else
+            launch(g, "experts down", bytes, experts_down<TYPE, false>, grid, DOWN_THREADS, smem,
+                   *a);
+    }
 }
 
 #define BY_TYPE(type, call)                                                                        \
@@ -418,7 +485,7 @@ void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
         up.shared_up = slab_of_matrix(&a->shared_up);
         up.n_shared = n;
     }
-    up.ids = a->ids;
+    up.chosen = { a->ids, a->gates, a->logits, a->n_expert, a->k };
     up.n_slot = n_slot;
     up.k = a->k;
     up.cols = a->gate.cols;
@@ -434,8 +501,7 @@ void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
     down_args down = {};
     down.down = slab_of_bank(&a->down);
     if (beside) down.shared_down = slab_of_matrix(&a->shared_down);
-    down.ids = a->ids;
-    down.gates = a->gates;
+    down.chosen = up.chosen;
     down.sigma = a->sigma;
     down.n_slot = n_slot;
     down.k = a->k;

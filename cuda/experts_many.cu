@@ -10,7 +10,8 @@
  *   x [n, n_embd] += gates * y in the order of selection, + sigma * the shared expert's */
 #include "cuda/gemm.cuh"
 
-enum { LIST_THREADS = 512, LIST_WARPS = LIST_THREADS / 32, TILE_THREADS = 1024, JOIN_THREADS = 256 };
+enum { LIST_THREADS = 512, LIST_WARPS = LIST_THREADS / 32, TILE_THREADS = 1024 };
+enum { JOIN_THREADS = 256 };
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
@@ -125,39 +126,36 @@ typedef struct join_args {
     int k, n_embd;
 } join_args;
 
-/* W values at once: 4 where rows allow it, or 1. */
-template <int W> struct some { float v[W]; };
-
 /* A block for a token. */
 template <int W>
 static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(frame f, const join_args a)
 {
-    typedef some<W> __align__(4 * W) values;
     const size_t t = blockIdx.x;
 
     frame_begin(f);
     frame_wait(f);
     for (int c = (int)threadIdx.x * W; c < a.n_embd; c += JOIN_THREADS * W) {
-        float sum[W];
+        float *x = a.x + t * a.n_embd + c;
+        float sum[W], v[W];
         #pragma unroll
         for (int i = 0; i < W; i++) sum[i] = 0.0f;
+        #pragma unroll 4
         for (int r = 0; r < a.k; r++) {
             const float gate = a.gates[t * a.k + r];
-            const values y = *(const values *)(a.y + (t * a.k + r) * a.n_embd + c);
+            load_values(v, a.y + (t * a.k + r) * a.n_embd + c);
             #pragma unroll
-            for (int i = 0; i < W; i++) sum[i] = fmaf(gate, y.v[i], sum[i]);
+            for (int i = 0; i < W; i++) sum[i] = fmaf(gate, v[i], sum[i]);
         }
         if (a.shared) {
             const float sigma = a.sigma[t];
-            const values y = *(const values *)(a.shared + t * a.n_embd + c);
+            load_values(v, a.shared + t * a.n_embd + c);
             #pragma unroll
-            for (int i = 0; i < W; i++) sum[i] = fmaf(sigma, y.v[i], sum[i]);
+            for (int i = 0; i < W; i++) sum[i] = fmaf(sigma, v[i], sum[i]);
         }
-        values *x = (values *)(a.x + t * a.n_embd + c);
-        values now = *x;
+        load_values(v, x);
         #pragma unroll
-        for (int i = 0; i < W; i++) now.v[i] += sum[i];
-        *x = now;
+        for (int i = 0; i < W; i++) v[i] += sum[i];
+        store_values(x, v);
     }
     frame_end(f);
 }
@@ -351,7 +349,8 @@ void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
     if (shared) shared_expert(g, in, a, &s);     /* first: the routed ones fill what it borrows */
     const float *y = routed_experts(g, in, a, &s);
 
-    const join_args join = { a->x, y, a->gates, shared ? s.y_shared : NULL, a->sigma, a->k, n_embd };
+    const join_args join = { a->x, y, a->gates, shared ? s.y_shared : NULL, a->sigma, a->k,
+                             n_embd };
     const uint64_t bytes = (uint64_t)n * (uint64_t)(a->k + 1) * (uint64_t)n_embd * sizeof(float);
     if (n_embd % 4 == 0 && (uintptr_t)a->x % 16 == 0 && (uintptr_t)y % 16 == 0)
         launch(g, "experts join", bytes, join_experts<4>, (unsigned)n, JOIN_THREADS, 0, join);

@@ -2,8 +2,8 @@
  *
  * A product has one matrix, or two of the same type and size whose rows meet in an activation, and
  * takes its tokens in tiles: runs of the batch, or of the batch's slots sorted by expert. gemm.cu
- * multiplies 16-bit activations on tensor cores, gemm_float.cu F32 ones exactly; prepare.cu makes
- * both kinds of activations, experts_many.cu sorts the slots. Internal to cuda/. */
+ * and gemm_more.cu multiply 16-bit activations on tensor cores, gemm_float.cu F32 ones exactly;
+ * prepare.cu makes both kinds of activations, experts_many.cu sorts slots. Internal to cuda/. */
 #ifndef CUDA_GEMM_CUH
 #define CUDA_GEMM_CUH
 
@@ -54,6 +54,7 @@ int gemm_tile_tokens(const gpu *g, int n, int n_expert);
 /* y = W x, or mid = activation(w x, up x). x is F32 if gemm_is_float(type), else 16-bit. */
 void gemm_run(gpu *g, const gemm *p);
 void gemm_run_float(gpu *g, const gemm *p);      /* F32 weights alone */
+void gemm_run_more(gpu *g, const gemm *p);       /* types that gemm.cu leaves to gemm_more.cu */
 
 /* ---- the device side ------------------------------------------------------------------------- */
 
@@ -105,6 +106,23 @@ static __device__ __forceinline__ float activate(float g, float u, bool clamped)
     if (u > 7.0f) u = 7.0f;
     if (u < -7.0f) u = -7.0f;
     return g / (1.0f + expf(-1.702f * g)) * (u + 1.0f);
+}
+
+/* W values at once: 4 where they begin at multiples of 16 bytes, or 1. */
+template <int W> static __device__ __forceinline__ void load_values(float (&v)[W], const float *p)
+{
+    if constexpr (W == 4) {
+        const float4 q = *(const float4 *)p;
+        v[0] = q.x; v[1] = q.y; v[2] = q.z; v[3] = q.w;
+    } else {
+        v[0] = p[0];
+    }
+}
+
+template <int W> static __device__ __forceinline__ void store_values(float *p, const float (&v)[W])
+{
+    if constexpr (W == 4) *(float4 *)p = make_float4(v[0], v[1], v[2], v[3]);
+    else p[0] = v[0];
 }
 
 static __device__ __forceinline__ void store_mid(const gemm &p, size_t at, float v)

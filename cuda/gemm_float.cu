@@ -14,8 +14,8 @@ enum { THIN_ROWS = 8, THIN_WARPS = 8 };
 
 typedef float float_step[STEP][PITCH];
 
-/* Four values of a row from column k on, zeros behind the last. Vectors: k and cols are multiples of
- * four, and rows begin at multiples of 16 bytes. */
+/* Four values of a row from column k on, zeros behind the last. Vectors: k and cols are multiples
+ * of four, and rows begin at multiples of 16 bytes. */
 static __device__ __forceinline__ float4 load_four(const float *row, int k, int cols, bool vectors)
 {
     float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);

@@ -231,25 +231,25 @@ int gpu_record_begin(gpu *g, err_ctx *err)
     return report(g, err);
 }
 
-int gpu_record_end(gpu_recording **out, gpu *g, err_ctx *err)
+int gpu_recording_create(gpu_recording **out, err_ctx *err)
+{
+    *out = (gpu_recording *)mem_zalloc(sizeof **out);
+    return *out ? 0 : err_set(err, ERR_NOMEM, "recording: %zu bytes", sizeof **out);
+}
+
+int gpu_record_end(gpu_recording *r, gpu *g, err_ctx *err)
 {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
 
-    *out = NULL;
     gpu_fail(g, cudaStreamEndCapture(g->stream, &graph), "end of recording");
     if (g->failure == cudaSuccess)
         gpu_fail(g, cudaGraphInstantiate(&exec, graph, 0), "recording");
     if (graph) cudaGraphDestroy(graph);
     if (g->failure != cudaSuccess) return report(g, err);
-    gpu_recording *r = (gpu_recording *)mem_zalloc(sizeof *r);
-    if (!r) {
-        cudaGraphExecDestroy(exec);
-        return err_set(err, ERR_NOMEM, "GPU %d: recording", g->device);
-    }
+    if (r->exec) cudaGraphExecDestroy(r->exec);
     r->exec = exec;
     gpu_fail(g, cudaGraphUpload(exec, g->stream), "recording");
-    *out = r;
     return report(g, err);
 }
 
@@ -261,7 +261,7 @@ void gpu_play(gpu *g, gpu_recording *r)
 void gpu_recording_free(gpu_recording *r)
 {
     if (!r) return;
-    cudaGraphExecDestroy(r->exec);
+    if (r->exec) cudaGraphExecDestroy(r->exec);
     mem_free(r);
 }
 

@@ -91,10 +91,11 @@ void gpu_profile_end(gpu *g);            /* recordings made meanwhile must not b
 
 typedef struct gpu_recording gpu_recording;
 
+int gpu_recording_create(gpu_recording **out, err_ctx *err);     /* nothing on it */
+void gpu_recording_free(gpu_recording *r);                       /* NULL is fine */
 int gpu_record_begin(gpu *g, err_ctx *err);
-int gpu_record_end(gpu_recording **out, gpu *g, err_ctx *err);
+int gpu_record_end(gpu_recording *r, gpu *g, err_ctx *err);      /* replaces what was on it */
 void gpu_play(gpu *g, gpu_recording *r); /* an operation */
-void gpu_recording_free(gpu_recording *r);
 
 /* ---- operands -------------------------------------------------------------------------------- */
 
@@ -203,9 +204,10 @@ typedef struct gpu_attention {
     float scale;
     const gpu_cursor *at;
     int n;                               /* tokens; n + window - 1 <= kv_rows */
-    int last;                            /* n > 1: the batch ends below this position at most, for
-                                          * sizing; known to the host */
+    int last;                            /* the batch ends at or before this position: for sizing, so
+                                          * a recording is good up to it */
     float *partial;                      /* gpu_attention_scratch() floats */
+    uint32_t *counters;                  /* [GPU_FEW * n_head], zero before and after */
 } gpu_attention;
 size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim);
 bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim);        /* shapes there are
@@ -234,10 +236,10 @@ typedef struct gpu_route_args {
     gpu_matrix shared_gate;              /* one row, or absent */
     int k;                               /* at most 32 */
     float *logits;                       /* [n, n_expert] */
-    int32_t *ids;                        /* [n, k] in the order of selection */
+    int32_t *ids;                        /* [n, k] in the order of selection; NULL: the logits are
+                                          * enough (see gpu_experts) */
     float *gates;                        /* [n, k] */
     float *sigma;                        /* [n]: sigmoid of the shared gate's row */
-    uint32_t *counter;                   /* one, zero before and after */
 } gpu_route_args;
 void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *a);
 
@@ -258,8 +260,9 @@ typedef struct gpu_expert_args {
     bool clamped;                        /* gpt-oss's activation instead of SwiGLU */
     gpu_matrix shared_gate, shared_up, shared_down;      /* data NULL: none */
     const float *sigma;                  /* [n] */
-    const int32_t *ids;                  /* [n, k] */
+    const int32_t *ids;                  /* [n, k]; NULL if n <= GPU_FEW: chosen from logits */
     const float *gates;
+    const float *logits;                 /* [n, n_expert] as gpu_route left them */
     int n_expert, k;
     void *scratch;                       /* gpu_expert_scratch() bytes */
     float *y;                            /* NULL, or [n, k, n_embd]: gets every expert's vector */

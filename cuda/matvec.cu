@@ -1,13 +1,15 @@
 /* matvec.cu - products of one input with up to six matrices, for up to GPU_FEW tokens.
  *
- * The rows of all matrices of one type are one list of units that the whole chip shares. A block
- * asks for its first weights before it waits for the input, then finishes the input (norm, gates,
- * int8 codes) itself, every block the same: that costs less than another kernel. Larger batches are
- * many.cuh's. */
+ * The rows of all matrices of one type are one list of units that the whole chip shares: a block
+ * for each SM, a warp for each unit, or several where there are fewer units than warps: then each
+ * takes a share of the columns, and the sums are those of the contract but for the last additions.
+ * A block asks for its first weights before it waits for the input, then finishes the input (norm,
+ * gates, int8 codes) itself, every block the same: that costs less than another kernel. Larger
+ * batches are many.cuh's. */
 #include "cuda/dot.cuh"
 #include "cuda/many.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / 32 };
+enum { THREADS = 512, WARPS = THREADS / 32, STAGES = 3 };
 
 typedef struct dense_part {              /* one matrix */
     const uint8_t *data;
@@ -23,7 +25,8 @@ typedef struct dense_part {              /* one matrix */
 typedef struct dense_args {
     input_view in;
     const char *name;                    /* the host's */
-    int n_token, n_part, n_unit, n_busy; /* n_busy: warps of a block that have units */
+    int n_token, n_part, n_unit;
+    int n_slot, n_share;                 /* units that a block has under way; warps of a unit */
     dense_part part[GPU_MAX_PRODUCTS];
 } dense_args;
 
@@ -82,15 +85,17 @@ static __device__ __forceinline__ void store_row(const dense_part &p, int row,
 }
 
 template <int TYPE, int TOKENS>
-static __global__ void __launch_bounds__(THREADS, 2) dense_blocks(frame f, const dense_args a)
+static __global__ void __launch_bounds__(THREADS) dense_blocks(frame f, const dense_args a)
 {
-    typedef piece_of<TYPE, true> P;
+    typedef piece_of<TYPE, STAGES> P;
     extern __shared__ __align__(16) uint8_t shared[];
+    __shared__ float partial[WARPS][UNIT_ROWS][TOKENS];
     const int n_block = a.in.cols / 32, pitch = (n_block * 40 + 15) / 16 * 16;
     const int warp = threadIdx.x / 32, pair = threadIdx.x % 32 / 8, l = threadIdx.x % 8;
-    uint8_t *x = shared + a.n_busy * P::warp_bytes;
+    const int slot = warp / a.n_share, share = warp % a.n_share;
+    uint8_t *x = shared + a.n_slot * a.n_share * P::warp_bytes;
     float *sums = (float *)(x + (size_t)TOKENS * pitch);
-    unit_runner<TYPE, true, TOKENS> runner;
+    unit_runner<TYPE, STAGES, TOKENS> runner;
 
     const auto rows_of = [&](int unit) {
         const dense_part &p = part_of(a, unit);
@@ -100,21 +105,42 @@ static __global__ void __launch_bounds__(THREADS, 2) dense_blocks(frame f, const
         r.b = p.data + (size_t)min(row + 4, p.rows - 1) * p.row_bytes;
         return r;
     };
-    const int first = warp * gridDim.x + blockIdx.x;
-    const int end = warp < a.n_busy ? a.n_unit : 0;
+    const int first = slot * gridDim.x + blockIdx.x, end = slot < a.n_slot ? a.n_unit : 0;
 
     frame_begin(f);
-    runner.begin(shared + warp * P::warp_bytes, a.part[0].row_bytes, first,
-                 gridDim.x * a.n_busy, end, rows_of);
+    runner.begin(f, shared + warp * P::warp_bytes, a.part[0].row_bytes, share, a.n_share, first,
+                 gridDim.x * a.n_slot, end, rows_of);
+    const input_ahead<1> ahead = input_begin<1>(a.in);
     frame_wait(f);
-    for (int t = 0; t < a.n_token; t++) input_finish(x + t * pitch, NULL, a.in, t, sums);
+    for (int t = 0; t < a.n_token; t++) input_finish(x + t * pitch, NULL, a.in, t, sums, ahead);
     runner.run(first, [&](int) { return x; }, pitch, a.n_token, n_block, rows_of,
                [&](int unit, const float (&sa)[TOKENS], const float (&sb)[TOKENS]) {
+                   if (a.n_share > 1) {  /* then this is the warp's only unit */
+                       #pragma unroll
+                       for (int t = 0; t < TOKENS; t++) {
+                           if (l == 0) partial[warp][pair][t] = sa[t];
+                           if (l == 1) partial[warp][pair + 4][t] = sb[t];
+                       }
+                       return;
+                   }
                    const dense_part &p = part_of(a, unit);
                    const int row = (unit - p.first_unit) * UNIT_ROWS + pair;
                    if (l == 0) store_row(p, row, sa, a.n_token);
                    if (l == 1) store_row(p, row + 4, sb, a.n_token);
                });
+    if (a.n_share > 1) {
+        const int unit = (threadIdx.x / UNIT_ROWS) * gridDim.x + blockIdx.x;
+        __syncthreads();
+        if (threadIdx.x < a.n_slot * UNIT_ROWS && unit < a.n_unit) {
+            const int from = threadIdx.x / UNIT_ROWS * a.n_share, r = threadIdx.x % UNIT_ROWS;
+            const dense_part &p = part_of(a, unit);
+            float sum[TOKENS] = {};
+            for (int i = 0; i < a.n_share; i++)
+                #pragma unroll
+                for (int t = 0; t < TOKENS; t++) sum[t] += partial[from + i][r][t];
+            store_row(p, (unit - p.first_unit) * UNIT_ROWS + r, sum, a.n_token);
+        }
+    }
     frame_end(f);
 }
 
@@ -131,9 +157,10 @@ static __global__ void __launch_bounds__(THREADS) dense_floats(frame f, const de
         const dense_part &p = part_of(a, first);
         prefetch_row(p.data + (size_t)(first - p.first_unit) * p.row_bytes, p.row_bytes);
     }
+    const input_ahead<1> ahead = input_begin<1>(a.in);
     frame_wait(f);
     for (int t = 0; t < a.n_token; t++)
-        input_finish(NULL, values + (size_t)t * cols, a.in, t, sums);
+        input_finish(NULL, values + (size_t)t * cols, a.in, t, sums, ahead);
     for (int unit = first; unit < a.n_unit; unit += step) {
         const dense_part &p = part_of(a, unit);
         const int row = unit - p.first_unit;
@@ -152,19 +179,21 @@ template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, u
     const int cols = a->in.cols;
     if constexpr (is_float_type<TYPE>::value) {
         const unsigned grid = a->n_unit < 2 * g->n_sm ? a->n_unit : 2 * g->n_sm;
-        const size_t smem = ((size_t)TOKENS * cols + 33) * sizeof(float);
+        const size_t smem = ((size_t)TOKENS * cols + 32) * sizeof(float);
         launch(g, a->name, bytes, dense_floats<TYPE, TOKENS>, grid, THREADS, smem, *a);
     } else {
-        typedef piece_of<TYPE, true> P;
-        const size_t pitch = ((size_t)cols / 32 * 40 + 15) / 16 * 16;
-        const size_t rest = TOKENS * pitch + 33 * sizeof(float);
+        const size_t bytes_of_warp = piece_of<TYPE, STAGES>::warp_bytes;
+        const size_t rest = TOKENS * gpu_blocks_bytes(cols) + 32 * sizeof(float);
         const unsigned grid = a->n_unit < g->n_sm ? a->n_unit : g->n_sm;
-        int busy = (int)ceil_div(a->n_unit, grid);
-        if (busy > WARPS) busy = WARPS;
-        while (busy > 1 && rest + (size_t)busy * P::warp_bytes > g->smem_block) busy--;
-        a->n_busy = busy;
+        const int need = (int)ceil_div(a->n_unit, grid);
+        /* a little is static, and a little is the system's */
+        const size_t room = (g->smem_block - sizeof(float[WARPS][UNIT_ROWS][TOKENS]) - rest) /
+                            bytes_of_warp;
+        const int warps = room < WARPS ? (int)room : WARPS;
+        a->n_slot = need < warps ? need : warps;
+        a->n_share = need > warps ? 1 : warps / need;
         launch(g, a->name, bytes, dense_blocks<TYPE, TOKENS>, grid, THREADS,
-               rest + (size_t)busy * P::warp_bytes, *a);
+               rest + (size_t)(a->n_slot * a->n_share) * bytes_of_warp, *a);
     }
 }
 

@@ -2,7 +2,7 @@
  * convolution behind one. The products are gemm.cu's and gemm_float.cu's.
  *
  * Sums run over a block's or a warp's threads in a fixed order. */
-#include "cuda/many.cuh"
+#include "cuda/gemm.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
@@ -16,30 +16,16 @@ typedef struct prepare_args {
     void *halves;                        /* likewise */
 } prepare_args;
 
-/* W values at once: 4 where everything is aligned to that, or 1. */
-template <int W> static __device__ __forceinline__ void load_values(float (&v)[W], const float *p)
-{
-    if constexpr (W == 4) {
-        const float4 q = *(const float4 *)p;
-        v[0] = q.x; v[1] = q.y; v[2] = q.z; v[3] = q.w;
-    } else {
-        v[0] = p[0];
-    }
-}
-
 template <int W>
-static __device__ __forceinline__ void store_values(const prepare_args &a, size_t at,
-                                                    const float (&v)[W])
+static __device__ __forceinline__ void store_input(const prepare_args &a, size_t at,
+                                                   const float (&v)[W])
 {
-    if constexpr (W == 4) {
-        if (a.rows) *(float4 *)(a.rows + at) = make_float4(v[0], v[1], v[2], v[3]);
-        if (a.halves)
-            *(uint2 *)((uint16_t *)a.halves + at) = make_uint2(pack_halves(v[0], v[1]),
-                                                               pack_halves(v[2], v[3]));
-    } else {
-        if (a.rows) a.rows[at] = v[0];
-        if (a.halves) ((uint16_t *)a.halves)[at] = (uint16_t)pack_halves(v[0], 0.0f);
-    }
+    if (a.rows) store_values(a.rows + at, v);
+    if (!a.halves) return;
+    if constexpr (W == 4)
+        *(uint2 *)((uint16_t *)a.halves + at) = make_uint2(pack_halves(v[0], v[1]),
+                                                           pack_halves(v[2], v[3]));
+    else ((uint16_t *)a.halves)[at] = (uint16_t)pack_halves(v[0], 0.0f);
 }
 
 template <int W> static __device__ __forceinline__ float squares(const float (&v)[W], float sum)
@@ -83,7 +69,7 @@ static __global__ void __launch_bounds__(THREADS) prepare_token(frame f, const p
             #pragma unroll
             for (int i = 0; i < W; i++) v[i] *= sigmoid(by[i]);
         }
-        store_values(a, t * a.cols + c, v);
+        store_input(a, t * a.cols + c, v);
     }
     frame_end(f);
 }
@@ -117,7 +103,7 @@ static __global__ void __launch_bounds__(THREADS) prepare_heads(frame f, const p
             load_values(by, gate + d);
             #pragma unroll
             for (int i = 0; i < W; i++) v[i] = v[i] * scale * weight[i] * silu(by[i]);
-            store_values(a, t * a.cols + (size_t)h * a.head_dim + d, v);
+            store_input(a, t * a.cols + (size_t)h * a.head_dim + d, v);
         }
     }
     frame_end(f);

@@ -1,60 +1,32 @@
 /* route.cu - which experts, and with which weights: router logits, the k largest, their softmax.
  *
- * For up to GPU_FEW tokens one kernel does it all: every block finishes the input for itself and
- * takes some rows of the router, the first block leaves the input's finished forms for the experts,
- * and the block that comes last selects. Larger batches go through the products of many.cuh and a
- * block for each token.
- *
- * An expert's place in the order is the number of experts before it: larger logits, and equal ones
- * with a lower id. NaN counts as -infinity. */
+ * For up to GPU_FEW tokens every block finishes the input for itself and takes some rows of the
+ * router, each by all of its warps; the first block leaves the input's finished forms for the
+ * experts. Router weights are on their way into shared memory before the input is there. Who reads the logits selects,
+ * or, if ids are asked for, a kernel with a warp for each token. Larger batches go through the
+ * products of many.cuh. */
 #include "cuda/dot.cuh"
 #include "cuda/many.cuh"
+#include "cuda/select.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / 32, MAX_EXPERT = 1024, MAX_K = 32 };
+enum { THREADS = 256, WARPS = THREADS / 32, MAX_ROWS = 8 };      /* MAX_ROWS: of a block */
 
 typedef struct select_args {
     const float *logits;                 /* [n, n_expert] */
     int n_expert, k;
-    int32_t *ids;
+    int32_t *ids;                        /* NULL: not asked for */
     float *gates;
 } select_args;
 
-static __device__ __forceinline__ float rank_value(float v) { return isnan(v) ? -INFINITY : v; }
-
-/* One token's selection by the whole block. value: [n_expert + 3] floats of shared memory. */
-static __device__ __forceinline__ void select_token(const select_args &a, int t, float *value)
+static __device__ __forceinline__ void select_token(const select_args &a, int t, select_space *s)
 {
-    __shared__ int chosen[MAX_K];
-    const volatile float *logits = a.logits + (size_t)t * a.n_expert;
-    const int n4 = (a.n_expert + 3) / 4;
-
-    __syncthreads();
-    for (int e = threadIdx.x; e < 4 * n4; e += THREADS)
-        value[e] = e < a.n_expert ? rank_value(logits[e]) : -INFINITY;
-    __syncthreads();
-    for (int e = threadIdx.x; e < a.n_expert; e += THREADS) {
-        const float mine = value[e];
-        int before = 0;
-        for (int i = 0; i < n4; i++) {
-            const float4 v = ((const float4 *)value)[i];
-            before += (v.x > mine || (v.x == mine && 4 * i < e)) +
-                      (v.y > mine || (v.y == mine && 4 * i + 1 < e)) +
-                      (v.z > mine || (v.z == mine && 4 * i + 2 < e)) +
-                      (v.w > mine || (v.w == mine && 4 * i + 3 < e));
-        }
-        if (before < a.k) chosen[before] = e;
-    }
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        const int r = threadIdx.x;
-        const int e = r < a.k ? chosen[r] : 0;
-        const float top = logits[chosen[0]];
-        const float w = r < a.k ? expf(logits[e] - top) : 0.0f;
-        const float sum = warp_sum(w);
-        if (r < a.k) {
-            a.ids[(size_t)t * a.k + r] = e;
-            a.gates[(size_t)t * a.k + r] = w / sum;
-        }
+    const int lane = threadIdx.x % 32;
+    int id;
+    float gate;
+    select_experts(&id, &gate, a.logits + (size_t)t * a.n_expert, a.n_expert, a.k, s);
+    if (lane < a.k) {
+        a.ids[(size_t)t * a.k + lane] = id;
+        a.gates[(size_t)t * a.k + lane] = gate;
     }
 }
 
@@ -62,78 +34,97 @@ static __device__ __forceinline__ void select_token(const select_args &a, int t,
 
 typedef struct few_args {
     input_view in;
-    int n;
+    int n, n_row, n_each;                /* tokens; experts and the shared gate; rows of a block */
     gpu_matrix router, shared_gate;
     float *sigma;
-    select_args select;
     float *logits;
     uint8_t *blocks;                     /* finished forms for the experts; NULL: not wanted */
     float *rows;
-    uint32_t *counter;
 } few_args;
 
-static __device__ __forceinline__ float any_float_row(const gpu_matrix &m, int row, const float *x)
+/* Row r of router and shared gate, one behind the other. */
+static __device__ __forceinline__ const uint8_t *router_row(const few_args &a, int r)
 {
-    const uint8_t *data = m.data + (size_t)row * m.row_bytes;
-    float sum[1];
-    if (m.type == QT_F32) float_row<QT_F32, 1>(sum, data, x, 0, 1, m.cols);
-    else if (m.type == QT_F16) float_row<QT_F16, 1>(sum, data, x, 0, 1, m.cols);
-    else float_row<QT_BF16, 1>(sum, data, x, 0, 1, m.cols);
-    return __fmaf_rn(m.scale, sum[0], m.bias ? m.bias[row] : 0.0f);
+    return r < a.router.rows ? a.router.data + (size_t)r * a.router.row_bytes : a.shared_gate.data;
 }
 
-static __global__ void __launch_bounds__(THREADS) route_few(frame f, const few_args a)
+static __device__ __forceinline__ float any_weight(int type, const uint8_t *row, int c)
 {
-    extern __shared__ __align__(16) float x[];           /* [cols], later the logits */
-    __shared__ float sums[33];
-    __shared__ bool is_last;
-    const int warp = threadIdx.x / 32, n_expert = a.router.rows;
-    const int n_row = n_expert + (a.shared_gate.data ? 1 : 0);
-    const int first = warp * gridDim.x + blockIdx.x, step = gridDim.x * WARPS;
-    const size_t pitch = (a.in.cols / 32 * 40 + 15) / 16 * 16;
+    if (type == QT_F32) return weight_at<QT_F32>(row, c);
+    return type == QT_F16 ? weight_at<QT_F16>(row, c) : weight_at<QT_BF16>(row, c);
+}
+
+static __device__ __forceinline__ void store_logit(const few_args &a, int t, int r, float sum)
+{
+    if (r < a.router.rows)
+        a.logits[(size_t)t * a.router.rows + r] =
+            fmaf(a.router.scale, sum, a.router.bias ? a.router.bias[r] : 0.0f);
+    else if (r < a.n_row)
+        a.sigma[t] = sigmoid(a.shared_gate.scale * sum);
+}
+
+/* A block's rows are gridDim.x apart, and pitch bytes in shared memory. */
+static __global__ void __launch_bounds__(THREADS, 5) route_few(frame f, const few_args a)
+{
+    extern __shared__ __align__(16) uint8_t shared[];    /* [n_each] rows, then [cols] floats */
+    __shared__ float sums[32], found[MAX_ROWS][WARPS];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, cols = a.in.cols;
+    const int pitch = (cols * 4 + 15) / 16 * 16;         /* enough for any of the types */
+    const size_t blocks_pitch = (cols / 32 * 40 + 15) / 16 * 16;
+    float *x = (float *)(shared + a.n_each * pitch);
 
     frame_begin(f);
-    if (first < n_expert)
-        prefetch_row(a.router.data + (size_t)first * a.router.row_bytes, a.router.row_bytes);
+    for (int i = 0; i < a.n_each; i++) {
+        const int r = blockIdx.x + i * gridDim.x;
+        if (r >= a.n_row) break;
+        const uint8_t *row = router_row(a, r);
+        const int bytes = (int)(r < a.router.rows ? a.router.row_bytes : a.shared_gate.row_bytes);
+        if ((((uintptr_t)row | bytes) & 15) == 0)
+            for (int c = 16 * threadIdx.x; c < bytes; c += 16 * THREADS)
+                copy16(shared + i * pitch + c, row + c);
+        else
+            for (int c = threadIdx.x; c < bytes; c += THREADS) shared[i * pitch + c] = row[c];
+    }
+    copy_commit();
+    const input_ahead<1> ahead = input_begin<1>(a.in);
     frame_wait(f);
     for (int t = 0; t < a.n; t++) {
         const bool leave = blockIdx.x == 0 && a.blocks;
-        input_finish(leave && a.in.cols % 32 == 0 ? a.blocks + t * pitch : NULL, x, a.in, t, sums);
-        for (int r = first; r < n_row; r += step) {
-            if (r < n_expert) {
-                const float logit = any_float_row(a.router, r, x);
-                if (threadIdx.x % 32 == 0) a.logits[(size_t)t * n_expert + r] = logit;
-            } else {
-                const float gate = any_float_row(a.shared_gate, 0, x);
-                if (threadIdx.x % 32 == 0) a.sigma[t] = sigmoid(gate);
-            }
+        copy_wait<0>();
+        input_finish(leave && cols % 32 == 0 ? a.blocks + t * blocks_pitch : NULL, x, a.in, t, sums,
+                     ahead);
+        for (int i = 0; i < a.n_each; i++) {
+            const int type = blockIdx.x + i * gridDim.x < a.router.rows ? a.router.type
+                                                                         : a.shared_gate.type;
+            float sum = 0.0f;
+            #pragma unroll 4
+            for (int c = threadIdx.x; c < cols; c += THREADS)
+                sum = fmaf(any_weight(type, shared + i * pitch, c), x[c], sum);
+            sum = warp_sum(sum);
+            if (lane == 0) found[i][warp] = sum;
         }
         if (leave && a.rows)
-            for (int c = threadIdx.x; c < a.in.cols; c += THREADS)
-                a.rows[(size_t)t * a.in.cols + c] = x[c];
-        __syncthreads();                 /* x is written anew */
-    }
-    if (threadIdx.x == 0) {
-        __threadfence();
-        is_last = atomicAdd(a.counter, 1u) == gridDim.x - 1;
-    }
-    __syncthreads();
-    if (is_last) {
-        __threadfence();
-        for (int t = 0; t < a.n; t++) select_token(a.select, t, x);
-        if (threadIdx.x == 0) *a.counter = 0;
+            for (int c = threadIdx.x; c < cols; c += THREADS) a.rows[(size_t)t * cols + c] = x[c];
+        __syncthreads();
+        if (threadIdx.x < a.n_each) {
+            float all = 0.0f;
+            for (int w = 0; w < WARPS; w++) all += found[threadIdx.x][w];
+            store_logit(a, t, blockIdx.x + threadIdx.x * gridDim.x, all);
+        }
+        __syncthreads();                 /* x and found are written anew */
     }
     frame_end(f);
 }
 
 /* ---- many tokens -------------------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(THREADS) select_many(frame f, const select_args a)
+static __global__ void __launch_bounds__(THREADS) select_many(frame f, const select_args a, int n)
 {
-    __shared__ __align__(16) float value[MAX_EXPERT + 4];
+    __shared__ select_space space[WARPS];
+    const int t = blockIdx.x * WARPS + threadIdx.x / 32;
     frame_begin(f);
     frame_wait(f);
-    select_token(a, blockIdx.x, value);
+    if (t < n) select_token(a, t, &space[threadIdx.x / 32]);
     frame_end(f);
 }
 
@@ -157,25 +148,31 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
     const bool shared = r->shared_gate.data != NULL;
     const select_args select = { r->logits, n_expert, r->k, r->ids, r->gates };
 
-    if (n_expert > MAX_EXPERT || r->k > MAX_K) {
+    if (n_expert > SELECT_MAX_EXPERT || r->k > SELECT_MAX_K) {
         gpu_fail(g, cudaErrorInvalidValue, "router: too many experts");
         return;
     }
     if (n <= GPU_FEW && is_float(&r->router) && (!shared || is_float(&r->shared_gate))) {
         const int n_row = n_expert + (shared ? 1 : 0);
-        const size_t floats = (size_t)(in->cols > n_expert + 4 ? in->cols : n_expert + 4);
-        const few_args a = { view_of(in), n, r->router, r->shared_gate, r->sigma, select, r->logits,
-                             (uint8_t *)in->blocks, in->rows, r->counter };
-        launch(g, "router", r->router.row_bytes * (uint64_t)n_row, route_few,
-               (unsigned)(n_row < g->n_sm ? n_row : g->n_sm), THREADS, floats * sizeof(float), a);
+        const size_t pitch = ((size_t)in->cols * 4 + 15) / 16 * 16;
+        unsigned grid = n_row < g->n_sm ? n_row : g->n_sm;
+        if (ceil_div(n_row, grid) > MAX_ROWS) grid = ceil_div(n_row, MAX_ROWS);
+        while ((ceil_div(n_row, grid) + 1) * pitch > g->smem_block - 2048 && grid < (unsigned)n_row)
+            grid *= 2;
+        const int n_each = (int)ceil_div(n_row, grid);
+        const few_args a = { view_of(in), n, n_row, n_each, r->router, r->shared_gate, r->sigma,
+                             r->logits, (uint8_t *)in->blocks, in->rows };
+        launch(g, "router", r->router.row_bytes * (uint64_t)n_row, route_few, grid, THREADS,
+               (n_each + 1) * pitch, a);
         in->has_blocks = in->has_rows = in->blocks != NULL;
-        return;
+    } else {
+        const gpu_product list[2] = {
+            { r->logits, n_expert, false, r->router, {} },
+            { r->sigma, 1, false, r->shared_gate, {} },
+        };
+        gpu_project(g, in, list, shared ? 2 : 1);
+        if (shared) launch(g, "router", 0, sigmoid_many, ceil_div(n, 256), 256, 0, r->sigma, n);
     }
-    const gpu_product list[2] = {
-        { r->logits, n_expert, false, r->router, {} },
-        { r->sigma, 1, false, r->shared_gate, {} },
-    };
-    gpu_project(g, in, list, shared ? 2 : 1);
-    if (shared) launch(g, "router", 0, sigmoid_many, ceil_div(n, 256), 256, 0, r->sigma, n);
-    launch(g, "router", 0, select_many, (unsigned)n, THREADS, 0, select);
+    if (r->ids)
+        launch(g, "router", 0, select_many, ceil_div(n, WARPS), THREADS, 0, select, n);
 }

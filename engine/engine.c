@@ -194,10 +194,10 @@ int engine_arrange(engine *e, err_ctx *err)
 /* ---- session --------------------------------------------------------------------------------- */
 
 /* Fills in what was left to us, and refuses what cannot be. */
-static int settle_options(session_options *to, const engine *e, const session_options *o,
-                          err_ctx *err)
+static int settle_options(session_options *to, const model *m, bool on_gpu,
+                          const session_options *o, err_ctx *err)
 {
-    const model_hparams *hp = &e->m->hp;
+    const model_hparams *hp = &m->hp;
     *to = *o;
     if (o->ctx < 1 || o->ctx > hp->ctx_train)
         return err_set(err, ERR_RANGE, "a context of %d tokens is not within the model's 1..%d",
@@ -208,7 +208,7 @@ static int settle_options(session_options *to, const engine *e, const session_op
     if (o->n_snapshot < 0)
         return err_set(err, ERR_RANGE, "%d snapshots: the number cannot be negative",
                        o->n_snapshot);
-    if (to->chunk == 0) to->chunk = SESSION_CHUNK;
+    if (to->chunk == 0) to->chunk = on_gpu ? SESSION_GPU_CHUNK : SESSION_CHUNK;
     if (to->chunk > to->ctx) to->chunk = to->ctx;
     return 0;
 }
@@ -235,7 +235,7 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
 {
     const model *m = e->m;
     session_options opt;
-    int rc = settle_options(&opt, e, o, err);
+    int rc = settle_options(&opt, e->m, engine_on_gpu(e), o, err);
     if (rc < 0) return rc;
     const state_options so = state_options_of(&opt, e->vram);
     const uint64_t in_ram[] = {
@@ -262,7 +262,7 @@ int engine_gpu_fits(const model *m, const session_options *o, err_ctx *err)
     int rc;
 
     if (gpu_count() == 0) return err_set(err, ERR_UNSUPPORTED, "no GPU");
-    if ((rc = weights_gpu_check(m, err)) < 0 || (rc = settle_options(&opt, &e, o, err)) < 0 ||
+    if ((rc = weights_gpu_check(m, err)) < 0 || (rc = settle_options(&opt, m, true, o, err)) < 0 ||
         (rc = gpu_describe(&info, 0, err)) < 0 || (rc = gpu_open(&e.device, 0, err)) < 0)
         return rc;
     if ((rc = weights_create(&e.w, m, err)) == 0) {
@@ -317,7 +317,7 @@ int session_create(session **out, engine *e, const session_options *o, err_ctx *
     session_options opt;
     int rc;
     *out = NULL;
-    if ((rc = settle_options(&opt, e, o, err)) < 0) return rc;
+    if ((rc = settle_options(&opt, e->m, engine_on_gpu(e), o, err)) < 0) return rc;
     session *s = mem_zalloc(sizeof *s);
     if (!s) return err_set(err, ERR_NOMEM, "session: %zu bytes", sizeof *s);
     s->e = e;
@@ -354,6 +354,7 @@ void session_free(session *s)
 }
 
 int session_ctx(const session *s) { return s->opt.ctx; }
+int session_chunk(const session *s) { return s->opt.chunk; }
 int session_vocab(const session *s) { return s->e->m->hp.n_vocab; }
 int session_pos(const session *s) { return state_pos(s->st); }
 const int32_t *session_ids(const session *s) { return s->ids; }
@@ -417,6 +418,7 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
         if (rc < 0) return rc;
         memcpy(s->ids + pos, p.ids, (size_t)p.n * sizeof *s->ids);
         state_advance(s->st, p.n);
+        if (s->gpu && watch) watch(ctx, done + p.n, n);  /* what it says counts at the next chunk */
         const int first = wanted > done ? wanted : done;
         done += p.n;
         if (first >= done) continue;

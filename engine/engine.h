@@ -47,11 +47,14 @@ uint64_t engine_arrange_bytes(const engine *e);
 int engine_arrange(engine *e, err_ctx *err);
 uint64_t engine_arranged_bytes(const engine *e);         /* of the copy that is there, or 0 */
 
-enum { SESSION_CHUNK = 512, SESSION_MAX_CHUNK = 8192 };  /* default and limit of chunk */
+enum {
+    SESSION_CHUNK = 512, SESSION_GPU_CHUNK = 2048,       /* default of chunk, on either processor */
+    SESSION_MAX_CHUNK = 8192
+};
 
 typedef struct session_options {
     int ctx;                             /* tokens; 1 .. the model's */
-    int chunk;                           /* most tokens computed at a time; 0: SESSION_CHUNK */
+    int chunk;                           /* most tokens computed at a time; 0: the default */
     kv_type kv;
     int n_snapshot;                      /* places for snapshots */
 } session_options;
@@ -69,6 +72,7 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
                  err_ctx *err);
 
 int session_ctx(const session *s);
+int session_chunk(const session *s);
 int session_vocab(const session *s);             /* logits in a row */
 int session_pos(const session *s);               /* tokens taken in so far */
 const int32_t *session_ids(const session *s);    /* the session_pos() of them */

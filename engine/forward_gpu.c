@@ -25,7 +25,7 @@ typedef struct buffers {
     float *logits;                       /* [LOGIT_ROWS, n_vocab] */
     int32_t *ids;                        /* [n] */
     gpu_cursor *at;
-    uint32_t *counters;                  /* [2]: router, pick */
+    uint32_t *counters;                  /* [1 + GPU_FEW * n_head]: pick, attention */
     uint32_t *best;
     double *freq[2];
 } buffers;
@@ -41,7 +41,8 @@ struct forward_gpu {
     void *arena;
     uint64_t *seen;                      /* page-locked: what the device picked, with its stamp */
     gpu_cursor known;                    /* what the device's cursor says; token -1: not known */
-    gpu_recording *next;                 /* of one token and the pick behind it; NULL: not yet */
+    gpu_recording *next;                 /* of one token and the pick behind it */
+    int next_last;                       /* position up to which it is good; 0: not yet made */
     int n;                               /* tokens of the batch under way */
 };
 
@@ -111,7 +112,7 @@ static void place_all(buffers *b, layout *a, const gpu *g, const model *m, int n
     b->logits = floats(a, LOGIT_ROWS, hp->n_vocab);
     b->ids = place(a, (uint64_t)n, 1, sizeof *b->ids);
     b->at = place(a, 1, 1, sizeof *b->at);
-    b->counters = place(a, 2, 1, sizeof *b->counters);
+    b->counters = place(a, 1 + GPU_FEW * (uint64_t)hp->n_head, 1, sizeof *b->counters);
     b->best = place(a, 2048, 1, sizeof *b->best);
 }
 
@@ -152,6 +153,7 @@ int forward_gpu_create(forward_gpu **out, gpu *g, const model *m, const weights_
     for (int i = 0; i < rope->n_table && rc == 0; i++)
         rc = gpu_write(g, f->b.freq[i], rope->freq[i],
                        (uint64_t)m->hp.rope_dim / 2 * sizeof(double), err);
+    if (rc == 0) rc = gpu_recording_create(&f->next, err);
     if (rc < 0) goto fail;
     *out = f;
     return 0;
@@ -230,7 +232,7 @@ static void mix_attention(forward_gpu *f, int l, int last)
         .kv_rows = rows.rows, .n_head = hp->n_head, .n_head_kv = hp->n_head_kv,
         .head_dim = hp->head_dim, .window = window, .sinks = w->attn.sinks,
         .scale = 1.0f / sqrtf((float)hp->head_dim), .at = b->at, .n = f->n, .last = last,
-        .partial = b->partial,
+        .partial = b->partial, .counters = b->counters + 1,
     };
     gpu_attend(f->g, &a);
 
@@ -287,10 +289,10 @@ static void run_experts(forward_gpu *f, int l)
     const buffers *b = &f->b;
     gpu_input h = normed(f, "router", w->post_attn_norm);
     h.blocks = b->blocks;
+    int32_t *ids = f->n > GPU_FEW ? b->chosen : NULL;    /* few tokens: where they are needed */
     const gpu_route_args route = {
         .router = w->router, .shared_gate = w->shared_gate_inp, .k = hp->n_expert_used,
-        .logits = b->router, .ids = b->chosen, .gates = b->gates, .sigma = b->sigma,
-        .counter = &b->counters[0],
+        .logits = b->router, .ids = ids, .gates = b->gates, .sigma = b->sigma,
     };
     gpu_route(f->g, &h, &route);
 
@@ -298,8 +300,8 @@ static void run_experts(forward_gpu *f, int l)
         .x = b->x, .gate = w->gate, .up = w->up, .down = w->down,
         .clamped = hp->arch == ARCH_GPTOSS, .shared_gate = w->shared_gate,
         .shared_up = w->shared_up, .shared_down = w->shared_down, .sigma = b->sigma,
-        .ids = b->chosen, .gates = b->gates, .n_expert = hp->n_expert, .k = hp->n_expert_used,
-        .scratch = b->experts,
+        .ids = ids, .gates = b->gates, .logits = b->router, .n_expert = hp->n_expert,
+        .k = hp->n_expert_used, .scratch = b->experts,
     };
     gpu_experts(f->g, &h, &experts);
 }
@@ -378,28 +380,39 @@ int forward_gpu_logits(forward_gpu *f, float *logits, int n_row, err_ctx *err)
 
 /* ---- one token and the next -------------------------------------------------------------------- */
 
-static void run_next(forward_gpu *f)
+static void run_next(forward_gpu *f, int last)
 {
     const buffers *b = &f->b;
     f->n = 1;
-    run_layers(f, &b->at->token, 0);
+    run_layers(f, &b->at->token, last);
     run_head(f, b->x, 1);
-    gpu_largest(f->g, b->logits, f->m->hp.n_vocab, b->at, f->seen, b->best, &b->counters[1]);
+    gpu_largest(f->g, b->logits, f->m->hp.n_vocab, b->at, f->seen, b->best, &b->counters[0]);
     gpu_advance(f->g, b->at, 1);
 }
 
-static int record_next(gpu_recording **out, forward_gpu *f, err_ctx *err)
+static int record_next(gpu_recording *r, forward_gpu *f, int last, err_ctx *err)
 {
     const int rc = gpu_record_begin(f->g, err);
     if (rc < 0) return rc;
-    run_next(f);
-    return gpu_record_end(out, f->g, err);
+    run_next(f, last);
+    return gpu_record_end(r, f->g, err);
+}
+
+/* How attention is cut depends on how far back it looks: twice as far, a new recording. */
+static int reach_of(int pos)
+{
+    int last = 1024;
+    while (last < pos + 1) last *= 2;
+    return last;
 }
 
 static int play_next(forward_gpu *f, int32_t id, int pos, err_ctx *err)
 {
     int rc;
-    if (!f->next && (rc = record_next(&f->next, f, err)) < 0) return rc;
+    if (f->next_last != reach_of(pos)) {
+        if ((rc = record_next(f->next, f, reach_of(pos), err)) < 0) return rc;
+        f->next_last = reach_of(pos);
+    }
     if ((f->known.pos != pos || f->known.token != id) && (rc = set_cursor(f, pos, id, err)) < 0)
         return rc;
     f->n = 1;
@@ -420,8 +433,9 @@ int forward_gpu_next(forward_gpu *f, int32_t *next, int32_t id, int pos, err_ctx
 int forward_gpu_profile(forward_gpu *f, gpu_span *spans, int cap, int32_t id, int pos, err_ctx *err)
 {
     gpu_recording *watched = NULL;
-    int rc = gpu_profile_begin(f->g, err), n = 0;
-    if (rc == 0) rc = record_next(&watched, f, err);
+    int rc = gpu_recording_create(&watched, err), n = 0;
+    if (rc == 0) rc = gpu_profile_begin(f->g, err);
+    if (rc == 0) rc = record_next(watched, f, reach_of(pos), err);
     for (int i = 0; i < 2 && rc >= 0; i++) {             /* the first one warms up */
         if ((rc = set_cursor(f, pos, id, err)) < 0) break;
         gpu_play(f->g, watched);

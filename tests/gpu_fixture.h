@@ -33,6 +33,8 @@ void case_begin(const char *fmt, ...) PRINTF_LIKE(1, 2);
 void case_end(void);                     /* frees all memory of the case */
 
 void *host_room(size_t n, size_t size);                  /* zeros */
+int host_mark(void);
+void host_drop(int mark);                /* frees what was made since */
 float *host_floats(size_t n, float range, test_rng *rng);        /* of -range .. range */
 void *vram_room(size_t bytes);
 void *vram_copy(const void *from, size_t bytes);
@@ -47,7 +49,7 @@ bool expect(bool ok, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void expect_bits(const char *what, const float *got, const float *want, size_t n);
 void expect_bytes(const char *what, const void *got, const void *want, size_t n);
 /* |got - want| / |want| is below the bound, and no value is off by more than eight times that much
- * of their root mean square: one wrong value among thousands would hide in the norm. */
+ * of itself and the root mean square: one wrong value among thousands would hide in the norm. */
 void expect_close(const char *what, const float *got, const float *want, size_t n, double bound);
 /* |got - want| / |want| of every row is below the bound. */
 void expect_rows_close(const char *what, const float *got, const float *want, size_t n_row,
@@ -61,8 +63,9 @@ const ops *exact_ops(void);
 enum { GPU_TYPE_COUNT = 17 };
 extern const quant_type gpu_types[GPU_TYPE_COUNT];       /* those with kernels */
 
-/* Bound of products of more than GPU_FEW tokens: F32 is exact, all else is multiplied in 16 bits. */
-double many_bound(quant_type type);
+/* Bounds of products: of up to GPU_FEW tokens but for the order of additions those of the contract;
+ * of more all but F32 weights meet 16-bit activations. */
+double product_bound(quant_type type, int n);
 
 /* One matrix on both sides. In VRAM another row stands in front of it, so that it begins where no
  * more than its rows is aligned. */
@@ -72,6 +75,9 @@ typedef struct twin {
 } twin;
 twin twin_make(quant_type type, int rows, int cols, weight_kind kind, float scale, bool bias,
                test_rng *rng);
+
+/* The scale with which a row like this turns values of about 1 into such again. */
+float unit_scale(const uint8_t *row, quant_type type, int cols);
 
 void cpu_product(float *y, const ops *o, const matrix *w, const float *x, int n);
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # run_tests.sh BUILD TEST... - runs the layer check, the test programs, the command-line tests and a
 # few seconds of fuzzing, as many at a time as there are CPUs; adds up their counts and ends with
-# "N passed, N failed".
+# "N passed, N failed". With ONLY_GPU=1 the test programs alone, one at a time; without a GPU that
+# is a failure.
 set -u
 build=$1
 shift
@@ -11,10 +12,11 @@ export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_leaks=1}" UBSAN_OPTIONS="${UBSAN_OPT
 logs=$build/tests/logs
 rm -rf "$logs"
 mkdir -p "$logs" "$build/seeds"
-"$build/tests/fuzz_seeds" "$build/seeds"
+jobs=$(nproc)
+if [ "${ONLY_GPU:-}" ]; then jobs=1; else "$build/tests/fuzz_seeds" "$build/seeds"; fi
 
 # One line for each command, the long ones first.
-list() {
+rest() {
     case $build in
     *thread*)                            # hundreds of tokens at four a second
         echo "skip: thread sanitizer: test_cli_run.sh, test_cli_chat.sh" >&2 ;;
@@ -25,12 +27,15 @@ list() {
     echo "tests/test_cli.sh $build"
     echo "$build/tests/fuzz_gguf --seconds ${FUZZ_CHECK_SECONDS:-4} $build/seeds"
     echo tools/check_layers.sh
+}
+list() {
+    [ "${ONLY_GPU:-}" ] || rest
     for t in "$@"; do echo "$build/tests/$t"; done
 }
 case $build in *thread*) skipped=2 ;; esac
 
 # Each leaves its output in NAME.log and its exit code in NAME.rc.
-list "$@" | xargs -P "$(nproc)" -I '{}' sh -c '
+list "$@" | xargs -P "$jobs" -I '{}' sh -c '
     name=$(basename "${1%% *}" .sh)
     $1 >"$2/$name.log" 2>&1
     echo $? >"$2/$name.rc"' - '{}' "$logs"
@@ -53,5 +58,9 @@ for rc in "$logs"/*.rc; do
     fi
 done
 
+if [ "${ONLY_GPU:-}" ] && grep -q '^skip: no GPU$' "$logs"/*.log; then
+    echo "no GPU: nothing to check"
+    exit 1
+fi
 echo "$passed passed, $failed failed$([ $skipped -eq 0 ] || echo ", $skipped skipped")"
 [ $failed -eq 0 ]

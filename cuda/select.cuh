@@ -1,0 +1,160 @@
+/* select.cuh - the k largest of a token's router logits and their softmax, by one warp.
+ *
+ * Largest first, of equal ones the lowest id; NaN counts as -infinity. The k-th largest of the
+ * lanes' own maxima bounds the k-th largest of all from below; what is not below that bound, a few
+ * logits as a rule, is gathered, one for each lane, and every lane counts who comes before it. */
+#ifndef CUDA_SELECT_CUH
+#define CUDA_SELECT_CUH
+
+#include "cuda/device.cuh"
+
+enum { SELECT_MAX_EXPERT = 1024, SELECT_MAX_K = 32 };
+
+typedef struct select_space {            /* shared memory of one warp */
+    uint32_t key[32];
+    int id[32];
+    float value[32];
+} select_space;
+
+/* Larger for larger logits, and never 0. */
+static __device__ __forceinline__ uint32_t rank_key(float v)
+{
+    const uint32_t bits = __float_as_uint(isnan(v) ? -INFINITY : v);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+/* How many lanes come before this one. */
+static __device__ __forceinline__ int lanes_before(uint32_t key, int id)
+{
+    int n = 0;
+    #pragma unroll 8
+    for (int j = 0; j < 32; j++) {
+        const uint32_t k = __shfl_sync(~0u, key, j);
+        const int i = __shfl_sync(~0u, id, j);
+        n += k > key || (k == key && i < id);
+    }
+    return n;
+}
+
+/* The usual case: at most 32 logits reach the bound. Lane r gets expert r. False: there are more. */
+template <int N>
+static __device__ __forceinline__ bool select_usual(int *id, float *value, const float (&v)[N],
+                                                    const uint32_t (&key)[N], int k,
+                                                    select_space *s)
+{
+    const int lane = threadIdx.x % 32;
+    uint32_t best = 0;
+    int n = 0, end;
+
+    #pragma unroll
+    for (int i = 0; i < N; i++) best = max(best, key[i]);
+    const int place = lanes_before(best, lane);
+    const unsigned who = __ballot_sync(~0u, place == k - 1);
+    const uint32_t bound = max(1u, __shfl_sync(~0u, best, __ffs((int)who) - 1));
+    #pragma unroll
+    for (int i = 0; i < N; i++) n += key[i] >= bound;
+    end = n;                             /* sums over the lanes up to this one */
+    #pragma unroll
+    for (int d = 1; d < 32; d <<= 1) {
+        const int below = __shfl_up_sync(~0u, end, d);
+        if (lane >= d) end += below;
+    }
+    const int total = __shfl_sync(~0u, end, 31);
+    if (total > 32) return false;
+    int at = end - n;
+    #pragma unroll
+    for (int i = 0; i < N; i++)
+        if (key[i] >= bound) {
+            s->key[at] = key[i];
+            s->id[at] = lane + 32 * i;
+            s->value[at] = v[i];
+            at++;
+        }
+    __syncwarp();
+    const uint32_t mine = lane < total ? s->key[lane] : 0;
+    const int my_id = lane < total ? s->id[lane] : 0x7FFFFFFF;
+    const float my_value = s->value[lane];
+    __syncwarp();
+    const int rank = lanes_before(mine, my_id);
+    if (lane < total && rank < k) {
+        s->id[rank] = my_id;
+        s->value[rank] = my_value;
+    }
+    __syncwarp();
+    *id = s->id[lane];
+    *value = s->value[lane];
+    __syncwarp();
+    return true;
+}
+
+static __device__ __forceinline__ uint32_t warp_largest(uint32_t v)
+{
+    for (int d = 16; d > 0; d >>= 1) v = max(v, __shfl_xor_sync(~0u, v, d));
+    return v;
+}
+
+/* Any case, one expert after the other. */
+template <int N>
+static __device__ __noinline__ void select_slowly(int *id, float *value, const float *logits,
+                                                  int n_expert, int k)
+{
+    const int lane = threadIdx.x % 32;
+    uint32_t key[N];
+
+    #pragma unroll
+    for (int i = 0; i < N; i++)
+        key[i] = lane + 32 * i < n_expert ? rank_key(__ldcg(logits + lane + 32 * i)) : 0;
+    for (int r = 0; r < k; r++) {
+        uint32_t best = 0;
+        int at = 0;
+        #pragma unroll
+        for (int i = 0; i < N; i++)
+            if (key[i] > best) {
+                best = key[i];
+                at = i;
+            }
+        const uint32_t top = warp_largest(best);
+        /* of the lanes that have it, the lowest id: as a largest number, too */
+        const int e = 0x7FFFFFFF -
+                      (int)warp_largest(best == top ? 0x7FFFFFFFu - (lane + 32u * at) : 0u);
+        #pragma unroll
+        for (int i = 0; i < N; i++)
+            if (lane + 32 * i == e) key[i] = 0;
+        if (lane == r) {
+            *id = e;
+            *value = __ldcg(logits + e);
+        }
+    }
+}
+
+template <int N>
+static __device__ __forceinline__ void select_of(int *id, float *gate, const float *logits,
+                                                 int n_expert, int k, select_space *s)
+{
+    const int lane = threadIdx.x % 32;
+    float v[N], value = 0.0f;
+    uint32_t key[N];
+
+    #pragma unroll
+    for (int i = 0; i < N; i++)
+        v[i] = lane + 32 * i < n_expert ? __ldcg(logits + lane + 32 * i) : 0.0f;
+    #pragma unroll
+    for (int i = 0; i < N; i++) key[i] = lane + 32 * i < n_expert ? rank_key(v[i]) : 0;
+    if (!select_usual<N>(id, &value, v, key, k, s))
+        select_slowly<N>(id, &value, logits, n_expert, k);
+    const float top = __shfl_sync(~0u, value, 0);
+    const float w = lane < k ? expf(value - top) : 0.0f;
+    *gate = w / warp_sum(w);
+}
+
+/* Lane r < k gets the id and the weight of the r-th expert. */
+static __device__ __forceinline__ void select_experts(int *id, float *gate, const float *logits,
+                                                      int n_expert, int k, select_space *s)
+{
+    if (n_expert <= 32) select_of<1>(id, gate, logits, n_expert, k, s);
+    else if (n_expert <= 128) select_of<4>(id, gate, logits, n_expert, k, s);
+    else if (n_expert <= 512) select_of<16>(id, gate, logits, n_expert, k, s);
+    else select_of<32>(id, gate, logits, n_expert, k, s);
+}
+
+#endif

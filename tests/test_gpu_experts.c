@@ -1,0 +1,706 @@
+/* test_gpu_experts.c - experts and the router on the GPU.
+ *
+ * Experts of up to GPU_FEW tokens have the bits of engine/lane_cpu.c and of the golden files; of
+ * more tokens they are compared with decoded weights and F32 activations, within the error of
+ * 16-bit ones, and the same call has the same bits twice. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/lane.h"
+#include "moe/router.h"
+#include "tests/ffn_golden.h"
+#include "tests/gpu_fixture.h"
+
+static const float eps = 1e-6f;
+
+/* ---- banks ----------------------------------------------------------------------------------- */
+
+typedef struct banks {                   /* one layer's experts on both sides */
+    tensor weight[SLAB_COUNT], bias[SLAB_COUNT], scale[SLAB_COUNT];
+    expert_bank cpu;
+    gpu_bank gpu[SLAB_COUNT];
+} banks;
+
+static gpu_bank on_gpu(const expert_bank *b, expert_slab s)
+{
+    const size_t n = (size_t)b->n_expert, bytes = (size_t)expert_slab_bytes(b, s);
+    const matrix one = expert_matrix(b, s, 0);
+    gpu_bank to = { .type = (int)one.type, .rows = one.rows, .cols = one.cols,
+                    .row_bytes = one.row_bytes, .slab_bytes = bytes,
+                    .data = vram_copy(expert_slab_data(b, s, 0), n * bytes) };
+    if (b->bias[s]) to.bias = vram_copy(b->bias[s]->data, n * (size_t)one.rows * sizeof(float));
+    if (b->scale[s]) to.scale = vram_copy(b->scale[s]->data, n * sizeof(float));
+    return to;
+}
+
+static void set_tensor(tensor *t, quant_type type, int cols, int rows, int slabs, const void *data)
+{
+    const uint64_t ne[3] = { (uint64_t)cols, (uint64_t)rows, (uint64_t)slabs };
+    t->name = str_from("test");
+    expect(tensor_set_shape(t, type, ne, 3, NULL) == 0, "shape %d, %d, %d", cols, rows, slabs);
+    t->data = data;
+}
+
+typedef struct expert_case {
+    quant_type up, down;                 /* up: of gate, too */
+    int n_embd, n_ff, n_expert, k;
+    bool clamped, bias;
+    int shared_ff;                       /* width of the shared expert; 0: none */
+    quant_type shared_up, shared_down;
+    bool alike;                          /* all tokens choose the same experts */
+    bool by_logits;                      /* the choice is not made yet; up to GPU_FEW tokens */
+} expert_case;
+
+/* With a scale for every expert, so that its activations are where the nonlinearity is. */
+static banks *banks_make(const expert_case *c, test_rng *rng)
+{
+    banks *b = host_room(1, sizeof *b);
+    b->cpu = (expert_bank){ .n_expert = c->n_expert, .n_embd = (uint64_t)c->n_embd,
+                            .n_ff = (uint64_t)c->n_ff };
+    for (int s = 0; s < SLAB_COUNT; s++) {
+        const bool down = s == SLAB_DOWN;
+        const quant_type type = down ? c->down : c->up;
+        const int rows = down ? c->n_embd : c->n_ff, cols = down ? c->n_ff : c->n_embd;
+        const size_t n_row = (size_t)rows * (size_t)c->n_expert;
+        const size_t row_bytes = (size_t)quant_row_bytes(quant_traits_of(type), (uint64_t)cols);
+        uint8_t *data = host_room(n_row, row_bytes);
+        for (size_t r = 0; r < n_row; r++)
+            weight_row_make(data + r * row_bytes, type, cols, WEIGHTS_PLAUSIBLE, rng);
+        set_tensor(&b->weight[s], type, cols, rows, c->n_expert, data);
+        b->cpu.weight[s] = &b->weight[s];
+        if (c->bias) {
+            set_tensor(&b->bias[s], QT_F32, rows, c->n_expert, 1, host_floats(n_row, 0.5f, rng));
+            b->cpu.bias[s] = &b->bias[s];
+        }
+        float *scale = host_floats((size_t)c->n_expert, 1.0f, rng);
+        for (int e = 0; e < c->n_expert; e++)
+            scale[e] = (3.0f + scale[e]) * unit_scale(data, type, cols);
+        set_tensor(&b->scale[s], QT_F32, c->n_expert, 1, 1, scale);
+        b->cpu.scale[s] = &b->scale[s];
+        b->gpu[s] = on_gpu(&b->cpu, (expert_slab)s);
+    }
+    return b;
+}
+
+/* ---- the CPU's side -------------------------------------------------------------------------- */
+
+/* y [n, k, n_embd] */
+static void cpu_experts(float *y, const ops *o, const expert_bank *bank, bool clamped,
+                        const float *x, const int32_t *ids, int n, int k)
+{
+    const int n_embd = (int)bank->n_embd;
+    const model_hparams hp = { .n_embd = n_embd, .n_ff_expert = (int)bank->n_ff,
+                               .n_expert = bank->n_expert, .n_expert_used = k };
+    lane *cold = NULL;
+    worklist *w = NULL;
+    acts a;
+    if (!expect(lane_cpu_create(&cold, o, &hp, n * k, NULL) == 0 &&
+                worklist_create(&w, bank->n_expert, n * k, NULL) == 0, "no memory"))
+        return;
+    acts_init(&a, host_room(acts_bytes(n, n_embd), 1), n, n_embd);
+    acts_set(&a, x, n, n_embd);
+    worklist_fill(w, ids, n, k);
+    const lane_share share = {
+        .bank = bank, .act = clamped ? ACT_SWIGLU_CLAMPED : ACT_SWIGLU, .x = &a, .work = w,
+        .items = w->items, .n_item = w->n_item, .y = y,
+    };
+    cold->launch(cold, &share);
+    cold->finish(cold);
+    cold->free(cold);
+    worklist_free(w);
+}
+
+typedef struct shared_expert {
+    twin gate, up, down;
+} shared_expert;
+
+/* y [n, n_embd] */
+static void cpu_shared(float *y, const ops *o, const shared_expert *s, const float *x, int n)
+{
+    const size_t mid = (size_t)n * (size_t)s->gate.cpu.rows;
+    float *g = host_room(mid, sizeof *g), *u = host_room(mid, sizeof *u);
+    cpu_product(g, o, &s->gate.cpu, x, n);
+    cpu_product(u, o, &s->up.cpu, x, n);
+    o->loops->swiglu(g, g, u, (int)mid);
+    cpu_product(y, o, &s->down.cpu, g, n);
+}
+
+/* The router's choice, from logits with a few equal ones. */
+static void choose_by_logits(int32_t *ids, float *gates, float *logits, int n, int k, int n_expert)
+{
+    for (int t = 0; t < n; t++) {
+        float *own = logits + (size_t)t * (size_t)n_expert;
+        own[n_expert / 2] = own[n_expert / 3] = own[n_expert - 1];
+        router_select(ids + t * k, gates + t * k, own, n_expert, k);
+    }
+}
+
+/* k different experts for each token. */
+static int32_t *choose(int n, int k, int n_expert, bool alike, test_rng *rng)
+{
+    int32_t *ids = host_room((size_t)(n * k), sizeof *ids);
+    for (int t = 0; t < n; t++)
+        for (int r = 0; r < k; r++) {
+            int32_t *own = ids + t * k;
+            bool again = true;
+            while (again) {
+                own[r] = alike && t > 0 ? ids[r] : (int32_t)test_below(rng, (uint32_t)n_expert);
+                again = false;
+                for (int i = 0; i < r; i++) again = again || own[i] == own[r];
+            }
+        }
+    return ids;
+}
+
+/* ---- experts --------------------------------------------------------------------------------- */
+
+typedef struct batch {                   /* n tokens of a case, on both sides */
+    int n;
+    float *x, *residual, *gates, *sigma, *logits;
+    int32_t *ids;
+    const banks *bank;
+    shared_expert shared;
+    gpu_input in;
+    gpu_expert_args args;
+    float *want_y, *want;                /* [n, k, n_embd]; [n, n_embd]: the stream behind it */
+} batch;
+
+static twin shared_twin(quant_type type, int rows, int cols, test_rng *rng)
+{
+    twin t = twin_make(type, rows, cols, WEIGHTS_PLAUSIBLE, 1.0f, false, rng);
+    t.cpu.scale = t.gpu.scale = 3.0f * unit_scale(t.cpu.data, type, cols);
+    return t;
+}
+
+static batch batch_make(const expert_case *c, const banks *bank, int n, test_rng *rng)
+{
+    const size_t width = (size_t)n * (size_t)c->n_embd, slots = (size_t)(n * c->k);
+    const size_t n_logit = (size_t)(n * c->n_expert);
+    const int wider = max_int(c->n_ff, c->shared_ff);
+    batch b = { .n = n, .bank = bank, .x = host_floats(width, 1.0f, rng),
+                .residual = host_floats(width, 1.0f, rng), .gates = host_floats(slots, 1.0f, rng),
+                .sigma = host_floats((size_t)n, 1.0f, rng),
+                .logits = host_floats(n_logit, 3.0f, rng),
+                .ids = choose(n, c->k, c->n_expert, c->alike, rng) };
+    b.in = (gpu_input){
+        .kind = GPU_PLAIN, .n = n, .cols = c->n_embd, .x = vram_floats(b.x, width),
+        .rows = vram_room(width * sizeof(float)), .halves = vram_room(width * 2),
+        .blocks = n <= GPU_FEW ? vram_room((size_t)n * gpu_blocks_bytes(c->n_embd)) : NULL,
+    };
+    b.args = (gpu_expert_args){
+        .x = vram_floats(b.residual, width), .gate = bank->gpu[SLAB_GATE],
+        .up = bank->gpu[SLAB_UP], .down = bank->gpu[SLAB_DOWN], .clamped = c->clamped,
+        .n_expert = c->n_expert, .k = c->k,
+        .scratch = vram_room(gpu_expert_scratch(device(), n, c->k, c->n_expert, wider, c->n_embd)),
+        .y = vram_room(slots * (size_t)c->n_embd * sizeof(float)),
+    };
+    if (c->by_logits) {
+        choose_by_logits(b.ids, b.gates, b.logits, n, c->k, c->n_expert);
+        b.args.logits = vram_floats(b.logits, n_logit);
+    } else {
+        b.args.ids = vram_copy(b.ids, slots * sizeof *b.ids);
+        b.args.gates = vram_floats(b.gates, slots);
+    }
+    if (c->shared_ff) {
+        b.shared.gate = shared_twin(c->shared_up, c->shared_ff, c->n_embd, rng);
+        b.shared.up = shared_twin(c->shared_up, c->shared_ff, c->n_embd, rng);
+        b.shared.down = shared_twin(c->shared_down, c->n_embd, c->shared_ff, rng);
+        b.args.shared_gate = b.shared.gate.gpu;
+        b.args.shared_up = b.shared.up.gpu;
+        b.args.shared_down = b.shared.down.gpu;
+        b.args.sigma = vram_floats(b.sigma, (size_t)n);
+    }
+    return b;
+}
+
+static void batch_expect(batch *b, const expert_case *c, const ops *o)
+{
+    const size_t n_embd = (size_t)c->n_embd, k = (size_t)c->k;
+    float *shared = NULL;
+    b->want_y = host_room((size_t)b->n * k * n_embd, sizeof *b->want_y);
+    b->want = host_room((size_t)b->n * n_embd, sizeof *b->want);
+    cpu_experts(b->want_y, o, &b->bank->cpu, c->clamped, b->x, b->ids, b->n, c->k);
+    if (c->shared_ff) {
+        shared = host_room((size_t)b->n * n_embd, sizeof *shared);
+        cpu_shared(shared, o, &b->shared, b->x, b->n);
+    }
+    memcpy(b->want, b->residual, (size_t)b->n * n_embd * sizeof *b->want);
+    for (size_t t = 0; t < (size_t)b->n; t++)
+        o->loops->join(b->want + t * n_embd, b->want_y + t * k * n_embd, b->gates + t * k, c->k,
+                       shared ? shared + t * n_embd : NULL, b->sigma[t], c->n_embd);
+}
+
+static double bound_of(const expert_case *c)
+{
+    const bool exact = c->up == QT_F32 && c->down == QT_F32 &&
+                       (!c->shared_ff || (c->shared_up == QT_F32 && c->shared_down == QT_F32));
+    return exact ? 1e-5 : 1.5e-2;
+}
+
+static void check_batch(const expert_case *c, const banks *bank, int n, test_rng *rng)
+{
+    const size_t width = (size_t)n * (size_t)c->n_embd, all = width * (size_t)c->k;
+    const bool few = n <= GPU_FEW;
+    batch b = batch_make(c, bank, n, rng);
+    gpu_experts(device(), &b.in, &b.args);
+    const float *y = host_copy(b.args.y, all), *x = host_copy(b.args.x, width);
+
+    batch_expect(&b, c, few ? contract_ops() : exact_ops());
+    if (few) {
+        expect_bits("experts", y, b.want_y, all);
+        /* the shared expert may be a product like others, and gates the device's own */
+        if (c->shared_ff || c->by_logits) expect_close("stream", x, b.want, width, 1e-5);
+        else expect_bits("stream", x, b.want, width);
+    } else {
+        expect_close("experts", y, b.want_y, all, bound_of(c));
+        expect_close("stream", x, b.want, width, bound_of(c));
+    }
+
+    /* once more, without y: the same bits */
+    b.in.has_rows = b.in.has_halves = b.in.has_blocks = false;
+    b.args.y = NULL;
+    vram_write(b.args.x, b.residual, width * sizeof(float));
+    gpu_experts(device(), &b.in, &b.args);
+    expect_bits("stream, the second time", host_copy(b.args.x, width), x, width);
+}
+
+static void begin_case(const expert_case *c, int n)
+{
+    char shared[96] = "";
+    if (c->shared_ff)
+        test_path(shared, sizeof shared, ", shared %s/%s of %d", quant_name(c->shared_up),
+                  quant_name(c->shared_down), c->shared_ff);
+    case_begin("%s/%s, n_embd %d, n_ff %d, %d of %d experts, %d tokens%s%s%s%s%s",
+               quant_name(c->up), quant_name(c->down), c->n_embd, c->n_ff, c->k, c->n_expert, n,
+               c->clamped ? ", clamped" : "", c->bias ? ", biases" : "",
+               c->alike ? ", all alike" : "", c->by_logits ? ", by logits" : "", shared);
+}
+
+static void check_case(const expert_case *c, int n, test_rng *rng)
+{
+    begin_case(c, n);
+    check_batch(c, banks_make(c, rng), n, rng);
+    case_end();
+}
+
+/* Two shapes that suit the type. */
+static void set_shape(expert_case *c, quant_type type, int i)
+{
+    static const int of_256[2][2] = { { 512, 256 }, { 768, 512 } };
+    static const int of_64[2][2] = { { 320, 192 }, { 256, 64 } };
+    static const int of_32[2][2] = { { 288, 96 }, { 512, 256 } };
+    static const int of_1[2][2] = { { 100, 70 }, { 288, 96 } };
+    const int elems = quant_traits_of(type)->block_elems;
+    const int *shape = elems == 256 ? of_256[i] : elems == 64 ? of_64[i] : elems == 32 ? of_32[i]
+                                                                                      : of_1[i];
+    c->up = c->down = type;
+    c->n_embd = shape[0];
+    c->n_ff = shape[1];
+    c->n_expert = 8;
+    c->k = 4;
+}
+
+/* Without biases, with them, with the other activation, with all of it. */
+static void test_types(void)
+{
+    static const int tokens[] = { 1, 2, 3, 8 };
+    test_rng rng = { 11 };
+    for (int i = 0; i < GPU_TYPE_COUNT; i++) {
+        const quant_type type = gpu_types[i];
+        family(test_path((char[64]){ 0 }, 64, "%s experts", quant_name(type)));
+        for (int shape = 0; shape < 2; shape++)
+            for (int option = 0; option < 4; option++) {
+                expert_case c = { .clamped = option & 1, .bias = option & 2 };
+                set_shape(&c, type, shape);
+                check_case(&c, tokens[(option + 2 * shape) % 4], &rng);
+            }
+    }
+}
+
+/* Types that meet, shared experts, long rows. */
+static const expert_case special[] = {
+    { QT_Q4_K, QT_Q6_K, 512, 256, 8, 4, .clamped = false },
+    { QT_MXFP4, QT_Q8_0, 288, 96, 8, 4, .clamped = true, .bias = true },
+    { QT_Q8_0, QT_F16, 96, 96, 8, 4, .bias = true },
+    { QT_F16, QT_Q8_0, 100, 96, 8, 4, .clamped = false },
+    { QT_F32, QT_BF16, 33, 50, 8, 4, .bias = true },
+    { QT_BF16, QT_F32, 64, 33, 8, 4, .clamped = true },
+    { QT_MXFP4, QT_MXFP4, 2880, 96, 4, 4, .clamped = true, .bias = true },
+    { QT_MXFP4, QT_MXFP4, 96, 2880, 4, 4, .clamped = true, .bias = true },
+    { QT_Q4_K, QT_Q4_K, 1024, 256, 16, 10, .clamped = false },
+    { QT_Q8_0, QT_Q8_0, 64, 64, 40, 32, .clamped = false },
+    { QT_Q8_0, QT_Q8_0, 64, 64, 1, 1, .clamped = false },
+    { QT_Q4_K, QT_Q6_K, 512, 256, 8, 4, .shared_ff = 256, .shared_up = QT_Q4_K,
+      .shared_down = QT_Q6_K },
+    { QT_Q4_K, QT_Q4_K, 512, 256, 8, 4, .shared_ff = 256, .shared_up = QT_Q8_0,
+      .shared_down = QT_F16 },
+    { QT_Q4_K, QT_Q4_K, 512, 256, 8, 4, .shared_ff = 512, .shared_up = QT_Q4_K,
+      .shared_down = QT_Q4_K },
+    { QT_Q8_0, QT_Q8_0, 288, 96, 8, 4, .bias = true, .shared_ff = 64, .shared_up = QT_Q8_0,
+      .shared_down = QT_Q8_0 },
+    { QT_Q8_0, QT_Q8_0, 288, 96, 8, 4, .shared_ff = 96, .shared_up = QT_Q8_0,
+      .shared_down = QT_Q8_0 },
+    { QT_NVFP4, QT_NVFP4, 320, 192, 8, 4, .shared_ff = 192, .shared_up = QT_BF16,
+      .shared_down = QT_BF16 },
+    { QT_F32, QT_F32, 100, 70, 8, 4, .shared_ff = 70, .shared_up = QT_F32, .shared_down = QT_F32 },
+    { QT_F32, QT_F32, 96, 64, 8, 4, .shared_ff = 130, .shared_up = QT_F32, .shared_down = QT_F32 },
+};
+
+static void test_special(void)
+{
+    static const int tokens[] = { 1, 2, 3, 8 };
+    test_rng rng = { 12 };
+    family("special experts");
+    for (size_t i = 0; i < ARRAY_LEN(special); i++)
+        for (size_t t = 0; t < ARRAY_LEN(tokens); t++) check_case(&special[i], tokens[t], &rng);
+}
+
+/* Few tokens, whose experts are found where they are needed. */
+static void test_by_logits(void)
+{
+    static const expert_case cases[] = {
+        { QT_Q4_K, QT_Q6_K, 512, 256, 8, 4, .shared_ff = 256, .shared_up = QT_Q4_K,
+          .shared_down = QT_Q6_K },
+        { QT_MXFP4, QT_MXFP4, 288, 96, 32, 4, .clamped = true, .bias = true },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 128, 8, .clamped = false },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 512, 10, .shared_ff = 32, .shared_up = QT_Q8_0,
+          .shared_down = QT_Q8_0 },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 1000, 32, .clamped = false },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 40, 32, .clamped = false },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 4, 4, .clamped = false },
+        { QT_F32, QT_F32, 100, 70, 8, 4, .shared_ff = 70, .shared_up = QT_F32,
+          .shared_down = QT_F32 },
+        { QT_F16, QT_BF16, 96, 64, 33, 5, .clamped = false },
+    };
+    static const int tokens[] = { 1, 2, 8 };
+    test_rng rng = { 16 };
+    family("experts by logits");
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        for (size_t t = 0; t < ARRAY_LEN(tokens); t++) {
+            expert_case c = cases[i];
+            c.by_logits = true;
+            check_case(&c, tokens[t], &rng);
+        }
+}
+
+static void test_many(void)
+{
+    static const int tokens[] = { 9, 40, 60 };
+    test_rng rng = { 13 };
+    for (int i = 0; i < GPU_TYPE_COUNT; i++) {
+        const quant_type type = gpu_types[i];
+        family(test_path((char[64]){ 0 }, 64, "%s experts, many tokens", quant_name(type)));
+        for (int option = 0; option < 6; option++) {
+            expert_case c = { .clamped = option & 1, .bias = option % 3 == 1 };
+            set_shape(&c, type, option % 2);
+            check_case(&c, tokens[option % 3], &rng);
+        }
+        expert_case c = { .bias = true, .alike = true };
+        set_shape(&c, type, 0);
+        check_case(&c, 200, &rng);
+        c.alike = false;
+        check_case(&c, 200, &rng);
+    }
+    family("special experts, many tokens");
+    for (size_t i = 0; i < ARRAY_LEN(special); i++) {
+        check_case(&special[i], 9, &rng);
+        check_case(&special[i], 40, &rng);
+    }
+    /* the longest tiles */
+    const expert_case crowd = { QT_Q8_0, QT_Q8_0, 96, 64, 8, 4, .bias = true };
+    check_case(&crowd, 1600, &rng);
+    const expert_case floats = { QT_F32, QT_F32, 40, 36, 8, 4, .clamped = true };
+    check_case(&floats, 1600, &rng);
+}
+
+/* ---- golden experts -------------------------------------------------------------------------- */
+
+static void check_golden(const ffn_golden *g, const gpu_bank *bank, int n)
+{
+    const size_t n_embd = (size_t)g->n_embd, k = (size_t)g->k, width = (size_t)n * n_embd;
+    const size_t slots = (size_t)n * k;
+    float *x = host_room(width, sizeof *x), *gates = host_room(slots, sizeof *gates);
+    float *y = host_room(slots * n_embd, sizeof *y), *out = host_room(width, sizeof *out);
+    float *zeros = host_room(width, sizeof *zeros);
+    int32_t *ids = host_room(slots, sizeof *ids);
+    for (size_t t = 0; t < (size_t)n; t++) {             /* the file's tokens in turn */
+        const size_t from = t % (size_t)g->n_token;
+        memcpy(x + t * n_embd, g->x + from * n_embd, n_embd * sizeof *x);
+        memcpy(gates + t * k, g->gates + from * k, k * sizeof *gates);
+        memcpy(ids + t * k, g->ids + from * k, k * sizeof *ids);
+        memcpy(y + t * k * n_embd, g->y + from * k * n_embd, k * n_embd * sizeof *y);
+        memcpy(out + t * n_embd, g->out + from * n_embd, n_embd * sizeof *out);
+    }
+    gpu_input in = { .kind = GPU_PLAIN, .n = n, .cols = g->n_embd, .x = vram_floats(x, width),
+                     .rows = vram_room(width * sizeof *x),
+                     .blocks = vram_room((size_t)n * gpu_blocks_bytes(g->n_embd)) };
+    const gpu_expert_args a = {
+        .x = vram_floats(zeros, width), .gate = bank[SLAB_GATE], .up = bank[SLAB_UP],
+        .down = bank[SLAB_DOWN], .clamped = g->kind == 1,
+        .ids = vram_copy(ids, slots * sizeof *ids), .gates = vram_floats(gates, slots),
+        .n_expert = g->n_expert, .k = g->k,
+        .scratch = vram_room(gpu_expert_scratch(device(), n, g->k, g->n_expert, g->n_ff,
+                                                g->n_embd)),
+        .y = vram_room(slots * n_embd * sizeof *y),
+    };
+    gpu_experts(device(), &in, &a);
+    expect_bits("experts", host_copy(a.y, slots * n_embd), y, slots * n_embd);
+    expect_bits("sum", host_copy(a.x, width), out, width);
+}
+
+static void test_golden_experts(void)
+{
+    static const int tokens[] = { 1, 2, 3, 8 };
+    int n_file = 0;
+    family("golden experts");
+    for (const char *const *name = ffn_golden_names; *name; name++) {
+        ffn_golden g;
+        const bool good = ffn_golden_read(&g, *name);
+        const bool fits = good && g.weight[SLAB_GATE].type == g.weight[SLAB_UP].type &&
+                          gpu_type_fits((int)g.weight[SLAB_GATE].type) &&
+                          gpu_type_fits((int)g.weight[SLAB_DOWN].type);
+        for (size_t t = 0; fits && t < ARRAY_LEN(tokens); t++) {
+            gpu_bank bank[SLAB_COUNT];
+            case_begin("%s, n_embd %d, n_ff %d, %d of %d experts, %d tokens", *name, g.n_embd,
+                       g.n_ff, g.k, g.n_expert, tokens[t]);
+            for (int s = 0; s < SLAB_COUNT; s++) bank[s] = on_gpu(&g.bank, (expert_slab)s);
+            check_golden(&g, bank, tokens[t]);
+            case_end();
+        }
+        n_file += fits;
+        ffn_golden_free(&g);
+    }
+    case_begin("files");
+    expect(n_file == 3, "%d of 3 files were of use", n_file);
+    case_end();
+}
+
+/* ---- the router ------------------------------------------------------------------------------ */
+
+typedef struct route_case {
+    quant_type type;
+    int n_expert, k, cols, n;
+    bool plain;                          /* no norm */
+    bool bias, shared, tie;
+} route_case;
+
+/* Whether rounding errors could change the order of the first k + 1. Equal rows stay equal. */
+static bool is_close_call(const float *logits, int n, int k, bool tie)
+{
+    int32_t order[64];
+    float unused[64];
+    const int first = min_int(k + 1, n);
+    router_select(order, unused, logits, n, first);
+    for (int r = 0; r + 1 < first; r++) {
+        const double a = logits[order[r]], b = logits[order[r + 1]];
+        const bool twins = tie && order[r] == 2 && order[r + 1] == 5;
+        if (!twins && a - b < 1e-5 * fmax(fabs(a), fabs(b)) + 1e-6) return true;
+    }
+    return false;
+}
+
+/* Logits of about 1, whatever the length. */
+static float router_scale(int cols) { return 2.0f / sqrtf((float)cols); }
+
+static void compare_routes(const route_case *c, const float *logits, const gpu_route_args *a)
+{
+    const size_t slots = (size_t)(c->n * c->k), n_expert = (size_t)c->n_expert;
+    const float *gates = host_copy(a->gates, slots);
+    int32_t *ids = host_room(slots, sizeof *ids);
+    int skipped = 0;
+    vram_read(ids, a->ids, slots * sizeof *ids);
+    for (int t = 0; t < c->n; t++) {
+        int32_t want[32];
+        float softmax[32];
+        const int32_t *own = ids + t * c->k;
+        int at = 0;
+        if (is_close_call(logits + (size_t)t * n_expert, c->n_expert, c->k, c->tie)) {
+            skipped++;
+            continue;
+        }
+        router_select(want, softmax, logits + (size_t)t * n_expert, c->n_expert, c->k);
+        while (at + 1 < c->k && own[at] == want[at]) at++;
+        expect(own[at] == want[at], "token %d: choice %d is %d, expected %d", t, at, own[at],
+               want[at]);
+        expect_close("gates", gates + t * c->k, softmax, (size_t)c->k, 1e-5);
+    }
+    expect(skipped <= (c->n + 1) / 2, "%d of %d tokens are too close to call", skipped, c->n);
+}
+
+static void check_route(const route_case *c, test_rng *rng)
+{
+    const size_t width = (size_t)c->n * (size_t)c->cols, n_logit = (size_t)(c->n * c->n_expert);
+    float *x = host_floats(width, 1.0f, rng), *gain = host_floats((size_t)c->cols, 1.5f, rng);
+    float *normed = host_room(width, sizeof *normed), *logits = host_room(n_logit, sizeof *logits);
+    float *sigma = host_room((size_t)c->n, sizeof *sigma);
+    const float scale = router_scale(c->cols);
+    twin router = twin_make(c->type, c->n_expert, c->cols, WEIGHTS_PLAUSIBLE, scale, c->bias, rng);
+    twin shared = twin_make(c->type, 1, c->cols, WEIGHTS_PLAUSIBLE, scale, false, rng);
+
+    if (c->tie) {                        /* experts 2 and 5 are equal, and often chosen */
+        uint8_t *row = (uint8_t *)router.cpu.data + 2 * router.cpu.row_bytes;
+        float *bias = (float *)router.cpu.bias;
+        memcpy(row + 3 * router.cpu.row_bytes, row, router.cpu.row_bytes);
+        bias[5] = bias[2] = 100.0f;
+        vram_write((void *)router.gpu.data, router.cpu.data,
+                   router.cpu.row_bytes * (size_t)c->n_expert);
+        vram_write((void *)router.gpu.bias, bias, (size_t)c->n_expert * sizeof *bias);
+    }
+    gpu_input in = { .kind = c->plain ? GPU_PLAIN : GPU_NORM, .n = c->n, .cols = c->cols,
+                     .x = vram_floats(x, width), .weight = vram_floats(gain, (size_t)c->cols),
+                     .eps = eps, .rows = vram_room(width * sizeof *x),
+                     .halves = vram_room(width * 2),
+                     .blocks = c->n <= GPU_FEW
+                                   ? vram_room((size_t)c->n * gpu_blocks_bytes(c->cols)) : NULL };
+    const gpu_route_args a = {
+        .router = router.gpu, .shared_gate = c->shared ? shared.gpu : (gpu_matrix){ 0 }, .k = c->k,
+        .logits = vram_room(n_logit * sizeof *logits),
+        .ids = vram_room((size_t)(c->n * c->k) * sizeof(int32_t)),
+        .gates = vram_room((size_t)(c->n * c->k) * sizeof(float)),
+        .sigma = vram_room((size_t)c->n * sizeof *sigma),
+    };
+    gpu_route(device(), &in, &a);
+
+    if (c->plain) memcpy(normed, x, width * sizeof *x);
+    else ops_rmsnorm(contract_ops(), normed, x, gain, c->n, c->cols, (size_t)c->cols, eps);
+    cpu_product(logits, contract_ops(), &router.cpu, normed, c->n);
+    const float *got = host_copy(a.logits, n_logit);
+    expect_close("logits", got, logits, n_logit, 1e-5);
+    compare_routes(c, logits, &a);
+    if (c->shared) {
+        cpu_product(sigma, contract_ops(), &shared.cpu, normed, c->n);
+        for (int t = 0; t < c->n; t++) sigma[t] = sigmoid_f32(sigma[t]);
+        expect_close("sigma", host_copy(a.sigma, (size_t)c->n), sigma, (size_t)c->n, 1e-5);
+    }
+
+    if (c->n > GPU_FEW) return;          /* else the choice may be left to the experts */
+    gpu_route_args logits_only = a;
+    logits_only.ids = NULL;
+    logits_only.gates = NULL;
+    logits_only.logits = vram_room(n_logit * sizeof *logits);
+    in.has_rows = in.has_halves = in.has_blocks = false;
+    gpu_route(device(), &in, &logits_only);
+    expect_bits("logits alone", host_copy(logits_only.logits, n_logit), got, n_logit);
+}
+
+static void run_route(const route_case *c, test_rng *rng)
+{
+    case_begin("%s router, %d columns, %d of %d experts, %d tokens%s%s%s%s", quant_name(c->type),
+               c->cols, c->k, c->n_expert, c->n, c->plain ? "" : ", norm", c->bias ? ", bias" : "",
+               c->shared ? ", shared" : "", c->tie ? ", ties" : "");
+    check_route(c, rng);
+    case_end();
+}
+
+static void test_routes(void)
+{
+    static const int tokens[] = { 1, 3, 8, 9, 50 };
+    static const struct { int n_expert, k, cols; } sizes[] = {
+        { 8, 4, 64 }, { 32, 4, 96 }, { 32, 10, 512 }, { 512, 4, 256 }, { 512, 10, 2048 },
+        { 8, 8, 33 }, { 1, 1, 64 }, { 1024, 32, 64 }, { 1000, 10, 100 },
+    };
+    static const quant_type types[] = { QT_F16, QT_BF16, QT_Q8_0, QT_F32 };
+    test_rng rng = { 14 };
+    int option = 0;
+    family("router");
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        for (size_t t = 0; t < ARRAY_LEN(tokens); t++, option++) {
+            route_case c = { QT_F32, sizes[i].n_expert, sizes[i].k, sizes[i].cols, tokens[t],
+                             .bias = option & 1, .shared = option & 2 };
+            run_route(&c, &rng);
+            c.bias = c.tie = true;
+            if (c.n_expert >= 8 && c.k >= 2) run_route(&c, &rng);
+        }
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+        for (int n = 1; n <= GPU_FEW; n += 7) {
+            const route_case c = { types[i], 60, 6, 288, n, .plain = true, .bias = true,
+                                   .shared = true };
+            run_route(&c, &rng);
+        }
+}
+
+/* ---- router and experts ---------------------------------------------------------------------- */
+
+/* As in a layer: the router leaves the normed input to the experts, who read what it chose, or
+ * choose themselves. */
+static void check_layer(const expert_case *c, int n, test_rng *rng)
+{
+    const size_t n_logit = (size_t)(n * c->n_expert);
+    const size_t width = (size_t)n * (size_t)c->n_embd, n_embd = (size_t)c->n_embd;
+    const size_t slots = (size_t)(n * c->k);
+    batch b = batch_make(c, banks_make(c, rng), n, rng);
+    float *gain = host_floats(n_embd, 1.5f, rng);
+    const float scale = router_scale(c->n_embd);
+    twin router = twin_make(QT_F32, c->n_expert, c->n_embd, WEIGHTS_PLAUSIBLE, scale, true, rng);
+    twin shared = twin_make(QT_F32, 1, c->n_embd, WEIGHTS_PLAUSIBLE, scale, false, rng);
+    const gpu_route_args route = {
+        .router = router.gpu, .shared_gate = c->shared_ff ? shared.gpu : (gpu_matrix){ 0 },
+        .k = c->k, .logits = vram_room(n_logit * sizeof(float)),
+        .ids = (int32_t *)b.args.ids, .gates = (float *)b.args.gates,
+        .sigma = c->shared_ff ? (float *)b.args.sigma : NULL,
+    };
+    b.in.kind = GPU_NORM;
+    b.in.weight = vram_floats(gain, n_embd);
+    b.in.eps = eps;
+    b.in.x = b.args.x;                   /* the stream itself, as in a model */
+    b.args.logits = route.logits;
+    gpu_route(device(), &b.in, &route);
+    gpu_experts(device(), &b.in, &b.args);
+
+    if (c->by_logits) {
+        vram_read(b.logits, route.logits, n_logit * sizeof *b.logits);
+        for (int t = 0; t < n; t++)
+            router_select(b.ids + t * c->k, b.gates + t * c->k,
+                          b.logits + (size_t)t * (size_t)c->n_expert, c->n_expert, c->k);
+    } else {
+        vram_read(b.ids, b.args.ids, slots * sizeof *b.ids);
+        vram_read(b.gates, b.args.gates, slots * sizeof *b.gates);
+    }
+    if (c->shared_ff) vram_read(b.sigma, b.args.sigma, (size_t)n * sizeof *b.sigma);
+    bool sound = true;
+    for (size_t i = 0; i < slots; i++) sound = sound && b.ids[i] >= 0 && b.ids[i] < c->n_expert;
+    if (!expect(sound, "there is no such expert")) return;
+    ops_rmsnorm(contract_ops(), b.x, b.residual, gain, n, c->n_embd, n_embd, eps);
+    batch_expect(&b, c, n <= GPU_FEW ? contract_ops() : exact_ops());
+    expect_close("stream", host_copy(b.args.x, width), b.want, width, bound_of(c));
+}
+
+static void test_layers(void)
+{
+    static const expert_case layers[] = {
+        { QT_Q4_K, QT_Q6_K, 512, 256, 16, 4, .shared_ff = 256, .shared_up = QT_Q4_K,
+          .shared_down = QT_Q6_K },
+        { QT_MXFP4, QT_MXFP4, 288, 96, 32, 4, .clamped = true, .bias = true },
+        { QT_F32, QT_F32, 100, 70, 8, 2, .clamped = false },
+        { QT_F32, QT_F32, 96, 64, 8, 2, .shared_ff = 32, .shared_up = QT_F32,
+          .shared_down = QT_F32 },
+    };
+    static const int tokens[] = { 1, 2, 8, 9, 70 };
+    test_rng rng = { 15 };
+    family("router and experts");
+    for (size_t i = 0; i < ARRAY_LEN(layers); i++)
+        for (size_t t = 0; t < ARRAY_LEN(tokens); t++)
+            for (int by = 0; by <= (tokens[t] <= GPU_FEW); by++) {
+                expert_case c = layers[i];
+                c.by_logits = by;
+                begin_case(&c, tokens[t]);
+                check_layer(&c, tokens[t], &rng);
+                case_end();
+            }
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("gpu experts", argc, argv);
+    if (device_open()) {
+        test_golden_experts();
+        test_types();
+        test_special();
+        test_by_logits();
+        test_routes();
+        test_layers();
+        test_many();
+        device_close();
+    }
+    return test_end();
+}

@@ -1,0 +1,602 @@
+/* test_gpu_mixers.c - attention and the delta rule on the GPU against the CPU's.
+ *
+ * A session is played on both sides: batches of all lengths, one after the other, on one store or
+ * state. Behind every batch of attention the stored rows are compared, and the CPU's store takes
+ * over the GPU's bytes: keys at the edge of two codes do not add up, and what attention makes of a
+ * store is compared for the same store. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/rope.h"
+#include "loader/bytes.h"
+#include "loader/quant_blocks.h"
+#include "tests/gpu_fixture.h"
+
+static const float eps = 1e-6f;
+
+/* ---- sessions -------------------------------------------------------------------------------- */
+
+typedef struct attend_case {
+    kv_type kv;
+    int dim, n_head, n_head_kv;
+    int window, slack;                   /* slack: of a ring; 0: rows for all positions */
+    bool sinks, norms, gated;            /* gated: between heads of q there are others */
+    bool stale;                          /* the store begins full of NaNs instead of zeros */
+    int rope_dim;
+    const int *batches;                  /* tokens of each call, up to a 0; < 0: so many are put
+                                          * into the store without a call */
+} attend_case;
+
+typedef struct session {
+    const attend_case *c;
+    int most;                            /* tokens of the longest batch */
+    int width, q_width, kv_width;        /* of a token's heads, of its row in q, of its keys */
+    double freq[128], magnitude;
+    kv_store *store;
+    kv_view view;
+    size_t store_bytes;                  /* of keys, or of values */
+    float *q_norm, *k_norm, *sinks;      /* the CPU's */
+    float *scratch;
+    gpu_attention a;
+    gpu_cursor *at;
+} session;
+
+static session session_make(const attend_case *c, int n_pos, int most, test_rng *rng)
+{
+    static const gpu_kv_type types[] = { [KV_F32] = GPU_KV_F32, [KV_F16] = GPU_KV_F16,
+                                         [KV_Q8_0] = GPU_KV_Q8_0 };
+    const rope_spec rope = { .dim = c->rope_dim, .base = 10000.0, .factor = 1.0,
+                             .scaling = ROPE_PLAIN, .ctx_orig = 4096, .attn_factor = 1.0 };
+    model_layer layer = { .mixer = MIX_ATTENTION, .window = c->window };
+    const model m = { .hp = { .n_layer = 1, .n_head = c->n_head, .n_head_kv = c->n_head_kv,
+                              .head_dim = c->dim, .window = c->window }, .layers = &layer };
+    const size_t dim = (size_t)c->dim, half = (size_t)c->rope_dim / 2, n = (size_t)most;
+    const int apart = c->gated ? 2 : 1;
+    session s = { .c = c, .most = most, .width = c->n_head * c->dim,
+                  .q_width = apart * c->n_head * c->dim, .kv_width = c->n_head_kv * c->dim };
+    err_ctx err = { 0 };
+
+    rope_frequencies(s.freq, &s.magnitude, &rope);
+    expect(kv_create(&s.store, &m, space_ram(), c->kv, n_pos, c->slack ? c->slack : n_pos,
+                     &err) == 0, "%s", err.msg);
+    s.view = kv_layer_view(s.store, 0);
+    s.store_bytes = (size_t)c->n_head_kv * (size_t)s.view.rows * kv_row_bytes(s.store);
+    memset(s.view.keys, c->stale ? 0xFF : 0, s.store_bytes);
+    memset(s.view.values, c->stale ? 0xFF : 0, s.store_bytes);
+    s.q_norm = host_floats(dim, 0.5f, rng);
+    s.k_norm = host_floats(dim, 0.5f, rng);
+    for (size_t i = 0; i < dim; i++) {
+        s.q_norm[i] += 1.0f;
+        s.k_norm[i] += 1.0f;
+    }
+    s.sinks = host_floats((size_t)c->n_head, 2.0f, rng);
+    s.scratch = host_room((size_t)pool_threads(contract_ops()->team) * attend_scratch(c->dim),
+                          sizeof *s.scratch);
+    s.at = vram_room(sizeof *s.at);
+    s.a = (gpu_attention){
+        .out = vram_room(n * (size_t)s.width * sizeof(float)),
+        .q = vram_room(n * (size_t)s.q_width * sizeof(float)), .q_stride = s.q_width,
+        .q_head_stride = apart * c->dim, .k = vram_room(n * (size_t)s.kv_width * sizeof(float)),
+        .v = vram_room(n * (size_t)s.kv_width * sizeof(float)),
+        .q_norm = c->norms ? vram_floats(s.q_norm, dim) : NULL,
+        .k_norm = c->norms ? vram_floats(s.k_norm, dim) : NULL, .eps = eps,
+        .cosine = vram_room(n * half * sizeof(float)), .sine = vram_room(n * half * sizeof(float)),
+        .rope_dim = c->rope_dim, .kv = types[c->kv],
+        .keys = vram_copy(s.view.keys, s.store_bytes),
+        .values = vram_copy(s.view.values, s.store_bytes), .kv_rows = s.view.rows,
+        .n_head = c->n_head, .n_head_kv = c->n_head_kv, .head_dim = c->dim, .window = c->window,
+        .sinks = c->sinks ? vram_floats(s.sinks, (size_t)c->n_head) : NULL,
+        .scale = 1.0f / sqrtf((float)c->dim), .at = s.at,
+        .partial = vram_room(gpu_attention_scratch(device(), c->n_head, c->dim) * sizeof(float)),
+        .counters = vram_copy(host_room(GPU_FEW * (size_t)c->n_head, sizeof(uint32_t)),
+                              GPU_FEW * (size_t)c->n_head * sizeof(uint32_t)),
+    };
+    return s;
+}
+
+/* ---- a batch on the CPU ---------------------------------------------------------------------- */
+
+typedef struct tokens {
+    int pos, n;
+    float *q, *k, *v;                    /* as projections leave them */
+    float *q_ready, *k_ready;            /* normed and rotated, without what is between heads */
+    float *cosine, *sine;
+} tokens;
+
+static void make_ready(float *to, const float *from, const session *s, const tokens *b, int n_head,
+                       int stride, int head_stride, const float *norm)
+{
+    const loops *f = contract_ops()->loops;
+    const size_t dim = (size_t)s->c->dim, half = (size_t)s->c->rope_dim / 2;
+    for (size_t t = 0; t < (size_t)b->n; t++)
+        for (size_t h = 0; h < (size_t)n_head; h++) {
+            float *head = to + (t * (size_t)n_head + h) * dim;
+            memcpy(head, from + t * (size_t)stride + h * (size_t)head_stride, dim * sizeof *head);
+            if (s->c->norms) f->rmsnorm(head, head, norm, s->c->dim, eps);
+            f->rotate(head, b->cosine + t * half, b->sine + t * half, s->c->rope_dim);
+        }
+}
+
+static tokens tokens_make(const session *s, int pos, int n, test_rng *rng)
+{
+    const size_t n_token = (size_t)n, half = (size_t)s->c->rope_dim / 2;
+    tokens b = { .pos = pos, .n = n,
+                 .q = host_floats(n_token * (size_t)s->q_width, 2.0f, rng),
+                 .k = host_floats(n_token * (size_t)s->kv_width, 1.5f, rng),
+                 .v = host_floats(n_token * (size_t)s->kv_width, 1.0f, rng),
+                 .q_ready = host_room(n_token * (size_t)s->width, sizeof(float)),
+                 .k_ready = host_room(n_token * (size_t)s->kv_width, sizeof(float)),
+                 .cosine = host_room(n_token * half, sizeof(float)),
+                 .sine = host_room(n_token * half, sizeof(float)) };
+    rope_table(b.cosine, b.sine, s->freq, s->magnitude, s->c->rope_dim, pos, n);
+    make_ready(b.q_ready, b.q, s, &b, s->c->n_head, s->a.q_stride, s->a.q_head_stride, s->q_norm);
+    make_ready(b.k_ready, b.k, s, &b, s->c->n_head_kv, s->kv_width, s->c->dim, s->k_norm);
+    return b;
+}
+
+/* ---- stored rows ----------------------------------------------------------------------------- */
+
+typedef struct row_difference {
+    size_t n, one_step, wrong;           /* codes; off by one; off by more */
+    int head, pos, at;                   /* of the first that is wrong */
+} row_difference;
+
+static int half_order(uint16_t h)        /* neighbours differ by one */
+{
+    return h & 0x8000 ? -(h & 0x7FFF) : h;
+}
+
+static int half_steps(const uint8_t *a, const uint8_t *b)
+{
+    return abs(half_order(load_u16(a)) - half_order(load_u16(b)));
+}
+
+/* How far apart code i of two rows is, in steps; for F32 1 stands for a rounding error. */
+static int steps_between(const uint8_t *a, const uint8_t *b, kv_type type, int i, float largest)
+{
+    if (type == KV_F32) {
+        const float x = load_f32(a + 4 * i), y = load_f32(b + 4 * i);
+        return x == y ? 0 : fabsf(x - y) <= 1e-6f * largest ? 1 : 2;
+    }
+    if (type == KV_F16) return half_steps(a + 2 * i, b + 2 * i);
+    const size_t block = (size_t)(i / 33) * sizeof(block_q8_0);  /* 33 codes: the scale first */
+    if (i % 33 == 0) return half_steps(a + block, b + block);
+    const size_t at = block + offsetof(block_q8_0, quants) + (size_t)(i % 33) - 1;
+    return abs((int8_t)a[at] - (int8_t)b[at]);
+}
+
+static float largest_of(const uint8_t *row, kv_type type, int dim)
+{
+    float v = 0.0f;
+    for (int i = 0; type == KV_F32 && i < dim; i++) v = fmaxf(v, fabsf(load_f32(row + 4 * i)));
+    return v;
+}
+
+static void compare_row(row_difference *d, const uint8_t *got, const uint8_t *want,
+                        const session *s, int head, int pos)
+{
+    const kv_type type = s->c->kv;
+    const int n = type == KV_Q8_0 ? s->c->dim / 32 * 33 : s->c->dim;
+    const float largest = largest_of(want, type, s->c->dim);
+    for (int i = 0; i < n; i++) {
+        const int steps = steps_between(got, want, type, i, largest);
+        d->n++;
+        d->one_step += steps == 1;
+        if (steps <= 1) continue;
+        if (d->wrong++ == 0) {
+            d->head = head;
+            d->pos = pos;
+            d->at = i;
+        }
+    }
+}
+
+/* The CPU has written the same batch: keys may be one step off now and then, values and whatever
+ * was there before may not. */
+static void compare_store(session *s, const tokens *b)
+{
+    const size_t row_bytes = kv_row_bytes(s->store);
+    uint8_t *keys = host_room(s->store_bytes, 1), *values = host_room(s->store_bytes, 1);
+    row_difference d = { 0 };
+    vram_read(keys, s->a.keys, s->store_bytes);
+    vram_read(values, s->a.values, s->store_bytes);
+    for (int h = 0; h < s->c->n_head_kv; h++)
+        for (int t = max_int(0, b->n - s->view.rows); t < b->n; t++) {
+            const size_t at = ((size_t)h * (size_t)s->view.rows +
+                               (size_t)((b->pos + t) % s->view.rows)) * row_bytes;
+            compare_row(&d, keys + at, s->view.keys + at, s, h, b->pos + t);
+            memcpy(s->view.keys + at, keys + at, row_bytes);
+        }
+    const size_t most = s->c->kv == KV_F32 ? d.n : d.n / 50 + 2;
+    expect(d.wrong == 0 && d.one_step <= most, "%d tokens at %d: of %zu codes of keys %zu are "
+           "wrong, %zu one step off (at most %zu); the first: head %d, position %d, code %d", b->n,
+           b->pos, d.n, d.wrong, d.one_step, most, d.head, d.pos, d.at);
+    expect_bytes("keys that were there", keys, s->view.keys, s->store_bytes);
+    expect_bytes("values", values, s->view.values, s->store_bytes);
+    memcpy(s->view.values, values, s->store_bytes);
+}
+
+/* ---- a batch on both sides ------------------------------------------------------------------- */
+
+static void put_tokens(const session *s, const tokens *b)
+{
+    const size_t n = (size_t)b->n, half = (size_t)s->c->rope_dim / 2;
+    float *nothing = host_room(n * (size_t)s->width, sizeof *nothing);
+    memset(nothing, 0xFF, n * (size_t)s->width * sizeof *nothing);
+    vram_write(s->a.out, nothing, n * (size_t)s->width * sizeof *nothing);
+    vram_write(s->a.q, b->q, n * (size_t)s->q_width * sizeof(float));
+    vram_write(s->a.k, b->k, n * (size_t)s->kv_width * sizeof(float));
+    vram_write((void *)s->a.v, b->v, n * (size_t)s->kv_width * sizeof(float));
+    vram_write((void *)s->a.cosine, b->cosine, n * half * sizeof(float));
+    vram_write((void *)s->a.sine, b->sine, n * half * sizeof(float));
+}
+
+static void put_cursor(const session *s, int pos)
+{
+    const gpu_cursor at = { pos, 0 };
+    vram_write(s->at, &at, sizeof at);
+}
+
+static void check_output(session *s, const tokens *b)
+{
+    const size_t n = (size_t)b->n, width = (size_t)s->width, dim = (size_t)s->c->dim;
+    const double bound = s->c->kv == KV_F32 || b->n <= GPU_FEW ? 1e-5 : 3e-3;
+    float *want = host_room(n * width, sizeof *want);
+    const attend_args a = {
+        .out = want, .q = b->q_ready, .cache = s->store, .n_head = s->c->n_head,
+        .n_head_kv = s->c->n_head_kv, .head_dim = s->c->dim, .pos = b->pos, .n = b->n,
+        .window = s->c->window, .scale = s->a.scale, .sinks = s->c->sinks ? s->sinks : NULL,
+    };
+    char what[64];
+    attend(contract_ops()->loops, contract_ops()->team, &a, s->scratch, attend_scratch(s->c->dim));
+    expect_rows_close(test_path(what, sizeof what, "%d tokens at %d", b->n, b->pos),
+                      host_copy(s->a.out, n * width), want, n * (size_t)s->c->n_head, dim, bound);
+}
+
+/* What is between the heads of q belongs to somebody else; counters are zero again. */
+static void check_rest(const session *s, const tokens *b)
+{
+    const size_t n_counter = GPU_FEW * (size_t)s->c->n_head;
+    uint32_t *counters = host_room(n_counter, sizeof *counters);
+    const size_t dim = (size_t)s->c->dim, n = (size_t)(b->n * s->c->n_head);
+    const float *q = host_copy(s->a.q, (size_t)b->n * (size_t)s->q_width);
+    size_t changed = 0;
+    for (size_t h = 0; s->c->gated && h < n; h++)
+        changed += memcmp(q + (2 * h + 1) * dim, b->q + (2 * h + 1) * dim, dim * sizeof *q) != 0;
+    expect(changed == 0, "%d tokens at %d: %zu heads' gates have changed", b->n, b->pos, changed);
+    vram_read(counters, s->a.counters, n_counter * sizeof *counters);
+    for (size_t i = 0; i < n_counter; i++)
+        if (counters[i]) {
+            expect(false, "%d tokens at %d: counter %zu is left at %u", b->n, b->pos, i,
+                   counters[i]);
+            break;
+        }
+}
+
+static void fill_store(session *s, const tokens *b)
+{
+    kv_write(s->store, 0, b->pos, b->n, b->k_ready, b->v);
+    vram_write(s->a.keys, s->view.keys, s->store_bytes);
+    vram_write(s->a.values, s->view.values, s->store_bytes);
+}
+
+static void check_session(const attend_case *c, test_rng *rng)
+{
+    int n_pos = 0, most = 1;
+    for (const int *n = c->batches; *n; n++) {
+        n_pos += abs(*n);
+        most = max_int(most, *n);
+    }
+    session s = session_make(c, n_pos + 1, most, rng);
+    for (int pos = 0, i = 0; c->batches[i]; pos += abs(c->batches[i++])) {
+        const int held = host_mark();
+        const tokens b = tokens_make(&s, pos, abs(c->batches[i]), rng);
+        if (c->batches[i] < 0) {
+            fill_store(&s, &b);
+        } else {
+            put_tokens(&s, &b);
+            put_cursor(&s, pos);
+            s.a.n = b.n;
+            s.a.last = pos + b.n;
+            gpu_attend(device(), &s.a);
+            kv_write(s.store, 0, pos, b.n, b.k_ready, b.v);
+            compare_store(&s, &b);
+            check_output(&s, &b);
+            check_rest(&s, &b);
+        }
+        host_drop(held);
+    }
+    kv_free(s.store);
+}
+
+static void run_session(const attend_case *c, test_rng *rng)
+{
+    case_begin("%s, heads of %d, %d/%d, window %d%s, rope %d%s%s%s", kv_type_name(c->kv), c->dim,
+               c->n_head, c->n_head_kv, c->window, c->slack ? ", ring" : "", c->rope_dim,
+               c->sinks ? ", sinks" : "", c->norms ? ", norms" : "", c->gated ? ", gates" : "");
+    check_session(c, rng);
+    case_end();
+}
+
+static const int decode[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0 };
+static const int all_lengths[] = { 63, 1, 1, 2, 8, 9, 70, 1, 200, 3, 1, 0 };
+static const int turning[] = { 9, 1, 2, 8, 70, 1, 1, 33, 8, 70, 3, 1, 1, 70, 1, 0 };
+static const int from_one[] = { 1, 9, 8, 70, 1, 2, 0 };
+static const int half_thousand[] = { 500, 1, 1, 1, 8, 9, 2, 0 };
+static const int thousands[] = { -3000, 1, 1, 1, 8, 2, 9, 70, 1, 0 };
+static const int prompt[] = { 700, 1, 0 };       /* large blocks with heads of 256 */
+
+static const int head_counts[][2] = { { 8, 2 }, { 16, 2 }, { 4, 4 }, { 32, 2 } };
+
+/* Every store with every shape; all else in turn. */
+static void test_shapes(void)
+{
+    static const int windows[] = { 0, 5, 128 };
+    test_rng rng = { 21 };
+    for (int kv = 0; kv < 3; kv++) {
+        family(test_path((char[64]){ 0 }, 64, "attention, %s", kv_type_name((kv_type)kv)));
+        for (int d = 0; d < 4; d++)
+            for (int h = 0; h < 4; h++) {
+                const int i = 16 * kv + 4 * d + h, dim = 32 << d, window = windows[(i + d) % 3];
+                const bool ring = window && (i / 2 + d) % 2;
+                const attend_case c = {
+                    .kv = (kv_type)kv, .dim = dim, .n_head = head_counts[h][0],
+                    .n_head_kv = head_counts[h][1], .window = window, .slack = ring ? 70 : 0,
+                    .sinks = (i + kv) % 2, .norms = (i / 2 + kv) % 2, .gated = (d + h) % 2,
+                    .rope_dim = (i / 4 + h) % 2 ? dim : dim / 4,
+                    .batches = ring ? turning : all_lengths,
+                };
+                run_session(&c, &rng);
+            }
+    }
+}
+
+static void test_lengths(void)
+{
+    static const attend_case cases[] = {
+        { .dim = 64, .n_head = 8, .n_head_kv = 2, .rope_dim = 64, .batches = decode },
+        { .dim = 256, .n_head = 16, .n_head_kv = 2, .norms = true, .gated = true, .rope_dim = 64,
+          .batches = decode },
+        { .dim = 64, .n_head = 64, .n_head_kv = 8, .window = 5, .slack = 2, .sinks = true,
+          .rope_dim = 64, .batches = decode },
+        { .dim = 128, .n_head = 32, .n_head_kv = 2, .norms = true, .rope_dim = 128,
+          .batches = from_one },
+        { .dim = 64, .n_head = 64, .n_head_kv = 8, .window = 128, .sinks = true, .rope_dim = 64,
+          .batches = half_thousand },
+        { .dim = 32, .n_head = 4, .n_head_kv = 4, .rope_dim = 32, .batches = half_thousand },
+        { .dim = 64, .n_head = 8, .n_head_kv = 2, .sinks = true, .rope_dim = 64,
+          .batches = thousands },
+        { .dim = 256, .n_head = 16, .n_head_kv = 2, .norms = true, .gated = true, .rope_dim = 64,
+          .batches = thousands },
+        { .dim = 128, .n_head = 32, .n_head_kv = 2, .window = 600, .sinks = true, .rope_dim = 32,
+          .batches = thousands },
+        { .dim = 64, .n_head = 64, .n_head_kv = 8, .window = 128, .slack = 70, .sinks = true,
+          .rope_dim = 64, .batches = thousands },
+        { .dim = 256, .n_head = 16, .n_head_kv = 2, .norms = true, .gated = true, .rope_dim = 64,
+          .batches = prompt },
+    };
+    test_rng rng = { 22 };
+    for (int kv = 0; kv < 3; kv++) {
+        family(test_path((char[64]){ 0 }, 64, "attention, lengths, %s",
+                         kv_type_name((kv_type)kv)));
+        for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+            attend_case c = cases[i];
+            c.kv = (kv_type)kv;
+            run_session(&c, &rng);
+        }
+    }
+}
+
+/* What was left in rows that nobody has written yet must not matter, were it NaN. */
+static void test_stale(void)
+{
+    test_rng rng = { 25 };
+    family("attention, stale rows");
+    for (int i = 0; i < 12; i++) {
+        const attend_case c = { .kv = (kv_type)(i % 3), .dim = 32 << i / 3, .n_head = 8,
+                                .n_head_kv = 2, .window = i % 2 ? 128 : 0, .slack = i % 2 ? 70 : 0,
+                                .rope_dim = 32, .stale = true, .batches = turning };
+        run_session(&c, &rng);
+    }
+}
+
+/* ---- recorded attention ---------------------------------------------------------------------- */
+
+typedef struct step {                    /* a token: tables, attention, the cursor's move */
+    session s;
+    const double *freq;                  /* in VRAM */
+} step;
+
+static void run_step(const step *p)
+{
+    const session *s = &p->s;
+    gpu_rope_table(device(), (float *)s->a.cosine, (float *)s->a.sine, p->freq, s->magnitude,
+                   s->c->rope_dim / 2, s->at, 1);
+    gpu_attend(device(), &s->a);
+    gpu_advance(device(), s->at, 1);
+}
+
+/* Tokens 70 .. 81, by a recording or by hand. Returns the outputs; NULL: there was no recording. */
+static float *run_tokens(const attend_case *c, bool played, test_rng rng)
+{
+    enum { BEFORE = 70, TOKENS = 12 };
+    step p = { .s = session_make(c, 100, 1, &rng) };
+    session *s = &p.s;
+    const tokens before = tokens_make(s, 0, BEFORE, &rng);
+    const size_t width = (size_t)s->width;
+    float *out = host_room(TOKENS * width, sizeof *out);
+    gpu_recording *r = NULL;
+    gpu_cursor at = { 0 };
+    err_ctx err = { 0 };
+
+    p.freq = vram_copy(s->freq, (size_t)c->rope_dim / 2 * sizeof *p.freq);
+    fill_store(s, &before);
+    put_cursor(s, BEFORE);
+    s->a.n = 1;
+    s->a.last = 100;
+    if (played) {
+        int rc = gpu_recording_create(&r, &err);
+        if (rc == 0) rc = gpu_record_begin(device(), &err);
+        if (rc == 0) {
+            run_step(&p);
+            rc = gpu_record_end(r, device(), &err);
+        }
+        if (!expect(rc == 0, "%s", err.msg)) return NULL;
+    }
+    for (int t = 0; t < TOKENS; t++) {
+        const tokens b = tokens_make(s, BEFORE + t, 1, &rng);
+        put_tokens(s, &b);
+        if (played) gpu_play(device(), r);
+        else run_step(&p);
+        vram_read(out + (size_t)t * width, s->a.out, width * sizeof *out);
+    }
+    vram_read(&at, s->at, sizeof at);
+    expect(at.pos == BEFORE + TOKENS, "the cursor is at %d instead of %d", at.pos, BEFORE + TOKENS);
+    gpu_recording_free(r);
+    kv_free(s->store);
+    return out;
+}
+
+static void check_recorded(const attend_case *c, const test_rng *rng)
+{
+    const float *by_hand = run_tokens(c, false, *rng), *played = run_tokens(c, true, *rng);
+    if (played) expect_bits("played", played, by_hand, 12 * (size_t)(c->n_head * c->dim));
+}
+
+static void test_recorded(void)
+{
+    const test_rng rng = { 23 };
+    family("recorded attention");
+    for (int kv = 0; kv < 3; kv++)
+        for (int window = 0; window < 2; window++) {
+            const attend_case c = { .kv = (kv_type)kv, .dim = 64, .n_head = 8, .n_head_kv = 2,
+                                    .window = 20 * window, .norms = true, .rope_dim = 32 };
+            case_begin("%s, window %d", kv_type_name(c.kv), c.window);
+            check_recorded(&c, &rng);
+            case_end();
+        }
+}
+
+/* ---- the delta rule -------------------------------------------------------------------------- */
+
+typedef struct delta_net {
+    int n_k, n_v, dim, ratio;
+    size_t keys, values, channels;
+    float *dt_bias, *a, *state;          /* the CPU's */
+    gpu_delta args;
+} delta_net;
+
+static delta_net delta_make(int n_k, int n_v, int dim, test_rng *rng)
+{
+    const size_t heads = (size_t)n_v, size = heads * (size_t)dim * (size_t)dim;
+    delta_net d = { .n_k = n_k, .n_v = n_v, .dim = dim, .ratio = n_v / n_k,
+                    .keys = (size_t)(n_k * dim), .values = heads * (size_t)dim,
+                    .dt_bias = host_floats(heads, 1.0f, rng), .a = host_floats(heads, 1.0f, rng),
+                    .state = host_floats(size, 0.1f, rng) };
+    d.channels = 2 * d.keys + d.values;
+    for (size_t h = 0; h < heads; h++) d.a[h] = -0.05f - 2.0f * fabsf(d.a[h]);
+    d.args = (gpu_delta){ .dt_bias = vram_floats(d.dt_bias, heads), .a = vram_floats(d.a, heads),
+                          .state = vram_floats(d.state, size), .n_k = n_k, .n_v = n_v, .dim = dim };
+    return d;
+}
+
+/* n tokens on the CPU; out [n, values]. mixed is normed in place. */
+static void cpu_delta(float *out, const delta_net *d, float *mixed, const float *ba, int n)
+{
+    const loops *f = contract_ops()->loops;
+    const size_t dim = (size_t)d->dim, n_token = (size_t)n, n_v = (size_t)d->n_v;
+    float *beta = host_room(n_token * n_v, sizeof *beta), *g = host_room(n_token * n_v, sizeof *g);
+    for (size_t t = 0; t < n_token; t++)
+        for (int h = 0; h < d->n_k; h++) {
+            float *q = mixed + t * d->channels + (size_t)h * dim;
+            const float *gates = ba + t * 2 * n_v + (size_t)(h * 2 * d->ratio);
+            f->delta_l2norm(q, d->dim, 1.0f / sqrtf((float)d->dim));
+            f->delta_l2norm(q + d->keys, d->dim, 1.0f);
+            for (int i = 0; i < d->ratio; i++) {
+                const int v = h * d->ratio + i;
+                beta[t * n_v + (size_t)v] = sigmoid_f32(gates[i]);
+                g[t * n_v + (size_t)v] = delta_decay(gates[d->ratio + i], d->dt_bias[v], d->a[v]);
+            }
+        }
+    for (int v = 0; v < d->n_v; v++) {
+        const float *q = mixed + (size_t)(v / d->ratio) * dim;
+        const delta_args a = {
+            .out = out + (size_t)v * dim, .q = q, .k = q + d->keys,
+            .v = mixed + 2 * d->keys + (size_t)v * dim, .beta = beta + v, .g = g + v,
+            .out_stride = d->values, .qk_stride = d->channels, .v_stride = d->channels,
+            .bg_stride = n_v, .state = d->state + (size_t)v * dim * dim, .n = n, .dk = d->dim,
+            .dv = d->dim,
+        };
+        f->delta_recurrence(&a);
+    }
+}
+
+static void compare_delta(const char *what, const delta_net *d, const float *out, const float *want,
+                          int n)
+{
+    const size_t dim = (size_t)d->dim, values = (size_t)n * d->values;
+    const size_t size = (size_t)d->n_v * dim * dim;
+    char label[64];
+    expect_rows_close(what, host_copy(out, values), want, (size_t)n, d->values, 2e-5);
+    expect_rows_close(test_path(label, sizeof label, "state behind %s", what),
+                      host_copy(d->args.state, size), d->state, (size_t)d->n_v, dim * dim, 2e-5);
+}
+
+/* n tokens in one call, or one at a time without a wait; with something else in between. */
+static void check_delta(delta_net *d, gpu_cursor *at, int n, bool alone, test_rng *rng)
+{
+    const size_t n_token = (size_t)n, width = 2 * (size_t)d->n_v;
+    float *mixed = host_floats(n_token * d->channels, 1.0f, rng);
+    float *ba = host_floats(n_token * width, 3.0f, rng);
+    float *want = host_room(n_token * d->values, sizeof *want);
+    const gpu_delta all = { .mixed = vram_floats(mixed, n_token * d->channels),
+                            .ba = vram_floats(ba, n_token * width),
+                            .out = vram_room(n_token * d->values * sizeof *want) };
+    char what[64];
+    for (int t = 0; t < n; t += alone ? 1 : n) {
+        gpu_delta part = d->args;
+        part.mixed = all.mixed + (size_t)t * d->channels;
+        part.ba = all.ba + (size_t)t * width;
+        part.out = all.out + (size_t)t * d->values;
+        part.n = alone ? 1 : n;
+        gpu_delta_rule(device(), &part);
+        gpu_advance(device(), at, part.n);
+    }
+    cpu_delta(want, d, mixed, ba, n);
+    compare_delta(test_path(what, sizeof what, "%d tokens%s", n, alone ? ", one by one" : ""), d,
+                  all.out, want, n);
+}
+
+static void test_delta(void)
+{
+    static const int sizes[][3] = { { 2, 4, 32 }, { 4, 4, 32 }, { 2, 4, 64 }, { 4, 4, 64 },
+                                    { 2, 4, 128 }, { 4, 4, 128 }, { 16, 32, 128 } };
+    static const int batches[] = { 1, 2, 9, 64, 130, 1, 8 };
+    test_rng rng = { 24 };
+    family("delta rule");
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        const gpu_cursor start = { 0, 0 };
+        case_begin("%d and %d heads of %d", sizes[i][0], sizes[i][1], sizes[i][2]);
+        delta_net d = delta_make(sizes[i][0], sizes[i][1], sizes[i][2], &rng);
+        gpu_cursor *at = vram_copy(&start, sizeof start);
+        for (size_t k = 0; k < ARRAY_LEN(batches); k++)
+            check_delta(&d, at, batches[k], false, &rng);
+        check_delta(&d, at, 20, true, &rng);
+        case_end();
+    }
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("gpu mixers", argc, argv);
+    if (device_open()) {
+        test_delta();
+        test_lengths();
+        test_shapes();
+        test_recorded();
+        test_stale();
+        device_close();
+    }
+    return test_end();
+}
