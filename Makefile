@@ -7,7 +7,7 @@
 # make install    into $(DESTDIR)$(PREFIX); PREFIX is /usr/local unless you say PREFIX=$HOME/.local
 # make clean      remove everything that was built
 #
-# CUDA_ARCHS="90"          compile the GPU side for these architectures only
+# CUDA_ARCHS="80 90"       compile the GPU side for these architectures (default: those of the GPUs here, or all)
 # SAN=address,undefined    sanitizers (also SAN=thread); objects of each configuration stay apart
 # DEPS=dir                 extra prefix with usr/include and usr/lib for headers and libraries
 # V=1 shows commands, WERROR=1 makes warnings errors
@@ -20,7 +20,11 @@
 PREFIX     ?= /usr/local
 NVCC       ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA       ?= $(if $(SAN),0,$(if $(NVCC),1,0))
-CUDA_ARCHS ?= 75 80 86 89 90 120
+# The architectures of the GPUs that are here; without any, all that the kernels are written for.
+ALL_ARCHS  := 75 80 86 89 90 120
+ifeq ($(origin CUDA_ARCHS),undefined)
+CUDA_ARCHS := $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -un),$(ALL_ARCHS))
+endif
 URING      ?= 1
 ifeq ($(origin CC),default)
 CC         := gcc

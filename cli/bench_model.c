@@ -5,7 +5,6 @@
 #include "cli/bench_model.h"
 
 #include <limits.h>
-#include <string.h>
 
 #include "cli/console.h"
 #include "cli/interrupt.h"
@@ -15,7 +14,8 @@
 const arg_option bench_model_options[BENCH_MODEL_N_OPTION] = {
     { "threads", 0, ARG_INT, FIELD(engine.threads), "N", "MOE_THREADS", 1, POOL_MAX_THREADS,
       "Default: one per physical core" },
-    { "device", 0, ARG_TEXT, FIELD(device), "NAME", NULL, 0, 0, "cpu or cuda. Default: cpu" },
+    { "device", 0, ARG_TEXT, FIELD(engine.device), "NAME", NULL, 0, 0,
+      "cpu, cuda, or auto: the GPU if all of it fits there. Default: cpu" },
     { "ctx", 0, ARG_INT, FIELD(engine.ctx), "N", NULL, 1, INT_MAX,
       "Context in tokens, at most the model's. Default: as many as come" },
     { "chunk", 0, ARG_INT, FIELD(engine.chunk), "N", NULL, 1, INT_MAX,
@@ -31,19 +31,15 @@ const arg_option bench_model_options[BENCH_MODEL_N_OPTION] = {
 int bench_model_open(bench_model *b, const bench_model_args *a)
 {
     load_options load = { .path = a->model };
-    char shown[64];
     err_ctx err;
     int rc;
 
     *b = (bench_model){ 0 };
-    if ((rc = engine_args_read(&load.engine, &b->so, &a->engine)) != 0) return rc;
-    load.engine.gpu = a->device && strcmp(a->device, "cuda") == 0;
-    if (a->device && !load.engine.gpu && strcmp(a->device, "cpu") != 0) {
-        console_error("--device: '%s' is neither cpu nor cuda", ESC(shown, str_from(a->device)));
-        return 2;
-    }
+    if ((rc = engine_args_read(&load.engine, &b->so, &load.try_gpu, &a->engine)) != 0) return rc;
+    load.fit = b->so;
     if (loaded_open(&b->l, &load, &err) < 0)
         return console_fail(a->model ? a->model : "demo model", &err);
+    if (b->l.device_note[0]) console_note("%s", b->l.device_note);
     b->ctx_limit = b->so.ctx ? b->so.ctx : b->l.m->hp.ctx_train;
     interrupt_install();
     return 0;

@@ -12,7 +12,6 @@
 
 typedef struct bench_model_args {
     const char *model;                   /* NULL: the demo model inside the program */
-    const char *device;                  /* NULL: cpu */
     engine_args engine;                  /* kv is the verb's to set before args_parse */
 } bench_model_args;
 

@@ -213,11 +213,12 @@ int cmd_chat(int argc, char **argv)
     rc = args_parse(&spec, &o, NULL, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if ((code = check_options(&t, &o)) != 0) return code;
-    if ((code = engine_args_read(&load.engine, &t.room, &o.engine)) != 0) return code;
+    if ((code = engine_args_read(&load.engine, &t.room, &load.try_gpu, &o.engine)) != 0) return code;
     if ((code = sampling_args_check(&o.sampling)) != 0) return code;
     interrupt_install();
     fill(&t, &o);
     load.path = o.model;
+    load.fit = t.room;
     if (!o.model) console_note("%s", DEMO_MODEL_REMARK);
     if (loaded_open(&t.l, &load, &err) < 0)
         return loaded_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);

@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/console.h"
 #include "engine/cpu/kernels.h"
@@ -14,6 +15,8 @@
 const arg_option engine_arg_options[ENGINE_N_OPTION] = {
     { "ctx", 0, ARG_INT, FIELD(ctx), "N", "MOE_CTX", 1, INT_MAX,
       "Context in tokens, at most the model's. Default: enough" },
+    { "device", 0, ARG_TEXT, FIELD(device), "NAME", "MOE_DEVICE", 0, 0,
+      "cpu, cuda, or auto: the GPU if all of it fits there. Default: auto" },
     { "threads", 0, ARG_INT, FIELD(threads), "N", "MOE_THREADS", 1, POOL_MAX_THREADS,
       "Default: one per physical core" },
     { "kv", 0, ARG_TEXT, FIELD(kv), "TYPE", "MOE_KV", 0, 0,
@@ -30,13 +33,21 @@ const arg_option engine_arg_options[ENGINE_N_OPTION] = {
 
 void engine_args_init(engine_args *a)
 {
-    *a = (engine_args){ .kv = "f16" };
+    *a = (engine_args){ .kv = "f16", .device = "auto" };
 }
 
-int engine_args_read(engine_options *eo, session_options *so, const engine_args *a)
+int engine_args_read(engine_options *eo, session_options *so, bool *try_gpu, const engine_args *a)
 {
+    const char *device = a->device ? a->device : "cpu";
+    char shown[64];
     err_ctx err;
     kv_type type;
+    if (strcmp(device, "cpu") != 0 && strcmp(device, "cuda") != 0 && strcmp(device, "auto") != 0) {
+        console_error("%s: '%s' is none of cpu, cuda and auto",
+                      a->device == getenv("MOE_DEVICE") ? "MOE_DEVICE" : "--device",
+                      ESC(shown, str_from(device)));
+        return 2;
+    }
     if (!kv_type_from_name(&type, a->kv)) {
         /* the table hands on the variable's own text: that tells the two apart */
         console_error("%s: '%s' is none of f32, f16 and q8_0",
@@ -48,7 +59,10 @@ int engine_args_read(engine_options *eo, session_options *so, const engine_args 
         return 2;
     }
     *eo = (engine_options){ .threads = (int)a->threads, .isa = a->isa, .exact = a->exact,
-                            .yarn_rounded = a->yarn_rounded };
+                            .yarn_rounded = a->yarn_rounded,
+                            .gpu = strcmp(device, "cuda") == 0 };
+    /* kernels of the CPU that were asked for by name are meant to be used */
+    *try_gpu = strcmp(device, "auto") == 0 && !a->exact && !(a->isa && *a->isa);
     *so = (session_options){ .ctx = (int)a->ctx, .chunk = (int)a->chunk, .kv = type };
     return 0;
 }

@@ -12,16 +12,18 @@
 typedef struct engine_args {
     int64_t ctx, chunk, threads;         /* 0: not given */
     const char *kv, *isa;
+    const char *device;                  /* "cpu", "cuda", "auto"; NULL: cpu */
     bool exact, yarn_rounded;
 } engine_args;
 
-enum { ENGINE_N_OPTION = 7 };
+enum { ENGINE_N_OPTION = 8 };
 extern const arg_option engine_arg_options[ENGINE_N_OPTION];
 
 void engine_args_init(engine_args *a);
 
-/* Fills both; so->ctx is 0 if --ctx was not given, snapshots are the caller's to add. 0, or 2, the
- * exit code, after one line on stderr. */
-int engine_args_read(engine_options *eo, session_options *so, const engine_args *a);
+/* Fills both; so->ctx is 0 if --ctx was not given, snapshots are the caller's to add. *try_gpu: the
+ * GPU if everything fits there, and eo->gpu is left to loaded_open. 0, or 2, the exit code, after
+ * one line on stderr. */
+int engine_args_read(engine_options *eo, session_options *so, bool *try_gpu, const engine_args *a);
 
 #endif

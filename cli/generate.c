@@ -173,6 +173,15 @@ static void say_plan(const loaded *l, const session_options *so, const loaded_by
 {
     char ctx[32], total[32], weights[32], state[32], kernels[KERNELS_TEXT_CAP], copy[64];
     const char *slash = strrchr(l->path, '/');
+    if (engine_on_gpu(l->e)) {
+        console_note("%s: %s, %s, context %s tokens, VRAM %s (weights %s, context %s)",
+                     slash ? slash + 1 : l->path, model_arch_name(l->m->hp.arch),
+                     engine_gpu_name(l->e), text_count(ctx, sizeof ctx, (uint64_t)so->ctx),
+                     text_bytes(total, sizeof total, b->weights + b->session),
+                     text_bytes(weights, sizeof weights, b->weights),
+                     text_bytes(state, sizeof state, b->session));
+        return;
+    }
     console_note("%s: %s, %d thread%s, %s, context %s tokens, memory %s (weights %s, "
                  "context %s%s)", slash ? slash + 1 : l->path, model_arch_name(l->m->hp.arch),
                  engine_threads(l->e), engine_threads(l->e) == 1 ? "" : "s",
@@ -384,7 +393,7 @@ int cmd_run(int argc, char **argv)
     rc = args_parse(&spec, &o, &operand, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if ((code = check_options(&o, operand)) != 0) return code;
-    if ((code = engine_args_read(&load.engine, &so, &o.engine)) != 0) return code;
+    if ((code = engine_args_read(&load.engine, &so, &load.try_gpu, &o.engine)) != 0) return code;
     if ((code = sampling_args_check(&o.sampling)) != 0) return code;
     if (read_prompt(&text, &o, operand ? operand : o.file, &err) < 0) {
         code = loaded_fail(NULL, &err);
@@ -394,6 +403,7 @@ int cmd_run(int argc, char **argv)
     interrupt_install();
     const uint64_t start_ns = clock_ns();
     load.path = o.model;
+    load.fit = so;
     if (!o.model && !o.quiet) console_note("%s", DEMO_MODEL_REMARK);
     if (loaded_open(&l, &load, &err) < 0) {
         code = loaded_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);

@@ -6,6 +6,7 @@
 #include "cli/loaded.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "cli/console.h"
 #include "cli/demo_model.h"
 #include "cli/interrupt.h"
+#include "cuda/gpu.h"
 #include "tiers/machine.h"
 #include "tiers/numa.h"
 
@@ -38,6 +40,7 @@ static void note_threads(const loaded *l)
 
 void loaded_say_notes(const loaded *l, bool formatted, bool effort_given)
 {
+    if (l->device_note[0]) console_note("%s", l->device_note);
     note_threads(l);
     if (!formatted) return;
     if (chat_note(l->talk)) console_note("%s", chat_note(l->talk));
@@ -49,7 +52,8 @@ const char *loaded_kernels_text(char *text, size_t cap, const loaded *l)
 {
     quant_type types[QT_COUNT];
     const int n = engine_slow_types(l->e, types);
-    int used = snprintf(text, cap, "%s kernels", engine_kernels(l->e));
+    int used = engine_on_gpu(l->e) ? snprintf(text, cap, "%s", engine_gpu_name(l->e))
+                                   : snprintf(text, cap, "%s kernels", engine_kernels(l->e));
     for (int i = 0; i < n && (size_t)used < cap; i++)
         used += snprintf(text + used, cap - (size_t)used, "%s%s%s",
                          i == 0 ? " (no fast ones for " : ", ", quant_name(types[i]),
@@ -92,15 +96,32 @@ static bool watch_upload(void *ctx, uint64_t done, uint64_t total)
     return !interrupted();
 }
 
-/* Weights that go to a GPU go there now. */
-static int open_engine(loaded *l, const engine_options *o, err_ctx *err)
+enum { FIT_CTX = 8192 };                 /* where --ctx was not given */
+
+/* The GPU, if it is asked for or takes it all; else a word about why not, unless this is a build
+ * that has no business with GPUs. */
+static bool choose_gpu(loaded *l, const load_options *o)
 {
-    engine_options opt = *o;
+    const int most = l->m->hp.ctx_train;
+    session_options fit = o->fit;
+    err_ctx why;
+    if (!o->try_gpu || strcmp(gpu_backend(), "none") == 0) return o->engine.gpu;
+    if (fit.ctx == 0) fit.ctx = most < FIT_CTX ? most : FIT_CTX;
+    if (engine_gpu_fits(l->m, &fit, &why) == 0) return true;
+    snprintf(l->device_note, sizeof l->device_note, "%s: CPU only", why.msg);
+    return false;
+}
+
+/* Weights that go to a GPU go there now. */
+static int open_engine(loaded *l, const load_options *o, err_ctx *err)
+{
+    engine_options opt = o->engine;
     model_bytes weights;
     progress bar;
     int rc;
 
-    if (!o->gpu) return engine_open(&l->e, l->m, o, err);
+    opt.gpu = choose_gpu(l, o);
+    if (!opt.gpu) return engine_open(&l->e, l->m, &opt, err);
     model_count_bytes(&weights, l->m);
     progress_begin(&bar, "loading", weights.dense + weights.experts);
     opt.watch = watch_upload;
@@ -126,7 +147,7 @@ int loaded_open(loaded *out, const load_options *o, err_ctx *err)
         if (rc == 0) rc = encoder_create(&out->enc, out->tok, err);
         if (rc == 0) rc = chat_create(&out->talk, out->file, out->tok, err);
     }
-    if (rc == 0) rc = open_engine(out, &o->engine, err);
+    if (rc == 0) rc = open_engine(out, o, err);
     if (rc < 0) loaded_close(out);
     return rc;
 }
@@ -232,7 +253,8 @@ int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, er
                        "less", o->ctx, most, most);
     if ((rc = session_plan(&ses, &vram, l->e, o, err)) < 0) return rc;
     model_count_bytes(&weights, l->m);
-    *out = (loaded_bytes){ .weights = weights.dense + weights.experts, .session = ses };
+    *out = (loaded_bytes){ .weights = weights.dense + weights.experts,
+                           .session = engine_on_gpu(l->e) ? vram : ses };
     return 0;
 }
 

@@ -13,6 +13,8 @@
 typedef struct load_options {
     const char *path;                    /* NULL: the demo model inside the program */
     engine_options engine;
+    bool try_gpu;                        /* the GPU if a session like fit has room there, too */
+    session_options fit;                 /* ctx 0: of a common size */
     bool with_text;                      /* tokenizer and chat format, too */
 } load_options;
 
@@ -24,12 +26,13 @@ typedef struct loaded {
     encoder *enc;
     chat *talk;
     engine *e;
+    char device_note[800];               /* why it is the CPU after all; "": nothing to say */
 } loaded;
 
 /* 0, or < 0 with err filled and *out empty. */
 int loaded_open(loaded *out, const load_options *o, err_ctx *err);
 
-/* Notes on stderr: too many threads; with a chat format also what is odd about it, and that
+/* Notes on stderr: why not the GPU; too many threads; with a chat format also what is odd about it, and that
  * --reasoning, if it was given, is for other models. */
 void loaded_say_notes(const loaded *l, bool formatted, bool effort_given);
 
@@ -53,7 +56,7 @@ void loaded_close(loaded *l);            /* accepts a zeroed or half-built one *
 int loaded_session(session **out, const loaded *l, const session_options *o, err_ctx *err);
 
 /* What loaded_session adds up. */
-typedef struct loaded_bytes { uint64_t weights, session; } loaded_bytes;
+typedef struct loaded_bytes { uint64_t weights, session; } loaded_bytes;        /* on a GPU: VRAM */
 int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, err_ctx *err);
 
 #endif

@@ -117,36 +117,6 @@ template <int DIM> static __device__ __forceinline__ int place_of(int row, int p
     return row * DIM * 2 + (piece ^ turn) * 16;
 }
 
-/* mma_16x8x16 of device.cuh for binary16. */
-static __device__ __forceinline__ void mma_f16(float d[4], const uint32_t a[4], uint32_t b0,
-                                               uint32_t b1)
-{
-#if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
-                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#elif __CUDA_ARCH__ >= 750
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(b0));
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[2]), "r"(a[3]), "r"(b1));
-#endif
-}
-
-/* 2^x with an error of 2^-22, far below that of the binary16 which it becomes. exp2f is the same
- * instruction within code for subnormal results. */
-static __device__ __forceinline__ float power_of_2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 static __device__ __forceinline__ uint32_t pack_f16(float lo, float hi)
 {
     const __half2 v = __floats2half2_rn(lo, hi);

@@ -178,7 +178,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_
             const float add = delta * fk;
             #pragma unroll
             for (int r = 0; r < ROWS; r++)
-                S[r] = fmaf(k[r], add, fmaf(e.x, S[r], e.y * S[r]));
+                S[r] = fmaf(e.x, S[r], fmaf(e.y, S[r], k[r] * add));
             if (quarter == 0)
                 d.out[(size_t)(t0 + t) * s.values + head * DIM + column0 + own] =
                     fmaf(qk, delta, fmaf(e.x, qS, e.y * qS));

@@ -224,6 +224,36 @@ static __device__ __forceinline__ void mma_16x8x16(float d[4], const uint32_t a[
 #endif
 }
 
+/* The same for binary16, on any chip. */
+static __device__ __forceinline__ void mma_f16(float d[4], const uint32_t a[4], uint32_t b0,
+                                               uint32_t b1)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#elif __CUDA_ARCH__ >= 750
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b0));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[2]), "r"(a[3]), "r"(b1));
+#endif
+}
+
+/* 2^x with an error of 2^-22, far below that of the binary16 which it becomes. exp2f is the same
+ * instruction within code for subnormal results. */
+static __device__ __forceinline__ float power_of_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* Four 8x8 tiles of 16-bit values from shared memory: lane l gives the address of row l % 8 of tile
  * l / 8, and gets in r[i] columns 2(l % 4), +1 of row l / 4 of tile i. */
 static __device__ __forceinline__ void load_tiles(uint32_t r[4], const void *row)
@@ -239,6 +269,14 @@ static __device__ __forceinline__ void load_tiles_transposed(uint32_t r[4], cons
     const unsigned at = (unsigned)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+
+/* An 8x8 tile of 16-bit values, columns 2(l % 4), +1 of row l / 4 in lane l: transposed. */
+static __device__ __forceinline__ uint32_t transpose_tile(uint32_t v)
+{
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
+    return r;
 }
 
 #endif

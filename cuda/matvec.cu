@@ -85,7 +85,7 @@ static __device__ __forceinline__ void store_row(const dense_part &p, int row,
 }
 
 template <int TYPE, int TOKENS>
-static __global__ void __launch_bounds__(THREADS) dense_blocks(frame f, const dense_args a)
+static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f, const dense_args a)
 {
     typedef piece_of<TYPE, STAGES> P;
     extern __shared__ __align__(16) uint8_t shared[];

@@ -48,30 +48,44 @@ static __device__ __forceinline__ const uint8_t *router_row(const few_args &a, i
     return r < a.router.rows ? a.router.data + (size_t)r * a.router.row_bytes : a.shared_gate.data;
 }
 
-static __device__ __forceinline__ float any_weight(int type, const uint8_t *row, int c)
+/* Weights 8i .. 8i+7 of a row in shared memory; zeros behind its end. */
+static __device__ __forceinline__ void row8(float (&w)[8], int type, const uint8_t *row, int i,
+                                            int cols)
 {
-    if (type == QT_F32) return weight_at<QT_F32>(row, c);
-    return type == QT_F16 ? weight_at<QT_F16>(row, c) : weight_at<QT_BF16>(row, c);
+    if (type == QT_F32) {
+        load8(w, (const float *)row, i, cols);
+        return;
+    }
+    #pragma unroll
+    for (int k = 0; k < 8; k++) {
+        const int c = 8 * i + k;
+        w[k] = c >= cols ? 0.0f : type == QT_F16 ? weight_at<QT_F16>(row, c)
+                                                 : weight_at<QT_BF16>(row, c);
+    }
 }
 
-static __device__ __forceinline__ void store_logit(const few_args &a, int t, int r, float sum)
+static __device__ __forceinline__ void store_logit(const few_args &a, int t, int r, float sum,
+                                                   float bias)
 {
     if (r < a.router.rows)
         a.logits[(size_t)t * a.router.rows + r] =
-            fmaf(a.router.scale, sum, a.router.bias ? a.router.bias[r] : 0.0f);
+            fmaf(a.router.scale, sum, bias);
     else if (r < a.n_row)
         a.sigma[t] = sigmoid(a.shared_gate.scale * sum);
 }
 
-/* A block's rows are gridDim.x apart, and pitch bytes in shared memory. */
-static __global__ void __launch_bounds__(THREADS, 5) route_few(frame f, const few_args a)
+/* A block's rows are gridDim.x apart, and pitch bytes in shared memory. A thread multiplies the
+ * values that it has finished itself: eight in succession, then the next 8 * THREADS on. */
+static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const few_args a)
 {
-    extern __shared__ __align__(16) uint8_t shared[];    /* [n_each] rows, then [cols] floats */
+    extern __shared__ __align__(16) uint8_t shared[];    /* [n_each] rows */
     __shared__ float sums[32], found[MAX_ROWS][WARPS];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, cols = a.in.cols;
     const int pitch = (cols * 4 + 15) / 16 * 16;         /* enough for any of the types */
     const size_t blocks_pitch = (cols / 32 * 40 + 15) / 16 * 16;
-    float *x = (float *)(shared + a.n_each * pitch);
+    const int rounds = (int)(cols + 8 * THREADS - 1) / (8 * THREADS);
+    const int own_row = blockIdx.x + threadIdx.x * gridDim.x;    /* of the first threads */
+    float bias = 0.0f;
 
     frame_begin(f);
     for (int i = 0; i < a.n_each; i++) {
@@ -86,32 +100,67 @@ static __global__ void __launch_bounds__(THREADS, 5) route_few(frame f, const fe
             for (int c = threadIdx.x; c < bytes; c += THREADS) shared[i * pitch + c] = row[c];
     }
     copy_commit();
-    const input_ahead<1> ahead = input_begin<1>(a.in);
+    const input_ahead<2> ahead = input_begin<2>(a.in);
+    if (a.router.bias && threadIdx.x < a.n_each && own_row < a.router.rows)
+        bias = a.router.bias[own_row];
     frame_wait(f);
     for (int t = 0; t < a.n; t++) {
+        const float *x = a.in.x + (size_t)t * cols;
         const bool leave = blockIdx.x == 0 && a.blocks;
+        float kept[2][8], factor = 1.0f, sum[MAX_ROWS] = {};
+        #pragma unroll
+        for (int r = 0; r < 2; r++) load8(kept[r], x, threadIdx.x + r * THREADS, cols);
         copy_wait<0>();
-        input_finish(leave && cols % 32 == 0 ? a.blocks + t * blocks_pitch : NULL, x, a.in, t, sums,
-                     ahead);
-        for (int i = 0; i < a.n_each; i++) {
-            const int type = blockIdx.x + i * gridDim.x < a.router.rows ? a.router.type
-                                                                         : a.shared_gate.type;
-            float sum = 0.0f;
-            #pragma unroll 4
-            for (int c = threadIdx.x; c < cols; c += THREADS)
-                sum = fmaf(any_weight(type, shared + i * pitch, c), x[c], sum);
-            sum = warp_sum(sum);
-            if (lane == 0) found[i][warp] = sum;
+        float squares = squares8(kept[0]) + squares8(kept[1]);
+        for (int r = 2; r < rounds; r++) {
+            float v[8];
+            load8(v, x, threadIdx.x + r * THREADS, cols);
+            squares += squares8(v);
         }
-        if (leave && a.rows)
-            for (int c = threadIdx.x; c < cols; c += THREADS) a.rows[(size_t)t * cols + c] = x[c];
+        squares = block_sum(squares, sums);              /* the rows have arrived, too */
+        if (a.in.kind == GPU_NORM) factor = 1.0f / sqrtf(squares / (float)cols + a.in.eps);
+
+        for (int r = 0; r < rounds; r++) {
+            const int i = threadIdx.x + r * THREADS;
+            float v[8], w[8];
+            if (r < 2) {
+                #pragma unroll
+                for (int k = 0; k < 8; k++) {
+                    v[k] = r == 0 ? kept[0][k] : kept[1][k];
+                    w[k] = r == 0 ? ahead.w[0][k] : ahead.w[1][k];
+                }
+            } else {
+                load8(v, x, i, cols);
+                if (8 * i < cols) load_weight8(w, a.in, i);
+            }
+            finish8(v, a.in, t, i, factor, w);
+            if (leave && cols % 32 == 0) quantise8(a.blocks + t * blocks_pitch, cols / 32, v, i);
+            if (8 * i >= cols) continue;
+            #pragma unroll
+            for (int k = 0; k < 8; k++)
+                if (leave && a.rows && 8 * i + k < cols) a.rows[(size_t)t * cols + 8 * i + k] = v[k];
+            #pragma unroll
+            for (int n = 0; n < MAX_ROWS; n++) {
+                if (n >= a.n_each) break;
+                const bool routed = (int)(blockIdx.x + n * gridDim.x) < a.router.rows;
+                row8(w, routed ? a.router.type : a.shared_gate.type, shared + n * pitch, i, cols);
+                #pragma unroll
+                for (int k = 0; k < 8; k++) sum[n] = fmaf(w[k], v[k], sum[n]);
+            }
+        }
+        #pragma unroll
+        for (int n = 0; n < MAX_ROWS; n++) {
+            if (n >= a.n_each) break;
+            sum[n] = warp_sum(sum[n]);
+            if (lane == 0) found[n][warp] = sum[n];
+        }
         __syncthreads();
         if (threadIdx.x < a.n_each) {
             float all = 0.0f;
             for (int w = 0; w < WARPS; w++) all += found[threadIdx.x][w];
-            store_logit(a, t, blockIdx.x + threadIdx.x * gridDim.x, all);
+            store_logit(a, t, own_row, all, bias);
         }
-        __syncthreads();                 /* x and found are written anew */
+        __syncthreads();                 /* found is written anew */
     }
     frame_end(f);
 }
@@ -157,13 +206,13 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
         const size_t pitch = ((size_t)in->cols * 4 + 15) / 16 * 16;
         unsigned grid = n_row < g->n_sm ? n_row : g->n_sm;
         if (ceil_div(n_row, grid) > MAX_ROWS) grid = ceil_div(n_row, MAX_ROWS);
-        while ((ceil_div(n_row, grid) + 1) * pitch > g->smem_block - 2048 && grid < (unsigned)n_row)
+        while (ceil_div(n_row, grid) * pitch > g->smem_block - 2048 && grid < (unsigned)n_row)
             grid *= 2;
         const int n_each = (int)ceil_div(n_row, grid);
         const few_args a = { view_of(in), n, n_row, n_each, r->router, r->shared_gate, r->sigma,
                              r->logits, (uint8_t *)in->blocks, in->rows };
         launch(g, "router", r->router.row_bytes * (uint64_t)n_row, route_few, grid, THREADS,
-               (n_each + 1) * pitch, a);
+               n_each * pitch, a);
         in->has_blocks = in->has_rows = in->blocks != NULL;
     } else {
         const gpu_product list[2] = {

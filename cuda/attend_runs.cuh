@@ -1,0 +1,394 @@
+/* attend_runs.cuh - what the kernels for attention of few tokens share: how the keys that a token
+ * sees are cut into runs, how its own head is made ready, and how runs are brought together.
+ *
+ * A block takes one run and some of the query heads that share a key head. What the runs found is
+ * merged by the block that comes last, or, where runs are many, by a kernel of its own. For a single
+ * token, norm, rotation and the store of its key and value are done by the block whose run ends with
+ * it. */
+#ifndef CUDA_ATTEND_RUNS_CUH
+#define CUDA_ATTEND_RUNS_CUH
+
+#include "cuda/device.cuh"
+
+enum {
+    THREADS = 256, WARPS = THREADS / 32,
+    MAX_HEADS = 8,                       /* query heads of a block, at most */
+    MAX_RUNS = 64, MERGE_RUNS = 16       /* at most, and merged by the block that comes last */
+};
+
+/* ---- rows of the store ------------------------------------------------------------------------- */
+
+/* Eight dimensions from d on of a row: raw as they lie there, then as floats. store: one dimension
+ * of a row, 32 in succession by a warp; returns what load will give. */
+template <int KV> struct kv_row;
+
+template <> struct kv_row<GPU_KV_F32> {
+    typedef struct raw { float4 a, b; } raw;
+    static __host__ __device__ size_t bytes(int dim) { return (size_t)dim * 4; }
+    static __device__ __forceinline__ raw load(const uint8_t *row, int d)
+    {
+        return { *(const float4 *)(row + 4 * d), *(const float4 *)(row + 4 * d + 16) };
+    }
+    static __device__ __forceinline__ void widen(float (&v)[8], const raw &r)
+    {
+        v[0] = r.a.x; v[1] = r.a.y; v[2] = r.a.z; v[3] = r.a.w;
+        v[4] = r.b.x; v[5] = r.b.y; v[6] = r.b.z; v[7] = r.b.w;
+    }
+    static __device__ __forceinline__ float store(uint8_t *row, int d, float v)
+    {
+        return ((float *)row)[d] = v;
+    }
+};
+
+template <> struct kv_row<GPU_KV_F16> {
+    typedef uint4 raw;
+    static __host__ __device__ size_t bytes(int dim) { return (size_t)dim * 2; }
+    static __device__ __forceinline__ raw load(const uint8_t *row, int d)
+    {
+        return *(const uint4 *)(row + 2 * d);
+    }
+    static __device__ __forceinline__ void widen(float (&v)[8], const raw &r)
+    {
+        const uint32_t w[4] = { r.x, r.y, r.z, r.w };
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 two = __half22float2(*(const __half2 *)&w[i]);
+            v[2 * i] = two.x;
+            v[2 * i + 1] = two.y;
+        }
+    }
+    static __device__ __forceinline__ float store(uint8_t *row, int d, float v)
+    {
+        return __half2float(((__half *)row)[d] = __float2half_rn(v));
+    }
+};
+
+template <> struct kv_row<GPU_KV_Q8_0> {
+    typedef struct raw { uint16_t scale, codes[4]; } raw;
+    static __host__ __device__ size_t bytes(int dim) { return (size_t)dim / 32 * 34; }
+    static __device__ __forceinline__ raw load(const uint8_t *row, int d)
+    {
+        const uint16_t *block = (const uint16_t *)(row + d / 32 * 34);
+        const uint16_t *codes = block + 1 + d % 32 / 2;
+        return { block[0], { codes[0], codes[1], codes[2], codes[3] } };
+    }
+    static __device__ __forceinline__ void widen(float (&v)[8], const raw &r)
+    {
+        const float scale = __half2float(__ushort_as_half(r.scale));
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[2 * i] = scale * (float)(int8_t)r.codes[i];
+            v[2 * i + 1] = scale * (float)(int8_t)(r.codes[i] >> 8);
+        }
+    }
+    /* as encode_q8_0 of engine/kv.c; 32 lanes are a block */
+    static __device__ __forceinline__ float store(uint8_t *row, int d, float v)
+    {
+        uint8_t *block = row + d / 32 * 34;
+        uint32_t largest = __float_as_uint(v) & 0x7FFFFFFFu;
+        for (int s = 16; s > 0; s >>= 1) largest = max(largest, __shfl_xor_sync(~0u, largest, s));
+        const __half half = __float2half_rn(__fdiv_rn(__uint_as_float(largest), 127.0f));
+        const float scale = __half2float(half);
+        int code = __float_as_uint(v) >> 31 ? -1 : 1;
+        if (scale > 0.0f && isfinite(scale))
+            code = max(-127, min(127, __float2int_rn(__fdiv_rn(v, scale))));
+        if (d % 32 == 0) *(__half *)block = half;
+        block[2 + d % 32] = (uint8_t)code;
+        return scale * (float)code;
+    }
+};
+
+/* Least length of a run: two rounds of all warps at most. */
+static __host__ __device__ __forceinline__ int run_keys(int dim) { return dim > 128 ? 64 : 128; }
+
+/* ---- runs --------------------------------------------------------------------------------------- */
+
+typedef struct run_args {
+    gpu_attention a;
+    int n_part;                          /* blocks that share a key head's queries */
+    int max_runs;
+    bool whole;                          /* norm, rotation and store are to be done here */
+} run_args;
+
+/* How a token's keys are cut. */
+typedef struct run_plan {
+    int lowest, n_key, per_run, n_run;
+} run_plan;
+
+static __device__ __forceinline__ run_plan plan_runs(const gpu_attention &a, int t, int max_runs)
+{
+    const int pos = a.at->pos + t;
+    run_plan p;
+    p.lowest = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
+    p.n_key = pos - p.lowest + 1;
+    const int each = (p.n_key + max_runs - 1) / max_runs;
+    p.per_run = max_runs == 1 ? p.n_key : max(run_keys(a.head_dim), (each + 15) / 16 * 16);
+    p.n_run = (p.n_key + p.per_run - 1) / p.per_run;
+    return p;
+}
+
+/* A head on its way from global to shared memory, by one warp: norm, then rotation. All loads are
+ * issued before the first is used; weight and tables may be asked for before the head is there. */
+template <int DIM> struct head_maker {
+    enum { EACH = DIM / 32 };
+    float gain[EACH], cosine[EACH], sine[EACH];          /* of d = lane + 32 i */
+    bool normed;
+
+    __device__ __forceinline__ void begin(const float *weight, const gpu_attention &a)
+    {
+        const int lane = threadIdx.x % 32;
+        normed = weight != NULL;
+        #pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int d = lane + 32 * i;
+            gain[i] = weight ? weight[d] : 1.0f;
+            if (d < a.rope_dim / 2) {
+                cosine[i] = a.cosine[d];
+                sine[i] = a.sine[d];
+            }
+        }
+    }
+
+    __device__ __forceinline__ void make(float *head, const float *from, const gpu_attention &a)
+    {
+        const int lane = threadIdx.x % 32, half = a.rope_dim / 2;
+        float v[EACH], sum = 0.0f;
+        #pragma unroll
+        for (int i = 0; i < EACH; i++) v[i] = from[lane + 32 * i];
+        if (normed) {
+            #pragma unroll
+            for (int i = 0; i < EACH; i++) sum = fmaf(v[i], v[i], sum);
+            const float scale = 1.0f / sqrtf(warp_sum(sum) / DIM + a.eps);
+            #pragma unroll
+            for (int i = 0; i < EACH; i++) v[i] = v[i] * scale * gain[i];
+        }
+        #pragma unroll
+        for (int i = 0; i < EACH; i++) head[lane + 32 * i] = v[i];
+        __syncwarp();
+        #pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int d = lane + 32 * i;
+            if (d < half) {
+                const float lower = head[d], upper = head[d + half];
+                head[d] = lower * cosine[i] - upper * sine[i];
+                head[d + half] = lower * sine[i] + upper * cosine[i];
+            }
+        }
+        __syncwarp();
+    }
+};
+
+/* What a block has to do. */
+typedef struct run_place {
+    int t, kv_head, head0, n_head;       /* token; key head; query heads */
+    int run, n_run, begin, end;          /* keys */
+    int own;                             /* the key that is made here, or -1 */
+    int n_make;                          /* heads to be made ready: queries, own key and value */
+    size_t row_bytes;
+    uint8_t *keys, *values;              /* of the key head */
+} run_place;
+
+template <int HEADS>
+static __device__ __forceinline__ run_place place_of(const run_args &r, size_t row_bytes)
+{
+    const gpu_attention &a = r.a;
+    const int group = a.n_head / a.n_head_kv;
+    run_place w;
+    w.t = blockIdx.z;
+    w.kv_head = blockIdx.y / r.n_part;
+    w.head0 = w.kv_head * group + blockIdx.y % r.n_part * HEADS;
+    w.n_head = min((int)HEADS, (w.kv_head + 1) * group - w.head0);
+    const run_plan p = plan_runs(a, w.t, r.max_runs);
+    w.run = blockIdx.x;
+    w.n_run = p.n_run;
+    w.begin = p.lowest + w.run * p.per_run;
+    w.end = min(w.begin + p.per_run, p.lowest + p.n_key);
+    w.own = r.whole && w.run == p.n_run - 1 ? w.end - 1 : -1;
+    w.n_make = w.n_head + (w.own >= 0 ? 2 : 0);
+    w.row_bytes = row_bytes;
+    w.keys = a.keys + (size_t)w.kv_head * a.kv_rows * row_bytes;
+    w.values = a.values + (size_t)w.kv_head * a.kv_rows * row_bytes;
+    return w;
+}
+
+/* Queries, then this token's own key and value, a warp for each as far as there are. maker was begun
+ * for the warp's first. own: key and value as they will be read from the store. The block has to
+ * meet before anybody reads them. */
+template <int KV, int DIM>
+static __device__ __forceinline__ void make_heads(const run_args &r, const run_place &w,
+                                                  float (*queries)[DIM], float (*own)[DIM],
+                                                  head_maker<DIM> &maker)
+{
+    const gpu_attention &a = r.a;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int i = warp; i < w.n_make; i += WARPS) {
+        const bool is_query = i < w.n_head, is_value = i == w.n_head + 1;
+        const float *from = is_query ? a.q + (size_t)w.t * a.q_stride +
+                                       (size_t)(w.head0 + i) * a.q_head_stride
+                                     : (is_value ? a.v : a.k) + (size_t)w.kv_head * DIM;
+        float *to = is_query ? queries[i] : own[is_value];
+        if (r.whole && !is_value) {
+            if (i != warp) maker.begin(is_query ? a.q_norm : a.k_norm, a);
+            maker.make(to, from, a);
+        } else {
+            for (int c = lane; c < DIM; c += 32) to[c] = from[c];
+        }
+        if (is_query) continue;
+        uint8_t *row = (is_value ? w.values : w.keys) + (size_t)(w.own % a.kv_rows) * w.row_bytes;
+        for (int c = lane; c < DIM; c += 32) to[c] = kv_row<KV>::store(row, c, to[c]);
+    }
+}
+
+/* ---- bringing runs together ----------------------------------------------------------------------- */
+
+/* Where a run leaves what it found of a head: its sum of values, undivided, and behind all of those
+ * its maximum and its sum of weights. head: of all tokens. */
+template <int DIM> static __device__ __forceinline__ float *run_values(const run_args &r, size_t head,
+                                                                       int run)
+{
+    return r.a.partial + (head * r.max_runs + run) * DIM;
+}
+template <int DIM> static __device__ __forceinline__ float2 *run_stats(const run_args &r, size_t head,
+                                                                       int run)
+{
+    float *behind = r.a.partial + (size_t)GPU_FEW * r.a.n_head * MAX_RUNS * DIM;
+    return (float2 *)behind + head * r.max_runs + run;
+}
+
+/* The runs of n_head heads from head0 on, brought together by the whole block; sinks join here.
+ * Threads take four dimensions each; where there are threads left, they share the runs. */
+template <int DIM>
+static __device__ __forceinline__ void merge_heads(const run_args &r, int n_run, int t, int head0,
+                                                   int n_head)
+{
+    enum { QUADS = DIM / 4 };
+    const gpu_attention &a = r.a;
+    __shared__ float factor[MAX_HEADS][MAX_RUNS];
+    __shared__ __align__(16) float4 found[THREADS];
+    const size_t first = (size_t)t * a.n_head + head0;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+    for (int h = warp; h < n_head; h += WARPS) {         /* a warp for each head's weights */
+        float top = a.sinks ? a.sinks[head0 + h] : -INFINITY, total = 0.0f;
+        float2 stats[MAX_RUNS / 32];
+        #pragma unroll
+        for (int i = 0; i < MAX_RUNS / 32; i++) {
+            stats[i] = make_float2(-INFINITY, 0.0f);
+            if (lane + 32 * i < n_run)
+                stats[i] = __ldcg(run_stats<DIM>(r, first + h, lane + 32 * i));
+            top = fmaxf(top, stats[i].x);
+        }
+        for (int d = 16; d > 0; d >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+        #pragma unroll
+        for (int i = 0; i < MAX_RUNS / 32; i++)
+            total = fmaf(stats[i].y, expf(stats[i].x - top), total);
+        total = warp_sum(total);
+        if (a.sinks) total += expf(a.sinks[head0 + h] - top);
+        #pragma unroll
+        for (int i = 0; i < MAX_RUNS / 32; i++)
+            if (lane + 32 * i < n_run) factor[h][lane + 32 * i] = expf(stats[i].x - top) / total;
+    }
+    __syncthreads();
+    /* as many heads at a time as there are threads for */
+    const int together = min(n_head, (int)THREADS / QUADS), n_quad = together * QUADS;
+    const int shares = THREADS / n_quad, share = threadIdx.x / n_quad;
+    for (int h0 = 0; h0 < n_head; h0 += together) {
+        const int h = h0 + threadIdx.x % n_quad / QUADS, quad = threadIdx.x % QUADS;
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (share < shares && h < n_head) {
+            #pragma unroll 4
+            for (int i = share; i < n_run; i += shares) {
+                const float w = factor[h][i];
+                const float4 v = __ldcg((const float4 *)run_values<DIM>(r, first + h, i) + quad);
+                sum.x = fmaf(w, v.x, sum.x);
+                sum.y = fmaf(w, v.y, sum.y);
+                sum.z = fmaf(w, v.z, sum.z);
+                sum.w = fmaf(w, v.w, sum.w);
+            }
+        }
+        found[threadIdx.x] = sum;
+        __syncthreads();
+        if (share == 0 && h < n_head) {
+            for (int i = 1; i < shares; i++) {
+                const float4 v = found[i * n_quad + threadIdx.x];
+                sum.x += v.x;
+                sum.y += v.y;
+                sum.z += v.z;
+                sum.w += v.w;
+            }
+            ((float4 *)(a.out + (first + h) * DIM))[quad] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+/* Maximum and sum of weights of head h over the warps of a block. */
+static __device__ __forceinline__ float2 join_stats(const float (*top)[MAX_HEADS],
+                                                    const float (*sum)[MAX_HEADS], int h)
+{
+    float2 s = make_float2(-INFINITY, 0.0f);
+    for (int w = 0; w < WARPS; w++) s.x = fmaxf(s.x, top[w][h]);
+    for (int w = 0; w < WARPS; w++) s.y = fmaf(sum[w][h], expf(top[w][h] - s.x), s.y);
+    return s;
+}
+
+/* Dimension c of head h of a block's run: undivided for the merge, or, of an only run, finished. */
+template <int DIM>
+static __device__ __forceinline__ void store_value(const run_args &r, const run_place &w, int h,
+                                                   int c, float value, float2 stats)
+{
+    const size_t head = (size_t)w.t * r.a.n_head + w.head0 + h;
+    if (w.n_run == 1) {
+        if (r.a.sinks) stats.y += expf(r.a.sinks[w.head0 + h] - stats.x);
+        r.a.out[head * DIM + c] = value / stats.y;
+        return;
+    }
+    run_values<DIM>(r, head, w.run)[c] = value;
+    if (c == 0) *run_stats<DIM>(r, head, w.run) = stats;
+}
+
+/* By all threads of all blocks of a token and a key head, once their runs are stored. */
+template <int DIM>
+static __device__ __forceinline__ void merge_if_last(const run_args &r, const run_place &w)
+{
+    __shared__ bool is_last;
+    if (w.n_run == 1 || r.max_runs > MERGE_RUNS) return;
+    uint32_t *counter = r.a.counters + (size_t)w.t * r.a.n_head + blockIdx.y;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) is_last = atomicAdd(counter, 1u) == (uint32_t)w.n_run - 1;
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+    merge_heads<DIM>(r, w.n_run, w.t, w.head0, w.n_head);
+    if (threadIdx.x == 0) *counter = 0;
+}
+
+/* ---- launching -------------------------------------------------------------------------------------- */
+
+/* As many runs as there is room for at a time, and none shorter than it must be as far as is known. */
+static inline int runs_for(const gpu_attention *a, int keys, int room)
+{
+    const int useful = (int)ceil_div(keys, run_keys(a->head_dim)), n = useful < room ? useful : room;
+    return n < 1 ? 1 : n > MAX_RUNS ? MAX_RUNS : n;
+}
+
+template <int DIM>
+static __global__ void __launch_bounds__(THREADS) attend_merge(frame f, const run_args r)
+{
+    frame_begin(f);
+    frame_wait(f);
+    const run_plan p = plan_runs(r.a, blockIdx.y, r.max_runs);
+    if (p.n_run > 1) merge_heads<DIM>(r, p.n_run, blockIdx.y, blockIdx.x, 1);
+    frame_end(f);
+}
+
+/* Where no block has done it. */
+template <int DIM> static void launch_merge(gpu *g, const run_args &r)
+{
+    if (r.max_runs > MERGE_RUNS)
+        launch(g, "attention", 0, attend_merge<DIM>,
+               dim3((unsigned)r.a.n_head, (unsigned)r.a.n), THREADS, 0, r);
+}
+
+#endif
