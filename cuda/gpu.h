@@ -279,6 +279,30 @@ void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *s
 
 void gpu_advance(gpu *g, gpu_cursor *at, int n);         /* pos += n */
 
+/* What a sampler asks about a row of logits; rules and bits are those of engine/sampler.h. */
+enum { GPU_SHORTLIST_BLOCK = 64 };
+typedef struct gpu_shortlist {
+    const float *logits, *bias;          /* [n] */
+    int n;
+    const int32_t *seen;                 /* [n_seen, 2]: id, how often */
+    int n_seen;
+    double repeat, presence, frequency;
+    double per_temperature;
+    const double *steps;                 /* [256] */
+    float *work;                         /* [n, rounded up to blocks]: gets the logits after biases
+                                          * and penalties */
+    uint32_t *top;                       /* scratch, one */
+    float *maxima;                       /* [blocks] */
+    double *masses;                      /* [blocks], or NULL: not wanted */
+} gpu_shortlist;
+void gpu_shortlist_make(gpu *g, const gpu_shortlist *s);
+
+/* All of work that are not below bound and not -INFINITY, in any order, at most cap of them; *count
+ * gets how many there are. */
+typedef struct gpu_pair { int32_t id; float logit; } gpu_pair;
+void gpu_shortlist_gather(gpu *g, const gpu_shortlist *s, float bound, gpu_pair *to, int cap,
+                          uint32_t *count);
+
 #ifdef __cplusplus
 }
 #endif

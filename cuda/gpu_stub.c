@@ -237,3 +237,14 @@ void gpu_advance(gpu *g, gpu_cursor *at, int n)
 {
     (void)g, (void)at, (void)n;
 }
+
+void gpu_shortlist_make(gpu *g, const gpu_shortlist *s)
+{
+    (void)g, (void)s;
+}
+
+void gpu_shortlist_gather(gpu *g, const gpu_shortlist *s, float bound, gpu_pair *to, int cap,
+                          uint32_t *count)
+{
+    (void)g, (void)s, (void)bound, (void)to, (void)cap, (void)count;
+}

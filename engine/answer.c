@@ -184,7 +184,7 @@ static answer_end end_of(const stream *st, answer_end otherwise)
 }
 
 /* Samples until something says stop; logits are those behind the prompt. */
-static int draw(answer_stats *out, session *s, sampler *smp, float *logits, stream *st,
+static int draw(answer_stats *out, session *s, sampler *smp, const float *logits, stream *st,
                 err_ctx *err)
 {
     const int max_tokens = st->o->max_tokens, room = session_ctx(s) - session_pos(s);
@@ -199,9 +199,9 @@ static int draw(answer_stats *out, session *s, sampler *smp, float *logits, stre
         if (out->n_answer == limit) break;
         out->end = ANSWER_INTERRUPTED;
         if (hooks && hooks->go_on && !hooks->go_on(hooks->ctx)) break;
-        if (out->n_answer > 0 && (rc = session_eval(s, &id, 1, logits, 1, NULL, NULL, err)) < 0)
-            return rc;
-        if ((rc = sampler_pick(&id, smp, logits, err)) < 0) return rc;
+        rc = out->n_answer > 0 ? session_draw(s, &id, id, smp, err)
+                               : sampler_pick(&id, smp, logits, err);
+        if (rc < 0) return rc;
         sampler_accept(smp, id);
         out->n_answer++;
         rc = stream_push(st, id, err);

@@ -36,7 +36,7 @@ struct session {
     workspace *ws;                       /* NULL on a GPU, which has its own: */
     lane *cold;
     forward_gpu *gpu;
-    float *logits;                       /* [n_vocab], of session_next on the CPU */
+    float *logits;                       /* [n_vocab], of session_next and session_draw */
     int32_t *ids;                        /* [ctx]: the tokens so far */
     void *before;                        /* in the state's space: its recurrent block before the
                                           * chunk under way; NULL: it has none */
@@ -249,7 +249,8 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     const uint64_t in_vram[] = { state_space_bytes(m, &so),
                                  forward_gpu_bytes(e->device, m, opt.chunk) };
     const uint64_t both[] = { state_bytes(m, &so), in_vram[1],
-                              (uint64_t)opt.ctx * sizeof(int32_t) };
+                              (uint64_t)opt.ctx * sizeof(int32_t),
+                              (uint64_t)m->hp.n_vocab * sizeof(float) };
     rc = add_parts(vram, in_vram, ARRAY_LEN(in_vram), opt.ctx, err);
     return rc < 0 ? rc : add_parts(bytes, both, ARRAY_LEN(both), opt.ctx, err);
 }
@@ -298,8 +299,6 @@ static int make_cpu_parts(session *s, err_ctx *err)
     const engine *e = s->e;
     const int slots = s->opt.chunk * e->m->hp.n_expert_used;
     int rc = make_before(s, err);
-    s->logits = mem_array((size_t)e->m->hp.n_vocab, sizeof *s->logits);
-    if (!s->logits) return err_set(err, ERR_NOMEM, "session: %d logits", e->m->hp.n_vocab);
     if (rc == 0) rc = workspace_create(&s->ws, e->m, engine_threads(e), s->opt.chunk, err);
     if (rc == 0) rc = lane_cpu_create(&s->cold, &e->verbs, &e->m->hp, slots, err);
     return rc;
@@ -323,7 +322,8 @@ int session_create(session **out, engine *e, const session_options *o, err_ctx *
     s->e = e;
     s->opt = opt;
     s->ids = mem_array((size_t)opt.ctx, sizeof *s->ids);
-    if (!s->ids) {
+    s->logits = mem_array((size_t)e->m->hp.n_vocab, sizeof *s->logits);
+    if (!s->ids || !s->logits) {
         session_free(s);
         return err_set(err, ERR_NOMEM, "session: %d tokens", opt.ctx);
     }
@@ -449,6 +449,17 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
     s->ids[pos] = id;
     state_advance(s->st, 1);
     return 0;
+}
+
+int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *err)
+{
+    int rc = session_eval(s, &id, 1, s->logits, s->gpu ? 0 : 1, NULL, NULL, err);
+    if (rc == 0 && s->gpu) {
+        const sampler_source there = forward_gpu_source(s->gpu);
+        if ((rc = sampler_pick_from(next, smp, &there, err)) <= 0) return rc;
+        rc = forward_gpu_logits(s->gpu, s->logits, 1, err);
+    }
+    return rc < 0 ? rc : sampler_pick(next, smp, s->logits, err);
 }
 
 int session_profile(session *s, struct gpu_span *spans, int cap, int32_t id, double *bandwidth,

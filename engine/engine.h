@@ -8,6 +8,7 @@
 
 #include "engine/kv.h"
 #include "engine/model.h"
+#include "engine/sampler.h"
 
 typedef struct engine engine;
 typedef struct session session;
@@ -94,6 +95,10 @@ int32_t session_likeliest(const session *s, const float *logits);
 /* Takes in one token and gives the likeliest one behind it. On a GPU nothing else leaves the
  * device. */
 int session_next(session *s, int32_t *next, int32_t id, err_ctx *err);
+
+/* Takes in one token and draws the one behind it, which smp is not told of. On a GPU the logits stay
+ * there unless something about them is unusual. */
+int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *err);
 
 /* Where the time goes when the GPU takes in one token: a span for each kernel, in order, at most
  * cap. The session has to be rewound afterwards. Returns their number, or < 0. */

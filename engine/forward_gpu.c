@@ -5,10 +5,15 @@
  * and for thousands. Buffers are laid out as in workspace.c: one walk counts and places. */
 #include "engine/forward_gpu.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
-enum { LOGIT_ROWS = GPU_FEW };           /* computed together */
+enum {
+    LOGIT_ROWS = GPU_FEW,                /* computed together */
+    MAX_PAIRS = 8192                     /* candidates for a sampler */
+};
 
 typedef struct buffers {
     float *x;                            /* [n, n_embd] the residual stream */
@@ -28,7 +33,20 @@ typedef struct buffers {
     uint32_t *counters;                  /* [1 + GPU_FEW * n_head]: pick, attention */
     uint32_t *best;
     double *freq[2];
+    float *bias, *work;                  /* sampling: [n_vocab], and rounded up to blocks */
+    double *steps;
+    uint32_t *top;
 } buffers;
+
+/* Page-locked: what the device tells the host, and the other way round. */
+typedef struct mailbox {
+    uint64_t seen;                       /* what was picked, with its stamp */
+    uint32_t count;                      /* candidates */
+    float *maxima;                       /* [blocks] */
+    double *masses;
+    gpu_pair *pairs;                     /* [MAX_PAIRS] */
+    int32_t *penalised;                  /* [n_vocab, 2]: id, how often */
+} mailbox;
 
 struct forward_gpu {
     gpu *g;
@@ -39,7 +57,9 @@ struct forward_gpu {
     int chunk;
     buffers b;
     void *arena;
-    uint64_t *seen;                      /* page-locked: what the device picked, with its stamp */
+    mailbox *mail;
+    uint64_t bias_version;               /* of the biases there; 0: none */
+    gpu_shortlist list;                  /* of the sampling under way */
     gpu_cursor known;                    /* what the device's cursor says; token -1: not known */
     gpu_recording *next;                 /* of one token and the pick behind it */
     int next_last;                       /* position up to which it is good; 0: not yet made */
@@ -63,6 +83,11 @@ static void *place(layout *a, uint64_t n, uint64_t width, uint64_t bytes)
 static float *floats(layout *a, int n, int64_t width)
 {
     return place(a, (uint64_t)n, (uint64_t)width, sizeof(float));
+}
+
+static int blocks_of(const model_hparams *hp)
+{
+    return (hp->n_vocab + SAMPLER_BLOCK - 1) / SAMPLER_BLOCK;
 }
 
 static int channels_of(const model_hparams *hp)
@@ -114,6 +139,10 @@ static void place_all(buffers *b, layout *a, const gpu *g, const model *m, int n
     b->at = place(a, 1, 1, sizeof *b->at);
     b->counters = place(a, 1 + GPU_FEW * (uint64_t)hp->n_head, 1, sizeof *b->counters);
     b->best = place(a, 2048, 1, sizeof *b->best);
+    b->bias = floats(a, 1, hp->n_vocab);
+    b->work = floats(a, blocks_of(hp), SAMPLER_BLOCK);
+    b->steps = place(a, SAMPLER_STEPS, 1, sizeof *b->steps);
+    b->top = place(a, 1, 1, sizeof *b->top);
 }
 
 uint64_t forward_gpu_bytes(const gpu *g, const model *m, int chunk)
@@ -122,6 +151,23 @@ uint64_t forward_gpu_bytes(const gpu *g, const model *m, int chunk)
     layout a = { 0 };
     place_all(&b, &a, g, m, chunk);
     return a.used;
+}
+
+static int make_mailbox(forward_gpu *f, err_ctx *err)
+{
+    const size_t n_block = (size_t)blocks_of(&f->m->hp), vocab = (size_t)f->m->hp.n_vocab;
+    const size_t masses = (size_t)size_align(sizeof(mailbox), 64);
+    const size_t pairs = masses + n_block * sizeof(double);
+    const size_t maxima = pairs + MAX_PAIRS * sizeof(gpu_pair);
+    const size_t penalised = maxima + n_block * sizeof(float);
+    uint8_t *p = gpu_alloc_host(f->g, penalised + 2 * vocab * sizeof(int32_t), err);
+    if (!p) return ERR_NOMEM;
+    f->mail = (mailbox *)(void *)p;
+    *f->mail = (mailbox){
+        .masses = (double *)(void *)(p + masses), .pairs = (gpu_pair *)(void *)(p + pairs),
+        .maxima = (float *)(void *)(p + maxima), .penalised = (int32_t *)(void *)(p + penalised),
+    };
+    return 0;
 }
 
 int forward_gpu_create(forward_gpu **out, gpu *g, const model *m, const weights_gpu *w,
@@ -146,9 +192,7 @@ int forward_gpu_create(forward_gpu **out, gpu *g, const model *m, const weights_
     if (!f->arena) goto fail;
     layout a = { .arena = f->arena };
     place_all(&f->b, &a, g, m, chunk);
-    f->seen = gpu_alloc_host(g, sizeof *f->seen, err);
-    if (!f->seen) goto fail;
-    *f->seen = 0;
+    if ((rc = make_mailbox(f, err)) < 0) goto fail;
     rc = gpu_zero(g, f->arena, bytes, err);
     for (int i = 0; i < rope->n_table && rc == 0; i++)
         rc = gpu_write(g, f->b.freq[i], rope->freq[i],
@@ -166,7 +210,7 @@ void forward_gpu_free(forward_gpu *f)
 {
     if (!f) return;
     gpu_recording_free(f->next);
-    gpu_free_host(f->g, f->seen);
+    gpu_free_host(f->g, f->mail);
     gpu_free(f->g, f->arena);
     mem_free(f);
 }
@@ -386,7 +430,7 @@ static void run_next(forward_gpu *f, int last)
     f->n = 1;
     run_layers(f, &b->at->token, last);
     run_head(f, b->x, 1);
-    gpu_largest(f->g, b->logits, f->m->hp.n_vocab, b->at, f->seen, b->best, &b->counters[0]);
+    gpu_largest(f->g, b->logits, f->m->hp.n_vocab, b->at, &f->mail->seen, b->best, &b->counters[0]);
     gpu_advance(f->g, b->at, 1);
 }
 
@@ -419,7 +463,7 @@ static int play_next(forward_gpu *f, int32_t id, int pos, err_ctx *err)
     gpu_play(f->g, f->next);
     note_written(f, pos, 1);
     if ((rc = gpu_wait(f->g, err)) < 0) return rc;
-    f->known = (gpu_cursor){ pos + 1, (int32_t)(uint32_t)*f->seen };
+    f->known = (gpu_cursor){ pos + 1, (int32_t)(uint32_t)f->mail->seen };
     return 0;
 }
 
@@ -429,6 +473,61 @@ int forward_gpu_next(forward_gpu *f, int32_t *next, int32_t id, int pos, err_ctx
     *next = f->known.token;
     return rc;
 }
+
+/* ---- sampling ----------------------------------------------------------------------------------- */
+
+static int prepare_sampling(void *ctx, const sampler_rules *r, float *block_max, double *mass,
+                            err_ctx *err)
+{
+    forward_gpu *f = ctx;
+    const buffers *b = &f->b;
+    const size_t n_block = (size_t)blocks_of(&f->m->hp);
+    int rc = 0;
+
+    if (f->bias_version != r->bias_version) {            /* rules never change without it */
+        rc = gpu_write(f->g, b->bias, r->bias, (uint64_t)f->m->hp.n_vocab * sizeof *r->bias, err);
+        if (rc == 0)
+            rc = gpu_write(f->g, b->steps, r->steps, SAMPLER_STEPS * sizeof *r->steps, err);
+        if (rc < 0) return rc;
+        f->bias_version = r->bias_version;
+    }
+    for (int i = 0; i < r->n_seen; i++) {
+        f->mail->penalised[2 * i] = r->seen[i];
+        f->mail->penalised[2 * i + 1] = r->count[r->seen[i]];
+    }
+    f->list = (gpu_shortlist){
+        .logits = b->logits, .bias = b->bias, .n = f->m->hp.n_vocab, .seen = f->mail->penalised,
+        .n_seen = r->n_seen, .repeat = r->repeat, .presence = r->presence,
+        .frequency = r->frequency, .per_temperature = r->per_temperature, .steps = b->steps,
+        .work = b->work, .top = b->top, .maxima = f->mail->maxima,
+        .masses = mass ? f->mail->masses : NULL,
+    };
+    gpu_shortlist_make(f->g, &f->list);
+    if ((rc = gpu_wait(f->g, err)) < 0) return rc;
+    memcpy(block_max, f->mail->maxima, n_block * sizeof *block_max);
+    if (mass) memcpy(mass, f->mail->masses, n_block * sizeof *mass);
+    return 0;
+}
+
+static int gather_candidates(void *ctx, sampler_pair *to, int cap, float bound, err_ctx *err)
+{
+    forward_gpu *f = ctx;
+    gpu_shortlist_gather(f->g, &f->list, bound, f->mail->pairs, min_int(cap, MAX_PAIRS),
+                         &f->mail->count);
+    const int rc = gpu_wait(f->g, err);
+    if (rc < 0) return rc;
+    const int n = f->mail->count > INT_MAX ? INT_MAX : (int)f->mail->count;
+    for (int i = 0; i < n && n <= cap && n <= MAX_PAIRS; i++)
+        to[i] = (sampler_pair){ f->mail->pairs[i].id, f->mail->pairs[i].logit };
+    return n <= MAX_PAIRS ? n : INT_MAX;
+}
+
+sampler_source forward_gpu_source(forward_gpu *f)
+{
+    return (sampler_source){ f, prepare_sampling, gather_candidates };
+}
+
+/* ---- profiles ----------------------------------------------------------------------------------- */
 
 int forward_gpu_profile(forward_gpu *f, gpu_span *spans, int cap, int32_t id, int pos, err_ctx *err)
 {

@@ -7,6 +7,7 @@
 #define ENGINE_FORWARD_GPU_H
 
 #include "engine/pass.h"
+#include "engine/sampler.h"
 #include "engine/weights_gpu.h"
 
 typedef struct forward_gpu forward_gpu;
@@ -25,6 +26,9 @@ int forward_gpu_logits(forward_gpu *f, float *logits, int n_row, err_ctx *err);
 
 /* Takes in one token and gives the likeliest one behind it, of equals the first. */
 int forward_gpu_next(forward_gpu *f, int32_t *next, int32_t id, int pos, err_ctx *err);
+
+/* The logits of the token just taken in, where they are. Good until the next one is. */
+sampler_source forward_gpu_source(forward_gpu *f);
 
 /* Where the time of one token goes: plays forward_gpu_next with every kernel watched. The session's
  * position must be restored by the caller. Returns the number of spans, at most cap. */

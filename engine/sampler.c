@@ -17,9 +17,9 @@
 #include <string.h>
 
 enum {
-    BLOCK = 64,                          /* tokens that share a maximum */
-    LANES = 8,                           /* sums that do not wait for each other */
-    STEPS = 256,                         /* entries in the table of exp: a power of two */
+    BLOCK = SAMPLER_BLOCK, LANES = SAMPLER_LANES,
+    STEPS = SAMPLER_STEPS,               /* entries in the table of exp: a power of two */
+    MAX_PAIRS = 8192,                    /* of a source, before the row itself is wanted */
     MAX_VOCAB = 1 << 28,                 /* block arithmetic stays within int */
     FIRST_ORDER = 64, GROW_ORDER = 6     /* tokens of the order made at first; how it grows */
 };
@@ -35,6 +35,7 @@ struct sampler {
     double exp_steps[STEPS];
     uint64_t rng[4];
     float *bias;                         /* [n_vocab] -INFINITY: banned */
+    uint64_t bias_version;
 
     /* the last n_recent of at most window accepted tokens, the oldest at recent[oldest] */
     int32_t *recent;                     /* [window] */
@@ -47,6 +48,10 @@ struct sampler {
     float *work;                         /* [n_block * BLOCK] logits after biases and penalties;
                                           * -INFINITY behind the last */
     float *block_max;                    /* [n_block] */
+    double *block_mass;                  /* [n_block], if they came from a source */
+    const sampler_source *from;          /* NULL: the logits are in work */
+    sampler_pair *pairs;                 /* [MAX_PAIRS] */
+    bool unusual;                        /* the source cannot serve */
     float largest;
     ranked *order, *spare;               /* [n_vocab] each */
     double *weight;                      /* [n_vocab + BLOCK]: made in blocks */
@@ -182,6 +187,22 @@ static void fill_steps(double exp_steps[STEPS])
     }
 }
 
+/* ---- biases ---------------------------------------------------------------------------------- */
+
+/* What a bias adds to the version, which so depends on all of them and on nothing else. */
+static uint64_t bias_mark(int32_t id, float bias)
+{
+    uint32_t bits;
+    memcpy(&bits, &bias, sizeof bits);
+    return bias == 0 ? 0 : random_word(bits, (uint64_t)id);
+}
+
+static void set_bias(sampler *s, int32_t id, float bias)
+{
+    s->bias_version += bias_mark(id, bias) - bias_mark(id, s->bias[id]);
+    s->bias[id] = bias;
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 static bool allocate(sampler *s)
@@ -194,7 +215,11 @@ static bool allocate(sampler *s)
     s->order = mem_array(n, sizeof *s->order);
     s->spare = mem_array(n, sizeof *s->spare);
     s->weight = mem_array(n + BLOCK, sizeof *s->weight);
-    if (!s->bias || !s->work || !s->block_max || !s->order || !s->spare || !s->weight) return false;
+    s->block_mass = mem_array((size_t)s->n_block, sizeof *s->block_mass);
+    s->pairs = mem_array(MAX_PAIRS, sizeof *s->pairs);
+    if (!s->bias || !s->work || !s->block_max || !s->order || !s->spare || !s->weight ||
+        !s->block_mass || !s->pairs)
+        return false;
     if (s->window == 0) return true;
     s->recent = mem_array((size_t)s->window, sizeof *s->recent);
     s->count = mem_array(n, sizeof *s->count);
@@ -224,6 +249,7 @@ int sampler_create(sampler **out, const sampler_options *o, int n_vocab, int ctx
     s->window = o->penalty_window < 0 || o->penalty_window > ctx ? ctx : o->penalty_window;
     if (!penalised) s->window = 0;
     if (o->temperature >= GREEDY_BELOW) s->per_temperature = 1 / o->temperature;
+    s->bias_version = 1;
     rng_seed(s->rng, o->seed);
     fill_steps(s->exp_steps);
     if (!allocate(s)) {
@@ -232,7 +258,8 @@ int sampler_create(sampler **out, const sampler_options *o, int n_vocab, int ctx
     }
     for (int i = n_vocab; i < s->n_block * BLOCK; i++) s->work[i] = -INFINITY;
     for (int i = 0; i < n_vocab; i++) s->bias[i] = 0;
-    for (int i = 0; i < o->n_bias; i++) s->bias[o->biases[i].id] += o->biases[i].bias;
+    for (int i = 0; i < o->n_bias; i++)
+        set_bias(s, o->biases[i].id, s->bias[o->biases[i].id] + o->biases[i].bias);
     *out = s;
     return 0;
 }
@@ -250,12 +277,15 @@ void sampler_free(sampler *s)
     mem_free(s->order);
     mem_free(s->spare);
     mem_free(s->weight);
+    mem_free(s->block_mass);
+    mem_free(s->pairs);
     mem_free(s);
 }
 
 void sampler_ban(sampler *s, int32_t id)
 {
-    if (id >= 0 && id < s->n_vocab) s->bias[id] = -INFINITY;
+    if (id < 0 || id >= s->n_vocab) return;
+    set_bias(s, id, -INFINITY);
 }
 
 /* ---- penalties ------------------------------------------------------------------------------- */
@@ -328,8 +358,32 @@ static void prepare(sampler *s, const float *logits)
         s->block_max[b] = lane[0];
         if (lane[0] > s->largest) s->largest = lane[0];
     }
+    s->from = NULL;
     s->n_order = s->n_weight = 0;
     s->order_full = false;
+}
+
+/* The same at a source. Masses only if they can be asked for: mass_of_all. */
+static int prepare_from(sampler *s, const sampler_source *from, err_ctx *err)
+{
+    const bool some = s->o.top_k > 0 && s->o.top_k < s->n_vocab;
+    const sampler_rules rules = {
+        .bias = s->bias, .bias_version = s->bias_version, .repeat = s->o.repeat_penalty,
+        .presence = s->o.presence_penalty, .frequency = s->o.frequency_penalty, .seen = s->seen,
+        .count = s->count, .n_seen = s->n_seen, .per_temperature = s->per_temperature,
+        .steps = s->exp_steps,
+    };
+    const bool weigh = s->per_temperature > 0 && !some;
+    const int rc = from->prepare(from->ctx, &rules, s->block_max, weigh ? s->block_mass : NULL,
+                                 err);
+    s->largest = -INFINITY;
+    for (int b = 0; b < s->n_block && rc == 0; b++)
+        if (s->block_max[b] > s->largest) s->largest = s->block_max[b];
+    s->from = from;
+    s->unusual = false;
+    s->n_order = s->n_weight = 0;
+    s->order_full = false;
+    return rc;
 }
 
 /* Smaller for larger floats: sign and magnitude made one scale, then turned around. */
@@ -338,6 +392,14 @@ static uint32_t float_key(float x)
     uint32_t u;
     memcpy(&u, &x, sizeof u);
     return u >> 31 ? u : 0x7FFFFFFFu ^ u;
+}
+
+static float key_float(uint32_t key)
+{
+    const uint32_t u = key >> 31 ? key : 0x7FFFFFFFu ^ key;
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
 }
 
 /* Sorts a by key; equal keys keep their order. spare has room for n. */
@@ -377,14 +439,32 @@ static float order_bound(sampler *s, int want)
     return s->block_max[s->spare[want - 1].id];
 }
 
+/* What a source has at or above bound, by id. */
+static int gather_from(sampler *s, float bound)
+{
+    const int cap = s->n_vocab < MAX_PAIRS ? s->n_vocab : MAX_PAIRS;
+    const int n = s->unusual ? -1 : s->from->gather(s->from->ctx, s->pairs, cap, bound, NULL);
+    if (n < 0 || n > cap) {
+        s->unusual = true;
+        return 0;
+    }
+    for (int i = 0; i < n; i++) s->spare[i] = (ranked){ (uint32_t)s->pairs[i].id, i };
+    sort_ranked(s->spare, s->order, n);
+    for (int i = 0; i < n; i++) {
+        const sampler_pair *p = &s->pairs[s->spare[i].id];
+        s->order[i] = (ranked){ float_key(p->logit), p->id };
+    }
+    return n;
+}
+
 /* Makes the first tokens of the order, want of them or more if there are so many. What was there is
  * made again, the same. */
 static void make_order(sampler *s, int want)
 {
     const float bound = order_bound(s, want);
-    int n = 0;
+    int n = s->from ? gather_from(s, bound) : 0;
 
-    for (int b = 0; b < s->n_block; b++) {
+    for (int b = 0; b < s->n_block && !s->from; b++) {
         if (s->block_max[b] < bound) continue;
         for (int i = b * BLOCK; i < (b + 1) * BLOCK; i++)        /* by id: the sort keeps that */
             if (s->work[i] >= bound && s->work[i] > -INFINITY)
@@ -435,7 +515,7 @@ static void weigh_more(sampler *s)
     float x[BLOCK];
 
     for (int i = 0; i < BLOCK; i++)
-        x[i] = i < n ? s->work[s->order[s->n_weight + i].id] : -INFINITY;
+        x[i] = i < n ? key_float(s->order[s->n_weight + i].key) : -INFINITY;
     weigh_block(s->weight + s->n_weight, s, x);
     s->n_weight += n;
 }
@@ -454,17 +534,24 @@ static bool reach(sampler *s, int i)
     return true;
 }
 
-/* Lane j sums the ids with id % LANES == j, by ascending id; then the lanes are added up. */
-static double mass_of_all(const sampler *s)
+/* What a block weighs: lane j sums the ids with id % LANES == j, by ascending id, then the lanes are
+ * added up. */
+static double block_mass(const sampler *s, int b)
 {
     double lane[LANES] = { 0 }, mass = 0, w[BLOCK];
 
-    for (int b = 0; b < s->n_block; b++) {
-        weigh_block(w, s, s->work + b * BLOCK);
-        for (int i = 0; i < BLOCK; i += LANES)
-            for (int j = 0; j < LANES; j++) lane[j] += w[i + j];
-    }
+    if (s->from) return s->block_mass[b];
+    weigh_block(w, s, s->work + b * BLOCK);
+    for (int i = 0; i < BLOCK; i += LANES)
+        for (int j = 0; j < LANES; j++) lane[j] += w[i + j];
     for (int j = 0; j < LANES; j++) mass += lane[j];
+    return mass;
+}
+
+static double mass_of_all(const sampler *s)
+{
+    double mass = 0;
+    for (int b = 0; b < s->n_block; b++) mass += block_mass(s, b);
     return mass;
 }
 
@@ -533,15 +620,33 @@ static int refuse(const sampler *s, const float *logits, err_ctx *err)
     return err_set(err, ERR_RANGE, "all %d tokens with a logit are banned", n_number);
 }
 
+static int32_t draw(sampler *s)
+{
+    const int n = truncate_order(s), at = place_of(s, n, mass_of(s, n) * rng_draw(s->rng));
+    return at < 0 ? 0 : s->order[at].id;         /* only a source that fails leaves no order */
+}
+
 int sampler_pick(int32_t *out, sampler *s, const float *logits, err_ctx *err)
 {
     prepare(s, logits);
     if (!isfinite(s->largest)) return refuse(s, logits, err);
-    if (s->o.temperature < GREEDY_BELOW) {
-        *out = first_in_order(s);
-        return 0;
-    }
-    const int n = truncate_order(s);
-    *out = s->order[place_of(s, n, mass_of(s, n) * rng_draw(s->rng))].id;
+    *out = s->o.temperature < GREEDY_BELOW ? first_in_order(s) : draw(s);
     return 0;
+}
+
+int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *from, err_ctx *err)
+{
+    uint64_t before[4];
+    int rc = prepare_from(s, from, err);
+    if (rc < 0) return rc;
+    if (!isfinite(s->largest)) return 1;
+    memcpy(before, s->rng, sizeof before);
+    if (s->o.temperature < GREEDY_BELOW) {
+        make_order(s, 1);
+        if (!s->unusual) *out = s->order[0].id;
+    } else {
+        *out = draw(s);
+    }
+    if (s->unusual) memcpy(s->rng, before, sizeof before);
+    return s->unusual;
 }

@@ -74,4 +74,43 @@ void sampler_reset(sampler *s, uint64_t seed);
  * that have one are banned. A failed pick draws nothing. */
 int sampler_pick(int32_t *out, sampler *s, const float *logits, err_ctx *err);
 
+/* ---- logits that are somewhere else ---------------------------------------------------------- */
+
+/* The arithmetic of the pick, for whoever has the logits to do his part with the same bits. */
+enum {
+    SAMPLER_BLOCK = 64,                  /* ids that share a maximum and a mass */
+    SAMPLER_LANES = 8,                   /* a block's mass: lane j sums ids j, j + 8, ... of it, then
+                                          * the lanes are added up, from 0 on */
+    SAMPLER_STEPS = 256                  /* of exp; see sampler_rules.steps */
+};
+
+/* What is done to logits before they are compared, and how they weigh. */
+typedef struct sampler_rules {
+    const float *bias;                   /* [n_vocab]; -INFINITY: banned */
+    uint64_t bias_version;               /* another number if they have changed */
+    double repeat, presence, frequency;  /* penalties for ... */
+    const int32_t *seen, *count;         /* ... seen[0 .. n_seen), by how often: count[seen[i]] */
+    int n_seen;
+    double per_temperature;              /* 0: greedy, nothing is weighed */
+    const double *steps;                 /* [SAMPLER_STEPS]: 2^(k / SAMPLER_STEPS) */
+} sampler_rules;
+
+typedef struct sampler_pair { int32_t id; float logit; } sampler_pair;
+
+/* A place with one row of logits. */
+typedef struct sampler_source {
+    void *ctx;
+    /* Applies biases and penalties and keeps the results there; the largest of each block to
+     * block_max, and, unless mass is NULL, what each block weighs to mass. */
+    int (*prepare)(void *ctx, const sampler_rules *rules, float *block_max, double *mass,
+                   err_ctx *err);
+    /* All of these results that are not below bound and not -INFINITY, in any order. Returns their
+     * number; more than cap: too many, and to is not filled. */
+    int (*gather)(void *ctx, sampler_pair *to, int cap, float bound, err_ctx *err);
+} sampler_source;
+
+/* sampler_pick from there, the same token. 1: something is unusual (too many candidates, logits that
+ * are not numbers): nothing was drawn, and sampler_pick must be given the row itself. */
+int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *from, err_ctx *err);
+
 #endif

@@ -10,6 +10,7 @@ qwen=tests/models/demo-qwen3next-Q4_K_M.gguf
 gptoss=tests/models/demo-gptoss-MXFP4.gguf
 # Looking for leaks costs seconds a run on some machines: the last section of a test does it.
 export LC_ALL=C ASAN_OPTIONS=detect_leaks=0
+export MOE_DEVICE=cpu                    # answers are compared to the bit
 unset MOE_MODEL MOE_RAM_AVAILABLE MOE_CTX MOE_ISA MOE_KV MOE_THREADS
 
 ok() { passed=$((passed + 1)); }

@@ -16,6 +16,15 @@ say() {
 same() { if cmp -s "$tmp/$1" "$tmp/$2"; then ok; else bad "$3: $1 and $2 differ"; fi; }
 differ() { if cmp -s "$tmp/$1" "$tmp/$2"; then bad "$3: $1 and $2 are the same"; else ok; fi; }
 
+# ---- processors. Without a GPU a build that could use one says so, once, and goes on
+if "$run" --version | grep -q "no GPU"; then
+    refuse 1 "there is no GPU" $run -m $tiny -p x -n 1 --device cuda
+    "$run" -m $tiny -p x -n 1 --device auto >"$tmp/out" 2>"$tmp/err"
+    said=$(grep -c "no GPU: CPU only" "$tmp/err") want=1
+    if "$run" --version | grep -q "support: none"; then want=0; fi
+    if [ "$said" -eq $want ]; then ok; else bad "'no GPU: CPU only' was said $said times"; fi
+fi
+
 # ---- help and usage
 expect 0 "Usage: moe-run [run]" $run run --help
 expect 0 "Usage: moe-run [run]" $run -p x --help
@@ -34,6 +43,8 @@ refuse 2 "none of low, medium and high" $run -m $tiny -p x --reasoning a-lot
 refuse 2 "--system belongs to the chat format" $run -m $tiny -p x --raw --system y
 refuse 2 "is not ID=VALUE" $run -m $tiny -p x --logit-bias 5
 refuse 2 "is not ID=VALUE" $run -m $tiny -p x --logit-bias 5=1,6
+refuse 2 "none of cpu, cuda and auto" $run -m $tiny -p x --device gpu
+refuse 2 "MOE_DEVICE: 'x' is none of" env MOE_DEVICE=x $run -m $tiny -p x
 refuse 2 "out of range" $run -m $tiny -p x --ctx 0
 refuse 2 "out of range" $run -m $tiny -p x --threads 0
 refuse 2 "MOE_KV: 'zz' is none of" env MOE_KV=zz $run -m $tiny -p x

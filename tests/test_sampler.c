@@ -342,6 +342,138 @@ static void test_repeatable(void)
     sampler_free(s);
 }
 
+/* ---- logits somewhere else ------------------------------------------------------------------- */
+
+enum { FAR_VOCAB = 3000 };
+
+typedef struct far_row {
+    const float *logits;
+    float work[FAR_VOCAB];
+    int fail_at, n_gather;               /* the gather that fails; 0: none */
+} far_row;
+
+/* The weight of a logit, by the header's rules. */
+static double far_weight(const sampler_rules *r, float x, float largest)
+{
+    const double ln_2 = 0x1.62e42fefa39efp-1, z0 = ((double)x - largest) * r->per_temperature;
+    const double z = z0 < -700 ? -700 : z0;
+    const double n = nearbyint(z * (SAMPLER_STEPS / ln_2)), rest = z - n * (ln_2 / SAMPLER_STEPS);
+    const double p = 1 + rest * (1 + rest * (0.5 + rest * (1.0 / 6)));
+    const int64_t whole = (int64_t)floor(n / SAMPLER_STEPS);
+    return ldexp(r->steps[(int64_t)n - whole * SAMPLER_STEPS], (int)whole) * p;
+}
+
+static float far_penalised(const sampler_rules *r, float x, int count)
+{
+    double v = x;
+    if (!isfinite(v)) return x;
+    v = v > 0 ? v / r->repeat : v * r->repeat;
+    v -= r->presence + count * r->frequency;
+    return (float)fmax(fmin(v, (double)FLT_MAX), -(double)FLT_MAX) + 0.0f;
+}
+
+static int far_prepare(void *ctx, const sampler_rules *r, float *block_max, double *mass,
+                       err_ctx *err)
+{
+    far_row *f = ctx;
+    float largest = -INFINITY;
+    (void)err;
+    for (int i = 0; i < FAR_VOCAB; i++) {
+        const float x = f->logits[i] + r->bias[i];
+        f->work[i] = isnan(x) ? -INFINITY : x;
+    }
+    for (int i = 0; i < r->n_seen; i++)
+        f->work[r->seen[i]] = far_penalised(r, f->work[r->seen[i]], r->count[r->seen[i]]);
+    for (int i = 0; i < FAR_VOCAB; i++) {
+        float *top = &block_max[i / SAMPLER_BLOCK];
+        if (i % SAMPLER_BLOCK == 0 || f->work[i] > *top) *top = f->work[i];
+        if (f->work[i] > largest) largest = f->work[i];
+    }
+    for (int b = 0; mass && b * SAMPLER_BLOCK < FAR_VOCAB; b++) {
+        mass[b] = 0;
+        for (int j = 0; j < SAMPLER_LANES; j++) {
+            double lane = 0;
+            for (int i = j; i < SAMPLER_BLOCK; i += SAMPLER_LANES) {
+                const int id = b * SAMPLER_BLOCK + i;
+                lane += far_weight(r, id < FAR_VOCAB ? f->work[id] : -INFINITY, largest);
+            }
+            mass[b] += lane;
+        }
+    }
+    return 0;
+}
+
+static int far_gather(void *ctx, sampler_pair *to, int cap, float bound, err_ctx *err)
+{
+    far_row *f = ctx;
+    int n = 0;
+    (void)err;
+    if (++f->n_gather == f->fail_at) return -1;
+    for (int i = FAR_VOCAB; i-- > 0;)    /* any order */
+        if (f->work[i] >= bound && f->work[i] > -INFINITY) {
+            if (n < cap) to[n] = (sampler_pair){ i, f->work[i] };
+            n++;
+        }
+    return n;
+}
+
+static const struct { sampler_options o; const char *why; } far_rows[] = {
+    { { PLAIN }, "greedy" },
+    { { .temperature = 1, PLAIN }, "all tokens" },
+    { { .temperature = 3, PLAIN }, "all tokens, nearly flat" },
+    { { .temperature = 0.7, .top_k = 20, .top_p = 0.8, .repeat_penalty = 1 }, "top-k and top-p" },
+    { { .temperature = 1.5, .top_p = 0.95, .repeat_penalty = 1 }, "top-p of all" },
+    { { .temperature = 1, .top_p = 1, .min_p = 0.05, .repeat_penalty = 1 }, "min-p" },
+    { { .temperature = 1, .top_p = 0.9, .repeat_penalty = 1.3, .presence_penalty = 0.5,
+        .frequency_penalty = 0.25, .penalty_window = 32 }, "penalties" },
+    { { .repeat_penalty = 1.3, .top_p = 1, .penalty_window = -1 }, "greedy, penalties" },
+};
+
+/* The same tokens as from a row at hand; a gather that fails leaves everything as it was. */
+static void test_from(void)
+{
+    static float x[FAR_VOCAB];
+    static far_row f = { .logits = x };
+    const sampler_source from = { &f, far_prepare, far_gather };
+    test_rng rng = { 77 };
+
+    for (size_t k = 0; k < ARRAY_LEN(far_rows); k++) {
+        sampler *near = make(&far_rows[k].o, FAR_VOCAB, 200);
+        sampler *far = make(&far_rows[k].o, FAR_VOCAB, 200);
+        int differ = 0, failed = 0;
+        for (int round = 0; round < 200; round++) {
+            for (int i = 0; i < FAR_VOCAB; i++) {
+                x[i] = (float)test_below(&rng, 4000) * (round % 2 ? 0.01f : 0.002f) - 4.0f;
+                if (round % 16 == 0 && i % 5 == 0) x[i] = NAN;
+            }
+            if (round == 100)
+                for (int i = 0; i < FAR_VOCAB; i += 3) sampler_ban(near, i), sampler_ban(far, i);
+            int32_t want = -1, got = -1;
+            f.fail_at = round % 10 == 3 ? 1 + round / 10 % 3 : 0;
+            f.n_gather = 0;
+            mem_guard(true);
+            const int rc = sampler_pick_from(&got, far, &from, NULL);
+            if (rc == 1) {
+                failed++;
+                CHECK(f.fail_at > 0 && f.n_gather >= f.fail_at);
+                CHECK(sampler_pick(&got, far, x, NULL) == 0);
+            }
+            CHECK(rc >= 0 && sampler_pick(&want, near, x, NULL) == 0);
+            mem_guard(false);
+            differ += got != want;
+            sampler_accept(near, want);
+            sampler_accept(far, want);
+        }
+        CHECK_MSG(differ == 0, "%s: %d of 200 tokens differ", far_rows[k].why, differ);
+        CHECK_MSG(failed >= 7, "%s: %d failures seen", far_rows[k].why, failed);
+        x[17] = INFINITY;
+        int32_t id;
+        CHECK_MSG(sampler_pick_from(&id, far, &from, NULL) == 1, "%s: +Inf", far_rows[k].why);
+        sampler_free(near);
+        sampler_free(far);
+    }
+}
+
 /* ---- numbers by hand ------------------------------------------------------------------------- */
 
 /* Four tokens, greedy: which is the largest tells what became of the logits. */
@@ -612,7 +744,7 @@ static void test_memory(void)
         mem_fail_after(0);
         CHECK(rc == 0 ? s != NULL : rc == ERR_NOMEM && !s);
     } while (rc < 0 && n < 50);
-    CHECK_MSG(n == 12, "%d allocations", n - 1);
+    CHECK_MSG(n == 14, "%d allocations", n - 1);
     sampler_free(s);
     n = 0;
     do {
@@ -839,6 +971,7 @@ int main(int argc, char **argv)
     test_frequencies();
     test_weights();
     test_repeatable();
+    test_from();
     test_by_hand();
     test_context_window();
     test_bans();
