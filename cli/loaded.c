@@ -88,6 +88,13 @@ int loaded_fail(const char *what, const err_ctx *err)
     return 1;
 }
 
+/* Adds to a message what could be done about it. */
+static int advise(int rc, const char *what, err_ctx *err)
+{
+    err_ctx said = *err;
+    return err_set(err, rc, "%s; %s", said.msg, what);
+}
+
 static bool watch_upload(void *ctx, uint64_t done, uint64_t total)
 {
     progress *bar = ctx;
@@ -128,7 +135,7 @@ static int open_engine(loaded *l, const load_options *o, err_ctx *err)
     opt.watch_ctx = &bar;
     rc = engine_open(&l->e, l->m, &opt, err);
     progress_end(&bar);
-    return rc;
+    return rc == ERR_NOMEM ? advise(rc, "use --device cpu, or a smaller model", err) : rc;
 }
 
 int loaded_open(loaded *out, const load_options *o, err_ctx *err)
@@ -288,7 +295,11 @@ int loaded_session(session **out, const loaded *l, const session_options *o, err
     err_ctx ignored;
     int rc = loaded_plan(&need, l, o, err);
     *out = NULL;
-    if (rc == 0 && engine_on_gpu(l->e)) return session_create(out, l->e, o, err);
+    if (rc == 0 && engine_on_gpu(l->e)) {
+        rc = session_create(out, l->e, o, err);
+        return rc == ERR_NOMEM ? advise(rc, "use a smaller --ctx or --chunk, --kv q8_0, or --device "
+                                        "cpu", err) : rc;
+    }
     if (rc == 0) rc = check_memory(&left, &need, o, err);
     if (rc == 0) rc = warm(l->m, err);
     if (rc == 0) rc = session_create(out, l->e, o, err);

@@ -453,12 +453,20 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
 
 int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *err)
 {
-    int rc = session_eval(s, &id, 1, s->logits, s->gpu ? 0 : 1, NULL, NULL, err);
-    if (rc == 0 && s->gpu) {
-        const sampler_source there = forward_gpu_source(s->gpu);
-        if ((rc = sampler_pick_from(next, smp, &there, err)) <= 0) return rc;
-        rc = forward_gpu_logits(s->gpu, s->logits, 1, err);
+    const int pos = session_pos(s);
+    int rc;
+    if (!s->gpu) {
+        rc = session_eval(s, &id, 1, s->logits, 1, NULL, NULL, err);
+        return rc < 0 ? rc : sampler_pick(next, smp, s->logits, err);
     }
+    if ((rc = check_tokens(s, &id, 1, err)) < 0 ||
+        (rc = forward_gpu_take(s->gpu, id, pos, err)) < 0)
+        return rc;
+    s->ids[pos] = id;
+    state_advance(s->st, 1);
+    const sampler_source there = forward_gpu_source(s->gpu);
+    if ((rc = sampler_pick_from(next, smp, &there, err)) <= 0) return rc;
+    rc = forward_gpu_logits(s->gpu, s->logits, 1, err);
     return rc < 0 ? rc : sampler_pick(next, smp, s->logits, err);
 }
 

@@ -41,6 +41,7 @@ typedef struct buffers {
 /* Page-locked: what the device tells the host, and the other way round. */
 typedef struct mailbox {
     uint64_t seen;                       /* what was picked, with its stamp */
+    gpu_cursor cursor;                   /* on its way to the device */
     uint32_t count;                      /* candidates */
     float *maxima;                       /* [blocks] */
     double *masses;
@@ -385,22 +386,22 @@ static void note_written(forward_gpu *f, int pos, int n)
         if (f->m->layers[l].mixer == MIX_ATTENTION) kv_wrote(state_kv(f->st), l, pos, n);
 }
 
-static int set_cursor(forward_gpu *f, int pos, int32_t token, err_ctx *err)
+/* The device reads it in its turn; it stays as it is until the next wait. */
+static void set_cursor(forward_gpu *f, int pos, int32_t token)
 {
-    f->known = (gpu_cursor){ pos, token };
-    return gpu_write(f->g, f->b.at, &f->known, sizeof f->known, err);
+    f->known = f->mail->cursor = (gpu_cursor){ pos, token };
+    gpu_copy(f->g, f->b.at, &f->mail->cursor, sizeof f->mail->cursor);
 }
-
-/* Plays one token, the pick behind it included. */
-static int play_next(forward_gpu *f, int32_t id, int pos, err_ctx *err);
 
 int forward_gpu_eval(forward_gpu *f, const int32_t *ids, int n, int pos, err_ctx *err)
 {
     int rc;
-    if (n == 1) return play_next(f, ids[0], pos, err);
-    rc = set_cursor(f, pos, -1, err);
-    if (rc == 0) rc = gpu_write(f->g, f->b.ids, ids, (uint64_t)n * sizeof *ids, err);
-    if (rc < 0) return rc;
+    if (n == 1) {
+        rc = forward_gpu_take(f, ids[0], pos, err);
+        return rc < 0 ? rc : gpu_wait(f->g, err);
+    }
+    set_cursor(f, pos, -1);
+    if ((rc = gpu_write(f->g, f->b.ids, ids, (uint64_t)n * sizeof *ids, err)) < 0) return rc;
     f->n = n;
     run_layers(f, f->b.ids, pos + n);
     note_written(f, pos, n);
@@ -450,28 +451,28 @@ static int reach_of(int pos)
     return last;
 }
 
-static int play_next(forward_gpu *f, int32_t id, int pos, err_ctx *err)
+int forward_gpu_take(forward_gpu *f, int32_t id, int pos, err_ctx *err)
 {
     int rc;
     if (f->next_last != reach_of(pos)) {
         if ((rc = record_next(f->next, f, reach_of(pos), err)) < 0) return rc;
         f->next_last = reach_of(pos);
     }
-    if ((f->known.pos != pos || f->known.token != id) && (rc = set_cursor(f, pos, id, err)) < 0)
-        return rc;
+    if (f->known.pos != pos || f->known.token != id) set_cursor(f, pos, id);
     f->n = 1;
+    f->known.token = -1;
     gpu_play(f->g, f->next);
     note_written(f, pos, 1);
-    if ((rc = gpu_wait(f->g, err)) < 0) return rc;
-    f->known = (gpu_cursor){ pos + 1, (int32_t)(uint32_t)f->mail->seen };
     return 0;
 }
 
 int forward_gpu_next(forward_gpu *f, int32_t *next, int32_t id, int pos, err_ctx *err)
 {
-    const int rc = play_next(f, id, pos, err);
-    *next = f->known.token;
-    return rc;
+    int rc = forward_gpu_take(f, id, pos, err);
+    if (rc < 0 || (rc = gpu_wait(f->g, err)) < 0) return rc;
+    *next = (int32_t)(uint32_t)f->mail->seen;
+    f->known = (gpu_cursor){ pos + 1, *next };
+    return 0;
 }
 
 /* ---- sampling ----------------------------------------------------------------------------------- */
@@ -536,7 +537,7 @@ int forward_gpu_profile(forward_gpu *f, gpu_span *spans, int cap, int32_t id, in
     if (rc == 0) rc = gpu_profile_begin(f->g, err);
     if (rc == 0) rc = record_next(watched, f, reach_of(pos), err);
     for (int i = 0; i < 2 && rc >= 0; i++) {             /* the first one warms up */
-        if ((rc = set_cursor(f, pos, id, err)) < 0) break;
+        set_cursor(f, pos, id);
         gpu_play(f->g, watched);
         n = rc = gpu_profile_read(spans, cap, f->g, err);
     }

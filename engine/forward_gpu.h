@@ -27,6 +27,9 @@ int forward_gpu_logits(forward_gpu *f, float *logits, int n_row, err_ctx *err);
 /* Takes in one token and gives the likeliest one behind it, of equals the first. */
 int forward_gpu_next(forward_gpu *f, int32_t *next, int32_t id, int pos, err_ctx *err);
 
+/* Takes in one token without waiting for it: for who goes on with forward_gpu_source. */
+int forward_gpu_take(forward_gpu *f, int32_t id, int pos, err_ctx *err);
+
 /* The logits of the token just taken in, where they are. Good until the next one is. */
 sampler_source forward_gpu_source(forward_gpu *f);
 
