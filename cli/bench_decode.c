@@ -36,7 +36,7 @@ static const arg_option options[] = {
     { "kv", 0, ARG_TEXT, offsetof(decode_options, run.engine.kv), "TYPE", NULL, 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
     { "profile", 0, ARG_FLAG, offsetof(decode_options, profile), NULL, NULL, 0, 0,
-      "With --device cuda: where the time of a token behind the prompt goes" },
+      "With --device cuda: where the time of a token and of the prompt goes" },
     { "json", 0, ARG_FLAG, offsetof(decode_options, json), NULL, NULL, 0, 0,
       "One JSON object on stdout" },
 };
@@ -233,13 +233,18 @@ static int report(const bench *m)
     return console_finish();
 }
 
-/* The token behind the prompt; the answer is forgotten. */
-static int profile_token(bench *m, err_ctx *err)
+/* The token behind the prompt and the prompt's first chunk; the answer is forgotten. */
+static int profile(bench *m, err_ctx *err)
 {
-    const int n = (int)m->opt->prompt;
+    const int n = (int)m->opt->prompt, chunk = session_chunk(m->s);
+    int rc;
     session_rewind(m->s, 0);
-    const int rc = session_eval(m->s, m->prompt, n, m->logits, 0, watch, m, err);
-    return rc < 0 ? rc : bench_profile(m->s, m->prompt[n], err);
+    rc = session_eval(m->s, m->prompt, n, m->logits, 0, watch, m, err);
+    if (rc == 0) rc = bench_profile(m->s, "a token behind the prompt", m->prompt + n, 1, err);
+    session_rewind(m->s, 0);
+    if (rc == 0 && n > 1)
+        rc = bench_profile(m->s, "the prompt's first chunk", m->prompt, n < chunk ? n : chunk, err);
+    return rc;
 }
 
 static int run_model(bench *m)
@@ -267,7 +272,7 @@ static int run_model(bench *m)
     rc = measure(m, &err);
     if (rc < 0) return bench_model_fail(m->b.l.path, rc, &err);
     const int code = report(m);
-    if (opt->profile && (rc = profile_token(m, &err)) < 0)
+    if (opt->profile && (rc = profile(m, &err)) < 0)
         return bench_model_fail(m->b.l.path, rc, &err);
     return code;
 }

@@ -1,9 +1,10 @@
-/* bench_profile.c - moe-bench decode --profile: where the time of a token goes on the GPU.
+/* bench_profile.c - moe-bench decode --profile: where the time goes on the GPU, of the token behind
+ * the prompt and of the prompt's first chunk.
  *
- * Every kernel of the recorded token notes when its first block started, when its input was
- * complete and when its last block ended. A kernel's time counts from its complete input; what lies
- * between the end of one and the complete input of the next is a gap. Both together are the token.
- * Noting costs a little: the sum is some percent above the time of a token that nobody watches. */
+ * Every kernel notes when its first block started, when its input was complete and when its last
+ * block ended. A kernel's time counts from its complete input; what lies between the end of one and
+ * the complete input of the next is a gap. Both together are the time. Noting costs a little: the
+ * sum is about a percent above the time when nobody watches. */
 #include "cli/bench_profile.h"
 
 #include <stdio.h>
@@ -39,13 +40,13 @@ static void print_row(const char *name, int n, double us, double gap_us, uint64_
     printf("\n");
 }
 
-int bench_profile(session *s, int32_t id, err_ctx *err)
+int bench_profile(session *s, const char *title, const int32_t *ids, int n_id, err_ctx *err)
 {
     static gpu_span spans[MAX_SPANS];
     class_row rows[MAX_CLASSES], all = { 0 };
     double limit = 1;
     int n_row = 0;
-    const int n = session_profile(s, spans, MAX_SPANS, id, &limit, err);
+    const int n = session_profile(s, spans, MAX_SPANS, ids, n_id, &limit, err);
     if (n < 0) return n;
 
     for (int i = 0; i < n; i++) {
@@ -62,12 +63,13 @@ int bench_profile(session *s, int32_t id, err_ctx *err)
         all.bytes += x->bytes;
     }
     const double token_us = all.us + all.gap_us;
-    printf("\nclass          kernels        us   share   gap us        MB    GB/s  of limit\n");
+    printf("\n%s\n", title);
+    printf("class          kernels        us   share   gap us        MB    GB/s  of limit\n");
     for (int i = 0; i < n_row; i++)
         print_row(rows[i].name, rows[i].n, rows[i].us, rows[i].gap_us, rows[i].bytes, token_us,
                   limit);
     print_row("gaps", n, all.gap_us, 0, 0, token_us, limit);
-    print_row("token", n, token_us, all.gap_us, all.bytes, token_us, limit);
+    print_row("all", n, token_us, all.gap_us, all.bytes, token_us, limit);
     printf("limit          a kernel that only reads: %.0f GB/s\n", limit * 1e-9);
     return 0;
 }

@@ -728,13 +728,13 @@ static uint64_t bytes_of(const gpu_attention *a)
 
 template <typename S> static void run_tensor(gpu *g, const gpu_attention *a)
 {
-    launch(g, "attend_many", bytes_of(a), attend_tensor<S>,
+    launch(g, "attention", bytes_of(a), attend_tensor<S>,
            dim3((unsigned)a->n_head_kv, blocks_of(a, S::ROWS)), S::THREADS, S::SMEM, *a);
 }
 
 template <typename S> static void run_plain(gpu *g, const gpu_attention *a)
 {
-    launch(g, "attend_many", bytes_of(a), attend_plain<S>,
+    launch(g, "attention", bytes_of(a), attend_plain<S>,
            dim3((unsigned)a->n_head_kv, blocks_of(a, S::ROWS)), S::THREADS, S::SMEM, *a);
 }
 
@@ -763,7 +763,7 @@ template <bool Q8> static void run_halves(gpu *g, const gpu_attention *a)
         else
             run_tensor_fitting<shape<256, 4, 1, 32, Q8, 2>, shape<256, 4, 1, 16, Q8, 2>>(g, a);
         break;
-    default: gpu_fail(g, cudaErrorInvalidValue, "attend_many"); break;
+    default: gpu_fail(g, cudaErrorInvalidValue, "attention"); break;
     }
 }
 
@@ -779,7 +779,7 @@ static void run_floats(gpu *g, const gpu_attention *a)
         if (large::SMEM <= g->smem_block) run_plain<large>(g, a);
         else run_plain<plain_shape<256, 8>>(g, a);
         break;
-    default: gpu_fail(g, cudaErrorInvalidValue, "attend_many"); break;
+    default: gpu_fail(g, cudaErrorInvalidValue, "attention"); break;
     }
 }
 

@@ -148,6 +148,6 @@ static __global__ void __launch_bounds__(WARPS * 32) prepare_heads(frame f, gpu_
 void attend_prepare(gpu *g, const gpu_attention *a)
 {
     const uint64_t heads = (uint64_t)a->n * (uint64_t)(a->n_head + 2 * a->n_head_kv);
-    launch(g, "attend_prepare", heads * (uint64_t)a->head_dim * sizeof(float), prepare_heads,
+    launch(g, "attention", heads * (uint64_t)a->head_dim * sizeof(float), prepare_heads,
            dim3(ceil_div(heads, WARPS)), WARPS * 32, 0, *a);
 }

@@ -269,6 +269,7 @@ static void shared_expert(gpu *g, const gpu_input *in, const gpu_expert_args *a,
     const gemm_matrix gate = matrix_of(&a->shared_gate), up = matrix_of(&a->shared_up);
     gemm p = {}, down = {};
 
+    p.name = down.name = "shared expert";
     p.rows = a->shared_gate.rows;
     p.cols = a->shared_gate.cols;
     p.n = in->n;
@@ -300,6 +301,7 @@ static const float *routed_experts(gpu *g, const gpu_input *in, const gpu_expert
     launch(g, "experts list", 0, list_tiles, 1u, TILE_THREADS, 0, s->tiles, s->n_tile, s->first,
            a->n_expert, tokens);
 
+    p.name = "experts up";
     p.n = n_slot;
     p.tiles = s->tiles;
     p.n_tile = s->n_tile;
@@ -315,6 +317,7 @@ static const float *routed_experts(gpu *g, const gpu_input *in, const gpu_expert
     set_mid(&p, s, a->down.type);
     gate_and_up(g, in, &p, &gate, a->gate.type, &up, a->up.type, s);
 
+    down.name = "experts down";
     down.type = a->down.type;
     down.rows = a->down.rows;
     down.cols = a->down.cols;

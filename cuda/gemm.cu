@@ -88,6 +88,7 @@ void project_many(gpu *g, gpu_input *in, const gpu_product *list, int n_product)
         const gpu_matrix *w = &from->w;
         const bool convolved = from->conv.taps != NULL;
         gemm p = {};
+        p.name = in->name ? in->name : "dense";
         p.type = w->type;
         p.rows = w->rows;
         p.cols = w->cols;

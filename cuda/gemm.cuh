@@ -26,6 +26,7 @@ typedef struct token_tile {
 } token_tile;
 
 typedef struct gemm {
+    const char *name;                    /* class in profiles; the host's */
     int type, rows, cols;
     gemm_matrix w, up;                   /* with up: activation(w x, up x) */
     const void *x;                       /* [., cols], 16-bit or F32 */

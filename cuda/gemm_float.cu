@@ -197,12 +197,12 @@ void gemm_run_float(gpu *g, const gemm *p)
     gemm tiled = *p;
 
     if (!p->tiles && !p->up.data && p->rows <= THIN_ROWS) {
-        launch(g, "gemm f32", bytes, gemm_thin, ceil_div((uint64_t)p->n, THIN_WARPS),
+        launch(g, p->name, bytes, gemm_thin, ceil_div((uint64_t)p->n, THIN_WARPS),
                32 * THIN_WARPS, 0, *p, vectors);
         return;
     }
     if (!p->tiles) tiled.tile_tokens = SIDE;
     const unsigned n_tile = p->tiles ? (unsigned)p->max_tile : ceil_div((uint64_t)p->n, SIDE);
     const unsigned n_row = ceil_div((uint64_t)p->rows, p->up.data ? SIDE / 2 : SIDE);
-    launch(g, "gemm f32", bytes, gemm_floats, dim3(n_row, n_tile), THREADS, 0, tiled, vectors);
+    launch(g, p->name, bytes, gemm_floats, dim3(n_row, n_tile), THREADS, 0, tiled, vectors);
 }

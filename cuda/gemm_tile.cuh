@@ -520,10 +520,10 @@ template <int TYPE> static void run_type(gpu *g, const gemm *p)
         return;
     }
     switch (p->tile_tokens) {
-    case 256: launch(g, "gemm", bytes, gemm_tile<TYPE, 256>, grid, THREADS, smem, *p); break;
-    case 128: launch(g, "gemm", bytes, gemm_tile<TYPE, 128>, grid, THREADS, smem, *p); break;
-    case 64: launch(g, "gemm", bytes, gemm_tile<TYPE, 64>, grid, THREADS, smem, *p); break;
-    default: launch(g, "gemm", bytes, gemm_tile<TYPE, 32>, grid, THREADS, smem, *p); break;
+    case 256: launch(g, p->name, bytes, gemm_tile<TYPE, 256>, grid, THREADS, smem, *p); break;
+    case 128: launch(g, p->name, bytes, gemm_tile<TYPE, 128>, grid, THREADS, smem, *p); break;
+    case 64: launch(g, p->name, bytes, gemm_tile<TYPE, 64>, grid, THREADS, smem, *p); break;
+    default: launch(g, p->name, bytes, gemm_tile<TYPE, 32>, grid, THREADS, smem, *p); break;
     }
 }
 

@@ -470,15 +470,16 @@ int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *e
     return rc < 0 ? rc : sampler_pick(next, smp, s->logits, err);
 }
 
-int session_profile(session *s, struct gpu_span *spans, int cap, int32_t id, double *bandwidth,
-                    err_ctx *err)
+int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *ids, int n,
+                    double *bandwidth, err_ctx *err)
 {
     int rc;
+    assert(n >= 1 && n <= s->opt.chunk);
     if (!s->gpu) return err_set(err, ERR_UNSUPPORTED, "profiles are of the GPU: --device cuda");
-    if ((rc = check_tokens(s, &id, 1, err)) < 0 ||
+    if ((rc = check_tokens(s, ids, n, err)) < 0 ||
         (rc = gpu_read_bandwidth(bandwidth, s->e->device, err)) < 0)
         return rc;
-    return forward_gpu_profile(s->gpu, spans, cap, id, session_pos(s), err);
+    return forward_gpu_profile(s->gpu, spans, cap, ids, n, session_pos(s), err);
 }
 
 /* ---- going back, files ----------------------------------------------------------------------- */

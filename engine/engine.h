@@ -100,11 +100,12 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err);
  * there unless something about them is unusual. */
 int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *err);
 
-/* Where the time goes when the GPU takes in one token: a span for each kernel, in order, at most
- * cap. The session has to be rewound afterwards. Returns their number, or < 0. */
+/* Where the time goes when the GPU takes in n tokens, a chunk at most: a span for each kernel, in
+ * order, at most cap, and what a kernel that only reads reads in a second. The session has to be
+ * rewound afterwards. Returns their number, or < 0. */
 struct gpu_span;
-int session_profile(session *s, struct gpu_span *spans, int cap, int32_t id, double *bandwidth,
-                    err_ctx *err);
+int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *ids, int n,
+                    double *bandwidth, err_ctx *err);
 
 /* Remembers the present position, for session_rewind. */
 void session_snapshot(session *s);

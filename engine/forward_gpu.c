@@ -530,19 +530,36 @@ sampler_source forward_gpu_source(forward_gpu *f)
 
 /* ---- profiles ----------------------------------------------------------------------------------- */
 
-int forward_gpu_profile(forward_gpu *f, gpu_span *spans, int cap, int32_t id, int pos, err_ctx *err)
+/* What is launched now is watched; a recording would be watched whenever it is played. */
+static int profile_prompt(forward_gpu *f, gpu_span *spans, int cap, const int32_t *ids, int n,
+                          int pos, err_ctx *err)
+{
+    int rc = gpu_profile_begin(f->g, err);
+    if (rc == 0) rc = forward_gpu_eval(f, ids, n, pos, err);
+    return rc < 0 ? rc : gpu_profile_read(spans, cap, f->g, err);
+}
+
+static int profile_next(forward_gpu *f, gpu_span *spans, int cap, int32_t id, int pos, err_ctx *err)
 {
     gpu_recording *watched = NULL;
-    int rc = gpu_recording_create(&watched, err), n = 0;
+    int rc = gpu_recording_create(&watched, err);
     if (rc == 0) rc = gpu_profile_begin(f->g, err);
     if (rc == 0) rc = record_next(watched, f, reach_of(pos), err);
     for (int i = 0; i < 2 && rc >= 0; i++) {             /* the first one warms up */
         set_cursor(f, pos, id);
         gpu_play(f->g, watched);
-        n = rc = gpu_profile_read(spans, cap, f->g, err);
+        rc = gpu_profile_read(spans, cap, f->g, err);
     }
     gpu_recording_free(watched);
+    return rc;
+}
+
+int forward_gpu_profile(forward_gpu *f, gpu_span *spans, int cap, const int32_t *ids, int n, int pos,
+                        err_ctx *err)
+{
+    const int rc = n == 1 ? profile_next(f, spans, cap, ids[0], pos, err)
+                          : profile_prompt(f, spans, cap, ids, n, pos, err);
     gpu_profile_end(f->g);
     f->known.token = -1;
-    return rc < 0 ? rc : n;
+    return rc;
 }
