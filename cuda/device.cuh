@@ -71,6 +71,7 @@ static inline void launch(gpu *g, const char *name, uint64_t bytes, void (*kerne
     cudaLaunchAttribute attribute = {};
     frame f = {};
 
+    if (smem > g->smem_block) gpu_fail(g, cudaErrorInvalidConfiguration, name);
     if (g->failure != cudaSuccess) return;
     if (g->trace && g->n_trace < TRACE_MAX) {
         g->trace_name[g->n_trace] = name;

@@ -242,7 +242,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, 
     __shared__ int ids[SELECT_MAX_K];
     __shared__ select_space space;
     const int token = blockIdx.y, first = blockIdx.x * DOWN_ROWS, warp = threadIdx.x / 32;
-    const int n_warp = DOWN_THREADS / 32, n = a.k + (a.has_shared ? 1 : 0);
+    const int n_warp = blockDim.x / 32, n = a.k + (a.has_shared ? 1 : 0);
 
     /* slot i of this token: its place in mid, its matrix */
     const auto mid_of = [&](int i) { return i < a.k ? token * a.k + i : a.n_slot + token; };
@@ -256,7 +256,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, 
         frame_wait(f);
         float *mid = (float *)shared;
         for (int i = 0; i < n; i++)
-            for (int c = threadIdx.x; c < a.n_ff; c += DOWN_THREADS)
+            for (int c = threadIdx.x; c < a.n_ff; c += blockDim.x)
                 mid[i * a.n_ff + c] = a.mid_rows[(size_t)mid_of(i) * a.n_ff + c];
         __syncthreads();
         for (int u = warp; u < n * DOWN_ROWS; u += n_warp) {
@@ -289,7 +289,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, 
         const uint4 *from = (const uint4 *)(a.mid + (size_t)mid_of(0) * pitch);
         const uint4 *behind = (const uint4 *)(a.mid + (size_t)mid_of(a.k) * pitch) - routed;
         #pragma unroll 4
-        for (int c = threadIdx.x; c < all; c += DOWN_THREADS)
+        for (int c = threadIdx.x; c < all; c += blockDim.x)
             ((uint4 *)mid)[c] = (c < routed ? from : behind)[c];
         __syncthreads();
         runner.run(warp, [&](int unit) { return mid + unit / PER_SLOT * pitch; }, 0, 1, n_block,
@@ -365,12 +365,15 @@ template <int TYPE> static void launch_down(gpu *g, const down_args *a, int n, u
                slots * (size_t)a->n_ff * sizeof(float), *a);
     } else {
         typedef piece_of<TYPE, DOWN_STAGES> P;
-        const size_t smem = DOWN_THREADS / 32 * P::warp_bytes + slots * gpu_blocks_bytes(a->n_ff);
+        const size_t mids = slots * gpu_blocks_bytes(a->n_ff), fixed = 2048;     /* is static */
+        unsigned threads = DOWN_THREADS;
+        while (threads > 32 && threads / 32 * P::warp_bytes + mids + fixed > g->smem_block)
+            threads /= 2;
+        const size_t smem = threads / 32 * P::warp_bytes + mids;
         if (a->down.row_bytes <= 2 * P::bytes)
-            launch(g, "experts down", bytes, experts_down<TYPE, true>, grid, DOWN_THREADS, smem, *a);
+            launch(g, "experts down", bytes, experts_down<TYPE, true>, grid, threads, smem, *a);
         else
-            launch(g, "experts down", bytes, experts_down<TYPE, false>, grid, DOWN_THREADS, smem,
-                   *a);
+            launch(g, "experts down", bytes, experts_down<TYPE, false>, grid, threads, smem, *a);
     }
 }
 

@@ -186,10 +186,9 @@ template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, u
         const size_t rest = TOKENS * gpu_blocks_bytes(cols) + 32 * sizeof(float);
         const unsigned grid = a->n_unit < g->n_sm ? a->n_unit : g->n_sm;
         const int need = (int)ceil_div(a->n_unit, grid);
-        /* a little is static, and a little is the system's */
-        const size_t room = (g->smem_block - sizeof(float[WARPS][UNIT_ROWS][TOKENS]) - rest) /
-                            bytes_of_warp;
-        const int warps = room < WARPS ? (int)room : WARPS;
+        const size_t taken = rest + sizeof(float[WARPS][UNIT_ROWS][TOKENS]);     /* and static */
+        const size_t room = g->smem_block < taken ? 0 : (g->smem_block - taken) / bytes_of_warp;
+        const int warps = room < 1 ? 1 : room < WARPS ? (int)room : WARPS;
         a->n_slot = need < warps ? need : warps;
         a->n_share = need > warps ? 1 : warps / need;
         launch(g, a->name, bytes, dense_blocks<TYPE, TOKENS>, grid, THREADS,
