@@ -53,6 +53,9 @@ typedef struct frame {
                                           * stays in a register */
 } frame;
 
+/* The architecture that the kernels which run here were compiled for, 90; -1: none does. */
+int gpu_code_version(void);
+
 /* Keeps the first failure. */
 static inline void gpu_fail(gpu *g, cudaError_t rc, const char *what)
 {

@@ -70,7 +70,14 @@ int gpu_open(gpu **out, int device, err_ctx *err)
     g->n_sm = prop.multiProcessorCount;
     g->cc = 10 * prop.major + prop.minor;
     g->smem_block = prop.sharedMemPerBlockOptin;
-    g->dependent_launch = g->cc >= 90;
+    const int code = gpu_code_version();
+    if (code < 0) {
+        gpu_close(g);
+        return err_set(err, ERR_UNSUPPORTED, "%s: this build has no code for it (make "
+                       "CUDA_ARCHS=%d%d)", prop.name, prop.major, prop.minor);
+    }
+    /* code for an older chip, made to fit this one, does not know how to wait */
+    g->dependent_launch = g->cc >= 90 && code >= 90;
     *out = g;
     return 0;
 }
@@ -107,7 +114,8 @@ void *gpu_alloc(gpu *g, uint64_t bytes, const char *what, err_ctx *err)
 {
     size_t vram_free = 0, vram_total = 0;
     void *p = NULL;
-    const cudaError_t rc = cudaMalloc(&p, (size_t)bytes + SLACK);
+    const cudaError_t rc = bytes > SIZE_MAX - SLACK ? cudaErrorMemoryAllocation
+                                                    : cudaMalloc(&p, (size_t)bytes + SLACK);
 
     if (rc == cudaSuccess) return p;
     cudaGetLastError();                  /* out of memory is no lasting failure */
@@ -175,12 +183,17 @@ void gpu_copy(gpu *g, void *to, const void *from, uint64_t bytes)
 static bool make_buffers(gpu *g)
 {
     for (int i = 0; i < UPLOAD_BUFFERS; i++) {
+        if (g->failure != cudaSuccess) return false;
         if (g->upload[i].buffer) continue;
         void *p = NULL;
         gpu_fail(g, cudaHostAlloc(&p, UPLOAD_BYTES, cudaHostAllocDefault), "upload buffers");
-        gpu_fail(g, cudaEventCreateWithFlags(&g->upload[i].sent, cudaEventDisableTiming),
-                 "upload buffers");
-        if (g->failure != cudaSuccess) return false;
+        if (g->failure == cudaSuccess)
+            gpu_fail(g, cudaEventCreateWithFlags(&g->upload[i].sent, cudaEventDisableTiming),
+                     "upload buffers");
+        if (g->failure != cudaSuccess) {
+            cudaFreeHost(p);
+            return false;
+        }
         g->upload[i].buffer = (uint8_t *)p;
     }
     return true;
@@ -227,6 +240,7 @@ struct gpu_recording {
 
 int gpu_record_begin(gpu *g, err_ctx *err)
 {
+    if (g->failure != cudaSuccess) return report(g, err);
     gpu_fail(g, cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeThreadLocal), "record");
     return report(g, err);
 }

@@ -183,7 +183,9 @@ void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product);
 typedef enum gpu_kv_type { GPU_KV_F32, GPU_KV_F16, GPU_KV_Q8_0 } gpu_kv_type;
 
 /* One layer's attention: q and k are normed (if weights are given) and rotated, k and v stored at
- * their positions, then every query looks at the keys of its window, its own included. */
+ * their positions, then every query looks at the keys of its window, its own included. Keys of
+ * earlier calls, the tables and the cursor are read ahead: between what wrote them and this
+ * operation there must be another one that launches a kernel. */
 typedef struct gpu_attention {
     float *out;                          /* [n, n_head * head_dim] */
     float *q;                            /* head h of token t at q + t * q_stride + h * q_head_stride;
@@ -214,7 +216,8 @@ bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim);        /* shap
                                                                           * kernels for */
 void gpu_attend(gpu *g, const gpu_attention *a);
 
-/* The delta rule over n tokens, with the l2 norm of q and k, the write strength and the decay. */
+/* The delta rule over n tokens, with the l2 norm of q and k, the write strength and the decay. The
+ * state is read ahead, as in gpu_attend: not twice in succession on the same one. */
 typedef struct gpu_delta {
     float *out;                          /* [n, n_v * dim], not yet normed */
     float *mixed;                        /* [n, channels] behind the convolution: q, k, v;
@@ -252,8 +255,8 @@ typedef struct gpu_bank {                /* one slab of all experts of a layer *
 } gpu_bank;
 
 /* The chosen experts, the shared one beside them, and the sum of both into the residual stream:
- * x += sum over the selection of gates * expert(in), + sigma * shared(in). Up to GPU_FEW tokens by
- * the arithmetic contract. */
+ * x += sum over the selection of gates * expert(in), + sigma * shared(in). The chosen experts of up
+ * to GPU_FEW tokens by the arithmetic contract, the shared one where its types are theirs. */
 typedef struct gpu_expert_args {
     float *x;                            /* [n, n_embd] */
     gpu_bank gate, up, down;             /* gate and up of one type, here and in the shared one */

@@ -67,9 +67,9 @@ template <int TOKENS>
 static __device__ __forceinline__ void store_row(const dense_part &p, int row,
                                                  const float (&sum)[TOKENS], int n)
 {
-    const float bias = p.bias ? p.bias[row] : 0.0f;
     float y[TOKENS];
     if (row >= p.rows) return;
+    const float bias = p.bias ? p.bias[row] : 0.0f;
     #pragma unroll
     for (int t = 0; t < TOKENS; t++) y[t] = __fmaf_rn(p.scale, sum[t], bias);
     if (p.conv.taps) {
@@ -150,7 +150,7 @@ static __global__ void __launch_bounds__(THREADS) dense_floats(frame f, const de
     extern __shared__ __align__(16) float values[];
     const int warp = threadIdx.x / 32, cols = a.in.cols, step = gridDim.x * WARPS;
     const int first = warp * gridDim.x + blockIdx.x;
-    float *sums = values + (size_t)TOKENS * cols;
+    float *sums = values + (size_t)a.n_token * cols;
 
     frame_begin(f);
     if (first < a.n_unit) {
@@ -179,8 +179,9 @@ template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, u
     const int cols = a->in.cols;
     if constexpr (is_float_type<TYPE>::value) {
         const unsigned grid = a->n_unit < 2 * g->n_sm ? a->n_unit : 2 * g->n_sm;
-        const size_t smem = ((size_t)TOKENS * cols + 32) * sizeof(float);
-        launch(g, a->name, bytes, dense_floats<TYPE, TOKENS>, grid, THREADS, smem, *a);
+        const size_t row = (size_t)cols * sizeof(float), fixed = 32 * sizeof(float);
+        launch(g, a->name, bytes, dense_floats<TYPE, TOKENS>, grid, THREADS,
+               (size_t)a->n_token * row + fixed, *a);
     } else {
         const size_t bytes_of_warp = piece_of<TYPE, STAGES>::warp_bytes;
         const size_t rest = TOKENS * gpu_blocks_bytes(cols) + 32 * sizeof(float);
@@ -196,10 +197,29 @@ template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, u
     }
 }
 
+/* The tokens behind the first n of them. */
+static void skip_tokens(dense_args *a, int n)
+{
+    a->n_token -= n;
+    a->in.x += (size_t)n * a->in.cols;
+    if (a->in.gate) a->in.gate += (size_t)n * a->in.gate_stride;
+    for (int i = 0; i < a->n_part; i++) a->part[i].y += (size_t)n * a->part[i].y_stride;
+}
+
+/* Float vectors of several wide tokens may be more than a block can hold: then in order, as many at
+ * a time as it can. */
 template <int TYPE> static void launch_tokens(gpu *g, dense_args *a, uint64_t bytes)
 {
-    if (a->n_token == 1) launch_type<TYPE, 1>(g, a, bytes);
-    else launch_type<TYPE, GPU_FEW>(g, a, bytes);
+    const size_t row = (size_t)a->in.cols * sizeof(float), fixed = 32 * sizeof(float);
+    const int fit = (int)((g->smem_block - fixed) / row), all = a->n_token;
+    const int each = !is_float_type<TYPE>::value || fit >= all ? all : fit < 1 ? 1 : fit;
+    for (int left = all; left > 0; left -= each) {
+        dense_args some = *a;
+        skip_tokens(&some, all - left);
+        if (some.n_token > each) some.n_token = each;
+        if (some.n_token == 1) launch_type<TYPE, 1>(g, &some, bytes);
+        else launch_type<TYPE, GPU_FEW>(g, &some, bytes);
+    }
 }
 
 static void launch_dense(gpu *g, int type, dense_args *a, uint64_t bytes)

@@ -145,3 +145,11 @@ void gpu_advance(gpu *g, gpu_cursor *at, int n)
 {
     launch(g, "pick", 0, advance, 1, 1, 0, at, n);
 }
+
+int gpu_code_version(void)
+{
+    cudaFuncAttributes code;
+    if (cudaFuncGetAttributes(&code, (const void *)advance) == cudaSuccess) return code.ptxVersion;
+    cudaGetLastError();
+    return -1;
+}

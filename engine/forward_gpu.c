@@ -447,7 +447,7 @@ static int record_next(gpu_recording *r, forward_gpu *f, int last, err_ctx *err)
 static int reach_of(int pos)
 {
     int last = 1024;
-    while (last < pos + 1) last *= 2;
+    while (last <= pos && last < 1 << 30) last *= 2;
     return last;
 }
 
