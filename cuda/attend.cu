@@ -181,15 +181,7 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
                 for (int c = 0; c < 8; c++) merge[warp][h][d - first + c] = o[h][c];
             }
         __syncthreads();
-        for (int i = threadIdx.x; i < n_head * PASS; i += THREADS) {
-            const int h = i / PASS, c = first + i % PASS;
-            float value = 0.0f;
-            const float2 stats = join_stats(merge_max, merge_sum, h);
-            for (int w = 0; w < WARPS; w++)
-                value = fmaf(merge[w][h][c - first], expf(merge_max[w][h] - stats.x), value);
-            store_value<DIM>(r, where, h, c, value, stats);
-        }
-        __syncthreads();
+        store_pass<DIM, PASS, HEADS>(r, where, merge, merge_max, merge_sum, first);
     }
     merge_if_last<DIM>(r, where);
     frame_end(f);

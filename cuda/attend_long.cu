@@ -146,15 +146,7 @@ static __global__ void __launch_bounds__(THREADS) attend_tiles(frame f, const ru
                 if (d >= first && d < first + PASS) merge[warp][2 * t + i % 2][d - first] = o[n][i];
             }
         __syncthreads();
-        for (int i = threadIdx.x; i < where.n_head * PASS; i += THREADS) {
-            const int h = i / PASS, c = first + i % PASS;
-            float value = 0.0f;
-            const float2 stats = join_stats(merge_max, merge_sum, h);
-            for (int w = 0; w < WARPS; w++)
-                value = fmaf(merge[w][h][c - first], expf(merge_max[w][h] - stats.x), value);
-            store_value<DIM>(r, where, h, c, value, stats);
-        }
-        __syncthreads();
+        store_pass<DIM, PASS, MAX_HEADS>(r, where, merge, merge_max, merge_sum, first);
     }
     merge_if_last<DIM>(r, where);
     frame_end(f);

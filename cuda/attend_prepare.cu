@@ -5,49 +5,14 @@
  * block of Q8_0. Every rounding is that of engine/cpu/rows.c and engine/kv.c: from the same
  * projections and tables come the same stored bytes (up to the order of the norm's sum, which is in
  * double). The attention itself is attend_many.cu's business, or the kernels' for few tokens. */
+#include "cuda/kv_rows.cuh"
 #include "cuda/many.cuh"
-#include "loader/quant_blocks.h"
 
 enum {
     WARPS = 4,                           /* heads in a block */
     MAX_DIM = 256,
     VALUES = MAX_DIM / 32                /* of a lane */
 };
-
-/* Nearest binary16, ties to even; a NaN keeps its sign and the upper bits of its payload. */
-static __device__ __forceinline__ uint16_t f16_bits(float v)
-{
-    const uint32_t bits = __float_as_uint(v);
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u)
-        return (uint16_t)((bits >> 16 & 0x8000u) | 0x7E00u | (bits >> 13 & 0x3FFu));
-    return __half_as_ushort(__float2half_rn(v));
-}
-
-/* One value of each lane to a block of Q8_0; the scale, like the codes, as encode_q8_0 makes it. */
-static __device__ __forceinline__ void store_q8_0(uint8_t *block, float v, int lane)
-{
-    const uint32_t bits = __float_as_uint(v);
-    uint32_t largest = bits & 0x7FFFFFFFu;               /* as bits: a NaN is larger than all */
-    float scale;
-    uint16_t d;
-    int code;
-
-    for (int i = 16; i > 0; i >>= 1) {
-        const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, largest, i);
-        largest = other > largest ? other : largest;
-    }
-    d = f16_bits(largest > 0x7F800000u ? __uint_as_float(largest)
-                                       : __fdiv_rn(__uint_as_float(largest), 127.0f));
-    scale = __half2float(__ushort_as_half(d));
-    if (scale > 0.0f && scale < INFINITY) {
-        code = __float2int_rn(__fdiv_rn(v, scale));
-        code = min(max(code, -127), 127);
-    } else {
-        code = bits >> 31 ? -1 : 1;
-    }
-    if (lane == 0) *(uint16_t *)block = d;
-    ((int8_t *)block)[offsetof(block_q8_0, quants) + lane] = (int8_t)code;
-}
 
 /* A head's values to its row. */
 static __device__ __forceinline__ void store_row(uint8_t *rows, int row, const gpu_attention &a,

@@ -8,94 +8,12 @@
 #ifndef CUDA_ATTEND_RUNS_CUH
 #define CUDA_ATTEND_RUNS_CUH
 
-#include "cuda/device.cuh"
+#include "cuda/kv_rows.cuh"
 
 enum {
     THREADS = 256, WARPS = THREADS / 32,
     MAX_HEADS = 8,                       /* query heads of a block, at most */
     MAX_RUNS = 64, MERGE_RUNS = 16       /* at most, and merged by the block that comes last */
-};
-
-/* ---- rows of the store ------------------------------------------------------------------------- */
-
-/* Eight dimensions from d on of a row: raw as they lie there, then as floats. store: one dimension
- * of a row, 32 in succession by a warp; returns what load will give. */
-template <int KV> struct kv_row;
-
-template <> struct kv_row<GPU_KV_F32> {
-    typedef struct raw { float4 a, b; } raw;
-    static __host__ __device__ size_t bytes(int dim) { return (size_t)dim * 4; }
-    static __device__ __forceinline__ raw load(const uint8_t *row, int d)
-    {
-        return { *(const float4 *)(row + 4 * d), *(const float4 *)(row + 4 * d + 16) };
-    }
-    static __device__ __forceinline__ void widen(float (&v)[8], const raw &r)
-    {
-        v[0] = r.a.x; v[1] = r.a.y; v[2] = r.a.z; v[3] = r.a.w;
-        v[4] = r.b.x; v[5] = r.b.y; v[6] = r.b.z; v[7] = r.b.w;
-    }
-    static __device__ __forceinline__ float store(uint8_t *row, int d, float v)
-    {
-        return ((float *)row)[d] = v;
-    }
-};
-
-template <> struct kv_row<GPU_KV_F16> {
-    typedef uint4 raw;
-    static __host__ __device__ size_t bytes(int dim) { return (size_t)dim * 2; }
-    static __device__ __forceinline__ raw load(const uint8_t *row, int d)
-    {
-        return *(const uint4 *)(row + 2 * d);
-    }
-    static __device__ __forceinline__ void widen(float (&v)[8], const raw &r)
-    {
-        const uint32_t w[4] = { r.x, r.y, r.z, r.w };
-        #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float2 two = __half22float2(*(const __half2 *)&w[i]);
-            v[2 * i] = two.x;
-            v[2 * i + 1] = two.y;
-        }
-    }
-    static __device__ __forceinline__ float store(uint8_t *row, int d, float v)
-    {
-        return __half2float(((__half *)row)[d] = __float2half_rn(v));
-    }
-};
-
-template <> struct kv_row<GPU_KV_Q8_0> {
-    typedef struct raw { uint16_t scale, codes[4]; } raw;
-    static __host__ __device__ size_t bytes(int dim) { return (size_t)dim / 32 * 34; }
-    static __device__ __forceinline__ raw load(const uint8_t *row, int d)
-    {
-        const uint16_t *block = (const uint16_t *)(row + d / 32 * 34);
-        const uint16_t *codes = block + 1 + d % 32 / 2;
-        return { block[0], { codes[0], codes[1], codes[2], codes[3] } };
-    }
-    static __device__ __forceinline__ void widen(float (&v)[8], const raw &r)
-    {
-        const float scale = __half2float(__ushort_as_half(r.scale));
-        #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            v[2 * i] = scale * (float)(int8_t)r.codes[i];
-            v[2 * i + 1] = scale * (float)(int8_t)(r.codes[i] >> 8);
-        }
-    }
-    /* as encode_q8_0 of engine/kv.c; 32 lanes are a block */
-    static __device__ __forceinline__ float store(uint8_t *row, int d, float v)
-    {
-        uint8_t *block = row + d / 32 * 34;
-        uint32_t largest = __float_as_uint(v) & 0x7FFFFFFFu;
-        for (int s = 16; s > 0; s >>= 1) largest = max(largest, __shfl_xor_sync(~0u, largest, s));
-        const __half half = __float2half_rn(__fdiv_rn(__uint_as_float(largest), 127.0f));
-        const float scale = __half2float(half);
-        int code = __float_as_uint(v) >> 31 ? -1 : 1;
-        if (scale > 0.0f && isfinite(scale))
-            code = max(-127, min(127, __float2int_rn(__fdiv_rn(v, scale))));
-        if (d % 32 == 0) *(__half *)block = half;
-        block[2 + d % 32] = (uint8_t)code;
-        return scale * (float)code;
-    }
 };
 
 /* Least length of a run: two rounds of all warps at most. */
@@ -345,6 +263,25 @@ static __device__ __forceinline__ void store_value(const run_args &r, const run_
     }
     run_values<DIM>(r, head, w.run)[c] = value;
     if (c == 0) *run_stats<DIM>(r, head, w.run) = stats;
+}
+
+/* PASS dimensions from `first` on of a block's heads: what its warps found, joined. The block has met,
+ * and meets again. */
+template <int DIM, int PASS, int HEADS>
+static __device__ __forceinline__ void store_pass(const run_args &r, const run_place &where,
+                                                  const float (*found)[HEADS][PASS],
+                                                  const float (*top)[MAX_HEADS],
+                                                  const float (*sum)[MAX_HEADS], int first)
+{
+    for (int i = threadIdx.x; i < where.n_head * PASS; i += THREADS) {
+        const int h = i / PASS, c = i % PASS;
+        const float2 stats = join_stats(top, sum, h);
+        float value = 0.0f;
+        for (int w = 0; w < WARPS; w++)
+            value = fmaf(found[w][h][c], expf(top[w][h] - stats.x), value);
+        store_value<DIM>(r, where, h, first + c, value, stats);
+    }
+    __syncthreads();
 }
 
 /* By all threads of all blocks of a token and a key head, once their runs are stored. */
