@@ -1,5 +1,5 @@
-/* test_gpu_sampler.c - tokens drawn from logits that stay on the GPU: the same ones as from a row at
- * hand, by every rule of the sampler. */
+/* test_gpu_sampler.c - tokens drawn from logits that stay on the GPU: the same ones as from a row
+ * at hand, by every rule of the sampler. */
 #include "tests/test.h"
 
 #include <math.h>
@@ -80,13 +80,15 @@ static int gather(void *ctx, sampler_pair *to, int cap, float bound, err_ctx *er
     return (int)n;
 }
 
-/* From flat to peaked; some with equal logits, some with NaN and banned tokens. */
+/* A crowd and a few that stand out, as in a trained model's rows; some with equal logits, some with
+ * NaN. */
 static void fill_row(float *x, int n, int round, test_rng *rng)
 {
     for (int i = 0; i < n; i++) {
         const float u = (float)test_below(rng, 100000) * 1e-5f;
         x[i] = round % 3 == 0 ? 12.0f * u : round % 3 == 1 ? 3.0f * logf(u + 1e-6f)
                                                             : rintf(20.0f * u);
+        if (i % 997 == 0) x[i] += 15.0f;
         if (round % 5 == 4 && i % 7 == 0) x[i] = NAN;
     }
 }
