@@ -32,8 +32,8 @@ typedef struct loaded {
 /* 0, or < 0 with err filled and *out empty. */
 int loaded_open(loaded *out, const load_options *o, err_ctx *err);
 
-/* Notes on stderr: why not the GPU; too many threads; with a chat format also what is odd about it, and that
- * --reasoning, if it was given, is for other models. */
+/* Notes on stderr: why not the GPU; too many threads; with a chat format also what is odd about it,
+ * and that --reasoning, if it was given, is for other models. */
 void loaded_say_notes(const loaded *l, bool formatted, bool effort_given);
 
 /* The exit code for a failure: that of the signal if it came of one, else 1 after a line about

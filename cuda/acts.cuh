@@ -43,7 +43,7 @@ static __device__ __forceinline__ acts_view acts_at(const void *p, int n_block)
              (const int *)(b + 36 * n_block) };
 }
 
-/* ---- eight values at a time ------------------------------------------------------------------- */
+/* ---- eight values at a time ------------------------------------------------------------------ */
 
 /* Values 8i .. 8i+7 of a vector that begins at p; zeros behind its end. */
 static __device__ __forceinline__ void load8(float (&v)[8], const float *p, int i, int cols)
@@ -103,7 +103,7 @@ static __device__ __forceinline__ void finish8(float (&v)[8], const input_view &
     }
 }
 
-/* ---- int8 codes ------------------------------------------------------------------------------- */
+/* ---- int8 codes ------------------------------------------------------------------------------ */
 
 /* The threads of a warp hold eight values each, four in succession a block. */
 static __device__ __forceinline__ void quantise8(void *to, int n_block, const float (&v)[8], int i)
@@ -137,7 +137,7 @@ static __device__ __forceinline__ void quantise8(void *to, int n_block, const fl
     if (part % 2 == 0) ((int16_t *)(b + 36 * n_block))[2 * j + part / 2] = (int16_t)sum;
 }
 
-/* ---- a whole vector ---------------------------------------------------------------------------- */
+/* ---- a whole vector -------------------------------------------------------------------------- */
 
 /* What can be read before the input is there: weights of a thread's first rounds. A block of few
  * threads keeps more rounds in registers. */

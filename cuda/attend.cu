@@ -187,7 +187,7 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
     frame_end(f);
 }
 
-/* ---- launching ------------------------------------------------------------------------------------ */
+/* ---- launching ------------------------------------------------------------------------------- */
 
 size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim)
 {

@@ -19,7 +19,7 @@ enum {
 /* Least length of a run: two rounds of all warps at most. */
 static __host__ __device__ __forceinline__ int run_keys(int dim) { return dim > 128 ? 64 : 128; }
 
-/* ---- runs --------------------------------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 typedef struct run_args {
     gpu_attention a;
@@ -157,7 +157,7 @@ static __device__ __forceinline__ void make_heads(const run_args &r, const run_p
     }
 }
 
-/* ---- bringing runs together ----------------------------------------------------------------------- */
+/* ---- bringing runs together ------------------------------------------------------------------ */
 
 /* Where a run leaves what it found of a head: its sum of values, undivided, and behind all of those
  * its maximum and its sum of weights. head: of all tokens. */
@@ -301,7 +301,7 @@ static __device__ __forceinline__ void merge_if_last(const run_args &r, const ru
     if (threadIdx.x == 0) *counter = 0;
 }
 
-/* ---- launching -------------------------------------------------------------------------------------- */
+/* ---- launching ------------------------------------------------------------------------------- */
 
 /* As many runs as there is room for at a time, and none shorter than it must be as far as is known. */
 static inline int runs_for(const gpu_attention *a, int keys, int room)

@@ -239,7 +239,7 @@ BOTH uint32_t pack_digits(uint32_t codes)
     return (two | two >> 8) & 0xFFFFu;
 }
 
-/* ---- value lists ------------------------------------------------------------------------------ */
+/* ---- value lists ----------------------------------------------------------------------------- */
 
 enum : uint32_t { E2M1_LOW = 0x03020100, E2M1_HIGH = 0x0C080604 };      /* magnitudes, doubled */
 
@@ -262,7 +262,7 @@ BOTH uint32_t iq4_values(uint32_t codes)
     return (pick_bytes(IQ4_0, IQ4_1, digits) & ~upper) | (pick_bytes(IQ4_2, IQ4_3, digits) & upper);
 }
 
-/* ---- 32 weights, one scale -------------------------------------------------------------------- */
+/* ---- 32 weights, one scale ------------------------------------------------------------------- */
 
 /* "Halves order": w[i] from the low digits, w[4 + i] from the high ones. */
 #define FROM_HALVES(p, n, expression_of_codes)                                                     \
@@ -350,7 +350,7 @@ template <> struct unpacker<QT_IQ4_NL> {
     }
 };
 
-/* ---- 4-bit floats ----------------------------------------------------------------------------- */
+/* ---- 4-bit floats ---------------------------------------------------------------------------- */
 
 template <> struct unpacker<QT_MXFP4> {
     template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
@@ -386,7 +386,7 @@ template <> struct unpacker<QT_NVFP4> {
     }
 };
 
-/* ---- 256 weights, small integers as scales ---------------------------------------------------- */
+/* ---- 256 weights, small integers as scales --------------------------------------------------- */
 
 template <> struct unpacker<QT_Q2_K> {
     template <typename P> BOTH_MEMBER void take(weight_parts &p, P group, int l)
@@ -498,7 +498,7 @@ template <int TYPE, typename P> BOTH void unpack(weight_parts &p, P group, int l
     unpacker<TYPE>::take(p, group, l);
 }
 
-/* ---- the value of a block --------------------------------------------------------------------- */
+/* ---- the value of a block -------------------------------------------------------------------- */
 
 /* c + the products of four int8 each. */
 BOTH int dot4(uint32_t a, uint32_t b, int c)

@@ -23,7 +23,7 @@ static __host__ __device__ __forceinline__ delta_sizes sizes_of(const gpu_delta 
     return { d.n_k * d.dim, d.n_v * d.dim, (2 * d.n_k + d.n_v) * d.dim, d.n_v / d.n_k };
 }
 
-/* ---- gates and norms ------------------------------------------------------------------------------ */
+/* ---- gates and norms ------------------------------------------------------------------------- */
 
 /* log of the decay */
 static __device__ __forceinline__ float log_decay(float alpha, float dt_bias, float a)
@@ -73,7 +73,7 @@ static __global__ void __launch_bounds__(32) delta_prepare(frame f, const gpu_de
     frame_end(f);
 }
 
-/* ---- the rule -------------------------------------------------------------------------------------- */
+/* ---- the rule -------------------------------------------------------------------------------- */
 
 /* What one token needs, for the columns of a block. */
 template <int DIM> struct delta_token {
@@ -92,7 +92,8 @@ static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const g
         const float *from = d.mixed + (size_t)(t0 + t) * s.channels;
         delta_token<DIM> *to = &tile[t];
         if (at < DIM) copy16(to->q + at, from + head / s.ratio * DIM + at);
-        else if (at < 2 * DIM) copy16(to->k + at - DIM, from + s.keys + head / s.ratio * DIM + at - DIM);
+        else if (at < 2 * DIM)
+            copy16(to->k + at - DIM, from + s.keys + head / s.ratio * DIM + at - DIM);
         else copy16(to->v + at - 2 * DIM, from + 2 * s.keys + head * DIM + column + at - 2 * DIM);
     }
     for (int t = threadIdx.x; t < n; t += THREADS) {
@@ -190,7 +191,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_
     frame_end(f);
 }
 
-/* ---- launching -------------------------------------------------------------------------------------- */
+/* ---- launching ------------------------------------------------------------------------------- */
 
 template <int DIM> static void launch_dim(gpu *g, const gpu_delta *d)
 {

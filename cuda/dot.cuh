@@ -37,7 +37,7 @@ static __device__ __forceinline__ uint32_t low_bits(const uint8_t *p, uint32_t m
     return (uint32_t)(uintptr_t)p & mask;
 }
 
-/* ---- fetching --------------------------------------------------------------------------------- */
+/* ---- fetching -------------------------------------------------------------------------------- */
 
 /* One row's way into shared memory, for one of its eight threads. */
 template <typename P> struct row_stream {
@@ -68,7 +68,7 @@ template <typename P> struct row_stream {
     }
 };
 
-/* ---- one block --------------------------------------------------------------------------------- */
+/* ---- one block ------------------------------------------------------------------------------- */
 
 typedef struct act_block {
     uint32_t q[8];                       /* 32 int8 */
@@ -284,7 +284,7 @@ template <> struct block_reader<QT_Q4_K> {
     }
 };
 
-/* ---- units -------------------------------------------------------------------------------------- */
+/* ---- units ----------------------------------------------------------------------------------- */
 
 /* lanes to the row's sum, in every one of the eight threads */
 static __device__ __forceinline__ float fold_lanes(float v)
@@ -437,7 +437,7 @@ template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true> struct unit_runn
     }
 };
 
-/* ---- float weights: one row for a warp, weight i in lane i % 32 --------------------------------- */
+/* ---- float weights: one row for a warp, weight i in lane i % 32 ------------------------------ */
 
 template <int TYPE> static __device__ __forceinline__ float weight_at(const uint8_t *row, int i);
 template <> __device__ __forceinline__ float weight_at<QT_F32>(const uint8_t *row, int i)

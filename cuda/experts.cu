@@ -48,7 +48,7 @@ static __device__ __forceinline__ float finish_row(const slab &s, int expert, in
     return __fmaf_rn(__fmul_rn(factor_of<TYPE>::value, scale), sum, bias);
 }
 
-/* ---- activations, to the bit ------------------------------------------------------------------- */
+/* ---- activations, to the bit ----------------------------------------------------------------- */
 
 static __device__ __forceinline__ float contract_exp(float z)
 {
@@ -82,7 +82,7 @@ static __device__ __forceinline__ float contract_activation(float g, float u, bo
     return __fmul_rn(contract_gated(g, __fmul_rn(g, 0x1.b3b646p+0f)), __fadd_rn(u, 1.0f));
 }
 
-/* ---- gate, up, activation ---------------------------------------------------------------------- */
+/* ---- gate, up, activation -------------------------------------------------------------------- */
 
 /* How a block learns which experts a token has. */
 typedef struct choice {
@@ -218,7 +218,7 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
     frame_end(f);
 }
 
-/* ---- down, sum --------------------------------------------------------------------------------- */
+/* ---- down, sum ------------------------------------------------------------------------------- */
 
 typedef struct down_args {
     slab down, shared_down;
@@ -318,7 +318,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, 
     frame_end(f);
 }
 
-/* ---- int8 form of the input, where no router made it ------------------------------------------- */
+/* ---- int8 form of the input, where no router made it ----------------------------------------- */
 
 static __global__ void quantise_rows(frame f, const input_view in, uint8_t *blocks, float *rows)
 {
@@ -333,7 +333,7 @@ static __global__ void quantise_rows(frame f, const input_view in, uint8_t *bloc
     frame_end(f);
 }
 
-/* ---- launching --------------------------------------------------------------------------------- */
+/* ---- launching ------------------------------------------------------------------------------- */
 
 static slab slab_of_bank(const gpu_bank *b)
 {

@@ -172,7 +172,7 @@ static __global__ void __launch_bounds__(THREADS) dense_floats(frame f, const de
     frame_end(f);
 }
 
-/* ---- launching -------------------------------------------------------------------------------- */
+/* ---- launching ------------------------------------------------------------------------------- */
 
 template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, uint64_t bytes)
 {

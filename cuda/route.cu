@@ -2,9 +2,9 @@
  *
  * For up to GPU_FEW tokens every block finishes the input for itself and takes some rows of the
  * router, each by all of its warps; the first block leaves the input's finished forms for the
- * experts. Router weights are on their way into shared memory before the input is there. Who reads the logits selects,
- * or, if ids are asked for, a kernel with a warp for each token. Larger batches go through the
- * products of many.cuh. */
+ * experts. Router weights are on their way into shared memory before the input is there. Who reads
+ * the logits selects, or, if ids are asked for, a kernel with a warp for each token. Larger batches
+ * go through the products of many.cuh. */
 #include "cuda/dot.cuh"
 #include "cuda/many.cuh"
 #include "cuda/select.cuh"
@@ -30,7 +30,7 @@ static __device__ __forceinline__ void select_token(const select_args &a, int t,
     }
 }
 
-/* ---- few tokens --------------------------------------------------------------------------------- */
+/* ---- few tokens ------------------------------------------------------------------------------ */
 
 typedef struct few_args {
     input_view in;
@@ -165,7 +165,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
     frame_end(f);
 }
 
-/* ---- many tokens -------------------------------------------------------------------------------- */
+/* ---- many tokens ----------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(THREADS) select_many(frame f, const select_args a, int n)
 {

@@ -8,7 +8,7 @@
 
 enum { THREADS = 256, BLOCK = GPU_SHORTLIST_BLOCK, LANES = 8, STEPS = 256 };
 
-/* ---- biases, penalties, maxima -------------------------------------------------------------------- */
+/* ---- biases, penalties, maxima --------------------------------------------------------------- */
 
 static __global__ void add_bias(frame f, float *work, const float *logits, const float *bias, int n,
                                 int n_padded)
@@ -68,7 +68,7 @@ static __global__ void block_maxima(frame f, float *maxima, uint32_t *top, const
     frame_end(f);
 }
 
-/* ---- weights --------------------------------------------------------------------------------------- */
+/* ---- weights --------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ double weight_of(float x, double largest, double per_temperature,
                                                    const double *steps)
@@ -124,7 +124,7 @@ void gpu_shortlist_make(gpu *g, const gpu_shortlist *s)
                s->masses, s->top, s->work, *s, n_block);
 }
 
-/* ---- candidates ------------------------------------------------------------------------------------- */
+/* ---- candidates ------------------------------------------------------------------------------ */
 
 static __global__ void gather(frame f, gpu_pair *to, uint32_t *count, int cap, const float *work,
                               int n, float bound)

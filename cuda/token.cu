@@ -5,7 +5,7 @@
 
 enum { THREADS = 256, PICK_BLOCKS = 128 };
 
-/* ---- the embedding ------------------------------------------------------------------------------ */
+/* ---- the embedding --------------------------------------------------------------------------- */
 
 template <int TYPE>
 static __device__ __forceinline__ void embed_block(float *x, const uint8_t *row, int j, float scale)
@@ -47,7 +47,7 @@ void gpu_embed(gpu *g, float *x, const gpu_matrix *table, const int32_t *ids, in
     launch(g, "embed", 0, embed, (unsigned)n, THREADS, 0, x, *table, ids);
 }
 
-/* ---- rotation ------------------------------------------------------------------------------------ */
+/* ---- rotation -------------------------------------------------------------------------------- */
 
 static __global__ void rope_table(frame f, float *cosine, float *sine, const double *freq,
                                   double magnitude, int half, const gpu_cursor *at)
@@ -70,7 +70,7 @@ void gpu_rope_table(gpu *g, float *cosine, float *sine, const double *freq, doub
     launch(g, "rope", 0, rope_table, (unsigned)n, 32, 0, cosine, sine, freq, magnitude, half, at);
 }
 
-/* ---- the next token ------------------------------------------------------------------------------ */
+/* ---- the next token -------------------------------------------------------------------------- */
 
 /* Larger keys for larger logits; of equal logits the first id has the larger key. NaN is least. */
 static __device__ __forceinline__ unsigned long long pick_key(float v, int id)

@@ -89,7 +89,8 @@ static int move_to_gpu(engine *e, err_ctx *err)
 {
     const engine_options *o = &e->opt;
     int rc;
-    if (gpu_count() == 0) return err_set(err, ERR_UNSUPPORTED, "cuda: there is no GPU, or no driver for it; use "
+    if (gpu_count() == 0)
+        return err_set(err, ERR_UNSUPPORTED, "cuda: there is no GPU, or no driver for it; use "
                        "--device cpu");
     if (o->exact)
         return err_set(err, ERR_UNSUPPORTED, "F32 activations (--exact) are for the CPU alone");

@@ -220,8 +220,8 @@ void forward_gpu_free(forward_gpu *f)
 
 static gpu_input input_of(const forward_gpu *f, const char *name, const float *x, int cols)
 {
-    return (gpu_input){ .name = name, .kind = GPU_PLAIN, .n = f->n, .cols = cols, .x = x, .rows = f->b.rows,
-                        .halves = f->b.halves };
+    return (gpu_input){ .name = name, .kind = GPU_PLAIN, .n = f->n, .cols = cols, .x = x,
+                        .rows = f->b.rows, .halves = f->b.halves };
 }
 
 static gpu_input normed(const forward_gpu *f, const char *name, const float *gain)
@@ -325,7 +325,7 @@ static void mix_deltanet(forward_gpu *f, int l)
     add_product(f, &out, &w->delta.out);
 }
 
-/* ---- route, experts, join --------------------------------------------------------------------- */
+/* ---- route, experts, join -------------------------------------------------------------------- */
 
 static void run_experts(forward_gpu *f, int l)
 {
@@ -351,7 +351,7 @@ static void run_experts(forward_gpu *f, int l)
     gpu_experts(f->g, &h, &experts);
 }
 
-/* ---- the loop --------------------------------------------------------------------------------- */
+/* ---- the loop -------------------------------------------------------------------------------- */
 
 /* ids: on the device. last: a position that the batch does not go beyond. */
 static void run_layers(forward_gpu *f, const int32_t *ids, int last)
@@ -423,7 +423,7 @@ int forward_gpu_logits(forward_gpu *f, float *logits, int n_row, err_ctx *err)
     return 0;
 }
 
-/* ---- one token and the next -------------------------------------------------------------------- */
+/* ---- one token and the next ------------------------------------------------------------------ */
 
 static void run_next(forward_gpu *f, int last)
 {
@@ -475,7 +475,7 @@ int forward_gpu_next(forward_gpu *f, int32_t *next, int32_t id, int pos, err_ctx
     return 0;
 }
 
-/* ---- sampling ----------------------------------------------------------------------------------- */
+/* ---- sampling -------------------------------------------------------------------------------- */
 
 static int prepare_sampling(void *ctx, const sampler_rules *r, float *block_max, double *mass,
                             err_ctx *err)
@@ -528,7 +528,7 @@ sampler_source forward_gpu_source(forward_gpu *f)
     return (sampler_source){ f, prepare_sampling, gather_candidates };
 }
 
-/* ---- profiles ----------------------------------------------------------------------------------- */
+/* ---- profiles -------------------------------------------------------------------------------- */
 
 /* What is launched now is watched; a recording would be watched whenever it is played. */
 static int profile_prompt(forward_gpu *f, gpu_span *spans, int cap, const int32_t *ids, int n,

@@ -33,8 +33,9 @@ int forward_gpu_take(forward_gpu *f, int32_t id, int pos, err_ctx *err);
 /* The logits of the token just taken in, where they are. Good until the next one is. */
 sampler_source forward_gpu_source(forward_gpu *f);
 
-/* Where the time goes when n tokens are taken in: one as forward_gpu_next does it, more as a prompt,
- * n at most the chunk. Every kernel is watched; the session's position must be restored by the caller. Returns the number of spans, at most cap. */
+/* Where the time goes when n tokens are taken in: one as forward_gpu_next does it, more as a
+ * prompt, n at most the chunk. Every kernel is watched; the session's position must be restored by
+ * the caller. Returns the number of spans, at most cap. */
 int forward_gpu_profile(forward_gpu *f, gpu_span *spans, int cap, const int32_t *ids, int n, int pos,
                         err_ctx *err);
 
