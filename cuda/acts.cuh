@@ -15,6 +15,9 @@
 
 #include "cuda/device.cuh"
 
+/* gpu_blocks_bytes on the device. */
+static __device__ __forceinline__ int blocks_pitch(int cols) { return (cols / 32 * 40 + 15) / 16 * 16; }
+
 /* gpu_input without what only the host needs. */
 typedef struct input_view {
     gpu_input_kind kind;
@@ -105,6 +108,22 @@ static __device__ __forceinline__ void finish8(float (&v)[8], const input_view &
 
 /* ---- int8 codes ------------------------------------------------------------------------------ */
 
+/* From the bits of a block's largest magnitude: below 2^-100 all codes are 0, and Inf or NaN make a
+ * NaN of the scale. */
+typedef struct code_scale {
+    bool usual;                          /* else all codes are 0 */
+    float inv, dx;
+} code_scale;
+
+static __device__ __forceinline__ code_scale code_scale_of(uint32_t largest)
+{
+    const float amax = __uint_as_float(largest);
+    code_scale s = { largest >= 0x0D800000u && largest < 0x7F800000u, 0.0f, 0.0f };
+    if (s.usual) s.inv = __fdiv_rn(127.0f, amax), s.dx = __fmul_rn(amax, 0x1.020408p-7f);
+    else if (largest >= 0x7F800000u) s.dx = __uint_as_float(0x7FC00000u);
+    return s;
+}
+
 /* The threads of a warp hold eight values each, four in succession a block. */
 static __device__ __forceinline__ void quantise8(void *to, int n_block, const float (&v)[8], int i)
 {
@@ -113,15 +132,11 @@ static __device__ __forceinline__ void quantise8(void *to, int n_block, const fl
     largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
     largest = max(largest, __shfl_xor_sync(~0u, largest, 2));
 
-    const bool usual = largest >= 0x0D800000u && largest < 0x7F800000u;
-    const float amax = __uint_as_float(largest);
-    const float inv = usual ? __fdiv_rn(127.0f, amax) : 0.0f;
-    const float dx = usual ? __fmul_rn(amax, 0x1.020408p-7f)
-                           : __uint_as_float(largest >= 0x7F800000u ? 0x7FC00000u : 0u);
+    const code_scale scale = code_scale_of(largest);
     uint32_t code[2] = { 0, 0 };
-    if (usual)
+    if (scale.usual)
         for (int k = 0; k < 8; k++) {
-            const int q = __float2int_rn(__fmul_rn(v[k], inv));
+            const int q = __float2int_rn(__fmul_rn(v[k], scale.inv));
             code[k / 4] |= ((uint32_t)q & 255u) << 8 * (k % 4);
         }
     int sum = __dp4a((int)code[0], 0x01010101, __dp4a((int)code[1], 0x01010101, 0));
@@ -133,7 +148,7 @@ static __device__ __forceinline__ void quantise8(void *to, int n_block, const fl
     uint8_t *codes = b + (part < 2 ? 0 : 16 * n_block) + 16 * j + 8 * (part % 2);
     ((uint32_t *)codes)[0] = code[0];
     ((uint32_t *)codes)[1] = code[1];
-    if (part == 0) ((float *)(b + 32 * n_block))[j] = dx;
+    if (part == 0) ((float *)(b + 32 * n_block))[j] = scale.dx;
     if (part % 2 == 0) ((int16_t *)(b + 36 * n_block))[2 * j + part / 2] = (int16_t)sum;
 }
 

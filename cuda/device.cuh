@@ -187,6 +187,19 @@ static __device__ __forceinline__ float block_sum(float v, float *shared)
     return v;
 }
 
+/* Larger for larger floats, both zeros alike, never 0; not for NaN. */
+static __device__ __forceinline__ uint32_t order_key(float v)
+{
+    const uint32_t bits = __float_as_uint(__fadd_rn(v, 0.0f));
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+/* The float that has this key. */
+static __device__ __forceinline__ float key_float(uint32_t key)
+{
+    return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key);
+}
+
 static __device__ __forceinline__ float sigmoid(float v) { return 1.0f / (1.0f + expf(-v)); }
 static __device__ __forceinline__ float silu(float v) { return v / (1.0f + expf(-v)); }
 

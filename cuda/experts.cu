@@ -133,18 +133,14 @@ static __device__ __forceinline__ void store_mid(const up_args &a, int slot, int
 
     uint32_t largest = __float_as_uint(v) & 0x7FFFFFFFu;
     for (int d = 16; d > 0; d >>= 1) largest = max(largest, __shfl_xor_sync(~0u, largest, d));
-    const bool usual = largest >= 0x0D800000u && largest < 0x7F800000u;
-    const float amax = __uint_as_float(largest);
-    const int q = usual ? __float2int_rn(__fmul_rn(v, __fdiv_rn(127.0f, amax))) : 0;
+    const code_scale scale = code_scale_of(largest);
+    const int q = scale.usual ? __float2int_rn(__fmul_rn(v, scale.inv)) : 0;
     int sum = q;
     for (int d = 8; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
 
-    uint8_t *to = a.mid + (size_t)slot * ((n_block * 40 + 15) / 16 * 16);
+    uint8_t *to = a.mid + (size_t)slot * blocks_pitch(a.n_ff);
     to[(lane < 16 ? 0 : 16 * n_block) + 16 * group + lane % 16] = (uint8_t)q;
-    if (lane == 0)
-        ((float *)(to + 32 * n_block))[group] =
-            usual ? __fmul_rn(amax, 0x1.020408p-7f)
-                  : __uint_as_float(largest >= 0x7F800000u ? 0x7FC00000u : 0u);
+    if (lane == 0) ((float *)(to + 32 * n_block))[group] = scale.dx;
     if (lane % 16 == 0) ((int16_t *)(to + 36 * n_block))[2 * group + lane / 16] = (int16_t)sum;
 }
 
@@ -183,7 +179,7 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
     } else {
         enum { STAGES = up_stages<TYPE>::value };
         typedef piece_of<TYPE, STAGES> P;
-        const int n_block = a.cols / 32, bytes = (n_block * 40 + 15) / 16 * 16;
+        const int n_block = a.cols / 32, bytes = blocks_pitch(a.cols);
         const int pair = threadIdx.x % 32 / 8, r = warp * 4 + pair;
         const int row = min(group * UP_ROWS + r, a.n_ff - 1);
         uint8_t *x = shared + UP_THREADS / 32 * P::warp_bytes;
@@ -271,7 +267,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, 
         }
     } else {
         typedef piece_of<TYPE, DOWN_STAGES> P;
-        const int n_block = a.n_ff / 32, pitch = (n_block * 40 + 15) / 16 * 16;
+        const int n_block = a.n_ff / 32, pitch = blocks_pitch(a.n_ff);
         const int pair = threadIdx.x % 32 / 8;
         uint8_t *mid = shared + n_warp * P::warp_bytes;
         enum { PER_SLOT = PAIRED ? 1 : 2 };              /* units of a slot */
@@ -327,7 +323,7 @@ static __global__ void quantise_rows(frame f, const input_view in, uint8_t *bloc
     frame_begin(f);
     const input_ahead<2> ahead = input_begin<2>(in);
     frame_wait(f);
-    input_finish(in.cols % 32 == 0 ? blocks + (size_t)t * ((in.cols / 32 * 40 + 15) / 16 * 16)
+    input_finish(in.cols % 32 == 0 ? blocks + (size_t)t * blocks_pitch(in.cols)
                                    : NULL,
                  rows + (size_t)t * in.cols, in, t, sums, ahead);
     frame_end(f);

@@ -5,6 +5,12 @@
 #define CUDA_MANY_CUH
 
 #include "cuda/device.cuh"
+#include "loader/quant.h"
+
+static inline bool is_float_weight(int type)
+{
+    return type == QT_F32 || type == QT_F16 || type == QT_BF16;
+}
 
 /* Finishes in->rows and in->halves, whichever is asked for and not there yet. */
 void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves);

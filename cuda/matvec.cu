@@ -90,7 +90,7 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
     typedef piece_of<TYPE, STAGES> P;
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float partial[WARPS][UNIT_ROWS][TOKENS];
-    const int n_block = a.in.cols / 32, pitch = (n_block * 40 + 15) / 16 * 16;
+    const int n_block = a.in.cols / 32, pitch = blocks_pitch(a.in.cols);
     const int warp = threadIdx.x / 32, pair = threadIdx.x % 32 / 8, l = threadIdx.x % 8;
     const int slot = warp / a.n_share, share = warp % a.n_share;
     uint8_t *x = shared + a.n_slot * a.n_share * P::warp_bytes;
@@ -247,7 +247,7 @@ static float factor_of_type(int type)
 static void project_type(gpu *g, const gpu_input *in, const gpu_product *list, int n_product,
                          int type)
 {
-    const bool floats = type == QT_F32 || type == QT_F16 || type == QT_BF16;
+    const bool floats = is_float_weight(type);
     dense_args a = {};
     uint64_t bytes = 0;
 

@@ -82,7 +82,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
     __shared__ float sums[32], found[MAX_ROWS][WARPS];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, cols = a.in.cols;
     const int pitch = (cols * 4 + 15) / 16 * 16;         /* enough for any of the types */
-    const size_t blocks_pitch = (cols / 32 * 40 + 15) / 16 * 16;
+    const size_t form_bytes = blocks_pitch(cols);
     const int rounds = (int)(cols + 8 * THREADS - 1) / (8 * THREADS);
     const int own_row = blockIdx.x + threadIdx.x * gridDim.x;    /* of the first threads */
     float bias = 0.0f;
@@ -134,7 +134,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
                 if (8 * i < cols) load_weight8(w, a.in, i);
             }
             finish8(v, a.in, t, i, factor, w);
-            if (leave && cols % 32 == 0) quantise8(a.blocks + t * blocks_pitch, cols / 32, v, i);
+            if (leave && cols % 32 == 0) quantise8(a.blocks + t * form_bytes, cols / 32, v, i);
             if (8 * i >= cols) continue;
             #pragma unroll
             for (int k = 0; k < 8; k++)
@@ -186,11 +186,6 @@ static __global__ void sigmoid_many(frame f, float *x, int n)
     frame_end(f);
 }
 
-static bool is_float(const gpu_matrix *m)
-{
-    return m->type == QT_F32 || m->type == QT_F16 || m->type == QT_BF16;
-}
-
 void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
 {
     const int n_expert = r->router.rows, n = in->n;
@@ -201,7 +196,8 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
         gpu_fail(g, cudaErrorInvalidValue, "router: too many experts");
         return;
     }
-    if (n <= GPU_FEW && is_float(&r->router) && (!shared || is_float(&r->shared_gate))) {
+    if (n <= GPU_FEW && is_float_weight(r->router.type) &&
+        (!shared || is_float_weight(r->shared_gate.type))) {
         const int n_row = n_expert + (shared ? 1 : 0);
         const size_t pitch = ((size_t)in->cols * 4 + 15) / 16 * 16;
         unsigned grid = n_row < g->n_sm ? n_row : g->n_sm;

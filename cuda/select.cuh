@@ -16,11 +16,9 @@ typedef struct select_space {            /* shared memory of one warp */
     float value[32];
 } select_space;
 
-/* Larger for larger logits, and never 0. */
 static __device__ __forceinline__ uint32_t rank_key(float v)
 {
-    const uint32_t bits = __float_as_uint(isnan(v) ? -INFINITY : v);
-    return bits >> 31 ? ~bits : bits | 0x80000000u;
+    return order_key(isnan(v) ? -INFINITY : v);
 }
 
 /* How many lanes come before this one. */

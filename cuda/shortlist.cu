@@ -43,13 +43,6 @@ static __global__ void penalise(frame f, float *work, const gpu_shortlist s)
     frame_end(f);
 }
 
-/* Larger for larger floats. */
-static __device__ __forceinline__ uint32_t order_key(float v)
-{
-    const uint32_t bits = __float_as_uint(v);
-    return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
 /* A warp for each block of ids. top: the key of the largest of all, 0 before. */
 static __global__ void block_maxima(frame f, float *maxima, uint32_t *top, const float *work,
                                     int n_block)
@@ -94,8 +87,7 @@ static __global__ void block_masses(frame f, double *masses, const uint32_t *top
     const int i = blockIdx.x * THREADS + threadIdx.x, b = i / LANES, lane = i % LANES;
     frame_begin(f);
     frame_wait(f);
-    const uint32_t key = *top;
-    const double largest = (double)__uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key);
+    const double largest = (double)key_float(*top);
     double sum = 0.0;
     if (b < n_block)
         for (int k = 0; k < BLOCK; k += LANES)

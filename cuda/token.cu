@@ -75,8 +75,7 @@ void gpu_rope_table(gpu *g, float *cosine, float *sine, const double *freq, doub
 /* Larger keys for larger logits; of equal logits the first id has the larger key. NaN is least. */
 static __device__ __forceinline__ unsigned long long pick_key(float v, int id)
 {
-    const uint32_t bits = __float_as_uint(v + 0.0f);     /* both zeros are one */
-    const uint32_t order = isnan(v) ? 0 : bits >> 31 ? ~bits : bits | 0x80000000u;
+    const uint32_t order = isnan(v) ? 0 : order_key(v);
     return (unsigned long long)order << 32 | (uint32_t)(0x7FFFFFFF - id);
 }
 
