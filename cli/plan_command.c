@@ -1,0 +1,142 @@
+/* plan_command.c - moe-run plan: what would go where, and how fast it should be.
+ *
+ * No weight is loaded: sizes come from the file's header, speeds from cli/placing.h. Whether they
+ * are this machine's or assumed is said with the result. */
+#include "cli/commands.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/args.h"
+#include "cli/console.h"
+#include "cli/demo_model.h"
+#include "cli/engine_args.h"
+#include "cli/interrupt.h"
+#include "cli/loaded.h"
+#include "cli/placing.h"
+#include "cli/plan_view.h"
+#include "cli/tier_args.h"
+
+typedef struct plan_options {
+    const char *model;
+    bool measure, json;
+    tier_args tiers;
+    engine_args engine;
+} plan_options;
+
+#define FIELD(f) offsetof(plan_options, f)
+static const arg_option options[] = {
+    { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
+      "GGUF file, or the first part of it. Default: a built-in demo" },
+    { "measure", 0, ARG_FLAG, FIELD(measure), NULL, NULL, 0, 0,
+      "Measure this machine first, if that was not done and would matter" },
+    { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
+      "One JSON object with exact numbers" },
+};
+
+static const arg_group groups[] = {
+    { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
+    { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
+};
+
+static const arg_spec spec = {
+    .usage = "moe-run plan [-m FILE] [options]",
+    .about = "Shows what would be put into VRAM and RAM and what stays on the drive, the speed to\n"
+             "expect, and what bounds it. Loads no weights.",
+    .options = options, .n_option = ARRAY_LEN(options),
+    .operands = "", .groups = groups, .n_group = ARRAY_LEN(groups),
+    .epilogue = "MOE_RAM_AVAILABLE=SIZE plans for a machine with so much memory left.",
+};
+
+enum { USUAL_CTX = 8192 };               /* where --ctx was not given */
+
+typedef struct plan_job {
+    const char *path;                    /* for messages */
+    gguf *file;
+    model *m;
+    engine *e;                           /* only to measure; else NULL */
+    placing_options asked;
+    session_options so;
+    placing where;
+} plan_job;
+
+static int make_plan(plan_job *j, const plan_options *o, err_ctx *err)
+{
+    int rc = o->model ? gguf_open(&j->file, o->model, err)
+                      : gguf_open_memory(&j->file, demo_model_data, demo_model_bytes(), err);
+    if (rc == 0) rc = model_bind(&j->m, j->file, err);
+    if (rc == 0 && o->measure) rc = engine_open(&j->e, j->m, &j->asked.engine, err);
+    if (rc < 0) return rc;
+    if (j->so.ctx == 0) j->so.ctx = min_int(USUAL_CTX, j->m->hp.ctx_train);
+    return placing_make(&j->where, j->m, j->e, &j->asked, &j->so, err);
+}
+
+static void release(plan_job *j)
+{
+    engine_close(j->e);
+    model_free(j->m);
+    gguf_close(j->file);
+    mem_free(j);
+}
+
+static int report_text(const plan_job *j)
+{
+    const plan_view view = placing_view(&j->where);
+    const plan_machine *m = &j->where.in.machine;
+    const char *slash = strrchr(j->path, '/');
+    char name[512], ctx[32], ram[32], vram[32];
+    printf("%s: %s, context %s tokens\n", ESC(name, str_from(slash ? slash + 1 : j->path)),
+           model_arch_name(j->m->hp.arch), text_count(ctx, sizeof ctx, (uint64_t)j->so.ctx));
+    if (m->gpu) printf("%s, VRAM %s free; ", j->where.info.name,
+                       text_bytes(vram, sizeof vram, m->vram_free));
+    printf("RAM %s available\n\n", text_bytes(ram, sizeof ram, m->ram_available));
+    plan_view_print(&view);
+    if (j->where.note[0]) console_note("%s", j->where.note);
+    return console_finish();
+}
+
+static int report_json(const plan_job *j)
+{
+    const plan_view view = placing_view(&j->where);
+    const plan_machine *m = &j->where.in.machine;
+    char path[4 * PATH_MAX];
+    json_t *root = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:o}",
+                             "model", ESC(path, str_from(j->path)),
+                             "architecture", model_arch_name(j->m->hp.arch), "ctx", j->so.ctx,
+                             "gpu_name", j->where.info.name,
+                             "vram_free", (json_int_t)m->vram_free,
+                             "ram_available", (json_int_t)m->ram_available,
+                             "plan", plan_view_json(&view));
+    if (console_json(root, JSON_COMPACT | JSON_REAL_PRECISION(6))) return console_finish();
+    console_error("out of memory for the plan");
+    return 1;
+}
+
+int cmd_plan(int argc, char **argv)
+{
+    plan_options o = { 0 };
+    err_ctx err = { 0 };
+    int code;
+    engine_args_init(&o.engine);
+    tier_args_init(&o.tiers);
+    code = args_parse(&spec, &o, NULL, NULL, argc, argv);
+    if (code == ARGS_HELP) return console_finish();
+    if (code == ARGS_BAD) return 2;
+    plan_job *j = mem_zalloc(sizeof *j);
+    if (!j) {
+        console_error("out of memory: %zu bytes", sizeof *j);
+        return 1;
+    }
+    j->path = o.model ? o.model : DEMO_MODEL_NAME;
+    code = tier_args_read(&j->asked.wish, &j->asked.post, &o.tiers);
+    if (code == 0)
+        code = engine_args_read(&j->asked.engine, &j->so, &j->asked.device, &o.engine);
+    if (code == 0) {
+        interrupt_install();
+        code = make_plan(j, &o, &err) < 0 ? loaded_fail(j->path, &err) :
+               o.json ? report_json(j) : report_text(j);
+    }
+    release(j);
+    return code;
+}

@@ -1,0 +1,216 @@
+/* planning.c - fills in what the planner asks for.
+ *
+ * Every number is asked of who will allocate or read it, so that the plan and the run cannot drift
+ * apart. Deciding is left to tiers/plan.h, measuring to engine/measure.h. */
+#include "engine/planning.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "cuda/gpu.h"
+#include "engine/cpu/kernels.h"
+#include "engine/forward_gpu.h"
+#include "engine/lane.h"
+#include "engine/state.h"
+#include "engine/workspace.h"
+#include "tiers/machine.h"
+#include "tiers/memory_room.h"
+#include "tiers/topology.h"
+
+enum {
+    STREAMED_CHUNK = 4096,               /* wished on a GPU: experts pass once for each chunk */
+    COLD_TOKENS = 512                    /* of a prompt, computed together beside a GPU: cold.c */
+};
+
+/* ---- the machine ----------------------------------------------------------------------------- */
+
+int planning_machine(plan_machine *out, bool use_gpu, err_ctx *err)
+{
+    const char *whose;
+    gpu_info info;
+    int rc;
+    /* the driver locks pages without asking for the process's limit */
+    *out = (plan_machine){ .lock_limit = UINT64_MAX };
+    if ((rc = memory_room(&out->ram_available, &whose, err)) < 0) return rc;
+    if (!use_gpu || gpu_count() == 0) return 0;
+    if ((rc = gpu_describe(&info, 0, err)) < 0) return rc;
+    out->gpu = true;
+    out->vram_free = info.vram_free;
+    return 0;
+}
+
+static int threads_of(int n_thread)
+{
+    int n_cpu;
+    return n_thread > 0 ? n_thread : machine_cores(NULL, 0, &n_cpu);
+}
+
+int planning_key(speeds_key *out, const model *m, int n_thread, const char *isa,
+                 const char *gpu_name, err_ctx *err)
+{
+    const kernel_set *set = kernels_named(isa, err);
+    const char *path = gguf_n_part(m->file) > 0 ? gguf_part_path(m->file, 0) : NULL;
+    topology here;
+    struct stat st;
+    if (!set) return err ? err->code : ERR_UNSUPPORTED;
+    *out = (speeds_key){ .n_thread = threads_of(n_thread) };
+    topology_read(&here, "");
+    ESC(out->cpu, str_from(here.cpu));
+    ESC(out->gpu, str_from(gpu_name));
+    snprintf(out->kernels, sizeof out->kernels, "%s, %s %dx%d", set->isa,
+             quant_name(m->layers[0].experts.weight[SLAB_GATE]->type), m->hp.n_embd,
+             m->hp.n_ff_expert);
+    if (path && stat(path, &st) == 0) out->drive = (uint64_t)st.st_dev;
+    return 0;
+}
+
+/* ---- the model ------------------------------------------------------------------------------- */
+
+int planning_model(planning *to, const model *m, err_ctx *err)
+{
+    const model_hparams *hp = &m->hp;
+    const uint64_t used = (uint64_t)hp->n_expert_used;
+    uint64_t slabs = 0, expert_elems = 0;
+    model_bytes sum;
+
+    if (hp->n_layer > PLAN_MAX_LAYERS)
+        return err_set(err, ERR_UNSUPPORTED, "a model of %d layers: at most %d can be planned for",
+                       hp->n_layer, PLAN_MAX_LAYERS);
+    model_count_bytes(&sum, m);
+    for (int l = 0; l < hp->n_layer; l++) {
+        const expert_bank *b = &m->layers[l].experts;
+        to->down_bytes[l] = expert_slab_bytes(b, SLAB_DOWN);
+        to->expert_bytes[l] = to->down_bytes[l] + expert_slab_bytes(b, SLAB_GATE) +
+                              expert_slab_bytes(b, SLAB_UP);
+        slabs += (uint64_t)b->n_expert * to->expert_bytes[l];
+        expert_elems += used * 3 * b->n_embd * b->n_ff;
+    }
+    /* the experts' biases and scales are with the dense weights; in VRAM every tensor begins at a
+     * multiple of 256 */
+    const uint64_t small = sum.experts - slabs, head = m->head.t->elems;
+    const uint64_t others = sum.params_active - expert_elems;
+    to->what = (plan_model){
+        .n_layer = hp->n_layer, .n_expert = hp->n_expert, .n_used = hp->n_expert_used,
+        .expert_bytes = to->expert_bytes, .down_bytes = to->down_bytes,
+        .dense = sum.dense + small + 256 * (uint64_t)m->n_bound,
+        .embed = m->head_tied ? 0 : sum.embed, .token_dense = sum.token_dense,
+        /* of a prompt only the last token needs the output matrix */
+        .dense_macs = (double)(others > head ? others - head : 0),
+        .expert_macs = (double)expert_elems, .file_bytes = sum.dense + sum.experts,
+        .least_cache = expert_store_least(m),
+    };
+    return 0;
+}
+
+/* ---- the session ----------------------------------------------------------------------------- */
+
+static int check_session(const model *m, const session_options *o, err_ctx *err)
+{
+    const int most = m->hp.ctx_train;
+    if (o->ctx < 1 || o->ctx > most)
+        return err_set(err, ERR_RANGE, "a context of %d tokens: the model's is %d; use --ctx %d or "
+                       "less", o->ctx, most, most);
+    if (o->chunk < 0 || o->chunk > SESSION_MAX_CHUNK)
+        return err_set(err, ERR_RANGE, "a chunk of %d tokens is not within 1..%d", o->chunk,
+                       SESSION_MAX_CHUNK);
+    if (o->n_snapshot < 0)
+        return err_set(err, ERR_RANGE, "%d snapshots: the number cannot be negative",
+                       o->n_snapshot);
+    return 0;
+}
+
+/* The one wished for, and smaller ones. */
+static void choose_chunks(plan_session *s, const session_options *o, bool with_gpu)
+{
+    static const int on_gpu[] = { 2048, 1024, 512, 256 }, on_cpu[] = { 256, 128, 64, 32 };
+    const int *smaller = with_gpu ? on_gpu : on_cpu;
+    int wished = o->chunk > 0 ? o->chunk : with_gpu ? STREAMED_CHUNK : SESSION_CHUNK;
+    wished = min_int(wished, o->ctx);
+    s->n_chunk = 1;
+    s->chunk[0] = wished;
+    for (size_t i = 0; i < ARRAY_LEN(on_gpu) && s->n_chunk < PLAN_CHUNKS; i++)
+        if (smaller[i] < wished) s->chunk[s->n_chunk++] = smaller[i];
+}
+
+/* The sum; UINT64_MAX among the parts is too much, and so is the sum then. */
+static uint64_t sum_of(const uint64_t *parts, size_t n)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!size_add(&sum, sum, parts[i])) return UINT64_MAX;
+    return sum;
+}
+
+/* What the CPU computes with, beside its state. */
+static uint64_t cpu_work(const model *m, const session_options *o, int n_thread, int chunk)
+{
+    const uint64_t parts[] = {
+        workspace_bytes(m, n_thread, chunk), lane_cpu_bytes(&m->hp, chunk * m->hp.n_expert_used),
+        (uint64_t)o->ctx * sizeof(int32_t), recurrent_bytes(m),
+        (uint64_t)m->hp.n_vocab * sizeof(float),
+    };
+    return sum_of(parts, ARRAY_LEN(parts));
+}
+
+/* Vectors on their way between both, and the lane for what the CPU computes of them. */
+static uint64_t beside_gpu(const model *m, const session_options *o, int chunk)
+{
+    const model_hparams *hp = &m->hp;
+    const uint64_t n = (uint64_t)chunk, k = (uint64_t)hp->n_expert_used;
+    const uint64_t row = (uint64_t)hp->n_embd * sizeof(float);
+    const int slots = COLD_TOKENS * hp->n_expert_used;
+    const uint64_t parts[] = {
+        2 * n * row, 2 * n * k * sizeof(float),
+        (uint64_t)slots * row, acts_bytes(COLD_TOKENS, hp->n_embd), lane_cpu_bytes(hp, slots),
+        (uint64_t)o->ctx * sizeof(int32_t), (uint64_t)hp->n_vocab * sizeof(float),
+    };
+    return sum_of(parts, ARRAY_LEN(parts));
+}
+
+int planning_session(plan_session *out, const model *m, const session_options *o, int n_thread,
+                     planning_work *work, void *ctx, err_ctx *err)
+{
+    const int rc = check_session(m, o, err);
+    if (rc < 0) return rc;
+    *out = (plan_session){ .ctx = o->ctx };
+    choose_chunks(out, o, work != NULL);
+    for (int i = 0; i < out->n_chunk; i++) {
+        const int chunk = out->chunk[i];
+        const state_options so = {
+            .ctx = o->ctx, .slack = chunk, .kv = o->kv, .n_snapshot = o->n_snapshot
+        };
+        const uint64_t all = state_bytes(m, &so);
+        out->state[i] = all == UINT64_MAX ? all : state_space_bytes(m, &so);
+        out->snapshots[i] = all - out->state[i];
+        out->ram_work[i] = cpu_work(m, o, threads_of(n_thread), chunk);
+        out->ram_beside[i] = beside_gpu(m, o, chunk);
+        out->vram_work[i] = work ? work(ctx, m, chunk) : 0;
+        if (all == UINT64_MAX || out->ram_work[i] == UINT64_MAX ||
+            out->ram_beside[i] == UINT64_MAX)
+            return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", o->ctx);
+    }
+    return 0;
+}
+
+uint64_t planning_gpu_work(void *device, const model *m, int chunk)
+{
+    return forward_gpu_bytes(device, m, chunk);
+}
+
+int planning_make(plan *out, planning *to, const model *m, const session_options *o, int n_thread,
+                  planning_work *work, void *ctx, const plan_wish *w, err_ctx *err)
+{
+    plan_wish wish = *w;
+    int rc = planning_model(to, m, err);
+    if (rc < 0) return rc;
+    if (work && to->machine.gpu && !w->cpu_only) {
+        rc = planning_session(&to->session, m, o, n_thread, work, ctx, err);
+        if (rc < 0) return rc;
+        rc = plan_make(out, &to->machine, &to->what, &to->session, w, err);
+        if (rc < 0 && rc != ERR_NOMEM) return rc;
+        if (rc == 0 && out->gpu) return 0;
+    }
+    wish.cpu_only = true;                /* with chunks that suit it */
+    rc = planning_session(&to->session, m, o, n_thread, NULL, NULL, err);
+    return rc < 0 ? rc : plan_make(out, &to->machine, &to->what, &to->session, &wish, err);
+}

@@ -1,0 +1,792 @@
+/* test_plan.c - the planner on made-up machines, and what it is told of real models.
+ *
+ * Every machine of the table with every model keeps the invariants; chosen rows are worked out by
+ * hand. Nothing here is timed, and no GPU is asked. */
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/planning.h"
+#include "engine/state.h"
+#include "tests/test.h"
+#include "tiers/plan.h"
+
+#define GB UINT64_C(1000000000)
+#define MB UINT64_C(1000000)
+
+/* ---- models and machines --------------------------------------------------------------------- */
+
+typedef struct made_model {
+    const char *name;
+    int n_layer, n_expert, n_used;
+    uint64_t expert, down, dense, embed, token_dense;
+    double dense_macs, expert_macs;
+    uint64_t state;                      /* context of 8192 tokens ... */
+    uint64_t ring_token;                 /* ... and for each token of a chunk */
+} made_model;
+
+static const made_model models[] = {
+    { "gpt-oss-20b, 12.1 GB", 24, 32, 4, 13219200, 4406400, 1950 * MB, 615 * MB, 1300 * MB,
+      1.2e9, 2.4e9, 205 * MB, 24576 },
+    { "gpt-oss-120b, 63 GB", 36, 128, 4, 13219200, 4406400, 2100 * MB, 615 * MB, 1500 * MB,
+      1.5e9, 3.6e9, 308 * MB, 36864 },
+    { "Qwen3-Next-80B Q4_K, 45.1 GB", 48, 512, 10, 1769472, 589824, 1600 * MB, 175 * MB, 1424 * MB,
+      2.3e9, 1.5e9, 277 * MB, 0 },
+    { "Qwen3-Next-80B Q8_0, 85 GB", 48, 512, 10, 3342336, 1114112, 2900 * MB, 330 * MB, 2570 * MB,
+      2.3e9, 1.5e9, 277 * MB, 0 },
+};
+
+static const int vram_gb[] = { 4, 6, 8, 12, 16, 24, 80 };
+static const int ram_gb[] = { 16, 32, 64, 128, 256 };
+
+/* A box with PCIe 4 and two channels of DDR5. */
+static const speeds usual = {
+    .vram_read = 450e9, .pcie_in = 24e9, .pcie_out = 24e9, .pull = 22e9, .pull_busy = 20e9,
+    .cpu = 55e9, .cpu_busy = 48e9, .cpu_many = 6e11, .gpu_macs = 2e13, .hop = 8e-6, .disk = 3e9,
+};
+
+typedef struct made {
+    plan_machine machine;
+    plan_model what;
+    plan_session s;
+    plan_wish w;
+    uint64_t expert[PLAN_MAX_LAYERS], down[PLAN_MAX_LAYERS];
+} made;
+
+/* vram 0: no GPU. */
+static void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram)
+{
+    static const int chunks[PLAN_CHUNKS] = { 4096, 2048, 1024, 512, 256 };
+    memset(c, 0, sizeof *c);
+    c->machine = (plan_machine){ .gpu = vram > 0, .vram_free = vram, .ram_available = ram,
+                                 .lock_limit = UINT64_MAX, .rate = usual };
+    c->w = (plan_wish){ .vram = UINT64_MAX, .ram = UINT64_MAX };
+    for (int l = 0; l < m->n_layer; l++) {
+        c->expert[l] = m->expert;
+        c->down[l] = m->down;
+    }
+    c->what = (plan_model){
+        .n_layer = m->n_layer, .n_expert = m->n_expert, .n_used = m->n_used,
+        .expert_bytes = c->expert, .down_bytes = c->down, .dense = m->dense, .embed = m->embed,
+        .token_dense = m->token_dense, .dense_macs = m->dense_macs, .expert_macs = m->expert_macs,
+        .file_bytes = m->dense + (uint64_t)m->n_layer * (uint64_t)m->n_expert * m->expert,
+    };
+    c->s = (plan_session){ .n_chunk = PLAN_CHUNKS, .ctx = 8192 };
+    for (int i = 0; i < PLAN_CHUNKS; i++) {
+        const uint64_t n = (uint64_t)chunks[i];
+        c->s.chunk[i] = chunks[i];
+        c->s.vram_work[i] = 100 * MB + n * 160000;
+        c->s.ram_work[i] = 20 * MB + n * 200000;
+        c->s.state[i] = m->state + n * m->ring_token;
+        c->s.ram_beside[i] = 60 * MB + n * 25000;
+    }
+}
+
+static int run(plan *p, const made *c)
+{
+    err_ctx err = { 0 };
+    return plan_make(p, &c->machine, &c->what, &c->s, &c->w, &err);
+}
+
+/* Must succeed. */
+static bool made_plan(plan *p, const made *c, const char *what)
+{
+    err_ctx err = { 0 };
+    return CHECK_MSG(plan_make(p, &c->machine, &c->what, &c->s, &c->w, &err) == 0, "%s: %s", what,
+                     err.msg);
+}
+
+static uint64_t all_experts(const plan_model *w)
+{
+    uint64_t sum = 0;
+    for (int l = 0; l < w->n_layer; l++) sum += (uint64_t)w->n_expert * w->expert_bytes[l];
+    return sum;
+}
+
+static int whole_layers(const plan *p, const plan_model *w, int *more)
+{
+    int n = 0;
+    *more = 0;
+    for (int l = 0; l < w->n_layer; l++) {
+        if (p->hot[l] == w->n_expert) n++;
+        else *more += p->hot[l];
+    }
+    return n;
+}
+
+/* ---- what holds for every plan --------------------------------------------------------------- */
+
+/* Budgets as the header and the option's help promise them. */
+static uint64_t most_of(uint64_t have, uint64_t reserve, uint64_t percent, uint64_t bound)
+{
+    if (have / 100 * percent > reserve) reserve = have / 100 * percent;
+    const uint64_t left = reserve < have / 2 ? have - reserve : have - have / 2;
+    return left + 100 < bound ? left + 100 : bound;      /* + 100: rounding of the percentage */
+}
+
+static void check_places(const plan *p, const made *c, const char *what)
+{
+    const plan_model *w = &c->what;
+    uint64_t hot = 0, only_vram = 0, banks = 0;
+    bool open = true, ok = true, disk = false;
+    for (int l = 0; l < w->n_layer; l++) {
+        const uint64_t n = (uint64_t)p->hot[l];
+        ok &= p->hot[l] >= 0 && p->hot[l] <= w->n_expert;
+        ok &= open || n == 0;            /* no layer behind one that is not whole */
+        open = p->hot[l] == w->n_expert;
+        ok &= (p->place[l] == PLAN_VRAM) == open;
+        disk |= p->place[l] == PLAN_DISK;
+        hot += n * w->expert_bytes[l];
+        if (open) only_vram += n * w->expert_bytes[l];
+        else banks += (uint64_t)w->n_expert * w->expert_bytes[l];
+    }
+    CHECK_MSG(ok, "%s: places", what);
+    CHECK_MSG(hot == p->vram_experts && only_vram + banks == all_experts(w), "%s: VRAM sum", what);
+    if (disk)
+        CHECK_MSG(hot + p->ram_experts + p->disk_experts == all_experts(w) &&
+                  p->ram_experts >= (plan_least_cache(w) < all_experts(w) - hot ?
+                                     plan_least_cache(w) : all_experts(w) - hot),
+                  "%s: cache of %llu", what, (unsigned long long)p->ram_experts);
+    else
+        CHECK_MSG(p->ram_experts == banks && p->disk_experts == 0, "%s: RAM sum", what);
+    for (int l = 0; l < w->n_layer; l++)
+        ok &= p->place[l] == PLAN_VRAM || (p->place[l] == PLAN_DISK) == disk;
+    CHECK_MSG(ok, "%s: RAM and drive mixed", what);
+}
+
+static void check_numbers(const plan *p, const made *c, const char *what)
+{
+    const double numbers[] = { p->decode_tok_s, p->prefill_tok_s, p->limit_tok_s };
+    const double terms[] = { p->t_dense, p->t_hot, p->t_cpu, p->t_pull, p->t_disk, p->t_hop };
+    const bool cold = p->vram_experts < all_experts(&c->what);
+    bool ok = true;
+    for (size_t i = 0; i < ARRAY_LEN(numbers); i++) ok &= isfinite(numbers[i]) && numbers[i] > 0;
+    for (size_t i = 0; i < ARRAY_LEN(terms); i++) ok &= isfinite(terms[i]) && terms[i] >= 0;
+    CHECK_MSG(ok, "%s: numbers", what);
+    CHECK_MSG(p->decode_tok_s <= p->limit_tok_s * (1 + 1e-9), "%s: %g above the limit %g", what,
+              p->decode_tok_s, p->limit_tok_s);
+    CHECK_MSG(p->stage_parts == 0 ? p->vram_stage == 0 : cold && p->vram_stage > 0, "%s: stage",
+              what);
+    CHECK_MSG(p->stream_from >= 9 && (p->stage_parts > 0 || !cold || p->stream_from == INT_MAX),
+              "%s: stream from %d", what, p->stream_from);
+    for (int m = 0; m <= PLAN_MOST_USED; m++)
+        ok &= p->fetch_down[m] + p->fetch_all[m] <= m && p->fetch_all[m] <= PLAN_PAD_WHOLE &&
+              (p->vram_pad > 0 || p->fetch_down[m] + p->fetch_all[m] == 0);
+    CHECK_MSG(ok, "%s: fetch table", what);
+    CHECK_MSG(p->ram_locked <= p->ram_experts && p->ram_locked <= c->machine.lock_limit,
+              "%s: locked", what);
+}
+
+static void check_plan(const plan *p, const made *c, const char *what)
+{
+    const plan_machine *m = &c->machine;
+    const uint64_t vram = m->gpu ? most_of(m->vram_free, 400 * MB, 3, c->w.vram) : 0;
+    const uint64_t ram = most_of(m->ram_available, UINT64_C(1) << 30, 5, c->w.ram);
+    int i = 0;
+    CHECK_MSG(plan_vram(p) <= vram, "%s: VRAM %llu of %llu", what,
+              (unsigned long long)plan_vram(p), (unsigned long long)vram);
+    CHECK_MSG(plan_ram(p) <= ram, "%s: RAM %llu of %llu", what, (unsigned long long)plan_ram(p),
+              (unsigned long long)ram);
+    while (i < c->s.n_chunk && c->s.chunk[i] != p->chunk) i++;
+    if (!CHECK_MSG(i < c->s.n_chunk, "%s: chunk %d", what, p->chunk)) return;
+    if (p->gpu) {
+        const uint64_t table = p->embed_in_ram ? c->what.embed : 0;
+        CHECK_MSG(p->vram_dense == c->what.dense - table && p->vram_state == c->s.state[i] &&
+                  p->vram_work == c->s.vram_work[i], "%s: fixed parts", what);
+        CHECK_MSG(p->ram_other >= table + c->s.snapshots[i], "%s: table in RAM", what);
+    } else {
+        CHECK_MSG(plan_vram(p) == 0 && p->ram_locked == 0 && p->ram_other == c->what.dense +
+                  c->s.state[i] + c->s.snapshots[i] + c->s.ram_work[i], "%s: CPU parts", what);
+    }
+    check_places(p, c, what);
+    check_numbers(p, c, what);
+}
+
+static const char *case_name(const made_model *m, double vram, double ram)
+{
+    static char name[128];
+    snprintf(name, sizeof name, "%s, VRAM %g GB, RAM %g GB", m->name, vram, ram);
+    return name;
+}
+
+/* Every machine of the table, and what more of either does. */
+static void test_table(void)
+{
+    static plan p;
+    static made c;
+    for (size_t k = 0; k < ARRAY_LEN(models); k++) {
+        double of_ram[ARRAY_LEN(vram_gb) + 1] = { 0 };
+        for (size_t r = 0; r < ARRAY_LEN(ram_gb); r++) {
+            double answers = 0, prompts = 0;
+            for (size_t v = 0; v <= ARRAY_LEN(vram_gb); v++) {
+                const int vram = v == 0 ? 0 : vram_gb[v - 1];
+                const char *what = case_name(&models[k], vram, ram_gb[r]);
+                make_case(&c, &models[k], (uint64_t)vram * GB, (uint64_t)ram_gb[r] * GB);
+                if (!made_plan(&p, &c, what)) continue;
+                check_plan(&p, &c, what);
+                CHECK_MSG(p.gpu == (vram > 0), "%s: GPU", what);
+                CHECK_MSG(p.decode_tok_s >= answers, "%s: %g tok/s, with less VRAM %g", what,
+                          p.decode_tok_s, answers);
+                CHECK_MSG(p.decode_tok_s >= of_ram[v], "%s: %g tok/s, with less RAM %g", what,
+                          p.decode_tok_s, of_ram[v]);
+                /* a chunk of the CPU's is not a chunk of the GPU's */
+                CHECK_MSG(p.prefill_tok_s >= prompts, "%s: prompts %g, with less VRAM %g", what,
+                          p.prefill_tok_s, prompts);
+                answers = of_ram[v] = p.decode_tok_s;
+                prompts = v == 0 ? 0 : p.prefill_tok_s;
+            }
+        }
+    }
+}
+
+/* In small steps. Buffers that become worth having, and the table's move to VRAM, take room from
+ * experts: a few percent, and only there. More RAM costs nothing. */
+static void test_steps(void)
+{
+    static plan p;
+    static made c;
+    for (size_t k = 0; k < ARRAY_LEN(models); k++)
+        for (int ram = 16; ram <= 128; ram *= 2) {
+            double best = 0, prompts = 0;
+            int chunk = 0;
+            bool seen = false;
+            for (uint64_t vram = 500; vram <= 90000; vram += 61 + vram / 70) {
+                make_case(&c, &models[k], vram * MB, (uint64_t)ram * GB);
+                const char *what = case_name(&models[k], (double)vram * 1e-3, ram);
+                if (!made_plan(&p, &c, what)) continue;
+                check_plan(&p, &c, what);
+                CHECK_MSG(p.gpu || !seen, "%s: no GPU, which less VRAM had", what);
+                seen |= p.gpu;
+                CHECK_MSG(p.decode_tok_s > 0.92 * best, "%s: %g of %g tok/s", what, p.decode_tok_s,
+                          best);
+                CHECK_MSG(!p.gpu || p.chunk >= chunk || p.stage_parts == 0, "%s: chunk %d of %d",
+                          what, p.chunk, chunk);
+                CHECK_MSG(!p.gpu || p.prefill_tok_s > 0.95 * prompts, "%s: prompts %g of %g", what,
+                          p.prefill_tok_s, prompts);
+                if (p.decode_tok_s > best) best = p.decode_tok_s;
+                if (p.gpu) chunk = p.chunk;
+                if (p.gpu && p.prefill_tok_s > prompts) prompts = p.prefill_tok_s;
+            }
+            CHECK(seen);
+        }
+    for (size_t k = 0; k < ARRAY_LEN(models); k++)
+        for (int vram = 0; vram <= 24; vram += 8) {
+            double best = 0;
+            for (uint64_t ram = 8000; ram <= 100000; ram += 613) {
+                const char *what = case_name(&models[k], vram, (double)ram * 1e-3);
+                make_case(&c, &models[k], (uint64_t)vram * GB, ram * MB);
+                if (!made_plan(&p, &c, what)) continue;
+                CHECK_MSG(p.decode_tok_s >= best * (1 - 1e-9), "%s: %g of %g tok/s", what,
+                          p.decode_tok_s, best);
+                if (p.decode_tok_s > best) best = p.decode_tok_s;
+            }
+        }
+}
+
+/* ---- chosen rows ----------------------------------------------------------------------------- */
+
+enum { OSS20, OSS120, QWEN4, QWEN8 };
+
+static const struct chosen_row {
+    int model;
+    int vram_mb, ram_gb;
+    bool gpu, table_in_ram;
+    int chunk, parts, layers, more;
+    plan_place rest;
+    plan_bound bound;
+    const char *why;
+} chosen[] = {
+    { OSS20, 8000, 32, true, true, 4096, 2, 11, 6, PLAN_RAM, BOUND_CPU,
+      "7600 MB less 1335, 305.7, 755.4, stage 423.0, pad 44.1: 4736.8 MB are 358 experts" },
+    { OSS20, 16000, 32, true, false, 4096, 0, 24, 0, PLAN_VRAM, BOUND_VRAM,
+      "15.5 GB hold 10.2 of experts and 3.0 of the rest: no buffers for what never moves" },
+    { OSS20, 13500, 32, true, true, 4096, 0, 24, 0, PLAN_VRAM, BOUND_VRAM,
+      "13095 of 13164 MB: all of it but the table, which a token reads one row of" },
+    { OSS20, 12800, 32, true, true, 2048, 0, 24, 0, PLAN_VRAM, BOUND_VRAM,
+      "all of it with a smaller chunk, rather than the wished one without some experts" },
+    { OSS20, 3400, 32, true, true, 4096, 8, 1, 2, PLAN_RAM, BOUND_CPU,
+      "the table gives way before the chunk; 1/8 of a bank, so that 30% are for experts" },
+    { OSS20, 2500, 32, true, true, 1024, 16, 0, 13, PLAN_RAM, BOUND_CPU,
+      "then the chunk does: 2048 would need 2115 of 2100 MB" },
+    { OSS20, 1950, 32, false, false, 4096, 0, 0, 0, PLAN_RAM, BOUND_CPU,
+      "1550 MB: not even the smallest of it, so the CPU with all that it has" },
+    { OSS20, 0, 16, false, false, 4096, 0, 0, 0, PLAN_RAM, BOUND_CPU, "no GPU: 13.2 of 14.9 GB" },
+    { OSS120, 24000, 64, true, true, 4096, 8, 11, 113, PLAN_RAM, BOUND_CPU,
+      "23280 MB hold 1521 experts; 25 banks of 1692 MB are in RAM" },
+    { OSS120, 24000, 32, true, true, 4096, 8, 11, 113, PLAN_DISK, BOUND_DISK,
+      "42.3 GB do not fit: a cache" },
+    { OSS120, 80000, 16, true, false, 4096, 0, 36, 0, PLAN_VRAM, BOUND_VRAM,
+      "RAM does not matter" },
+    { QWEN4, 8000, 64, true, true, 4096, 4, 5, 84, PLAN_RAM, BOUND_CPU,
+      "the bus is not counted on to its limit; parts of 227 MB" },
+    { QWEN4, 8000, 32, true, true, 4096, 4, 5, 84, PLAN_DISK, BOUND_DISK, "39 GB do not fit" },
+    { QWEN8, 0, 128, false, false, 4096, 0, 0, 0, PLAN_RAM, BOUND_CPU, "85 GB fit without a GPU" },
+    { QWEN8, 0, 64, false, false, 4096, 0, 0, 0, PLAN_DISK, BOUND_DISK, "and here they do not" },
+};
+
+static void test_chosen(void)
+{
+    static plan p;
+    static made c;
+    for (size_t i = 0; i < ARRAY_LEN(chosen); i++) {
+        const struct chosen_row *r = &chosen[i];
+        int more;
+        make_case(&c, &models[r->model], (uint64_t)r->vram_mb * MB, (uint64_t)r->ram_gb * GB);
+        if (!made_plan(&p, &c, r->why)) continue;
+        const int layers = whole_layers(&p, &c.what, &more);
+        CHECK_MSG(p.gpu == r->gpu && p.embed_in_ram == r->table_in_ram && p.chunk == r->chunk &&
+                  p.stage_parts == r->parts && layers == r->layers && more == r->more &&
+                  p.place[c.what.n_layer - 1] == r->rest && p.bound == r->bound,
+                  "%s, VRAM %d MB, RAM %d GB: gpu %d table %d chunk %d parts %d layers %d+%d place "
+                  "%d bound by %s: %s", models[r->model].name, r->vram_mb, r->ram_gb, p.gpu,
+                  p.embed_in_ram, p.chunk, p.stage_parts, layers, more,
+                  (int)p.place[c.what.n_layer - 1], plan_bound_name(p.bound), r->why);
+        check_plan(&p, &c, r->why);
+    }
+}
+
+/* ---- wishes and limits ----------------------------------------------------------------------- */
+
+static void test_wishes(void)
+{
+    static plan p, q;
+    static made c;
+    static const uint64_t bounds[] = {
+        0, 500 * MB, 2 * GB, 5 * GB, 7 * GB, 7600 * MB, 8 * GB, 99 * GB
+    };
+    for (size_t k = 0; k < ARRAY_LEN(models); k++)
+        for (size_t i = 0; i < ARRAY_LEN(bounds); i++) {
+            make_case(&c, &models[k], 8 * GB, 100 * GB);
+            c.w.vram = bounds[i];
+            if (made_plan(&p, &c, "--vram")) check_plan(&p, &c, "--vram");
+            CHECK_MSG(plan_vram(&p) <= bounds[i], "--vram %llu", (unsigned long long)bounds[i]);
+            CHECK(bounds[i] >= GB || !p.gpu);
+            CHECK(bounds[i] < 7 * GB || p.gpu);
+            /* a bound of all that there is still leaves the reserve */
+            CHECK(plan_vram(&p) <= 7600 * MB);
+            make_case(&c, &models[k], 8 * GB, 100 * GB);
+            c.w.ram = 6 * GB + bounds[i];
+            if (made_plan(&p, &c, "--ram")) check_plan(&p, &c, "--ram");
+            CHECK_MSG(plan_ram(&p) <= c.w.ram && plan_ram(&p) <= 95 * GB, "--ram");
+        }
+    make_case(&c, &models[OSS20], 80 * GB, 64 * GB);
+    c.w.cpu_only = true;
+    CHECK(run(&p, &c) == 0 && !p.gpu && plan_vram(&p) == 0);
+    make_case(&c, &models[OSS20], 8 * GB, 64 * GB);
+    c.w.no_postfetch = true;
+    CHECK(run(&p, &c) == 0 && p.gpu && p.vram_pad == 0 && p.t_pull == 0);
+    check_plan(&p, &c, "no post-fetch");
+    c.w.no_postfetch = false;
+    CHECK(run(&q, &c) == 0 && q.vram_pad == 4 * 4406400 + 2 * 13219200 && q.t_pull > 0);
+    CHECK_MSG(q.decode_tok_s > 1.1 * p.decode_tok_s, "post-fetch: %g, without %g", q.decode_tok_s,
+              p.decode_tok_s);
+}
+
+/* What can be locked is what can be fetched; in between the time is in between. */
+static void test_locked(void)
+{
+    static plan none, half, all;
+    static made c;
+    make_case(&c, &models[OSS120], 8 * GB, 128 * GB);
+    CHECK(run(&all, &c) == 0 && all.ram_locked == all.ram_experts && all.ram_experts > 0);
+    c.machine.lock_limit = all.ram_experts / 2;
+    CHECK(run(&half, &c) == 0 && half.ram_locked == all.ram_experts / 2);
+    check_plan(&half, &c, "half of it locked");
+    c.machine.lock_limit = 0;
+    CHECK(run(&none, &c) == 0 && none.ram_locked == 0 && none.t_pull == 0);
+    const double middle = (1 / none.decode_tok_s + 1 / all.decode_tok_s) / 2;
+    CHECK_MSG(fabs(1 / half.decode_tok_s / middle - 1) < 1e-6, "half locked: %g s, not %g",
+              1 / half.decode_tok_s, middle);
+    CHECK(none.decode_tok_s < all.decode_tok_s);
+}
+
+/* The least RAM: with one byte less there is an error with both numbers in it. */
+static void test_least(void)
+{
+    static plan p;
+    static made c;
+    const int last = PLAN_CHUNKS - 1;
+    for (size_t k = 0; k < ARRAY_LEN(models); k++)
+        for (int vram = 0; vram <= 8; vram += 8) {
+            const made_model *m = &models[k];
+            err_ctx err = { 0 };
+            make_case(&c, m, (uint64_t)vram * GB, 200 * GB);
+            for (int i = 0; i < PLAN_CHUNKS; i++) c.s.snapshots[i] = 5 * MB;
+            c.w.ram = vram ? c.s.snapshots[last] + c.s.ram_beside[last]
+                           : c.what.dense + c.s.state[last] + c.s.snapshots[last] +
+                             c.s.ram_work[last];
+            c.w.ram += 2 * (uint64_t)m->n_used * m->expert;
+            if (made_plan(&p, &c, m->name)) check_plan(&p, &c, m->name);
+            CHECK_MSG(p.chunk == 256 && p.gpu == (vram > 0), "%s: chunk %d", m->name, p.chunk);
+            c.w.ram--;
+            CHECK(plan_make(&p, &c.machine, &c.what, &c.s, &c.w, &err) == ERR_NOMEM);
+            CHECK_MSG(strstr(err.msg, "needs ") && strstr(err.msg, "B may be used (--ram)") &&
+                      strstr(err.msg, vram ? "beside the GPU" : "8192 tokens"), "%s: %s", m->name,
+                      err.msg);
+            CHECK(!p.gpu && p.chunk == 0 && plan_ram(&p) == 0);
+        }
+    /* a machine with hardly any memory still has half of it to give */
+    make_case(&c, &models[OSS20], 0, 1200 * MB);
+    c.what.n_layer = 2;
+    c.what.n_expert = 8;
+    c.what.dense = c.what.embed = 50 * MB;
+    CHECK(run(&p, &c) == 0 && p.ram_experts == 2 * 8 * models[OSS20].expert);
+    check_plan(&p, &c, "1200 MB");
+    c.machine.ram_available = 10 * MB;
+    err_ctx err = { 0 };
+    CHECK(plan_make(&p, &c.machine, &c.what, &c.s, &c.w, &err) == ERR_NOMEM);
+    CHECK_MSG(strstr(err.msg, "5.0 MB may be used (10.0 MB are available)"), "%s", err.msg);
+}
+
+static void test_refused(void)
+{
+    static plan p;
+    static made c;
+    make_case(&c, &models[OSS20], 8 * GB, 64 * GB);
+    c.what.n_layer = PLAN_MAX_LAYERS + 1;
+    CHECK(run(&p, &c) == ERR_UNSUPPORTED);
+    make_case(&c, &models[OSS20], 8 * GB, 64 * GB);
+    c.what.n_used = 33;
+    CHECK(run(&p, &c) == ERR_RANGE);     /* of 32 */
+    c.what.n_used = 4;
+    c.s.n_chunk = 0;
+    CHECK(run(&p, &c) == ERR_RANGE);
+    c.s.n_chunk = PLAN_CHUNKS;
+    c.down[3] = c.expert[3] + 1;
+    CHECK(run(&p, &c) == ERR_RANGE);
+    c.down[3] = 1;
+    c.expert[7] = UINT64_MAX / 32;
+    CHECK(run(&p, &c) == ERR_RANGE);
+    /* what cannot be counted does not fit */
+    make_case(&c, &models[OSS20], 8 * GB, 64 * GB);
+    for (int i = 0; i < PLAN_CHUNKS; i++) c.s.vram_work[i] = UINT64_MAX;
+    CHECK(run(&p, &c) == 0 && !p.gpu);
+    for (int i = 0; i < PLAN_CHUNKS; i++) c.s.ram_work[i] = UINT64_MAX - 1;
+    CHECK(run(&p, &c) == ERR_NOMEM);
+}
+
+/* Files of mixed types: layers differ, and so may the down slab's share. */
+static void test_mixed(void)
+{
+    static plan p;
+    static made c;
+    for (uint64_t vram = 3; vram <= 40; vram++)
+        for (uint64_t ram = 8; ram <= 64; ram *= 2) {
+            make_case(&c, &models[QWEN4], vram * GB, ram * GB);
+            for (int l = 0; l < c.what.n_layer; l++) {
+                if (l % 3 == 1) continue;
+                c.down[l] = 860160;
+                c.expert[l] = 2 * 589824 + 860160;
+            }
+            if (made_plan(&p, &c, "mixed layers")) check_plan(&p, &c, "mixed layers");
+        }
+}
+
+/* ---- post-fetch ------------------------------------------------------------------------------ */
+
+static double fetch_time(int m, int d, int a, double e, double down, const speeds *r)
+{
+    const double on_bus = d * down + a * e, on_cpu = m * e - on_bus;
+    return fmax(on_cpu / r->cpu_busy, on_bus / (PLAN_PULL_MARGIN * r->pull_busy));
+}
+
+static void test_fetch(void)
+{
+    test_rng rng = { 7 };
+    for (int round = 0; round < 1000; round++) {
+        const uint64_t e = 3000 + test_below(&rng, 20000000), down = 1 + test_below(&rng, e);
+        const double cpu = 1e9 + test_below(&rng, 200) * 1e9;
+        const speeds r = {
+            .cpu = cpu, .cpu_busy = cpu * (0.5 + test_below(&rng, 51) * 0.01), .pull = 60e9,
+            .pull_busy = 1e9 + test_below(&rng, 60) * 1e9,
+        };
+        const int m = (int)test_below(&rng, PLAN_MOST_USED + 1);
+        const double alone = m * (double)e / r.cpu;
+        double best = alone;
+        int d, a;
+        plan_fetch(&d, &a, m, e, down, &r);
+        for (int i = 0; i <= m; i++)
+            for (int k = 0; k <= m - i && k <= PLAN_PAD_WHOLE; k++)
+                best = fmin(best, fetch_time(m, i, k, (double)e, (double)down, &r));
+        const double got = d + a == 0 ? alone
+                                      : fetch_time(m, d, a, (double)e, (double)down, &r);
+        const double want = best < 0.97 * alone ? best : alone;
+        CHECK_MSG(d >= 0 && a >= 0 && d + a <= m && a <= PLAN_PAD_WHOLE, "fetch %d + %d of %d", d,
+                  a, m);
+        CHECK_MSG(fabs(got - want) <= 1e-9 * alone, "fetch %d of %d + %d: %g s, best %g", m, d, a,
+                  got, want);
+    }
+}
+
+static const struct fetch_row {
+    int m;
+    double cpu, cpu_busy, pull, pull_busy;       /* GB/s */
+    int down, all;
+    const char *why;
+} fetch_rows[] = {
+    { 4, 76, 70, 50, 47, 4, 0, "0.36 of 12 slabs is 4.4: four downs" },
+    { 10, 76, 70, 50, 47, 8, 1, "0.36 of 30 slabs is 10.9: eight downs and one expert" },
+    { 10, 30, 30, 50, 47, 8, 2, "0.6 of 30 slabs: all that the pad can take" },
+    { 4, 60, 58, 12, 11, 1, 0, "a seventh of 12 slabs" },
+    { 1, 60, 54, 12, 11, 0, 0, "a third of one expert takes the bus longer than the CPU all" },
+    { 4, 60, 40, 12, 11, 0, 0, "the CPU loses more than the bus brings" },
+    { 4, 60, 54, 0, 11, 0, 0, "no pull" },
+    { 0, 60, 54, 50, 47, 0, 0, "nothing cold" },
+};
+
+static void test_fetch_rows(void)
+{
+    for (size_t i = 0; i < ARRAY_LEN(fetch_rows); i++) {
+        const struct fetch_row *f = &fetch_rows[i];
+        const speeds r = { .cpu = f->cpu * 1e9, .cpu_busy = f->cpu_busy * 1e9,
+                           .pull = f->pull * 1e9, .pull_busy = f->pull_busy * 1e9 };
+        int d, a;
+        plan_fetch(&d, &a, f->m, 1769472, 589824, &r);
+        CHECK_MSG(d == f->down && a == f->all, "fetch of %d: %d + %d, not %d + %d: %s", f->m, d, a,
+                  f->down, f->all, f->why);
+    }
+}
+
+/* ---- expectations ---------------------------------------------------------------------------- */
+
+static void check_near(double got, double want, const char *what)
+{
+    CHECK_MSG(fabs(got - want) <= 1e-9 * fabs(want), "%s: %.9g, not %.9g", what, got, want);
+}
+
+static void test_times(void)
+{
+    static plan p;
+    static made c;
+    const made_model *m = &models[OSS20];
+    const double e = (double)m->expert, dense = (double)m->token_dense;
+
+    make_case(&c, m, 80 * GB, 64 * GB);  /* all in VRAM */
+    CHECK(run(&p, &c) == 0);
+    check_near(p.t_dense, dense / 450e9 + 24 * 20e-6, "dense in VRAM");
+    check_near(p.t_hot, 24 * (4 * e / 450e9 + 8e-6), "experts in VRAM");
+    check_near(1 / p.decode_tok_s, p.t_dense + p.t_hot, "a token in VRAM");
+    check_near(1 / p.limit_tok_s, (dense + 24 * 4 * e) / 450e9, "its limit");
+    check_near(p.prefill_tok_s, 2e13 / (1.2e9 + 2.4e9), "prompts in VRAM");
+    CHECK(p.stream_from == 9 && p.t_hop == 0 && p.t_cpu == 0);
+
+    make_case(&c, m, 0, 64 * GB);        /* all on the CPU */
+    CHECK(run(&p, &c) == 0);
+    check_near(1 / p.decode_tok_s, (dense + 24 * 4 * e) / 55e9, "a token on the CPU");
+    check_near(p.limit_tok_s, p.decode_tok_s, "which has no latencies");
+    check_near(p.prefill_tok_s, 6e11 / (1.2e9 + 2.4e9), "prompts on the CPU");
+    CHECK(p.stream_from == INT_MAX && p.t_hot == 0 && p.t_hop == 0);
+
+    make_case(&c, m, 8 * GB, 64 * GB);   /* no expert in VRAM */
+    c.w.vram = 1950 * MB - c.what.embed + c.s.state[0] + c.s.vram_work[0] + 300 * MB;
+    while (run(&p, &c) == 0 && p.vram_experts > 0) c.w.vram -= MB;
+    CHECK(p.gpu && p.stage_parts > 0);
+    /* of four experts the downs of three cross: 13.2 of 52.9 MB at 20 GB/s, the rest at 48 */
+    CHECK_MSG(p.fetch_down[4] == 3 && p.fetch_all[4] == 0, "%d + %d", p.fetch_down[4],
+              p.fetch_all[4]);
+    check_near(p.t_cpu, 24 * 3 * e / 48e9, "the CPU's part");
+    check_near(p.t_pull, 24 * e / 20e9, "the bus's part");
+    check_near(p.t_hop, 24 * 8e-6, "questions");
+    check_near(1 / p.decode_tok_s, p.t_dense + p.t_cpu + p.t_hop, "a token with all experts cold");
+    check_near(1 / p.limit_tok_s, dense / 450e9 + 24 * 4 * e / 68e9, "both links together");
+    CHECK(p.bound == BOUND_CPU);
+    c.w.no_postfetch = true;
+    CHECK(run(&p, &c) == 0);
+    check_near(p.t_cpu, (24 * 4 * e - (double)p.vram_experts / 32 * 4) / 55e9, "without fetching");
+}
+
+static void test_drive_times(void)
+{
+    static plan p;
+    static made c;
+    const made_model *m = &models[OSS120];
+    const double e = (double)m->expert, token = 36 * 4 * e;
+
+    make_case(&c, m, 0, 64 * GB);
+    c.w.ram = c.what.dense + c.s.state[0] + c.s.ram_work[0] + all_experts(&c.what) / 2;
+    CHECK(run(&p, &c) == 0 && p.place[0] == PLAN_DISK && p.chunk == 4096);
+    check_near(p.t_disk, token / 2 / 3e9 + 36 * 0.2e-3, "half of it from the drive");
+    check_near(1 / p.decode_tok_s, p.t_dense + p.t_disk, "while the CPU computes");
+    check_near(1 / p.limit_tok_s, p.t_dense + token / 2 / 3e9, "the drive alone");
+    CHECK(p.bound == BOUND_DISK && p.disk_experts == all_experts(&c.what) / 2);
+    c.machine.rate.cpu_many = 1e15;      /* a prompt waits for every expert that it touches */
+    CHECK(run(&p, &c) == 0);
+    check_near(p.prefill_tok_s, 4096 / (4096 * m->dense_macs / 1e15 + (double)
+               all_experts(&c.what) * (1 - pow(1 - 4.0 / 128, 4096)) / 3e9), "a prompt, too");
+    c.machine.rate.cpu_many = 6e11;
+    /* less than a token's worth never hits */
+    c.w.ram = c.what.dense + c.s.state[0] + c.s.ram_work[0] + (uint64_t)token - 1;
+    CHECK(run(&p, &c) == 0);
+    check_near(p.t_disk, token / 3e9 + 36 * 0.2e-3, "all of it from the drive");
+    c.w.ram++;
+    CHECK(run(&p, &c) == 0);
+    CHECK(p.t_disk < token / 3e9);
+}
+
+/* The definition, written down again. */
+static void test_stream_from(void)
+{
+    static plan p;
+    static made c;
+    for (size_t k = 0; k < ARRAY_LEN(models); k++)
+        for (int kind = 0; kind <= 2; kind++) {
+            const made_model *m = &models[k];
+            const bool disk = kind == 1, slow = kind == 2;       /* at reading alone */
+            const double cpu_read = slow ? 20e9 : 55e9, cpu_many = slow ? 1e30 : 6e11;
+            make_case(&c, m, 6 * GB, disk ? 8 * GB : 128 * GB);
+            c.machine.rate.cpu = cpu_read;
+            c.machine.rate.cpu_many = cpu_many;
+            if (!made_plan(&p, &c, m->name)) continue;
+            CHECK(p.place[c.what.n_layer - 1] == (disk ? PLAN_DISK : PLAN_RAM));
+            const double all = (double)all_experts(&c.what), cold = all - (double)p.vram_experts;
+            const double sweep = cold / (disk ? 3e9 : 24e9);
+            double cpu[2];
+            for (int i = 0; i < 2; i++) {
+                const double n = p.stream_from - 1 + i;
+                const double touched = 1 - pow(1 - (double)m->n_used / m->n_expert, n);
+                cpu[i] = fmax(cold * touched / (disk ? 3e9 : cpu_read),
+                              n * m->expert_macs * cold / all / cpu_many);
+            }
+            CHECK_MSG(cpu[0] <= sweep && cpu[1] > sweep, "%s: from %d: %g, %g against %g", m->name,
+                      p.stream_from, cpu[0], cpu[1], sweep);
+            c.machine.rate.cpu_many = 1e6;       /* a CPU that is lost with any prompt */
+            CHECK(run(&p, &c) == 0 && p.stream_from == 9);
+            check_near(p.prefill_tok_s, p.chunk / fmax(sweep, p.chunk * (m->dense_macs +
+                       m->expert_macs) / 2e13), "a streamed prompt");
+            c.machine.rate.cpu_many = 1e30;      /* and one that is not with any */
+            c.machine.rate.cpu = 1e30;
+            c.machine.rate.disk = 1e30;
+            CHECK(run(&p, &c) == 0 && p.stream_from == INT_MAX);
+        }
+}
+
+static void test_assumed(void)
+{
+    static plan p, q;
+    static made c;
+    speeds s = { 0 };
+    make_case(&c, &models[OSS120], 8 * GB, 128 * GB);
+    c.machine.rate = s;
+    CHECK(run(&p, &c) == 0 && p.t_pull > 0 && p.rate.cpu == 30e9 && p.rate.disk == 1.5e9);
+    check_plan(&p, &c, "nothing measured");
+    c.machine.rate = speeds_assume(&s);
+    CHECK(run(&q, &c) == 0 && memcmp(&p.decode_tok_s, &q.decode_tok_s, sizeof(double)) == 0);
+    /* a GPU that was measured and cannot pull does not */
+    c.machine.rate = usual;
+    c.machine.rate.pull = c.machine.rate.pull_busy = 0;
+    CHECK(run(&p, &c) == 0 && p.t_pull == 0 && p.vram_pad == 0);
+    check_plan(&p, &c, "no pull");
+}
+
+/* ---- sizes of real models -------------------------------------------------------------------- */
+
+static uint64_t made_work(void *ctx, const model *m, int chunk)
+{
+    (void)m;
+    ++*(int *)ctx;
+    return 1000 * (uint64_t)chunk;
+}
+
+static void test_sizes(const char *path)
+{
+    static planning in;
+    static plan p;
+    gguf *g = NULL;
+    model *m = NULL;
+    model_bytes sum;
+    plan_session s;
+    err_ctx err = { 0 };
+    int asked = 0;
+
+    if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
+                   err.msg)) {
+        gguf_close(g);
+        return;
+    }
+    model_count_bytes(&sum, m);
+    CHECK(planning_model(&in, m, &err) == 0);
+    const uint64_t experts = all_experts(&in.what), padding = 256 * (uint64_t)m->n_bound;
+    CHECK_MSG(in.what.dense + experts == sum.dense + sum.experts + padding, "%s: sum", path);
+    CHECK(experts <= sum.experts && in.what.file_bytes == sum.dense + sum.experts);
+    CHECK(in.what.embed == (m->head_tied ? 0 : sum.embed) && in.what.embed < in.what.dense);
+    CHECK(in.what.token_dense == sum.token_dense && in.what.n_used == m->hp.n_expert_used);
+    CHECK(in.what.dense_macs > 0 && in.what.expert_macs == 3.0 * m->hp.n_layer * in.what.n_used *
+          m->hp.n_embd * m->hp.n_ff_expert);
+    for (int l = 0; l < m->hp.n_layer; l++)
+        CHECK(in.down_bytes[l] > 0 && in.down_bytes[l] < in.expert_bytes[l] &&
+              in.expert_bytes[l] <= expert_bytes(&m->layers[l].experts));
+
+    m->head_tied = !m->head_tied;        /* a table that is read for every token stays in VRAM */
+    CHECK(planning_model(&in, m, &err) == 0 && (in.what.embed == 0) == m->head_tied);
+    m->head_tied = !m->head_tied;
+
+    const int ctx = min_int(m->hp.ctx_train, 300);
+    session_options o = { .ctx = ctx, .kv = KV_F16, .n_snapshot = 2 };
+    CHECK(planning_session(&s, m, &o, 2, made_work, &asked, &err) == 0);
+    CHECK_MSG(s.chunk[0] == ctx && s.n_chunk == (ctx > 256 ? 2 : 1) && asked == s.n_chunk,
+              "%d chunks from %d", s.n_chunk, s.chunk[0]);
+    for (int i = 0; i < s.n_chunk; i++) {
+        const state_options so = { .ctx = ctx, .slack = s.chunk[i], .kv = KV_F16, .n_snapshot = 2 };
+        CHECK(s.state[i] + s.snapshots[i] == state_bytes(m, &so));
+        CHECK((s.snapshots[i] > 0) == (m->hp.ssm_n_v_head > 0)); /* windows have room for all */
+        CHECK(s.vram_work[i] == 1000 * (uint64_t)s.chunk[i] && s.ram_work[i] > 0 &&
+              s.ram_beside[i] > 0);
+    }
+    o.chunk = 40;
+    CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == 0);
+    CHECK(s.n_chunk == 2 && s.chunk[0] == 40 && s.chunk[1] == 32 && s.vram_work[0] == 0);
+    o.chunk = SESSION_MAX_CHUNK + 1;
+    CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
+    o = (session_options){ .ctx = m->hp.ctx_train + 1 };
+    CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
+    o.ctx = 0;
+    CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
+
+    /* a GPU for all of it, for none of it, and one that is not asked */
+    const plan_wish any = { .vram = UINT64_MAX, .ram = UINT64_MAX };
+    o = (session_options){ .ctx = ctx, .kv = KV_F16 };
+    in.machine = (plan_machine){ .gpu = true, .vram_free = 8 * GB, .ram_available = 8 * GB,
+                                 .lock_limit = UINT64_MAX };
+    CHECK(planning_make(&p, &in, m, &o, 2, made_work, &asked, &any, &err) == 0 && p.gpu);
+    CHECK(p.vram_experts == experts && p.chunk == ctx);
+    in.machine.vram_free = 1000;
+    CHECK(planning_make(&p, &in, m, &o, 2, made_work, &asked, &any, &err) == 0 && !p.gpu);
+    CHECK(p.ram_experts == experts && in.session.chunk[in.session.n_chunk - 1] == 32);
+    in.machine.vram_free = 8 * GB;
+    CHECK(planning_make(&p, &in, m, &o, 2, NULL, NULL, &any, &err) == 0 && !p.gpu);
+
+    speeds_key key;
+    struct stat st;
+    CHECK(planning_key(&key, m, 3, "", "gpu", &err) == 0 && key.n_thread == 3 && key.kernels[0]);
+    CHECK(stat(path, &st) == 0 && key.drive == (uint64_t)st.st_dev && !strcmp(key.gpu, "gpu"));
+    CHECK(planning_key(&key, m, 0, NULL, "", &err) == 0 && key.n_thread >= 1 && !key.gpu[0]);
+    CHECK(planning_key(&key, m, 0, "none such", "", &err) < 0);
+    CHECK(planning_machine(&in.machine, false, &err) == 0 && !in.machine.gpu &&
+          in.machine.ram_available > 0 && in.machine.lock_limit == UINT64_MAX);
+    model_free(m);
+    gguf_close(g);
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("plan", argc, argv);
+    test_table();
+    test_steps();
+    test_chosen();
+    test_wishes();
+    test_locked();
+    test_least();
+    test_refused();
+    test_mixed();
+    test_fetch();
+    test_fetch_rows();
+    test_times();
+    test_drive_times();
+    test_stream_from();
+    test_assumed();
+    test_sizes("tests/models/demo-qwen3next-Q4_K_M.gguf");
+    test_sizes("tests/models/demo-gptoss-MXFP4.gguf");
+    return test_end();
+}

@@ -1,0 +1,111 @@
+/* plan.h - what goes where: a pure function of machine, model and wishes.
+ *
+ * VRAM first gets what every token needs (dense weights, state, workspace, buffers for prompts and
+ * post-fetch), then whole banks of experts, the last one perhaps in part. The other experts go to
+ * page-locked RAM if all of them fit there; else RAM is a cache of experts before the file. Nothing
+ * here asks the machine anything. Degrades in this order: fewer experts in VRAM, the embedding
+ * table in RAM, smaller chunks of prompt, no GPU. Fails only if even the CPU cannot hold what it
+ * needs. */
+#ifndef TIERS_PLAN_H
+#define TIERS_PLAN_H
+
+#include "tiers/speeds.h"
+
+enum { PLAN_MAX_LAYERS = 1024, PLAN_CHUNKS = 5, PLAN_MOST_USED = 32, PLAN_PAD_WHOLE = 2 };
+
+typedef struct plan_machine {
+    bool gpu;                            /* there is one that could be used */
+    uint64_t vram_free;
+    uint64_t ram_available;              /* MemAvailable, or a container's limit */
+    uint64_t lock_limit;                 /* page-locked memory; UINT64_MAX: none */
+    speeds rate;
+} plan_machine;
+
+typedef struct plan_model {
+    int n_layer, n_expert, n_used;
+    const uint64_t *expert_bytes;        /* [n_layer]: one expert's three slabs */
+    const uint64_t *down_bytes;          /* [n_layer]: of that the down slab */
+    uint64_t dense;                      /* all other weights, with the embedding table */
+    uint64_t embed;                      /* of that the table; 0 if it is the output matrix, too */
+    uint64_t token_dense;                /* read for every token */
+    double dense_macs, expert_macs;      /* multiply-adds for a token of a prompt: dense, experts */
+    uint64_t file_bytes;                 /* dense and all experts */
+    uint64_t least_cache;                /* RAM that the store asks for at least; 0: see
+                                          * plan_least_cache */
+} plan_model;
+
+/* What the session needs, for chunks of chunk[i] tokens: descending, chunk[0] is wished for. */
+typedef struct plan_session {
+    int n_chunk;                         /* 1 .. PLAN_CHUNKS */
+    int chunk[PLAN_CHUNKS];
+    uint64_t vram_work[PLAN_CHUNKS];     /* workspace on the GPU */
+    uint64_t ram_work[PLAN_CHUNKS];      /* workspace and lanes if the CPU does it all */
+    uint64_t state[PLAN_CHUNKS];         /* KV and recurrent state: with who computes */
+    uint64_t snapshots[PLAN_CHUNKS];     /* of the state: always in RAM */
+    uint64_t ram_beside[PLAN_CHUNKS];    /* buffers beside a GPU if not all experts are there */
+    int ctx;
+} plan_session;
+
+typedef struct plan_wish {
+    uint64_t vram, ram;                  /* bounds; UINT64_MAX: what there is */
+    bool cpu_only;
+    bool no_postfetch;
+} plan_wish;
+
+typedef enum plan_place { PLAN_VRAM, PLAN_RAM, PLAN_DISK } plan_place;
+
+/* What takes most of a token's time. */
+typedef enum plan_bound {
+    BOUND_VRAM, BOUND_CPU, BOUND_PULL, BOUND_DISK, BOUND_LATENCY
+} plan_bound;
+const char *plan_bound_name(plan_bound b);       /* "CPU memory" */
+
+typedef struct plan {
+    bool gpu;
+    bool embed_in_ram;                   /* the table; read row by row over the bus */
+    int chunk;
+    int hot[PLAN_MAX_LAYERS];            /* experts of the layer in VRAM: the first ones */
+    plan_place place[PLAN_MAX_LAYERS];   /* of the others; PLAN_VRAM if there are none */
+    /* bytes */
+    uint64_t vram_dense, vram_state, vram_work, vram_experts;
+    uint64_t vram_stage;                 /* both buffers that banks are streamed through */
+    int stage_parts;                     /* a bank passes in so many parts; 0: no streaming */
+    uint64_t vram_pad;                   /* where post-fetched slabs go: n_used downs of the largest
+                                          * layer, PLAN_PAD_WHOLE whole experts */
+    uint64_t ram_experts;                /* whole banks, if only some of it is in VRAM, too; or
+                                          * the cache */
+    uint64_t ram_locked;                 /* of that page-locked */
+    uint64_t ram_other;                  /* dense weights and state of the CPU, or buffers */
+    uint64_t disk_experts;               /* bytes of experts that have no place but the file */
+    /* post-fetch: of m cold experts fetch the down slabs of fetch_down[m], and all of fetch_all[m]
+     * others */
+    uint8_t fetch_down[PLAN_MOST_USED + 1], fetch_all[PLAN_MOST_USED + 1];
+    /* prompts of this many tokens and more are streamed; below, the CPU computes their experts */
+    int stream_from;
+    /* expectation, at an even choice of experts */
+    double decode_tok_s, prefill_tok_s;  /* prefill: of one whole chunk */
+    double t_dense, t_hot, t_cpu, t_pull, t_disk, t_hop;         /* s per token; the first is alone,
+                                          * the next four overlap */
+    double limit_tok_s;                  /* what the links alone would allow: the formula of the
+                                          * design without latencies */
+    plan_bound bound;
+    speeds rate;                         /* what it was made with */
+} plan;
+
+/* ERR_NOMEM says what is needed, what there is, and what to lower. */
+int plan_make(plan *out, const plan_machine *m, const plan_model *what, const plan_session *s,
+              const plan_wish *w, err_ctx *err);
+
+uint64_t plan_vram(const plan *p);       /* all that is taken of either */
+uint64_t plan_ram(const plan *p);
+
+/* The least cache of experts that can work: those of a token in one layer twice. */
+uint64_t plan_least_cache(const plan_model *what);
+
+/* How many of m cold experts to fetch, by the measured speeds: the share pull / (pull + cpu) of
+ * their bytes, first downs, then whole experts, PLAN_PAD_WHOLE of these at most. */
+void plan_fetch(int *n_down, int *n_all, int m, uint64_t expert_bytes, uint64_t down_bytes,
+                const speeds *rate);
+#define PLAN_PULL_MARGIN 0.85            /* of the bus is counted on: what comes late was in vain */
+
+#endif

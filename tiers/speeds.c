@@ -1,0 +1,271 @@
+/* speeds.c - the file of measured speeds: one JSON object with a list of entries.
+ *
+ *   {"speeds": [{"processor": "...", "gpu": "...", "n_thread": 8, "kernels": "avx2", "drive": 66306,
+ *                "vram_read": 3.6e+11, ...}, ...]}
+ *
+ * An entry counts only if its key is the wanted one and every figure is a number that a measurement
+ * could have given. The file is never written in place. Measuring is left to others. */
+#include "tiers/speeds.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    MOST_ENTRIES = 64,                   /* the oldest go: a home may be on many machines */
+    MOST_BYTES = 1 << 20                 /* a longer file is not ours */
+};
+
+/* Also the JSON names, and what stands in for a figure that nobody measured. */
+static const struct figure {
+    const char *name;
+    size_t at;
+    double assumed;
+    bool of_gpu;
+} figures[] = {
+    { "vram_read", offsetof(speeds, vram_read), 300e9, true },
+    { "pcie_in", offsetof(speeds, pcie_in), 12e9, true },
+    { "pcie_out", offsetof(speeds, pcie_out), 12e9, true },
+    { "pull", offsetof(speeds, pull), 11e9, true },
+    { "pull_busy", offsetof(speeds, pull_busy), 10e9, true },
+    { "cpu", offsetof(speeds, cpu), 30e9, false },
+    { "cpu_busy", offsetof(speeds, cpu_busy), 27e9, false },
+    { "cpu_many", offsetof(speeds, cpu_many), 2e11, false },
+    { "gpu_macs", offsetof(speeds, gpu_macs), 5e12, true },
+    { "hop", offsetof(speeds, hop), 10e-6, true },
+    { "disk", offsetof(speeds, disk), 1.5e9, false },
+};
+
+static double *figure_of(speeds *s, const struct figure *f)
+{
+    return (double *)(void *)((char *)s + f->at);
+}
+
+speeds speeds_assume(const speeds *s)
+{
+    const bool gpu_measured = s->vram_read > 0;
+    speeds out = *s;
+    for (size_t i = 0; i < ARRAY_LEN(figures); i++) {
+        double *v = figure_of(&out, &figures[i]);
+        if (*v <= 0 && !(figures[i].of_gpu && gpu_measured)) *v = figures[i].assumed;
+    }
+    if (s->cpu > 0 && s->cpu_busy <= 0) out.cpu_busy = out.cpu;
+    /* what a GPU cannot lack */
+    if (out.pcie_in <= 0) out.pcie_in = 12e9;
+    if (out.gpu_macs <= 0) out.gpu_macs = 5e12;
+    return out;
+}
+
+bool speeds_path(char *path, size_t cap, const char *cache_home, const char *home)
+{
+    int n;
+    if (cache_home && cache_home[0] == '/')
+        n = snprintf(path, cap, "%s/moe/speeds.json", cache_home);
+    else if (home && home[0] == '/')
+        n = snprintf(path, cap, "%s/.cache/moe/speeds.json", home);
+    else
+        return false;
+    return n > 0 && (size_t)n < cap;
+}
+
+/* ---- entries --------------------------------------------------------------------------------- */
+
+/* Names as JSON can hold them. */
+typedef struct key_text { char cpu[512], gpu[512], kernels[400]; } key_text;
+
+static void text_of(key_text *out, const speeds_key *key)
+{
+    ESC(out->cpu, str_from(key->cpu));
+    ESC(out->gpu, str_from(key->gpu));
+    ESC(out->kernels, str_from(key->kernels));
+}
+
+static bool is_text(const json_t *entry, const char *name, const char *text)
+{
+    const char *v = json_string_value(json_object_get(entry, name));
+    return v && strcmp(v, text) == 0;
+}
+
+static bool is_number(const json_t *entry, const char *name, json_int_t n)
+{
+    const json_t *v = json_object_get(entry, name);
+    return json_is_integer(v) && json_integer_value(v) == n;
+}
+
+static bool has_key(const json_t *entry, const speeds_key *key)
+{
+    key_text text;
+    text_of(&text, key);
+    return is_text(entry, "processor", text.cpu) && is_text(entry, "gpu", text.gpu) &&
+           is_text(entry, "kernels", text.kernels) && is_number(entry, "n_thread", key->n_thread) &&
+           is_number(entry, "drive", (json_int_t)key->drive);
+}
+
+static bool read_figures(speeds *out, const json_t *entry)
+{
+    speeds s = { 0 };
+    for (size_t i = 0; i < ARRAY_LEN(figures); i++) {
+        const json_t *v = json_object_get(entry, figures[i].name);
+        const double n = json_number_value(v);
+        if (!json_is_number(v) || !isfinite(n) || n < 0) return false;
+        *figure_of(&s, &figures[i]) = n;
+    }
+    *out = s;
+    return true;
+}
+
+static int check_figures(const speeds *s, err_ctx *err)
+{
+    speeds copy = *s;
+    for (size_t i = 0; i < ARRAY_LEN(figures); i++) {
+        const double n = *figure_of(&copy, &figures[i]);
+        if (!isfinite(n) || n < 0)
+            return err_set(err, ERR_RANGE, "%g for %s is not a speed", n, figures[i].name);
+    }
+    return 0;
+}
+
+static json_t *make_entry(const speeds *s, const speeds_key *key)
+{
+    speeds copy = *s;
+    key_text text;
+    text_of(&text, key);
+    json_t *entry = json_pack("{s:s, s:s, s:i, s:s, s:I}", "processor", text.cpu, "gpu", text.gpu,
+                              "n_thread", key->n_thread, "kernels", text.kernels,
+                              "drive", (json_int_t)key->drive);
+    for (size_t i = 0; i < ARRAY_LEN(figures) && entry; i++)
+        if (json_object_set_new(entry, figures[i].name,
+                                json_real(*figure_of(&copy, &figures[i]))) < 0) {
+            json_decref(entry);
+            entry = NULL;
+        }
+    return entry;
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+/* The whole file's text, or NULL. */
+static char *read_text(size_t *len, const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);        /* a pipe keeps nobody */
+    struct stat st;
+    char *text = NULL;
+    *len = 0;
+    if (fd < 0) return NULL;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 && st.st_size <= MOST_BYTES)
+        text = mem_array((size_t)st.st_size, 1);
+    while (text && *len < (size_t)st.st_size) {
+        const ssize_t got = read(fd, text + *len, (size_t)st.st_size - *len);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        *len += (size_t)got;
+    }
+    close(fd);
+    return text;
+}
+
+/* The file's object, whose "speeds" is a list; NULL if it is none of ours. */
+static json_t *read_file(const char *path)
+{
+    size_t len;
+    char *text = read_text(&len, path);
+    json_t *root = text ? json_loadb(text, len, 0, NULL) : NULL;
+    mem_free(text);
+    if (root && json_is_array(json_object_get(root, "speeds"))) return root;
+    json_decref(root);
+    return NULL;
+}
+
+int speeds_load(speeds *out, const char *path, const speeds_key *key)
+{
+    json_t *root = read_file(path);
+    const json_t *list = json_object_get(root, "speeds");
+    int found = 0;
+    for (size_t i = json_array_size(list); i-- > 0 && !found;) { /* the newest first */
+        const json_t *entry = json_array_get(list, i);
+        found = has_key(entry, key) && read_figures(out, entry);
+    }
+    json_decref(root);
+    return found;
+}
+
+/* The folders that a path goes through. */
+static void make_folders(const char *path)
+{
+    char dst[PATH_MAX];
+    if ((size_t)snprintf(dst, sizeof dst, "%s", path) >= sizeof dst) return;
+    for (char *p = strchr(dst + 1, '/'); p; p = strchr(p + 1, '/')) {
+        *p = '\0';
+        mkdir(dst, 0700);                /* there already, or the file will not open either */
+        *p = '/';
+    }
+}
+
+static int replace_file(const char *path, const json_t *root, err_ctx *err)
+{
+    const size_t len = strlen(path);
+    char *temp = mem_array(len + 8, 1);
+    int rc = 0;
+    if (!temp) return err_set(err, ERR_NOMEM, "%s: no memory for its name", path);
+    snprintf(temp, len + 8, "%s.XXXXXX", path);
+    const int fd = mkostemp(temp, O_CLOEXEC);
+    if (fd < 0) {
+        rc = err_sys(err, "%s: cannot write", path);
+        mem_free(temp);
+        return rc;
+    }
+    errno = 0;
+    if (json_dumpfd(root, fd, JSON_INDENT(1)) < 0)
+        rc = errno ? err_sys(err, "%s: cannot write", path)
+                   : err_set(err, ERR_NOMEM, "%s: no memory to write it", path);
+    if (close(fd) < 0 && rc == 0) rc = err_sys(err, "%s: cannot write", path);
+    if (rc == 0 && rename(temp, path) < 0) rc = err_sys(err, "%s: cannot write", path);
+    if (rc < 0) unlink(temp);
+    mem_free(temp);
+    return rc;
+}
+
+static int save(const speeds *s, const char *path, const speeds_key *key, err_ctx *err)
+{
+    json_t *old = read_file(path), *list = json_array(), *entry = make_entry(s, key);
+    const json_t *were = json_object_get(old, "speeds");
+    const size_t n = json_array_size(were);
+    size_t left = 0;
+    bool ok = list && entry;
+    int rc;
+
+    for (size_t i = 0; i < n; i++) left += !has_key(json_array_get(were, i), key);
+    for (size_t i = 0; i < n && ok; i++) {
+        json_t *other = json_array_get(were, i);
+        if (has_key(other, key) || left-- > MOST_ENTRIES - 1) continue;
+        ok = json_array_append(list, other) == 0;
+    }
+    if (ok) {
+        ok = json_array_append_new(list, entry) == 0;
+        entry = NULL;                    /* the list's, or gone */
+    }
+    json_decref(entry);
+    json_t *root = ok ? json_pack("{s:O}", "speeds", list) : NULL;
+    if (root) {
+        make_folders(path);
+        rc = replace_file(path, root, err);
+    } else {
+        rc = err_set(err, ERR_NOMEM, "%s: no memory for its %zu entries", path, n + 1);
+    }
+    json_decref(root);
+    json_decref(list);
+    json_decref(old);
+    return rc;
+}
+
+int speeds_save(const speeds *s, const char *path, const speeds_key *key, err_ctx *err)
+{
+    const int rc = check_figures(s, err);
+    return rc < 0 ? rc : save(s, path, key, err);
+}
