@@ -1,6 +1,6 @@
 /* forward_tiered.c - the token loop.
  *
- * Every step below is one line of the loop in the header. Here all weights are in the mapped file
+ * Every step below is one line of the loop in the header. Here dense weights are in the mapped file
  * and one lane computes all experts; what other places add is another lane and another way to
  * resolve, not another loop. The sum over experts is taken here, from one vector per chosen expert,
  * in the router's order: where a vector came from cannot show. */
@@ -49,14 +49,14 @@ static void route(pass *p, int l)
 
 /* ---- resolve --------------------------------------------------------------------------------- */
 
-/* All experts are in RAM and the cold lane takes every one. */
+/* The cold lane takes every expert. */
 static lane_share resolve(pass *p, const recipe *r, int l)
 {
     workspace *ws = p->ws;
     worklist_fill(ws->work, ws->ids, p->n, p->m->hp.n_expert_used);
     return (lane_share){
         .bank = p->w->layers[l].experts, .act = r->act, .x = &ws->hx, .work = ws->work,
-        .items = ws->work->items, .n_item = ws->work->n_item, .y = ws->slots,
+        .items = ws->work->items, .n_item = ws->work->n_item, .y = ws->slots, .layer = l,
     };
 }
 
@@ -124,7 +124,7 @@ static void begin(pass *p)
 }
 
 int forward_tiered(pass *p, const recipe *r, session_watch *watch, void *ctx, double before,
-                   int total)
+                   int total, err_ctx *err)
 {
     const int n_layer = p->m->hp.n_layer;
     begin(p);
@@ -132,12 +132,13 @@ int forward_tiered(pass *p, const recipe *r, session_watch *watch, void *ctx, do
         mix(p, r, l);
         route(p, l);
         const lane_share share = resolve(p, r, l);
-        p->cold->launch(p->cold, &share);
+        const int rc = p->cold->launch(p->cold, &share, err);
+        if (rc < 0) return err_prefix(err, rc, "layer %d", l);
         shared_expert(p, l);
         p->cold->finish(p->cold);
         join(p);
         if (watch && !watch(ctx, before + (double)p->n * (l + 1) / n_layer, total))
-            return ERR_STOPPED;
+            return err_set(err, ERR_STOPPED, "stopped behind layer %d of %d", l + 1, n_layer);
     }
     return 0;
 }

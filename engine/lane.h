@@ -7,6 +7,7 @@
 #ifndef ENGINE_LANE_H
 #define ENGINE_LANE_H
 
+#include "engine/expert_store.h"
 #include "engine/ops.h"
 #include "moe/worklist.h"
 
@@ -21,20 +22,33 @@ typedef struct lane_share {
     const work_item *items;              /* ... and the items of it that are this lane's */
     int n_item;
     float *y;                            /* [slot, n_embd] */
+    int layer;
+    /* Asked once for each item when its gate and up (and those of the others) are done, before its
+     * down: true if someone else does that, from the activations that lane_cpu_mid gives. NULL:
+     * nobody does. */
+    bool (*taken)(void *ctx, const work_item *it);
+    void *taken_ctx;
 } lane_share;
 
 typedef struct lane lane;
 
+/* launch fails where experts have to be read first, and cannot be. */
 struct lane {
     const char *name;
-    void (*launch)(lane *self, const lane_share *share);
+    int (*launch)(lane *self, const lane_share *share, err_ctx *err);
     void (*finish)(lane *self);
     void (*free)(lane *self);
 };
 
-/* The cold lane: the CPU's threads. Computes inside launch. max_slot: the largest number of slots
- * of a selection. lane_cpu_bytes: what it takes, without making it. */
-int lane_cpu_create(lane **out, const ops *o, const model_hparams *hp, int max_slot, err_ctx *err);
+/* The cold lane: the CPU's threads. Computes inside launch, as experts come in. Borrows experts,
+ * where the slabs come from; NULL: the mapping of the share's bank. max_slot: the largest number of
+ * slots of a selection. lane_cpu_bytes: what it takes, without making it. */
+int lane_cpu_create(lane **out, const ops *o, const model_hparams *hp, expert_store *experts,
+                    int max_slot, err_ctx *err);
 uint64_t lane_cpu_bytes(const model_hparams *hp, int max_slot);
+
+/* The activations between up and down of the share under way, as products read them: row i belongs
+ * to slot work->slots[i]. */
+const acts *lane_cpu_mid(const lane *self);
 
 #endif

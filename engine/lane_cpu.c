@@ -2,26 +2,38 @@
  *
  * Two lists of pieces with one barrier between them. First (expert, some rows of gate and up): both
  * products, the activation, and its int8 form, since 32 rows are one block of it. Then (expert,
- * some rows of down). Weights are read once for all tokens that chose the expert. */
+ * some rows of down). Weights are read once for all tokens that chose the expert.
+ *
+ * Where experts have to be read first, either list is worked off in the order in which they come
+ * in, a few experts at a time. Order and number cannot show in the bits: no product sees two of
+ * them. Reading, and who makes room, is left to the store. */
 #include "engine/lane.h"
 
 #include <string.h>
 
+enum { FEW_ITEMS = 64 };                 /* a batch of few tokens: all experts wanted at once */
+
 typedef struct lane_cpu {
     lane base;
     const ops *o;
+    expert_store *experts;               /* NULL: the mapping */
     lane_share now;                      /* the share under way */
+    const int *list;                     /* its items in the list under way */
     int height;                          /* rows of a piece, whole blocks of activations */
     int n_piece;                         /* pieces of one expert, in the list under way */
     bool quantise_mid;                   /* down rows read the int8 form */
     float *mid;                          /* [slot in work order, n_ff]: behind the activation */
     acts mid_x;
     act_row *rows;                       /* [slot in work order]: the slot's token */
+    expert_slabs *slabs;                 /* [item]: where its weights are */
+    int *ids, *which, *some;             /* [item]: experts; items that came in; of those, some */
+    int most_item;
+    bool *taken;                         /* [item]: somebody else does its down */
     void *storage;
 } lane_cpu;
 
-/* Rows first .. first + n - 1 of expert item it: n_piece pieces in succession. */
-typedef struct piece { const work_item *it; int first, n, n_piece; } piece;
+/* Rows first .. first + n - 1 of expert item it, number item: n_piece pieces in succession. */
+typedef struct piece { const work_item *it; int item, first, n, n_piece; } piece;
 
 /* Piece i, with as many of the next ones as belong to the same call: gate and up rows lie far
  * apart, and every change from one to the other costs. */
@@ -29,12 +41,20 @@ static piece piece_at(const lane_cpu *c, int64_t i, int64_t end, int n_row)
 {
     const int own = (int)(i % c->n_piece), left = c->n_piece - own;
     const int most = OPS_ROWS_WIDE / c->height;
-    piece p = { .it = &c->now.items[i / c->n_piece], .first = own * c->height,
+    const int item = c->list[i / c->n_piece];
+    piece p = { .it = &c->now.items[item], .item = item, .first = own * c->height,
                 .n_piece = left < most ? left : most };
     if (p.n_piece > end - i) p.n_piece = (int)(end - i);
     p.n = p.n_piece * c->height;
     if (p.n > n_row - p.first) p.n = n_row - p.first;
     return p;
+}
+
+static matrix slab_matrix(const lane_cpu *c, expert_slab s, const piece *p)
+{
+    matrix m = expert_matrix(c->now.bank, s, p->it->expert);
+    m.data = c->slabs[p->item].at[s];
+    return m;
 }
 
 /* ---- gate, up, activation -------------------------------------------------------------------- */
@@ -71,8 +91,7 @@ static void up_pieces(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (int64_t i = begin; i < end;) {
         const piece p = piece_at(c, i, end, (int)c->now.bank->n_ff);
-        const matrix gate = expert_matrix(c->now.bank, SLAB_GATE, p.it->expert);
-        const matrix up = expert_matrix(c->now.bank, SLAB_UP, p.it->expert);
+        const matrix gate = slab_matrix(c, SLAB_GATE, &p), up = slab_matrix(c, SLAB_UP, &p);
         for (int t = 0; t < p.it->n; t += OPS_TOKENS)
             up_tile(c, &p, &gate, &up, p.it->first + t,
                     p.it->n - t < OPS_TOKENS ? p.it->n - t : OPS_TOKENS);
@@ -90,7 +109,7 @@ static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (int64_t i = begin; i < end;) {
         const piece p = piece_at(c, i, end, (int)n_embd);
-        const matrix down = expert_matrix(c->now.bank, SLAB_DOWN, p.it->expert);
+        const matrix down = slab_matrix(c, SLAB_DOWN, &p);
         for (int t = 0; t < p.it->n; t += OPS_TOKENS) {
             const int n = p.it->n - t < OPS_TOKENS ? p.it->n - t : OPS_TOKENS;
             const int at = p.it->first + t;
@@ -103,7 +122,7 @@ static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* ---- the lane -------------------------------------------------------------------------------- */
+/* ---- lists of items -------------------------------------------------------------------------- */
 
 static int pieces_of(const lane_cpu *c, uint64_t rows)
 {
@@ -111,31 +130,156 @@ static int pieces_of(const lane_cpu *c, uint64_t rows)
     return (int)((rows + height - 1) / height);
 }
 
+/* The pool's loop over the pieces of n items that have rows rows of cols values each. */
+static void run_list(lane_cpu *c, const int *list, int n, uint64_t rows, int64_t cols, pool_fn *fn)
+{
+    if (n == 0) return;
+    c->list = list;
+    c->n_piece = pieces_of(c, rows);
+    pool_run(c->o->team, (int64_t)n * c->n_piece, pool_grain(c->height * cols), fn, c);
+}
+
+static void run_ups(lane_cpu *c, const int *list, int n)
+{
+    const expert_bank *b = c->now.bank;
+    run_list(c, list, n, b->n_ff, 2 * (int64_t)b->n_embd, up_pieces);
+}
+
+static void run_downs(lane_cpu *c, const int *list, int n)
+{
+    const expert_bank *b = c->now.bank;
+    run_list(c, list, n, b->n_embd, (int64_t)b->n_ff, down_pieces);
+}
+
+/* Items first .. first + n - 1: who does their down? Returns how many are left to this lane. */
+static int ask_taken(lane_cpu *c, int first, int n)
+{
+    int left = n;
+    for (int i = first; i < first + n; i++) {
+        c->taken[i] = c->now.taken && c->now.taken(c->now.taken_ctx, &c->now.items[i]);
+        left -= c->taken[i];
+    }
+    return left;
+}
+
+/* Those of n items that are not taken: into some. */
+static int not_taken(lane_cpu *c, const int *list, int n)
+{
+    int m = 0;
+    for (int i = 0; i < n; i++)
+        if (!c->taken[list[i]]) c->some[m++] = list[i];
+    return m;
+}
+
+/* ---- experts that are there ------------------------------------------------------------------ */
+
+static void run_present(lane_cpu *c)
+{
+    const lane_share *now = &c->now;
+    for (int i = 0; i < now->n_item; i++) {
+        const int e = now->items[i].expert;
+        c->which[i] = i;
+        if (c->experts) expert_store_find(c->experts, now->layer, e, &c->slabs[i]);
+        else for (int s = 0; s < SLAB_COUNT; s++)
+            c->slabs[i].at[s] = expert_slab_data(now->bank, (expert_slab)s, e);
+    }
+    run_ups(c, c->which, now->n_item);
+    ask_taken(c, 0, now->n_item);
+    run_downs(c, c->some, not_taken(c, c->which, now->n_item));
+}
+
+/* ---- experts that come in -------------------------------------------------------------------- */
+
+/* Waits for more of the items from first on: which gets them, with what is there of their slabs. */
+static int wait_items(lane_cpu *c, int first, store_part part, err_ctx *err)
+{
+    const int n = expert_store_next(c->experts, c->which, part, err);
+    for (int i = 0; i < n; i++) {
+        const int item = c->which[i] += first;
+        expert_store_find(c->experts, c->now.layer, c->now.items[item].expert, &c->slabs[item]);
+    }
+    return n;
+}
+
+/* Items first .. first + n - 1, which are wanted. */
+static int run_wanted(lane_cpu *c, int first, int n, err_ctx *err)
+{
+    int got;
+    while ((got = wait_items(c, first, STORE_UP, err)) > 0) run_ups(c, c->which, got);
+    if (got < 0) return got;
+    for (int left = ask_taken(c, first, n); left > 0;) {
+        if ((got = wait_items(c, first, STORE_ALL, err)) < 0) return got;
+        const int m = not_taken(c, c->which, got);
+        run_downs(c, c->some, m);
+        left -= m;
+    }
+    expert_store_release(c->experts);
+    return 0;
+}
+
+/* While a group is computed the next one is read; behind the last, the first of the next layer if
+ * there are so many slots that it will use nearly all of its experts. */
+static void read_ahead(lane_cpu *c, int next, int group)
+{
+    const lane_share *now = &c->now;
+    const int n_expert = now->bank->n_expert;
+    if (next < now->n_item) {
+        expert_store_ahead(c->experts, now->layer, c->ids + next,
+                           min_int(group, now->n_item - next));
+        return;
+    }
+    const int layer = expert_store_after(c->experts, now->layer);
+    const int n = min_int(min_int(group, n_expert), c->most_item);
+    if (layer < 0 || now->work->n_slot < 2 * n_expert) return;
+    for (int e = 0; e < n; e++) c->which[e] = e;
+    expert_store_ahead(c->experts, layer, c->which, n);
+}
+
+static int run_arriving(lane_cpu *c, err_ctx *err)
+{
+    const int n = c->now.n_item, room = expert_store_room(c->experts);
+    const bool at_once = n <= room / 2 || (n <= FEW_ITEMS && n <= room);
+    const int group = at_once ? n : max_int(room / 2, 1);
+    for (int i = 0; i < n; i++) c->ids[i] = c->now.items[i].expert;
+    for (int i = 0; i < n; i += group) {
+        const int m = min_int(group, n - i);
+        int rc = expert_store_want(c->experts, c->now.layer, c->ids + i, m, err);
+        if (rc < 0) return rc;
+        read_ahead(c, i + m, max_int(room / 2, 1));
+        if ((rc = run_wanted(c, i, m, err)) < 0) return rc;
+    }
+    return 0;
+}
+
+/* ---- the lane -------------------------------------------------------------------------------- */
+
 static bool reads_int8(const lane_cpu *c, expert_slab s)
 {
     return c->o->kernels->of[c->now.bank->weight[s]->type].quantised;
 }
 
-static void launch(lane *self, const lane_share *share)
+static bool must_read(const lane_cpu *c)
+{
+    return c->experts && expert_store_kind(c->experts) == STORE_CACHED &&
+           expert_store_after(c->experts, c->now.layer - 1) == c->now.layer;
+}
+
+static int launch(lane *self, const lane_share *share, err_ctx *err)
 {
     lane_cpu *c = (lane_cpu *)self;
     const worklist *w = share->work;
-    const expert_bank *bank = share->bank;
 
     c->now = *share;
     if (reads_int8(c, SLAB_GATE) || reads_int8(c, SLAB_UP)) ops_quantise(c->o, share->x);
     c->quantise_mid = reads_int8(c, SLAB_DOWN);
     for (int i = 0; i < w->n_slot; i++) c->rows[i] = share->x->rows[w->slots[i] / w->k];
-    acts_set(&c->mid_x, c->mid, w->n_slot, (int)bank->n_ff);
+    acts_set(&c->mid_x, c->mid, w->n_slot, (int)share->bank->n_ff);
     if (c->quantise_mid) acts_clear_padding(&c->mid_x);
-
+    c->mid_x.quantised = c->quantise_mid;
     c->height = share->n_item > 0 ? ops_rows(w->n_slot / share->n_item) : OPS_ROWS;
-    c->n_piece = pieces_of(c, bank->n_ff);
-    pool_run(c->o->team, (int64_t)share->n_item * c->n_piece,
-             pool_grain(2 * c->height * (int64_t)bank->n_embd), up_pieces, c);
-    c->n_piece = pieces_of(c, bank->n_embd);
-    pool_run(c->o->team, (int64_t)share->n_item * c->n_piece,
-             pool_grain(c->height * (int64_t)bank->n_ff), down_pieces, c);
+    if (must_read(c)) return run_arriving(c, err);
+    run_present(c);
+    return 0;
 }
 
 static void finish(lane *self)
@@ -151,26 +295,43 @@ static void lane_cpu_free(lane *self)
     mem_free(c);
 }
 
-/* Sizes of the three parts of storage; false if their sum is too much to count. */
-static bool storage_sizes(uint64_t *total, uint64_t part[3], const model_hparams *hp, int max_slot)
+enum { N_STORAGE = 8 };
+
+static int most_items(const model_hparams *hp, int max_slot)
 {
-    const uint64_t n = (uint64_t)max_slot;
-    part[0] = size_align(n * (uint64_t)hp->n_ff_expert * sizeof(float), 64);
-    part[1] = size_align(acts_bytes(max_slot, hp->n_ff_expert), 64);
-    part[2] = size_align(n * sizeof(act_row), 64);
-    return size_add(total, part[0], part[1]) && size_add(total, *total, part[2] + 64);
+    return min_int(hp->n_expert, max_slot);
+}
+
+/* Sizes of the parts of storage; false if their sum is too much to count. */
+static bool storage_sizes(uint64_t *total, uint64_t part[N_STORAGE], const model_hparams *hp,
+                          int max_slot)
+{
+    const uint64_t n = (uint64_t)max_slot, items = (uint64_t)most_items(hp, max_slot);
+    const uint64_t bytes[N_STORAGE] = {
+        n * (uint64_t)hp->n_ff_expert * sizeof(float), acts_bytes(max_slot, hp->n_ff_expert),
+        n * sizeof(act_row), items * sizeof(expert_slabs), items * sizeof(int),
+        items * sizeof(int), items * sizeof(int), items * sizeof(bool),
+    };
+    *total = 64;
+    for (int i = 0; i < N_STORAGE; i++) {
+        part[i] = size_align(bytes[i], 64);
+        if (!size_add(total, *total, part[i])) return false;
+    }
+    return true;
 }
 
 uint64_t lane_cpu_bytes(const model_hparams *hp, int max_slot)
 {
-    uint64_t part[3], total;
+    uint64_t part[N_STORAGE], total;
     return storage_sizes(&total, part, hp, max_slot) ? total : UINT64_MAX;
 }
 
-int lane_cpu_create(lane **out, const ops *o, const model_hparams *hp, int max_slot, err_ctx *err)
+int lane_cpu_create(lane **out, const ops *o, const model_hparams *hp, expert_store *experts,
+                    int max_slot, err_ctx *err)
 {
     static const lane base = { "cpu", launch, finish, lane_cpu_free };
-    uint64_t part[3], total = 0;
+    uint64_t part[N_STORAGE], total = 0;
+    uint8_t *at[N_STORAGE];
     lane_cpu *c = mem_zalloc(sizeof *c);
     *out = NULL;
     if (c && storage_sizes(&total, part, hp, max_slot) && total <= SIZE_MAX)
@@ -182,10 +343,23 @@ int lane_cpu_create(lane **out, const ops *o, const model_hparams *hp, int max_s
     }
     c->base = base;
     c->o = o;
-    uint8_t *p = (uint8_t *)(((uintptr_t)c->storage + 63) / 64 * 64);
-    c->mid = (float *)p;
-    acts_init(&c->mid_x, p + part[0], max_slot, hp->n_ff_expert);
-    c->rows = (act_row *)(p + part[0] + part[1]);
+    c->experts = experts;
+    c->most_item = most_items(hp, max_slot);
+    at[0] = (uint8_t *)(((uintptr_t)c->storage + 63) / 64 * 64);
+    for (int i = 1; i < N_STORAGE; i++) at[i] = at[i - 1] + part[i - 1];
+    c->mid = (float *)at[0];
+    acts_init(&c->mid_x, at[1], max_slot, hp->n_ff_expert);
+    c->rows = (act_row *)at[2];
+    c->slabs = (expert_slabs *)at[3];
+    c->ids = (int *)at[4];
+    c->which = (int *)at[5];
+    c->some = (int *)at[6];
+    c->taken = (bool *)at[7];
     *out = &c->base;
     return 0;
+}
+
+const acts *lane_cpu_mid(const lane *self)
+{
+    return &((const lane_cpu *)self)->mid_x;
 }

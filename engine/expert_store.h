@@ -1,0 +1,95 @@
+/* expert_store.h - the RAM side of the routed experts: where each one's slabs are, and how they get
+ * there.
+ *
+ * Three kinds. MAPPED: the file's mapping, nothing is moved. LOADED: the banks of the chosen layers
+ * in huge pages of our own, read past the page cache and page-locked for the GPU as far as the
+ * system allows. CACHED: places for some experts before the file; what is not there is read when it
+ * is wanted. Slabs have the same bytes everywhere. One thread at a time. */
+#ifndef ENGINE_EXPERT_STORE_H
+#define ENGINE_EXPERT_STORE_H
+
+#include "engine/model.h"
+#include "moe/expert_cache.h"
+#include "tiers/pool.h"
+#include "tiers/reader.h"
+
+struct gpu;
+
+typedef enum store_kind { STORE_MAPPED, STORE_LOADED, STORE_CACHED } store_kind;
+
+typedef struct store_options {
+    store_kind kind;
+    const bool *layers;                  /* [n_layer]: those to serve; NULL: all */
+    uint64_t cache_bytes;                /* CACHED: RAM for places */
+    struct gpu *device;                  /* page-lock for it; NULL: nobody asks */
+    reader_options reader;
+    bool (*watch)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);         /* or NULL; false
+                                                                                  * stops */
+    void *watch_ctx;
+} store_options;
+
+typedef struct expert_store expert_store;
+
+/* Borrows m and team. LOADED reads everything here. */
+int expert_store_create(expert_store **out, const model *m, pool *team, const store_options *o,
+                        err_ctx *err);
+void expert_store_free(expert_store *s); /* NULL is fine */
+
+store_kind expert_store_kind(const expert_store *s);
+uint64_t expert_store_bytes(const expert_store *s);      /* RAM of ours, and of that: */
+uint64_t expert_store_locked(const expert_store *s);     /* page-locked */
+const char *expert_store_note(const expert_store *s);    /* what had to be replaced; "": nothing */
+const char *expert_store_reader(const expert_store *s);  /* "io_uring, direct"; "" if it has none */
+/* Of CACHED: the least cache_bytes that can work, room for every expert of one token's layer
+ * twice. */
+uint64_t expert_store_least(const model *m);
+
+/* The next layer behind this one (-1: the first) that is served, or -1. */
+int expert_store_after(const expert_store *s, int layer);
+
+/* Where an expert's slabs are: addresses by expert_slab. */
+typedef struct expert_slabs { const uint8_t *at[SLAB_COUNT]; } expert_slabs;
+
+/* False if the expert is not in RAM (CACHED); NULL for a slab of it that is still being read. Of
+ * layers that are not served: the mapping. */
+bool expert_store_find(const expert_store *s, int layer, int expert, expert_slabs *out);
+
+/* [n_expert][SLAB_COUNT] addresses for the device, 0 where a slab is not in page-locked RAM; itself
+ * in page-locked RAM, kept up to date between layers. NULL if there is no device. */
+const uint64_t *expert_store_table(const expert_store *s, int layer);
+
+/* ---- CACHED: bringing experts in ---- */
+
+/* Wants experts of a layer: those that are there are held, the others get a place and are read,
+ * gate and up of all before any down. n at most expert_store_room, and nothing held from before. On
+ * failure nothing is held. */
+int expert_store_want(expert_store *s, int layer, const int *experts, int n, err_ctx *err);
+int expert_store_room(const expert_store *s);    /* experts that can be held at a time */
+
+/* Which slabs of a wanted expert are there. */
+typedef enum store_part {
+    STORE_UP = 1,                        /* gate and up */
+    STORE_ALL = 3                        /* down, too */
+} store_part;
+
+/* Waits until some wanted experts that lacked this part have it (or all do): their indices into the
+ * experts of the last want, each told once for each part; at most n of them. Returns how many, 0 if
+ * there are no more, < 0 on failure: then all is released and what was not read is dropped. */
+int expert_store_next(expert_store *s, int *which, store_part part, err_ctx *err);
+
+/* All that is held is let go, after the layer's last product. What is still being read, is read. */
+void expert_store_release(expert_store *s);
+
+/* Reads experts of a later layer as far as places are free of held ones and the drive has nothing
+ * better to do: for prompts, which use whole banks. Never fails: it is only ahead of time. */
+void expert_store_ahead(expert_store *s, int layer, const int *experts, int n);
+
+typedef struct store_stats {
+    uint64_t hits, misses;               /* experts wanted that were there, and not */
+    uint64_t read_bytes;
+    double wait_s;                       /* time that the caller spent in expert_store_next */
+} store_stats;
+store_stats expert_store_counts(const expert_store *s);
+void expert_store_reset_counts(expert_store *s);
+
+#endif

@@ -1,0 +1,82 @@
+/* expert_store_internal.h - what expert_store.c, expert_store_load.c (LOADED) and
+ * expert_store_cache.c (CACHED) share; for them alone. */
+#ifndef ENGINE_EXPERT_STORE_INTERNAL_H
+#define ENGINE_EXPERT_STORE_INTERNAL_H
+
+#include "engine/expert_store.h"
+
+enum { ALL_SLABS = (1 << SLAB_COUNT) - 1, UP_SLABS = 1 << SLAB_GATE | 1 << SLAB_UP };
+
+/* What is in a place of CACHED, or on its way there. Slabs as bits. */
+typedef struct store_place {
+    int layer, expert;                   /* layer -1: nobody */
+    uint8_t here, asked;                 /* slabs that are there; that reads were asked for, too */
+    bool kept;                           /* held for its reads alone, until they are done */
+    bool ahead;                          /* and nobody has wanted it so far */
+    int wanted;                          /* how often it is in the last want */
+} store_place;
+
+typedef struct store_wish { int place; unsigned told; } store_wish;
+
+struct expert_store {
+    const model *m;
+    pool *team;
+    store_kind kind;
+    bool *served;                        /* [n_layer] */
+    reader *r;                           /* NULL: the model is in memory, or nothing is read */
+    char reader_name[64];
+    char note[256];
+    store_stats stats;
+
+    uint8_t *arena;                      /* NULL: none */
+    uint64_t arena_bytes, locked;        /* page-locked: the first so many bytes of it */
+    struct gpu *device;
+    uint64_t *table;                     /* [n_layer, n_expert, SLAB_COUNT], or NULL */
+
+    /* LOADED */
+    uint8_t **banks;                     /* [n_layer, SLAB_COUNT]: where the weight tensor begins */
+
+    /* CACHED */
+    uint64_t room_at[SLAB_COUNT];        /* of a place: where the room of a slab begins */
+    uint64_t slot_bytes;
+    int n_place, n_ahead;
+    expert_cache *cache;
+    store_place *places;
+    store_wish *wishes;                  /* [n_place]: the last want */
+    int n_wish;
+    int *list;                           /* [n_place] scratch */
+    read_job *jobs;                      /* [n_place, SLAB_COUNT] scratch */
+};
+
+static inline const expert_bank *store_bank(const expert_store *s, int layer)
+{
+    return &s->m->layers[layer].experts;
+}
+
+/* Bytes from the beginning of the weight tensor to an expert's slab in it. */
+static inline uint64_t slab_offset(const expert_bank *b, expert_slab slab, int expert)
+{
+    return (uint64_t)(expert_slab_data(b, slab, expert) - b->weight[slab]->data);
+}
+
+/* The table's entries of an expert: addresses of what is page-locked of these slabs; NULL: 0. */
+void store_publish(expert_store *s, int layer, int expert, const expert_slabs *at);
+
+/* Memory for the arena, rounded to whole huge pages. */
+int store_map(expert_store *s, uint64_t bytes, err_ctx *err);
+/* Writes to every page between two places of the arena, from all threads: pages come from the
+ * memory of all processors then, and no read has to wait for them. */
+void store_touch(expert_store *s, uint64_t from, uint64_t to);
+void store_lock(expert_store *s);        /* for the device, as far as the system allows */
+void store_add_note(expert_store *s, const char *text);
+
+int store_load(expert_store *s, const store_options *o, err_ctx *err);
+
+int store_cache_create(expert_store *s, uint64_t cache_bytes, err_ctx *err);
+void store_cache_free(expert_store *s);
+bool store_cache_find(const expert_store *s, int layer, int expert, expert_slabs *out);
+/* Where slabs lie in a place and how large it is, so that experts of all these layers fit; served
+ * NULL: all. */
+uint64_t store_slot(uint64_t room_at[SLAB_COUNT], const model *m, const bool *served);
+
+#endif

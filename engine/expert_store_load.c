@@ -1,0 +1,218 @@
+/* expert_store_load.c - whole banks into RAM, from the drive or from the page cache.
+ *
+ * A tensor lies in its page of the arena as it does in that of the file, and has all pages around
+ * it to itself, so that direct reads can end at pages. It is brought in by pieces: those that the
+ * system has in its page cache are copied by the team, the others are read meanwhile. */
+#include "engine/expert_store_internal.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    PIECE = 16 << 20,                    /* bytes; pieces begin at multiples of it in the file */
+    WINDOW = 64,                         /* pieces that are prepared at a time */
+    COPY = 256 << 10                     /* bytes that a thread copies at a time */
+};
+
+/* Part of a tensor: as a job for the reader, and where it is in the mapping. */
+typedef struct piece {
+    read_job job;
+    const uint8_t *from;
+} piece;
+
+typedef struct loading {
+    expert_store *s;
+    const store_options *o;
+    piece *pieces;                       /* in the order of addresses */
+    int n_piece;
+    bool *askable;                       /* [part]: mincore tells the truth about it */
+    uint64_t done, total;
+} loading;
+
+/* ---- the layout ------------------------------------------------------------------------------ */
+
+static bool same_as_gate(const expert_bank *b, int slab)
+{
+    return slab == SLAB_UP && b->weight[SLAB_UP] == b->weight[SLAB_GATE];
+}
+
+/* Places all tensors of the served layers, from the arena's first byte on: offsets as long as there
+ * is no arena. Returns the bytes, and counts tensors and pieces. */
+static uint64_t place_banks(loading *d)
+{
+    expert_store *s = d->s;
+    uint64_t at = 0;
+    d->n_piece = 0;
+    d->total = 0;
+    for (int l = 0; l < s->m->hp.n_layer; l++)
+        for (int i = 0; s->served[l] && i < SLAB_COUNT; i++) {
+            const expert_bank *b = store_bank(s, l);
+            const tensor *t = b->weight[i];
+            uint8_t **bank = &s->banks[l * SLAB_COUNT + i];
+            if (same_as_gate(b, i)) {
+                *bank = bank[-1];
+                continue;
+            }
+            const uint64_t first = at + t->offset % READER_PAGE;
+            if (s->arena) *bank = s->arena + first;
+            at = size_align(first + t->bytes, READER_PAGE);
+            d->n_piece += (int)((t->offset + t->bytes - 1) / PIECE - t->offset / PIECE + 1);
+            d->total += t->bytes;
+        }
+    return at;
+}
+
+static void add_pieces(loading *d, const tensor *t, uint8_t *to)
+{
+    for (uint64_t at = t->offset, end = t->offset + t->bytes; at < end;) {
+        const uint64_t next = (at / PIECE + 1) * PIECE, n = (next < end ? next : end) - at;
+        d->pieces[d->n_piece++] = (piece){
+            .job = { .file = t->part, .offset = at, .bytes = n, .to = to + (at - t->offset),
+                     .tag = n },
+            .from = t->data + (at - t->offset),
+        };
+        at += n;
+    }
+}
+
+static void make_pieces(loading *d)
+{
+    const expert_store *s = d->s;
+    d->n_piece = 0;
+    for (int l = 0; l < s->m->hp.n_layer; l++)
+        for (int i = 0; s->served[l] && i < SLAB_COUNT; i++) {
+            const expert_bank *b = store_bank(s, l);
+            if (!same_as_gate(b, i)) add_pieces(d, b->weight[i], s->banks[l * SLAB_COUNT + i]);
+        }
+}
+
+/* ---- the page cache -------------------------------------------------------------------------- */
+
+/* Of files that the asker could not write to, mincore says that all is there. */
+static bool may_ask(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) < 0) return false;
+    return st.st_uid == geteuid() || access(path, W_OK) == 0;
+}
+
+static bool in_page_cache(const loading *d, const piece *p)
+{
+    unsigned char there[PIECE / READER_PAGE + 1];
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t from = (uintptr_t)p->from / page * page;
+    const size_t bytes = (size_t)((uintptr_t)p->from - from + p->job.bytes);
+    if (!d->askable[p->job.file] || mincore((void *)from, bytes, there) < 0) return false;
+    for (size_t i = 0; i < (bytes + page - 1) / page; i++)
+        if (!(there[i] & 1)) return false;
+    return true;
+}
+
+static void copy_parts(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const piece *p = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const uint64_t at = (uint64_t)i * COPY, left = p->job.bytes - at;
+        memcpy(p->job.to + at, p->from + at, (size_t)(left < COPY ? left : COPY));
+    }
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+static int tell(loading *d, err_ctx *err)
+{
+    if (!d->o->watch || d->o->watch(d->o->watch_ctx, d->done, d->total)) return 0;
+    return err_set(err, ERR_STOPPED, "experts: stopped after %.1f of %.1f GB",
+                   (double)d->done * 1e-9, (double)d->total * 1e-9);
+}
+
+/* Takes note of what was read, at least min pieces. */
+static int reap(loading *d, int min, err_ctx *err)
+{
+    uint64_t tags[WINDOW];
+    if (!d->s->r) return 0;
+    const int n = reader_wait(d->s->r, tags, WINDOW, min, err);
+    if (n < 0) return n;
+    for (int i = 0; i < n; i++) d->done += tags[i];
+    return n > 0 ? tell(d, err) : 0;
+}
+
+/* Pieces first .. end - 1: reads are sent on their way, then the others are copied. */
+static int load_window(loading *d, int first, int end, err_ctx *err)
+{
+    expert_store *s = d->s;
+    read_job jobs[WINDOW];
+    int copies[WINDOW], n_job = 0, n_copy = 0, rc;
+    const read_job *last = &d->pieces[end - 1].job;
+
+    store_touch(s, (uint64_t)(d->pieces[first].job.to - s->arena),
+                (uint64_t)(last->to - s->arena) + last->bytes);
+    for (int i = first; i < end; i++) {
+        if (!s->r || in_page_cache(d, &d->pieces[i])) copies[n_copy++] = i;
+        else jobs[n_job++] = d->pieces[i].job;
+    }
+    if (n_job > 0 && (rc = reader_submit(s->r, jobs, n_job, err)) < 0) return rc;
+    for (int i = 0; i < n_copy; i++) {
+        piece *p = &d->pieces[copies[i]];
+        pool_run(s->team, (int64_t)((p->job.bytes + COPY - 1) / COPY), 1, copy_parts, p);
+        d->done += p->job.bytes;
+        if ((rc = tell(d, err)) < 0 || (rc = reap(d, 0, err)) < 0) return rc;
+    }
+    return reap(d, 0, err);
+}
+
+static int load_all(loading *d, err_ctx *err)
+{
+    int rc = tell(d, err);
+    for (int i = 0; rc == 0 && i < d->n_piece; i += WINDOW)
+        rc = load_window(d, i, min_int(i + WINDOW, d->n_piece), err);
+    while (rc == 0 && d->s->r && reader_open_jobs(d->s->r) > 0) rc = reap(d, 1, err);
+    d->s->stats.read_bytes = d->done;
+    return rc;
+}
+
+static void publish_all(expert_store *s)
+{
+    expert_slabs at;
+    for (int l = 0; s->locked > 0 && l < s->m->hp.n_layer; l++)
+        for (int e = 0; s->served[l] && e < s->m->hp.n_expert; e++)
+            if (expert_store_find(s, l, e, &at)) store_publish(s, l, e, &at);
+}
+
+static int load(loading *d, err_ctx *err)
+{
+    expert_store *s = d->s;
+    const gguf *g = s->m->file;
+    const size_t n_part = (size_t)gguf_n_part(g);
+    int rc;
+
+    s->banks = mem_zalloc((size_t)s->m->hp.n_layer * SLAB_COUNT * sizeof *s->banks);
+    d->askable = mem_zalloc(n_part * sizeof *d->askable);
+    if (!s->banks || !d->askable)
+        return err_set(err, ERR_NOMEM, "experts: %d layers", s->m->hp.n_layer);
+    const uint64_t bytes = place_banks(d);
+    d->pieces = mem_array((size_t)max_int(d->n_piece, 1), sizeof *d->pieces);
+    if (!d->pieces) return err_set(err, ERR_NOMEM, "experts: %d pieces", d->n_piece);
+    if ((rc = store_map(s, bytes, err)) < 0) return rc;
+    place_banks(d);
+    make_pieces(d);
+    for (size_t i = 0; i < n_part; i++) d->askable[i] = may_ask(gguf_part_path(g, (int)i));
+    if ((rc = load_all(d, err)) < 0) return rc;
+    reader_close(s->r);
+    s->r = NULL;
+    store_lock(s);
+    publish_all(s);
+    return 0;
+}
+
+int store_load(expert_store *s, const store_options *o, err_ctx *err)
+{
+    loading d = { .s = s, .o = o };
+    const int rc = load(&d, err);
+    mem_free(d.askable);
+    mem_free(d.pieces);
+    return rc;
+}

@@ -1,0 +1,505 @@
+/* test_expert_store.c - experts in RAM have the bytes of the file, whatever kind of store they are
+ * in, whatever comes and goes, and whatever fails on the way. */
+#include "engine/expert_store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/gpu.h"
+#include "tests/store_maker.h"
+#include "tests/test.h"
+#include "tiers/fault.h"
+
+enum { MAX_EXPERT = 256 };
+
+static pool *team;
+
+static const reader_options readers[] = {
+    { .kind = READER_AUTO }, { .kind = READER_PREAD, .depth = 3 },
+    { .kind = READER_PREAD, .buffered = true },
+};
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+static bool slab_is_right(const made_model *f, int l, int slab, int e, const uint8_t *at)
+{
+    const expert_bank *b = &f->m->layers[l].experts;
+    return at && memcmp(at, made_slab(f, l, (expert_slab)slab, e),
+                        (size_t)expert_slab_bytes(b, (expert_slab)slab)) == 0;
+}
+
+/* How many slabs of the layer are not found, or differ. */
+static int wrong_slabs(const made_model *f, const expert_store *s, int l)
+{
+    expert_slabs at;
+    int bad = 0;
+    for (int e = 0; e < f->m->hp.n_expert; e++) {
+        const bool found = expert_store_find(s, l, e, &at);
+        for (int k = 0; k < SLAB_COUNT; k++) bad += !found || !slab_is_right(f, l, k, e, at.at[k]);
+    }
+    return bad;
+}
+
+static int want_and_check(const made_model *f, expert_store *s, int l, const int *experts, int n,
+                          err_ctx *err)
+{
+    int which[MAX_EXPERT], told[MAX_EXPERT] = { 0 }, got, rc;
+    expert_slabs at;
+    if ((rc = expert_store_want(s, l, experts, n, err)) < 0) return rc;
+    while ((got = expert_store_next(s, which, STORE_UP, err)) > 0)
+        for (int i = 0; i < got; i++) {
+            const int e = experts[which[i]];
+            told[which[i]]++;
+            CHECK(expert_store_find(s, l, e, &at) && slab_is_right(f, l, SLAB_GATE, e, at.at[0]) &&
+                  slab_is_right(f, l, SLAB_UP, e, at.at[1]));
+        }
+    if (got < 0) return got;
+    while ((got = expert_store_next(s, which, STORE_ALL, err)) > 0)
+        for (int i = 0; i < got; i++) {
+            const int e = experts[which[i]];
+            told[which[i]] += 10;
+            CHECK(expert_store_find(s, l, e, &at) && slab_is_right(f, l, SLAB_DOWN, e, at.at[2]));
+        }
+    if (got < 0) return got;
+    for (int i = 0; i < n; i++) CHECK_MSG(told[i] == 11, "item %d was told %d", i, told[i]);
+    expert_store_release(s);
+    return 0;
+}
+
+/* n different experts */
+static void choose(int *experts, int n, int n_expert, test_rng *rng)
+{
+    for (int i = 0; i < n; i++) {
+        bool again = true;
+        while (again) {
+            experts[i] = (int)test_below(rng, (uint32_t)n_expert);
+            again = false;
+            for (int k = 0; k < i; k++) again = again || experts[k] == experts[i];
+        }
+    }
+}
+
+/* ---- mapped and loaded ----------------------------------------------------------------------- */
+
+typedef struct progress {
+    uint64_t done, total, stop_at;
+    bool backwards;
+} progress;
+
+static bool watch(void *ctx, uint64_t done, uint64_t total)
+{
+    progress *p = ctx;
+    p->backwards = p->backwards || done < p->done;
+    p->done = done;
+    p->total = total;
+    return done < p->stop_at;
+}
+
+static void test_whole(const made_model *f, const char *name)
+{
+    const bool some[] = { false, true, true, false };
+    for (size_t i = 0; i < 2 * ARRAY_LEN(readers); i++) {
+        progress p = { .stop_at = UINT64_MAX };
+        const store_options o = { .kind = STORE_LOADED, .layers = i % 2 ? some : NULL,
+                                  .reader = readers[i / 2], .watch = watch, .watch_ctx = &p };
+        expert_store *s = NULL;
+        err_ctx err = { 0 };
+        uint64_t want = 0;
+        for (int l = 0; l < 4; l++)
+            for (int k = 0; k < SLAB_COUNT; k++)
+                if (!o.layers || some[l])
+                    want += (uint64_t)f->m->hp.n_expert *
+                            expert_slab_bytes(&f->m->layers[l].experts, (expert_slab)k);
+        made_forget_pages(f);
+        if (!CHECK_MSG(expert_store_create(&s, f->m, team, &o, &err) == 0, "%s: %s", name, err.msg))
+            continue;
+        for (int l = 0; l < 4; l++)
+            CHECK_MSG(wrong_slabs(f, s, l) == 0, "%s, reader %zu, layer %d: %d slabs differ", name,
+                      i, l, wrong_slabs(f, s, l));
+        CHECK(!p.backwards && p.done == want && p.total == want);
+        CHECK(expert_store_bytes(s) >= want && expert_store_locked(s) == 0);
+        CHECK(expert_store_counts(s).read_bytes == want && !expert_store_table(s, 0));
+        CHECK((expert_store_reader(s)[0] == '\0') == (gguf_part_path(f->g, 0)[0] == '\0'));
+        CHECK(expert_store_after(s, -1) == (o.layers ? 1 : 0) && expert_store_after(s, 1) == 2 &&
+              expert_store_after(s, 2) == (o.layers ? -1 : 3));
+        expert_store_free(s);
+    }
+    const store_options mapped = { .kind = STORE_MAPPED };
+    expert_store *s = NULL;
+    if (!CHECK(expert_store_create(&s, f->m, team, &mapped, NULL) == 0)) return;
+    CHECK(wrong_slabs(f, s, 0) == 0 && expert_store_bytes(s) == 0);
+    expert_store_free(s);
+}
+
+static void test_stop(const made_model *f)
+{
+    progress p = { .stop_at = 1 };
+    const store_options o = { .kind = STORE_LOADED, .watch = watch, .watch_ctx = &p };
+    expert_store *s = NULL;
+    err_ctx err = { 0 };
+    CHECK(expert_store_create(&s, f->m, team, &o, &err) == ERR_STOPPED && !s &&
+          strstr(err.msg, "stopped"));
+}
+
+/* ---- cached ---------------------------------------------------------------------------------- */
+
+static expert_store *make_cached(const made_model *f, uint64_t bytes, const reader_options *r)
+{
+    const store_options o = { .kind = STORE_CACHED, .cache_bytes = bytes, .reader = *r };
+    expert_store *s = NULL;
+    err_ctx err = { 0 };
+    CHECK_MSG(expert_store_create(&s, f->m, team, &o, &err) == 0, "%s", err.msg);
+    return s;
+}
+
+/* One step of a walk: wants, and now and then leaves before all is read, or reads ahead. */
+static int step(const made_model *f, expert_store *s, uint64_t *wanted, test_rng *rng, err_ctx *err)
+{
+    const int n_expert = f->m->hp.n_expert, room = min_int(expert_store_room(s), n_expert);
+    const int l = (int)test_below(rng, 4), n = 1 + (int)test_below(rng, (uint32_t)room);
+    int experts[MAX_EXPERT], later[MAX_EXPERT], which[MAX_EXPERT], rc;
+    choose(experts, n, n_expert, rng);
+    choose(later, n_expert, n_expert, rng);
+    if (test_below(rng, 3) == 0)
+        expert_store_ahead(s, (int)test_below(rng, 4), later, (int)test_below(rng, 12));
+    *wanted += (uint64_t)n;
+    if (test_below(rng, 3) > 0) return want_and_check(f, s, l, experts, n, err);
+    if ((rc = expert_store_want(s, l, experts, n, err)) < 0) return rc;
+    expert_store_ahead(s, (l + 1) % 4, later, (int)test_below(rng, 12));
+    if (test_below(rng, 2) && (rc = expert_store_next(s, which, STORE_UP, err)) < 0) return rc;
+    expert_store_release(s);
+    return 0;
+}
+
+static void walk(const made_model *f, const char *name, uint64_t bytes, const reader_options *r,
+                 int n_step)
+{
+    expert_store *s = make_cached(f, bytes, r);
+    test_rng rng = { bytes };
+    err_ctx err = { 0 };
+    uint64_t wanted = 0;
+    int experts[MAX_EXPERT];
+    if (!s) return;
+    for (int i = 0; i < n_step; i++)
+        CHECK_MSG(step(f, s, &wanted, &rng, &err) == 0, "%s: step %d: %s", name, i, err.msg);
+    const store_stats k = expert_store_counts(s);
+    CHECK_MSG(k.hits + k.misses == wanted && k.misses > 0, "%s: %llu hits, %llu misses of %llu",
+              name, (unsigned long long)k.hits, (unsigned long long)k.misses,
+              (unsigned long long)wanted);
+    CHECK(k.read_bytes > 0 && k.wait_s >= 0);
+    /* what was wanted last is there; and there now means a hit, without a read */
+    const int n = min_int(expert_store_room(s), f->m->hp.n_expert);
+    for (int i = 0; i < n; i++) experts[i] = i;
+    CHECK(want_and_check(f, s, 1, experts, n, &err) == 0);
+    const store_stats before = expert_store_counts(s);
+    CHECK(want_and_check(f, s, 1, experts, n, &err) == 0);
+    const store_stats after = expert_store_counts(s);
+    CHECK(after.hits == before.hits + (uint64_t)n && after.read_bytes == before.read_bytes);
+    expert_store_reset_counts(s);
+    const store_stats zero = expert_store_counts(s);
+    CHECK(zero.hits == 0 && zero.misses == 0 && zero.read_bytes == 0 && zero.wait_s == 0);
+    CHECK(expert_store_want(s, 0, experts, expert_store_room(s) + 1, &err) == ERR_RANGE);
+    expert_store_free(s);
+}
+
+static void test_cached(const made_model *f, const char *name)
+{
+    const uint64_t least = expert_store_least(f->m);
+    for (size_t i = 0; i < ARRAY_LEN(readers); i++) {
+        walk(f, name, least, &readers[i], 60);
+        walk(f, name, 3 * least, &readers[i], 60);
+        walk(f, name, UINT64_MAX, &readers[i], 60);
+    }
+    const store_options o = { .kind = STORE_CACHED, .cache_bytes = least - 1 };
+    expert_store *s = NULL;
+    err_ctx err = { 0 };
+    CHECK(expert_store_create(&s, f->m, team, &o, &err) == ERR_RANGE && !s &&
+          strstr(err.msg, "at least"));
+    s = make_cached(f, least, &readers[0]);
+    CHECK(s && expert_store_room(s) == 2 * f->m->hp.n_expert_used);
+    expert_store_free(s);
+}
+
+/* An expert that was read ahead is there, and no more than half of the places are taken for it. */
+static void test_ahead(const made_model *f)
+{
+    expert_store *s = make_cached(f, expert_store_least(f->m), &readers[1]);
+    int experts[MAX_EXPERT];
+    err_ctx err = { 0 };
+    expert_slabs at;
+    if (!s) return;
+    const int room = expert_store_room(s), half = room / 2;
+    for (int i = 0; i < MAX_EXPERT; i++) experts[i] = i;
+    CHECK(want_and_check(f, s, 0, experts, room, &err) == 0);
+    CHECK(expert_store_want(s, 0, experts + half, room - half, &err) == 0);
+    expert_store_ahead(s, 2, experts, f->m->hp.n_expert);
+    expert_store_release(s);
+    CHECK(want_and_check(f, s, 2, experts, half, &err) == 0);
+    CHECK(expert_store_counts(s).misses == (uint64_t)room);      /* none of layer 2 */
+    CHECK(expert_store_counts(s).hits == (uint64_t)room);
+    for (int i = 0; i < room; i++)       /* those that were held have stayed, and only those */
+        CHECK_MSG(expert_store_find(s, 0, i, &at) == (i >= half), "expert %d", i);
+    CHECK(!expert_store_find(s, 2, half, &at));
+    expert_store_free(s);
+}
+
+/* Who is wanted keeps its place, also if somebody else is wanted before it in the same breath. */
+static void test_stays(const made_model *f)
+{
+    expert_store *s = make_cached(f, expert_store_least(f->m), &readers[0]);
+    int experts[MAX_EXPERT];
+    err_ctx err = { 0 };
+    if (!s) return;
+    const int room = expert_store_room(s);
+    for (int i = 0; i < room; i++) experts[i] = i;
+    CHECK(want_and_check(f, s, 3, experts, room, &err) == 0);
+    experts[1] = experts[0];             /* the oldest, behind one that is not there */
+    experts[0] = room;
+    CHECK(want_and_check(f, s, 3, experts, room, &err) == 0);
+    const store_stats k = expert_store_counts(s);
+    CHECK_MSG(k.hits == (uint64_t)room - 1 && k.misses == (uint64_t)room + 1, "%llu hits",
+              (unsigned long long)k.hits);
+    expert_store_free(s);
+}
+
+/* An expert that could not be read ahead is not there; nobody hears of it. */
+static void test_ahead_fault(const made_model *f)
+{
+    const reader_options one = { .kind = READER_PREAD, .depth = 1 };
+    const int ahead = 4, other = 9;
+    for (int slab = 0; slab < SLAB_COUNT; slab++) {
+        expert_store *s = make_cached(f, expert_store_least(f->m), &one);
+        err_ctx err = { 0 };
+        expert_slabs at;
+        if (!s) return;
+        fault_arm(FAULT_READ_ERROR, slab, 1);
+        expert_store_ahead(s, 2, &ahead, 1);
+        CHECK_MSG(want_and_check(f, s, 0, &other, 1, &err) == 0, "%s", err.msg);
+        fault_disarm_all();
+        CHECK_MSG(!expert_store_find(s, 2, ahead, &at), "slab %d", slab);
+        CHECK(want_and_check(f, s, 2, &ahead, 1, &err) == 0);
+        CHECK(expert_store_counts(s).misses == 2);
+        expert_store_free(s);
+    }
+}
+
+/* Gate and up of all are read before any down: the first read of a down fails. */
+static void test_order(const made_model *f)
+{
+    const reader_options one = { .kind = READER_PREAD, .depth = 1 };
+    expert_store *s = make_cached(f, expert_store_least(f->m), &one);
+    const int experts[] = { 5, 2, 7 };
+    const expert_bank *b = &f->m->layers[1].experts;
+    char bytes[64];
+    err_ctx err = { 0 };
+    if (!s) return;
+    fault_arm(FAULT_READ_ERROR, 2 * 3, 1);
+    CHECK(want_and_check(f, s, 1, experts, 3, &err) == ERR_IO);
+    fault_disarm_all();
+    snprintf(bytes, sizeof bytes, "bytes %llu..", (unsigned long long)
+             (b->weight[SLAB_DOWN]->offset + 5 * expert_slab_bytes(b, SLAB_DOWN)));
+    CHECK_MSG(strstr(err.msg, bytes), "%s: %s", bytes, err.msg);
+    expert_store_free(s);
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+static void test_read_faults(const made_model *f)
+{
+    static const fault_point points[] = { FAULT_READ_ERROR, FAULT_READ_END };
+    for (size_t i = 0; i < ARRAY_LEN(points) * ARRAY_LEN(readers); i++) {
+        expert_store *s = make_cached(f, expert_store_least(f->m), &readers[i / ARRAY_LEN(points)]);
+        test_rng rng = { i };
+        uint64_t wanted = 0;
+        int n_error = 0;
+        if (!s) return;
+        for (int skip = 0; skip < 24; skip++) {
+            fault_arm(points[i % ARRAY_LEN(points)], skip, 1);
+            for (int k = 0; k < 8; k++) {
+                err_ctx err = { 0 };
+                const int rc = step(f, s, &wanted, &rng, &err);
+                n_error += rc < 0;
+                CHECK_MSG(rc == 0 || (rc == ERR_IO && strstr(err.msg, ".gguf") &&
+                                      !strchr(err.msg, '\n')), "%d: %s", rc, err.msg);
+            }
+            fault_disarm_all();
+        }
+        CHECK_MSG(n_error >= 4 && n_error <= 24, "%d errors of 24 faults", n_error);
+        for (int k = 0; k < 20; k++) CHECK(step(f, s, &wanted, &rng, NULL) == 0);
+        expert_store_free(s);
+    }
+}
+
+static void test_load_faults(const made_model *f)
+{
+    const store_options o = { .kind = STORE_LOADED, .reader = { .kind = READER_PREAD } };
+    if (!made_forget_pages(f)) {
+        test_skip("this file system keeps its files in RAM: nothing is read");
+        return;
+    }
+    for (int skip = 0; skip < 3; skip++) {
+        expert_store *s = NULL;
+        err_ctx err = { 0 };
+        made_forget_pages(f);
+        fault_arm(FAULT_READ_ERROR, skip, 1);
+        const int rc = expert_store_create(&s, f->m, team, &o, &err);
+        fault_disarm_all();
+        CHECK_MSG(rc == ERR_IO && !s && strstr(err.msg, ".gguf"), "%d: %s", rc, err.msg);
+        expert_store_free(s);
+    }
+}
+
+static void test_no_memory(const made_model *f)
+{
+    for (int kind = STORE_MAPPED; kind <= STORE_CACHED; kind++) {
+        const store_options o = { .kind = (store_kind)kind,
+                                  .cache_bytes = expert_store_least(f->m) };
+        bool made = false;
+        for (long fail = 1; fail < 60 && !made; fail++) {
+            expert_store *s = NULL;
+            err_ctx err = { 0 };
+            mem_fail_after(fail);
+            const int rc = expert_store_create(&s, f->m, team, &o, &err);
+            mem_fail_after(0);
+            made = rc == 0;
+            CHECK((rc == 0) == (s != NULL) && (rc == 0 || (rc == ERR_NOMEM && err.msg[0])));
+            expert_store_free(s);
+        }
+        CHECK_MSG(made, "kind %d is never made", kind);
+    }
+}
+
+/* More jobs than the reader keeps room for: it has to allocate, and may not. */
+static void test_no_memory_for_jobs(void)
+{
+    const maker mk = made_maker(ARCH_GPTOSS, 400, 40, 0);
+    int experts[400], which[400];
+    err_ctx err = { 0 };
+    made_model f;
+    expert_store *s = NULL;
+    for (int i = 0; i < 400; i++) experts[i] = i;
+    if (made_open(&f, &mk, IN_FILE) && (s = make_cached(&f, UINT64_MAX, &readers[0]))) {
+        mem_guard(true);
+        CHECK(expert_store_want(s, 0, experts, 400, &err) == ERR_NOMEM && err.msg[0]);
+        expert_store_ahead(s, 1, experts, 400);
+        mem_guard(false);
+        CHECK(expert_store_want(s, 0, experts, 400, &err) == 0);
+        while (expert_store_next(s, which, STORE_ALL, &err) > 0) { }
+        expert_store_release(s);
+        CHECK(wrong_slabs(&f, s, 0) == 0);
+        CHECK(expert_store_counts(s).misses == 800);     /* nothing was there the second time */
+        CHECK(expert_store_want(s, 1, experts, 400, &err) == 0);
+        if (CHECK(expert_store_counts(s).misses == 1200))        /* nor of what was ahead */
+            while (expert_store_next(s, which, STORE_ALL, &err) > 0) { }
+        expert_store_release(s);
+    }
+    expert_store_free(s);
+    made_close(&f);
+}
+
+/* ---- page-locking ---------------------------------------------------------------------------- */
+
+static int wrong_entries(const made_model *f, const expert_store *s, int l)
+{
+    expert_slabs at;
+    int bad = 0;
+    for (int e = 0; e < f->m->hp.n_expert; e++) {
+        const uint64_t *entry = expert_store_table(s, l) + e * SLAB_COUNT;
+        const bool there = expert_store_find(s, l, e, &at) && at.at[0] && at.at[1] && at.at[2] &&
+                           expert_store_locked(s) > 0;
+        for (int k = 0; k < SLAB_COUNT; k++)
+            bad += entry[k] != (there ? (uint64_t)(uintptr_t)at.at[k] : 0);
+    }
+    return bad;
+}
+
+/* refuse: the how-manieth request to page-lock is refused; -1: none. */
+static void check_locked(const made_model *f, struct gpu *device, store_kind kind, int refuse)
+{
+    const store_options o = { .kind = kind, .device = device,
+                              .cache_bytes = expert_store_least(f->m) };
+    expert_store *s = NULL;
+    err_ctx err = { 0 };
+    test_rng rng = { 3 };
+    uint64_t wanted = 0;
+    if (refuse >= 0) fault_arm(FAULT_PAGE_LOCK, refuse, 1);
+    CHECK_MSG(expert_store_create(&s, f->m, team, &o, &err) == 0, "%s", err.msg);
+    fault_disarm_all();
+    if (!s) return;
+    CHECK((refuse >= 0) == (strstr(expert_store_note(s), "page-locked 0.0 of") != NULL));
+    CHECK(expert_store_locked(s) == (refuse >= 0 ? 0 : expert_store_bytes(s)));
+    CHECK((expert_store_table(s, 1) != NULL) == (refuse != 0));
+    for (int i = 0; i < 30 && kind == STORE_CACHED; i++) {
+        CHECK(step(f, s, &wanted, &rng, &err) == 0);
+        for (int l = 0; refuse != 0 && l < 4; l++)
+            CHECK_MSG(wrong_entries(f, s, l) == 0, "step %d, layer %d", i, l);
+    }
+    for (int l = 0; kind == STORE_LOADED && l < 4; l++)
+        CHECK(wrong_slabs(f, s, l) == 0 && (refuse == 0 || wrong_entries(f, s, l) == 0));
+    expert_store_free(s);
+}
+
+static void test_locked(const made_model *f)
+{
+    struct gpu *device = NULL;
+    err_ctx err = { 0 };
+    char nobody;
+    if (gpu_count() == 0) {
+        if (strcmp(gpu_backend(), "none") != 0) { test_skip("no GPU"); return; }
+        /* without CUDA every request is refused, whoever asks: that must do no harm */
+        check_locked(f, (struct gpu *)&nobody, STORE_LOADED, 0);
+        check_locked(f, (struct gpu *)&nobody, STORE_CACHED, 0);
+        return;
+    }
+    if (!CHECK_MSG(gpu_open(&device, 0, &err) == 0, "%s", err.msg)) return;
+    for (int refuse = -1; refuse < 2; refuse++) {
+        check_locked(f, device, STORE_LOADED, refuse);
+        check_locked(f, device, STORE_CACHED, refuse);
+    }
+    CHECK_MSG(gpu_wait(device, &err) == 0, "%s", err.msg);
+    gpu_close(device);
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
+int main(int argc, char **argv)
+{
+    static const struct { model_arch arch; unsigned variants; made_where where; const char *name; }
+    rows[] = {
+        { ARCH_GPTOSS, 0, IN_FILE, "gpt-oss" },
+        { ARCH_QWEN3NEXT, MAKE_FUSED_EXPERTS, IN_FILE, "qwen3next, fused" },
+        { ARCH_QWEN3NEXT, MAKE_SCALES, IN_PARTS, "qwen3next, two parts" },
+        { ARCH_GPTOSS, 0, IN_MEMORY, "gpt-oss in memory" },
+    };
+    test_begin("expert_store", argc, argv);
+    CHECK(pool_create(&team, 2, NULL) == 0);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const maker mk = made_maker(rows[i].arch, 23, 3, rows[i].variants);
+        made_model f;
+        if (made_open(&f, &mk, rows[i].where)) {
+            if (rows[i].where != IN_MEMORY) test_load_faults(&f);
+            test_whole(&f, rows[i].name);
+            test_stop(&f);
+            test_cached(&f, rows[i].name);
+            test_no_memory(&f);
+            test_locked(&f);
+            if (rows[i].where != IN_MEMORY) {
+                test_ahead(&f);
+                test_ahead_fault(&f);
+                test_stays(&f);
+                test_order(&f);
+                test_read_faults(&f);
+            }
+        }
+        made_close(&f);
+    }
+    /* more than a piece of 16 MiB in a tensor's way, and pieces that begin within tensors */
+    const maker large = made_maker(ARCH_GPTOSS, 230, 3, 0);
+    made_model f;
+    if (made_open(&f, &large, IN_FILE)) test_whole(&f, "large");
+    made_close(&f);
+    test_no_memory_for_jobs();
+    pool_free(team);
+    return test_end();
+}
