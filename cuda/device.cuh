@@ -33,6 +33,8 @@ struct gpu {
     size_t smem_block;                   /* most shared memory that a block can ask for */
     bool dependent_launch;
     cudaStream_t stream;
+    cudaStream_t side;                   /* what runs beside it, from fork to join */
+    cudaEvent_t fork, join;
     cudaError_t failure;                 /* the first, or cudaSuccess */
     const char *failed_in;
     struct {
@@ -64,11 +66,21 @@ static inline void gpu_fail(gpu *g, cudaError_t rc, const char *what)
     g->failed_in = what;
 }
 
+/* Which stream a kernel goes to, and whether it may start before the one in front of it has ended.
+ * Where streams fork and join it may not. */
+typedef struct stream_place {
+    cudaStream_t stream;
+    bool dependent;
+} stream_place;
+
+static inline stream_place main_stream(const gpu *g) { return { g->stream, g->dependent_launch }; }
+
 /* Launches kernel(frame, args...). name is its class in profiles, bytes what it has to read from
  * VRAM at least. */
 template <typename... Params, typename... Args>
-static inline void launch(gpu *g, const char *name, uint64_t bytes, void (*kernel)(frame, Params...),
-                          dim3 grid, unsigned threads, size_t smem, Args... args)
+static inline void launch_at(gpu *g, stream_place at, const char *name, uint64_t bytes,
+                             void (*kernel)(frame, Params...), dim3 grid, unsigned threads,
+                             size_t smem, Args... args)
 {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute = {};
@@ -84,16 +96,24 @@ static inline void launch(gpu *g, const char *name, uint64_t bytes, void (*kerne
     config.gridDim = grid;
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = smem;
-    config.stream = g->stream;
+    config.stream = at.stream;
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.attrs = &attribute;
-    config.numAttrs = g->dependent_launch ? 1 : 0;
+    config.numAttrs = at.dependent ? 1 : 0;
     if (smem > 32 * 1024)                /* with what is static it may exceed the usual 48 KB */
         gpu_fail(g, cudaFuncSetAttribute((const void *)kernel,
                                          cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
                  name);
     gpu_fail(g, cudaLaunchKernelEx(&config, kernel, f, static_cast<Params>(args)...), name);
+}
+
+template <typename... Params, typename... Args>
+static inline void launch(gpu *g, const char *name, uint64_t bytes,
+                          void (*kernel)(frame, Params...), dim3 grid, unsigned threads,
+                          size_t smem, Args... args)
+{
+    launch_at(g, main_stream(g), name, bytes, kernel, grid, threads, smem, args...);
 }
 
 static inline unsigned ceil_div(uint64_t a, uint64_t b) { return (unsigned)((a + b - 1) / b); }

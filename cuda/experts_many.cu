@@ -7,7 +7,11 @@
  *
  *   slots [n * k] --sorted--> positions: mid = activation(gate x, up x) by position
  *   y [n * k, n_embd] by slot = down mid
- *   x [n, n_embd] += gates * y in the order of selection, + sigma * the shared expert's */
+ *   x [n, n_embd] += gates * y in the order of selection, + sigma * the shared expert's
+ *
+ * A layer may come in ranges of experts, one call each: the first makes the lists and computes the
+ * shared expert, all leave their slots' vectors in y, the last one adds up. Tiles do not depend on
+ * the ranges, so the bits do not, either. */
 #include "cuda/gemm.cuh"
 
 enum { LIST_THREADS = 512, LIST_WARPS = LIST_THREADS / 32, TILE_THREADS = 1024 };
@@ -65,9 +69,9 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_slots(frame f, int32
     frame_end(f);
 }
 
-/* One block, a thread for an expert: its slots cut into tiles. */
+/* One block, a thread for an expert: its slots cut into tiles, and how many are before those. */
 static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(frame f, token_tile *tiles,
-                                                                  int32_t *n_tile,
+                                                                  int32_t *first_tile,
                                                                   const int32_t *first,
                                                                   int n_expert, int tile_tokens)
 {
@@ -94,7 +98,8 @@ static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(frame f, token
         if (i < warp) before += of_warp[i];
         all += of_warp[i];
     }
-    if (e == 0) *n_tile = all;
+    if (e < n_expert) first_tile[e] = before;
+    if (e == 0) first_tile[n_expert] = all;
     for (int i = 0; i < own; i++) {
         const int at = begin + i * tile_tokens;
         tiles[before + i] = { e, at, min(tile_tokens, end - at), 0 };
@@ -122,12 +127,13 @@ typedef struct join_args {
     float *x;                            /* [n, n_embd] */
     const float *y;                      /* [n, k, n_embd] */
     const float *gates;                  /* [n, k] */
+    const float *sums;                   /* [n, n_embd]: of gates and y, if those are NULL */
     const float *shared, *sigma;         /* [n, n_embd], or NULL; [n] */
     int k, n_embd;
 } join_args;
 
-/* A block for a token. */
-template <int W>
+/* A block for a token. SUMS: the sum over the selection has been taken. */
+template <int W, bool SUMS>
 static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(frame f, const join_args a)
 {
     const size_t t = blockIdx.x;
@@ -139,8 +145,9 @@ static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(frame f, con
         float sum[W], v[W];
         #pragma unroll
         for (int i = 0; i < W; i++) sum[i] = 0.0f;
+        if (SUMS) load_values(sum, a.sums + t * a.n_embd + c);
         #pragma unroll 4
-        for (int r = 0; r < a.k; r++) {
+        for (int r = 0; r < (SUMS ? 0 : a.k); r++) {
             const float gate = a.gates[t * a.k + r];
             load_values(v, a.y + (t * a.k + r) * a.n_embd + c);
             #pragma unroll
@@ -164,7 +171,8 @@ static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(frame f, con
 
 typedef struct scratch {
     int32_t *first;                      /* [n_expert + 1]: the expert's first position */
-    int32_t *n_tile, *slots;             /* slots [n * k] by position */
+    int32_t *slots;                      /* [n * k] by position */
+    int32_t *first_tile;                 /* [n_expert + 1]: the expert's first tile */
     token_tile *tiles;
     float *mid_rows;                     /* [n * k, n_ff]: for F32 downs, or ups before they meet */
     void *mid_halves;                    /* [n * k, n_ff]: for all other downs */
@@ -194,8 +202,8 @@ static scratch scratch_at(void *base, int n, int k, int n_expert, int n_ff, int 
     scratch s = {};
 
     s.first = (int32_t *)take(p, &s.bytes, ((size_t)n_expert + 1) * sizeof *s.first);
-    s.n_tile = (int32_t *)take(p, &s.bytes, sizeof *s.n_tile);
     s.slots = (int32_t *)take(p, &s.bytes, n_slot * sizeof *s.slots);
+    s.first_tile = (int32_t *)take(p, &s.bytes, ((size_t)n_expert + 1) * sizeof *s.first_tile);
     s.tiles = (token_tile *)take(p, &s.bytes, n_tile * sizeof *s.tiles);
     s.mid_rows = (float *)take(p, &s.bytes, n_slot * n_ff * sizeof *s.mid_rows);
     s.mid_halves = take(p, &s.bytes, n_slot * n_ff * sizeof(uint16_t));
@@ -212,14 +220,20 @@ size_t experts_many_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, 
 
 /* ---- the operation --------------------------------------------------------------------------- */
 
+typedef struct expert_range {
+    int first, count;
+} expert_range;
+
 static gemm_matrix matrix_of(const gpu_matrix *m)
 {
     return { m->data, m->row_bytes, 0, m->bias, NULL, m->scale };
 }
 
-static gemm_matrix bank_of(const gpu_bank *b)
+/* Kernels count slabs from expert 0 on; data begins at expert first. */
+static gemm_matrix bank_of(const gpu_bank *b, int first)
 {
-    return { b->data, b->row_bytes, b->slab_bytes, b->bias, b->scale, 1.0f };
+    const uintptr_t zeroth = (uintptr_t)b->data - (uintptr_t)first * b->slab_bytes;
+    return { (const uint8_t *)zeroth, b->row_bytes, b->slab_bytes, b->bias, b->scale, 1.0f };
 }
 
 static const void *input_of(const gpu_input *in, int type)
@@ -288,25 +302,32 @@ static void shared_expert(gpu *g, const gpu_input *in, const gpu_expert_args *a,
     gemm_run(g, &down);
 }
 
-/* Returns where the experts' vectors are: [n, k, n_embd]. */
-static const float *routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a,
-                                   const scratch *s)
+static void make_lists(gpu *g, const gpu_expert_args *a, int n_slot, int tokens, const scratch *s)
 {
-    const int n_slot = in->n * a->k, tokens = gemm_tile_tokens(g, n_slot, a->n_expert);
-    const gemm_matrix gate = bank_of(&a->gate), up = bank_of(&a->up);
-    gemm p = {}, down;
-
     launch(g, "experts list", 0, list_slots, (unsigned)a->n_expert, LIST_THREADS, 0, s->slots,
            s->first, a->ids, n_slot);
-    launch(g, "experts list", 0, list_tiles, 1u, TILE_THREADS, 0, s->tiles, s->n_tile, s->first,
-           a->n_expert, tokens);
+    launch(g, "experts list", 0, list_tiles, 1u, TILE_THREADS, 0, s->tiles, s->first_tile,
+           s->first, a->n_expert, tokens);
+}
+
+/* The vectors of all slots that chose an expert of the range, to y [n, k, n_embd]. */
+static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a,
+                           expert_range range, float *y, const scratch *s)
+{
+    const int n_slot = in->n * a->k, tokens = gemm_tile_tokens(g, n_slot, a->n_expert);
+    const gemm_matrix gate = bank_of(&a->gate, range.first), up = bank_of(&a->up, range.first);
+    gemm p = {}, down;
+
+    if (range.first == 0) make_lists(g, a, n_slot, tokens, s);
 
     p.name = "experts up";
     p.n = n_slot;
     p.tiles = s->tiles;
-    p.n_tile = s->n_tile;
+    p.tile_from = s->first_tile + range.first;
+    p.tile_to = p.tile_from + range.count;
     p.tile_tokens = tokens;
-    p.max_tile = most_tiles(n_slot, a->n_expert, tokens);
+    /* any number of slots may be the range's; blocks without a tile leave at once */
+    p.max_tile = most_tiles(n_slot, range.count, tokens);
     p.slots = s->slots;
     down = p;
 
@@ -321,13 +342,56 @@ static const float *routed_experts(gpu *g, const gpu_input *in, const gpu_expert
     down.type = a->down.type;
     down.rows = a->down.rows;
     down.cols = a->down.cols;
-    down.w = bank_of(&a->down);
+    down.w = bank_of(&a->down, range.first);
     down.x = mid_of(s, down.type);
     down.scatter = true;
-    down.y = a->y ? a->y : s->y;
+    down.y = y;
     down.y_stride = down.rows;
     gemm_run(g, &down);
-    return down.y;
+}
+
+/* What products of the input read. */
+static void prepare_input(gpu *g, gpu_input *in, const gpu_expert_args *a, bool shared)
+{
+    bool rows = false, halves = false;
+    const int types[4] = { a->gate.type, a->up.type, a->shared_gate.type, a->shared_up.type };
+    for (int i = a->sums ? 2 : 0; i < (shared ? 4 : 2); i++) {
+        if (gemm_is_float(types[i])) rows = true;
+        else halves = true;
+    }
+    input_prepare(g, in, rows, halves);
+}
+
+static void join(gpu *g, int n, const join_args *a)
+{
+    const int read = a->sums ? 2 : a->k + 1;
+    const uint64_t bytes = (uint64_t)n * (uint64_t)read * (uint64_t)a->n_embd * sizeof(float);
+    const uintptr_t at = (uintptr_t)a->x | (uintptr_t)a->y | (uintptr_t)a->sums;
+    const bool four = a->n_embd % 4 == 0 && at % 16 == 0;
+    launch(g, "experts join", bytes,
+           a->sums ? (four ? join_experts<4, true> : join_experts<1, true>)
+                   : (four ? join_experts<4, false> : join_experts<1, false>),
+           (unsigned)n, JOIN_THREADS, 0, *a);
+}
+
+/* The routed experts' sums are there already. */
+static void join_sums(gpu *g, gpu_input *in, const gpu_expert_args *a)
+{
+    const bool shared = a->shared_gate.data != NULL;
+    const scratch s = scratch_at(a->scratch, in->n, 1, 0, shared ? a->shared_gate.rows : 0,
+                                 in->cols);
+    join_args sum = {};
+
+    if (shared) {
+        prepare_input(g, in, a, true);
+        shared_expert(g, in, a, &s);
+        sum.shared = s.y_shared;
+        sum.sigma = a->sigma;
+    }
+    sum.x = a->x;
+    sum.sums = a->sums;
+    sum.n_embd = in->cols;
+    join(g, in->n, &sum);
 }
 
 void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
@@ -335,27 +399,34 @@ void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
     const int n = in->n, n_embd = a->down.rows;
     const bool shared = a->shared_gate.data != NULL;
     const int n_ff = shared ? max_int(a->gate.rows, a->shared_gate.rows) : a->gate.rows;
-    const int types[4] = { a->gate.type, a->up.type, shared ? a->shared_gate.type : a->gate.type,
-                           shared ? a->shared_up.type : a->up.type };
-    const scratch s = scratch_at(a->scratch, n, a->k, a->n_expert, n_ff, n_embd);
-    bool rows = false, halves = false;
+    const expert_range range = { a->first, a->count ? a->count : a->n_expert };
 
+    if (a->sums) {
+        join_sums(g, in, a);
+        return;
+    }
     if (a->n_expert > TILE_THREADS) {
         gpu_fail(g, cudaErrorInvalidValue, "experts: too many");
         return;
     }
-    for (int i = 0; i < 4; i++) {
-        if (gemm_is_float(types[i])) rows = true;
-        else halves = true;
+    if (range.first < 0 || range.count < 1 || range.count > a->n_expert - range.first) {
+        gpu_fail(g, cudaErrorInvalidValue, "experts: no such range");
+        return;
     }
-    input_prepare(g, in, rows, halves);
-    if (shared) shared_expert(g, in, a, &s);     /* first: the routed ones fill what it borrows */
-    const float *y = routed_experts(g, in, a, &s);
+    const scratch s = scratch_at(a->scratch, n, a->k, a->n_expert, n_ff, n_embd);
+    float *y = a->y ? a->y : s.y;
+    /* gates that wait for ups of another type would stand where vectors of earlier ranges are */
+    if (a->gate.type != a->up.type && range.count < a->n_expert && y == s.y) {
+        gpu_fail(g, cudaErrorNotSupported, "experts: a range of two types");
+        return;
+    }
+    prepare_input(g, in, a, shared);
+    /* before the others, who fill what it borrows */
+    if (shared && range.first == 0) shared_expert(g, in, a, &s);
+    routed_experts(g, in, a, range, y, &s);
+    if (range.first + range.count < a->n_expert) return;
 
-    const join_args join = { a->x, y, a->gates, shared ? s.y_shared : NULL, a->sigma, a->k,
-                             n_embd };
-    const uint64_t bytes = (uint64_t)n * (uint64_t)(a->k + 1) * (uint64_t)n_embd * sizeof(float);
-    if (n_embd % 4 == 0 && (uintptr_t)a->x % 16 == 0 && (uintptr_t)y % 16 == 0)
-        launch(g, "experts join", bytes, join_experts<4>, (unsigned)n, JOIN_THREADS, 0, join);
-    else launch(g, "experts join", bytes, join_experts<1>, (unsigned)n, JOIN_THREADS, 0, join);
+    const join_args sum = { a->x, y, a->gates, NULL, shared ? s.y_shared : NULL, a->sigma, a->k,
+                            n_embd };
+    join(g, n, &sum);
 }

@@ -32,7 +32,7 @@ typedef struct gemm {
     const void *x;                       /* [., cols], 16-bit or F32 */
     int n;                               /* rows of x; with tiles, slots */
     const token_tile *tiles;             /* NULL: runs of tile_tokens rows of x */
-    const int32_t *n_tile;               /* how many there are; at most max_tile */
+    const int32_t *tile_from, *tile_to;  /* of those *tile_from .. *tile_to - 1, at most max_tile */
     int tile_tokens, max_tile;           /* without tiles 0 is fine: gemm_run decides */
     const int32_t *slots;                /* [n]: the slot at a position */
     int gather;                          /* x has a row for each token, slot / gather; 0: for each
@@ -64,8 +64,9 @@ static __device__ __forceinline__ bool tile_of_block(token_tile &tile, const gem
 {
     const int at = (int)blockIdx.y;
     if (p.tiles) {
-        if (at >= *p.n_tile) return false;
-        tile = p.tiles[at];
+        const int i = *p.tile_from + at;
+        if (i >= *p.tile_to) return false;
+        tile = p.tiles[i];
         return true;
     }
     tile.expert = 0;

@@ -63,8 +63,11 @@ int gpu_open(gpu **out, int device, err_ctx *err)
     g->device = device;
     if ((rc = cudaSetDevice(device)) != cudaSuccess ||
         (rc = cudaGetDeviceProperties(&prop, device)) != cudaSuccess ||
-        (rc = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking)) != cudaSuccess) {
-        mem_free(g);
+        (rc = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking)) != cudaSuccess ||
+        (rc = cudaStreamCreateWithFlags(&g->side, cudaStreamNonBlocking)) != cudaSuccess ||
+        (rc = cudaEventCreateWithFlags(&g->fork, cudaEventDisableTiming)) != cudaSuccess ||
+        (rc = cudaEventCreateWithFlags(&g->join, cudaEventDisableTiming)) != cudaSuccess) {
+        gpu_close(g);
         return fail(err, rc, "open", device);
     }
     g->n_sm = prop.multiProcessorCount;
@@ -85,10 +88,15 @@ int gpu_open(gpu **out, int device, err_ctx *err)
 void gpu_close(gpu *g)
 {
     if (!g) return;
-    cudaStreamSynchronize(g->stream);
-    gpu_upload_end(g, NULL);
-    gpu_profile_end(g);
-    cudaStreamDestroy(g->stream);
+    if (g->stream) {
+        cudaStreamSynchronize(g->stream);
+        gpu_upload_end(g, NULL);
+        gpu_profile_end(g);
+        cudaStreamDestroy(g->stream);
+    }
+    if (g->side) cudaStreamDestroy(g->side);
+    if (g->fork) cudaEventDestroy(g->fork);
+    if (g->join) cudaEventDestroy(g->join);
     mem_free(g);
 }
 
@@ -104,6 +112,11 @@ int gpu_wait(gpu *g, err_ctx *err)
 {
     gpu_fail(g, cudaStreamSynchronize(g->stream), "wait");
     return report(g, err);
+}
+
+bool gpu_alive(gpu *g)
+{
+    return g->failure == cudaSuccess && cudaStreamQuery(g->stream) == cudaErrorNotReady;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

@@ -164,6 +164,9 @@ typedef struct gpu_product {
     gpu_conv conv;
 } gpu_product;
 
+/* Completes in->rows of more than GPU_FEW vectors. */
+void gpu_finish_input(gpu *g, gpu_input *in);
+
 /* ---- operations ------------------------------------------------------------------------------ */
 
 /* x [n, cols] = rows ids [n] of the table. */
@@ -269,10 +272,139 @@ typedef struct gpu_expert_args {
     int n_expert, k;
     void *scratch;                       /* gpu_expert_scratch() bytes */
     float *y;                            /* NULL, or [n, k, n_embd]: gets every expert's vector */
+    /* n > GPU_FEW: only experts first .. first + count - 1, whose slabs begin at the banks' data.
+     * A layer takes calls in ascending order, from expert 0 to the last one, that differ in nothing
+     * but these two and data, with no other in between that uses the scratch; the sum is taken with
+     * the last. count 0: all. */
+    int first, count;
+    /* n > GPU_FEW: NULL, or [n, n_embd] sums of the routed experts, which somebody else computed;
+     * the banks are not looked at */
+    const float *sums;
 } gpu_expert_args;
 /* n_ff: the wider one of routed and shared experts. */
 size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd);
 void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a);
+
+/* ---- a layer's experts in two places --------------------------------------------------------- */
+
+/* Where a chosen expert is computed. The device decides and tells the host. */
+typedef enum gpu_where {
+    GPU_HOT,                             /* in VRAM: by the device */
+    GPU_COLD,                            /* by the host, whole */
+    GPU_COLD_FETCHED,                    /* gate and up by the host, while down crosses the bus */
+    GPU_FETCHED                          /* all of it crosses the bus: by the device */
+} gpu_where;
+
+enum { GPU_MOST_CHOICES = GPU_FEW * 32 };
+
+/* One layer's question to the host, and its answer, in page-locked RAM. Slot t * k + r is the r-th
+ * choice of token t. Words that someone watches have lines of their own. */
+typedef struct gpu_mail {
+    volatile uint32_t asked;             /* the question's number, written behind all of it */
+    uint8_t apart_1[124];
+    volatile uint32_t answered;          /* the same number, behind all of the answer */
+    uint8_t apart_2[124];
+    volatile uint32_t fetched[32];       /* [slot]: number of the question whose down slab is in
+                                          * the pad */
+    volatile uint64_t fetch_ns;          /* how long the last question's fetching took */
+    int32_t n, k;                        /* the question: tokens, choices of each */
+    int32_t ids[GPU_MOST_CHOICES];       /* [n, k] in the order of selection */
+    uint8_t where[GPU_MOST_CHOICES];     /* gpu_where */
+    /* the answer: for GPU_COLD the vector is in y; for GPU_COLD_FETCHED either that (by_host), or
+     * the activations behind gate and up are in mid and mid_rows */
+    uint8_t by_host[GPU_MOST_CHOICES];
+    float *x;                            /* [n, n_embd] the normed vectors */
+    uint8_t *mid;                        /* [slot] int8 forms, gpu_blocks_bytes(n_ff) each */
+    float *mid_rows;                     /* [slot, n_ff]; needed only where down has floats */
+    float *y;                            /* [slot, n_embd] */
+    int n_embd, n_ff;
+} gpu_mail;
+
+/* For up to GPU_FEW tokens of k choices. */
+int gpu_mail_create(gpu_mail **out, gpu *g, int n_embd, int n_ff, int k, err_ctx *err);
+void gpu_mail_free(gpu *g, gpu_mail *m); /* NULL is fine */
+
+/* The host's part: activations of a slot as engine/ops.h keeps them (codes of 32, scale and two
+ * sums of each block) into mid. */
+void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, const int16_t *sums);
+
+/* What gpu_experts does, with some of the experts elsewhere. All of it are operations of the stream
+ * (and of a second one beside it), good for a recording: choose the experts and ask; fetch; compute
+ * what is hot and the shared one; wait for the answer; down, and the sum in the router's order. The
+ * bits are those of gpu_experts. Somebody has to answer, or the stream waits for ever. At most
+ * GPU_FEW tokens; only a single one has slabs fetched. */
+typedef struct gpu_split {
+    gpu_mail *mail;
+    uint32_t *number;                    /* device: of the last question; 0 to begin with */
+    const int32_t *hot;                  /* device [n_expert]: place of an expert in the banks of
+                                          * gpu_expert_args, or -1; NULL: none has one */
+    const uint64_t *slabs;               /* [n_expert, 3] addresses of gate, up, down in page-locked
+                                          * RAM, 0: not there; in RAM or VRAM. NULL: no fetching */
+    const uint8_t *fetch;                /* device [2, 33]: of m cold experts fetch[33 + m] are
+                                          * fetched whole, then fetch[m] have their down slabs
+                                          * fetched, as far as they are there and the pad goes */
+    uint8_t *pad;                        /* VRAM that slabs are fetched to, gpu_split_pad bytes */
+    int pad_down, pad_all;               /* most slots fetched of either kind */
+    bool one_stream;                     /* fetch before what is hot, not beside it */
+    void *scratch;                       /* gpu_split_scratch bytes, zero to begin with */
+} gpu_split;
+size_t gpu_split_pad(const gpu_expert_args *a, int pad_down, int pad_all);
+size_t gpu_split_scratch(int k, int n_ff, int n_embd);
+/* The banks of a carry type, shape and small vectors; data may be NULL if hot is. */
+void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gpu_split *s);
+
+/* Whether the stream still runs without a failure, so that a question may yet come. Cheap enough
+ * for every millisecond. */
+bool gpu_alive(gpu *g);
+
+/* ---- memory of the host that the device may read --------------------------------------------- */
+
+/* A copy must not reach from one locked piece of memory into another: pieces begin and end at
+ * addresses that are multiples of this, and gpu_stage_copy cuts there. */
+#define GPU_LOCK_PIECE ((uint64_t)1 << 30)
+
+/* Page-locks memory of the caller's (whole pages), or refuses with ERR_NOMEM. */
+int gpu_lock(gpu *g, void *p, uint64_t bytes, err_ctx *err);
+void gpu_unlock(gpu *g, void *p);
+
+/* ---- banks on their way through VRAM --------------------------------------------------------- */
+
+/* Two or more buffers in VRAM that a copy engine of its own fills while operations read others. */
+typedef struct gpu_stage gpu_stage;
+int gpu_stage_create(gpu_stage **out, gpu *g, int n_buffer, uint64_t bytes, err_ctx *err);
+void gpu_stage_free(gpu *g, gpu_stage *s);       /* NULL is fine; waits */
+uint8_t *gpu_stage_buffer(const gpu_stage *s, int i);
+/* Copies to buffer i, at offset, in order, after the operations before gpu_stage_done(i) have
+ * read it. from should be page-locked, and stays as it is until gpu_stage_sent(i). */
+void gpu_stage_copy(gpu *g, gpu_stage *s, int i, uint64_t offset, const void *from, uint64_t bytes);
+void gpu_stage_ready(gpu *g, gpu_stage *s, int i);       /* operations from here on see what was
+                                                          * copied to buffer i before */
+void gpu_stage_done(gpu *g, gpu_stage *s, int i);        /* operations until here read buffer i */
+int gpu_stage_sent(gpu *g, gpu_stage *s, int i, err_ctx *err);   /* waits for the copies to i */
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+/* What each link gives while nothing else runs. Measuring takes about 0.3 s, 128 MB of page-locked
+ * RAM and a gigabyte of VRAM meanwhile. */
+typedef struct gpu_links {
+    double vram_read;                    /* bytes/s: a kernel that only reads VRAM */
+    double pcie_in, pcie_out;            /* copy engine, page-locked RAM to VRAM and back */
+    double pull;                         /* a kernel that reads page-locked RAM */
+    double hop;                          /* s from a question to the host, in a recording, to the
+                                          * next one, if the answer takes no time */
+} gpu_links;
+int gpu_measure_links(gpu_links *out, gpu *g, err_ctx *err);
+
+/* A kernel beside all operations that reads page-locked RAM (GPU_LOAD_LEAST bytes or more, which
+ * should be more than caches hold) again and again from begin to end, while the caller does
+ * something else; end tells how fast it was and frees it. Until then no memory of the device
+ * is made or freed: that would wait for the kernel. */
+#define GPU_LOAD_LEAST ((uint64_t)16 << 20)
+typedef struct gpu_load gpu_load;
+int gpu_load_begin(gpu_load **out, gpu *g, const void *ram, uint64_t bytes, err_ctx *err);
+int gpu_load_end(gpu_load *l, double *bytes_per_s, err_ctx *err);        /* NULL is fine */
+
+/* ---- behind the last layer ------------------------------------------------------------------- */
 
 /* The largest of n logits, of equals the first, to at->token and to *seen (page-locked RAM, or
  * NULL) as (id | stamp << 32), where stamp is pos + 1 modulo 2^31; an all-NaN row gives 0.

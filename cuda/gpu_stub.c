@@ -112,6 +112,27 @@ int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err)
     return refuse(err);
 }
 
+int gpu_measure_links(gpu_links *out, gpu *g, err_ctx *err)
+{
+    (void)g;
+    *out = (gpu_links){ 0 };
+    return refuse(err);
+}
+
+int gpu_load_begin(gpu_load **out, gpu *g, const void *ram, uint64_t bytes, err_ctx *err)
+{
+    (void)g, (void)ram, (void)bytes;
+    *out = NULL;
+    return refuse(err);
+}
+
+int gpu_load_end(gpu_load *l, double *bytes_per_s, err_ctx *err)
+{
+    (void)l;
+    *bytes_per_s = 0;
+    return refuse(err);
+}
+
 int gpu_profile_begin(gpu *g, err_ctx *err)
 {
     (void)g;
@@ -183,6 +204,11 @@ void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product)
     (void)g, (void)in, (void)list, (void)n_product;
 }
 
+void gpu_finish_input(gpu *g, gpu_input *in)
+{
+    (void)g, (void)in;
+}
+
 size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim)
 {
     (void)g, (void)n_head, (void)head_dim;
@@ -226,6 +252,102 @@ void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
 {
     (void)g, (void)in, (void)a;
 }
+
+/* ---- experts in two places ------------------------------------------------------------------- */
+
+int gpu_mail_create(gpu_mail **out, gpu *g, int n_embd, int n_ff, int k, err_ctx *err)
+{
+    (void)g, (void)n_embd, (void)n_ff, (void)k;
+    *out = NULL;
+    return refuse(err);
+}
+
+void gpu_mail_free(gpu *g, gpu_mail *m)
+{
+    (void)g, (void)m;
+}
+
+void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, const int16_t *sums)
+{
+    (void)m, (void)slot, (void)q, (void)dx, (void)sums;
+}
+
+size_t gpu_split_pad(const gpu_expert_args *a, int pad_down, int pad_all)
+{
+    (void)a, (void)pad_down, (void)pad_all;
+    return 0;
+}
+
+size_t gpu_split_scratch(int k, int n_ff, int n_embd)
+{
+    (void)k, (void)n_ff, (void)n_embd;
+    return 0;
+}
+
+void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gpu_split *s)
+{
+    (void)g, (void)in, (void)a, (void)s;
+}
+
+bool gpu_alive(gpu *g)
+{
+    (void)g;
+    return false;
+}
+
+/* ---- memory of the host; stages -------------------------------------------------------------- */
+
+int gpu_lock(gpu *g, void *p, uint64_t bytes, err_ctx *err)
+{
+    (void)g, (void)p, (void)bytes;
+    return refuse(err);
+}
+
+void gpu_unlock(gpu *g, void *p)
+{
+    (void)g, (void)p;
+}
+
+int gpu_stage_create(gpu_stage **out, gpu *g, int n_buffer, uint64_t bytes, err_ctx *err)
+{
+    (void)g, (void)n_buffer, (void)bytes;
+    *out = NULL;
+    return refuse(err);
+}
+
+void gpu_stage_free(gpu *g, gpu_stage *s)
+{
+    (void)g, (void)s;
+}
+
+uint8_t *gpu_stage_buffer(const gpu_stage *s, int i)
+{
+    (void)s, (void)i;
+    return NULL;
+}
+
+void gpu_stage_copy(gpu *g, gpu_stage *s, int i, uint64_t offset, const void *from, uint64_t bytes)
+{
+    (void)g, (void)s, (void)i, (void)offset, (void)from, (void)bytes;
+}
+
+void gpu_stage_ready(gpu *g, gpu_stage *s, int i)
+{
+    (void)g, (void)s, (void)i;
+}
+
+void gpu_stage_done(gpu *g, gpu_stage *s, int i)
+{
+    (void)g, (void)s, (void)i;
+}
+
+int gpu_stage_sent(gpu *g, gpu_stage *s, int i, err_ctx *err)
+{
+    (void)g, (void)s, (void)i;
+    return refuse(err);
+}
+
+/* ---- behind the last layer ------------------------------------------------------------------- */
 
 void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *seen, uint32_t *best,
                  uint32_t *counter)

@@ -244,3 +244,8 @@ void conv_many(gpu *g, float *y, int y_stride, const gpu_conv *c, int rows, int 
            n);
     launch(g, "convolution", 0, move_window, across, CONV_THREADS, 0, *c, rows, n);
 }
+
+void gpu_finish_input(gpu *g, gpu_input *in)
+{
+    input_prepare(g, in, true, false);
+}
