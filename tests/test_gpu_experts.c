@@ -2,7 +2,8 @@
  *
  * Experts of up to GPU_FEW tokens have the bits of engine/lane_cpu.c and of the golden files; of
  * more tokens they are compared with decoded weights and F32 activations, within the error of
- * 16-bit ones, and the same call has the same bits twice. */
+ * 16-bit ones, and the same call has the same bits twice; so have calls for a range of experts
+ * each, and a call with sums taken elsewhere. */
 #include <math.h>
 #include <string.h>
 
@@ -94,7 +95,7 @@ static void cpu_experts(float *y, const ops *o, const expert_bank *bank, bool cl
     lane *cold = NULL;
     worklist *w = NULL;
     acts a;
-    if (!expect(lane_cpu_create(&cold, o, &hp, n * k, NULL) == 0 &&
+    if (!expect(lane_cpu_create(&cold, o, &hp, NULL, n * k, NULL) == 0 &&
                 worklist_create(&w, bank->n_expert, n * k, NULL) == 0, "no memory"))
         return;
     acts_init(&a, host_room(acts_bytes(n, n_embd), 1), n, n_embd);
@@ -104,7 +105,7 @@ static void cpu_experts(float *y, const ops *o, const expert_bank *bank, bool cl
         .bank = bank, .act = clamped ? ACT_SWIGLU_CLAMPED : ACT_SWIGLU, .x = &a, .work = w,
         .items = w->items, .n_item = w->n_item, .y = y,
     };
-    cold->launch(cold, &share);
+    expect(cold->launch(cold, &share, NULL) == 0, "launch");
     cold->finish(cold);
     cold->free(cold);
     worklist_free(w);
@@ -413,6 +414,140 @@ static void test_many(void)
     check_case(&floats, 1600, &rng);
 }
 
+/* ---- ranges and sums ------------------------------------------------------------------------- */
+
+/* Experts of the range and no others. */
+static gpu_bank part_of(const banks *b, expert_slab s, int first, int count)
+{
+    gpu_bank part = b->gpu[s];
+    part.data = vram_copy(expert_slab_data(&b->cpu, s, first), (size_t)count * part.slab_bytes);
+    return part;
+}
+
+/* The batch as it was before the experts; scratch is full of NaNs again. */
+static void rewind_batch(batch *b, const expert_case *c)
+{
+    const size_t width = (size_t)b->n * (size_t)c->n_embd;
+    b->in.has_rows = b->in.has_halves = b->in.has_blocks = false;
+    vram_write(b->args.x, b->residual, width * sizeof(float));
+    b->args.scratch = vram_room(gpu_expert_scratch(device(), b->n, c->k, c->n_expert,
+                                                   max_int(c->n_ff, c->shared_ff), c->n_embd));
+}
+
+/* A layer in ranges of some size has the bits of a layer at once. */
+static void check_ranges(const expert_case *c, int n, int size, bool with_y, test_rng *rng)
+{
+    const size_t width = (size_t)n * (size_t)c->n_embd, all = width * (size_t)c->k;
+    const banks *bank = banks_make(c, rng);
+    batch b = batch_make(c, bank, n, rng);
+    gpu_experts(device(), &b.in, &b.args);
+    const float *y = host_copy(b.args.y, all), *x = host_copy(b.args.x, width);
+
+    rewind_batch(&b, c);
+    b.args.y = with_y ? vram_room(all * sizeof(float)) : NULL;
+    for (int first = 0; first < c->n_expert; first += size) {
+        b.args.first = first;
+        b.args.count = min_int(size, c->n_expert - first);
+        b.args.gate = part_of(bank, SLAB_GATE, first, b.args.count);
+        b.args.up = part_of(bank, SLAB_UP, first, b.args.count);
+        b.args.down = part_of(bank, SLAB_DOWN, first, b.args.count);
+        if (first + size >= c->n_expert)
+            expect_bits("stream, before the last range", host_copy(b.args.x, width), b.residual,
+                        width);
+        gpu_experts(device(), &b.in, &b.args);
+    }
+    expect_bits("stream", host_copy(b.args.x, width), x, width);
+    if (with_y) expect_bits("experts", host_copy(b.args.y, all), y, all);
+}
+
+/* The routed experts' sums from the host have the bits of the device's own; banks are absent. */
+static void check_sums(const expert_case *c, int n, test_rng *rng)
+{
+    const size_t n_embd = (size_t)c->n_embd, width = (size_t)n * n_embd, k = (size_t)c->k;
+    batch b = batch_make(c, banks_make(c, rng), n, rng);
+    gpu_experts(device(), &b.in, &b.args);
+    const float *y = host_copy(b.args.y, width * k), *x = host_copy(b.args.x, width);
+    float *sums = host_room(width, sizeof *sums);
+    for (size_t i = 0; i < width; i++)
+        for (size_t r = 0; r < k; r++) {
+            const size_t slot = i / n_embd * k + r;
+            sums[i] = fmaf(b.gates[slot], y[slot * n_embd + i % n_embd], sums[i]);
+        }
+
+    rewind_batch(&b, c);
+    const gpu_expert_args args = {
+        .x = b.args.x, .shared_gate = b.args.shared_gate, .shared_up = b.args.shared_up,
+        .shared_down = b.args.shared_down, .sigma = b.args.sigma, .scratch = b.args.scratch,
+        .sums = vram_floats(sums, width),
+    };
+    gpu_experts(device(), &b.in, &args);
+    expect_bits("stream", host_copy(b.args.x, width), x, width);
+}
+
+static void test_ranges(void)
+{
+    static const expert_case crowded[] = {
+        { QT_Q8_0, QT_Q8_0, 96, 64, 8, 4, .bias = true, .alike = true },         /* empty ranges */
+        { QT_MXFP4, QT_MXFP4, 96, 64, 32, 4, .clamped = true, .bias = true },
+        { QT_F32, QT_F32, 40, 36, 40, 10, .shared_ff = 50, .shared_up = QT_F32,
+          .shared_down = QT_F32 },
+    };
+    static const int tokens[] = { 9, 40, 300 };
+    test_rng rng = { 17 };
+    int option = 0;
+    family("ranges of experts");
+    for (size_t i = 0; i < ARRAY_LEN(special); i++, option++) {
+        const expert_case *c = &special[i];
+        const int sizes[] = { 1, (c->n_expert + 1) / 2, max_int(c->n_expert - 1, 1) };
+        const int size = sizes[option % 3];
+        begin_case(c, 40);
+        check_ranges(c, 40, size, option % 2, &rng);
+        case_end();
+    }
+    for (size_t i = 0; i < ARRAY_LEN(crowded); i++)
+        for (size_t t = 0; t < ARRAY_LEN(tokens); t++)
+            for (int size = 1; size <= crowded[i].n_expert; size = 2 * size + 1, option++) {
+                begin_case(&crowded[i], tokens[t]);
+                check_ranges(&crowded[i], tokens[t], size, option % 2, &rng);
+                case_end();
+            }
+}
+
+static void test_sums(void)
+{
+    test_rng rng = { 18 };
+    family("sums from elsewhere");
+    for (size_t i = 0; i < ARRAY_LEN(special); i++) {
+        const int n = i % 2 ? 9 : 40;
+        begin_case(&special[i], n);
+        check_sums(&special[i], n, &rng);
+        case_end();
+    }
+}
+
+/* What makes no sense is refused before anything is read. */
+static void test_range_refused(void)
+{
+    static const struct { int first, count; } bad[] = {
+        { -1, 2 }, { 0, 9 }, { 7, 2 }, { 8, 1 }, { 3, 0 }, { 0, -1 },
+    };
+    family("no such range");
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        gpu *other = NULL;
+        err_ctx err = { 0 };
+        gpu_input in = { .n = GPU_FEW + 1, .cols = 64 };
+        const gpu_expert_args a = { .n_expert = 8, .k = 2, .first = bad[i].first,
+                                    .count = bad[i].count };
+        case_begin("%d from %d on, of 8", bad[i].count, bad[i].first);
+        if (expect(gpu_open(&other, 0, &err) == 0, "%s", err.msg)) {
+            gpu_experts(other, &in, &a);
+            expect(gpu_wait(other, &err) < 0, "not refused");
+            gpu_close(other);
+        }
+        case_end();
+    }
+}
+
 /* ---- golden experts -------------------------------------------------------------------------- */
 
 static void check_golden(const ffn_golden *g, const gpu_bank *bank, int n)
@@ -700,6 +835,9 @@ int main(int argc, char **argv)
         test_routes();
         test_layers();
         test_many();
+        test_ranges();
+        test_sums();
+        test_range_refused();
         device_close();
     }
     return test_end();

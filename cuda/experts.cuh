@@ -1,0 +1,541 @@
+/* experts.cuh - the kernels of the chosen experts of up to GPU_FEW tokens, by the arithmetic
+ * contract: the bits are those of engine/lane_cpu.c.
+ *
+ * Two kernels. A block of the first takes 32 rows of gate and up of one slot (a token and one of
+ * its experts), applies the activation and quantises the 32 values: they are one block of the
+ * next product's input. A block of the second takes eight rows of down of all slots of a token,
+ * sums them in the router's order and adds the sum to the residual stream. The shared expert is one
+ * more slot where its formats allow it.
+ *
+ * Each comes in two kinds, by the type of its arguments. Of a resident layer (experts.cu) all
+ * experts are in one bank; both kernels choose them from the router's logits, every block for
+ * itself, unless they are told them. What the router left is two kernels old when the second one
+ * starts, so it chooses and asks for its weights before it waits. Of a split layer (split.cu)
+ * another kernel has chosen, and left for every slot where its slabs are; vectors that the host
+ * made are only summed. */
+#ifndef CUDA_EXPERTS_CUH
+#define CUDA_EXPERTS_CUH
+
+#include "cuda/dot.cuh"
+#include "cuda/many.cuh"
+#include "cuda/select.cuh"
+
+enum { UP_THREADS = 256, UP_ROWS = 32, DOWN_THREADS = 256, DOWN_ROWS = 8, MAX_SLOTS = 33 };
+
+/* Pieces in shared memory. Three where the chip has little of it, and for MXFP4, whose arithmetic
+ * wants as many warps as will fit. */
+template <int TYPE> struct up_stages {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    enum { value = 3 };
+#else
+    enum { value = TYPE == QT_MXFP4 ? 3 : 4 };
+#endif
+};
+enum { DOWN_STAGES = 3 };
+
+typedef struct slab {                    /* all experts' rows of one kind, or the shared one's */
+    const uint8_t *data;
+    uint64_t slab_bytes;
+    int row_bytes;
+    const float *bias, *scale;           /* by expert, or NULL */
+    float fixed_scale;                   /* if scale is NULL */
+} slab;
+
+static __device__ __forceinline__ const uint8_t *row_at(const slab &s, int expert, int row)
+{
+    return s.data + (uint64_t)expert * s.slab_bytes + (size_t)row * s.row_bytes;
+}
+
+/* The row's sum with scale and bias. rows: of an expert. */
+template <int TYPE>
+static __device__ __forceinline__ float finish_row(const slab &s, int expert, int row, int rows,
+                                                   float sum)
+{
+    const float scale = s.scale ? s.scale[expert] : s.fixed_scale;
+    const float bias = s.bias ? s.bias[(size_t)expert * rows + row] : 0.0f;
+    return __fmaf_rn(__fmul_rn(factor_of<TYPE>::value, scale), sum, bias);
+}
+
+/* ---- activations, to the bit ----------------------------------------------------------------- */
+
+static __device__ __forceinline__ float contract_exp(float z)
+{
+    z = z > 88.0f ? 88.0f : z;
+    z = z < -87.0f ? -87.0f : z;
+    const float t = __fmaf_rn(z, 0x1.715476p+0f, 12582912.0f);
+    const float n = __fsub_rn(t, 12582912.0f);
+    float r = __fmaf_rn(n, -0x1.62e430p-1f, z);
+    r = __fmaf_rn(n, 0x1.05c610p-29f, r);
+    float p = 0x1.6a23d0p-10f;
+    p = __fmaf_rn(p, r, 0x1.123a20p-7f);
+    p = __fmaf_rn(p, r, 0x1.5558f2p-5f);
+    p = __fmaf_rn(p, r, 0x1.555492p-3f);
+    p = __fmaf_rn(p, r, 0x1.fffffcp-2f);
+    p = __fmaf_rn(p, r, 1.0f);
+    p = __fmaf_rn(p, r, 1.0f);
+    return __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
+}
+
+static __device__ __forceinline__ float contract_gated(float g, float z)
+{
+    return __fdiv_rn(g, __fadd_rn(1.0f, contract_exp(-z)));
+}
+
+static __device__ __forceinline__ float contract_activation(float g, float u, bool clamped)
+{
+    if (!clamped) return __fmul_rn(contract_gated(g, g), u);
+    g = g > 7.0f ? 7.0f : g;
+    u = u > 7.0f ? 7.0f : u;
+    u = u < -7.0f ? -7.0f : u;
+    return __fmul_rn(contract_gated(g, __fmul_rn(g, 0x1.b3b646p+0f)), __fadd_rn(u, 1.0f));
+}
+
+/* ---- gate, up, activation -------------------------------------------------------------------- */
+
+/* How a block learns which experts a token has. */
+typedef struct choice {
+    const int32_t *ids;                  /* [n, k], or NULL: from these: */
+    const float *gates;
+    const float *logits;                 /* [n, n_expert] */
+    int n_expert, k;
+} choice;
+
+/* Of one token, by the first warp; the block has to meet before it reads them. */
+static __device__ __forceinline__ void choose(int *ids, float *gates, const choice &c, int token,
+                                              select_space *space)
+{
+    const int lane = threadIdx.x;
+    int id = 0;
+    float gate = 0.0f;
+    if (lane >= 32) return;
+    if (!c.ids) {
+        select_experts(&id, &gate, c.logits + (size_t)token * c.n_expert, c.n_expert, c.k, space);
+    } else if (lane < c.k) {
+        id = c.ids[token * c.k + lane];
+        gate = c.gates[token * c.k + lane];
+    }
+    if (lane < c.k) {
+        ids[lane] = id;
+        gates[lane] = gate;
+    }
+}
+
+typedef struct up_args {
+    enum { split = 0 };
+    slab gate, up, shared_gate, shared_up;
+    choice chosen;
+    int n_slot, n_shared, k;             /* slots; tokens with a shared expert in this launch */
+    int cols, n_ff;
+    bool clamped;
+    const uint8_t *x;                    /* [n] int8 forms */
+    const float *x_rows;                 /* [n, cols] */
+    uint8_t *mid;                        /* [n_slot + n_shared] int8 forms */
+    float *mid_rows;                     /* [n_slot + n_shared, n_ff] */
+} up_args;
+
+/* A slot of a split layer. */
+typedef struct slot_place {
+    const uint8_t *gate, *up, *down;     /* in VRAM, as far as where has the device read them */
+    const uint8_t *from[3];              /* page-locked RAM that they are fetched from */
+    int32_t id;
+    float weight;
+    int32_t where;                       /* gpu_where */
+    int32_t unused;
+} slot_place;
+
+struct split_up_args : up_args {         /* chosen is not looked at */
+    enum { split = 1 };
+    const slot_place *slots;             /* [n_slot] */
+    int want;                            /* the gpu_where that this launch computes */
+};
+
+/* 32 activations of a slot by one warp: as they are, and as the block that they make. */
+static __device__ __forceinline__ void store_mid(const up_args &a, int slot, int group, float v)
+{
+    const int lane = threadIdx.x % 32, row = group * UP_ROWS + lane, n_block = a.n_ff / 32;
+    if (row < a.n_ff) a.mid_rows[(size_t)slot * a.n_ff + row] = v;
+    if (group >= n_block) return;        /* F32 experts may have any width */
+
+    uint32_t largest = __float_as_uint(v) & 0x7FFFFFFFu;
+    for (int d = 16; d > 0; d >>= 1) largest = max(largest, __shfl_xor_sync(~0u, largest, d));
+    const code_scale scale = code_scale_of(largest);
+    const int q = scale.usual ? __float2int_rn(__fmul_rn(v, scale.inv)) : 0;
+    int sum = q;
+    for (int d = 8; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
+
+    uint8_t *to = a.mid + (size_t)slot * blocks_pitch(a.n_ff);
+    to[(lane < 16 ? 0 : 16 * n_block) + 16 * group + lane % 16] = (uint8_t)q;
+    if (lane == 0) ((float *)(to + 32 * n_block))[group] = scale.dx;
+    if (lane % 16 == 0) ((int16_t *)(to + 36 * n_block))[2 * group + lane / 16] = (int16_t)sum;
+}
+
+/* Where the slot's rows begin; false if another launch computes it. */
+static __device__ __forceinline__ bool find_slot(int *expert, const uint8_t **gate,
+                                                 const uint8_t **up, const split_up_args &a,
+                                                 int slot)
+{
+    const slot_place &p = a.slots[slot];
+    *expert = p.id;
+    *gate = p.gate;
+    *up = p.up;
+    return p.where == a.want;
+}
+
+template <int TYPE, typename ARGS>
+static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, const ARGS a)
+{
+    extern __shared__ __align__(16) uint8_t shared[];
+    __shared__ float gate_sum[UP_ROWS], up_sum[UP_ROWS], gates[SELECT_MAX_K];
+    __shared__ int ids[SELECT_MAX_K];
+    __shared__ select_space space;
+    const int slot = blockIdx.y, group = blockIdx.x, warp = threadIdx.x / 32;
+    const bool is_shared = slot >= a.n_slot;
+    const int token = is_shared ? slot - a.n_slot : slot / a.k;
+    const slab &gate = is_shared ? a.shared_gate : a.gate, &up = is_shared ? a.shared_up : a.up;
+    int expert = 0;
+    const uint8_t *gate_at = gate.data, *up_at = up.data;        /* of a split layer's slot */
+    const auto row_of = [&](const slab &s, const uint8_t *at, int row) {
+        if constexpr (ARGS::split) return at + (size_t)row * s.row_bytes;
+        else return row_at(s, expert, row);
+    };
+
+    frame_begin(f);
+    if constexpr (is_float_type<TYPE>::value) {
+        frame_wait(f);
+        if constexpr (ARGS::split) {
+            if (!is_shared && !find_slot(&expert, &gate_at, &up_at, a, slot)) {
+                frame_end(f);
+                return;
+            }
+        } else if (!is_shared) {
+            choose(ids, gates, a.chosen, token, &space);
+        }
+        float *x = (float *)shared;
+        for (int c = threadIdx.x; c < a.cols; c += UP_THREADS)
+            x[c] = a.x_rows[(size_t)token * a.cols + c];
+        __syncthreads();
+        if (!ARGS::split && !is_shared) expert = ids[slot % a.k];
+        for (int r = warp; r < UP_ROWS; r += UP_THREADS / 32) {
+            const int row = min(group * UP_ROWS + r, a.n_ff - 1);
+            float g[1], u[1];
+            float_row<TYPE, 1>(g, row_of(gate, gate_at, row), x, 0, 1, a.cols);
+            float_row<TYPE, 1>(u, row_of(up, up_at, row), x, 0, 1, a.cols);
+            if (threadIdx.x % 32 == 0) {
+                gate_sum[r] = finish_row<TYPE>(gate, expert, row, a.n_ff, g[0]);
+                up_sum[r] = finish_row<TYPE>(up, expert, row, a.n_ff, u[0]);
+            }
+        }
+    } else {
+        enum { STAGES = up_stages<TYPE>::value };
+        typedef piece_of<TYPE, STAGES> P;
+        const int n_block = a.cols / 32, bytes = blocks_pitch(a.cols);
+        const int pair = threadIdx.x % 32 / 8, r = warp * 4 + pair;
+        const int row = min(group * UP_ROWS + r, a.n_ff - 1);
+        uint8_t *x = shared + UP_THREADS / 32 * P::warp_bytes;
+        unit_runner<TYPE, STAGES, 1> runner;
+        const auto rows_of = [&](int) {
+            return row_pair{ row_of(gate, gate_at, row), row_of(up, up_at, row) };
+        };
+        if (is_shared)
+            runner.begin(f, shared + warp * P::warp_bytes, gate.row_bytes, 0, 1, 0, 1, 1, rows_of);
+        frame_wait(f);
+        if constexpr (ARGS::split) {
+            if (!is_shared && !find_slot(&expert, &gate_at, &up_at, a, slot)) {
+                frame_end(f);
+                return;
+            }
+        } else if (!is_shared) {
+            choose(ids, gates, a.chosen, token, &space);
+        }
+        const uint8_t *from = a.x + (size_t)token * bytes;
+        #pragma unroll 2
+        for (int i = threadIdx.x; i < bytes / 16; i += UP_THREADS)
+            ((uint4 *)x)[i] = ((const uint4 *)from)[i];
+        __syncthreads();
+        if (!is_shared) {
+            if (!ARGS::split) expert = ids[slot % a.k];
+            runner.begin(f, shared + warp * P::warp_bytes, gate.row_bytes, 0, 1, 0, 1, 1, rows_of);
+        }
+        runner.run(0, [&](int) { return x; }, 0, 1, n_block, rows_of,
+                   [&](int, const float (&g)[1], const float (&u)[1]) {
+                       if (threadIdx.x % 8 != 0) return;
+                       gate_sum[r] = finish_row<TYPE>(gate, expert, row, a.n_ff, g[0]);
+                       up_sum[r] = finish_row<TYPE>(up, expert, row, a.n_ff, u[0]);
+                   });
+    }
+    __syncthreads();
+    if (warp == 0)
+        store_mid(a, slot, group, contract_activation(gate_sum[threadIdx.x], up_sum[threadIdx.x],
+                                                      a.clamped && !is_shared));
+    frame_end(f);
+}
+
+/* ---- down, sum ------------------------------------------------------------------------------- */
+
+typedef struct down_args {
+    enum { split = 0 };
+    slab down, shared_down;
+    choice chosen;
+    const float *sigma;
+    int n_slot, k;
+    bool has_shared;                     /* as slot k of every token */
+    const float *shared_y;               /* [n, n_embd]: else its vector, or NULL */
+    int n_ff, n_embd;
+    const uint8_t *mid;
+    const float *mid_rows;
+    float *x, *y;
+} down_args;
+
+struct split_down_args : down_args {     /* chosen is not looked at */
+    enum { split = 1 };
+    const slot_place *slots;             /* [n_slot] */
+    const uint8_t *host_made;            /* [n_slot]: the vector is in host_y, else made here */
+    const float *host_y;                 /* [n_slot, n_embd] */
+};
+
+/* Of one token of a split layer, by the first warp: the choice, and the slots that are made here;
+ * how many. The block has to meet before it reads them. */
+static __device__ __forceinline__ void find_slots(int *ids, float *gates, const uint8_t **down,
+                                                  int *made, int *n_made, const split_down_args &a,
+                                                  int token)
+{
+    const int lane = threadIdx.x;
+    bool here = false;
+    if (lane >= 32) return;
+    if (lane < a.k) {
+        const slot_place &p = a.slots[token * a.k + lane];
+        here = !a.host_made[token * a.k + lane];
+        ids[lane] = p.id;
+        gates[lane] = p.weight;
+        down[lane] = p.down;
+    }
+    const unsigned all = __ballot_sync(~0u, here);
+    int n = __popc(all);
+    if (here) made[__popc(all & ((1u << lane) - 1))] = lane;
+    if (lane != 0) return;
+    if (a.has_shared) {
+        down[a.k] = a.shared_down.data;
+        made[n++] = a.k;
+    }
+    *n_made = n;
+}
+
+/* PAIRED: a warp takes all eight rows of a slot, which pays where rows are short; else four. */
+template <int TYPE, bool PAIRED, typename ARGS>
+static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, const ARGS a)
+{
+    extern __shared__ __align__(16) uint8_t shared[];
+    __shared__ float sums[MAX_SLOTS][DOWN_ROWS], gates[SELECT_MAX_K];
+    __shared__ int ids[SELECT_MAX_K];
+    __shared__ select_space space;
+    const int token = blockIdx.y, first = blockIdx.x * DOWN_ROWS, warp = threadIdx.x / 32;
+    const int n_warp = blockDim.x / 32;
+    int n = a.k + (a.has_shared ? 1 : 0);                /* slots that are made here */
+
+    /* slot i of this token: its place in mid, its matrix */
+    const auto mid_of = [&](int i) { return i < a.k ? token * a.k + i : a.n_slot + token; };
+    const auto slab_of = [&](int i) -> const slab & { return i < a.k ? a.down : a.shared_down; };
+    const auto expert_of = [&](int i) { return i < a.k ? ids[i] : 0; };
+
+    /* of a split layer */
+    __shared__ const uint8_t *down_at[MAX_SLOTS];
+    __shared__ int made[MAX_SLOTS], n_made;
+    const auto slot_at = [&](int j) {    /* the j-th that is made here */
+        if constexpr (ARGS::split) return made[j];
+        else return j;
+    };
+    const auto row_of = [&](int i, int expert, int row) {
+        if constexpr (ARGS::split) return down_at[i] + (size_t)row * slab_of(i).row_bytes;
+        else return row_at(slab_of(i), expert, row);
+    };
+
+    frame_begin(f);
+    if constexpr (ARGS::split) {
+        frame_wait(f);
+        find_slots(ids, gates, down_at, made, &n_made, a, token);
+        __syncthreads();
+        n = n_made;
+        for (int u = threadIdx.x; u < a.k * DOWN_ROWS; u += blockDim.x) {
+            const int i = u / DOWN_ROWS, row = min(first + u % DOWN_ROWS, a.n_embd - 1);
+            const size_t slot = (size_t)token * a.k + i;
+            if (a.host_made[slot]) sums[i][u % DOWN_ROWS] = a.host_y[slot * a.n_embd + row];
+        }
+    } else {
+        choose(ids, gates, a.chosen, token, &space);
+        __syncthreads();
+    }
+    if constexpr (is_float_type<TYPE>::value) {
+        if (!ARGS::split) frame_wait(f);
+        float *mid = (float *)shared;
+        for (int j = 0; j < n; j++)
+            for (int c = threadIdx.x; c < a.n_ff; c += blockDim.x)
+                mid[j * a.n_ff + c] = a.mid_rows[(size_t)mid_of(slot_at(j)) * a.n_ff + c];
+        __syncthreads();
+        for (int u = warp; u < n * DOWN_ROWS; u += n_warp) {
+            const int j = u / DOWN_ROWS, i = slot_at(j);
+            const int row = min(first + u % DOWN_ROWS, a.n_embd - 1);
+            const int expert = expert_of(i);
+            float sum[1];
+            float_row<TYPE, 1>(sum, row_of(i, expert, row), mid + j * a.n_ff, 0, 1, a.n_ff);
+            if (threadIdx.x % 32 == 0)
+                sums[i][u % DOWN_ROWS] = finish_row<TYPE>(slab_of(i), expert, row, a.n_embd,
+                                                          sum[0]);
+        }
+    } else {
+        typedef piece_of<TYPE, DOWN_STAGES> P;
+        const int n_block = a.n_ff / 32, pitch = blocks_pitch(a.n_ff);
+        const int pair = threadIdx.x % 32 / 8;
+        uint8_t *mid = shared + n_warp * P::warp_bytes;
+        enum { PER_SLOT = PAIRED ? 1 : 2 };              /* units of a slot */
+        unit_runner<TYPE, DOWN_STAGES, 1, PAIRED> runner;
+        const auto rows_of = [&](int unit) {
+            const int i = slot_at(unit / PER_SLOT), row = first + unit % PER_SLOT * 4 + pair;
+            return row_pair{ row_of(i, expert_of(i), min(row, a.n_embd - 1)),
+                             row_of(i, expert_of(i), min(row + 4, a.n_embd - 1)) };
+        };
+        runner.begin(f, shared + warp * P::warp_bytes, a.down.row_bytes, 0, 1, warp, n_warp,
+                     PER_SLOT * n, rows_of);
+        const int each = pitch / 16;
+        if constexpr (ARGS::split) {
+            for (int c = threadIdx.x; c < n * each; c += blockDim.x) {
+                const int j = c / each;
+                const uint8_t *from = a.mid + (size_t)mid_of(made[j]) * pitch;
+                ((uint4 *)mid)[c] = ((const uint4 *)from)[c - j * each];
+            }
+        } else {
+            frame_wait(f);
+            /* the routed slots lie side by side, the shared one behind those of all tokens */
+            const int routed = a.k * each, all = n * each;
+            const uint4 *from = (const uint4 *)(a.mid + (size_t)mid_of(0) * pitch);
+            const uint4 *behind = (const uint4 *)(a.mid + (size_t)mid_of(a.k) * pitch) - routed;
+            #pragma unroll 4
+            for (int c = threadIdx.x; c < all; c += blockDim.x)
+                ((uint4 *)mid)[c] = (c < routed ? from : behind)[c];
+        }
+        __syncthreads();
+        runner.run(warp, [&](int unit) { return mid + unit / PER_SLOT * pitch; }, 0, 1, n_block,
+                   rows_of, [&](int unit, const float (&sa)[1], const float (&sb)[1]) {
+                       const int l = threadIdx.x % 8;
+                       if (l > (PAIRED ? 1 : 0)) return;
+                       const int i = slot_at(unit / PER_SLOT);
+                       const int r = unit % PER_SLOT * 4 + pair + 4 * l;
+                       const int row = min(first + r, a.n_embd - 1);
+                       sums[i][r] = finish_row<TYPE>(slab_of(i), expert_of(i), row, a.n_embd,
+                                                     l == 0 ? sa[0] : sb[0]);
+                   });
+    }
+    __syncthreads();
+    const int row = first + threadIdx.x;
+    if (threadIdx.x < DOWN_ROWS && row < a.n_embd) {
+        float sum = 0.0f;
+        for (int i = 0; i < a.k; i++) {
+            sum = __fmaf_rn(gates[i], sums[i][threadIdx.x], sum);
+            if (a.y) a.y[((size_t)token * a.k + i) * a.n_embd + row] = sums[i][threadIdx.x];
+        }
+        const size_t at = (size_t)token * a.n_embd + row;
+        if (a.has_shared) sum = __fmaf_rn(a.sigma[token], sums[a.k][threadIdx.x], sum);
+        else if (a.shared_y) sum = __fmaf_rn(a.sigma[token], a.shared_y[at], sum);
+        a.x[at] = __fadd_rn(a.x[at], sum);
+    }
+    frame_end(f);
+}
+
+/* ---- launching ------------------------------------------------------------------------------- */
+
+static inline slab slab_of_bank(const gpu_bank *b)
+{
+    return { b->data, b->slab_bytes, (int)b->row_bytes, b->bias, b->scale, 1.0f };
+}
+
+static inline slab slab_of_matrix(const gpu_matrix *m)
+{
+    return { m->data, 0, (int)m->row_bytes, m->bias, NULL, m->scale };
+}
+
+template <int TYPE, typename ARGS>
+static void launch_up(gpu *g, stream_place at, const ARGS *a, uint64_t bytes)
+{
+    size_t smem;
+    if constexpr (is_float_type<TYPE>::value) smem = (size_t)a->cols * sizeof(float);
+    else smem = UP_THREADS / 32 * piece_of<TYPE, 1>::warp_bytes *
+                (size_t)(g->cc < 80 ? 3 : (int)up_stages<TYPE>::value) + gpu_blocks_bytes(a->cols);
+    launch_at(g, at, "experts up", bytes, experts_up<TYPE, ARGS>,
+              dim3(ceil_div(a->n_ff, UP_ROWS), (unsigned)(a->n_slot + a->n_shared)), UP_THREADS,
+              smem, *a);
+}
+
+template <int TYPE, typename ARGS>
+static void launch_down(gpu *g, stream_place at, const ARGS *a, int n, uint64_t bytes)
+{
+    const dim3 grid(ceil_div(a->n_embd, DOWN_ROWS), (unsigned)n);
+    const size_t slots = (size_t)(a->k + (a->has_shared ? 1 : 0));
+    if constexpr (is_float_type<TYPE>::value) {
+        launch_at(g, at, "experts down", bytes, experts_down<TYPE, false, ARGS>, grid, DOWN_THREADS,
+                  slots * (size_t)a->n_ff * sizeof(float), *a);
+    } else {
+        typedef piece_of<TYPE, DOWN_STAGES> P;
+        const size_t mids = slots * gpu_blocks_bytes(a->n_ff), fixed = 2048;     /* is static */
+        unsigned threads = DOWN_THREADS;
+        while (threads > 32 && threads / 32 * P::warp_bytes + mids + fixed > g->smem_block)
+            threads /= 2;
+        const size_t smem = threads / 32 * P::warp_bytes + mids;
+        if (a->down.row_bytes <= 2 * P::bytes)
+            launch_at(g, at, "experts down", bytes, experts_down<TYPE, true, ARGS>, grid, threads,
+                      smem, *a);
+        else
+            launch_at(g, at, "experts down", bytes, experts_down<TYPE, false, ARGS>, grid, threads,
+                      smem, *a);
+    }
+}
+
+#define BY_TYPE(type, call)                                                                        \
+    switch (type) {                                                                                \
+        GPU_BLOCK_TYPES(call) GPU_FLOAT_TYPES(call)                                                \
+    default: gpu_fail(g, cudaErrorInvalidValue, "experts: type without a kernel");                 \
+    }
+
+template <typename ARGS>
+static void up_by_type(gpu *g, stream_place at, int type, const ARGS *a, uint64_t bytes)
+{
+#define CASE(T) case T: launch_up<T>(g, at, a, bytes); break;
+    BY_TYPE(type, CASE)
+#undef CASE
+}
+
+template <typename ARGS>
+static void down_by_type(gpu *g, stream_place at, int type, const ARGS *a, int n, uint64_t bytes)
+{
+#define CASE(T) case T: launch_down<T>(g, at, a, n, bytes); break;
+    BY_TYPE(type, CASE)
+#undef CASE
+}
+
+/* ---- what both kinds of layers do: experts.cu ------------------------------------------------ */
+
+/* What the two kernels hand on: int8 forms and floats of all slots, the shared expert behind the
+ * others; then its vectors where it has to go its own way. */
+typedef struct few_scratch {
+    uint8_t *mid;
+    float *mid_rows;
+    uint8_t *apart_mid;                  /* the same of a shared expert that goes its own way */
+    float *apart_rows, *shared_y;
+    size_t bytes;
+} few_scratch;
+few_scratch few_layout(void *base, int n, int k, int n_ff, int n_embd);
+
+/* The arguments of a layer, without what makes it resident or split. */
+typedef struct layer_args {
+    few_scratch scratch;
+    bool apart;                          /* the shared expert, by shared_apart */
+    up_args up;
+    down_args down;
+} layer_args;
+layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a);
+
+/* The input's finished values and int8 form, where no router made them. */
+void few_input(gpu *g, gpu_input *in);
+
+/* The shared expert by kernels of its own: other formats, or another width. */
+void shared_apart(gpu *g, gpu_input *in, const gpu_expert_args *a, const few_scratch *s);
+
+#endif

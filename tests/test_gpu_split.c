@@ -1,0 +1,690 @@
+/* test_gpu_split.c - layers whose experts are in two places.
+ *
+ * A thread plays the host: it checks every question, computes what it is asked for by plain loops
+ * over the contract's products, and answers. Whatever the division, the stream and every expert's
+ * vector have the bits of gpu_experts with all experts in VRAM, and the vectors those of the CPU.
+ * What an answer does not have to contain is full of NaNs. */
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "moe/router.h"
+#include "tests/gpu_fixture.h"
+
+enum { GATE, UP, DOWN, SLABS };
+enum { MAX_EXPERT = 64, FETCH_TABLE = 2 * 33, QUESTIONS = 4, MAX_LOCKED = 8 };
+
+typedef struct split_case {
+    quant_type up, down;                 /* up: of gate, too */
+    int n_embd, n_ff, n_expert, k;
+    bool clamped, bias, norm;
+    bool by_logits;                      /* the choice is not made yet */
+    int shared_ff;                       /* width of the shared expert; 0: none */
+    quant_type shared_up, shared_down;
+} split_case;
+
+/* ---- page-locked memory of a case ------------------------------------------------------------ */
+
+static struct {
+    void *at[MAX_LOCKED];
+    int n;
+} locked;
+
+static void *locked_room(size_t bytes)
+{
+    err_ctx err = { 0 };
+    void *p = locked.n < MAX_LOCKED ? gpu_alloc_host(device(), bytes, &err) : NULL;
+    if (!expect(p != NULL, "%s", err.msg)) return host_room(bytes, 1);
+    memset(p, 0xFF, bytes);
+    return locked.at[locked.n++] = p;
+}
+
+static void locked_drop(void)
+{
+    while (locked.n > 0) gpu_free_host(device(), locked.at[--locked.n]);
+}
+
+/* ---- a layer --------------------------------------------------------------------------------- */
+
+typedef struct layer {
+    const split_case *c;
+    matrix slab[MAX_EXPERT][SLABS];      /* page-locked, at addresses as rows of blocks give them */
+    gpu_bank all[SLABS];                 /* experts in their order */
+    gpu_bank mixed[SLABS];               /* expert e at place[e] */
+    int place[MAX_EXPERT];
+} layer;
+
+static size_t block_bytes(quant_type type) { return quant_traits_of(type)->block_bytes; }
+
+static void make_slabs(layer *l, int s, test_rng *rng)
+{
+    const split_case *c = l->c;
+    const quant_type type = s == DOWN ? c->down : c->up;
+    const int rows = s == DOWN ? c->n_embd : c->n_ff, cols = s == DOWN ? c->n_ff : c->n_embd;
+    const size_t n_expert = (size_t)c->n_expert;
+    const size_t row_bytes = (size_t)quant_row_bytes(quant_traits_of(type), (uint64_t)cols);
+    const size_t bytes = (size_t)rows * row_bytes;
+    const size_t room = (bytes + 8 * block_bytes(type) + 63) / 64 * 64;
+    uint8_t *ram = locked_room(n_expert * room);
+    uint8_t *all = host_room(n_expert, bytes), *mixed = host_room(n_expert, bytes);
+    float *scale = host_room(n_expert, sizeof *scale), *bias = NULL;
+    gpu_bank *bank = &l->all[s];
+
+    if (c->bias) bias = host_floats(n_expert * (size_t)rows, 0.5f, rng);
+    for (size_t e = 0; e < n_expert; e++) {
+        uint8_t *data = ram + e * room + test_below(rng, 8) * block_bytes(type);
+        for (size_t r = 0; r < (size_t)rows; r++)
+            weight_row_make(data + r * row_bytes, type, cols, WEIGHTS_PLAUSIBLE, rng);
+        scale[e] = (3.0f + (float)e / (float)n_expert) * unit_scale(data, type, cols);
+        l->slab[e][s] = (matrix){ .type = type, .rows = rows, .cols = cols, .data = data,
+                                  .row_bytes = row_bytes, .scale = scale[e],
+                                  .bias = bias ? bias + e * (size_t)rows : NULL };
+        memcpy(all + e * bytes, data, bytes);
+        memcpy(mixed + (size_t)l->place[e] * bytes, data, bytes);
+    }
+    *bank = (gpu_bank){ .type = (int)type, .rows = rows, .cols = cols, .row_bytes = row_bytes,
+                        .slab_bytes = bytes, .data = vram_copy(all, n_expert * bytes),
+                        .scale = vram_floats(scale, n_expert) };
+    if (bias) bank->bias = vram_floats(bias, n_expert * (size_t)rows);
+    l->mixed[s] = *bank;
+    l->mixed[s].data = vram_copy(mixed, n_expert * bytes);
+}
+
+static layer *layer_make(const split_case *c, test_rng *rng)
+{
+    layer *l = host_room(1, sizeof *l);
+    l->c = c;
+    for (int e = 0; e < c->n_expert; e++) {              /* a random order */
+        const int other = (int)test_below(rng, (uint32_t)e + 1);
+        l->place[e] = l->place[other];
+        l->place[other] = e;
+    }
+    for (int s = 0; s < SLABS; s++) make_slabs(l, s, rng);
+    return l;
+}
+
+/* ---- the host's arithmetic ------------------------------------------------------------------- */
+
+static bool reads_int8(quant_type type) { return contract_ops()->kernels->of[type].quantised; }
+
+static void quantise(acts *a)
+{
+    const loops *o = contract_ops()->loops;
+    acts_clear_padding(a);
+    for (int t = 0; t < a->n; t++) {
+        const size_t block = (size_t)t * (size_t)a->n_block;
+        o->quantise(a->q + block * ACT_BLOCK, a->dx + block, a->s + 2 * block,
+                    a->x + (size_t)t * (size_t)a->cols, a->cols / ACT_BLOCK);
+    }
+    a->quantised = true;
+}
+
+static void multiply(float *y, const matrix *w, const act_row *x)
+{
+    for (int r = 0; r < w->rows; r += OPS_ROWS)
+        product_rows(y + r, OPS_ROWS, contract_ops(), w, r,
+                     w->rows - r < OPS_ROWS ? w->rows - r : OPS_ROWS, x, 1);
+}
+
+/* Room of one expert's computation. */
+typedef struct bench {
+    float *g, *u;                        /* [n_ff] */
+    acts mid;
+} bench;
+
+static bench bench_make(const split_case *c)
+{
+    bench b = { .g = host_room((size_t)c->n_ff, sizeof(float)),
+                .u = host_room((size_t)c->n_ff, sizeof(float)) };
+    acts_init(&b.mid, host_room(acts_bytes(1, c->n_ff), 1), 1, c->n_ff);
+    return b;
+}
+
+/* The activations of expert e are in b->mid behind it. */
+static void host_up(bench *b, const layer *l, int e, const act_row *x)
+{
+    const loops *o = contract_ops()->loops;
+    multiply(b->g, &l->slab[e][GATE], x);
+    multiply(b->u, &l->slab[e][UP], x);
+    (l->c->clamped ? o->swiglu_clamped : o->swiglu)(b->g, b->g, b->u, l->c->n_ff);
+    acts_set(&b->mid, b->g, 1, l->c->n_ff);
+    if (reads_int8(l->c->down)) quantise(&b->mid);
+}
+
+static void host_down(float *y, const bench *b, const layer *l, int e)
+{
+    multiply(y, &l->slab[e][DOWN], b->mid.rows);
+}
+
+/* ---- what is asked --------------------------------------------------------------------------- */
+
+typedef struct division {                /* of one question */
+    int32_t hot[MAX_EXPERT];
+    uint8_t fetch[FETCH_TABLE];
+    uint8_t where[GPU_MOST_CHOICES];     /* what follows */
+} division;
+
+typedef struct batch {
+    const layer *l;
+    int n;
+    int32_t *ids;
+    float *gates, *residual, *sigma;
+    gpu_input in;
+    gpu_expert_args args;                /* with all experts */
+    float *rows, *y, *x;                 /* what gpu_experts makes of it: [n, n_embd] the input,
+                                          * [n, k, n_embd], [n, n_embd] behind QUESTIONS calls */
+    uint64_t *slabs;                     /* page-locked */
+    bool has_hot;
+    gpu_split split;
+    division asked[QUESTIONS];
+} batch;
+
+/* The rules, one choice after the other. */
+static void expect_where(division *d, const batch *b)
+{
+    const int k = b->l->c->k;
+    for (int t = 0; t < b->n; t++) {
+        const int32_t *ids = b->ids + t * k;
+        uint8_t *where = d->where + t * k;
+        int m = 0;
+        for (int r = 0; r < k; r++) {
+            where[r] = b->has_hot && d->hot[ids[r]] >= 0 ? GPU_HOT : GPU_COLD;
+            m += where[r] == GPU_COLD;
+        }
+        if (b->n > 1 || !b->split.slabs) continue;
+        int all = d->fetch[33 + m], down = d->fetch[m];
+        if (all > b->split.pad_all) all = b->split.pad_all;
+        if (down > b->split.pad_down) down = b->split.pad_down;
+        for (int r = 0; r < k && all > 0; r++) {
+            const uint64_t *at = b->slabs + 3 * ids[r];
+            if (where[r] == GPU_COLD && at[0] && at[1] && at[2]) where[r] = GPU_FETCHED, all--;
+        }
+        for (int r = 0; r < k && down > 0; r++)
+            if (where[r] == GPU_COLD && b->slabs[3 * ids[r] + 2])
+                where[r] = GPU_COLD_FETCHED, down--;
+    }
+}
+
+/* ---- the host's thread ----------------------------------------------------------------------- */
+
+typedef struct host {
+    const batch *b;
+    test_rng rng;
+    bench work;
+    acts x;
+    int n_fetched, n_by_host;            /* down slabs used and not */
+    char complaint[256];                 /* the first */
+} host;
+
+static void complain(host *h, uint32_t number, const char *what, int slot, long got, long want)
+{
+    if (h->complaint[0] == 0)
+        snprintf(h->complaint, sizeof h->complaint, "question %u, slot %d: %s %ld, expected %ld",
+                 (unsigned)number, slot, what, got, want);
+}
+
+static void check_question(host *h, uint32_t number, const division *d)
+{
+    const batch *b = h->b;
+    const gpu_mail *m = b->split.mail;
+    const int k = b->l->c->k;
+    if (m->n != b->n) complain(h, number, "tokens", -1, m->n, b->n);
+    if (m->k != k) complain(h, number, "choices", -1, m->k, k);
+    for (int i = 0; i < b->n * k; i++) {
+        if (m->ids[i] != b->ids[i]) complain(h, number, "expert", i, m->ids[i], b->ids[i]);
+        if (m->where[i] != d->where[i]) complain(h, number, "place", i, m->where[i], d->where[i]);
+    }
+    for (int i = 0; i < b->n * b->l->c->n_embd; i++)
+        if (memcmp(&m->x[i], &b->rows[i], sizeof(float)) != 0) {
+            complain(h, number, "another value of x, at", -1, i, -1);
+            break;
+        }
+}
+
+static void answer_slot(host *h, int slot, uint32_t number, int where)
+{
+    const layer *l = h->b->l;
+    gpu_mail *m = h->b->split.mail;
+    const size_t n_embd = (size_t)m->n_embd, n_ff = (size_t)m->n_ff;
+    const int e = m->ids[slot];
+
+    memset(m->y + (size_t)slot * n_embd, 0xFF, n_embd * sizeof(float));
+    memset(m->mid + (size_t)slot * gpu_blocks_bytes(m->n_ff), 0xFF, gpu_blocks_bytes(m->n_ff));
+    memset(m->mid_rows + (size_t)slot * n_ff, 0xFF, n_ff * sizeof(float));
+    m->by_host[slot] = 0xFF;
+    if (where == GPU_HOT || where == GPU_FETCHED) return;
+    host_up(&h->work, l, e, h->x.rows + slot / m->k);
+    if (where == GPU_COLD_FETCHED) {
+        m->by_host[slot] = (uint8_t)test_below(&h->rng, 2);
+        if (m->by_host[slot]) h->n_by_host++;
+        else h->n_fetched++;
+    }
+    if (where == GPU_COLD || m->by_host[slot]) {
+        host_down(m->y + (size_t)slot * n_embd, &h->work, l, e);
+        return;
+    }
+    while (m->fetched[slot] != number) sched_yield();
+    if (reads_int8(l->c->down))
+        gpu_mail_put_mid(m, slot, h->work.mid.q, h->work.mid.dx, h->work.mid.s);
+    else
+        memcpy(m->mid_rows + (size_t)slot * n_ff, h->work.g, n_ff * sizeof(float));
+}
+
+static void *host_main(void *ctx)
+{
+    host *h = ctx;
+    const batch *b = h->b;
+    gpu_mail *m = b->split.mail;
+    for (uint32_t number = 1; number <= QUESTIONS; number++) {
+        const division *d = &b->asked[number - 1];
+        while (m->asked != number) sched_yield();
+        atomic_thread_fence(memory_order_acquire);       /* pairs with the device's fence */
+        check_question(h, number, d);
+        acts_set(&h->x, b->rows, b->n, b->l->c->n_embd);
+        if (reads_int8(b->l->c->up)) quantise(&h->x);
+        for (int i = 0; i < b->n * b->l->c->k; i++) answer_slot(h, i, number, d->where[i]);
+        atomic_thread_fence(memory_order_release);
+        m->answered = number;
+    }
+    return NULL;
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+static int32_t *choose(int n, int k, int n_expert, test_rng *rng)
+{
+    int32_t *ids = host_room((size_t)(n * k), sizeof *ids);
+    for (int t = 0; t < n; t++) {
+        int order[MAX_EXPERT];
+        for (int e = 0; e < n_expert; e++) {
+            const int other = (int)test_below(rng, (uint32_t)e + 1);
+            order[e] = order[other];
+            order[other] = e;
+        }
+        for (int r = 0; r < k; r++) ids[t * k + r] = order[r];
+    }
+    return ids;
+}
+
+static twin shared_twin(quant_type type, int rows, int cols, test_rng *rng)
+{
+    twin t = twin_make(type, rows, cols, WEIGHTS_PLAUSIBLE, 1.0f, false, rng);
+    t.gpu.scale = 3.0f * unit_scale(t.cpu.data, type, cols);
+    return t;
+}
+
+static void set_choice(batch *b, test_rng *rng)
+{
+    const split_case *c = b->l->c;
+    const size_t slots = (size_t)(b->n * c->k), n_logit = (size_t)(b->n * c->n_expert);
+    b->ids = choose(b->n, c->k, c->n_expert, rng);
+    b->gates = host_floats(slots, 1.0f, rng);
+    if (!c->by_logits) {
+        b->args.ids = vram_copy(b->ids, slots * sizeof *b->ids);
+        b->args.gates = vram_floats(b->gates, slots);
+        return;
+    }
+    float *logits = host_floats(n_logit, 3.0f, rng);
+    for (int t = 0; t < b->n; t++)
+        router_select(b->ids + t * c->k, b->gates + t * c->k, logits + t * c->n_expert, c->n_expert,
+                      c->k);
+    b->args.logits = vram_floats(logits, n_logit);
+}
+
+static void batch_make(batch *b, const layer *l, int n, test_rng *rng)
+{
+    const split_case *c = l->c;
+    const size_t width = (size_t)n * (size_t)c->n_embd;
+    b->l = l;
+    b->n = n;
+    b->residual = host_floats(width, 1.0f, rng);
+    b->in = (gpu_input){
+        .kind = c->norm ? GPU_NORM : GPU_PLAIN, .n = n, .cols = c->n_embd, .eps = 1e-6f,
+        .x = vram_floats(host_floats(width, 1.0f, rng), width),
+        .weight = vram_floats(host_floats((size_t)c->n_embd, 1.5f, rng), (size_t)c->n_embd),
+        .rows = vram_room(width * sizeof(float)),
+        .blocks = vram_room((size_t)n * gpu_blocks_bytes(c->n_embd)),
+    };
+    b->args = (gpu_expert_args){
+        .x = vram_floats(b->residual, width), .gate = l->all[GATE], .up = l->all[UP],
+        .down = l->all[DOWN], .clamped = c->clamped, .n_expert = c->n_expert, .k = c->k,
+        .scratch = vram_room(gpu_expert_scratch(device(), n, c->k, c->n_expert,
+                                                c->shared_ff > c->n_ff ? c->shared_ff : c->n_ff,
+                                                c->n_embd)),
+        .y = vram_room(width * (size_t)c->k * sizeof(float)),
+    };
+    set_choice(b, rng);
+    if (c->shared_ff) {
+        b->args.shared_gate = shared_twin(c->shared_up, c->shared_ff, c->n_embd, rng).gpu;
+        b->args.shared_up = shared_twin(c->shared_up, c->shared_ff, c->n_embd, rng).gpu;
+        b->args.shared_down = shared_twin(c->shared_down, c->n_embd, c->shared_ff, rng).gpu;
+        b->args.sigma = vram_floats(host_floats((size_t)n, 1.0f, rng), (size_t)n);
+    }
+}
+
+/* What it is with all experts in VRAM. */
+static void compute_wanted(batch *b)
+{
+    const size_t width = (size_t)b->n * (size_t)b->l->c->n_embd;
+    for (int i = 0; i < QUESTIONS; i++) {
+        b->in.has_rows = b->in.has_blocks = false;
+        gpu_experts(device(), &b->in, &b->args);
+    }
+    b->rows = host_copy(b->in.rows, width);
+    b->y = host_copy(b->args.y, width * (size_t)b->l->c->k);
+    b->x = host_copy(b->args.x, width);
+}
+
+/* ... which is what the CPU has, too. */
+static void check_wanted(const batch *b, host *h)
+{
+    const split_case *c = b->l->c;
+    float *y = host_room((size_t)(b->n * c->k) * (size_t)c->n_embd, sizeof *y);
+    acts_set(&h->x, b->rows, b->n, c->n_embd);
+    if (reads_int8(c->up)) quantise(&h->x);
+    for (int i = 0; i < b->n * c->k; i++) {
+        host_up(&h->work, b->l, b->ids[i], h->x.rows + i / c->k);
+        host_down(y + (size_t)i * (size_t)c->n_embd, &h->work, b->l, b->ids[i]);
+    }
+    expect_bits("experts in VRAM", b->y, y, (size_t)(b->n * c->k) * (size_t)c->n_embd);
+}
+
+/* ---- cases ----------------------------------------------------------------------------------- */
+
+typedef enum hot_kind { HOT_ABSENT, HOT_NONE, HOT_SOME, HOT_ALL } hot_kind;
+
+typedef struct plan {                    /* of a case: how its layer is divided */
+    hot_kind hot;
+    int down, all;                       /* cold experts to be fetched, if there are as many */
+    int pad_down, pad_all;               /* both 0: no slabs are given */
+    bool missing;                        /* some slabs are out of reach */
+    bool one_stream, table_in_vram;
+} plan;
+
+static void divide(division *d, const batch *b, const plan *p, test_rng *rng)
+{
+    for (int e = 0; e < b->l->c->n_expert; e++) {
+        const bool hot = p->hot == HOT_ALL || (p->hot == HOT_SOME && test_below(rng, 2));
+        d->hot[e] = hot ? b->l->place[e] : -1;
+    }
+    for (int m = 0; m < 33; m++) {
+        d->fetch[33 + m] = (uint8_t)(p->all < m ? p->all : m);
+        d->fetch[m] = (uint8_t)(p->down < m ? p->down : m);
+    }
+    expect_where(d, b);
+}
+
+static bool set_split(batch *b, const plan *p, test_rng *rng)
+{
+    const split_case *c = b->l->c;
+    const size_t n_expert = (size_t)c->n_expert, table = 3 * n_expert * sizeof *b->slabs;
+    gpu_split *s = &b->split;
+    err_ctx err = { 0 };
+    const uint32_t zero = 0;
+
+    if (!expect(gpu_mail_create(&s->mail, device(), c->n_embd, c->n_ff, c->k, &err) == 0, "%s",
+                err.msg))
+        return false;
+    b->slabs = locked_room(table);
+    for (size_t e = 0; e < n_expert; e++)
+        for (int i = 0; i < SLABS; i++)
+            b->slabs[3 * e + (size_t)i] = p->missing && test_below(rng, 4) == 0
+                                              ? 0 : (uint64_t)(uintptr_t)b->l->slab[e][i].data;
+    b->has_hot = p->hot != HOT_ABSENT;
+    s->number = vram_copy(&zero, sizeof zero);
+    s->hot = b->has_hot ? vram_room(n_expert * sizeof *s->hot) : NULL;
+    s->fetch = vram_room(FETCH_TABLE);
+    s->pad_down = p->pad_down;
+    s->pad_all = p->pad_all;
+    s->one_stream = p->one_stream;
+    if (p->pad_down + p->pad_all > 0) {
+        s->slabs = p->table_in_vram ? vram_copy(b->slabs, table) : b->slabs;
+        s->pad = vram_room(gpu_split_pad(&b->args, p->pad_down, p->pad_all));
+    }
+    const size_t scratch = gpu_split_scratch(c->k, c->n_ff, c->n_embd);
+    s->scratch = vram_copy(host_room(scratch, 1), scratch);
+    for (int i = 0; i < QUESTIONS; i++) divide(&b->asked[i], b, p, rng);
+    return true;
+}
+
+static void set_division(const batch *b, int i)
+{
+    const division *d = &b->asked[i];
+    if (b->has_hot)
+        vram_write((void *)b->split.hot, d->hot, (size_t)b->l->c->n_expert * sizeof d->hot[0]);
+    vram_write((void *)b->split.fetch, d->fetch, sizeof d->fetch);
+}
+
+static void check_fetching(const batch *b, int i)
+{
+    const gpu_mail *m = b->split.mail;
+    int n = 0;
+    if (b->n > 1 || !b->split.slabs) return;
+    for (int slot = 0; slot < b->l->c->k; slot++) {
+        const bool fetched = b->asked[i].where[slot] == GPU_FETCHED ||
+                             b->asked[i].where[slot] == GPU_COLD_FETCHED;
+        n += fetched;
+        expect((m->fetched[slot] == (uint32_t)i + 1) == fetched, "question %d, slot %d: fetched "
+               "says %u", i + 1, slot, (unsigned)m->fetched[slot]);
+    }
+    expect((m->fetch_ns > 0) == (n > 0), "question %d: %d fetched in %llu ns", i + 1, n,
+           (unsigned long long)m->fetch_ns);
+}
+
+static void check_result(const batch *b, const char *what, const float *y)
+{
+    const size_t all = (size_t)(b->n * b->l->c->k) * (size_t)b->l->c->n_embd;
+    if (y) expect_bits(what, host_copy(y, all), b->y, all);
+}
+
+/* Once as it comes, then recorded and played; the division changes each time. */
+static void run_questions(batch *b, gpu_expert_args *args)
+{
+    const size_t all = (size_t)(b->n * b->l->c->k) * (size_t)b->l->c->n_embd;
+    gpu_recording *r = NULL;
+    err_ctx err = { 0 };
+
+    set_division(b, 0);
+    b->in.has_rows = b->in.has_blocks = false;
+    gpu_experts_split(device(), &b->in, args, &b->split);
+    expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
+    check_result(b, "experts", args->y);
+    check_fetching(b, 0);
+
+    b->in.has_rows = b->in.has_blocks = false;
+    int rc = gpu_recording_create(&r, &err);
+    if (rc == 0) rc = gpu_record_begin(device(), &err);
+    if (rc == 0) gpu_experts_split(device(), &b->in, args, &b->split);
+    if (rc == 0) rc = gpu_record_end(r, device(), &err);
+    expect(rc == 0, "%s", err.msg);
+    for (int i = 1; i < QUESTIONS; i++) {
+        set_division(b, i);
+        if (args->y) vram_write(args->y, host_room(all, sizeof(float)), all * sizeof(float));
+        gpu_play(device(), r);
+        expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
+        check_result(b, "experts, played", args->y);
+        check_fetching(b, i);
+    }
+    gpu_recording_free(r);
+}
+
+static void check_split(const split_case *c, const plan *p, int n, bool with_y, test_rng *rng)
+{
+    const size_t width = (size_t)n * (size_t)c->n_embd;
+    batch *b = host_room(1, sizeof *b);
+    host *h = host_room(1, sizeof *h);
+    pthread_t thread;
+
+    batch_make(b, layer_make(c, rng), n, rng);
+    compute_wanted(b);
+    *h = (host){ .b = b, .rng = { test_rand(rng) }, .work = bench_make(c) };
+    acts_init(&h->x, host_room(acts_bytes(n, c->n_embd), 1), n, c->n_embd);
+    check_wanted(b, h);
+    if (!set_split(b, p, rng)) return;
+
+    gpu_expert_args args = b->args;
+    args.gate = b->l->mixed[GATE];
+    args.up = b->l->mixed[UP];
+    args.down = b->l->mixed[DOWN];
+    if (!b->has_hot) args.gate.data = args.up.data = args.down.data = NULL;
+    args.x = vram_floats(b->residual, width);
+    args.y = with_y ? vram_room(width * (size_t)c->k * sizeof(float)) : NULL;
+    args.scratch = vram_room(gpu_expert_scratch(device(), n, c->k, c->n_expert,
+                                                c->shared_ff > c->n_ff ? c->shared_ff : c->n_ff,
+                                                c->n_embd));
+    vram_write(b->in.rows, host_room(width, sizeof(float)), width * sizeof(float));
+    if (expect(pthread_create(&thread, NULL, host_main, h) == 0, "no thread")) {
+        run_questions(b, &args);
+        pthread_join(thread, NULL);
+        expect(h->complaint[0] == 0, "%s", h->complaint);
+        expect_bits("stream", host_copy(args.x, width), b->x, width);
+        expect(!gpu_alive(device()), "nothing runs, but it says so");
+    }
+    gpu_mail_free(device(), b->split.mail);
+}
+
+static const char *const hot_names[] = { "no places", "none hot", "some hot", "all hot" };
+
+static void run_case(const split_case *c, const plan *p, int n, bool with_y, test_rng *rng)
+{
+    char shared[96] = "";
+    if (c->shared_ff)
+        test_path(shared, sizeof shared, ", shared %s/%s of %d", quant_name(c->shared_up),
+                  quant_name(c->shared_down), c->shared_ff);
+    case_begin("%s/%s, %d, %d, %d of %d experts, %d tokens%s%s%s%s%s; %s, fetch %d down and %d of "
+               "%d and %d%s%s", quant_name(c->up), quant_name(c->down), c->n_embd, c->n_ff, c->k,
+               c->n_expert, n, c->clamped ? ", clamped" : "", c->bias ? ", biases" : "",
+               c->norm ? ", norm" : "", c->by_logits ? ", by logits" : "", shared,
+               hot_names[p->hot], p->down, p->all, p->pad_down, p->pad_all,
+               p->missing ? ", some missing" : "", p->one_stream ? ", one stream" : "");
+    check_split(c, p, n, with_y, rng);
+    locked_drop();
+    case_end();
+}
+
+static const plan plans[] = {
+    { HOT_SOME, 32, 0, 4, 0, .missing = false },
+    { HOT_ABSENT, 0, 0, 0, 0, .missing = false },
+    { HOT_NONE, 1, 1, 4, 4, .table_in_vram = true },
+    { HOT_ALL, 32, 32, 4, 4, .missing = false },
+    { HOT_SOME, 0, 32, 0, 4, .one_stream = true },
+    { HOT_NONE, 2, 1, 1, 1, .missing = true },
+    { HOT_ABSENT, 32, 0, 3, 0, .one_stream = true },
+    { HOT_ABSENT, 0, 2, 2, 2, .missing = true },
+    { HOT_NONE, 0, 0, 2, 2, .missing = false },
+};
+
+/* Two shapes that suit the type. */
+static void set_shape(split_case *c, quant_type type, int i)
+{
+    static const int of_256[2][2] = { { 512, 256 }, { 256, 512 } };
+    static const int of_64[2][2] = { { 320, 192 }, { 256, 64 } };
+    static const int of_32[2][2] = { { 288, 96 }, { 512, 256 } };
+    static const int of_1[2][2] = { { 101, 70 }, { 288, 96 } };
+    const int elems = (int)quant_traits_of(type)->block_elems;
+    const int *shape = elems == 256 ? of_256[i] : elems == 64 ? of_64[i] : elems == 32 ? of_32[i]
+                                                                                      : of_1[i];
+    c->up = c->down = type;
+    c->n_embd = shape[0];
+    c->n_ff = shape[1];
+    c->n_expert = 8;
+    c->k = 4;
+}
+
+/* Every type with every plan for one token, and some for more. */
+static void test_types(void)
+{
+    test_rng rng = { 21 };
+    for (int i = 0; i < GPU_TYPE_COUNT; i++) {
+        const quant_type type = gpu_types[i];
+        family(test_path((char[64]){ 0 }, 64, "%s experts in two places", quant_name(type)));
+        for (int option = 0; option < (int)ARRAY_LEN(plans); option++) {
+            split_case c = { .clamped = option & 1, .bias = option & 2, .by_logits = option & 4,
+                             .norm = option % 3 == 0 };
+            set_shape(&c, type, option % 2);
+            run_case(&c, &plans[option], 1, option % 4 != 3, &rng);
+            if (option % 3 == 0)
+                run_case(&c, &plans[option], 2 + (i + option) % (GPU_FEW - 1), true, &rng);
+        }
+    }
+}
+
+/* Types that meet, shared experts beside and apart, many choices, odd widths. */
+static void test_special(void)
+{
+    static const split_case special[] = {
+        { QT_Q4_K, QT_Q6_K, 512, 256, 16, 10, .by_logits = true },
+        { QT_Q8_0, QT_F16, 96, 96, 8, 4, .bias = true },
+        { QT_F16, QT_Q8_0, 100, 96, 8, 4, .norm = true },
+        { QT_F32, QT_BF16, 33, 50, 8, 4, .bias = true },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 40, 32, .by_logits = true },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 1, 1, .clamped = false },
+        { QT_Q4_K, QT_Q6_K, 512, 256, 8, 4, .shared_ff = 256, .shared_up = QT_Q4_K,
+          .shared_down = QT_Q6_K },
+        { QT_Q4_K, QT_Q4_K, 256, 256, 8, 4, .shared_ff = 256, .shared_up = QT_Q8_0,
+          .shared_down = QT_F16, .by_logits = true },
+        { QT_Q8_0, QT_Q8_0, 288, 96, 8, 4, .bias = true, .shared_ff = 192, .shared_up = QT_Q8_0,
+          .shared_down = QT_Q8_0 },
+        { QT_F32, QT_F32, 100, 70, 8, 4, .shared_ff = 70, .shared_up = QT_F32,
+          .shared_down = QT_F32 },
+        { QT_F32, QT_F32, 96, 64, 8, 4, .shared_ff = 130, .shared_up = QT_F32,
+          .shared_down = QT_F32 },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 40, 32, .shared_ff = 64, .shared_up = QT_Q8_0,
+          .shared_down = QT_Q8_0 },
+    };
+    test_rng rng = { 22 };
+    int option = 0;
+    family("special experts in two places");
+    for (size_t i = 0; i < ARRAY_LEN(special); i++) {
+        for (size_t p = 0; p < ARRAY_LEN(plans); p++, option++)
+            run_case(&special[i], &plans[p], 1, option % 4 != 3, &rng);
+        for (int n = 2; n <= GPU_FEW; n += 3, option++)
+            run_case(&special[i], &plans[option % (int)ARRAY_LEN(plans)], n, option % 4 != 3, &rng);
+    }
+}
+
+/* What makes no sense is refused before anybody is asked. */
+static void test_refused(void)
+{
+    static const struct { int n, n_embd, n_ff; const char *why; } bad[] = {
+        { GPU_FEW + 1, 64, 64, "too many tokens" }, { 0, 64, 64, "no token" },
+        { 1, 32, 64, "mail for other vectors" }, { 1, 64, 32, "mail for other activations" },
+    };
+    family("no such split");
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        gpu *other = NULL;
+        err_ctx err = { 0 };
+        float word;
+        gpu_split s = { 0 };
+        gpu_input in = { .n = bad[i].n, .cols = 64, .rows = &word, .blocks = &word };
+        gpu_expert_args a = { .n_expert = 8, .k = 2 };
+        a.gate.rows = a.up.rows = a.down.cols = a.gate.cols = a.up.cols = a.down.rows = 64;
+        case_begin("%s", bad[i].why);
+        if (expect(gpu_open(&other, 0, &err) == 0 &&
+                   gpu_mail_create(&s.mail, other, bad[i].n_embd, bad[i].n_ff, 2, &err) == 0, "%s",
+                   err.msg)) {
+            gpu_experts_split(other, &in, &a, &s);
+            expect(s.mail->asked == 0, "asked");
+            expect(!gpu_alive(other), "alive");
+            expect(gpu_wait(other, &err) < 0, "not refused");
+            gpu_mail_free(other, s.mail);
+        }
+        gpu_close(other);
+        case_end();
+    }
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("gpu split", argc, argv);
+    if (device_open()) {
+        test_types();
+        test_special();
+        test_refused();
+        device_close();
+    }
+    return test_end();
+}
