@@ -11,6 +11,7 @@
 #include "engine/arrange.h"
 #include "engine/forward_gpu.h"
 #include "engine/forward_tiered.h"
+#include "engine/measure.h"
 
 enum { GPU_RESERVE = 400 << 20 };        /* for the driver, the recording and other programs */
 
@@ -27,6 +28,10 @@ struct engine {
     gpu_info device_info;
     space *vram;
     weights_gpu *on_gpu;
+    /* by a plan; else NULL */
+    plan *p;
+    postfetch_options post;
+    expert_store *store;
 };
 
 struct session {
@@ -34,8 +39,9 @@ struct session {
     session_options opt;
     state *st;
     workspace *ws;                       /* NULL on a GPU, which has its own: */
-    lane *cold;
+    lane *lane;
     forward_gpu *gpu;
+    cold *host;                          /* NULL: all experts are in VRAM */
     float *logits;                       /* [n_vocab], of session_next and session_draw */
     int32_t *ids;                        /* [ctx]: the tokens so far */
     void *before;                        /* in the state's space: its recurrent block before the
@@ -85,21 +91,85 @@ static int check_arithmetic(err_ctx *err)
 }
 
 /* Weights to the first GPU. */
-static int move_to_gpu(engine *e, err_ctx *err)
+static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
 {
-    const engine_options *o = &e->opt;
     int rc;
     if (gpu_count() == 0)
         return err_set(err, ERR_UNSUPPORTED, "cuda: there is no GPU, or no driver for it; use "
                        "--device cpu");
-    if (o->exact)
+    if (e->opt.exact)
         return err_set(err, ERR_UNSUPPORTED, "F32 activations (--exact) are for the CPU alone");
     if ((rc = weights_gpu_check(e->m, err)) < 0 || (rc = gpu_open(&e->device, 0, err)) < 0 ||
         (rc = gpu_describe(&e->device_info, 0, err)) < 0 ||
         (rc = space_vram_create(&e->vram, e->device, err)) < 0)
         return rc;
-    return weights_gpu_create(&e->on_gpu, e->device, e->m, e->w, e->team, o->watch, o->watch_ctx,
-                              err);
+    const weights_share share = {
+        .hot = e->p ? e->p->hot : NULL, .embed_in_ram = e->p && e->p->embed_in_ram,
+    };
+    return weights_gpu_create(&e->on_gpu, e->device, e->m, e->w, &share, e->team, p->watch,
+                              p->watch_ctx, err);
+}
+
+/* Experts that are neither in VRAM nor to be had from the mapping. */
+static int make_store(engine *e, const engine_placement *p, err_ctx *err)
+{
+    const model_hparams *hp = &e->m->hp;
+    bool layers[PLAN_MAX_LAYERS], any = false, disk = false;
+    for (int l = 0; l < hp->n_layer; l++) {
+        layers[l] = !p->gpu || e->p->hot[l] < hp->n_expert;
+        any |= layers[l];
+        disk |= layers[l] && e->p->place[l] == PLAN_DISK;
+    }
+    if (!any || (!disk && !p->gpu)) return 0;
+    store_options so = {
+        .kind = disk ? STORE_CACHED : STORE_LOADED, .layers = layers,
+        .cache_bytes = e->p->ram_experts, .device = e->device, .watch = p->watch,
+        .watch_ctx = p->watch_ctx,
+    };
+    err_ctx why = { 0 };
+    const int rc = expert_store_create(&e->store, e->m, e->team, &so, &why);
+    if (rc != ERR_NOMEM || disk) {
+        if (rc < 0 && err) *err = why;
+        return rc;
+    }
+    so.kind = STORE_MAPPED;              /* the system's own copy of the file, and no post-fetch */
+    log_line("%s: using the mapped file instead, which is slower", why.msg);
+    return expert_store_create(&e->store, e->m, e->team, &so, err);
+}
+
+static int keep_plan(engine *e, const engine_placement *p, err_ctx *err)
+{
+    if (p->postfetch) e->post = *p->postfetch;
+    if (!p->plan) return 0;
+    e->p = mem_zalloc(sizeof *e->p);
+    if (!e->p) return err_set(err, ERR_NOMEM, "plan: %zu bytes", sizeof *e->p);
+    *e->p = *p->plan;
+    return 0;
+}
+
+/* As if it had never been tried. */
+static void unplace(engine *e)
+{
+    expert_store_free(e->store);
+    weights_gpu_free(e->on_gpu);
+    space_vram_free(e->vram);
+    gpu_close(e->device);
+    mem_free(e->p);
+    e->store = NULL;
+    e->on_gpu = NULL;
+    e->vram = NULL;
+    e->device = NULL;
+    e->p = NULL;
+}
+
+int engine_place(engine *e, const engine_placement *p, err_ctx *err)
+{
+    int rc;
+    assert(!e->p && !e->on_gpu);
+    if ((rc = keep_plan(e, p, err)) < 0 || (p->gpu && (rc = move_to_gpu(e, p, err)) < 0) ||
+        (e->p && (rc = make_store(e, p, err)) < 0))
+        unplace(e);
+    return rc;
 }
 
 int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *err)
@@ -116,8 +186,7 @@ int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *
     e->opt = *o;
     e->how = m->hp.arch == ARCH_GPTOSS ? &gptoss_recipe : &qwen3next_recipe;
     if ((rc = weights_create(&e->w, m, err)) < 0 || (rc = make_rope(e, err)) < 0 ||
-        (rc = pool_create(&e->team, o->threads, err)) < 0 ||
-        (o->gpu && (rc = move_to_gpu(e, err)) < 0)) {
+        (rc = pool_create(&e->team, o->threads, err)) < 0) {
         engine_close(e);
         return rc;
     }
@@ -129,9 +198,7 @@ int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *
 void engine_close(engine *e)
 {
     if (!e) return;
-    weights_gpu_free(e->on_gpu);
-    space_vram_free(e->vram);
-    gpu_close(e->device);
+    unplace(e);
     if (e->w) arrange_free(&e->w->head);
     pool_free(e->team);
     mem_free(e->rope.freq[0]);
@@ -149,6 +216,23 @@ const char *engine_kernels(const engine *e)
 bool engine_on_gpu(const engine *e) { return e->on_gpu != NULL; }
 const char *engine_gpu_name(const engine *e) { return e->device_info.name; }
 uint64_t engine_gpu_bytes(const engine *e) { return e->on_gpu ? e->on_gpu->bytes : 0; }
+
+const plan *engine_plan(const engine *e) { return e->p; }
+
+int engine_measure(speeds *out, engine *e, gpu *g, uint64_t room, engine_ask *ask, void *ctx,
+                   err_ctx *err)
+{
+    return measure_speeds(out, e->m, &e->verbs, g, room, ask, ctx, err);
+}
+
+engine_experts engine_expert_store(const engine *e)
+{
+    if (!e->store) return (engine_experts){ 0, 0, "", "" };
+    return (engine_experts){
+        expert_store_bytes(e->store), expert_store_locked(e->store), expert_store_reader(e->store),
+        expert_store_note(e->store)
+    };
+}
 
 typedef struct type_marks {
     bool used[QT_COUNT];
@@ -269,8 +353,9 @@ int engine_gpu_fits(const model *m, const session_options *o, err_ctx *err)
         return rc;
     if ((rc = weights_create(&e.w, m, err)) == 0) {
         const state_options so = state_options_of(&opt, NULL);
+        const weights_share all = { 0 };
         const uint64_t parts[] = {
-            weights_gpu_bytes(m, e.w), state_space_bytes(m, &so),
+            weights_gpu_bytes(m, e.w, &all), state_space_bytes(m, &so),
             forward_gpu_bytes(e.device, m, opt.chunk), GPU_RESERVE,
         };
         uint64_t need;
@@ -282,6 +367,12 @@ int engine_gpu_fits(const model *m, const session_options *o, err_ctx *err)
     weights_free(e.w);
     gpu_close(e.device);
     return rc;
+}
+
+/* Whether a token can fail half-way, because experts are read while it is computed. */
+static bool can_fail(const session *s)
+{
+    return s->e->store && expert_store_kind(s->e->store) == STORE_CACHED;
 }
 
 /* A copy within the space: a chunk is too short to move it somewhere else and back. */
@@ -301,15 +392,24 @@ static int make_cpu_parts(session *s, err_ctx *err)
     const int slots = s->opt.chunk * e->m->hp.n_expert_used;
     int rc = make_before(s, err);
     if (rc == 0) rc = workspace_create(&s->ws, e->m, engine_threads(e), s->opt.chunk, err);
-    if (rc == 0) rc = lane_cpu_create(&s->cold, &e->verbs, &e->m->hp, slots, err);
+    if (rc == 0) rc = lane_cpu_create(&s->lane, &e->verbs, &e->m->hp, e->store, slots, err);
     return rc;
 }
 
 static int make_gpu_parts(session *s, err_ctx *err)
 {
     const engine *e = s->e;
-    return forward_gpu_create(&s->gpu, e->device, e->m, e->on_gpu, &e->rope, s->st, s->opt.chunk,
-                              err);
+    forward_tiers tiers = { .store = e->store, .p = e->p };
+    int rc;
+    if (can_fail(s) && (rc = make_before(s, err)) < 0) return rc;
+    if (e->store) {
+        rc = cold_create(&s->host, e->device, e->m, e->on_gpu, e->store, &e->verbs,
+                         e->how->act, e->p, &e->post, err);
+        if (rc < 0) return rc;
+        tiers.host = s->host;
+    }
+    return forward_gpu_create(&s->gpu, e->device, e->m, e->on_gpu, &tiers, &e->rope, s->st,
+                              s->opt.chunk, err);
 }
 
 int session_create(session **out, engine *e, const session_options *o, err_ctx *err)
@@ -342,7 +442,8 @@ void session_free(session *s)
 {
     if (!s) return;
     forward_gpu_free(s->gpu);
-    if (s->cold) s->cold->free(s->cold);
+    cold_free(s->host);
+    if (s->lane) s->lane->free(s->lane);
     workspace_free(s->ws);
     if (s->before) {
         space *where = state_space(s->st);
@@ -375,27 +476,61 @@ static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *er
     return 0;
 }
 
-/* One chunk. Stopped half-way, some layers have seen its tokens and some have not: keys and values
- * beyond the position do not matter, the recurrent state is put back. A single token is not
- * stopped half-way: it is short, and a copy of the state would be a good part of it. */
-static int eval_chunk(session *s, pass *p, session_watch *watch, void *ctx, int done, int n)
+/* Stopped or failed half-way, some layers have seen the tokens under way and some have not: keys and
+ * values beyond the position do not matter, the recurrent state is put back. */
+static void remember(session *s)
 {
-    void *memory = recurrent_block(state_recurrent(s->st));
     space *where = state_space(s->st);
-    const size_t bytes = (size_t)recurrent_bytes(s->e->m);
-    session_watch *inside = p->n > 1 ? watch : NULL;
-    if (watch && !watch(ctx, done, n)) return ERR_STOPPED;
-    if (inside) where->copy(where, s->before, memory, bytes);
-    const int rc = forward_tiered(p, s->e->how, inside, ctx, done, n);
-    if (rc < 0 && inside) where->copy(where, memory, s->before, bytes);
+    if (s->before)
+        where->copy(where, s->before, recurrent_block(state_recurrent(s->st)),
+                    (size_t)recurrent_bytes(s->e->m));
+}
+
+static int undo(session *s, int rc)
+{
+    space *where = state_space(s->st);
+    if (s->before)
+        where->copy(where, recurrent_block(state_recurrent(s->st)), s->before,
+                    (size_t)recurrent_bytes(s->e->m));
     return rc;
 }
 
+/* One chunk. A single token is not stopped half-way: it is short, and a copy of the state would be a
+ * good part of it. */
+static int eval_chunk(session *s, pass *p, session_watch *watch, void *ctx, int done, int n,
+                      err_ctx *err)
+{
+    session_watch *inside = p->n > 1 ? watch : NULL;
+    const bool kept = inside || can_fail(s);
+    if (watch && !watch(ctx, done, n)) return ERR_STOPPED;
+    if (kept) remember(s);
+    const int rc = forward_tiered(p, s->e->how, inside, ctx, done, n, err);
+    return rc < 0 && kept ? undo(s, rc) : rc;
+}
+
+/* What a chunk on the GPU tells the session's watcher. */
+typedef struct chunk_watch {
+    session_watch *watch;
+    void *ctx;
+    int done, n_chunk, n;
+} chunk_watch;
+
+static bool watch_chunk(void *ctx, double share)
+{
+    const chunk_watch *w = ctx;
+    return w->watch(w->ctx, w->done + share * w->n_chunk, w->n);
+}
+
+/* Stopped within a chunk only where experts are read meanwhile: else it is short. */
 static int eval_chunk_gpu(session *s, const pass *p, session_watch *watch, void *ctx, int done,
                           int n, err_ctx *err)
 {
+    chunk_watch w = { watch, ctx, done, p->n, n };
     if (watch && !watch(ctx, done, n)) return err_set(err, ERR_STOPPED, "stopped");
-    return forward_gpu_eval(s->gpu, p->ids, p->n, p->pos, err);
+    if (can_fail(s)) remember(s);
+    const int rc = forward_gpu_eval(s->gpu, p->ids, p->n, p->pos,
+                                    watch && can_fail(s) ? watch_chunk : NULL, &w, err);
+    return rc < 0 && can_fail(s) ? undo(s, rc) : rc;
 }
 
 int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
@@ -410,11 +545,11 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
         const int pos = session_pos(s), left = n - done;
         pass p = {
             .m = s->e->m, .w = s->e->w, .o = &s->e->verbs, .rope = &s->e->rope, .st = s->st,
-            .ws = s->ws, .cold = s->cold, .ids = ids + done, .pos = pos,
+            .ws = s->ws, .cold = s->lane, .ids = ids + done, .pos = pos,
             .n = left < s->opt.chunk ? left : s->opt.chunk,
         };
         rc = s->gpu ? eval_chunk_gpu(s, &p, watch, ctx, done, n, err)
-                    : eval_chunk(s, &p, watch, ctx, done, n);
+                    : eval_chunk(s, &p, watch, ctx, done, n, err);
         if (rc == ERR_STOPPED) return err_set(err, rc, "stopped after %d of %d tokens", done, n);
         if (rc < 0) return rc;
         memcpy(s->ids + pos, p.ids, (size_t)p.n * sizeof *s->ids);
@@ -444,9 +579,10 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
         if (rc == 0) *next = session_likeliest(s, s->logits);
         return rc;
     }
-    if ((rc = check_tokens(s, &id, 1, err)) < 0 ||
-        (rc = forward_gpu_next(s->gpu, next, id, pos, err)) < 0)
-        return rc;
+    if ((rc = check_tokens(s, &id, 1, err)) < 0) return rc;
+    if (can_fail(s)) remember(s);
+    if ((rc = forward_gpu_next(s->gpu, next, id, pos, err)) < 0)
+        return can_fail(s) ? undo(s, rc) : rc;
     s->ids[pos] = id;
     state_advance(s->st, 1);
     return 0;
@@ -460,9 +596,10 @@ int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *e
         rc = session_eval(s, &id, 1, s->logits, 1, NULL, NULL, err);
         return rc < 0 ? rc : sampler_pick(next, smp, s->logits, err);
     }
-    if ((rc = check_tokens(s, &id, 1, err)) < 0 ||
-        (rc = forward_gpu_take(s->gpu, id, pos, err)) < 0)
-        return rc;
+    if ((rc = check_tokens(s, &id, 1, err)) < 0) return rc;
+    if (can_fail(s)) remember(s);
+    if ((rc = forward_gpu_take(s->gpu, id, pos, err)) < 0)
+        return can_fail(s) ? undo(s, rc) : rc;
     s->ids[pos] = id;
     state_advance(s->st, 1);
     const sampler_source there = forward_gpu_source(s->gpu);
@@ -481,6 +618,18 @@ int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *
         (rc = gpu_read_bandwidth(bandwidth, s->e->device, err)) < 0)
         return rc;
     return forward_gpu_profile(s->gpu, spans, cap, ids, n, session_pos(s), err);
+}
+
+void session_counts(const session *s, cold_stats *host, store_stats *store)
+{
+    *host = s->host ? cold_counts(s->host) : (cold_stats){ 0 };
+    *store = s->e->store ? expert_store_counts(s->e->store) : (store_stats){ 0 };
+}
+
+void session_reset_counts(session *s)
+{
+    if (s->host) cold_reset_counts(s->host);
+    if (s->e->store) expert_store_reset_counts(s->e->store);
 }
 
 /* ---- going back, files ----------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 typedef struct engine engine;
 typedef struct session session;
 
-/* Told how far engine_open is. Return false to stop it. */
+/* Told how far engine_place is. Return false to stop it. */
 typedef bool engine_watch(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
 
 typedef struct engine_options {
@@ -22,13 +22,32 @@ typedef struct engine_options {
     bool exact;                          /* F32 activations throughout, instead of int8 blocks where
                                           * weights are quantised */
     bool yarn_rounded;                   /* gpt-oss: llama.cpp's rounded YaRN range, to compare */
-    bool gpu;                            /* all of it on the first GPU: weights are moved to VRAM by
-                                          * engine_open; exact and isa have no meaning then */
-    engine_watch *watch;                 /* told of that move; or NULL */
-    void *watch_ctx;
 } engine_options;
 
+/* On the CPU, with experts in the mapped file, until engine_place says otherwise. */
 int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *err);
+
+/* Where things go. */
+typedef struct engine_placement {
+    bool gpu;                            /* the first GPU computes; exact and isa have no meaning */
+    const struct plan *plan;             /* tiers/plan.h; copied. NULL: all in VRAM */
+    const struct postfetch_options *postfetch;   /* engine/cold.h; copied. NULL: as usual */
+    engine_watch *watch;                 /* told of what is moved; or NULL */
+    void *watch_ctx;
+} engine_placement;
+
+/* Moves weights to VRAM and experts to page-locked RAM, or makes a cache of experts. Once, before
+ * the first session. On failure all is as before. */
+int engine_place(engine *e, const engine_placement *p, err_ctx *err);
+
+/* How fast this machine is with this model's shapes, using a part of room bytes (measure.h); g may
+ * be NULL. False of ask stops. */
+struct gpu;
+struct speeds;
+typedef bool engine_ask(void *ctx);
+int engine_measure(struct speeds *out, engine *e, struct gpu *g, uint64_t room, engine_ask *ask,
+                   void *ctx, err_ctx *err);
+
 void engine_close(engine *e);            /* NULL is fine; close its sessions first */
 int engine_threads(const engine *e);
 const char *engine_kernels(const engine *e);     /* "avx2", "exact", "cuda": for plan lines */
@@ -36,6 +55,15 @@ const char *engine_kernels(const engine *e);     /* "avx2", "exact", "cuda": for
 bool engine_on_gpu(const engine *e);
 const char *engine_gpu_name(const engine *e);    /* "NVIDIA H200"; "" on the CPU */
 uint64_t engine_gpu_bytes(const engine *e);      /* of weights in VRAM */
+const struct plan *engine_plan(const engine *e);         /* NULL if there is none */
+
+/* Experts in RAM of our own: bytes, of these page-locked, how they are read, and what had to be
+ * replaced ("": nothing). All 0 and "" if there are none. */
+typedef struct engine_experts {
+    uint64_t bytes, locked;
+    const char *reader, *note;
+} engine_experts;
+engine_experts engine_expert_store(const engine *e);
 
 /* The types of this model's matrices that have no kernel made for one token: the scalar reference
  * serves, or the kernel for many. Returns their number. */
@@ -106,6 +134,12 @@ int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *e
 struct gpu_span;
 int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *ids, int n,
                     double *bandwidth, err_ctx *err);
+
+/* What the tiers did since session_reset_counts: for benches. */
+struct cold_stats;
+struct store_stats;
+void session_counts(const session *s, struct cold_stats *cold, struct store_stats *store);
+void session_reset_counts(session *s);
 
 /* Remembers the present position, for session_rewind. */
 void session_snapshot(session *s);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum {
+    SEND_EXPERTS = 64,                   /* read from the file together */
     LOGIT_ROWS = GPU_FEW,                /* computed together */
     MAX_PAIRS = 8192                     /* candidates for a sampler */
 };
@@ -25,6 +26,7 @@ typedef struct buffers {
     float *raw, *mixed, *z, *ba, *delta; /* DeltaNet */
     float *router, *gates, *sigma;       /* experts */
     int32_t *chosen;
+    float *sums;                         /* [n, n_embd] of experts that the host computed */
     void *experts;
     float *partial;                      /* attention over long stores */
     float *logits;                       /* [LOGIT_ROWS, n_vocab] */
@@ -49,10 +51,26 @@ typedef struct mailbox {
     int32_t *penalised;                  /* [n_vocab, 2]: id, how often */
 } mailbox;
 
+/* A prompt's layer of experts on its way to the host and back; page-locked. */
+typedef struct errand {
+    float *x, *sums;                     /* [n, n_embd] */
+    float *gates;                        /* [n, k] */
+    int32_t *ids;
+} errand;
+
 struct forward_gpu {
     gpu *g;
     const model *m;
     const weights_gpu *w;
+    forward_tiers tiers;
+    gpu_stage *stage;                    /* NULL: banks never pass through VRAM */
+    int piece;                           /* pieces of banks that the chunk has used so far */
+    int send_layer, send_part;           /* the next one to be sent */
+    bool streaming;                      /* the batch under way has banks sent */
+    bool recording;
+    forward_watch *watch;                /* of the batch under way, or NULL */
+    void *watch_ctx;
+    errand errand;
     const pass_rope *rope;
     state *st;
     int chunk;
@@ -132,6 +150,7 @@ static void place_all(buffers *b, layout *a, const gpu *g, const model *m, int n
     b->gates = floats(a, n, k);
     b->sigma = floats(a, n, 1);
     b->chosen = place(a, (uint64_t)n, (uint64_t)k, sizeof *b->chosen);
+    b->sums = floats(a, n, hp->n_embd);
     b->experts = place(a, gpu_expert_scratch(g, n, k, hp->n_expert,
                                              max_int(hp->n_ff_expert, hp->n_ff_shared),
                                              hp->n_embd), 1, 1);
@@ -171,8 +190,32 @@ static int make_mailbox(forward_gpu *f, err_ctx *err)
     return 0;
 }
 
+static int make_errand(forward_gpu *f, err_ctx *err)
+{
+    const size_t n = (size_t)f->chunk, n_embd = (size_t)f->m->hp.n_embd;
+    const size_t k = (size_t)f->m->hp.n_expert_used, wide = n * n_embd * sizeof(float);
+    uint8_t *p = gpu_alloc_host(f->g, 2 * wide + 2 * n * k * sizeof(float), err);
+    if (!p) return ERR_NOMEM;
+    f->errand = (errand){
+        .x = (float *)(void *)p, .sums = (float *)(void *)(p + wide),
+        .gates = (float *)(void *)(p + 2 * wide),
+        .ids = (int32_t *)(void *)(p + 2 * wide + n * k * sizeof(float)),
+    };
+    return 0;
+}
+
+static int make_tiers(forward_gpu *f, err_ctx *err)
+{
+    const plan *p = f->tiers.p;
+    int rc;
+    if (!f->tiers.host) return 0;
+    if ((rc = make_errand(f, err)) < 0 || p->stage_parts == 0) return rc;
+    return gpu_stage_create(&f->stage, f->g, 2, p->vram_stage / 2, err);
+}
+
 int forward_gpu_create(forward_gpu **out, gpu *g, const model *m, const weights_gpu *w,
-                       const pass_rope *rope, state *st, int chunk, err_ctx *err)
+                       const forward_tiers *tiers, const pass_rope *rope, state *st, int chunk,
+                       err_ctx *err)
 {
     const uint64_t bytes = forward_gpu_bytes(g, m, chunk);
     forward_gpu *f = mem_zalloc(sizeof *f);
@@ -184,6 +227,7 @@ int forward_gpu_create(forward_gpu **out, gpu *g, const model *m, const weights_
     f->g = g;
     f->m = m;
     f->w = w;
+    f->tiers = *tiers;
     f->rope = rope;
     f->st = st;
     f->chunk = chunk;
@@ -193,7 +237,7 @@ int forward_gpu_create(forward_gpu **out, gpu *g, const model *m, const weights_
     if (!f->arena) goto fail;
     layout a = { .arena = f->arena };
     place_all(&f->b, &a, g, m, chunk);
-    if ((rc = make_mailbox(f, err)) < 0) goto fail;
+    if ((rc = make_mailbox(f, err)) < 0 || (rc = make_tiers(f, err)) < 0) goto fail;
     rc = gpu_zero(g, f->arena, bytes, err);
     for (int i = 0; i < rope->n_table && rc == 0; i++)
         rc = gpu_write(g, f->b.freq[i], rope->freq[i],
@@ -211,6 +255,8 @@ void forward_gpu_free(forward_gpu *f)
 {
     if (!f) return;
     gpu_recording_free(f->next);
+    gpu_stage_free(f->g, f->stage);
+    gpu_free_host(f->g, f->errand.x);
     gpu_free_host(f->g, f->mail);
     gpu_free(f->g, f->arena);
     mem_free(f);
@@ -325,9 +371,158 @@ static void mix_deltanet(forward_gpu *f, int l)
     add_product(f, &out, &w->delta.out);
 }
 
+/* ---- banks that pass through VRAM ------------------------------------------------------------ */
+
+static bool is_cold(const forward_gpu *f, int l)
+{
+    return f->tiers.host && cold_layer(f->tiers.host, l);
+}
+
+/* A part of a layer's bank in a buffer of the stage: where its slabs begin, how far apart. */
+typedef struct piece {
+    int layer, first, count;             /* experts */
+    uint64_t at[SLAB_COUNT], stride[SLAB_COUNT];
+} piece;
+
+/* Gate and up of a fused tensor stay side by side where the bank is sent whole. */
+static piece piece_of(const forward_gpu *f, int l, int part)
+{
+    const expert_bank *b = &f->m->layers[l].experts;
+    const int parts = f->tiers.p->stage_parts, n = b->n_expert;
+    const bool paired = b->fused && expert_store_kind(f->tiers.store) != STORE_CACHED;
+    piece p = { .layer = l, .first = n * part / parts };
+    uint64_t used = 0;
+    p.count = n * (part + 1) / parts - p.first;
+    for (int s = 0; s < SLAB_COUNT; s++) {
+        const uint64_t bytes = expert_slab_bytes(b, (expert_slab)s);
+        p.stride[s] = paired && s != SLAB_DOWN ? 2 * bytes : bytes;
+        p.at[s] = paired && s == SLAB_UP ? bytes : used;
+        if (!(paired && s == SLAB_UP))
+            used += size_align((uint64_t)p.count * p.stride[s], 256);
+    }
+    return p;
+}
+
+/* From banks that are in RAM as they are in the file. */
+static void send_whole(forward_gpu *f, const piece *p, int i)
+{
+    expert_slabs from = { { NULL } };
+    expert_store_find(f->tiers.store, p->layer, p->first, &from);
+    for (int s = 0; s < SLAB_COUNT; s++) {
+        if (s == SLAB_UP && p->stride[s] > expert_slab_bytes(&f->m->layers[p->layer].experts, s))
+            continue;                    /* came with gate */
+        gpu_stage_copy(f->g, f->stage, i, p->at[s], from.at[s],
+                       (uint64_t)p->count * p->stride[s]);
+    }
+}
+
+/* From the cache, and through it from the file. A place is free again once its copy was sent. */
+static int send_cached(forward_gpu *f, const piece *p, int i, err_ctx *err)
+{
+    const expert_bank *b = &f->m->layers[p->layer].experts;
+    expert_store *store = f->tiers.store;
+    const int most = min_int(expert_store_room(store) / 2, SEND_EXPERTS);
+    int ids[SEND_EXPERTS], which[SEND_EXPERTS], ahead[SEND_EXPERTS], n, rc;
+
+    for (int done = 0; done < p->count; done += n) {
+        n = min_int(p->count - done, most);
+        const int n_ahead = min_int(p->count - done - n, most);
+        for (int e = 0; e < n; e++) ids[e] = p->first + done + e;
+        for (int e = 0; e < n_ahead; e++) ahead[e] = p->first + done + n + e;
+        if ((rc = expert_store_want(store, p->layer, ids, n, err)) < 0) return rc;
+        expert_store_ahead(store, p->layer, ahead, n_ahead);
+        while ((rc = expert_store_next(store, which, STORE_ALL, err)) > 0) {
+            for (int w = 0; w < rc; w++) {
+                const uint64_t e = (uint64_t)(ids[which[w]] - p->first);
+                expert_slabs from;
+                expert_store_find(store, p->layer, ids[which[w]], &from);
+                for (int s = 0; s < SLAB_COUNT; s++)
+                    gpu_stage_copy(f->g, f->stage, i, p->at[s] + e * p->stride[s], from.at[s],
+                                   expert_slab_bytes(b, (expert_slab)s));
+            }
+        }
+        if (rc < 0) return rc;
+        rc = gpu_stage_sent(f->g, f->stage, i, err);
+        expert_store_release(store);
+        if (rc < 0) return rc;
+    }
+    return 0;
+}
+
+static void skip_to_cold(forward_gpu *f)
+{
+    while (f->send_layer < f->m->hp.n_layer && !is_cold(f, f->send_layer)) f->send_layer++;
+}
+
+/* The next piece to buffer i, if there is one. */
+static int send_next(forward_gpu *f, int i, err_ctx *err)
+{
+    int rc = 0;
+    if (f->send_layer >= f->m->hp.n_layer) return 0;
+    const piece p = piece_of(f, f->send_layer, f->send_part);
+    if (expert_store_kind(f->tiers.store) == STORE_CACHED) rc = send_cached(f, &p, i, err);
+    else send_whole(f, &p, i);
+    if (++f->send_part == f->tiers.p->stage_parts) {
+        f->send_part = 0;
+        f->send_layer++;
+        skip_to_cold(f);
+    }
+    return rc;
+}
+
+static int begin_sending(forward_gpu *f, err_ctx *err)
+{
+    f->piece = f->send_layer = f->send_part = 0;
+    skip_to_cold(f);
+    const int rc = send_next(f, 0, err);
+    return rc < 0 ? rc : send_next(f, 1, err);
+}
+
+static int stream_experts(forward_gpu *f, int l, gpu_input *h, gpu_expert_args *a, err_ctx *err)
+{
+    for (int part = 0; part < f->tiers.p->stage_parts; part++) {
+        const piece p = piece_of(f, l, part);
+        const int i = f->piece++ % 2;
+        const uint8_t *base = gpu_stage_buffer(f->stage, i);
+        gpu_bank *banks[SLAB_COUNT] = { &a->gate, &a->up, &a->down };
+        for (int s = 0; s < SLAB_COUNT; s++) {
+            banks[s]->data = base + p.at[s];
+            banks[s]->slab_bytes = p.stride[s];
+        }
+        a->first = p.first;
+        a->count = p.count;
+        gpu_stage_ready(f->g, f->stage, i);
+        gpu_experts(f->g, h, a);
+        gpu_stage_done(f->g, f->stage, i);
+        const int rc = send_next(f, i, err);
+        if (rc < 0) return rc;
+    }
+    return 0;
+}
+
 /* ---- route, experts, join -------------------------------------------------------------------- */
 
-static void run_experts(forward_gpu *f, int l)
+/* A short prompt's: the host computes them. */
+static int host_experts(forward_gpu *f, int l, gpu_input *h, gpu_expert_args *a, err_ctx *err)
+{
+    const size_t n = (size_t)f->n, wide = n * (size_t)f->m->hp.n_embd * sizeof(float);
+    const size_t choices = n * (size_t)a->k;
+    const errand *e = &f->errand;
+    int rc;
+    gpu_finish_input(f->g, h);
+    gpu_copy(f->g, e->x, h->rows, wide);
+    gpu_copy(f->g, e->ids, f->b.chosen, choices * sizeof *e->ids);
+    gpu_copy(f->g, e->gates, f->b.gates, choices * sizeof *e->gates);
+    if ((rc = gpu_wait(f->g, err)) < 0 ||
+        (rc = cold_prompt(f->tiers.host, l, e->sums, e->x, e->ids, e->gates, f->n, err)) < 0)
+        return rc;
+    gpu_copy(f->g, f->b.sums, e->sums, wide);
+    a->sums = f->b.sums;
+    gpu_experts(f->g, h, a);
+    return 0;
+}
+
+static int run_experts(forward_gpu *f, int l, err_ctx *err)
 {
     const model_hparams *hp = &f->m->hp;
     const layer_weights_gpu *w = &f->w->layers[l];
@@ -341,20 +536,28 @@ static void run_experts(forward_gpu *f, int l)
     };
     gpu_route(f->g, &h, &route);
 
-    const gpu_expert_args experts = {
+    gpu_expert_args experts = {
         .x = b->x, .gate = w->gate, .up = w->up, .down = w->down,
         .clamped = hp->arch == ARCH_GPTOSS, .shared_gate = w->shared_gate,
         .shared_up = w->shared_up, .shared_down = w->shared_down, .sigma = b->sigma,
         .ids = ids, .gates = b->gates, .logits = b->router, .n_expert = hp->n_expert,
         .k = hp->n_expert_used, .scratch = b->experts,
     };
-    gpu_experts(f->g, &h, &experts);
+    if (!is_cold(f, l)) {
+        gpu_experts(f->g, &h, &experts);
+        return 0;
+    }
+    if (f->n > GPU_FEW)
+        return f->streaming ? stream_experts(f, l, &h, &experts, err)
+                            : host_experts(f, l, &h, &experts, err);
+    gpu_experts_split(f->g, &h, &experts, cold_split(f->tiers.host, l));
+    return f->recording ? 0 : cold_answer(f->tiers.host, l, err);
 }
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
 /* ids: on the device. last: a position that the batch does not go beyond. */
-static void run_layers(forward_gpu *f, const int32_t *ids, int last)
+static int run_layers(forward_gpu *f, const int32_t *ids, int last, err_ctx *err)
 {
     const model_hparams *hp = &f->m->hp;
     const buffers *b = &f->b;
@@ -365,8 +568,12 @@ static void run_layers(forward_gpu *f, const int32_t *ids, int last)
     for (int l = 0; l < hp->n_layer; l++) {
         if (f->m->layers[l].mixer == MIX_ATTENTION) mix_attention(f, l, last);
         else mix_deltanet(f, l);
-        run_experts(f, l);
+        const int rc = run_experts(f, l, err);
+        if (rc < 0) return rc;
+        if (f->watch && is_cold(f, l) && !f->watch(f->watch_ctx, (l + 1.0) / hp->n_layer))
+            return err_set(err, ERR_STOPPED, "stopped");
     }
+    return 0;
 }
 
 static void run_head(forward_gpu *f, const float *x, int n)
@@ -393,8 +600,18 @@ static void set_cursor(forward_gpu *f, int pos, int32_t token)
     gpu_copy(f->g, f->b.at, &f->mail->cursor, sizeof f->mail->cursor);
 }
 
-int forward_gpu_eval(forward_gpu *f, const int32_t *ids, int n, int pos, err_ctx *err)
+/* What is in flight has to end before its memory is used again. */
+static int give_up(forward_gpu *f, int rc)
 {
+    err_ctx ignored;
+    (void)gpu_wait(f->g, &ignored);
+    return rc;
+}
+
+int forward_gpu_eval(forward_gpu *f, const int32_t *ids, int n, int pos, forward_watch *watch,
+                     void *ctx, err_ctx *err)
+{
+    const bool asks = f->tiers.host && n <= GPU_FEW;
     int rc;
     if (n == 1) {
         rc = forward_gpu_take(f, ids[0], pos, err);
@@ -403,7 +620,15 @@ int forward_gpu_eval(forward_gpu *f, const int32_t *ids, int n, int pos, err_ctx
     set_cursor(f, pos, -1);
     if ((rc = gpu_write(f->g, f->b.ids, ids, (uint64_t)n * sizeof *ids, err)) < 0) return rc;
     f->n = n;
-    run_layers(f, f->b.ids, pos + n);
+    f->streaming = f->stage && n > GPU_FEW && n >= f->tiers.p->stream_from;
+    if (f->streaming && (rc = begin_sending(f, err)) < 0) return give_up(f, rc);
+    if (asks) cold_begin(f->tiers.host, n);
+    f->watch = n > GPU_FEW ? watch : NULL;
+    f->watch_ctx = ctx;
+    rc = run_layers(f, f->b.ids, pos + n, err);
+    f->watch = NULL;
+    if (asks) cold_end(f->tiers.host);
+    if (rc < 0) return give_up(f, rc);
     note_written(f, pos, n);
     return gpu_wait(f->g, err);
 }
@@ -429,7 +654,9 @@ static void run_next(forward_gpu *f, int last)
 {
     const buffers *b = &f->b;
     f->n = 1;
-    run_layers(f, &b->at->token, last);
+    f->recording = true;
+    (void)run_layers(f, &b->at->token, last, NULL);      /* nothing is waited for */
+    f->recording = false;
     run_head(f, b->x, 1);
     gpu_largest(f->g, b->logits, f->m->hp.n_vocab, b->at, &f->mail->seen, b->best, &b->counters[0]);
     gpu_advance(f->g, b->at, 1);
@@ -441,6 +668,28 @@ static int record_next(gpu_recording *r, forward_gpu *f, int last, err_ctx *err)
     if (rc < 0) return rc;
     run_next(f, last);
     return gpu_record_end(r, f->g, err);
+}
+
+/* Plays a token and answers what it asks. */
+static int play(forward_gpu *f, gpu_recording *r, err_ctx *err)
+{
+    int rc = 0;
+    f->n = 1;
+    f->known.token = -1;
+    if (!f->tiers.host) {
+        gpu_play(f->g, r);
+        return 0;
+    }
+    cold_begin(f->tiers.host, 1);
+    gpu_play(f->g, r);
+    for (int l = 0; l < f->m->hp.n_layer; l++) {
+        if (!is_cold(f, l)) continue;
+        const int failed = cold_answer(f->tiers.host, l, rc < 0 ? NULL : err);
+        if (rc == 0) rc = failed;
+        if (failed < 0 && !gpu_alive(f->g)) break;
+    }
+    cold_end(f->tiers.host);
+    return rc < 0 ? give_up(f, rc) : 0;
 }
 
 /* How attention is cut depends on how far back it looks: twice as far, a new recording. */
@@ -459,9 +708,7 @@ int forward_gpu_take(forward_gpu *f, int32_t id, int pos, err_ctx *err)
         f->next_last = reach_of(pos);
     }
     if (f->known.pos != pos || f->known.token != id) set_cursor(f, pos, id);
-    f->n = 1;
-    f->known.token = -1;
-    gpu_play(f->g, f->next);
+    if ((rc = play(f, f->next, err)) < 0) return rc;
     note_written(f, pos, 1);
     return 0;
 }
@@ -535,7 +782,7 @@ static int profile_prompt(forward_gpu *f, gpu_span *spans, int cap, const int32_
                           int pos, err_ctx *err)
 {
     int rc = gpu_profile_begin(f->g, err);
-    if (rc == 0) rc = forward_gpu_eval(f, ids, n, pos, err);
+    if (rc == 0) rc = forward_gpu_eval(f, ids, n, pos, NULL, NULL, err);
     return rc < 0 ? rc : gpu_profile_read(spans, cap, f->g, err);
 }
 
@@ -547,8 +794,8 @@ static int profile_next(forward_gpu *f, gpu_span *spans, int cap, int32_t id, in
     if (rc == 0) rc = record_next(watched, f, reach_of(pos), err);
     for (int i = 0; i < 2 && rc >= 0; i++) {             /* the first one warms up */
         set_cursor(f, pos, id);
-        gpu_play(f->g, watched);
-        rc = gpu_profile_read(spans, cap, f->g, err);
+        rc = play(f, watched, err);
+        if (rc == 0) rc = gpu_profile_read(spans, cap, f->g, err);
     }
     gpu_recording_free(watched);
     return rc;

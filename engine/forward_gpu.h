@@ -1,25 +1,39 @@
-/* forward_gpu.h - the token loop with everything in VRAM: a layer is six kernels or so, a token one
- * recording.
+/* forward_gpu.h - the token loop on the GPU: a layer is six kernels or so, a token one recording.
  *
- * The steps are those of forward_tiered.c with an empty cold lane. For a single token they are
- * recorded once and played again: position and token live on the device. */
+ * The steps are those of forward_tiered.c. For a single token they are recorded once and played
+ * again: position and token live on the device. Experts that are not in VRAM are the host's to
+ * compute while the recording plays (cold.h), or pass through VRAM bank by bank when a prompt is
+ * long enough. */
 #ifndef ENGINE_FORWARD_GPU_H
 #define ENGINE_FORWARD_GPU_H
 
+#include "engine/cold.h"
 #include "engine/pass.h"
 #include "engine/sampler.h"
 #include "engine/weights_gpu.h"
 
 typedef struct forward_gpu forward_gpu;
 
+/* Where the experts are that are not in VRAM; all NULL: there are none. */
+typedef struct forward_tiers {
+    cold *host;
+    expert_store *store;
+    const plan *p;
+} forward_tiers;
+
 /* All buffers for chunks of up to chunk tokens. Borrows everything; st is in VRAM. */
 int forward_gpu_create(forward_gpu **out, gpu *g, const model *m, const weights_gpu *w,
-                       const pass_rope *rope, state *st, int chunk, err_ctx *err);
+                       const forward_tiers *tiers, const pass_rope *rope, state *st, int chunk,
+                       err_ctx *err);
 void forward_gpu_free(forward_gpu *f);   /* NULL is fine */
 uint64_t forward_gpu_bytes(const gpu *g, const model *m, int chunk);     /* of VRAM */
 
-/* Takes in n tokens at position pos. Keys and values are written; the position is the caller's. */
-int forward_gpu_eval(forward_gpu *f, const int32_t *ids, int n, int pos, err_ctx *err);
+/* Takes in n tokens at position pos. Keys and values are written; the position is the caller's.
+ * watch (or NULL) is asked after each layer for which experts were read: false stops, with some
+ * layers ahead of others. */
+typedef bool forward_watch(void *ctx, double share_done);
+int forward_gpu_eval(forward_gpu *f, const int32_t *ids, int n, int pos, forward_watch *watch,
+                     void *ctx, err_ctx *err);
 
 /* Logits of the last n_row tokens of the batch just taken in. */
 int forward_gpu_logits(forward_gpu *f, float *logits, int n_row, err_ctx *err);

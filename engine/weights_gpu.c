@@ -7,6 +7,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "tiers/fault.h"
+
 typedef struct shelf {
     uint8_t *arena;                      /* NULL while counting */
     uint64_t used, total;
@@ -88,18 +90,19 @@ static gpu_matrix put_matrix(shelf *s, const matrix *m)
     return out;
 }
 
-static gpu_bank put_bank(shelf *s, const expert_bank *b, expert_slab which)
+/* The first hot experts; small vectors of all. */
+static gpu_bank put_bank(shelf *s, const expert_bank *b, expert_slab which, int hot)
 {
     const uint64_t n = (uint64_t)b->n_expert, bytes = expert_slab_bytes(b, which);
     const matrix one = expert_matrix(b, which, 0);
     gpu_bank out = { .type = one.type, .rows = one.rows, .cols = one.cols,
                      .row_bytes = one.row_bytes, .slab_bytes = bytes };
-    uint8_t *at = reserve(s, n * bytes);
-    out.data = at;
+    uint8_t *at = reserve(s, (uint64_t)hot * bytes);
+    out.data = hot > 0 ? at : NULL;
     if (!b->fused || which == SLAB_DOWN) {               /* one run */
-        copy_to(s, at, expert_slab_data(b, which, 0), n * bytes);
+        copy_to(s, at, expert_slab_data(b, which, 0), (uint64_t)hot * bytes);
     } else {
-        for (int e = 0; e < b->n_expert; e++)
+        for (int e = 0; e < hot; e++)
             copy_to(s, at ? at + (uint64_t)e * bytes : NULL, expert_slab_data(b, which, e), bytes);
     }
     if (b->bias[which]) out.bias = put_floats(s, b->bias[which]->data, n * (uint64_t)one.rows);
@@ -163,7 +166,8 @@ static void put_deltanet(layer_weights_gpu *y, shelf *s, const layer_weights *x,
     y->delta.norm = put_floats(s, x->delta.norm, dim);
 }
 
-static void put_layer(layer_weights_gpu *y, shelf *s, const model *m, const layer_weights *x, int l)
+static void put_layer(layer_weights_gpu *y, shelf *s, const model *m, const layer_weights *x, int l,
+                      int hot)
 {
     const model_hparams *hp = &m->hp;
     y->attn_norm = put_floats(s, x->attn_norm, (uint64_t)hp->n_embd);
@@ -175,19 +179,21 @@ static void put_layer(layer_weights_gpu *y, shelf *s, const model *m, const laye
     y->shared_gate = put_matrix(s, &x->shared_gate);
     y->shared_up = put_matrix(s, &x->shared_up);
     y->shared_down = put_matrix(s, &x->shared_down);
-    y->gate = put_bank(s, x->experts, SLAB_GATE);
-    y->up = put_bank(s, x->experts, SLAB_UP);
-    y->down = put_bank(s, x->experts, SLAB_DOWN);
+    y->gate = put_bank(s, x->experts, SLAB_GATE, hot);
+    y->up = put_bank(s, x->experts, SLAB_UP, hot);
+    y->down = put_bank(s, x->experts, SLAB_DOWN, hot);
 }
 
-static void put_all(weights_gpu *to, shelf *s, const model *m, const weights *w)
+static void put_all(weights_gpu *to, shelf *s, const model *m, const weights *w,
+                    const weights_share *share)
 {
-    to->embed = put_matrix(s, &w->embed);
+    if (!share->embed_in_ram) to->embed = put_matrix(s, &w->embed);
     to->head = w->head.data == w->embed.data ? to->embed : put_matrix(s, &w->head);
     to->out_norm = put_floats(s, w->out_norm, (uint64_t)m->hp.n_embd);
     for (int l = 0; l < m->hp.n_layer; l++) {
         layer_weights_gpu unused = { 0 };
-        put_layer(to->layers ? &to->layers[l] : &unused, s, m, &w->layers[l], l);
+        put_layer(to->layers ? &to->layers[l] : &unused, s, m, &w->layers[l], l,
+                  share->hot ? share->hot[l] : m->hp.n_expert);
     }
 }
 
@@ -238,18 +244,31 @@ int weights_gpu_check(const model *m, err_ctx *err)
     return c.rc;
 }
 
-uint64_t weights_gpu_bytes(const model *m, const weights *w)
+uint64_t weights_gpu_bytes(const model *m, const weights *w, const weights_share *share)
 {
     weights_gpu unused = { 0 };
     shelf s = { 0 };
-    put_all(&unused, &s, m, w);
+    put_all(&unused, &s, m, w, share);
     return s.used;
 }
 
-int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights *w, pool *team,
-                       weights_watch *watch, void *ctx, err_ctx *err)
+/* The embedding table in page-locked RAM: the device reads one row of it for each token. */
+static int keep_embed(weights_gpu *to, const matrix *table, pool *team, err_ctx *err)
 {
-    const uint64_t bytes = weights_gpu_bytes(m, w);
+    const uint64_t bytes = (uint64_t)table->rows * table->row_bytes;
+    to->embed_host = gpu_alloc_host(to->device, bytes + 64, err);
+    if (!to->embed_host) return ERR_NOMEM;
+    fill(team, to->embed_host, table->data, (size_t)bytes);
+    to->embed = shape_of(table);
+    to->embed.data = to->embed_host;
+    return 0;
+}
+
+int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights *w,
+                       const weights_share *share, pool *team, weights_watch *watch, void *ctx,
+                       err_ctx *err)
+{
+    const uint64_t bytes = weights_gpu_bytes(m, w, share);
     shelf s = { .total = bytes, .g = g, .team = team, .watch = watch, .ctx = ctx, .err = err };
     weights_gpu *to = mem_zalloc(sizeof *to);
     int rc = 0;
@@ -263,12 +282,15 @@ int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights 
     memset(to->layers, 0, (size_t)m->hp.n_layer * sizeof *to->layers);
     to->device = g;
     to->bytes = bytes;
-    to->arena = gpu_alloc(g, bytes, "the weights", err);
+    if (fault_hits(FAULT_VRAM))
+        rc = err_set(err, ERR_NOMEM, "GPU: no room for the weights: somebody else took it");
+    else to->arena = gpu_alloc(g, bytes, "the weights", err);
     if (!to->arena) {
         rc = ERR_NOMEM;
     } else {
         s.arena = to->arena;
-        put_all(to, &s, m, w);
+        if (share->embed_in_ram) s.rc = keep_embed(to, &w->embed, team, err);
+        put_all(to, &s, m, w, share);
         rc = s.rc < 0 ? s.rc : gpu_upload_end(g, err);
     }
     if (rc < 0) {
@@ -284,6 +306,7 @@ void weights_gpu_free(weights_gpu *w)
 {
     if (!w) return;
     gpu_free(w->device, w->arena);
+    gpu_free_host(w->device, w->embed_host);
     mem_free(w->layers);
     mem_free(w);
 }

@@ -4,6 +4,7 @@
  *
  * The tiny models have random F32 weights: they judge F32 arithmetic. The demo models learned
  * something: they judge quantised arithmetic, which random networks blow up. */
+#include "tests/places.h"
 #include "tests/test.h"
 
 #include <jansson.h>
@@ -129,7 +130,8 @@ typedef struct rig {
 
 /* One thread: these models are too small for more to help on a busy machine. */
 static const engine_options plain = { .threads = 1 };
-static bool on_gpu;                      /* the same once more, with everything on the GPU */
+static const place *here = &places[0];   /* all is run once more in other placements */
+static bool on_gpu;                      /* it is one on the GPU */
 
 enum { RIG_ROWS = 300, RIG_CTX = 1100, CUT_TOKENS = 130 };
 
@@ -137,11 +139,11 @@ static bool rig_open(rig *r, const subject *sub, engine_options eo, session_opti
 {
     err_ctx err = { 0 };
     *r = (rig){ .sub = sub };
-    eo.gpu = on_gpu;
     if (so.ctx == 0) so.ctx = RIG_CTX;
     r->rows = mem_array(RIG_ROWS, (size_t)sub->n_vocab * sizeof *r->rows);
     return CHECK(r->rows) &&
            CHECK_MSG(engine_open(&r->e, sub->m, &eo, &err) == 0, "%s: %s", sub->name, err.msg) &&
+           place_engine(r->e, sub->m, here) &&
            CHECK_MSG(session_create(&r->s, r->e, &so, &err) == 0, "%s: %s", sub->name, err.msg);
 }
 
@@ -771,10 +773,10 @@ static void test_out_of_memory(void)
 }
 
 /* What does not ask for F32 activations or for threads. */
-static void test_gpu(void)
+static void test_place(const place *p)
 {
-    if (gpu_count() == 0) return;        /* test_gpu.c counts that */
-    on_gpu = true;
+    here = p;
+    on_gpu = p->gpu;
     test_tiny();
     test_demo();
     test_cuts();
@@ -783,6 +785,7 @@ static void test_gpu(void)
     test_no_allocation();
     test_watch();
     test_refusals();
+    here = &places[0];
     on_gpu = false;
 }
 
@@ -806,7 +809,8 @@ int main(int argc, char **argv)
         test_refusals();
         test_flushing();
         test_out_of_memory();
-        test_gpu();
+        for (int i = 1; i < N_PLACES; i++)       /* test_gpu.c counts that there is no GPU */
+            if (!places[i].gpu || gpu_count() > 0) test_place(&places[i]);
     }
     session_free(NULL);
     engine_close(NULL);

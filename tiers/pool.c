@@ -53,19 +53,11 @@ struct pool {
     _Atomic uint32_t bell;               /* changes with each loop, and at the end; futex */
     _Atomic int n_asleep;                /* members that may wait for the bell */
     _Atomic bool quit;
+    _Atomic bool awake;                  /* nobody sleeps */
     _Atomic int n_come, n_gone;          /* members that began and ended; equal after the join */
 };
 
 /* ---- waiting --------------------------------------------------------------------------------- */
-
-static void relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("isb" ::: "memory");        /* yield is a no-op on most Arm cores */
-#endif
-}
 
 static void ring(pool *p)
 {
@@ -85,7 +77,8 @@ static void await_news(pool *p, uint64_t done)
 {
     for (int i = 0; i < SPIN_IDLE; i++) {
         if (is_news(p, atomic_load_explicit(&p->gate, memory_order_acquire), done)) return;
-        relax();
+        if (i == SPIN_IDLE - 1 && atomic_load_explicit(&p->awake, memory_order_relaxed)) i = 0;
+        pool_relax();
     }
     /* Whoever rings after n_asleep was raised sees it; whoever rang before changed the bell. */
     atomic_fetch_add_explicit(&p->n_asleep, 1, memory_order_seq_cst);
@@ -175,8 +168,19 @@ void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx)
                                                   memory_order_acquire, memory_order_relaxed))
             return;
         if (i % SPIN_CLOSE == 0) sched_yield();
-        else relax();
+        else pool_relax();
     }
+}
+
+static void no_work(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    (void)ctx, (void)begin, (void)end, (void)thread;
+}
+
+void pool_stay_awake(pool *p, bool on)
+{
+    atomic_store_explicit(&p->awake, on, memory_order_relaxed);
+    if (on) pool_run(p, p->n_thread, 1, no_work, NULL);          /* wakes those that sleep */
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -234,7 +238,7 @@ void pool_free(pool *p)
         ring(p);
         pthread_join(p->host, NULL);
         while (atomic_load_explicit(&p->n_gone, memory_order_acquire) <
-               atomic_load_explicit(&p->n_come, memory_order_acquire)) relax();
+               atomic_load_explicit(&p->n_come, memory_order_acquire)) pool_relax();
     }
     seats_free(p->cores);
     mem_free(p);

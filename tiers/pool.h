@@ -23,6 +23,20 @@ int pool_threads(const pool *p);
 typedef void pool_fn(void *ctx, int64_t begin, int64_t end, int thread);
 void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx);
 
+/* While on, members wait for the next loop without sleeping, however long it takes: for who has a
+ * loop every few microseconds and something to wait for in between. */
+void pool_stay_awake(pool *p, bool on);
+
+/* Between two looks at a word that another thread will change. */
+static inline void pool_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory");        /* yield is a no-op on most Arm cores */
+#endif
+}
+
 /* A grain worth handing to another thread, for items of about so many multiplications each. */
 static inline int64_t pool_grain(int64_t work)
 {

@@ -1,0 +1,556 @@
+/* cold.c - answers the device's questions about experts that are not in VRAM.
+ *
+ * The device decides who computes what, from tables that are written here; the host follows what
+ * the question says. Everything a question touches is allocated at creation. What post-fetch gains
+ * is measured now and then by doing without it for some tokens: the tables change, never a result. */
+#include "engine/cold.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "tiers/fault.h"
+
+enum {
+    PROMPT_TOKENS = 512,                 /* of a prompt, computed together */
+    FETCH_TABLE = 2 * 33,
+    TUNE_FIRST = 8, TUNE_EVERY = 32,     /* tokens until the share is set anew, and between */
+    TRY_FIRST = 24, TRY_EVERY = 256,     /* tokens until post-fetch is tried, then between trials */
+    TRY_TOKENS = 8,                      /* with and without, in turn; the first of each warms up */
+    SPIN_LOOKS = 1 << 14                 /* at the mail before the device is asked how it is */
+};
+
+/* A trial of post-fetch. */
+typedef struct trial {
+    int tune;                            /* tokens until the share is set anew */
+    int next;                            /* tokens until a trial begins, while step is -1 */
+    int step;                            /* 0 .. TRY_TOKENS - 1; -1: none is under way */
+    bool was_on;                         /* before it */
+    double best[2];                      /* s of the fastest token without, with */
+} trial;
+
+struct cold {
+    gpu *g;
+    const model *m;
+    expert_store *store;
+    const ops *o;
+    lane_activation act;
+    const plan *p;
+    postfetch_options post;
+    lane *cpu;
+    worklist *work;
+    work_item *items;                    /* those of the work that are cold */
+    acts x;
+    void *x_storage;
+    float *slots;                        /* [PROMPT_TOKENS * k, n_embd] of prompts */
+
+    gpu_mail *mail;
+    uint32_t number;                     /* of the last question answered */
+    bool broken;                         /* a failure has been told */
+    uint8_t *arena;                      /* VRAM: */
+    uint8_t *fetch_table;
+    gpu_split *split;                    /* [n_layer]; mail NULL: not cold */
+    uint8_t fetch[FETCH_TABLE];          /* what the table should be when post-fetch is on */
+    bool fetching;                       /* it is there */
+    trial t;
+
+    int layer;                           /* of the question under way */
+    int n;                               /* tokens of the batch */
+    uint64_t patient_until;              /* clock; 0: nothing has been late yet */
+    uint64_t token_from;                 /* clock */
+    double last_cpu_s;                   /* of the question before, while its fetching may go on */
+    cold_stats s, mark;                  /* counts; what they were when the share was last set */
+};
+
+/* ---- post-fetch: which, and whether ---------------------------------------------------------- */
+
+static double seconds(uint64_t ns) { return (double)ns * 1e-9; }
+
+/* The table for given speeds, within what the pad has room for. */
+static void make_table(cold *c, const speeds *rate, const gpu_split *any)
+{
+    const int k = c->m->hp.n_expert_used;
+    const expert_bank *b = NULL;
+    for (int l = 0; l < c->m->hp.n_layer && !b; l++)
+        if (cold_layer(c, l)) b = &c->m->layers[l].experts;
+    memset(c->fetch, 0, sizeof c->fetch);
+    if (!b || c->post.off) return;
+    const uint64_t down = expert_slab_bytes(b, SLAB_DOWN);
+    const uint64_t all = down + expert_slab_bytes(b, SLAB_GATE) + expert_slab_bytes(b, SLAB_UP);
+    for (int m = 1; m <= k; m++) {
+        int n_down, n_all, most = c->post.max_transfers;
+        plan_fetch(&n_down, &n_all, m, all, down, rate);
+        if (most > 0 && n_all > most / 3) n_all = most / 3;
+        if (most > 0 && n_down > most - 3 * n_all) n_down = most - 3 * n_all;
+        c->fetch[m] = (uint8_t)min_int(n_down, any->pad_down);
+        c->fetch[33 + m] = (uint8_t)min_int(n_all, any->pad_all);
+    }
+}
+
+static bool table_empty(const cold *c)
+{
+    for (int i = 0; i < FETCH_TABLE; i++)
+        if (c->fetch[i]) return false;
+    return true;
+}
+
+/* Between tokens. A failure shows at the next wait. */
+static void set_fetching(cold *c, bool on)
+{
+    static const uint8_t none[FETCH_TABLE];
+    err_ctx ignored;
+    (void)gpu_write(c->g, c->fetch_table, on ? c->fetch : none, FETCH_TABLE, &ignored);
+    c->fetching = on;
+}
+
+/* The share to fetch anew, from what the last tokens showed. */
+static void retune(cold *c)
+{
+    const double pull_s = c->s.pull_s - c->mark.pull_s, cpu_s = c->s.cpu_s - c->mark.cpu_s;
+    const speeds *planned = &c->p->rate;
+    speeds rate = *planned;
+    uint8_t before[FETCH_TABLE];
+    c->t.tune = TUNE_EVERY;
+    if (!c->fetching || pull_s <= 0.0 || cpu_s <= 0.0) return;
+    rate.pull_busy = (double)(c->s.pull_bytes - c->mark.pull_bytes) / pull_s;
+    rate.cpu_busy = (double)(c->s.cpu_bytes - c->mark.cpu_bytes) / cpu_s;
+    rate.cpu = rate.cpu_busy;            /* alone it would be faster by as much as was measured */
+    if (planned->cpu > planned->cpu_busy) rate.cpu *= planned->cpu / planned->cpu_busy;
+    c->mark = c->s;
+    memcpy(before, c->fetch, sizeof before);
+    for (int l = 0; l < c->m->hp.n_layer; l++)
+        if (cold_layer(c, l)) {
+            make_table(c, &rate, &c->split[l]);
+            break;
+        }
+    if (table_empty(c)) memcpy(c->fetch, before, sizeof before);         /* trials tell */
+    if (memcmp(before, c->fetch, sizeof before) == 0) return;
+    set_fetching(c, true);
+    if (c->post.debug) {
+        const int k = c->m->hp.n_expert_used;
+        log_line("post-fetch: %d down and %d whole of %d (CPU %.1f GB/s, bus %.1f GB/s)",
+                 c->fetch[k], c->fetch[33 + k], k, rate.cpu_busy * 1e-9, rate.pull_busy * 1e-9);
+    }
+}
+
+static void conclude_trial(cold *c)
+{
+    const bool was_on = c->t.was_on;
+    const double without = c->t.best[0] * 1e3, with = c->t.best[1] * 1e3;
+    const bool pays = with < 0.99 * without;
+    set_fetching(c, pays);
+    if (pays != was_on || c->post.debug)
+        log_line("post-fetch %s: %.2f ms a token with it, %.2f without%s",
+                 pays ? "pays" : "does not pay here", with, without,
+                 pays == was_on ? "" : pays ? "; it is on again" : "; it is off for now");
+}
+
+/* Behind each single token, which took s. */
+static void try_out(cold *c, double s)
+{
+    if (c->post.off || c->post.frozen || table_empty(c)) return;
+    if (c->t.step < 0) {
+        if (--c->t.tune == 0) retune(c);
+        if (c->post.always || --c->t.next > 0) return;
+        c->t = (trial){ .step = 0, .was_on = c->fetching, .best = { 1e9, 1e9 } };
+        set_fetching(c, false);
+        return;
+    }
+    const int with = c->t.step / (TRY_TOKENS / 4) % 2;
+    if (c->t.step % (TRY_TOKENS / 4) > 0 && s < c->t.best[with]) c->t.best[with] = s;
+    if (++c->t.step < TRY_TOKENS) {
+        const bool on = c->t.step / (TRY_TOKENS / 4) % 2;
+        if (on != c->fetching) set_fetching(c, on);
+        return;
+    }
+    conclude_trial(c);
+    c->t = (trial){ .tune = TUNE_EVERY, .next = TRY_EVERY, .step = -1 };
+    c->mark = c->s;
+}
+
+/* ---- questions ------------------------------------------------------------------------------- */
+
+static int await_question(cold *c, err_ctx *err)
+{
+    const uint32_t next = c->number + 1;
+    for (uint32_t i = 1; c->mail->asked != next; i++) {
+        if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g) && c->mail->asked != next)
+            return err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);
+        pool_relax();
+    }
+    atomic_thread_fence(memory_order_acquire);
+    return 0;
+}
+
+static void answer(cold *c)
+{
+    c->number++;
+    atomic_thread_fence(memory_order_release);
+    c->mail->answered = c->number;
+}
+
+/* How long computing one more down matrix would take: so long a slab that is on its way may keep
+ * its question waiting. */
+static uint64_t patience_ns(const cold *c)
+{
+    const uint64_t bytes = expert_slab_bytes(&c->m->layers[c->layer].experts, SLAB_DOWN);
+    const double rate = c->p->rate.cpu_busy > 0.0 ? c->p->rate.cpu_busy : 3e10;
+    return (uint64_t)((double)bytes / rate * 1e9);
+}
+
+/* Whether the slab of a slot is in VRAM, or will be soon enough. The question's slabs share one
+ * patience. */
+static bool arrives(cold *c, int slot)
+{
+    const volatile uint32_t *fetched = &c->mail->fetched[slot];
+    if (*fetched != c->number + 1 && c->patient_until == 0)
+        c->patient_until = clock_ns() + patience_ns(c);
+    for (uint32_t i = 1; *fetched != c->number + 1; i++) {
+        if (!c->post.block && clock_ns() > c->patient_until) return false;
+        if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g)) return false;
+        pool_relax();
+    }
+    return true;
+}
+
+/* Whether the device does the down of this one. */
+static bool device_takes(void *ctx, const work_item *it)
+{
+    cold *c = ctx;
+    const int slot = c->work->slots[it->first];
+    const acts *mid = lane_cpu_mid(c->cpu);
+    const size_t row = (size_t)it->first * (size_t)mid->n_block;
+    gpu_mail *mail = c->mail;
+
+    if (mail->where[slot] != GPU_COLD_FETCHED) return false;
+    mail->by_host[slot] = 1;
+    if (c->post.force_cpu) return false;
+    if (!arrives(c, slot)) {
+        if (c->n == 1) c->s.late++;
+        return false;
+    }
+    mail->by_host[slot] = 0;
+    if (mid->quantised)
+        gpu_mail_put_mid(mail, slot, mid->q + row * ACT_BLOCK, mid->dx + row, mid->s + 2 * row);
+    else
+        memcpy(mail->mid_rows + (size_t)slot * (size_t)mail->n_ff,
+               mid->x + (size_t)it->first * (size_t)mail->n_ff,
+               (size_t)mail->n_ff * sizeof(float));
+    return true;
+}
+
+static void count(cold *c, const expert_bank *b)
+{
+    const uint64_t down = expert_slab_bytes(b, SLAB_DOWN);
+    const uint64_t up = expert_slab_bytes(b, SLAB_GATE) + expert_slab_bytes(b, SLAB_UP);
+    cold_stats *s = &c->s;
+    s->questions++;
+    for (int i = 0; i < c->mail->k; i++) {
+        switch (c->mail->where[i]) {
+        case GPU_HOT:
+            s->hot++;
+            s->hot_bytes += up + down;
+            break;
+        case GPU_COLD:
+            s->on_cpu++;
+            s->cpu_bytes += up + down;
+            break;
+        case GPU_COLD_FETCHED:
+            s->down_fetched++;
+            s->cpu_bytes += up + (c->mail->by_host[i] ? down : 0);
+            s->pull_bytes += down;
+            break;
+        case GPU_FETCHED:
+            s->all_fetched++;
+            s->pull_bytes += up + down;
+            break;
+        }
+    }
+}
+
+static int compute(cold *c, err_ctx *err)
+{
+    const gpu_mail *mail = c->mail;
+    int n_item = 0;
+    c->patient_until = 0;
+    worklist_fill(c->work, mail->ids, mail->n, mail->k);
+    for (int i = 0; i < c->work->n_item; i++) {
+        const work_item *it = &c->work->items[i];
+        const int where = mail->where[c->work->slots[it->first]];
+        if (where == GPU_COLD || where == GPU_COLD_FETCHED) c->items[n_item++] = *it;
+    }
+    if (n_item == 0) return 0;
+    acts_set(&c->x, mail->x, mail->n, mail->n_embd);
+    const lane_share share = {
+        .bank = &c->m->layers[c->layer].experts, .act = c->act, .x = &c->x, .work = c->work,
+        .items = c->items, .n_item = n_item, .y = mail->y, .layer = c->layer,
+        .taken = device_takes, .taken_ctx = c,
+    };
+    const int rc = c->cpu->launch(c->cpu, &share, err);
+    c->cpu->finish(c->cpu);
+    return rc;
+}
+
+int cold_answer(cold *c, int layer, err_ctx *err)
+{
+    const uint64_t from = clock_ns();
+    int rc;
+    c->layer = layer;
+    if ((rc = await_question(c, err)) < 0) {             /* nobody waits for an answer */
+        c->broken = true;
+        return rc;
+    }
+    const uint64_t seen = clock_ns();
+    if (fault_hits(FAULT_GPU_LOST)) {
+        c->broken = true;
+        rc = err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);
+    }
+    if (c->n == 1) {                     /* the last question's fetching is over */
+        const double pull = seconds(c->mail->fetch_ns);
+        c->s.pull_s += pull;
+        c->s.hidden_s += pull < c->last_cpu_s ? pull : c->last_cpu_s;
+        c->mail->fetch_ns = 0;
+    }
+    if (c->broken) memset(c->mail->by_host, 1, sizeof c->mail->by_host);
+    else if ((rc = compute(c, err)) < 0) c->broken = true;
+    if (c->n == 1) count(c, &c->m->layers[layer].experts);
+    answer(c);
+    if (c->n == 1) {
+        c->last_cpu_s = seconds(clock_ns() - seen);
+        c->s.ask_s += seconds(seen - from);
+        c->s.cpu_s += c->last_cpu_s;
+    }
+    return rc;
+}
+
+void cold_begin(cold *c, int n)
+{
+    c->n = n;
+    c->broken = false;
+    c->last_cpu_s = 0.0;
+    pool_stay_awake(c->o->team, true);
+    c->token_from = clock_ns();
+}
+
+void cold_end(cold *c)
+{
+    pool_stay_awake(c->o->team, false);
+    if (c->n != 1 || c->broken) return;
+    c->s.tokens++;
+    try_out(c, seconds(clock_ns() - c->token_from));
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+typedef struct join_job {
+    const cold *c;
+    float *sums;
+    const float *gates;
+} join_job;
+
+static void join_tokens(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const join_job *j = ctx;
+    const int k = j->c->m->hp.n_expert_used, n_embd = j->c->m->hp.n_embd;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        float *sum = j->sums + (size_t)t * (size_t)n_embd;
+        memset(sum, 0, (size_t)n_embd * sizeof *sum);
+        j->c->o->loops->join(sum, j->c->slots + (size_t)t * (size_t)k * (size_t)n_embd,
+                             j->gates + t * k, k, NULL, 0.0f, n_embd);
+    }
+}
+
+int cold_prompt(cold *c, int layer, float *sums, const float *x, const int32_t *ids,
+                const float *gates, int n, err_ctx *err)
+{
+    const size_t n_embd = (size_t)c->m->hp.n_embd, k = (size_t)c->m->hp.n_expert_used;
+    for (int done = 0; done < n;) {
+        const int some = min_int(n - done, PROMPT_TOKENS);
+        const size_t at = (size_t)done;
+        worklist_fill(c->work, ids + at * k, some, (int)k);
+        acts_set(&c->x, x + at * n_embd, some, (int)n_embd);
+        const lane_share share = {
+            .bank = &c->m->layers[layer].experts, .act = c->act, .x = &c->x, .work = c->work,
+            .items = c->work->items, .n_item = c->work->n_item, .y = c->slots, .layer = layer,
+        };
+        const int rc = c->cpu->launch(c->cpu, &share, err);
+        c->cpu->finish(c->cpu);
+        if (rc < 0) return rc;
+        join_job j = { c, sums + at * n_embd, gates + at * k };
+        pool_run(c->o->team, some, pool_grain((int64_t)(k * n_embd)), join_tokens, &j);
+        done += some;
+    }
+    return 0;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static gpu_expert_args shapes_of(const weights_gpu *w, int l)
+{
+    return (gpu_expert_args){ .gate = w->layers[l].gate, .up = w->layers[l].up,
+                              .down = w->layers[l].down };
+}
+
+/* How many slabs the pad should have room for. */
+static void pad_sizes(const cold *c, int *n_down, int *n_all)
+{
+    const int k = c->m->hp.n_expert_used;
+    *n_down = c->post.off ? 0 : k;
+    *n_all = c->post.off ? 0 : min_int(k, PLAN_PAD_WHOLE);
+}
+
+typedef struct vram_layout {
+    uint64_t number, fetch, scratch, pad, hot, slabs, bytes;
+    int pad_down, pad_all;
+} vram_layout;
+
+static uint64_t table_bytes(const model_hparams *hp)
+{
+    return (uint64_t)hp->n_expert * SLAB_COUNT * sizeof(uint64_t);
+}
+
+static vram_layout lay_out(const cold *c, const weights_gpu *w)
+{
+    const model_hparams *hp = &c->m->hp;
+    vram_layout a = { 0 };
+    uint64_t pad = 0, most = c->post.pad_bytes;
+    pad_sizes(c, &a.pad_down, &a.pad_all);
+    for (;;) {
+        pad = 0;
+        for (int l = 0; l < hp->n_layer; l++) {
+            const gpu_expert_args shapes = shapes_of(w, l);
+            const uint64_t bytes = gpu_split_pad(&shapes, a.pad_down, a.pad_all);
+            if (bytes > pad) pad = bytes;
+        }
+        if (most == 0 || pad <= most || a.pad_down + a.pad_all == 0) break;
+        if (a.pad_all > 0) a.pad_all--;
+        else a.pad_down--;
+    }
+    a.number = 0;
+    a.fetch = 256;
+    a.scratch = a.fetch + size_align(FETCH_TABLE, 256);
+    a.pad = a.scratch + size_align(gpu_split_scratch(hp->n_expert_used, hp->n_ff_expert,
+                                                     hp->n_embd), 256);
+    a.hot = a.pad + size_align(pad, 256);
+    a.slabs = a.hot + size_align((uint64_t)hp->n_layer * (uint64_t)hp->n_expert * sizeof(int32_t),
+                                 256);
+    a.bytes = a.slabs + (uint64_t)hp->n_layer * table_bytes(hp);
+    return a;
+}
+
+static int make_vram(cold *c, const weights_gpu *w, err_ctx *err)
+{
+    const model_hparams *hp = &c->m->hp;
+    const vram_layout a = lay_out(c, w);
+    const size_t n_expert = (size_t)hp->n_expert;
+    int rc;
+
+    c->arena = gpu_alloc(c->g, a.bytes, "post-fetched experts", err);
+    if (!c->arena) return ERR_NOMEM;
+    if ((rc = gpu_zero(c->g, c->arena, a.bytes, err)) < 0) return rc;
+    int32_t *map = mem_array(n_expert, sizeof *map);
+    if (!map) return err_set(err, ERR_NOMEM, "%zu experts", n_expert);
+    c->fetch_table = c->arena + a.fetch;
+    c->s.pad_bytes = a.hot - a.pad;
+    for (int l = 0; l < hp->n_layer && rc == 0; l++) {
+        if (c->p->hot[l] >= hp->n_expert) continue;
+        int32_t *hot = (int32_t *)(void *)(c->arena + a.hot) + (size_t)l * n_expert;
+        for (int e = 0; e < hp->n_expert; e++) map[e] = e < c->p->hot[l] ? e : -1;
+        if (c->p->hot[l] > 0) rc = gpu_write(c->g, hot, map, n_expert * sizeof *map, err);
+        /* experts of a cache move: a slab could be overwritten while it is fetched */
+        const uint64_t *table = expert_store_kind(c->store) == STORE_CACHED ||
+                                a.pad_down + a.pad_all == 0 ? NULL : expert_store_table(c->store, l);
+        uint64_t *slabs = (uint64_t *)(void *)(c->arena + a.slabs + (uint64_t)l * table_bytes(hp));
+        if (table && rc == 0) rc = gpu_write(c->g, slabs, table, table_bytes(hp), err);
+        c->split[l] = (gpu_split){
+            .mail = c->mail, .number = (uint32_t *)(void *)(c->arena + a.number),
+            .hot = c->p->hot[l] > 0 ? hot : NULL,
+            .slabs = table ? slabs : NULL, .fetch = c->fetch_table,
+            .pad = c->arena + a.pad, .pad_down = a.pad_down, .pad_all = a.pad_all,
+            .scratch = c->arena + a.scratch, .one_stream = c->post.one_stream,
+        };
+    }
+    mem_free(map);
+    return rc;
+}
+
+static int make_ram(cold *c, err_ctx *err)
+{
+    const model_hparams *hp = &c->m->hp;
+    const size_t slots = PROMPT_TOKENS * (size_t)hp->n_expert_used;
+    const size_t acts_size = acts_bytes(PROMPT_TOKENS, hp->n_embd);
+    int rc;
+    c->split = mem_array((size_t)hp->n_layer, sizeof *c->split);
+    c->items = mem_array((size_t)hp->n_expert, sizeof *c->items);
+    c->slots = mem_array(slots * (size_t)hp->n_embd, sizeof *c->slots);
+    c->x_storage = mem_zalloc(acts_size + 64);
+    if (!c->split || !c->items || !c->slots || !c->x_storage)
+        return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes",
+                       slots * (size_t)hp->n_embd * sizeof *c->slots);
+    memset(c->split, 0, (size_t)hp->n_layer * sizeof *c->split);
+    acts_init(&c->x, (uint8_t *)(((uintptr_t)c->x_storage + 63) / 64 * 64), PROMPT_TOKENS,
+              hp->n_embd);
+    if ((rc = worklist_create(&c->work, hp->n_expert, (int)slots, err)) < 0 ||
+        (rc = lane_cpu_create(&c->cpu, c->o, hp, c->store, (int)slots, err)) < 0)
+        return rc;
+    return gpu_mail_create(&c->mail, c->g, hp->n_embd, hp->n_ff_expert, hp->n_expert_used, err);
+}
+
+int cold_create(cold **out, gpu *g, const model *m, const weights_gpu *w, expert_store *store,
+                const ops *o, lane_activation act, const plan *p, const postfetch_options *post,
+                err_ctx *err)
+{
+    cold *c = mem_zalloc(sizeof *c);
+    int rc;
+    *out = NULL;
+    if (!c) return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", sizeof *c);
+    c->g = g;
+    c->m = m;
+    c->store = store;
+    c->o = o;
+    c->act = act;
+    c->p = p;
+    c->post = *post;
+    c->t = (trial){ .tune = TUNE_FIRST, .next = TRY_FIRST, .step = -1 };
+    if ((rc = make_ram(c, err)) < 0 || (rc = make_vram(c, w, err)) < 0) {
+        cold_free(c);
+        return rc;
+    }
+    for (int l = 0; l < m->hp.n_layer; l++)
+        if (cold_layer(c, l)) {
+            make_table(c, &p->rate, &c->split[l]);
+            break;
+        }
+    set_fetching(c, !table_empty(c));
+    *out = c;
+    return 0;
+}
+
+void cold_free(cold *c)
+{
+    if (!c) return;
+    gpu_free(c->g, c->arena);
+    gpu_mail_free(c->g, c->mail);
+    if (c->cpu) c->cpu->free(c->cpu);
+    worklist_free(c->work);
+    mem_free(c->x_storage);
+    mem_free(c->slots);
+    mem_free(c->items);
+    mem_free(c->split);
+    mem_free(c);
+}
+
+bool cold_layer(const cold *c, int layer) { return c->split[layer].mail != NULL; }
+const gpu_split *cold_split(const cold *c, int layer) { return &c->split[layer]; }
+
+cold_stats cold_counts(const cold *c)
+{
+    cold_stats s = c->s;
+    s.fetching = c->fetching;
+    return s;
+}
+
+void cold_reset_counts(cold *c)
+{
+    c->s = c->mark = (cold_stats){ .pad_bytes = c->s.pad_bytes };
+}

@@ -1,0 +1,307 @@
+/* measure.c - times the CPU's experts, the GPU's links and the drive.
+ *
+ * Experts are made up: blocks of one byte value, in the shapes and types of the model's first layer,
+ * many times the size of the caches, so that every product reads memory. Their sums are finite and
+ * of no interest. */
+#include "engine/measure.h"
+
+#include <string.h>
+
+#include "cuda/gpu.h"
+#include "engine/lane.h"
+#include "tiers/pages.h"
+#include "tiers/reader.h"
+#include "tiers/topology.h"
+
+enum {
+    MANY_TOKENS = 256,                   /* of the measurement for prompts */
+    MANY_EXPERTS = 4,                    /* that share them */
+    DISK_READS = 16,                     /* in flight */
+    FILL = 0x66                          /* scales of no type become so small with it that products
+                                          * are subnormal, which costs some processors ten times */
+};
+#define MEMORY_LEAST ((uint64_t)512 << 20)
+#define MEMORY_MOST ((uint64_t)4 << 30)
+static const double SECONDS = 0.25;      /* for each figure */
+
+typedef struct bench {
+    const model *m;
+    const ops *o;
+    gpu *g;
+    measure_watch *watch;
+    void *ctx;
+    /* made-up experts */
+    uint8_t *memory;
+    size_t bytes;
+    tensor slabs[SLAB_COUNT];
+    expert_bank bank;
+    /* what the lane needs */
+    lane *cpu;
+    worklist *work;
+    acts x;
+    void *storage;
+    float *rows, *y;
+    int32_t *ids;
+    int next;                            /* expert that the next token begins with */
+} bench;
+
+static double seconds_since(uint64_t from) { return (double)(clock_ns() - from) * 1e-9; }
+
+static int check_watch(const bench *b, err_ctx *err)
+{
+    if (!b->watch || b->watch(b->ctx)) return 0;
+    return err_set(err, ERR_STOPPED, "interrupted");
+}
+
+/* ---- made-up experts ------------------------------------------------------------------------- */
+
+static void fill_piece(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    bench *b = ctx;
+    (void)thread;
+    memset(b->memory + begin, FILL, (size_t)(end - begin));
+}
+
+static uint64_t expert_size(const expert_bank *b)
+{
+    uint64_t bytes = 0;
+    for (int s = 0; s < SLAB_COUNT; s++) bytes += expert_slab_bytes(b, (expert_slab)s);
+    return bytes;
+}
+
+/* A bank of as many experts as make up the memory, one tensor behind the other. */
+static int make_bank(bench *b, uint64_t room, err_ctx *err)
+{
+    const expert_bank *like = &b->m->layers[0].experts;
+    topology here;
+    topology_read(&here, "");
+    uint64_t want = 8 * topology_last_cache_bytes(&here);
+    if (want < MEMORY_LEAST) want = MEMORY_LEAST;
+    if (want > MEMORY_MOST) want = MEMORY_MOST;
+    if (want > room / 4) want = room / 4;
+    const uint64_t one = expert_size(like);
+    const int least = 2 * b->m->hp.n_expert_used, n = (int)(want / one);
+    b->bank = (expert_bank){ .n_expert = n > least ? n : least, .n_embd = like->n_embd,
+                             .n_ff = like->n_ff };
+    b->bytes = (size_t)((uint64_t)b->bank.n_expert * one);
+    void *p;
+    const int rc = pages_map(&p, b->bytes, PAGES_HUGE, err);
+    if (rc < 0) return rc;
+    b->memory = p;
+    pool_run(b->o->team, (int64_t)b->bytes, 1 << 21, fill_piece, b);
+    uint8_t *at = b->memory;
+    for (int s = 0; s < SLAB_COUNT; s++) {
+        const tensor *t = like->weight[s];
+        b->slabs[s] = (tensor){
+            .type = t->type, .cols = t->cols, .rows = expert_slab_rows(like, (expert_slab)s),
+            .slabs = (uint64_t)b->bank.n_expert, .row_bytes = t->row_bytes,
+            .slab_bytes = expert_slab_bytes(like, (expert_slab)s), .data = at,
+        };
+        b->bank.weight[s] = &b->slabs[s];
+        at += (uint64_t)b->bank.n_expert * b->slabs[s].slab_bytes;
+    }
+    return 0;
+}
+
+static int make_lane(bench *b, err_ctx *err)
+{
+    const model_hparams *real = &b->m->hp;
+    model_hparams hp = *real;
+    const size_t slots = MANY_TOKENS * (size_t)real->n_expert_used;
+    int rc;
+    hp.n_expert = b->bank.n_expert;
+    b->storage = mem_zalloc(acts_bytes(MANY_TOKENS, real->n_embd) + 64);
+    b->rows = mem_array(MANY_TOKENS * (size_t)real->n_embd, sizeof *b->rows);
+    b->y = mem_array(slots * (size_t)real->n_embd, sizeof *b->y);
+    b->ids = mem_array(slots, sizeof *b->ids);
+    if (!b->storage || !b->rows || !b->y || !b->ids)
+        return err_set(err, ERR_NOMEM, "measuring: %zu values", slots * (size_t)real->n_embd);
+    acts_init(&b->x, (uint8_t *)(((uintptr_t)b->storage + 63) / 64 * 64), MANY_TOKENS,
+              real->n_embd);
+    for (size_t i = 0; i < MANY_TOKENS * (size_t)real->n_embd; i++)
+        b->rows[i] = (float)(i % 17) - 8.0f;
+    if ((rc = worklist_create(&b->work, b->bank.n_expert, (int)slots, err)) < 0) return rc;
+    return lane_cpu_create(&b->cpu, b->o, &hp, NULL, (int)slots, err);
+}
+
+/* n tokens with the ids that are there. */
+static int run_lane(bench *b, int n, err_ctx *err)
+{
+    acts_set(&b->x, b->rows, n, b->m->hp.n_embd);
+    worklist_fill(b->work, b->ids, n, b->m->hp.n_expert_used);
+    const lane_share share = { .bank = &b->bank, .act = ACT_SWIGLU, .x = &b->x, .work = b->work,
+                               .items = b->work->items, .n_item = b->work->n_item, .y = b->y };
+    const int rc = b->cpu->launch(b->cpu, &share, err);
+    b->cpu->finish(b->cpu);
+    return rc;
+}
+
+/* ---- figures --------------------------------------------------------------------------------- */
+
+/* Bytes per second of one token's experts after another's, each read once in a long while. */
+static int decode_speed(double *out, bench *b, err_ctx *err)
+{
+    const int k = b->m->hp.n_expert_used;
+    const uint64_t from = clock_ns();
+    uint64_t bytes = 0;
+    int rc = 0;
+    pool_stay_awake(b->o->team, true);
+    while (rc == 0 && seconds_since(from) < SECONDS) {
+        for (int r = 0; r < k; r++) b->ids[r] = (b->next + r) % b->bank.n_expert;
+        b->next = (b->next + k) % b->bank.n_expert;
+        rc = run_lane(b, 1, err);
+        bytes += (uint64_t)k * expert_size(&b->bank);
+    }
+    pool_stay_awake(b->o->team, false);
+    *out = (double)bytes / seconds_since(from);
+    return rc < 0 ? rc : check_watch(b, err);
+}
+
+/* Multiply-adds per second when tokens share experts. */
+static int prompt_speed(double *out, bench *b, err_ctx *err)
+{
+    const int k = b->m->hp.n_expert_used, n_expert = b->bank.n_expert;
+    const double one = 3.0 * (double)b->bank.n_embd * (double)b->bank.n_ff;
+    const uint64_t from = clock_ns();
+    double macs = 0.0;
+    int rc = 0;
+    while (rc == 0 && seconds_since(from) < SECONDS) {
+        const int group = max_int(k, MANY_EXPERTS * k);
+        for (int t = 0; t < MANY_TOKENS; t++)
+            for (int r = 0; r < k; r++)
+                b->ids[t * k + r] = (b->next + (t % MANY_EXPERTS * k + r) % group) % n_expert;
+        b->next = (b->next + group) % n_expert;
+        rc = run_lane(b, MANY_TOKENS, err);
+        macs += MANY_TOKENS * k * one;
+    }
+    *out = macs / seconds_since(from);
+    return rc < 0 ? rc : check_watch(b, err);
+}
+
+static int measure_cpu(speeds *out, bench *b, err_ctx *err)
+{
+    double warm;
+    int rc;
+    if ((rc = decode_speed(&warm, b, err)) < 0 || (rc = decode_speed(&out->cpu, b, err)) < 0 ||
+        (rc = prompt_speed(&out->cpu_many, b, err)) < 0)
+        return rc;
+    if (out->cpu < warm) out->cpu = warm;
+    return 0;
+}
+
+/* A prompt's product on the GPU, as one matrix of the experts' type. */
+static int measure_macs(double *out, bench *b, err_ctx *err)
+{
+    enum { ROWS = 4096, TOKENS = 2048, REPEATS = 4 };
+    const tensor *t = b->bank.weight[SLAB_GATE];
+    const uint64_t w = ROWS * t->row_bytes, x = (uint64_t)TOKENS * t->cols * sizeof(float);
+    const uint64_t parts[] = { w, x, x, x, (uint64_t)TOKENS * ROWS * sizeof(float) };
+    uint64_t total = 0, used = 0;
+    uint8_t *at[5];
+    for (int i = 0; i < 5; i++) total += size_align(parts[i], 256);
+    uint8_t *arena = gpu_alloc(b->g, total, "measuring", err);
+    if (!arena) return 0;                /* there is no room: it stays unknown */
+    for (int i = 0; i < 5; i++) {
+        at[i] = arena + used;
+        used += size_align(parts[i], 256);
+    }
+    uint64_t from = 0;
+    int rc = gpu_zero(b->g, arena, total, err);
+    for (int i = -1; i < REPEATS && rc == 0; i++) {      /* the first one warms up */
+        gpu_input in = { .kind = GPU_PLAIN, .n = TOKENS, .cols = (int)t->cols,
+                         .x = (float *)(void *)at[1], .rows = (float *)(void *)at[2],
+                         .halves = at[3] };
+        const gpu_product p = {
+            .y = (float *)(void *)at[4], .y_stride = ROWS,
+            .w = { .type = (int)t->type, .rows = ROWS, .cols = (int)t->cols, .data = at[0],
+                   .row_bytes = t->row_bytes, .scale = 1.0f },
+        };
+        gpu_project(b->g, &in, &p, 1);
+        if (i < 0) {
+            rc = gpu_wait(b->g, err);
+            from = clock_ns();
+        }
+    }
+    if (rc == 0) rc = gpu_wait(b->g, err);
+    if (rc == 0)
+        *out = REPEATS * (double)ROWS * TOKENS * (double)t->cols / seconds_since(from);
+    gpu_free(b->g, arena);
+    return rc;
+}
+
+static int measure_gpu(speeds *out, bench *b, err_ctx *err)
+{
+    gpu_links links;
+    gpu_load *load;
+    int rc;
+    if ((rc = gpu_measure_links(&links, b->g, err)) < 0) return rc;
+    out->vram_read = links.vram_read;
+    out->pcie_in = links.pcie_in;
+    out->pcie_out = links.pcie_out;
+    out->pull = links.pull;
+    out->hop = links.hop;
+    if ((rc = measure_macs(&out->gpu_macs, b, err)) < 0 || (rc = check_watch(b, err)) < 0 ||
+        gpu_lock(b->g, b->memory, b->bytes, NULL) < 0)
+        return rc;                       /* nothing will be fetched where nothing can be locked */
+    if ((rc = gpu_load_begin(&load, b->g, b->memory, b->bytes, err)) == 0) {
+        rc = decode_speed(&out->cpu_busy, b, err);
+        const int ended = gpu_load_end(load, &out->pull_busy, rc < 0 ? NULL : err);
+        if (rc == 0) rc = ended;
+    }
+    gpu_unlock(b->g, b->memory);
+    return rc;
+}
+
+/* Reads of an expert's size all over the file. */
+static int measure_disk(speeds *out, bench *b, err_ctx *err)
+{
+    const char *path = gguf_part_path(b->m->file, 0);
+    const uint64_t one = size_align(expert_size(&b->bank) / SLAB_COUNT, READER_PAGE);
+    const uint64_t size = gguf_part_bytes(b->m->file, 0) / READER_PAGE * READER_PAGE;
+    const reader_options ro = { .kind = READER_AUTO };
+    uint64_t tags[DISK_READS], bytes = 0, n = 0;
+    reader *r;
+    int rc;
+    if (!path[0] || size < 4 * one || b->bytes < DISK_READS * one) return 0;
+    if (reader_open(&r, &path, 1, &ro, NULL, err) < 0) return 0;
+    const uint64_t places = size / one, from = clock_ns();
+    for (rc = 0; rc >= 0 && seconds_since(from) < SECONDS;) {
+        while (reader_open_jobs(r) < DISK_READS && rc >= 0) {
+            const read_job job = { .offset = n * 7919 % places * one, .bytes = one,
+                                   .to = b->memory + n % DISK_READS * one, .tag = n };
+            n++;
+            rc = reader_submit(r, &job, 1, err);
+        }
+        if (rc >= 0) rc = reader_wait(r, tags, DISK_READS, 1, err);
+        if (rc > 0) bytes += (uint64_t)rc * one;
+    }
+    if (rc >= 0) out->disk = (double)bytes / seconds_since(from);
+    reader_close(r);
+    return check_watch(b, err);          /* a drive that cannot be read is found out later */
+}
+
+static void release(bench *b)
+{
+    if (b->cpu) b->cpu->free(b->cpu);
+    worklist_free(b->work);
+    mem_free(b->storage);
+    mem_free(b->rows);
+    mem_free(b->y);
+    mem_free(b->ids);
+    pages_unmap(b->memory, b->bytes);
+}
+
+int measure_speeds(speeds *out, const model *m, const ops *o, gpu *g, uint64_t room,
+                   measure_watch *watch, void *ctx, err_ctx *err)
+{
+    bench b = { .m = m, .o = o, .g = g, .watch = watch, .ctx = ctx };
+    int rc;
+    *out = (speeds){ 0 };
+    rc = make_bank(&b, room, err);
+    if (rc == 0) rc = make_lane(&b, err);
+    if (rc == 0) rc = measure_cpu(out, &b, err);
+    if (rc == 0 && g) rc = measure_gpu(out, &b, err);
+    if (rc == 0) rc = measure_disk(out, &b, err);
+    release(&b);
+    return rc == ERR_NOMEM ? 0 : rc;
+}

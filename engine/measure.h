@@ -1,0 +1,23 @@
+/* measure.h - how fast this machine's links are, with the kernels that will use them.
+ *
+ * A second or two: the CPU's expert kernels on memory of the model's own shapes, the GPU's links,
+ * both at the same time, the drive behind the file. Figures for plans (tiers/plan.h). */
+#ifndef ENGINE_MEASURE_H
+#define ENGINE_MEASURE_H
+
+#include "engine/model.h"
+#include "engine/ops.h"
+#include "tiers/speeds.h"
+
+struct gpu;
+
+/* Asked now and then; false stops the measurement. */
+typedef bool measure_watch(void *ctx);
+
+/* g may be NULL. Takes a quarter of room bytes of RAM meanwhile, at most 4 GB. ERR_STOPPED; what
+ * cannot be measured (no memory for it, a model that is no file) is left 0, which plans know how to
+ * take. */
+int measure_speeds(speeds *out, const model *m, const ops *o, struct gpu *g, uint64_t room,
+                   measure_watch *watch, void *ctx, err_ctx *err);
+
+#endif

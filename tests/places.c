@@ -1,0 +1,64 @@
+/* places.c - plans for tests: not what a planner would choose, but what covers all ways. */
+#include "tests/places.h"
+
+#include <limits.h>
+
+#include "engine/cold.h"
+#include "tests/test.h"
+
+const place places[N_PLACES] = {
+    { .name = "CPU, mapped file" },
+    { .name = "CPU, cache before the file", .planned = true, .disk = true },
+    { .name = "GPU, all in VRAM", .gpu = true },
+    { .name = "GPU, experts in RAM", .gpu = true, .planned = true, .stage_parts = 1,
+      .stream_from = 64 },
+    { .name = "GPU, experts in RAM, no post-fetch", .gpu = true, .planned = true, .no_fetch = true,
+      .stream_from = INT_MAX },
+    { .name = "GPU, half of the experts in VRAM", .gpu = true, .planned = true, .hot_of_8 = 4,
+      .stage_parts = 3, .stream_from = 9 },
+    { .name = "GPU, most of them, fetched and not used", .gpu = true, .planned = true,
+      .hot_of_8 = 6, .stage_parts = 2, .stream_from = 9, .force_cpu = true },
+    { .name = "GPU, waiting for what is late", .gpu = true, .planned = true, .block = true,
+      .stage_parts = 1, .stream_from = 9 },
+    { .name = "GPU, one stream", .gpu = true, .planned = true, .hot_of_8 = 1, .one_stream = true,
+      .stage_parts = 1, .stream_from = 9 },
+    { .name = "GPU, cache before the file", .gpu = true, .planned = true, .hot_of_8 = 2,
+      .disk = true, .stage_parts = 2, .stream_from = 40 },
+};
+
+static uint64_t slabs_bytes(const expert_bank *b)
+{
+    uint64_t bytes = 0;
+    for (int s = 0; s < SLAB_COUNT; s++)
+        bytes += size_align((uint64_t)b->n_expert * expert_slab_bytes(b, (expert_slab)s), 256);
+    return bytes;
+}
+
+static void make_plan(plan *to, const model *m, const place *p)
+{
+    uint64_t largest = 0;
+    *to = (plan){ .gpu = p->gpu, .stage_parts = p->stage_parts, .stream_from = p->stream_from };
+    for (int l = 0; l < m->hp.n_layer; l++) {
+        const uint64_t bytes = slabs_bytes(&m->layers[l].experts);
+        to->hot[l] = p->gpu ? m->hp.n_expert * p->hot_of_8 / 8 : 0;
+        to->place[l] = p->disk ? PLAN_DISK : PLAN_RAM;
+        if (bytes > largest) largest = bytes;
+    }
+    if (p->stage_parts > 0) to->vram_stage = 2 * (largest / (uint64_t)p->stage_parts + largest / 4);
+    to->ram_experts = expert_store_least(m);
+    /* a bus as fast as the memory: half of everything is fetched */
+    to->rate = (speeds){ .pull = 1e10, .pull_busy = 1e10, .cpu = 1e10, .cpu_busy = 1e10 };
+}
+
+bool place_engine(engine *e, const model *m, const place *p)
+{
+    const postfetch_options post = { .off = p->no_fetch, .force_cpu = p->force_cpu,
+                                     .block = p->block, .one_stream = p->one_stream };
+    plan made;
+    err_ctx err = { 0 };
+    if (!p->gpu && !p->planned) return true;
+    if (p->planned) make_plan(&made, m, p);
+    const engine_placement where = { .gpu = p->gpu, .plan = p->planned ? &made : NULL,
+                                     .postfetch = &post };
+    return CHECK_MSG(engine_place(e, &where, &err) == 0, "%s: %s", p->name, err.msg);
+}

@@ -1,0 +1,23 @@
+/* places.h - placements to run the same tests in: who computes, and where the experts are. */
+#ifndef TESTS_PLACES_H
+#define TESTS_PLACES_H
+
+#include "engine/engine.h"
+
+typedef struct place {
+    const char *name;
+    bool gpu;
+    bool planned;                        /* false: everything with who computes */
+    int hot_of_8;                        /* experts in VRAM, in eighths of a layer's */
+    bool disk;                           /* the others through a small cache from the file */
+    int stage_parts, stream_from;        /* prompts; parts 0: never streamed */
+    bool no_fetch, force_cpu, block, one_stream;         /* post-fetch */
+} place;
+
+enum { N_CPU_PLACES = 2, N_PLACES = 10 };
+extern const place places[N_PLACES];     /* those of the CPU first */
+
+/* Moves e there. Whatever fails is told as a failed check. */
+bool place_engine(engine *e, const model *m, const place *p);
+
+#endif

@@ -1,0 +1,99 @@
+/* test_places.c - where experts are cannot be seen in what comes out.
+ *
+ * The same tokens one by one through every placement: on one processor the logits have the same
+ * bits, whatever is in VRAM, fetched, late, cached or read from the file. Between the processors
+ * attention and other dense parts round differently: there the likeliest tokens are the same. */
+#include <string.h>
+
+#include "cuda/gpu.h"
+#include "engine/cold.h"
+#include "tests/places.h"
+#include "tests/test.h"
+
+enum { N_TOKENS = 256, FIRST = 5 };
+
+typedef struct trail {                   /* what a placement gave */
+    int32_t ids[N_TOKENS];
+    uint64_t hash[N_TOKENS];             /* of the logits behind each */
+} trail;
+
+static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
+                                     "tests/models/demo-gptoss-MXFP4.gguf" };
+
+/* Greedy, from a few tokens that are fed together. */
+static bool follow(trail *t, const model *m, const place *p)
+{
+    static const int32_t prompt[FIRST] = { 11, 402, 7, 93, 260 };
+    const engine_options eo = { 0 };
+    const session_options so = { .ctx = 512, .chunk = 128, .kv = KV_F16 };
+    const size_t n_vocab = (size_t)m->hp.n_vocab;
+    float *logits = mem_array(n_vocab, sizeof *logits);
+    engine *e = NULL;
+    session *s = NULL;
+    err_ctx err = { 0 };
+    bool ok = CHECK(logits && engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, p) &&
+              CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s: %s", p->name, err.msg);
+    ok = ok && CHECK(session_eval(s, prompt, FIRST, logits, 1, NULL, NULL, &err) == 0);
+    for (int i = 0; i < N_TOKENS && ok; i++) {
+        t->ids[i] = session_likeliest(s, logits);
+        t->hash[i] = str_hash((str_view){ (const char *)logits, n_vocab * sizeof *logits });
+        ok = CHECK_MSG(session_eval(s, &t->ids[i], 1, logits, 1, NULL, NULL, &err) == 0,
+                       "%s, token %d: %s", p->name, i, err.msg);
+    }
+    if (ok && p->gpu && p->planned) {
+        cold_stats c;
+        store_stats st;
+        session_counts(s, &c, &st);
+        CHECK_MSG(c.tokens == N_TOKENS && c.questions >= c.tokens, "%s: %d tokens, %d questions",
+                  p->name, (int)c.tokens, (int)c.questions);
+        CHECK_MSG(p->no_fetch || p->disk || c.down_fetched + c.all_fetched > 0,
+                  "%s: nothing was fetched", p->name);
+        CHECK_MSG(p->hot_of_8 == 0 || c.hot > 0, "%s: nothing was hot", p->name);
+    }
+    session_free(s);
+    engine_close(e);
+    mem_free(logits);
+    return ok;
+}
+
+static void compare(const trail *want, const trail *got, bool bits, const char *file,
+                    const char *name)
+{
+    for (int i = 0; i < N_TOKENS; i++) {
+        if (bits ? got->hash[i] == want->hash[i] : got->ids[i] == want->ids[i]) continue;
+        CHECK_MSG(false, "%s, %s: %s differ from token %d on", file, name,
+                  bits ? "logits" : "tokens", i);
+        return;
+    }
+    CHECK(true);
+}
+
+static void test_file(const char *path)
+{
+    static trail cpu, device, now;
+    gguf *g = NULL;
+    model *m = NULL;
+    err_ctx err = { 0 };
+    if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
+                   err.msg))
+        return;
+    for (int i = 0; i < N_PLACES; i++) {
+        const place *p = &places[i];
+        if (p->gpu && gpu_count() == 0) continue;
+        trail *t = i == 0 ? &cpu : i == N_CPU_PLACES ? &device : &now;
+        if (!follow(t, m, p)) continue;
+        if (i > 0 && i < N_CPU_PLACES) compare(&cpu, t, true, path, p->name);
+        if (i == N_CPU_PLACES) compare(&cpu, t, false, path, p->name);
+        if (i > N_CPU_PLACES) compare(&device, t, true, path, p->name);
+    }
+    model_free(m);
+    gguf_close(g);
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("places", argc, argv);
+    if (gpu_count() == 0) test_skip("no GPU: placements of the CPU alone");
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) test_file(files[i]);
+    return test_end();
+}
