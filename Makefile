@@ -8,6 +8,7 @@
 # make clean      remove everything that was built
 #
 # CUDA_ARCHS="80 90"       compile the GPU side for these architectures (default: those of the GPUs here, or all)
+# URING=0                  without liburing: the drive is read by threads that call pread
 # SAN=address,undefined    sanitizers (also SAN=thread); objects of each configuration stay apart
 # DEPS=dir                 extra prefix with usr/include and usr/lib for headers and libraries
 # V=1 shows commands, WERROR=1 makes warnings errors
@@ -53,7 +54,7 @@ endif
 
 # Configurations never share objects. (No trailing comment after a value: make keeps the spaces before it.)
 comma := ,
-B     := build$(if $(filter 0,$(CUDA)),-cpu)$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(BUILD_SUFFIX)
+B     := build$(if $(filter 0,$(CUDA)),-cpu)$(if $(filter 0,$(URING)),-nouring)$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(BUILD_SUFFIX)
 Q     := $(if $(V),,@)
 
 OPT     ?= -O2 -g
@@ -65,7 +66,8 @@ ALL_CFLAGS  = -D_GNU_SOURCE -I. -MMD -MP -ffp-contract=off -fopenmp $(CFLAGS) \
               $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 ALL_LDFLAGS = -fopenmp $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) $(addprefix -L,$(if $(DEPS),$(LIBDIRS))) \
               $(addprefix -Wl$(comma)-rpath$(comma),$(if $(DEPS),$(abspath $(LIBDIRS))))
-LDLIBS     += $(or $(if $(DEPS),,$(shell pkg-config --libs jansson libedit 2>/dev/null)),-ljansson -ledit) -lm
+LDLIBS     += $(or $(if $(DEPS),,$(shell pkg-config --libs jansson libedit 2>/dev/null)),-ljansson -ledit) \
+              $(if $(filter-out 0,$(URING)),-luring) -lm
 NVCC_FLAGS  = -O3 -std=c++17 -I. -Xcompiler -Wall,-Wextra$(if $(WERROR),$(comma)-Werror --Werror all-warnings) \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
               -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
@@ -75,7 +77,7 @@ NVCC_FLAGS  = -O3 -std=c++17 -I. -Xcompiler -Wall,-Wextra$(if $(WERROR),$(comma)
 CPU     := $(firstword $(subst -, ,$(TARGET)))
 OTHERS  := $(if $(filter x86_64,$(CPU)),,engine/cpu/x86_%.c) $(if $(filter aarch64,$(CPU)),,engine/cpu/arm_%.c)
 LIB_C   := $(wildcard loader/*.c tiers/*.c moe/*.c engine/*.c engine/cpu/*.c engine/models/*.c engine/text/*.c)
-LIB_C   := $(filter-out $(OTHERS),$(LIB_C))
+LIB_C   := $(filter-out $(OTHERS) tiers/reader_uring$(if $(filter-out 0,$(URING)),_stub).c,$(LIB_C))
 CLI_C   := $(filter-out cli/moe_run.c cli/moe_bench.c,$(wildcard cli/*.c))
 TESTS   := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 ifeq ($(CUDA),1)
@@ -184,9 +186,12 @@ $B/tests/test_model $B/tests/test_model_refuse: $B/tests/model_maker.c.o
 $B/tests/test_chat $B/tests/test_chat_parse: $B/tests/chat_maker.c.o
 $B/tests/test_kernels $(TEST_CU_BIN): $B/tests/weight_maker.c.o
 $B/tests/test_lane $B/tests/test_gpu_experts: $B/tests/ffn_golden.c.o
+$B/tests/test_lane $B/tests/test_expert_store: $(patsubst %,$B/tests/%_maker.c.o,store model weight)
 $(filter $B/tests/test_gpu%,$(TEST_BIN)): $B/tests/gpu_fixture.c.o $B/tests/weight_maker.c.o
 $B/tests/test_state $B/tests/test_state_file: $B/tests/state_twin.c.o
+$B/tests/test_forward $B/tests/test_places: $B/tests/places.c.o
 $B/tests/test_conversation: $B/cli/conversation.c.o
+$B/tests/test_plan_check: $B/cli/plan_check.c.o
 $B/tests/test_answer_view: $(addprefix $B/cli/,$(addsuffix .c.o,answer_view output interrupt console))
 $B/tests/test_synth: $(filter $B/cli/synth%,$(CLI_OBJ)) $B/cli/console.c.o
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
@@ -215,7 +220,7 @@ check test: all tests
 	$Qtools/run_tests.sh $B $(TESTS) $(TEST_CU)
 
 # One after the other: each has the device, and the CPU for its references, to itself.
-GPU_TESTS := $(filter test_gpu% test_forward test_state test_space,$(TESTS)) $(TEST_CU)
+GPU_TESTS := $(filter test_gpu% test_forward test_places test_expert_store test_state test_space,$(TESTS)) $(TEST_CU)
 check-gpu: $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
 	$QONLY_GPU=1 tools/run_tests.sh $B $(GPU_TESTS)
 

@@ -43,6 +43,7 @@ static const arg_option options[] = {
 
 static const arg_group groups[] = {
     { "Running:", bench_model_options, BENCH_MODEL_N_OPTION, offsetof(decode_options, run) },
+    { "Memory:", tier_options, TIER_N_OPTION, offsetof(decode_options, run.tiers) },
 };
 
 static const arg_spec spec = {
@@ -73,15 +74,6 @@ typedef struct bench {
 } bench;
 
 /* ---- measuring ------------------------------------------------------------------------------- */
-
-/* Random, and always the same. Ids stay clear of the upper end of the vocabulary, where control
- * tokens and unused places lie in the known files. */
-static void make_prompt(int32_t *ids, int n, int n_vocab)
-{
-    const int below = n_vocab < 100000 ? n_vocab - n_vocab / 16 : 100000;
-    for (int t = 0; t < n; t++)
-        ids[t] = (int32_t)((random_word(1, (uint64_t)t) >> 32) * (uint64_t)below >> 32);
-}
 
 static bool watch(void *ctx, double done_tokens, int n_tokens)
 {
@@ -268,7 +260,7 @@ static int run_model(bench *m)
         console_error("out of memory for %" PRId64 " tokens", need);
         return 1;
     }
-    make_prompt(m->prompt, (int)opt->prompt + 1, m->n_vocab);
+    bench_model_prompt(m->prompt, (int)opt->prompt + 1, m->n_vocab);
     rc = measure(m, &err);
     if (rc < 0) return bench_model_fail(m->b.l.path, rc, &err);
     const int code = report(m);
@@ -281,8 +273,10 @@ int cmd_bench_decode(int argc, char **argv)
 {
     static bench m;                      /* 16 kB of rates */
     decode_options opt = { .run.engine.kv = "f16", .prompt = 512, .tokens = 128, .runs = 5 };
-    int rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
+    int rc;
 
+    tier_args_init(&opt.run.tiers);
+    rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if (opt.prompt + opt.tokens == 0) {
         console_error("-p 0 and -n 0: nothing to measure");

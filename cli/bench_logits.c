@@ -48,6 +48,7 @@ static const arg_option options[] = {
 
 static const arg_group groups[] = {
     { "Running:", bench_model_options, BENCH_MODEL_N_OPTION, offsetof(logits_options, run) },
+    { "Memory:", tier_options, TIER_N_OPTION, offsetof(logits_options, run.tiers) },
 };
 
 static const arg_spec spec = {
@@ -401,8 +402,10 @@ int cmd_bench_logits(int argc, char **argv)
     char *text = NULL;
     size_t len;
     err_ctx err;
-    int rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
+    int rc;
 
+    tier_args_init(&opt.run.tiers);
+    rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if ((rc = check_usage(&opt)) != 0) return rc;
     s.path = opt.ids;

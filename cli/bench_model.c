@@ -15,11 +15,11 @@ const arg_option bench_model_options[BENCH_MODEL_N_OPTION] = {
     { "threads", 0, ARG_INT, FIELD(engine.threads), "N", "MOE_THREADS", 1, POOL_MAX_THREADS,
       "Default: one per physical core" },
     { "device", 0, ARG_TEXT, FIELD(engine.device), "NAME", NULL, 0, 0,
-      "cpu, cuda, or auto: the GPU if all of it fits there. Default: cpu" },
+      "cpu, cuda, or auto: the GPU if there is one. Default: cpu" },
     { "ctx", 0, ARG_INT, FIELD(engine.ctx), "N", NULL, 1, INT_MAX,
       "Context in tokens, at most the model's. Default: as many as come" },
     { "chunk", 0, ARG_INT, FIELD(engine.chunk), "N", NULL, 1, INT_MAX,
-      "Most tokens computed at a time. Default: 512, on a GPU 2048" },
+      "Most tokens computed at a time. Default: 512, on a GPU 4096" },
     { "isa", 0, ARG_TEXT, FIELD(engine.isa), "NAME", "MOE_ISA", 0, 0,
       "Instruction set of the CPU's kernels; scalar: plain C. Default: fastest" },
     { "exact", 0, ARG_FLAG, FIELD(engine.exact), NULL, NULL, 0, 0,
@@ -35,11 +35,11 @@ int bench_model_open(bench_model *b, const bench_model_args *a)
     int rc;
 
     *b = (bench_model){ 0 };
-    if ((rc = engine_args_read(&load.engine, &b->so, &load.try_gpu, &a->engine)) != 0) return rc;
-    load.fit = b->so;
+    if ((rc = engine_args_read(&load.where.engine, &b->so, &load.where.device, &a->engine)) != 0 ||
+        (rc = tier_args_read(&load.where.wish, &load.where.post, &a->tiers)) != 0)
+        return rc;
     if (loaded_open(&b->l, &load, &err) < 0)
         return console_fail(a->model ? a->model : "demo model", &err);
-    if (b->l.device_note[0]) console_note("%s", b->l.device_note);
     b->ctx_limit = b->so.ctx ? b->so.ctx : b->l.m->hp.ctx_train;
     interrupt_install();
     return 0;
@@ -56,6 +56,7 @@ int bench_model_session(session **out, bench_model *b, int ctx)
     int rc;
     if (b->so.ctx == 0) b->so.ctx = ctx;
     rc = loaded_session(out, &b->l, &b->so, &err);
+    if (rc == 0 && b->l.where->note[0]) console_note("%s", b->l.where->note);
     return rc < 0 ? bench_model_fail(b->l.path, rc, &err) : 0;
 }
 
@@ -64,4 +65,11 @@ int bench_model_fail(const char *what, int rc, const err_ctx *err)
     if (rc != ERR_STOPPED || !interrupted()) return console_fail(what, err);
     console_error("%s: interrupted", what);
     return interrupt_exit_code();
+}
+
+void bench_model_prompt(int32_t *ids, int n, int n_vocab)
+{
+    const int below = n_vocab < 100000 ? n_vocab - n_vocab / 16 : 100000;
+    for (int t = 0; t < n; t++)
+        ids[t] = (int32_t)((random_word(1, (uint64_t)t) >> 32) * (uint64_t)below >> 32);
 }

@@ -9,10 +9,12 @@
 #include "cli/args.h"
 #include "cli/engine_args.h"
 #include "cli/loaded.h"
+#include "cli/tier_args.h"
 
 typedef struct bench_model_args {
     const char *model;                   /* NULL: the demo model inside the program */
     engine_args engine;                  /* kv is the verb's to set before args_parse */
+    tier_args tiers;                     /* tier_args_init is, too */
 } bench_model_args;
 
 /* All but -m and --kv, whose defaults differ between the verbs. For a verb's groups:
@@ -36,5 +38,9 @@ int bench_model_session(session **out, bench_model *b, int ctx);
 /* What to do about a failure rc < 0: says so and returns 1, or interrupt_exit_code() if a signal
  * stopped it. */
 int bench_model_fail(const char *what, int rc, const err_ctx *err);
+
+/* n ids, random and always the same, clear of the upper end of the vocabulary, where control tokens
+ * and unused places lie in the known files. */
+void bench_model_prompt(int32_t *ids, int n, int n_vocab);
 
 #endif

@@ -19,6 +19,7 @@
 #include "cli/line_history.h"
 #include "cli/line_input.h"
 #include "cli/talk_args.h"
+#include "cli/tier_args.h"
 
 typedef struct chat_options {
     const char *model, *load;
@@ -26,6 +27,7 @@ typedef struct chat_options {
     bool verbose;
     talk_args talk;
     engine_args engine;
+    tier_args tiers;
     sampling_args sampling;
 } chat_options;
 
@@ -46,6 +48,7 @@ static const arg_group groups[] = {
     { "Sampling (defaults are the model's own):", sampling_options, SAMPLING_N_OPTION,
       FIELD(sampling) },
     { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
+    { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
 };
 
 static const arg_spec spec = {
@@ -104,6 +107,8 @@ static int open_session(chat_talk *t, const chat_options *o)
 
     if (t->room.ctx == 0) t->room.ctx = most < DEFAULT_CTX ? most : DEFAULT_CTX;
     t->room.n_snapshot = N_SNAPSHOT;
+    if (loaded_place(&t->l, &t->room, &err) < 0) return loaded_fail(t->l.path, &err);
+    loaded_say_notes(&t->l, true, t->effort_given);
     if (loaded_session(&t->s, &t->l, &t->room, &err) < 0) return loaded_fail(t->l.path, &err);
     if (sampling_open(&t->draw, &o->sampling, t->l.m, t->l.tok, t->room.ctx, &err) < 0 ||
         (o->talk.system && conversation_set_system(&t->conv, str_from(o->talk.system), &err) < 0)) {
@@ -118,7 +123,12 @@ static int open_session(chat_talk *t, const chat_options *o)
 static void greet(const chat_talk *t)
 {
     const char *slash = strrchr(t->l.path, '/');
-    char ctx[32];
+    char ctx[32], line[PLAN_LINE_CAP];
+    if (plan_check_has_tiers(&t->l.where->p)) {
+        const plan_view view = placing_view(t->l.where);
+        console_note("%s%s%s", engine_gpu_name(t->l.e), engine_on_gpu(t->l.e) ? ", " : "",
+                     plan_view_line(line, sizeof line, &view));
+    }
     console_note("%s (%s), context %s tokens. Ctrl-C stops an answer, Ctrl-D leaves, /help",
                  slash ? slash + 1 : t->l.path, model_arch_name(t->l.m->hp.arch),
                  text_count(ctx, sizeof ctx, (uint64_t)t->room.ctx));
@@ -209,20 +219,22 @@ int cmd_chat(int argc, char **argv)
     int rc, code;
 
     engine_args_init(&o.engine);
+    tier_args_init(&o.tiers);
     sampling_args_init(&o.sampling);
     rc = args_parse(&spec, &o, NULL, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if ((code = check_options(&t, &o)) != 0) return code;
-    if ((code = engine_args_read(&load.engine, &t.room, &load.try_gpu, &o.engine)) != 0) return code;
+    if ((code = engine_args_read(&load.where.engine, &t.room, &load.where.device,
+                                 &o.engine)) != 0 ||
+        (code = tier_args_read(&load.where.wish, &load.where.post, &o.tiers)) != 0)
+        return code;
     if ((code = sampling_args_check(&o.sampling)) != 0) return code;
     interrupt_install();
     fill(&t, &o);
     load.path = o.model;
-    load.fit = t.room;
     if (!o.model) console_note("%s", DEMO_MODEL_REMARK);
     if (loaded_open(&t.l, &load, &err) < 0)
         return loaded_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
-    loaded_say_notes(&t.l, true, t.effort_given);
     code = open_session(&t, &o);
     if (code == 0) code = talk(&t);
     sampling_close(&t.draw);

@@ -8,6 +8,7 @@
 #include "cli/answer_view.h"
 #include "cli/conversation.h"
 #include "cli/loaded.h"
+#include "cli/plan_check.h"
 #include "cli/sampling_args.h"
 #include "engine/answer.h"
 
@@ -25,6 +26,8 @@ typedef struct chat_talk {
     bool interactive;                    /* a person at a terminal, not a pipe */
     int n_shown;                         /* answers printed so far */
     int lost;                            /* errno of standard output; 0: it works */
+    plan_watch speed;                    /* of the latest answer's first tokens */
+    bool speed_told;                     /* once is enough */
     answer_stats last;                   /* of the latest turn; n_prompt 0: there was none */
     struct chat_totals {
         int n_turn;

@@ -33,9 +33,13 @@ static answer_view view_of(const chat_talk *t)
 static int on_text(void *ctx, const chat_event *ev)
 {
     turn *u = ctx;
+    const uint64_t from = clock_ns();
+    int rc;
     if (ev->kind == CHAT_REASONING) textbuf_put(&u->reasoning, ev->text);
     if (ev->kind == CHAT_ANSWER) textbuf_put(&u->answer, ev->text);
-    if (answer_view_event(&u->shown, ev) < 0) return -1;
+    rc = answer_view_event(&u->shown, ev);
+    plan_watch_away(&u->t->speed, clock_ns() - from);
+    if (rc < 0) return -1;
     return u->answer.failed || u->reasoning.failed ? -1 : 0;
 }
 
@@ -62,6 +66,13 @@ static bool on_go_on(void *ctx)
         if (u->t->interactive && interrupt_exit_code() == 130) interrupt_clear();
     }
     return !u->stop;
+}
+
+static bool on_token(void *ctx)
+{
+    turn *u = ctx;
+    plan_watch_token(&u->t->speed);
+    return on_go_on(u);
 }
 
 static bool on_watch(void *ctx, double done_tokens, int n_tokens)
@@ -136,7 +147,7 @@ static void count(chat_talk *t, const answer_stats *st)
 /* Whatever the person should know about how it ended. */
 static void tell_end(const turn *u, const answer_stats *st)
 {
-    const chat_talk *t = u->t;
+    chat_talk *t = u->t;
     char line[256];
     if (st->end == ANSWER_CONTEXT)
         console_note("the context of %d tokens is full: /undo, /reset, or start with a larger "
@@ -151,6 +162,9 @@ static void tell_end(const turn *u, const answer_stats *st)
     if (t->verbose)
         fprintf(stderr, "%s%s%s\n", u->shown.dim ? "\033[2m" : "",
                 chat_turn_summary(line, sizeof line, t), u->shown.dim ? "\033[0m" : "");
+    if (!t->speed.line[0] || t->speed_told) return;
+    console_note("%s", t->speed.line);
+    t->speed_told = true;
 }
 
 static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
@@ -160,12 +174,13 @@ static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
     const answer_options o = { .tok = t->l.tok, .talk = t->l.talk, .req = &req,
                                .stop = t->draw.stop, .max_tokens = t->max_tokens,
                                .n_stable = n_stable };
-    const answer_hooks hooks = { .ctx = u, .text = on_text, .go_on = on_go_on, .watch = on_watch };
+    const answer_hooks hooks = { .ctx = u, .text = on_text, .go_on = on_token, .watch = on_watch };
     answer_stats st;
     int rc;
 
     sampler_reset(t->draw.smp, turn_seed(&t->set));
     u->shown = view_of(t);
+    plan_watch_begin(&t->speed, &t->l.where->p, t->l.where->measured, t->s, t->verbose);
     rc = answer_run(&st, t->s, t->draw.smp, prompt->ids, (int)prompt->n, &o, &hooks, err);
     progress_end(&u->bar);
     on_go_on(u);                         /* a signal that ended a write was not looked at yet */

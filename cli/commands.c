@@ -2,10 +2,12 @@
 #include "cli/commands.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/console.h"
 #include "cuda/gpu.h"
+#include "tiers/fault.h"
 #include "tiers/machine.h"
 
 #ifndef MOE_VERSION
@@ -60,6 +62,10 @@ int commands_main(const char *program, const char *about, const char *examples,
     const command *standard = find_verb(table, n_command, "run"), *verb;
     console_init(program);
     log_set_sink(print_log, NULL);
+    if (getenv("MOE_FAULT") && !fault_arm_text(getenv("MOE_FAULT"))) {   /* for tests */
+        console_error("MOE_FAULT: unknown fault");
+        return 2;
+    }
     if (argc < 2) {
         console_error("no verb %sgiven (%s --help lists what there is)",
                       standard ? "and no prompt " : "", program);

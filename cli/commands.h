@@ -7,17 +7,20 @@
 int cmd_run(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_render(int argc, char **argv);
 int cmd_models(int argc, char **argv);
 
 /* moe-bench */
 int cmd_bench_decode(int argc, char **argv);
+int cmd_bench_io(int argc, char **argv);
 int cmd_bench_logits(int argc, char **argv);
 int cmd_bench_kernels(int argc, char **argv);
 int cmd_bench_machine(int argc, char **argv);
 int cmd_bench_quant(int argc, char **argv);
 int cmd_bench_synth(int argc, char **argv);
+int cmd_bench_tiers(int argc, char **argv);
 int cmd_bench_tokenize(int argc, char **argv);
 
 /* The table a program's main dispatches on; --help prints it. */

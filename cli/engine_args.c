@@ -16,13 +16,13 @@ const arg_option engine_arg_options[ENGINE_N_OPTION] = {
     { "ctx", 0, ARG_INT, FIELD(ctx), "N", "MOE_CTX", 1, INT_MAX,
       "Context in tokens, at most the model's. Default: enough" },
     { "device", 0, ARG_TEXT, FIELD(device), "NAME", "MOE_DEVICE", 0, 0,
-      "cpu, cuda, or auto: the GPU if all of it fits there. Default: auto" },
+      "cpu, cuda, or auto: the GPU if there is one. Default: auto" },
     { "threads", 0, ARG_INT, FIELD(threads), "N", "MOE_THREADS", 1, POOL_MAX_THREADS,
       "Default: one per physical core" },
     { "kv", 0, ARG_TEXT, FIELD(kv), "TYPE", "MOE_KV", 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
     { "chunk", 0, ARG_INT, FIELD(chunk), "N", NULL, 1, INT_MAX,
-      "Most tokens of a prompt computed at a time. Default: 512, on a GPU 2048" },
+      "Most tokens of a prompt computed at a time. Default: 512, on a GPU 4096" },
     { "isa", 0, ARG_TEXT, FIELD(isa), "NAME", "MOE_ISA", 0, 0,
       "Instruction set of the CPU's kernels; scalar: plain C. Default: fastest" },
     { "exact", 0, ARG_FLAG, FIELD(exact), NULL, NULL, 0, 0,
@@ -36,7 +36,8 @@ void engine_args_init(engine_args *a)
     *a = (engine_args){ .kv = "f16", .device = "auto" };
 }
 
-int engine_args_read(engine_options *eo, session_options *so, bool *try_gpu, const engine_args *a)
+int engine_args_read(engine_options *eo, session_options *so, device_choice *choice,
+                     const engine_args *a)
 {
     const char *device = a->device ? a->device : "cpu";
     char shown[64];
@@ -59,10 +60,11 @@ int engine_args_read(engine_options *eo, session_options *so, bool *try_gpu, con
         return 2;
     }
     *eo = (engine_options){ .threads = (int)a->threads, .isa = a->isa, .exact = a->exact,
-                            .yarn_rounded = a->yarn_rounded,
-                            .gpu = strcmp(device, "cuda") == 0 };
+                            .yarn_rounded = a->yarn_rounded };
     /* kernels of the CPU that were asked for by name are meant to be used */
-    *try_gpu = strcmp(device, "auto") == 0 && !a->exact && !(a->isa && *a->isa);
+    *choice = strcmp(device, "cuda") == 0 ? DEVICE_CUDA :
+              strcmp(device, "auto") == 0 && !a->exact && !(a->isa && *a->isa) ? DEVICE_AUTO :
+              DEVICE_CPU;
     *so = (session_options){ .ctx = (int)a->ctx, .chunk = (int)a->chunk, .kv = type };
     return 0;
 }

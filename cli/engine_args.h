@@ -7,6 +7,7 @@
 #define CLI_ENGINE_ARGS_H
 
 #include "cli/args.h"
+#include "cli/placing.h"
 #include "engine/engine.h"
 
 typedef struct engine_args {
@@ -21,9 +22,9 @@ extern const arg_option engine_arg_options[ENGINE_N_OPTION];
 
 void engine_args_init(engine_args *a);
 
-/* Fills both; so->ctx is 0 if --ctx was not given, snapshots are the caller's to add. *try_gpu: the
- * GPU if everything fits there, and eo->gpu is left to loaded_open. 0, or 2, the exit code, after
- * one line on stderr. */
-int engine_args_read(engine_options *eo, session_options *so, bool *try_gpu, const engine_args *a);
+/* Fills all three; so->ctx is 0 if --ctx was not given, snapshots are the caller's to add. 0, or 2,
+ * the exit code, after one line on stderr. */
+int engine_args_read(engine_options *eo, session_options *so, device_choice *device,
+                     const engine_args *a);
 
 #endif

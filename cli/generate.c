@@ -18,8 +18,10 @@
 #include "cli/engine_args.h"
 #include "cli/interrupt.h"
 #include "cli/loaded.h"
+#include "cli/plan_check.h"
 #include "cli/sampling_args.h"
 #include "cli/talk_args.h"
+#include "cli/tier_args.h"
 #include "engine/answer.h"
 
 typedef struct run_options {
@@ -28,6 +30,7 @@ typedef struct run_options {
     bool raw, json, quiet;
     talk_args talk;
     engine_args engine;
+    tier_args tiers;
     sampling_args sampling;
 } run_options;
 
@@ -53,6 +56,7 @@ static const arg_group groups[] = {
     { "Sampling (defaults are the model's own):", sampling_options, SAMPLING_N_OPTION,
       FIELD(sampling) },
     { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
+    { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
 };
 
 static const arg_spec spec = {
@@ -128,6 +132,7 @@ typedef struct view {
     answer_view shown;
     textbuf text, reasoning;             /* for --json, whose only line is then shown */
     progress bar;                        /* while the prompt is taken in */
+    plan_watch speed;                    /* of the first tokens */
     int n_token;
 } view;
 
@@ -136,7 +141,12 @@ static int on_text(void *ctx, const chat_event *ev)
 {
     view *v = ctx;
     textbuf *to = ev->kind == CHAT_REASONING ? &v->reasoning : &v->text;
-    if (!v->o->json) return answer_view_event(&v->shown, ev);
+    if (!v->o->json) {
+        const uint64_t from = clock_ns();
+        const int rc = answer_view_event(&v->shown, ev);
+        plan_watch_away(&v->speed, clock_ns() - from);
+        return rc;
+    }
     if (ev->kind == CHAT_REASONING || ev->kind == CHAT_ANSWER) textbuf_put(to, ev->text);
     return to->failed ? ERR_NOMEM : 0;
 }
@@ -146,6 +156,7 @@ static bool on_token(void *ctx)
     view *v = ctx;
     progress_end(&v->bar);
     v->n_token++;
+    plan_watch_token(&v->speed);
     if (v->o->json && !v->o->quiet) console_status("answering... token %d", v->n_token);
     return !interrupted();
 }
@@ -169,27 +180,29 @@ typedef struct report {
     uint64_t load_ns;
 } report;
 
+/* The plan, where there is one to speak of; else what the CPU alone takes. */
 static void say_plan(const loaded *l, const session_options *so, const loaded_bytes *b)
 {
-    char ctx[32], total[32], weights[32], state[32], kernels[KERNELS_TEXT_CAP], copy[64];
-    const char *slash = strrchr(l->path, '/');
-    if (engine_on_gpu(l->e)) {
-        console_note("%s: %s, %s, context %s tokens, VRAM %s (weights %s, context %s)",
-                     slash ? slash + 1 : l->path, model_arch_name(l->m->hp.arch),
-                     engine_gpu_name(l->e), text_count(ctx, sizeof ctx, (uint64_t)so->ctx),
-                     text_bytes(total, sizeof total, b->weights + b->session),
-                     text_bytes(weights, sizeof weights, b->weights),
-                     text_bytes(state, sizeof state, b->session));
+    char ctx[32], total[32], held[32], state[32], kernels[KERNELS_TEXT_CAP], copy[64];
+    char threads[32] = "", line[PLAN_LINE_CAP];
+    const char *slash = strrchr(l->path, '/'), *name = slash ? slash + 1 : l->path;
+    const char *arch = model_arch_name(l->m->hp.arch);
+    if (!engine_on_gpu(l->e))
+        snprintf(threads, sizeof threads, "%d thread%s, ", engine_threads(l->e),
+                 engine_threads(l->e) == 1 ? "" : "s");
+    loaded_kernels_text(kernels, sizeof kernels, l);
+    text_count(ctx, sizeof ctx, (uint64_t)so->ctx);
+    if (plan_check_has_tiers(&l->where->p)) {
+        const plan_view where = placing_view(l->where);
+        console_note("%s: %s, %s%s, context %s tokens, %s", name, arch, threads, kernels, ctx,
+                     plan_view_line(line, sizeof line, &where));
         return;
     }
-    console_note("%s: %s, %d thread%s, %s, context %s tokens, memory %s (weights %s, "
-                 "context %s%s)", slash ? slash + 1 : l->path, model_arch_name(l->m->hp.arch),
-                 engine_threads(l->e), engine_threads(l->e) == 1 ? "" : "s",
-                 loaded_kernels_text(kernels, sizeof kernels, l),
-                 text_count(ctx, sizeof ctx, (uint64_t)so->ctx),
+    console_note("%s: %s, %s%s, context %s tokens, memory %s (weights %s, context %s%s)", name,
+                 arch, threads, kernels, ctx,
                  text_bytes(total, sizeof total,
                             b->weights + b->session + engine_arranged_bytes(l->e)),
-                 text_bytes(weights, sizeof weights, b->weights),
+                 text_bytes(held, sizeof held, b->weights),
                  text_bytes(state, sizeof state, b->session),
                  loaded_copy_text(copy, sizeof copy, l));
 }
@@ -295,11 +308,12 @@ static int finish(view *v, const report *r)
         console_note("the model was still thinking: let it go on with a larger -n, or watch it "
                      "with --show-reasoning");
     if (!v->o->quiet) say_end(r);
+    if (!v->o->quiet && v->speed.line[0]) console_note("%s", v->speed.line);
     return r->stats.end == ANSWER_INTERRUPTED ? interrupt_exit_code() : 0;
 }
 
 /* Prompt to answer on an open model. */
-static int answer(const loaded *l, const run_options *o, const textbuf *text, session_options *so,
+static int answer(loaded *l, const run_options *o, const textbuf *text, session_options *so,
                   uint64_t start_ns)
 {
     report r = { .l = l, .so = so };
@@ -325,10 +339,14 @@ static int answer(const loaded *l, const run_options *o, const textbuf *text, se
     if ((rc = loaded_plan(&bytes, l, so, &err)) < 0) goto model_refused;
     if ((rc = check_length(ids.n, so->ctx, l->m->hp.ctx_train, &err)) < 0) goto done;
     if ((rc = sampling_open(&draw, &o->sampling, l->m, l->tok, so->ctx, &err)) < 0) goto done;
+    if ((rc = loaded_place(l, so, &err)) < 0 || (rc = loaded_plan(&bytes, l, so, &err)) < 0)
+        goto model_refused;
+    if (!o->quiet) loaded_say_notes(l, !o->raw, o->talk.reasoning != NULL);
     if ((rc = loaded_session(&s, l, so, &err)) < 0) goto model_refused;
     r.sampling = &draw.options;
     r.load_ns = clock_ns() - start_ns;
     if (!o->quiet) say_plan(l, so, &bytes);
+    plan_watch_begin(&v.speed, &l->where->p, l->where->measured, s, false);
     const answer_options ao = {
         .tok = l->tok, .talk = o->raw ? NULL : l->talk, .req = &req, .stop = draw.stop,
         .max_tokens = (int)o->n, .show_special = true,
@@ -389,11 +407,14 @@ int cmd_run(int argc, char **argv)
     int rc, code;
 
     engine_args_init(&o.engine);
+    tier_args_init(&o.tiers);
     sampling_args_init(&o.sampling);
     rc = args_parse(&spec, &o, &operand, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if ((code = check_options(&o, operand)) != 0) return code;
-    if ((code = engine_args_read(&load.engine, &so, &load.try_gpu, &o.engine)) != 0) return code;
+    if ((code = engine_args_read(&load.where.engine, &so, &load.where.device, &o.engine)) != 0 ||
+        (code = tier_args_read(&load.where.wish, &load.where.post, &o.tiers)) != 0)
+        return code;
     if ((code = sampling_args_check(&o.sampling)) != 0) return code;
     if (read_prompt(&text, &o, operand ? operand : o.file, &err) < 0) {
         code = loaded_fail(NULL, &err);
@@ -403,12 +424,10 @@ int cmd_run(int argc, char **argv)
     interrupt_install();
     const uint64_t start_ns = clock_ns();
     load.path = o.model;
-    load.fit = so;
     if (!o.model && !o.quiet) console_note("%s", DEMO_MODEL_REMARK);
     if (loaded_open(&l, &load, &err) < 0) {
         code = loaded_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
     } else {
-        if (!o.quiet) loaded_say_notes(&l, !o.raw, o.talk.reasoning != NULL);
         code = answer(&l, &o, &text, &so, start_ns);
         loaded_close(&l);
     }

@@ -40,7 +40,9 @@ static void note_threads(const loaded *l)
 
 void loaded_say_notes(const loaded *l, bool formatted, bool effort_given)
 {
-    if (l->device_note[0]) console_note("%s", l->device_note);
+    const engine_experts store = engine_expert_store(l->e);
+    if (l->where && l->where->note[0]) console_note("%s", l->where->note);
+    if (store.note[0]) console_note("%s", store.note);
     note_threads(l);
     if (!formatted) return;
     if (chat_note(l->talk)) console_note("%s", chat_note(l->talk));
@@ -95,47 +97,20 @@ static int advise(int rc, const char *what, err_ctx *err)
     return err_set(err, rc, "%s; %s", said.msg, what);
 }
 
-static bool watch_upload(void *ctx, uint64_t done, uint64_t total)
-{
-    progress *bar = ctx;
-    (void)total;
-    progress_update(bar, done);
-    return !interrupted();
-}
-
-enum { FIT_CTX = 8192 };                 /* where --ctx was not given */
-
-/* The GPU, if it is asked for or takes it all; else a word about why not, unless this is a build
- * that has no business with GPUs. */
-static bool choose_gpu(loaded *l, const load_options *o)
-{
-    const int most = l->m->hp.ctx_train;
-    session_options fit = o->fit;
-    err_ctx why;
-    if (!o->try_gpu || strcmp(gpu_backend(), "none") == 0) return o->engine.gpu;
-    if (fit.ctx == 0) fit.ctx = most < FIT_CTX ? most : FIT_CTX;
-    if (engine_gpu_fits(l->m, &fit, &why) == 0) return true;
-    snprintf(l->device_note, sizeof l->device_note, "%s: CPU only", why.msg);
-    return false;
-}
-
-/* Weights that go to a GPU go there now. */
-static int open_engine(loaded *l, const load_options *o, err_ctx *err)
-{
-    engine_options opt = o->engine;
-    model_bytes weights;
+/* Moves come one after the other (to VRAM, to RAM), and each begins to count at 0. */
+typedef struct move_bar {
     progress bar;
-    int rc;
+    uint64_t before, last;
+} move_bar;
 
-    opt.gpu = choose_gpu(l, o);
-    if (!opt.gpu) return engine_open(&l->e, l->m, &opt, err);
-    model_count_bytes(&weights, l->m);
-    progress_begin(&bar, "loading", weights.dense + weights.experts);
-    opt.watch = watch_upload;
-    opt.watch_ctx = &bar;
-    rc = engine_open(&l->e, l->m, &opt, err);
-    progress_end(&bar);
-    return rc == ERR_NOMEM ? advise(rc, "use --device cpu, or a smaller model", err) : rc;
+static bool watch_move(void *ctx, uint64_t done, uint64_t total)
+{
+    move_bar *b = ctx;
+    (void)total;
+    if (done < b->last) b->before += b->last;
+    b->last = done;
+    progress_update(&b->bar, b->before + done);
+    return !interrupted();
 }
 
 int loaded_open(loaded *out, const load_options *o, err_ctx *err)
@@ -144,7 +119,7 @@ int loaded_open(loaded *out, const load_options *o, err_ctx *err)
     int rc;
     topology_read_nodes(&here, "");
     numa_spread(&here);                  /* before the first page, and before threads are started */
-    *out = (loaded){ .path = o->path ? o->path : DEMO_MODEL_NAME };
+    *out = (loaded){ .path = o->path ? o->path : DEMO_MODEL_NAME, .asked = o->where };
     rc = o->path ? gguf_open(&out->file, o->path, err)
                  : gguf_open_memory(&out->file, demo_model_data, demo_model_bytes(), err);
     if (rc < 0 && o->path) rc = explain_missing(o->path, rc, err);
@@ -154,7 +129,7 @@ int loaded_open(loaded *out, const load_options *o, err_ctx *err)
         if (rc == 0) rc = encoder_create(&out->enc, out->tok, err);
         if (rc == 0) rc = chat_create(&out->talk, out->file, out->tok, err);
     }
-    if (rc == 0) rc = open_engine(out, o, err);
+    if (rc == 0) rc = engine_open(&out->e, out->m, &o->where.engine, err);
     if (rc < 0) loaded_close(out);
     return rc;
 }
@@ -162,6 +137,7 @@ int loaded_open(loaded *out, const load_options *o, err_ctx *err)
 void loaded_close(loaded *l)
 {
     engine_close(l->e);
+    mem_free(l->where);
     chat_free(l->talk);
     encoder_free(l->enc);
     tokenizer_free(l->tok);
@@ -176,6 +152,7 @@ enum { WARM_BYTES = 16 << 20 };          /* looked at together: 4096 pages of 4 
 
 typedef struct warming {
     int n_layer;                         /* what lies behind (MTP blocks) is not used yet */
+    bool dense_only;                     /* experts are read when they are wanted */
     size_t page;
     uint64_t missing;                    /* bytes not in memory: counted by the first walk */
     uint64_t done;
@@ -212,8 +189,8 @@ static void warm_tensor(void *ctx, const tensor *t, model_use use, int layer)
     warming *w = ctx;
     const uintptr_t first = (uintptr_t)t->data & ~(uintptr_t)(w->page - 1);
     const uintptr_t end = (uintptr_t)t->data + t->bytes;
-    (void)use;
     if (layer >= w->n_layer) return;
+    if (w->dense_only && use >= USE_EXPERT_GATE && use <= USE_EXPERT_DOWN) return;
     for (uintptr_t at = first; at < end; at += WARM_BYTES) {
         /* several pieces ahead: the disk never waits. 2.1 GB cold: 1.5 s; one piece: 5.8 s */
         const size_t left = end - at, ahead = 4 * (size_t)WARM_BYTES;
@@ -223,9 +200,9 @@ static void warm_tensor(void *ctx, const tensor *t, model_use use, int layer)
     }
 }
 
-static int warm(const model *m, err_ctx *err)
+static int warm(const model *m, bool dense_only, err_ctx *err)
 {
-    warming w = { .n_layer = m->hp.n_layer, .page = (size_t)sysconf(_SC_PAGESIZE) };
+    warming w = { .n_layer = m->hp.n_layer, .dense_only = dense_only, .page = (size_t)sysconf(_SC_PAGESIZE) };
     model_visit(m, warm_tensor, &w);
     if (w.missing > 0) {
         w.touch = true;
@@ -236,17 +213,59 @@ static int warm(const model *m, err_ctx *err)
     return w.stopped ? err_set(err, ERR_STOPPED, "interrupted") : 0;
 }
 
-/* ---- sessions ------------------------------------------------------------------------------ */
+/* ---- placing ------------------------------------------------------------------------------- */
 
-/* What there is, or what the variable says there is: to try out a smaller machine. */
-static int available(uint64_t *bytes, const char **whose, err_ctx *err)
+static bool on_drive(const placing *p)
 {
-    const char *text = getenv("MOE_RAM_AVAILABLE");
-    if (!text || !*text) return memory_room(bytes, whose, err);
-    *whose = "MOE_RAM_AVAILABLE";
-    if (arg_parse_size(bytes, text)) return 0;
-    return err_set(err, ERR_FORMAT, "MOE_RAM_AVAILABLE is not a size such as 512M or 20G");
+    return p->p.disk_experts > 0;
 }
+
+/* Bytes that engine_place moves. */
+static uint64_t bytes_to_move(const placing *p)
+{
+    return p->p.vram_dense + p->p.vram_experts + (on_drive(p) ? 0 : p->p.ram_experts);
+}
+
+static int move(loaded *l, err_ctx *err)
+{
+    move_bar b = { .before = 0 };
+    const engine_placement to = { .gpu = l->where->p.gpu, .plan = &l->where->p,
+                                  .postfetch = &l->asked.post, .watch = watch_move,
+                                  .watch_ctx = &b };
+    int rc;
+    if (!l->where->p.gpu && !on_drive(l->where))
+        return warm(l->m, false, err);   /* the mapped file serves */
+    progress_begin(&b.bar, "loading", bytes_to_move(l->where));
+    rc = engine_place(l->e, &to, err);
+    progress_end(&b.bar);
+    return rc == 0 && !l->where->p.gpu ? warm(l->m, true, err) : rc;
+}
+
+enum { PLACE_TRIES = 3 };
+
+int loaded_place(loaded *l, session_options *so, err_ctx *err)
+{
+    placing_options o = l->asked;
+    int rc;
+    if (l->where) return 0;
+    l->where = mem_zalloc(sizeof *l->where);
+    if (!l->where) return err_set(err, ERR_NOMEM, "plan: %zu bytes", sizeof *l->where);
+    for (int i = 0;; i++) {
+        rc = placing_make(l->where, l->m, l->e, &o, so, err);
+        if (rc == 0) rc = move(l, err);
+        if (rc != ERR_NOMEM || !l->where->p.gpu || i == PLACE_TRIES) break;
+        console_note("%s; planning again with less", err->msg);
+        o.wish.vram = plan_vram(&l->where->p) / 8 * 7;
+        if (i + 1 == PLACE_TRIES && o.device == DEVICE_AUTO) o.device = DEVICE_CPU;
+    }
+    if (rc == 0 && so->chunk == 0) so->chunk = l->where->p.chunk;
+    if (rc == 0) return 0;
+    mem_free(l->where);
+    l->where = NULL;
+    return rc;
+}
+
+/* ---- sessions ------------------------------------------------------------------------------ */
 
 int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, err_ctx *err)
 {
@@ -262,48 +281,28 @@ int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, er
     model_count_bytes(&weights, l->m);
     *out = (loaded_bytes){ .weights = weights.dense + weights.experts,
                            .session = engine_on_gpu(l->e) ? vram : ses };
+    if (engine_on_gpu(l->e)) out->weights = engine_gpu_bytes(l->e);
     return 0;
 }
 
-/* *left: bytes that nobody has a use for. */
-static int check_memory(uint64_t *left, const loaded_bytes *need, const session_options *o,
-                        err_ctx *err)
+/* RAM that nobody has a use for. */
+static uint64_t ram_left(const loaded *l)
 {
-    char total[32], weights[32], ses[32], room[32];
-    const char *whose;
-    uint64_t have, sum;
-    int rc = available(&have, &whose, err);
-
-    if (rc < 0) return rc;
-    if (!size_add(&sum, need->weights, need->session)) sum = UINT64_MAX;
-    *left = sum <= have ? have - sum : 0;
-    if (sum <= have) return 0;
-    return err_set(err, ERR_NOMEM, "needs %s (weights %s, context of %d tokens %s), but %s are "
-                   "available (%s); %s",
-                   text_bytes(total, sizeof total, sum),
-                   text_bytes(weights, sizeof weights, need->weights), o->ctx,
-                   text_bytes(ses, sizeof ses, need->session),
-                   text_bytes(room, sizeof room, have), whose,
-                   need->weights < have ? "use a smaller --ctx, or --kv q8_0" :
-                   "use a smaller model or quantisation (moe-run models lists some)");
+    const uint64_t have = l->where->in.machine.ram_available, need = plan_ram(&l->where->p);
+    return have > need ? have - need : 0;
 }
 
-int loaded_session(session **out, const loaded *l, const session_options *o, err_ctx *err)
+int loaded_session(session **out, loaded *l, session_options *o, err_ctx *err)
 {
     loaded_bytes need;
-    uint64_t left = 0;
     err_ctx ignored;
     int rc = loaded_plan(&need, l, o, err);
     *out = NULL;
-    if (rc == 0 && engine_on_gpu(l->e)) {
-        rc = session_create(out, l->e, o, err);
-        return rc == ERR_NOMEM ? advise(rc, "use a smaller --ctx or --chunk, --kv q8_0, or --device "
-                                        "cpu", err) : rc;
-    }
-    if (rc == 0) rc = check_memory(&left, &need, o, err);
-    if (rc == 0) rc = warm(l->m, err);
+    if (rc == 0) rc = loaded_place(l, o, err);
     if (rc == 0) rc = session_create(out, l->e, o, err);
-    if (rc == 0 && engine_arrange_bytes(l->e) <= left)   /* if it fails: slower, and no worse */
+    if (rc == ERR_NOMEM && engine_on_gpu(l->e))
+        return advise(rc, "use a smaller --ctx or --chunk, --kv q8_0, or --device cpu", err);
+    if (rc == 0 && engine_arrange_bytes(l->e) <= ram_left(l))    /* if it fails: slower, no worse */
         (void)engine_arrange(l->e, &ignored);
     return rc;
 }

@@ -1,20 +1,19 @@
 /* loaded.h - what every verb that computes needs: file, model, tokenizer, chat format, engine.
  *
- * Opening reads only what describes the model. Its weights are read when the first session is made,
- * after the check that weights and session fit in memory: with a progress bar on a terminal, and
- * only what is not in the page cache yet. Messages do not name the file. */
+ * Opening reads only what describes the model. Its weights are read and go where the plan wants them
+ * when the first session's size is known: with a progress bar on a terminal. Messages do not name
+ * the file. */
 #ifndef CLI_LOADED_H
 #define CLI_LOADED_H
 
+#include "cli/placing.h"
 #include "engine/engine.h"
 #include "engine/text/chat.h"
 #include "tiers/memory_room.h"
 
 typedef struct load_options {
     const char *path;                    /* NULL: the demo model inside the program */
-    engine_options engine;
-    bool try_gpu;                        /* the GPU if a session like fit has room there, too */
-    session_options fit;                 /* ctx 0: of a common size */
+    placing_options where;
     bool with_text;                      /* tokenizer and chat format, too */
 } load_options;
 
@@ -26,13 +25,19 @@ typedef struct loaded {
     encoder *enc;
     chat *talk;
     engine *e;
-    char device_note[800];               /* why it is the CPU after all; "": nothing to say */
+    placing_options asked;
+    placing *where;                      /* NULL until loaded_place */
 } loaded;
 
 /* 0, or < 0 with err filled and *out empty. */
 int loaded_open(loaded *out, const load_options *o, err_ctx *err);
 
-/* Notes on stderr: why not the GPU; too many threads; with a chat format also what is odd about it,
+/* Plans for a session of these options and moves the weights; so->chunk is filled in. What cannot be
+ * as planned, because somebody else took the memory meanwhile, is planned again. ERR_STOPPED if
+ * interrupted() meanwhile. Once; loaded_session does it if nobody else has. */
+int loaded_place(loaded *l, session_options *so, err_ctx *err);
+
+/* Notes on stderr, after loaded_place: why not the GPU; too many threads; with a chat format also what is odd about it,
  * and that --reasoning, if it was given, is for other models. */
 void loaded_say_notes(const loaded *l, bool formatted, bool effort_given);
 
@@ -50,10 +55,8 @@ const char *loaded_copy_text(char *text, size_t cap, const loaded *l);
 
 void loaded_close(loaded *l);            /* accepts a zeroed or half-built one */
 
-/* A session, after checking that ctx is 1 .. the model's and that weights and session fit in
- * memory: "needs 52.1 GB (weights 48.5 GB, context of 8192 tokens 3.6 GB), but 31.0 GB are
- * available (...); ...". ERR_STOPPED if interrupted() while weights are read. */
-int loaded_session(session **out, const loaded *l, const session_options *o, err_ctx *err);
+/* A session, after checking that ctx is 1 .. the model's. */
+int loaded_session(session **out, loaded *l, session_options *o, err_ctx *err);
 
 /* What loaded_session adds up. */
 typedef struct loaded_bytes { uint64_t weights, session; } loaded_bytes;        /* on a GPU: VRAM */

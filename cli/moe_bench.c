@@ -5,10 +5,12 @@
 
 static const command verbs[] = {
     { "decode", "Measures how fast prompts are taken in and tokens come out", cmd_bench_decode },
+    { "tiers", "Measures a model with several budgets of VRAM and RAM", cmd_bench_tiers },
     { "logits", "Writes the logits of given tokens, for comparison", cmd_bench_logits },
     { "synth", "Writes a GGUF of a real model's shapes with random weights", cmd_bench_synth },
     { "kernels", "Measures the products of each weight type beside the memory's speed",
       cmd_bench_kernels },
+    { "io", "Measures how fast the drive behind a model file is read", cmd_bench_io },
     { "machine", "Shows cores, caches and memory, and how fast it is read", cmd_bench_machine },
     { "quant", "Decodes raw blocks of one type to floats", cmd_bench_quant },
     { "tokenize", "Measures the tokenizer on a text file", cmd_bench_tokenize },
@@ -19,9 +21,11 @@ int main(int argc, char **argv)
     return commands_main("moe-bench", "Measures the engine against what the machine can do.",
                          "\nExamples:\n"
                          "  moe-bench decode -m model.gguf -p 512 -n 128\n"
+                         "  moe-bench tiers -m model.gguf --vram 4G,8G,all --ram 16G,all\n"
                          "  moe-bench logits -m model.gguf --ids ids.txt -o logits.f32\n"
                          "  moe-bench synth qwen3-next-80b --layers 4 -o q4.gguf\n"
                          "  moe-bench kernels --type MXFP4,Q4_K --tokens 1,8\n"
+                         "  moe-bench io -m model.gguf\n"
                          "  moe-bench tokenize -m model.gguf book.txt\n",
                          verbs, ARRAY_LEN(verbs), argc, argv);
 }

@@ -16,6 +16,7 @@ static const char welcome[] =
     "  moe-run -m model.gguf -p \"Why is the sky blue?\"\n"
     "  moe-run chat -m model.gguf     talk back and forth\n"
     "  moe-run inspect model.gguf     what is in the file, and how much memory it takes\n"
+    "  moe-run plan -m model.gguf     what would go where, and how fast it should be\n"
     "  moe-run models                 files that are known to work, and where to get them\n"
     "\n"
     "moe-run --help lists the verbs, moe-run run --help all that can be said about an answer.\n";
@@ -24,6 +25,7 @@ static const command verbs[] = {
     { "run", "Answers a prompt; the verb may be left out", cmd_run },
     { "chat", "A conversation: line editing, commands, chats that can be saved", cmd_chat },
     { "inspect", "What a GGUF file holds: architecture, sizes, types, tokenizer", cmd_inspect },
+    { "plan", "What would go into VRAM and RAM, and the speed to expect", cmd_plan },
     { "tokenize", "Text to token ids and back", cmd_tokenize },
     { "render", "Chat messages to the exact prompt, and an answer back to its parts", cmd_render },
     { "models", "Public model files that are known to work", cmd_models },

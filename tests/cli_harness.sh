@@ -10,8 +10,9 @@ qwen=tests/models/demo-qwen3next-Q4_K_M.gguf
 gptoss=tests/models/demo-gptoss-MXFP4.gguf
 # Looking for leaks costs seconds a run on some machines: the last section of a test does it.
 export LC_ALL=C ASAN_OPTIONS=detect_leaks=0
+export XDG_CACHE_HOME=$tmp/cache          # nothing is remembered for the user
 export MOE_DEVICE=cpu                    # answers are compared to the bit
-unset MOE_MODEL MOE_RAM_AVAILABLE MOE_CTX MOE_ISA MOE_KV MOE_THREADS
+unset MOE_FAULT MOE_VRAM MOE_RAM MOE_MODEL MOE_RAM_AVAILABLE MOE_CTX MOE_ISA MOE_KV MOE_THREADS
 
 ok() { passed=$((passed + 1)); }
 bad() { failed=$((failed + 1)); echo "FAIL test_$area: $*"; sed 's/^/    /' "$tmp/err" | head -5; }

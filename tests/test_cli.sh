@@ -13,7 +13,7 @@ for p in $run $bench; do
     expect 2 "unknown verb 'nonsense'" "$p" nonsense
 done
 for v in inspect tokenize render models chat; do expect 0 "Usage: moe-run $v" $run $v --help; done
-for v in synth quant tokenize decode logits kernels machine; do expect 0 "Usage: moe-bench $v" $bench $v --help; done
+for v in synth quant tokenize decode tiers logits kernels machine io; do expect 0 "Usage: moe-bench $v" $bench $v --help; done
 expect 2 "unknown option --frobnicate" $run inspect --frobnicate $qwen
 expect 2 "FILE missing" $run inspect
 expect 2 "unexpected argument" $run inspect $qwen $gptoss
@@ -128,6 +128,10 @@ refuse 2 "--buffer: 'much' is not a size" $bench machine --buffer much
 expect 1 "too few to share" $bench machine $quick --buffer 100K
 refuse 2 "unexpected argument" $bench machine now
 
+expect 0 "of best)" $bench io --seconds 0.001 $qwen
+refuse 2 "FILE missing" $bench io
+refuse 1 "none.gguf: cannot open: No such file" $bench io "$tmp/none.gguf"
+
 expect 0 "of limit" $bench kernels --type q8_0,MXFP4,q8_0 --shape 40x64 --tokens 1,3,70 --isa all $quick
 sets=$(grep -c '^Q8_0 .* \(dot\|wide\) .* 64      1 ' "$tmp/out")
 if [ "$sets" -ge 1 ] && [ "$(grep '^Q8_0 ' "$tmp/out" | grep -vc ' arranged ')" -eq $((3 * sets)) ] &&
@@ -184,6 +188,54 @@ if [ $? -eq 1 ] && grep -q 'a stack of 512 KiB is too small' "$tmp/err"; then ok
 # ---- tokenizer benchmark
 expect 0 "MB/s" $bench tokenize -m $qwen -r 1 LICENSE
 
+# ---- budgets of memory: the same tokens from each, also when most experts stay on the drive
+export XDG_CACHE_HOME="$tmp/cache"
+for m in $qwen $gptoss; do
+    expect 0 "expected" $bench tiers -m $m -p 12 -n 6 -r 2 --ram all,6M,10K
+    if [ "$(grep -c '^  [12] .* [1-9][0-9]*%  *0 of 4 ' "$tmp/out")" -eq 1 ] &&
+       [ "$(sed -n 's/^  [12] .* \([0-9a-f]\{8\}\)$/\1/p' "$tmp/out" | sort -u | wc -l)" -eq 1 ]; then ok
+    else bad "tiers $m: a row from the drive, tokens as with all in RAM"; sed 's/^/    /' "$tmp/out"; fi
+    if grep -q '^  3 .* needs .* of memory at least' "$tmp/out" && ! grep -q "not those of" "$tmp/out"; then ok
+    else bad "tiers $m: a budget that is too small says why"; fi
+    if [ "$(awk 'length > 120' "$tmp/out" | grep -vc ' needs ')" -eq 0 ]; then ok; else bad "tiers: more than 120 columns"; fi
+done
+expect 0 '"same_tokens":true' $bench tiers -m $qwen -p 12 -n 6 -r 1 --ram all,6M,10K --json
+if [ "$(wc -l <"$tmp/out")" -eq 1 ] && [ "$(grep -o '"ram_budget":' "$tmp/out" | wc -l)" -eq 3 ] &&
+   [ "$(grep -o '"error":null' "$tmp/out" | wc -l)" -eq 2 ] &&
+   [ "$(grep -o '"drive_bytes_per_token":[1-9]' "$tmp/out" | wc -l)" -eq 1 ]; then ok
+else bad "tiers --json: one line, three rows, two of them done, one from the drive"; fi
+if command -v python3 >/dev/null; then
+    if python3 -c 'import json,sys; r = json.load(sys.stdin)["rows"]; sys.exit(r[0]["tokens"] != r[1]["tokens"])' <"$tmp/out"
+    then ok; else bad "tiers --json is not JSON, or tokens differ"; fi
+fi
+expect 0 "no GPU is used: --vram has no effect" $bench tiers -p 4 -n 2 -r 1 --vram none,1G --ram all --device cpu
+if [ "$(grep -c '^  [0-9] ' "$tmp/out")" -eq 2 ]; then ok; else bad "tiers: one row without a GPU"; fi
+expect 1 "needs" $bench tiers -p 4 -n 2 -r 1 --ram 1
+refuse 2 "--ram: 'much' is neither a size such as 4G nor all" $bench tiers --ram 1G,much
+refuse 2 "--ram: '' is neither" $bench tiers --ram 1G,
+refuse 2 "--ram: 'none' is neither" $bench tiers --ram none
+refuse 2 "--vram: '4X' is neither a size such as 4G nor all nor none" $bench tiers --vram all,4X
+refuse 2 "--ram: more than 16 sizes" $bench tiers --ram 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17
+refuse 2 "--postfetch: 'often' is none of on, off" $bench tiers --postfetch often
+refuse 1 "5000 tokens are more than the context of 4096" $bench tiers -m $qwen -p 4000 -n 1000
+refuse 1 "none.gguf: " $bench tiers -m "$tmp/none.gguf"
+
+# ---- a plan is told at the start, and held against the clock after 64 tokens
+slow="--ram 8M --ctx 256 --temp 0 --threads 1 --isa scalar"
+expect 0 "tok/s expected, bound by" $run -m $qwen -p Hello $slow -n 70
+if grep -q "not measured yet" "$tmp/err"; then bad "speeds were measured, and are told as assumed"; else ok; fi
+sed 's/"\(disk\|cpu\)": [0-9][0-9.e]*/"\1": 9e14/' "$tmp/cache/moe/speeds.json" >"$tmp/faster" &&
+    mv "$tmp/faster" "$tmp/cache/moe/speeds.json"
+expect 0 "tok/s where " $run -m $qwen -p Hello $slow -n 64
+if grep -q 'were expected: .*\(CPU\|drive\)' "$tmp/err"; then ok; else bad "no reason told"; fi
+for few in "-n 63" "-n 64 -q"; do
+    expect 0 "" $run -m $qwen -p Hello $slow $few
+    if grep -q "were expected" "$tmp/err"; then bad "the speed was told: $few"; else ok; fi
+done
+printf 'Hello\nHello\n' >"$tmp/talk"
+$run chat -m $qwen $slow -n 70 <"$tmp/talk" >"$tmp/out" 2>"$tmp/err"
+if [ "$(grep -c 'were expected' "$tmp/err")" -eq 1 ]; then ok; else bad "a chat tells it once"; fi
+
 # ---- a full disk and a closed pipe are errors, not silence
 if [ -w /dev/full ]; then
     $run inspect --json $qwen >/dev/full 2>"$tmp/err"
@@ -204,5 +256,6 @@ expect 1 "No such file" $bench synth gpt-oss-20b --layers 1 -o /nonexistent/x.gg
 expect 0 '"cpus"' $bench machine $quick --json
 expect 0 "GFLOP/s" $bench kernels --type NVFP4 --shape 8x64 $quick
 expect 1 "needs" $bench kernels --type F32 --shape 16777216x16777216 $quick
+expect 0 '"rows"' $bench tiers -p 4 -n 2 -r 1 --ram all,6M,1 --json
 
 finish

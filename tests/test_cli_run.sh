@@ -99,11 +99,33 @@ refuse 1 "--stop: stop string 2 of 2 is not valid UTF-8" $run -m $tiny -p x --st
 refuse 1 "top-p" $run -m "$tmp/none.gguf" -p x --top-p 7         # said before the model is opened
 
 # ---- memory
-refuse 1 "needs 1" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
-refuse 1 "but 1.0 MB are available (MOE_RAM_AVAILABLE)" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
-refuse 1 "use a smaller model" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+refuse 1 "needs 5.0 MB of memory at least" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+refuse 1 "but 0.5 MB may be used (1.0 MB are available)" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+refuse 1 "may be used (--ram)" $run -m $tiny -p x --ram 1M
 refuse 1 "use a smaller --ctx" env MOE_RAM_AVAILABLE=6M $run -m $tiny -p x
 refuse 1 "not a size" env MOE_RAM_AVAILABLE=lots $run -m $tiny -p x
+
+# ---- experts from the drive: the same answer, whatever goes wrong on the way to them
+for m in $qwen $gptoss; do
+    few="--ctx 128 -p Hello --raw -n 12 --temp 0"
+    want=$("$run" -m $m $few 2>/dev/null)
+    if [ $m = $qwen ]; then small=8M; else small=5M; fi
+    for fault in "" io-uring direct read-short read-short:3:2 io-uring,direct; do
+        got=$(MOE_FAULT=$fault "$run" -m $m $few --ram $small 2>"$tmp/err")
+        if [ "$got" = "$want" ] && [ -n "$got" ]; then ok; else bad "$m from the drive, $fault: $got"; fi
+    done
+    expect 0 "bound by" $run -m $m $few --ram $small
+    expect 0 "reading with threads" env MOE_FAULT=io-uring $run -m $m $few --ram $small
+    expect 0 "through the page cache" env MOE_FAULT=direct $run -m $m $few --ram $small
+    refuse 1 "$m: cannot read at byte" env MOE_FAULT=read-error:5:1 $run -m $m $few --ram $small -q
+    refuse 1 "was it cut while in use?" env MOE_FAULT=read-end:5:1 $run -m $m $few --ram $small -q
+done
+refuse 2 "MOE_FAULT" env MOE_FAULT=rain $run -m $tiny -p x
+refuse 2 "none of on, off and auto" $run -m $tiny -p x --postfetch maybe
+refuse 2 "MOE_POSTFETCH_ENABLE" env LLAMA_POSTFETCH_ENABLE=maybe $run -m $tiny -p x
+refuse 2 "not a size" $run -m $tiny -p x --vram lots
+expect 0 "bound by" $run plan -m $gptoss --vram 2G --ram 8G
+expect 0 "\"bound_by\"" $run plan -m $gptoss --json
 
 # ---- the same answer, however it is asked for
 base="-m $tiny --seed 7 -n 12 -q"
@@ -274,6 +296,6 @@ export ASAN_OPTIONS=detect_leaks=1
 expect 0 "\"text\"" $run -m $tiny -p "Hello" -n 3 --json --stop zzz --logit-bias 5=1
 expect 0 "stopped" $run -m $tinyoss -p "Hello" -n 3
 expect 1 "the context 10" $run -m $tiny --ctx 10 -p "Once upon a time there was a king."
-expect 1 "needs 1" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+expect 1 "needs 5.0 MB" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
 
 finish

@@ -1,0 +1,124 @@
+/* placing.c - asks the machine, the file of measured speeds and the planner.
+ *
+ * Speeds are measured only where a plan hangs on them: with experts beside VRAM, or on the drive. */
+#include "cli/placing.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/args.h"
+#include "cli/console.h"
+#include "cli/interrupt.h"
+#include "engine/weights_gpu.h"
+
+/* The GPU, if it may be used and can compute this model. */
+static int open_gpu(gpu **out, placing *p, const model *m, device_choice device, err_ctx *err)
+{
+    int rc;
+    *out = NULL;
+    if (device == DEVICE_CPU || (device == DEVICE_AUTO && strcmp(gpu_backend(), "none") == 0))
+        return 0;                        /* a build that has no business with GPUs says nothing */
+    if (gpu_count() == 0) {
+        if (device == DEVICE_CUDA)
+            return err_set(err, ERR_UNSUPPORTED, "cuda: there is no GPU, or no driver for it; use "
+                           "--device cpu");
+        snprintf(p->note, sizeof p->note, "no GPU: CPU only");
+        return 0;
+    }
+    if ((rc = weights_gpu_check(m, err)) == 0 && (rc = gpu_describe(&p->info, 0, err)) == 0)
+        rc = gpu_open(out, 0, err);
+    if (rc == 0 || device == DEVICE_CUDA) return rc;
+    snprintf(p->note, sizeof p->note, "%s: CPU only", err->msg);
+    return 0;
+}
+
+/* What there is, or what the variable says there is: to try out a smaller machine. */
+static int read_machine(placing *p, bool use_gpu, err_ctx *err)
+{
+    const char *text = getenv("MOE_RAM_AVAILABLE");
+    const int rc = planning_machine(&p->in.machine, use_gpu, err);
+    if (rc < 0 || !text || !*text) return rc;
+    if (arg_parse_size(&p->in.machine.ram_available, text)) return 0;
+    return err_set(err, ERR_FORMAT, "MOE_RAM_AVAILABLE is not a size such as 512M or 20G");
+}
+
+static bool depends_on_speed(const placing *p, const model *m)
+{
+    if (!p->p.gpu) return p->p.disk_experts > 0;
+    for (int l = 0; l < m->hp.n_layer; l++)
+        if (p->p.hot[l] < m->hp.n_expert) return true;
+    return false;
+}
+
+static bool go_on(void *ctx)
+{
+    (void)ctx;
+    return !interrupted();
+}
+
+/* Measures, and remembers where that is possible. */
+static int measure(placing *p, engine *e, gpu *g, uint64_t most_ram, const char *path,
+                   const speeds_key *key, err_ctx *err)
+{
+    const uint64_t have = p->in.machine.ram_available;
+    err_ctx unsaved;
+    int rc;
+    console_status("measuring this machine...");
+    rc = engine_measure(&p->in.machine.rate, e, g, have < most_ram ? have : most_ram, go_on, NULL,
+                        err);
+    console_status_clear();
+    if (rc < 0) return rc;
+    p->measured = true;
+    if (path) (void)speeds_save(&p->in.machine.rate, path, key, &unsaved);
+    return 0;
+}
+
+static int make(placing *p, const model *m, gpu *g, const placing_options *o,
+                const session_options *so, err_ctx *err)
+{
+    return planning_make(&p->p, &p->in, m, so, o->engine.threads, g ? planning_gpu_work : NULL, g,
+                         &o->wish, err);
+}
+
+static int make_with_speeds(placing *p, const model *m, engine *e, gpu *g,
+                            const placing_options *o, const session_options *so, err_ctx *err)
+{
+    char path[PATH_MAX];
+    speeds_key key;
+    int rc = planning_key(&key, m, o->engine.threads, o->engine.isa, p->info.name, err);
+    if (rc < 0) return rc;
+    const bool kept = speeds_path(path, sizeof path, getenv("XDG_CACHE_HOME"), getenv("HOME"));
+    p->measured = kept && speeds_load(&p->in.machine.rate, path, &key) > 0;
+    if ((rc = make(p, m, g, o, so, err)) < 0 || p->measured || !e || !depends_on_speed(p, m))
+        return rc;
+    rc = measure(p, e, g, o->wish.ram, kept ? path : NULL, &key, err);
+    return rc < 0 ? rc : make(p, m, g, o, so, err);
+}
+
+int placing_make(placing *out, const model *m, engine *e, const placing_options *o,
+                 const session_options *so, err_ctx *err)
+{
+    gpu *g;
+    int rc;
+    *out = (placing){ .measured = false };
+    if ((rc = open_gpu(&g, out, m, o->device, err)) < 0) return rc;
+    if ((rc = read_machine(out, g != NULL, err)) == 0)
+        rc = make_with_speeds(out, m, e, g, o, so, err);
+    gpu_close(g);
+    if (rc < 0) return rc;
+    if (g && !out->p.gpu && o->device == DEVICE_CUDA)
+        return err_set(err, ERR_NOMEM, "%s: its VRAM (%.1f GB free) is too small for what every "
+                       "token needs; use a smaller --ctx, --kv q8_0, or --device cpu",
+                       out->info.name, (double)out->in.machine.vram_free * 1e-9);
+    if (g && !out->p.gpu)
+        snprintf(out->note, sizeof out->note, "%s: VRAM is too small for what every token needs: "
+                 "CPU only", out->info.name);
+    return 0;
+}
+
+plan_view placing_view(const placing *p)
+{
+    return (plan_view){ &p->p, &p->in.what, p->measured };
+}

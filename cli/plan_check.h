@@ -1,0 +1,52 @@
+/* plan_check.h - whether a plan kept its promise: the speed of the first answer's tokens beside the
+ * one expected, and the likely reason if it is lower.
+ *
+ * The comparison is a pure function of the plan and of what was seen. Nothing here prints. */
+#ifndef CLI_PLAN_CHECK_H
+#define CLI_PLAN_CHECK_H
+
+#include "engine/cold.h"
+#include "engine/engine.h"
+#include "engine/expert_store.h"
+#include "tiers/plan.h"
+
+/* What was seen of some tokens that were drawn one at a time. */
+typedef struct plan_seen {
+    int tokens;
+    double seconds;                      /* all of them */
+    cold_stats cold;                     /* zeros if all experts are in one place */
+    store_stats store;                   /* zeros if nothing is read from the drive */
+} plan_seen;
+
+/* "38.1 tok/s where 52.0 were expected: the CPU read experts at 61.0 GB/s instead of 90.0 (...)" if
+ * they came with less than three quarters of the speed expected; with faster_too also a line about
+ * more than five quarters. Else "". PLAN_CHECK_CAP is enough. Returns dst. */
+enum { PLAN_CHECK_CAP = 320 };
+const char *plan_check_line(char *dst, size_t cap, const plan *p, const plan_seen *seen,
+                            bool faster_too);
+
+/* A plan that puts something elsewhere than into RAM: worth a line when it comes into force. */
+bool plan_check_has_tiers(const plan *p);
+
+/* ---- watching an answer ---- */
+
+/* The line is made when so many tokens of it were drawn. Those before PLAN_WATCH_FROM do not count:
+ * a GPU records its kernels, the first experts come from the drive. */
+enum { PLAN_WATCH_FROM = 8, PLAN_WATCH_TOKENS = 64 };
+
+typedef struct plan_watch {
+    const plan *p;                       /* NULL: nothing is compared */
+    session *s;
+    bool faster_too;
+    int n_token;                         /* that were about to be drawn */
+    uint64_t from_ns, away_ns;
+    char line[PLAN_CHECK_CAP];           /* "" until there is something to say */
+} plan_watch;
+
+/* Borrows both. measured: the plan was made with this machine's speeds; if not, or without tiers,
+ * nothing is compared. */
+void plan_watch_begin(plan_watch *w, const plan *p, bool measured, session *s, bool faster_too);
+void plan_watch_token(plan_watch *w);    /* before each token */
+void plan_watch_away(plan_watch *w, uint64_t ns);        /* time of a reader's, not the engine's */
+
+#endif

@@ -1,0 +1,68 @@
+/* tier_args.c - flags to the plan's wishes and to post-fetch's options. */
+#include "cli/tier_args.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/console.h"
+
+#define FIELD(f) offsetof(tier_args, f)
+#define POSTFETCH "MOE_POSTFETCH_"
+const arg_option tier_options[TIER_N_OPTION] = {
+    { "vram", 0, ARG_SIZE, FIELD(vram), "SIZE", "MOE_VRAM", 0, 0,
+      "Most VRAM to take, such as 6G. Default: what is free" },
+    { "ram", 0, ARG_SIZE, FIELD(ram), "SIZE", "MOE_RAM", 0, 0,
+      "Most RAM to take. Default: what is available, less a reserve" },
+    { "deterministic", 0, ARG_FLAG, FIELD(deterministic), NULL, "MOE_DETERMINISTIC", 0, 0,
+      "Decide everything at the start; nothing is tried out while running" },
+    { "postfetch", 0, ARG_TEXT, FIELD(postfetch), "MODE", POSTFETCH "ENABLE", 0, 0,
+      "on, off, or auto: as long as it pays. Default: auto" },
+    { "postfetch-force-cpu", 0, ARG_FLAG, FIELD(force_cpu), NULL, POSTFETCH "FORCE_CPU", 0, 0,
+      "Fetch, but compute on the CPU: shows what fetching costs" },
+    { "postfetch-block", 0, ARG_FLAG, FIELD(block), NULL, POSTFETCH "BLOCK_ON_MISS", 0, 0,
+      "Wait for what comes late, instead of computing it on the CPU" },
+    { "postfetch-max", 0, ARG_INT, FIELD(max_transfers), "N", POSTFETCH "MAX_TRANSFERS", 0, 96,
+      "Most matrices fetched in a layer; 0: as many as pay. Default: 0" },
+    { "postfetch-mb", 0, ARG_INT, FIELD(pad_mb), "N", POSTFETCH "SCRATCHPAD_MB", 0, 65536,
+      "Most VRAM for them; 0: as the plan says. Default: 0" },
+    { "postfetch-streams", 0, ARG_INT, FIELD(dedicated), "N", POSTFETCH "DEDICATED_STREAMS", 0, 64,
+      "0: fetch in the stream of all other kernels. Default: 1" },
+    { "postfetch-debug", 0, ARG_FLAG, FIELD(debug), NULL, POSTFETCH "DEBUG", 0, 0,
+      "A line about every change of mind" },
+};
+
+void tier_args_init(tier_args *a)
+{
+    static const char *const names[] = { "ENABLE", "FORCE_CPU", "BLOCK_ON_MISS", "MAX_TRANSFERS",
+                                         "SCRATCHPAD_MB", "DEDICATED_STREAMS", "DEBUG" };
+    *a = (tier_args){ .vram = UINT64_MAX, .ram = UINT64_MAX, .dedicated = 1 };
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        char older[64], name[64];
+        snprintf(older, sizeof older, "LLAMA_POSTFETCH_%s", names[i]);
+        snprintf(name, sizeof name, POSTFETCH "%s", names[i]);
+        if (getenv(older)) setenv(name, getenv(older), 0);
+    }
+}
+
+int tier_args_read(plan_wish *wish, postfetch_options *post, const tier_args *a)
+{
+    const char *mode = a->postfetch && *a->postfetch ? a->postfetch : "auto";
+    const bool on = !strcmp(mode, "on") || !strcmp(mode, "1");
+    const bool off = !strcmp(mode, "off") || !strcmp(mode, "0");
+    char shown[64];
+    if (!on && !off && strcmp(mode, "auto") != 0) {
+        console_error("%s: '%s' is none of on, off and auto",
+                      a->postfetch == getenv(POSTFETCH "ENABLE") ? POSTFETCH "ENABLE"
+                                                                 : "--postfetch",
+                      ESC(shown, str_from(mode)));
+        return 2;
+    }
+    *wish = (plan_wish){ .vram = a->vram, .ram = a->ram, .no_postfetch = off };
+    *post = (postfetch_options){
+        .off = off, .always = on, .force_cpu = a->force_cpu, .block = a->block, .one_stream = a->dedicated == 0,
+        .max_transfers = (int)a->max_transfers, .pad_bytes = (uint64_t)a->pad_mb << 20,
+        .frozen = a->deterministic, .debug = a->debug,
+    };
+    return 0;
+}

@@ -1,0 +1,31 @@
+/* tier_args.h - the flags about where experts live: budgets, post-fetch, choices made while running.
+ *
+ * Shared by the verbs that run a model: put a tier_args into the verb's options, call tier_args_init
+ * before args_parse and tier_args_read behind it, and add to the verb's groups:
+ * { "Memory:", tier_options, TIER_N_OPTION, offsetof(..., tiers) }. */
+#ifndef CLI_TIER_ARGS_H
+#define CLI_TIER_ARGS_H
+
+#include "cli/args.h"
+#include "engine/postfetch.h"
+#include "tiers/plan.h"
+
+typedef struct tier_args {
+    uint64_t vram, ram;                  /* UINT64_MAX: not given */
+    bool deterministic;
+    const char *postfetch;               /* "auto", "on", "off", "1", "0"; NULL: auto */
+    bool force_cpu, block, debug;
+    int64_t max_transfers, pad_mb, dedicated;
+} tier_args;
+
+enum { TIER_N_OPTION = 10 };
+extern const arg_option tier_options[TIER_N_OPTION];
+
+/* Also takes over variables by their older names, LLAMA_POSTFETCH_..., where the new ones are not
+ * set. */
+void tier_args_init(tier_args *a);
+
+/* 0, or 2, the exit code, after one line on stderr. */
+int tier_args_read(plan_wish *wish, postfetch_options *post, const tier_args *a);
+
+#endif
