@@ -202,7 +202,8 @@ static void warm_tensor(void *ctx, const tensor *t, model_use use, int layer)
 
 static int warm(const model *m, bool dense_only, err_ctx *err)
 {
-    warming w = { .n_layer = m->hp.n_layer, .dense_only = dense_only, .page = (size_t)sysconf(_SC_PAGESIZE) };
+    warming w = { .n_layer = m->hp.n_layer, .dense_only = dense_only,
+                  .page = (size_t)sysconf(_SC_PAGESIZE) };
     model_visit(m, warm_tensor, &w);
     if (w.missing > 0) {
         w.touch = true;

@@ -1,8 +1,8 @@
 /* loaded.h - what every verb that computes needs: file, model, tokenizer, chat format, engine.
  *
- * Opening reads only what describes the model. Its weights are read and go where the plan wants them
- * when the first session's size is known: with a progress bar on a terminal. Messages do not name
- * the file. */
+ * Opening reads only what describes the model. Its weights are read and go where the plan wants
+ * them when the first session's size is known: with a progress bar on a terminal. Messages do not
+ * name the file. */
 #ifndef CLI_LOADED_H
 #define CLI_LOADED_H
 
@@ -32,13 +32,13 @@ typedef struct loaded {
 /* 0, or < 0 with err filled and *out empty. */
 int loaded_open(loaded *out, const load_options *o, err_ctx *err);
 
-/* Plans for a session of these options and moves the weights; so->chunk is filled in. What cannot be
- * as planned, because somebody else took the memory meanwhile, is planned again. ERR_STOPPED if
+/* Plans for a session of these options and moves the weights; so->chunk is filled in. What cannot
+ * be as planned, because somebody else took the memory meanwhile, is planned again. ERR_STOPPED if
  * interrupted() meanwhile. Once; loaded_session does it if nobody else has. */
 int loaded_place(loaded *l, session_options *so, err_ctx *err);
 
-/* Notes on stderr, after loaded_place: why not the GPU; too many threads; with a chat format also what is odd about it,
- * and that --reasoning, if it was given, is for other models. */
+/* Notes on stderr, after loaded_place: why not the GPU; too many threads; with a chat format also
+ * what is odd about it, and that --reasoning, if it was given, is for other models. */
 void loaded_say_notes(const loaded *l, bool formatted, bool effort_given);
 
 /* The exit code for a failure: that of the signal if it came of one, else 1 after a line about

@@ -1,6 +1,7 @@
 /* placing.c - asks the machine, the file of measured speeds and the planner.
  *
- * Speeds are measured only where a plan hangs on them: with experts beside VRAM, or on the drive. */
+ * Speeds are measured only where a plan hangs on them: with experts that are not in
+ * VRAM, or on the drive. */
 #include "cli/placing.h"
 
 #include <limits.h>

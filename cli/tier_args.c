@@ -60,7 +60,8 @@ int tier_args_read(plan_wish *wish, postfetch_options *post, const tier_args *a)
     }
     *wish = (plan_wish){ .vram = a->vram, .ram = a->ram, .no_postfetch = off };
     *post = (postfetch_options){
-        .off = off, .always = on, .force_cpu = a->force_cpu, .block = a->block, .one_stream = a->dedicated == 0,
+        .off = off, .always = on, .force_cpu = a->force_cpu, .block = a->block,
+        .one_stream = a->dedicated == 0,
         .max_transfers = (int)a->max_transfers, .pad_bytes = (uint64_t)a->pad_mb << 20,
         .frozen = a->deterministic, .debug = a->debug,
     };

@@ -1,7 +1,7 @@
-/* tier_args.h - the flags about where experts live: budgets, post-fetch, choices made while running.
+/* tier_args.h - flags about where experts live: budgets, post-fetch, choices made while running.
  *
- * Shared by the verbs that run a model: put a tier_args into the verb's options, call tier_args_init
- * before args_parse and tier_args_read behind it, and add to the verb's groups:
+ * Shared by the verbs that run a model: put a tier_args into the verb's options, call
+ * tier_args_init before args_parse and tier_args_read behind it, and add to the verb's groups:
  * { "Memory:", tier_options, TIER_N_OPTION, offsetof(..., tiers) }. */
 #ifndef CLI_TIER_ARGS_H
 #define CLI_TIER_ARGS_H

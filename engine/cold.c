@@ -458,8 +458,9 @@ static int make_vram(cold *c, const weights_gpu *w, err_ctx *err)
         for (int e = 0; e < hp->n_expert; e++) map[e] = e < c->p->hot[l] ? e : -1;
         if (c->p->hot[l] > 0) rc = gpu_write(c->g, hot, map, n_expert * sizeof *map, err);
         /* experts of a cache move: a slab could be overwritten while it is fetched */
-        const uint64_t *table = expert_store_kind(c->store) == STORE_CACHED ||
-                                a.pad_down + a.pad_all == 0 ? NULL : expert_store_table(c->store, l);
+        const bool fetches = expert_store_kind(c->store) != STORE_CACHED &&
+                             a.pad_down + a.pad_all > 0;
+        const uint64_t *table = fetches ? expert_store_table(c->store, l) : NULL;
         uint64_t *slabs = (uint64_t *)(void *)(c->arena + a.slabs + (uint64_t)l * table_bytes(hp));
         if (table && rc == 0) rc = gpu_write(c->g, slabs, table, table_bytes(hp), err);
         c->split[l] = (gpu_split){

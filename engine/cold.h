@@ -30,8 +30,8 @@ const gpu_split *cold_split(const cold *c, int layer);
 void cold_begin(cold *c, int n);
 void cold_end(cold *c);
 
-/* Waits for a layer's question and answers it. After a failure (which it returns once) the following
- * questions are answered with nothing, so that the device comes to its end. */
+/* Waits for a layer's question and answers it. After a failure (which it returns once) the
+ * following questions are answered with nothing, so that the device comes to its end. */
 int cold_answer(cold *c, int layer, err_ctx *err);
 
 /* sums [n, n_embd] of the chosen experts' vectors, weighted: x the normed vectors, ids and gates

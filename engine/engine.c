@@ -476,8 +476,8 @@ static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *er
     return 0;
 }
 
-/* Stopped or failed half-way, some layers have seen the tokens under way and some have not: keys and
- * values beyond the position do not matter, the recurrent state is put back. */
+/* Stopped or failed half-way, some layers have seen the tokens under way and some have not: keys
+ * and values beyond the position do not matter, the recurrent state is put back. */
 static void remember(session *s)
 {
     space *where = state_space(s->st);
@@ -495,8 +495,8 @@ static int undo(session *s, int rc)
     return rc;
 }
 
-/* One chunk. A single token is not stopped half-way: it is short, and a copy of the state would be a
- * good part of it. */
+/* One chunk. A single token is not stopped half-way: it is short, and a copy of the state would be
+ * a good part of it. */
 static int eval_chunk(session *s, pass *p, session_watch *watch, void *ctx, int done, int n,
                       err_ctx *err)
 {

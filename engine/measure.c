@@ -1,8 +1,8 @@
 /* measure.c - times the CPU's experts, the GPU's links and the drive.
  *
- * Experts are made up: blocks of one byte value, in the shapes and types of the model's first layer,
- * many times the size of the caches, so that every product reads memory. Their sums are finite and
- * of no interest. */
+ * Experts are made up: blocks of one byte value, in the shapes and types of the model's first
+ * layer, many times the size of the caches, so that every product reads memory. Their sums are
+ * finite and of no interest. */
 #include "engine/measure.h"
 
 #include <string.h>

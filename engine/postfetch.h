@@ -1,5 +1,5 @@
-/* postfetch.h - options of post-fetch: down matrices that cross the bus while the CPU computes gate and
- * up. What it is and does: cold.h. */
+/* postfetch.h - options of post-fetch: down matrices that cross the bus while the CPU computes
+ * gate and up. What it is and does: cold.h. */
 #ifndef ENGINE_POSTFETCH_H
 #define ENGINE_POSTFETCH_H
 
