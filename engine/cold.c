@@ -5,7 +5,6 @@
  * is measured now and then by doing without it for some tokens: the tables change, never a result. */
 #include "engine/cold.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include "tiers/fault.h"
@@ -49,6 +48,8 @@ struct cold {
     uint8_t *arena;                      /* VRAM: */
     uint8_t *fetch_table;
     gpu_split *split;                    /* [n_layer]; mail NULL: not cold */
+    const expert_bank *bank;             /* of the first layer that is: the others are much alike */
+    int pad_down, pad_all;               /* slabs that there is room for; 0: nothing is fetched */
     uint8_t fetch[FETCH_TABLE];          /* what the table should be when post-fetch is on */
     bool fetching;                       /* it is there */
     trial t;
@@ -66,23 +67,20 @@ struct cold {
 static double seconds(uint64_t ns) { return (double)ns * 1e-9; }
 
 /* The table for given speeds, within what the pad has room for. */
-static void make_table(cold *c, const speeds *rate, const gpu_split *any)
+static void make_table(cold *c, const speeds *rate)
 {
     const int k = c->m->hp.n_expert_used;
-    const expert_bank *b = NULL;
-    for (int l = 0; l < c->m->hp.n_layer && !b; l++)
-        if (cold_layer(c, l)) b = &c->m->layers[l].experts;
+    const uint64_t down = expert_slab_bytes(c->bank, SLAB_DOWN);
+    const uint64_t all = down + expert_slab_bytes(c->bank, SLAB_GATE) +
+                         expert_slab_bytes(c->bank, SLAB_UP);
     memset(c->fetch, 0, sizeof c->fetch);
-    if (!b || c->post.off) return;
-    const uint64_t down = expert_slab_bytes(b, SLAB_DOWN);
-    const uint64_t all = down + expert_slab_bytes(b, SLAB_GATE) + expert_slab_bytes(b, SLAB_UP);
     for (int m = 1; m <= k; m++) {
         int n_down, n_all, most = c->post.max_transfers;
         plan_fetch(&n_down, &n_all, m, all, down, rate);
         if (most > 0 && n_all > most / 3) n_all = most / 3;
         if (most > 0 && n_down > most - 3 * n_all) n_down = most - 3 * n_all;
-        c->fetch[m] = (uint8_t)min_int(n_down, any->pad_down);
-        c->fetch[33 + m] = (uint8_t)min_int(n_all, any->pad_all);
+        c->fetch[m] = (uint8_t)min_int(n_down, c->pad_down);
+        c->fetch[33 + m] = (uint8_t)min_int(n_all, c->pad_all);
     }
 }
 
@@ -117,11 +115,7 @@ static void retune(cold *c)
     if (planned->cpu > planned->cpu_busy) rate.cpu *= planned->cpu / planned->cpu_busy;
     c->mark = c->s;
     memcpy(before, c->fetch, sizeof before);
-    for (int l = 0; l < c->m->hp.n_layer; l++)
-        if (cold_layer(c, l)) {
-            make_table(c, &rate, &c->split[l]);
-            break;
-        }
+    make_table(c, &rate);
     if (table_empty(c)) memcpy(c->fetch, before, sizeof before);         /* trials tell */
     if (memcmp(before, c->fetch, sizeof before) == 0) return;
     set_fetching(c, true);
@@ -147,7 +141,7 @@ static void conclude_trial(cold *c)
 /* Behind each single token, which took s. */
 static void try_out(cold *c, double s)
 {
-    if (c->post.off || c->post.frozen || table_empty(c)) return;
+    if (c->post.frozen || table_empty(c)) return;
     if (c->t.step < 0) {
         if (--c->t.tune == 0) retune(c);
         if (c->post.always || --c->t.next > 0) return;
@@ -169,23 +163,24 @@ static void try_out(cold *c, double s)
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
+/* A number that the device writes behind what it speaks of. */
+static uint32_t word(const volatile uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+
 static int await_question(cold *c, err_ctx *err)
 {
     const uint32_t next = c->number + 1;
-    for (uint32_t i = 1; c->mail->asked != next; i++) {
-        if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g) && c->mail->asked != next)
+    for (uint32_t i = 1; word(&c->mail->asked) != next; i++) {
+        if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g) && word(&c->mail->asked) != next)
             return err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);
         pool_relax();
     }
-    atomic_thread_fence(memory_order_acquire);
     return 0;
 }
 
 static void answer(cold *c)
 {
     c->number++;
-    atomic_thread_fence(memory_order_release);
-    c->mail->answered = c->number;
+    __atomic_store_n(&c->mail->answered, c->number, __ATOMIC_RELEASE);
 }
 
 /* How long computing one more down matrix would take: so long a slab that is on its way may keep
@@ -202,9 +197,9 @@ static uint64_t patience_ns(const cold *c)
 static bool arrives(cold *c, int slot)
 {
     const volatile uint32_t *fetched = &c->mail->fetched[slot];
-    if (*fetched != c->number + 1 && c->patient_until == 0)
+    if (word(fetched) != c->number + 1 && c->patient_until == 0)
         c->patient_until = clock_ns() + patience_ns(c);
-    for (uint32_t i = 1; *fetched != c->number + 1; i++) {
+    for (uint32_t i = 1; word(fetched) != c->number + 1; i++) {
         if (!c->post.block && clock_ns() > c->patient_until) return false;
         if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g)) return false;
         pool_relax();
@@ -391,57 +386,62 @@ static gpu_expert_args shapes_of(const weights_gpu *w, int l)
                               .down = w->layers[l].down };
 }
 
-/* How many slabs the pad should have room for. */
-static void pad_sizes(const cold *c, int *n_down, int *n_all)
+/* Experts of a cache move: a slab could be overwritten while it is fetched. */
+static bool can_fetch(const cold *c)
 {
-    const int k = c->m->hp.n_expert_used;
-    *n_down = c->post.off ? 0 : k;
-    *n_all = c->post.off ? 0 : min_int(k, PLAN_PAD_WHOLE);
+    return !c->post.off && c->p->vram_pad > 0 && expert_store_kind(c->store) == STORE_LOADED &&
+           expert_store_locked(c->store) > 0;
 }
-
-typedef struct vram_layout {
-    uint64_t number, fetch, scratch, pad, hot, slabs, bytes;
-    int pad_down, pad_all;
-} vram_layout;
 
 static uint64_t table_bytes(const model_hparams *hp)
 {
     return (uint64_t)hp->n_expert * SLAB_COUNT * sizeof(uint64_t);
 }
 
-static vram_layout lay_out(const cold *c, const weights_gpu *w)
+typedef struct vram_layout {
+    uint64_t number, fetch, scratch, hot, slabs, pad, bytes;
+} vram_layout;
+
+/* pad_bytes: behind all else. */
+static vram_layout lay_out(const model_hparams *hp, uint64_t pad_bytes)
 {
-    const model_hparams *hp = &c->m->hp;
-    vram_layout a = { 0 };
-    uint64_t pad = 0, most = c->post.pad_bytes;
-    pad_sizes(c, &a.pad_down, &a.pad_all);
+    const uint64_t n_layer = (uint64_t)hp->n_layer, n_expert = (uint64_t)hp->n_expert;
+    vram_layout a = { .number = 0, .fetch = 256 };
+    a.scratch = a.fetch + size_align(FETCH_TABLE, 256);
+    a.hot = a.scratch + size_align(gpu_split_scratch(hp->n_expert_used, hp->n_ff_expert,
+                                                     hp->n_embd), 256);
+    a.slabs = a.hot + size_align(n_layer * n_expert * sizeof(int32_t), 256);
+    a.pad = a.slabs + size_align(n_layer * table_bytes(hp), 256);
+    a.bytes = a.pad + pad_bytes;
+    return a;
+}
+
+/* Room for as many slabs as options allow, in the layer where they are largest. */
+static uint64_t choose_pad(cold *c, const weights_gpu *w)
+{
+    const int k = c->m->hp.n_expert_used;
+    const uint64_t most = c->post.pad_bytes;
+    if (!can_fetch(c)) return 0;
+    c->pad_down = k;
+    c->pad_all = min_int(k, PLAN_PAD_WHOLE);
     for (;;) {
-        pad = 0;
-        for (int l = 0; l < hp->n_layer; l++) {
+        uint64_t pad = 0;
+        for (int l = 0; l < c->m->hp.n_layer; l++) {
             const gpu_expert_args shapes = shapes_of(w, l);
-            const uint64_t bytes = gpu_split_pad(&shapes, a.pad_down, a.pad_all);
+            const uint64_t bytes = gpu_split_pad(&shapes, c->pad_down, c->pad_all);
             if (bytes > pad) pad = bytes;
         }
-        if (most == 0 || pad <= most || a.pad_down + a.pad_all == 0) break;
-        if (a.pad_all > 0) a.pad_all--;
-        else a.pad_down--;
+        if (most == 0 || pad <= most || c->pad_down + c->pad_all == 0) return pad;
+        if (c->pad_all > 0) c->pad_all--;
+        else c->pad_down--;
     }
-    a.number = 0;
-    a.fetch = 256;
-    a.scratch = a.fetch + size_align(FETCH_TABLE, 256);
-    a.pad = a.scratch + size_align(gpu_split_scratch(hp->n_expert_used, hp->n_ff_expert,
-                                                     hp->n_embd), 256);
-    a.hot = a.pad + size_align(pad, 256);
-    a.slabs = a.hot + size_align((uint64_t)hp->n_layer * (uint64_t)hp->n_expert * sizeof(int32_t),
-                                 256);
-    a.bytes = a.slabs + (uint64_t)hp->n_layer * table_bytes(hp);
-    return a;
 }
 
 static int make_vram(cold *c, const weights_gpu *w, err_ctx *err)
 {
     const model_hparams *hp = &c->m->hp;
-    const vram_layout a = lay_out(c, w);
+    const uint64_t pad = choose_pad(c, w);
+    const vram_layout a = lay_out(hp, pad);
     const size_t n_expert = (size_t)hp->n_expert;
     int rc;
 
@@ -451,23 +451,21 @@ static int make_vram(cold *c, const weights_gpu *w, err_ctx *err)
     int32_t *map = mem_array(n_expert, sizeof *map);
     if (!map) return err_set(err, ERR_NOMEM, "%zu experts", n_expert);
     c->fetch_table = c->arena + a.fetch;
-    c->s.pad_bytes = a.hot - a.pad;
+    c->s.pad_bytes = pad;
     for (int l = 0; l < hp->n_layer && rc == 0; l++) {
         if (c->p->hot[l] >= hp->n_expert) continue;
+        if (!c->bank) c->bank = &c->m->layers[l].experts;
         int32_t *hot = (int32_t *)(void *)(c->arena + a.hot) + (size_t)l * n_expert;
         for (int e = 0; e < hp->n_expert; e++) map[e] = e < c->p->hot[l] ? e : -1;
         if (c->p->hot[l] > 0) rc = gpu_write(c->g, hot, map, n_expert * sizeof *map, err);
-        /* experts of a cache move: a slab could be overwritten while it is fetched */
-        const bool fetches = expert_store_kind(c->store) != STORE_CACHED &&
-                             a.pad_down + a.pad_all > 0;
-        const uint64_t *table = fetches ? expert_store_table(c->store, l) : NULL;
+        const uint64_t *table = pad > 0 ? expert_store_table(c->store, l) : NULL;
         uint64_t *slabs = (uint64_t *)(void *)(c->arena + a.slabs + (uint64_t)l * table_bytes(hp));
         if (table && rc == 0) rc = gpu_write(c->g, slabs, table, table_bytes(hp), err);
         c->split[l] = (gpu_split){
             .mail = c->mail, .number = (uint32_t *)(void *)(c->arena + a.number),
             .hot = c->p->hot[l] > 0 ? hot : NULL,
             .slabs = table ? slabs : NULL, .fetch = c->fetch_table,
-            .pad = c->arena + a.pad, .pad_down = a.pad_down, .pad_all = a.pad_all,
+            .pad = c->arena + a.pad, .pad_down = c->pad_down, .pad_all = c->pad_all,
             .scratch = c->arena + a.scratch, .one_stream = c->post.one_stream,
         };
     }
@@ -475,24 +473,44 @@ static int make_vram(cold *c, const weights_gpu *w, err_ctx *err)
     return rc;
 }
 
+/* RAM: what the lane works in, and vectors of a prompt's slots. */
+typedef struct ram_sizes { size_t slots, floats, acts; } ram_sizes;
+
+static ram_sizes ram_of(const model_hparams *hp)
+{
+    const size_t slots = PROMPT_TOKENS * (size_t)hp->n_expert_used;
+    return (ram_sizes){ slots, slots * (size_t)hp->n_embd,
+                        acts_bytes(PROMPT_TOKENS, hp->n_embd) + 64 };
+}
+
+uint64_t cold_ram_bytes(const model *m)
+{
+    const ram_sizes r = ram_of(&m->hp);
+    const uint64_t mail = (uint64_t)GPU_FEW * (uint64_t)m->hp.n_expert_used *
+                          ((uint64_t)m->hp.n_embd + 2 * (uint64_t)m->hp.n_ff_expert) *
+                          sizeof(float);
+    const uint64_t lists = (uint64_t)m->hp.n_layer * (sizeof(gpu_split) + table_bytes(&m->hp));
+    return r.floats * sizeof(float) + r.acts + lane_cpu_bytes(&m->hp, (int)r.slots) + mail + lists;
+}
+
+uint64_t cold_vram_bytes(const model *m) { return lay_out(&m->hp, 0).bytes; }
+
 static int make_ram(cold *c, err_ctx *err)
 {
     const model_hparams *hp = &c->m->hp;
-    const size_t slots = PROMPT_TOKENS * (size_t)hp->n_expert_used;
-    const size_t acts_size = acts_bytes(PROMPT_TOKENS, hp->n_embd);
+    const ram_sizes r = ram_of(hp);
     int rc;
     c->split = mem_array((size_t)hp->n_layer, sizeof *c->split);
     c->items = mem_array((size_t)hp->n_expert, sizeof *c->items);
-    c->slots = mem_array(slots * (size_t)hp->n_embd, sizeof *c->slots);
-    c->x_storage = mem_zalloc(acts_size + 64);
+    c->slots = mem_array(r.floats, sizeof *c->slots);
+    c->x_storage = mem_zalloc(r.acts);
     if (!c->split || !c->items || !c->slots || !c->x_storage)
-        return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes",
-                       slots * (size_t)hp->n_embd * sizeof *c->slots);
+        return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", r.floats * sizeof(float));
     memset(c->split, 0, (size_t)hp->n_layer * sizeof *c->split);
     acts_init(&c->x, (uint8_t *)(((uintptr_t)c->x_storage + 63) / 64 * 64), PROMPT_TOKENS,
               hp->n_embd);
-    if ((rc = worklist_create(&c->work, hp->n_expert, (int)slots, err)) < 0 ||
-        (rc = lane_cpu_create(&c->cpu, c->o, hp, c->store, (int)slots, err)) < 0)
+    if ((rc = worklist_create(&c->work, hp->n_expert, (int)r.slots, err)) < 0 ||
+        (rc = lane_cpu_create(&c->cpu, c->o, hp, c->store, (int)r.slots, err)) < 0)
         return rc;
     return gpu_mail_create(&c->mail, c->g, hp->n_embd, hp->n_ff_expert, hp->n_expert_used, err);
 }
@@ -517,11 +535,7 @@ int cold_create(cold **out, gpu *g, const model *m, const weights_gpu *w, expert
         cold_free(c);
         return rc;
     }
-    for (int l = 0; l < m->hp.n_layer; l++)
-        if (cold_layer(c, l)) {
-            make_table(c, &p->rate, &c->split[l]);
-            break;
-        }
+    make_table(c, &p->rate);
     set_fetching(c, !table_empty(c));
     *out = c;
     return 0;

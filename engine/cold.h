@@ -3,7 +3,7 @@
  * While the device plays a token it asks, once for each such layer, which of the chosen experts the
  * host computes; the answer goes into page-locked RAM and the device goes on (cuda/gpu.h). Down
  * matrices of some of them cross the bus meanwhile: post-fetch. Whatever is decided where, the bits
- * are the same. For prompts the host computes a whole layer's experts, where that is faster than
+ * are the same. For prompts of more than GPU_FEW tokens the host computes a whole layer's experts, where that is faster than
  * sending the bank through VRAM. One thread at a time. */
 #ifndef ENGINE_COLD_H
 #define ENGINE_COLD_H
@@ -21,6 +21,10 @@ int cold_create(cold **out, gpu *g, const model *m, const weights_gpu *w, expert
                 const ops *o, lane_activation act, const plan *p, const postfetch_options *post,
                 err_ctx *err);
 void cold_free(cold *c);                 /* NULL is fine; the device must be idle */
+
+/* What it takes, without making it: of RAM, and of VRAM beside the plan's pad. */
+uint64_t cold_ram_bytes(const model *m);
+uint64_t cold_vram_bytes(const model *m);
 
 bool cold_layer(const cold *c, int layer);
 const gpu_split *cold_split(const cold *c, int layer);

@@ -13,8 +13,6 @@
 #include "engine/forward_tiered.h"
 #include "engine/measure.h"
 
-enum { GPU_RESERVE = 400 << 20 };        /* for the driver, the recording and other programs */
-
 struct engine {
     const model *m;                      /* borrowed */
     engine_options opt;
@@ -42,6 +40,7 @@ struct session {
     lane *lane;
     forward_gpu *gpu;
     cold *host;                          /* NULL: all experts are in VRAM */
+    bool broken;                         /* the recurrent state is that of no position */
     float *logits;                       /* [n_vocab], of session_next and session_draw */
     int32_t *ids;                        /* [ctx]: the tokens so far */
     void *before;                        /* in the state's space: its recurrent block before the
@@ -340,35 +339,6 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     return rc < 0 ? rc : add_parts(bytes, both, ARRAY_LEN(both), opt.ctx, err);
 }
 
-int engine_gpu_fits(const model *m, const session_options *o, err_ctx *err)
-{
-    engine e = { .m = m };               /* as much of one as the questions need */
-    session_options opt;
-    gpu_info info;
-    int rc;
-
-    if (gpu_count() == 0) return err_set(err, ERR_UNSUPPORTED, "no GPU");
-    if ((rc = weights_gpu_check(m, err)) < 0 || (rc = settle_options(&opt, m, true, o, err)) < 0 ||
-        (rc = gpu_describe(&info, 0, err)) < 0 || (rc = gpu_open(&e.device, 0, err)) < 0)
-        return rc;
-    if ((rc = weights_create(&e.w, m, err)) == 0) {
-        const state_options so = state_options_of(&opt, NULL);
-        const weights_share all = { 0 };
-        const uint64_t parts[] = {
-            weights_gpu_bytes(m, e.w, &all), state_space_bytes(m, &so),
-            forward_gpu_bytes(e.device, m, opt.chunk), GPU_RESERVE,
-        };
-        uint64_t need;
-        rc = add_parts(&need, parts, ARRAY_LEN(parts), opt.ctx, err);
-        if (rc == 0 && need > info.vram_free)
-            rc = err_set(err, ERR_NOMEM, "%s: needs %.1f GB of VRAM, and %.1f GB are free",
-                         info.name, (double)need * 1e-9, (double)info.vram_free * 1e-9);
-    }
-    weights_free(e.w);
-    gpu_close(e.device);
-    return rc;
-}
-
 /* Whether a token can fail half-way, because experts are read while it is computed. */
 static bool can_fail(const session *s)
 {
@@ -401,7 +371,7 @@ static int make_gpu_parts(session *s, err_ctx *err)
     const engine *e = s->e;
     forward_tiers tiers = { .store = e->store, .p = e->p };
     int rc;
-    if (can_fail(s) && (rc = make_before(s, err)) < 0) return rc;
+    if (e->store && (rc = make_before(s, err)) < 0) return rc;
     if (e->store) {
         rc = cold_create(&s->host, e->device, e->m, e->on_gpu, e->store, &e->verbs,
                          e->how->act, e->p, &e->post, err);
@@ -466,6 +436,8 @@ const int32_t *session_ids(const session *s) { return s->ids; }
 static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *err)
 {
     const int n_vocab = s->e->m->hp.n_vocab, room = s->opt.ctx - session_pos(s);
+    if (s->broken)
+        return err_set(err, ERR_IO, "the session's state was lost in an earlier failure");
     if (n > room)
         return err_set(err, ERR_RANGE, "%d tokens do not fit: the context of %d has room for %d", n,
                        s->opt.ctx, room);
@@ -508,6 +480,14 @@ static int eval_chunk(session *s, pass *p, session_watch *watch, void *ctx, int 
     return rc < 0 && kept ? undo(s, rc) : rc;
 }
 
+/* Without a copy of the state only going back helps. */
+static int fail_gpu(session *s, bool kept, int rc)
+{
+    if (kept) return undo(s, rc);
+    s->broken = recurrent_bytes(s->e->m) > 0;
+    return rc;
+}
+
 /* What a chunk on the GPU tells the session's watcher. */
 typedef struct chunk_watch {
     session_watch *watch;
@@ -521,16 +501,17 @@ static bool watch_chunk(void *ctx, double share)
     return w->watch(w->ctx, w->done + share * w->n_chunk, w->n);
 }
 
-/* Stopped within a chunk only where experts are read meanwhile: else it is short. */
+/* Stopped within a chunk only where experts are elsewhere: else it is short. */
 static int eval_chunk_gpu(session *s, const pass *p, session_watch *watch, void *ctx, int done,
                           int n, err_ctx *err)
 {
     chunk_watch w = { watch, ctx, done, p->n, n };
+    const bool kept = s->host && (p->n > 1 || can_fail(s));
     if (watch && !watch(ctx, done, n)) return err_set(err, ERR_STOPPED, "stopped");
-    if (can_fail(s)) remember(s);
+    if (kept) remember(s);
     const int rc = forward_gpu_eval(s->gpu, p->ids, p->n, p->pos,
-                                    watch && can_fail(s) ? watch_chunk : NULL, &w, err);
-    return rc < 0 && can_fail(s) ? undo(s, rc) : rc;
+                                    watch && s->host ? watch_chunk : NULL, &w, err);
+    return rc < 0 ? fail_gpu(s, kept, rc) : rc;
 }
 
 int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
@@ -582,7 +563,7 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
     if ((rc = check_tokens(s, &id, 1, err)) < 0) return rc;
     if (can_fail(s)) remember(s);
     if ((rc = forward_gpu_next(s->gpu, next, id, pos, err)) < 0)
-        return can_fail(s) ? undo(s, rc) : rc;
+        return fail_gpu(s, can_fail(s), rc);
     s->ids[pos] = id;
     state_advance(s->st, 1);
     return 0;
@@ -599,7 +580,7 @@ int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *e
     if ((rc = check_tokens(s, &id, 1, err)) < 0) return rc;
     if (can_fail(s)) remember(s);
     if ((rc = forward_gpu_take(s->gpu, id, pos, err)) < 0)
-        return can_fail(s) ? undo(s, rc) : rc;
+        return fail_gpu(s, can_fail(s), rc);
     s->ids[pos] = id;
     state_advance(s->st, 1);
     const sampler_source there = forward_gpu_source(s->gpu);
@@ -635,7 +616,12 @@ void session_reset_counts(session *s)
 /* ---- going back, files ----------------------------------------------------------------------- */
 
 void session_snapshot(session *s) { state_snapshot(s->st); }
-int session_rewind(session *s, int n_keep) { return state_rewind(s->st, n_keep); }
+int session_rewind(session *s, int n_keep)
+{
+    const int before = session_pos(s), kept = state_rewind(s->st, n_keep);
+    if (kept < before || kept == 0) s->broken = false;           /* state and position are as then */
+    return kept;
+}
 int session_rewind_target(const session *s, int n_keep)
 {
     return state_rewind_target(s->st, n_keep);

@@ -88,10 +88,6 @@ typedef struct session_options {
     int n_snapshot;                      /* places for snapshots */
 } session_options;
 
-/* Whether the first GPU could hold this model with a session of these options; if not, *err says
- * why: no GPU, no kernel, no room. */
-int engine_gpu_fits(const model *m, const session_options *o, err_ctx *err);
-
 int session_create(session **out, engine *e, const session_options *o, err_ctx *err);
 void session_free(session *s);
 

@@ -173,28 +173,45 @@ uint64_t forward_gpu_bytes(const gpu *g, const model *m, int chunk)
     return a.used;
 }
 
+/* Where parts of the mailbox begin. */
+typedef struct mail_layout { size_t masses, pairs, maxima, penalised, bytes; } mail_layout;
+
+static mail_layout mail_of(const model_hparams *hp)
+{
+    const size_t n_block = (size_t)blocks_of(hp);
+    mail_layout a = { .masses = (size_t)size_align(sizeof(mailbox), 64) };
+    a.pairs = a.masses + n_block * sizeof(double);
+    a.maxima = a.pairs + MAX_PAIRS * sizeof(gpu_pair);
+    a.penalised = a.maxima + n_block * sizeof(float);
+    a.bytes = a.penalised + 2 * (size_t)hp->n_vocab * sizeof(int32_t);
+    return a;
+}
+
 static int make_mailbox(forward_gpu *f, err_ctx *err)
 {
-    const size_t n_block = (size_t)blocks_of(&f->m->hp), vocab = (size_t)f->m->hp.n_vocab;
-    const size_t masses = (size_t)size_align(sizeof(mailbox), 64);
-    const size_t pairs = masses + n_block * sizeof(double);
-    const size_t maxima = pairs + MAX_PAIRS * sizeof(gpu_pair);
-    const size_t penalised = maxima + n_block * sizeof(float);
-    uint8_t *p = gpu_alloc_host(f->g, penalised + 2 * vocab * sizeof(int32_t), err);
+    const mail_layout a = mail_of(&f->m->hp);
+    uint8_t *p = gpu_alloc_host(f->g, a.bytes, err);
     if (!p) return ERR_NOMEM;
     f->mail = (mailbox *)(void *)p;
     *f->mail = (mailbox){
-        .masses = (double *)(void *)(p + masses), .pairs = (gpu_pair *)(void *)(p + pairs),
-        .maxima = (float *)(void *)(p + maxima), .penalised = (int32_t *)(void *)(p + penalised),
+        .masses = (double *)(void *)(p + a.masses), .pairs = (gpu_pair *)(void *)(p + a.pairs),
+        .maxima = (float *)(void *)(p + a.maxima),
+        .penalised = (int32_t *)(void *)(p + a.penalised),
     };
     return 0;
+}
+
+static uint64_t errand_bytes(const model *m, int chunk)
+{
+    return (uint64_t)chunk * 2 * ((uint64_t)m->hp.n_embd + (uint64_t)m->hp.n_expert_used) *
+           sizeof(float);
 }
 
 static int make_errand(forward_gpu *f, err_ctx *err)
 {
     const size_t n = (size_t)f->chunk, n_embd = (size_t)f->m->hp.n_embd;
     const size_t k = (size_t)f->m->hp.n_expert_used, wide = n * n_embd * sizeof(float);
-    uint8_t *p = gpu_alloc_host(f->g, 2 * wide + 2 * n * k * sizeof(float), err);
+    uint8_t *p = gpu_alloc_host(f->g, errand_bytes(f->m, f->chunk), err);
     if (!p) return ERR_NOMEM;
     f->errand = (errand){
         .x = (float *)(void *)p, .sums = (float *)(void *)(p + wide),
@@ -202,6 +219,11 @@ static int make_errand(forward_gpu *f, err_ctx *err)
         .ids = (int32_t *)(void *)(p + 2 * wide + n * k * sizeof(float)),
     };
     return 0;
+}
+
+uint64_t forward_gpu_host_bytes(const model *m, int chunk)
+{
+    return mail_of(&m->hp).bytes + errand_bytes(m, chunk);
 }
 
 static int make_tiers(forward_gpu *f, err_ctx *err)
@@ -421,7 +443,7 @@ static int send_cached(forward_gpu *f, const piece *p, int i, err_ctx *err)
 {
     const expert_bank *b = &f->m->layers[p->layer].experts;
     expert_store *store = f->tiers.store;
-    const int most = min_int(expert_store_room(store) / 2, SEND_EXPERTS);
+    const int most = min_int(max_int(expert_store_room(store) / 2, 1), SEND_EXPERTS);
     int ids[SEND_EXPERTS], which[SEND_EXPERTS], ahead[SEND_EXPERTS], n, rc;
 
     for (int done = 0; done < p->count; done += n) {
@@ -480,7 +502,8 @@ static int begin_sending(forward_gpu *f, err_ctx *err)
 
 static int stream_experts(forward_gpu *f, int l, gpu_input *h, gpu_expert_args *a, err_ctx *err)
 {
-    for (int part = 0; part < f->tiers.p->stage_parts; part++) {
+    int rc = 0;
+    for (int part = 0; part < f->tiers.p->stage_parts && rc == 0; part++) {
         const piece p = piece_of(f, l, part);
         const int i = f->piece++ % 2;
         const uint8_t *base = gpu_stage_buffer(f->stage, i);
@@ -491,13 +514,14 @@ static int stream_experts(forward_gpu *f, int l, gpu_input *h, gpu_expert_args *
         }
         a->first = p.first;
         a->count = p.count;
+        /* who watches wants the host to keep step with what crosses the bus */
+        if (f->watch && (rc = gpu_stage_sent(f->g, f->stage, i, err)) < 0) return rc;
         gpu_stage_ready(f->g, f->stage, i);
         gpu_experts(f->g, h, a);
         gpu_stage_done(f->g, f->stage, i);
-        const int rc = send_next(f, i, err);
-        if (rc < 0) return rc;
+        rc = send_next(f, i, err);
     }
-    return 0;
+    return rc;
 }
 
 /* ---- route, experts, join -------------------------------------------------------------------- */
@@ -601,11 +625,13 @@ static void set_cursor(forward_gpu *f, int pos, int32_t token)
 }
 
 /* What is in flight has to end before its memory is used again. */
-static int give_up(forward_gpu *f, int rc)
+static int give_up(forward_gpu *f, int rc, err_ctx *err)
 {
-    err_ctx ignored;
-    (void)gpu_wait(f->g, &ignored);
-    return rc;
+    err_ctx first;
+    const int failed = gpu_wait(f->g, &first);
+    if (failed == 0) return rc;
+    if (err) *err = first;               /* what the device says comes before what followed */
+    return failed;
 }
 
 int forward_gpu_eval(forward_gpu *f, const int32_t *ids, int n, int pos, forward_watch *watch,
@@ -621,14 +647,14 @@ int forward_gpu_eval(forward_gpu *f, const int32_t *ids, int n, int pos, forward
     if ((rc = gpu_write(f->g, f->b.ids, ids, (uint64_t)n * sizeof *ids, err)) < 0) return rc;
     f->n = n;
     f->streaming = f->stage && n > GPU_FEW && n >= f->tiers.p->stream_from;
-    if (f->streaming && (rc = begin_sending(f, err)) < 0) return give_up(f, rc);
+    if (f->streaming && (rc = begin_sending(f, err)) < 0) return give_up(f, rc, err);
     if (asks) cold_begin(f->tiers.host, n);
     f->watch = n > GPU_FEW ? watch : NULL;
     f->watch_ctx = ctx;
     rc = run_layers(f, f->b.ids, pos + n, err);
     f->watch = NULL;
     if (asks) cold_end(f->tiers.host);
-    if (rc < 0) return give_up(f, rc);
+    if (rc < 0) return give_up(f, rc, err);
     note_written(f, pos, n);
     return gpu_wait(f->g, err);
 }
@@ -676,12 +702,9 @@ static int play(forward_gpu *f, gpu_recording *r, err_ctx *err)
     int rc = 0;
     f->n = 1;
     f->known.token = -1;
-    if (!f->tiers.host) {
-        gpu_play(f->g, r);
-        return 0;
-    }
-    cold_begin(f->tiers.host, 1);
     gpu_play(f->g, r);
+    if (!f->tiers.host) return 0;
+    cold_begin(f->tiers.host, 1);        /* threads wake up while the first layer mixes */
     for (int l = 0; l < f->m->hp.n_layer; l++) {
         if (!is_cold(f, l)) continue;
         const int failed = cold_answer(f->tiers.host, l, rc < 0 ? NULL : err);
@@ -689,7 +712,7 @@ static int play(forward_gpu *f, gpu_recording *r, err_ctx *err)
         if (failed < 0 && !gpu_alive(f->g)) break;
     }
     cold_end(f->tiers.host);
-    return rc < 0 ? give_up(f, rc) : 0;
+    return rc < 0 ? give_up(f, rc, err) : 0;
 }
 
 /* How attention is cut depends on how far back it looks: twice as far, a new recording. */

@@ -27,10 +27,11 @@ int forward_gpu_create(forward_gpu **out, gpu *g, const model *m, const weights_
                        err_ctx *err);
 void forward_gpu_free(forward_gpu *f);   /* NULL is fine */
 uint64_t forward_gpu_bytes(const gpu *g, const model *m, int chunk);     /* of VRAM */
+uint64_t forward_gpu_host_bytes(const model *m, int chunk);      /* of page-locked RAM, with tiers */
 
 /* Takes in n tokens at position pos. Keys and values are written; the position is the caller's.
- * watch (or NULL) is asked after each layer for which experts were read: false stops, with some
- * layers ahead of others. */
+ * watch (or NULL) is asked after each layer of a prompt that has experts elsewhere: false stops,
+ * with some layers ahead of others. */
 typedef bool forward_watch(void *ctx, double share_done);
 int forward_gpu_eval(forward_gpu *f, const int32_t *ids, int n, int pos, forward_watch *watch,
                      void *ctx, err_ctx *err);

@@ -46,6 +46,7 @@ static void make_plan(plan *to, const model *m, const place *p)
     }
     if (p->stage_parts > 0) to->vram_stage = 2 * (largest / (uint64_t)p->stage_parts + largest / 4);
     to->ram_experts = expert_store_least(m);
+    to->vram_pad = 1;                    /* there is one; its size is not looked at */
     /* a bus as fast as the memory: half of everything is fetched */
     to->rate = (speeds){ .pull = 1e10, .pull_busy = 1e10, .cpu = 1e10, .cpu_busy = 1e10 };
 }
