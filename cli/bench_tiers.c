@@ -1,9 +1,10 @@
 /* bench_tiers.c - moe-bench tiers: what a model does with more and with less memory.
  *
  * A row for each budget of VRAM and RAM: planned, placed, run, closed. Every row does the same work
- * (the same random prompt into an empty session, then greedy tokens), so all of them should say the
- * same tokens; where they do not, the output says so. A budget that cannot be kept says why in its
- * row. Loading is not measured. */
+ * (the same random prompt into an empty session, then greedy tokens). Token by token all budgets
+ * compute the same bits, so behind a prompt of up to eight tokens all rows say the same; the CPU
+ * and tensor cores round longer ones differently, and behind those rows may part. Where they do,
+ * the output says so. A budget that cannot be kept says why in its row. Loading is not measured. */
 #include "cli/commands.h"
 
 #include <inttypes.h>

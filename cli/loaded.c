@@ -216,9 +216,12 @@ static int warm(const model *m, bool dense_only, err_ctx *err)
 
 /* ---- placing ------------------------------------------------------------------------------- */
 
+/* Experts are read when they are wanted, even if the cache has room for all of them. */
 static bool on_drive(const placing *p)
 {
-    return p->p.disk_experts > 0;
+    for (int l = 0; l < p->in.what.n_layer; l++)
+        if (p->p.place[l] == PLAN_DISK) return true;
+    return false;
 }
 
 /* Bytes that engine_place moves. */
@@ -227,7 +230,9 @@ static uint64_t bytes_to_move(const placing *p)
     return p->p.vram_dense + p->p.vram_experts + (on_drive(p) ? 0 : p->p.ram_experts);
 }
 
-static int move(loaded *l, err_ctx *err)
+/* *begun: bytes were moved. All VRAM for weights is taken before the first of them, so that memory
+ * which is lacking later is RAM. */
+static int move(loaded *l, bool *begun, err_ctx *err)
 {
     move_bar b = { .before = 0 };
     const engine_placement to = { .gpu = l->where->p.gpu, .plan = &l->where->p,
@@ -239,7 +244,24 @@ static int move(loaded *l, err_ctx *err)
     progress_begin(&b.bar, "loading", bytes_to_move(l->where));
     rc = engine_place(l->e, &to, err);
     progress_end(&b.bar);
+    *begun = b.before + b.last > 0;
     return rc == 0 && !l->where->p.gpu ? warm(l->m, true, err) : rc;
+}
+
+/* Wishes for less of what was lacking. */
+static void ask_for_less(placing_options *o, const plan *p, bool of_ram)
+{
+    if (of_ram) o->wish.ram = plan_ram(p) / 8 * 7;
+    else o->wish.vram = plan_vram(p) / 8 * 7;
+}
+
+/* A chunk that the plan has room for. */
+static void settle_chunk(session_options *so, int planned)
+{
+    const int wished = min_int(so->chunk, so->ctx);
+    if (wished > planned)
+        console_note("chunks of %d tokens instead of %d: memory is short", planned, wished);
+    if (so->chunk == 0 || so->chunk > planned) so->chunk = planned;
 }
 
 enum { PLACE_TRIES = 3 };
@@ -247,20 +269,25 @@ enum { PLACE_TRIES = 3 };
 int loaded_place(loaded *l, session_options *so, err_ctx *err)
 {
     placing_options o = l->asked;
+    err_ctx lacking = { 0 };             /* of the last try */
     int rc;
     if (l->where) return 0;
     l->where = mem_zalloc(sizeof *l->where);
     if (!l->where) return err_set(err, ERR_NOMEM, "plan: %zu bytes", sizeof *l->where);
     for (int i = 0;; i++) {
+        bool begun = false;
         rc = placing_make(l->where, l->m, l->e, &o, so, err);
-        if (rc == 0) rc = move(l, err);
-        if (rc != ERR_NOMEM || !l->where->p.gpu || i == PLACE_TRIES) break;
+        if (rc == ERR_NOMEM && i > 0) *err = lacking;    /* less than that cannot be planned for */
+        if (rc < 0 || (rc = move(l, &begun, err)) != ERR_NOMEM || i == PLACE_TRIES) break;
         console_note("%s; planning again with less", err->msg);
-        o.wish.vram = plan_vram(&l->where->p) / 8 * 7;
+        lacking = *err;
+        ask_for_less(&o, &l->where->p, begun || !l->where->p.gpu);
         if (i + 1 == PLACE_TRIES && o.device == DEVICE_AUTO) o.device = DEVICE_CPU;
     }
-    if (rc == 0 && so->chunk == 0) so->chunk = l->where->p.chunk;
-    if (rc == 0) return 0;
+    if (rc == 0) {
+        settle_chunk(so, l->where->p.chunk);
+        return 0;
+    }
     mem_free(l->where);
     l->where = NULL;
     return rc;
@@ -286,10 +313,11 @@ int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, er
     return 0;
 }
 
-/* RAM that nobody has a use for. */
+/* RAM that may be taken and has no use in the plan. */
 static uint64_t ram_left(const loaded *l)
 {
-    const uint64_t have = l->where->in.machine.ram_available, need = plan_ram(&l->where->p);
+    const uint64_t there = l->where->in.machine.ram_available, may = l->asked.wish.ram;
+    const uint64_t have = there < may ? there : may, need = plan_ram(&l->where->p);
     return have > need ? have - need : 0;
 }
 

@@ -32,9 +32,10 @@ typedef struct loaded {
 /* 0, or < 0 with err filled and *out empty. */
 int loaded_open(loaded *out, const load_options *o, err_ctx *err);
 
-/* Plans for a session of these options and moves the weights; so->chunk is filled in. What cannot
- * be as planned, because somebody else took the memory meanwhile, is planned again. ERR_STOPPED if
- * interrupted() meanwhile. Once; loaded_session does it if nobody else has. */
+/* Plans for a session of these options and moves the weights; so->chunk is filled in, or made
+ * smaller (with a note) where the plan has no room for it. What cannot be as planned, because
+ * somebody else took the memory meanwhile, is planned again with less VRAM or less RAM. ERR_STOPPED
+ * if interrupted() meanwhile. Once; loaded_session does it if nobody else has. */
 int loaded_place(loaded *l, session_options *so, err_ctx *err);
 
 /* Notes on stderr, after loaded_place: why not the GPU; too many threads; with a chat format also

@@ -12,6 +12,7 @@
 #include "cli/args.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
+#include "engine/measure.h"
 #include "engine/weights_gpu.h"
 
 /* The GPU, if it may be used and can compute this model. */
@@ -59,7 +60,7 @@ static bool go_on(void *ctx)
     return !interrupted();
 }
 
-/* Measures, and remembers where that is possible. */
+/* Measures, and remembers where that is possible; what lacks a figure is for this plan alone. */
 static int measure(placing *p, engine *e, gpu *g, uint64_t most_ram, const char *path,
                    const speeds_key *key, err_ctx *err)
 {
@@ -71,8 +72,8 @@ static int measure(placing *p, engine *e, gpu *g, uint64_t most_ram, const char 
                         err);
     console_status_clear();
     if (rc < 0) return rc;
-    p->measured = true;
-    if (path) (void)speeds_save(&p->in.machine.rate, path, key, &unsaved);
+    p->measured = rc != MEASURE_PARTIAL;
+    if (path && p->measured) (void)speeds_save(&p->in.machine.rate, path, key, &unsaved);
     return 0;
 }
 
@@ -105,15 +106,16 @@ int placing_make(placing *out, const model *m, engine *e, const placing_options 
     int rc;
     *out = (placing){ .measured = false };
     if ((rc = open_gpu(&g, out, m, o->device, err)) < 0) return rc;
-    if ((rc = read_machine(out, g != NULL, err)) == 0)
+    const bool has_gpu = g != NULL;
+    if ((rc = read_machine(out, has_gpu, err)) == 0)
         rc = make_with_speeds(out, m, e, g, o, so, err);
     gpu_close(g);
     if (rc < 0) return rc;
-    if (g && !out->p.gpu && o->device == DEVICE_CUDA)
+    if (has_gpu && !out->p.gpu && o->device == DEVICE_CUDA)
         return err_set(err, ERR_NOMEM, "%s: its VRAM (%.1f GB free) is too small for what every "
                        "token needs; use a smaller --ctx, --kv q8_0, or --device cpu",
                        out->info.name, (double)out->in.machine.vram_free * 1e-9);
-    if (g && !out->p.gpu)
+    if (has_gpu && !out->p.gpu)
         snprintf(out->note, sizeof out->note, "%s: VRAM is too small for what every token needs: "
                  "CPU only", out->info.name);
     return 0;

@@ -23,7 +23,7 @@ typedef struct placing_options {
 typedef struct placing {
     planning in;
     plan p;
-    bool measured;                       /* by this machine, now or earlier */
+    bool measured;                       /* by this machine, now or earlier, every figure */
     gpu_info info;                       /* name "" without a GPU */
     char note[800];                      /* why it is the CPU after all; "": nothing to say */
 } placing;

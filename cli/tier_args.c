@@ -1,4 +1,8 @@
-/* tier_args.c - flags to the plan's wishes and to post-fetch's options. */
+/* tier_args.c - flags to the plan's wishes and to post-fetch's options.
+ *
+ * Budgets decide who computes what. Token by token that changes no bit; a prompt of more than 8
+ * tokens may go another way, with other roundings, under another budget, or where other speeds were
+ * measured. --deterministic leaves only the budgets. */
 #include "cli/tier_args.h"
 
 #include <stdio.h>
@@ -15,7 +19,7 @@ const arg_option tier_options[TIER_N_OPTION] = {
     { "ram", 0, ARG_SIZE, FIELD(ram), "SIZE", "MOE_RAM", 0, 0,
       "Most RAM to take. Default: what is available, less a reserve" },
     { "deterministic", 0, ARG_FLAG, FIELD(deterministic), NULL, "MOE_DETERMINISTIC", 0, 0,
-      "Decide everything at the start; nothing is tried out while running" },
+      "Measured speeds choose no way for prompts; nothing is tried while running" },
     { "postfetch", 0, ARG_TEXT, FIELD(postfetch), "MODE", POSTFETCH "ENABLE", 0, 0,
       "on, off, or auto: as long as it pays. Default: auto" },
     { "postfetch-force-cpu", 0, ARG_FLAG, FIELD(force_cpu), NULL, POSTFETCH "FORCE_CPU", 0, 0,
@@ -58,7 +62,8 @@ int tier_args_read(plan_wish *wish, postfetch_options *post, const tier_args *a)
                       ESC(shown, str_from(mode)));
         return 2;
     }
-    *wish = (plan_wish){ .vram = a->vram, .ram = a->ram, .no_postfetch = off };
+    *wish = (plan_wish){ .vram = a->vram, .ram = a->ram, .no_postfetch = off,
+                         .fixed = a->deterministic };
     *post = (postfetch_options){
         .off = off, .always = on, .force_cpu = a->force_cpu, .block = a->block,
         .one_stream = a->dedicated == 0,

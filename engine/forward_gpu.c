@@ -10,8 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/bank_stream.h"
+
 enum {
-    SEND_EXPERTS = 64,                   /* read from the file together */
     LOGIT_ROWS = GPU_FEW,                /* computed together */
     MAX_PAIRS = 8192                     /* candidates for a sampler */
 };
@@ -63,10 +64,8 @@ struct forward_gpu {
     const model *m;
     const weights_gpu *w;
     forward_tiers tiers;
-    gpu_stage *stage;                    /* NULL: banks never pass through VRAM */
-    int piece;                           /* pieces of banks that the chunk has used so far */
-    int send_layer, send_part;           /* the next one to be sent */
-    bool streaming;                      /* the batch under way has banks sent */
+    bank_stream *banks;                  /* NULL: they never pass through VRAM */
+    bool streaming;                      /* those of the batch under way do */
     bool recording;
     forward_watch *watch;                /* of the batch under way, or NULL */
     void *watch_ctx;
@@ -232,7 +231,7 @@ static int make_tiers(forward_gpu *f, err_ctx *err)
     int rc;
     if (!f->tiers.host) return 0;
     if ((rc = make_errand(f, err)) < 0 || p->stage_parts == 0) return rc;
-    return gpu_stage_create(&f->stage, f->g, 2, p->vram_stage / 2, err);
+    return bank_stream_create(&f->banks, f->g, f->m, f->tiers.store, p, err);
 }
 
 int forward_gpu_create(forward_gpu **out, gpu *g, const model *m, const weights_gpu *w,
@@ -277,7 +276,7 @@ void forward_gpu_free(forward_gpu *f)
 {
     if (!f) return;
     gpu_recording_free(f->next);
-    gpu_stage_free(f->g, f->stage);
+    bank_stream_free(f->banks);
     gpu_free_host(f->g, f->errand.x);
     gpu_free_host(f->g, f->mail);
     gpu_free(f->g, f->arena);
@@ -393,138 +392,12 @@ static void mix_deltanet(forward_gpu *f, int l)
     add_product(f, &out, &w->delta.out);
 }
 
-/* ---- banks that pass through VRAM ------------------------------------------------------------ */
+/* ---- route, experts, join -------------------------------------------------------------------- */
 
 static bool is_cold(const forward_gpu *f, int l)
 {
     return f->tiers.host && cold_layer(f->tiers.host, l);
 }
-
-/* A part of a layer's bank in a buffer of the stage: where its slabs begin, how far apart. */
-typedef struct piece {
-    int layer, first, count;             /* experts */
-    uint64_t at[SLAB_COUNT], stride[SLAB_COUNT];
-} piece;
-
-/* Gate and up of a fused tensor stay side by side where the bank is sent whole. */
-static piece piece_of(const forward_gpu *f, int l, int part)
-{
-    const expert_bank *b = &f->m->layers[l].experts;
-    const int parts = f->tiers.p->stage_parts, n = b->n_expert;
-    const bool paired = b->fused && expert_store_kind(f->tiers.store) != STORE_CACHED;
-    piece p = { .layer = l, .first = n * part / parts };
-    uint64_t used = 0;
-    p.count = n * (part + 1) / parts - p.first;
-    for (int s = 0; s < SLAB_COUNT; s++) {
-        const uint64_t bytes = expert_slab_bytes(b, (expert_slab)s);
-        p.stride[s] = paired && s != SLAB_DOWN ? 2 * bytes : bytes;
-        p.at[s] = paired && s == SLAB_UP ? bytes : used;
-        if (!(paired && s == SLAB_UP))
-            used += size_align((uint64_t)p.count * p.stride[s], 256);
-    }
-    return p;
-}
-
-/* From banks that are in RAM as they are in the file. */
-static void send_whole(forward_gpu *f, const piece *p, int i)
-{
-    expert_slabs from = { { NULL } };
-    expert_store_find(f->tiers.store, p->layer, p->first, &from);
-    for (int s = 0; s < SLAB_COUNT; s++) {
-        if (s == SLAB_UP && p->stride[s] > expert_slab_bytes(&f->m->layers[p->layer].experts, s))
-            continue;                    /* came with gate */
-        gpu_stage_copy(f->g, f->stage, i, p->at[s], from.at[s],
-                       (uint64_t)p->count * p->stride[s]);
-    }
-}
-
-/* From the cache, and through it from the file. A place is free again once its copy was sent. */
-static int send_cached(forward_gpu *f, const piece *p, int i, err_ctx *err)
-{
-    const expert_bank *b = &f->m->layers[p->layer].experts;
-    expert_store *store = f->tiers.store;
-    const int most = min_int(max_int(expert_store_room(store) / 2, 1), SEND_EXPERTS);
-    int ids[SEND_EXPERTS], which[SEND_EXPERTS], ahead[SEND_EXPERTS], n, rc;
-
-    for (int done = 0; done < p->count; done += n) {
-        n = min_int(p->count - done, most);
-        const int n_ahead = min_int(p->count - done - n, most);
-        for (int e = 0; e < n; e++) ids[e] = p->first + done + e;
-        for (int e = 0; e < n_ahead; e++) ahead[e] = p->first + done + n + e;
-        if ((rc = expert_store_want(store, p->layer, ids, n, err)) < 0) return rc;
-        expert_store_ahead(store, p->layer, ahead, n_ahead);
-        while ((rc = expert_store_next(store, which, STORE_ALL, err)) > 0) {
-            for (int w = 0; w < rc; w++) {
-                const uint64_t e = (uint64_t)(ids[which[w]] - p->first);
-                expert_slabs from;
-                expert_store_find(store, p->layer, ids[which[w]], &from);
-                for (int s = 0; s < SLAB_COUNT; s++)
-                    gpu_stage_copy(f->g, f->stage, i, p->at[s] + e * p->stride[s], from.at[s],
-                                   expert_slab_bytes(b, (expert_slab)s));
-            }
-        }
-        if (rc < 0) return rc;
-        rc = gpu_stage_sent(f->g, f->stage, i, err);
-        expert_store_release(store);
-        if (rc < 0) return rc;
-    }
-    return 0;
-}
-
-static void skip_to_cold(forward_gpu *f)
-{
-    while (f->send_layer < f->m->hp.n_layer && !is_cold(f, f->send_layer)) f->send_layer++;
-}
-
-/* The next piece to buffer i, if there is one. */
-static int send_next(forward_gpu *f, int i, err_ctx *err)
-{
-    int rc = 0;
-    if (f->send_layer >= f->m->hp.n_layer) return 0;
-    const piece p = piece_of(f, f->send_layer, f->send_part);
-    if (expert_store_kind(f->tiers.store) == STORE_CACHED) rc = send_cached(f, &p, i, err);
-    else send_whole(f, &p, i);
-    if (++f->send_part == f->tiers.p->stage_parts) {
-        f->send_part = 0;
-        f->send_layer++;
-        skip_to_cold(f);
-    }
-    return rc;
-}
-
-static int begin_sending(forward_gpu *f, err_ctx *err)
-{
-    f->piece = f->send_layer = f->send_part = 0;
-    skip_to_cold(f);
-    const int rc = send_next(f, 0, err);
-    return rc < 0 ? rc : send_next(f, 1, err);
-}
-
-static int stream_experts(forward_gpu *f, int l, gpu_input *h, gpu_expert_args *a, err_ctx *err)
-{
-    int rc = 0;
-    for (int part = 0; part < f->tiers.p->stage_parts && rc == 0; part++) {
-        const piece p = piece_of(f, l, part);
-        const int i = f->piece++ % 2;
-        const uint8_t *base = gpu_stage_buffer(f->stage, i);
-        gpu_bank *banks[SLAB_COUNT] = { &a->gate, &a->up, &a->down };
-        for (int s = 0; s < SLAB_COUNT; s++) {
-            banks[s]->data = base + p.at[s];
-            banks[s]->slab_bytes = p.stride[s];
-        }
-        a->first = p.first;
-        a->count = p.count;
-        /* who watches wants the host to keep step with what crosses the bus */
-        if (f->watch && (rc = gpu_stage_sent(f->g, f->stage, i, err)) < 0) return rc;
-        gpu_stage_ready(f->g, f->stage, i);
-        gpu_experts(f->g, h, a);
-        gpu_stage_done(f->g, f->stage, i);
-        rc = send_next(f, i, err);
-    }
-    return rc;
-}
-
-/* ---- route, experts, join -------------------------------------------------------------------- */
 
 /* A short prompt's: the host computes them. */
 static int host_experts(forward_gpu *f, int l, gpu_input *h, gpu_expert_args *a, err_ctx *err)
@@ -572,7 +445,7 @@ static int run_experts(forward_gpu *f, int l, err_ctx *err)
         return 0;
     }
     if (f->n > GPU_FEW)
-        return f->streaming ? stream_experts(f, l, &h, &experts, err)
+        return f->streaming ? bank_stream_run(f->banks, l, &h, &experts, f->watch != NULL, err)
                             : host_experts(f, l, &h, &experts, err);
     gpu_experts_split(f->g, &h, &experts, cold_split(f->tiers.host, l));
     return f->recording ? 0 : cold_answer(f->tiers.host, l, err);
@@ -646,8 +519,8 @@ int forward_gpu_eval(forward_gpu *f, const int32_t *ids, int n, int pos, forward
     set_cursor(f, pos, -1);
     if ((rc = gpu_write(f->g, f->b.ids, ids, (uint64_t)n * sizeof *ids, err)) < 0) return rc;
     f->n = n;
-    f->streaming = f->stage && n > GPU_FEW && n >= f->tiers.p->stream_from;
-    if (f->streaming && (rc = begin_sending(f, err)) < 0) return give_up(f, rc, err);
+    f->streaming = f->banks && n > GPU_FEW && n >= f->tiers.p->stream_from;
+    if (f->streaming && (rc = bank_stream_begin(f->banks, err)) < 0) return give_up(f, rc, err);
     if (asks) cold_begin(f->tiers.host, n);
     f->watch = n > GPU_FEW ? watch : NULL;
     f->watch_ctx = ctx;

@@ -2,7 +2,8 @@
  *
  * Experts are made up: blocks of one byte value, in the shapes and types of the model's first
  * layer, many times the size of the caches, so that every product reads memory. Their sums are
- * finite and of no interest. */
+ * finite and of no interest. No figure waits for another: what one of them lacks memory for, the
+ * others may still get. */
 #include "engine/measure.h"
 
 #include <string.h>
@@ -43,6 +44,7 @@ typedef struct bench {
     float *rows, *y;
     int32_t *ids;
     int next;                            /* expert that the next token begins with */
+    bool partial;                        /* something was left out that could have been measured */
 } bench;
 
 static double seconds_since(uint64_t from) { return (double)(clock_ns() - from) * 1e-9; }
@@ -51,6 +53,14 @@ static int check_watch(const bench *b, err_ctx *err)
 {
     if (!b->watch || b->watch(b->ctx)) return 0;
     return err_set(err, ERR_STOPPED, "interrupted");
+}
+
+/* A figure stays unknown for lack of memory; anything else is the caller's to know. */
+static int or_unknown(bench *b, int rc)
+{
+    if (rc != ERR_NOMEM) return rc;
+    b->partial = true;
+    return 0;
 }
 
 /* ---- made-up experts ------------------------------------------------------------------------- */
@@ -193,14 +203,14 @@ static int measure_cpu(speeds *out, bench *b, err_ctx *err)
 static int measure_macs(double *out, bench *b, err_ctx *err)
 {
     enum { ROWS = 4096, TOKENS = 2048, REPEATS = 4 };
-    const tensor *t = b->bank.weight[SLAB_GATE];
+    const tensor *t = b->m->layers[0].experts.weight[SLAB_GATE];
     const uint64_t w = ROWS * t->row_bytes, x = (uint64_t)TOKENS * t->cols * sizeof(float);
     const uint64_t parts[] = { w, x, x, x, (uint64_t)TOKENS * ROWS * sizeof(float) };
     uint64_t total = 0, used = 0;
     uint8_t *at[5];
     for (int i = 0; i < 5; i++) total += size_align(parts[i], 256);
     uint8_t *arena = gpu_alloc(b->g, total, "measuring", err);
-    if (!arena) return 0;                /* there is no room: it stays unknown */
+    if (!arena) return ERR_NOMEM;
     for (int i = 0; i < 5; i++) {
         at[i] = arena + used;
         used += size_align(parts[i], 256);
@@ -229,55 +239,108 @@ static int measure_macs(double *out, bench *b, err_ctx *err)
     return rc;
 }
 
-static int measure_gpu(speeds *out, bench *b, err_ctx *err)
+static int measure_links(speeds *out, bench *b, err_ctx *err)
 {
     gpu_links links;
-    gpu_load *load;
-    int rc;
-    if ((rc = gpu_measure_links(&links, b->g, err)) < 0) return rc;
+    const int rc = gpu_measure_links(&links, b->g, err);
+    if (rc < 0) return rc;
     out->vram_read = links.vram_read;
     out->pcie_in = links.pcie_in;
     out->pcie_out = links.pcie_out;
     out->pull = links.pull;
     out->hop = links.hop;
-    if ((rc = measure_macs(&out->gpu_macs, b, err)) < 0 || (rc = check_watch(b, err)) < 0 ||
-        gpu_lock(b->g, b->memory, b->bytes, NULL) < 0)
-        return rc;                       /* nothing will be fetched where nothing can be locked */
-    if ((rc = gpu_load_begin(&load, b->g, b->memory, b->bytes, err)) == 0) {
-        rc = decode_speed(&out->cpu_busy, b, err);
-        const int ended = gpu_load_end(load, &out->pull_busy, rc < 0 ? NULL : err);
-        if (rc == 0) rc = ended;
+    return 0;
+}
+
+/* The CPU's experts while a kernel pulls. */
+static int load_speeds(speeds *out, bench *b, err_ctx *err)
+{
+    gpu_load *load;
+    int rc = gpu_load_begin(&load, b->g, b->memory, b->bytes, err);
+    if (rc < 0) return rc;
+    rc = decode_speed(&out->cpu_busy, b, err);
+    const int ended = gpu_load_end(load, &out->pull_busy, rc < 0 ? NULL : err);
+    return rc < 0 ? rc : ended;
+}
+
+static int measure_busy(speeds *out, bench *b, err_ctx *err)
+{
+    int rc = ERR_NOMEM;
+    if (b->cpu && b->bytes >= GPU_LOAD_LEAST) {
+        if (gpu_lock(b->g, b->memory, b->bytes, NULL) < 0) {
+            b->partial = true;           /* nothing will be fetched where nothing can be locked */
+            return 0;
+        }
+        rc = load_speeds(out, b, err);
+        gpu_unlock(b->g, b->memory);
     }
-    gpu_unlock(b->g, b->memory);
+    if (rc != ERR_NOMEM) return rc;
+    out->cpu_busy = out->cpu;
+    out->pull_busy = out->pull;
     return rc;
 }
 
-/* Reads of an expert's size all over the file. */
-static int measure_disk(speeds *out, bench *b, err_ctx *err)
+static int measure_gpu(speeds *out, bench *b, err_ctx *err)
 {
-    const char *path = gguf_part_path(b->m->file, 0);
-    const uint64_t one = size_align(expert_size(&b->bank) / SLAB_COUNT, READER_PAGE);
-    const uint64_t size = gguf_part_bytes(b->m->file, 0) / READER_PAGE * READER_PAGE;
-    const reader_options ro = { .kind = READER_AUTO };
-    uint64_t tags[DISK_READS], bytes = 0, n = 0;
-    reader *r;
     int rc;
-    if (!path[0] || size < 4 * one || b->bytes < DISK_READS * one) return 0;
-    if (reader_open(&r, &path, 1, &ro, NULL, err) < 0) return 0;
-    const uint64_t places = size / one, from = clock_ns();
+    if ((rc = or_unknown(b, measure_links(out, b, err))) < 0 ||
+        (rc = or_unknown(b, measure_macs(&out->gpu_macs, b, err))) < 0 ||
+        (rc = check_watch(b, err)) < 0)
+        return rc;
+    return or_unknown(b, measure_busy(out, b, err));
+}
+
+/* Bytes per second of reads of so many bytes each, all over a file. memory: DISK_READS of them. */
+static int read_speed(double *out, reader *r, uint64_t places, uint64_t one, uint8_t *memory,
+                      err_ctx *err)
+{
+    const uint64_t from = clock_ns();
+    uint64_t tags[DISK_READS], bytes = 0, n = 0;
+    int rc;
     for (rc = 0; rc >= 0 && seconds_since(from) < SECONDS;) {
         while (reader_open_jobs(r) < DISK_READS && rc >= 0) {
             const read_job job = { .offset = n * 7919 % places * one, .bytes = one,
-                                   .to = b->memory + n % DISK_READS * one, .tag = n };
+                                   .to = memory + n % DISK_READS * one, .tag = n };
             n++;
             rc = reader_submit(r, &job, 1, err);
         }
         if (rc >= 0) rc = reader_wait(r, tags, DISK_READS, 1, err);
         if (rc > 0) bytes += (uint64_t)rc * one;
     }
-    if (rc >= 0) out->disk = (double)bytes / seconds_since(from);
+    if (rc < 0) return rc;
+    *out = (double)bytes / seconds_since(from);
+    return 0;
+}
+
+/* The part with the most experts in it: the first one may hold nothing but metadata. */
+static int largest_part(const gguf *g)
+{
+    int most = 0;
+    for (int i = 1; i < gguf_n_part(g); i++)
+        if (gguf_part_bytes(g, i) > gguf_part_bytes(g, most)) most = i;
+    return most;
+}
+
+/* Reads of an expert's size. A drive that cannot be read is found out later. */
+static int measure_disk(speeds *out, bench *b, err_ctx *err)
+{
+    const int part = largest_part(b->m->file);
+    const char *path = gguf_part_path(b->m->file, part);
+    const uint64_t one = size_align(expert_size(&b->m->layers[0].experts) / SLAB_COUNT,
+                                    READER_PAGE);
+    const uint64_t places = gguf_part_bytes(b->m->file, part) / one;
+    const reader_options ro = { .kind = READER_AUTO };
+    reader *r = NULL;
+    void *memory = NULL;
+    int rc;
+    if (!path[0] || places < 4) return 0;        /* there is nothing to measure */
+    rc = pages_map(&memory, (size_t)(DISK_READS * one), PAGES_HUGE, err);
+    if (rc == 0) rc = reader_open(&r, &path, 1, &ro, NULL, err);
+    if (rc == 0) rc = read_speed(&out->disk, r, places, one, memory, err);
     reader_close(r);
-    return check_watch(b, err);          /* a drive that cannot be read is found out later */
+    pages_unmap(memory, (size_t)(DISK_READS * one));
+    if (rc < 0) b->partial = true;
+    return check_watch(b, err);
 }
 
 static void release(bench *b)
@@ -300,8 +363,9 @@ int measure_speeds(speeds *out, const model *m, const ops *o, gpu *g, uint64_t r
     rc = make_bank(&b, room, err);
     if (rc == 0) rc = make_lane(&b, err);
     if (rc == 0) rc = measure_cpu(out, &b, err);
+    rc = or_unknown(&b, rc);
     if (rc == 0 && g) rc = measure_gpu(out, &b, err);
+    release(&b);                         /* before the drive's turn: it has memory of its own */
     if (rc == 0) rc = measure_disk(out, &b, err);
-    release(&b);
-    return rc == ERR_NOMEM ? 0 : rc;
+    return rc == 0 && b.partial ? MEASURE_PARTIAL : rc;
 }

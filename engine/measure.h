@@ -14,9 +14,13 @@ struct gpu;
 /* Asked now and then; false stops the measurement. */
 typedef bool measure_watch(void *ctx);
 
-/* g may be NULL. Takes a quarter of room bytes of RAM meanwhile, at most 4 GB. ERR_STOPPED; what
- * cannot be measured (no memory for it, a model that is no file) is left 0, which plans know how to
- * take. */
+enum { MEASURE_PARTIAL = 1 };
+
+/* g may be NULL. Takes a quarter of room bytes of RAM meanwhile, at most 4 GB. 0, ERR_STOPPED, or
+ * MEASURE_PARTIAL: some figure could not be measured this time, for lack of memory or because
+ * page-locking was refused. It is left 0 (what speeds_assume makes of that will do), or is that of
+ * an idle machine for a busy one; such figures are good for one run, not for keeping. A model that
+ * is no file has no drive, and lacks nothing. */
 int measure_speeds(speeds *out, const model *m, const ops *o, struct gpu *g, uint64_t room,
                    measure_watch *watch, void *ctx, err_ctx *err);
 

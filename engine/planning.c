@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "cuda/gpu.h"
+#include "engine/cold.h"
 #include "engine/cpu/kernels.h"
 #include "engine/forward_gpu.h"
 #include "engine/lane.h"
@@ -17,10 +18,7 @@
 #include "tiers/memory_room.h"
 #include "tiers/topology.h"
 
-enum {
-    STREAMED_CHUNK = 4096,               /* wished on a GPU: experts pass once for each chunk */
-    COLD_TOKENS = 512                    /* of a prompt, computed together beside a GPU: cold.c */
-};
+enum { STREAMED_CHUNK = 4096 };          /* wished on a GPU: experts pass once for each chunk */
 
 /* ---- the machine ----------------------------------------------------------------------------- */
 
@@ -152,17 +150,12 @@ static uint64_t cpu_work(const model *m, const session_options *o, int n_thread,
     return sum_of(parts, ARRAY_LEN(parts));
 }
 
-/* Vectors on their way between both, and the lane for what the CPU computes of them. */
+/* Vectors on their way between both, and what the CPU needs to compute with them. */
 static uint64_t beside_gpu(const model *m, const session_options *o, int chunk)
 {
-    const model_hparams *hp = &m->hp;
-    const uint64_t n = (uint64_t)chunk, k = (uint64_t)hp->n_expert_used;
-    const uint64_t row = (uint64_t)hp->n_embd * sizeof(float);
-    const int slots = COLD_TOKENS * hp->n_expert_used;
     const uint64_t parts[] = {
-        2 * n * row, 2 * n * k * sizeof(float),
-        (uint64_t)slots * row, acts_bytes(COLD_TOKENS, hp->n_embd), lane_cpu_bytes(hp, slots),
-        (uint64_t)o->ctx * sizeof(int32_t), (uint64_t)hp->n_vocab * sizeof(float),
+        forward_gpu_host_bytes(m, chunk), cold_ram_bytes(m),
+        (uint64_t)o->ctx * sizeof(int32_t), (uint64_t)m->hp.n_vocab * sizeof(float),
     };
     return sum_of(parts, ARRAY_LEN(parts));
 }
@@ -173,6 +166,8 @@ int planning_session(plan_session *out, const model *m, const session_options *o
     const int rc = check_session(m, o, err);
     if (rc < 0) return rc;
     *out = (plan_session){ .ctx = o->ctx };
+    /* a chunk that is stopped half-way, or a read that fails, needs a copy of the state */
+    if (work) out->vram_cold = cold_vram_bytes(m) + recurrent_bytes(m);
     choose_chunks(out, o, work != NULL);
     for (int i = 0; i < out->n_chunk; i++) {
         const int chunk = out->chunk[i];

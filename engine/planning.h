@@ -15,7 +15,7 @@ typedef struct planning {
     uint64_t expert_bytes[PLAN_MAX_LAYERS], down_bytes[PLAN_MAX_LAYERS];
 } planning;
 
-/* Bytes of VRAM that chunks of so many tokens take. */
+/* Bytes of VRAM that chunks of so many tokens take, wherever the experts are. */
 typedef uint64_t planning_work(void *ctx, const model *m, int chunk);
 uint64_t planning_gpu_work(void *device, const model *m, int chunk);     /* of forward_gpu.h:
                                           * device is a gpu */

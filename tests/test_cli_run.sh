@@ -104,6 +104,20 @@ refuse 1 "but 0.5 MB may be used (1.0 MB are available)" env MOE_RAM_AVAILABLE=1
 refuse 1 "may be used (--ram)" $run -m $tiny -p x --ram 1M
 refuse 1 "use a smaller --ctx" env MOE_RAM_AVAILABLE=6M $run -m $tiny -p x
 refuse 1 "not a size" env MOE_RAM_AVAILABLE=lots $run -m $tiny -p x
+long="-m $qwen -p Hello -n 2 --threads 2 --ctx 4096"
+expect 0 "chunks of 64 tokens instead of 2048: memory is short" $run $long --ram 10M --chunk 2048
+expect 0 "chunks of 32 tokens instead of 500: memory is short" $run $long --ctx 500 --ram 6500K --chunk 2048
+expect 0 '"chunk": 64,' $run $long --ram 10M --chunk 2048 --json
+for few in "--ram 10M --chunk 64" "--ram 10M" "--ctx 500 --chunk 2048"; do
+    expect 0 "" $run $long $few
+    if grep -q "memory is short" "$tmp/err"; then bad "a chunk that fits, or was not asked for: $few"; else ok; fi
+done
+# a figure that was not to be had is measured again; all of them are kept
+kept="$tmp/kept/moe/speeds.json"
+expect 0 "assumed" env XDG_CACHE_HOME="$tmp/kept" MOE_FAULT=read-error:0:1 $run $long --ram 10M
+if [ ! -e "$kept" ]; then ok; else bad "speeds without the drive's were kept"; fi
+expect 0 "expected, bound by" env XDG_CACHE_HOME="$tmp/kept" $run $long --ram 10M
+if [ -s "$kept" ] && ! grep -q "assumed" "$tmp/err"; then ok; else bad "measured speeds were not kept"; fi
 
 # ---- experts from the drive: the same answer, whatever goes wrong on the way to them
 for m in $qwen $gptoss; do

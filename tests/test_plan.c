@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/cold.h"
+#include "engine/forward_gpu.h"
 #include "engine/planning.h"
 #include "engine/state.h"
 #include "tests/test.h"
@@ -144,11 +146,12 @@ static void check_places(const plan *p, const made *c, const char *what)
     }
     CHECK_MSG(ok, "%s: places", what);
     CHECK_MSG(hot == p->vram_experts && only_vram + banks == all_experts(w), "%s: VRAM sum", what);
+    const uint64_t outside = all_experts(w) - hot, cache = p->ram_experts;
+    const uint64_t smallest = plan_least_cache(w);
     if (disk)
-        CHECK_MSG(hot + p->ram_experts + p->disk_experts == all_experts(w) &&
-                  p->ram_experts >= (plan_least_cache(w) < all_experts(w) - hot ?
-                                     plan_least_cache(w) : all_experts(w) - hot),
-                  "%s: cache of %llu", what, (unsigned long long)p->ram_experts);
+        CHECK_MSG(p->disk_experts == (outside > cache ? outside - cache : 0) &&
+                  cache >= smallest && (cache <= outside || cache == smallest),
+                  "%s: cache of %llu", what, (unsigned long long)cache);
     else
         CHECK_MSG(p->ram_experts == banks && p->disk_experts == 0, "%s: RAM sum", what);
     for (int l = 0; l < w->n_layer; l++)
@@ -160,16 +163,16 @@ static void check_numbers(const plan *p, const made *c, const char *what)
 {
     const double numbers[] = { p->decode_tok_s, p->prefill_tok_s, p->limit_tok_s };
     const double terms[] = { p->t_dense, p->t_hot, p->t_cpu, p->t_pull, p->t_disk, p->t_hop };
-    const bool cold = p->vram_experts < all_experts(&c->what);
+    const bool outside = p->vram_experts < all_experts(&c->what);
     bool ok = true;
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++) ok &= isfinite(numbers[i]) && numbers[i] > 0;
     for (size_t i = 0; i < ARRAY_LEN(terms); i++) ok &= isfinite(terms[i]) && terms[i] >= 0;
     CHECK_MSG(ok, "%s: numbers", what);
     CHECK_MSG(p->decode_tok_s <= p->limit_tok_s * (1 + 1e-9), "%s: %g above the limit %g", what,
               p->decode_tok_s, p->limit_tok_s);
-    CHECK_MSG(p->stage_parts == 0 ? p->vram_stage == 0 : cold && p->vram_stage > 0, "%s: stage",
+    CHECK_MSG(p->stage_parts == 0 ? p->vram_stage == 0 : outside && p->vram_stage > 0, "%s: stage",
               what);
-    CHECK_MSG(p->stream_from >= 9 && (p->stage_parts > 0 || !cold || p->stream_from == INT_MAX),
+    CHECK_MSG(p->stream_from >= 9 && (p->stage_parts > 0 || !outside || p->stream_from == INT_MAX),
               "%s: stream from %d", what, p->stream_from);
     for (int m = 0; m <= PLAN_MOST_USED; m++)
         ok &= p->fetch_down[m] + p->fetch_all[m] <= m && p->fetch_all[m] <= PLAN_PAD_WHOLE &&
@@ -193,8 +196,10 @@ static void check_plan(const plan *p, const made *c, const char *what)
     if (!CHECK_MSG(i < c->s.n_chunk, "%s: chunk %d", what, p->chunk)) return;
     if (p->gpu) {
         const uint64_t table = p->embed_in_ram ? c->what.embed : 0;
+        const plan_place rest = p->place[c->what.n_layer - 1];
+        const uint64_t work = c->s.vram_work[i] + (rest == PLAN_VRAM ? 0 : c->s.vram_cold);
         CHECK_MSG(p->vram_dense == c->what.dense - table && p->vram_state == c->s.state[i] &&
-                  p->vram_work == c->s.vram_work[i], "%s: fixed parts", what);
+                  p->vram_work == work, "%s: fixed parts", what);
         CHECK_MSG(p->ram_other >= table + c->s.snapshots[i], "%s: table in RAM", what);
     } else {
         CHECK_MSG(plan_vram(p) == 0 && p->ram_locked == 0 && p->ram_other == c->what.dense +
@@ -440,6 +445,76 @@ static void test_least(void)
     CHECK_MSG(strstr(err.msg, "5.0 MB may be used (10.0 MB are available)"), "%s", err.msg);
 }
 
+/* A store that asks for more than all that is cold: it gets that, or there is no such plan. */
+static void test_least_cache(void)
+{
+    static plan p;
+    static made c;
+    const made_model *m = &models[OSS20];
+    const int last = PLAN_CHUNKS - 1;
+    make_case(&c, m, 0, 64 * GB);
+    c.machine.gpu = true;
+    c.machine.vram_free = 80 * GB;
+    c.s.n_chunk = 1;                     /* nothing to give way with */
+    c.what.embed = 0;
+    c.w.vram = c.what.dense + c.s.state[0] + c.s.vram_work[0] + all_experts(&c.what) + 100 * MB;
+    if (made_plan(&p, &c, "all in VRAM")) check_plan(&p, &c, "all in VRAM");
+    CHECK(p.vram_experts == all_experts(&c.what));
+    /* room for two experts less, and a stage: two banks are not whole */
+    c.what.least_cache = 50 * m->expert;
+    c.w.no_postfetch = true;
+    c.s.vram_work[0] += 100 * MB + 2 * m->expert;
+    for (int spare = 0; spare <= 14; spare++) {
+        c.w.ram = c.s.ram_beside[0] + c.what.least_cache + (uint64_t)spare * m->expert;
+        if (made_plan(&p, &c, "a large least cache")) check_plan(&p, &c, "a large least cache");
+        const uint64_t outside = all_experts(&c.what) - p.vram_experts;
+        CHECK_MSG(p.gpu && outside == 35 * m->expert, "%llu bytes are cold",
+                  (unsigned long long)outside);
+        CHECK_MSG(p.place[23] == (spare < 14 ? PLAN_DISK : PLAN_RAM) && p.disk_experts == 0 &&
+                  p.ram_experts == (spare < 14 ? 50 : 64) * m->expert && p.t_disk == 0,
+                  "%d more: a cache of %llu", spare, (unsigned long long)p.ram_experts);
+    }
+    /* less than that will not do: with a smaller stage it is one bank, for which there is room */
+    c.w.ram = c.s.ram_beside[0] + c.what.least_cache - 1;
+    if (made_plan(&p, &c, "one bank")) check_plan(&p, &c, "one bank");
+    CHECK(p.gpu && p.place[23] == PLAN_RAM && p.ram_experts == 32 * m->expert);
+    c.w.ram = c.s.ram_beside[0] + 32 * m->expert - 1;
+    CHECK(run(&p, &c) == ERR_NOMEM);
+    /* without a GPU all of it is the other way to have room */
+    make_case(&c, m, 0, 64 * GB);
+    c.what.n_layer = 1;
+    c.what.least_cache = 100 * m->expert;
+    c.w.ram = c.what.dense + c.s.state[last] + c.s.ram_work[last] + 32 * m->expert;
+    CHECK(run(&p, &c) == 0 && p.place[0] == PLAN_RAM && p.ram_experts == 32 * m->expert);
+    c.w.ram--;
+    CHECK(run(&p, &c) == ERR_NOMEM);
+}
+
+/* VRAM that only cold experts need. */
+static void test_vram_beside(void)
+{
+    static plan p, q;
+    static made c;
+    for (size_t k = 0; k < ARRAY_LEN(models); k++)
+        for (uint64_t vram = 2500; vram <= 70000; vram += 200 + vram / 20)
+            for (uint64_t ram = 16; ram <= 64; ram *= 4) {
+                const char *what = case_name(&models[k], (double)vram * 1e-3, (double)ram);
+                make_case(&c, &models[k], vram * MB, ram * GB);
+                const bool before = made_plan(&q, &c, what);
+                c.s.vram_cold = 50 * MB;
+                if (!before || !made_plan(&p, &c, what)) continue;
+                check_plan(&p, &c, what);
+                CHECK_MSG(p.gpu <= q.gpu && (!p.gpu || p.vram_experts <= q.vram_experts ||
+                          p.chunk < q.chunk || p.stage_parts != q.stage_parts), "%s: more of it",
+                          what);
+                CHECK_MSG(q.vram_experts < all_experts(&c.what) || p.vram_experts ==
+                          q.vram_experts, "%s: resident experts need none of it", what);
+            }
+    make_case(&c, &models[OSS20], 8 * GB, 64 * GB);      /* what cannot be counted does not fit */
+    c.s.vram_cold = UINT64_MAX;
+    CHECK(run(&p, &c) == 0 && !p.gpu);
+}
+
 static void test_refused(void)
 {
     static plan p;
@@ -640,14 +715,14 @@ static void test_stream_from(void)
             c.machine.rate.cpu_many = cpu_many;
             if (!made_plan(&p, &c, m->name)) continue;
             CHECK(p.place[c.what.n_layer - 1] == (disk ? PLAN_DISK : PLAN_RAM));
-            const double all = (double)all_experts(&c.what), cold = all - (double)p.vram_experts;
-            const double sweep = cold / (disk ? 3e9 : 24e9);
+            const double all = (double)all_experts(&c.what), outside = all - (double)p.vram_experts;
+            const double sweep = outside / (disk ? 3e9 : 24e9);
             double cpu[2];
             for (int i = 0; i < 2; i++) {
                 const double n = p.stream_from - 1 + i;
                 const double touched = 1 - pow(1 - (double)m->n_used / m->n_expert, n);
-                cpu[i] = fmax(cold * touched / (disk ? 3e9 : cpu_read),
-                              n * m->expert_macs * cold / all / cpu_many);
+                cpu[i] = fmax(outside * touched / (disk ? 3e9 : cpu_read),
+                              n * m->expert_macs * outside / all / cpu_many);
             }
             CHECK_MSG(cpu[0] <= sweep && cpu[1] > sweep, "%s: from %d: %g, %g against %g", m->name,
                       p.stream_from, cpu[0], cpu[1], sweep);
@@ -660,6 +735,40 @@ static void test_stream_from(void)
             c.machine.rate.disk = 1e30;
             CHECK(run(&p, &c) == 0 && p.stream_from == INT_MAX);
         }
+}
+
+/* With fixed wishes no speed changes who computes a prompt. */
+static void test_fixed(void)
+{
+    static plan p;
+    static made c;
+    static const double factors[] = { 1e-6, 1, 1e6 };
+    for (size_t k = 0; k < ARRAY_LEN(models); k++)
+        for (int kind = 0; kind <= 3; kind++) {
+            bool differs = false;
+            int first = 0;
+            for (size_t f = 0; f < ARRAY_LEN(factors); f++) {
+                make_case(&c, &models[k], kind == 3 ? 0 : kind == 2 ? 90 * GB : 6 * GB,
+                          kind == 1 ? 8 * GB : 128 * GB);
+                c.machine.rate.cpu *= factors[f];
+                c.machine.rate.cpu_many *= factors[f];
+                c.machine.rate.disk *= factors[f];
+                if (!made_plan(&p, &c, models[k].name)) continue;
+                if (f == 0) first = p.stream_from;
+                differs |= p.stream_from != first;
+                c.w.fixed = true;
+                if (!made_plan(&p, &c, models[k].name)) continue;
+                check_plan(&p, &c, "fixed");
+                CHECK_MSG(p.stream_from == (p.gpu ? 9 : INT_MAX), "%s: fixed, from %d",
+                          models[k].name, p.stream_from);
+            }
+            CHECK_MSG(differs == (kind < 2), "%s: speeds decide", models[k].name);
+        }
+    make_case(&c, &models[OSS20], 2250 * MB, 128 * GB);  /* no room for a stage */
+    c.w.fixed = true;
+    for (; run(&p, &c) == 0 && p.gpu && p.stage_parts > 0; c.machine.vram_free -= MB) { }
+    CHECK_MSG(p.gpu && p.stage_parts == 0 && p.stream_from == INT_MAX, "no stage: from %d",
+              p.stream_from);
 }
 
 static void test_assumed(void)
@@ -732,11 +841,14 @@ static void test_sizes(const char *path)
         CHECK(s.state[i] + s.snapshots[i] == state_bytes(m, &so));
         CHECK((s.snapshots[i] > 0) == (m->hp.ssm_n_v_head > 0)); /* windows have room for all */
         CHECK(s.vram_work[i] == 1000 * (uint64_t)s.chunk[i] && s.ram_work[i] > 0 &&
-              s.ram_beside[i] > 0);
+              s.ram_beside[i] == forward_gpu_host_bytes(m, s.chunk[i]) + cold_ram_bytes(m) +
+                                 (uint64_t)ctx * sizeof(int32_t) + (uint64_t)m->hp.n_vocab * 4);
     }
+    CHECK(s.vram_cold == cold_vram_bytes(m) + recurrent_bytes(m) && s.vram_cold > 0);
     o.chunk = 40;
     CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == 0);
     CHECK(s.n_chunk == 2 && s.chunk[0] == 40 && s.chunk[1] == 32 && s.vram_work[0] == 0);
+    CHECK(s.vram_cold == 0);
     o.chunk = SESSION_MAX_CHUNK + 1;
     CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
     o = (session_options){ .ctx = m->hp.ctx_train + 1 };
@@ -778,6 +890,8 @@ int main(int argc, char **argv)
     test_wishes();
     test_locked();
     test_least();
+    test_least_cache();
+    test_vram_beside();
     test_refused();
     test_mixed();
     test_fetch();
@@ -785,6 +899,7 @@ int main(int argc, char **argv)
     test_times();
     test_drive_times();
     test_stream_from();
+    test_fixed();
     test_assumed();
     test_sizes("tests/models/demo-qwen3next-Q4_K_M.gguf");
     test_sizes("tests/models/demo-gptoss-MXFP4.gguf");

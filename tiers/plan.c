@@ -182,6 +182,7 @@ static int find_stream_from(const plan *p, const job *j)
     const double sweep = stream_s(p, j);
     int low = GPU_FEW + 1, high = 1 << 30;
     if (cold_bytes(p, j) == 0) return low;
+    if (j->w->fixed) return p->stage_parts > 0 ? low : INT_MAX;
     if (p->stage_parts == 0 || cpu_prompt_s(p, j, high) <= sweep) return INT_MAX;
     while (low < high) {
         const int n = low + (high - low) / 2;
@@ -222,7 +223,7 @@ static cold_source source_of(const plan *p, const job *j)
         for (int l = 0; l < j->what->n_layer; l++)
             token += (double)j->what->expert_bytes[l] * j->what->n_used *
                      (1 - (double)p->hot[l] / j->what->n_expert);
-        s.miss = ram < token ? 1 : 1 - ram / cold;
+        s.miss = ram < token ? 1 : fmax(0, 1 - ram / cold);
         s.fetched = 0;                   /* places change hands: nothing is fetched from them */
     }
     if (!p->gpu || p->vram_pad == 0) s.fetched = 0;
@@ -373,19 +374,20 @@ static uint64_t cold_banks(const plan *p, const plan_model *what)
 }
 
 /* The cold experts into RAM, if all of them fit, else (unless all must) into a cache before the
- * file. False if there is no room for that. */
+ * file, which has a least size however few they are. False if there is no room for that. */
 static bool place_ram(plan *p, const job *j, int i, bool all, uint64_t lock_limit)
 {
     const uint64_t banks = cold_banks(p, j->what), cold = cold_bytes(p, j);
+    const uint64_t smallest = plan_least_cache(j->what);
     p->ram_other = p->gpu ? ram_beside(p, j, i) : ram_alone(j, i);
     if (p->ram_other > j->ram) return false;
     const uint64_t left = j->ram - p->ram_other;
     const bool disk = banks > left;
-    if (disk && (all || left < least(cold, plan_least_cache(j->what)))) return false;
+    if (disk && (all || left < smallest)) return false;
     place_cold(p, j, disk ? PLAN_DISK : PLAN_RAM);
-    p->ram_experts = disk ? least(left, cold) : banks;
+    p->ram_experts = disk ? least(left, cold > smallest ? cold : smallest) : banks;
     p->ram_locked = p->gpu ? least(p->ram_experts, lock_limit) : 0;
-    p->disk_experts = disk ? cold - p->ram_experts : 0;
+    p->disk_experts = disk && cold > p->ram_experts ? cold - p->ram_experts : 0;
     p->stream_from = p->gpu ? find_stream_from(p, j) : INT_MAX;
     return true;
 }
@@ -414,7 +416,7 @@ static bool attempt_gpu(plan *p, const job *j, uint64_t lock_limit, attempt a)
     p->chunk = j->s->chunk[a.i];
     p->vram_dense = j->what->dense - table;
     p->vram_state = j->s->state[a.i];
-    p->vram_work = j->s->vram_work[a.i];
+    p->vram_work = plus(j->s->vram_work[a.i], a.resident ? 0 : j->s->vram_cold);
     p->stage_parts = a.parts;
     p->vram_stage = a.parts > 0 ? stage_bytes(j, a.parts) : 0;
     p->vram_pad = a.pad ? pad_bytes(j) : 0;
@@ -438,7 +440,8 @@ static int choose_parts(const job *j, bool embed_in_ram)
 {
     const int last = j->s->n_chunk - 1;
     const uint64_t needed = plus(j->what->dense - (embed_in_ram ? j->what->embed : 0),
-                                 plus(j->s->state[last], j->s->vram_work[last]));
+                                 plus(j->s->state[last],
+                                      plus(j->s->vram_work[last], j->s->vram_cold)));
     const uint64_t left = j->vram > needed ? j->vram - needed : 0;
     int parts = 1;
     for (; parts_fit(j, 2 * parts); parts *= 2) {
@@ -513,8 +516,9 @@ static const char *text_size(char dst[32], uint64_t bytes)
 static bool gpu_could(const job *j, const plan_machine *m)
 {
     const int last = j->s->n_chunk - 1;
+    const uint64_t work = plus(j->s->vram_work[last], j->s->vram_cold);
     return m->gpu && !j->w->cpu_only &&
-           plus(j->what->dense, plus(j->s->state[last], j->s->vram_work[last])) <= j->vram;
+           plus(j->what->dense, plus(j->s->state[last], work)) <= j->vram;
 }
 
 /* Why not even the least of it can be done. */

@@ -39,6 +39,7 @@ typedef struct plan_session {
     int n_chunk;                         /* 1 .. PLAN_CHUNKS */
     int chunk[PLAN_CHUNKS];
     uint64_t vram_work[PLAN_CHUNKS];     /* workspace on the GPU */
+    uint64_t vram_cold;                  /* more of it if not all experts are there */
     uint64_t ram_work[PLAN_CHUNKS];      /* workspace and lanes if the CPU does it all */
     uint64_t state[PLAN_CHUNKS];         /* KV and recurrent state: with who computes */
     uint64_t snapshots[PLAN_CHUNKS];     /* of the state: always in RAM */
@@ -50,6 +51,8 @@ typedef struct plan_wish {
     uint64_t vram, ram;                  /* bounds; UINT64_MAX: what there is */
     bool cpu_only;
     bool no_postfetch;
+    bool fixed;                          /* speeds decide nothing that shows in results: prompts
+                                          * are streamed wherever they can be */
 } plan_wish;
 
 typedef enum plan_place { PLAN_VRAM, PLAN_RAM, PLAN_DISK } plan_place;
@@ -67,13 +70,14 @@ typedef struct plan {
     int hot[PLAN_MAX_LAYERS];            /* experts of the layer in VRAM: the first ones */
     plan_place place[PLAN_MAX_LAYERS];   /* of the others; PLAN_VRAM if there are none */
     /* bytes */
-    uint64_t vram_dense, vram_state, vram_work, vram_experts;
+    uint64_t vram_dense, vram_state, vram_experts;
+    uint64_t vram_work;                  /* with vram_cold where it applies */
     uint64_t vram_stage;                 /* both buffers that banks are streamed through */
     int stage_parts;                     /* a bank passes in so many parts; 0: no streaming */
     uint64_t vram_pad;                   /* where post-fetched slabs go: n_used downs of the largest
                                           * layer, PLAN_PAD_WHOLE whole experts */
     uint64_t ram_experts;                /* whole banks, if only some of it is in VRAM, too; or
-                                          * the cache */
+                                          * the cache: at least plan_least_cache */
     uint64_t ram_locked;                 /* of that page-locked */
     uint64_t ram_other;                  /* dense weights and state of the CPU, or buffers */
     uint64_t disk_experts;               /* bytes of experts that have no place but the file */

@@ -1,0 +1,97 @@
+/* test_measure.c - figures are there, or known to be missing; how large they are is nobody's
+ * business here. */
+#include "engine/measure.h"
+
+#include "engine/engine.h"
+#include "tests/test.h"
+#include "tiers/fault.h"
+
+static const char file[] = "tests/models/demo-qwen3next-Q4_K_M.gguf";
+#define ROOM ((uint64_t)64 << 20)
+
+static bool never(void *ctx)
+{
+    ++*(int *)ctx;
+    return false;
+}
+
+/* Without a GPU. nth: the allocation that fails, 0: none does. */
+static int measure(speeds *out, const model *m, long nth, measure_watch *watch, void *ctx)
+{
+    const engine_options o = { .threads = 2 };
+    engine *e = NULL;
+    err_ctx err = { 0 };
+    int rc = engine_open(&e, m, &o, &err);
+    if (!CHECK_MSG(rc == 0, "%s", err.msg)) return rc;
+    mem_fail_after(nth);
+    rc = engine_measure(out, e, NULL, ROOM, watch, ctx, &err);
+    mem_fail_after(0);
+    engine_close(e);
+    return rc;
+}
+
+static const struct row {
+    long nth;
+    int fault;                           /* a fault_point, or -1 */
+    int rc;
+    bool cpu, disk;
+    const char *why;
+} rows[] = {
+    { 0, -1, 0, true, true, "all that a machine without a GPU has" },
+    { 1, -1, MEASURE_PARTIAL, false, true, "no memory for the CPU's turn: the drive has its own" },
+    { 0, FAULT_READ_ERROR, MEASURE_PARTIAL, true, false, "a drive that cannot be read" },
+};
+
+static void test_rows(const model *m)
+{
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const struct row *r = &rows[i];
+        speeds s;
+        if (r->fault >= 0) fault_arm((fault_point)r->fault, 0, FAULT_ALWAYS);
+        const int rc = measure(&s, m, r->nth, NULL, NULL);
+        fault_disarm_all();
+        CHECK_MSG(rc == r->rc && (s.cpu > 0) == r->cpu && (s.cpu_many > 0) == r->cpu &&
+                  (s.disk > 0) == r->disk, "%d, CPU %g %g, drive %g: %s", rc, s.cpu, s.cpu_many,
+                  s.disk, r->why);
+        CHECK_MSG(s.vram_read == 0 && s.pcie_in == 0 && s.pcie_out == 0 && s.pull == 0 &&
+                  s.pull_busy == 0 && s.cpu_busy == 0 && s.gpu_macs == 0 && s.hop == 0,
+                  "a GPU where there is none: %s", r->why);
+    }
+}
+
+static void test_memory(void)
+{
+    err_ctx err = { 0 };
+    size_t bytes = 0;
+    uint8_t *data = test_read_file(file, &bytes);
+    gguf *g = NULL;
+    model *m = NULL;
+    speeds s;
+    if (CHECK_MSG(data && gguf_open_memory(&g, data, bytes, &err) == 0 &&
+                  model_bind(&m, g, &err) == 0, "%s", err.msg)) {
+        const int rc = measure(&s, m, 0, NULL, NULL);
+        CHECK_MSG(rc == 0 && s.cpu > 0 && s.disk == 0, "%d, drive %g: a model in memory has none, "
+                  "and lacks nothing", rc, s.disk);
+    }
+    model_free(m);
+    gguf_close(g);
+    mem_free(data);
+}
+
+int main(int argc, char **argv)
+{
+    gguf *g = NULL;
+    model *m = NULL;
+    err_ctx err = { 0 };
+    int asked = 0;
+    speeds s;
+    test_begin("measure", argc, argv);
+    if (CHECK_MSG(gguf_open(&g, file, &err) == 0 && model_bind(&m, g, &err) == 0, "%s", err.msg)) {
+        test_rows(m);
+        CHECK(measure(&s, m, 0, never, &asked) == ERR_STOPPED && asked == 1);
+    }
+    model_free(m);
+    gguf_close(g);
+    test_memory();
+    return test_end();
+}
