@@ -103,7 +103,8 @@ static void set_fetching(cold *c, bool on)
 /* The share to fetch anew, from what the last tokens showed. */
 static void retune(cold *c)
 {
-    const double pull_s = c->s.pull_s - c->mark.pull_s, cpu_s = c->s.cpu_s - c->mark.cpu_s;
+    const double pull_s = c->s.pull_s - c->mark.pull_s;
+    const double cpu_s = c->s.cpu_s - c->mark.cpu_s - (c->s.wait_s - c->mark.wait_s);
     const speeds *planned = &c->p->rate;
     speeds rate = *planned;
     uint8_t before[FETCH_TABLE];
@@ -197,14 +198,18 @@ static uint64_t patience_ns(const cold *c)
 static bool arrives(cold *c, int slot)
 {
     const volatile uint32_t *fetched = &c->mail->fetched[slot];
-    if (word(fetched) != c->number + 1 && c->patient_until == 0)
-        c->patient_until = clock_ns() + patience_ns(c);
+    if (word(fetched) == c->number + 1) return true;
+    const uint64_t from = clock_ns();
+    uint64_t now = from;
+    if (c->patient_until == 0) c->patient_until = from + patience_ns(c);
     for (uint32_t i = 1; word(fetched) != c->number + 1; i++) {
-        if (!c->post.block && clock_ns() > c->patient_until) return false;
-        if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g)) return false;
+        if (!c->post.block && now > c->patient_until) break;
+        if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g)) break;
         pool_relax();
+        now = clock_ns();
     }
-    return true;
+    if (c->n == 1) c->s.wait_s += seconds(now - from);
+    return word(fetched) == c->number + 1;
 }
 
 /* Whether the device does the down of this one. */

@@ -49,7 +49,8 @@ typedef struct cold_stats {
     uint64_t late;                       /* of those whose down was fetched: too late */
     uint64_t cpu_bytes, pull_bytes, hot_bytes;
     double ask_s;                        /* waiting for questions: the device's own time */
-    double cpu_s;                        /* from a question to its answer */
+    double cpu_s;                        /* from a question to its answer, and of that: */
+    double wait_s;                       /* waiting for slabs that were nearly there */
     double pull_s;                       /* fetching */
     double hidden_s;                     /* of that while the CPU computed */
     uint64_t pad_bytes;                  /* VRAM that post-fetch takes */
