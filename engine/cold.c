@@ -84,6 +84,16 @@ static void make_table(cold *c, const speeds *rate)
     }
 }
 
+/* Where the speeds promise nothing: what a trial, or who insists, begins with. */
+static void make_modest_table(cold *c)
+{
+    const int most = c->post.max_transfers;
+    for (int m = 2; m <= c->m->hp.n_expert_used; m++) {
+        const int n = min_int(m / 2, c->pad_down);
+        c->fetch[m] = (uint8_t)(most > 0 && n > most ? most : n);
+    }
+}
+
 static bool table_empty(const cold *c)
 {
     for (int i = 0; i < FETCH_TABLE; i++)
@@ -541,7 +551,9 @@ int cold_create(cold **out, gpu *g, const model *m, const weights_gpu *w, expert
         return rc;
     }
     make_table(c, &p->rate);
-    set_fetching(c, !table_empty(c));
+    const bool promising = !table_empty(c);
+    if (!promising) make_modest_table(c);
+    set_fetching(c, promising || (c->post.always && !table_empty(c)));
     *out = c;
     return 0;
 }
