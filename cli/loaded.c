@@ -216,12 +216,9 @@ static int warm(const model *m, bool dense_only, err_ctx *err)
 
 /* ---- placing ------------------------------------------------------------------------------- */
 
-/* Experts are read when they are wanted, even if the cache has room for all of them. */
 static bool on_drive(const placing *p)
 {
-    for (int l = 0; l < p->in.what.n_layer; l++)
-        if (p->p.place[l] == PLAN_DISK) return true;
-    return false;
+    return plan_uses_drive(&p->p, p->in.what.n_layer);
 }
 
 /* Bytes that engine_place moves. */

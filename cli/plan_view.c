@@ -23,13 +23,6 @@ static hot_count count_hot(const plan_view *v)
     return n;
 }
 
-static bool reads_drive(const plan_view *v)
-{
-    for (int l = 0; l < v->what->n_layer; l++)
-        if (v->p->place[l] == PLAN_DISK) return true;
-    return false;
-}
-
 /* ---- tables ---------------------------------------------------------------------------------- */
 
 static void byte_row(const char *what, uint64_t bytes, const char *fmt, ...) PRINTF_LIKE(3, 4);
@@ -78,7 +71,7 @@ static void print_ram(const plan_view *v)
     total_row("RAM", plan_ram(p));
     if (p->ram_experts > 0)
         byte_row("experts", p->ram_experts, "%s%s%s",
-                 reads_drive(v) ? "the most recent ones" :
+                 plan_uses_drive(v->p, v->what->n_layer) ? "the most recent ones" :
                  p->vram_experts > 0 ? "layers that are not whole in VRAM" : "all",
                  p->gpu ? ", page-locked " : "",
                  !p->gpu ? "" : text_bytes(locked, sizeof locked, p->ram_locked));

@@ -2,7 +2,8 @@
  *
  * The device decides who computes what, from tables that are written here; the host follows what
  * the question says. Everything a question touches is allocated at creation. What post-fetch gains
- * is measured now and then by doing without it for some tokens: the tables change, never a result. */
+ * is measured now and then by doing without it for some tokens: the tables change, never a
+ * result. */
 #include "engine/cold.h"
 
 #include <string.h>
@@ -71,8 +72,7 @@ static void make_table(cold *c, const speeds *rate)
 {
     const int k = c->m->hp.n_expert_used;
     const uint64_t down = expert_slab_bytes(c->bank, SLAB_DOWN);
-    const uint64_t all = down + expert_slab_bytes(c->bank, SLAB_GATE) +
-                         expert_slab_bytes(c->bank, SLAB_UP);
+    const uint64_t all = expert_slabs_bytes(c->bank);
     memset(c->fetch, 0, sizeof c->fetch);
     for (int m = 1; m <= k; m++) {
         int n_down, n_all, most = c->post.max_transfers;
@@ -218,11 +218,11 @@ static bool arrives(cold *c, int slot)
         pool_relax();
         now = clock_ns();
     }
-    if (c->n == 1) c->s.wait_s += seconds(now - from);
+    c->s.wait_s += seconds(now - from);
     return word(fetched) == c->number + 1;
 }
 
-/* Whether the device does the down of this one. */
+/* Whether the device does the down of this one. Only single tokens have slabs fetched. */
 static bool device_takes(void *ctx, const work_item *it)
 {
     cold *c = ctx;
@@ -235,7 +235,7 @@ static bool device_takes(void *ctx, const work_item *it)
     mail->by_host[slot] = 1;
     if (c->post.force_cpu) return false;
     if (!arrives(c, slot)) {
-        if (c->n == 1) c->s.late++;
+        c->s.late++;
         return false;
     }
     mail->by_host[slot] = 0;
@@ -250,8 +250,7 @@ static bool device_takes(void *ctx, const work_item *it)
 
 static void count(cold *c, const expert_bank *b)
 {
-    const uint64_t down = expert_slab_bytes(b, SLAB_DOWN);
-    const uint64_t up = expert_slab_bytes(b, SLAB_GATE) + expert_slab_bytes(b, SLAB_UP);
+    const uint64_t down = expert_slab_bytes(b, SLAB_DOWN), up = expert_slabs_bytes(b) - down;
     cold_stats *s = &c->s;
     s->questions++;
     for (int i = 0; i < c->mail->k; i++) {

@@ -72,13 +72,6 @@ static void fill_piece(void *ctx, int64_t begin, int64_t end, int thread)
     memset(b->memory + begin, FILL, (size_t)(end - begin));
 }
 
-static uint64_t expert_size(const expert_bank *b)
-{
-    uint64_t bytes = 0;
-    for (int s = 0; s < SLAB_COUNT; s++) bytes += expert_slab_bytes(b, (expert_slab)s);
-    return bytes;
-}
-
 /* A bank of as many experts as make up the memory, one tensor behind the other. */
 static int make_bank(bench *b, uint64_t room, err_ctx *err)
 {
@@ -89,7 +82,7 @@ static int make_bank(bench *b, uint64_t room, err_ctx *err)
     if (want < MEMORY_LEAST) want = MEMORY_LEAST;
     if (want > MEMORY_MOST) want = MEMORY_MOST;
     if (want > room / 4) want = room / 4;
-    const uint64_t one = expert_size(like);
+    const uint64_t one = expert_slabs_bytes(like);
     const int least = 2 * b->m->hp.n_expert_used, n = (int)(want / one);
     b->bank = (expert_bank){ .n_expert = n > least ? n : least, .n_embd = like->n_embd,
                              .n_ff = like->n_ff };
@@ -160,7 +153,7 @@ static int decode_speed(double *out, bench *b, err_ctx *err)
         for (int r = 0; r < k; r++) b->ids[r] = (b->next + r) % b->bank.n_expert;
         b->next = (b->next + k) % b->bank.n_expert;
         rc = run_lane(b, 1, err);
-        bytes += (uint64_t)k * expert_size(&b->bank);
+        bytes += (uint64_t)k * expert_slabs_bytes(&b->bank);
     }
     pool_stay_awake(b->o->team, false);
     *out = (double)bytes / seconds_since(from);
@@ -176,11 +169,10 @@ static int prompt_speed(double *out, bench *b, err_ctx *err)
     double macs = 0.0;
     int rc = 0;
     while (rc == 0 && seconds_since(from) < SECONDS) {
-        const int group = max_int(k, MANY_EXPERTS * k);
         for (int t = 0; t < MANY_TOKENS; t++)
             for (int r = 0; r < k; r++)
-                b->ids[t * k + r] = (b->next + (t % MANY_EXPERTS * k + r) % group) % n_expert;
-        b->next = (b->next + group) % n_expert;
+                b->ids[t * k + r] = (b->next + t % MANY_EXPERTS * k + r) % n_expert;
+        b->next = (b->next + MANY_EXPERTS * k) % n_expert;
         rc = run_lane(b, MANY_TOKENS, err);
         macs += MANY_TOKENS * k * one;
     }
@@ -326,7 +318,7 @@ static int measure_disk(speeds *out, bench *b, err_ctx *err)
 {
     const int part = largest_part(b->m->file);
     const char *path = gguf_part_path(b->m->file, part);
-    const uint64_t one = size_align(expert_size(&b->m->layers[0].experts) / SLAB_COUNT,
+    const uint64_t one = size_align(expert_slabs_bytes(&b->m->layers[0].experts) / SLAB_COUNT,
                                     READER_PAGE);
     const uint64_t places = gguf_part_bytes(b->m->file, part) / one;
     const reader_options ro = { .kind = READER_AUTO };

@@ -78,8 +78,7 @@ int planning_model(planning *to, const model *m, err_ctx *err)
     for (int l = 0; l < hp->n_layer; l++) {
         const expert_bank *b = &m->layers[l].experts;
         to->down_bytes[l] = expert_slab_bytes(b, SLAB_DOWN);
-        to->expert_bytes[l] = to->down_bytes[l] + expert_slab_bytes(b, SLAB_GATE) +
-                              expert_slab_bytes(b, SLAB_UP);
+        to->expert_bytes[l] = expert_slabs_bytes(b);
         slabs += (uint64_t)b->n_expert * to->expert_bytes[l];
         expert_elems += used * 3 * b->n_embd * b->n_ff;
     }

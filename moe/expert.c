@@ -15,12 +15,18 @@ uint64_t expert_slab_bytes(const expert_bank *b, expert_slab s)
     return expert_slab_rows(b, s) * b->weight[s]->row_bytes;
 }
 
-uint64_t expert_bytes(const expert_bank *b)
+uint64_t expert_slabs_bytes(const expert_bank *b)
 {
     uint64_t bytes = 0;
+    for (int s = 0; s < SLAB_COUNT; s++) bytes += expert_slab_bytes(b, (expert_slab)s);
+    return bytes;
+}
+
+uint64_t expert_bytes(const expert_bank *b)
+{
+    uint64_t bytes = expert_slabs_bytes(b);
     for (int s = 0; s < SLAB_COUNT; s++) {
         const bool shared_with_gate = b->fused && s == SLAB_UP;
-        bytes += expert_slab_bytes(b, (expert_slab)s);
         if (b->bias[s]) bytes += b->bias[s]->row_bytes;
         if (b->scale[s] && !shared_with_gate) bytes += sizeof(float);
     }

@@ -23,6 +23,7 @@ typedef struct expert_bank {
 
 uint64_t expert_slab_rows(const expert_bank *b, expert_slab s);
 uint64_t expert_slab_bytes(const expert_bank *b, expert_slab s);  /* weights only */
+uint64_t expert_slabs_bytes(const expert_bank *b);       /* one expert's three slabs */
 uint64_t expert_bytes(const expert_bank *b);     /* one expert: three slabs, biases and scales */
 uint64_t expert_bank_bytes(const expert_bank *b);                 /* all experts of the layer */
 

@@ -65,6 +65,13 @@ uint64_t plan_vram(const plan *p)
 
 uint64_t plan_ram(const plan *p) { return p->ram_experts + p->ram_other; }
 
+bool plan_uses_drive(const plan *p, int n_layer)
+{
+    for (int l = 0; l < n_layer; l++)
+        if (p->place[l] == PLAN_DISK) return true;
+    return false;
+}
+
 static uint64_t largest_expert(const plan_model *what)
 {
     uint64_t most = 0;
@@ -151,20 +158,14 @@ static uint64_t pad_bytes(const job *j)
 
 static uint64_t cold_bytes(const plan *p, const job *j) { return j->experts - p->vram_experts; }
 
-static bool from_disk(const plan *p, const job *j)
-{
-    for (int l = 0; l < j->what->n_layer; l++)
-        if (p->place[l] == PLAN_DISK) return true;
-    return false;
-}
-
 /* The CPU computing the cold experts of n tokens: those that anybody chose are read once. A prompt
  * of some length finds nothing in a cache that does not hold all. */
 static double cpu_prompt_s(const plan *p, const job *j, double n)
 {
     const double chosen = (double)j->what->n_used / j->what->n_expert;
     const double cold = (double)cold_bytes(p, j), touched = 1 - pow(1 - chosen, n);
-    const double link = from_disk(p, j) ? fmin(j->rate.cpu, j->rate.disk) : j->rate.cpu;
+    const bool drive = plan_uses_drive(p, j->what->n_layer);
+    const double link = drive ? fmin(j->rate.cpu, j->rate.disk) : j->rate.cpu;
     const double macs = n * j->what->expert_macs * (cold / (double)j->experts);
     return fmax(cold * touched / link, macs / j->rate.cpu_many);
 }
@@ -172,7 +173,8 @@ static double cpu_prompt_s(const plan *p, const job *j, double n)
 /* All cold experts through VRAM. */
 static double stream_s(const plan *p, const job *j)
 {
-    const double link = from_disk(p, j) ? fmin(j->rate.pcie_in, j->rate.disk) : j->rate.pcie_in;
+    const bool drive = plan_uses_drive(p, j->what->n_layer);
+    const double link = drive ? fmin(j->rate.pcie_in, j->rate.disk) : j->rate.pcie_in;
     return (double)cold_bytes(p, j) / link;
 }
 
@@ -216,7 +218,7 @@ static cold_source source_of(const plan *p, const job *j)
     const double cold = (double)cold_bytes(p, j), ram = (double)p->ram_experts;
     const double locked = ram > 0 ? (double)p->ram_locked / ram : 0;
     cold_source s = { .miss = 0, .fetched = locked };
-    if (from_disk(p, j)) {
+    if (plan_uses_drive(p, j->what->n_layer)) {
         /* The least recently used go: with less room than one token takes, an expert is gone
          * before its layer comes again. */
         double token = 0;

@@ -102,6 +102,8 @@ int plan_make(plan *out, const plan_machine *m, const plan_model *what, const pl
 
 uint64_t plan_vram(const plan *p);       /* all that is taken of either */
 uint64_t plan_ram(const plan *p);
+bool plan_uses_drive(const plan *p, int n_layer);        /* experts of some layer are read when they
+                                                          * are wanted */
 
 /* The least cache of experts that can work: those of a token in one layer twice. */
 uint64_t plan_least_cache(const plan_model *what);
