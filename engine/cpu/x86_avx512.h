@@ -31,7 +31,7 @@
 enum {
     GROUP = 16,                          /* blocks */
     TOKENS = 8,                          /* that meet a group while it is unpacked */
-    AHEAD_BYTES = 12288,                 /* of prefetching; rows follow each other in memory */
+    AHEAD_BYTES = 4096,                  /* of prefetching; rows follow each other in memory */
 };
 
 /* Sixteen blocks. A type sets what its values function reads. */
