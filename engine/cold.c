@@ -276,23 +276,29 @@ static void count(cold *c, const expert_bank *b)
     }
 }
 
+/* The items of the work that are at a place, behind the first n of the cold ones; returns how many
+ * there are then. */
+static int gather(cold *c, int n, gpu_where where)
+{
+    for (int i = 0; i < c->work->n_item; i++) {
+        const work_item *it = &c->work->items[i];
+        if (c->mail->where[c->work->slots[it->first]] == where) c->items[n++] = *it;
+    }
+    return n;
+}
+
 static int compute(cold *c, err_ctx *err)
 {
     const gpu_mail *mail = c->mail;
-    int n_item = 0;
     c->patient_until = 0;
     worklist_fill(c->work, mail->ids, mail->n, mail->k);
-    for (int i = 0; i < c->work->n_item; i++) {
-        const work_item *it = &c->work->items[i];
-        const int where = mail->where[c->work->slots[it->first]];
-        if (where == GPU_COLD || where == GPU_COLD_FETCHED) c->items[n_item++] = *it;
-    }
+    const int n_sure = gather(c, 0, GPU_COLD), n_item = gather(c, n_sure, GPU_COLD_FETCHED);
     if (n_item == 0) return 0;
     acts_set(&c->x, mail->x, mail->n, mail->n_embd);
     const lane_share share = {
         .bank = &c->m->layers[c->layer].experts, .act = c->act, .x = &c->x, .work = c->work,
         .items = c->items, .n_item = n_item, .y = mail->y, .layer = c->layer,
-        .taken = device_takes, .taken_ctx = c,
+        .taken = device_takes, .taken_ctx = c, .n_sure = n_sure,
     };
     const int rc = c->cpu->launch(c->cpu, &share, err);
     c->cpu->finish(c->cpu);

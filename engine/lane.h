@@ -23,11 +23,12 @@ typedef struct lane_share {
     int n_item;
     float *y;                            /* [slot, n_embd] */
     int layer;
-    /* Asked once for each item when its gate and up (and those of the others) are done, before its
-     * down: true if someone else does that, from the activations that lane_cpu_mid gives. NULL:
-     * nobody does. */
+    /* Asked once for each item but the first n_sure when its gate and up (and those of the others)
+     * are done, before its down: true if someone else does that, from the activations that
+     * lane_cpu_mid gives. NULL: nobody does. */
     bool (*taken)(void *ctx, const work_item *it);
     void *taken_ctx;
+    int n_sure;
 } lane_share;
 
 typedef struct lane lane;

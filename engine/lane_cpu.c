@@ -1,26 +1,41 @@
 /* lane_cpu.c - routed experts on the CPU's threads.
  *
- * Two lists of pieces with one barrier between them. First (expert, some rows of gate and up): both
- * products, the activation, and its int8 form, since 32 rows are one block of it. Then (expert,
- * some rows of down). Weights are read once for all tokens that chose the expert.
+ * Two kinds of pieces. Ups (expert, some rows of gate and up): both products, the activation, and
+ * its int8 form, since 32 rows are one block of it. Downs (expert, some rows of down), which wait
+ * for the ups of their expert. Weights are read once for all tokens that chose the expert.
  *
- * Where experts have to be read first, either list is worked off in the order in which they come
- * in, a few experts at a time. Order and number cannot show in the bits: no product sees two of
- * them. Reading, and who makes room, is left to the store. */
+ * Where experts have to be read first, they are computed in the order in which they come in, a few
+ * experts at a time. Order and number cannot show in the bits: no product sees two of them.
+ * Reading, and who makes room, is left to the store. */
 #include "engine/lane.h"
 
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 
-enum { FEW_ITEMS = 64 };                 /* a batch of few tokens: all experts wanted at once */
+enum {
+    FEW_ITEMS = 64,                      /* a batch of few tokens: all experts wanted at once */
+    SPIN_UPS = 1000                      /* looks at a count before the core is yielded */
+};
+
+/* The pieces of some items: n_piece of each, in succession. */
+typedef struct piece_list {
+    const int *items;
+    int n_item, n_piece, n_row;          /* n_row: rows of an item */
+} piece_list;
+
+/* A count that all threads write, in a cache line of its own. */
+typedef struct up_count { _Alignas(64) _Atomic int pieces; } up_count;
 
 typedef struct lane_cpu {
     lane base;
     const ops *o;
     expert_store *experts;               /* NULL: the mapping */
     lane_share now;                      /* the share under way */
-    const int *list;                     /* its items in the list under way */
     int height;                          /* rows of a piece, whole blocks of activations */
-    int n_piece;                         /* pieces of one expert, in the list under way */
+    piece_list ups, downs;               /* under way */
+    int up_weight;                       /* downs that take as long as an up */
+    up_count *up_done;                   /* [item] */
     bool quantise_mid;                   /* down rows read the int8 form */
     float *mid;                          /* [slot in work order, n_ff]: behind the activation */
     acts mid_x;
@@ -37,17 +52,23 @@ typedef struct piece { const work_item *it; int item, first, n, n_piece; } piece
 
 /* Piece i, with as many of the next ones as belong to the same call: gate and up rows lie far
  * apart, and every change from one to the other costs. */
-static piece piece_at(const lane_cpu *c, int64_t i, int64_t end, int n_row)
+static piece piece_at(const lane_cpu *c, const piece_list *l, int64_t i, int64_t end)
 {
-    const int own = (int)(i % c->n_piece), left = c->n_piece - own;
+    const int own = (int)(i % l->n_piece), left = l->n_piece - own;
     const int most = OPS_ROWS_WIDE / c->height;
-    const int item = c->list[i / c->n_piece];
+    const int item = l->items[i / l->n_piece];
     piece p = { .it = &c->now.items[item], .item = item, .first = own * c->height,
                 .n_piece = left < most ? left : most };
     if (p.n_piece > end - i) p.n_piece = (int)(end - i);
     p.n = p.n_piece * c->height;
-    if (p.n > n_row - p.first) p.n = n_row - p.first;
+    if (p.n > l->n_row - p.first) p.n = l->n_row - p.first;
     return p;
+}
+
+static int pieces_of(const lane_cpu *c, uint64_t rows)
+{
+    const uint64_t height = (uint64_t)c->height;
+    return (int)((rows + height - 1) / height);
 }
 
 static matrix slab_matrix(const lane_cpu *c, expert_slab s, const piece *p)
@@ -90,16 +111,28 @@ static void up_pieces(void *ctx, int64_t begin, int64_t end, int thread)
     lane_cpu *c = ctx;
     (void)thread;
     for (int64_t i = begin; i < end;) {
-        const piece p = piece_at(c, i, end, (int)c->now.bank->n_ff);
+        const piece p = piece_at(c, &c->ups, i, end);
         const matrix gate = slab_matrix(c, SLAB_GATE, &p), up = slab_matrix(c, SLAB_UP, &p);
         for (int t = 0; t < p.it->n; t += OPS_TOKENS)
             up_tile(c, &p, &gate, &up, p.it->first + t,
                     p.it->n - t < OPS_TOKENS ? p.it->n - t : OPS_TOKENS);
+        atomic_fetch_add_explicit(&c->up_done[p.item].pieces, p.n_piece, memory_order_release);
         i += p.n_piece;
     }
 }
 
 /* ---- down ------------------------------------------------------------------------------------ */
+
+static void await_ups(const lane_cpu *c, int item)
+{
+    const int all = pieces_of(c, c->now.bank->n_ff);
+    for (int i = 1;; i++) {
+        const int n = atomic_load_explicit(&c->up_done[item].pieces, memory_order_acquire);
+        if (n == all) return;
+        if (i % SPIN_UPS == 0) sched_yield();
+        else pool_relax();
+    }
+}
 
 static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
@@ -108,7 +141,8 @@ static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
     float tile[OPS_SUMS];
     (void)thread;
     for (int64_t i = begin; i < end;) {
-        const piece p = piece_at(c, i, end, (int)n_embd);
+        const piece p = piece_at(c, &c->downs, i, end);
+        await_ups(c, p.item);
         const matrix down = slab_matrix(c, SLAB_DOWN, &p);
         for (int t = 0; t < p.it->n; t += OPS_TOKENS) {
             const int n = p.it->n - t < OPS_TOKENS ? p.it->n - t : OPS_TOKENS;
@@ -124,31 +158,51 @@ static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 
 /* ---- lists of items -------------------------------------------------------------------------- */
 
-static int pieces_of(const lane_cpu *c, uint64_t rows)
+static piece_list list_of(const lane_cpu *c, const int *items, int n, uint64_t rows)
 {
-    const uint64_t height = (uint64_t)c->height;
-    return (int)((rows + height - 1) / height);
+    return (piece_list){ items, n, pieces_of(c, rows), (int)rows };
 }
 
-/* The pool's loop over the pieces of n items that have rows rows of cols values each. */
-static void run_list(lane_cpu *c, const int *list, int n, uint64_t rows, int64_t cols, pool_fn *fn)
-{
-    if (n == 0) return;
-    c->list = list;
-    c->n_piece = pieces_of(c, rows);
-    pool_run(c->o->team, (int64_t)n * c->n_piece, pool_grain(c->height * cols), fn, c);
-}
+static int64_t pieces_in(const piece_list *l) { return (int64_t)l->n_item * l->n_piece; }
 
-static void run_ups(lane_cpu *c, const int *list, int n)
+static void run_ups(lane_cpu *c, const int *items, int n)
 {
     const expert_bank *b = c->now.bank;
-    run_list(c, list, n, b->n_ff, 2 * (int64_t)b->n_embd, up_pieces);
+    c->ups = list_of(c, items, n, b->n_ff);
+    pool_run(c->o->team, pieces_in(&c->ups), pool_grain(2 * c->height * (int64_t)b->n_embd),
+             up_pieces, c);
 }
 
-static void run_downs(lane_cpu *c, const int *list, int n)
+static void run_downs(lane_cpu *c, const int *items, int n)
 {
     const expert_bank *b = c->now.bank;
-    run_list(c, list, n, b->n_embd, (int64_t)b->n_ff, down_pieces);
+    c->downs = list_of(c, items, n, b->n_embd);
+    pool_run(c->o->team, pieces_in(&c->downs), pool_grain(c->height * (int64_t)b->n_ff),
+             down_pieces, c);
+}
+
+/* Part of a list of the ups and behind them the downs. An up has as many places as it weighs, and
+ * goes to whoever gets the first of them. */
+static void mixed_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const lane_cpu *c = ctx;
+    const int64_t places = c->up_weight, n_up = pieces_in(&c->ups), downs = n_up * places;
+    const int64_t first = (begin + places - 1) / places, last = (end + places - 1) / places;
+    if (first < n_up) up_pieces(ctx, first, last < n_up ? last : n_up, thread);
+    if (end > downs) down_pieces(ctx, begin > downs ? begin - downs : 0, end - downs, thread);
+}
+
+/* The ups of the first n items and the downs of the first n_down, without a barrier in between. No
+ * down waits in vain: places are handed out in order, so all ups are somebody's when the first down
+ * is, and whoever has both does the ups first. */
+static void run_mixed(lane_cpu *c, int n, int n_down)
+{
+    const expert_bank *b = c->now.bank;
+    c->ups = list_of(c, c->which, n, b->n_ff);
+    c->downs = list_of(c, c->which, n_down, b->n_embd);
+    c->up_weight = max_int(1, (int)(2 * b->n_embd / b->n_ff));
+    pool_run(c->o->team, c->up_weight * pieces_in(&c->ups) + pieces_in(&c->downs),
+             pool_grain(c->height * (int64_t)b->n_ff), mixed_pieces, c);
 }
 
 /* Items first .. first + n - 1: who does their down? Returns how many are left to this lane. */
@@ -156,7 +210,8 @@ static int ask_taken(lane_cpu *c, int first, int n)
 {
     int left = n;
     for (int i = first; i < first + n; i++) {
-        c->taken[i] = c->now.taken && c->now.taken(c->now.taken_ctx, &c->now.items[i]);
+        c->taken[i] = i >= c->now.n_sure && c->now.taken &&
+                      c->now.taken(c->now.taken_ctx, &c->now.items[i]);
         left -= c->taken[i];
     }
     return left;
@@ -176,6 +231,7 @@ static int not_taken(lane_cpu *c, const int *list, int n)
 static void run_present(lane_cpu *c)
 {
     const lane_share *now = &c->now;
+    const int sure = now->taken ? now->n_sure : now->n_item;
     for (int i = 0; i < now->n_item; i++) {
         const int e = now->items[i].expert;
         c->which[i] = i;
@@ -183,9 +239,9 @@ static void run_present(lane_cpu *c)
         else for (int s = 0; s < SLAB_COUNT; s++)
             c->slabs[i].at[s] = expert_slab_data(now->bank, (expert_slab)s, e);
     }
-    run_ups(c, c->which, now->n_item);
-    ask_taken(c, 0, now->n_item);
-    run_downs(c, c->some, not_taken(c, c->which, now->n_item));
+    run_mixed(c, now->n_item, sure);
+    ask_taken(c, sure, now->n_item - sure);
+    run_downs(c, c->some, not_taken(c, c->which + sure, now->n_item - sure));
 }
 
 /* ---- experts that come in -------------------------------------------------------------------- */
@@ -272,6 +328,8 @@ static int launch(lane *self, const lane_share *share, err_ctx *err)
     c->now = *share;
     if (reads_int8(c, SLAB_GATE) || reads_int8(c, SLAB_UP)) ops_quantise(c->o, share->x);
     c->quantise_mid = reads_int8(c, SLAB_DOWN);
+    for (int i = 0; i < share->n_item; i++)
+        atomic_store_explicit(&c->up_done[i].pieces, 0, memory_order_relaxed);
     for (int i = 0; i < w->n_slot; i++) c->rows[i] = share->x->rows[w->slots[i] / w->k];
     acts_set(&c->mid_x, c->mid, w->n_slot, (int)share->bank->n_ff);
     if (c->quantise_mid) acts_clear_padding(&c->mid_x);
@@ -295,7 +353,7 @@ static void lane_cpu_free(lane *self)
     mem_free(c);
 }
 
-enum { N_STORAGE = 8 };
+enum { N_STORAGE = 9 };
 
 static int most_items(const model_hparams *hp, int max_slot)
 {
@@ -311,6 +369,7 @@ static bool storage_sizes(uint64_t *total, uint64_t part[N_STORAGE], const model
         n * (uint64_t)hp->n_ff_expert * sizeof(float), acts_bytes(max_slot, hp->n_ff_expert),
         n * sizeof(act_row), items * sizeof(expert_slabs), items * sizeof(int),
         items * sizeof(int), items * sizeof(int), items * sizeof(bool),
+        items * sizeof(up_count),
     };
     *total = 64;
     for (int i = 0; i < N_STORAGE; i++) {
@@ -355,6 +414,7 @@ int lane_cpu_create(lane **out, const ops *o, const model_hparams *hp, expert_st
     c->which = (int *)at[5];
     c->some = (int *)at[6];
     c->taken = (bool *)at[7];
+    c->up_done = (up_count *)at[8];
     *out = &c->base;
     return 0;
 }
