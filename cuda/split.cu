@@ -293,12 +293,12 @@ static __device__ __forceinline__ void pull_part(const uint8_t *to, const uint8_
         if (first + 32 * l < n) target[first + 32 * l] = v[l];
 }
 
-/* All warps go through the parts of all slabs together, in the order in which slabs are wanted. The
- * host is told of a down slab when its last part has arrived, which is for its decisions alone: the
- * kernels that read it come behind this one. */
+/* All warps go through the parts of all slabs together, down slabs first: the host looks for those
+ * as soon as it is done with their gate and up, and is told of each when its last part has arrived.
+ * That is for its decisions alone: the kernels that read slabs come behind this one. */
 static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pull_args a)
 {
-    __shared__ int slot_of[SELECT_MAX_K], n_all, n_down; /* whole ones, then down slabs */
+    __shared__ int slot_of[SELECT_MAX_K], n_all, n_down; /* down slabs, then whole experts */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
     frame_begin(f);
@@ -308,8 +308,8 @@ static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pu
         const int where = lane < a.k ? a.slots[lane].where : GPU_HOT;
         const unsigned all = __ballot_sync(~0u, where == GPU_FETCHED);
         const unsigned down = __ballot_sync(~0u, where == GPU_COLD_FETCHED);
-        if (where == GPU_FETCHED) slot_of[__popc(all & below)] = lane;
-        if (where == GPU_COLD_FETCHED) slot_of[__popc(all) + __popc(down & below)] = lane;
+        if (where == GPU_COLD_FETCHED) slot_of[__popc(down & below)] = lane;
+        if (where == GPU_FETCHED) slot_of[__popc(down) + __popc(all & below)] = lane;
         if (lane == 0) {
             n_all = __popc(all);
             n_down = __popc(down);
@@ -318,14 +318,14 @@ static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pu
     }
     __syncthreads();
     const int gate = parts_of(a.bytes[0]), up = parts_of(a.bytes[1]), down = parts_of(a.bytes[2]);
-    const int whole = gate + up + down, alone = n_all * whole, n_part = alone + n_down * down;
+    const int whole = gate + up + down, alone = n_down * down, n_part = alone + n_all * whole;
     const uint32_t number = *a.number;
 
     for (int i = blockIdx.x + gridDim.x * warp; i < n_part;
          i += gridDim.x * (PULL_THREADS / 32)) {
-        const bool of_whole = i < alone;
-        const int j = of_whole ? i / whole : n_all + (i - alone) / down, slot = slot_of[j];
-        const int at = of_whole ? i % whole : gate + up + (i - alone) % down;
+        const bool of_whole = i >= alone;
+        const int slot = slot_of[of_whole ? n_down + (i - alone) / whole : i / down];
+        const int at = of_whole ? (i - alone) % whole : gate + up + i % down;
         const slot_place &p = a.slots[slot];
         const int kind = at < gate ? 0 : at < gate + up ? 1 : 2;
         pull_part(kind == 0 ? p.gate : kind == 1 ? p.up : p.down, p.from[kind],
