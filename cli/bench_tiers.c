@@ -23,7 +23,7 @@ enum {
     WARM_PROMPT = 32, WARM_DECODE = 4,
     WARM_TRIAL = 40                      /* beside a GPU: until post-fetch was tried out */
 };
-#define LEAST 0                          /* of VRAM: what every token needs, and no experts */
+#define NO_EXPERTS 0                     /* of VRAM: what every token needs, and no experts */
 #define MB 1000000u
 
 typedef struct tiers_options {
@@ -105,7 +105,7 @@ static int read_sizes(sizes *to, const char *flag, const char *list, bool vram)
     char word[32], shown[64];
     while (list) {
         const size_t n = strcspn(list, ",");
-        uint64_t bytes = LEAST;
+        uint64_t bytes = NO_EXPERTS;
         snprintf(word, sizeof word, "%.*s", (int)(n < 31 ? n : 31), list);
         list = list[n] ? list + n + 1 : NULL;
         if (to->n == MOST_SIZES) {
@@ -151,6 +151,24 @@ static uint64_t least_budget(const tiers *t, uint64_t experts)
     return high;
 }
 
+/* The most VRAM that a plan takes no experts to, so that prompts have all the room they can use;
+ * TIERS_ALL if there is none. */
+static uint64_t budget_without_experts(const tiers *t)
+{
+    const planning *in = &t->here->in;
+    plan_wish w = { .ram = TIERS_ALL, .no_postfetch = t->load.where.wish.no_postfetch };
+    uint64_t low = least_budget(t, 0), high = in->machine.vram_free;
+    if (low == TIERS_ALL) return TIERS_ALL;
+    while (high - low > MB / 16) {
+        plan p;
+        w.vram = low + (high - low) / 2;
+        if (plan_make(&p, &in->machine, &in->what, &in->session, &w, NULL) < 0 ||
+            p.vram_experts > 0) high = w.vram;
+        else low = w.vram;
+    }
+    return low;
+}
+
 /* Where no list was given. */
 static void usual_sizes(sizes *vram, sizes *ram, const tiers *t)
 {
@@ -160,7 +178,7 @@ static void usual_sizes(sizes *vram, sizes *ram, const tiers *t)
         const uint64_t quarter = tiers_all_experts(what) / 4;
         uint64_t last = TIERS_ALL;
         for (uint64_t n = 0; on_gpu && n <= 2; n++) {
-            const uint64_t bytes = least_budget(t, n * quarter);
+            const uint64_t bytes = n ? least_budget(t, n * quarter) : budget_without_experts(t);
             if (bytes != TIERS_ALL && bytes != last) vram->at[vram->n++] = last = bytes;
         }
         vram->at[vram->n++] = TIERS_ALL;
@@ -178,14 +196,14 @@ static int make_rows(tiers *t, sizes *vram, sizes *ram, err_ctx *err)
         vram->n = 0;
     }
     usual_sizes(vram, ram, t);
-    const uint64_t least = t->table.gpu[0] ? least_budget(t, 0) : TIERS_ALL;
+    const uint64_t none = t->table.gpu[0] ? budget_without_experts(t) : TIERS_ALL;
     tiers_row *rows = mem_array((size_t)vram->n * (size_t)ram->n, sizeof *rows);
     if (!rows) return err_set(err, ERR_NOMEM, "out of memory for %d rows", vram->n * ram->n);
     t->table.rows = rows;
     for (int v = 0; v < vram->n; v++)
         for (int r = 0; r < ram->n; r++)
             rows[t->table.n_row++] = (tiers_row){
-                .vram = vram->at[v] == LEAST ? least : vram->at[v], .ram = ram->at[r],
+                .vram = vram->at[v] == NO_EXPERTS ? none : vram->at[v], .ram = ram->at[r],
             };
     return 0;
 }
@@ -292,6 +310,7 @@ static void add_counts(tiers_outcome *o, const session *s)
     o->cold.hot_bytes += c.hot_bytes;
     o->cold.ask_s += c.ask_s;
     o->cold.cpu_s += c.cpu_s;
+    o->cold.wait_s += c.wait_s;
     o->cold.pull_s += c.pull_s;
     o->cold.hidden_s += c.hidden_s;
     o->cold.pad_bytes = c.pad_bytes;

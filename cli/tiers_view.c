@@ -239,6 +239,15 @@ static json_t *moved_json(const tiers_outcome *o, const figures *f)
                      "postfetch_on", (int)o->cold.fetching);
 }
 
+/* Seconds a token: the device's own, the CPU's answers, and what either of these waited for. */
+static json_t *times_json(const tiers_table *t, const tiers_outcome *o)
+{
+    const double n = (double)t->n_token * t->n_run;
+    return json_pack("{s:f, s:f, s:f, s:f, s:f}", "gpu", o->cold.ask_s / n,
+                     "cpu", o->cold.cpu_s / n, "late", o->cold.wait_s / n,
+                     "bus", o->cold.pull_s / n, "drive", o->store.wait_s / n);
+}
+
 static json_t *row_json(const tiers_table *t, const tiers_row *r)
 {
     const tiers_outcome *o = &r->on;
@@ -248,12 +257,13 @@ static json_t *row_json(const tiers_table *t, const tiers_row *r)
                              text_json(o->done ? "" : o->why[0] ? o->why : "interrupted"));
     if (!root || !o->done) return root;
     const figures f = figures_of(t, r);
-    json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:b}",
+    json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:b}",
                              "plan", plan_view_json(&view),
                              "prompt_tok_s", rates_json(t, o->prompt),
                              "decode_tok_s", rates_json(t, o->decode),
                              "expected_tok_s", real(f.expected), "of_limit", real(f.of_limit),
                              "bound_by", plan_bound_name(o->p.bound), "moved", moved_json(o, &f),
+                             "seconds_per_token", times_json(t, o),
                              "without_postfetch", off_json(t, r, &f), "tokens", hash_json(o),
                              "same_in_every_run", (int)o->same);
     const bool failed = !more || json_object_update(root, more) < 0;
