@@ -151,26 +151,16 @@ static uint64_t least_budget(const tiers *t, uint64_t experts)
     return high;
 }
 
-/* The most VRAM that a plan takes no experts to, so that prompts have all the room they can use;
- * TIERS_ALL if there is none. */
+/* The most VRAM, to MB, that a plan takes no experts to, so that prompts have all the room they can
+ * use; TIERS_ALL if there is none. */
 static uint64_t budget_without_experts(const tiers *t)
 {
-    const planning *in = &t->here->in;
-    plan_wish w = { .ram = TIERS_ALL, .no_postfetch = t->load.where.wish.no_postfetch };
-    uint64_t low = least_budget(t, 0), high = in->machine.vram_free;
-    if (low == TIERS_ALL) return TIERS_ALL;
-    while (high - low > MB / 16) {
-        plan p;
-        w.vram = low + (high - low) / 2;
-        if (plan_make(&p, &in->machine, &in->what, &in->session, &w, NULL) < 0 ||
-            p.vram_experts > 0) high = w.vram;
-        else low = w.vram;
-    }
-    return low;
+    const uint64_t nothing = least_budget(t, 0), some = least_budget(t, 1);
+    return some == TIERS_ALL || some < nothing + MB ? nothing : some - MB;
 }
 
 /* Where no list was given. */
-static void usual_sizes(sizes *vram, sizes *ram, const tiers *t)
+static void usual_sizes(sizes *vram, sizes *ram, const tiers *t, uint64_t none)
 {
     const plan_model *what = &t->here->in.what;
     const bool on_gpu = t->table.gpu[0] != '\0';
@@ -178,7 +168,7 @@ static void usual_sizes(sizes *vram, sizes *ram, const tiers *t)
         const uint64_t quarter = tiers_all_experts(what) / 4;
         uint64_t last = TIERS_ALL;
         for (uint64_t n = 0; on_gpu && n <= 2; n++) {
-            const uint64_t bytes = n ? least_budget(t, n * quarter) : budget_without_experts(t);
+            const uint64_t bytes = n ? least_budget(t, n * quarter) : none;
             if (bytes != TIERS_ALL && bytes != last) vram->at[vram->n++] = last = bytes;
         }
         vram->at[vram->n++] = TIERS_ALL;
@@ -195,8 +185,8 @@ static int make_rows(tiers *t, sizes *vram, sizes *ram, err_ctx *err)
         console_note("no GPU is used: --vram has no effect");
         vram->n = 0;
     }
-    usual_sizes(vram, ram, t);
     const uint64_t none = t->table.gpu[0] ? budget_without_experts(t) : TIERS_ALL;
+    usual_sizes(vram, ram, t, none);
     tiers_row *rows = mem_array((size_t)vram->n * (size_t)ram->n, sizeof *rows);
     if (!rows) return err_set(err, ERR_NOMEM, "out of memory for %d rows", vram->n * ram->n);
     t->table.rows = rows;

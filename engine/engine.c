@@ -277,21 +277,28 @@ int engine_arrange(engine *e, err_ctx *err)
 
 /* ---- session --------------------------------------------------------------------------------- */
 
-/* Fills in what was left to us, and refuses what cannot be. */
-static int settle_options(session_options *to, const model *m, bool on_gpu,
-                          const session_options *o, err_ctx *err)
+int session_check(const model *m, const session_options *o, err_ctx *err)
 {
-    const model_hparams *hp = &m->hp;
-    *to = *o;
-    if (o->ctx < 1 || o->ctx > hp->ctx_train)
-        return err_set(err, ERR_RANGE, "a context of %d tokens is not within the model's 1..%d",
-                       o->ctx, hp->ctx_train);
+    const int most = m->hp.ctx_train;
+    if (o->ctx < 1 || o->ctx > most)
+        return err_set(err, ERR_RANGE, "a context of %d tokens: the model's is %d; use --ctx %d or "
+                       "less", o->ctx, most, most);
     if (o->chunk < 0 || o->chunk > SESSION_MAX_CHUNK)
         return err_set(err, ERR_RANGE, "a chunk of %d tokens is not within 1..%d", o->chunk,
                        SESSION_MAX_CHUNK);
     if (o->n_snapshot < 0)
         return err_set(err, ERR_RANGE, "%d snapshots: the number cannot be negative",
                        o->n_snapshot);
+    return 0;
+}
+
+/* Fills in what was left to us, and refuses what cannot be. */
+static int settle_options(session_options *to, const model *m, bool on_gpu,
+                          const session_options *o, err_ctx *err)
+{
+    const int rc = session_check(m, o, err);
+    if (rc < 0) return rc;
+    *to = *o;
     if (to->chunk == 0) to->chunk = on_gpu ? SESSION_GPU_CHUNK : SESSION_CHUNK;
     if (to->chunk > to->ctx) to->chunk = to->ctx;
     return 0;

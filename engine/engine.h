@@ -88,6 +88,8 @@ typedef struct session_options {
     int n_snapshot;                      /* places for snapshots */
 } session_options;
 
+/* Whether the model can have such a session; memory is another matter. */
+int session_check(const model *m, const session_options *o, err_ctx *err);
 int session_create(session **out, engine *e, const session_options *o, err_ctx *err);
 void session_free(session *s);
 

@@ -101,21 +101,6 @@ int planning_model(planning *to, const model *m, err_ctx *err)
 
 /* ---- the session ----------------------------------------------------------------------------- */
 
-static int check_session(const model *m, const session_options *o, err_ctx *err)
-{
-    const int most = m->hp.ctx_train;
-    if (o->ctx < 1 || o->ctx > most)
-        return err_set(err, ERR_RANGE, "a context of %d tokens: the model's is %d; use --ctx %d or "
-                       "less", o->ctx, most, most);
-    if (o->chunk < 0 || o->chunk > SESSION_MAX_CHUNK)
-        return err_set(err, ERR_RANGE, "a chunk of %d tokens is not within 1..%d", o->chunk,
-                       SESSION_MAX_CHUNK);
-    if (o->n_snapshot < 0)
-        return err_set(err, ERR_RANGE, "%d snapshots: the number cannot be negative",
-                       o->n_snapshot);
-    return 0;
-}
-
 /* The one wished for, and smaller ones. */
 static void choose_chunks(plan_session *s, const session_options *o, bool with_gpu)
 {
@@ -162,7 +147,7 @@ static uint64_t beside_gpu(const model *m, const session_options *o, int chunk)
 int planning_session(plan_session *out, const model *m, const session_options *o, int n_thread,
                      planning_work *work, void *ctx, err_ctx *err)
 {
-    const int rc = check_session(m, o, err);
+    const int rc = session_check(m, o, err);
     if (rc < 0) return rc;
     *out = (plan_session){ .ctx = o->ctx };
     /* a chunk that is stopped half-way, or a read that fails, needs a copy of the state */
