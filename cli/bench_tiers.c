@@ -23,7 +23,6 @@ enum {
     WARM_PROMPT = 32, WARM_DECODE = 4,
     WARM_TRIAL = 40                      /* beside a GPU: until post-fetch was tried out */
 };
-#define NO_EXPERTS 0                     /* of VRAM: what every token needs, and no experts */
 #define MB 1000000u
 
 typedef struct tiers_options {
@@ -38,7 +37,7 @@ static const arg_option options[] = {
     { "model", 'm', ARG_TEXT, FIELD(run.model), "FILE", "MOE_MODEL", 0, 0,
       "GGUF file, or the first part of a split one. Default: the demo model" },
     { "vram", 0, ARG_TEXT, FIELD(vram), "LIST", NULL, 0, 0,
-      "Budgets such as none,4G,8G,all. Default: none, 1/4, 1/2 and all experts" },
+      "Budgets such as none,4G,8G,all. none: no experts. Default: none, 1/4, 1/2, all of them" },
     { "ram", 0, ARG_TEXT, FIELD(ram), "LIST", NULL, 0, 0,
       "Budgets such as 16G,all. Default: all; without a GPU 1/2, 1/4 of FILE, too" },
     { "prompt", 'p', ARG_INT, FIELD(prompt), "N", NULL, 1, INT32_MAX,
@@ -105,7 +104,7 @@ static int read_sizes(sizes *to, const char *flag, const char *list, bool vram)
     char word[32], shown[64];
     while (list) {
         const size_t n = strcspn(list, ",");
-        uint64_t bytes = NO_EXPERTS;
+        uint64_t bytes = TIERS_NO_EXPERTS;
         snprintf(word, sizeof word, "%.*s", (int)(n < 31 ? n : 31), list);
         list = list[n] ? list + n + 1 : NULL;
         if (to->n == MOST_SIZES) {
@@ -151,24 +150,17 @@ static uint64_t least_budget(const tiers *t, uint64_t experts)
     return high;
 }
 
-/* The most VRAM, to MB, that a plan takes no experts to, so that prompts have all the room they can
- * use; TIERS_ALL if there is none. */
-static uint64_t budget_without_experts(const tiers *t)
-{
-    const uint64_t nothing = least_budget(t, 0), some = least_budget(t, 1);
-    return some == TIERS_ALL || some < nothing + MB ? nothing : some - MB;
-}
-
 /* Where no list was given. */
-static void usual_sizes(sizes *vram, sizes *ram, const tiers *t, uint64_t none)
+static void usual_sizes(sizes *vram, sizes *ram, const tiers *t)
 {
     const plan_model *what = &t->here->in.what;
     const bool on_gpu = t->table.gpu[0] != '\0';
     if (vram->n == 0) {
         const uint64_t quarter = tiers_all_experts(what) / 4;
         uint64_t last = TIERS_ALL;
-        for (uint64_t n = 0; on_gpu && n <= 2; n++) {
-            const uint64_t bytes = n ? least_budget(t, n * quarter) : none;
+        if (on_gpu) vram->at[vram->n++] = TIERS_NO_EXPERTS;
+        for (uint64_t n = 1; on_gpu && n <= 2; n++) {
+            const uint64_t bytes = least_budget(t, n * quarter);
             if (bytes != TIERS_ALL && bytes != last) vram->at[vram->n++] = last = bytes;
         }
         vram->at[vram->n++] = TIERS_ALL;
@@ -185,16 +177,13 @@ static int make_rows(tiers *t, sizes *vram, sizes *ram, err_ctx *err)
         console_note("no GPU is used: --vram has no effect");
         vram->n = 0;
     }
-    const uint64_t none = t->table.gpu[0] ? budget_without_experts(t) : TIERS_ALL;
-    usual_sizes(vram, ram, t, none);
+    usual_sizes(vram, ram, t);
     tiers_row *rows = mem_array((size_t)vram->n * (size_t)ram->n, sizeof *rows);
     if (!rows) return err_set(err, ERR_NOMEM, "out of memory for %d rows", vram->n * ram->n);
     t->table.rows = rows;
     for (int v = 0; v < vram->n; v++)
         for (int r = 0; r < ram->n; r++)
-            rows[t->table.n_row++] = (tiers_row){
-                .vram = vram->at[v] == NO_EXPERTS ? none : vram->at[v], .ram = ram->at[r],
-            };
+            rows[t->table.n_row++] = (tiers_row){ .vram = vram->at[v], .ram = ram->at[r] };
     return 0;
 }
 
@@ -371,7 +360,8 @@ static int run_placed(tiers_outcome *o, tiers *t, const load_options *load, err_
 static int run_budget(tiers_outcome *o, tiers *t, const tiers_row *r, bool postfetch, err_ctx *err)
 {
     load_options load = t->load;
-    load.where.wish.vram = r->vram;
+    load.where.wish.no_hot = r->vram == TIERS_NO_EXPERTS;
+    load.where.wish.vram = load.where.wish.no_hot ? TIERS_ALL : r->vram;
     load.where.wish.ram = r->ram;
     if (!postfetch) load.where.wish.no_postfetch = load.where.post.off = true;
     *o = (tiers_outcome){ .done = false };

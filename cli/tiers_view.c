@@ -58,7 +58,8 @@ static figures figures_of(const tiers_table *t, const tiers_row *r)
     const double n = (double)t->n_token * runs;
     const double silent = silent_bytes(t, p);
     const uint64_t vram_free = t->here->in.machine.vram_free;
-    const double vram = (double)(r->vram < vram_free ? r->vram : vram_free);
+    const bool bounded = r->vram != TIERS_NO_EXPERTS && r->vram < vram_free;
+    const double vram = (double)(bounded ? r->vram : vram_free);
     figures f = {
         .prompt = median(o->prompt, runs), .decode = median(o->decode, runs),
         .expected = o->measured ? p->decode_tok_s : NAN, .gain = NAN,
@@ -118,6 +119,7 @@ static const char *number(char dst[16], double v, int decimals, const char *unit
 
 static const char *budget(char dst[32], uint64_t bytes, bool used)
 {
+    if (bytes == TIERS_NO_EXPERTS) return "none";
     return !used ? "-" : bytes == TIERS_ALL ? "all" : text_bytes(dst, 32, bytes);
 }
 

@@ -7,7 +7,9 @@
 #include "engine/expert_store.h"
 
 enum { TIERS_MOST_RUNS = 64 };
-#define TIERS_ALL UINT64_MAX             /* a budget: what there is */
+/* Budgets: what there is; of VRAM: what there is, but no experts in it. */
+#define TIERS_ALL UINT64_MAX
+#define TIERS_NO_EXPERTS 0
 
 /* What came of a budget. */
 typedef struct tiers_outcome {

@@ -379,6 +379,13 @@ static void test_wishes(void)
     make_case(&c, &models[OSS20], 80 * GB, 64 * GB);
     c.w.cpu_only = true;
     CHECK(run(&p, &c) == 0 && !p.gpu && plan_vram(&p) == 0);
+    for (size_t k = 0; k < ARRAY_LEN(models); k++) {     /* much VRAM, and no experts in it */
+        make_case(&c, &models[k], 80 * GB, 256 * GB);
+        c.w.no_hot = true;
+        CHECK(run(&p, &c) == 0 && p.gpu && p.vram_experts == 0 && p.chunk == c.s.chunk[0] &&
+              p.stage_parts > 0 && p.ram_experts == all_experts(&c.what));
+        check_plan(&p, &c, "no experts in VRAM");
+    }
     make_case(&c, &models[OSS20], 8 * GB, 64 * GB);
     c.w.no_postfetch = true;
     CHECK(run(&p, &c) == 0 && p.gpu && p.vram_pad == 0 && p.t_pull == 0);

@@ -425,7 +425,7 @@ static bool attempt_gpu(plan *p, const job *j, uint64_t lock_limit, attempt a)
     const uint64_t fixed = plus(plus(p->vram_dense, p->vram_state),
                                 plus(p->vram_work, p->vram_stage + p->vram_pad));
     if (fixed > j->vram || (a.resident && j->vram - fixed < j->experts)) return false;
-    place_hot(p, j, j->vram - fixed);
+    place_hot(p, j, j->w->no_hot ? 0 : j->vram - fixed);
     if (!place_ram(p, j, a.i, false, lock_limit)) return false;
     fill_fetch(p, j);
     return true;
@@ -475,7 +475,7 @@ static bool with_gpu(plan *p, const job *j, uint64_t lock_limit)
 {
     const int tables = j->what->embed > 0 ? 2 : 1;       /* in VRAM; in RAM */
     const int last = j->s->n_chunk - 1;
-    for (int i = 0; i <= last; i++)
+    for (int i = 0; i <= last && !j->w->no_hot; i++)
         for (int t = 0; t < tables; t++) {
             const attempt a = { .i = i, .embed_in_ram = t == 1, .resident = true };
             if (attempt_gpu(p, j, lock_limit, a)) return true;

@@ -51,6 +51,7 @@ typedef struct plan_wish {
     uint64_t vram, ram;                  /* bounds; UINT64_MAX: what there is */
     bool cpu_only;
     bool no_postfetch;
+    bool no_hot;                         /* no experts in VRAM, however much of it there is */
     bool fixed;                          /* speeds decide nothing that shows in results: prompts
                                           * are streamed wherever they can be */
 } plan_wish;
