@@ -296,6 +296,8 @@ static void add_counts(tiers_outcome *o, const session *s)
     o->cold.fetching = c.fetching;
     o->store.hits += st.hits;
     o->store.misses += st.misses;
+    o->store.foreseen += st.foreseen;
+    o->store.guesses += st.guesses;
     o->store.read_bytes += st.read_bytes;
     o->store.wait_s += st.wait_s;
 }

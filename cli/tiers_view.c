@@ -20,7 +20,7 @@ typedef struct figures {
     double prompt, decode, expected, of_limit;
     double gain;                         /* post-fetch's */
     double vram, cpu, bus, drive;        /* bytes of experts a token */
-    double overlap, late, missed;
+    double overlap, late, missed, foreseen, guessed_right;
     double pad;                          /* post-fetch's share of the VRAM that may be taken */
     double in_vram, in_ram, on_drive;    /* shares of the experts */
     int hot_layers;
@@ -69,6 +69,8 @@ static figures figures_of(const tiers_table *t, const tiers_row *r)
         .overlap = share(o->cold.hidden_s, o->cold.pull_s),
         .late = share((double)o->cold.late, (double)o->cold.down_fetched),
         .missed = share((double)o->store.misses, (double)(o->store.hits + o->store.misses)),
+        .foreseen = share((double)o->store.foreseen, (double)o->store.misses),
+        .guessed_right = share((double)o->store.foreseen, (double)o->store.guesses),
         .pad = p->gpu ? share((double)o->cold.pad_bytes, vram) : NAN,
         .in_vram = (double)p->vram_experts / experts,
         .on_drive = (double)p->disk_experts / experts,
@@ -232,11 +234,13 @@ static json_t *off_json(const tiers_table *t, const tiers_row *r, const figures 
 
 static json_t *moved_json(const tiers_outcome *o, const figures *f)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:I, s:b}",
+    return json_pack("{s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b}",
                      "vram_bytes_per_token", f->vram, "cpu_bytes_per_token", f->cpu,
                      "bus_bytes_per_token", f->bus, "drive_bytes_per_token", f->drive,
                      "overlap", real(f->overlap), "late", real(f->late),
-                     "missed", real(f->missed), "postfetch_share_of_vram", real(f->pad),
+                     "missed", real(f->missed), "foreseen", real(f->foreseen),
+                     "guessed_right", real(f->guessed_right),
+                     "postfetch_share_of_vram", real(f->pad),
                      "postfetch_bytes", (json_int_t)o->cold.pad_bytes,
                      "postfetch_on", (int)o->cold.fetching);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/arrange.h"
+#include "engine/foresight.h"
 #include "engine/forward_gpu.h"
 #include "engine/forward_tiered.h"
 #include "engine/measure.h"
@@ -30,6 +31,7 @@ struct engine {
     plan *p;
     postfetch_options post;
     expert_store *store;
+    foresight *foresight;                /* where experts come from a drive; or NULL */
 };
 
 struct session {
@@ -109,6 +111,20 @@ static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
                               p->watch_ctx, err);
 }
 
+/* Guesses take a little of the cache's memory, where that is large. A layer of which some experts
+ * are in VRAM wants others than its router says. */
+static void make_foresight(engine *e, const bool *layers, store_options *so)
+{
+    const model_hparams *hp = &e->m->hp;
+    bool alike[PLAN_MAX_LAYERS];
+    for (int l = 0; l < hp->n_layer; l++) alike[l] = layers[l] && e->p->hot[l] == 0;
+    const uint64_t bytes = foresight_bytes(hp, alike), least = expert_store_least(e->m);
+    if (bytes > so->cache_bytes / 32 || so->cache_bytes - bytes < least) return;
+    if (foresight_create(&e->foresight, &e->verbs, e->w, hp, alike, NULL) < 0) return;
+    so->foresight = e->foresight;
+    so->cache_bytes -= bytes;
+}
+
 /* Experts that are neither in VRAM nor to be had from the mapping. */
 static int make_store(engine *e, const engine_placement *p, err_ctx *err)
 {
@@ -126,6 +142,7 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
         .watch_ctx = p->watch_ctx,
     };
     err_ctx why = { 0 };
+    if (disk) make_foresight(e, layers, &so);
     const int rc = expert_store_create(&e->store, e->m, e->team, &so, &why);
     if (rc != ERR_NOMEM || disk) {
         if (rc < 0 && err) *err = why;
@@ -150,11 +167,13 @@ static int keep_plan(engine *e, const engine_placement *p, err_ctx *err)
 static void unplace(engine *e)
 {
     expert_store_free(e->store);
+    foresight_free(e->foresight);
     weights_gpu_free(e->on_gpu);
     space_vram_free(e->vram);
     gpu_close(e->device);
     mem_free(e->p);
     e->store = NULL;
+    e->foresight = NULL;
     e->on_gpu = NULL;
     e->vram = NULL;
     e->device = NULL;

@@ -9,7 +9,12 @@
 #include <assert.h>
 #include <string.h>
 
-enum { MOST_TAGS = 64 };
+#include "engine/foresight.h"
+
+enum {
+    MOST_TAGS = 64,
+    EARLY_BYTES = 4 << 20                /* by guess: about a millisecond's work for a drive */
+};
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
@@ -255,12 +260,15 @@ static int take_place(expert_store *s, int layer, int expert, bool *was_there)
 static void wish(expert_store *s, int i, int place, bool was_there)
 {
     store_place *p = &s->places[place];
+    const bool foreseen = was_there && p->guessed;
     s->wishes[i] = (store_wish){ .place = place };
     p->wanted++;
     s->n_ahead -= p->ahead;
     p->ahead = false;
-    s->stats.hits += was_there;
-    s->stats.misses += !was_there;
+    p->guessed = false;
+    s->stats.hits += was_there && !foreseen;
+    s->stats.misses += !was_there || foreseen;
+    s->stats.foreseen += foreseen;
 }
 
 int expert_store_want(expert_store *s, int layer, const int *experts, int n, err_ctx *err)
@@ -270,6 +278,7 @@ int expert_store_want(expert_store *s, int layer, const int *experts, int n, err
     assert(s->kind == STORE_CACHED && s->served[layer] && s->n_wish == 0);
     if (n > s->n_place)
         return err_set(err, ERR_RANGE, "%d experts wanted, and room for %d", n, s->n_place);
+    if (s->foresight) foresight_tell(s->foresight, layer, experts, n);
     s->n_wish = n;
     for (int i = 0; i < n; i++) {        /* first those that are there: their places are wanted */
         s->wishes[i] = (store_wish){ .place = -1 };
@@ -318,23 +327,48 @@ void expert_store_release(expert_store *s)
     s->n_wish = 0;
 }
 
-void expert_store_ahead(expert_store *s, int layer, const int *experts, int n)
+/* Reads experts of a later layer that are neither there nor on their way. */
+static void read_early(expert_store *s, int layer, const int *experts, int n, bool guessed)
 {
     const int most = s->n_place / 2;
     bool was_there;
     int n_list = 0;
-    if (s->kind != STORE_CACHED || !s->served[layer] || !s->r) return;
-    for (int i = 0; i < n; i++)          /* those that are there stay */
-        if (expert_cache_find(s->cache, layer, experts[i]) >= 0)
-            expert_cache_release(s->cache, take_place(s, layer, experts[i], &was_there));
     for (int i = 0; i < n && s->n_ahead < most; i++) {
         if (expert_cache_find(s->cache, layer, experts[i]) >= 0) continue;
         const int place = take_place(s, layer, experts[i], &was_there);
         if (place < 0) break;
-        s->places[place].kept = s->places[place].ahead = true;
+        store_place *p = &s->places[place];
+        p->kept = p->ahead = true;
+        p->guessed = guessed;
         s->n_ahead++;
         s->list[n_list++] = place;
     }
+    if (guessed) s->stats.guesses += (uint64_t)n_list;
     if (ask(s, n_list, NULL) == 0) return;
     for (int i = 0; i < n_list; i++) settle(s, &s->places[s->list[i]]);
+}
+
+void expert_store_ahead(expert_store *s, int layer, const int *experts, int n)
+{
+    bool was_there;
+    if (s->kind != STORE_CACHED || !s->served[layer] || !s->r) return;
+    for (int i = 0; i < n; i++)          /* those that are there stay */
+        if (expert_cache_find(s->cache, layer, experts[i]) >= 0)
+            expert_cache_release(s->cache, take_place(s, layer, experts[i], &was_there));
+    read_early(s, layer, experts, n, false);
+}
+
+void expert_store_foresee(expert_store *s, int layer, struct acts *x)
+{
+    const int next = layer + 1;
+    const int32_t *likely;
+    int lacking[FORESIGHT_BETS], n = 0;
+    if (!s->foresight || !s->r) return;
+    const int n_likely = foresight_guess(s->foresight, layer, x, &likely);
+    if (n_likely == 0) return;           /* there may be no next layer */
+    for (int i = 0; i < n_likely && n < FORESIGHT_BETS; i++)
+        if (expert_cache_find(s->cache, next, likely[i]) < 0) lacking[n++] = likely[i];
+    n = foresight_bet(s->foresight, next, lacking, n);
+    const int enough = (int)(EARLY_BYTES / (expert_slabs_bytes(store_bank(s, next)) + 1));
+    read_early(s, next, lacking, min_int(n, max_int(enough, 1)), true);
 }

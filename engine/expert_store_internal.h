@@ -13,6 +13,7 @@ typedef struct store_place {
     uint8_t here, asked;                 /* slabs that are there; that reads were asked for, too */
     bool kept;                           /* held for its reads alone, until they are done */
     bool ahead;                          /* and nobody has wanted it so far */
+    bool guessed;                        /* read early by guess, and not wanted since */
     int wanted;                          /* how often it is in the last want */
 } store_place;
 
@@ -31,6 +32,7 @@ struct expert_store {
     uint8_t *arena;                      /* NULL: none */
     uint64_t arena_bytes, locked;        /* page-locked: the first so many bytes of it */
     struct gpu *device;
+    struct foresight *foresight;         /* NULL: none */
     uint64_t *table;                     /* [n_layer, n_expert, SLAB_COUNT], or NULL */
 
     /* LOADED */

@@ -302,6 +302,7 @@ static int run_arriving(lane_cpu *c, err_ctx *err)
         int rc = expert_store_want(c->experts, c->now.layer, c->ids + i, m, err);
         if (rc < 0) return rc;
         read_ahead(c, i + m, max_int(room / 2, 1));
+        if (c->now.x->n == 1) expert_store_foresee(c->experts, c->now.layer, c->now.x);
         if ((rc = run_wanted(c, i, m, err)) < 0) return rc;
     }
     return 0;

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/foresight.h"
 #include "engine/lane.h"
 #include "tests/ffn_golden.h"
 #include "tests/store_maker.h"
@@ -105,6 +106,7 @@ typedef struct stage {                   /* one model, and a batch that runs thr
     ops o;
     acts x;
     worklist *w;
+    weights *weights;
     float *tokens, *want, *got;          /* [MAX_TOKEN, n_embd], and of slots */
     void *storage;
     int32_t ids[MAX_SLOT];
@@ -124,11 +126,13 @@ static bool stage_open(stage *g, model_arch arch, unsigned variants, made_where 
     memset(g->storage, 0, acts_bytes(MAX_TOKEN, g->n_embd));
     acts_init(&g->x, g->storage, MAX_TOKEN, g->n_embd);
     return made_open(&g->f, &mk, where) && CHECK(pool_create(&g->o.team, 2, NULL) == 0) &&
+           CHECK(weights_create(&g->weights, g->f.m, NULL) == 0) &&
            CHECK(worklist_create(&g->w, N_EXPERT, MAX_SLOT, NULL) == 0);
 }
 
 static void stage_close(stage *g)
 {
+    weights_free(g->weights);
     made_close(&g->f);
     worklist_free(g->w);
     pool_free(g->o.team);
@@ -228,12 +232,15 @@ static const int sizes[] = { 1, 1, 2, 5, 8, 13, 26, 70 };
 static void check_store(stage *g, const char *name, const store_options *so, unsigned seed)
 {
     const model_hparams *hp = &g->f.m->hp;
+    const bool all[] = { true, true, true, true };
+    store_options own = *so;
     expert_store *s = NULL;
     lane *plain = NULL, *cold = NULL;
     test_rng rng = { seed };
     err_ctx err = { 0 };
-    if (!CHECK_MSG(expert_store_create(&s, g->f.m, g->o.team, so, &err) == 0, "%s", err.msg))
-        return;
+    if (!so->layers) CHECK(foresight_create(&own.foresight, &g->o, g->weights, hp, all, NULL) == 0);
+    if (!CHECK_MSG(expert_store_create(&s, g->f.m, g->o.team, &own, &err) == 0, "%s", err.msg))
+        goto done;
     if (CHECK(lane_cpu_create(&plain, &g->o, hp, NULL, MAX_SLOT, NULL) == 0 &&
               lane_cpu_create(&cold, &g->o, hp, s, MAX_SLOT, NULL) == 0))
         for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
@@ -241,10 +248,14 @@ static void check_store(stage *g, const char *name, const store_options *so, uns
                 draw(g, sizes[i], layer == 2 ? 9 : N_EXPERT, &rng);
                 check_batch(g, plain, cold, layer, (uint32_t)(i + (size_t)layer) % 4, name);
             }
-    if (so->kind == STORE_CACHED) CHECK(expert_store_counts(s).misses > 0);
+    const store_stats k = expert_store_counts(s);
+    if (so->kind == STORE_CACHED) CHECK(k.misses > 0);
+    if (so->kind == STORE_CACHED && !so->layers) CHECK((k.guesses > 0) == (g->f.n_path > 0));
+done:
     if (plain) plain->free(plain);
     if (cold) cold->free(cold);
     expert_store_free(s);
+    foresight_free(own.foresight);
 }
 
 /* A read that fails fails the launch, once; then the lane works again. */

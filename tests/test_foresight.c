@@ -1,0 +1,254 @@
+/* test_foresight.c - guesses are what the next layer's router says of this layer's vector, bets
+ * follow their luck, and experts that were read early are the right ones. */
+#include "engine/foresight.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/expert_store.h"
+#include "tests/store_maker.h"
+#include "tests/test.h"
+
+enum { N_EXPERT = 37, N_USED = 5, N_LAYER = 4 };
+
+typedef struct stage {
+    made_model f;
+    weights *w;
+    ops o;
+    acts x;
+    void *storage;
+    float *h, *in;                       /* a residual's direction; what this layer's experts see */
+    int n_embd;
+} stage;
+
+static bool stage_open(stage *g, model_arch arch, unsigned variants, made_where where)
+{
+    const maker mk = made_maker(arch, N_EXPERT, N_USED, variants);
+    *g = (stage){ .n_embd = mk.n_embd };
+    g->o = (ops){ .kernels = kernels_contract(), .loops = loops_for("scalar") };
+    g->h = test_alloc((size_t)g->n_embd, sizeof *g->h);
+    g->in = test_alloc((size_t)g->n_embd, sizeof *g->in);
+    g->storage = test_alloc(acts_bytes(1, g->n_embd), 1);
+    memset(g->storage, 0, acts_bytes(1, g->n_embd));
+    acts_init(&g->x, g->storage, 1, g->n_embd);
+    return made_open(&g->f, &mk, where) && CHECK(g->f.m->hp.n_layer == N_LAYER) &&
+           CHECK(weights_create(&g->w, g->f.m, NULL) == 0) &&
+           CHECK(pool_create(&g->o.team, 2, NULL) == 0);
+}
+
+static void stage_close(stage *g)
+{
+    pool_free(g->o.team);
+    weights_free(g->w);
+    made_close(&g->f);
+    mem_free(g->h);
+    mem_free(g->in);
+    mem_free(g->storage);
+}
+
+static void draw(stage *g, int layer, test_rng *rng)
+{
+    const float *norm = g->w->layers[layer].post_attn_norm;
+    for (int i = 0; i < g->n_embd; i++) {
+        g->h[i] = ((float)test_below(rng, 2001) - 1000) / 1000;
+        g->in[i] = g->h[i] * norm[i];
+    }
+    acts_set(&g->x, g->in, 1, g->n_embd);
+}
+
+/* The next router's score of an expert for the same residual, and the sum of absolute values. */
+static double score(const stage *g, int next, int expert, double *size)
+{
+    const matrix *r = &g->w->layers[next].router;
+    const float *norm = g->w->layers[next].post_attn_norm;
+    double sum = 0;
+    float v;
+    *size = 0;
+    for (int i = 0; i < g->n_embd; i++) {
+        memcpy(&v, r->data + (uint64_t)expert * r->row_bytes + (size_t)i * sizeof v, sizeof v);
+        sum += (double)v * norm[i] * g->h[i];
+        *size += fabs((double)v * norm[i] * g->h[i]);
+    }
+    v = 0;
+    if (r->bias) memcpy(&v, (const uint8_t *)r->bias + (size_t)expert * sizeof v, sizeof v);
+    return sum * r->scale + v;
+}
+
+/* ---- guesses --------------------------------------------------------------------------------- */
+
+/* Of k guesses each is among the k best, but for what 16 bits cannot tell apart. */
+static void check_guess(const stage *g, int next, const int32_t *ids, const char *name)
+{
+    double scores[N_EXPERT], most = 0;
+    bool guessed[N_EXPERT] = { false };
+    for (int e = 0; e < N_EXPERT; e++) {
+        double size;
+        scores[e] = score(g, next, e, &size);
+        most = fmax(most, size);
+    }
+    for (int i = 0; i < N_USED; i++) {
+        if (!CHECK(ids[i] >= 0 && ids[i] < N_EXPERT && !guessed[ids[i]])) return;
+        guessed[ids[i]] = true;
+    }
+    const double tolerance = most / 64;
+    for (int e = 0; e < N_EXPERT; e++)
+        for (int i = 0; i < N_USED && !guessed[e]; i++)
+            CHECK_MSG(scores[e] <= scores[ids[i]] + tolerance,
+                      "%s, layer %d: expert %d with %g and not %d with %g", name, next, ids[i],
+                      scores[ids[i]], e, scores[e]);
+}
+
+static void check_guesses(stage *g, const char *name)
+{
+    const bool all[N_LAYER] = { true, true, true, true }, some[N_LAYER] = { true, true, false, true };
+    const model_hparams *hp = &g->f.m->hp;
+    test_rng rng = { 7 };
+    foresight *f = NULL;
+    const int32_t *ids, *first = NULL;
+    if (!CHECK(foresight_create(&f, &g->o, g->w, hp, all, NULL) == 0)) return;
+    for (int i = 0; i < 8; i++)
+        for (int l = 0; l < N_LAYER; l++) {
+            draw(g, l, &rng);
+            const int n = foresight_guess(f, l, &g->x, &ids);
+            CHECK(n == (l + 1 < N_LAYER ? N_USED : 0));
+            if (n > 0) check_guess(g, l + 1, ids, name);
+        }
+    foresight_free(f);
+    f = NULL;
+    if (!CHECK(foresight_create(&f, &g->o, g->w, hp, some, NULL) == 0)) return;
+    for (int l = 0; l < N_LAYER; l++)    /* both layers or neither */
+        CHECK((foresight_guess(f, l, &g->x, &first) == N_USED) == (l == 0));
+    CHECK(foresight_bytes(hp, some) < foresight_bytes(hp, all));
+    foresight_free(f);
+}
+
+/* A norm that has forgotten a channel tells nothing of it, and does not spoil the others. */
+static void check_zero_norm(stage *g)
+{
+    const bool all[N_LAYER] = { true, true, true, true };
+    float *norm = (float *)(uintptr_t)g->w->layers[0].post_attn_norm;
+    test_rng rng = { 3 };
+    foresight *f = NULL;
+    const int32_t *ids;
+    const float kept = norm[5];
+    norm[5] = 0;
+    if (CHECK(foresight_create(&f, &g->o, g->w, &g->f.m->hp, all, NULL) == 0)) {
+        draw(g, 0, &rng);
+        g->h[5] = 0;                     /* as far as it can be known */
+        CHECK(foresight_guess(f, 0, &g->x, &ids) == N_USED);
+        check_guess(g, 1, ids, "a norm of 0");
+    }
+    foresight_free(f);
+    norm[5] = kept;
+}
+
+/* ---- bets ------------------------------------------------------------------------------------ */
+
+static void check_bets(stage *g)
+{
+    const bool all[N_LAYER] = { true, true, true, true };
+    const int guess[] = { 4, 8, 15, 16, 23 }, right[] = { 4, 1, 2, 15 }, wrong[] = { 1, 2, 3 };
+    foresight *f = NULL;
+    if (!CHECK(foresight_create(&f, &g->o, g->w, &g->f.m->hp, all, NULL) == 0)) return;
+    CHECK(foresight_bet(f, 1, guess, 2) == 2);
+    CHECK(foresight_bet(f, 1, guess, 5) == FORESIGHT_BETS);      /* trusted at first */
+    for (int i = 0; i < 200; i++) {      /* the second is always wrong: neither it nor the third */
+        foresight_bet(f, 2, guess, 3);
+        foresight_tell(f, 2, right, 4);
+    }
+    CHECK(foresight_bet(f, 2, guess, 3) == 1);
+    for (int i = 0; i < 200; i++) foresight_tell(f, 3, wrong, 3);        /* of no bet */
+    CHECK(foresight_bet(f, 2, guess, 3) == 1);
+    for (int i = 0; i < 200; i++) {
+        foresight_bet(f, 2, guess, 3);
+        foresight_tell(f, 2, wrong, 3);
+    }
+    CHECK(foresight_bet(f, 2, guess, 3) == 0);
+    for (int i = 0; i < 200; i++) {      /* luck returns, though nothing was read */
+        foresight_bet(f, 2, guess, 3);
+        foresight_tell(f, 2, guess, 3);
+    }
+    CHECK(foresight_bet(f, 2, guess, 3) == 3);
+    foresight_free(f);
+}
+
+/* ---- in a store ------------------------------------------------------------------------------ */
+
+static bool all_there(const stage *g, expert_store *s, int layer, const int *experts, int n)
+{
+    int which[N_EXPERT], got;
+    bool ok = expert_store_want(s, layer, experts, n, NULL) == 0;
+    while ((got = expert_store_next(s, which, STORE_ALL, NULL)) > 0)
+        for (int i = 0; i < got; i++) {
+            const int e = experts[which[i]];
+            expert_slabs at;
+            ok &= expert_store_find(s, layer, e, &at);
+            for (int k = 0; ok && k < SLAB_COUNT; k++)
+                ok &= memcmp(at.at[k], made_slab(&g->f, layer, (expert_slab)k, e),
+                             (size_t)expert_slab_bytes(&g->f.m->layers[layer].experts,
+                                                       (expert_slab)k)) == 0;
+        }
+    expert_store_release(s);
+    return ok && got == 0;
+}
+
+static void check_store(stage *g)
+{
+    const bool all[N_LAYER] = { true, true, true, true };
+    const int first[] = { 1, 2, 3, 4, 5 };
+    int chosen[N_USED];
+    store_options so = { .kind = STORE_CACHED, .cache_bytes = 4 * expert_store_least(g->f.m) };
+    test_rng rng = { 11 };
+    expert_store *s = NULL;
+    const int32_t *ids;
+    if (!CHECK(foresight_create(&so.foresight, &g->o, g->w, &g->f.m->hp, all, NULL) == 0)) return;
+    if (CHECK(expert_store_create(&s, g->f.m, g->o.team, &so, NULL) == 0)) {
+        draw(g, 0, &rng);
+        CHECK(expert_store_want(s, 0, first, N_USED, NULL) == 0);
+        expert_store_foresee(s, 0, &g->x);
+        expert_store_release(s);
+        CHECK(foresight_guess(so.foresight, 0, &g->x, &ids) == N_USED);
+        for (int i = 0; i < N_USED; i++) chosen[i] = ids[i];
+        CHECK(all_there(g, s, 1, chosen, N_USED));
+        const store_stats k = expert_store_counts(s);
+        CHECK_MSG(k.misses == 2 * N_USED && k.hits == 0 && k.foreseen == FORESIGHT_BETS &&
+                  k.guesses == FORESIGHT_BETS, "%llu misses, %llu foreseen, %llu guesses",
+                  (unsigned long long)k.misses, (unsigned long long)k.foreseen,
+                  (unsigned long long)k.guesses);
+        CHECK(expert_store_want(s, 0, first, N_USED, NULL) == 0);
+        expert_store_foresee(s, 0, &g->x);       /* they are all there: nothing to read */
+        expert_store_release(s);
+        CHECK(all_there(g, s, 1, chosen, N_USED));
+        CHECK(expert_store_counts(s).guesses == FORESIGHT_BETS &&
+              expert_store_counts(s).hits == 2 * N_USED);
+        expert_store_foresee(s, N_LAYER - 1, &g->x);     /* nothing behind the last */
+        CHECK(expert_store_counts(s).guesses == FORESIGHT_BETS);
+        for (int i = 0; i < 100; i++) {          /* what is wanted is told */
+            foresight_bet(so.foresight, 1, first, 3);
+            CHECK(all_there(g, s, 1, first + 3, 1));
+        }
+        CHECK(foresight_bet(so.foresight, 1, first, 3) == 0);
+    }
+    expert_store_free(s);
+    foresight_free(so.foresight);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct { model_arch arch; unsigned variants; const char *name; } rows[] = {
+        { ARCH_GPTOSS, 0, "gpt-oss" }, { ARCH_QWEN3NEXT, 0, "qwen3next" },
+        { ARCH_QWEN3NEXT, MAKE_SCALES, "qwen3next with scales" },
+    };
+    test_begin("foresight", argc, argv);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        stage g;
+        if (stage_open(&g, rows[i].arch, rows[i].variants, IN_FILE)) {
+            check_guesses(&g, rows[i].name);
+            check_zero_norm(&g);
+            check_bets(&g);
+            check_store(&g);
+        }
+        stage_close(&g);
+    }
+    return test_end();
+}
