@@ -1,32 +1,20 @@
 /* cold.c - answers the device's questions about experts that are not in VRAM.
  *
  * The device decides who computes what, from tables that are written here; the host follows what
- * the question says. Everything a question touches is allocated at creation. What post-fetch gains
- * is measured now and then by doing without it for some tokens: the tables change, never a
- * result. */
+ * the question says. Everything a question touches is allocated at creation. How much is fetched
+ * is fetch_share.c's decision: tables change, never a result. */
 #include "engine/cold.h"
 
 #include <string.h>
 
+#include "engine/fetch_share.h"
 #include "tiers/fault.h"
 
 enum {
     PROMPT_TOKENS = 512,                 /* of a prompt, computed together */
     FETCH_TABLE = 2 * 33,
-    TUNE_FIRST = 8, TUNE_EVERY = 32,     /* tokens until the share is set anew, and between */
-    TRY_FIRST = 24, TRY_EVERY = 256,     /* tokens until post-fetch is tried, then between trials */
-    TRY_TOKENS = 8,                      /* with and without, in turn; the first of each warms up */
     SPIN_LOOKS = 1 << 14                 /* at the mail before the device is asked how it is */
 };
-
-/* A trial of post-fetch. */
-typedef struct trial {
-    int tune;                            /* tokens until the share is set anew */
-    int next;                            /* tokens until a trial begins, while step is -1 */
-    int step;                            /* 0 .. TRY_TOKENS - 1; -1: none is under way */
-    bool was_on;                         /* before it */
-    double best[2];                      /* s of the fastest token without, with */
-} trial;
 
 struct cold {
     gpu *g;
@@ -51,125 +39,90 @@ struct cold {
     gpu_split *split;                    /* [n_layer]; mail NULL: not cold */
     const expert_bank *bank;             /* of the first layer that is: the others are much alike */
     int pad_down, pad_all;               /* slabs that there is room for; 0: nothing is fetched */
-    uint8_t fetch[FETCH_TABLE];          /* what the table should be when post-fetch is on */
-    bool fetching;                       /* it is there */
-    trial t;
+    fetch_share share;
+    int level;                           /* of the table that is there */
 
     int layer;                           /* of the question under way */
     int n;                               /* tokens of the batch */
     uint64_t patient_until;              /* clock; 0: nothing has been late yet */
     uint64_t token_from;                 /* clock */
     double last_cpu_s;                   /* of the question before, while its fetching may go on */
-    cold_stats s, mark;                  /* counts; what they were when the share was last set */
+    uint64_t cold_from;                  /* cold experts before the token */
+    cold_stats s;
 };
 
 /* ---- post-fetch: which, and whether ---------------------------------------------------------- */
 
 static double seconds(uint64_t ns) { return (double)ns * 1e-9; }
 
-/* The table for given speeds, within what the pad has room for. */
-static void make_table(cold *c, const speeds *rate)
+/* What the measured speeds promise; 0: nothing. */
+static int promised_level(const cold *c)
+{
+    int n_down, n_all;
+    plan_fetch(&n_down, &n_all, c->m->hp.n_expert_used, expert_slabs_bytes(c->bank),
+               expert_slab_bytes(c->bank, SLAB_DOWN), &c->p->rate);
+    return n_down + 3 * n_all;
+}
+
+static int highest_level(const cold *c)
+{
+    const int room = c->pad_down + 2 * c->pad_all, most = c->post.max_transfers;
+    return most > 0 && most < room ? most : room;
+}
+
+/* The device's table, between tokens: for each number of cold experts, downs and whole ones. A
+ * failure shows at the next wait. */
+static void set_level(cold *c, int level)
 {
     const int k = c->m->hp.n_expert_used;
-    const uint64_t down = expert_slab_bytes(c->bank, SLAB_DOWN);
-    const uint64_t all = expert_slabs_bytes(c->bank);
-    memset(c->fetch, 0, sizeof c->fetch);
-    for (int m = 1; m <= k; m++) {
-        int n_down, n_all, most = c->post.max_transfers;
-        plan_fetch(&n_down, &n_all, m, all, down, rate);
-        if (most > 0 && n_all > most / 3) n_all = most / 3;
-        if (most > 0 && n_down > most - 3 * n_all) n_down = most - 3 * n_all;
-        c->fetch[m] = (uint8_t)min_int(n_down, c->pad_down);
-        c->fetch[33 + m] = (uint8_t)min_int(n_all, c->pad_all);
-    }
-}
-
-/* Where the speeds promise nothing: what a trial, or who insists, begins with. */
-static void make_modest_table(cold *c)
-{
-    const int most = c->post.max_transfers;
-    for (int m = 2; m <= c->m->hp.n_expert_used; m++) {
-        const int n = min_int(m / 2, c->pad_down);
-        c->fetch[m] = (uint8_t)(most > 0 && n > most ? most : n);
-    }
-}
-
-static bool table_empty(const cold *c)
-{
-    for (int i = 0; i < FETCH_TABLE; i++)
-        if (c->fetch[i]) return false;
-    return true;
-}
-
-/* Between tokens. A failure shows at the next wait. */
-static void set_fetching(cold *c, bool on)
-{
-    static const uint8_t none[FETCH_TABLE];
+    uint8_t table[FETCH_TABLE] = { 0 };
     err_ctx ignored;
-    (void)gpu_write(c->g, c->fetch_table, on ? c->fetch : none, FETCH_TABLE, &ignored);
-    c->fetching = on;
-}
-
-/* The share to fetch anew, from what the last tokens showed. */
-static void retune(cold *c)
-{
-    const double pull_s = c->s.pull_s - c->mark.pull_s;
-    const double cpu_s = c->s.cpu_s - c->mark.cpu_s - (c->s.wait_s - c->mark.wait_s);
-    const speeds *planned = &c->p->rate;
-    speeds rate = *planned;
-    uint8_t before[FETCH_TABLE];
-    c->t.tune = TUNE_EVERY;
-    if (!c->fetching || pull_s <= 0.0 || cpu_s <= 0.0) return;
-    rate.pull_busy = (double)(c->s.pull_bytes - c->mark.pull_bytes) / pull_s;
-    rate.cpu_busy = (double)(c->s.cpu_bytes - c->mark.cpu_bytes) / cpu_s;
-    rate.cpu = rate.cpu_busy;            /* alone it would be faster by as much as was measured */
-    if (planned->cpu > planned->cpu_busy) rate.cpu *= planned->cpu / planned->cpu_busy;
-    c->mark = c->s;
-    memcpy(before, c->fetch, sizeof before);
-    make_table(c, &rate);
-    if (table_empty(c)) memcpy(c->fetch, before, sizeof before);         /* trials tell */
-    if (memcmp(before, c->fetch, sizeof before) == 0) return;
-    set_fetching(c, true);
-    if (c->post.debug) {
-        const int k = c->m->hp.n_expert_used;
-        log_line("post-fetch: %d down and %d whole of %d (CPU %.1f GB/s, bus %.1f GB/s)",
-                 c->fetch[k], c->fetch[33 + k], k, rate.cpu_busy * 1e-9, rate.pull_busy * 1e-9);
+    for (int m = 1; m <= k && level > 0; m++) {
+        int n_down, n_all;
+        fetch_share_split(&n_down, &n_all, level, m, k, c->pad_down, c->pad_all);
+        table[m] = (uint8_t)n_down;
+        table[33 + m] = (uint8_t)n_all;
     }
+    (void)gpu_write(c->g, c->fetch_table, table, sizeof table, &ignored);
+    c->level = level;
 }
 
-static void conclude_trial(cold *c)
+/* Where the speeds promise nothing, a modest share waits for its trial. */
+static void begin_share(cold *c)
 {
-    const bool was_on = c->t.was_on;
-    const double without = c->t.best[0] * 1e3, with = c->t.best[1] * 1e3;
-    const bool pays = with < 0.99 * without;
-    set_fetching(c, pays);
-    if (pays != was_on || c->post.debug)
-        log_line("post-fetch %s: %.2f ms a token with it, %.2f without%s",
-                 pays ? "pays" : "does not pay here", with, without,
-                 pays == was_on ? "" : pays ? "; it is on again" : "; it is off for now");
+    const int most = c->bank ? highest_level(c) : 0, promised = most > 0 ? promised_level(c) : 0;
+    const int modest = max_int(c->m->hp.n_expert_used / 2, 1);
+    fetch_share_begin(&c->share, min_int(promised > 0 ? promised : modest, most), most,
+                      promised > 0, c->post.always);
+    set_level(c, fetch_share_now(&c->share));
+}
+
+static uint64_t cold_experts(const cold *c)
+{
+    return c->s.on_cpu + c->s.down_fetched + c->s.all_fetched;
+}
+
+/* Costs are told for a token with so many cold experts. */
+static void tell_duel(const cold *c, const share_duel *d, int n_cold)
+{
+    const double own = d->cost[0] * n_cold * 1e3, its = d->cost[1] * n_cold * 1e3;
+    const bool on = d->rival > 0, turned = d->rival_won && (d->level == 0 || d->rival == 0);
+    if (turned)
+        log_line("post-fetch %s: %.2f ms a token with it, %.2f without; it is %s",
+                 on ? "pays" : "does not pay here", on ? its : own, on ? own : its,
+                 on ? "on again" : "off for now");
+    else if (c->post.debug)
+        log_line("post-fetch: %d matrices a layer %.2f ms a token, %d %.2f; %d from now on",
+                 d->level, own, d->rival, its, c->share.level);
 }
 
 /* Behind each single token, which took s. */
 static void try_out(cold *c, double s)
 {
-    if (c->post.frozen || table_empty(c)) return;
-    if (c->t.step < 0) {
-        if (--c->t.tune == 0) retune(c);
-        if (c->post.always || --c->t.next > 0) return;
-        c->t = (trial){ .step = 0, .was_on = c->fetching, .best = { 1e9, 1e9 } };
-        set_fetching(c, false);
-        return;
-    }
-    const int with = c->t.step / (TRY_TOKENS / 4) % 2;
-    if (c->t.step % (TRY_TOKENS / 4) > 0 && s < c->t.best[with]) c->t.best[with] = s;
-    if (++c->t.step < TRY_TOKENS) {
-        const bool on = c->t.step / (TRY_TOKENS / 4) % 2;
-        if (on != c->fetching) set_fetching(c, on);
-        return;
-    }
-    conclude_trial(c);
-    c->t = (trial){ .tune = TUNE_EVERY, .next = TRY_EVERY, .step = -1 };
-    c->mark = c->s;
+    const int n_cold = (int)(cold_experts(c) - c->cold_from);
+    if (c->post.frozen) return;
+    if (fetch_share_token(&c->share, s, n_cold)) tell_duel(c, &c->share.last, n_cold);
+    if (fetch_share_now(&c->share) != c->level) set_level(c, fetch_share_now(&c->share));
 }
 
 /* ---- questions ------------------------------------------------------------------------------- */
@@ -343,6 +296,7 @@ void cold_begin(cold *c, int n)
     c->broken = false;
     c->last_cpu_s = 0.0;
     pool_stay_awake(c->o->team, true);
+    c->cold_from = cold_experts(c);
     c->token_from = clock_ns();
 }
 
@@ -550,15 +504,11 @@ int cold_create(cold **out, gpu *g, const model *m, const weights_gpu *w, expert
     c->act = act;
     c->p = p;
     c->post = *post;
-    c->t = (trial){ .tune = TUNE_FIRST, .next = TRY_FIRST, .step = -1 };
     if ((rc = make_ram(c, err)) < 0 || (rc = make_vram(c, w, err)) < 0) {
         cold_free(c);
         return rc;
     }
-    make_table(c, &p->rate);
-    const bool promising = !table_empty(c);
-    if (!promising) make_modest_table(c);
-    set_fetching(c, promising || (c->post.always && !table_empty(c)));
+    begin_share(c);
     *out = c;
     return 0;
 }
@@ -583,11 +533,11 @@ const gpu_split *cold_split(const cold *c, int layer) { return &c->split[layer];
 cold_stats cold_counts(const cold *c)
 {
     cold_stats s = c->s;
-    s.fetching = c->fetching;
+    s.fetching = c->level > 0;
     return s;
 }
 
 void cold_reset_counts(cold *c)
 {
-    c->s = c->mark = (cold_stats){ .pad_bytes = c->s.pad_bytes };
+    c->s = (cold_stats){ .pad_bytes = c->s.pad_bytes };
 }

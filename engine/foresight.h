@@ -22,8 +22,8 @@ void foresight_free(foresight *f);       /* NULL is fine */
 uint64_t foresight_bytes(const model_hparams *hp, const bool *layers);
 
 /* The experts that the layer behind this one will probably choose, the likeliest first, from x, one
- * token's input of this layer's experts. Returns how many, 0 if there is nothing to guess from; they
- * are f's, until the next guess. */
+ * token's input of this layer's experts. Returns how many, 0 if there is nothing to guess from;
+ * they are f's, until the next guess. */
 int foresight_guess(foresight *f, int layer, acts *x, const int32_t **experts);
 
 /* Of a guess about a layer, n experts that would have to be read, in its order: how many of the

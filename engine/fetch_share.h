@@ -1,0 +1,59 @@
+/* fetch_share.h - how many matrices of a layer's cold experts cross the bus: found by trying.
+ *
+ * A level is that number where all chosen experts are cold; 0: post-fetch is off. The first one is
+ * a guess. Now and then the level meets a rival: none at all, one more, one fewer. Both are used in
+ * turn for some tokens, and the faster one stays. What is compared is the time for each cold
+ * expert, the middle one of many, so that a slow token now and then does not count.
+ *
+ * Decides, and no more: no clock and no device here. */
+#ifndef ENGINE_FETCH_SHARE_H
+#define ENGINE_FETCH_SHARE_H
+
+#include "loader/base.h"
+
+enum {
+    SHARE_WARM = 4,                      /* tokens before the first duel */
+    SHARE_BLOCK = 4,                     /* tokens of one side in succession; the first is not
+                                          * counted */
+    SHARE_DUEL = 8 * SHARE_BLOCK,        /* tokens of a duel, half of them for either side */
+    SHARE_REST = 256                     /* tokens from the last duel of a round to the next one */
+};
+
+/* A duel that has ended. */
+typedef struct share_duel {
+    int level, rival;
+    double cost[2];                      /* s for a cold expert with the level, with its rival */
+    bool rival_won;
+} share_duel;
+
+typedef struct fetch_share {
+    int level;
+    int most;                            /* the highest level there is */
+    bool never_off;
+    int other;                           /* a level above 0 to come back to, while level is 0 */
+    int rival;                           /* -1: no duel is under way */
+    int wait;                            /* tokens until the next one */
+    int to_try;                          /* then: an index into what a round tries */
+    bool climbing;                       /* the last duel was won by a step the same way */
+    int n_token;                         /* of the duel */
+    int n_cost[2];
+    double cost[2][SHARE_DUEL / 2];
+    share_duel last;
+} fetch_share;
+
+/* start 1 .. most, or 0 with most 0: nothing is ever fetched. on: whether to begin with it. */
+void fetch_share_begin(fetch_share *f, int start, int most, bool on, bool never_off);
+
+/* The level for the next token. */
+int fetch_share_now(const fetch_share *f);
+
+/* Behind a token of s seconds with n_cold experts that were not in VRAM. True if that ended a duel:
+ * f->last tells of it. */
+bool fetch_share_token(fetch_share *f, double s, int n_cold);
+
+/* What a level means where m of k chosen experts are cold: so many downs, and whole experts. First
+ * downs alone: while they cross, the CPU has the rest of the expert to do. */
+void fetch_share_split(int *n_down, int *n_all, int level, int m, int k, int most_down,
+                       int most_all);
+
+#endif

@@ -1,0 +1,180 @@
+/* test_fetch_share.c - the share that is fetched finds its way, on made-up machines that are noisy:
+ * to the fastest level or next to it, and to nothing where fetching costs. */
+#include "engine/fetch_share.h"
+
+#include <math.h>
+
+#include "tests/test.h"
+
+/* ---- machines -------------------------------------------------------------------------------- */
+
+typedef struct made_machine {
+    const char *name;
+    int k, n_layer, start, most;
+    double slab_mb;                      /* a third of an expert */
+    double cpu, cpu_busy, pull;          /* GB/s; cpu_busy: while something is pulled */
+    double pull_latency_us;              /* before a layer's first slab */
+    double dense_ms;
+    double cold;                         /* share of chosen experts that are cold */
+    bool on;                             /* begins with it */
+} made_machine;
+
+static const made_machine machines[] = {
+    { "small experts", 10, 48, 6, 16, 0.59, 118, 98, 49, 0, 2.1, 1, true },
+    { "small experts, a bad start", 10, 48, 1, 16, 0.59, 118, 98, 49, 0, 2.1, 1, true },
+    { "small experts, too many at first", 10, 48, 16, 16, 0.59, 118, 98, 49, 5, 2.1, 1, true },
+    { "large experts", 4, 24, 3, 10, 4.41, 133, 114, 49, 0, 1.2, 1, true },
+    { "few cores", 4, 24, 3, 10, 4.41, 40, 38, 25, 0, 1.2, 1, true },
+    { "half the experts in VRAM", 10, 48, 6, 16, 0.59, 118, 98, 49, 0, 2.1, 0.5, true },
+    { "a slow bus", 10, 48, 8, 16, 0.59, 60, 55, 1, 0, 2.1, 1, true },
+    { "a bus in the CPU's way", 4, 24, 3, 10, 4.41, 133, 60, 20, 0, 1.2, 1, true },
+    { "thought useless, and is not", 4, 24, 2, 10, 4.41, 60, 58, 25, 0, 1.2, 1, false },
+    { "thought useless, and is", 4, 24, 2, 10, 4.41, 100, 50, 2, 0, 1.2, 1, false },
+};
+
+/* Seconds of a layer with m cold experts. Both begin together; the CPU is slower while the bus is
+ * busy. */
+static double layer_s(const made_machine *h, int level, int m)
+{
+    const double slab = h->slab_mb * 1e-3;       /* GB */
+    int n_down, n_all;
+    fetch_share_split(&n_down, &n_all, level, m, h->k, h->k, 2);
+    const int n = n_down + 3 * n_all;
+    const double pull = n > 0 ? n * slab / h->pull + h->pull_latency_us * 1e-6 : 0;
+    const double work = (3 * m - n) * slab, beside = fmin(work, pull * h->cpu_busy);
+    const double cpu = beside / h->cpu_busy + (work - beside) / h->cpu;
+    return fmax(cpu, pull);
+}
+
+/* Of a token, with n_cold counted; rng NULL: the mean machine, without noise. */
+static double token_s(const made_machine *h, int level, int *n_cold, test_rng *rng)
+{
+    double s = h->dense_ms * 1e-3;
+    *n_cold = 0;
+    for (int l = 0; l < h->n_layer; l++) {
+        int m = 0;
+        for (int i = 0; i < h->k; i++)
+            m += rng ? test_below(rng, 1000) < h->cold * 1000 : i < h->cold * h->k;
+        *n_cold += m;
+        s += layer_s(h, level, m);
+    }
+    if (!rng) return s;
+    s *= 1 + (test_below(rng, 1001) / 1000.0 - 0.5) * 0.03;
+    return test_below(rng, 25) == 0 ? 1.4 * s : s;       /* somebody else's work */
+}
+
+/* ---- finding the way ------------------------------------------------------------------------- */
+
+static double mean_s(const made_machine *h, int level)
+{
+    int n_cold;
+    return token_s(h, level, &n_cold, NULL);
+}
+
+static void check_machine(const made_machine *h, unsigned seed)
+{
+    fetch_share f;
+    test_rng rng = { seed };
+    int best = 0, n_duel = 0, n_bad = 0;
+    double spent = 0, ideal = 0;
+    for (int level = 1; level <= h->most; level++)
+        if (mean_s(h, level) < mean_s(h, best)) best = level;
+    fetch_share_begin(&f, h->start, h->most, h->on, false);
+    CHECK(fetch_share_now(&f) == (h->on ? h->start : 0));
+    for (int i = 0; i < 1500; i++) {
+        int n_cold;
+        const int level = fetch_share_now(&f);
+        n_bad += level < 0 || level > h->most;
+        const double s = token_s(h, level, &n_cold, &rng);
+        if (i >= 700) spent += mean_s(h, level), ideal += mean_s(h, best);
+        if (fetch_share_token(&f, s, n_cold)) {
+            n_duel++;
+            n_bad += f.last.rival == f.last.level || f.last.cost[0] <= 0 || f.last.cost[1] <= 0;
+            n_bad += f.level != (f.last.rival_won ? f.last.rival : f.last.level);
+        }
+    }
+    CHECK_MSG(n_bad == 0, "%s: %d times something that cannot be", h->name, n_bad);
+    CHECK_MSG(n_duel >= 4, "%s: %d duels", h->name, n_duel);
+    CHECK_MSG(mean_s(h, f.level) < 1.015 * mean_s(h, best), "%s: level %d (%.3f ms), best %d "
+              "(%.3f ms)", h->name, f.level, 1e3 * mean_s(h, f.level), best,
+              1e3 * mean_s(h, best));
+    CHECK_MSG((f.level > 0) == (mean_s(h, best) < 0.99 * mean_s(h, 0)), "%s: level %d", h->name,
+              f.level);
+    CHECK_MSG(spent < 1.06 * ideal, "%s: trying costs %.1f%%", h->name,
+              100 * (spent / ideal - 1));
+}
+
+/* ---- rules ----------------------------------------------------------------------------------- */
+
+/* Tokens that take as long as a table says. */
+static void play(fetch_share *f, const double *s, int n)
+{
+    for (int i = 0; i < n; i++) fetch_share_token(f, s[fetch_share_now(f)], 10);
+}
+
+static void check_rules(void)
+{
+    const double flat[] = { 2, 1, 1, 1, 1 }, worse[] = { 1, 2, 2, 2, 2 };
+    fetch_share f;
+    fetch_share_begin(&f, 2, 4, true, false);
+    play(&f, flat, 3000);
+    CHECK(f.level == 2);                 /* no better, no change */
+    fetch_share_begin(&f, 2, 4, true, true);
+    int n_off = 0;
+    for (int i = 0; i < 3000; i++) {
+        n_off += fetch_share_now(&f) == 0;
+        fetch_share_token(&f, worse[fetch_share_now(&f)], 10);
+    }
+    CHECK(n_off == 0);                   /* never off */
+    fetch_share_begin(&f, 2, 4, true, false);
+    play(&f, worse, 600);
+    CHECK(f.level == 0 && f.other == 1);         /* less of it may pay one day */
+    play(&f, flat, 600);                 /* times change: it comes back */
+    CHECK(f.level == 1);
+    const double nearly[] = { 2, 1.002, 1, 0.998, 0.996 };
+    fetch_share_begin(&f, 2, 4, true, false);
+    play(&f, nearly, 3000);
+    CHECK(f.level == 2);                 /* for so little it does not move */
+    fetch_share_begin(&f, 2, 4, true, false);
+    for (int i = 0; i < 3000; i++) {     /* fewer cold experts are no merit */
+        const int n = fetch_share_now(&f) == 2 ? 20 : 10;
+        fetch_share_token(&f, n, n);
+    }
+    CHECK(f.level == 2);
+    fetch_share_begin(&f, 0, 0, false, false);
+    n_off = 0;
+    for (int i = 0; i < 600; i++) n_off += !fetch_share_token(&f, 1, 10) && f.level == 0;
+    CHECK(n_off == 600);                 /* nothing to try */
+    fetch_share_begin(&f, 2, 4, true, false);
+    for (int i = 0; i < 600; i++) fetch_share_token(&f, 1, 0);   /* nothing cold: nothing learnt */
+    CHECK(f.level == 2);
+}
+
+/* Never more than there are, nor than the level; and exactly that where all are cold. */
+static void check_split(void)
+{
+    for (int k = 1; k <= 32; k++) {
+        int n_bad = 0;
+        for (int m = 0; m <= k; m++)
+            for (int level = 0; level <= k + 2 * min_int(2, k); level++) {
+                int d, a;
+                fetch_share_split(&d, &a, level, m, k, k, 2);
+                n_bad += d < 0 || a < 0 || a > 2 || d + a > m || d + 3 * a > level;
+                n_bad += m == k && k > 2 && d + 3 * a != level;
+                n_bad += m == 0 && d + a > 0;
+                fetch_share_split(&d, &a, level, m, k, 1, 0);    /* a small pad */
+                n_bad += d > 1 || a != 0;
+            }
+        CHECK_MSG(n_bad == 0, "of %d experts: %d wrong", k, n_bad);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("fetch_share", argc, argv);
+    check_split();
+    check_rules();
+    for (size_t i = 0; i < ARRAY_LEN(machines); i++)
+        for (unsigned seed = 1; seed <= 5; seed++) check_machine(&machines[i], seed);
+    return test_end();
+}
