@@ -21,7 +21,8 @@
 enum {
     MOST_SIZES = 16,                     /* of a list */
     WARM_PROMPT = 32, WARM_DECODE = 4,
-    WARM_TRIAL = 40                      /* beside a GPU: until post-fetch was tried out */
+    WARM_CACHE = 40,                     /* where experts come from the drive: many are in RAM */
+    WARM_TRIAL = 96                      /* where they are fetched: how much has been tried out */
 };
 #define MB 1000000u
 
@@ -321,11 +322,18 @@ static int run_once(tiers_outcome *o, tiers *t, session *s, int r, err_ctx *err)
     return 0;
 }
 
+/* Tokens before the clock runs. */
+static int warm_tokens(const plan *p, int n)
+{
+    if (p->disk_experts > 0) return min_int(n, WARM_CACHE);
+    return p->gpu && p->vram_pad > 0 ? WARM_TRIAL : min_int(n, WARM_DECODE);
+}
+
 static int measure(tiers_outcome *o, tiers *t, session *s, err_ctx *err)
 {
     const int p = (int)t->opt->prompt, n = (int)t->opt->tokens, runs = (int)t->opt->runs;
     const int warm_p = min_int(p, WARM_PROMPT);
-    const int warm_n = min_int(p + n - warm_p, o->p.gpu ? WARM_TRIAL : min_int(n, WARM_DECODE));
+    const int warm_n = min_int(p + n - warm_p, warm_tokens(&o->p, n));
     int32_t id;
     int rc;
     t->n_done = 0;

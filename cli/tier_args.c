@@ -33,7 +33,7 @@ const arg_option tier_options[TIER_N_OPTION] = {
     { "postfetch-streams", 0, ARG_INT, FIELD(dedicated), "N", POSTFETCH "DEDICATED_STREAMS", 0, 64,
       "0: fetch in the stream of all other kernels. Default: 1" },
     { "postfetch-debug", 0, ARG_FLAG, FIELD(debug), NULL, POSTFETCH "DEBUG", 0, 0,
-      "A line about every change of mind" },
+      "A line about every trial of how much is fetched" },
 };
 
 void tier_args_init(tier_args *a)

@@ -117,7 +117,9 @@ static int send_cached(bank_stream *b, const piece *p, int i, err_ctx *err)
 
 static void skip_to_cold(bank_stream *b)
 {
-    while (b->send_layer < b->m->hp.n_layer && b->p->hot[b->send_layer] == b->m->hp.n_expert) b->send_layer++;
+    const model_hparams *hp = &b->m->hp;
+    while (b->send_layer < hp->n_layer && b->p->hot[b->send_layer] == hp->n_expert)
+        b->send_layer++;
 }
 
 /* The next piece to buffer i, if there is one. */

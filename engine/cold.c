@@ -110,7 +110,7 @@ static void tell_duel(const cold *c, const share_duel *d, int n_cold)
     if (turned)
         log_line("post-fetch %s: %.2f ms a token with it, %.2f without; it is %s",
                  on ? "pays" : "does not pay here", on ? its : own, on ? own : its,
-                 on ? "on again" : "off for now");
+                 on ? "on" : "off for now");
     else if (c->post.debug)
         log_line("post-fetch: %d matrices a layer %.2f ms a token, %d %.2f; %d from now on",
                  d->level, own, d->rival, its, c->share.level);
@@ -533,7 +533,7 @@ const gpu_split *cold_split(const cold *c, int layer) { return &c->split[layer];
 cold_stats cold_counts(const cold *c)
 {
     cold_stats s = c->s;
-    s.fetching = c->level > 0;
+    s.fetching = c->share.level > 0;     /* whatever is being tried out */
     return s;
 }
 

@@ -3,8 +3,8 @@
  * While the device plays a token it asks, once for each such layer, which of the chosen experts the
  * host computes; the answer goes into page-locked RAM and the device goes on (cuda/gpu.h). Down
  * matrices of some of them cross the bus meanwhile: post-fetch. Whatever is decided where, the bits
- * are the same. For prompts of more than GPU_FEW tokens the host computes a whole layer's experts, where that is faster than
- * sending the bank through VRAM. One thread at a time. */
+ * are the same. For prompts of more than GPU_FEW tokens the host computes a whole layer's experts,
+ * where that is faster than sending the bank through VRAM. One thread at a time. */
 #ifndef ENGINE_COLD_H
 #define ENGINE_COLD_H
 

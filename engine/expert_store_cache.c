@@ -9,8 +9,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "engine/foresight.h"
-
 enum {
     MOST_TAGS = 64,
     EARLY_BYTES = 4 << 20                /* by guess: about a millisecond's work for a drive */
@@ -271,6 +269,13 @@ static void wish(expert_store *s, int i, int place, bool was_there)
     s->stats.foreseen += foreseen;
 }
 
+/* Those that were right are wanted by now; the others are as if they had always been there. */
+static void forget_guesses(expert_store *s)
+{
+    for (int i = 0; i < s->n_guess; i++) s->places[s->guesses[i]].guessed = false;
+    s->n_guess = 0;
+}
+
 int expert_store_want(expert_store *s, int layer, const int *experts, int n, err_ctx *err)
 {
     bool was_there;
@@ -292,6 +297,7 @@ int expert_store_want(expert_store *s, int layer, const int *experts, int n, err
             if ((rc = reap(s, 1, err)) < 0) return rc;   /* reads that nobody waits for */
         wish(s, i, place, was_there);
     }
+    forget_guesses(s);
     return (rc = ask_wished(s, err)) < 0 ? fail_want(s, rc) : 0;
 }
 
@@ -343,18 +349,25 @@ static void read_early(expert_store *s, int layer, const int *experts, int n, bo
         s->n_ahead++;
         s->list[n_list++] = place;
     }
+    for (int i = 0; i < n_list && guessed; i++) s->guesses[s->n_guess++] = s->list[i];
     if (guessed) s->stats.guesses += (uint64_t)n_list;
     if (ask(s, n_list, NULL) == 0) return;
     for (int i = 0; i < n_list; i++) settle(s, &s->places[s->list[i]]);
 }
 
-void expert_store_ahead(expert_store *s, int layer, const int *experts, int n)
+/* An expert that is there, or on its way, stays: what is read early shall not take its place. */
+static bool keep_there(expert_store *s, int layer, int expert)
 {
     bool was_there;
+    if (expert_cache_find(s->cache, layer, expert) < 0) return false;
+    expert_cache_release(s->cache, take_place(s, layer, expert, &was_there));
+    return true;
+}
+
+void expert_store_ahead(expert_store *s, int layer, const int *experts, int n)
+{
     if (s->kind != STORE_CACHED || !s->served[layer] || !s->r) return;
-    for (int i = 0; i < n; i++)          /* those that are there stay */
-        if (expert_cache_find(s->cache, layer, experts[i]) >= 0)
-            expert_cache_release(s->cache, take_place(s, layer, experts[i], &was_there));
+    for (int i = 0; i < n; i++) keep_there(s, layer, experts[i]);
     read_early(s, layer, experts, n, false);
 }
 
@@ -363,11 +376,12 @@ void expert_store_foresee(expert_store *s, int layer, struct acts *x)
     const int next = layer + 1;
     const int32_t *likely;
     int lacking[FORESIGHT_BETS], n = 0;
-    if (!s->foresight || !s->r) return;
+    if (s->kind != STORE_CACHED || !s->foresight || !s->r) return;
     const int n_likely = foresight_guess(s->foresight, layer, x, &likely);
     if (n_likely == 0) return;           /* there may be no next layer */
-    for (int i = 0; i < n_likely && n < FORESIGHT_BETS; i++)
-        if (expert_cache_find(s->cache, next, likely[i]) < 0) lacking[n++] = likely[i];
+    for (int i = 0; i < n_likely; i++)
+        if (!keep_there(s, next, likely[i]) && n < FORESIGHT_BETS) lacking[n++] = likely[i];
+    forget_guesses(s);
     n = foresight_bet(s->foresight, next, lacking, n);
     const int enough = (int)(EARLY_BYTES / (expert_slabs_bytes(store_bank(s, next)) + 1));
     read_early(s, next, lacking, min_int(n, max_int(enough, 1)), true);

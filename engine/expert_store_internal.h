@@ -4,6 +4,7 @@
 #define ENGINE_EXPERT_STORE_INTERNAL_H
 
 #include "engine/expert_store.h"
+#include "engine/foresight.h"
 
 enum { ALL_SLABS = (1 << SLAB_COUNT) - 1, UP_SLABS = 1 << SLAB_GATE | 1 << SLAB_UP };
 
@@ -13,7 +14,7 @@ typedef struct store_place {
     uint8_t here, asked;                 /* slabs that are there; that reads were asked for, too */
     bool kept;                           /* held for its reads alone, until they are done */
     bool ahead;                          /* and nobody has wanted it so far */
-    bool guessed;                        /* read early by guess, and not wanted since */
+    bool guessed;                        /* read early by guess, since the last want */
     int wanted;                          /* how often it is in the last want */
 } store_place;
 
@@ -46,6 +47,7 @@ struct expert_store {
     store_place *places;
     store_wish *wishes;                  /* [n_place]: the last want */
     int n_wish;
+    int guesses[FORESIGHT_BETS], n_guess;        /* places read early since the last want */
     int *list;                           /* [n_place] scratch */
     read_job *jobs;                      /* [n_place, SLAB_COUNT] scratch */
 };

@@ -48,24 +48,27 @@ static int rival_of(const fetch_share *f)
 
 static void begin_duel(fetch_share *f)
 {
-    while (f->to_try < TRY_COUNT && (f->rival = rival_of(f)) < 0) f->to_try++;
+    while (f->to_try < TRY_COUNT && (f->rival = rival_of(f)) < 0)
+        f->to_try += f->climbing ? TRY_COUNT : 1;        /* where it came from is slower */
     f->n_token = f->n_cost[0] = f->n_cost[1] = 0;
     if (f->rival >= 0) return;
     f->to_try = TRY_OFF;                 /* the round is over */
+    f->climbing = false;
     f->wait = SHARE_REST;
 }
 
 static void end_duel(fetch_share *f)
 {
     const double own = middle(f->cost[0], f->n_cost[0]), its = middle(f->cost[1], f->n_cost[1]);
-    const bool won = f->n_cost[0] > 0 && f->n_cost[1] > 0 && its < better * own;
+    const bool known = f->n_cost[0] > 0 && f->n_cost[1] > 0, won = known && its < better * own;
     f->last = (share_duel){ f->level, f->rival, { own, its }, won };
     /* whatever lost against nothing: less of it may be worth something one day */
-    if (f->to_try == TRY_OFF && won == (f->rival == 0)) f->other = max_int(f->other / 2, 1);
+    if (f->to_try == TRY_OFF && known && won == (f->rival == 0))
+        f->other = max_int(f->other / 2, 1);
     if (won) f->level = f->rival;
     if (f->level > 0) f->other = f->level;
     if (f->to_try == TRY_OFF || !won) {
-        f->to_try += f->climbing ? TRY_COUNT : 1;        /* where it came from is slower */
+        f->to_try += f->climbing ? TRY_COUNT : 1;
         f->climbing = false;
     } else f->climbing = true;           /* on, the same way */
     f->rival = -1;

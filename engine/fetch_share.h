@@ -52,7 +52,8 @@ int fetch_share_now(const fetch_share *f);
 bool fetch_share_token(fetch_share *f, double s, int n_cold);
 
 /* What a level means where m of k chosen experts are cold: so many downs, and whole experts. First
- * downs alone: while they cross, the CPU has the rest of the expert to do. */
+ * downs alone: while they cross, the CPU has the rest of the expert to do. With one or two experts
+ * a token some levels mean the same. */
 void fetch_share_split(int *n_down, int *n_all, int level, int m, int k, int most_down,
                        int most_all);
 

@@ -162,7 +162,8 @@ static void check_bets(stage *g)
         foresight_tell(f, 2, right, 4);
     }
     CHECK(foresight_bet(f, 2, guess, 3) == 1);
-    for (int i = 0; i < 200; i++) foresight_tell(f, 3, wrong, 3);        /* of no bet */
+    foresight_tell(f, 2, right, 4);
+    for (int i = 0; i < 200; i++) foresight_tell(f, 2 + i % 2, wrong, 3);        /* of no bet */
     CHECK(foresight_bet(f, 2, guess, 3) == 1);
     for (int i = 0; i < 200; i++) {
         foresight_bet(f, 2, guess, 3);
@@ -197,6 +198,15 @@ static bool all_there(const stage *g, expert_store *s, int layer, const int *exp
     return ok && got == 0;
 }
 
+/* What layer 0 will guess of layer 1 for a vector just drawn. */
+static void guess_of(stage *g, foresight *f, int chosen[N_USED], test_rng *rng)
+{
+    const int32_t *ids;
+    draw(g, 0, rng);
+    CHECK(foresight_guess(f, 0, &g->x, &ids) == N_USED);
+    for (int i = 0; i < N_USED; i++) chosen[i] = ids[i];
+}
+
 static void check_store(stage *g)
 {
     const bool all[N_LAYER] = { true, true, true, true };
@@ -205,15 +215,12 @@ static void check_store(stage *g)
     store_options so = { .kind = STORE_CACHED, .cache_bytes = 4 * expert_store_least(g->f.m) };
     test_rng rng = { 11 };
     expert_store *s = NULL;
-    const int32_t *ids;
     if (!CHECK(foresight_create(&so.foresight, &g->o, g->w, &g->f.m->hp, all, NULL) == 0)) return;
     if (CHECK(expert_store_create(&s, g->f.m, g->o.team, &so, NULL) == 0)) {
-        draw(g, 0, &rng);
+        guess_of(g, so.foresight, chosen, &rng);
         CHECK(expert_store_want(s, 0, first, N_USED, NULL) == 0);
         expert_store_foresee(s, 0, &g->x);
         expert_store_release(s);
-        CHECK(foresight_guess(so.foresight, 0, &g->x, &ids) == N_USED);
-        for (int i = 0; i < N_USED; i++) chosen[i] = ids[i];
         CHECK(all_there(g, s, 1, chosen, N_USED));
         const store_stats k = expert_store_counts(s);
         CHECK_MSG(k.misses == 2 * N_USED && k.hits == 0 && k.foreseen == FORESIGHT_BETS &&
@@ -238,11 +245,63 @@ static void check_store(stage *g)
     foresight_free(so.foresight);
 }
 
+/* A guess that was wrong is an expert like any other: one day it is found in RAM. */
+static void check_wrong_guess(stage *g)
+{
+    const bool all[N_LAYER] = { true, true, true, true };
+    const int first[] = { 1, 2, 3, 4, 5 };
+    store_options so = { .kind = STORE_CACHED, .cache_bytes = 4 * expert_store_least(g->f.m) };
+    int chosen[N_USED], other[1] = { 0 };
+    test_rng rng = { 12 };
+    expert_store *s = NULL;
+    if (!CHECK(foresight_create(&so.foresight, &g->o, g->w, &g->f.m->hp, all, NULL) == 0)) return;
+    if (CHECK(expert_store_create(&s, g->f.m, g->o.team, &so, NULL) == 0)) {
+        guess_of(g, so.foresight, chosen, &rng);
+        for (int i = 0; i < N_USED; i++)         /* one that was not guessed */
+            if (chosen[i] == other[0]) other[0]++, i = -1;
+        CHECK(all_there(g, s, 0, first, N_USED));
+        expert_store_foresee(s, 0, &g->x);
+        CHECK(all_there(g, s, 1, other, 1) && all_there(g, s, 1, chosen, FORESIGHT_BETS));
+        const store_stats k = expert_store_counts(s);
+        CHECK_MSG(k.foreseen == 0 && k.hits == FORESIGHT_BETS && k.guesses == FORESIGHT_BETS,
+                  "%llu foreseen, %llu hits", (unsigned long long)k.foreseen,
+                  (unsigned long long)k.hits);
+    }
+    expert_store_free(s);
+    foresight_free(so.foresight);
+}
+
+/* What is read early does not take the place of what was guessed, too, and is there. */
+static void check_small_cache(stage *g)
+{
+    const bool all[N_LAYER] = { true, true, true, true };
+    const int first[] = { 1, 2, 3, 4, 5 };
+    store_options so = { .kind = STORE_CACHED, .cache_bytes = expert_store_least(g->f.m) };
+    int chosen[N_USED];
+    test_rng rng = { 13 };
+    expert_store *s = NULL;
+    if (!CHECK(foresight_create(&so.foresight, &g->o, g->w, &g->f.m->hp, all, NULL) == 0)) return;
+    if (CHECK(expert_store_create(&s, g->f.m, g->o.team, &so, NULL) == 0 &&
+              expert_store_room(s) == 2 * N_USED)) {
+        guess_of(g, so.foresight, chosen, &rng);
+        CHECK(all_there(g, s, 1, chosen, N_USED - 1));   /* the oldest there are */
+        CHECK(all_there(g, s, 3, first, 1) && all_there(g, s, 0, first, N_USED));
+        expert_store_foresee(s, 0, &g->x);
+        expert_store_reset_counts(s);
+        CHECK(all_there(g, s, 1, chosen, N_USED));
+        const store_stats k = expert_store_counts(s);
+        CHECK_MSG(k.misses == 1 && k.foreseen == 1 && k.hits == N_USED - 1, "%llu misses",
+                  (unsigned long long)k.misses);
+    }
+    expert_store_free(s);
+    foresight_free(so.foresight);
+}
+
 int main(int argc, char **argv)
 {
     static const struct { model_arch arch; unsigned variants; const char *name; } rows[] = {
         { ARCH_GPTOSS, 0, "gpt-oss" }, { ARCH_QWEN3NEXT, 0, "qwen3next" },
-        { ARCH_QWEN3NEXT, MAKE_SCALES, "qwen3next with scales" },
+        { ARCH_QWEN3NEXT, MAKE_FUSED_EXPERTS, "qwen3next, fused" },
     };
     test_begin("foresight", argc, argv);
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -252,6 +311,8 @@ int main(int argc, char **argv)
             check_zero_norm(&g);
             check_bets(&g);
             check_store(&g);
+            check_wrong_guess(&g);
+            check_small_cache(&g);
         }
         stage_close(&g);
     }
