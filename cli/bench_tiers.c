@@ -323,9 +323,9 @@ static int run_once(tiers_outcome *o, tiers *t, session *s, int r, err_ctx *err)
 }
 
 /* Tokens before the clock runs. */
-static int warm_tokens(const plan *p, int n)
+static int warm_tokens(const tiers *t, const plan *p, int n)
 {
-    if (p->disk_experts > 0) return min_int(n, WARM_CACHE);
+    if (plan_uses_drive(p, t->here->in.what.n_layer)) return min_int(n, WARM_CACHE);
     return p->gpu && p->vram_pad > 0 ? WARM_TRIAL : min_int(n, WARM_DECODE);
 }
 
@@ -333,7 +333,7 @@ static int measure(tiers_outcome *o, tiers *t, session *s, err_ctx *err)
 {
     const int p = (int)t->opt->prompt, n = (int)t->opt->tokens, runs = (int)t->opt->runs;
     const int warm_p = min_int(p, WARM_PROMPT);
-    const int warm_n = min_int(p + n - warm_p, warm_tokens(&o->p, n));
+    const int warm_n = min_int(p + n - warm_p, warm_tokens(t, &o->p, n));
     int32_t id;
     int rc;
     t->n_done = 0;

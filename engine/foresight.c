@@ -35,11 +35,16 @@ static uint64_t router_elems(const model_hparams *hp)
     return (uint64_t)hp->n_expert * (uint64_t)hp->n_embd;
 }
 
-uint64_t foresight_bytes(const model_hparams *hp, const bool *layers)
+static uint64_t all_elems(const model_hparams *hp, const bool *layers)
 {
     uint64_t n = 0;
     for (int l = 0; l < hp->n_layer; l++) n += can_guess(hp, layers, l);
-    return n * router_elems(hp) * sizeof(uint16_t) + (uint64_t)hp->n_layer * sizeof(matrix) +
+    return n * router_elems(hp);
+}
+
+uint64_t foresight_bytes(const model_hparams *hp, const bool *layers)
+{
+    return all_elems(hp, layers) * sizeof(uint16_t) + (uint64_t)hp->n_layer * sizeof(matrix) +
            (uint64_t)(hp->n_expert + 2 * hp->n_expert_used) * sizeof(float);
 }
 
@@ -69,8 +74,7 @@ static void fill_rows(void *ctx, int64_t begin, int64_t end, int thread)
         uint16_t *to = j->to + (size_t)r * n;
         for (size_t i = 0; i < n; i += ARRAY_LEN(some)) {
             const size_t m = n - i < ARRAY_LEN(some) ? n - i : ARRAY_LEN(some);
-            q->decode(some, row + i / (size_t)q->block_elems * (size_t)q->block_bytes,
-                      m / (size_t)q->block_elems);
+            q->decode(some, row + quant_row_bytes(q, i), m / (size_t)q->block_elems);
             for (size_t c = 0; c < m; c++) {
                 const float norm = j->norm[i + c];
                 to[i + c] = norm == 0.0f ? 0 : upper_half(some[c] * (j->next_norm[i + c] / norm));
@@ -96,15 +100,13 @@ int foresight_create(foresight **out, const ops *o, const weights *w, const mode
                      const bool *layers, err_ctx *err)
 {
     foresight *f = mem_zalloc(sizeof *f);
-    size_t n = 0;
     *out = NULL;
     if (!f) return err_set(err, ERR_NOMEM, "foresight: %zu bytes", sizeof *f);
     *f = (foresight){ .o = o, .n_layer = hp->n_layer, .n_expert = hp->n_expert,
                       .k = hp->n_expert_used, .layer = -1 };
     for (int i = 0; i < FORESIGHT_BETS; i++) f->right[i] = right_at_first;
-    for (int l = 0; l < hp->n_layer; l++) n += can_guess(hp, layers, l);
     f->routers = mem_array((size_t)hp->n_layer, sizeof *f->routers);
-    f->rows = mem_array(n * (size_t)router_elems(hp) + 1, sizeof *f->rows);
+    f->rows = mem_array((size_t)all_elems(hp, layers) + 1, sizeof *f->rows);
     f->scores = mem_array((size_t)hp->n_expert, sizeof *f->scores);
     f->gates = mem_array((size_t)hp->n_expert_used, sizeof *f->gates);
     f->ids = mem_array((size_t)hp->n_expert_used, sizeof *f->ids);

@@ -26,7 +26,8 @@ maker made_maker(model_arch arch, int n_expert, int n_used, unsigned variants);
 /* Files leave the page cache if that is possible; false if they are still there. */
 bool made_forget_pages(const made_model *f);
 
-/* The bytes that a slab must have. */
+/* The bytes that a slab must have, and whether it has them; NULL has not. */
 const uint8_t *made_slab(const made_model *f, int layer, expert_slab slab, int expert);
+bool made_slab_is(const made_model *f, int layer, expert_slab slab, int expert, const uint8_t *at);
 
 #endif

@@ -22,13 +22,6 @@ static const reader_options readers[] = {
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-static bool slab_is_right(const made_model *f, int l, int slab, int e, const uint8_t *at)
-{
-    const expert_bank *b = &f->m->layers[l].experts;
-    return at && memcmp(at, made_slab(f, l, (expert_slab)slab, e),
-                        (size_t)expert_slab_bytes(b, (expert_slab)slab)) == 0;
-}
-
 /* How many slabs of the layer are not found, or differ. */
 static int wrong_slabs(const made_model *f, const expert_store *s, int l)
 {
@@ -36,7 +29,7 @@ static int wrong_slabs(const made_model *f, const expert_store *s, int l)
     int bad = 0;
     for (int e = 0; e < f->m->hp.n_expert; e++) {
         const bool found = expert_store_find(s, l, e, &at);
-        for (int k = 0; k < SLAB_COUNT; k++) bad += !found || !slab_is_right(f, l, k, e, at.at[k]);
+        for (int k = 0; k < SLAB_COUNT; k++) bad += !found || !made_slab_is(f, l, (expert_slab)k, e, at.at[k]);
     }
     return bad;
 }
@@ -51,15 +44,15 @@ static int want_and_check(const made_model *f, expert_store *s, int l, const int
         for (int i = 0; i < got; i++) {
             const int e = experts[which[i]];
             told[which[i]]++;
-            CHECK(expert_store_find(s, l, e, &at) && slab_is_right(f, l, SLAB_GATE, e, at.at[0]) &&
-                  slab_is_right(f, l, SLAB_UP, e, at.at[1]));
+            CHECK(expert_store_find(s, l, e, &at) && made_slab_is(f, l, SLAB_GATE, e, at.at[0]) &&
+                  made_slab_is(f, l, SLAB_UP, e, at.at[1]));
         }
     if (got < 0) return got;
     while ((got = expert_store_next(s, which, STORE_ALL, err)) > 0)
         for (int i = 0; i < got; i++) {
             const int e = experts[which[i]];
             told[which[i]] += 10;
-            CHECK(expert_store_find(s, l, e, &at) && slab_is_right(f, l, SLAB_DOWN, e, at.at[2]));
+            CHECK(expert_store_find(s, l, e, &at) && made_slab_is(f, l, SLAB_DOWN, e, at.at[2]));
         }
     if (got < 0) return got;
     for (int i = 0; i < n; i++) CHECK_MSG(told[i] == 11, "item %d was told %d", i, told[i]);

@@ -106,13 +106,8 @@ static void check_machine(const made_machine *h, unsigned seed)
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
-/* Tokens that take as long as a table says. */
-static void play(fetch_share *f, const double *s, int n)
-{
-    for (int i = 0; i < n; i++) fetch_share_token(f, s[fetch_share_now(f)], 10);
-}
-
-static int n_duels(fetch_share *f, const double *s, int n)
+/* n tokens that take as long as a table says: how many duels ended. */
+static int play(fetch_share *f, const double *s, int n)
 {
     int ended = 0;
     for (int i = 0; i < n; i++) ended += fetch_share_token(f, s[fetch_share_now(f)], 10);
@@ -151,13 +146,13 @@ static void check_rules(void)
     const double down[] = { 5, 1, 2, 3, 4 }, up[] = { 5, 4, 3, 2, 1 };
     fetch_share_begin(&f, 3, 4, true, false);
     play(&f, down, SHARE_REST);
-    CHECK(f.level == 1 && n_duels(&f, up, SHARE_REST + 300) == 6);       /* a whole round again */
+    CHECK(f.level == 1 && play(&f, up, SHARE_REST + 300) == 6);       /* a whole round again */
     CHECK(f.level == 4);
     fetch_share_begin(&f, 3, 4, true, false);
-    CHECK(n_duels(&f, up, SHARE_REST) == 2);     /* none; 4; and not where it came from */
+    CHECK(play(&f, up, SHARE_REST) == 2);     /* none; 4; and not where it came from */
     const double hill[] = { 5, 4, 3, 2, 2.5 };
     fetch_share_begin(&f, 2, 4, true, false);
-    CHECK(n_duels(&f, hill, SHARE_REST) == 3 && f.level == 3);   /* none, 3, 4 */
+    CHECK(play(&f, hill, SHARE_REST) == 3 && f.level == 3);   /* none, 3, 4 */
     fetch_share_begin(&f, 4, 4, false, false);
     for (int i = 0; i < 2000; i++) fetch_share_token(&f, 1, 0);
     CHECK(f.other == 4);                 /* nothing was learnt */

@@ -11,6 +11,9 @@
 
 enum { N_EXPERT = 37, N_USED = 5, N_LAYER = 4 };
 
+static const bool all[N_LAYER] = { true, true, true, true };
+static const int first[N_USED] = { 1, 2, 3, 4, 5 };              /* some experts of a layer */
+
 typedef struct stage {
     made_model f;
     weights *w;
@@ -104,12 +107,11 @@ static void check_guess(const stage *g, int next, const int32_t *ids, const char
 
 static void check_guesses(stage *g, const char *name)
 {
-    const bool all[N_LAYER] = { true, true, true, true };
     const bool some[N_LAYER] = { true, true, false, true };
     const model_hparams *hp = &g->f.m->hp;
     test_rng rng = { 7 };
     foresight *f = NULL;
-    const int32_t *ids, *first = NULL;
+    const int32_t *ids;
     if (!CHECK(foresight_create(&f, &g->o, g->w, hp, all, NULL) == 0)) return;
     for (int i = 0; i < 8; i++)
         for (int l = 0; l < N_LAYER; l++) {
@@ -122,7 +124,7 @@ static void check_guesses(stage *g, const char *name)
     f = NULL;
     if (!CHECK(foresight_create(&f, &g->o, g->w, hp, some, NULL) == 0)) return;
     for (int l = 0; l < N_LAYER; l++)    /* both layers or neither */
-        CHECK((foresight_guess(f, l, &g->x, &first) == N_USED) == (l == 0));
+        CHECK((foresight_guess(f, l, &g->x, &ids) == N_USED) == (l == 0));
     CHECK(foresight_bytes(hp, some) < foresight_bytes(hp, all));
     foresight_free(f);
 }
@@ -130,7 +132,6 @@ static void check_guesses(stage *g, const char *name)
 /* A norm that has forgotten a channel tells nothing of it, and does not spoil the others. */
 static void check_zero_norm(stage *g)
 {
-    const bool all[N_LAYER] = { true, true, true, true };
     float *norm = (float *)(uintptr_t)g->w->layers[0].post_attn_norm;
     test_rng rng = { 3 };
     foresight *f = NULL;
@@ -151,7 +152,6 @@ static void check_zero_norm(stage *g)
 
 static void check_bets(stage *g)
 {
-    const bool all[N_LAYER] = { true, true, true, true };
     const int guess[] = { 4, 8, 15, 16, 23 }, right[] = { 4, 1, 2, 15 }, wrong[] = { 1, 2, 3 };
     foresight *f = NULL;
     if (!CHECK(foresight_create(&f, &g->o, g->w, &g->f.m->hp, all, NULL) == 0)) return;
@@ -190,9 +190,7 @@ static bool all_there(const stage *g, expert_store *s, int layer, const int *exp
             expert_slabs at;
             ok &= expert_store_find(s, layer, e, &at);
             for (int k = 0; ok && k < SLAB_COUNT; k++)
-                ok &= memcmp(at.at[k], made_slab(&g->f, layer, (expert_slab)k, e),
-                             (size_t)expert_slab_bytes(&g->f.m->layers[layer].experts,
-                                                       (expert_slab)k)) == 0;
+                ok &= made_slab_is(&g->f, layer, (expert_slab)k, e, at.at[k]);
         }
     expert_store_release(s);
     return ok && got == 0;
@@ -207,17 +205,24 @@ static void guess_of(stage *g, foresight *f, int chosen[N_USED], test_rng *rng)
     for (int i = 0; i < N_USED; i++) chosen[i] = ids[i];
 }
 
+/* A cache of so many bytes that looks ahead. Free both, also after a failed check. */
+static bool store_open(stage *g, expert_store **s, foresight **f, uint64_t bytes)
+{
+    store_options so = { .kind = STORE_CACHED, .cache_bytes = bytes };
+    *s = NULL;
+    const bool ok = CHECK(foresight_create(f, &g->o, g->w, &g->f.m->hp, all, NULL) == 0);
+    so.foresight = *f;
+    return ok && CHECK(expert_store_create(s, g->f.m, g->o.team, &so, NULL) == 0);
+}
+
 static void check_store(stage *g)
 {
-    const bool all[N_LAYER] = { true, true, true, true };
-    const int first[] = { 1, 2, 3, 4, 5 };
     int chosen[N_USED];
-    store_options so = { .kind = STORE_CACHED, .cache_bytes = 4 * expert_store_least(g->f.m) };
     test_rng rng = { 11 };
-    expert_store *s = NULL;
-    if (!CHECK(foresight_create(&so.foresight, &g->o, g->w, &g->f.m->hp, all, NULL) == 0)) return;
-    if (CHECK(expert_store_create(&s, g->f.m, g->o.team, &so, NULL) == 0)) {
-        guess_of(g, so.foresight, chosen, &rng);
+    expert_store *s;
+    foresight *f;
+    if (store_open(g, &s, &f, 4 * expert_store_least(g->f.m))) {
+        guess_of(g, f, chosen, &rng);
         CHECK(expert_store_want(s, 0, first, N_USED, NULL) == 0);
         expert_store_foresee(s, 0, &g->x);
         expert_store_release(s);
@@ -236,27 +241,24 @@ static void check_store(stage *g)
         expert_store_foresee(s, N_LAYER - 1, &g->x);     /* nothing behind the last */
         CHECK(expert_store_counts(s).guesses == FORESIGHT_BETS);
         for (int i = 0; i < 100; i++) {          /* what is wanted is told */
-            foresight_bet(so.foresight, 1, first, 3);
+            foresight_bet(f, 1, first, 3);
             CHECK(all_there(g, s, 1, first + 3, 1));
         }
-        CHECK(foresight_bet(so.foresight, 1, first, 3) == 0);
+        CHECK(foresight_bet(f, 1, first, 3) == 0);
     }
     expert_store_free(s);
-    foresight_free(so.foresight);
+    foresight_free(f);
 }
 
 /* A guess that was wrong is an expert like any other: one day it is found in RAM. */
 static void check_wrong_guess(stage *g)
 {
-    const bool all[N_LAYER] = { true, true, true, true };
-    const int first[] = { 1, 2, 3, 4, 5 };
-    store_options so = { .kind = STORE_CACHED, .cache_bytes = 4 * expert_store_least(g->f.m) };
     int chosen[N_USED], other[1] = { 0 };
     test_rng rng = { 12 };
-    expert_store *s = NULL;
-    if (!CHECK(foresight_create(&so.foresight, &g->o, g->w, &g->f.m->hp, all, NULL) == 0)) return;
-    if (CHECK(expert_store_create(&s, g->f.m, g->o.team, &so, NULL) == 0)) {
-        guess_of(g, so.foresight, chosen, &rng);
+    expert_store *s;
+    foresight *f;
+    if (store_open(g, &s, &f, 4 * expert_store_least(g->f.m))) {
+        guess_of(g, f, chosen, &rng);
         for (int i = 0; i < N_USED; i++)         /* one that was not guessed */
             if (chosen[i] == other[0]) other[0]++, i = -1;
         CHECK(all_there(g, s, 0, first, N_USED));
@@ -268,22 +270,19 @@ static void check_wrong_guess(stage *g)
                   (unsigned long long)k.hits);
     }
     expert_store_free(s);
-    foresight_free(so.foresight);
+    foresight_free(f);
 }
 
 /* What is read early does not take the place of what was guessed, too, and is there. */
 static void check_small_cache(stage *g)
 {
-    const bool all[N_LAYER] = { true, true, true, true };
-    const int first[] = { 1, 2, 3, 4, 5 };
-    store_options so = { .kind = STORE_CACHED, .cache_bytes = expert_store_least(g->f.m) };
     int chosen[N_USED];
     test_rng rng = { 13 };
-    expert_store *s = NULL;
-    if (!CHECK(foresight_create(&so.foresight, &g->o, g->w, &g->f.m->hp, all, NULL) == 0)) return;
-    if (CHECK(expert_store_create(&s, g->f.m, g->o.team, &so, NULL) == 0 &&
-              expert_store_room(s) == 2 * N_USED)) {
-        guess_of(g, so.foresight, chosen, &rng);
+    expert_store *s;
+    foresight *f;
+    if (store_open(g, &s, &f, expert_store_least(g->f.m)) &&
+        CHECK(expert_store_room(s) == 2 * N_USED)) {
+        guess_of(g, f, chosen, &rng);
         CHECK(all_there(g, s, 1, chosen, N_USED - 1));   /* the oldest there are */
         CHECK(all_there(g, s, 3, first, 1) && all_there(g, s, 0, first, N_USED));
         expert_store_foresee(s, 0, &g->x);
@@ -294,7 +293,7 @@ static void check_small_cache(stage *g)
                   (unsigned long long)k.misses);
     }
     expert_store_free(s);
-    foresight_free(so.foresight);
+    foresight_free(f);
 }
 
 int main(int argc, char **argv)
