@@ -15,8 +15,8 @@
 #include "cli/bench_model.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
+#include "tiers/drive.h"
 #include "tiers/pages.h"
-#include "tiers/reader.h"
 
 typedef struct io_options {
     const char *model;
@@ -42,12 +42,16 @@ static const arg_spec spec = {
     .max_operands = 1,
     .operands = "FILE",
     .epilogue = "default    what the engine uses: larger reads are cut into pieces of that size\n"
+                "straight   to memory all over the place, as a cache of experts has it\n"
+                "docked     by way of a few megabytes, from which threads copy: faster on some\n"
+                "           virtual drives, and then what the engine does\n"
                 "GB/s       10^9 bytes a second. A drive that has its own memory may give what it\n"
                 "           has just read faster: the file should be larger than that",
 };
 
 enum { MAX_DEPTH = 32, MAX_SIZES = 5, MAX_POINTS = 64 };
 enum { SMALL_FILE = 1 << 30 };           /* a drive may hold so much in its own memory */
+enum { SLAB = 576 << 10, SPREAD_LEAST = 8 };     /* an expert's matrix; so many at least */
 
 static const uint32_t sizes[MAX_SIZES] = { 64 << 10, 256 << 10, 576 << 10, 1 << 20, 4 << 20 };
 static const int depths[] = { 1, 2, 4, 8, 16, MAX_DEPTH };
@@ -75,6 +79,8 @@ typedef struct io_bench {
     uint64_t n_random;                   /* words used of the stream of random numbers */
     io_point points[MAX_POINTS];
     int n_point;
+    uint32_t spread_bytes;               /* of a read */
+    drive_speed spread;
 } io_bench;
 
 /* ---- one figure ------------------------------------------------------------------------------ */
@@ -216,12 +222,40 @@ static int measure_all(io_bench *b, err_ctx *err)
     return rc;
 }
 
+/* As experts are read into their cache. */
+static int measure_spread(io_bench *b, err_ctx *err)
+{
+    pool *team;
+    b->spread_bytes = engine_piece(b) < SLAB ? engine_piece(b) : SLAB;
+    if (b->file_bytes / b->spread_bytes < SPREAD_LEAST) return 0;
+    int rc = pool_create(&team, 0, err);
+    if (rc < 0) return rc;
+    console_status("reading %" PRIu32 " KiB at a time to memory all over the place",
+                   b->spread_bytes >> 10);
+    rc = drive_measure(&b->spread, b->path, b->file_bytes, b->spread_bytes, DRIVE_MEMORY, team,
+                       b->opt->seconds, err);
+    console_status_clear();
+    pool_free(team);
+    return rc;
+}
+
 static void print_point(const char *name, const io_point *p)
 {
     char size[16];
     printf("%-10s %.2f GB/s: %s, reads of %s, %d in flight", name, p->gb_s,
            p->kind == READER_URING ? "io_uring" : "pread", text_size(size, sizeof size, p->bytes),
            p->depth);
+}
+
+static void print_spread(const io_bench *b)
+{
+    const bool dock = drive_wants_dock(&b->spread);
+    char size[16];
+    printf("%-10s %.2f GB/s: reads of %s to memory all over the place%s\n", "straight",
+           b->spread.straight * 1e-9, text_size(size, sizeof size, b->spread_bytes),
+           dock ? "" : " (what the engine does)");
+    printf("%-10s %.2f GB/s: the same, by way of a few megabytes%s\n", "docked",
+           b->spread.docked * 1e-9, dock ? " (what the engine does)" : "");
 }
 
 static void print_summary(const io_bench *b)
@@ -234,6 +268,7 @@ static void print_summary(const io_bench *b)
     printf("\n");
     print_point("default", own);
     printf(" (%.0f%% of best)\n", 100 * own->gb_s / best->gb_s);
+    if (b->spread.straight > 0) print_spread(b);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -257,10 +292,14 @@ static json_t *bench_json(const io_bench *b)
             json_decref(rows);
             return NULL;
         }
-    return json_pack("{s:s, s:I, s:s, s:o, s:o, s:o, s:f}", "file", ESC(shown, str_from(b->path)),
+    return json_pack("{s:s, s:I, s:s, s:o, s:o, s:o, s:f, s:f, s:f, s:b}",
+                     "file", ESC(shown, str_from(b->path)),
                      "file_bytes", (json_int_t)b->file_bytes, "reader", b->name, "rows", rows,
                      "best", point_json(best), "default", point_json(own),
-                     "percent_of_best", 100 * own->gb_s / best->gb_s);
+                     "percent_of_best", 100 * own->gb_s / best->gb_s,
+                     "straight_gb_s", b->spread.straight * 1e-9,
+                     "docked_gb_s", b->spread.docked * 1e-9,
+                     "docks", drive_wants_dock(&b->spread));
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
@@ -319,7 +358,9 @@ static int run(io_bench *b)
     err_ctx err;
     int rc = look(b, &err);
     if (rc == 0) {
-        const int no_room = bench_memory_fits(b->memory_bytes, "reading");
+        const int no_room = bench_memory_fits(b->memory_bytes > DRIVE_MEMORY ? b->memory_bytes
+                                                                             : DRIVE_MEMORY,
+                                              "reading");
         if (no_room) return no_room;
         rc = pages_map(&memory, b->memory_bytes, PAGES_HUGE, &err);
     }
@@ -329,6 +370,7 @@ static int run(io_bench *b)
                text_bytes(size, sizeof size, b->file_bytes), b->name);
     if (rc == 0) rc = measure_all(b, &err);
     pages_unmap(memory, b->memory_bytes);
+    if (rc == 0) rc = measure_spread(b, &err);
     if (rc < 0) return bench_model_fail("io", rc, &err);
     if (!b->opt->json) {
         print_summary(b);

@@ -140,6 +140,7 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
         .kind = disk ? STORE_CACHED : STORE_LOADED, .layers = layers,
         .cache_bytes = e->p->ram_experts, .device = e->device, .watch = p->watch,
         .watch_ctx = p->watch_ctx,
+        .reader.team = e->p->rate.disk > e->p->rate.disk_straight ? e->team : NULL,
     };
     err_ctx why = { 0 };
     if (disk) make_foresight(e, layers, &so);

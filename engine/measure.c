@@ -10,14 +10,14 @@
 
 #include "cuda/gpu.h"
 #include "engine/lane.h"
+#include "tiers/drive.h"
 #include "tiers/pages.h"
-#include "tiers/reader.h"
 #include "tiers/topology.h"
 
 enum {
     MANY_TOKENS = 256,                   /* of the measurement for prompts */
     MANY_EXPERTS = 4,                    /* that share them */
-    DISK_READS = 16,                     /* in flight */
+    FEW_PLACES = 8,                      /* of a file: it is too small to tell */
     FILL = 0x66                          /* scales of no type become so small with it that products
                                           * are subnormal, which costs some processors ten times */
 };
@@ -282,28 +282,6 @@ static int measure_gpu(speeds *out, bench *b, err_ctx *err)
     return or_unknown(b, measure_busy(out, b, err));
 }
 
-/* Bytes per second of reads of so many bytes each, all over a file. memory: DISK_READS of them. */
-static int read_speed(double *out, reader *r, uint64_t places, uint64_t one, uint8_t *memory,
-                      err_ctx *err)
-{
-    const uint64_t from = clock_ns();
-    uint64_t tags[DISK_READS], bytes = 0, n = 0;
-    int rc;
-    for (rc = 0; rc >= 0 && seconds_since(from) < SECONDS;) {
-        while (reader_open_jobs(r) < DISK_READS && rc >= 0) {
-            const read_job job = { .offset = n * 7919 % places * one, .bytes = one,
-                                   .to = memory + n % DISK_READS * one, .tag = n };
-            n++;
-            rc = reader_submit(r, &job, 1, err);
-        }
-        if (rc >= 0) rc = reader_wait(r, tags, DISK_READS, 1, err);
-        if (rc > 0) bytes += (uint64_t)rc * one;
-    }
-    if (rc < 0) return rc;
-    *out = (double)bytes / seconds_since(from);
-    return 0;
-}
-
 /* The part with the most experts in it: the first one may hold nothing but metadata. */
 static int largest_part(const gguf *g)
 {
@@ -314,24 +292,22 @@ static int largest_part(const gguf *g)
 }
 
 /* Reads of an expert's size. A drive that cannot be read is found out later. */
-static int measure_disk(speeds *out, bench *b, err_ctx *err)
+static int measure_disk(speeds *out, bench *b, uint64_t room, err_ctx *err)
 {
     const int part = largest_part(b->m->file);
     const char *path = gguf_part_path(b->m->file, part);
-    const uint64_t one = size_align(expert_slabs_bytes(&b->m->layers[0].experts) / SLAB_COUNT,
-                                    READER_PAGE);
-    const uint64_t places = gguf_part_bytes(b->m->file, part) / one;
-    const reader_options ro = { .kind = READER_AUTO };
-    reader *r = NULL;
-    void *memory = NULL;
-    int rc;
-    if (!path[0] || places < 4) return 0;        /* there is nothing to measure */
-    rc = pages_map(&memory, (size_t)(DISK_READS * one), PAGES_HUGE, err);
-    if (rc == 0) rc = reader_open(&r, &path, 1, &ro, NULL, err);
-    if (rc == 0) rc = read_speed(&out->disk, r, places, one, memory, err);
-    reader_close(r);
-    pages_unmap(memory, (size_t)(DISK_READS * one));
-    if (rc < 0) b->partial = true;
+    const uint64_t bytes = gguf_part_bytes(b->m->file, part);
+    const uint64_t one = expert_slabs_bytes(&b->m->layers[0].experts) / SLAB_COUNT;
+    drive_speed d;
+    if (!path[0] || bytes / one < FEW_PLACES) return 0;  /* there is nothing to measure */
+    uint64_t memory = room / 4 < DRIVE_MEMORY ? room / 4 : DRIVE_MEMORY;
+    if (memory < drive_least_memory(one)) memory = drive_least_memory(one);
+    if (drive_measure(&d, path, bytes, one, memory, b->o->team, SECONDS, err) < 0)
+        b->partial = true;
+    else {
+        out->disk = drive_wants_dock(&d) ? d.docked : d.straight;
+        out->disk_straight = d.straight;
+    }
     return check_watch(b, err);
 }
 
@@ -358,6 +334,6 @@ int measure_speeds(speeds *out, const model *m, const ops *o, gpu *g, uint64_t r
     rc = or_unknown(&b, rc);
     if (rc == 0 && g) rc = measure_gpu(out, &b, err);
     release(&b);                         /* before the drive's turn: it has memory of its own */
-    if (rc == 0) rc = measure_disk(out, &b, err);
+    if (rc == 0) rc = measure_disk(out, &b, room, err);
     return rc == 0 && b.partial ? MEASURE_PARTIAL : rc;
 }

@@ -9,12 +9,13 @@ typedef struct place {
     bool gpu;
     bool planned;                        /* false: everything with who computes */
     int hot_of_8;                        /* experts in VRAM, in eighths of a layer's */
-    bool disk;                           /* the others through a small cache from the file */
+    bool disk;                           /* the others through a small cache from the file, */
+    bool dock;                           /* read by way of a dock */
     int stage_parts, stream_from;        /* prompts; parts 0: never streamed */
     bool no_fetch, force_cpu, block, one_stream;         /* post-fetch */
 } place;
 
-enum { N_CPU_PLACES = 2, N_PLACES = 10 };
+enum { N_CPU_PLACES = 3, N_PLACES = 11 };
 extern const place places[N_PLACES];     /* those of the CPU first */
 
 /* Moves e there. Whatever fails is told as a failed check. */

@@ -11,6 +11,7 @@
 static const speeds usual = {
     .vram_read = 450e9, .pcie_in = 24e9, .pcie_out = 24e9, .pull = 22e9, .pull_busy = 20e9,
     .cpu = 55e9, .cpu_busy = 48e9, .cpu_many = 6e11, .gpu_macs = 2e13, .hop = 8e-6, .disk = 3e9,
+    .disk_straight = 2e9,
 };
 
 static char root[] = "/tmp/moe_speeds_XXXXXX";
@@ -27,7 +28,7 @@ static bool same(const speeds *a, const speeds *b) { return memcmp(a, b, sizeof 
 
 #define FIGURES(cpu) "\"vram_read\": 1e9, \"pcie_in\": 2, \"pcie_out\": 3, \"pull\": 4, " \
     "\"pull_busy\": 0, \"cpu\": " cpu ", \"cpu_busy\": 6, \"cpu_many\": 7, \"gpu_macs\": 8, " \
-    "\"hop\": 9, \"disk\": 0.5"
+    "\"hop\": 9, \"disk\": 0.5, \"disk_straight\": 0.25"
 #define NAMED(cpu, figures) "{\"speeds\": [{\"gpu\": \"\", \"n_thread\": 4, \"kernels\": \"avx2\", " \
     "\"drive\": 5, " cpu figures "}]}"
 
@@ -161,6 +162,11 @@ static void test_assumed(void)
     s = (speeds){ .vram_read = 1e12 };
     CHECK(speeds_assume(&s).pull == 0 && speeds_assume(&s).pcie_in > 0 &&
           speeds_assume(&s).gpu_macs > 0 && speeds_assume(&s).cpu > 0);
+    /* who knows one figure of a drive knows of no dock */
+    s = speeds_assume(&(speeds){ .disk = 9e9 });
+    CHECK(s.disk == 9e9 && s.disk_straight == 9e9);
+    s = speeds_assume(&(speeds){ 0 });
+    CHECK(s.disk > 0 && s.disk_straight == s.disk);
     s = speeds_assume(&usual);
     CHECK(same(&s, &usual));
 }

@@ -4,6 +4,8 @@
  * A job is free, or waiting (some of its bytes are not yet sent), or out (all are sent, or no more
  * will be), or complete (no request of it is left; its bytes are there, or it has failed). A
  * request belongs to one job, and its memory is nobody else's until the backend gives it back.
+ * With a dock each request has a berth of its own and reads into that; what it got is carried to
+ * the job's memory before anything else is sent.
  * Reading itself is the backend's: reader_uring.c, reader_pread.c. */
 #include "tiers/reader_internal.h"
 
@@ -15,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tiers/dock.h"
 #include "tiers/fault.h"
 
 enum {
@@ -64,6 +67,7 @@ struct reader {
     read_request *requests;              /* as many as the backend has room for */
     read_request *idle;
     int n_busy;                          /* with the backend */
+    dock *dock;                          /* or NULL; request i has berth i */
 };
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -112,7 +116,8 @@ static void set_name(reader *r)
 {
     bool direct = true;
     for (int i = 0; i < r->n_file; i++) direct &= r->files[i].direct;
-    snprintf(r->name, sizeof r->name, "%s, %s", r->backend->name, direct ? "direct" : "buffered");
+    snprintf(r->name, sizeof r->name, "%s, %s%s", r->backend->name, direct ? "direct" : "buffered",
+             r->dock ? ", docked" : "");
 }
 
 /* What a file system answers that knows no direct reads, or not of our pages. */
@@ -171,12 +176,21 @@ static const char *const notes[3][2] = {
     { NOT_BUILT, NOT_BUILT "; " NOT_DIRECT },
 };
 
-static int start_one(reader *r, const reader_backend *b, int depth, err_ctx *err)
+/* Without memory for it reads go straight to where they belong, which is as good. */
+static void make_dock(reader *r, pool *team, int room)
+{
+    uint64_t bytes;
+    if (!team || dock_create(&r->dock, team, room, r->piece, NULL) < 0) return;
+    void *memory = dock_memory(r->dock, &bytes);
+    r->backend->keep(r->self, memory, bytes);
+}
+
+static int start_one(reader *r, const reader_backend *b, const reader_options *o, err_ctx *err)
 {
     int room, rc = 0;
     if (b == &reader_uring && fault_hits(FAULT_URING))
         rc = err_set(err, ERR_UNSUPPORTED, "io_uring: Operation not permitted");
-    if (rc == 0) rc = b->start(&r->self, depth > 0 ? depth : b->depth, &room, err);
+    if (rc == 0) rc = b->start(&r->self, o->depth > 0 ? o->depth : b->depth, &room, err);
     if (rc < 0) return rc;
     r->backend = b;
     r->requests = mem_array((size_t)room, sizeof *r->requests);
@@ -185,6 +199,7 @@ static int start_one(reader *r, const reader_backend *b, int depth, err_ctx *err
         r->requests[i].next = r->idle;
         r->idle = &r->requests[i];
     }
+    make_dock(r, o->team, room);
     return 0;
 }
 
@@ -193,11 +208,11 @@ static int start_backend(reader *r, const reader_options *o, int *instead, err_c
 {
     *instead = 0;
     if (o->kind != READER_PREAD) {
-        const int rc = start_one(r, &reader_uring, o->depth, err);
+        const int rc = start_one(r, &reader_uring, o, err);
         if (rc != ERR_UNSUPPORTED || o->kind == READER_URING) return rc;
         *instead = reader_uring.built ? 1 : 2;
     }
-    return start_one(r, &reader_pread, o->depth, err);
+    return start_one(r, &reader_pread, o, err);
 }
 
 static int open_files(reader *r, const char *const *paths, int n_path, bool direct, err_ctx *err)
@@ -226,6 +241,7 @@ int reader_open(reader **out, const char *const *paths, int n_path, const reader
     reader *r = mem_zalloc(sizeof *r);
     if (!r) return err_set(err, ERR_NOMEM, "reader: %zu bytes", sizeof *r);
     r->piece = o->piece == 0 ? READER_PIECE : o->piece < MAX_PIECE ? o->piece : MAX_PIECE;
+    if (o->team && r->piece > READER_PIECE) r->piece = READER_PIECE;     /* berths stay small */
     r->piece = r->piece < READER_PAGE ? READER_PAGE : r->piece & ~(uint32_t)(READER_PAGE - 1);
     if ((rc = open_files(r, paths, n_path, !o->buffered, err)) < 0) goto fail;
     if ((rc = reserve(r, JOB_BLOCK, err)) < 0) goto fail;
@@ -256,6 +272,7 @@ void reader_close(reader *r)
         r->blocks = b->next;
         mem_free(b);
     }
+    dock_free(r->dock);
     mem_free(r->requests);
     mem_free(r->files);
     mem_free(r);
@@ -264,6 +281,11 @@ void reader_close(reader *r)
 const char *reader_name(const reader *r)
 {
     return r->name;
+}
+
+bool reader_docked(const reader *r)
+{
+    return r->dock != NULL;
 }
 
 int reader_open_jobs(const reader *r)
@@ -275,7 +297,7 @@ void reader_register(reader *r, void *base, uint64_t bytes)
 {
     assert(!r->registered);
     r->registered = true;
-    r->backend->keep(r->self, base, bytes);
+    if (!r->dock) r->backend->keep(r->self, base, bytes);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -294,14 +316,15 @@ static void send_piece(reader *r, job *j)
     read_request *rq = r->idle;
     const uint64_t left = j->end - j->at, n = (left + r->piece - 1) / r->piece;
     const uint64_t page = j->want.offset & ~(uint64_t)(READER_PAGE - 1);
-    uint8_t *to = j->want.to - (j->want.offset - page);
+    uint8_t *to = j->want.to - (j->want.offset - page) + (j->at - page);
     r->idle = rq->next;
     *rq = (read_request){
         .fd = r->files[j->want.file].fd,
         .bytes = (uint32_t)size_align((left + n - 1) / n, READER_PAGE),
         .offset = j->at,
-        .to = to + (j->at - page),
+        .to = r->dock ? dock_berth(r->dock, (int)(rq - r->requests)) : to,
         .job = j,
+        .begin = j->at,
     };
     j->at += rq->bytes;
     j->n_request++;
@@ -415,6 +438,17 @@ static bool judge(reader *r, read_request *rq)
     return false;
 }
 
+/* What of the request's pages is the job's. */
+static void unload(reader *r, const read_request *rq)
+{
+    const read_job *w = &rq->job->want;
+    const uint64_t last = rq->offset + rq->bytes, job_end = w->offset + w->bytes;
+    const uint64_t from = rq->begin > w->offset ? rq->begin : w->offset;
+    const uint64_t end = last < job_end ? last : job_end;
+    dock_unload(r->dock, (int)(rq - r->requests), from - rq->begin, end - from,
+                w->to + (from - w->offset));
+}
+
 static void take_in(reader *r, read_request *rq)
 {
     job *j = rq->job;
@@ -424,6 +458,7 @@ static void take_in(reader *r, read_request *rq)
         send_request(r, rq);
         return;
     }
+    if (r->dock && !j->why) unload(r, rq);
     rq->next = r->idle;
     r->idle = rq;
     j->n_request--;
@@ -438,6 +473,7 @@ static void turn(reader *r, bool wait)
         wait = false;
         take_in(r, rq);
     }
+    if (r->dock) dock_carry(r->dock);
     send_waiting(r);
 }
 

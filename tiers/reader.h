@@ -9,7 +9,7 @@
 #ifndef TIERS_READER_H
 #define TIERS_READER_H
 
-#include "loader/base.h"
+#include "tiers/pool.h"
 
 typedef enum reader_kind { READER_AUTO, READER_URING, READER_PREAD } reader_kind;
 
@@ -28,6 +28,8 @@ typedef struct reader_options {
     int depth;                           /* requests in flight; 0: a good number */
     uint32_t piece;                      /* largest request in bytes; 0: a good number */
     bool buffered;                       /* through the page cache: for files that are in it */
+    pool *team;                          /* not NULL: by way of a dock (dock.h), from which its
+                                          * threads carry on; borrowed */
 } reader_options;
 
 /* Bytes offset .. offset + bytes - 1 of a file to memory at to. Whole pages around them are read:
@@ -49,9 +51,10 @@ int reader_open(reader **out, const char *const *paths, int n_path, const reader
 void reader_close(reader *r);            /* NULL is fine; waits for what is in flight */
 
 const char *reader_name(const reader *r);        /* "io_uring, direct": for plan lines */
+bool reader_docked(const reader *r);     /* false although asked for: no memory for a dock */
 
-/* Memory that most jobs go to: kept mapped by the kernel where that is possible. Once; the memory
- * must stay until the reader is closed. */
+/* Memory that most jobs go to: kept mapped by the kernel where that is possible, and of use. Once;
+ * the memory must stay until the reader is closed. */
 void reader_register(reader *r, void *base, uint64_t bytes);
 
 /* Jobs of any number: those that do not fit are kept and sent as others complete, in the order of

@@ -40,6 +40,7 @@ static const struct figure {
     { "gpu_macs", offsetof(speeds, gpu_macs), 5e12, true },
     { "hop", offsetof(speeds, hop), 10e-6, true },
     { "disk", offsetof(speeds, disk), 1.5e9, false },
+    { "disk_straight", offsetof(speeds, disk_straight), 1.5e9, false },
 };
 
 static double *figure_of(speeds *s, const struct figure *f)
@@ -56,6 +57,7 @@ speeds speeds_assume(const speeds *s)
         if (*v <= 0 && !(figures[i].of_gpu && gpu_measured)) *v = figures[i].assumed;
     }
     if (s->cpu > 0 && s->cpu_busy <= 0) out.cpu_busy = out.cpu;
+    if (s->disk > 0 && s->disk_straight <= 0) out.disk_straight = out.disk;
     /* what a GPU cannot lack */
     if (out.pcie_in <= 0) out.pcie_in = 12e9;
     if (out.gpu_macs <= 0) out.gpu_macs = 5e12;

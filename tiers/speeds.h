@@ -19,7 +19,9 @@ typedef struct speeds {
     double gpu_macs;                     /* multiply-adds per second of prompts on the GPU */
     double hop;                          /* s from a question of the device to its going on, if the
                                           * answer takes no time */
-    double disk;                         /* direct reads of an expert's size, the model's drive */
+    double disk;                         /* reads of an expert's size from the model's drive, in the
+                                          * way that is worth while, */
+    double disk_straight;                /* and without a dock; less than disk: with one (drive.h) */
 } speeds;
 
 /* The same, with the figures of a modest machine where nothing was measured: to plan with. Who
