@@ -103,17 +103,21 @@ static uint64_t cold_experts(const cold *c)
 }
 
 /* Costs are told for a token with so many cold experts. */
-static void tell_duel(const cold *c, const share_duel *d, int n_cold)
+static void tell_duel(const fetch_share *f, int n_cold)
 {
-    const double own = d->cost[0] * n_cold * 1e3, its = d->cost[1] * n_cold * 1e3;
-    const bool on = d->rival > 0, turned = d->rival_won && (d->level == 0 || d->rival == 0);
-    if (turned)
-        log_line("post-fetch %s: %.2f ms a token with it, %.2f without; it is %s",
-                 on ? "pays" : "does not pay here", on ? its : own, on ? own : its,
-                 on ? "on" : "off for now");
-    else if (c->post.debug)
-        log_line("post-fetch: %d matrices a layer %.2f ms a token, %d %.2f; %d from now on",
-                 d->level, own, d->rival, its, c->share.level);
+    const double own = f->last.cost[0] * n_cold * 1e3, its = f->last.cost[1] * n_cold * 1e3;
+    log_line("post-fetch: %d matrices a layer %.2f ms a token, %d %.2f; %d from now on",
+             f->last.level, own, f->last.rival, its, f->level);
+}
+
+static void tell_turn(const fetch_share *f, int n_cold)
+{
+    const bool on = f->level > 0;
+    const double *cost = f->off.cost, ms = n_cold * 1e3;
+    const int without = f->off.rival == 0;
+    log_line("post-fetch %s: %.2f ms a token with it, %.2f without; it is %s",
+             on ? "pays" : "does not pay here", cost[!without] * ms, cost[without] * ms,
+             on ? "on" : "off for now");
 }
 
 /* Behind each single token, which took s. */
@@ -121,7 +125,9 @@ static void try_out(cold *c, double s)
 {
     const int n_cold = (int)(cold_experts(c) - c->cold_from);
     if (c->post.frozen) return;
-    if (fetch_share_token(&c->share, s, n_cold)) tell_duel(c, &c->share.last, n_cold);
+    const share_news news = fetch_share_token(&c->share, s, n_cold);
+    if (news == SHARE_DUEL && c->post.debug) tell_duel(&c->share, n_cold);
+    if (news == SHARE_TURNED) tell_turn(&c->share, n_cold);
     if (fetch_share_now(&c->share) != c->level) set_level(c, fetch_share_now(&c->share));
 }
 
