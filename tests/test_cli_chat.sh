@@ -107,7 +107,7 @@ said "not UTF-8" "a message that is not UTF-8"
 for m in $qwen $gptoss; do
     n=5 f=$tmp/$(basename $m).chat
     [ $m = $qwen ] || n=16               # it thinks before it answers
-    talk whole "$a$b/save $f\n$c" -m $m -n $n --seed 2 --temp 0.7 --system 'Be kind.' --stop "$newline"
+    talk whole "$a$b/save $f\n$c" -m $m -n $n --seed 2 --temp 0.7 --date 2026-11-15 --system 'Be kind.' --stop "$newline"
     holds $code -eq 0 "/save"
     said "saved $f: 2 exchanges" "/save"
     talk rest "$c/load $f\n$c/save $f.again\n/save $f.again\n" -m $m -n $n --load "$f" --stop "$newline"
