@@ -22,7 +22,7 @@ enum {
     MOST_SIZES = 16,                     /* of a list */
     WARM_PROMPT = 32, WARM_DECODE = 4,
     WARM_CACHE = 40,                     /* where experts come from the drive: many are in RAM */
-    WARM_TRIAL = 192                     /* where they are fetched: how much has been tried out */
+    WARM_TRIAL = 256                     /* where they are fetched: how much has been tried out */
 };
 #define MB 1000000u
 

@@ -102,22 +102,22 @@ static uint64_t cold_experts(const cold *c)
     return c->s.on_cpu + c->s.down_fetched + c->s.all_fetched;
 }
 
-/* Costs are told for a token with so many cold experts. */
-static void tell_duel(const fetch_share *f, int n_cold)
+/* Costs are told for a whole token, one like the last. */
+static double token_ms(const fetch_share *f, double cost) { return cost * f->n_cold * 1e3; }
+
+static void tell_duel(const fetch_share *f)
 {
-    const double own = f->last.cost[0] * n_cold * 1e3, its = f->last.cost[1] * n_cold * 1e3;
     log_line("post-fetch: %d matrices a layer %.2f ms a token, %d %.2f; %d from now on",
-             f->last.level, own, f->last.rival, its, f->level);
+             f->last.level, token_ms(f, f->last.cost[0]), f->last.rival,
+             token_ms(f, f->last.cost[1]), f->level);
 }
 
-static void tell_turn(const fetch_share *f, int n_cold)
+static void tell_turn(const fetch_share *f)
 {
-    const bool on = f->level > 0;
-    const double *cost = f->off.cost, ms = n_cold * 1e3;
-    const int without = f->off.rival == 0;
+    const int without = f->turned.rival == 0, with = !without;
     log_line("post-fetch %s: %.2f ms a token with it, %.2f without; it is %s",
-             on ? "pays" : "does not pay here", cost[!without] * ms, cost[without] * ms,
-             on ? "on" : "off for now");
+             with ? "pays" : "does not pay here", token_ms(f, f->turned.cost[with]),
+             token_ms(f, f->turned.cost[without]), with ? "on" : "off for now");
 }
 
 /* Behind each single token, which took s. */
@@ -126,8 +126,8 @@ static void try_out(cold *c, double s)
     const int n_cold = (int)(cold_experts(c) - c->cold_from);
     if (c->post.frozen) return;
     const share_news news = fetch_share_token(&c->share, s, n_cold);
-    if (news == SHARE_DUEL && c->post.debug) tell_duel(&c->share, n_cold);
-    if (news == SHARE_TURNED) tell_turn(&c->share, n_cold);
+    if (news == SHARE_DUEL && c->post.debug) tell_duel(&c->share);
+    if (news == SHARE_TURNED) tell_turn(&c->share);
     if (fetch_share_now(&c->share) != c->level) set_level(c, fetch_share_now(&c->share));
 }
 

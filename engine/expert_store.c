@@ -28,18 +28,10 @@ int store_map(expert_store *s, uint64_t bytes, err_ctx *err)
     return 0;
 }
 
-static void touch_pages(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    volatile uint8_t *pages = ctx;
-    (void)thread;
-    for (int64_t i = begin; i < end; i++) pages[i * READER_PAGE] = 0;
-}
-
 void store_touch(expert_store *s, uint64_t from, uint64_t to)
 {
-    const uint64_t first = from / READER_PAGE, end = (to + READER_PAGE - 1) / READER_PAGE;
-    pool_run(s->team, (int64_t)(end - first), HUGE_PAGE / READER_PAGE, touch_pages,
-             s->arena + first * READER_PAGE);
+    const uint64_t first = from & ~(uint64_t)(READER_PAGE - 1);
+    pages_touch(s->arena + first, (size_t)(to - first), s->team);
 }
 
 void store_add_note(expert_store *s, const char *text)

@@ -68,8 +68,7 @@ void store_publish(expert_store *s, int layer, int expert, const expert_slabs *a
 
 /* Memory for the arena, rounded to whole huge pages. */
 int store_map(expert_store *s, uint64_t bytes, err_ctx *err);
-/* Writes to every page between two places of the arena, from all threads: pages come from the
- * memory of all processors then, and no read has to wait for them. */
+/* pages_touch between two places of the arena. */
 void store_touch(expert_store *s, uint64_t from, uint64_t to);
 void store_lock(expert_store *s);        /* for the device, as far as the system allows */
 void store_add_note(expert_store *s, const char *text);

@@ -7,7 +7,7 @@
 
 enum { TRY_OFF, TRY_MORE, TRY_FEWER, TRY_COUNT };
 
-/* Of the loser's cost: what the winner must stay below, with as many turns as it may need. */
+/* Of the level's cost: what a rival must stay below, to be turned on or off further below. */
 static const double better = 0.995, better_at_all = 0.985;
 static const double hopeless = 1.2;      /* times the other's cost: a rival goes at once, a level
                                           * after half as many turns */
@@ -15,8 +15,9 @@ static const double hopeless = 1.2;      /* times the other's cost: a rival goes
 void fetch_share_begin(fetch_share *f, int start, int most, bool on, bool never_off)
 {
     *f = (fetch_share){
-        .level = on || never_off ? start : 0, .most = most, .never_off = never_off, .other = start,
-        .rival = -1, .wait = SHARE_WARM, .rest = SHARE_REST,
+        .level = on || never_off ? start : 0, .start = start, .most = most,
+        .never_off = never_off, .other = start, .rival = -1, .wait = SHARE_WARM,
+        .rest = SHARE_REST,
     };
     f->from = f->level;
 }
@@ -46,8 +47,8 @@ static int rival_of(const fetch_share *f)
     if (f->to_try == TRY_OFF) return f->level == 0 ? f->other : f->never_off ? -1 : 0;
     if (f->level == 0) return -1;
     const int step = f->rest == SHARE_REST ? max_int(f->level / 4, 1) : 1;
-    const int rival = f->level + (f->to_try == TRY_MORE ? step : -step);
-    return rival >= 1 && rival <= f->most ? rival : -1;
+    const int rival = f->to_try == TRY_MORE ? min_int(f->level + step, f->most) : f->level - step;
+    return rival >= 1 && rival != f->level ? rival : -1;
 }
 
 static share_news end_round(fetch_share *f)
@@ -55,6 +56,8 @@ static share_news end_round(fetch_share *f)
     const bool turned = (f->level > 0) != (f->from > 0);
     f->rest = f->level == f->from ? min_int(2 * f->rest, SHARE_MOST_REST) : SHARE_REST;
     f->wait = f->rest;
+    /* a bad spell may have brought it down: that is over, some day */
+    if (f->level == 0 && f->rest >= 4 * SHARE_REST) f->other = max_int(f->start / 2, f->other);
     f->from = f->level;
     f->to_try = TRY_OFF;
     f->climbing = false;
@@ -93,7 +96,7 @@ static void end_duel(fetch_share *f)
     const double limit = off ? better_at_all : better;
     const bool won = known && its < limit * own;
     f->last = (share_duel){ f->level, f->rival, { own, its }, won };
-    if (off) f->off = f->last;
+    if (off && won) f->turned = f->last;
     if (won) f->level = f->rival;
     if (f->level > 0) f->other = f->level;
     if (off) settle_off(f, known, won == (f->rival == 0));
@@ -105,11 +108,10 @@ static void end_duel(fetch_share *f)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* A turn of the rival's is over, and one of the level's before it. */
-static bool is_decided(fetch_share *f)
+/* A turn of the level's and one of the rival's are over; 0: nothing was cold. */
+static bool is_decided(fetch_share *f, double own, double its)
 {
-    if (f->n_cost[0] == 0 || f->n_cost[1] == 0) return f->n_token == 2 * SHARE_TURNS * SHARE_BLOCK;
-    const double own = f->cost[0][f->n_cost[0] - 1], its = f->cost[1][f->n_cost[1] - 1];
+    if (own <= 0 || its <= 0) return f->n_token == 2 * SHARE_TURNS * SHARE_BLOCK;
     f->ahead += its * hopeless < own ? SHARE_AHEAD / 2 : its < own ? 1 : its > own ? -1 : 0;
     return f->ahead >= SHARE_AHEAD || f->ahead <= -SHARE_BEHIND || its > hopeless * own ||
            f->n_token == 2 * SHARE_TURNS * SHARE_BLOCK;
@@ -120,11 +122,16 @@ share_news fetch_share_token(fetch_share *f, double s, int n_cold)
     if (f->most == 0) return SHARE_NO_NEWS;
     if (f->rival < 0) return --f->wait <= 0 ? begin_duel(f) : SHARE_NO_NEWS;
     const int side = f->n_token / SHARE_BLOCK % 2;
-    if (f->n_token % SHARE_BLOCK > 0 && n_cold > 0) f->turn[f->n_turn++] = s / n_cold;
+    if (f->n_token % SHARE_BLOCK > 0 && n_cold > 0) {
+        f->turn[f->n_turn++] = s / n_cold;
+        f->n_cold = n_cold;
+    }
     if (++f->n_token % SHARE_BLOCK > 0) return SHARE_NO_NEWS;
-    if (f->n_turn > 0) f->cost[side][f->n_cost[side]++] = middle(f->turn, f->n_turn);
+    const double cost = middle(f->turn, f->n_turn);
+    if (f->n_turn > 0) f->cost[side][f->n_cost[side]++] = cost;
     f->n_turn = 0;
-    if (side == 0 || !is_decided(f)) return SHARE_NO_NEWS;
+    if (side == 0) f->own_turn = cost;
+    if (side == 0 || !is_decided(f, f->own_turn, cost)) return SHARE_NO_NEWS;
     end_duel(f);
     return SHARE_DUEL;
 }

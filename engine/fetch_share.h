@@ -1,8 +1,8 @@
 /* fetch_share.h - how many matrices of a layer's cold experts cross the bus: found by trying.
  *
  * A level is that number where all chosen experts are cold; 0: post-fetch is off. The first one is
- * a guess. Now and then the level meets rivals: none at all, some more, some fewer. Both are used in
- * turn, a few tokens each, until one is ahead by enough turns; a rival that is worse goes sooner
+ * a guess. Now and then the level meets rivals: none at all, some more, some fewer. Both are used
+ * in turn, a few tokens each, until one is ahead by enough turns; a rival that is worse goes sooner
  * than one that is better stays. What is compared is the time for each cold expert, the middle one
  * of a turn, so that a slow token now and then does not count.
  *
@@ -31,6 +31,7 @@ typedef struct share_duel {
 
 typedef struct fetch_share {
     int level;
+    int start;                           /* the guess */
     int most;                            /* the highest level there is */
     bool never_off;
     int other;                           /* a level above 0 to come back to, while level is 0 */
@@ -44,9 +45,11 @@ typedef struct fetch_share {
     int ahead;                           /* turns that the rival won, less those it lost */
     double turn[SHARE_BLOCK];            /* costs of the turn under way */
     int n_turn;
+    double own_turn;                     /* of the level's last turn; 0: nothing was cold */
+    int n_cold;                          /* of the last token that counted */
     double cost[2][SHARE_TURNS];         /* of turns that are over */
     int n_cost[2];
-    share_duel last, off;                /* duels: the last one, the last one with nothing */
+    share_duel last, turned;             /* the last duel; the last that turned it on or off */
 } fetch_share;
 
 /* start 1 .. most, or 0 with most 0: nothing is ever fetched. on: whether to begin with it. */
@@ -59,7 +62,7 @@ typedef enum share_news {
     SHARE_NO_NEWS,
     SHARE_DUEL,                          /* a duel has ended: f->last */
     SHARE_TURNED                         /* a round has, and what was on is off or the other way
-                                          * round: f->off tells why */
+                                          * round: f->turned tells why */
 } share_news;
 
 /* Behind a token of s seconds with n_cold experts that were not in VRAM. */

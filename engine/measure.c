@@ -47,8 +47,6 @@ typedef struct bench {
     bool partial;                        /* something was left out that could have been measured */
 } bench;
 
-static double seconds_since(uint64_t from) { return (double)(clock_ns() - from) * 1e-9; }
-
 static int check_watch(const bench *b, err_ctx *err)
 {
     if (!b->watch || b->watch(b->ctx)) return 0;
@@ -149,14 +147,14 @@ static int decode_speed(double *out, bench *b, err_ctx *err)
     uint64_t bytes = 0;
     int rc = 0;
     pool_stay_awake(b->o->team, true);
-    while (rc == 0 && seconds_since(from) < SECONDS) {
+    while (rc == 0 && clock_since(from) < SECONDS) {
         for (int r = 0; r < k; r++) b->ids[r] = (b->next + r) % b->bank.n_expert;
         b->next = (b->next + k) % b->bank.n_expert;
         rc = run_lane(b, 1, err);
         bytes += (uint64_t)k * expert_slabs_bytes(&b->bank);
     }
     pool_stay_awake(b->o->team, false);
-    *out = (double)bytes / seconds_since(from);
+    *out = (double)bytes / clock_since(from);
     return rc < 0 ? rc : check_watch(b, err);
 }
 
@@ -168,7 +166,7 @@ static int prompt_speed(double *out, bench *b, err_ctx *err)
     const uint64_t from = clock_ns();
     double macs = 0.0;
     int rc = 0;
-    while (rc == 0 && seconds_since(from) < SECONDS) {
+    while (rc == 0 && clock_since(from) < SECONDS) {
         for (int t = 0; t < MANY_TOKENS; t++)
             for (int r = 0; r < k; r++)
                 b->ids[t * k + r] = (b->next + t % MANY_EXPERTS * k + r) % n_expert;
@@ -176,7 +174,7 @@ static int prompt_speed(double *out, bench *b, err_ctx *err)
         rc = run_lane(b, MANY_TOKENS, err);
         macs += MANY_TOKENS * k * one;
     }
-    *out = macs / seconds_since(from);
+    *out = macs / clock_since(from);
     return rc < 0 ? rc : check_watch(b, err);
 }
 
@@ -226,7 +224,7 @@ static int measure_macs(double *out, bench *b, err_ctx *err)
     }
     if (rc == 0) rc = gpu_wait(b->g, err);
     if (rc == 0)
-        *out = REPEATS * (double)ROWS * TOKENS * (double)t->cols / seconds_since(from);
+        *out = REPEATS * (double)ROWS * TOKENS * (double)t->cols / clock_since(from);
     gpu_free(b->g, arena);
     return rc;
 }
@@ -302,8 +300,10 @@ static int measure_disk(speeds *out, bench *b, uint64_t room, err_ctx *err)
     if (!path[0] || bytes / one < FEW_PLACES) return 0;  /* there is nothing to measure */
     uint64_t memory = room / 4 < DRIVE_MEMORY ? room / 4 : DRIVE_MEMORY;
     if (memory < drive_least_memory(one)) memory = drive_least_memory(one);
-    if (drive_measure(&d, path, bytes, one, memory, b->o->team, SECONDS, err) < 0)
-        b->partial = true;
+    const drive_task task = { .path = path, .file_bytes = bytes, .one = one,
+                              .memory_bytes = memory, .team = b->o->team, .seconds = SECONDS,
+                              .watch = b->watch, .ctx = b->ctx };
+    if (drive_measure(&d, &task, err) < 0) b->partial = true;
     else {
         out->disk = drive_wants_dock(&d) ? d.docked : d.straight;
         out->disk_straight = d.straight;

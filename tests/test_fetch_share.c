@@ -92,8 +92,8 @@ static void check_machine(const made_machine *h, unsigned seed)
         if (i >= 700) spent += mean_s(h, level), ideal += mean_s(h, best);
         const share_news news = fetch_share_token(&f, s, n_cold);
         if (news == SHARE_TURNED) {
-            n_bad += (f.level > 0) == was_on || (f.off.level > 0) == (f.off.rival > 0);
-            n_bad += (f.off.rival_won ? f.off.rival > 0 : f.off.level > 0) == was_on;
+            n_bad += (f.level > 0) == was_on || !f.turned.rival_won;
+            n_bad += (f.turned.rival > 0) == was_on || (f.turned.level > 0) != was_on;
             was_on = f.level > 0;
         }
         if (news == SHARE_DUEL) {
@@ -102,6 +102,12 @@ static void check_machine(const made_machine *h, unsigned seed)
             n_bad += f.level != (f.last.rival_won ? f.last.rival : f.last.level);
         }
     }
+    while (f.to_try > 0 || f.rival >= 0) {       /* the round under way */
+        int n_cold;
+        const double s = token_s(h, fetch_share_now(&f), &n_cold, &rng);
+        if (fetch_share_token(&f, s, n_cold) == SHARE_TURNED) was_on = !was_on;
+    }
+    CHECK_MSG((f.level > 0) == was_on, "%s: nobody was told of level %d", h->name, f.level);
     CHECK_MSG(n_bad == 0, "%s: %d times something that cannot be", h->name, n_bad);
     CHECK_MSG(n_duel >= 3, "%s: %d duels", h->name, n_duel);
     CHECK_MSG(mean_s(h, f.level) < 1.015 * mean_s(h, best), "%s: level %d (%.3f ms), best %d "
@@ -113,6 +119,24 @@ static void check_machine(const made_machine *h, unsigned seed)
               100 * (spent / ideal - 1));
     CHECK_MSG(early < (mean_s(h, h->start) > 2 * mean_s(h, best) ? 2 : 1.1), "%s: finding out "
               "costs %.1f%%", h->name, 100 * (early - 1));
+}
+
+/* A bus that is ten times as slow for a while switches fetching off, but not for good. */
+static void check_spell(unsigned seed)
+{
+    made_machine h = machines[0], slow = h;
+    fetch_share f;
+    test_rng rng = { seed };
+    int n_cold, was_off = 0;
+    h.pull_latency_us = slow.pull_latency_us = 20;
+    slow.pull /= 10;
+    fetch_share_begin(&f, h.start, h.most, true, false);
+    for (int i = 0; i < 6000; i++) {
+        const double s = token_s(i < 80 ? &slow : &h, fetch_share_now(&f), &n_cold, &rng);
+        fetch_share_token(&f, s, n_cold);
+        was_off += f.level == 0;
+    }
+    CHECK_MSG(was_off > 200 && f.level >= 7, "off for %d tokens, then %d", was_off, f.level);
 }
 
 /* ---- rules ----------------------------------------------------------------------------------- */
@@ -217,6 +241,24 @@ static void check_rules(void)
     fetch_share_begin(&f, 2, 4, true, false);
     for (int i = 0; i < 600; i++) fetch_share_token(&f, 1, 0);   /* nothing cold: nothing learnt */
     CHECK(f.level == 2);
+    fetch_share_begin(&f, 2, 4, true, false);
+    for (int i = 0; i < 300; i++) {      /* nor from a turn's first token, */
+        static const double own[SHARE_BLOCK] = { 1000, 1, 2, 3 };
+        const int now = fetch_share_now(&f);
+        fetch_share_token(&f, now == 2 && f.rival >= 0 ? own[f.n_token % SHARE_BLOCK] : 2.2, 10);
+    }
+    CHECK(f.level == 2);
+    for (int side = 0; side < 2; side++) {       /* nor twice from one, if its rival had none */
+        fetch_share_begin(&f, 2, 4, true, false);
+        for (int i = 0; i < SHARE_WARM + 10 * SHARE_BLOCK; i++) {
+            const int now = fetch_share_now(&f), seen = f.n_token < 2 * SHARE_BLOCK ||
+                                                        (now == 0) == side;
+            CHECK(fetch_share_token(&f, now > 0 ? 1.3 : 1, seen ? 10 : 0) == SHARE_NO_NEWS);
+        }
+    }
+    double end[17] = { 9, [14] = 5, 4, 3 };      /* a step too far is cut short */
+    fetch_share_begin(&f, 14, 16, true, false);
+    CHECK(play(&f, end, 200) == 2 && f.level == 16);
     check_pace();
 }
 
@@ -244,6 +286,7 @@ int main(int argc, char **argv)
     test_begin("fetch_share", argc, argv);
     check_split();
     check_rules();
+    for (unsigned seed = 1; seed <= 3; seed++) check_spell(seed);
     for (size_t i = 0; i < ARRAY_LEN(machines); i++)
         for (unsigned seed = 1; seed <= 5; seed++) check_machine(&machines[i], seed);
     return test_end();

@@ -52,8 +52,8 @@ static void test_rows(const model *m)
         fault_disarm_all();
         CHECK_MSG(rc == r->rc && (s.cpu > 0) == r->cpu && (s.cpu_many > 0) == r->cpu &&
                   (s.disk > 0) == r->disk && s.disk >= s.disk_straight &&
-                  (s.disk_straight > 0) == r->disk, "%d, CPU %g %g, drive %g: %s", rc, s.cpu, s.cpu_many,
-                  s.disk, r->why);
+                  (s.disk_straight > 0) == r->disk, "%d, CPU %g %g, drive %g: %s", rc, s.cpu,
+                  s.cpu_many, s.disk, r->why);
         CHECK_MSG(s.vram_read == 0 && s.pcie_in == 0 && s.pcie_out == 0 && s.pull == 0 &&
                   s.pull_busy == 0 && s.cpu_busy == 0 && s.gpu_macs == 0 && s.hop == 0,
                   "a GPU where there is none: %s", r->why);

@@ -1,6 +1,6 @@
 /* test_reader.c - files read in pieces, by io_uring and by threads: the same bytes, each tag once,
- * straight to their places or by way of a dock, and every way in which a read can go wrong. Also the
- * faults that are injected for it. */
+ * straight to their places or by way of a dock, and every way in which a read can go wrong. Also
+ * the faults that are injected for it. */
 #include "tests/test.h"
 
 #include <fcntl.h>
@@ -215,9 +215,21 @@ static const struct {
     { 2, 4096, false, false, 60, 3, 80000, 7, 3, "pages one by one" },
     { 5, 20000, false, true, 80, 1, 2000000, 100, 100, "pieces that are no whole pages" },
     { 3, 100, true, false, 30, 2, 30000, 5, 0, "pieces smaller than a page; nobody waits" },
+    { 3, 4 << 20, false, false, 40, 1, 3000000, 64, 1, "pieces larger than a berth" },
     { READER_MAX_DEPTH, 65536, false, false, 300, 3, 200000, 300, 300, "very deep" },
     { 4, 0, false, false, MAX_JOBS, 3, 5000, 1000, 900, "more jobs than have room" },
 };
+
+/* As much as is good to know before: what a plan takes off, or what somebody asked for. */
+static void check_dock(const reader *r, const reader_options *o)
+{
+    const uint64_t bytes = reader_dock_bytes(r), depth = (uint64_t)o->depth;
+    const uint64_t piece = o->piece > 0 && o->piece < READER_PIECE ? o->piece : READER_PIECE;
+    if (!o->team) CHECK(bytes == 0);
+    else if (depth == 0) CHECK(bytes == READER_DOCK);
+    else CHECK_MSG(bytes > 0 && bytes <= 2 * depth * size_align(piece, READER_PAGE),
+                   "%llu bytes for %d", (unsigned long long)bytes, o->depth);
+}
 
 static void test_mixes(reader_options as, const char *name)
 {
@@ -235,8 +247,8 @@ static void test_mixes(reader_options as, const char *name)
         CHECK_MSG(strstr(reader_name(r), name) &&
                   !strstr(reader_name(r), "direct") == (o.buffered || !at.direct),
                   "%s is called %s", why, reader_name(r));
-        CHECK(reader_docked(r) == (as.team != NULL) &&
-              !strstr(reader_name(r), ", docked") == !as.team);
+        CHECK(!strstr(reader_name(r), ", docked") == !as.team);
+        check_dock(r, &o);
         if (mixes[i].keep) reader_register(r, at.memory, MEMORY / 3);
         b->n = 0;
         b->used = 0;
@@ -360,7 +372,8 @@ static void test_cut(reader_options as, const char *name)
 {
     for (size_t i = 0; i < 2 * ARRAY_LEN(cuts); i++) {
         const size_t k = i / 2;
-        const reader_options o = { .kind = as.kind, .team = as.team, .piece = 16384, .buffered = i % 2 };
+        const reader_options o = { .kind = as.kind, .team = as.team, .piece = 16384,
+                                   .buffered = i % 2 };
         uint64_t tag = 0;
         err_ctx err = { 0 };
         batch *b = new_batch();
@@ -577,7 +590,6 @@ static void test_no_memory(reader_options as, const char *name)
     }
     CHECK_MSG(refused >= 6 && refused < 100, "%s: %d allocations", name, refused);
     if (r) {
-        CHECK(!reader_docked(r));        /* the last one that failed, if there was to be one */
         mem_fail_after(1);               /* of no consequence */
         reader_register(r, at.memory, MEMORY);
         mem_fail_after(0);

@@ -44,6 +44,7 @@ static int fill(dock *d, err_ctx *err)
 int dock_create(dock **out, pool *team, int n, uint32_t berth_bytes, err_ctx *err)
 {
     dock *d = mem_zalloc(sizeof *d);
+    assert(berth_bytes % 4096 == 0);
     *out = NULL;
     if (!d) return err_set(err, ERR_NOMEM, "reads: %zu bytes", sizeof *d);
     *d = (dock){ .team = team, .n_berth = n, .berth_bytes = berth_bytes };

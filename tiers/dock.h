@@ -11,7 +11,7 @@
 
 typedef struct dock dock;
 
-/* n berths of so many bytes, each from a page on. Borrows team. */
+/* n berths of so many bytes, whole small pages. Borrows team. */
 int dock_create(dock **out, pool *team, int n, uint32_t berth_bytes, err_ctx *err);
 void dock_free(dock *d);                 /* NULL is fine */
 

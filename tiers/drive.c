@@ -4,99 +4,104 @@
 #include "tiers/pages.h"
 
 enum {
-    IN_FLIGHT = 16,
-    STEP = 7919                          /* a prime: places from one read to the next */
+    IN_FLIGHT = READER_DEPTH,
+    LEAST_PLACES = 4,                    /* of the file */
+    SLICES = 4                           /* of the time, each way in turn */
 };
 
 static const double WORTH = 1.1;
 
-typedef struct spread {                  /* places that reads come from and go to */
-    uint64_t one, n_file, n_memory;
+/* Where reads come from and go to. Each of those in flight has a part of the memory to itself. */
+typedef struct spread {
+    uint64_t one, n_page, n_each;        /* bytes; pages that a read may begin at; places */
     uint8_t *memory;
-    uint64_t n;                          /* reads so far: none of the file comes twice in a row */
+    uint64_t n_random;                   /* words used of the stream of random numbers */
 } spread;
 
-static double seconds_since(uint64_t from) { return (double)(clock_ns() - from) * 1e-9; }
-
-static read_job next_job(spread *s)
+static uint64_t below(spread *s, uint64_t n)
 {
-    const uint64_t n = s->n++;
-    return (read_job){ .offset = n * STEP % s->n_file * s->one, .bytes = s->one, .tag = n,
-                       .to = s->memory + n * STEP % s->n_memory * s->one };
+    return random_word(2, s->n_random++) % n;
 }
 
-static int measure_open(double *out, reader *r, spread *s, double seconds, err_ctx *err)
+static read_job job_of(spread *s, uint64_t part)
+{
+    return (read_job){ .offset = below(s, s->n_page) * READER_PAGE, .bytes = s->one, .tag = part,
+                       .to = s->memory + (part * s->n_each + below(s, s->n_each)) * s->one };
+}
+
+/* One slice. Begins and ends with nothing in flight. */
+static int read_slice(double *bytes, double *used, reader *r, spread *s, double seconds,
+                      err_ctx *err)
 {
     const uint64_t from = clock_ns();
-    uint64_t tags[IN_FLIGHT], bytes = 0;
-    int rc = 0;
-    while (rc >= 0 && seconds_since(from) < seconds) {
-        while (reader_open_jobs(r) < IN_FLIGHT && rc >= 0) {
-            const read_job job = next_job(s);
-            rc = reader_submit(r, &job, 1, err);
-        }
-        if (rc >= 0) rc = reader_wait(r, tags, IN_FLIGHT, 1, err);
-        if (rc > 0) bytes += (uint64_t)rc * s->one;
+    read_job jobs[IN_FLIGHT];
+    uint64_t tags[IN_FLIGHT];
+    for (int i = 0; i < IN_FLIGHT; i++) jobs[i] = job_of(s, (uint64_t)i);
+    int n, rc = reader_submit(r, jobs, IN_FLIGHT, err);
+    while (rc == 0 && reader_open_jobs(r) > 0) {
+        if ((n = reader_wait(r, tags, IN_FLIGHT, 1, err)) < 0) return n;
+        *bytes += (double)n * (double)s->one;
+        if (clock_since(from) >= seconds) continue;
+        for (int i = 0; i < n; i++) jobs[i] = job_of(s, tags[i]);
+        rc = reader_submit(r, jobs, n, err);
     }
-    if (rc < 0) return rc;
-    *out = (double)bytes / seconds_since(from);
-    return 0;
-}
-
-/* One way: team NULL is straight. A dock that could not be made is no figure. */
-static int measure_way(double *out, const char *path, spread *s, pool *team, double seconds,
-                       err_ctx *err)
-{
-    const reader_options o = { .kind = READER_AUTO, .team = team };
-    reader *r;
-    int rc = reader_open(&r, &path, 1, &o, NULL, err);
-    *out = 0;
-    if (rc < 0) return rc;
-    if (!team) reader_register(r, s->memory, s->n_memory * s->one);
-    if (!team || reader_docked(r)) rc = measure_open(out, r, s, seconds, err);
-    reader_close(r);
+    *used += clock_since(from);
     return rc;
 }
 
-static void touch(void *ctx, int64_t begin, int64_t end, int thread)
+static int measure_both(drive_speed *out, const drive_task *t, reader *r[2], spread *s,
+                        err_ctx *err)
 {
-    volatile uint8_t *pages = ctx;
-    (void)thread;
-    for (int64_t i = begin; i < end; i++) pages[i * READER_PAGE] = 0;
+    double bytes[2] = { 0, 0 }, used[2] = { 0, 0 };
+    for (int i = 0; i < 2 * SLICES; i++) {
+        const int way = i % 2;
+        if (t->watch && !t->watch(t->ctx)) return err_set(err, ERR_STOPPED, "stopped");
+        const int rc = read_slice(&bytes[way], &used[way], r[way], s, t->seconds / SLICES, err);
+        if (rc < 0) return rc;
+    }
+    *out = (drive_speed){ .straight = bytes[0] / used[0], .docked = bytes[1] / used[1] };
+    return 0;
 }
 
-/* Twice, since an odd one may be left out. */
+static int measure_open(drive_speed *out, const drive_task *t, spread *s, err_ctx *err)
+{
+    const reader_options straight = { .kind = READER_AUTO };
+    const reader_options docked = { .kind = READER_AUTO, .team = t->team };
+    reader *r[2] = { NULL, NULL };
+    int rc = reader_open(&r[0], &t->path, 1, &straight, NULL, err);
+    if (rc == 0) rc = reader_open(&r[1], &t->path, 1, &docked, NULL, err);
+    if (rc == 0) {
+        reader_register(r[0], s->memory, IN_FLIGHT * s->n_each * s->one);
+        rc = measure_both(out, t, r, s, err);
+    }
+    reader_close(r[0]);
+    reader_close(r[1]);
+    return rc;
+}
+
 uint64_t drive_least_memory(uint64_t one)
 {
-    return 2 * IN_FLIGHT * size_align(one, READER_PAGE);
+    return IN_FLIGHT * size_align(one, READER_PAGE);
 }
 
-/* As many as there is room for, but not a multiple of STEP: that would be the same place always. */
-static uint64_t places(uint64_t bytes, uint64_t one)
+int drive_measure(drive_speed *out, const drive_task *t, err_ctx *err)
 {
-    const uint64_t n = bytes / one;
-    return n > 0 && n % STEP == 0 ? n - 1 : n;
-}
-
-int drive_measure(drive_speed *out, const char *path, uint64_t file_bytes, uint64_t one,
-                  uint64_t memory_bytes, pool *team, double seconds, err_ctx *err)
-{
-    spread s = { .one = size_align(one, READER_PAGE) };
+    const uint64_t one = size_align(t->one, READER_PAGE);
     void *memory;
     *out = (drive_speed){ 0 };
-    if (s.one == 0) return err_set(err, ERR_RANGE, "the drive: reads of no bytes");
-    s.n_file = places(file_bytes, s.one);
-    s.n_memory = places(memory_bytes, s.one);
-    if (s.n_file < 4 || s.n_memory < IN_FLIGHT)
-        return err_set(err, ERR_RANGE, "the drive: too little to measure with");
-    int rc = pages_map(&memory, (size_t)(s.n_memory * s.one), PAGES_HUGE, err);
+    if (one == 0 || t->file_bytes / one < LEAST_PLACES ||
+        t->memory_bytes < drive_least_memory(one))
+        return err_set(err, ERR_RANGE, "too little to measure the drive with");
+    spread s = { .one = one, .n_page = (t->file_bytes - one) / READER_PAGE + 1,
+                 .n_each = t->memory_bytes / one / IN_FLIGHT };
+    const size_t bytes = (size_t)(IN_FLIGHT * s.n_each * one);
+    int rc = pages_map(&memory, bytes, PAGES_HUGE, err);
     if (rc < 0) return rc;
     s.memory = memory;
-    pool_run(team, (int64_t)(s.n_memory * s.one / READER_PAGE), HUGE_PAGE / READER_PAGE, touch,
-             memory);
-    rc = measure_way(&out->straight, path, &s, NULL, seconds, err);
-    if (rc == 0) rc = measure_way(&out->docked, path, &s, team, seconds, err);
-    pages_unmap(memory, (size_t)(s.n_memory * s.one));
+    s.n_random = clock_ns();             /* not what the last measurement has left in some cache */
+    pages_touch(memory, bytes, t->team);
+    rc = measure_open(out, t, &s, err);
+    pages_unmap(memory, bytes);
     return rc;
 }
 

@@ -1,5 +1,9 @@
-/* drive.h - how fast a drive gives pieces of a file to memory all over the place, as a cache of
- * experts has it: straight there, and by way of a dock. */
+/* drive.h - how fast a drive gives pieces of a file to memory all over the place: straight there,
+ * and by way of a dock.
+ *
+ * The memory is new to the drive, as a cache of experts is for its first round, and for all others
+ * if it is large: virtual drives that are slow then have been seen to stay slow with 17 GB, and to
+ * become fast with 6. A dock that was not needed costs a tenth, one that was missing half. */
 #ifndef TIERS_DRIVE_H
 #define TIERS_DRIVE_H
 
@@ -7,18 +11,28 @@
 
 enum { DRIVE_MEMORY = 512 << 20 };       /* that reads are spread over, if there is room */
 
+typedef bool drive_watch(void *ctx);     /* asked now and then; false stops */
+
+typedef struct drive_task {
+    const char *path;
+    uint64_t file_bytes;                 /* of it, from the beginning */
+    uint64_t one;                        /* bytes of a read, rounded up to pages */
+    uint64_t memory_bytes;               /* DRIVE_MEMORY is enough */
+    pool *team;                          /* that carries from the dock */
+    double seconds;                      /* each way */
+    drive_watch *watch;                  /* or NULL */
+    void *ctx;
+} drive_task;
+
 typedef struct drive_speed {
-    double straight, docked;             /* bytes per second; docked 0: no memory for a dock */
+    double straight, docked;             /* bytes per second */
 } drive_speed;
 
-/* Least memory for reads of one bytes. */
 uint64_t drive_least_memory(uint64_t one);
 
-/* Random reads of one bytes (rounded to pages) from the file, as many in flight as a reader has by
- * itself, for so many seconds each way. memory_bytes: DRIVE_MEMORY is enough; ERR_RANGE if it, or
- * the file, is too small. */
-int drive_measure(drive_speed *out, const char *path, uint64_t file_bytes, uint64_t one,
-                  uint64_t memory_bytes, pool *team, double seconds, err_ctx *err);
+/* Reads from anywhere in the file, both ways in turn, the same number of jobs at a time. ERR_RANGE
+ * if file or memory are too small. */
+int drive_measure(drive_speed *out, const drive_task *t, err_ctx *err);
 
 /* Carrying takes the threads' time, and memory's: only for a clear gain. */
 bool drive_wants_dock(const drive_speed *s);

@@ -35,3 +35,18 @@ void pages_unmap(void *at, size_t bytes)
 {
     if (at) munmap(at, round_up(bytes));
 }
+
+enum { SMALL_PAGE = 4096 };
+
+static void touch(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    volatile uint8_t *pages = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) pages[i * SMALL_PAGE] = 0;
+}
+
+void pages_touch(void *at, size_t bytes, pool *team)
+{
+    pool_run(team, (int64_t)((bytes + SMALL_PAGE - 1) / SMALL_PAGE), HUGE_PAGE / SMALL_PAGE, touch,
+             at);
+}

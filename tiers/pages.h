@@ -2,7 +2,7 @@
 #ifndef TIERS_PAGES_H
 #define TIERS_PAGES_H
 
-#include "loader/base.h"
+#include "tiers/pool.h"
 
 /* HUGE asks for pages of 2 MiB, which the system may refuse without a word (topology.huge_pages
  * tells what it is set to); SMALL forbids them. */
@@ -14,5 +14,9 @@ enum { HUGE_PAGE = 2 << 20 };
  * processor that first writes to it. Returns 0, or < 0 with *err filled and *out NULL. */
 int pages_map(void **out, size_t bytes, page_kind kind, err_ctx *err);
 void pages_unmap(void *at, size_t bytes);        /* NULL is fine */
+
+/* Writes a zero to every small page, from all threads: pages come from the memory of all processors
+ * then, and nobody has to wait for them later. */
+void pages_touch(void *at, size_t bytes, pool *team);
 
 #endif

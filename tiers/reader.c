@@ -64,7 +64,7 @@ struct reader {
     job_list free, waiting, complete, failed;
     int n_free, n_open, n_complete;      /* n_complete counts both of the last two lists */
 
-    read_request *requests;              /* as many as the backend has room for */
+    read_request *requests;              /* no more than the backend has room for */
     read_request *idle;
     int n_busy;                          /* with the backend */
     dock *dock;                          /* or NULL; request i has berth i */
@@ -176,31 +176,33 @@ static const char *const notes[3][2] = {
     { NOT_BUILT, NOT_BUILT "; " NOT_DIRECT },
 };
 
-/* Without memory for it reads go straight to where they belong, which is as good. */
-static void make_dock(reader *r, pool *team, int room)
+static int make_dock(reader *r, pool *team, int n, err_ctx *err)
 {
     uint64_t bytes;
-    if (!team || dock_create(&r->dock, team, room, r->piece, NULL) < 0) return;
+    const int rc = dock_create(&r->dock, team, n, r->piece, err);
+    if (rc < 0) return rc;
     void *memory = dock_memory(r->dock, &bytes);
     r->backend->keep(r->self, memory, bytes);
+    return 0;
 }
 
 static int start_one(reader *r, const reader_backend *b, const reader_options *o, err_ctx *err)
 {
+    const int depth = o->depth > 0 ? o->depth : b->depth;
     int room, rc = 0;
     if (b == &reader_uring && fault_hits(FAULT_URING))
         rc = err_set(err, ERR_UNSUPPORTED, "io_uring: Operation not permitted");
-    if (rc == 0) rc = b->start(&r->self, o->depth > 0 ? o->depth : b->depth, &room, err);
+    if (rc == 0) rc = b->start(&r->self, depth, &room, err);
     if (rc < 0) return rc;
     r->backend = b;
+    if (o->team && room > 2 * depth) room = 2 * depth;   /* each of them takes a berth */
     r->requests = mem_array((size_t)room, sizeof *r->requests);
     if (!r->requests) return err_set(err, ERR_NOMEM, "reader: out of memory for %d requests", room);
     for (int i = 0; i < room; i++) {
         r->requests[i].next = r->idle;
         r->idle = &r->requests[i];
     }
-    make_dock(r, o->team, room);
-    return 0;
+    return o->team ? make_dock(r, o->team, room, err) : 0;
 }
 
 /* *instead: row of notes. */
@@ -283,9 +285,11 @@ const char *reader_name(const reader *r)
     return r->name;
 }
 
-bool reader_docked(const reader *r)
+uint64_t reader_dock_bytes(const reader *r)
 {
-    return r->dock != NULL;
+    uint64_t bytes = 0;
+    if (r->dock) dock_memory(r->dock, &bytes);
+    return bytes;
 }
 
 int reader_open_jobs(const reader *r)

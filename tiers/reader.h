@@ -20,7 +20,8 @@ enum {
      * drive makes of them: moe-bench io. */
     READER_DEPTH = 16,                   /* of io_uring */
     READER_THREADS = 8,                  /* of pread: as many are in flight */
-    READER_PIECE = 1 << 20
+    READER_PIECE = 1 << 20,
+    READER_DOCK = READER_DEPTH * READER_PIECE    /* bytes of a dock */
 };
 
 typedef struct reader_options {
@@ -29,7 +30,8 @@ typedef struct reader_options {
     uint32_t piece;                      /* largest request in bytes; 0: a good number */
     bool buffered;                       /* through the page cache: for files that are in it */
     pool *team;                          /* not NULL: by way of a dock (dock.h), from which its
-                                          * threads carry on; borrowed */
+                                          * threads carry on, in reader_wait. Borrowed until the
+                                          * reader is closed; by itself it takes READER_DOCK */
 } reader_options;
 
 /* Bytes offset .. offset + bytes - 1 of a file to memory at to. Whole pages around them are read:
@@ -51,7 +53,7 @@ int reader_open(reader **out, const char *const *paths, int n_path, const reader
 void reader_close(reader *r);            /* NULL is fine; waits for what is in flight */
 
 const char *reader_name(const reader *r);        /* "io_uring, direct": for plan lines */
-bool reader_docked(const reader *r);     /* false although asked for: no memory for a dock */
+uint64_t reader_dock_bytes(const reader *r);     /* 0: it has none */
 
 /* Memory that most jobs go to: kept mapped by the kernel where that is possible, and of use. Once;
  * the memory must stay until the reader is closed. */

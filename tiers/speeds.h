@@ -21,7 +21,7 @@ typedef struct speeds {
                                           * answer takes no time */
     double disk;                         /* reads of an expert's size from the model's drive, in the
                                           * way that is worth while, */
-    double disk_straight;                /* and without a dock; less than disk: with one (drive.h) */
+    double disk_straight;                /* and without a dock (drive.h): less, and it has one */
 } speeds;
 
 /* The same, with the figures of a modest machine where nothing was measured: to plan with. Who
