@@ -51,7 +51,7 @@ static const arg_spec spec = {
 
 enum { MAX_DEPTH = 32, MAX_SIZES = 5, MAX_POINTS = 64 };
 enum { SMALL_FILE = 1 << 30 };           /* a drive may hold so much in its own memory */
-enum { SLAB = 576 << 10, SPREAD_LEAST = 8 };     /* an expert's matrix; so many at least */
+enum { SLAB = 576 << 10 };               /* an expert's matrix */
 
 static const uint32_t sizes[MAX_SIZES] = { 64 << 10, 256 << 10, 576 << 10, 1 << 20, 4 << 20 };
 static const int depths[] = { 1, 2, 4, 8, 16, MAX_DEPTH };
@@ -221,19 +221,12 @@ static int measure_all(io_bench *b, err_ctx *err)
     return rc;
 }
 
-static bool not_interrupted(void *ctx)
-{
-    (void)ctx;
-    return !interrupted();
-}
-
 /* As experts are read into their cache. Without these figures the others are as good. */
 static int measure_spread(io_bench *b, err_ctx *err)
 {
     drive_task t = { .path = b->path, .file_bytes = b->file_bytes, .one = SLAB,
                      .memory_bytes = DRIVE_MEMORY, .seconds = b->opt->seconds,
-                     .watch = not_interrupted };
-    if (b->file_bytes / SLAB < SPREAD_LEAST) return 0;
+                     .watch = interrupt_watch };
     int rc = pool_create(&t.team, 0, err);
     if (rc < 0) return rc;
     console_status("reading %d KiB at a time to memory all over the place", SLAB >> 10);
@@ -241,7 +234,7 @@ static int measure_spread(io_bench *b, err_ctx *err)
     console_status_clear();
     pool_free(t.team);
     if (rc == 0 || rc == ERR_STOPPED) return rc;
-    console_note("%s", err->msg);
+    if (rc != ERR_RANGE) console_note("%s", err->msg);   /* a small file: tell_limits has said so */
     return 0;
 }
 

@@ -540,12 +540,6 @@ static int run_type(kernel_bench *b, quant_type type, int *done)
     return 0;
 }
 
-static bool watch(void *ctx)
-{
-    (void)ctx;
-    return !interrupted();
-}
-
 static int run(kernel_bench *b)
 {
     int rc, done = 0;
@@ -557,8 +551,8 @@ static int run(kernel_bench *b)
     if ((rc = prepare(b, &err)) != 0) return rc;
     interrupt_install();
     console_status("reading memory");
-    rc = bandwidth_measure(&b->limit, b->team, PAGES_HUGE, b->buffer, b->opt->run.seconds, watch,
-                           NULL, &err);
+    rc = bandwidth_measure(&b->limit, b->team, PAGES_HUGE, b->buffer, b->opt->run.seconds,
+                           interrupt_watch, NULL, &err);
     console_status_clear();
     if (rc < 0) return bench_model_fail("kernels", rc, &err);
     if (!b->opt->run.json) print_heading(b);

@@ -122,12 +122,6 @@ typedef struct rate_row {
     double limit;
 } rate_row;
 
-static bool watch(void *ctx)
-{
-    (void)ctx;
-    return !interrupted();
-}
-
 static int measure_row(rate_row *row, const machine_view *v, err_ctx *err)
 {
     const double seconds = v->args->seconds;
@@ -136,9 +130,11 @@ static int measure_row(rate_row *row, const machine_view *v, err_ctx *err)
 
     if (rc < 0) return rc;
     console_status("reading memory with %d thread%s", row->n_thread, plural(row->n_thread));
-    rc = bandwidth_measure(&row->small, team, PAGES_SMALL, v->buffer, seconds, watch, NULL, err);
+    rc = bandwidth_measure(&row->small, team, PAGES_SMALL, v->buffer, seconds, interrupt_watch,
+                           NULL, err);
     if (rc == 0 && v->huge)
-        rc = bandwidth_measure(&row->huge, team, PAGES_HUGE, v->buffer, seconds, watch, NULL, err);
+        rc = bandwidth_measure(&row->huge, team, PAGES_HUGE, v->buffer, seconds, interrupt_watch,
+                               NULL, err);
     row->limit = row->huge.gb_s > row->small.gb_s ? row->huge.gb_s : row->small.gb_s;
     pool_free(team);
     console_status_clear();

@@ -54,6 +54,12 @@ bool interrupted(void)
     return caught != 0;
 }
 
+bool interrupt_watch(void *ctx)
+{
+    (void)ctx;
+    return !interrupted();
+}
+
 void interrupt_clear(void)
 {
     if (!caught) return;

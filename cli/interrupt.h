@@ -11,6 +11,7 @@
 
 void interrupt_install(void);            /* once, before anything below */
 bool interrupted(void);                  /* since the last interrupt_clear; from any thread */
+bool interrupt_watch(void *ctx);         /* !interrupted(), for who asks whether to go on */
 
 /* That many signals only set the flag; the one behind them, if nobody has called interrupt_clear
  * until then, ends the program. 1 unless this was called. For a program in which a person has

@@ -54,12 +54,6 @@ static bool depends_on_speed(const placing *p, const model *m)
     return false;
 }
 
-static bool go_on(void *ctx)
-{
-    (void)ctx;
-    return !interrupted();
-}
-
 /* Measures, and remembers where that is possible; what lacks a figure is for this plan alone. */
 static int measure(placing *p, engine *e, gpu *g, uint64_t most_ram, const char *path,
                    const speeds_key *key, err_ctx *err)
@@ -68,8 +62,8 @@ static int measure(placing *p, engine *e, gpu *g, uint64_t most_ram, const char 
     err_ctx unsaved;
     int rc;
     console_status("measuring this machine...");
-    rc = engine_measure(&p->in.machine.rate, e, g, have < most_ram ? have : most_ram, go_on, NULL,
-                        err);
+    rc = engine_measure(&p->in.machine.rate, e, g, have < most_ram ? have : most_ram,
+                        interrupt_watch, NULL, err);
     console_status_clear();
     if (rc < 0) return rc;
     p->measured = rc != MEASURE_PARTIAL;

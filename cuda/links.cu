@@ -329,7 +329,7 @@ int gpu_load_end(gpu_load *l, double *bytes_per_s, err_ctx *err)
     *bytes_per_s = 0.0;
     if (!l) return 0;
     stop_load(l);
-    const double s = (double)(clock_ns() - l->begun) * 1e-9;
+    const double s = clock_since(l->begun);
     for (int i = 0; i < PULL_BLOCKS; i++) shares += (double)l->words->windows[i];
     if (s > 0.0) *bytes_per_s = shares / PULL_BLOCKS * (double)WINDOW_BYTES / s;
     if ((rc = gpu_wait(l->g, err)) < 0) *bytes_per_s = 0.0;

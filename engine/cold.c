@@ -289,7 +289,7 @@ int cold_answer(cold *c, int layer, err_ctx *err)
     if (c->n == 1) count(c, &c->m->layers[layer].experts);
     answer(c);
     if (c->n == 1) {
-        c->last_cpu_s = seconds(clock_ns() - seen);
+        c->last_cpu_s = clock_since(seen);
         c->s.ask_s += seconds(seen - from);
         c->s.cpu_s += c->last_cpu_s;
     }
@@ -311,7 +311,7 @@ void cold_end(cold *c)
     pool_stay_awake(c->o->team, false);
     if (c->n != 1 || c->broken) return;
     c->s.tokens++;
-    try_out(c, seconds(clock_ns() - c->token_from));
+    try_out(c, clock_since(c->token_from));
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */

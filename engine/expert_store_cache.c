@@ -318,7 +318,7 @@ int expert_store_next(expert_store *s, int *which, store_part part, err_ctx *err
         }
         if (n > 0 || !lacking) break;
     }
-    s->stats.wait_s += (double)(clock_ns() - start) * 1e-9;
+    s->stats.wait_s += clock_since(start);
     return rc < 0 ? rc : n;
 }
 

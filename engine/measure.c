@@ -17,7 +17,6 @@
 enum {
     MANY_TOKENS = 256,                   /* of the measurement for prompts */
     MANY_EXPERTS = 4,                    /* that share them */
-    FEW_PLACES = 8,                      /* of a file: it is too small to tell */
     FILL = 0x66                          /* scales of no type become so small with it that products
                                           * are subnormal, which costs some processors ten times */
 };
@@ -297,13 +296,15 @@ static int measure_disk(speeds *out, bench *b, uint64_t room, err_ctx *err)
     const uint64_t bytes = gguf_part_bytes(b->m->file, part);
     const uint64_t one = expert_slabs_bytes(&b->m->layers[0].experts) / SLAB_COUNT;
     drive_speed d;
-    if (!path[0] || bytes / one < FEW_PLACES) return 0;  /* there is nothing to measure */
+    if (!path[0]) return 0;
     uint64_t memory = room / 4 < DRIVE_MEMORY ? room / 4 : DRIVE_MEMORY;
     if (memory < drive_least_memory(one)) memory = drive_least_memory(one);
     const drive_task task = { .path = path, .file_bytes = bytes, .one = one,
                               .memory_bytes = memory, .team = b->o->team, .seconds = SECONDS,
                               .watch = b->watch, .ctx = b->ctx };
-    if (drive_measure(&d, &task, err) < 0) b->partial = true;
+    const int rc = drive_measure(&d, &task, err);
+    if (rc == ERR_RANGE) return 0;       /* there is nothing to measure */
+    if (rc < 0) b->partial = true;
     else {
         out->disk = drive_wants_dock(&d) ? d.docked : d.straight;
         out->disk_straight = d.straight;

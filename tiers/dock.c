@@ -37,14 +37,14 @@ static int fill(dock *d, err_ctx *err)
     const int rc = pages_map(&memory, (size_t)memory_bytes(d), PAGES_HUGE, err);
     if (rc < 0) return rc;
     d->memory = memory;
-    memset(memory, 0, (size_t)memory_bytes(d));  /* its pages are there before the first read */
+    pages_touch(memory, (size_t)memory_bytes(d), d->team);
     return 0;
 }
 
 int dock_create(dock **out, pool *team, int n, uint32_t berth_bytes, err_ctx *err)
 {
     dock *d = mem_zalloc(sizeof *d);
-    assert(berth_bytes % 4096 == 0);
+    assert(berth_bytes % SMALL_PAGE == 0);
     *out = NULL;
     if (!d) return err_set(err, ERR_NOMEM, "reads: %zu bytes", sizeof *d);
     *d = (dock){ .team = team, .n_berth = n, .berth_bytes = berth_bytes };

@@ -36,8 +36,6 @@ void pages_unmap(void *at, size_t bytes)
     if (at) munmap(at, round_up(bytes));
 }
 
-enum { SMALL_PAGE = 4096 };
-
 static void touch(void *ctx, int64_t begin, int64_t end, int thread)
 {
     volatile uint8_t *pages = ctx;

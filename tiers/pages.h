@@ -8,7 +8,7 @@
  * tells what it is set to); SMALL forbids them. */
 typedef enum page_kind { PAGES_SMALL, PAGES_HUGE } page_kind;
 
-enum { HUGE_PAGE = 2 << 20 };
+enum { SMALL_PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
 /* bytes of zeros that begin at a multiple of HUGE_PAGE. Each page lies in the memory of the
  * processor that first writes to it. Returns 0, or < 0 with *err filled and *out NULL. */
