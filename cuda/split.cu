@@ -1,16 +1,18 @@
 /* split.cu - a layer whose experts are in two places: some in VRAM, the others with the host, who
  * is asked and answers through page-locked RAM.
  *
- *   stream   ask -------- up (hot, shared) -- answer ---- down
- *   beside      \-- pull -- up (fetched) -------------/
+ *   stream   ask ---- up (hot, shared) -------- answer -- down
+ *   beside      \-- pull -- up (fetched) --/
  *
  * ask chooses the experts, decides where each is computed and tells the host; pull fetches slabs;
  * answer waits for the host, and brings what it made to VRAM; up and down are the kernels of
- * experts.cuh. Everything that a kernel has to know of a slot is in its slot_place, so nothing
- * depends on the number of experts that are hot. A question is complete before its number is
- * written, and so is an answer: whoever sees the number may read the rest. The numbers keep host
- * and device in step: every question is answered, also one that asks for nothing. What the host
- * computes, and when a fetched slab pays, are its own business. */
+ * experts.cuh. answer comes behind pull, not beside it: looking for the host's number again and
+ * again takes up to half of the bus's speed from those who fetch. Everything that a kernel has to
+ * know of a slot is in its slot_place, so nothing depends on the number of experts that are hot. A
+ * question is complete before its number is written, and so is an answer: whoever sees the number
+ * may read the rest. The numbers keep host and device in step: every question is answered, also one
+ * that asks for nothing. What the host computes, and when a fetched slab pays, are its own
+ * business. */
 #include <string.h>
 
 #include "cuda/experts.cuh"
@@ -19,6 +21,7 @@ enum {
     ASK_THREADS = 32 * GPU_FEW, PULL_THREADS = 512, ANSWER_THREADS = 512,
     PULL_LOADS = 8, PULL_UNITS = 32 * PULL_LOADS,        /* loads in flight of a thread; 16-byte
                                                           * units that a warp takes at a time */
+    LINE = 128,                          /* bytes that the bus brings for one request */
     ANSWER_LOADS = 4, ANSWER_MOST = 8    /* blocks: each of them asks the bus again and again */
 };
 
@@ -71,7 +74,7 @@ void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, c
 /* ---- rooms in VRAM --------------------------------------------------------------------------- */
 
 /* Where slabs are fetched to: first the whole experts, then down slabs alone. A slab lies in its
- * room as far behind a multiple of 16 as it does in RAM. */
+ * room as far behind the begin of a line as it does in RAM. */
 typedef struct pad_view {
     uint8_t *data;
     uint64_t gate, up, down;             /* bytes of a room */
@@ -80,7 +83,7 @@ typedef struct pad_view {
 
 static uint64_t slab_room(const gpu_bank *b)
 {
-    return round_up((uint64_t)b->rows * b->row_bytes + 2 * 15);
+    return round_up((uint64_t)b->rows * b->row_bytes + LINE - 1 + 15);
 }
 
 static pad_view pad_of(const gpu_expert_args *a, uint8_t *data, int n_down, int n_all)
@@ -173,13 +176,13 @@ static __device__ __forceinline__ void decide_fetch(slot_place &p, const ask_arg
     if (all) {
         room += (uint64_t)rank_all * whole;
         p.where = GPU_FETCHED;
-        p.gate = room + from[0] % 16;
-        p.up = room + a.pad.gate + from[1] % 16;
-        p.down = room + a.pad.gate + a.pad.up + from[2] % 16;
+        p.gate = room + from[0] % LINE;
+        p.up = room + a.pad.gate + from[1] % LINE;
+        p.down = room + a.pad.gate + a.pad.up + from[2] % LINE;
     } else if (can_down && rank_down < n_down) {
         p.where = GPU_COLD_FETCHED;
         p.down = room + (uint64_t)a.pad.n_all * whole + (uint64_t)rank_down * a.pad.down +
-                 from[2] % 16;
+                 from[2] % LINE;
     }
     for (int i = 0; i < 3; i++) p.from[i] = (const uint8_t *)(uintptr_t)from[i];
 }
@@ -269,17 +272,19 @@ typedef struct pull_args {
     volatile uint64_t *fetch_ns;
 } pull_args;
 
-/* Parts that a slab is fetched in; one more than it has, at some addresses. */
+/* Parts that a slab is fetched in; one more than it has, at some addresses. Parts begin with lines:
+ * a line that two warps share would be asked for twice. */
 static __device__ __forceinline__ int parts_of(uint32_t bytes)
 {
-    return (int)(((bytes + 15 + 15) / 16 + PULL_UNITS - 1) / PULL_UNITS);
+    return (int)(((bytes + LINE - 1 + 15) / 16 + PULL_UNITS - 1) / PULL_UNITS);
 }
 
-/* Part i of a slab, by one warp. What stands with it in its first and last 16 bytes comes along. */
+/* Part i of a slab, by one warp. What stands before it in its first line and behind it in its last
+ * 16 bytes comes along. */
 static __device__ __forceinline__ void pull_part(const uint8_t *to, const uint8_t *from,
                                                  uint32_t bytes, int i)
 {
-    const uint32_t skip = low_bits(from, 15);
+    const uint32_t skip = low_bits(from, LINE - 1);
     const int n = (int)((skip + bytes + 15) / 16), first = i * PULL_UNITS + threadIdx.x % 32;
     const uint4 *source = (const uint4 *)(from - skip);
     uint4 *target = (uint4 *)(to - skip);
@@ -295,7 +300,8 @@ static __device__ __forceinline__ void pull_part(const uint8_t *to, const uint8_
 
 /* All warps go through the parts of all slabs together, down slabs first: the host looks for those
  * as soon as it is done with their gate and up, and is told of each when its last part has arrived.
- * That is for its decisions alone: the kernels that read slabs come behind this one. */
+ * That is for its decisions alone: the kernels that read slabs come behind this one. So there is no
+ * fence, which would make its whole SM wait. */
 static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pull_args a)
 {
     __shared__ int slot_of[SELECT_MAX_K], n_all, n_down; /* down slabs, then whole experts */
@@ -335,7 +341,6 @@ static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pu
         __syncwarp();
         if (lane == 0 && atomicAdd(&a.state->parts[slot], 1u) == (uint32_t)down - 1) {
             a.state->parts[slot] = 0;
-            __threadfence_system();
             a.fetched[slot] = number;
         }
     }
@@ -472,8 +477,9 @@ static void fetch_slabs(gpu *g, stream_place at, const layer_args *layer, const 
     up_by_type(g, at, a->gate.type, &up, 0);
 }
 
-static void take_answer(gpu *g, const layer_args *layer, const gpu_expert_args *a,
-                        const gpu_split *s, const split_scratch *scratch, bool early)
+static void take_answer(gpu *g, stream_place at, const layer_args *layer,
+                        const gpu_expert_args *a, const gpu_split *s,
+                        const split_scratch *scratch, bool early)
 {
     const bool floats = is_float_weight(a->down.type);
     const uint64_t units = (uint64_t)layer->down.n_slot * (uint64_t)layer->down.n_embd / 4;
@@ -494,9 +500,9 @@ static void take_answer(gpu *g, const layer_args *layer, const gpu_expert_args *
     args.to_y = scratch->host_y;
     args.host_made = scratch->host_made;
     args.early = early;
-    launch(g, "answer", 0, answer,
-           n_block < 1 ? 1u : n_block > ANSWER_MOST ? (unsigned)ANSWER_MOST : n_block,
-           ANSWER_THREADS, 0, args);
+    launch_at(g, at, "answer", 0, answer,
+              n_block < 1 ? 1u : n_block > ANSWER_MOST ? (unsigned)ANSWER_MOST : n_block,
+              ANSWER_THREADS, 0, args);
 }
 
 void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gpu_split *s)
@@ -554,14 +560,15 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
                        (uint64_t)a->gate.rows);
         early = true;
     }
-    take_answer(g, &layer, a, s, &scratch, early);
     if (forks) gpu_fail(g, cudaStreamWaitEvent(g->stream, g->join, 0), "split layer");
+    take_answer(g, { g->stream, g->dependent_launch && !forks }, &layer, a, s, &scratch,
+                early && !forks);
 
     split_down_args down = {};
     (down_args &)down = layer.down;
     down.slots = scratch.slots;
     down.host_made = scratch.host_made;
     down.host_y = scratch.host_y;
-    down_by_type(g, { g->stream, g->dependent_launch && !forks }, a->down.type, &down, n,
+    down_by_type(g, main_stream(g), a->down.type, &down, n,
                  (uint64_t)layer.up.n_shared * a->down.row_bytes * (uint64_t)a->down.rows);
 }
