@@ -4,7 +4,9 @@
  * (the same random prompt into an empty session, then greedy tokens). Token by token all budgets
  * compute the same bits, so behind a prompt of up to eight tokens all rows say the same; the CPU
  * and tensor cores round longer ones differently, and behind those rows may part. Where they do,
- * the output says so. A budget that cannot be kept says why in its row. Loading is not measured. */
+ * the output says so. With and without post-fetch is measured in turn, run by run: a machine is not
+ * equally fast at all times. A budget that cannot be kept says why in its row. Loading is not
+ * measured. */
 #include "cli/commands.h"
 
 #include <inttypes.h>
@@ -52,7 +54,7 @@ static const arg_option options[] = {
     { "kv", 0, ARG_TEXT, FIELD(run.engine.kv), "TYPE", NULL, 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
     { "postfetch", 0, ARG_TEXT, FIELD(run.tiers.postfetch), "MODE", "MOE_POSTFETCH_ENABLE", 0, 0,
-      "on, off, auto, or both: auto, and off beside it. Default: auto" },
+      "on, off, auto, or both: auto and off in turn. Default: auto" },
     { "device", 0, ARG_TEXT, FIELD(run.engine.device), "NAME", "MOE_DEVICE", 0, 0,
       "cpu, cuda, or auto: the GPU if there is one. Default: auto" },
     { "threads", 0, ARG_INT, FIELD(run.engine.threads), "N", "MOE_THREADS", 1, POOL_MAX_THREADS,
@@ -329,26 +331,51 @@ static int warm_tokens(const tiers *t, const plan *p, int n)
     return p->gpu && p->vram_pad > 0 ? WARM_TRIAL : min_int(n, WARM_DECODE);
 }
 
-static int measure(tiers_outcome *o, tiers *t, session *s, err_ctx *err)
+static int warm_up(tiers *t, session *s, int n_prompt, int n_token, err_ctx *err)
+{
+    int32_t id;
+    const int rc = take_prompt(t, &id, s, n_prompt, err);
+    return rc < 0 ? rc : take_tokens(t, id, s, n_token, err);
+}
+
+static bool can_fetch(const session *s)
+{
+    cold_stats c;
+    store_stats st;
+    session_counts(s, &c, &st);
+    return c.pad_bytes > 0;
+}
+
+/* off: without post-fetch; filled only if that is another case. */
+static int measure(tiers_outcome *o, tiers_outcome *off, tiers *t, session *s, err_ctx *err)
 {
     const int p = (int)t->opt->prompt, n = (int)t->opt->tokens, runs = (int)t->opt->runs;
     const int warm_p = min_int(p, WARM_PROMPT);
     const int warm_n = min_int(p + n - warm_p, warm_tokens(t, &o->p, n));
-    int32_t id;
+    const int warm_off = min_int(warm_n, WARM_DECODE);
+    const bool both = t->table.both && can_fetch(s);
+    const uint64_t one = (uint64_t)p + (uint64_t)n;
     int rc;
     t->n_done = 0;
-    progress_begin_tokens(&t->bar, t->label, (uint64_t)(warm_p + warm_n) +
-                          (uint64_t)runs * ((uint64_t)p + (uint64_t)n));
-    rc = take_prompt(t, &id, s, warm_p, err);
-    if (rc == 0) rc = take_tokens(t, id, s, warm_n, err);
-    for (int r = 0; r < runs && rc == 0; r++) rc = run_once(o, t, s, r, err);
+    progress_begin_tokens(&t->bar, t->label, (uint64_t)(warm_p + warm_n) + (uint64_t)runs * one +
+                          (both ? (uint64_t)(warm_p + warm_off) + (uint64_t)runs * one : 0));
+    rc = warm_up(t, s, warm_p, warm_n, err);
+    for (int r = both ? -1 : 0; r < runs && rc == 0; r++) {      /* -1: off warms up */
+        if (r >= 0 && (rc = run_once(o, t, s, r, err)) < 0) break;
+        if (!both) continue;
+        session_pause_postfetch(s, true);
+        rc = r < 0 ? warm_up(t, s, warm_p, warm_off, err) : run_once(off, t, s, r, err);
+        session_pause_postfetch(s, false);
+    }
+    off->done = both && rc == 0;
     progress_end(&t->bar);
     return rc;
 }
 
 /* Opens, places, measures, closes: an engine is placed once. */
-static int run_placed(tiers_outcome *o, tiers *t, const load_options *load, err_ctx *err)
+static int run_placed(tiers_row *r, tiers *t, const load_options *load, err_ctx *err)
 {
+    tiers_outcome *o = &r->on;
     session_options so = t->so;
     session *s = NULL;
     loaded l;
@@ -359,7 +386,7 @@ static int run_placed(tiers_outcome *o, tiers *t, const load_options *load, err_
         if (store.note[0]) console_note("%s: %s", t->label, store.note);
         o->p = l.where->p;
         o->measured = l.where->measured;
-        rc = measure(o, t, s, err);
+        rc = measure(o, &r->off, t, s, err);
     }
     session_free(s);
     loaded_close(&l);
@@ -367,18 +394,16 @@ static int run_placed(tiers_outcome *o, tiers *t, const load_options *load, err_
 }
 
 /* 0 also if it could not be done, which the outcome says; < 0 if it was interrupted. */
-static int run_budget(tiers_outcome *o, tiers *t, const tiers_row *r, bool postfetch, err_ctx *err)
+static int run_budget(tiers_row *r, tiers *t, err_ctx *err)
 {
     load_options load = t->load;
     load.where.wish.no_hot = r->vram == TIERS_NO_EXPERTS;
     load.where.wish.vram = load.where.wish.no_hot ? TIERS_ALL : r->vram;
     load.where.wish.ram = r->ram;
-    if (!postfetch) load.where.wish.no_postfetch = load.where.post.off = true;
-    *o = (tiers_outcome){ .done = false };
-    const int rc = run_placed(o, t, &load, err);
+    const int rc = run_placed(r, t, &load, err);
     if (rc == ERR_STOPPED && interrupted()) return rc;
-    o->done = rc == 0;
-    if (rc < 0) snprintf(o->why, sizeof o->why, "%s", err->msg);
+    r->on.done = rc == 0;
+    if (rc < 0) snprintf(r->on.why, sizeof r->on.why, "%s", err->msg);
     return 0;
 }
 
@@ -386,14 +411,10 @@ static int run_rows(tiers *t, err_ctx *err)
 {
     const int n = t->table.n_row;
     for (int i = 0; i < n; i++) {
-        tiers_row *r = &t->table.rows[i];
         int rc;
         if (interrupted()) return err_set(err, ERR_STOPPED, "stopped");
         snprintf(t->label, sizeof t->label, "row %d of %d", i + 1, n);
-        if ((rc = run_budget(&r->on, t, r, true, err)) < 0) return rc;
-        if (!t->table.both || !r->on.done || r->on.cold.pad_bytes == 0) continue;
-        snprintf(t->label, sizeof t->label, "row %d of %d without post-fetch", i + 1, n);
-        if ((rc = run_budget(&r->off, t, r, false, err)) < 0) return rc;
+        if ((rc = run_budget(&t->table.rows[i], t, err)) < 0) return rc;
     }
     return 0;
 }

@@ -185,9 +185,6 @@ void tiers_print(const tiers_table *t)
     print_places(t);
     if (!tiers_first_done(t)) return;
     print_speeds(t);
-    for (int i = 0; i < t->n_row; i++)
-        if (t->rows[i].off.why[0])
-            printf("row %d without post-fetch: %s\n", i + 1, t->rows[i].off.why);
     if (other_rows(others, sizeof others, t)[0])
         printf("tokens are not those of row %d in: %s\n", (int)(tiers_first_done(t) - t->rows) + 1,
                others);
@@ -225,9 +222,8 @@ static json_t *hash_json(const tiers_outcome *o)
 static json_t *off_json(const tiers_table *t, const tiers_row *r, const figures *f)
 {
     const tiers_outcome *o = &r->off;
-    if (!o->done) return o->why[0] ? json_pack("{s:o}", "error", text_json(o->why)) : json_null();
-    return json_pack("{s:n, s:o, s:o, s:o, s:o}", "error",
-                     "prompt_tok_s", rates_json(t, o->prompt),
+    if (!o->done) return json_null();
+    return json_pack("{s:o, s:o, s:o, s:o}", "prompt_tok_s", rates_json(t, o->prompt),
                      "decode_tok_s", rates_json(t, o->decode), "ratio", real(f->gain),
                      "tokens", hash_json(o));
 }

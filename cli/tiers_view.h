@@ -27,7 +27,7 @@ typedef struct tiers_outcome {
 typedef struct tiers_row {
     uint64_t vram, ram;                  /* budgets */
     tiers_outcome on;                    /* with post-fetch as asked for */
-    tiers_outcome off;                   /* without; only if both were asked for */
+    tiers_outcome off;                   /* without; done only if both were asked for */
 } tiers_row;
 
 typedef struct tiers_table {

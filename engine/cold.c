@@ -41,6 +41,7 @@ struct cold {
     int pad_down, pad_all;               /* slabs that there is room for; 0: nothing is fetched */
     fetch_share share;
     int level;                           /* of the table that is there */
+    bool paused;
 
     int layer;                           /* of the question under way */
     int n;                               /* tokens of the batch */
@@ -124,11 +125,17 @@ static void tell_turn(const fetch_share *f)
 static void try_out(cold *c, double s)
 {
     const int n_cold = (int)(cold_experts(c) - c->cold_from);
-    if (c->post.frozen) return;
+    if (c->post.frozen || c->paused) return;
     const share_news news = fetch_share_token(&c->share, s, n_cold);
     if (news == SHARE_DUEL && c->post.debug) tell_duel(&c->share);
     if (news == SHARE_TURNED) tell_turn(&c->share);
     if (fetch_share_now(&c->share) != c->level) set_level(c, fetch_share_now(&c->share));
+}
+
+void cold_pause_fetching(cold *c, bool paused)
+{
+    c->paused = paused;
+    set_level(c, paused ? 0 : fetch_share_now(&c->share));
 }
 
 /* ---- questions ------------------------------------------------------------------------------- */
@@ -534,12 +541,19 @@ void cold_free(cold *c)
 }
 
 bool cold_layer(const cold *c, int layer) { return c->split[layer].mail != NULL; }
-const gpu_split *cold_split(const cold *c, int layer) { return &c->split[layer]; }
+bool cold_fetches(const cold *c) { return c->level > 0; }
+
+gpu_split cold_split(const cold *c, int layer)
+{
+    gpu_split s = c->split[layer];
+    if (!cold_fetches(c)) s.slabs = NULL;                /* no kernel for nothing */
+    return s;
+}
 
 cold_stats cold_counts(const cold *c)
 {
     cold_stats s = c->s;
-    s.fetching = c->share.level > 0;     /* whatever is being tried out */
+    s.fetching = c->share.level > 0 && !c->paused;       /* whatever is being tried out */
     return s;
 }
 

@@ -27,7 +27,14 @@ uint64_t cold_ram_bytes(const model *m);
 uint64_t cold_vram_bytes(const model *m);
 
 bool cold_layer(const cold *c, int layer);
-const gpu_split *cold_split(const cold *c, int layer);
+
+/* Whether the next token has slabs fetched; what the kernels of a cold layer are launched with
+ * depends on it. */
+bool cold_fetches(const cold *c);
+gpu_split cold_split(const cold *c, int layer);
+
+/* While paused nothing is fetched, and nothing tried out: for benches. */
+void cold_pause_fetching(cold *c, bool paused);
 
 /* Around the questions of one batch of up to GPU_FEW tokens: threads stay awake in between, and for
  * a single token the clock runs. */

@@ -648,6 +648,11 @@ void session_reset_counts(session *s)
     if (s->e->store) expert_store_reset_counts(s->e->store);
 }
 
+void session_pause_postfetch(session *s, bool paused)
+{
+    if (s->host) cold_pause_fetching(s->host, paused);
+}
+
 /* ---- going back, files ----------------------------------------------------------------------- */
 
 void session_snapshot(session *s) { state_snapshot(s->st); }

@@ -139,6 +139,9 @@ struct store_stats;
 void session_counts(const session *s, struct cold_stats *cold, struct store_stats *store);
 void session_reset_counts(session *s);
 
+/* While paused no expert is post-fetched: for benches, to see what it is worth. */
+void session_pause_postfetch(session *s, bool paused);
+
 /* Remembers the present position, for session_rewind. */
 void session_snapshot(session *s);
 

@@ -59,6 +59,12 @@ typedef struct errand {
     int32_t *ids;
 } errand;
 
+/* One token and the pick behind it. */
+typedef struct next_token {
+    gpu_recording *r;
+    int last;                            /* position up to which it is good; 0: not yet made */
+} next_token;
+
 struct forward_gpu {
     gpu *g;
     const model *m;
@@ -79,8 +85,7 @@ struct forward_gpu {
     uint64_t bias_version;               /* of the biases there; 0: none */
     gpu_shortlist list;                  /* of the sampling under way */
     gpu_cursor known;                    /* what the device's cursor says; token -1: not known */
-    gpu_recording *next;                 /* of one token and the pick behind it */
-    int next_last;                       /* position up to which it is good; 0: not yet made */
+    next_token next[2];                  /* [1]: with slabs that are fetched */
     int n;                               /* tokens of the batch under way */
 };
 
@@ -263,7 +268,7 @@ int forward_gpu_create(forward_gpu **out, gpu *g, const model *m, const weights_
     for (int i = 0; i < rope->n_table && rc == 0; i++)
         rc = gpu_write(g, f->b.freq[i], rope->freq[i],
                        (uint64_t)m->hp.rope_dim / 2 * sizeof(double), err);
-    if (rc == 0) rc = gpu_recording_create(&f->next, err);
+    for (int i = 0; i < 2 && rc == 0; i++) rc = gpu_recording_create(&f->next[i].r, err);
     if (rc < 0) goto fail;
     *out = f;
     return 0;
@@ -275,7 +280,7 @@ fail:
 void forward_gpu_free(forward_gpu *f)
 {
     if (!f) return;
-    gpu_recording_free(f->next);
+    for (int i = 0; i < 2; i++) gpu_recording_free(f->next[i].r);
     bank_stream_free(f->banks);
     gpu_free_host(f->g, f->errand.x);
     gpu_free_host(f->g, f->mail);
@@ -447,7 +452,8 @@ static int run_experts(forward_gpu *f, int l, err_ctx *err)
     if (f->n > GPU_FEW)
         return f->streaming ? bank_stream_run(f->banks, l, &h, &experts, f->watch != NULL, err)
                             : host_experts(f, l, &h, &experts, err);
-    gpu_experts_split(f->g, &h, &experts, cold_split(f->tiers.host, l));
+    const gpu_split split = cold_split(f->tiers.host, l);
+    gpu_experts_split(f->g, &h, &experts, &split);
     return f->recording ? 0 : cold_answer(f->tiers.host, l, err);
 }
 
@@ -598,13 +604,14 @@ static int reach_of(int pos)
 
 int forward_gpu_take(forward_gpu *f, int32_t id, int pos, err_ctx *err)
 {
+    next_token *next = &f->next[f->tiers.host && cold_fetches(f->tiers.host)];
     int rc;
-    if (f->next_last != reach_of(pos)) {
-        if ((rc = record_next(f->next, f, reach_of(pos), err)) < 0) return rc;
-        f->next_last = reach_of(pos);
+    if (next->last != reach_of(pos)) {
+        if ((rc = record_next(next->r, f, reach_of(pos), err)) < 0) return rc;
+        next->last = reach_of(pos);
     }
     if (f->known.pos != pos || f->known.token != id) set_cursor(f, pos, id);
-    if ((rc = play(f, f->next, err)) < 0) return rc;
+    if ((rc = play(f, next->r, err)) < 0) return rc;
     note_written(f, pos, 1);
     return 0;
 }

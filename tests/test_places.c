@@ -1,8 +1,9 @@
 /* test_places.c - where experts are cannot be seen in what comes out.
  *
  * The same tokens one by one through every placement: on one processor the logits have the same
- * bits, whatever is in VRAM, fetched, late, cached or read from the file. Between the processors
- * attention and other dense parts round differently: there the likeliest tokens are the same. */
+ * bits, whatever is in VRAM, fetched, late, cached or read from the file, and whether post-fetch
+ * is paused for a while. Between the processors attention and other dense parts round differently:
+ * there the likeliest tokens are the same. */
 #include <string.h>
 
 #include "cuda/gpu.h"
@@ -10,7 +11,7 @@
 #include "tests/places.h"
 #include "tests/test.h"
 
-enum { N_TOKENS = 256, FIRST = 5 };
+enum { N_TOKENS = 256, FIRST = 5, PAUSE = 100, GO_ON = 140 };    /* PAUSE: before that token */
 
 typedef struct trail {                   /* what a placement gave */
     int32_t ids[N_TOKENS];
@@ -19,6 +20,32 @@ typedef struct trail {                   /* what a placement gave */
 
 static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
                                      "tests/models/demo-gptoss-MXFP4.gguf" };
+
+static cold_stats cold_of(const session *s)
+{
+    cold_stats c;
+    store_stats st;
+    session_counts(s, &c, &st);
+    return c;
+}
+
+static uint64_t n_fetched(const cold_stats *c) { return c->down_fetched + c->all_fetched; }
+
+/* Before token i: pauses post-fetch for some tokens. In *then the counts as the pause began. */
+static void pause_or_go_on(session *s, cold_stats *then, int i, const place *p)
+{
+    if (i == PAUSE) {
+        *then = cold_of(s);
+        session_pause_postfetch(s, true);
+    } else if (i == GO_ON) {
+        const cold_stats now = cold_of(s);
+        CHECK_MSG(n_fetched(&now) == n_fetched(then) && now.late == then->late &&
+                  now.pull_bytes == then->pull_bytes, "%s: fetched while paused", p->name);
+        CHECK_MSG(!p->gpu || !p->planned || (now.on_cpu > then->on_cpu && !cold_of(s).fetching),
+                  "%s: nothing for the CPU while paused", p->name);
+        session_pause_postfetch(s, false);
+    }
+}
 
 /* Greedy, from a few tokens that are fed together. */
 static bool follow(trail *t, const model *m, const place *p)
@@ -30,23 +57,23 @@ static bool follow(trail *t, const model *m, const place *p)
     float *logits = mem_array(n_vocab, sizeof *logits);
     engine *e = NULL;
     session *s = NULL;
+    cold_stats then = { 0 };
     err_ctx err = { 0 };
     bool ok = CHECK(logits && engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, p) &&
               CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s: %s", p->name, err.msg);
     ok = ok && CHECK(session_eval(s, prompt, FIRST, logits, 1, NULL, NULL, &err) == 0);
     for (int i = 0; i < N_TOKENS && ok; i++) {
+        pause_or_go_on(s, &then, i, p);
         t->ids[i] = session_likeliest(s, logits);
         t->hash[i] = str_hash((str_view){ (const char *)logits, n_vocab * sizeof *logits });
         ok = CHECK_MSG(session_eval(s, &t->ids[i], 1, logits, 1, NULL, NULL, &err) == 0,
                        "%s, token %d: %s", p->name, i, err.msg);
     }
     if (ok && p->gpu && p->planned) {
-        cold_stats c;
-        store_stats st;
-        session_counts(s, &c, &st);
+        const cold_stats c = cold_of(s);
         CHECK_MSG(c.tokens == N_TOKENS && c.questions >= c.tokens, "%s: %d tokens, %d questions",
                   p->name, (int)c.tokens, (int)c.questions);
-        CHECK_MSG(p->no_fetch || p->disk || c.down_fetched + c.all_fetched > 0,
+        CHECK_MSG(p->no_fetch || p->disk || n_fetched(&c) > 0,
                   "%s: nothing was fetched", p->name);
         CHECK_MSG(p->hot_of_8 == 0 || c.hot > 0, "%s: nothing was hot", p->name);
     }
