@@ -352,20 +352,24 @@ static int measure(tiers_outcome *o, tiers_outcome *off, tiers *t, session *s, e
     const int p = (int)t->opt->prompt, n = (int)t->opt->tokens, runs = (int)t->opt->runs;
     const int warm_p = min_int(p, WARM_PROMPT);
     const int warm_n = min_int(p + n - warm_p, warm_tokens(t, &o->p, n));
-    const int warm_off = min_int(warm_n, WARM_DECODE);
     const bool both = t->table.both && can_fetch(s);
-    const uint64_t one = (uint64_t)p + (uint64_t)n;
+    const int warm_off = both ? min_int(warm_n, WARM_DECODE) : 0;
+    const uint64_t sides = both ? 2 : 1, one = (uint64_t)p + (uint64_t)n;
     int rc;
     t->n_done = 0;
-    progress_begin_tokens(&t->bar, t->label, (uint64_t)(warm_p + warm_n) + (uint64_t)runs * one +
-                          (both ? (uint64_t)(warm_p + warm_off) + (uint64_t)runs * one : 0));
+    progress_begin_tokens(&t->bar, t->label, sides * (uint64_t)warm_p +
+                          (uint64_t)(warm_n + warm_off) + sides * (uint64_t)runs * one);
     rc = warm_up(t, s, warm_p, warm_n, err);
-    for (int r = both ? -1 : 0; r < runs && rc == 0; r++) {      /* -1: off warms up */
-        if (r >= 0 && (rc = run_once(o, t, s, r, err)) < 0) break;
-        if (!both) continue;
+    if (both && rc == 0) {
         session_pause_postfetch(s, true);
-        rc = r < 0 ? warm_up(t, s, warm_p, warm_off, err) : run_once(off, t, s, r, err);
-        session_pause_postfetch(s, false);
+        rc = warm_up(t, s, warm_p, warm_off, err);
+    }
+    for (int r = 0; r < runs && rc == 0; r++) {
+        if (both) session_pause_postfetch(s, false);
+        rc = run_once(o, t, s, r, err);
+        if (!both || rc < 0) continue;
+        session_pause_postfetch(s, true);
+        rc = run_once(off, t, s, r, err);
     }
     off->done = both && rc == 0;
     progress_end(&t->bar);

@@ -41,7 +41,7 @@ static void pause_or_go_on(session *s, cold_stats *then, int i, const place *p)
         const cold_stats now = cold_of(s);
         CHECK_MSG(n_fetched(&now) == n_fetched(then) && now.late == then->late &&
                   now.pull_bytes == then->pull_bytes, "%s: fetched while paused", p->name);
-        CHECK_MSG(!p->gpu || !p->planned || (now.on_cpu > then->on_cpu && !cold_of(s).fetching),
+        CHECK_MSG(!p->gpu || !p->planned || (now.on_cpu > then->on_cpu && !now.fetching),
                   "%s: nothing for the CPU while paused", p->name);
         session_pause_postfetch(s, false);
     }
