@@ -295,9 +295,6 @@ static void add_counts(tiers_outcome *o, const session *s)
     o->cold.wait_s += c.wait_s;
     o->cold.pull_s += c.pull_s;
     o->cold.hidden_s += c.hidden_s;
-    o->cold.ahead_bytes += c.ahead_bytes;
-    o->cold.guessed += c.guessed;
-    o->cold.guessed_right += c.guessed_right;
     o->cold.pad_bytes = c.pad_bytes;
     o->cold.fetching = c.fetching;
     o->store.hits += st.hits;

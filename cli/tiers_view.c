@@ -20,7 +20,6 @@ typedef struct figures {
     double prompt, decode, expected, of_limit;
     double gain;                         /* post-fetch's */
     double vram, cpu, bus, drive;        /* bytes of experts a token */
-    double cached;                       /* of the CPU's, read ahead into caches */
     double overlap, late, missed, foreseen, guessed_right;
     double pad;                          /* post-fetch's share of the VRAM that may be taken */
     double in_vram, in_ram, on_drive;    /* shares of the experts */
@@ -67,13 +66,11 @@ static figures figures_of(const tiers_table *t, const tiers_row *r)
         .vram = (double)o->cold.hot_bytes / n + (p->gpu ? silent : 0),
         .cpu = (double)o->cold.cpu_bytes / n + (p->gpu ? 0 : silent),
         .bus = (double)o->cold.pull_bytes / n, .drive = (double)o->store.read_bytes / n,
-        .cached = (double)o->cold.ahead_bytes / n,
         .overlap = share(o->cold.hidden_s, o->cold.pull_s),
         .late = share((double)o->cold.late, (double)o->cold.down_fetched),
         .missed = share((double)o->store.misses, (double)(o->store.hits + o->store.misses)),
         .foreseen = share((double)o->store.foreseen, (double)o->store.misses),
-        .guessed_right = share((double)(o->store.foreseen + o->cold.guessed_right),
-                               (double)(o->store.guesses + o->cold.guessed)),
+        .guessed_right = share((double)o->store.foreseen, (double)o->store.guesses),
         .pad = p->gpu ? share((double)o->cold.pad_bytes, vram) : NAN,
         .in_vram = (double)p->vram_experts / experts,
         .on_drive = (double)p->disk_experts / experts,
@@ -233,10 +230,9 @@ static json_t *off_json(const tiers_table *t, const tiers_row *r, const figures 
 
 static json_t *moved_json(const tiers_outcome *o, const figures *f)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b}",
+    return json_pack("{s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b}",
                      "vram_bytes_per_token", f->vram, "cpu_bytes_per_token", f->cpu,
                      "bus_bytes_per_token", f->bus, "drive_bytes_per_token", f->drive,
-                     "read_ahead_bytes_per_token", f->cached,
                      "overlap", real(f->overlap), "late", real(f->late),
                      "missed", real(f->missed), "foreseen", real(f->foreseen),
                      "guessed_right", real(f->guessed_right),

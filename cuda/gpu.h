@@ -307,9 +307,6 @@ typedef struct gpu_mail {
     volatile uint32_t fetched[32];       /* [slot]: number of the question whose down slab is in
                                           * the pad */
     volatile uint64_t fetch_ns;          /* how long the last question's fetching took */
-    volatile uint32_t guessed;           /* number of the question behind which guess was made */
-    int32_t guess[32];                   /* [k] what the next question will probably be about, the
-                                          * likeliest first; older than the answer, as a rule */
     int32_t n, k;                        /* the question: tokens, choices of each */
     int32_t ids[GPU_MOST_CHOICES];       /* [n, k] in the order of selection */
     uint8_t where[GPU_MOST_CHOICES];     /* gpu_where */
@@ -331,13 +328,6 @@ void gpu_mail_free(gpu *g, gpu_mail *m); /* NULL is fine */
  * sums of each block) into mid. */
 void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, const int16_t *sums);
 
-/* What the layer behind this one will probably choose, from the same vector: a token's vector
- * changes little from one layer to the next. */
-typedef struct gpu_guess {
-    gpu_matrix router;                   /* floats; data NULL: nobody wants to know */
-    const float *norm;                   /* [cols] that stands before it */
-} gpu_guess;
-
 /* What gpu_experts does, with some of the experts elsewhere. All of it are operations of the stream
  * (and of a second one beside it), good for a recording: choose the experts and ask; fetch; compute
  * what is hot and the shared one; wait for the answer; down, and the sum in the router's order. The
@@ -356,11 +346,10 @@ typedef struct gpu_split {
     uint8_t *pad;                        /* VRAM that slabs are fetched to, gpu_split_pad bytes */
     int pad_down, pad_all;               /* most slots fetched of either kind */
     bool one_stream;                     /* fetch before what is hot, not beside it */
-    gpu_guess guess;                     /* of a single token */
     void *scratch;                       /* gpu_split_scratch bytes, zero to begin with */
 } gpu_split;
 size_t gpu_split_pad(const gpu_expert_args *a, int pad_down, int pad_all);
-size_t gpu_split_scratch(int k, int n_expert, int n_embd);
+size_t gpu_split_scratch(int k, int n_ff, int n_embd);
 /* The banks of a carry type, shape and small vectors; data may be NULL if hot is. */
 void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gpu_split *s);
 

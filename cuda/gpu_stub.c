@@ -278,9 +278,9 @@ size_t gpu_split_pad(const gpu_expert_args *a, int pad_down, int pad_all)
     return 0;
 }
 
-size_t gpu_split_scratch(int k, int n_expert, int n_embd)
+size_t gpu_split_scratch(int k, int n_ff, int n_embd)
 {
-    (void)k, (void)n_expert, (void)n_embd;
+    (void)k, (void)n_ff, (void)n_embd;
     return 0;
 }
 

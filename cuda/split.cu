@@ -108,11 +108,10 @@ typedef struct split_scratch {
     slot_place *slots;                   /* [GPU_FEW * k] */
     uint8_t *host_made;                  /* [GPU_FEW * k] */
     float *host_y;                       /* [GPU_FEW * k, n_embd] */
-    float *guess;                        /* [n_expert] logits */
     size_t bytes;
 } split_scratch;
 
-static split_scratch split_layout(void *base, int k, int n_expert, int n_embd)
+static split_scratch split_layout(void *base, int k, int n_embd)
 {
     const uint64_t slots = (uint64_t)GPU_FEW * (uint64_t)k;
     uint8_t *p = (uint8_t *)base;
@@ -125,15 +124,14 @@ static split_scratch split_layout(void *base, int k, int n_expert, int n_embd)
     p += round_up(slots);
     s.host_y = (float *)p;
     p += round_up(slots * (uint64_t)n_embd * sizeof(float));
-    s.guess = (float *)p;
-    p += round_up((uint64_t)n_expert * sizeof(float));
     s.bytes = (size_t)(p - (uint8_t *)base);
     return s;
 }
 
-size_t gpu_split_scratch(int k, int n_expert, int n_embd)
+size_t gpu_split_scratch(int k, int n_ff, int n_embd)
 {
-    return split_layout(NULL, k, n_expert, n_embd).bytes;
+    (void)n_ff;
+    return split_layout(NULL, k, n_embd).bytes;
 }
 
 /* ---- the question ---------------------------------------------------------------------------- */
@@ -260,48 +258,6 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_
         a.mail->asked = number;
     }
     frame_end(f);
-}
-
-/* ---- the next question ----------------------------------------------------------------------- */
-
-/* By one warp. */
-static __global__ void __launch_bounds__(32) tell_guess(frame f, const float *logits, int n_expert,
-                                                        int k, const uint32_t *number,
-                                                        gpu_mail *mail)
-{
-    __shared__ select_space space;
-    const int lane = threadIdx.x;
-    int id;
-    float weight;
-
-    frame_begin(f);
-    frame_wait(f);
-    select_experts(&id, &weight, logits, n_expert, k, &space);
-    if (lane < k) mail->guess[lane] = id;
-    __syncwarp();
-    if (lane == 0) {
-        __threadfence_system();
-        mail->guessed = __ldcg(number);
-    }
-    frame_end(f);
-}
-
-/* The vector is as it was before this layer's experts. */
-static void guess_next(gpu *g, const gpu_input *in, const gpu_expert_args *a, const gpu_split *s,
-                       const split_scratch *scratch)
-{
-    gpu_input next = *in;
-    gpu_route_args route = {};
-    next.weight = s->guess.norm;
-    next.rows = NULL;
-    next.blocks = NULL;
-    next.has_rows = next.has_blocks = false;
-    route.router = s->guess.router;
-    route.k = a->k;
-    route.logits = scratch->guess;
-    gpu_route(g, &next, &route);
-    launch(g, "guess", 0, tell_guess, 1, 32, 0, (const float *)scratch->guess, a->n_expert, a->k,
-           (const uint32_t *)s->number, s->mail);
 }
 
 /* ---- fetching -------------------------------------------------------------------------------- */
@@ -560,7 +516,7 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
 
     few_input(g, in);
     const layer_args layer = layer_args_of(in, a);
-    const split_scratch scratch = split_layout(s->scratch, a->k, a->n_expert, a->down.rows);
+    const split_scratch scratch = split_layout(s->scratch, a->k, a->down.rows);
     const bool fetches = n == 1 && s->slabs && s->fetch && s->pad && s->pad_down + s->pad_all > 0;
     const bool forks = fetches && !s->one_stream;
     bool early = fetches && !forks;
@@ -589,10 +545,6 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
         gpu_fail(g, cudaEventRecord(g->join, g->side), "split layer");
     } else if (fetches) {
         fetch_slabs(g, main_stream(g), &layer, a, s, &scratch);
-    }
-    if (n == 1 && s->guess.router.data && is_float_weight(s->guess.router.type)) {
-        guess_next(g, in, a, s, &scratch);
-        early = true;
     }
     if (layer.apart) {
         shared_apart(g, in, a, &layer.scratch);

@@ -9,7 +9,6 @@
 
 #include "engine/fetch_share.h"
 #include "tiers/fault.h"
-#include "tiers/topology.h"
 
 enum {
     PROMPT_TOKENS = 512,                 /* of a prompt, computed together */
@@ -50,10 +49,6 @@ struct cold {
     uint64_t token_from;                 /* clock */
     double last_cpu_s;                   /* of the question before, while its fetching may go on */
     uint64_t cold_from;                  /* cold experts before the token */
-    uint64_t cache_room;                 /* bytes that may be read ahead */
-    int32_t guess[32];                   /* read ahead for the question under way */
-    int n_guess;
-    int n_whole;                         /* fetched whole, of k cold experts */
     cold_stats s;
 };
 
@@ -91,7 +86,6 @@ static void set_level(cold *c, int level)
     }
     (void)gpu_write(c->g, c->fetch_table, table, sizeof table, &ignored);
     c->level = level;
-    c->n_whole = table[33 + k];
 }
 
 /* Where the speeds promise nothing, a modest share waits for its trial. */
@@ -160,31 +154,6 @@ static int await_question(cold *c, err_ctx *err)
     return 0;
 }
 
-/* While the device mixes: what it will probably ask for next, into the threads' caches. Those that
- * cross the bus as a whole need no core. */
-static void read_guess(cold *c)
-{
-    const int layer = c->layer, k = c->m->hp.n_expert_used;
-    int skip = c->n_whole;
-    c->n_guess = 0;
-    if (c->n != 1 || layer == 0 || !c->split[layer - 1].guess.router.data ||
-        word(&c->mail->guessed) != c->number)
-        return;
-    for (int i = 0; i < k; i++)
-        if (c->mail->guess[i] >= c->p->hot[layer] && skip-- <= 0)
-            c->guess[c->n_guess++] = c->mail->guess[i];
-    c->s.ahead_bytes += lane_cpu_read_ahead(c->cpu, layer, &c->m->layers[layer].experts, c->guess,
-                                            c->n_guess, c->cache_room, &c->mail->asked,
-                                            c->number + 1);
-}
-
-static void count_guess(cold *c)
-{
-    c->s.guessed += (uint64_t)c->n_guess;
-    for (int i = 0; i < c->n_guess; i++)
-        for (int r = 0; r < c->mail->k; r++) c->s.guessed_right += c->mail->ids[r] == c->guess[i];
-}
-
 static void answer(cold *c)
 {
     c->number++;
@@ -250,7 +219,6 @@ static void count(cold *c, const expert_bank *b)
     const uint64_t down = expert_slab_bytes(b, SLAB_DOWN), up = expert_slabs_bytes(b) - down;
     cold_stats *s = &c->s;
     s->questions++;
-    count_guess(c);
     for (int i = 0; i < c->mail->k; i++) {
         switch (c->mail->where[i]) {
         case GPU_HOT:
@@ -308,7 +276,6 @@ int cold_answer(cold *c, int layer, err_ctx *err)
     const uint64_t from = clock_ns();
     int rc;
     c->layer = layer;
-    read_guess(c);
     if ((rc = await_question(c, err)) < 0) {             /* nobody waits for an answer */
         c->broken = true;
         return rc;
@@ -413,23 +380,6 @@ static bool can_fetch(const cold *c)
            expert_store_locked(c->store) > 0;
 }
 
-/* Whether the layer behind this one asks too, about experts that are in RAM. */
-static bool can_guess(const cold *c, int l)
-{
-    const model_hparams *hp = &c->m->hp;
-    return l + 1 < hp->n_layer && c->p->hot[l + 1] < hp->n_expert &&
-           expert_store_kind(c->store) != STORE_CACHED;
-}
-
-/* Half of the caches that are a core's own, of all threads. */
-static uint64_t cache_room(const pool *team)
-{
-    topology here;
-    topology_read(&here, "");
-    const uint64_t own = topology_cache_bytes(&here, 2), little = 256 << 10;
-    return (own > 0 ? own : little) / 2 * (uint64_t)pool_threads(team);
-}
-
 static uint64_t table_bytes(const model_hparams *hp)
 {
     return (uint64_t)hp->n_expert * SLAB_COUNT * sizeof(uint64_t);
@@ -445,7 +395,7 @@ static vram_layout lay_out(const model_hparams *hp, uint64_t pad_bytes)
     const uint64_t n_layer = (uint64_t)hp->n_layer, n_expert = (uint64_t)hp->n_expert;
     vram_layout a = { .number = 0, .fetch = 256 };
     a.scratch = a.fetch + size_align(FETCH_TABLE, 256);
-    a.hot = a.scratch + size_align(gpu_split_scratch(hp->n_expert_used, hp->n_expert,
+    a.hot = a.scratch + size_align(gpu_split_scratch(hp->n_expert_used, hp->n_ff_expert,
                                                      hp->n_embd), 256);
     a.slabs = a.hot + size_align(n_layer * n_expert * sizeof(int32_t), 256);
     a.pad = a.slabs + size_align(n_layer * table_bytes(hp), 256);
@@ -505,9 +455,6 @@ static int make_vram(cold *c, const weights_gpu *w, err_ctx *err)
             .pad = c->arena + a.pad, .pad_down = c->pad_down, .pad_all = c->pad_all,
             .scratch = c->arena + a.scratch, .one_stream = c->post.one_stream,
         };
-        if (can_guess(c, l))
-            c->split[l].guess = (gpu_guess){ w->layers[l + 1].router,
-                                             w->layers[l + 1].post_attn_norm };
     }
     mem_free(map);
     return rc;
@@ -570,7 +517,6 @@ int cold_create(cold **out, gpu *g, const model *m, const weights_gpu *w, expert
     c->act = act;
     c->p = p;
     c->post = *post;
-    c->cache_room = cache_room(o->team);
     if ((rc = make_ram(c, err)) < 0 || (rc = make_vram(c, w, err)) < 0) {
         cold_free(c);
         return rc;

@@ -60,8 +60,6 @@ typedef struct cold_stats {
     double wait_s;                       /* waiting for slabs that were nearly there */
     double pull_s;                       /* fetching */
     double hidden_s;                     /* of that while the CPU computed */
-    uint64_t ahead_bytes;                /* gate and up read ahead into caches */
-    uint64_t guessed, guessed_right;     /* experts for that, and of them the ones that were asked */
     uint64_t pad_bytes;                  /* VRAM that post-fetch takes */
     bool fetching;                       /* post-fetch is on at present */
 } cold_stats;

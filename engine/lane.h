@@ -48,14 +48,6 @@ int lane_cpu_create(lane **out, const ops *o, const model_hparams *hp, expert_st
                     int max_slot, err_ctx *err);
 uint64_t lane_cpu_bytes(const model_hparams *hp, int max_slot);
 
-/* Brings gate and up of experts that the layer will probably want for a single token, the likeliest
- * first, into the threads' caches (engine/read_ahead.h), until it has been that many bytes, or *word
- * is stop. The experts are in RAM; the next share may be about them. Returns how many bytes it was,
- * counted in whole pieces. */
-uint64_t lane_cpu_read_ahead(lane *self, int layer, const expert_bank *bank, const int32_t *experts,
-                             int n, uint64_t most_bytes, const volatile uint32_t *word,
-                             uint32_t stop);
-
 /* The activations between up and down of the share under way, as products read them: row i belongs
  * to slot work->slots[i]. */
 const acts *lane_cpu_mid(const lane *self);

@@ -6,17 +6,12 @@
  *
  * Where experts have to be read first, they are computed in the order in which they come in, a few
  * experts at a time. Order and number cannot show in the bits: no product sees two of them.
- * Reading, and who makes room, is left to the store.
- *
- * Of a single token's experts gate and up may be in the caches of threads: those do them first. */
+ * Reading, and who makes room, is left to the store. */
 #include "engine/lane.h"
 
-#include <limits.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
-
-#include "engine/read_ahead.h"
 
 enum {
     FEW_ITEMS = 64,                      /* a batch of few tokens: all experts wanted at once */
@@ -49,10 +44,6 @@ typedef struct lane_cpu {
     int *ids, *which, *some;             /* [item]: experts; items that came in; of those, some */
     int most_item;
     bool *taken;                         /* [item]: somebody else does its down */
-    read_ahead ahead;
-    int *ahead_of;                       /* [item]: its number in ahead, or -1 */
-    int item_of[AHEAD_EXPERTS];          /* the other way round, or -1; n_ahead of them, 0: none */
-    int n_ahead;
     void *storage;
 } lane_cpu;
 
@@ -115,38 +106,18 @@ static void up_tile(lane_cpu *c, const piece *p, const matrix *gate, const matri
     }
 }
 
-static void up_piece(lane_cpu *c, const piece *p)
-{
-    const matrix gate = slab_matrix(c, SLAB_GATE, p), up = slab_matrix(c, SLAB_UP, p);
-    for (int t = 0; t < p->it->n; t += OPS_TOKENS)
-        up_tile(c, p, &gate, &up, p->it->first + t,
-                p->it->n - t < OPS_TOKENS ? p->it->n - t : OPS_TOKENS);
-    atomic_fetch_add_explicit(&c->up_done[p->item].pieces, p->n_piece, memory_order_release);
-}
-
 static void up_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
     lane_cpu *c = ctx;
     (void)thread;
     for (int64_t i = begin; i < end;) {
-        const int ahead = c->ahead_of[c->ups.items[i / c->ups.n_piece]];
-        const piece p = piece_at(c, &c->ups, i, ahead < 0 ? end : i + 1);
-        if (ahead < 0 || read_ahead_claim(&c->ahead, ahead, (int)(i % c->ups.n_piece)))
-            up_piece(c, &p);
+        const piece p = piece_at(c, &c->ups, i, end);
+        const matrix gate = slab_matrix(c, SLAB_GATE, &p), up = slab_matrix(c, SLAB_UP, &p);
+        for (int t = 0; t < p.it->n; t += OPS_TOKENS)
+            up_tile(c, &p, &gate, &up, p.it->first + t,
+                    p.it->n - t < OPS_TOKENS ? p.it->n - t : OPS_TOKENS);
+        atomic_fetch_add_explicit(&c->up_done[p.item].pieces, p.n_piece, memory_order_release);
         i += p.n_piece;
-    }
-}
-
-/* Those that are in this thread's cache. */
-static void own_ups(lane_cpu *c, int thread)
-{
-    const int n_piece = c->ahead.n_piece;
-    for (int i = -1; (i = read_ahead_claim_own(&c->ahead, i + 1, thread)) >= 0;) {
-        const int item = c->item_of[i / n_piece];
-        const piece_list one = { &item, 1, n_piece, (int)c->now.bank->n_ff };
-        if (item < 0) continue;
-        const piece p = piece_at(c, &one, i % n_piece, i % n_piece + 1);
-        up_piece(c, &p);
     }
 }
 
@@ -214,23 +185,11 @@ static void run_downs(lane_cpu *c, const int *items, int n)
  * goes to whoever gets the first of them. */
 static void mixed_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    lane_cpu *c = ctx;
+    const lane_cpu *c = ctx;
     const int64_t places = c->up_weight, n_up = pieces_in(&c->ups), downs = n_up * places;
     const int64_t first = (begin + places - 1) / places, last = (end + places - 1) / places;
-    if (c->n_ahead > 0) own_ups(c, thread);
     if (first < n_up) up_pieces(ctx, first, last < n_up ? last : n_up, thread);
     if (end > downs) down_pieces(ctx, begin > downs ? begin - downs : 0, end - downs, thread);
-}
-
-/* All items, those last that threads have in their caches: by then most of these are done. */
-static const int *ups_in_order(lane_cpu *c, int n)
-{
-    int m = 0;
-    if (c->n_ahead == 0) return c->which;
-    for (int cached = 0; cached < 2; cached++)
-        for (int i = 0; i < n; i++)
-            if ((c->ahead_of[c->which[i]] >= 0) == cached) c->some[m++] = c->which[i];
-    return c->some;
 }
 
 /* The ups of the first n items and the downs of the first n_down, without a barrier in between. No
@@ -239,7 +198,7 @@ static const int *ups_in_order(lane_cpu *c, int n)
 static void run_mixed(lane_cpu *c, int n, int n_down)
 {
     const expert_bank *b = c->now.bank;
-    c->ups = list_of(c, ups_in_order(c, n), n, b->n_ff);
+    c->ups = list_of(c, c->which, n, b->n_ff);
     c->downs = list_of(c, c->which, n_down, b->n_embd);
     c->up_weight = max_int(1, (int)(2 * b->n_embd / b->n_ff));
     pool_run(c->o->team, c->up_weight * pieces_in(&c->ups) + pieces_in(&c->downs),
@@ -269,21 +228,16 @@ static int not_taken(lane_cpu *c, const int *list, int n)
 
 /* ---- experts that are there ------------------------------------------------------------------ */
 
-static void slabs_of(expert_slabs *out, const lane_cpu *c, const expert_bank *bank, int layer,
-                     int expert)
-{
-    if (c->experts) expert_store_find(c->experts, layer, expert, out);
-    else for (int s = 0; s < SLAB_COUNT; s++)
-        out->at[s] = expert_slab_data(bank, (expert_slab)s, expert);
-}
-
 static void run_present(lane_cpu *c)
 {
     const lane_share *now = &c->now;
     const int sure = now->taken ? now->n_sure : now->n_item;
     for (int i = 0; i < now->n_item; i++) {
+        const int e = now->items[i].expert;
         c->which[i] = i;
-        slabs_of(&c->slabs[i], c, now->bank, now->layer, now->items[i].expert);
+        if (c->experts) expert_store_find(c->experts, now->layer, e, &c->slabs[i]);
+        else for (int s = 0; s < SLAB_COUNT; s++)
+            c->slabs[i].at[s] = expert_slab_data(now->bank, (expert_slab)s, e);
     }
     run_mixed(c, now->n_item, sure);
     ask_taken(c, sure, now->n_item - sure);
@@ -321,7 +275,7 @@ static int run_wanted(lane_cpu *c, int first, int n, err_ctx *err)
 
 /* While a group is computed the next one is read; behind the last, the first of the next layer if
  * there are so many slots that it will use nearly all of its experts. */
-static void read_next(lane_cpu *c, int next, int group)
+static void read_ahead(lane_cpu *c, int next, int group)
 {
     const lane_share *now = &c->now;
     const int n_expert = now->bank->n_expert;
@@ -347,7 +301,7 @@ static int run_arriving(lane_cpu *c, err_ctx *err)
         const int m = min_int(group, n - i);
         int rc = expert_store_want(c->experts, c->now.layer, c->ids + i, m, err);
         if (rc < 0) return rc;
-        read_next(c, i + m, max_int(room / 2, 1));
+        read_ahead(c, i + m, max_int(room / 2, 1));
         if (c->now.x->n == 1) expert_store_foresee(c->experts, c->now.layer, c->now.x);
         if ((rc = run_wanted(c, i, m, err)) < 0) return rc;
     }
@@ -367,29 +321,12 @@ static bool must_read(const lane_cpu *c)
            expert_store_after(c->experts, c->now.layer - 1) == c->now.layer;
 }
 
-/* Which of the items were read ahead; good for one share. */
-static void find_ahead(lane_cpu *c)
-{
-    c->n_ahead = 0;
-    for (int i = 0; i < AHEAD_EXPERTS; i++) c->item_of[i] = -1;
-    for (int i = 0; i < c->now.n_item; i++) {
-        const int number = c->now.x->n > 1 ? -1 : read_ahead_find(&c->ahead, c->now.layer,
-                                                                  c->now.items[i].expert);
-        c->ahead_of[i] = number;
-        if (number < 0) continue;
-        c->item_of[number] = i;
-        c->n_ahead++;
-    }
-    c->ahead.layer = -1;
-}
-
 static int launch(lane *self, const lane_share *share, err_ctx *err)
 {
     lane_cpu *c = (lane_cpu *)self;
     const worklist *w = share->work;
 
     c->now = *share;
-    find_ahead(c);
     if (reads_int8(c, SLAB_GATE) || reads_int8(c, SLAB_UP)) ops_quantise(c->o, share->x);
     c->quantise_mid = reads_int8(c, SLAB_DOWN);
     for (int i = 0; i < share->n_item; i++)
@@ -417,7 +354,7 @@ static void lane_cpu_free(lane *self)
     mem_free(c);
 }
 
-enum { N_STORAGE = 12 };
+enum { N_STORAGE = 9 };
 
 static int most_items(const model_hparams *hp, int max_slot)
 {
@@ -426,16 +363,14 @@ static int most_items(const model_hparams *hp, int max_slot)
 
 /* Sizes of the parts of storage; false if their sum is too much to count. */
 static bool storage_sizes(uint64_t *total, uint64_t part[N_STORAGE], const model_hparams *hp,
-                          int max_slot, int n_thread)
+                          int max_slot)
 {
     const uint64_t n = (uint64_t)max_slot, items = (uint64_t)most_items(hp, max_slot);
     const uint64_t bytes[N_STORAGE] = {
         n * (uint64_t)hp->n_ff_expert * sizeof(float), acts_bytes(max_slot, hp->n_ff_expert),
         n * sizeof(act_row), items * sizeof(expert_slabs), items * sizeof(int),
         items * sizeof(int), items * sizeof(int), items * sizeof(bool),
-        items * sizeof(up_count), items * sizeof(int),
-        read_ahead_state_bytes((hp->n_ff_expert + OPS_ROWS - 1) / OPS_ROWS),
-        read_ahead_own_bytes(n_thread),
+        items * sizeof(up_count),
     };
     *total = 64;
     for (int i = 0; i < N_STORAGE; i++) {
@@ -448,7 +383,7 @@ static bool storage_sizes(uint64_t *total, uint64_t part[N_STORAGE], const model
 uint64_t lane_cpu_bytes(const model_hparams *hp, int max_slot)
 {
     uint64_t part[N_STORAGE], total;
-    return storage_sizes(&total, part, hp, max_slot, POOL_MAX_THREADS) ? total : UINT64_MAX;
+    return storage_sizes(&total, part, hp, max_slot) ? total : UINT64_MAX;
 }
 
 int lane_cpu_create(lane **out, const ops *o, const model_hparams *hp, expert_store *experts,
@@ -459,7 +394,7 @@ int lane_cpu_create(lane **out, const ops *o, const model_hparams *hp, expert_st
     uint8_t *at[N_STORAGE];
     lane_cpu *c = mem_zalloc(sizeof *c);
     *out = NULL;
-    if (c && storage_sizes(&total, part, hp, max_slot, pool_threads(o->team)) && total <= SIZE_MAX)
+    if (c && storage_sizes(&total, part, hp, max_slot) && total <= SIZE_MAX)
         c->storage = mem_zalloc((size_t)total);
     if (!c || !c->storage) {
         mem_free(c);
@@ -481,9 +416,6 @@ int lane_cpu_create(lane **out, const ops *o, const model_hparams *hp, expert_st
     c->some = (int *)at[6];
     c->taken = (bool *)at[7];
     c->up_done = (up_count *)at[8];
-    c->ahead_of = (int *)at[9];
-    c->ahead = (read_ahead){ .layer = -1, .state = (_Atomic int16_t *)(void *)at[10],
-                             .own = (ahead_count *)(void *)at[11] };
     *out = &c->base;
     return 0;
 }
@@ -491,32 +423,4 @@ int lane_cpu_create(lane **out, const ops *o, const model_hparams *hp, expert_st
 const acts *lane_cpu_mid(const lane *self)
 {
     return &((const lane_cpu *)self)->mid_x;
-}
-
-uint64_t lane_cpu_read_ahead(lane *self, int layer, const expert_bank *bank, const int32_t *experts,
-                             int n, uint64_t most_bytes, const volatile uint32_t *word,
-                             uint32_t stop)
-{
-    lane_cpu *c = (lane_cpu *)self;
-    read_ahead *r = &c->ahead;
-    uint64_t bytes = 0;                  /* of a piece */
-    r->layer = layer;
-    r->n = min_int(n, AHEAD_EXPERTS);
-    r->n_piece = (int)((bank->n_ff + OPS_ROWS - 1) / OPS_ROWS);
-    for (int i = 0; i < r->n; i++) {
-        expert_slabs slabs;
-        slabs_of(&slabs, c, bank, layer, experts[i]);
-        r->experts[i] = (ahead_expert){ experts[i], { slabs.at[SLAB_GATE], slabs.at[SLAB_UP] } };
-    }
-    for (int i = 0; i < AHEAD_RUNS; i++) {
-        const expert_slab s = i == 0 ? SLAB_GATE : SLAB_UP;
-        r->bytes[i] = expert_slab_bytes(bank, s);
-        r->step[i] = OPS_ROWS * bank->weight[s]->row_bytes;
-        bytes += r->step[i];
-    }
-    r->most = most_bytes / bytes < INT_MAX ? (int)(most_bytes / bytes) : INT_MAX;
-    r->word = word;
-    r->stop = stop;
-    read_ahead_run(r, c->o->team);
-    return (uint64_t)r->most * bytes;
 }

@@ -3,8 +3,7 @@
  * A thread plays the host: it checks every question, computes what it is asked for by plain loops
  * over the contract's products, and answers. Whatever the division, the stream and every expert's
  * vector have the bits of gpu_experts with all experts in VRAM, and the vectors those of the CPU.
- * What an answer does not have to contain is full of NaNs. Guesses about a layer behind are checked
- * with its router. */
+ * What an answer does not have to contain is full of NaNs. */
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -179,7 +178,6 @@ typedef struct batch {
                                           * [n, k, n_embd], [n, n_embd] behind QUESTIONS calls */
     uint64_t *slabs;                     /* page-locked */
     bool has_hot;
-    float *guess;                        /* [n_expert] logits of the layer behind; NULL: no guess */
     gpu_split split;
     division asked[QUESTIONS];
 } batch;
@@ -419,51 +417,6 @@ static void divide(division *d, const batch *b, const plan *p, test_rng *rng)
     expect_where(d, b);
 }
 
-/* The router of a layer behind this one. What is not made of floats is not asked. */
-static void set_guess(batch *b, test_rng *rng)
-{
-    static const quant_type types[] = { QT_F32, QT_F16, QT_BF16, QT_Q8_0 };
-    const quant_type type = types[test_below(rng, ARRAY_LEN(types))];
-    const split_case *c = b->l->c;
-    const size_t n_embd = (size_t)c->n_embd;
-    if (test_below(rng, 4) == 0 || (type == QT_Q8_0 && c->n_embd % 32 != 0)) return;
-    const twin router = twin_make(type, c->n_expert, c->n_embd, WEIGHTS_PLAUSIBLE, 1.0f, c->bias,
-                                  rng);
-    float *norm = host_floats(n_embd, 1.5f, rng), *x = host_copy(b->in.x, n_embd);
-    double squares = 0.0;
-    b->split.guess = (gpu_guess){ router.gpu, vram_floats(norm, n_embd) };
-    if (b->n > 1 || type == QT_Q8_0) return;
-    for (size_t i = 0; i < n_embd; i++) squares += (double)x[i] * x[i];
-    const double factor = 1.0 / sqrt(squares / (double)n_embd + (double)b->in.eps);
-    for (size_t i = 0; i < n_embd && c->norm; i++) x[i] = (float)(x[i] * factor * norm[i]);
-    b->guess = host_room((size_t)c->n_expert, sizeof *b->guess);
-    cpu_product(b->guess, exact_ops(), &router.cpu, x, 1);
-}
-
-/* Behind question i: the largest logits in their order, but for rounding. */
-static void check_guess(const batch *b, int i)
-{
-    const gpu_mail *m = b->split.mail;
-    const int n_expert = b->l->c->n_expert, k = b->l->c->k;
-    bool told[MAX_EXPERT] = { false };
-    float last = INFINITY, scale = 0.0f;
-    expect(m->guessed == (b->guess ? (uint32_t)i + 1 : 0), "question %d: guess of %u", i + 1,
-           (unsigned)m->guessed);
-    if (!b->guess) return;
-    for (int e = 0; e < n_expert; e++) scale = fmaxf(scale, fabsf(b->guess[e]));
-    for (int r = 0; r < k; r++) {
-        const int e = m->guess[r];
-        if (!expect(e >= 0 && e < n_expert && !told[e], "guess %d: expert %d", r, e)) return;
-        expect(b->guess[e] <= last + 1e-4f * scale, "guess %d: %g behind %g", r,
-               (double)b->guess[e], (double)last);
-        told[e] = true;
-        last = b->guess[e];
-    }
-    for (int e = 0; e < n_expert; e++)
-        expect(told[e] || b->guess[e] <= last + 1e-4f * scale, "expert %d with %g is not guessed, "
-               "one with %g is", e, (double)b->guess[e], (double)last);
-}
-
 static bool set_split(batch *b, const plan *p, test_rng *rng)
 {
     const split_case *c = b->l->c;
@@ -491,10 +444,9 @@ static bool set_split(batch *b, const plan *p, test_rng *rng)
         s->slabs = p->table_in_vram ? vram_copy(b->slabs, table) : b->slabs;
         s->pad = vram_room(gpu_split_pad(&b->args, p->pad_down, p->pad_all));
     }
-    const size_t scratch = gpu_split_scratch(c->k, c->n_expert, c->n_embd);
+    const size_t scratch = gpu_split_scratch(c->k, c->n_ff, c->n_embd);
     s->scratch = vram_copy(host_room(scratch, 1), scratch);
     for (int i = 0; i < QUESTIONS; i++) divide(&b->asked[i], b, p, rng);
-    set_guess(b, rng);
     return true;
 }
 
@@ -541,7 +493,6 @@ static void run_questions(batch *b, gpu_expert_args *args)
     expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
     check_result(b, "experts", args->y);
     check_fetching(b, 0);
-    check_guess(b, 0);
 
     b->in.has_rows = b->in.has_blocks = false;
     int rc = gpu_recording_create(&r, &err);
@@ -556,7 +507,6 @@ static void run_questions(batch *b, gpu_expert_args *args)
         expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
         check_result(b, "experts, played", args->y);
         check_fetching(b, i);
-        check_guess(b, i);
     }
     gpu_recording_free(r);
 }

@@ -2,7 +2,7 @@
  *
  * The vectors of every chosen expert must have the promised bits whatever the number of threads,
  * however the tokens are batched, however the experts are divided among shares, and wherever they
- * come from; also if somebody else takes some of the downs, or if some were read ahead. */
+ * come from; also if somebody else takes some of the downs. */
 #include <math.h>
 #include <string.h>
 
@@ -84,8 +84,7 @@ static void check_failures(const ffn_golden *g)
 {
     const model_hparams hp = { .n_embd = g->n_embd, .n_ff_expert = g->n_ff,
                                .n_expert = g->n_expert, .n_expert_used = g->k };
-    ops o = { .kernels = kernels_contract(), .loops = loops_for("scalar") };
-    if (!CHECK(pool_create(&o.team, 1, NULL) == 0)) return;
+    const ops o = { .kernels = kernels_contract(), .loops = loops_for("scalar") };
     for (long fail = 1; fail < 10; fail++) {
         lane *cold = NULL;
         mem_fail_after(fail);
@@ -96,7 +95,6 @@ static void check_failures(const ffn_golden *g)
         cold->free(cold);
         break;
     }
-    pool_free(o.team);
 }
 
 /* ---- experts from stores --------------------------------------------------------------------- */
@@ -197,42 +195,8 @@ static lane_share share_of(stage *g, int layer, float *y)
     };
 }
 
-static bool holds(const int32_t *list, int n, int32_t value)
-{
-    for (int i = 0; i < n; i++)
-        if (list[i] == value) return true;
-    return false;
-}
-
-/* Some of what the first token chose and some others, as far as there is room, or nothing because
- * the time is over; now and then of another layer. */
-static void read_some(stage *g, lane *cold, int layer, test_rng *rng)
-{
-    const int n_want = (int)test_below(rng, 8);
-    const uint32_t word = 1, stop = test_below(rng, 4) > 0 ? 2 : 1;
-    const int about = test_below(rng, 5) > 0 ? layer : (layer + 1) % 4;
-    const expert_bank *b = &g->f.m->layers[about].experts;
-    const uint64_t n_piece = (b->n_ff + OPS_ROWS - 1) / OPS_ROWS;
-    const uint64_t bytes = OPS_ROWS * (b->weight[SLAB_GATE]->row_bytes +
-                                       b->weight[SLAB_UP]->row_bytes);
-    const uint64_t room = test_below(rng, 12), all = (uint64_t)n_want * n_piece;
-    int32_t experts[8];
-    for (int i = 0, n = 0; n < n_want; i++) {
-        const int32_t e = i < N_USED ? g->ids[i] : (int32_t)test_below(rng, N_EXPERT);
-        if ((i >= N_USED || test_below(rng, 4) > 0) && !holds(experts, n, e)) experts[n++] = e;
-    }
-    mem_guard(true);
-    const uint64_t got = lane_cpu_read_ahead(cold, about, b, experts, n_want, room * bytes + 1,
-                                             &word, stop);
-    mem_guard(false);
-    const uint64_t want = stop == word ? 0 : room < all ? room : all;
-    CHECK_MSG(got == want * bytes, "read ahead %llu bytes, not %llu pieces of %llu",
-              (unsigned long long)got, (unsigned long long)want, (unsigned long long)bytes);
-}
-
-/* rng: some experts are read ahead. */
 static void check_batch(stage *g, lane *plain, lane *cold, int layer, uint32_t one_in,
-                        test_rng *rng, const char *name)
+                        const char *name)
 {
     const int n = g->w->n_slot * g->n_embd;
     taker k = { .one_in = one_in, .rng = { (uint64_t)n } };
@@ -244,7 +208,6 @@ static void check_batch(stage *g, lane *plain, lane *cold, int layer, uint32_t o
     share.taken = take;
     share.taken_ctx = &k;
     share.n_sure = layer * share.n_item / 3;
-    if (rng) read_some(g, cold, layer, rng);
     CHECK_MSG(cold->launch(cold, &share, &err) == 0, "%s: %s", name, err.msg);
     cold->finish(cold);
     do_taken(g, cold, &share, &k);
@@ -261,9 +224,9 @@ static void check_batch(stage *g, lane *plain, lane *cold, int layer, uint32_t o
 
 /* Sanitizers make this arithmetic fifteen times slower: fewer tokens there. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static const int sizes[] = { 1, 1, 1, 2, 26 };
+static const int sizes[] = { 1, 2, 26 };
 #else
-static const int sizes[] = { 1, 1, 1, 1, 1, 2, 5, 8, 13, 26, 70 };
+static const int sizes[] = { 1, 1, 2, 5, 8, 13, 26, 70 };
 #endif
 
 static void check_store(stage *g, const char *name, const store_options *so, unsigned seed)
@@ -283,8 +246,7 @@ static void check_store(stage *g, const char *name, const store_options *so, uns
         for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
             for (int layer = 0; layer < 4; layer++) {
                 draw(g, sizes[i], layer == 2 ? 9 : N_EXPERT, &rng);
-                check_batch(g, plain, cold, layer, (uint32_t)(i + (size_t)layer) % 4,
-                            so->kind == STORE_CACHED ? NULL : &rng, name);
+                check_batch(g, plain, cold, layer, (uint32_t)(i + (size_t)layer) % 4, name);
             }
     const store_stats k = expert_store_counts(s);
     if (so->kind == STORE_CACHED) CHECK(k.misses > 0);
@@ -316,7 +278,7 @@ static void check_faults(stage *g)
             fault_disarm_all();
             n_error += rc < 0;
             CHECK_MSG(rc == 0 || (rc == ERR_IO && err.msg[0]), "%d: %s", rc, err.msg);
-            check_batch(g, plain, cold, skip % 4, 0, NULL, "after a fault");
+            check_batch(g, plain, cold, skip % 4, 0, "after a fault");
         }
     CHECK_MSG(n_error >= 2, "%d errors", n_error);
     if (plain) plain->free(plain);

@@ -76,9 +76,6 @@ static bool follow(trail *t, const model *m, const place *p)
         CHECK_MSG(p->no_fetch || p->disk || n_fetched(&c) > 0,
                   "%s: nothing was fetched", p->name);
         CHECK_MSG(p->hot_of_8 == 0 || c.hot > 0, "%s: nothing was hot", p->name);
-        CHECK_MSG(p->disk ? c.guessed == 0 : c.guessed_right > 0 && c.guessed_right <= c.guessed,
-                  "%s: %d experts read ahead, %d of them asked for", p->name, (int)c.guessed,
-                  (int)c.guessed_right);
     }
     session_free(s);
     engine_close(e);
