@@ -211,6 +211,8 @@ if [ -e "$tmp/state" ]; then bad "a pipe left $(ls -R "$tmp/state")"; else ok; f
 cat >"$tmp/person.py" <<'P'
 import os, pty, re, select, signal, subprocess, sys, time
 program, state, gptoss, results = sys.argv[1], sys.argv[2], sys.argv[3], []
+# whoever started the tests in the background may have switched it off
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def check(ok, what, seen=b""):
     results.append("ok" if ok else "bad " + what + ": " + repr(seen[-300:]))
