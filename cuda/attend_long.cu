@@ -163,12 +163,12 @@ template <int DIM> static void launch_tiles(gpu *g, const gpu_attention *a, int 
     launch_merge<DIM>(g, r);
 }
 
-bool attend_long(gpu *g, const gpu_attention *a, int keys)
+void attend_long(gpu *g, const gpu_attention *a, int keys)
 {
     switch (a->head_dim) {
-    case 64: launch_tiles<64>(g, a, keys); return true;
-    case 128: launch_tiles<128>(g, a, keys); return true;
-    case 256: launch_tiles<256>(g, a, keys); return true;
-    default: return false;
+    case 64: launch_tiles<64>(g, a, keys); break;
+    case 128: launch_tiles<128>(g, a, keys); break;
+    case 256: launch_tiles<256>(g, a, keys); break;
+    default: gpu_fail(g, cudaErrorInvalidValue, "attention: head size");
     }
 }

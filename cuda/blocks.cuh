@@ -61,10 +61,12 @@ FORMAT(QT_Q6_K, block_q6_k, 256, BLOCK_PLAIN, 1.0f, 1, 1)
 FORMAT(QT_IQ4_XS, block_iq4_xs, 256, BLOCK_PLAIN, 1.0f, 0, 1)
 #undef FORMAT
 
-/* Block formats that the GPU has kernels for. */
-#define GPU_BLOCK_TYPES(X)                                                                         \
-    X(QT_Q4_0) X(QT_Q4_1) X(QT_Q5_0) X(QT_Q5_1) X(QT_Q8_0) X(QT_IQ4_NL) X(QT_MXFP4) X(QT_NVFP4)    \
-    X(QT_Q2_K) X(QT_Q3_K) X(QT_Q4_K) X(QT_Q5_K) X(QT_Q6_K) X(QT_IQ4_XS)
+/* Block formats that the GPU has kernels for, in groups that are compiled file by file: codes that
+ * count equal steps, K-quants, and codes that are looked up. */
+#define GPU_BASIC_TYPES(X) X(QT_Q4_0) X(QT_Q4_1) X(QT_Q5_0) X(QT_Q5_1) X(QT_Q8_0)
+#define GPU_K_TYPES(X) X(QT_Q2_K) X(QT_Q3_K) X(QT_Q4_K) X(QT_Q5_K) X(QT_Q6_K)
+#define GPU_TABLE_TYPES(X) X(QT_IQ4_NL) X(QT_IQ4_XS) X(QT_MXFP4) X(QT_NVFP4)
+#define GPU_BLOCK_TYPES(X) GPU_BASIC_TYPES(X) GPU_K_TYPES(X) GPU_TABLE_TYPES(X)
 #define GPU_FLOAT_TYPES(X) X(QT_F32) X(QT_F16) X(QT_BF16)
 
 typedef struct weight_parts {            /* unused fields are not written */

@@ -1,6 +1,6 @@
 /* experts.cu - the chosen experts of up to GPU_FEW tokens of a layer whose experts are all in VRAM;
  * larger batches are left to experts_many.cu, and layers in two places to split.cu. The kernels are
- * those of experts.cuh. */
+ * those of experts.cuh, compiled in experts_basic.cu and its like. */
 #include "cuda/experts.cuh"
 
 /* ---- int8 form of the input, where no router made it ----------------------------------------- */
@@ -105,6 +105,34 @@ layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a)
 
 /* ---- a resident layer ------------------------------------------------------------------------ */
 
+static void up_by_type(gpu *g, int type, const up_args *a, uint64_t bytes)
+{
+    const stream_place at = main_stream(g);
+    switch (type) {
+#define CASE(T) case T:
+    GPU_BASIC_TYPES(CASE) up_basic(g, at, type, a, bytes); break;
+    GPU_K_TYPES(CASE) up_k_quants(g, at, type, a, bytes); break;
+    GPU_TABLE_TYPES(CASE) up_tables(g, at, type, a, bytes); break;
+    GPU_FLOAT_TYPES(CASE) up_floats(g, at, type, a, bytes); break;
+#undef CASE
+    default: gpu_fail(g, cudaErrorInvalidValue, "experts: type without a kernel");
+    }
+}
+
+static void down_by_type(gpu *g, int type, const down_args *a, int n, uint64_t bytes)
+{
+    const stream_place at = main_stream(g);
+    switch (type) {
+#define CASE(T) case T:
+    GPU_BASIC_TYPES(CASE) down_basic(g, at, type, a, n, bytes); break;
+    GPU_K_TYPES(CASE) down_k_quants(g, at, type, a, n, bytes); break;
+    GPU_TABLE_TYPES(CASE) down_tables(g, at, type, a, n, bytes); break;
+    GPU_FLOAT_TYPES(CASE) down_floats(g, at, type, a, n, bytes); break;
+#undef CASE
+    default: gpu_fail(g, cudaErrorInvalidValue, "experts: type without a kernel");
+    }
+}
+
 void shared_apart(gpu *g, gpu_input *in, const gpu_expert_args *a, const few_scratch *s)
 {
     const int n_ff = a->shared_gate.rows;
@@ -121,7 +149,7 @@ void shared_apart(gpu *g, gpu_input *in, const gpu_expert_args *a, const few_scr
     up.x_rows = in->rows;
     up.mid = s->apart_mid;
     up.mid_rows = s->apart_rows;
-    up_by_type(g, main_stream(g), a->shared_gate.type, &up, bytes);
+    up_by_type(g, a->shared_gate.type, &up, bytes);
 
     gpu_input mid = {};
     mid.kind = GPU_PLAIN;
@@ -145,8 +173,8 @@ void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
     const layer_args few = layer_args_of(in, a);
     const uint64_t slots = (uint64_t)(few.up.n_slot + few.up.n_shared);
     if (few.apart) shared_apart(g, in, a, &few.scratch);
-    up_by_type(g, main_stream(g), a->gate.type, &few.up,
+    up_by_type(g, a->gate.type, &few.up,
                slots * (a->gate.row_bytes + a->up.row_bytes) * (uint64_t)a->gate.rows);
-    down_by_type(g, main_stream(g), a->down.type, &few.down, in->n,
+    down_by_type(g, a->down.type, &few.down, in->n,
                  slots * a->down.row_bytes * (uint64_t)a->down.rows);
 }

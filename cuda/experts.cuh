@@ -488,27 +488,30 @@ static void launch_down(gpu *g, stream_place at, const ARGS *a, int n, uint64_t 
     }
 }
 
-#define BY_TYPE(type, call)                                                                        \
+/* A group's types, each with its kernels: bodies of functions that take type. */
+#define LAUNCH_UP(TYPES)                                                                           \
     switch (type) {                                                                                \
-        GPU_BLOCK_TYPES(call) GPU_FLOAT_TYPES(call)                                                \
+        TYPES(LAUNCH_UP_TYPE)                                                                      \
     default: gpu_fail(g, cudaErrorInvalidValue, "experts: type without a kernel");                 \
     }
+#define LAUNCH_UP_TYPE(T) case T: launch_up<T>(g, at, a, bytes); break;
+#define LAUNCH_DOWN(TYPES)                                                                         \
+    switch (type) {                                                                                \
+        TYPES(LAUNCH_DOWN_TYPE)                                                                    \
+    default: gpu_fail(g, cudaErrorInvalidValue, "experts: type without a kernel");                 \
+    }
+#define LAUNCH_DOWN_TYPE(T) case T: launch_down<T>(g, at, a, n, bytes); break;
 
-template <typename ARGS>
-static void up_by_type(gpu *g, stream_place at, int type, const ARGS *a, uint64_t bytes)
-{
-#define CASE(T) case T: launch_up<T>(g, at, a, bytes); break;
-    BY_TYPE(type, CASE)
-#undef CASE
-}
-
-template <typename ARGS>
-static void down_by_type(gpu *g, stream_place at, int type, const ARGS *a, int n, uint64_t bytes)
-{
-#define CASE(T) case T: launch_down<T>(g, at, a, n, bytes); break;
-    BY_TYPE(type, CASE)
-#undef CASE
-}
+/* Of a resident layer, for a group of types in a file: else it would take most of a minute to
+ * compile. type belongs to the group. */
+#define RESIDENT_GROUP(group)                                                                      \
+    void up_##group(gpu *g, stream_place at, int type, const up_args *a, uint64_t bytes);          \
+    void down_##group(gpu *g, stream_place at, int type, const down_args *a, int n, uint64_t bytes);
+RESIDENT_GROUP(basic)
+RESIDENT_GROUP(k_quants)
+RESIDENT_GROUP(tables)
+RESIDENT_GROUP(floats)
+#undef RESIDENT_GROUP
 
 /* ---- what both kinds of layers do: experts.cu ------------------------------------------------ */
 

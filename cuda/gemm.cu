@@ -1,8 +1,8 @@
 /* gemm.cu - products of many tokens: which kernel, which tile; tensor cores for Q8_0, Q4_K, Q5_K
  * and Q6_K.
  *
- * The kernel is gemm_tile.cuh's. Other types are gemm_more.cu's, for no other reason than the time
- * it takes to compile them; F32 weights are gemm_float.cu's. */
+ * The kernel is gemm_tile.cuh's. Other types are in gemm_fp4.cu and gemm_more.cu, for no other
+ * reason than the time it takes to compile them; F32 weights are gemm_float.cu's. */
 #include "cuda/gemm_tile.cuh"
 
 static int tile_that_fits(const gpu *g, int tokens)
@@ -62,6 +62,7 @@ static void run_half(gpu *g, const gemm *p)
 #define CASE(TYPE) case TYPE: run_type<TYPE>(g, &scaled); break;
     CASE(QT_Q8_0) CASE(QT_Q4_K) CASE(QT_Q5_K) CASE(QT_Q6_K)
 #undef CASE
+    case QT_MXFP4: case QT_NVFP4: gemm_run_fp4(g, &scaled); break;
     default: gemm_run_more(g, &scaled); break;
     }
 }

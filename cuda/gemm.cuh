@@ -1,9 +1,10 @@
 /* gemm.cuh - the one shape that all products of many tokens have, and what their kernels share.
  *
  * A product has one matrix, or two of the same type and size whose rows meet in an activation, and
- * takes its tokens in tiles: runs of the batch, or of the batch's slots sorted by expert. gemm.cu
- * and gemm_more.cu multiply 16-bit activations on tensor cores, gemm_float.cu F32 ones exactly;
- * prepare.cu makes both kinds of activations, experts_many.cu sorts slots. Internal to cuda/. */
+ * takes its tokens in tiles: runs of the batch, or of the batch's slots sorted by expert. gemm.cu,
+ * gemm_fp4.cu and gemm_more.cu multiply 16-bit activations on tensor cores, gemm_float.cu F32 ones
+ * exactly; prepare.cu makes both kinds of activations, experts_many.cu sorts slots. Internal to
+ * cuda/. */
 #ifndef CUDA_GEMM_CUH
 #define CUDA_GEMM_CUH
 
@@ -55,7 +56,8 @@ int gemm_tile_tokens(const gpu *g, int n, int n_expert);
 /* y = W x, or mid = activation(w x, up x). x is F32 if gemm_is_float(type), else 16-bit. */
 void gemm_run(gpu *g, const gemm *p);
 void gemm_run_float(gpu *g, const gemm *p);      /* F32 weights alone */
-void gemm_run_more(gpu *g, const gemm *p);       /* types that gemm.cu leaves to gemm_more.cu */
+void gemm_run_fp4(gpu *g, const gemm *p);        /* MXFP4 and NVFP4 */
+void gemm_run_more(gpu *g, const gemm *p);       /* types that no other file names */
 
 /* ---- the device side ------------------------------------------------------------------------- */
 

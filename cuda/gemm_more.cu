@@ -1,5 +1,5 @@
-/* gemm_more.cu - gemm.cu for the types that it does not name itself: MXFP4, NVFP4, F16 and BF16
- * with kernels of their own, and one kernel for the rest. */
+/* gemm_more.cu - gemm_tile.cuh's kernel for F16 and BF16, and for all types that have none of their
+ * own. */
 #include "cuda/gemm_tile.cuh"
 
 /* Whole chunks of 16 bytes, wherever a row begins. */
@@ -13,9 +13,7 @@ void gemm_run_more(gpu *g, const gemm *p)
 {
     const bool aligned = is_aligned(p, &p->w) && (!p->up.data || is_aligned(p, &p->up));
 
-    if (p->type == QT_MXFP4) run_type<QT_MXFP4>(g, p);
-    else if (p->type == QT_NVFP4) run_type<QT_NVFP4>(g, p);
-    else if (p->type == QT_F16 && aligned) run_type<QT_F16>(g, p);
+    if (p->type == QT_F16 && aligned) run_type<QT_F16>(g, p);
     else if (p->type == QT_BF16 && aligned) run_type<QT_BF16>(g, p);
     else run_type<ANY>(g, p);
 }

@@ -1,4 +1,4 @@
-/* gemm_tile.cuh - the kernel of gemm.cu and gemm_more.cu: products of many tokens on tensor cores.
+/* gemm_tile.cuh - the kernel of gemm.cu and its like: products of many tokens on tensor cores.
  *
  * out[token, row] = sum over k of W[row, k] * X[token, k]. A block of eight warps makes a tile of
  * 128 rows by 32, 64, 128 or 256 tokens, in steps of 64 columns. Weights become 16-bit floats on

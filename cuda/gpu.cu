@@ -76,7 +76,7 @@ int gpu_open(gpu **out, int device, err_ctx *err)
     const int code = gpu_code_version();
     if (code < 0) {
         gpu_close(g);
-        return err_set(err, ERR_UNSUPPORTED, "%s: this build has no code for it (make "
+        return err_set(err, ERR_UNSUPPORTED, "%s: this build has no code for it (make CUDA=1 "
                        "CUDA_ARCHS=%d%d)", prop.name, prop.major, prop.minor);
     }
     /* code for an older chip, made to fit this one, does not know how to wait */

@@ -31,8 +31,7 @@ size_t experts_many_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, 
 void attend_prepare(gpu *g, const gpu_attention *a);
 void attend_many(gpu *g, const gpu_attention *a);
 
-/* gpu_attend for few tokens and a long store of F16 keys; false if there is no kernel for the head
- * size. */
-bool attend_long(gpu *g, const gpu_attention *a, int keys);
+/* gpu_attend for few tokens and a long store of F16 keys; head sizes 64, 128 and 256. */
+void attend_long(gpu *g, const gpu_attention *a, int keys);
 
 #endif

@@ -445,6 +445,19 @@ static __global__ void __launch_bounds__(ANSWER_THREADS) answer(frame f, const a
 
 /* ---- the layer ------------------------------------------------------------------------------- */
 
+#define ALL_TYPES(X) GPU_BLOCK_TYPES(X) GPU_FLOAT_TYPES(X)
+
+static void up_by_type(gpu *g, stream_place at, int type, const split_up_args *a, uint64_t bytes)
+{
+    LAUNCH_UP(ALL_TYPES)
+}
+
+static void down_by_type(gpu *g, stream_place at, int type, const split_down_args *a, int n,
+                         uint64_t bytes)
+{
+    LAUNCH_DOWN(ALL_TYPES)
+}
+
 static void fork_side(gpu *g)
 {
     gpu_fail(g, cudaEventRecord(g->fork, g->stream), "split layer");

@@ -1,0 +1,234 @@
+/* attend_few.cuh - the kernel of attend.cu: attention of up to GPU_FEW tokens over their keys, in
+ * F32 arithmetic.
+ *
+ * Threads hold eight dimensions each: head_dim / 8 of them make a key's score, and a warp works on
+ * several keys at a time, four rounds before it looks at the maximum. All keys but a token's own
+ * are old: a block asks for its first ones before it waits for the queries. Long stores of F16 are
+ * attend_long.cu's.
+ *
+ * It is compiled for one kind of store in a file, for no other reason than the time it takes. */
+#ifndef CUDA_ATTEND_FEW_CUH
+#define CUDA_ATTEND_FEW_CUH
+
+#include "cuda/attend_runs.cuh"
+#include "cuda/many.cuh"
+
+enum {
+    ROUNDS = 4,                          /* keys of a thread between two looks at the maximum */
+    FEW_HEADS = 4,                       /* query heads of a block: few for a short way, MAX_HEADS
+                                          * read keys once where there are many */
+    MANY_KEYS = 8192                     /* from so many on */
+};
+
+/* Keys and values of ROUNDS keys of a thread, as they lie in the store. */
+template <int KV> struct key_batch {
+    typename kv_row<KV>::raw k[ROUNDS], v[ROUNDS];
+
+    /* rows: all keys, or values, of the head; key0: the warp's first. Keys at or above end are
+     * zeros: what lies there may be anything. */
+    template <int DIM>
+    static __device__ __forceinline__ void load(typename kv_row<KV>::raw (&to)[ROUNDS],
+                                                const gpu_attention &a, const uint8_t *rows,
+                                                int key0, int end)
+    {
+        enum { LANES = DIM / 8, KEYS = 32 / LANES };
+        const int lane = threadIdx.x % 32, d = lane % LANES * 8;
+        #pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            const int key = key0 + i * KEYS + lane / LANES;
+            to[i] = {};
+            if (key < end)
+                to[i] = kv_row<KV>::load(rows + (size_t)(key % a.kv_rows) * kv_row<KV>::bytes(DIM),
+                                         d);
+        }
+    }
+};
+
+template <int KV, int DIM, int HEADS>
+static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_args r)
+{
+    enum { LANES = DIM / 8, KEYS = 32 / LANES };         /* threads of a key, keys of a warp */
+    const gpu_attention &a = r.a;
+    /* queries first, then what the warps found */
+    enum { PASS = HEADS * DIM > 1024 ? DIM / 2 : DIM };  /* dimensions that there is room for */
+    __shared__ __align__(16) float merge[WARPS][HEADS][PASS];
+    __shared__ float merge_max[WARPS][MAX_HEADS], merge_sum[WARPS][MAX_HEADS];
+    __shared__ float fresh[2][DIM];      /* the new key and value, as they will be read */
+    float (*q_shared)[DIM] = (float (*)[DIM])merge;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = lane % LANES * 8;
+    const run_place where = place_of<HEADS>(r, kv_row<KV>::bytes(DIM));
+    const int n_head = where.n_head, own = where.own, end = where.end;
+    const int old_end = own >= 0 ? own : end;
+    key_batch<KV> batch;
+
+    frame_begin(f);
+    if (where.run >= where.n_run) {
+        frame_wait(f);
+        frame_end(f);
+        return;
+    }
+    int key0 = where.begin + warp * KEYS * ROUNDS;
+    head_maker<DIM> maker;
+    if (!r.whole) frame_wait(f);
+    batch.template load<DIM>(batch.k, a, where.keys, key0, old_end);
+    batch.template load<DIM>(batch.v, a, where.values, key0, old_end);
+    if (r.whole && warp < where.n_make) maker.begin(warp < n_head ? a.q_norm : a.k_norm, a);
+    if (r.whole) frame_wait(f);
+
+    make_heads<KV, DIM>(r, where, q_shared, fresh, maker);
+    __syncthreads();
+
+    float q[HEADS][8], o[HEADS][8], largest[HEADS], sum[HEADS];
+    #pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        largest[h] = -INFINITY;
+        sum[h] = 0.0f;
+        #pragma unroll
+        for (int i = 0; i < 8; i++) {
+            q[h][i] = h < n_head ? q_shared[h][d + i] * a.scale : 0.0f;
+            o[h][i] = 0.0f;
+        }
+    }
+
+    while (key0 < end) {
+        float score[ROUNDS][HEADS];
+        const int own_round = own - key0 - lane / LANES;         /* times KEYS */
+        #pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            float k[8];
+            kv_row<KV>::widen(k, batch.k[i]);
+            if (own_round == i * KEYS) {
+                #pragma unroll
+                for (int c = 0; c < 8; c++) k[c] = fresh[0][d + c];
+            }
+            #pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                float s = 0.0f;
+                #pragma unroll
+                for (int c = 0; c < 8; c++) s = fmaf(q[h][c], k[c], s);
+                score[i][h] = s;
+            }
+        }
+        const int next = key0 + WARPS * KEYS * ROUNDS;
+        if (next < end) batch.template load<DIM>(batch.k, a, where.keys, next, old_end);
+        #pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            const bool inside = key0 + i * KEYS + lane / LANES < end;
+            #pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                #pragma unroll
+                for (int s = LANES / 2; s > 0; s >>= 1)
+                    score[i][h] += __shfl_xor_sync(~0u, score[i][h], s);
+                if (!inside) score[i][h] = -INFINITY;
+            }
+        }
+        #pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            float top = largest[h];
+            #pragma unroll
+            for (int i = 0; i < ROUNDS; i++) top = fmaxf(top, score[i][h]);
+            /* nothing seen yet: any finite number will do */
+            const float base = top == -INFINITY ? 0.0f : top;
+            const float shrink = expf(largest[h] - base);
+            largest[h] = top;
+            sum[h] *= shrink;
+            #pragma unroll
+            for (int c = 0; c < 8; c++) o[h][c] *= shrink;
+            #pragma unroll
+            for (int i = 0; i < ROUNDS; i++) {
+                score[i][h] = expf(score[i][h] - base);
+                sum[h] += score[i][h];
+            }
+        }
+        #pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            float v[8];
+            kv_row<KV>::widen(v, batch.v[i]);
+            if (own_round == i * KEYS) {
+                #pragma unroll
+                for (int c = 0; c < 8; c++) v[c] = fresh[1][d + c];
+            }
+            #pragma unroll
+            for (int h = 0; h < HEADS; h++)
+                #pragma unroll
+                for (int c = 0; c < 8; c++) o[h][c] = fmaf(score[i][h], v[c], o[h][c]);
+        }
+        if (next < end) batch.template load<DIM>(batch.v, a, where.values, next, old_end);
+        key0 = next;
+    }
+
+    /* the keys of a warp, then the warps */
+    __syncthreads();                     /* queries have been read */
+    #pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        float top = largest[h];
+        #pragma unroll
+        for (int s = LANES; s < 32; s <<= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
+        const float shrink = top == -INFINITY ? 0.0f : expf(largest[h] - top);
+        sum[h] *= shrink;
+        #pragma unroll
+        for (int c = 0; c < 8; c++) o[h][c] *= shrink;
+        #pragma unroll
+        for (int s = LANES; s < 32; s <<= 1) {
+            sum[h] += __shfl_xor_sync(~0u, sum[h], s);
+            #pragma unroll
+            for (int c = 0; c < 8; c++) o[h][c] += __shfl_xor_sync(~0u, o[h][c], s);
+        }
+        if (lane == 0) {
+            merge_max[warp][h] = top;
+            merge_sum[warp][h] = sum[h];
+        }
+    }
+    for (int first = 0; first < DIM; first += PASS) {
+        #pragma unroll
+        for (int h = 0; h < HEADS; h++)
+            if (lane < LANES && d >= first && d < first + PASS) {
+                #pragma unroll
+                for (int c = 0; c < 8; c++) merge[warp][h][d - first + c] = o[h][c];
+            }
+        __syncthreads();
+        store_pass<DIM, PASS, HEADS>(r, where, merge, merge_max, merge_sum, first);
+    }
+    merge_if_last<DIM>(r, where);
+    frame_end(f);
+}
+
+/* ---- launching ------------------------------------------------------------------------------- */
+
+template <int KV, int DIM, int HEADS>
+static void launch_heads(gpu *g, const gpu_attention *a, int keys)
+{
+    const int group = a->n_head / a->n_head_kv, n_part = (int)ceil_div(group, HEADS);
+    const unsigned rows = (unsigned)(a->n_head_kv * n_part);
+    const run_args r = { *a, n_part, runs_for(a, keys, g->n_sm / (int)rows), a->n == 1 };
+    launch(g, "attention", (uint64_t)keys * a->n_head_kv * kv_row<KV>::bytes(DIM) * 2,
+           attend_run<KV, DIM, HEADS>, dim3((unsigned)r.max_runs, rows, (unsigned)a->n), THREADS, 0,
+           r);
+    launch_merge<DIM>(g, r);
+}
+
+template <int KV, int DIM> static void launch_runs(gpu *g, const gpu_attention *a)
+{
+    const int keys = a->window > 0 && a->window < a->last ? a->window : a->last;
+    if (keys < MANY_KEYS) launch_heads<KV, DIM, FEW_HEADS>(g, a, keys);
+    else if constexpr (KV == GPU_KV_F16 && DIM >= 64) attend_long(g, a, keys);
+    else launch_heads<KV, DIM, MAX_HEADS>(g, a, keys);
+}
+
+template <int KV> static void launch_dim(gpu *g, const gpu_attention *a)
+{
+    switch (a->head_dim) {
+    case 32: launch_runs<KV, 32>(g, a); break;
+    case 64: launch_runs<KV, 64>(g, a); break;
+    case 128: launch_runs<KV, 128>(g, a); break;
+    case 256: launch_runs<KV, 256>(g, a); break;
+    default: gpu_fail(g, cudaErrorInvalidValue, "attention: head size");
+    }
+}
+
+/* gpu_attend for up to GPU_FEW tokens, after attend_prepare if there are several. */
+void attend_few_f32(gpu *g, const gpu_attention *a);
+void attend_few_f16(gpu *g, const gpu_attention *a);
+void attend_few_q8(gpu *g, const gpu_attention *a);
+
+#endif

@@ -1,0 +1,243 @@
+/* matvec.cuh - the kernels of matvec.cu: products of one input with up to six matrices, for up to
+ * GPU_FEW tokens.
+ *
+ * The rows of all matrices of one type are one list of units that the whole chip shares: a block
+ * for each SM, a warp for each unit, or several where there are fewer units than warps: then each
+ * takes a share of the columns, and the sums are those of the contract but for the last additions.
+ * A block asks for its first weights before it waits for the input, then finishes the input (norm,
+ * gates, int8 codes) itself, every block the same: that costs less than another kernel.
+ *
+ * They are compiled for a group of types in a file, for no other reason than the time it takes. */
+#ifndef CUDA_MATVEC_CUH
+#define CUDA_MATVEC_CUH
+
+#include "cuda/dot.cuh"
+
+enum { THREADS = 512, WARPS = THREADS / 32, STAGES = 3 };
+
+typedef struct dense_part {              /* one matrix */
+    const uint8_t *data;
+    int row_bytes, rows, first_unit;
+    float scale;                         /* with the format's factor */
+    const float *bias;
+    float *y;
+    int y_stride;
+    bool add;
+    gpu_conv conv;
+} dense_part;
+
+typedef struct dense_args {
+    input_view in;
+    const char *name;                    /* the host's */
+    int n_token, n_part, n_unit;
+    int n_slot, n_share;                 /* units that a block has under way; warps of a unit */
+    dense_part part[GPU_MAX_PRODUCTS];
+} dense_args;
+
+static __device__ __forceinline__ const dense_part &part_of(const dense_args &a, int unit)
+{
+    int i = 0;
+    while (i + 1 < a.n_part && unit >= a.part[i + 1].first_unit) i++;
+    return a.part[i];
+}
+
+/* One channel of a causal convolution, token after token. */
+static __device__ __forceinline__ void convolve(const dense_part &p, int row, const float *y, int n)
+{
+    const int n_old = p.conv.n_tap - 1;
+    const float *taps = p.conv.taps + (size_t)row * p.conv.n_tap;
+    float window[7];
+    #pragma unroll
+    for (int k = 0; k < 7; k++)
+        if (k < n_old) window[k] = p.conv.window[(size_t)k * p.rows + row];
+    for (int t = 0; t < n; t++) {
+        float sum = 0.0f;
+        #pragma unroll
+        for (int k = 0; k < 7; k++)
+            if (k < n_old) sum = fmaf(taps[k], window[k], sum);
+        sum = fmaf(taps[n_old], y[t], sum);
+        #pragma unroll
+        for (int k = 0; k < 7; k++)
+            if (k < n_old) window[k] = k + 1 < n_old ? window[k < 6 ? k + 1 : 6] : y[t];
+        p.y[(size_t)t * p.y_stride + row] = silu(sum);
+    }
+    #pragma unroll
+    for (int k = 0; k < 7; k++)
+        if (k < n_old) p.conv.window[(size_t)k * p.rows + row] = window[k];
+}
+
+/* What a row's sums become; by one thread. */
+template <int TOKENS>
+static __device__ __forceinline__ void store_row(const dense_part &p, int row,
+                                                 const float (&sum)[TOKENS], int n)
+{
+    float y[TOKENS];
+    if (row >= p.rows) return;
+    const float bias = p.bias ? p.bias[row] : 0.0f;
+    #pragma unroll
+    for (int t = 0; t < TOKENS; t++) y[t] = __fmaf_rn(p.scale, sum[t], bias);
+    if (p.conv.taps) {
+        convolve(p, row, y, n);
+        return;
+    }
+    #pragma unroll
+    for (int t = 0; t < TOKENS; t++) {
+        if (t >= n) break;
+        float *to = p.y + (size_t)t * p.y_stride + row;
+        *to = p.add ? *to + y[t] : y[t];
+    }
+}
+
+template <int TYPE, int TOKENS>
+static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f, const dense_args a)
+{
+    typedef piece_of<TYPE, STAGES> P;
+    extern __shared__ __align__(16) uint8_t shared[];
+    __shared__ float partial[WARPS][UNIT_ROWS][TOKENS];
+    const int n_block = a.in.cols / 32, pitch = blocks_pitch(a.in.cols);
+    const int warp = threadIdx.x / 32, pair = threadIdx.x % 32 / 8, l = threadIdx.x % 8;
+    const int slot = warp / a.n_share, share = warp % a.n_share;
+    uint8_t *x = shared + a.n_slot * a.n_share * P::warp_bytes;
+    float *sums = (float *)(x + (size_t)TOKENS * pitch);
+    unit_runner<TYPE, STAGES, TOKENS> runner;
+
+    const auto rows_of = [&](int unit) {
+        const dense_part &p = part_of(a, unit);
+        const int row = (unit - p.first_unit) * UNIT_ROWS + pair;
+        row_pair r;
+        r.a = p.data + (size_t)min(row, p.rows - 1) * p.row_bytes;
+        r.b = p.data + (size_t)min(row + 4, p.rows - 1) * p.row_bytes;
+        return r;
+    };
+    const int first = slot * gridDim.x + blockIdx.x, end = slot < a.n_slot ? a.n_unit : 0;
+
+    frame_begin(f);
+    runner.begin(f, shared + warp * P::warp_bytes, a.part[0].row_bytes, share, a.n_share, first,
+                 gridDim.x * a.n_slot, end, rows_of);
+    const input_ahead<1> ahead = input_begin<1>(a.in);
+    frame_wait(f);
+    for (int t = 0; t < a.n_token; t++) input_finish(x + t * pitch, NULL, a.in, t, sums, ahead);
+    runner.run(first, [&](int) { return x; }, pitch, a.n_token, n_block, rows_of,
+               [&](int unit, const float (&sa)[TOKENS], const float (&sb)[TOKENS]) {
+                   if (a.n_share > 1) {  /* then this is the warp's only unit */
+                       #pragma unroll
+                       for (int t = 0; t < TOKENS; t++) {
+                           if (l == 0) partial[warp][pair][t] = sa[t];
+                           if (l == 1) partial[warp][pair + 4][t] = sb[t];
+                       }
+                       return;
+                   }
+                   const dense_part &p = part_of(a, unit);
+                   const int row = (unit - p.first_unit) * UNIT_ROWS + pair;
+                   if (l == 0) store_row(p, row, sa, a.n_token);
+                   if (l == 1) store_row(p, row + 4, sb, a.n_token);
+               });
+    if (a.n_share > 1) {
+        const int unit = (threadIdx.x / UNIT_ROWS) * gridDim.x + blockIdx.x;
+        __syncthreads();
+        if (threadIdx.x < a.n_slot * UNIT_ROWS && unit < a.n_unit) {
+            const int from = threadIdx.x / UNIT_ROWS * a.n_share, r = threadIdx.x % UNIT_ROWS;
+            const dense_part &p = part_of(a, unit);
+            float sum[TOKENS] = {};
+            for (int i = 0; i < a.n_share; i++)
+                #pragma unroll
+                for (int t = 0; t < TOKENS; t++) sum[t] += partial[from + i][r][t];
+            store_row(p, (unit - p.first_unit) * UNIT_ROWS + r, sum, a.n_token);
+        }
+    }
+    frame_end(f);
+}
+
+template <int TYPE, int TOKENS>
+static __global__ void __launch_bounds__(THREADS) dense_floats(frame f, const dense_args a)
+{
+    extern __shared__ __align__(16) float values[];
+    const int warp = threadIdx.x / 32, cols = a.in.cols, step = gridDim.x * WARPS;
+    const int first = warp * gridDim.x + blockIdx.x;
+    float *sums = values + (size_t)a.n_token * cols;
+
+    frame_begin(f);
+    if (first < a.n_unit) {
+        const dense_part &p = part_of(a, first);
+        prefetch_row(p.data + (size_t)(first - p.first_unit) * p.row_bytes, p.row_bytes);
+    }
+    const input_ahead<1> ahead = input_begin<1>(a.in);
+    frame_wait(f);
+    for (int t = 0; t < a.n_token; t++)
+        input_finish(NULL, values + (size_t)t * cols, a.in, t, sums, ahead);
+    for (int unit = first; unit < a.n_unit; unit += step) {
+        const dense_part &p = part_of(a, unit);
+        const int row = unit - p.first_unit;
+        float sum[TOKENS];
+        float_row<TYPE, TOKENS>(sum, p.data + (size_t)row * p.row_bytes, values, cols, a.n_token,
+                                cols);
+        if (threadIdx.x % 32 == 0) store_row(p, row, sum, a.n_token);
+    }
+    frame_end(f);
+}
+
+/* ---- launching ------------------------------------------------------------------------------- */
+
+template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, uint64_t bytes)
+{
+    const int cols = a->in.cols;
+    if constexpr (is_float_type<TYPE>::value) {
+        const unsigned grid = a->n_unit < 2 * g->n_sm ? a->n_unit : 2 * g->n_sm;
+        const size_t row = (size_t)cols * sizeof(float), fixed = 32 * sizeof(float);
+        launch(g, a->name, bytes, dense_floats<TYPE, TOKENS>, grid, THREADS,
+               (size_t)a->n_token * row + fixed, *a);
+    } else {
+        const size_t bytes_of_warp = piece_of<TYPE, STAGES>::warp_bytes;
+        const size_t rest = TOKENS * gpu_blocks_bytes(cols) + 32 * sizeof(float);
+        const unsigned grid = a->n_unit < g->n_sm ? a->n_unit : g->n_sm;
+        const int need = (int)ceil_div(a->n_unit, grid);
+        const size_t taken = rest + sizeof(float[WARPS][UNIT_ROWS][TOKENS]);     /* and static */
+        const size_t room = g->smem_block < taken ? 0 : (g->smem_block - taken) / bytes_of_warp;
+        const int warps = room < 1 ? 1 : room < WARPS ? (int)room : WARPS;
+        a->n_slot = need < warps ? need : warps;
+        a->n_share = need > warps ? 1 : warps / need;
+        launch(g, a->name, bytes, dense_blocks<TYPE, TOKENS>, grid, THREADS,
+               rest + (size_t)(a->n_slot * a->n_share) * bytes_of_warp, *a);
+    }
+}
+
+/* The tokens behind the first n of them. */
+static void skip_tokens(dense_args *a, int n)
+{
+    a->n_token -= n;
+    a->in.x += (size_t)n * a->in.cols;
+    if (a->in.gate) a->in.gate += (size_t)n * a->in.gate_stride;
+    for (int i = 0; i < a->n_part; i++) a->part[i].y += (size_t)n * a->part[i].y_stride;
+}
+
+/* Float vectors of several wide tokens may be more than a block can hold: then in order, as many at
+ * a time as it can. */
+template <int TYPE> static void launch_tokens(gpu *g, dense_args *a, uint64_t bytes)
+{
+    const size_t row = (size_t)a->in.cols * sizeof(float), fixed = 32 * sizeof(float);
+    const int fit = (int)((g->smem_block - fixed) / row), all = a->n_token;
+    const int each = !is_float_type<TYPE>::value || fit >= all ? all : fit < 1 ? 1 : fit;
+    for (int left = all; left > 0; left -= each) {
+        dense_args some = *a;
+        skip_tokens(&some, all - left);
+        if (some.n_token > each) some.n_token = each;
+        if (some.n_token == 1) launch_type<TYPE, 1>(g, &some, bytes);
+        else launch_type<TYPE, GPU_FEW>(g, &some, bytes);
+    }
+}
+
+/* A group's types, each with its kernels: the body of the functions below. */
+#define LAUNCH_DENSE(TYPES)                                                                        \
+    switch (type) {                                                                                \
+        TYPES(LAUNCH_DENSE_TYPE)                                                                   \
+    default: gpu_fail(g, cudaErrorInvalidValue, "product: type without a kernel");                 \
+    }
+#define LAUNCH_DENSE_TYPE(T) case T: launch_tokens<T>(g, a, bytes); break;
+
+/* All parts of a have this type, which belongs to the group. bytes: of weights. */
+void dense_basic(gpu *g, int type, dense_args *a, uint64_t bytes);
+void dense_k_quants(gpu *g, int type, dense_args *a, uint64_t bytes);
+void dense_tables(gpu *g, int type, dense_args *a, uint64_t bytes);
+void dense_float_types(gpu *g, int type, dense_args *a, uint64_t bytes);
+
+#endif
