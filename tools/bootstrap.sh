@@ -19,7 +19,13 @@ header() {                       # header FILE PKGCONFIG-NAME
 
 cc=${CC:-gcc}
 cc=${cc%% *}
-have "$cc" || want "$cc"
+have "$cc" || want "${cc##*/}"
+# gcc brings its OpenMP along, clang does not: libomp-dev for clang, libomp-16-dev for clang-16
+case ${cc##*/} in
+    *clang*)
+        echo 'int main(void) { return 0; }' | "$cc" -fopenmp -xc -o /dev/null - 2>/dev/null ||
+            want "libomp$(expr "$cc" : '.*clang\(-[0-9]*\)$')-dev" ;;
+esac
 have make || want make
 [ -e /usr/include/stdio.h ] || want libc6-dev
 [ "${CUDA:-0}" = 0 ] || have g++ || want g++
