@@ -1,97 +1,166 @@
-# make            build ./moe-run and ./moe-bench (CUDA is used if nvcc is found; CUDA=0 leaves it out)
+# make            build ./moe-run and ./moe-bench: for the CPU, and for the GPUs that nvidia-smi finds if nvcc is here
 # make run        build, then let the demo model inside the program tell a story
 # make check      all tests; ends with one line "N passed, N failed"
 # make check-gpu  those that use a GPU, alone; fails where there is none
 # make bench      what this machine does: tokenizers, block decoders, synthetic files
 # make fuzz       fuzz the loader for FUZZ_SECONDS=600; FUZZER=afl uses AFL++ instead of libFuzzer
 # make install    into $(DESTDIR)$(PREFIX); PREFIX is /usr/local unless you say PREFIX=$HOME/.local
-# make clean      remove everything that was built
+# make clean      remove everything that was built, in every configuration
 #
-# CUDA_ARCHS="80 90"       compile the GPU side for these architectures (default: those of the GPUs here, or all)
+# CUDA=1                   build the GPU side even if no GPU is here; CUDA=0 never does
+# CUDA_ARCHS="80 90"       compile it for these, and add PTX of the newest, which drivers translate for later GPUs.
+#                          Default: the GPUs that are here, or else ptx: PTX of compute_75 alone, for any GPU.
+#                          all: every one of 75 80 86 89 90 120. One that is older than the GPU works, too:
+#                          make check-gpu CUDA_ARCHS=75 tests on any GPU what one of sm_75 would run.
+# CC=clang, OPT="-O0 -g"   another compiler, other optimisation; CFLAGS, CPPFLAGS, LDFLAGS and LDLIBS are added
 # URING=0                  without liburing: the drive is read by threads that call pread
-# SAN=address,undefined    sanitizers (also SAN=thread); objects of each configuration stay apart
+# SAN=address,undefined    sanitizers (also SAN=thread), without CUDA
 # DEPS=dir                 extra prefix with usr/include and usr/lib for headers and libraries
 # V=1 shows commands, WERROR=1 makes warnings errors
+#
+# Every configuration has a folder of its own: build (with CUDA), build-cpu, build-cpu-clang, build-cpu-thread, ...
 
 .SUFFIXES:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := all
 
 # ---- what is here ------------------------------------------------------------------------------
-PREFIX     ?= /usr/local
-NVCC       ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
-CUDA       ?= $(if $(SAN),0,$(if $(NVCC),1,0))
-# The architectures of the GPUs that are here; without any, all that the kernels are written for.
-ALL_ARCHS  := 75 80 86 89 90 120
-ifeq ($(origin CUDA_ARCHS),undefined)
-CUDA_ARCHS := $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -un),$(ALL_ARCHS))
-endif
-URING      ?= 1
+PREFIX    ?= /usr/local
+URING     ?= 1
+NVCC      ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 ifeq ($(origin CC),default)
-CC         := gcc
+CC        := gcc
+endif
+USUAL_OPT := -O2 -g
+OPT       ?= $(USUAL_OPT)
+Q         := $(if $(V),,@)
+comma     := ,
+space     := $() $()
+quoted     = '$(subst ','\'',$1)'
+BUILDS    := $(filter-out clean help,$(or $(MAKECMDGOALS),all))
+
+# The architectures of the GPUs that are here: "89 90". (Under WSL nvidia-smi is not on the PATH.)
+ifeq ($(filter 0,$(CUDA))$(SAN)$(CUDA_ARCHS)$(if $(BUILDS),,none),)
+GPUS := $(shell PATH="$$PATH:/usr/lib/wsl/lib" nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
+                sed -n 's/^\([0-9]*\)\.\([0-9]\)$$/\1\2/p' | awk '$$1 >= 75' | sort -un)
+endif
+ifeq ($(filter 0 1,$(CUDA)),)
+override CUDA := $(if $(SAN),0,$(if $(CUDA_ARCHS)$(and $(NVCC),$(GPUS)),1,0))
+# why it is 0, and what would make it 1
+NO_GPU := $(if $(SAN),,$(if $(NVCC),: nvcc is here$(comma) but no GPU of sm_75 or later (make CUDA=1 builds for GPUs),$(if \
+            $(GPUS),: a GPU is here$(comma) but no nvcc (install a CUDA toolkit to use it))))
+endif
+
+# What the kernels are compiled for: ARCHS, and PTX of the newest of them, which the driver translates
+# when a program first runs on a GPU that it has no code for. Where no GPU says what is wanted, PTX of
+# the oldest architecture is all there is: quick to build, and it runs on every GPU, if slower than
+# code made for it. The same for a GPU that this nvcc does not know.
+ALL_ARCHS := 75 80 86 89 90 120
+ifeq ($(CUDA),1)
+ifeq ($(strip $(CUDA_ARCHS)),)
+CUDA_ARCHS := $(or $(if $(GPUS),$(filter $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)),$(GPUS))),ptx)
+endif
+ARCHS   := $(filter-out ptx,$(subst $(comma), ,$(CUDA_ARCHS:all=$(ALL_ARCHS))))
+ARCHS   := $(if $(ARCHS),$(shell printf '%s\n' $(ARCHS) | sort -nu))
+PTX     := $(or $(lastword $(ARCHS)),$(firstword $(ALL_ARCHS)))
+FOR_GPU := $(if $(ARCHS),sm_$(subst $(space),$(comma),$(ARCHS)),PTX of compute_$(PTX))
 endif
 
 # Missing packages are named and, where that is allowed, installed: see tools/bootstrap.sh. Goals that
 # build nothing, and make -n, need none.
-ifneq ($(filter-out clean help,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(BUILDS),)
 ifeq ($(CUDA)$(NVCC),1)
-$(error CUDA=1, but there is no nvcc on the PATH or in /usr/local/cuda/bin; CUDA=0 builds for the CPU alone)
+$(error CUDA is asked for, but there is no nvcc on the PATH or in /usr/local/cuda/bin; CUDA=0 builds for the CPU alone)
+endif
+ifeq ($(CUDA)$(filter check-gpu,$(BUILDS)),0check-gpu)
+$(error check-gpu needs a GPU and nvcc, and this would be built for the CPU alone$(NO_GPU))
 endif
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
-BOOTSTRAP := $(shell DEPS='$(DEPS)' URING='$(URING)' CUDA='$(CUDA)' CC='$(CC)' tools/bootstrap.sh >&2; echo $$?)
+BOOTSTRAP := $(shell DEPS=$(call quoted,$(DEPS)) URING='$(URING)' CUDA='$(CUDA)' CC=$(call quoted,$(CC)) \
+                     tools/bootstrap.sh >&2; echo $$?)
 ifneq ($(BOOTSTRAP),0)
 $(error packages are missing: see above)
 endif
 endif
-TARGET  := $(shell $(CC) -dumpmachine 2>/dev/null)
+TARGET := $(shell $(CC) -dumpmachine 2>/dev/null)
+CPU    := $(firstword $(subst -, ,$(TARGET)))
+$(info $()  for     $(CPU) with $(CC), $(if $(filter 1,$(CUDA)),CUDA: $(FOR_GPU)$(if \
+         $(ARCHS),, for any GPU (CUDA_ARCHS=90 makes faster code for sm_90)),CPU alone$(NO_GPU)))
 endif
-VERSION := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
+
+# A tarball has no history, but git archive notes there which commit it is.
+VERSION := $(or $(if $(wildcard .git),$(shell git describe --always --dirty 2>/dev/null)),$(filter-out \
+             $$Format%,$(file <tools/archived_version)),unknown)
 
 # All cores, unless -j says otherwise (which wins, here and in a make that calls this one).
 ifeq ($(filter -j% --jobserver%,$(MAKEFLAGS))$(filter-out 0,$(MAKELEVEL)),)
 MAKEFLAGS += -j$(or $(shell nproc 2>/dev/null),1)
 endif
 
-# Configurations never share objects. (No trailing comment after a value: make keeps the spaces before it.)
-comma := ,
-B     := build$(if $(filter 0,$(CUDA)),-cpu)$(if $(filter 0,$(URING)),-nouring)$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(BUILD_SUFFIX)
-Q     := $(if $(V),,@)
+# ---- where it goes -----------------------------------------------------------------------------
+# Configurations never share objects: the folder's name says what is not as usual, by a checksum where
+# that cannot be said in short. (No trailing comment after a value: make keeps the spaces before it.)
+checksum = -$(firstword $(shell printf %s $(call quoted,$1) | cksum))
+CONFIG  := $(if $(filter 0,$(CUDA)),-cpu) $(if $(filter 0,$(URING)),-nouring) $(SAN:%=-$(subst $(comma),-,$(SAN)))
+ifneq ($(CC),gcc)
+CONFIG  += -$(notdir $(firstword $(CC)))$(if $(findstring /,$(CC))$(word 2,$(CC)),$(call checksum,$(CC)))
+endif
+ifneq ($(OPT),$(USUAL_OPT))
+CONFIG  += $(or $(if $(filter-out -O0 -O1 -O2 -O3 -Og -Os -g,$(OPT)),$(call checksum,$(OPT)),$(OPT)),-O0)
+endif
+ifneq ($(strip $(CFLAGS)$(CPPFLAGS)$(LDFLAGS)$(LDLIBS)$(DEPS)),)
+CONFIG  += $(call checksum,$(CFLAGS)|$(CPPFLAGS)|$(LDFLAGS)|$(LDLIBS)|$(DEPS))
+endif
+B       := build$(subst $(space),,$(CONFIG))$(BUILD_SUFFIX)
+# Objects of kernels: those of other architectures may stay beside them.
+G       := $B/$(if $(ARCHS),sm_$(subst $(space),_,$(ARCHS)),ptx_$(PTX))
 
-OPT     ?= -O2 -g
-CFLAGS  += -std=c11 $(OPT) -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wpointer-arith
-LIBDIRS := $(wildcard $(DEPS)/usr/lib/$(TARGET) $(DEPS)/usr/lib/$(subst -pc-,-,$(TARGET)) $(DEPS)/usr/lib)
-# -ffp-contract=off is part of the arithmetic contract: the same bits on every processor.
-ALL_CFLAGS  = -D_GNU_SOURCE -I. -MMD -MP -ffp-contract=off -fopenmp $(CFLAGS) \
-              $(if $(DEPS),-isystem $(DEPS)/usr/include) $(if $(WERROR),-Werror) \
-              $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
-ALL_LDFLAGS = -fopenmp $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) $(addprefix -L,$(if $(DEPS),$(LIBDIRS))) \
-              $(addprefix -Wl$(comma)-rpath$(comma),$(if $(DEPS),$(abspath $(LIBDIRS))))
-LDLIBS     += $(or $(if $(DEPS),,$(shell pkg-config --libs jansson libedit 2>/dev/null)),-ljansson -ledit) \
-              $(if $(filter-out 0,$(URING)),-luring) -lm
+# ---- flags -------------------------------------------------------------------------------------
+# OPT_MORE and FILE_FLAGS are a file's own. -ffp-contract=off is part of the arithmetic contract: the
+# same bits on every processor.
+OPT_MORE   :=
+FILE_FLAGS :=
+ALL_CFLAGS  = -std=c11 -D_GNU_SOURCE -I. -MMD -MP -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wpointer-arith \
+              $(OPT) $(OPT_MORE) $(CPPFLAGS) $(CFLAGS) $(FILE_FLAGS) -ffp-contract=off -fopenmp $(DEPS_CFLAGS) \
+              $(if $(WERROR),-Werror) $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+ALL_LDFLAGS = -fopenmp $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) $(DEPS_LDFLAGS)
+ALL_LDLIBS  = $(or $(if $(DEPS),,$(shell pkg-config --libs jansson libedit 2>/dev/null)),-ljansson -ledit) \
+              $(if $(filter-out 0,$(URING)),-luring) -lm $(CUDA_LIBS) $(LDLIBS)
+ifneq ($(DEPS),)
+DEPS_DIR   := $(shell cd $(call quoted,$(DEPS)) 2>/dev/null && pwd)
+ifeq ($(DEPS_DIR),)
+$(error DEPS=$(DEPS): no such folder)
+endif
+DEPS_LIBS    := $(addprefix usr/lib,/$(TARGET) /$(subst -pc-,-,$(TARGET)) /)
+DEPS_CFLAGS  := -isystem '$(DEPS_DIR)/usr/include'
+DEPS_LDFLAGS := $(foreach d,$(DEPS_LIBS),-L'$(DEPS_DIR)/$d' -Xlinker -rpath -Xlinker '$(DEPS_DIR)/$d')
+endif
+# One run of the compiler makes the PTX of an architecture and the code from it.
 NVCC_FLAGS  = -O3 -std=c++17 -I. -Xcompiler -Wall,-Wextra$(if $(WERROR),$(comma)-Werror --Werror all-warnings) \
-              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
-              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+              $(foreach a,$(ARCHS),-gencode arch=compute_$a,code=sm_$a) -gencode arch=compute_$(PTX),code=compute_$(PTX)
 
 # ---- sources: variants are chosen here, by file -------------------------------------------------
 # Kernels of the processor that is compiled for; each file with the flags of its instruction set.
-CPU     := $(firstword $(subst -, ,$(TARGET)))
-OTHERS  := $(if $(filter x86_64,$(CPU)),,engine/cpu/x86_%.c) $(if $(filter aarch64,$(CPU)),,engine/cpu/arm_%.c)
-LIB_C   := $(wildcard loader/*.c tiers/*.c moe/*.c engine/*.c engine/cpu/*.c engine/models/*.c engine/text/*.c)
-LIB_C   := $(filter-out $(OTHERS) tiers/reader_uring$(if $(filter-out 0,$(URING)),_stub).c,$(LIB_C))
-CLI_C   := $(filter-out cli/moe_run.c cli/moe_bench.c,$(wildcard cli/*.c))
+OTHERS  := $(if $(filter x86_64,$(CPU)),,engine/cpu/x86_%.c) $(if $(filter aarch64,$(CPU)),,engine/cpu/arm_%.c) \
+           %/reader_uring$(if $(filter-out 0,$(URING)),_stub).c
+# What takes longest comes first: kernels.
+LIB_C   := $(filter-out $(OTHERS),$(wildcard $(foreach d,engine loader tiers moe,$d/*/*.c $d/*.c)))
+CLI_C   := $(filter-out cli/moe_run.c cli/moe_bench.c,$(wildcard cli/*.c cli/*/*.c))
 TESTS   := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 ifeq ($(CUDA),1)
 CUDA_HOME := $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
-GPU_OBJ   := $(patsubst %,$B/%.o,$(wildcard cuda/*.cu))
-LDLIBS    += -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt -lpthread
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt -lpthread
+GPU_OBJ   := $(patsubst %,$G/%.o,$(wildcard cuda/*.cu cuda/*/*.cu)) $B/archs
 else
 GPU_OBJ   := $B/cuda/gpu_stub.c.o
 endif
 # What is not a product of weights is compiled once for any processor, and once for each of these.
 LOOPS    := activation attention deltanet rows
 LOOP_ISA := $(if $(filter x86_64,$(CPU)),avx2 avx512)$(if $(filter aarch64,$(CPU)),neon)
-LIB_OBJ := $(LIB_C:%=$B/%.o) $(foreach i,$(LOOP_ISA),$(LOOPS:%=$B/engine/cpu/%.$i.c.o)) $(GPU_OBJ)
-CLI_OBJ := $(CLI_C:%=$B/%.o) $B/cli/demo_model.S.o
+LIB_OBJ  := $(GPU_OBJ) $(foreach i,$(LOOP_ISA),$(LOOPS:%=$B/engine/cpu/%.$i.c.o)) $(LIB_C:%=$B/%.o)
+CLI_OBJ  := $(CLI_C:%=$B/%.o) $B/cli/demo_model.S.o
+# Objects by the names of their files, wherever these are: names are unique.
+obj      = $(filter $(addprefix %/,$(addsuffix .c.o,$1)),$(LIB_OBJ) $(CLI_OBJ))
 UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(wildcard tests/golden/*/*.xz))
 
 # ---- programs ----------------------------------------------------------------------------------
@@ -103,18 +172,22 @@ help:
 
 # The programs at the root are those of the configuration that was made last.
 moe-run moe-bench: %: $B/% FORCE
-	@cmp -s $< $@ || { cp $< $@ && echo "  ready   ./$@ ($(if $(filter 1,$(CUDA)),CUDA for sm_$(subst $() ,$(comma),$(CUDA_ARCHS)),CPU only)$(if $(SAN),$(comma) $(SAN)))"; }
+	@cmp -s $< $@ || { cp -f $< $@ && echo "  ready   ./$@ ($(if $(FOR_GPU),CUDA: $(FOR_GPU),CPU alone)$(if $(SAN),$(comma) $(SAN)))"; }
 
-$B/moe-run:   $B/cli/moe_run.c.o   $(CLI_OBJ) $(LIB_OBJ)
-$B/moe-bench: $B/cli/moe_bench.c.o $(CLI_OBJ) $(LIB_OBJ)
+define LINK
+$(if $V,,@echo "  link    $@")
+$Q$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(ALL_LDLIBS)
+endef
+
+$B/moe-run:   $(LIB_OBJ) $(CLI_OBJ) $B/cli/moe_run.c.o
+$B/moe-bench: $(LIB_OBJ) $(CLI_OBJ) $B/cli/moe_bench.c.o
 $B/moe-run $B/moe-bench:
-	$(if $V,,@echo "  link    $@")
-	$Q$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(LINK)
 
 $B/%.c.o: %.c
 	@mkdir -p $(@D)
 	$(if $V,,@echo "  cc      $<")
-	$Q$(CC) $(ALL_CFLAGS) $(CPPFLAGS) -c -o $@ $<
+	$Q$(CC) $(ALL_CFLAGS) -c -o $@ $<
 
 # The demo model is inside the programs: as bytes, by .incbin.
 $B/%.S.o: %.S
@@ -124,8 +197,10 @@ $B/%.S.o: %.S
 $B/cli/demo_model.S.o: tests/models/demo-qwen3next-Q4_K_M.gguf
 
 # Loops over numbers: the optimiser may unroll and vectorise them, never reorder a sum. (Under
-# sanitizers that would take gcc minutes for a file.)
-$B/engine/cpu/%.c.o $B/engine/kv.c.o $B/loader/quant.c.o: OPT += $(if $(SAN),-O1,-O3)
+# sanitizers that would take gcc minutes for a file; and whoever sets OPT gets that.)
+ifeq ($(OPT),$(USUAL_OPT))
+$B/engine/cpu/%.c.o $(call obj,kv quant): OPT_MORE := $(if $(SAN),-O1,-O3)
+endif
 
 # No file but these may use what only some processors have; engine/cpu/dispatch.c decides who runs.
 FLAGS_neon    := -march=armv8-a
@@ -135,28 +210,31 @@ FLAGS_avx2    := -mavx2 -mfma -mf16c
 FLAGS_avx512  := $(FLAGS_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
 FLAGS_amx     := $(FLAGS_avx512) -mamx-tile -mamx-int8
 isa_of         = $(FLAGS_$(word 2,$(subst _, ,$(notdir $(1:.c.o=)))))
-$B/engine/cpu/arm_%.c.o $B/engine/cpu/x86_%.c.o: CFLAGS += $(call isa_of,$@)
+$B/engine/cpu/arm_%.c.o $B/engine/cpu/x86_%.c.o: FILE_FLAGS = $(call isa_of,$@)
 
 define LOOP_RULE
-$B/engine/cpu/%.$1.c.o: CFLAGS += $(FLAGS_$1) -DISA=$1
+$B/engine/cpu/%.$1.c.o: FILE_FLAGS := $(FLAGS_$1) -DISA=$1
 $B/engine/cpu/%.$1.c.o: engine/cpu/%.c
 	@mkdir -p $$(@D)
 	$(if $V,,@echo "  cc      $$< ($1)")
-	$Q$(CC) $$(ALL_CFLAGS) $$(CPPFLAGS) -c -o $$@ $$<
+	$Q$(CC) $$(ALL_CFLAGS) -c -o $$@ $$<
 endef
 $(foreach i,$(LOOP_ISA),$(eval $(call LOOP_RULE,$i)))
 
-$B/%.cu.o: %.cu
+$G/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(if $V,,@echo "  nvcc    $< (sm_$(subst $() ,$(comma),$(CUDA_ARCHS)))")
+	$(if $V,,@echo "  nvcc    $<")
 	$Q$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
-# The version changes with each commit: only the file that prints it is built again.
-$B/cli/commands.c.o: CPPFLAGS += -DMOE_VERSION='"$(VERSION)"'
-$B/cli/commands.c.o: $B/version
-$B/version: FORCE
+# The version changes with each commit: only the file that prints it is built again. Other
+# architectures need other kernels, but no other object: programs are linked again.
+$(call obj,commands): FILE_FLAGS := -DMOE_VERSION='"$(VERSION)"'
+$(call obj,commands): $B/version
+$B/version: TEXT := $(VERSION)
+$B/archs: TEXT := $(ARCHS)
+$B/version $B/archs: FORCE
 	@mkdir -p $(@D)
-	@echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' > $@
+	@echo '$(TEXT)' | cmp -s - $@ || echo '$(TEXT)' > $@
 
 -include $(shell find $B -name '*.d' 2>/dev/null)
 
@@ -190,25 +268,23 @@ $(addprefix $B/tests/test_,lane expert_store foresight): $(patsubst %,$B/tests/%
 $(filter $B/tests/test_gpu%,$(TEST_BIN)): $B/tests/gpu_fixture.c.o $B/tests/weight_maker.c.o
 $B/tests/test_state $B/tests/test_state_file: $B/tests/state_twin.c.o
 $B/tests/test_forward $B/tests/test_places: $B/tests/places.c.o
-$B/tests/test_conversation: $B/cli/conversation.c.o
-$B/tests/test_plan_check: $B/cli/plan_check.c.o
-$B/tests/test_answer_view: $(addprefix $B/cli/,$(addsuffix .c.o,answer_view output interrupt console))
-$B/tests/test_synth: $(filter $B/cli/synth%,$(CLI_OBJ)) $B/cli/console.c.o
+$B/tests/test_conversation: $(call obj,conversation)
+$B/tests/test_plan_check: $(call obj,plan_check)
+$B/tests/test_answer_view: $(call obj,answer_view output interrupt console)
+$B/tests/test_synth: $(filter $B/cli/synth%,$(CLI_OBJ)) $(call obj,console)
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
-$(TEST_CU_BIN): $B/tests/%: $B/tests/%.cu.o
+$(TEST_CU_BIN): $B/tests/%: $G/tests/%.cu.o
 $(TEST_BIN) $(TEST_CU_BIN): $B/tests/test.c.o $(LIB_OBJ)
-	$(if $V,,@echo "  link    $@")
-	$Q$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(LINK)
 
-# Without libFuzzer the same target runs under tests/fuzz_main.c, a small mutator of our own.
-$B/tests/fuzz_gguf: $B/tests/fuzz_gguf.c.o $B/tests/fuzz_main.c.o $B/tests/test.c.o $(LIB_OBJ)
-	$(if $V,,@echo "  link    $@")
-	$Q$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LDLIBS)
+# Without libFuzzer (SAN=fuzzer,...) the target runs under tests/fuzz_main.c, a small mutator of our own.
+$B/tests/fuzz_gguf: $B/tests/fuzz_gguf.c.o $(LIB_OBJ) \
+                    $(if $(findstring fuzzer,$(SAN)),,$B/tests/fuzz_main.c.o $B/tests/test.c.o)
+	$(LINK)
 
 # Small good files for the fuzzers to damage.
 $B/tests/fuzz_seeds: $B/tests/fuzz_seeds.c.o $B/tests/model_maker.c.o $B/tests/test.c.o $(LIB_OBJ)
-	$(if $V,,@echo "  link    $@")
-	$Q$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(LINK)
 
 $(UNPACKED): $B/golden/%: tests/golden/%.xz
 	@mkdir -p $(@D)
@@ -227,5 +303,5 @@ check-gpu: $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
 # ---- fuzzing ------------------------------------------------------------------------------------
 FUZZ_SECONDS ?= 600
 FUZZER       ?= libfuzzer
-fuzz:
-	tools/fuzz.sh $(FUZZER) $(FUZZ_SECONDS)
+fuzz: $B/tests/fuzz_seeds
+	+tools/fuzz.sh $(FUZZER) $(FUZZ_SECONDS) $<

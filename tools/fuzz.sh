@@ -1,11 +1,11 @@
 #!/bin/sh
-# fuzz.sh libfuzzer|afl SECONDS - fuzzes the loader, binder, tokenizer and chat formats.
+# fuzz.sh libfuzzer|afl SECONDS FUZZ_SEEDS - fuzzes the loader, binder, tokenizer and chat formats.
 #
 # Builds tests/fuzz_gguf.c with clang and address and undefined-behaviour sanitizers, starts from the
-# seeds that tests/fuzz_seeds.c writes, and runs one process a core. Findings go to build-fuzz/crash-*
-# (libFuzzer) or build-fuzz/afl (AFL++). Exits 1 if there is one.
+# seeds that FUZZ_SEEDS (tests/fuzz_seeds.c) writes, and runs one process a core. Findings go to
+# build-fuzz/crash-* (libFuzzer) or build-fuzz/afl (AFL++). Exits 1 if there is one.
 set -eu
-fuzzer=$1 seconds=$2
+fuzzer=$1 seconds=$2 seeds=$3
 dir=build-fuzz
 mkdir -p $dir/corpus $dir/log
 rm -f $dir/crash-* $dir/timeout-* $dir/oom-* $dir/log/*
@@ -22,19 +22,16 @@ case $fuzzer in
     *) echo "fuzz: FUZZER is libfuzzer or afl, not '$fuzzer'"; exit 1 ;;
 esac
 
-make --no-print-directory CUDA=0 build-cpu/tests/fuzz_seeds
-build-cpu/tests/fuzz_seeds $dir/corpus
-
-echo "  $cc  $dir/fuzz_gguf ($fuzzer, address and undefined-behaviour sanitizers)"
-sources="tests/fuzz_gguf.c cuda/gpu_stub.c $(find loader tiers moe engine -name '*.c')"
-# shellcheck disable=SC2086
-$cc -std=c11 -O1 -g -D_GNU_SOURCE -I. -ffp-contract=off -fsanitize=fuzzer,address,undefined \
-    -fno-sanitize-recover=all -fno-omit-frame-pointer $sources -o $dir/fuzz_gguf -ljansson -lm
+"$seeds" $dir/corpus
+# afl-clang-fast takes -fsanitize=fuzzer, too, and puts its own driver there
+objects=$dir/with-$fuzzer
+target=$objects/tests/fuzz_gguf
+make --no-print-directory CUDA=0 CC=$cc SAN=fuzzer,address,undefined "B=$objects" "$target"
 
 cores=$(nproc)
 if [ "$fuzzer" = afl ]; then
     export AFL_SKIP_CPUFREQ=1 AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES=1 AFL_NO_UI=1
-    timeout $((seconds + 60)) afl-fuzz -V "$seconds" -m none -t 10000 -i $dir/corpus -o $dir/afl -- $dir/fuzz_gguf
+    timeout $((seconds + 60)) afl-fuzz -V "$seconds" -m none -t 10000 -i $dir/corpus -o $dir/afl -- "$target"
     grep -E 'execs_done|saved_crashes|saved_hangs' $dir/afl/default/fuzzer_stats
     [ -z "$(ls $dir/afl/default/crashes 2>/dev/null | grep -v README)" ]
     exit
@@ -43,7 +40,7 @@ fi
 echo "fuzzing for $seconds s on $cores cores; logs in $dir/log"
 start=$(date +%s) pids= i=0 broken=0
 while [ $i -lt "$cores" ]; do
-    $dir/fuzz_gguf -max_total_time="$seconds" -max_len=131072 -timeout=10 -rss_limit_mb=2048 \
+    "$target" -max_total_time="$seconds" -max_len=131072 -timeout=10 -rss_limit_mb=2048 \
         -print_final_stats=1 -artifact_prefix=$dir/ -seed=$((i + 1)) $dir/corpus >$dir/log/$i 2>&1 &
     pids="$pids $!"
     i=$((i + 1))
