@@ -163,6 +163,7 @@ int main(int argc, char **argv)
         for (uint32_t k = 1 + test_below(&r, 6); k > 0; k--) n = mutate(&r, work, n);
         run_one(work, n, guard);
     }
+    alarm(0);                            /* looking for leaks at exit may take longer */
     for (int i = 0; i < n_seed; i++) free(seeds[i].data);
     printf("fuzz: %llu executions of %d seeds in %llu s\n", (unsigned long long)runs, n_seed,
            (unsigned long long)seconds);
