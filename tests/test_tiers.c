@@ -114,8 +114,11 @@ static void test_pool(void)
         pool_free(p);
     }
     for (int n_thread = 2; n_thread <= 4; n_thread++) test_bursts(n_thread);
+    test_bursts(64);
     pool *p = NULL;
     CHECK(pool_create(&p, 0, &err) == 0 && pool_threads(p) >= 1);
+    pool_free(p);
+    if (CHECK(pool_create(&p, 64, &err) == 0)) CHECK(pool_threads(p) == 64);     /* on any machine */
     pool_free(p);
     CHECK(pool_create(&p, -1, &err) == ERR_RANGE && !p);
     CHECK(pool_create(&p, POOL_MAX_THREADS + 1, &err) == ERR_RANGE && !p);

@@ -31,11 +31,14 @@
 enum {
     APART = 128,
     SPIN_IDLE = 4000,                    /* looks at the gate before a member sleeps: ~20 us */
-    SPIN_CLOSE = 1000                    /* ... at the count before the caller yields its core */
+    SPIN_CLOSE = 1000,                   /* ... at the count before the caller yields its core */
+    SPIN_CROWDED = 20                    /* either, where members share cores: whoever looks keeps
+                                          * another from working */
 };
 
 struct pool {
     int n_thread;                        /* set once */
+    int spin_idle, spin_close;           /* set once */
     pthread_t host;                      /* runs the parallel region; there if n_thread > 1 */
     seats *cores;                        /* NULL: threads run where the system puts them */
 
@@ -53,7 +56,7 @@ struct pool {
     _Atomic uint32_t bell;               /* changes with each loop, and at the end; futex */
     _Atomic int n_asleep;                /* members that may wait for the bell */
     _Atomic bool quit;
-    _Atomic bool awake;                  /* nobody sleeps */
+    _Atomic bool awake;                  /* nobody sleeps, unless members share cores */
     _Atomic int n_come, n_gone;          /* members that began and ended; equal after the join */
 };
 
@@ -75,9 +78,10 @@ static bool is_news(const pool *p, uint64_t gate, uint64_t done)
 /* Returns when there is a loop other than the one done last, or the end. */
 static void await_news(pool *p, uint64_t done)
 {
-    for (int i = 0; i < SPIN_IDLE; i++) {
+    const int n = p->spin_idle;
+    for (int i = 0; i < n; i++) {
         if (is_news(p, atomic_load_explicit(&p->gate, memory_order_acquire), done)) return;
-        if (i == SPIN_IDLE - 1 && atomic_load_explicit(&p->awake, memory_order_relaxed)) i = 0;
+        if (i == n - 1 && p->cores && atomic_load_explicit(&p->awake, memory_order_relaxed)) i = 0;
         pool_relax();
     }
     /* Whoever rings after n_asleep was raised sees it; whoever rang before changed the bell. */
@@ -167,7 +171,7 @@ void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx)
             atomic_compare_exchange_weak_explicit(&p->gate, &gate, gate - GATE_OPEN,
                                                   memory_order_acquire, memory_order_relaxed))
             return;
-        if (i % SPIN_CLOSE == 0) sched_yield();
+        if (i % p->spin_close == 0) sched_yield();
         else pool_relax();
     }
 }
@@ -188,7 +192,7 @@ void pool_stay_awake(pool *p, bool on)
 /* libgomp ends the process when the system refuses a thread: stay far from that. */
 static int most_threads(int n_cpu)
 {
-    const int some = 4 * n_cpu > 16 ? 4 * n_cpu : 16;
+    const int some = 4 * n_cpu > 64 ? 4 * n_cpu : 64;
     return some < POOL_MAX_THREADS ? some : POOL_MAX_THREADS;
 }
 
@@ -217,6 +221,8 @@ int pool_create(pool **out, int n_thread, err_ctx *err)
     if (n_thread > 1) {
         if ((rc = seats_create(&p->cores, n_thread, err)) < 0) goto fail;
         p->n_thread = n_thread;
+        p->spin_idle = p->cores ? SPIN_IDLE : SPIN_CROWDED;
+        p->spin_close = p->cores ? SPIN_CLOSE : SPIN_CROWDED;
         if ((errno = pthread_create(&p->host, NULL, host_team, p)) != 0) {
             p->n_thread = 1;
             rc = err_sys(err, "pool: no thread for a team of %d", n_thread);

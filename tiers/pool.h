@@ -11,7 +11,7 @@ typedef struct pool pool;
 
 enum { POOL_MAX_THREADS = 1024 };
 
-/* n_thread 0: one per physical core; at most four for each CPU, or 16. Returns 0, or < 0 with *err
+/* n_thread 0: one per physical core; at most four for each CPU, or 64. Returns 0, or < 0 with *err
  * filled and *out NULL. */
 int pool_create(pool **out, int n_thread, err_ctx *err);
 void pool_free(pool *p);                 /* NULL is fine */
@@ -23,8 +23,9 @@ int pool_threads(const pool *p);
 typedef void pool_fn(void *ctx, int64_t begin, int64_t end, int thread);
 void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx);
 
-/* While on, members wait for the next loop without sleeping, however long it takes: for who has a
- * loop every few microseconds and something to wait for in between. */
+/* While on, members wait for the next loop without sleeping, however long it takes: for whoever has
+ * a loop every few microseconds and something to wait for in between. A team that is larger than
+ * the machine sleeps all the same. */
 void pool_stay_awake(pool *p, bool on);
 
 /* Between two looks at a word that another thread will change. */
