@@ -9,6 +9,7 @@
 
 #include "cli/console.h"
 #include "engine/cpu/kernels.h"
+#include "tiers/machine.h"
 #include "tiers/pool.h"
 
 #define FIELD(f) offsetof(engine_args, f)
@@ -36,6 +37,20 @@ void engine_args_init(engine_args *a)
     *a = (engine_args){ .kv = "f16", .device = "auto" };
 }
 
+/* 0 if the variable says nothing. */
+static int cores_said(void)
+{
+    const char *text = getenv("MOE_CORES");
+    const int n = text ? atoi(text) : 0;
+    return n > 0 && n <= POOL_MAX_THREADS ? n : 0;
+}
+
+int engine_args_cores(void)
+{
+    int n_cpu;
+    return cores_said() > 0 ? cores_said() : machine_cores(NULL, 0, &n_cpu);
+}
+
 int engine_args_read(engine_options *eo, session_options *so, device_choice *choice,
                      const engine_args *a)
 {
@@ -59,7 +74,7 @@ int engine_args_read(engine_options *eo, session_options *so, device_choice *cho
         console_error("%s: %s", a->isa == getenv("MOE_ISA") ? "MOE_ISA" : "--isa", err.msg);
         return 2;
     }
-    *eo = (engine_options){ .threads = (int)a->threads, .isa = a->isa, .exact = a->exact,
+    *eo = (engine_options){ .threads = a->threads ? (int)a->threads : cores_said(), .isa = a->isa, .exact = a->exact,
                             .yarn_rounded = a->yarn_rounded };
     /* kernels of the CPU that were asked for by name are meant to be used */
     *choice = strcmp(device, "cuda") == 0 ? DEVICE_CUDA :

@@ -22,6 +22,10 @@ extern const arg_option engine_arg_options[ENGINE_N_OPTION];
 
 void engine_args_init(engine_args *a);
 
+/* Cores that threads are counted against: this machine's, or as many as MOE_CORES says, to try out
+ * a larger one. */
+int engine_args_cores(void);
+
 /* Fills all three; so->ctx is 0 if --ctx was not given, snapshots are the caller's to add. 0, or 2,
  * the exit code, after one line on stderr. */
 int engine_args_read(engine_options *eo, session_options *so, device_choice *device,

@@ -13,9 +13,9 @@
 #include "cli/args.h"
 #include "cli/console.h"
 #include "cli/demo_model.h"
+#include "cli/engine_args.h"
 #include "cli/interrupt.h"
 #include "cuda/gpu.h"
-#include "tiers/machine.h"
 #include "tiers/numa.h"
 
 /* ---- opening ------------------------------------------------------------------------------- */
@@ -31,8 +31,7 @@ static int explain_missing(const char *path, int rc, err_ctx *err)
 /* More threads than cores only get in each other's way, and someone may not know. */
 static void note_threads(const loaded *l)
 {
-    int n_cpu;
-    const int n_core = machine_cores(NULL, 0, &n_cpu), n = engine_threads(l->e);
+    const int n_core = engine_args_cores(), n = engine_threads(l->e);
     if (n > n_core)
         console_note("%d threads on %d core%s will be slow; without --threads it is one each", n,
                      n_core, n_core == 1 ? "" : "s");
