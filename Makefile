@@ -14,6 +14,7 @@
 #                          make check-gpu CUDA_ARCHS=75 tests on any GPU what one of sm_75 would run.
 # CC=clang, OPT="-O0 -g"   another compiler, other optimisation; CFLAGS, CPPFLAGS, LDFLAGS and LDLIBS are added
 # URING=0                  without liburing: the drive is read by threads that call pread
+# TEST_THREADS=64          tests as on a machine of 64 cores
 # SAN=address,undefined    sanitizers (also SAN=thread), without CUDA
 # DEPS=dir                 extra prefix with usr/include and usr/lib for headers and libraries
 # V=1 shows commands, WERROR=1 makes warnings errors
@@ -293,12 +294,12 @@ $(UNPACKED): $B/golden/%: tests/golden/%.xz
 tests: $(TEST_BIN) $(TEST_CU_BIN) $B/tests/fuzz_gguf $B/tests/fuzz_seeds $(UNPACKED)
 
 check test: all tests
-	$Qtools/run_tests.sh $B $(TESTS) $(TEST_CU)
+	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU)
 
 # One after the other: each has the device, and the CPU for its references, to itself.
 GPU_TESTS := $(filter test_gpu% test_forward test_places test_expert_store test_state test_space,$(TESTS)) $(TEST_CU)
 check-gpu: $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
-	$QONLY_GPU=1 tools/run_tests.sh $B $(GPU_TESTS)
+	$QONLY_GPU=1 TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)
 
 # ---- fuzzing ------------------------------------------------------------------------------------
 FUZZ_SECONDS ?= 600

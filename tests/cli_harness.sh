@@ -1,21 +1,33 @@
-# cli_harness.sh - what the command-line tests share; each sources it behind "set -u" with
-# area=NAME set. Counts, a folder of its own in $tmp, and the last line that the runner adds up.
+# cli_harness.sh - what the command-line tests share; each sources it after "set -u" with area=NAME
+# set. Counts, a folder of its own in $tmp, questions about memory, and the last line that the runner
+# adds up. With TEST_THREADS=N programs behave as on a machine of N cores.
 build=$1
 run=$build/moe-run
 bench=$build/moe-bench
-tmp=$(mktemp -d)
+. tests/clean_environment.sh
+tmp=$(mktemp -d "$TMPDIR/moe-$area-XXXXXX") || exit 1
 trap 'rm -rf "$tmp"' EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
 passed=0 failed=0 skipped=0
 qwen=tests/models/demo-qwen3next-Q4_K_M.gguf
 gptoss=tests/models/demo-gptoss-MXFP4.gguf
+patience=600                             # seconds until something that should come counts as lost
 # Looking for leaks costs seconds a run on some machines: the last section of a test does it.
-export LC_ALL=C ASAN_OPTIONS=detect_leaks=0
-export XDG_CACHE_HOME=$tmp/cache          # nothing is remembered for the user
+export ASAN_OPTIONS=detect_leaks=0
+# nothing is remembered for the user; kernels that a driver has compiled may stay
+python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null)  # before HOME changes: may be a shim
+[ -z "${HOME:-}" ] || export CUDA_CACHE_PATH="${CUDA_CACHE_PATH:-$HOME/.nv/ComputeCache}"
+mkdir "$tmp/home"
+export HOME="$tmp/home" XDG_CACHE_HOME="$tmp/cache" XDG_STATE_HOME="$tmp/state"
 export MOE_DEVICE=cpu                    # answers are compared to the bit
-unset MOE_FAULT MOE_VRAM MOE_RAM MOE_MODEL MOE_RAM_AVAILABLE MOE_CTX MOE_ISA MOE_KV MOE_THREADS
+[ -z "${TEST_THREADS:-}" ] || export MOE_CORES="$TEST_THREADS"
+: >"$tmp/err"
 
 ok() { passed=$((passed + 1)); }
 bad() { failed=$((failed + 1)); echo "FAIL test_$area: $*"; sed 's/^/    /' "$tmp/err" | head -5; }
+skip() { skipped=$((skipped + 1)); echo "skip: $*"; }
 
 # expect CODE TEXT COMMAND...: exit code, and TEXT somewhere on stdout or stderr
 expect() {
@@ -38,6 +50,53 @@ refuse() {
     elif ! grep -q '^moe-[a-z]*: error: ' "$tmp/err"; then bad "not an error line: $*"
     else ok; fi
 }
+
+# ---- memory: how much is needed depends on threads and processor, so the program is asked.
+
+# plan_number NAME ARGUMENTS...: a number of moe-run plan --json: chunk, ram.total, vram.experts;
+# nothing if there is no such plan.
+plan_number() {
+    name=$1
+    shift
+    json=$("$run" plan --json "$@" 2>/dev/null </dev/null) || return 0
+    json_number "$name" "$json"
+}
+
+# json_number NAME TEXT: the same in a text; of the first object that has it.
+json_number() {
+    case $1 in
+    *.*) printf '%s\n' "$2" | sed 's/"'"${1%%.*}"'":{/\
+/' | sed 1d | tr '}' '\n' | sed -n '1s/.*"'"${1#*.}"'":\([0-9][0-9]*\).*/\1/p' ;;
+    *) printf '%s\n' "$2" | tr ',{}' '\n\n\n' | sed -n 's/^"'"$1"'":\([0-9][0-9]*\)$/\1/p' | sed 1q ;;
+    esac
+}
+
+# least_budget FLAG HIGH GRAIN TEST ARGUMENTS...: the least --ram or --vram up to HIGH for whose plan
+# the command TEST, given the plan's JSON, succeeds; with GRAIN bytes less it does not.
+least_budget() {
+    flag=$1 low=0 high=$2 grain=$3 holds=$4
+    shift 4
+    while [ $((high - low)) -gt "$grain" ]; do
+        mid=$((low + (high - low) / 2))
+        json=$("$run" plan --json "$@" "$flag" $mid 2>/dev/null </dev/null)
+        if [ -n "$json" ] && $holds "$json"; then high=$mid; else low=$mid; fi
+    done
+    echo $high
+}
+any_plan() { true; }
+
+# ram_budgets ARGUMENTS...: for a run with these on the CPU, in bytes: all_ram that holds everything,
+# least_ram that is enough at all, some_ram with a quarter of the other experts in it.
+ram_budgets() {
+    all_ram=$(plan_number ram.total "$@" --device cpu)
+    least_ram=$(least_budget --ram "$all_ram" 1 any_plan "$@" --device cpu)
+    more=$(($(plan_number ram.experts "$@" --device cpu) -
+            $(plan_number ram.experts "$@" --device cpu --ram "$least_ram")))
+    some_ram=$((least_ram + more / 4))
+}
+
+# megabytes BYTES: as the planner writes them
+megabytes() { awk -v n="$1" 'BEGIN { printf "%.1f MB", n / 1e6 }'; }
 
 finish() {
     if [ $skipped -eq 0 ]; then echo "$area $passed passed, $failed failed"

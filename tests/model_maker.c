@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "loader/gguf_write.h"
+#include "tests/test.h"
 
 maker maker_small(model_arch arch)
 {
@@ -389,7 +390,6 @@ int maker_open(maker_file *out, const maker *mk, err_ctx *err)
 
 int maker_open_sparse(maker_file *out, const maker *mk, err_ctx *err)
 {
-    const char *dir = getenv("TMPDIR");
     const uint8_t *head = NULL;
     size_t head_bytes = 0;
     char path[512];
@@ -398,7 +398,7 @@ int maker_open_sparse(maker_file *out, const maker *mk, err_ctx *err)
     int fd = -1;
 
     *out = (maker_file){ NULL, NULL };
-    snprintf(path, sizeof path, "%s/moe-model-XXXXXX", dir && *dir ? dir : "/tmp");
+    test_temp(path, sizeof path);
     if (rc == 0 && (fd = mkstemp(path)) < 0) rc = err_sys(err, "mkstemp %s", path);
     if (rc == 0 && (write(fd, head, head_bytes) != (ssize_t)head_bytes ||
                     ftruncate(fd, (off_t)gguf_write_file_bytes(w)) < 0))

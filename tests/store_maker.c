@@ -120,9 +120,7 @@ static bool write_part(const char *path, const gguf *g, int no, int n)
 
 static bool write_files(made_model *f, int n)
 {
-    const char *dir = getenv("TMPDIR");
-    snprintf(f->folder, sizeof f->folder, "%.200s/moe-store-XXXXXX", dir && *dir ? dir : "/tmp");
-    if (!CHECK(mkdtemp(f->folder))) {
+    if (!CHECK(mkdtemp(test_temp(f->folder, sizeof f->folder)))) {
         f->folder[0] = '\0';
         return false;
     }

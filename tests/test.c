@@ -1,6 +1,7 @@
 /* test.c - the harness behind test.h. */
 #include "tests/test.h"
 
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,13 @@ const char *test_golden(void)
 const char *test_unpacked(void)
 {
     return run.unpacked;
+}
+
+int test_n_thread(int usual)
+{
+    const char *said = getenv("TEST_THREADS");
+    const int n = said ? atoi(said) : 0;
+    return n > 0 ? n : usual;
 }
 
 bool test_check(bool ok, const char *file, int line, const char *fmt, ...)
@@ -99,6 +107,25 @@ void *test_read_file(const char *path, size_t *bytes)
     data[size] = 0;
     *bytes = (size_t)size;
     return data;
+}
+
+char *test_temp(char *dst, size_t cap)
+{
+    const char *dir = getenv("TMPDIR");
+    snprintf(dst, cap, "%s/moe-%s-XXXXXX", dir && *dir ? dir : "/tmp", run.area);
+    return dst;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st, (void)type, (void)at;
+    return remove(path);
+}
+
+void test_remove(const char *folder)
+{
+    test_check(nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0, __FILE__, __LINE__,
+               "cannot remove %s", folder);
 }
 
 const char *test_path(char *dst, size_t cap, const char *fmt, ...)

@@ -14,6 +14,10 @@ int test_end(void);                      /* prints "gguf 212 passed, 0 failed"; 
 const char *test_golden(void);           /* folder with the golden data */
 const char *test_unpacked(void);         /* folder where the build unpacked the .xz files */
 
+/* Threads of a pool or an engine that is not made for one number of them: usual, or what
+ * TEST_THREADS in the environment says. */
+int test_n_thread(int usual);
+
 bool test_check(bool ok, const char *file, int line, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void test_skip(const char *why);         /* counted and printed */
 
@@ -29,6 +33,10 @@ void *test_alloc(size_t n, size_t size);
 
 /* The whole file, or NULL after a failed check. Free with mem_free. */
 void *test_read_file(const char *path, size_t *bytes);
+/* dst = "<folder for temporary files>/moe-<area>-XXXXXX", for mkstemp or mkdtemp; returns dst */
+char *test_temp(char *dst, size_t cap);
+/* Removes the folder and all that is in it; a failed check if that is not possible. */
+void test_remove(const char *folder);
 /* dst = printf-style path; returns dst */
 const char *test_path(char *dst, size_t cap, const char *fmt, ...) PRINTF_LIKE(3, 4);
 

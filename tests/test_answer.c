@@ -27,7 +27,7 @@ typedef struct rig {
 static bool rig_open(rig *r, const char *path)
 {
     err_ctx err = { 0 };
-    const engine_options eo = { .threads = 1 };
+    const engine_options eo = { .threads = test_n_thread(1) };
     const int rc = gguf_open(&r->g, path, &err) < 0 || model_bind(&r->m, r->g, &err) < 0 ||
                    tokenizer_create(&r->t, r->g, &err) < 0 ||
                    encoder_create(&r->enc, r->t, &err) < 0 ||

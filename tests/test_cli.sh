@@ -89,13 +89,15 @@ if [ -e "$tmp/x.f32" ]; then bad "a failed quant left its output behind"; else o
 # ---- synth
 expect 2 "gpt-oss-20b" $bench synth nonsense -o "$tmp/x.gguf"
 expect 2 "Q4_K" $bench synth gpt-oss-20b --experts Q4_K -o "$tmp/x.gguf"
-refuse 1 "/nonexistent" $bench synth gpt-oss-20b --layers 1 -o /nonexistent/x.gguf
+refuse 1 "$tmp/none/x.gguf" $bench synth gpt-oss-20b --layers 1 -o "$tmp/none/x.gguf"
 
 # ---- decode and logits
 tiny=$build/golden/models/tiny-gptoss-f32.gguf
 expect 0 "decode" $bench decode -m $tiny -p 9 -n 3 -r 2
 expect 0 '"decode"' $bench decode -m $tiny -p 9 -n 3 -r 2 --json
-refuse 1 "cuda" $bench decode -m $tiny -p 9 -n 3 -r 1 --device cuda
+if $bench --version | grep -q "no GPU"; then
+    refuse 1 "cuda" $bench decode -m $tiny -p 9 -n 3 -r 1 --device cuda
+fi
 printf '1 2 3\n\n[4,5]\n' >"$tmp/ids"
 expect 0 "" $bench logits -m $tiny --ids "$tmp/ids" -o "$tmp/all.f32"
 expect 0 "" $bench logits -m $tiny --ids "$tmp/ids" -o "$tmp/step.f32" --decode
@@ -120,7 +122,7 @@ if [ "$(grep -cE '^ +[12]  ' "$tmp/out")" -eq 2 ]; then ok; else bad "machine: n
 expect 0 '"limit_gb_s":' $bench machine $quick --json
 if [ "$(wc -l <"$tmp/out")" -eq 1 ] && grep -q '^{"cpu":.*"caches":\[.*"bandwidth":\[{"threads":1,.*{"threads":2,.*}$' "$tmp/out"; then ok
 else bad "machine --json: shape"; fi
-refuse 2 "--threads: 1000 is not within" $bench machine --threads 1000
+if [ "$(nproc)" -lt 250 ]; then refuse 2 "--threads: 1000 is not within" $bench machine --threads 1000; fi
 refuse 2 "out of range" $bench machine --threads 0
 refuse 2 "out of range" $bench machine --seconds 0
 refuse 1 "--buffer: needs 1" $bench machine --buffer 1000T
@@ -189,9 +191,9 @@ if [ $? -eq 1 ] && grep -q 'a stack of 512 KiB is too small' "$tmp/err"; then ok
 expect 0 "MB/s" $bench tokenize -m $qwen -r 1 LICENSE
 
 # ---- budgets of memory: the same tokens from each, also when most experts stay on the drive
-export XDG_CACHE_HOME="$tmp/cache"
-for m in $qwen $gptoss; do
-    expect 0 "expected" $bench tiers -m $m -p 12 -n 6 -r 2 --ram all,6M,10K
+for m in $gptoss $qwen; do
+    ram_budgets -m $m --ctx 18
+    expect 0 "expected" $bench tiers -m $m -p 12 -n 6 -r 2 --ram all,$some_ram,10K
     if [ "$(grep -c '^  [12] .* [1-9][0-9]*%  *0 of 4 ' "$tmp/out")" -eq 1 ] &&
        [ "$(sed -n 's/^  [12] .* \([0-9a-f]\{8\}\)$/\1/p' "$tmp/out" | sort -u | wc -l)" -eq 1 ]; then ok
     else bad "tiers $m: a row from the drive, tokens as with all in RAM"; sed 's/^/    /' "$tmp/out"; fi
@@ -199,13 +201,13 @@ for m in $qwen $gptoss; do
     else bad "tiers $m: a budget that is too small says why"; fi
     if [ "$(awk 'length > 120' "$tmp/out" | grep -vc ' needs ')" -eq 0 ]; then ok; else bad "tiers: more than 120 columns"; fi
 done
-expect 0 '"same_tokens":true' $bench tiers -m $qwen -p 12 -n 6 -r 1 --ram all,6M,10K --json
+expect 0 '"same_tokens":true' $bench tiers -m $qwen -p 12 -n 6 -r 1 --ram all,$some_ram,10K --json
 if [ "$(wc -l <"$tmp/out")" -eq 1 ] && [ "$(grep -o '"ram_budget":' "$tmp/out" | wc -l)" -eq 3 ] &&
    [ "$(grep -o '"error":null' "$tmp/out" | wc -l)" -eq 2 ] &&
    [ "$(grep -o '"drive_bytes_per_token":[1-9]' "$tmp/out" | wc -l)" -eq 1 ]; then ok
 else bad "tiers --json: one line, three rows, two of them done, one from the drive"; fi
-if command -v python3 >/dev/null; then
-    if python3 -c 'import json,sys; r = json.load(sys.stdin)["rows"]; sys.exit(r[0]["tokens"] != r[1]["tokens"])' <"$tmp/out"
+if [ "$python" ]; then
+    if "$python" -c 'import json,sys; r = json.load(sys.stdin)["rows"]; sys.exit(r[0]["tokens"] != r[1]["tokens"])' <"$tmp/out"
     then ok; else bad "tiers --json is not JSON, or tokens differ"; fi
 fi
 expect 0 "no GPU is used: --vram has no effect" $bench tiers -p 4 -n 2 -r 1 --vram none,1G --ram all --device cpu
@@ -221,7 +223,8 @@ refuse 1 "5000 tokens are more than the context of 4096" $bench tiers -m $qwen -
 refuse 1 "none.gguf: " $bench tiers -m "$tmp/none.gguf"
 
 # ---- a plan is told at the start, and held against the clock after 64 tokens
-slow="--ram 8M --ctx 256 --temp 0 --threads 1 --isa scalar"
+ram_budgets -m $qwen --ctx 256 --threads 1 --isa scalar
+slow="--ram $some_ram --ctx 256 --temp 0 --threads 1 --isa scalar"
 expect 0 "tok/s expected, bound by" $run -m $qwen -p Hello $slow -n 70
 if grep -q "not measured yet" "$tmp/err"; then bad "speeds were measured, and are told as assumed"; else ok; fi
 sed 's/"\(disk\|cpu\)": [0-9][0-9.e]*/"\1": 9e14/' "$tmp/cache/moe/speeds.json" >"$tmp/faster" &&
@@ -252,10 +255,11 @@ expect 0 "<|start|>" $run render -m $gptoss "$tmp/req.json"
 expect 0 "gpt-oss-120b" $run models
 expect 0 "" $bench quant Q5_K tests/golden/quants/Q5_K.bin "$tmp/x.f32"
 expect 0 '"' $bench tokenize -m $gptoss -r 1 --json LICENSE
-expect 1 "No such file" $bench synth gpt-oss-20b --layers 1 -o /nonexistent/x.gguf
+expect 1 "No such file" $bench synth gpt-oss-20b --layers 1 -o "$tmp/none/x.gguf"
 expect 0 '"cpus"' $bench machine $quick --json
 expect 0 "GFLOP/s" $bench kernels --type NVFP4 --shape 8x64 $quick
 expect 1 "needs" $bench kernels --type F32 --shape 16777216x16777216 $quick
-expect 0 '"rows"' $bench tiers -p 4 -n 2 -r 1 --ram all,6M,1 --json
+ram_budgets --ctx 6
+expect 0 '"rows"' $bench tiers -p 4 -n 2 -r 1 --ram all,$some_ram,1 --json
 
 finish

@@ -5,7 +5,7 @@ set -u
 area=cli_chat
 . tests/cli_harness.sh
 chat="$run chat"
-export MOE_THREADS=1 XDG_STATE_HOME="$tmp/state"
+[ "${TEST_THREADS:-}" ] || export MOE_THREADS=1       # beside other tests the fastest
 
 holds() { if [ "$1" "$2" "$3" ]; then ok; else bad "$4: '$1' '$2' '$3'"; fi; }
 same() { if cmp -s "$1" "$2"; then ok; else bad "$3"; diff "$1" "$2" | head -4; fi; }
@@ -137,10 +137,10 @@ for x in "$(basename $gptoss).chat" none.chat; do
     holds $code -eq 1 "--load $x"
     if [ -s "$tmp/out" ]; then bad "--load $x went on"; else ok; fi
 done
-HOME=$tmp talk out "/save $tmp/model.gguf\n/save /nonexistent/x\n/save ~/home.chat\n" -m $qwen
+HOME=$tmp talk out "/save $tmp/model.gguf\n/save $tmp/none/x\n/save ~/home.chat\n" -m $qwen
 holds $code -eq 1 "/save where it cannot be"
 same $qwen "$tmp/model.gguf" "/save overwrote a model"
-said "/nonexistent/x: " "/save names the file"
+said "$tmp/none/x: " "/save names the file"
 if [ -s "$tmp/home.chat" ]; then ok; else bad "/save does not know ~/"; fi
 
 # Only an older chat, or nothing, is overwritten; what a link points to is saved, not the link.
@@ -152,7 +152,7 @@ ln -s model.gguf "$tmp/link.gguf"
 ln -s nothing "$tmp/link.none"
 for x in fifo:"no file" folder:"no file" secret:"cannot be read" link.gguf:"no saved chat" link.none:"a link to"; do
     [ "${x%:*}" != secret ] || [ ! -r "$tmp/secret" ] || continue        # root reads everything
-    printf "/save $tmp/${x%%:*}\n" | timeout 60 $chat -m $qwen >"$tmp/out" 2>"$tmp/err"
+    printf "/save $tmp/${x%%:*}\n" | timeout $patience $chat -m $qwen >"$tmp/out" 2>"$tmp/err"
     holds $? -eq 1 "/save to $x"
     said "$tmp/${x%%:*}: is " "/save to $x"
     said "${x#*:}" "/save to $x"
@@ -210,7 +210,7 @@ if [ -e "$tmp/state" ]; then bad "a pipe left $(ls -R "$tmp/state")"; else ok; f
 # ---- at a terminal. Waits for what should appear, never for a time.
 cat >"$tmp/person.py" <<'P'
 import os, pty, re, select, signal, subprocess, sys, time
-program, state, gptoss, results = sys.argv[1], sys.argv[2], sys.argv[3], []
+program, state, gptoss, patience, results = *sys.argv[1:4], int(sys.argv[4]), []
 # whoever started the tests in the background may have switched it off
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -232,13 +232,13 @@ class Person:
         self.seen += piece
         return piece != b""
     def wait(self, text):            # what comes behind what was waited for before
-        end = time.time() + 60
+        end = time.time() + patience
         while text not in self.seen[self.at:]:
             if time.time() > end or not self.read(1) and self.gone(): return False
         self.at = self.seen.index(text, self.at) + len(text)
         return True
     def more(self, n):               # n more bytes, bars not counted
-        end, self.at = time.time() + 60, len(self.seen)
+        end, self.at = time.time() + patience, len(self.seen)
         while len(re.sub(rb"\r[^\r\n]*\x1b\[K", b"", self.seen[self.at:])) < n:
             if time.time() > end: return
             self.read(1)
@@ -249,7 +249,7 @@ class Person:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     def type(self, text): os.write(self.fd, text)
     def code(self):                  # that it leaves with
-        end = time.time() + 60
+        end = time.time() + patience
         while not self.gone() and time.time() < end: self.read(0.1)
         if not self.gone(): os.kill(self.pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -371,15 +371,14 @@ rest = q.stdout.read()
 check(q.wait() == 130, "Ctrl-C in a pipe: %d" % q.returncode)
 print("\n".join(results))
 P
-if python3 -c 'import pty, os; os.waitstatus_to_exitcode' 2>/dev/null; then
-    python3 "$tmp/person.py" "$build/moe-run" "$tmp/state" $gptoss >"$tmp/results" 2>"$tmp/err"
+if [ "$python" ] && "$python" -c 'import pty, os; os.waitstatus_to_exitcode' 2>/dev/null; then
+    "$python" "$tmp/person.py" "$build/moe-run" "$tmp/state" $gptoss $patience >"$tmp/results" 2>"$tmp/err"
     holds $? -eq 0 "the person at the terminal"
     while read -r result what; do
         if [ "$result" = ok ]; then ok; else bad "at a terminal: $what"; fi
     done <"$tmp/results"
 else
-    skipped=$((skipped + 1))
-    echo "skipped: a person at a terminal needs python3 with its pty module"
+    skip "a person at a terminal needs python3 with its pty module"
 fi
 
 # ---- with a sanitizer build looking for leaks

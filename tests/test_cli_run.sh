@@ -99,31 +99,43 @@ refuse 1 "--stop: stop string 2 of 2 is not valid UTF-8" $run -m $tiny -p x --st
 refuse 1 "top-p" $run -m "$tmp/none.gguf" -p x --top-p 7         # said before the model is opened
 
 # ---- memory
-refuse 1 "needs 5.0 MB of memory at least" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+ram_budgets -m $tiny --ctx 4096
+needs="needs $(megabytes $least_ram) of memory at least"
+refuse 1 "$needs" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
 refuse 1 "but 0.5 MB may be used (1.0 MB are available)" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
 refuse 1 "may be used (--ram)" $run -m $tiny -p x --ram 1M
-refuse 1 "use a smaller --ctx" env MOE_RAM_AVAILABLE=6M $run -m $tiny -p x
+refuse 1 "use a smaller --ctx" env MOE_RAM_AVAILABLE=$least_ram $run -m $tiny -p x
+refuse 1 "$needs" $run -m $tiny -p x --ram $((least_ram - 1))
+expect 0 "bound by" $run -m $tiny -p x -n 1 --ram $least_ram
 refuse 1 "not a size" env MOE_RAM_AVAILABLE=lots $run -m $tiny -p x
-long="-m $qwen -p Hello -n 2 --threads 2 --ctx 4096"
-expect 0 "chunks of 64 tokens instead of 2048: memory is short" $run $long --ram 10M --chunk 2048
-expect 0 "chunks of 32 tokens instead of 500: memory is short" $run $long --ctx 500 --ram 6500K --chunk 2048
-expect 0 '"chunk": 64,' $run $long --ram 10M --chunk 2048 --json
-for few in "--ram 10M --chunk 64" "--ram 10M" "--ctx 500 --chunk 2048"; do
+long="-m $qwen -p Hello -n 2 --ctx 4096"
+ram_budgets -m $qwen --ctx 500
+few=$(plan_number chunk -m $qwen --ctx 500 --chunk 2048 --ram $least_ram)
+if [ "$few" -lt 500 ]; then ok; else bad "least RAM: chunks of $few"; fi
+expect 0 "chunks of $few tokens instead of 500: memory is short" $run $long --ctx 500 --ram $least_ram --chunk 2048
+ram_budgets -m $qwen --ctx 4096
+short="--ram $some_ram"
+few=$(plan_number chunk -m $qwen --ctx 4096 --chunk 2048 $short)
+if [ "$few" -lt 2048 ]; then ok; else bad "some RAM: chunks of $few"; fi
+expect 0 "chunks of $few tokens instead of 2048: memory is short" $run $long $short --chunk 2048
+expect 0 "\"chunk\": $few," $run $long $short --chunk 2048 --json
+for few in "$short --chunk $few" "$short" "--ctx 500 --chunk 2048"; do
     expect 0 "" $run $long $few
     if grep -q "memory is short" "$tmp/err"; then bad "a chunk that fits, or was not asked for: $few"; else ok; fi
 done
 # a figure that was not to be had is measured again; all of them are kept
 kept="$tmp/kept/moe/speeds.json"
-expect 0 "assumed" env XDG_CACHE_HOME="$tmp/kept" MOE_FAULT=read-error:0:1 $run $long --ram 10M
+expect 0 "assumed" env XDG_CACHE_HOME="$tmp/kept" MOE_FAULT=read-error:0:1 $run $long $short
 if [ ! -e "$kept" ]; then ok; else bad "speeds without the drive's were kept"; fi
-expect 0 "expected, bound by" env XDG_CACHE_HOME="$tmp/kept" $run $long --ram 10M
+expect 0 "expected, bound by" env XDG_CACHE_HOME="$tmp/kept" $run $long $short
 if [ -s "$kept" ] && ! grep -q "assumed" "$tmp/err"; then ok; else bad "measured speeds were not kept"; fi
 
 # ---- experts from the drive: the same answer, whatever goes wrong on the way to them
 for m in $qwen $gptoss; do
     few="--ctx 128 -p Hello --raw -n 12 --temp 0"
     want=$("$run" -m $m $few 2>/dev/null)
-    if [ $m = $qwen ]; then small=8M; else small=5M; fi
+    ram_budgets -m $m --ctx 128
+    small=$some_ram
     for fault in "" io-uring direct read-short read-short:3:2 io-uring,direct; do
         got=$(MOE_FAULT=$fault "$run" -m $m $few --ram $small 2>"$tmp/err")
         if [ "$got" = "$want" ] && [ -n "$got" ]; then ok; else bad "$m from the drive, $fault: $got"; fi
@@ -236,7 +248,7 @@ else bad "--json: $(cat "$tmp/j")"; fi
 
 # ---- the ends that others make: a reader who leaves, a full disk, Ctrl-C
 # Long enough that nothing but these ends it; a program that did not notice would come to its end.
-forever="-m $gptoss -p Hello -n 600 --seed 1 --show-reasoning --logit-bias 4095=-inf,4094=-inf,4093=-inf,4092=-inf,4091=-inf,4090=-inf,4089=-inf,4088=-inf"
+forever="-m $gptoss -p Hello -n 7000 --seed 1 --show-reasoning --logit-bias 4095=-inf,4094=-inf,4093=-inf,4092=-inf,4091=-inf,4090=-inf,4089=-inf,4088=-inf"
 { $run $forever 2>"$tmp/err"; echo $? >"$tmp/rc"; } | head -c 1 >/dev/null
 if [ "$(cat "$tmp/rc")" -eq 1 ]; then ok; else bad "closed pipe: exit $(cat "$tmp/rc")"; fi
 if grep -q "error" "$tmp/err"; then bad "closed pipe: an error line"; else ok; fi
@@ -265,7 +277,7 @@ done
 # sleeps; if it slept for another reason, the test is kinder than it should be, but never wrong.
 cat >"$tmp/blocked.py" <<'P'
 import fcntl, os, signal, subprocess, sys, time
-stdin, argv = sys.argv[1].encode(), sys.argv[2:]
+patience, stdin, argv = int(sys.argv[1]), sys.argv[2].encode(), sys.argv[3:]
 r, w = os.pipe()
 flags = fcntl.fcntl(w, fcntl.F_GETFL)
 fcntl.fcntl(w, fcntl.F_SETFL, flags | os.O_NONBLOCK)
@@ -277,32 +289,31 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 p = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=w, stderr=subprocess.PIPE)
 p.stdin.write(stdin)
 p.stdin.close()
-asleep, end = 0, time.time() + 60
+asleep, end = 0, time.time() + patience
 while asleep < 20 and time.time() < end and p.poll() is None:
     state = open("/proc/%d/stat" % p.pid).read().rsplit(")", 1)[1].split()[0]
     asleep = asleep + 1 if state == "S" else 0
     time.sleep(0.01)
 p.send_signal(signal.SIGINT)
-try: p.wait(timeout=30)
+try: p.wait(timeout=patience)
 except subprocess.TimeoutExpired: p.kill()
 p.wait()
 said = p.stderr.read()
 if p.returncode != 130 or b"error" in said: sys.exit("exit %d: %r" % (p.returncode, said))
 P
-if python3 -c 'import fcntl' 2>/dev/null && [ -r /proc/self/stat ]; then
+if [ "$python" ] && "$python" -c 'import fcntl' 2>/dev/null && [ -r /proc/self/stat ]; then
     # blocked STDIN PROGRAM...
     blocked() {
-        if python3 "$tmp/blocked.py" "$@" 2>"$tmp/err"; then ok; else bad "nobody reads: $*"; fi
+        if "$python" "$tmp/blocked.py" $patience "$@" 2>"$tmp/err"; then ok; else bad "nobody reads: $*"; fi
     }
     printf '300 301 302 303 304 305\n' >"$tmp/ids.txt"
     blocked "" $run $forever
     blocked "" $run -q $forever --json -n 20
     blocked "Hello
-" $run chat -m $gptoss -n 600 --show-reasoning --logit-bias 4095=-inf,4093=-inf,4089=-inf
+" $run chat -m $gptoss -n 7000 --show-reasoning --logit-bias 4095=-inf,4093=-inf,4089=-inf
     blocked "" $build/moe-bench logits -m $tiny --ids "$tmp/ids.txt" -o -
 else
-    skipped=$((skipped + 1))
-    echo "skipped: a reader who does not read needs python3 and /proc"
+    skip "a reader who does not read needs python3 and /proc"
 fi
 
 # ---- once more, with a sanitizer build looking for leaks
@@ -310,6 +321,6 @@ export ASAN_OPTIONS=detect_leaks=1
 expect 0 "\"text\"" $run -m $tiny -p "Hello" -n 3 --json --stop zzz --logit-bias 5=1
 expect 0 "stopped" $run -m $tinyoss -p "Hello" -n 3
 expect 1 "the context 10" $run -m $tiny --ctx 10 -p "Once upon a time there was a king."
-expect 1 "needs 5.0 MB" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+expect 1 "$needs" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
 
 finish

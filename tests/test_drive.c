@@ -87,7 +87,7 @@ int main(int argc, char **argv)
 {
     pool *team;
     test_begin("drive", argc, argv);
-    if (!CHECK(pool_create(&team, 2, NULL) == 0)) return test_end();
+    if (!CHECK(pool_create(&team, test_n_thread(2), NULL) == 0)) return test_end();
     test_rows(team);
     test_no_memory(team);
     test_worth();

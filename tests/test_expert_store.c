@@ -467,7 +467,7 @@ int main(int argc, char **argv)
         { ARCH_GPTOSS, 0, IN_MEMORY, "gpt-oss in memory" },
     };
     test_begin("expert_store", argc, argv);
-    CHECK(pool_create(&team, 2, NULL) == 0);
+    CHECK(pool_create(&team, test_n_thread(2), NULL) == 0);
     readers[DOCKED].team = team;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         const maker mk = made_maker(rows[i].arch, 23, 3, rows[i].variants);

@@ -36,7 +36,7 @@ static bool stage_open(stage *g, model_arch arch, unsigned variants, made_where 
     acts_init(&g->x, g->storage, 1, g->n_embd);
     return made_open(&g->f, &mk, where) && CHECK(g->f.m->hp.n_layer == N_LAYER) &&
            CHECK(weights_create(&g->w, g->f.m, NULL) == 0) &&
-           CHECK(pool_create(&g->o.team, 2, NULL) == 0);
+           CHECK(pool_create(&g->o.team, test_n_thread(2), NULL) == 0);
 }
 
 static void stage_close(stage *g)

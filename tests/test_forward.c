@@ -129,7 +129,7 @@ typedef struct rig {
 } rig;
 
 /* One thread: these models are too small for more to help on a busy machine. */
-static const engine_options plain = { .threads = 1 };
+static engine_options plain;             /* set once, by main */
 static const place *here = &places[0];   /* all is run once more in other placements */
 static bool on_gpu;                      /* it is one on the GPU */
 
@@ -518,8 +518,8 @@ static void test_rewind(void)
 /* The same model but for one bit of a norm. */
 static void test_other_weights(void)
 {
-    char path[] = "/tmp/moe-test-XXXXXX", name[512];
-    const int fd = mkstemp(path);
+    char path[512], name[512];
+    const int fd = mkstemp(test_temp(path, sizeof path));
     const subject *sub = &subjects[TINY_GPTOSS];
     subject other = { .name = "one bit changed", .n_vocab = sub->n_vocab };
     err_ctx err = { 0 };
@@ -590,8 +590,8 @@ static void see_file(rig *a, rig *b, rig *other, const golden_seq *g, const char
 
 static void test_save_load(void)
 {
-    char path[] = "/tmp/moe-test-XXXXXX";
-    const int fd = mkstemp(path);
+    char path[512];
+    const int fd = mkstemp(test_temp(path, sizeof path));
     const session_options so = { .kv = KV_F16, .chunk = 40 };
     if (!CHECK(fd >= 0)) return;
     close(fd);
@@ -752,7 +752,7 @@ static void test_flushing(void)
 static void test_out_of_memory(void)
 {
     for (int i = 0; i < N_SUBJECT; i++) {
-        const engine_options eo = { .threads = 2 };
+        const engine_options eo = { .threads = test_n_thread(2) };
         const session_options so = { .ctx = 64, .chunk = 16, .kv = KV_F16, .n_snapshot = 2 };
         int rc = -1, n;
         for (n = 1; n < 500 && rc < 0; n++) {
@@ -793,6 +793,7 @@ int main(int argc, char **argv)
 {
     bool ok = true;
     test_begin("forward", argc, argv);
+    plain.threads = test_n_thread(1);
     if (SLOW) test_skip("sanitizer: long texts of the demo models");
     for (int i = 0; i < N_SUBJECT; i++) ok &= subject_open(&subjects[i]);
     if (ok) {

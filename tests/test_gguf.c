@@ -370,7 +370,7 @@ static void test_no_memory(void)
 
 /* ---- files and splits ---------------------------------------------------------------------- */
 
-static char folder[] = "/tmp/moe-test-XXXXXX";
+static char folder[400];
 
 static const char *write_blob(char *path, size_t cap, const char *name, const char *program)
 {
@@ -414,7 +414,7 @@ static const struct { const char *why, *first, *second, *want; int n_tensor; } s
 
 static void test_splits(void)
 {
-    char path[256], text[1024];
+    char path[512], text[1024];
     for (size_t i = 0; i < ARRAY_LEN(splits); i++) {
         err_ctx err = { 0 };
         gguf *g;
@@ -448,7 +448,7 @@ static void test_splits(void)
 
 static void test_split_no_memory(void)
 {
-    char path[256];
+    char path[512];
     bool ok = false;
     test_path(path, sizeof path, "%s/m-00001-of-00002.gguf", folder);
     char text[1024];
@@ -475,7 +475,7 @@ static void test_big_file(void)
     gguf_writer *w = gguf_writer_create();
     const uint8_t *head;
     size_t head_bytes;
-    char path[256];
+    char path[512];
     err_ctx err;
     gguf *g;
     long before;
@@ -506,7 +506,9 @@ static void test_not_files(void)
 {
     err_ctx err;
     gguf *g;
-    CHECK(gguf_open(&g, "/nonexistent/x.gguf", &err) < 0 && strstr(err.msg, "No such file"));
+    char path[512];
+    test_path(path, sizeof path, "%s/none/x.gguf", folder);
+    CHECK(gguf_open(&g, path, &err) < 0 && strstr(err.msg, "No such file"));
     CHECK(gguf_open(&g, "/", &err) < 0 && strstr(err.msg, "directory"));
     CHECK(gguf_open(&g, "/dev/null", &err) < 0 && strstr(err.msg, "not a regular file"));
 }
@@ -553,9 +555,8 @@ static void test_writer(void)
 
 int main(int argc, char **argv)
 {
-    char command[64];
     test_begin("gguf", argc, argv);
-    if (!CHECK(mkdtemp(folder))) return test_end();
+    if (!CHECK(mkdtemp(test_temp(folder, sizeof folder)))) return test_end();
     test_refusals();
     test_accepted();
     test_getters();
@@ -566,7 +567,6 @@ int main(int argc, char **argv)
     test_big_file();
     test_not_files();
     test_writer();
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    CHECK(system(command) == 0);
+    test_remove(folder);
     return test_end();
 }

@@ -125,7 +125,7 @@ static bool stage_open(stage *g, model_arch arch, unsigned variants, made_where 
     g->storage = test_alloc(acts_bytes(MAX_TOKEN, g->n_embd), 1);
     memset(g->storage, 0, acts_bytes(MAX_TOKEN, g->n_embd));
     acts_init(&g->x, g->storage, MAX_TOKEN, g->n_embd);
-    return made_open(&g->f, &mk, where) && CHECK(pool_create(&g->o.team, 2, NULL) == 0) &&
+    return made_open(&g->f, &mk, where) && CHECK(pool_create(&g->o.team, test_n_thread(2), NULL) == 0) &&
            CHECK(weights_create(&g->weights, g->f.m, NULL) == 0) &&
            CHECK(worklist_create(&g->w, N_EXPERT, MAX_SLOT, NULL) == 0);
 }

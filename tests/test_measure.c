@@ -18,7 +18,7 @@ static bool never(void *ctx)
 /* Without a GPU. nth: the allocation that fails, 0: none does. */
 static int measure(speeds *out, const model *m, long nth, measure_watch *watch, void *ctx)
 {
-    const engine_options o = { .threads = 2 };
+    const engine_options o = { .threads = test_n_thread(2) };
     engine *e = NULL;
     err_ctx err = { 0 };
     int rc = engine_open(&e, m, &o, &err);

@@ -8,7 +8,7 @@
 #include "tests/test.h"
 #include "tiers/memory_room.h"
 
-static char root[] = "/tmp/moe_room_XXXXXX";
+static char root[300];
 
 /* Writes text to root/path; folders are made on the way. NULL removes the file. */
 static void put(const char *path, const char *text)
@@ -73,7 +73,7 @@ static const struct room_row {
 int main(int argc, char **argv)
 {
     test_begin("memory_room", argc, argv);
-    if (!CHECK(mkdtemp(root) != NULL)) return test_end();
+    if (!CHECK(mkdtemp(test_temp(root, sizeof root)) != NULL)) return test_end();
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         const struct room_row *r = &rows[i];
         uint64_t room = 1;
@@ -88,12 +88,6 @@ int main(int argc, char **argv)
     CHECK_MSG(peak > 100000 && peak < (uint64_t)1 << 40, "peak memory %llu",
               (unsigned long long)peak);
 
-    static const char *const folders[] = { V1 "/pod/c1", V1 "/pod", V1, V2 "/a/b", V2 "/a", V2,
-                                           "sys/fs", "sys", "proc/self", "proc", "." };
-    for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
-        char full[512];
-        snprintf(full, sizeof full, "%s/%s", root, i + 1 < ARRAY_LEN(folders) ? folders[i] : "");
-        rmdir(full);
-    }
+    test_remove(root);
     return test_end();
 }

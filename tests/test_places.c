@@ -51,7 +51,7 @@ static void pause_or_go_on(session *s, cold_stats *then, int i, const place *p)
 static bool follow(trail *t, const model *m, const place *p)
 {
     static const int32_t prompt[FIRST] = { 11, 402, 7, 93, 260 };
-    const engine_options eo = { 0 };
+    const engine_options eo = { .threads = test_n_thread(0) };
     const session_options so = { .ctx = 512, .chunk = 128, .kv = KV_F16 };
     const size_t n_vocab = (size_t)m->hp.n_vocab;
     float *logits = mem_array(n_vocab, sizeof *logits);

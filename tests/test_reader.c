@@ -43,11 +43,9 @@ static bool write_file(int i)
 
 static bool make_files(void)
 {
-    const char *tmp = getenv("TMPDIR");
     bool ok = true;
     void *p;
-    snprintf(dir_path, sizeof dir_path, "%s/moe-reader-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!CHECK(mkdtemp(dir_path) != NULL)) return false;
+    if (!CHECK(mkdtemp(test_temp(dir_path, sizeof dir_path)) != NULL)) return false;
     for (int i = 0; i <= N_FILE; i++) {
         snprintf(at.names[i], sizeof at.names[i], "%s/%d.bin", dir_path, i);
         at.paths[i] = at.names[i];
@@ -707,7 +705,7 @@ static void test_kind(reader_kind kind, const char *name)
 {
     reader_options as = { .kind = kind };
     test_way(as, name);
-    if (!CHECK(pool_create(&as.team, 3, NULL) == 0)) return;
+    if (!CHECK(pool_create(&as.team, test_n_thread(3), NULL) == 0)) return;
     test_way(as, name);
     pool_free(as.team);
 }

@@ -14,7 +14,7 @@ static const speeds usual = {
     .disk_straight = 2e9,
 };
 
-static char root[] = "/tmp/moe_speeds_XXXXXX";
+static char root[400];
 
 static void put(const char *path, const char *text)
 {
@@ -56,7 +56,7 @@ static const struct damaged_row { const char *text; bool good; const char *why; 
 static void test_damaged(void)
 {
     const speeds_key key = { .cpu = "x", .n_thread = 4, .kernels = "avx2", .drive = 5 };
-    char path[256];
+    char path[512];
     snprintf(path, sizeof path, "%s/damaged.json", root);
     for (size_t i = 0; i < ARRAY_LEN(damaged); i++) {
         speeds got = { .hop = 77 };
@@ -76,7 +76,7 @@ static void test_file(void)
     const speeds_key key = { .cpu = "Xeon \"9\"", .gpu = "H200 \xff\x01", .n_thread = 16,
                              .kernels = "avx512", .drive = UINT64_MAX - 3 };
     speeds_key keys[6];
-    char path[256], folder[256];
+    char path[512], folder[512];
     speeds got;
     err_ctx err = { 0 };
     snprintf(path, sizeof path, "%s/a/b/moe/speeds.json", root);
@@ -130,7 +130,7 @@ static void test_file(void)
         CHECK(rc == 0 || rc == ERR_NOMEM);
     }
     CHECK(speeds_save(&usual, path, &key, &err) == 0 && speeds_load(&got, path, &key) == 1);
-    char command[320];
+    char command[640];
     snprintf(command, sizeof command, "test \"$(ls '%s')\" = speeds.json", folder);
     CHECK_MSG(system(command) == 0, "something else is left in %s", folder);
     snprintf(command, sizeof command, "test \"$(ls '%s/a/b')\" = moe", root);
@@ -174,12 +174,10 @@ static void test_assumed(void)
 int main(int argc, char **argv)
 {
     test_begin("speeds", argc, argv);
-    if (CHECK(mkdtemp(root) != NULL)) {
-        char command[64];
+    if (CHECK(mkdtemp(test_temp(root, sizeof root)) != NULL)) {
         test_damaged();
         test_file();
-        snprintf(command, sizeof command, "rm -r '%s'", root);
-        CHECK(system(command) == 0);
+        test_remove(root);
     }
     test_path_rows();
     test_assumed();

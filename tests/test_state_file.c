@@ -643,10 +643,8 @@ static void test_space_fails(void)
 
 int main(int argc, char **argv)
 {
-    const char *dir = getenv("TMPDIR");
     test_begin("state_file", argc, argv);
-    test_path(folder, sizeof folder, "%s/moe-state-XXXXXX", dir && *dir ? dir : "/tmp");
-    if (!CHECK(mkdtemp(folder) != NULL)) return test_end();
+    if (!CHECK(mkdtemp(test_temp(folder, sizeof folder)) != NULL)) return test_end();
     for (int i = 0; i < 2; i++) {
         where = i == 0 ? NULL : far_space();
         test_moves();

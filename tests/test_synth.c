@@ -561,7 +561,7 @@ static void test_shares(void)
 
 /* ---- on a disk --------------------------------------------------------------------------- */
 
-static char folder[64];
+static char folder[400];
 
 static bool there(const char *path)
 {
@@ -584,7 +584,7 @@ static bool never_stop(void *ctx, uint64_t done, uint64_t total)
 static void test_threads(void)
 {
     synth_options o = synth_options_of(&tiny_qwen3next);         /* three windows */
-    char path[128];
+    char path[512];
     uint8_t *file[3] = { NULL, NULL, NULL };
     size_t bytes[3] = { 0, 0, 0 };
     int finished = 0;
@@ -611,7 +611,7 @@ static void test_threads(void)
 static void test_disk_failures(void)
 {
     synth_options o = synth_options_of(&tiny_gptoss);
-    char path[128], part[160];
+    char path[512], part[544];
     synth_report r;
     err_ctx err = { 0, "" };
     struct rlimit old, small;
@@ -667,7 +667,7 @@ static void test_no_memory(const synth_shape *s, double skew)
 {
     synth_shape small = *s;
     synth_options o = synth_options_of(&small);
-    char path[128], part[160];
+    char path[512], part[544];
     long n = 1;
     int rc = -1;
 
@@ -694,8 +694,7 @@ static void test_no_memory(const synth_shape *s, double skew)
 int main(int argc, char **argv)
 {
     test_begin("synth", argc, argv);
-    snprintf(folder, sizeof folder, "/tmp/moe-test-synth-XXXXXX");
-    if (!CHECK(mkdtemp(folder) != NULL)) return test_end();
+    if (!CHECK(mkdtemp(test_temp(folder, sizeof folder)) != NULL)) return test_end();
     test_blocks();
     test_valid_codes();
     test_pieces(&tiny_gptoss, 0);

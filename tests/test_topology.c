@@ -13,7 +13,7 @@
 #include "tiers/machine.h"
 #include "tiers/numa.h"
 
-static char root[] = "/tmp/moe_topology_XXXXXX";
+static char root[300];
 
 /* ---- trees ----------------------------------------------------------------------------------- */
 
@@ -310,7 +310,7 @@ int main(int argc, char **argv)
 
     test_begin("topology", argc, argv);
     test_numa();
-    if (!CHECK(mkdtemp(root) != NULL)) return test_end();
+    if (!CHECK(mkdtemp(test_temp(root, sizeof root)) != NULL)) return test_end();
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         const char *why = rows[i].why;
         rows[i].make();
@@ -330,12 +330,14 @@ int main(int argc, char **argv)
         clear_tree();
     }
     test_large();
+    topology_read(&t, root);             /* empty */
+    CHECK(t.n_cpu == 0 && t.n_cache == 0 && t.n_node == 0);
     CHECK(rmdir(root) == 0);
 
     topology_read(&t, "");               /* this machine, whatever it says */
     const int n_core = machine_cores(NULL, 0, &n_cpu);
     CHECK(t.n_cpu == 0 || (t.n_cpu >= n_cpu && t.n_core >= n_core));
-    topology_read(&t, "/nonexistent");
+    topology_read(&t, root);             /* gone */
     CHECK(t.n_cpu == 0 && t.n_cache == 0 && t.n_node == 0);
     return test_end();
 }

@@ -57,7 +57,7 @@ static float *rows_of(const model *m)
 /* n tokens in one go, then a few one by one; all rows of logits. */
 static bool compute(float *rows, const model *m, const int32_t *ids, int n, bool exact)
 {
-    const engine_options eo = { .threads = 1, .exact = exact };
+    const engine_options eo = { .threads = test_n_thread(1), .exact = exact };
     const session_options so = { .ctx = ROWS, .kv = KV_F32 };
     const size_t n_vocab = (size_t)m->hp.n_vocab;
     engine *e = NULL;
@@ -746,7 +746,7 @@ static void test_widths(void)
         { offsetof(model_hparams, ssm_n_k_head), 1 << 21, "DeltaNet keys" },
         { offsetof(model_hparams, n_vocab), 1 << 26, "vocabulary" },
     };
-    const engine_options eo = { .threads = 1 };
+    const engine_options eo = { .threads = test_n_thread(1) };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         for (int over = 0; over < 2; over++) {
             model m = *subjects[QWEN].m;
