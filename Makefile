@@ -298,7 +298,7 @@ check test: all tests
 
 # One after the other: each has the device, and the CPU for its references, to itself.
 GPU_TESTS := $(filter test_gpu% test_forward test_places test_expert_store test_state test_space,$(TESTS)) $(TEST_CU)
-check-gpu: $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
+check-gpu: all $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
 	$QONLY_GPU=1 TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)
 
 # ---- fuzzing ------------------------------------------------------------------------------------

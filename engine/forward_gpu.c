@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/bank_stream.h"
+#include "tiers/fault.h"
 
 enum {
     LOGIT_ROWS = GPU_FEW,                /* computed together */
@@ -575,6 +576,11 @@ static int record_next(gpu_recording *r, forward_gpu *f, int last, err_ctx *err)
     return gpu_record_end(r, f->g, err);
 }
 
+static int lost(err_ctx *err)
+{
+    return err_set(err, ERR_IO, "the GPU stopped");
+}
+
 /* Plays a token and answers what it asks. */
 static int play(forward_gpu *f, gpu_recording *r, err_ctx *err)
 {
@@ -582,7 +588,7 @@ static int play(forward_gpu *f, gpu_recording *r, err_ctx *err)
     f->n = 1;
     f->known.token = -1;
     gpu_play(f->g, r);
-    if (!f->tiers.host) return 0;
+    if (!f->tiers.host) return fault_hits(FAULT_GPU_LOST) ? give_up(f, lost(err), err) : 0;
     cold_begin(f->tiers.host, 1);        /* threads wake up while the first layer mixes */
     for (int l = 0; l < f->m->hp.n_layer; l++) {
         if (!is_cold(f, l)) continue;

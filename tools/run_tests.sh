@@ -1,8 +1,8 @@
 #!/bin/sh
 # run_tests.sh BUILD TEST... - runs the layer check, the test programs, the command-line tests and a
 # few seconds of fuzzing, as many at a time as there are CPUs; adds up their counts and ends with
-# "N passed, N failed". With ONLY_GPU=1 the test programs alone, one at a time; without a GPU
-# that is a failure. TEST_THREADS=N: programs and test programs
+# "N passed, N failed". With ONLY_GPU=1 the test programs and the command-line tests of the GPU
+# alone, one at a time; without a GPU that is a failure. TEST_THREADS=N: programs and test programs
 # use N threads wherever they would choose a number themselves, as on a machine with N cores.
 # What the tests write goes into a folder that is removed, whichever way this ends.
 set -u
@@ -63,6 +63,7 @@ rest() {
 }
 list() {
     [ "${ONLY_GPU:-}" ] || rest
+    echo test_cli_gpu.sh
     for t in "$@"; do echo "$t"; done
 }
 list "$@" | xargs -P "$jobs" -I '{}' "$0" --one "$build" "$logs" '{}'

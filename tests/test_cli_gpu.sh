@@ -1,0 +1,262 @@
+#!/bin/sh
+# test_cli_gpu.sh BUILD - moe-run and moe-bench on a GPU: budgets of VRAM from too little to all, the
+# plan against what a run then reports, post-fetch by its variables, the file of measured speeds, and
+# faults of the GPU, of page-locking and of the drive beside it. Ends with "cli_gpu N passed, N
+# failed"; without a GPU, or a build for one, with one skip.
+#
+# Prompts have up to eight tokens and draws are greedy: then the same tokens are promised for every
+# budget on one processor (docs/numerics.md). Budgets are asked of moe-run plan.
+#
+# Each point of tiers/fault.h is armed by a test:
+#   read-error, read-short, read-end, direct, io-uring   test_reader.c, test_cli_run.sh; here with a GPU
+#   page-lock   here, and test_expert_store.c with a GPU
+#   vram        here (weights), gpu-lost  here (with all experts in VRAM, and with some)
+set -u
+area=cli_gpu
+. tests/cli_harness.sh
+if "$run" --version | grep -q "no GPU"; then
+    skip "no GPU"
+    finish
+    exit
+fi
+unset MOE_DEVICE
+slow="timeout $patience"                 # a hang is a failure, and the next check goes on
+
+# ---- checks that say what was expected and what came
+equal() { if [ "$2" = "$3" ]; then ok; else bad "$1: expected '$2', got '$3'"; fi; }
+at_least() { if [ "${3:-0}" -ge "$2" ]; then ok; else bad "$1: expected $2 or more, got '$3'"; fi; }
+
+# answer NAME ARGUMENTS...: exit code 0, the answer in $tmp/NAME
+answer() {
+    name=$1
+    shift
+    $slow "$run" $ask "$@" >"$tmp/$name" 2>"$tmp/err" </dev/null
+    equal "exit code of $ask $*" 0 $?
+}
+# same NAME WANTED WHAT: not empty, and the same bytes
+same() {
+    if [ -s "$tmp/$1" ] && cmp -s "$tmp/$1" "$tmp/$2"; then ok
+    else bad "$3: expected '$(head -c 200 "$tmp/$2")', got '$(head -c 200 "$tmp/$1")'"; fi
+}
+# fails TEXT ARGUMENTS...: exit code 1, one error line, which holds TEXT
+fails() {
+    text=$1
+    shift
+    $slow "$run" $ask "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    equal "exit code of $ask $*" 1 $?
+    equal "error lines of $ask $*" 1 "$(grep -c '^moe-run: error: ' "$tmp/err")"
+    if grep '^moe-run: error: ' "$tmp/err" | grep -qF -e "$text"; then ok
+    else bad "$ask $*: expected an error with '$text'"; fi
+}
+said() { if grep -qF -e "$1" "$tmp/err"; then ok; else bad "$2: expected '$1' on stderr"; fi; }
+
+# row N NAME: a number of the Nth row of the last moe-bench tiers --json
+row() { json_number "$2" "$(sed 's/{"vram_budget":/\
+&/g' "$tmp/out" | sed -n "$(($1 + 1))p")"; }
+whole() { printf '%.0f' "$1"; }          # 1.5e3 as 1500
+# moved N NAME: a number of bytes a token, which may be written with a point or an exponent
+moved() {
+    whole "$(sed 's/{"vram_budget":/\
+&/g' "$tmp/out" | sed -n "$(($1 + 1))p" | sed -n 's/.*"'"$2"'":\([0-9.eE+]*\).*/\1/p')"
+}
+
+on_gpu() { case $1 in *'"gpu":true'*) true ;; *) false ;; esac; }
+half_there() { on_gpu "$1" && [ $((2 * $(json_number vram.experts "$1"))) -ge "$experts" ]; }
+fetches() { on_gpu "$1" && [ "$(json_number vram.post_fetch "$1")" -gt 0 ] && [ "$(json_number vram.experts "$1")" -lt "$experts" ]; }
+
+# ---- what there is
+expect 0 "GPU 0: " $run --version
+expect 0 "sm_" $bench machine --threads 2 --seconds 0.002 --buffer 4M
+gpu=$("$run" plan --json | sed 's/.*"gpu_name":"\([^"]*\)".*/\1/')
+if [ "$gpu" ]; then ok; else bad "plan --json: expected a gpu_name"; fi
+
+for m in $qwen $gptoss; do
+    model="-m $m --ctx 256"
+    ask="$model --raw -p Hello -n 24 --temp 0"
+
+    # ---- budgets: all, half of the experts, enough for post-fetch, the least; and in RAM
+    json=$("$run" plan --json $model --device cuda)
+    all=$(json_number vram.total "$json")
+    experts=$(json_number vram.experts "$json")
+    equal "$m: bytes on the drive with no bound" 0 "$(json_number drive_experts "$json")"
+    grain=$((all / 64))                  # every question starts the GPU's driver
+    least=$(least_budget --vram "$all" $grain on_gpu $model)
+    half=$(least_budget --vram "$all" $grain half_there $model)
+    fetch=$(least_budget --vram "$all" $grain fetches $model)
+    beside=$(plan_number ram.total $model --device cuda --vram "$least")
+    drive=$(least_budget --ram "$beside" $((beside / 64)) on_gpu $model --device cuda --vram "$least")
+    at_least "$m: VRAM for half of the experts" "$least" "$half"
+    at_least "$m: VRAM for all" "$half" "$all"
+
+    # ---- answers: the same tokens for every budget
+    answer cpu --device cpu
+    answer all --device cuda
+    said "$gpu" "$m --device cuda"
+    answer auto
+    same auto all "$m: --device auto"
+    said "$gpu" "$m --device auto"
+    for v in "$all" $((all - 1)) "$half" "$fetch" "$least"; do
+        answer now --vram "$v"
+        said "$gpu" "$m --vram $v"
+        same now all "$m --vram $v"
+    done
+    answer now --vram "$half" --deterministic --device cuda
+    same now all "$m --vram $half --deterministic"
+    answer now --vram "$least" --ram "$drive" --device cuda
+    said "drive" "$m --vram $least --ram $drive"
+    same now all "$m: experts on the drive beside a GPU"
+    answer now --vram "$fetch" --threads 1
+    same now all "$m --threads 1"
+    for v in 0 $((least - all / 64 - 1)); do        # too little for what every token needs
+        answer now --vram "$v"
+        said "CPU only" "$m --vram $v"
+        same now cpu "$m --vram $v"
+        fails "VRAM" --vram "$v" --device cuda
+    done
+
+    # ---- the plan against what moe-bench tiers reports for the same budgets
+    list="none,$least,$half,all"
+    expect 0 '"same_tokens":true' $slow $bench tiers $model -p 4 -n 12 -r 1 --vram $list --json
+    equal "$m tiers: rows that were done" 4 "$(grep -o '"error":null' "$tmp/out" | wc -l)"
+    cp "$tmp/out" "$tmp/rows"
+    token=$(moved 4 vram_bytes_per_token)
+    equal "$m tiers: experts in VRAM, row none" 0 "$(row 1 vram.experts)"
+    equal "$m tiers: experts in VRAM, row all" "$experts" "$(row 4 vram.experts)"
+    equal "$m tiers: bytes a token on the CPU, row all" 0 "$(moved 4 cpu_bytes_per_token)"
+    equal "$m tiers: bytes a token over the bus, row all" 0 "$(moved 4 bus_bytes_per_token)"
+    equal "$m tiers: bytes a token in VRAM, row none" 0 "$(moved 1 vram_bytes_per_token)"
+    for i in 1 2 3; do                   # every byte is read somewhere; what came late, twice
+        at_least "$m tiers: bytes a token, row $i" $((token - 1)) $(($(moved $i vram_bytes_per_token) +
+            $(moved $i cpu_bytes_per_token) + $(moved $i bus_bytes_per_token)))
+        [ "$(row $i vram.post_fetch)" -gt 0 ] || equal "$m tiers: pad, row $i" 0 "$(row $i postfetch_bytes)"
+    done
+    i=2
+    for v in $least $half $all; do
+        json=$("$run" plan --json $model --device cuda --vram $v)
+        for n in vram.total vram.dense vram.context vram.work vram.experts vram.streaming vram.post_fetch \
+                 vram.layers_whole vram.experts_of_next_layer ram.total drive_experts chunk; do
+            equal "$m tiers row $i, $n" "$(json_number $n "$json")" "$(row $i $n)"
+        done
+        at_least "$m tiers row $i: VRAM within its budget of $v" "$(row $i vram.total)" "$v"
+        i=$((i + 1))
+    done
+
+    # ---- post-fetch by its variables: one model under the one name, one under the other
+    if [ $m = $qwen ]; then p=MOE; else p=LLAMA; fi
+    for e in ENABLE=0 ENABLE=1 ENABLE=auto FORCE_CPU=1 BLOCK_ON_MISS=1 MAX_TRANSFERS=1 SCRATCHPAD_MB=1 \
+             DEDICATED_STREAMS=0 DEBUG=1; do
+        export "${p}_POSTFETCH_$e"
+        answer now --vram "$fetch"
+        same now all "$m: ${p}_POSTFETCH_$e"
+        unset "${p}_POSTFETCH_${e%%=*}"
+    done
+    refuse 2 "MOE_POSTFETCH_MAX_TRANSFERS" env ${p}_POSTFETCH_MAX_TRANSFERS=x $run $ask
+    expect 0 '"error":null' env ${p}_POSTFETCH_ENABLE=0 $slow $bench tiers $model -p 4 -n 12 -r 1 --vram none --json
+    equal "$m ${p}_POSTFETCH_ENABLE=0: pad" 0 "$(row 1 postfetch_bytes)"
+    equal "$m ${p}_POSTFETCH_ENABLE=0: bytes over the bus" 0 "$(moved 1 bus_bytes_per_token)"
+    expect 0 '"postfetch_on":true' env ${p}_POSTFETCH_ENABLE=1 $slow $bench tiers $model -p 4 -n 12 -r 1 --vram none --json
+    at_least "$m ${p}_POSTFETCH_ENABLE=1: pad" 1 "$(row 1 postfetch_bytes)"
+    at_least "$m ${p}_POSTFETCH_ENABLE=1: bytes over the bus" 1 "$(moved 1 bus_bytes_per_token)"
+    expect 0 '"postfetch_on":false' env MOE_POSTFETCH_ENABLE=0 LLAMA_POSTFETCH_ENABLE=1 \
+        $slow $bench tiers $model -p 4 -n 12 -r 1 --vram none --json
+
+    # ---- faults. Speeds are known by now: a fault meets the run, not a measurement.
+    export MOE_FAULT=vram:0:1            # VRAM that the plan counted on is gone
+    answer now
+    said "planning again with less" "$m: $MOE_FAULT"
+    equal "$m $MOE_FAULT: times planned again" 1 "$(grep -c 'planning again' "$tmp/err")"
+    if cmp -s "$tmp/now" "$tmp/all" || cmp -s "$tmp/now" "$tmp/cpu"; then ok
+    else bad "$m $MOE_FAULT: neither the GPU's answer nor the CPU's: $(head -c 200 "$tmp/now")"; fi
+    expect 0 '"error":null' $slow $bench tiers $model -p 4 -n 4 -r 1 --vram all --json
+    export MOE_FAULT=vram
+    answer now
+    same now cpu "$m $MOE_FAULT: it ends on the CPU"
+    at_least "$m $MOE_FAULT: times planned again" 1 "$(grep -c 'planning again' "$tmp/err")"
+    fails "no room for the weights" --device cuda
+    if [ -s "$tmp/out" ]; then bad "$m $MOE_FAULT: expected no answer, got '$(head -c 200 "$tmp/out")'"; else ok; fi
+    for v in "$fetch" "$all"; do
+        for f in gpu-lost gpu-lost:12:1; do
+            export MOE_FAULT=$f
+            fails "the GPU stopped" --vram "$v"
+        done
+    done
+    for v in "$half" "$all"; do          # in a chat the message fails, and so does the end
+        printf 'Hi\nHo\n' | MOE_FAULT=gpu-lost $slow "$run" chat $model -n 4 --vram "$v" >"$tmp/out" 2>"$tmp/err"
+        equal "$m: exit code of a chat without its GPU, --vram $v" 1 $?
+        said "moe-run: error: the GPU stopped" "$m: a chat without its GPU, --vram $v"
+    done
+    for f in page-lock page-lock:1; do   # the table of addresses; the experts themselves
+        export MOE_FAULT=$f
+        answer now --vram "$fetch"
+        said "the system refuses more" "$m: $f"
+        same now all "$m: $f"
+    done
+    few="--vram $least --ram $drive --device cuda"
+    for f in io-uring:"reading with threads" direct:"through the page cache" read-short: ; do
+        export MOE_FAULT="${f%%:*}"
+        answer now $few
+        said "${f#*:}" "$m: $MOE_FAULT beside a GPU"
+        same now all "$m: $MOE_FAULT beside a GPU"
+    done
+    export MOE_FAULT=read-error:5:1
+    fails "cannot read at byte" $few
+    export MOE_FAULT=read-end:5:1
+    fails "was it cut while in use?" $few
+    unset MOE_FAULT
+
+    # ---- a file that is cut while a chat uses it: nothing of it may be needed any more; if it is,
+    # one line says so
+    cp $m "$tmp/cut.gguf"
+    (printf 'Hi\n'; sleep 3; truncate -s 4096 "$tmp/cut.gguf"; printf 'Ho\n') |
+        $slow "$run" chat -m "$tmp/cut.gguf" --ctx 256 -n 4 >"$tmp/out" 2>"$tmp/err"
+    code=$?
+    if [ $code -eq 0 ] || { [ $code -eq 1 ] && grep -q "it was changed while in use" "$tmp/err"; }; then ok
+    else bad "$m cut while in use: expected exit code 0, or 1 and a line, got $code"; fi
+    rm "$tmp/cut.gguf"
+done
+
+# ---- the file of measured speeds: whatever it holds, the answer is the same, and afterwards it is
+# this machine's
+kept=$XDG_CACHE_HOME/moe/speeds.json
+speeds_count() { grep -c '"processor"' "$kept" 2>/dev/null; }
+is_measured() { "$run" plan $model --vram "$fetch" --json 2>/dev/null | grep -c '"measured":true'; }
+look_again() {                           # WHAT
+    answer now --vram "$fetch"
+    same now all "speeds: $1"
+    equal "speeds: $1: error lines" 0 "$(grep -c error "$tmp/err")"
+    if grep -q "assumed" "$tmp/err"; then bad "speeds: $1: expected measured ones, said assumed"; else ok; fi
+    equal "speeds: $1: measured now" 1 "$(is_measured)"
+}
+cp "$kept" "$tmp/good"
+rm -r "$XDG_CACHE_HOME"
+equal "speeds: none: measured" 0 "$(is_measured)"
+look_again "a missing file"
+for text in '' 'no JSON' '{"speeds": [7, null, {}]}'; do
+    printf '%s' "$text" >"$kept"
+    look_again "'$text'"
+done
+head -c $(($(wc -c <"$tmp/good") / 2)) "$tmp/good" >"$kept"
+look_again "half a file"
+sed 's/"vram_read": [0-9.e+]*/"vram_read": -1/; s/"cpu": [0-9.e+]*/"cpu": "fast"/' "$tmp/good" >"$kept"
+look_again "figures that are none"
+sed 's/"gpu": "[^"]*"/"gpu": "Another One"/' "$tmp/good" >"$kept"
+n=$(speeds_count)
+equal "speeds: of another GPU: measured" 0 "$(is_measured)"
+look_again "of another GPU"
+equal "speeds: of another GPU: entries" $((n + 1)) "$(speeds_count)"
+for x in /proc/none relative; do             # where nothing can be kept
+    XDG_CACHE_HOME=$x answer now --vram "$fetch"
+    same now all "XDG_CACHE_HOME=$x"
+    equal "XDG_CACHE_HOME=$x: error lines" 0 "$(grep -c error "$tmp/err")"
+done
+if [ ! -e relative ]; then ok; else bad "XDG_CACHE_HOME=relative: something was written here"; fi
+
+# ---- moe-bench on a GPU
+for m in $qwen $gptoss; do
+    expect 0 '"decode"' $slow $bench decode -m $m -p 9 -n 3 -r 1 --device cuda --json
+    printf '1 2 3\n\n[4,5]\n' >"$tmp/ids"
+    expect 0 "" $slow $bench logits -m $m --ids "$tmp/ids" -o "$tmp/all.f32" --device cuda
+    equal "$m: bytes of five rows of logits" $((5 * 4096 * 4)) "$(wc -c <"$tmp/all.f32")"
+done
+expect 0 "post-fetch" $slow $bench tiers -m $gptoss --ctx 64 -p 4 -n 4 -r 1 --postfetch both
+finish
