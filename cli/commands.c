@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "cli/console.h"
+#include "cli/sink.h"
 #include "cuda/gpu.h"
+#include "loader/map_guard.h"
 #include "tiers/fault.h"
 #include "tiers/machine.h"
 
@@ -55,6 +57,12 @@ static void print_log(void *ctx, const char *line)
     console_note("%s", line);
 }
 
+static void on_lost_file(const char *path)
+{
+    sink_abandon();
+    console_lost_file(path);
+}
+
 int commands_main(const char *program, const char *about, const char *examples,
                   const command *table, int n_command, int argc, char **argv)
 {
@@ -62,6 +70,7 @@ int commands_main(const char *program, const char *about, const char *examples,
     const command *standard = find_verb(table, n_command, "run"), *verb;
     console_init(program);
     log_set_sink(print_log, NULL);
+    map_guard_install(on_lost_file);
     if (getenv("MOE_FAULT") && !fault_arm_text(getenv("MOE_FAULT"))) {   /* for tests */
         console_error("MOE_FAULT: unknown fault");
         return 2;

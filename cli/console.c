@@ -13,10 +13,13 @@
 
 static const char *program = "moe";
 static bool status_shown;                /* a line of console_status stands on the terminal */
+static bool on_screen, dimmed;           /* stderr is a terminal; stdout one with colours */
 
 void console_init(const char *name)
 {
     program = name;
+    on_screen = isatty(2) == 1;
+    dimmed = console_may_dim();
 }
 
 /* One line whatever the text holds: control characters are escaped. */
@@ -44,6 +47,23 @@ int console_fail(const char *path, const err_ctx *err)
     console_error("%s%s: %s%s", cut ? "..." : "", path + (cut ? n - SHOWN : 0),
                   unsaid ? "out of memory: " : "", err->msg);
     return 1;
+}
+
+/* In a signal handler: nothing here allocates, locks or formats. */
+void console_lost_file(const char *path)
+{
+    const char *const words[] = {
+        !on_screen ? "" : status_shown ? "\r\033[K" : "\n", program, ": error: ", path,
+        ": cannot be read any more: it was changed while in use, or its drive failed; check the "
+        "file and start again\n",
+    };
+    char line[1024];
+    size_t n = 0;
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        for (const char *p = words[i]; *p && n < sizeof line; p++) line[n++] = *p;
+    if (dimmed && write(1, "\033[0m", 4) < 0) _exit(1);
+    if (write(2, line, n) < 0) _exit(1);
+    _exit(1);
 }
 
 void console_note(const char *fmt, ...)

@@ -16,6 +16,11 @@ void console_error(const char *fmt, ...) PRINTF_LIKE(1, 2);
 /* "moe-run: error: <path>: <message of err>", and 1, the exit code for it. */
 int console_fail(const char *path, const err_ctx *err);
 
+/* One error line about a file that can no longer be read where it is mapped, and the end of the
+ * program with exit code 1. Async-signal-safe, and any thread. The terminal is the shell's already:
+ * the editor has it only while no weights are read (cli/line_input.h). */
+void console_lost_file(const char *path);
+
 /* "moe-run: <text>" */
 void console_note(const char *fmt, ...) PRINTF_LIKE(1, 2);
 

@@ -12,8 +12,16 @@
 
 #include "cli/output.h"
 
+static const char *volatile unfinished;  /* the part of the sink that is open; for sink_abandon */
+
+void sink_abandon(void)
+{
+    if (unfinished) unlink(unfinished);
+}
+
 void sink_drop(sink *s)
 {
+    if (s->staged) unfinished = NULL;
     if (s->is_open && s->fd != STDOUT_FILENO) close(s->fd);
     if (s->staged) unlink(s->part);
     s->is_open = s->staged = false;
@@ -56,6 +64,7 @@ int sink_open(sink *s, const char *path, err_ctx *err)
     snprintf(s->part, sizeof s->part, "%s.part", s->final);
     if ((rc = open_path(s, s->part, "cannot create", s->part, err)) < 0) return rc;
     s->staged = true;
+    unfinished = s->part;
     return 0;
 }
 
@@ -71,6 +80,7 @@ int sink_finish(sink *s, err_ctx *err)
     if (s->fd != STDOUT_FILENO && close(s->fd) != 0) return err_sys(err, "cannot write");
     if (s->staged && rename(s->part, s->final) != 0)
         return err_sys(err, "cannot rename %s", s->part);
+    if (s->staged) unfinished = NULL;
     s->staged = false;
     return 0;
 }

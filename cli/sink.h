@@ -25,6 +25,9 @@ int sink_finish(sink *s, err_ctx *err);
 /* Removes what is unfinished. Harmless on a sink that was finished or never opened. */
 void sink_drop(sink *s);
 
+/* The same for the sink that is open, from a signal handler that ends the program. */
+void sink_abandon(void);
+
 /* What messages call it: the path, or "standard output". */
 const char *sink_name(const char *path);
 

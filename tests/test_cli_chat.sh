@@ -204,6 +204,30 @@ if [ -w /dev/full ]; then
     said "standard output" "full disk"
 fi
 
+# ---- a model file that is cut while it is in use: one line, and the end
+for m in $qwen $gptoss; do
+    cp $m "$tmp/cut.gguf"
+    mkfifo "$tmp/talk"
+    : >"$tmp/out"
+    $chat -m "$tmp/cut.gguf" -n 4 --show-reasoning <"$tmp/talk" >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    exec 3>"$tmp/talk"
+    printf "$a" >&3
+    waited=0
+    until [ -s "$tmp/out" ] || [ $waited -ge $((patience * 10)) ] || ! kill -0 $pid 2>/dev/null; do
+        sleep 0.1
+        waited=$((waited + 1))
+    done
+    truncate -s 4096 "$tmp/cut.gguf"
+    (trap '' PIPE; printf "$b" >&3) 2>/dev/null  # it may have ended within the first answer
+    exec 3>&-
+    wait $pid
+    holds $? -eq 1 "$m: cut while in use"
+    said "moe-run: error: $tmp/cut.gguf: cannot be read any more: it was changed while in use" "$m: cut while in use"
+    holds "$(wc -l <"$tmp/err")" -eq 1 "$m: cut while in use: not one line"
+    rm "$tmp/talk" "$tmp/cut.gguf"
+done
+
 # ---- nothing was typed at a terminal yet, so there is no history
 if [ -e "$tmp/state" ]; then bad "a pipe left $(ls -R "$tmp/state")"; else ok; fi
 
