@@ -20,7 +20,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MAX_SEEDS = 512, SEED_CAP = 128 << 10, INPUT_CAP = SEED_CAP + 4096, HANG_SECONDS = 10 };
+enum { MAX_SEEDS = 512, SEED_CAP = 128 << 10, INPUT_CAP = SEED_CAP + 4096, HANG_SECONDS = 60 };
 
 typedef struct seed { uint8_t *data; size_t n; } seed;
 

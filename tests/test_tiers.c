@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -126,6 +127,37 @@ static void test_pool(void)
     CHECK(pool_create(&p, 2, &err) == ERR_NOMEM && !p);
     mem_fail_after(0);
     pool_free(NULL);
+}
+
+/* Ctrl-C is for the thread that waits for a person; a page that cannot be read is for whoever
+ * reads it. */
+typedef struct masks { _Atomic int seen, wrong; } masks;
+
+static void look_at_mask(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    masks *m = ctx;
+    sigset_t set;
+    (void)begin, (void)end;
+    if (thread == 0) {
+        usleep(1000);                    /* the others shall get some */
+        return;
+    }
+    pthread_sigmask(SIG_BLOCK, NULL, &set);
+    atomic_fetch_add(&m->seen, 1);
+    if (!sigismember(&set, SIGINT) || !sigismember(&set, SIGTERM) || sigismember(&set, SIGBUS))
+        atomic_fetch_add(&m->wrong, 1);
+}
+
+static void test_signals(void)
+{
+    masks m = { 0 };
+    sigset_t set;
+    pool *p;
+    if (!CHECK(pool_create(&p, 3, NULL) == 0)) return;
+    for (int i = 0; i < 100000 && atomic_load(&m.seen) < 3; i++) pool_run(p, 9, 1, look_at_mask, &m);
+    pool_free(p);
+    CHECK_MSG(m.seen >= 3 && m.wrong == 0, "%d looks, %d wrong", m.seen, m.wrong);
+    CHECK(pthread_sigmask(SIG_BLOCK, NULL, &set) == 0 && !sigismember(&set, SIGINT));
 }
 
 /* ---- seats ----------------------------------------------------------------------------------- */
@@ -291,6 +323,7 @@ int main(int argc, char **argv)
 
     test_begin("tiers", argc, argv);
     test_pool();
+    test_signals();
     test_seats();
     test_pages();
     test_bandwidth();
