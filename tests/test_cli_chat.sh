@@ -239,6 +239,8 @@ program, state, gptoss, patience, results = *sys.argv[1:4], int(sys.argv[4]), []
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def check(ok, what, seen=b""):
+    global patience
+    if not ok: patience = 10         # what is lost once need not be waited for as long again
     results.append("ok" if ok else "bad " + what + ": " + repr(seen[-300:]))
 
 class Person:
