@@ -1,6 +1,7 @@
 /* args.c - parses a verb's arguments from its table and prints its help.
  *
- * Accepts --name VALUE, --name=VALUE, -x VALUE, -xVALUE; operands may stand between options. */
+ * Accepts --name VALUE, --name=VALUE, -x VALUE, -xVALUE; operands may stand between options. Every
+ * mistake is one line that says what to type instead. */
 #include "cli/args.h"
 
 #include <errno.h>
@@ -8,8 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "cli/args_known.h"
 #include "cli/console.h"
+#include "tiers/pool.h"
 
 /* ---- values -------------------------------------------------------------------------------- */
 
@@ -48,6 +52,12 @@ bool arg_parse_size(uint64_t *out, const char *text)
     return true;
 }
 
+bool arg_is_model(const char *word)
+{
+    struct stat st;
+    return str_ends(str_from(word), ".gguf") || (stat(word, &st) == 0 && S_ISREG(st.st_mode));
+}
+
 /* ---- the tables ---------------------------------------------------------------------------- */
 
 /* An option with the struct its offset counts from. */
@@ -73,13 +83,21 @@ static slot slot_at(const arg_spec *spec, void *into, int i)
     return (slot){ &spec->groups[g].options[i], (char *)into + spec->groups[g].offset };
 }
 
-static slot find_long(const arg_spec *spec, void *into, const char *name, size_t len)
+static slot find_exact(const arg_spec *spec, void *into, str_view name)
 {
     for (int i = 0; i < n_slot(spec); i++) {
         const slot s = slot_at(spec, into, i);
-        if (strlen(s.o->name) == len && memcmp(s.o->name, name, len) == 0) return s;
+        if (str_is(name, s.o->name)) return s;
     }
     return (slot){ NULL, NULL };
+}
+
+/* By its own name, or by another that is known for it. */
+static slot find_long(const arg_spec *spec, void *into, str_view name)
+{
+    const slot s = find_exact(spec, into, name);
+    const char *ours = s.o ? NULL : args_known_alias(name);
+    return ours ? find_exact(spec, into, str_from(ours)) : s;
 }
 
 static slot find_short(const arg_spec *spec, void *into, char letter)
@@ -96,14 +114,17 @@ static int set_value(slot s, const char *text, const char *where)
 {
     const arg_option *o = s.o;
     void *field = (char *)s.into + o->offset;
-    const bool limited = o->lo != 0 || o->hi != 0;
+    const bool limited = o->lo != 0 || o->hi != 0 || o->type == ARG_THREADS;
+    const double lo = o->type == ARG_THREADS ? 1 : o->lo;
+    const double hi = o->type == ARG_THREADS ? pool_most_threads() : o->hi;
     double number = 0;
     bool ok = true;
 
     switch (o->type) {
     case ARG_FLAG: *(bool *)field = strcmp(text, "0") != 0; break;
+    case ARG_THREADS:
     case ARG_INT: {
-        int64_t v;
+        int64_t v = 0;
         if ((ok = parse_int(&v, text))) *(int64_t *)field = v;
         number = (double)v;
         break;
@@ -124,13 +145,12 @@ static int set_value(slot s, const char *text, const char *where)
     }
     if (!ok) {
         console_error("%s: '%s' is not %s", where, text,
-                      o->type == ARG_INT ? "a whole number" : o->type == ARG_SIZE ?
-                      "a size such as 512M or 20G" : "a number");
+                      o->type == ARG_FLOAT ? "a number" : o->type == ARG_SIZE ?
+                      "a size such as 512M or 20G" : "a whole number");
         return ARGS_BAD;
     }
-    if (limited && (o->type == ARG_INT || o->type == ARG_FLOAT) &&
-        (number < o->lo || number > o->hi)) {
-        console_error("%s: %s is out of range %.10g..%.10g", where, text, o->lo, o->hi);
+    if (limited && (number < lo || number > hi)) {
+        console_error("%s: %s is out of range %.10g..%.10g", where, text, lo, hi);
         return ARGS_BAD;
     }
     return ARGS_RUN;
@@ -159,6 +179,19 @@ static void print_options(const arg_option *options, int n, int width)
     }
 }
 
+/* Other names of this verb's options, on one line. */
+static void print_aliases(const arg_spec *spec)
+{
+    const char *alias, *ours;
+    bool any = false;
+    for (int i = 0; (alias = args_known_alias_at(i, &ours)); i++) {
+        if (!find_exact(spec, NULL, str_from(ours)).o) continue;
+        printf("%s--%s (--%s)", any ? ", " : "\nAlso understood: ", alias, ours);
+        any = true;
+    }
+    if (any) printf("\n");
+}
+
 static void print_help(const arg_spec *spec)
 {
     int width = LEFT_MIN;
@@ -174,6 +207,7 @@ static void print_help(const arg_spec *spec)
         printf("\n%s\n", spec->groups[g].title);
         print_options(spec->groups[g].options, spec->groups[g].n_option, width);
     }
+    print_aliases(spec);
     if (spec->epilogue) printf("\n%s\n", spec->epilogue);
 }
 
@@ -202,25 +236,88 @@ static const char *verb_name(char *dst, size_t cap, const arg_spec *spec)
     return dst;
 }
 
-/* One option at argv[*i]; moves *i over a value that stands in the next argument. */
-static int parse_option(const arg_spec *spec, void *into, int argc, char **argv, int *i)
+/* Letters that must be inserted, dropped or changed to make b of a; more than 3: 3 or more. */
+static int distance(str_view a, const char *b)
 {
-    const char *arg = argv[*i], *value = NULL;
-    char where[64], verb[64];
-    slot s;
+    enum { MOST = 32 };
+    int row[MOST + 1];
+    const size_t n = strlen(b);
+    if (a.len > MOST || n > MOST) return MOST;
+    for (size_t j = 0; j <= n; j++) row[j] = (int)j;
+    for (size_t i = 0; i < a.len; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i + 1;
+        for (size_t j = 0; j < n; j++) {
+            const int change = diagonal + (a.ptr[i] != b[j]);
+            diagonal = row[j + 1];
+            row[j + 1] = min_int(change, 1 + min_int(row[j], diagonal));
+        }
+    }
+    return row[n];
+}
+
+/* The option whose name is most like it, or NULL. */
+static const char *nearest(const arg_spec *spec, str_view name)
+{
+    const char *best = NULL;
+    int least = name.len > 4 ? 3 : 2;
+    for (int i = 0; i < n_slot(spec); i++) {
+        const arg_option *o = slot_at(spec, NULL, i).o;
+        const int d = distance(name, o->name);
+        if (d < least) best = o->name, least = d;
+    }
+    return best;
+}
+
+static int unknown_option(const arg_spec *spec, const char *arg, str_view name)
+{
+    char verb[64];
+    const char *best = nearest(spec, name);
+    if (best) console_error("unknown option %s: did you mean --%s? (%s --help lists them)", arg,
+                            best, verb_name(verb, sizeof verb, spec));
+    else console_error("unknown option %s (%s --help lists them)", arg,
+                       verb_name(verb, sizeof verb, spec));
+    return ARGS_BAD;
+}
+
+/* Takes what a letter cannot be: a name of two letters or more after one dash. ARGS_RUN: it is
+ * something else. */
+static int check_one_dash(const arg_spec *spec, const char *arg, str_view name)
+{
+    if (arg[1] == '-' || name.len < 2 || !find_long(spec, NULL, name).o) return ARGS_RUN;
+    console_error("%s: a long name takes two dashes: -%.*s", arg, (int)name.len + 1, arg);
+    return ARGS_BAD;
+}
+
+/* One option at argv[*i]; moves *i over a value that stands in the next argument. */
+static int parse_option(const arg_spec *spec, void *into, int argc, char **argv, int *i,
+                        slot *given)
+{
+    const char *arg = argv[*i], *value = NULL, *name = arg + (arg[1] == '-' ? 2 : 1), *advice;
+    const str_view word = { name, strcspn(name, "=") };
+    char where[64];
+    slot s = { NULL, NULL };
 
     if (arg[1] == '-') {
-        const char *eq = strchr(arg, '=');
-        const size_t len = eq ? (size_t)(eq - arg - 2) : strlen(arg + 2);
-        s = find_long(spec, into, arg + 2, len);
-        if (eq) value = eq + 1;
-    } else {
+        s = find_long(spec, into, word);
+        if (name[word.len]) value = name + word.len + 1;
+    } else if (!arg[2]) {
         s = find_short(spec, into, arg[1]);
-        if (arg[2]) value = arg + 2;
     }
-    if (!s.o || (s.o->type == ARG_FLAG && value)) {
-        console_error("unknown option %s (%s --help lists them)", arg, verb_name(verb, sizeof verb,
-                                                                                 spec));
+    if (!s.o && (advice = args_known_foreign(arg))) {
+        console_error("%s: %s", arg, advice);
+        return ARGS_BAD;
+    }
+    if (check_one_dash(spec, arg, word) != ARGS_RUN) return ARGS_BAD;
+    if (arg[1] != '-' && arg[2]) {
+        s = find_short(spec, into, arg[1]);
+        value = arg + 2;
+    }
+    if (!s.o) return unknown_option(spec, arg, word);
+    *given = s;
+    if (s.o->type == ARG_FLAG && value) {
+        if (arg[1] != '-') return unknown_option(spec, arg, word);
+        console_error("--%s takes no value", s.o->name);
         return ARGS_BAD;
     }
     if (s.o->type == ARG_FLAG) return set_value(s, "1", "");
@@ -233,11 +330,71 @@ static int parse_option(const arg_spec *spec, void *into, int argc, char **argv,
     return set_value(s, value, where);
 }
 
+/* A word for which there is no place. Most often it belongs to a prompt without quotes. */
+static int stray_word(const arg_spec *spec, const char *word, const char *prompt)
+{
+    if (prompt)
+        console_error("unexpected word '%s': put quotes around a prompt of several words: "
+                      "-p \"%s %s ...\"", word, prompt, word);
+    else if (find_exact(spec, NULL, str_from("prompt")).o && !strcmp(spec->operands, "-"))
+        console_error("unexpected word '%s': a prompt follows -p, a file's name -f", word);
+    else
+        console_error("unexpected argument '%s' (usage: %s)", word, spec->usage);
+    return ARGS_BAD;
+}
+
+/* Whether the verb's first word that is no option can be its model. A verb that takes other files as
+ * well needs the ending to tell; to one that takes nothing but a model it is one, there or not. */
+static bool takes_as_model(const arg_spec *spec, const arg_option *model, const char *word)
+{
+    if (spec->max_operands == 0 && model->type == ARG_NEEDED_TEXT) return true;
+    if (spec->max_operands == 0 || strcmp(spec->operands, "-") == 0) return arg_is_model(word);
+    return str_ends(str_from(word), ".gguf");
+}
+
+/* What was met on the way through the words. */
+typedef struct found {
+    const char *model;                   /* without a flag */
+    bool model_given;                    /* by its flag */
+    const char *prompt;                  /* text of -p, where that is a text */
+    int n_operand;
+} found;
+
+static int parse_word(const arg_spec *spec, void *into, const char **operands, found *f,
+                      const char *word)
+{
+    const bool only_dash = spec->max_operands > 0 && strcmp(spec->operands, "-") == 0;
+    const slot model = find_exact(spec, into, str_from("model"));
+    if (model.o && !f->model && !f->model_given && f->n_operand == 0 &&
+        takes_as_model(spec, model.o, word)) {
+        f->model = word;
+        return set_value(model, word, word);
+    }
+    if (f->n_operand == spec->max_operands || (only_dash && strcmp(word, "-") != 0))
+        return stray_word(spec, word, f->prompt);
+    operands[f->n_operand++] = word;
+    return ARGS_RUN;
+}
+
+/* Remembers an option that others depend on. */
+static int note_option(found *f, slot s)
+{
+    const bool is_prompt = !strcmp(s.o->name, "prompt") && s.o->type == ARG_TEXT;
+    const bool is_model = !strcmp(s.o->name, "model");
+    if (!is_prompt && !is_model) return ARGS_RUN;
+    const char *value = *(const char **)((char *)s.into + s.o->offset);
+    if (is_prompt) f->prompt = value;
+    else f->model_given = true;
+    if (!is_model || !f->model) return ARGS_RUN;
+    console_error("two models: %s and -m %s", f->model, value);
+    return ARGS_BAD;
+}
+
 int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_operand, int argc,
                char **argv)
 {
     bool options_end = false;
-    int n = 0;
+    found f = { NULL };
 
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--") == 0) break;
@@ -247,18 +404,21 @@ int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_o
     }
     if (read_environment(spec, into) != ARGS_RUN) return ARGS_BAD;
     for (int i = 1; i < argc; i++) {
+        slot given = { NULL, NULL };
+        int rc;
         if (!options_end && strcmp(argv[i], "--") == 0) {
             options_end = true;
-        } else if (!options_end && argv[i][0] == '-' && argv[i][1]) {
-            if (parse_option(spec, into, argc, argv, &i) != ARGS_RUN) return ARGS_BAD;
-        } else if (n == spec->max_operands) {
-            console_error("unexpected argument '%s' (usage: %s)", argv[i], spec->usage);
-            return ARGS_BAD;
-        } else {
-            operands[n++] = argv[i];
+            continue;
         }
+        if (!options_end && argv[i][0] == '-' && argv[i][1]) {
+            rc = parse_option(spec, into, argc, argv, &i, &given);
+            if (rc == ARGS_RUN) rc = note_option(&f, given);
+        } else {
+            rc = parse_word(spec, into, operands, &f, argv[i]);
+        }
+        if (rc != ARGS_RUN) return rc;
     }
-    if (n < spec->min_operands) {
+    if (f.n_operand < spec->min_operands) {
         console_error("%s missing (usage: %s)", spec->operands, spec->usage);
         return ARGS_BAD;
     }
@@ -269,6 +429,6 @@ int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_o
         console_error("-%c %s missing (usage: %s)", o->letter, o->value, spec->usage);
         return ARGS_BAD;
     }
-    if (n_operand) *n_operand = n;
+    if (n_operand) *n_operand = f.n_operand;
     return ARGS_RUN;
 }

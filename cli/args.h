@@ -1,7 +1,9 @@
 /* args.h - one table per verb: flags, environment, defaults, --help.
  *
  * Flags beat environment beats defaults (whatever the struct held before). --help is generated from
- * the table, so it cannot lie. */
+ * the table, so it cannot lie. Two things hold for all verbs: an option "model" may be given without
+ * its flag, as the first word; and some names that people know from other programs stand for ours
+ * (cli/args_known.h). */
 #ifndef CLI_ARGS_H
 #define CLI_ARGS_H
 
@@ -10,6 +12,7 @@
 typedef enum arg_type {
     ARG_FLAG,                            /* bool: set true */
     ARG_INT,                             /* int64_t within lo..hi */
+    ARG_THREADS,                         /* int64_t from 1 to what a team on this machine may have */
     ARG_FLOAT,                           /* double within lo..hi */
     ARG_SIZE,                            /* uint64_t bytes: 512, 64K, 1.5G (powers of 1024) */
     ARG_TEXT,                            /* const char *, points into argv or the environment */
@@ -48,8 +51,8 @@ typedef struct arg_spec {
     const arg_option *options;
     int n_option;
     int min_operands, max_operands;
-    const char *operands;                /* what a message calls them: "FILE" */
-    const arg_group *groups;             /* behind the verb's own options; may be NULL */
+    const char *operands;                /* what a message calls them: "FILE"; "-": nothing else */
+    const arg_group *groups;             /* after the verb's own options; may be NULL */
     int n_group;
     const char *epilogue;                /* lines at the end of --help, or NULL */
 } arg_spec;
@@ -61,6 +64,10 @@ enum { ARGS_RUN = 0, ARGS_HELP = 1, ARGS_BAD = 2 };
  * the options. */
 int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_operand, int argc,
                char **argv);
+
+/* Whether a word in the place of a verb or an operand must mean a model: it ends in .gguf, or is the
+ * name of a file. */
+bool arg_is_model(const char *word);
 
 /* "512", "64K", "1.5G" to bytes; false for anything else. */
 bool arg_parse_size(uint64_t *out, const char *text);

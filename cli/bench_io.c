@@ -26,7 +26,7 @@ typedef struct io_options {
 
 #define FIELD(f) offsetof(io_options, f)
 static const arg_option options[] = {
-    { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
+    { "model", 'm', ARG_NEEDED_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
       "The file to read; any will do, a large one is best" },
     { "seconds", 0, ARG_FLOAT, FIELD(seconds), "S", NULL, 0.001, 10,
       "Time for each figure. Default: 0.3" },
@@ -39,7 +39,6 @@ static const arg_spec spec = {
              "cache: for several sizes, and numbers of reads in flight.",
     .options = options,
     .n_option = ARRAY_LEN(options),
-    .max_operands = 1,
     .operands = "FILE",
     .epilogue = "default    what the engine uses: larger reads are cut into pieces of that size\n"
                 "straight   to memory that the drive has not written to before\n"
@@ -386,16 +385,10 @@ int cmd_bench_io(int argc, char **argv)
 {
     static io_bench b;
     io_options opt = { .seconds = 0.3 };
-    const char *operand = NULL;
-    int n_operand = 0;
-    const int rc = args_parse(&spec, &opt, &operand, &n_operand, argc, argv);
+    const int rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
 
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
-    b.path = n_operand > 0 ? operand : opt.model;
-    if (!b.path) {
-        console_error("FILE missing: which file's drive is to be read?");
-        return 2;
-    }
+    b.path = opt.model;
     b.opt = &opt;
     interrupt_install();
     return run(&b);

@@ -8,15 +8,14 @@
 
 #include "cli/console.h"
 #include "cli/interrupt.h"
-#include "tiers/pool.h"
 
 #define FIELD(f) offsetof(bench_model_args, f)
 const arg_option bench_model_options[BENCH_MODEL_N_OPTION] = {
-    { "threads", 0, ARG_INT, FIELD(engine.threads), "N", "MOE_THREADS", 1, POOL_MAX_THREADS,
+    { "threads", 't', ARG_THREADS, FIELD(engine.threads), "N", "MOE_THREADS", 0, 0,
       "Default: one per physical core" },
     { "device", 0, ARG_TEXT, FIELD(engine.device), "NAME", NULL, 0, 0,
       "cpu, cuda, or auto: the GPU if there is one. Default: cpu" },
-    { "ctx", 0, ARG_INT, FIELD(engine.ctx), "N", NULL, 1, INT_MAX,
+    { "ctx", 'c', ARG_INT, FIELD(engine.ctx), "N", NULL, 1, INT_MAX,
       "Context in tokens, at most the model's. Default: as many as come" },
     { "chunk", 0, ARG_INT, FIELD(engine.chunk), "N", NULL, 1, INT_MAX,
       "Most tokens computed at a time. Default: 512, on a GPU 4096" },

@@ -18,7 +18,6 @@
 #include "cli/demo_model.h"
 #include "cli/interrupt.h"
 #include "cli/tiers_view.h"
-#include "tiers/pool.h"
 
 enum {
     MOST_SIZES = 16,                     /* of a list */
@@ -49,7 +48,7 @@ static const arg_option options[] = {
       "Tokens to generate after it. Default: 64" },
     { "runs", 'r', ARG_INT, FIELD(runs), "N", NULL, 1, TIERS_MOST_RUNS,
       "How often to measure; the median counts. Default: 3" },
-    { "ctx", 0, ARG_INT, FIELD(run.engine.ctx), "N", NULL, 1, INT32_MAX,
+    { "ctx", 'c', ARG_INT, FIELD(run.engine.ctx), "N", NULL, 1, INT32_MAX,
       "Context in tokens, at most the model's. Default: as many as come" },
     { "kv", 0, ARG_TEXT, FIELD(run.engine.kv), "TYPE", NULL, 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
@@ -57,7 +56,7 @@ static const arg_option options[] = {
       "on, off, auto, or both: auto and off in turn. Default: auto" },
     { "device", 0, ARG_TEXT, FIELD(run.engine.device), "NAME", "MOE_DEVICE", 0, 0,
       "cpu, cuda, or auto: the GPU if there is one. Default: auto" },
-    { "threads", 0, ARG_INT, FIELD(run.engine.threads), "N", "MOE_THREADS", 1, POOL_MAX_THREADS,
+    { "threads", 't', ARG_THREADS, FIELD(run.engine.threads), "N", "MOE_THREADS", 0, 0,
       "Default: one per physical core" },
     { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
       "One JSON object with a list of rows on stdout" },

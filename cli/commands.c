@@ -1,10 +1,12 @@
 /* commands.c - what both mains share: pick the verb, print help and version. */
 #include "cli/commands.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/args.h"
 #include "cli/console.h"
 #include "cli/sink.h"
 #include "cuda/gpu.h"
@@ -29,7 +31,8 @@ static int print_help(const char *program, const char *about, const char *exampl
     printf("Usage: %s %s [options]\n%s\n", program,
            find_verb(table, n_command, "run") ? "[VERB]" : "VERB", about);
     for (int i = 0; i < n_command; i++) printf("  %-11s %s\n", table[i].name, table[i].about);
-    printf("\n%s VERB --help tells more about each.\n%s", program, examples);
+    printf("\n%s VERB --help tells more about each; -V, --version about this build.\n%s", program,
+           examples);
     return console_finish();
 }
 
@@ -71,6 +74,7 @@ int commands_main(const char *program, const char *about, const char *examples,
     console_init(program);
     log_set_sink(print_log, NULL);
     map_guard_install(on_lost_file);
+    signal(SIGXFSZ, SIG_IGN);            /* a file that grows too long is an error of write() */
     if (getenv("MOE_FAULT") && !fault_arm_text(getenv("MOE_FAULT"))) {   /* for tests */
         console_error("MOE_FAULT: unknown fault");
         return 2;
@@ -87,18 +91,19 @@ int commands_main(const char *program, const char *about, const char *examples,
     } else if (help || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
         return print_help(program, about, examples, table, n_command);
     }
-    if (!strcmp(argv[1], "--version")) return print_version(program);
+    if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) return print_version(program);
     if ((verb = find_verb(table, n_command, argv[1]))) return verb->run(argc - 1, argv + 1);
-    if (argv[1][0] == '-' && standard) return standard->run(argc, argv);
+    const bool model = argv[1][0] != '-' && arg_is_model(argv[1]);
+    if ((argv[1][0] == '-' || model) && standard) return standard->run(argc, argv);
     if (argv[1][0] == '-') {
         console_error("a verb must come before %s (%s --help lists them)", argv[1], program);
         return 2;
     }
-    if (standard && str_ends(str_from(argv[1]), ".gguf"))
-        console_error("unknown verb '%s': to run that model, type %s -m %s -p \"your prompt\"",
-                      argv[1], program, argv[1]);
+    if (model)
+        console_error("a verb must come before the model: %s %s %s (%s --help lists them)", program,
+                      table[0].name, argv[1], program);
     else
         console_error("unknown verb '%s'%s (%s --help lists the verbs)", argv[1],
-                      standard ? ": a prompt stands behind -p" : "", program);
+                      standard ? ": a prompt follows -p" : "", program);
     return 2;
 }

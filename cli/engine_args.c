@@ -10,15 +10,14 @@
 #include "cli/console.h"
 #include "engine/cpu/kernels.h"
 #include "tiers/machine.h"
-#include "tiers/pool.h"
 
 #define FIELD(f) offsetof(engine_args, f)
 const arg_option engine_arg_options[ENGINE_N_OPTION] = {
-    { "ctx", 0, ARG_INT, FIELD(ctx), "N", "MOE_CTX", 1, INT_MAX,
+    { "ctx", 'c', ARG_INT, FIELD(ctx), "N", "MOE_CTX", 1, INT_MAX,
       "Context in tokens, at most the model's. Default: enough" },
     { "device", 0, ARG_TEXT, FIELD(device), "NAME", "MOE_DEVICE", 0, 0,
       "cpu, cuda, or auto: the GPU if there is one. Default: auto" },
-    { "threads", 0, ARG_INT, FIELD(threads), "N", "MOE_THREADS", 1, POOL_MAX_THREADS,
+    { "threads", 't', ARG_THREADS, FIELD(threads), "N", "MOE_THREADS", 0, 0,
       "Default: one per physical core" },
     { "kv", 0, ARG_TEXT, FIELD(kv), "TYPE", "MOE_KV", 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },

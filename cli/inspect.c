@@ -15,9 +15,14 @@
 #include "engine/model.h"
 #include "engine/text/chat.h"
 
-typedef struct inspect_options { bool json, tensors; } inspect_options;
+typedef struct inspect_options {
+    const char *model;
+    bool json, tensors;
+} inspect_options;
 
 static const arg_option options[] = {
+    { "model", 'm', ARG_NEEDED_TEXT, offsetof(inspect_options, model), "FILE", "MOE_MODEL", 0, 0,
+      "GGUF file, or the first part of a split one" },
     { "json", 0, ARG_FLAG, offsetof(inspect_options, json), NULL, NULL, 0, 0,
       "One JSON object with exact numbers" },
     { "tensors", 0, ARG_FLAG, offsetof(inspect_options, tensors), NULL, NULL, 0, 0,
@@ -26,10 +31,9 @@ static const arg_option options[] = {
 
 static const arg_spec spec = {
     .usage = "moe-run inspect FILE [options]",
-    .about = "Shows what a GGUF file holds: model, parameters, bytes per token, types, tokenizer.\n"
-             "FILE may be the first part of a split model.",
+    .about = "Shows what a GGUF file holds: model, parameters, bytes per token, types, tokenizer.",
     .options = options, .n_option = ARRAY_LEN(options),
-    .min_operands = 1, .max_operands = 1, .operands = "FILE",
+    .operands = "FILE",
 };
 
 /* ---- facts ----------------------------------------------------------------------------------- */
@@ -490,16 +494,14 @@ static int report_json(const facts *f, bool tensors)
 
 int cmd_inspect(int argc, char **argv)
 {
-    inspect_options o = { false, false };
-    const char *path = NULL;
-    int n_operand = 0;
+    inspect_options o = { NULL, false, false };
     facts f = { 0 };
     err_ctx err = { 0 };
 
-    const int parsed = args_parse(&spec, &o, &path, &n_operand, argc, argv);
+    const int parsed = args_parse(&spec, &o, NULL, NULL, argc, argv);
     if (parsed != ARGS_RUN) return parsed == ARGS_HELP ? console_finish() : 2;
-    int rc = collect(&f, path, &err);
-    if (rc < 0) rc = console_fail(path, &err);
+    int rc = collect(&f, o.model, &err);
+    if (rc < 0) rc = console_fail(o.model, &err);
     else rc = o.json ? report_json(&f, o.tensors) : report_text(&f, o.tensors);
     release(&f);
     return rc;

@@ -197,6 +197,13 @@ static int most_threads(int n_cpu)
     return some < POOL_MAX_THREADS ? some : POOL_MAX_THREADS;
 }
 
+int pool_most_threads(void)
+{
+    int n_cpu;
+    (void)machine_cores(NULL, 0, &n_cpu);
+    return most_threads(n_cpu);
+}
+
 /* Pieces keep what they work in on the stack; threads get what the limit says. */
 static int check_stack(err_ctx *err)
 {

@@ -11,7 +11,10 @@ typedef struct pool pool;
 
 enum { POOL_MAX_THREADS = 1024 };
 
-/* n_thread 0: one per physical core; at most four for each CPU, or 64. Returns 0, or < 0 with *err
+/* That a team may have on this machine: four for each CPU, or 64, and POOL_MAX_THREADS at most. */
+int pool_most_threads(void);
+
+/* n_thread 0: one per physical core; at most pool_most_threads(). Returns 0, or < 0 with *err
  * filled and *out NULL. */
 int pool_create(pool **out, int n_thread, err_ctx *err);
 void pool_free(pool *p);                 /* NULL is fine */
