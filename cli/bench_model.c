@@ -55,7 +55,7 @@ int bench_model_session(session **out, bench_model *b, int ctx)
     int rc;
     if (b->so.ctx == 0) b->so.ctx = ctx;
     rc = loaded_session(out, &b->l, &b->so, &err);
-    if (rc == 0 && b->l.where->note[0]) console_note("%s", b->l.where->note);
+    if (rc == 0) loaded_say_gpu(&b->l);
     return rc < 0 ? bench_model_fail(b->l.path, rc, &err) : 0;
 }
 

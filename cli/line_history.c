@@ -5,14 +5,13 @@
 #include "cli/line_history.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/console.h"
+#include "cli/home_folder.h"
 
 bool line_history_path(char *dst, size_t cap)
 {
@@ -25,19 +24,7 @@ bool line_history_path(char *dst, size_t cap)
         n = snprintf(dst, cap, "%s/.local/state/moe-run/history", home);
     else
         return false;
-    return n > 0 && (size_t)n < cap;
-}
-
-/* The folders that a path goes through. */
-static void make_folders(const char *path)
-{
-    char dst[PATH_MAX];
-    if ((size_t)snprintf(dst, sizeof dst, "%s", path) >= sizeof dst) return;
-    for (char *p = strchr(dst + 1, '/'); p; p = strchr(p + 1, '/')) {
-        *p = '\0';
-        mkdir(dst, 0700);                /* there already, or the file will not open either */
-        *p = '/';
-    }
+    return n > 0 && (size_t)n < cap && home_folder_allows(dst);
 }
 
 /* The file's text, or NULL; *from is where the last LINE_HISTORY_MAX lines begin. */
@@ -74,7 +61,7 @@ void line_history_load(const char *path, void (*fn)(void *ctx, const char *line)
 void line_history_add(const char *path, const char *line)
 {
     const size_t len = strlen(line);
-    make_folders(path);                  /* not before there is something to keep */
+    home_folder_make(path);              /* not before there is something to keep */
     const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     char *copy = fd < 0 ? NULL : mem_alloc(len + 1);
 

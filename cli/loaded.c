@@ -14,7 +14,9 @@
 #include "cli/console.h"
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
+#include "cli/home_folder.h"
 #include "cli/interrupt.h"
+#include "cli/tier_args.h"
 #include "cuda/gpu.h"
 #include "tiers/numa.h"
 
@@ -37,10 +39,21 @@ static void note_threads(const loaded *l)
                      n_core, n_core == 1 ? "" : "s");
 }
 
+void loaded_say_gpu(const loaded *l)
+{
+    const placing *p = l->where;
+    const bool none = gpu_count() == 0;
+    if (!p) return;
+    if (p->note[0] && (!none || home_folder_first_time("no-gpu"))) console_note("%s", p->note);
+    if (p->p.gpu) home_folder_forget("no-gpu");
+    if (l->asked.wish.vram != UINT64_MAX && !p->p.gpu)
+        tier_args_note_vram(l->asked.device == DEVICE_CPU && !none);
+}
+
 void loaded_say_notes(const loaded *l, bool formatted, bool effort_given)
 {
     const engine_experts store = engine_expert_store(l->e);
-    if (l->where && l->where->note[0]) console_note("%s", l->where->note);
+    loaded_say_gpu(l);
     if (store.note[0]) console_note("%s", store.note);
     note_threads(l);
     if (!formatted) return;

@@ -11,6 +11,7 @@
 
 #include "cli/args.h"
 #include "cli/console.h"
+#include "cli/home_folder.h"
 #include "cli/interrupt.h"
 #include "engine/measure.h"
 #include "engine/weights_gpu.h"
@@ -85,7 +86,8 @@ static int make_with_speeds(placing *p, const model *m, engine *e, gpu *g,
     speeds_key key;
     int rc = planning_key(&key, m, o->engine.threads, o->engine.isa, p->info.name, err);
     if (rc < 0) return rc;
-    const bool kept = speeds_path(path, sizeof path, getenv("XDG_CACHE_HOME"), getenv("HOME"));
+    const bool kept = speeds_path(path, sizeof path, getenv("XDG_CACHE_HOME"), getenv("HOME")) &&
+                      home_folder_allows(path);
     p->measured = kept && speeds_load(&p->in.machine.rate, path, &key) > 0;
     if ((rc = make(p, m, g, o, so, err)) < 0 || p->measured || !e || !depends_on_speed(p, m))
         return rc;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "cli/console.h"
+#include "cuda/gpu.h"
 
 #define FIELD(f) offsetof(tier_args, f)
 #define POSTFETCH "MOE_POSTFETCH_"
@@ -49,6 +50,23 @@ void tier_args_init(tier_args *a)
     }
 }
 
+void tier_args_note_vram(bool cpu_asked_for)
+{
+    console_note("--vram has no effect: %s", cpu_asked_for ? "the model runs on the CPU" :
+                 strcmp(gpu_backend(), "none") == 0 ? "no GPU (built for the CPU alone)" :
+                 "no GPU found");
+}
+
+/* A machine to try plans for; read where plans are made (cli/placing.c). 0, or 2 after one line. */
+static int check_pretended(void)
+{
+    const char *text = getenv("MOE_RAM_AVAILABLE");
+    uint64_t bytes;
+    if (!text || !*text || arg_parse_size(&bytes, text)) return 0;
+    console_error("MOE_RAM_AVAILABLE: '%s' is not a size such as 512M or 20G", text);
+    return 2;
+}
+
 int tier_args_read(plan_wish *wish, postfetch_options *post, const tier_args *a)
 {
     const char *mode = a->postfetch && *a->postfetch ? a->postfetch : "auto";
@@ -62,6 +80,7 @@ int tier_args_read(plan_wish *wish, postfetch_options *post, const tier_args *a)
                       ESC(shown, str_from(mode)));
         return 2;
     }
+    if (check_pretended() != 0) return 2;
     *wish = (plan_wish){ .vram = a->vram, .ram = a->ram, .no_postfetch = off,
                          .fixed = a->deterministic };
     *post = (postfetch_options){

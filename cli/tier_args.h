@@ -1,7 +1,7 @@
 /* tier_args.h - flags about where experts live: budgets, post-fetch, choices made while running.
  *
  * Shared by the verbs that run a model: put a tier_args into the verb's options, call
- * tier_args_init before args_parse and tier_args_read behind it, and add to the verb's groups:
+ * tier_args_init before args_parse and tier_args_read after it, and add to the verb's groups:
  * { "Memory:", tier_options, TIER_N_OPTION, offsetof(..., tiers) }. */
 #ifndef CLI_TIER_ARGS_H
 #define CLI_TIER_ARGS_H
@@ -24,6 +24,9 @@ extern const arg_option tier_options[TIER_N_OPTION];
 /* Also takes over variables by their older names, LLAMA_POSTFETCH_..., where the new ones are not
  * set. */
 void tier_args_init(tier_args *a);
+
+/* Says that a bound for VRAM has no effect, and why: the CPU was asked for, or there is no GPU. */
+void tier_args_note_vram(bool cpu_asked_for);
 
 /* 0, or 2, the exit code, after one line on stderr. */
 int tier_args_read(plan_wish *wish, postfetch_options *post, const tier_args *a);

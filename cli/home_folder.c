@@ -1,0 +1,66 @@
+/* home_folder.c - folders below a home that exists, and marks of what was said already.
+ *
+ * Nothing here fails loudly: whatever cannot be kept is not kept. */
+#include "cli/home_folder.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool home_folder_allows(const char *path)
+{
+    const char *home = getenv("HOME");
+    size_t n = home ? strlen(home) : 0;
+    struct stat st;
+    while (n > 0 && home[n - 1] == '/') n--;
+    if (n == 0 || strncmp(path, home, n) != 0 || path[n] != '/') return true;
+    return stat(home, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+void home_folder_make(const char *path)
+{
+    char dst[PATH_MAX];
+    if (!home_folder_allows(path)) return;
+    if ((size_t)snprintf(dst, sizeof dst, "%s", path) >= sizeof dst) return;
+    for (char *p = strchr(dst + 1, '/'); p; p = strchr(p + 1, '/')) {
+        *p = '\0';
+        mkdir(dst, 0700);                /* there already, or the file will not open either */
+        *p = '/';
+    }
+}
+
+/* Where the mark for name is. False: nothing can be remembered. */
+static bool mark_path(char *path, size_t cap, const char *name)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char machine[64] = "";
+    int n = -1;
+    gethostname(machine, sizeof machine - 1);    /* a home may be on many machines */
+    if (strchr(machine, '/')) machine[0] = '\0';
+    if (cache && cache[0] == '/')
+        n = snprintf(path, cap, "%s/moe/said-%s-%s", cache, name, machine);
+    else if (home && home[0] == '/')
+        n = snprintf(path, cap, "%s/.cache/moe/said-%s-%s", home, name, machine);
+    return n > 0 && (size_t)n < cap && home_folder_allows(path);
+}
+
+bool home_folder_first_time(const char *name)
+{
+    char path[PATH_MAX];
+    if (!mark_path(path, sizeof path, name)) return true;
+    if (access(path, F_OK) == 0) return false;
+    home_folder_make(path);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd >= 0) close(fd);
+    return true;
+}
+
+void home_folder_forget(const char *name)
+{
+    char path[PATH_MAX];
+    if (mark_path(path, sizeof path, name)) unlink(path);
+}

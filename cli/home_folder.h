@@ -1,0 +1,22 @@
+/* home_folder.h - what the programs may leave in a user's folders: measured speeds, what was typed,
+ * what was said before.
+ *
+ * A home that is not there (a service account, a container) is never made: then nothing is
+ * remembered, and nobody is told, because nothing is lost but time. */
+#ifndef CLI_HOME_FOLDER_H
+#define CLI_HOME_FOLDER_H
+
+#include "loader/base.h"
+
+/* False if path lies in $HOME, and that is no folder. */
+bool home_folder_allows(const char *path);
+
+/* Makes the folders that the path of a file goes through, if home_folder_allows it. */
+void home_folder_make(const char *path);
+
+/* True the first time that it is asked about name on this machine (a word without slashes), and each
+ * time where nothing can be remembered: in $XDG_CACHE_HOME/moe or ~/.cache/moe. */
+bool home_folder_first_time(const char *name);
+void home_folder_forget(const char *name);       /* the next time is a first one again */
+
+#endif
