@@ -26,7 +26,8 @@ static const arg_option options[] = {
 static const arg_spec spec = {
     .usage = "moe-run models [options]",
     .about = "Lists public model files that this engine reads: where they are, how large, their\n"
-             "hashes. The list is models.txt beside the program, or ../share/moe/models.txt.",
+             "hashes. The list is models.txt beside the program, or in ../share/moe, where make\n"
+             "install puts it with the demo models.",
     .options = options, .n_option = ARRAY_LEN(options),
 };
 
@@ -158,20 +159,56 @@ static int load(catalogue *c, err_ctx *err)
     return parse_text(c, len, err);
 }
 
+/* ---- where a file is ---------------------------------------------------------------------- */
+
+enum { PLACE_CAP = PATH_MAX + 256 };
+
+static const char *const hub = "https://huggingface.co/";
+
+/* A file that comes with the program: beside the list as in the source tree, or right beside it, as
+ * it is installed. False if it is in neither place. */
+static bool find_here(char dst[PLACE_CAP], const catalogue *c, const entry *e)
+{
+    const char *end = strrchr(c->path, '/'), *name = e->field[F_FILE].ptr;
+    const int folder = end ? (int)(end - c->path) : 0;
+    int n = (int)e->field[F_FILE].len;
+    char path[PLACE_CAP], found[PATH_MAX];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%.*s%s%.*s", folder, c->path, end ? "/" : "", n, name);
+        if (access(path, R_OK) == 0 && realpath(path, found)) {
+            snprintf(dst, PLACE_CAP, "%s", found);
+            return true;
+        }
+        while (memchr(name, '/', (size_t)n)) name++, n--;
+    }
+    return false;
+}
+
+/* A path, or an address to download from. */
+static const char *place_of(char dst[PLACE_CAP], const catalogue *c, const entry *e)
+{
+    const str_view repo = e->field[F_REPO], file = e->field[F_FILE];
+    if (!str_is(repo, "here"))
+        snprintf(dst, PLACE_CAP, "%s%.*s/resolve/main/%.*s", hub, (int)repo.len, repo.ptr,
+                 (int)file.len, file.ptr);
+    else if (!find_here(dst, c, e))
+        snprintf(dst, PLACE_CAP, "%.*s (not installed)", (int)file.len, file.ptr);
+    return dst;
+}
+
 /* ---- printing ---------------------------------------------------------------------------- */
 
 static void print_table(const catalogue *c)
 {
-    size_t width[2] = { 0, 0 };
+    size_t width = 0;
     for (int i = 0; i < c->n_entry; i++)
-        for (int k = 0; k < 2; k++)
-            if (c->entries[i].field[k].len > width[k]) width[k] = c->entries[i].field[k].len;
+        if (c->entries[i].field[F_NAME].len > width) width = c->entries[i].field[F_NAME].len;
     for (int i = 0; i < c->n_entry; i++) {
         const entry *e = &c->entries[i];
-        char name[128], repo[128], file[256], sha[80], notes[256], size[32];
-        printf("%-*s  %s%8s  %-*s  %s\n", (int)width[0], ESC(name, e->field[F_NAME]),
-               e->about ? "~" : " ", text_bytes(size, sizeof size, e->bytes), (int)width[1],
-               ESC(repo, e->field[F_REPO]), ESC(file, e->field[F_FILE]));
+        char name[128], place[PLACE_CAP], shown[PLACE_CAP], sha[80], notes[256], size[32];
+        printf("%-*s  %s%8s  %s\n", (int)width, ESC(name, e->field[F_NAME]), e->about ? "~" : " ",
+               text_bytes(size, sizeof size, e->bytes),
+               ESC(shown, str_from(place_of(place, c, e))));
         if (!str_is(e->field[F_SHA], "-")) printf("    sha256 %s\n", ESC(sha, e->field[F_SHA]));
         if (e->field[F_NOTES].len) printf("    %s\n", ESC(notes, e->field[F_NOTES]));
     }
@@ -181,12 +218,14 @@ static int print_json(const catalogue *c)
 {
     for (int i = 0; i < c->n_entry; i++) {
         const entry *e = &c->entries[i];
-        char name[128], repo[128], file[256], notes[256], sha[80];
-        const bool hashed = !str_is(e->field[F_SHA], "-");
-        json_t *row = json_pack("{s:s, s:s, s:s, s:I, s:b, s:s*, s:s}",
+        char name[128], repo[128], file[256], notes[256], sha[80], place[PLACE_CAP];
+        char shown[PLACE_CAP];
+        const bool hashed = !str_is(e->field[F_SHA], "-"), here = str_is(e->field[F_REPO], "here");
+        json_t *row = json_pack("{s:s, s:s, s:s, s:s, s:I, s:b, s:s*, s:s}",
                                 "name", ESC(name, e->field[F_NAME]),
                                 "repository", ESC(repo, e->field[F_REPO]),
-                                "file", ESC(file, e->field[F_FILE]),
+                                "file", ESC(file, e->field[F_FILE]), here ? "path" : "url",
+                                ESC(shown, str_from(place_of(place, c, e))),
                                 "bytes", (json_int_t)e->bytes, "exact", !e->about,
                                 "sha256", hashed ? ESC(sha, e->field[F_SHA]) : NULL,
                                 "notes", ESC(notes, e->field[F_NOTES]));
