@@ -199,8 +199,11 @@ static int do_stats(chat_talk *t, str_view arg)
     (void)arg;
     if (chat_count_tokens(&n, t, &err) < 0 || loaded_plan(&bytes, &t->l, &t->room, &err) < 0)
         return failed("/stats", &err);
-    fprintf(stderr, "context   %s of %s tokens, %s\n", text_count(n1, sizeof n1, (uint64_t)n),
-            text_count(n2, sizeof n2, (uint64_t)session_ctx(t->s)),
+    /* an answer that filled the context is written with an end that had no more room in it */
+    const int ctx = session_ctx(t->s);
+    fprintf(stderr, "context   %s of %s tokens%s, %s\n",
+            text_count(n1, sizeof n1, (uint64_t)min_int(n, ctx)),
+            text_count(n2, sizeof n2, (uint64_t)ctx), n >= ctx ? " (full)" : "",
             text_exchanges(line, sizeof line, t));
     if (t->last.n_prompt)
         fprintf(stderr, "last      %s\n", chat_turn_summary(line, sizeof line, t));
@@ -310,7 +313,7 @@ int chat_slash(chat_talk *t, str_view line)
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
         if (!str_is(name, commands[i].name)) continue;
         if (arg.len == 0 || *commands[i].operand) return commands[i].run(t, arg);
-        console_error("%s takes nothing behind it", commands[i].name);
+        console_error("%s takes nothing after it", commands[i].name);
         return CHAT_SLASH_FAILED;
     }
     console_error("unknown command %s: /help lists them; a message that begins with a slash needs "
