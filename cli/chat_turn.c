@@ -153,7 +153,8 @@ static void tell_end(const turn *u, const answer_stats *st)
         console_note("the context of %d tokens is full: /undo, /reset, or start with a larger "
                      "--ctx", session_ctx(t->s));
     else if (st->end == ANSWER_LENGTH && t->interactive)
-        console_note("cut after %d tokens (-n)", st->n_answer);
+        console_note("cut after %d tokens (-n)%s", st->n_answer, u->answer.len > 0 ? "" :
+                     u->reasoning.len > 0 ? ", while still reasoning" : ", before any text");
     else if (conversation_is_open(&t->conv) && t->interactive)
         console_note("stopped before the answer began: %s", u->earlier ? "the earlier one stays" :
                      "/retry asks again, a new message takes its place");

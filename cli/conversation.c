@@ -20,10 +20,9 @@ static void message_release(chat_message *m)
 
 static int copy_text(str_view *out, str_view text, err_ctx *err)
 {
-    size_t at;
     char *p;
-    if (!text_is_utf8(text, &at))
-        return err_set(err, ERR_FORMAT, "the text is not UTF-8: byte %zu", at);
+    const int rc = text_check_utf8(text, err);
+    if (rc < 0) return rc;
     if (!(p = mem_strdup_n(text.len ? text.ptr : "", text.len)))
         return err_set(err, ERR_NOMEM, "out of memory for a message of %zu bytes", text.len);
     *out = (str_view){ p, text.len };
@@ -349,4 +348,12 @@ bool text_is_utf8(str_view text, size_t *at)
         i += (size_t)n;
     }
     return true;
+}
+
+int text_check_utf8(str_view text, err_ctx *err)
+{
+    size_t at;
+    if (text_is_utf8(text, &at)) return 0;
+    return err_set(err, ERR_FORMAT, "the text is not UTF-8: byte 0x%02X at offset %zu; iconv -t "
+                   "UTF-8 converts other encodings", (uint8_t)text.ptr[at], at);
 }

@@ -90,9 +90,8 @@ static int read_prompt(textbuf *out, const run_options *o, const char *path, err
         mem_free(text);
     }
     if (out->failed) return err_set(err, ERR_NOMEM, "out of memory for a prompt of %zu bytes", len);
-    if (out->len > 0) return 0;
-    return err_set(err, ERR_RANGE, "the prompt is empty: put some text behind -p, or into %s",
-                   path ? "what is read" : "a file for -f");
+    if (out->len > 0) return text_check_utf8(textbuf_view(out), err);
+    return err_set(err, ERR_RANGE, "the prompt is empty: there is no text in what was read");
 }
 
 static void fill_request(chat_request *req, chat_message messages[2], const run_options *o,
@@ -133,6 +132,7 @@ typedef struct view {
     textbuf text, reasoning;             /* for --json, whose only line is then shown */
     progress bar;                        /* while the prompt is taken in */
     plan_watch speed;                    /* of the first tokens */
+    bool answered, reasoning_last;       /* some of the answer came; the latest text was not of it */
     int n_token;
 } view;
 
@@ -141,6 +141,10 @@ static int on_text(void *ctx, const chat_event *ev)
 {
     view *v = ctx;
     textbuf *to = ev->kind == CHAT_REASONING ? &v->reasoning : &v->text;
+    if (ev->text.len > 0 && (ev->kind == CHAT_REASONING || ev->kind == CHAT_ANSWER)) {
+        v->reasoning_last = ev->kind == CHAT_REASONING;
+        v->answered |= ev->kind == CHAT_ANSWER;
+    }
     if (!v->o->json) {
         const uint64_t from = clock_ns();
         const int rc = answer_view_event(&v->shown, ev);
@@ -217,20 +221,36 @@ static double answer_rate(const report *r)
     return text_rate((uint64_t)r->stats.n_answer, r->stats.answer_ns);
 }
 
-static void say_end(const report *r)
+/* What should be known about an answer that a limit ended: a model that reasons first may not have
+ * begun it. */
+static const char *unfinished(char *dst, size_t cap, const view *v, const report *r)
 {
     const answer_stats *s = &r->stats;
-    char peak[32];
+    const bool full = s->end == ANSWER_CONTEXT, limited = full || s->end == ANSWER_LENGTH;
+    const bool reasons = v->reasoning_last ||
+                         (!v->answered && chat_format_of(r->l->talk) == CHAT_HARMONY);
+    dst[0] = '\0';
+    if (!limited || v->o->raw || s->n_answer == 0 || !(reasons || !v->answered)) return dst;
+    snprintf(dst, cap, "%s%s: use a larger %s%s", reasons ? ", while still reasoning" : "",
+             v->answered ? "" : "; nothing of the answer yet", full ? "--ctx" : "-n",
+             reasons && !v->o->talk.show_reasoning ? ", or --show-reasoning" : "");
+    return dst;
+}
+
+static void say_end(const view *v, const report *r)
+{
+    const answer_stats *s = &r->stats;
+    char peak[32], why[128];
     if (s->n_taken < s->n_prompt) {
         console_note("interrupted after %d of %d prompt tokens", s->n_taken, s->n_prompt);
         return;
     }
     text_bytes(peak, sizeof peak, peak_memory_bytes());
     console_note("%d prompt token%s at %.1f tok/s, %d answer token%s at %.1f tok/s, peak memory "
-                 "%s, seed %llu, stopped: %s", s->n_prompt, s->n_prompt == 1 ? "" : "s",
+                 "%s, seed %llu, stopped: %s%s", s->n_prompt, s->n_prompt == 1 ? "" : "s",
                  prompt_rate(r), s->n_answer, s->n_answer == 1 ? "" : "s",
                  answer_rate(r), peak, (unsigned long long)r->sampling->seed,
-                 answer_end_name(s->end));
+                 answer_end_name(s->end), unfinished(why, sizeof why, v, r));
 }
 
 static json_t *settings_json(const report *r, const run_options *o, json_error_t *why)
@@ -251,6 +271,16 @@ static json_t *settings_json(const report *r, const run_options *o, json_error_t
                      "penalty_window", s->penalty_window);
 }
 
+/* Bytes of each tier, and the speed where it comes of a measurement of this machine. */
+static json_t *plan_json(const loaded *l)
+{
+    const plan *p = &l->where->p;
+    return json_pack("{s:I, s:I, s:I, s:o}", "vram_bytes", (json_int_t)plan_vram(p),
+                     "ram_bytes", (json_int_t)plan_ram(p),
+                     "drive_bytes", (json_int_t)p->disk_experts, "expected_tokens_per_second",
+                     l->where->measured ? json_real(p->decode_tok_s) : json_null());
+}
+
 /* Paths may be any bytes: those that JSON cannot hold are escaped. NULL: *why says why. */
 static json_t *answer_json(const view *v, const report *r, json_error_t *why)
 {
@@ -258,7 +288,8 @@ static json_t *answer_json(const view *v, const report *r, json_error_t *why)
     char path[4 * PATH_MAX];
     json_t *settings = settings_json(r, v->o, why);
     return !settings ? NULL : json_pack_ex(
-        why, 0, "{s:s%, s:s%, s:s, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f}, s:I, s:I, s:s, s:o}",
+        why, 0, "{s:s%, s:s%, s:s, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f}, s:I, s:I, s:s, s:s, s:o, "
+        "s:o}",
         "text", v->text.ptr ? v->text.ptr : "", v->text.len,
         "reasoning", v->reasoning.ptr ? v->reasoning.ptr : "", v->reasoning.len,
         "stop", answer_end_name(s->end),
@@ -268,7 +299,9 @@ static json_t *answer_json(const view *v, const report *r, json_error_t *why)
         "tokens_per_second", "prompt", prompt_rate(r), "answer", answer_rate(r),
         "peak_memory_bytes", (json_int_t)peak_memory_bytes(),
         "seed", (json_int_t)r->sampling->seed,
-        "model", ESC(path, str_from(r->l->path)), "settings", settings);
+        "model", ESC(path, str_from(r->l->path)),
+        "device", engine_on_gpu(r->l->e) ? engine_gpu_name(r->l->e) : "cpu",
+        "plan", plan_json(r->l), "settings", settings);
 }
 
 /* One line. 0, or 1 after an error line; a write that fails is the view's to report. */
@@ -304,10 +337,7 @@ static int finish(view *v, const report *r)
     answer_view_end(&v->shown, false);
     if (v->o->json && print_json(v, r) != 0) return 1;
     if ((code = answer_view_exit_code(&v->shown)) != 0) return code;
-    if (!v->o->quiet && v->shown.thinking && !v->o->talk.show_reasoning)
-        console_note("the model was still thinking: let it go on with a larger -n, or watch it "
-                     "with --show-reasoning");
-    if (!v->o->quiet) say_end(r);
+    if (!v->o->quiet) say_end(v, r);
     if (!v->o->quiet && v->speed.line[0]) console_note("%s", v->speed.line);
     return r->stats.end == ANSWER_INTERRUPTED ? interrupt_exit_code() : 0;
 }
@@ -371,19 +401,23 @@ done:
 static int check_options(const run_options *o, const char *operand)
 {
     chat_effort effort;
+    err_ctx err;
     int rc;
-    if (operand && strcmp(operand, "-") != 0) {
-        console_error("unexpected argument '%s': a prompt stands behind -p, a file's name behind "
-                      "-f", operand);
-        return 2;
-    }
     if (operand && o->file) {
         console_error("- and -f %s do not go together", o->file);
         return 2;
     }
     if (!o->prompt && !o->file && !operand) {
-        console_error("no prompt: put it behind -p, into a file behind -f, or use - to read it "
-                      "from standard input");
+        console_error("no prompt: -p TEXT gives one, -f FILE reads it from a file, - from standard "
+                      "input; moe-run chat is for a conversation");
+        return 2;
+    }
+    if (o->prompt && !*o->prompt && !o->file && !operand) {
+        console_error("the prompt is empty: give -p some text");
+        return 2;
+    }
+    if (o->prompt && text_check_utf8(str_from(o->prompt), &err) < 0) {
+        console_error("-p: %s", err.msg);
         return 2;
     }
     if ((rc = talk_args_check(&effort, &o->talk)) != 0) return rc;

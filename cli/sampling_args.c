@@ -31,7 +31,7 @@ const arg_option sampling_options[SAMPLING_N_OPTION] = {
       "... X for each time they occurred; 0: off" },
     { "penalty-window", 0, ARG_INT, FIELD(penalty_window), "N", NULL, INT_MIN, INT_MAX,
       "How many tokens count as recent; -1: all" },
-    { "seed", 0, ARG_INT, FIELD(seed), "N", NULL, -1, 9e18,
+    { "seed", 's', ARG_INT, FIELD(seed), "N", NULL, -1, 9e18,
       "Same seed, same answer. Default: a random one, shown at the end" },
     { "logit-bias", 0, ARG_TEXTS, FIELD(logit_bias), "ID=X,...", NULL, 0, 0,
       "Add X to the logit of a token; -inf bans it. May be repeated" },
@@ -75,6 +75,22 @@ static bool parse_biases(logit_bias *out, int *n, const char *text)
     return true;
 }
 
+static int read_biases(logit_bias **out, int *n, const sampling_args *a, err_ctx *err)
+{
+    int count = 0, filled = 0;
+    *out = NULL;
+    *n = 0;
+    for (int i = 0; i < a->logit_bias.n; i++)
+        if (!parse_biases(NULL, &count, a->logit_bias.text[i]))
+            return err_set(err, ERR_FORMAT, "--logit-bias: not ID=VALUE");
+    if (count == 0) return 0;
+    if (!(*out = mem_array((size_t)count, sizeof **out)))
+        return err_set(err, ERR_NOMEM, "out of memory for %d logit biases", count);
+    for (int i = 0; i < a->logit_bias.n; i++) parse_biases(*out, &filled, a->logit_bias.text[i]);
+    *n = count;
+    return 0;
+}
+
 /* ---- options ------------------------------------------------------------------------------- */
 
 static void overlay(sampler_options *o, const sampling_args *a)
@@ -92,8 +108,10 @@ static void overlay(sampler_options *o, const sampling_args *a)
 int sampling_args_check(const sampling_args *a)
 {
     sampler_options o = { .top_p = 1, .repeat_penalty = 1 };
+    logit_bias *biases;
     stops *stop;
     err_ctx err;
+    int rc;
     for (int i = 0; i < a->logit_bias.n; i++) {
         int n = 0;
         if (parse_biases(NULL, &n, a->logit_bias.text[i])) continue;
@@ -102,13 +120,17 @@ int sampling_args_check(const sampling_args *a)
         return 2;
     }
     overlay(&o, a);
-    if (sampler_check(&o, INT32_MAX, &err) < 0) {
+    rc = read_biases(&biases, &o.n_bias, a, &err);
+    o.biases = biases;
+    if (rc == 0) rc = sampler_check(&o, INT32_MAX, &err);
+    mem_free(biases);
+    if (rc < 0) {
         console_error("%s", err.msg);
-        return 1;
+        return rc == ERR_NOMEM ? 1 : 2;
     }
-    if (stops_create(&stop, a->stop.text, a->stop.n, &err) < 0) {
+    if ((rc = stops_create(&stop, a->stop.text, a->stop.n, &err)) < 0) {
         console_error("--stop: %s", err.msg);
-        return 1;
+        return rc == ERR_NOMEM ? 1 : 2;
     }
     stops_free(stop);
     return 0;
@@ -123,22 +145,6 @@ static uint64_t random_seed(void)
 }
 
 /* ---- sampler and stop strings -------------------------------------------------------------- */
-
-static int read_biases(logit_bias **out, int *n, const sampling_args *a, err_ctx *err)
-{
-    int count = 0, filled = 0;
-    *out = NULL;
-    *n = 0;
-    for (int i = 0; i < a->logit_bias.n; i++)
-        if (!parse_biases(NULL, &count, a->logit_bias.text[i]))
-            return err_set(err, ERR_FORMAT, "--logit-bias: not ID=VALUE");
-    if (count == 0) return 0;
-    if (!(*out = mem_array((size_t)count, sizeof **out)))
-        return err_set(err, ERR_NOMEM, "out of memory for %d logit biases", count);
-    for (int i = 0; i < a->logit_bias.n; i++) parse_biases(*out, &filled, a->logit_bias.text[i]);
-    *n = count;
-    return 0;
-}
 
 int sampling_open(sampling *out, const sampling_args *a, const model *m, const tokenizer *tok,
                   int ctx, err_ctx *err)

@@ -25,8 +25,7 @@ extern const arg_option sampling_options[SAMPLING_N_OPTION];
 
 void sampling_args_init(sampling_args *a);
 
-/* Looks at what can be judged without a model. 0, or the exit code after one line on stderr: 2 for
- * a value that cannot be read, 1 for one that is impossible. */
+/* Looks at what can be judged without a model. 0, or the exit code after one line on stderr: 2. */
 int sampling_args_check(const sampling_args *a);
 
 /* What a generation draws with. */

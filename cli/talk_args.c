@@ -7,7 +7,7 @@
 #define FIELD(f) offsetof(talk_args, f)
 const arg_option talk_options[TALK_N_OPTION] = {
     { "system", 0, ARG_TEXT, FIELD(system), "TEXT", NULL, 0, 0,
-      "What the model should be told before all else" },
+      "What the model is told before everything else" },
     { "reasoning", 0, ARG_TEXT, FIELD(reasoning), "LEVEL", NULL, 0, 0,
       "gpt-oss: how long to think: low, medium or high. Default: medium" },
     { "show-reasoning", 0, ARG_FLAG, FIELD(show_reasoning), NULL, NULL, 0, 0,
@@ -18,12 +18,17 @@ const arg_option talk_options[TALK_N_OPTION] = {
 
 int talk_args_check(chat_effort *effort, const talk_args *a)
 {
+    err_ctx err;
+    if (a->system && text_check_utf8(str_from(a->system), &err) < 0) {
+        console_error("--system: %s", err.msg);
+        return 2;
+    }
     if (a->reasoning && !chat_effort_from_name(effort, a->reasoning)) {
         console_error("--reasoning: '%s' is none of low, medium and high", a->reasoning);
         return 2;
     }
     if (a->date && !text_is_date(a->date)) {
-        console_error("--date: '%s' is no date such as 2026-01-31", a->date);
+        console_error("--date: '%s' is not a date such as 2026-01-31", a->date);
         return 2;
     }
     return 0;

@@ -197,7 +197,7 @@ holds $code -eq 1 "a context longer than the model's"
 talk out "$a" -m "$tmp/none.gguf"
 holds $code -eq 1 "no such model"
 talk out "$a" -m $qwen --top-p 3
-holds $code -eq 1 "an impossible sampling value"
+holds $code -eq 2 "an impossible sampling value"
 if [ -w /dev/full ]; then
     printf "$a$b" | $chat -m $qwen -n 4 >/dev/full 2>"$tmp/err"
     holds $? -eq 1 "full disk"
