@@ -271,8 +271,9 @@ $B/tests/test_state $B/tests/test_state_file: $B/tests/state_twin.c.o
 $B/tests/test_forward $B/tests/test_places: $B/tests/places.c.o
 $B/tests/test_conversation: $(call obj,conversation)
 $B/tests/test_plan_check: $(call obj,plan_check)
-$B/tests/test_answer_view: $(call obj,answer_view output interrupt console)
-$B/tests/test_synth: $(filter $B/cli/synth%,$(CLI_OBJ)) $(call obj,console)
+$B/tests/test_wrap: $(call obj,wrap)
+$B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
+$B/tests/test_synth: $(filter $B/cli/synth%,$(CLI_OBJ)) $(call obj,console wrap)
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
 $(TEST_CU_BIN): $B/tests/%: $G/tests/%.cu.o
 $(TEST_BIN) $(TEST_CU_BIN): $B/tests/test.c.o $(LIB_OBJ)

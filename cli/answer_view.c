@@ -1,11 +1,12 @@
 /* answer_view.c - parts of an answer, the marks between them, and the bytes on standard output.
  *
- * Invariant: every <think> stands at the start of a line and has its </think>, in whatever order
+ * Invariants: whatever stands below the text is gone before more is written. Every <think> stands at the start of a line and has its </think>, in whatever order
  * reasoning and answer come, once answer_view_end was called. Whose answer it is and what becomes
  * of the text is the caller's. */
 #include "cli/answer_view.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,8 +16,38 @@
 
 answer_view answer_view_of(bool show_reasoning)
 {
-    return (answer_view){ .show_reasoning = show_reasoning, .on_screen = isatty(STDOUT_FILENO),
-                          .dim = console_may_dim() };
+    const bool on_screen = isatty(STDOUT_FILENO);
+    if (on_screen) console_use_utf8();
+    return (answer_view){ .show_reasoning = show_reasoning, .on_screen = on_screen,
+                          .dim = console_may_dim(), .below = console_may_show_below() };
+}
+
+/* ---- speed ------------------------------------------------------------------------------- */
+
+enum { RATE_FIRST_NS = 500000000, RATE_NS = 250000000 };         /* when it is looked at */
+enum { EDGE = 8 };                       /* columns: no line below while the cursor is so near it */
+
+static bool is_mid_line(const answer_view *v)
+{
+    return v->last && v->last != '\n';
+}
+
+/* The speed below the text, if there is one to tell. */
+static void show_rate(const answer_view *v)
+{
+    if (!v->below || v->quiet || v->why || !v->begun || v->rate <= 0) return;
+    if (v->lines.col + EDGE > console_columns(STDOUT_FILENO)) return;
+    console_below("  %.1f tok/s, %d tokens", v->rate, v->n_token);
+}
+
+void answer_view_token(answer_view *v)
+{
+    const uint64_t now = clock_ns();
+    if (v->n_token++ == 0) v->first_ns = now;
+    if (now - v->first_ns < RATE_FIRST_NS || now - v->rated_ns < RATE_NS) return;
+    v->rated_ns = now;
+    v->rate = (v->n_token - 1) * 1e9 / (double)(now - v->first_ns);
+    if (!v->thinking || v->show_reasoning) show_rate(v);
 }
 
 /* ---- bytes --------------------------------------------------------------------------------- */
@@ -39,25 +70,47 @@ static int put(answer_view *v, str_view s)
     return rc < 0 ? rc : write_bytes(v, s.ptr, s.len);
 }
 
+static int put_piece(void *ctx, str_view s)
+{
+    return put(ctx, s);
+}
+
 /* The model's text: on a screen without what a terminal would obey. */
 static int put_text(answer_view *v, str_view s)
 {
     if (!v->on_screen) return put(v, s);
+    v->lines.columns = console_columns(STDOUT_FILENO);
     for (str_view part; (part = text_for_screen(&s)).len > 0;)
-        if (put(v, part) < 0) return ERR_IO;
+        if (wrap_put(&v->lines, part, put_piece, v) < 0) return ERR_IO;
+    show_rate(v);
     return 0;
 }
 
 int answer_view_str(answer_view *v, const char *s)
 {
-    return put(v, str_from(s));
+    const str_view text = str_from(s);
+    if (wrap_flush(&v->lines, put_piece, v) < 0 || put(v, text) < 0) return ERR_IO;
+    if (text.len && s[text.len - 1] == '\n') v->lines.col = 0;
+    return 0;
 }
 
 /* ---- parts --------------------------------------------------------------------------------- */
 
 static int end_line(answer_view *v)
 {
-    return v->last && v->last != '\n' ? answer_view_str(v, "\n") : 0;
+    if (wrap_flush(&v->lines, put_piece, v) < 0) return ERR_IO;
+    return is_mid_line(v) ? answer_view_str(v, "\n") : 0;
+}
+
+/* Where reasoning that is not shown has come to. */
+static void tell_hidden(const answer_view *v)
+{
+    char rate[40] = "";
+    if (v->rate > 0) snprintf(rate, sizeof rate, ", %.1f tok/s", v->rate);
+    if (!is_mid_line(v))
+        console_status("thinking... %d tokens%s (--show-reasoning shows them)", v->n_hidden, rate);
+    else if (v->below)
+        console_below("  thinking... %d tokens%s", v->n_hidden, rate);
 }
 
 static int set_marked(answer_view *v, bool on)
@@ -77,8 +130,8 @@ int answer_view_event(answer_view *v, const chat_event *ev)
     v->thinking = ev->kind == CHAT_REASONING;
     if (v->thinking && !v->show_reasoning) {
         v->n_hidden++;
-        if (!v->quiet)
-            console_status("thinking... %d tokens (--show-reasoning shows them)", v->n_hidden);
+        if (wrap_flush(&v->lines, put_piece, v) < 0) return ERR_IO;
+        if (!v->quiet) tell_hidden(v);
         return v->why ? ERR_IO : 0;
     }
     if (set_marked(v, v->thinking) < 0) return ERR_IO;
@@ -88,6 +141,7 @@ int answer_view_event(answer_view *v, const chat_event *ev)
 
 int answer_view_end(answer_view *v, bool even_empty)
 {
+    if (wrap_flush(&v->lines, put_piece, v) < 0) return ERR_IO;
     console_status_clear();
     if (even_empty && !v->begun) return answer_view_str(v, "\n");
     if (set_marked(v, false) < 0) return ERR_IO;

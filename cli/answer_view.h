@@ -1,11 +1,13 @@
 /* answer_view.h - an answer on standard output, as it comes.
  *
  * Reasoning, if it is shown, stands between lines <think> and </think>; if not, a status line on
- * stderr tells that the model thinks. On a screen nothing is shown that a terminal would obey; a
- * file gets the text as it is. After a write that failed nothing more is written. */
+ * stderr tells that the model thinks. On a screen nothing is shown that a terminal would obey, lines
+ * are broken between words, and a line below tells the speed meanwhile; a file gets the text as it
+ * is. After a write that failed nothing more is written. */
 #ifndef CLI_ANSWER_VIEW_H
 #define CLI_ANSWER_VIEW_H
 
+#include "cli/wrap.h"
 #include "engine/text/chat.h"
 
 typedef struct answer_view {
@@ -13,6 +15,7 @@ typedef struct answer_view {
     bool quiet;                          /* no status line */
     bool on_screen;                      /* stdout is a terminal ... */
     bool dim;                            /* ... that may show reasoning in a fainter colour */
+    bool below;                          /* ... and may show the speed in a line below */
     const char *lead;                    /* goes before the first byte; NULL: nothing */
     /* to be read */
     bool begun;                          /* something was written ... */
@@ -22,9 +25,16 @@ typedef struct answer_view {
     /* the view's own */
     bool marked;                         /* <think> is open */
     int n_hidden;                        /* pieces of reasoning that were not shown */
+    wrap lines;
+    int n_token;                         /* that were asked for */
+    uint64_t first_ns, rated_ns;         /* when the first was, and when the rate was looked at */
+    double rate;                         /* tok/s; 0: not known yet */
 } answer_view;
 
 answer_view answer_view_of(bool show_reasoning);
+
+/* Before each token: for the speed. */
+void answer_view_token(answer_view *v);
 
 /* Text of the model. Other events than reasoning and answer are nothing to see. < 0: a write
  * failed, and why says why. */

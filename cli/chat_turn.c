@@ -72,6 +72,7 @@ static bool on_token(void *ctx)
 {
     turn *u = ctx;
     plan_watch_token(&u->t->speed);
+    answer_view_token(&u->shown);
     return on_go_on(u);
 }
 

@@ -4,16 +4,23 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <langinfo.h>
+#include <locale.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/wrap.h"
+
 static const char *program = "moe";
-static bool status_shown;                /* a line of console_status stands on the terminal */
 static bool on_screen, dimmed;           /* stderr is a terminal; stdout one with colours */
+
+/* What stands on the terminal and is to go away: a line of its own, or one below the cursor's. */
+static enum { STATUS_NONE, STATUS_LINE, STATUS_BELOW } status_shown;
 
 void console_init(const char *name)
 {
@@ -22,13 +29,29 @@ void console_init(const char *name)
     dimmed = console_may_dim();
 }
 
-/* One line whatever the text holds: control characters are escaped. */
+static int to_stderr(void *ctx, str_view piece)
+{
+    (void)ctx;
+    return fwrite(piece.ptr, 1, piece.len, stderr) == piece.len ? 0 : ERR_IO;
+}
+
+/* One line whatever the text holds: control characters are escaped. A terminal shows it as several,
+ * broken between words. */
 static void say(const char *prefix, const char *fmt, va_list ap)
 {
-    char text[1024], line[2048];
+    char text[1024], shown[2048], line[2200];
+    wrap w = { .columns = console_columns(2), .indent = 2 };
     vsnprintf(text, sizeof text, fmt, ap);
+    snprintf(line, sizeof line, "%s: %s%s", program, prefix, ESC(shown, str_from(text)));
     console_status_clear();
-    fprintf(stderr, "%s: %s%s\n", program, prefix, ESC(line, str_from(text)));
+    if (w.columns > 0) {
+        console_use_utf8();
+        (void)wrap_put(&w, str_from(line), to_stderr, NULL);
+        (void)wrap_flush(&w, to_stderr, NULL);
+        fputc('\n', stderr);
+    } else {
+        fprintf(stderr, "%s\n", line);   /* one write: lines of several processes stay whole */
+    }
 }
 
 void console_error(const char *fmt, ...)
@@ -89,18 +112,33 @@ bool console_may_dim(void)
     return is_capable(1) && !(no && *no);
 }
 
+int console_columns(int fd)
+{
+    struct winsize size;
+    return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20 ? size.ws_col : 0;
+}
+
 /* Longer lines would wrap, and a wrapped line cannot be taken back. */
 static int terminal_columns(void)
 {
-    struct winsize size;
-    return ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20 ? size.ws_col : 80;
+    const int n = console_columns(2);
+    return n > 0 ? n : 80;
+}
+
+void console_use_utf8(void)
+{
+    static bool done;
+    if (done) return;
+    done = true;
+    if (!setlocale(LC_CTYPE, "") || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
+        setlocale(LC_CTYPE, "C.UTF-8");
 }
 
 static void draw_line(const char *line)
 {
     fprintf(stderr, "\r%.*s\033[K", terminal_columns() - 1, line);
     fflush(stderr);
-    status_shown = true;
+    status_shown = STATUS_LINE;
 }
 
 void console_status(const char *fmt, ...)
@@ -114,12 +152,34 @@ void console_status(const char *fmt, ...)
     draw_line(line);
 }
 
+bool console_may_show_below(void)
+{
+    struct stat out, err;
+    return is_capable(1) && is_capable(2) && console_columns(2) > 0 && fstat(1, &out) == 0 &&
+           fstat(2, &err) == 0 && out.st_rdev == err.st_rdev;
+}
+
+/* Down and up again makes room for a line below without a change of column, at the end of the screen
+ * too; saved and restored, the cursor is where it was however wide the terminal took the text. */
+void console_below(const char *fmt, ...)
+{
+    char line[128];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    console_status_clear();
+    fprintf(stderr, "\033D\033[A\0337\r\n%.*s\033[K\0338", terminal_columns() - 1, line);
+    fflush(stderr);
+    status_shown = STATUS_BELOW;
+}
+
 void console_status_clear(void)
 {
-    if (!status_shown) return;
-    fprintf(stderr, "\r\033[K");
+    if (status_shown == STATUS_NONE) return;
+    fputs(status_shown == STATUS_LINE ? "\r\033[K" : "\033[J", stderr);
     fflush(stderr);
-    status_shown = false;
+    status_shown = STATUS_NONE;
 }
 
 /* ---- progress ------------------------------------------------------------------------------ */

@@ -10,7 +10,7 @@
 
 void console_init(const char *program);  /* "moe-run": what lines begin with */
 
-/* "moe-run: error: <text>". Always one line. */
+/* "moe-run: error: <text>". Always one line, broken between words where it goes to a terminal. */
 void console_error(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
 /* "moe-run: error: <path>: <message of err>", and 1, the exit code for it. */
@@ -44,6 +44,18 @@ void progress_end(progress *p);
  * on a terminal only. console_status_clear before writing to stdout. */
 void console_status(const char *fmt, ...) PRINTF_LIKE(1, 2);
 void console_status_clear(void);
+
+/* The same below the line that the cursor is in, which stays where it is: for what is said while an
+ * answer is written. Only where standard output and stderr are the same capable terminal, which
+ * console_may_show_below tells. */
+bool console_may_show_below(void);
+void console_below(const char *fmt, ...) PRINTF_LIKE(1, 2);
+
+/* Width of the terminal that fd is; 0 if it is none, or does not tell. */
+int console_columns(int fd);
+
+/* Lets the C library know UTF-8, whose columns wcwidth counts. */
+void console_use_utf8(void);
 
 /* "48,483,058,688"; "45.2 GB" (powers of 1000). dst of 32 bytes is enough; return dst. */
 const char *text_count(char *dst, size_t cap, uint64_t n);

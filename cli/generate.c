@@ -161,6 +161,7 @@ static bool on_token(void *ctx)
     progress_end(&v->bar);
     v->n_token++;
     plan_watch_token(&v->speed);
+    answer_view_token(&v->shown);
     if (v->o->json && !v->o->quiet) console_status("answering... token %d", v->n_token);
     return !interrupted();
 }

@@ -7,14 +7,13 @@
 
 #include <errno.h>
 #include <histedit.h>
-#include <langinfo.h>
-#include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/console.h"
 #include "cli/interrupt.h"
 #include "cli/line_history.h"
 
@@ -176,18 +175,11 @@ static void remember(void *ctx, const char *line)
     history(in->past, &ev, H_ENTER, line);
 }
 
-/* The editor counts columns with the C library, whose locale must therefore know UTF-8. */
-static void use_utf8(void)
-{
-    if (!setlocale(LC_CTYPE, "") || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
-        setlocale(LC_CTYPE, "C.UTF-8");
-}
-
 static int open_editor(line_input *in, const char *history_path, err_ctx *err)
 {
     HistEvent ev;
 
-    use_utf8();
+    console_use_utf8();                  /* the editor counts columns with the C library */
     in->out = isatty(2) ? stderr : stdout;
     in->prompt = "";
     in->el = el_init("moe-run", stdin, in->out, stderr);
