@@ -1,0 +1,174 @@
+#!/bin/sh
+# test_cli_user.sh BUILD - what someone meets who types what they know from elsewhere, fills a disk,
+# has no home, or looks at a narrow terminal. Ends with "cli_user N passed, N failed".
+set -u
+area=cli_user
+. tests/cli_harness.sh
+tiny=$build/golden/models/tiny-qwen3next-f32.gguf        # noise, but fast
+holds() { if [ "$1" "$2" "$3" ]; then ok; else bad "$4: '$1' '$2' '$3'"; fi; }
+said() { if grep -qF -e "$1" "$tmp/err"; then ok; else bad "'$1' not said: $2"; fi; }
+same() { if cmp -s "$tmp/$1" "$tmp/$2"; then ok; else bad "$3: $1 and $2 differ"; fi; }
+
+# ---- names and places that fingers know
+say() { to=$1; shift; "$@" >"$tmp/$to" 2>"$tmp/err" </dev/null || bad "exit $?: $*"; }
+say a $run -m $tiny -p Hello -n 8 --seed 3 --temp 0.5 --ctx 64 --threads 1 -q
+printf Hello >"$tmp/hello.txt"
+say b $run $tiny -f "$tmp/hello.txt" --n-predict 8 -s 3 --temperature 0.5 -c 64 -t 1 -q
+same a b "other names of options"
+say b $run run $tiny -p Hello --predict=8 -s3 --temperature=0.5 --ctx-size 64 -t1 -q
+same a b "... with their values attached"
+cp $tiny "$tmp/model.bin"
+say b env MOE_MODEL=$gptoss $run "$tmp/model.bin" -p Hello -n 8 -s 3 --temp 0.5 -c 64 -t 1 -q
+same a b "a file that is not called .gguf"
+expect 0 "GPU support" $run -V
+expect 0 "GPU support" $bench -V
+expect 0 "Also understood: --ctx-size (--ctx)" $run help run
+expect 0 "-c, --ctx N" $run run --help
+expect 0 "bound by" $run plan $tiny
+expect 0 '"architecture"' $run inspect -m $tiny --json
+expect 0 '"decode"' $bench decode $tiny -p 3 -n 2 -r 1 -t 1 --json
+expect 0 "<|im_start|>" $run tokenize $tiny --text "<|im_start|>"
+echo '{"messages":[{"role":"user","content":"Hi"}]}' >"$tmp/req.json"
+expect 0 "<|im_start|>user" $run render $qwen "$tmp/req.json"
+expect 0 "MB/s" $bench tokenize $qwen -r 1 LICENSE
+expect 0 "MB/s" $bench tokenize LICENSE -m $qwen -r 1
+printf 'Hello\n' | $run chat $tiny -n 2 >"$tmp/out" 2>"$tmp/err"
+holds $? -eq 0 "chat with a model and no -m"
+refuse 1 "none.gguf: cannot open" $run "$tmp/none.gguf" -p x
+refuse 2 "two models" $run $tiny -p x -m $qwen
+refuse 2 "no prompt: -p TEXT" $run $tiny
+refuse 2 "moe-bench decode $tiny" $bench $tiny
+
+# ---- what has no meaning here gets one line that says what to do
+for f in -ngl -ncmoe -fa -no-cnv --jinja -ub -b -ctk -hf -sys --n-gpu-layers=99 --no-mmap; do
+    refuse 2 "error: $f: " $run $tiny -p x $f 99
+done
+refuse 2 "-ngl: not needed here; the plan decides" $bench decode $tiny -ngl 99
+refuse 2 '-p "hi extra ..."' $run $tiny -p hi extra words
+refuse 2 "-seed: a long name takes two dashes: --seed" $run $tiny -p x -seed 5
+refuse 2 "did you mean --top-p?" $run $tiny -p x --topp 0.9
+refuse 2 "did you mean --threads?" $bench machine --thread 2
+refuse 2 "--json takes no value" $run $tiny -p x --json=yes
+
+# ---- a bad value is bad usage, whichever program and option
+for v in "--threads 0" "--threads 100000" "--threads x" "--ctx 0" "--seed -2" "-n -2" "--temp -1" "--temp x" "--top-k -1" \
+         "--top-p 0" "--min-p 2" "--chunk 0" "--kv q4" "--device tpu" "--isa none" "--postfetch-max 97" "--ram x"; do
+    refuse 2 "" $run $tiny -p x $v
+    printf 'x\n' | $run chat $tiny $v >"$tmp/out" 2>"$tmp/err"
+    holds $? -eq 2 "chat $v"
+done
+for v in "decode $tiny" "tiers $tiny" machine "kernels --type F32" "synth gpt-oss-20b -o $tmp/x.gguf"; do
+    refuse 2 "--threads: 0 is out of range 1.." $bench $v --threads 0
+    refuse 2 "--threads: 100000 is out of range 1.." $bench $v -t 100000
+done
+refuse 2 "MOE_THREADS: 0 is out of range" env MOE_THREADS=0 $run $tiny -p x
+
+# ---- text that is not UTF-8 is refused everywhere, with the place
+latin=$(printf 'caf\351')
+printf 'caf\351' >"$tmp/latin.txt"
+refuse 2 "-p: the text is not UTF-8: byte 0xE9 at offset 3" $run $tiny -p "$latin"
+refuse 1 "not UTF-8: byte 0xE9 at offset 3" $run $tiny -f "$tmp/latin.txt"
+refuse 1 "not UTF-8: byte 0xE9 at offset 3" $run $tiny --raw -f "$tmp/latin.txt"
+for v in "run -p x" chat; do refuse 2 "--system: the text is not UTF-8" $run $v $tiny --system "$latin"; done
+printf 'caf\351\n' | $run chat $tiny >"$tmp/out" 2>"$tmp/err"
+holds $? -eq 1 "a message that is not UTF-8"
+said "byte 0xE9 at offset 3" "a message that is not UTF-8"
+
+# ---- why nothing came
+expect 0 "stopped: length, while still reasoning; nothing of the answer yet: use a larger -n" $run $gptoss -p Hello -n 2 -s 2
+expect 0 "stopped: length, while still reasoning; nothing of the answer yet: use a larger -n" $run $gptoss -p Hello -n 2 -s 2 --json
+expect 0 "use a larger --ctx" $run $gptoss -p Hello -c 103 -s 2
+
+# ---- JSON says where it ran
+say j $run $qwen -p Hello -n 2 -q --json
+for k in '"device": "cpu"' '"plan": {"vram_bytes": 0, "ram_bytes": [1-9]' '"drive_bytes": 0' '"expected_tokens_per_second": null'; do
+    if grep -q -e "$k" "$tmp/j"; then ok; else bad "--json: no $k"; fi
+done
+small="$run $qwen -p Hello -n 2 --ctx 128 --raw --ram 8M"
+say j $small -q --json
+if grep -q '"drive_bytes": [1-9][0-9]*, "expected_tokens_per_second": [0-9]' "$tmp/j"; then ok; else bad "--json from the drive"; fi
+
+# ---- a bound for VRAM where there is none; that there is no GPU is said once
+expect 0 "--vram has no effect: " $run $tiny -p x -n 1 --vram 2G
+expect 0 "--vram has no effect: " $run plan $tiny --vram 2G
+expect 0 "--vram has no effect: " $bench decode $tiny -p 2 -n 1 -r 1 --vram 2G
+if $run --version | grep -q "no GPU" && ! $run --version | grep -q "support: none"; then
+    export XDG_CACHE_HOME="$tmp/gpu"
+    for want in 1 0 0; do
+        $run $tiny -p x -n 1 --device auto >"$tmp/out" 2>"$tmp/err"
+        holds "$(grep -c 'no GPU: CPU only' "$tmp/err")" -eq $want "'no GPU' is said once"
+    done
+    export XDG_CACHE_HOME="$tmp/cache"
+fi
+
+# ---- a full context is full, not more than full
+printf 'Hello\n/stats\n' | $run chat $qwen --ctx 40 --temp 0 --logit-bias 4095=-inf,4093=-inf >"$tmp/out" 2>"$tmp/err"
+said "context   40 of 40 tokens (full), 1 exchange" "/stats of a full context"
+
+# ---- files that may not grow (ulimit -f counts 512 bytes): one line, and nothing is left
+mkdir "$tmp/small"
+limited() { to=$1; shift; (ulimit -f 8; exec "$@") >"$tmp/$to" 2>"$tmp/err"; }
+limited out sh -c "printf 'Hello\n/save $tmp/small/x.chat\n' | $run chat $tiny -n 2"
+holds $? -eq 1 "/save past the limit"
+said "x.chat: cannot write: File too large" "/save past the limit"
+printf '1 2 3 4 5 6 7 8\n' >"$tmp/ids"
+limited out $bench logits -m $tiny --ids "$tmp/ids" -o "$tmp/small/x.f32"
+holds $? -eq 1 "logits past the limit"
+said "x.f32: cannot write: File too large" "logits past the limit"
+limited out $bench synth gpt-oss-20b --layers 1 -o "$tmp/small/x.gguf"
+holds $? -eq 1 "synth past the limit"
+said "File too large" "synth past the limit"
+holds "$(wc -l <"$tmp/err")" -eq 1 "synth past the limit: one line"
+limited out $bench quant Q4_K tests/golden/quants/Q4_K.bin "$tmp/small/x.q"
+holds $? -eq 1 "quant past the limit"
+(ulimit -f 0; XDG_CACHE_HOME=$tmp/small/cache exec $small) 2>&1 | cat >"$tmp/err"
+said "stopped: length" "speeds that cannot be kept"
+holds "$(find "$tmp/small" -type f | wc -l)" -eq 0 "something is left: $(ls -R "$tmp/small")"
+
+# ---- no home is made
+unset XDG_CACHE_HOME XDG_STATE_HOME
+HOME=$tmp/nobody $small >"$tmp/out" 2>"$tmp/err" || bad "without a home"
+XDG_CACHE_HOME=$tmp/nobody/.cache HOME=$tmp/nobody/ $small >"$tmp/out" 2>"$tmp/err" || bad "without a home"
+if [ -e "$tmp/nobody" ]; then bad "a home was made: $(find "$tmp/nobody")"; else ok; fi
+mkdir "$tmp/somebody"
+HOME=$tmp/somebody $small >"$tmp/out" 2>"$tmp/err" || bad "with a home"
+if [ -s "$tmp/somebody/.cache/moe/speeds.json" ]; then ok; else bad "speeds are not kept in a home"; fi
+export XDG_CACHE_HOME="$tmp/cache"
+
+# ---- installed: the list names files that are there
+mkdir -p "$tmp/prefix/bin" "$tmp/prefix/share/moe"
+cp $run "$tmp/prefix/bin/" && cp models.txt $gptoss "$tmp/prefix/share/moe/"
+expect 0 "$(basename $gptoss)" "$tmp/prefix/bin/moe-run" models
+file=$(sed -n 's/^demo-gptoss .* \(\/.*\)$/\1/p' "$tmp/out")
+if [ -n "$file" ] && [ -r "$file" ]; then ok; else bad "models: '$file' is not there"; fi
+expect 0 "(not installed)" "$tmp/prefix/bin/moe-run" models
+expect 0 '"url":"https://huggingface.co/ggml-org/gpt-oss-20b-GGUF/resolve/main/gpt-oss-20b-mxfp4.gguf"' $run models --json
+
+# ---- a narrow terminal: words whole, the speed below them while they come, nothing left of it
+if python3 -c 'import pty, os; os.waitstatus_to_exitcode' 2>/dev/null; then
+    long="-s 1 -n 900 --isa scalar -t 1 --logit-bias 4095=-inf,4093=-inf -p Hello."
+    $run $long >"$tmp/pipe" 2>"$tmp/err"
+    python3 tests/screen.py 10 50 $run $long >"$tmp/screen" 2>"$tmp/err" || bad "at a terminal"
+    holds "$(awk 'length > 49' "$tmp/screen" | wc -l)" -eq 0 "lines at the edge"
+    grep -v -e '^moe-run: ' -e '^  ' "$tmp/screen" | tr -s ' ' '\n' | grep . >"$tmp/words"
+    tr -s ' ' '\n' <"$tmp/pipe" | grep . >"$tmp/want"
+    same words want "words on the screen"
+    python3 tests/screen.py --raw 10 50 $run $long >"$tmp/raw" 2>"$tmp/err"
+    if grep -aq 'tok/s, [0-9]* tokens' "$tmp/raw"; then ok; else bad "no speed while the answer came"; fi
+    python3 tests/screen.py --until "tok/s, " 10 50 $run $long -n 4000 >"$tmp/screen" 2>"$tmp/err"
+    holds $? -eq 130 "Ctrl-C while the speed is shown"
+    holds "$(grep -c 'tok/s, [0-9]* tokens' "$tmp/screen")" -eq 0 "the speed is left after Ctrl-C"
+    if tr -s ' \n' ' ' <"$tmp/screen" | grep -q "stopped: interrupted $"; then ok; else bad "the end after Ctrl-C"; fi
+    python3 tests/screen.py --raw 10 50 $run $long -q >"$tmp/raw" 2>"$tmp/err"
+    if grep -aq 'tok/s' "$tmp/raw"; then bad "-q: the speed was told"; else ok; fi
+    python3 tests/screen.py 10 40 $run -p x --frobnicate >"$tmp/screen" 2>"$tmp/err"
+    holds $? -eq 2 "an error at a terminal"
+    holds "$(tr '\n' ' ' <"$tmp/screen" | tr -s ' ')" = \
+        "moe-run: error: unknown option --frobnicate (moe-run run --help lists them) " "it is whole"
+    holds "$(awk 'length > 39' "$tmp/screen" | wc -l)" -eq 0 "an error at the edge"
+else
+    skipped=$((skipped + 1))
+    echo "skipped: a terminal needs python3 with its pty module"
+fi
+
+finish
