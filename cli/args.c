@@ -95,9 +95,12 @@ static slot find_exact(const arg_spec *spec, void *into, str_view name)
 /* By its own name, or by another that is known for it. */
 static slot find_long(const arg_spec *spec, void *into, str_view name)
 {
-    const slot s = find_exact(spec, into, name);
-    const char *ours = s.o ? NULL : args_known_alias(name);
-    return ours ? find_exact(spec, into, str_from(ours)) : s;
+    slot s = find_exact(spec, into, name);
+    arg_type type = ARG_FLAG;
+    const char *ours = s.o ? NULL : args_known_alias(name, &type);
+    if (!ours) return s;
+    s = find_exact(spec, into, str_from(ours));
+    return s.o && s.o->type == type ? s : (slot){ NULL, NULL };
 }
 
 static slot find_short(const arg_spec *spec, void *into, char letter)
@@ -179,15 +182,15 @@ static void print_options(const arg_option *options, int n, int width)
     }
 }
 
-/* Other names of this verb's options, on one line. */
+/* Other names of this verb's options. */
 static void print_aliases(const arg_spec *spec)
 {
-    const char *alias, *ours;
+    const char *alias;
     bool any = false;
-    for (int i = 0; (alias = args_known_alias_at(i, &ours)); i++) {
-        if (!find_exact(spec, NULL, str_from(ours)).o) continue;
-        printf("%s--%s (--%s)", any ? ", " : "\nAlso understood: ", alias, ours);
-        any = true;
+    for (int i = 0; (alias = args_known_alias_at(i)); i++) {
+        const arg_option *o = find_long(spec, NULL, str_from(alias)).o;
+        if (o) printf("%s--%s", any ? ", " : "\nAlso understood: ", alias);
+        any |= o != NULL;
     }
     if (any) printf("\n");
 }

@@ -7,22 +7,24 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct alias { const char *name, *ours; } aliases[] = {
-    { "ctx-size", "ctx" }, { "temperature", "temp" }, { "n-predict", "tokens" },
-    { "predict", "tokens" }, { "repeat-last-n", "penalty-window" }, { "system-prompt", "system" },
+static const struct alias { const char *name, *ours; arg_type type; } aliases[] = {
+    { "ctx-size", "ctx", ARG_INT }, { "temperature", "temp", ARG_FLOAT },
+    { "n-predict", "tokens", ARG_INT }, { "predict", "tokens", ARG_INT },
+    { "repeat-last-n", "penalty-window", ARG_INT }, { "system-prompt", "system", ARG_TEXT },
 };
 
-const char *args_known_alias_at(int i, const char **ours)
+const char *args_known_alias_at(int i)
 {
-    if (i < 0 || i >= (int)ARRAY_LEN(aliases)) return NULL;
-    *ours = aliases[i].ours;
-    return aliases[i].name;
+    return i >= 0 && i < (int)ARRAY_LEN(aliases) ? aliases[i].name : NULL;
 }
 
-const char *args_known_alias(str_view name)
+const char *args_known_alias(str_view name, arg_type *type)
 {
-    for (size_t i = 0; i < ARRAY_LEN(aliases); i++)
-        if (str_is(name, aliases[i].name)) return aliases[i].ours;
+    for (size_t i = 0; i < ARRAY_LEN(aliases); i++) {
+        if (!str_is(name, aliases[i].name)) continue;
+        *type = aliases[i].type;
+        return aliases[i].ours;
+    }
     return NULL;
 }
 

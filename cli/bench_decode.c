@@ -47,7 +47,7 @@ static const arg_group groups[] = {
 };
 
 static const arg_spec spec = {
-    .usage = "moe-bench decode [-m FILE] [-p N] [-n N] [-r N] [options]",
+    .usage = "moe-bench decode [[-m] FILE] [-p N] [-n N] [-r N] [options]",
     .about = "Measures the speed of prompt and generation: median, extremes and spread of all "
              "runs.\nThe prompt is random but always the same; tokens are the likeliest.",
     .options = options,
@@ -232,7 +232,7 @@ static int profile(bench *m, err_ctx *err)
     int rc;
     session_rewind(m->s, 0);
     rc = session_eval(m->s, m->prompt, n, m->logits, 0, watch, m, err);
-    if (rc == 0) rc = bench_profile(m->s, "a token behind the prompt", m->prompt + n, 1, err);
+    if (rc == 0) rc = bench_profile(m->s, "a token after the prompt", m->prompt + n, 1, err);
     session_rewind(m->s, 0);
     if (rc == 0 && n > 1)
         rc = bench_profile(m->s, "the prompt's first chunk", m->prompt, n < chunk ? n : chunk, err);

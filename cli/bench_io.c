@@ -35,8 +35,8 @@ static const arg_option options[] = {
 
 static const arg_spec spec = {
     .usage = "moe-bench io [-m] FILE [options]",
-    .about = "Measures how fast the drive behind a file gives random pieces of it, past the page\n"
-             "cache: for several sizes, and numbers of reads in flight.",
+    .about = "Measures how fast the drive gives random pieces of a file, past the page cache: for\n"
+             "several sizes, and numbers of reads in flight.",
     .options = options,
     .n_option = ARRAY_LEN(options),
     .operands = "FILE",

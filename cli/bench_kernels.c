@@ -58,7 +58,7 @@ static const arg_spec spec = {
         "kernel     dot for few tokens, wide for many; arranged: dot, in the order that output\n"
         "           matrices are copied to; reference: no fast one for this type yet\n"
         "GB/s       bytes of weights, each counted once however many tokens there are\n"
-        "of limit   GB/s beside what these threads can read at best (moe-bench machine)\n"
+        "of limit   GB/s as a share of what these threads can read at best (moe-bench machine)\n"
         "With --json each row is an object on a line of its own.",
 };
 

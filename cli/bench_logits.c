@@ -31,7 +31,7 @@ static const arg_option options[] = {
     { "model", 'm', ARG_NEEDED_TEXT, offsetof(logits_options, run.model), "FILE", "MOE_MODEL", 0, 0,
       "GGUF file, or the first part of a split one" },
     { "ids", 'i', ARG_NEEDED_TEXT, offsetof(logits_options, ids), "FILE", NULL, 0, 0,
-      "Token ids, one sequence a line, separated by blanks or commas; - for stdin" },
+      "Token ids, one sequence per line, separated by blanks or commas; - for stdin" },
     { "output", 'o', ARG_TEXT, offsetof(logits_options, output), "FILE", NULL, 0, 0,
       "Where the rows go: little-endian float32; - for stdout" },
     { "last", 0, ARG_INT, offsetof(logits_options, last), "N", NULL, 1, INT32_MAX,
@@ -52,7 +52,7 @@ static const arg_group groups[] = {
 };
 
 static const arg_spec spec = {
-    .usage = "moe-bench logits -m FILE --ids FILE -o OUT.f32 [options]",
+    .usage = "moe-bench logits [-m] FILE --ids FILE -o OUT.f32 [options]",
     .about = "Feeds sequences of token ids to a model and writes a row of logits per position.\n"
              "--nll: mean negative log-likelihood of each sequence's tokens from its second on, in "
              "nats.",

@@ -25,7 +25,7 @@ static const arg_group groups[] = {
 static const arg_spec spec = {
     .usage = "moe-bench machine [options]",
     .about = "Shows cores, caches, memory nodes and GPUs, and measures how fast 1, 2, 4, ...\n"
-             "threads read memory: each on a core of its own, and what it has written itself.",
+             "threads read memory: each on its own core, and what it wrote itself.",
     .operands = "",
     .groups = groups,
     .n_group = ARRAY_LEN(groups),

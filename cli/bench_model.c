@@ -17,7 +17,7 @@ const arg_option bench_model_options[BENCH_MODEL_N_OPTION] = {
       "cpu, cuda, or auto: the GPU if there is one. Default: cpu" },
     { "ctx", 'c', ARG_INT, FIELD(engine.ctx), "N", NULL, 1, INT_MAX,
       "Context in tokens, at most the model's. Default: as many as come" },
-    { "chunk", 0, ARG_INT, FIELD(engine.chunk), "N", NULL, 1, INT_MAX,
+    { "chunk", 0, ARG_INT, FIELD(engine.chunk), "N", NULL, 1, SESSION_MAX_CHUNK,
       "Most tokens computed at a time. Default: 512, on a GPU 4096" },
     { "isa", 0, ARG_TEXT, FIELD(engine.isa), "NAME", "MOE_ISA", 0, 0,
       "Instruction set of the CPU's kernels; scalar: plain C. Default: fastest" },

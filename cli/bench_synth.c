@@ -35,7 +35,7 @@ static const arg_option options[] = {
     { "seed", 's', ARG_INT, offsetof(settings, seed), "N", NULL, 0, 9e15,
       "Other weights for another number. Default 1" },
     { "threads", 't', ARG_THREADS, offsetof(settings, threads), "N", NULL, 0, 0,
-      "Threads; the file does not depend on it. Default: all cores" },
+      "Threads; the file does not depend on them. Default: all cores" },
     { "json", 0, ARG_FLAG, offsetof(settings, json), NULL, NULL, 0, 0,
       "Report as a JSON object on stdout" },
 };

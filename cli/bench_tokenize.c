@@ -30,7 +30,7 @@ static const arg_option options[] = {
 };
 
 static const arg_spec spec = {
-    .usage = "moe-bench tokenize -m FILE TEXTFILE [options]",
+    .usage = "moe-bench tokenize [-m] FILE TEXTFILE [options]",
     .about = "Measures the tokenizer of a model on a text, on one core. TEXTFILE may be - .\n"
              "cold: every run starts with a new encoder. warm: the same text once more.",
     .options = options,

@@ -36,11 +36,11 @@ static const arg_option options[] = {
     { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
       "GGUF file, or the first part of a split one. Default: a built-in demo" },
     { "load", 0, ARG_TEXT, FIELD(load), "FILE", NULL, 0, 0,
-      "Go on with a chat that /save wrote; flags given here beat its settings" },
+      "Continue a chat that /save wrote; flags given here override its settings" },
     { "tokens", 'n', ARG_INT, FIELD(n), "N", NULL, -1, INT_MAX,
-      "Longest answer. Default: until the model ends it" },
+      "Most tokens in an answer. Default: until the model ends it" },
     { "verbose", 'v', ARG_FLAG, FIELD(verbose), NULL, NULL, 0, 0,
-      "Say after each answer how many tokens and how fast" },
+      "Show token counts and speed after each answer" },
 };
 
 static const arg_group groups[] = {
@@ -52,7 +52,7 @@ static const arg_group groups[] = {
 };
 
 static const arg_spec spec = {
-    .usage = "moe-run chat [-m FILE] [options]",
+    .usage = "moe-run chat [[-m] FILE] [options]",
     .about = "A conversation with a model. /help lists the commands; Ctrl-C stops an answer,\n"
              "Ctrl-D leaves. If standard input is not a terminal, each line of it is a message,\n"
              "and the answers on standard output are set apart by an empty line:\n"

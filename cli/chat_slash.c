@@ -274,7 +274,7 @@ static const struct slash {
       do_system },
     { "/stats", "", "context, speed, reuse, memory", do_stats },
     { "/save", "FILE", "write the chat to a file, as it stands", do_save },
-    { "/load", "FILE", "go on with a chat from a file", do_load },
+    { "/load", "FILE", "continue a chat from a file", do_load },
     { "/quit", "", "leave; so does Ctrl-D", do_quit },
     { "/exit", "", "the same", do_quit },
 };

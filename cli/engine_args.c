@@ -14,14 +14,14 @@
 #define FIELD(f) offsetof(engine_args, f)
 const arg_option engine_arg_options[ENGINE_N_OPTION] = {
     { "ctx", 'c', ARG_INT, FIELD(ctx), "N", "MOE_CTX", 1, INT_MAX,
-      "Context in tokens, at most the model's. Default: enough" },
+      "Context in tokens, at most the model's. Default: 8192, or as the prompt needs" },
     { "device", 0, ARG_TEXT, FIELD(device), "NAME", "MOE_DEVICE", 0, 0,
       "cpu, cuda, or auto: the GPU if there is one. Default: auto" },
     { "threads", 't', ARG_THREADS, FIELD(threads), "N", "MOE_THREADS", 0, 0,
       "Default: one per physical core" },
     { "kv", 0, ARG_TEXT, FIELD(kv), "TYPE", "MOE_KV", 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
-    { "chunk", 0, ARG_INT, FIELD(chunk), "N", NULL, 1, INT_MAX,
+    { "chunk", 0, ARG_INT, FIELD(chunk), "N", NULL, 1, SESSION_MAX_CHUNK,
       "Most tokens of a prompt computed at a time. Default: 512, on a GPU 4096" },
     { "isa", 0, ARG_TEXT, FIELD(isa), "NAME", "MOE_ISA", 0, 0,
       "Instruction set of the CPU's kernels; scalar: plain C. Default: fastest" },

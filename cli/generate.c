@@ -37,18 +37,18 @@ typedef struct run_options {
 #define FIELD(f) offsetof(run_options, f)
 static const arg_option options[] = {
     { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
-      "GGUF file, or the first part of it. Default: a built-in demo" },
+      "GGUF file, or the first part of a split one. Default: a built-in demo" },
     { "prompt", 'p', ARG_TEXT, FIELD(prompt), "TEXT", NULL, 0, 0, "What to answer" },
     { "file", 'f', ARG_TEXT, FIELD(file), "FILE", NULL, 0, 0,
       "Read it from FILE, or from standard input with - (also without -f)" },
     { "tokens", 'n', ARG_INT, FIELD(n), "N", NULL, -1, INT_MAX,
-      "Length of the answer. Default: until the model ends it" },
+      "Most tokens in the answer. Default: until the model ends it" },
     { "raw", 0, ARG_FLAG, FIELD(raw), NULL, NULL, 0, 0,
-      "No chat format: continue the text; control tokens in it count and show" },
+      "No chat format: continue the text; control tokens are read and shown" },
     { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
-      "One JSON object at the end: text, token counts, timings, settings" },
+      "One JSON object at the end: text, token counts, timings, plan, settings" },
     { "quiet", 'q', ARG_FLAG, FIELD(quiet), NULL, NULL, 0, 0,
-      "Nothing but the answer, and errors" },
+      "Print only the answer, and errors" },
 };
 
 static const arg_group groups[] = {
@@ -60,16 +60,16 @@ static const arg_group groups[] = {
 };
 
 static const arg_spec spec = {
-    .usage = "moe-run [run] [-m FILE] -p TEXT [options]",
-    .about = "Answers a prompt. The answer streams to standard output, all else to stderr.\n"
+    .usage = "moe-run [run] [[-m] FILE] -p TEXT [options]",
+    .about = "Answers a prompt. The answer streams to standard output, everything else to stderr.\n"
              "With -p and a file, the file's text follows that of -p after an empty line:\n"
              "  git diff | moe-run -m model.gguf -p \"Explain this change.\" -",
     .options = options, .n_option = ARRAY_LEN(options),
     .min_operands = 0, .max_operands = 1, .operands = "-",
     .groups = groups, .n_group = ARRAY_LEN(groups),
-    .epilogue = "Exit code: 0 answered, 1 failed or nobody reads any more, 2 bad usage, 130 "
+    .epilogue = "Exit code: 0 answered, 1 failed or the reader went away, 2 bad usage, 130 "
                 "Ctrl-C (once: the\nanswer ends in order; twice: at once). MOE_RAM_AVAILABLE=SIZE "
-                "tries the memory check of a\nsmaller machine.",
+                "plans for a machine with that\nmuch memory left.",
 };
 
 /* ---- the prompt ---------------------------------------------------------------------------- */

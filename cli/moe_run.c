@@ -19,7 +19,7 @@ static const char welcome[] =
     "  moe-run plan -m model.gguf     what would go where, and how fast it should be\n"
     "  moe-run models                 files that are known to work, and where to get them\n"
     "\n"
-    "moe-run --help lists the verbs, moe-run run --help all that can be said about an answer.\n";
+    "moe-run --help lists the verbs, moe-run run --help every option of an answer.\n";
 
 static const command verbs[] = {
     { "run", "Answers a prompt; the verb may be left out", cmd_run },

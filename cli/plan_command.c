@@ -28,7 +28,7 @@ typedef struct plan_options {
 #define FIELD(f) offsetof(plan_options, f)
 static const arg_option options[] = {
     { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
-      "GGUF file, or the first part of it. Default: a built-in demo" },
+      "GGUF file, or the first part of a split one. Default: a built-in demo" },
     { "measure", 0, ARG_FLAG, FIELD(measure), NULL, NULL, 0, 0,
       "Measure this machine first, if that was not done and would matter" },
     { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
@@ -41,12 +41,12 @@ static const arg_group groups[] = {
 };
 
 static const arg_spec spec = {
-    .usage = "moe-run plan [-m FILE] [options]",
+    .usage = "moe-run plan [[-m] FILE] [options]",
     .about = "Shows what would be put into VRAM and RAM and what stays on the drive, the speed to\n"
              "expect, and what bounds it. Loads no weights.",
     .options = options, .n_option = ARRAY_LEN(options),
     .operands = "", .groups = groups, .n_group = ARRAY_LEN(groups),
-    .epilogue = "MOE_RAM_AVAILABLE=SIZE plans for a machine with so much memory left.",
+    .epilogue = "MOE_RAM_AVAILABLE=SIZE plans for a machine with that much memory left.",
 };
 
 enum { USUAL_CTX = 8192 };               /* where --ctx was not given */

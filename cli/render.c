@@ -35,14 +35,14 @@ static const arg_option options[] = {
     { "parse", 0, ARG_FLAG, FIELD(parse), NULL, NULL, 0, 0,
       "The input is an answer: a JSON array of ids, or text with special tokens" },
     { "request", 0, ARG_TEXT, FIELD(request), "FILE", NULL, 0, 0,
-      "With --parse: the request that was answered; its tools type arguments" },
+      "With --parse: the request that was answered; its tools give argument types" },
 };
 
 static const arg_spec spec = {
-    .usage = "moe-run render -m FILE [REQUEST.json] [options]",
+    .usage = "moe-run render [-m] FILE [REQUEST.json] [options]",
     .about = "Turns chat messages into the exact prompt the model sees, special tokens visible.\n"
              "The request is {\"messages\": [...], \"tools\": [...]} as in the OpenAI API, from\n"
-             "the file or from standard input; reasoning_effort counts for harmony. --parse turns\n"
+             "the file or from standard input; reasoning_effort is for harmony. --parse turns\n"
              "an answer into {\"reasoning\", \"content\", \"tool_calls\", \"finished\"}.",
     .options = options, .n_option = ARRAY_LEN(options),
     .min_operands = 0, .max_operands = 1, .operands = "REQUEST.json",

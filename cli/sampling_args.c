@@ -16,7 +16,7 @@
 #define FIELD(f) offsetof(sampling_args, f)
 const arg_option sampling_options[SAMPLING_N_OPTION] = {
     { "temp", 0, ARG_FLOAT, FIELD(temp), "T", NULL, 0, 0,
-      "Temperature: 0 always takes the likeliest token, 1 draws as learned" },
+      "Temperature: 0 always takes the likeliest token, 1 draws as trained" },
     { "top-k", 0, ARG_INT, FIELD(top_k), "N", NULL, INT_MIN, INT_MAX,
       "Draw from the N likeliest tokens only; 0: from all" },
     { "top-p", 0, ARG_FLOAT, FIELD(top_p), "P", NULL, 0, 0,

@@ -9,9 +9,9 @@ const arg_option talk_options[TALK_N_OPTION] = {
     { "system", 0, ARG_TEXT, FIELD(system), "TEXT", NULL, 0, 0,
       "What the model is told before everything else" },
     { "reasoning", 0, ARG_TEXT, FIELD(reasoning), "LEVEL", NULL, 0, 0,
-      "gpt-oss: how long to think: low, medium or high. Default: medium" },
+      "gpt-oss: how much to reason: low, medium or high. Default: medium" },
     { "show-reasoning", 0, ARG_FLAG, FIELD(show_reasoning), NULL, NULL, 0, 0,
-      "Write the thinking too, between lines <think> and </think>" },
+      "Show the reasoning too, between lines <think> and </think>" },
     { "date", 0, ARG_TEXT, FIELD(date), "DATE", NULL, 0, 0,
       "gpt-oss: the date it is told. Default: today; \"\" leaves it out" },
 };

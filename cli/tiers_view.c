@@ -177,7 +177,7 @@ static void print_speeds(const tiers_table *t)
 void tiers_print(const tiers_table *t)
 {
     char name[256], ctx[32], others[256];
-    printf("%s: %s, %s%s%d thread%s, %s cache of %s tokens\nprompt of %d, %d tokens behind it, "
+    printf("%s: %s, %s%s%d thread%s, %s cache of %s tokens\nprompt of %d, %d tokens after it, "
            "median of %d\n\n",
            ESC(name, str_from(t->path)), t->arch, t->gpu, t->gpu[0] ? ", " : "", t->n_thread,
            t->n_thread == 1 ? "" : "s", kv_type_name(t->so->kv),

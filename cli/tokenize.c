@@ -25,13 +25,13 @@ static const arg_option options[] = {
     { "text", 't', ARG_TEXT, offsetof(tokenize_options, text), "TEXT", NULL, 0, 0,
       "Show the tokens of this text as a table; read no input" },
     { "decode", 'd', ARG_FLAG, offsetof(tokenize_options, decode), NULL, NULL, 0, 0,
-      "Lines are ids, answers are texts" },
+      "Read ids, write text" },
     { "no-special", 0, ARG_FLAG, offsetof(tokenize_options, no_special), NULL, NULL, 0, 0,
-      "Control tokens in a text are plain text unless its line says otherwise" },
+      "Control tokens in a text are plain text, unless its line says otherwise" },
 };
 
 static const arg_spec spec = {
-    .usage = "moe-run tokenize -m FILE [--text TEXT | --decode]",
+    .usage = "moe-run tokenize [-m] FILE [--text TEXT | --decode]",
     .about = "Reads JSON lines {\"text\": \"...\", \"special\": true}, "
              "writes an array of ids each.\n"
              "With --decode: reads arrays of ids or {\"ids\": [...]}, writes {\"text\": \"...\"}.\n"

@@ -22,7 +22,7 @@ say b env MOE_MODEL=$gptoss $run "$tmp/model.bin" -p Hello -n 8 -s 3 --temp 0.5 
 same a b "a file that is not called .gguf"
 expect 0 "GPU support" $run -V
 expect 0 "GPU support" $bench -V
-expect 0 "Also understood: --ctx-size (--ctx)" $run help run
+expect 0 "Also understood: --ctx-size, --temperature" $run help run
 expect 0 "-c, --ctx N" $run run --help
 expect 0 "bound by" $run plan $tiny
 expect 0 '"architecture"' $run inspect -m $tiny --json
@@ -52,7 +52,7 @@ refuse 2 "--json takes no value" $run $tiny -p x --json=yes
 
 # ---- a bad value is bad usage, whichever program and option
 for v in "--threads 0" "--threads 100000" "--threads x" "--ctx 0" "--seed -2" "-n -2" "--temp -1" "--temp x" "--top-k -1" \
-         "--top-p 0" "--min-p 2" "--chunk 0" "--kv q4" "--device tpu" "--isa none" "--postfetch-max 97" "--ram x"; do
+         "--top-p 0" "--min-p 2" "--chunk 0" "--chunk 999999999" "--kv q4" "--device tpu" "--isa none" "--postfetch-max 97" "--ram x"; do
     refuse 2 "" $run $tiny -p x $v
     printf 'x\n' | $run chat $tiny $v >"$tmp/out" 2>"$tmp/err"
     holds $? -eq 2 "chat $v"
