@@ -1,8 +1,8 @@
 /* answer_view.c - parts of an answer, the marks between them, and the bytes on standard output.
  *
- * Invariants: whatever stands below the text is gone before more is written. Every <think> stands at the start of a line and has its </think>, in whatever order
- * reasoning and answer come, once answer_view_end was called. Whose answer it is and what becomes
- * of the text is the caller's. */
+ * Invariants: what stands below the text is gone before the text gets there. Every <think> stands at
+ * the start of a line and has its </think>, in whatever order reasoning and answer come, once
+ * answer_view_end was called. Whose answer it is and what becomes of the text is the caller's. */
 #include "cli/answer_view.h"
 
 #include <errno.h>
@@ -37,7 +37,7 @@ static void show_rate(const answer_view *v)
 {
     if (!v->below || v->quiet || v->why || !v->begun || v->rate <= 0) return;
     if (v->lines.col + EDGE > console_columns(STDOUT_FILENO)) return;
-    console_below("  %.1f tok/s, %d tokens", v->rate, v->n_token);
+    console_below("  %.1f tok/s, %d tokens", v->rate, v->n_rated);
 }
 
 void answer_view_token(answer_view *v)
@@ -46,7 +46,8 @@ void answer_view_token(answer_view *v)
     if (v->n_token++ == 0) v->first_ns = now;
     if (now - v->first_ns < RATE_FIRST_NS || now - v->rated_ns < RATE_NS) return;
     v->rated_ns = now;
-    v->rate = (v->n_token - 1) * 1e9 / (double)(now - v->first_ns);
+    v->n_rated = v->n_token - 1;
+    v->rate = v->n_rated * 1e9 / (double)(now - v->first_ns);
     if (!v->thinking || v->show_reasoning) show_rate(v);
 }
 
@@ -63,7 +64,7 @@ static int write_bytes(answer_view *v, const char *s, size_t n)
 static int put(answer_view *v, str_view s)
 {
     int rc = 0;
-    console_status_clear();
+    if (!console_has_below() || memchr(s.ptr, '\n', s.len)) console_status_clear();
     if (!v->begun && v->lead) rc = write_bytes(v, v->lead, strlen(v->lead));
     v->begun = true;
     if (s.len) v->last = s.ptr[s.len - 1];

@@ -29,6 +29,7 @@ typedef struct answer_view {
     int n_token;                         /* that were asked for */
     uint64_t first_ns, rated_ns;         /* when the first was, and when the rate was looked at */
     double rate;                         /* tok/s; 0: not known yet */
+    int n_rated;                         /* tokens until then */
 } answer_view;
 
 answer_view answer_view_of(bool show_reasoning);

@@ -163,15 +163,23 @@ bool console_may_show_below(void)
  * too; saved and restored, the cursor is where it was however wide the terminal took the text. */
 void console_below(const char *fmt, ...)
 {
-    char line[128];
+    static char shown[128];
+    char line[sizeof shown];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
+    if (status_shown == STATUS_BELOW && strcmp(line, shown) == 0) return;
+    strcpy(shown, line);
     console_status_clear();
     fprintf(stderr, "\033D\033[A\0337\r\n%.*s\033[K\0338", terminal_columns() - 1, line);
     fflush(stderr);
     status_shown = STATUS_BELOW;
+}
+
+bool console_has_below(void)
+{
+    return status_shown == STATUS_BELOW;
 }
 
 void console_status_clear(void)

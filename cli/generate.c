@@ -162,7 +162,11 @@ static bool on_token(void *ctx)
     v->n_token++;
     plan_watch_token(&v->speed);
     answer_view_token(&v->shown);
-    if (v->o->json && !v->o->quiet) console_status("answering... token %d", v->n_token);
+    if (v->o->json && !v->o->quiet) {
+        char rate[32] = "";
+        if (v->shown.rate > 0) snprintf(rate, sizeof rate, ", %.1f tok/s", v->shown.rate);
+        console_status("answering... token %d%s", v->n_token, rate);
+    }
     return !interrupted();
 }
 

@@ -11,6 +11,7 @@
 
 #include "cli/args.h"
 #include "cli/console.h"
+#include "cli/conversation.h"
 #include "engine/text/chat.h"
 
 typedef struct render_options {
@@ -473,6 +474,10 @@ int cmd_render(int argc, char **argv)
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if (read_effort(&effort, o.reasoning, &err) < 0) {
         console_error("render: --reasoning: %s", err.msg);
+        return 2;
+    }
+    if (o.date && !text_is_date(o.date)) {
+        console_error("render: --date: '%s' is not a date such as 2026-01-31", o.date);
         return 2;
     }
     if (o.request && !o.parse) {

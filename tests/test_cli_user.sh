@@ -61,6 +61,7 @@ for v in "decode $tiny" "tiers $tiny" machine "kernels --type F32" "synth gpt-os
     refuse 2 "--threads: 0 is out of range 1.." $bench $v --threads 0
     refuse 2 "--threads: 100000 is out of range 1.." $bench $v -t 100000
 done
+refuse 2 "is not a date" $run render $qwen "$tmp/req.json" --date soon
 refuse 2 "MOE_THREADS: 0 is out of range" env MOE_THREADS=0 $run $tiny -p x
 
 # ---- text that is not UTF-8 is refused everywhere, with the place
