@@ -1,7 +1,7 @@
 /* answer_view.c - parts of an answer, the marks between them, and the bytes on standard output.
  *
- * Invariants: what stands below the text is gone before the text gets there. Every <think> stands at
- * the start of a line and has its </think>, in whatever order reasoning and answer come, once
+ * Invariants: what stands below the text is gone before the text gets there. Every <think> stands
+ * at the start of a line and has its </think>, in whatever order reasoning and answer come, once
  * answer_view_end was called. Whose answer it is and what becomes of the text is the caller's. */
 #include "cli/answer_view.h"
 

@@ -1,9 +1,9 @@
 /* answer_view.h - an answer on standard output, as it comes.
  *
  * Reasoning, if it is shown, stands between lines <think> and </think>; if not, a status line on
- * stderr tells that the model thinks. On a screen nothing is shown that a terminal would obey, lines
- * are broken between words, and a line below tells the speed meanwhile; a file gets the text as it
- * is. After a write that failed nothing more is written. */
+ * stderr tells that the model thinks. On a screen nothing is shown that a terminal would obey,
+ * lines are broken between words, and a line below tells the speed meanwhile; a file gets the text
+ * as it is. After a write that failed nothing more is written. */
 #ifndef CLI_ANSWER_VIEW_H
 #define CLI_ANSWER_VIEW_H
 

@@ -346,8 +346,9 @@ static int stray_word(const arg_spec *spec, const char *word, const char *prompt
     return ARGS_BAD;
 }
 
-/* Whether the verb's first word that is no option can be its model. A verb that takes other files as
- * well needs the ending to tell; to one that takes nothing but a model it is one, there or not. */
+/* Whether the verb's first word that is no option can be its model. A verb that takes other files
+ * as well needs the ending to tell; to one that takes nothing but a model it is one, there or not.
+ */
 static bool takes_as_model(const arg_spec *spec, const arg_option *model, const char *word)
 {
     if (spec->max_operands == 0 && model->type == ARG_NEEDED_TEXT) return true;

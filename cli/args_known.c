@@ -28,8 +28,8 @@ const char *args_known_alias(str_view name, arg_type *type)
     return NULL;
 }
 
-#define PLAN "not needed here; the plan decides what goes where: moe-run plan shows it, --vram and " \
-             "--ram bound it"
+#define PLAN "not needed here; the plan decides what goes where: moe-run plan shows it, --vram " \
+             "and --ram bound it"
 
 /* Flags with a blank before and after each, and what to say about them. */
 static const struct foreign { const char *flags, *advice; } foreign[] = {
@@ -42,7 +42,8 @@ static const struct foreign { const char *flags, *advice; } foreign[] = {
       "not needed here; the chat format is recognised from the file (run --raw leaves it out)" },
     { " -no-cnv --no-conversation -st --single-turn ",
       "not needed here; moe-run answers once, moe-run chat goes on" },
-    { " -cnv --conversation -i --interactive -if --interactive-first ", "use the verb: moe-run chat" },
+    { " -cnv --conversation -i --interactive -if --interactive-first ",
+      "use the verb: moe-run chat" },
     { " -b --batch-size -ub --ubatch-size ", "not needed here; --chunk bounds the tokens of a "
       "prompt that are computed at a time" },
     { " -ctk --cache-type-k -ctv --cache-type-v ", "use --kv f32, f16 or q8_0" },

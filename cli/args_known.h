@@ -7,8 +7,8 @@
 
 #include "cli/args.h"
 
-/* Our name ("ctx") for a long name ("ctx-size"), both without dashes, and the type that ours must have to
- * be meant; NULL: there is none. */
+/* Our name ("ctx") for a long name ("ctx-size"), both without dashes, and the type that ours
+ * must have to be meant; NULL: there is none. */
 const char *args_known_alias(str_view name, arg_type *type);
 
 /* The aliases one by one, for --help; NULL after the last. */

@@ -63,19 +63,20 @@ static const arg_option options[] = {
 };
 
 static const arg_spec spec = {
-    .usage = "moe-bench tiers [[-m] FILE] [--vram LIST] [--ram LIST] [-p N] [-n N] [-r N] [options]",
+    .usage = "moe-bench tiers [[-m] FILE] [--vram LIST] [--ram LIST] [-p N] [-n N] [-r N] "
+             "[options]",
     .about = "Measures a model with several budgets of VRAM and RAM: what goes where, how fast "
              "prompts\nand tokens are, and how much of the links' own speed they use.",
     .options = options,
     .n_option = ARRAY_LEN(options),
     .operands = "",
     .epilogue = "expected  what the plan says, at an even choice of experts\n"
-                "MB        bytes of routed experts read for a token: in VRAM, by the CPU, over the bus, "
+                "MB        of routed experts read for a token: in VRAM, by the CPU, over the bus, "
                 "from the drive\n"
                 "overlap   time of post-fetch while the CPU computed\n"
                 "late      of the matrices fetched, those that the CPU computed because they came "
                 "too late\n"
-                "of limit  the speed as a share of what the links alone would allow, without latency\n"
+                "of limit  the speed as a share of what the links alone would allow\n"
                 "tokens    a number made of the answer: the same in all rows",
 };
 

@@ -159,8 +159,9 @@ bool console_may_show_below(void)
            fstat(2, &err) == 0 && out.st_rdev == err.st_rdev;
 }
 
-/* Down and up again makes room for a line below without a change of column, at the end of the screen
- * too; saved and restored, the cursor is where it was however wide the terminal took the text. */
+/* Down and up again makes room for a line below without a change of column, at the end of the
+ * screen too; saved and restored, the cursor is where it was, however wide the terminal took the
+ * text. */
 void console_below(const char *fmt, ...)
 {
     static char shown[128];

@@ -50,7 +50,7 @@ void console_status_clear(void);
  * console_may_show_below tells. */
 bool console_may_show_below(void);
 void console_below(const char *fmt, ...) PRINTF_LIKE(1, 2);
-bool console_has_below(void);            /* one stands there: what stays in its line may be written */
+bool console_has_below(void);            /* one is there: text without a newline leaves it alone */
 
 /* Width of the terminal that fd is; 0 if it is none, or does not tell. */
 int console_columns(int fd);

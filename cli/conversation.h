@@ -63,7 +63,7 @@ bool text_is_date(const char *text);
 bool text_is_utf8(str_view text, size_t *at);
 
 /* 0, or ERR_FORMAT with the first such byte and its place in the message. All that a model is given
- * to read passes here, in every verb: a text in another encoding would be read as something else. */
+ * to read passes here, in every verb: text in another encoding would be read as something else. */
 int text_check_utf8(str_view text, err_ctx *err);
 
 #endif

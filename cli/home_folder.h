@@ -14,8 +14,8 @@ bool home_folder_allows(const char *path);
 /* Makes the folders that the path of a file goes through, if home_folder_allows it. */
 void home_folder_make(const char *path);
 
-/* True the first time that it is asked about name on this machine (a word without slashes), and each
- * time where nothing can be remembered: in $XDG_CACHE_HOME/moe or ~/.cache/moe. */
+/* True the first time that it is asked about name on this machine (a word without slashes), and
+ * each time where nothing can be remembered: in $XDG_CACHE_HOME/moe or ~/.cache/moe. */
 bool home_folder_first_time(const char *name);
 void home_folder_forget(const char *name);       /* the next time is a first one again */
 

@@ -38,9 +38,9 @@ int loaded_open(loaded *out, const load_options *o, err_ctx *err);
  * if interrupted() meanwhile. Once; loaded_session does it if nobody else has. */
 int loaded_place(loaded *l, session_options *so, err_ctx *err);
 
-/* Notes on stderr, after loaded_place: why not the GPU (that there is none: once on a machine); that
- * --vram has no effect; too many threads; with a chat format also what is odd about it, and that
- * --reasoning, if it was given, is for other models. */
+/* Notes on stderr, after loaded_place: why not the GPU (that there is none: once on a machine);
+ * that --vram has no effect; too many threads; with a chat format also what is odd about it,
+ * and that --reasoning, if it was given, is for other models. */
 void loaded_say_notes(const loaded *l, bool formatted, bool effort_given);
 
 /* Those about the GPU alone. */

@@ -1,8 +1,8 @@
 /* wrap.c - one word at a time to the end of a line or to the next one.
  *
- * Invariant: what was let through ends at column col, and col < columns, unless a character is wider
- * than the terminal. Where words end: at blanks, and beside characters of two columns, which are of
- * scripts without blanks. */
+ * Invariant: what was let through ends at column col, and col < columns, unless a character is
+ * wider than the terminal. Where words end: at blanks, and beside characters of two columns, which
+ * are of scripts without blanks. */
 #include "cli/wrap.h"
 
 #include <string.h>
