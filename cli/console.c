@@ -134,9 +134,10 @@ void console_use_utf8(void)
         setlocale(LC_CTYPE, "C.UTF-8");
 }
 
+/* Room is left for the "^C" that a terminal writes after it. */
 static void draw_line(const char *line)
 {
-    fprintf(stderr, "\r%.*s\033[K", terminal_columns() - 1, line);
+    fprintf(stderr, "\r%.*s\033[K", terminal_columns() - 3, line);
     fflush(stderr);
     status_shown = STATUS_LINE;
 }
@@ -227,7 +228,7 @@ void progress_update(progress *p, uint64_t done)
         snprintf(text, sizeof text, "%s of %s, %s/s%s", text_bytes(have, sizeof have, done),
                  text_bytes(all, sizeof all, p->total),
                  text_bytes(rate, sizeof rate, (uint64_t)speed), left);
-    room = terminal_columns() - (int)(strlen(p->what) + strlen(text)) - 5;
+    room = terminal_columns() - (int)(strlen(p->what) + strlen(text)) - 7;
     room = room < 0 ? 0 : room > BAR_CELLS ? BAR_CELLS : room;
     cells = (int)((double)done / (double)p->total * room);
     memset(bar, '.', sizeof bar);
