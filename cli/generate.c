@@ -381,7 +381,7 @@ static int answer(loaded *l, const run_options *o, const textbuf *text, session_
     r.sampling = &draw.options;
     r.load_ns = clock_ns() - start_ns;
     if (!o->quiet) say_plan(l, so, &bytes);
-    plan_watch_begin(&v.speed, &l->where->p, l->where->measured, s, false);
+    placing_watch(&v.speed, l->where, s, false);
     const answer_options ao = {
         .tok = l->tok, .talk = o->raw ? NULL : l->talk, .req = &req, .stop = draw.stop,
         .max_tokens = (int)o->n, .show_special = true,

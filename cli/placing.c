@@ -4,17 +4,21 @@
  * VRAM, or on the drive. */
 #include "cli/placing.h"
 
-#include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/args.h"
 #include "cli/console.h"
 #include "cli/home_folder.h"
 #include "cli/interrupt.h"
+#include "cli/plan_check.h"
 #include "engine/measure.h"
 #include "engine/weights_gpu.h"
+#include "tiers/cpu_load.h"
+#include "tiers/machine.h"
 
 /* The GPU, if it may be used and can compute this model. */
 static int open_gpu(gpu **out, placing *p, const model *m, device_choice device, err_ctx *err)
@@ -55,21 +59,38 @@ static bool depends_on_speed(const placing *p, const model *m)
     return false;
 }
 
+/* Cores that others use now; < 0: unknown. */
+static double load_now(int *n_core)
+{
+    int n_cpu;
+    *n_core = machine_cores(NULL, 0, &n_cpu);
+    return cpu_load_share() * *n_core;
+}
+
 /* Measures, and remembers where that is possible; what lacks a figure is for this plan alone. */
-static int measure(placing *p, engine *e, gpu *g, uint64_t most_ram, const char *path,
-                   const speeds_key *key, err_ctx *err)
+static int measure(placing *p, engine *e, gpu *g, uint64_t most_ram, int again, err_ctx *err)
 {
     const uint64_t have = p->in.machine.ram_available;
     err_ctx unsaved;
     int rc;
     console_status("measuring this machine...");
+    p->when = (speeds_note){ .date = time(NULL), .again = again };
+    p->when.load = fmax(0, load_now(&p->when.n_core));
     rc = engine_measure(&p->in.machine.rate, e, g, have < most_ram ? have : most_ram,
                         interrupt_watch, NULL, err);
     console_status_clear();
     if (rc < 0) return rc;
     p->measured = rc != MEASURE_PARTIAL;
-    if (path && p->measured) (void)speeds_save(&p->in.machine.rate, path, key, &unsaved);
+    if (p->kept[0] && p->measured)
+        (void)speeds_save(&p->in.machine.rate, &p->when, p->kept, &p->key, &unsaved);
     return 0;
+}
+
+/* Whether the figures that were found should be replaced. */
+static bool outdated(const speeds_note *n)
+{
+    int n_core;
+    return speeds_measure_again(n, time(NULL), speeds_busy(n) ? load_now(&n_core) : 0);
 }
 
 static int make(placing *p, const model *m, gpu *g, const placing_options *o,
@@ -82,17 +103,26 @@ static int make(placing *p, const model *m, gpu *g, const placing_options *o,
 static int make_with_speeds(placing *p, const model *m, engine *e, gpu *g,
                             const placing_options *o, const session_options *so, err_ctx *err)
 {
-    char path[PATH_MAX];
-    speeds_key key;
-    int rc = planning_key(&key, m, o->engine.threads, o->engine.isa, p->info.name, err);
+    int rc = planning_key(&p->key, m, o->engine.threads, o->engine.isa, p->info.name, err);
     if (rc < 0) return rc;
-    const bool kept = speeds_path(path, sizeof path, getenv("XDG_CACHE_HOME"), getenv("HOME")) &&
-                      home_folder_allows(path);
-    p->measured = kept && speeds_load(&p->in.machine.rate, path, &key) > 0;
-    if ((rc = make(p, m, g, o, so, err)) < 0 || p->measured || !e || !depends_on_speed(p, m))
-        return rc;
-    rc = measure(p, e, g, o->wish.ram, kept ? path : NULL, &key, err);
+    if (!speeds_path(p->kept, sizeof p->kept, getenv("XDG_CACHE_HOME"), getenv("HOME")) ||
+        !home_folder_allows(p->kept))
+        p->kept[0] = '\0';
+    p->measured = p->kept[0] && speeds_load(&p->in.machine.rate, &p->when, p->kept, &p->key) > 0;
+    if ((rc = make(p, m, g, o, so, err)) < 0 || !e) return rc;
+    const bool needed = !p->measured && depends_on_speed(p, m);
+    const bool again = p->measured && depends_on_speed(p, m) && outdated(&p->when);
+    if (!o->measure && !needed && !again) return 0;
+    rc = measure(p, e, g, o->wish.ram, again && !o->measure ? p->when.again + 1 : 0, err);
     return rc < 0 ? rc : make(p, m, g, o, so, err);
+}
+
+/* Somebody who gives a bound should know that there is nothing to bound. */
+static void note_vram(placing *p)
+{
+    const size_t n = strlen(p->note);
+    snprintf(p->note + n, sizeof p->note - n, "%s--vram has no effect",
+             n > 0 ? "; " : "no GPU is used: ");
 }
 
 int placing_make(placing *out, const model *m, engine *e, const placing_options *o,
@@ -114,10 +144,17 @@ int placing_make(placing *out, const model *m, engine *e, const placing_options 
     if (has_gpu && !out->p.gpu)
         snprintf(out->note, sizeof out->note, "%s: VRAM is too small for what every token needs: "
                  "CPU only", out->info.name);
+    if (!has_gpu && o->wish.vram != UINT64_MAX) note_vram(out);
     return 0;
 }
 
 plan_view placing_view(const placing *p)
 {
-    return (plan_view){ &p->p, &p->in.what, p->measured };
+    return (plan_view){ &p->p, &p->in.what, p->measured, p->when };
+}
+
+void placing_watch(plan_watch *w, const placing *p, session *s, bool faster_too)
+{
+    plan_watch_begin(w, &p->p, p->measured, s, faster_too);
+    plan_watch_keep(w, p->kept, &p->key);
 }

@@ -2,9 +2,12 @@
  * be, and the plan made of it.
  *
  * The one place where speeds come from: the file that remembers them, or a measurement of a second
- * or two where the plan depends on it; else figures are assumed. */
+ * or two where the plan depends on it; else figures are assumed. Figures that runs did not bear
+ * out, or that were taken on a busy machine, are measured again (tiers/speeds.h). */
 #ifndef CLI_PLACING_H
 #define CLI_PLACING_H
+
+#include <limits.h>
 
 #include "cli/plan_view.h"
 #include "cuda/gpu.h"
@@ -18,12 +21,16 @@ typedef struct placing_options {
     device_choice device;                /* AUTO: the GPU if there is one that can */
     plan_wish wish;
     postfetch_options post;
+    bool measure;                        /* in any case, even if the plan does not depend on it */
 } placing_options;
 
 typedef struct placing {
     planning in;
     plan p;
     bool measured;                       /* by this machine, now or earlier, every figure */
+    speeds_note when;                    /* if measured */
+    char kept[PATH_MAX];                 /* the file of speeds; "": there is none */
+    speeds_key key;                      /* its entry */
     gpu_info info;                       /* name "" without a GPU */
     char note[800];                      /* why it is the CPU after all; "": nothing to say */
 } placing;
@@ -33,5 +40,10 @@ int placing_make(placing *out, const model *m, engine *e, const placing_options 
                  const session_options *so, err_ctx *err);
 
 plan_view placing_view(const placing *p);
+
+/* Watches an answer of s, whose plan this is: plan_watch_begin with what it should know. Borrows
+ * both. */
+struct plan_watch;
+void placing_watch(struct plan_watch *w, const placing *p, session *s, bool faster_too);
 
 #endif

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static const double SLOWER = 0.75, FASTER = 1.25;        /* of what was expected: not noise */
 static const double EXPLAINS = 0.25;     /* of the missing time: what a cause has to account for */
@@ -123,6 +124,18 @@ const char *plan_check_line(char *dst, size_t cap, const plan *p, const plan_see
     return dst;
 }
 
+const char *plan_check_doubt(char *dst, size_t cap, const plan *p, const plan_seen *seen)
+{
+    size_t n = strlen(dst);
+    if (n == 0 && seen->seconds > 0) {
+        snprintf(dst, cap, "%.1f tok/s where %.1f were expected", seen->tokens / seen->seconds,
+                 p->decode_tok_s);
+        n = strlen(dst);
+    }
+    snprintf(dst + n, cap - n, "; the next start measures this machine again");
+    return dst;
+}
+
 bool plan_check_has_tiers(const plan *p)
 {
     return p->gpu || p->disk_experts > 0;
@@ -134,6 +147,22 @@ void plan_watch_begin(plan_watch *w, const plan *p, bool measured, session *s, b
 {
     *w = (plan_watch){ .p = measured && plan_check_has_tiers(p) ? p : NULL, .s = s,
                        .faster_too = faster_too };
+}
+
+void plan_watch_keep(plan_watch *w, const char *path, const speeds_key *key)
+{
+    w->kept = path[0] ? path : NULL;
+    w->key = key;
+}
+
+/* Not being able to write is no reason to bother anybody: the next run tries again. */
+static void judge(plan_watch *w, const plan_seen *seen)
+{
+    err_ctx ignored;
+    if (!w->kept || !(seen->seconds > 0) || !(w->p->decode_tok_s > 0)) return;
+    const double ratio = seen->tokens / seen->seconds / w->p->decode_tok_s;
+    if (speeds_judge(ratio, w->kept, w->key, &ignored) > 0)
+        plan_check_doubt(w->line, sizeof w->line, w->p, seen);
 }
 
 void plan_watch_away(plan_watch *w, uint64_t ns)
@@ -154,4 +183,5 @@ void plan_watch_token(plan_watch *w)
     seen.seconds = (double)(clock_ns() - w->from_ns - w->away_ns) * 1e-9;
     session_counts(w->s, &seen.cold, &seen.store);
     plan_check_line(w->line, sizeof w->line, w->p, &seen, w->faster_too);
+    judge(w, &seen);
 }

@@ -21,12 +21,16 @@ typedef struct plan_seen {
 /* "38.1 tok/s where 52.0 were expected: the CPU read experts at 61.0 GB/s instead of 90.0 (...)" if
  * they came with less than three quarters of the speed expected; with faster_too also a line about
  * more than five quarters. Else "". PLAN_CHECK_CAP is enough. Returns dst. */
-enum { PLAN_CHECK_CAP = 320 };
+enum { PLAN_CHECK_CAP = 400 };
 const char *plan_check_line(char *dst, size_t cap, const plan *p, const plan_seen *seen,
                             bool faster_too);
 
 /* A plan that puts something elsewhere than into RAM: worth a line when it comes into force. */
 bool plan_check_has_tiers(const plan *p);
+
+/* What it says if the speeds are to be measured again: the line, or the two speeds if that is
+ * empty, and that. Returns dst, in which the line is. */
+const char *plan_check_doubt(char *dst, size_t cap, const plan *p, const plan_seen *seen);
 
 /* ---- watching an answer ---- */
 
@@ -40,12 +44,17 @@ typedef struct plan_watch {
     bool faster_too;
     int n_token;                         /* that were about to be drawn */
     uint64_t from_ns, away_ns;
+    const char *kept;                    /* the file of speeds and its entry, or NULL */
+    const speeds_key *key;
     char line[PLAN_CHECK_CAP];           /* "" until there is something to say */
 } plan_watch;
 
 /* Borrows both. measured: the plan was made with this machine's speeds; if not, or without tiers,
  * nothing is compared. */
 void plan_watch_begin(plan_watch *w, const plan *p, bool measured, session *s, bool faster_too);
+/* Where to enter how the speed compared with the plan, if it is compared; both are borrowed. If
+ * nothing is to be kept, path is "". */
+void plan_watch_keep(plan_watch *w, const char *path, const speeds_key *key);
 void plan_watch_token(plan_watch *w);    /* before each token */
 void plan_watch_away(plan_watch *w, uint64_t ns);        /* time of a reader's, not the engine's */
 

@@ -30,7 +30,7 @@ static const arg_option options[] = {
     { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
       "GGUF file, or the first part of a split one. Default: a built-in demo" },
     { "measure", 0, ARG_FLAG, FIELD(measure), NULL, NULL, 0, 0,
-      "Measure this machine first, if that was not done and would matter" },
+      "Measure this machine first, and remember it" },
     { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
       "One JSON object with exact numbers" },
 };
@@ -68,6 +68,7 @@ static int make_plan(plan_job *j, const plan_options *o, err_ctx *err)
     if (rc == 0) rc = model_bind(&j->m, j->file, err);
     if (rc == 0 && o->measure) rc = engine_open(&j->e, j->m, &j->asked.engine, err);
     if (rc < 0) return rc;
+    j->asked.measure = o->measure;
     if (j->so.ctx == 0) j->so.ctx = min_int(USUAL_CTX, j->m->hp.ctx_train);
     return placing_make(&j->where, j->m, j->e, &j->asked, &j->so, err);
 }

@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "cli/console.h"
 
@@ -21,6 +22,35 @@ static hot_count count_hot(const plan_view *v)
         else n.more += v->p->hot[l];
     }
     return n;
+}
+
+/* "2026-11-16", or the whole of it in UTC for scripts. */
+static const char *text_date(char *dst, size_t cap, int64_t date, bool whole)
+{
+    const time_t at = (time_t)date;
+    struct tm tm;
+    if (!(whole ? gmtime_r(&at, &tm) : localtime_r(&at, &tm)) ||
+        strftime(dst, cap, whole ? "%Y-%m-%dT%H:%M:%SZ" : "%Y-%m-%d", &tm) == 0)
+        dst[0] = '\0';
+    return dst;
+}
+
+/* Where the speeds come from. */
+static const char *text_source(char *dst, size_t cap, const plan_view *v)
+{
+    const speeds_note *n = &v->when;
+    char date[32];
+    if (!v->measured)
+        snprintf(dst, cap, "assumed speeds: this machine was not measured yet");
+    else if (n->date == 0)
+        snprintf(dst, cap, "measured");
+    else
+        snprintf(dst, cap, "measured %s%s, load %.1f of %d core%s%s",
+                 text_date(date, sizeof date, n->date, false),
+                 speeds_busy(n) ? " on a busy machine" : "", n->load, n->n_core,
+                 n->n_core == 1 ? "" : "s",
+                 speeds_busy(n) ? "; will be measured again on a quiet one" : "");
+    return dst;
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -50,16 +80,18 @@ static void print_vram(const plan_view *v)
     char chunk[32];
     total_row("VRAM", plan_vram(p));
     byte_row("dense weights", p->vram_dense, "%s",
-             p->embed_in_ram ? "without the embedding table" : "");
+             p->embed_in_ram ? "all but the experts and the token embeddings" :
+                               "all but the experts");
     byte_row("context", p->vram_state, "keys, values, recurrent state");
-    byte_row("work", p->vram_work, "prompts in chunks of %s tokens",
+    byte_row("buffers", p->vram_work, "for prompts in chunks of %s tokens",
              text_count(chunk, sizeof chunk, (uint64_t)p->chunk));
     if (p->stage_parts > 0)
         byte_row("streaming", p->vram_stage, "two buffers, each for 1/%d of a layer's experts",
                  p->stage_parts);
-    if (p->vram_pad > 0) byte_row("post-fetch", p->vram_pad, "slabs that cross the bus");
+    if (p->vram_pad > 0)
+        byte_row("post-fetch", p->vram_pad, "down matrices that are fetched over the bus");
     if (hot.more > 0)
-        byte_row("experts", p->vram_experts, "%d of %d layers, and %d of the next one's %d",
+        byte_row("experts", p->vram_experts, "%d of %d layers, and %d of %d in the next one",
                  hot.layers, v->what->n_layer, hot.more, v->what->n_expert);
     else byte_row("experts", p->vram_experts, "%d of %d layers", hot.layers, v->what->n_layer);
 }
@@ -71,15 +103,15 @@ static void print_ram(const plan_view *v)
     total_row("RAM", plan_ram(p));
     if (p->ram_experts > 0)
         byte_row("experts", p->ram_experts, "%s%s%s",
-                 plan_uses_drive(v->p, v->what->n_layer) ? "the most recent ones" :
-                 p->vram_experts > 0 ? "layers that are not whole in VRAM" : "all",
+                 plan_uses_drive(v->p, v->what->n_layer) ? "the most recently used" :
+                 p->vram_experts > 0 ? "of layers that are not entirely in VRAM" : "all",
                  p->gpu ? ", page-locked " : "",
                  !p->gpu ? "" : text_bytes(locked, sizeof locked, p->ram_locked));
     if (p->ram_other > 0)
         byte_row("other", p->ram_other, "%s", p->gpu ? "buffers, snapshots" :
-                 "dense weights, context, work");
+                 "dense weights, context, buffers");
     total_row("drive", p->disk_experts);
-    if (p->disk_experts > 0) byte_row("experts", p->disk_experts, "read when they are wanted");
+    if (p->disk_experts > 0) byte_row("experts", p->disk_experts, "read when they are needed");
 }
 
 static void time_row(const char *what, double seconds)
@@ -90,22 +122,22 @@ static void time_row(const char *what, double seconds)
 static void print_speed(const plan_view *v)
 {
     const plan *p = v->p;
-    char chunk[32];
-    printf("expected%s\n", v->measured ? "" : " (speeds not measured yet: assumed)");
-    printf("  %-18s %6.1f tok/s, bound by %s; the links alone: %.1f\n", "answers", p->decode_tok_s,
-           plan_bound_name(p->bound), p->limit_tok_s);
+    char chunk[32], source[160];
+    printf("expected (%s)\n", text_source(source, sizeof source, v));
+    printf("  %-18s %6.1f tok/s, bound by %s; at most %.1f without delays\n", "answers",
+           p->decode_tok_s, plan_bound_name(p->bound), p->limit_tok_s);
     printf("  %-18s %6.0f tok/s in chunks of %s", "prompts", p->prefill_tok_s,
            text_count(chunk, sizeof chunk, (uint64_t)p->chunk));
     if (p->stage_parts > 0 && p->stream_from <= p->chunk)
-        printf("; from %d tokens on experts are streamed", p->stream_from);
-    printf("\na token%s\n", p->gpu && p->vram_experts > 0 && plan_ram(p) > p->ram_other ?
-           ": dense, then the others at the same time" : "");
-    time_row("dense", p->t_dense);
+        printf("; experts are streamed from %d tokens on", p->stream_from);
+    printf("\ntime per token%s\n", p->gpu && p->vram_experts > 0 && p->ram_experts > 0 ?
+           ": dense weights first, then the rest at the same time" : "");
+    time_row("dense weights", p->t_dense);
     time_row("experts in VRAM", p->t_hot);
     time_row("experts on the CPU", p->t_cpu);
     time_row("over the bus", p->t_pull);
     time_row("from the drive", p->t_disk);
-    time_row("questions", p->t_hop);
+    time_row("round trips", p->t_hop);
 }
 
 void plan_view_print(const plan_view *v)
@@ -129,7 +161,9 @@ const char *plan_view_line(char *dst, size_t cap, const plan_view *v)
     snprintf(dst, cap, "%sRAM %s, drive %s; %.1f tok/s expected%s, bound by %s", where,
              text_bytes(ram, sizeof ram, plan_ram(p)),
              text_bytes(disk, sizeof disk, p->disk_experts), p->decode_tok_s,
-             v->measured ? "" : " (not measured yet: assumed)", plan_bound_name(p->bound));
+             !v->measured ? " (not measured yet: assumed)" :
+             speeds_busy(&v->when) ? " (measured on a busy machine)" : "",
+             plan_bound_name(p->bound));
     return dst;
 }
 
@@ -164,6 +198,15 @@ static json_t *speeds_json(const speeds *s)
                      "hop", s->hop, "disk", s->disk, "disk_straight", s->disk_straight);
 }
 
+static json_t *source_json(const plan_view *v)
+{
+    const speeds_note *n = &v->when;
+    char date[32];
+    if (!v->measured || n->date == 0) return json_null();
+    return json_pack("{s:s, s:f, s:i, s:b}", "date", text_date(date, sizeof date, n->date, true),
+                     "load", n->load, "cores", n->n_core, "busy", (int)speeds_busy(n));
+}
+
 /* A value that could not be made is NULL, and json_pack makes NULL of whatever it was meant for. */
 json_t *plan_view_json(const plan_view *v)
 {
@@ -171,7 +214,7 @@ json_t *plan_view_json(const plan_view *v)
     json_t *ram = json_pack("{s:I, s:I, s:I, s:I}", "total", INT(plan_ram(p)),
                             "experts", INT(p->ram_experts), "page_locked", INT(p->ram_locked),
                             "other", INT(p->ram_other));
-    return json_pack("{s:b, s:i, s:o, s:o, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:b, s:o}",
+    return json_pack("{s:b, s:i, s:o, s:o, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:b, s:o, s:o}",
                      "gpu", (int)p->gpu, "chunk", p->chunk, "vram", vram_json(v), "ram", ram,
                      "drive_experts", INT(p->disk_experts),
                      "answer_tokens_per_second", p->decode_tok_s,
@@ -180,5 +223,6 @@ json_t *plan_view_json(const plan_view *v)
                      "bound_by", plan_bound_name(p->bound), "token_seconds", terms_json(p),
                      "stream_from", p->stream_from == INT_MAX ? json_null() :
                      json_integer(p->stream_from),
-                     "measured", (int)v->measured, "speeds", speeds_json(&p->rate));
+                     "measured", (int)v->measured, "measurement", source_json(v),
+                     "speeds", speeds_json(&p->rate));
 }

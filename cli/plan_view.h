@@ -10,6 +10,7 @@ typedef struct plan_view {
     const plan *p;
     const plan_model *what;
     bool measured;                       /* the speeds are this machine's, not assumed ones */
+    speeds_note when;                    /* if measured; a date of 0: not known */
 } plan_view;
 
 /* Tables on stdout: bytes of each tier, and what to expect. */

@@ -165,7 +165,7 @@ static void answer(cold *c)
 static uint64_t patience_ns(const cold *c)
 {
     const uint64_t bytes = expert_slab_bytes(&c->m->layers[c->layer].experts, SLAB_DOWN);
-    const double rate = c->p->rate.cpu_busy > 0.0 ? c->p->rate.cpu_busy : 3e10;
+    const double rate = c->p->rate.cpu_busy > 0.0 ? c->p->rate.cpu_busy : SPEEDS_CPU_BUSY;
     return (uint64_t)((double)bytes / rate * 1e9);
 }
 

@@ -130,6 +130,27 @@ static void check_edges(void)
     CHECK_MSG(strcmp(got, "0.5 tok/s where 50.") == 0, "cut: '%s'", got);
 }
 
+/* The sentence about measuring again is part of the line, or a line of its own. */
+static void check_doubt(void)
+{
+    char got[PLAN_CHECK_CAP];
+    plan_seen seen = { .tokens = N, .seconds = N * 12 * MS };
+    plan_check_line(got, sizeof got, &beside, &seen, false);
+    CHECK(got[0] == '\0');
+    CHECK(strcmp(plan_check_doubt(got, sizeof got, &beside, &seen), "83.3 tok/s where 50.0 were "
+                 "expected; the next start measures this machine again") == 0);
+    seen.seconds = N * 27 * MS;
+    seen.cold = (cold_stats){ .questions = 48 * N, .cpu_bytes = (uint64_t)(N * 900e6),
+                              .ask_s = N * 9 * MS, .cpu_s = N * 16 * MS, .pull_bytes = 1 };
+    plan_check_line(got, sizeof got, &beside, &seen, false);
+    plan_check_doubt(got, sizeof got, &beside, &seen);
+    CHECK_MSG(strstr(got, "the CPU read weights at") &&
+              strstr(got, "; the next start measures this machine again"), "'%s'", got);
+    CHECK(!strchr(got, '\n') && strlen(got) + 1 < sizeof got);
+    got[0] = '\0';
+    CHECK(strlen(plan_check_doubt(got, 20, &beside, &seen)) == 19);
+}
+
 /* A plan that is not to be compared: no session is asked. */
 static void check_watch(void)
 {
@@ -154,6 +175,7 @@ int main(int argc, char **argv)
     test_begin("plan_check", argc, argv);
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) check_row(i);
     check_edges();
+    check_doubt();
     check_watch();
     return test_end();
 }

@@ -14,6 +14,9 @@ static const speeds usual = {
     .disk_straight = 2e9,
 };
 
+static const speeds_note noted = { .date = 1794787200, .load = 0.5, .n_core = 8, .doubts = -1,
+                                   .again = 3 };
+
 static char root[400];
 
 static void put(const char *path, const char *text)
@@ -29,18 +32,37 @@ static bool same(const speeds *a, const speeds *b) { return memcmp(a, b, sizeof 
 #define FIGURES(cpu) "\"vram_read\": 1e9, \"pcie_in\": 2, \"pcie_out\": 3, \"pull\": 4, " \
     "\"pull_busy\": 0, \"cpu\": " cpu ", \"cpu_busy\": 6, \"cpu_many\": 7, \"gpu_macs\": 8, " \
     "\"hop\": 9, \"disk\": 0.5, \"disk_straight\": 0.25"
-#define NAMED(cpu, figures) "{\"speeds\": [{\"gpu\": \"\", \"n_thread\": 4, \"kernels\": \"avx2\", " \
-    "\"drive\": 5, " cpu figures "}]}"
+#define NOTE "\"date\": 99, \"load\": 1.5, \"n_core\": 4, \"doubts\": 0, \"again\": 0, "
+#define NAMED(cpu, figures) FILE_OF("2", NOTE, cpu, figures)
+#define FILE_OF(version, note, cpu, figures) "{\"version\": " version ", \"speeds\": [{" note \
+    "\"gpu\": \"\", \"n_thread\": 4, \"kernels\": \"avx2\", \"drive\": 5, " cpu figures "}]}"
+#define NOTED(version, note) FILE_OF(version, note, "\"processor\": \"x\", ", FIGURES("5"))
 
 /* The processor's name is "processor" in the file: "cpu" is a figure. */
 static const struct damaged_row { const char *text; bool good; const char *why; } damaged[] = {
     { "", false, "empty" },
     { "{", false, "cut off" },
     { "[]", false, "a list" },
-    { "{}", false, "no speeds" },
-    { "{\"speeds\": {}}", false, "speeds are no list" },
-    { "{\"speeds\": []}", false, "no entries" },
-    { "{\"speeds\": [1, null, \"x\", [], {}]}", false, "entries that are none" },
+    { "{\"version\": 2}", false, "no speeds" },
+    { "{\"version\": 2, \"speeds\": {}}", false, "speeds are no list" },
+    { "{\"version\": 2, \"speeds\": []}", false, "no entries" },
+    { "{\"version\": 2, \"speeds\": [1, null, \"x\", [], {}]}", false, "entries that are none" },
+    { NOTED("2", NOTE), true, "a date and a load" },
+    { NOTED("3", NOTE), false, "another version" },
+    { NOTED("\"2\"", NOTE), false, "a version that is no number" },
+    { "{\"speeds\": [{" NOTE "\"processor\": \"x\", \"gpu\": \"\", \"n_thread\": 4, "
+      "\"kernels\": \"avx2\", \"drive\": 5, " FIGURES("5") "}]}", false, "no version" },
+    { NOTED("2", ""), false, "no date: an old entry" },
+    { NOTED("2", "\"date\": 0, \"load\": 1, \"n_core\": 4, \"doubts\": 0, \"again\": 0, "), false,
+      "the date of nothing" },
+    { NOTED("2", "\"date\": 9, \"load\": -1, \"n_core\": 4, \"doubts\": 0, \"again\": 0, "), false,
+      "a negative load" },
+    { NOTED("2", "\"date\": 9, \"load\": 1, \"n_core\": 0, \"doubts\": 0, \"again\": 0, "), false,
+      "no cores" },
+    { NOTED("2", "\"date\": 9, \"load\": 1, \"n_core\": 4, \"doubts\": 1.5, \"again\": 0, "), false,
+      "half a doubt" },
+    { NOTED("2", "\"date\": 9, \"load\": 1, \"n_core\": 4, \"doubts\": 0, \"again\": -1, "), false,
+      "a negative count" },
     { NAMED("\"processor\": \"x\", ", FIGURES("5")), true, "as it should be" },
     { NAMED("\"processor\": \"y\", ", FIGURES("5")), false, "another processor" },
     { NAMED("\"processor\": 7, ", FIGURES("5")), false, "a name that is a number" },
@@ -60,14 +82,20 @@ static void test_damaged(void)
     snprintf(path, sizeof path, "%s/damaged.json", root);
     for (size_t i = 0; i < ARRAY_LEN(damaged); i++) {
         speeds got = { .hop = 77 };
+        speeds_note note = { 0 };
         err_ctx err = { 0 };
         put(path, damaged[i].text);
-        CHECK_MSG(speeds_load(&got, path, &key) == damaged[i].good, "%s", damaged[i].why);
+        CHECK_MSG(speeds_load(&got, &note, path, &key) == damaged[i].good, "%s", damaged[i].why);
+        CHECK_MSG(!damaged[i].good || (note.date == 99 && note.load == 1.5 && note.n_core == 4),
+                  "%s: note", damaged[i].why);
         CHECK_MSG(damaged[i].good ? got.cpu == 5 && got.vram_read == 1e9 && got.disk == 0.5
                                   : got.hop == 77, "%s: figures", damaged[i].why);
-        CHECK_MSG(speeds_save(&usual, path, &key, &err) == 0, "%s: %s", damaged[i].why, err.msg);
-        CHECK_MSG(speeds_load(&got, path, &key) == 1 && same(&got, &usual), "%s: saved",
-                  damaged[i].why);
+        CHECK_MSG(speeds_save(&usual, &noted, path, &key, &err) == 0, "%s: %s", damaged[i].why,
+                  err.msg);
+        CHECK_MSG(speeds_load(&got, &note, path, &key) == 1 && same(&got, &usual) &&
+                  note.date == noted.date && note.load == noted.load &&
+                  note.n_core == noted.n_core && note.doubts == noted.doubts &&
+                  note.again == noted.again, "%s: saved", damaged[i].why);
     }
 }
 
@@ -78,10 +106,11 @@ static void test_file(void)
     speeds_key keys[6];
     char path[512], folder[512];
     speeds got;
+    speeds_note note;
     err_ctx err = { 0 };
     snprintf(path, sizeof path, "%s/a/b/moe/speeds.json", root);
     snprintf(folder, sizeof folder, "%s/a/b/moe", root);
-    CHECK(speeds_load(&got, path, &key) == 0);
+    CHECK(speeds_load(&got, &note, path, &key) == 0);
     for (int i = 0; i < 6; i++) keys[i] = key;
     strcpy(keys[1].cpu, "Xeon 8");
     keys[2].gpu[0] = '\0';
@@ -91,16 +120,16 @@ static void test_file(void)
     for (int i = 0; i < 6; i++) {        /* each part of the key counts, and none is lost */
         speeds s = usual;
         s.hop = 1e-6 / 3 * i;
-        CHECK(speeds_load(&got, path, &keys[i]) == 0);
-        CHECK_MSG(speeds_save(&s, path, &keys[i], &err) == 0, "%s", err.msg);
+        CHECK(speeds_load(&got, &note, path, &keys[i]) == 0);
+        CHECK_MSG(speeds_save(&s, &noted, path, &keys[i], &err) == 0, "%s", err.msg);
         for (int k = 0; k <= i; k++)
-            CHECK_MSG(speeds_load(&got, path, &keys[k]) == 1 && got.hop == 1e-6 / 3 * k &&
+            CHECK_MSG(speeds_load(&got, &note, path, &keys[k]) == 1 && got.hop == 1e-6 / 3 * k &&
                       got.disk == usual.disk, "key %d of %d", k, i);
     }
     speeds s = usual;
     s.cpu = 1.0 / 3;
-    CHECK(speeds_save(&s, path, &keys[2], &err) == 0);   /* replaced, not added */
-    CHECK(speeds_load(&got, path, &keys[2]) == 1 && same(&got, &s));
+    CHECK(speeds_save(&s, &noted, path, &keys[2], &err) == 0);   /* replaced, not added */
+    CHECK(speeds_load(&got, &note, path, &keys[2]) == 1 && same(&got, &s));
     size_t len;
     char *text = test_read_file(path, &len);
     int n = 0;
@@ -110,31 +139,125 @@ static void test_file(void)
 
     for (int i = 0; i < 70; i++) {       /* does not grow for ever, and the newest stay */
         keys[0].n_thread = 100 + i;
-        CHECK(speeds_save(&usual, path, &keys[0], &err) == 0);
+        CHECK(speeds_save(&usual, &noted, path, &keys[0], &err) == 0);
     }
-    CHECK(speeds_load(&got, path, &keys[0]) == 1 && speeds_load(&got, path, &keys[5]) == 0);
+    CHECK(speeds_load(&got, &note, path, &keys[0]) == 1 &&
+          speeds_load(&got, &note, path, &keys[5]) == 0);
     keys[0].n_thread = 100 + 70 - 64;
-    CHECK(speeds_load(&got, path, &keys[0]) == 1);
+    CHECK(speeds_load(&got, &note, path, &keys[0]) == 1);
     keys[0].n_thread--;
-    CHECK(speeds_load(&got, path, &keys[0]) == 0);
+    CHECK(speeds_load(&got, &note, path, &keys[0]) == 0);
 
     s.pull = NAN;
-    CHECK(speeds_save(&s, path, &key, &err) == ERR_RANGE && strstr(err.msg, "pull"));
-    CHECK(speeds_load(&got, folder, &key) == 0);         /* a folder */
-    CHECK(speeds_save(&usual, folder, &key, &err) == ERR_IO);
-    CHECK(speeds_save(&usual, "/proc/none/speeds.json", &key, &err) == ERR_IO);
+    CHECK(speeds_save(&s, &noted, path, &key, &err) == ERR_RANGE && strstr(err.msg, "pull"));
+    CHECK(speeds_load(&got, &note, folder, &key) == 0);         /* a folder */
+    CHECK(speeds_save(&usual, &noted, folder, &key, &err) == ERR_IO);
+    CHECK(speeds_save(&usual, &noted, "/proc/none/speeds.json", &key, &err) == ERR_IO);
     for (long fail = 1; fail <= 4; fail++) {
         mem_fail_after(fail);
-        const int rc = speeds_save(&usual, path, &key, &err);
+        const int rc = speeds_save(&usual, &noted, path, &key, &err);
         mem_fail_after(0);
         CHECK(rc == 0 || rc == ERR_NOMEM);
     }
-    CHECK(speeds_save(&usual, path, &key, &err) == 0 && speeds_load(&got, path, &key) == 1);
+    CHECK(speeds_save(&usual, &noted, path, &key, &err) == 0 &&
+          speeds_load(&got, &note, path, &key) == 1);
     char command[640];
     snprintf(command, sizeof command, "test \"$(ls '%s')\" = speeds.json", folder);
     CHECK_MSG(system(command) == 0, "something else is left in %s", folder);
     snprintf(command, sizeof command, "test \"$(ls '%s/a/b')\" = moe", root);
     CHECK_MSG(system(command) == 0, "something is left beside %s", folder);
+}
+
+/* What was measured is doubted after two runs in a row that differ from it, the same way. */
+static void test_judged(void)
+{
+    static const struct { int doubts, again; double ratio; int want, want_again; const char *why; }
+    rows[] = {
+        { 0, 0, 1, 0, 0, "as planned" },
+        { 0, 0, 1.49, 0, 0, "somewhat faster" },
+        { 0, 0, 0.68, 0, 0, "somewhat slower" },
+        { 0, 0, 1.51, 1, 0, "much faster" },
+        { 0, 0, 0.66, -1, 0, "much slower" },
+        { 1, 4, 3, 2, 4, "faster again" },
+        { -1, 4, 0.1, -2, 4, "slower again" },
+        { 1, 4, 0.1, -1, 4, "now this way, now that" },
+        { -7, 4, 9, 1, 4, "the same" },
+        { -7, 4, 1, 0, 0, "as planned after all" },
+        { 1000000, 0, 9, 1000000, 0, "does not count for ever" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const speeds_note was = { .date = 5, .load = 1, .n_core = 2, .doubts = rows[i].doubts,
+                                  .again = rows[i].again };
+        const speeds_note is = speeds_judged(&was, rows[i].ratio);
+        CHECK_MSG(is.doubts == rows[i].want && is.again == rows[i].want_again, "%s: %d, %d",
+                  rows[i].why, is.doubts, is.again);
+        CHECK(is.date == 5 && is.load == 1 && is.n_core == 2);
+    }
+}
+
+static void test_measure_again(void)
+{
+    enum { HOUR = 3600 };
+    static const struct {
+        double load;                     /* of 8 cores */
+        int doubts, again;
+        int64_t later;                   /* s since it was measured */
+        double load_now;
+        bool want;
+        const char *why;
+    } rows[] = {
+        { 0.5, 0, 0, 99 * HOUR, 0, false, "nothing speaks against them" },
+        { 0.5, 1, 0, 99 * HOUR, 0, false, "one run may be an accident" },
+        { 0.5, 2, 0, 0, 0, true, "two runs were faster" },
+        { 0.5, -2, 0, 0, 0, true, "two runs were slower" },
+        { 0.5, -2, 0, 0, 8, true, "on a busy machine, too" },
+        { 0.5, 2, 1, HOUR - 1, 0, false, "it was done a moment ago" },
+        { 0.5, 2, 1, HOUR, 0, true, "an hour later" },
+        { 0.5, 2, 3, 4 * HOUR - 1, 0, false, "the third time" },
+        { 0.5, 2, 3, 4 * HOUR, 0, true, "four hours later" },
+        { 0.5, 2, 1000000, 256 * HOUR - 1, 0, false, "many times" },
+        { 0.5, 2, 1000000, 256 * HOUR, 0, true, "and still once in a while" },
+        { 0.5, 2, 3, -9, 0, true, "a clock that was put back" },
+        { 2.0, 0, 0, 0, 0, false, "a quarter of the cores is not busy" },
+        { 2.1, 0, 0, 0, 0, true, "busy then, quiet now" },
+        { 2.1, 0, 0, 0, 2.1, false, "busy then and now" },
+        { 2.1, 0, 0, 0, -1, false, "who knows" },
+        { 2.1, 0, 1, HOUR - 1, 0, false, "not at every start" },
+        { 2.1, 0, 1, HOUR, 0, true, "later" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const speeds_note n = { .date = 1000000, .load = rows[i].load, .n_core = 8,
+                                .doubts = rows[i].doubts, .again = rows[i].again };
+        CHECK_MSG(speeds_measure_again(&n, n.date + rows[i].later, rows[i].load_now) ==
+                  rows[i].want, "%s", rows[i].why);
+        CHECK_MSG(speeds_busy(&n) == (rows[i].load > 2), "busy: %s", rows[i].why);
+    }
+    CHECK(!speeds_busy(&(speeds_note){ .load = 9, .n_core = 1 }));       /* not measured */
+}
+
+static void test_judge(void)
+{
+    const speeds_key key = { .cpu = "x", .n_thread = 4 }, other = { .cpu = "y", .n_thread = 4 };
+    static const struct { double ratio; int rc, doubts; } runs[] = {
+        { 1, 0, 0 }, { 2, 0, 1 }, { 2, 1, 2 }, { 2, 1, 3 }, { 0.5, 0, -1 }, { 0.5, 1, -2 },
+        { 1, 0, 0 },
+    };
+    char path[256];
+    speeds got;
+    speeds_note note = { .date = 7, .n_core = 2 };
+    err_ctx err = { 0 };
+    snprintf(path, sizeof path, "%s/judge.json", root);
+    CHECK(speeds_judge(9, path, &key, &err) == 0 && access(path, F_OK) < 0);     /* no file */
+    CHECK(speeds_save(&usual, &note, path, &key, &err) == 0 &&
+          speeds_save(&usual, &note, path, &other, &err) == 0);
+    for (size_t i = 0; i < ARRAY_LEN(runs); i++) {
+        const int rc = speeds_judge(runs[i].ratio, path, &key, &err);
+        CHECK_MSG(rc == runs[i].rc && speeds_load(&got, &note, path, &key) == 1 &&
+                  note.doubts == runs[i].doubts && note.date == 7 && same(&got, &usual),
+                  "run %zu: %d, %d doubts", i, rc, note.doubts);
+        CHECK_MSG(speeds_load(&got, &note, path, &other) == 1 && note.doubts == 0,
+                  "run %zu: of another machine", i);
+    }
 }
 
 static void test_path_rows(void)
@@ -157,7 +280,7 @@ static void test_assumed(void)
 {
     speeds s = { .cpu = 90e9 };
     CHECK(speeds_assume(&s).cpu == 90e9 && speeds_assume(&s).cpu_busy == 90e9 &&
-          speeds_assume(&s).pull == 11e9);
+          speeds_assume(&s).pull == SPEEDS_PULL);
     /* a GPU that was measured and cannot pull: the figure stays 0, others cannot be */
     s = (speeds){ .vram_read = 1e12 };
     CHECK(speeds_assume(&s).pull == 0 && speeds_assume(&s).pcie_in > 0 &&
@@ -177,8 +300,11 @@ int main(int argc, char **argv)
     if (CHECK(mkdtemp(test_temp(root, sizeof root)) != NULL)) {
         test_damaged();
         test_file();
+        test_judge();
         test_remove(root);
     }
+    test_judged();
+    test_measure_again();
     test_path_rows();
     test_assumed();
     return test_end();

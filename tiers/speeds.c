@@ -1,10 +1,13 @@
 /* speeds.c - the file of measured speeds: one JSON object with a list of entries.
  *
- *   {"speeds": [{"processor": "...", "gpu": "...", "n_thread": 8, "kernels": "avx2", "drive": 66306,
+ *   {"version": 2,
+ *    "speeds": [{"processor": "...", "gpu": "...", "n_thread": 8, "kernels": "avx2", "drive": 6,
+ *                "date": 1794787200, "load": 0.4, "n_core": 8, "doubts": 0, "again": 0,
  *                "vram_read": 3.6e+11, ...}, ...]}
  *
  * An entry counts only if its key is the wanted one and every figure is a number that a measurement
- * could have given. The file is never written in place. Measuring is left to others. */
+ * could have given; a file of another version counts as none. The file is never written in place.
+ * Measuring is left to others. */
 #include "tiers/speeds.h"
 
 #include <errno.h>
@@ -13,14 +16,19 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum {
     MOST_ENTRIES = 64,                   /* the oldest go: a home may be on many machines */
-    MOST_BYTES = 1 << 20                 /* a longer file is not ours */
+    MOST_BYTES = 1 << 20,                /* a longer file is not ours */
+    VERSION = 2,                         /* the first one had no dates, and no number */
+    MOST_COUNT = 1000000,                /* of doubts: enough for every use */
+    FIRST_WAIT_S = 3600, MOST_DOUBLINGS = 8
 };
+static const double BUSY_SHARE = 0.25;   /* of the cores: memory is then shared, too */
 
 /* Also the JSON names, and what stands in for a figure that nobody measured. */
 static const struct figure {
@@ -29,18 +37,18 @@ static const struct figure {
     double assumed;
     bool of_gpu;
 } figures[] = {
-    { "vram_read", offsetof(speeds, vram_read), 300e9, true },
-    { "pcie_in", offsetof(speeds, pcie_in), 12e9, true },
-    { "pcie_out", offsetof(speeds, pcie_out), 12e9, true },
-    { "pull", offsetof(speeds, pull), 11e9, true },
-    { "pull_busy", offsetof(speeds, pull_busy), 10e9, true },
-    { "cpu", offsetof(speeds, cpu), 30e9, false },
-    { "cpu_busy", offsetof(speeds, cpu_busy), 27e9, false },
-    { "cpu_many", offsetof(speeds, cpu_many), 2e11, false },
-    { "gpu_macs", offsetof(speeds, gpu_macs), 5e12, true },
-    { "hop", offsetof(speeds, hop), 10e-6, true },
-    { "disk", offsetof(speeds, disk), 1.5e9, false },
-    { "disk_straight", offsetof(speeds, disk_straight), 1.5e9, false },
+    { "vram_read", offsetof(speeds, vram_read), SPEEDS_VRAM_READ, true },
+    { "pcie_in", offsetof(speeds, pcie_in), SPEEDS_PCIE, true },
+    { "pcie_out", offsetof(speeds, pcie_out), SPEEDS_PCIE, true },
+    { "pull", offsetof(speeds, pull), SPEEDS_PULL, true },
+    { "pull_busy", offsetof(speeds, pull_busy), SPEEDS_PULL_BUSY, true },
+    { "cpu", offsetof(speeds, cpu), SPEEDS_CPU, false },
+    { "cpu_busy", offsetof(speeds, cpu_busy), SPEEDS_CPU_BUSY, false },
+    { "cpu_many", offsetof(speeds, cpu_many), SPEEDS_CPU_MANY, false },
+    { "gpu_macs", offsetof(speeds, gpu_macs), SPEEDS_GPU_MACS, true },
+    { "hop", offsetof(speeds, hop), SPEEDS_HOP, true },
+    { "disk", offsetof(speeds, disk), SPEEDS_DISK, false },
+    { "disk_straight", offsetof(speeds, disk_straight), SPEEDS_DISK, false },
 };
 
 static double *figure_of(speeds *s, const struct figure *f)
@@ -59,10 +67,37 @@ speeds speeds_assume(const speeds *s)
     if (s->cpu > 0 && s->cpu_busy <= 0) out.cpu_busy = out.cpu;
     if (s->disk > 0 && s->disk_straight <= 0) out.disk_straight = out.disk;
     /* what a GPU cannot lack */
-    if (out.pcie_in <= 0) out.pcie_in = 12e9;
-    if (out.gpu_macs <= 0) out.gpu_macs = 5e12;
+    if (out.pcie_in <= 0) out.pcie_in = SPEEDS_PCIE;
+    if (out.gpu_macs <= 0) out.gpu_macs = SPEEDS_GPU_MACS;
     return out;
 }
+
+/* ---- trust ----------------------------------------------------------------------------------- */
+
+static bool is_busy(double load, int n_core) { return load > BUSY_SHARE * n_core; }
+
+bool speeds_busy(const speeds_note *n) { return n->date > 0 && is_busy(n->load, n->n_core); }
+
+bool speeds_measure_again(const speeds_note *n, int64_t now, double load_now)
+{
+    const bool doubted = abs(n->doubts) >= SPEEDS_DOUBTS;
+    const bool quiet = speeds_busy(n) && load_now >= 0 && !is_busy(load_now, n->n_core);
+    if (!doubted && !quiet) return false;
+    if (n->again <= 0 || now < n->date) return true;     /* the first time; a clock put back */
+    return now - n->date >= (int64_t)FIRST_WAIT_S << min_int(n->again - 1, MOST_DOUBLINGS);
+}
+
+speeds_note speeds_judged(const speeds_note *n, double ratio)
+{
+    const int way = ratio > SPEEDS_FAR ? 1 : ratio < 1 / SPEEDS_FAR ? -1 : 0;
+    speeds_note out = *n;
+    if (way == 0) out.doubts = out.again = 0;
+    else if (way * n->doubts < 0) out.doubts = way;      /* both ways: an accident */
+    else if (abs(n->doubts) < MOST_COUNT) out.doubts += way;
+    return out;
+}
+
+/* ---- where ----------------------------------------------------------------------------------- */
 
 bool speeds_path(char *path, size_t cap, const char *cache_home, const char *home)
 {
@@ -122,6 +157,36 @@ static bool read_figures(speeds *out, const json_t *entry)
     return true;
 }
 
+static bool read_count(int *out, const json_t *entry, const char *name, int least)
+{
+    const json_t *v = json_object_get(entry, name);
+    const json_int_t n = json_integer_value(v);
+    if (!json_is_integer(v) || n < least || n > MOST_COUNT) return false;
+    *out = (int)n;
+    return true;
+}
+
+static bool read_note(speeds_note *out, const json_t *entry)
+{
+    const json_t *load = json_object_get(entry, "load"), *date = json_object_get(entry, "date");
+    speeds_note n = { .date = json_integer_value(date), .load = json_number_value(load) };
+    if (!json_is_integer(date) || n.date <= 0 || !json_is_number(load) || !isfinite(n.load) ||
+        n.load < 0 || !read_count(&n.n_core, entry, "n_core", 1) ||
+        !read_count(&n.doubts, entry, "doubts", -MOST_COUNT) ||
+        !read_count(&n.again, entry, "again", 0))
+        return false;
+    *out = n;
+    return true;
+}
+
+static bool read_entry(speeds *out, speeds_note *note, const json_t *entry)
+{
+    speeds s;
+    if (!read_figures(&s, entry) || !read_note(note, entry)) return false;
+    *out = s;
+    return true;
+}
+
 static int check_figures(const speeds *s, err_ctx *err)
 {
     speeds copy = *s;
@@ -133,14 +198,17 @@ static int check_figures(const speeds *s, err_ctx *err)
     return 0;
 }
 
-static json_t *make_entry(const speeds *s, const speeds_key *key)
+static json_t *make_entry(const speeds *s, const speeds_note *note, const speeds_key *key)
 {
     speeds copy = *s;
     key_text text;
     text_of(&text, key);
-    json_t *entry = json_pack("{s:s, s:s, s:i, s:s, s:I}", "processor", text.cpu, "gpu", text.gpu,
-                              "n_thread", key->n_thread, "kernels", text.kernels,
-                              "drive", (json_int_t)key->drive);
+    json_t *entry = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:i, s:i, s:i}",
+                              "processor", text.cpu, "gpu", text.gpu, "n_thread", key->n_thread,
+                              "kernels", text.kernels, "drive", (json_int_t)key->drive,
+                              "date", (json_int_t)note->date, "load", note->load,
+                              "n_core", note->n_core, "doubts", note->doubts,
+                              "again", note->again);
     for (size_t i = 0; i < ARRAY_LEN(figures) && entry; i++)
         if (json_object_set_new(entry, figures[i].name,
                                 json_real(*figure_of(&copy, &figures[i]))) < 0) {
@@ -179,19 +247,21 @@ static json_t *read_file(const char *path)
     char *text = read_text(&len, path);
     json_t *root = text ? json_loadb(text, len, 0, NULL) : NULL;
     mem_free(text);
-    if (root && json_is_array(json_object_get(root, "speeds"))) return root;
+    if (root && is_number(root, "version", VERSION) &&
+        json_is_array(json_object_get(root, "speeds")))
+        return root;
     json_decref(root);
     return NULL;
 }
 
-int speeds_load(speeds *out, const char *path, const speeds_key *key)
+int speeds_load(speeds *out, speeds_note *note, const char *path, const speeds_key *key)
 {
     json_t *root = read_file(path);
     const json_t *list = json_object_get(root, "speeds");
     int found = 0;
     for (size_t i = json_array_size(list); i-- > 0 && !found;) { /* the newest first */
         const json_t *entry = json_array_get(list, i);
-        found = has_key(entry, key) && read_figures(out, entry);
+        found = has_key(entry, key) && read_entry(out, note, entry);
     }
     json_decref(root);
     return found;
@@ -233,9 +303,10 @@ static int replace_file(const char *path, const json_t *root, err_ctx *err)
     return rc;
 }
 
-static int save(const speeds *s, const char *path, const speeds_key *key, err_ctx *err)
+static int save(const speeds *s, const speeds_note *note, const char *path, const speeds_key *key,
+                err_ctx *err)
 {
-    json_t *old = read_file(path), *list = json_array(), *entry = make_entry(s, key);
+    json_t *old = read_file(path), *list = json_array(), *entry = make_entry(s, note, key);
     const json_t *were = json_object_get(old, "speeds");
     const size_t n = json_array_size(were);
     size_t left = 0;
@@ -253,7 +324,7 @@ static int save(const speeds *s, const char *path, const speeds_key *key, err_ct
         entry = NULL;                    /* the list's, or gone */
     }
     json_decref(entry);
-    json_t *root = ok ? json_pack("{s:O}", "speeds", list) : NULL;
+    json_t *root = ok ? json_pack("{s:i, s:O}", "version", VERSION, "speeds", list) : NULL;
     if (root) {
         make_folders(path);
         rc = replace_file(path, root, err);
@@ -266,8 +337,22 @@ static int save(const speeds *s, const char *path, const speeds_key *key, err_ct
     return rc;
 }
 
-int speeds_save(const speeds *s, const char *path, const speeds_key *key, err_ctx *err)
+int speeds_save(const speeds *s, const speeds_note *note, const char *path, const speeds_key *key,
+                err_ctx *err)
 {
     const int rc = check_figures(s, err);
-    return rc < 0 ? rc : save(s, path, key, err);
+    return rc < 0 ? rc : save(s, note, path, key, err);
+}
+
+int speeds_judge(double ratio, const char *path, const speeds_key *key, err_ctx *err)
+{
+    speeds s;
+    speeds_note was;
+    if (!speeds_load(&s, &was, path, key)) return 0;     /* somebody removed it: nothing to doubt */
+    const speeds_note is = speeds_judged(&was, ratio);
+    if (is.doubts != was.doubts || is.again != was.again) {
+        const int rc = save(&s, &is, path, key, err);
+        if (rc < 0) return rc;
+    }
+    return abs(is.doubts) >= SPEEDS_DOUBTS;
 }
