@@ -19,6 +19,7 @@
 #include "cli/tier_args.h"
 #include "cuda/gpu.h"
 #include "tiers/numa.h"
+#include "tiers/pages.h"
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
@@ -90,7 +91,7 @@ const char *loaded_copy_text(char *text, size_t cap, const loaded *l)
     char bytes[32];
     if (cap) text[0] = '\0';
     if (copy > 0)
-        snprintf(text, cap, ", output matrix again %s", text_bytes(bytes, sizeof bytes, copy));
+        snprintf(text, cap, ", repacked head %s", text_bytes(bytes, sizeof bytes, copy));
     return text;
 }
 
@@ -165,6 +166,7 @@ enum { WARM_BYTES = 16 << 20 };          /* looked at together: 4096 pages of 4 
 typedef struct warming {
     int n_layer;                         /* what lies behind (MTP blocks) is not used yet */
     bool dense_only;                     /* experts are read when they are wanted */
+    bool embed_by_row;                   /* the table need not stay: the page cache has it */
     size_t page;
     uint64_t missing;                    /* bytes not in memory: counted by the first walk */
     uint64_t done;
@@ -210,11 +212,13 @@ static void warm_tensor(void *ctx, const tensor *t, model_use use, int layer)
         if (w->touch) madvise((void *)at, left < ahead ? left : ahead, MADV_WILLNEED);
         warm_piece(w, (const uint8_t *)at, left < WARM_BYTES ? left : WARM_BYTES);
     }
+    if (use == USE_EMBED && w->embed_by_row) pages_forget(t->data, t->bytes);
 }
 
 static int warm(const model *m, bool dense_only, err_ctx *err)
 {
     warming w = { .n_layer = m->hp.n_layer, .dense_only = dense_only,
+                  .embed_by_row = !m->head_tied && gguf_part_path(m->file, 0)[0] != '\0',
                   .page = (size_t)sysconf(_SC_PAGESIZE) };
     model_visit(m, warm_tensor, &w);
     if (w.missing > 0) {
@@ -322,14 +326,6 @@ int loaded_plan(loaded_bytes *out, const loaded *l, const session_options *o, er
     return 0;
 }
 
-/* RAM that may be taken and has no use in the plan. */
-static uint64_t ram_left(const loaded *l)
-{
-    const uint64_t there = l->where->in.machine.ram_available, may = l->asked.wish.ram;
-    const uint64_t have = there < may ? there : may, need = plan_ram(&l->where->p);
-    return have > need ? have - need : 0;
-}
-
 int loaded_session(session **out, loaded *l, session_options *o, err_ctx *err)
 {
     loaded_bytes need;
@@ -340,7 +336,7 @@ int loaded_session(session **out, loaded *l, session_options *o, err_ctx *err)
     if (rc == 0) rc = session_create(out, l->e, o, err);
     if (rc == ERR_NOMEM && engine_on_gpu(l->e))
         return advise(rc, "use a smaller --ctx or --chunk, --kv q8_0, or --device cpu", err);
-    if (rc == 0 && engine_arrange_bytes(l->e) <= ram_left(l))    /* if it fails: slower, no worse */
+    if (rc == 0 && l->where->p.ram_copy > 0)     /* if it fails: slower, no worse */
         (void)engine_arrange(l->e, &ignored);
     return rc;
 }

@@ -55,7 +55,7 @@ enum { KERNELS_TEXT_CAP = 256 };
 const char *loaded_kernels_text(char *text, size_t cap, const loaded *l);
 json_t *loaded_slow_json(const loaded *l);
 
-/* ", output matrix again 615.3 MB" if there is a copy of it (engine.h), else "". */
+/* ", repacked head 615.3 MB" if there is a copy of it (engine.h), else "". */
 const char *loaded_copy_text(char *text, size_t cap, const loaded *l);
 
 void loaded_close(loaded *l);            /* accepts a zeroed or half-built one */

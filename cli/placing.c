@@ -70,12 +70,13 @@ static double load_now(int *n_core)
 /* Measures, and remembers where that is possible; what lacks a figure is for this plan alone. */
 static int measure(placing *p, engine *e, gpu *g, uint64_t most_ram, int again, err_ctx *err)
 {
-    const uint64_t have = p->in.machine.ram_available;
+    const uint64_t have = p->in.machine.ram_available, own = p->in.machine.ram_program;
     err_ctx unsaved;
     int rc;
     console_status("measuring this machine...");
     p->when = (speeds_note){ .date = time(NULL), .again = again };
     p->when.load = fmax(0, load_now(&p->when.n_core));
+    if (most_ram != UINT64_MAX) most_ram -= most_ram < own ? most_ram : own;
     rc = engine_measure(&p->in.machine.rate, e, g, have < most_ram ? have : most_ram,
                         interrupt_watch, NULL, err);
     console_status_clear();
@@ -96,8 +97,10 @@ static bool outdated(const speeds_note *n)
 static int make(placing *p, const model *m, gpu *g, const placing_options *o,
                 const session_options *so, err_ctx *err)
 {
+    plan_wish wish = o->wish;
+    wish.ram_copy = planning_copy_bytes(m, o->engine.isa, o->engine.exact);
     return planning_make(&p->p, &p->in, m, so, o->engine.threads, g ? planning_gpu_work : NULL, g,
-                         &o->wish, err);
+                         &wish, err);
 }
 
 static int make_with_speeds(placing *p, const model *m, engine *e, gpu *g,

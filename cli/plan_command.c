@@ -53,31 +53,34 @@ enum { USUAL_CTX = 8192 };               /* where --ctx was not given */
 
 typedef struct plan_job {
     const char *path;                    /* for messages */
-    gguf *file;
-    model *m;
-    engine *e;                           /* only to measure; else NULL */
-    placing_options asked;
+    load_options load;
+    loaded l;
     session_options so;
     placing where;
 } plan_job;
 
-static int make_plan(plan_job *j, const plan_options *o, err_ctx *err)
+/* With all that the program holds while it runs: that is part of the plan. A file whose text cannot
+ * be read may still be planned for. */
+static int open_model(plan_job *j, err_ctx *err)
 {
-    int rc = o->model ? gguf_open(&j->file, o->model, err)
-                      : gguf_open_memory(&j->file, demo_model_data, demo_model_bytes(), err);
-    if (rc == 0) rc = model_bind(&j->m, j->file, err);
-    if (rc == 0 && o->measure) rc = engine_open(&j->e, j->m, &j->asked.engine, err);
+    j->load.with_text = true;
+    if (loaded_open(&j->l, &j->load, err) == 0) return 0;
+    j->load.with_text = false;
+    return loaded_open(&j->l, &j->load, err);
+}
+
+static int make_plan(plan_job *j, err_ctx *err)
+{
+    const int rc = open_model(j, err);
     if (rc < 0) return rc;
-    j->asked.measure = o->measure;
-    if (j->so.ctx == 0) j->so.ctx = min_int(USUAL_CTX, j->m->hp.ctx_train);
-    return placing_make(&j->where, j->m, j->e, &j->asked, &j->so, err);
+    if (j->so.ctx == 0) j->so.ctx = min_int(USUAL_CTX, j->l.m->hp.ctx_train);
+    return placing_make(&j->where, j->l.m, j->load.where.measure ? j->l.e : NULL, &j->load.where,
+                        &j->so, err);
 }
 
 static void release(plan_job *j)
 {
-    engine_close(j->e);
-    model_free(j->m);
-    gguf_close(j->file);
+    loaded_close(&j->l);
     mem_free(j);
 }
 
@@ -88,7 +91,7 @@ static int report_text(const plan_job *j)
     const char *slash = strrchr(j->path, '/');
     char name[512], ctx[32], ram[32], vram[32];
     printf("%s: %s, context %s tokens\n", ESC(name, str_from(slash ? slash + 1 : j->path)),
-           model_arch_name(j->m->hp.arch), text_count(ctx, sizeof ctx, (uint64_t)j->so.ctx));
+           model_arch_name(j->l.m->hp.arch), text_count(ctx, sizeof ctx, (uint64_t)j->so.ctx));
     if (m->gpu) printf("%s, VRAM %s free; ", j->where.info.name,
                        text_bytes(vram, sizeof vram, m->vram_free));
     printf("RAM %s available\n\n", text_bytes(ram, sizeof ram, m->ram_available));
@@ -106,7 +109,7 @@ static int report_json(const plan_job *j)
     char path[4 * PATH_MAX];
     json_t *root = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:o}",
                              "model", ESC(path, str_from(j->path)),
-                             "architecture", model_arch_name(j->m->hp.arch), "ctx", j->so.ctx,
+                             "architecture", model_arch_name(j->l.m->hp.arch), "ctx", j->so.ctx,
                              "gpu_name", j->where.info.name,
                              "vram_free", (json_int_t)m->vram_free,
                              "ram_available", (json_int_t)m->ram_available,
@@ -132,12 +135,14 @@ int cmd_plan(int argc, char **argv)
         return 1;
     }
     j->path = o.model ? o.model : DEMO_MODEL_NAME;
-    code = tier_args_read(&j->asked.wish, &j->asked.post, &o.tiers);
-    if (code == 0)
-        code = engine_args_read(&j->asked.engine, &j->so, &j->asked.device, &o.engine);
+    j->load.path = o.model;
+    placing_options *where = &j->load.where;
+    code = tier_args_read(&where->wish, &where->post, &o.tiers);
+    if (code == 0) code = engine_args_read(&where->engine, &j->so, &where->device, &o.engine);
+    where->measure = o.measure;
     if (code == 0) {
         interrupt_install();
-        code = make_plan(j, &o, &err) < 0 ? loaded_fail(j->path, &err) :
+        code = make_plan(j, &err) < 0 ? loaded_fail(j->path, &err) :
                o.json ? report_json(j) : report_text(j);
     }
     release(j);

@@ -101,6 +101,7 @@ static void print_ram(const plan_view *v)
     const plan *p = v->p;
     char locked[32];
     total_row("RAM", plan_ram(p));
+    byte_row("program", p->ram_program, "code, tokenizer");
     if (p->ram_experts > 0)
         byte_row("experts", p->ram_experts, "%s%s%s",
                  plan_uses_drive(v->p, v->what->n_layer) ? "the most recently used" :
@@ -110,6 +111,8 @@ static void print_ram(const plan_view *v)
     if (p->ram_other > 0)
         byte_row("other", p->ram_other, "%s", p->gpu ? "buffers, snapshots" :
                  "dense weights, context, buffers");
+    if (p->ram_copy > 0)
+        byte_row("repacked head", p->ram_copy, "a copy that is read faster, if there is room");
     total_row("drive", p->disk_experts);
     if (p->disk_experts > 0) byte_row("experts", p->disk_experts, "read when they are needed");
 }
@@ -211,9 +214,10 @@ static json_t *source_json(const plan_view *v)
 json_t *plan_view_json(const plan_view *v)
 {
     const plan *p = v->p;
-    json_t *ram = json_pack("{s:I, s:I, s:I, s:I}", "total", INT(plan_ram(p)),
-                            "experts", INT(p->ram_experts), "page_locked", INT(p->ram_locked),
-                            "other", INT(p->ram_other));
+    json_t *ram = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "total", INT(plan_ram(p)),
+                            "program", INT(p->ram_program), "experts", INT(p->ram_experts),
+                            "page_locked", INT(p->ram_locked), "other", INT(p->ram_other),
+                            "repacked_head", INT(p->ram_copy));
     return json_pack("{s:b, s:i, s:o, s:o, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:b, s:o, s:o}",
                      "gpu", (int)p->gpu, "chunk", p->chunk, "vram", vram_json(v), "ram", ram,
                      "drive_experts", INT(p->disk_experts),

@@ -118,6 +118,7 @@ static void begin(pass *p)
     const model_hparams *hp = &p->m->hp;
     workspace *ws = p->ws;
     ops_embed(p->o, ws->x, &p->w->embed, p->ids, p->n);
+    weights_forget_rows(p->w, p->pos, p->n);
     for (int i = 0; i < p->rope->n_table; i++)
         rope_table(ws->rope_cos[i], ws->rope_sin[i], p->rope->freq[i], p->rope->magnitude[i],
                    hp->rope_dim, p->pos, p->n);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "cuda/gpu.h"
+#include "engine/arrange.h"
 #include "engine/cold.h"
 #include "engine/cpu/kernels.h"
 #include "engine/forward_gpu.h"
@@ -18,7 +19,14 @@
 #include "tiers/memory_room.h"
 #include "tiers/topology.h"
 
-enum { STREAMED_CHUNK = 4096 };          /* wished on a GPU: experts pass once for each chunk */
+enum {
+    STREAMED_CHUNK = 4096,               /* wished on a GPU: experts pass once for each chunk */
+    LEAST_CTX = 256,                     /* that is worth advising */
+    PROGRAM_UNIT = 256 << 10,            /* pages come and go: a plan should not */
+    PROGRAM_LATER = 1 << 20,             /* code that has not run yet */
+    THREAD_STACK = 768 << 10,            /* that kernels touch */
+    TOKEN_TEXT = 192                     /* bytes: a prompt in all its forms */
+};
 
 /* ---- the machine ----------------------------------------------------------------------------- */
 
@@ -30,6 +38,7 @@ int planning_machine(plan_machine *out, bool use_gpu, err_ctx *err)
     /* the driver locks pages without asking for the process's limit */
     *out = (plan_machine){ .lock_limit = UINT64_MAX };
     if ((rc = memory_room(&out->ram_available, &whose, err)) < 0) return rc;
+    out->ram_program = size_align(resident_memory_bytes() + PROGRAM_LATER, PROGRAM_UNIT);
     if (!use_gpu || gpu_count() == 0) return 0;
     if ((rc = gpu_describe(&info, 0, err)) < 0) return rc;
     out->gpu = true;
@@ -99,6 +108,15 @@ int planning_model(planning *to, const model *m, err_ctx *err)
     return 0;
 }
 
+uint64_t planning_copy_bytes(const model *m, const char *isa, bool exact)
+{
+    const tensor *t = m->head.t;
+    const kernel_set *set = exact ? kernels_exact() : kernels_named(isa, NULL);
+    const matrix head = { .type = t->type, .rows = (int)t->rows, .cols = (int)t->cols,
+                          .data = t->data, .row_bytes = t->row_bytes };
+    return set ? arrange_bytes(&head, set) : 0;
+}
+
 /* ---- the session ----------------------------------------------------------------------------- */
 
 /* The one wished for, and smaller ones. */
@@ -129,7 +147,8 @@ static uint64_t cpu_work(const model *m, const session_options *o, int n_thread,
     const uint64_t parts[] = {
         workspace_bytes(m, n_thread, chunk), lane_cpu_bytes(&m->hp, chunk * m->hp.n_expert_used),
         (uint64_t)o->ctx * sizeof(int32_t), recurrent_bytes(m),
-        (uint64_t)m->hp.n_vocab * sizeof(float),
+        (uint64_t)m->hp.n_vocab * sizeof(float), (uint64_t)n_thread * THREAD_STACK,
+        (uint64_t)o->ctx * TOKEN_TEXT,
     };
     return sum_of(parts, ARRAY_LEN(parts));
 }
@@ -144,6 +163,41 @@ static uint64_t beside_gpu(const model *m, const session_options *o, int chunk)
     return sum_of(parts, ARRAY_LEN(parts));
 }
 
+/* For chunks of so many tokens. False if it is too much to count. */
+static bool count_session(plan_session *s, int i, const model *m, const session_options *o,
+                          int n_thread, int chunk)
+{
+    const state_options so = {
+        .ctx = o->ctx, .slack = chunk, .kv = o->kv, .n_snapshot = o->n_snapshot
+    };
+    const uint64_t all = state_bytes(m, &so);
+    s->state[i] = all == UINT64_MAX ? all : state_space_bytes(m, &so);
+    s->snapshots[i] = all - s->state[i];
+    s->ram_work[i] = cpu_work(m, o, threads_of(n_thread), chunk);
+    s->ram_beside[i] = beside_gpu(m, o, chunk);
+    s->ram_embed[i] = weights_embed_bytes(m, chunk);
+    return all != UINT64_MAX && s->ram_work[i] != UINT64_MAX && s->ram_beside[i] != UINT64_MAX;
+}
+
+/* What could be asked for instead, if it does not fit. */
+static void count_less(plan_session *s, const model *m, const session_options *o, int n_thread)
+{
+    session_options less = *o;
+    plan_session one;
+    for (int q8 = 0; q8 <= (o->kv != KV_Q8_0); q8++)
+        for (less.ctx = q8 ? o->ctx : o->ctx / 2; less.ctx >= LEAST_CTX; less.ctx /= 2) {
+            if (q8) less.kv = KV_Q8_0;
+            if (s->n_less == PLAN_MOST_LESS || !count_session(&one, 0, m, &less, n_thread,
+                                                              s->chunk[s->n_chunk - 1]))
+                continue;
+            s->less[s->n_less++] = (plan_less){
+                .ctx = less.ctx, .q8 = q8 == 1,
+                .alone = one.state[0] + one.snapshots[0] + one.ram_work[0],
+                .beside = one.snapshots[0] + one.ram_beside[0],
+            };
+        }
+}
+
 int planning_session(plan_session *out, const model *m, const session_options *o, int n_thread,
                      planning_work *work, void *ctx, err_ctx *err)
 {
@@ -155,19 +209,11 @@ int planning_session(plan_session *out, const model *m, const session_options *o
     choose_chunks(out, o, work != NULL);
     for (int i = 0; i < out->n_chunk; i++) {
         const int chunk = out->chunk[i];
-        const state_options so = {
-            .ctx = o->ctx, .slack = chunk, .kv = o->kv, .n_snapshot = o->n_snapshot
-        };
-        const uint64_t all = state_bytes(m, &so);
-        out->state[i] = all == UINT64_MAX ? all : state_space_bytes(m, &so);
-        out->snapshots[i] = all - out->state[i];
-        out->ram_work[i] = cpu_work(m, o, threads_of(n_thread), chunk);
-        out->ram_beside[i] = beside_gpu(m, o, chunk);
         out->vram_work[i] = work ? work(ctx, m, chunk) : 0;
-        if (all == UINT64_MAX || out->ram_work[i] == UINT64_MAX ||
-            out->ram_beside[i] == UINT64_MAX)
+        if (!count_session(out, i, m, o, n_thread, chunk))
             return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", o->ctx);
     }
+    count_less(out, m, o, n_thread);
     return 0;
 }
 

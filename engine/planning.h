@@ -20,8 +20,9 @@ typedef uint64_t planning_work(void *ctx, const model *m, int chunk);
 uint64_t planning_gpu_work(void *device, const model *m, int chunk);     /* of forward_gpu.h:
                                           * device is a gpu */
 
-/* Each fills its part. planning_machine: what is free now, of the first GPU too if use_gpu; speeds
- * are left at 0. planning_session: work NULL plans for the CPU alone; chunk 0: the default. */
+/* Each fills its part. planning_machine: what is free now, of the first GPU too if use_gpu, and
+ * what this process has taken, so it is to be called before weights are read; speeds are left at 0.
+ * planning_session: work NULL plans for the CPU alone; chunk 0: the default. */
 int planning_machine(plan_machine *out, bool use_gpu, err_ctx *err);
 int planning_model(planning *to, const model *m, err_ctx *err);
 int planning_session(plan_session *out, const model *m, const session_options *o, int n_thread,
@@ -31,6 +32,9 @@ int planning_session(plan_session *out, const model *m, const session_options *o
  * 0: one per core. work NULL: the CPU alone, whatever the machine says. */
 int planning_make(plan *out, planning *to, const model *m, const session_options *o, int n_thread,
                   planning_work *work, void *ctx, const plan_wish *w, err_ctx *err);
+
+/* Bytes of a repacked head (arrange.h), for plan_wish; 0 if there is nothing to gain. */
+uint64_t planning_copy_bytes(const model *m, const char *isa, bool exact);
 
 /* What measured speeds hold for. gpu_name "": none. isa NULL or "": the fastest. */
 int planning_key(speeds_key *out, const model *m, int n_thread, const char *isa,

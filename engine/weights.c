@@ -7,6 +7,9 @@
 #include <string.h>
 
 #include "loader/bytes.h"
+#include "tiers/pages.h"
+
+enum { EMBED_KEPT = 256 };               /* tokens: forgetting takes some microseconds */
 
 /* ---- small vectors --------------------------------------------------------------------------- */
 
@@ -119,6 +122,29 @@ static void set_all(weights *w, const model *m, shelf *s)
     for (int l = 0; l < m->hp.n_layer; l++) set_layer(&w->layers[l], &m->layers[l], &m->hp, s);
 }
 
+/* ---- the embedding table --------------------------------------------------------------------- */
+
+static bool embed_by_row(const model *m)
+{
+    return !m->head_tied && m->file && gguf_n_part(m->file) > 0 && gguf_part_path(m->file, 0)[0];
+}
+
+void weights_forget_rows(const weights *w, int pos, int n)
+{
+    if (w->embed_by_row && pos / EMBED_KEPT != (pos + n) / EMBED_KEPT)
+        pages_forget(w->embed.data, (uint64_t)w->embed.rows * w->embed.row_bytes);
+}
+
+uint64_t weights_embed_bytes(const model *m, int chunk)
+{
+    const tensor *t = m->embed.t;
+    const uint64_t rows = (uint64_t)chunk + EMBED_KEPT - 1;
+    const uint64_t few = rows * size_align(t->row_bytes + PAGES_AROUND - 1, PAGES_AROUND);
+    return embed_by_row(m) && few < t->bytes ? few : t->bytes;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
 int weights_create(weights **out, const model *m, err_ctx *err)
 {
     weights *w = mem_zalloc(sizeof *w);
@@ -133,6 +159,8 @@ int weights_create(weights **out, const model *m, err_ctx *err)
     if (!w->small) goto fail;
     s = (shelf){ .block = w->small };
     set_all(w, m, &s);
+    w->embed_by_row = embed_by_row(m);
+    if (w->embed_by_row) pages_few(m->embed.t->data, m->embed.t->bytes);
     *out = w;
     return 0;
 fail:

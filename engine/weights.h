@@ -43,6 +43,7 @@ typedef struct layer_weights {
 
 typedef struct weights {
     matrix embed, head;
+    bool embed_by_row;                   /* from the mapped file: pages.h may forget it */
     const float *out_norm;
     layer_weights *layers;               /* [n_layer]: the trunk */
     float *small;                        /* all decoded vectors */
@@ -50,6 +51,14 @@ typedef struct weights {
 
 int weights_create(weights **out, const model *m, err_ctx *err);         /* borrows m */
 void weights_free(weights *w);
+
+/* The embedding table is read row by row, and what a row brought into memory is forgotten now and
+ * then: call it after reading the rows of n tokens from position pos on. A table that is the output
+ * matrix, too, stays. */
+void weights_forget_rows(const weights *w, int pos, int n);
+
+/* The most memory that the table takes by that, with chunks of so many tokens. */
+uint64_t weights_embed_bytes(const model *m, int chunk);
 
 /* One slab of one expert. */
 matrix expert_matrix(const expert_bank *b, expert_slab s, int index);

@@ -2,11 +2,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/test.h"
 #include "tiers/memory_room.h"
+#include "tiers/pages.h"
 
 static char root[300];
 
@@ -70,6 +72,34 @@ static const struct room_row {
     { { { "proc/self/cgroup", "nonsense\n\n:::\n" } }, false, 0, "lines that mean nothing" },
 };
 
+/* Memory of a file's places that were read goes, and what they hold does not. */
+static void test_forget(void)
+{
+    enum { BYTES = 8 << 20, EDGE = 100 };
+    char path[] = "/tmp/moe_pages_XXXXXX";
+    uint8_t *data = mem_alloc(BYTES);
+    const int fd = mkstemp(path);
+    if (!CHECK(fd >= 0 && data)) return;
+    unlink(path);
+    for (int i = 0; i < BYTES; i++) data[i] = (uint8_t)(i / 4096 + i);
+    CHECK(write(fd, data, BYTES) == BYTES);
+    uint8_t *at = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    if (CHECK(at != MAP_FAILED)) {
+        pages_few(at, BYTES);
+        CHECK(memcmp(at, data, BYTES) == 0);
+        const uint64_t held = resident_memory_bytes();
+        pages_forget(at + EDGE, BYTES - 2 * EDGE);       /* the first and the last page stay */
+        const uint64_t left = resident_memory_bytes();
+        CHECK_MSG(left + BYTES / 2 < held, "%llu of %llu bytes are left", (unsigned long long)left,
+                  (unsigned long long)held);
+        CHECK(memcmp(at, data, BYTES) == 0);
+        pages_forget(at + 1, 10);        /* not one page */
+        munmap(at, BYTES);
+    }
+    close(fd);
+    mem_free(data);
+}
+
 int main(int argc, char **argv)
 {
     test_begin("memory_room", argc, argv);
@@ -84,7 +114,9 @@ int main(int argc, char **argv)
                   (unsigned long long)room, (unsigned long long)r->room);
         for (int k = 0; k < 8 && r->files[k].path; k++) put(r->files[k].path, NULL);
     }
-    const uint64_t peak = peak_memory_bytes();
+    const uint64_t peak = peak_memory_bytes(), now = resident_memory_bytes();
+    CHECK_MSG(now > 100000 && now <= peak, "resident memory %llu", (unsigned long long)now);
+    test_forget();
     CHECK_MSG(peak > 100000 && peak < (uint64_t)1 << 40, "peak memory %llu",
               (unsigned long long)peak);
 

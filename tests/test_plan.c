@@ -11,6 +11,7 @@
 #include "engine/cold.h"
 #include "engine/forward_gpu.h"
 #include "engine/planning.h"
+#include "engine/weights.h"
 #include "engine/state.h"
 #include "tests/test.h"
 #include "tiers/plan.h"
@@ -83,6 +84,7 @@ static void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram)
         c->s.ram_work[i] = 20 * MB + n * 200000;
         c->s.state[i] = m->state + n * m->ring_token;
         c->s.ram_beside[i] = 60 * MB + n * 25000;
+        c->s.ram_embed[i] = n * 70000;
     }
 }
 
@@ -182,11 +184,19 @@ static void check_numbers(const plan *p, const made *c, const char *what)
               "%s: locked", what);
 }
 
+/* Of the embedding table the CPU holds some rows. */
+static uint64_t dense_on_cpu(const made *c, int i)
+{
+    const uint64_t rows = c->s.ram_embed[i];
+    return c->what.dense - c->what.embed + (rows < c->what.embed ? rows : c->what.embed);
+}
+
 static void check_plan(const plan *p, const made *c, const char *what)
 {
     const plan_machine *m = &c->machine;
     const uint64_t vram = m->gpu ? most_of(m->vram_free, 400 * MB, 3, c->w.vram) : 0;
-    const uint64_t ram = most_of(m->ram_available, UINT64_C(1) << 30, 5, c->w.ram);
+    const uint64_t there = most_of(m->ram_available, UINT64_C(1) << 30, 5, UINT64_MAX);
+    const uint64_t ram = there + m->ram_program < c->w.ram ? there + m->ram_program : c->w.ram;
     int i = 0;
     CHECK_MSG(plan_vram(p) <= vram, "%s: VRAM %llu of %llu", what,
               (unsigned long long)plan_vram(p), (unsigned long long)vram);
@@ -202,9 +212,13 @@ static void check_plan(const plan *p, const made *c, const char *what)
                   p->vram_work == work, "%s: fixed parts", what);
         CHECK_MSG(p->ram_other >= table + c->s.snapshots[i], "%s: table in RAM", what);
     } else {
-        CHECK_MSG(plan_vram(p) == 0 && p->ram_locked == 0 && p->ram_other == c->what.dense +
+        CHECK_MSG(plan_vram(p) == 0 && p->ram_locked == 0 && p->ram_other == dense_on_cpu(c, i) +
                   c->s.state[i] + c->s.snapshots[i] + c->s.ram_work[i], "%s: CPU parts", what);
     }
+    CHECK_MSG(p->ram_program == m->ram_program && (p->ram_copy == 0 ||
+              (!p->gpu && p->ram_copy == c->w.ram_copy)), "%s: program and copy", what);
+    CHECK_MSG(plan_ram(p) == p->ram_program + p->ram_experts + p->ram_other + p->ram_copy,
+              "%s: all of the RAM", what);
     check_places(p, c, what);
     check_numbers(p, c, what);
 }
@@ -427,9 +441,10 @@ static void test_least(void)
             make_case(&c, m, (uint64_t)vram * GB, 200 * GB);
             for (int i = 0; i < PLAN_CHUNKS; i++) c.s.snapshots[i] = 5 * MB;
             c.w.ram = vram ? c.s.snapshots[last] + c.s.ram_beside[last]
-                           : c.what.dense + c.s.state[last] + c.s.snapshots[last] +
+                           : dense_on_cpu(&c, last) + c.s.state[last] + c.s.snapshots[last] +
                              c.s.ram_work[last];
-            c.w.ram += 2 * (uint64_t)m->n_used * m->expert;
+            c.machine.ram_program = 8 * MB;
+            c.w.ram += c.machine.ram_program + 2 * (uint64_t)m->n_used * m->expert;
             if (made_plan(&p, &c, m->name)) check_plan(&p, &c, m->name);
             CHECK_MSG(p.chunk == 256 && p.gpu == (vram > 0), "%s: chunk %d", m->name, p.chunk);
             c.w.ram--;
@@ -450,6 +465,150 @@ static void test_least(void)
     err_ctx err = { 0 };
     CHECK(plan_make(&p, &c.machine, &c.what, &c.s, &c.w, &err) == ERR_NOMEM);
     CHECK_MSG(strstr(err.msg, "5.0 MB may be used (10.0 MB are available)"), "%s", err.msg);
+}
+
+/* What the process has already counts against --ram, not against what is available. */
+static void test_program(void)
+{
+    static plan p, q;
+    static made c;
+    make_case(&c, &models[OSS20], 0, 16 * GB);
+    c.w.ram = 14 * GB;
+    CHECK(run(&p, &c) == 0 && p.place[0] == PLAN_RAM);
+    c.machine.ram_program = 4 * GB;
+    CHECK(run(&q, &c) == 0 && q.place[0] == PLAN_DISK && q.ram_program == 4 * GB);
+    check_plan(&q, &c, "--ram counts the program");
+    c.w.ram = 18 * GB;
+    CHECK(run(&q, &c) == 0 && q.place[0] == PLAN_RAM && plan_ram(&q) == plan_ram(&p) + 4 * GB);
+    c.w.ram = UINT64_MAX;
+    CHECK(run(&q, &c) == 0 && q.place[0] == PLAN_RAM);
+    check_plan(&q, &c, "what is available does not");
+    c.w.ram = 1 * GB;                    /* less than the program alone */
+    CHECK(run(&q, &c) == ERR_NOMEM);
+}
+
+/* The repacked head is the last to get room, and only the CPU needs it. */
+static void test_copy(void)
+{
+    static plan p;
+    static made c;
+    make_case(&c, &models[OSS20], 0, 64 * GB);
+    c.machine.ram_program = 30 * MB;
+    CHECK(run(&p, &c) == 0 && p.ram_copy == 0);
+    const uint64_t without = plan_ram(&p);
+    c.w.ram_copy = 615 * MB;
+    for (int lacks = 0; lacks <= 1; lacks++) {
+        c.w.ram = without + c.w.ram_copy - (uint64_t)lacks;
+        CHECK_MSG(run(&p, &c) == 0 && p.ram_copy == (lacks ? 0 : 615 * MB) &&
+                  plan_ram(&p) == without + p.ram_copy, "%d bytes are missing", lacks);
+        check_plan(&p, &c, "a repacked head");
+    }
+    c.w.ram = UINT64_MAX;
+    c.machine.gpu = true;
+    c.machine.vram_free = 8 * GB;
+    CHECK(run(&p, &c) == 0 && p.gpu && p.ram_copy == 0);
+}
+
+/* Of the table the rows that are read, but never more than the table. */
+static void test_embed(void)
+{
+    static plan p;
+    static made c;
+    make_case(&c, &models[OSS20], 0, 64 * GB);
+    for (int i = 0; i < PLAN_CHUNKS; i++) c.s.ram_embed[i] = 33 * MB;
+    CHECK(run(&p, &c) == 0);
+    const uint64_t few = p.ram_other;
+    for (int i = 0; i < PLAN_CHUNKS; i++) c.s.ram_embed[i] = 616 * MB;
+    CHECK(run(&p, &c) == 0 && p.ram_other == few + (615 - 33) * MB);
+    c.what.embed = 0;                    /* it is the output matrix, too: read whole */
+    CHECK(run(&p, &c) == 0 && p.ram_other == few + (615 - 33) * MB);
+    make_case(&c, &models[OSS20], 3400 * MB, 64 * GB);   /* page-locked: whole */
+    for (int i = 0; i < PLAN_CHUNKS; i++) c.s.ram_embed[i] = 33 * MB;
+    CHECK(run(&p, &c) == 0 && p.embed_in_ram && p.ram_other >= 615 * MB);
+}
+
+/* ---- advice ---------------------------------------------------------------------------------- */
+
+/* Sessions that are halved, with so many bytes for each token, and with half as many. */
+static void add_less(made *c, uint64_t fixed, uint64_t each)
+{
+    c->s.n_less = 0;
+    for (int q8 = 0; q8 <= 1; q8++)
+        for (int ctx = q8 ? 8192 : 4096; ctx >= 256; ctx /= 2) {
+            const uint64_t bytes = fixed + (uint64_t)ctx * each / (q8 ? 2 : 1);
+            c->s.less[c->s.n_less++] = (plan_less){ ctx, q8 == 1, bytes, bytes / 4 };
+        }
+    for (int i = 0; i < PLAN_CHUNKS; i++) {
+        c->s.state[i] = fixed + 8192 * each;
+        c->s.ram_work[i] = c->s.snapshots[i] = 0;
+    }
+}
+
+enum { NO_BOUND = 1 << 20 };
+static const struct {
+    int ram_mb;                          /* --ram, beyond the dense weights, experts and program;
+                                          * < 0: --ram 0; NO_BOUND: none */
+    int there_mb;                        /* of the machine, the same */
+    const char *want;
+    const char *not;                     /* must not be said */
+    const char *why;
+} advice[] = {
+    /* 819 MB at f16, 410 at q8_0; with 4096 tokens 410 and 205 */
+    { 818, 9000, "; use --ram 2201M or more, or --ctx 4096 or less, or --kv q8_0", NULL,
+      "each of three would do" },
+    { 409, 9000, "; use --ram 2201M or more, or --ctx 2048 or less", "q8_0",
+      "half of it is not enough" },
+    { 13, 9000, "; use --ram 2201M or more, or --ctx 256 or less and --kv q8_0", NULL,
+      "only both together, and hardly" },
+    { 12, 9000, "; use --ram 2201M or more", "--ctx", "no context is small enough" },
+    { -1, 9000, "; use --ram 2201M or more", "--ctx", "--ram 0" },
+    { 818, 818, "; use --ctx 4096 or less, or --kv q8_0", "--ram 2", "the machine has no more" },
+    { NO_BOUND, 818, "; use --ctx 4096 or less, or --kv q8_0", "--ram 2", "no bound" },
+    { NO_BOUND, 409, "; use --ctx 2048 or less", "q8_0", "no bound, less room" },
+    { NO_BOUND, 13, "; use --ctx 256 or less and --kv q8_0", NULL, "no bound, hardly any room" },
+    { NO_BOUND, 12, "; no smaller context would do: end other programs, or use a smaller model or "
+      "quantisation", "--ctx", "nothing helps" },
+};
+
+static void test_advice(void)
+{
+    static plan p;
+    static made c;
+    for (size_t i = 0; i < ARRAY_LEN(advice); i++) {
+        err_ctx err = { 0 };
+        make_case(&c, &models[OSS20], 0, 0);
+        add_less(&c, 0, 100000);
+        c.machine.ram_program = 30 * MB;
+        const uint64_t base = dense_on_cpu(&c, PLAN_CHUNKS - 1) + 8 * models[OSS20].expert;
+        const uint64_t all = base + c.machine.ram_program;
+        /* a GiB is the system's */
+        c.machine.ram_available = base + (uint64_t)advice[i].there_mb * MB + (UINT64_C(1) << 30);
+        if (advice[i].there_mb > 5000) c.machine.ram_available += 2 * GB;
+        if (advice[i].ram_mb < NO_BOUND)
+            c.w.ram = advice[i].ram_mb < 0 ? 0 : all + (uint64_t)advice[i].ram_mb * MB;
+        const int rc = plan_make(&p, &c.machine, &c.what, &c.s, &c.w, &err);
+        CHECK_MSG(rc == ERR_NOMEM && strstr(err.msg, advice[i].want) &&
+                  strlen(strstr(err.msg, advice[i].want)) == strlen(advice[i].want) &&
+                  !(advice[i].not && strstr(err.msg, advice[i].not)), "%s: %d, '%s'",
+                  advice[i].why, rc, err.msg);
+    }
+    /* the sizes of the advice are those that do, and not one more */
+    make_case(&c, &models[OSS20], 0, 64 * GB);
+    add_less(&c, 0, 100000);
+    c.machine.ram_program = 30 * MB;
+    c.w.ram = UINT64_C(2201) << 20;
+    CHECK(run(&p, &c) == 0);
+    c.w.ram -= UINT64_C(1) << 20;
+    CHECK(run(&p, &c) == ERR_NOMEM);
+    /* beside a GPU it is its own sum */
+    err_ctx err = { 0 };
+    make_case(&c, &models[OSS20], 8 * GB, 64 * GB);
+    add_less(&c, 400 * MB, 100000);
+    for (int k = 0; k < PLAN_CHUNKS; k++) c.s.ram_beside[k] = 300 * MB;
+    c.w.ram = 8 * models[OSS20].expert + 203 * MB;
+    CHECK(plan_make(&p, &c.machine, &c.what, &c.s, &c.w, &err) == ERR_NOMEM);
+    CHECK_MSG(strstr(err.msg, "beside the GPU") && strstr(err.msg, "; use --ram 387M or more, or "
+              "--ctx 4096 or less, or --kv q8_0"), "%s", err.msg);
 }
 
 /* A store that asks for more than all that is cold: it gets that, or there is no such plan. */
@@ -491,7 +650,7 @@ static void test_least_cache(void)
     make_case(&c, m, 0, 64 * GB);
     c.what.n_layer = 1;
     c.what.least_cache = 100 * m->expert;
-    c.w.ram = c.what.dense + c.s.state[last] + c.s.ram_work[last] + 32 * m->expert;
+    c.w.ram = dense_on_cpu(&c, last) + c.s.state[last] + c.s.ram_work[last] + 32 * m->expert;
     CHECK(run(&p, &c) == 0 && p.place[0] == PLAN_RAM && p.ram_experts == 32 * m->expert);
     c.w.ram--;
     CHECK(run(&p, &c) == ERR_NOMEM);
@@ -687,7 +846,7 @@ static void test_drive_times(void)
     const double e = (double)m->expert, token = 36 * 4 * e;
 
     make_case(&c, m, 0, 64 * GB);
-    c.w.ram = c.what.dense + c.s.state[0] + c.s.ram_work[0] + all_experts(&c.what) / 2;
+    c.w.ram = dense_on_cpu(&c, 0) + c.s.state[0] + c.s.ram_work[0] + all_experts(&c.what) / 2;
     CHECK(run(&p, &c) == 0 && p.place[0] == PLAN_DISK && p.chunk == 4096);
     check_near(p.t_disk, token / 2 / 3e9 + 36 * 0.2e-3, "half of it from the drive");
     check_near(1 / p.decode_tok_s, p.t_dense + p.t_disk, "while the CPU computes");
@@ -699,7 +858,7 @@ static void test_drive_times(void)
                all_experts(&c.what) * (1 - pow(1 - 4.0 / 128, 4096)) / 3e9), "a prompt, too");
     c.machine.rate.cpu_many = 6e11;
     /* less than a token's worth never hits */
-    c.w.ram = c.what.dense + c.s.state[0] + c.s.ram_work[0] + (uint64_t)token - 1;
+    c.w.ram = dense_on_cpu(&c, 0) + c.s.state[0] + c.s.ram_work[0] + (uint64_t)token - 1;
     CHECK(run(&p, &c) == 0);
     check_near(p.t_disk, token / 3e9 + 36 * 0.2e-3, "all of it from the drive");
     c.w.ram++;
@@ -805,6 +964,55 @@ static uint64_t made_work(void *ctx, const model *m, int chunk)
     return 1000 * (uint64_t)chunk;
 }
 
+/* The copy that is planned for is the one that the engine makes. */
+static void check_copy(const model *m)
+{
+    static const char *const isas[] = { NULL, "scalar" };
+    for (int exact = 0; exact <= 1; exact++)
+        for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+            const engine_options eo = { .threads = 1, .isa = isas[i], .exact = exact == 1 };
+            engine *e = NULL;
+            err_ctx err = { 0 };
+            if (!CHECK_MSG(engine_open(&e, m, &eo, &err) == 0, "%s", err.msg)) continue;
+            CHECK_MSG(planning_copy_bytes(m, isas[i], exact == 1) == engine_arrange_bytes(e),
+                      "copy of the head, exact %d", exact);
+            engine_close(e);
+        }
+    CHECK(planning_copy_bytes(m, "none such", false) == 0);
+}
+
+/* Few rows of a large table in a file; a small one, one in memory and one that is the output
+ * matrix, too, count as a whole. */
+static void test_embed_bytes(const char *path)
+{
+    gguf *g = NULL, *in_memory = NULL;
+    model *m = NULL;
+    err_ctx err = { 0 };
+    size_t bytes = 0;
+    uint8_t *data = test_read_file(path, &bytes);
+    if (CHECK_MSG(data && gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0 &&
+                  gguf_open_memory(&in_memory, data, bytes, &err) == 0, "%s", err.msg)) {
+        tensor large = *m->embed.t;
+        const uint64_t row = (large.row_bytes + 65535 + 65535) / 65536 * 65536;
+        CHECK(weights_embed_bytes(m, 512) == large.bytes);
+        large.bytes = 600 * MB;
+        m->embed.t = &large;
+        m->head_tied = false;
+        CHECK_MSG(weights_embed_bytes(m, 512) == (512 + 255) * row, "%llu",
+                  (unsigned long long)weights_embed_bytes(m, 512));
+        CHECK(weights_embed_bytes(m, 9) == (9 + 255) * row);
+        m->head_tied = true;
+        CHECK(weights_embed_bytes(m, 9) == large.bytes);
+        m->head_tied = false;
+        m->file = in_memory;
+        CHECK(weights_embed_bytes(m, 9) == large.bytes);
+    }
+    model_free(m);
+    gguf_close(g);
+    gguf_close(in_memory);
+    mem_free(data);
+}
+
 static void test_sizes(const char *path)
 {
     static planning in;
@@ -863,6 +1071,29 @@ static void test_sizes(const char *path)
     o.ctx = 0;
     CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
 
+    /* what could be asked for instead: the sums that such a session would have */
+    o = (session_options){ .ctx = min_int(m->hp.ctx_train, 4096), .kv = KV_F16 };
+    CHECK(planning_session(&s, m, &o, 2, NULL, NULL, &err) == 0 && s.n_less > 2);
+    for (int i = 0; i < s.n_less; i++) {
+        const plan_less *less = &s.less[i];
+        session_options lo = { .ctx = less->ctx, .kv = less->q8 ? KV_Q8_0 : KV_F16 };
+        plan_session t;
+        lo.chunk = s.chunk[s.n_chunk - 1];
+        CHECK(planning_session(&t, m, &lo, 2, NULL, NULL, &err) == 0);
+        CHECK_MSG(less->alone == t.state[0] + t.snapshots[0] + t.ram_work[0] &&
+                  less->beside == t.snapshots[0] + t.ram_beside[0] && less->ctx >= 256 &&
+                  (less->q8 ? less->ctx <= o.ctx : less->ctx < o.ctx), "less %d: context %d", i,
+                  less->ctx);
+        CHECK(i == 0 || s.less[i - 1].q8 < less->q8 || s.less[i - 1].ctx > less->ctx);
+    }
+    o.kv = KV_Q8_0;
+    CHECK(planning_session(&s, m, &o, 2, NULL, NULL, &err) == 0);
+    for (int i = 0; i < s.n_less; i++) CHECK(!s.less[i].q8);     /* it is already */
+    for (int i = 0; i < s.n_chunk; i++)
+        CHECK(s.ram_embed[i] == weights_embed_bytes(m, s.chunk[i]) && s.ram_embed[i] > 0 &&
+              s.ram_embed[i] <= sum.embed);
+    check_copy(m);
+
     /* a GPU for all of it, for none of it, and one that is not asked */
     const plan_wish any = { .vram = UINT64_MAX, .ram = UINT64_MAX };
     o = (session_options){ .ctx = ctx, .kv = KV_F16 };
@@ -884,6 +1115,7 @@ static void test_sizes(const char *path)
     CHECK(planning_key(&key, m, 0, "none such", "", &err) < 0);
     CHECK(planning_machine(&in.machine, false, &err) == 0 && !in.machine.gpu &&
           in.machine.ram_available > 0 && in.machine.lock_limit == UINT64_MAX);
+    CHECK(in.machine.ram_program > MB && in.machine.ram_program < 4 * GB);
     model_free(m);
     gguf_close(g);
 }
@@ -897,6 +1129,10 @@ int main(int argc, char **argv)
     test_wishes();
     test_locked();
     test_least();
+    test_program();
+    test_copy();
+    test_embed();
+    test_advice();
     test_least_cache();
     test_vram_beside();
     test_refused();
@@ -910,5 +1146,6 @@ int main(int argc, char **argv)
     test_assumed();
     test_sizes("tests/models/demo-qwen3next-Q4_K_M.gguf");
     test_sizes("tests/models/demo-gptoss-MXFP4.gguf");
+    test_embed_bytes("tests/models/demo-gptoss-MXFP4.gguf");
     return test_end();
 }

@@ -113,6 +113,12 @@ int memory_room(uint64_t *bytes, const char **whose, err_ctx *err)
     return 0;
 }
 
+uint64_t resident_memory_bytes(void)
+{
+    uint64_t kb;
+    return read_number(&kb, "/proc/self/status", "VmRSS:") ? kb * 1024 : 0;
+}
+
 uint64_t peak_memory_bytes(void)
 {
     struct rusage r;

@@ -16,4 +16,7 @@ bool memory_room_cgroup(uint64_t *bytes, const char *root);
 /* Largest resident memory of this process so far, mapped files included. */
 uint64_t peak_memory_bytes(void);
 
+/* What of it is resident now. */
+uint64_t resident_memory_bytes(void);
+
 #endif

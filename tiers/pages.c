@@ -2,6 +2,7 @@
 #include "tiers/pages.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 /* The system aligns to small pages only: map a huge page more and give back what is not wanted. */
 static void *map_aligned(size_t bytes)
@@ -48,3 +49,16 @@ void pages_touch(void *at, size_t bytes, pool *team)
     pool_run(team, (int64_t)((bytes + SMALL_PAGE - 1) / SMALL_PAGE), HUGE_PAGE / SMALL_PAGE, touch,
              at);
 }
+
+/* Whole pages. */
+static void advise(const void *at, uint64_t bytes, int advice)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t from = ((uintptr_t)at + page - 1) / page * page;
+    const uintptr_t to = ((uintptr_t)at + bytes) / page * page;
+    if (from < to) (void)madvise((void *)from, to - from, advice);
+}
+
+void pages_few(const void *at, uint64_t bytes) { advise(at, bytes, MADV_NOHUGEPAGE); }
+
+void pages_forget(const void *at, uint64_t bytes) { advise(at, bytes, MADV_DONTNEED); }

@@ -19,4 +19,12 @@ void pages_unmap(void *at, size_t bytes);        /* NULL is fine */
  * then, and nobody has to wait for them later. */
 void pages_touch(void *at, size_t bytes, pool *team);
 
+/* For a part of a mapped file of which a few places are read now and then. pages_few: a place takes
+ * PAGES_AROUND bytes of memory at most, not a huge page. pages_forget: what was read takes no
+ * memory of this process any more, until it is read again. Bytes at the edges that fill no page are
+ * left alone. Never for memory that is no file: it would be lost. */
+enum { PAGES_AROUND = 64 << 10 };        /* the system maps what is around a page, too: 64 KiB */
+void pages_few(const void *at, uint64_t bytes);
+void pages_forget(const void *at, uint64_t bytes);
+
 #endif

@@ -34,7 +34,9 @@ typedef struct job {
     const plan_session *s;
     const plan_wish *w;
     speeds rate;                         /* no zeros but those that mean something */
-    uint64_t vram, ram;                  /* that may be taken */
+    uint64_t vram, ram;                  /* that may be taken, beside the program */
+    uint64_t program;
+    uint64_t ram_there;                  /* that could be, without a wish */
     uint64_t experts;                    /* all of them */
     uint64_t one, down;                  /* largest expert, largest down slab */
 } job;
@@ -63,7 +65,10 @@ uint64_t plan_vram(const plan *p)
            p->vram_experts;
 }
 
-uint64_t plan_ram(const plan *p) { return p->ram_experts + p->ram_other; }
+uint64_t plan_ram(const plan *p)
+{
+    return p->ram_program + p->ram_experts + p->ram_other + p->ram_copy;
+}
 
 bool plan_uses_drive(const plan *p, int n_layer)
 {
@@ -360,9 +365,15 @@ static uint64_t ram_beside(const plan *p, const job *j, int i)
                 cold_bytes(p, j) > 0 ? j->s->ram_beside[i] : 0);
 }
 
+/* The CPU's dense weights: of the table it holds some rows. */
+static uint64_t dense_alone(const job *j, int i)
+{
+    return j->what->dense - j->what->embed + least(j->what->embed, j->s->ram_embed[i]);
+}
+
 static uint64_t ram_alone(const job *j, int i)
 {
-    return plus(plus(j->what->dense, j->s->state[i]),
+    return plus(plus(dense_alone(j, i), j->s->state[i]),
                 plus(j->s->snapshots[i], j->s->ram_work[i]));
 }
 
@@ -523,26 +534,74 @@ static bool gpu_could(const job *j, const plan_machine *m)
            plus(j->what->dense, plus(j->s->state[last], work)) <= j->vram;
 }
 
+/* What all attempts lack at least. */
+typedef struct lacking {
+    bool beside;                         /* a GPU, which has enough VRAM */
+    uint64_t dense, session, experts;
+    uint64_t need, room;                 /* with the program */
+} lacking;
+
+static lacking lacking_of(const job *j, const plan_machine *m)
+{
+    const int last = j->s->n_chunk - 1;
+    lacking k = { .beside = gpu_could(j, m), .room = least(j->ram_there, j->w->ram) };
+    k.experts = least(j->experts, plan_least_cache(j->what));
+    k.dense = k.beside ? 0 : dense_alone(j, last);
+    k.session = plus(j->s->snapshots[last], k.beside ? j->s->ram_beside[last] :
+                     plus(j->s->state[last], j->s->ram_work[last]));
+    k.need = plus(plus(k.dense, k.session), plus(k.experts, j->program));
+    return k;
+}
+
+/* The first of the lesser sessions that there is room for: with the same keys and values and a
+ * smaller context, with others and the same context, with both. NULL if none. */
+static const plan_less *find_less(const job *j, const lacking *k, bool q8, bool same_ctx)
+{
+    for (int i = 0; i < j->s->n_less; i++) {
+        const plan_less *c = &j->s->less[i];
+        const uint64_t session = k->beside ? c->beside : c->alone;
+        if (c->q8 == q8 && (c->ctx == j->s->ctx) == same_ctx &&
+            plus(k->need - k->session, session) <= k->room)
+            return c;
+    }
+    return NULL;
+}
+
+/* Only what would really help. */
+static void advise(char *dst, size_t cap, const job *j, const lacking *k)
+{
+    const uint64_t mib = UINT64_C(1) << 20;
+    const plan_less *ctx = find_less(j, k, false, false), *q8 = find_less(j, k, true, true);
+    const plan_less *both = ctx || q8 ? NULL : find_less(j, k, true, false);
+    char ram[48] = "", less[80] = "";
+    if (j->w->ram != UINT64_MAX && k->need <= j->ram_there)
+        snprintf(ram, sizeof ram, "use --ram %lluM or more",
+                 (unsigned long long)((k->need + mib - 1) / mib));
+    if (ctx) snprintf(less, sizeof less, "--ctx %d or less%s", ctx->ctx,
+                      q8 ? ", or --kv q8_0" : "");
+    else if (q8) snprintf(less, sizeof less, "--kv q8_0");
+    else if (both) snprintf(less, sizeof less, "--ctx %d or less and --kv q8_0", both->ctx);
+    if (ram[0]) snprintf(dst, cap, "%s%s%s", ram, less[0] ? ", or " : "", less);
+    else if (less[0]) snprintf(dst, cap, "use %s", less);
+    else snprintf(dst, cap, "no smaller context would do: end other programs, or use a smaller "
+                  "model or quantisation");
+}
+
 /* Why not even the least of it can be done. */
 static int refuse(const job *j, const plan_machine *m, err_ctx *err)
 {
-    const int last = j->s->n_chunk - 1;
-    const bool beside = gpu_could(j, m), bounded = j->ram == j->w->ram;
-    const uint64_t cache = least(j->experts, plan_least_cache(j->what));
-    const uint64_t dense = beside ? 0 : j->what->dense;
-    const uint64_t session = plus(j->s->snapshots[last], beside ? j->s->ram_beside[last] :
-                                  plus(j->s->state[last], j->s->ram_work[last]));
-    char need[32], weights[32], context[32], experts[32], room[32], have[32];
-    return err_set(err, ERR_NOMEM, "needs %s of memory at least%s (dense weights %s, context of %d "
-                   "tokens %s, experts of one layer twice %s), but %s may be used (%s%s); %s",
-                   text_size(need, plus(plus(dense, session), cache)),
-                   beside ? " beside the GPU" : "", text_size(weights, dense), j->s->ctx,
-                   text_size(context, session), text_size(experts, cache),
-                   text_size(room, j->ram), bounded ? "--ram" : text_size(have, m->ram_available),
-                   bounded ? "" : " are available",
-                   session > dense ? "use a smaller --ctx, or --kv q8_0" :
-                   bounded ? "use a larger --ram, or a smaller --ctx" :
-                   "use a smaller --ctx, or a smaller model or quantisation");
+    const lacking k = lacking_of(j, m);
+    const bool bounded = k.room == j->w->ram;
+    char need[32], weights[32], context[32], experts[32], program[32], room[32], have[32];
+    char advice[200];
+    advise(advice, sizeof advice, j, &k);
+    return err_set(err, ERR_NOMEM, "needs %s of memory at least%s (program %s, dense weights %s, "
+                   "context of %d tokens %s, some experts %s), but %s may be used (%s%s); %s",
+                   text_size(need, k.need), k.beside ? " beside the GPU" : "",
+                   text_size(program, j->program), text_size(weights, k.dense), j->s->ctx,
+                   text_size(context, k.session), text_size(experts, k.experts),
+                   text_size(room, k.room), bounded ? "--ram" : text_size(have, m->ram_available),
+                   bounded ? "" : " are available", advice);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
@@ -582,16 +641,20 @@ int plan_make(plan *out, const plan_machine *m, const plan_model *what, const pl
 {
     job j = {
         .what = what, .s = s, .w = w, .rate = speeds_assume(&m->rate),
-        .vram = budget(m->vram_free, 400 * MB, 0.03, w->vram),
-        .ram = budget(m->ram_available, GIB, 0.05, w->ram),
+        .vram = budget(m->vram_free, 400 * MB, 0.03, w->vram), .program = m->ram_program,
+        .ram_there = plus(budget(m->ram_available, GIB, 0.05, UINT64_MAX), m->ram_program),
     };
+    const uint64_t all = least(j.ram_there, w->ram);
     int rc;
+    j.ram = all - least(all, m->ram_program);
     *out = (plan){ 0 };
     if ((rc = check_inputs(what, s, err)) < 0 || (rc = sum_experts(&j, err)) < 0) return rc;
     if (!(m->gpu && !w->cpu_only && with_gpu(out, &j, m->lock_limit)) && !with_cpu(out, &j)) {
         *out = (plan){ 0 };
         return refuse(&j, m, err);
     }
+    out->ram_program = m->ram_program;
+    if (!out->gpu && plus(plan_ram(out), w->ram_copy) <= all) out->ram_copy = w->ram_copy;
     predict(out, &j);
     return 0;
 }

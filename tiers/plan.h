@@ -5,7 +5,8 @@
  * page-locked RAM if all of them fit there; else RAM is a cache of experts before the file. Nothing
  * here asks the machine anything. Degrades in this order: fewer experts in VRAM, the embedding
  * table in RAM, smaller chunks of prompt, no GPU. Fails only if even the CPU cannot hold what it
- * needs. */
+ * needs. RAM is what the process will have taken at its peak, program and mapped weights
+ * included. */
 #ifndef TIERS_PLAN_H
 #define TIERS_PLAN_H
 
@@ -17,6 +18,8 @@ typedef struct plan_machine {
     bool gpu;                            /* there is one that could be used */
     uint64_t vram_free;
     uint64_t ram_available;              /* MemAvailable, or a container's limit */
+    uint64_t ram_program;                /* that this process has taken already: code, tokenizer; a
+                                          * bound of RAM counts it, ram_available does not */
     uint64_t lock_limit;                 /* page-locked memory; UINT64_MAX: none */
     speeds rate;
 } plan_machine;
@@ -34,6 +37,14 @@ typedef struct plan_model {
                                           * plan_least_cache */
 } plan_model;
 
+/* What a session would need that asks for less, with the smallest chunk: for advice. */
+typedef struct plan_less {
+    int ctx;
+    bool q8;                             /* keys and values as q8_0, which they were not */
+    uint64_t alone, beside;              /* RAM if the CPU does it all, and beside a GPU */
+} plan_less;
+enum { PLAN_MOST_LESS = 32 };
+
 /* What the session needs, for chunks of chunk[i] tokens: descending, chunk[0] is wished for. */
 typedef struct plan_session {
     int n_chunk;                         /* 1 .. PLAN_CHUNKS */
@@ -44,13 +55,18 @@ typedef struct plan_session {
     uint64_t state[PLAN_CHUNKS];         /* KV and recurrent state: with who computes */
     uint64_t snapshots[PLAN_CHUNKS];     /* of the state: always in RAM */
     uint64_t ram_beside[PLAN_CHUNKS];    /* buffers beside a GPU if not all experts are there */
+    uint64_t ram_embed[PLAN_CHUNKS];     /* of the embedding table, which the CPU reads by rows */
     int ctx;
+    int n_less;                          /* from the largest context on, as it is; then q8 */
+    plan_less less[PLAN_MOST_LESS];
 } plan_session;
 
 typedef struct plan_wish {
     uint64_t vram, ram;                  /* bounds; UINT64_MAX: what there is */
     bool cpu_only;
     bool no_postfetch;
+    uint64_t ram_copy;                   /* of the head, repacked: if the CPU computes all, and
+                                          * RAM is left */
     bool no_hot;                         /* no experts in VRAM, however much of it there is */
     bool fixed;                          /* speeds decide nothing that shows in results: prompts
                                           * are streamed wherever they can be */
@@ -81,6 +97,8 @@ typedef struct plan {
                                           * the cache: at least plan_least_cache */
     uint64_t ram_locked;                 /* of that page-locked */
     uint64_t ram_other;                  /* dense weights and state of the CPU, or buffers */
+    uint64_t ram_program;                /* as the machine says */
+    uint64_t ram_copy;                   /* as wished for, or 0 */
     uint64_t disk_experts;               /* bytes of experts that have no place but the file */
     /* post-fetch: of m cold experts fetch the down slabs of fetch_down[m], and all of fetch_all[m]
      * others */
@@ -97,7 +115,7 @@ typedef struct plan {
     speeds rate;                         /* what it was made with */
 } plan;
 
-/* ERR_NOMEM says what is needed, what there is, and what to lower. */
+/* ERR_NOMEM says what is needed, what there is, and what would help. */
 int plan_make(plan *out, const plan_machine *m, const plan_model *what, const plan_session *s,
               const plan_wish *w, err_ctx *err);
 
