@@ -194,11 +194,12 @@ static json_t *terms_json(const plan *p)
 
 static json_t *speeds_json(const speeds *s)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
                      "vram_read", s->vram_read, "pcie_in", s->pcie_in, "pcie_out", s->pcie_out,
                      "pull", s->pull, "pull_busy", s->pull_busy, "cpu", s->cpu,
-                     "cpu_busy", s->cpu_busy, "cpu_many", s->cpu_many, "gpu_macs", s->gpu_macs,
-                     "hop", s->hop, "disk", s->disk, "disk_straight", s->disk_straight);
+                     "cpu_busy", s->cpu_busy, "cpu_dense", s->cpu_dense,
+                     "cpu_many", s->cpu_many, "gpu_macs", s->gpu_macs, "hop", s->hop,
+                     "disk", s->disk, "disk_straight", s->disk_straight);
 }
 
 static json_t *source_json(const plan_view *v)

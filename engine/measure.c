@@ -6,6 +6,7 @@
  * others may still get. */
 #include "engine/measure.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "cuda/gpu.h"
@@ -22,7 +23,10 @@ enum {
 };
 #define MEMORY_LEAST ((uint64_t)512 << 20)
 #define MEMORY_MOST ((uint64_t)4 << 30)
-static const double SECONDS = 0.25;      /* for each figure */
+/* Each figure is the median of some windows: neither the moment in which another program ran nor
+ * the one in which none did. */
+enum { WINDOWS = 7 };
+static const double WINDOW_S = 0.07, DRIVE_S = 0.25;
 
 typedef struct bench {
     const model *m;
@@ -42,7 +46,9 @@ typedef struct bench {
     void *storage;
     float *rows, *y;
     int32_t *ids;
+    uint64_t y_floats;                   /* in y */
     int next;                            /* expert that the next token begins with */
+    uint64_t next_row;                   /* of the head, the same */
     bool partial;                        /* something was left out that could have been measured */
 } bench;
 
@@ -113,6 +119,7 @@ static int make_lane(bench *b, err_ctx *err)
     b->storage = mem_zalloc(acts_bytes(MANY_TOKENS, real->n_embd) + 64);
     b->rows = mem_array(MANY_TOKENS * (size_t)real->n_embd, sizeof *b->rows);
     b->y = mem_array(slots * (size_t)real->n_embd, sizeof *b->y);
+    b->y_floats = slots * (size_t)real->n_embd;
     b->ids = mem_array(slots, sizeof *b->ids);
     if (!b->storage || !b->rows || !b->y || !b->ids)
         return err_set(err, ERR_NOMEM, "measuring: %zu values", slots * (size_t)real->n_embd);
@@ -138,54 +145,91 @@ static int run_lane(bench *b, int n, err_ctx *err)
 
 /* ---- figures --------------------------------------------------------------------------------- */
 
-/* Bytes per second of one token's experts after another's, each read once in a long while. */
-static int decode_speed(double *out, bench *b, err_ctx *err)
+/* Does a piece of work, and adds to *done what it came to. */
+typedef int work_piece(double *done, bench *b, err_ctx *err);
+
+static int by_size(const void *a, const void *b)
 {
-    const int k = b->m->hp.n_expert_used;
-    const uint64_t from = clock_ns();
-    uint64_t bytes = 0;
-    int rc = 0;
-    pool_stay_awake(b->o->team, true);
-    while (rc == 0 && clock_since(from) < SECONDS) {
-        for (int r = 0; r < k; r++) b->ids[r] = (b->next + r) % b->bank.n_expert;
-        b->next = (b->next + k) % b->bank.n_expert;
-        rc = run_lane(b, 1, err);
-        bytes += (uint64_t)k * expert_slabs_bytes(&b->bank);
-    }
-    pool_stay_awake(b->o->team, false);
-    *out = (double)bytes / clock_since(from);
-    return rc < 0 ? rc : check_watch(b, err);
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
 }
 
-/* Multiply-adds per second when tokens share experts. */
-static int prompt_speed(double *out, bench *b, err_ctx *err)
+/* Work per second. */
+static int speed_of(double *out, work_piece *piece, bench *b, err_ctx *err)
+{
+    double rates[WINDOWS];
+    int rc = 0;
+    for (int i = 0; i < WINDOWS && rc == 0; i++) {
+        const uint64_t from = clock_ns();
+        double done = 0;
+        do rc = piece(&done, b, err);
+        while (rc == 0 && clock_since(from) < WINDOW_S);
+        rates[i] = done / clock_since(from);
+        if (rc == 0) rc = check_watch(b, err);
+    }
+    if (rc < 0) return rc;
+    qsort(rates, WINDOWS, sizeof *rates, by_size);
+    *out = rates[WINDOWS / 2];
+    return 0;
+}
+
+/* Bytes of one token's experts after another's, each read once in a long while. */
+static int token_experts(double *done, bench *b, err_ctx *err)
+{
+    const int k = b->m->hp.n_expert_used;
+    for (int r = 0; r < k; r++) b->ids[r] = (b->next + r) % b->bank.n_expert;
+    b->next = (b->next + k) % b->bank.n_expert;
+    *done += (double)k * (double)expert_slabs_bytes(&b->bank);
+    return run_lane(b, 1, err);
+}
+
+/* Bytes of a matrix of the head's type with one token: some rows of the memory, then the next. */
+static int token_dense(double *done, bench *b, err_ctx *err)
+{
+    const tensor *head = b->m->head.t;
+    const uint64_t there = b->bytes / head->row_bytes, room = b->y_floats;
+    uint64_t rows = there < room ? there : room;
+    if (rows > head->rows) rows = head->rows;
+    if (rows == 0) return err_set(err, ERR_NOMEM, "measuring: no room for a row of the head");
+    if (b->next_row + rows > there) b->next_row = 0;
+    const matrix m = { .type = head->type, .rows = (int)rows, .cols = (int)head->cols,
+                       .data = b->memory + b->next_row * head->row_bytes,
+                       .row_bytes = head->row_bytes, .scale = 1.0f };
+    b->next_row += rows;
+    acts_set(&b->x, b->rows, 1, b->m->hp.n_embd);
+    ops_matmul(b->o, b->y, &m, &b->x);
+    *done += (double)rows * (double)head->row_bytes;
+    return 0;
+}
+
+/* Multiply-adds when tokens share experts. */
+static int prompt_experts(double *done, bench *b, err_ctx *err)
 {
     const int k = b->m->hp.n_expert_used, n_expert = b->bank.n_expert;
-    const double one = 3.0 * (double)b->bank.n_embd * (double)b->bank.n_ff;
-    const uint64_t from = clock_ns();
-    double macs = 0.0;
-    int rc = 0;
-    while (rc == 0 && clock_since(from) < SECONDS) {
-        for (int t = 0; t < MANY_TOKENS; t++)
-            for (int r = 0; r < k; r++)
-                b->ids[t * k + r] = (b->next + t % MANY_EXPERTS * k + r) % n_expert;
-        b->next = (b->next + MANY_EXPERTS * k) % n_expert;
-        rc = run_lane(b, MANY_TOKENS, err);
-        macs += MANY_TOKENS * k * one;
-    }
-    *out = macs / clock_since(from);
-    return rc < 0 ? rc : check_watch(b, err);
+    for (int t = 0; t < MANY_TOKENS; t++)
+        for (int r = 0; r < k; r++)
+            b->ids[t * k + r] = (b->next + t % MANY_EXPERTS * k + r) % n_expert;
+    b->next = (b->next + MANY_EXPERTS * k) % n_expert;
+    *done += MANY_TOKENS * k * 3.0 * (double)b->bank.n_embd * (double)b->bank.n_ff;
+    return run_lane(b, MANY_TOKENS, err);
+}
+
+static int decode_speed(double *out, work_piece *piece, bench *b, err_ctx *err)
+{
+    pool_stay_awake(b->o->team, true);
+    const int rc = speed_of(out, piece, b, err);
+    pool_stay_awake(b->o->team, false);
+    return rc;
 }
 
 static int measure_cpu(speeds *out, bench *b, err_ctx *err)
 {
-    double warm;
-    int rc;
-    if ((rc = decode_speed(&warm, b, err)) < 0 || (rc = decode_speed(&out->cpu, b, err)) < 0 ||
-        (rc = prompt_speed(&out->cpu_many, b, err)) < 0)
+    double done = 0;
+    int rc = token_experts(&done, b, err);       /* the threads' first work takes longer */
+    if (rc < 0 || (rc = decode_speed(&out->cpu, token_experts, b, err)) < 0 ||
+        (rc = decode_speed(&out->cpu_dense, token_dense, b, err)) < 0)
         return rc;
-    if (out->cpu < warm) out->cpu = warm;
-    return 0;
+    return speed_of(&out->cpu_many, prompt_experts, b, err);
 }
 
 /* A prompt's product on the GPU, as one matrix of the experts' type. */
@@ -247,7 +291,7 @@ static int load_speeds(speeds *out, bench *b, err_ctx *err)
     gpu_load *load;
     int rc = gpu_load_begin(&load, b->g, b->memory, b->bytes, err);
     if (rc < 0) return rc;
-    rc = decode_speed(&out->cpu_busy, b, err);
+    rc = decode_speed(&out->cpu_busy, token_experts, b, err);
     const int ended = gpu_load_end(load, &out->pull_busy, rc < 0 ? NULL : err);
     return rc < 0 ? rc : ended;
 }
@@ -300,7 +344,7 @@ static int measure_disk(speeds *out, bench *b, uint64_t room, err_ctx *err)
     uint64_t memory = room / 4 < DRIVE_MEMORY ? room / 4 : DRIVE_MEMORY;
     if (memory < drive_least_memory(one)) memory = drive_least_memory(one);
     const drive_task task = { .path = path, .file_bytes = bytes, .one = one,
-                              .memory_bytes = memory, .team = b->o->team, .seconds = SECONDS,
+                              .memory_bytes = memory, .team = b->o->team, .seconds = DRIVE_S,
                               .watch = b->watch, .ctx = b->ctx };
     const int rc = drive_measure(&d, &task, err);
     if (rc == ERR_RANGE) return 0;       /* there is nothing to measure */

@@ -97,6 +97,8 @@ ram_budgets() {
 
 # megabytes BYTES: as the planner writes them
 megabytes() { awk -v n="$1" 'BEGIN { printf "%.1f MB", n / 1e6 }'; }
+# least COMMAND...: the smallest --ram in MiB that a refusal names. It depends on build and threads.
+least() { "$@" --ram 0 2>&1 </dev/null | sed -n 's/.*; use --ram \([0-9]*\)M or more.*/\1/p' | head -n 1; }
 
 finish() {
     if [ $skipped -eq 0 ]; then echo "$area $passed passed, $failed failed"

@@ -100,43 +100,37 @@ refuse 2 "--stop: stop string 2 of 2 is not valid UTF-8" $run -m $tiny -p x --st
 refuse 2 "top-p" $run -m "$tmp/none.gguf" -p x --top-p 7         # said before the model is opened
 
 # ---- memory
-ram_budgets -m $tiny --ctx 4096
-needs="needs $(megabytes $least_ram) of memory at least"
-refuse 1 "$needs" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
-refuse 1 "but 0.5 MB may be used (1.0 MB are available)" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
-refuse 1 "may be used (--ram)" $run -m $tiny -p x --ram 1M
-refuse 1 "use a smaller --ctx" env MOE_RAM_AVAILABLE=$least_ram $run -m $tiny -p x
-refuse 1 "$needs" $run -m $tiny -p x --ram $((least_ram - 1))
-expect 0 "bound by" $run -m $tiny -p x -n 1 --ram $least_ram
+refuse 1 "MB of memory at least (program " env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+refuse 1 "MB may be used (1.0 MB are available)" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+refuse 1 "may be used (--ram); use --ram " $run -m $tiny -p x --ram 1M
+refuse 1 "use --ctx " env MOE_RAM_AVAILABLE=12M $run -m $tiny -p x --threads 2
+refuse 1 "no smaller context would do" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+$run -m $tiny -p x --ram 0 >"$tmp/out" 2>"$tmp/err"
+enough=$(least $run -m $tiny -p x)
+if [ -n "$enough" ] && ! grep -q "use.*--ctx" "$tmp/err"; then ok; else bad "--ram 0: advice that helps, and no other"; fi
+expect 0 "" $run -m $tiny -p x -n 4 --ram $((enough + 1))M
 refuse 2 "not a size" env MOE_RAM_AVAILABLE=lots $run -m $tiny -p x
-long="-m $qwen -p Hello -n 2 --ctx 4096"
-ram_budgets -m $qwen --ctx 500
-few=$(plan_number chunk -m $qwen --ctx 500 --chunk 2048 --ram $least_ram)
-if [ "$few" -lt 500 ]; then ok; else bad "least RAM: chunks of $few"; fi
-expect 0 "chunks of $few tokens instead of 500: memory is short" $run $long --ctx 500 --ram $least_ram --chunk 2048
-ram_budgets -m $qwen --ctx 4096
-short="--ram $some_ram"
-few=$(plan_number chunk -m $qwen --ctx 4096 --chunk 2048 $short)
-if [ "$few" -lt 2048 ]; then ok; else bad "some RAM: chunks of $few"; fi
-expect 0 "chunks of $few tokens instead of 2048: memory is short" $run $long $short --chunk 2048
-expect 0 "\"chunk\": $few," $run $long $short --chunk 2048 --json
-for few in "$short --chunk $few" "$short" "--ctx 500 --chunk 2048"; do
+long="-m $qwen -p Hello -n 2 --threads 2 --ctx 4096"
+few_mb=$(($(least $run $long) + 1))M
+expect 0 "chunks of 32 tokens instead of 2048: memory is short" $run $long --ram $few_mb --chunk 2048
+expect 0 "chunks of 32 tokens instead of 500: memory is short" $run $long --ctx 500 --ram $(($(least $run $long --ctx 500) + 1))M --chunk 2048
+expect 0 '"chunk": 32,' $run $long --ram $few_mb --chunk 2048 --json
+for few in "--ram $few_mb --chunk 32" "--ram $few_mb" "--ctx 500 --chunk 2048"; do
     expect 0 "" $run $long $few
     if grep -q "memory is short" "$tmp/err"; then bad "a chunk that fits, or was not asked for: $few"; else ok; fi
 done
 # a figure that was not to be had is measured again; all of them are kept
 kept="$tmp/kept/moe/speeds.json"
-expect 0 "assumed" env XDG_CACHE_HOME="$tmp/kept" MOE_FAULT=read-error:0:1 $run $long $short
+expect 0 "assumed" env XDG_CACHE_HOME="$tmp/kept" MOE_FAULT=read-error:0:1 $run $long --ram $few_mb
 if [ ! -e "$kept" ]; then ok; else bad "speeds without the drive's were kept"; fi
-expect 0 "expected, bound by" env XDG_CACHE_HOME="$tmp/kept" $run $long $short
+expect 0 "tok/s expected" env XDG_CACHE_HOME="$tmp/kept" $run $long --ram $few_mb
 if [ -s "$kept" ] && ! grep -q "assumed" "$tmp/err"; then ok; else bad "measured speeds were not kept"; fi
 
 # ---- experts from the drive: the same answer, whatever goes wrong on the way to them
 for m in $qwen $gptoss; do
     few="--ctx 128 -p Hello --raw -n 12 --temp 0"
     want=$("$run" -m $m $few 2>/dev/null)
-    ram_budgets -m $m --ctx 128
-    small=$some_ram
+    small=$(($(least $run -m $m $few) + 1))M
     for fault in "" io-uring direct read-short read-short:3:2 io-uring,direct; do
         got=$(MOE_FAULT=$fault "$run" -m $m $few --ram $small 2>"$tmp/err")
         if [ "$got" = "$want" ] && [ -n "$got" ]; then ok; else bad "$m from the drive, $fault: $got"; fi
@@ -322,6 +316,6 @@ export ASAN_OPTIONS=detect_leaks=1
 expect 0 "\"text\"" $run -m $tiny -p "Hello" -n 3 --json --stop zzz --logit-bias 5=1
 expect 0 "stopped" $run -m $tinyoss -p "Hello" -n 3
 expect 1 "the context 10" $run -m $tiny --ctx 10 -p "Once upon a time there was a king."
-expect 1 "$needs" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+expect 1 "of memory at least" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
 
 finish

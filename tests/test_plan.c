@@ -47,7 +47,8 @@ static const int ram_gb[] = { 16, 32, 64, 128, 256 };
 /* A box with PCIe 4 and two channels of DDR5. */
 static const speeds usual = {
     .vram_read = 450e9, .pcie_in = 24e9, .pcie_out = 24e9, .pull = 22e9, .pull_busy = 20e9,
-    .cpu = 55e9, .cpu_busy = 48e9, .cpu_many = 6e11, .gpu_macs = 2e13, .hop = 8e-6, .disk = 3e9,
+    .cpu = 55e9, .cpu_busy = 48e9, .cpu_dense = 70e9, .cpu_many = 6e11, .gpu_macs = 2e13,
+    .hop = 8e-6, .disk = 3e9,
 };
 
 typedef struct made {
@@ -815,8 +816,9 @@ static void test_times(void)
 
     make_case(&c, m, 0, 64 * GB);        /* all on the CPU */
     CHECK(run(&p, &c) == 0);
-    check_near(1 / p.decode_tok_s, (dense + 24 * 4 * e) / 55e9, "a token on the CPU");
-    check_near(p.limit_tok_s, p.decode_tok_s, "which has no latencies");
+    check_near(1 / p.decode_tok_s, dense / 70e9 + 24 * 30e-6 + 24 * 4 * e / 55e9,
+               "a token on the CPU");
+    check_near(1 / p.limit_tok_s, dense / 70e9 + 24 * 4 * e / 55e9, "its memory alone");
     check_near(p.prefill_tok_s, 6e11 / (1.2e9 + 2.4e9), "prompts on the CPU");
     CHECK(p.stream_from == INT_MAX && p.t_hot == 0 && p.t_hop == 0);
 
@@ -850,7 +852,8 @@ static void test_drive_times(void)
     CHECK(run(&p, &c) == 0 && p.place[0] == PLAN_DISK && p.chunk == 4096);
     check_near(p.t_disk, token / 2 / 3e9 + 36 * 0.2e-3, "half of it from the drive");
     check_near(1 / p.decode_tok_s, p.t_dense + p.t_disk, "while the CPU computes");
-    check_near(1 / p.limit_tok_s, p.t_dense + token / 2 / 3e9, "the drive alone");
+    check_near(1 / p.limit_tok_s, (double)m->token_dense / 70e9 + token / 2 / 3e9,
+               "the drive alone");
     CHECK(p.bound == BOUND_DISK && p.disk_experts == all_experts(&c.what) / 2);
     c.machine.rate.cpu_many = 1e15;      /* a prompt waits for every expert that it touches */
     CHECK(run(&p, &c) == 0);
@@ -944,7 +947,8 @@ static void test_assumed(void)
     speeds s = { 0 };
     make_case(&c, &models[OSS120], 8 * GB, 128 * GB);
     c.machine.rate = s;
-    CHECK(run(&p, &c) == 0 && p.t_pull > 0 && p.rate.cpu == 30e9 && p.rate.disk == 1.5e9);
+    CHECK(run(&p, &c) == 0 && p.t_pull > 0 && p.rate.cpu == SPEEDS_CPU &&
+          p.rate.disk == SPEEDS_DISK);
     check_plan(&p, &c, "nothing measured");
     c.machine.rate = speeds_assume(&s);
     CHECK(run(&q, &c) == 0 && memcmp(&p.decode_tok_s, &q.decode_tok_s, sizeof(double)) == 0);

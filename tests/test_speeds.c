@@ -10,8 +10,8 @@
 
 static const speeds usual = {
     .vram_read = 450e9, .pcie_in = 24e9, .pcie_out = 24e9, .pull = 22e9, .pull_busy = 20e9,
-    .cpu = 55e9, .cpu_busy = 48e9, .cpu_many = 6e11, .gpu_macs = 2e13, .hop = 8e-6, .disk = 3e9,
-    .disk_straight = 2e9,
+    .cpu = 55e9, .cpu_busy = 48e9, .cpu_dense = 60e9, .cpu_many = 6e11, .gpu_macs = 2e13,
+    .hop = 8e-6, .disk = 3e9, .disk_straight = 2e9,
 };
 
 static const speeds_note noted = { .date = 1794787200, .load = 0.5, .n_core = 8, .doubts = -1,
@@ -30,8 +30,8 @@ static void put(const char *path, const char *text)
 static bool same(const speeds *a, const speeds *b) { return memcmp(a, b, sizeof *a) == 0; }
 
 #define FIGURES(cpu) "\"vram_read\": 1e9, \"pcie_in\": 2, \"pcie_out\": 3, \"pull\": 4, " \
-    "\"pull_busy\": 0, \"cpu\": " cpu ", \"cpu_busy\": 6, \"cpu_many\": 7, \"gpu_macs\": 8, " \
-    "\"hop\": 9, \"disk\": 0.5, \"disk_straight\": 0.25"
+    "\"pull_busy\": 0, \"cpu\": " cpu ", \"cpu_busy\": 6, \"cpu_dense\": 6.5, " \
+    "\"cpu_many\": 7, \"gpu_macs\": 8, \"hop\": 9, \"disk\": 0.5, \"disk_straight\": 0.25"
 #define NOTE "\"date\": 99, \"load\": 1.5, \"n_core\": 4, \"doubts\": 0, \"again\": 0, "
 #define NAMED(cpu, figures) FILE_OF("2", NOTE, cpu, figures)
 #define FILE_OF(version, note, cpu, figures) "{\"version\": " version ", \"speeds\": [{" note \
@@ -279,6 +279,7 @@ static void test_path_rows(void)
 static void test_assumed(void)
 {
     speeds s = { .cpu = 90e9 };
+    CHECK(speeds_assume(&s).cpu_dense == 90e9);
     CHECK(speeds_assume(&s).cpu == 90e9 && speeds_assume(&s).cpu_busy == 90e9 &&
           speeds_assume(&s).pull == SPEEDS_PULL);
     /* a GPU that was measured and cannot pull: the figure stays 0, others cannot be */

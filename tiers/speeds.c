@@ -44,6 +44,7 @@ static const struct figure {
     { "pull_busy", offsetof(speeds, pull_busy), SPEEDS_PULL_BUSY, true },
     { "cpu", offsetof(speeds, cpu), SPEEDS_CPU, false },
     { "cpu_busy", offsetof(speeds, cpu_busy), SPEEDS_CPU_BUSY, false },
+    { "cpu_dense", offsetof(speeds, cpu_dense), SPEEDS_CPU_DENSE, false },
     { "cpu_many", offsetof(speeds, cpu_many), SPEEDS_CPU_MANY, false },
     { "gpu_macs", offsetof(speeds, gpu_macs), SPEEDS_GPU_MACS, true },
     { "hop", offsetof(speeds, hop), SPEEDS_HOP, true },
@@ -65,6 +66,7 @@ speeds speeds_assume(const speeds *s)
         if (*v <= 0 && !(figures[i].of_gpu && gpu_measured)) *v = figures[i].assumed;
     }
     if (s->cpu > 0 && s->cpu_busy <= 0) out.cpu_busy = out.cpu;
+    if (s->cpu > 0 && s->cpu_dense <= 0) out.cpu_dense = out.cpu;
     if (s->disk > 0 && s->disk_straight <= 0) out.disk_straight = out.disk;
     /* what a GPU cannot lack */
     if (out.pcie_in <= 0) out.pcie_in = SPEEDS_PCIE;

@@ -16,6 +16,7 @@ typedef struct speeds {
     double pull_busy;                    /* and while the CPU computes experts */
     double cpu;                          /* weights through the CPU's expert kernels, one token, */
     double cpu_busy;                     /* and while a kernel pulls */
+    double cpu_dense;                    /* the head's through its kernel, one token */
     double cpu_many;                     /* multiply-adds per second of experts, many tokens */
     double gpu_macs;                     /* multiply-adds per second of prompts on the GPU */
     double hop;                          /* s from a question of the device to its going on, if the
@@ -32,6 +33,7 @@ typedef struct speeds {
 #define SPEEDS_PULL_BUSY 10e9
 #define SPEEDS_CPU 30e9
 #define SPEEDS_CPU_BUSY 27e9
+#define SPEEDS_CPU_DENSE 40e9
 #define SPEEDS_CPU_MANY 2e11
 #define SPEEDS_GPU_MACS 5e12
 #define SPEEDS_HOP 10e-6
