@@ -42,9 +42,10 @@ static int open_gpu(gpu **out, placing *p, const model *m, device_choice device,
 }
 
 /* What there is, or what the variable says there is: to try out a smaller machine. */
-static int read_machine(placing *p, bool use_gpu, err_ctx *err)
+static int read_machine(placing *p, const model *m, bool use_gpu, err_ctx *err)
 {
     const char *text = getenv("MOE_RAM_AVAILABLE");
+    planning_forget(m);
     const int rc = planning_machine(&p->in.machine, use_gpu, err);
     if (rc < 0 || !text || !*text) return rc;
     if (arg_parse_size(&p->in.machine.ram_available, text)) return 0;
@@ -136,7 +137,7 @@ int placing_make(placing *out, const model *m, engine *e, const placing_options 
     *out = (placing){ .measured = false };
     if ((rc = open_gpu(&g, out, m, o->device, err)) < 0) return rc;
     const bool has_gpu = g != NULL;
-    if ((rc = read_machine(out, has_gpu, err)) == 0)
+    if ((rc = read_machine(out, m, has_gpu, err)) == 0)
         rc = make_with_speeds(out, m, e, g, o, so, err);
     gpu_close(g);
     if (rc < 0) return rc;

@@ -17,18 +17,33 @@
 #include "engine/workspace.h"
 #include "tiers/machine.h"
 #include "tiers/memory_room.h"
+#include "tiers/pages.h"
 #include "tiers/topology.h"
 
 enum {
     STREAMED_CHUNK = 4096,               /* wished on a GPU: experts pass once for each chunk */
     LEAST_CTX = 256,                     /* that is worth advising */
     PROGRAM_UNIT = 256 << 10,            /* pages come and go: a plan should not */
-    PROGRAM_LATER = 1 << 20,             /* code that has not run yet */
+    PROGRAM_LATER = 3 << 19,             /* code that has not run yet */
     THREAD_STACK = 768 << 10,            /* that kernels touch */
     TOKEN_TEXT = 192                     /* bytes: a prompt in all its forms */
 };
 
 /* ---- the machine ----------------------------------------------------------------------------- */
+
+static void forget_tensor(void *ctx, const tensor *t, model_use use, int layer)
+{
+    (void)ctx;
+    (void)use;
+    (void)layer;
+    pages_forget(t->data, t->bytes);
+}
+
+void planning_forget(const model *m)
+{
+    if (gguf_n_part(m->file) > 0 && gguf_part_path(m->file, 0)[0])
+        model_visit(m, forget_tensor, NULL);
+}
 
 int planning_machine(plan_machine *out, bool use_gpu, err_ctx *err)
 {

@@ -20,6 +20,10 @@ typedef uint64_t planning_work(void *ctx, const model *m, int chunk);
 uint64_t planning_gpu_work(void *device, const model *m, int chunk);     /* of forward_gpu.h:
                                           * device is a gpu */
 
+/* Lets go of weights that opening the model has looked at: a plan counts them by their sizes, so
+ * they should not count as the program's. For a model in a file; does nothing to others. */
+void planning_forget(const model *m);
+
 /* Each fills its part. planning_machine: what is free now, of the first GPU too if use_gpu, and
  * what this process has taken, so it is to be called before weights are read; speeds are left at 0.
  * planning_session: work NULL plans for the CPU alone; chunk 0: the default. */

@@ -14,6 +14,7 @@
 #include "engine/weights.h"
 #include "engine/state.h"
 #include "tests/test.h"
+#include "tiers/memory_room.h"
 #include "tiers/plan.h"
 
 #define GB UINT64_C(1000000000)
@@ -1120,6 +1121,10 @@ static void test_sizes(const char *path)
     CHECK(planning_machine(&in.machine, false, &err) == 0 && !in.machine.gpu &&
           in.machine.ram_available > 0 && in.machine.lock_limit == UINT64_MAX);
     CHECK(in.machine.ram_program > MB && in.machine.ram_program < 4 * GB);
+    const uint64_t before = model_fingerprint(m), held = resident_memory_bytes();
+    planning_forget(m);                  /* memory goes, weights do not */
+    CHECK_MSG(resident_memory_bytes() + m->embed.t->bytes / 2 < held, "nothing was forgotten");
+    CHECK(model_fingerprint(m) == before);
     model_free(m);
     gguf_close(g);
 }
