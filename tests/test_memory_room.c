@@ -114,7 +114,7 @@ int main(int argc, char **argv)
                   (unsigned long long)room, (unsigned long long)r->room);
         for (int k = 0; k < 8 && r->files[k].path; k++) put(r->files[k].path, NULL);
     }
-    const uint64_t peak = peak_memory_bytes(), now = resident_memory_bytes();
+    const uint64_t now = resident_memory_bytes(), peak = peak_memory_bytes();    /* in that order */
     CHECK_MSG(now > 100000 && now <= peak, "resident memory %llu", (unsigned long long)now);
     test_forget();
     CHECK_MSG(peak > 100000 && peak < (uint64_t)1 << 40, "peak memory %llu",
