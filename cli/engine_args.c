@@ -10,6 +10,7 @@
 #include "cli/console.h"
 #include "engine/cpu/kernels.h"
 #include "tiers/machine.h"
+#include "tiers/pool.h"
 
 #define FIELD(f) offsetof(engine_args, f)
 const arg_option engine_arg_options[ENGINE_N_OPTION] = {

@@ -121,14 +121,6 @@ static int make_with_speeds(placing *p, const model *m, engine *e, gpu *g,
     return rc < 0 ? rc : make(p, m, g, o, so, err);
 }
 
-/* Somebody who gives a bound should know that there is nothing to bound. */
-static void note_vram(placing *p)
-{
-    const size_t n = strlen(p->note);
-    snprintf(p->note + n, sizeof p->note - n, "%s--vram has no effect",
-             n > 0 ? "; " : "no GPU is used: ");
-}
-
 int placing_make(placing *out, const model *m, engine *e, const placing_options *o,
                  const session_options *so, err_ctx *err)
 {
@@ -148,7 +140,6 @@ int placing_make(placing *out, const model *m, engine *e, const placing_options 
     if (has_gpu && !out->p.gpu)
         snprintf(out->note, sizeof out->note, "%s: VRAM is too small for what every token needs: "
                  "CPU only", out->info.name);
-    if (!has_gpu && o->wish.vram != UINT64_MAX) note_vram(out);
     return 0;
 }
 

@@ -83,20 +83,7 @@ least_budget() {
     done
     echo $high
 }
-any_plan() { true; }
 
-# ram_budgets ARGUMENTS...: for a run with these on the CPU, in bytes: all_ram that holds everything,
-# least_ram that is enough at all, some_ram with a quarter of the other experts in it.
-ram_budgets() {
-    all_ram=$(plan_number ram.total "$@" --device cpu)
-    least_ram=$(least_budget --ram "$all_ram" 1 any_plan "$@" --device cpu)
-    more=$(($(plan_number ram.experts "$@" --device cpu) -
-            $(plan_number ram.experts "$@" --device cpu --ram "$least_ram")))
-    some_ram=$((least_ram + more / 4))
-}
-
-# megabytes BYTES: as the planner writes them
-megabytes() { awk -v n="$1" 'BEGIN { printf "%.1f MB", n / 1e6 }'; }
 # least COMMAND...: the smallest --ram in MiB that a refusal names. It depends on build and threads.
 least() { "$@" --ram 0 2>&1 </dev/null | sed -n 's/.*; use --ram \([0-9]*\)M or more.*/\1/p' | head -n 1; }
 

@@ -242,7 +242,7 @@ static void test_judge(void)
         { 1, 0, 0 }, { 2, 0, 1 }, { 2, 1, 2 }, { 2, 1, 3 }, { 0.5, 0, -1 }, { 0.5, 1, -2 },
         { 1, 0, 0 },
     };
-    char path[256];
+    char path[512];
     speeds got;
     speeds_note note = { .date = 7, .n_core = 2 };
     err_ctx err = { 0 };
