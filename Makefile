@@ -264,8 +264,8 @@ TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)
 $B/tests/test_model $B/tests/test_model_refuse: $B/tests/model_maker.c.o
 $B/tests/test_chat $B/tests/test_chat_parse: $B/tests/chat_maker.c.o
 $B/tests/test_kernels $(TEST_CU_BIN): $B/tests/weight_maker.c.o
-$B/tests/test_lane $B/tests/test_gpu_experts: $B/tests/ffn_golden.c.o
-$(addprefix $B/tests/test_,lane expert_store foresight): $(patsubst %,$B/tests/%_maker.c.o,store model weight)
+$B/tests/test_experts_cpu $B/tests/test_gpu_experts: $B/tests/ffn_golden.c.o
+$(addprefix $B/tests/test_,experts_cpu expert_store expert_predictor): $(patsubst %,$B/tests/%_maker.c.o,store model weight)
 $(filter $B/tests/test_gpu%,$(TEST_BIN)): $B/tests/gpu_fixture.c.o $B/tests/weight_maker.c.o
 $B/tests/test_state $B/tests/test_state_file: $B/tests/state_twin.c.o
 $B/tests/test_forward $B/tests/test_places: $B/tests/places.c.o
@@ -273,7 +273,7 @@ $B/tests/test_conversation: $(call obj,conversation)
 $B/tests/test_plan_check: $(call obj,plan_check)
 $B/tests/test_wrap: $(call obj,wrap)
 $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
-$B/tests/test_synth: $(filter $B/cli/synth%,$(CLI_OBJ)) $(call obj,console wrap)
+$B/tests/test_synth: $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
 $(TEST_CU_BIN): $B/tests/%: $G/tests/%.cu.o
 $(TEST_BIN) $(TEST_CU_BIN): $B/tests/test.c.o $(LIB_OBJ)
@@ -298,7 +298,7 @@ check test: all tests
 	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU)
 
 # One after the other: each has the device, and the CPU for its references, to itself.
-GPU_TESTS := $(filter test_gpu% test_forward test_places test_expert_store test_state test_space,$(TESTS)) $(TEST_CU)
+GPU_TESTS := $(filter test_gpu% test_forward test_places test_expert_store test_state test_mem_space,$(TESTS)) $(TEST_CU)
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
 	$QONLY_GPU=1 TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)
 

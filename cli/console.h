@@ -18,7 +18,7 @@ int console_fail(const char *path, const err_ctx *err);
 
 /* One error line about a file that can no longer be read where it is mapped, and the end of the
  * program with exit code 1. Async-signal-safe, and any thread. The terminal is the shell's already:
- * the editor has it only while no weights are read (cli/line_input.h). */
+ * the editor has it only while no weights are read (cli/chat/line_input.h). */
 void console_lost_file(const char *path);
 
 /* "moe-run: <text>" */

@@ -7,7 +7,7 @@
 #define CLI_ENGINE_ARGS_H
 
 #include "cli/args.h"
-#include "cli/placing.h"
+#include "cli/placement.h"
 #include "engine/engine.h"
 
 typedef struct engine_args {

@@ -2,7 +2,7 @@
  *
  * stdout carries the answer and nothing else, flushed token by token. Whatever ends the answer (the
  * model, a limit, Ctrl-C, a reader who left), what was written stays and the program ends in order.
- * What is said about the run goes to stderr. The loop is engine/answer.h's. */
+ * What is said about the run goes to stderr. The loop is engine/session/answer.h's. */
 #include "cli/commands.h"
 
 #include <limits.h>
@@ -13,16 +13,16 @@
 #include "cli/answer_view.h"
 #include "cli/args.h"
 #include "cli/console.h"
-#include "cli/conversation.h"
+#include "cli/chat/conversation.h"
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
 #include "cli/interrupt.h"
-#include "cli/loaded.h"
+#include "cli/model_handle.h"
 #include "cli/plan_check.h"
 #include "cli/sampling_args.h"
 #include "cli/talk_args.h"
 #include "cli/tier_args.h"
-#include "engine/answer.h"
+#include "engine/session/answer.h"
 
 typedef struct run_options {
     const char *model, *prompt, *file;
@@ -182,7 +182,7 @@ static bool on_prompt(void *ctx, double done_tokens, int n_tokens)
 /* ---- what is said about it ----------------------------------------------------------------- */
 
 typedef struct report {
-    const loaded *l;
+    const model_handle *l;
     const session_options *so;
     const sampler_options *sampling;
     answer_stats stats;
@@ -190,7 +190,7 @@ typedef struct report {
 } report;
 
 /* The plan, where there is one to speak of; else what the CPU alone takes. */
-static void say_plan(const loaded *l, const session_options *so, const loaded_bytes *b)
+static void say_plan(const model_handle *l, const session_options *so, const model_handle_bytes *b)
 {
     char ctx[32], total[32], held[32], state[32], kernels[KERNELS_TEXT_CAP], copy[64];
     char threads[32] = "", line[PLAN_LINE_CAP];
@@ -199,10 +199,10 @@ static void say_plan(const loaded *l, const session_options *so, const loaded_by
     if (!engine_on_gpu(l->e))
         snprintf(threads, sizeof threads, "%d thread%s, ", engine_threads(l->e),
                  engine_threads(l->e) == 1 ? "" : "s");
-    loaded_kernels_text(kernels, sizeof kernels, l);
+    model_handle_kernels_text(kernels, sizeof kernels, l);
     text_count(ctx, sizeof ctx, (uint64_t)so->ctx);
     if (plan_check_has_tiers(&l->where->p)) {
-        const plan_view where = placing_view(l->where);
+        const plan_view where = placement_view(l->where);
         console_note("%s: %s, %s%s, context %s tokens, %s", name, arch, threads, kernels, ctx,
                      plan_view_line(line, sizeof line, &where));
         return;
@@ -210,10 +210,10 @@ static void say_plan(const loaded *l, const session_options *so, const loaded_by
     console_note("%s: %s, %s%s, context %s tokens, memory %s (weights %s, context %s%s)", name,
                  arch, threads, kernels, ctx,
                  text_bytes(total, sizeof total,
-                            b->weights + b->session + engine_arranged_bytes(l->e)),
+                            b->weights + b->session + engine_repacked_bytes(l->e)),
                  text_bytes(held, sizeof held, b->weights),
                  text_bytes(state, sizeof state, b->session),
-                 loaded_copy_text(copy, sizeof copy, l));
+                 model_handle_copy_text(copy, sizeof copy, l));
 }
 
 static double prompt_rate(const report *r)
@@ -264,7 +264,7 @@ static json_t *settings_json(const report *r, const run_options *o, json_error_t
     return json_pack_ex(why, 0, "{s:i, s:s, s:o, s:b, s:i, s:s, s:i, s:I, s:b, s:f, s:i, s:f, s:f, "
                      "s:f, s:f, s:f, s:i}",
                      "threads", engine_threads(r->l->e), "kernels", engine_kernels(r->l->e),
-                     "slow_types", loaded_slow_json(r->l),
+                     "slow_types", model_handle_slow_json(r->l),
                      "exact", (int)o->engine.exact, "ctx", r->so->ctx,
                      "kv", kv_type_name(r->so->kv),
                      "chunk", r->so->chunk ? r->so->chunk : SESSION_CHUNK,
@@ -277,7 +277,7 @@ static json_t *settings_json(const report *r, const run_options *o, json_error_t
 }
 
 /* Bytes of each tier, and the speed where it comes of a measurement of this machine. */
-static json_t *plan_json(const loaded *l)
+static json_t *plan_json(const model_handle *l)
 {
     const plan *p = &l->where->p;
     return json_pack("{s:I, s:I, s:I, s:o}", "vram_bytes", (json_int_t)plan_vram(p),
@@ -348,7 +348,7 @@ static int finish(view *v, const report *r)
 }
 
 /* Prompt to answer on an open model. */
-static int answer(loaded *l, const run_options *o, const textbuf *text, session_options *so,
+static int answer(model_handle *l, const run_options *o, const textbuf *text, session_options *so,
                   uint64_t start_ns)
 {
     report r = { .l = l, .so = so };
@@ -360,7 +360,7 @@ static int answer(loaded *l, const run_options *o, const textbuf *text, session_
     id_list ids = { 0 };
     sampling draw = { 0 };
     session *s = NULL;
-    loaded_bytes bytes;
+    model_handle_bytes bytes;
     err_ctx err = { 0 };
     int rc, code = 0;
 
@@ -371,17 +371,17 @@ static int answer(loaded *l, const run_options *o, const textbuf *text, session_
                 : chat_render(&ids, l->talk, l->enc, &req, &err);
     if (rc < 0) goto done;
     if (so->ctx == 0) so->ctx = choose_ctx(o, ids.n, l->m->hp.ctx_train);
-    if ((rc = loaded_plan(&bytes, l, so, &err)) < 0) goto model_refused;
+    if ((rc = model_handle_plan(&bytes, l, so, &err)) < 0) goto model_refused;
     if ((rc = check_length(ids.n, so->ctx, l->m->hp.ctx_train, &err)) < 0) goto done;
     if ((rc = sampling_open(&draw, &o->sampling, l->m, l->tok, so->ctx, &err)) < 0) goto done;
-    if ((rc = loaded_place(l, so, &err)) < 0 || (rc = loaded_plan(&bytes, l, so, &err)) < 0)
+    if ((rc = model_handle_place(l, so, &err)) < 0 || (rc = model_handle_plan(&bytes, l, so, &err)) < 0)
         goto model_refused;
-    if (!o->quiet) loaded_say_notes(l, !o->raw, o->talk.reasoning != NULL);
-    if ((rc = loaded_session(&s, l, so, &err)) < 0) goto model_refused;
+    if (!o->quiet) model_handle_say_notes(l, !o->raw, o->talk.reasoning != NULL);
+    if ((rc = model_handle_session(&s, l, so, &err)) < 0) goto model_refused;
     r.sampling = &draw.options;
     r.load_ns = clock_ns() - start_ns;
     if (!o->quiet) say_plan(l, so, &bytes);
-    placing_watch(&v.speed, l->where, s, false);
+    placement_watch(&v.speed, l->where, s, false);
     const answer_options ao = {
         .tok = l->tok, .talk = o->raw ? NULL : l->talk, .req = &req, .stop = draw.stop,
         .max_tokens = (int)o->n, .show_special = true,
@@ -391,9 +391,9 @@ static int answer(loaded *l, const run_options *o, const textbuf *text, session_
     else code = finish(&v, &r);
     goto done;
 model_refused:
-    code = loaded_fail(l->path, &err);
+    code = model_handle_fail(l->path, &err);
 done:
-    if (rc < 0 && code == 0) code = loaded_fail(NULL, &err);
+    if (rc < 0 && code == 0) code = model_handle_fail(NULL, &err);
     session_free(s);
     sampling_close(&draw);
     ids_free(&ids);
@@ -441,7 +441,7 @@ int cmd_run(int argc, char **argv)
     load_options load = { .with_text = true };
     session_options so;
     textbuf text = { 0 };
-    loaded l;
+    model_handle l;
     err_ctx err;
     int rc, code;
 
@@ -456,7 +456,7 @@ int cmd_run(int argc, char **argv)
         return code;
     if ((code = sampling_args_check(&o.sampling)) != 0) return code;
     if (read_prompt(&text, &o, operand ? operand : o.file, &err) < 0) {
-        code = loaded_fail(NULL, &err);
+        code = model_handle_fail(NULL, &err);
         textbuf_free(&text);
         return code;
     }
@@ -464,11 +464,11 @@ int cmd_run(int argc, char **argv)
     const uint64_t start_ns = clock_ns();
     load.path = o.model;
     if (!o.model && !o.quiet) console_note("%s", DEMO_MODEL_REMARK);
-    if (loaded_open(&l, &load, &err) < 0) {
-        code = loaded_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
+    if (model_handle_open(&l, &load, &err) < 0) {
+        code = model_handle_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
     } else {
         code = answer(&l, &o, &text, &so, start_ns);
-        loaded_close(&l);
+        model_handle_close(&l);
     }
     textbuf_free(&text);
     return code;

@@ -12,7 +12,7 @@
 
 #include "cli/args.h"
 #include "cli/console.h"
-#include "engine/model.h"
+#include "engine/models/model.h"
 #include "engine/text/chat.h"
 
 typedef struct inspect_options {

@@ -48,7 +48,7 @@ static void consider_device(cause *best, double s, double planned_s)
 /* More of the experts' bytes were left to the CPU than planned: why. */
 static void consider_share(cause *best, double excess_s, const plan *p, const plan_seen *seen)
 {
-    const cold_stats *c = &seen->cold;
+    const host_experts_stats *c = &seen->cold;
     const double late = ratio((double)c->late, (double)c->down_fetched);
     if (late > MANY_LATE)
         consider(best, excess_s, "%.0f%% of the matrices fetched came too late: the bus gave %.1f "
@@ -65,7 +65,7 @@ static void consider_share(cause *best, double excess_s, const plan *p, const pl
 /* Beside a GPU: its questions tell the two apart. */
 static void consider_both(cause *best, const plan *p, const plan_seen *seen)
 {
-    const cold_stats *c = &seen->cold;
+    const host_experts_stats *c = &seen->cold;
     const double n = seen->tokens;
     const double planned_rate = c->pull_bytes > 0 ? p->rate.cpu_busy : p->rate.cpu;
     const double waited_s = fmin(seen->store.wait_s, c->cpu_s);

@@ -5,7 +5,7 @@
 #ifndef CLI_PLAN_CHECK_H
 #define CLI_PLAN_CHECK_H
 
-#include "engine/cold.h"
+#include "engine/gpu/host_experts.h"
 #include "engine/engine.h"
 #include "engine/expert_store.h"
 #include "tiers/plan.h"
@@ -14,7 +14,7 @@
 typedef struct plan_seen {
     int tokens;
     double seconds;                      /* all of them */
-    cold_stats cold;                     /* zeros if all experts are in one place */
+    host_experts_stats cold;                     /* zeros if all experts are in one place */
     store_stats store;                   /* zeros if nothing is read from the drive */
 } plan_seen;
 

@@ -1,6 +1,6 @@
 /* plan_command.c - moe-run plan: what would go where, and how fast it should be.
  *
- * No weight is loaded: sizes come from the file's header, speeds from cli/placing.h. Whether they
+ * No weight is loaded: sizes come from the file's header, speeds from cli/placement.h. Whether they
  * are this machine's or assumed is said with the result. */
 #include "cli/commands.h"
 
@@ -13,8 +13,8 @@
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
 #include "cli/interrupt.h"
-#include "cli/loaded.h"
-#include "cli/placing.h"
+#include "cli/model_handle.h"
+#include "cli/placement.h"
 #include "cli/plan_view.h"
 #include "cli/tier_args.h"
 
@@ -54,9 +54,9 @@ enum { USUAL_CTX = 8192 };               /* where --ctx was not given */
 typedef struct plan_job {
     const char *path;                    /* for messages */
     load_options load;
-    loaded l;
+    model_handle l;
     session_options so;
-    placing where;
+    placement where;
 } plan_job;
 
 /* With all that the program holds while it runs: that is part of the plan. A file whose text cannot
@@ -64,9 +64,9 @@ typedef struct plan_job {
 static int open_model(plan_job *j, err_ctx *err)
 {
     j->load.with_text = true;
-    if (loaded_open(&j->l, &j->load, err) == 0) return 0;
+    if (model_handle_open(&j->l, &j->load, err) == 0) return 0;
     j->load.with_text = false;
-    return loaded_open(&j->l, &j->load, err);
+    return model_handle_open(&j->l, &j->load, err);
 }
 
 static int make_plan(plan_job *j, err_ctx *err)
@@ -74,19 +74,19 @@ static int make_plan(plan_job *j, err_ctx *err)
     const int rc = open_model(j, err);
     if (rc < 0) return rc;
     if (j->so.ctx == 0) j->so.ctx = min_int(USUAL_CTX, j->l.m->hp.ctx_train);
-    return placing_make(&j->where, j->l.m, j->load.where.measure ? j->l.e : NULL, &j->load.where,
+    return placement_make(&j->where, j->l.m, j->load.where.measure ? j->l.e : NULL, &j->load.where,
                         &j->so, err);
 }
 
 static void release(plan_job *j)
 {
-    loaded_close(&j->l);
+    model_handle_close(&j->l);
     mem_free(j);
 }
 
 static int report_text(const plan_job *j)
 {
-    const plan_view view = placing_view(&j->where);
+    const plan_view view = placement_view(&j->where);
     const plan_machine *m = &j->where.in.machine;
     const char *slash = strrchr(j->path, '/');
     char name[512], ctx[32], ram[32], vram[32];
@@ -104,7 +104,7 @@ static int report_text(const plan_job *j)
 
 static int report_json(const plan_job *j)
 {
-    const plan_view view = placing_view(&j->where);
+    const plan_view view = placement_view(&j->where);
     const plan_machine *m = &j->where.in.machine;
     char path[4 * PATH_MAX];
     json_t *root = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:o}",
@@ -136,13 +136,13 @@ int cmd_plan(int argc, char **argv)
     }
     j->path = o.model ? o.model : DEMO_MODEL_NAME;
     j->load.path = o.model;
-    placing_options *where = &j->load.where;
+    placement_options *where = &j->load.where;
     code = tier_args_read(&where->wish, &where->post, &o.tiers);
     if (code == 0) code = engine_args_read(&where->engine, &j->so, &where->device, &o.engine);
     where->measure = o.measure;
     if (code == 0) {
         interrupt_install();
-        code = make_plan(j, &err) < 0 ? loaded_fail(j->path, &err) :
+        code = make_plan(j, &err) < 0 ? model_handle_fail(j->path, &err) :
                o.json ? report_json(j) : report_text(j);
     }
     release(j);

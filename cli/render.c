@@ -11,7 +11,7 @@
 
 #include "cli/args.h"
 #include "cli/console.h"
-#include "cli/conversation.h"
+#include "cli/chat/conversation.h"
 #include "engine/text/chat.h"
 
 typedef struct render_options {

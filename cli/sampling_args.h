@@ -8,7 +8,7 @@
 #define CLI_SAMPLING_ARGS_H
 
 #include "cli/args.h"
-#include "engine/sampler.h"
+#include "engine/session/sampler.h"
 #include "engine/text/stops.h"
 #include "engine/text/tokenizer.h"
 

@@ -2,7 +2,7 @@
 #include "cli/talk_args.h"
 
 #include "cli/console.h"
-#include "cli/conversation.h"
+#include "cli/chat/conversation.h"
 
 #define FIELD(f) offsetof(talk_args, f)
 const arg_option talk_options[TALK_N_OPTION] = {

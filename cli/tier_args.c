@@ -57,7 +57,7 @@ void tier_args_note_vram(bool cpu_asked_for)
                  "no GPU found");
 }
 
-/* A machine to try plans for; read where plans are made (cli/placing.c). 0, or 2 after one line. */
+/* A machine to try plans for; read where plans are made (cli/placement.c). 0, or 2 after one line. */
 static int check_pretended(void)
 {
     const char *text = getenv("MOE_RAM_AVAILABLE");

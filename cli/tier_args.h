@@ -7,7 +7,7 @@
 #define CLI_TIER_ARGS_H
 
 #include "cli/args.h"
-#include "engine/postfetch.h"
+#include "moe/postfetch.h"
 #include "tiers/plan.h"
 
 typedef struct tier_args {

@@ -1,5 +1,5 @@
 /* attend.cu - attention: which kernel. Up to GPU_FEW tokens are attend_few.cuh's, in files by the
- * kind of their store, prompts attend_many.cu's. */
+ * kind of their store, prompts attend_batch.cu's. */
 #include "cuda/attend_few.cuh"
 
 size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim)

@@ -11,7 +11,7 @@
 #define CUDA_ATTEND_FEW_CUH
 
 #include "cuda/attend_runs.cuh"
-#include "cuda/many.cuh"
+#include "cuda/batch.cuh"
 
 enum {
     ROUNDS = 4,                          /* keys of a thread between two looks at the maximum */

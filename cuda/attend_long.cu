@@ -9,7 +9,7 @@
  * With g = lane / 4 and t = lane % 4, chunk j of a row is dimensions 8 (t + 4j) .. +7, in the
  * words x, y, z, w of one load. Queries and weights are rounded to F16, sums are F32. */
 #include "cuda/attend_runs.cuh"
-#include "cuda/many.cuh"
+#include "cuda/batch.cuh"
 
 enum { TILE = 16 };
 

@@ -2,11 +2,11 @@
  * norm and rotation, and the store of keys and values.
  *
  * A warp takes one head of one token; lane l has values l, l + 32, ..., so that 32 lanes hold one
- * block of Q8_0. Every rounding is that of engine/cpu/rows.c and engine/kv.c: from the same
+ * block of Q8_0. Every rounding is that of engine/cpu/rows.c and engine/session/kv.c: from the same
  * projections and tables come the same stored bytes (up to the order of the norm's sum, which is in
- * double). The attention itself is attend_many.cu's business, or the kernels' for few tokens. */
+ * double). The attention itself is attend_batch.cu's business, or the kernels' for few tokens. */
 #include "cuda/kv_rows.cuh"
-#include "cuda/many.cuh"
+#include "cuda/batch.cuh"
 
 enum {
     WARPS = 4,                           /* heads in a block */

@@ -10,7 +10,7 @@
 #ifndef CUDA_DOT_CUH
 #define CUDA_DOT_CUH
 
-#include "cuda/acts.cuh"
+#include "cuda/activations.cuh"
 #include "cuda/blocks.cuh"
 
 enum { UNIT_ROWS = 8 };

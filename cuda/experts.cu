@@ -1,5 +1,5 @@
 /* experts.cu - the chosen experts of up to GPU_FEW tokens of a layer whose experts are all in VRAM;
- * larger batches are left to experts_many.cu, and layers in two places to split.cu. The kernels are
+ * larger batches are left to experts_batch.cu, and layers in two places to experts_split.cu. The kernels are
  * those of experts.cuh, compiled in experts_basic.cu and its like. */
 #include "cuda/experts.cuh"
 

@@ -1,5 +1,5 @@
 /* experts.cuh - the kernels of the chosen experts of up to GPU_FEW tokens, by the arithmetic
- * contract: the bits are those of engine/lane_cpu.c.
+ * contract: the bits are those of engine/host/experts_cpu.c.
  *
  * Two kernels. A block of the first takes 32 rows of gate and up of one slot (a token and one of
  * its experts), applies the activation and quantises the 32 values: they are one block of the
@@ -10,14 +10,14 @@
  * Each comes in two kinds, by the type of its arguments. Of a resident layer (experts.cu) all
  * experts are in one bank; both kernels choose them from the router's logits, every block for
  * itself, unless they are told them. What the router left is two kernels old when the second one
- * starts, so it chooses and asks for its weights before it waits. Of a split layer (split.cu)
+ * starts, so it chooses and asks for its weights before it waits. Of a split layer (experts_split.cu)
  * another kernel has chosen, and left for every slot where its slabs are; vectors that the host
  * made are only summed. */
 #ifndef CUDA_EXPERTS_CUH
 #define CUDA_EXPERTS_CUH
 
 #include "cuda/dot.cuh"
-#include "cuda/many.cuh"
+#include "cuda/batch.cuh"
 #include "cuda/select.cuh"
 
 enum { UP_THREADS = 256, UP_ROWS = 32, DOWN_THREADS = 256, DOWN_ROWS = 8, MAX_SLOTS = 33 };

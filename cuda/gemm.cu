@@ -1,7 +1,7 @@
 /* gemm.cu - products of many tokens: which kernel, which tile; tensor cores for Q8_0, Q4_K, Q5_K
  * and Q6_K.
  *
- * The kernel is gemm_tile.cuh's. Other types are in gemm_fp4.cu and gemm_more.cu, for no other
+ * The kernel is gemm_tile.cuh's. Other types are in gemm_fp4.cu and gemm_types.cu, for no other
  * reason than the time it takes to compile them; F32 weights are gemm_float.cu's. */
 #include "cuda/gemm_tile.cuh"
 

@@ -2,13 +2,13 @@
  *
  * A product has one matrix, or two of the same type and size whose rows meet in an activation, and
  * takes its tokens in tiles: runs of the batch, or of the batch's slots sorted by expert. gemm.cu,
- * gemm_fp4.cu and gemm_more.cu multiply 16-bit activations on tensor cores, gemm_float.cu F32 ones
- * exactly; prepare.cu makes both kinds of activations, experts_many.cu sorts slots. Internal to
+ * gemm_fp4.cu and gemm_types.cu multiply 16-bit activations on tensor cores, gemm_float.cu F32 ones
+ * exactly; prepare.cu makes both kinds of activations, experts_batch.cu sorts slots. Internal to
  * cuda/. */
 #ifndef CUDA_GEMM_CUH
 #define CUDA_GEMM_CUH
 
-#include "cuda/many.cuh"
+#include "cuda/batch.cuh"
 
 #include "cuda/blocks.cuh"
 

@@ -324,7 +324,7 @@ typedef struct gpu_mail {
 int gpu_mail_create(gpu_mail **out, gpu *g, int n_embd, int n_ff, int k, err_ctx *err);
 void gpu_mail_free(gpu *g, gpu_mail *m); /* NULL is fine */
 
-/* The host's part: activations of a slot as engine/ops.h keeps them (codes of 32, scale and two
+/* The host's part: activations of a slot as engine/host/ops.h keeps them (codes of 32, scale and two
  * sums of each block) into mid. */
 void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, const int16_t *sums);
 
@@ -414,7 +414,7 @@ void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *s
 
 void gpu_advance(gpu *g, gpu_cursor *at, int n);         /* pos += n */
 
-/* What a sampler asks about a row of logits; rules and bits are those of engine/sampler.h. */
+/* What a sampler asks about a row of logits; rules and bits are those of engine/session/sampler.h. */
 enum { GPU_SHORTLIST_BLOCK = 64 };
 typedef struct gpu_shortlist {
     const float *logits, *bias;          /* [n] */

@@ -1,4 +1,4 @@
-/* kv_rows.cuh - rows of a KV store in F32, F16 and Q8_0, written as engine/kv.c writes them and read
+/* kv_rows.cuh - rows of a KV store in F32, F16 and Q8_0, written as engine/session/kv.c writes them and read
  * eight dimensions at a time. */
 #ifndef CUDA_KV_ROWS_CUH
 #define CUDA_KV_ROWS_CUH

@@ -1,7 +1,7 @@
 /* matvec.cu - products of one input with up to six matrices, for up to GPU_FEW tokens: which
  * matrices go together, and to which kernels. The kernels are those of matvec.cuh; larger batches
- * are many.cuh's. */
-#include "cuda/many.cuh"
+ * are batch.cuh's. */
+#include "cuda/batch.cuh"
 #include "cuda/matvec.cuh"
 
 static void launch_dense(gpu *g, int type, dense_args *a, uint64_t bytes)

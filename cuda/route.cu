@@ -4,9 +4,9 @@
  * router, each by all of its warps; the first block leaves the input's finished forms for the
  * experts. Router weights are on their way into shared memory before the input is there. Who reads
  * the logits selects, or, if ids are asked for, a kernel with a warp for each token. Larger batches
- * go through the products of many.cuh. */
+ * go through the products of batch.cuh. */
 #include "cuda/dot.cuh"
-#include "cuda/many.cuh"
+#include "cuda/batch.cuh"
 #include "cuda/select.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32, MAX_ROWS = 8 };      /* MAX_ROWS: of a block */

@@ -8,30 +8,30 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/arrange.h"
-#include "engine/foresight.h"
-#include "engine/forward_gpu.h"
+#include "engine/host/repack_head.h"
+#include "engine/host/expert_predictor.h"
+#include "engine/gpu/forward_gpu.h"
 #include "engine/forward_tiered.h"
-#include "engine/measure.h"
+#include "engine/plan/measure.h"
 
 struct engine {
     const model *m;                      /* borrowed */
     engine_options opt;
     weights *w;
-    pass_rope rope;
+    rope_tables rope;
     pool *team;
     ops verbs;
     const recipe *how;
     /* on a GPU; else NULL */
     gpu *device;
     gpu_info device_info;
-    space *vram;
+    mem_space *vram;
     weights_gpu *on_gpu;
     /* by a plan; else NULL */
     plan *p;
     postfetch_options post;
     expert_store *store;
-    foresight *foresight;                /* where experts come from a drive; or NULL */
+    expert_predictor *predictor;                /* where experts come from a drive; or NULL */
 };
 
 struct session {
@@ -39,9 +39,9 @@ struct session {
     session_options opt;
     state *st;
     workspace *ws;                       /* NULL on a GPU, which has its own: */
-    lane *lane;
+    experts_cpu *lane;
     forward_gpu *gpu;
-    cold *host;                          /* NULL: all experts are in VRAM */
+    host_experts *host;                          /* NULL: all experts are in VRAM */
     bool broken;                         /* the recurrent state is that of no position */
     float *logits;                       /* [n_vocab], of session_next and session_draw */
     int32_t *ids;                        /* [ctx]: the tokens so far */
@@ -102,7 +102,7 @@ static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
         return err_set(err, ERR_UNSUPPORTED, "F32 activations (--exact) are for the CPU alone");
     if ((rc = weights_gpu_check(e->m, err)) < 0 || (rc = gpu_open(&e->device, 0, err)) < 0 ||
         (rc = gpu_describe(&e->device_info, 0, err)) < 0 ||
-        (rc = space_vram_create(&e->vram, e->device, err)) < 0)
+        (rc = mem_space_vram_create(&e->vram, e->device, err)) < 0)
         return rc;
     const weights_share share = {
         .hot = e->p ? e->p->hot : NULL, .embed_in_ram = e->p && e->p->embed_in_ram,
@@ -111,25 +111,25 @@ static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
                               p->watch_ctx, err);
 }
 
-/* A dock where that was measured to be faster. It, too, takes a little of the cache's memory. */
-static void choose_dock(engine *e, store_options *so)
+/* A bounce buffer where that was measured to be faster. It, too, takes a little of the cache's memory. */
+static void choose_bounce_buffer(engine *e, store_options *so)
 {
     if (e->p->rate.disk <= e->p->rate.disk_straight) return;
     so->reader.team = e->team;
-    if (so->cache_bytes >= READER_DOCK + expert_store_least(e->m)) so->cache_bytes -= READER_DOCK;
+    if (so->cache_bytes >= READER_BOUNCE + expert_store_least(e->m)) so->cache_bytes -= READER_BOUNCE;
 }
 
 /* Guesses take a little of the cache's memory, where that is large. A layer of which some experts
  * are in VRAM wants others than its router says. */
-static void make_foresight(engine *e, const bool *layers, store_options *so)
+static void make_predictor(engine *e, const bool *layers, store_options *so)
 {
     const model_hparams *hp = &e->m->hp;
     bool alike[PLAN_MAX_LAYERS];
     for (int l = 0; l < hp->n_layer; l++) alike[l] = layers[l] && e->p->hot[l] == 0;
-    const uint64_t bytes = foresight_bytes(hp, alike), least = expert_store_least(e->m);
+    const uint64_t bytes = expert_predictor_bytes(hp, alike), least = expert_store_least(e->m);
     if (bytes > so->cache_bytes / 32 || so->cache_bytes - bytes < least) return;
-    if (foresight_create(&e->foresight, &e->verbs, e->w, hp, alike, NULL) < 0) return;
-    so->foresight = e->foresight;
+    if (expert_predictor_create(&e->predictor, &e->verbs, e->w, hp, alike, NULL) < 0) return;
+    so->predictor = e->predictor;
     so->cache_bytes -= bytes;
 }
 
@@ -150,8 +150,8 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
         .watch_ctx = p->watch_ctx,
     };
     err_ctx why = { 0 };
-    choose_dock(e, &so);
-    if (disk) make_foresight(e, layers, &so);
+    choose_bounce_buffer(e, &so);
+    if (disk) make_predictor(e, layers, &so);
     const int rc = expert_store_create(&e->store, e->m, e->team, &so, &why);
     if (rc != ERR_NOMEM || disk) {
         if (rc < 0 && err) *err = why;
@@ -176,13 +176,13 @@ static int keep_plan(engine *e, const engine_placement *p, err_ctx *err)
 static void unplace(engine *e)
 {
     expert_store_free(e->store);
-    foresight_free(e->foresight);
+    expert_predictor_free(e->predictor);
     weights_gpu_free(e->on_gpu);
-    space_vram_free(e->vram);
+    mem_space_vram_free(e->vram);
     gpu_close(e->device);
     mem_free(e->p);
     e->store = NULL;
-    e->foresight = NULL;
+    e->predictor = NULL;
     e->on_gpu = NULL;
     e->vram = NULL;
     e->device = NULL;
@@ -226,7 +226,7 @@ void engine_close(engine *e)
 {
     if (!e) return;
     unplace(e);
-    if (e->w) arrange_free(&e->w->head);
+    if (e->w) repack_head_free(&e->w->head);
     pool_free(e->team);
     mem_free(e->rope.freq[0]);
     mem_free(e->rope.freq[1]);
@@ -286,21 +286,21 @@ int engine_slow_types(const engine *e, quant_type types[QT_COUNT])
     return n;
 }
 
-uint64_t engine_arrange_bytes(const engine *e)
+uint64_t engine_repack_bytes(const engine *e)
 {
-    if (engine_on_gpu(e) || e->w->head.arranged) return 0;
-    return arrange_bytes(&e->w->head, e->verbs.kernels);
+    if (engine_on_gpu(e) || e->w->head.repacked) return 0;
+    return repack_head_bytes(&e->w->head, e->verbs.kernels);
 }
 
-uint64_t engine_arranged_bytes(const engine *e)
+uint64_t engine_repacked_bytes(const engine *e)
 {
-    return e->w->head.arranged_bytes;
+    return e->w->head.repacked_bytes;
 }
 
-int engine_arrange(engine *e, err_ctx *err)
+int engine_repack_head(engine *e, err_ctx *err)
 {
-    if (engine_on_gpu(e) || e->w->head.arranged) return 0;
-    return arrange_matrix(&e->w->head, &e->verbs, err);
+    if (engine_on_gpu(e) || e->w->head.repacked) return 0;
+    return repack_head(&e->w->head, &e->verbs, err);
 }
 
 /* ---- session --------------------------------------------------------------------------------- */
@@ -332,7 +332,7 @@ static int settle_options(session_options *to, const model *m, bool on_gpu,
     return 0;
 }
 
-static state_options state_options_of(const session_options *o, space *where)
+static state_options state_options_of(const session_options *o, mem_space *where)
 {
     return (state_options){
         .ctx = o->ctx, .slack = o->chunk, .kv = o->kv, .n_snapshot = o->n_snapshot, .where = where
@@ -359,7 +359,7 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     const state_options so = state_options_of(&opt, e->vram);
     const uint64_t in_ram[] = {
         state_bytes(m, &so), workspace_bytes(m, engine_threads(e), opt.chunk),
-        lane_cpu_bytes(&m->hp, opt.chunk * m->hp.n_expert_used),
+        experts_cpu_bytes(&m->hp, opt.chunk * m->hp.n_expert_used),
         (uint64_t)opt.ctx * sizeof(int32_t), recurrent_bytes(m),
         (uint64_t)m->hp.n_vocab * sizeof(float),
     };
@@ -384,9 +384,9 @@ static bool can_fail(const session *s)
 static int make_before(session *s, err_ctx *err)
 {
     const uint64_t bytes = recurrent_bytes(s->e->m);
-    space *where = state_space(s->st);
+    mem_space *where = state_space(s->st);
     if (bytes == 0) return 0;
-    return where->alloc(&s->before, where, bytes, SPACE_DENSE, "a copy of the recurrent state",
+    return where->alloc(&s->before, where, bytes, MEM_DENSE, "a copy of the recurrent state",
                         err);
 }
 
@@ -397,7 +397,7 @@ static int make_cpu_parts(session *s, err_ctx *err)
     const int slots = s->opt.chunk * e->m->hp.n_expert_used;
     int rc = make_before(s, err);
     if (rc == 0) rc = workspace_create(&s->ws, e->m, engine_threads(e), s->opt.chunk, err);
-    if (rc == 0) rc = lane_cpu_create(&s->lane, &e->verbs, &e->m->hp, e->store, slots, err);
+    if (rc == 0) rc = experts_cpu_create(&s->lane, &e->verbs, &e->m->hp, e->store, slots, err);
     return rc;
 }
 
@@ -408,7 +408,7 @@ static int make_gpu_parts(session *s, err_ctx *err)
     int rc;
     if (e->store && (rc = make_before(s, err)) < 0) return rc;
     if (e->store) {
-        rc = cold_create(&s->host, e->device, e->m, e->on_gpu, e->store, &e->verbs,
+        rc = host_experts_create(&s->host, e->device, e->m, e->on_gpu, e->store, &e->verbs,
                          e->how->act, e->p, &e->post, err);
         if (rc < 0) return rc;
         tiers.host = s->host;
@@ -447,11 +447,11 @@ void session_free(session *s)
 {
     if (!s) return;
     forward_gpu_free(s->gpu);
-    cold_free(s->host);
+    host_experts_free(s->host);
     if (s->lane) s->lane->free(s->lane);
     workspace_free(s->ws);
     if (s->before) {
-        space *where = state_space(s->st);
+        mem_space *where = state_space(s->st);
         where->free(where, s->before, recurrent_bytes(s->e->m));
     }
     state_free(s->st);
@@ -487,7 +487,7 @@ static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *er
  * and values beyond the position do not matter, the recurrent state is put back. */
 static void remember(session *s)
 {
-    space *where = state_space(s->st);
+    mem_space *where = state_space(s->st);
     if (s->before)
         where->copy(where, s->before, recurrent_block(state_recurrent(s->st)),
                     (size_t)recurrent_bytes(s->e->m));
@@ -495,7 +495,7 @@ static void remember(session *s)
 
 static int undo(session *s, int rc)
 {
-    space *where = state_space(s->st);
+    mem_space *where = state_space(s->st);
     if (s->before)
         where->copy(where, recurrent_block(state_recurrent(s->st)), s->before,
                     (size_t)recurrent_bytes(s->e->m));
@@ -504,7 +504,7 @@ static int undo(session *s, int rc)
 
 /* One chunk. A single token is not stopped half-way: it is short, and a copy of the state would be
  * a good part of it. */
-static int eval_chunk(session *s, pass *p, session_watch *watch, void *ctx, int done, int n,
+static int eval_chunk(session *s, batch *p, session_watch *watch, void *ctx, int done, int n,
                       err_ctx *err)
 {
     session_watch *inside = p->n > 1 ? watch : NULL;
@@ -537,7 +537,7 @@ static bool watch_chunk(void *ctx, double share)
 }
 
 /* Stopped within a chunk only where experts are elsewhere: else it is short. */
-static int eval_chunk_gpu(session *s, const pass *p, session_watch *watch, void *ctx, int done,
+static int eval_chunk_gpu(session *s, const batch *p, session_watch *watch, void *ctx, int done,
                           int n, err_ctx *err)
 {
     chunk_watch w = { watch, ctx, done, p->n, n };
@@ -559,7 +559,7 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
     if ((rc = check_tokens(s, ids, n, err)) < 0) return rc;
     for (int done = 0; done < n;) {
         const int pos = session_pos(s), left = n - done;
-        pass p = {
+        batch p = {
             .m = s->e->m, .w = s->e->w, .o = &s->e->verbs, .rope = &s->e->rope, .st = s->st,
             .ws = s->ws, .cold = s->lane, .ids = ids + done, .pos = pos,
             .n = left < s->opt.chunk ? left : s->opt.chunk,
@@ -636,21 +636,21 @@ int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *
     return forward_gpu_profile(s->gpu, spans, cap, ids, n, session_pos(s), err);
 }
 
-void session_counts(const session *s, cold_stats *host, store_stats *store)
+void session_counts(const session *s, host_experts_stats *host, store_stats *store)
 {
-    *host = s->host ? cold_counts(s->host) : (cold_stats){ 0 };
+    *host = s->host ? host_experts_counts(s->host) : (host_experts_stats){ 0 };
     *store = s->e->store ? expert_store_counts(s->e->store) : (store_stats){ 0 };
 }
 
 void session_reset_counts(session *s)
 {
-    if (s->host) cold_reset_counts(s->host);
+    if (s->host) host_experts_reset_counts(s->host);
     if (s->e->store) expert_store_reset_counts(s->e->store);
 }
 
 void session_pause_postfetch(session *s, bool paused)
 {
-    if (s->host) cold_pause_fetching(s->host, paused);
+    if (s->host) host_experts_pause_fetching(s->host, paused);
 }
 
 /* ---- going back, files ----------------------------------------------------------------------- */

@@ -6,9 +6,9 @@
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
-#include "engine/kv.h"
-#include "engine/model.h"
-#include "engine/sampler.h"
+#include "engine/session/kv.h"
+#include "engine/models/model.h"
+#include "engine/session/sampler.h"
 
 typedef struct engine engine;
 typedef struct session session;
@@ -31,7 +31,7 @@ int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *
 typedef struct engine_placement {
     bool gpu;                            /* the first GPU computes; exact and isa have no meaning */
     const struct plan *plan;             /* tiers/plan.h; copied. NULL: all in VRAM */
-    const struct postfetch_options *postfetch;   /* engine/cold.h; copied. NULL: as usual */
+    const struct postfetch_options *postfetch;   /* engine/gpu/host_experts.h; copied. NULL: as usual */
     engine_watch *watch;                 /* told of what is moved; or NULL */
     void *watch_ctx;
 } engine_placement;
@@ -72,9 +72,9 @@ int engine_slow_types(const engine *e, quant_type types[QT_COUNT]);
 /* Decoding is faster with a second copy of the output matrix, for which these bytes are needed; 0:
  * there is nothing to gain, or it is there. Results are the same, and without memory for it all
  * stays as it was. Not while a session of the engine computes. */
-uint64_t engine_arrange_bytes(const engine *e);
-int engine_arrange(engine *e, err_ctx *err);
-uint64_t engine_arranged_bytes(const engine *e);         /* of the copy that is there, or 0 */
+uint64_t engine_repack_bytes(const engine *e);
+int engine_repack_head(engine *e, err_ctx *err);
+uint64_t engine_repacked_bytes(const engine *e);         /* of the copy that is there, or 0 */
 
 enum {
     SESSION_CHUNK = 512, SESSION_GPU_CHUNK = 2048,       /* default of chunk, on either processor */
@@ -134,9 +134,9 @@ int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *
                     double *bandwidth, err_ctx *err);
 
 /* What the tiers did since session_reset_counts: for benches. */
-struct cold_stats;
+struct host_experts_stats;
 struct store_stats;
-void session_counts(const session *s, struct cold_stats *cold, struct store_stats *store);
+void session_counts(const session *s, struct host_experts_stats *cold, struct store_stats *store);
 void session_reset_counts(session *s);
 
 /* While paused no expert is post-fetched: for benches, to see what it is worth. */

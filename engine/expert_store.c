@@ -145,7 +145,7 @@ int expert_store_create(expert_store **out, const model *m, pool *team, const st
     s->team = team;
     s->kind = o->kind;
     s->device = o->device;
-    s->foresight = o->foresight;
+    s->predictor = o->predictor;
     s->served = mem_array((size_t)m->hp.n_layer, sizeof *s->served);
     if (!s->served) {
         expert_store_free(s);

@@ -8,13 +8,13 @@
 #ifndef ENGINE_EXPERT_STORE_H
 #define ENGINE_EXPERT_STORE_H
 
-#include "engine/model.h"
+#include "engine/models/model.h"
 #include "moe/expert_cache.h"
 #include "tiers/pool.h"
 #include "tiers/reader.h"
 
 struct acts;
-struct foresight;
+struct expert_predictor;
 struct gpu;
 
 typedef enum store_kind { STORE_MAPPED, STORE_LOADED, STORE_CACHED } store_kind;
@@ -23,7 +23,7 @@ typedef struct store_options {
     store_kind kind;
     const bool *layers;                  /* [n_layer]: those to serve; NULL: all */
     uint64_t cache_bytes;                /* CACHED: RAM for places */
-    struct foresight *foresight;         /* CACHED: what to read early; borrowed, NULL: nothing */
+    struct expert_predictor *predictor;         /* CACHED: what to read early; borrowed, NULL: nothing */
     struct gpu *device;                  /* page-lock for it; NULL: nobody asks */
     reader_options reader;
     bool (*watch)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);         /* or NULL; false
@@ -89,12 +89,12 @@ void expert_store_ahead(expert_store *s, int layer, const int *experts, int n);
 
 /* Reads a few experts early that the layer behind this one will probably want, from one token's
  * input of this layer's experts. Behind expert_store_want; never fails either. */
-void expert_store_foresee(expert_store *s, int layer, struct acts *x);
+void expert_store_predict(expert_store *s, int layer, struct acts *x);
 
 typedef struct store_stats {
     uint64_t hits, misses;               /* experts wanted that were there, and not */
-    uint64_t foreseen;                   /* of the misses: they were on their way, or had come */
-    uint64_t guesses;                    /* experts read because they were foreseen */
+    uint64_t predicted;                   /* of the misses: they were on their way, or had come */
+    uint64_t guesses;                    /* experts read because they were predicted */
     uint64_t read_bytes;
     double wait_s;                       /* time that the caller spent in expert_store_next */
 } store_stats;

@@ -258,15 +258,15 @@ static int take_place(expert_store *s, int layer, int expert, bool *was_there)
 static void wish(expert_store *s, int i, int place, bool was_there)
 {
     store_place *p = &s->places[place];
-    const bool foreseen = was_there && p->guessed;
+    const bool predicted = was_there && p->guessed;
     s->wishes[i] = (store_wish){ .place = place };
     p->wanted++;
     s->n_ahead -= p->ahead;
     p->ahead = false;
     p->guessed = false;
-    s->stats.hits += was_there && !foreseen;
-    s->stats.misses += !was_there || foreseen;
-    s->stats.foreseen += foreseen;
+    s->stats.hits += was_there && !predicted;
+    s->stats.misses += !was_there || predicted;
+    s->stats.predicted += predicted;
 }
 
 /* Those that were right are wanted by now; the others are as if they had always been there. */
@@ -283,7 +283,7 @@ int expert_store_want(expert_store *s, int layer, const int *experts, int n, err
     assert(s->kind == STORE_CACHED && s->served[layer] && s->n_wish == 0);
     if (n > s->n_place)
         return err_set(err, ERR_RANGE, "%d experts wanted, and room for %d", n, s->n_place);
-    if (s->foresight) foresight_tell(s->foresight, layer, experts, n);
+    if (s->predictor) expert_predictor_tell(s->predictor, layer, experts, n);
     s->n_wish = n;
     for (int i = 0; i < n; i++) {        /* first those that are there: their places are wanted */
         s->wishes[i] = (store_wish){ .place = -1 };
@@ -371,18 +371,18 @@ void expert_store_ahead(expert_store *s, int layer, const int *experts, int n)
     read_early(s, layer, experts, n, false);
 }
 
-void expert_store_foresee(expert_store *s, int layer, struct acts *x)
+void expert_store_predict(expert_store *s, int layer, struct acts *x)
 {
     const int next = layer + 1;
     const int32_t *likely;
-    int lacking[FORESIGHT_BETS], n = 0;
-    if (s->kind != STORE_CACHED || !s->foresight || !s->r) return;
-    const int n_likely = foresight_guess(s->foresight, layer, x, &likely);
+    int lacking[PREDICTOR_PICKS], n = 0;
+    if (s->kind != STORE_CACHED || !s->predictor || !s->r) return;
+    const int n_likely = expert_predictor_guess(s->predictor, layer, x, &likely);
     if (n_likely == 0) return;           /* there may be no next layer */
     for (int i = 0; i < n_likely; i++)
-        if (!keep_there(s, next, likely[i]) && n < FORESIGHT_BETS) lacking[n++] = likely[i];
+        if (!keep_there(s, next, likely[i]) && n < PREDICTOR_PICKS) lacking[n++] = likely[i];
     forget_guesses(s);
-    n = foresight_bet(s->foresight, next, lacking, n);
+    n = expert_predictor_pick(s->predictor, next, lacking, n);
     const int enough = (int)(EARLY_BYTES / (expert_slabs_bytes(store_bank(s, next)) + 1));
     read_early(s, next, lacking, min_int(n, max_int(enough, 1)), true);
 }

@@ -4,7 +4,7 @@
 #define ENGINE_EXPERT_STORE_INTERNAL_H
 
 #include "engine/expert_store.h"
-#include "engine/foresight.h"
+#include "engine/host/expert_predictor.h"
 
 enum { ALL_SLABS = (1 << SLAB_COUNT) - 1, UP_SLABS = 1 << SLAB_GATE | 1 << SLAB_UP };
 
@@ -33,7 +33,7 @@ struct expert_store {
     uint8_t *arena;                      /* NULL: none */
     uint64_t arena_bytes, locked;        /* page-locked: the first so many bytes of it */
     struct gpu *device;
-    struct foresight *foresight;         /* NULL: none */
+    struct expert_predictor *predictor;         /* NULL: none */
     uint64_t *table;                     /* [n_layer, n_expert, SLAB_COUNT], or NULL */
 
     /* LOADED */
@@ -47,7 +47,7 @@ struct expert_store {
     store_place *places;
     store_wish *wishes;                  /* [n_place]: the last want */
     int n_wish;
-    int guesses[FORESIGHT_BETS], n_guess;        /* places read early since the last want */
+    int guesses[PREDICTOR_PICKS], n_guess;        /* places read early since the last want */
     int *list;                           /* [n_place] scratch */
     read_job *jobs;                      /* [n_place, SLAB_COUNT] scratch */
 };

@@ -12,7 +12,7 @@
 
 /* ---- mix ------------------------------------------------------------------------------------- */
 
-static void mix(pass *p, const recipe *r, int l)
+static void mix(batch *p, const recipe *r, int l)
 {
     const model_hparams *hp = &p->m->hp;
     workspace *ws = p->ws;
@@ -27,7 +27,7 @@ static void mix(pass *p, const recipe *r, int l)
 
 static void select_experts(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const pass *p = ctx;
+    const batch *p = ctx;
     const workspace *ws = p->ws;
     const int k = p->m->hp.n_expert_used, n = p->m->hp.n_expert;
     (void)thread;
@@ -35,7 +35,7 @@ static void select_experts(void *ctx, int64_t begin, int64_t end, int thread)
         router_select(ws->ids + t * k, ws->gates + t * k, ws->router + t * n, n, k);
 }
 
-static void route(pass *p, int l)
+static void route(batch *p, int l)
 {
     const model_hparams *hp = &p->m->hp;
     workspace *ws = p->ws;
@@ -50,11 +50,11 @@ static void route(pass *p, int l)
 /* ---- resolve --------------------------------------------------------------------------------- */
 
 /* The cold lane takes every expert. */
-static lane_share resolve(pass *p, const recipe *r, int l)
+static expert_job resolve(batch *p, const recipe *r, int l)
 {
     workspace *ws = p->ws;
     worklist_fill(ws->work, ws->ids, p->n, p->m->hp.n_expert_used);
-    return (lane_share){
+    return (expert_job){
         .bank = p->w->layers[l].experts, .act = r->act, .x = &ws->hx, .work = ws->work,
         .items = ws->work->items, .n_item = ws->work->n_item, .y = ws->slots, .layer = l,
     };
@@ -64,7 +64,7 @@ static lane_share resolve(pass *p, const recipe *r, int l)
 
 static void activate_shared(void *ctx, int64_t first, int64_t end, int thread)
 {
-    const pass *p = ctx;
+    const batch *p = ctx;
     const int n_ff = p->m->hp.n_ff_shared;
     (void)thread;
     for (int64_t t = first; t < end; t++) {
@@ -73,7 +73,7 @@ static void activate_shared(void *ctx, int64_t first, int64_t end, int thread)
     }
 }
 
-static void shared_expert(pass *p, int l)
+static void shared_expert(batch *p, int l)
 {
     const layer_weights *w = &p->w->layers[l];
     const model_hparams *hp = &p->m->hp;
@@ -92,7 +92,7 @@ static void shared_expert(pass *p, int l)
 
 static void join_tokens(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const pass *p = ctx;
+    const batch *p = ctx;
     const workspace *ws = p->ws;
     const int k = p->m->hp.n_expert_used, n_embd = p->m->hp.n_embd;
     const bool shared = p->m->hp.n_ff_shared > 0;
@@ -105,7 +105,7 @@ static void join_tokens(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-static void join(pass *p)
+static void join(batch *p)
 {
     pool_run(p->o->team, p->n, pool_grain((int64_t)p->m->hp.n_expert_used * p->m->hp.n_embd),
              join_tokens, p);
@@ -113,7 +113,7 @@ static void join(pass *p)
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-static void begin(pass *p)
+static void begin(batch *p)
 {
     const model_hparams *hp = &p->m->hp;
     workspace *ws = p->ws;
@@ -124,7 +124,7 @@ static void begin(pass *p)
                    hp->rope_dim, p->pos, p->n);
 }
 
-int forward_tiered(pass *p, const recipe *r, session_watch *watch, void *ctx, double before,
+int forward_tiered(batch *p, const recipe *r, session_watch *watch, void *ctx, double before,
                    int total, err_ctx *err)
 {
     const int n_layer = p->m->hp.n_layer;
@@ -132,7 +132,7 @@ int forward_tiered(pass *p, const recipe *r, session_watch *watch, void *ctx, do
     for (int l = 0; l < n_layer; l++) {
         mix(p, r, l);
         route(p, l);
-        const lane_share share = resolve(p, r, l);
+        const expert_job share = resolve(p, r, l);
         const int rc = p->cold->launch(p->cold, &share, err);
         if (rc < 0) return err_prefix(err, rc, "layer %d", l);
         shared_expert(p, l);
@@ -144,7 +144,7 @@ int forward_tiered(pass *p, const recipe *r, session_watch *watch, void *ctx, do
     return 0;
 }
 
-void forward_logits(pass *p, float *logits, int n_row)
+void forward_logits(batch *p, float *logits, int n_row)
 {
     const model_hparams *hp = &p->m->hp;
     workspace *ws = p->ws;
@@ -158,7 +158,7 @@ void forward_logits(pass *p, float *logits, int n_row)
 /* ---- steps that both architectures share ----------------------------------------------------- */
 
 typedef struct rotate_args {
-    const pass *p;
+    const batch *p;
     float *x;
     int n_head;
     size_t stride;
@@ -177,14 +177,14 @@ static void rotate_tokens(void *ctx, int64_t begin, int64_t end, int thread)
                                    a->cosine + t * half, a->sine + t * half, dim);
 }
 
-void pass_rotate(const pass *p, float *x, int n_head, size_t stride, bool windowed)
+void batch_rotate(const batch *p, float *x, int n_head, size_t stride, bool windowed)
 {
     const int table = windowed && p->rope->n_table > 1;
     rotate_args a = { p, x, n_head, stride, p->ws->rope_cos[table], p->ws->rope_sin[table] };
     pool_run(p->o->team, p->n, pool_grain((int64_t)n_head * p->m->hp.rope_dim), rotate_tokens, &a);
 }
 
-void pass_attend(pass *p, int layer, const float *sinks)
+void batch_attend(batch *p, int layer, const float *sinks)
 {
     const model_hparams *hp = &p->m->hp;
     workspace *ws = p->ws;

@@ -10,16 +10,16 @@
 #define ENGINE_FORWARD_TIERED_H
 
 #include "engine/engine.h"
-#include "engine/pass.h"
+#include "engine/batch.h"
 
 /* Takes p->n tokens through the layers: ws->x holds their last residual, state has not been
  * advanced. Asks watch after each layer and returns ERR_STOPPED if it says so; fails, too, where
  * experts cannot be read. The caller then puts the recurrent state back, for some layers have seen
  * the tokens and some have not. */
-int forward_tiered(pass *p, const recipe *r, session_watch *watch, void *ctx, double before,
+int forward_tiered(batch *p, const recipe *r, session_watch *watch, void *ctx, double before,
                    int total, err_ctx *err);
 
 /* Logits [n_row, n_vocab] of the last n_row tokens of the batch. */
-void forward_logits(pass *p, float *logits, int n_row);
+void forward_logits(batch *p, float *logits, int n_row);
 
 #endif

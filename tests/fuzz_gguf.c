@@ -5,7 +5,7 @@
  * Runs under libFuzzer, AFL++ (which takes the same entry point) or tests/fuzz_main.c. */
 #include <stdlib.h>
 
-#include "engine/model.h"
+#include "engine/models/model.h"
 #include "engine/text/chat.h"
 #include "engine/text/tokenizer.h"
 #include "loader/gguf.h"

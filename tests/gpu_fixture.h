@@ -15,7 +15,7 @@
 #define TESTS_GPU_FIXTURE_H
 
 #include "cuda/gpu.h"
-#include "engine/ops.h"
+#include "engine/host/ops.h"
 #include "tests/weight_maker.h"
 
 /* ---- the device ------------------------------------------------------------------------------ */

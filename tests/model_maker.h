@@ -6,7 +6,7 @@
 #ifndef TESTS_MODEL_MAKER_H
 #define TESTS_MODEL_MAKER_H
 
-#include "engine/model.h"
+#include "engine/models/model.h"
 
 /* Variants; those of the other architecture have no effect. */
 enum {

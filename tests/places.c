@@ -4,13 +4,13 @@
 #include <limits.h>
 #include <string.h>
 
-#include "engine/cold.h"
+#include "engine/gpu/host_experts.h"
 #include "tests/test.h"
 
 const place places[N_PLACES] = {
     { .name = "CPU, mapped file" },
     { .name = "CPU, cache before the file", .planned = true, .disk = true },
-    { .name = "CPU, cache before the file, docked", .planned = true, .disk = true, .dock = true },
+    { .name = "CPU, cache before the file, bounced", .planned = true, .disk = true, .bounce = true },
     { .name = "GPU, all in VRAM", .gpu = true },
     { .name = "GPU, experts in RAM", .gpu = true, .planned = true, .stage_parts = 1,
       .stream_from = 64 },
@@ -51,7 +51,7 @@ static void make_plan(plan *to, const model *m, const place *p)
     to->vram_pad = 1;                    /* there is one; its size is not looked at */
     /* a bus as fast as the memory: half of everything is fetched */
     to->rate = (speeds){ .pull = 1e10, .pull_busy = 1e10, .cpu = 1e10, .cpu_busy = 1e10,
-                         .disk = 2e9, .disk_straight = p->dock ? 1e9 : 2e9 };
+                         .disk = 2e9, .disk_straight = p->bounce ? 1e9 : 2e9 };
 }
 
 bool place_engine(engine *e, const model *m, const place *p)
@@ -65,6 +65,6 @@ bool place_engine(engine *e, const model *m, const place *p)
     const engine_placement where = { .gpu = p->gpu, .plan = p->planned ? &made : NULL,
                                      .postfetch = &post };
     return CHECK_MSG(engine_place(e, &where, &err) == 0, "%s: %s", p->name, err.msg) &&
-           CHECK_MSG(!strstr(engine_expert_store(e).reader, "docked") == !p->dock, "%s: read by %s",
+           CHECK_MSG(!strstr(engine_expert_store(e).reader, "bounced") == !p->bounce, "%s: read by %s",
                      p->name, engine_expert_store(e).reader);
 }

@@ -10,7 +10,7 @@ typedef struct place {
     bool planned;                        /* false: everything with who computes */
     int hot_of_8;                        /* experts in VRAM, in eighths of a layer's */
     bool disk;                           /* the others through a small cache from the file, */
-    bool dock;                           /* read by way of a dock */
+    bool bounce;                           /* read by way of a bounce buffer */
     int stage_parts, stream_from;        /* prompts; parts 0: never streamed */
     bool no_fetch, force_cpu, block, one_stream;         /* post-fetch */
 } place;

@@ -74,14 +74,14 @@ static uint8_t *far_at(const void *p, size_t n)
     return NULL;
 }
 
-static int far_alloc(void **out, space *self, uint64_t bytes, space_use use, const char *what,
+static int far_alloc(void **out, mem_space *self, uint64_t bytes, mem_space_use use, const char *what,
                      err_ctx *err)
 {
     far_block *b = far.blocks;           /* a free one */
     (void)self;
     *out = NULL;
     while (b->addresses && b < far.blocks + ARRAY_LEN(far.blocks) - 1) b++;
-    CHECK(bytes > 0 && !b->addresses && (use == SPACE_DENSE || use == SPACE_SPARSE));
+    CHECK(bytes > 0 && !b->addresses && (use == MEM_DENSE || use == MEM_SPARSE));
     if (bytes <= 1u << 30 && !far_fails("alloc")) b->content = mem_zalloc((size_t)bytes);
     if (!b->content) return err_set(err, ERR_NOMEM, "no room for %s", what);
     b->bytes = (size_t)bytes;
@@ -91,7 +91,7 @@ static int far_alloc(void **out, space *self, uint64_t bytes, space_use use, con
     return 0;
 }
 
-static void far_free(space *self, void *p, uint64_t bytes)
+static void far_free(mem_space *self, void *p, uint64_t bytes)
 {
     (void)self;
     if (!p) return;
@@ -107,7 +107,7 @@ static void far_free(space *self, void *p, uint64_t bytes)
     CHECK_MSG(false, "far space: %p is no block", p);
 }
 
-static void far_read(space *self, void *to, const void *from, size_t n)
+static void far_read(mem_space *self, void *to, const void *from, size_t n)
 {
     (void)self;
     const uint8_t *p = n > 0 ? far_at(from, n) : NULL;
@@ -116,21 +116,21 @@ static void far_read(space *self, void *to, const void *from, size_t n)
     else memcpy(to, p, n);
 }
 
-static void far_write(space *self, void *to, const void *from, size_t n)
+static void far_write(mem_space *self, void *to, const void *from, size_t n)
 {
     (void)self;
     uint8_t *p = n > 0 ? far_at(to, n) : NULL;
     if (p && !far_fails("write")) memcpy(p, from, n);
 }
 
-static void far_zero(space *self, void *to, size_t n)
+static void far_zero(mem_space *self, void *to, size_t n)
 {
     (void)self;
     uint8_t *p = n > 0 ? far_at(to, n) : NULL;
     if (p && !far_fails("zero")) memset(p, 0, n);
 }
 
-static void far_copy(space *self, void *to, const void *from, size_t n)
+static void far_copy(mem_space *self, void *to, const void *from, size_t n)
 {
     (void)self;
     uint8_t *p = n > 0 ? far_at(to, n) : NULL;
@@ -138,16 +138,16 @@ static void far_copy(space *self, void *to, const void *from, size_t n)
     if (p && q && !far_fails("copy")) memcpy(p, q, n);
 }
 
-static int far_check(space *self, err_ctx *err)
+static int far_check(mem_space *self, err_ctx *err)
 {
     (void)self;
     if (far.first.code != 0 && err) *err = far.first;
     return far.first.code;
 }
 
-space *far_space(void)
+mem_space *far_space(void)
 {
-    static space s = { "far", false, far_alloc, far_free, far_read, far_write, far_zero, far_copy,
+    static mem_space s = { "far", false, far_alloc, far_free, far_read, far_write, far_zero, far_copy,
                        far_check };
     return &s;
 }
@@ -243,7 +243,7 @@ static const float *rows_at(const twin *t, int l, int which, int head, int pos, 
     const kv_store *c = state_kv(t->s);
     const quant_traits *traits = quant_traits_of(stored[t->o.kv]);
     const int dim = t->m->hp.head_dim;
-    space *where = state_space(t->s);
+    mem_space *where = state_space(t->s);
     uint8_t row[64 * sizeof(float)];
     if (is_near(t)) return which == 0 ? kv_keys(c, l, head, pos, n, tile)
                                       : kv_values(c, l, head, pos, n, tile);
@@ -258,7 +258,7 @@ static const float *rows_at(const twin *t, int l, int which, int head, int pos, 
 static void store_rows(twin *t, int l, int n, const float *k, const float *v)
 {
     kv_store *c = state_kv(t->s);
-    space *where = state_space(t->s);
+    mem_space *where = state_space(t->s);
     if (is_near(t)) {
         kv_write(c, l, t->pos, n, k, v);
         return;
@@ -338,7 +338,7 @@ void twin_open(twin *t, const model *m, const state_options *o)
     *t = (twin){ .m = m, .o = *o };
     CHECK_MSG(state_create(&t->s, m, o, &err) == 0, "state_create: %s", err.msg);
     CHECK(rec_floats(t, 2) <= REC_FLOATS && rec_floats(t, 3) <= REC_FLOATS);
-    if (!is_near(t)) CHECK(kv_create(&t->scribe, m, space_ram(), o->kv, 1, 1, &err) == 0);
+    if (!is_near(t)) CHECK(kv_create(&t->scribe, m, mem_space_ram(), o->kv, 1, 1, &err) == 0);
     t->ids = mem_zalloc((size_t)o->ctx * sizeof *t->ids);
     t->sums = mem_zalloc(((size_t)o->ctx + 1) * sizeof *t->sums);
     t->cells = mem_zalloc((size_t)m->hp.n_layer * (size_t)o->ctx * sizeof *t->cells);
@@ -384,7 +384,7 @@ static void write_layer(twin *t, test_rng *rng, int l, int n)
 
 void twin_run(twin *t, test_rng *rng, int n, bool aborted)
 {
-    space *where = state_space(t->s);
+    mem_space *where = state_space(t->s);
     const int n_layer = aborted ? (t->m->hp.n_layer + 1) / 2 : t->m->hp.n_layer;
     for (int p = t->pos; p < t->pos + n; p++) {
         t->ids[p] = (int32_t)test_below(rng, (uint32_t)t->m->hp.n_vocab);
@@ -482,7 +482,7 @@ void twin_loaded(twin *t, const twin *from)
 
 bool twin_holds(twin *t, test_rng *rng)
 {
-    space *where = state_space(t->s);
+    mem_space *where = state_space(t->s);
     err_ctx err = { 0 };
     if (state_pos(t->s) != t->pos)
         complain(t, "position is %d, want %d", state_pos(t->s), t->pos);

@@ -7,7 +7,7 @@
 #ifndef TESTS_STATE_TWIN_H
 #define TESTS_STATE_TWIN_H
 
-#include "engine/state.h"
+#include "engine/session/state.h"
 #include "tests/test.h"
 
 /* ---- models without a file: dimensions and kinds of layers only ---- */
@@ -20,7 +20,7 @@ void twin_model_free(model *m);
 
 /* Its addresses are those of pages that cannot be touched; the bytes are somewhere else. An access
  * that is not within one block is a failed check. One for the whole program. */
-space *far_space(void);
+mem_space *far_space(void);
 /* The n-th call of alloc, read, write, zero or copy from now on fails, and only that one. 0: none
  * does, and what has failed is forgotten. */
 void far_fail_after(long n);

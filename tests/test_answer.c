@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/answer.h"
+#include "engine/session/answer.h"
 #include "tests/test.h"
 
 enum { CTX = 192, PROMPT = 12 };

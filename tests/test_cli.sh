@@ -136,7 +136,7 @@ refuse 1 "none.gguf: cannot open: No such file" $bench io "$tmp/none.gguf"
 
 expect 0 "of limit" $bench kernels --type q8_0,MXFP4,q8_0 --shape 40x64 --tokens 1,3,70 --isa all $quick
 sets=$(grep -c '^Q8_0 .* \(dot\|wide\) .* 64      1 ' "$tmp/out")
-if [ "$sets" -ge 1 ] && [ "$(grep '^Q8_0 ' "$tmp/out" | grep -vc ' arranged ')" -eq $((3 * sets)) ] &&
+if [ "$sets" -ge 1 ] && [ "$(grep '^Q8_0 ' "$tmp/out" | grep -vc ' repacked ')" -eq $((3 * sets)) ] &&
    [ "$(grep -c '^MXFP4 ' "$tmp/out")" -eq $((3 * sets)) ] && grep -q '^MXFP4 *scalar *dot ' "$tmp/out"; then ok
 else bad "kernels: rows"; fi
 expect 0 '"percent_of_limit":null' $bench kernels --type F16 --shape 3x5 --tokens 1,2 --isa scalar $quick --json

@@ -1,5 +1,5 @@
 /* test_conversation.c - the message list of a chat: turns, texts, and the JSON it is saved as. */
-#include "cli/conversation.h"
+#include "cli/chat/conversation.h"
 
 #include <stdio.h>
 #include <string.h>

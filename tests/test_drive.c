@@ -1,5 +1,5 @@
 /* test_drive.c - figures of a drive are there, or a reason is; how large they are is nobody's
- * business here. And when a dock is worth while. */
+ * business here. And when a bounce buffer is worth while. */
 #include "tiers/drive.h"
 
 #include "tests/test.h"
@@ -54,8 +54,8 @@ static void test_rows(pool *team)
         const int rc = drive_measure(&d, &t, &err);
         fault_disarm_all();
         CHECK_MSG(rc == rows[i].rc && (d.straight > 0) == (rc == 0) &&
-                  (d.docked > 0) == (rc == 0), "%s: %d, %g straight, %g docked: %s", rows[i].why,
-                  rc, d.straight, d.docked, err.msg);
+                  (d.bounced > 0) == (rc == 0), "%s: %d, %g straight, %g bounced: %s", rows[i].why,
+                  rc, d.straight, d.bounced, err.msg);
     }
     CHECK(n_asked == 4 && drive_least_memory(ONE) == 16 * PAGES);
 }
@@ -70,7 +70,7 @@ static void test_no_memory(pool *team)
         const int rc = drive_measure(&d, &t, NULL);
         mem_fail_after(0);
         refused += rc == ERR_NOMEM;
-        CHECK_MSG(rc == 0 ? d.straight > 0 && d.docked > 0 : rc == ERR_NOMEM, "allocation %ld: %d",
+        CHECK_MSG(rc == 0 ? d.straight > 0 && d.bounced > 0 : rc == ERR_NOMEM, "allocation %ld: %d",
                   nth, rc);
     }
     CHECK_MSG(refused > 10 && refused < 50, "%d of 59", refused);
@@ -78,9 +78,9 @@ static void test_no_memory(pool *team)
 
 static void test_worth(void)
 {
-    CHECK(drive_wants_dock(&(drive_speed){ 2e9, 2.22e9 }));
-    CHECK(!drive_wants_dock(&(drive_speed){ 2e9, 2.18e9 }));
-    CHECK(!drive_wants_dock(&(drive_speed){ 3e9, 2e9 }));
+    CHECK(drive_wants_bounce(&(drive_speed){ 2e9, 2.22e9 }));
+    CHECK(!drive_wants_bounce(&(drive_speed){ 2e9, 2.18e9 }));
+    CHECK(!drive_wants_bounce(&(drive_speed){ 3e9, 2e9 }));
 }
 
 int main(int argc, char **argv)

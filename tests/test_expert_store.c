@@ -15,10 +15,10 @@ enum { MAX_EXPERT = 256 };
 
 static pool *team;
 
-enum { DOCKED = 3 };
+enum { BOUNCED = 3 };
 static reader_options readers[] = {
     { .kind = READER_AUTO }, { .kind = READER_PREAD, .depth = 3 },
-    { .kind = READER_PREAD, .buffered = true }, [DOCKED] = { .kind = READER_AUTO },
+    { .kind = READER_PREAD, .buffered = true }, [BOUNCED] = { .kind = READER_AUTO },
 };
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
@@ -468,7 +468,7 @@ int main(int argc, char **argv)
     };
     test_begin("expert_store", argc, argv);
     CHECK(pool_create(&team, test_n_thread(2), NULL) == 0);
-    readers[DOCKED].team = team;
+    readers[BOUNCED].team = team;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         const maker mk = made_maker(rows[i].arch, 23, 3, rows[i].variants);
         made_model f;

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/rope.h"
+#include "engine/models/rope.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 

@@ -1,13 +1,13 @@
 /* test_gpu_experts.c - experts and the router on the GPU.
  *
- * Experts of up to GPU_FEW tokens have the bits of engine/lane_cpu.c and of the golden files; of
+ * Experts of up to GPU_FEW tokens have the bits of engine/host/experts_cpu.c and of the golden files; of
  * more tokens they are compared with decoded weights and F32 activations, within the error of
  * 16-bit ones, and the same call has the same bits twice; so have calls for a range of experts
  * each, and a call with sums taken elsewhere. */
 #include <math.h>
 #include <string.h>
 
-#include "engine/lane.h"
+#include "engine/host/experts_cpu.h"
 #include "moe/router.h"
 #include "tests/ffn_golden.h"
 #include "tests/gpu_fixture.h"
@@ -92,16 +92,16 @@ static void cpu_experts(float *y, const ops *o, const expert_bank *bank, bool cl
     const int n_embd = (int)bank->n_embd;
     const model_hparams hp = { .n_embd = n_embd, .n_ff_expert = (int)bank->n_ff,
                                .n_expert = bank->n_expert, .n_expert_used = k };
-    lane *cold = NULL;
+    experts_cpu *cold = NULL;
     worklist *w = NULL;
     acts a;
-    if (!expect(lane_cpu_create(&cold, o, &hp, NULL, n * k, NULL) == 0 &&
+    if (!expect(experts_cpu_create(&cold, o, &hp, NULL, n * k, NULL) == 0 &&
                 worklist_create(&w, bank->n_expert, n * k, NULL) == 0, "no memory"))
         return;
     acts_init(&a, host_room(acts_bytes(n, n_embd), 1), n, n_embd);
     acts_set(&a, x, n, n_embd);
     worklist_fill(w, ids, n, k);
-    const lane_share share = {
+    const expert_job share = {
         .bank = bank, .act = clamped ? ACT_SWIGLU_CLAMPED : ACT_SWIGLU, .x = &a, .work = w,
         .items = w->items, .n_item = w->n_item, .y = y,
     };

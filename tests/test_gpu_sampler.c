@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "engine/sampler.h"
+#include "engine/session/sampler.h"
 #include "tests/gpu_fixture.h"
 
 enum { MAX_PAIRS = 8192, ROUNDS = 24 };

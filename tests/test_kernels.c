@@ -85,13 +85,13 @@ static void compare(const kernel_set *set, const shape *c, dot_fn *fn, const cha
 static void compare_arranged(const kernel_set *set, const shape *c, const uint8_t *rows,
                              size_t row_bytes, const batch *b, const float *want)
 {
-    const arrangement *a = &set->of[c->type].arranged;
+    const repacking *a = &set->of[c->type].repacked;
     if (a->bundle == 0) return;
     const size_t n_row = (size_t)size_align((uint64_t)c->n_row, (uint64_t)a->bundle);
     uint8_t *bundles = test_alloc(n_row * row_bytes, 1);
     memset(bundles, 0x55, n_row * row_bytes);
-    a->arrange(bundles, rows, row_bytes, c->n_row, c->cols);
-    compare(set, c, a->dot, "arranged", bundles, row_bytes, b, want);
+    a->repack(bundles, rows, row_bytes, c->n_row, c->cols);
+    compare(set, c, a->dot, "repacked", bundles, row_bytes, b, want);
     mem_free(bundles);
 }
 

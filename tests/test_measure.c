@@ -1,6 +1,6 @@
 /* test_measure.c - figures are there, or known to be missing; how large they are is nobody's
  * business here. */
-#include "engine/measure.h"
+#include "engine/plan/measure.h"
 
 #include "engine/engine.h"
 #include "tests/test.h"

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "engine/cpu/loops.h"
-#include "engine/rope.h"
+#include "engine/models/rope.h"
 
 /* ---- rotary positions ---------------------------------------------------------------------- */
 
@@ -302,7 +302,7 @@ static kv_store *make_store(const attend_case *c, const float *k, const float *v
     const int slack = c->n > 7 ? c->n : 7;
     kv_store *store;
     err_ctx err;
-    if (!CHECK_MSG(kv_create(&store, &m, space_ram(), c->type, n_pos, slack, &err) == 0, "%s: %s",
+    if (!CHECK_MSG(kv_create(&store, &m, mem_space_ram(), c->type, n_pos, slack, &err) == 0, "%s: %s",
                    c->why, err.msg))
         return NULL;
     for (int p = 0; p < n_pos;) {

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/model.h"
+#include "engine/models/model.h"
 #include "tests/model_maker.h"
 
 #define Q "qwen3next."

@@ -215,12 +215,12 @@ static void golden_matvec(const char *path)
             matvec(got, k->wide, factor, w, row_bytes, (int)n_row, &a, bias);
             check_floats(r.name, "y of the wide kernel", got, y, n_token * n_row);
         }
-        if (k->arranged.bundle) {
-            const size_t all = (size_t)size_align(n_row, (uint64_t)k->arranged.bundle);
+        if (k->repacked.bundle) {
+            const size_t all = (size_t)size_align(n_row, (uint64_t)k->repacked.bundle);
             uint8_t *bundles = test_alloc(all * row_bytes, 1);
-            k->arranged.arrange(bundles, w, row_bytes, (int)n_row, (int)cols);
-            matvec(got, k->arranged.dot, factor, bundles, row_bytes, (int)n_row, &a, bias);
-            check_floats(r.name, "y of arranged rows", got, y, n_token * n_row);
+            k->repacked.repack(bundles, w, row_bytes, (int)n_row, (int)cols);
+            matvec(got, k->repacked.dot, factor, bundles, row_bytes, (int)n_row, &a, bias);
+            check_floats(r.name, "y of repacked rows", got, y, n_token * n_row);
             mem_free(bundles);
         }
         types_seen[h[1]] = true;

@@ -2,11 +2,11 @@
  *
  * However a list is cut, every value is the reference kernel's, finished by one fma. So too with
  * many tokens, where pieces are taller and tokens come in batches, and with a matrix that has an
- * arranged copy. */
+ * repacked copy. */
 #include <math.h>
 #include <string.h>
 
-#include "engine/arrange.h"
+#include "engine/host/repack_head.h"
 #include "loader/bytes.h"
 #include "tests/test.h"
 
@@ -38,7 +38,7 @@ static matrix matrix_make(quant_type type, int rows, int cols, test_rng *rng)
 
 static void matrix_drop(matrix *m)
 {
-    arrange_free(m);
+    repack_head_free(m);
     mem_free((void *)m->data);
     mem_free((void *)m->bias);
 }
@@ -83,11 +83,11 @@ static void test_list(const ops *o, int cols, int n_token, test_rng *rng)
     ops_matmuls(o, list, N_PRODUCT, &a);
     for (int k = 0; k < N_PRODUCT; k++) check_product("list", list[k].y, &w[k], &a);
 
-    CHECK(arrange_matrix(&w[0], o, &err) == 0);
-    CHECK(!w[0].arranged == (arrange_bytes(&w[0], o->kernels) == 0));
+    CHECK(repack_head(&w[0], o, &err) == 0);
+    CHECK(!w[0].repacked == (repack_head_bytes(&w[0], o->kernels) == 0));
     memset(list[0].y, 0x55, (size_t)w[0].rows * (size_t)n_token * sizeof(float));
     ops_matmul(o, list[0].y, &w[0], &a);
-    check_product("arranged", list[0].y, &w[0], &a);
+    check_product("repacked", list[0].y, &w[0], &a);
 
     for (int k = 0; k < N_PRODUCT; k++) {
         mem_free(list[k].y);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "cuda/gpu.h"
-#include "engine/cold.h"
+#include "engine/gpu/host_experts.h"
 #include "tests/places.h"
 #include "tests/test.h"
 
@@ -21,24 +21,24 @@ typedef struct trail {                   /* what a placement gave */
 static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
                                      "tests/models/demo-gptoss-MXFP4.gguf" };
 
-static cold_stats cold_of(const session *s)
+static host_experts_stats cold_of(const session *s)
 {
-    cold_stats c;
+    host_experts_stats c;
     store_stats st;
     session_counts(s, &c, &st);
     return c;
 }
 
-static uint64_t n_fetched(const cold_stats *c) { return c->down_fetched + c->all_fetched; }
+static uint64_t n_fetched(const host_experts_stats *c) { return c->down_fetched + c->all_fetched; }
 
 /* Before token i: pauses post-fetch for some tokens. In *then the counts as the pause began. */
-static void pause_or_go_on(session *s, cold_stats *then, int i, const place *p)
+static void pause_or_go_on(session *s, host_experts_stats *then, int i, const place *p)
 {
     if (i == PAUSE) {
         *then = cold_of(s);
         session_pause_postfetch(s, true);
     } else if (i == GO_ON) {
-        const cold_stats now = cold_of(s);
+        const host_experts_stats now = cold_of(s);
         CHECK_MSG(n_fetched(&now) == n_fetched(then) && now.late == then->late &&
                   now.pull_bytes == then->pull_bytes, "%s: fetched while paused", p->name);
         CHECK_MSG(!p->gpu || !p->planned || (now.on_cpu > then->on_cpu && !now.fetching),
@@ -57,7 +57,7 @@ static bool follow(trail *t, const model *m, const place *p)
     float *logits = mem_array(n_vocab, sizeof *logits);
     engine *e = NULL;
     session *s = NULL;
-    cold_stats then = { 0 };
+    host_experts_stats then = { 0 };
     err_ctx err = { 0 };
     bool ok = CHECK(logits && engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, p) &&
               CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s: %s", p->name, err.msg);
@@ -70,7 +70,7 @@ static bool follow(trail *t, const model *m, const place *p)
                        "%s, token %d: %s", p->name, i, err.msg);
     }
     if (ok && p->gpu && p->planned) {
-        const cold_stats c = cold_of(s);
+        const host_experts_stats c = cold_of(s);
         CHECK_MSG(c.tokens == N_TOKENS && c.questions >= c.tokens, "%s: %d tokens, %d questions",
                   p->name, (int)c.tokens, (int)c.questions);
         CHECK_MSG(p->no_fetch || p->disk || n_fetched(&c) > 0,

@@ -8,11 +8,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/cold.h"
-#include "engine/forward_gpu.h"
-#include "engine/planning.h"
-#include "engine/weights.h"
-#include "engine/state.h"
+#include "engine/gpu/host_experts.h"
+#include "engine/gpu/forward_gpu.h"
+#include "engine/plan/planning.h"
+#include "engine/host/weights.h"
+#include "engine/session/state.h"
 #include "tests/test.h"
 #include "tiers/memory_room.h"
 #include "tiers/plan.h"
@@ -979,7 +979,7 @@ static void check_copy(const model *m)
             engine *e = NULL;
             err_ctx err = { 0 };
             if (!CHECK_MSG(engine_open(&e, m, &eo, &err) == 0, "%s", err.msg)) continue;
-            CHECK_MSG(planning_copy_bytes(m, isas[i], exact == 1) == engine_arrange_bytes(e),
+            CHECK_MSG(planning_copy_bytes(m, isas[i], exact == 1) == engine_repack_bytes(e),
                       "copy of the head, exact %d", exact);
             engine_close(e);
         }
@@ -1061,10 +1061,10 @@ static void test_sizes(const char *path)
         CHECK(s.state[i] + s.snapshots[i] == state_bytes(m, &so));
         CHECK((s.snapshots[i] > 0) == (m->hp.ssm_n_v_head > 0)); /* windows have room for all */
         CHECK(s.vram_work[i] == 1000 * (uint64_t)s.chunk[i] && s.ram_work[i] > 0 &&
-              s.ram_beside[i] == forward_gpu_host_bytes(m, s.chunk[i]) + cold_ram_bytes(m) +
+              s.ram_beside[i] == forward_gpu_host_bytes(m, s.chunk[i]) + host_experts_ram_bytes(m) +
                                  (uint64_t)ctx * sizeof(int32_t) + (uint64_t)m->hp.n_vocab * 4);
     }
-    CHECK(s.vram_cold == cold_vram_bytes(m) + recurrent_bytes(m) && s.vram_cold > 0);
+    CHECK(s.vram_cold == host_experts_vram_bytes(m) + recurrent_bytes(m) && s.vram_cold > 0);
     o.chunk = 40;
     CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == 0);
     CHECK(s.n_chunk == 2 && s.chunk[0] == 40 && s.chunk[1] == 32 && s.vram_work[0] == 0);

@@ -140,7 +140,7 @@ static void check_doubt(void)
     CHECK(strcmp(plan_check_doubt(got, sizeof got, &beside, &seen), "83.3 tok/s where 50.0 were "
                  "expected; the next start measures this machine again") == 0);
     seen.seconds = N * 27 * MS;
-    seen.cold = (cold_stats){ .questions = 48 * N, .cpu_bytes = (uint64_t)(N * 900e6),
+    seen.cold = (host_experts_stats){ .questions = 48 * N, .cpu_bytes = (uint64_t)(N * 900e6),
                               .ask_s = N * 9 * MS, .cpu_s = N * 16 * MS, .pull_bytes = 1 };
     plan_check_line(got, sizeof got, &beside, &seen, false);
     plan_check_doubt(got, sizeof got, &beside, &seen);

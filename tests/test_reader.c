@@ -1,5 +1,5 @@
 /* test_reader.c - files read in pieces, by io_uring and by threads: the same bytes, each tag once,
- * straight to their places or by way of a dock, and every way in which a read can go wrong. Also
+ * straight to their places or by way of a bounce buffer, and every way in which a read can go wrong. Also
  * the faults that are injected for it. */
 #include "tests/test.h"
 
@@ -213,18 +213,18 @@ static const struct {
     { 2, 4096, false, false, 60, 3, 80000, 7, 3, "pages one by one" },
     { 5, 20000, false, true, 80, 1, 2000000, 100, 100, "pieces that are no whole pages" },
     { 3, 100, true, false, 30, 2, 30000, 5, 0, "pieces smaller than a page; nobody waits" },
-    { 3, 4 << 20, false, false, 40, 1, 3000000, 64, 1, "pieces larger than a berth" },
+    { 3, 4 << 20, false, false, 40, 1, 3000000, 64, 1, "pieces larger than a cell" },
     { READER_MAX_DEPTH, 65536, false, false, 300, 3, 200000, 300, 300, "very deep" },
     { 4, 0, false, false, MAX_JOBS, 3, 5000, 1000, 900, "more jobs than have room" },
 };
 
 /* As much as is good to know before: what a plan takes off, or what somebody asked for. */
-static void check_dock(const reader *r, const reader_options *o)
+static void check_bounce_buffer(const reader *r, const reader_options *o)
 {
-    const uint64_t bytes = reader_dock_bytes(r), depth = (uint64_t)o->depth;
+    const uint64_t bytes = reader_bounce_bytes(r), depth = (uint64_t)o->depth;
     const uint64_t piece = o->piece > 0 && o->piece < READER_PIECE ? o->piece : READER_PIECE;
     if (!o->team) CHECK(bytes == 0);
-    else if (depth == 0) CHECK(bytes == READER_DOCK);
+    else if (depth == 0) CHECK(bytes == READER_BOUNCE);
     else CHECK_MSG(bytes > 0 && bytes <= 2 * depth * size_align(piece, READER_PAGE),
                    "%llu bytes for %d", (unsigned long long)bytes, o->depth);
 }
@@ -245,8 +245,8 @@ static void test_mixes(reader_options as, const char *name)
         CHECK_MSG(strstr(reader_name(r), name) &&
                   !strstr(reader_name(r), "direct") == (o.buffered || !at.direct),
                   "%s is called %s", why, reader_name(r));
-        CHECK(!strstr(reader_name(r), ", docked") == !as.team);
-        check_dock(r, &o);
+        CHECK(!strstr(reader_name(r), ", bounced") == !as.team);
+        check_bounce_buffer(r, &o);
         if (mixes[i].keep) reader_register(r, at.memory, MEMORY / 3);
         b->n = 0;
         b->used = 0;
@@ -700,7 +700,7 @@ static void test_way(reader_options as, const char *name)
     test_refused_files(as);
 }
 
-/* Straight to where the jobs go, and by way of a dock. */
+/* Straight to where the jobs go, and by way of a bounce buffer. */
 static void test_kind(reader_kind kind, const char *name)
 {
     reader_options as = { .kind = kind };

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/sampler.h"
+#include "engine/session/sampler.h"
 #include "engine/text/stops.h"
 #include "loader/gguf_write.h"
 #include "tests/test.h"

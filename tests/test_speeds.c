@@ -286,7 +286,7 @@ static void test_assumed(void)
     s = (speeds){ .vram_read = 1e12 };
     CHECK(speeds_assume(&s).pull == 0 && speeds_assume(&s).pcie_in > 0 &&
           speeds_assume(&s).gpu_macs > 0 && speeds_assume(&s).cpu > 0);
-    /* who knows one figure of a drive knows of no dock */
+    /* who knows one figure of a drive knows of no bounce buffer */
     s = speeds_assume(&(speeds){ .disk = 9e9 });
     CHECK(s.disk == 9e9 && s.disk_straight == 9e9);
     s = speeds_assume(&(speeds){ 0 });

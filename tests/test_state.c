@@ -11,7 +11,7 @@
 #include "loader/bytes.h"
 #include "tests/state_twin.h"
 
-static space *where;                     /* of the states under test; NULL: RAM */
+static mem_space *where;                     /* of the states under test; NULL: RAM */
 
 /* ---- names and sizes ------------------------------------------------------------------------- */
 
@@ -227,7 +227,7 @@ static void test_f16(void)
     model *m = twin_model("F", 1, 64, 0);
     kv_store *c = NULL;
     int bad = 0;
-    CHECK(kv_create(&c, m, space_ram(), KV_F16, 1, 1, NULL) == 0);
+    CHECK(kv_create(&c, m, mem_space_ram(), KV_F16, 1, 1, NULL) == 0);
     for (uint32_t h = 0; h < 0x7C00; h += 8) {
         float x[64], want[64], have[64];
         for (uint32_t i = 0; i < 8; i++) {
@@ -266,7 +266,7 @@ static void test_q8_0(void)
     model *m = twin_model("F", 1, 64, 0);
     test_rng rng = { 3 };
     kv_store *c = NULL;
-    CHECK(kv_create(&c, m, space_ram(), KV_Q8_0, 1, 1, NULL) == 0);
+    CHECK(kv_create(&c, m, mem_space_ram(), KV_Q8_0, 1, 1, NULL) == 0);
     for (size_t r = 0; r < 40 * ARRAY_LEN(tops); r++) {
         const float top = tops[r % ARRAY_LEN(tops)];
         float x[64], y[64];
@@ -304,7 +304,7 @@ static void test_in_place(void)
     kv_store *c = NULL;
     float x[8 * 5], tile[4 * 5];
     for (int i = 0; i < 40; i++) x[i] = (float)i;
-    CHECK(kv_create(&c, m, space_ram(), KV_F32, 100, 2, NULL) == 0);  /* 5 rows */
+    CHECK(kv_create(&c, m, mem_space_ram(), KV_F32, 100, 2, NULL) == 0);  /* 5 rows */
     for (int p = 0; p < 7; p++) kv_write(c, 0, p, 1, x + 8 * (p % 5), x);
     const float *a = kv_keys(c, 0, 1, 2, 3, tile);            /* rows 2, 3, 4 */
     CHECK(a != tile && a[0] == 20 && a[11] == 39);
@@ -321,7 +321,7 @@ static void test_view(void)
     model *m = twin_model("WDF", 3, 32, 3);
     kv_store *c = NULL;
     float x[96] = { 0 };
-    CHECK(kv_create(&c, m, space_ram(), KV_Q8_0, 11, 2, NULL) == 0);
+    CHECK(kv_create(&c, m, mem_space_ram(), KV_Q8_0, 11, 2, NULL) == 0);
     for (int l = 0; l < 3; l++) {
         const kv_view v = kv_layer_view(c, l);
         CHECK(v.rows == (l == 0 ? 5 : l == 1 ? 0 : 11) && !v.keys == (l == 1));
@@ -528,10 +528,10 @@ static void test_in_vram(void)
         if (strcmp(gpu_backend(), "none") != 0) test_skip("a state in VRAM: no GPU");
         return;
     }
-    if (CHECK_MSG(gpu_open(&g, 0, &err) == 0 && space_vram_create(&where, g, &err) == 0, "%s",
+    if (CHECK_MSG(gpu_open(&g, 0, &err) == 0 && mem_space_vram_create(&where, g, &err) == 0, "%s",
                   err.msg))
         test_in_space();
-    space_vram_free(where);
+    mem_space_vram_free(where);
     where = NULL;
     gpu_close(g);
 }

@@ -71,7 +71,7 @@ int rename(const char *from, const char *to)
 /* ---- files of the test ---------------------------------------------------------------------- */
 
 static char folder[256];
-static space *where;                     /* of the states under test; NULL: RAM */
+static mem_space *where;                     /* of the states under test; NULL: RAM */
 
 static const char *in_folder(const char *name)
 {

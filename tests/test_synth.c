@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/synth.h"
-#include "cli/synth_blocks.h"
-#include "engine/model.h"
+#include "cli/synth/synth.h"
+#include "cli/synth/synth_blocks.h"
+#include "engine/models/model.h"
 #include "engine/text/tokenizer.h"
 #include "loader/bytes.h"
 #include "loader/quant_blocks.h"

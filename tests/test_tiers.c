@@ -3,7 +3,7 @@
 #include "tiers/bandwidth.h"
 #include "tiers/machine.h"
 #include "tiers/pool.h"
-#include "tiers/seats.h"
+#include "tiers/affinity.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -160,14 +160,14 @@ static void test_signals(void)
     CHECK(pthread_sigmask(SIG_BLOCK, NULL, &set) == 0 && !sigismember(&set, SIGINT));
 }
 
-/* ---- seats ----------------------------------------------------------------------------------- */
+/* ---- affinity ----------------------------------------------------------------------------------- */
 
-typedef struct member { seats *s; _Atomic int tid, leave; } member;
+typedef struct member { affinity *s; _Atomic int tid, leave; } member;
 
 static void *sit(void *arg)
 {
     member *m = arg;
-    seats_take(m->s, 1);
+    affinity_pin(m->s, 1);
     atomic_store(&m->tid, (int)gettid());
     while (!atomic_load(&m->leave)) usleep(1000);
     return NULL;
@@ -189,7 +189,7 @@ static void go_to(int cpu)
 }
 
 /* The caller is moved from core to core; the member must never be on the same. */
-static void test_seats(void)
+static void test_affinity(void)
 {
     int core_of[CPU_SETSIZE], n_cpu, cpus[2] = { -1, -1 };
     const int n_core = machine_cores(core_of, CPU_SETSIZE, &n_cpu);
@@ -197,33 +197,33 @@ static void test_seats(void)
     member m = { 0 };
     pthread_t thread;
 
-    CHECK(seats_create(&m.s, n_core + 1, NULL) == 0 && !m.s);
-    seats_take(NULL, 1);
-    seats_make_way(NULL);
+    CHECK(affinity_create(&m.s, n_core + 1, NULL) == 0 && !m.s);
+    affinity_pin(NULL, 1);
+    affinity_make_way(NULL);
     if (n_core < 2) {
-        test_skip("seats: one core");
+        test_skip("affinity: one core");
         return;
     }
     for (int cpu = CPU_SETSIZE - 1; cpu >= 0; cpu--)
         if (core_of[cpu] == 0 || core_of[cpu] == 1) cpus[core_of[cpu]] = cpu;
     CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
-    go_to(cpus[0]);                      /* from there the member's seat is the next core */
+    go_to(cpus[0]);                      /* from there the member's core is the next core */
     sched_setaffinity(0, sizeof before, &before);
-    if (!CHECK(seats_create(&m.s, 2, NULL) == 0 && m.s)) return;
+    if (!CHECK(affinity_create(&m.s, 2, NULL) == 0 && m.s)) return;
     CHECK(pthread_create(&thread, NULL, sit, &m) == 0);
     while (atomic_load(&m.tid) == 0) usleep(1000);
     for (int i = 0; i < 6; i++) {
         const int here = cpus[i % 2];
         go_to(here);
-        seats_make_way(m.s);
+        affinity_make_way(m.s);
         CHECK_MSG(!allowed(m.tid, here), "move %d: both on CPU %d", i, here);
     }
     sched_setaffinity(0, sizeof before, &before);
     atomic_store(&m.leave, 1);
     pthread_join(thread, NULL);
-    seats_free(m.s);
+    affinity_free(m.s);
     mem_fail_after(1);
-    CHECK(seats_create(&m.s, 2, NULL) == ERR_NOMEM && !m.s);
+    CHECK(affinity_create(&m.s, 2, NULL) == ERR_NOMEM && !m.s);
     mem_fail_after(0);
 }
 
@@ -324,7 +324,7 @@ int main(int argc, char **argv)
     test_begin("tiers", argc, argv);
     test_pool();
     test_signals();
-    test_seats();
+    test_affinity();
     test_pages();
     test_bandwidth();
     test_bandwidth_bytes();

@@ -59,17 +59,17 @@ static int measure_both(drive_speed *out, const drive_task *t, reader *r[2], spr
         const int rc = read_slice(&bytes[way], &used[way], r[way], s, t->seconds / SLICES, err);
         if (rc < 0) return rc;
     }
-    *out = (drive_speed){ .straight = bytes[0] / used[0], .docked = bytes[1] / used[1] };
+    *out = (drive_speed){ .straight = bytes[0] / used[0], .bounced = bytes[1] / used[1] };
     return 0;
 }
 
 static int measure_open(drive_speed *out, const drive_task *t, spread *s, err_ctx *err)
 {
     const reader_options straight = { .kind = READER_AUTO };
-    const reader_options docked = { .kind = READER_AUTO, .team = t->team };
+    const reader_options bounced = { .kind = READER_AUTO, .team = t->team };
     reader *r[2] = { NULL, NULL };
     int rc = reader_open(&r[0], &t->path, 1, &straight, NULL, err);
-    if (rc == 0) rc = reader_open(&r[1], &t->path, 1, &docked, NULL, err);
+    if (rc == 0) rc = reader_open(&r[1], &t->path, 1, &bounced, NULL, err);
     if (rc == 0) {
         reader_register(r[0], s->memory, IN_FLIGHT * s->n_each * s->one);
         rc = measure_both(out, t, r, s, err);
@@ -105,7 +105,7 @@ int drive_measure(drive_speed *out, const drive_task *t, err_ctx *err)
     return rc;
 }
 
-bool drive_wants_dock(const drive_speed *s)
+bool drive_wants_bounce(const drive_speed *s)
 {
-    return s->docked > WORTH * s->straight;
+    return s->bounced > WORTH * s->straight;
 }

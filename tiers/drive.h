@@ -1,9 +1,9 @@
 /* drive.h - how fast a drive gives pieces of a file to memory all over the place: straight there,
- * and by way of a dock.
+ * and by way of a bounce buffer.
  *
  * The memory is new to the drive, as a cache of experts is for its first round, and for all others
  * if it is large: virtual drives that are slow then have been seen to stay slow with 17 GB, and to
- * become fast with 6. A dock that was not needed costs a tenth, one that was missing half. */
+ * become fast with 6. A bounce buffer that was not needed costs a tenth, one that was missing half. */
 #ifndef TIERS_DRIVE_H
 #define TIERS_DRIVE_H
 
@@ -18,14 +18,14 @@ typedef struct drive_task {
     uint64_t file_bytes;                 /* of it, from the beginning */
     uint64_t one;                        /* bytes of a read, rounded up to pages */
     uint64_t memory_bytes;               /* DRIVE_MEMORY is enough */
-    pool *team;                          /* that carries from the dock */
+    pool *team;                          /* that carries from the bounce buffer */
     double seconds;                      /* each way */
     drive_watch *watch;                  /* or NULL */
     void *ctx;
 } drive_task;
 
 typedef struct drive_speed {
-    double straight, docked;             /* bytes per second */
+    double straight, bounced;             /* bytes per second */
 } drive_speed;
 
 uint64_t drive_least_memory(uint64_t one);
@@ -35,6 +35,6 @@ uint64_t drive_least_memory(uint64_t one);
 int drive_measure(drive_speed *out, const drive_task *t, err_ctx *err);
 
 /* Carrying takes the threads' time, and memory's: only for a clear gain. */
-bool drive_wants_dock(const drive_speed *s);
+bool drive_wants_bounce(const drive_speed *s);
 
 #endif

@@ -3,7 +3,7 @@
  * Budgets first (what is there, less a reserve, or less than that if asked for), then attempts in
  * order of preference; the first that fits is the plan. Two invariants: no sum exceeds its budget,
  * and experts in VRAM, in RAM and only in the file add up to all experts. Pure: no I/O, no clock.
- * Measuring is left to engine/measure.h, the sizes to engine/planning.h. */
+ * Measuring is left to engine/plan/measure.h, the sizes to engine/plan/planning.h. */
 #include "tiers/plan.h"
 
 #include <limits.h>

@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #include "tiers/machine.h"
-#include "tiers/seats.h"
+#include "tiers/affinity.h"
 
 /* gate: number of the loop in the upper half, below it OPEN and the count of members inside. */
 #define GATE_OPEN 0x80000000u
@@ -41,7 +41,7 @@ struct pool {
     int n_thread;                        /* set once */
     int spin_idle, spin_close;           /* set once */
     pthread_t host;                      /* runs the parallel region; there if n_thread > 1 */
-    seats *cores;                        /* NULL: threads run where the system puts them */
+    affinity *cores;                        /* NULL: threads run where the system puts them */
 
     /* The loop under way: written while the gate is closed, read by those who are inside. */
     pool_fn *fn;
@@ -123,7 +123,7 @@ static __attribute__((noinline)) void serve(pool *p, int thread)
 {
     uint64_t done = 0;
     atomic_fetch_add_explicit(&p->n_come, 1, memory_order_relaxed);
-    seats_take(p->cores, thread);
+    affinity_pin(p->cores, thread);
     while (!atomic_load_explicit(&p->quit, memory_order_acquire)) {
         uint64_t gate = atomic_load_explicit(&p->gate, memory_order_relaxed);
         if (!(gate & GATE_OPEN) || gate >> 32 == done) {
@@ -160,7 +160,7 @@ void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx)
     p->fn = fn;
     p->ctx = ctx;
     p->n = n;
-    seats_make_way(p->cores);
+    affinity_make_way(p->cores);
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
     /* some may be inside, on their way out: they keep their count */
     atomic_fetch_add_explicit(&p->gate, (UINT64_C(1) << 32) + GATE_OPEN, memory_order_seq_cst);
@@ -242,7 +242,7 @@ int pool_create(pool **out, int n_thread, err_ctx *err)
     if (!p) return err_set(err, ERR_NOMEM, "pool: %zu bytes", sizeof *p);
     p->n_thread = 1;                     /* for pool_free, until the host is there */
     if (n_thread > 1) {
-        if ((rc = seats_create(&p->cores, n_thread, err)) < 0) goto fail;
+        if ((rc = affinity_create(&p->cores, n_thread, err)) < 0) goto fail;
         p->n_thread = n_thread;
         p->spin_idle = p->cores ? SPIN_IDLE : SPIN_CROWDED;
         p->spin_close = p->cores ? SPIN_CLOSE : SPIN_CROWDED;
@@ -269,7 +269,7 @@ void pool_free(pool *p)
         while (atomic_load_explicit(&p->n_gone, memory_order_acquire) <
                atomic_load_explicit(&p->n_come, memory_order_acquire)) pool_relax();
     }
-    seats_free(p->cores);
+    affinity_free(p->cores);
     mem_free(p);
 }
 

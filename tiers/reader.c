@@ -4,7 +4,7 @@
  * A job is free, or waiting (some of its bytes are not yet sent), or out (all are sent, or no more
  * will be), or complete (no request of it is left; its bytes are there, or it has failed). A
  * request belongs to one job, and its memory is nobody else's until the backend gives it back.
- * With a dock each request has a berth of its own and reads into that; what it got is carried to
+ * With a bounce buffer each request has a cell of its own and reads into that; what it got is carried to
  * the job's memory before anything else is sent.
  * Reading itself is the backend's: reader_uring.c, reader_pread.c. */
 #include "tiers/reader_internal.h"
@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tiers/dock.h"
+#include "tiers/bounce_buffer.h"
 #include "tiers/fault.h"
 
 enum {
@@ -67,7 +67,7 @@ struct reader {
     read_request *requests;              /* no more than the backend has room for */
     read_request *idle;
     int n_busy;                          /* with the backend */
-    dock *dock;                          /* or NULL; request i has berth i */
+    bounce_buffer *bounce;                          /* or NULL; request i has cell i */
 };
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -117,7 +117,7 @@ static void set_name(reader *r)
     bool direct = true;
     for (int i = 0; i < r->n_file; i++) direct &= r->files[i].direct;
     snprintf(r->name, sizeof r->name, "%s, %s%s", r->backend->name, direct ? "direct" : "buffered",
-             r->dock ? ", docked" : "");
+             r->bounce ? ", bounced" : "");
 }
 
 /* What a file system answers that knows no direct reads, or not of our pages. */
@@ -176,12 +176,12 @@ static const char *const notes[3][2] = {
     { NOT_BUILT, NOT_BUILT "; " NOT_DIRECT },
 };
 
-static int make_dock(reader *r, pool *team, int n, err_ctx *err)
+static int make_bounce_buffer(reader *r, pool *team, int n, err_ctx *err)
 {
     uint64_t bytes;
-    const int rc = dock_create(&r->dock, team, n, r->piece, err);
+    const int rc = bounce_buffer_create(&r->bounce, team, n, r->piece, err);
     if (rc < 0) return rc;
-    void *memory = dock_memory(r->dock, &bytes);
+    void *memory = bounce_buffer_memory(r->bounce, &bytes);
     r->backend->keep(r->self, memory, bytes);
     return 0;
 }
@@ -195,14 +195,14 @@ static int start_one(reader *r, const reader_backend *b, const reader_options *o
     if (rc == 0) rc = b->start(&r->self, depth, &room, err);
     if (rc < 0) return rc;
     r->backend = b;
-    if (o->team && room > 2 * depth) room = 2 * depth;   /* each of them takes a berth */
+    if (o->team && room > 2 * depth) room = 2 * depth;   /* each of them takes a cell */
     r->requests = mem_array((size_t)room, sizeof *r->requests);
     if (!r->requests) return err_set(err, ERR_NOMEM, "reader: out of memory for %d requests", room);
     for (int i = 0; i < room; i++) {
         r->requests[i].next = r->idle;
         r->idle = &r->requests[i];
     }
-    return o->team ? make_dock(r, o->team, room, err) : 0;
+    return o->team ? make_bounce_buffer(r, o->team, room, err) : 0;
 }
 
 /* *instead: row of notes. */
@@ -243,7 +243,7 @@ int reader_open(reader **out, const char *const *paths, int n_path, const reader
     reader *r = mem_zalloc(sizeof *r);
     if (!r) return err_set(err, ERR_NOMEM, "reader: %zu bytes", sizeof *r);
     r->piece = o->piece == 0 ? READER_PIECE : o->piece < MAX_PIECE ? o->piece : MAX_PIECE;
-    if (o->team && r->piece > READER_PIECE) r->piece = READER_PIECE;     /* berths stay small */
+    if (o->team && r->piece > READER_PIECE) r->piece = READER_PIECE;     /* cells stay small */
     r->piece = r->piece < READER_PAGE ? READER_PAGE : r->piece & ~(uint32_t)(READER_PAGE - 1);
     if ((rc = open_files(r, paths, n_path, !o->buffered, err)) < 0) goto fail;
     if ((rc = reserve(r, JOB_BLOCK, err)) < 0) goto fail;
@@ -274,7 +274,7 @@ void reader_close(reader *r)
         r->blocks = b->next;
         mem_free(b);
     }
-    dock_free(r->dock);
+    bounce_buffer_free(r->bounce);
     mem_free(r->requests);
     mem_free(r->files);
     mem_free(r);
@@ -285,10 +285,10 @@ const char *reader_name(const reader *r)
     return r->name;
 }
 
-uint64_t reader_dock_bytes(const reader *r)
+uint64_t reader_bounce_bytes(const reader *r)
 {
     uint64_t bytes = 0;
-    if (r->dock) dock_memory(r->dock, &bytes);
+    if (r->bounce) bounce_buffer_memory(r->bounce, &bytes);
     return bytes;
 }
 
@@ -301,7 +301,7 @@ void reader_register(reader *r, void *base, uint64_t bytes)
 {
     assert(!r->registered);
     r->registered = true;
-    if (!r->dock) r->backend->keep(r->self, base, bytes);
+    if (!r->bounce) r->backend->keep(r->self, base, bytes);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -326,7 +326,7 @@ static void send_piece(reader *r, job *j)
         .fd = r->files[j->want.file].fd,
         .bytes = (uint32_t)size_align((left + n - 1) / n, READER_PAGE),
         .offset = j->at,
-        .to = r->dock ? dock_berth(r->dock, (int)(rq - r->requests)) : to,
+        .to = r->bounce ? bounce_buffer_cell(r->bounce, (int)(rq - r->requests)) : to,
         .job = j,
         .begin = j->at,
     };
@@ -449,7 +449,7 @@ static void unload(reader *r, const read_request *rq)
     const uint64_t last = rq->offset + rq->bytes, job_end = w->offset + w->bytes;
     const uint64_t from = rq->begin > w->offset ? rq->begin : w->offset;
     const uint64_t end = last < job_end ? last : job_end;
-    dock_unload(r->dock, (int)(rq - r->requests), from - rq->begin, end - from,
+    bounce_buffer_assign(r->bounce, (int)(rq - r->requests), from - rq->begin, end - from,
                 w->to + (from - w->offset));
 }
 
@@ -462,7 +462,7 @@ static void take_in(reader *r, read_request *rq)
         send_request(r, rq);
         return;
     }
-    if (r->dock && !j->why) unload(r, rq);
+    if (r->bounce && !j->why) unload(r, rq);
     rq->next = r->idle;
     r->idle = rq;
     j->n_request--;
@@ -477,7 +477,7 @@ static void turn(reader *r, bool wait)
         wait = false;
         take_in(r, rq);
     }
-    if (r->dock) dock_carry(r->dock);
+    if (r->bounce) bounce_buffer_flush(r->bounce);
     send_waiting(r);
 }
 

@@ -21,7 +21,7 @@ enum {
     READER_DEPTH = 16,                   /* of io_uring */
     READER_THREADS = 8,                  /* of pread: as many are in flight */
     READER_PIECE = 1 << 20,
-    READER_DOCK = READER_DEPTH * READER_PIECE    /* bytes of a dock */
+    READER_BOUNCE = READER_DEPTH * READER_PIECE    /* bytes of a bounce_buffer */
 };
 
 typedef struct reader_options {
@@ -29,9 +29,9 @@ typedef struct reader_options {
     int depth;                           /* requests in flight; 0: a good number */
     uint32_t piece;                      /* largest request in bytes; 0: a good number */
     bool buffered;                       /* through the page cache: for files that are in it */
-    pool *team;                          /* not NULL: by way of a dock (dock.h), from which its
+    pool *team;                          /* not NULL: by way of a bounce buffer (bounce_buffer.h), from which its
                                           * threads carry on, in reader_wait. Borrowed until the
-                                          * reader is closed; by itself it takes READER_DOCK */
+                                          * reader is closed; by itself it takes READER_BOUNCE */
 } reader_options;
 
 /* Bytes offset .. offset + bytes - 1 of a file to memory at to. Whole pages around them are read:
@@ -53,7 +53,7 @@ int reader_open(reader **out, const char *const *paths, int n_path, const reader
 void reader_close(reader *r);            /* NULL is fine; waits for what is in flight */
 
 const char *reader_name(const reader *r);        /* "io_uring, direct": for plan lines */
-uint64_t reader_dock_bytes(const reader *r);     /* 0: it has none */
+uint64_t reader_bounce_bytes(const reader *r);     /* 0: it has none */
 
 /* Memory that most jobs go to: kept mapped by the kernel where that is possible, and of use. Once;
  * the memory must stay until the reader is closed. */

@@ -1,7 +1,7 @@
 /* speeds.h - how fast this machine's links are, and the file that remembers it.
  *
  * Bytes per second and seconds; 0: not measured, because there is nothing to measure. Measuring is
- * done above (engine/measure.h), with the kernels that will run; here the figures are kept, for
+ * done above (engine/plan/measure.h), with the kernels that will run; here the figures are kept, for
  * each machine and drive, with the date and with how busy the machine was. Nothing here asks for
  * the time or the load: the caller says. */
 #ifndef TIERS_SPEEDS_H
@@ -23,7 +23,7 @@ typedef struct speeds {
                                           * answer takes no time */
     double disk;                         /* reads of an expert's size from the model's drive, in the
                                           * way that is worth while, */
-    double disk_straight;                /* and without a dock (drive.h): less, and it has one */
+    double disk_straight;                /* and without a bounce buffer (drive.h): less, and it has one */
 } speeds;
 
 /* A modest machine: what stands in for figures that nobody measured. */

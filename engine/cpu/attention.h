@@ -9,7 +9,7 @@
 #ifndef ENGINE_CPU_ATTENTION_H
 #define ENGINE_CPU_ATTENTION_H
 
-#include "engine/kv.h"
+#include "engine/session/kv.h"
 #include "tiers/pool.h"
 
 enum {

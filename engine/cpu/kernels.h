@@ -32,11 +32,11 @@ typedef void dot_fn(float *sums, const uint8_t *rows, size_t row_bytes, int n_ro
 
 /* A better order for weights that are read for every token: bundles of rows, each in as many bytes
  * as the rows had, the last one filled up with zeros. */
-typedef struct arrangement {
+typedef struct repacking {
     int bundle;                          /* rows; 0: there is none */
-    void (*arrange)(uint8_t *to, const uint8_t *rows, size_t row_bytes, int n_row, int cols);
+    void (*repack)(uint8_t *to, const uint8_t *rows, size_t row_bytes, int n_row, int cols);
     dot_fn *dot;                         /* from the first row of a bundle on */
-} arrangement;
+} repacking;
 
 typedef struct kernel {
     dot_fn *dot;                         /* reads rows once, in order; best for few tokens. NULL: a
@@ -45,7 +45,7 @@ typedef struct kernel {
     bool quantised;                      /* reads q, dx, s; else x */
     dot_fn *wide;                        /* best from wide_from tokens on; NULL: dot always is */
     int wide_from;
-    arrangement arranged;                /* for what is multiplied with few tokens only */
+    repacking repacked;                /* for what is multiplied with few tokens only */
 } kernel;
 
 typedef struct kernel_set {

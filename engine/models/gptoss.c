@@ -2,8 +2,8 @@
  *
  * Every layer has attention with biases and sinks, over a sliding window or full in turn, and
  * routed experts with biases. Small tensors are F32 in every known file, and are held to that. */
-#include "engine/model_bind.h"
-#include "engine/pass.h"
+#include "engine/models/model_bind.h"
+#include "engine/batch.h"
 
 #include <float.h>
 #include <limits.h>
@@ -134,7 +134,7 @@ int gptoss_bind(binder *b)
 /* ---- the recipe ------------------------------------------------------------------------------ */
 
 /* Attention: projections with bias, rotation of all dimensions with YaRN, one sink per head. */
-static void mix(pass *p, int l)
+static void mix(batch *p, int l)
 {
     const layer_weights *w = &p->w->layers[l];
     const model_hparams *hp = &p->m->hp;
@@ -145,9 +145,9 @@ static void mix(pass *p, int l)
                                     { ws->v, &w->attn.v } };
 
     ops_matmuls(p->o, projections, ARRAY_LEN(projections), &ws->hx);
-    pass_rotate(p, ws->q, hp->n_head, dim, windowed);
-    pass_rotate(p, ws->k, hp->n_head_kv, dim, windowed);
-    pass_attend(p, l, w->attn.sinks);
+    batch_rotate(p, ws->q, hp->n_head, dim, windowed);
+    batch_rotate(p, ws->k, hp->n_head_kv, dim, windowed);
+    batch_attend(p, l, w->attn.sinks);
     acts_set(&ws->hx, ws->heads, p->n, hp->n_head * hp->head_dim);
     ops_matmul(p->o, ws->y, &w->attn.out, &ws->hx);
 }

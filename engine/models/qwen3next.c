@@ -4,7 +4,7 @@
  * Every layer mixes tokens by gated DeltaNet (three of four) or gated attention (every fourth),
  * then has routed experts and one shared expert. All generations of files are bound to the same
  * fields; where they differ in layout (ssm_in, fused experts) the field that is set tells which. */
-#include "engine/model_bind.h"
+#include "engine/models/model_bind.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "engine/cpu/deltanet.h"
-#include "engine/pass.h"
+#include "engine/batch.h"
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
@@ -259,7 +259,7 @@ int qwen3next_bind(binder *b)
 /* heads *= sigmoid(gate), the gate as it was projected: neither normed nor rotated. */
 static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const pass *p = ctx;
+    const batch *p = ctx;
     const size_t dim = (size_t)p->m->hp.head_dim;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {      /* (token, head) */
@@ -269,7 +269,7 @@ static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-static void mix_attention(pass *p, int l)
+static void mix_attention(batch *p, int l)
 {
     const layer_weights *w = &p->w->layers[l];
     const model_hparams *hp = &p->m->hp;
@@ -284,9 +284,9 @@ static void mix_attention(pass *p, int l)
         memcpy(ws->q + i * dim, ws->q_gate + 2 * i * dim, dim * sizeof *ws->q);
     ops_rmsnorm(p->o, ws->q, ws->q, w->attn.q_norm, n_q, hp->head_dim, dim, hp->rms_eps);
     ops_rmsnorm(p->o, ws->k, ws->k, w->attn.k_norm, n_k, hp->head_dim, dim, hp->rms_eps);
-    pass_rotate(p, ws->q, hp->n_head, dim, false);
-    pass_rotate(p, ws->k, hp->n_head_kv, dim, false);
-    pass_attend(p, l, NULL);
+    batch_rotate(p, ws->q, hp->n_head, dim, false);
+    batch_rotate(p, ws->k, hp->n_head_kv, dim, false);
+    batch_attend(p, l, NULL);
     pool_run(p->o->team, n_q, pool_grain(16 * hp->head_dim), gate_heads, p);
     acts_set(&ws->hx, ws->heads, p->n, hp->n_head * hp->head_dim);
     ops_matmul(p->o, ws->y, &w->attn.out, &ws->hx);
@@ -313,7 +313,7 @@ static delta_sizes sizes_of(const model_hparams *hp)
 }
 
 /* The legacy projection has, for each key head, its q, its k, and v and z of its value heads. */
-static void ungroup(pass *p, const delta_sizes *s)
+static void ungroup(batch *p, const delta_sizes *s)
 {
     const size_t dim = (size_t)s->dim, wide = (size_t)s->ratio * dim;
     workspace *ws = p->ws;
@@ -329,7 +329,7 @@ static void ungroup(pass *p, const delta_sizes *s)
     }
 }
 
-static void project(pass *p, const layer_weights *w, const delta_sizes *s)
+static void project(batch *p, const layer_weights *w, const delta_sizes *s)
 {
     workspace *ws = p->ws;
     const product apart[] = { { ws->qkv, &w->delta.qkv }, { ws->z, &w->delta.gate },
@@ -344,7 +344,7 @@ static void project(pass *p, const layer_weights *w, const delta_sizes *s)
 }
 
 typedef struct delta_job {
-    pass *p;
+    batch *p;
     const layer_weights *w;
     delta_sizes s;
     float *window, *state;
@@ -414,7 +414,7 @@ static void remember(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-static void mix_deltanet(pass *p, int l)
+static void mix_deltanet(batch *p, int l)
 {
     recurrent *memory = state_recurrent(p->st);
     workspace *ws = p->ws;
@@ -429,7 +429,7 @@ static void mix_deltanet(pass *p, int l)
     ops_matmul(p->o, ws->y, &j.w->delta.out, &ws->hx);
 }
 
-static void mix(pass *p, int l)
+static void mix(batch *p, int l)
 {
     if (p->m->layers[l].mixer == MIX_ATTENTION) mix_attention(p, l);
     else mix_deltanet(p, l);

@@ -1,0 +1,292 @@
+/* bench_decode.c - moe-bench decode: how fast a prompt is taken in and how fast tokens come out.
+ *
+ * Every run does the same work: the same random prompt into an empty session, then greedy tokens.
+ * So all runs must end with the same logits, to the bit, and the program says so if they do not.
+ * Loading is not measured; a short warm-up comes first. The decode rate is also given as bytes of
+ * weights per second, the figure to hold against the memory's. */
+#include "cli/commands.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "cli/bench/bench_model.h"
+#include "cli/bench/bench_profile.h"
+#include "cli/console.h"
+#include "cli/interrupt.h"
+#include "cli/report.h"
+#include "tiers/memory_room.h"
+
+enum { WARM_PROMPT = 32, WARM_DECODE = 4 };
+
+typedef struct decode_options {
+    bench_model_args run;
+    int64_t prompt, tokens, runs;
+    bool json, profile;
+} decode_options;
+
+static const arg_option options[] = {
+    { "model", 'm', ARG_TEXT, offsetof(decode_options, run.model), "FILE", "MOE_MODEL", 0, 0,
+      "GGUF file, or the first part of a split one. Default: the demo model" },
+    { "prompt", 'p', ARG_INT, offsetof(decode_options, prompt), "N", NULL, 0, INT32_MAX,
+      "Tokens of the prompt. Default: 512" },
+    { "tokens", 'n', ARG_INT, offsetof(decode_options, tokens), "N", NULL, 0, INT32_MAX,
+      "Tokens to generate after it. Default: 128" },
+    { "runs", 'r', ARG_INT, offsetof(decode_options, runs), "N", NULL, 1, REPORT_MAX_RUNS,
+      "How often to measure; the median counts. Default: 5" },
+    { "kv", 0, ARG_TEXT, offsetof(decode_options, run.engine.kv), "TYPE", NULL, 0, 0,
+      "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
+    { "profile", 0, ARG_FLAG, offsetof(decode_options, profile), NULL, NULL, 0, 0,
+      "With --device cuda: where the time of a token and of the prompt goes" },
+    { "json", 0, ARG_FLAG, offsetof(decode_options, json), NULL, NULL, 0, 0,
+      "One JSON object on stdout" },
+};
+
+static const arg_group groups[] = {
+    { "Running:", bench_model_options, BENCH_MODEL_N_OPTION, offsetof(decode_options, run) },
+    { "Memory:", tier_options, TIER_N_OPTION, offsetof(decode_options, run.tiers) },
+};
+
+static const arg_spec spec = {
+    .usage = "moe-bench decode [[-m] FILE] [-p N] [-n N] [-r N] [options]",
+    .about = "Measures the speed of prompt and generation: median, extremes and spread of all "
+             "runs.\nThe prompt is random but always the same; tokens are the likeliest.",
+    .options = options,
+    .n_option = ARRAY_LEN(options),
+    .min_operands = 0,
+    .max_operands = 0,
+    .operands = "",
+    .groups = groups,
+    .n_group = ARRAY_LEN(groups),
+};
+
+typedef struct bench {
+    const decode_options *opt;
+    bench_model b;
+    session *s;
+    int32_t *prompt;
+    float *logits;                       /* [n_vocab] */
+    int n_vocab;
+    progress bar;
+    uint64_t n_done;                     /* tokens before the present session_eval, all runs */
+    double prompt_rate[REPORT_MAX_RUNS], decode_rate[REPORT_MAX_RUNS];   /* tok/s */
+    uint64_t hash;                       /* of the last logits */
+    bool same;                           /* ... of every run */
+} bench;
+
+/* ---- measuring ------------------------------------------------------------------------------- */
+
+static bool watch(void *ctx, double done_tokens, int n_tokens)
+{
+    bench *m = ctx;
+    (void)n_tokens;
+    progress_update(&m->bar, m->n_done + (uint64_t)done_tokens);
+    return !interrupted();
+}
+
+/* One run over n_prompt and n_token tokens. Without a prompt the first token is the one that would
+ * have begun it. */
+static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_prompt, int n_token,
+                    err_ctx *err)
+{
+    uint64_t start = clock_ns();
+    int32_t id = m->prompt[0];
+    int rc;
+
+    session_rewind(m->s, 0);
+    m->hash = 0;
+    if (n_prompt) {
+        rc = session_eval(m->s, m->prompt, n_prompt, m->logits, 1, watch, m, err);
+        if (rc < 0) return rc;
+        m->n_done += (uint64_t)n_prompt;
+        *prompt_rate = n_prompt * 1e9 / (double)(clock_ns() - start);
+        id = session_likeliest(m->s, m->logits);
+        m->hash = str_hash((str_view){ (const char *)m->logits,
+                                       (size_t)m->n_vocab * sizeof *m->logits });
+    }
+    start = clock_ns();
+    for (int t = 0; t < n_token; t++) {
+        /* session_eval does not watch single tokens */
+        if (!watch(m, 0, 1)) return err_set(err, ERR_STOPPED, "stopped");
+        if ((rc = session_next(m->s, &id, id, err)) < 0) return rc;
+        m->n_done++;
+        m->hash = m->hash * 31 + (uint32_t)id;
+    }
+    if (n_token) *decode_rate = n_token * 1e9 / (double)(clock_ns() - start);
+    return 0;
+}
+
+static int measure(bench *m, err_ctx *err)
+{
+    const int p = (int)m->opt->prompt, n = (int)m->opt->tokens, runs = (int)m->opt->runs;
+    uint64_t first = 0;
+    double ignored;
+    int rc;
+
+    progress_begin_tokens(&m->bar, "measuring", (uint64_t)runs * ((uint64_t)p + (uint64_t)n));
+    rc = run_once(&ignored, &ignored, m, p < WARM_PROMPT ? p : WARM_PROMPT,
+                  n < WARM_DECODE ? n : WARM_DECODE, err);
+    m->n_done = 0;
+    m->same = true;
+    for (int r = 0; r < runs && rc == 0; r++) {
+        rc = run_once(&m->prompt_rate[r], &m->decode_rate[r], m, p, n, err);
+        if (r == 0) first = m->hash;
+        else if (rc == 0 && m->hash != first) m->same = false;
+    }
+    progress_end(&m->bar);
+    return rc;
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static void print_phase(const char *name, int tokens, const spread *s)
+{
+    if (tokens)
+        printf("%-8s %8d %10.2f %10.2f %10.2f %8.1f%%\n", name, tokens, s->median, s->min, s->max,
+               spread_percent(s));
+}
+
+static void print_table(const bench *m, const model_bytes *bytes, const spread *prompt,
+                        const spread *decode)
+{
+    const model *mod = m->b.l.m;
+    const uint64_t per_token = bytes->token_experts + bytes->token_dense;
+    char params[32], all[32], experts[32], dense[32], shown[256];
+    char kernels[KERNELS_TEXT_CAP];
+
+    printf("model     %s: %s, %d layers, %s parameters\n", ESC(shown, str_from(m->b.l.path)),
+           model_arch_name(mod->hp.arch), mod->hp.n_layer,
+           text_count(params, sizeof params, bytes->params));
+    printf("engine    %d thread%s, %s, %s cache of %d tokens, chunks of %d\n\n",
+           engine_threads(m->b.l.e), engine_threads(m->b.l.e) == 1 ? "" : "s",
+           model_handle_kernels_text(kernels, sizeof kernels, &m->b.l), kv_type_name(m->b.so.kv),
+           session_ctx(m->s), session_chunk(m->s));
+    printf("phase      tokens      tok/s        min        max   spread   of %d\n",
+           (int)m->opt->runs);
+    print_phase("prompt", (int)m->opt->prompt, prompt);
+    print_phase("decode", (int)m->opt->tokens, decode);
+    printf("\n");
+    if (m->opt->tokens)
+        printf("weights   %s per token (experts %s, dense %s): %.2f GB/s in decode\n",
+               text_bytes(all, sizeof all, per_token),
+               text_bytes(experts, sizeof experts, bytes->token_experts),
+               text_bytes(dense, sizeof dense, bytes->token_dense),
+               decode->median * (double)per_token * 1e-9);
+    printf("logits    %016" PRIx64 "\n", m->hash);
+}
+
+static json_t *phase_json(int tokens, const spread *s, const double *rates)
+{
+    if (!tokens) return json_null();
+    return json_pack("{s:i, s:o}", "tokens", tokens, "tok_s", spread_json(s, rates));
+}
+
+static bool print_json(const bench *m, const model_bytes *bytes, const spread *prompt,
+                       const spread *decode)
+{
+    const uint64_t per_token = bytes->token_experts + bytes->token_dense;
+    char shown[1024], hash[24];
+    json_t *row;
+
+    snprintf(hash, sizeof hash, "%016" PRIx64, m->hash);
+    row = json_pack("{s:s, s:s, s:i, s:s, s:o, s:b, s:s, s:i, s:i, s:i, s:o, s:o, s:I, s:I, s:f, "
+                    "s:s, s:I}",
+                    "model", ESC(shown, str_from(m->b.l.path)),
+                    "architecture", model_arch_name(m->b.l.m->hp.arch),
+                    "threads", engine_threads(m->b.l.e), "kernels", engine_kernels(m->b.l.e),
+                    "slow_types", model_handle_slow_json(&m->b.l),
+                    "exact", m->opt->run.engine.exact, "kv", kv_type_name(m->b.so.kv),
+                    "ctx", session_ctx(m->s), "chunk", session_chunk(m->s), "runs", (int)m->opt->runs,
+                    "prompt", phase_json((int)m->opt->prompt, prompt, m->prompt_rate),
+                    "decode", phase_json((int)m->opt->tokens, decode, m->decode_rate),
+                    "expert_bytes_per_token", (json_int_t)bytes->token_experts,
+                    "dense_bytes_per_token", (json_int_t)bytes->token_dense,
+                    "decode_gb_s", m->opt->tokens ? decode->median * (double)per_token * 1e-9 : 0.0,
+                    "logits", hash, "peak_memory_bytes", (json_int_t)peak_memory_bytes());
+    return console_json(row, JSON_COMPACT | JSON_REAL_PRECISION(6));
+}
+
+static int report(const bench *m)
+{
+    const spread prompt = spread_of(m->prompt_rate, (int)m->opt->runs);
+    const spread decode = spread_of(m->decode_rate, (int)m->opt->runs);
+    model_bytes bytes;
+
+    model_count_bytes(&bytes, m->b.l.m);
+    if (!m->opt->json) {
+        print_table(m, &bytes, &prompt, &decode);
+    } else if (!print_json(m, &bytes, &prompt, &decode)) {
+        console_error("out of memory");
+        return 1;
+    }
+    if (!m->same) {
+        console_error("%s: runs of the same tokens ended with different logits", m->b.l.path);
+        return 1;
+    }
+    return console_finish();
+}
+
+/* The token behind the prompt and the prompt's first chunk; the answer is forgotten. */
+static int profile(bench *m, err_ctx *err)
+{
+    const int n = (int)m->opt->prompt, chunk = session_chunk(m->s);
+    int rc;
+    session_rewind(m->s, 0);
+    rc = session_eval(m->s, m->prompt, n, m->logits, 0, watch, m, err);
+    if (rc == 0) rc = bench_profile(m->s, "a token after the prompt", m->prompt + n, 1, err);
+    session_rewind(m->s, 0);
+    if (rc == 0 && n > 1)
+        rc = bench_profile(m->s, "the prompt's first chunk", m->prompt, n < chunk ? n : chunk, err);
+    return rc;
+}
+
+static int run_model(bench *m)
+{
+    const decode_options *opt = m->opt;
+    const int64_t need = opt->prompt + opt->tokens;
+    err_ctx err;
+    int rc;
+
+    if ((rc = bench_model_open(&m->b, &opt->run)) != 0) return rc;
+    if (need > m->b.ctx_limit) {
+        console_error("%" PRId64 " tokens are more than the context of %d", need,
+                      m->b.ctx_limit);
+        return 1;
+    }
+    if ((rc = bench_model_session(&m->s, &m->b, (int)need)) != 0) return rc;
+    m->n_vocab = m->b.l.m->hp.n_vocab;
+    m->prompt = mem_array((size_t)opt->prompt + 1, sizeof *m->prompt);
+    m->logits = mem_array((size_t)m->n_vocab, sizeof *m->logits);
+    if (!m->prompt || !m->logits) {
+        console_error("out of memory for %" PRId64 " tokens", need);
+        return 1;
+    }
+    bench_model_prompt(m->prompt, (int)opt->prompt + 1, m->n_vocab);
+    rc = measure(m, &err);
+    if (rc < 0) return bench_model_fail(m->b.l.path, rc, &err);
+    const int code = report(m);
+    if (opt->profile && (rc = profile(m, &err)) < 0)
+        return bench_model_fail(m->b.l.path, rc, &err);
+    return code;
+}
+
+int cmd_bench_decode(int argc, char **argv)
+{
+    static bench m;                      /* 16 kB of rates */
+    decode_options opt = { .run.engine.kv = "f16", .prompt = 512, .tokens = 128, .runs = 5 };
+    int rc;
+
+    tier_args_init(&opt.run.tiers);
+    rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
+    if (opt.prompt + opt.tokens == 0) {
+        console_error("-p 0 and -n 0: nothing to measure");
+        return 2;
+    }
+    m.opt = &opt;
+    rc = run_model(&m);
+    mem_free(m.prompt);
+    mem_free(m.logits);
+    session_free(m.s);
+    bench_model_close(&m.b);
+    return rc;
+}

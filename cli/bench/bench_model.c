@@ -1,0 +1,74 @@
+/* bench_model.c - opening a model for measurement.
+ *
+ * Flags are checked before the file is touched, so that a typing error costs no loading time. What
+ * is run and measured is the verb's business. */
+#include "cli/bench/bench_model.h"
+
+#include <limits.h>
+
+#include "cli/console.h"
+#include "cli/interrupt.h"
+
+#define FIELD(f) offsetof(bench_model_args, f)
+const arg_option bench_model_options[BENCH_MODEL_N_OPTION] = {
+    { "threads", 't', ARG_THREADS, FIELD(engine.threads), "N", "MOE_THREADS", 0, 0,
+      "Default: one per physical core" },
+    { "device", 0, ARG_TEXT, FIELD(engine.device), "NAME", NULL, 0, 0,
+      "cpu, cuda, or auto: the GPU if there is one. Default: cpu" },
+    { "ctx", 'c', ARG_INT, FIELD(engine.ctx), "N", NULL, 1, INT_MAX,
+      "Context in tokens, at most the model's. Default: as many as come" },
+    { "chunk", 0, ARG_INT, FIELD(engine.chunk), "N", NULL, 1, SESSION_MAX_CHUNK,
+      "Most tokens computed at a time. Default: 512, on a GPU 4096" },
+    { "isa", 0, ARG_TEXT, FIELD(engine.isa), "NAME", "MOE_ISA", 0, 0,
+      "Instruction set of the CPU's kernels; scalar: plain C. Default: fastest" },
+    { "exact", 0, ARG_FLAG, FIELD(engine.exact), NULL, NULL, 0, 0,
+      "F32 activations instead of int8: slower, to judge rounding" },
+    { "yarn-rounded", 0, ARG_FLAG, FIELD(engine.yarn_rounded), NULL, NULL, 0, 0,
+      "gpt-oss: llama.cpp's rounded YaRN range, to compare with it" },
+};
+
+int bench_model_open(bench_model *b, const bench_model_args *a)
+{
+    load_options load = { .path = a->model };
+    err_ctx err;
+    int rc;
+
+    *b = (bench_model){ 0 };
+    if ((rc = engine_args_read(&load.where.engine, &b->so, &load.where.device, &a->engine)) != 0 ||
+        (rc = tier_args_read(&load.where.wish, &load.where.post, &a->tiers)) != 0)
+        return rc;
+    if (model_handle_open(&b->l, &load, &err) < 0)
+        return console_fail(a->model ? a->model : "demo model", &err);
+    b->ctx_limit = b->so.ctx ? b->so.ctx : b->l.m->hp.ctx_train;
+    interrupt_install();
+    return 0;
+}
+
+void bench_model_close(bench_model *b)
+{
+    model_handle_close(&b->l);
+}
+
+int bench_model_session(session **out, bench_model *b, int ctx)
+{
+    err_ctx err;
+    int rc;
+    if (b->so.ctx == 0) b->so.ctx = ctx;
+    rc = model_handle_session(out, &b->l, &b->so, &err);
+    if (rc == 0) model_handle_say_gpu(&b->l);
+    return rc < 0 ? bench_model_fail(b->l.path, rc, &err) : 0;
+}
+
+int bench_model_fail(const char *what, int rc, const err_ctx *err)
+{
+    if (rc != ERR_STOPPED || !interrupted()) return console_fail(what, err);
+    console_error("%s: interrupted", what);
+    return interrupt_exit_code();
+}
+
+void bench_model_prompt(int32_t *ids, int n, int n_vocab)
+{
+    const int below = n_vocab < 100000 ? n_vocab - n_vocab / 16 : 100000;
+    for (int t = 0; t < n; t++)
+        ids[t] = (int32_t)((random_word(1, (uint64_t)t) >> 32) * (uint64_t)below >> 32);
+}

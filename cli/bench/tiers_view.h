@@ -1,0 +1,55 @@
+/* tiers_view.h - the rows of moe-bench tiers, for people and for scripts. */
+#ifndef CLI_BENCH_TIERS_VIEW_H
+#define CLI_BENCH_TIERS_VIEW_H
+
+#include "cli/placement.h"
+#include "engine/gpu/host_experts.h"
+#include "engine/expert_store.h"
+
+enum { TIERS_MOST_RUNS = 64 };
+/* Budgets: what there is; of VRAM: what there is, but no experts in it. */
+#define TIERS_ALL UINT64_MAX
+#define TIERS_NO_EXPERTS 0
+
+/* What came of a budget. */
+typedef struct tiers_outcome {
+    bool done;
+    char why[768];                       /* it was not; "": interrupted */
+    plan p;
+    bool measured;                       /* the plan's speeds */
+    double prompt[TIERS_MOST_RUNS], decode[TIERS_MOST_RUNS];     /* tok/s */
+    host_experts_stats cold;                     /* of the tokens of all runs */
+    store_stats store;
+    uint64_t hash;                       /* of the tokens */
+    bool same;                           /* ... in every run */
+} tiers_outcome;
+
+typedef struct tiers_row {
+    uint64_t vram, ram;                  /* budgets */
+    tiers_outcome on;                    /* with post-fetch as asked for */
+    tiers_outcome off;                   /* without; done only if both were asked for */
+} tiers_row;
+
+typedef struct tiers_table {
+    const char *path, *arch;
+    const char *gpu;                     /* name; "": none */
+    const placement *here;                 /* machine and model */
+    const session_options *so;
+    int n_thread;
+    int n_prompt, n_token, n_run;
+    bool both;                           /* there are outcomes without post-fetch */
+    tiers_row *rows;
+    int n_row;
+} tiers_table;
+
+uint64_t tiers_all_experts(const plan_model *what);      /* bytes */
+
+/* The first row that was done, or NULL. */
+const tiers_row *tiers_first_done(const tiers_table *t);
+
+void tiers_print(const tiers_table *t);  /* tables on stdout */
+
+/* One object on stdout. False without memory for it. */
+bool tiers_print_json(const tiers_table *t);
+
+#endif

@@ -1,0 +1,245 @@
+/* chat_command.c - moe-run chat: a conversation with a model, at a terminal or through a pipe.
+ *
+ * At a terminal nothing that goes wrong after the start ends the chat: it is said, and the prompt
+ * comes back. Through a pipe the next message is read likewise, and the exit code tells at the end.
+ * Ctrl-C stops the answer at a terminal, and the program in a pipe. */
+#include "cli/commands.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/args.h"
+#include "cli/chat/chat_talk.h"
+#include "cli/console.h"
+#include "cli/demo_model.h"
+#include "cli/engine_args.h"
+#include "cli/interrupt.h"
+#include "cli/chat/line_history.h"
+#include "cli/chat/line_input.h"
+#include "cli/talk_args.h"
+#include "cli/tier_args.h"
+
+typedef struct chat_options {
+    const char *model, *load;
+    int64_t n;                           /* -1: no limit */
+    bool verbose;
+    talk_args talk;
+    engine_args engine;
+    tier_args tiers;
+    sampling_args sampling;
+} chat_options;
+
+#define FIELD(f) offsetof(chat_options, f)
+static const arg_option options[] = {
+    { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
+      "GGUF file, or the first part of a split one. Default: a built-in demo" },
+    { "load", 0, ARG_TEXT, FIELD(load), "FILE", NULL, 0, 0,
+      "Continue a chat that /save wrote; flags given here override its settings" },
+    { "tokens", 'n', ARG_INT, FIELD(n), "N", NULL, -1, INT_MAX,
+      "Most tokens in an answer. Default: until the model ends it" },
+    { "verbose", 'v', ARG_FLAG, FIELD(verbose), NULL, NULL, 0, 0,
+      "Show token counts and speed after each answer" },
+};
+
+static const arg_group groups[] = {
+    { "Talking:", talk_options, TALK_N_OPTION, FIELD(talk) },
+    { "Sampling (defaults are the model's own):", sampling_options, SAMPLING_N_OPTION,
+      FIELD(sampling) },
+    { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
+    { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
+};
+
+static const arg_spec spec = {
+    .usage = "moe-run chat [[-m] FILE] [options]",
+    .about = "A conversation with a model. /help lists the commands; Ctrl-C stops an answer,\n"
+             "Ctrl-D leaves. If standard input is not a terminal, each line of it is a message,\n"
+             "and the answers on standard output are set apart by an empty line:\n"
+             "  printf 'Who was Ada Lovelace?\\nAnd her father?\\n' | moe-run chat -m model.gguf",
+    .options = options, .n_option = ARRAY_LEN(options),
+    .min_operands = 0, .max_operands = 0, .operands = "",
+    .groups = groups, .n_group = ARRAY_LEN(groups),
+    .epilogue = "A line that ends in a backslash goes on in the next one; a line of \"\"\" begins "
+                "and ends a\nblock of lines. What was typed is kept in "
+                "~/.local/state/moe-run/history.\n"
+                "Exit code: 0; 1 if it could not start, or if a message or command from a pipe "
+                "failed;\n2 bad usage; 130 Ctrl-C in a pipe.",
+};
+
+enum {
+    DEFAULT_CTX = 8192,
+    N_SNAPSHOT = 4,                      /* /undo and /retry go back to where a turn began */
+    PATIENCE = 4                         /* times Ctrl-C without effect before it ends all */
+};
+
+/* ---- opening ------------------------------------------------------------------------------- */
+
+/* What the table cannot check. 0, or 2 after one line. */
+static int check_options(chat_talk *t, const chat_options *o)
+{
+    const int rc = talk_args_check(&t->set.effort, &o->talk);
+    if (rc != 0) return rc;
+    if (o->talk.system && o->load) {
+        console_error("--system and --load do not go together: a saved chat has its own");
+        return 2;
+    }
+    return 0;
+}
+
+static void fill(chat_talk *t, const chat_options *o)
+{
+    if (o->talk.date) snprintf(t->set.date, sizeof t->set.date, "%s", o->talk.date);
+    else text_today(t->set.date, sizeof t->set.date);
+    t->flags = o->sampling;
+    t->effort_given = o->talk.reasoning != NULL;
+    t->date_given = o->talk.date != NULL;
+    t->max_tokens = (int)o->n;
+    t->show_reasoning = o->talk.show_reasoning;
+    t->verbose = o->verbose;
+}
+
+/* Session, sampler, and what was said before. 0, or the exit code. */
+static int open_session(chat_talk *t, const chat_options *o)
+{
+    const int most = t->l.m->hp.ctx_train;
+    err_ctx err;
+
+    if (t->room.ctx == 0) t->room.ctx = most < DEFAULT_CTX ? most : DEFAULT_CTX;
+    t->room.n_snapshot = N_SNAPSHOT;
+    if (model_handle_place(&t->l, &t->room, &err) < 0) return model_handle_fail(t->l.path, &err);
+    model_handle_say_notes(&t->l, true, t->effort_given);
+    if (model_handle_session(&t->s, &t->l, &t->room, &err) < 0) return model_handle_fail(t->l.path, &err);
+    if (sampling_open(&t->draw, &o->sampling, t->l.m, t->l.tok, t->room.ctx, &err) < 0 ||
+        (o->talk.system && conversation_set_system(&t->conv, str_from(o->talk.system), &err) < 0)) {
+        console_error("%s", err.msg);
+        return 1;
+    }
+    t->set.seed = (int64_t)t->draw.options.seed;
+    if (o->load && chat_load(t, o->load, &err) < 0) return model_handle_fail(o->load, &err);
+    return 0;
+}
+
+static void greet(const chat_talk *t)
+{
+    const char *slash = strrchr(t->l.path, '/');
+    char ctx[32], line[PLAN_LINE_CAP];
+    if (plan_check_has_tiers(&t->l.where->p)) {
+        const plan_view view = placement_view(t->l.where);
+        console_note("%s%s%s", engine_gpu_name(t->l.e), engine_on_gpu(t->l.e) ? ", " : "",
+                     plan_view_line(line, sizeof line, &view));
+    }
+    console_note("%s (%s), context %s tokens. Ctrl-C stops an answer, Ctrl-D leaves, /help",
+                 slash ? slash + 1 : t->l.path, model_arch_name(t->l.m->hp.arch),
+                 text_count(ctx, sizeof ctx, (uint64_t)t->room.ctx));
+}
+
+/* ---- talking ------------------------------------------------------------------------------- */
+
+static bool is_blank(str_view s)
+{
+    while (s.len && memchr(" \t\n", s.ptr[s.len - 1], 3)) s.len--;
+    return s.len == 0;
+}
+
+static int say(chat_talk *t, str_view text)
+{
+    err_ctx err;
+    if (conversation_ask(&t->conv, text, &err) == 0 && chat_turn(t, &err) == 0)
+        return CHAT_SLASH_DONE;
+    console_error("%s", err.msg);
+    return CHAT_SLASH_FAILED;
+}
+
+static int take(chat_talk *t, str_view text, bool block)
+{
+    if (is_blank(text)) return CHAT_SLASH_DONE;
+    if (block || !str_starts(text, "/")) return say(t, text);
+    if (!str_starts(text, "//")) return chat_slash(t, text);
+    return say(t, (str_view){ text.ptr + 1, text.len - 1 });
+}
+
+/* Until the input ends or the person leaves; the exit code. */
+static int converse(chat_talk *t, line_input *in)
+{
+    bool any_failed = false;
+    str_view text;
+    err_ctx err;
+    int rc;
+
+    while ((rc = line_input_read(&text, in, &err)) != 0) {
+        if (rc == ERR_STOPPED && t->interactive && interrupt_exit_code() == 130) {
+            interrupt_clear();
+            console_note("Ctrl-D or /quit leaves");
+            continue;
+        }
+        if (rc == ERR_STOPPED) return interrupt_exit_code();
+        if (rc < 0) {
+            console_error("%s", err.msg);
+            return 1;
+        }
+        rc = take(t, text, rc == 2);
+        if (rc == CHAT_SLASH_QUIT) break;
+        any_failed |= rc == CHAT_SLASH_FAILED;
+        if (interrupted() && !(t->interactive && interrupt_exit_code() == 130))
+            return interrupt_exit_code();
+        if (t->lost) return console_lost_output(t->lost);
+    }
+    return any_failed && !t->interactive;
+}
+
+static int talk(chat_talk *t)
+{
+    char path[PATH_MAX];
+    const bool keep = line_history_path(path, sizeof path);
+    line_input *in;
+    err_ctx err;
+    int code;
+
+    if (line_input_open(&in, chat_slash_words, CHAT_SLASH_N, keep ? path : NULL, &err) < 0) {
+        console_error("%s", err.msg);
+        return 1;
+    }
+    t->interactive = line_input_is_terminal(in);
+    if (t->interactive) {
+        interrupt_patience(PATIENCE);
+        greet(t);
+    }
+    code = converse(t, in);
+    line_input_close(in);
+    return code;
+}
+
+int cmd_chat(int argc, char **argv)
+{
+    chat_options o = { .n = -1 };
+    chat_talk t = { 0 };
+    load_options load = { .with_text = true };
+    err_ctx err;
+    int rc, code;
+
+    engine_args_init(&o.engine);
+    tier_args_init(&o.tiers);
+    sampling_args_init(&o.sampling);
+    rc = args_parse(&spec, &o, NULL, NULL, argc, argv);
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
+    if ((code = check_options(&t, &o)) != 0) return code;
+    if ((code = engine_args_read(&load.where.engine, &t.room, &load.where.device,
+                                 &o.engine)) != 0 ||
+        (code = tier_args_read(&load.where.wish, &load.where.post, &o.tiers)) != 0)
+        return code;
+    if ((code = sampling_args_check(&o.sampling)) != 0) return code;
+    interrupt_install();
+    fill(&t, &o);
+    load.path = o.model;
+    if (!o.model) console_note("%s", DEMO_MODEL_REMARK);
+    if (model_handle_open(&t.l, &load, &err) < 0)
+        return model_handle_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
+    code = open_session(&t, &o);
+    if (code == 0) code = talk(&t);
+    sampling_close(&t.draw);
+    session_free(t.s);
+    conversation_release(&t.conv);
+    model_handle_close(&t.l);
+    return code;
+}

@@ -1,0 +1,249 @@
+/* chat_turn.c - one question, one answer: render, run, print, remember.
+ *
+ * Invariant: what was shown of an answer becomes part of the conversation, whoever ended it; a
+ * question stays open only if it was stopped before anything could be shown. The whole conversation
+ * is rendered each time; what the session already holds of it is answer_run's to find. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/chat/chat_talk.h"
+#include "cli/console.h"
+#include "cli/interrupt.h"
+
+/* ---- output -------------------------------------------------------------------------------- */
+
+typedef struct turn {
+    chat_talk *t;
+    bool earlier;                        /* there is an answer already: it stays if none comes */
+    textbuf answer, reasoning;
+    progress bar;
+    answer_view shown;
+    bool stop;                           /* Ctrl-C, SIGTERM, or nobody reads */
+} turn;
+
+/* Answers in a file or a pipe are set apart by an empty line; on a screen one follows each. */
+static answer_view view_of(const chat_talk *t)
+{
+    answer_view v = answer_view_of(t->show_reasoning);
+    v.lead = t->n_shown > 0 && !v.on_screen ? "\n" : NULL;
+    return v;
+}
+
+static int on_text(void *ctx, const chat_event *ev)
+{
+    turn *u = ctx;
+    const uint64_t from = clock_ns();
+    int rc;
+    if (ev->kind == CHAT_REASONING) textbuf_put(&u->reasoning, ev->text);
+    if (ev->kind == CHAT_ANSWER) textbuf_put(&u->answer, ev->text);
+    rc = answer_view_event(&u->shown, ev);
+    plan_watch_away(&u->t->speed, clock_ns() - from);
+    if (rc < 0) return -1;
+    return u->answer.failed || u->reasoning.failed ? -1 : 0;
+}
+
+/* answered: the turn counts, even if nothing was said. A script finds each answer in its place. */
+static void end_output(turn *u, bool answered)
+{
+    chat_talk *t = u->t;
+    answer_view_end(&u->shown, answered && !t->interactive);
+    if (u->shown.begun && u->shown.on_screen) answer_view_str(&u->shown, "\n");
+    else if (u->stop && t->interactive) fputc('\n', stderr);     /* behind the terminal's "^C" */
+    t->n_shown += u->shown.begun;
+    if (u->shown.why != EINTR) t->lost = u->shown.why;
+}
+
+/* ---- stopping ------------------------------------------------------------------------------ */
+
+/* A person's Ctrl-C ends the answer and is forgotten at once, so that an impatient second one does
+ * not end the program. */
+static bool on_go_on(void *ctx)
+{
+    turn *u = ctx;
+    if (interrupted()) {
+        u->stop = true;
+        if (u->t->interactive && interrupt_exit_code() == 130) interrupt_clear();
+    }
+    return !u->stop;
+}
+
+static bool on_token(void *ctx)
+{
+    turn *u = ctx;
+    plan_watch_token(&u->t->speed);
+    answer_view_token(&u->shown);
+    return on_go_on(u);
+}
+
+static bool on_watch(void *ctx, double done_tokens, int n_tokens)
+{
+    turn *u = ctx;
+    if (u->bar.total == 0) progress_begin_tokens(&u->bar, "reading the prompt", (uint64_t)n_tokens);
+    progress_update(&u->bar, (uint64_t)done_tokens);
+    if (done_tokens >= n_tokens) progress_end(&u->bar);
+    return on_go_on(u);
+}
+
+/* ---- the turn ------------------------------------------------------------------------------ */
+
+static chat_request request_of(const chat_talk *t)
+{
+    return (chat_request){ .messages = t->conv.messages, .n_message = t->conv.n_message,
+                           .effort = t->set.effort, .date = str_from(t->set.date) };
+}
+
+/* The prompt, and in *n_stable how much of it the next turn will begin with for certain: all but
+ * the cue, which may hold more than what later stands in its place. */
+static int render(id_list *out, int *n_stable, const chat_talk *t, err_ctx *err)
+{
+    chat_request req = request_of(t);
+    id_list before = { 0 };
+    int rc;
+
+    req.no_cue = true;
+    rc = chat_render(&before, t->l.talk, t->l.enc, &req, err);
+    req.no_cue = false;
+    if (rc == 0) rc = chat_render(out, t->l.talk, t->l.enc, &req, err);
+    *n_stable = 0;
+    if (rc == 0 && before.n > 0 && before.n < out->n &&
+        memcmp(before.ids, out->ids, before.n * sizeof *out->ids) == 0)
+        *n_stable = (int)before.n;
+    ids_free(&before);
+    return rc;
+}
+
+int chat_count_tokens(int *out, const chat_talk *t, err_ctx *err)
+{
+    chat_request req = request_of(t);
+    id_list ids = { 0 };
+    int rc = 0;
+    req.no_cue = true;
+    if (req.n_message > 0) rc = chat_render(&ids, t->l.talk, t->l.enc, &req, err);
+    *out = (int)ids.n;
+    ids_free(&ids);
+    return rc;
+}
+
+/* A seed for each answer: the first is drawn as moe-run run would with the same seed, and another
+ * answer to the same question is another one. */
+static uint64_t turn_seed(const conversation_settings *s)
+{
+    uint64_t x = (uint64_t)s->n_answer * 0xD6E8FEB86659FD93u;
+    x = (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
+    return (uint64_t)s->seed ^ (x ^ x >> 32);
+}
+
+static void count(chat_talk *t, const answer_stats *st)
+{
+    t->last = *st;
+    t->total.n_turn++;
+    t->total.n_prompt += (uint64_t)st->n_taken;
+    t->total.n_reused += (uint64_t)st->n_reused;
+    t->total.n_answer += (uint64_t)st->n_answer;
+    t->total.prompt_ns += st->prompt_ns;
+    t->total.answer_ns += st->answer_ns;
+}
+
+/* Whatever the person should know about how it ended. */
+static void tell_end(const turn *u, const answer_stats *st)
+{
+    chat_talk *t = u->t;
+    char line[256];
+    if (st->end == ANSWER_CONTEXT)
+        console_note("the context of %d tokens is full: /undo, /reset, or start with a larger "
+                     "--ctx", session_ctx(t->s));
+    else if (st->end == ANSWER_LENGTH && t->interactive)
+        console_note("cut after %d tokens (-n)%s", st->n_answer, u->answer.len > 0 ? "" :
+                     u->reasoning.len > 0 ? ", while still reasoning" : ", before any text");
+    else if (conversation_is_open(&t->conv) && t->interactive)
+        console_note("stopped before the answer began: %s", u->earlier ? "the earlier one stays" :
+                     "/retry asks again, a new message takes its place");
+    else if (u->answer.len == 0 && t->interactive)
+        console_note("the model said nothing");
+    if (t->verbose)
+        fprintf(stderr, "%s%s%s\n", u->shown.dim ? "\033[2m" : "",
+                chat_turn_summary(line, sizeof line, t), u->shown.dim ? "\033[0m" : "");
+    if (!t->speed.line[0] || t->speed_told) return;
+    console_note("%s", t->speed.line);
+    t->speed_told = true;
+}
+
+static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
+{
+    chat_talk *t = u->t;
+    const chat_request req = request_of(t);
+    const answer_options o = { .tok = t->l.tok, .talk = t->l.talk, .req = &req,
+                               .stop = t->draw.stop, .max_tokens = t->max_tokens,
+                               .n_stable = n_stable };
+    const answer_hooks hooks = { .ctx = u, .text = on_text, .go_on = on_token, .watch = on_watch };
+    answer_stats st;
+    int rc;
+
+    sampler_reset(t->draw.smp, turn_seed(&t->set));
+    u->shown = view_of(t);
+    placement_watch(&t->speed, t->l.where, t->s, t->verbose);
+    rc = answer_run(&st, t->s, t->draw.smp, prompt->ids, (int)prompt->n, &o, &hooks, err);
+    progress_end(&u->bar);
+    on_go_on(u);                         /* a signal that ended a write was not looked at yet */
+    end_output(u, rc == 0 && st.n_answer > 0);
+    if (rc < 0) return rc;
+    count(t, &st);
+    t->set.n_answer += st.n_answer > 0;
+    if (u->answer.failed || u->reasoning.failed)
+        return err_set(err, ERR_NOMEM, "out of memory for the answer");
+    if (st.end != ANSWER_INTERRUPTED || u->answer.len > 0)
+        rc = conversation_answer(&t->conv, textbuf_view(&u->answer), textbuf_view(&u->reasoning),
+                                 err);
+    if (rc == 0) tell_end(u, &st);
+    return rc;
+}
+
+/* earlier: an answer to the same question; NULL if the question is new. */
+static int take(chat_talk *t, const chat_message *earlier, err_ctx *err)
+{
+    turn u = { .t = t, .earlier = earlier && earlier->content.ptr };
+    id_list prompt = { 0 };
+    int n_stable, rc = render(&prompt, &n_stable, t, err);
+
+    if (rc == 0 && prompt.n >= (size_t)session_ctx(t->s)) {
+        if (!earlier) conversation_undo(&t->conv);
+        rc = err_set(err, ERR_RANGE, "with this message the conversation has %zu tokens, the "
+                     "context holds %d: %s/undo, /reset, or start with a larger --ctx", prompt.n,
+                     session_ctx(t->s), earlier ? "" : "the message was not added; ");
+    }
+    if (rc == 0) rc = run(&u, &prompt, n_stable, err);
+    textbuf_free(&u.answer);
+    textbuf_free(&u.reasoning);
+    ids_free(&prompt);
+    return rc;
+}
+
+int chat_turn(chat_talk *t, err_ctx *err)
+{
+    return take(t, NULL, err);
+}
+
+int chat_turn_again(chat_talk *t, err_ctx *err)
+{
+    chat_message earlier;
+    if (!conversation_reopen(&t->conv, &earlier))
+        return err_set(err, ERR_RANGE, "nothing was said yet");
+    const int rc = take(t, &earlier, err);
+    conversation_put_back(&t->conv, &earlier);
+    return rc;
+}
+
+/* ---- figures ------------------------------------------------------------------------------- */
+
+const char *chat_turn_summary(char *dst, size_t cap, const chat_talk *t)
+{
+    const answer_stats *st = &t->last;
+    char of[32] = "";
+    if (st->n_taken < st->n_prompt) snprintf(of, sizeof of, " of %d", st->n_prompt);
+    snprintf(dst, cap, "prompt %d%s tokens (%d reused), %.1f tok/s; answer %d tokens, %.1f tok/s "
+             "(%s)", st->n_taken, of, st->n_reused,
+             text_rate((uint64_t)(st->n_taken - st->n_reused), st->prompt_ns), st->n_answer,
+             text_rate((uint64_t)st->n_answer, st->answer_ns), answer_end_name(st->end));
+    return dst;
+}

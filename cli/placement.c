@@ -1,0 +1,155 @@
+/* placement.c - asks the machine, the file of measured speeds and the planner.
+ *
+ * Speeds are measured only where a plan hangs on them: with experts that are not in
+ * VRAM, or on the drive. */
+#include "cli/placement.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli/args.h"
+#include "cli/console.h"
+#include "cli/home_folder.h"
+#include "cli/interrupt.h"
+#include "cli/plan_check.h"
+#include "engine/plan/measure.h"
+#include "engine/gpu/weights_gpu.h"
+#include "tiers/cpu_load.h"
+#include "tiers/machine.h"
+
+/* The GPU, if it may be used and can compute this model. */
+static int open_gpu(gpu **out, placement *p, const model *m, device_choice device, err_ctx *err)
+{
+    int rc;
+    *out = NULL;
+    if (device == DEVICE_CPU || (device == DEVICE_AUTO && strcmp(gpu_backend(), "none") == 0))
+        return 0;                        /* a build that has no business with GPUs says nothing */
+    if (gpu_count() == 0) {
+        if (device == DEVICE_CUDA)
+            return err_set(err, ERR_UNSUPPORTED, "cuda: there is no GPU, or no driver for it; use "
+                           "--device cpu");
+        snprintf(p->note, sizeof p->note, "no GPU: CPU only");
+        return 0;
+    }
+    if ((rc = weights_gpu_check(m, err)) == 0 && (rc = gpu_describe(&p->info, 0, err)) == 0)
+        rc = gpu_open(out, 0, err);
+    if (rc == 0 || device == DEVICE_CUDA) return rc;
+    snprintf(p->note, sizeof p->note, "%s: CPU only", err->msg);
+    return 0;
+}
+
+/* What there is, or what the variable says there is: to try out a smaller machine. */
+static int read_machine(placement *p, const model *m, bool use_gpu, err_ctx *err)
+{
+    const char *text = getenv("MOE_RAM_AVAILABLE");
+    planning_forget(m);
+    const int rc = planning_machine(&p->in.machine, use_gpu, err);
+    if (rc < 0 || !text || !*text) return rc;
+    if (arg_parse_size(&p->in.machine.ram_available, text)) return 0;
+    return err_set(err, ERR_FORMAT, "MOE_RAM_AVAILABLE is not a size such as 512M or 20G");
+}
+
+static bool depends_on_speed(const placement *p, const model *m)
+{
+    if (!p->p.gpu) return p->p.disk_experts > 0;
+    for (int l = 0; l < m->hp.n_layer; l++)
+        if (p->p.hot[l] < m->hp.n_expert) return true;
+    return false;
+}
+
+/* Cores that others use now; < 0: unknown. */
+static double load_now(int *n_core)
+{
+    int n_cpu;
+    *n_core = machine_cores(NULL, 0, &n_cpu);
+    return cpu_load_share() * *n_core;
+}
+
+/* Measures, and remembers where that is possible; what lacks a figure is for this plan alone. */
+static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, int again, err_ctx *err)
+{
+    const uint64_t have = p->in.machine.ram_available, own = p->in.machine.ram_program;
+    err_ctx unsaved;
+    int rc;
+    console_status("measuring this machine...");
+    p->when = (speeds_note){ .date = time(NULL), .again = again };
+    p->when.load = fmax(0, load_now(&p->when.n_core));
+    if (most_ram != UINT64_MAX) most_ram -= most_ram < own ? most_ram : own;
+    rc = engine_measure(&p->in.machine.rate, e, g, have < most_ram ? have : most_ram,
+                        interrupt_watch, NULL, err);
+    console_status_clear();
+    if (rc < 0) return rc;
+    p->measured = rc != MEASURE_PARTIAL;
+    if (p->kept[0] && p->measured)
+        (void)speeds_save(&p->in.machine.rate, &p->when, p->kept, &p->key, &unsaved);
+    return 0;
+}
+
+/* Whether the figures that were found should be replaced. */
+static bool outdated(const speeds_note *n)
+{
+    int n_core;
+    return speeds_measure_again(n, time(NULL), speeds_busy(n) ? load_now(&n_core) : 0);
+}
+
+static int make(placement *p, const model *m, gpu *g, const placement_options *o,
+                const session_options *so, err_ctx *err)
+{
+    plan_wish wish = o->wish;
+    wish.ram_copy = planning_copy_bytes(m, o->engine.isa, o->engine.exact);
+    return planning_make(&p->p, &p->in, m, so, o->engine.threads, g ? planning_gpu_work : NULL, g,
+                         &wish, err);
+}
+
+static int make_with_speeds(placement *p, const model *m, engine *e, gpu *g,
+                            const placement_options *o, const session_options *so, err_ctx *err)
+{
+    int rc = planning_key(&p->key, m, o->engine.threads, o->engine.isa, p->info.name, err);
+    if (rc < 0) return rc;
+    if (!speeds_path(p->kept, sizeof p->kept, getenv("XDG_CACHE_HOME"), getenv("HOME")) ||
+        !home_folder_allows(p->kept))
+        p->kept[0] = '\0';
+    p->measured = p->kept[0] && speeds_load(&p->in.machine.rate, &p->when, p->kept, &p->key) > 0;
+    if ((rc = make(p, m, g, o, so, err)) < 0 || !e) return rc;
+    const bool needed = !p->measured && depends_on_speed(p, m);
+    const bool again = p->measured && depends_on_speed(p, m) && outdated(&p->when);
+    if (!o->measure && !needed && !again) return 0;
+    rc = measure(p, e, g, o->wish.ram, again && !o->measure ? p->when.again + 1 : 0, err);
+    return rc < 0 ? rc : make(p, m, g, o, so, err);
+}
+
+int placement_make(placement *out, const model *m, engine *e, const placement_options *o,
+                 const session_options *so, err_ctx *err)
+{
+    gpu *g;
+    int rc;
+    *out = (placement){ .measured = false };
+    if ((rc = open_gpu(&g, out, m, o->device, err)) < 0) return rc;
+    const bool has_gpu = g != NULL;
+    if ((rc = read_machine(out, m, has_gpu, err)) == 0)
+        rc = make_with_speeds(out, m, e, g, o, so, err);
+    gpu_close(g);
+    if (rc < 0) return rc;
+    if (has_gpu && !out->p.gpu && o->device == DEVICE_CUDA)
+        return err_set(err, ERR_NOMEM, "%s: its VRAM (%.1f GB free) is too small for what every "
+                       "token needs; use a smaller --ctx, --kv q8_0, or --device cpu",
+                       out->info.name, (double)out->in.machine.vram_free * 1e-9);
+    if (has_gpu && !out->p.gpu)
+        snprintf(out->note, sizeof out->note, "%s: VRAM is too small for what every token needs: "
+                 "CPU only", out->info.name);
+    return 0;
+}
+
+plan_view placement_view(const placement *p)
+{
+    return (plan_view){ &p->p, &p->in.what, p->measured, p->when };
+}
+
+void placement_watch(plan_watch *w, const placement *p, session *s, bool faster_too)
+{
+    plan_watch_begin(w, &p->p, p->measured, s, faster_too);
+    plan_watch_keep(w, p->kept, &p->key);
+}

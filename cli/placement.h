@@ -1,0 +1,49 @@
+/* placement.h - where a model will live on this machine: what there is, how fast it was measured to
+ * be, and the plan made of it.
+ *
+ * The one place where speeds come from: the file that remembers them, or a measurement of a second
+ * or two where the plan depends on it; else figures are assumed. Figures that runs did not bear
+ * out, or that were taken on a busy machine, are measured again (tiers/speeds.h). */
+#ifndef CLI_PLACEMENT_H
+#define CLI_PLACEMENT_H
+
+#include <limits.h>
+
+#include "cli/plan_view.h"
+#include "cuda/gpu.h"
+#include "engine/plan/planning.h"
+#include "moe/postfetch.h"
+
+typedef enum device_choice { DEVICE_CPU, DEVICE_CUDA, DEVICE_AUTO } device_choice;
+
+typedef struct placement_options {
+    engine_options engine;
+    device_choice device;                /* AUTO: the GPU if there is one that can */
+    plan_wish wish;
+    postfetch_options post;
+    bool measure;                        /* in any case, even if the plan does not depend on it */
+} placement_options;
+
+typedef struct placement {
+    planning in;
+    plan p;
+    bool measured;                       /* by this machine, now or earlier, every figure */
+    speeds_note when;                    /* if measured */
+    char kept[PATH_MAX];                 /* the file of speeds; "": there is none */
+    speeds_key key;                      /* its entry */
+    gpu_info info;                       /* name "" without a GPU */
+    char note[800];                      /* why it is the CPU after all; "": nothing to say */
+} placement;
+
+/* The plan for a session on m. e measures; NULL: nothing is measured. */
+int placement_make(placement *out, const model *m, engine *e, const placement_options *o,
+                 const session_options *so, err_ctx *err);
+
+plan_view placement_view(const placement *p);
+
+/* Watches an answer of s, whose plan this is: plan_watch_begin with what it should know. Borrows
+ * both. */
+struct plan_watch;
+void placement_watch(struct plan_watch *w, const placement *p, session *s, bool faster_too);
+
+#endif

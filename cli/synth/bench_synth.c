@@ -1,0 +1,141 @@
+/* bench_synth.c - moe-bench synth: writes a GGUF of a real model's shapes with random weights.
+ *
+ * Arguments, progress bar, interruption and report; synth.h does the work. */
+#include "cli/commands.h"
+
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli/args.h"
+#include "cli/console.h"
+#include "cli/synth/synth.h"
+
+typedef struct settings {
+    const char *output, *experts, *dense, *head;
+    int64_t layers, seed, threads;
+    double skew;
+    bool json;
+} settings;
+
+static const arg_option options[] = {
+    { "output", 'o', ARG_TEXT, offsetof(settings, output), "FILE", NULL, 0, 0,
+      "File to write; made as FILE.part, then renamed" },
+    { "layers", 0, ARG_INT, offsetof(settings, layers), "N", NULL, 1, 1024,
+      "Only the first N layers. Default: all" },
+    { "experts", 0, ARG_TEXT, offsetof(settings, experts), "TYPE", NULL, 0, 0,
+      "Type of the experts, e.g. Q4_K. Default: MXFP4 for gpt-oss, Q4_K for qwen3-next" },
+    { "dense", 0, ARG_TEXT, offsetof(settings, dense), "TYPE", NULL, 0, 0,
+      "Type of the other matrices. Default: Q8_0, Q4_K" },
+    { "head", 0, ARG_TEXT, offsetof(settings, head), "TYPE", NULL, 0, 0,
+      "Type of the output matrix. Default: Q8_0, Q6_K" },
+    { "skew", 0, ARG_FLOAT, offsetof(settings, skew), "S", NULL, 0, 4,
+      "Popularity of experts falls like 1 / rank^S. Default 0: all alike" },
+    { "seed", 's', ARG_INT, offsetof(settings, seed), "N", NULL, 0, 9e15,
+      "Other weights for another number. Default 1" },
+    { "threads", 't', ARG_THREADS, offsetof(settings, threads), "N", NULL, 0, 0,
+      "Threads; the file does not depend on them. Default: all cores" },
+    { "json", 0, ARG_FLAG, offsetof(settings, json), NULL, NULL, 0, 0,
+      "Report as a JSON object on stdout" },
+};
+
+static const arg_spec spec = {
+    .usage = "moe-bench synth SHAPE -o FILE [options]",
+    .about = "Writes a GGUF with the shapes of a real model and random weights: loads and runs\n"
+             "like the real one, answers nonsense. SHAPE: " SYNTH_SHAPE_NAMES ".",
+    .options = options, .n_option = ARRAY_LEN(options),
+    .min_operands = 1, .max_operands = 1, .operands = "SHAPE",
+};
+
+/* Set by the signal handler, read by the progress callback. */
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+static bool on_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    progress *bar = ctx;
+    if (bar->total == 0) bar->total = total;
+    progress_update(bar, done);
+    return !interrupted;
+}
+
+static bool read_type(quant_type *out, const char *flag, const char *name)
+{
+    if (!name || quant_from_name(out, name)) return true;
+    console_error("--%s: '%s' is not a type that weights can have", flag, name);
+    return false;
+}
+
+static int print_report(const char *path, const synth_report *r, bool json)
+{
+    const double seconds = (double)r->ns * 1e-9, rate = (double)r->bytes / (double)r->ns;
+    char bytes[32], shown[1024];
+    json_t *row;
+
+    console_note("%s: %s bytes, %d tensors, %.2f s, %.2f GB/s", path,
+                 text_count(bytes, sizeof bytes, r->bytes), r->n_tensor, seconds, rate);
+    if (!json) return console_finish();
+    row = json_pack("{s:s, s:I, s:i, s:f, s:f}", "file", ESC(shown, str_from(path)),
+                    "bytes", (json_int_t)r->bytes, "tensors", r->n_tensor,
+                    "seconds", seconds, "gb_per_s", rate);
+    if (console_json(row, JSON_COMPACT | JSON_REAL_PRECISION(6))) return console_finish();
+    console_error("out of memory for the report");
+    return 1;
+}
+
+static int run(const settings *s, const synth_options *o)
+{
+    progress bar;
+    synth_report report;
+    err_ctx err;
+    int rc;
+
+    signal(SIGINT, on_signal);
+    signal(SIGTERM, on_signal);
+    progress_begin(&bar, "writing", 0);
+    rc = synth_write(&report, s->output, o, (int)s->threads, on_progress, &bar, &err);
+    progress_end(&bar);
+    if (rc == 0) return print_report(s->output, &report, s->json);
+    if (interrupted) {
+        console_error("%s: interrupted, nothing was kept", s->output);
+        return 130;
+    }
+    console_fail(s->output, &err);
+    return rc == ERR_UNSUPPORTED || rc == ERR_RANGE ? 2 : 1;
+}
+
+int cmd_bench_synth(int argc, char **argv)
+{
+    settings s = { .seed = 1 };
+    const char *name;
+    const synth_shape *shape;
+    synth_options o;
+    int rc;
+
+    rc = args_parse(&spec, &s, &name, NULL, argc, argv);
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
+    if (!(shape = synth_shape_find(name))) {
+        console_error("no shape '%s' (there are: %s)", name, SYNTH_SHAPE_NAMES);
+        return 2;
+    }
+    if (!s.output || !*s.output) {
+        console_error("-o FILE missing (usage: %s)", spec.usage);
+        return 2;
+    }
+    o = synth_options_of(shape);
+    if (!read_type(&o.experts, "experts", s.experts) || !read_type(&o.dense, "dense", s.dense) ||
+        !read_type(&o.head, "head", s.head)) return 2;
+    if (s.layers) o.n_layer = (int)s.layers;
+    if (o.n_layer < shape->interval)
+        console_note("fewer than %d layers hold no full attention: other programs may refuse the "
+                     "file", shape->interval);
+    o.skew = s.skew;
+    o.seed = (uint64_t)s.seed;
+    return run(&s, &o);
+}

@@ -1,0 +1,55 @@
+/* synth_plan.h - what a synthetic model file holds: every byte of it, computable at any place.
+ *
+ * A plan knows the whole file without writing it: head, vocabulary, and for each tensor a recipe.
+ * Immutable after creation: any number of threads may fill different parts at once. */
+#ifndef CLI_SYNTH_SYNTH_PLAN_H
+#define CLI_SYNTH_SYNTH_PLAN_H
+
+#include "cli/synth/synth_vocab.h"
+#include "loader/base.h"
+#include "loader/quant.h"
+
+typedef struct synth_shape {
+    const char *name;
+    synth_family family;
+    int n_layer, n_embd;
+    int n_head, n_head_kv, head_dim;
+    int n_expert, n_used, n_ff;
+    int n_vocab, first_special;          /* see synth_vocab.h */
+    int window;                          /* gpt-oss */
+    int n_ff_shared, interval, rope_dim, conv, n_k_head, n_v_head, ssm_dim;      /* qwen3next */
+    quant_type experts, dense, head;     /* types by default */
+} synth_shape;
+
+/* The shapes people may name, and the list of their names; NULL if there is none with that name. */
+const synth_shape *synth_shape_find(const char *name);
+#define SYNTH_SHAPE_NAMES "gpt-oss-20b, gpt-oss-120b, qwen3-next-80b"
+
+typedef struct synth_options {
+    const synth_shape *shape;            /* borrowed */
+    int n_layer;                         /* the first n; at most the shape's */
+    quant_type experts, dense, head;
+    double skew;                         /* exponent of the experts' popularity; 0: all alike */
+    uint64_t seed;
+} synth_options;
+
+/* All layers, default types, no skew, seed 1. */
+synth_options synth_options_of(const synth_shape *shape);
+
+typedef struct synth_plan synth_plan;
+
+/* ERR_UNSUPPORTED: a type does not fit the rows of a tensor that should have it. */
+int synth_plan_create(synth_plan **out, const synth_options *o, err_ctx *err);
+void synth_plan_free(synth_plan *p);
+
+uint64_t synth_plan_bytes(const synth_plan *p);          /* of the file */
+int synth_plan_n_tensor(const synth_plan *p);
+
+/* Bytes at .. at + n - 1 of the file; zeros behind its end. */
+void synth_plan_fill(const synth_plan *p, uint8_t *out, uint64_t at, size_t n);
+
+/* How often the expert of each rank is meant to be among the n_used of a token: share[0] is the
+ * most popular one, the sum is n_used. Proportional to (rank + 1)^-skew, at most 0.95. */
+void synth_shares(double *share, int n_expert, int n_used, double skew);
+
+#endif

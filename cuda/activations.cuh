@@ -1,0 +1,226 @@
+/* activations.cuh - a vector on its way into products: norms and gates, then int8 codes in blocks of 32,
+ * by a whole thread block, in shared memory.
+ *
+ * The int8 form of a vector of n blocks, 40 n bytes, in shared and in global memory alike:
+ *
+ *   first  [n][16] int8     weights 0..15 of every block
+ *   second [n][16] int8     weights 16..31
+ *   dx     [n] float        scales
+ *   s      [n][2] int16     sums of the two halves
+ *
+ * (apart, so that eight threads that read eight blocks in step meet no bank twice). The codes are
+ * the contract's, bit for bit. Norms and gates are not part of it. */
+#ifndef CUDA_ACTIVATIONS_CUH
+#define CUDA_ACTIVATIONS_CUH
+
+#include "cuda/device.cuh"
+
+/* gpu_blocks_bytes on the device. */
+static __device__ __forceinline__ int blocks_pitch(int cols) { return (cols / 32 * 40 + 15) / 16 * 16; }
+
+/* gpu_input without what only the host needs. */
+typedef struct input_view {
+    gpu_input_kind kind;
+    int cols;
+    const float *x, *weight, *gate;
+    float eps;
+    int head_dim, head_stride, gate_stride;
+} input_view;
+
+static inline input_view view_of(const gpu_input *in)
+{
+    return { in->kind, in->cols, in->x, in->weight, in->gate, in->eps, in->head_dim,
+             in->head_stride, in->gate_stride };
+}
+
+typedef struct acts_view {
+    const uint8_t *first, *second;
+    const float *dx;
+    const int *s;                        /* low half: s[0], high half: s[1] */
+} acts_view;
+
+static __device__ __forceinline__ acts_view acts_at(const void *p, int n_block)
+{
+    const uint8_t *b = (const uint8_t *)p;
+    return { b, b + 16 * n_block, (const float *)(b + 32 * n_block),
+             (const int *)(b + 36 * n_block) };
+}
+
+/* ---- eight values at a time ------------------------------------------------------------------ */
+
+/* Values 8i .. 8i+7 of a vector that begins at p; zeros behind its end. */
+static __device__ __forceinline__ void load8(float (&v)[8], const float *p, int i, int cols)
+{
+    if (8 * i + 8 <= cols && ((uintptr_t)p & 15) == 0) {
+        const float4 a = ((const float4 *)p)[2 * i], b = ((const float4 *)p)[2 * i + 1];
+        v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w;
+        v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
+        return;
+    }
+    for (int k = 0; k < 8; k++) v[k] = 8 * i + k < cols ? p[8 * i + k] : 0.0f;
+}
+
+static __device__ __forceinline__ float squares8(const float (&v)[8])
+{
+    float sum = 0.0f;
+    for (int k = 0; k < 8; k++) sum = fmaf(v[k], v[k], sum);
+    return sum;
+}
+
+/* Gates of values 8i .. 8i+7: whole heads are multiples of 8. */
+static __device__ __forceinline__ void load_gate8(float (&v)[8], const input_view &in, int t, int i)
+{
+    const int h = 8 * i / in.head_dim, d = 8 * i % in.head_dim;
+    load8(v, in.gate + (size_t)t * in.gate_stride + (size_t)h * in.head_stride + d, 0, 8);
+}
+
+/* Weights of values 8i .. 8i+7, whichever norm it is; ones without. */
+static __device__ __forceinline__ void load_weight8(float (&w)[8], const input_view &in, int i)
+{
+    if (in.kind == GPU_NORM) load8(w, in.weight, i, in.cols);
+    else if (in.kind == GPU_GATED_NORM) load8(w, in.weight + 8 * i % in.head_dim, 0, 8);
+    else for (int k = 0; k < 8; k++) w[k] = 1.0f;
+}
+
+/* Values 8i .. 8i+7, finished, w being their weights; the factor of a norm over the whole vector is
+ * given. All threads of a warp call it together, with i of neighbours in succession. */
+static __device__ __forceinline__ void finish8(float (&v)[8], const input_view &in, int t, int i,
+                                               float factor, const float (&w)[8])
+{
+    const bool inside = 8 * i < in.cols;
+    float gate[8];
+
+    if (in.kind == GPU_NORM)
+        for (int k = 0; k < 8; k++) v[k] = v[k] * factor * w[k];
+    if (in.kind == GPU_GATED && inside) {
+        load_gate8(gate, in, t, i);
+        for (int k = 0; k < 8; k++) v[k] *= sigmoid(gate[k]);
+    }
+    if (in.kind == GPU_GATED_NORM) {
+        if (inside) load_gate8(gate, in, t, i);
+        float sum = squares8(v);
+        for (int d = in.head_dim / 16; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
+        const float scale = 1.0f / sqrtf(sum / (float)in.head_dim + in.eps);
+        if (inside)
+            for (int k = 0; k < 8; k++) v[k] = v[k] * scale * w[k] * silu(gate[k]);
+    }
+}
+
+/* ---- int8 codes ------------------------------------------------------------------------------ */
+
+/* From the bits of a block's largest magnitude: below 2^-100 all codes are 0, and Inf or NaN make a
+ * NaN of the scale. */
+typedef struct code_scale {
+    bool usual;                          /* else all codes are 0 */
+    float inv, dx;
+} code_scale;
+
+static __device__ __forceinline__ code_scale code_scale_of(uint32_t largest)
+{
+    const float amax = __uint_as_float(largest);
+    code_scale s = { largest >= 0x0D800000u && largest < 0x7F800000u, 0.0f, 0.0f };
+    if (s.usual) s.inv = __fdiv_rn(127.0f, amax), s.dx = __fmul_rn(amax, 0x1.020408p-7f);
+    else if (largest >= 0x7F800000u) s.dx = __uint_as_float(0x7FC00000u);
+    return s;
+}
+
+/* The threads of a warp hold eight values each, four in succession a block. */
+static __device__ __forceinline__ void quantise8(void *to, int n_block, const float (&v)[8], int i)
+{
+    uint32_t largest = 0;
+    for (int k = 0; k < 8; k++) largest = max(largest, __float_as_uint(v[k]) & 0x7FFFFFFFu);
+    largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
+    largest = max(largest, __shfl_xor_sync(~0u, largest, 2));
+
+    const code_scale scale = code_scale_of(largest);
+    uint32_t code[2] = { 0, 0 };
+    if (scale.usual)
+        for (int k = 0; k < 8; k++) {
+            const int q = __float2int_rn(__fmul_rn(v[k], scale.inv));
+            code[k / 4] |= ((uint32_t)q & 255u) << 8 * (k % 4);
+        }
+    int sum = __dp4a((int)code[0], 0x01010101, __dp4a((int)code[1], 0x01010101, 0));
+    sum += __shfl_xor_sync(~0u, sum, 1);
+
+    const int j = i / 4, part = i % 4;
+    if (j >= n_block) return;
+    uint8_t *b = (uint8_t *)to;
+    uint8_t *codes = b + (part < 2 ? 0 : 16 * n_block) + 16 * j + 8 * (part % 2);
+    ((uint32_t *)codes)[0] = code[0];
+    ((uint32_t *)codes)[1] = code[1];
+    if (part == 0) ((float *)(b + 32 * n_block))[j] = scale.dx;
+    if (part % 2 == 0) ((int16_t *)(b + 36 * n_block))[2 * j + part / 2] = (int16_t)sum;
+}
+
+/* ---- a whole vector -------------------------------------------------------------------------- */
+
+/* What can be read before the input is there: weights of a thread's first rounds. A block of few
+ * threads keeps more rounds in registers. */
+template <int KEPT> struct input_ahead {
+    float w[KEPT][8];
+};
+
+template <int KEPT>
+static __device__ __forceinline__ input_ahead<KEPT> input_begin(const input_view &in)
+{
+    input_ahead<KEPT> a;
+    #pragma unroll
+    for (int r = 0; r < KEPT; r++) {
+        const int i = threadIdx.x + r * blockDim.x;
+        if (8 * i < in.cols) load_weight8(a.w[r], in, i);
+    }
+    return a;
+}
+
+static __device__ __forceinline__ void input_store(void *codes, float *floats, float (&v)[8],
+                                                   const input_view &in, int t, int i, float factor,
+                                                   const float (&w)[8])
+{
+    finish8(v, in, t, i, factor, w);
+    if (codes) quantise8(codes, in.cols / 32, v, i);
+    if (floats)
+        for (int k = 0; k < 8; k++)
+            if (8 * i + k < in.cols) floats[8 * i + k] = v[k];
+}
+
+/* Token t's vector: its int8 form to codes, its values to floats, whichever is not NULL. The block
+ * meets at the end. shared: 32 floats. */
+template <int KEPT>
+static __device__ __forceinline__ void input_finish(void *codes, float *floats, const input_view &in,
+                                                    int t, float *shared,
+                                                    const input_ahead<KEPT> &ahead)
+{
+    const float *x = in.x + (size_t)t * in.cols;
+    const int n = (in.cols + 7) / 8, n_thread = blockDim.x;
+    const int rounds = (n + n_thread - 1) / n_thread;
+    float kept[KEPT][8], factor = 1.0f;
+
+    #pragma unroll
+    for (int r = 0; r < KEPT; r++) load8(kept[r], x, threadIdx.x + r * n_thread, in.cols);
+    if (in.kind == GPU_NORM) {
+        float sum = 0.0f;
+        #pragma unroll
+        for (int r = 0; r < KEPT; r++) sum += squares8(kept[r]);
+        for (int r = KEPT; r < rounds; r++) {
+            float v[8];
+            load8(v, x, threadIdx.x + r * n_thread, in.cols);
+            sum += squares8(v);
+        }
+        factor = 1.0f / sqrtf(block_sum(sum, shared) / (float)in.cols + in.eps);
+    }
+    #pragma unroll
+    for (int r = 0; r < KEPT; r++)
+        if (r < rounds)
+            input_store(codes, floats, kept[r], in, t, threadIdx.x + r * n_thread, factor,
+                        ahead.w[r]);
+    for (int r = KEPT; r < rounds; r++) {
+        const int i = threadIdx.x + r * n_thread;
+        float v[8], w[8];
+        load8(v, x, i, in.cols);
+        if (8 * i < in.cols) load_weight8(w, in, i);
+        input_store(codes, floats, v, in, t, i, factor, w);
+    }
+    __syncthreads();
+}
+
+#endif

@@ -1,0 +1,37 @@
+/* batch.cuh - products for more than GPU_FEW tokens: tensor cores, or exact F32 for float weights.
+ *
+ * Internal to cuda/. The operations of gpu.h call these when a batch is large. */
+#ifndef CUDA_BATCH_CUH
+#define CUDA_BATCH_CUH
+
+#include "cuda/device.cuh"
+#include "loader/quant.h"
+
+static inline bool is_float_weight(int type)
+{
+    return type == QT_F32 || type == QT_F16 || type == QT_BF16;
+}
+
+/* Finishes in->rows and in->halves, whichever is asked for and not there yet. */
+void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves);
+
+/* y = scale * W x + bias for all products of the input. Quantised, F16 and BF16 weights are
+ * multiplied by 16-bit activations, F32 weights by F32 ones. */
+void project_many(gpu *g, gpu_input *in, const gpu_product *list, int n_product);
+
+/* silu(conv(raw)) -> y [n, y_stride] for all channels, and the window moves on by n tokens. */
+void conv_many(gpu *g, float *y, int y_stride, const gpu_conv *c, int rows, int n);
+
+/* gpu_experts for n > GPU_FEW. */
+void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a);
+size_t experts_many_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd);
+
+/* gpu_attend, its parts for n > 1: norm, rotation and store of the batch's keys and values, in
+ * place for q; then, for n > GPU_FEW, the attention itself. */
+void attend_prepare(gpu *g, const gpu_attention *a);
+void attend_many(gpu *g, const gpu_attention *a);
+
+/* gpu_attend for few tokens and a long store of F16 keys; head sizes 64, 128 and 256. */
+void attend_long(gpu *g, const gpu_attention *a, int keys);
+
+#endif

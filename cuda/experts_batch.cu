@@ -1,0 +1,432 @@
+/* experts_batch.cu - the experts of a layer for many tokens: slots sorted by expert, then products.
+ *
+ * A slot is one choice of one token: slot t * k + r is the r-th of token t. The host never learns
+ * which experts were chosen: lists are made on the device, and grids have room for the worst case.
+ * Within an expert slots stand in ascending order, so the same input makes the same lists. The
+ * products are gemm.cuh's.
+ *
+ *   slots [n * k] --sorted--> positions: mid = activation(gate x, up x) by position
+ *   y [n * k, n_embd] by slot = down mid
+ *   x [n, n_embd] += gates * y in the order of selection, + sigma * the shared expert's
+ *
+ * A layer may come in ranges of experts, one call each: the first makes the lists and computes the
+ * shared expert, all leave their slots' vectors in y, the last one adds up. Tiles do not depend on
+ * the ranges, so the bits do not, either. */
+#include "cuda/gemm.cuh"
+
+enum { LIST_THREADS = 512, LIST_WARPS = LIST_THREADS / 32, TILE_THREADS = 1024 };
+enum { JOIN_THREADS = 256 };
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ int warp_count(int v)
+{
+    for (int d = 16; d > 0; d >>= 1) v += __shfl_xor_sync(0xFFFFFFFFu, v, d);
+    return v;
+}
+
+/* A block for an expert: its slots, and how many belong to experts before it. A warp takes a run of
+ * slots, counts in it, and when all have counted it knows where to write. */
+static __global__ void __launch_bounds__(LIST_THREADS) list_slots(frame f, int32_t *slots,
+                                                                  int32_t *first,
+                                                                  const int32_t *ids, int n)
+{
+    __shared__ int n_lower[LIST_WARPS], n_own[LIST_WARPS];
+    const int e = (int)blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int run = (n + LIST_THREADS - 1) / LIST_THREADS * 32;
+    const int from = min(warp * run, n), to = min(from + run, n);
+    int lower = 0, own = 0;
+
+    frame_begin(f);
+    frame_wait(f);
+    for (int i = from + lane; i < to; i += 32) {
+        const int id = ids[i];
+        lower += id < e;
+        own += id == e;
+    }
+    lower = warp_count(lower);
+    own = warp_count(own);
+    if (lane == 0) {
+        n_lower[warp] = lower;
+        n_own[warp] = own;
+    }
+    __syncthreads();
+    int at = 0, before = 0;
+    for (int i = 0; i < LIST_WARPS; i++) {
+        at += n_lower[i];
+        if (i < warp) before += n_own[i];
+    }
+    if (threadIdx.x == 0) first[e] = at;
+    if (threadIdx.x == 0 && e + 1 == (int)gridDim.x) first[e + 1] = n;
+    at += before;
+    for (int start = from; start < to; start += 32) {
+        const int i = start + lane;
+        const bool mine = i < to && ids[i] == e;
+        const unsigned all = __ballot_sync(0xFFFFFFFFu, mine);
+        if (mine) slots[at + __popc(all & ((1u << lane) - 1))] = i;
+        at += __popc(all);
+    }
+    frame_end(f);
+}
+
+/* One block, a thread for an expert: its slots cut into tiles, and how many are before those. */
+static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(frame f, token_tile *tiles,
+                                                                  int32_t *first_tile,
+                                                                  const int32_t *first,
+                                                                  int n_expert, int tile_tokens)
+{
+    __shared__ int of_warp[TILE_THREADS / 32];
+    const int e = (int)threadIdx.x, warp = e / 32, lane = e % 32;
+    int begin = 0, end = 0;
+
+    frame_begin(f);
+    frame_wait(f);
+    if (e < n_expert) {
+        begin = first[e];
+        end = first[e + 1];
+    }
+    const int own = (end - begin + tile_tokens - 1) / tile_tokens;
+    int upto = own;                      /* tiles of this expert and those before, in the warp */
+    for (int d = 1; d < 32; d <<= 1) {
+        const int v = __shfl_up_sync(0xFFFFFFFFu, upto, (unsigned)d);
+        if (lane >= d) upto += v;
+    }
+    if (lane == 31) of_warp[warp] = upto;
+    __syncthreads();
+    int before = upto - own, all = 0;
+    for (int i = 0; i < TILE_THREADS / 32; i++) {
+        if (i < warp) before += of_warp[i];
+        all += of_warp[i];
+    }
+    if (e < n_expert) first_tile[e] = before;
+    if (e == 0) first_tile[n_expert] = all;
+    for (int i = 0; i < own; i++) {
+        const int at = begin + i * tile_tokens;
+        tiles[before + i] = { e, at, min(tile_tokens, end - at), 0 };
+    }
+    frame_end(f);
+}
+
+/* ---- between and behind the products --------------------------------------------------------- */
+
+/* For gates and ups of two types, which no kernel multiplies together. mid_rows may be up. */
+static __global__ void __launch_bounds__(JOIN_THREADS) activate_all(frame f, const gemm p,
+                                                                    const float *gate,
+                                                                    const float *up)
+{
+    const size_t n = (size_t)p.n * p.rows, stride = (size_t)gridDim.x * JOIN_THREADS;
+
+    frame_begin(f);
+    frame_wait(f);
+    for (size_t i = (size_t)blockIdx.x * JOIN_THREADS + threadIdx.x; i < n; i += stride)
+        store_mid(p, i, activate(gate[i], up[i], p.clamped));
+    frame_end(f);
+}
+
+typedef struct join_args {
+    float *x;                            /* [n, n_embd] */
+    const float *y;                      /* [n, k, n_embd] */
+    const float *gates;                  /* [n, k] */
+    const float *sums;                   /* [n, n_embd]: of gates and y, if those are NULL */
+    const float *shared, *sigma;         /* [n, n_embd], or NULL; [n] */
+    int k, n_embd;
+} join_args;
+
+/* A block for a token. SUMS: the sum over the selection has been taken. */
+template <int W, bool SUMS>
+static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(frame f, const join_args a)
+{
+    const size_t t = blockIdx.x;
+
+    frame_begin(f);
+    frame_wait(f);
+    for (int c = (int)threadIdx.x * W; c < a.n_embd; c += JOIN_THREADS * W) {
+        float *x = a.x + t * a.n_embd + c;
+        float sum[W], v[W];
+        #pragma unroll
+        for (int i = 0; i < W; i++) sum[i] = 0.0f;
+        if (SUMS) load_values(sum, a.sums + t * a.n_embd + c);
+        #pragma unroll 4
+        for (int r = 0; r < (SUMS ? 0 : a.k); r++) {
+            const float gate = a.gates[t * a.k + r];
+            load_values(v, a.y + (t * a.k + r) * a.n_embd + c);
+            #pragma unroll
+            for (int i = 0; i < W; i++) sum[i] = fmaf(gate, v[i], sum[i]);
+        }
+        if (a.shared) {
+            const float sigma = a.sigma[t];
+            load_values(v, a.shared + t * a.n_embd + c);
+            #pragma unroll
+            for (int i = 0; i < W; i++) sum[i] = fmaf(sigma, v[i], sum[i]);
+        }
+        load_values(v, x);
+        #pragma unroll
+        for (int i = 0; i < W; i++) v[i] += sum[i];
+        store_values(x, v);
+    }
+    frame_end(f);
+}
+
+/* ---- scratch --------------------------------------------------------------------------------- */
+
+typedef struct scratch {
+    int32_t *first;                      /* [n_expert + 1]: the expert's first position */
+    int32_t *slots;                      /* [n * k] by position */
+    int32_t *first_tile;                 /* [n_expert + 1]: the expert's first tile */
+    token_tile *tiles;
+    float *mid_rows;                     /* [n * k, n_ff]: for F32 downs, or ups before they meet */
+    void *mid_halves;                    /* [n * k, n_ff]: for all other downs */
+    float *y;                            /* [n * k, n_embd] by slot; gates before they meet ups */
+    float *y_shared;                     /* [n, n_embd] */
+    size_t bytes;
+} scratch;
+
+static int most_tiles(int n_slot, int n_expert, int tile_tokens)
+{
+    return (n_slot + tile_tokens - 1) / tile_tokens + n_expert;
+}
+
+static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
+{
+    uint8_t *p = base + *at;
+    *at += (bytes + 255) & ~(size_t)255;
+    return p;
+}
+
+/* n_ff: the widest of all experts, the shared one included. */
+static scratch scratch_at(void *base, int n, int k, int n_expert, int n_ff, int n_embd)
+{
+    const size_t n_slot = (size_t)n * k, widest = (size_t)(n_ff > n_embd ? n_ff : n_embd);
+    const size_t n_tile = (size_t)most_tiles(n * k, n_expert, GEMM_LEAST_TILE);
+    uint8_t *p = (uint8_t *)base;
+    scratch s = {};
+
+    s.first = (int32_t *)take(p, &s.bytes, ((size_t)n_expert + 1) * sizeof *s.first);
+    s.slots = (int32_t *)take(p, &s.bytes, n_slot * sizeof *s.slots);
+    s.first_tile = (int32_t *)take(p, &s.bytes, ((size_t)n_expert + 1) * sizeof *s.first_tile);
+    s.tiles = (token_tile *)take(p, &s.bytes, n_tile * sizeof *s.tiles);
+    s.mid_rows = (float *)take(p, &s.bytes, n_slot * n_ff * sizeof *s.mid_rows);
+    s.mid_halves = take(p, &s.bytes, n_slot * n_ff * sizeof(uint16_t));
+    s.y = (float *)take(p, &s.bytes, n_slot * widest * sizeof *s.y);
+    s.y_shared = (float *)take(p, &s.bytes, (size_t)n * n_embd * sizeof *s.y_shared);
+    return s;
+}
+
+size_t experts_many_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd)
+{
+    (void)g;
+    return scratch_at(NULL, n, k, n_expert, n_ff, n_embd).bytes;
+}
+
+/* ---- the operation --------------------------------------------------------------------------- */
+
+typedef struct expert_range {
+    int first, count;
+} expert_range;
+
+static gemm_matrix matrix_of(const gpu_matrix *m)
+{
+    return { m->data, m->row_bytes, 0, m->bias, NULL, m->scale };
+}
+
+/* Kernels count slabs from expert 0 on; data begins at expert first. */
+static gemm_matrix bank_of(const gpu_bank *b, int first)
+{
+    const uintptr_t zeroth = (uintptr_t)b->data - (uintptr_t)first * b->slab_bytes;
+    return { (const uint8_t *)zeroth, b->row_bytes, b->slab_bytes, b->bias, b->scale, 1.0f };
+}
+
+static const void *input_of(const gpu_input *in, int type)
+{
+    return gemm_is_float(type) ? (const void *)in->rows : in->halves;
+}
+
+/* base holds all that gate and up have in common: tokens, sizes, the activation and its kind of
+ * mid. */
+static void gate_and_up(gpu *g, const gpu_input *in, const gemm *base, const gemm_matrix *gate,
+                        int gate_type, const gemm_matrix *up, int up_type, const scratch *s)
+{
+    gemm p = *base;
+    p.w = *gate;
+    p.type = gate_type;
+    p.x = input_of(in, gate_type);
+    if (gate_type == up_type) {
+        p.up = *up;
+        gemm_run(g, &p);
+        return;
+    }
+    p.y = s->y;
+    p.y_stride = p.rows;
+    gemm_run(g, &p);
+    p.w = *up;
+    p.type = up_type;
+    p.x = input_of(in, up_type);
+    p.y = s->mid_rows;
+    gemm_run(g, &p);
+    launch(g, "activation", 0, activate_all, (unsigned)g->n_sm * 8, JOIN_THREADS, 0, *base,
+           (const float *)s->y, (const float *)s->mid_rows);
+}
+
+static void set_mid(gemm *p, const scratch *s, int down_type)
+{
+    if (gemm_is_float(down_type)) p->mid_rows = s->mid_rows;
+    else p->mid_halves = s->mid_halves;
+}
+
+static const void *mid_of(const scratch *s, int down_type)
+{
+    return gemm_is_float(down_type) ? (const void *)s->mid_rows : s->mid_halves;
+}
+
+static void shared_expert(gpu *g, const gpu_input *in, const gpu_expert_args *a, const scratch *s)
+{
+    const gemm_matrix gate = matrix_of(&a->shared_gate), up = matrix_of(&a->shared_up);
+    gemm p = {}, down = {};
+
+    p.name = down.name = "shared expert";
+    p.rows = a->shared_gate.rows;
+    p.cols = a->shared_gate.cols;
+    p.n = in->n;
+    p.clamped = a->clamped;
+    set_mid(&p, s, a->shared_down.type);
+    gate_and_up(g, in, &p, &gate, a->shared_gate.type, &up, a->shared_up.type, s);
+
+    down.type = a->shared_down.type;
+    down.rows = a->shared_down.rows;
+    down.cols = a->shared_down.cols;
+    down.w = matrix_of(&a->shared_down);
+    down.x = mid_of(s, down.type);
+    down.n = in->n;
+    down.y = s->y_shared;
+    down.y_stride = down.rows;
+    gemm_run(g, &down);
+}
+
+static void make_lists(gpu *g, const gpu_expert_args *a, int n_slot, int tokens, const scratch *s)
+{
+    launch(g, "experts list", 0, list_slots, (unsigned)a->n_expert, LIST_THREADS, 0, s->slots,
+           s->first, a->ids, n_slot);
+    launch(g, "experts list", 0, list_tiles, 1u, TILE_THREADS, 0, s->tiles, s->first_tile,
+           s->first, a->n_expert, tokens);
+}
+
+/* The vectors of all slots that chose an expert of the range, to y [n, k, n_embd]. */
+static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a,
+                           expert_range range, float *y, const scratch *s)
+{
+    const int n_slot = in->n * a->k, tokens = gemm_tile_tokens(g, n_slot, a->n_expert);
+    const gemm_matrix gate = bank_of(&a->gate, range.first), up = bank_of(&a->up, range.first);
+    gemm p = {}, down;
+
+    if (range.first == 0) make_lists(g, a, n_slot, tokens, s);
+
+    p.name = "experts up";
+    p.n = n_slot;
+    p.tiles = s->tiles;
+    p.tile_from = s->first_tile + range.first;
+    p.tile_to = p.tile_from + range.count;
+    p.tile_tokens = tokens;
+    /* any number of slots may be the range's; blocks without a tile leave at once */
+    p.max_tile = most_tiles(n_slot, range.count, tokens);
+    p.slots = s->slots;
+    down = p;
+
+    p.rows = a->gate.rows;
+    p.cols = a->gate.cols;
+    p.gather = a->k;
+    p.clamped = a->clamped;
+    set_mid(&p, s, a->down.type);
+    gate_and_up(g, in, &p, &gate, a->gate.type, &up, a->up.type, s);
+
+    down.name = "experts down";
+    down.type = a->down.type;
+    down.rows = a->down.rows;
+    down.cols = a->down.cols;
+    down.w = bank_of(&a->down, range.first);
+    down.x = mid_of(s, down.type);
+    down.scatter = true;
+    down.y = y;
+    down.y_stride = down.rows;
+    gemm_run(g, &down);
+}
+
+/* What products of the input read. */
+static void prepare_input(gpu *g, gpu_input *in, const gpu_expert_args *a, bool shared)
+{
+    bool rows = false, halves = false;
+    const int types[4] = { a->gate.type, a->up.type, a->shared_gate.type, a->shared_up.type };
+    for (int i = a->sums ? 2 : 0; i < (shared ? 4 : 2); i++) {
+        if (gemm_is_float(types[i])) rows = true;
+        else halves = true;
+    }
+    input_prepare(g, in, rows, halves);
+}
+
+static void join(gpu *g, int n, const join_args *a)
+{
+    const int read = a->sums ? 2 : a->k + 1;
+    const uint64_t bytes = (uint64_t)n * (uint64_t)read * (uint64_t)a->n_embd * sizeof(float);
+    const uintptr_t at = (uintptr_t)a->x | (uintptr_t)a->y | (uintptr_t)a->sums;
+    const bool four = a->n_embd % 4 == 0 && at % 16 == 0;
+    launch(g, "experts join", bytes,
+           a->sums ? (four ? join_experts<4, true> : join_experts<1, true>)
+                   : (four ? join_experts<4, false> : join_experts<1, false>),
+           (unsigned)n, JOIN_THREADS, 0, *a);
+}
+
+/* The routed experts' sums are there already. */
+static void join_sums(gpu *g, gpu_input *in, const gpu_expert_args *a)
+{
+    const bool shared = a->shared_gate.data != NULL;
+    const scratch s = scratch_at(a->scratch, in->n, 1, 0, shared ? a->shared_gate.rows : 0,
+                                 in->cols);
+    join_args sum = {};
+
+    if (shared) {
+        prepare_input(g, in, a, true);
+        shared_expert(g, in, a, &s);
+        sum.shared = s.y_shared;
+        sum.sigma = a->sigma;
+    }
+    sum.x = a->x;
+    sum.sums = a->sums;
+    sum.n_embd = in->cols;
+    join(g, in->n, &sum);
+}
+
+void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
+{
+    const int n = in->n, n_embd = a->down.rows;
+    const bool shared = a->shared_gate.data != NULL;
+    const int n_ff = shared ? max_int(a->gate.rows, a->shared_gate.rows) : a->gate.rows;
+    const expert_range range = { a->first, a->count ? a->count : a->n_expert };
+
+    if (a->sums) {
+        join_sums(g, in, a);
+        return;
+    }
+    if (a->n_expert > TILE_THREADS) {
+        gpu_fail(g, cudaErrorInvalidValue, "experts: too many");
+        return;
+    }
+    if (range.first < 0 || range.count < 1 || range.count > a->n_expert - range.first) {
+        gpu_fail(g, cudaErrorInvalidValue, "experts: no such range");
+        return;
+    }
+    const scratch s = scratch_at(a->scratch, n, a->k, a->n_expert, n_ff, n_embd);
+    float *y = a->y ? a->y : s.y;
+    /* gates that wait for ups of another type would stand where vectors of earlier ranges are */
+    if (a->gate.type != a->up.type && range.count < a->n_expert && y == s.y) {
+        gpu_fail(g, cudaErrorNotSupported, "experts: a range of two types");
+        return;
+    }
+    prepare_input(g, in, a, shared);
+    /* before the others, who fill what it borrows */
+    if (shared && range.first == 0) shared_expert(g, in, a, &s);
+    routed_experts(g, in, a, range, y, &s);
+    if (range.first + range.count < a->n_expert) return;
+
+    const join_args sum = { a->x, y, a->gates, NULL, shared ? s.y_shared : NULL, a->sigma, a->k,
+                            n_embd };
+    join(g, n, &sum);
+}

@@ -1,0 +1,587 @@
+/* experts_split.cu - a layer whose experts are in two places: some in VRAM, the others with the host, who
+ * is asked and answers through page-locked RAM.
+ *
+ *   stream   ask ---- up (hot, shared) -------- answer -- down
+ *   beside      \-- pull -- up (fetched) --/
+ *
+ * ask chooses the experts, decides where each is computed and tells the host; pull fetches slabs;
+ * answer waits for the host, and brings what it made to VRAM; up and down are the kernels of
+ * experts.cuh. answer comes behind pull, not beside it: looking for the host's number again and
+ * again takes up to half of the bus's speed from those who fetch. Everything that a kernel has to
+ * know of a slot is in its slot_place, so nothing depends on the number of experts that are hot. A
+ * question is complete before its number is written, and so is an answer: whoever sees the number
+ * may read the rest. The numbers keep host and device in step: every question is answered, also one
+ * that asks for nothing. What the host computes, and when a fetched slab pays, are its own
+ * business. */
+#include <string.h>
+
+#include "cuda/experts.cuh"
+
+enum {
+    ASK_THREADS = 32 * GPU_FEW, PULL_THREADS = 512, ANSWER_THREADS = 512,
+    PULL_LOADS = 8, PULL_UNITS = 32 * PULL_LOADS,        /* loads in flight of a thread; 16-byte
+                                                          * units that a warp takes at a time */
+    LINE = 128,                          /* bytes that the bus brings for one request */
+    ANSWER_LOADS = 4, ANSWER_MOST = 8    /* blocks: each of them asks the bus again and again */
+};
+
+/* ---- mail ------------------------------------------------------------------------------------ */
+
+static uint64_t round_up(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+int gpu_mail_create(gpu_mail **out, gpu *g, int n_embd, int n_ff, int k, err_ctx *err)
+{
+    const uint64_t slots = (uint64_t)GPU_FEW * (uint64_t)k;
+    const uint64_t x = round_up(sizeof(gpu_mail));
+    const uint64_t y = x + round_up((uint64_t)GPU_FEW * (uint64_t)n_embd * sizeof(float));
+    const uint64_t rows = y + round_up(slots * (uint64_t)n_embd * sizeof(float));
+    const uint64_t mid = rows + round_up(slots * (uint64_t)n_ff * sizeof(float));
+    const uint64_t bytes = mid + round_up(slots * gpu_blocks_bytes(n_ff));
+    uint8_t *p = (uint8_t *)gpu_alloc_host(g, bytes, err);
+
+    *out = NULL;
+    if (!p) return ERR_NOMEM;
+    memset(p, 0, (size_t)bytes);
+    gpu_mail *m = (gpu_mail *)p;
+    m->x = (float *)(p + x);
+    m->y = (float *)(p + y);
+    m->mid_rows = (float *)(p + rows);
+    m->mid = p + mid;
+    m->n_embd = n_embd;
+    m->n_ff = n_ff;
+    *out = m;
+    return 0;
+}
+
+void gpu_mail_free(gpu *g, gpu_mail *m)
+{
+    gpu_free_host(g, m);
+}
+
+/* The layout is that of activations.cuh. */
+void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, const int16_t *sums)
+{
+    const size_t n = (size_t)m->n_ff / 32;
+    uint8_t *to = m->mid + (size_t)slot * gpu_blocks_bytes(m->n_ff);
+    for (size_t j = 0; j < n; j++) {
+        memcpy(to + 16 * j, q + 32 * j, 16);
+        memcpy(to + 16 * (n + j), q + 32 * j + 16, 16);
+    }
+    memcpy(to + 32 * n, dx, n * sizeof *dx);
+    memcpy(to + 36 * n, sums, 2 * n * sizeof *sums);
+}
+
+/* ---- rooms in VRAM --------------------------------------------------------------------------- */
+
+/* Where slabs are fetched to: first the whole experts, then down slabs alone. A slab lies in its
+ * room as far behind the begin of a line as it does in RAM. */
+typedef struct pad_view {
+    uint8_t *data;
+    uint64_t gate, up, down;             /* bytes of a room */
+    int n_down, n_all;
+} pad_view;
+
+static uint64_t slab_room(const gpu_bank *b)
+{
+    return round_up((uint64_t)b->rows * b->row_bytes + LINE - 1 + 15);
+}
+
+static pad_view pad_of(const gpu_expert_args *a, uint8_t *data, int n_down, int n_all)
+{
+    return { data, slab_room(&a->gate), slab_room(&a->up), slab_room(&a->down), n_down, n_all };
+}
+
+size_t gpu_split_pad(const gpu_expert_args *a, int pad_down, int pad_all)
+{
+    const pad_view p = pad_of(a, NULL, pad_down, pad_all);
+    return (size_t)((uint64_t)pad_all * (p.gate + p.up + p.down) + (uint64_t)pad_down * p.down);
+}
+
+typedef struct pull_state {              /* zero before and after, but for start */
+    unsigned long long start;            /* on the device's clock */
+    uint32_t done;                       /* blocks */
+    uint32_t parts[SELECT_MAX_K];        /* of a slot's down slab that have arrived */
+} pull_state;
+
+typedef struct split_scratch {
+    pull_state *pull;
+    slot_place *slots;                   /* [GPU_FEW * k] */
+    uint8_t *host_made;                  /* [GPU_FEW * k] */
+    float *host_y;                       /* [GPU_FEW * k, n_embd] */
+    size_t bytes;
+} split_scratch;
+
+static split_scratch split_layout(void *base, int k, int n_embd)
+{
+    const uint64_t slots = (uint64_t)GPU_FEW * (uint64_t)k;
+    uint8_t *p = (uint8_t *)base;
+    split_scratch s;
+    s.pull = (pull_state *)p;
+    p += round_up(sizeof(pull_state));
+    s.slots = (slot_place *)p;
+    p += round_up(slots * sizeof(slot_place));
+    s.host_made = p;
+    p += round_up(slots);
+    s.host_y = (float *)p;
+    p += round_up(slots * (uint64_t)n_embd * sizeof(float));
+    s.bytes = (size_t)(p - (uint8_t *)base);
+    return s;
+}
+
+size_t gpu_split_scratch(int k, int n_ff, int n_embd)
+{
+    (void)n_ff;
+    return split_layout(NULL, k, n_embd).bytes;
+}
+
+/* ---- the question ---------------------------------------------------------------------------- */
+
+typedef struct ask_args {
+    choice chosen;
+    int n, n_embd;
+    const float *x;                      /* [n, n_embd] finished */
+    const int32_t *hot;
+    slab gate, up, down;                 /* the banks that hot speaks of */
+    const uint64_t *slabs;               /* NULL: nothing is fetched */
+    const uint8_t *fetch;
+    pad_view pad;
+    slot_place *slots;
+    uint32_t *number;
+    gpu_mail *mail;                      /* in RAM: only written to, by its address alone */
+    float *mail_x;
+} ask_args;
+
+/* Those of a token's cold experts that are fetched, by one warp, a choice in each lane: the first
+ * ones whole, the next ones their down slab, as far as slabs are within reach. */
+static __device__ __forceinline__ void decide_fetch(slot_place &p, const ask_args &a, bool cold)
+{
+    const unsigned below = (1u << threadIdx.x % 32) - 1;
+    const int m = __popc(__ballot_sync(~0u, cold));
+    if (!a.slabs || m == 0) return;
+    const int n_all = min((int)a.fetch[33 + m], a.pad.n_all);
+    const int n_down = min((int)a.fetch[m], a.pad.n_down);
+    if (n_all + n_down == 0) return;
+
+    uint64_t from[3] = { 0, 0, 0 };
+    if (cold)
+        for (int i = 0; i < 3; i++) from[i] = __ldcv(a.slabs + (size_t)p.id * 3 + i);
+    const bool can_all = cold && from[0] && from[1] && from[2];
+    const int rank_all = __popc(__ballot_sync(~0u, can_all) & below);
+    const bool all = can_all && rank_all < n_all;
+    const bool can_down = cold && !all && from[2];
+    const int rank_down = __popc(__ballot_sync(~0u, can_down) & below);
+    const uint64_t whole = a.pad.gate + a.pad.up + a.pad.down;
+    uint8_t *room = a.pad.data;
+
+    if (all) {
+        room += (uint64_t)rank_all * whole;
+        p.where = GPU_FETCHED;
+        p.gate = room + from[0] % LINE;
+        p.up = room + a.pad.gate + from[1] % LINE;
+        p.down = room + a.pad.gate + a.pad.up + from[2] % LINE;
+    } else if (can_down && rank_down < n_down) {
+        p.where = GPU_COLD_FETCHED;
+        p.down = room + (uint64_t)a.pad.n_all * whole + (uint64_t)rank_down * a.pad.down +
+                 from[2] % LINE;
+    }
+    for (int i = 0; i < 3; i++) p.from[i] = (const uint8_t *)(uintptr_t)from[i];
+}
+
+/* One token's choices, by one warp. */
+static __device__ __forceinline__ void place_token(int *ids, uint8_t *where, const ask_args &a,
+                                                   int token, select_space *space)
+{
+    const choice &c = a.chosen;
+    const int lane = threadIdx.x % 32, slot = token * c.k + lane;
+    const bool mine = lane < c.k;
+    slot_place p = {};
+    int id = 0;
+    float weight = 0.0f;
+
+    if (!c.ids) {
+        select_experts(&id, &weight, c.logits + (size_t)token * c.n_expert, c.n_expert, c.k, space);
+    } else if (mine) {
+        id = c.ids[slot];
+        weight = c.gates[slot];
+    }
+    const int place = mine && a.hot ? a.hot[id] : -1;
+    p.id = id;
+    p.weight = weight;
+    p.where = place < 0 ? GPU_COLD : GPU_HOT;
+    if (place >= 0) {
+        p.gate = row_at(a.gate, place, 0);
+        p.up = row_at(a.up, place, 0);
+        p.down = row_at(a.down, place, 0);
+    }
+    decide_fetch(p, a, mine && place < 0);
+    if (!mine) return;
+    a.slots[slot] = p;
+    ids[slot] = id;
+    where[slot] = (uint8_t)p.where;
+}
+
+/* A warp for each token. Few registers, so that the block finds room beside the router's. */
+static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_args a)
+{
+    __shared__ select_space space[GPU_FEW];
+    __shared__ int ids[GPU_MOST_CHOICES];
+    __shared__ __align__(4) uint8_t where[GPU_MOST_CHOICES];
+    const int n_slot = a.n * a.chosen.k, warp = threadIdx.x / 32;
+    uint32_t number = 0;
+
+    frame_begin(f);
+    frame_wait(f);
+    if (threadIdx.x == 0) number = *a.number + 1;
+    if (warp < a.n) place_token(ids, where, a, warp, &space[warp]);
+    /* the vectors; a single token's by the warps that have nothing else to do */
+    const int busy = a.n == 1 ? 32 : 0, step = ASK_THREADS - busy, n = a.n * a.n_embd;
+    if ((int)threadIdx.x >= busy) {
+        const int first = threadIdx.x - busy;
+        if (a.n_embd % 4 == 0 && (uintptr_t)a.x % 16 == 0)
+            for (int c = first; c < n / 4; c += step)
+                ((float4 *)a.mail_x)[c] = ((const float4 *)a.x)[c];
+        else
+            for (int c = first; c < n; c += step) a.mail_x[c] = a.x[c];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_slot; i += ASK_THREADS) a.mail->ids[i] = ids[i];
+    for (int i = threadIdx.x; i < (n_slot + 3) / 4; i += ASK_THREADS)
+        ((uint32_t *)a.mail->where)[i] = ((const uint32_t *)where)[i];
+    if (threadIdx.x == 0) {
+        a.mail->n = a.n;
+        a.mail->k = a.chosen.k;
+        *a.number = number;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence_system();          /* all of the block's writes, before the number */
+        a.mail->asked = number;
+    }
+    frame_end(f);
+}
+
+/* ---- fetching -------------------------------------------------------------------------------- */
+
+typedef struct pull_args {
+    const slot_place *slots;             /* [k] of one token */
+    int k;
+    uint32_t bytes[3];                   /* of a gate, up, down slab */
+    const uint32_t *number;
+    pull_state *state;
+    volatile uint32_t *fetched;          /* of the mail, in RAM */
+    volatile uint64_t *fetch_ns;
+} pull_args;
+
+/* Parts that a slab is fetched in; one more than it has, at some addresses. Parts begin with lines:
+ * a line that two warps share would be asked for twice. */
+static __device__ __forceinline__ int parts_of(uint32_t bytes)
+{
+    return (int)(((bytes + LINE - 1 + 15) / 16 + PULL_UNITS - 1) / PULL_UNITS);
+}
+
+/* Part i of a slab, by one warp. What stands before it in its first line and behind it in its last
+ * 16 bytes comes along. */
+static __device__ __forceinline__ void pull_part(const uint8_t *to, const uint8_t *from,
+                                                 uint32_t bytes, int i)
+{
+    const uint32_t skip = low_bits(from, LINE - 1);
+    const int n = (int)((skip + bytes + 15) / 16), first = i * PULL_UNITS + threadIdx.x % 32;
+    const uint4 *source = (const uint4 *)(from - skip);
+    uint4 *target = (uint4 *)(to - skip);
+    uint4 v[PULL_LOADS];
+
+    #pragma unroll
+    for (int l = 0; l < PULL_LOADS; l++)
+        if (first + 32 * l < n) v[l] = source[first + 32 * l];
+    #pragma unroll
+    for (int l = 0; l < PULL_LOADS; l++)
+        if (first + 32 * l < n) target[first + 32 * l] = v[l];
+}
+
+/* All warps go through the parts of all slabs together, down slabs first: the host looks for those
+ * as soon as it is done with their gate and up, and is told of each when its last part has arrived.
+ * That is for its decisions alone: the kernels that read slabs come behind this one. So there is no
+ * fence, which would make its whole SM wait. */
+static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pull_args a)
+{
+    __shared__ int slot_of[SELECT_MAX_K], n_all, n_down; /* down slabs, then whole experts */
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+    frame_begin(f);
+    frame_wait(f);
+    if (warp == 0) {
+        const unsigned below = (1u << lane) - 1;
+        const int where = lane < a.k ? a.slots[lane].where : GPU_HOT;
+        const unsigned all = __ballot_sync(~0u, where == GPU_FETCHED);
+        const unsigned down = __ballot_sync(~0u, where == GPU_COLD_FETCHED);
+        if (where == GPU_COLD_FETCHED) slot_of[__popc(down & below)] = lane;
+        if (where == GPU_FETCHED) slot_of[__popc(down) + __popc(all & below)] = lane;
+        if (lane == 0) {
+            n_all = __popc(all);
+            n_down = __popc(down);
+            if (blockIdx.x == 0) a.state->start = device_ns();
+        }
+    }
+    __syncthreads();
+    const int gate = parts_of(a.bytes[0]), up = parts_of(a.bytes[1]), down = parts_of(a.bytes[2]);
+    const int whole = gate + up + down, alone = n_down * down, n_part = alone + n_all * whole;
+    const uint32_t number = *a.number;
+
+    for (int i = blockIdx.x + gridDim.x * warp; i < n_part;
+         i += gridDim.x * (PULL_THREADS / 32)) {
+        const bool of_whole = i >= alone;
+        const int slot = slot_of[of_whole ? n_down + (i - alone) / whole : i / down];
+        const int at = of_whole ? (i - alone) % whole : gate + up + i % down;
+        const slot_place &p = a.slots[slot];
+        const int kind = at < gate ? 0 : at < gate + up ? 1 : 2;
+        pull_part(kind == 0 ? p.gate : kind == 1 ? p.up : p.down, p.from[kind],
+                  kind == 0 ? a.bytes[0] : kind == 1 ? a.bytes[1] : a.bytes[2],
+                  at - (kind == 0 ? 0 : kind == 1 ? gate : gate + up));
+        if (kind != 2) continue;
+        __syncwarp();
+        if (lane == 0 && atomicAdd(&a.state->parts[slot], 1u) == (uint32_t)down - 1) {
+            a.state->parts[slot] = 0;
+            a.fetched[slot] = number;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        if (atomicAdd(&a.state->done, 1u) == gridDim.x - 1) {
+            a.state->done = 0;
+            __threadfence();
+            const unsigned long long from = *(volatile unsigned long long *)&a.state->start;
+            *a.fetch_ns = n_part ? device_ns() - from : 0;
+        }
+    }
+    frame_end(f);
+}
+
+/* ---- the answer ------------------------------------------------------------------------------ */
+
+typedef struct answer_args {
+    const slot_place *slots;
+    int n_slot, n_embd;
+    int mid_bytes;                       /* of a slot: its int8 form, or its floats */
+    const uint32_t *number;
+    const volatile uint32_t *answered;   /* this and what follows is of the mail, in RAM */
+    const uint8_t *by_host;
+    const uint8_t *mid;
+    const float *y;
+    uint8_t *to_mid;                     /* in VRAM */
+    float *to_y;
+    uint8_t *host_made;
+    bool early;                          /* the question is two kernels old */
+} answer_args;
+
+/* Copies the rows [n_row, width] that are wanted, by the whole grid, past caches that may be out of
+ * date. Loads of a thread go out together: each is a journey. */
+template <typename T, typename Want>
+static __device__ __forceinline__ void take_rows(T *to, const T *from, int n_row, int width,
+                                                 Want want)
+{
+    const int step = gridDim.x * ANSWER_THREADS, n = n_row * width;
+    for (int first = blockIdx.x * ANSWER_THREADS + threadIdx.x; first < n;
+         first += ANSWER_LOADS * step) {
+        T v[ANSWER_LOADS];
+        bool wanted[ANSWER_LOADS];
+        #pragma unroll
+        for (int l = 0; l < ANSWER_LOADS; l++) {
+            const int i = first + l * step;
+            wanted[l] = i < n && want(i / width);
+            if (wanted[l]) v[l] = __ldcv(from + i);
+        }
+        #pragma unroll
+        for (int l = 0; l < ANSWER_LOADS; l++)
+            if (wanted[l]) to[first + l * step] = v[l];
+    }
+}
+
+template <typename Want>
+static __device__ __forceinline__ void take_vectors(const answer_args &a, Want want)
+{
+    if (a.n_embd % 4 == 0)
+        take_rows((uint4 *)a.to_y, (const uint4 *)a.y, a.n_slot, a.n_embd / 4, want);
+    else
+        take_rows((uint32_t *)a.to_y, (const uint32_t *)a.y, a.n_slot, a.n_embd, want);
+}
+
+/* The slots that it writes are nobody else's, and what it reads is older than the kernel before it
+ * (if early): so it need not wait for that one, until its end. Then it has to, because the kernel
+ * behind it may only look for this one. */
+static __global__ void __launch_bounds__(ANSWER_THREADS) answer(frame f, const answer_args a)
+{
+    __shared__ uint8_t where[GPU_MOST_CHOICES], made[GPU_MOST_CHOICES];
+    const int own = threadIdx.x;         /* slot */
+    uint8_t by_host = 0;
+
+    frame_begin(f);
+    if (!a.early) frame_wait(f);
+    if (own < a.n_slot) where[own] = (uint8_t)__ldcg(&a.slots[own].where);
+    if (threadIdx.x == 0) {
+        const uint32_t number = __ldcg(a.number);
+        while (*a.answered != number) __nanosleep(20);
+        __threadfence_system();          /* nothing of the answer is read before this */
+    }
+    __syncthreads();
+    if (own < a.n_slot && where[own] == GPU_COLD_FETCHED) by_host = __ldcv(a.by_host + own);
+    take_vectors(a, [&](int slot) { return where[slot] == GPU_COLD; });
+    /* of those by the host they are of no use, but asking first would be a journey more */
+    const auto fetched = [&](int slot) { return where[slot] == GPU_COLD_FETCHED; };
+    if (a.mid_bytes % 16 == 0)
+        take_rows((uint4 *)a.to_mid, (const uint4 *)a.mid, a.n_slot, a.mid_bytes / 16, fetched);
+    else
+        take_rows((uint32_t *)a.to_mid, (const uint32_t *)a.mid, a.n_slot, a.mid_bytes / 4,
+                  fetched);
+    if (own < a.n_slot) {
+        made[own] = where[own] == GPU_COLD || by_host;
+        if (blockIdx.x == 0) a.host_made[own] = made[own];
+    }
+    __syncthreads();
+    take_vectors(a, [&](int slot) { return where[slot] == GPU_COLD_FETCHED && made[slot]; });
+    if (a.early) frame_wait(f);
+    frame_end(f);
+}
+
+/* ---- the layer ------------------------------------------------------------------------------- */
+
+#define ALL_TYPES(X) GPU_BLOCK_TYPES(X) GPU_FLOAT_TYPES(X)
+
+static void up_by_type(gpu *g, stream_place at, int type, const split_up_args *a, uint64_t bytes)
+{
+    LAUNCH_UP(ALL_TYPES)
+}
+
+static void down_by_type(gpu *g, stream_place at, int type, const split_down_args *a, int n,
+                         uint64_t bytes)
+{
+    LAUNCH_DOWN(ALL_TYPES)
+}
+
+static void fork_side(gpu *g)
+{
+    gpu_fail(g, cudaEventRecord(g->fork, g->stream), "split layer");
+    gpu_fail(g, cudaStreamWaitEvent(g->side, g->fork, 0), "split layer");
+}
+
+static void fetch_slabs(gpu *g, stream_place at, const layer_args *layer, const gpu_expert_args *a,
+                        const gpu_split *s, const split_scratch *scratch)
+{
+    const gpu_bank *bank[3] = { &a->gate, &a->up, &a->down };
+    const int n_block = g->n_sm / 16 < 2 ? 2 : g->n_sm / 16 > 16 ? 16 : g->n_sm / 16;
+    pull_args pulled = {};
+
+    pulled.slots = scratch->slots;
+    pulled.k = a->k;
+    for (int i = 0; i < 3; i++)
+        pulled.bytes[i] = (uint32_t)((uint64_t)bank[i]->rows * bank[i]->row_bytes);
+    pulled.number = s->number;
+    pulled.state = scratch->pull;
+    pulled.fetched = s->mail->fetched;
+    pulled.fetch_ns = &s->mail->fetch_ns;
+    launch_at(g, at, "fetch", 0, pull, (unsigned)n_block, PULL_THREADS, 0, pulled);
+    if (s->pad_all == 0) return;
+
+    split_up_args up = {};
+    (up_args &)up = layer->up;
+    up.n_shared = 0;
+    up.slots = scratch->slots;
+    up.want = GPU_FETCHED;
+    up_by_type(g, at, a->gate.type, &up, 0);
+}
+
+static void take_answer(gpu *g, stream_place at, const layer_args *layer,
+                        const gpu_expert_args *a, const gpu_split *s,
+                        const split_scratch *scratch, bool early)
+{
+    const bool floats = is_float_weight(a->down.type);
+    const uint64_t units = (uint64_t)layer->down.n_slot * (uint64_t)layer->down.n_embd / 4;
+    const unsigned n_block = ceil_div(units, 2 * ANSWER_THREADS);
+    answer_args args = {};
+
+    args.slots = scratch->slots;
+    args.n_slot = layer->down.n_slot;
+    args.n_embd = layer->down.n_embd;
+    args.mid_bytes = floats ? layer->down.n_ff * (int)sizeof(float)
+                            : (int)gpu_blocks_bytes(layer->down.n_ff);
+    args.number = s->number;
+    args.answered = &s->mail->answered;
+    args.by_host = s->mail->by_host;
+    args.mid = floats ? (const uint8_t *)s->mail->mid_rows : s->mail->mid;
+    args.y = s->mail->y;
+    args.to_mid = floats ? (uint8_t *)layer->scratch.mid_rows : layer->scratch.mid;
+    args.to_y = scratch->host_y;
+    args.host_made = scratch->host_made;
+    args.early = early;
+    launch_at(g, at, "answer", 0, answer,
+              n_block < 1 ? 1u : n_block > ANSWER_MOST ? (unsigned)ANSWER_MOST : n_block,
+              ANSWER_THREADS, 0, args);
+}
+
+void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gpu_split *s)
+{
+    const int n = in->n;
+    if (n < 1 || n > GPU_FEW || a->k > SELECT_MAX_K || a->n_expert > SELECT_MAX_EXPERT ||
+        !in->rows || !in->blocks || s->mail->n_embd != a->down.rows ||
+        s->mail->n_ff != a->gate.rows)
+        gpu_fail(g, cudaErrorInvalidValue, "split layer: arguments");
+    if (g->failure != cudaSuccess) return;
+
+    few_input(g, in);
+    const layer_args layer = layer_args_of(in, a);
+    const split_scratch scratch = split_layout(s->scratch, a->k, a->down.rows);
+    const bool fetches = n == 1 && s->slabs && s->fetch && s->pad && s->pad_down + s->pad_all > 0;
+    const bool forks = fetches && !s->one_stream;
+    bool early = fetches && !forks;
+    ask_args asked = {};
+
+    asked.chosen = layer.up.chosen;
+    asked.n = n;
+    asked.n_embd = a->down.rows;
+    asked.x = in->rows;
+    asked.hot = s->hot;
+    asked.gate = layer.up.gate;
+    asked.up = layer.up.up;
+    asked.down = layer.down.down;
+    asked.slabs = fetches ? s->slabs : NULL;
+    asked.fetch = s->fetch;
+    asked.pad = pad_of(a, s->pad, s->pad_down, s->pad_all);
+    asked.slots = scratch.slots;
+    asked.number = s->number;
+    asked.mail = s->mail;
+    asked.mail_x = s->mail->x;
+    launch(g, "ask", 0, ask, 1, ASK_THREADS, 0, asked);
+
+    if (forks) {
+        fork_side(g);
+        fetch_slabs(g, { g->side, false }, &layer, a, s, &scratch);
+        gpu_fail(g, cudaEventRecord(g->join, g->side), "split layer");
+    } else if (fetches) {
+        fetch_slabs(g, main_stream(g), &layer, a, s, &scratch);
+    }
+    if (layer.apart) {
+        shared_apart(g, in, a, &layer.scratch);
+        early = true;
+    }
+    if (s->hot || layer.up.n_shared) {
+        split_up_args up = {};
+        (up_args &)up = layer.up;
+        up.slots = scratch.slots;
+        up.want = GPU_HOT;
+        up_by_type(g, main_stream(g), a->gate.type, &up,
+                   (uint64_t)up.n_shared * (a->gate.row_bytes + a->up.row_bytes) *
+                       (uint64_t)a->gate.rows);
+        early = true;
+    }
+    if (forks) gpu_fail(g, cudaStreamWaitEvent(g->stream, g->join, 0), "split layer");
+    take_answer(g, { g->stream, g->dependent_launch && !forks }, &layer, a, s, &scratch,
+                early && !forks);
+
+    split_down_args down = {};
+    (down_args &)down = layer.down;
+    down.slots = scratch.slots;
+    down.host_made = scratch.host_made;
+    down.host_y = scratch.host_y;
+    down_by_type(g, main_stream(g), a->down.type, &down, n,
+                 (uint64_t)layer.up.n_shared * a->down.row_bytes * (uint64_t)a->down.rows);
+}

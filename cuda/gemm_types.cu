@@ -1,0 +1,19 @@
+/* gemm_types.cu - gemm_tile.cuh's kernel for F16 and BF16, and for all types that have none of their
+ * own. */
+#include "cuda/gemm_tile.cuh"
+
+/* Whole chunks of 16 bytes, wherever a row begins. */
+static bool is_aligned(const gemm *p, const gemm_matrix *m)
+{
+    return (uintptr_t)m->data % 16 == 0 && m->row_bytes % 16 == 0 && m->slab_bytes % 16 == 0 &&
+           (uintptr_t)p->x % 16 == 0 && p->cols % 8 == 0;
+}
+
+void gemm_run_more(gpu *g, const gemm *p)
+{
+    const bool aligned = is_aligned(p, &p->w) && (!p->up.data || is_aligned(p, &p->up));
+
+    if (p->type == QT_F16 && aligned) run_type<QT_F16>(g, p);
+    else if (p->type == QT_BF16 && aligned) run_type<QT_BF16>(g, p);
+    else run_type<ANY>(g, p);
+}

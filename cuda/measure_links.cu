@@ -1,0 +1,338 @@
+/* measure_links.cu - how fast the device's links are: to its memory, to page-locked RAM by copies and by a
+ * kernel, and how long the host's answer to a question takes. Also a kernel that keeps the bus busy
+ * while the caller measures something else.
+ *
+ * Every figure is the best of several rounds: links sleep when nobody uses them. What the figures
+ * are good for is decided above. */
+#include <string.h>
+
+#include "cuda/device.cuh"
+
+enum { PULL_BLOCKS = 16, PULL_THREADS = 512, PULL_AHEAD = 4 };   /* AHEAD: loads under way */
+enum { READ_BLOCKS = 16, READ_THREADS = 256 };
+enum { HOPS = 48, PLAYS = 6, LEAST_ROUNDS = 3 };
+/* A question and an answer are as large as those of a layer. */
+enum { ASK_BYTES = 12 << 10, ANSWER_BYTES = 64 << 10, ASK_THREADS = ASK_BYTES / 16 };
+enum { SPINS = 1024 };                   /* looks at a word before the stream is asked after */
+
+static const uint64_t BUS_BYTES = 128u << 20;            /* more than caches hold */
+static const uint64_t WINDOW_BYTES = GPU_LOAD_LEAST;     /* of VRAM, that a pull writes again and
+                                                          * again */
+static const uint64_t ROUND_NS = 40000000;               /* for the rounds of one figure */
+
+static_assert((WINDOW_BYTES / 16) % (PULL_BLOCKS * PULL_THREADS * PULL_AHEAD) == 0,
+              "a window is whole turns of the pull");
+static_assert(BUS_BYTES % WINDOW_BYTES == 0, "the bus's bytes are whole windows");
+
+/* ---- a kernel that reads page-locked RAM ----------------------------------------------------- */
+
+/* The block's share of a window. */
+static __device__ __forceinline__ void pull_window(uint4 *to, const uint4 *from)
+{
+    const unsigned step = PULL_BLOCKS * PULL_THREADS, n = (unsigned)(WINDOW_BYTES / 16);
+    #pragma unroll 1
+    for (unsigned i = blockIdx.x * PULL_THREADS + threadIdx.x; i < n; i += PULL_AHEAD * step) {
+        uint4 v[PULL_AHEAD];
+        #pragma unroll
+        for (int j = 0; j < PULL_AHEAD; j++) v[j] = __ldcs(from + i + j * step);
+        #pragma unroll
+        for (int j = 0; j < PULL_AHEAD; j++) to[i + j * step] = v[j];
+    }
+}
+
+static __global__ void __launch_bounds__(PULL_THREADS) pull_once(frame f, uint4 *to,
+                                                                 const uint4 *from, int n_window)
+{
+    frame_begin(f);
+    frame_wait(f);
+    for (int w = 0; w < n_window; w++) pull_window(to, from + w * (WINDOW_BYTES / 16));
+    frame_end(f);
+}
+
+/* In page-locked RAM. */
+typedef struct load_words {
+    volatile uint32_t stop;              /* the host's */
+    uint8_t apart[124];
+    volatile uint32_t started;
+    uint64_t windows[PULL_BLOCKS];       /* of which the block pulled its share */
+} load_words;
+
+static __global__ void __launch_bounds__(PULL_THREADS) pull_on(frame f, uint4 *to,
+                                                               const uint4 *from, int n_window,
+                                                               load_words *words)
+{
+    __shared__ uint32_t stop;
+    uint64_t done = 0;
+
+    frame_begin(f);
+    frame_wait(f);
+    if (blockIdx.x == 0 && threadIdx.x == 0) words->started = 1;
+    for (int w = 0;; w = w + 1 < n_window ? w + 1 : 0) {
+        if (threadIdx.x == 0) stop = words->stop;        /* its way is that of the data */
+        pull_window(to, from + w * (WINDOW_BYTES / 16));
+        done++;
+        __syncthreads();
+        const bool last = stop != 0;
+        __syncthreads();
+        if (last) break;
+    }
+    if (threadIdx.x == 0) words->windows[blockIdx.x] = done;
+    frame_end(f);
+}
+
+/* ---- a question and its answer --------------------------------------------------------------- */
+
+typedef struct hop_mail {                /* page-locked; words that someone watches stand apart */
+    volatile uint32_t asked;
+    uint8_t apart_1[124];
+    volatile uint32_t answered;
+    uint8_t apart_2[124];
+    uint4 question[ASK_BYTES / 16];
+    uint4 answer[ANSWER_BYTES / 16];
+} hop_mail;
+
+/* One block. */
+static __global__ void __launch_bounds__(ASK_THREADS) hop_ask(frame f, hop_mail *m,
+                                                              uint32_t *number)
+{
+    frame_begin(f);
+    frame_wait(f);
+    const uint32_t next = *number + 1;
+    m->question[threadIdx.x] = make_uint4(next, next, next, next);
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *number = next;
+        m->asked = next;
+    }
+    frame_end(f);
+}
+
+/* One warp. */
+static __global__ void hop_wait(frame f, const hop_mail *m, const uint32_t *number)
+{
+    frame_begin(f);
+    frame_wait(f);
+    if (threadIdx.x == 0) {
+        const uint32_t want = *number;
+        while (m->answered != want) {}
+        __threadfence_system();
+    }
+    frame_end(f);
+}
+
+static __global__ void __launch_bounds__(READ_THREADS) hop_read(frame f, uint4 *to,
+                                                                const hop_mail *m)
+{
+    const unsigned i = blockIdx.x * READ_THREADS + threadIdx.x;
+    frame_begin(f);
+    frame_wait(f);
+    to[i] = __ldcv(m->answer + i);
+    frame_end(f);
+}
+static_assert(READ_BLOCKS * READ_THREADS * 16 == (int)ANSWER_BYTES, "a thread for 16 bytes");
+
+/* ---- the host's side ------------------------------------------------------------------------- */
+
+typedef struct bench {
+    uint8_t *ram, *vram;                 /* BUS_BYTES of either */
+    uint32_t *number;                    /* VRAM: of the last question */
+    gpu_recording *hops;
+} bench;
+
+static void copy_in(gpu *g, const bench *b)
+{
+    gpu_fail(g, cudaMemcpyAsync(b->vram, b->ram, BUS_BYTES, cudaMemcpyHostToDevice, g->stream),
+             "links");
+}
+
+static void copy_out(gpu *g, const bench *b)
+{
+    gpu_fail(g, cudaMemcpyAsync(b->ram, b->vram, BUS_BYTES, cudaMemcpyDeviceToHost, g->stream),
+             "links");
+}
+
+static void pull(gpu *g, const bench *b)
+{
+    launch(g, "links", 0, pull_once, (unsigned)PULL_BLOCKS, PULL_THREADS, 0, (uint4 *)b->vram,
+           (const uint4 *)b->ram, (int)(BUS_BYTES / WINDOW_BYTES));
+}
+
+/* Bytes per second of a step that moves BUS_BYTES; 0 if something fails. */
+static double best_rate(gpu *g, const bench *b, void (*step)(gpu *g, const bench *b))
+{
+    const uint64_t begun = clock_ns();
+    cudaEvent_t event[2] = {};
+    float best = 0.0f;
+
+    for (int i = 0; i < 2; i++) gpu_fail(g, cudaEventCreate(&event[i]), "links");
+    for (int i = 0; i < LEAST_ROUNDS || clock_ns() - begun < ROUND_NS; i++) {
+        float ms = 0.0f;
+        if (g->failure != cudaSuccess) break;
+        gpu_fail(g, cudaEventRecord(event[0], g->stream), "links");
+        step(g, b);
+        gpu_fail(g, cudaEventRecord(event[1], g->stream), "links");
+        gpu_fail(g, cudaEventSynchronize(event[1]), "links");
+        gpu_fail(g, cudaEventElapsedTime(&ms, event[0], event[1]), "links");
+        if (best == 0.0f || ms < best) best = ms;
+    }
+    for (int i = 0; i < 2; i++)
+        if (event[i]) cudaEventDestroy(event[i]);
+    return g->failure == cudaSuccess && best > 0.0f ? (double)BUS_BYTES / (best * 1e-3) : 0.0;
+}
+
+/* Waits until the device has written value to the word; false if the stream has ended without. */
+static bool wait_for_word(gpu *g, cudaStream_t stream, const volatile uint32_t *word,
+                          uint32_t value)
+{
+    for (unsigned spins = 1; __atomic_load_n(word, __ATOMIC_ACQUIRE) != value; spins++) {
+        if (spins % SPINS) continue;
+        const cudaError_t rc = cudaStreamQuery(stream);
+        if (rc == cudaErrorNotReady) continue;
+        gpu_fail(g, rc, "links");
+        return __atomic_load_n(word, __ATOMIC_ACQUIRE) == value;
+    }
+    return true;
+}
+
+static int record_hops(gpu *g, bench *b, err_ctx *err)
+{
+    hop_mail *m = (hop_mail *)b->ram;
+    int rc;
+
+    memset(m, 0, sizeof *m);
+    if ((rc = gpu_zero(g, b->number, sizeof *b->number, err)) < 0) return rc;
+    if ((rc = gpu_recording_create(&b->hops, err)) < 0) return rc;
+    if ((rc = gpu_record_begin(g, err)) < 0) return rc;
+    for (int i = 0; i < HOPS; i++) {
+        launch(g, "links", 0, hop_ask, 1u, ASK_THREADS, 0, m, b->number);
+        launch(g, "links", 0, hop_wait, 1u, 32, 0, (const hop_mail *)m,
+               (const uint32_t *)b->number);
+        launch(g, "links", 0, hop_read, (unsigned)READ_BLOCKS, READ_THREADS, 0, (uint4 *)b->vram,
+               (const hop_mail *)m);
+    }
+    return gpu_record_end(b->hops, g, err);
+}
+
+/* Seconds from one question to the next. */
+static int measure_hop(double *out, gpu *g, bench *b, err_ctx *err)
+{
+    hop_mail *m = (hop_mail *)b->ram;
+    uint64_t best = UINT64_MAX;
+    int rc = record_hops(g, b, err);
+
+    for (int p = 0; rc == 0 && p < PLAYS; p++) {
+        uint64_t begun = 0, now = 0;
+        int i = 0;
+        gpu_play(g, b->hops);
+        for (; i < HOPS; i++) {
+            const uint32_t number = (uint32_t)(p * HOPS + i + 1);
+            if (!wait_for_word(g, g->stream, &m->asked, number)) break;
+            now = clock_ns();
+            if (i == 0) begun = now;
+            __atomic_store_n(&m->answered, number, __ATOMIC_RELEASE);
+        }
+        rc = gpu_wait(g, err);
+        if (i == HOPS && now - begun < best) best = now - begun;
+    }
+    if (rc == 0 && best != UINT64_MAX) *out = (double)best * 1e-9 / (HOPS - 1);
+    return rc;
+}
+
+int gpu_measure_links(gpu_links *out, gpu *g, err_ctx *err)
+{
+    bench b = {};
+    int rc;
+
+    *out = {};
+    if ((rc = gpu_read_bandwidth(&out->vram_read, g, err)) < 0) return rc;
+    rc = ERR_NOMEM;
+    b.vram = (uint8_t *)gpu_alloc(g, BUS_BYTES, "a measurement of the bus", err);
+    b.number = b.vram ? (uint32_t *)gpu_alloc(g, sizeof *b.number, "a measurement", err) : NULL;
+    b.ram = b.number ? (uint8_t *)gpu_alloc_host(g, BUS_BYTES, err) : NULL;
+    if (!b.ram) goto end;
+    out->pcie_in = best_rate(g, &b, copy_in);
+    out->pcie_out = best_rate(g, &b, copy_out);
+    out->pull = best_rate(g, &b, pull);
+    if ((rc = gpu_wait(g, err)) < 0) goto end;
+    rc = measure_hop(&out->hop, g, &b, err);
+end:
+    gpu_recording_free(b.hops);
+    gpu_free_host(g, b.ram);
+    gpu_free(g, b.number);
+    gpu_free(g, b.vram);
+    if (rc < 0) *out = {};
+    return rc;
+}
+
+/* ---- a load on the bus ----------------------------------------------------------------------- */
+
+struct gpu_load {
+    gpu *g;
+    cudaStream_t stream;
+    uint8_t *vram;
+    load_words *words;
+    uint64_t begun;                      /* ns */
+};
+
+/* Ends the kernel; returns when it has ended. */
+static void stop_load(gpu_load *l)
+{
+    __atomic_store_n(&l->words->stop, 1u, __ATOMIC_RELEASE);
+    gpu_fail(l->g, cudaStreamSynchronize(l->stream), "load");
+}
+
+static void load_free(gpu_load *l)
+{
+    if (l->stream) cudaStreamDestroy(l->stream);
+    gpu_free_host(l->g, l->words);
+    gpu_free(l->g, l->vram);
+    mem_free(l);
+}
+
+int gpu_load_begin(gpu_load **out, gpu *g, const void *ram, uint64_t bytes, err_ctx *err)
+{
+    gpu_load *l = (gpu_load *)mem_zalloc(sizeof *l);
+    int rc = ERR_NOMEM;
+
+    *out = NULL;
+    if (!l) return err_set(err, ERR_NOMEM, "load: %zu bytes", sizeof *l);
+    l->g = g;
+    l->vram = (uint8_t *)gpu_alloc(g, WINDOW_BYTES, "a load on the bus", err);
+    l->words = l->vram ? (load_words *)gpu_alloc_host(g, sizeof *l->words, err) : NULL;
+    if (!l->words) goto fail;
+    memset((void *)l->words, 0, sizeof *l->words);
+    gpu_fail(g, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "load");
+    /* beside what else the device does */
+    launch_at(g, { l->stream, false }, "load", 0, pull_on, (unsigned)PULL_BLOCKS, PULL_THREADS, 0,
+              (uint4 *)l->vram, (const uint4 *)ram, (int)(bytes / WINDOW_BYTES), l->words);
+    if (g->failure != cudaSuccess || !wait_for_word(g, l->stream, &l->words->started, 1)) {
+        stop_load(l);
+        rc = gpu_wait(g, err);
+        if (rc == 0)
+            rc = err_set(err, ERR_IO, "GPU %d: a load on the bus did not start", g->device);
+        goto fail;
+    }
+    l->begun = clock_ns();
+    *out = l;
+    return 0;
+fail:
+    load_free(l);
+    return rc;
+}
+
+int gpu_load_end(gpu_load *l, double *bytes_per_s, err_ctx *err)
+{
+    double shares = 0.0;
+    int rc;
+
+    *bytes_per_s = 0.0;
+    if (!l) return 0;
+    stop_load(l);
+    const double s = clock_since(l->begun);
+    for (int i = 0; i < PULL_BLOCKS; i++) shares += (double)l->words->windows[i];
+    if (s > 0.0) *bytes_per_s = shares / PULL_BLOCKS * (double)WINDOW_BYTES / s;
+    if ((rc = gpu_wait(l->g, err)) < 0) *bytes_per_s = 0.0;
+    load_free(l);
+    return rc;
+}

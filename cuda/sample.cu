@@ -1,0 +1,141 @@
+/* sample.cu - what a sampler has to know about a row of logits, so that the row can stay where it
+ * is: logits after biases and penalties, the largest of every block of 64 ids, what every block
+ * weighs, and on request all logits above a bound.
+ *
+ * The arithmetic is that of engine/session/sampler.c, operation by operation: the same bits. Floats meet a
+ * bias by one addition, all else is in double. Nothing may be contracted. */
+#include "cuda/device.cuh"
+
+enum { THREADS = 256, BLOCK = GPU_SHORTLIST_BLOCK, LANES = 8, STEPS = 256 };
+
+/* ---- biases, penalties, maxima --------------------------------------------------------------- */
+
+static __global__ void add_bias(frame f, float *work, const float *logits, const float *bias, int n,
+                                int n_padded)
+{
+    const int i = blockIdx.x * THREADS + threadIdx.x;
+    frame_begin(f);
+    frame_wait(f);
+    if (i < n_padded) {
+        const float x = i < n ? __fadd_rn(logits[i], bias[i]) : -INFINITY;
+        work[i] = isnan(x) ? -INFINITY : x;
+    }
+    frame_end(f);
+}
+
+static __global__ void penalise(frame f, float *work, const gpu_shortlist s)
+{
+    const int i = blockIdx.x * THREADS + threadIdx.x;
+    frame_begin(f);
+    frame_wait(f);
+    if (i < s.n_seen) {
+        const int id = s.seen[2 * i], count = s.seen[2 * i + 1];
+        const float logit = work[id];
+        if (isfinite(logit)) {
+            double x = logit;
+            x = x > 0 ? __ddiv_rn(x, s.repeat) : __dmul_rn(x, s.repeat);
+            x = __dsub_rn(x, __dadd_rn(s.presence, __dmul_rn((double)count, s.frequency)));
+            const double most = (double)3.402823466e38f;
+            x = x > most ? most : x < -most ? -most : x;
+            work[id] = __fadd_rn(__double2float_rn(x), 0.0f);    /* no -0 */
+        }
+    }
+    frame_end(f);
+}
+
+/* A warp for each block of ids. top: the key of the largest of all, 0 before. */
+static __global__ void block_maxima(frame f, float *maxima, uint32_t *top, const float *work,
+                                    int n_block)
+{
+    const int b = (blockIdx.x * THREADS + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    frame_begin(f);
+    frame_wait(f);
+    if (b < n_block) {
+        float most = fmaxf(work[b * BLOCK + lane], work[b * BLOCK + 32 + lane]);
+        for (int d = 16; d > 0; d >>= 1) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+        if (lane == 0) {
+            maxima[b] = most;
+            atomicMax(top, order_key(most));
+        }
+    }
+    frame_end(f);
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ double weight_of(float x, double largest, double per_temperature,
+                                                   const double *steps)
+{
+    const double ln_2 = 0x1.62e42fefa39efp-1, magic = 0x1.8p52;
+    double z = __dmul_rn(__dsub_rn((double)x, largest), per_temperature);
+    z = z < -700 ? -700 : z;
+    const double t = __dadd_rn(__dmul_rn(z, STEPS / ln_2), magic);
+    const double r = __dsub_rn(z, __dmul_rn(__dsub_rn(t, magic), ln_2 / STEPS));
+    double p = __dadd_rn(0.5, __dmul_rn(r, 1.0 / 6));
+    p = __dadd_rn(1.0, __dmul_rn(r, p));
+    p = __dadd_rn(1.0, __dmul_rn(r, p));
+    const unsigned long long n = (unsigned long long)__double_as_longlong(t);
+    const unsigned long long bits = (unsigned long long)__double_as_longlong(steps[n % STEPS]) +
+                                    (n / STEPS << 52);
+    return __dmul_rn(__longlong_as_double((long long)bits), p);
+}
+
+/* A thread for each lane of each block: eight ids, then eight lanes in order. */
+static __global__ void block_masses(frame f, double *masses, const uint32_t *top, const float *work,
+                                    const gpu_shortlist s, int n_block)
+{
+    const int i = blockIdx.x * THREADS + threadIdx.x, b = i / LANES, lane = i % LANES;
+    frame_begin(f);
+    frame_wait(f);
+    const double largest = (double)key_float(*top);
+    double sum = 0.0;
+    if (b < n_block)
+        for (int k = 0; k < BLOCK; k += LANES)
+            sum = __dadd_rn(sum, weight_of(work[b * BLOCK + k + lane], largest, s.per_temperature,
+                                           s.steps));
+    double mass = 0.0;
+    for (int j = 0; j < LANES; j++)
+        mass = __dadd_rn(mass, __shfl_sync(~0u, sum, threadIdx.x % 32 / LANES * LANES + j));
+    if (b < n_block && lane == 0) masses[b] = mass;
+    frame_end(f);
+}
+
+void gpu_shortlist_make(gpu *g, const gpu_shortlist *s)
+{
+    const int n_block = (int)ceil_div(s->n, BLOCK), n_padded = n_block * BLOCK;
+    if (g->failure == cudaSuccess)
+        gpu_fail(g, cudaMemsetAsync(s->top, 0, sizeof *s->top, g->stream), "sampling");
+    launch(g, "sampling", 0, add_bias, ceil_div(n_padded, THREADS), THREADS, 0, s->work, s->logits,
+           s->bias, s->n, n_padded);
+    if (s->n_seen > 0)
+        launch(g, "sampling", 0, penalise, ceil_div(s->n_seen, THREADS), THREADS, 0, s->work, *s);
+    launch(g, "sampling", 0, block_maxima, ceil_div(n_block * 32, THREADS), THREADS, 0, s->maxima,
+           s->top, s->work, n_block);
+    if (s->masses)
+        launch(g, "sampling", 0, block_masses, ceil_div(n_block * LANES, THREADS), THREADS, 0,
+               s->masses, s->top, s->work, *s, n_block);
+}
+
+/* ---- candidates ------------------------------------------------------------------------------ */
+
+static __global__ void gather(frame f, gpu_pair *to, uint32_t *count, int cap, const float *work,
+                              int n, float bound)
+{
+    const int i = blockIdx.x * THREADS + threadIdx.x;
+    frame_begin(f);
+    frame_wait(f);
+    if (i < n && work[i] >= bound && work[i] > -INFINITY) {
+        const uint32_t at = atomicAdd(count, 1u);
+        if (at < (uint32_t)cap) to[at] = { i, work[i] };
+    }
+    frame_end(f);
+}
+
+void gpu_shortlist_gather(gpu *g, const gpu_shortlist *s, float bound, gpu_pair *to, int cap,
+                          uint32_t *count)
+{
+    if (g->failure == cudaSuccess)
+        gpu_fail(g, cudaMemsetAsync(count, 0, sizeof *count, g->stream), "sampling");
+    launch(g, "sampling", 0, gather, ceil_div(s->n, THREADS), THREADS, 0, to, count, cap, s->work,
+           s->n, bound);
+}

@@ -1,0 +1,166 @@
+/* upload_stage.cu - memory of the host that the device may read, and buffers that it is copied through.
+ *
+ * A stage has a stream of its own for copies. Of every buffer an event tells that its copies have
+ * arrived, which the device's stream waits for, and another that its readers are through, which the
+ * copies of the next round wait for. So copies run ahead of operations by as many buffers as there
+ * are, and nobody waits on the host. What is copied when is decided above. */
+#include "cuda/device.cuh"
+
+typedef struct stage_buffer {
+    uint8_t *data;
+    cudaEvent_t filled, done;
+    bool read;                           /* done was set, and no copy has waited for it yet */
+} stage_buffer;
+
+struct gpu_stage {
+    cudaStream_t stream;
+    stage_buffer *buffers;
+    int n_buffer;
+    int open;                            /* buffer whose last copy has no event behind it, or -1 */
+    uint64_t bytes;                      /* of a buffer */
+};
+
+/* ---- memory of the host ---------------------------------------------------------------------- */
+
+int gpu_lock(gpu *g, void *p, uint64_t bytes, err_ctx *err)
+{
+    void *seen = NULL;
+    cudaError_t rc = cudaHostRegister(p, (size_t)bytes,
+                                      cudaHostRegisterMapped | cudaHostRegisterPortable);
+    const char *why = NULL;
+
+    if (rc == cudaSuccess) {
+        /* kernels are given the host's addresses */
+        rc = cudaHostGetDevicePointer(&seen, p, 0);
+        if (rc == cudaSuccess && seen == p) return 0;
+        why = "the device has other addresses for it";
+        cudaHostUnregister(p);
+    }
+    if (rc != cudaSuccess) why = cudaGetErrorString(rc);
+    cudaGetLastError();                  /* what was refused is no lasting failure */
+    return err_set(err, ERR_NOMEM, "GPU %d: %.2f GB of RAM cannot be page-locked: %s", g->device,
+                   (double)bytes * 1e-9, why);
+}
+
+void gpu_unlock(gpu *g, void *p)
+{
+    if (!p) return;
+    cudaStreamSynchronize(g->stream);
+    cudaHostUnregister(p);
+    cudaGetLastError();
+}
+
+/* ---- stages ---------------------------------------------------------------------------------- */
+
+static void make_event(gpu *g, cudaEvent_t *event)
+{
+    if (g->failure == cudaSuccess)
+        gpu_fail(g, cudaEventCreateWithFlags(event, cudaEventDisableTiming), "stage");
+}
+
+int gpu_stage_create(gpu_stage **out, gpu *g, int n_buffer, uint64_t bytes, err_ctx *err)
+{
+    const size_t list_bytes = (size_t)n_buffer * sizeof(stage_buffer);
+    gpu_stage *s = (gpu_stage *)mem_zalloc(sizeof *s);
+    int rc = ERR_NOMEM;
+
+    *out = NULL;
+    if (!s) return err_set(err, ERR_NOMEM, "stage: %zu bytes", sizeof *s);
+    s->open = -1;
+    s->bytes = bytes;
+    s->buffers = (stage_buffer *)mem_zalloc(list_bytes);
+    if (!s->buffers) {
+        err_set(err, ERR_NOMEM, "stage: %zu bytes", list_bytes);
+        goto fail;
+    }
+    s->n_buffer = n_buffer;
+    for (int i = 0; i < n_buffer; i++) {
+        stage_buffer *b = &s->buffers[i];
+        b->data = (uint8_t *)gpu_alloc(g, bytes, "a buffer for banks of experts", err);
+        if (!b->data) goto fail;
+        make_event(g, &b->filled);
+        make_event(g, &b->done);
+    }
+    if (g->failure == cudaSuccess)
+        gpu_fail(g, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "stage");
+    if (g->failure != cudaSuccess) {
+        rc = gpu_wait(g, err);
+        goto fail;
+    }
+    *out = s;
+    return 0;
+fail:
+    gpu_stage_free(g, s);
+    return rc;
+}
+
+void gpu_stage_free(gpu *g, gpu_stage *s)
+{
+    if (!s) return;
+    if (s->stream) {
+        cudaStreamSynchronize(s->stream);
+        cudaStreamDestroy(s->stream);
+    }
+    for (int i = 0; i < s->n_buffer; i++) {
+        stage_buffer *b = &s->buffers[i];
+        gpu_free(g, b->data);
+        if (b->filled) cudaEventDestroy(b->filled);
+        if (b->done) cudaEventDestroy(b->done);
+    }
+    mem_free(s->buffers);
+    mem_free(s);
+}
+
+uint8_t *gpu_stage_buffer(const gpu_stage *s, int i) { return s->buffers[i].data; }
+
+/* Behind the copies to a buffer, and in front of those to another: whoever waits for a buffer waits
+ * for no other. */
+static void close_round(gpu *g, gpu_stage *s)
+{
+    if (s->open >= 0)
+        gpu_fail(g, cudaEventRecord(s->buffers[s->open].filled, s->stream), "stage");
+    s->open = -1;
+}
+
+void gpu_stage_copy(gpu *g, gpu_stage *s, int i, uint64_t offset, const void *from, uint64_t bytes)
+{
+    stage_buffer *b = &s->buffers[i];
+
+    if (offset > s->bytes || bytes > s->bytes - offset)
+        gpu_fail(g, cudaErrorInvalidValue, "stage: copy behind the end of a buffer");
+    if (s->open != i) close_round(g, s);
+    if (g->failure != cudaSuccess) return;
+    if (b->read) gpu_fail(g, cudaStreamWaitEvent(s->stream, b->done, 0), "stage");
+    b->read = false;
+    for (uint64_t done = 0, n; done < bytes; done += n) {
+        const uint8_t *part = (const uint8_t *)from + done;
+        n = GPU_LOCK_PIECE - (uint64_t)(uintptr_t)part % GPU_LOCK_PIECE;
+        if (n > bytes - done) n = bytes - done;
+        gpu_fail(g, cudaMemcpyAsync(b->data + offset + done, part, (size_t)n,
+                                    cudaMemcpyHostToDevice, s->stream), "copy to a stage");
+    }
+    s->open = i;
+}
+
+void gpu_stage_ready(gpu *g, gpu_stage *s, int i)
+{
+    if (g->failure != cudaSuccess) return;
+    if (s->open == i) close_round(g, s);
+    /* of a buffer that nothing was ever copied to, this is no wait */
+    gpu_fail(g, cudaStreamWaitEvent(g->stream, s->buffers[i].filled, 0), "stage");
+}
+
+void gpu_stage_done(gpu *g, gpu_stage *s, int i)
+{
+    if (g->failure != cudaSuccess) return;
+    gpu_fail(g, cudaEventRecord(s->buffers[i].done, g->stream), "stage");
+    s->buffers[i].read = true;
+}
+
+int gpu_stage_sent(gpu *g, gpu_stage *s, int i, err_ctx *err)
+{
+    if (s->open == i) close_round(g, s);
+    if (g->failure == cudaSuccess)
+        gpu_fail(g, cudaEventSynchronize(s->buffers[i].filled), "stage");
+    return g->failure == cudaSuccess ? 0 : gpu_wait(g, err);
+}

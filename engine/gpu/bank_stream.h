@@ -1,0 +1,28 @@
+/* bank_stream.h - banks of experts that pass through VRAM while a prompt is computed.
+ *
+ * Each layer's bank comes in parts through two buffers: one is filled while products read the
+ * other. The order of layers is known, so the next part is always on its way. */
+#ifndef ENGINE_GPU_BANK_STREAM_H
+#define ENGINE_GPU_BANK_STREAM_H
+
+#include "cuda/gpu.h"
+#include "engine/expert_store.h"
+#include "tiers/plan.h"
+
+typedef struct bank_stream bank_stream;
+
+/* For layers of which the plan has fewer than all experts in VRAM; buffers of its size. Borrows
+ * everything. */
+int bank_stream_create(bank_stream **out, gpu *g, const model *m, expert_store *store,
+                       const plan *p, err_ctx *err);
+void bank_stream_free(bank_stream *b);   /* NULL is fine; waits */
+
+/* A chunk of prompt begins: the first parts are sent. */
+int bank_stream_begin(bank_stream *b, err_ctx *err);
+
+/* The experts of the next such layer: gpu_experts, part by part. in_step: the host does not run
+ * ahead of what crosses the bus. */
+int bank_stream_run(bank_stream *b, int layer, gpu_input *in, gpu_expert_args *a, bool in_step,
+                    err_ctx *err);
+
+#endif

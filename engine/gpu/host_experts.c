@@ -1,0 +1,563 @@
+/* host_experts.c - answers the device's questions about experts that are not in VRAM.
+ *
+ * The device decides who computes what, from tables that are written here; the host follows what
+ * the question says. Everything a question touches is allocated at creation. How much is fetched
+ * is postfetch_tuner.c's decision: tables change, never a result. */
+#include "engine/gpu/host_experts.h"
+
+#include <string.h>
+
+#include "moe/postfetch_tuner.h"
+#include "tiers/fault.h"
+
+enum {
+    PROMPT_TOKENS = 512,                 /* of a prompt, computed together */
+    FETCH_TABLE = 2 * 33,
+    SPIN_LOOKS = 1 << 14                 /* at the mail before the device is asked how it is */
+};
+
+struct host_experts {
+    gpu *g;
+    const model *m;
+    expert_store *store;
+    const ops *o;
+    expert_activation act;
+    const plan *p;
+    postfetch_options post;
+    experts_cpu *cpu;
+    worklist *work;
+    work_item *items;                    /* those of the work that are host_experts */
+    acts x;
+    void *x_storage;
+    float *slots;                        /* [PROMPT_TOKENS * k, n_embd] of prompts */
+
+    gpu_mail *mail;
+    uint32_t number;                     /* of the last question answered */
+    bool broken;                         /* a failure has been told */
+    uint8_t *arena;                      /* VRAM: */
+    uint8_t *fetch_table;
+    gpu_split *split;                    /* [n_layer]; mail NULL: not host_experts */
+    const expert_bank *bank;             /* of the first layer that is: the others are much alike */
+    int pad_down, pad_all;               /* slabs that there is room for; 0: nothing is fetched */
+    postfetch_tuner share;
+    int level;                           /* of the table that is there */
+    bool paused;
+
+    int layer;                           /* of the question under way */
+    int n;                               /* tokens of the batch */
+    uint64_t patient_until;              /* clock; 0: nothing has been late yet */
+    uint64_t token_from;                 /* clock */
+    double last_cpu_s;                   /* of the question before, while its fetching may go on */
+    uint64_t cold_from;                  /* cold experts before the token */
+    host_experts_stats s;
+};
+
+/* ---- post-fetch: which, and whether ---------------------------------------------------------- */
+
+static double seconds(uint64_t ns) { return (double)ns * 1e-9; }
+
+/* What the measured speeds promise; 0: nothing. */
+static int promised_level(const host_experts *c)
+{
+    int n_down, n_all;
+    plan_fetch(&n_down, &n_all, c->m->hp.n_expert_used, expert_slabs_bytes(c->bank),
+               expert_slab_bytes(c->bank, SLAB_DOWN), &c->p->rate);
+    return n_down + 3 * n_all;
+}
+
+static int highest_level(const host_experts *c)
+{
+    const int room = c->pad_down + 2 * c->pad_all, most = c->post.max_transfers;
+    return most > 0 && most < room ? most : room;
+}
+
+/* The device's table, between tokens: for each number of cold experts, downs and whole ones. A
+ * failure shows at the next wait. */
+static void set_level(host_experts *c, int level)
+{
+    const int k = c->m->hp.n_expert_used;
+    uint8_t table[FETCH_TABLE] = { 0 };
+    err_ctx ignored;
+    for (int m = 1; m <= k && level > 0; m++) {
+        int n_down, n_all;
+        postfetch_tuner_split(&n_down, &n_all, level, m, k, c->pad_down, c->pad_all);
+        table[m] = (uint8_t)n_down;
+        table[33 + m] = (uint8_t)n_all;
+    }
+    (void)gpu_write(c->g, c->fetch_table, table, sizeof table, &ignored);
+    c->level = level;
+}
+
+/* Where the speeds promise nothing, a modest share waits for its trial. */
+static void begin_share(host_experts *c)
+{
+    const int most = c->bank ? highest_level(c) : 0, promised = most > 0 ? promised_level(c) : 0;
+    const int modest = max_int(c->m->hp.n_expert_used / 2, 1);
+    postfetch_tuner_begin(&c->share, min_int(promised > 0 ? promised : modest, most), most,
+                      promised > 0, c->post.always);
+    set_level(c, postfetch_tuner_now(&c->share));
+}
+
+static uint64_t cold_experts(const host_experts *c)
+{
+    return c->s.on_cpu + c->s.down_fetched + c->s.all_fetched;
+}
+
+/* Costs are told for a whole token, one like the last. */
+static double token_ms(const postfetch_tuner *f, double cost) { return cost * f->n_cold * 1e3; }
+
+static void tell_trial(const postfetch_tuner *f)
+{
+    log_line("post-fetch: %d matrices a layer %.2f ms a token, %d %.2f; %d from now on",
+             f->last.level, token_ms(f, f->last.cost[0]), f->last.candidate,
+             token_ms(f, f->last.cost[1]), f->level);
+}
+
+static void tell_switch(const postfetch_tuner *f)
+{
+    const int without = f->switched.candidate == 0, with = !without;
+    log_line("post-fetch %s: %.2f ms a token with it, %.2f without; it is %s",
+             with ? "pays" : "does not pay here", token_ms(f, f->switched.cost[with]),
+             token_ms(f, f->switched.cost[without]), with ? "on" : "off for now");
+}
+
+/* Behind each single token, which took s. */
+static void try_out(host_experts *c, double s)
+{
+    const int n_cold = (int)(cold_experts(c) - c->cold_from);
+    if (c->post.frozen || c->paused) return;
+    const tuner_event event = postfetch_tuner_token(&c->share, s, n_cold);
+    if (event == TUNER_TRIAL_ENDED && c->post.debug) tell_trial(&c->share);
+    if (event == TUNER_SWITCHED) tell_switch(&c->share);
+    if (postfetch_tuner_now(&c->share) != c->level) set_level(c, postfetch_tuner_now(&c->share));
+}
+
+void host_experts_pause_fetching(host_experts *c, bool paused)
+{
+    c->paused = paused;
+    set_level(c, paused ? 0 : postfetch_tuner_now(&c->share));
+}
+
+/* ---- questions ------------------------------------------------------------------------------- */
+
+/* A number that the device writes behind what it speaks of. */
+static uint32_t word(const volatile uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+
+static int await_question(host_experts *c, err_ctx *err)
+{
+    const uint32_t next = c->number + 1;
+    for (uint32_t i = 1; word(&c->mail->asked) != next; i++) {
+        if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g) && word(&c->mail->asked) != next)
+            return err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);
+        pool_relax();
+    }
+    return 0;
+}
+
+static void answer(host_experts *c)
+{
+    c->number++;
+    __atomic_store_n(&c->mail->answered, c->number, __ATOMIC_RELEASE);
+}
+
+/* How long computing one more down matrix would take: so long a slab that is on its way may keep
+ * its question waiting. */
+static uint64_t patience_ns(const host_experts *c)
+{
+    const uint64_t bytes = expert_slab_bytes(&c->m->layers[c->layer].experts, SLAB_DOWN);
+    const double rate = c->p->rate.cpu_busy > 0.0 ? c->p->rate.cpu_busy : SPEEDS_CPU_BUSY;
+    return (uint64_t)((double)bytes / rate * 1e9);
+}
+
+/* Whether the slab of a slot is in VRAM, or will be soon enough. The question's slabs share one
+ * patience. */
+static bool arrives(host_experts *c, int slot)
+{
+    const volatile uint32_t *fetched = &c->mail->fetched[slot];
+    if (word(fetched) == c->number + 1) return true;
+    const uint64_t from = clock_ns();
+    uint64_t now = from;
+    if (c->patient_until == 0) c->patient_until = from + patience_ns(c);
+    for (uint32_t i = 1; word(fetched) != c->number + 1; i++) {
+        if (!c->post.block && now > c->patient_until) break;
+        if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g)) break;
+        pool_relax();
+        now = clock_ns();
+    }
+    c->s.wait_s += seconds(now - from);
+    return word(fetched) == c->number + 1;
+}
+
+/* Whether the device does the down of this one. Only single tokens have slabs fetched. */
+static bool device_takes(void *ctx, const work_item *it)
+{
+    host_experts *c = ctx;
+    const int slot = c->work->slots[it->first];
+    const acts *mid = experts_cpu_mid(c->cpu);
+    const size_t row = (size_t)it->first * (size_t)mid->n_block;
+    gpu_mail *mail = c->mail;
+
+    if (mail->where[slot] != GPU_COLD_FETCHED) return false;
+    mail->by_host[slot] = 1;
+    if (c->post.force_cpu) return false;
+    if (!arrives(c, slot)) {
+        c->s.late++;
+        return false;
+    }
+    mail->by_host[slot] = 0;
+    if (mid->quantised)
+        gpu_mail_put_mid(mail, slot, mid->q + row * ACT_BLOCK, mid->dx + row, mid->s + 2 * row);
+    else
+        memcpy(mail->mid_rows + (size_t)slot * (size_t)mail->n_ff,
+               mid->x + (size_t)it->first * (size_t)mail->n_ff,
+               (size_t)mail->n_ff * sizeof(float));
+    return true;
+}
+
+static void count(host_experts *c, const expert_bank *b)
+{
+    const uint64_t down = expert_slab_bytes(b, SLAB_DOWN), up = expert_slabs_bytes(b) - down;
+    host_experts_stats *s = &c->s;
+    s->questions++;
+    for (int i = 0; i < c->mail->k; i++) {
+        switch (c->mail->where[i]) {
+        case GPU_HOT:
+            s->hot++;
+            s->hot_bytes += up + down;
+            break;
+        case GPU_COLD:
+            s->on_cpu++;
+            s->cpu_bytes += up + down;
+            break;
+        case GPU_COLD_FETCHED:
+            s->down_fetched++;
+            s->cpu_bytes += up + (c->mail->by_host[i] ? down : 0);
+            s->pull_bytes += down;
+            break;
+        case GPU_FETCHED:
+            s->all_fetched++;
+            s->pull_bytes += up + down;
+            break;
+        }
+    }
+}
+
+/* The items of the work that are at a place, behind the first n of the cold ones; returns how many
+ * there are then. */
+static int gather(host_experts *c, int n, gpu_where where)
+{
+    for (int i = 0; i < c->work->n_item; i++) {
+        const work_item *it = &c->work->items[i];
+        if (c->mail->where[c->work->slots[it->first]] == where) c->items[n++] = *it;
+    }
+    return n;
+}
+
+static int compute(host_experts *c, err_ctx *err)
+{
+    const gpu_mail *mail = c->mail;
+    c->patient_until = 0;
+    worklist_fill(c->work, mail->ids, mail->n, mail->k);
+    const int n_sure = gather(c, 0, GPU_COLD), n_item = gather(c, n_sure, GPU_COLD_FETCHED);
+    if (n_item == 0) return 0;
+    acts_set(&c->x, mail->x, mail->n, mail->n_embd);
+    const expert_job share = {
+        .bank = &c->m->layers[c->layer].experts, .act = c->act, .x = &c->x, .work = c->work,
+        .items = c->items, .n_item = n_item, .y = mail->y, .layer = c->layer,
+        .taken = device_takes, .taken_ctx = c, .n_sure = n_sure,
+    };
+    const int rc = c->cpu->launch(c->cpu, &share, err);
+    c->cpu->finish(c->cpu);
+    return rc;
+}
+
+int host_experts_serve(host_experts *c, int layer, err_ctx *err)
+{
+    const uint64_t from = clock_ns();
+    int rc;
+    c->layer = layer;
+    if ((rc = await_question(c, err)) < 0) {             /* nobody waits for an answer */
+        c->broken = true;
+        return rc;
+    }
+    const uint64_t seen = clock_ns();
+    if (fault_hits(FAULT_GPU_LOST)) {
+        c->broken = true;
+        rc = err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);
+    }
+    if (c->n == 1) {                     /* the last question's fetching is over */
+        const double pull = seconds(c->mail->fetch_ns);
+        c->s.pull_s += pull;
+        c->s.hidden_s += pull < c->last_cpu_s ? pull : c->last_cpu_s;
+        c->mail->fetch_ns = 0;
+    }
+    if (c->broken) memset(c->mail->by_host, 1, sizeof c->mail->by_host);
+    else if ((rc = compute(c, err)) < 0) c->broken = true;
+    if (c->n == 1) count(c, &c->m->layers[layer].experts);
+    answer(c);
+    if (c->n == 1) {
+        c->last_cpu_s = clock_since(seen);
+        c->s.ask_s += seconds(seen - from);
+        c->s.cpu_s += c->last_cpu_s;
+    }
+    return rc;
+}
+
+void host_experts_begin(host_experts *c, int n)
+{
+    c->n = n;
+    c->broken = false;
+    c->last_cpu_s = 0.0;
+    pool_stay_awake(c->o->team, true);
+    c->cold_from = cold_experts(c);
+    c->token_from = clock_ns();
+}
+
+void host_experts_end(host_experts *c)
+{
+    pool_stay_awake(c->o->team, false);
+    if (c->n != 1 || c->broken) return;
+    c->s.tokens++;
+    try_out(c, clock_since(c->token_from));
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+typedef struct join_job {
+    const host_experts *c;
+    float *sums;
+    const float *gates;
+} join_job;
+
+static void join_tokens(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const join_job *j = ctx;
+    const int k = j->c->m->hp.n_expert_used, n_embd = j->c->m->hp.n_embd;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        float *sum = j->sums + (size_t)t * (size_t)n_embd;
+        memset(sum, 0, (size_t)n_embd * sizeof *sum);
+        j->c->o->loops->join(sum, j->c->slots + (size_t)t * (size_t)k * (size_t)n_embd,
+                             j->gates + t * k, k, NULL, 0.0f, n_embd);
+    }
+}
+
+int host_experts_prompt(host_experts *c, int layer, float *sums, const float *x, const int32_t *ids,
+                const float *gates, int n, err_ctx *err)
+{
+    const size_t n_embd = (size_t)c->m->hp.n_embd, k = (size_t)c->m->hp.n_expert_used;
+    for (int done = 0; done < n;) {
+        const int some = min_int(n - done, PROMPT_TOKENS);
+        const size_t at = (size_t)done;
+        worklist_fill(c->work, ids + at * k, some, (int)k);
+        acts_set(&c->x, x + at * n_embd, some, (int)n_embd);
+        const expert_job share = {
+            .bank = &c->m->layers[layer].experts, .act = c->act, .x = &c->x, .work = c->work,
+            .items = c->work->items, .n_item = c->work->n_item, .y = c->slots, .layer = layer,
+        };
+        const int rc = c->cpu->launch(c->cpu, &share, err);
+        c->cpu->finish(c->cpu);
+        if (rc < 0) return rc;
+        join_job j = { c, sums + at * n_embd, gates + at * k };
+        pool_run(c->o->team, some, pool_grain((int64_t)(k * n_embd)), join_tokens, &j);
+        done += some;
+    }
+    return 0;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static gpu_expert_args shapes_of(const weights_gpu *w, int l)
+{
+    return (gpu_expert_args){ .gate = w->layers[l].gate, .up = w->layers[l].up,
+                              .down = w->layers[l].down };
+}
+
+/* Experts of a cache move: a slab could be overwritten while it is fetched. */
+static bool can_fetch(const host_experts *c)
+{
+    return !c->post.off && c->p->vram_pad > 0 && expert_store_kind(c->store) == STORE_LOADED &&
+           expert_store_locked(c->store) > 0;
+}
+
+static uint64_t table_bytes(const model_hparams *hp)
+{
+    return (uint64_t)hp->n_expert * SLAB_COUNT * sizeof(uint64_t);
+}
+
+typedef struct vram_layout {
+    uint64_t number, fetch, scratch, hot, slabs, pad, bytes;
+} vram_layout;
+
+/* pad_bytes: behind all else. */
+static vram_layout lay_out(const model_hparams *hp, uint64_t pad_bytes)
+{
+    const uint64_t n_layer = (uint64_t)hp->n_layer, n_expert = (uint64_t)hp->n_expert;
+    vram_layout a = { .number = 0, .fetch = 256 };
+    a.scratch = a.fetch + size_align(FETCH_TABLE, 256);
+    a.hot = a.scratch + size_align(gpu_split_scratch(hp->n_expert_used, hp->n_ff_expert,
+                                                     hp->n_embd), 256);
+    a.slabs = a.hot + size_align(n_layer * n_expert * sizeof(int32_t), 256);
+    a.pad = a.slabs + size_align(n_layer * table_bytes(hp), 256);
+    a.bytes = a.pad + pad_bytes;
+    return a;
+}
+
+/* Room for as many slabs as options allow, in the layer where they are largest. */
+static uint64_t choose_pad(host_experts *c, const weights_gpu *w)
+{
+    const int k = c->m->hp.n_expert_used;
+    const uint64_t most = c->post.pad_bytes;
+    if (!can_fetch(c)) return 0;
+    c->pad_down = k;
+    c->pad_all = min_int(k, PLAN_PAD_WHOLE);
+    for (;;) {
+        uint64_t pad = 0;
+        for (int l = 0; l < c->m->hp.n_layer; l++) {
+            const gpu_expert_args shapes = shapes_of(w, l);
+            const uint64_t bytes = gpu_split_pad(&shapes, c->pad_down, c->pad_all);
+            if (bytes > pad) pad = bytes;
+        }
+        if (most == 0 || pad <= most || c->pad_down + c->pad_all == 0) return pad;
+        if (c->pad_all > 0) c->pad_all--;
+        else c->pad_down--;
+    }
+}
+
+static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
+{
+    const model_hparams *hp = &c->m->hp;
+    const uint64_t pad = choose_pad(c, w);
+    const vram_layout a = lay_out(hp, pad);
+    const size_t n_expert = (size_t)hp->n_expert;
+    int rc;
+
+    c->arena = gpu_alloc(c->g, a.bytes, "post-fetched experts", err);
+    if (!c->arena) return ERR_NOMEM;
+    if ((rc = gpu_zero(c->g, c->arena, a.bytes, err)) < 0) return rc;
+    int32_t *map = mem_array(n_expert, sizeof *map);
+    if (!map) return err_set(err, ERR_NOMEM, "%zu experts", n_expert);
+    c->fetch_table = c->arena + a.fetch;
+    c->s.pad_bytes = pad;
+    for (int l = 0; l < hp->n_layer && rc == 0; l++) {
+        if (c->p->hot[l] >= hp->n_expert) continue;
+        if (!c->bank) c->bank = &c->m->layers[l].experts;
+        int32_t *hot = (int32_t *)(void *)(c->arena + a.hot) + (size_t)l * n_expert;
+        for (int e = 0; e < hp->n_expert; e++) map[e] = e < c->p->hot[l] ? e : -1;
+        if (c->p->hot[l] > 0) rc = gpu_write(c->g, hot, map, n_expert * sizeof *map, err);
+        const uint64_t *table = pad > 0 ? expert_store_table(c->store, l) : NULL;
+        uint64_t *slabs = (uint64_t *)(void *)(c->arena + a.slabs + (uint64_t)l * table_bytes(hp));
+        if (table && rc == 0) rc = gpu_write(c->g, slabs, table, table_bytes(hp), err);
+        c->split[l] = (gpu_split){
+            .mail = c->mail, .number = (uint32_t *)(void *)(c->arena + a.number),
+            .hot = c->p->hot[l] > 0 ? hot : NULL,
+            .slabs = table ? slabs : NULL, .fetch = c->fetch_table,
+            .pad = c->arena + a.pad, .pad_down = c->pad_down, .pad_all = c->pad_all,
+            .scratch = c->arena + a.scratch, .one_stream = c->post.one_stream,
+        };
+    }
+    mem_free(map);
+    return rc;
+}
+
+/* RAM: what the lane works in, and vectors of a prompt's slots. */
+typedef struct ram_sizes { size_t slots, floats, acts; } ram_sizes;
+
+static ram_sizes ram_of(const model_hparams *hp)
+{
+    const size_t slots = PROMPT_TOKENS * (size_t)hp->n_expert_used;
+    return (ram_sizes){ slots, slots * (size_t)hp->n_embd,
+                        acts_bytes(PROMPT_TOKENS, hp->n_embd) + 64 };
+}
+
+uint64_t host_experts_ram_bytes(const model *m)
+{
+    const ram_sizes r = ram_of(&m->hp);
+    const uint64_t mail = (uint64_t)GPU_FEW * (uint64_t)m->hp.n_expert_used *
+                          ((uint64_t)m->hp.n_embd + 2 * (uint64_t)m->hp.n_ff_expert) *
+                          sizeof(float);
+    const uint64_t lists = (uint64_t)m->hp.n_layer * (sizeof(gpu_split) + table_bytes(&m->hp));
+    return r.floats * sizeof(float) + r.acts + experts_cpu_bytes(&m->hp, (int)r.slots) + mail + lists;
+}
+
+uint64_t host_experts_vram_bytes(const model *m) { return lay_out(&m->hp, 0).bytes; }
+
+static int make_ram(host_experts *c, err_ctx *err)
+{
+    const model_hparams *hp = &c->m->hp;
+    const ram_sizes r = ram_of(hp);
+    int rc;
+    c->split = mem_array((size_t)hp->n_layer, sizeof *c->split);
+    c->items = mem_array((size_t)hp->n_expert, sizeof *c->items);
+    c->slots = mem_array(r.floats, sizeof *c->slots);
+    c->x_storage = mem_zalloc(r.acts);
+    if (!c->split || !c->items || !c->slots || !c->x_storage)
+        return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", r.floats * sizeof(float));
+    memset(c->split, 0, (size_t)hp->n_layer * sizeof *c->split);
+    acts_init(&c->x, (uint8_t *)(((uintptr_t)c->x_storage + 63) / 64 * 64), PROMPT_TOKENS,
+              hp->n_embd);
+    if ((rc = worklist_create(&c->work, hp->n_expert, (int)r.slots, err)) < 0 ||
+        (rc = experts_cpu_create(&c->cpu, c->o, hp, c->store, (int)r.slots, err)) < 0)
+        return rc;
+    return gpu_mail_create(&c->mail, c->g, hp->n_embd, hp->n_ff_expert, hp->n_expert_used, err);
+}
+
+int host_experts_create(host_experts **out, gpu *g, const model *m, const weights_gpu *w, expert_store *store,
+                const ops *o, expert_activation act, const plan *p, const postfetch_options *post,
+                err_ctx *err)
+{
+    host_experts *c = mem_zalloc(sizeof *c);
+    int rc;
+    *out = NULL;
+    if (!c) return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", sizeof *c);
+    c->g = g;
+    c->m = m;
+    c->store = store;
+    c->o = o;
+    c->act = act;
+    c->p = p;
+    c->post = *post;
+    if ((rc = make_ram(c, err)) < 0 || (rc = make_vram(c, w, err)) < 0) {
+        host_experts_free(c);
+        return rc;
+    }
+    begin_share(c);
+    *out = c;
+    return 0;
+}
+
+void host_experts_free(host_experts *c)
+{
+    if (!c) return;
+    gpu_free(c->g, c->arena);
+    gpu_mail_free(c->g, c->mail);
+    if (c->cpu) c->cpu->free(c->cpu);
+    worklist_free(c->work);
+    mem_free(c->x_storage);
+    mem_free(c->slots);
+    mem_free(c->items);
+    mem_free(c->split);
+    mem_free(c);
+}
+
+bool host_experts_layer(const host_experts *c, int layer) { return c->split[layer].mail != NULL; }
+bool host_experts_fetches(const host_experts *c) { return c->level > 0; }
+
+gpu_split host_experts_split(const host_experts *c, int layer)
+{
+    gpu_split s = c->split[layer];
+    if (!host_experts_fetches(c)) s.slabs = NULL;                /* no kernel for nothing */
+    return s;
+}
+
+host_experts_stats host_experts_counts(const host_experts *c)
+{
+    host_experts_stats s = c->s;
+    s.fetching = c->share.level > 0 && !c->paused;       /* whatever is being tried out */
+    return s;
+}
+
+void host_experts_reset_counts(host_experts *c)
+{
+    c->s = (host_experts_stats){ .pad_bytes = c->s.pad_bytes };
+}

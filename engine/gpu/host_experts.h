@@ -1,0 +1,69 @@
+/* host_experts.h - the host's side of layers whose experts are not all in VRAM.
+ *
+ * While the device plays a token it asks, once for each such layer, which of the chosen experts the
+ * host computes; the answer goes into page-locked RAM and the device goes on (cuda/gpu.h). Down
+ * matrices of some of them cross the bus meanwhile: post-fetch. Whatever is decided where, the bits
+ * are the same. For prompts of more than GPU_FEW tokens the host computes a whole layer's experts,
+ * where that is faster than sending the bank through VRAM. One thread at a time. */
+#ifndef ENGINE_GPU_HOST_EXPERTS_H
+#define ENGINE_GPU_HOST_EXPERTS_H
+
+#include "cuda/gpu.h"
+#include "engine/host/experts_cpu.h"
+#include "moe/postfetch.h"
+#include "engine/gpu/weights_gpu.h"
+#include "tiers/plan.h"
+
+typedef struct host_experts host_experts;
+
+/* Borrows all but o. Layers are cold where the plan has fewer than all experts in VRAM. */
+int host_experts_create(host_experts **out, gpu *g, const model *m, const weights_gpu *w, expert_store *store,
+                const ops *o, expert_activation act, const plan *p, const postfetch_options *post,
+                err_ctx *err);
+void host_experts_free(host_experts *c);                 /* NULL is fine; the device must be idle */
+
+/* What it takes, without making it: of RAM, and of VRAM beside the plan's pad. */
+uint64_t host_experts_ram_bytes(const model *m);
+uint64_t host_experts_vram_bytes(const model *m);
+
+bool host_experts_layer(const host_experts *c, int layer);
+
+/* Whether the next token has slabs fetched; what the kernels of a cold layer are launched with
+ * depends on it. */
+bool host_experts_fetches(const host_experts *c);
+gpu_split host_experts_split(const host_experts *c, int layer);
+
+/* While paused nothing is fetched, and nothing tried out: for benches. */
+void host_experts_pause_fetching(host_experts *c, bool paused);
+
+/* Around the questions of one batch of up to GPU_FEW tokens: threads stay awake in between, and for
+ * a single token the clock runs. */
+void host_experts_begin(host_experts *c, int n);
+void host_experts_end(host_experts *c);
+
+/* Waits for a layer's question and answers it. After a failure (which it returns once) the
+ * following questions are answered with nothing, so that the device comes to its end. */
+int host_experts_serve(host_experts *c, int layer, err_ctx *err);
+
+/* sums [n, n_embd] of the chosen experts' vectors, weighted: x the normed vectors, ids and gates
+ * [n, k]. */
+int host_experts_prompt(host_experts *c, int layer, float *sums, const float *x, const int32_t *ids,
+                const float *gates, int n, err_ctx *err);
+
+typedef struct host_experts_stats {
+    uint64_t tokens, questions;          /* of single tokens, as everything here */
+    uint64_t hot, on_cpu, down_fetched, all_fetched;     /* experts, by where they were computed */
+    uint64_t late;                       /* of those whose down was fetched: too late */
+    uint64_t cpu_bytes, pull_bytes, hot_bytes;
+    double ask_s;                        /* waiting for questions: the device's own time */
+    double cpu_s;                        /* from a question to its answer, and of that: */
+    double wait_s;                       /* waiting for slabs that were nearly there */
+    double pull_s;                       /* fetching */
+    double hidden_s;                     /* of that while the CPU computed */
+    uint64_t pad_bytes;                  /* VRAM that post-fetch takes */
+    bool fetching;                       /* post-fetch is on at present */
+} host_experts_stats;
+host_experts_stats host_experts_counts(const host_experts *c);
+void host_experts_reset_counts(host_experts *c);
+
+#endif

@@ -1,0 +1,312 @@
+/* weights_gpu.c - moves a model's weights to VRAM.
+ *
+ * One walk over all tensors counts, a second one places and copies: the walk is the same, with and
+ * without an arena. Threads of the team share the copying into page-locked buffers. */
+#include "engine/gpu/weights_gpu.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "tiers/fault.h"
+
+typedef struct shelf {
+    uint8_t *arena;                      /* NULL while counting */
+    uint64_t used, total;
+    gpu *g;
+    pool *team;
+    weights_watch *watch;
+    void *ctx;
+    err_ctx *err;
+    int rc;                              /* the first failure */
+} shelf;
+
+/* ---- copying --------------------------------------------------------------------------------- */
+
+enum { COPY_PIECE = 1 << 20 };
+
+typedef struct copy_job {
+    uint8_t *to;
+    const uint8_t *from;
+    size_t bytes;
+} copy_job;
+
+static void copy_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const copy_job *j = ctx;
+    const size_t first = (size_t)begin * COPY_PIECE, last = (size_t)end * COPY_PIECE;
+    (void)thread;
+    memcpy(j->to + first, j->from + first, (last < j->bytes ? last : j->bytes) - first);
+}
+
+static void fill(void *ctx, void *to, const void *from, size_t n)
+{
+    copy_job j = { to, from, n };
+    pool_run(ctx, (int64_t)((n + COPY_PIECE - 1) / COPY_PIECE), 1, copy_pieces, &j);
+}
+
+/* Makes room for bytes; the address is NULL while counting. */
+static uint8_t *reserve(shelf *s, uint64_t bytes)
+{
+    uint8_t *at = s->arena ? s->arena + s->used : NULL;
+    s->used += size_align(bytes, 256);
+    return at;
+}
+
+static void copy_to(shelf *s, uint8_t *to, const void *from, uint64_t bytes)
+{
+    if (!s->arena || s->rc < 0) return;
+    s->rc = gpu_upload(s->g, to, from, bytes, fill, s->team, s->err);
+    if (s->rc == 0 && s->watch && !s->watch(s->ctx, s->used, s->total))
+        s->rc = err_set(s->err, ERR_STOPPED, "interrupted");
+}
+
+static uint8_t *put(shelf *s, const void *from, uint64_t bytes)
+{
+    uint8_t *at = reserve(s, bytes);
+    copy_to(s, at, from, bytes);
+    return at;
+}
+
+/* ---- the kinds of tensors -------------------------------------------------------------------- */
+
+static const float *put_floats(shelf *s, const void *from, uint64_t n)
+{
+    return from ? (const float *)(const void *)put(s, from, n * sizeof(float)) : NULL;
+}
+
+static gpu_matrix shape_of(const matrix *m)
+{
+    return (gpu_matrix){ .type = m->type, .rows = m->rows, .cols = m->cols,
+                         .row_bytes = m->row_bytes, .scale = m->scale };
+}
+
+static gpu_matrix put_matrix(shelf *s, const matrix *m)
+{
+    gpu_matrix out = { 0 };
+    if (!m->data) return out;
+    out = shape_of(m);
+    out.data = put(s, m->data, (uint64_t)m->rows * m->row_bytes);
+    out.bias = put_floats(s, m->bias, (uint64_t)m->rows);
+    return out;
+}
+
+/* The first hot experts; small vectors of all. */
+static gpu_bank put_bank(shelf *s, const expert_bank *b, expert_slab which, int hot)
+{
+    const uint64_t n = (uint64_t)b->n_expert, bytes = expert_slab_bytes(b, which);
+    const matrix one = expert_matrix(b, which, 0);
+    gpu_bank out = { .type = one.type, .rows = one.rows, .cols = one.cols,
+                     .row_bytes = one.row_bytes, .slab_bytes = bytes };
+    uint8_t *at = reserve(s, (uint64_t)hot * bytes);
+    out.data = hot > 0 ? at : NULL;
+    if (!b->fused || which == SLAB_DOWN) {               /* one run */
+        copy_to(s, at, expert_slab_data(b, which, 0), (uint64_t)hot * bytes);
+    } else {
+        for (int e = 0; e < hot; e++)
+            copy_to(s, at ? at + (uint64_t)e * bytes : NULL, expert_slab_data(b, which, e), bytes);
+    }
+    if (b->bias[which]) out.bias = put_floats(s, b->bias[which]->data, n * (uint64_t)one.rows);
+    if (b->scale[which]) out.scale = put_floats(s, b->scale[which]->data, n);
+    return out;
+}
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+/* The legacy projection has, for each key head, its q, its k, and v and z of its value heads: rows
+ * of q, k, v and z are put together. */
+static void put_grouped(layer_weights_gpu *y, shelf *s, const matrix *in, const model_hparams *hp)
+{
+    const uint64_t dim = (uint64_t)hp->ssm_head_dim, n_k = (uint64_t)hp->ssm_n_k_head;
+    const uint64_t wide = dim * (uint64_t)(hp->ssm_n_v_head / hp->ssm_n_k_head), row = in->row_bytes;
+    const uint64_t group = 2 * (dim + wide), keys = n_k * dim, values = n_k * wide;
+    y->delta.qkv = y->delta.z = shape_of(in);
+    y->delta.qkv.rows = (int)(2 * keys + values);
+    y->delta.z.rows = (int)values;
+    uint8_t *qkv = reserve(s, (2 * keys + values) * row), *z = reserve(s, values * row);
+    for (uint64_t h = 0; h < n_k && s->arena; h++) {
+        const uint8_t *from = in->data + h * group * row;
+        copy_to(s, qkv + h * dim * row, from, dim * row);
+        copy_to(s, qkv + (keys + h * dim) * row, from + dim * row, dim * row);
+        copy_to(s, qkv + (2 * keys + h * wide) * row, from + 2 * dim * row, wide * row);
+        copy_to(s, z + h * wide * row, from + (2 * dim + wide) * row, wide * row);
+    }
+    y->delta.qkv.data = qkv;
+    y->delta.z.data = z;
+}
+
+static void put_attention(layer_weights_gpu *y, shelf *s, const layer_weights *x,
+                          const model_hparams *hp)
+{
+    const uint64_t dim = (uint64_t)hp->head_dim;
+    y->attn.q = put_matrix(s, &x->attn.q);
+    y->attn.k = put_matrix(s, &x->attn.k);
+    y->attn.v = put_matrix(s, &x->attn.v);
+    y->attn.out = put_matrix(s, &x->attn.out);
+    y->attn.q_norm = put_floats(s, x->attn.q_norm, dim);
+    y->attn.k_norm = put_floats(s, x->attn.k_norm, dim);
+    y->attn.sinks = put_floats(s, x->attn.sinks, (uint64_t)hp->n_head);
+}
+
+static void put_deltanet(layer_weights_gpu *y, shelf *s, const layer_weights *x,
+                         const model_hparams *hp)
+{
+    const uint64_t n_v = (uint64_t)hp->ssm_n_v_head, dim = (uint64_t)hp->ssm_head_dim;
+    const uint64_t channels = (2 * (uint64_t)hp->ssm_n_k_head + n_v) * dim;
+    if (x->delta.in.data) {
+        put_grouped(y, s, &x->delta.in, hp);
+    } else {
+        y->delta.qkv = put_matrix(s, &x->delta.qkv);
+        y->delta.z = put_matrix(s, &x->delta.gate);
+    }
+    y->delta.ba = put_matrix(s, &x->delta.ba);
+    y->delta.out = put_matrix(s, &x->delta.out);
+    y->delta.conv = put_floats(s, x->delta.conv, channels * (uint64_t)hp->ssm_conv);
+    y->delta.dt_bias = put_floats(s, x->delta.dt_bias, n_v);
+    y->delta.a = put_floats(s, x->delta.a, n_v);
+    y->delta.norm = put_floats(s, x->delta.norm, dim);
+}
+
+static void put_layer(layer_weights_gpu *y, shelf *s, const model *m, const layer_weights *x, int l,
+                      int hot)
+{
+    const model_hparams *hp = &m->hp;
+    y->attn_norm = put_floats(s, x->attn_norm, (uint64_t)hp->n_embd);
+    y->post_attn_norm = put_floats(s, x->post_attn_norm, (uint64_t)hp->n_embd);
+    if (m->layers[l].mixer == MIX_ATTENTION) put_attention(y, s, x, hp);
+    else put_deltanet(y, s, x, hp);
+    y->router = put_matrix(s, &x->router);
+    y->shared_gate_inp = put_matrix(s, &x->shared_gate_inp);
+    y->shared_gate = put_matrix(s, &x->shared_gate);
+    y->shared_up = put_matrix(s, &x->shared_up);
+    y->shared_down = put_matrix(s, &x->shared_down);
+    y->gate = put_bank(s, x->experts, SLAB_GATE, hot);
+    y->up = put_bank(s, x->experts, SLAB_UP, hot);
+    y->down = put_bank(s, x->experts, SLAB_DOWN, hot);
+}
+
+static void put_all(weights_gpu *to, shelf *s, const model *m, const weights *w,
+                    const weights_share *share)
+{
+    if (!share->embed_in_ram) to->embed = put_matrix(s, &w->embed);
+    to->head = w->head.data == w->embed.data ? to->embed : put_matrix(s, &w->head);
+    to->out_norm = put_floats(s, w->out_norm, (uint64_t)m->hp.n_embd);
+    for (int l = 0; l < m->hp.n_layer; l++) {
+        layer_weights_gpu unused = { 0 };
+        put_layer(to->layers ? &to->layers[l] : &unused, s, m, &w->layers[l], l,
+                  share->hot ? share->hot[l] : m->hp.n_expert);
+    }
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+typedef struct type_check {
+    err_ctx *err;
+    int n_layer, rc;
+} type_check;
+
+static void check_tensor(void *ctx, const tensor *t, model_use use, int layer)
+{
+    type_check *c = ctx;
+    if (c->rc < 0 || layer >= c->n_layer || use == USE_NORM || use == USE_EXPERT_SMALL ||
+        gpu_type_fits((int)t->type))
+        return;
+    c->rc = err_set(c->err, ERR_UNSUPPORTED, "tensor %.*s: there is no GPU kernel for %s",
+                    (int)t->name.len, t->name.ptr, quant_name(t->type));
+}
+
+static bool types_differ(const tensor *a, const tensor *b)
+{
+    return a && b && a->type != b->type;
+}
+
+int weights_gpu_check(const model *m, err_ctx *err)
+{
+    const model_hparams *hp = &m->hp;
+    type_check c = { .err = err, .n_layer = hp->n_layer };
+    if (!gpu_attention_fits(hp->n_head, hp->n_head_kv, hp->head_dim))
+        return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for %d heads of %d values, %d "
+                       "for keys", hp->n_head, hp->head_dim, hp->n_head_kv);
+    if (hp->ssm_n_v_head > 0 && (!gpu_delta_fits(hp->ssm_head_dim) || hp->ssm_conv < 2 ||
+                                 hp->ssm_conv > 8))
+        return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for DeltaNet heads of %d "
+                       "values and a convolution over %d", hp->ssm_head_dim, hp->ssm_conv);
+    if (hp->n_expert > 1024 || hp->n_expert_used > 32)
+        return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for %d of %d experts",
+                       hp->n_expert_used, hp->n_expert);
+    for (int l = 0; l < hp->n_layer; l++) {
+        const model_layer *y = &m->layers[l];
+        if (types_differ(y->experts.weight[SLAB_GATE], y->experts.weight[SLAB_UP]) ||
+            types_differ(y->shared_gate.t, y->shared_up.t))
+            return err_set(err, ERR_UNSUPPORTED, "blk.%d: there is no GPU kernel for gate and up "
+                           "of different types", l);
+    }
+    model_visit(m, check_tensor, &c);
+    return c.rc;
+}
+
+uint64_t weights_gpu_bytes(const model *m, const weights *w, const weights_share *share)
+{
+    weights_gpu unused = { 0 };
+    shelf s = { 0 };
+    put_all(&unused, &s, m, w, share);
+    return s.used;
+}
+
+/* The embedding table in page-locked RAM: the device reads one row of it for each token. */
+static int keep_embed(weights_gpu *to, const matrix *table, pool *team, err_ctx *err)
+{
+    const uint64_t bytes = (uint64_t)table->rows * table->row_bytes;
+    to->embed_host = gpu_alloc_host(to->device, bytes + 64, err);
+    if (!to->embed_host) return ERR_NOMEM;
+    fill(team, to->embed_host, table->data, (size_t)bytes);
+    to->embed = shape_of(table);
+    to->embed.data = to->embed_host;
+    return 0;
+}
+
+int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights *w,
+                       const weights_share *share, pool *team, weights_watch *watch, void *ctx,
+                       err_ctx *err)
+{
+    const uint64_t bytes = weights_gpu_bytes(m, w, share);
+    shelf s = { .total = bytes, .g = g, .team = team, .watch = watch, .ctx = ctx, .err = err };
+    weights_gpu *to = mem_zalloc(sizeof *to);
+    int rc = 0;
+
+    *out = NULL;
+    if (to) to->layers = mem_array((size_t)m->hp.n_layer, sizeof *to->layers);
+    if (!to || !to->layers) {
+        weights_gpu_free(to);
+        return err_set(err, ERR_NOMEM, "weights: %d layers", m->hp.n_layer);
+    }
+    memset(to->layers, 0, (size_t)m->hp.n_layer * sizeof *to->layers);
+    to->device = g;
+    to->bytes = bytes;
+    if (fault_hits(FAULT_VRAM))
+        rc = err_set(err, ERR_NOMEM, "GPU: no room for the weights: somebody else took it");
+    else to->arena = gpu_alloc(g, bytes, "the weights", err);
+    if (!to->arena) {
+        rc = ERR_NOMEM;
+    } else {
+        s.arena = to->arena;
+        if (share->embed_in_ram) s.rc = keep_embed(to, &w->embed, team, err);
+        put_all(to, &s, m, w, share);
+        rc = s.rc < 0 ? s.rc : gpu_upload_end(g, err);
+    }
+    if (rc < 0) {
+        gpu_upload_end(g, NULL);
+        weights_gpu_free(to);
+        return rc;
+    }
+    *out = to;
+    return 0;
+}
+
+void weights_gpu_free(weights_gpu *w)
+{
+    if (!w) return;
+    gpu_free(w->device, w->arena);
+    gpu_free_host(w->device, w->embed_host);
+    mem_free(w->layers);
+    mem_free(w);
+}

@@ -1,0 +1,57 @@
+/* weights_gpu.h - a model's weights in VRAM: the file's bytes, every tensor at a multiple of 256.
+ *
+ * Experts may be elsewhere, all or some of a layer; their shapes and small vectors are here. Row
+ * orders of older files are put right on the way, so that operations see one layout. Immutable
+ * after creation. */
+#ifndef ENGINE_GPU_WEIGHTS_GPU_H
+#define ENGINE_GPU_WEIGHTS_GPU_H
+
+#include "cuda/gpu.h"
+#include "engine/host/weights.h"
+#include "tiers/pool.h"
+
+typedef struct layer_weights_gpu {
+    const float *attn_norm, *post_attn_norm;
+    struct {
+        gpu_matrix q, k, v, out;
+        const float *q_norm, *k_norm, *sinks;
+    } attn;
+    struct {
+        gpu_matrix qkv, z, ba, out;
+        const float *conv, *dt_bias, *a, *norm;
+    } delta;
+    gpu_matrix router, shared_gate_inp, shared_gate, shared_up, shared_down;
+    gpu_bank gate, up, down;             /* data NULL if no expert of the layer is in VRAM */
+} layer_weights_gpu;
+
+typedef struct weights_gpu {
+    gpu *device;                         /* borrowed */
+    gpu_matrix embed, head;
+    const float *out_norm;
+    layer_weights_gpu *layers;           /* [n_layer] */
+    void *arena;
+    void *embed_host;                    /* the table, page-locked, if it is not in VRAM */
+    uint64_t bytes;                      /* of VRAM */
+} weights_gpu;
+
+/* What is moved to VRAM. */
+typedef struct weights_share {
+    const int *hot;                      /* [n_layer]: this many experts, the first; NULL: all */
+    bool embed_in_ram;
+} weights_share;
+
+/* Told how far it is. Return false to stop. */
+typedef bool weights_watch(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+
+/* Whether there are kernels for this model's types and shapes; ERR_UNSUPPORTED names what lacks. */
+int weights_gpu_check(const model *m, err_ctx *err);
+
+uint64_t weights_gpu_bytes(const model *m, const weights *w, const weights_share *share);
+
+/* Borrows g; m and w are not needed afterwards. */
+int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights *w,
+                       const weights_share *share, pool *team, weights_watch *watch, void *ctx,
+                       err_ctx *err);
+void weights_gpu_free(weights_gpu *w);   /* NULL is fine */
+
+#endif

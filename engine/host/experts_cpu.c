@@ -1,0 +1,426 @@
+/* experts_cpu.c - routed experts on the CPU's threads.
+ *
+ * Two kinds of pieces. Ups (expert, some rows of gate and up): both products, the activation, and
+ * its int8 form, since 32 rows are one block of it. Downs (expert, some rows of down), which wait
+ * for the ups of their expert. Weights are read once for all tokens that chose the expert.
+ *
+ * Where experts have to be read first, they are computed in the order in which they come in, a few
+ * experts at a time. Order and number cannot show in the bits: no product sees two of them.
+ * Reading, and who makes room, is left to the store. */
+#include "engine/host/experts_cpu.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum {
+    FEW_ITEMS = 64,                      /* a batch of few tokens: all experts wanted at once */
+    SPIN_UPS = 1000                      /* looks at a count before the core is yielded */
+};
+
+/* The pieces of some items: n_piece of each, in succession. */
+typedef struct piece_list {
+    const int *items;
+    int n_item, n_piece, n_row;          /* n_row: rows of an item */
+} piece_list;
+
+/* A count that all threads write, in a cache line of its own. */
+typedef struct up_count { _Alignas(64) _Atomic int pieces; } up_count;
+
+typedef struct experts_cpu {
+    lane base;
+    const ops *o;
+    expert_store *experts;               /* NULL: the mapping */
+    expert_job now;                      /* the share under way */
+    int height;                          /* rows of a piece, whole blocks of activations */
+    piece_list ups, downs;               /* under way */
+    int up_weight;                       /* downs that take as long as an up */
+    up_count *up_done;                   /* [item] */
+    bool quantise_mid;                   /* down rows read the int8 form */
+    float *mid;                          /* [slot in work order, n_ff]: behind the activation */
+    acts mid_x;
+    act_row *rows;                       /* [slot in work order]: the slot's token */
+    expert_slabs *slabs;                 /* [item]: where its weights are */
+    int *ids, *which, *some;             /* [item]: experts; items that came in; of those, some */
+    int most_item;
+    bool *taken;                         /* [item]: somebody else does its down */
+    void *storage;
+} experts_cpu;
+
+/* Rows first .. first + n - 1 of expert item it, number item: n_piece pieces in succession. */
+typedef struct piece { const work_item *it; int item, first, n, n_piece; } piece;
+
+/* Piece i, with as many of the next ones as belong to the same call: gate and up rows lie far
+ * apart, and every change from one to the other costs. */
+static piece piece_at(const experts_cpu *c, const piece_list *l, int64_t i, int64_t end)
+{
+    const int own = (int)(i % l->n_piece), left = l->n_piece - own;
+    const int most = OPS_ROWS_WIDE / c->height;
+    const int item = l->items[i / l->n_piece];
+    piece p = { .it = &c->now.items[item], .item = item, .first = own * c->height,
+                .n_piece = left < most ? left : most };
+    if (p.n_piece > end - i) p.n_piece = (int)(end - i);
+    p.n = p.n_piece * c->height;
+    if (p.n > l->n_row - p.first) p.n = l->n_row - p.first;
+    return p;
+}
+
+static int pieces_of(const experts_cpu *c, uint64_t rows)
+{
+    const uint64_t height = (uint64_t)c->height;
+    return (int)((rows + height - 1) / height);
+}
+
+static matrix slab_matrix(const experts_cpu *c, expert_slab s, const piece *p)
+{
+    matrix m = expert_matrix(c->now.bank, s, p->it->expert);
+    m.data = c->slabs[p->item].at[s];
+    return m;
+}
+
+/* ---- gate, up, activation -------------------------------------------------------------------- */
+
+static void activate(const experts_cpu *c, float *g, const float *u, int n)
+{
+    if (c->now.act == ACT_SWIGLU) c->o->loops->swiglu(g, g, u, n);
+    else c->o->loops->swiglu_clamped(g, g, u, n);
+}
+
+/* Rows p->first .. of the activation for n slots from work order i. */
+static void up_tile(experts_cpu *c, const piece *p, const matrix *gate, const matrix *up, int i, int n)
+{
+    const size_t n_ff = (size_t)c->now.bank->n_ff, first = (size_t)p->first;
+    const acts *x = &c->mid_x;
+    float g[OPS_SUMS], u[OPS_SUMS];
+
+    product_rows(g, (size_t)p->n, c->o, gate, p->first, p->n, c->rows + i, n);
+    product_rows(u, (size_t)p->n, c->o, up, p->first, p->n, c->rows + i, n);
+    activate(c, g, u, n * p->n);
+    for (int t = 0; t < n; t++) {
+        const size_t slot = (size_t)(i + t), block = slot * (size_t)x->n_block + first / ACT_BLOCK;
+        float *mid = c->mid + slot * n_ff + first;
+        memcpy(mid, g + t * p->n, (size_t)p->n * sizeof *mid);
+        if (c->quantise_mid)
+            c->o->loops->quantise(x->q + block * ACT_BLOCK, x->dx + block, x->s + 2 * block, mid,
+                                  p->n / ACT_BLOCK);
+    }
+}
+
+static void up_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    experts_cpu *c = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end;) {
+        const piece p = piece_at(c, &c->ups, i, end);
+        const matrix gate = slab_matrix(c, SLAB_GATE, &p), up = slab_matrix(c, SLAB_UP, &p);
+        for (int t = 0; t < p.it->n; t += OPS_TOKENS)
+            up_tile(c, &p, &gate, &up, p.it->first + t,
+                    p.it->n - t < OPS_TOKENS ? p.it->n - t : OPS_TOKENS);
+        atomic_fetch_add_explicit(&c->up_done[p.item].pieces, p.n_piece, memory_order_release);
+        i += p.n_piece;
+    }
+}
+
+/* ---- down ------------------------------------------------------------------------------------ */
+
+static void await_ups(const experts_cpu *c, int item)
+{
+    const int all = pieces_of(c, c->now.bank->n_ff);
+    for (int i = 1;; i++) {
+        const int n = atomic_load_explicit(&c->up_done[item].pieces, memory_order_acquire);
+        if (n == all) return;
+        if (i % SPIN_UPS == 0) sched_yield();
+        else pool_relax();
+    }
+}
+
+static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    experts_cpu *c = ctx;
+    const size_t n_embd = (size_t)c->now.bank->n_embd;
+    float tile[OPS_SUMS];
+    (void)thread;
+    for (int64_t i = begin; i < end;) {
+        const piece p = piece_at(c, &c->downs, i, end);
+        await_ups(c, p.item);
+        const matrix down = slab_matrix(c, SLAB_DOWN, &p);
+        for (int t = 0; t < p.it->n; t += OPS_TOKENS) {
+            const int n = p.it->n - t < OPS_TOKENS ? p.it->n - t : OPS_TOKENS;
+            const int at = p.it->first + t;
+            product_rows(tile, (size_t)p.n, c->o, &down, p.first, p.n, c->mid_x.rows + at, n);
+            for (int s = 0; s < n; s++)
+                memcpy(c->now.y + (size_t)c->now.work->slots[at + s] * n_embd + p.first,
+                       tile + s * p.n, (size_t)p.n * sizeof *tile);
+        }
+        i += p.n_piece;
+    }
+}
+
+/* ---- lists of items -------------------------------------------------------------------------- */
+
+static piece_list list_of(const experts_cpu *c, const int *items, int n, uint64_t rows)
+{
+    return (piece_list){ items, n, pieces_of(c, rows), (int)rows };
+}
+
+static int64_t pieces_in(const piece_list *l) { return (int64_t)l->n_item * l->n_piece; }
+
+static void run_ups(experts_cpu *c, const int *items, int n)
+{
+    const expert_bank *b = c->now.bank;
+    c->ups = list_of(c, items, n, b->n_ff);
+    pool_run(c->o->team, pieces_in(&c->ups), pool_grain(2 * c->height * (int64_t)b->n_embd),
+             up_pieces, c);
+}
+
+static void run_downs(experts_cpu *c, const int *items, int n)
+{
+    const expert_bank *b = c->now.bank;
+    c->downs = list_of(c, items, n, b->n_embd);
+    pool_run(c->o->team, pieces_in(&c->downs), pool_grain(c->height * (int64_t)b->n_ff),
+             down_pieces, c);
+}
+
+/* Part of a list of the ups and behind them the downs. An up has as many places as it weighs, and
+ * goes to whoever gets the first of them. */
+static void mixed_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const experts_cpu *c = ctx;
+    const int64_t places = c->up_weight, n_up = pieces_in(&c->ups), downs = n_up * places;
+    const int64_t first = (begin + places - 1) / places, last = (end + places - 1) / places;
+    if (first < n_up) up_pieces(ctx, first, last < n_up ? last : n_up, thread);
+    if (end > downs) down_pieces(ctx, begin > downs ? begin - downs : 0, end - downs, thread);
+}
+
+/* The ups of the first n items and the downs of the first n_down, without a barrier in between. No
+ * down waits in vain: places are handed out in order, so all ups are somebody's when the first down
+ * is, and whoever has both does the ups first. */
+static void run_mixed(experts_cpu *c, int n, int n_down)
+{
+    const expert_bank *b = c->now.bank;
+    c->ups = list_of(c, c->which, n, b->n_ff);
+    c->downs = list_of(c, c->which, n_down, b->n_embd);
+    c->up_weight = max_int(1, (int)(2 * b->n_embd / b->n_ff));
+    pool_run(c->o->team, c->up_weight * pieces_in(&c->ups) + pieces_in(&c->downs),
+             pool_grain(c->height * (int64_t)b->n_ff), mixed_pieces, c);
+}
+
+/* Items first .. first + n - 1: who does their down? Returns how many are left to this lane. */
+static int ask_taken(experts_cpu *c, int first, int n)
+{
+    int left = n;
+    for (int i = first; i < first + n; i++) {
+        c->taken[i] = i >= c->now.n_sure && c->now.taken &&
+                      c->now.taken(c->now.taken_ctx, &c->now.items[i]);
+        left -= c->taken[i];
+    }
+    return left;
+}
+
+/* Those of n items that are not taken: into some. */
+static int not_taken(experts_cpu *c, const int *list, int n)
+{
+    int m = 0;
+    for (int i = 0; i < n; i++)
+        if (!c->taken[list[i]]) c->some[m++] = list[i];
+    return m;
+}
+
+/* ---- experts that are there ------------------------------------------------------------------ */
+
+static void run_present(experts_cpu *c)
+{
+    const expert_job *now = &c->now;
+    const int sure = now->taken ? now->n_sure : now->n_item;
+    for (int i = 0; i < now->n_item; i++) {
+        const int e = now->items[i].expert;
+        c->which[i] = i;
+        if (c->experts) expert_store_find(c->experts, now->layer, e, &c->slabs[i]);
+        else for (int s = 0; s < SLAB_COUNT; s++)
+            c->slabs[i].at[s] = expert_slab_data(now->bank, (expert_slab)s, e);
+    }
+    run_mixed(c, now->n_item, sure);
+    ask_taken(c, sure, now->n_item - sure);
+    run_downs(c, c->some, not_taken(c, c->which + sure, now->n_item - sure));
+}
+
+/* ---- experts that come in -------------------------------------------------------------------- */
+
+/* Waits for more of the items from first on: which gets them, with what is there of their slabs. */
+static int wait_items(experts_cpu *c, int first, store_part part, err_ctx *err)
+{
+    const int n = expert_store_next(c->experts, c->which, part, err);
+    for (int i = 0; i < n; i++) {
+        const int item = c->which[i] += first;
+        expert_store_find(c->experts, c->now.layer, c->now.items[item].expert, &c->slabs[item]);
+    }
+    return n;
+}
+
+/* Items first .. first + n - 1, which are wanted. */
+static int run_wanted(experts_cpu *c, int first, int n, err_ctx *err)
+{
+    int got;
+    while ((got = wait_items(c, first, STORE_UP, err)) > 0) run_ups(c, c->which, got);
+    if (got < 0) return got;
+    for (int left = ask_taken(c, first, n); left > 0;) {
+        if ((got = wait_items(c, first, STORE_ALL, err)) < 0) return got;
+        const int m = not_taken(c, c->which, got);
+        run_downs(c, c->some, m);
+        left -= m;
+    }
+    expert_store_release(c->experts);
+    return 0;
+}
+
+/* While a group is computed the next one is read; behind the last, the first of the next layer if
+ * there are so many slots that it will use nearly all of its experts. */
+static void read_ahead(experts_cpu *c, int next, int group)
+{
+    const expert_job *now = &c->now;
+    const int n_expert = now->bank->n_expert;
+    if (next < now->n_item) {
+        expert_store_ahead(c->experts, now->layer, c->ids + next,
+                           min_int(group, now->n_item - next));
+        return;
+    }
+    const int layer = expert_store_after(c->experts, now->layer);
+    const int n = min_int(min_int(group, n_expert), c->most_item);
+    if (layer < 0 || now->work->n_slot < 2 * n_expert) return;
+    for (int e = 0; e < n; e++) c->which[e] = e;
+    expert_store_ahead(c->experts, layer, c->which, n);
+}
+
+static int run_arriving(experts_cpu *c, err_ctx *err)
+{
+    const int n = c->now.n_item, room = expert_store_room(c->experts);
+    const bool at_once = n <= room / 2 || (n <= FEW_ITEMS && n <= room);
+    const int group = at_once ? n : max_int(room / 2, 1);
+    for (int i = 0; i < n; i++) c->ids[i] = c->now.items[i].expert;
+    for (int i = 0; i < n; i += group) {
+        const int m = min_int(group, n - i);
+        int rc = expert_store_want(c->experts, c->now.layer, c->ids + i, m, err);
+        if (rc < 0) return rc;
+        read_ahead(c, i + m, max_int(room / 2, 1));
+        if (c->now.x->n == 1) expert_store_predict(c->experts, c->now.layer, c->now.x);
+        if ((rc = run_wanted(c, i, m, err)) < 0) return rc;
+    }
+    return 0;
+}
+
+/* ---- the lane -------------------------------------------------------------------------------- */
+
+static bool reads_int8(const experts_cpu *c, expert_slab s)
+{
+    return c->o->kernels->of[c->now.bank->weight[s]->type].quantised;
+}
+
+static bool must_read(const experts_cpu *c)
+{
+    return c->experts && expert_store_kind(c->experts) == STORE_CACHED &&
+           expert_store_after(c->experts, c->now.layer - 1) == c->now.layer;
+}
+
+static int launch(experts_cpu *self, const expert_job *share, err_ctx *err)
+{
+    experts_cpu *c = (experts_cpu *)self;
+    const worklist *w = share->work;
+
+    c->now = *share;
+    if (reads_int8(c, SLAB_GATE) || reads_int8(c, SLAB_UP)) ops_quantise(c->o, share->x);
+    c->quantise_mid = reads_int8(c, SLAB_DOWN);
+    for (int i = 0; i < share->n_item; i++)
+        atomic_store_explicit(&c->up_done[i].pieces, 0, memory_order_relaxed);
+    for (int i = 0; i < w->n_slot; i++) c->rows[i] = share->x->rows[w->slots[i] / w->k];
+    acts_set(&c->mid_x, c->mid, w->n_slot, (int)share->bank->n_ff);
+    if (c->quantise_mid) acts_clear_padding(&c->mid_x);
+    c->mid_x.quantised = c->quantise_mid;
+    c->height = share->n_item > 0 ? ops_rows(w->n_slot / share->n_item) : OPS_ROWS;
+    if (must_read(c)) return run_arriving(c, err);
+    run_present(c);
+    return 0;
+}
+
+static void finish(experts_cpu *self)
+{
+    (void)self;                          /* all done in launch */
+}
+
+static void experts_cpu_free(experts_cpu *self)
+{
+    experts_cpu *c = (experts_cpu *)self;
+    if (!c) return;
+    mem_free(c->storage);
+    mem_free(c);
+}
+
+enum { N_STORAGE = 9 };
+
+static int most_items(const model_hparams *hp, int max_slot)
+{
+    return min_int(hp->n_expert, max_slot);
+}
+
+/* Sizes of the parts of storage; false if their sum is too much to count. */
+static bool storage_sizes(uint64_t *total, uint64_t part[N_STORAGE], const model_hparams *hp,
+                          int max_slot)
+{
+    const uint64_t n = (uint64_t)max_slot, items = (uint64_t)most_items(hp, max_slot);
+    const uint64_t bytes[N_STORAGE] = {
+        n * (uint64_t)hp->n_ff_expert * sizeof(float), acts_bytes(max_slot, hp->n_ff_expert),
+        n * sizeof(act_row), items * sizeof(expert_slabs), items * sizeof(int),
+        items * sizeof(int), items * sizeof(int), items * sizeof(bool),
+        items * sizeof(up_count),
+    };
+    *total = 64;
+    for (int i = 0; i < N_STORAGE; i++) {
+        part[i] = size_align(bytes[i], 64);
+        if (!size_add(total, *total, part[i])) return false;
+    }
+    return true;
+}
+
+uint64_t experts_cpu_bytes(const model_hparams *hp, int max_slot)
+{
+    uint64_t part[N_STORAGE], total;
+    return storage_sizes(&total, part, hp, max_slot) ? total : UINT64_MAX;
+}
+
+int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp, expert_store *experts,
+                    int max_slot, err_ctx *err)
+{
+    static const lane base = { "cpu", launch, finish, experts_cpu_free };
+    uint64_t part[N_STORAGE], total = 0;
+    uint8_t *at[N_STORAGE];
+    experts_cpu *c = mem_zalloc(sizeof *c);
+    *out = NULL;
+    if (c && storage_sizes(&total, part, hp, max_slot) && total <= SIZE_MAX)
+        c->storage = mem_zalloc((size_t)total);
+    if (!c || !c->storage) {
+        mem_free(c);
+        return err_set(err, ERR_NOMEM, "experts on the CPU, %d at a time: %llu bytes", max_slot,
+                       (unsigned long long)total);
+    }
+    c->base = base;
+    c->o = o;
+    c->experts = experts;
+    c->most_item = most_items(hp, max_slot);
+    at[0] = (uint8_t *)(((uintptr_t)c->storage + 63) / 64 * 64);
+    for (int i = 1; i < N_STORAGE; i++) at[i] = at[i - 1] + part[i - 1];
+    c->mid = (float *)at[0];
+    acts_init(&c->mid_x, at[1], max_slot, hp->n_ff_expert);
+    c->rows = (act_row *)at[2];
+    c->slabs = (expert_slabs *)at[3];
+    c->ids = (int *)at[4];
+    c->which = (int *)at[5];
+    c->some = (int *)at[6];
+    c->taken = (bool *)at[7];
+    c->up_done = (up_count *)at[8];
+    *out = &c->base;
+    return 0;
+}
+
+const acts *experts_cpu_mid(const experts_cpu *self)
+{
+    return &((const experts_cpu *)self)->mid_x;
+}

@@ -1,0 +1,297 @@
+/* ops.c - the verbs on the CPU: how each is cut into pieces for the thread team.
+ *
+ * The arithmetic of products is the kernel set's; here rows are handed out, and the factor, scale
+ * and bias of a row are applied, once, in one fma: y = fma(factor * scale, sum, bias). */
+#include "engine/host/ops.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- activations ----------------------------------------------------------------------------- */
+
+enum { BLOCK_GROUP = 16 };               /* kernels may read whole groups of blocks */
+
+static int padded_blocks(int cols)
+{
+    return (cols + ACT_BLOCK * BLOCK_GROUP - 1) / (ACT_BLOCK * BLOCK_GROUP) * BLOCK_GROUP;
+}
+
+/* Codes, scales and sums begin where a cache line does: they are read for every row of weights. */
+enum { CACHE_LINE = 64 };
+
+size_t acts_bytes(int n, int cols)
+{
+    const size_t blocks = (size_t)n * (size_t)padded_blocks(cols);
+    return CACHE_LINE + blocks * (ACT_BLOCK + sizeof(float) + 2 * sizeof(int16_t)) +
+           (size_t)n * sizeof(act_row);
+}
+
+void acts_init(acts *a, void *storage, int n, int cols)
+{
+    const size_t blocks = (size_t)n * (size_t)padded_blocks(cols);
+    uint8_t *p = (uint8_t *)(((uintptr_t)storage + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+    memset(a, 0, sizeof *a);
+    a->q = (int8_t *)p;                  /* parts of whole lines: a group of blocks fills some */
+    p += blocks * ACT_BLOCK;
+    a->dx = (float *)p;
+    p += blocks * sizeof(float);
+    a->s = (int16_t *)p;
+    p += blocks * 2 * sizeof(int16_t);
+    a->rows = (act_row *)p;
+}
+
+void acts_set(acts *a, const float *x, int n, int cols)
+{
+    a->x = x;
+    a->n = n;
+    a->cols = cols;
+    a->n_block = padded_blocks(cols);
+    a->quantised = false;
+    for (int t = 0; t < n; t++) {
+        const size_t first = (size_t)t * (size_t)a->n_block;
+        a->rows[t] = (act_row){
+            .x = x + (size_t)t * (size_t)cols, .q = a->q + first * ACT_BLOCK,
+            .dx = a->dx + first, .s = a->s + 2 * first,
+        };
+    }
+}
+
+static void clear_padding(acts *a, int64_t t)
+{
+    const size_t used = (size_t)a->cols / ACT_BLOCK, room = (size_t)a->n_block, pad = room - used;
+    const size_t first = (size_t)t * room + used;
+    memset(a->q + first * ACT_BLOCK, 0, pad * ACT_BLOCK);
+    memset(a->dx + first, 0, pad * sizeof(float));
+    memset(a->s + 2 * first, 0, 2 * pad * sizeof(int16_t));
+}
+
+void acts_clear_padding(acts *a)
+{
+    for (int t = 0; t < a->n; t++) clear_padding(a, t);
+}
+
+typedef struct quantise_args {
+    const loops *f;
+    acts *a;
+} quantise_args;
+
+static void quantise_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const quantise_args *j = ctx;
+    acts *a = j->a;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        const size_t first = (size_t)t * (size_t)a->n_block;
+        j->f->quantise(a->q + first * ACT_BLOCK, a->dx + first, a->s + 2 * first, a->rows[t].x,
+                       a->cols / ACT_BLOCK);
+        clear_padding(a, t);
+    }
+}
+
+void ops_quantise(const ops *o, acts *a)
+{
+    if (a->quantised) return;
+    assert(a->cols % ACT_BLOCK == 0);    /* a quantised row of weights has no other length */
+    quantise_args j = { o->loops, a };
+    pool_run(o->team, a->n, pool_grain(4 * a->cols), quantise_rows, &j);
+    a->quantised = true;
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+void product_rows(float *y, size_t y_stride, const ops *o, const matrix *w, int first, int n_row,
+                  const act_row *x, int n_token)
+{
+    const kernel *fn = &o->kernels->of[w->type];
+    const uint8_t *bias = w->bias;
+    const bool wide = fn->wide && n_token >= fn->wide_from, repacked = !wide && w->repacked;
+    const uint8_t *rows = repacked ? w->repacked : w->data;
+    dot_fn *dot = wide ? fn->wide : repacked ? fn->repacked.dot : fn->dot;
+    float sums[OPS_SUMS];
+
+    assert(n_token <= OPS_TOKENS && n_row * n_token <= OPS_SUMS);
+    assert(!repacked || first % fn->repacked.bundle == 0);
+    dot(sums, rows + (uint64_t)first * w->row_bytes, w->row_bytes, n_row, x, n_token, w->cols);
+    o->loops->finish(y, y_stride, sums, n_row, n_token, fn->factor * w->scale,
+                     bias ? bias + (size_t)first * sizeof(float) : NULL);
+}
+
+/* Pieces are (rows, tokens) of one matrix, those of the same rows in succession; then come the
+ * other matrices. */
+typedef struct matmul_args {
+    const ops *o;
+    const acts *x;
+    const product *list;
+    int n_product;
+    int height;                          /* rows of a piece */
+    int n_batch;                         /* pieces of the same rows */
+} matmul_args;
+
+static int64_t pieces_of(const matmul_args *m, const matrix *w)
+{
+    return (int64_t)((w->rows + m->height - 1) / m->height) * m->n_batch;
+}
+
+/* Piece i of one product, with up to n - 1 that follow it if they can be had in the same call.
+ * Returns how many were done. */
+static int64_t matmul_piece(const matmul_args *m, const product *p, int64_t i, int64_t n)
+{
+    const int t = (int)(i % m->n_batch) * OPS_TOKENS, left = m->x->n - t;
+    const int n_token = left < OPS_TOKENS ? left : OPS_TOKENS;
+    const int most = OPS_SUMS / (n_token * m->height);
+    const int n_piece = m->n_batch > 1 ? 1 : n < most ? (int)n : most;
+    const int first = (int)(i / m->n_batch) * m->height;
+    const int n_row = p->w->rows - first < n_piece * m->height ? p->w->rows - first
+                                                               : n_piece * m->height;
+    const size_t stride = (size_t)p->w->rows;
+
+    product_rows(p->y + (size_t)t * stride + (size_t)first, stride, m->o, p->w, first, n_row,
+                 m->x->rows + t, n_token);
+    return n_piece;
+}
+
+static void matmul_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const matmul_args *m = ctx;
+    int64_t before = 0;                  /* pieces of the products passed by */
+    (void)thread;
+    for (int k = 0; k < m->n_product && begin < end; k++) {
+        const int64_t own = pieces_of(m, m->list[k].w), stop = end < before + own ? end
+                                                                                 : before + own;
+        while (begin < stop) begin += matmul_piece(m, &m->list[k], begin - before, stop - begin);
+        before += own;
+    }
+}
+
+void ops_matmuls(const ops *o, const product *list, int n_product, acts *x)
+{
+    matmul_args m = { .o = o, .x = x, .list = list, .n_product = n_product,
+                      .height = ops_rows(x->n), .n_batch = (x->n + OPS_TOKENS - 1) / OPS_TOKENS };
+    int64_t n_piece = 0;
+
+    assert(x->n > 0);
+    for (int k = 0; k < n_product; k++) {
+        assert(list[k].w->cols == x->cols);
+        if (o->kernels->of[list[k].w->type].quantised) ops_quantise(o, x);
+        n_piece += pieces_of(&m, list[k].w);
+    }
+    pool_run(o->team, n_piece, pool_grain((int64_t)m.height * x->cols * x->n / m.n_batch),
+             matmul_pieces, &m);
+}
+
+void ops_matmul(const ops *o, float *y, const matrix *w, acts *x)
+{
+    const product one = { y, w };
+    ops_matmuls(o, &one, 1, x);
+}
+
+/* ---- rows of numbers ------------------------------------------------------------------------- */
+
+void ops_embed(const ops *o, float *y, const matrix *table, const int32_t *ids, int n)
+{
+    const quant_traits *q = quant_traits_of(table->type);
+    const size_t width = (size_t)table->cols;
+    (void)o;                             /* a copy of n rows: not worth a team */
+    for (int t = 0; t < n; t++) {
+        float *to = y + (size_t)t * width;
+        q->decode(to, table->data + (uint64_t)ids[t] * table->row_bytes,
+                  width / (size_t)q->block_elems);
+        if (table->scale != 1.0f)
+            for (size_t c = 0; c < width; c++) to[c] *= table->scale;
+    }
+}
+
+typedef struct norm_args {
+    const ops *o;
+    float *y;
+    const float *x, *w;
+    int width;
+    size_t stride;
+    float eps;
+} norm_args;
+
+static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const norm_args *a = ctx;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++)
+        a->o->loops->rmsnorm(a->y + (size_t)t * a->stride, a->x + (size_t)t * a->stride, a->w,
+                             a->width, a->eps);
+}
+
+void ops_rmsnorm(const ops *o, float *y, const float *x, const float *w, int n, int width,
+                 size_t stride, float eps)
+{
+    norm_args a = { o, y, x, w, width, stride, eps };
+    pool_run(o->team, n, pool_grain(4 * width), norm_rows, &a);
+}
+
+typedef struct add_args {
+    const ops *o;
+    float *x;
+    const float *y;
+    size_t width;
+} add_args;
+
+static void add_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const add_args *a = ctx;
+    const size_t first = (size_t)begin * a->width;
+    (void)thread;
+    a->o->loops->add(a->x + first, a->y + first, (size_t)(end - begin) * a->width);
+}
+
+void ops_add(const ops *o, float *x, const float *y, int n, int width)
+{
+    add_args a = { o, x, y, (size_t)width };
+    pool_run(o->team, n, pool_grain(width), add_rows, &a);
+}
+
+/* ---- the largest ----------------------------------------------------------------------------- */
+
+enum { LARGEST_PIECES = 64 };
+
+typedef struct largest_args {
+    const float *x;
+    int n, each;
+    int at[LARGEST_PIECES];
+} largest_args;
+
+static bool beats(float a, float b)
+{
+    return a > b || (isnan(b) && !isnan(a));
+}
+
+static int largest_of(const float *x, int first, int end)
+{
+    int at = first;
+    for (int i = first + 1; i < end; i++)
+        if (beats(x[i], x[at])) at = i;
+    return at;
+}
+
+static void largest_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    largest_args *a = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const int first = (int)i * a->each, left = a->n - first;
+        a->at[i] = largest_of(a->x, first, first + (left < a->each ? left : a->each));
+    }
+}
+
+/* By all threads: the values lie in the caches of those who computed them. */
+int ops_largest(const ops *o, const float *x, int n)
+{
+    largest_args a = { .x = x, .n = n, .each = (n + LARGEST_PIECES - 1) / LARGEST_PIECES };
+    const int n_piece = (n + a.each - 1) / a.each;
+    int best;
+
+    assert(n > 0);
+    pool_run(o->team, n_piece, pool_grain(a.each), largest_pieces, &a);
+    best = a.at[0];
+    for (int i = 1; i < n_piece; i++)
+        if (beats(x[a.at[i]], x[best])) best = a.at[i];
+    return best;
+}

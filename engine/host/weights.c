@@ -1,0 +1,177 @@
+/* weights.c - views of matrices, decoded copies of small vectors.
+ *
+ * Everything was shape-checked by model_bind. The vectors are counted first, then decoded into one
+ * block: the same walk does both, with and without a block to write to. */
+#include "engine/host/weights.h"
+
+#include <string.h>
+
+#include "loader/bytes.h"
+#include "tiers/pages.h"
+
+enum { EMBED_KEPT = 256 };               /* tokens: forgetting takes some microseconds */
+
+/* ---- small vectors --------------------------------------------------------------------------- */
+
+typedef struct shelf {
+    float *block;                        /* NULL while counting */
+    size_t used;
+} shelf;
+
+static const float *put_vector(shelf *s, const weight *w)
+{
+    if (!w->t) return NULL;
+    const quant_traits *q = quant_traits_of(w->t->type);
+    float *to = s->block ? s->block + s->used : NULL;
+    s->used += size_align(w->t->elems, 16);
+    if (to) q->decode(to, w->t->data, w->t->elems / (uint64_t)q->block_elems);
+    return to;
+}
+
+/* ---- matrices -------------------------------------------------------------------------------- */
+
+static matrix view(const weight *w, const weight *bias)
+{
+    const tensor *t = w->t;
+    matrix m = { .scale = 1.0f };
+    if (!t) return m;
+    m.type = t->type;
+    m.rows = (int)t->rows;
+    m.cols = (int)t->cols;
+    m.data = t->data;
+    m.row_bytes = t->row_bytes;
+    if (w->scale) m.scale = load_f32(w->scale->data);
+    if (bias && bias->t) m.bias = bias->t->data;
+    return m;
+}
+
+/* Rows first .. first+n-1 of a matrix. */
+static matrix slice(matrix m, int first, int n)
+{
+    m.data += (uint64_t)first * m.row_bytes;
+    if (m.bias) m.bias = (const uint8_t *)m.bias + (size_t)first * sizeof(float);
+    m.rows = n;
+    return m;
+}
+
+matrix expert_matrix(const expert_bank *b, expert_slab s, int index)
+{
+    const tensor *t = b->weight[s];
+    matrix m = {
+        .type = t->type, .rows = (int)expert_slab_rows(b, s), .cols = (int)t->cols,
+        .data = expert_slab_data(b, s, index), .row_bytes = t->row_bytes, .scale = 1.0f,
+    };
+    if (b->scale[s]) m.scale = load_f32(b->scale[s]->data + (size_t)index * sizeof(float));
+    if (b->bias[s]) m.bias = tensor_row(b->bias[s], 0, (uint64_t)index);
+    return m;
+}
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static void set_attention(layer_weights *y, const model_layer *x, const model_hparams *hp, shelf *s)
+{
+    y->attn.out = view(&x->attn.out, &x->attn.out_bias);
+    if (x->attn.qkv.t) {
+        const matrix all = view(&x->attn.qkv, &x->attn.qkv_bias);
+        const int q = hp->n_head * hp->head_dim, kv = hp->n_head_kv * hp->head_dim;
+        y->attn.q = slice(all, 0, q);
+        y->attn.k = slice(all, q, kv);
+        y->attn.v = slice(all, q + kv, kv);
+    } else {
+        y->attn.q = view(&x->attn.q, &x->attn.q_bias);
+        y->attn.k = view(&x->attn.k, &x->attn.k_bias);
+        y->attn.v = view(&x->attn.v, &x->attn.v_bias);
+    }
+    y->attn.q_norm = put_vector(s, &x->attn.q_norm);
+    y->attn.k_norm = put_vector(s, &x->attn.k_norm);
+    y->attn.sinks = put_vector(s, &x->attn.sinks);
+}
+
+static void set_deltanet(layer_weights *y, const model_layer *x, shelf *s)
+{
+    y->delta.qkv = view(&x->delta.qkv, NULL);
+    y->delta.gate = view(&x->delta.gate, NULL);
+    y->delta.in = view(&x->delta.in, NULL);
+    y->delta.ba = view(&x->delta.ba, NULL);
+    y->delta.out = view(&x->delta.out, NULL);
+    y->delta.conv = put_vector(s, &x->delta.conv);
+    y->delta.dt_bias = put_vector(s, &x->delta.dt_bias);
+    y->delta.a = put_vector(s, &x->delta.a);
+    y->delta.norm = put_vector(s, &x->delta.norm);
+}
+
+static void set_layer(layer_weights *y, const model_layer *x, const model_hparams *hp, shelf *s)
+{
+    y->attn_norm = put_vector(s, &x->attn_norm);
+    y->post_attn_norm = put_vector(s, &x->post_attn_norm);
+    if (x->mixer == MIX_ATTENTION) set_attention(y, x, hp, s);
+    else set_deltanet(y, x, s);
+    y->router = view(&x->router, &x->router_bias);
+    y->experts = &x->experts;
+    y->shared_gate_inp = view(&x->shared_gate_inp, NULL);
+    y->shared_gate = view(&x->shared_gate, NULL);
+    y->shared_up = view(&x->shared_up, NULL);
+    y->shared_down = view(&x->shared_down, NULL);
+}
+
+static void set_all(weights *w, const model *m, shelf *s)
+{
+    w->embed = view(&m->embed, NULL);
+    w->head = view(&m->head, NULL);
+    w->out_norm = put_vector(s, &m->out_norm);
+    for (int l = 0; l < m->hp.n_layer; l++) set_layer(&w->layers[l], &m->layers[l], &m->hp, s);
+}
+
+/* ---- the embedding table --------------------------------------------------------------------- */
+
+static bool embed_by_row(const model *m)
+{
+    return !m->head_tied && m->file && gguf_n_part(m->file) > 0 && gguf_part_path(m->file, 0)[0];
+}
+
+void weights_forget_rows(const weights *w, int pos, int n)
+{
+    if (w->embed_by_row && pos / EMBED_KEPT != (pos + n) / EMBED_KEPT)
+        pages_forget(w->embed.data, (uint64_t)w->embed.rows * w->embed.row_bytes);
+}
+
+uint64_t weights_embed_bytes(const model *m, int chunk)
+{
+    const tensor *t = m->embed.t;
+    const uint64_t rows = (uint64_t)chunk + EMBED_KEPT - 1;
+    const uint64_t few = rows * size_align(t->row_bytes + PAGES_AROUND - 1, PAGES_AROUND);
+    return embed_by_row(m) && few < t->bytes ? few : t->bytes;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+int weights_create(weights **out, const model *m, err_ctx *err)
+{
+    weights *w = mem_zalloc(sizeof *w);
+    shelf s = { 0 };
+    *out = NULL;
+    if (!w) return err_set(err, ERR_NOMEM, "weights: %zu bytes", sizeof *w);
+    w->layers = mem_array((size_t)m->hp.n_layer, sizeof *w->layers);
+    if (!w->layers) goto fail;
+    memset(w->layers, 0, (size_t)m->hp.n_layer * sizeof *w->layers);
+    set_all(w, m, &s);
+    w->small = mem_array(s.used, sizeof *w->small);
+    if (!w->small) goto fail;
+    s = (shelf){ .block = w->small };
+    set_all(w, m, &s);
+    w->embed_by_row = embed_by_row(m);
+    if (w->embed_by_row) pages_few(m->embed.t->data, m->embed.t->bytes);
+    *out = w;
+    return 0;
+fail:
+    weights_free(w);
+    return err_set(err, ERR_NOMEM, "weights: %d layers, %zu small values", m->hp.n_layer, s.used);
+}
+
+void weights_free(weights *w)
+{
+    if (!w) return;
+    mem_free(w->layers);
+    mem_free(w->small);
+    mem_free(w);
+}

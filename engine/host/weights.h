@@ -1,0 +1,66 @@
+/* weights.h - a model's tensors as the arithmetic wants them.
+ *
+ * Matrices are views into the mapped file. Small vectors (norms, biases, sinks, gates) are decoded
+ * to F32 once, into one block. Where files of different generations differ only in how rows are
+ * packed together, the difference ends here. Immutable after creation. */
+#ifndef ENGINE_HOST_WEIGHTS_H
+#define ENGINE_HOST_WEIGHTS_H
+
+#include "engine/models/model.h"
+
+/* y = scale * (W x) + bias */
+typedef struct matrix {
+    quant_type type;
+    int rows, cols;
+    const uint8_t *data;                 /* NULL: absent */
+    const uint8_t *repacked;             /* the same in the kernels' own order, or NULL: repack_head.h */
+    size_t repacked_bytes;
+    uint64_t row_bytes;
+    float scale;
+    const void *bias;                    /* F32 [rows] at any alignment, or NULL */
+} matrix;
+
+typedef struct layer_weights {
+    const float *attn_norm, *post_attn_norm;     /* [n_embd] */
+    struct {
+        matrix q, k, v, out;             /* also where the file has q, k, v in one tensor */
+        const float *q_norm, *k_norm;    /* [head_dim], or NULL */
+        const float *sinks;              /* [n_head], or NULL */
+    } attn;
+    struct {
+        matrix qkv, gate;                /* absent if in is there */
+        matrix in;                       /* legacy: rows of q, k, v, z grouped by key head */
+        matrix ba, out;
+        const float *conv;               /* [channels, taps] */
+        const float *dt_bias, *a;        /* [n_v_head] */
+        const float *norm;               /* [head_dim] */
+    } delta;
+    matrix router;
+    const expert_bank *experts;
+    matrix shared_gate_inp;              /* one row */
+    matrix shared_gate, shared_up, shared_down;
+} layer_weights;
+
+typedef struct weights {
+    matrix embed, head;
+    bool embed_by_row;                   /* from the mapped file: pages.h may forget it */
+    const float *out_norm;
+    layer_weights *layers;               /* [n_layer]: the trunk */
+    float *small;                        /* all decoded vectors */
+} weights;
+
+int weights_create(weights **out, const model *m, err_ctx *err);         /* borrows m */
+void weights_free(weights *w);
+
+/* The embedding table is read row by row, and what a row brought into memory is forgotten now and
+ * then: call it after reading the rows of n tokens from position pos on. A table that is the output
+ * matrix, too, stays. */
+void weights_forget_rows(const weights *w, int pos, int n);
+
+/* The most memory that the table takes by that, with chunks of so many tokens. */
+uint64_t weights_embed_bytes(const model *m, int chunk);
+
+/* One slab of one expert. */
+matrix expert_matrix(const expert_bank *b, expert_slab s, int index);
+
+#endif

@@ -1,0 +1,50 @@
+/* workspace.h - every buffer that a pass through the layers writes, allocated once for the largest
+ * chunk.
+ *
+ * Buffers of attention and DeltaNet share one region. Nothing here outlives a layer but x and the
+ * rotation tables. */
+#ifndef ENGINE_HOST_WORKSPACE_H
+#define ENGINE_HOST_WORKSPACE_H
+
+#include "engine/host/ops.h"
+#include "moe/worklist.h"
+
+typedef struct workspace {
+    int chunk;                           /* tokens it is made for */
+    float *x;                            /* [n, n_embd] the residual stream */
+    float *h;                            /* [n, n_embd] normed */
+    float *y;                            /* [n, n_embd] what a block adds to x */
+    acts hx;                             /* h (or the mixer's last vector) for products */
+
+    float *rope_cos[2], *rope_sin[2];    /* [n, rope_dim / 2]; [1]: windowed layers */
+
+    /* attention */
+    float *q, *k, *v, *heads;            /* [n, heads * head_dim] */
+    float *q_gate;                       /* [n, heads, 2, head_dim]: query and gate of each head */
+
+    /* DeltaNet */
+    float *qkvz;                         /* [n, channels + v]: legacy projection */
+    float *qkv, *mixed, *z;              /* [n, channels], the same after convolution, [n, v] */
+    float *ba, *beta, *g;                /* [n, 2 * n_v_head], [n, n_v_head] each */
+
+    /* experts */
+    float *router;                       /* [n, n_expert] logits */
+    int32_t *ids;                        /* [n, k] chosen, in order */
+    float *gates;                        /* [n, k] their weights */
+    worklist *work;
+    float *slots;                        /* [n * k, n_embd]: one vector for each chosen expert */
+    float *shared_gate, *shared_up, *shared_y, *shared_sigma;
+    acts shared_x;
+
+    float *thread_scratch;               /* thread_floats for each thread */
+    size_t thread_floats;
+
+    void *block;                         /* what all of these lie in */
+} workspace;
+
+/* Bytes for chunks of n tokens; UINT64_MAX if that is too much to count. */
+uint64_t workspace_bytes(const model *m, int n_thread, int chunk);
+int workspace_create(workspace **out, const model *m, int n_thread, int chunk, err_ctx *err);
+void workspace_free(workspace *w);
+
+#endif

@@ -1,0 +1,232 @@
+/* model.c - the architectures this engine knows, and the sums over a bound model.
+ *
+ * model_bind hands a file to the architecture it names; a model that comes back is complete and
+ * checked. The tables of keys and tensors are in models/, the walking of them in model_bind.c. */
+#include "engine/models/model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/models/model_bind.h"
+
+/* ---- architectures -------------------------------------------------------------------------- */
+
+static const struct architecture {
+    const char *name;                    /* general.architecture, and prefix of the keys */
+    int (*bind)(binder *b);
+} architectures[] = {
+    [ARCH_QWEN3NEXT] = { "qwen3next", qwen3next_bind },
+    [ARCH_GPTOSS] = { "gpt-oss", gptoss_bind },
+};
+
+/* Names that come close enough to deserve a word. */
+static const struct { const char *name, *hint; } relatives[] = {
+    { "gptoss", GGUF_OLLAMA_HINT },
+    { "qwen35", "a relative of qwen3next with other tensor names, head order and rotation" },
+    { "qwen35moe", "a relative of qwen3next with other tensor names, head order and rotation" },
+};
+
+const char *model_arch_name(model_arch a)
+{
+    return architectures[a].name;
+}
+
+static int unsupported(str_view name, err_ctx *err)
+{
+    char text[96], list[64] = "";
+    const char *hint = NULL;
+
+    for (size_t i = 0; i < ARRAY_LEN(architectures); i++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "",
+                 architectures[i].name);
+    for (size_t i = 0; i < ARRAY_LEN(relatives); i++)
+        if (str_is(name, relatives[i].name)) hint = relatives[i].hint;
+    return err_set(err, ERR_UNSUPPORTED, "unsupported architecture '%s' (supported: %s)%s%s",
+                   ESC(text, name), list, hint ? ": " : "", hint ? hint : "");
+}
+
+static int find_architecture(model_arch *out, const gguf *g, err_ctx *err)
+{
+    const char *key = "general.architecture";
+    str_view name;
+    const int rc = gguf_get_str(&name, g, key, err);
+
+    if (rc < 0) return rc;
+    if (rc == 0) return err_set(err, ERR_FORMAT, "key %s missing", key);
+    for (size_t i = 0; i < ARRAY_LEN(architectures); i++)
+        if (str_is(name, architectures[i].name)) {
+            *out = (model_arch)i;
+            return 0;
+        }
+    return unsupported(name, err);
+}
+
+int model_bind(model **out, const gguf *g, err_ctx *err)
+{
+    model_arch arch = ARCH_QWEN3NEXT;
+    int rc = find_architecture(&arch, g, err);
+
+    *out = NULL;
+    if (rc < 0) return rc;
+    model *m = mem_zalloc(sizeof *m);
+    if (!m) return err_set(err, ERR_NOMEM, "out of memory for a model");
+    m->file = g;
+    m->hp.arch = arch;
+    binder b = { .m = m, .file = g, .arch = architectures[arch].name, .err = err };
+    if ((rc = architectures[arch].bind(&b)) < 0) {
+        model_free(m);
+        return rc;
+    }
+    *out = m;
+    return 0;
+}
+
+void model_free(model *m)
+{
+    if (!m) return;
+    mem_free(m->layers);
+    mem_free(m);
+}
+
+/* ---- every tensor, by use -------------------------------------------------------------------- */
+
+const char *model_use_name(model_use u)
+{
+    static const char *const names[USE_COUNT] = {
+        [USE_EMBED] = "embedding", [USE_HEAD] = "head", [USE_NORM] = "norms",
+        [USE_ATTENTION] = "attention", [USE_DELTANET] = "DeltaNet", [USE_ROUTER] = "router",
+        [USE_SHARED] = "shared expert", [USE_EXPERT_GATE] = "experts gate",
+        [USE_EXPERT_UP] = "experts up", [USE_EXPERT_GATE_UP] = "experts gate+up",
+        [USE_EXPERT_DOWN] = "experts down", [USE_EXPERT_SMALL] = "experts bias, scale",
+        [USE_MTP] = "next-token block",
+    };
+    return names[u];
+}
+
+/* Every weight of a layer. A field that is missing here is missing from all sums: test_model.c
+ * compares what is visited with n_bound. */
+#define AT(field, use) { offsetof(model_layer, field), use }
+static const struct { size_t at; model_use use; } layer_weights[] = {
+    AT(attn_norm, USE_NORM), AT(post_attn_norm, USE_NORM),
+    AT(attn.q, USE_ATTENTION), AT(attn.k, USE_ATTENTION), AT(attn.v, USE_ATTENTION),
+    AT(attn.out, USE_ATTENTION), AT(attn.q_bias, USE_ATTENTION), AT(attn.k_bias, USE_ATTENTION),
+    AT(attn.v_bias, USE_ATTENTION), AT(attn.out_bias, USE_ATTENTION), AT(attn.sinks, USE_ATTENTION),
+    AT(attn.q_norm, USE_NORM), AT(attn.k_norm, USE_NORM),
+    AT(attn.qkv, USE_ATTENTION), AT(attn.qkv_bias, USE_ATTENTION),
+    AT(delta.qkv, USE_DELTANET), AT(delta.gate, USE_DELTANET), AT(delta.in, USE_DELTANET),
+    AT(delta.ba, USE_DELTANET), AT(delta.conv, USE_DELTANET), AT(delta.dt_bias, USE_DELTANET),
+    AT(delta.a, USE_DELTANET), AT(delta.norm, USE_NORM), AT(delta.out, USE_DELTANET),
+    AT(router, USE_ROUTER), AT(router_bias, USE_ROUTER),
+    AT(shared_gate_inp, USE_SHARED), AT(shared_gate, USE_SHARED), AT(shared_up, USE_SHARED),
+    AT(shared_down, USE_SHARED),
+    AT(mtp.eh_proj, USE_MTP), AT(mtp.enorm, USE_MTP), AT(mtp.hnorm, USE_MTP),
+    AT(mtp.head_norm, USE_MTP), AT(mtp.embed, USE_MTP), AT(mtp.head, USE_MTP),
+};
+#undef AT
+
+static void visit_weight(const weight *w, model_use use, int layer, model_visit_fn *fn, void *ctx)
+{
+    if (w->t) fn(ctx, w->t, use, layer);
+    if (w->scale) fn(ctx, w->scale, use, layer);
+}
+
+static void visit_experts(const expert_bank *bank, int layer, model_visit_fn *fn, void *ctx)
+{
+    static const model_use uses[SLAB_COUNT] = { USE_EXPERT_GATE, USE_EXPERT_UP, USE_EXPERT_DOWN };
+    for (int s = 0; s < SLAB_COUNT; s++) {
+        const bool seen = bank->fused && s == SLAB_UP;
+        const model_use use = bank->fused && s == SLAB_GATE ? USE_EXPERT_GATE_UP : uses[s];
+        if (!seen) fn(ctx, bank->weight[s], use, layer);
+        if (!seen && bank->scale[s]) fn(ctx, bank->scale[s], USE_EXPERT_SMALL, layer);
+        if (bank->bias[s]) fn(ctx, bank->bias[s], USE_EXPERT_SMALL, layer);
+    }
+}
+
+void model_visit(const model *m, model_visit_fn *fn, void *ctx)
+{
+    visit_weight(&m->embed, USE_EMBED, NO_LAYER, fn, ctx);
+    visit_weight(&m->out_norm, USE_NORM, NO_LAYER, fn, ctx);
+    if (!m->head_tied) visit_weight(&m->head, USE_HEAD, NO_LAYER, fn, ctx);
+    for (int l = 0; l < m->hp.n_layer + m->hp.n_mtp; l++) {
+        const char *layer = (const char *)&m->layers[l];
+        for (size_t i = 0; i < ARRAY_LEN(layer_weights); i++)
+            visit_weight((const weight *)(layer + layer_weights[i].at), layer_weights[i].use, l, fn,
+                         ctx);
+        visit_experts(&m->layers[l].experts, l, fn, ctx);
+    }
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+typedef struct tally { model_bytes *sum; const model *m; } tally;
+
+static void count_tensor(void *ctx, const tensor *t, model_use use, int layer)
+{
+    model_bytes *s = ((tally *)ctx)->sum;
+    const model *m = ((tally *)ctx)->m;
+    const bool expert = use >= USE_EXPERT_GATE && use <= USE_EXPERT_SMALL;
+
+    if (layer >= m->hp.n_layer) {
+        s->mtp += t->bytes;
+        return;
+    }
+    s->params += t->elems;
+    if (expert) {                        /* experts lie side by side: each has the same share */
+        s->experts += t->bytes;
+        s->params_active += t->elems / (uint64_t)m->hp.n_expert * (uint64_t)m->hp.n_expert_used;
+        return;
+    }
+    s->dense += t->bytes;
+    if (use == USE_EMBED) s->embed += t->bytes;
+    if (use == USE_HEAD) s->head += t->bytes;
+    if (use == USE_EMBED && !m->head_tied) return;
+    s->params_active += t->elems;
+    s->token_dense += t->bytes;
+}
+
+void model_count_bytes(model_bytes *out, const model *m)
+{
+    tally ctx = { out, m };
+    *out = (model_bytes){ 0 };
+    model_visit(m, count_tensor, &ctx);
+    for (int l = 0; l < m->hp.n_layer; l++) {
+        const uint64_t one = expert_bytes(&m->layers[l].experts);
+        const uint64_t bank = expert_bank_bytes(&m->layers[l].experts);
+        if (one > out->expert_largest) out->expert_largest = one;
+        if (bank > out->bank_largest) out->bank_largest = bank;
+        out->token_experts += one * (uint64_t)m->hp.n_expert_used;
+    }
+}
+
+/* ---- fingerprint ----------------------------------------------------------------------------- */
+
+static void mix_in(uint64_t *h, uint64_t v)
+{
+    *h = (*h ^ v) * 0x9E3779B97F4A7C15u;
+    *h ^= *h >> 29;
+}
+
+/* Name, type, shape, and some bytes at the start, in the middle and at the end. */
+static void print_tensor(void *ctx, const tensor *t, model_use use, int layer)
+{
+    enum { SAMPLE = 64 };
+    const uint64_t n = t->bytes < SAMPLE ? t->bytes : SAMPLE;
+    const uint64_t places[] = { 0, (t->bytes - n) / 2, t->bytes - n };
+    uint64_t *h = ctx;
+    (void)use;
+    (void)layer;
+    mix_in(h, str_hash(t->name));
+    mix_in(h, t->type);
+    mix_in(h, t->cols);
+    mix_in(h, t->rows);
+    mix_in(h, t->slabs);
+    for (size_t i = 0; i < ARRAY_LEN(places); i++)
+        mix_in(h, str_hash((str_view){ (const char *)t->data + places[i], (size_t)n }));
+}
+
+uint64_t model_fingerprint(const model *m)
+{
+    uint64_t h = (uint64_t)m->hp.arch + 1;
+    model_visit(m, print_tensor, &h);
+    return h;
+}

@@ -1,0 +1,123 @@
+/* model.h - what a GGUF file says about a supported model: hyper-parameters and bound tensors.
+ *
+ * model_bind checks every key and every tensor that the architecture needs and refuses, by name,
+ * what is missing, misshapen or of a type that cannot stand there. Nothing is copied: weights are
+ * views into the mapped file, so the gguf must outlive the model. Immutable afterwards. */
+#ifndef ENGINE_MODELS_MODEL_H
+#define ENGINE_MODELS_MODEL_H
+
+#include "loader/gguf.h"
+#include "moe/expert.h"
+
+typedef enum model_arch { ARCH_QWEN3NEXT, ARCH_GPTOSS } model_arch;
+
+/* A matrix or vector with its optional companion scale (NVFP4): y = scale * (W x), before any bias;
+ * a row of the embedding is scaled alike. */
+typedef struct weight {
+    const tensor *t;                     /* NULL: absent, where the architecture allows that */
+    const tensor *scale;                 /* F32 {1}, or NULL: 1 */
+} weight;
+
+typedef enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN } rope_scaling;
+
+typedef struct model_hparams {
+    model_arch arch;
+    int n_layer;                         /* trunk only: block_count less n_mtp */
+    int n_mtp;                           /* trailing next-token blocks; no part of the trunk */
+    int n_vocab;
+    int ctx_train;                       /* a label: never allocate from it unasked */
+    int n_embd;
+    int n_head, n_head_kv, head_dim;
+    float rms_eps;
+
+    int rope_dim;
+    double rope_base;
+    double rope_base_window;             /* of windowed layers; equal to rope_base in known files */
+    rope_scaling rope_scaling;
+    double rope_factor;                  /* 1 without scaling */
+    int rope_ctx_orig;
+    double rope_attn_factor;
+
+    int n_expert, n_expert_used, n_ff_expert;
+    int n_ff_shared;                     /* 0: no shared expert */
+
+    int window;                          /* sliding window of windowed layers; 0: none */
+    int ssm_conv, ssm_head_dim, ssm_n_k_head, ssm_n_v_head;      /* 0 without DeltaNet */
+} model_hparams;
+
+typedef enum mixer_kind { MIX_ATTENTION, MIX_DELTANET } mixer_kind;
+
+typedef struct model_layer {
+    mixer_kind mixer;
+    int window;                          /* keys visible including the token's own; 0: all */
+    weight attn_norm, post_attn_norm;
+    struct {                             /* MIX_ATTENTION */
+        weight q, k, v, out;             /* qwen3next: q holds query and gate, per head */
+        weight q_bias, k_bias, v_bias, out_bias, sinks, q_norm, k_norm;
+        weight qkv, qkv_bias;            /* gpt-oss files may fuse q, k, v: then those are absent */
+    } attn;
+    struct {                             /* MIX_DELTANET */
+        weight qkv, gate;                /* new layout; absent if in is there */
+        weight in;                       /* legacy ssm_in: q, k, v, z grouped by key head */
+        weight ba, conv, dt_bias, a, norm, out;
+    } delta;
+    weight router, router_bias;
+    expert_bank experts;
+    weight shared_gate_inp, shared_gate, shared_up, shared_down;
+    struct mtp_weights {                 /* MTP blocks only; the last three are optional */
+        weight eh_proj, enorm, hnorm, head_norm, embed, head;
+    } mtp;
+} model_layer;
+
+typedef struct model {
+    const gguf *file;                    /* borrowed */
+    model_hparams hp;
+    weight embed, out_norm, head;        /* head == embed if the file ties them */
+    bool head_tied;
+    model_layer *layers;                 /* n_layer + n_mtp; an MTP block is MIX_ATTENTION */
+    int n_bound;                         /* tensors in use; the rest of the file is ignored */
+} model;
+
+/* Returns 0, or < 0 with *err filled and *out NULL. Borrows g until model_free. */
+int model_bind(model **out, const gguf *g, err_ctx *err);
+void model_free(model *m);               /* NULL is fine */
+
+const char *model_arch_name(model_arch a);       /* as in general.architecture */
+
+/* A number that differs between models: from name, type, shape and some bytes of every bound
+ * tensor. Reads up to three pages of each. */
+uint64_t model_fingerprint(const model *m);
+
+/* What a bound tensor is for. A companion scale counts with its weight, except of experts. */
+typedef enum model_use {
+    USE_EMBED, USE_HEAD, USE_NORM, USE_ATTENTION, USE_DELTANET, USE_ROUTER, USE_SHARED,
+    USE_EXPERT_GATE, USE_EXPERT_UP, USE_EXPERT_GATE_UP, USE_EXPERT_DOWN,
+    USE_EXPERT_SMALL,                    /* biases and scales of experts */
+    USE_MTP,                             /* what only an MTP block has; the rest of it by its use */
+    USE_COUNT
+} model_use;
+const char *model_use_name(model_use u);         /* for people: "shared expert" */
+
+/* Calls fn once for every bound tensor, n_bound times. layer is -1 for embedding, final norm and
+ * head, and n_layer or more in an MTP block. */
+typedef void model_visit_fn(void *ctx, const tensor *t, model_use use, int layer);
+void model_visit(const model *m, model_visit_fn *fn, void *ctx);
+
+/* Bytes as the token loop sees them; computed from the bound tensors alone. A tied head is the
+ * embedding table: stored once, and read for every token. */
+typedef struct model_bytes {
+    uint64_t params;                     /* elements of all trunk tensors */
+    uint64_t params_active;              /* per token: all but idle experts and the embedding table,
+                                          * which counts only as a tied head */
+    uint64_t experts;                    /* all routed experts of the trunk, with bias and scale */
+    uint64_t dense;                      /* all the rest of the trunk */
+    uint64_t embed, head;                /* part of dense; head is 0 if tied */
+    uint64_t expert_largest;             /* largest single expert */
+    uint64_t bank_largest;               /* largest bank: all experts of one layer */
+    uint64_t token_experts;              /* read per token: n_expert_used experts of each layer */
+    uint64_t token_dense;                /* read per token: dense, the embedding only if tied */
+    uint64_t mtp;                        /* the MTP blocks, in none of the numbers above */
+} model_bytes;
+void model_count_bytes(model_bytes *out, const model *m);
+
+#endif

@@ -1,0 +1,74 @@
+/* rope.c - rotary positions, plain, linear and YaRN.
+ *
+ * An angle is position times frequency, formed and reduced in double: at position 131071 an F32
+ * product would be off by up to 0.004 rad. Only the finished sines and cosines are F32. The same
+ * table serves every context length; which layers use which base is the caller's knowledge. */
+#include "engine/models/rope.h"
+
+#include <math.h>
+
+/* Turns over the original context at which YaRN keeps, and stops keeping, a pair's frequency. Files
+ * may name others, but no known implementation of these models reads them. */
+static const double turns_fast = 32.0, turns_slow = 1.0;
+
+static const double two_pi = 6.283185307179586476925;
+
+rope_spec rope_spec_of(const model_hparams *hp, bool windowed, bool rounded)
+{
+    const rope_spec s = {
+        .dim = hp->rope_dim,
+        .base = windowed ? hp->rope_base_window : hp->rope_base,
+        .factor = hp->rope_factor,
+        .scaling = hp->rope_scaling,
+        .ctx_orig = hp->rope_ctx_orig,
+        .attn_factor = hp->rope_attn_factor,
+        .rounded = rounded || hp->arch == ARCH_QWEN3NEXT,
+    };
+    return s;
+}
+
+/* The pair, counted as a real number, that makes so many turns over the original context. */
+static double pair_of_turns(const rope_spec *s, double turns)
+{
+    return s->dim * log(s->ctx_orig / (two_pi * turns)) / (2.0 * log(s->base));
+}
+
+/* Multiplies freq by 1 for fast pairs, 1/factor for slow ones, and in a straight line between. */
+static void scale_yarn(double *freq, const rope_spec *s)
+{
+    double lo = pair_of_turns(s, turns_fast), hi = pair_of_turns(s, turns_slow);
+    if (s->rounded) {
+        lo = floor(lo);
+        hi = ceil(hi);
+    }
+    lo = fmax(lo, 0.0);
+    hi = fmin(hi, s->dim - 1);
+    for (int i = 0; i < s->dim / 2; i++) {
+        const double ramp = fmin(fmax((i - lo) / fmax(hi - lo, 0.001), 0.0), 1.0);
+        freq[i] *= (1.0 - ramp) + ramp / s->factor;
+    }
+}
+
+void rope_frequencies(double *freq, double *magnitude, const rope_spec *s)
+{
+    for (int i = 0; i < s->dim / 2; i++) freq[i] = pow(s->base, -2.0 * i / s->dim);
+    *magnitude = s->attn_factor;
+    if (s->scaling == ROPE_LINEAR)
+        for (int i = 0; i < s->dim / 2; i++) freq[i] /= s->factor;
+    if (s->scaling == ROPE_YARN) {
+        scale_yarn(freq, s);
+        *magnitude *= 1.0 + 0.1 * log(s->factor);
+    }
+}
+
+void rope_table(float *cosine, float *sine, const double *freq, double magnitude, int dim,
+                int pos, int n)
+{
+    const int half = dim / 2;
+    for (int t = 0; t < n; t++, cosine += half, sine += half)
+        for (int i = 0; i < half; i++) {
+            const double angle = (double)(pos + t) * freq[i];
+            cosine[i] = (float)(magnitude * cos(angle));
+            sine[i] = (float)(magnitude * sin(angle));
+        }
+}

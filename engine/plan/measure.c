@@ -1,0 +1,384 @@
+/* measure.c - times the CPU's experts, the GPU's links and the drive.
+ *
+ * Experts are made up: blocks of one byte value, in the shapes and types of the model's first
+ * layer, many times the size of the caches, so that every product reads memory. Their sums are
+ * finite and of no interest. No figure waits for another: what one of them lacks memory for, the
+ * others may still get. */
+#include "engine/plan/measure.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/gpu.h"
+#include "engine/host/experts_cpu.h"
+#include "tiers/drive.h"
+#include "tiers/pages.h"
+#include "tiers/topology.h"
+
+enum {
+    MANY_TOKENS = 256,                   /* of the measurement for prompts */
+    MANY_EXPERTS = 4,                    /* that share them */
+    FILL = 0x66                          /* scales of no type become so small with it that products
+                                          * are subnormal, which costs some processors ten times */
+};
+#define MEMORY_LEAST ((uint64_t)512 << 20)
+#define MEMORY_MOST ((uint64_t)4 << 30)
+/* Each figure is the median of some windows: neither the moment in which another program ran nor
+ * the one in which none did. */
+enum { WINDOWS = 7 };
+static const double WINDOW_S = 0.07, DRIVE_S = 0.25;
+
+typedef struct bench {
+    const model *m;
+    const ops *o;
+    gpu *g;
+    measure_watch *watch;
+    void *ctx;
+    /* made-up experts */
+    uint8_t *memory;
+    size_t bytes;
+    tensor slabs[SLAB_COUNT];
+    expert_bank bank;
+    /* what the lane needs */
+    experts_cpu *cpu;
+    worklist *work;
+    acts x;
+    void *storage;
+    float *rows, *y;
+    int32_t *ids;
+    uint64_t y_floats;                   /* in y */
+    int next;                            /* expert that the next token begins with */
+    uint64_t next_row;                   /* of the head, the same */
+    bool partial;                        /* something was left out that could have been measured */
+} bench;
+
+static int check_watch(const bench *b, err_ctx *err)
+{
+    if (!b->watch || b->watch(b->ctx)) return 0;
+    return err_set(err, ERR_STOPPED, "interrupted");
+}
+
+/* A figure stays unknown for lack of memory; anything else is the caller's to know. */
+static int or_unknown(bench *b, int rc)
+{
+    if (rc != ERR_NOMEM) return rc;
+    b->partial = true;
+    return 0;
+}
+
+/* ---- made-up experts ------------------------------------------------------------------------- */
+
+static void fill_piece(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    bench *b = ctx;
+    (void)thread;
+    memset(b->memory + begin, FILL, (size_t)(end - begin));
+}
+
+/* A bank of as many experts as make up the memory, one tensor behind the other. */
+static int make_bank(bench *b, uint64_t room, err_ctx *err)
+{
+    const expert_bank *like = &b->m->layers[0].experts;
+    topology here;
+    topology_read(&here, "");
+    uint64_t want = 8 * topology_last_cache_bytes(&here);
+    if (want < MEMORY_LEAST) want = MEMORY_LEAST;
+    if (want > MEMORY_MOST) want = MEMORY_MOST;
+    if (want > room / 4) want = room / 4;
+    const uint64_t one = expert_slabs_bytes(like);
+    const int least = 2 * b->m->hp.n_expert_used, n = (int)(want / one);
+    b->bank = (expert_bank){ .n_expert = n > least ? n : least, .n_embd = like->n_embd,
+                             .n_ff = like->n_ff };
+    b->bytes = (size_t)((uint64_t)b->bank.n_expert * one);
+    void *p;
+    const int rc = pages_map(&p, b->bytes, PAGES_HUGE, err);
+    if (rc < 0) return rc;
+    b->memory = p;
+    pool_run(b->o->team, (int64_t)b->bytes, 1 << 21, fill_piece, b);
+    uint8_t *at = b->memory;
+    for (int s = 0; s < SLAB_COUNT; s++) {
+        const tensor *t = like->weight[s];
+        b->slabs[s] = (tensor){
+            .type = t->type, .cols = t->cols, .rows = expert_slab_rows(like, (expert_slab)s),
+            .slabs = (uint64_t)b->bank.n_expert, .row_bytes = t->row_bytes,
+            .slab_bytes = expert_slab_bytes(like, (expert_slab)s), .data = at,
+        };
+        b->bank.weight[s] = &b->slabs[s];
+        at += (uint64_t)b->bank.n_expert * b->slabs[s].slab_bytes;
+    }
+    return 0;
+}
+
+static int make_lane(bench *b, err_ctx *err)
+{
+    const model_hparams *real = &b->m->hp;
+    model_hparams hp = *real;
+    const size_t slots = MANY_TOKENS * (size_t)real->n_expert_used;
+    int rc;
+    hp.n_expert = b->bank.n_expert;
+    b->storage = mem_zalloc(acts_bytes(MANY_TOKENS, real->n_embd) + 64);
+    b->rows = mem_array(MANY_TOKENS * (size_t)real->n_embd, sizeof *b->rows);
+    b->y = mem_array(slots * (size_t)real->n_embd, sizeof *b->y);
+    b->y_floats = slots * (size_t)real->n_embd;
+    b->ids = mem_array(slots, sizeof *b->ids);
+    if (!b->storage || !b->rows || !b->y || !b->ids)
+        return err_set(err, ERR_NOMEM, "measuring: %zu values", slots * (size_t)real->n_embd);
+    acts_init(&b->x, (uint8_t *)(((uintptr_t)b->storage + 63) / 64 * 64), MANY_TOKENS,
+              real->n_embd);
+    for (size_t i = 0; i < MANY_TOKENS * (size_t)real->n_embd; i++)
+        b->rows[i] = (float)(i % 17) - 8.0f;
+    if ((rc = worklist_create(&b->work, b->bank.n_expert, (int)slots, err)) < 0) return rc;
+    return experts_cpu_create(&b->cpu, b->o, &hp, NULL, (int)slots, err);
+}
+
+/* n tokens with the ids that are there. */
+static int run_lane(bench *b, int n, err_ctx *err)
+{
+    acts_set(&b->x, b->rows, n, b->m->hp.n_embd);
+    worklist_fill(b->work, b->ids, n, b->m->hp.n_expert_used);
+    const expert_job share = { .bank = &b->bank, .act = ACT_SWIGLU, .x = &b->x, .work = b->work,
+                               .items = b->work->items, .n_item = b->work->n_item, .y = b->y };
+    const int rc = b->cpu->launch(b->cpu, &share, err);
+    b->cpu->finish(b->cpu);
+    return rc;
+}
+
+/* ---- figures --------------------------------------------------------------------------------- */
+
+/* Does a piece of work, and adds to *done what it came to. */
+typedef int work_piece(double *done, bench *b, err_ctx *err);
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Work per second. */
+static int speed_of(double *out, work_piece *piece, bench *b, err_ctx *err)
+{
+    double rates[WINDOWS];
+    int rc = 0;
+    for (int i = 0; i < WINDOWS && rc == 0; i++) {
+        const uint64_t from = clock_ns();
+        double done = 0;
+        do rc = piece(&done, b, err);
+        while (rc == 0 && clock_since(from) < WINDOW_S);
+        rates[i] = done / clock_since(from);
+        if (rc == 0) rc = check_watch(b, err);
+    }
+    if (rc < 0) return rc;
+    qsort(rates, WINDOWS, sizeof *rates, by_size);
+    *out = rates[WINDOWS / 2];
+    return 0;
+}
+
+/* Bytes of one token's experts after another's, each read once in a long while. */
+static int token_experts(double *done, bench *b, err_ctx *err)
+{
+    const int k = b->m->hp.n_expert_used;
+    for (int r = 0; r < k; r++) b->ids[r] = (b->next + r) % b->bank.n_expert;
+    b->next = (b->next + k) % b->bank.n_expert;
+    *done += (double)k * (double)expert_slabs_bytes(&b->bank);
+    return run_lane(b, 1, err);
+}
+
+/* Bytes of a matrix of the head's type with one token: some rows of the memory, then the next. */
+static int token_dense(double *done, bench *b, err_ctx *err)
+{
+    const tensor *head = b->m->head.t;
+    const uint64_t there = b->bytes / head->row_bytes, room = b->y_floats;
+    uint64_t rows = there < room ? there : room;
+    if (rows > head->rows) rows = head->rows;
+    if (rows == 0) return err_set(err, ERR_NOMEM, "measuring: no room for a row of the head");
+    if (b->next_row + rows > there) b->next_row = 0;
+    const matrix m = { .type = head->type, .rows = (int)rows, .cols = (int)head->cols,
+                       .data = b->memory + b->next_row * head->row_bytes,
+                       .row_bytes = head->row_bytes, .scale = 1.0f };
+    b->next_row += rows;
+    acts_set(&b->x, b->rows, 1, b->m->hp.n_embd);
+    ops_matmul(b->o, b->y, &m, &b->x);
+    *done += (double)rows * (double)head->row_bytes;
+    return 0;
+}
+
+/* Multiply-adds when tokens share experts. */
+static int prompt_experts(double *done, bench *b, err_ctx *err)
+{
+    const int k = b->m->hp.n_expert_used, n_expert = b->bank.n_expert;
+    for (int t = 0; t < MANY_TOKENS; t++)
+        for (int r = 0; r < k; r++)
+            b->ids[t * k + r] = (b->next + t % MANY_EXPERTS * k + r) % n_expert;
+    b->next = (b->next + MANY_EXPERTS * k) % n_expert;
+    *done += MANY_TOKENS * k * 3.0 * (double)b->bank.n_embd * (double)b->bank.n_ff;
+    return run_lane(b, MANY_TOKENS, err);
+}
+
+static int decode_speed(double *out, work_piece *piece, bench *b, err_ctx *err)
+{
+    pool_stay_awake(b->o->team, true);
+    const int rc = speed_of(out, piece, b, err);
+    pool_stay_awake(b->o->team, false);
+    return rc;
+}
+
+static int measure_cpu(speeds *out, bench *b, err_ctx *err)
+{
+    double done = 0;
+    int rc = token_experts(&done, b, err);       /* the threads' first work takes longer */
+    if (rc < 0 || (rc = decode_speed(&out->cpu, token_experts, b, err)) < 0 ||
+        (rc = decode_speed(&out->cpu_dense, token_dense, b, err)) < 0)
+        return rc;
+    return speed_of(&out->cpu_many, prompt_experts, b, err);
+}
+
+/* A prompt's product on the GPU, as one matrix of the experts' type. */
+static int measure_macs(double *out, bench *b, err_ctx *err)
+{
+    enum { ROWS = 4096, TOKENS = 2048, REPEATS = 4 };
+    const tensor *t = b->m->layers[0].experts.weight[SLAB_GATE];
+    const uint64_t w = ROWS * t->row_bytes, x = (uint64_t)TOKENS * t->cols * sizeof(float);
+    const uint64_t parts[] = { w, x, x, x, (uint64_t)TOKENS * ROWS * sizeof(float) };
+    uint64_t total = 0, used = 0;
+    uint8_t *at[5];
+    for (int i = 0; i < 5; i++) total += size_align(parts[i], 256);
+    uint8_t *arena = gpu_alloc(b->g, total, "measuring", err);
+    if (!arena) return ERR_NOMEM;
+    for (int i = 0; i < 5; i++) {
+        at[i] = arena + used;
+        used += size_align(parts[i], 256);
+    }
+    uint64_t from = 0;
+    int rc = gpu_zero(b->g, arena, total, err);
+    for (int i = -1; i < REPEATS && rc == 0; i++) {      /* the first one warms up */
+        gpu_input in = { .kind = GPU_PLAIN, .n = TOKENS, .cols = (int)t->cols,
+                         .x = (float *)(void *)at[1], .rows = (float *)(void *)at[2],
+                         .halves = at[3] };
+        const gpu_product p = {
+            .y = (float *)(void *)at[4], .y_stride = ROWS,
+            .w = { .type = (int)t->type, .rows = ROWS, .cols = (int)t->cols, .data = at[0],
+                   .row_bytes = t->row_bytes, .scale = 1.0f },
+        };
+        gpu_project(b->g, &in, &p, 1);
+        if (i < 0) {
+            rc = gpu_wait(b->g, err);
+            from = clock_ns();
+        }
+    }
+    if (rc == 0) rc = gpu_wait(b->g, err);
+    if (rc == 0)
+        *out = REPEATS * (double)ROWS * TOKENS * (double)t->cols / clock_since(from);
+    gpu_free(b->g, arena);
+    return rc;
+}
+
+static int measure_links(speeds *out, bench *b, err_ctx *err)
+{
+    gpu_links links;
+    const int rc = gpu_measure_links(&links, b->g, err);
+    if (rc < 0) return rc;
+    out->vram_read = links.vram_read;
+    out->pcie_in = links.pcie_in;
+    out->pcie_out = links.pcie_out;
+    out->pull = links.pull;
+    out->hop = links.hop;
+    return 0;
+}
+
+/* The CPU's experts while a kernel pulls. */
+static int load_speeds(speeds *out, bench *b, err_ctx *err)
+{
+    gpu_load *load;
+    int rc = gpu_load_begin(&load, b->g, b->memory, b->bytes, err);
+    if (rc < 0) return rc;
+    rc = decode_speed(&out->cpu_busy, token_experts, b, err);
+    const int ended = gpu_load_end(load, &out->pull_busy, rc < 0 ? NULL : err);
+    return rc < 0 ? rc : ended;
+}
+
+static int measure_busy(speeds *out, bench *b, err_ctx *err)
+{
+    int rc = ERR_NOMEM;
+    if (b->cpu && b->bytes >= GPU_LOAD_LEAST) {
+        if (gpu_lock(b->g, b->memory, b->bytes, NULL) < 0) {
+            b->partial = true;           /* nothing will be fetched where nothing can be locked */
+            return 0;
+        }
+        rc = load_speeds(out, b, err);
+        gpu_unlock(b->g, b->memory);
+    }
+    if (rc != ERR_NOMEM) return rc;
+    out->cpu_busy = out->cpu;
+    out->pull_busy = out->pull;
+    return rc;
+}
+
+static int measure_gpu(speeds *out, bench *b, err_ctx *err)
+{
+    int rc;
+    if ((rc = or_unknown(b, measure_links(out, b, err))) < 0 ||
+        (rc = or_unknown(b, measure_macs(&out->gpu_macs, b, err))) < 0 ||
+        (rc = check_watch(b, err)) < 0)
+        return rc;
+    return or_unknown(b, measure_busy(out, b, err));
+}
+
+/* The part with the most experts in it: the first one may hold nothing but metadata. */
+static int largest_part(const gguf *g)
+{
+    int most = 0;
+    for (int i = 1; i < gguf_n_part(g); i++)
+        if (gguf_part_bytes(g, i) > gguf_part_bytes(g, most)) most = i;
+    return most;
+}
+
+/* Reads of an expert's size. A drive that cannot be read is found out later. */
+static int measure_disk(speeds *out, bench *b, uint64_t room, err_ctx *err)
+{
+    const int part = largest_part(b->m->file);
+    const char *path = gguf_part_path(b->m->file, part);
+    const uint64_t bytes = gguf_part_bytes(b->m->file, part);
+    const uint64_t one = expert_slabs_bytes(&b->m->layers[0].experts) / SLAB_COUNT;
+    drive_speed d;
+    if (!path[0]) return 0;
+    uint64_t memory = room / 4 < DRIVE_MEMORY ? room / 4 : DRIVE_MEMORY;
+    if (memory < drive_least_memory(one)) memory = drive_least_memory(one);
+    const drive_task task = { .path = path, .file_bytes = bytes, .one = one,
+                              .memory_bytes = memory, .team = b->o->team, .seconds = DRIVE_S,
+                              .watch = b->watch, .ctx = b->ctx };
+    const int rc = drive_measure(&d, &task, err);
+    if (rc == ERR_RANGE) return 0;       /* there is nothing to measure */
+    if (rc < 0) b->partial = true;
+    else {
+        out->disk = drive_wants_bounce(&d) ? d.bounced : d.straight;
+        out->disk_straight = d.straight;
+    }
+    return check_watch(b, err);
+}
+
+static void release(bench *b)
+{
+    if (b->cpu) b->cpu->free(b->cpu);
+    worklist_free(b->work);
+    mem_free(b->storage);
+    mem_free(b->rows);
+    mem_free(b->y);
+    mem_free(b->ids);
+    pages_unmap(b->memory, b->bytes);
+}
+
+int measure_speeds(speeds *out, const model *m, const ops *o, gpu *g, uint64_t room,
+                   measure_watch *watch, void *ctx, err_ctx *err)
+{
+    bench b = { .m = m, .o = o, .g = g, .watch = watch, .ctx = ctx };
+    int rc;
+    *out = (speeds){ 0 };
+    rc = make_bank(&b, room, err);
+    if (rc == 0) rc = make_lane(&b, err);
+    if (rc == 0) rc = measure_cpu(out, &b, err);
+    rc = or_unknown(&b, rc);
+    if (rc == 0 && g) rc = measure_gpu(out, &b, err);
+    release(&b);                         /* before the drive's turn: it has memory of its own */
+    if (rc == 0) rc = measure_disk(out, &b, room, err);
+    return rc == 0 && b.partial ? MEASURE_PARTIAL : rc;
+}

@@ -1,0 +1,256 @@
+/* planning.c - fills in what the planner asks for.
+ *
+ * Every number is asked of who will allocate or read it, so that the plan and the run cannot drift
+ * apart. Deciding is left to tiers/plan.h, measuring to engine/plan/measure.h. */
+#include "engine/plan/planning.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "cuda/gpu.h"
+#include "engine/host/repack_head.h"
+#include "engine/gpu/host_experts.h"
+#include "engine/cpu/kernels.h"
+#include "engine/gpu/forward_gpu.h"
+#include "engine/host/experts_cpu.h"
+#include "engine/session/state.h"
+#include "engine/host/workspace.h"
+#include "tiers/machine.h"
+#include "tiers/memory_room.h"
+#include "tiers/pages.h"
+#include "tiers/topology.h"
+
+enum {
+    STREAMED_CHUNK = 4096,               /* wished on a GPU: experts pass once for each chunk */
+    LEAST_CTX = 256,                     /* that is worth advising */
+    PROGRAM_UNIT = 256 << 10,            /* pages come and go: a plan should not */
+    PROGRAM_LATER = 3 << 19,             /* code that has not run yet */
+    THREAD_STACK = 768 << 10,            /* that kernels touch */
+    TOKEN_TEXT = 192                     /* bytes: a prompt in all its forms */
+};
+
+/* ---- the machine ----------------------------------------------------------------------------- */
+
+static void forget_tensor(void *ctx, const tensor *t, model_use use, int layer)
+{
+    (void)ctx;
+    (void)use;
+    (void)layer;
+    pages_forget(t->data, t->bytes);
+}
+
+void planning_forget(const model *m)
+{
+    if (gguf_n_part(m->file) > 0 && gguf_part_path(m->file, 0)[0])
+        model_visit(m, forget_tensor, NULL);
+}
+
+int planning_machine(plan_machine *out, bool use_gpu, err_ctx *err)
+{
+    const char *whose;
+    gpu_info info;
+    int rc;
+    /* the driver locks pages without asking for the process's limit */
+    *out = (plan_machine){ .lock_limit = UINT64_MAX };
+    if ((rc = memory_room(&out->ram_available, &whose, err)) < 0) return rc;
+    out->ram_program = size_align(resident_memory_bytes() + PROGRAM_LATER, PROGRAM_UNIT);
+    if (!use_gpu || gpu_count() == 0) return 0;
+    if ((rc = gpu_describe(&info, 0, err)) < 0) return rc;
+    out->gpu = true;
+    out->vram_free = info.vram_free;
+    return 0;
+}
+
+static int threads_of(int n_thread)
+{
+    int n_cpu;
+    return n_thread > 0 ? n_thread : machine_cores(NULL, 0, &n_cpu);
+}
+
+int planning_key(speeds_key *out, const model *m, int n_thread, const char *isa,
+                 const char *gpu_name, err_ctx *err)
+{
+    const kernel_set *set = kernels_named(isa, err);
+    const char *path = gguf_n_part(m->file) > 0 ? gguf_part_path(m->file, 0) : NULL;
+    topology here;
+    struct stat st;
+    if (!set) return err ? err->code : ERR_UNSUPPORTED;
+    *out = (speeds_key){ .n_thread = threads_of(n_thread) };
+    topology_read(&here, "");
+    ESC(out->cpu, str_from(here.cpu));
+    ESC(out->gpu, str_from(gpu_name));
+    snprintf(out->kernels, sizeof out->kernels, "%s, %s %dx%d", set->isa,
+             quant_name(m->layers[0].experts.weight[SLAB_GATE]->type), m->hp.n_embd,
+             m->hp.n_ff_expert);
+    if (path && stat(path, &st) == 0) out->drive = (uint64_t)st.st_dev;
+    return 0;
+}
+
+/* ---- the model ------------------------------------------------------------------------------- */
+
+int planning_model(planning *to, const model *m, err_ctx *err)
+{
+    const model_hparams *hp = &m->hp;
+    const uint64_t used = (uint64_t)hp->n_expert_used;
+    uint64_t slabs = 0, expert_elems = 0;
+    model_bytes sum;
+
+    if (hp->n_layer > PLAN_MAX_LAYERS)
+        return err_set(err, ERR_UNSUPPORTED, "a model of %d layers: at most %d can be planned for",
+                       hp->n_layer, PLAN_MAX_LAYERS);
+    model_count_bytes(&sum, m);
+    for (int l = 0; l < hp->n_layer; l++) {
+        const expert_bank *b = &m->layers[l].experts;
+        to->down_bytes[l] = expert_slab_bytes(b, SLAB_DOWN);
+        to->expert_bytes[l] = expert_slabs_bytes(b);
+        slabs += (uint64_t)b->n_expert * to->expert_bytes[l];
+        expert_elems += used * 3 * b->n_embd * b->n_ff;
+    }
+    /* the experts' biases and scales are with the dense weights; in VRAM every tensor begins at a
+     * multiple of 256 */
+    const uint64_t small = sum.experts - slabs, head = m->head.t->elems;
+    const uint64_t others = sum.params_active - expert_elems;
+    to->what = (plan_model){
+        .n_layer = hp->n_layer, .n_expert = hp->n_expert, .n_used = hp->n_expert_used,
+        .expert_bytes = to->expert_bytes, .down_bytes = to->down_bytes,
+        .dense = sum.dense + small + 256 * (uint64_t)m->n_bound,
+        .embed = m->head_tied ? 0 : sum.embed, .token_dense = sum.token_dense,
+        /* of a prompt only the last token needs the output matrix */
+        .dense_macs = (double)(others > head ? others - head : 0),
+        .expert_macs = (double)expert_elems, .file_bytes = sum.dense + sum.experts,
+        .least_cache = expert_store_least(m),
+    };
+    return 0;
+}
+
+uint64_t planning_copy_bytes(const model *m, const char *isa, bool exact)
+{
+    const tensor *t = m->head.t;
+    const kernel_set *set = exact ? kernels_exact() : kernels_named(isa, NULL);
+    const matrix head = { .type = t->type, .rows = (int)t->rows, .cols = (int)t->cols,
+                          .data = t->data, .row_bytes = t->row_bytes };
+    return set ? repack_head_bytes(&head, set) : 0;
+}
+
+/* ---- the session ----------------------------------------------------------------------------- */
+
+/* The one wished for, and smaller ones. */
+static void choose_chunks(plan_session *s, const session_options *o, bool with_gpu)
+{
+    static const int on_gpu[] = { 2048, 1024, 512, 256 }, on_cpu[] = { 256, 128, 64, 32 };
+    const int *smaller = with_gpu ? on_gpu : on_cpu;
+    int wished = o->chunk > 0 ? o->chunk : with_gpu ? STREAMED_CHUNK : SESSION_CHUNK;
+    wished = min_int(wished, o->ctx);
+    s->n_chunk = 1;
+    s->chunk[0] = wished;
+    for (size_t i = 0; i < ARRAY_LEN(on_gpu) && s->n_chunk < PLAN_CHUNKS; i++)
+        if (smaller[i] < wished) s->chunk[s->n_chunk++] = smaller[i];
+}
+
+/* The sum; UINT64_MAX among the parts is too much, and so is the sum then. */
+static uint64_t sum_of(const uint64_t *parts, size_t n)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!size_add(&sum, sum, parts[i])) return UINT64_MAX;
+    return sum;
+}
+
+/* What the CPU computes with, beside its state. */
+static uint64_t cpu_work(const model *m, const session_options *o, int n_thread, int chunk)
+{
+    const uint64_t parts[] = {
+        workspace_bytes(m, n_thread, chunk), experts_cpu_bytes(&m->hp, chunk * m->hp.n_expert_used),
+        (uint64_t)o->ctx * sizeof(int32_t), recurrent_bytes(m),
+        (uint64_t)m->hp.n_vocab * sizeof(float), (uint64_t)n_thread * THREAD_STACK,
+        (uint64_t)o->ctx * TOKEN_TEXT,
+    };
+    return sum_of(parts, ARRAY_LEN(parts));
+}
+
+/* Vectors on their way between both, and what the CPU needs to compute with them. */
+static uint64_t beside_gpu(const model *m, const session_options *o, int chunk)
+{
+    const uint64_t parts[] = {
+        forward_gpu_host_bytes(m, chunk), host_experts_ram_bytes(m),
+        (uint64_t)o->ctx * sizeof(int32_t), (uint64_t)m->hp.n_vocab * sizeof(float),
+    };
+    return sum_of(parts, ARRAY_LEN(parts));
+}
+
+/* For chunks of so many tokens. False if it is too much to count. */
+static bool count_session(plan_session *s, int i, const model *m, const session_options *o,
+                          int n_thread, int chunk)
+{
+    const state_options so = {
+        .ctx = o->ctx, .slack = chunk, .kv = o->kv, .n_snapshot = o->n_snapshot
+    };
+    const uint64_t all = state_bytes(m, &so);
+    s->state[i] = all == UINT64_MAX ? all : state_space_bytes(m, &so);
+    s->snapshots[i] = all - s->state[i];
+    s->ram_work[i] = cpu_work(m, o, threads_of(n_thread), chunk);
+    s->ram_beside[i] = beside_gpu(m, o, chunk);
+    s->ram_embed[i] = weights_embed_bytes(m, chunk);
+    return all != UINT64_MAX && s->ram_work[i] != UINT64_MAX && s->ram_beside[i] != UINT64_MAX;
+}
+
+/* What could be asked for instead, if it does not fit. */
+static void count_less(plan_session *s, const model *m, const session_options *o, int n_thread)
+{
+    session_options less = *o;
+    plan_session one;
+    for (int q8 = 0; q8 <= (o->kv != KV_Q8_0); q8++)
+        for (less.ctx = q8 ? o->ctx : o->ctx / 2; less.ctx >= LEAST_CTX; less.ctx /= 2) {
+            if (q8) less.kv = KV_Q8_0;
+            if (s->n_less == PLAN_MOST_LESS || !count_session(&one, 0, m, &less, n_thread,
+                                                              s->chunk[s->n_chunk - 1]))
+                continue;
+            s->less[s->n_less++] = (plan_less){
+                .ctx = less.ctx, .q8 = q8 == 1,
+                .alone = one.state[0] + one.snapshots[0] + one.ram_work[0],
+                .beside = one.snapshots[0] + one.ram_beside[0],
+            };
+        }
+}
+
+int planning_session(plan_session *out, const model *m, const session_options *o, int n_thread,
+                     planning_work *work, void *ctx, err_ctx *err)
+{
+    const int rc = session_check(m, o, err);
+    if (rc < 0) return rc;
+    *out = (plan_session){ .ctx = o->ctx };
+    /* a chunk that is stopped half-way, or a read that fails, needs a copy of the state */
+    if (work) out->vram_cold = host_experts_vram_bytes(m) + recurrent_bytes(m);
+    choose_chunks(out, o, work != NULL);
+    for (int i = 0; i < out->n_chunk; i++) {
+        const int chunk = out->chunk[i];
+        out->vram_work[i] = work ? work(ctx, m, chunk) : 0;
+        if (!count_session(out, i, m, o, n_thread, chunk))
+            return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", o->ctx);
+    }
+    count_less(out, m, o, n_thread);
+    return 0;
+}
+
+uint64_t planning_gpu_work(void *device, const model *m, int chunk)
+{
+    return forward_gpu_bytes(device, m, chunk);
+}
+
+int planning_make(plan *out, planning *to, const model *m, const session_options *o, int n_thread,
+                  planning_work *work, void *ctx, const plan_wish *w, err_ctx *err)
+{
+    plan_wish wish = *w;
+    int rc = planning_model(to, m, err);
+    if (rc < 0) return rc;
+    if (work && to->machine.gpu && !w->cpu_only) {
+        rc = planning_session(&to->session, m, o, n_thread, work, ctx, err);
+        if (rc < 0) return rc;
+        rc = plan_make(out, &to->machine, &to->what, &to->session, w, err);
+        if (rc < 0 && rc != ERR_NOMEM) return rc;
+        if (rc == 0 && out->gpu) return 0;
+    }
+    wish.cpu_only = true;                /* with chunks that suit it */
+    rc = planning_session(&to->session, m, o, n_thread, NULL, NULL, err);
+    return rc < 0 ? rc : plan_make(out, &to->machine, &to->what, &to->session, &wish, err);
+}

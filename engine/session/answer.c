@@ -1,0 +1,251 @@
+/* answer.c - the loop around the loop: prompt in, tokens drawn, text out, until something says
+ * stop.
+ *
+ * A token passes the sampler, the chat parser (or plain UTF-8), the stop strings and then the
+ * caller. Nothing that a stage holds back is lost: whatever ends the answer, the stages are flushed
+ * in that order, except behind a stop string and after the caller itself said stop. The arithmetic
+ * is the session's, the choice the sampler's. */
+#include "engine/session/answer.h"
+
+const char *answer_end_name(answer_end e)
+{
+    static const char *const names[] = {
+        [ANSWER_STOP] = "stop", [ANSWER_STOP_TEXT] = "stop string", [ANSWER_LENGTH] = "length",
+        [ANSWER_CONTEXT] = "context full", [ANSWER_INTERRUPTED] = "interrupted",
+    };
+    return (size_t)e < ARRAY_LEN(names) ? names[e] : "?";
+}
+
+/* ---- from token to caller ------------------------------------------------------------------ */
+
+typedef struct stream {
+    const answer_options *o;
+    const answer_hooks *hooks;           /* may be NULL */
+    chat_parser *parser;                 /* NULL: raw text */
+    utf8_stream utf8;                    /* of raw text */
+    char *text;                          /* room for what one token becomes */
+    bool found;                          /* a stop string */
+    bool quit;                           /* the caller said stop */
+} stream;
+
+static int emit(stream *st, const chat_event *ev)
+{
+    if (!st->hooks || !st->hooks->text || st->hooks->text(st->hooks->ctx, ev) >= 0) return 0;
+    st->quit = true;
+    return ERR_STOPPED;
+}
+
+static int emit_answer(void *ctx, str_view text)
+{
+    return emit(ctx, &(chat_event){ .kind = CHAT_ANSWER, .text = text });
+}
+
+/* The answer's text ends here, or is interrupted by something else: what was held back passes,
+ * unless a stop string shows in it now. */
+static int end_text(stream *st)
+{
+    const int rc = stops_end(st->o->stop, emit_answer, st);
+    if (rc != 1) return rc;
+    st->found = true;
+    return ERR_STOPPED;
+}
+
+/* Stop strings are looked for in the answer only; any other event comes behind the text that might
+ * have become one. */
+static int on_event(void *ctx, const chat_event *ev)
+{
+    stream *st = ctx;
+    stops *stop = st->o->stop;
+    int rc;
+    if (!stop) return emit(st, ev);
+    if (ev->kind == CHAT_ANSWER) {
+        rc = stops_push(stop, ev->text, emit_answer, st);
+        if (rc != 1) return rc;
+        st->found = true;
+        return ERR_STOPPED;
+    }
+    if ((rc = end_text(st)) < 0) return rc;
+    stops_reset(stop);
+    return emit(st, ev);
+}
+
+static int raw_text(stream *st, size_t len)
+{
+    return len == 0 ? 0 : on_event(st, &(chat_event){ .kind = CHAT_ANSWER,
+                                                      .text = { st->text, len } });
+}
+
+/* 1: the token ended the turn. */
+static int stream_push(stream *st, int32_t id, err_ctx *err)
+{
+    const answer_options *o = st->o;
+    int rc;
+    if (st->parser) return chat_parser_push(st->parser, id, on_event, st, err);
+    if (!tokenizer_is_stop(o->tok, id)) {
+        const str_view bytes = tokenizer_bytes(o->tok, id, o->show_special);
+        return raw_text(st, utf8_stream_push(&st->utf8, st->text, bytes));
+    }
+    if ((rc = raw_text(st, utf8_stream_end(&st->utf8, st->text))) < 0) return rc;
+    if ((rc = on_event(st, &(chat_event){ .kind = CHAT_DONE })) < 0) return rc;
+    return 1;
+}
+
+/* The answer ended without a stop token: passes on all that waits. */
+static int stream_flush(stream *st, err_ctx *err)
+{
+    const int rc = st->parser ? chat_parser_end(st->parser, on_event, st, err)
+                              : raw_text(st, utf8_stream_end(&st->utf8, st->text));
+    if (rc < 0 || !st->o->stop) return rc;
+    return end_text(st);
+}
+
+/* Largest number of bytes that utf8_stream_push writes for a token. */
+static size_t token_room(const answer_options *o)
+{
+    const int n_token = tokenizer_n_token(o->tok);
+    size_t longest = 0;
+    for (int id = 0; id < n_token; id++) {
+        const size_t len = tokenizer_bytes(o->tok, id, o->show_special).len;
+        if (len > longest) longest = len;
+    }
+    return 3 * (longest + 3) + 3;
+}
+
+static int stream_open(stream *st, const answer_options *o, const answer_hooks *hooks, err_ctx *err)
+{
+    *st = (stream){ .o = o, .hooks = hooks };
+    if (o->stop) stops_reset(o->stop);
+    if (o->talk) return chat_parser_create(&st->parser, o->talk, o->req, err);
+    const size_t room = token_room(o);
+    st->text = mem_alloc(room);
+    return st->text ? 0 : err_set(err, ERR_NOMEM, "answer: %zu bytes", room);
+}
+
+static void stream_close(stream *st)
+{
+    chat_parser_free(st->parser);
+    mem_free(st->text);
+}
+
+/* ---- prompt -------------------------------------------------------------------------------- */
+
+static int common_start(const session *s, const int32_t *prompt, int n_prompt)
+{
+    const int32_t *have = session_ids(s);
+    const int n = session_pos(s) < n_prompt ? session_pos(s) : n_prompt;
+    int i = 0;
+    while (i < n && have[i] == prompt[i]) i++;
+    return i;
+}
+
+/* What the caller is told while the prompt is taken in piece by piece. */
+typedef struct prompt_watch {
+    const answer_hooks *hooks;
+    int before, total;                   /* tokens of earlier pieces, of all */
+} prompt_watch;
+
+static bool watch_prompt(void *ctx, double done_tokens, int n_tokens)
+{
+    const prompt_watch *w = ctx;
+    (void)n_tokens;
+    return w->hooks->watch(w->hooks->ctx, w->before + done_tokens, w->total);
+}
+
+/* Takes in what the session does not hold of the prompt, with a snapshot on the way. At least the
+ * last token is computed, for its logits. */
+static int take_prompt(answer_stats *out, session *s, float *logits, const int32_t *prompt,
+                       int n_prompt, const answer_options *o, const answer_hooks *hooks,
+                       err_ctx *err)
+{
+    const int stable = o->n_stable > 0 && o->n_stable < n_prompt ? o->n_stable : n_prompt;
+    const int common = common_start(s, prompt, n_prompt);
+    session_watch *watch = hooks && hooks->watch ? watch_prompt : NULL;
+    int rc, pos = session_rewind(s, common < n_prompt ? common : n_prompt - 1);
+    prompt_watch w = { .hooks = hooks, .total = n_prompt - pos };
+
+    out->n_reused = pos;
+    if (pos < stable && stable < n_prompt) {
+        rc = session_eval(s, prompt + pos, stable - pos, NULL, 0, watch, &w, err);
+        if (rc < 0) return rc;
+        session_snapshot(s);
+        w.before = stable - pos;
+        pos = stable;
+    }
+    rc = session_eval(s, prompt + pos, n_prompt - pos, logits, 1, watch, &w, err);
+    if (rc == 0 && stable == n_prompt) session_snapshot(s);
+    return rc;
+}
+
+/* ---- answer -------------------------------------------------------------------------------- */
+
+static answer_end end_of(const stream *st, answer_end otherwise)
+{
+    return st->quit ? ANSWER_INTERRUPTED : st->found ? ANSWER_STOP_TEXT : otherwise;
+}
+
+/* Samples until something says stop; logits are those behind the prompt. */
+static int draw(answer_stats *out, session *s, sampler *smp, const float *logits, stream *st,
+                err_ctx *err)
+{
+    const int max_tokens = st->o->max_tokens, room = session_ctx(s) - session_pos(s);
+    const bool limited = max_tokens >= 0 && max_tokens <= room;
+    const int limit = limited ? max_tokens : room;
+    const answer_hooks *hooks = st->hooks;
+    int32_t id = -1;
+    int rc;
+
+    for (;;) {
+        out->end = limited ? ANSWER_LENGTH : ANSWER_CONTEXT;
+        if (out->n_answer == limit) break;
+        out->end = ANSWER_INTERRUPTED;
+        if (hooks && hooks->go_on && !hooks->go_on(hooks->ctx)) break;
+        rc = out->n_answer > 0 ? session_draw(s, &id, id, smp, err)
+                               : sampler_pick(&id, smp, logits, err);
+        if (rc < 0) return rc;
+        sampler_accept(smp, id);
+        out->n_answer++;
+        rc = stream_push(st, id, err);
+        out->end = end_of(st, ANSWER_STOP);
+        if (rc == 1 || st->quit || st->found) return 0;
+        if (rc < 0) return rc;
+    }
+    rc = stream_flush(st, err);
+    out->end = end_of(st, out->end);
+    return st->quit || st->found ? 0 : rc;
+}
+
+int answer_run(answer_stats *out, session *s, sampler *smp, const int32_t *prompt, int n_prompt,
+               const answer_options *o, const answer_hooks *hooks, err_ctx *err)
+{
+    const int n_vocab = session_vocab(s);
+    const uint64_t start_ns = clock_ns();
+    float *logits = NULL;
+    stream st = { 0 };
+    int rc;
+
+    *out = (answer_stats){ .n_prompt = n_prompt, .end = ANSWER_INTERRUPTED };
+    if (n_prompt < 1) return err_set(err, ERR_RANGE, "the prompt is empty");
+    if (n_prompt >= session_ctx(s))
+        return err_set(err, ERR_RANGE, "the prompt has %d tokens; a context of %d leaves no room "
+                       "for an answer", n_prompt, session_ctx(s));
+    if (!(logits = mem_array((size_t)n_vocab, sizeof *logits))) {
+        rc = err_set(err, ERR_NOMEM, "answer: logits of %d tokens", n_vocab);
+        goto done;
+    }
+    if ((rc = stream_open(&st, o, hooks, err)) < 0) goto done;
+    rc = take_prompt(out, s, logits, prompt, n_prompt, o, hooks, err);
+    out->n_taken = session_pos(s);
+    const uint64_t ready_ns = clock_ns();
+    out->prompt_ns = ready_ns - start_ns;
+    if (rc == 0) {
+        for (int i = 0; i < n_prompt; i++) sampler_accept(smp, prompt[i]);
+        rc = draw(out, s, smp, logits, &st, err);
+        out->answer_ns = clock_ns() - ready_ns;
+    } else if (rc == ERR_STOPPED) {
+        rc = 0;
+    }
+done:
+    stream_close(&st);
+    mem_free(logits);
+    return rc;
+}

@@ -1,0 +1,64 @@
+/* answer.h - one answer: take in the prompt, then sample token after token until something says
+ * stop.
+ *
+ * What the session already holds of the prompt is not computed again: it goes back to the longest
+ * common beginning that it can reach. A snapshot is taken at the end of the prompt, because the
+ * next turn of a conversation often differs right behind it (reasoning is dropped, text is split
+ * into other tokens). Used by whoever talks: command line, interactive chat, service. */
+#ifndef ENGINE_SESSION_ANSWER_H
+#define ENGINE_SESSION_ANSWER_H
+
+#include "engine/engine.h"
+#include "engine/session/sampler.h"
+#include "engine/text/chat.h"
+#include "engine/text/stops.h"
+
+typedef enum answer_end {
+    ANSWER_STOP,                         /* the model ended its turn */
+    ANSWER_STOP_TEXT,                    /* a stop string came */
+    ANSWER_LENGTH,                       /* max_tokens were sampled */
+    ANSWER_CONTEXT,                      /* the context is full */
+    ANSWER_INTERRUPTED                   /* a hook said stop */
+} answer_end;
+const char *answer_end_name(answer_end e);       /* "stop", "stop string", "length", ... */
+
+typedef struct answer_options {
+    const tokenizer *tok;
+    const chat *talk;                    /* splits the stream; NULL: raw text, all of it answer */
+    const chat_request *req;             /* behind the prompt, or NULL; with talk only */
+    stops *stop;                         /* stop strings in the answer's text, or NULL */
+    int max_tokens;                      /* -1: as many as the context holds */
+    int n_stable;                        /* the snapshot is taken behind that many tokens of the
+                                          * prompt instead, where the next turn is known to differ
+                                          * earlier (a cue with <think>); 0: at its end */
+    bool show_special;                   /* without talk: control tokens show as their text */
+} answer_options;
+
+/* text gets reasoning, answer and tool calls as chat.h describes them; < 0 ends the answer as
+ * ANSWER_INTERRUPTED, and text is not called again. go_on is asked before each token; false ends
+ * likewise, after what was held back. watch is for the prompt. Each may be NULL. */
+typedef struct answer_hooks {
+    void *ctx;
+    chat_event_fn *text;
+    bool (*go_on)(void *ctx);
+    session_watch *watch;
+} answer_hooks;
+
+typedef struct answer_stats {
+    int n_prompt;                        /* tokens of the prompt */
+    int n_taken;                         /* of these, in the session: fewer if that was stopped */
+    int n_reused;                        /* of these, taken from it as they were */
+    int n_answer;                        /* tokens sampled, the stop token included */
+    uint64_t prompt_ns, answer_ns;       /* taking in; sampling and taking in what was sampled */
+    answer_end end;
+} answer_stats;
+
+/* smp is new or was just reset: it is told the prompt and every token after it. The last token
+ * sampled is not taken in. Fails, with the session usable, if the prompt is empty, has an id
+ * outside the vocabulary or leaves no room for a token in the context, and if logits are not
+ * numbers. Interrupted while it takes in the prompt it returns 0 with n_answer 0. Everything is
+ * allocated before the first token, but for what tool calls need. */
+int answer_run(answer_stats *out, session *s, sampler *smp, const int32_t *prompt, int n_prompt,
+               const answer_options *o, const answer_hooks *hooks, err_ctx *err);
+
+#endif

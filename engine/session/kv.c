@@ -1,0 +1,389 @@
+/* kv.c - the KV store: rows of F32, F16 or Q8_0, rings for windowed layers.
+ *
+ * Invariant: in every layer the positions first .. (last one written) are there, unless a rewind
+ * made the upper ones void, and nothing before first can be read. A ring moves first on as it
+ * overwrites; going back does not bring the overwritten rows back, which is why first is kept and
+ * not computed from the position. Whose position it is, and when it may go back, is for state.c.
+ * Rows are encoded and decoded in RAM only; the rest knows addresses, not what is behind them. */
+#include "engine/session/kv.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/session/state_internal.h"
+#include "loader/bytes.h"
+#include "loader/quant.h"
+#include "loader/quant_blocks.h"
+
+typedef struct kv_layer {
+    uint8_t *k, *v;                      /* [n_head_kv][rows][row_bytes]; NULL: no attention here */
+    int rows;
+    int window;                          /* 0: all */
+    int first;                           /* lowest position that is still there */
+} kv_layer;
+
+struct kv_store {
+    kv_type type;
+    const quant_traits *traits;
+    int n_layer, n_head, head_dim, ctx;
+    size_t row_bytes;                    /* one head at one position */
+    mem_space *where;                        /* borrowed */
+    void *mem;                           /* there: all layers one after the other */
+    uint64_t mem_bytes;
+    kv_layer layers[];
+};
+
+/* ---- types --------------------------------------------------------------------------------- */
+
+static const struct { const char *name; quant_type quant; } types[] = {
+    [KV_F32] = { "f32", QT_F32 }, [KV_F16] = { "f16", QT_F16 }, [KV_Q8_0] = { "q8_0", QT_Q8_0 },
+};
+
+const char *kv_type_name(kv_type t)
+{
+    return types[t].name;
+}
+
+bool kv_type_from_name(kv_type *out, const char *name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        if (strcasecmp(types[i].name, name) != 0) continue;
+        *out = (kv_type)i;
+        return true;
+    }
+    return false;
+}
+
+/* ---- encoders; the decoders are those of loader/quant.h ------------------------------------- */
+
+/* Nearest binary16, ties to even; subnormals are kept, what is too large becomes infinite. All
+ * cases are computed and one is picked by masks: no branches, so that compilers use vectors. */
+static uint16_t f32_to_f16(float f)
+{
+    const uint32_t bits = load_u32(&f), sign = bits >> 16 & 0x8000u, a = bits & 0x7FFFFFFFu;
+    /* normal: the exponent moves from bias 127 to 15; a carry out of the mantissa goes into it, and
+     * from the largest one to infinity, as does everything above */
+    const uint32_t moved = a - (112u << 23), rounded = (moved + 0xFFFu + (moved >> 13 & 1)) >> 13;
+    const uint32_t normal = rounded < 0x7C00u ? rounded : 0x7C00u;
+    /* below 2^-14: subnormal, in units of 2^-24, which is the last place of a sum with 0.5 */
+    const float sum = load_f32(&a) + 0.5f;
+    const uint32_t small = load_u32(&sum) - 0x3F000000u;
+    const uint32_t nan = 0x7E00u | (a >> 13 & 0x3FFu);   /* quiet, never infinity */
+    const uint32_t is_small = 0u - (a < 0x38800000u), is_nan = 0u - (a > 0x7F800000u);
+    const uint32_t number = (small & is_small) | (normal & ~is_small);
+    return (uint16_t)(sign | (nan & is_nan) | (number & ~is_nan));
+}
+
+static void encode_f16(uint8_t *restrict out, const float *restrict x, int n)
+{
+    for (int i = 0; i < n; i++) store_u16(out + 2 * i, f32_to_f16(x[i]));
+}
+
+/* The nearest integer of a small number, ties to even, by what stands in the low bits of its sum
+ * with 1.5 * 2^23. */
+static int32_t nearest_int(float x)
+{
+    const float sum = x + 12582912.0f;
+    return (int32_t)(load_u32(&sum) - 0x4B400000u);
+}
+
+/* Codes are chosen for the scale as it is stored, so its own rounding costs next to nothing. With a
+ * NaN in it, or values past what a binary16 scale can carry, the whole block decodes to NaN or
+ * infinities: damage shows. */
+static void encode_q8_0(uint8_t *out, const float *x, int n)
+{
+    for (int b = 0; b < n; b += 32, x += 32, out += sizeof(block_q8_0)) {
+        block_q8_0 q;
+        uint32_t largest = 0;                            /* as bits: a NaN is larger than all */
+        for (int i = 0; i < 32; i++) {
+            const uint32_t a = load_u32(&x[i]) & 0x7FFFFFFFu;
+            largest = a > largest ? a : largest;
+        }
+        const uint16_t d = f32_to_f16(load_f32(&largest) / 127.0f);
+        const float scale = f16_to_f32(d);
+        store_u16(q.d, d);
+        if (scale > 0.0f && isfinite(scale))
+            for (int i = 0; i < 32; i++) {
+                /* beyond 127 only where the scale is subnormal and was rounded down by much */
+                const int32_t code = nearest_int(x[i] / scale), upper = code < 127 ? code : 127;
+                q.quants[i] = (int8_t)(upper > -127 ? upper : -127);
+            }
+        else
+            for (int i = 0; i < 32; i++) q.quants[i] = load_u32(&x[i]) >> 31 ? -1 : 1;
+        memcpy(out, &q, sizeof q);
+    }
+}
+
+/* ---- sizes and memory ----------------------------------------------------------------------- */
+
+static bool has_kv(const model *m, int l)
+{
+    return m->layers[l].mixer == MIX_ATTENTION;
+}
+
+static int rows_of(const model *m, int l, int ctx, int slack)
+{
+    const int window = m->layers[l].window;
+    return window > 0 && window < ctx - slack ? window + slack : ctx;
+}
+
+static size_t row_bytes_of(const model *m, kv_type type)
+{
+    return (size_t)quant_row_bytes(quant_traits_of(types[type].quant), (uint64_t)m->hp.head_dim);
+}
+
+/* Keys, or values, of n positions. False: too much. */
+static bool part_bytes(uint64_t *out, const model *m, kv_type type, int n)
+{
+    return size_mul(out, row_bytes_of(m, type), (uint64_t)m->hp.n_head_kv) &&
+           size_mul(out, *out, (uint64_t)n);
+}
+
+/* The keys (values) of one layer in the block: a multiple of 64, so that all begin a cache line. */
+static bool store_bytes(uint64_t *out, const model *m, kv_type type, int l, int ctx, int slack)
+{
+    if (!part_bytes(out, m, type, rows_of(m, l, ctx, slack)) || *out > UINT64_MAX / 4) return false;
+    *out = size_align(*out, 64);
+    return true;
+}
+
+uint64_t kv_bytes(const model *m, kv_type type, int ctx, int slack)
+{
+    uint64_t sum = 0, one;
+    for (int l = 0; l < m->hp.n_layer; l++) {
+        if (!has_kv(m, l)) continue;
+        if (!store_bytes(&one, m, type, l, ctx, slack) || !size_add(&sum, sum, 2 * one))
+            return UINT64_MAX;
+    }
+    return sum;
+}
+
+uint64_t kv_ring_bytes(const model *m, kv_type type, int ctx, int slack)
+{
+    uint64_t sum = 0, one;
+    for (int l = 0; l < m->hp.n_layer; l++) {
+        if (!has_kv(m, l) || rows_of(m, l, ctx, slack) == ctx) continue;
+        if (!part_bytes(&one, m, type, m->layers[l].window - 1) || one > UINT64_MAX / 2 ||
+            !size_add(&sum, sum, 2 * one))
+            return UINT64_MAX;
+    }
+    return sum;
+}
+
+static int alloc_store(kv_store *c, uint64_t bytes, err_ctx *err)
+{
+    char what[64];
+    if (bytes == 0) return 0;
+    snprintf(what, sizeof what, "a KV cache for %d tokens", c->ctx);
+    c->mem_bytes = bytes;
+    return c->where->alloc(&c->mem, c->where, bytes, MEM_SPARSE, what, err);
+}
+
+static int check_options(const model *m, kv_type type, int ctx, int slack, err_ctx *err)
+{
+    if (ctx < 1 || slack < 1)
+        return err_set(err, ERR_RANGE, "KV cache: context %d, longest run %d; both must be 1 or "
+                       "more", ctx, slack);
+    if (type == KV_Q8_0 && m->hp.head_dim % 32 != 0)
+        return err_set(err, ERR_UNSUPPORTED, "KV cache: q8_0 needs a head size that is a multiple "
+                       "of 32, this model has %d", m->hp.head_dim);
+    return 0;
+}
+
+int kv_create(kv_store **out, const model *m, mem_space *where, kv_type type, int ctx, int slack,
+              err_ctx *err)
+{
+    const int n_layer = m->hp.n_layer;
+    kv_store *c;
+    uint8_t *at;
+    int rc;
+
+    *out = NULL;
+    if ((rc = check_options(m, type, ctx, slack, err)) < 0) return rc;
+    c = mem_zalloc(sizeof *c + (size_t)n_layer * sizeof c->layers[0]);
+    if (!c) return err_set(err, ERR_NOMEM, "KV cache: no memory for %d layers", n_layer);
+    c->where = where;
+    c->type = type;
+    c->traits = quant_traits_of(types[type].quant);
+    c->n_layer = n_layer;
+    c->n_head = m->hp.n_head_kv;
+    c->head_dim = m->hp.head_dim;
+    c->ctx = ctx;
+    c->row_bytes = row_bytes_of(m, type);
+    if ((rc = alloc_store(c, kv_bytes(m, type, ctx, slack), err)) < 0) {
+        kv_free(c);
+        return rc;
+    }
+    at = c->mem;
+    for (int l = 0; l < n_layer; l++) {
+        uint64_t one;
+        if (!has_kv(m, l) || !store_bytes(&one, m, type, l, ctx, slack)) continue;
+        c->layers[l] = (kv_layer){ at, at + one, rows_of(m, l, ctx, slack), m->layers[l].window,
+                                   0 };
+        at += 2 * one;
+    }
+    *out = c;
+    return 0;
+}
+
+void kv_free(kv_store *c)
+{
+    if (!c) return;
+    c->where->free(c->where, c->mem, c->mem_bytes);
+    mem_free(c);
+}
+
+/* ---- rows ----------------------------------------------------------------------------------- */
+
+/* Where a head's row of position pos is; *n is cut to what lies behind it without a turn. */
+static uint8_t *run_at(const kv_store *c, const kv_layer *y, uint8_t *store, int head, int pos,
+                       int *n)
+{
+    const int row = pos % y->rows;
+    if (*n > y->rows - row) *n = y->rows - row;
+    return store + ((size_t)head * (size_t)y->rows + (size_t)row) * c->row_bytes;
+}
+
+static void encode(const kv_store *c, uint8_t *out, const float *x)
+{
+    switch (c->type) {
+    case KV_F32: memcpy(out, x, c->row_bytes); break;
+    case KV_F16: encode_f16(out, x, c->head_dim); break;
+    case KV_Q8_0: encode_q8_0(out, x, c->head_dim); break;
+    }
+}
+
+void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const float *v)
+{
+    const kv_layer *y = &c->layers[layer];
+    const size_t dim = (size_t)c->head_dim;
+    assert(c->where->addressable && layer < c->n_layer && y->k && pos >= 0 && n <= c->ctx - pos);
+    for (int t = 0; t < n; t++) {
+        for (int h = 0; h < c->n_head; h++, k += dim, v += dim) {
+            int one = 1;
+            encode(c, run_at(c, y, y->k, h, pos + t, &one), k);
+            encode(c, run_at(c, y, y->v, h, pos + t, &one), v);
+        }
+    }
+    kv_wrote(c, layer, pos, n);
+}
+
+void kv_wrote(kv_store *c, int layer, int pos, int n)
+{
+    kv_layer *y = &c->layers[layer];
+    assert(layer < c->n_layer && y->k && pos >= 0 && n >= 0 && n <= c->ctx - pos);
+    if (y->first > pos) y->first = pos;          /* a window of 1 may go back below it */
+    if (y->first < pos + n - y->rows) y->first = pos + n - y->rows;
+}
+
+static const float *read_rows(const kv_store *c, const kv_layer *y, uint8_t *store, int head,
+                              int pos, int n, float *tile)
+{
+    const size_t row_blocks = (size_t)(c->head_dim / c->traits->block_elems);
+    assert(c->where->addressable && store && pos >= y->first && n >= 0 && n <= c->ctx - pos);
+    for (int done = 0; done < n;) {
+        int run = n - done;
+        const uint8_t *p = run_at(c, y, store, head, pos + done, &run);
+        if (c->type == KV_F32 && run == n) return (const float *)(const void *)p;
+        c->traits->decode(tile + (size_t)done * (size_t)c->head_dim, p, (size_t)run * row_blocks);
+        done += run;
+    }
+    return tile;
+}
+
+const float *kv_keys(const kv_store *c, int layer, int head, int pos, int n, float *tile)
+{
+    const kv_layer *y = &c->layers[layer];
+    return read_rows(c, y, y->k, head, pos, n, tile);
+}
+
+const float *kv_values(const kv_store *c, int layer, int head, int pos, int n, float *tile)
+{
+    const kv_layer *y = &c->layers[layer];
+    return read_rows(c, y, y->v, head, pos, n, tile);
+}
+
+static const uint8_t *stored_rows(const kv_store *c, const kv_layer *y, uint8_t *store, int head,
+                                  int pos, int *n)
+{
+    assert(c->where->addressable && store && pos >= y->first && *n >= 0 && *n <= c->ctx - pos);
+    return run_at(c, y, store, head, pos, n);
+}
+
+const uint8_t *kv_key_rows(const kv_store *c, int layer, int head, int pos, int *n)
+{
+    const kv_layer *y = &c->layers[layer];
+    return stored_rows(c, y, y->k, head, pos, n);
+}
+
+const uint8_t *kv_value_rows(const kv_store *c, int layer, int head, int pos, int *n)
+{
+    const kv_layer *y = &c->layers[layer];
+    return stored_rows(c, y, y->v, head, pos, n);
+}
+
+kv_view kv_layer_view(const kv_store *c, int layer)
+{
+    const kv_layer *y = &c->layers[layer];
+    assert(layer >= 0 && layer < c->n_layer);
+    return (kv_view){ y->k, y->v, y->rows };
+}
+
+kv_type kv_type_of(const kv_store *c) { return c->type; }
+size_t kv_row_bytes(const kv_store *c) { return c->row_bytes; }
+
+/* ---- going back ----------------------------------------------------------------------------- */
+
+/* Lowest position that a token at pos may look at; pos itself if only its own key. */
+static int lowest_seen(const kv_layer *y, int pos)
+{
+    return y->window > 0 && pos > y->window - 1 ? pos - (y->window - 1) : 0;
+}
+
+int kv_rewind_limit(const kv_store *c, int pos)
+{
+    int limit = 0;
+    for (int l = 0; l < c->n_layer; l++) {
+        const kv_layer *y = &c->layers[l];
+        const int first = y->first > pos - y->rows ? y->first : pos - y->rows;
+        /* the token there sees window - 1 keys before its own: none of them may be below first */
+        if (!y->k || first <= 0 || y->window == 1) continue;
+        if (limit < first + (y->window - 1)) limit = first + (y->window - 1);
+    }
+    return limit < pos ? limit : pos;
+}
+
+static bool is_in_part(const kv_store *c, const kv_layer *y, kv_part part)
+{
+    return y->k && (part == KV_ALL || y->rows < c->ctx);
+}
+
+int kv_each_piece(const kv_store *c, kv_part part, int pos, kv_piece_fn *fn, void *ctx)
+{
+    for (int l = 0; l < c->n_layer; l++) {
+        const kv_layer *y = &c->layers[l];
+        if (!is_in_part(c, y, part)) continue;
+        for (int i = 0; i < 2 * c->n_head; i++) {        /* heads of the keys, then of the values */
+            uint8_t *store = i < c->n_head ? y->k : y->v;
+            for (int p = lowest_seen(y, pos); p < pos;) {
+                int n = pos - p;
+                uint8_t *bytes = run_at(c, y, store, i % c->n_head, p, &n);
+                const int rc = fn(ctx, bytes, (size_t)n * c->row_bytes);
+                if (rc < 0) return rc;
+                p += n;
+            }
+        }
+    }
+    return 0;
+}
+
+void kv_replaced(kv_store *c, kv_part part, int pos)
+{
+    for (int l = 0; l < c->n_layer; l++) {
+        kv_layer *y = &c->layers[l];
+        if (is_in_part(c, y, part)) y->first = lowest_seen(y, pos);
+    }
+}

@@ -1,0 +1,65 @@
+/* kv.h - keys and values of the attention layers of one session.
+ *
+ * A layer with full attention keeps every position up to ctx; a windowed layer keeps a ring:
+ * position p lies in row p % rows, so what is older than the ring has been overwritten. Rows are
+ * stored per head, [n_head_kv][rows][head_dim], in the type the session asked for. All memory is
+ * allocated by kv_create, in a space; in RAM it is committed by the system as it is first written.
+ *
+ * Where the CPU can address the space, kv_write stores and kv_keys ... kv_value_rows read. Else
+ * these must not be called: who computes there finds the rows by kv_layer_view, stores them, and
+ * says so with kv_wrote. */
+#ifndef ENGINE_SESSION_KV_H
+#define ENGINE_SESSION_KV_H
+
+#include "engine/models/model.h"
+#include "tiers/mem_space.h"
+
+typedef enum kv_type { KV_F32, KV_F16, KV_Q8_0 } kv_type;
+const char *kv_type_name(kv_type t);                     /* "f32", "f16", "q8_0" */
+bool kv_type_from_name(kv_type *out, const char *name);  /* upper or lower case */
+
+typedef struct kv_store kv_store;
+
+/* slack: the longest run of tokens written before any of them is read (the prefill chunk); a ring
+ * has window + slack rows, or ctx if that is less. Q8_0 needs a head size that is a multiple of
+ * 32. Borrows where until kv_free. */
+int kv_create(kv_store **out, const model *m, mem_space *where, kv_type type, int ctx, int slack,
+              err_ctx *err);
+void kv_free(kv_store *c);
+uint64_t kv_bytes(const model *m, kv_type type, int ctx, int slack);     /* what kv_create takes of
+                                                                          * the space; UINT64_MAX:
+                                                                          * too much */
+
+/* Stores positions pos .. pos+n-1 of a layer: k and v are [n, n_head_kv * head_dim]. Layers may be
+ * written at the same time, one layer by one thread. */
+void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const float *v);
+
+/* Somebody else stored, or will have before anything of them is read, positions pos .. pos+n-1 of a
+ * layer: what kv_write does but for the bytes. */
+void kv_wrote(kv_store *c, int layer, int pos, int n);
+
+/* Where a layer's rows are: position p of head h is kv_row_bytes() * (h * rows + p % rows) bytes
+ * behind keys (values). Addresses in the space, multiples of 64. */
+typedef struct kv_view {
+    uint8_t *keys, *values;              /* NULL: no attention in this layer */
+    int rows;
+} kv_view;
+kv_view kv_layer_view(const kv_store *c, int layer);
+
+/* Keys (values) of one head at positions pos .. pos+n-1 as F32 [n, head_dim]: in place where they
+ * lie so, else decoded into tile, which has room for them. They must still be there. */
+const float *kv_keys(const kv_store *c, int layer, int head, int pos, int n, float *tile);
+const float *kv_values(const kv_store *c, int layer, int head, int pos, int n, float *tile);
+
+/* The same as they are stored: the first row, and in *n how many of the positions from pos on lie
+ * behind it, kv_row_bytes() apart; the caller says how many are wanted. */
+const uint8_t *kv_key_rows(const kv_store *c, int layer, int head, int pos, int *n);
+const uint8_t *kv_value_rows(const kv_store *c, int layer, int head, int pos, int *n);
+kv_type kv_type_of(const kv_store *c);
+size_t kv_row_bytes(const kv_store *c);
+
+/* Lowest position to which a session at position pos can go back without a copy of the rings: every
+ * key that the token there may look at is still stored. */
+int kv_rewind_limit(const kv_store *c, int pos);
+
+#endif

@@ -1,0 +1,116 @@
+/* sampler.h - logits to one token: seeded, repeatable, the same on every machine.
+ *
+ * What happens to the logits, in this order:
+ *
+ *   bans, biases   a banned token is out, a bias is added. A logit that is NaN is banned.
+ *   penalties      over the last penalty_window accepted tokens: first repeat, then presence and
+ *                  frequency.
+ *   temperature    divides the logits; weight = exp((logit - largest) / temperature), so the
+ *                  largest weight is 1.
+ *   top_k          keeps the k tokens with the largest logits.
+ *   top_p          keeps the shortest beginning of those whose weights sum to at least top_p of the
+ *                  weights of all that top_k kept.
+ *   min_p          keeps tokens whose weight is at least min_p times the largest weight.
+ *   draw           one number u of 53 random bits, uniform in (0, 1], picks the first token at
+ *                  which the sum of weights reaches u times the weights of all that are left.
+ *
+ * Tokens are ordered by descending logit, equal ones by ascending id. One at least is always left.
+ * exp and the sums are doubles computed in a fixed order without a library, and the random numbers
+ * are our own (xoshiro256**, its state filled by splitmix64 from the seed), so a seed means the
+ * same everywhere.
+ *
+ * A sampler belongs to one conversation and is used from one thread at a time. */
+#ifndef ENGINE_SESSION_SAMPLER_H
+#define ENGINE_SESSION_SAMPLER_H
+
+#include "engine/models/model.h"
+
+typedef struct logit_bias { int32_t id; float bias; } logit_bias;        /* -INFINITY bans */
+
+typedef struct sampler_options {
+    double temperature;                  /* 0 .. 100; below 1e-5 greedy: the first in order,
+                                          * without a draw */
+    int top_k;                           /* 0: all */
+    double top_p;                        /* (0, 1]; 1: all */
+    double min_p;                        /* 0 .. 1; 0: all */
+    double repeat_penalty;               /* (0, 10]; 1: off; logits of recent tokens are divided by
+                                          * it (if positive) or multiplied (if negative) */
+    double presence_penalty;             /* -2 .. 2; 0: off; subtracted once from recent tokens */
+    double frequency_penalty;            /* -2 .. 2; 0: off; subtracted for each occurrence */
+    int penalty_window;                  /* how many recent tokens count; -1: all, 0: none */
+    uint64_t seed;
+    const logit_bias *biases;            /* -1e4 .. 1e4 or -INFINITY; those of one id add up; copied
+                                          * by sampler_create */
+    int n_bias;
+} sampler_options;
+
+/* What suits the model: its architecture's published settings, then what the file's
+ * general.sampling.* keys say (temp, top_k, top_p, min_p, penalty_repeat, penalty_last_n; there a
+ * top_k of -1 is another way to write 0). seed is 0, no biases. Fails on a key of the wrong type or
+ * an impossible value, naming it. */
+int sampler_defaults(sampler_options *out, const model *m, err_ctx *err);
+
+/* 0, or ERR_RANGE naming the first impossible value and what is possible. */
+int sampler_check(const sampler_options *o, int n_vocab, err_ctx *err);
+
+typedef struct sampler sampler;
+
+/* Checks the options. All memory is taken here: ctx is the largest number of tokens that penalties
+ * may look back on. Returns 0, or < 0 with *err filled and *out NULL. */
+int sampler_create(sampler **out, const sampler_options *o, int n_vocab, int ctx, err_ctx *err);
+void sampler_free(sampler *s);           /* NULL is fine */
+
+/* An id outside the vocabulary is ignored by both. */
+void sampler_ban(sampler *s, int32_t id);        /* never sampled: padding, unused tokens */
+/* Tokens that penalties should know: the prompt, then each sampled token. */
+void sampler_accept(sampler *s, int32_t id);
+
+/* Forgets the accepted tokens, starts the draws anew. Bans and biases stay. */
+void sampler_reset(sampler *s, uint64_t seed);
+
+/* Picks one of the n_vocab logits, which are left as they are. Does not accept it. Fails with
+ * ERR_FORMAT, "logits are not numbers", if no token has a finite logit or one that is not banned is
+ * +Inf (something overflowed, so the others mean nothing either), and with ERR_RANGE if all tokens
+ * that have one are banned. A failed pick draws nothing. */
+int sampler_pick(int32_t *out, sampler *s, const float *logits, err_ctx *err);
+
+/* ---- logits that are somewhere else ---------------------------------------------------------- */
+
+/* The arithmetic of the pick, for whoever has the logits to do his part with the same bits. */
+enum {
+    SAMPLER_BLOCK = 64,                  /* ids that share a maximum and a mass */
+    SAMPLER_LANES = 8,                   /* a block's mass: lane j sums ids j, j + 8, ... of it, then
+                                          * the lanes are added up, from 0 on */
+    SAMPLER_STEPS = 256                  /* of exp; see sampler_rules.steps */
+};
+
+/* What is done to logits before they are compared, and how they weigh. */
+typedef struct sampler_rules {
+    const float *bias;                   /* [n_vocab]; -INFINITY: banned */
+    uint64_t bias_version;               /* another number if they have changed */
+    double repeat, presence, frequency;  /* penalties for ... */
+    const int32_t *seen, *count;         /* ... seen[0 .. n_seen), by how often: count[seen[i]] */
+    int n_seen;
+    double per_temperature;              /* 0: greedy, nothing is weighed */
+    const double *steps;                 /* [SAMPLER_STEPS]: 2^(k / SAMPLER_STEPS) */
+} sampler_rules;
+
+typedef struct sampler_pair { int32_t id; float logit; } sampler_pair;
+
+/* A place with one row of logits. */
+typedef struct sampler_source {
+    void *ctx;
+    /* Applies biases and penalties and keeps the results there; the largest of each block to
+     * block_max, and, unless mass is NULL, what each block weighs to mass. */
+    int (*prepare)(void *ctx, const sampler_rules *rules, float *block_max, double *mass,
+                   err_ctx *err);
+    /* All of these results that are not below bound and not -INFINITY, in any order. Returns their
+     * number; more than cap: too many, and to is not filled. */
+    int (*gather)(void *ctx, sampler_pair *to, int cap, float bound, err_ctx *err);
+} sampler_source;
+
+/* sampler_pick from there, the same token. 1: something is unusual (too many candidates, logits that
+ * are not numbers): nothing was drawn, and sampler_pick must be given the row itself. */
+int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *from, err_ctx *err);
+
+#endif

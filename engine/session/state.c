@@ -1,0 +1,222 @@
+/* state.c - a session's position, its snapshots, and the way back.
+ *
+ * Invariant: the KV store holds everything that the token at pos may look at, and the recurrent
+ * block sums up exactly the tokens before pos. A snapshot is never above pos: rows of full layers
+ * below it have not been touched since it was taken. Files are for state_file.c. */
+#include "engine/session/state.h"
+
+#include <assert.h>
+
+#include "engine/session/state_internal.h"
+
+/* ---- create, free --------------------------------------------------------------------------- */
+
+/* Bytes of one snapshot. UINT64_MAX: too much. */
+static uint64_t snapshot_bytes(const model *m, const state_options *o)
+{
+    const uint64_t rec = recurrent_bytes(m), rings = kv_ring_bytes(m, o->kv, o->ctx, o->slack);
+    uint64_t sum;
+    return size_add(&sum, rec, rings) ? sum : UINT64_MAX;
+}
+
+uint64_t state_space_bytes(const model *m, const state_options *o)
+{
+    uint64_t sum;
+    if (!size_add(&sum, kv_bytes(m, o->kv, o->ctx, o->slack), recurrent_bytes(m)))
+        return UINT64_MAX;
+    return sum;
+}
+
+uint64_t state_bytes(const model *m, const state_options *o)
+{
+    uint64_t sum, snaps;
+    if (!size_mul(&snaps, snapshot_bytes(m, o), (uint64_t)o->n_snapshot) ||
+        !size_add(&sum, state_space_bytes(m, o), snaps))
+        return UINT64_MAX;
+    return sum;
+}
+
+static int create_snapshots(state *s, err_ctx *err)
+{
+    const int n = s->o.n_snapshot;
+    s->rec_bytes = recurrent_bytes(s->m);
+    s->snap_bytes = snapshot_bytes(s->m, &s->o);
+    if (n < 0) return err_set(err, ERR_RANGE, "%d snapshots", n);
+    if (n == 0) return 0;
+    s->snap_pos = mem_zalloc((size_t)n * sizeof *s->snap_pos);
+    if (s->snap_pos) s->snap_mem = mem_array((size_t)n, (size_t)s->snap_bytes);
+    if (!s->snap_mem)
+        return err_set(err, ERR_NOMEM, "no memory for %d snapshots of %llu bytes (%.1f MB)", n,
+                       (unsigned long long)s->snap_bytes, (double)s->snap_bytes * 1e-6);
+    return 0;
+}
+
+int state_create(state **out, const model *m, const state_options *o, err_ctx *err)
+{
+    state *s = mem_zalloc(sizeof *s);
+    int rc;
+
+    *out = NULL;
+    if (!s) return err_set(err, ERR_NOMEM, "session state: no memory for %zu bytes", sizeof *s);
+    s->m = m;
+    s->o = *o;
+    if (!s->o.where) s->o.where = mem_space_ram();
+    if ((rc = kv_create(&s->kv, m, s->o.where, o->kv, o->ctx, o->slack, err)) < 0 ||
+        (rc = recurrent_create(&s->rec, m, s->o.where, err)) < 0 ||
+        (rc = create_snapshots(s, err)) < 0) {
+        state_free(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+void state_free(state *s)
+{
+    if (!s) return;
+    kv_free(s->kv);
+    recurrent_free(s->rec);
+    mem_free(s->snap_pos);
+    mem_free(s->snap_mem);
+    mem_free(s);
+}
+
+/* ---- position ------------------------------------------------------------------------------- */
+
+mem_space *state_space(const state *s)
+{
+    return s->o.where;
+}
+
+kv_store *state_kv(state *s)
+{
+    return s->kv;
+}
+
+recurrent *state_recurrent(state *s)
+{
+    return s->rec;
+}
+
+int state_pos(const state *s)
+{
+    return s->pos;
+}
+
+void state_advance(state *s, int n)
+{
+    assert(n >= 0 && n <= s->o.slack && n <= s->o.ctx - s->pos);
+    s->pos += n;
+}
+
+/* Snapshots above pos look at rows of full layers that may be written anew from now on. */
+static void drop_snapshots(state *s, int pos)
+{
+    for (int i = 0; i < s->o.n_snapshot; i++)
+        if (s->snap_pos[i] > pos) s->snap_pos[i] = 0;
+}
+
+void state_clear(state *s)
+{
+    s->pos = 0;
+    drop_snapshots(s, 0);
+    recurrent_clear(s->rec);
+    kv_replaced(s->kv, KV_ALL, 0);
+}
+
+/* ---- snapshots ------------------------------------------------------------------------------ */
+
+/* Between the space and the memory of a snapshot, piece by piece. */
+typedef struct transfer {
+    mem_space *where;
+    uint8_t *at;                         /* in the snapshot */
+} transfer;
+
+static int copy_out(void *ctx, void *bytes, size_t n)
+{
+    transfer *t = ctx;
+    t->where->read(t->where, t->at, bytes, n);
+    t->at += n;
+    return 0;
+}
+
+static int copy_in(void *ctx, void *bytes, size_t n)
+{
+    transfer *t = ctx;
+    t->where->write(t->where, bytes, t->at, n);
+    t->at += n;
+    return 0;
+}
+
+/* The place of the snapshot of this position, else a free one, else that of the lowest. The lowest
+ * is the one least recently taken or used: using a snapshot drops all above it, and each is taken
+ * above all that are there. */
+static int choose_place(const state *s)
+{
+    int best = 0;
+    for (int i = 0; i < s->o.n_snapshot; i++) {
+        if (s->snap_pos[i] == s->pos) return i;
+        if (s->snap_pos[i] < s->snap_pos[best]) best = i;
+    }
+    return best;
+}
+
+void state_snapshot(state *s)
+{
+    if (s->o.n_snapshot == 0 || s->pos == 0) return;
+    const int i = choose_place(s);
+    transfer t = { s->o.where, s->snap_mem + (size_t)i * s->snap_bytes };
+    s->snap_pos[i] = s->pos;
+    copy_out(&t, recurrent_block(s->rec), (size_t)s->rec_bytes);
+    kv_each_piece(s->kv, KV_RINGS, s->pos, copy_out, &t);
+}
+
+static void restore(state *s, int i)
+{
+    transfer t = { s->o.where, s->snap_mem + (size_t)i * s->snap_bytes };
+    s->pos = s->snap_pos[i];
+    copy_in(&t, recurrent_block(s->rec), (size_t)s->rec_bytes);
+    kv_each_piece(s->kv, KV_RINGS, s->pos, copy_in, &t);
+    kv_replaced(s->kv, KV_RINGS, s->pos);
+}
+
+/* ---- the way back --------------------------------------------------------------------------- */
+
+/* The highest snapshot not above pos, or -1. */
+static int find_snapshot(const state *s, int pos)
+{
+    int best = -1;
+    for (int i = 0; i < s->o.n_snapshot; i++) {
+        const int p = s->snap_pos[i];
+        if (p > 0 && p <= pos && (best < 0 || p > s->snap_pos[best])) best = i;
+    }
+    return best;
+}
+
+/* Can the position simply be set to pos? */
+static bool is_direct(const state *s, int pos)
+{
+    return pos == s->pos || (s->rec_bytes == 0 && pos >= kv_rewind_limit(s->kv, s->pos));
+}
+
+int state_rewind_target(const state *s, int pos)
+{
+    if (pos >= s->pos) return s->pos;
+    if (pos <= 0) return 0;
+    if (is_direct(s, pos)) return pos;
+    const int i = find_snapshot(s, pos);
+    return i < 0 ? 0 : s->snap_pos[i];
+}
+
+int state_rewind(state *s, int pos)
+{
+    const int target = state_rewind_target(s, pos);
+    if (target == 0) {
+        state_clear(s);
+        return 0;
+    }
+    drop_snapshots(s, target);
+    if (is_direct(s, target)) s->pos = target;
+    else restore(s, find_snapshot(s, target));
+    return target;
+}

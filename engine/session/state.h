@@ -1,0 +1,80 @@
+/* state.h - all that a session remembers between tokens, with snapshots, rewinding and files.
+ *
+ * The position is the number of tokens taken in. A snapshot holds what cannot be recomputed from
+ * the KV store: the recurrent block and the rings of windowed layers. Rows of full layers are not
+ * copied: they stay valid up to the snapshot as long as the position never falls below it. All
+ * memory, snapshots included, is allocated by state_create.
+ *
+ * KV store and recurrent block are in a space of the caller's choice, snapshots in RAM. Taking a
+ * snapshot and going back do not tell of a failure in the space: whoever uses the state afterwards
+ * asks the space's check. Saving and loading ask it themselves. */
+#ifndef ENGINE_SESSION_STATE_H
+#define ENGINE_SESSION_STATE_H
+
+#include "engine/session/kv.h"
+#include "engine/session/recurrent.h"
+
+typedef struct state state;
+
+typedef struct state_options {
+    int ctx;                             /* positions */
+    int slack;                           /* longest run between two calls of state_advance */
+    kv_type kv;
+    int n_snapshot;                      /* how many can be held at a time; 0 is fine */
+    mem_space *where;                        /* NULL: RAM */
+} state_options;
+
+/* Borrows m and the space until state_free. */
+int state_create(state **out, const model *m, const state_options *o, err_ctx *err);
+void state_free(state *s);
+/* Bytes that state_create takes, and those of them that are in the space: the rest, snapshots, is
+ * in RAM. UINT64_MAX if it is too much to count. */
+uint64_t state_bytes(const model *m, const state_options *o);
+uint64_t state_space_bytes(const model *m, const state_options *o);
+
+mem_space *state_space(const state *s);      /* never NULL */
+kv_store *state_kv(state *s);
+recurrent *state_recurrent(state *s);
+int state_pos(const state *s);
+void state_advance(state *s, int n);     /* n tokens were taken in */
+
+/* Remembers the present position. When all places are taken, the snapshot that was taken or used
+ * least recently gives way. At a position that has one already it is renewed. No-op if there is
+ * no place for any, and at 0, which can always be reached. */
+void state_snapshot(state *s);
+
+/* Goes back to the highest reachable position not above pos (and not above the present one) and
+ * returns it: pos itself where nothing recurrent or overwritten stands in the way, else that of a
+ * snapshot, else 0. Snapshots above it are dropped. At the present position nothing happens. */
+int state_rewind(state *s, int pos);
+/* What state_rewind would return. */
+int state_rewind_target(const state *s, int pos);
+
+/* ---- to a file and back ---- */
+
+/* Messages do not name the file: the caller, who knows what the user typed, puts it in front. */
+#define STATE_FILE_MAGIC "MOESTATE"      /* the first eight bytes of every session file */
+
+/* What the file must have been made for; all of it is compared. */
+typedef struct state_tag {
+    uint64_t model;                      /* fingerprint of the model file */
+    char arch[24];                       /* for the message, as is ... */
+    char name[64];                       /* ... the model's name */
+} state_tag;
+
+/* Writes ids (one per position), the state up to the present position and extra, the caller's own
+ * bytes, to path: to a temporary file beside it that is renamed at the end, so a failure, of the
+ * space too, leaves an older file as it was. Only its owner can read the file. */
+int state_save(const state *s, const char *path, const state_tag *tag, const int32_t *ids,
+               str_view extra, err_ctx *err);
+
+/* Reads it back: ids gets at most cap ids, *extra a copy to be freed with mem_free, *n_extra its
+ * length. Everything (tag, layout, KV type, lengths, checksum) is verified before anything of s or
+ * ids is touched; a file that does not fit says why. Snapshots are dropped. ctx, slack and the
+ * number of snapshots need not be those it was saved with. Only a disk or a space that fails, or a
+ * file that somebody changes, while the verified file is read a second time leaves an empty
+ * state. */
+int state_load(state *s, const char *path, const state_tag *tag, int32_t *ids, int cap,
+               char **extra, size_t *n_extra, err_ctx *err);
+
+#endif

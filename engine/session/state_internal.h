@@ -1,0 +1,46 @@
+/* state_internal.h - what state.c and state_file.c share, and what kv.c shows to them alone.
+ *
+ * Copies and files hold the stored bytes of the positions that the next token may look at, head by
+ * head and in the order of positions. That order does not depend on how many rows a ring has, so
+ * what one session wrote fits another with a different ctx or slack. */
+#ifndef ENGINE_SESSION_STATE_INTERNAL_H
+#define ENGINE_SESSION_STATE_INTERNAL_H
+
+#include "engine/session/state.h"
+
+/* ---- kv.c ---- */
+
+typedef enum kv_part {
+    KV_ALL,
+    KV_RINGS                             /* only layers that can lose a position by overwriting */
+} kv_part;
+
+/* Calls fn for every contiguous piece of what a token at position pos may look at, its own key
+ * apart. bytes is an address in the store's space, and fn may write there; the first result < 0
+ * ends the walk and is returned. */
+typedef int kv_piece_fn(void *ctx, void *bytes, size_t n);
+int kv_each_piece(const kv_store *c, kv_part part, int pos, kv_piece_fn *fn, void *ctx);
+
+/* Those pieces were all written anew and nothing before them is there any more. */
+void kv_replaced(kv_store *c, kv_part part, int pos);
+
+/* The most bytes that the pieces of KV_RINGS can be; UINT64_MAX: too much. */
+uint64_t kv_ring_bytes(const model *m, kv_type type, int ctx, int slack);
+
+/* ---- state.c ---- */
+
+struct state {
+    const model *m;                      /* borrowed */
+    state_options o;                     /* where is set */
+    kv_store *kv;
+    recurrent *rec;
+    int pos;
+    uint64_t rec_bytes, snap_bytes;      /* of the recurrent block; of it and the rings */
+    int *snap_pos;                       /* [n_snapshot]; 0: this place is free */
+    uint8_t *snap_mem;                   /* RAM [n_snapshot, snap_bytes]: recurrent block, rings */
+};
+
+/* As after state_create. */
+void state_clear(state *s);
+
+#endif

@@ -1,0 +1,85 @@
+/* affinity.c - pins the threads of a team to cores, and keeps the caller's core clear of them.
+ *
+ * Only the caller's thread moves affinity after the start, so a plain array of who sits where is
+ * enough; the members' thread ids are the one thing they write. */
+#include "tiers/affinity.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tiers/machine.h"
+
+struct affinity {
+    int core_of[CPU_SETSIZE];            /* by CPU; -1: not ours. Set once */
+    int home;                            /* thread 0's core, as last seen; its thread only */
+    int n_thread;
+    struct pinned {
+        int core;                        /* written before the team starts, then by thread 0 */
+        _Atomic int tid;                 /* 0 until the thread has taken it */
+    } of[];
+};
+
+/* All CPUs of a core: siblings share it, the thread may use either. */
+static void pin(const affinity *s, int tid, int core)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (s->core_of[cpu] == core) CPU_SET(cpu, &set);
+    (void)sched_setaffinity(tid, sizeof set, &set);      /* not allowed here: then it is not done */
+}
+
+static int core_here(const affinity *s)
+{
+    const int cpu = sched_getcpu();
+    return cpu >= 0 && cpu < CPU_SETSIZE ? s->core_of[cpu] : -1;
+}
+
+int affinity_create(affinity **out, int n_thread, err_ctx *err)
+{
+    const size_t bytes = sizeof(affinity) + (size_t)n_thread * sizeof(struct pinned);
+    int n_cpu;
+    *out = NULL;
+    affinity *s = mem_zalloc(bytes);
+    if (!s) return err_set(err, ERR_NOMEM, "affinity: %zu bytes", bytes);
+    const int n_core = machine_cores(s->core_of, CPU_SETSIZE, &n_cpu);
+    if (n_thread > n_core) {
+        mem_free(s);
+        return 0;
+    }
+    const int here = core_here(s);
+    s->n_thread = n_thread;
+    s->home = here < 0 ? 0 : here;
+    for (int t = 0; t < n_thread; t++) s->of[t].core = (s->home + t) % n_core;
+    *out = s;
+    return 0;
+}
+
+void affinity_free(affinity *s)
+{
+    mem_free(s);
+}
+
+void affinity_pin(affinity *s, int thread)
+{
+    if (!s) return;
+    pin(s, 0, s->of[thread].core);
+    atomic_store_explicit(&s->of[thread].tid, (int)gettid(), memory_order_release);
+}
+
+void affinity_make_way(affinity *s)
+{
+    if (!s) return;
+    const int here = core_here(s);
+    if (here < 0 || here == s->home) return;
+    for (int t = 1; t < s->n_thread; t++) {
+        const int tid = atomic_load_explicit(&s->of[t].tid, memory_order_acquire);
+        if (s->of[t].core != here) continue;
+        if (tid == 0) return;            /* not there yet: next time */
+        s->of[t].core = s->home;
+        pin(s, tid, s->home);
+    }
+    s->home = here;
+}

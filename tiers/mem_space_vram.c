@@ -1,0 +1,93 @@
+/* mem_space_vram.c - the memory of a GPU as a space.
+ *
+ * Everything goes through the GPU's one stream, so it is in order with what is computed there. The
+ * first failure of a transfer is kept here; one that the GPU itself kept comes out in check. */
+#include "cuda/gpu.h"
+#include "tiers/mem_space.h"
+
+typedef struct vram {
+    mem_space face;                          /* first: a space is a vram */
+    gpu *g;                              /* borrowed */
+    err_ctx first;                       /* code 0: nothing has failed */
+} vram;
+
+static vram *of(mem_space *self)
+{
+    return (vram *)self;
+}
+
+/* Where the next failure goes: only the first one is of interest. */
+static err_ctx *note(vram *v)
+{
+    return v->first.code == 0 ? &v->first : NULL;
+}
+
+static int vram_alloc(void **out, mem_space *self, uint64_t bytes, mem_space_use use, const char *what,
+                      err_ctx *err)
+{
+    gpu *g = of(self)->g;
+    err_ctx own = { 0 };
+    err_ctx *e = err ? err : &own;
+    int rc;
+    (void)use;                           /* VRAM is committed at once, whatever it is for */
+    *out = NULL;
+    void *p = gpu_alloc(g, bytes, what, e);
+    if (!p) return e->code;
+    if ((rc = gpu_zero(g, p, bytes, e)) < 0) {
+        gpu_free(g, p);
+        return rc;
+    }
+    *out = p;
+    return 0;
+}
+
+static void vram_release(mem_space *self, void *p, uint64_t bytes)
+{
+    (void)bytes;
+    gpu_free(of(self)->g, p);
+}
+
+static void vram_read(mem_space *self, void *to, const void *from, size_t n)
+{
+    if (n > 0) gpu_read(of(self)->g, to, from, n, note(of(self)));
+}
+
+static void vram_write(mem_space *self, void *to, const void *from, size_t n)
+{
+    if (n > 0) gpu_write(of(self)->g, to, from, n, note(of(self)));
+}
+
+static void vram_zero(mem_space *self, void *p, size_t n)
+{
+    if (n > 0) gpu_zero(of(self)->g, p, n, note(of(self)));
+}
+
+static void vram_copy(mem_space *self, void *to, const void *from, size_t n)
+{
+    if (n > 0) gpu_copy(of(self)->g, to, from, n);
+}
+
+static int vram_check(mem_space *self, err_ctx *err)
+{
+    vram *v = of(self);
+    if (v->first.code == 0) gpu_wait(v->g, &v->first);
+    if (v->first.code != 0 && err) *err = v->first;
+    return v->first.code;
+}
+
+int mem_space_vram_create(mem_space **out, gpu *g, err_ctx *err)
+{
+    vram *v = mem_zalloc(sizeof *v);
+    *out = NULL;
+    if (!v) return err_set(err, ERR_NOMEM, "VRAM: no memory for %zu bytes", sizeof *v);
+    v->g = g;
+    v->face = (mem_space){ "VRAM", false, vram_alloc, vram_release, vram_read, vram_write, vram_zero,
+                       vram_copy, vram_check };
+    *out = &v->face;
+    return 0;
+}
+
+void mem_space_vram_free(mem_space *s)
+{
+    mem_free(s);                         /* its first member begins the vram */
+}
