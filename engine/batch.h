@@ -23,7 +23,7 @@ typedef struct batch {
     const rope_tables *rope;
     state *st;
     workspace *ws;
-    experts_cpu *cold;                          /* experts that are not in VRAM: here, all of them */
+    experts_cpu *experts;
     const int32_t *ids;                  /* [n] */
     int n;                               /* tokens, 1 .. ws->chunk */
     int pos;                             /* position of the first */

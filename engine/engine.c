@@ -39,7 +39,7 @@ struct session {
     session_options opt;
     state *st;
     workspace *ws;                       /* NULL on a GPU, which has its own: */
-    experts_cpu *lane;
+    experts_cpu *experts;
     forward_gpu *gpu;
     host_experts *host;                          /* NULL: all experts are in VRAM */
     bool broken;                         /* the recurrent state is that of no position */
@@ -397,7 +397,7 @@ static int make_cpu_parts(session *s, err_ctx *err)
     const int slots = s->opt.chunk * e->m->hp.n_expert_used;
     int rc = make_before(s, err);
     if (rc == 0) rc = workspace_create(&s->ws, e->m, engine_threads(e), s->opt.chunk, err);
-    if (rc == 0) rc = experts_cpu_create(&s->lane, &e->verbs, &e->m->hp, e->store, slots, err);
+    if (rc == 0) rc = experts_cpu_create(&s->experts, &e->verbs, &e->m->hp, e->store, slots, err);
     return rc;
 }
 
@@ -448,7 +448,7 @@ void session_free(session *s)
     if (!s) return;
     forward_gpu_free(s->gpu);
     host_experts_free(s->host);
-    if (s->lane) s->lane->free(s->lane);
+    experts_cpu_free(s->experts);
     workspace_free(s->ws);
     if (s->before) {
         mem_space *where = state_space(s->st);
@@ -561,7 +561,7 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
         const int pos = session_pos(s), left = n - done;
         batch p = {
             .m = s->e->m, .w = s->e->w, .o = &s->e->verbs, .rope = &s->e->rope, .st = s->st,
-            .ws = s->ws, .cold = s->lane, .ids = ids + done, .pos = pos,
+            .ws = s->ws, .experts = s->experts, .ids = ids + done, .pos = pos,
             .n = left < s->opt.chunk ? left : s->opt.chunk,
         };
         rc = s->gpu ? eval_chunk_gpu(s, &p, watch, ctx, done, n, err)

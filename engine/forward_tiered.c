@@ -132,11 +132,10 @@ int forward_tiered(batch *p, const recipe *r, session_watch *watch, void *ctx, d
     for (int l = 0; l < n_layer; l++) {
         mix(p, r, l);
         route(p, l);
-        const expert_job share = resolve(p, r, l);
-        const int rc = p->cold->launch(p->cold, &share, err);
+        const expert_job job = resolve(p, r, l);
+        const int rc = experts_cpu_run(p->experts, &job, err);
         if (rc < 0) return err_prefix(err, rc, "layer %d", l);
         shared_expert(p, l);
-        p->cold->finish(p->cold);
         join(p);
         if (watch && !watch(ctx, before + (double)p->n * (l + 1) / n_layer, total))
             return err_set(err, ERR_STOPPED, "stopped behind layer %d of %d", l + 1, n_layer);

@@ -1,4 +1,4 @@
-/* test_experts_cpu.c - the cold lane against the golden bits of whole experts, and against itself.
+/* test_experts_cpu.c - experts on the CPU against the golden bits of whole experts, and against itself.
  *
  * The vectors of every chosen expert must have the promised bits whatever the number of threads,
  * however the tokens are batched, however the experts are divided among shares, and wherever they
@@ -22,28 +22,26 @@ static int differing(const float *a, const float *b, int n)
 }
 
 /* Tokens first .. first+n-1 with the experts cut into two shares before item cut. */
-static void run(ffn_golden *g, const ops *o, experts_cpu *cold, acts *x, worklist *w, float *y, int first,
+static void run(ffn_golden *g, const ops *o, experts_cpu *e, acts *x, worklist *w, float *y, int first,
                 int n, int cut)
 {
     acts_set(x, g->x + first * g->n_embd, n, g->n_embd);
     worklist_fill(w, g->ids + first * g->k, n, g->k);
     if (cut > w->n_item) cut = w->n_item;
-    expert_job share = {
+    expert_job job = {
         .bank = &g->bank, .act = g->kind ? ACT_SWIGLU_CLAMPED : ACT_SWIGLU, .x = x, .work = w,
         .items = w->items, .n_item = cut, .y = y,
     };
     (void)o;
     mem_guard(true);
-    CHECK(cold->launch(cold, &share, NULL) == 0);
-    cold->finish(cold);
-    share.items += cut;
-    share.n_item = w->n_item - cut;
-    CHECK(cold->launch(cold, &share, NULL) == 0);
-    cold->finish(cold);
+    CHECK(experts_cpu_run(e, &job, NULL) == 0);
+    job.items += cut;
+    job.n_item = w->n_item - cut;
+    CHECK(experts_cpu_run(e, &job, NULL) == 0);
     mem_guard(false);
 }
 
-static void check_lane(ffn_golden *g, const char *name, const loops *f, int n_thread)
+static void check_experts(ffn_golden *g, const char *name, const loops *f, int n_thread)
 {
     const model_hparams hp = { .n_embd = g->n_embd, .n_ff_expert = g->n_ff,
                                .n_expert = g->n_expert, .n_expert_used = g->k };
@@ -51,30 +49,30 @@ static void check_lane(ffn_golden *g, const char *name, const loops *f, int n_th
     float *y = mem_array((size_t)(slots * g->n_embd), sizeof *y);
     void *storage = mem_zalloc(acts_bytes(g->n_token, g->n_embd));
     ops o = { .kernels = kernels_contract(), .loops = f };
-    experts_cpu *cold = NULL;
+    experts_cpu *e = NULL;
     worklist *w = NULL;
     acts x;
 
     if (!CHECK(y && storage && pool_create(&o.team, n_thread, NULL) == 0 &&
-               experts_cpu_create(&cold, &o, &hp, NULL, slots, NULL) == 0 &&
+               experts_cpu_create(&e, &o, &hp, NULL, slots, NULL) == 0 &&
                worklist_create(&w, g->n_expert, slots, NULL) == 0))
         return;
     acts_init(&x, storage, g->n_token, g->n_embd);
     for (int cut = 0; cut <= 3; cut++) {
         memset(y, 0xAA, (size_t)(slots * g->n_embd) * sizeof *y);
-        run(g, &o, cold, &x, w, y, 0, g->n_token, cut);
+        run(g, &o, e, &x, w, y, 0, g->n_token, cut);
         const int bad = differing(y, g->y, slots * g->n_embd);
         CHECK_MSG(bad == 0, "%s, %s, %d threads, cut at %d: %d of %d values differ", name, f->isa,
                   n_thread, cut, bad, slots * g->n_embd);
     }
     for (int t = 0; t < g->n_token; t++) {
         const int n = g->k * g->n_embd;
-        run(g, &o, cold, &x, w, y, t, 1, 1);
+        run(g, &o, e, &x, w, y, t, 1, 1);
         const int bad = differing(y, g->y + t * n, n);
         CHECK_MSG(bad == 0, "%s, %s, token %d alone: %d values differ", name, f->isa, t, bad);
     }
     worklist_free(w);
-    cold->free(cold);
+    experts_cpu_free(e);
     pool_free(o.team);
     mem_free(storage);
     mem_free(y);
@@ -86,13 +84,13 @@ static void check_failures(const ffn_golden *g)
                                .n_expert = g->n_expert, .n_expert_used = g->k };
     const ops o = { .kernels = kernels_contract(), .loops = loops_for("scalar") };
     for (long fail = 1; fail < 10; fail++) {
-        experts_cpu *cold = NULL;
+        experts_cpu *e = NULL;
         mem_fail_after(fail);
-        const int rc = experts_cpu_create(&cold, &o, &hp, NULL, 8, NULL);
+        const int rc = experts_cpu_create(&e, &o, &hp, NULL, 8, NULL);
         mem_fail_after(0);
-        CHECK((rc == 0) == (cold != NULL));
-        if (!cold) continue;
-        cold->free(cold);
+        CHECK((rc == 0) == (e != NULL));
+        if (!e) continue;
+        experts_cpu_free(e);
         break;
     }
 }
@@ -157,7 +155,7 @@ static void draw(stage *g, int n, int few, test_rng *rng)
     worklist_fill(g->w, g->ids, n, N_USED);
 }
 
-/* Takes some items, and does their downs itself when the lane is through. */
+/* Takes some items, and does their downs itself when the others are done. */
 typedef struct taker {
     uint32_t one_in;                     /* 0: takes nothing */
     test_rng rng;
@@ -172,13 +170,13 @@ static bool take(void *ctx, const work_item *it)
     return k->took[it->expert] = k->one_in > 0 && test_below(&k->rng, k->one_in) == 0;
 }
 
-static void do_taken(stage *g, const experts_cpu *cold, const expert_job *share, const taker *k)
+static void do_taken(stage *g, const experts_cpu *e, const expert_job *job, const taker *k)
 {
-    const acts *mid = experts_cpu_mid(cold);
-    CHECK(mid->n == g->w->n_slot && mid->cols == (int)share->bank->n_ff);
-    for (int i = 0; i < share->n_item; i++) {
-        const work_item *it = &share->items[i];
-        const matrix down = expert_matrix(share->bank, SLAB_DOWN, it->expert);
+    const acts *mid = experts_cpu_mid(e);
+    CHECK(mid->n == g->w->n_slot && mid->cols == (int)job->bank->n_ff);
+    for (int i = 0; i < job->n_item; i++) {
+        const work_item *it = &job->items[i];
+        const matrix down = expert_matrix(job->bank, SLAB_DOWN, it->expert);
         for (int at = it->first; k->took[it->expert] && at < it->first + it->n; at++)
             for (int r = 0; r < g->n_embd; r += 64)
                 product_rows(g->got + (size_t)g->w->slots[at] * (size_t)g->n_embd + r, 64, &g->o,
@@ -195,31 +193,30 @@ static expert_job share_of(stage *g, int layer, float *y)
     };
 }
 
-static void check_batch(stage *g, experts_cpu *plain, experts_cpu *cold, int layer, uint32_t one_in,
+static void check_batch(stage *g, experts_cpu *plain, experts_cpu *e, int layer, uint32_t one_in,
                         const char *name)
 {
     const int n = g->w->n_slot * g->n_embd;
     taker k = { .one_in = one_in, .rng = { (uint64_t)n } };
     err_ctx err = { 0 };
-    expert_job share = share_of(g, layer, g->want);
-    CHECK(plain->launch(plain, &share, NULL) == 0);
+    expert_job job = share_of(g, layer, g->want);
+    CHECK(experts_cpu_run(plain, &job, NULL) == 0);
     memset(g->got, 0xAA, (size_t)n * sizeof *g->got);
-    share.y = g->got;
-    share.taken = take;
-    share.taken_ctx = &k;
-    share.n_sure = layer * share.n_item / 3;
-    CHECK_MSG(cold->launch(cold, &share, &err) == 0, "%s: %s", name, err.msg);
-    cold->finish(cold);
-    do_taken(g, cold, &share, &k);
-    for (int i = 0; i < share.n_item; i++)
-        CHECK_MSG(k.asked[share.items[i].expert] == (i >= share.n_sure), "%s: asked %d times", name,
-                  k.asked[share.items[i].expert]);
+    job.y = g->got;
+    job.taken = take;
+    job.taken_ctx = &k;
+    job.n_sure = layer * job.n_item / 3;
+    CHECK_MSG(experts_cpu_run(e, &job, &err) == 0, "%s: %s", name, err.msg);
+    do_taken(g, e, &job, &k);
+    for (int i = 0; i < job.n_item; i++)
+        CHECK_MSG(k.asked[job.items[i].expert] == (i >= job.n_sure), "%s: asked %d times", name,
+                  k.asked[job.items[i].expert]);
     int real = 0;
     for (int i = 0; i < n; i++) real += isfinite(g->want[i]) && g->want[i] != 0;
     CHECK_MSG(real > n / 2, "%s, layer %d: %d of %d values are numbers", name, layer, real, n);
     const int bad = differing(g->got, g->want, n);
     CHECK_MSG(bad == 0, "%s, layer %d, %d tokens, %d experts, taken 1 in %u: %d values differ",
-              name, layer, g->x.n, share.n_item, one_in, bad);
+              name, layer, g->x.n, job.n_item, one_in, bad);
 }
 
 /* Sanitizers make this arithmetic fifteen times slower: fewer tokens there. */
@@ -235,54 +232,54 @@ static void check_store(stage *g, const char *name, const store_options *so, uns
     const bool all[] = { true, true, true, true };
     store_options own = *so;
     expert_store *s = NULL;
-    experts_cpu *plain = NULL, *cold = NULL;
+    experts_cpu *plain = NULL, *e = NULL;
     test_rng rng = { seed };
     err_ctx err = { 0 };
     if (!so->layers) CHECK(expert_predictor_create(&own.predictor, &g->o, g->weights, hp, all, NULL) == 0);
     if (!CHECK_MSG(expert_store_create(&s, g->f.m, g->o.team, &own, &err) == 0, "%s", err.msg))
         goto done;
     if (CHECK(experts_cpu_create(&plain, &g->o, hp, NULL, MAX_SLOT, NULL) == 0 &&
-              experts_cpu_create(&cold, &g->o, hp, s, MAX_SLOT, NULL) == 0))
+              experts_cpu_create(&e, &g->o, hp, s, MAX_SLOT, NULL) == 0))
         for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
             for (int layer = 0; layer < 4; layer++) {
                 draw(g, sizes[i], layer == 2 ? 9 : N_EXPERT, &rng);
-                check_batch(g, plain, cold, layer, (uint32_t)(i + (size_t)layer) % 4, name);
+                check_batch(g, plain, e, layer, (uint32_t)(i + (size_t)layer) % 4, name);
             }
     const store_stats k = expert_store_counts(s);
     if (so->kind == STORE_CACHED) CHECK(k.misses > 0);
     if (so->kind == STORE_CACHED && !so->layers) CHECK((k.guesses > 0) == (g->f.n_path > 0));
 done:
-    if (plain) plain->free(plain);
-    if (cold) cold->free(cold);
+    experts_cpu_free(plain);
+    experts_cpu_free(e);
     expert_store_free(s);
     expert_predictor_free(own.predictor);
 }
 
-/* A read that fails fails the launch, once; then the lane works again. */
+/* A read that fails fails the job, once; then all works again. */
 static void check_faults(stage *g)
 {
     const store_options so = { .kind = STORE_CACHED, .cache_bytes = expert_store_least(g->f.m) };
     expert_store *s = NULL;
-    experts_cpu *plain = NULL, *cold = NULL;
+    experts_cpu *plain = NULL, *e = NULL;
     test_rng rng = { 1 };
     int n_error = 0;
     if (!CHECK(expert_store_create(&s, g->f.m, g->o.team, &so, NULL) == 0)) return;
     if (CHECK(experts_cpu_create(&plain, &g->o, &g->f.m->hp, NULL, MAX_SLOT, NULL) == 0 &&
-              experts_cpu_create(&cold, &g->o, &g->f.m->hp, s, MAX_SLOT, NULL) == 0))
+              experts_cpu_create(&e, &g->o, &g->f.m->hp, s, MAX_SLOT, NULL) == 0))
         for (int skip = 0; skip < 40; skip += 3) {
             err_ctx err = { 0 };
             draw(g, skip % 2 ? 1 : 12, N_EXPERT, &rng);
-            const expert_job share = share_of(g, skip % 4, g->got);
+            const expert_job job = share_of(g, skip % 4, g->got);
             fault_arm(FAULT_READ_ERROR, skip, 1);
-            const int rc = cold->launch(cold, &share, &err);
+            const int rc = experts_cpu_run(e, &job, &err);
             fault_disarm_all();
             n_error += rc < 0;
             CHECK_MSG(rc == 0 || (rc == ERR_IO && err.msg[0]), "%d: %s", rc, err.msg);
-            check_batch(g, plain, cold, skip % 4, 0, "after a fault");
+            check_batch(g, plain, e, skip % 4, 0, "after a fault");
         }
     CHECK_MSG(n_error >= 2, "%d errors", n_error);
-    if (plain) plain->free(plain);
-    if (cold) cold->free(cold);
+    experts_cpu_free(plain);
+    experts_cpu_free(e);
     expert_store_free(s);
 }
 
@@ -317,13 +314,13 @@ int main(int argc, char **argv)
 {
     const loops *sets[LOOPS_MAX_SETS];
     const int n_set = loops_here(sets);
-    test_begin("lane", argc, argv);
+    test_begin("experts_cpu", argc, argv);
     for (const char *const *name = ffn_golden_names; *name; name++) {
         ffn_golden g;
         if (ffn_golden_read(&g, *name)) {
             for (int k = 0; k < n_set; k++)
                 for (int n_thread = 1; n_thread <= 3; n_thread++)
-                    check_lane(&g, *name, sets[k], n_thread);
+                    check_experts(&g, *name, sets[k], n_thread);
             check_failures(&g);
         }
         ffn_golden_free(&g);

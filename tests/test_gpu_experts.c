@@ -92,22 +92,21 @@ static void cpu_experts(float *y, const ops *o, const expert_bank *bank, bool cl
     const int n_embd = (int)bank->n_embd;
     const model_hparams hp = { .n_embd = n_embd, .n_ff_expert = (int)bank->n_ff,
                                .n_expert = bank->n_expert, .n_expert_used = k };
-    experts_cpu *cold = NULL;
+    experts_cpu *e = NULL;
     worklist *w = NULL;
     acts a;
-    if (!expect(experts_cpu_create(&cold, o, &hp, NULL, n * k, NULL) == 0 &&
+    if (!expect(experts_cpu_create(&e, o, &hp, NULL, n * k, NULL) == 0 &&
                 worklist_create(&w, bank->n_expert, n * k, NULL) == 0, "no memory"))
         return;
     acts_init(&a, host_room(acts_bytes(n, n_embd), 1), n, n_embd);
     acts_set(&a, x, n, n_embd);
     worklist_fill(w, ids, n, k);
-    const expert_job share = {
+    const expert_job job = {
         .bank = bank, .act = clamped ? ACT_SWIGLU_CLAMPED : ACT_SWIGLU, .x = &a, .work = w,
         .items = w->items, .n_item = w->n_item, .y = y,
     };
-    expect(cold->launch(cold, &share, NULL) == 0, "launch");
-    cold->finish(cold);
-    cold->free(cold);
+    expect(experts_cpu_run(e, &job, NULL) == 0, "run");
+    experts_cpu_free(e);
     worklist_free(w);
 }
 

@@ -282,7 +282,8 @@ static json_t *spread_json(const drive_speed *s)
 {
     if (s->straight <= 0) return json_null();
     return json_pack("{s:f, s:f, s:b}", "straight_gb_s", s->straight * 1e-9,
-                     "bounced_gb_s", s->bounced * 1e-9, "bounced_is_worth_it", drive_wants_bounce(s));
+                     "bounced_gb_s", s->bounced * 1e-9, "bounced_is_worth_it",
+                     drive_wants_bounce(s));
 }
 
 /* NULL if there is no memory for it. */

@@ -406,7 +406,7 @@ static bool is_cold(const forward_gpu *f, int l)
 }
 
 /* A short prompt's: the host computes them. */
-static int host_experts(forward_gpu *f, int l, gpu_input *h, gpu_expert_args *a, err_ctx *err)
+static int compute_on_host(forward_gpu *f, int l, gpu_input *h, gpu_expert_args *a, err_ctx *err)
 {
     const size_t n = (size_t)f->n, wide = n * (size_t)f->m->hp.n_embd * sizeof(float);
     const size_t choices = n * (size_t)a->k;
@@ -452,7 +452,7 @@ static int run_experts(forward_gpu *f, int l, err_ctx *err)
     }
     if (f->n > GPU_FEW)
         return f->streaming ? bank_stream_run(f->banks, l, &h, &experts, f->watch != NULL, err)
-                            : host_experts(f, l, &h, &experts, err);
+                            : compute_on_host(f, l, &h, &experts, err);
     const gpu_split split = host_experts_split(f->tiers.host, l);
     gpu_experts_split(f->g, &h, &experts, &split);
     return f->recording ? 0 : host_experts_serve(f->tiers.host, l, err);

@@ -261,14 +261,12 @@ static int compute(host_experts *c, err_ctx *err)
     const int n_sure = gather(c, 0, GPU_COLD), n_item = gather(c, n_sure, GPU_COLD_FETCHED);
     if (n_item == 0) return 0;
     acts_set(&c->x, mail->x, mail->n, mail->n_embd);
-    const expert_job share = {
+    const expert_job job = {
         .bank = &c->m->layers[c->layer].experts, .act = c->act, .x = &c->x, .work = c->work,
         .items = c->items, .n_item = n_item, .y = mail->y, .layer = c->layer,
         .taken = device_takes, .taken_ctx = c, .n_sure = n_sure,
     };
-    const int rc = c->cpu->launch(c->cpu, &share, err);
-    c->cpu->finish(c->cpu);
-    return rc;
+    return experts_cpu_run(c->cpu, &job, err);
 }
 
 int host_experts_serve(host_experts *c, int layer, err_ctx *err)
@@ -351,12 +349,11 @@ int host_experts_prompt(host_experts *c, int layer, float *sums, const float *x,
         const size_t at = (size_t)done;
         worklist_fill(c->work, ids + at * k, some, (int)k);
         acts_set(&c->x, x + at * n_embd, some, (int)n_embd);
-        const expert_job share = {
+        const expert_job job = {
             .bank = &c->m->layers[layer].experts, .act = c->act, .x = &c->x, .work = c->work,
             .items = c->work->items, .n_item = c->work->n_item, .y = c->slots, .layer = layer,
         };
-        const int rc = c->cpu->launch(c->cpu, &share, err);
-        c->cpu->finish(c->cpu);
+        const int rc = experts_cpu_run(c->cpu, &job, err);
         if (rc < 0) return rc;
         join_job j = { c, sums + at * n_embd, gates + at * k };
         pool_run(c->o->team, some, pool_grain((int64_t)(k * n_embd)), join_tokens, &j);
@@ -531,7 +528,7 @@ void host_experts_free(host_experts *c)
     if (!c) return;
     gpu_free(c->g, c->arena);
     gpu_mail_free(c->g, c->mail);
-    if (c->cpu) c->cpu->free(c->cpu);
+    experts_cpu_free(c->cpu);
     worklist_free(c->work);
     mem_free(c->x_storage);
     mem_free(c->slots);

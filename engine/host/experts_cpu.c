@@ -27,11 +27,10 @@ typedef struct piece_list {
 /* A count that all threads write, in a cache line of its own. */
 typedef struct up_count { _Alignas(64) _Atomic int pieces; } up_count;
 
-typedef struct experts_cpu {
-    lane base;
+struct experts_cpu {
     const ops *o;
-    expert_store *experts;               /* NULL: the mapping */
-    expert_job now;                      /* the share under way */
+    expert_store *store;                 /* NULL: the mapping */
+    expert_job now;                      /* the job under way */
     int height;                          /* rows of a piece, whole blocks of activations */
     piece_list ups, downs;               /* under way */
     int up_weight;                       /* downs that take as long as an up */
@@ -45,7 +44,7 @@ typedef struct experts_cpu {
     int most_item;
     bool *taken;                         /* [item]: somebody else does its down */
     void *storage;
-} experts_cpu;
+};
 
 /* Rows first .. first + n - 1 of expert item it, number item: n_piece pieces in succession. */
 typedef struct piece { const work_item *it; int item, first, n, n_piece; } piece;
@@ -235,7 +234,7 @@ static void run_present(experts_cpu *c)
     for (int i = 0; i < now->n_item; i++) {
         const int e = now->items[i].expert;
         c->which[i] = i;
-        if (c->experts) expert_store_find(c->experts, now->layer, e, &c->slabs[i]);
+        if (c->store) expert_store_find(c->store, now->layer, e, &c->slabs[i]);
         else for (int s = 0; s < SLAB_COUNT; s++)
             c->slabs[i].at[s] = expert_slab_data(now->bank, (expert_slab)s, e);
     }
@@ -249,10 +248,10 @@ static void run_present(experts_cpu *c)
 /* Waits for more of the items from first on: which gets them, with what is there of their slabs. */
 static int wait_items(experts_cpu *c, int first, store_part part, err_ctx *err)
 {
-    const int n = expert_store_next(c->experts, c->which, part, err);
+    const int n = expert_store_next(c->store, c->which, part, err);
     for (int i = 0; i < n; i++) {
         const int item = c->which[i] += first;
-        expert_store_find(c->experts, c->now.layer, c->now.items[item].expert, &c->slabs[item]);
+        expert_store_find(c->store, c->now.layer, c->now.items[item].expert, &c->slabs[item]);
     }
     return n;
 }
@@ -269,7 +268,7 @@ static int run_wanted(experts_cpu *c, int first, int n, err_ctx *err)
         run_downs(c, c->some, m);
         left -= m;
     }
-    expert_store_release(c->experts);
+    expert_store_release(c->store);
     return 0;
 }
 
@@ -280,35 +279,35 @@ static void read_ahead(experts_cpu *c, int next, int group)
     const expert_job *now = &c->now;
     const int n_expert = now->bank->n_expert;
     if (next < now->n_item) {
-        expert_store_ahead(c->experts, now->layer, c->ids + next,
+        expert_store_ahead(c->store, now->layer, c->ids + next,
                            min_int(group, now->n_item - next));
         return;
     }
-    const int layer = expert_store_after(c->experts, now->layer);
+    const int layer = expert_store_after(c->store, now->layer);
     const int n = min_int(min_int(group, n_expert), c->most_item);
     if (layer < 0 || now->work->n_slot < 2 * n_expert) return;
     for (int e = 0; e < n; e++) c->which[e] = e;
-    expert_store_ahead(c->experts, layer, c->which, n);
+    expert_store_ahead(c->store, layer, c->which, n);
 }
 
 static int run_arriving(experts_cpu *c, err_ctx *err)
 {
-    const int n = c->now.n_item, room = expert_store_room(c->experts);
+    const int n = c->now.n_item, room = expert_store_room(c->store);
     const bool at_once = n <= room / 2 || (n <= FEW_ITEMS && n <= room);
     const int group = at_once ? n : max_int(room / 2, 1);
     for (int i = 0; i < n; i++) c->ids[i] = c->now.items[i].expert;
     for (int i = 0; i < n; i += group) {
         const int m = min_int(group, n - i);
-        int rc = expert_store_want(c->experts, c->now.layer, c->ids + i, m, err);
+        int rc = expert_store_want(c->store, c->now.layer, c->ids + i, m, err);
         if (rc < 0) return rc;
         read_ahead(c, i + m, max_int(room / 2, 1));
-        if (c->now.x->n == 1) expert_store_predict(c->experts, c->now.layer, c->now.x);
+        if (c->now.x->n == 1) expert_store_predict(c->store, c->now.layer, c->now.x);
         if ((rc = run_wanted(c, i, m, err)) < 0) return rc;
     }
     return 0;
 }
 
-/* ---- the lane -------------------------------------------------------------------------------- */
+/* ---- a job ----------------------------------------------------------------------------------- */
 
 static bool reads_int8(const experts_cpu *c, expert_slab s)
 {
@@ -317,38 +316,31 @@ static bool reads_int8(const experts_cpu *c, expert_slab s)
 
 static bool must_read(const experts_cpu *c)
 {
-    return c->experts && expert_store_kind(c->experts) == STORE_CACHED &&
-           expert_store_after(c->experts, c->now.layer - 1) == c->now.layer;
+    return c->store && expert_store_kind(c->store) == STORE_CACHED &&
+           expert_store_after(c->store, c->now.layer - 1) == c->now.layer;
 }
 
-static int launch(experts_cpu *self, const expert_job *share, err_ctx *err)
+int experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err)
 {
-    experts_cpu *c = (experts_cpu *)self;
-    const worklist *w = share->work;
+    const worklist *w = job->work;
 
-    c->now = *share;
-    if (reads_int8(c, SLAB_GATE) || reads_int8(c, SLAB_UP)) ops_quantise(c->o, share->x);
+    c->now = *job;
+    if (reads_int8(c, SLAB_GATE) || reads_int8(c, SLAB_UP)) ops_quantise(c->o, job->x);
     c->quantise_mid = reads_int8(c, SLAB_DOWN);
-    for (int i = 0; i < share->n_item; i++)
+    for (int i = 0; i < job->n_item; i++)
         atomic_store_explicit(&c->up_done[i].pieces, 0, memory_order_relaxed);
-    for (int i = 0; i < w->n_slot; i++) c->rows[i] = share->x->rows[w->slots[i] / w->k];
-    acts_set(&c->mid_x, c->mid, w->n_slot, (int)share->bank->n_ff);
+    for (int i = 0; i < w->n_slot; i++) c->rows[i] = job->x->rows[w->slots[i] / w->k];
+    acts_set(&c->mid_x, c->mid, w->n_slot, (int)job->bank->n_ff);
     if (c->quantise_mid) acts_clear_padding(&c->mid_x);
     c->mid_x.quantised = c->quantise_mid;
-    c->height = share->n_item > 0 ? ops_rows(w->n_slot / share->n_item) : OPS_ROWS;
+    c->height = job->n_item > 0 ? ops_rows(w->n_slot / job->n_item) : OPS_ROWS;
     if (must_read(c)) return run_arriving(c, err);
     run_present(c);
     return 0;
 }
 
-static void finish(experts_cpu *self)
+void experts_cpu_free(experts_cpu *c)
 {
-    (void)self;                          /* all done in launch */
-}
-
-static void experts_cpu_free(experts_cpu *self)
-{
-    experts_cpu *c = (experts_cpu *)self;
     if (!c) return;
     mem_free(c->storage);
     mem_free(c);
@@ -386,10 +378,9 @@ uint64_t experts_cpu_bytes(const model_hparams *hp, int max_slot)
     return storage_sizes(&total, part, hp, max_slot) ? total : UINT64_MAX;
 }
 
-int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp, expert_store *experts,
-                    int max_slot, err_ctx *err)
+int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp,
+                       expert_store *store, int max_slot, err_ctx *err)
 {
-    static const lane base = { "cpu", launch, finish, experts_cpu_free };
     uint64_t part[N_STORAGE], total = 0;
     uint8_t *at[N_STORAGE];
     experts_cpu *c = mem_zalloc(sizeof *c);
@@ -401,9 +392,8 @@ int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp,
         return err_set(err, ERR_NOMEM, "experts on the CPU, %d at a time: %llu bytes", max_slot,
                        (unsigned long long)total);
     }
-    c->base = base;
     c->o = o;
-    c->experts = experts;
+    c->store = store;
     c->most_item = most_items(hp, max_slot);
     at[0] = (uint8_t *)(((uintptr_t)c->storage + 63) / 64 * 64);
     for (int i = 1; i < N_STORAGE; i++) at[i] = at[i - 1] + part[i - 1];
@@ -416,11 +406,11 @@ int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp,
     c->some = (int *)at[6];
     c->taken = (bool *)at[7];
     c->up_done = (up_count *)at[8];
-    *out = &c->base;
+    *out = c;
     return 0;
 }
 
-const acts *experts_cpu_mid(const experts_cpu *self)
+const acts *experts_cpu_mid(const experts_cpu *c)
 {
-    return &((const experts_cpu *)self)->mid_x;
+    return &c->mid_x;
 }

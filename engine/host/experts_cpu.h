@@ -1,9 +1,9 @@
-/* experts_cpu.h - a place where chosen experts are computed.
+/* experts_cpu.h - routed experts on the CPU's threads.
  *
- * A layer's chosen experts are divided among lanes; each gets its share with launch, and after
- * finish the vector of every slot of that share is in y. Between the two a lane may run while the
- * caller does something else. Whatever the division, the bits are the same: a slot's vector depends
- * on nothing but its token and its expert. The sum over experts is not a lane's business. */
+ * One layer's chosen experts at a time: after experts_cpu_run the vector of every slot of the job
+ * is in y. However the chosen experts are divided between this and the GPU, the bits are the same:
+ * a slot's vector depends on nothing but its token and its expert. Adding them up is left to the
+ * caller. One thread at a time. */
 #ifndef ENGINE_HOST_EXPERTS_CPU_H
 #define ENGINE_HOST_EXPERTS_CPU_H
 
@@ -13,13 +13,13 @@
 
 typedef enum expert_activation { ACT_SWIGLU, ACT_SWIGLU_CLAMPED } expert_activation;
 
-/* One layer's experts, as far as one lane has to compute them. */
+/* One layer's experts, as far as the CPU has to compute them. */
 typedef struct expert_job {
     const expert_bank *bank;
     expert_activation act;
     acts *x;                             /* the tokens' vectors after the norm */
     const worklist *work;                /* the whole selection ... */
-    const work_item *items;              /* ... and the items of it that are this lane's */
+    const work_item *items;              /* ... and the items of it that are computed here */
     int n_item;
     float *y;                            /* [slot, n_embd] */
     int layer;
@@ -31,25 +31,22 @@ typedef struct expert_job {
     int n_sure;
 } expert_job;
 
-typedef struct lane lane;
+typedef struct experts_cpu experts_cpu;
 
-/* launch fails where experts have to be read first, and cannot be. */
-struct lane {
-    const char *name;
-    int (*launch)(experts_cpu *self, const expert_job *share, err_ctx *err);
-    void (*finish)(experts_cpu *self);
-    void (*free)(experts_cpu *self);
-};
-
-/* The cold lane: the CPU's threads. Computes inside launch, as experts come in. Borrows experts,
- * where the slabs come from; NULL: the mapping of the share's bank. max_slot: the largest number of
- * slots of a selection. experts_cpu_bytes: what it takes, without making it. */
-int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp, expert_store *experts,
-                    int max_slot, err_ctx *err);
+/* Borrows o and store, where the slabs come from; NULL: the mapping of the job's bank. max_slot:
+ * the largest number of slots of a selection. experts_cpu_bytes: what it takes, without making
+ * it. */
+int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp,
+                       expert_store *store, int max_slot, err_ctx *err);
+void experts_cpu_free(experts_cpu *c);   /* NULL is fine */
 uint64_t experts_cpu_bytes(const model_hparams *hp, int max_slot);
 
-/* The activations between up and down of the share under way, as products read them: row i belongs
+/* Computes a job, in the order in which experts come in. Fails where experts have to be read first,
+ * and cannot be. */
+int experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err);
+
+/* The activations between up and down of the job under way, as products read them: row i belongs
  * to slot work->slots[i]. */
-const acts *experts_cpu_mid(const experts_cpu *self);
+const acts *experts_cpu_mid(const experts_cpu *c);
 
 #endif

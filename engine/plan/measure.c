@@ -39,7 +39,7 @@ typedef struct bench {
     size_t bytes;
     tensor slabs[SLAB_COUNT];
     expert_bank bank;
-    /* what the lane needs */
+    /* what experts need */
     experts_cpu *cpu;
     worklist *work;
     acts x;
@@ -109,7 +109,7 @@ static int make_bank(bench *b, uint64_t room, err_ctx *err)
     return 0;
 }
 
-static int make_lane(bench *b, err_ctx *err)
+static int make_experts(bench *b, err_ctx *err)
 {
     const model_hparams *real = &b->m->hp;
     model_hparams hp = *real;
@@ -132,14 +132,13 @@ static int make_lane(bench *b, err_ctx *err)
 }
 
 /* n tokens with the ids that are there. */
-static int run_lane(bench *b, int n, err_ctx *err)
+static int run_experts(bench *b, int n, err_ctx *err)
 {
     acts_set(&b->x, b->rows, n, b->m->hp.n_embd);
     worklist_fill(b->work, b->ids, n, b->m->hp.n_expert_used);
-    const expert_job share = { .bank = &b->bank, .act = ACT_SWIGLU, .x = &b->x, .work = b->work,
+    const expert_job job = { .bank = &b->bank, .act = ACT_SWIGLU, .x = &b->x, .work = b->work,
                                .items = b->work->items, .n_item = b->work->n_item, .y = b->y };
-    const int rc = b->cpu->launch(b->cpu, &share, err);
-    b->cpu->finish(b->cpu);
+    const int rc = experts_cpu_run(b->cpu, &job, err);
     return rc;
 }
 
@@ -180,7 +179,7 @@ static int token_experts(double *done, bench *b, err_ctx *err)
     for (int r = 0; r < k; r++) b->ids[r] = (b->next + r) % b->bank.n_expert;
     b->next = (b->next + k) % b->bank.n_expert;
     *done += (double)k * (double)expert_slabs_bytes(&b->bank);
-    return run_lane(b, 1, err);
+    return run_experts(b, 1, err);
 }
 
 /* Bytes of a matrix of the head's type with one token: some rows of the memory, then the next. */
@@ -211,7 +210,7 @@ static int prompt_experts(double *done, bench *b, err_ctx *err)
             b->ids[t * k + r] = (b->next + t % MANY_EXPERTS * k + r) % n_expert;
     b->next = (b->next + MANY_EXPERTS * k) % n_expert;
     *done += MANY_TOKENS * k * 3.0 * (double)b->bank.n_embd * (double)b->bank.n_ff;
-    return run_lane(b, MANY_TOKENS, err);
+    return run_experts(b, MANY_TOKENS, err);
 }
 
 static int decode_speed(double *out, work_piece *piece, bench *b, err_ctx *err)
@@ -358,7 +357,7 @@ static int measure_disk(speeds *out, bench *b, uint64_t room, err_ctx *err)
 
 static void release(bench *b)
 {
-    if (b->cpu) b->cpu->free(b->cpu);
+    experts_cpu_free(b->cpu);
     worklist_free(b->work);
     mem_free(b->storage);
     mem_free(b->rows);
@@ -374,7 +373,7 @@ int measure_speeds(speeds *out, const model *m, const ops *o, gpu *g, uint64_t r
     int rc;
     *out = (speeds){ 0 };
     rc = make_bank(&b, room, err);
-    if (rc == 0) rc = make_lane(&b, err);
+    if (rc == 0) rc = make_experts(&b, err);
     if (rc == 0) rc = measure_cpu(out, &b, err);
     rc = or_unknown(&b, rc);
     if (rc == 0 && g) rc = measure_gpu(out, &b, err);
