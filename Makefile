@@ -265,7 +265,7 @@ $B/tests/test_model $B/tests/test_model_refuse: $B/tests/model_maker.c.o
 $B/tests/test_chat $B/tests/test_chat_parse: $B/tests/chat_maker.c.o
 $B/tests/test_kernels $(TEST_CU_BIN): $B/tests/weight_maker.c.o
 $B/tests/test_experts_cpu $B/tests/test_gpu_experts: $B/tests/ffn_golden.c.o
-$(addprefix $B/tests/test_,experts_cpu expert_store expert_predictor): $(patsubst %,$B/tests/%_maker.c.o,store model weight)
+$(addprefix $B/tests/test_,experts_cpu expert_store router_ahead): $(patsubst %,$B/tests/%_maker.c.o,store model weight)
 $(filter $B/tests/test_gpu%,$(TEST_BIN)): $B/tests/gpu_fixture.c.o $B/tests/weight_maker.c.o
 $B/tests/test_state $B/tests/test_state_file: $B/tests/state_twin.c.o
 $B/tests/test_forward $B/tests/test_places: $B/tests/places.c.o

@@ -15,6 +15,7 @@
 #include "cli/home_folder.h"
 #include "cli/interrupt.h"
 #include "cli/plan_check.h"
+#include "engine/instruments.h"
 #include "engine/plan/measure.h"
 #include "engine/gpu/weights_gpu.h"
 #include "tiers/cpu_load.h"

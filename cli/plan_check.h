@@ -6,8 +6,8 @@
 #define CLI_PLAN_CHECK_H
 
 #include "engine/gpu/host_experts.h"
-#include "engine/engine.h"
-#include "engine/expert_store.h"
+#include "engine/instruments.h"
+#include "moe/expert_store.h"
 #include "tiers/plan.h"
 
 /* What was seen of some tokens that were drawn one at a time. */

@@ -20,7 +20,7 @@
 #include "cuda/batch.cuh"
 #include "cuda/select.cuh"
 
-enum { UP_THREADS = 256, UP_ROWS = 32, DOWN_THREADS = 256, DOWN_ROWS = 8, MAX_SLOTS = 33 };
+enum { UP_THREADS = 256, UP_ROWS = 32, DOWN_THREADS = 256, DOWN_ROWS = 8, MAX_SLOTS = GPU_MOST_USED + 1 };
 
 /* Pieces in shared memory. Three where the chip has little of it, and for MXFP4, whose arithmetic
  * wants as many warps as will fit. */

@@ -158,7 +158,7 @@ static __device__ __forceinline__ void decide_fetch(slot_place &p, const ask_arg
     const unsigned below = (1u << threadIdx.x % 32) - 1;
     const int m = __popc(__ballot_sync(~0u, cold));
     if (!a.slabs || m == 0) return;
-    const int n_all = min((int)a.fetch[33 + m], a.pad.n_all);
+    const int n_all = min((int)a.fetch[GPU_FETCH_COUNTS + m], a.pad.n_all);
     const int n_down = min((int)a.fetch[m], a.pad.n_down);
     if (n_all + n_down == 0) return;
 

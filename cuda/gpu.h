@@ -295,7 +295,8 @@ typedef enum gpu_where {
     GPU_FETCHED                          /* all of it crosses the bus: by the device */
 } gpu_where;
 
-enum { GPU_MOST_CHOICES = GPU_FEW * 32 };
+enum { GPU_MOST_USED = 32,                /* experts chosen for a token */
+       GPU_FETCH_COUNTS = GPU_MOST_USED + 1, GPU_MOST_CHOICES = GPU_FEW * GPU_MOST_USED };
 
 /* One layer's question to the host, and its answer, in page-locked RAM. Slot t * k + r is the r-th
  * choice of token t. Words that someone watches have lines of their own. */
@@ -304,7 +305,7 @@ typedef struct gpu_mail {
     uint8_t apart_1[124];
     volatile uint32_t answered;          /* the same number, behind all of the answer */
     uint8_t apart_2[124];
-    volatile uint32_t fetched[32];       /* [slot]: number of the question whose down slab is in
+    volatile uint32_t fetched[GPU_MOST_USED];      /* [slot]: number of the question whose down slab is in
                                           * the pad */
     volatile uint64_t fetch_ns;          /* how long the last question's fetching took */
     int32_t n, k;                        /* the question: tokens, choices of each */
@@ -340,9 +341,10 @@ typedef struct gpu_split {
                                           * gpu_expert_args, or -1; NULL: none has one */
     const uint64_t *slabs;               /* [n_expert, 3] addresses of gate, up, down in page-locked
                                           * RAM, 0: not there; in RAM or VRAM. NULL: no fetching */
-    const uint8_t *fetch;                /* device [2, 33]: of m cold experts fetch[33 + m] are
-                                          * fetched whole, then fetch[m] have their down slabs
-                                          * fetched, as far as they are there and the pad goes */
+    const uint8_t *fetch;                /* device [2, GPU_FETCH_COUNTS]: of m cold experts
+                                          * fetch[GPU_FETCH_COUNTS + m] are fetched whole, then
+                                          * fetch[m] have their down slabs fetched, as far as they
+                                          * are there and the pad goes */
     uint8_t *pad;                        /* VRAM that slabs are fetched to, gpu_split_pad bytes */
     int pad_down, pad_all;               /* most slots fetched of either kind */
     bool one_stream;                     /* fetch before what is hot, not beside it */
@@ -408,14 +410,15 @@ int gpu_load_end(gpu_load *l, double *bytes_per_s, err_ctx *err);        /* NULL
 
 /* The largest of n logits, of equals the first, to at->token and to *seen (page-locked RAM, or
  * NULL) as (id | stamp << 32), where stamp is pos + 1 modulo 2^31; an all-NaN row gives 0.
- * counter: one, zero before and after. best: 1024 * 2 words of scratch. */
+ * counter: one, zero before and after. best: GPU_LARGEST_WORDS of scratch. */
+enum { GPU_LARGEST_WORDS = 2 * 1024 };
 void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *seen, uint32_t *best,
                  uint32_t *counter);
 
 void gpu_advance(gpu *g, gpu_cursor *at, int n);         /* pos += n */
 
 /* What a sampler asks about a row of logits; rules and bits are those of engine/session/sampler.h. */
-enum { GPU_SHORTLIST_BLOCK = 64 };
+enum { GPU_SHORTLIST_BLOCK = 64, GPU_SHORTLIST_LANES = 8, GPU_SHORTLIST_STEPS = 256 };
 typedef struct gpu_shortlist {
     const float *logits, *bias;          /* [n] */
     int n;
@@ -423,7 +426,7 @@ typedef struct gpu_shortlist {
     int n_seen;
     double repeat, presence, frequency;
     double per_temperature;
-    const double *steps;                 /* [256] */
+    const double *steps;                 /* [GPU_SHORTLIST_STEPS] */
     float *work;                         /* [n, rounded up to blocks]: gets the logits after biases
                                           * and penalties */
     uint32_t *top;                       /* scratch, one */

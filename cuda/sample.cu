@@ -6,7 +6,8 @@
  * bias by one addition, all else is in double. Nothing may be contracted. */
 #include "cuda/device.cuh"
 
-enum { THREADS = 256, BLOCK = GPU_SHORTLIST_BLOCK, LANES = 8, STEPS = 256 };
+enum { THREADS = 256, BLOCK = GPU_SHORTLIST_BLOCK, LANES = GPU_SHORTLIST_LANES,
+       STEPS = GPU_SHORTLIST_STEPS };
 
 /* ---- biases, penalties, maxima --------------------------------------------------------------- */
 

@@ -31,7 +31,7 @@ int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *
 typedef struct engine_placement {
     bool gpu;                            /* the first GPU computes; exact and isa have no meaning */
     const struct plan *plan;             /* tiers/plan.h; copied. NULL: all in VRAM */
-    const struct postfetch_options *postfetch;   /* engine/gpu/host_experts.h; copied. NULL: as usual */
+    const struct postfetch_options *postfetch;   /* moe/postfetch.h; copied. NULL: as usual */
     engine_watch *watch;                 /* told of what is moved; or NULL */
     void *watch_ctx;
 } engine_placement;
@@ -40,19 +40,12 @@ typedef struct engine_placement {
  * the first session. On failure all is as before. */
 int engine_place(engine *e, const engine_placement *p, err_ctx *err);
 
-/* How fast this machine is with this model's shapes, using a part of room bytes (measure.h); g may
- * be NULL. False of ask stops. */
-struct gpu;
-struct speeds;
-typedef bool engine_ask(void *ctx);
-int engine_measure(struct speeds *out, engine *e, struct gpu *g, uint64_t room, engine_ask *ask,
-                   void *ctx, err_ctx *err);
-
 void engine_close(engine *e);            /* NULL is fine; close its sessions first */
 int engine_threads(const engine *e);
 const char *engine_kernels(const engine *e);     /* "avx2", "exact", "cuda": for plan lines */
 
-bool engine_on_gpu(const engine *e);
+bool engine_on_gpu(const engine *e);      /* at least some layers */
+int engine_gpu_layers(const engine *e);  /* how many: the first ones */
 const char *engine_gpu_name(const engine *e);    /* "NVIDIA H200"; "" on the CPU */
 uint64_t engine_gpu_bytes(const engine *e);      /* of weights in VRAM */
 const struct plan *engine_plan(const engine *e);         /* NULL if there is none */
@@ -69,8 +62,8 @@ engine_experts engine_expert_store(const engine *e);
  * serves, or the kernel for many. Returns their number. */
 int engine_slow_types(const engine *e, quant_type types[QT_COUNT]);
 
-/* Decoding is faster with a second copy of the output matrix, for which these bytes are needed; 0:
- * there is nothing to gain, or it is there. Results are the same, and without memory for it all
+/* Decoding is faster with a second copy of the output matrix, repacked for the kernels, for which
+ * these bytes are needed; 0: there is nothing to gain, or it is there. Results are the same, and without memory for it all
  * stays as it was. Not while a session of the engine computes. */
 uint64_t engine_repack_bytes(const engine *e);
 int engine_repack_head(engine *e, err_ctx *err);
@@ -125,22 +118,6 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err);
 /* Takes in one token and draws the one behind it, which smp is not told of. On a GPU the logits stay
  * there unless something about them is unusual. */
 int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *err);
-
-/* Where the time goes when the GPU takes in n tokens, a chunk at most: a span for each kernel, in
- * order, at most cap, and what a kernel that only reads reads in a second. The session has to be
- * rewound afterwards. Returns their number, or < 0. */
-struct gpu_span;
-int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *ids, int n,
-                    double *bandwidth, err_ctx *err);
-
-/* What the tiers did since session_reset_counts: for benches. */
-struct host_experts_stats;
-struct store_stats;
-void session_counts(const session *s, struct host_experts_stats *cold, struct store_stats *store);
-void session_reset_counts(session *s);
-
-/* While paused no expert is post-fetched: for benches, to see what it is worth. */
-void session_pause_postfetch(session *s, bool paused);
 
 /* Remembers the present position, for session_rewind. */
 void session_snapshot(session *s);

@@ -1,199 +1,222 @@
 /* forward_tiered.c - the token loop.
  *
- * Every step below is one line of the loop in the header. Here dense weights are in the mapped file
- * and one lane computes all experts; what other places add is another lane and another way to
- * resolve, not another loop. The sum over experts is taken here, from one vector per chosen expert,
- * in the router's order: where a vector came from cannot show. */
+ * walk() is the only place that goes over layers. What a step does is with its implementation
+ * (steps.h); here is only which one does it, and in which order. The sum over experts is taken from
+ * one vector per chosen expert, in the router's order, wherever the vectors come from: so where an
+ * expert is cannot show. */
 #include "engine/forward_tiered.h"
 
-#include <math.h>
-
-#include "moe/router.h"
-
-/* ---- mix ------------------------------------------------------------------------------------- */
-
-static void mix(batch *p, const recipe *r, int l)
-{
-    const model_hparams *hp = &p->m->hp;
-    workspace *ws = p->ws;
-    ops_rmsnorm(p->o, ws->h, ws->x, p->w->layers[l].attn_norm, p->n, hp->n_embd,
-                (size_t)hp->n_embd, hp->rms_eps);
-    acts_set(&ws->hx, ws->h, p->n, hp->n_embd);
-    r->mix(p, l);
-    ops_add(p->o, ws->x, ws->y, p->n, hp->n_embd);
-}
-
-/* ---- route ----------------------------------------------------------------------------------- */
-
-static void select_experts(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const batch *p = ctx;
-    const workspace *ws = p->ws;
-    const int k = p->m->hp.n_expert_used, n = p->m->hp.n_expert;
-    (void)thread;
-    for (int64_t t = begin; t < end; t++)
-        router_select(ws->ids + t * k, ws->gates + t * k, ws->router + t * n, n, k);
-}
-
-static void route(batch *p, int l)
-{
-    const model_hparams *hp = &p->m->hp;
-    workspace *ws = p->ws;
-    ops_rmsnorm(p->o, ws->h, ws->x, p->w->layers[l].post_attn_norm, p->n, hp->n_embd,
-                (size_t)hp->n_embd, hp->rms_eps);
-    acts_set(&ws->hx, ws->h, p->n, hp->n_embd);
-    ops_matmul(p->o, ws->router, &p->w->layers[l].router, &ws->hx);
-    pool_run(p->o->team, p->n, pool_grain((int64_t)hp->n_expert * hp->n_expert_used),
-             select_experts, p);
-}
-
-/* ---- resolve --------------------------------------------------------------------------------- */
-
-/* The cold lane takes every expert. */
-static expert_job resolve(batch *p, const recipe *r, int l)
-{
-    workspace *ws = p->ws;
-    worklist_fill(ws->work, ws->ids, p->n, p->m->hp.n_expert_used);
-    return (expert_job){
-        .bank = p->w->layers[l].experts, .act = r->act, .x = &ws->hx, .work = ws->work,
-        .items = ws->work->items, .n_item = ws->work->n_item, .y = ws->slots, .layer = l,
-    };
-}
-
-/* ---- the shared expert ----------------------------------------------------------------------- */
-
-static void activate_shared(void *ctx, int64_t first, int64_t end, int thread)
-{
-    const batch *p = ctx;
-    const int n_ff = p->m->hp.n_ff_shared;
-    (void)thread;
-    for (int64_t t = first; t < end; t++) {
-        float *gate = p->ws->shared_gate + (size_t)t * (size_t)n_ff;
-        p->o->loops->swiglu(gate, gate, p->ws->shared_up + (size_t)t * (size_t)n_ff, n_ff);
-    }
-}
-
-static void shared_expert(batch *p, int l)
-{
-    const layer_weights *w = &p->w->layers[l];
-    const model_hparams *hp = &p->m->hp;
-    workspace *ws = p->ws;
-    const product first[] = { { ws->shared_gate, &w->shared_gate },
-                              { ws->shared_up, &w->shared_up },
-                              { ws->shared_sigma, &w->shared_gate_inp } };
-    if (hp->n_ff_shared == 0) return;
-    ops_matmuls(p->o, first, ARRAY_LEN(first), &ws->hx);
-    pool_run(p->o->team, p->n, pool_grain(16 * (int64_t)hp->n_ff_shared), activate_shared, p);
-    acts_set(&ws->shared_x, ws->shared_gate, p->n, hp->n_ff_shared);
-    ops_matmul(p->o, ws->shared_y, &w->shared_down, &ws->shared_x);
-}
-
-/* ---- join ------------------------------------------------------------------------------------ */
-
-static void join_tokens(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const batch *p = ctx;
-    const workspace *ws = p->ws;
-    const int k = p->m->hp.n_expert_used, n_embd = p->m->hp.n_embd;
-    const bool shared = p->m->hp.n_ff_shared > 0;
-    (void)thread;
-    for (int64_t t = begin; t < end; t++) {
-        const size_t at = (size_t)t * (size_t)n_embd;
-        p->o->loops->join(ws->x + at, ws->slots + (size_t)k * at, ws->gates + t * k, k,
-                          shared ? ws->shared_y + at : NULL,
-                          shared ? sigmoid_f32(ws->shared_sigma[t]) : 0.0f, n_embd);
-    }
-}
-
-static void join(batch *p)
-{
-    pool_run(p->o->team, p->n, pool_grain((int64_t)p->m->hp.n_expert_used * p->m->hp.n_embd),
-             join_tokens, p);
-}
+struct forward {
+    const model *m;
+    const ops *o;
+    gpu *g;
+    int n_gpu;                           /* layers whose dense part is on the GPU: the first ones */
+    bool head_on_gpu;
+    host_steps *host;                    /* NULL: the GPU does it all */
+    gpu_steps *gpu;                      /* NULL: there is none */
+    host_experts *beside;                /* NULL: all experts of the GPU's layers are in VRAM */
+    const steps *last;                   /* that the logits of the last batch are asked of */
+};
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-static void begin(batch *p)
+static expert_way way_of(const forward *f, const batch *b, int l)
 {
-    const model_hparams *hp = &p->m->hp;
-    workspace *ws = p->ws;
-    ops_embed(p->o, ws->x, &p->w->embed, p->ids, p->n);
-    weights_forget_rows(p->w, p->pos, p->n);
-    for (int i = 0; i < p->rope->n_table; i++)
-        rope_table(ws->rope_cos[i], ws->rope_sin[i], p->rope->freq[i], p->rope->magnitude[i],
-                   hp->rope_dim, p->pos, p->n);
+    if (l >= f->n_gpu || !f->beside || !host_experts_layer(f->beside, l)) return EXPERTS_HERE;
+    if (b->n <= GPU_FEW) return EXPERTS_ASKED;
+    return b->streamed ? EXPERTS_STREAMED : EXPERTS_BY_HOST;
 }
 
-int forward_tiered(batch *p, const recipe *r, session_watch *watch, void *ctx, double before,
-                   int total, err_ctx *err)
+static int run_experts(const steps *s, expert_way way, int l, err_ctx *err)
 {
-    const int n_layer = p->m->hp.n_layer;
-    begin(p);
-    for (int l = 0; l < n_layer; l++) {
-        mix(p, r, l);
-        route(p, l);
-        const expert_job job = resolve(p, r, l);
-        const int rc = experts_cpu_run(p->experts, &job, err);
-        if (rc < 0) return err_prefix(err, rc, "layer %d", l);
-        shared_expert(p, l);
-        join(p);
-        if (watch && !watch(ctx, before + (double)p->n * (l + 1) / n_layer, total))
-            return err_set(err, ERR_STOPPED, "stopped behind layer %d of %d", l + 1, n_layer);
+    switch (way) {
+    case EXPERTS_HERE: return s->experts_here(s->self, l, err);
+    case EXPERTS_ASKED: return s->experts_asked(s->self, l, err);
+    case EXPERTS_BY_HOST: return s->experts_by_host(s->self, l, err);
+    case EXPERTS_STREAMED: return s->experts_streamed(s->self, l, err);
     }
     return 0;
 }
 
-void forward_logits(batch *p, float *logits, int n_row)
+/* The GPU's part is done: the host goes on with its vectors. */
+static int go_to_host(forward *f, const steps *from, const batch *b, err_ctx *err)
 {
-    const model_hparams *hp = &p->m->hp;
-    workspace *ws = p->ws;
-    const float *x = ws->x + (size_t)(p->n - n_row) * (size_t)hp->n_embd;
-    if (n_row == 0) return;
-    ops_rmsnorm(p->o, ws->h, x, p->w->out_norm, n_row, hp->n_embd, (size_t)hp->n_embd, hp->rms_eps);
-    acts_set(&ws->hx, ws->h, n_row, hp->n_embd);
-    ops_matmul(p->o, logits, &p->w->head, &ws->hx);
+    const steps *host = host_steps_face(f->host);
+    const float *x;
+    int rc;
+    if ((rc = from->end(from->self, err)) < 0 ||
+        (rc = from->hand_over(from->self, &x, err)) < 0)
+        return rc;
+    return host->resume(host->self, b, x, err);
 }
 
-/* ---- steps that both architectures share ----------------------------------------------------- */
-
-typedef struct rotate_args {
-    const batch *p;
-    float *x;
-    int n_head;
-    size_t stride;
-    const float *cosine, *sine;
-} rotate_args;
-
-static void rotate_tokens(void *ctx, int64_t begin, int64_t end, int thread)
+/* A batch through layers 0 .. end - 1; on_gpu: what those on the GPU are done with. */
+static int walk(forward *f, const batch *b, const steps *on_gpu, int end, err_ctx *err)
 {
-    const rotate_args *a = ctx;
-    const int dim = a->p->m->hp.rope_dim;
-    const size_t half = (size_t)dim / 2;
-    (void)thread;
-    for (size_t t = (size_t)begin; t < (size_t)end; t++)
-        for (size_t h = 0; h < (size_t)a->n_head; h++)
-            a->p->o->loops->rotate(a->x + (t * (size_t)a->n_head + h) * a->stride,
-                                   a->cosine + t * half, a->sine + t * half, dim);
+    const int n_layer = f->m->hp.n_layer;
+    const steps *s = f->n_gpu > 0 ? on_gpu : host_steps_face(f->host);
+    int rc = s->begin(s->self, b, err);
+    for (int l = 0; l < end && rc == 0; l++) {
+        if (l == f->n_gpu && s == on_gpu) {
+            if ((rc = go_to_host(f, s, b, err)) < 0) break;
+            s = host_steps_face(f->host);
+        }
+        const expert_way way = way_of(f, b, l);
+        s->mix(s->self, l);
+        s->route(s->self, l);
+        if ((rc = run_experts(s, way, l, err)) < 0) break;
+        s->join(s->self, l);
+        if (b->watch && (s != on_gpu || way != EXPERTS_HERE) &&
+            !b->watch(b->watch_ctx, (l + 1.0) / n_layer))
+            rc = err_set(err, ERR_STOPPED, "stopped after layer %d of %d", l + 1, n_layer);
+    }
+    if (rc < 0) return rc;
+    if (s == on_gpu && !f->head_on_gpu && b->ids) {      /* the output matrix is the host's */
+        if ((rc = go_to_host(f, s, b, err)) < 0) return rc;
+        s = host_steps_face(f->host);
+    }
+    f->last = s;
+    return s->end(s->self, err);
 }
 
-void batch_rotate(const batch *p, float *x, int n_head, size_t stride, bool windowed)
+/* ---- one token on the GPU -------------------------------------------------------------------- */
+
+static int record(forward *f, int pos, err_ctx *err)
 {
-    const int table = windowed && p->rope->n_table > 1;
-    rotate_args a = { p, x, n_head, stride, p->ws->rope_cos[table], p->ws->rope_sin[table] };
-    pool_run(p->o->team, p->n, pool_grain((int64_t)n_head * p->m->hp.rope_dim), rotate_tokens, &a);
+    const batch b = { .n = 1, .pos = pos, .last = gpu_steps_reach(pos) };
+    const int rc = gpu_steps_record_begin(f->gpu, err);
+    if (rc < 0) return rc;
+    (void)walk(f, &b, gpu_steps_live(f->gpu), f->n_gpu, NULL);   /* nothing is waited for */
+    return gpu_steps_record_end(f->gpu, pos, err);
 }
 
-void batch_attend(batch *p, int layer, const float *sinks)
+/* Takes one token in without waiting for what the GPU does last. */
+static int take(forward *f, int32_t id, int pos, err_ctx *err)
 {
-    const model_hparams *hp = &p->m->hp;
-    workspace *ws = p->ws;
-    kv_store *cache = state_kv(p->st);
-    const attend_args a = {
-        .out = ws->heads, .q = ws->q, .cache = cache, .layer = layer, .n_head = hp->n_head,
-        .n_head_kv = hp->n_head_kv, .head_dim = hp->head_dim, .pos = p->pos, .n = p->n,
-        .window = p->m->layers[layer].window, .scale = 1.0f / sqrtf((float)hp->head_dim),
-        .sinks = sinks,
-    };
-    kv_write(cache, layer, p->pos, p->n, ws->k, ws->v);
-    attend(p->o->loops, p->o->team, &a, ws->thread_scratch, ws->thread_floats);
+    const batch b = { .ids = &id, .n = 1, .pos = pos };
+    int rc;
+    if (!gpu_steps_is_recorded(f->gpu, pos) && (rc = record(f, pos, err)) < 0) return rc;
+    rc = walk(f, &b, gpu_steps_played(f->gpu), f->m->hp.n_layer, err);
+    return rc < 0 ? gpu_steps_give_up(f->gpu, rc, err) : 0;
 }
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+int forward_eval(forward *f, batch *b, err_ctx *err)
+{
+    int rc;
+    if (!f->gpu) return walk(f, b, NULL, f->m->hp.n_layer, err);
+    if (b->n == 1) {
+        rc = take(f, b->ids[0], b->pos, err);
+        return rc < 0 ? rc : gpu_steps_wait(f->gpu, err);
+    }
+    b->last = b->pos + b->n;
+    b->streamed = gpu_steps_streams(f->gpu, b->n);
+    rc = walk(f, b, gpu_steps_live(f->gpu), f->m->hp.n_layer, err);
+    return rc < 0 ? gpu_steps_give_up(f->gpu, rc, err) : gpu_steps_wait(f->gpu, err);
+}
+
+int forward_take(forward *f, int32_t id, int pos, err_ctx *err)
+{
+    batch b = { .ids = &id, .n = 1, .pos = pos };
+    return f->head_on_gpu ? take(f, id, pos, err) : forward_eval(f, &b, err);
+}
+
+int forward_logits(forward *f, float *logits, int n_row, err_ctx *err)
+{
+    return f->last->logits(f->last->self, logits, n_row, err);
+}
+
+int forward_next(forward *f, int32_t *next, int32_t id, int pos, float *logits, err_ctx *err)
+{
+    int rc = forward_take(f, id, pos, err);
+    if (rc < 0) return rc;
+    if (f->head_on_gpu) return gpu_steps_picked(f->gpu, next, pos, err);
+    if ((rc = forward_logits(f, logits, 1, err)) < 0) return rc;
+    *next = ops_largest(f->o, logits, f->m->hp.n_vocab);
+    return 0;
+}
+
+bool forward_source(forward *f, sampler_source *out)
+{
+    if (f->head_on_gpu) *out = gpu_steps_source(f->gpu);
+    return f->head_on_gpu;
+}
+
+/* ---- profiles -------------------------------------------------------------------------------- */
+
+/* The first play warms up. */
+static int profile_token(forward *f, gpu_span *spans, int cap, int32_t id, int pos, err_ctx *err)
+{
+    int rc = 0;
+    for (int i = 0; i < 2 && rc >= 0; i++) {
+        rc = take(f, id, pos, err);
+        if (rc == 0) rc = gpu_profile_read(spans, cap, f->g, err);
+    }
+    return rc;
+}
+
+int forward_profile(forward *f, gpu_span *spans, int cap, const int32_t *ids, int n, int pos,
+                    err_ctx *err)
+{
+    batch b = { .ids = ids, .n = n, .pos = pos };
+    int rc = gpu_steps_profile_begin(f->gpu, err);
+    if (rc == 0 && n == 1) {
+        rc = profile_token(f, spans, cap, ids[0], pos, err);
+    } else if (rc == 0) {
+        rc = forward_eval(f, &b, err);
+        if (rc == 0) rc = gpu_profile_read(spans, cap, f->g, err);
+    }
+    gpu_steps_profile_end(f->gpu);
+    return rc;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static int make_gpu(forward *f, const forward_parts *parts, int chunk, err_ctx *err)
+{
+    gpu_parts there = parts->gpu;
+    int rc;
+    if (there.store) {
+        const host_experts_parts beside = {
+            .g = there.g, .m = f->m, .w = there.w, .store = there.store, .ahead = parts->host.ahead,
+            .o = f->o, .p = there.p, .n_layer = there.n_layer, .post = parts->postfetch,
+        };
+        if ((rc = host_experts_create(&f->beside, &beside, err)) < 0) return rc;
+        there.host = f->beside;
+    }
+    f->g = there.g;
+    f->n_gpu = there.n_layer;
+    f->head_on_gpu = there.head;
+    return gpu_steps_create(&f->gpu, &there, chunk, err);
+}
+
+int forward_create(forward **out, const forward_parts *parts, int chunk, err_ctx *err)
+{
+    forward *f = mem_zalloc(sizeof *f);
+    int rc = 0;
+    *out = NULL;
+    if (!f) return err_set(err, ERR_NOMEM, "forward: %zu bytes", sizeof *f);
+    f->m = parts->host.m;
+    f->o = parts->host.o;
+    if (parts->gpu.g) rc = make_gpu(f, parts, chunk, err);
+    if (rc == 0 && !f->head_on_gpu)
+        rc = host_steps_create(&f->host, &parts->host, chunk, err);
+    if (rc < 0) {
+        forward_free(f);
+        return rc;
+    }
+    *out = f;
+    return 0;
+}
+
+void forward_free(forward *f)
+{
+    if (!f) return;
+    gpu_steps_free(f->gpu);
+    host_experts_free(f->beside);
+    host_steps_free(f->host);
+    mem_free(f);
+}
+
+host_experts *forward_host_experts(forward *f) { return f->beside; }

@@ -1,25 +1,58 @@
 /* forward_tiered.h - THE LOOP: a batch of tokens through all layers. Start reading here.
  *
- *   for each layer:  mix      attention or DeltaNet, residual
- *                    route    norm, router logits, top-k, weights
- *                    resolve  which lane computes which of the chosen experts
- *                    launch   the lanes, and the shared expert beside them
+ *   for each layer:  mix      attention or DeltaNet, residual                  where its dense part is
+ *                    route    norm, router logits, top-k, weights              the same
+ *                    experts  in VRAM, asked of the host, computed by the host, or passing through
+ *                             VRAM: one switch, by the layer and the length of the batch
  *                    join     sum in selection order, residual
- */
+ *
+ * The first layers may have their dense part on the GPU, the others have it on the CPU; all or none
+ * is the usual case. A single token on the GPU is recorded once, by this loop, and then played,
+ * while this loop walks through the host's half of it. */
 #ifndef ENGINE_FORWARD_TIERED_H
 #define ENGINE_FORWARD_TIERED_H
 
-#include "engine/engine.h"
-#include "engine/batch.h"
+#include "engine/gpu/gpu_steps.h"
+#include "engine/host/host_steps.h"
 
-/* Takes p->n tokens through the layers: ws->x holds their last residual, state has not been
- * advanced. Asks watch after each layer and returns ERR_STOPPED if it says so; fails, too, where
- * experts cannot be read. The caller then puts the recurrent state back, for some layers have seen
- * the tokens and some have not. */
-int forward_tiered(batch *p, const recipe *r, session_watch *watch, void *ctx, double before,
-                   int total, err_ctx *err);
+typedef struct forward forward;
 
-/* Logits [n_row, n_vocab] of the last n_row tokens of the batch. */
-void forward_logits(batch *p, float *logits, int n_row);
+/* What computes, and where; all of it borrowed. */
+typedef struct forward_parts {
+    host_parts host;
+    gpu_parts gpu;                       /* g NULL: no GPU; host (the experts there) is made here */
+    const postfetch_options *postfetch;
+} forward_parts;
+
+/* Everything for batches of up to chunk tokens. */
+int forward_create(forward **out, const forward_parts *parts, int chunk, err_ctx *err);
+void forward_free(forward *f);           /* NULL is fine */
+
+/* Takes in b->n tokens at position b->pos. Keys and values are written; the position is the
+ * caller's to advance. Asks the watcher after each layer that the host has seen the end of, and
+ * returns ERR_STOPPED if it says so. After that, and after a failure, some layers have seen the
+ * tokens and some have not: the caller puts the recurrent state back. */
+int forward_eval(forward *f, batch *b, err_ctx *err);
+
+/* Logits [n_row, n_vocab] of the last n_row tokens of the batch just taken in. */
+int forward_logits(forward *f, float *logits, int n_row, err_ctx *err);
+
+/* Takes in one token and gives the likeliest one after it, of equals the first. logits [n_vocab] is
+ * scratch. */
+int forward_next(forward *f, int32_t *next, int32_t id, int pos, float *logits, err_ctx *err);
+
+/* Takes in one token, without waiting for it where forward_source has its logits. */
+int forward_take(forward *f, int32_t id, int pos, err_ctx *err);
+
+/* The logits of the token just taken in, where they are, if that is the GPU: true. */
+bool forward_source(forward *f, sampler_source *out);
+
+/* Where the time goes on the GPU when n tokens are taken in. Every kernel is watched; the session's
+ * position must be restored by the caller. Returns the number of spans, at most cap. */
+int forward_profile(forward *f, gpu_span *spans, int cap, const int32_t *ids, int n, int pos,
+                    err_ctx *err);
+
+/* The host's side of experts beside a GPU, for benches; NULL if there is none. */
+host_experts *forward_host_experts(forward *f);
 
 #endif

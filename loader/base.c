@@ -141,6 +141,39 @@ void mem_free(void *p)
     free(p);
 }
 
+mem_layout mem_layout_count(uint64_t align) { return (mem_layout){ .align = align }; }
+mem_layout mem_layout_over(void *block, uint64_t align) { return (mem_layout){ .block = block, .align = align }; }
+
+void *mem_layout_take(mem_layout *a, uint64_t n, uint64_t width, uint64_t bytes)
+{
+    uint64_t size, end;
+    void *p = a->block ? a->block + a->used : NULL;
+    if (a->used == UINT64_MAX || !size_mul(&size, n, width) || !size_mul(&size, size, bytes) ||
+        !size_add(&end, a->used, size) || !size_add(&end, end, a->align)) {
+        a->used = UINT64_MAX;
+        return NULL;
+    }
+    a->used = size_align(end - a->align, a->align);
+    return p;
+}
+
+float *mem_layout_floats(mem_layout *a, int n, int64_t width)
+{
+    return (float *)mem_layout_take(a, (uint64_t)n, (uint64_t)width, sizeof(float));
+}
+
+uint64_t mem_layout_back(mem_layout *a, uint64_t to)
+{
+    const uint64_t end = a->used;
+    if (end != UINT64_MAX) a->used = to;
+    return end;
+}
+
+void mem_layout_reach(mem_layout *a, uint64_t end)
+{
+    if (a->used < end) a->used = end;
+}
+
 void mem_fail_after(long n)
 {
     atomic_store(&fail_at, n > 0 ? atomic_load(&alloc_count) + n : 0);

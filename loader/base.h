@@ -102,6 +102,24 @@ void *mem_resize(void *p, size_t n, size_t size);        /* p stays valid on fai
 char *mem_strdup_n(const char *s, size_t len);           /* terminated copy */
 void mem_free(void *p);
 
+/* Many buffers in one block: the same walk first counts, without a block, and then places. Parts
+ * begin at multiples of align, and so must the block. */
+typedef struct mem_layout {
+    uint8_t *block;                      /* NULL while counting */
+    uint64_t used;                       /* UINT64_MAX once a sum did not fit */
+    uint64_t align;                      /* a power of two */
+} mem_layout;
+
+mem_layout mem_layout_count(uint64_t align);
+mem_layout mem_layout_over(void *block, uint64_t align);
+/* n * width * bytes of it; NULL while counting. */
+void *mem_layout_take(mem_layout *a, uint64_t n, uint64_t width, uint64_t bytes);
+float *mem_layout_floats(mem_layout *a, int n, int64_t width);
+/* Two parts that are never in use together share their room: after the first, back to where it
+ * began, which returns its end; after the second, on to that end if it is further. */
+uint64_t mem_layout_back(mem_layout *a, uint64_t to);
+void mem_layout_reach(mem_layout *a, uint64_t end);
+
 /* Test seams. After mem_fail_after(n) the n-th allocation from now (1 = the next) fails, and only
  * that one; 0 switches it off. Between mem_guard(true) and mem_guard(false) every allocation fails:
  * the token loop must not need one. mem_count() counts allocations since the start. */

@@ -5,7 +5,7 @@
 #ifndef MOE_EXPERT_H
 #define MOE_EXPERT_H
 
-#include "loader/tensor.h"
+#include "loader/gguf.h"
 
 typedef struct expert_id { int layer, index; } expert_id;
 
@@ -20,6 +20,17 @@ typedef struct expert_bank {
     int n_expert;
     uint64_t n_embd, n_ff;
 } expert_bank;
+
+/* All routed experts of a model: what this room knows of it. */
+typedef struct expert_banks {
+    const gguf *file;                    /* borrowed */
+    int n_layer;                         /* layers with experts: the trunk */
+    int n_expert, n_used;                /* of a layer, and of those chosen for a token */
+    expert_bank *of;                     /* [n_layer] */
+} expert_banks;
+
+/* What stands between gate, up and down: silu(gate) * up, or gpt-oss's clamped form of it. */
+typedef enum expert_activation { ACT_SWIGLU, ACT_SWIGLU_CLAMPED } expert_activation;
 
 uint64_t expert_slab_rows(const expert_bank *b, expert_slab s);
 uint64_t expert_slab_bytes(const expert_bank *b, expert_slab s);  /* weights only */

@@ -41,13 +41,13 @@ static void make_plan(plan *to, const model *m, const place *p)
     uint64_t largest = 0;
     *to = (plan){ .gpu = p->gpu, .stage_parts = p->stage_parts, .stream_from = p->stream_from };
     for (int l = 0; l < m->hp.n_layer; l++) {
-        const uint64_t bytes = slabs_bytes(&m->layers[l].experts);
+        const uint64_t bytes = slabs_bytes(m->layers[l].experts);
         to->hot[l] = p->gpu ? m->hp.n_expert * p->hot_of_8 / 8 : 0;
         to->place[l] = p->disk ? PLAN_DISK : PLAN_RAM;
         if (bytes > largest) largest = bytes;
     }
     if (p->stage_parts > 0) to->vram_stage = 2 * (largest / (uint64_t)p->stage_parts + largest / 4);
-    to->ram_experts = expert_store_least(m);
+    to->ram_experts = expert_store_least(&m->experts);
     to->vram_pad = 1;                    /* there is one; its size is not looked at */
     /* a bus as fast as the memory: half of everything is fetched */
     to->rate = (speeds){ .pull = 1e10, .pull_busy = 1e10, .cpu = 1e10, .cpu_busy = 1e10,

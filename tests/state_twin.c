@@ -222,9 +222,9 @@ static double tolerance(kv_type type, const float *x, int i)
 
 /* ---- rows, wherever they are ----------------------------------------------------------------- */
 
-static bool is_near(const twin *t)
+static bool is_near(const twin *t, int l)
 {
-    return state_space(t->s)->addressable;
+    return state_layer_space(t->s, l)->addressable;
 }
 
 /* The address of one head's key (which 0) or value (1). */
@@ -243,10 +243,10 @@ static const float *rows_at(const twin *t, int l, int which, int head, int pos, 
     const kv_store *c = state_kv(t->s);
     const quant_traits *traits = quant_traits_of(stored[t->o.kv]);
     const int dim = t->m->hp.head_dim;
-    mem_space *where = state_space(t->s);
+    mem_space *where = state_layer_space(t->s, l);
     uint8_t row[64 * sizeof(float)];
-    if (is_near(t)) return which == 0 ? kv_keys(c, l, head, pos, n, tile)
-                                      : kv_values(c, l, head, pos, n, tile);
+    if (is_near(t, l)) return which == 0 ? kv_keys(c, l, head, pos, n, tile)
+                                         : kv_values(c, l, head, pos, n, tile);
     for (int i = 0; i < n; i++) {
         where->read(where, row, row_at(t, l, which, head, pos + i), kv_row_bytes(c));
         traits->decode(tile + i * dim, row, (size_t)(dim / traits->block_elems));
@@ -258,8 +258,8 @@ static const float *rows_at(const twin *t, int l, int which, int head, int pos, 
 static void store_rows(twin *t, int l, int n, const float *k, const float *v)
 {
     kv_store *c = state_kv(t->s);
-    mem_space *where = state_space(t->s);
-    if (is_near(t)) {
+    mem_space *where = state_layer_space(t->s, l);
+    if (is_near(t, l)) {
         kv_write(c, l, t->pos, n, k, v);
         return;
     }
@@ -338,7 +338,8 @@ void twin_open(twin *t, const model *m, const state_options *o)
     *t = (twin){ .m = m, .o = *o };
     CHECK_MSG(state_create(&t->s, m, o, &err) == 0, "state_create: %s", err.msg);
     CHECK(rec_floats(t, 2) <= REC_FLOATS && rec_floats(t, 3) <= REC_FLOATS);
-    if (!is_near(t)) CHECK(kv_create(&t->scribe, m, mem_space_ram(), o->kv, 1, 1, &err) == 0);
+    const kv_options one = { .type = o->kv, .ctx = 1, .slack = 1 };
+    if (!state_space(t->s)->addressable) CHECK(kv_create(&t->scribe, m, &one, &err) == 0);
     t->ids = mem_zalloc((size_t)o->ctx * sizeof *t->ids);
     t->sums = mem_zalloc(((size_t)o->ctx + 1) * sizeof *t->sums);
     t->cells = mem_zalloc((size_t)m->hp.n_layer * (size_t)o->ctx * sizeof *t->cells);
@@ -384,7 +385,6 @@ static void write_layer(twin *t, test_rng *rng, int l, int n)
 
 void twin_run(twin *t, test_rng *rng, int n, bool aborted)
 {
-    mem_space *where = state_space(t->s);
     const int n_layer = aborted ? (t->m->hp.n_layer + 1) / 2 : t->m->hp.n_layer;
     for (int p = t->pos; p < t->pos + n; p++) {
         t->ids[p] = (int32_t)test_below(rng, (uint32_t)t->m->hp.n_vocab);
@@ -395,6 +395,7 @@ void twin_run(twin *t, test_rng *rng, int n, bool aborted)
     if (aborted) return;
     t->pos += n;
     for (int l = 0; l < n_layer; l++) {
+        mem_space *where = state_layer_space(t->s, l);
         for (int which = 2; which < 4 && t->m->layers[l].mixer == MIX_DELTANET; which++) {
             const size_t n_rec = rec_floats(t, which);
             float x[REC_FLOATS];
@@ -482,7 +483,7 @@ void twin_loaded(twin *t, const twin *from)
 
 bool twin_holds(twin *t, test_rng *rng)
 {
-    mem_space *where = state_space(t->s);
+    mem_space *there = state_space(t->s);
     err_ctx err = { 0 };
     if (state_pos(t->s) != t->pos)
         complain(t, "position is %d, want %d", state_pos(t->s), t->pos);
@@ -492,6 +493,7 @@ bool twin_holds(twin *t, test_rng *rng)
             check_layer(t, rng, l, t->pos, false);
             continue;
         }
+        mem_space *where = state_layer_space(t->s, l);
         for (int which = 2; which < 4; which++) {
             const size_t n_rec = rec_floats(t, which);
             float x[REC_FLOATS];
@@ -505,6 +507,6 @@ bool twin_holds(twin *t, test_rng *rng)
         }
     }
     mem_guard(false);
-    if (where->check(where, &err) < 0) complain(t, "%s", err.msg);
+    if (there->check(there, &err) < 0) complain(t, "%s", err.msg);
     return !t->why[0];
 }

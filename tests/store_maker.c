@@ -196,11 +196,11 @@ bool made_forget_pages(const made_model *f)
 
 const uint8_t *made_slab(const made_model *f, int layer, expert_slab slab, int expert)
 {
-    return expert_slab_data(&f->twin->layers[layer].experts, slab, expert);
+    return expert_slab_data(f->twin->layers[layer].experts, slab, expert);
 }
 
 bool made_slab_is(const made_model *f, int layer, expert_slab slab, int expert, const uint8_t *at)
 {
-    const uint64_t bytes = expert_slab_bytes(&f->m->layers[layer].experts, slab);
+    const uint64_t bytes = expert_slab_bytes(f->m->layers[layer].experts, slab);
     return at && memcmp(at, made_slab(f, layer, slab, expert), (size_t)bytes) == 0;
 }

@@ -1,6 +1,6 @@
 /* test_expert_store.c - experts in RAM have the bytes of the file, whatever kind of store they are
  * in, whatever comes and goes, and whatever fails on the way. */
-#include "engine/expert_store.h"
+#include "moe/expert_store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,9 +104,9 @@ static void test_whole(const made_model *f, const char *name)
             for (int k = 0; k < SLAB_COUNT; k++)
                 if (!o.layers || some[l])
                     want += (uint64_t)f->m->hp.n_expert *
-                            expert_slab_bytes(&f->m->layers[l].experts, (expert_slab)k);
+                            expert_slab_bytes(f->m->layers[l].experts, (expert_slab)k);
         made_forget_pages(f);
-        if (!CHECK_MSG(expert_store_create(&s, f->m, team, &o, &err) == 0, "%s: %s", name, err.msg))
+        if (!CHECK_MSG(expert_store_create(&s, &f->m->experts, team, &o, &err) == 0, "%s: %s", name, err.msg))
             continue;
         for (int l = 0; l < 4; l++)
             CHECK_MSG(wrong_slabs(f, s, l) == 0, "%s, reader %zu, layer %d: %d slabs differ", name,
@@ -121,7 +121,7 @@ static void test_whole(const made_model *f, const char *name)
     }
     const store_options mapped = { .kind = STORE_MAPPED };
     expert_store *s = NULL;
-    if (!CHECK(expert_store_create(&s, f->m, team, &mapped, NULL) == 0)) return;
+    if (!CHECK(expert_store_create(&s, &f->m->experts, team, &mapped, NULL) == 0)) return;
     CHECK(wrong_slabs(f, s, 0) == 0 && expert_store_bytes(s) == 0);
     expert_store_free(s);
 }
@@ -132,7 +132,7 @@ static void test_stop(const made_model *f)
     const store_options o = { .kind = STORE_LOADED, .watch = watch, .watch_ctx = &p };
     expert_store *s = NULL;
     err_ctx err = { 0 };
-    CHECK(expert_store_create(&s, f->m, team, &o, &err) == ERR_STOPPED && !s &&
+    CHECK(expert_store_create(&s, &f->m->experts, team, &o, &err) == ERR_STOPPED && !s &&
           strstr(err.msg, "stopped"));
 }
 
@@ -143,7 +143,7 @@ static expert_store *make_cached(const made_model *f, uint64_t bytes, const read
     const store_options o = { .kind = STORE_CACHED, .cache_bytes = bytes, .reader = *r };
     expert_store *s = NULL;
     err_ctx err = { 0 };
-    CHECK_MSG(expert_store_create(&s, f->m, team, &o, &err) == 0, "%s", err.msg);
+    CHECK_MSG(expert_store_create(&s, &f->m->experts, team, &o, &err) == 0, "%s", err.msg);
     return s;
 }
 
@@ -199,7 +199,7 @@ static void walk(const made_model *f, const char *name, uint64_t bytes, const re
 
 static void test_cached(const made_model *f, const char *name)
 {
-    const uint64_t least = expert_store_least(f->m);
+    const uint64_t least = expert_store_least(&f->m->experts);
     for (size_t i = 0; i < ARRAY_LEN(readers); i++) {
         walk(f, name, least, &readers[i], 60);
         walk(f, name, 3 * least, &readers[i], 60);
@@ -208,7 +208,7 @@ static void test_cached(const made_model *f, const char *name)
     const store_options o = { .kind = STORE_CACHED, .cache_bytes = least - 1 };
     expert_store *s = NULL;
     err_ctx err = { 0 };
-    CHECK(expert_store_create(&s, f->m, team, &o, &err) == ERR_RANGE && !s &&
+    CHECK(expert_store_create(&s, &f->m->experts, team, &o, &err) == ERR_RANGE && !s &&
           strstr(err.msg, "at least"));
     s = make_cached(f, least, &readers[0]);
     CHECK(s && expert_store_room(s) == 2 * f->m->hp.n_expert_used);
@@ -218,7 +218,7 @@ static void test_cached(const made_model *f, const char *name)
 /* An expert that was read ahead is there, and no more than half of the places are taken for it. */
 static void test_ahead(const made_model *f)
 {
-    expert_store *s = make_cached(f, expert_store_least(f->m), &readers[1]);
+    expert_store *s = make_cached(f, expert_store_least(&f->m->experts), &readers[1]);
     int experts[MAX_EXPERT];
     err_ctx err = { 0 };
     expert_slabs at;
@@ -241,7 +241,7 @@ static void test_ahead(const made_model *f)
 /* Who is wanted keeps its place, also if somebody else is wanted before it in the same breath. */
 static void test_stays(const made_model *f)
 {
-    expert_store *s = make_cached(f, expert_store_least(f->m), &readers[0]);
+    expert_store *s = make_cached(f, expert_store_least(&f->m->experts), &readers[0]);
     int experts[MAX_EXPERT];
     err_ctx err = { 0 };
     if (!s) return;
@@ -263,7 +263,7 @@ static void test_ahead_fault(const made_model *f)
     const reader_options one = { .kind = READER_PREAD, .depth = 1 };
     const int ahead = 4, other = 9;
     for (int slab = 0; slab < SLAB_COUNT; slab++) {
-        expert_store *s = make_cached(f, expert_store_least(f->m), &one);
+        expert_store *s = make_cached(f, expert_store_least(&f->m->experts), &one);
         err_ctx err = { 0 };
         expert_slabs at;
         if (!s) return;
@@ -282,9 +282,9 @@ static void test_ahead_fault(const made_model *f)
 static void test_order(const made_model *f)
 {
     const reader_options one = { .kind = READER_PREAD, .depth = 1 };
-    expert_store *s = make_cached(f, expert_store_least(f->m), &one);
+    expert_store *s = make_cached(f, expert_store_least(&f->m->experts), &one);
     const int experts[] = { 5, 2, 7 };
-    const expert_bank *b = &f->m->layers[1].experts;
+    const expert_bank *b = f->m->layers[1].experts;
     char bytes[64];
     err_ctx err = { 0 };
     if (!s) return;
@@ -303,7 +303,7 @@ static void test_read_faults(const made_model *f)
 {
     static const fault_point points[] = { FAULT_READ_ERROR, FAULT_READ_END };
     for (size_t i = 0; i < ARRAY_LEN(points) * ARRAY_LEN(readers); i++) {
-        expert_store *s = make_cached(f, expert_store_least(f->m), &readers[i / ARRAY_LEN(points)]);
+        expert_store *s = make_cached(f, expert_store_least(&f->m->experts), &readers[i / ARRAY_LEN(points)]);
         test_rng rng = { i };
         uint64_t wanted = 0;
         int n_error = 0;
@@ -337,7 +337,7 @@ static void test_load_faults(const made_model *f)
         err_ctx err = { 0 };
         made_forget_pages(f);
         fault_arm(FAULT_READ_ERROR, skip, 1);
-        const int rc = expert_store_create(&s, f->m, team, &o, &err);
+        const int rc = expert_store_create(&s, &f->m->experts, team, &o, &err);
         fault_disarm_all();
         CHECK_MSG(rc == ERR_IO && !s && strstr(err.msg, ".gguf"), "%d: %s", rc, err.msg);
         expert_store_free(s);
@@ -348,13 +348,13 @@ static void test_no_memory(const made_model *f)
 {
     for (int kind = STORE_MAPPED; kind <= STORE_CACHED; kind++) {
         const store_options o = { .kind = (store_kind)kind,
-                                  .cache_bytes = expert_store_least(f->m) };
+                                  .cache_bytes = expert_store_least(&f->m->experts) };
         bool made = false;
         for (long fail = 1; fail < 60 && !made; fail++) {
             expert_store *s = NULL;
             err_ctx err = { 0 };
             mem_fail_after(fail);
-            const int rc = expert_store_create(&s, f->m, team, &o, &err);
+            const int rc = expert_store_create(&s, &f->m->experts, team, &o, &err);
             mem_fail_after(0);
             made = rc == 0;
             CHECK((rc == 0) == (s != NULL) && (rc == 0 || (rc == ERR_NOMEM && err.msg[0])));
@@ -412,13 +412,13 @@ static int wrong_entries(const made_model *f, const expert_store *s, int l)
 static void check_locked(const made_model *f, struct gpu *device, store_kind kind, int refuse)
 {
     const store_options o = { .kind = kind, .device = device,
-                              .cache_bytes = expert_store_least(f->m) };
+                              .cache_bytes = expert_store_least(&f->m->experts) };
     expert_store *s = NULL;
     err_ctx err = { 0 };
     test_rng rng = { 3 };
     uint64_t wanted = 0;
     if (refuse >= 0) fault_arm(FAULT_PAGE_LOCK, refuse, 1);
-    CHECK_MSG(expert_store_create(&s, f->m, team, &o, &err) == 0, "%s", err.msg);
+    CHECK_MSG(expert_store_create(&s, &f->m->experts, team, &o, &err) == 0, "%s", err.msg);
     fault_disarm_all();
     if (!s) return;
     CHECK((refuse >= 0) == (strstr(expert_store_note(s), "page-locked 0.0 of") != NULL));

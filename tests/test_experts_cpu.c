@@ -6,7 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/host/expert_predictor.h"
 #include "engine/host/experts_cpu.h"
 #include "tests/ffn_golden.h"
 #include "tests/store_maker.h"
@@ -54,7 +53,7 @@ static void check_experts(ffn_golden *g, const char *name, const loops *f, int n
     acts x;
 
     if (!CHECK(y && storage && pool_create(&o.team, n_thread, NULL) == 0 &&
-               experts_cpu_create(&e, &o, &hp, NULL, slots, NULL) == 0 &&
+               experts_cpu_create(&e, &o, &hp, NULL, NULL, slots, NULL) == 0 &&
                worklist_create(&w, g->n_expert, slots, NULL) == 0))
         return;
     acts_init(&x, storage, g->n_token, g->n_embd);
@@ -86,7 +85,7 @@ static void check_failures(const ffn_golden *g)
     for (long fail = 1; fail < 10; fail++) {
         experts_cpu *e = NULL;
         mem_fail_after(fail);
-        const int rc = experts_cpu_create(&e, &o, &hp, NULL, 8, NULL);
+        const int rc = experts_cpu_create(&e, &o, &hp, NULL, NULL, 8, NULL);
         mem_fail_after(0);
         CHECK((rc == 0) == (e != NULL));
         if (!e) continue;
@@ -187,7 +186,7 @@ static void do_taken(stage *g, const experts_cpu *e, const expert_job *job, cons
 static expert_job share_of(stage *g, int layer, float *y)
 {
     return (expert_job){
-        .bank = &g->f.m->layers[layer].experts, .x = &g->x, .work = g->w, .items = g->w->items,
+        .bank = g->f.m->layers[layer].experts, .x = &g->x, .work = g->w, .items = g->w->items,
         .n_item = g->w->n_item, .y = y, .layer = layer,
         .act = g->f.m->hp.arch == ARCH_GPTOSS ? ACT_SWIGLU_CLAMPED : ACT_SWIGLU,
     };
@@ -230,16 +229,18 @@ static void check_store(stage *g, const char *name, const store_options *so, uns
 {
     const model_hparams *hp = &g->f.m->hp;
     const bool all[] = { true, true, true, true };
-    store_options own = *so;
+    router_ahead *ahead = NULL;
     expert_store *s = NULL;
     experts_cpu *plain = NULL, *e = NULL;
     test_rng rng = { seed };
     err_ctx err = { 0 };
-    if (!so->layers) CHECK(expert_predictor_create(&own.predictor, &g->o, g->weights, hp, all, NULL) == 0);
-    if (!CHECK_MSG(expert_store_create(&s, g->f.m, g->o.team, &own, &err) == 0, "%s", err.msg))
+    if (!so->layers)
+        CHECK(router_ahead_create(&ahead, &g->o, g->weights, hp, all, NULL) == 0);
+    if (!CHECK_MSG(expert_store_create(&s, &g->f.m->experts, g->o.team, so, &err) == 0, "%s",
+                   err.msg))
         goto done;
-    if (CHECK(experts_cpu_create(&plain, &g->o, hp, NULL, MAX_SLOT, NULL) == 0 &&
-              experts_cpu_create(&e, &g->o, hp, s, MAX_SLOT, NULL) == 0))
+    if (CHECK(experts_cpu_create(&plain, &g->o, hp, NULL, NULL, MAX_SLOT, NULL) == 0 &&
+              experts_cpu_create(&e, &g->o, hp, s, ahead, MAX_SLOT, NULL) == 0))
         for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
             for (int layer = 0; layer < 4; layer++) {
                 draw(g, sizes[i], layer == 2 ? 9 : N_EXPERT, &rng);
@@ -252,20 +253,20 @@ done:
     experts_cpu_free(plain);
     experts_cpu_free(e);
     expert_store_free(s);
-    expert_predictor_free(own.predictor);
+    router_ahead_free(ahead);
 }
 
 /* A read that fails fails the job, once; then all works again. */
 static void check_faults(stage *g)
 {
-    const store_options so = { .kind = STORE_CACHED, .cache_bytes = expert_store_least(g->f.m) };
+    const store_options so = { .kind = STORE_CACHED, .cache_bytes = expert_store_least(&g->f.m->experts) };
     expert_store *s = NULL;
     experts_cpu *plain = NULL, *e = NULL;
     test_rng rng = { 1 };
     int n_error = 0;
-    if (!CHECK(expert_store_create(&s, g->f.m, g->o.team, &so, NULL) == 0)) return;
-    if (CHECK(experts_cpu_create(&plain, &g->o, &g->f.m->hp, NULL, MAX_SLOT, NULL) == 0 &&
-              experts_cpu_create(&e, &g->o, &g->f.m->hp, s, MAX_SLOT, NULL) == 0))
+    if (!CHECK(expert_store_create(&s, &g->f.m->experts, g->o.team, &so, NULL) == 0)) return;
+    if (CHECK(experts_cpu_create(&plain, &g->o, &g->f.m->hp, NULL, NULL, MAX_SLOT, NULL) == 0 &&
+              experts_cpu_create(&e, &g->o, &g->f.m->hp, s, NULL, MAX_SLOT, NULL) == 0))
         for (int skip = 0; skip < 40; skip += 3) {
             err_ctx err = { 0 };
             draw(g, skip % 2 ? 1 : 12, N_EXPERT, &rng);
@@ -295,7 +296,7 @@ static void check_stores(void)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         stage g;
         if (stage_open(&g, rows[i].arch, rows[i].variants, rows[i].where)) {
-            const uint64_t least = expert_store_least(g.f.m);
+            const uint64_t least = expert_store_least(&g.f.m->experts);
             const store_options kinds[] = {
                 { .kind = STORE_MAPPED }, { .kind = STORE_LOADED, .layers = some },
                 { .kind = STORE_CACHED, .cache_bytes = least },

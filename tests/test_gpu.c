@@ -166,7 +166,7 @@ static void check_largest(const float *logits, int n, const char *why)
     case_begin("%s, %d values", why, n);
     float *x = vram_floats(logits, (size_t)n);
     gpu_cursor *at = vram_copy(&start, sizeof start);
-    uint32_t *counter = vram_copy(&zero, sizeof zero), *best = vram_room(2048 * sizeof *best);
+    uint32_t *counter = vram_copy(&zero, sizeof zero), *best = vram_room(GPU_LARGEST_WORDS * sizeof *best);
     uint64_t *seen = gpu_alloc_host(device(), sizeof *seen, &err);
     if (expect(seen != NULL, "%s", err.msg)) {
         for (int again = 0; again < 2; again++) {        /* the counter is zero again */

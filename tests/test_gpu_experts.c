@@ -95,7 +95,7 @@ static void cpu_experts(float *y, const ops *o, const expert_bank *bank, bool cl
     experts_cpu *e = NULL;
     worklist *w = NULL;
     acts a;
-    if (!expect(experts_cpu_create(&e, o, &hp, NULL, n * k, NULL) == 0 &&
+    if (!expect(experts_cpu_create(&e, o, &hp, NULL, NULL, n * k, NULL) == 0 &&
                 worklist_create(&w, bank->n_expert, n * k, NULL) == 0, "no memory"))
         return;
     acts_init(&a, host_room(acts_bytes(n, n_embd), 1), n, n_embd);

@@ -59,8 +59,7 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
     err_ctx err = { 0 };
 
     rope_frequencies(s.freq, &s.magnitude, &rope);
-    expect(kv_create(&s.store, &m, mem_space_ram(), c->kv, n_pos, c->slack ? c->slack : n_pos,
-                     &err) == 0, "%s", err.msg);
+    expect(kv_create(&s.store, &m, &(kv_options){ .type = c->kv, .ctx = n_pos, .slack = c->slack ? c->slack : n_pos }, &err) == 0, "%s", err.msg);
     s.view = kv_layer_view(s.store, 0);
     s.store_bytes = (size_t)c->n_head_kv * (size_t)s.view.rows * kv_row_bytes(s.store);
     memset(s.view.keys, c->stale ? 0xFF : 0, s.store_bytes);

@@ -15,7 +15,7 @@
 #include "tests/gpu_fixture.h"
 
 enum { GATE, UP, DOWN, SLABS };
-enum { MAX_EXPERT = 64, FETCH_TABLE = 2 * 33, QUESTIONS = 4, MAX_LOCKED = 8 };
+enum { MAX_EXPERT = 64, FETCH_TABLE = 2 * GPU_FETCH_COUNTS, QUESTIONS = 4, MAX_LOCKED = 8 };
 
 typedef struct split_case {
     quant_type up, down;                 /* up: of gate, too */
@@ -195,7 +195,7 @@ static void expect_where(division *d, const batch *b)
             m += where[r] == GPU_COLD;
         }
         if (b->n > 1 || !b->split.slabs) continue;
-        int all = d->fetch[33 + m], down = d->fetch[m];
+        int all = d->fetch[GPU_FETCH_COUNTS + m], down = d->fetch[m];
         if (all > b->split.pad_all) all = b->split.pad_all;
         if (down > b->split.pad_down) down = b->split.pad_down;
         for (int r = 0; r < k && all > 0; r++) {
@@ -410,8 +410,8 @@ static void divide(division *d, const batch *b, const plan *p, test_rng *rng)
         const bool hot = p->hot == HOT_ALL || (p->hot == HOT_SOME && test_below(rng, 2));
         d->hot[e] = hot ? b->l->place[e] : -1;
     }
-    for (int m = 0; m < 33; m++) {
-        d->fetch[33 + m] = (uint8_t)(p->all < m ? p->all : m);
+    for (int m = 0; m < GPU_FETCH_COUNTS; m++) {
+        d->fetch[GPU_FETCH_COUNTS + m] = (uint8_t)(p->all < m ? p->all : m);
         d->fetch[m] = (uint8_t)(p->down < m ? p->down : m);
     }
     expect_where(d, b);

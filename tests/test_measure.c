@@ -2,7 +2,7 @@
  * business here. */
 #include "engine/plan/measure.h"
 
-#include "engine/engine.h"
+#include "engine/instruments.h"
 #include "tests/test.h"
 #include "tiers/fault.h"
 

@@ -8,6 +8,7 @@
 
 #include "cuda/gpu.h"
 #include "engine/gpu/host_experts.h"
+#include "engine/instruments.h"
 #include "tests/places.h"
 #include "tests/test.h"
 

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 #include "engine/gpu/host_experts.h"
-#include "engine/gpu/forward_gpu.h"
+#include "engine/gpu/gpu_steps.h"
 #include "engine/plan/planning.h"
 #include "engine/host/weights.h"
 #include "engine/session/state.h"
@@ -1045,7 +1045,7 @@ static void test_sizes(const char *path)
           m->hp.n_embd * m->hp.n_ff_expert);
     for (int l = 0; l < m->hp.n_layer; l++)
         CHECK(in.down_bytes[l] > 0 && in.down_bytes[l] < in.expert_bytes[l] &&
-              in.expert_bytes[l] <= expert_bytes(&m->layers[l].experts));
+              in.expert_bytes[l] <= expert_bytes(m->layers[l].experts));
 
     m->head_tied = !m->head_tied;        /* a table that is read for every token stays in VRAM */
     CHECK(planning_model(&in, m, &err) == 0 && (in.what.embed == 0) == m->head_tied);
@@ -1061,7 +1061,7 @@ static void test_sizes(const char *path)
         CHECK(s.state[i] + s.snapshots[i] == state_bytes(m, &so));
         CHECK((s.snapshots[i] > 0) == (m->hp.ssm_n_v_head > 0)); /* windows have room for all */
         CHECK(s.vram_work[i] == 1000 * (uint64_t)s.chunk[i] && s.ram_work[i] > 0 &&
-              s.ram_beside[i] == forward_gpu_host_bytes(m, s.chunk[i]) + host_experts_ram_bytes(m) +
+              s.ram_beside[i] == gpu_steps_host_bytes(m, s.chunk[i]) + host_experts_ram_bytes(m) +
                                  (uint64_t)ctx * sizeof(int32_t) + (uint64_t)m->hp.n_vocab * 4);
     }
     CHECK(s.vram_cold == host_experts_vram_bytes(m) + recurrent_bytes(m) && s.vram_cold > 0);

@@ -714,14 +714,14 @@ static void test_defaults(void)
         if (files[i].type == 's') gguf_write_str(w, files[i].key, str_from("warm"));
         CHECK(gguf_write_head(w, &head, &bytes, &err) == 0 &&
               gguf_open_memory(&g, head, bytes, &err) == 0);
-        model m = { .file = g, .hp.arch = ARCH_QWEN3NEXT };
+        model m = { .file = g, .family = model_family_of(ARCH_QWEN3NEXT) };
         const int rc = sampler_defaults(&o, &m, &err);
         if (files[i].msg)
             CHECK_MSG(rc < 0 && strstr(err.msg, files[i].msg), "row %zu: %d '%s'", i, rc, err.msg);
         else
             CHECK_MSG(rc == 0 && same_options(&o, &files[i].want) &&
                       sampler_check(&o, 10, &err) == 0, "row %zu: %d '%s'", i, rc, err.msg);
-        m.hp.arch = ARCH_GPTOSS;
+        m.family = model_family_of(ARCH_GPTOSS);
         if (!files[i].key) CHECK(sampler_defaults(&o, &m, &err) == 0 && same_options(&o, &gptoss));
         gguf_close(g);
         gguf_writer_free(w);

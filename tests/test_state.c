@@ -11,6 +11,7 @@
 #include "loader/bytes.h"
 #include "tests/state_twin.h"
 
+static int n_ram;                        /* layers of theirs that are in RAM all the same */
 static mem_space *where;                     /* of the states under test; NULL: RAM */
 
 /* ---- names and sizes ------------------------------------------------------------------------- */
@@ -54,18 +55,19 @@ static void test_sizes(void)
         for (int k = 0; k < rows[i].n; k++) strcat(layers, rows[i].layers);
         strcat(layers, "M");             /* an MTP block has no store */
         model *m = twin_model(layers, rows[i].heads, rows[i].dim, rows[i].window);
-        const state_options o = { rows[i].ctx, 256, rows[i].type, 3, NULL };
+        const state_options o = { rows[i].ctx, 256, rows[i].type, 3, NULL, 0 };
         if (m->hp.ssm_conv) {
             m->hp.ssm_head_dim = 128;
             m->hp.ssm_n_k_head = 16;
             m->hp.ssm_n_v_head = 32;
         }
-        const uint64_t store = kv_bytes(m, o.kv, o.ctx, o.slack), rec = recurrent_bytes(m);
+        const kv_options ko = { .type = o.kv, .ctx = o.ctx, .slack = o.slack };
+        const uint64_t store = kv_bytes(m, &ko), rec = recurrent_bytes(m);
         CHECK_MSG(store == rows[i].kv, "%s: KV %" PRIu64, rows[i].why, store);
         CHECK_MSG(rec == rows[i].rec, "%s: recurrent %" PRIu64, rows[i].why, rec);
         CHECK_MSG(state_bytes(m, &o) == store + rec + 3 * rows[i].snap, "%s: all %" PRIu64,
                   rows[i].why, state_bytes(m, &o));
-        CHECK(state_space_bytes(m, &o) == store + rec);
+        CHECK(state_bytes(m, &o) - state_snapshot_bytes(m, &o) == store + rec);
         twin_model_free(m);
     }
 }
@@ -79,21 +81,21 @@ static void test_too_much(void)
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         model *m = twin_model(rows[i].layers, rows[i].heads, rows[i].dim, 0);
-        const state_options o = { 1 << 30, 256, KV_F32, 1, where };
+        const state_options o = { 1 << 30, 256, KV_F32, 1, where, n_ram };
         err_ctx err = { 0 };
         state *s = NULL;
-        CHECK_MSG(kv_bytes(m, KV_F32, o.ctx, 256) == rows[i].bytes, "row %zu: %" PRIu64, i,
-                  kv_bytes(m, KV_F32, o.ctx, 256));
+        const kv_options ko = { .type = KV_F32, .ctx = o.ctx, .slack = 256 };
+        CHECK_MSG(kv_bytes(m, &ko) == rows[i].bytes, "row %zu: %" PRIu64, i, kv_bytes(m, &ko));
         CHECK(state_create(&s, m, &o, &err) == ERR_NOMEM && !s && strstr(err.msg, "KV cache"));
         twin_model_free(m);
     }
     model *m = twin_model("DF", 1, 32, 0);
-    const state_options o = { 64, 8, KV_F32, 1, where };
+    const state_options o = { 64, 8, KV_F32, 1, where, n_ram };
     err_ctx err = { 0 };
     state *s = NULL;
     m->hp.ssm_head_dim = m->hp.ssm_n_v_head = 1 << 30;
     CHECK(recurrent_bytes(m) == UINT64_MAX && state_bytes(m, &o) == UINT64_MAX);
-    CHECK(state_space_bytes(m, &o) == UINT64_MAX);
+    CHECK(state_bytes(m, &o) == UINT64_MAX);
     CHECK(state_create(&s, m, &o, &err) == ERR_NOMEM && strstr(err.msg, "recurrent"));
     twin_model_free(m);
 }
@@ -116,7 +118,7 @@ static void test_refused(void)
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         model *m = twin_model("WFD", 1, rows[i].dim, 4);
-        const state_options o = { rows[i].ctx, rows[i].slack, rows[i].type, rows[i].n, where };
+        const state_options o = { rows[i].ctx, rows[i].slack, rows[i].type, rows[i].n, where, n_ram };
         err_ctx err = { 0 };
         state *s = NULL;
         const int rc = state_create(&s, m, &o, &err);
@@ -133,7 +135,7 @@ static void test_refused(void)
 static void test_no_memory(void)
 {
     model *m = twin_model("WFD", 2, 32, 4);
-    const state_options o = { 64, 8, KV_F16, 2, where };
+    const state_options o = { 64, 8, KV_F16, 2, where, n_ram };
     long n = 0;
     for (int rc = -1; rc < 0 && n < 50;) {
         err_ctx err = { 0 };
@@ -152,7 +154,7 @@ static void test_no_room(void)
 {
     static const char *const text[] = { "a KV cache for 64 tokens", "the recurrent state" };
     model *m = twin_model("WFD", 2, 32, 4);
-    const state_options o = { 64, 8, KV_F16, 2, far_space() };
+    const state_options o = { 64, 8, KV_F16, 2, far_space(), 0 };
     for (int n = 1; n <= 3; n++) {
         err_ctx err = { 0 };
         state *s = NULL;
@@ -184,7 +186,7 @@ static memory memory_now(void)
 static void test_lazy(void)
 {
     model *m = twin_model("WFWFWFWFWFWFWFWFWFWFWFWF", 8, 64, 128);
-    const state_options o = { 131072, 256, KV_F16, 4, NULL };
+    const state_options o = { 131072, 256, KV_F16, 4, NULL, 0 };
     const memory before = memory_now();
     float x[512] = { 1 };
     err_ctx err = { 0 };
@@ -227,7 +229,7 @@ static void test_f16(void)
     model *m = twin_model("F", 1, 64, 0);
     kv_store *c = NULL;
     int bad = 0;
-    CHECK(kv_create(&c, m, mem_space_ram(), KV_F16, 1, 1, NULL) == 0);
+    CHECK(kv_create(&c, m, &(kv_options){ .type = KV_F16, .ctx = 1, .slack = 1 }, NULL) == 0);
     for (uint32_t h = 0; h < 0x7C00; h += 8) {
         float x[64], want[64], have[64];
         for (uint32_t i = 0; i < 8; i++) {
@@ -266,7 +268,7 @@ static void test_q8_0(void)
     model *m = twin_model("F", 1, 64, 0);
     test_rng rng = { 3 };
     kv_store *c = NULL;
-    CHECK(kv_create(&c, m, mem_space_ram(), KV_Q8_0, 1, 1, NULL) == 0);
+    CHECK(kv_create(&c, m, &(kv_options){ .type = KV_Q8_0, .ctx = 1, .slack = 1 }, NULL) == 0);
     for (size_t r = 0; r < 40 * ARRAY_LEN(tops); r++) {
         const float top = tops[r % ARRAY_LEN(tops)];
         float x[64], y[64];
@@ -304,7 +306,7 @@ static void test_in_place(void)
     kv_store *c = NULL;
     float x[8 * 5], tile[4 * 5];
     for (int i = 0; i < 40; i++) x[i] = (float)i;
-    CHECK(kv_create(&c, m, mem_space_ram(), KV_F32, 100, 2, NULL) == 0);  /* 5 rows */
+    CHECK(kv_create(&c, m, &(kv_options){ .type = KV_F32, .ctx = 100, .slack = 2 }, NULL) == 0);  /* 5 rows */
     for (int p = 0; p < 7; p++) kv_write(c, 0, p, 1, x + 8 * (p % 5), x);
     const float *a = kv_keys(c, 0, 1, 2, 3, tile);            /* rows 2, 3, 4 */
     CHECK(a != tile && a[0] == 20 && a[11] == 39);
@@ -321,7 +323,7 @@ static void test_view(void)
     model *m = twin_model("WDF", 3, 32, 3);
     kv_store *c = NULL;
     float x[96] = { 0 };
-    CHECK(kv_create(&c, m, mem_space_ram(), KV_Q8_0, 11, 2, NULL) == 0);
+    CHECK(kv_create(&c, m, &(kv_options){ .type = KV_Q8_0, .ctx = 11, .slack = 2 }, NULL) == 0);
     for (int l = 0; l < 3; l++) {
         const kv_view v = kv_layer_view(c, l);
         CHECK(v.rows == (l == 0 ? 5 : l == 1 ? 0 : 11) && !v.keys == (l == 1));
@@ -365,7 +367,7 @@ static void test_limit(void)
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         model *m = twin_model(rows[i].layers, 1, 32, rows[i].window);
-        const state_options o = { rows[i].ctx, rows[i].slack, KV_F32, 0, where };
+        const state_options o = { rows[i].ctx, rows[i].slack, KV_F32, 0, where, n_ram };
         test_rng rng = { i };
         twin t;
         twin_open(&t, m, &o);
@@ -385,7 +387,7 @@ static void test_limit(void)
 static void test_snapshots(void)
 {
     model *m = twin_model("DF", 1, 32, 0);
-    const state_options o = { 100, 10, KV_F32, 3, where };
+    const state_options o = { 100, 10, KV_F32, 3, where, n_ram };
     test_rng rng = { 5 };
     twin t;
     twin_open(&t, m, &o);
@@ -469,7 +471,7 @@ static void test_walks(void)
         model *m = twin_model(rows[i].layers, 2, 32, rows[i].window);
         for (int type = KV_F32; type <= KV_Q8_0; type++) {
             const state_options o = { rows[i].ctx, rows[i].slack, (kv_type)type,
-                                      rows[i].n_snapshot, where };
+                                      rows[i].n_snapshot, where, n_ram };
             char what[128];
             test_path(what, sizeof what, "%s, %s", rows[i].why, kv_type_name((kv_type)type));
             walk(m, &o, 100 * i + (uint64_t)type, 250, what);
@@ -482,7 +484,7 @@ static void test_walks(void)
 static void test_space_fails(void)
 {
     model *m = twin_model("DWF", 2, 32, 4);
-    const state_options o = { 60, 4, KV_F16, 2, far_space() };
+    const state_options o = { 60, 4, KV_F16, 2, far_space(), 0 };
     test_rng rng = { 8 };
     err_ctx err = { 0 };
     twin t;
@@ -546,14 +548,16 @@ int main(int argc, char **argv)
     test_q8_0();
     test_in_place();
     test_view();
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         where = i == 0 ? NULL : far_space();
+        n_ram = i == 2 ? 1 : 0;
         test_too_much();
         test_refused();
         test_no_memory();
         test_in_space();
     }
     where = NULL;
+    n_ram = 0;
     test_no_room();
     test_space_fails();
     CHECK(far_blocks() == 0);

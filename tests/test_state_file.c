@@ -71,6 +71,7 @@ int rename(const char *from, const char *to)
 /* ---- files of the test ---------------------------------------------------------------------- */
 
 static char folder[256];
+static int n_ram;                        /* layers of theirs that are in RAM all the same */
 static mem_space *where;                     /* of the states under test; NULL: RAM */
 
 static const char *in_folder(const char *name)
@@ -133,7 +134,7 @@ static void test_moves(void)
     static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D" };
     for (size_t i = 0; i < 3 * ARRAY_LEN(layers); i++) {
         model *m = twin_model(layers[i / 3], 2, 32, 6);
-        state_options o = { 60, 4, (kv_type)(i % 3), 2, where };
+        state_options o = { 60, 4, (kv_type)(i % 3), 2, where, n_ram };
         test_rng rng = { i };
         twin t;
         char what[64];
@@ -158,6 +159,7 @@ static void test_moves(void)
             o.ctx = sizes[k].ctx;
             o.slack = sizes[k].slack;
             o.where = test_below(&rng, 2) ? NULL : far_space();
+            o.n_ram = (int)test_below(&rng, (uint32_t)m->hp.n_layer + 1);
             twin_open(&next, m, &o);
             twin_run(&next, &rng, 1, false);             /* something to be replaced */
             twin_snapshot(&next);
@@ -184,7 +186,7 @@ typedef struct sample {
 
 static void sample_open(sample *a, kv_type type)
 {
-    const state_options o = { 20, 3, type, 1, where };
+    const state_options o = { 20, 3, type, 1, where, n_ram };
     test_rng rng = { 11 };
     err_ctx err = { 0 };
     a->m = twin_model("WFD", 1, 32, 3);
@@ -254,7 +256,7 @@ static void test_other_model(void)
         CHECK(refused(&a, in_folder("sample"), &tags[i].tag, tags[i].text, "tag"));
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         model *m = twin_model(rows[i].layers, rows[i].heads, rows[i].dim, rows[i].window);
-        const state_options o = { rows[i].ctx, 3, rows[i].type, 0, where };
+        const state_options o = { rows[i].ctx, 3, rows[i].type, 0, where, n_ram };
         sample b = { .m = m };
         twin_open(&b.t, m, &o);
         if (rows[i].text) CHECK(refused(&b, in_folder("sample"), &own_tag, rows[i].text, "model"));
@@ -450,7 +452,7 @@ static void test_random_damage(void)
 static void test_save_fails(void)
 {
     model *m = twin_model("WF", 4, 64, 3);
-    const state_options o = { 500, 100, KV_F32, 0, where };
+    const state_options o = { 500, 100, KV_F32, 0, where, n_ram };
     test_rng rng = { 1 };
     err_ctx err = { 0 };
     twin t, other;
@@ -489,7 +491,7 @@ static void test_save_fails(void)
 static void test_load_fails(void)
 {
     model *m = twin_model("WFD", 4, 64, 3);
-    const state_options o = { 500, 100, KV_F32, 1, where };
+    const state_options o = { 500, 100, KV_F32, 1, where, n_ram };
     test_rng rng = { 1 };
     err_ctx err = { 0 };
     char *extra;
@@ -586,8 +588,8 @@ static void test_same_bytes(void)
 static void test_space_fails(void)
 {
     model *m = twin_model("WFD", 2, 32, 3);
-    const state_options near = { 50, 10, KV_F16, 0, NULL };
-    const state_options o = { 50, 10, KV_F16, 1, far_space() };
+    const state_options near = { 50, 10, KV_F16, 0, NULL, 0 };
+    const state_options o = { 50, 10, KV_F16, 1, far_space(), 0 };
     const char *path = in_folder("old");
     test_rng rng = { 4 };
     err_ctx err = { 0 };
@@ -645,8 +647,9 @@ int main(int argc, char **argv)
 {
     test_begin("state_file", argc, argv);
     if (!CHECK(mkdtemp(test_temp(folder, sizeof folder)) != NULL)) return test_end();
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         where = i == 0 ? NULL : far_space();
+        n_ram = i == 2 ? 1 : 0;
         test_moves();
         test_other_model();
         test_paths();
@@ -659,6 +662,7 @@ int main(int argc, char **argv)
         unlink(in_folder("sample"));
         unlink(in_folder("old"));
     }
+    n_ram = 0;
     test_same_bytes();
     test_space_fails();
     CHECK(far_blocks() == 0);

@@ -2,7 +2,7 @@
 #ifndef CLI_BENCH_BENCH_PROFILE_H
 #define CLI_BENCH_BENCH_PROFILE_H
 
-#include "engine/engine.h"
+#include "engine/instruments.h"
 
 /* Takes in n tokens with every kernel watched and prints a row for each class of kernels; s is to be
  * rewound afterwards. 0, or < 0 with err filled. */

@@ -18,6 +18,7 @@
 #include "cli/demo_model.h"
 #include "cli/interrupt.h"
 #include "cli/bench/tiers_view.h"
+#include "engine/instruments.h"
 
 enum {
     MOST_SIZES = 16,                     /* of a list */

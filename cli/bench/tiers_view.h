@@ -4,7 +4,7 @@
 
 #include "cli/placement.h"
 #include "engine/gpu/host_experts.h"
-#include "engine/expert_store.h"
+#include "moe/expert_store.h"
 
 enum { TIERS_MOST_RUNS = 64 };
 /* Budgets: what there is; of VRAM: what there is, but no experts in it. */

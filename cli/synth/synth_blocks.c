@@ -238,7 +238,7 @@ static void repair_iq1_m(uint8_t *b, size_t n)
 /* ---- where d is -------------------------------------------------------------------------- */
 
 /* centre: the minimum that centres the codes is centre * d, as the format's sign wants it. */
-static const struct layout {
+static const struct block_layout {
     repair_fn *repair;
     int d_at, m_at;                      /* -1: the format has none, or not as a binary16 */
     double centre;
@@ -277,7 +277,7 @@ static const struct layout {
 /* Which scale a block gets is decided by the random bits that stand where the scale will be. */
 static void put_scales(const synth_blocks *s, uint8_t *b, size_t n)
 {
-    const struct layout *at = &layouts[s->type];
+    const struct block_layout *at = &layouts[s->type];
     const size_t stride = (size_t)s->block_bytes;
 
     if (at->m_at >= 0) {

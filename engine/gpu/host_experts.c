@@ -12,7 +12,7 @@
 
 enum {
     PROMPT_TOKENS = 512,                 /* of a prompt, computed together */
-    FETCH_TABLE = 2 * 33,
+    FETCH_TABLE = 2 * GPU_FETCH_COUNTS,
     SPIN_LOOKS = 1 << 14                 /* at the mail before the device is asked how it is */
 };
 
@@ -21,8 +21,8 @@ struct host_experts {
     const model *m;
     expert_store *store;
     const ops *o;
-    expert_activation act;
     const plan *p;
+    int n_layer;                         /* of the GPU */
     postfetch_options post;
     experts_cpu *cpu;
     worklist *work;
@@ -82,7 +82,7 @@ static void set_level(host_experts *c, int level)
         int n_down, n_all;
         postfetch_tuner_split(&n_down, &n_all, level, m, k, c->pad_down, c->pad_all);
         table[m] = (uint8_t)n_down;
-        table[33 + m] = (uint8_t)n_all;
+        table[GPU_FETCH_COUNTS + m] = (uint8_t)n_all;
     }
     (void)gpu_write(c->g, c->fetch_table, table, sizeof table, &ignored);
     c->level = level;
@@ -164,7 +164,7 @@ static void answer(host_experts *c)
  * its question waiting. */
 static uint64_t patience_ns(const host_experts *c)
 {
-    const uint64_t bytes = expert_slab_bytes(&c->m->layers[c->layer].experts, SLAB_DOWN);
+    const uint64_t bytes = expert_slab_bytes(c->m->layers[c->layer].experts, SLAB_DOWN);
     const double rate = c->p->rate.cpu_busy > 0.0 ? c->p->rate.cpu_busy : SPEEDS_CPU_BUSY;
     return (uint64_t)((double)bytes / rate * 1e9);
 }
@@ -262,7 +262,7 @@ static int compute(host_experts *c, err_ctx *err)
     if (n_item == 0) return 0;
     acts_set(&c->x, mail->x, mail->n, mail->n_embd);
     const expert_job job = {
-        .bank = &c->m->layers[c->layer].experts, .act = c->act, .x = &c->x, .work = c->work,
+        .bank = c->m->layers[c->layer].experts, .act = c->m->family->act, .x = &c->x, .work = c->work,
         .items = c->items, .n_item = n_item, .y = mail->y, .layer = c->layer,
         .taken = device_takes, .taken_ctx = c, .n_sure = n_sure,
     };
@@ -291,7 +291,7 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     }
     if (c->broken) memset(c->mail->by_host, 1, sizeof c->mail->by_host);
     else if ((rc = compute(c, err)) < 0) c->broken = true;
-    if (c->n == 1) count(c, &c->m->layers[layer].experts);
+    if (c->n == 1) count(c, c->m->layers[layer].experts);
     answer(c);
     if (c->n == 1) {
         c->last_cpu_s = clock_since(seen);
@@ -350,7 +350,7 @@ int host_experts_prompt(host_experts *c, int layer, float *sums, const float *x,
         worklist_fill(c->work, ids + at * k, some, (int)k);
         acts_set(&c->x, x + at * n_embd, some, (int)n_embd);
         const expert_job job = {
-            .bank = &c->m->layers[layer].experts, .act = c->act, .x = &c->x, .work = c->work,
+            .bank = c->m->layers[layer].experts, .act = c->m->family->act, .x = &c->x, .work = c->work,
             .items = c->work->items, .n_item = c->work->n_item, .y = c->slots, .layer = layer,
         };
         const int rc = experts_cpu_run(c->cpu, &job, err);
@@ -410,7 +410,7 @@ static uint64_t choose_pad(host_experts *c, const weights_gpu *w)
     c->pad_all = min_int(k, PLAN_PAD_WHOLE);
     for (;;) {
         uint64_t pad = 0;
-        for (int l = 0; l < c->m->hp.n_layer; l++) {
+        for (int l = 0; l < c->n_layer; l++) {
             const gpu_expert_args shapes = shapes_of(w, l);
             const uint64_t bytes = gpu_split_pad(&shapes, c->pad_down, c->pad_all);
             if (bytes > pad) pad = bytes;
@@ -436,9 +436,9 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
     if (!map) return err_set(err, ERR_NOMEM, "%zu experts", n_expert);
     c->fetch_table = c->arena + a.fetch;
     c->s.pad_bytes = pad;
-    for (int l = 0; l < hp->n_layer && rc == 0; l++) {
+    for (int l = 0; l < c->n_layer && rc == 0; l++) {
         if (c->p->hot[l] >= hp->n_expert) continue;
-        if (!c->bank) c->bank = &c->m->layers[l].experts;
+        if (!c->bank) c->bank = c->m->layers[l].experts;
         int32_t *hot = (int32_t *)(void *)(c->arena + a.hot) + (size_t)l * n_expert;
         for (int e = 0; e < hp->n_expert; e++) map[e] = e < c->p->hot[l] ? e : -1;
         if (c->p->hot[l] > 0) rc = gpu_write(c->g, hot, map, n_expert * sizeof *map, err);
@@ -479,7 +479,7 @@ uint64_t host_experts_ram_bytes(const model *m)
 
 uint64_t host_experts_vram_bytes(const model *m) { return lay_out(&m->hp, 0).bytes; }
 
-static int make_ram(host_experts *c, err_ctx *err)
+static int make_ram(host_experts *c, router_ahead *ahead, err_ctx *err)
 {
     const model_hparams *hp = &c->m->hp;
     const ram_sizes r = ram_of(hp);
@@ -494,27 +494,25 @@ static int make_ram(host_experts *c, err_ctx *err)
     acts_init(&c->x, (uint8_t *)(((uintptr_t)c->x_storage + 63) / 64 * 64), PROMPT_TOKENS,
               hp->n_embd);
     if ((rc = worklist_create(&c->work, hp->n_expert, (int)r.slots, err)) < 0 ||
-        (rc = experts_cpu_create(&c->cpu, c->o, hp, c->store, (int)r.slots, err)) < 0)
+        (rc = experts_cpu_create(&c->cpu, c->o, hp, c->store, ahead, (int)r.slots, err)) < 0)
         return rc;
     return gpu_mail_create(&c->mail, c->g, hp->n_embd, hp->n_ff_expert, hp->n_expert_used, err);
 }
 
-int host_experts_create(host_experts **out, gpu *g, const model *m, const weights_gpu *w, expert_store *store,
-                const ops *o, expert_activation act, const plan *p, const postfetch_options *post,
-                err_ctx *err)
+int host_experts_create(host_experts **out, const host_experts_parts *parts, err_ctx *err)
 {
     host_experts *c = mem_zalloc(sizeof *c);
     int rc;
     *out = NULL;
     if (!c) return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", sizeof *c);
-    c->g = g;
-    c->m = m;
-    c->store = store;
-    c->o = o;
-    c->act = act;
-    c->p = p;
-    c->post = *post;
-    if ((rc = make_ram(c, err)) < 0 || (rc = make_vram(c, w, err)) < 0) {
+    c->g = parts->g;
+    c->m = parts->m;
+    c->store = parts->store;
+    c->o = parts->o;
+    c->p = parts->p;
+    c->n_layer = parts->n_layer;
+    c->post = *parts->post;
+    if ((rc = make_ram(c, parts->ahead, err)) < 0 || (rc = make_vram(c, parts->w, err)) < 0) {
         host_experts_free(c);
         return rc;
     }

@@ -16,10 +16,21 @@
 
 typedef struct host_experts host_experts;
 
-/* Borrows all but o. Layers are cold where the plan has fewer than all experts in VRAM. */
-int host_experts_create(host_experts **out, gpu *g, const model *m, const weights_gpu *w, expert_store *store,
-                const ops *o, expert_activation act, const plan *p, const postfetch_options *post,
-                err_ctx *err);
+/* All of it borrowed but post. */
+typedef struct host_experts_parts {
+    gpu *g;
+    const model *m;
+    const weights_gpu *w;
+    expert_store *store;
+    router_ahead *ahead;                 /* or NULL */
+    const ops *o;
+    const plan *p;
+    int n_layer;                         /* the first layers: those that the GPU computes */
+    const postfetch_options *post;
+} host_experts_parts;
+
+/* Serves those of the GPU's layers of which the plan has fewer than all experts in VRAM. */
+int host_experts_create(host_experts **out, const host_experts_parts *parts, err_ctx *err);
 void host_experts_free(host_experts *c);                 /* NULL is fine; the device must be idle */
 
 /* What it takes, without making it: of RAM, and of VRAM beside the plan's pad. */

@@ -185,15 +185,17 @@ static void put_layer(layer_weights_gpu *y, shelf *s, const model *m, const laye
 }
 
 static void put_all(weights_gpu *to, shelf *s, const model *m, const weights *w,
-                    const weights_share *share)
+                    const weights_choice *what)
 {
-    if (!share->embed_in_ram) to->embed = put_matrix(s, &w->embed);
-    to->head = w->head.data == w->embed.data ? to->embed : put_matrix(s, &w->head);
-    to->out_norm = put_floats(s, w->out_norm, (uint64_t)m->hp.n_embd);
-    for (int l = 0; l < m->hp.n_layer; l++) {
+    if (!what->embed_in_ram) to->embed = put_matrix(s, &w->embed);
+    if (what->head) {
+        to->head = w->head.data == w->embed.data ? to->embed : put_matrix(s, &w->head);
+        to->out_norm = put_floats(s, w->out_norm, (uint64_t)m->hp.n_embd);
+    }
+    for (int l = 0; l < what->n_layer; l++) {
         layer_weights_gpu unused = { 0 };
         put_layer(to->layers ? &to->layers[l] : &unused, s, m, &w->layers[l], l,
-                  share->hot ? share->hot[l] : m->hp.n_expert);
+                  what->hot ? what->hot[l] : m->hp.n_expert);
     }
 }
 
@@ -235,7 +237,7 @@ int weights_gpu_check(const model *m, err_ctx *err)
                        hp->n_expert_used, hp->n_expert);
     for (int l = 0; l < hp->n_layer; l++) {
         const model_layer *y = &m->layers[l];
-        if (types_differ(y->experts.weight[SLAB_GATE], y->experts.weight[SLAB_UP]) ||
+        if (types_differ(y->experts->weight[SLAB_GATE], y->experts->weight[SLAB_UP]) ||
             types_differ(y->shared_gate.t, y->shared_up.t))
             return err_set(err, ERR_UNSUPPORTED, "blk.%d: there is no GPU kernel for gate and up "
                            "of different types", l);
@@ -244,11 +246,11 @@ int weights_gpu_check(const model *m, err_ctx *err)
     return c.rc;
 }
 
-uint64_t weights_gpu_bytes(const model *m, const weights *w, const weights_share *share)
+uint64_t weights_gpu_bytes(const model *m, const weights *w, const weights_choice *what)
 {
     weights_gpu unused = { 0 };
     shelf s = { 0 };
-    put_all(&unused, &s, m, w, share);
+    put_all(&unused, &s, m, w, what);
     return s.used;
 }
 
@@ -265,10 +267,10 @@ static int keep_embed(weights_gpu *to, const matrix *table, pool *team, err_ctx 
 }
 
 int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights *w,
-                       const weights_share *share, pool *team, weights_watch *watch, void *ctx,
+                       const weights_choice *what, pool *team, weights_watch *watch, void *ctx,
                        err_ctx *err)
 {
-    const uint64_t bytes = weights_gpu_bytes(m, w, share);
+    const uint64_t bytes = weights_gpu_bytes(m, w, what);
     shelf s = { .total = bytes, .g = g, .team = team, .watch = watch, .ctx = ctx, .err = err };
     weights_gpu *to = mem_zalloc(sizeof *to);
     int rc = 0;
@@ -281,6 +283,7 @@ int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights 
     }
     memset(to->layers, 0, (size_t)m->hp.n_layer * sizeof *to->layers);
     to->device = g;
+    to->n_layer = what->n_layer;
     to->bytes = bytes;
     if (fault_hits(FAULT_VRAM))
         rc = err_set(err, ERR_NOMEM, "GPU: no room for the weights: somebody else took it");
@@ -289,8 +292,8 @@ int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights 
         rc = ERR_NOMEM;
     } else {
         s.arena = to->arena;
-        if (share->embed_in_ram) s.rc = keep_embed(to, &w->embed, team, err);
-        put_all(to, &s, m, w, share);
+        if (what->embed_in_ram) s.rc = keep_embed(to, &w->embed, team, err);
+        put_all(to, &s, m, w, what);
         rc = s.rc < 0 ? s.rc : gpu_upload_end(g, err);
     }
     if (rc < 0) {

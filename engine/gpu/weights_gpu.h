@@ -26,8 +26,9 @@ typedef struct layer_weights_gpu {
 
 typedef struct weights_gpu {
     gpu *device;                         /* borrowed */
-    gpu_matrix embed, head;
+    gpu_matrix embed, head;              /* head.data NULL: it is not here */
     const float *out_norm;
+    int n_layer;                         /* the first layers of the model: those that are here */
     layer_weights_gpu *layers;           /* [n_layer] */
     void *arena;
     void *embed_host;                    /* the table, page-locked, if it is not in VRAM */
@@ -35,10 +36,12 @@ typedef struct weights_gpu {
 } weights_gpu;
 
 /* What is moved to VRAM. */
-typedef struct weights_share {
+typedef struct weights_choice {
+    int n_layer;                         /* the dense weights of so many layers, the first */
+    bool head;                           /* output matrix and last norm */
     const int *hot;                      /* [n_layer]: this many experts, the first; NULL: all */
     bool embed_in_ram;
-} weights_share;
+} weights_choice;
 
 /* Told how far it is. Return false to stop. */
 typedef bool weights_watch(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
@@ -46,11 +49,11 @@ typedef bool weights_watch(void *ctx, uint64_t done_bytes, uint64_t total_bytes)
 /* Whether there are kernels for this model's types and shapes; ERR_UNSUPPORTED names what lacks. */
 int weights_gpu_check(const model *m, err_ctx *err);
 
-uint64_t weights_gpu_bytes(const model *m, const weights *w, const weights_share *share);
+uint64_t weights_gpu_bytes(const model *m, const weights *w, const weights_choice *what);
 
 /* Borrows g; m and w are not needed afterwards. */
 int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights *w,
-                       const weights_share *share, pool *team, weights_watch *watch, void *ctx,
+                       const weights_choice *what, pool *team, weights_watch *watch, void *ctx,
                        err_ctx *err);
 void weights_gpu_free(weights_gpu *w);   /* NULL is fine */
 

@@ -30,6 +30,7 @@ typedef struct up_count { _Alignas(64) _Atomic int pieces; } up_count;
 struct experts_cpu {
     const ops *o;
     expert_store *store;                 /* NULL: the mapping */
+    router_ahead *ahead;                 /* or NULL */
     expert_job now;                      /* the job under way */
     int height;                          /* rows of a piece, whole blocks of activations */
     piece_list ups, downs;               /* under way */
@@ -298,10 +299,12 @@ static int run_arriving(experts_cpu *c, err_ctx *err)
     for (int i = 0; i < n; i++) c->ids[i] = c->now.items[i].expert;
     for (int i = 0; i < n; i += group) {
         const int m = min_int(group, n - i);
+        if (c->ahead) router_ahead_tell(c->ahead, c->now.layer, c->ids + i, m);
         int rc = expert_store_want(c->store, c->now.layer, c->ids + i, m, err);
         if (rc < 0) return rc;
         read_ahead(c, i + m, max_int(room / 2, 1));
-        if (c->now.x->n == 1) expert_store_predict(c->store, c->now.layer, c->now.x);
+        if (c->ahead && c->now.x->n == 1)
+            router_ahead_read(c->ahead, c->store, c->now.layer, c->now.x);
         if ((rc = run_wanted(c, i, m, err)) < 0) return rc;
     }
     return 0;
@@ -379,7 +382,7 @@ uint64_t experts_cpu_bytes(const model_hparams *hp, int max_slot)
 }
 
 int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp,
-                       expert_store *store, int max_slot, err_ctx *err)
+                       expert_store *store, router_ahead *ahead, int max_slot, err_ctx *err)
 {
     uint64_t part[N_STORAGE], total = 0;
     uint8_t *at[N_STORAGE];
@@ -394,6 +397,7 @@ int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp,
     }
     c->o = o;
     c->store = store;
+    c->ahead = ahead;
     c->most_item = most_items(hp, max_slot);
     at[0] = (uint8_t *)(((uintptr_t)c->storage + 63) / 64 * 64);
     for (int i = 1; i < N_STORAGE; i++) at[i] = at[i - 1] + part[i - 1];

@@ -7,11 +7,8 @@
 #ifndef ENGINE_HOST_EXPERTS_CPU_H
 #define ENGINE_HOST_EXPERTS_CPU_H
 
-#include "engine/expert_store.h"
-#include "engine/host/ops.h"
+#include "engine/host/router_ahead.h"
 #include "moe/worklist.h"
-
-typedef enum expert_activation { ACT_SWIGLU, ACT_SWIGLU_CLAMPED } expert_activation;
 
 /* One layer's experts, as far as the CPU has to compute them. */
 typedef struct expert_job {
@@ -33,11 +30,11 @@ typedef struct expert_job {
 
 typedef struct experts_cpu experts_cpu;
 
-/* Borrows o and store, where the slabs come from; NULL: the mapping of the job's bank. max_slot:
- * the largest number of slots of a selection. experts_cpu_bytes: what it takes, without making
- * it. */
+/* Borrows o, store, where the slabs come from (NULL: the mapping of the job's bank), and ahead, by
+ * which some are read early (NULL: none). max_slot: the largest number of slots of a selection.
+ * experts_cpu_bytes: what it takes, without making it. */
 int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp,
-                       expert_store *store, int max_slot, err_ctx *err);
+                       expert_store *store, router_ahead *ahead, int max_slot, err_ctx *err);
 void experts_cpu_free(experts_cpu *c);   /* NULL is fine */
 uint64_t experts_cpu_bytes(const model_hparams *hp, int max_slot);
 

@@ -107,7 +107,7 @@ static void set_layer(layer_weights *y, const model_layer *x, const model_hparam
     if (x->mixer == MIX_ATTENTION) set_attention(y, x, hp, s);
     else set_deltanet(y, x, s);
     y->router = view(&x->router, &x->router_bias);
-    y->experts = &x->experts;
+    y->experts = x->experts;
     y->shared_gate_inp = view(&x->shared_gate_inp, NULL);
     y->shared_gate = view(&x->shared_gate, NULL);
     y->shared_up = view(&x->shared_up, NULL);

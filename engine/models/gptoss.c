@@ -1,9 +1,8 @@
-/* gptoss.c - gpt-oss 20b and 120b: which keys and tensors their files hold, and how a layer mixes.
+/* gptoss.c - gpt-oss 20b and 120b: which keys and tensors their files hold.
  *
  * Every layer has attention with biases and sinks, over a sliding window or full in turn, and
  * routed experts with biases. Small tensors are F32 in every known file, and are held to that. */
 #include "engine/models/model_bind.h"
-#include "engine/batch.h"
 
 #include <float.h>
 #include <limits.h>
@@ -119,7 +118,7 @@ static int bind_layer(binder *b, int l)
     return bind_experts(b, l, true);
 }
 
-int gptoss_bind(binder *b)
+static int gptoss_bind(binder *b)
 {
     int rc;
     if ((rc = bind_hparams(b)) < 0 || (rc = bind_globals(b, F32_ONLY, REQUIRED)) < 0) return rc;
@@ -133,23 +132,8 @@ int gptoss_bind(binder *b)
 
 /* ---- the recipe ------------------------------------------------------------------------------ */
 
-/* Attention: projections with bias, rotation of all dimensions with YaRN, one sink per head. */
-static void mix(batch *p, int l)
-{
-    const layer_weights *w = &p->w->layers[l];
-    const model_hparams *hp = &p->m->hp;
-    const bool windowed = p->m->layers[l].window > 0;
-    const size_t dim = (size_t)hp->head_dim;
-    workspace *ws = p->ws;
-    const product projections[] = { { ws->q, &w->attn.q }, { ws->k, &w->attn.k },
-                                    { ws->v, &w->attn.v } };
-
-    ops_matmuls(p->o, projections, ARRAY_LEN(projections), &ws->hx);
-    batch_rotate(p, ws->q, hp->n_head, dim, windowed);
-    batch_rotate(p, ws->k, hp->n_head_kv, dim, windowed);
-    batch_attend(p, l, w->attn.sinks);
-    acts_set(&ws->hx, ws->heads, p->n, hp->n_head * hp->head_dim);
-    ops_matmul(p->o, ws->y, &w->attn.out, &ws->hx);
-}
-
-const recipe gptoss_recipe = { .mix = mix, .act = ACT_SWIGLU_CLAMPED };
+/* Attention with sinks, rotation of all dimensions with YaRN, and no shared expert. */
+const model_family gptoss_family = {
+    .name = "gpt-oss", .bind = gptoss_bind, .act = ACT_SWIGLU_CLAMPED,
+    .sampling = { .temperature = 1.0, .top_k = 0, .top_p = 1.0 },
+};

@@ -11,12 +11,8 @@
 
 /* ---- architectures -------------------------------------------------------------------------- */
 
-static const struct architecture {
-    const char *name;                    /* general.architecture, and prefix of the keys */
-    int (*bind)(binder *b);
-} architectures[] = {
-    [ARCH_QWEN3NEXT] = { "qwen3next", qwen3next_bind },
-    [ARCH_GPTOSS] = { "gpt-oss", gptoss_bind },
+static const model_family *const families[] = {
+    [ARCH_QWEN3NEXT] = &qwen3next_family, [ARCH_GPTOSS] = &gptoss_family,
 };
 
 /* Names that come close enough to deserve a word. */
@@ -26,9 +22,14 @@ static const struct { const char *name, *hint; } relatives[] = {
     { "qwen35moe", "a relative of qwen3next with other tensor names, head order and rotation" },
 };
 
+const model_family *model_family_of(model_arch a)
+{
+    return families[a];
+}
+
 const char *model_arch_name(model_arch a)
 {
-    return architectures[a].name;
+    return families[a]->name;
 }
 
 static int unsupported(str_view name, err_ctx *err)
@@ -36,9 +37,9 @@ static int unsupported(str_view name, err_ctx *err)
     char text[96], list[64] = "";
     const char *hint = NULL;
 
-    for (size_t i = 0; i < ARRAY_LEN(architectures); i++)
+    for (size_t i = 0; i < ARRAY_LEN(families); i++)
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "",
-                 architectures[i].name);
+                 families[i]->name);
     for (size_t i = 0; i < ARRAY_LEN(relatives); i++)
         if (str_is(name, relatives[i].name)) hint = relatives[i].hint;
     return err_set(err, ERR_UNSUPPORTED, "unsupported architecture '%s' (supported: %s)%s%s",
@@ -53,8 +54,8 @@ static int find_architecture(model_arch *out, const gguf *g, err_ctx *err)
 
     if (rc < 0) return rc;
     if (rc == 0) return err_set(err, ERR_FORMAT, "key %s missing", key);
-    for (size_t i = 0; i < ARRAY_LEN(architectures); i++)
-        if (str_is(name, architectures[i].name)) {
+    for (size_t i = 0; i < ARRAY_LEN(families); i++)
+        if (str_is(name, families[i]->name)) {
             *out = (model_arch)i;
             return 0;
         }
@@ -72,8 +73,9 @@ int model_bind(model **out, const gguf *g, err_ctx *err)
     if (!m) return err_set(err, ERR_NOMEM, "out of memory for a model");
     m->file = g;
     m->hp.arch = arch;
-    binder b = { .m = m, .file = g, .arch = architectures[arch].name, .err = err };
-    if ((rc = architectures[arch].bind(&b)) < 0) {
+    m->family = families[arch];
+    binder b = { .m = m, .file = g, .arch = m->family->name, .err = err };
+    if ((rc = m->family->bind(&b)) < 0) {
         model_free(m);
         return rc;
     }
@@ -84,6 +86,7 @@ int model_bind(model **out, const gguf *g, err_ctx *err)
 void model_free(model *m)
 {
     if (!m) return;
+    mem_free(m->experts.of);
     mem_free(m->layers);
     mem_free(m);
 }
@@ -152,7 +155,7 @@ void model_visit(const model *m, model_visit_fn *fn, void *ctx)
         for (size_t i = 0; i < ARRAY_LEN(layer_weights); i++)
             visit_weight((const weight *)(layer + layer_weights[i].at), layer_weights[i].use, l, fn,
                          ctx);
-        visit_experts(&m->layers[l].experts, l, fn, ctx);
+        visit_experts(m->layers[l].experts, l, fn, ctx);
     }
 }
 
@@ -190,8 +193,8 @@ void model_count_bytes(model_bytes *out, const model *m)
     *out = (model_bytes){ 0 };
     model_visit(m, count_tensor, &ctx);
     for (int l = 0; l < m->hp.n_layer; l++) {
-        const uint64_t one = expert_bytes(&m->layers[l].experts);
-        const uint64_t bank = expert_bank_bytes(&m->layers[l].experts);
+        const uint64_t one = expert_bytes(m->layers[l].experts);
+        const uint64_t bank = expert_bank_bytes(m->layers[l].experts);
         if (one > out->expert_largest) out->expert_largest = one;
         if (bank > out->bank_largest) out->bank_largest = bank;
         out->token_experts += one * (uint64_t)m->hp.n_expert_used;

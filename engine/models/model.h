@@ -62,19 +62,32 @@ typedef struct model_layer {
         weight ba, conv, dt_bias, a, norm, out;
     } delta;
     weight router, router_bias;
-    expert_bank experts;
+    expert_bank *experts;                /* that of the layer in model.experts */
     weight shared_gate_inp, shared_gate, shared_up, shared_down;
     struct mtp_weights {                 /* MTP blocks only; the last three are optional */
         weight eh_proj, enorm, hnorm, head_norm, embed, head;
     } mtp;
 } model_layer;
 
+/* What all models of an architecture have in common: one constant in its file. */
+struct binder;
+typedef struct model_family {
+    const char *name;                    /* general.architecture, and prefix of the keys */
+    int (*bind)(struct binder *b);       /* model_bind.h */
+    bool attn_gated;                     /* rows of q are query and gate of each head in turn */
+    expert_activation act;
+    bool yarn_rounded;                   /* YaRN's range is rounded to whole pairs of dimensions */
+    struct { double temperature; int top_k; double top_p; } sampling;    /* as published */
+} model_family;
+
 typedef struct model {
     const gguf *file;                    /* borrowed */
+    const model_family *family;
     model_hparams hp;
     weight embed, out_norm, head;        /* head == embed if the file ties them */
     bool head_tied;
     model_layer *layers;                 /* n_layer + n_mtp; an MTP block is MIX_ATTENTION */
+    expert_banks experts;                /* of the trunk; those of MTP blocks lie behind them */
     int n_bound;                         /* tensors in use; the rest of the file is ignored */
 } model;
 
@@ -82,7 +95,8 @@ typedef struct model {
 int model_bind(model **out, const gguf *g, err_ctx *err);
 void model_free(model *m);               /* NULL is fine */
 
-const char *model_arch_name(model_arch a);       /* as in general.architecture */
+const model_family *model_family_of(model_arch a);
+const char *model_arch_name(model_arch a);       /* of the family */
 
 /* A number that differs between models: from name, type, shape and some bytes of every bound
  * tensor. Reads up to three pages of each. */

@@ -57,7 +57,10 @@ int bind_blocks(binder *b)
     if ((rc = bind_keys(b, mtp, 1)) < 0) return rc;
     hp->n_layer = n_block - hp->n_mtp;
     b->m->layers = mem_zalloc((size_t)n_block * sizeof *b->m->layers);
-    if (!b->m->layers) return err_set(b->err, ERR_NOMEM, "out of memory for %d layers", n_block);
+    b->m->experts.of = mem_zalloc((size_t)n_block * sizeof *b->m->experts.of);
+    if (!b->m->layers || !b->m->experts.of)
+        return err_set(b->err, ERR_NOMEM, "out of memory for %d layers", n_block);
+    for (int l = 0; l < n_block; l++) b->m->layers[l].experts = &b->m->experts.of[l];
     return 0;
 }
 
@@ -191,12 +194,17 @@ int bind_expert_counts(binder *b)
 {
     model_hparams *hp = &b->m->hp;
     const bind_key count[] = { { "expert_count", 1, MAX_EXPERTS, REQUIRED, &hp->n_expert } };
-    const int rc = bind_keys(b, count, 1);
+    int rc = bind_keys(b, count, 1);
     if (rc < 0) return rc;
     const bind_key used[] = {
         { "expert_used_count", 1, hp->n_expert, REQUIRED, &hp->n_expert_used },
     };
-    return bind_keys(b, used, 1);
+    if ((rc = bind_keys(b, used, 1)) < 0) return rc;
+    b->m->experts.file = b->file;
+    b->m->experts.n_layer = hp->n_layer;
+    b->m->experts.n_expert = hp->n_expert;
+    b->m->experts.n_used = hp->n_expert_used;
+    return 0;
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -343,7 +351,7 @@ int bind_experts(binder *b, int layer, bool with_bias)
     const model_hparams *hp = &b->m->hp;
     const uint64_t embd = (uint64_t)hp->n_embd, ff = (uint64_t)hp->n_ff_expert;
     const uint64_t n = (uint64_t)hp->n_expert;
-    expert_bank *bank = &b->m->layers[layer].experts;
+    expert_bank *bank = b->m->layers[layer].experts;
     weight w[SLAB_COUNT] = { { NULL, NULL } }, bias[SLAB_COUNT] = { { NULL, NULL } };
     int rc;
     const bind_row fused[] = {

@@ -16,9 +16,8 @@ typedef struct binder {
     err_ctx *err;
 } binder;
 
-/* The architectures. Each fills hp and layers of a zeroed model. */
-int qwen3next_bind(binder *b);
-int gptoss_bind(binder *b);
+/* The architectures. The bind of each fills hp and layers of a zeroed model. */
+extern const model_family qwen3next_family, gptoss_family;
 
 /* Ranges that keys are held to. They keep every product of two of them far below 2^63. */
 enum {

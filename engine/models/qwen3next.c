@@ -1,5 +1,4 @@
-/* qwen3next.c - Qwen3-Next and Qwen3-Coder-Next: which keys and tensors their files hold, and how a
- * layer mixes tokens.
+/* qwen3next.c - Qwen3-Next and Qwen3-Coder-Next: which keys and tensors their files hold.
  *
  * Every layer mixes tokens by gated DeltaNet (three of four) or gated attention (every fourth),
  * then has routed experts and one shared expert. All generations of files are bound to the same
@@ -8,11 +7,6 @@
 
 #include <inttypes.h>
 #include <limits.h>
-#include <math.h>
-#include <string.h>
-
-#include "engine/cpu/deltanet.h"
-#include "engine/batch.h"
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
@@ -244,7 +238,7 @@ static void forget_absent_mtp(binder *b)
     hp->n_mtp = 0;
 }
 
-int qwen3next_bind(binder *b)
+static int qwen3next_bind(binder *b)
 {
     int rc;
     if ((rc = bind_hparams(b)) < 0 || (rc = bind_globals(b, SMALL, OPTIONAL)) < 0) return rc;
@@ -254,185 +248,10 @@ int qwen3next_bind(binder *b)
     return 0;
 }
 
-/* ---- the recipe: gated attention ------------------------------------------------------------- */
+/* ---- the recipe ------------------------------------------------------------------------------ */
 
-/* heads *= sigmoid(gate), the gate as it was projected: neither normed nor rotated. */
-static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const batch *p = ctx;
-    const size_t dim = (size_t)p->m->hp.head_dim;
-    (void)thread;
-    for (int64_t i = begin; i < end; i++) {      /* (token, head) */
-        float *out = p->ws->heads + (size_t)i * dim;
-        const float *gate = p->ws->q_gate + (2 * (size_t)i + 1) * dim;
-        p->o->loops->gate(out, out, gate, (int)dim);
-    }
-}
-
-static void mix_attention(batch *p, int l)
-{
-    const layer_weights *w = &p->w->layers[l];
-    const model_hparams *hp = &p->m->hp;
-    const size_t dim = (size_t)hp->head_dim;
-    const int n_q = p->n * hp->n_head, n_k = p->n * hp->n_head_kv;
-    workspace *ws = p->ws;
-    const product projections[] = { { ws->q_gate, &w->attn.q }, { ws->k, &w->attn.k },
-                                    { ws->v, &w->attn.v } };
-
-    ops_matmuls(p->o, projections, ARRAY_LEN(projections), &ws->hx);
-    for (size_t i = 0; i < (size_t)n_q; i++)     /* query, gate, query, gate, ... */
-        memcpy(ws->q + i * dim, ws->q_gate + 2 * i * dim, dim * sizeof *ws->q);
-    ops_rmsnorm(p->o, ws->q, ws->q, w->attn.q_norm, n_q, hp->head_dim, dim, hp->rms_eps);
-    ops_rmsnorm(p->o, ws->k, ws->k, w->attn.k_norm, n_k, hp->head_dim, dim, hp->rms_eps);
-    batch_rotate(p, ws->q, hp->n_head, dim, false);
-    batch_rotate(p, ws->k, hp->n_head_kv, dim, false);
-    batch_attend(p, l, NULL);
-    pool_run(p->o->team, n_q, pool_grain(16 * hp->head_dim), gate_heads, p);
-    acts_set(&ws->hx, ws->heads, p->n, hp->n_head * hp->head_dim);
-    ops_matmul(p->o, ws->y, &w->attn.out, &ws->hx);
-}
-
-/* ---- the recipe: gated DeltaNet -------------------------------------------------------------- */
-
-/* Sizes that every step below needs. A channel is one value of q, k or v of a token. */
-typedef struct delta_sizes {
-    int dim, n_k, n_v, ratio;            /* ratio: value heads that share one key head */
-    size_t keys, values, channels;       /* widths of q (and of k), of v (and of z), of all three */
-} delta_sizes;
-
-static delta_sizes sizes_of(const model_hparams *hp)
-{
-    delta_sizes s = {
-        .dim = hp->ssm_head_dim, .n_k = hp->ssm_n_k_head, .n_v = hp->ssm_n_v_head,
-        .ratio = hp->ssm_n_v_head / hp->ssm_n_k_head,
-    };
-    s.keys = (size_t)s.n_k * (size_t)s.dim;
-    s.values = (size_t)s.n_v * (size_t)s.dim;
-    s.channels = 2 * s.keys + s.values;
-    return s;
-}
-
-/* The legacy projection has, for each key head, its q, its k, and v and z of its value heads. */
-static void ungroup(batch *p, const delta_sizes *s)
-{
-    const size_t dim = (size_t)s->dim, wide = (size_t)s->ratio * dim;
-    workspace *ws = p->ws;
-    for (size_t t = 0; t < (size_t)p->n; t++) {
-        const float *from = ws->qkvz + t * (s->channels + s->values);
-        float *qkv = ws->qkv + t * s->channels, *z = ws->z + t * s->values;
-        for (size_t h = 0; h < (size_t)s->n_k; h++, from += 2 * (dim + wide)) {
-            memcpy(qkv + h * dim, from, dim * sizeof *qkv);
-            memcpy(qkv + s->keys + h * dim, from + dim, dim * sizeof *qkv);
-            memcpy(qkv + 2 * s->keys + h * wide, from + 2 * dim, wide * sizeof *qkv);
-            memcpy(z + h * wide, from + 2 * dim + wide, wide * sizeof *z);
-        }
-    }
-}
-
-static void project(batch *p, const layer_weights *w, const delta_sizes *s)
-{
-    workspace *ws = p->ws;
-    const product apart[] = { { ws->qkv, &w->delta.qkv }, { ws->z, &w->delta.gate },
-                              { ws->ba, &w->delta.ba } };
-    const product grouped[] = { { ws->qkvz, &w->delta.in }, { ws->ba, &w->delta.ba } };
-    if (w->delta.in.data) {
-        ops_matmuls(p->o, grouped, ARRAY_LEN(grouped), &ws->hx);
-        ungroup(p, s);
-    } else {
-        ops_matmuls(p->o, apart, ARRAY_LEN(apart), &ws->hx);
-    }
-}
-
-typedef struct delta_job {
-    batch *p;
-    const layer_weights *w;
-    delta_sizes s;
-    float *window, *state;
-} delta_job;
-
-/* Convolution of a key head's q and k and of its value heads' v; then the length of q and k, and of
- * every value head the write strength and the decay, which lie as `ratio` betas and `ratio` alphas
- * for each key head. */
-static void prepare(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const delta_job *j = ctx;
-    const delta_sizes *s = &j->s;
-    const loops *f = j->p->o->loops;
-    workspace *ws = j->p->ws;
-    const int n = j->p->n, dim = s->dim, keys = (int)s->keys, wide = s->ratio * dim;
-    const float q_scale = 1.0f / sqrtf((float)dim);
-    (void)thread;
-    for (int h = (int)begin; h < (int)end; h++) {
-        const struct { int first, n; } parts[] = {
-            { h * dim, dim }, { keys + h * dim, dim }, { 2 * keys + h * wide, wide },
-        };
-        for (size_t i = 0; i < ARRAY_LEN(parts); i++)
-            f->delta_conv(ws->mixed, ws->qkv, n, (int)s->channels, parts[i].first,
-                          parts[i].first + parts[i].n, j->w->delta.conv, j->p->m->hp.ssm_conv,
-                          j->window);
-        for (size_t t = 0; t < (size_t)n; t++) {
-            float *q = ws->mixed + t * s->channels + h * dim;
-            const float *ba = ws->ba + (t * (size_t)s->n_k + (size_t)h) * 2 * (size_t)s->ratio;
-            f->delta_l2norm(q, dim, q_scale);
-            f->delta_l2norm(q + keys, dim, 1.0f);
-            for (int i = 0; i < s->ratio; i++) {
-                const int v = h * s->ratio + i;
-                const size_t at = t * (size_t)s->n_v + (size_t)v;
-                ws->beta[at] = sigmoid_f32(ba[i]);
-                ws->g[at] = delta_decay(ba[s->ratio + i], j->w->delta.dt_bias[v],
-                                        j->w->delta.a[v]);
-            }
-        }
-    }
-}
-
-/* The delta rule and the gated norm, value head by value head. Runs shorter than half a chunk are
- * cheaper as a recurrence. */
-static void remember(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const delta_job *j = ctx;
-    const delta_sizes *s = &j->s;
-    const loops *f = j->p->o->loops;
-    workspace *ws = j->p->ws;
-    const size_t dim = (size_t)s->dim;
-    float *heads = ws->qkv;              /* raw channels are done with: values' width of it */
-    for (int64_t h = begin; h < end; h++) {
-        const float *qk = ws->mixed + (size_t)(h / s->ratio) * dim;
-        const delta_args a = {
-            .out = heads + (size_t)h * dim, .q = qk, .k = qk + s->keys,
-            .v = ws->mixed + 2 * s->keys + (size_t)h * dim, .beta = ws->beta + h, .g = ws->g + h,
-            .out_stride = s->values, .qk_stride = s->channels, .v_stride = s->channels,
-            .bg_stride = (size_t)s->n_v, .state = j->state + (size_t)h * dim * dim,
-            .next = h + 1 < end ? j->state + (size_t)(h + 1) * dim * dim : NULL,
-            .n = j->p->n, .dk = s->dim, .dv = s->dim,
-        };
-        if (a.n < DELTA_CHUNK / 2) f->delta_recurrence(&a);
-        else f->delta_chunked(&a, ws->thread_scratch + (size_t)thread * ws->thread_floats);
-        for (size_t t = 0; t < (size_t)a.n; t++)
-            f->delta_gated_norm(a.out + t * s->values, ws->z + t * s->values + (size_t)h * dim,
-                                j->w->delta.norm, s->dim, j->p->m->hp.rms_eps);
-    }
-}
-
-static void mix_deltanet(batch *p, int l)
-{
-    recurrent *memory = state_recurrent(p->st);
-    workspace *ws = p->ws;
-    delta_job j = {
-        .p = p, .w = &p->w->layers[l], .s = sizes_of(&p->m->hp),
-        .window = recurrent_conv(memory, l), .state = recurrent_state(memory, l),
-    };
-    project(p, j.w, &j.s);
-    pool_run(p->o->team, j.s.n_k, pool_grain((int64_t)p->n * 64 * j.s.dim), prepare, &j);
-    pool_run(p->o->team, j.s.n_v, pool_grain((int64_t)p->n * 4 * j.s.dim * j.s.dim), remember, &j);
-    acts_set(&ws->hx, ws->qkv, p->n, (int)j.s.values);
-    ops_matmul(p->o, ws->y, &j.w->delta.out, &ws->hx);
-}
-
-static void mix(batch *p, int l)
-{
-    if (p->m->layers[l].mixer == MIX_ATTENTION) mix_attention(p, l);
-    else mix_deltanet(p, l);
-}
-
-const recipe qwen3next_recipe = { .mix = mix, .act = ACT_SWIGLU };
+/* DeltaNet, and every few layers attention whose q matrix gives query and gate of each head. */
+const model_family qwen3next_family = {
+    .name = "qwen3next", .bind = qwen3next_bind, .attn_gated = true, .act = ACT_SWIGLU,
+    .yarn_rounded = true, .sampling = { .temperature = 0.7, .top_k = 20, .top_p = 0.8 },
+};

@@ -22,7 +22,7 @@ rope_spec rope_spec_of(const model_hparams *hp, bool windowed, bool rounded)
         .scaling = hp->rope_scaling,
         .ctx_orig = hp->rope_ctx_orig,
         .attn_factor = hp->rope_attn_factor,
-        .rounded = rounded || hp->arch == ARCH_QWEN3NEXT,
+        .rounded = rounded,
     };
     return s;
 }
@@ -71,4 +71,24 @@ void rope_table(float *cosine, float *sine, const double *freq, double magnitude
             cosine[i] = (float)(magnitude * cos(angle));
             sine[i] = (float)(magnitude * sin(angle));
         }
+}
+
+int rope_tables_init(rope_tables *t, const model *m, bool rounded, err_ctx *err)
+{
+    const int half = m->hp.rope_dim / 2;
+    *t = (rope_tables){ .n_table = m->hp.rope_base_window == m->hp.rope_base ? 1 : 2 };
+    for (int i = 0; i < t->n_table; i++) {
+        const rope_spec s = rope_spec_of(&m->hp, i == 1, rounded || m->family->yarn_rounded);
+        t->freq[i] = mem_array((size_t)half, sizeof(double));
+        if (!t->freq[i]) return err_set(err, ERR_NOMEM, "rope: %d frequencies", half);
+        rope_frequencies(t->freq[i], &t->magnitude[i], &s);
+    }
+    return 0;
+}
+
+void rope_tables_release(rope_tables *t)
+{
+    mem_free(t->freq[0]);
+    mem_free(t->freq[1]);
+    *t = (rope_tables){ 0 };
 }

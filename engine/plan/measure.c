@@ -78,7 +78,7 @@ static void fill_piece(void *ctx, int64_t begin, int64_t end, int thread)
 /* A bank of as many experts as make up the memory, one tensor behind the other. */
 static int make_bank(bench *b, uint64_t room, err_ctx *err)
 {
-    const expert_bank *like = &b->m->layers[0].experts;
+    const expert_bank *like = b->m->layers[0].experts;
     topology here;
     topology_read(&here, "");
     uint64_t want = 8 * topology_last_cache_bytes(&here);
@@ -128,7 +128,7 @@ static int make_experts(bench *b, err_ctx *err)
     for (size_t i = 0; i < MANY_TOKENS * (size_t)real->n_embd; i++)
         b->rows[i] = (float)(i % 17) - 8.0f;
     if ((rc = worklist_create(&b->work, b->bank.n_expert, (int)slots, err)) < 0) return rc;
-    return experts_cpu_create(&b->cpu, b->o, &hp, NULL, (int)slots, err);
+    return experts_cpu_create(&b->cpu, b->o, &hp, NULL, NULL, (int)slots, err);
 }
 
 /* n tokens with the ids that are there. */
@@ -235,7 +235,7 @@ static int measure_cpu(speeds *out, bench *b, err_ctx *err)
 static int measure_macs(double *out, bench *b, err_ctx *err)
 {
     enum { ROWS = 4096, TOKENS = 2048, REPEATS = 4 };
-    const tensor *t = b->m->layers[0].experts.weight[SLAB_GATE];
+    const tensor *t = b->m->layers[0].experts->weight[SLAB_GATE];
     const uint64_t w = ROWS * t->row_bytes, x = (uint64_t)TOKENS * t->cols * sizeof(float);
     const uint64_t parts[] = { w, x, x, x, (uint64_t)TOKENS * ROWS * sizeof(float) };
     uint64_t total = 0, used = 0;
@@ -337,7 +337,7 @@ static int measure_disk(speeds *out, bench *b, uint64_t room, err_ctx *err)
     const int part = largest_part(b->m->file);
     const char *path = gguf_part_path(b->m->file, part);
     const uint64_t bytes = gguf_part_bytes(b->m->file, part);
-    const uint64_t one = expert_slabs_bytes(&b->m->layers[0].experts) / SLAB_COUNT;
+    const uint64_t one = expert_slabs_bytes(b->m->layers[0].experts) / SLAB_COUNT;
     drive_speed d;
     if (!path[0]) return 0;
     uint64_t memory = room / 4 < DRIVE_MEMORY ? room / 4 : DRIVE_MEMORY;

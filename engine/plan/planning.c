@@ -9,12 +9,10 @@
 
 #include "cuda/gpu.h"
 #include "engine/host/repack_head.h"
-#include "engine/gpu/host_experts.h"
 #include "engine/cpu/kernels.h"
-#include "engine/gpu/forward_gpu.h"
-#include "engine/host/experts_cpu.h"
+#include "engine/gpu/gpu_steps.h"
+#include "engine/host/host_steps.h"
 #include "engine/session/state.h"
-#include "engine/host/workspace.h"
 #include "tiers/machine.h"
 #include "tiers/memory_room.h"
 #include "tiers/pages.h"
@@ -80,7 +78,7 @@ int planning_key(speeds_key *out, const model *m, int n_thread, const char *isa,
     ESC(out->cpu, str_from(here.cpu));
     ESC(out->gpu, str_from(gpu_name));
     snprintf(out->kernels, sizeof out->kernels, "%s, %s %dx%d", set->isa,
-             quant_name(m->layers[0].experts.weight[SLAB_GATE]->type), m->hp.n_embd,
+             quant_name(m->layers[0].experts->weight[SLAB_GATE]->type), m->hp.n_embd,
              m->hp.n_ff_expert);
     if (path && stat(path, &st) == 0) out->drive = (uint64_t)st.st_dev;
     return 0;
@@ -100,7 +98,7 @@ int planning_model(planning *to, const model *m, err_ctx *err)
                        hp->n_layer, PLAN_MAX_LAYERS);
     model_count_bytes(&sum, m);
     for (int l = 0; l < hp->n_layer; l++) {
-        const expert_bank *b = &m->layers[l].experts;
+        const expert_bank *b = m->layers[l].experts;
         to->down_bytes[l] = expert_slab_bytes(b, SLAB_DOWN);
         to->expert_bytes[l] = expert_slabs_bytes(b);
         slabs += (uint64_t)b->n_expert * to->expert_bytes[l];
@@ -118,7 +116,7 @@ int planning_model(planning *to, const model *m, err_ctx *err)
         /* of a prompt only the last token needs the output matrix */
         .dense_macs = (double)(others > head ? others - head : 0),
         .expert_macs = (double)expert_elems, .file_bytes = sum.dense + sum.experts,
-        .least_cache = expert_store_least(m),
+        .least_cache = expert_store_least(&m->experts),
     };
     return 0;
 }
@@ -160,7 +158,7 @@ static uint64_t sum_of(const uint64_t *parts, size_t n)
 static uint64_t cpu_work(const model *m, const session_options *o, int n_thread, int chunk)
 {
     const uint64_t parts[] = {
-        workspace_bytes(m, n_thread, chunk), experts_cpu_bytes(&m->hp, chunk * m->hp.n_expert_used),
+        host_steps_bytes(m, n_thread, chunk),
         (uint64_t)o->ctx * sizeof(int32_t), recurrent_bytes(m),
         (uint64_t)m->hp.n_vocab * sizeof(float), (uint64_t)n_thread * THREAD_STACK,
         (uint64_t)o->ctx * TOKEN_TEXT,
@@ -172,7 +170,7 @@ static uint64_t cpu_work(const model *m, const session_options *o, int n_thread,
 static uint64_t beside_gpu(const model *m, const session_options *o, int chunk)
 {
     const uint64_t parts[] = {
-        forward_gpu_host_bytes(m, chunk), host_experts_ram_bytes(m),
+        gpu_steps_host_bytes(m, chunk), host_experts_ram_bytes(m),
         (uint64_t)o->ctx * sizeof(int32_t), (uint64_t)m->hp.n_vocab * sizeof(float),
     };
     return sum_of(parts, ARRAY_LEN(parts));
@@ -186,8 +184,8 @@ static bool count_session(plan_session *s, int i, const model *m, const session_
         .ctx = o->ctx, .slack = chunk, .kv = o->kv, .n_snapshot = o->n_snapshot
     };
     const uint64_t all = state_bytes(m, &so);
-    s->state[i] = all == UINT64_MAX ? all : state_space_bytes(m, &so);
-    s->snapshots[i] = all - s->state[i];
+    s->snapshots[i] = state_snapshot_bytes(m, &so);
+    s->state[i] = all == UINT64_MAX ? all : all - s->snapshots[i];
     s->ram_work[i] = cpu_work(m, o, threads_of(n_thread), chunk);
     s->ram_beside[i] = beside_gpu(m, o, chunk);
     s->ram_embed[i] = weights_embed_bytes(m, chunk);
@@ -234,7 +232,7 @@ int planning_session(plan_session *out, const model *m, const session_options *o
 
 uint64_t planning_gpu_work(void *device, const model *m, int chunk)
 {
-    return forward_gpu_bytes(device, m, chunk);
+    return gpu_steps_bytes(device, m, chunk);
 }
 
 int planning_make(plan *out, planning *to, const model *m, const session_options *o, int n_thread,

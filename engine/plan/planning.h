@@ -17,7 +17,7 @@ typedef struct planning {
 
 /* Bytes of VRAM that chunks of so many tokens take, wherever the experts are. */
 typedef uint64_t planning_work(void *ctx, const model *m, int chunk);
-uint64_t planning_gpu_work(void *device, const model *m, int chunk);     /* of forward_gpu.h:
+uint64_t planning_gpu_work(void *device, const model *m, int chunk);     /* of gpu_steps.h:
                                           * device is a gpu */
 
 /* Lets go of weights that opening the model has looked at: a plan counts them by their sizes, so

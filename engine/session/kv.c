@@ -19,6 +19,7 @@
 #include "loader/quant_blocks.h"
 
 typedef struct kv_layer {
+    mem_space *where;                    /* borrowed */
     uint8_t *k, *v;                      /* [n_head_kv][rows][row_bytes]; NULL: no attention here */
     int rows;
     int window;                          /* 0: all */
@@ -30,9 +31,11 @@ struct kv_store {
     const quant_traits *traits;
     int n_layer, n_head, head_dim, ctx;
     size_t row_bytes;                    /* one head at one position */
-    mem_space *where;                        /* borrowed */
-    void *mem;                           /* there: all layers one after the other */
-    uint64_t mem_bytes;
+    struct kv_block {                    /* of the layers in the space, and of those in RAM: */
+        mem_space *where;
+        void *mem;                       /* one after the other */
+        uint64_t bytes;
+    } blocks[2];
     kv_layer layers[];
 };
 
@@ -150,15 +153,25 @@ static bool store_bytes(uint64_t *out, const model *m, kv_type type, int l, int 
     return true;
 }
 
-uint64_t kv_bytes(const model *m, kv_type type, int ctx, int slack)
+uint64_t kv_layer_bytes(const model *m, const kv_options *o, int l)
 {
-    uint64_t sum = 0, one;
-    for (int l = 0; l < m->hp.n_layer; l++) {
-        if (!has_kv(m, l)) continue;
-        if (!store_bytes(&one, m, type, l, ctx, slack) || !size_add(&sum, sum, 2 * one))
-            return UINT64_MAX;
-    }
+    uint64_t one;
+    if (!has_kv(m, l)) return 0;
+    return store_bytes(&one, m, o->type, l, o->ctx, o->slack) ? 2 * one : UINT64_MAX;
+}
+
+/* Of layers first .. end - 1. */
+static uint64_t run_bytes(const model *m, const kv_options *o, int first, int end)
+{
+    uint64_t sum = 0;
+    for (int l = first; l < end; l++)
+        if (!size_add(&sum, sum, kv_layer_bytes(m, o, l))) return UINT64_MAX;
     return sum;
+}
+
+uint64_t kv_bytes(const model *m, const kv_options *o)
+{
+    return run_bytes(m, o, 0, m->hp.n_layer);
 }
 
 uint64_t kv_ring_bytes(const model *m, kv_type type, int ctx, int slack)
@@ -173,15 +186,6 @@ uint64_t kv_ring_bytes(const model *m, kv_type type, int ctx, int slack)
     return sum;
 }
 
-static int alloc_store(kv_store *c, uint64_t bytes, err_ctx *err)
-{
-    char what[64];
-    if (bytes == 0) return 0;
-    snprintf(what, sizeof what, "a KV cache for %d tokens", c->ctx);
-    c->mem_bytes = bytes;
-    return c->where->alloc(&c->mem, c->where, bytes, MEM_SPARSE, what, err);
-}
-
 static int check_options(const model *m, kv_type type, int ctx, int slack, err_ctx *err)
 {
     if (ctx < 1 || slack < 1)
@@ -193,37 +197,52 @@ static int check_options(const model *m, kv_type type, int ctx, int slack, err_c
     return 0;
 }
 
-int kv_create(kv_store **out, const model *m, mem_space *where, kv_type type, int ctx, int slack,
-              err_ctx *err)
+/* The block of layers first .. end - 1. */
+static int make_block(kv_store *c, struct kv_block *b, const model *m, const kv_options *o,
+                      int first, int end, err_ctx *err)
 {
-    const int n_layer = m->hp.n_layer;
-    kv_store *c;
-    uint8_t *at;
-    int rc;
+    const uint64_t bytes = run_bytes(m, o, first, end);
+    char what[64];
+    if (bytes == 0) return 0;
+    snprintf(what, sizeof what, "a KV cache for %d tokens", c->ctx);
+    const int rc = b->where->alloc(&b->mem, b->where, bytes, MEM_SPARSE, what, err);
+    if (rc < 0) return rc;
+    b->bytes = bytes;
+    uint8_t *at = b->mem;
+    for (int l = first; l < end; l++) {
+        if (!has_kv(m, l)) continue;
+        const uint64_t both = kv_layer_bytes(m, o, l);
+        c->layers[l] = (kv_layer){
+            .where = b->where, .k = at, .v = at + both / 2,
+            .rows = rows_of(m, l, o->ctx, o->slack), .window = m->layers[l].window,
+        };
+        at += both;
+    }
+    return 0;
+}
+
+int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err)
+{
+    const int n_layer = m->hp.n_layer, n_there = n_layer - o->n_ram;
+    int rc = check_options(m, o->type, o->ctx, o->slack, err);
 
     *out = NULL;
-    if ((rc = check_options(m, type, ctx, slack, err)) < 0) return rc;
-    c = mem_zalloc(sizeof *c + (size_t)n_layer * sizeof c->layers[0]);
+    if (rc < 0) return rc;
+    kv_store *c = mem_zalloc(sizeof *c + (size_t)n_layer * sizeof c->layers[0]);
     if (!c) return err_set(err, ERR_NOMEM, "KV cache: no memory for %d layers", n_layer);
-    c->where = where;
-    c->type = type;
-    c->traits = quant_traits_of(types[type].quant);
+    c->type = o->type;
+    c->traits = quant_traits_of(types[o->type].quant);
     c->n_layer = n_layer;
     c->n_head = m->hp.n_head_kv;
     c->head_dim = m->hp.head_dim;
-    c->ctx = ctx;
-    c->row_bytes = row_bytes_of(m, type);
-    if ((rc = alloc_store(c, kv_bytes(m, type, ctx, slack), err)) < 0) {
+    c->ctx = o->ctx;
+    c->row_bytes = row_bytes_of(m, o->type);
+    c->blocks[0].where = o->where ? o->where : mem_space_ram();
+    c->blocks[1].where = mem_space_ram();
+    if ((rc = make_block(c, &c->blocks[0], m, o, 0, n_there, err)) < 0 ||
+        (rc = make_block(c, &c->blocks[1], m, o, n_there, n_layer, err)) < 0) {
         kv_free(c);
         return rc;
-    }
-    at = c->mem;
-    for (int l = 0; l < n_layer; l++) {
-        uint64_t one;
-        if (!has_kv(m, l) || !store_bytes(&one, m, type, l, ctx, slack)) continue;
-        c->layers[l] = (kv_layer){ at, at + one, rows_of(m, l, ctx, slack), m->layers[l].window,
-                                   0 };
-        at += 2 * one;
     }
     *out = c;
     return 0;
@@ -232,7 +251,10 @@ int kv_create(kv_store **out, const model *m, mem_space *where, kv_type type, in
 void kv_free(kv_store *c)
 {
     if (!c) return;
-    c->where->free(c->where, c->mem, c->mem_bytes);
+    for (int i = 0; i < 2; i++) {
+        struct kv_block *b = &c->blocks[i];
+        b->where->free(b->where, b->mem, b->bytes);
+    }
     mem_free(c);
 }
 
@@ -260,7 +282,7 @@ void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const floa
 {
     const kv_layer *y = &c->layers[layer];
     const size_t dim = (size_t)c->head_dim;
-    assert(c->where->addressable && layer < c->n_layer && y->k && pos >= 0 && n <= c->ctx - pos);
+    assert(layer < c->n_layer && y->k && y->where->addressable && pos >= 0 && n <= c->ctx - pos);
     for (int t = 0; t < n; t++) {
         for (int h = 0; h < c->n_head; h++, k += dim, v += dim) {
             int one = 1;
@@ -283,7 +305,7 @@ static const float *read_rows(const kv_store *c, const kv_layer *y, uint8_t *sto
                               int pos, int n, float *tile)
 {
     const size_t row_blocks = (size_t)(c->head_dim / c->traits->block_elems);
-    assert(c->where->addressable && store && pos >= y->first && n >= 0 && n <= c->ctx - pos);
+    assert(y->where->addressable && store && pos >= y->first && n >= 0 && n <= c->ctx - pos);
     for (int done = 0; done < n;) {
         int run = n - done;
         const uint8_t *p = run_at(c, y, store, head, pos + done, &run);
@@ -309,7 +331,7 @@ const float *kv_values(const kv_store *c, int layer, int head, int pos, int n, f
 static const uint8_t *stored_rows(const kv_store *c, const kv_layer *y, uint8_t *store, int head,
                                   int pos, int *n)
 {
-    assert(c->where->addressable && store && pos >= y->first && *n >= 0 && *n <= c->ctx - pos);
+    assert(y->where->addressable && store && pos >= y->first && *n >= 0 && *n <= c->ctx - pos);
     return run_at(c, y, store, head, pos, n);
 }
 
@@ -371,7 +393,7 @@ int kv_each_piece(const kv_store *c, kv_part part, int pos, kv_piece_fn *fn, voi
             for (int p = lowest_seen(y, pos); p < pos;) {
                 int n = pos - p;
                 uint8_t *bytes = run_at(c, y, store, i % c->n_head, p, &n);
-                const int rc = fn(ctx, bytes, (size_t)n * c->row_bytes);
+                const int rc = fn(ctx, y->where, bytes, (size_t)n * c->row_bytes);
                 if (rc < 0) return rc;
                 p += n;
             }

@@ -5,9 +5,9 @@
  * stored per head, [n_head_kv][rows][head_dim], in the type the session asked for. All memory is
  * allocated by kv_create, in a space; in RAM it is committed by the system as it is first written.
  *
- * Where the CPU can address the space, kv_write stores and kv_keys ... kv_value_rows read. Else
- * these must not be called: who computes there finds the rows by kv_layer_view, stores them, and
- * says so with kv_wrote. */
+ * The last layers may be in RAM while the others are in a space. Where the CPU can address a layer,
+ * kv_write stores and kv_keys ... kv_value_rows read. Else these must not be called: whoever
+ * computes there finds the rows by kv_layer_view, stores them, and says so with kv_wrote. */
 #ifndef ENGINE_SESSION_KV_H
 #define ENGINE_SESSION_KV_H
 
@@ -20,15 +20,21 @@ bool kv_type_from_name(kv_type *out, const char *name);  /* upper or lower case 
 
 typedef struct kv_store kv_store;
 
-/* slack: the longest run of tokens written before any of them is read (the prefill chunk); a ring
- * has window + slack rows, or ctx if that is less. Q8_0 needs a head size that is a multiple of
- * 32. Borrows where until kv_free. */
-int kv_create(kv_store **out, const model *m, mem_space *where, kv_type type, int ctx, int slack,
-              err_ctx *err);
+typedef struct kv_options {
+    mem_space *where;                    /* borrowed until kv_free; NULL: RAM */
+    int n_ram;                           /* so many of the last layers are in RAM all the same */
+    kv_type type;                        /* Q8_0 needs a head size that is a multiple of 32 */
+    int ctx;                             /* positions */
+    int slack;                           /* the longest run of tokens written before any of them is
+                                          * read (the prefill chunk): a ring has window + slack
+                                          * rows, or ctx if that is less */
+} kv_options;
+
+int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err);
 void kv_free(kv_store *c);
-uint64_t kv_bytes(const model *m, kv_type type, int ctx, int slack);     /* what kv_create takes of
-                                                                          * the space; UINT64_MAX:
-                                                                          * too much */
+/* Bytes of one layer, and of all; UINT64_MAX: too much. */
+uint64_t kv_layer_bytes(const model *m, const kv_options *o, int layer);
+uint64_t kv_bytes(const model *m, const kv_options *o);
 
 /* Stores positions pos .. pos+n-1 of a layer: k and v are [n, n_head_kv * head_dim]. Layers may be
  * written at the same time, one layer by one thread. */

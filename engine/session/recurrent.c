@@ -1,20 +1,18 @@
-/* recurrent.c - the memory of the DeltaNet layers, in one block.
+/* recurrent.c - the memory of the DeltaNet layers, in two blocks.
  *
  *   layer 0: conv [ssm_conv - 1, channels], state [n_v_head, dim, dim] | layer 1: ... | ...
  *
- * without gaps, so the block has the same bytes in every session of a model and may go into a file.
- * What stands in it is for engine/cpu/deltanet.h. */
+ * without gaps, so both blocks together have the same bytes in every session of a model and may go
+ * into a file. What stands in them is for engine/cpu/deltanet.h. */
 #include "engine/session/recurrent.h"
 
 #include <assert.h>
 
 struct recurrent {
-    mem_space *where;                        /* borrowed */
-    void *block;                         /* there, at a cache line */
-    uint64_t bytes;
-    size_t conv_floats, layer_floats;
+    recurrent_block blocks[RECURRENT_BLOCKS];    /* each at a cache line */
+    size_t conv_floats;
     int n_layer;
-    int slot[];                          /* [n_layer]: which part of the block; -1: none */
+    float *layers[];                     /* [n_layer]: where its part begins; NULL: none */
 };
 
 /* Floats of one layer's window and state. False: too much. */
@@ -26,42 +24,63 @@ static bool layer_floats(uint64_t *conv, uint64_t *state, const model_hparams *h
            size_mul(state, dim * dim, (uint64_t)hp->ssm_n_v_head);
 }
 
-uint64_t recurrent_bytes(const model *m)
+uint64_t recurrent_layer_bytes(const model *m, int l)
 {
-    uint64_t conv, state, one, all, n = 0;
-    for (int l = 0; l < m->hp.n_layer; l++) n += m->layers[l].mixer == MIX_DELTANET;
-    if (n == 0) return 0;
-    if (!layer_floats(&conv, &state, &m->hp) || !size_add(&one, conv, state) ||
-        !size_mul(&all, one, n) || !size_mul(&all, all, sizeof(float)))
+    uint64_t conv, state, sum;
+    if (m->layers[l].mixer != MIX_DELTANET) return 0;
+    if (!layer_floats(&conv, &state, &m->hp) || !size_add(&sum, conv, state) ||
+        !size_mul(&sum, sum, sizeof(float)))
         return UINT64_MAX;
-    return all;
+    return sum;
 }
 
-int recurrent_create(recurrent **out, const model *m, mem_space *where, err_ctx *err)
+/* Of layers first .. end - 1. */
+static uint64_t run_bytes(const model *m, int first, int end)
 {
-    const uint64_t bytes = recurrent_bytes(m);
-    const int n_layer = m->hp.n_layer;
-    recurrent *r = mem_zalloc(sizeof *r + (size_t)n_layer * sizeof r->slot[0]);
-    int n = 0, rc;
+    uint64_t sum = 0;
+    for (int l = first; l < end; l++)
+        if (!size_add(&sum, sum, recurrent_layer_bytes(m, l))) return UINT64_MAX;
+    return sum;
+}
+
+uint64_t recurrent_bytes(const model *m) { return run_bytes(m, 0, m->hp.n_layer); }
+
+/* The block of layers first .. end - 1. */
+static int make_block(recurrent *r, recurrent_block *b, const model *m, int first, int end,
+                      err_ctx *err)
+{
+    const uint64_t bytes = run_bytes(m, first, end);
+    if (bytes == 0) return 0;
+    const int rc = b->where->alloc(&b->at, b->where, bytes, MEM_DENSE, "the recurrent state", err);
+    if (rc < 0) return rc;
+    b->bytes = bytes;
+    uint8_t *at = b->at;
+    for (int l = first; l < end; l++) {
+        if (m->layers[l].mixer != MIX_DELTANET) continue;
+        r->layers[l] = (float *)(void *)at;
+        at += recurrent_layer_bytes(m, l);
+    }
+    return 0;
+}
+
+int recurrent_create(recurrent **out, const model *m, mem_space *where, int n_ram, err_ctx *err)
+{
+    const int n_layer = m->hp.n_layer, n_there = n_layer - n_ram;
+    recurrent *r = mem_zalloc(sizeof *r + (size_t)n_layer * sizeof r->layers[0]);
+    uint64_t conv = 0, state;
+    int rc;
 
     *out = NULL;
     if (!r) return err_set(err, ERR_NOMEM, "recurrent state: no memory for %d layers", n_layer);
-    r->where = where;
-    if (bytes > 0) {
-        uint64_t conv = 0, state = 0;
-        if ((rc = where->alloc(&r->block, where, bytes, MEM_DENSE, "the recurrent state",
-                               err)) < 0) {
-            recurrent_free(r);
-            return rc;
-        }
-        layer_floats(&conv, &state, &m->hp);
-        r->conv_floats = (size_t)conv;
-        r->layer_floats = (size_t)(conv + state);
-    }
-    r->bytes = bytes;
     r->n_layer = n_layer;
-    for (int l = 0; l < n_layer; l++)
-        r->slot[l] = m->layers[l].mixer == MIX_DELTANET ? n++ : -1;
+    r->blocks[0].where = where;
+    r->blocks[1].where = mem_space_ram();
+    if (recurrent_bytes(m) > 0 && layer_floats(&conv, &state, &m->hp)) r->conv_floats = (size_t)conv;
+    if ((rc = make_block(r, &r->blocks[0], m, 0, n_there, err)) < 0 ||
+        (rc = make_block(r, &r->blocks[1], m, n_there, n_layer, err)) < 0) {
+        recurrent_free(r);
+        return rc;
+    }
     *out = r;
     return 0;
 }
@@ -69,14 +88,17 @@ int recurrent_create(recurrent **out, const model *m, mem_space *where, err_ctx 
 void recurrent_free(recurrent *r)
 {
     if (!r) return;
-    r->where->free(r->where, r->block, r->bytes);
+    for (int i = 0; i < RECURRENT_BLOCKS; i++) {
+        recurrent_block *b = &r->blocks[i];
+        b->where->free(b->where, b->at, b->bytes);
+    }
     mem_free(r);
 }
 
 float *recurrent_conv(recurrent *r, int layer)
 {
-    assert(layer >= 0 && layer < r->n_layer && r->slot[layer] >= 0);
-    return (float *)r->block + (size_t)r->slot[layer] * r->layer_floats;
+    assert(layer >= 0 && layer < r->n_layer && r->layers[layer]);
+    return r->layers[layer];
 }
 
 float *recurrent_state(recurrent *r, int layer)
@@ -86,10 +108,10 @@ float *recurrent_state(recurrent *r, int layer)
 
 void recurrent_clear(recurrent *r)
 {
-    r->where->zero(r->where, r->block, (size_t)r->bytes);
+    for (int i = 0; i < RECURRENT_BLOCKS; i++) {
+        recurrent_block *b = &r->blocks[i];
+        if (b->bytes > 0) b->where->zero(b->where, b->at, (size_t)b->bytes);
+    }
 }
 
-void *recurrent_block(recurrent *r)
-{
-    return r->block;
-}
+recurrent_block recurrent_block_of(const recurrent *r, int i) { return r->blocks[i]; }

@@ -1,8 +1,8 @@
 /* recurrent.h - what the DeltaNet layers of one session remember: convolution window and state.
  *
- * One block of memory for all layers, so that a snapshot is one copy. A lossy summary of all tokens
- * so far: it can be replaced by an earlier copy of itself, never shortened. All addresses here are
- * those of the space that the block is in. */
+ * One block of memory for the layers in a space, and one for those in RAM, so that a snapshot is one
+ * copy of each. A lossy summary of all tokens so far: it can be replaced by an earlier copy of
+ * itself, never shortened. All addresses here are those of the space that the layer is in. */
 #ifndef ENGINE_SESSION_RECURRENT_H
 #define ENGINE_SESSION_RECURRENT_H
 
@@ -11,11 +11,13 @@
 
 typedef struct recurrent recurrent;
 
-/* All zero. Borrows where until recurrent_free. */
-int recurrent_create(recurrent **out, const model *m, mem_space *where, err_ctx *err);
+/* All zero. The last n_ram layers are in RAM, wherever the others are. Borrows where until
+ * recurrent_free. */
+int recurrent_create(recurrent **out, const model *m, mem_space *where, int n_ram, err_ctx *err);
 void recurrent_free(recurrent *r);
-uint64_t recurrent_bytes(const model *m);                /* of the block; 0 without DeltaNet,
+uint64_t recurrent_bytes(const model *m);                /* of both blocks; 0 without DeltaNet,
                                                           * UINT64_MAX: too much */
+uint64_t recurrent_layer_bytes(const model *m, int layer);       /* of that one's; the same */
 
 /* [ssm_conv - 1, channels]: inputs of the last tokens before convolution, oldest first. Channels
  * are q, k (n_k_head * head_dim each) and v (n_v_head * head_dim). */
@@ -24,6 +26,14 @@ float *recurrent_conv(recurrent *r, int layer);
 float *recurrent_state(recurrent *r, int layer);
 
 void recurrent_clear(recurrent *r);
-void *recurrent_block(recurrent *r);                     /* recurrent_bytes() bytes, for copies */
+
+/* The blocks, for copies: that in the space, then that in RAM. bytes may be 0. */
+enum { RECURRENT_BLOCKS = 2 };
+typedef struct recurrent_block {
+    mem_space *where;
+    void *at;
+    uint64_t bytes;
+} recurrent_block;
+recurrent_block recurrent_block_of(const recurrent *r, int i);
 
 #endif

@@ -136,13 +136,9 @@ static int read_option(sampler_options *o, const gguf *g, const struct option *w
 
 int sampler_defaults(sampler_options *out, const model *m, err_ctx *err)
 {
-    static const struct { double temperature; int top_k; double top_p; } published[] = {
-        [ARCH_QWEN3NEXT] = { 0.7, 20, 0.8 },
-        [ARCH_GPTOSS] = { 1.0, 0, 1.0 },
-    };
     *out = (sampler_options){
-        .temperature = published[m->hp.arch].temperature, .top_k = published[m->hp.arch].top_k,
-        .top_p = published[m->hp.arch].top_p, .repeat_penalty = 1, .penalty_window = 64,
+        .temperature = m->family->sampling.temperature, .top_k = m->family->sampling.top_k,
+        .top_p = m->family->sampling.top_p, .repeat_penalty = 1, .penalty_window = 64,
     };
     for (size_t i = 0; i < ARRAY_LEN(options); i++) {
         const int rc = options[i].key ? read_option(out, m->file, &options[i], err) : 0;
@@ -245,7 +241,7 @@ int sampler_create(sampler **out, const sampler_options *o, int n_vocab, int ctx
     s->o = *o;
     s->o.biases = NULL;
     s->n_vocab = n_vocab;
-    s->n_block = (n_vocab - 1) / BLOCK + 1;
+    s->n_block = sampler_blocks(n_vocab);
     s->window = o->penalty_window < 0 || o->penalty_window > ctx ? ctx : o->penalty_window;
     if (!penalised) s->window = 0;
     if (o->temperature >= GREEDY_BELOW) s->per_temperature = 1 / o->temperature;

@@ -84,6 +84,8 @@ enum {
     SAMPLER_STEPS = 256                  /* of exp; see sampler_rules.steps */
 };
 
+static inline int sampler_blocks(int n_vocab) { return (n_vocab - 1) / SAMPLER_BLOCK + 1; }
+
 /* What is done to logits before they are compared, and how they weigh. */
 typedef struct sampler_rules {
     const float *bias;                   /* [n_vocab]; -INFINITY: banned */

@@ -19,20 +19,31 @@ static uint64_t snapshot_bytes(const model *m, const state_options *o)
     return size_add(&sum, rec, rings) ? sum : UINT64_MAX;
 }
 
-uint64_t state_space_bytes(const model *m, const state_options *o)
+kv_options state_kv_options(const state_options *o)
+{
+    return (kv_options){ .where = o->where, .n_ram = o->n_ram, .type = o->kv, .ctx = o->ctx,
+                         .slack = o->slack };
+}
+
+uint64_t state_layer_bytes(const model *m, const state_options *o, int l)
+{
+    const kv_options kv = state_kv_options(o);
+    uint64_t sum;
+    if (!size_add(&sum, kv_layer_bytes(m, &kv, l), recurrent_layer_bytes(m, l))) return UINT64_MAX;
+    return sum;
+}
+
+uint64_t state_snapshot_bytes(const model *m, const state_options *o)
 {
     uint64_t sum;
-    if (!size_add(&sum, kv_bytes(m, o->kv, o->ctx, o->slack), recurrent_bytes(m)))
-        return UINT64_MAX;
-    return sum;
+    return size_mul(&sum, snapshot_bytes(m, o), (uint64_t)o->n_snapshot) ? sum : UINT64_MAX;
 }
 
 uint64_t state_bytes(const model *m, const state_options *o)
 {
-    uint64_t sum, snaps;
-    if (!size_mul(&snaps, snapshot_bytes(m, o), (uint64_t)o->n_snapshot) ||
-        !size_add(&sum, state_space_bytes(m, o), snaps))
-        return UINT64_MAX;
+    uint64_t sum = state_snapshot_bytes(m, o);
+    for (int l = 0; l < m->hp.n_layer; l++)
+        if (!size_add(&sum, sum, state_layer_bytes(m, o, l))) return UINT64_MAX;
     return sum;
 }
 
@@ -61,8 +72,9 @@ int state_create(state **out, const model *m, const state_options *o, err_ctx *e
     s->m = m;
     s->o = *o;
     if (!s->o.where) s->o.where = mem_space_ram();
-    if ((rc = kv_create(&s->kv, m, s->o.where, o->kv, o->ctx, o->slack, err)) < 0 ||
-        (rc = recurrent_create(&s->rec, m, s->o.where, err)) < 0 ||
+    const kv_options kv = state_kv_options(&s->o);
+    if ((rc = kv_create(&s->kv, m, &kv, err)) < 0 ||
+        (rc = recurrent_create(&s->rec, m, s->o.where, o->n_ram, err)) < 0 ||
         (rc = create_snapshots(s, err)) < 0) {
         state_free(s);
         return rc;
@@ -86,6 +98,11 @@ void state_free(state *s)
 mem_space *state_space(const state *s)
 {
     return s->o.where;
+}
+
+mem_space *state_layer_space(const state *s, int layer)
+{
+    return layer < s->m->hp.n_layer - s->o.n_ram ? s->o.where : mem_space_ram();
 }
 
 kv_store *state_kv(state *s)
@@ -126,26 +143,37 @@ void state_clear(state *s)
 
 /* ---- snapshots ------------------------------------------------------------------------------ */
 
-/* Between the space and the memory of a snapshot, piece by piece. */
-typedef struct transfer {
-    mem_space *where;
-    uint8_t *at;                         /* in the snapshot */
-} transfer;
-
-static int copy_out(void *ctx, void *bytes, size_t n)
+/* Between a space and the memory of a snapshot, piece by piece; ctx: where the next piece begins in
+ * the snapshot. */
+static int copy_out(void *ctx, mem_space *where, void *bytes, size_t n)
 {
-    transfer *t = ctx;
-    t->where->read(t->where, t->at, bytes, n);
-    t->at += n;
+    uint8_t **at = ctx;
+    where->read(where, *at, bytes, n);
+    *at += n;
     return 0;
 }
 
-static int copy_in(void *ctx, void *bytes, size_t n)
+static int copy_in(void *ctx, mem_space *where, void *bytes, size_t n)
 {
-    transfer *t = ctx;
-    t->where->write(t->where, bytes, t->at, n);
-    t->at += n;
+    uint8_t **at = ctx;
+    where->write(where, bytes, *at, n);
+    *at += n;
     return 0;
+}
+
+int state_each_block(const state *s, kv_piece_fn *fn, void *ctx)
+{
+    int rc = 0;
+    for (int i = 0; i < RECURRENT_BLOCKS && rc == 0; i++) {
+        const recurrent_block b = recurrent_block_of(s->rec, i);
+        if (b.bytes > 0) rc = fn(ctx, b.where, b.at, (size_t)b.bytes);
+    }
+    return rc;
+}
+
+int state_check(const state *s, err_ctx *err)
+{
+    return s->o.where->check(s->o.where, err);   /* RAM never fails */
 }
 
 /* The place of the snapshot of this position, else a free one, else that of the lowest. The lowest
@@ -165,18 +193,18 @@ void state_snapshot(state *s)
 {
     if (s->o.n_snapshot == 0 || s->pos == 0) return;
     const int i = choose_place(s);
-    transfer t = { s->o.where, s->snap_mem + (size_t)i * s->snap_bytes };
+    uint8_t *at = s->snap_mem + (size_t)i * s->snap_bytes;
     s->snap_pos[i] = s->pos;
-    copy_out(&t, recurrent_block(s->rec), (size_t)s->rec_bytes);
-    kv_each_piece(s->kv, KV_RINGS, s->pos, copy_out, &t);
+    state_each_block(s, copy_out, &at);
+    kv_each_piece(s->kv, KV_RINGS, s->pos, copy_out, &at);
 }
 
 static void restore(state *s, int i)
 {
-    transfer t = { s->o.where, s->snap_mem + (size_t)i * s->snap_bytes };
+    uint8_t *at = s->snap_mem + (size_t)i * s->snap_bytes;
     s->pos = s->snap_pos[i];
-    copy_in(&t, recurrent_block(s->rec), (size_t)s->rec_bytes);
-    kv_each_piece(s->kv, KV_RINGS, s->pos, copy_in, &t);
+    state_each_block(s, copy_in, &at);
+    kv_each_piece(s->kv, KV_RINGS, s->pos, copy_in, &at);
     kv_replaced(s->kv, KV_RINGS, s->pos);
 }
 

@@ -5,7 +5,8 @@
  * copied: they stay valid up to the snapshot as long as the position never falls below it. All
  * memory, snapshots included, is allocated by state_create.
  *
- * KV store and recurrent block are in a space of the caller's choice, snapshots in RAM. Taking a
+ * KV store and recurrent state are in a space of the caller's choice, except for the last layers if
+ * those are in RAM, and snapshots, which always are. Taking a
  * snapshot and going back do not tell of a failure in the space: whoever uses the state afterwards
  * asks the space's check. Saving and loading ask it themselves. */
 #ifndef ENGINE_SESSION_STATE_H
@@ -21,18 +22,21 @@ typedef struct state_options {
     int slack;                           /* longest run between two calls of state_advance */
     kv_type kv;
     int n_snapshot;                      /* how many can be held at a time; 0 is fine */
-    mem_space *where;                        /* NULL: RAM */
+    mem_space *where;                    /* NULL: RAM */
+    int n_ram;                           /* so many of the last layers are in RAM all the same */
 } state_options;
 
 /* Borrows m and the space until state_free. */
 int state_create(state **out, const model *m, const state_options *o, err_ctx *err);
 void state_free(state *s);
-/* Bytes that state_create takes, and those of them that are in the space: the rest, snapshots, is
- * in RAM. UINT64_MAX if it is too much to count. */
+/* Bytes that state_create takes; those of one layer; those of all snapshots, which are in RAM.
+ * UINT64_MAX if it is too much to count. */
 uint64_t state_bytes(const model *m, const state_options *o);
-uint64_t state_space_bytes(const model *m, const state_options *o);
+uint64_t state_layer_bytes(const model *m, const state_options *o, int layer);
+uint64_t state_snapshot_bytes(const model *m, const state_options *o);
 
-mem_space *state_space(const state *s);      /* never NULL */
+mem_space *state_space(const state *s);  /* of all but the last n_ram layers; never NULL */
+mem_space *state_layer_space(const state *s, int layer);
 kv_store *state_kv(state *s);
 recurrent *state_recurrent(state *s);
 int state_pos(const state *s);

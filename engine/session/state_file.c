@@ -89,8 +89,9 @@ static void layer_entry(uint8_t out[8], const model_layer *y)
     store_u32(out + 4, (uint32_t)y->window);
 }
 
-static int add_piece(void *ctx, void *bytes, size_t n)
+static int add_piece(void *ctx, mem_space *where, void *bytes, size_t n)
 {
+    (void)where;
     (void)bytes;
     *(uint64_t *)ctx += n;               /* pieces of memory that is there: no overflow */
     return 0;
@@ -136,10 +137,9 @@ static bool make_header(uint8_t h[HEADER_BYTES], const state *s, const state_tag
 /* ---- the stream ------------------------------------------------------------------------------ */
 
 /* Bytes on their way to or from the file, summed up as they pass. All of them stop in buf, which is
- * in RAM; between it and the state they take the way of the state's space. */
+ * in RAM; between it and the state they take the way of each piece's space. */
 typedef struct stream {
     int fd;
-    mem_space *where;                        /* of the state's pieces */
     const char *path;                    /* for messages */
     err_ctx *err;
     uint8_t *buf;                        /* [BUFFER] */
@@ -190,10 +190,9 @@ static int put(stream *f, const void *bytes, size_t n)
     return put_from(f, mem_space_ram(), bytes, n);
 }
 
-static int put_piece(void *ctx, void *bytes, size_t n)
+static int put_piece(void *ctx, mem_space *where, void *bytes, size_t n)
 {
-    stream *f = ctx;
-    return put_from(f, f->where, bytes, n);
+    return put_from(ctx, where, bytes, n);
 }
 
 /* Fewer bytes than n only at the end of the file. */
@@ -246,10 +245,9 @@ static int take(stream *f, void *dst, uint64_t n)
     return take_to(f, mem_space_ram(), dst, n);
 }
 
-static int take_piece(void *ctx, void *bytes, size_t n)
+static int take_piece(void *ctx, mem_space *where, void *bytes, size_t n)
 {
-    stream *f = ctx;
-    return take_to(f, f->where, bytes, n);
+    return take_to(ctx, where, bytes, n);
 }
 
 /* Compares the sum of all that was taken with the one behind it. */
@@ -296,8 +294,8 @@ static int write_state(stream *f, const state *s, const state_tag *tag, const in
     if ((rc = put(f, ids, (size_t)s->pos * sizeof *ids)) < 0) return rc;
     if ((rc = put(f, extra.ptr, extra.len)) < 0) return rc;
     if ((rc = kv_each_piece(s->kv, KV_ALL, s->pos, put_piece, f)) < 0) return rc;
-    if ((rc = put_piece(f, recurrent_block(s->rec), (size_t)s->rec_bytes)) < 0) return rc;
-    if ((rc = f->where->check(f->where, f->err)) < 0) return rc;
+    if ((rc = state_each_block(s, put_piece, f)) < 0) return rc;
+    if ((rc = state_check(s, f->err)) < 0) return rc;
     if ((rc = flush(f)) < 0) return rc;
     store_u64(word, f->sum);
     return write_all(f, word, 8);
@@ -318,7 +316,7 @@ static int write_and_rename(stream *f, const char *temp, const state *s, const s
 int state_save(const state *s, const char *path, const state_tag *tag, const int32_t *ids,
                str_view extra, err_ctx *err)
 {
-    stream f = { .where = s->o.where, .path = path, .err = err };
+    stream f = { .path = path, .err = err };
     const size_t len = strlen(path);
     char *temp = mem_array(len + 8, 1);
     int rc = make_buffer(&f);
@@ -459,9 +457,9 @@ static int read_state(stream *f, const uint8_t *h, state *s, int32_t *ids, char 
     if ((rc = take(f, extra, load_u64(h + AT_EXTRA_BYTES))) < 0) return rc;
     state_clear(s);
     if ((rc = kv_each_piece(s->kv, KV_ALL, pos, take_piece, f)) < 0) return rc;
-    if ((rc = take_piece(f, recurrent_block(s->rec), (size_t)s->rec_bytes)) < 0) return rc;
+    if ((rc = state_each_block(s, take_piece, f)) < 0) return rc;
     if ((rc = take_checksum(f)) < 0) return rc;
-    if ((rc = f->where->check(f->where, f->err)) < 0) return rc;
+    if ((rc = state_check(s, f->err)) < 0) return rc;
     kv_replaced(s->kv, KV_ALL, pos);
     s->pos = pos;
     return 0;
@@ -480,7 +478,7 @@ static int open_file(stream *f)
 int state_load(state *s, const char *path, const state_tag *tag, int32_t *ids, int cap,
                char **extra, size_t *n_extra, err_ctx *err)
 {
-    stream f = { .fd = -1, .where = s->o.where, .path = path, .err = err };
+    stream f = { .fd = -1, .path = path, .err = err };
     uint8_t h[HEADER_BYTES];
     uint64_t n = 0;
     char *copy = NULL;

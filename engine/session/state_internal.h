@@ -16,9 +16,9 @@ typedef enum kv_part {
 } kv_part;
 
 /* Calls fn for every contiguous piece of what a token at position pos may look at, its own key
- * apart. bytes is an address in the store's space, and fn may write there; the first result < 0
+ * apart. bytes is an address in the layer's space, and fn may write there; the first result < 0
  * ends the walk and is returned. */
-typedef int kv_piece_fn(void *ctx, void *bytes, size_t n);
+typedef int kv_piece_fn(void *ctx, mem_space *where, void *bytes, size_t n);
 int kv_each_piece(const kv_store *c, kv_part part, int pos, kv_piece_fn *fn, void *ctx);
 
 /* Those pieces were all written anew and nothing before them is there any more. */
@@ -35,12 +35,20 @@ struct state {
     kv_store *kv;
     recurrent *rec;
     int pos;
-    uint64_t rec_bytes, snap_bytes;      /* of the recurrent block; of it and the rings */
+    uint64_t rec_bytes, snap_bytes;      /* of the recurrent blocks; of them and the rings */
     int *snap_pos;                       /* [n_snapshot]; 0: this place is free */
-    uint8_t *snap_mem;                   /* RAM [n_snapshot, snap_bytes]: recurrent block, rings */
+    uint8_t *snap_mem;                   /* RAM [n_snapshot, snap_bytes]: recurrent blocks, rings */
 };
 
 /* As after state_create. */
 void state_clear(state *s);
+
+kv_options state_kv_options(const state_options *o);
+
+/* Calls fn for each recurrent block that is not empty. */
+int state_each_block(const state *s, kv_piece_fn *fn, void *ctx);
+
+/* Waits for the spaces; the first failure of either. */
+int state_check(const state *s, err_ctx *err);
 
 #endif

@@ -8,13 +8,11 @@
 #ifndef ENGINE_EXPERT_STORE_H
 #define ENGINE_EXPERT_STORE_H
 
-#include "engine/models/model.h"
+#include "moe/expert.h"
 #include "moe/expert_cache.h"
 #include "tiers/pool.h"
 #include "tiers/reader.h"
 
-struct acts;
-struct expert_predictor;
 struct gpu;
 
 typedef enum store_kind { STORE_MAPPED, STORE_LOADED, STORE_CACHED } store_kind;
@@ -23,7 +21,6 @@ typedef struct store_options {
     store_kind kind;
     const bool *layers;                  /* [n_layer]: those to serve; NULL: all */
     uint64_t cache_bytes;                /* CACHED: RAM for places */
-    struct expert_predictor *predictor;         /* CACHED: what to read early; borrowed, NULL: nothing */
     struct gpu *device;                  /* page-lock for it; NULL: nobody asks */
     reader_options reader;
     bool (*watch)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);         /* or NULL; false
@@ -33,8 +30,8 @@ typedef struct store_options {
 
 typedef struct expert_store expert_store;
 
-/* Borrows m and team. LOADED reads everything here. */
-int expert_store_create(expert_store **out, const model *m, pool *team, const store_options *o,
+/* Borrows b and team. LOADED reads everything here. */
+int expert_store_create(expert_store **out, const expert_banks *b, pool *team, const store_options *o,
                         err_ctx *err);
 void expert_store_free(expert_store *s); /* NULL is fine */
 
@@ -45,7 +42,7 @@ const char *expert_store_note(const expert_store *s);    /* what had to be repla
 const char *expert_store_reader(const expert_store *s);  /* "io_uring, direct"; "" if it has none */
 /* Of CACHED: the least cache_bytes that can work, room for every expert of one token's layer
  * twice. */
-uint64_t expert_store_least(const model *m);
+uint64_t expert_store_least(const expert_banks *b);
 
 /* The next layer behind this one (-1: the first) that is served, or -1. */
 int expert_store_after(const expert_store *s, int layer);
@@ -87,9 +84,15 @@ void expert_store_release(expert_store *s);
  * better to do: for prompts, which use whole banks. Never fails: it is only ahead of time. */
 void expert_store_ahead(expert_store *s, int layer, const int *experts, int n);
 
-/* Reads a few experts early that the layer behind this one will probably want, from one token's
- * input of this layer's experts. Behind expert_store_want; never fails either. */
-void expert_store_predict(expert_store *s, int layer, struct acts *x);
+/* Of n experts that a layer will probably want: those that are neither there nor on their way, at
+ * most so many. The others are kept from making room for the next reads. */
+int expert_store_lacking(expert_store *s, int layer, const int32_t *likely, int n, int *lacking,
+                         int most);
+
+/* Reads a few of them early, at most STORE_MOST_EARLY. After expert_store_want; never fails
+ * either. */
+enum { STORE_MOST_EARLY = 4 };
+void expert_store_read_early(expert_store *s, int layer, const int *experts, int n);
 
 typedef struct store_stats {
     uint64_t hits, misses;               /* experts wanted that were there, and not */

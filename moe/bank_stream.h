@@ -6,14 +6,14 @@
 #define ENGINE_GPU_BANK_STREAM_H
 
 #include "cuda/gpu.h"
-#include "engine/expert_store.h"
+#include "moe/expert_store.h"
 #include "tiers/plan.h"
 
 typedef struct bank_stream bank_stream;
 
-/* For layers of which the plan has fewer than all experts in VRAM; buffers of its size. Borrows
- * everything. */
-int bank_stream_create(bank_stream **out, gpu *g, const model *m, expert_store *store,
+/* For those of the layers of which the plan has fewer than all experts in VRAM; buffers of its
+ * size. Borrows everything but banks. */
+int bank_stream_create(bank_stream **out, gpu *g, const expert_banks *banks, expert_store *store,
                        const plan *p, err_ctx *err);
 void bank_stream_free(bank_stream *b);   /* NULL is fine; waits */
 

@@ -4,7 +4,7 @@
  * file's. It is held as long as someone wants its expert or reads into it are under way, so that
  * nobody else gets it: an expert of which something is missing and on no way there is dropped.
  * Which expert has to go is expert_cache.c's decision. */
-#include "engine/expert_store_internal.h"
+#include "moe/expert_store_internal.h"
 
 #include <assert.h>
 #include <string.h>
@@ -16,13 +16,13 @@ enum {
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-uint64_t store_slot(uint64_t room_at[SLAB_COUNT], const model *m, const bool *served)
+uint64_t store_slot(uint64_t room_at[SLAB_COUNT], const expert_banks *b, const bool *served)
 {
     uint64_t at = 0;
     for (int i = 0; i < SLAB_COUNT; i++) {
         uint64_t most = 0;
-        for (int l = 0; l < m->hp.n_layer; l++) {
-            const uint64_t bytes = expert_slab_bytes(&m->layers[l].experts, (expert_slab)i);
+        for (int l = 0; l < b->n_layer; l++) {
+            const uint64_t bytes = expert_slab_bytes(&b->of[l], (expert_slab)i);
             if ((!served || served[l]) && bytes > most) most = bytes;
         }
         room_at[i] = at;
@@ -31,25 +31,25 @@ uint64_t store_slot(uint64_t room_at[SLAB_COUNT], const model *m, const bool *se
     return at;
 }
 
-static uint64_t least_places(const model *m)
+static uint64_t least_places(const expert_banks *b)
 {
-    return 2 * (uint64_t)m->hp.n_expert_used;
+    return 2 * (uint64_t)b->n_used;
 }
 
-uint64_t expert_store_least(const model *m)
+uint64_t expert_store_least(const expert_banks *b)
 {
     uint64_t room_at[SLAB_COUNT];
-    return least_places(m) * store_slot(room_at, m, NULL);
+    return least_places(b) * store_slot(room_at, b, NULL);
 }
 
 int store_cache_create(expert_store *s, uint64_t cache_bytes, err_ctx *err)
 {
-    const model_hparams *hp = &s->m->hp;
+    const expert_banks *b = s->banks;
     uint64_t most = 0;
     int rc;
-    s->slot_bytes = store_slot(s->room_at, s->m, s->served);
-    for (int l = 0; l < hp->n_layer; l++) most += s->served[l] ? (uint64_t)hp->n_expert : 0;
-    const uint64_t least = least_places(s->m) < most ? least_places(s->m) : most;
+    s->slot_bytes = store_slot(s->room_at, b, s->served);
+    for (int l = 0; l < b->n_layer; l++) most += s->served[l] ? (uint64_t)b->n_expert : 0;
+    const uint64_t least = least_places(b) < most ? least_places(b) : most;
     const uint64_t n = cache_bytes / s->slot_bytes < most ? cache_bytes / s->slot_bytes : most;
     if (n < least)
         return err_set(err, ERR_RANGE, "a cache for experts needs %.3f GB at least, not %.3f GB",
@@ -65,7 +65,7 @@ int store_cache_create(expert_store *s, uint64_t cache_bytes, err_ctx *err)
     if (!s->places || !s->wishes || !s->list || !s->jobs)
         return err_set(err, ERR_NOMEM, "a cache for %d experts", s->n_place);
     for (int i = 0; i < s->n_place; i++) s->places[i] = (store_place){ .layer = -1 };
-    rc = expert_cache_create(&s->cache, hp->n_layer, hp->n_expert, s->n_place, err);
+    rc = expert_cache_create(&s->cache, b->n_layer, b->n_expert, s->n_place, err);
     if (rc < 0 || (rc = store_map(s, n * s->slot_bytes, err)) < 0) return rc;
     if (!s->arena) return 0;
     store_touch(s, 0, s->arena_bytes);
@@ -246,7 +246,7 @@ static int reap(expert_store *s, int min, err_ctx *err)
 /* A place for the expert, held; -1 if every one is. */
 static int take_place(expert_store *s, int layer, int expert, bool *was_there)
 {
-    const int n_expert = s->m->hp.n_expert;
+    const int n_expert = s->banks->n_expert;
     int evicted;
     const int i = expert_cache_hold(s->cache, layer, expert, was_there, &evicted);
     if (i < 0 || *was_there) return i;
@@ -283,7 +283,6 @@ int expert_store_want(expert_store *s, int layer, const int *experts, int n, err
     assert(s->kind == STORE_CACHED && s->served[layer] && s->n_wish == 0);
     if (n > s->n_place)
         return err_set(err, ERR_RANGE, "%d experts wanted, and room for %d", n, s->n_place);
-    if (s->predictor) expert_predictor_tell(s->predictor, layer, experts, n);
     s->n_wish = n;
     for (int i = 0; i < n; i++) {        /* first those that are there: their places are wanted */
         s->wishes[i] = (store_wish){ .place = -1 };
@@ -371,18 +370,21 @@ void expert_store_ahead(expert_store *s, int layer, const int *experts, int n)
     read_early(s, layer, experts, n, false);
 }
 
-void expert_store_predict(expert_store *s, int layer, struct acts *x)
+int expert_store_lacking(expert_store *s, int layer, const int32_t *likely, int n, int *lacking,
+                         int most)
 {
-    const int next = layer + 1;
-    const int32_t *likely;
-    int lacking[PREDICTOR_PICKS], n = 0;
-    if (s->kind != STORE_CACHED || !s->predictor || !s->r) return;
-    const int n_likely = expert_predictor_guess(s->predictor, layer, x, &likely);
-    if (n_likely == 0) return;           /* there may be no next layer */
-    for (int i = 0; i < n_likely; i++)
-        if (!keep_there(s, next, likely[i]) && n < PREDICTOR_PICKS) lacking[n++] = likely[i];
+    int n_lacking = 0;
+    if (s->kind != STORE_CACHED || !s->served[layer] || !s->r) return 0;
+    for (int i = 0; i < n; i++)
+        if (!keep_there(s, layer, likely[i]) && n_lacking < most) lacking[n_lacking++] = likely[i];
+    return n_lacking;
+}
+
+void expert_store_read_early(expert_store *s, int layer, const int *experts, int n)
+{
+    if (s->kind != STORE_CACHED || !s->served[layer] || !s->r) return;
+    const int enough = (int)(EARLY_BYTES / (expert_slabs_bytes(store_bank(s, layer)) + 1));
+    assert(n <= STORE_MOST_EARLY);
     forget_guesses(s);
-    n = expert_predictor_pick(s->predictor, next, lacking, n);
-    const int enough = (int)(EARLY_BYTES / (expert_slabs_bytes(store_bank(s, next)) + 1));
-    read_early(s, next, lacking, min_int(n, max_int(enough, 1)), true);
+    read_early(s, layer, experts, min_int(n, max_int(enough, 1)), true);
 }

@@ -2,7 +2,7 @@
  *
  * An address in the table is that of a slab which is complete and page-locked, or 0. How bytes get
  * into the arena is the business of expert_store_load.c and expert_store_cache.c. */
-#include "engine/expert_store_internal.h"
+#include "moe/expert_store_internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -74,14 +74,14 @@ static void unlock(expert_store *s)
 
 static uint64_t *table_of(const expert_store *s, int layer, int expert)
 {
-    return s->table + ((size_t)layer * (size_t)s->m->hp.n_expert + (size_t)expert) * SLAB_COUNT;
+    return s->table + ((size_t)layer * (size_t)s->banks->n_expert + (size_t)expert) * SLAB_COUNT;
 }
 
 /* Without it there is nothing to page-lock for. */
 static void make_table(expert_store *s)
 {
-    const model_hparams *hp = &s->m->hp;
-    const size_t n = (size_t)hp->n_layer * (size_t)hp->n_expert * SLAB_COUNT;
+    const expert_banks *b = s->banks;
+    const size_t n = (size_t)b->n_layer * (size_t)b->n_expert * SLAB_COUNT;
     if (!s->device) return;
     s->table = fault_hits(FAULT_PAGE_LOCK) ? NULL
              : gpu_alloc_host(s->device, n * sizeof *s->table, NULL);
@@ -110,7 +110,7 @@ const uint64_t *expert_store_table(const expert_store *s, int layer)
 /* All parts of the file; none if the model is in memory. */
 static int open_reader(expert_store *s, const reader_options *o, err_ctx *err)
 {
-    const gguf *g = s->m->file;
+    const gguf *g = s->banks->file;
     const int n = gguf_n_part(g);
     const char *note = "";
     if (!*gguf_part_path(g, 0)) return 0;
@@ -135,23 +135,22 @@ static int fill_store(expert_store *s, const store_options *o, err_ctx *err)
                                    : store_cache_create(s, o->cache_bytes, err);
 }
 
-int expert_store_create(expert_store **out, const model *m, pool *team, const store_options *o,
+int expert_store_create(expert_store **out, const expert_banks *b, pool *team, const store_options *o,
                         err_ctx *err)
 {
     expert_store *s = mem_zalloc(sizeof *s);
     *out = NULL;
     if (!s) return err_set(err, ERR_NOMEM, "experts: %zu bytes", sizeof *s);
-    s->m = m;
+    s->banks = b;
     s->team = team;
     s->kind = o->kind;
     s->device = o->device;
-    s->predictor = o->predictor;
-    s->served = mem_array((size_t)m->hp.n_layer, sizeof *s->served);
+    s->served = mem_array((size_t)b->n_layer, sizeof *s->served);
     if (!s->served) {
         expert_store_free(s);
-        return err_set(err, ERR_NOMEM, "experts: %d layers", m->hp.n_layer);
+        return err_set(err, ERR_NOMEM, "experts: %d layers", b->n_layer);
     }
-    for (int l = 0; l < m->hp.n_layer; l++) s->served[l] = !o->layers || o->layers[l];
+    for (int l = 0; l < b->n_layer; l++) s->served[l] = !o->layers || o->layers[l];
     const int rc = fill_store(s, o, err);
     if (rc < 0) {
         expert_store_free(s);
@@ -166,7 +165,7 @@ void expert_store_free(expert_store *s)
     if (!s) return;
     reader_close(s->r);                  /* waits: nobody writes to the arena any more */
     store_cache_free(s);
-    mem_free(s->banks);
+    mem_free(s->loaded);
     unlock(s);
     pages_unmap(s->arena, (size_t)s->arena_bytes);
     if (s->table) gpu_free_host(s->device, s->table);
@@ -186,7 +185,7 @@ void expert_store_reset_counts(expert_store *s) { s->stats = (store_stats){ 0 };
 
 int expert_store_after(const expert_store *s, int layer)
 {
-    for (int l = layer + 1; l < s->m->hp.n_layer; l++)
+    for (int l = layer + 1; l < s->banks->n_layer; l++)
         if (s->served[l]) return l;
     return -1;
 }
@@ -198,7 +197,7 @@ bool expert_store_find(const expert_store *s, int layer, int expert, expert_slab
     for (int i = 0; i < SLAB_COUNT; i++) {
         const expert_slab slab = (expert_slab)i;
         out->at[i] = s->served[layer] && s->kind == STORE_LOADED
-                   ? s->banks[layer * SLAB_COUNT + i] + slab_offset(b, slab, expert)
+                   ? s->loaded[layer * SLAB_COUNT + i] + slab_offset(b, slab, expert)
                    : expert_slab_data(b, slab, expert);
     }
     return true;

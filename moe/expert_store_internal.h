@@ -3,8 +3,7 @@
 #ifndef ENGINE_EXPERT_STORE_INTERNAL_H
 #define ENGINE_EXPERT_STORE_INTERNAL_H
 
-#include "engine/expert_store.h"
-#include "engine/host/expert_predictor.h"
+#include "moe/expert_store.h"
 
 enum { ALL_SLABS = (1 << SLAB_COUNT) - 1, UP_SLABS = 1 << SLAB_GATE | 1 << SLAB_UP };
 
@@ -21,7 +20,7 @@ typedef struct store_place {
 typedef struct store_wish { int place; unsigned told; } store_wish;
 
 struct expert_store {
-    const model *m;
+    const expert_banks *banks;           /* borrowed */
     pool *team;
     store_kind kind;
     bool *served;                        /* [n_layer] */
@@ -33,11 +32,10 @@ struct expert_store {
     uint8_t *arena;                      /* NULL: none */
     uint64_t arena_bytes, locked;        /* page-locked: the first so many bytes of it */
     struct gpu *device;
-    struct expert_predictor *predictor;         /* NULL: none */
     uint64_t *table;                     /* [n_layer, n_expert, SLAB_COUNT], or NULL */
 
     /* LOADED */
-    uint8_t **banks;                     /* [n_layer, SLAB_COUNT]: where the weight tensor begins */
+    uint8_t **loaded;                    /* [n_layer, SLAB_COUNT]: where the weight tensor begins */
 
     /* CACHED */
     uint64_t room_at[SLAB_COUNT];        /* of a place: where the room of a slab begins */
@@ -47,14 +45,14 @@ struct expert_store {
     store_place *places;
     store_wish *wishes;                  /* [n_place]: the last want */
     int n_wish;
-    int guesses[PREDICTOR_PICKS], n_guess;        /* places read early since the last want */
+    int guesses[STORE_MOST_EARLY], n_guess;      /* places read early since the last want */
     int *list;                           /* [n_place] scratch */
     read_job *jobs;                      /* [n_place, SLAB_COUNT] scratch */
 };
 
 static inline const expert_bank *store_bank(const expert_store *s, int layer)
 {
-    return &s->m->layers[layer].experts;
+    return &s->banks->of[layer];
 }
 
 /* Bytes from the beginning of the weight tensor to an expert's slab in it. */
@@ -80,6 +78,6 @@ void store_cache_free(expert_store *s);
 bool store_cache_find(const expert_store *s, int layer, int expert, expert_slabs *out);
 /* Where slabs lie in a place and how large it is, so that experts of all these layers fit; served
  * NULL: all. */
-uint64_t store_slot(uint64_t room_at[SLAB_COUNT], const model *m, const bool *served);
+uint64_t store_slot(uint64_t room_at[SLAB_COUNT], const expert_banks *b, const bool *served);
 
 #endif

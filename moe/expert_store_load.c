@@ -3,7 +3,7 @@
  * A tensor lies in its page of the arena as it does in that of the file, and has all pages around
  * it to itself, so that direct reads can end at pages. It is brought in by pieces: those that the
  * system has in its page cache are copied by the team, the others are read meanwhile. */
-#include "engine/expert_store_internal.h"
+#include "moe/expert_store_internal.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -46,11 +46,11 @@ static uint64_t place_banks(loading *d)
     uint64_t at = 0;
     d->n_piece = 0;
     d->total = 0;
-    for (int l = 0; l < s->m->hp.n_layer; l++)
+    for (int l = 0; l < s->banks->n_layer; l++)
         for (int i = 0; s->served[l] && i < SLAB_COUNT; i++) {
             const expert_bank *b = store_bank(s, l);
             const tensor *t = b->weight[i];
-            uint8_t **bank = &s->banks[l * SLAB_COUNT + i];
+            uint8_t **bank = &s->loaded[l * SLAB_COUNT + i];
             if (same_as_gate(b, i)) {
                 *bank = bank[-1];
                 continue;
@@ -81,10 +81,10 @@ static void make_pieces(loading *d)
 {
     const expert_store *s = d->s;
     d->n_piece = 0;
-    for (int l = 0; l < s->m->hp.n_layer; l++)
+    for (int l = 0; l < s->banks->n_layer; l++)
         for (int i = 0; s->served[l] && i < SLAB_COUNT; i++) {
             const expert_bank *b = store_bank(s, l);
-            if (!same_as_gate(b, i)) add_pieces(d, b->weight[i], s->banks[l * SLAB_COUNT + i]);
+            if (!same_as_gate(b, i)) add_pieces(d, b->weight[i], s->loaded[l * SLAB_COUNT + i]);
         }
 }
 
@@ -177,22 +177,22 @@ static int load_all(loading *d, err_ctx *err)
 static void publish_all(expert_store *s)
 {
     expert_slabs at;
-    for (int l = 0; s->locked > 0 && l < s->m->hp.n_layer; l++)
-        for (int e = 0; s->served[l] && e < s->m->hp.n_expert; e++)
+    for (int l = 0; s->locked > 0 && l < s->banks->n_layer; l++)
+        for (int e = 0; s->served[l] && e < s->banks->n_expert; e++)
             if (expert_store_find(s, l, e, &at)) store_publish(s, l, e, &at);
 }
 
 static int load(loading *d, err_ctx *err)
 {
     expert_store *s = d->s;
-    const gguf *g = s->m->file;
+    const gguf *g = s->banks->file;
     const size_t n_part = (size_t)gguf_n_part(g);
     int rc;
 
-    s->banks = mem_zalloc((size_t)s->m->hp.n_layer * SLAB_COUNT * sizeof *s->banks);
+    s->loaded = mem_zalloc((size_t)s->banks->n_layer * SLAB_COUNT * sizeof *s->loaded);
     d->askable = mem_zalloc(n_part * sizeof *d->askable);
-    if (!s->banks || !d->askable)
-        return err_set(err, ERR_NOMEM, "experts: %d layers", s->m->hp.n_layer);
+    if (!s->loaded || !d->askable)
+        return err_set(err, ERR_NOMEM, "experts: %d layers", s->banks->n_layer);
     const uint64_t bytes = place_banks(d);
     d->pieces = mem_array((size_t)max_int(d->n_piece, 1), sizeof *d->pieces);
     if (!d->pieces) return err_set(err, ERR_NOMEM, "experts: %d pieces", d->n_piece);

@@ -3,13 +3,13 @@
  * A part is a run of experts with all their slabs. From RAM it goes in one copy for each kind of
  * slab; from a cache before the file expert by expert, as they come in. What is computed with them
  * is gpu_experts' business, where experts are kept the store's. */
-#include "engine/gpu/bank_stream.h"
+#include "moe/bank_stream.h"
 
 enum { SEND_EXPERTS = 64 };              /* read from the file together */
 
 struct bank_stream {
     gpu *g;
-    const model *m;
+    expert_banks banks;
     expert_store *store;
     const plan *p;
     gpu_stage *stage;
@@ -19,13 +19,13 @@ struct bank_stream {
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-int bank_stream_create(bank_stream **out, gpu *g, const model *m, expert_store *store,
+int bank_stream_create(bank_stream **out, gpu *g, const expert_banks *banks, expert_store *store,
                        const plan *p, err_ctx *err)
 {
     bank_stream *b = mem_zalloc(sizeof *b);
     *out = NULL;
     if (!b) return err_set(err, ERR_NOMEM, "streaming: %zu bytes", sizeof *b);
-    *b = (bank_stream){ .g = g, .m = m, .store = store, .p = p };
+    *b = (bank_stream){ .g = g, .banks = *banks, .store = store, .p = p };
     const int rc = gpu_stage_create(&b->stage, g, 2, p->vram_stage / 2, err);
     if (rc < 0) {
         mem_free(b);
@@ -53,7 +53,7 @@ typedef struct piece {
 /* Gate and up of a fused tensor stay side by side where the bank is sent whole. */
 static piece piece_of(const bank_stream *b, int l, int part)
 {
-    const expert_bank *bank = &b->m->layers[l].experts;
+    const expert_bank *bank = &b->banks.of[l];
     const int parts = b->p->stage_parts, n = bank->n_expert;
     const bool paired = bank->fused && expert_store_kind(b->store) != STORE_CACHED;
     piece p = { .layer = l, .first = n * part / parts };
@@ -75,7 +75,7 @@ static void send_whole(bank_stream *b, const piece *p, int i)
     expert_slabs from = { { NULL } };
     expert_store_find(b->store, p->layer, p->first, &from);
     for (int s = 0; s < SLAB_COUNT; s++) {
-        if (s == SLAB_UP && p->stride[s] > expert_slab_bytes(&b->m->layers[p->layer].experts, s))
+        if (s == SLAB_UP && p->stride[s] > expert_slab_bytes(&b->banks.of[p->layer], s))
             continue;                    /* came with gate */
         gpu_stage_copy(b->g, b->stage, i, p->at[s], from.at[s],
                        (uint64_t)p->count * p->stride[s]);
@@ -85,7 +85,7 @@ static void send_whole(bank_stream *b, const piece *p, int i)
 /* From the cache, and through it from the file. A place is free again once its copy was sent. */
 static int send_cached(bank_stream *b, const piece *p, int i, err_ctx *err)
 {
-    const expert_bank *bank = &b->m->layers[p->layer].experts;
+    const expert_bank *bank = &b->banks.of[p->layer];
     expert_store *store = b->store;
     const int most = min_int(max_int(expert_store_room(store) / 2, 1), SEND_EXPERTS);
     int ids[SEND_EXPERTS], which[SEND_EXPERTS], ahead[SEND_EXPERTS], n, rc;
@@ -117,8 +117,7 @@ static int send_cached(bank_stream *b, const piece *p, int i, err_ctx *err)
 
 static void skip_to_cold(bank_stream *b)
 {
-    const model_hparams *hp = &b->m->hp;
-    while (b->send_layer < hp->n_layer && b->p->hot[b->send_layer] == hp->n_expert)
+    while (b->send_layer < b->banks.n_layer && b->p->hot[b->send_layer] == b->banks.n_expert)
         b->send_layer++;
 }
 
@@ -126,7 +125,7 @@ static void skip_to_cold(bank_stream *b)
 static int send_next(bank_stream *b, int i, err_ctx *err)
 {
     int rc = 0;
-    if (b->send_layer >= b->m->hp.n_layer) return 0;
+    if (b->send_layer >= b->banks.n_layer) return 0;
     const piece p = piece_of(b, b->send_layer, b->send_part);
     if (expert_store_kind(b->store) == STORE_CACHED) rc = send_cached(b, &p, i, err);
     else send_whole(b, &p, i);

@@ -1,0 +1,31 @@
+/* gpu_sampling.h - what a sampler asks about logits that stay in VRAM. */
+#ifndef ENGINE_GPU_GPU_SAMPLING_H
+#define ENGINE_GPU_GPU_SAMPLING_H
+
+#include "engine/gpu/gpu_buffers.h"
+#include "engine/session/sampler.h"
+
+typedef struct gpu_sampling {
+    gpu *g;
+    const gpu_buffers *b;
+    int n_vocab;
+    uint64_t bias_version;               /* of the biases in VRAM; 0: none */
+    gpu_shortlist list;                  /* of the pick under way */
+    /* page-locked */
+    void *memory;
+    uint32_t *count;                     /* candidates */
+    float *maxima;                       /* [blocks] */
+    double *masses;                      /* [blocks] */
+    gpu_pair *pairs;
+    int32_t *penalised;                  /* [n_vocab, 2]: id, how often */
+} gpu_sampling;
+
+/* Borrows g and b. */
+int gpu_sampling_init(gpu_sampling *s, gpu *g, const gpu_buffers *b, int n_vocab, err_ctx *err);
+void gpu_sampling_release(gpu_sampling *s);      /* accepts a zeroed one */
+uint64_t gpu_sampling_host_bytes(int n_vocab);
+
+/* The row of logits in b. */
+sampler_source gpu_sampling_source(gpu_sampling *s);
+
+#endif

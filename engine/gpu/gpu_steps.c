@@ -1,0 +1,604 @@
+/* gpu_steps.c - one batch through the layers that are on the GPU.
+ *
+ * Written as operations of cuda/gpu.h: nothing here waits but for results. Operations choose their
+ * kernels by the number of tokens; the order of steps is the same for one and for thousands. */
+#include "engine/gpu/gpu_steps.h"
+
+#include <math.h>
+
+#include "engine/gpu/gpu_buffers.h"
+#include "engine/gpu/gpu_sampling.h"
+#include "moe/bank_stream.h"
+#include "tiers/fault.h"
+
+/* Page-locked: what the device tells the host, and the other way round. */
+typedef struct mailbox {
+    uint64_t seen;                       /* what was picked, with its stamp */
+    gpu_cursor cursor;                   /* on its way to the device */
+} mailbox;
+
+/* A batch's vectors on their way to the host and back; page-locked. */
+typedef struct errand {
+    float *x, *sums;                     /* [n, n_embd] */
+    float *gates;                        /* [n, k] */
+    int32_t *ids;
+    void *memory;                        /* NULL: nothing ever leaves the device */
+} errand;
+
+/* One token and the pick after it. */
+typedef struct recorded_token {
+    gpu_recording *r;
+    int last;                            /* position up to which it is good; 0: not yet made */
+} recorded_token;
+
+enum { PLAIN, FETCHING, WATCHED, RECORDINGS };           /* with slabs that are fetched; profiles */
+
+struct gpu_steps {
+    steps live, played;
+    gpu_parts p;
+    gpu_buffers b;
+    mailbox *mail;
+    errand errand;
+    gpu_sampling sampling;
+    bank_stream *banks;                  /* NULL: they never pass through VRAM */
+    recorded_token tokens[RECORDINGS];
+    bool recording, profiling;
+    gpu_cursor known;                    /* what the device's cursor says; token -1: not known */
+
+    /* the batch under way */
+    int n, pos, last;
+    bool asks, watched;                  /* the host is asked; somebody watches */
+    gpu_input h;                         /* what router and experts of the layer read */
+    gpu_expert_args experts;             /* ... and are called with */
+    int failed;                          /* of the host's half of a played token: the first, ... */
+    err_ctx why;                         /* ... and why */
+};
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+static gpu_input input_of(const gpu_steps *s, const char *name, const float *x, int cols)
+{
+    return (gpu_input){ .name = name, .kind = GPU_PLAIN, .n = s->n, .cols = cols, .x = x,
+                        .rows = s->b.rows, .halves = s->b.halves };
+}
+
+static gpu_input normed(const gpu_steps *s, const char *name, const float *gain)
+{
+    gpu_input in = input_of(s, name, s->b.x, s->p.m->hp.n_embd);
+    in.kind = GPU_NORM;
+    in.weight = gain;
+    in.eps = s->p.m->hp.rms_eps;
+    return in;
+}
+
+static gpu_product product_of(float *y, const gpu_matrix *w)
+{
+    return (gpu_product){ .y = y, .y_stride = w->rows, .w = *w };
+}
+
+/* x += W in */
+static void add_product(gpu_steps *s, gpu_input *in, const gpu_matrix *w)
+{
+    gpu_product p = product_of(s->b.x, w);
+    p.add = true;
+    gpu_project(s->p.g, in, &p, 1);
+}
+
+/* ---- mix ------------------------------------------------------------------------------------- */
+
+static const gpu_kv_type kv_types[] = {
+    [KV_F32] = GPU_KV_F32, [KV_F16] = GPU_KV_F16, [KV_Q8_0] = GPU_KV_Q8_0,
+};
+
+/* A gated q matrix gives query and gate of each head in turn. */
+static void mix_attention(gpu_steps *s, int l)
+{
+    const model_hparams *hp = &s->p.m->hp;
+    const layer_weights_gpu *w = &s->p.w->layers[l];
+    const gpu_buffers *b = &s->b;
+    const bool gated = s->p.m->family->attn_gated;
+    const int window = s->p.m->layers[l].window, heads = hp->n_head * hp->head_dim;
+    const int table = window > 0 && s->p.rope->n_table > 1;
+    const kv_view rows = kv_layer_view(state_kv(s->p.st), l);
+    gpu_input h = normed(s, "mixer in", w->attn_norm);
+    const gpu_product projections[] = {
+        product_of(b->q, &w->attn.q), product_of(b->k, &w->attn.k), product_of(b->v, &w->attn.v),
+    };
+    gpu_project(s->p.g, &h, projections, ARRAY_LEN(projections));
+
+    const gpu_attention a = {
+        .out = b->heads, .q = b->q, .q_stride = w->attn.q.rows,
+        .q_head_stride = gated ? 2 * hp->head_dim : hp->head_dim, .k = b->k, .v = b->v,
+        .q_norm = w->attn.q_norm, .k_norm = w->attn.k_norm, .eps = hp->rms_eps,
+        .cosine = b->rope_cos[table], .sine = b->rope_sin[table], .rope_dim = hp->rope_dim,
+        .kv = kv_types[kv_type_of(state_kv(s->p.st))], .keys = rows.keys, .values = rows.values,
+        .kv_rows = rows.rows, .n_head = hp->n_head, .n_head_kv = hp->n_head_kv,
+        .head_dim = hp->head_dim, .window = window, .sinks = w->attn.sinks,
+        .scale = 1.0f / sqrtf((float)hp->head_dim), .at = b->at, .n = s->n, .last = s->last,
+        .partial = b->partial, .counters = b->counters + 1,
+    };
+    gpu_attend(s->p.g, &a);
+
+    gpu_input out = input_of(s, "mixer out", b->heads, heads);
+    if (gated) {
+        out.kind = GPU_GATED;
+        out.gate = b->q + hp->head_dim;
+        out.head_dim = hp->head_dim;
+        out.head_stride = 2 * hp->head_dim;
+        out.gate_stride = 2 * heads;
+    }
+    add_product(s, &out, &w->attn.out);
+}
+
+static void mix_deltanet(gpu_steps *s, int l)
+{
+    const model_hparams *hp = &s->p.m->hp;
+    const layer_weights_gpu *w = &s->p.w->layers[l];
+    const gpu_buffers *b = &s->b;
+    recurrent *memory = state_recurrent(s->p.st);
+    const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
+    gpu_input h = normed(s, "mixer in", w->attn_norm);
+    gpu_product projections[] = {
+        product_of(b->mixed, &w->delta.qkv), product_of(b->z, &w->delta.z),
+        product_of(b->ba, &w->delta.ba),
+    };
+    projections[0].conv = (gpu_conv){ .taps = w->delta.conv, .window = recurrent_conv(memory, l),
+                                      .n_tap = hp->ssm_conv, .raw = b->raw };
+    gpu_project(s->p.g, &h, projections, ARRAY_LEN(projections));
+
+    const gpu_delta d = {
+        .out = b->delta, .mixed = b->mixed, .ba = b->ba, .dt_bias = w->delta.dt_bias,
+        .a = w->delta.a, .state = recurrent_state(memory, l), .n_k = hp->ssm_n_k_head,
+        .n_v = hp->ssm_n_v_head, .dim = hp->ssm_head_dim, .n = s->n,
+    };
+    gpu_delta_rule(s->p.g, &d);
+
+    gpu_input out = input_of(s, "mixer out", b->delta, values);
+    out.kind = GPU_GATED_NORM;
+    out.weight = w->delta.norm;
+    out.eps = hp->rms_eps;
+    out.gate = b->z;
+    out.head_dim = out.head_stride = hp->ssm_head_dim;
+    out.gate_stride = values;
+    add_product(s, &out, &w->delta.out);
+}
+
+/* The layer's keys and values are there before anything reads them. */
+static void note_written(void *self, int l)
+{
+    gpu_steps *s = self;
+    if (s->p.m->layers[l].mixer == MIX_ATTENTION)
+        kv_wrote(state_kv(s->p.st), l, s->pos, s->n);
+}
+
+static void mix(void *self, int l)
+{
+    gpu_steps *s = self;
+    if (s->p.m->layers[l].mixer == MIX_ATTENTION) mix_attention(s, l);
+    else mix_deltanet(s, l);
+    if (!s->recording) note_written(s, l);
+}
+
+/* ---- route ----------------------------------------------------------------------------------- */
+
+static void route(void *self, int l)
+{
+    gpu_steps *s = self;
+    const model_hparams *hp = &s->p.m->hp;
+    const layer_weights_gpu *w = &s->p.w->layers[l];
+    const gpu_buffers *b = &s->b;
+    int32_t *ids = s->n > GPU_FEW ? b->chosen : NULL;    /* few tokens: where they are needed */
+    const gpu_route_args args = {
+        .router = w->router, .shared_gate = w->shared_gate_inp, .k = hp->n_expert_used,
+        .logits = b->router, .ids = ids, .gates = b->gates, .sigma = b->sigma,
+    };
+    s->h = normed(s, "router", w->post_attn_norm);
+    s->h.blocks = b->blocks;
+    gpu_route(s->p.g, &s->h, &args);
+    s->experts = (gpu_expert_args){
+        .x = b->x, .gate = w->gate, .up = w->up, .down = w->down,
+        .clamped = s->p.m->family->act == ACT_SWIGLU_CLAMPED, .shared_gate = w->shared_gate,
+        .shared_up = w->shared_up, .shared_down = w->shared_down, .sigma = b->sigma,
+        .ids = ids, .gates = b->gates, .logits = b->router, .n_expert = hp->n_expert,
+        .k = hp->n_expert_used, .scratch = b->experts,
+    };
+}
+
+/* ---- experts --------------------------------------------------------------------------------- */
+
+static int experts_here(void *self, int l, err_ctx *err)
+{
+    gpu_steps *s = self;
+    (void)l;
+    (void)err;
+    gpu_experts(s->p.g, &s->h, &s->experts);
+    return 0;
+}
+
+static int experts_asked(void *self, int l, err_ctx *err)
+{
+    gpu_steps *s = self;
+    const gpu_split split = host_experts_split(s->p.host, l);
+    gpu_experts_split(s->p.g, &s->h, &s->experts, &split);
+    return s->recording ? 0 : host_experts_serve(s->p.host, l, err);
+}
+
+static int experts_by_host(void *self, int l, err_ctx *err)
+{
+    gpu_steps *s = self;
+    const size_t n = (size_t)s->n, wide = n * (size_t)s->p.m->hp.n_embd * sizeof(float);
+    const size_t choices = n * (size_t)s->experts.k;
+    const errand *e = &s->errand;
+    gpu *g = s->p.g;
+    int rc;
+    gpu_finish_input(g, &s->h);
+    gpu_copy(g, e->x, s->h.rows, wide);
+    gpu_copy(g, e->ids, s->b.chosen, choices * sizeof *e->ids);
+    gpu_copy(g, e->gates, s->b.gates, choices * sizeof *e->gates);
+    if ((rc = gpu_wait(g, err)) < 0 ||
+        (rc = host_experts_prompt(s->p.host, l, e->sums, e->x, e->ids, e->gates, s->n, err)) < 0)
+        return rc;
+    gpu_copy(g, s->b.sums, e->sums, wide);
+    s->experts.sums = s->b.sums;
+    gpu_experts(g, &s->h, &s->experts);
+    return 0;
+}
+
+static int experts_streamed(void *self, int l, err_ctx *err)
+{
+    gpu_steps *s = self;
+    return bank_stream_run(s->banks, l, &s->h, &s->experts, s->watched, err);
+}
+
+/* The kernel that computes down takes the sum, in the router's order, into the residual. */
+static void join(void *self, int l)
+{
+    (void)self;
+    (void)l;
+}
+
+/* ---- begin and end --------------------------------------------------------------------------- */
+
+/* The device reads it in its turn; it stays as it is until the next wait. */
+static void set_cursor(gpu_steps *s, int pos, int32_t token)
+{
+    s->known = s->mail->cursor = (gpu_cursor){ pos, token };
+    gpu_copy(s->p.g, s->b.at, &s->mail->cursor, sizeof s->mail->cursor);
+}
+
+static void take_batch(gpu_steps *s, const batch *b)
+{
+    s->n = b->n;
+    s->pos = b->pos;
+    s->last = b->last;
+    s->watched = b->watch != NULL;
+    s->failed = 0;
+}
+
+static int begin(void *self, const batch *b, err_ctx *err)
+{
+    gpu_steps *s = self;
+    const rope_tables *rope = s->p.rope;
+    int rc;
+    take_batch(s, b);
+    s->asks = s->p.host && b->n <= GPU_FEW && !s->recording;
+    if (b->ids) {
+        set_cursor(s, b->pos, -1);
+        rc = gpu_write(s->p.g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
+        if (rc < 0 || (b->streamed && (rc = bank_stream_begin(s->banks, err)) < 0)) return rc;
+    }
+    if (s->asks) host_experts_begin(s->p.host, b->n);
+    gpu_embed(s->p.g, s->b.x, &s->p.w->embed, b->ids ? s->b.ids : &s->b.at->token, b->n);
+    for (int i = 0; i < rope->n_table; i++)
+        gpu_rope_table(s->p.g, s->b.rope_cos[i], s->b.rope_sin[i], s->b.freq[i],
+                       rope->magnitude[i], s->p.m->hp.rope_dim / 2, s->b.at, b->n);
+    return 0;
+}
+
+static int end(void *self, err_ctx *err)
+{
+    gpu_steps *s = self;
+    (void)err;
+    if (s->recording) return 0;
+    if (s->asks) host_experts_end(s->p.host);
+    s->asks = false;
+    return 0;
+}
+
+static void send_vectors(gpu_steps *s)
+{
+    gpu_copy(s->p.g, s->errand.x, s->b.x,
+             (uint64_t)s->n * (uint64_t)s->p.m->hp.n_embd * sizeof(float));
+}
+
+static int hand_over(void *self, const float **x, err_ctx *err)
+{
+    gpu_steps *s = self;
+    send_vectors(s);
+    *x = s->errand.x;
+    return gpu_wait(s->p.g, err);
+}
+
+int gpu_steps_wait(gpu_steps *s, err_ctx *err) { return gpu_wait(s->p.g, err); }
+
+int gpu_steps_give_up(gpu_steps *s, int rc, err_ctx *err)
+{
+    err_ctx first;
+    const int failed = gpu_wait(s->p.g, &first);
+    if (s->asks) host_experts_end(s->p.host);
+    s->asks = false;
+    if (failed == 0) return rc;
+    if (err) *err = first;
+    return failed;
+}
+
+/* ---- logits ---------------------------------------------------------------------------------- */
+
+static void run_head(gpu_steps *s, const float *x, int n)
+{
+    gpu_input in = input_of(s, "head", x, s->p.m->hp.n_embd);
+    in.kind = GPU_NORM;
+    in.n = n;
+    in.weight = s->p.w->out_norm;
+    in.eps = s->p.m->hp.rms_eps;
+    const gpu_product p = product_of(s->b.logits, &s->p.w->head);
+    gpu_project(s->p.g, &in, &p, 1);
+}
+
+static int logits(void *self, float *to, int n_row, err_ctx *err)
+{
+    gpu_steps *s = self;
+    const size_t n_embd = (size_t)s->p.m->hp.n_embd, n_vocab = (size_t)s->p.m->hp.n_vocab;
+    for (int done = 0; done < n_row;) {
+        const int n = min_int(n_row - done, LOGIT_ROWS);
+        if (s->n > 1)                    /* else they are there */
+            run_head(s, s->b.x + (size_t)(s->n - n_row + done) * n_embd, n);
+        const int rc = gpu_read(s->p.g, to + (size_t)done * n_vocab, s->b.logits,
+                                (size_t)n * n_vocab * sizeof *to, err);
+        if (rc < 0) return rc;
+        done += n;
+    }
+    return 0;
+}
+
+sampler_source gpu_steps_source(gpu_steps *s) { return gpu_sampling_source(&s->sampling); }
+
+/* ---- recordings ------------------------------------------------------------------------------ */
+
+int gpu_steps_reach(int pos)
+{
+    int last = 1024;
+    while (last <= pos && last < 1 << 30) last *= 2;
+    return last;
+}
+
+/* What the kernels of a layer are launched with depends on whether slabs are fetched. */
+static int token_now(const gpu_steps *s)
+{
+    if (s->profiling) return WATCHED;
+    return s->p.host && host_experts_fetches(s->p.host) ? FETCHING : PLAIN;
+}
+
+bool gpu_steps_is_recorded(const gpu_steps *s, int pos)
+{
+    return s->tokens[token_now(s)].last == gpu_steps_reach(pos);
+}
+
+int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
+{
+    const int rc = gpu_record_begin(s->p.g, err);
+    s->recording = rc == 0;
+    return rc;
+}
+
+int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err)
+{
+    recorded_token *t = &s->tokens[token_now(s)];
+    const gpu_buffers *b = &s->b;
+    s->recording = false;
+    if (s->p.head) {
+        run_head(s, b->x, 1);
+        gpu_largest(s->p.g, b->logits, s->p.m->hp.n_vocab, b->at, &s->mail->seen, b->best,
+                    &b->counters[0]);
+    } else {
+        send_vectors(s);
+    }
+    gpu_advance(s->p.g, b->at, 1);
+    const int rc = gpu_record_end(t->r, s->p.g, err);
+    t->last = rc == 0 ? gpu_steps_reach(pos) : 0;
+    return rc;
+}
+
+int gpu_steps_picked(gpu_steps *s, int32_t *next, int pos, err_ctx *err)
+{
+    const int rc = gpu_wait(s->p.g, err);
+    if (rc < 0) return rc;
+    *next = (int32_t)(uint32_t)s->mail->seen;
+    s->known = (gpu_cursor){ pos + 1, *next };
+    return 0;
+}
+
+/* ---- the host's half of a played token ------------------------------------------------------- */
+
+static int play(void *self, const batch *b, err_ctx *err)
+{
+    gpu_steps *s = self;
+    take_batch(s, b);
+    s->asks = s->p.host != NULL;
+    if (s->known.pos != b->pos || s->known.token != b->ids[0]) set_cursor(s, b->pos, b->ids[0]);
+    s->known.token = -1;
+    gpu_play(s->p.g, s->tokens[token_now(s)].r);
+    if (s->asks) host_experts_begin(s->p.host, 1);       /* threads wake up while the first layer
+                                                          * mixes */
+    else if (fault_hits(FAULT_GPU_LOST)) return err_set(err, ERR_IO, "the GPU stopped");
+    return 0;
+}
+
+static void nothing(void *self, int l)
+{
+    (void)self;
+    (void)l;
+}
+
+static int nothing_to_do(void *self, int l, err_ctx *err)
+{
+    (void)self;
+    (void)l;
+    (void)err;
+    return 0;
+}
+
+static int serve(void *self, int l, err_ctx *err)
+{
+    gpu_steps *s = self;
+    (void)err;
+    if (s->failed < 0 && !gpu_alive(s->p.g)) return 0;   /* nobody asks any more */
+    const int rc = host_experts_serve(s->p.host, l, s->failed < 0 ? NULL : &s->why);
+    if (s->failed == 0) s->failed = rc;
+    return 0;
+}
+
+static int end_played(void *self, err_ctx *err)
+{
+    gpu_steps *s = self;
+    if (s->asks) host_experts_end(s->p.host);
+    s->asks = false;
+    if (s->failed < 0 && err) *err = s->why;
+    return s->failed;
+}
+
+static int hand_over_played(void *self, const float **x, err_ctx *err)
+{
+    gpu_steps *s = self;
+    *x = s->errand.x;
+    return gpu_wait(s->p.g, err);
+}
+
+/* ---- profiles -------------------------------------------------------------------------------- */
+
+int gpu_steps_profile_begin(gpu_steps *s, err_ctx *err)
+{
+    s->profiling = true;
+    return gpu_profile_begin(s->p.g, err);
+}
+
+void gpu_steps_profile_end(gpu_steps *s)
+{
+    gpu_profile_end(s->p.g);
+    s->profiling = false;
+    s->tokens[WATCHED].last = 0;
+    s->known.token = -1;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static void place_errand(errand *e, mem_layout *a, const model_hparams *hp, int n)
+{
+    e->x = mem_layout_floats(a, n, hp->n_embd);
+    e->sums = mem_layout_floats(a, n, hp->n_embd);
+    e->gates = mem_layout_floats(a, n, hp->n_expert_used);
+    e->ids = mem_layout_take(a, (uint64_t)n, (uint64_t)hp->n_expert_used, sizeof *e->ids);
+}
+
+static uint64_t errand_bytes(const model_hparams *hp, int chunk)
+{
+    errand unused;
+    mem_layout a = mem_layout_count(64);
+    place_errand(&unused, &a, hp, chunk);
+    return a.used;
+}
+
+uint64_t gpu_steps_bytes(const gpu *g, const model *m, int chunk)
+{
+    return gpu_buffers_bytes(g, m, chunk);
+}
+
+uint64_t gpu_steps_host_bytes(const model *m, int chunk)
+{
+    return sizeof(mailbox) + gpu_sampling_host_bytes(m->hp.n_vocab) + errand_bytes(&m->hp, chunk);
+}
+
+bool gpu_steps_streams(const gpu_steps *s, int n)
+{
+    return s->banks && n > GPU_FEW && n >= s->p.p->stream_from;
+}
+
+/* What is needed where not all is done on the device. */
+static int make_errand(gpu_steps *s, int chunk, err_ctx *err)
+{
+    const model_hparams *hp = &s->p.m->hp;
+    if (!s->p.host && s->p.head) return 0;
+    s->errand.memory = gpu_alloc_host(s->p.g, errand_bytes(hp, chunk), err);
+    if (!s->errand.memory) return ERR_NOMEM;
+    mem_layout a = mem_layout_over(s->errand.memory, 64);
+    place_errand(&s->errand, &a, hp, chunk);
+    return 0;
+}
+
+static int make_banks(gpu_steps *s, err_ctx *err)
+{
+    expert_banks here = s->p.m->experts;
+    if (!s->p.host || s->p.p->stage_parts == 0) return 0;
+    here.n_layer = s->p.n_layer;
+    return bank_stream_create(&s->banks, s->p.g, &here, s->p.store, s->p.p, err);
+}
+
+static int make_all(gpu_steps *s, int chunk, err_ctx *err)
+{
+    const gpu_parts *p = &s->p;
+    const uint64_t freq_bytes = (uint64_t)p->m->hp.rope_dim / 2 * sizeof(double);
+    int rc;
+    if ((rc = gpu_buffers_init(&s->b, p->g, p->m, chunk, err)) < 0) return rc;
+    s->mail = gpu_alloc_host(p->g, sizeof *s->mail, err);
+    if (!s->mail) return ERR_NOMEM;
+    if ((rc = gpu_sampling_init(&s->sampling, p->g, &s->b, p->m->hp.n_vocab, err)) < 0 ||
+        (rc = make_errand(s, chunk, err)) < 0 || (rc = make_banks(s, err)) < 0)
+        return rc;
+    for (int i = 0; i < p->rope->n_table && rc == 0; i++)
+        rc = gpu_write(p->g, s->b.freq[i], p->rope->freq[i], freq_bytes, err);
+    for (int i = 0; i < RECORDINGS && rc == 0; i++)
+        rc = gpu_recording_create(&s->tokens[i].r, err);
+    return rc;
+}
+
+int gpu_steps_create(gpu_steps **out, const gpu_parts *parts, int chunk, err_ctx *err)
+{
+    gpu_steps *s = mem_zalloc(sizeof *s);
+    *out = NULL;
+    if (!s) return err_set(err, ERR_NOMEM, "steps on the GPU: %zu bytes", sizeof *s);
+    s->p = *parts;
+    s->known.token = -1;
+    s->live = (steps){
+        .self = s, .begin = begin, .mix = mix, .route = route, .experts_here = experts_here,
+        .experts_asked = experts_asked, .experts_by_host = experts_by_host,
+        .experts_streamed = experts_streamed, .join = join, .end = end, .hand_over = hand_over,
+        .logits = logits,
+    };
+    s->played = (steps){
+        .self = s, .begin = play, .mix = note_written, .route = nothing,
+        .experts_here = nothing_to_do, .experts_asked = serve, .join = nothing,
+        .end = end_played, .hand_over = hand_over_played, .logits = logits,
+    };
+    const int rc = make_all(s, chunk, err);
+    if (rc < 0) {
+        gpu_steps_free(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+void gpu_steps_free(gpu_steps *s)
+{
+    if (!s) return;
+    for (int i = 0; i < RECORDINGS; i++) gpu_recording_free(s->tokens[i].r);
+    bank_stream_free(s->banks);
+    gpu_sampling_release(&s->sampling);
+    if (s->errand.memory) gpu_free_host(s->p.g, s->errand.memory);
+    if (s->mail) gpu_free_host(s->p.g, s->mail);
+    gpu_buffers_release(&s->b, s->p.g);
+    mem_free(s);
+}
+
+const steps *gpu_steps_live(const gpu_steps *s) { return &s->live; }
+const steps *gpu_steps_played(const gpu_steps *s) { return &s->played; }

@@ -1,0 +1,25 @@
+/* host_batch.h - a batch on the CPU: what host_steps.c and the mixers share. Internal to them. */
+#ifndef ENGINE_HOST_HOST_BATCH_H
+#define ENGINE_HOST_HOST_BATCH_H
+
+#include "engine/host/workspace.h"
+#include "engine/models/rope.h"
+#include "engine/session/state.h"
+
+typedef struct host_batch {
+    const model *m;
+    const weights *w;
+    const ops *o;
+    const rope_tables *rope;
+    state *st;
+    workspace *ws;
+    int n;                               /* tokens */
+    int pos;                             /* position of the first */
+} host_batch;
+
+/* Both read ws->h, the normed residual, and leave what is to be added to the residual in ws->y;
+ * they may overwrite h. */
+void mix_attention(host_batch *b, int layer);
+void mix_deltanet(host_batch *b, int layer);
+
+#endif

@@ -1,0 +1,388 @@
+/* session.c - one conversation: its state, its tokens, and how a run of them is cut into chunks.
+ *
+ * Everything is allocated here, at creation; nothing while tokens flow. What happens to a chunk in
+ * between is forward_tiered.c's business. */
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine/engine_internal.h"
+#include "engine/instruments.h"
+
+struct session {
+    engine *e;                           /* borrowed */
+    session_options opt;
+    state *st;
+    forward *f;
+    bool broken;                         /* the recurrent state is that of no position */
+    float *logits;                       /* [n_vocab], of session_next and session_draw */
+    int32_t *ids;                        /* [ctx]: the tokens so far */
+    void *before[RECURRENT_BLOCKS];      /* in their spaces: the recurrent state before the chunk
+                                          * under way; NULL: there is none */
+    bool has_before;
+};
+
+/* ---- options and sizes ----------------------------------------------------------------------- */
+
+int session_check(const model *m, const session_options *o, err_ctx *err)
+{
+    const int most = m->hp.ctx_train;
+    if (o->ctx < 1 || o->ctx > most)
+        return err_set(err, ERR_RANGE, "a context of %d tokens: the model's is %d; use --ctx %d or "
+                       "less", o->ctx, most, most);
+    if (o->chunk < 0 || o->chunk > SESSION_MAX_CHUNK)
+        return err_set(err, ERR_RANGE, "a chunk of %d tokens is not within 1..%d", o->chunk,
+                       SESSION_MAX_CHUNK);
+    if (o->n_snapshot < 0)
+        return err_set(err, ERR_RANGE, "%d snapshots: the number cannot be negative",
+                       o->n_snapshot);
+    return 0;
+}
+
+/* Fills in what was left to us, and refuses what cannot be. */
+static int settle_options(session_options *to, const engine *e, const session_options *o,
+                          err_ctx *err)
+{
+    const int rc = session_check(e->m, o, err);
+    if (rc < 0) return rc;
+    *to = *o;
+    if (to->chunk == 0) to->chunk = engine_on_gpu(e) ? SESSION_GPU_CHUNK : SESSION_CHUNK;
+    if (to->chunk > to->ctx) to->chunk = to->ctx;
+    return 0;
+}
+
+static state_options state_options_of(const engine *e, const session_options *o)
+{
+    return (state_options){
+        .ctx = o->ctx, .slack = o->chunk, .kv = o->kv, .n_snapshot = o->n_snapshot,
+        .where = e->vram, .n_ram = e->vram ? e->m->hp.n_layer - engine_gpu_layers(e) : 0,
+    };
+}
+
+/* The sum of n parts; UINT64_MAX among them is too much, and so is the sum then. */
+static int add_parts(uint64_t *sum, const uint64_t *parts, size_t n, int ctx, err_ctx *err)
+{
+    *sum = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!size_add(sum, *sum, parts[i]) || *sum == UINT64_MAX)
+            return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", ctx);
+    return 0;
+}
+
+int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session_options *o,
+                 err_ctx *err)
+{
+    const model *m = e->m;
+    const int n_gpu = engine_gpu_layers(e);
+    session_options opt;
+    int rc = settle_options(&opt, e, o, err);
+    if (rc < 0) return rc;
+    const state_options so = state_options_of(e, &opt);
+    const bool host = !engine_on_gpu(e) || !e->on_gpu->head.data;
+    const uint64_t work = engine_on_gpu(e) ? gpu_steps_bytes(e->device, m, opt.chunk) : 0;
+    const uint64_t all[] = {
+        state_bytes(m, &so), work, host ? host_steps_bytes(m, engine_threads(e), opt.chunk) : 0,
+        host ? recurrent_bytes(m) : 0, (uint64_t)opt.ctx * sizeof(int32_t),
+        (uint64_t)m->hp.n_vocab * sizeof(float),
+    };
+    *vram = work;
+    for (int l = 0; l < n_gpu; l++)
+        if (!size_add(vram, *vram, state_layer_bytes(m, &so, l))) *vram = UINT64_MAX;
+    return add_parts(bytes, all, ARRAY_LEN(all), opt.ctx, err);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* Whether a token can fail half-way, because experts are read while it is computed. */
+static bool can_fail(const session *s)
+{
+    return s->e->store && expert_store_kind(s->e->store) == STORE_CACHED;
+}
+
+/* Copies within the spaces: a chunk is too short to move the state somewhere else and back. */
+static int make_before(session *s, err_ctx *err)
+{
+    int rc = 0;
+    if (engine_on_gpu(s->e) && !s->e->store) return 0;   /* what is all in VRAM is not stopped */
+    for (int i = 0; i < RECURRENT_BLOCKS && rc == 0; i++) {
+        const recurrent_block b = recurrent_block_of(state_recurrent(s->st), i);
+        if (b.bytes > 0)
+            rc = b.where->alloc(&s->before[i], b.where, b.bytes, MEM_DENSE,
+                                "a copy of the recurrent state", err);
+    }
+    s->has_before = true;
+    return rc;
+}
+
+static int make_forward(session *s, err_ctx *err)
+{
+    const engine *e = s->e;
+    forward_parts parts = {
+        .host = { .m = e->m, .w = e->w, .o = &e->verbs, .rope = &e->rope, .st = s->st,
+                  .store = e->store, .ahead = e->ahead },
+        .postfetch = &e->post,
+    };
+    if (engine_on_gpu(e))
+        parts.gpu = (gpu_parts){
+            .g = e->device, .m = e->m, .w = e->on_gpu, .rope = &e->rope, .st = s->st,
+            .n_layer = engine_gpu_layers(e), .head = e->on_gpu->head.data != NULL,
+            .store = e->store, .p = e->p,
+        };
+    return forward_create(&s->f, &parts, s->opt.chunk, err);
+}
+
+int session_create(session **out, engine *e, const session_options *o, err_ctx *err)
+{
+    session_options opt;
+    int rc;
+    *out = NULL;
+    if ((rc = settle_options(&opt, e, o, err)) < 0) return rc;
+    session *s = mem_zalloc(sizeof *s);
+    if (!s) return err_set(err, ERR_NOMEM, "session: %zu bytes", sizeof *s);
+    s->e = e;
+    s->opt = opt;
+    s->ids = mem_array((size_t)opt.ctx, sizeof *s->ids);
+    s->logits = mem_array((size_t)e->m->hp.n_vocab, sizeof *s->logits);
+    if (!s->ids || !s->logits) {
+        session_free(s);
+        return err_set(err, ERR_NOMEM, "session: %d tokens", opt.ctx);
+    }
+    const state_options so = state_options_of(e, &opt);
+    if ((rc = state_create(&s->st, e->m, &so, err)) < 0 || (rc = make_before(s, err)) < 0 ||
+        (rc = make_forward(s, err)) < 0) {
+        session_free(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+void session_free(session *s)
+{
+    if (!s) return;
+    forward_free(s->f);
+    for (int i = 0; i < RECURRENT_BLOCKS && s->st; i++) {
+        const recurrent_block b = recurrent_block_of(state_recurrent(s->st), i);
+        b.where->free(b.where, s->before[i], b.bytes);
+    }
+    state_free(s->st);
+    mem_free(s->logits);
+    mem_free(s->ids);
+    mem_free(s);
+}
+
+int session_ctx(const session *s) { return s->opt.ctx; }
+int session_chunk(const session *s) { return s->opt.chunk; }
+int session_vocab(const session *s) { return s->e->m->hp.n_vocab; }
+int session_pos(const session *s) { return state_pos(s->st); }
+const int32_t *session_ids(const session *s) { return s->ids; }
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *err)
+{
+    const int n_vocab = s->e->m->hp.n_vocab, room = s->opt.ctx - session_pos(s);
+    if (s->broken)
+        return err_set(err, ERR_IO, "the session's state was lost in an earlier failure");
+    if (n > room)
+        return err_set(err, ERR_RANGE, "%d tokens do not fit: the context of %d has room for %d", n,
+                       s->opt.ctx, room);
+    for (int i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= n_vocab)
+            return err_set(err, ERR_RANGE, "token id %" PRId32 " is not within 0..%d", ids[i],
+                           n_vocab - 1);
+    return 0;
+}
+
+/* Stopped or failed half-way, some layers have seen the tokens under way and some have not: keys
+ * and values beyond the position do not matter, the recurrent state is put back. */
+static void copy_recurrent(session *s, bool back)
+{
+    for (int i = 0; i < RECURRENT_BLOCKS; i++) {
+        const recurrent_block b = recurrent_block_of(state_recurrent(s->st), i);
+        if (b.bytes > 0)
+            b.where->copy(b.where, back ? b.at : s->before[i], back ? s->before[i] : b.at,
+                          (size_t)b.bytes);
+    }
+}
+
+/* Before n tokens: whether they can be taken back. A single token is not stopped half-way: it is
+ * short, and a copy of the state would be a good part of it. */
+static bool remember(session *s, int n, bool watched)
+{
+    const bool kept = s->has_before &&
+                      ((n > 1 && (watched || engine_on_gpu(s->e))) || can_fail(s));
+    if (kept) copy_recurrent(s, false);
+    return kept;
+}
+
+static int undo(session *s, bool kept, int rc)
+{
+    if (kept) copy_recurrent(s, true);
+    else s->broken = recurrent_bytes(s->e->m) > 0;       /* only going back helps */
+    return rc;
+}
+
+static void advance(session *s, const int32_t *ids, int n)
+{
+    memcpy(s->ids + session_pos(s), ids, (size_t)n * sizeof *s->ids);
+    state_advance(s->st, n);
+}
+
+/* What a chunk tells the session's watcher. */
+typedef struct chunk_watch {
+    session_watch *watch;
+    void *ctx;
+    int done, n_chunk, n;
+} chunk_watch;
+
+static bool watch_chunk(void *ctx, double share)
+{
+    const chunk_watch *w = ctx;
+    return w->watch(w->ctx, w->done + share * w->n_chunk, w->n);
+}
+
+static int eval_chunk(session *s, const int32_t *ids, chunk_watch *w, err_ctx *err)
+{
+    batch b = { .ids = ids, .n = w->n_chunk, .pos = session_pos(s) };
+    if (w->watch && !w->watch(w->ctx, w->done, w->n)) return err_set(err, ERR_STOPPED, "stopped");
+    if (w->watch && w->n_chunk > 1 && s->has_before) {
+        b.watch = watch_chunk;
+        b.watch_ctx = w;
+    }
+    const bool kept = remember(s, b.n, b.watch != NULL);
+    const int rc = forward_eval(s->f, &b, err);
+    if (rc < 0) return undo(s, kept, rc);
+    advance(s, ids, b.n);
+    return 0;
+}
+
+int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
+                 session_watch *watch, void *ctx, err_ctx *err)
+{
+    const size_t n_vocab = (size_t)s->e->m->hp.n_vocab;
+    const int wanted = n - n_row;        /* logits from this token on */
+    int rc;
+    assert(n >= 0 && n_row >= 0 && n_row <= n);
+    if ((rc = check_tokens(s, ids, n, err)) < 0) return rc;
+    for (int done = 0; done < n;) {
+        chunk_watch w = { watch, ctx, done, min_int(n - done, s->opt.chunk), n };
+        rc = eval_chunk(s, ids + done, &w, err);
+        if (rc == ERR_STOPPED) return err_set(err, rc, "stopped after %d of %d tokens", done, n);
+        if (rc < 0) return rc;
+        const int first = wanted > done ? wanted : done;
+        done += w.n_chunk;
+        if (engine_on_gpu(s->e) && watch) watch(ctx, done, n);   /* its answer counts at the next
+                                                                  * chunk */
+        if (first < done &&
+            (rc = forward_logits(s->f, logits + (size_t)(first - wanted) * n_vocab, done - first,
+                                 err)) < 0)
+            return rc;
+    }
+    return 0;
+}
+
+int32_t session_likeliest(const session *s, const float *logits)
+{
+    return ops_largest(&s->e->verbs, logits, s->e->m->hp.n_vocab);
+}
+
+int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
+{
+    int rc = check_tokens(s, &id, 1, err);
+    if (rc < 0) return rc;
+    const bool kept = remember(s, 1, false);
+    rc = forward_next(s->f, next, id, session_pos(s), s->logits, err);
+    if (rc < 0) return undo(s, kept, rc);
+    advance(s, &id, 1);
+    return 0;
+}
+
+int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *err)
+{
+    sampler_source there;
+    int rc = check_tokens(s, &id, 1, err);
+    if (rc < 0) return rc;
+    const bool kept = remember(s, 1, false);
+    if ((rc = forward_take(s->f, id, session_pos(s), err)) < 0) return undo(s, kept, rc);
+    advance(s, &id, 1);
+    if (forward_source(s->f, &there) && (rc = sampler_pick_from(next, smp, &there, err)) <= 0)
+        return rc;
+    rc = forward_logits(s->f, s->logits, 1, err);
+    return rc < 0 ? rc : sampler_pick(next, smp, s->logits, err);
+}
+
+/* ---- instruments ----------------------------------------------------------------------------- */
+
+int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *ids, int n,
+                    double *bandwidth, err_ctx *err)
+{
+    int rc;
+    assert(n >= 1 && n <= s->opt.chunk);
+    if (!engine_on_gpu(s->e))
+        return err_set(err, ERR_UNSUPPORTED, "profiles are of the GPU: --device cuda");
+    if ((rc = check_tokens(s, ids, n, err)) < 0 ||
+        (rc = gpu_read_bandwidth(bandwidth, s->e->device, err)) < 0)
+        return rc;
+    return forward_profile(s->f, spans, cap, ids, n, session_pos(s), err);
+}
+
+void session_counts(const session *s, host_experts_stats *host, store_stats *store)
+{
+    const host_experts *beside = forward_host_experts(s->f);
+    *host = beside ? host_experts_counts(beside) : (host_experts_stats){ 0 };
+    *store = s->e->store ? expert_store_counts(s->e->store) : (store_stats){ 0 };
+}
+
+void session_reset_counts(session *s)
+{
+    host_experts *beside = forward_host_experts(s->f);
+    if (beside) host_experts_reset_counts(beside);
+    if (s->e->store) expert_store_reset_counts(s->e->store);
+}
+
+void session_pause_postfetch(session *s, bool paused)
+{
+    host_experts *beside = forward_host_experts(s->f);
+    if (beside) host_experts_pause_fetching(beside, paused);
+}
+
+/* ---- going back, files ----------------------------------------------------------------------- */
+
+void session_snapshot(session *s) { state_snapshot(s->st); }
+int session_rewind(session *s, int n_keep)
+{
+    const int before = session_pos(s), kept = state_rewind(s->st, n_keep);
+    if (kept < before || kept == 0) s->broken = false;           /* state and position are as then */
+    return kept;
+}
+int session_rewind_target(const session *s, int n_keep)
+{
+    return state_rewind_target(s->st, n_keep);
+}
+
+static state_tag tag_of(const session *s)
+{
+    const model *m = s->e->m;
+    state_tag tag = { .model = model_fingerprint(m) };
+    const size_t half = (size_t)m->hp.rope_dim / 2 * sizeof(double);
+    for (int i = 0; i < s->e->rope.n_table; i++)         /* keys are stored rotated */
+        tag.model = tag.model * 31 + str_hash((str_view){ (const char *)s->e->rope.freq[i], half });
+    str_view name = { "", 0 };
+    (void)gguf_get_str(&name, m->file, "general.name", NULL);
+    str_escape(tag.arch, sizeof tag.arch, str_from(model_arch_name(m->hp.arch)));
+    str_escape(tag.name, sizeof tag.name, name);
+    return tag;
+}
+
+int session_save(const session *s, const char *path, str_view extra, err_ctx *err)
+{
+    const state_tag tag = tag_of(s);
+    return state_save(s->st, path, &tag, s->ids, extra, err);
+}
+
+int session_load(session *s, const char *path, char **extra, size_t *n_extra, err_ctx *err)
+{
+    const state_tag tag = tag_of(s);
+    return state_load(s->st, path, &tag, s->ids, s->opt.ctx, extra, n_extra, err);
+}
