@@ -54,8 +54,9 @@ static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
         (rc = mem_space_vram_create(&e->vram, e->device, err)) < 0)
         return rc;
     const weights_choice what = {
-        .n_layer = e->m->hp.n_layer, .head = true, .hot = e->p ? e->p->hot : NULL,
-        .embed_in_ram = e->p && e->p->embed_in_ram,
+        .n_layer = e->m->hp.n_layer - (e->p ? e->p->cpu_layers : 0),
+        .head = !e->p || (!e->p->head_in_ram && e->p->cpu_layers == 0),
+        .hot = e->p ? e->p->hot : NULL, .embed_in_ram = e->p && e->p->embed_in_ram,
     };
     return weights_gpu_create(&e->on_gpu, e->device, e->m, e->w, &what, e->team, p->watch,
                               p->watch_ctx, err);

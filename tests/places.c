@@ -26,6 +26,16 @@ const place places[N_PLACES] = {
       .stage_parts = 1, .stream_from = 9 },
     { .name = "GPU, cache before the file", .gpu = true, .planned = true, .hot_of_8 = 2,
       .disk = true, .stage_parts = 2, .stream_from = 40 },
+    { .name = "half of the layers on the GPU", .gpu = true, .planned = true, .cpu_of_4 = 2,
+      .stage_parts = 1, .stream_from = 9 },
+    { .name = "half of the layers on the GPU, no post-fetch", .gpu = true, .planned = true,
+      .cpu_of_4 = 2, .no_fetch = true, .stream_from = INT_MAX },
+    { .name = "half of the layers on the GPU, cache before the file", .gpu = true,
+      .planned = true, .cpu_of_4 = 2, .disk = true, .stage_parts = 2, .stream_from = 40 },
+    { .name = "a quarter of the layers on the GPU, some experts in VRAM", .gpu = true,
+      .planned = true, .cpu_of_4 = 3, .hot_of_8 = 4, .stage_parts = 1, .stream_from = 9 },
+    { .name = "all layers on the GPU, the head on the CPU", .gpu = true, .planned = true,
+      .head_in_ram = true, .stage_parts = 1, .stream_from = 9 },
 };
 
 static uint64_t slabs_bytes(const expert_bank *b)
@@ -39,10 +49,12 @@ static uint64_t slabs_bytes(const expert_bank *b)
 static void make_plan(plan *to, const model *m, const place *p)
 {
     uint64_t largest = 0;
-    *to = (plan){ .gpu = p->gpu, .stage_parts = p->stage_parts, .stream_from = p->stream_from };
+    *to = (plan){ .gpu = p->gpu, .stage_parts = p->stage_parts, .stream_from = p->stream_from,
+                  .cpu_layers = m->hp.n_layer * p->cpu_of_4 / 4, .head_in_ram = p->head_in_ram };
     for (int l = 0; l < m->hp.n_layer; l++) {
         const uint64_t bytes = slabs_bytes(m->layers[l].experts);
-        to->hot[l] = p->gpu ? m->hp.n_expert * p->hot_of_8 / 8 : 0;
+        const bool there = p->gpu && l < m->hp.n_layer - to->cpu_layers;
+        to->hot[l] = there ? m->hp.n_expert * p->hot_of_8 / 8 : 0;
         to->place[l] = p->disk ? PLAN_DISK : PLAN_RAM;
         if (bytes > largest) largest = bytes;
     }

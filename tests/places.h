@@ -8,6 +8,8 @@ typedef struct place {
     const char *name;
     bool gpu;
     bool planned;                        /* false: everything with who computes */
+    int cpu_of_4;                        /* layers that stay on the CPU beside a GPU, in quarters */
+    bool head_in_ram;
     int hot_of_8;                        /* experts in VRAM, in eighths of a layer's */
     bool disk;                           /* the others through a small cache from the file, */
     bool bounce;                           /* read by way of a bounce buffer */
@@ -15,8 +17,9 @@ typedef struct place {
     bool no_fetch, force_cpu, block, one_stream;         /* post-fetch */
 } place;
 
-enum { N_CPU_PLACES = 3, N_PLACES = 11 };
-extern const place places[N_PLACES];     /* those of the CPU first */
+enum { N_CPU_PLACES = 3, N_GPU_PLACES = 8, N_PLACES = 16 };
+extern const place places[N_PLACES];     /* those of the CPU first, then those of the GPU; then
+                                          * layers on both */
 
 /* Moves e there. Whatever fails is told as a failed check. */
 bool place_engine(engine *e, const model *m, const place *p);

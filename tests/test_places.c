@@ -2,8 +2,9 @@
  *
  * The same tokens one by one through every placement: on one processor the logits have the same
  * bits, whatever is in VRAM, fetched, late, cached or read from the file, and whether post-fetch
- * is paused for a while. Between the processors attention and other dense parts round differently:
- * there the likeliest tokens are the same. */
+ * is paused for a while. Between the processors, and between ways of sharing the layers out among
+ * them, attention and other dense parts round differently: there the likeliest tokens are the
+ * same. */
 #include <string.h>
 
 #include "cuda/gpu.h"
@@ -98,7 +99,8 @@ static void compare(const trail *want, const trail *got, bool bits, const char *
 
 static void test_file(const char *path)
 {
-    static trail cpu, device, now;
+    static trail cpu, device, half, now;
+    const int on_both = N_CPU_PLACES + N_GPU_PLACES;
     gguf *g = NULL;
     model *m = NULL;
     err_ctx err = { 0 };
@@ -108,11 +110,14 @@ static void test_file(const char *path)
     for (int i = 0; i < N_PLACES; i++) {
         const place *p = &places[i];
         if (p->gpu && gpu_count() == 0) continue;
-        trail *t = i == 0 ? &cpu : i == N_CPU_PLACES ? &device : &now;
+        trail *t = i == 0 ? &cpu : i == N_CPU_PLACES ? &device : i == on_both ? &half : &now;
         if (!follow(t, m, p)) continue;
         if (i > 0 && i < N_CPU_PLACES) compare(&cpu, t, true, path, p->name);
         if (i == N_CPU_PLACES) compare(&cpu, t, false, path, p->name);
-        if (i > N_CPU_PLACES) compare(&device, t, true, path, p->name);
+        if (i > N_CPU_PLACES && i < on_both) compare(&device, t, true, path, p->name);
+        if (i >= on_both) compare(&cpu, t, false, path, p->name);
+        if (i > on_both && p->cpu_of_4 == places[on_both].cpu_of_4)
+            compare(&half, t, true, path, p->name);
     }
     model_free(m);
     gguf_close(g);

@@ -83,6 +83,9 @@ const char *plan_bound_name(plan_bound b);       /* "CPU memory" */
 typedef struct plan {
     bool gpu;
     bool embed_in_ram;                   /* the table; read row by row over the bus */
+    int cpu_layers;                      /* so many of the last layers have their dense part, their
+                                          * state and their experts on the CPU */
+    bool head_in_ram;                    /* the output matrix, too; so it is with any cpu_layers */
     int chunk;
     int hot[PLAN_MAX_LAYERS];            /* experts of the layer in VRAM: the first ones */
     plan_place place[PLAN_MAX_LAYERS];   /* of the others; PLAN_VRAM if there are none */
