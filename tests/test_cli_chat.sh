@@ -330,7 +330,7 @@ lines = open(history).read().splitlines()
 check(len(lines) == 1000 and lines[-1] == "line 1499", "history is cut to 1000, %d" % len(lines))
 
 # an impatient second Ctrl-C before anybody has looked at the first one ends nothing
-p = Person("--seed", "7", "--logit-bias", "4095=-inf,4093=-inf")
+p = Person("--seed", "7", "--logit-bias", "4095=-inf,4093=-inf", "--threads", "1", "--isa", "scalar")
 p.wait(b"> ")
 p.type(b"Go on.\r")
 alive = True
