@@ -9,6 +9,7 @@ tmp=$(mktemp -d "$TMPDIR/moe-$area-XXXXXX") || exit 1
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
+trap 'exit 141' PIPE
 trap 'exit 143' TERM
 passed=0 failed=0 skipped=0
 qwen=tests/models/demo-qwen3next-Q4_K_M.gguf

@@ -38,6 +38,7 @@ tmp=$(mktemp -d "$TMPDIR/moe-check-XXXXXX") || exit 1
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
+trap 'exit 141' PIPE
 trap 'exit 143' TERM
 export TMPDIR="$tmp"
 
