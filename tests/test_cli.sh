@@ -267,7 +267,7 @@ if [ -w /dev/full ]; then
 fi
 
 # ---- every verb once, good and bad, with a sanitizer build looking for leaks
-ram_budgets --ctx 6                      # asked before: looking for leaks takes seconds a run
+small=$(($(least $bench tiers -p 4 -n 2 -r 1) + 2))M          # asked before: looking for leaks takes seconds a run
 export ASAN_OPTIONS=detect_leaks=1
 echo '{"messages":[{"role":"user","content":"Hi"}]}' >"$tmp/req.json"
 expect 0 "deltanet" $run inspect --json --tensors $qwen
