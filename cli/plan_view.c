@@ -79,9 +79,13 @@ static void print_vram(const plan_view *v)
     const hot_count hot = count_hot(v);
     char chunk[32];
     total_row("VRAM", plan_vram(p));
-    byte_row("dense weights", p->vram_dense, "%s",
-             p->embed_in_ram ? "all but the experts and the token embeddings" :
-                               "all but the experts");
+    if (p->head_in_ram)
+        byte_row("dense weights", p->vram_dense, "of the first %d of %d layers",
+                 v->what->n_layer - p->cpu_layers, v->what->n_layer);
+    else
+        byte_row("dense weights", p->vram_dense, "%s",
+                 p->embed_in_ram ? "all but the experts and the token embeddings" :
+                                   "all but the experts");
     byte_row("context", p->vram_state, "keys, values, recurrent state");
     byte_row("buffers", p->vram_work, "for prompts in chunks of %s tokens",
              text_count(chunk, sizeof chunk, (uint64_t)p->chunk));
@@ -109,8 +113,10 @@ static void print_ram(const plan_view *v)
                  p->gpu ? ", page-locked " : "",
                  !p->gpu ? "" : text_bytes(locked, sizeof locked, p->ram_locked));
     if (p->ram_other > 0)
-        byte_row("other", p->ram_other, "%s", p->gpu ? "buffers, snapshots" :
-                 "dense weights, context, buffers");
+        byte_row("other", p->ram_other, "%s",
+                 !p->gpu ? "dense weights, context, buffers" :
+                 p->head_in_ram ? "dense weights, context, buffers of the layers on the CPU" :
+                 "buffers, snapshots");
     if (p->ram_copy > 0)
         byte_row("repacked head", p->ram_copy, "a copy that is read faster, if there is room");
     total_row("drive", p->disk_experts);
@@ -157,7 +163,11 @@ const char *plan_view_line(char *dst, size_t cap, const plan_view *v)
     const plan *p = v->p;
     const hot_count hot = count_hot(v);
     char vram[32], ram[32], disk[32], where[128] = "";
-    if (p->gpu)
+    if (p->gpu && p->head_in_ram)
+        snprintf(where, sizeof where, "VRAM %s with the first %d of %d layers, ",
+                 text_bytes(vram, sizeof vram, plan_vram(p)), v->what->n_layer - p->cpu_layers,
+                 v->what->n_layer);
+    else if (p->gpu)
         snprintf(where, sizeof where, "VRAM %s with %d%s of %d layers' experts, ",
                  text_bytes(vram, sizeof vram, plan_vram(p)), hot.layers, hot.more ? "+" : "",
                  v->what->n_layer);
@@ -176,13 +186,15 @@ static json_t *vram_json(const plan_view *v)
 {
     const plan *p = v->p;
     const hot_count hot = count_hot(v);
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:b}",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:b, s:b}",
                      "total", INT(plan_vram(p)), "dense", INT(p->vram_dense),
                      "context", INT(p->vram_state), "work", INT(p->vram_work),
                      "streaming", INT(p->vram_stage), "post_fetch", INT(p->vram_pad),
                      "experts", INT(p->vram_experts), "stage_parts", p->stage_parts,
+                     "dense_layers", p->gpu ? v->what->n_layer - p->cpu_layers : 0,
                      "layers_whole", hot.layers, "experts_of_next_layer", hot.more,
-                     "embedding_in_ram", (int)p->embed_in_ram);
+                     "embedding_in_ram", (int)p->embed_in_ram,
+                     "head_in_ram", (int)(p->head_in_ram || !p->gpu));
 }
 
 static json_t *terms_json(const plan *p)

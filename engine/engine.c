@@ -189,6 +189,7 @@ const char *engine_kernels(const engine *e)
 }
 
 bool engine_on_gpu(const engine *e) { return e->on_gpu != NULL; }
+static bool head_on_gpu(const engine *e) { return e->on_gpu && e->on_gpu->head.data; }
 int engine_gpu_layers(const engine *e) { return e->on_gpu ? e->on_gpu->n_layer : 0; }
 const char *engine_gpu_name(const engine *e) { return e->device_info.name; }
 uint64_t engine_gpu_bytes(const engine *e) { return e->on_gpu ? e->on_gpu->bytes : 0; }
@@ -226,7 +227,7 @@ int engine_slow_types(const engine *e, quant_type types[QT_COUNT])
 {
     type_marks marks = { 0 };
     int n = 0;
-    if (engine_on_gpu(e)) return 0;      /* or it would not be there */
+    if (head_on_gpu(e)) return 0;        /* all of it is there, or it would not be */
     model_visit(e->m, mark_type, &marks);
     marks.used[e->w->head.type] = true;          /* may be the embedding's */
     for (int type = 0; type < QT_COUNT; type++)
@@ -237,7 +238,7 @@ int engine_slow_types(const engine *e, quant_type types[QT_COUNT])
 
 uint64_t engine_repack_bytes(const engine *e)
 {
-    if (engine_on_gpu(e) || e->w->head.repacked) return 0;
+    if (head_on_gpu(e) || e->w->head.repacked) return 0;
     return repack_head_bytes(&e->w->head, e->verbs.kernels);
 }
 
@@ -248,6 +249,6 @@ uint64_t engine_repacked_bytes(const engine *e)
 
 int engine_repack_head(engine *e, err_ctx *err)
 {
-    if (engine_on_gpu(e) || e->w->head.repacked) return 0;
+    if (head_on_gpu(e) || e->w->head.repacked) return 0;
     return repack_head(&e->w->head, &e->verbs, err);
 }

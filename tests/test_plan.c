@@ -57,7 +57,7 @@ typedef struct made {
     plan_model what;
     plan_session s;
     plan_wish w;
-    uint64_t expert[PLAN_MAX_LAYERS], down[PLAN_MAX_LAYERS];
+    uint64_t expert[PLAN_MAX_LAYERS], down[PLAN_MAX_LAYERS], layer_dense[PLAN_MAX_LAYERS];
 } made;
 
 /* vram 0: no GPU. */
@@ -193,6 +193,24 @@ static uint64_t dense_on_cpu(const made *c, int i)
     return c->what.dense - c->what.embed + (rows < c->what.embed ? rows : c->what.embed);
 }
 
+/* The first layers have their dense part and their state in VRAM, as many as fit. */
+static void check_some_layers(const plan *p, const made *c, int i, const char *what)
+{
+    const plan_model *w = &c->what;
+    const int n = w->n_layer - p->cpu_layers;
+    uint64_t dense = 0, kept = 0;
+    for (int l = 0; l < n; l++) {
+        dense += w->layer_dense[l];
+        kept += c->s.layer_state[i][l];
+    }
+    CHECK_MSG(n > 0 && n >= w->n_layer / 8 && p->vram_experts == 0 && p->embed_in_ram,
+              "%s: %d layers", what, n);
+    CHECK_MSG(p->vram_dense == dense && p->vram_state == kept &&
+              p->vram_work == c->s.vram_work[i] + c->s.vram_cold, "%s: parts of layers", what);
+    CHECK_MSG(p->ram_other == w->dense - w->embed - dense + c->s.state[i] - kept + w->table +
+              c->s.ram_work[i] + c->s.ram_beside[i] + c->s.snapshots[i], "%s: RAM of layers", what);
+}
+
 static void check_plan(const plan *p, const made *c, const char *what)
 {
     const plan_machine *m = &c->machine;
@@ -206,7 +224,9 @@ static void check_plan(const plan *p, const made *c, const char *what)
               (unsigned long long)ram);
     while (i < c->s.n_chunk && c->s.chunk[i] != p->chunk) i++;
     if (!CHECK_MSG(i < c->s.n_chunk, "%s: chunk %d", what, p->chunk)) return;
-    if (p->gpu) {
+    if (p->gpu && p->head_in_ram) {
+        check_some_layers(p, c, i, what);
+    } else if (p->gpu) {
         const uint64_t table = p->embed_in_ram ? c->what.embed : 0;
         const plan_place rest = p->place[c->what.n_layer - 1];
         const uint64_t work = c->s.vram_work[i] + (rest == PLAN_VRAM ? 0 : c->s.vram_cold);
@@ -218,7 +238,7 @@ static void check_plan(const plan *p, const made *c, const char *what)
                   c->s.state[i] + c->s.snapshots[i] + c->s.ram_work[i], "%s: CPU parts", what);
     }
     CHECK_MSG(p->ram_program == m->ram_program && (p->ram_copy == 0 ||
-              (!p->gpu && p->ram_copy == c->w.ram_copy)), "%s: program and copy", what);
+              ((!p->gpu || p->head_in_ram) && p->ram_copy == c->w.ram_copy)), "%s: program and copy", what);
     CHECK_MSG(plan_ram(p) == p->ram_program + p->ram_experts + p->ram_other + p->ram_copy,
               "%s: all of the RAM", what);
     check_places(p, c, what);
@@ -735,6 +755,83 @@ static double fetch_time(int m, int d, int a, double e, double down, const speed
     return fmax(on_cpu / r->cpu_busy, on_bus / (PLAN_PULL_MARGIN * r->pull_busy));
 }
 
+/* ---- some layers on the GPU ------------------------------------------------------------------ */
+
+/* As make_case, with the dense weights by layers. */
+static void make_layered(made *c, const made_model *m, uint64_t vram, uint64_t ram)
+{
+    make_case(c, m, vram, ram);
+    for (int l = 0; l < m->n_layer; l++) {
+        c->layer_dense[l] = (m->dense - 2 * m->embed) / (uint64_t)m->n_layer;
+        for (int i = 0; i < PLAN_CHUNKS; i++)
+            c->s.layer_state[i][l] = c->s.state[i] / (uint64_t)m->n_layer;
+    }
+    c->what.layer_dense = c->layer_dense;
+    c->what.table = m->embed;
+}
+
+/* Budgets below the dense weights: more VRAM, more layers; all of them faster than the CPU alone. */
+static void test_some_layers(void)
+{
+    static made c;
+    static plan p, cpu;
+    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+        int before = INT_MAX, shared = 0;
+        make_layered(&c, &models[i], 80 * GB, 256 * GB);
+        c.w.cpu_only = true;
+        if (!made_plan(&cpu, &c, "the CPU alone")) continue;
+        c.w.cpu_only = false;
+        for (uint64_t mb = 100; mb <= 4000; mb += 100) {
+            const char *name = case_name(&models[i], (double)mb / 1000, 256);
+            c.w.vram = mb * MB;
+            if (!made_plan(&p, &c, name)) continue;
+            check_plan(&p, &c, name);
+            if (!p.gpu) {
+                CHECK_MSG(before == INT_MAX, "%s: no GPU with more VRAM", name);
+                continue;
+            }
+            /* another chunk, or room for streaming, may cost a few layers */
+            CHECK_MSG(p.cpu_layers <= before || p.cpu_layers - before <= c.what.n_layer / 8,
+                      "%s: %d layers on the CPU, %d with less VRAM", name, p.cpu_layers, before);
+            CHECK_MSG(p.decode_tok_s > cpu.decode_tok_s, "%s: %g tok/s, the CPU alone %g", name,
+                      p.decode_tok_s, cpu.decode_tok_s);
+            before = p.cpu_layers;
+            shared += p.head_in_ram;
+        }
+        CHECK_MSG(before == 0 && shared >= 5, "%s: %d budgets with layers on both", models[i].name,
+                  shared);
+    }
+}
+
+/* RAM for the CPU alone, but not for page-locked experts beside it: none of them goes to the drive.
+ * With so little that some must, layers are shared all the same. */
+static void test_some_layers_short(void)
+{
+    static made c;
+    static plan p;
+    int n_cpu = 0;
+    make_layered(&c, &models[0], 80 * GB, 64 * GB);
+    c.w.vram = 450 * MB;
+    for (c.w.ram = 11 * GB; c.w.ram <= 14 * GB; c.w.ram += 20 * MB) {
+        c.w.cpu_only = true;
+        if (!made_plan(&p, &c, "the CPU alone")) return;
+        const bool drive = plan_uses_drive(&p, c.what.n_layer);
+        c.w.cpu_only = false;
+        if (!made_plan(&p, &c, "RAM for the CPU")) return;
+        CHECK(drive || !plan_uses_drive(&p, c.what.n_layer));
+        n_cpu += !p.gpu;
+    }
+    CHECK_MSG(n_cpu > 0, "%d plans for the CPU alone", n_cpu);
+    c.w.ram = 8 * GB;
+    if (made_plan(&p, &c, "less RAM"))
+        CHECK(p.gpu && p.head_in_ram && plan_uses_drive(&p, c.what.n_layer));
+    c.w.no_hot = true;                   /* asks for all dense weights in VRAM */
+    if (made_plan(&p, &c, "no experts in VRAM")) CHECK(!p.gpu);
+    c.w.no_hot = false;
+    c.what.layer_dense = NULL;
+    if (made_plan(&p, &c, "layers unknown")) CHECK(!p.gpu);
+}
+
 static void test_fetch(void)
 {
     test_rng rng = { 7 };
@@ -1025,7 +1122,7 @@ static void test_sizes(const char *path)
     gguf *g = NULL;
     model *m = NULL;
     model_bytes sum;
-    plan_session s;
+    static plan_session s;
     err_ctx err = { 0 };
     int asked = 0;
 
@@ -1043,6 +1140,10 @@ static void test_sizes(const char *path)
     CHECK(in.what.token_dense == sum.token_dense && in.what.n_used == m->hp.n_expert_used);
     CHECK(in.what.dense_macs > 0 && in.what.expert_macs == 3.0 * m->hp.n_layer * in.what.n_used *
           m->hp.n_embd * m->hp.n_ff_expert);
+    uint64_t layers = 0;
+    for (int l = 0; l < m->hp.n_layer; l++) layers += in.what.layer_dense[l];
+    CHECK_MSG(layers > 0 && layers + sum.embed + (m->head_tied ? 0 : sum.head) <= in.what.dense &&
+              in.what.table == sum.embed, "%s: dense weights by layers", path);
     for (int l = 0; l < m->hp.n_layer; l++)
         CHECK(in.down_bytes[l] > 0 && in.down_bytes[l] < in.expert_bytes[l] &&
               in.expert_bytes[l] <= expert_bytes(m->layers[l].experts));
@@ -1059,6 +1160,9 @@ static void test_sizes(const char *path)
     for (int i = 0; i < s.n_chunk; i++) {
         const state_options so = { .ctx = ctx, .slack = s.chunk[i], .kv = KV_F16, .n_snapshot = 2 };
         CHECK(s.state[i] + s.snapshots[i] == state_bytes(m, &so));
+        uint64_t by_layer = 0;
+        for (int l = 0; l < m->hp.n_layer; l++) by_layer += s.layer_state[i][l];
+        CHECK(by_layer == s.state[i]);
         CHECK((s.snapshots[i] > 0) == (m->hp.ssm_n_v_head > 0)); /* windows have room for all */
         CHECK(s.vram_work[i] == 1000 * (uint64_t)s.chunk[i] && s.ram_work[i] > 0 &&
               s.ram_beside[i] == gpu_steps_host_bytes(m, s.chunk[i]) + host_experts_ram_bytes(m) +
@@ -1146,6 +1250,8 @@ int main(int argc, char **argv)
     test_vram_beside();
     test_refused();
     test_mixed();
+    test_some_layers();
+    test_some_layers_short();
     test_fetch();
     test_fetch_rows();
     test_times();

@@ -4,8 +4,8 @@
  * post-fetch), then whole banks of experts, the last one perhaps in part. The other experts go to
  * page-locked RAM if all of them fit there; else RAM is a cache of experts before the file. Nothing
  * here asks the machine anything. Degrades in this order: fewer experts in VRAM, the embedding
- * table in RAM, smaller chunks of prompt, no GPU. Fails only if even the CPU cannot hold what it
- * needs. RAM is what the process will have taken at its peak, program and mapped weights
+ * table in RAM, smaller chunks of prompt, the last layers and the output matrix on the CPU, no GPU.
+ * Fails only if even the CPU cannot hold what it needs. RAM is what the process will have taken at its peak, program and mapped weights
  * included. */
 #ifndef TIERS_PLAN_H
 #define TIERS_PLAN_H
@@ -29,7 +29,10 @@ typedef struct plan_model {
     const uint64_t *expert_bytes;        /* [n_layer]: one expert's three slabs */
     const uint64_t *down_bytes;          /* [n_layer]: of that the down slab */
     uint64_t dense;                      /* all other weights, with the embedding table */
-    uint64_t embed;                      /* of that the table; 0 if it is the output matrix, too */
+    const uint64_t *layer_dense;         /* [n_layer]: of that a layer's; NULL: layers are not
+                                          * shared out between CPU and GPU */
+    uint64_t embed;                      /* of dense the table; 0 if it is the output matrix, too */
+    uint64_t table;                      /* the table in either case */
     uint64_t token_dense;                /* read for every token */
     double dense_macs, expert_macs;      /* multiply-adds for a token of a prompt: dense, experts */
     uint64_t file_bytes;                 /* dense and all experts */
@@ -52,7 +55,8 @@ typedef struct plan_session {
     uint64_t vram_work[PLAN_CHUNKS];     /* workspace on the GPU */
     uint64_t vram_cold;                  /* more of it if not all experts are there */
     uint64_t ram_work[PLAN_CHUNKS];      /* workspace and lanes if the CPU does it all */
-    uint64_t state[PLAN_CHUNKS];         /* KV and recurrent state: with who computes */
+    uint64_t state[PLAN_CHUNKS];         /* KV and recurrent state: with whoever computes */
+    uint64_t layer_state[PLAN_CHUNKS][PLAN_MAX_LAYERS];  /* of that a layer's */
     uint64_t snapshots[PLAN_CHUNKS];     /* of the state: always in RAM */
     uint64_t ram_beside[PLAN_CHUNKS];    /* buffers beside a GPU if not all experts are there */
     uint64_t ram_embed[PLAN_CHUNKS];     /* of the embedding table, which the CPU reads by rows */
@@ -65,8 +69,8 @@ typedef struct plan_wish {
     uint64_t vram, ram;                  /* bounds; UINT64_MAX: what there is */
     bool cpu_only;
     bool no_postfetch;
-    uint64_t ram_copy;                   /* of the head, repacked: if the CPU computes all, and
-                                          * RAM is left */
+    uint64_t ram_copy;                   /* of the head, repacked: if the CPU computes it, and RAM
+                                          * is left */
     bool no_hot;                         /* no experts in VRAM, however much of it there is */
     bool fixed;                          /* speeds decide nothing that shows in results: prompts
                                           * are streamed wherever they can be */

@@ -5,6 +5,7 @@
 #include "engine/plan/planning.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "cuda/gpu.h"
@@ -86,6 +87,18 @@ int planning_key(speeds_key *out, const model *m, int n_thread, const char *isa,
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
+enum { VRAM_ALIGN = 256 };               /* of every tensor in VRAM */
+
+/* Everything of a layer but the experts' slabs: their biases and scales are with the dense
+ * weights. */
+static void add_dense(void *ctx, const tensor *t, model_use use, int layer)
+{
+    planning *to = ctx;
+    const bool slab = use >= USE_EXPERT_GATE && use <= USE_EXPERT_DOWN;
+    if (layer >= 0 && layer < PLAN_MAX_LAYERS && !slab)
+        to->layer_dense[layer] += t->bytes + VRAM_ALIGN;
+}
+
 int planning_model(planning *to, const model *m, err_ctx *err)
 {
     const model_hparams *hp = &m->hp;
@@ -97,6 +110,8 @@ int planning_model(planning *to, const model *m, err_ctx *err)
         return err_set(err, ERR_UNSUPPORTED, "a model of %d layers: at most %d can be planned for",
                        hp->n_layer, PLAN_MAX_LAYERS);
     model_count_bytes(&sum, m);
+    memset(to->layer_dense, 0, sizeof to->layer_dense);
+    model_visit(m, add_dense, to);
     for (int l = 0; l < hp->n_layer; l++) {
         const expert_bank *b = m->layers[l].experts;
         to->down_bytes[l] = expert_slab_bytes(b, SLAB_DOWN);
@@ -104,15 +119,14 @@ int planning_model(planning *to, const model *m, err_ctx *err)
         slabs += (uint64_t)b->n_expert * to->expert_bytes[l];
         expert_elems += used * 3 * b->n_embd * b->n_ff;
     }
-    /* the experts' biases and scales are with the dense weights; in VRAM every tensor begins at a
-     * multiple of 256 */
     const uint64_t small = sum.experts - slabs, head = m->head.t->elems;
     const uint64_t others = sum.params_active - expert_elems;
     to->what = (plan_model){
         .n_layer = hp->n_layer, .n_expert = hp->n_expert, .n_used = hp->n_expert_used,
         .expert_bytes = to->expert_bytes, .down_bytes = to->down_bytes,
-        .dense = sum.dense + small + 256 * (uint64_t)m->n_bound,
-        .embed = m->head_tied ? 0 : sum.embed, .token_dense = sum.token_dense,
+        .dense = sum.dense + small + VRAM_ALIGN * (uint64_t)m->n_bound,
+        .layer_dense = to->layer_dense, .embed = m->head_tied ? 0 : sum.embed,
+        .table = sum.embed, .token_dense = sum.token_dense,
         /* of a prompt only the last token needs the output matrix */
         .dense_macs = (double)(others > head ? others - head : 0),
         .expert_macs = (double)expert_elems, .file_bytes = sum.dense + sum.experts,
@@ -186,6 +200,7 @@ static bool count_session(plan_session *s, int i, const model *m, const session_
     const uint64_t all = state_bytes(m, &so);
     s->snapshots[i] = state_snapshot_bytes(m, &so);
     s->state[i] = all == UINT64_MAX ? all : all - s->snapshots[i];
+    for (int l = 0; l < m->hp.n_layer; l++) s->layer_state[i][l] = state_layer_bytes(m, &so, l);
     s->ram_work[i] = cpu_work(m, o, threads_of(n_thread), chunk);
     s->ram_beside[i] = beside_gpu(m, o, chunk);
     s->ram_embed[i] = weights_embed_bytes(m, chunk);

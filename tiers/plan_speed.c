@@ -1,0 +1,263 @@
+/* plan_speed.c - how fast a plan should be: what each link carries for a token and for a prompt, at the
+ * measured speeds.
+ *
+ * Also what follows from that: how much post-fetch fetches, and from which length on prompts are
+ * streamed. Pure: no I/O, no clock. */
+#include "tiers/plan_internal.h"
+
+#include <limits.h>
+#include <math.h>
+
+#include "cuda/gpu.h"
+
+/* Seconds that a layer takes beyond its bytes: gpt-oss-20b 780 us for 1300 MB and 24 layers at
+ * 4.5 TB/s, Qwen3-Next 1330 us for 1424 MB and 48 layers. */
+static const double layer_dense_s = 20e-6, layer_hot_s = 8e-6;
+/* The same on the CPU, which waits for its threads about ten times: the demo models 240 and 280 us
+ * for 4.1 and 2.4 MB and 4 layers. */
+static const double layer_cpu_s = 30e-6;
+/* Until the first bytes of an expert come from a drive, and what does not overlap at the end. */
+static const double layer_disk_s = 0.2e-3;
+
+/* ---- post-fetch ------------------------------------------------------------------------------ */
+
+typedef struct split { double cpu_bytes, pull_bytes; } split;
+
+static split split_of(double m, double n_down, double n_all, double expert, double down)
+{
+    const double pulled = n_down * down + n_all * expert;
+    return (split){ m * expert - pulled, pulled };
+}
+
+static double split_time(split s, const speeds *rate)
+{
+    return fmax(s.cpu_bytes / rate->cpu_busy, s.pull_bytes / rate->pull_busy);
+}
+
+void plan_fetch(int *n_down, int *n_all, int m, uint64_t expert_bytes, uint64_t down_bytes,
+                const speeds *rate)
+{
+    const double expert = (double)expert_bytes, down = (double)down_bytes;
+    double best = 0.97 * m * expert / rate->cpu;         /* less gain is not worth its risk */
+    *n_down = *n_all = 0;
+    if (!(rate->pull > 0 && rate->pull_busy > 0 && rate->cpu > 0 && rate->cpu_busy > 0)) return;
+    for (int all = 0; all <= min_int(m, PLAN_PAD_WHOLE); all++)
+        for (int d = 0; d + all <= m; d++) {
+            const split s = split_of(m, d, all, expert, down);
+            const double t = fmax(s.cpu_bytes / rate->cpu_busy,
+                                  s.pull_bytes / (PLAN_PULL_MARGIN * rate->pull_busy));
+            if (t >= best) continue;
+            best = t;
+            *n_down = d;
+            *n_all = all;
+        }
+}
+
+/* One table for all layers, by the mean of the cold ones: their sizes differ little. */
+void plan_fill_fetch(plan *p, const planner *j)
+{
+    const plan_model *what = j->what;
+    uint64_t expert = 0, down = 0;
+    int n_cold = 0;
+    for (int l = 0; l < what->n_layer; l++) {
+        if (p->hot[l] == what->n_expert) continue;
+        expert += what->expert_bytes[l];
+        down += what->down_bytes[l];
+        n_cold++;
+    }
+    if (n_cold == 0 || p->vram_pad == 0) return;
+    for (int m = 1; m <= what->n_used && m <= PLAN_MOST_USED; m++) {
+        int d, all;
+        plan_fetch(&d, &all, m, expert / (uint64_t)n_cold, down / (uint64_t)n_cold, &j->rate);
+        p->fetch_down[m] = (uint8_t)d;
+        p->fetch_all[m] = (uint8_t)all;
+    }
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+/* The CPU computing the cold experts of n tokens: those that anybody chose are read once. A prompt
+ * of some length finds nothing in a cache that does not hold all. */
+static double cpu_prompt_s(const plan *p, const planner *j, double n)
+{
+    const double chosen = (double)j->what->n_used / j->what->n_expert;
+    const double cold = (double)plan_cold_bytes(p, j), touched = 1 - pow(1 - chosen, n);
+    const bool drive = plan_uses_drive(p, j->what->n_layer);
+    const double link = drive ? fmin(j->rate.cpu, j->rate.disk) : j->rate.cpu;
+    const double macs = n * j->what->expert_macs * (cold / (double)j->experts);
+    return fmax(cold * touched / link, macs / j->rate.cpu_many);
+}
+
+/* All cold experts through VRAM. */
+static double stream_s(const plan *p, const planner *j)
+{
+    const bool drive = plan_uses_drive(p, j->what->n_layer);
+    const double link = drive ? fmin(j->rate.pcie_in, j->rate.disk) : j->rate.pcie_in;
+    return (double)plan_cold_bytes(p, j) / link;
+}
+
+/* The shortest prompt whose experts are faster streamed than computed by the CPU. */
+int plan_stream_from(const plan *p, const planner *j)
+{
+    const double sweep = stream_s(p, j);
+    int low = GPU_FEW + 1, high = 1 << 30;
+    if (plan_cold_bytes(p, j) == 0) return low;
+    if (j->w->fixed) return p->stage_parts > 0 ? low : INT_MAX;
+    if (p->stage_parts == 0 || cpu_prompt_s(p, j, high) <= sweep) return INT_MAX;
+    while (low < high) {
+        const int n = low + (high - low) / 2;
+        if (cpu_prompt_s(p, j, n) > sweep) high = n;
+        else low = n + 1;
+    }
+    return low;
+}
+
+static double prompt_s(const plan *p, const planner *j)
+{
+    const double n = p->chunk, cold = (double)plan_cold_bytes(p, j) / (double)j->experts;
+    const double dense = n * j->what->dense_macs, experts = n * j->what->expert_macs;
+    const double there = (double)plan_gpu_layers(p, j->what->n_layer) / j->what->n_layer;
+    const double alone = dense / j->rate.cpu_many + cpu_prompt_s(p, j, n);
+    double beside = (dense + experts * (1 - cold)) / j->rate.gpu_macs + cpu_prompt_s(p, j, n);
+    if (cold == 0) beside = (dense + experts) / j->rate.gpu_macs;
+    else if (p->chunk >= p->stream_from)
+        beside = fmax(stream_s(p, j), (dense + experts) / j->rate.gpu_macs);
+    return there * beside + (1 - there) * alone;
+}
+
+/* ---- a token --------------------------------------------------------------------------------- */
+
+/* Where the cold experts of a token come from. */
+typedef struct cold_source {
+    double miss;                         /* the share of them that is in no RAM */
+    double fetched;                      /* the share that post-fetch can reach */
+} cold_source;
+
+static cold_source source_of(const plan *p, const planner *j)
+{
+    const double cold = (double)plan_cold_bytes(p, j), ram = (double)p->ram_experts;
+    const double locked = ram > 0 ? (double)p->ram_locked / ram : 0;
+    cold_source s = { .miss = 0, .fetched = locked };
+    if (plan_uses_drive(p, j->what->n_layer)) {
+        /* The least recently used go: with less room than one token takes, an expert is gone
+         * before its layer comes again. */
+        double token = 0;
+        for (int l = 0; l < j->what->n_layer; l++)
+            token += (double)j->what->expert_bytes[l] * j->what->n_used *
+                     (1 - (double)p->hot[l] / j->what->n_expert);
+        s.miss = ram < token ? 1 : fmax(0, 1 - ram / cold);
+        s.fetched = 0;                   /* places change hands: nothing is fetched from them */
+    }
+    if (!p->gpu || p->vram_pad == 0) s.fetched = 0;
+    return s;
+}
+
+typedef struct cold_time { double cpu, pull, both; } cold_time;
+
+/* m of layer l's experts, of which the pad may take its share. */
+static cold_time cold_time_of(const plan *p, const planner *j, int l, int m, double fetched)
+{
+    const double expert = (double)j->what->expert_bytes[l], down = (double)j->what->down_bytes[l];
+    const double alone = m * expert / j->rate.cpu;
+    const int table = min_int(m, PLAN_MOST_USED);
+    if (fetched == 0 || p->fetch_down[table] + p->fetch_all[table] == 0)
+        return (cold_time){ alone, 0, alone };
+    const split s = split_of(m, p->fetch_down[table], p->fetch_all[table], expert, down);
+    return (cold_time){
+        fetched * s.cpu_bytes / j->rate.cpu_busy + (1 - fetched) * alone,
+        fetched * s.pull_bytes / j->rate.pull_busy,
+        fetched * split_time(s, &j->rate) + (1 - fetched) * alone,
+    };
+}
+
+/* Between two whole numbers of cold experts: the mean of both. */
+static cold_time cold_time_at(const plan *p, const planner *j, int l, double m, double fetched)
+{
+    const int low = (int)m;
+    const double part = m - low;
+    const cold_time a = cold_time_of(p, j, l, low, fetched);
+    if (part == 0) return a;
+    const cold_time b = cold_time_of(p, j, l, low + 1, fetched);
+    return (cold_time){ a.cpu + part * (b.cpu - a.cpu), a.pull + part * (b.pull - a.pull),
+                        a.both + part * (b.both - a.both) };
+}
+
+/* Seconds on the path that a token waits for, by what it waits for. */
+typedef struct path { double by[BOUND_LATENCY + 1]; } path;
+
+static void predict_layer(plan *p, path *way, const planner *j, int l, cold_source from)
+{
+    const plan_model *what = j->what;
+    const double expert = (double)what->expert_bytes[l];
+    const double m = what->n_used * (1 - (double)p->hot[l] / what->n_expert);
+    const double vram = (what->n_used - m) * expert / j->rate.vram_read;
+    const bool there = l < plan_gpu_layers(p, what->n_layer);
+    const double hot = there ? vram + layer_hot_s : 0, hop = there && m > 0 ? j->rate.hop : 0;
+    const cold_time cold = cold_time_at(p, j, l, m, there ? from.fetched : 0);
+    const double missed = m * from.miss, disk = missed * expert / j->rate.disk;
+    const double wait = layer_disk_s * fmin(1, missed);
+
+    p->t_hot += hot;
+    p->t_cpu += cold.cpu;
+    p->t_pull += cold.pull;
+    p->t_disk += disk + wait;
+    p->t_hop += hop;
+    if (hot >= hop + fmax(cold.both, disk) + wait) {
+        way->by[BOUND_VRAM] += vram;
+        way->by[BOUND_LATENCY] += hot - vram;
+        return;
+    }
+    way->by[BOUND_LATENCY] += hop;
+    way->by[BOUND_DISK] += wait;
+    if (disk > cold.both) way->by[BOUND_DISK] += disk;
+    else way->by[cold.pull > cold.cpu ? BOUND_PULL : BOUND_CPU] += cold.both;
+}
+
+/* Of what is read for every token: the dense bytes in VRAM. */
+static double dense_there(const plan *p, const planner *j)
+{
+    if (!p->gpu) return 0;
+    return (double)(p->head_in_ram ? p->vram_dense : j->what->token_dense);
+}
+
+/* The links at full speed, each with all that it has to carry. */
+static double limit_s(const plan *p, const planner *j, cold_source from)
+{
+    const speeds *r = &j->rate;
+    const int n_gpu = plan_gpu_layers(p, j->what->n_layer);
+    double hot = 0, cold = 0, cold_there = 0;
+    for (int l = 0; l < j->what->n_layer; l++) {
+        const double share = (double)p->hot[l] / j->what->n_expert;
+        const double chosen = j->what->n_used * (double)j->what->expert_bytes[l];
+        hot += share * chosen;
+        cold += (1 - share) * chosen;
+        if (l < n_gpu) cold_there += (1 - share) * chosen;
+    }
+    const double both = fmax(r->cpu, r->pull > 0 ? r->cpu_busy + r->pull_busy : 0);
+    const double fetched = from.fetched * cold_there, there = dense_there(p, j);
+    const double experts = fetched / both + (cold - fetched) / r->cpu;
+    return there / r->vram_read + ((double)j->what->token_dense - there) / r->cpu_dense +
+           fmax(fmax(hot / r->vram_read, experts), from.miss * cold / r->disk);
+}
+
+void plan_predict(plan *p, const planner *j)
+{
+    const cold_source from = source_of(p, j);
+    const int n_layer = j->what->n_layer, n_gpu = plan_gpu_layers(p, n_layer);
+    const double there = dense_there(p, j);
+    path way = { { 0 } };
+    double total = 0;
+
+    way.by[BOUND_VRAM] = there / j->rate.vram_read;
+    way.by[BOUND_CPU] = ((double)j->what->token_dense - there) / j->rate.cpu_dense;
+    way.by[BOUND_LATENCY] = layer_dense_s * n_gpu + layer_cpu_s * (n_layer - n_gpu);
+    p->t_dense = way.by[BOUND_VRAM] + way.by[BOUND_CPU] + way.by[BOUND_LATENCY];
+    for (int l = 0; l < j->what->n_layer; l++) predict_layer(p, &way, j, l, from);
+    for (int b = 0; b <= BOUND_LATENCY; b++) {
+        total += way.by[b];
+        if (way.by[b] > way.by[p->bound]) p->bound = (plan_bound)b;
+    }
+    p->decode_tok_s = 1 / total;
+    p->limit_tok_s = 1 / limit_s(p, j, from);
+    p->prefill_tok_s = p->chunk / prompt_s(p, j);
+}
