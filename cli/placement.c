@@ -42,13 +42,24 @@ static int open_gpu(gpu **out, placement *p, const model *m, device_choice devic
     return 0;
 }
 
+/* The program's own memory, asked once and before a GPU is: its driver takes a hundred megabytes,
+ * more or less, which are nobody's to plan. */
+static uint64_t program_bytes(const model *m)
+{
+    static uint64_t bytes;               /* set once */
+    planning_forget(m);
+    if (bytes == 0) bytes = planning_program_bytes();
+    return bytes;
+}
+
 /* What there is, or what the variable says there is: to try out a smaller machine. */
-static int read_machine(placement *p, const model *m, bool use_gpu, err_ctx *err)
+static int read_machine(placement *p, uint64_t program, bool use_gpu, err_ctx *err)
 {
     const char *text = getenv("MOE_RAM_AVAILABLE");
-    planning_forget(m);
     const int rc = planning_machine(&p->in.machine, use_gpu, err);
-    if (rc < 0 || !text || !*text) return rc;
+    if (rc < 0) return rc;
+    p->in.machine.ram_program = program;
+    if (!text || !*text) return 0;
     if (arg_parse_size(&p->in.machine.ram_available, text)) return 0;
     return err_set(err, ERR_FORMAT, "MOE_RAM_AVAILABLE is not a size such as 512M or 20G");
 }
@@ -128,9 +139,10 @@ int placement_make(placement *out, const model *m, engine *e, const placement_op
     gpu *g;
     int rc;
     *out = (placement){ .measured = false };
+    const uint64_t program = program_bytes(m);
     if ((rc = open_gpu(&g, out, m, o->device, err)) < 0) return rc;
     const bool has_gpu = g != NULL;
-    if ((rc = read_machine(out, m, has_gpu, err)) == 0)
+    if ((rc = read_machine(out, program, has_gpu, err)) == 0)
         rc = make_with_speeds(out, m, e, g, o, so, err);
     gpu_close(g);
     if (rc < 0) return rc;

@@ -38,14 +38,18 @@ static double share(double a, double b) { return b > 0 ? a / b : NAN; }
 
 static double median(const double *rates, int n) { return spread_of(rates, n).median; }
 
-/* Experts of layers that the CPU is never asked about. */
-static double silent_bytes(const tiers_table *t, const plan *p)
+/* A token's experts of layers about which nobody asks anybody: all by the GPU, or all by the CPU. */
+typedef struct silent_bytes { double vram, cpu; } silent_bytes;
+
+static silent_bytes silent_bytes_of(const tiers_table *t, const plan *p)
 {
     const plan_model *what = &t->here->in.what;
-    double sum = 0;
-    for (int l = 0; l < what->n_layer; l++)
-        if (!p->gpu || p->hot[l] == what->n_expert)
-            sum += (double)what->n_used * (double)what->expert_bytes[l];
+    silent_bytes sum = { 0, 0 };
+    for (int l = 0; l < what->n_layer; l++) {
+        const double bytes = (double)what->n_used * (double)what->expert_bytes[l];
+        if (!p->gpu || l >= what->n_layer - p->cpu_layers) sum.cpu += bytes;
+        else if (p->hot[l] == what->n_expert) sum.vram += bytes;
+    }
     return sum;
 }
 
@@ -56,15 +60,15 @@ static figures figures_of(const tiers_table *t, const tiers_row *r)
     const int runs = t->n_run;
     const double experts = (double)tiers_all_experts(&t->here->in.what);
     const double n = (double)t->n_token * runs;
-    const double silent = silent_bytes(t, p);
+    const silent_bytes silent = silent_bytes_of(t, p);
     const uint64_t vram_free = t->here->in.machine.vram_free;
     const bool bounded = r->vram != TIERS_NO_EXPERTS && r->vram < vram_free;
     const double vram = (double)(bounded ? r->vram : vram_free);
     figures f = {
         .prompt = median(o->prompt, runs), .decode = median(o->decode, runs),
         .expected = o->measured ? p->decode_tok_s : NAN, .gain = NAN,
-        .vram = (double)o->cold.hot_bytes / n + (p->gpu ? silent : 0),
-        .cpu = (double)o->cold.cpu_bytes / n + (p->gpu ? 0 : silent),
+        .vram = (double)o->cold.hot_bytes / n + silent.vram,
+        .cpu = (double)o->cold.cpu_bytes / n + silent.cpu,
         .bus = (double)o->cold.pull_bytes / n, .drive = (double)o->store.read_bytes / n,
         .overlap = share(o->cold.hidden_s, o->cold.pull_s),
         .late = share((double)o->cold.late, (double)o->cold.down_fetched),

@@ -44,6 +44,11 @@ void planning_forget(const model *m)
         model_visit(m, forget_tensor, NULL);
 }
 
+uint64_t planning_program_bytes(void)
+{
+    return size_align(resident_memory_bytes() + PROGRAM_LATER, PROGRAM_UNIT);
+}
+
 int planning_machine(plan_machine *out, bool use_gpu, err_ctx *err)
 {
     const char *whose;
@@ -52,7 +57,7 @@ int planning_machine(plan_machine *out, bool use_gpu, err_ctx *err)
     /* the driver locks pages without asking for the process's limit */
     *out = (plan_machine){ .lock_limit = UINT64_MAX };
     if ((rc = memory_room(&out->ram_available, &whose, err)) < 0) return rc;
-    out->ram_program = size_align(resident_memory_bytes() + PROGRAM_LATER, PROGRAM_UNIT);
+    out->ram_program = planning_program_bytes();
     if (!use_gpu || gpu_count() == 0) return 0;
     if ((rc = gpu_describe(&info, 0, err)) < 0) return rc;
     out->gpu = true;

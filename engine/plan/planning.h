@@ -25,6 +25,9 @@ uint64_t planning_gpu_work(void *device, const model *m, int chunk);     /* of g
  * they should not count as the program's. For a model in a file; does nothing to others. */
 void planning_forget(const model *m);
 
+/* What this process has taken so far, and a little more for what it has not run yet. */
+uint64_t planning_program_bytes(void);
+
 /* Each fills its part. planning_machine: what is free now, of the first GPU too if use_gpu, and
  * what this process has taken, so it is to be called before weights are read; speeds are left at 0.
  * planning_session: work NULL plans for the CPU alone; chunk 0: the default. */
