@@ -258,7 +258,8 @@ static int move(model_handle *l, bool *begun, err_ctx *err)
     rc = engine_place(l->e, &to, err);
     progress_end(&b.bar);
     *begun = b.before + b.last > 0;
-    return rc == 0 && !l->where->p.gpu ? warm(l->m, true, err) : rc;
+    /* dense weights that the CPU reads: all, or those of the last layers */
+    return rc == 0 && (!l->where->p.gpu || l->where->p.head_in_ram) ? warm(l->m, true, err) : rc;
 }
 
 /* Wishes for less of what was lacking. */
