@@ -12,9 +12,9 @@ typedef struct batch {
                                           * cursor names */
     int n;                               /* tokens, 1 .. the chunk that everything was made for */
     int pos;                             /* position of the first */
-    int last;                            /* it does not go beyond this position: what the GPU sizes
-                                          * attention by, so that a recording is good up to it */
-    bool streamed;                       /* experts elsewhere pass through VRAM for it */
+    int last;                            /* no token is beyond this position: the GPU sizes
+                                          * attention by it, so a recording is good up to it */
+    bool streamed;                       /* experts that are not in VRAM pass through it */
     batch_watch *watch;                  /* or NULL */
     void *watch_ctx;
 } batch;

@@ -62,28 +62,31 @@ static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
                               p->watch_ctx, err);
 }
 
-/* A bounce buffer where that was measured to be faster. It, too, takes a little of the cache's memory. */
+/* Uses a bounce buffer where that was measured to be faster. It, too, takes a little of the cache's
+ * memory. */
 static void choose_bounce_buffer(engine *e, store_options *so)
 {
     if (e->p->rate.disk <= e->p->rate.disk_straight) return;
     so->reader.team = e->team;
-    if (so->cache_bytes >= READER_BOUNCE + expert_store_least(&e->m->experts)) so->cache_bytes -= READER_BOUNCE;
+    if (so->cache_bytes >= READER_BOUNCE + expert_store_least(&e->m->experts))
+        so->cache_bytes -= READER_BOUNCE;
 }
 
-/* Guesses take a little of the cache's memory, where that is large. A layer of which some experts
- * are in VRAM wants others than its router says. */
+/* Guesses take a little of the cache's memory, if the cache is large. A layer with some experts in
+ * VRAM needs only some of those its router picks, so it is left out. */
 static void make_ahead(engine *e, const bool *layers, store_options *so)
 {
     const model_hparams *hp = &e->m->hp;
     bool alike[PLAN_MAX_LAYERS];
     for (int l = 0; l < hp->n_layer; l++) alike[l] = layers[l] && e->p->hot[l] == 0;
-    const uint64_t bytes = router_ahead_bytes(hp, alike), least = expert_store_least(&e->m->experts);
+    const uint64_t bytes = router_ahead_bytes(hp, alike);
+    const uint64_t least = expert_store_least(&e->m->experts);
     if (bytes > so->cache_bytes / 32 || so->cache_bytes - bytes < least) return;
     if (router_ahead_create(&e->ahead, &e->verbs, e->w, hp, alike, NULL) < 0) return;
     so->cache_bytes -= bytes;
 }
 
-/* Experts that are neither in VRAM nor to be had from the mapping. */
+/* For experts that are not in VRAM and that the mapping does not serve. */
 static int make_store(engine *e, const engine_placement *p, err_ctx *err)
 {
     const model_hparams *hp = &e->m->hp;
@@ -122,7 +125,7 @@ static int keep_plan(engine *e, const engine_placement *p, err_ctx *err)
     return 0;
 }
 
-/* As if it had never been tried. */
+/* Leaves the engine as if engine_place had never been called. */
 static void unplace(engine *e)
 {
     expert_store_free(e->store);
@@ -161,7 +164,8 @@ int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *
     if (!e) return err_set(err, ERR_NOMEM, "engine: %zu bytes", sizeof *e);
     e->m = m;
     e->opt = *o;
-    if ((rc = weights_create(&e->w, m, err)) < 0 || (rc = rope_tables_init(&e->rope, m, o->yarn_rounded, err)) < 0 ||
+    if ((rc = weights_create(&e->w, m, err)) < 0 ||
+        (rc = rope_tables_init(&e->rope, m, o->yarn_rounded, err)) < 0 ||
         (rc = pool_create(&e->team, o->threads, err)) < 0) {
         engine_close(e);
         return rc;
@@ -227,7 +231,7 @@ int engine_slow_types(const engine *e, quant_type types[QT_COUNT])
 {
     type_marks marks = { 0 };
     int n = 0;
-    if (head_on_gpu(e)) return 0;        /* all of it is there, or it would not be */
+    if (head_on_gpu(e)) return 0;        /* all on the GPU, which has kernels for every type */
     model_visit(e->m, mark_type, &marks);
     marks.used[e->w->head.type] = true;          /* may be the embedding's */
     for (int type = 0; type < QT_COUNT; type++)

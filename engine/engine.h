@@ -44,7 +44,7 @@ void engine_close(engine *e);            /* NULL is fine; close its sessions fir
 int engine_threads(const engine *e);
 const char *engine_kernels(const engine *e);     /* "avx2", "exact", "cuda": for plan lines */
 
-bool engine_on_gpu(const engine *e);      /* at least some layers */
+bool engine_on_gpu(const engine *e);     /* at least some layers */
 int engine_gpu_layers(const engine *e);  /* how many: the first ones */
 const char *engine_gpu_name(const engine *e);    /* "NVIDIA H200"; "" on the CPU */
 uint64_t engine_gpu_bytes(const engine *e);      /* of weights in VRAM */
@@ -59,18 +59,19 @@ typedef struct engine_experts {
 engine_experts engine_expert_store(const engine *e);
 
 /* The types of this model's matrices that have no kernel made for one token: the scalar reference
- * serves, or the kernel for many. Returns their number. */
+ * serves instead, or the kernel for many. Returns their number. */
 int engine_slow_types(const engine *e, quant_type types[QT_COUNT]);
 
-/* Decoding is faster with a second copy of the output matrix, repacked for the kernels, for which
- * these bytes are needed; 0: there is nothing to gain, or it is there. Results are the same, and without memory for it all
- * stays as it was. Not while a session of the engine computes. */
+/* Decoding is faster with a second copy of the output matrix, repacked for the kernels. The copy
+ * takes these bytes; 0: there is nothing to gain, or it exists already. Results are the same.
+ * Without memory for it everything stays as it was. Do not call it while a session of the engine
+ * computes. */
 uint64_t engine_repack_bytes(const engine *e);
 int engine_repack_head(engine *e, err_ctx *err);
-uint64_t engine_repacked_bytes(const engine *e);         /* of the copy that is there, or 0 */
+uint64_t engine_repacked_bytes(const engine *e);         /* of the copy, or 0 */
 
 enum {
-    SESSION_CHUNK = 512, SESSION_GPU_CHUNK = 2048,       /* default of chunk, on either processor */
+    SESSION_CHUNK = 512, SESSION_GPU_CHUNK = 2048,       /* default chunk: CPU, GPU */
     SESSION_MAX_CHUNK = 8192
 };
 
@@ -78,10 +79,10 @@ typedef struct session_options {
     int ctx;                             /* tokens; 1 .. the model's */
     int chunk;                           /* most tokens computed at a time; 0: the default */
     kv_type kv;
-    int n_snapshot;                      /* places for snapshots */
+    int n_snapshot;                      /* how many snapshots can be kept */
 } session_options;
 
-/* Whether the model can have such a session; memory is another matter. */
+/* Whether the model allows these options; memory is not checked. */
 int session_check(const model *m, const session_options *o, err_ctx *err);
 int session_create(session **out, engine *e, const session_options *o, err_ctx *err);
 void session_free(session *s);
@@ -108,15 +109,15 @@ typedef bool session_watch(void *ctx, double done_tokens, int n_tokens);
 int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
                  session_watch *watch, void *ctx, err_ctx *err);
 
-/* The likeliest token of one row of logits; of equals the first. */
+/* The likeliest token of one row of logits; the first of equals. */
 int32_t session_likeliest(const session *s, const float *logits);
 
-/* Takes in one token and gives the likeliest one behind it. On a GPU nothing else leaves the
+/* Takes in one token and gives the likeliest one after it. On a GPU nothing else leaves the
  * device. */
 int session_next(session *s, int32_t *next, int32_t id, err_ctx *err);
 
-/* Takes in one token and draws the one behind it, which smp is not told of. On a GPU the logits stay
- * there unless something about them is unusual. */
+/* Takes in one token and draws the one after it, which smp does not accept by itself. On a GPU the
+ * logits stay there unless something about them is unusual. */
 int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *err);
 
 /* Remembers the present position, for session_rewind. */
@@ -128,8 +129,8 @@ int session_rewind(session *s, int n_keep);
 int session_rewind_target(const session *s, int n_keep);         /* what it would return */
 
 /* The whole session to a file and back; extra is the caller's own. A file of another model, of
- * another KV type or longer than this context is refused and s stays as it is. *extra is to be
- * freed with mem_free. */
+ * another KV type or longer than this context is refused and s stays as it is. Free *extra with
+ * mem_free. */
 int session_save(const session *s, const char *path, str_view extra, err_ctx *err);
 int session_load(session *s, const char *path, char **extra, size_t *n_extra, err_ctx *err);
 

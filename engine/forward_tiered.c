@@ -1,9 +1,9 @@
 /* forward_tiered.c - the token loop.
  *
- * walk() is the only place that goes over layers. What a step does is with its implementation
- * (steps.h); here is only which one does it, and in which order. The sum over experts is taken from
- * one vector per chosen expert, in the router's order, wherever the vectors come from: so where an
- * expert is cannot show. */
+ * walk() is the only loop over layers. The implementations (steps.h) define what a step does; this
+ * file only decides which of them does it, and in which order. The sum over experts adds one vector
+ * per chosen expert, in the router's order, wherever the vectors come from, so where an expert is
+ * cannot change the result. */
 #include "engine/forward_tiered.h"
 
 struct forward {
@@ -15,7 +15,7 @@ struct forward {
     host_steps *host;                    /* NULL: the GPU does it all */
     gpu_steps *gpu;                      /* NULL: there is none */
     host_experts *beside;                /* NULL: all experts of the GPU's layers are in VRAM */
-    const steps *last;                   /* that the logits of the last batch are asked of */
+    const steps *last;                   /* these give the logits of the last batch */
 };
 
 /* ---- the loop -------------------------------------------------------------------------------- */
@@ -50,7 +50,7 @@ static int go_to_host(forward *f, const steps *from, const batch *b, err_ctx *er
     return host->resume(host->self, b, x, err);
 }
 
-/* A batch through layers 0 .. end - 1; on_gpu: what those on the GPU are done with. */
+/* Takes a batch through layers 0 .. end - 1; on_gpu: the steps of the layers on the GPU. */
 static int walk(forward *f, const batch *b, const steps *on_gpu, int end, err_ctx *err)
 {
     const int n_layer = f->m->hp.n_layer;
@@ -90,7 +90,7 @@ static int record(forward *f, int pos, err_ctx *err)
     return gpu_steps_record_end(f->gpu, pos, err);
 }
 
-/* Takes one token in without waiting for what the GPU does last. */
+/* Takes in one token without waiting for the GPU to finish it. */
 static int take(forward *f, int32_t id, int pos, err_ctx *err)
 {
     const batch b = { .ids = &id, .n = 1, .pos = pos };

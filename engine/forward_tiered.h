@@ -1,7 +1,7 @@
 /* forward_tiered.h - THE LOOP: a batch of tokens through all layers. Start reading here.
  *
- *   for each layer:  mix      attention or DeltaNet, residual                  where its dense part is
- *                    route    norm, router logits, top-k, weights              the same
+ *   for each layer:  mix      attention or DeltaNet, residual               where its dense part is
+ *                    route    norm, router logits, top-k, weights           the same
  *                    experts  in VRAM, asked of the host, computed by the host, or passing through
  *                             VRAM: one switch, by the layer and the length of the batch
  *                    join     sum in selection order, residual
@@ -20,7 +20,7 @@ typedef struct forward forward;
 /* What computes, and where; all of it borrowed. */
 typedef struct forward_parts {
     host_parts host;
-    gpu_parts gpu;                       /* g NULL: no GPU; host (the experts there) is made here */
+    gpu_parts gpu;                       /* g NULL: no GPU; its host field is filled in here */
     const postfetch_options *postfetch;
 } forward_parts;
 
@@ -28,27 +28,28 @@ typedef struct forward_parts {
 int forward_create(forward **out, const forward_parts *parts, int chunk, err_ctx *err);
 void forward_free(forward *f);           /* NULL is fine */
 
-/* Takes in b->n tokens at position b->pos. Keys and values are written; the position is the
- * caller's to advance. Asks the watcher after each layer that the host has seen the end of, and
- * returns ERR_STOPPED if it says so. After that, and after a failure, some layers have seen the
- * tokens and some have not: the caller puts the recurrent state back. */
+/* Takes in b->n tokens at position b->pos. Keys and values are written; the caller advances the
+ * position. Asks the watcher after each layer whose end the host has seen, and returns ERR_STOPPED
+ * if the watcher says stop. After that, and after a failure, some layers have seen the tokens and
+ * some have not: the caller puts the recurrent state back. */
 int forward_eval(forward *f, batch *b, err_ctx *err);
 
 /* Logits [n_row, n_vocab] of the last n_row tokens of the batch just taken in. */
 int forward_logits(forward *f, float *logits, int n_row, err_ctx *err);
 
-/* Takes in one token and gives the likeliest one after it, of equals the first. logits [n_vocab] is
+/* Takes in one token and gives the likeliest one after it, the first of equals. logits [n_vocab] is
  * scratch. */
 int forward_next(forward *f, int32_t *next, int32_t id, int pos, float *logits, err_ctx *err);
 
 /* Takes in one token, without waiting for it where forward_source has its logits. */
 int forward_take(forward *f, int32_t id, int pos, err_ctx *err);
 
-/* The logits of the token just taken in, where they are, if that is the GPU: true. */
+/* If the logits of the token just taken in are on the GPU: a source that reads them there, and
+ * true. */
 bool forward_source(forward *f, sampler_source *out);
 
-/* Where the time goes on the GPU when n tokens are taken in. Every kernel is watched; the session's
- * position must be restored by the caller. Returns the number of spans, at most cap. */
+/* Where the time goes on the GPU when n tokens are taken in. Every kernel is watched; the caller
+ * must restore the session's state. Returns the number of spans, at most cap. */
 int forward_profile(forward *f, gpu_span *spans, int cap, const int32_t *ids, int n, int pos,
                     err_ctx *err);
 

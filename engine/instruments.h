@@ -5,7 +5,7 @@
 #include "engine/engine.h"
 
 /* How fast this machine is with this model's shapes, using a part of room bytes (measure.h); g may
- * be NULL. False of ask stops. */
+ * be NULL. ask returns false to stop. */
 struct gpu;
 struct speeds;
 typedef bool engine_ask(void *ctx);
@@ -13,8 +13,8 @@ int engine_measure(struct speeds *out, engine *e, struct gpu *g, uint64_t room, 
                    void *ctx, err_ctx *err);
 
 /* Where the time goes when the GPU takes in n tokens, a chunk at most: a span for each kernel, in
- * order, at most cap, and what a kernel that only reads reads in a second. The session has to be
- * rewound afterwards. Returns their number, or < 0. */
+ * order, at most cap, and in *bandwidth what a kernel that only reads can read in a second. The
+ * session has to be rewound afterwards. Returns the number of spans, or < 0. */
 struct gpu_span;
 int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *ids, int n,
                     double *bandwidth, err_ctx *err);
@@ -22,7 +22,7 @@ int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *
 /* What the tiers did since session_reset_counts: for benches. */
 struct host_experts_stats;
 struct store_stats;
-void session_counts(const session *s, struct host_experts_stats *cold, struct store_stats *store);
+void session_counts(const session *s, struct host_experts_stats *host, struct store_stats *store);
 void session_reset_counts(session *s);
 
 /* While paused no expert is post-fetched: for benches, to see what it is worth. */

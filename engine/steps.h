@@ -2,8 +2,8 @@
  *
  * There are two implementations: engine/host/host_steps.h computes on the CPU, at once;
  * engine/gpu/gpu_steps.h writes operations into the GPU's stream, or into a recording, and has a
- * second face, the host's half of a recorded token. The order of the calls is forward_tiered.c's
- * alone: begin or resume, then for each layer mix, route, one of the experts' steps and join; end
+ * second face, the host's half of a recorded token. forward_tiered.c alone decides the order of the
+ * calls: begin or resume, then for each layer mix, route, one of the experts' steps and join; end
  * after the last layer of this implementation, then hand_over or logits. */
 #ifndef ENGINE_STEPS_H
 #define ENGINE_STEPS_H
@@ -12,7 +12,7 @@
 
 /* How a layer's chosen experts are computed, for one batch. */
 typedef enum expert_way {
-    EXPERTS_HERE,                        /* all by whoever computes the dense part */
+    EXPERTS_HERE,                        /* all where the dense part is computed */
     EXPERTS_ASKED,                       /* few tokens on the GPU: the host is asked for those that
                                           * are not in VRAM, while the GPU computes the others */
     EXPERTS_BY_HOST,                     /* a short prompt on the GPU: all by the host */

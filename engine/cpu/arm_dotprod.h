@@ -28,7 +28,7 @@
 
 /* Keeps a vector where the program has it: what follows in the program follows in the code. The
  * vector queues of a core are short; instructions that come long before their operands are ready
- * block those behind them. Kernels therefore spread dependent instructions over others, and
+ * block those after them. Kernels therefore spread dependent instructions over others, and
  * compilers, which count on large queues, must not bring them together again. */
 #define HERE(vector) __asm__ volatile("" : : "w"(vector))
 #define HERE_BITS(number) __asm__ volatile("" : : "r"(number))       /* in a general register */

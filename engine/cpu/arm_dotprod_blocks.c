@@ -282,7 +282,7 @@ typedef struct group_weights {
     scales sc;
 } group_weights;
 
-/* A group of n blocks, or more. What is behind has no scale, and so counts as nothing. */
+/* A group of n blocks, or more. What lies after them has no scale, and so counts as nothing. */
 ARM_INLINE group_weights group_unpack(quant_type type, const uint8_t *p, const constants *c, int n)
 {
     scale_bits bits = { 0, 0 };
@@ -296,8 +296,8 @@ ARM_INLINE group_weights group_unpack(quant_type type, const uint8_t *p, const c
     return g;
 }
 
-/* A row with n tokens, n a constant 2 or 4: groups of all of them, in turn, go through the end of
- * the pipeline. */
+/* A row with n tokens, n a constant 2 or 4: groups of all of them, one after another, go through
+ * the end of the pipeline. */
 typedef struct few {
     place at[TOKENS];
     lanes lane[TOKENS];
@@ -358,7 +358,7 @@ ARM_INLINE void meet_end(quant_type type, few *row, int half, int n)
                lane_before(row, half, n - 1, n, 0));
 }
 
-/* Any shape, n tokens. Sums of a token lie `stride` behind those of the one before. */
+/* Any shape, n tokens. Sums of a token lie `stride` after those of the one before. */
 ARM_INLINE void dot_few(quant_type type, float *sums, size_t stride, const uint8_t *rows,
                         size_t row_bytes, int n_row, const act_row *x, int n, int n_block)
 {

@@ -68,7 +68,7 @@ ARM_INLINE uint8x16_t put_bits(uint8x16_t v, uint8x16_t from, uint8x16_t mask)
     return v;
 }
 
-/* The binary16 at p in lane 0; or the one behind it, too, in lane 1. */
+/* The binary16 at p in lane 0; or also the one after it, in lane 1. */
 ARM_INLINE float32x4_t half_at(const uint8_t *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u64(vcreate_u64(load_u16(p))));
@@ -284,7 +284,7 @@ ARM_INLINE void add_q6_k(float32x4_t *lane, half_sum *sum, const scales *u, cons
 /* ---- Q2_K, Q3_K -------------------------------------------------------------------------- */
 
 /* "Four planes" of 2 bits, left where they are in their bytes as far as the sign allows: codes of
- * blocks 1 and 2 are 4 and 16 times too large, and their d so many times too small. */
+ * blocks 1 and 2 are 4 and 16 times too large, and their d as many times too small. */
 ARM_INLINE void put_planes(uint8x16_t *plane, const uint8_t *quants)
 {
     const uint8x16_t q = vld1q_u8(quants);
@@ -429,9 +429,9 @@ ARM_INLINE float fold(const float32x4_t *lane)
 
 /* ---- one token: two rows at a time ------------------------------------------------------- */
 
-/* To the hardware two rows are two streams of reads, and those are slow from memory. So both are
- * prefetched as the one stretch that they are: far ahead to L3, and to L1 by the time that the
- * second row begins. */
+/* To the hardware two rows are two streams of reads, which are slow from memory. So both are
+ * prefetched as one stretch, which they are: far ahead to L3, and to L1 by the time that the second
+ * row begins. */
 enum { NEAR_AHEAD = 2048 };
 
 ARM_INLINE void prefetch_near(const uint8_t *p, size_t bytes)

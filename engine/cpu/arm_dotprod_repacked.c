@@ -1,7 +1,7 @@
 /* arm_dotprod_repacked.c - Q8_0 and Q6_K in an order of their own: four rows side by side.
  *
  * One sdot multiplies quads of four rows, four weights in succession of each, by the same four
- * activations. So a register has one sum for each row, nothing is to be added up across it, and
+ * activations. So a register has one sum for each row, nothing has to be added up across it, and
  * activations are loaded once for four rows. A bundle of four rows takes as many bytes as before,
  * the same for a row on average.
  *

@@ -1,7 +1,7 @@
-/* arm_dotprod_types.h - 32 weights and a scale, in NEON: what one type does otherwise than another.
+/* arm_dotprod_types.h - 32 weights and a scale, in NEON: how the types differ.
  *
- * From the bytes of a block to weights, and from sums and scales to the values of a group, which
- * is four blocks. A type is always a constant and everything is inlined, so that of each function a
+ * From the bytes of a block to weights, and from sums and scales to the values of a group, which is
+ * four blocks. A type is always a constant and everything is inlined, so that of each function a
  * kernel keeps the few instructions of its type. Layouts are drawn in loader/quant_blocks.h. */
 #ifndef ENGINE_CPU_ARM_DOTPROD_TYPES_H
 #define ENGINE_CPU_ARM_DOTPROD_TYPES_H

@@ -2,8 +2,8 @@
  *
  * smmla multiplies two rows with two tokens, eight weights deep: four of them make a block, and the
  * register then holds [row 0: token 0, token 1 | row 1: token 0, token 1]. So weights and
- * activations are stored as pairs, eight bytes of the one and eight of the other in turn, and the
- * floats of rows and tokens in the places where they meet. */
+ * activations are stored as pairs, eight bytes of the one and eight of the other, alternating, and
+ * the floats of rows and tokens in the places where they meet. */
 #include <arm_neon.h>
 #include <stdint.h>
 
@@ -21,7 +21,8 @@ enum {
 
 /* ---- layouts ------------------------------------------------------------------------------- */
 
-/* 32 bytes of two rows, or of two tokens, eight of each in turn; steps lie `apart` bytes apart. */
+/* 32 bytes of two rows, or of two tokens, eight of each alternating; steps lie `apart` bytes
+ * apart. */
 WIDE_INLINE void put_pair(int8_t *to, int apart, const int8_t *first, const int8_t *second)
 {
     for (int h = 0; h < 2; h++, to += 2 * apart) {

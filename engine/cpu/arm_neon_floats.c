@@ -72,8 +72,8 @@ INLINE void multiply_add(float32x4_t *lane, const float32x4_t *w, const float *x
     for (int i = 0; i < VECTORS; i++) lane[i] = vfmaq_f32(lane[i], w[i], vld1q_f32(x + 4 * i));
 }
 
-/* The last n < 32 weights and activations of a row, with zeros behind them: those change no lane
- * but from minus zero to zero, which the fold does anyway. */
+/* The last n < 32 weights and activations of a row, with zeros after them: those change no lane
+ * except from minus zero to zero, which the fold does anyway. */
 INLINE void add_end(float32x4_t *lane, const uint8_t *row, const float *x, int n, int width,
                     widen_fn *widen)
 {

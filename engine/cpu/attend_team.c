@@ -1,9 +1,9 @@
-/* attend_team.c - who computes which part of an attention layer.
+/* attend_team.c - which thread computes which part of an attention layer.
  *
  * With work enough for all threads, each takes a few blocks of a KV head through all their keys.
  * Else, as when a single token is decoded, the keys are handed out too, tile by tile, and the parts
- * then joined by query head; of a long context as many tiles at a time as there is room for parts.
- * Either way the bits are the same. */
+ * are then joined by query head; a long context takes several rounds, each of as many tiles as
+ * there is room for parts. Either way the bits are the same. */
 #include <assert.h>
 
 #include "engine/cpu/loops.h"
@@ -60,7 +60,7 @@ typedef struct attend_job {
     /* if keys are handed out: */
     float *totals, *parts;               /* [block of all KV heads], [the same][room] */
     size_t part_floats;
-    int room;                            /* tiles at a time */
+    int room;                            /* tiles of a round */
     int begin;                           /* first of them, counted from the block's first */
 } attend_job;
 
@@ -86,13 +86,13 @@ static void run_blocks(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* Part i of those at a time. */
+/* Part i of this round. */
 static float *part_of(const attend_job *j, int64_t i)
 {
     return j->parts + (size_t)i * j->part_floats;
 }
 
-/* Tiles of the block that are of this time. */
+/* Tiles of the block in this round. */
 static int tiles_now(const attend_job *j, const attend_block *b)
 {
     return max_int(0, min_int(tiles_of(b) - j->begin, j->room));

@@ -6,7 +6,7 @@
  * whatever the scores, so nothing overflows. A sink is one more key, without a value.
  *
  * Compiled once for each instruction set, with the same bits. How rows lie in the store is kv.c's
- * business; who computes what, attend_team.c's. */
+ * business; which thread computes what, attend_team.c's. */
 #include "engine/cpu/attention.h"
 
 #include <float.h>
@@ -309,7 +309,7 @@ static void join(const part *total, const part *p, int head_dim)
         join_lane(total, p, h, olds[h], news[h], columns_of(head_dim));
 }
 
-/* The same in one lane, while other threads are at the others. */
+/* The same in one lane, while other threads work on the others. */
 static void join_alone(const part *total, const part *p, int h, int head_dim)
 {
     vec8 old, new;

@@ -4,8 +4,8 @@
  * decoded once for all of them. Keys are taken in tiles that begin at multiples of ATTEND_TILE. A
  * block and a tile make a part: the largest score, the sum of the weights and of the weighted
  * values, as if there were no other keys. The parts of a block are joined in the order of
- * positions, whoever computed them: the bits depend neither on threads nor on the neighbours in a
- * batch. */
+ * positions, whichever thread computed them: the bits depend neither on threads nor on the
+ * neighbours in a batch. */
 #ifndef ENGINE_CPU_ATTENTION_H
 #define ENGINE_CPU_ATTENTION_H
 
@@ -74,7 +74,7 @@ typedef void attend_part_fn(float *part, const attend_args *a, int head_kv, int 
                             float *work);
 
 /* Joins n parts, side by side, to what query head `row` of a block has so far. All heads of a block
- * share total, itself a part. begin: there is nothing so far. What there is then goes to out. */
+ * share total, itself a part. begin: there is nothing so far. The result goes to out. */
 typedef void attend_join_fn(float *total, float *parts, int n, const attend_args *a,
                             int head_kv, int block, int row, bool begin);
 

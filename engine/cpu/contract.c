@@ -3,7 +3,7 @@
  * A row meets a token as n blocks of 32. Integers are exact; every statement on floats below is one
  * operation of the contract, rounded once, and fmaf is one operation too. Block j goes to lane
  * j % 8; the lanes of a row are folded in a fixed tree. So a sum depends on its row and its token
- * alone: not on the number of rows or tokens, nor on who computes it. This file must be compiled
+ * alone: not on the number of rows or tokens, nor on what computes it. This file must be compiled
  * with -ffp-contract=off and never with -ffast-math.
  *
  * Of a segment of eight blocks the weights are unpacked once and meet up to eight tokens. Unpacking

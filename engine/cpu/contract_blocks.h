@@ -27,8 +27,8 @@ typedef struct block_parts {
 typedef enum parts_kind { PARTS_PLAIN, PARTS_MINIMUM, PARTS_TWO_SCALES } parts_kind;
 
 /* Writes w and the fields of the kind for n blocks of 32, 1 <= n <= 8 and whole blocks of the
- * format. Behind those it may write sc and m; it leaves everything else in *p as it was. blocks
- * may stand at any address. */
+ * format. After those it may write sc and m; it leaves everything else in *p as it was. blocks may
+ * stand at any address. */
 typedef void unpack_fn(block_parts *restrict p, const void *restrict blocks, int n);
 
 typedef struct block_format {

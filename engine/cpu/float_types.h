@@ -2,7 +2,7 @@
  * engine/cpu.
  *
  * X(NAME, widen, width): the including file has widen_f32() and so on, which make floats of weights
- * of so many bytes each. */
+ * of that many bytes each. */
 #ifndef ENGINE_CPU_FLOAT_TYPES_H
 #define ENGINE_CPU_FLOAT_TYPES_H
 

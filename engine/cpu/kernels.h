@@ -13,7 +13,7 @@
 #include "loader/base.h"
 #include "loader/quant.h"
 
-enum { ACT_BLOCK = 32 };                 /* activations share one scale per so many */
+enum { ACT_BLOCK = 32 };                 /* activations that share one scale */
 
 /* One token's activations, as a row of weights meets them. q, dx and s are there only if x was
  * quantised, padded with zeros to a multiple of 16 blocks. */
@@ -25,7 +25,7 @@ typedef struct act_row {
 } act_row;
 
 /* sums[t * n_row + r] = the folded sum of row r with token t, before factor, scale and bias. Rows
- * lie row_bytes apart, at any alignment; nothing behind the last one is read, though it may be
+ * lie row_bytes apart, at any alignment; nothing after the last one is read, though it may be
  * prefetched. cols is a multiple of the type's block. Any number of rows and tokens. */
 typedef void dot_fn(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,
                     const act_row *x, int n_token, int cols);
@@ -45,7 +45,7 @@ typedef struct kernel {
     bool quantised;                      /* reads q, dx, s; else x */
     dot_fn *wide;                        /* best from wide_from tokens on; NULL: dot always is */
     int wide_from;
-    repacking repacked;                /* for what is multiplied with few tokens only */
+    repacking repacked;                  /* for what is multiplied with few tokens only */
 } kernel;
 
 typedef struct kernel_set {

@@ -25,8 +25,8 @@
 
 #define WIDE_INLINE static inline __attribute__((always_inline))
 
-/* Compilers load nothing from below before what stands above is done. Otherwise they load all they
- * can at once and then have no registers left. */
+/* Compilers load nothing from below this before what stands above is done. Otherwise they load all
+ * they can at once and then have no registers left. */
 WIDE_INLINE void in_order(void)
 {
     __asm__ volatile("" ::: "memory");
@@ -117,8 +117,8 @@ typedef struct strip_lanes {
 
 /* ---- what an instruction set provides ------------------------------------------------------ */
 
-/* How many strips the next tile takes, 1 to TILE_STRIPS, if `left` are left. If more, the last one
- * is repeated, and nobody reads the sums. */
+/* How many strips the next tile takes, 1 to TILE_STRIPS, if `left` are left. If it takes more, the
+ * last one is repeated and its sums are not read. */
 static int tile_strips(wide_kind kind, int left);
 
 /* Packs n_token tokens as strip k of the tile of w strips that begins with `first`: blocks b0 to
@@ -229,8 +229,9 @@ static inline void prefetch_bytes(const uint8_t *p, size_t ahead, size_t n)
         __builtin_prefetch((const void *)((uintptr_t)p + ahead + i), 0, 2);
 }
 
-/* A chunk of n blocks that begins at `first` of the first of n_row rows. Rows that a short panel
- * lacks repeat the last one; nobody reads their sums. (Inlined, it is 10% slower: gcc 12.) */
+/* A chunk of n blocks that begins at `first` of the first of n_row rows. A short panel repeats its
+ * last row in place of those it lacks; their sums are not read. (Inlined, it is 10% slower: gcc
+ * 12.) */
 __attribute__((noinline))
 static void panel_fill(panel *p, const wide_format *f, const uint8_t *first, size_t row_bytes,
                        int n_row, int n)
@@ -398,7 +399,7 @@ WIDE_TYPES(DEFINE_WIDE)
 
 #define WIDE_ROW(NAME, scales, kind) { QT_##NAME, wide_##NAME, kind },
 
-/* Wide kernels from so many tokens on, which is measured; always where the other kernel is the
+/* Wide kernels from this many tokens on, which is measured; always where the other kernel is the
  * reference. Where a tile needs two sums for a block it pays later. */
 static void wide_put(kernel_set *s, int from, int from_halves)
 {

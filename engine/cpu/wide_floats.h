@@ -57,7 +57,7 @@ WIDE_INLINE void interleave(float *to, const float *const *from, int n, int step
             for (int k = 0; k < n; k++) rows_put(to, k, rows_at(from[k] + FLOAT_LANES * s, v));
 }
 
-/* n columns of a row, as floats, and zeros to the end of the last step: those change no lane but
+/* n columns of a row, as floats, and zeros to the end of the last step: those change no lane except
  * from minus zero to zero, as the fold does anyway. */
 static void widen_padded(float *to, widen_fn *widen, const void *from, int n)
 {
@@ -71,7 +71,7 @@ static void pack_rows(float *to, widen_fn *widen, const uint8_t *rows, size_t ro
 {
     float w[FLOAT_ROWS][FLOAT_CHUNK];
     const float *from[FLOAT_ROWS];
-    for (int k = 0; k < FLOAT_ROWS; k++) {       /* what a tile lacks is the last again */
+    for (int k = 0; k < FLOAT_ROWS; k++) {       /* the last row stands in for those a tile lacks */
         widen_padded(w[k], widen, rows + (size_t)min_int(k, n_row - 1) * row_bytes, n);
         from[k] = w[k];
     }

@@ -1,7 +1,7 @@
 /* wide_values.h - from the integer sums of a block to its values, in the vectors of an instruction
  * set. Included by the files that include wide.h, after they have defined
  *
- *     ROW_VECTORS, vec          so many vectors hold the sums of a panel with a strip
+ *     ROW_VECTORS, vec          this many vectors hold the sums of a panel with a strip
  *     vec_mul(a, b), vec_fma(a, b, c) = a * b + c in one rounding
  *     rows_at(p, i), rows_put   the i-th vector of the rows' numbers at p
  *     tokens_at(p, k)           the numbers of strip k of a tile, where they meet those of the rows

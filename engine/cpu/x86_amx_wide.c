@@ -88,7 +88,8 @@ typedef struct lane_sums {
 WIDE_INLINE void multiply_lane(lane_sums *sums, const panel *p, const act_chunk *a, int first,
                                int begin, int end, wide_kind kind)
 {
-    in_order();                          /* the unit reads memory that the compiler knows not of */
+    in_order();                          /* the unit reads memory that the compiler does not know
+                                          * about */
     if (kind == WIDE_HALVES) {
         for (int slot = begin; slot < end; slot++) {
             const int8_t *q = a->q[act_at(first, TILE_STRIPS, 0, slot)], *w = p->w[slot];

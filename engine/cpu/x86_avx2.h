@@ -187,7 +187,7 @@ AVX_INLINE __m256 first_lanes(int n)
 }
 
 /* The last blocks of a row as a segment that can be read whole: in place where enough readable
- * bytes follow, else as a copy. The blocks that are too many have to be masked out. */
+ * bytes follow, else as a copy. The surplus blocks have to be masked out. */
 AVX_INLINE const uint8_t *whole_segment(uint8_t copy[SEGMENT_MAX_BYTES], const uint8_t *blocks,
                                         size_t bytes, size_t readable, int segment_bytes)
 {
@@ -226,7 +226,7 @@ AVX_INLINE void walk_one_token(const segment_kernel *k, float *sums, const uint8
 }
 
 /* One row with up to TOKENS_AT_ONCE: a segment is unpacked once and meets each token. The sum of
- * token t goes to sums[t * stride]; behind the row, `readable` bytes of later rows follow. */
+ * token t goes to sums[t * stride]; `readable` bytes of later rows follow the row. */
 AVX_INLINE void walk_one_row(const segment_kernel *k, float *sums, size_t stride,
                              const uint8_t *p, size_t readable, const act_row *x, int n_token,
                              int cols)

@@ -38,8 +38,8 @@ AVX_INLINE __m128i dwords_at(const uint8_t *p0, const uint8_t *p1, const uint8_t
     return _mm_blend_epi32(v, load128(p3 - 12), 1 << 3);
 }
 
-/* Two binary16 at p, p + stride, ...: a scale and a minimum. The order of blocks is one that the
- * shuffles, which know no way across the middle of a register, put right. */
+/* Two binary16 at p, p + stride, ...: a scale and a minimum. The blocks come in an order that the
+ * shuffles, which cannot cross the middle of a register, put right. */
 AVX_INLINE void half_pairs_at(__m256 *first, __m256 *second, const uint8_t *p, int stride)
 {
     const __m256 a = _mm256_cvtph_ps(dwords_at(p, p + stride, p + 4 * stride, p + 5 * stride));
@@ -257,7 +257,7 @@ AVX_INLINE void nvfp4_unpack(segment *g, const uint8_t *p)
 /* fma(f_0, I_0, f_1 * I_1) */
 AVX_INLINE __m256 nvfp4_values(const segment *g, const act_segment *x)
 {
-    const __m256i s = load256(x->s);     /* first half and second in turn */
+    const __m256i s = load256(x->s);     /* first half, second half, alternating */
     __m256i v[4], sums[2], first, second;
     for (int i = 0; i < 4; i++) {
         const __m256i q0 = load256(x->q + 64 * i), q1 = load256(x->q + 64 * i + 32);

@@ -161,7 +161,7 @@ AVX_INLINE void iq4_xs_unpack(segment *g, const uint8_t *p)
         const __m256i codes = _mm256_srlv_epi32(load128_twice(b->nibbles[j]), shift);
         g->w[j] = _mm256_shuffle_epi8(levels, moved_bits(codes, 0, 15));
     }
-    top = _mm256_srlv_epi32(load32_repeated(b->d), two_bits);        /* scales_high is behind d */
+    top = _mm256_srlv_epi32(load32_repeated(b->d), two_bits);        /* scales_high follows d */
     low = _mm256_srlv_epi32(load32_repeated(b->scales_low), four_bits);
     scale = _mm256_or_si256(
         _mm256_slli_epi32(_mm256_and_si256(top, _mm256_set1_epi32(3)), 4),
@@ -198,7 +198,7 @@ AVX_INLINE __m256 q2_k_values(const segment *g, const act_segment *x)
     return less_minimum(g, x, scaled_sums(words, g->sc, merges_in_words(3)));
 }
 
-/* 16 scales of 6 bits, less 32. The load begins two bytes early: behind d there is nothing. */
+/* 16 scales of 6 bits, less 32. The load begins two bytes early, because nothing follows d. */
 AVX_INLINE __m128i q3_k_scales(const block_q3_k *b)
 {
     const __m128i v = load128(b->scales - 2);

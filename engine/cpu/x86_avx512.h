@@ -42,8 +42,8 @@ typedef struct group {
     __m512i by[4];                       /* as the type explains */
 } group;
 
-/* Reads the blocks 0 .. last of a group and nothing else; last is 15 but for the end of a row. What
- * it says of the blocks behind last must not make their values infinite. */
+/* Reads the blocks 0 .. last of a group and nothing else; last is 15 except at the end of a row.
+ * What it says of the blocks after last must not make their values infinite. */
 typedef void unpack_fn(group *g, const uint8_t *blocks, int last);
 
 /* The values of the blocks, in order, without the scale of the activations. */
@@ -51,7 +51,7 @@ typedef __m512 values_fn(const group *g, const int8_t *q, const int16_t *s);
 
 /* ---- bytes of a group ------------------------------------------------------------------------ */
 
-/* The k-th block of the format, so many bytes long; behind the last one, the last one again. */
+/* The k-th block of the format, this many bytes long; after the last one, the last one again. */
 INLINE const uint8_t *block_at(const uint8_t *blocks, int k, int bytes, int last)
 {
     return blocks + (k < last ? k : last) * bytes;
@@ -133,7 +133,7 @@ INLINE __m512i table_of(const int8_t levels[16], int offset)
     return _mm512_add_epi8(t, _mm512_set1_epi8((char)offset));
 }
 
-/* Zero behind the last block: a scale read from elsewhere may be infinite, and 0 * Inf is NaN. */
+/* Zero after the last block: a scale read from elsewhere may be infinite, and 0 * Inf is NaN. */
 INLINE __m512 until(__m512 v, int last)
 {
     return last == GROUP - 1 ? v : _mm512_maskz_mov_ps((__mmask16)(0xFFFF >> (15 - last)), v);

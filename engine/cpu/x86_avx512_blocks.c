@@ -171,7 +171,7 @@ INLINE __m512i nvfp4_scales(__m256i words)
 }
 
 /* 64 weights in four runs of 16, which have their nibbles in 8 bytes: those are loaded twice, too.
- * No scale is infinite, so blocks behind the last need no care. d and c are the scales of the first
+ * No scale is infinite, so blocks after the last need no care. d and c are the scales of the first
  * eight blocks and of the last eight, by half block in the order of half_sums(). */
 INLINE void unpack_nvfp4(group *g, const uint8_t *blocks, int last)
 {

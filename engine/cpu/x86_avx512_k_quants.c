@@ -22,7 +22,8 @@ INLINE __m256i sixteen_each(const uint8_t *a, const uint8_t *b)
                                    _mm_loadu_si128((const __m128i *)b), 1);
 }
 
-/* The two binary16 numbers at a, in turn, for eight blocks, and those at b for the other eight. */
+/* The two binary16 numbers at a, alternating, for eight blocks, and those at b for the other
+ * eight. */
 INLINE __m512 half_pairs(const uint8_t *a, const uint8_t *b)
 {
     return _mm512_cvtph_ps(_mm256_blend_epi32(spread_word(a), spread_word(b), 0xF0));
@@ -214,7 +215,7 @@ INLINE __m512 values_q2_k(const group *g, const int8_t *q, const int16_t *s)
 }
 
 /* The 32 sub-scales of two super-blocks, six bits - 32. They are read with the two bytes before and
- * behind them: bytes 2-9 have the lower four bits of scales 0-7 and 8-15, bytes 10-13 the upper two
+ * after them: bytes 2-9 have the lower four bits of scales 0-7 and 8-15, bytes 10-13 the upper two
  * of 0-3, 4-7, 8-11 and 12-15. */
 INLINE __m512i q3_k_scales(__m256i bytes)
 {

@@ -18,7 +18,7 @@ WIDE_INLINE __m512i two_rows_of(const block_parts *parts, int low, int high, int
 }
 
 /* Dword s of 16 rows to step[s]: a transposition in three rounds. After two of them every quarter
- * of a register has one dword of four rows: of dwords s and s + 4 in turn. */
+ * of a register has one dword of four rows: dwords s and s + 4 alternate. */
 WIDE_INLINE void transpose_rows(__m512i step[STEPS], const block_parts *parts, int j)
 {
     __m512i row[8], two[8], four[8];

@@ -1,4 +1,5 @@
-/* gpu_buffers.c - lays the buffers of a batch into one block of VRAM: one walk counts and places. */
+/* gpu_buffers.c - lays out the buffers of a batch in one block of VRAM; one walk does the counting
+ * and the placing. */
 #include "engine/gpu/gpu_buffers.h"
 
 #include <stdio.h>
@@ -14,7 +15,8 @@ static void place_attention(gpu_buffers *b, mem_layout *a, const gpu *g, const m
     b->k = mem_layout_floats(a, n, kv);
     b->v = mem_layout_floats(a, n, kv);
     b->heads = mem_layout_floats(a, n, heads);
-    b->partial = mem_layout_floats(a, 1, (int64_t)gpu_attention_scratch(g, hp->n_head, hp->head_dim));
+    b->partial = mem_layout_floats(a, 1,
+                                   (int64_t)gpu_attention_scratch(g, hp->n_head, hp->head_dim));
 }
 
 static void place_deltanet(gpu_buffers *b, mem_layout *a, const model_hparams *hp, int n)
@@ -28,7 +30,8 @@ static void place_deltanet(gpu_buffers *b, mem_layout *a, const model_hparams *h
     b->delta = mem_layout_floats(a, n, values);
 }
 
-static void place_experts(gpu_buffers *b, mem_layout *a, const gpu *g, const model_hparams *hp, int n)
+static void place_experts(gpu_buffers *b, mem_layout *a, const gpu *g, const model_hparams *hp,
+                          int n)
 {
     const int k = hp->n_expert_used, n_ff = max_int(hp->n_ff_expert, hp->n_ff_shared);
     b->router = mem_layout_floats(a, n, hp->n_expert);
@@ -36,7 +39,8 @@ static void place_experts(gpu_buffers *b, mem_layout *a, const gpu *g, const mod
     b->sigma = mem_layout_floats(a, n, 1);
     b->chosen = mem_layout_take(a, (uint64_t)n, (uint64_t)k, sizeof *b->chosen);
     b->sums = mem_layout_floats(a, n, hp->n_embd);
-    b->experts = mem_layout_take(a, gpu_expert_scratch(g, n, k, hp->n_expert, n_ff, hp->n_embd), 1, 1);
+    b->experts = mem_layout_take(a, gpu_expert_scratch(g, n, k, hp->n_expert, n_ff, hp->n_embd), 1,
+                                 1);
 }
 
 static void place_token(gpu_buffers *b, mem_layout *a, const model_hparams *hp, int n)
@@ -66,7 +70,7 @@ static void place_all(gpu_buffers *b, mem_layout *a, const gpu *g, const model *
         b->rope_sin[i] = mem_layout_floats(a, n, hp->rope_dim / 2);
         b->freq[i] = mem_layout_take(a, (uint64_t)hp->rope_dim / 2, 1, sizeof(double));
     }
-    const uint64_t mixers = a->used;     /* a layer has one of the two: they share their place */
+    const uint64_t mixers = a->used;     /* a layer has one of the two: they share memory */
     place_attention(b, a, g, m, n);
     if (hp->ssm_n_v_head > 0) {
         const uint64_t attention = mem_layout_back(a, mixers);

@@ -1,7 +1,8 @@
 /* gpu_steps.c - one batch through the layers that are on the GPU.
  *
- * Written as operations of cuda/gpu.h: nothing here waits but for results. Operations choose their
- * kernels by the number of tokens; the order of steps is the same for one and for thousands. */
+ * Written as operations of cuda/gpu.h: nothing here waits except for results. Operations choose
+ * their kernels by the number of tokens; the order of steps is the same for one and for
+ * thousands. */
 #include "engine/gpu/gpu_steps.h"
 
 #include <math.h>
@@ -90,7 +91,7 @@ static const gpu_kv_type kv_types[] = {
     [KV_F32] = GPU_KV_F32, [KV_F16] = GPU_KV_F16, [KV_Q8_0] = GPU_KV_Q8_0,
 };
 
-/* A gated q matrix gives query and gate of each head in turn. */
+/* A gated q matrix gives query and gate of head 0, then of head 1, and so on. */
 static void mix_attention(gpu_steps *s, int l)
 {
     const model_hparams *hp = &s->p.m->hp;
@@ -163,7 +164,7 @@ static void mix_deltanet(gpu_steps *s, int l)
     add_product(s, &out, &w->delta.out);
 }
 
-/* The layer's keys and values are there before anything reads them. */
+/* The layer's keys and values will be there before anything reads them. */
 static void note_written(void *self, int l)
 {
     gpu_steps *s = self;
@@ -259,7 +260,7 @@ static void join(void *self, int l)
 
 /* ---- begin and end --------------------------------------------------------------------------- */
 
-/* The device reads it in its turn; it stays as it is until the next wait. */
+/* The device reads the mailbox later, so it must not change before the next wait. */
 static void set_cursor(gpu_steps *s, int pos, int32_t token)
 {
     s->known = s->mail->cursor = (gpu_cursor){ pos, token };
@@ -351,7 +352,7 @@ static int logits(void *self, float *to, int n_row, err_ctx *err)
     const size_t n_embd = (size_t)s->p.m->hp.n_embd, n_vocab = (size_t)s->p.m->hp.n_vocab;
     for (int done = 0; done < n_row;) {
         const int n = min_int(n_row - done, LOGIT_ROWS);
-        if (s->n > 1)                    /* else they are there */
+        if (s->n > 1)                    /* else they are there already */
             run_head(s, s->b.x + (size_t)(s->n - n_row + done) * n_embd, n);
         const int rc = gpu_read(s->p.g, to + (size_t)done * n_vocab, s->b.logits,
                                 (size_t)n * n_vocab * sizeof *to, err);
@@ -523,7 +524,7 @@ bool gpu_steps_streams(const gpu_steps *s, int n)
     return s->banks && n > GPU_FEW && n >= s->p.p->stream_from;
 }
 
-/* What is needed where not all is done on the device. */
+/* Needed unless everything is done on the device. */
 static int make_errand(gpu_steps *s, int chunk, err_ctx *err)
 {
     const model_hparams *hp = &s->p.m->hp;

@@ -1,8 +1,8 @@
-/* host_experts.c - answers the device's questions about experts that are not in VRAM.
+/* host_experts.c - replies to the device's questions about experts that are not in VRAM.
  *
- * The device decides who computes what, from tables that are written here; the host follows what
- * the question says. Everything a question touches is allocated at creation. How much is fetched
- * is postfetch_tuner.c's decision: tables change, never a result. */
+ * The device decides which expert is computed where, from tables that are written here; the host
+ * does what the question says. Everything a question touches is allocated at creation.
+ * postfetch_tuner.c decides how much is fetched: that changes tables, never a result. */
 #include "engine/gpu/host_experts.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@
 enum {
     PROMPT_TOKENS = 512,                 /* of a prompt, computed together */
     FETCH_TABLE = 2 * GPU_FETCH_COUNTS,
-    SPIN_LOOKS = 1 << 14                 /* at the mail before the device is asked how it is */
+    SPIN_LOOKS = 1 << 14                 /* at the mail between checks that the device is alive */
 };
 
 struct host_experts {
@@ -26,28 +26,30 @@ struct host_experts {
     postfetch_options post;
     experts_cpu *cpu;
     worklist *work;
-    work_item *items;                    /* those of the work that are host_experts */
+    work_item *items;                    /* those of the work that the host computes */
     acts x;
     void *x_storage;
     float *slots;                        /* [PROMPT_TOKENS * k, n_embd] of prompts */
 
     gpu_mail *mail;
-    uint32_t number;                     /* of the last question answered */
+    uint32_t number;                     /* of the last question replied to */
     bool broken;                         /* a failure has been told */
     uint8_t *arena;                      /* VRAM: */
     uint8_t *fetch_table;
-    gpu_split *split;                    /* [n_layer]; mail NULL: not host_experts */
-    const expert_bank *bank;             /* of the first layer that is: the others are much alike */
-    int pad_down, pad_all;               /* slabs that there is room for; 0: nothing is fetched */
-    postfetch_tuner share;
-    int level;                           /* of the table that is there */
+    gpu_split *split;                    /* [n_layer]; mail NULL: all experts in VRAM */
+    const expert_bank *bank;             /* of the first layer that asks: the others are much
+                                          * alike */
+    int pad_down, pad_all;               /* slabs there is room for; 0: nothing is fetched */
+    postfetch_tuner tuner;
+    int level;                           /* of the table on the device */
     bool paused;
 
     int layer;                           /* of the question under way */
     int n;                               /* tokens of the batch */
     uint64_t patient_until;              /* clock; 0: nothing has been late yet */
     uint64_t token_from;                 /* clock */
-    double last_cpu_s;                   /* of the question before, while its fetching may go on */
+    double last_cpu_s;                   /* of the previous question, whose fetching may still go
+                                          * on */
     uint64_t cold_from;                  /* cold experts before the token */
     host_experts_stats s;
 };
@@ -71,8 +73,8 @@ static int highest_level(const host_experts *c)
     return most > 0 && most < room ? most : room;
 }
 
-/* The device's table, between tokens: for each number of cold experts, downs and whole ones. A
- * failure shows at the next wait. */
+/* Writes the device's table, between tokens: for each number of cold experts, how many downs and
+ * how many whole experts to fetch. A failure shows at the next wait. */
 static void set_level(host_experts *c, int level)
 {
     const int k = c->m->hp.n_expert_used;
@@ -88,14 +90,14 @@ static void set_level(host_experts *c, int level)
     c->level = level;
 }
 
-/* Where the speeds promise nothing, a modest share waits for its trial. */
-static void begin_share(host_experts *c)
+/* Where the speeds promise nothing, a modest level waits for its trial. */
+static void begin_tuner(host_experts *c)
 {
     const int most = c->bank ? highest_level(c) : 0, promised = most > 0 ? promised_level(c) : 0;
     const int modest = max_int(c->m->hp.n_expert_used / 2, 1);
-    postfetch_tuner_begin(&c->share, min_int(promised > 0 ? promised : modest, most), most,
-                      promised > 0, c->post.always);
-    set_level(c, postfetch_tuner_now(&c->share));
+    postfetch_tuner_begin(&c->tuner, min_int(promised > 0 ? promised : modest, most), most,
+                          promised > 0, c->post.always);
+    set_level(c, postfetch_tuner_now(&c->tuner));
 }
 
 static uint64_t cold_experts(const host_experts *c)
@@ -103,7 +105,7 @@ static uint64_t cold_experts(const host_experts *c)
     return c->s.on_cpu + c->s.down_fetched + c->s.all_fetched;
 }
 
-/* Costs are told for a whole token, one like the last. */
+/* Costs are reported for a whole token like the last one. */
 static double token_ms(const postfetch_tuner *f, double cost) { return cost * f->n_cold * 1e3; }
 
 static void tell_trial(const postfetch_tuner *f)
@@ -121,26 +123,26 @@ static void tell_switch(const postfetch_tuner *f)
              token_ms(f, f->switched.cost[without]), with ? "on" : "off for now");
 }
 
-/* Behind each single token, which took s. */
+/* After each single token, which took s seconds. */
 static void try_out(host_experts *c, double s)
 {
     const int n_cold = (int)(cold_experts(c) - c->cold_from);
     if (c->post.frozen || c->paused) return;
-    const tuner_event event = postfetch_tuner_token(&c->share, s, n_cold);
-    if (event == TUNER_TRIAL_ENDED && c->post.debug) tell_trial(&c->share);
-    if (event == TUNER_SWITCHED) tell_switch(&c->share);
-    if (postfetch_tuner_now(&c->share) != c->level) set_level(c, postfetch_tuner_now(&c->share));
+    const tuner_event event = postfetch_tuner_token(&c->tuner, s, n_cold);
+    if (event == TUNER_TRIAL_ENDED && c->post.debug) tell_trial(&c->tuner);
+    if (event == TUNER_SWITCHED) tell_switch(&c->tuner);
+    if (postfetch_tuner_now(&c->tuner) != c->level) set_level(c, postfetch_tuner_now(&c->tuner));
 }
 
 void host_experts_pause_fetching(host_experts *c, bool paused)
 {
     c->paused = paused;
-    set_level(c, paused ? 0 : postfetch_tuner_now(&c->share));
+    set_level(c, paused ? 0 : postfetch_tuner_now(&c->tuner));
 }
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
-/* A number that the device writes behind what it speaks of. */
+/* A number that the device writes after the data that it announces. */
 static uint32_t word(const volatile uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 
 static int await_question(host_experts *c, err_ctx *err)
@@ -160,8 +162,8 @@ static void answer(host_experts *c)
     __atomic_store_n(&c->mail->answered, c->number, __ATOMIC_RELEASE);
 }
 
-/* How long computing one more down matrix would take: so long a slab that is on its way may keep
- * its question waiting. */
+/* The time it would take to compute one more down matrix: that long a question may wait for a slab
+ * that is on its way. */
 static uint64_t patience_ns(const host_experts *c)
 {
     const uint64_t bytes = expert_slab_bytes(c->m->layers[c->layer].experts, SLAB_DOWN);
@@ -169,8 +171,8 @@ static uint64_t patience_ns(const host_experts *c)
     return (uint64_t)((double)bytes / rate * 1e9);
 }
 
-/* Whether the slab of a slot is in VRAM, or will be soon enough. The question's slabs share one
- * patience. */
+/* Whether the slab of a slot is in VRAM, or will be soon enough. All slabs of a question share one
+ * time limit. */
 static bool arrives(host_experts *c, int slot)
 {
     const volatile uint32_t *fetched = &c->mail->fetched[slot];
@@ -242,7 +244,7 @@ static void count(host_experts *c, const expert_bank *b)
     }
 }
 
-/* The items of the work that are at a place, behind the first n of the cold ones; returns how many
+/* Appends the items of the work whose expert is at `where` to the n in items; returns how many
  * there are then. */
 static int gather(host_experts *c, int n, gpu_where where)
 {
@@ -262,8 +264,8 @@ static int compute(host_experts *c, err_ctx *err)
     if (n_item == 0) return 0;
     acts_set(&c->x, mail->x, mail->n, mail->n_embd);
     const expert_job job = {
-        .bank = c->m->layers[c->layer].experts, .act = c->m->family->act, .x = &c->x, .work = c->work,
-        .items = c->items, .n_item = n_item, .y = mail->y, .layer = c->layer,
+        .bank = c->m->layers[c->layer].experts, .act = c->m->family->act, .x = &c->x,
+        .work = c->work, .items = c->items, .n_item = n_item, .y = mail->y, .layer = c->layer,
         .taken = device_takes, .taken_ctx = c, .n_sure = n_sure,
     };
     return experts_cpu_run(c->cpu, &job, err);
@@ -274,7 +276,7 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     const uint64_t from = clock_ns();
     int rc;
     c->layer = layer;
-    if ((rc = await_question(c, err)) < 0) {             /* nobody waits for an answer */
+    if ((rc = await_question(c, err)) < 0) {             /* nobody waits for a reply */
         c->broken = true;
         return rc;
     }
@@ -341,7 +343,7 @@ static void join_tokens(void *ctx, int64_t begin, int64_t end, int thread)
 }
 
 int host_experts_prompt(host_experts *c, int layer, float *sums, const float *x, const int32_t *ids,
-                const float *gates, int n, err_ctx *err)
+                        const float *gates, int n, err_ctx *err)
 {
     const size_t n_embd = (size_t)c->m->hp.n_embd, k = (size_t)c->m->hp.n_expert_used;
     for (int done = 0; done < n;) {
@@ -350,8 +352,9 @@ int host_experts_prompt(host_experts *c, int layer, float *sums, const float *x,
         worklist_fill(c->work, ids + at * k, some, (int)k);
         acts_set(&c->x, x + at * n_embd, some, (int)n_embd);
         const expert_job job = {
-            .bank = c->m->layers[layer].experts, .act = c->m->family->act, .x = &c->x, .work = c->work,
-            .items = c->work->items, .n_item = c->work->n_item, .y = c->slots, .layer = layer,
+            .bank = c->m->layers[layer].experts, .act = c->m->family->act, .x = &c->x,
+            .work = c->work, .items = c->work->items, .n_item = c->work->n_item, .y = c->slots,
+            .layer = layer,
         };
         const int rc = experts_cpu_run(c->cpu, &job, err);
         if (rc < 0) return rc;
@@ -386,7 +389,7 @@ typedef struct vram_layout {
     uint64_t number, fetch, scratch, hot, slabs, pad, bytes;
 } vram_layout;
 
-/* pad_bytes: behind all else. */
+/* pad_bytes: after all else. */
 static vram_layout lay_out(const model_hparams *hp, uint64_t pad_bytes)
 {
     const uint64_t n_layer = (uint64_t)hp->n_layer, n_expert = (uint64_t)hp->n_expert;
@@ -457,7 +460,7 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
     return rc;
 }
 
-/* RAM: what the lane works in, and vectors of a prompt's slots. */
+/* RAM: the vectors of a prompt's slots, and what the CPU's experts work in. */
 typedef struct ram_sizes { size_t slots, floats, acts; } ram_sizes;
 
 static ram_sizes ram_of(const model_hparams *hp)
@@ -474,7 +477,8 @@ uint64_t host_experts_ram_bytes(const model *m)
                           ((uint64_t)m->hp.n_embd + 2 * (uint64_t)m->hp.n_ff_expert) *
                           sizeof(float);
     const uint64_t lists = (uint64_t)m->hp.n_layer * (sizeof(gpu_split) + table_bytes(&m->hp));
-    return r.floats * sizeof(float) + r.acts + experts_cpu_bytes(&m->hp, (int)r.slots) + mail + lists;
+    return r.floats * sizeof(float) + r.acts + experts_cpu_bytes(&m->hp, (int)r.slots) + mail +
+           lists;
 }
 
 uint64_t host_experts_vram_bytes(const model *m) { return lay_out(&m->hp, 0).bytes; }
@@ -516,7 +520,7 @@ int host_experts_create(host_experts **out, const host_experts_parts *parts, err
         host_experts_free(c);
         return rc;
     }
-    begin_share(c);
+    begin_tuner(c);
     *out = c;
     return 0;
 }
@@ -541,14 +545,15 @@ bool host_experts_fetches(const host_experts *c) { return c->level > 0; }
 gpu_split host_experts_split(const host_experts *c, int layer)
 {
     gpu_split s = c->split[layer];
-    if (!host_experts_fetches(c)) s.slabs = NULL;                /* no kernel for nothing */
+    if (!host_experts_fetches(c)) s.slabs = NULL;                /* no kernel that fetches
+                                                                  * nothing */
     return s;
 }
 
 host_experts_stats host_experts_counts(const host_experts *c)
 {
     host_experts_stats s = c->s;
-    s.fetching = c->share.level > 0 && !c->paused;       /* whatever is being tried out */
+    s.fetching = c->tuner.level > 0 && !c->paused;       /* whatever is being tried out */
     return s;
 }
 

@@ -1,10 +1,10 @@
 /* host_experts.h - the host's side of layers whose experts are not all in VRAM.
  *
- * While the device plays a token it asks, once for each such layer, which of the chosen experts the
- * host computes; the answer goes into page-locked RAM and the device goes on (cuda/gpu.h). Down
- * matrices of some of them cross the bus meanwhile: post-fetch. Whatever is decided where, the bits
- * are the same. For prompts of more than GPU_FEW tokens the host computes a whole layer's experts,
- * where that is faster than sending the bank through VRAM. One thread at a time. */
+ * While the device plays a token it asks the host, once for each such layer, to compute some of the
+ * chosen experts; the reply goes into page-locked RAM and the device goes on (cuda/gpu.h). Down
+ * matrices of some of them cross the bus meanwhile: post-fetch. Wherever an expert is computed, the
+ * bits are the same. For prompts of more than GPU_FEW tokens the host computes a whole layer's
+ * experts, where that is faster than sending the bank through VRAM. One thread at a time. */
 #ifndef ENGINE_GPU_HOST_EXPERTS_H
 #define ENGINE_GPU_HOST_EXPERTS_H
 
@@ -29,7 +29,7 @@ typedef struct host_experts_parts {
     const postfetch_options *post;
 } host_experts_parts;
 
-/* Serves those of the GPU's layers of which the plan has fewer than all experts in VRAM. */
+/* Serves those of the GPU's layers that do not have all of their experts in VRAM. */
 int host_experts_create(host_experts **out, const host_experts_parts *parts, err_ctx *err);
 void host_experts_free(host_experts *c);                 /* NULL is fine; the device must be idle */
 
@@ -39,8 +39,8 @@ uint64_t host_experts_vram_bytes(const model *m);
 
 bool host_experts_layer(const host_experts *c, int layer);
 
-/* Whether the next token has slabs fetched; what the kernels of a cold layer are launched with
- * depends on it. */
+/* Whether the next token has slabs fetched; the launch arguments of a layer with cold experts
+ * depend on it. */
 bool host_experts_fetches(const host_experts *c);
 gpu_split host_experts_split(const host_experts *c, int layer);
 
@@ -52,14 +52,14 @@ void host_experts_pause_fetching(host_experts *c, bool paused);
 void host_experts_begin(host_experts *c, int n);
 void host_experts_end(host_experts *c);
 
-/* Waits for a layer's question and answers it. After a failure (which it returns once) the
- * following questions are answered with nothing, so that the device comes to its end. */
+/* Waits for a layer's question and replies. After a failure (which it returns once) later questions
+ * get an empty reply, so that the device can finish. */
 int host_experts_serve(host_experts *c, int layer, err_ctx *err);
 
 /* sums [n, n_embd] of the chosen experts' vectors, weighted: x the normed vectors, ids and gates
  * [n, k]. */
 int host_experts_prompt(host_experts *c, int layer, float *sums, const float *x, const int32_t *ids,
-                const float *gates, int n, err_ctx *err);
+                        const float *gates, int n, err_ctx *err);
 
 typedef struct host_experts_stats {
     uint64_t tokens, questions;          /* of single tokens, as everything here */
@@ -67,7 +67,7 @@ typedef struct host_experts_stats {
     uint64_t late;                       /* of those whose down was fetched: too late */
     uint64_t cpu_bytes, pull_bytes, hot_bytes;
     double ask_s;                        /* waiting for questions: the device's own time */
-    double cpu_s;                        /* from a question to its answer, and of that: */
+    double cpu_s;                        /* from a question to its reply, and of that: */
     double wait_s;                       /* waiting for slabs that were nearly there */
     double pull_s;                       /* fetching */
     double hidden_s;                     /* of that while the CPU computed */

@@ -90,7 +90,7 @@ static gpu_matrix put_matrix(shelf *s, const matrix *m)
     return out;
 }
 
-/* The first hot experts; small vectors of all. */
+/* The first `hot` experts; the small vectors of all experts. */
 static gpu_bank put_bank(shelf *s, const expert_bank *b, expert_slab which, int hot)
 {
     const uint64_t n = (uint64_t)b->n_expert, bytes = expert_slab_bytes(b, which);
@@ -117,7 +117,8 @@ static gpu_bank put_bank(shelf *s, const expert_bank *b, expert_slab which, int 
 static void put_grouped(layer_weights_gpu *y, shelf *s, const matrix *in, const model_hparams *hp)
 {
     const uint64_t dim = (uint64_t)hp->ssm_head_dim, n_k = (uint64_t)hp->ssm_n_k_head;
-    const uint64_t wide = dim * (uint64_t)(hp->ssm_n_v_head / hp->ssm_n_k_head), row = in->row_bytes;
+    const uint64_t wide = dim * (uint64_t)(hp->ssm_n_v_head / hp->ssm_n_k_head);
+    const uint64_t row = in->row_bytes;
     const uint64_t group = 2 * (dim + wide), keys = n_k * dim, values = n_k * wide;
     y->delta.qkv = y->delta.z = shape_of(in);
     y->delta.qkv.rows = (int)(2 * keys + values);

@@ -37,16 +37,17 @@ typedef struct weights_gpu {
 
 /* What is moved to VRAM. */
 typedef struct weights_choice {
-    int n_layer;                         /* the dense weights of so many layers, the first */
+    int n_layer;                         /* the dense weights of this many first layers */
     bool head;                           /* output matrix and last norm */
-    const int *hot;                      /* [n_layer]: this many experts, the first; NULL: all */
+    const int *hot;                      /* [n_layer]: this many first experts; NULL: all */
     bool embed_in_ram;
 } weights_choice;
 
 /* Told how far it is. Return false to stop. */
 typedef bool weights_watch(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
 
-/* Whether there are kernels for this model's types and shapes; ERR_UNSUPPORTED names what lacks. */
+/* Whether there are kernels for this model's types and shapes; ERR_UNSUPPORTED names what is
+ * missing. */
 int weights_gpu_check(const model *m, err_ctx *err);
 
 uint64_t weights_gpu_bytes(const model *m, const weights *w, const weights_choice *what);

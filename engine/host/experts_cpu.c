@@ -5,8 +5,8 @@
  * for the ups of their expert. Weights are read once for all tokens that chose the expert.
  *
  * Where experts have to be read first, they are computed in the order in which they come in, a few
- * experts at a time. Order and number cannot show in the bits: no product sees two of them.
- * Reading, and who makes room, is left to the store. */
+ * at a time. Neither order nor number changes a bit: no product involves two experts. Reading them
+ * and making room for them is left to the store. */
 #include "engine/host/experts_cpu.h"
 
 #include <sched.h>
@@ -15,10 +15,10 @@
 
 enum {
     FEW_ITEMS = 64,                      /* a batch of few tokens: all experts wanted at once */
-    SPIN_UPS = 1000                      /* looks at a count before the core is yielded */
+    SPIN_UPS = 1000                      /* looks at a count before yielding the core */
 };
 
-/* The pieces of some items: n_piece of each, in succession. */
+/* The pieces of some items: n_piece of each, one after another. */
 typedef struct piece_list {
     const int *items;
     int n_item, n_piece, n_row;          /* n_row: rows of an item */
@@ -37,17 +37,17 @@ struct experts_cpu {
     int up_weight;                       /* downs that take as long as an up */
     up_count *up_done;                   /* [item] */
     bool quantise_mid;                   /* down rows read the int8 form */
-    float *mid;                          /* [slot in work order, n_ff]: behind the activation */
+    float *mid;                          /* [slot in work order, n_ff]: after the activation */
     acts mid_x;
     act_row *rows;                       /* [slot in work order]: the slot's token */
     expert_slabs *slabs;                 /* [item]: where its weights are */
     int *ids, *which, *some;             /* [item]: experts; items that came in; of those, some */
     int most_item;
-    bool *taken;                         /* [item]: somebody else does its down */
+    bool *taken;                         /* [item]: its down is computed elsewhere */
     void *storage;
 };
 
-/* Rows first .. first + n - 1 of expert item it, number item: n_piece pieces in succession. */
+/* Rows first .. first + n - 1 of expert item it, number item: n_piece successive pieces. */
 typedef struct piece { const work_item *it; int item, first, n, n_piece; } piece;
 
 /* Piece i, with as many of the next ones as belong to the same call: gate and up rows lie far
@@ -87,7 +87,8 @@ static void activate(const experts_cpu *c, float *g, const float *u, int n)
 }
 
 /* Rows p->first .. of the activation for n slots from work order i. */
-static void up_tile(experts_cpu *c, const piece *p, const matrix *gate, const matrix *up, int i, int n)
+static void up_tile(experts_cpu *c, const piece *p, const matrix *gate, const matrix *up, int i,
+                    int n)
 {
     const size_t n_ff = (size_t)c->now.bank->n_ff, first = (size_t)p->first;
     const acts *x = &c->mid_x;
@@ -181,20 +182,20 @@ static void run_downs(experts_cpu *c, const int *items, int n)
              down_pieces, c);
 }
 
-/* Part of a list of the ups and behind them the downs. An up has as many places as it weighs, and
- * goes to whoever gets the first of them. */
+/* Part of a list of all ups followed by all downs. An up has as many entries as it weighs; the
+ * thread that gets the first of them computes it. */
 static void mixed_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const experts_cpu *c = ctx;
-    const int64_t places = c->up_weight, n_up = pieces_in(&c->ups), downs = n_up * places;
-    const int64_t first = (begin + places - 1) / places, last = (end + places - 1) / places;
+    const int64_t entries = c->up_weight, n_up = pieces_in(&c->ups), downs = n_up * entries;
+    const int64_t first = (begin + entries - 1) / entries, last = (end + entries - 1) / entries;
     if (first < n_up) up_pieces(ctx, first, last < n_up ? last : n_up, thread);
     if (end > downs) down_pieces(ctx, begin > downs ? begin - downs : 0, end - downs, thread);
 }
 
 /* The ups of the first n items and the downs of the first n_down, without a barrier in between. No
- * down waits in vain: places are handed out in order, so all ups are somebody's when the first down
- * is, and whoever has both does the ups first. */
+ * down waits in vain: entries are handed out in order, so all ups are taken by the time the first
+ * down is, and a thread that has both does its ups first. */
 static void run_mixed(experts_cpu *c, int n, int n_down)
 {
     const expert_bank *b = c->now.bank;
@@ -205,7 +206,8 @@ static void run_mixed(experts_cpu *c, int n, int n_down)
              pool_grain(c->height * (int64_t)b->n_ff), mixed_pieces, c);
 }
 
-/* Items first .. first + n - 1: who does their down? Returns how many are left to this lane. */
+/* Asks for items first .. first + n - 1 whether their down is computed elsewhere. Returns how many
+ * are left to do here. */
 static int ask_taken(experts_cpu *c, int first, int n)
 {
     int left = n;
@@ -217,7 +219,7 @@ static int ask_taken(experts_cpu *c, int first, int n)
     return left;
 }
 
-/* Those of n items that are not taken: into some. */
+/* Puts those of n items that are not taken into some. */
 static int not_taken(experts_cpu *c, const int *list, int n)
 {
     int m = 0;
@@ -246,7 +248,8 @@ static void run_present(experts_cpu *c)
 
 /* ---- experts that come in -------------------------------------------------------------------- */
 
-/* Waits for more of the items from first on: which gets them, with what is there of their slabs. */
+/* Waits for more of the items from first on. Puts them into which, and the addresses of the slabs
+ * that have come in into slabs. */
 static int wait_items(experts_cpu *c, int first, store_part part, err_ctx *err)
 {
     const int n = expert_store_next(c->store, c->which, part, err);
@@ -273,8 +276,8 @@ static int run_wanted(experts_cpu *c, int first, int n, err_ctx *err)
     return 0;
 }
 
-/* While a group is computed the next one is read; behind the last, the first of the next layer if
- * there are so many slots that it will use nearly all of its experts. */
+/* While a group is computed, the next one is read; after the last group, the first of the next
+ * layer, if there are enough slots to use nearly all of that layer's experts. */
 static void read_ahead(experts_cpu *c, int next, int group)
 {
     const expert_job *now = &c->now;

@@ -21,8 +21,8 @@ typedef struct expert_job {
     float *y;                            /* [slot, n_embd] */
     int layer;
     /* Asked once for each item but the first n_sure when its gate and up (and those of the others)
-     * are done, before its down: true if someone else does that, from the activations that
-     * experts_cpu_mid gives. NULL: nobody does. */
+     * are done, before its down: true if that is computed elsewhere, from the activations that
+     * experts_cpu_mid gives. NULL: never. */
     bool (*taken)(void *ctx, const work_item *it);
     void *taken_ctx;
     int n_sure;
@@ -30,16 +30,16 @@ typedef struct expert_job {
 
 typedef struct experts_cpu experts_cpu;
 
-/* Borrows o, store, where the slabs come from (NULL: the mapping of the job's bank), and ahead, by
- * which some are read early (NULL: none). max_slot: the largest number of slots of a selection.
- * experts_cpu_bytes: what it takes, without making it. */
+/* Borrows o, store, where the slabs come from (NULL: the mapping of the job's bank), and ahead,
+ * which reads some of them early (NULL: none). max_slot: the largest number of slots of a
+ * selection. experts_cpu_bytes: what it takes, without making it. */
 int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp,
                        expert_store *store, router_ahead *ahead, int max_slot, err_ctx *err);
 void experts_cpu_free(experts_cpu *c);   /* NULL is fine */
 uint64_t experts_cpu_bytes(const model_hparams *hp, int max_slot);
 
-/* Computes a job, in the order in which experts come in. Fails where experts have to be read first,
- * and cannot be. */
+/* Computes a job, in the order in which experts come in. Fails only if experts have to be read
+ * first and cannot be. */
 int experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err);
 
 /* The activations between up and down of the job under way, as products read them: row i belongs

@@ -2,7 +2,7 @@
  *
  * Dense weights are views into the mapped file. Every chosen expert is computed here; where its
  * weights come from is the store's business. The sum over experts is taken from one vector for each
- * chosen expert, in the router's order: where a vector came from cannot show. */
+ * chosen expert, in the router's order: where a vector came from makes no difference. */
 #include "engine/host/host_steps.h"
 
 #include <string.h>
@@ -163,7 +163,7 @@ static int end(void *self, err_ctx *err)
 {
     (void)self;
     (void)err;
-    return 0;                            /* all is done as it is called for */
+    return 0;                            /* every step has finished when it returns */
 }
 
 static int hand_over(void *self, const float **x, err_ctx *err)

@@ -110,7 +110,7 @@ static void remember(void *ctx, int64_t begin, int64_t end, int thread)
     const loops *f = j->b->o->loops;
     workspace *ws = j->b->ws;
     const size_t dim = (size_t)s->dim;
-    float *heads = ws->qkv;              /* raw channels are done with: values' width of it */
+    float *heads = ws->qkv;              /* its raw channels are no longer needed; [n, values] */
     for (int64_t h = begin; h < end; h++) {
         const float *qk = ws->mixed + (size_t)(h / s->ratio) * dim;
         const delta_args a = {

@@ -117,7 +117,7 @@ void product_rows(float *y, size_t y_stride, const ops *o, const matrix *w, int 
                      bias ? bias + (size_t)first * sizeof(float) : NULL);
 }
 
-/* Pieces are (rows, tokens) of one matrix, those of the same rows in succession; then come the
+/* Pieces are (rows, tokens) of one matrix, those of the same rows one after another; then come the
  * other matrices. */
 typedef struct matmul_args {
     const ops *o;
@@ -133,8 +133,8 @@ static int64_t pieces_of(const matmul_args *m, const matrix *w)
     return (int64_t)((w->rows + m->height - 1) / m->height) * m->n_batch;
 }
 
-/* Piece i of one product, with up to n - 1 that follow it if they can be had in the same call.
- * Returns how many were done. */
+/* Piece i of one product, with up to n - 1 that follow it if they fit in the same call. Returns how
+ * many were done. */
 static int64_t matmul_piece(const matmul_args *m, const product *p, int64_t i, int64_t n)
 {
     const int t = (int)(i % m->n_batch) * OPS_TOKENS, left = m->x->n - t;
@@ -154,7 +154,7 @@ static int64_t matmul_piece(const matmul_args *m, const product *p, int64_t i, i
 static void matmul_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const matmul_args *m = ctx;
-    int64_t before = 0;                  /* pieces of the products passed by */
+    int64_t before = 0;                  /* pieces of earlier products */
     (void)thread;
     for (int k = 0; k < m->n_product && begin < end; k++) {
         const int64_t own = pieces_of(m, m->list[k].w), stop = end < before + own ? end
@@ -281,7 +281,7 @@ static void largest_pieces(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* By all threads: the values lie in the caches of those who computed them. */
+/* By all threads: the values lie in the caches of the cores that computed them. */
 int ops_largest(const ops *o, const float *x, int n)
 {
     largest_args a = { .x = x, .n = n, .each = (n + LARGEST_PIECES - 1) / LARGEST_PIECES };

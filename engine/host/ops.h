@@ -35,7 +35,8 @@ size_t acts_bytes(int n, int cols);
 void acts_init(acts *a, void *storage, int n, int cols);
 void acts_set(acts *a, const float *x, int n, int cols);
 void ops_quantise(const ops *o, acts *a);        /* if not yet done */
-/* For whoever fills q, dx and s alone, block by block: zeros behind the last block of each row. */
+/* For callers that fill q, dx and s themselves, block by block: zeros after the last block of each
+ * row. */
 void acts_clear_padding(acts *a);
 
 /* Rows first .. first+n_row-1 of one matrix with n_token activations, finished: y[t][r - first]
@@ -59,7 +60,7 @@ typedef struct product {
     const matrix *w;
 } product;
 
-/* Several of the same x, as one loop of the team. */
+/* Several products of the same x, as one loop of the team. */
 void ops_matmuls(const ops *o, const product *list, int n_product, acts *x);
 void ops_matmul(const ops *o, float *y, const matrix *w, acts *x);
 
@@ -70,7 +71,7 @@ void ops_embed(const ops *o, float *y, const matrix *table, const int32_t *ids, 
 void ops_rmsnorm(const ops *o, float *y, const float *x, const float *w, int n, int width,
                  size_t stride, float eps);
 
-/* The index of the largest of n > 0 values, of equals the first. Any number beats a NaN. */
+/* The index of the largest of n > 0 values, the first of equals. Any number beats a NaN. */
 int ops_largest(const ops *o, const float *x, int n);
 
 /* x += y */

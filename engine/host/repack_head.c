@@ -1,5 +1,5 @@
-/* repack_head.c - copies bundles of rows, all threads at once. Each writes what it will later read part
- * of, so that pages spread over the memory of all nodes. */
+/* repack_head.c - copies bundles of rows, all threads at once. Each thread writes rows of which it
+ * will later read a part, so pages spread over the memory of all nodes. */
 #include "engine/host/repack_head.h"
 
 #include "tiers/pages.h"

@@ -1,8 +1,9 @@
 /* router_ahead.c - routers of the next layer, made to read this layer's vectors.
  *
  * What a layer's experts see is x = h / rms(h) * norm. The next layer's router wants its own norm
- * instead, so its columns are divided by this one's and multiplied by that: for a guess they are
- * kept in 16 bits, and rms(h) changes all scores alike. Biases are left as they are. */
+ * instead, so its columns are divided by this one's and multiplied by its own. 16 bits are enough
+ * for a guess, and rms(h), which scales all scores alike, does not matter. Biases are left as they
+ * are. */
 #include "engine/host/router_ahead.h"
 
 #include <string.h>
@@ -16,7 +17,7 @@ struct router_ahead {
     uint16_t *rows;                      /* their data */
     float *scores, *gates;
     int32_t *ids;
-    expert_predictor worth;
+    expert_predictor predictor;
 };
 
 /* ---- routers --------------------------------------------------------------------------------- */
@@ -44,7 +45,7 @@ uint64_t router_ahead_bytes(const model_hparams *hp, const bool *layers)
            (uint64_t)(hp->n_expert + 2 * hp->n_expert_used) * sizeof(float);
 }
 
-/* To the nearest is not worth the trouble: the sign and the upper bits. */
+/* Truncates: rounding to nearest is not worth the trouble. */
 static uint16_t upper_half(float v)
 {
     uint32_t bits;
@@ -93,14 +94,14 @@ static void make_router(router_ahead *r, int layer, const weights *w, uint16_t *
 /* ---- life ------------------------------------------------------------------------------------ */
 
 int router_ahead_create(router_ahead **out, const ops *o, const weights *w, const model_hparams *hp,
-                     const bool *layers, err_ctx *err)
+                        const bool *layers, err_ctx *err)
 {
     router_ahead *r = mem_zalloc(sizeof *r);
     *out = NULL;
     if (!r) return err_set(err, ERR_NOMEM, "routers of the next layers: %zu bytes", sizeof *r);
     *r = (router_ahead){ .o = o, .n_layer = hp->n_layer, .n_expert = hp->n_expert,
-                      .k = hp->n_expert_used };
-    expert_predictor_init(&r->worth);
+                         .k = hp->n_expert_used };
+    expert_predictor_init(&r->predictor);
     r->routers = mem_array((size_t)hp->n_layer, sizeof *r->routers);
     r->rows = mem_array((size_t)all_elems(hp, layers) + 1, sizeof *r->rows);
     r->scores = mem_array((size_t)hp->n_expert, sizeof *r->scores);
@@ -152,10 +153,10 @@ void router_ahead_read(router_ahead *r, expert_store *s, int layer, acts *x)
     if (n_likely == 0) return;           /* there may be no next layer */
     const int n = expert_store_lacking(s, layer + 1, likely, n_likely, lacking, PREDICTOR_PICKS);
     expert_store_read_early(s, layer + 1, lacking,
-                            expert_predictor_pick(&r->worth, layer + 1, lacking, n));
+                            expert_predictor_pick(&r->predictor, layer + 1, lacking, n));
 }
 
 void router_ahead_tell(router_ahead *r, int layer, const int *chosen, int n)
 {
-    expert_predictor_tell(&r->worth, layer, chosen, n);
+    expert_predictor_tell(&r->predictor, layer, chosen, n);
 }

@@ -14,16 +14,16 @@
 
 typedef struct router_ahead router_ahead;
 
-/* Keeps routers of its own, of those layers whose flag and that of the layer before them is set:
- * router_ahead_bytes. Borrows o. */
+/* Keeps its own copies of routers, which take router_ahead_bytes: those of layers whose flag and
+ * whose predecessor's flag are set. Borrows o. */
 int router_ahead_create(router_ahead **out, const ops *o, const weights *w, const model_hparams *hp,
                         const bool *layers, err_ctx *err);
 void router_ahead_free(router_ahead *r); /* NULL is fine */
 uint64_t router_ahead_bytes(const model_hparams *hp, const bool *layers);
 
-/* The experts that the layer after this one will probably choose, the likeliest first, from x, one
- * token's input of this layer's experts. Returns how many, 0 if there is nothing to guess from;
- * they are r's, until the next guess. */
+/* The experts that the layer after this one will probably choose, the likeliest first, guessed from
+ * x, one token's input to this layer's experts. Returns how many, 0 if there is nothing to guess
+ * from; the list is r's, good until the next guess. */
 int router_ahead_guess(router_ahead *r, int layer, acts *x, const int32_t **experts);
 
 /* Guesses, and has the store read early what is worth it; after expert_store_want. Never fails. */

@@ -13,7 +13,7 @@ typedef struct matrix {
     quant_type type;
     int rows, cols;
     const uint8_t *data;                 /* NULL: absent */
-    const uint8_t *repacked;             /* the same in the kernels' own order, or NULL: repack_head.h */
+    const uint8_t *repacked;             /* in the kernels' own order (repack_head.h), or NULL */
     size_t repacked_bytes;
     uint64_t row_bytes;
     float scale;
@@ -28,7 +28,7 @@ typedef struct layer_weights {
         const float *sinks;              /* [n_head], or NULL */
     } attn;
     struct {
-        matrix qkv, gate;                /* absent if in is there */
+        matrix qkv, gate;                /* absent if `in` is present */
         matrix in;                       /* legacy: rows of q, k, v, z grouped by key head */
         matrix ba, out;
         const float *conv;               /* [channels, taps] */
@@ -53,11 +53,11 @@ int weights_create(weights **out, const model *m, err_ctx *err);         /* borr
 void weights_free(weights *w);
 
 /* The embedding table is read row by row, and what a row brought into memory is forgotten now and
- * then: call it after reading the rows of n tokens from position pos on. A table that is the output
- * matrix, too, stays. */
+ * then: call it after reading the rows of n tokens from position pos on. A table that is also the
+ * output matrix stays. */
 void weights_forget_rows(const weights *w, int pos, int n);
 
-/* The most memory that the table takes by that, with chunks of so many tokens. */
+/* The most memory that the table takes that way, with chunks of this many tokens. */
 uint64_t weights_embed_bytes(const model *m, int chunk);
 
 /* One slab of one expert. */

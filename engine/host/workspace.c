@@ -67,7 +67,7 @@ static void place_all(workspace *w, mem_layout *a, const model *m, int n_thread,
         w->rope_cos[i] = mem_layout_floats(a, n, hp->rope_dim / 2);
         w->rope_sin[i] = mem_layout_floats(a, n, hp->rope_dim / 2);
     }
-    const uint64_t mixers = a->used;     /* a layer has one of the two: they share their place */
+    const uint64_t mixers = a->used;     /* a layer has one of the two: they share memory */
     place_attention(w, a, m, n);
     if (hp->ssm_n_v_head > 0) {
         const uint64_t attention = mem_layout_back(a, mixers);

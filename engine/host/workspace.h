@@ -1,5 +1,4 @@
-/* workspace.h - every buffer that a pass through the layers writes, allocated once for the largest
- * chunk.
+/* workspace.h - every buffer that a batch on the CPU writes, allocated once for the largest chunk.
  *
  * Buffers of attention and DeltaNet share one region. Nothing here outlives a layer but x and the
  * rotation tables. */

@@ -1,6 +1,6 @@
 /* gptoss.c - gpt-oss 20b and 120b: which keys and tensors their files hold.
  *
- * Every layer has attention with biases and sinks, over a sliding window or full in turn, and
+ * Every layer has attention with biases and sinks, alternately over a sliding window and full, and
  * routed experts with biases. Small tensors are F32 in every known file, and are held to that. */
 #include "engine/models/model_bind.h"
 

@@ -74,7 +74,7 @@ struct binder;
 typedef struct model_family {
     const char *name;                    /* general.architecture, and prefix of the keys */
     int (*bind)(struct binder *b);       /* model_bind.h */
-    bool attn_gated;                     /* rows of q are query and gate of each head in turn */
+    bool attn_gated;                     /* rows of q: query, then gate, head by head */
     expert_activation act;
     bool yarn_rounded;                   /* YaRN's range is rounded to whole pairs of dimensions */
     struct { double temperature; int top_k; double top_p; } sampling;    /* as published */
@@ -87,7 +87,7 @@ typedef struct model {
     weight embed, out_norm, head;        /* head == embed if the file ties them */
     bool head_tied;
     model_layer *layers;                 /* n_layer + n_mtp; an MTP block is MIX_ATTENTION */
-    expert_banks experts;                /* of the trunk; those of MTP blocks lie behind them */
+    expert_banks experts;                /* of the trunk; those of MTP blocks follow */
     int n_bound;                         /* tensors in use; the rest of the file is ignored */
 } model;
 

@@ -1,9 +1,9 @@
 /* model_bind.h - the vocabulary in which an architecture says what its files must hold.
  *
  * Internal to model.c, model_bind.c and models/. An architecture is written as tables: rows of keys
- * with their ranges, rows of tensors with their shapes. Whoever walks the rows checks everything
- * and refuses by name, so the tables are all there is to read. Every function returns 0, or < 0
- * with the binder's err filled. */
+ * with their ranges, rows of tensors with their shapes. The code that walks the rows checks
+ * everything and refuses by name, so the tables are all there is to read. Every function returns 0,
+ * or < 0 with the binder's err filled. */
 #ifndef ENGINE_MODELS_MODEL_BIND_H
 #define ENGINE_MODELS_MODEL_BIND_H
 
@@ -65,7 +65,7 @@ typedef enum bind_class {
 } bind_class;
 
 typedef struct bind_row {
-    const char *name;                    /* behind "blk.N." in a layer */
+    const char *name;                    /* after "blk.N." in a layer */
     uint64_t ne[3];                      /* as GGUF writes it, contiguous first; 0: no dimension */
     bind_class cls;
     bind_need need;
@@ -87,7 +87,7 @@ int bind_globals(binder *b, bind_class norm_cls, bind_need head);
  * with biases has no fused form. */
 int bind_experts(binder *b, int layer, bool with_bias);
 
-/* "missing tensor blk.N.<name>", and "(or blk.N.<other>)" behind it unless other is NULL. */
+/* "missing tensor blk.N.<name>", and "(or blk.N.<other>)" after it unless other is NULL. */
 int bind_missing(const binder *b, int layer, const char *name, const char *other);
 
 #endif

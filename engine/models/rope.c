@@ -27,7 +27,7 @@ rope_spec rope_spec_of(const model_hparams *hp, bool windowed, bool rounded)
     return s;
 }
 
-/* The pair, counted as a real number, that makes so many turns over the original context. */
+/* The pair, counted as a real number, that makes this many turns over the original context. */
 static double pair_of_turns(const rope_spec *s, double turns)
 {
     return s->dim * log(s->ctx_orig / (two_pi * turns)) / (2.0 * log(s->base));

@@ -3,7 +3,7 @@
  *
  * A token passes the sampler, the chat parser (or plain UTF-8), the stop strings and then the
  * caller. Nothing that a stage holds back is lost: whatever ends the answer, the stages are flushed
- * in that order, except behind a stop string and after the caller itself said stop. The arithmetic
+ * in that order, except after a stop string and after the caller itself said stop. The arithmetic
  * is the session's, the choice the sampler's. */
 #include "engine/session/answer.h"
 
@@ -40,8 +40,8 @@ static int emit_answer(void *ctx, str_view text)
     return emit(ctx, &(chat_event){ .kind = CHAT_ANSWER, .text = text });
 }
 
-/* The answer's text ends here, or is interrupted by something else: what was held back passes,
- * unless a stop string shows in it now. */
+/* The answer's text ends here, or is interrupted by something else: what was held back is passed
+ * on, unless it now turns out to hold a stop string. */
 static int end_text(stream *st)
 {
     const int rc = stops_end(st->o->stop, emit_answer, st);
@@ -50,7 +50,7 @@ static int end_text(stream *st)
     return ERR_STOPPED;
 }
 
-/* Stop strings are looked for in the answer only; any other event comes behind the text that might
+/* Stop strings are looked for in the answer only; any other event comes after the text that might
  * have become one. */
 static int on_event(void *ctx, const chat_event *ev)
 {
@@ -90,7 +90,7 @@ static int stream_push(stream *st, int32_t id, err_ctx *err)
     return 1;
 }
 
-/* The answer ended without a stop token: passes on all that waits. */
+/* The answer ended without a stop token: passes on all that was held back. */
 static int stream_flush(stream *st, err_ctx *err)
 {
     const int rc = st->parser ? chat_parser_end(st->parser, on_event, st, err)
@@ -183,7 +183,7 @@ static answer_end end_of(const stream *st, answer_end otherwise)
     return st->quit ? ANSWER_INTERRUPTED : st->found ? ANSWER_STOP_TEXT : otherwise;
 }
 
-/* Samples until something says stop; logits are those behind the prompt. */
+/* Samples until something says stop; logits are those after the prompt. */
 static int draw(answer_stats *out, session *s, sampler *smp, const float *logits, stream *st,
                 err_ctx *err)
 {

@@ -3,7 +3,7 @@
  *
  * What the session already holds of the prompt is not computed again: it goes back to the longest
  * common beginning that it can reach. A snapshot is taken at the end of the prompt, because the
- * next turn of a conversation often differs right behind it (reasoning is dropped, text is split
+ * next turn of a conversation often differs right after it (reasoning is dropped, text is split
  * into other tokens). Used by whoever talks: command line, interactive chat, service. */
 #ifndef ENGINE_SESSION_ANSWER_H
 #define ENGINE_SESSION_ANSWER_H
@@ -25,10 +25,11 @@ const char *answer_end_name(answer_end e);       /* "stop", "stop string", "leng
 typedef struct answer_options {
     const tokenizer *tok;
     const chat *talk;                    /* splits the stream; NULL: raw text, all of it answer */
-    const chat_request *req;             /* behind the prompt, or NULL; with talk only */
+    const chat_request *req;             /* that the prompt was made from, or NULL; with talk
+                                          * only */
     stops *stop;                         /* stop strings in the answer's text, or NULL */
     int max_tokens;                      /* -1: as many as the context holds */
-    int n_stable;                        /* the snapshot is taken behind that many tokens of the
+    int n_stable;                        /* the snapshot is taken after that many tokens of the
                                           * prompt instead, where the next turn is known to differ
                                           * earlier (a cue with <think>); 0: at its end */
     bool show_special;                   /* without talk: control tokens show as their text */
@@ -47,7 +48,7 @@ typedef struct answer_hooks {
 typedef struct answer_stats {
     int n_prompt;                        /* tokens of the prompt */
     int n_taken;                         /* of these, in the session: fewer if that was stopped */
-    int n_reused;                        /* of these, taken from it as they were */
+    int n_reused;                        /* of these, already there: not computed again */
     int n_answer;                        /* tokens sampled, the stop token included */
     uint64_t prompt_ns, answer_ns;       /* taking in; sampling and taking in what was sampled */
     answer_end end;

@@ -4,7 +4,7 @@
  * made the upper ones void, and nothing before first can be read. A ring moves first on as it
  * overwrites; going back does not bring the overwritten rows back, which is why first is kept and
  * not computed from the position. Whose position it is, and when it may go back, is for state.c.
- * Rows are encoded and decoded in RAM only; the rest knows addresses, not what is behind them. */
+ * Rows are encoded and decoded in RAM only; the rest knows addresses, not what they hold. */
 #include "engine/session/kv.h"
 
 #include <assert.h>
@@ -85,8 +85,8 @@ static void encode_f16(uint8_t *restrict out, const float *restrict x, int n)
     for (int i = 0; i < n; i++) store_u16(out + 2 * i, f32_to_f16(x[i]));
 }
 
-/* The nearest integer of a small number, ties to even, by what stands in the low bits of its sum
- * with 1.5 * 2^23. */
+/* The nearest integer of a small number, ties to even, from the low bits of its sum with
+ * 1.5 * 2^23. */
 static int32_t nearest_int(float x)
 {
     const float sum = x + 12582912.0f;
@@ -260,7 +260,8 @@ void kv_free(kv_store *c)
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-/* Where a head's row of position pos is; *n is cut to what lies behind it without a turn. */
+/* Where a head's row of position pos is; *n is cut to the rows that follow it before the ring
+ * wraps. */
 static uint8_t *run_at(const kv_store *c, const kv_layer *y, uint8_t *store, int head, int pos,
                        int *n)
 {

@@ -6,8 +6,8 @@
  * allocated by kv_create, in a space; in RAM it is committed by the system as it is first written.
  *
  * The last layers may be in RAM while the others are in a space. Where the CPU can address a layer,
- * kv_write stores and kv_keys ... kv_value_rows read. Else these must not be called: whoever
- * computes there finds the rows by kv_layer_view, stores them, and says so with kv_wrote. */
+ * kv_write stores and kv_keys ... kv_value_rows read. Else these must not be called: the code that
+ * computes there finds the rows with kv_layer_view, stores them, and says so with kv_wrote. */
 #ifndef ENGINE_SESSION_KV_H
 #define ENGINE_SESSION_KV_H
 
@@ -22,7 +22,7 @@ typedef struct kv_store kv_store;
 
 typedef struct kv_options {
     mem_space *where;                    /* borrowed until kv_free; NULL: RAM */
-    int n_ram;                           /* so many of the last layers are in RAM all the same */
+    int n_ram;                           /* this many of the last layers are in RAM anyway */
     kv_type type;                        /* Q8_0 needs a head size that is a multiple of 32 */
     int ctx;                             /* positions */
     int slack;                           /* the longest run of tokens written before any of them is
@@ -40,12 +40,12 @@ uint64_t kv_bytes(const model *m, const kv_options *o);
  * written at the same time, one layer by one thread. */
 void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const float *v);
 
-/* Somebody else stored, or will have before anything of them is read, positions pos .. pos+n-1 of a
- * layer: what kv_write does but for the bytes. */
+/* Positions pos .. pos+n-1 of a layer were stored by other code, or will be before anything reads
+ * them: does what kv_write does, except for the bytes. */
 void kv_wrote(kv_store *c, int layer, int pos, int n);
 
 /* Where a layer's rows are: position p of head h is kv_row_bytes() * (h * rows + p % rows) bytes
- * behind keys (values). Addresses in the space, multiples of 64. */
+ * after keys (values). Addresses in the space, multiples of 64. */
 typedef struct kv_view {
     uint8_t *keys, *values;              /* NULL: no attention in this layer */
     int rows;
@@ -57,8 +57,8 @@ kv_view kv_layer_view(const kv_store *c, int layer);
 const float *kv_keys(const kv_store *c, int layer, int head, int pos, int n, float *tile);
 const float *kv_values(const kv_store *c, int layer, int head, int pos, int n, float *tile);
 
-/* The same as they are stored: the first row, and in *n how many of the positions from pos on lie
- * behind it, kv_row_bytes() apart; the caller says how many are wanted. */
+/* The same as they are stored: the first row, and in *n how many of the positions from pos on
+ * follow it, kv_row_bytes() apart; the caller sets *n to how many it wants. */
 const uint8_t *kv_key_rows(const kv_store *c, int layer, int head, int pos, int *n);
 const uint8_t *kv_value_rows(const kv_store *c, int layer, int head, int pos, int *n);
 kv_type kv_type_of(const kv_store *c);

@@ -3,7 +3,7 @@
  *   layer 0: conv [ssm_conv - 1, channels], state [n_v_head, dim, dim] | layer 1: ... | ...
  *
  * without gaps, so both blocks together have the same bytes in every session of a model and may go
- * into a file. What stands in them is for engine/cpu/deltanet.h. */
+ * into a file. engine/cpu/deltanet.h says what they hold. */
 #include "engine/session/recurrent.h"
 
 #include <assert.h>
@@ -75,7 +75,8 @@ int recurrent_create(recurrent **out, const model *m, mem_space *where, int n_ra
     r->n_layer = n_layer;
     r->blocks[0].where = where;
     r->blocks[1].where = mem_space_ram();
-    if (recurrent_bytes(m) > 0 && layer_floats(&conv, &state, &m->hp)) r->conv_floats = (size_t)conv;
+    if (recurrent_bytes(m) > 0 && layer_floats(&conv, &state, &m->hp))
+        r->conv_floats = (size_t)conv;
     if ((rc = make_block(r, &r->blocks[0], m, 0, n_there, err)) < 0 ||
         (rc = make_block(r, &r->blocks[1], m, n_there, n_layer, err)) < 0) {
         recurrent_free(r);

@@ -1,8 +1,8 @@
 /* recurrent.h - what the DeltaNet layers of one session remember: convolution window and state.
  *
- * One block of memory for the layers in a space, and one for those in RAM, so that a snapshot is one
- * copy of each. A lossy summary of all tokens so far: it can be replaced by an earlier copy of
- * itself, never shortened. All addresses here are those of the space that the layer is in. */
+ * One block of memory for the layers in a space and one for those in RAM: a snapshot is one copy of
+ * each. A lossy summary of all tokens so far: it can be replaced by an earlier copy of itself,
+ * never shortened. All addresses here are those of the space that the layer is in. */
 #ifndef ENGINE_SESSION_RECURRENT_H
 #define ENGINE_SESSION_RECURRENT_H
 
@@ -17,7 +17,7 @@ int recurrent_create(recurrent **out, const model *m, mem_space *where, int n_ra
 void recurrent_free(recurrent *r);
 uint64_t recurrent_bytes(const model *m);                /* of both blocks; 0 without DeltaNet,
                                                           * UINT64_MAX: too much */
-uint64_t recurrent_layer_bytes(const model *m, int layer);       /* of that one's; the same */
+uint64_t recurrent_layer_bytes(const model *m, int layer);       /* of one layer; likewise */
 
 /* [ssm_conv - 1, channels]: inputs of the last tokens before convolution, oldest first. Channels
  * are q, k (n_k_head * head_dim each) and v (n_v_head * head_dim). */
@@ -27,7 +27,7 @@ float *recurrent_state(recurrent *r, int layer);
 
 void recurrent_clear(recurrent *r);
 
-/* The blocks, for copies: that in the space, then that in RAM. bytes may be 0. */
+/* The blocks, for copies: the one in the space, then the one in RAM. bytes may be 0. */
 enum { RECURRENT_BLOCKS = 2 };
 typedef struct recurrent_block {
     mem_space *where;

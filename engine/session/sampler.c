@@ -46,7 +46,7 @@ struct sampler {
 
     /* of the pick under way */
     float *work;                         /* [n_block * BLOCK] logits after biases and penalties;
-                                          * -INFINITY behind the last */
+                                          * -INFINITY after the last */
     float *block_max;                    /* [n_block] */
     double *block_mass;                  /* [n_block], if they came from a source */
     const sampler_source *from;          /* NULL: the logits are in work */
@@ -185,7 +185,7 @@ static void fill_steps(double exp_steps[STEPS])
 
 /* ---- biases ---------------------------------------------------------------------------------- */
 
-/* What a bias adds to the version, which so depends on all of them and on nothing else. */
+/* What a bias adds to the version, which thus depends on all biases and on nothing else. */
 static uint64_t bias_mark(int32_t id, float bias)
 {
     uint32_t bits;
@@ -453,7 +453,7 @@ static int gather_from(sampler *s, float bound)
     return n;
 }
 
-/* Makes the first tokens of the order, want of them or more if there are so many. What was there is
+/* Makes the first tokens of the order, want of them or more, if that many exist. What was there is
  * made again, the same. */
 static void make_order(sampler *s, int want)
 {
@@ -530,8 +530,8 @@ static bool reach(sampler *s, int i)
     return true;
 }
 
-/* What a block weighs: lane j sums the ids with id % LANES == j, by ascending id, then the lanes are
- * added up. */
+/* What a block weighs: lane j sums the ids with id % LANES == j, by ascending id; then the lanes
+ * are added up. */
 static double block_mass(const sampler *s, int b)
 {
     double lane[LANES] = { 0 }, mass = 0, w[BLOCK];

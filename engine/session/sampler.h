@@ -76,10 +76,10 @@ int sampler_pick(int32_t *out, sampler *s, const float *logits, err_ctx *err);
 
 /* ---- logits that are somewhere else ---------------------------------------------------------- */
 
-/* The arithmetic of the pick, for whoever has the logits to do his part with the same bits. */
+/* The arithmetic of the pick, for a source of logits that does its part with the same bits. */
 enum {
     SAMPLER_BLOCK = 64,                  /* ids that share a maximum and a mass */
-    SAMPLER_LANES = 8,                   /* a block's mass: lane j sums ids j, j + 8, ... of it, then
+    SAMPLER_LANES = 8,                   /* a block's mass: lane j sums its ids j, j + 8, ..., then
                                           * the lanes are added up, from 0 on */
     SAMPLER_STEPS = 256                  /* of exp; see sampler_rules.steps */
 };
@@ -111,8 +111,9 @@ typedef struct sampler_source {
     int (*gather)(void *ctx, sampler_pair *to, int cap, float bound, err_ctx *err);
 } sampler_source;
 
-/* sampler_pick from there, the same token. 1: something is unusual (too many candidates, logits that
- * are not numbers): nothing was drawn, and sampler_pick must be given the row itself. */
+/* sampler_pick from a source; it picks the same token. 1: something is unusual (too many
+ * candidates, logits that are not numbers): nothing was drawn, and sampler_pick must be given the
+ * row itself. */
 int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *from, err_ctx *err);
 
 #endif

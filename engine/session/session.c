@@ -39,7 +39,7 @@ int session_check(const model *m, const session_options *o, err_ctx *err)
     return 0;
 }
 
-/* Fills in what was left to us, and refuses what cannot be. */
+/* Fills in what the caller left open, and refuses what cannot be. */
 static int settle_options(session_options *to, const engine *e, const session_options *o,
                           err_ctx *err)
 {
@@ -59,7 +59,7 @@ static state_options state_options_of(const engine *e, const session_options *o)
     };
 }
 
-/* The sum of n parts; UINT64_MAX among them is too much, and so is the sum then. */
+/* The sum of n parts; a part of UINT64_MAX is too much, and so is the sum then. */
 static int add_parts(uint64_t *sum, const uint64_t *parts, size_t n, int ctx, err_ctx *err)
 {
     *sum = 0;
@@ -103,7 +103,8 @@ static bool can_fail(const session *s)
 static int make_before(session *s, err_ctx *err)
 {
     int rc = 0;
-    if (engine_on_gpu(s->e) && !s->e->store) return 0;   /* what is all in VRAM is not stopped */
+    if (engine_on_gpu(s->e) && !s->e->store) return 0;   /* a model all in VRAM is not stopped
+                                                          * half-way */
     for (int i = 0; i < RECURRENT_BLOCKS && rc == 0; i++) {
         const recurrent_block b = recurrent_block_of(state_recurrent(s->st), i);
         if (b.bytes > 0)
@@ -272,8 +273,8 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
         if (rc < 0) return rc;
         const int first = wanted > done ? wanted : done;
         done += w.n_chunk;
-        if (engine_on_gpu(s->e) && watch) watch(ctx, done, n);   /* its answer counts at the next
-                                                                  * chunk */
+        if (engine_on_gpu(s->e) && watch) watch(ctx, done, n);   /* what it returns counts at the
+                                                                  * next chunk */
         if (first < done &&
             (rc = forward_logits(s->f, logits + (size_t)(first - wanted) * n_vocab, done - first,
                                  err)) < 0)
@@ -353,7 +354,7 @@ void session_snapshot(session *s) { state_snapshot(s->st); }
 int session_rewind(session *s, int n_keep)
 {
     const int before = session_pos(s), kept = state_rewind(s->st, n_keep);
-    if (kept < before || kept == 0) s->broken = false;           /* state and position are as then */
+    if (kept < before || kept == 0) s->broken = false;   /* state and position agree again */
     return kept;
 }
 int session_rewind_target(const session *s, int n_keep)

@@ -2,7 +2,7 @@
  *
  * Invariant: the KV store holds everything that the token at pos may look at, and the recurrent
  * block sums up exactly the tokens before pos. A snapshot is never above pos: rows of full layers
- * below it have not been touched since it was taken. Files are for state_file.c. */
+ * below it have not been touched since it was taken. state_file.c does files. */
 #include "engine/session/state.h"
 
 #include <assert.h>

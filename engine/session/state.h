@@ -6,9 +6,9 @@
  * memory, snapshots included, is allocated by state_create.
  *
  * KV store and recurrent state are in a space of the caller's choice, except for the last layers if
- * those are in RAM, and snapshots, which always are. Taking a
- * snapshot and going back do not tell of a failure in the space: whoever uses the state afterwards
- * asks the space's check. Saving and loading ask it themselves. */
+ * those are in RAM, and snapshots, which always are. Taking a snapshot and going back do not report
+ * a failure in the space: call the space's check before using the state. Saving and loading ask it
+ * themselves. */
 #ifndef ENGINE_SESSION_STATE_H
 #define ENGINE_SESSION_STATE_H
 
@@ -23,7 +23,7 @@ typedef struct state_options {
     kv_type kv;
     int n_snapshot;                      /* how many can be held at a time; 0 is fine */
     mem_space *where;                    /* NULL: RAM */
-    int n_ram;                           /* so many of the last layers are in RAM all the same */
+    int n_ram;                           /* this many of the last layers are in RAM anyway */
 } state_options;
 
 /* Borrows m and the space until state_free. */
@@ -42,9 +42,9 @@ recurrent *state_recurrent(state *s);
 int state_pos(const state *s);
 void state_advance(state *s, int n);     /* n tokens were taken in */
 
-/* Remembers the present position. When all places are taken, the snapshot that was taken or used
- * least recently gives way. At a position that has one already it is renewed. No-op if there is
- * no place for any, and at 0, which can always be reached. */
+/* Remembers the present position. When there is no room for another, the snapshot that was taken or
+ * used least recently gives way. At a position that has one already it is renewed. No-op if none
+ * can be held, and at 0, which can always be reached. */
 void state_snapshot(state *s);
 
 /* Goes back to the highest reachable position not above pos (and not above the present one) and
@@ -56,7 +56,7 @@ int state_rewind_target(const state *s, int pos);
 
 /* ---- to a file and back ---- */
 
-/* Messages do not name the file: the caller, who knows what the user typed, puts it in front. */
+/* Messages do not name the file: the caller knows what the user typed and puts it in front. */
 #define STATE_FILE_MAGIC "MOESTATE"      /* the first eight bytes of every session file */
 
 /* What the file must have been made for; all of it is compared. */

@@ -6,7 +6,7 @@
  *   layers        n_layer times u32 kind of mixer, u32 window
  *   ids           one i32 per position
  *   extra         the caller's bytes
- *   keys, values  the stored rows that the next token may look at, as kv_each_piece goes
+ *   keys, values  the stored rows that the next token may look at, in kv_each_piece's order
  *   recurrent     the block as it is
  *   checksum      u64 over all before it
  *
@@ -40,7 +40,7 @@ enum {
     AT_FACTS = 36,                       /* N_FACT times u32, see facts_of() */
     AT_UNUSED = AT_FACTS + 4 * N_FACT,   /* u32, 0 */
     AT_MODEL = AT_UNUSED + 4,            /* u64: the tag */
-    AT_ARCH = AT_MODEL + 8,              /* text behind which is nothing but zeros */
+    AT_ARCH = AT_MODEL + 8,              /* text, filled up with zeros */
     AT_NAME = AT_ARCH + 24,              /* the same */
     AT_SUM = AT_NAME + 64,               /* u64, checksum of the header up to here */
     HEADER_BYTES = AT_SUM + 8
@@ -52,8 +52,8 @@ static_assert(sizeof(((state_tag *)0)->arch) == AT_NAME - AT_ARCH &&
 /* ---- checksum ------------------------------------------------------------------------------- */
 
 /* One multiplication for every 8 bytes, the last ones filled up with zeros. Each step can be undone
- * for a known word and for a known sum, so damage within one word cannot go unnoticed; other damage
- * does once in 2^64. Against accidents, not against people. */
+ * for a known word and for a known sum, so damage within one word is always noticed; other damage
+ * goes unnoticed once in 2^64. Against accidents, not against people. */
 static uint64_t checksum(uint64_t sum, const uint8_t *p, size_t n)
 {
     for (; n > 0; p += 8) {
@@ -250,7 +250,7 @@ static int take_piece(void *ctx, mem_space *where, void *bytes, size_t n)
     return take_to(ctx, where, bytes, n);
 }
 
-/* Compares the sum of all that was taken with the one behind it. */
+/* Compares the sum of all that was taken with the one that follows it. */
 static int take_checksum(stream *f)
 {
     uint8_t word[8];

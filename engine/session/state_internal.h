@@ -15,9 +15,9 @@ typedef enum kv_part {
     KV_RINGS                             /* only layers that can lose a position by overwriting */
 } kv_part;
 
-/* Calls fn for every contiguous piece of what a token at position pos may look at, its own key
- * apart. bytes is an address in the layer's space, and fn may write there; the first result < 0
- * ends the walk and is returned. */
+/* Calls fn for every contiguous piece of what a token at position pos may look at, except its own
+ * key. bytes is an address in the layer's space, and fn may write there; the first result < 0 ends
+ * the walk and is returned. */
 typedef int kv_piece_fn(void *ctx, mem_space *where, void *bytes, size_t n);
 int kv_each_piece(const kv_store *c, kv_part part, int pos, kv_piece_fn *fn, void *ctx);
 

@@ -239,7 +239,8 @@ static int add_pair(bpe *b, uint32_t index, err_ctx *err)
     return 0;
 }
 
-/* Notes which tokens only stand in the list: their text must be merged like any other. */
+/* Notes which tokens are only listed, never made by a merge: their text must be merged like any
+ * other. */
 static int find_unmade(bpe *b, err_ctx *err)
 {
     bool any = false;
@@ -357,7 +358,7 @@ static size_t tree_layout(min_tree *t, uint64_t *nodes, size_t cap)
     }
 }
 
-/* Bytes to provide for: whole words of `alive`, with one bit behind the last byte to stop at. */
+/* Bytes to provide for: whole words of `alive`, with one bit after the last byte to stop at. */
 static size_t padded(size_t len)
 {
     return (len / 64 + 1) * 64;
@@ -435,7 +436,7 @@ static void tree_build(const bpe_work *w, const min_tree *t, size_t cap)
     }
 }
 
-/* The alive byte behind i < len, or len: the bit there is set, and stays. */
+/* The alive byte after i < len, or len: the bit there is set, and stays. */
 static size_t next_alive(const uint64_t *alive, size_t i)
 {
     size_t w = ++i / 64;

@@ -44,7 +44,8 @@ static bool starts_at(str_view s, size_t at, const char *what)
     return at <= s.len && s.len - at >= n && memcmp(s.ptr + at, what, n) == 0;
 }
 
-/* Behind the quoted string that begins at `at`; its unescaped text goes to *lit unless NULL. */
+/* Returns the place after the quoted string that begins at `at`; its unescaped text goes to *lit
+ * unless NULL. */
 static size_t quoted(str_view s, size_t at, textbuf *lit)
 {
     const char quote = s.ptr[at++];
@@ -62,7 +63,7 @@ static size_t quoted(str_view s, size_t at, textbuf *lit)
     return at + 1;
 }
 
-/* Behind a {% %} or {# #}; only the former has strings that could hide its end. */
+/* Returns the place after a {% %} or {# #}; only the former has strings that could hide its end. */
 static size_t skip_block(str_view s, size_t at, const char *close)
 {
     while (at < s.len && !starts_at(s, at, close)) {
@@ -290,8 +291,8 @@ static void close_turn(prompt *p)
     prompt_text(p, "\n");
 }
 
-/* The system turn: the first message if it is one, then the tools. Templates differ in who writes
- * the blank line before "# Tools": those whose intro begins with it write it always. */
+/* The system turn: the first message if it is one, then the tools. Templates differ in the blank
+ * line before "# Tools": those whose intro begins with it always write it. */
 static void put_system(prompt *p, const chat_request *req, const chat_message *first)
 {
     const chat *c = p->c;
@@ -427,7 +428,7 @@ static void put_result(prompt *p, const chat_message *m, bool first, bool last)
     if (last) close_turn(p);
 }
 
-/* The last message a user wrote: reasoning before it is history, behind it work in progress. Tool
+/* The last message a user wrote: reasoning before it is history, after it work in progress. Tool
  * results that a client sends as user text do not count. */
 static int last_query(const chat_request *req)
 {

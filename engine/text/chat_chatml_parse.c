@@ -114,7 +114,7 @@ static int step_reasoning(chat_parser *p)
 
 /* ---- answer -------------------------------------------------------------------------------- */
 
-/* Is the text at `at` (behind FUNCTION) the name of an offered tool and '>'? */
+/* Is the text at `at` (after FUNCTION) the name of an offered tool and '>'? */
 static match known_tool(const chat_parser *p, size_t at)
 {
     const str_view s = textbuf_view(&p->held);
@@ -254,7 +254,8 @@ static int step_after(chat_parser *p)
 
 /* ---- a call in JSON ------------------------------------------------------------------------ */
 
-/* Behind the JSON string that begins at `at`; the text is known to be valid JSON. */
+/* Returns the place after the JSON string that begins at `at`; the text is known to be valid
+ * JSON. */
 static size_t after_string(str_view s, size_t at)
 {
     for (at++; s.ptr[at] != '"'; at++)
@@ -480,7 +481,7 @@ static int tag_name(str_view s, size_t at, const char *tag, size_t *name_at, siz
     return MORE;
 }
 
-/* What may follow a parameter's end. A </parameter> with anything else behind it is part of the
+/* What may follow a parameter's end. A </parameter> with anything else after it is part of the
  * value: the coder models write about XML, too. */
 static match after_param(str_view s, size_t at)
 {

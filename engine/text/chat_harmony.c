@@ -64,7 +64,7 @@ static void put_nullable(textbuf *b, const json_t *schema, const indent *in)
         view_find(textbuf_view(b), from, "null") == SIZE_MAX) textbuf_str(b, " | null");
 }
 
-/* One alternative of a oneOf, with its description and default as a comment behind it. */
+/* One alternative of a oneOf, with its description and default as a comment after it. */
 static void put_variant(textbuf *b, const json_t *v, const indent *in, bool of_property,
                         bool describe)
 {
@@ -405,7 +405,7 @@ static str_view word_at(str_view s, size_t at)
 
 typedef struct header { str_view role, channel, recipient; } header;
 
-/* The channel is the word behind the last <|channel|>: a stray one may stand before it. The
+/* The channel is the word after the last <|channel|>: a stray one may stand before it. The
  * recipient may stand on either side; to speak to the assistant or the user is not a call. */
 static header read_header(str_view s, bool has_role)
 {
@@ -551,8 +551,8 @@ int harmony_push(chat_parser *p, int id)
     return rc < 0 ? rc : put_content(p, textbuf_view(&p->args));
 }
 
-/* A generation that ends within its only header was plain text,
-    unless it got as far as a channel. */
+/* A generation that ends within its only header was plain text, unless it got as far as a
+ * channel. */
 int harmony_end(chat_parser *p)
 {
     harmony_state *m = &p->harmony;

@@ -2,8 +2,8 @@
  *
  * Each stretch of text between special tokens is handled on its own, so look-ahead in the cutters
  * sees its end. Pieces are cut in batches: hashing the whole batch first lets the loads of its
- * cache lines overlap. The cache of recent pieces is direct mapped and holds whole answers; it may
- * change speed, never results. */
+ * cache lines overlap. The cache of recent pieces is direct mapped and holds all ids of a piece; it
+ * may change speed, never results. */
 #include "engine/text/tokenizer_internal.h"
 #include "engine/text/unicode.h"
 
@@ -122,8 +122,8 @@ static void remember(cache_entry *c, const bpe_key *k, const int32_t *ids, size_
     c->n = (uint8_t)n;
 }
 
-/* Encodes the n_piece pieces at p. *out has room for all of them and CACHE_IDS more, so an answer
- * from the cache is copied whole and only as much of it counted as is meant. */
+/* Encodes the n_piece pieces at p. *out has room for all of them and CACHE_IDS more, so a cache
+ * entry is copied whole and only the ids of the piece are counted. */
 static int encode_batch(encoder *e, id_list *out, const uint8_t *p, const uint8_t *end,
                         const size_t *lens, size_t n_piece, err_ctx *err)
 {
@@ -181,7 +181,7 @@ static int encode_stretch(encoder *e, id_list *out, const uint8_t *p, size_t n, 
     return 0;
 }
 
-/* The next place at or behind p where a special token may start. */
+/* The next place at or after p where a special token may start. */
 static const uint8_t *next_candidate(const tokenizer *t, const uint8_t *p, const uint8_t *end)
 {
     const uint8_t *hit;

@@ -117,7 +117,7 @@ static inline const uint8_t *cut_qwen(const uint8_t *p, const uint8_t *end, unsi
 }
 
 /* [HEAD]*[TAIL]+ at p: NULL if it does not match. If no lower-case letter follows the run of HEAD,
- * the run gives back what TAIL does not have: the capitals behind its last other character. */
+ * the run gives back what TAIL does not have: the capitals after its last other character. */
 static inline const uint8_t *word_end(const uint8_t *p, const uint8_t *end)
 {
     const uint8_t *shared_end = NULL;

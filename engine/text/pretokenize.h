@@ -18,7 +18,7 @@ bool pretokenizer_wants_nfc(pretokenizer pre);
 
 /* Cuts pieces off the n bytes of valid UTF-8 at p until the text or the room for cap lengths is
  * used up; returns how many. The end of the text is what look-ahead sees: pass the whole stretch,
- * and go on behind the pieces that came back. */
+ * and go on after the pieces that came back. */
 size_t pretokenize(pretokenizer pre, size_t *lens, size_t cap, const uint8_t *p, size_t n);
 
 #endif

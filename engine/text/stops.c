@@ -1,6 +1,6 @@
 /* stops.c - looks for stop strings in a stream.
  *
- * One window holds what is undecided with the next piece of text behind it, and is walked start by
+ * One window holds what is undecided, followed by the next piece of text, and is walked start by
  * start. At each start some string is there (stop), none can be (the byte passes) or more text is
  * needed (wait). Because the walk never goes beyond a start that waits, the earliest start wins
  * without any bookkeeping of matches.

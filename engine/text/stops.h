@@ -2,7 +2,7 @@
  *
  * The first is the one that starts earliest in the whole stream, however it was cut into pieces.
  * Bytes are compared, so a piece may end inside a character. Text that might still become a stop
- * string is held back, less than the longest stop string of it; everything before it passes at
+ * string is held back, always less than the longest stop string; everything before it passes at
  * once. A stop string that came to its end inside one that started earlier and is still open waits
  * for that one. */
 #ifndef ENGINE_TEXT_STOPS_H
@@ -14,9 +14,9 @@ typedef struct stops stops;
 
 enum { STOPS_MAX_BYTES = 1024 };         /* of one stop string */
 
-/* Copies the strings. Refused are empty and longer ones, and those that are not UTF-8: they could
- * cut a character of the text in two. n 0 is fine: everything passes. Returns 0, or < 0 with *err
- * filled and *out NULL. All memory is taken here. */
+/* Copies the strings. Refuses empty and longer ones, and those that are not UTF-8: they could cut a
+ * character of the text in two. n 0 is fine: everything passes. Returns 0, or < 0 with *err filled
+ * and *out NULL. All memory is taken here. */
 int stops_create(stops **out, const char *const *strings, int n, err_ctx *err);
 void stops_free(stops *s);               /* NULL is fine */
 void stops_reset(stops *s);              /* for the next stream */
@@ -24,8 +24,8 @@ void stops_reset(stops *s);              /* for the next stream */
 /* Gets text in pieces of its own size, none empty; good only during the call. */
 typedef int stops_fn(void *ctx, str_view text);          /* < 0 ends the stream */
 
-/* Passes on what can be shown. Returns 1 once a stop string was found (it is not passed, nor
- * anything behind it), 0 to go on, or what fn returned. Once not 0, it stays so until
+/* Passes on what can be shown. Returns 1 once a stop string was found (neither it nor anything
+ * after it is passed), 0 to go on, or what fn returned. Once not 0, it stays so until
  * stops_reset. */
 int stops_push(stops *s, str_view text, stops_fn *fn, void *ctx);
 /* The stream ended: passes on what was held back. Same returns: 1 also if a stop string is in it

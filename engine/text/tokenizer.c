@@ -1,7 +1,7 @@
 /* tokenizer.c - reads the vocabulary out of a GGUF file; ids to bytes; special tokens by text.
  *
  * The file writes ordinary tokens and merges in an alphabet of one printable character per byte.
- * They are converted here, once, so everything behind this file works on raw bytes. Nothing in the
+ * They are converted here, once, so everything after this file works on raw bytes. Nothing in the
  * arrays is trusted: counts are compared, characters, merges and ids checked, and sizes come from
  * strings that are really in the file. Text to ids is encoder.c's part. */
 #include "engine/text/tokenizer_internal.h"

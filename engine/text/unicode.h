@@ -85,7 +85,7 @@ typedef struct nfc_scratch { uint32_t *item; size_t n, cap; } nfc_scratch;
 void nfc_scratch_free(nfc_scratch *s);
 
 /* n if the valid UTF-8 at p is certainly NFC. Otherwise a place before which it is, and at which
- * the text can be cut: nothing in front of it combines with anything behind it. */
+ * the text can be cut: nothing before it combines with anything after it. */
 size_t nfc_prefix(const uint8_t *p, size_t n);
 
 /* Appends the NFC form of the valid UTF-8 at p. Linear in n, whatever the text. */

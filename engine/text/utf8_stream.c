@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Could the n < 4 bytes at p, with more behind them, become a valid character? Asked by completing
+/* Could the n < 4 bytes at p, with more after them, become a valid character? Asked by completing
  * them with the lowest and the highest continuation bytes: what is allowed depends on the first two
  * bytes only, and is a range. */
 static bool is_beginning(const uint8_t *p, size_t n)
