@@ -2,7 +2,7 @@
  *
  * Invariants: what stands below the text is gone before the text gets there. Every <think> stands
  * at the start of a line and has its </think>, in whatever order reasoning and answer come, once
- * answer_view_end was called. Whose answer it is and what becomes of the text is the caller's. */
+ * answer_view_end was called. The caller knows whose answer it is and what becomes of the text. */
 #include "cli/answer_view.h"
 
 #include <errno.h>
@@ -25,7 +25,8 @@ answer_view answer_view_of(bool show_reasoning)
 /* ---- speed ------------------------------------------------------------------------------- */
 
 enum { RATE_FIRST_NS = 500000000, RATE_NS = 250000000 };         /* when it is looked at */
-enum { EDGE = 8 };                       /* columns: no line below while the cursor is so near it */
+enum { EDGE = 8 };                       /* columns: no line below while the cursor is this near the
+                                          * edge */
 
 static bool is_mid_line(const answer_view *v)
 {
@@ -76,7 +77,7 @@ static int put_piece(void *ctx, str_view s)
     return put(ctx, s);
 }
 
-/* The model's text: on a screen without what a terminal would obey. */
+/* The model's text; on a screen, without what a terminal would obey. */
 static int put_text(answer_view *v, str_view s)
 {
     if (!v->on_screen) return put(v, s);
@@ -103,7 +104,7 @@ static int end_line(answer_view *v)
     return is_mid_line(v) ? answer_view_str(v, "\n") : 0;
 }
 
-/* Where reasoning that is not shown has come to. */
+/* Shows how far reasoning that is not shown has come. */
 static void tell_hidden(const answer_view *v)
 {
     char rate[40] = "";

@@ -1,9 +1,9 @@
 /* answer_view.h - an answer on standard output, as it comes.
  *
  * Reasoning, if it is shown, stands between lines <think> and </think>; if not, a status line on
- * stderr tells that the model thinks. On a screen nothing is shown that a terminal would obey,
- * lines are broken between words, and a line below tells the speed meanwhile; a file gets the text
- * as it is. After a write that failed nothing more is written. */
+ * stderr says that the model is thinking. On a screen nothing is shown that a terminal would obey,
+ * lines are broken between words, and a line below the text shows the speed meanwhile; a file gets
+ * the text as it is. After a failed write nothing more is written. */
 #ifndef CLI_ANSWER_VIEW_H
 #define CLI_ANSWER_VIEW_H
 
@@ -26,7 +26,7 @@ typedef struct answer_view {
     bool marked;                         /* <think> is open */
     int n_hidden;                        /* pieces of reasoning that were not shown */
     wrap lines;
-    int n_token;                         /* that were asked for */
+    int n_token;                         /* asked for so far */
     uint64_t first_ns, rated_ns;         /* when the first was, and when the rate was looked at */
     double rate;                         /* tok/s; 0: not known yet */
     int n_rated;                         /* tokens until then */
@@ -37,17 +37,17 @@ answer_view answer_view_of(bool show_reasoning);
 /* Before each token: for the speed. */
 void answer_view_token(answer_view *v);
 
-/* Text of the model. Other events than reasoning and answer are nothing to see. < 0: a write
- * failed, and why says why. */
+/* Text of the model. Events other than reasoning and answer show nothing. < 0: a write failed, and
+ * v->why says why. */
 int answer_view_event(answer_view *v, const chat_event *ev);
 
-/* Ends what was shown with a newline, and open reasoning with its line. An answer of nothing is
+/* Ends what was shown with a newline, and open reasoning with its line. An empty answer shows
  * nothing, or an empty line if even_empty. */
 int answer_view_end(answer_view *v, bool even_empty);
 
 int answer_view_str(answer_view *v, const char *s);      /* as it is */
 
-/* The exit code behind a view: 0, or what console_lost_output or the signal says. */
+/* The exit code for a view: 0, or what console_lost_output or the signal says. */
 int answer_view_exit_code(const answer_view *v);
 
 #endif

@@ -239,7 +239,8 @@ static const char *verb_name(char *dst, size_t cap, const arg_spec *spec)
     return dst;
 }
 
-/* Letters that must be inserted, dropped or changed to make b of a; more than 3: 3 or more. */
+/* Letters that must be inserted, dropped or changed to turn a into b; 32 if either is
+ * longer than that. */
 static int distance(str_view a, const char *b)
 {
     enum { MOST = 32 };
@@ -259,7 +260,7 @@ static int distance(str_view a, const char *b)
     return row[n];
 }
 
-/* The option whose name is most like it, or NULL. */
+/* The option whose name is closest, or NULL. */
 static const char *nearest(const arg_spec *spec, str_view name)
 {
     const char *best = NULL;
@@ -283,7 +284,7 @@ static int unknown_option(const arg_spec *spec, const char *arg, str_view name)
     return ARGS_BAD;
 }
 
-/* Takes what a letter cannot be: a name of two letters or more after one dash. ARGS_RUN: it is
+/* Handles what cannot be a letter: a name of two letters or more after one dash. ARGS_RUN: it is
  * something else. */
 static int check_one_dash(const arg_spec *spec, const char *arg, str_view name)
 {
@@ -333,7 +334,7 @@ static int parse_option(const arg_spec *spec, void *into, int argc, char **argv,
     return set_value(s, value, where);
 }
 
-/* A word for which there is no place. Most often it belongs to a prompt without quotes. */
+/* A word that fits nowhere. Most often it belongs to a prompt without quotes. */
 static int stray_word(const arg_spec *spec, const char *word, const char *prompt)
 {
     if (prompt)
@@ -346,9 +347,9 @@ static int stray_word(const arg_spec *spec, const char *word, const char *prompt
     return ARGS_BAD;
 }
 
-/* Whether the verb's first word that is no option can be its model. A verb that takes other files
- * as well needs the ending to tell; to one that takes nothing but a model it is one, there or not.
- */
+/* Whether the verb's first word that is not an option can be its model. If the verb takes other
+ * files as well, the ending decides; if it takes only a model, the word is one, whether the file
+ * exists or not. */
 static bool takes_as_model(const arg_spec *spec, const arg_option *model, const char *word)
 {
     if (spec->max_operands == 0 && model->type == ARG_NEEDED_TEXT) return true;

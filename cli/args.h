@@ -2,8 +2,8 @@
  *
  * Flags beat environment beats defaults (whatever the struct held before). --help is generated from
  * the table, so it cannot lie. Two things hold for all verbs: an option "model" may be given
- * without its flag, as the first word; and some names that people know from
- * other programs stand for ours (cli/args_known.h). */
+ * without its flag, as the first word; and some names that people know from other programs stand
+ * for ours (cli/args_known.h). */
 #ifndef CLI_ARGS_H
 #define CLI_ARGS_H
 
@@ -65,8 +65,8 @@ enum { ARGS_RUN = 0, ARGS_HELP = 1, ARGS_BAD = 2 };
 int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_operand, int argc,
                char **argv);
 
-/* Whether a word in the place of a verb or an operand must mean a model: it ends in .gguf, or is
- * the name of a file. */
+/* Whether a word that stands where a verb or an operand would must mean a model: it ends in .gguf,
+ * or is the name of a file. */
 bool arg_is_model(const char *word);
 
 /* "512", "64K", "1.5G" to bytes; false for anything else. */

@@ -1,4 +1,4 @@
-/* args_known.c - two tables: other names of our options, and flags that need no counterpart.
+/* args_known.c - two tables: other names for our options, and flags that need no counterpart.
  *
  * A name belongs here if someone who comes from llama.cpp would type it. Options of our own are in
  * the verbs' tables and win over these. */

@@ -30,7 +30,7 @@ typedef struct command {
 } command;
 
 /* Runs the verb argv[1] names, or prints help, version or a usage error. A verb named "run" may be
- * left out: options alone, or a model and then options, are its own. */
+ * left out: options alone, or a model followed by options, go to it. */
 int commands_main(const char *program, const char *about, const char *examples,
                   const command *table, int n_command, int argc, char **argv);
 

@@ -19,7 +19,7 @@
 static const char *program = "moe";
 static bool on_screen, dimmed;           /* stderr is a terminal; stdout one with colours */
 
-/* What stands on the terminal and is to go away: a line of its own, or one below the cursor's. */
+/* What stands on the terminal and will be erased: a line of its own, or one below the cursor's. */
 static enum { STATUS_NONE, STATUS_LINE, STATUS_BELOW } status_shown;
 
 void console_init(const char *name)
@@ -160,8 +160,8 @@ bool console_may_show_below(void)
            fstat(2, &err) == 0 && out.st_rdev == err.st_rdev;
 }
 
-/* Down and up again makes room for a line below without a change of column, at the end of the
- * screen too; saved and restored, the cursor is where it was, however wide the terminal took the
+/* Moving down and up again makes room for a line below without a change of column, also at the end
+ * of the screen; saved and restored, the cursor is where it was, however wide the terminal took the
  * text. */
 void console_below(const char *fmt, ...)
 {
@@ -325,7 +325,7 @@ int console_finish(void)
 int console_lost_output(int why)
 {
     if (why == EINTR) return 130;
-    if (why != EPIPE)                    /* else whoever read has seen enough */
+    if (why != EPIPE)                    /* else the reader has seen enough */
         console_error("standard output: %s", strerror(why ? why : EIO));
     return 1;
 }

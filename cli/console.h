@@ -40,8 +40,8 @@ void progress_begin_tokens(progress *p, const char *what, uint64_t total);
 void progress_update(progress *p, uint64_t done);
 void progress_end(progress *p);
 
-/* A line that the next one, or whatever else is printed here, takes the place of ("thinking...");
- * on a terminal only. console_status_clear before writing to stdout. */
+/* A line that is replaced by the next one, or by whatever else is printed here ("thinking..."); on
+ * a terminal only. console_status_clear before writing to stdout. */
 void console_status(const char *fmt, ...) PRINTF_LIKE(1, 2);
 void console_status_clear(void);
 
@@ -67,9 +67,9 @@ double text_rate(uint64_t n, uint64_t ns);       /* per second; 0 if it took no 
 /* "2026-01-31", the local date; "" if the clock cannot say. */
 const char *text_today(char *dst, size_t cap);
 
-/* A model may write anything, also what a terminal would obey. Takes off *s the next piece that a
- * screen may show: a run of text as it is, or U+FFFD in place of a control character (C0 but tab
- * and newline, DEL, the two-byte C1). Empty when *s is. */
+/* A model may write anything, including what a terminal would obey. Takes off *s the next piece
+ * that a screen may show: a run of text as it is, or U+FFFD in place of a control character (C0 but
+ * tab and newline, DEL, the two-byte C1). Empty when *s is. */
 str_view text_for_screen(str_view *s);
 
 /* Prints v as one line on stdout and drops it. False if v is NULL: whatever should have made it ran
@@ -80,15 +80,17 @@ bool console_json(json_t *v, size_t flags);
 int console_finish(void);
 
 /* The exit code for standard output that failed with why, an errno: 1 after an error line (disk
- * full), or without one if the reader left; 130 without one if a signal ended the wait for him. */
+ * full), or without one if the reader left; 130 without one if a signal ended the wait for the
+ * reader. */
 int console_lost_output(int why);
 
-/* Says what is awaited if standard input is a terminal: a person would else see nothing happen. */
+/* Says what the program waits for if standard input is a terminal: otherwise a person would see
+ * nothing happen. */
 void console_await(const char *what);
 
 /* Whole file or standard input ("-") into memory, terminated by a NUL that *len does not count.
- * Free with mem_free. Less than READ_WHOLE_MAX bytes: a device that never ends is refused, not
- * read until memory does. */
+ * Free with mem_free. Less than READ_WHOLE_MAX bytes: a device that never ends is refused, not read
+ * until memory runs out. */
 enum { READ_WHOLE_MAX = 1 << 30 };
 int read_whole_file(char **out, size_t *len, const char *path, err_ctx *err);
 

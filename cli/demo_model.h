@@ -4,13 +4,13 @@
 
 #include <stddef.h>
 
-#define DEMO_MODEL_NAME "demo model"             /* what stands where a path would */
+#define DEMO_MODEL_NAME "demo model"             /* what messages show in place of a path */
 
 #define DEMO_MODEL_REMARK "no -m given: using the built-in demo model (23 million parameters; it " \
     "writes Victorian nonsense)"
 
 extern const unsigned char demo_model_data[];    /* aligned to 64 bytes */
-extern const unsigned char demo_model_end[];     /* the first byte behind it */
+extern const unsigned char demo_model_end[];     /* the first byte after it */
 
 static inline size_t demo_model_bytes(void)
 {

@@ -65,7 +65,7 @@ int engine_args_read(engine_options *eo, session_options *so, device_choice *cho
         return 2;
     }
     if (!kv_type_from_name(&type, a->kv)) {
-        /* the table hands on the variable's own text: that tells the two apart */
+        /* the table hands on a pointer to the variable's own text, which tells the two apart */
         console_error("%s: '%s' is none of f32, f16 and q8_0",
                       a->kv == getenv("MOE_KV") ? "MOE_KV" : "--kv", a->kv);
         return 2;
@@ -74,9 +74,9 @@ int engine_args_read(engine_options *eo, session_options *so, device_choice *cho
         console_error("%s: %s", a->isa == getenv("MOE_ISA") ? "MOE_ISA" : "--isa", err.msg);
         return 2;
     }
-    *eo = (engine_options){ .threads = a->threads ? (int)a->threads : cores_said(), .isa = a->isa, .exact = a->exact,
-                            .yarn_rounded = a->yarn_rounded };
-    /* kernels of the CPU that were asked for by name are meant to be used */
+    *eo = (engine_options){ .threads = a->threads ? (int)a->threads : cores_said(), .isa = a->isa,
+                            .exact = a->exact, .yarn_rounded = a->yarn_rounded };
+    /* CPU kernels that were asked for by name are meant to be used */
     *choice = strcmp(device, "cuda") == 0 ? DEVICE_CUDA :
               strcmp(device, "auto") == 0 && !a->exact && !(a->isa && *a->isa) ? DEVICE_AUTO :
               DEVICE_CPU;

@@ -1,7 +1,7 @@
 /* engine_args.h - the flags that say how a model is run: context, KV store, threads.
  *
  * Shared by the verbs that talk: put an engine_args into the verb's options, call engine_args_init
- * before args_parse and engine_args_read behind it, and add to the verb's groups:
+ * before args_parse and engine_args_read after it, and add to the verb's groups:
  * { "Running:", engine_arg_options, ENGINE_N_OPTION, offsetof(..., engine) }. */
 #ifndef CLI_ENGINE_ARGS_H
 #define CLI_ENGINE_ARGS_H

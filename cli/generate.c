@@ -132,7 +132,8 @@ typedef struct view {
     textbuf text, reasoning;             /* for --json, whose only line is then shown */
     progress bar;                        /* while the prompt is taken in */
     plan_watch speed;                    /* of the first tokens */
-    bool answered, reasoning_last;       /* some of the answer came; the latest text was none */
+    bool answered, reasoning_last;       /* some of the answer came; the latest text was
+                                          * reasoning */
     int n_token;
 } view;
 
@@ -189,7 +190,7 @@ typedef struct report {
     uint64_t load_ns;
 } report;
 
-/* The plan, where there is one to speak of; else what the CPU alone takes. */
+/* The plan, if there is one worth a line; else what the CPU alone takes. */
 static void say_plan(const model_handle *l, const session_options *so, const model_handle_bytes *b)
 {
     char ctx[32], total[32], held[32], state[32], kernels[KERNELS_TEXT_CAP], copy[64];
@@ -276,7 +277,7 @@ static json_t *settings_json(const report *r, const run_options *o, json_error_t
                      "penalty_window", s->penalty_window);
 }
 
-/* Bytes of each tier, and the speed where it comes of a measurement of this machine. */
+/* Bytes of each tier, and the speed if it comes from a measurement of this machine. */
 static json_t *plan_json(const model_handle *l)
 {
     const plan *p = &l->where->p;
@@ -374,7 +375,8 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     if ((rc = model_handle_plan(&bytes, l, so, &err)) < 0) goto model_refused;
     if ((rc = check_length(ids.n, so->ctx, l->m->hp.ctx_train, &err)) < 0) goto done;
     if ((rc = sampling_open(&draw, &o->sampling, l->m, l->tok, so->ctx, &err)) < 0) goto done;
-    if ((rc = model_handle_place(l, so, &err)) < 0 || (rc = model_handle_plan(&bytes, l, so, &err)) < 0)
+    if ((rc = model_handle_place(l, so, &err)) < 0 ||
+        (rc = model_handle_plan(&bytes, l, so, &err)) < 0)
         goto model_refused;
     if (!o->quiet) model_handle_say_notes(l, !o->raw, o->talk.reasoning != NULL);
     if ((rc = model_handle_session(&s, l, so, &err)) < 0) goto model_refused;

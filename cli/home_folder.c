@@ -1,4 +1,4 @@
-/* home_folder.c - folders below a home that exists, and marks of what was said already.
+/* home_folder.c - folders below a home that exists, and marks for what was already said.
  *
  * Nothing here fails loudly: whatever cannot be kept is not kept. */
 #include "cli/home_folder.h"

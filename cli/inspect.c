@@ -50,7 +50,7 @@ typedef struct facts {
     uint64_t file_bytes, template_bytes;
     uint64_t expert_smallest, bank_smallest;
     int n_deltanet, n_windowed;
-    int stops[64], n_stop;               /* the first so many, should there be more */
+    int stops[64], n_stop;               /* the first 64, should there be more */
     str_view name, tok_model;            /* empty: not given */
 } facts;
 

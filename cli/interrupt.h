@@ -1,9 +1,10 @@
 /* interrupt.h - Ctrl-C and a closed pipe, turned into something a program can look at.
  *
- * The first SIGINT or SIGTERM only sets a flag: whoever computes looks at it and ends cleanly. The
- * second one ends the program at once, as if nothing were installed, unless interrupt_patience says
- * otherwise. A signal that was ignored when we started stays ignored. SIGPIPE is ignored, so a
- * write to a closed pipe fails with EPIPE. Blocking calls return with EINTR. */
+ * The first SIGINT or SIGTERM only sets a flag: the code that computes looks at it and ends
+ * cleanly. The second one ends the program at once, as if nothing were installed, unless
+ * interrupt_patience says otherwise. A signal that was ignored when we started stays ignored.
+ * SIGPIPE is ignored, so a write to a closed pipe fails with EPIPE. Blocking calls return with
+ * EINTR. */
 #ifndef CLI_INTERRUPT_H
 #define CLI_INTERRUPT_H
 
@@ -11,11 +12,11 @@
 
 void interrupt_install(void);            /* once, before anything below */
 bool interrupted(void);                  /* since the last interrupt_clear; from any thread */
-bool interrupt_watch(void *ctx);         /* !interrupted(), for who asks whether to go on */
+bool interrupt_watch(void *ctx);         /* !interrupted(), for code that asks whether to go on */
 
-/* That many signals only set the flag; the one behind them, if nobody has called interrupt_clear
- * until then, ends the program. 1 unless this was called. For a program in which a person has
- * something to lose. */
+/* That many signals only set the flag; the next one ends the program, unless interrupt_clear was
+ * called before it. 1 unless this was called. For a program in which a person has something to
+ * lose. */
 void interrupt_patience(int n);
 
 /* The signal was dealt with: forgets it, and the next one is a first one again. */

@@ -31,7 +31,7 @@ static int explain_missing(const char *path, int rc, err_ctx *err)
     return err_set(err, rc, "%s (moe-run models lists files that are known to work)", said.msg);
 }
 
-/* More threads than cores only get in each other's way, and someone may not know. */
+/* More threads than cores only get in each other's way, which not everybody knows. */
 static void note_threads(const model_handle *l)
 {
     const int n_core = engine_args_cores(), n = engine_threads(l->e);
@@ -164,7 +164,7 @@ void model_handle_close(model_handle *l)
 enum { WARM_BYTES = 16 << 20 };          /* looked at together: 4096 pages of 4 KiB */
 
 typedef struct warming {
-    int n_layer;                         /* what lies behind (MTP blocks) is not used yet */
+    int n_layer;                         /* what follows (MTP blocks) is not used yet */
     bool dense_only;                     /* experts are read when they are wanted */
     bool embed_by_row;                   /* the table need not stay: the page cache has it */
     size_t page;
@@ -243,8 +243,8 @@ static uint64_t bytes_to_move(const placement *p)
     return p->p.vram_dense + p->p.vram_experts + (on_drive(p) ? 0 : p->p.ram_experts);
 }
 
-/* *begun: bytes were moved. All VRAM for weights is taken before the first of them, so that memory
- * which is lacking later is RAM. */
+/* *begun: bytes were moved. All VRAM for weights is taken before the first of them, so a later lack
+ * of memory is one of RAM. */
 static int move(model_handle *l, bool *begun, err_ctx *err)
 {
     move_bar b = { .before = 0 };
@@ -262,7 +262,7 @@ static int move(model_handle *l, bool *begun, err_ctx *err)
     return rc == 0 && (!l->where->p.gpu || l->where->p.head_in_ram) ? warm(l->m, true, err) : rc;
 }
 
-/* Wishes for less of what was lacking. */
+/* Asks for less of what was lacking. */
 static void ask_for_less(placement_options *o, const plan *p, bool of_ram)
 {
     if (of_ram) o->wish.ram = plan_ram(p) / 8 * 7;
@@ -309,7 +309,8 @@ int model_handle_place(model_handle *l, session_options *so, err_ctx *err)
 
 /* ---- sessions ------------------------------------------------------------------------------ */
 
-int model_handle_plan(model_handle_bytes *out, const model_handle *l, const session_options *o, err_ctx *err)
+int model_handle_plan(model_handle_bytes *out, const model_handle *l, const session_options *o,
+                      err_ctx *err)
 {
     const int most = l->m->hp.ctx_train;
     model_bytes weights;
@@ -322,7 +323,7 @@ int model_handle_plan(model_handle_bytes *out, const model_handle *l, const sess
     if ((rc = session_plan(&ses, &vram, l->e, o, err)) < 0) return rc;
     model_count_bytes(&weights, l->m);
     *out = (model_handle_bytes){ .weights = weights.dense + weights.experts,
-                           .session = engine_on_gpu(l->e) ? vram : ses };
+                                  .session = engine_on_gpu(l->e) ? vram : ses };
     if (engine_on_gpu(l->e)) out->weights = engine_gpu_bytes(l->e);
     return 0;
 }
@@ -337,7 +338,8 @@ int model_handle_session(session **out, model_handle *l, session_options *o, err
     if (rc == 0) rc = session_create(out, l->e, o, err);
     if (rc == ERR_NOMEM && engine_on_gpu(l->e))
         return advise(rc, "use a smaller --ctx or --chunk, --kv q8_0, or --device cpu", err);
-    if (rc == 0 && l->where->p.ram_copy > 0)     /* if it fails: slower, no worse */
+    if (rc == 0 && l->where->p.ram_copy > 0)     /* if it fails, decoding is slower, nothing
+                                                  * worse */
         (void)engine_repack_head(l->e, &ignored);
     return rc;
 }

@@ -132,7 +132,7 @@ static void program_folder(char *dst, size_t cap)
     if ((slash = strrchr(dst, '/'))) *slash = '\0';
 }
 
-/* Puts the first of the three places that can be read into c->path. */
+/* Puts into c->path the first of the three places that can be read. */
 static int find_list(catalogue *c, err_ctx *err)
 {
     char here[PATH_MAX], tried[3][PATH_MAX + 32];

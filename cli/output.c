@@ -13,9 +13,9 @@
 
 #include "cli/interrupt.h"
 
-enum { LOOK_MS = 100 };                  /* how late a signal may be seen that fell in between */
+enum { LOOK_MS = 100 };                  /* how late a signal that came in between may be seen */
 
-/* 0 when there is room, or when write() will know better what is wrong. */
+/* 0 when there is room, or when write() will say better what is wrong. */
 static int wait_for_room(int fd)
 {
     struct pollfd p = { .fd = fd, .events = POLLOUT };

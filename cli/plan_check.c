@@ -1,8 +1,8 @@
 /* plan_check.c - compares a plan's speed with the clock's, and names what is slower than planned.
  *
  * Each part of a token that can be seen (the device's own time, the CPU's, waiting for the drive)
- * is held against the plan's term for it; the one with the most seconds too many is named, if it
- * explains a good part of what is missing. Guesses are worded as such. */
+ * is held against the plan's term for it; the one with the largest excess is named, if it explains
+ * a good part of the missing time. Guesses are worded as such. */
 #include "cli/plan_check.h"
 
 #include <math.h>
@@ -48,7 +48,7 @@ static void consider_device(cause *best, double s, double planned_s)
 /* More of the experts' bytes were left to the CPU than planned: why. */
 static void consider_share(cause *best, double excess_s, const plan *p, const plan_seen *seen)
 {
-    const host_experts_stats *c = &seen->cold;
+    const host_experts_stats *c = &seen->host;
     const double late = ratio((double)c->late, (double)c->down_fetched);
     if (late > MANY_LATE)
         consider(best, excess_s, "%.0f%% of the matrices fetched came too late: the bus gave %.1f "
@@ -62,10 +62,10 @@ static void consider_share(cause *best, double excess_s, const plan *p, const pl
                  p->t_cpu * (p->t_pull > 0 ? p->rate.cpu_busy : p->rate.cpu) * 1e-6);
 }
 
-/* Beside a GPU: its questions tell the two apart. */
+/* With a GPU: its questions tell the two apart. */
 static void consider_both(cause *best, const plan *p, const plan_seen *seen)
 {
-    const host_experts_stats *c = &seen->cold;
+    const host_experts_stats *c = &seen->host;
     const double n = seen->tokens;
     const double planned_rate = c->pull_bytes > 0 ? p->rate.cpu_busy : p->rate.cpu;
     const double waited_s = fmin(seen->store.wait_s, c->cpu_s);
@@ -76,7 +76,7 @@ static void consider_both(cause *best, const plan *p, const plan_seen *seen)
     consider_cpu(best, cpu_s - usual_s, ratio(bytes, cpu_s), planned_rate);
 }
 
-/* The CPU alone: all that is not waiting. */
+/* The CPU alone: all the time that is not waiting. */
 static void consider_alone(cause *best, const plan *p, const plan_seen *seen)
 {
     const double planned_s = p->t_dense + p->t_cpu;
@@ -84,7 +84,7 @@ static void consider_alone(cause *best, const plan *p, const plan_seen *seen)
     consider_cpu(best, s - planned_s, ratio(planned_s * p->rate.cpu, s), p->rate.cpu);
 }
 
-/* Waiting is what the CPU's work does not hide of the drive's. */
+/* Waiting is the part of the drive's time that the CPU's work does not hide. */
 static void consider_drive(cause *best, const plan *p, const plan_seen *seen)
 {
     const store_stats *st = &seen->store;
@@ -114,7 +114,7 @@ const char *plan_check_line(char *dst, size_t cap, const plan *p, const plan_see
         snprintf(dst, cap, "%.1f tok/s where %.1f were expected", rate, want);
     if (rate >= SLOWER * want) return dst;
     if (!p->gpu) consider_alone(&best, p, seen);
-    else if (seen->cold.questions > 0) consider_both(&best, p, seen);
+    else if (seen->host.questions > 0) consider_both(&best, p, seen);
     else consider_device(&best, seen->seconds / seen->tokens, p->t_dense + p->t_hot);
     if (p->disk_experts > 0) consider_drive(&best, p, seen);
     if (best.excess_s < EXPLAINS * (1 / rate - 1 / want))
@@ -181,7 +181,7 @@ void plan_watch_token(plan_watch *w)
     if (w->n_token < PLAN_WATCH_TOKENS) return;
     plan_seen seen = { .tokens = PLAN_WATCH_TOKENS - PLAN_WATCH_FROM };
     seen.seconds = (double)(clock_ns() - w->from_ns - w->away_ns) * 1e-9;
-    session_counts(w->s, &seen.cold, &seen.store);
+    session_counts(w->s, &seen.host, &seen.store);
     plan_check_line(w->line, sizeof w->line, w->p, &seen, w->faster_too);
     judge(w, &seen);
 }

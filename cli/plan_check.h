@@ -14,28 +14,28 @@
 typedef struct plan_seen {
     int tokens;
     double seconds;                      /* all of them */
-    host_experts_stats cold;                     /* zeros if all experts are in one place */
+    host_experts_stats host;             /* zeros if all experts are in one place */
     store_stats store;                   /* zeros if nothing is read from the drive */
 } plan_seen;
 
 /* "38.1 tok/s where 52.0 were expected: the CPU read experts at 61.0 GB/s instead of 90.0 (...)" if
- * they came with less than three quarters of the speed expected; with faster_too also a line about
+ * they came at less than three quarters of the expected speed; with faster_too also a line about
  * more than five quarters. Else "". PLAN_CHECK_CAP is enough. Returns dst. */
 enum { PLAN_CHECK_CAP = 400 };
 const char *plan_check_line(char *dst, size_t cap, const plan *p, const plan_seen *seen,
                             bool faster_too);
 
-/* A plan that puts something elsewhere than into RAM: worth a line when it comes into force. */
+/* Whether a plan puts something anywhere but in RAM: worth a line when it takes effect. */
 bool plan_check_has_tiers(const plan *p);
 
-/* What it says if the speeds are to be measured again: the line, or the two speeds if that is
- * empty, and that. Returns dst, in which the line is. */
+/* Adds to the line in dst (or, if that is empty, to the two speeds) that the next start measures
+ * this machine again. Returns dst. */
 const char *plan_check_doubt(char *dst, size_t cap, const plan *p, const plan_seen *seen);
 
 /* ---- watching an answer ---- */
 
-/* The line is made when so many tokens of it were drawn. Those before PLAN_WATCH_FROM do not count:
- * a GPU records its kernels, the first experts come from the drive. */
+/* The line is made when this many tokens of the answer were drawn. Those before PLAN_WATCH_FROM do
+ * not count: a GPU records its kernels, the first experts come from the drive. */
 enum { PLAN_WATCH_FROM = 8, PLAN_WATCH_TOKENS = 64 };
 
 typedef struct plan_watch {
@@ -56,6 +56,7 @@ void plan_watch_begin(plan_watch *w, const plan *p, bool measured, session *s, b
  * nothing is to be kept, path is "". */
 void plan_watch_keep(plan_watch *w, const char *path, const speeds_key *key);
 void plan_watch_token(plan_watch *w);    /* before each token */
-void plan_watch_away(plan_watch *w, uint64_t ns);        /* time of a reader's, not the engine's */
+void plan_watch_away(plan_watch *w, uint64_t ns);        /* time spent on a reader, not the
+                                                          * engine */
 
 #endif

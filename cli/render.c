@@ -1,5 +1,5 @@
-/* render.c - moe-run render: an OpenAI-style request to the exact prompt,
-    and an answer to its parts.
+/* render.c - moe-run render: an OpenAI-style request to the exact prompt, and an answer to its
+ * parts.
  *
  * Everything a request can get wrong is refused with the place it stands at ("messages[3]: ...").
  * Text is borrowed from the parsed request where it stands there in one piece; what has to be put

@@ -1,8 +1,8 @@
 /* sampling_args.c - sampling flags to a ready sampler and its stop strings.
  *
- * A flag that was given beats the model's default. What values are possible is the sampler's
- * knowledge: this file only asks it, once without a model so that a slip of the finger is told
- * before gigabytes are read. */
+ * A flag that was given beats the model's default. The sampler knows which values are possible:
+ * this file only asks it, once without a model, so that a typing error is reported before gigabytes
+ * are read. */
 #include "cli/sampling_args.h"
 
 #include <limits.h>

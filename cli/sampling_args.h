@@ -1,7 +1,7 @@
 /* sampling_args.h - the flags that say how tokens are drawn and where an answer ends.
  *
  * Shared by every verb that generates: put a sampling_args into the verb's options, call
- * sampling_args_init before args_parse and sampling_args_check right behind it, and add to the
+ * sampling_args_init before args_parse and sampling_args_check right after it, and add to the
  * verb's groups: { "Sampling:", sampling_options, SAMPLING_N_OPTION, offsetof(..., sampling) }.
  * What was not given is the model's own business: sampler_defaults. */
 #ifndef CLI_SAMPLING_ARGS_H

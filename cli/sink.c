@@ -1,7 +1,7 @@
-/* sink.c - output that is whole or not there.
+/* sink.c - output that is complete or absent.
  *
- * Whatever fails between open and finish, sink_drop leaves nothing behind but what stood there
- * before. What is written, and in which order of bytes, is the caller's. */
+ * Whatever fails between open and finish, sink_drop leaves only what was there before. The caller
+ * decides what is written, and in which byte order. */
 #include "cli/sink.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* talk_args.h - the flags about the chat format: system prompt, reasoning, date.
  *
  * Shared by the verbs that talk: put a talk_args into the verb's options, call talk_args_check
- * behind args_parse, and add to the verb's groups:
+ * after args_parse, and add to the verb's groups:
  * { "Talking:", talk_options, TALK_N_OPTION, offsetof(..., talk) }. */
 #ifndef CLI_TALK_ARGS_H
 #define CLI_TALK_ARGS_H

@@ -1,8 +1,8 @@
 /* tier_args.c - flags to the plan's wishes and to post-fetch's options.
  *
- * Budgets decide who computes what. Token by token that changes no bit; a prompt of more than 8
- * tokens may go another way, with other roundings, under another budget, or where other speeds were
- * measured. --deterministic leaves only the budgets. */
+ * Budgets decide what is computed where. Token by token that changes no bit; a prompt of more than
+ * 8 tokens may go another way, with other roundings, under another budget, or where other speeds
+ * were measured. --deterministic leaves only the budgets. */
 #include "cli/tier_args.h"
 
 #include <stdio.h>
@@ -57,7 +57,8 @@ void tier_args_note_vram(bool cpu_asked_for)
                  "no GPU found");
 }
 
-/* A machine to try plans for; read where plans are made (cli/placement.c). 0, or 2 after one line. */
+/* A machine to try plans for, read where plans are made (cli/placement.c). 0, or 2 after one
+ * line. */
 static int check_pretended(void)
 {
     const char *text = getenv("MOE_RAM_AVAILABLE");

@@ -21,7 +21,7 @@ typedef struct tier_args {
 enum { TIER_N_OPTION = 10 };
 extern const arg_option tier_options[TIER_N_OPTION];
 
-/* Also takes over variables by their older names, LLAMA_POSTFETCH_..., where the new ones are not
+/* Also accepts variables by their older names, LLAMA_POSTFETCH_..., where the new ones are not
  * set. */
 void tier_args_init(tier_args *a);
 

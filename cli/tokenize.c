@@ -1,7 +1,7 @@
 /* tokenize.c - moe-run tokenize: text to ids and back, by JSON lines or for reading.
  *
- * Lines are answered one by one, in order, each with exactly one line; the first that cannot be
- * answered ends the program with an error that names it. Lines may be of any length. */
+ * Each line gets exactly one line of output, in order; the first that cannot be converted ends the
+ * program with an error that names it. Lines may be of any length. */
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/console.h"
@@ -118,7 +118,7 @@ static int decode_line(session *s, const json_t *line, err_ctx *err)
     }
     s->text.len += utf8_stream_end(&stream, s->text.ptr + s->text.len);  /* push left room */
     json_t *answer = json_pack("{s:o}", "text", json_stringn(s->text.ptr, s->text.len));
-    /* ASCII: a line separator inside a text must not look like the end of the answer */
+    /* ASCII: a line separator inside a text must not look like the end of the line */
     if (console_json(answer, JSON_ENSURE_ASCII)) return 0;
     return err_set(err, ERR_NOMEM, "text of %zu bytes", s->text.len);
 }
@@ -142,7 +142,7 @@ static int answer_line(session *s, const char *line, size_t n, err_ctx *err)
     return rc;
 }
 
-/* Whoever feeds lines through a pipe may wait for each answer; a file does not. */
+/* A program that feeds lines through a pipe may wait for each result; a file does not. */
 static int answer_lines(session *s)
 {
     struct stat st;

@@ -1,4 +1,4 @@
-/* wrap.c - one word at a time to the end of a line or to the next one.
+/* wrap.c - puts one word at a time at the end of a line or on the next one.
  *
  * Invariant: what was let through ends at column col, and col < columns, unless a character is
  * wider than the terminal. Where words end: at blanks, and beside characters of two columns, which

@@ -97,7 +97,7 @@ static void check_row(size_t i)
     char got[PLAN_CHECK_CAP];
     const plan_seen seen = {
         .tokens = N, .seconds = N * rows[i].ms * MS,
-        .cold = { .questions = rows[i].ask_ms > 0 ? 48 * N : 0,
+        .host = { .questions = rows[i].ask_ms > 0 ? 48 * N : 0,
                   .down_fetched = (uint64_t)rows[i].down, .late = (uint64_t)rows[i].late,
                   .cpu_bytes = (uint64_t)(N * rows[i].cpu_mb * 1e6),
                   .pull_bytes = (uint64_t)(N * rows[i].pull_mb * 1e6),
@@ -140,7 +140,7 @@ static void check_doubt(void)
     CHECK(strcmp(plan_check_doubt(got, sizeof got, &beside, &seen), "83.3 tok/s where 50.0 were "
                  "expected; the next start measures this machine again") == 0);
     seen.seconds = N * 27 * MS;
-    seen.cold = (host_experts_stats){ .questions = 48 * N, .cpu_bytes = (uint64_t)(N * 900e6),
+    seen.host = (host_experts_stats){ .questions = 48 * N, .cpu_bytes = (uint64_t)(N * 900e6),
                               .ask_s = N * 9 * MS, .cpu_s = N * 16 * MS, .pull_bytes = 1 };
     plan_check_line(got, sizeof got, &beside, &seen, false);
     plan_check_doubt(got, sizeof got, &beside, &seen);

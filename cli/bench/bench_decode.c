@@ -195,7 +195,8 @@ static bool print_json(const bench *m, const model_bytes *bytes, const spread *p
                     "threads", engine_threads(m->b.l.e), "kernels", engine_kernels(m->b.l.e),
                     "slow_types", model_handle_slow_json(&m->b.l),
                     "exact", m->opt->run.engine.exact, "kv", kv_type_name(m->b.so.kv),
-                    "ctx", session_ctx(m->s), "chunk", session_chunk(m->s), "runs", (int)m->opt->runs,
+                    "ctx", session_ctx(m->s), "chunk", session_chunk(m->s),
+                    "runs", (int)m->opt->runs,
                     "prompt", phase_json((int)m->opt->prompt, prompt, m->prompt_rate),
                     "decode", phase_json((int)m->opt->tokens, decode, m->decode_rate),
                     "expert_bytes_per_token", (json_int_t)bytes->token_experts,
@@ -225,7 +226,7 @@ static int report(const bench *m)
     return console_finish();
 }
 
-/* The token behind the prompt and the prompt's first chunk; the answer is forgotten. */
+/* The token after the prompt and the prompt's first chunk; the session is emptied for it. */
 static int profile(bench *m, err_ctx *err)
 {
     const int n = (int)m->opt->prompt, chunk = session_chunk(m->s);

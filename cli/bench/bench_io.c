@@ -1,4 +1,4 @@
-/* bench_io.c - moe-bench io: how fast the drive behind a file gives random pieces of it.
+/* bench_io.c - moe-bench io: how fast a file's drive reads random pieces of it.
  *
  * Experts that are in neither VRAM nor RAM come from here, so this is what decoding can at best
  * take from the drive. Read with the engine's own reader (tiers/reader.h), at places that are new
@@ -42,14 +42,14 @@ static const arg_spec spec = {
     .operands = "FILE",
     .epilogue = "default    what the engine uses: larger reads are cut into pieces of that size\n"
                 "straight   to memory that the drive has not written to before\n"
-                "bounced     by way of a few megabytes, from which threads copy: faster on some\n"
-                "           virtual drives. The engine does that where it measures a tenth more\n"
+                "bounced    through a buffer of a few megabytes, from which threads copy: faster\n"
+                "           on some virtual drives. The engine does so if that is a tenth faster\n"
                 "GB/s       10^9 bytes a second. A drive that has its own memory may give what it\n"
                 "           has just read faster: the file should be larger than that",
 };
 
 enum { MAX_DEPTH = 32, MAX_SIZES = 5, MAX_POINTS = 64 };
-enum { SMALL_FILE = 1 << 30 };           /* a drive may hold so much in its own memory */
+enum { SMALL_FILE = 1 << 30 };           /* a drive may hold this much in its own memory */
 enum { SLAB = 576 << 10 };               /* an expert's matrix */
 
 static const uint32_t sizes[MAX_SIZES] = { 64 << 10, 256 << 10, 576 << 10, 1 << 20, 4 << 20 };
@@ -251,7 +251,7 @@ static void print_spread(const io_bench *b)
     char size[16];
     printf("%-10s %.2f GB/s: reads of %s to memory new to the drive\n", "straight",
            b->spread.straight * 1e-9, text_size(size, sizeof size, SLAB));
-    printf("%-10s %.2f GB/s: the same, by way of a few megabytes%s\n", "bounced",
+    printf("%-10s %.2f GB/s: the same, through a buffer of a few megabytes%s\n", "bounced",
            b->spread.bounced * 1e-9, bounce ? ", which is worth it here" : "");
 }
 

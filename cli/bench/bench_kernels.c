@@ -427,7 +427,8 @@ static const char *kernel_name(const kernel_row *row)
     return kernel_is_reference(row->set, row->w.type) ? "reference" : "dot";
 }
 
-/* GFLOP/s that go with so many GB/s: a multiplication and an addition for each weight and token. */
+/* GFLOP/s that go with that many GB/s: a multiplication and an addition for each weight and
+ * token. */
 static double flops(const kernel_row *row, double gb_s)
 {
     return gb_s / (double)row->w.row_bytes * 2 * row->w.cols * row->n_token;

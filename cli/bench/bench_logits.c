@@ -1,6 +1,6 @@
 /* bench_logits.c - moe-bench logits: token ids in, logits out, for comparison with other programs.
  *
- * Rows are written as they are computed: of a sequence no more lies in memory than a piece of a few
+ * Rows are written as they are computed: no more of a sequence is in memory than a piece of a few
  * chunks, however long it is and however large the vocabulary. Pieces end where chunks end, so they
  * do not change what is computed together. Each sequence begins with an empty session. */
 #include "cli/commands.h"
@@ -123,7 +123,7 @@ static int read_line(int32_t *ids, const char *p, const char *end, err_ctx *err)
     return n;
 }
 
-/* Cuts the text into sequences. Every id takes at least a digit and something behind it. */
+/* Cuts the text into sequences. Every id takes at least a digit and something after it. */
 static int sequences_read(sequences *s, str_view text, err_ctx *err)
 {
     const char *p = text.ptr, *const end = text.ptr + text.len;

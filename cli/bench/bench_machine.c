@@ -1,8 +1,8 @@
 /* bench_machine.c - moe-bench machine: what this machine is, and how fast it reads memory.
  *
- * Decoding reads all active weights once for each token, so the last column is what a token rate
- * can at best be made of: bytes per token times tokens per second does not exceed it. The reading
- * itself is tiers/bandwidth.h's. */
+ * Decoding reads all active weights once for each token, so the last column bounds the token rate:
+ * bytes per token times tokens per second does not exceed it. The reading itself is
+ * tiers/bandwidth.h's. */
 #include "cli/commands.h"
 
 #include <stdio.h>
@@ -39,7 +39,7 @@ typedef struct machine_view {
     machine m;                           /* what this process may use */
     topology t;                          /* what there is */
     size_t buffer;
-    bool huge;                           /* the system gives huge pages to those who ask */
+    bool huge;                           /* the system gives huge pages on request */
 } machine_view;
 
 /* ---- what there is --------------------------------------------------------------------------- */

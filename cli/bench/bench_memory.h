@@ -25,7 +25,7 @@ int bench_memory_team(pool **out, const bench_memory_args *a);
 /* --buffer, or enough to tell memory from cache. */
 int bench_memory_bytes(size_t *out, const bench_memory_args *a, const topology *t);
 
-/* Whether there are so many bytes; what needs them is for the message. */
+/* Whether that many bytes are free; the message says what needs them. */
 int bench_memory_fits(uint64_t bytes, const char *what);
 
 #endif

@@ -4,8 +4,8 @@
 
 #include "engine/instruments.h"
 
-/* Takes in n tokens with every kernel watched and prints a row for each class of kernels; s is to be
- * rewound afterwards. 0, or < 0 with err filled. */
+/* Takes in n tokens with every kernel watched and prints a row for each class of kernels; rewind s
+ * afterwards. 0, or < 0 with err filled. */
 int bench_profile(session *s, const char *title, const int32_t *ids, int n, err_ctx *err);
 
 #endif

@@ -2,11 +2,10 @@
  *
  * A row for each budget of VRAM and RAM: planned, placed, run, closed. Every row does the same work
  * (the same random prompt into an empty session, then greedy tokens). Token by token all budgets
- * compute the same bits, so behind a prompt of up to eight tokens all rows say the same; the CPU
- * and tensor cores round longer ones differently, and behind those rows may part. Where they do,
- * the output says so. With and without post-fetch is measured in turn, run by run: a machine is not
- * equally fast at all times. A budget that cannot be kept says why in its row. Loading is not
- * measured. */
+ * compute the same bits, so after a prompt of up to eight tokens all rows say the same; the CPU and
+ * tensor cores round longer prompts differently, and after those rows may differ. Where they do,
+ * the output says so. Runs with and without post-fetch alternate: a machine is not equally fast at
+ * all times. A budget that cannot be kept says why in its row. Loading is not measured. */
 #include "cli/commands.h"
 
 #include <inttypes.h>
@@ -24,7 +23,8 @@ enum {
     MOST_SIZES = 16,                     /* of a list */
     WARM_PROMPT = 32, WARM_DECODE = 4,
     WARM_CACHE = 40,                     /* where experts come from the drive: many are in RAM */
-    WARM_TRIAL = 256                     /* where they are fetched: how much has been tried out */
+    WARM_TRIAL = 256                     /* where they are fetched: the tuner has had time for its
+                                          * trials */
 };
 #define MB 1000000u
 
@@ -54,7 +54,7 @@ static const arg_option options[] = {
     { "kv", 0, ARG_TEXT, FIELD(run.engine.kv), "TYPE", NULL, 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
     { "postfetch", 0, ARG_TEXT, FIELD(run.tiers.postfetch), "MODE", "MOE_POSTFETCH_ENABLE", 0, 0,
-      "on, off, auto, or both: auto and off in turn. Default: auto" },
+      "on, off, auto, or both: auto and off alternate. Default: auto" },
     { "device", 0, ARG_TEXT, FIELD(run.engine.device), "NAME", "MOE_DEVICE", 0, 0,
       "cpu, cuda, or auto: the GPU if there is one. Default: auto" },
     { "threads", 't', ARG_THREADS, FIELD(run.engine.threads), "N", "MOE_THREADS", 0, 0,
@@ -85,7 +85,7 @@ typedef struct tiers {
     const tiers_options *opt;
     load_options load;
     session_options so;
-    placement *here;                       /* machine and model, with no bounds */
+    placement *here;                     /* machine and model, with no bounds */
     tiers_table table;
     int n_vocab;
     int32_t *prompt, *ids;
@@ -126,7 +126,7 @@ static int read_sizes(sizes *to, const char *flag, const char *list, bool vram)
     return 0;
 }
 
-/* Whether a plan within w keeps so many bytes of experts in VRAM, and can stream the others. */
+/* Whether a plan within w keeps this many bytes of experts in VRAM, and can stream the others. */
 static bool plan_holds(const tiers *t, const plan_wish *w, uint64_t experts)
 {
     const planning *in = &t->here->in;
@@ -137,7 +137,7 @@ static bool plan_holds(const tiers *t, const plan_wish *w, uint64_t experts)
            (p.stage_parts > 0 || p.vram_experts == tiers_all_experts(&t->here->in.what));
 }
 
-/* The least VRAM (with a GPU) or RAM that does; TIERS_ALL if none does. */
+/* The least VRAM (with a GPU) or RAM for that; TIERS_ALL if there is none. */
 static uint64_t least_budget(const tiers *t, uint64_t experts)
 {
     const plan_machine *m = &t->here->in.machine;
@@ -194,7 +194,7 @@ static int make_rows(tiers *t, sizes *vram, sizes *ram, err_ctx *err)
 /* ---- the machine ----------------------------------------------------------------------------- */
 
 /* Speeds are kept for each machine: measured once, here, they hold for all rows. Only a plan that
- * depends on them has them measured, so it is one of the least memory. */
+ * depends on them has them measured, so the plan made here is for the least memory. */
 static int know_speeds(const tiers *t, const model_handle *l, err_ctx *err)
 {
     placement_options o = t->load.where;
@@ -210,7 +210,7 @@ static int know_speeds(const tiers *t, const model_handle *l, err_ctx *err)
     return rc == ERR_STOPPED ? rc : 0;   /* the rows will say what cannot be */
 }
 
-/* What there is. From here on it is the GPU for every row, or for none. */
+/* Finds out what there is. From here on every row uses the GPU, or none does. */
 static int look_around(tiers *t, const model_handle *l, err_ctx *err)
 {
     const int64_t need = t->opt->prompt + t->opt->tokens;
@@ -254,7 +254,7 @@ static bool watch(void *ctx, double done_tokens, int n_tokens)
     return !interrupted();
 }
 
-/* The first n_prompt tokens of the prompt; in *id the likeliest token behind them. */
+/* The first n_prompt tokens of the prompt; in *id the likeliest token after them. */
 static int take_prompt(tiers *t, int32_t *id, session *s, int n_prompt, err_ctx *err)
 {
     int rc;
@@ -282,22 +282,22 @@ static void add_counts(tiers_outcome *o, const session *s)
     host_experts_stats c;
     store_stats st;
     session_counts(s, &c, &st);
-    o->cold.questions += c.questions;
-    o->cold.hot += c.hot;
-    o->cold.on_cpu += c.on_cpu;
-    o->cold.down_fetched += c.down_fetched;
-    o->cold.all_fetched += c.all_fetched;
-    o->cold.late += c.late;
-    o->cold.cpu_bytes += c.cpu_bytes;
-    o->cold.pull_bytes += c.pull_bytes;
-    o->cold.hot_bytes += c.hot_bytes;
-    o->cold.ask_s += c.ask_s;
-    o->cold.cpu_s += c.cpu_s;
-    o->cold.wait_s += c.wait_s;
-    o->cold.pull_s += c.pull_s;
-    o->cold.hidden_s += c.hidden_s;
-    o->cold.pad_bytes = c.pad_bytes;
-    o->cold.fetching = c.fetching;
+    o->host.questions += c.questions;
+    o->host.hot += c.hot;
+    o->host.on_cpu += c.on_cpu;
+    o->host.down_fetched += c.down_fetched;
+    o->host.all_fetched += c.all_fetched;
+    o->host.late += c.late;
+    o->host.cpu_bytes += c.cpu_bytes;
+    o->host.pull_bytes += c.pull_bytes;
+    o->host.hot_bytes += c.hot_bytes;
+    o->host.ask_s += c.ask_s;
+    o->host.cpu_s += c.cpu_s;
+    o->host.wait_s += c.wait_s;
+    o->host.pull_s += c.pull_s;
+    o->host.hidden_s += c.hidden_s;
+    o->host.pad_bytes = c.pad_bytes;
+    o->host.fetching = c.fetching;
     o->store.hits += st.hits;
     o->store.misses += st.misses;
     o->store.predicted += st.predicted;
@@ -347,7 +347,7 @@ static bool can_fetch(const session *s)
     return c.pad_bytes > 0;
 }
 
-/* off: without post-fetch; filled only if that is another case. */
+/* off: without post-fetch; filled only if that makes a difference. */
 static int measure(tiers_outcome *o, tiers_outcome *off, tiers *t, session *s, err_ctx *err)
 {
     const int p = (int)t->opt->prompt, n = (int)t->opt->tokens, runs = (int)t->opt->runs;

@@ -1,4 +1,4 @@
-/* tiers_view.c - what the rows of moe-bench tiers come to, as tables and as JSON.
+/* tiers_view.c - the rows of moe-bench tiers as tables and as JSON.
  *
  * Figures that a row does not have (no GPU, nothing fetched, speeds not measured) are NAN and show
  * as "-" or null, never as 0. */
@@ -38,7 +38,7 @@ static double share(double a, double b) { return b > 0 ? a / b : NAN; }
 
 static double median(const double *rates, int n) { return spread_of(rates, n).median; }
 
-/* A token's experts of layers about which nobody asks anybody: all by the GPU, or all by the CPU. */
+/* A token's experts in layers without questions: all by the GPU, or all by the CPU. */
 typedef struct silent_bytes { double vram, cpu; } silent_bytes;
 
 static silent_bytes silent_bytes_of(const tiers_table *t, const plan *p)
@@ -67,15 +67,15 @@ static figures figures_of(const tiers_table *t, const tiers_row *r)
     figures f = {
         .prompt = median(o->prompt, runs), .decode = median(o->decode, runs),
         .expected = o->measured ? p->decode_tok_s : NAN, .gain = NAN,
-        .vram = (double)o->cold.hot_bytes / n + silent.vram,
-        .cpu = (double)o->cold.cpu_bytes / n + silent.cpu,
-        .bus = (double)o->cold.pull_bytes / n, .drive = (double)o->store.read_bytes / n,
-        .overlap = share(o->cold.hidden_s, o->cold.pull_s),
-        .late = share((double)o->cold.late, (double)o->cold.down_fetched),
+        .vram = (double)o->host.hot_bytes / n + silent.vram,
+        .cpu = (double)o->host.cpu_bytes / n + silent.cpu,
+        .bus = (double)o->host.pull_bytes / n, .drive = (double)o->store.read_bytes / n,
+        .overlap = share(o->host.hidden_s, o->host.pull_s),
+        .late = share((double)o->host.late, (double)o->host.down_fetched),
         .missed = share((double)o->store.misses, (double)(o->store.hits + o->store.misses)),
         .predicted = share((double)o->store.predicted, (double)o->store.misses),
         .guessed_right = share((double)o->store.predicted, (double)o->store.guesses),
-        .pad = p->gpu ? share((double)o->cold.pad_bytes, vram) : NAN,
+        .pad = p->gpu ? share((double)o->host.pad_bytes, vram) : NAN,
         .in_vram = (double)p->vram_experts / experts,
         .on_drive = (double)p->disk_experts / experts,
     };
@@ -241,17 +241,17 @@ static json_t *moved_json(const tiers_outcome *o, const figures *f)
                      "missed", real(f->missed), "predicted", real(f->predicted),
                      "guessed_right", real(f->guessed_right),
                      "postfetch_share_of_vram", real(f->pad),
-                     "postfetch_bytes", (json_int_t)o->cold.pad_bytes,
-                     "postfetch_on", (int)o->cold.fetching);
+                     "postfetch_bytes", (json_int_t)o->host.pad_bytes,
+                     "postfetch_on", (int)o->host.fetching);
 }
 
-/* Seconds a token: the device's own, the CPU's answers, and what either of these waited for. */
+/* Seconds a token: the device's own, the CPU's replies, and what either of these waited for. */
 static json_t *times_json(const tiers_table *t, const tiers_outcome *o)
 {
     const double n = (double)t->n_token * t->n_run;
-    return json_pack("{s:f, s:f, s:f, s:f, s:f}", "gpu", o->cold.ask_s / n,
-                     "cpu", o->cold.cpu_s / n, "late", o->cold.wait_s / n,
-                     "bus", o->cold.pull_s / n, "drive", o->store.wait_s / n);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f}", "gpu", o->host.ask_s / n,
+                     "cpu", o->host.cpu_s / n, "late", o->host.wait_s / n,
+                     "bus", o->host.pull_s / n, "drive", o->store.wait_s / n);
 }
 
 static json_t *row_json(const tiers_table *t, const tiers_row *r)

@@ -14,11 +14,11 @@ enum { TIERS_MOST_RUNS = 64 };
 /* What came of a budget. */
 typedef struct tiers_outcome {
     bool done;
-    char why[768];                       /* it was not; "": interrupted */
+    char why[768];                       /* why it was not done; "": interrupted */
     plan p;
     bool measured;                       /* the plan's speeds */
     double prompt[TIERS_MOST_RUNS], decode[TIERS_MOST_RUNS];     /* tok/s */
-    host_experts_stats cold;                     /* of the tokens of all runs */
+    host_experts_stats host;             /* of the tokens of all runs */
     store_stats store;
     uint64_t hash;                       /* of the tokens */
     bool same;                           /* ... in every run */
@@ -33,7 +33,7 @@ typedef struct tiers_row {
 typedef struct tiers_table {
     const char *path, *arch;
     const char *gpu;                     /* name; "": none */
-    const placement *here;                 /* machine and model */
+    const placement *here;               /* machine and model */
     const session_options *so;
     int n_thread;
     int n_prompt, n_token, n_run;

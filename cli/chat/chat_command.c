@@ -1,8 +1,8 @@
 /* chat_command.c - moe-run chat: a conversation with a model, at a terminal or through a pipe.
  *
  * At a terminal nothing that goes wrong after the start ends the chat: it is said, and the prompt
- * comes back. Through a pipe the next message is read likewise, and the exit code tells at the end.
- * Ctrl-C stops the answer at a terminal, and the program in a pipe. */
+ * comes back. Through a pipe, too, the next message is read, and the exit code tells of it at the
+ * end. Ctrl-C stops the answer at a terminal, and the program in a pipe. */
 #include "cli/commands.h"
 
 #include <limits.h>
@@ -70,7 +70,7 @@ static const arg_spec spec = {
 enum {
     DEFAULT_CTX = 8192,
     N_SNAPSHOT = 4,                      /* /undo and /retry go back to where a turn began */
-    PATIENCE = 4                         /* times Ctrl-C without effect before it ends all */
+    PATIENCE = 4                         /* unheeded Ctrl-Cs before the next one ends the program */
 };
 
 /* ---- opening ------------------------------------------------------------------------------- */
@@ -109,7 +109,8 @@ static int open_session(chat_talk *t, const chat_options *o)
     t->room.n_snapshot = N_SNAPSHOT;
     if (model_handle_place(&t->l, &t->room, &err) < 0) return model_handle_fail(t->l.path, &err);
     model_handle_say_notes(&t->l, true, t->effort_given);
-    if (model_handle_session(&t->s, &t->l, &t->room, &err) < 0) return model_handle_fail(t->l.path, &err);
+    if (model_handle_session(&t->s, &t->l, &t->room, &err) < 0)
+        return model_handle_fail(t->l.path, &err);
     if (sampling_open(&t->draw, &o->sampling, t->l.m, t->l.tok, t->room.ctx, &err) < 0 ||
         (o->talk.system && conversation_set_system(&t->conv, str_from(o->talk.system), &err) < 0)) {
         console_error("%s", err.msg);

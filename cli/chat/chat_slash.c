@@ -1,4 +1,4 @@
-/* chat_slash.c - the commands of a chat: everything a person can type behind a slash.
+/* chat_slash.c - the commands of a chat: everything a person can type after a slash.
  *
  * Invariant: a command that fails leaves the conversation as it was. What a command has to say goes
  * to stderr: stdout carries answers only. */
@@ -26,7 +26,7 @@ static bool expand_path(char *dst, size_t cap, str_view typed)
     return n > 0 && (size_t)n < cap;
 }
 
-/* A slip of the finger must not cost a model: only an older chat, or nothing, is overwritten. */
+/* A typing error must not destroy a model: only an older chat is ever overwritten. */
 static int check_older(const char *path, err_ctx *err)
 {
     static const char magic[8] = STATE_FILE_MAGIC;
@@ -98,8 +98,8 @@ int chat_load(chat_talk *t, const char *path, err_ctx *err)
     int rc = session_load(t->s, path, &text, &len, err);
 
     if (rc < 0) return rc;
-    /* From here on the session may hold what the conversation does not say. That costs time, not
-     * truth: the next turn finds out how much of it is of use. */
+    /* From here on the session may hold tokens that are not in the conversation. That costs time,
+     * not correctness: the next turn finds out how much of it can be used. */
     rc = conversation_read(&conv, &set, (str_view){ text, len }, err);
     mem_free(text);
     if (rc < 0) return rc;
@@ -199,7 +199,7 @@ static int do_stats(chat_talk *t, str_view arg)
     (void)arg;
     if (chat_count_tokens(&n, t, &err) < 0 || model_handle_plan(&bytes, &t->l, &t->room, &err) < 0)
         return failed("/stats", &err);
-    /* an answer that filled the context is written with an end that had no more room in it */
+    /* an answer that filled the context is rendered with an end that no longer fitted */
     const int ctx = session_ctx(t->s);
     fprintf(stderr, "context   %s of %s tokens%s, %s\n",
             text_count(n1, sizeof n1, (uint64_t)min_int(n, ctx)),

@@ -54,7 +54,7 @@ int chat_count_tokens(int *out, const chat_talk *t, err_ctx *err);
 
 enum { CHAT_SLASH_DONE, CHAT_SLASH_FAILED, CHAT_SLASH_QUIT };
 
-/* Does what a line that begins with a slash says; it has told the person about failures. */
+/* Does what a line that begins with a slash says, and tells the person about failures. */
 int chat_slash(chat_talk *t, str_view line);
 
 /* Continues the chat in a file that /save wrote. Fails with the conversation as it was. */

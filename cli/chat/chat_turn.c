@@ -1,8 +1,8 @@
 /* chat_turn.c - one question, one answer: render, run, print, remember.
  *
- * Invariant: what was shown of an answer becomes part of the conversation, whoever ended it; a
+ * Invariant: what was shown of an answer becomes part of the conversation, whatever ended it; a
  * question stays open only if it was stopped before anything could be shown. The whole conversation
- * is rendered each time; what the session already holds of it is answer_run's to find. */
+ * is rendered each time; answer_run finds out what the session already holds of it. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,7 +49,7 @@ static void end_output(turn *u, bool answered)
     chat_talk *t = u->t;
     answer_view_end(&u->shown, answered && !t->interactive);
     if (u->shown.begun && u->shown.on_screen) answer_view_str(&u->shown, "\n");
-    else if (u->stop && t->interactive) fputc('\n', stderr);     /* behind the terminal's "^C" */
+    else if (u->stop && t->interactive) fputc('\n', stderr);     /* after the terminal's "^C" */
     t->n_shown += u->shown.begun;
     if (u->shown.why != EINTR) t->lost = u->shown.why;
 }
@@ -145,7 +145,7 @@ static void count(chat_talk *t, const answer_stats *st)
     t->total.answer_ns += st->answer_ns;
 }
 
-/* Whatever the person should know about how it ended. */
+/* Says what the person should know about how it ended. */
 static void tell_end(const turn *u, const answer_stats *st)
 {
     chat_talk *t = u->t;

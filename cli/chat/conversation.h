@@ -1,6 +1,6 @@
 /* conversation.h - who said what: the messages of a chat, and the same as text for a file.
  *
- * At most one system message stands at the front; behind it user and assistant take turns, the user
+ * At most one system message stands at the front; after it user and assistant alternate, the user
  * first. The conversation is open while the last question has no answer yet. Texts are copied and
  * owned, and are valid UTF-8. Nothing here changes anything when it fails. */
 #ifndef CLI_CHAT_CONVERSATION_H
@@ -16,10 +16,10 @@ typedef struct conversation {
 
 void conversation_release(conversation *c);
 
-/* In place of the one there was; empty text: none from now on. */
+/* Replaces the one there was; empty text: none from now on. */
 int conversation_set_system(conversation *c, str_view text, err_ctx *err);
 
-/* Takes the place of a question that is still open. */
+/* Replaces a question that is still open. */
 int conversation_ask(conversation *c, str_view text, err_ctx *err);
 /* Answers the open question. */
 int conversation_answer(conversation *c, str_view content, str_view reasoning, err_ctx *err);
@@ -53,7 +53,8 @@ int conversation_write(char **out, size_t *len, const conversation *c,
                        const conversation_settings *s, err_ctx *err);
 
 /* Fills *c, which is empty, and *s. Whatever conversation_write does not write is refused: other
- * keys, types, roles out of turn. Sampling values are numbers, possible or not: sampler_check. */
+ * keys, types, roles out of turn. Sampling values are only checked to be numbers; their ranges are
+ * sampler_check's. */
 int conversation_read(conversation *c, conversation_settings *s, str_view text, err_ctx *err);
 
 /* "2026-01-31" or "". */

@@ -9,8 +9,8 @@
 
 enum { LINE_HISTORY_MAX = 1000 };        /* lines that are kept */
 
-/* Where it belongs: $XDG_STATE_HOME or ~/.local/state, and there moe-run/history. False if
- * there is no home, or it does not exist, or the path is too long. */
+/* Where it belongs: moe-run/history in $XDG_STATE_HOME or ~/.local/state. False if there is no
+ * home, or it does not exist, or the path is too long. */
 bool line_history_path(char *dst, size_t cap);
 
 /* Calls fn for each of the last LINE_HISTORY_MAX lines; line is terminated. */

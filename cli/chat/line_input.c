@@ -1,7 +1,7 @@
 /* line_input.c - messages from a terminal through libedit, or from a pipe through getline.
  *
  * Invariant: the terminal is in the editor's mode only inside line_input_read, whichever way that
- * ends; while an answer is computed it is the shell's. Ctrl-C is not handled here but seen: the
+ * ends; while an answer is computed it is the shell's. Ctrl-C is noticed here but not handled: the
  * handler of interrupt.c makes the read return, and the line is given up. */
 #include "cli/chat/line_input.h"
 
@@ -20,7 +20,7 @@
 struct line_input {
     const char *const *words;
     int n_word;
-    bool echo;                           /* plain input, and somebody watches */
+    bool echo;                           /* plain input, and stderr is a terminal */
     char *line;                          /* of getline */
     size_t cap;
     textbuf message;
@@ -67,7 +67,8 @@ static void handlers_restore(const handlers *old)
     sigaction(SIGTSTP, &old->suspend, NULL);
 }
 
-/* Ctrl-Z: the shell must find the terminal as it left it, and we our line when we come back. */
+/* Ctrl-Z: the shell must find the terminal as it left it, and we must find our line when we come
+ * back. */
 static void suspend(EditLine *el)
 {
     struct sigaction ours, plain = { 0 };
@@ -132,7 +133,8 @@ static char *prompt_text(EditLine *el)
     return (char *)in->prompt;
 }
 
-/* Tab: completes a command; anywhere else it is a character like others (pasted code has them). */
+/* Tab: completes a command; anywhere else it is a character like any other (pasted code has
+ * them). */
 static unsigned char complete(EditLine *el, int key)
 {
     const LineInfo *li = el_line(el);
@@ -266,7 +268,7 @@ static bool is_fence(str_view line)
     return str_is(line, "\"\"\"");
 }
 
-/* Into the history goes each line as it was typed. */
+/* Each line goes into the history as it was typed. */
 static int keep_history(line_input *in, str_view line, err_ctx *err)
 {
     size_t i = 0;

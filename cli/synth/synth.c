@@ -107,7 +107,7 @@ static void work(job *j, uint8_t *window)
 }
 
 /* OpenMP hands the region its variables without telling the thread sanitizer; hence the attribute,
- * which covers this function alone. Everything behind them is ordered by next and finished. */
+ * which covers this function alone. Everything they point to is ordered by next and finished. */
 __attribute__((no_sanitize("thread")))
 static int run_threads(job *j, uint8_t *windows, int n_thread)
 {
@@ -158,7 +158,7 @@ static int check_target(const char *path, uint64_t bytes, err_ctx *err)
     struct stat st;
 
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return err_set(err, ERR_IO, "is there and is not a regular file");
+        return err_set(err, ERR_IO, "exists and is not a regular file");
     folder_of(folder, sizeof folder, path);
     if (statvfs(folder, &fs) < 0) return err_sys(err, "folder %s", folder);
     const uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;

@@ -16,7 +16,7 @@ typedef struct synth_report {
 } synth_report;
 
 /* n_thread 0: as many as OpenMP would take; the file does not depend on it. fn may be NULL. Refuses
- * a PATH that is there and not a regular file, and a disk without room, before writing anything.
+ * a PATH that exists and is not a regular file, and a disk without room, before writing anything.
  * Messages do not name PATH. */
 int synth_write(synth_report *out, const char *path, const synth_options *o, int n_thread,
                 synth_progress_fn *fn, void *ctx, err_ctx *err);

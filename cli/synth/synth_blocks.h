@@ -31,7 +31,7 @@ void synth_blocks_init(synth_blocks *s, quant_type type, double sigma);
 /* Writes blocks first .. first + n - 1 of the tensor with this key. */
 void synth_blocks_fill(const synth_blocks *s, uint8_t *out, uint64_t first, size_t n, uint64_t key);
 
-/* ---- the generator behind it ---- */
+/* ---- its random generator ---- */
 
 /* Bytes at .. at + n - 1 of the stream of random_word(key, ...). */
 void synth_bytes(uint8_t *out, uint64_t at, size_t n, uint64_t key);

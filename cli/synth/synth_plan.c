@@ -291,8 +291,8 @@ static void add_gated_attention(synth_plan *p, int l)
     add_dense(p, l, "attn_output.weight", WRITE_GAIN, n_q, s->n_embd);
 }
 
-/* The router of layer l when embeddings carry the common direction. In front of it the residual's
- * mean square is that of the embedding plus what l layers and a mixer added to each channel. */
+/* The router of layer l when embeddings carry the common direction. Before it the residual's mean
+ * square is that of the embedding plus what l layers and a mixer added to each channel. */
 static void add_skewed_router(synth_plan *p, int l)
 {
     const synth_shape *s = p->o.shape;
@@ -621,7 +621,7 @@ static void fill_part(const synth_plan *p, const part *t, uint8_t *out, uint64_t
     }
 }
 
-/* Index of the first part that ends behind at. */
+/* Index of the first part that ends after at. */
 static int find_part(const synth_plan *p, uint64_t at)
 {
     int lo = 0, hi = p->n_part;
@@ -645,7 +645,7 @@ void synth_plan_fill(const synth_plan *p, uint8_t *out, uint64_t at, size_t n)
     }
     for (int i = find_part(p, pos); i < p->n_part && pos < end && p->parts[i].at < end; i++) {
         const part *t = &p->parts[i];
-        if (t->at > pos) {                           /* padding in front of the tensor */
+        if (t->at > pos) {                           /* padding before the tensor */
             memset(out + (pos - at), 0, (size_t)(t->at - pos));
             pos = t->at;
         }

@@ -21,7 +21,7 @@ typedef struct synth_shape {
     quant_type experts, dense, head;     /* types by default */
 } synth_shape;
 
-/* The shapes people may name, and the list of their names; NULL if there is none with that name. */
+/* The shape of that name, or NULL; and the list of names. */
 const synth_shape *synth_shape_find(const char *name);
 #define SYNTH_SHAPE_NAMES "gpt-oss-20b, gpt-oss-120b, qwen3-next-80b"
 
@@ -45,7 +45,7 @@ void synth_plan_free(synth_plan *p);
 uint64_t synth_plan_bytes(const synth_plan *p);          /* of the file */
 int synth_plan_n_tensor(const synth_plan *p);
 
-/* Bytes at .. at + n - 1 of the file; zeros behind its end. */
+/* Bytes at .. at + n - 1 of the file; zeros after its end. */
 void synth_plan_fill(const synth_plan *p, uint8_t *out, uint64_t at, size_t n);
 
 /* How often the expert of each rank is meant to be among the n_used of a token: share[0] is the

@@ -93,7 +93,7 @@ static void list_merged(merged *out, int n, const alphabet *a)
                 }
 }
 
-/* Text of m, with a space behind part cut - 1 if 0 < cut. */
+/* Text of m, with a space after part cut - 1 if 0 < cut. */
 static str_view merged_text(char *dst, const merged *m, int cut, const alphabet *a)
 {
     size_t n = 0;
