@@ -99,8 +99,9 @@ MAKEFLAGS += -j$(or $(shell nproc 2>/dev/null),1)
 endif
 
 # ---- where it goes -----------------------------------------------------------------------------
-# Configurations never share objects: the folder's name says what is not as usual, by a checksum where
-# that cannot be said in short. (No trailing comment after a value: make keeps the spaces before it.)
+# Configurations never share objects: the folder's name says what differs from the default, with a
+# checksum where that would be too long. (No trailing comment after a value: make keeps the spaces
+# before it.)
 checksum = -$(firstword $(shell printf %s $(call quoted,$1) | cksum))
 CONFIG  := $(if $(filter 0,$(CUDA)),-cpu) $(if $(filter 0,$(URING)),-nouring) $(SAN:%=-$(subst $(comma),-,$(SAN)))
 ifneq ($(CC),gcc)
@@ -155,7 +156,7 @@ GPU_OBJ   := $(patsubst %,$G/%.o,$(wildcard cuda/*.cu cuda/*/*.cu)) $B/archs
 else
 GPU_OBJ   := $B/cuda/gpu_stub.c.o
 endif
-# What is not a product of weights is compiled once for any processor, and once for each of these.
+# Everything but products of weights is compiled once for any processor, and once for each of these.
 LOOPS    := activation attention deltanet rows
 LOOP_ISA := $(if $(filter x86_64,$(CPU)),avx2 avx512)$(if $(filter aarch64,$(CPU)),neon)
 LIB_OBJ  := $(GPU_OBJ) $(foreach i,$(LOOP_ISA),$(LOOPS:%=$B/engine/cpu/%.$i.c.o)) $(LIB_C:%=$B/%.o)
@@ -203,7 +204,7 @@ ifeq ($(OPT),$(USUAL_OPT))
 $B/engine/cpu/%.c.o $(call obj,kv quant): OPT_MORE := $(if $(SAN),-O1,-O3)
 endif
 
-# No file but these may use what only some processors have; engine/cpu/dispatch.c decides who runs.
+# No file but these may use what only some processors have; engine/cpu/dispatch.c decides which run.
 FLAGS_neon    := -march=armv8-a
 FLAGS_dotprod := -march=armv8.2-a+dotprod -falign-loops=32
 FLAGS_i8mm    := -march=armv8.2-a+dotprod+i8mm -falign-loops=32

@@ -14,7 +14,7 @@ case $fuzzer in
     libfuzzer)
         cc=clang
         tools/bootstrap.sh clang=clang
-        # Debian packs the fuzzer's runtime apart from the compiler
+        # Debian packages the fuzzer's runtime separately from the compiler
         [ -e "$(clang -print-file-name=libclang_rt.fuzzer.a)" ] ||
             ls /usr/lib/llvm-*/lib/clang/*/lib/*/libclang_rt.fuzzer*.a >/dev/null 2>&1 ||
             tools/bootstrap.sh +libclang-rt-dev ;;

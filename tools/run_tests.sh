@@ -48,7 +48,7 @@ mkdir -p "$logs" "$build/seeds"
 jobs=$(nproc)
 if [ "${ONLY_GPU:-}" ]; then jobs=1; else "$build/tests/fuzz_seeds" "$build/seeds"; fi
 
-# Names, the long ones first.
+# Names, the slow ones first.
 rest() {
     if nm "$build/moe-run" 2>/dev/null | grep -q __tsan_init; then       # four tokens a second
         echo "skip: thread sanitizer: test_cli_run.sh, test_cli_chat.sh, test_cli_user.sh" >"$logs/cli_slow.log"
