@@ -139,7 +139,9 @@ static void unplace(engine *e)
     e->on_gpu = NULL;
     e->vram = NULL;
     e->device = NULL;
+    e->device_info = (gpu_info){ 0 };
     e->p = NULL;
+    e->post = (postfetch_options){ 0 };
 }
 
 int engine_place(engine *e, const engine_placement *p, err_ctx *err)
