@@ -180,11 +180,17 @@ const int32_t *session_ids(const session *s) { return s->ids; }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
+static int check_state(const session *s, err_ctx *err)
+{
+    if (!s->broken) return 0;
+    return err_set(err, ERR_IO, "the session's state was lost in an earlier failure");
+}
+
 static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *err)
 {
     const int n_vocab = s->e->m->hp.n_vocab, room = s->opt.ctx - session_pos(s);
-    if (s->broken)
-        return err_set(err, ERR_IO, "the session's state was lost in an earlier failure");
+    const int rc = check_state(s, err);
+    if (rc < 0) return rc;
     if (n > room)
         return err_set(err, ERR_RANGE, "%d tokens do not fit: the context of %d has room for %d", n,
                        s->opt.ctx, room);
@@ -351,15 +357,23 @@ void session_pause_postfetch(session *s, bool paused)
 /* ---- going back, files ----------------------------------------------------------------------- */
 
 void session_snapshot(session *s) { state_snapshot(s->st); }
+
+/* A broken state cannot stay at its position: it goes back to a snapshot, or to 0. */
+static int most_kept(const session *s, int n_keep)
+{
+    return s->broken ? min_int(n_keep, session_pos(s) - 1) : n_keep;
+}
+
 int session_rewind(session *s, int n_keep)
 {
-    const int before = session_pos(s), kept = state_rewind(s->st, n_keep);
-    if (kept < before || kept == 0) s->broken = false;   /* state and position agree again */
+    const int kept = state_rewind(s->st, most_kept(s, n_keep));
+    s->broken = false;                   /* state and position agree again */
     return kept;
 }
+
 int session_rewind_target(const session *s, int n_keep)
 {
-    return state_rewind_target(s->st, n_keep);
+    return state_rewind_target(s->st, most_kept(s, n_keep));
 }
 
 static state_tag tag_of(const session *s)
@@ -379,11 +393,14 @@ static state_tag tag_of(const session *s)
 int session_save(const session *s, const char *path, str_view extra, err_ctx *err)
 {
     const state_tag tag = tag_of(s);
-    return state_save(s->st, path, &tag, s->ids, extra, err);
+    const int rc = check_state(s, err);
+    return rc < 0 ? rc : state_save(s->st, path, &tag, s->ids, extra, err);
 }
 
 int session_load(session *s, const char *path, char **extra, size_t *n_extra, err_ctx *err)
 {
     const state_tag tag = tag_of(s);
-    return state_load(s->st, path, &tag, s->ids, s->opt.ctx, extra, n_extra, err);
+    const int rc = state_load(s->st, path, &tag, s->ids, s->opt.ctx, extra, n_extra, err);
+    if (rc == 0) s->broken = false;
+    return rc;
 }
