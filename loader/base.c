@@ -1,7 +1,7 @@
 /* base.c - errors, log sink, clock, allocator with its test seams, byte strings.
  *
- * The allocator counts and can be told to fail, so that every cleanup path can be walked by a test;
- * it adds nothing else to malloc. */
+ * The allocator counts and can be told to fail, so that a test can walk every cleanup path; it adds
+ * nothing else to malloc. */
 #include "loader/base.h"
 
 #include <errno.h>
@@ -142,7 +142,11 @@ void mem_free(void *p)
 }
 
 mem_layout mem_layout_count(uint64_t align) { return (mem_layout){ .align = align }; }
-mem_layout mem_layout_over(void *block, uint64_t align) { return (mem_layout){ .block = block, .align = align }; }
+
+mem_layout mem_layout_over(void *block, uint64_t align)
+{
+    return (mem_layout){ .block = block, .align = align };
+}
 
 void *mem_layout_take(mem_layout *a, uint64_t n, uint64_t width, uint64_t bytes)
 {
@@ -298,7 +302,7 @@ int utf8_decode(uint32_t *cp, const uint8_t *p, size_t n)
     return len;
 }
 
-/* No control, and nothing that breaks a line or turns the writing direction around. */
+/* No control character, and nothing that breaks a line or reverses the writing direction. */
 static bool is_printable(uint32_t cp)
 {
     return cp >= 0x20 && !(cp >= 0x7F && cp <= 0x9F) && !(cp >= 0x2028 && cp <= 0x202E) &&

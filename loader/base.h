@@ -47,7 +47,7 @@ typedef struct err_ctx {
 /* Writes code and message into *err (which may be NULL) and returns code. */
 int err_set(err_ctx *err, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
-/* The same with ERR_IO, and ": <text of errno>" behind the message. */
+/* The same with ERR_IO, and ": <text of errno>" after the message. */
 int err_sys(err_ctx *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* Puts "<prefix>: " before the message that is already in *err. Returns rc unchanged. */
@@ -82,7 +82,7 @@ static inline uint64_t size_align(uint64_t n, uint64_t align)
 uint64_t clock_ns(void);                 /* monotonic */
 static inline double clock_since(uint64_t from_ns) { return (double)(clock_ns() - from_ns) * 1e-9; }
 
-/* Word i of the stream of random numbers with this key: splitmix64, entered at any place. For
+/* Word i of the stream of random numbers with this key: splitmix64, entered at any point. For
  * seeds, synthetic data and tests; nothing here is secret. */
 static inline uint64_t random_word(uint64_t key, uint64_t i)
 {
@@ -115,8 +115,8 @@ mem_layout mem_layout_over(void *block, uint64_t align);
 /* n * width * bytes of it; NULL while counting. */
 void *mem_layout_take(mem_layout *a, uint64_t n, uint64_t width, uint64_t bytes);
 float *mem_layout_floats(mem_layout *a, int n, int64_t width);
-/* Two parts that are never in use together share their room: after the first, back to where it
- * began, which returns its end; after the second, on to that end if it is further. */
+/* Two parts that are never in use together share their room: after the first, go back to where it
+ * began, which returns its end; after the second, go on to that end if it is further. */
 uint64_t mem_layout_back(mem_layout *a, uint64_t to);
 void mem_layout_reach(mem_layout *a, uint64_t end);
 
@@ -129,7 +129,7 @@ long mem_count(void);
 
 /* ---- byte strings ------------------------------------------------------------------------ */
 
-/* Bytes somewhere else: not terminated, any content. Compare by length and bytes, never strcmp. */
+/* Borrowed bytes: not terminated, any content. Compare by length and bytes, never strcmp. */
 typedef struct str_view {
     const char *ptr;
     size_t len;
@@ -149,8 +149,8 @@ const char *str_escape(char *dst, size_t cap, str_view s);
 #define ESC(buf, s) str_escape((buf), sizeof(buf), (s))
 
 /* Text under construction. Zero-initialise; textbuf_free releases. An allocation that fails is
- * remembered and what follows is dropped, so that code which builds text reads top to bottom and
- * looks at failed once, at the end. */
+ * remembered and what follows is dropped, so code that builds text reads top to bottom and checks
+ * failed once, at the end. */
 typedef struct textbuf {
     char *ptr;
     size_t len, cap;
@@ -159,8 +159,8 @@ typedef struct textbuf {
 
 void textbuf_put(textbuf *b, str_view s);
 void textbuf_str(textbuf *b, const char *terminated);
-char *textbuf_room(textbuf *b, size_t n);        /* where n more bytes may be written, or NULL; len
-                                                  * is the caller's to move */
+char *textbuf_room(textbuf *b, size_t n);        /* where n more bytes may be written, or NULL; the
+                                                  * caller moves len */
 void textbuf_drop(textbuf *b, size_t n);                 /* removes the first n bytes */
 void textbuf_free(textbuf *b);
 static inline str_view textbuf_view(const textbuf *b)

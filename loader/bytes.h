@@ -30,7 +30,7 @@ typedef struct cursor {
 
 static inline uint64_t cursor_left(const cursor *c) { return c->size - c->pos; }
 
-/* n bytes at the cursor, which moves behind them; NULL if fewer are left. */
+/* n bytes at the cursor, which moves past them; NULL if fewer are left. */
 static inline const uint8_t *cursor_take(cursor *c, uint64_t n)
 {
     const uint8_t *p = c->base + c->pos;

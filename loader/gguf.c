@@ -22,7 +22,7 @@
 enum { MIN_KV_BYTES = 14, MIN_STRING_BYTES = 8, MIN_TENSOR_BYTES = 33, DEFAULT_ALIGN = 32 };
 enum { MAX_PARTS = 99999 };              /* five digits in the file name */
 
-/* Where the parse stands; what it has found goes straight into g. */
+/* How far the parse has got; what it finds goes straight into g. */
 typedef struct parser {
     gguf *g;
     cursor c;
@@ -96,7 +96,7 @@ static int in_key(parser *p, const gguf_kv *kv, int rc)
     return rc < 0 ? err_prefix(p->err, rc, "key %s", ESC(key, kv->key)) : rc;
 }
 
-/* Moves behind the elements of an array whose header was just read into *kv. */
+/* Moves past the elements of an array whose header was just read into *kv. */
 static int skip_array(parser *p, const gguf_kv *kv)
 {
     const bool strings = kv->type == GGUF_STRING;
@@ -296,8 +296,8 @@ static int read_tensor(parser *p)
     return rc;
 }
 
-/* Turns offsets inside the data section into places in the file, once all of them are known to lie
- * inside it. */
+/* Turns offsets inside the data section into file offsets, once all of them are known to lie inside
+ * it. */
 static int place_tensors(parser *p)
 {
     gguf *g = p->g;
@@ -356,7 +356,7 @@ static int check_tensors(gguf *g, err_ctx *err)
     return rc;
 }
 
-/* A type that no GGUF has any more is what one dialect writes its experts in: says so first. */
+/* One dialect writes its experts in a type that GGUF no longer has: the message says so first. */
 static int name_dialect(parser *p, int rc)
 {
     str_view arch;
@@ -405,7 +405,7 @@ static int map_file(part *p, const char *path, err_ctx *err)
         p->base = base;
         p->size = (uint64_t)st.st_size;
         p->mapped = true;
-        /* where the file system can: read with 12% more speed, and half the time to load */
+        /* where the file system can: reads are 12% faster, and loading takes half the time */
         madvise(base, (size_t)st.st_size, MADV_HUGEPAGE);
         rc = map_guard_add(base, p->size, path, err);
     }
@@ -491,7 +491,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Opens part no of count, whose name is path, and takes it in. */
+/* Opens part `no` of count, whose name is path, and takes it in. */
 static int add_sibling(gguf *g, const char *path, int64_t no, int64_t count, err_ctx *err)
 {
     int64_t its_no, its_count;

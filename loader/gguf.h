@@ -1,13 +1,13 @@
 /* gguf.h - opens a GGUF file, or all parts of a split one, and trusts no number in it.
  *
- * The file is mapped, not read: opening touches only metadata and tensor directory. Everything that
- * is handed out (strings, arrays, tensors) points into the mapping or into the gguf and is good
- * until gguf_close. After gguf_open succeeded, every string lies inside the file, every tensor's
- * bytes lie inside its part and overlap no other's, names and keys are unique, and all sizes were
- * computed without overflow. What the numbers *mean* (architecture, shapes, vocabulary) is checked
- * by whoever uses them. Immutable after opening: any thread may read it.
+ * The file is mapped, not read: opening touches only the metadata and the tensor directory.
+ * Everything handed out (strings, arrays, tensors) points into the mapping or into the gguf and is
+ * good until gguf_close. After gguf_open succeeds, every string lies inside the file, every
+ * tensor's bytes lie inside its part and overlap no other's, names and keys are unique, and all
+ * sizes were computed without overflow. What the numbers *mean* (architecture, shapes, vocabulary)
+ * is checked by whoever uses them. Immutable after opening: any thread may read it.
  *
- * Messages do not name the file: the caller, who knows what the user typed, puts it in front. */
+ * Messages do not name the file: the caller knows what the user typed and puts it in front. */
 #ifndef LOADER_GGUF_H
 #define LOADER_GGUF_H
 

@@ -1,7 +1,7 @@
 /* gguf_access.c - asking an opened GGUF file: keys, typed values, arrays, tensors by name.
  *
- * Opening has checked that every value lies inside the file; what is checked here is whether it is
- * of the type and in the range the caller can live with. Unknown means refuse, by name. */
+ * Opening has checked that every value lies inside the file; here it is checked for the type and
+ * the range that the caller accepts. Unknown means refuse, by name. */
 #include "loader/gguf_internal.h"
 
 #include <inttypes.h>

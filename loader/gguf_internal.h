@@ -29,7 +29,7 @@ struct gguf {
 /* Bytes of one value of a fixed-size type; 0 for strings and arrays. type is below the count. */
 int gguf_type_bytes(gguf_type type);
 
-/* Integers of any width; bool is none. */
+/* Integers of any width; bool is not one. */
 bool gguf_is_integer(gguf_type type);
 
 #endif

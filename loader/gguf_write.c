@@ -1,8 +1,8 @@
 /* gguf_write.c - builds the head of a GGUF file in memory.
  *
- * Two growing texts, metadata and tensor directory, are joined by gguf_write_head. Offsets
- * follow the format's rule: each tensor starts where the padded one before it ends. Whether the
- * result makes sense is the writer's business, not ours: tests write nonsense on purpose. */
+ * Two growing texts, metadata and tensor directory, are joined by gguf_write_head. Offsets follow
+ * the format's rule: each tensor starts where the padded one before it ends. Whether the result
+ * makes sense is up to the caller: tests write nonsense on purpose. */
 #include "loader/gguf_write.h"
 
 #include <string.h>

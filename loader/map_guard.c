@@ -1,7 +1,7 @@
 /* map_guard.c - the mapped ranges, and the handler of SIGBUS that looks for an address in them.
  *
  * What a signal handler sees can only be global. Entries are written under a lock and read without
- * one, so an entry once made is never freed: one whose file was closed serves the next file. An
+ * one, so an entry once made is never freed: the next file reuses one whose file was closed. An
  * entry counts while its base is set, and everything else in it is written before that. */
 #include "loader/map_guard.h"
 
@@ -22,7 +22,7 @@ static _Atomic(entry *) first;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for whoever writes entries */
 static map_guard_fn *told;               /* set once, before the handler is installed */
 static struct sigaction before;          /* likewise */
-static atomic_flag telling = ATOMIC_FLAG_INIT;   /* threads come in crowds: one tells */
+static atomic_flag telling = ATOMIC_FLAG_INIT;   /* many threads may fault at once: one reports */
 
 static const entry *find(uintptr_t at)
 {
@@ -41,7 +41,8 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
     if (e) told(e->path);
     /* not ours: whoever was here before gets it when the instruction is tried again */
     sigaction(number, &before, NULL);
-    if (info->si_code <= 0) raise(number);       /* it was sent, so nothing will be tried again */
+    if (info->si_code <= 0) raise(number);       /* somebody sent it, so no instruction will be
+                                                  * tried again */
 }
 
 void map_guard_install(map_guard_fn *fn)

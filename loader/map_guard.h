@@ -1,4 +1,4 @@
-/* map_guard.h - what becomes of a process whose mapped file shrinks, or fails, while it is read.
+/* map_guard.h - what happens to a process whose mapped file shrinks, or fails, while it is read.
  *
  * Reading a page that the file no longer has raises SIGBUS, in any thread and at any instruction.
  * Whoever maps a file says so here; a program that has installed a function is told which file it
@@ -13,7 +13,7 @@
  * printable. */
 typedef void map_guard_fn(const char *path);
 
-/* Once, by the program, at its start. Without it nothing is changed about SIGBUS. */
+/* Once, by the program, at its start. Without it SIGBUS is handled as before. */
 void map_guard_install(map_guard_fn *fn);
 
 /* From now on bytes at base belong to the file. Returns 0, or ERR_NOMEM with nothing kept. Any

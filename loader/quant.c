@@ -1,4 +1,4 @@
-/* quant.c - the traits of every tensor type and the scalar decoders: the answer key.
+/* quant.c - the traits of every tensor type and the scalar decoders: the reference.
  *
  * Every value is exact. A scale has 11 significant bits or fewer and its product with the integers
  * of the format fits in 24, so the order of multiplication does not matter; only the formats with a
@@ -22,7 +22,7 @@ static float float_of_bits(uint32_t bits)
     return load_f32(&bits);
 }
 
-/* 2^(e-127): the exponent field of a binary32 as it stands, but for 0, where that field means zero
+/* 2^(e-127): the exponent field of a binary32 as it is, except for 0, where that field means zero
  * and this one 2^-127. 255 is reserved. It is NaN here, as the OCP standard has it, so that a
  * damaged block shows; llama.cpp takes it for NaN on its GPU path and for 2^128 on its CPU path. */
 float e8m0_to_f32(uint8_t e)
@@ -135,7 +135,7 @@ static void mxfp4(float *out, const block_mxfp4 *b)
     }
 }
 
-/* The tensor's own scale, if it has one, is a tensor of its own and not applied here. */
+/* The tensor's own scale, if it has one, is a separate tensor and not applied here. */
 static void nvfp4(float *out, const block_nvfp4 *b)
 {
     for (int j = 0; j < 4; j++, out += 16) {
@@ -258,8 +258,8 @@ static void put_row(float *out, int n, float scale, uint64_t row, uint32_t signs
     }
 }
 
-/* The eight signs behind "even signs": bit 7 is the parity of the other seven. The constant is a
- * table of 16 bits, the parity of each 4-bit number. */
+/* The eight signs that "even signs" stand for: bit 7 is the parity of the other seven. The constant
+ * is a table of 16 bits, the parity of each 4-bit number. */
 static uint32_t even_signs(uint32_t seven)
 {
     const uint32_t parity = 0x6996u >> ((seven ^ seven >> 4) & 15) & 1;

@@ -1,7 +1,7 @@
 /* quant.h - the block formats a GGUF tensor can have, and their exact values.
  *
  * A row is a run of blocks; a block holds block_elems weights in block_bytes bytes, at any byte
- * alignment. The decoders here are scalar and exact: the answer key that every fast kernel, on any
+ * alignment. The decoders here are scalar and exact: the reference that every fast kernel, on any
  * processor, is compared with. Layouts are drawn at the block structs, in quant_blocks.h. */
 #ifndef LOADER_QUANT_H
 #define LOADER_QUANT_H
@@ -34,7 +34,7 @@ typedef struct quant_traits {
     const char *name;                    /* "Q4_K"; NULL in a gap of the id space */
     int block_elems, block_bytes;
     quant_decode_fn *decode;             /* NULL: integers and F64, which no weight may be, and
-                                          * Q8_1, Q8_K, which never stand in a file */
+                                          * Q8_1, Q8_K, which are never in a file */
 } quant_traits;
 
 /* The row for an id from a file; NULL if the id is unknown or was removed. */

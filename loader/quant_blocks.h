@@ -1,8 +1,8 @@
 /* quant_blocks.h - one struct per block format of a GGUF file: which bit belongs to which weight.
  *
- * Structs hold byte arrays only, so a block may stand at any address; fields of two and four bytes
- * are little-endian and are read with load_u16() and load_u32() of loader/bytes.h. Valid C11, C++17
- * and CUDA: decoders on either processor share these structs and the two value lists at the end.
+ * Structs hold byte arrays only, so a block may be at any address; fields of two and four bytes are
+ * little-endian and are read with load_u16() and load_u32() of loader/bytes.h. Valid C11, C++17 and
+ * CUDA: decoders on either processor share these structs and the two value lists at the end.
  *
  * In the drawings the highest bit is on the left, and e(5) is the weight with index 5 in its block.
  * d is the block's scale, a binary16 unless said otherwise. Words used more than once:

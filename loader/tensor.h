@@ -22,7 +22,7 @@ typedef struct tensor {
     int part;                            /* index of the file it is in: 0 unless split */
     uint64_t offset;                     /* of the first byte, counted from the start of that
                                           * file */
-    const uint8_t *data;                 /* the same place in the mapping; no alignment promised */
+    const uint8_t *data;                 /* the same byte in the mapping; no alignment promised */
 } tensor;
 
 /* Fills type, n_dims, shape and sizes from a file's numbers: ne[0] is the contiguous dimension.
