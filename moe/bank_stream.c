@@ -1,8 +1,9 @@
-/* bank_stream.c - sends banks through two buffers in VRAM, a part ahead of who reads them.
+/* bank_stream.c - sends banks through two buffers in VRAM, one part ahead of the kernels that read
+ * them.
  *
  * A part is a run of experts with all their slabs. From RAM it goes in one copy for each kind of
- * slab; from a cache before the file expert by expert, as they come in. What is computed with them
- * is gpu_experts' business, where experts are kept the store's. */
+ * slab; from a cache in front of the file, expert by expert, as they come in. gpu_experts decides
+ * what is computed with them, the store where experts are kept. */
 #include "moe/bank_stream.h"
 
 enum { SEND_EXPERTS = 64 };              /* read from the file together */
@@ -13,7 +14,7 @@ struct bank_stream {
     expert_store *store;
     const plan *p;
     gpu_stage *stage;
-    int piece;                           /* pieces that the chunk has used so far */
+    int piece;                           /* parts that the chunk has used so far */
     int send_layer, send_part;           /* the next one to be sent */
 };
 
@@ -82,7 +83,8 @@ static void send_whole(bank_stream *b, const piece *p, int i)
     }
 }
 
-/* From the cache, and through it from the file. A place is free again once its copy was sent. */
+/* From the cache, and through it from the file. A place is free again once its copy has been
+ * sent. */
 static int send_cached(bank_stream *b, const piece *p, int i, err_ctx *err)
 {
     const expert_bank *bank = &b->banks.of[p->layer];
@@ -121,7 +123,7 @@ static void skip_to_cold(bank_stream *b)
         b->send_layer++;
 }
 
-/* The next piece to buffer i, if there is one. */
+/* Sends the next part to buffer i, if there is one. */
 static int send_next(bank_stream *b, int i, err_ctx *err)
 {
     int rc = 0;

@@ -11,8 +11,8 @@
 
 typedef struct bank_stream bank_stream;
 
-/* For those of the layers of which the plan has fewer than all experts in VRAM; buffers of its
- * size. Borrows everything but banks. */
+/* For the layers of which the plan keeps fewer than all experts in VRAM; the plan also sizes the
+ * buffers. Borrows everything but banks. */
 int bank_stream_create(bank_stream **out, gpu *g, const expert_banks *banks, expert_store *store,
                        const plan *p, err_ctx *err);
 void bank_stream_free(bank_stream *b);   /* NULL is fine; waits */
@@ -21,7 +21,7 @@ void bank_stream_free(bank_stream *b);   /* NULL is fine; waits */
 int bank_stream_begin(bank_stream *b, err_ctx *err);
 
 /* The experts of the next such layer: gpu_experts, part by part. in_step: the host does not run
- * ahead of what crosses the bus. */
+ * ahead of the bus. */
 int bank_stream_run(bank_stream *b, int layer, gpu_input *in, gpu_expert_args *a, bool in_step,
                     err_ctx *err);
 

@@ -21,7 +21,7 @@ typedef struct expert_bank {
     uint64_t n_embd, n_ff;
 } expert_bank;
 
-/* All routed experts of a model: what this room knows of it. */
+/* All routed experts of a model: all that moe/ knows of it. */
 typedef struct expert_banks {
     const gguf *file;                    /* borrowed */
     int n_layer;                         /* layers with experts: the trunk */
@@ -29,7 +29,7 @@ typedef struct expert_banks {
     expert_bank *of;                     /* [n_layer] */
 } expert_banks;
 
-/* What stands between gate, up and down: silu(gate) * up, or gpt-oss's clamped form of it. */
+/* What joins gate and up before down: silu(gate) * up, or gpt-oss's clamped form of it. */
 typedef enum expert_activation { ACT_SWIGLU, ACT_SWIGLU_CLAMPED } expert_activation;
 
 uint64_t expert_slab_rows(const expert_bank *b, expert_slab s);

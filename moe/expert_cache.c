@@ -1,8 +1,8 @@
 /* expert_cache.c - a table from experts to places, and a list of places by last use.
  *
  * Every place is in the list once, the least recently used first and free ones before all others;
- * table and places always agree. Held places stay in the list: they were used last, so that a
- * search from the other end hardly ever meets one. What a place contains is left to the caller. */
+ * table and places always agree. Held places stay in the list: they were used last, so a search
+ * from the other end hardly ever meets one. What a place contains is left to the caller. */
 #include "moe/expert_cache.h"
 
 #include <assert.h>

@@ -1,7 +1,7 @@
 /* expert_cache.h - which experts lie in which places of a store that does not hold all of them.
  *
- * Places are numbers; what they mean (RAM, VRAM) is the caller's business, and so are the bytes.
- * The least recently used expert makes room, unless it is held. No allocation after creation. One
+ * Places are numbers; what they mean (RAM, VRAM) is up to the caller, and so are the bytes. The
+ * least recently used expert makes room, unless it is held. No allocation after creation. One
  * thread at a time. */
 #ifndef MOE_EXPERT_CACHE_H
 #define MOE_EXPERT_CACHE_H
@@ -18,9 +18,10 @@ int expert_cache_places(const expert_cache *c);
 /* The expert's place, or -1. Not counted as a use. */
 int expert_cache_find(const expert_cache *c, int layer, int expert);
 
-/* Uses an expert: it becomes the most recent and is held. Its place, with *was_there telling
- * whether it was there before; if it was not, whoever had the place is gone (*evicted, -1 if
- * nobody, is layer * n_expert + expert), and the caller fills it. -1 if every place is held. */
+/* Uses an expert: it becomes the most recent and is held. Returns its place; *was_there tells
+ * whether it was there before. If it was not, the expert that had the place is gone (*evicted:
+ * layer * n_expert + expert, or -1 if the place was free), and the caller fills it. -1 if every
+ * place is held. */
 int expert_cache_hold(expert_cache *c, int layer, int expert, bool *was_there, int *evicted);
 void expert_cache_release(expert_cache *c, int place);   /* once for each hold */
 

@@ -1,7 +1,6 @@
 /* expert_predictor.c - a running share of right guesses for each rank.
  *
- * Ranks that are not read are counted all the same, so that a rank that was given up can come
- * back. */
+ * Ranks that are not read are counted too, so that a rank that was given up can come back. */
 #include "moe/expert_predictor.h"
 
 #include <string.h>

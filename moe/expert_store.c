@@ -1,7 +1,7 @@
-/* expert_store.c - what all kinds of stores have: memory, page-locking, addresses, numbers.
+/* expert_store.c - what all kinds of stores have: memory, page-locking, addresses, counts.
  *
- * An address in the table is that of a slab which is complete and page-locked, or 0. How bytes get
- * into the arena is the business of expert_store_load.c and expert_store_cache.c. */
+ * An address in the table is that of a complete, page-locked slab, or 0. expert_store_load.c and
+ * expert_store_cache.c bring bytes into the arena. */
 #include "moe/expert_store_internal.h"
 
 #include <stdio.h>
@@ -41,7 +41,7 @@ void store_add_note(expert_store *s, const char *text)
         snprintf(s->note + used, sizeof s->note - used, "%s%s", used > 0 ? "; " : "", text);
 }
 
-/* Of the piece that begins at at: pieces end where copies are cut, too. */
+/* Of the piece that begins at `at`: pieces end where copies are cut, too. */
 static uint64_t piece_bytes(const expert_store *s, uint64_t at, uint64_t end)
 {
     const uint64_t n = GPU_LOCK_PIECE - (uint64_t)(uintptr_t)(s->arena + at) % GPU_LOCK_PIECE;
@@ -77,7 +77,7 @@ static uint64_t *table_of(const expert_store *s, int layer, int expert)
     return s->table + ((size_t)layer * (size_t)s->banks->n_expert + (size_t)expert) * SLAB_COUNT;
 }
 
-/* Without it there is nothing to page-lock for. */
+/* Without a table there is nothing to page-lock for. */
 static void make_table(expert_store *s)
 {
     const expert_banks *b = s->banks;
@@ -135,8 +135,8 @@ static int fill_store(expert_store *s, const store_options *o, err_ctx *err)
                                    : store_cache_create(s, o->cache_bytes, err);
 }
 
-int expert_store_create(expert_store **out, const expert_banks *b, pool *team, const store_options *o,
-                        err_ctx *err)
+int expert_store_create(expert_store **out, const expert_banks *b, pool *team,
+                        const store_options *o, err_ctx *err)
 {
     expert_store *s = mem_zalloc(sizeof *s);
     *out = NULL;
@@ -163,7 +163,7 @@ int expert_store_create(expert_store **out, const expert_banks *b, pool *team, c
 void expert_store_free(expert_store *s)
 {
     if (!s) return;
-    reader_close(s->r);                  /* waits: nobody writes to the arena any more */
+    reader_close(s->r);                  /* waits: then nobody writes to the arena any more */
     store_cache_free(s);
     mem_free(s->loaded);
     unlock(s);

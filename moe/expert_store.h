@@ -3,8 +3,8 @@
  *
  * Three kinds. MAPPED: the file's mapping, nothing is moved. LOADED: the banks of the chosen layers
  * in huge pages of our own, read past the page cache and page-locked for the GPU as far as the
- * system allows. CACHED: places for some experts before the file; what is not there is read when it
- * is wanted. Slabs have the same bytes everywhere. One thread at a time. */
+ * system allows. CACHED: places for some experts, in front of the file; the others are read when
+ * they are wanted. Slabs have the same bytes everywhere. One thread at a time. */
 #ifndef ENGINE_EXPERT_STORE_H
 #define ENGINE_EXPERT_STORE_H
 
@@ -21,7 +21,7 @@ typedef struct store_options {
     store_kind kind;
     const bool *layers;                  /* [n_layer]: those to serve; NULL: all */
     uint64_t cache_bytes;                /* CACHED: RAM for places */
-    struct gpu *device;                  /* page-lock for it; NULL: nobody asks */
+    struct gpu *device;                  /* page-lock for it; NULL: no device */
     reader_options reader;
     bool (*watch)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);         /* or NULL; false
                                                                                   * stops */
@@ -31,20 +31,20 @@ typedef struct store_options {
 typedef struct expert_store expert_store;
 
 /* Borrows b and team. LOADED reads everything here. */
-int expert_store_create(expert_store **out, const expert_banks *b, pool *team, const store_options *o,
-                        err_ctx *err);
+int expert_store_create(expert_store **out, const expert_banks *b, pool *team,
+                        const store_options *o, err_ctx *err);
 void expert_store_free(expert_store *s); /* NULL is fine */
 
 store_kind expert_store_kind(const expert_store *s);
 uint64_t expert_store_bytes(const expert_store *s);      /* RAM of ours, and of that: */
 uint64_t expert_store_locked(const expert_store *s);     /* page-locked */
-const char *expert_store_note(const expert_store *s);    /* what had to be replaced; "": nothing */
+const char *expert_store_note(const expert_store *s);    /* what did not work; "": nothing */
 const char *expert_store_reader(const expert_store *s);  /* "io_uring, direct"; "" if it has none */
-/* Of CACHED: the least cache_bytes that can work, room for every expert of one token's layer
- * twice. */
+/* Of CACHED: the least cache_bytes that can work: room for twice the experts of one token's
+ * layer. */
 uint64_t expert_store_least(const expert_banks *b);
 
-/* The next layer behind this one (-1: the first) that is served, or -1. */
+/* The next layer after this one (-1: the first) that is served, or -1. */
 int expert_store_after(const expert_store *s, int layer);
 
 /* Where an expert's slabs are: addresses by expert_slab. */
@@ -54,49 +54,51 @@ typedef struct expert_slabs { const uint8_t *at[SLAB_COUNT]; } expert_slabs;
  * layers that are not served: the mapping. */
 bool expert_store_find(const expert_store *s, int layer, int expert, expert_slabs *out);
 
-/* [n_expert][SLAB_COUNT] addresses for the device, 0 where a slab is not in page-locked RAM; itself
- * in page-locked RAM, kept up to date between layers. NULL if there is no device. */
+/* [n_expert][SLAB_COUNT] addresses for the device, 0 where a slab is not in page-locked RAM. The
+ * table is itself in page-locked RAM and is kept up to date between layers. NULL if there is no
+ * device. */
 const uint64_t *expert_store_table(const expert_store *s, int layer);
 
 /* ---- CACHED: bringing experts in ---- */
 
-/* Wants experts of a layer: those that are there are held, the others get a place and are read,
- * gate and up of all before any down. n at most expert_store_room, and nothing held from before. On
- * failure nothing is held. */
+/* Wants experts of a layer: those present are held, the others get a place and are read, gate and
+ * up of all before any down. n is at most expert_store_room, and nothing may be held from before.
+ * On failure nothing is held. */
 int expert_store_want(expert_store *s, int layer, const int *experts, int n, err_ctx *err);
 int expert_store_room(const expert_store *s);    /* experts that can be held at a time */
 
-/* Which slabs of a wanted expert are there. */
+/* Which slabs of a wanted expert are present. */
 typedef enum store_part {
     STORE_UP = 1,                        /* gate and up */
     STORE_ALL = 3                        /* down, too */
 } store_part;
 
-/* Waits until some wanted experts that lacked this part have it (or all do): their indices into the
- * experts of the last want, each told once for each part; at most n of them. Returns how many, 0 if
- * there are no more, < 0 on failure: then all is released and what was not read is dropped. */
+/* Waits until some wanted experts that lacked this part have it (or all do): gives their indices
+ * into the experts of the last want, at most n of them, each once for each part. Returns how many,
+ * 0 if there are no more, < 0 on failure: then all are released and what was not read is
+ * dropped. */
 int expert_store_next(expert_store *s, int *which, store_part part, err_ctx *err);
 
-/* All that is held is let go, after the layer's last product. What is still being read, is read. */
+/* Lets go of all that is held, after the layer's last product. Reads under way go on. */
 void expert_store_release(expert_store *s);
 
-/* Reads experts of a later layer as far as places are free of held ones and the drive has nothing
- * better to do: for prompts, which use whole banks. Never fails: it is only ahead of time. */
+/* Reads experts of a later layer, as far as there are places that are not held and the drive has
+ * nothing better to do: for prompts, which use whole banks. Never fails: it only reads early. */
 void expert_store_ahead(expert_store *s, int layer, const int *experts, int n);
 
-/* Of n experts that a layer will probably want: those that are neither there nor on their way, at
- * most so many. The others are kept from making room for the next reads. */
+/* Of n experts that a layer will probably want: those neither present nor being read, at most
+ * `most`. The next reads do not evict the others. */
 int expert_store_lacking(expert_store *s, int layer, const int32_t *likely, int n, int *lacking,
                          int most);
 
-/* Reads a few of them early, at most STORE_MOST_EARLY. After expert_store_want; never fails
- * either. */
+/* Reads a few of them early, at most STORE_MOST_EARLY. Call it after expert_store_want; never
+ * fails. */
 enum { STORE_MOST_EARLY = 4 };
 void expert_store_read_early(expert_store *s, int layer, const int *experts, int n);
 
 typedef struct store_stats {
-    uint64_t hits, misses;               /* experts wanted that were there, and not */
-    uint64_t predicted;                   /* of the misses: they were on their way, or had come */
+    uint64_t hits, misses;               /* wanted experts that were present, and that were not */
+    uint64_t predicted;                  /* of the misses: already being read, or read early */
     uint64_t guesses;                    /* experts read because they were predicted */
     uint64_t read_bytes;
     double wait_s;                       /* time that the caller spent in expert_store_next */

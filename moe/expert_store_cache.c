@@ -1,9 +1,9 @@
-/* expert_store_cache.c - places for some experts before the file.
+/* expert_store_cache.c - places for some experts, in front of the file.
  *
- * A place has room for three slabs, each in whole pages of its own and in its page as it is in the
- * file's. It is held as long as someone wants its expert or reads into it are under way, so that
- * nobody else gets it: an expert of which something is missing and on no way there is dropped.
- * Which expert has to go is expert_cache.c's decision. */
+ * A place has room for three slabs, each in whole pages of its own and at the same offset in its
+ * page as in the file's. It is held while someone wants its expert or reads into it are under way,
+ * so that nobody else gets it. An expert that lacks a slab which no read will bring is dropped.
+ * expert_cache.c decides which expert has to go. */
 #include "moe/expert_store_internal.h"
 
 #include <assert.h>
@@ -11,7 +11,7 @@
 
 enum {
     MOST_TAGS = 64,
-    EARLY_BYTES = 4 << 20                /* by guess: about a millisecond's work for a drive */
+    EARLY_BYTES = 4 << 20                /* a guess: about a millisecond's work for a drive */
 };
 
 /* ---- places ---------------------------------------------------------------------------------- */
@@ -113,7 +113,8 @@ bool store_cache_find(const expert_store *s, int layer, int expert, expert_slabs
 
 /* ---- bringing slabs in ----------------------------------------------------------------------- */
 
-/* A read of the place has ended, or it has lost a wish: tells and lets go if it was the last. */
+/* A read of the place has ended, or a want of it has. If none is left: releases the place, and
+ * publishes the expert or drops it. */
 static void settle(expert_store *s, store_place *p)
 {
     const int i = (int)(p - s->places);
@@ -141,7 +142,7 @@ static void arrived(expert_store *s, uint64_t tag)
     settle(s, p);
 }
 
-/* The slab is neither there nor on its way. */
+/* The slab is neither present nor being read. */
 static void unask(expert_store *s, uint64_t tag)
 {
     s->places[tag / SLAB_COUNT].asked &= (uint8_t)~(1 << tag % SLAB_COUNT);
@@ -160,7 +161,7 @@ static void copy_slabs(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* Asks for what has not been asked for of the n places in list; gate and up first. */
+/* Starts the reads that the n places in list still lack; gate and up first. */
 static int ask(expert_store *s, int n, err_ctx *err)
 {
     int n_job = 0;
@@ -201,7 +202,7 @@ static int ask_wished(expert_store *s, err_ctx *err)
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* Lets all go that is wanted, ends all reads and drops what is not complete. */
+/* Lets go of all that is wanted, ends all reads and drops what is not complete. */
 static int fail_want(expert_store *s, int rc)
 {
     if (s->r) reader_cancel(s->r);
@@ -221,8 +222,9 @@ static int fail_want(expert_store *s, int rc)
     return rc;
 }
 
-/* Takes note of what was read, at least min slabs. A failure that concerns nobody is forgotten: if
- * the expert is wanted one day, it is read again. On any other nothing is wanted any more. */
+/* Takes note of what was read, at least min slabs. A failure that nobody waits for is forgotten: if
+ * the expert is wanted later, it is read again. After any other failure nothing is wanted any
+ * more. */
 static int reap(expert_store *s, int min, err_ctx *err)
 {
     uint64_t tags[MOST_TAGS];
@@ -243,7 +245,7 @@ static int reap(expert_store *s, int min, err_ctx *err)
 
 /* ---- wanting --------------------------------------------------------------------------------- */
 
-/* A place for the expert, held; -1 if every one is. */
+/* A place for the expert, held; -1 if every place is held. */
 static int take_place(expert_store *s, int layer, int expert, bool *was_there)
 {
     const int n_expert = s->banks->n_expert;
@@ -269,7 +271,7 @@ static void wish(expert_store *s, int i, int place, bool was_there)
     s->stats.predicted += predicted;
 }
 
-/* Those that were right are wanted by now; the others are as if they had always been there. */
+/* Right guesses are wanted by now; the others count as if they had always been there. */
 static void forget_guesses(expert_store *s)
 {
     for (int i = 0; i < s->n_guess; i++) s->places[s->guesses[i]].guessed = false;
@@ -282,9 +284,9 @@ int expert_store_want(expert_store *s, int layer, const int *experts, int n, err
     int rc, place;
     assert(s->kind == STORE_CACHED && s->served[layer] && s->n_wish == 0);
     if (n > s->n_place)
-        return err_set(err, ERR_RANGE, "%d experts wanted, and room for %d", n, s->n_place);
+        return err_set(err, ERR_RANGE, "%d experts wanted, but room for %d", n, s->n_place);
     s->n_wish = n;
-    for (int i = 0; i < n; i++) {        /* first those that are there: their places are wanted */
+    for (int i = 0; i < n; i++) {        /* those present first: they keep their places */
         s->wishes[i] = (store_wish){ .place = -1 };
         if (expert_cache_find(s->cache, layer, experts[i]) < 0) continue;
         place = take_place(s, layer, experts[i], &was_there);
@@ -332,7 +334,7 @@ void expert_store_release(expert_store *s)
     s->n_wish = 0;
 }
 
-/* Reads experts of a later layer that are neither there nor on their way. */
+/* Reads experts of a later layer that are neither present nor being read. */
 static void read_early(expert_store *s, int layer, const int *experts, int n, bool guessed)
 {
     const int most = s->n_place / 2;
@@ -354,7 +356,7 @@ static void read_early(expert_store *s, int layer, const int *experts, int n, bo
     for (int i = 0; i < n_list; i++) settle(s, &s->places[s->list[i]]);
 }
 
-/* An expert that is there, or on its way, stays: what is read early shall not take its place. */
+/* An expert that is present, or being read, stays: an early read must not take its place. */
 static bool keep_there(expert_store *s, int layer, int expert)
 {
     bool was_there;

@@ -7,13 +7,13 @@
 
 enum { ALL_SLABS = (1 << SLAB_COUNT) - 1, UP_SLABS = 1 << SLAB_GATE | 1 << SLAB_UP };
 
-/* What is in a place of CACHED, or on its way there. Slabs as bits. */
+/* What is in a place of CACHED, or being read into it. Slabs are bits. */
 typedef struct store_place {
-    int layer, expert;                   /* layer -1: nobody */
-    uint8_t here, asked;                 /* slabs that are there; that reads were asked for, too */
+    int layer, expert;                   /* layer -1: free */
+    uint8_t here, asked;                 /* slabs that are present; those and the ones being read */
     bool kept;                           /* held for its reads alone, until they are done */
-    bool ahead;                          /* and nobody has wanted it so far */
-    bool guessed;                        /* read early by guess, since the last want */
+    bool ahead;                          /* and nobody has wanted it yet */
+    bool guessed;                        /* read early on a guess, since the last want */
     int wanted;                          /* how often it is in the last want */
 } store_place;
 
@@ -30,7 +30,7 @@ struct expert_store {
     store_stats stats;
 
     uint8_t *arena;                      /* NULL: none */
-    uint64_t arena_bytes, locked;        /* page-locked: the first so many bytes of it */
+    uint64_t arena_bytes, locked;        /* how many of its first bytes are page-locked */
     struct gpu *device;
     uint64_t *table;                     /* [n_layer, n_expert, SLAB_COUNT], or NULL */
 
@@ -61,12 +61,13 @@ static inline uint64_t slab_offset(const expert_bank *b, expert_slab slab, int e
     return (uint64_t)(expert_slab_data(b, slab, expert) - b->weight[slab]->data);
 }
 
-/* The table's entries of an expert: addresses of what is page-locked of these slabs; NULL: 0. */
+/* Sets the table's entries of an expert: addresses of those of these slabs that are page-locked,
+ * else 0. NULL: all 0. */
 void store_publish(expert_store *s, int layer, int expert, const expert_slabs *at);
 
 /* Memory for the arena, rounded to whole huge pages. */
 int store_map(expert_store *s, uint64_t bytes, err_ctx *err);
-/* pages_touch between two places of the arena. */
+/* pages_touch between two offsets in the arena. */
 void store_touch(expert_store *s, uint64_t from, uint64_t to);
 void store_lock(expert_store *s);        /* for the device, as far as the system allows */
 void store_add_note(expert_store *s, const char *text);
@@ -76,8 +77,8 @@ int store_load(expert_store *s, const store_options *o, err_ctx *err);
 int store_cache_create(expert_store *s, uint64_t cache_bytes, err_ctx *err);
 void store_cache_free(expert_store *s);
 bool store_cache_find(const expert_store *s, int layer, int expert, expert_slabs *out);
-/* Where slabs lie in a place and how large it is, so that experts of all these layers fit; served
- * NULL: all. */
+/* Where slabs lie in a place, and how large a place is, so that experts of all served layers fit;
+ * served NULL: all. */
 uint64_t store_slot(uint64_t room_at[SLAB_COUNT], const expert_banks *b, const bool *served);
 
 #endif

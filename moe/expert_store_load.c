@@ -1,8 +1,8 @@
 /* expert_store_load.c - whole banks into RAM, from the drive or from the page cache.
  *
- * A tensor lies in its page of the arena as it does in that of the file, and has all pages around
- * it to itself, so that direct reads can end at pages. It is brought in by pieces: those that the
- * system has in its page cache are copied by the team, the others are read meanwhile. */
+ * A tensor begins at the same offset in its page of the arena as in the file's, and has all its
+ * pages to itself, so that direct reads can end at page ends. It comes in pieces: the team copies
+ * those that the system has in its page cache, while the others are read. */
 #include "moe/expert_store_internal.h"
 
 #include <string.h>
@@ -38,8 +38,8 @@ static bool same_as_gate(const expert_bank *b, int slab)
     return slab == SLAB_UP && b->weight[SLAB_UP] == b->weight[SLAB_GATE];
 }
 
-/* Places all tensors of the served layers, from the arena's first byte on: offsets as long as there
- * is no arena. Returns the bytes, and counts tensors and pieces. */
+/* Places all tensors of the served layers, from the arena's first byte on; while there is no arena,
+ * as offsets. Returns the bytes, and counts tensors and pieces. */
 static uint64_t place_banks(loading *d)
 {
     expert_store *s = d->s;
@@ -90,7 +90,7 @@ static void make_pieces(loading *d)
 
 /* ---- the page cache -------------------------------------------------------------------------- */
 
-/* Of files that the asker could not write to, mincore says that all is there. */
+/* For files that the caller may not write to, mincore says that every page is in memory. */
 static bool may_ask(const char *path)
 {
     struct stat st;
@@ -140,7 +140,7 @@ static int reap(loading *d, int min, err_ctx *err)
     return n > 0 ? tell(d, err) : 0;
 }
 
-/* Pieces first .. end - 1: reads are sent on their way, then the others are copied. */
+/* Pieces first .. end - 1: sends the reads, then copies the others. */
 static int load_window(loading *d, int first, int end, err_ctx *err)
 {
     expert_store *s = d->s;

@@ -8,8 +8,8 @@
 typedef struct postfetch_options {
     bool off;                            /* the CPU computes cold experts whole */
     bool always;                         /* never tried without */
-    bool force_cpu;                      /* fetch, but compute on the CPU all the same: to see what
-                                          * fetching costs */
+    bool force_cpu;                      /* fetch, but still compute on the CPU: shows what fetching
+                                          * costs */
     bool block;                          /* wait for a slab that is late, instead of computing it */
     bool one_stream;                     /* fetch in the stream of the other kernels */
     int max_transfers;                   /* slabs fetched in a layer; 0: as many as pay */

@@ -1,16 +1,18 @@
 /* postfetch_tuner.c - trials between a level and its candidates.
  *
- * A round: is it better than nothing; then steps up for as long as they win, or, if the first does
- * not, steps down: large ones at first, single ones in rounds behind one that changed nothing.
- * Whatever loses against nothing comes again at half its size, and again. Then a rest. */
+ * A round: first, is the level better than nothing; then steps up for as long as they win, or, if
+ * the first does not, steps down. Steps are large at first, single ones in rounds after one that
+ * changed nothing. A level that loses against nothing is tried again at half its size, and again.
+ * Then a rest. */
 #include "moe/postfetch_tuner.h"
 
 enum { TRY_OFF, TRY_MORE, TRY_FEWER, TRY_COUNT };
 
-/* Of the level's cost: what a candidate must stay below, to be switched on or off further below. */
+/* Fractions of the level's cost: a candidate must stay below the first, and below the second to
+ * switch post-fetch on or off. */
 static const double better = 0.995, better_at_all = 0.985;
-static const double hopeless = 1.2;      /* times the other's cost: a candidate goes at once, a level
-                                          * after half as many turns */
+static const double hopeless = 1.2;      /* times the other's cost: a candidate goes at once, a
+                                          * level after half as many turns */
 
 void postfetch_tuner_begin(postfetch_tuner *f, int start, int most, bool on, bool never_off)
 {
@@ -41,13 +43,14 @@ static double middle(const double *v, int n)
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
-/* Who would be next in the round, or -1. */
+/* The candidate that is next in the round, or -1. */
 static int candidate_of(const postfetch_tuner *f)
 {
     if (f->to_try == TRY_OFF) return f->level == 0 ? f->other : f->never_off ? -1 : 0;
     if (f->level == 0) return -1;
     const int step = f->rest == TUNER_REST ? max_int(f->level / 4, 1) : 1;
-    const int candidate = f->to_try == TRY_MORE ? min_int(f->level + step, f->most) : f->level - step;
+    const int candidate = f->to_try == TRY_MORE ? min_int(f->level + step, f->most)
+                                                : f->level - step;
     return candidate >= 1 && candidate != f->level ? candidate : -1;
 }
 
@@ -56,7 +59,7 @@ static tuner_event end_round(postfetch_tuner *f)
     const bool switched = (f->level > 0) != (f->from > 0);
     f->rest = f->level == f->from ? min_int(2 * f->rest, TUNER_MOST_REST) : TUNER_REST;
     f->wait = f->rest;
-    /* a bad spell may have brought it down: that is over, some day */
+    /* a bad spell may have lowered it, and will pass */
     if (f->level == 0 && f->rest >= 4 * TUNER_REST) f->other = max_int(f->start / 2, f->other);
     f->from = f->level;
     f->to_try = TRY_OFF;
@@ -66,7 +69,7 @@ static tuner_event end_round(postfetch_tuner *f)
 
 static void next_try(postfetch_tuner *f)
 {
-    f->to_try += f->climbing ? TRY_COUNT : 1;            /* where it came from is slower */
+    f->to_try += f->climbing ? TRY_COUNT : 1;            /* the level it came from is slower */
     f->climbing = false;
 }
 
@@ -77,7 +80,7 @@ static tuner_event begin_trial(postfetch_tuner *f)
     return f->candidate < 0 ? end_round(f) : TUNER_NOTHING;
 }
 
-/* Behind a trial of a level with nothing. */
+/* After a trial of a level against nothing. */
 static void settle_off(postfetch_tuner *f, bool known, bool off_won)
 {
     const int tried = f->last.level > 0 ? f->last.level : f->last.candidate;
@@ -86,7 +89,7 @@ static void settle_off(postfetch_tuner *f, bool known, bool off_won)
         return;
     }
     f->other = max_int(tried / 2, 1);    /* less of it may be worth something, */
-    if (tried == 1) next_try(f);         /* at once or, this one, some day */
+    if (tried == 1) next_try(f);         /* at once or, for this one, later */
 }
 
 static void end_trial(postfetch_tuner *f)
@@ -100,7 +103,7 @@ static void end_trial(postfetch_tuner *f)
     if (won) f->level = f->candidate;
     if (f->level > 0) f->other = f->level;
     if (off) settle_off(f, known, won == (f->candidate == 0));
-    else if (won) f->climbing = true;    /* on, the same way */
+    else if (won) f->climbing = true;    /* go on in the same direction */
     else next_try(f);
     f->candidate = -1;
     f->wait = 1;

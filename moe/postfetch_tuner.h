@@ -1,12 +1,12 @@
 /* postfetch_tuner.h - how many matrices of a layer's cold experts cross the bus: found by trying.
  *
- * A level is that number where all chosen experts are cold; 0: post-fetch is off. The first one is
- * a guess. Now and then the level meets candidates: none at all, some more, some fewer. Both are used
- * in turn, a few tokens each, until one is ahead by enough turns; a candidate that is worse goes sooner
- * than one that is better stays. What is compared is the time for each cold expert, the middle one
- * of a turn, so that a slow token now and then does not count.
+ * A level is that number where all chosen experts are cold; 0: post-fetch is off. The first level
+ * is a guess. Now and then the level is compared with candidates: none at all, some more, some
+ * fewer. Level and candidate alternate, a few tokens each, until one is ahead by enough turns; it
+ * takes fewer turns to drop a candidate than to adopt one. The time per cold expert is compared,
+ * the median of a turn, so that an occasional slow token does not count.
  *
- * Decides, and no more: no clock and no device here. */
+ * It only decides: no clock and no device here. */
 #ifndef MOE_POSTFETCH_TUNER_H
 #define MOE_POSTFETCH_TUNER_H
 
@@ -16,8 +16,8 @@ enum {
     TUNER_WARM = 4,                      /* tokens before the first trial */
     TUNER_BLOCK = 4,                     /* tokens of a turn; the first is not counted */
     TUNER_TURNS = 16,                    /* of either side, at most, in a trial */
-    TUNER_AHEAD = 4,                     /* turns more than it lost: the candidate stays */
-    TUNER_BEHIND = 2,                    /* turns more than it won: it goes */
+    TUNER_AHEAD = 4,                     /* turns won less turns lost: the candidate stays */
+    TUNER_BEHIND = 2,                    /* turns lost less turns won: it goes */
     TUNER_REST = 256,                    /* tokens from a round of trials to the next one, ... */
     TUNER_MOST_REST = 2048               /* ... twice as many if it changed nothing, up to this */
 };
@@ -25,7 +25,7 @@ enum {
 /* A trial that has ended. */
 typedef struct tuner_trial {
     int level, candidate;
-    double cost[2];                      /* s for a cold expert with the level, with its candidate */
+    double cost[2];                      /* s per cold expert: level, candidate */
     bool candidate_won;
 } tuner_trial;
 
@@ -35,12 +35,12 @@ typedef struct postfetch_tuner {
     int most;                            /* the highest level there is */
     bool never_off;
     int other;                           /* a level above 0 to come back to, while level is 0 */
-    int candidate;                           /* -1: no trial is under way */
+    int candidate;                       /* -1: no trial is under way */
     int wait;                            /* tokens until the next one */
-    int rest;                            /* behind this round */
+    int rest;                            /* after this round */
     int to_try;                          /* an index into what a round tries */
-    int from;                            /* level at the round's begin */
-    bool climbing;                       /* the last trial was won by a step the same way */
+    int from;                            /* level when the round began */
+    bool climbing;                       /* a step in the same direction won last */
     int n_token;                         /* of the trial */
     int ahead;                           /* turns that the candidate won, less those it lost */
     double turn[TUNER_BLOCK];            /* costs of the turn under way */
@@ -49,7 +49,7 @@ typedef struct postfetch_tuner {
     int n_cold;                          /* of the last token that counted */
     double cost[2][TUNER_TURNS];         /* of turns that are over */
     int n_cost[2];
-    tuner_trial last, switched;             /* the last trial; the last that switched it on or off */
+    tuner_trial last, switched;          /* the last trial; the last that switched */
 } postfetch_tuner;
 
 /* start 1 .. most, or 0 with most 0: nothing is ever fetched. on: whether to begin with it. */
@@ -60,17 +60,17 @@ int postfetch_tuner_now(const postfetch_tuner *f);
 
 typedef enum tuner_event {
     TUNER_NOTHING,
-    TUNER_TRIAL_ENDED,                          /* a trial has ended: f->last */
-    TUNER_SWITCHED                         /* a round has, and what was on is off or the other way
-                                          * round: f->switched tells why */
+    TUNER_TRIAL_ENDED,                   /* a trial has ended: f->last */
+    TUNER_SWITCHED                       /* a round has ended, and post-fetch went on or off:
+                                          * f->switched tells why */
 } tuner_event;
 
-/* Behind a token of s seconds with n_cold experts that were not in VRAM. */
+/* After a token of s seconds with n_cold experts that were not in VRAM. */
 tuner_event postfetch_tuner_token(postfetch_tuner *f, double s, int n_cold);
 
-/* What a level means where m of k chosen experts are cold: so many downs, and whole experts. First
- * downs alone: while they cross, the CPU has the rest of the expert to do. With one or two experts
- * a token some levels mean the same. */
+/* What a level means where m of k chosen experts are cold: how many downs, and how many whole
+ * experts. First downs alone: while they cross, the CPU does the rest of the expert. With one or
+ * two experts a token some levels mean the same. */
 void postfetch_tuner_split(int *n_down, int *n_all, int level, int m, int k, int most_down,
                        int most_all);
 
