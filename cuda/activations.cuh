@@ -1,5 +1,5 @@
-/* activations.cuh - a vector on its way into products: norms and gates, then int8 codes in blocks of 32,
- * by a whole thread block, in shared memory.
+/* activations.cuh - a vector on its way into products: norms and gates, then int8 codes in blocks
+ * of 32, by a whole thread block, in shared memory.
  *
  * The int8 form of a vector of n blocks, 40 n bytes, in shared and in global memory alike:
  *
@@ -8,7 +8,7 @@
  *   dx     [n] float        scales
  *   s      [n][2] int16     sums of the two halves
  *
- * (apart, so that eight threads that read eight blocks in step meet no bank twice). The codes are
+ * (apart, so that eight threads that read eight blocks in step hit no bank twice). The codes are
  * the contract's, bit for bit. Norms and gates are not part of it. */
 #ifndef CUDA_ACTIVATIONS_CUH
 #define CUDA_ACTIVATIONS_CUH
@@ -16,7 +16,10 @@
 #include "cuda/device.cuh"
 
 /* gpu_blocks_bytes on the device. */
-static __device__ __forceinline__ int blocks_pitch(int cols) { return (cols / 32 * 40 + 15) / 16 * 16; }
+static __device__ __forceinline__ int blocks_pitch(int cols)
+{
+    return (cols / 32 * 40 + 15) / 16 * 16;
+}
 
 /* gpu_input without what only the host needs. */
 typedef struct input_view {
@@ -48,7 +51,7 @@ static __device__ __forceinline__ acts_view acts_at(const void *p, int n_block)
 
 /* ---- eight values at a time ------------------------------------------------------------------ */
 
-/* Values 8i .. 8i+7 of a vector that begins at p; zeros behind its end. */
+/* Values 8i .. 8i+7 of a vector that begins at p; zeros past its end. */
 static __device__ __forceinline__ void load8(float (&v)[8], const float *p, int i, int cols)
 {
     if (8 * i + 8 <= cols && ((uintptr_t)p & 15) == 0) {
@@ -74,7 +77,7 @@ static __device__ __forceinline__ void load_gate8(float (&v)[8], const input_vie
     load8(v, in.gate + (size_t)t * in.gate_stride + (size_t)h * in.head_stride + d, 0, 8);
 }
 
-/* Weights of values 8i .. 8i+7, whichever norm it is; ones without. */
+/* Weights of values 8i .. 8i+7, for any kind of norm; ones if there is none. */
 static __device__ __forceinline__ void load_weight8(float (&w)[8], const input_view &in, int i)
 {
     if (in.kind == GPU_NORM) load8(w, in.weight, i, in.cols);
@@ -82,8 +85,8 @@ static __device__ __forceinline__ void load_weight8(float (&w)[8], const input_v
     else for (int k = 0; k < 8; k++) w[k] = 1.0f;
 }
 
-/* Values 8i .. 8i+7, finished, w being their weights; the factor of a norm over the whole vector is
- * given. All threads of a warp call it together, with i of neighbours in succession. */
+/* Values 8i .. 8i+7, finished; w are their weights. The caller gives the factor of a norm over the
+ * whole vector. All threads of a warp call it together, neighbours with consecutive i. */
 static __device__ __forceinline__ void finish8(float (&v)[8], const input_view &in, int t, int i,
                                                float factor, const float (&w)[8])
 {
@@ -124,7 +127,7 @@ static __device__ __forceinline__ code_scale code_scale_of(uint32_t largest)
     return s;
 }
 
-/* The threads of a warp hold eight values each, four in succession a block. */
+/* The threads of a warp hold eight values each; four neighbours hold a block. */
 static __device__ __forceinline__ void quantise8(void *to, int n_block, const float (&v)[8], int i)
 {
     uint32_t largest = 0;
@@ -154,7 +157,7 @@ static __device__ __forceinline__ void quantise8(void *to, int n_block, const fl
 
 /* ---- a whole vector -------------------------------------------------------------------------- */
 
-/* What can be read before the input is there: weights of a thread's first rounds. A block of few
+/* What can be read before the input is ready: weights of a thread's first rounds. A block of few
  * threads keeps more rounds in registers. */
 template <int KEPT> struct input_ahead {
     float w[KEPT][8];
@@ -184,10 +187,10 @@ static __device__ __forceinline__ void input_store(void *codes, float *floats, f
 }
 
 /* Token t's vector: its int8 form to codes, its values to floats, whichever is not NULL. The block
- * meets at the end. shared: 32 floats. */
+ * synchronises at the end. shared: 32 floats. */
 template <int KEPT>
-static __device__ __forceinline__ void input_finish(void *codes, float *floats, const input_view &in,
-                                                    int t, float *shared,
+static __device__ __forceinline__ void input_finish(void *codes, float *floats,
+                                                    const input_view &in, int t, float *shared,
                                                     const input_ahead<KEPT> &ahead)
 {
     const float *x = in.x + (size_t)t * in.cols;

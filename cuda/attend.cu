@@ -1,5 +1,5 @@
-/* attend.cu - attention: which kernel. Up to GPU_FEW tokens are attend_few.cuh's, in files by the
- * kind of their store, prompts attend_batch.cu's. */
+/* attend.cu - attention: which kernel. attend_few.cuh takes up to GPU_FEW tokens, in one file for
+ * each kind of store; attend_batch.cu takes prompts. */
 #include "cuda/attend_few.cuh"
 
 size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim)

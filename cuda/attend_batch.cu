@@ -1,17 +1,17 @@
-/* attend_batch.cu - attention of more than GPU_FEW tokens, tile by tile, without a matrix of scores.
+/* attend_batch.cu - attention of more than GPU_FEW tokens, tile by tile, with no score matrix.
  *
  * Query heads that share a KV head are taken together: row r of their queries is head r % group of
  * token r / group. A block takes some 128 neighbouring rows, that is a few tokens with all their
- * heads, so every tile of keys and values that it brings into shared memory serves them all, and
- * the union of their windows is hardly wider than one of them. It goes through the keys from the
+ * heads. So every tile of keys and values that it brings into shared memory serves them all, and
+ * the union of their windows is hardly wider than one window. It goes through the keys from the
  * oldest on and keeps for each row the largest score so far, the sum of exp(score - largest) and
  * that of the weighted values; when the largest changes, the sums are rescaled. A sink is what a
  * row begins with: a score without a value. One block sees all keys of its rows, in one order: the
  * same input gives the same bits.
  *
  * F16 and Q8_0 stores are multiplied on tensor cores, binary16 with F32 sums: queries and weights
- * are rounded to binary16, and so is what Q8_0 stands for. An F32 store is multiplied in F32. Keys
- * have been stored, and queries rotated, by attend_prepare. */
+ * are rounded to binary16, and so is what Q8_0 stands for. An F32 store is multiplied in F32.
+ * attend_prepare has stored the keys and rotated the queries. */
 #include "cuda/batch.cuh"
 #include "loader/quant_blocks.h"
 
@@ -44,8 +44,8 @@ static __device__ __forceinline__ key_span span_of(const gpu_attention &a, int p
     return s;
 }
 
-/* A tile's keys in the ring: n rows from row on, of which run lie before the ring's end and the
- * others at its beginning. Keys behind the last one that is seen are not touched. */
+/* A tile's keys in the ring: n rows from row on, of which `run` lie before the ring's end and the
+ * others at its beginning. Keys past the last one that is seen are not touched. */
 typedef struct ring_part {
     int row, n, run;
 } ring_part;
@@ -65,8 +65,9 @@ static __device__ __forceinline__ int ring_row(const ring_part &p, int r)
     return r < p.run ? p.row + r : r - p.run;
 }
 
-/* The same rows of N stores to N tiles in shared memory, in pieces of 16 bytes; rows without a key
- * become zeros, as a weight of zero must not meet a NaN. place(row, piece): offset in the tile. */
+/* Copies the same rows of N stores to N tiles in shared memory, in pieces of 16 bytes; rows without
+ * a key become zeros, as a weight of zero must not multiply a NaN. place(row, piece): tile
+ * offset. */
 template <int KEYS, int PIECES, int THREADS, int N, typename Place>
 static __device__ __forceinline__ void fetch_rows(uint8_t *const (&to)[N],
                                                   const uint8_t *const (&rows)[N],
@@ -98,9 +99,9 @@ template <int DIM_, int WARPS_, int TILES_, int KEYS_, bool Q8_, int BLOCKS_> st
         PIECES = DIM / 8,                /* 16 bytes each, in a row */
         KEPT = DIM <= 64,                /* queries stay in registers */
         STORED = DIM / 32 * (int)sizeof(block_q8_0),
-        /* shared memory: queries, then two pairs of tiles K and V by turns; or, for Q8_0, one pair,
-         * and the next as it is stored: in one or two pieces of the ring, each of which begins and
-         * ends with up to 15 bytes that nobody asked for, and may be read 4 bytes beyond its end */
+        /* shared memory: queries, then two pairs of tiles K and V, used alternately; or, for Q8_0,
+         * one pair, and the next one as it is stored: one or two runs of the ring, each with up to
+         * 15 extra bytes at its beginning and end, and readable 4 bytes past its end */
         Q_BYTES = ROWS * DIM * 2,
         TILE_BYTES = KEYS * DIM * 2,
         RAW_BYTES = KEYS * STORED + 64,
@@ -150,8 +151,8 @@ static __device__ __forceinline__ void put_queries(uint8_t *to, const gpu_attent
     }
 }
 
-/* Where a tile of Q8_0 lies among the bytes that fetch_raw brings: the row at r * STORED behind
- * lead[0], or for the ring's beginning behind second + lead[1] with r counted from there. */
+/* Where a tile of Q8_0 lies among the bytes that fetch_raw brings: row r is at
+ * lead[0] + r * STORED, or, counted from the ring's beginning, at second + lead[1] + r * STORED. */
 typedef struct raw_part {
     int lead[2], second, end;            /* bytes; second and end are multiples of 16 */
 } raw_part;
@@ -235,7 +236,7 @@ static __device__ __forceinline__ void load_queries(uint32_t a[4], const uint8_t
     load_tiles(a, q + place_of<S::DIM>(row + 8 * (lane / 8 % 2) + lane % 8, 2 * k + lane / 16));
 }
 
-/* scores[TILES * 16, KEYS] = queries * keys. kept: the warp's fragments, if they are. */
+/* scores[TILES * 16, KEYS] = queries * keys. kept: the warp's fragments, if kept. */
 template <typename S>
 static __device__ __forceinline__ void score_tile(float (&s)[S::TILES][S::KEYS / 8][4],
                                                   const uint32_t (*kept)[S::DIM / 16][4],
@@ -290,7 +291,7 @@ static __device__ __forceinline__ void mask_tile(float (&s)[S::TILES][S::KEYS / 
         }
 }
 
-/* Scores to weights; the rows' sums are made ready for them. */
+/* Scores to weights; rescales the rows' sums for them. */
 template <typename S>
 static __device__ __forceinline__ void weigh_tile(float (&s)[S::TILES][S::KEYS / 8][4],
                                                   row_state<S> &x)
@@ -320,7 +321,7 @@ static __device__ __forceinline__ void weigh_tile(float (&s)[S::TILES][S::KEYS /
             }
             x.total[i][h] = x.total[i][h] * shrink[i][h] + sum;
         }
-    /* behind the first tiles the largest score changes seldom */
+    /* after the first tiles the largest score rarely changes */
     if (__all_sync(0xFFFFFFFFu, same)) return;
     #pragma unroll
     for (int i = 0; i < S::TILES; i++)
@@ -417,8 +418,8 @@ static __device__ __forceinline__ void store_rows(const row_state<S> &x, const g
 
 /* Grid: KV heads, then blocks of rows, the last tokens (with the most keys) first.
  *
- * While a tile is worked on, the copy of the next one runs. Its place is free as soon as all warps
- * have left the tile before: one barrier for each tile, and for Q8_0 a second one behind the
+ * While a tile is worked on, the copy of the next one runs. Its memory is free as soon as all warps
+ * have left the previous tile: one barrier for each tile, and for Q8_0 a second one after the
  * widening. */
 template <typename S>
 static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attend_tensor(frame f,
@@ -565,8 +566,8 @@ static __device__ __forceinline__ void plain_scores(float *p, const gpu_attentio
     }
 }
 
-/* Scores to weights. Four threads have a row; top and total are its state, the same in all four.
- * Returns by what earlier sums shrink. */
+/* Scores to weights. Four threads share a row; top and total are its state, the same in all four.
+ * Returns the factor by which earlier sums shrink. */
 template <typename S>
 static __device__ __forceinline__ float plain_weights(float *p, float &top, float &total)
 {
@@ -627,7 +628,7 @@ static __device__ __forceinline__ void plain_sums(float4 (&out)[S::PARTS][S::OUT
     }
 }
 
-/* Keys of the next tile arrive while weights and sums are made, values while scores are. */
+/* Keys of the next tile arrive while weights and sums are computed, values while scores are. */
 template <typename S>
 static __global__ void __launch_bounds__(S::THREADS) attend_plain(frame f, gpu_attention a)
 {
@@ -679,10 +680,10 @@ static __global__ void __launch_bounds__(S::THREADS) attend_plain(frame f, gpu_a
 
     for (int key = span.first; key < span.end; key += S::KEYS) {
         copy_wait<0>();                  /* keys */
-        __syncthreads();                 /* everybody's; weights and values have been used */
+        __syncthreads();                 /* from all threads; weights and values have been used */
         fetch(v_tile, a.values, key, span.end);
         plain_scores<S>(p, a, q, k_tile, pos, row, key);
-        __syncthreads();                 /* scores are there, keys have been used */
+        __syncthreads();                 /* scores are complete, keys have been used */
         fetch(k_tile, a.keys, key + S::KEYS, span.end);
         const float shrink = plain_weights<S>(p, top, total);
         if (threadIdx.x % 4 == 0) factor[threadIdx.x / 4] = shrink;
@@ -756,7 +757,7 @@ template <bool Q8> static void run_halves(gpu *g, const gpu_attention *a)
     case 128: run_tensor_fitting<shape<128, 8, 1, 64, Q8, 1>, shape<128, 8, 1, 32, Q8, 1>>(g, a);
         break;
     case 256:
-        /* with few tokens smaller blocks, or half of the multiprocessors would have none */
+        /* with few tokens, smaller blocks: else half of the multiprocessors would have none */
         if (large::SMEM <= g->smem_block &&
             2 * blocks_of(a, large::ROWS) * (unsigned)a->n_head_kv > (unsigned)g->n_sm)
             run_tensor<large>(g, a);

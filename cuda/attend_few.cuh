@@ -3,10 +3,10 @@
  *
  * Threads hold eight dimensions each: head_dim / 8 of them make a key's score, and a warp works on
  * several keys at a time, four rounds before it looks at the maximum. All keys but a token's own
- * are old: a block asks for its first ones before it waits for the queries. Long stores of F16 are
- * attend_long.cu's.
+ * are old: a block asks for its first ones before it waits for the queries. attend_long.cu takes
+ * long stores of F16.
  *
- * It is compiled for one kind of store in a file, for no other reason than the time it takes. */
+ * Each kind of store is compiled in a file of its own, only because compiling takes so long. */
 #ifndef CUDA_ATTEND_FEW_CUH
 #define CUDA_ATTEND_FEW_CUH
 
@@ -15,9 +15,9 @@
 
 enum {
     ROUNDS = 4,                          /* keys of a thread between two looks at the maximum */
-    FEW_HEADS = 4,                       /* query heads of a block: few for a short way, MAX_HEADS
-                                          * read keys once where there are many */
-    MANY_KEYS = 8192                     /* from so many on */
+    FEW_HEADS = 4,                       /* query heads of a block: few keep the latency low,
+                                          * MAX_HEADS read keys once where there are many */
+    MANY_KEYS = 8192                     /* from this many keys on */
 };
 
 /* Keys and values of ROUNDS keys of a thread, as they lie in the store. */

@@ -2,9 +2,9 @@
  *
  * A warp takes tiles of 16 keys. Scores are K Q^T with keys as the 16 rows and heads as the 8
  * columns; the sums of values are V^T P with 16 dimensions as rows and the same columns. Keys and
- * values go from global memory to registers as they lie there, 16 bytes for each thread: which
- * dimension stands in which column of a product is free as long as both factors agree, and so they
- * take the order that the loads give. Weights and values are turned over in registers.
+ * values go from global memory to registers as they lie there, 16 bytes for each thread: any
+ * dimension may stand in any column of a product as long as both factors agree, so they take the
+ * order that the loads give. Weights and values are transposed in registers.
  *
  * With g = lane / 4 and t = lane % 4, chunk j of a row is dimensions 8 (t + 4j) .. +7, in the
  * words x, y, z, w of one load. Queries and weights are rounded to F16, sums are F32. */
@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(THREADS) attend_tiles(frame f, const ru
 
     float o[STEPS][4] = {}, top[2] = { -INFINITY, -INFINITY }, sum[2] = { 0.0f, 0.0f };
     for (int key0 = where.begin + warp * TILE; key0 < where.end; key0 += WARPS * TILE) {
-        /* rows g and g + 8; what is behind the end is read as the last one, and weighs nothing */
+        /* rows g and g + 8; past the end the last one is read instead, with weight 0 */
         const uint8_t *row[2][2];
         #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -84,7 +84,7 @@ static __global__ void __launch_bounds__(THREADS) attend_tiles(frame f, const ru
             mma_f16(s, first, q[2 * j][0], q[2 * j][1]);
             mma_f16(s, second, q[2 * j + 1][0], q[2 * j + 1][1]);
         }
-        if (DIM > 128) {                 /* no registers for both at a time */
+        if (DIM > 128) {                 /* not enough registers for both at a time */
             #pragma unroll
             for (int j = 0; j < CHUNKS; j++)
                 #pragma unroll
@@ -156,7 +156,7 @@ template <int DIM> static void launch_tiles(gpu *g, const gpu_attention *a, int 
 {
     const int group = a->n_head / a->n_head_kv, n_part = (int)ceil_div(group, MAX_HEADS);
     const unsigned rows = (unsigned)(a->n_head_kv * n_part);
-    const int together = DIM > 128 ? 1 : DIM > 64 ? 2 : 3;       /* blocks that an SM has room for */
+    const int together = DIM > 128 ? 1 : DIM > 64 ? 2 : 3;       /* blocks per SM */
     const run_args r = { *a, n_part, runs_for(a, keys, together * g->n_sm / (int)rows), a->n == 1 };
     launch(g, "attention", (uint64_t)keys * a->n_head_kv * DIM * sizeof(__half) * 2,
            attend_tiles<DIM>, dim3((unsigned)r.max_runs, rows, (unsigned)a->n), THREADS, 0, r);

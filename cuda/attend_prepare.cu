@@ -1,10 +1,10 @@
-/* attend_prepare.cu - what happens to q, k and v of several tokens before anybody looks at them:
- * norm and rotation, and the store of keys and values.
+/* attend_prepare.cu - what happens to q, k and v of several tokens before the attention: norm and
+ * rotation, and the store of keys and values.
  *
  * A warp takes one head of one token; lane l has values l, l + 32, ..., so that 32 lanes hold one
- * block of Q8_0. Every rounding is that of engine/cpu/rows.c and engine/session/kv.c: from the same
- * projections and tables come the same stored bytes (up to the order of the norm's sum, which is in
- * double). The attention itself is attend_batch.cu's business, or the kernels' for few tokens. */
+ * block of Q8_0. Every rounding is that of engine/cpu/rows.c and engine/session/kv.c: the same
+ * projections and tables give the same stored bytes (up to the order of the norm's sum, which is in
+ * double). The attention itself is in attend_batch.cu and in the kernels for few tokens. */
 #include "cuda/kv_rows.cuh"
 #include "cuda/batch.cuh"
 
@@ -50,7 +50,7 @@ static __device__ __forceinline__ void norm(float (&x)[VALUES], const float *w, 
         if (lane + 32 * j < dim) x[j] = __fmul_rn(__fmul_rn(x[j], scale), w[lane + 32 * j]);
 }
 
-/* Pairs (i, i + half) of the first 2 * half values, which meet in shared memory. */
+/* Pairs (i, i + half) of the first 2 * half values, paired up in shared memory. */
 static __device__ __forceinline__ void rotate(float (&x)[VALUES], float *shared,
                                               const float *cosine, const float *sine, int half,
                                               int lane)

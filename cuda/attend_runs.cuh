@@ -1,10 +1,9 @@
 /* attend_runs.cuh - what the kernels for attention of few tokens share: how the keys that a token
- * sees are cut into runs, how its own head is made ready, and how runs are brought together.
+ * sees are cut into runs, how its own heads are prepared, and how runs are merged.
  *
- * A block takes one run and some of the query heads that share a key head. What the runs found is
- * merged by the block that comes last, or, where runs are many, by a kernel of its own. For a single
- * token, norm, rotation and the store of its key and value are done by the block whose run ends with
- * it. */
+ * A block takes one run and some of the query heads that share a key head. The block that finishes
+ * last merges what the runs found, or, where runs are many, a separate kernel does. For a single
+ * token, the block whose run ends with it norms, rotates and stores its key and value. */
 #ifndef CUDA_ATTEND_RUNS_CUH
 #define CUDA_ATTEND_RUNS_CUH
 
@@ -13,7 +12,7 @@
 enum {
     THREADS = 256, WARPS = THREADS / 32,
     MAX_HEADS = 8,                       /* query heads of a block, at most */
-    MAX_RUNS = 64, MERGE_RUNS = 16       /* at most, and merged by the block that comes last */
+    MAX_RUNS = 64, MERGE_RUNS = 16       /* at most, and merged by the block that finishes last */
 };
 
 /* Least length of a run: two rounds of all warps at most. */
@@ -46,7 +45,7 @@ static __device__ __forceinline__ run_plan plan_runs(const gpu_attention &a, int
 }
 
 /* A head on its way from global to shared memory, by one warp: norm, then rotation. All loads are
- * issued before the first is used; weight and tables may be asked for before the head is there. */
+ * issued before the first is used; weight and tables may be loaded before the head is ready. */
 template <int DIM> struct head_maker {
     enum { EACH = DIM / 32 };
     float gain[EACH], cosine[EACH], sine[EACH];          /* of d = lane + 32 i */
@@ -101,7 +100,7 @@ typedef struct run_place {
     int t, kv_head, head0, n_head;       /* token; key head; query heads */
     int run, n_run, begin, end;          /* keys */
     int own;                             /* the key that is made here, or -1 */
-    int n_make;                          /* heads to be made ready: queries, own key and value */
+    int n_make;                          /* heads to be prepared: queries, own key and value */
     size_t row_bytes;
     uint8_t *keys, *values;              /* of the key head */
 } run_place;
@@ -129,9 +128,9 @@ static __device__ __forceinline__ run_place place_of(const run_args &r, size_t r
     return w;
 }
 
-/* Queries, then this token's own key and value, a warp for each as far as there are. maker was begun
- * for the warp's first. own: key and value as they will be read from the store. The block has to
- * meet before anybody reads them. */
+/* Queries, then this token's own key and value, a warp for each while there are enough. maker has
+ * begun the warp's first. own: key and value as they will be read from the store. The block must
+ * synchronise before anybody reads them. */
 template <int KV, int DIM>
 static __device__ __forceinline__ void make_heads(const run_args &r, const run_place &w,
                                                   float (*queries)[DIM], float (*own)[DIM],
@@ -157,24 +156,25 @@ static __device__ __forceinline__ void make_heads(const run_args &r, const run_p
     }
 }
 
-/* ---- bringing runs together ------------------------------------------------------------------ */
+/* ---- merging runs ---------------------------------------------------------------------------- */
 
-/* Where a run leaves what it found of a head: its sum of values, undivided, and behind all of those
- * its maximum and its sum of weights. head: of all tokens. */
-template <int DIM> static __device__ __forceinline__ float *run_values(const run_args &r, size_t head,
-                                                                       int run)
+/* Where a run leaves what it found of a head: its sum of values, undivided, and after all of those
+ * its maximum and its sum of weights. head: counted over all tokens. */
+template <int DIM>
+static __device__ __forceinline__ float *run_values(const run_args &r, size_t head, int run)
 {
     return r.a.partial + (head * r.max_runs + run) * DIM;
 }
-template <int DIM> static __device__ __forceinline__ float2 *run_stats(const run_args &r, size_t head,
-                                                                       int run)
+
+template <int DIM>
+static __device__ __forceinline__ float2 *run_stats(const run_args &r, size_t head, int run)
 {
     float *behind = r.a.partial + (size_t)GPU_FEW * r.a.n_head * MAX_RUNS * DIM;
     return (float2 *)behind + head * r.max_runs + run;
 }
 
-/* The runs of n_head heads from head0 on, brought together by the whole block; sinks join here.
- * Threads take four dimensions each; where there are threads left, they share the runs. */
+/* The whole block merges the runs of n_head heads from head0 on; sinks are added here. Threads take
+ * four dimensions each; if there are threads left, they share the runs. */
 template <int DIM>
 static __device__ __forceinline__ void merge_heads(const run_args &r, int n_run, int t, int head0,
                                                    int n_head)
@@ -250,7 +250,7 @@ static __device__ __forceinline__ float2 join_stats(const float (*top)[MAX_HEADS
     return s;
 }
 
-/* Dimension c of head h of a block's run: undivided for the merge, or, of an only run, finished. */
+/* Dimension c of head h of a block's run: undivided for the merge, or finished if it is alone. */
 template <int DIM>
 static __device__ __forceinline__ void store_value(const run_args &r, const run_place &w, int h,
                                                    int c, float value, float2 stats)
@@ -265,8 +265,8 @@ static __device__ __forceinline__ void store_value(const run_args &r, const run_
     if (c == 0) *run_stats<DIM>(r, head, w.run) = stats;
 }
 
-/* PASS dimensions from `first` on of a block's heads: what its warps found, joined. The block has met,
- * and meets again. */
+/* Joins what a block's warps found: PASS dimensions of its heads, from `first` on. The block has
+ * synchronised, and does again. */
 template <int DIM, int PASS, int HEADS>
 static __device__ __forceinline__ void store_pass(const run_args &r, const run_place &where,
                                                   const float (*found)[HEADS][PASS],
@@ -303,10 +303,11 @@ static __device__ __forceinline__ void merge_if_last(const run_args &r, const ru
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* As many runs as there is room for at a time, and none shorter than it must be as far as is known. */
+/* As many runs as can be active at a time, but none shorter than run_keys. */
 static inline int runs_for(const gpu_attention *a, int keys, int room)
 {
-    const int useful = (int)ceil_div(keys, run_keys(a->head_dim)), n = useful < room ? useful : room;
+    const int useful = (int)ceil_div(keys, run_keys(a->head_dim)),
+              n = useful < room ? useful : room;
     return n < 1 ? 1 : n > MAX_RUNS ? MAX_RUNS : n;
 }
 
@@ -320,7 +321,7 @@ static __global__ void __launch_bounds__(THREADS) attend_merge(frame f, const ru
     frame_end(f);
 }
 
-/* Where no block has done it. */
+/* Only where no block has merged them. */
 template <int DIM> static void launch_merge(gpu *g, const run_args &r)
 {
     if (r.max_runs > MERGE_RUNS)

@@ -1,4 +1,4 @@
-/* bandwidth.cu - how fast this device reads its memory: the limit that speeds are held against. */
+/* bandwidth.cu - how fast this device reads its memory: the limit that speeds are compared with. */
 #include "cuda/device.cuh"
 
 enum { THREADS = 512, ROUNDS = 5 };
@@ -17,7 +17,7 @@ static __global__ void __launch_bounds__(THREADS) read_all(frame f, const uint4 
         sum ^= a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^
                d.z ^ d.w;
     }
-    if (sum == 0x12345678u) *to = sum;   /* so that reading is not idle */
+    if (sum == 0x12345678u) *to = sum;   /* so that the reads are not optimised away */
     frame_end(f);
 }
 

@@ -12,7 +12,7 @@ static inline bool is_float_weight(int type)
     return type == QT_F32 || type == QT_F16 || type == QT_BF16;
 }
 
-/* Finishes in->rows and in->halves, whichever is asked for and not there yet. */
+/* Finishes in->rows and in->halves, whichever is asked for and not ready yet. */
 void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves);
 
 /* y = scale * W x + bias for all products of the input. Quantised, F16 and BF16 weights are

@@ -4,7 +4,7 @@
  * A row is seen as blocks of 32 weights, and eight of those make a group: one super-block of a
  * K-quant. unpack<TYPE>(parts, group, l) takes block l of the group that begins at any address that
  * the format allows (rows begin at multiples of 16). Weights come in their natural order, four in a
- * word. It may read up to 3 bytes in front of and behind the block.
+ * word. It may read up to 3 bytes before and after the block.
  *
  * The same source compiles for the host, where tests compare it with the reference. */
 #ifndef CUDA_BLOCKS_CUH
@@ -61,8 +61,8 @@ FORMAT(QT_Q6_K, block_q6_k, 256, BLOCK_PLAIN, 1.0f, 1, 1)
 FORMAT(QT_IQ4_XS, block_iq4_xs, 256, BLOCK_PLAIN, 1.0f, 0, 1)
 #undef FORMAT
 
-/* Block formats that the GPU has kernels for, in groups that are compiled file by file: codes that
- * count equal steps, K-quants, and codes that are looked up. */
+/* Block formats that the GPU has kernels for, in groups, one file each: codes that count equal
+ * steps, K-quants, and codes that are looked up. */
 #define GPU_BASIC_TYPES(X) X(QT_Q4_0) X(QT_Q4_1) X(QT_Q5_0) X(QT_Q5_1) X(QT_Q8_0)
 #define GPU_K_TYPES(X) X(QT_Q2_K) X(QT_Q3_K) X(QT_Q4_K) X(QT_Q5_K) X(QT_Q6_K)
 #define GPU_TABLE_TYPES(X) X(QT_IQ4_NL) X(QT_IQ4_XS) X(QT_MXFP4) X(QT_NVFP4)
@@ -132,8 +132,8 @@ BOTH float half_at(const uint8_t *p)
 
 BOTH int byte_at(const uint8_t *p) { return *p; }
 
-/* Shared memory by its own address, which tells the compiler what a pointer would not: the same
- * functions again. */
+/* The same functions again for a shared-memory address, which tells the compiler what a pointer
+ * would not. */
 #ifdef __CUDACC__
 typedef struct shared_at {
     uint32_t address;
@@ -185,7 +185,8 @@ template <int n> static __device__ __forceinline__ void load_words(uint32_t (&ou
     }
 }
 
-template <int n> static __device__ __forceinline__ void load_aligned(uint32_t (&out)[n], shared_at p)
+template <int n>
+static __device__ __forceinline__ void load_aligned(uint32_t (&out)[n], shared_at p)
 {
     #pragma unroll
     for (int i = 0; i < n; i += 4) {
@@ -222,7 +223,7 @@ BOTH uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector)
 #endif
 }
 
-/* Four bytes each less four bytes, which may not borrow: |result| < 128. */
+/* Four bytes minus four bytes, each by itself, without a borrow: |result| < 128. */
 BOTH uint32_t subtract_bytes(uint32_t a, uint32_t b)
 {
     return ((a | 0x80808080u) - b) ^ 0x80808080u;        /* a < 128 */

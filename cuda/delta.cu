@@ -1,15 +1,15 @@
 /* delta.cu - the gated delta rule over one token or many.
  *
- * Columns of the state never meet, so a warp takes eight of them and needs nobody else: a thread
+ * Columns of the state are independent, so a warp takes eight of them and needs no other: a thread
  * holds a quarter of the rows of one column in registers, from the first token to the last. With S
  * the state before a token, decay e, k and q normed:
  *
  *     d = beta (v - e S^T k),   S' = e S + k (x) d,   out = S'^T q = e S^T q + (q . k) d
  *
- * so that both products are taken from the old state together. The decay is the sum of two floats:
- * rounded to one, the same error every token would shift what slow heads remember. Tokens come
- * through shared memory, a tile at a time. For more than one token the norms and gates are made by
- * a kernel of their own. */
+ * so both products are taken from the old state together. The decay is the sum of two floats:
+ * rounded to one float, the same error in every token would shift what slow heads remember. Tokens
+ * come through shared memory, a tile at a time. For more than one token a separate kernel computes
+ * the norms and gates. */
 #include "cuda/device.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32, COLUMNS = 8 * WARPS, TILE = 8 };
@@ -116,7 +116,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_
     float S[ROWS];
 
     frame_begin(f);
-    /* written by the last token's kernel of this layer, long ago */
+    /* written by this layer's kernel of the previous token, long ago */
     #pragma unroll
     for (int r = 0; r < ROWS; r++)
         S[r] = state[(size_t)(r / 4 * 16 + quarter * 4 + r % 4) * DIM];

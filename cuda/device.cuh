@@ -2,11 +2,10 @@
  *
  * Every kernel takes a frame first and begins with frame_begin, waits with frame_wait before it
  * reads anything that an earlier kernel of the stream wrote (or writes anything that one reads),
- * and ends with frame_end. On chips with programmatic dependent launch the next kernel's blocks are
- * started once all blocks of this one have passed frame_wait, so that what they do before their own
- * frame_wait (fetching weights, which never change) overlaps with this kernel. It follows that
- * memory written two kernels ago may be read before frame_wait, and that of the kernel just before
- * may not. */
+ * and ends with frame_end. On chips with programmatic dependent launch the next kernel's blocks
+ * start once all blocks of this one have passed frame_wait, so what they do before their own
+ * frame_wait (fetching weights, which never change) overlaps with this kernel. So memory written
+ * two kernels ago may be read before frame_wait; what the kernel just before wrote may not. */
 #ifndef CUDA_DEVICE_CUH
 #define CUDA_DEVICE_CUH
 
@@ -33,7 +32,7 @@ struct gpu {
     size_t smem_block;                   /* most shared memory that a block can ask for */
     bool dependent_launch;
     cudaStream_t stream;
-    cudaStream_t side;                   /* what runs beside it, from fork to join */
+    cudaStream_t side;                   /* runs beside it, from fork to join */
     cudaEvent_t fork, join;
     cudaError_t failure;                 /* the first, or cudaSuccess */
     const char *failed_in;
@@ -50,12 +49,12 @@ struct gpu {
 
 /* First argument of every kernel. */
 typedef struct frame {
-    trace_slot *trace;                   /* NULL: nobody watches */
-    uint32_t zero;                       /* 0, which the compiler cannot know: what is added to it
+    trace_slot *trace;                   /* NULL: no profile */
+    uint32_t zero;                       /* 0, but the compiler cannot know: what is added to it
                                           * stays in a register */
 } frame;
 
-/* The architecture that the kernels which run here were compiled for, 90; -1: none does. */
+/* The architecture, e.g. 90, that the kernels which run here were compiled for; -1: none runs. */
 int gpu_code_version(void);
 
 /* Keeps the first failure. */
@@ -66,8 +65,8 @@ static inline void gpu_fail(gpu *g, cudaError_t rc, const char *what)
     g->failed_in = what;
 }
 
-/* Which stream a kernel goes to, and whether it may start before the one in front of it has ended.
- * Where streams fork and join it may not. */
+/* Which stream a kernel goes to, and whether it may start before the previous one has ended. Where
+ * streams fork and join it may not. */
 typedef struct stream_place {
     cudaStream_t stream;
     bool dependent;
@@ -75,8 +74,8 @@ typedef struct stream_place {
 
 static inline stream_place main_stream(const gpu *g) { return { g->stream, g->dependent_launch }; }
 
-/* Launches kernel(frame, args...). name is its class in profiles, bytes what it has to read from
- * VRAM at least. */
+/* Launches kernel(frame, args...). name is its class in profiles, bytes the least it has to read
+ * from VRAM. */
 template <typename... Params, typename... Args>
 static inline void launch_at(gpu *g, stream_place at, const char *name, uint64_t bytes,
                              void (*kernel)(frame, Params...), dim3 grid, unsigned threads,
@@ -101,7 +100,7 @@ static inline void launch_at(gpu *g, stream_place at, const char *name, uint64_t
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.attrs = &attribute;
     config.numAttrs = at.dependent ? 1 : 0;
-    if (smem > 32 * 1024)                /* with what is static it may exceed the usual 48 KB */
+    if (smem > 32 * 1024)                /* with static memory it may exceed the usual 48 KB */
         gpu_fail(g, cudaFuncSetAttribute((const void *)kernel,
                                          cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
                  name);
@@ -195,7 +194,7 @@ static __device__ __forceinline__ float warp_sum(float v)
 }
 
 /* The sum over all threads of the block, for every thread; always in the same order. shared: 32
- * floats, which nobody uses until the block has met once more. */
+ * floats, which nobody may use until the block synchronises once more. */
 static __device__ __forceinline__ float block_sum(float v, float *shared)
 {
     const int n_warp = blockDim.x / 32;
@@ -282,8 +281,8 @@ static __device__ __forceinline__ void mma_f16(float d[4], const uint32_t a[4], 
 #endif
 }
 
-/* 2^x with an error of 2^-22, far below that of the binary16 which it becomes. exp2f is the same
- * instruction within code for subnormal results. */
+/* 2^x with an error of 2^-22, far below that of the binary16 it becomes. exp2f is the same
+ * instruction plus code for subnormal results. */
 static __device__ __forceinline__ float power_of_2(float x)
 {
     float y;

@@ -1,9 +1,9 @@
 /* dot.cuh - rows of quantised weights times one or a few activations, by the arithmetic contract.
  *
  * A warp takes a unit: four pairs of rows, eight threads for each pair, one thread for each of the
- * contract's eight lanes. Bytes of weights pass through shared memory of the warp's own, two pieces
- * ahead of the arithmetic, across the ends of units: they arrive by 16-byte copies that any address
- * of a row allows, and are taken apart from there. Warps never wait for each other.
+ * contract's eight lanes. Weight bytes pass through shared memory of the warp's own, two pieces
+ * ahead of the arithmetic, also across unit ends: they arrive by 16-byte copies, whatever the row's
+ * address, and are taken apart there. Warps never wait for each other.
  *
  * Order: thread l of eight sums blocks l, l + 8, ... one after the other; then lanes are folded as
  * (0 + 4), (1 + 5), ...: by shuffles over 4, 1 and 2. */
@@ -15,7 +15,7 @@
 
 enum { UNIT_ROWS = 8 };
 
-/* A piece: so many bytes of each of the unit's rows, STAGES of them in shared memory. */
+/* A piece: this many bytes of each of the unit's rows; STAGES of them are in shared memory. */
 template <int TYPE, int STAGES> struct piece_of {
     enum {
         limit = 288,
@@ -42,7 +42,7 @@ static __device__ __forceinline__ uint32_t low_bits(const uint8_t *p, uint32_t m
 /* One row's way into shared memory, for one of its eight threads. */
 template <typename P> struct row_stream {
     const uint8_t *from;                 /* the next piece, at a multiple of 16 */
-    uint32_t skip;                       /* bytes in front of it there */
+    uint32_t skip;                       /* bytes before it there */
 
     __device__ __forceinline__ void begin(const uint8_t *row, int first)
     {
@@ -82,9 +82,9 @@ static __device__ __forceinline__ act_block act_block_at(const acts_view &x, int
     return { { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w }, x.dx[j], x.s[j] };
 }
 
-/* Block l of the groups of one row: where a thread finds it in a stage. A group begins at a
- * multiple of 4 behind the group before it, but for Q6_K and Q3_K: so what the row's address makes
- * of the first group holds for all. */
+/* Block l of the groups of one row: where a thread finds it in a stage. A group begins a multiple
+ * of 4 bytes after the previous group, except in Q6_K and Q3_K: so the first group's alignment
+ * holds for all. */
 template <int TYPE> struct block_reader {
     uint32_t offset;                     /* of the row's first group in a stage */
 
@@ -106,9 +106,9 @@ template <int TYPE> struct block_reader {
     }
 };
 
-/* E2M1 by two looks into a table of magnitudes with the codes themselves as selectors: a set sign
- * bit gives 0, so positive and negative codes are summed apart. Codes lie e0, e16, e1, e17, ...:
- * the activations are put in that order. */
+/* E2M1 by two lookups in a table of magnitudes, with the codes themselves as selectors: a set sign
+ * bit gives 0, so positive and negative codes are summed apart. Codes lie in the order e0, e16, e1,
+ * e17, ...: the activations are put in that order. */
 template <> struct block_reader<QT_MXFP4> {
     uint32_t offset, codes_at, shift, low, high;
 
@@ -182,9 +182,9 @@ template <> struct block_reader<QT_Q8_0> {
     }
 };
 
-/* The codes' upper and lower bits are multiplied apart and their offset of 32 taken out by the sums
- * of the activations: exact integers all of them. One shift brings words to the address and bits to
- * their place. */
+/* The codes' upper and lower bits are multiplied apart and their offset of 32 is taken out with the
+ * sums of the activations: all exact integers. One shift aligns the words and moves the bits into
+ * position. */
 template <> struct block_reader<QT_Q6_K> {
     uint32_t offset;
 
@@ -204,7 +204,8 @@ template <> struct block_reader<QT_Q6_K> {
         const int half = l / 4, part = l % 4;
         const unsigned away = (g.address & 3u) * 8u;     /* 0 or 16 */
         const uint32_t low_at = (g.address & ~3u) + 64 * half + 32 * (part % 2);
-        const uint32_t high_at = (g.address & ~3u) + (uint32_t)offsetof(block_q6_k, high) + 32 * half;
+        const uint32_t high_at =
+            (g.address & ~3u) + (uint32_t)offsetof(block_q6_k, high) + 32 * half;
         const unsigned low_shift = away + 4u * (part / 2), high_shift = away + 2u * part;
         uint32_t low = shared_word(low_at), high = shared_word(high_at);
         int low_sum[2] = { 0, 0 }, high_sum[2] = { 0, 0 };
@@ -235,8 +236,8 @@ static __device__ __forceinline__ int dot4_unsigned(uint32_t a, uint32_t b, int 
     return d;
 }
 
-/* Codes are not moved to the low digits: those in the high ones count sixteen times, which is taken
- * out of the sum. Scale and minimum of block l are bits of words that depend on l alone:
+/* Codes are not moved to the low digits: those in the high ones count sixteen times, and the sum is
+ * shifted back. Scale and minimum of block l are bits of words that depend on l alone:
  *
  *   ((first word >> at) & mask) | ((second word >> at + 2) & mask of two more bits) */
 template <> struct block_reader<QT_Q4_K> {
@@ -280,7 +281,8 @@ template <> struct block_reader<QT_Q4_K> {
                             (shared_word(base + offset + 8) >> (at + 2) & high_mask));
         const int s = (int)(int16_t)x.s + (x.s >> 16);
         const float minimum = __fmul_rn(-half_bits(halves >> 16), (float)(m * s));
-        return __fmaf_rn(half_bits(halves & 0xFFFFu), (float)(sc * ((sum + more) >> digit)), minimum);
+        return __fmaf_rn(half_bits(halves & 0xFFFFu), (float)(sc * ((sum + more) >> digit)),
+                         minimum);
     }
 };
 
@@ -297,10 +299,10 @@ static __device__ __forceinline__ float fold_lanes(float v)
 
 /* Runs over the units first, first + step, ... below end, and of each over the pieces piece_first
  * .. piece_end-1: all of them, unless warps share a unit. rows_of(unit) gives this thread's pair of
- * rows, x_of(unit) the activations; what the rows have become goes to emit(unit, sums of row a,
- * sums of row b) for up to TOKENS activations (TOKENS values, of which n_token are meant). begin
- * starts the first copies: call it before anything that they may overlap with. Not PAIRED: there is
- * no row b, and units are half as large; with one token only. */
+ * rows, x_of(unit) the activations; the results go to emit(unit, sums of row a, sums of row b) for
+ * up to TOKENS activations (TOKENS values, of which n_token are valid). begin starts the first
+ * copies: call it before any work that they may overlap with. Not PAIRED: there is no row b, and
+ * units are half as large; with one token only. */
 template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true> struct unit_runner {
     typedef piece_of<TYPE, STAGES> P;
     uint32_t stages;                     /* the warp's own, in shared memory */
@@ -314,7 +316,7 @@ template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true> struct unit_runn
     {
         return slot == (STAGES - 1) * P::stage ? 0 : slot + P::stage;
     }
-    /* The second half 16 bytes further on: else it would meet the banks of the first. */
+    /* The second half is 16 bytes further on: else its banks would conflict with the first's. */
     static __device__ __forceinline__ uint32_t pair_offset(void)
     {
         const uint32_t pair = threadIdx.x % 32 / 8;
@@ -341,10 +343,10 @@ template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true> struct unit_runn
                 if (fetch_unit < end) aim(rows_of(fetch_unit));
             }
         }
-        copy_commit();                   /* also without a copy: groups are counted */
+        copy_commit();                   /* even without a copy: groups are counted */
     }
 
-    /* part of n_part: this warp's share of the pieces */
+    /* part of n_part: which of the pieces are this warp's */
     template <typename RowsOf>
     __device__ __forceinline__ void begin(frame f, const void *shared, int row_bytes_, int part,
                                           int n_part, int first, int step_, int end_,
@@ -460,7 +462,7 @@ static __device__ __forceinline__ float fold_float_lanes(float v)
     return fold_lanes(v);
 }
 
-/* x in shared memory, pitch floats apart. The row's sums, in all lanes. */
+/* x in shared memory, pitch floats apart. Gives the row's sums, in all lanes. */
 template <int TYPE, int TOKENS>
 static __device__ __forceinline__ void float_row(float (&sum)[TOKENS], const uint8_t *row,
                                                  const float *x, int pitch, int n_token, int cols)
@@ -476,7 +478,8 @@ static __device__ __forceinline__ void float_row(float (&sum)[TOKENS], const uin
         for (int t = 0; t < TOKENS; t++) {
             if (t >= n_token) break;
             #pragma unroll
-            for (int k = 0; k < 16; k++) sum[t] = __fmaf_rn(w[k], x[t * pitch + i + 32 * k], sum[t]);
+            for (int k = 0; k < 16; k++)
+                sum[t] = __fmaf_rn(w[k], x[t * pitch + i + 32 * k], sum[t]);
         }
     }
     for (; i < cols; i += 32) {
@@ -491,7 +494,7 @@ static __device__ __forceinline__ void float_row(float (&sum)[TOKENS], const uin
     for (int t = 0; t < TOKENS; t++) sum[t] = fold_float_lanes(sum[t]);
 }
 
-/* Asks for a row ahead of its use, into the second cache. */
+/* Prefetches a row into the second-level cache. */
 static __device__ __forceinline__ void prefetch_row(const uint8_t *row, size_t bytes)
 {
     for (size_t at = (size_t)(threadIdx.x % 32) * 128; at < bytes; at += 32 * 128)

@@ -1,6 +1,6 @@
 /* experts.cu - the chosen experts of up to GPU_FEW tokens of a layer whose experts are all in VRAM;
- * larger batches are left to experts_batch.cu, and layers in two places to experts_split.cu. The kernels are
- * those of experts.cuh, compiled in experts_basic.cu and its like. */
+ * larger batches are left to experts_batch.cu, and split layers to experts_split.cu. The kernels
+ * are those of experts.cuh, compiled in experts_basic.cu and its like. */
 #include "cuda/experts.cuh"
 
 /* ---- int8 form of the input, where no router made it ----------------------------------------- */

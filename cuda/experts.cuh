@@ -7,12 +7,12 @@
  * sums them in the router's order and adds the sum to the residual stream. The shared expert is one
  * more slot where its formats allow it.
  *
- * Each comes in two kinds, by the type of its arguments. Of a resident layer (experts.cu) all
+ * Each comes in two kinds, by the type of its arguments. In a resident layer (experts.cu) all
  * experts are in one bank; both kernels choose them from the router's logits, every block for
- * itself, unless they are told them. What the router left is two kernels old when the second one
- * starts, so it chooses and asks for its weights before it waits. Of a split layer (experts_split.cu)
- * another kernel has chosen, and left for every slot where its slabs are; vectors that the host
- * made are only summed. */
+ * itself, unless the caller names them. What the router left is two kernels old when the second one
+ * starts, so it chooses and asks for its weights before it waits. In a split layer
+ * (experts_split.cu) another kernel has chosen and has noted where each slot's slabs are; vectors
+ * that the host computed are only summed. */
 #ifndef CUDA_EXPERTS_CUH
 #define CUDA_EXPERTS_CUH
 
@@ -20,10 +20,13 @@
 #include "cuda/batch.cuh"
 #include "cuda/select.cuh"
 
-enum { UP_THREADS = 256, UP_ROWS = 32, DOWN_THREADS = 256, DOWN_ROWS = 8, MAX_SLOTS = GPU_MOST_USED + 1 };
+enum {
+    UP_THREADS = 256, UP_ROWS = 32, DOWN_THREADS = 256, DOWN_ROWS = 8,
+    MAX_SLOTS = GPU_MOST_USED + 1
+};
 
 /* Pieces in shared memory. Three where the chip has little of it, and for MXFP4, whose arithmetic
- * wants as many warps as will fit. */
+ * needs as many warps as will fit. */
 template <int TYPE> struct up_stages {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     enum { value = 3 };
@@ -100,7 +103,7 @@ typedef struct choice {
     int n_expert, k;
 } choice;
 
-/* Of one token, by the first warp; the block has to meet before it reads them. */
+/* Of one token, by the first warp; the block must synchronise before it reads them. */
 static __device__ __forceinline__ void choose(int *ids, float *gates, const choice &c, int token,
                                               select_space *space)
 {
@@ -135,7 +138,7 @@ typedef struct up_args {
 
 /* A slot of a split layer. */
 typedef struct slot_place {
-    const uint8_t *gate, *up, *down;     /* in VRAM, as far as where has the device read them */
+    const uint8_t *gate, *up, *down;     /* in VRAM, if `where` says that the device reads them */
     const uint8_t *from[3];              /* page-locked RAM that they are fetched from */
     int32_t id;
     float weight;
@@ -143,7 +146,7 @@ typedef struct slot_place {
     int32_t unused;
 } slot_place;
 
-struct split_up_args : up_args {         /* chosen is not looked at */
+struct split_up_args : up_args {         /* chosen is ignored */
     enum { split = 1 };
     const slot_place *slots;             /* [n_slot] */
     int want;                            /* the gpu_where that this launch computes */
@@ -169,7 +172,7 @@ static __device__ __forceinline__ void store_mid(const up_args &a, int slot, int
     if (lane % 16 == 0) ((int16_t *)(to + 36 * n_block))[2 * group + lane / 16] = (int16_t)sum;
 }
 
-/* Where the slot's rows begin; false if another launch computes it. */
+/* Where the slot's rows begin; false if another launch computes the slot. */
 static __device__ __forceinline__ bool find_slot(int *expert, const uint8_t **gate,
                                                  const uint8_t **up, const split_up_args &a,
                                                  int slot)
@@ -286,15 +289,15 @@ typedef struct down_args {
     float *x, *y;
 } down_args;
 
-struct split_down_args : down_args {     /* chosen is not looked at */
+struct split_down_args : down_args {     /* chosen is ignored */
     enum { split = 1 };
     const slot_place *slots;             /* [n_slot] */
-    const uint8_t *host_made;            /* [n_slot]: the vector is in host_y, else made here */
+    const uint8_t *host_made;            /* [n_slot]: the vector is in host_y, else computed here */
     const float *host_y;                 /* [n_slot, n_embd] */
 };
 
-/* Of one token of a split layer, by the first warp: the choice, and the slots that are made here;
- * how many. The block has to meet before it reads them. */
+/* Of one token of a split layer, by the first warp: the choice, the slots that are computed here,
+ * and how many. The block must synchronise before it reads them. */
 static __device__ __forceinline__ void find_slots(int *ids, float *gates, const uint8_t **down,
                                                   int *made, int *n_made, const split_down_args &a,
                                                   int token)
@@ -330,9 +333,9 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, 
     __shared__ select_space space;
     const int token = blockIdx.y, first = blockIdx.x * DOWN_ROWS, warp = threadIdx.x / 32;
     const int n_warp = blockDim.x / 32;
-    int n = a.k + (a.has_shared ? 1 : 0);                /* slots that are made here */
+    int n = a.k + (a.has_shared ? 1 : 0);                /* slots that are computed here */
 
-    /* slot i of this token: its place in mid, its matrix */
+    /* slot i of this token: its index in mid, its matrix */
     const auto mid_of = [&](int i) { return i < a.k ? token * a.k + i : a.n_slot + token; };
     const auto slab_of = [&](int i) -> const slab & { return i < a.k ? a.down : a.shared_down; };
     const auto expert_of = [&](int i) { return i < a.k ? ids[i] : 0; };
@@ -340,7 +343,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, 
     /* of a split layer */
     __shared__ const uint8_t *down_at[MAX_SLOTS];
     __shared__ int made[MAX_SLOTS], n_made;
-    const auto slot_at = [&](int j) {    /* the j-th that is made here */
+    const auto slot_at = [&](int j) {    /* the j-th that is computed here */
         if constexpr (ARGS::split) return made[j];
         else return j;
     };
@@ -404,7 +407,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, 
             }
         } else {
             frame_wait(f);
-            /* the routed slots lie side by side, the shared one behind those of all tokens */
+            /* the routed slots lie side by side, the shared one after those of all tokens */
             const int routed = a.k * each, all = n * each;
             const uint4 *from = (const uint4 *)(a.mid + (size_t)mid_of(0) * pitch);
             const uint4 *behind = (const uint4 *)(a.mid + (size_t)mid_of(a.k) * pitch) - routed;
@@ -502,8 +505,8 @@ static void launch_down(gpu *g, stream_place at, const ARGS *a, int n, uint64_t 
     }
 #define LAUNCH_DOWN_TYPE(T) case T: launch_down<T>(g, at, a, n, bytes); break;
 
-/* Of a resident layer, for a group of types in a file: else it would take most of a minute to
- * compile. type belongs to the group. */
+/* Of a resident layer, one file for each group of types: one file for all would take most of a
+ * minute to compile. type belongs to the group. */
 #define RESIDENT_GROUP(group)                                                                      \
     void up_##group(gpu *g, stream_place at, int type, const up_args *a, uint64_t bytes);          \
     void down_##group(gpu *g, stream_place at, int type, const down_args *a, int n, uint64_t bytes);
@@ -515,12 +518,12 @@ RESIDENT_GROUP(floats)
 
 /* ---- what both kinds of layers do: experts.cu ------------------------------------------------ */
 
-/* What the two kernels hand on: int8 forms and floats of all slots, the shared expert behind the
- * others; then its vectors where it has to go its own way. */
+/* What the two kernels hand on: int8 forms and floats of all slots, the shared expert after the
+ * others; then its vectors where it needs kernels of its own. */
 typedef struct few_scratch {
     uint8_t *mid;
     float *mid_rows;
-    uint8_t *apart_mid;                  /* the same of a shared expert that goes its own way */
+    uint8_t *apart_mid;                  /* the same of a shared expert with kernels of its own */
     float *apart_rows, *shared_y;
     size_t bytes;
 } few_scratch;

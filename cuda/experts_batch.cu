@@ -1,9 +1,9 @@
 /* experts_batch.cu - the experts of a layer for many tokens: slots sorted by expert, then products.
  *
  * A slot is one choice of one token: slot t * k + r is the r-th of token t. The host never learns
- * which experts were chosen: lists are made on the device, and grids have room for the worst case.
- * Within an expert slots stand in ascending order, so the same input makes the same lists. The
- * products are gemm.cuh's.
+ * which experts were chosen: the device makes the lists, and grids have room for the worst case.
+ * Within an expert, slots are in ascending order, so the same input makes the same lists. The
+ * products are those of gemm.cuh.
  *
  *   slots [n * k] --sorted--> positions: mid = activation(gate x, up x) by position
  *   y [n * k, n_embd] by slot = down mid
@@ -11,7 +11,7 @@
  *
  * A layer may come in ranges of experts, one call each: the first makes the lists and computes the
  * shared expert, all leave their slots' vectors in y, the last one adds up. Tiles do not depend on
- * the ranges, so the bits do not, either. */
+ * the ranges, so the bits do not either. */
 #include "cuda/gemm.cuh"
 
 enum { LIST_THREADS = 512, LIST_WARPS = LIST_THREADS / 32, TILE_THREADS = 1024 };
@@ -26,7 +26,7 @@ static __device__ __forceinline__ int warp_count(int v)
 }
 
 /* A block for an expert: its slots, and how many belong to experts before it. A warp takes a run of
- * slots, counts in it, and when all have counted it knows where to write. */
+ * slots and counts in it; when all have counted, it knows where to write. */
 static __global__ void __launch_bounds__(LIST_THREADS) list_slots(frame f, int32_t *slots,
                                                                   int32_t *first,
                                                                   const int32_t *ids, int n)
@@ -69,7 +69,7 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_slots(frame f, int32
     frame_end(f);
 }
 
-/* One block, a thread for an expert: its slots cut into tiles, and how many are before those. */
+/* One block, a thread for an expert: its slots cut into tiles, and how many tiles precede them. */
 static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(frame f, token_tile *tiles,
                                                                   int32_t *first_tile,
                                                                   const int32_t *first,
@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(frame f, token
     frame_end(f);
 }
 
-/* ---- between and behind the products --------------------------------------------------------- */
+/* ---- between and after the products ---------------------------------------------------------- */
 
 /* For gates and ups of two types, which no kernel multiplies together. mid_rows may be up. */
 static __global__ void __launch_bounds__(JOIN_THREADS) activate_all(frame f, const gemm p,
@@ -174,9 +174,10 @@ typedef struct scratch {
     int32_t *slots;                      /* [n * k] by position */
     int32_t *first_tile;                 /* [n_expert + 1]: the expert's first tile */
     token_tile *tiles;
-    float *mid_rows;                     /* [n * k, n_ff]: for F32 downs, or ups before they meet */
+    float *mid_rows;                     /* [n * k, n_ff]: for F32 downs, or ups before the
+                                          * activation */
     void *mid_halves;                    /* [n * k, n_ff]: for all other downs */
-    float *y;                            /* [n * k, n_embd] by slot; gates before they meet ups */
+    float *y;                            /* [n * k, n_embd] by slot; gates before the activation */
     float *y_shared;                     /* [n, n_embd] */
     size_t bytes;
 } scratch;
@@ -241,7 +242,7 @@ static const void *input_of(const gpu_input *in, int type)
     return gemm_is_float(type) ? (const void *)in->rows : in->halves;
 }
 
-/* base holds all that gate and up have in common: tokens, sizes, the activation and its kind of
+/* base holds all that gate and up have in common: tokens, sizes, the activation and the kind of
  * mid. */
 static void gate_and_up(gpu *g, const gpu_input *in, const gemm *base, const gemm_matrix *gate,
                         int gate_type, const gemm_matrix *up, int up_type, const scratch *s)
@@ -326,7 +327,7 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     p.tile_from = s->first_tile + range.first;
     p.tile_to = p.tile_from + range.count;
     p.tile_tokens = tokens;
-    /* any number of slots may be the range's; blocks without a tile leave at once */
+    /* any number of slots may be in the range; blocks without a tile return at once */
     p.max_tile = most_tiles(n_slot, range.count, tokens);
     p.slots = s->slots;
     down = p;
@@ -374,7 +375,7 @@ static void join(gpu *g, int n, const join_args *a)
            (unsigned)n, JOIN_THREADS, 0, *a);
 }
 
-/* The routed experts' sums are there already. */
+/* The routed experts' sums are already given. */
 static void join_sums(gpu *g, gpu_input *in, const gpu_expert_args *a)
 {
     const bool shared = a->shared_gate.data != NULL;
@@ -415,13 +416,13 @@ void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
     }
     const scratch s = scratch_at(a->scratch, n, a->k, a->n_expert, n_ff, n_embd);
     float *y = a->y ? a->y : s.y;
-    /* gates that wait for ups of another type would stand where vectors of earlier ranges are */
+    /* gates that wait for ups of another type would overwrite vectors of earlier ranges */
     if (a->gate.type != a->up.type && range.count < a->n_expert && y == s.y) {
         gpu_fail(g, cudaErrorNotSupported, "experts: a range of two types");
         return;
     }
     prepare_input(g, in, a, shared);
-    /* before the others, who fill what it borrows */
+    /* before the others, which fill the scratch that it borrows */
     if (shared && range.first == 0) shared_expert(g, in, a, &s);
     routed_experts(g, in, a, range, y, &s);
     if (range.first + range.count < a->n_expert) return;

@@ -1,18 +1,17 @@
-/* experts_split.cu - a layer whose experts are in two places: some in VRAM, the others with the host, who
- * is asked and answers through page-locked RAM.
+/* experts_split.cu - a layer whose experts are in two places: some in VRAM, the others on the host,
+ * which is asked and replies through page-locked RAM.
  *
  *   stream   ask ---- up (hot, shared) -------- answer -- down
  *   beside      \-- pull -- up (fetched) --/
  *
  * ask chooses the experts, decides where each is computed and tells the host; pull fetches slabs;
- * answer waits for the host, and brings what it made to VRAM; up and down are the kernels of
- * experts.cuh. answer comes behind pull, not beside it: looking for the host's number again and
- * again takes up to half of the bus's speed from those who fetch. Everything that a kernel has to
- * know of a slot is in its slot_place, so nothing depends on the number of experts that are hot. A
- * question is complete before its number is written, and so is an answer: whoever sees the number
- * may read the rest. The numbers keep host and device in step: every question is answered, also one
- * that asks for nothing. What the host computes, and when a fetched slab pays, are its own
- * business. */
+ * answer waits for the host's reply and copies it to VRAM; up and down are the kernels of
+ * experts.cuh. answer runs after pull, not beside it: polling the host's number takes up to half of
+ * the bus's speed from the fetch. Everything that a kernel has to know of a slot is in its
+ * slot_place, so nothing depends on how many experts are hot. A question is complete before its
+ * number is written, and so is a reply: whoever sees the number may read the rest. The numbers keep
+ * host and device in step: every question gets a reply, even one that asks for nothing. The host
+ * decides what it computes, and when a fetched slab pays. */
 #include <string.h>
 
 #include "cuda/experts.cuh"
@@ -22,7 +21,7 @@ enum {
     PULL_LOADS = 8, PULL_UNITS = 32 * PULL_LOADS,        /* loads in flight of a thread; 16-byte
                                                           * units that a warp takes at a time */
     LINE = 128,                          /* bytes that the bus brings for one request */
-    ANSWER_LOADS = 4, ANSWER_MOST = 8    /* blocks: each of them asks the bus again and again */
+    ANSWER_LOADS = 4, ANSWER_MOST = 8    /* blocks: each of them polls across the bus */
 };
 
 /* ---- mail ------------------------------------------------------------------------------------ */
@@ -73,8 +72,8 @@ void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, c
 
 /* ---- rooms in VRAM --------------------------------------------------------------------------- */
 
-/* Where slabs are fetched to: first the whole experts, then down slabs alone. A slab lies in its
- * room as far behind the begin of a line as it does in RAM. */
+/* Where slabs are fetched to: first the whole experts, then down slabs alone. A slab begins at the
+ * same offset within a line in its room as in RAM. */
 typedef struct pad_view {
     uint8_t *data;
     uint64_t gate, up, down;             /* bytes of a room */
@@ -97,7 +96,7 @@ size_t gpu_split_pad(const gpu_expert_args *a, int pad_down, int pad_all)
     return (size_t)((uint64_t)pad_all * (p.gate + p.up + p.down) + (uint64_t)pad_down * p.down);
 }
 
-typedef struct pull_state {              /* zero before and after, but for start */
+typedef struct pull_state {              /* zero before and after, except start */
     unsigned long long start;            /* on the device's clock */
     uint32_t done;                       /* blocks */
     uint32_t parts[SELECT_MAX_K];        /* of a slot's down slab that have arrived */
@@ -147,12 +146,12 @@ typedef struct ask_args {
     pad_view pad;
     slot_place *slots;
     uint32_t *number;
-    gpu_mail *mail;                      /* in RAM: only written to, by its address alone */
+    gpu_mail *mail;                      /* in RAM: only written, only its address is used */
     float *mail_x;
 } ask_args;
 
-/* Those of a token's cold experts that are fetched, by one warp, a choice in each lane: the first
- * ones whole, the next ones their down slab, as far as slabs are within reach. */
+/* Which of a token's cold experts are fetched, by one warp, a choice in each lane: the first ones
+ * whole, of the next ones the down slab, as far as slabs are in page-locked RAM. */
 static __device__ __forceinline__ void decide_fetch(slot_place &p, const ask_args &a, bool cold)
 {
     const unsigned below = (1u << threadIdx.x % 32) - 1;
@@ -220,7 +219,7 @@ static __device__ __forceinline__ void place_token(int *ids, uint8_t *where, con
     where[slot] = (uint8_t)p.where;
 }
 
-/* A warp for each token. Few registers, so that the block finds room beside the router's. */
+/* A warp for each token. Few registers, so that the block fits beside the router's. */
 static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_args a)
 {
     __shared__ select_space space[GPU_FEW];
@@ -272,15 +271,15 @@ typedef struct pull_args {
     volatile uint64_t *fetch_ns;
 } pull_args;
 
-/* Parts that a slab is fetched in; one more than it has, at some addresses. Parts begin with lines:
- * a line that two warps share would be asked for twice. */
+/* Parts that a slab is fetched in; at some addresses one more than needed. Parts begin at lines: a
+ * line shared by two warps would be fetched twice. */
 static __device__ __forceinline__ int parts_of(uint32_t bytes)
 {
     return (int)(((bytes + LINE - 1 + 15) / 16 + PULL_UNITS - 1) / PULL_UNITS);
 }
 
-/* Part i of a slab, by one warp. What stands before it in its first line and behind it in its last
- * 16 bytes comes along. */
+/* Part i of a slab, by one warp. What is before it in its first line and after it in its last 16
+ * bytes comes along. */
 static __device__ __forceinline__ void pull_part(const uint8_t *to, const uint8_t *from,
                                                  uint32_t bytes, int i)
 {
@@ -300,8 +299,8 @@ static __device__ __forceinline__ void pull_part(const uint8_t *to, const uint8_
 
 /* All warps go through the parts of all slabs together, down slabs first: the host looks for those
  * as soon as it is done with their gate and up, and is told of each when its last part has arrived.
- * That is for its decisions alone: the kernels that read slabs come behind this one. So there is no
- * fence, which would make its whole SM wait. */
+ * It only needs this to decide: the kernels that read slabs run after this one. So there is no
+ * fence, which would make the whole SM wait. */
 static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pull_args a)
 {
     __shared__ int slot_of[SELECT_MAX_K], n_all, n_down; /* down slabs, then whole experts */
@@ -357,14 +356,14 @@ static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pu
     frame_end(f);
 }
 
-/* ---- the answer ------------------------------------------------------------------------------ */
+/* ---- the reply ------------------------------------------------------------------------------- */
 
 typedef struct answer_args {
     const slot_place *slots;
     int n_slot, n_embd;
     int mid_bytes;                       /* of a slot: its int8 form, or its floats */
     const uint32_t *number;
-    const volatile uint32_t *answered;   /* this and what follows is of the mail, in RAM */
+    const volatile uint32_t *answered;   /* this and what follows is in the mail, in RAM */
     const uint8_t *by_host;
     const uint8_t *mid;
     const float *y;
@@ -375,7 +374,7 @@ typedef struct answer_args {
 } answer_args;
 
 /* Copies the rows [n_row, width] that are wanted, by the whole grid, past caches that may be out of
- * date. Loads of a thread go out together: each is a journey. */
+ * date. A thread's loads go out together: each is a trip across the bus. */
 template <typename T, typename Want>
 static __device__ __forceinline__ void take_rows(T *to, const T *from, int n_row, int width,
                                                  Want want)
@@ -406,9 +405,9 @@ static __device__ __forceinline__ void take_vectors(const answer_args &a, Want w
         take_rows((uint32_t *)a.to_y, (const uint32_t *)a.y, a.n_slot, a.n_embd, want);
 }
 
-/* The slots that it writes are nobody else's, and what it reads is older than the kernel before it
- * (if early): so it need not wait for that one, until its end. Then it has to, because the kernel
- * behind it may only look for this one. */
+/* No other kernel writes its slots, and what it reads is older than the previous kernel (if early):
+ * so it need not wait for that one until its end. Then it must, because the next kernel waits only
+ * for this one. */
 static __global__ void __launch_bounds__(ANSWER_THREADS) answer(frame f, const answer_args a)
 {
     __shared__ uint8_t where[GPU_MOST_CHOICES], made[GPU_MOST_CHOICES];
@@ -421,12 +420,12 @@ static __global__ void __launch_bounds__(ANSWER_THREADS) answer(frame f, const a
     if (threadIdx.x == 0) {
         const uint32_t number = __ldcg(a.number);
         while (*a.answered != number) __nanosleep(20);
-        __threadfence_system();          /* nothing of the answer is read before this */
+        __threadfence_system();          /* nothing of the reply is read before this */
     }
     __syncthreads();
     if (own < a.n_slot && where[own] == GPU_COLD_FETCHED) by_host = __ldcv(a.by_host + own);
     take_vectors(a, [&](int slot) { return where[slot] == GPU_COLD; });
-    /* of those by the host they are of no use, but asking first would be a journey more */
+    /* useless for those that the host finished, but asking first would cost another trip */
     const auto fetched = [&](int slot) { return where[slot] == GPU_COLD_FETCHED; };
     if (a.mid_bytes % 16 == 0)
         take_rows((uint4 *)a.to_mid, (const uint4 *)a.mid, a.n_slot, a.mid_bytes / 16, fetched);

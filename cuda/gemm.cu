@@ -1,8 +1,8 @@
 /* gemm.cu - products of many tokens: which kernel, which tile; tensor cores for Q8_0, Q4_K, Q5_K
  * and Q6_K.
  *
- * The kernel is gemm_tile.cuh's. Other types are in gemm_fp4.cu and gemm_types.cu, for no other
- * reason than the time it takes to compile them; F32 weights are gemm_float.cu's. */
+ * The kernel is in gemm_tile.cuh. Other types are in gemm_fp4.cu and gemm_types.cu, only because
+ * compiling takes so long; F32 weights are in gemm_float.cu. */
 #include "cuda/gemm_tile.cuh"
 
 static int tile_that_fits(const gpu *g, int tokens)
@@ -11,7 +11,7 @@ static int tile_that_fits(const gpu *g, int tokens)
     return tokens;
 }
 
-/* The time of a block is near 48 + tokens: what it costs to unpack weights, and to multiply. */
+/* The time of a block is close to 48 + tokens: unpacking weights, then multiplying. */
 static int dense_tokens(const gpu *g, const gemm *p)
 {
     const uint64_t n_row = ceil_div((uint64_t)p->rows, p->up.data ? ROWS / 2 : ROWS);

@@ -1,6 +1,6 @@
 /* gemm.cuh - the one shape that all products of many tokens have, and what their kernels share.
  *
- * A product has one matrix, or two of the same type and size whose rows meet in an activation, and
+ * A product has one matrix, or two of the same type and size whose rows an activation joins, and
  * takes its tokens in tiles: runs of the batch, or of the batch's slots sorted by expert. gemm.cu,
  * gemm_fp4.cu and gemm_types.cu multiply 16-bit activations on tensor cores, gemm_float.cu F32 ones
  * exactly; prepare.cu makes both kinds of activations, experts_batch.cu sorts slots. Internal to
@@ -49,7 +49,7 @@ typedef struct gemm {
 
 static inline bool gemm_is_float(int type) { return type == QT_F32; }
 
-/* Tokens in a tile that suit n slots with n_expert experts: 32 at least. */
+/* A good number of tokens in a tile for n slots with n_expert experts: at least 32. */
 enum { GEMM_LEAST_TILE = 32 };
 int gemm_tile_tokens(const gpu *g, int n, int n_expert);
 

@@ -1,9 +1,9 @@
 /* gemm_float.cu - products of many tokens with F32 weights, exact: routers, and small models.
  *
  * A block of 256 threads makes tiles of 64 rows by 64 tokens, a thread 4 by 4 of it. Sums are
- * chains of fmas in the order of k, cut into runs of 64 terms that are added up: rounding errors
- * grow with the length of a run and the number of runs, not with their product. A matrix of a few
- * rows goes to a kernel where a warp takes a token. Other weights are gemm.cu's. */
+ * chains of fmas in the order of k, cut into runs of 64 terms that are then added: rounding errors
+ * grow with the length of a run plus the number of runs, not with their product. A matrix of a few
+ * rows goes to a kernel where a warp takes a token. gemm.cu takes other weights. */
 #include "cuda/gemm.cuh"
 
 enum { THREADS = 256, SIDE = 64, STEP = 16, RUN = 4 };   /* RUN: steps */
@@ -14,8 +14,8 @@ enum { THIN_ROWS = 8, THIN_WARPS = 8 };
 
 typedef float float_step[STEP][PITCH];
 
-/* Four values of a row from column k on, zeros behind the last. Vectors: k and cols are multiples
- * of four, and rows begin at multiples of 16 bytes. */
+/* Four values of a row from column k on, zeros past the last. Vectors: k and cols are multiples of
+ * four, and rows begin at multiples of 16 bytes. */
 static __device__ __forceinline__ float4 load_four(const float *row, int k, int cols, bool vectors)
 {
     float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -100,7 +100,7 @@ static __device__ __forceinline__ void write_tile(const gemm &p, const float (&s
     }
 }
 
-/* A tile of tokens may be longer than SIDE: then it is taken in pieces. */
+/* A tile of tokens may be longer than SIDE: then it is taken in parts. */
 static __global__ void __launch_bounds__(THREADS, 2) gemm_floats(frame f, const gemm p,
                                                                  bool vectors)
 {
@@ -125,13 +125,13 @@ static __global__ void __launch_bounds__(THREADS, 2) gemm_floats(frame f, const 
                              (size_t)input_row(p, first + min(r, n - 1)) * p.cols;
         float sum[4][4] = {}, run[4][4] = {};
 
-        __syncthreads();                 /* nobody reads the piece before any more */
+        __syncthreads();                 /* nobody reads the previous part any more */
         store_column(w[0], load_four(w_row, k, p.cols, vectors));
         store_column(x[0], load_four(x_row, k, p.cols, vectors));
         #pragma unroll 1
         for (int step = 0; step < n_step; step++) {
             const int now = step & 1, next = STEP * (step + 1) + k;
-            /* behind the last column these are zeros, which nobody reads */
+            /* past the last column these are zeros, which nobody reads */
             const float4 next_w = load_four(w_row, next, p.cols, vectors);
             const float4 next_x = load_four(x_row, next, p.cols, vectors);
             __syncthreads();

@@ -3,13 +3,13 @@
  * out[token, row] = sum over k of W[row, k] * X[token, k]. A block of eight warps makes a tile of
  * 128 rows by 32, 64, 128 or 256 tokens, in steps of 64 columns. Weights become 16-bit floats on
  * their way to shared memory; activations are that already and are copied. Both lie there as
- * [row, 64], a row being eight chunks of 16 bytes, of which chunk c stands at c ^ (row % 8): so
- * neither the stores nor ldmatrix meet a bank twice. Sums are F32, in the order of k.
+ * [row, 64], a row being eight chunks of 16 bytes, of which chunk c is at c ^ (row % 8): so neither
+ * the stores nor ldmatrix hit a bank twice. Sums are F32, in the order of k.
  *
  * While a step is multiplied, the next one's weights are on their way into registers and its
- * activations into the other half of shared memory: one barrier for each step. Weights are asked
- * for in front of it, since compilers move loads down, but not past a barrier. Behind the last
- * column activations are zero, and weights whatever the row's last block holds.
+ * activations into the other half of shared memory: one barrier for each step. Weights are
+ * requested before the barrier, since compilers move loads down, but not past one. Past the last
+ * column activations are zero, and weights are whatever the row's last block holds.
  *
  * With two matrices (gate and up) a tile has 64 rows of each, sixteen by sixteen in turn, so that
  * a gate's value and its partner meet in one thread. Included by the files that name the types. */
@@ -24,7 +24,7 @@ enum { ANY = -1 };                       /* a kernel for all types that have non
 
 /* ---- weights to shared memory ---------------------------------------------------------------- */
 
-/* What a thread is concerned with. */
+/* What a thread loads. */
 typedef struct weight_source {
     const uint8_t *row[4];               /* blocks: [0] alone */
     int type, cols, last;                /* last block of 32, or last chunk of 8 */
@@ -35,9 +35,9 @@ static __device__ __forceinline__ unsigned swizzled(unsigned row, unsigned chunk
     return row * ROW_BYTES + ((chunk ^ (row & 7u)) << 4);
 }
 
-/* Four int8 as scale * w + offset. A byte at the end of 2^23 is a float without conversion; one of
- * seven bits at the upper end of 128's fraction is 128 + itself, and 192 times the scale, which
- * has few bits, goes with the offset. */
+/* Four int8 as scale * w + offset. A byte in the low bits of 2^23 is a float without conversion;
+ * seven bits at the top of 128's fraction are 128 + their value, and 192 times the scale, which has
+ * few bits, goes into the offset. */
 template <bool NARROW>
 static __device__ __forceinline__ uint2 four_halves(uint32_t w, float scale, float offset)
 {
@@ -125,7 +125,7 @@ static __device__ __forceinline__ void fetch(piece<TYPE> &p, uint8_t *tile, cons
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-/* Powers of two that binary16 has not got: by way of F32. */
+/* Powers of two that binary16 lacks: through F32. */
 static __device__ __forceinline__ void store_mxfp4(uint8_t *tile, const piece<QT_MXFP4> &p)
 {
     const float by = float_bits(p.exponent << 23), scale[2] = { by, by };
@@ -182,7 +182,7 @@ static __device__ __forceinline__ void store_mxfp4(uint8_t *tile, const piece<QT
 }
 #endif
 
-/* Any type, at any address that it allows; floats behind the last column are zero. */
+/* Any type, at any address that it allows; floats past the last column are zero. */
 static __device__ __forceinline__ void store_any(uint8_t *tile, const weight_source &s, int step)
 {
     const int b = 2 * step + (int)(threadIdx.x % 2);
@@ -479,7 +479,7 @@ static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_t
     for (int step = 0; step + 1 < n_step; step++) {
         const int now = step & 1, other = now ^ 1;
         if (!is_plain<TYPE>::value) fetch<TYPE>(next, w, weights, step + 1);
-        /* this step is there, and nobody reads the one before any more */
+        /* this step has arrived, and nobody reads the previous one any more */
         copy_wait<0>();
         __syncthreads();
         copy_rows<TYPE>(x + other * X_BYTES, rows, step + 1);

@@ -79,7 +79,7 @@ int gpu_open(gpu **out, int device, err_ctx *err)
         return err_set(err, ERR_UNSUPPORTED, "%s: this build has no code for it (make CUDA=1 "
                        "CUDA_ARCHS=%d%d)", prop.name, prop.major, prop.minor);
     }
-    /* code for an older chip, made to fit this one, does not know how to wait */
+    /* code compiled for an older chip and translated for this one does not know how to wait */
     g->dependent_launch = g->cc >= 90 && code >= 90;
     *out = g;
     return 0;
@@ -100,8 +100,7 @@ void gpu_close(gpu *g)
     mem_free(g);
 }
 
-/* The first failure of an operation, once and for all: the device's state is not to be trusted
- * behind it. */
+/* The first failure of an operation, for good: the device's state cannot be trusted after it. */
 static int report(gpu *g, err_ctx *err)
 {
     if (g->failure == cudaSuccess) return 0;
@@ -121,7 +120,7 @@ bool gpu_alive(gpu *g)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-enum { SLACK = 256 };                    /* readable behind every piece of VRAM */
+enum { SLACK = 256 };                    /* readable after every allocation */
 
 void *gpu_alloc(gpu *g, uint64_t bytes, const char *what, err_ctx *err)
 {
@@ -131,7 +130,7 @@ void *gpu_alloc(gpu *g, uint64_t bytes, const char *what, err_ctx *err)
                                                     : cudaMalloc(&p, (size_t)bytes + SLACK);
 
     if (rc == cudaSuccess) return p;
-    cudaGetLastError();                  /* out of memory is no lasting failure */
+    cudaGetLastError();                  /* out of memory is not a lasting failure */
     cudaMemGetInfo(&vram_free, &vram_total);
     if (rc == cudaErrorMemoryAllocation)
         err_set(err, ERR_NOMEM, "GPU %d: no room for %s: %.2f GB, and %.2f GB are free", g->device,
@@ -218,7 +217,8 @@ int gpu_upload(gpu *g, void *to, const void *from, uint64_t bytes, gpu_fill *fil
     if (!make_buffers(g)) return report(g, err);
     for (uint64_t done = 0; done < bytes;) {
         const int i = g->next_upload;
-        const size_t n = (size_t)(bytes - done < UPLOAD_BYTES ? bytes - done : (uint64_t)UPLOAD_BYTES);
+        const size_t n =
+            (size_t)(bytes - done < UPLOAD_BYTES ? bytes - done : (uint64_t)UPLOAD_BYTES);
         uint8_t *buffer = g->upload[i].buffer;
         gpu_fail(g, cudaEventSynchronize(g->upload[i].sent), "upload");
         if (fill) fill(ctx, buffer, (const uint8_t *)from + done, n);

@@ -4,12 +4,12 @@
  * where gpu_count() is 0 and everything else fails with ERR_UNSUPPORTED. A build with CUDA also
  * starts on a machine without a driver: there gpu_count() is 0 too.
  *
- * A gpu is one device with one stream. What is called an operation below puts work into the stream
- * and returns; operations run in the order of the calls. They return nothing: the first failure is
- * kept, what follows it is skipped, and gpu_wait (or any function with an err_ctx) reports it. All
- * pointers in argument structs are device memory unless a comment says otherwise, and all sizes are
- * in elements. An operation may be recorded: then its arguments are fixed, and what changes from
- * token to token is read from device memory (gpu_cursor). One thread at a time. */
+ * A gpu is one device with one stream. An operation, below, puts work into the stream and returns;
+ * operations run in the order of the calls. They return nothing: the first failure is kept, what
+ * follows it is skipped, and gpu_wait (or any function with an err_ctx) reports it. All pointers in
+ * argument structs are device memory unless a comment says otherwise, and all sizes are in
+ * elements. An operation may be recorded: then its arguments are fixed, and what changes from token
+ * to token is read from device memory (gpu_cursor). One thread at a time. */
 #ifndef CUDA_GPU_H
 #define CUDA_GPU_H
 
@@ -42,16 +42,16 @@ void gpu_close(gpu *g);                  /* NULL is fine; waits */
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* VRAM, at a multiple of 256 bytes, with at least 16 readable bytes behind it. What names the use:
+/* VRAM, at a multiple of 256 bytes, with at least 16 readable bytes after it. What names the use:
  * "no room for WHAT: 3.2 GB, 1.1 GB free". NULL on failure. */
 void *gpu_alloc(gpu *g, uint64_t bytes, const char *what, err_ctx *err);
 void gpu_free(gpu *g, void *p);          /* NULL is fine; waits */
 
-/* Page-locked RAM that the device can reach, too. Falls back on nothing: NULL if it is refused. */
+/* Page-locked RAM that the device can reach, too. No fallback: NULL if it is refused. */
 void *gpu_alloc_host(gpu *g, uint64_t bytes, err_ctx *err);
 void gpu_free_host(gpu *g, void *p);
 
-/* In order with operations. to (from) in RAM is free for reuse (complete) on return. */
+/* In order with operations. On return `from` in RAM may be reused, and `to` in RAM is complete. */
 int gpu_write(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err);
 int gpu_read(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err);
 int gpu_zero(gpu *g, void *p, uint64_t bytes, err_ctx *err);
@@ -59,17 +59,17 @@ int gpu_zero(gpu *g, void *p, uint64_t bytes, err_ctx *err);
 void gpu_copy(gpu *g, void *to, const void *from, uint64_t bytes);
 
 /* Any amount of RAM to VRAM, through page-locked buffers that fill copies into (NULL: memcpy), so
- * that the caller's threads can share that work. from is free on return, to is complete after
- * gpu_upload_end, which also lets the buffers go. */
+ * that the caller's threads can share that work. On return `from` may be reused; `to` is complete
+ * after gpu_upload_end, which also frees the buffers. */
 typedef void gpu_fill(void *ctx, void *to, const void *from, size_t n);
 int gpu_upload(gpu *g, void *to, const void *from, uint64_t bytes, gpu_fill *fill, void *ctx,
                err_ctx *err);
 int gpu_upload_end(gpu *g, err_ctx *err);
 
-/* Waits for everything, and tells of the first failure. */
+/* Waits for everything, and reports the first failure. */
 int gpu_wait(gpu *g, err_ctx *err);
 
-/* Bytes per second that a kernel reads from VRAM at best; takes a gigabyte of it meanwhile. */
+/* Bytes per second that a kernel reads from VRAM at best; uses a gigabyte of it meanwhile. */
 int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err);
 
 /* ---- profiles -------------------------------------------------------------------------------- */
@@ -77,7 +77,7 @@ int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err);
 /* While a profile is on, every kernel that is launched or recorded notes when it ran. */
 typedef struct gpu_span {
     const char *name;                    /* class of the kernel */
-    uint64_t bytes;                      /* to be read from VRAM at least */
+    uint64_t bytes;                      /* the least it has to read from VRAM */
     uint64_t start_ns, ready_ns, end_ns; /* first block started; its input was complete; last block
                                           * ended */
 } gpu_span;
@@ -87,7 +87,7 @@ int gpu_profile_begin(gpu *g, err_ctx *err);     /* forgets an earlier one */
 int gpu_profile_read(gpu_span *spans, int cap, gpu *g, err_ctx *err);
 void gpu_profile_end(gpu *g);            /* recordings made meanwhile must not be played again */
 
-/* ---- recordings: operations once written down, played as one --------------------------------- */
+/* ---- recordings: operations captured once, played as one ------------------------------------- */
 
 typedef struct gpu_recording gpu_recording;
 
@@ -101,7 +101,7 @@ void gpu_play(gpu *g, gpu_recording *r); /* an operation */
 
 enum { GPU_FEW = 8 };                    /* tokens up to which products follow the contract */
 
-/* Where the batch stands. Changed by the host between operations, or by gpu_advance. */
+/* The batch's position. Changed by the host between operations, or by gpu_advance. */
 typedef struct gpu_cursor {
     int32_t pos;                         /* position of the batch's first token */
     int32_t token;                       /* what gpu_largest picked last */
@@ -139,9 +139,9 @@ typedef struct gpu_input {
                                           * gate[t * gate_stride + h * head_stride + d] */
     int head_dim, head_stride, gate_stride;
     float *rows;                         /* [n, cols] scratch */
-    void *halves;                        /* [n, cols] 16-bit scratch; NULL is fine if n <= GPU_FEW */
-    void *blocks;                        /* scratch for the int8 form of up to GPU_FEW vectors, or
-                                          * NULL if no experts read it: gpu_blocks_bytes(cols) each */
+    void *halves;                        /* [n, cols] 16-bit scratch; may be NULL if n <= GPU_FEW */
+    void *blocks;                        /* scratch for the int8 form of up to GPU_FEW vectors,
+                                          * gpu_blocks_bytes(cols) each; NULL: no experts read it */
     bool has_rows, has_halves, has_blocks;       /* set by operations; false to begin with */
 } gpu_input;
 
@@ -176,7 +176,7 @@ void gpu_embed(gpu *g, float *x, const gpu_matrix *table, const int32_t *ids, in
 void gpu_rope_table(gpu *g, float *cosine, float *sine, const double *freq, double magnitude,
                     int half, const gpu_cursor *at, int n);
 
-/* Weight types that there are kernels for. */
+/* Weight types that have kernels. */
 bool gpu_type_fits(int type);
 
 /* Products of one input. */
@@ -191,7 +191,8 @@ typedef enum gpu_kv_type { GPU_KV_F32, GPU_KV_F16, GPU_KV_Q8_0 } gpu_kv_type;
  * operation there must be another one that launches a kernel. */
 typedef struct gpu_attention {
     float *out;                          /* [n, n_head * head_dim] */
-    float *q;                            /* head h of token t at q + t * q_stride + h * q_head_stride;
+    float *q;                            /* head h of token t at
+                                          * q + t * q_stride + h * q_head_stride;
                                           * overwritten if n > 1 */
     int q_stride, q_head_stride;
     float *k;                            /* [n, n_head_kv * head_dim]; overwritten if n > 1 */
@@ -209,8 +210,8 @@ typedef struct gpu_attention {
     float scale;
     const gpu_cursor *at;
     int n;                               /* tokens; n + window - 1 <= kv_rows */
-    int last;                            /* the batch ends at or before this position: for sizing, so
-                                          * a recording is good up to it */
+    int last;                            /* the batch ends at or before this position: for sizing,
+                                          * so a recording is good up to it */
     float *partial;                      /* gpu_attention_scratch() floats */
     uint32_t *counters;                  /* [GPU_FEW * n_head], zero before and after */
 } gpu_attention;
@@ -220,10 +221,10 @@ bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim);        /* shap
 void gpu_attend(gpu *g, const gpu_attention *a);
 
 /* The delta rule over n tokens, with the l2 norm of q and k, the write strength and the decay. The
- * state is read ahead, as in gpu_attend: not twice in succession on the same one. */
+ * state is read ahead, as in gpu_attend: do not call it twice in succession on the same one. */
 typedef struct gpu_delta {
     float *out;                          /* [n, n_v * dim], not yet normed */
-    float *mixed;                        /* [n, channels] behind the convolution: q, k, v;
+    float *mixed;                        /* [n, channels] after the convolution: q, k, v;
                                           * overwritten if n > 1 */
     float *ba;                           /* [n, 2 * n_v]: for each key head ratio betas, then ratio
                                           * alphas; overwritten if n > 1 */
@@ -259,7 +260,7 @@ typedef struct gpu_bank {                /* one slab of all experts of a layer *
 
 /* The chosen experts, the shared one beside them, and the sum of both into the residual stream:
  * x += sum over the selection of gates * expert(in), + sigma * shared(in). The chosen experts of up
- * to GPU_FEW tokens by the arithmetic contract, the shared one where its types are theirs. */
+ * to GPU_FEW tokens by the arithmetic contract, and the shared one where its types allow it. */
 typedef struct gpu_expert_args {
     float *x;                            /* [n, n_embd] */
     gpu_bank gate, up, down;             /* gate and up of one type, here and in the shared one */
@@ -272,16 +273,16 @@ typedef struct gpu_expert_args {
     int n_expert, k;
     void *scratch;                       /* gpu_expert_scratch() bytes */
     float *y;                            /* NULL, or [n, k, n_embd]: gets every expert's vector */
-    /* n > GPU_FEW: only experts first .. first + count - 1, whose slabs begin at the banks' data.
-     * A layer takes calls in ascending order, from expert 0 to the last one, that differ in nothing
-     * but these two and data, with no other in between that uses the scratch; the sum is taken with
-     * the last. count 0: all. */
+    /* n > GPU_FEW: only experts first .. first + count - 1, whose slabs begin at the banks' data. A
+     * layer takes calls in ascending order, from expert 0 to the last, that differ only in these
+     * two and data, with no other use of the scratch in between; the last one takes the sum. count
+     * 0: all. */
     int first, count;
-    /* n > GPU_FEW: NULL, or [n, n_embd] sums of the routed experts, which somebody else computed;
-     * the banks are not looked at */
+    /* n > GPU_FEW: NULL, or [n, n_embd] sums of the routed experts, computed elsewhere; the banks
+     * are ignored */
     const float *sums;
 } gpu_expert_args;
-/* n_ff: the wider one of routed and shared experts. */
+/* n_ff: the wider of routed and shared experts. */
 size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd);
 void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a);
 
@@ -295,24 +296,24 @@ typedef enum gpu_where {
     GPU_FETCHED                          /* all of it crosses the bus: by the device */
 } gpu_where;
 
-enum { GPU_MOST_USED = 32,                /* experts chosen for a token */
+enum { GPU_MOST_USED = 32,               /* experts chosen for a token */
        GPU_FETCH_COUNTS = GPU_MOST_USED + 1, GPU_MOST_CHOICES = GPU_FEW * GPU_MOST_USED };
 
-/* One layer's question to the host, and its answer, in page-locked RAM. Slot t * k + r is the r-th
- * choice of token t. Words that someone watches have lines of their own. */
+/* One layer's question to the host, and the reply, in page-locked RAM. Slot t * k + r is the r-th
+ * choice of token t. Words that someone polls have cache lines of their own. */
 typedef struct gpu_mail {
-    volatile uint32_t asked;             /* the question's number, written behind all of it */
+    volatile uint32_t asked;             /* the question's number, written after all of it */
     uint8_t apart_1[124];
-    volatile uint32_t answered;          /* the same number, behind all of the answer */
+    volatile uint32_t answered;          /* the same number, written after all of the reply */
     uint8_t apart_2[124];
-    volatile uint32_t fetched[GPU_MOST_USED];      /* [slot]: number of the question whose down slab is in
-                                          * the pad */
+    /* [slot]: number of the question whose down slab is in the pad */
+    volatile uint32_t fetched[GPU_MOST_USED];
     volatile uint64_t fetch_ns;          /* how long the last question's fetching took */
     int32_t n, k;                        /* the question: tokens, choices of each */
     int32_t ids[GPU_MOST_CHOICES];       /* [n, k] in the order of selection */
     uint8_t where[GPU_MOST_CHOICES];     /* gpu_where */
-    /* the answer: for GPU_COLD the vector is in y; for GPU_COLD_FETCHED either that (by_host), or
-     * the activations behind gate and up are in mid and mid_rows */
+    /* the reply: for GPU_COLD the vector is in y; for GPU_COLD_FETCHED either that (by_host), or
+     * the activations after gate and up are in mid and mid_rows */
     uint8_t by_host[GPU_MOST_CHOICES];
     float *x;                            /* [n, n_embd] the normed vectors */
     uint8_t *mid;                        /* [slot] int8 forms, gpu_blocks_bytes(n_ff) each */
@@ -325,38 +326,38 @@ typedef struct gpu_mail {
 int gpu_mail_create(gpu_mail **out, gpu *g, int n_embd, int n_ff, int k, err_ctx *err);
 void gpu_mail_free(gpu *g, gpu_mail *m); /* NULL is fine */
 
-/* The host's part: activations of a slot as engine/host/ops.h keeps them (codes of 32, scale and two
- * sums of each block) into mid. */
+/* The host's part: activations of a slot as engine/host/ops.h keeps them (codes of 32, scale and
+ * two sums of each block) into mid. */
 void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, const int16_t *sums);
 
-/* What gpu_experts does, with some of the experts elsewhere. All of it are operations of the stream
- * (and of a second one beside it), good for a recording: choose the experts and ask; fetch; compute
- * what is hot and the shared one; wait for the answer; down, and the sum in the router's order. The
- * bits are those of gpu_experts. Somebody has to answer, or the stream waits for ever. At most
- * GPU_FEW tokens; only a single one has slabs fetched. */
+/* What gpu_experts does, with some of the experts elsewhere. All of these are operations of the
+ * stream (and of a second one beside it) and can be recorded: choose the experts and ask; fetch;
+ * compute the hot experts and the shared one; wait for the reply; down, and the sum in the router's
+ * order. The bits are those of gpu_experts. The host must reply, or the stream waits for ever. At
+ * most GPU_FEW tokens; only a single one has slabs fetched. */
 typedef struct gpu_split {
     gpu_mail *mail;
     uint32_t *number;                    /* device: of the last question; 0 to begin with */
-    const int32_t *hot;                  /* device [n_expert]: place of an expert in the banks of
-                                          * gpu_expert_args, or -1; NULL: none has one */
+    const int32_t *hot;                  /* device [n_expert]: index of an expert in the banks of
+                                          * gpu_expert_args, or -1; NULL: all are -1 */
     const uint64_t *slabs;               /* [n_expert, 3] addresses of gate, up, down in page-locked
                                           * RAM, 0: not there; in RAM or VRAM. NULL: no fetching */
     const uint8_t *fetch;                /* device [2, GPU_FETCH_COUNTS]: of m cold experts
                                           * fetch[GPU_FETCH_COUNTS + m] are fetched whole, then
                                           * fetch[m] have their down slabs fetched, as far as they
-                                          * are there and the pad goes */
+                                          * are there and the pad has room */
     uint8_t *pad;                        /* VRAM that slabs are fetched to, gpu_split_pad bytes */
     int pad_down, pad_all;               /* most slots fetched of either kind */
-    bool one_stream;                     /* fetch before what is hot, not beside it */
+    bool one_stream;                     /* fetch before the hot experts, not beside them */
     void *scratch;                       /* gpu_split_scratch bytes, zero to begin with */
 } gpu_split;
 size_t gpu_split_pad(const gpu_expert_args *a, int pad_down, int pad_all);
 size_t gpu_split_scratch(int k, int n_ff, int n_embd);
-/* The banks of a carry type, shape and small vectors; data may be NULL if hot is. */
+/* The banks of `a` carry type, shape and small vectors; data may be NULL if hot is. */
 void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gpu_split *s);
 
-/* Whether the stream still runs without a failure, so that a question may yet come. Cheap enough
- * for every millisecond. */
+/* Whether the stream still runs without a failure, so that a question may yet come. Cheap enough to
+ * call every millisecond. */
 bool gpu_alive(gpu *g);
 
 /* ---- memory of the host that the device may read --------------------------------------------- */
@@ -369,15 +370,15 @@ bool gpu_alive(gpu *g);
 int gpu_lock(gpu *g, void *p, uint64_t bytes, err_ctx *err);
 void gpu_unlock(gpu *g, void *p);
 
-/* ---- banks on their way through VRAM --------------------------------------------------------- */
+/* ---- banks that pass through VRAM ------------------------------------------------------------ */
 
-/* Two or more buffers in VRAM that a copy engine of its own fills while operations read others. */
+/* Two or more buffers in VRAM that a separate copy engine fills while operations read others. */
 typedef struct gpu_stage gpu_stage;
 int gpu_stage_create(gpu_stage **out, gpu *g, int n_buffer, uint64_t bytes, err_ctx *err);
 void gpu_stage_free(gpu *g, gpu_stage *s);       /* NULL is fine; waits */
 uint8_t *gpu_stage_buffer(const gpu_stage *s, int i);
-/* Copies to buffer i, at offset, in order, after the operations before gpu_stage_done(i) have
- * read it. from should be page-locked, and stays as it is until gpu_stage_sent(i). */
+/* Copies to buffer i, at offset, in order, after the operations before gpu_stage_done(i) have read
+ * it. from should be page-locked, and must not change until gpu_stage_sent(i). */
 void gpu_stage_copy(gpu *g, gpu_stage *s, int i, uint64_t offset, const void *from, uint64_t bytes);
 void gpu_stage_ready(gpu *g, gpu_stage *s, int i);       /* operations from here on see what was
                                                           * copied to buffer i before */
@@ -392,32 +393,33 @@ typedef struct gpu_links {
     double vram_read;                    /* bytes/s: a kernel that only reads VRAM */
     double pcie_in, pcie_out;            /* copy engine, page-locked RAM to VRAM and back */
     double pull;                         /* a kernel that reads page-locked RAM */
-    double hop;                          /* s from a question to the host, in a recording, to the
-                                          * next one, if the answer takes no time */
+    double hop;                          /* s from one question to the host to the next, in a
+                                          * recording, if the reply takes no time */
 } gpu_links;
 int gpu_measure_links(gpu_links *out, gpu *g, err_ctx *err);
 
 /* A kernel beside all operations that reads page-locked RAM (GPU_LOAD_LEAST bytes or more, which
  * should be more than caches hold) again and again from begin to end, while the caller does
- * something else; end tells how fast it was and frees it. Until then no memory of the device
- * is made or freed: that would wait for the kernel. */
+ * something else; end tells how fast it was and frees it. Until then allocate or free no device
+ * memory: that would wait for the kernel. */
 #define GPU_LOAD_LEAST ((uint64_t)16 << 20)
 typedef struct gpu_load gpu_load;
 int gpu_load_begin(gpu_load **out, gpu *g, const void *ram, uint64_t bytes, err_ctx *err);
 int gpu_load_end(gpu_load *l, double *bytes_per_s, err_ctx *err);        /* NULL is fine */
 
-/* ---- behind the last layer ------------------------------------------------------------------- */
+/* ---- after the last layer -------------------------------------------------------------------- */
 
-/* The largest of n logits, of equals the first, to at->token and to *seen (page-locked RAM, or
- * NULL) as (id | stamp << 32), where stamp is pos + 1 modulo 2^31; an all-NaN row gives 0.
- * counter: one, zero before and after. best: GPU_LARGEST_WORDS of scratch. */
+/* The largest of n logits (the first of equals), to at->token and to *seen (page-locked RAM, or
+ * NULL) as (id | stamp << 32), where stamp is pos + 1 modulo 2^31; an all-NaN row gives 0. counter:
+ * one, zero before and after. best: GPU_LARGEST_WORDS of scratch. */
 enum { GPU_LARGEST_WORDS = 2 * 1024 };
 void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *seen, uint32_t *best,
                  uint32_t *counter);
 
 void gpu_advance(gpu *g, gpu_cursor *at, int n);         /* pos += n */
 
-/* What a sampler asks about a row of logits; rules and bits are those of engine/session/sampler.h. */
+/* What a sampler asks about a row of logits; rules and bits are those of
+ * engine/session/sampler.h. */
 enum { GPU_SHORTLIST_BLOCK = 64, GPU_SHORTLIST_LANES = 8, GPU_SHORTLIST_STEPS = 256 };
 typedef struct gpu_shortlist {
     const float *logits, *bias;          /* [n] */

@@ -347,7 +347,7 @@ int gpu_stage_sent(gpu *g, gpu_stage *s, int i, err_ctx *err)
     return refuse(err);
 }
 
-/* ---- behind the last layer ------------------------------------------------------------------- */
+/* ---- after the last layer -------------------------------------------------------------------- */
 
 void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *seen, uint32_t *best,
                  uint32_t *counter)

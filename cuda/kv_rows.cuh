@@ -1,5 +1,5 @@
-/* kv_rows.cuh - rows of a KV store in F32, F16 and Q8_0, written as engine/session/kv.c writes them and read
- * eight dimensions at a time. */
+/* kv_rows.cuh - rows of a KV store in F32, F16 and Q8_0, written as engine/session/kv.c writes them
+ * and read eight dimensions at a time. */
 #ifndef CUDA_KV_ROWS_CUH
 #define CUDA_KV_ROWS_CUH
 
@@ -44,7 +44,7 @@ static __device__ __forceinline__ float store_q8_0(uint8_t *block, float v, int 
 }
 
 /* Eight dimensions from d on of a row: raw as they lie there, then as floats. store: one dimension
- * of a row, 32 in succession by a warp; returns what load will give. */
+ * of a row, 32 consecutive ones by a warp; returns what load will give. */
 template <int KV> struct kv_row;
 
 template <> struct kv_row<GPU_KV_F32> {

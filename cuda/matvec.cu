@@ -1,6 +1,6 @@
 /* matvec.cu - products of one input with up to six matrices, for up to GPU_FEW tokens: which
- * matrices go together, and to which kernels. The kernels are those of matvec.cuh; larger batches
- * are batch.cuh's. */
+ * matrices go together, and to which kernels. The kernels are in matvec.cuh; larger batches go to
+ * batch.cuh. */
 #include "cuda/batch.cuh"
 #include "cuda/matvec.cuh"
 

@@ -1,13 +1,13 @@
 /* matvec.cuh - the kernels of matvec.cu: products of one input with up to six matrices, for up to
  * GPU_FEW tokens.
  *
- * The rows of all matrices of one type are one list of units that the whole chip shares: a block
- * for each SM, a warp for each unit, or several where there are fewer units than warps: then each
- * takes a share of the columns, and the sums are those of the contract but for the last additions.
- * A block asks for its first weights before it waits for the input, then finishes the input (norm,
- * gates, int8 codes) itself, every block the same: that costs less than another kernel.
+ * The rows of all matrices of one type are one list of units for the whole chip: a block for each
+ * SM, a warp for each unit, or several where there are fewer units than warps: then each takes some
+ * of the columns, and the sums are those of the contract except for the last additions. A block
+ * asks for its first weights before it waits for the input, then finishes the input (norm, gates,
+ * int8 codes) itself, every block the same: that costs less than another kernel.
  *
- * They are compiled for a group of types in a file, for no other reason than the time it takes. */
+ * Each group of types is compiled in a file of its own, only because compiling takes so long. */
 #ifndef CUDA_MATVEC_CUH
 #define CUDA_MATVEC_CUH
 
@@ -201,7 +201,7 @@ template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, u
     }
 }
 
-/* The tokens behind the first n of them. */
+/* The tokens after the first n of them. */
 static void skip_tokens(dense_args *a, int n)
 {
     a->n_token -= n;
@@ -210,8 +210,8 @@ static void skip_tokens(dense_args *a, int n)
     for (int i = 0; i < a->n_part; i++) a->part[i].y += (size_t)n * a->part[i].y_stride;
 }
 
-/* Float vectors of several wide tokens may be more than a block can hold: then in order, as many at
- * a time as it can. */
+/* Float vectors of several wide tokens may be more than a block can hold: then as many at a time as
+ * it can, in order. */
 template <int TYPE> static void launch_tokens(gpu *g, dense_args *a, uint64_t bytes)
 {
     const size_t row = (size_t)a->in.cols * sizeof(float), fixed = 32 * sizeof(float);

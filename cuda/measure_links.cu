@@ -1,9 +1,9 @@
-/* measure_links.cu - how fast the device's links are: to its memory, to page-locked RAM by copies and by a
- * kernel, and how long the host's answer to a question takes. Also a kernel that keeps the bus busy
- * while the caller measures something else.
+/* measure_links.cu - how fast the device's links are: to its memory, to page-locked RAM by copies
+ * and by a kernel, and how long the host's reply to a question takes. Also a kernel that keeps the
+ * bus busy while the caller measures something else.
  *
- * Every figure is the best of several rounds: links sleep when nobody uses them. What the figures
- * are good for is decided above. */
+ * Every figure is the best of several rounds: links sleep when nobody uses them. The layers above
+ * decide what to do with the figures. */
 #include <string.h>
 
 #include "cuda/device.cuh"
@@ -11,9 +11,9 @@
 enum { PULL_BLOCKS = 16, PULL_THREADS = 512, PULL_AHEAD = 4 };   /* AHEAD: loads under way */
 enum { READ_BLOCKS = 16, READ_THREADS = 256 };
 enum { HOPS = 48, PLAYS = 6, LEAST_ROUNDS = 3 };
-/* A question and an answer are as large as those of a layer. */
+/* A question and a reply are as large as those of a layer. */
 enum { ASK_BYTES = 12 << 10, ANSWER_BYTES = 64 << 10, ASK_THREADS = ASK_BYTES / 16 };
-enum { SPINS = 1024 };                   /* looks at a word before the stream is asked after */
+enum { SPINS = 1024 };                   /* polls of a word before the stream is checked */
 
 static const uint64_t BUS_BYTES = 128u << 20;            /* more than caches hold */
 static const uint64_t WINDOW_BYTES = GPU_LOAD_LEAST;     /* of VRAM, that a pull writes again and
@@ -26,7 +26,7 @@ static_assert(BUS_BYTES % WINDOW_BYTES == 0, "the bus's bytes are whole windows"
 
 /* ---- a kernel that reads page-locked RAM ----------------------------------------------------- */
 
-/* The block's share of a window. */
+/* The block's part of a window. */
 static __device__ __forceinline__ void pull_window(uint4 *to, const uint4 *from)
 {
     const unsigned step = PULL_BLOCKS * PULL_THREADS, n = (unsigned)(WINDOW_BYTES / 16);
@@ -54,7 +54,7 @@ typedef struct load_words {
     volatile uint32_t stop;              /* the host's */
     uint8_t apart[124];
     volatile uint32_t started;
-    uint64_t windows[PULL_BLOCKS];       /* of which the block pulled its share */
+    uint64_t windows[PULL_BLOCKS];       /* of which the block pulled its part */
 } load_words;
 
 static __global__ void __launch_bounds__(PULL_THREADS) pull_on(frame f, uint4 *to,
@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(PULL_THREADS) pull_on(frame f, uint4 *t
     frame_wait(f);
     if (blockIdx.x == 0 && threadIdx.x == 0) words->started = 1;
     for (int w = 0;; w = w + 1 < n_window ? w + 1 : 0) {
-        if (threadIdx.x == 0) stop = words->stop;        /* its way is that of the data */
+        if (threadIdx.x == 0) stop = words->stop;        /* it takes the same route as the data */
         pull_window(to, from + w * (WINDOW_BYTES / 16));
         done++;
         __syncthreads();
@@ -80,9 +80,9 @@ static __global__ void __launch_bounds__(PULL_THREADS) pull_on(frame f, uint4 *t
     frame_end(f);
 }
 
-/* ---- a question and its answer --------------------------------------------------------------- */
+/* ---- a question and its reply ---------------------------------------------------------------- */
 
-typedef struct hop_mail {                /* page-locked; words that someone watches stand apart */
+typedef struct hop_mail {                /* page-locked; words that someone polls stand apart */
     volatile uint32_t asked;
     uint8_t apart_1[124];
     volatile uint32_t answered;
@@ -181,7 +181,7 @@ static double best_rate(gpu *g, const bench *b, void (*step)(gpu *g, const bench
     return g->failure == cudaSuccess && best > 0.0f ? (double)BUS_BYTES / (best * 1e-3) : 0.0;
 }
 
-/* Waits until the device has written value to the word; false if the stream has ended without. */
+/* Waits until the device has written value to the word; false if the stream ends first. */
 static bool wait_for_word(gpu *g, cudaStream_t stream, const volatile uint32_t *word,
                           uint32_t value)
 {

@@ -1,5 +1,5 @@
 /* prepare.cu - what happens to many vectors between products: norms and gates before one, the
- * convolution behind one. The products are gemm.cu's and gemm_float.cu's.
+ * convolution after one. The products are in gemm.cu and gemm_float.cu.
  *
  * Sums run over a block's or a warp's threads in a fixed order. */
 #include "cuda/gemm.cuh"
@@ -152,7 +152,7 @@ void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves)
         in->has_rows = true;
     }
     rows = rows && !in->has_rows;
-    /* whoever asks for rows (the router) is followed by others that want halves */
+    /* after the router, which asks for rows, come others that want halves */
     halves = (halves || (rows && in->halves)) && !in->has_halves;
     if ((!rows && !halves) || in->n == 0) return;
     a.x = in->x;

@@ -2,9 +2,9 @@
  *
  * For up to GPU_FEW tokens every block finishes the input for itself and takes some rows of the
  * router, each by all of its warps; the first block leaves the input's finished forms for the
- * experts. Router weights are on their way into shared memory before the input is there. Who reads
- * the logits selects, or, if ids are asked for, a kernel with a warp for each token. Larger batches
- * go through the products of batch.cuh. */
+ * experts. Router weights are on their way into shared memory before the input is ready. Whichever
+ * kernel reads the logits selects, or, if ids are asked for, a kernel with a warp for each token.
+ * Larger batches go through the products of batch.cuh. */
 #include "cuda/dot.cuh"
 #include "cuda/batch.cuh"
 #include "cuda/select.cuh"
@@ -42,13 +42,13 @@ typedef struct few_args {
     float *rows;
 } few_args;
 
-/* Row r of router and shared gate, one behind the other. */
+/* Row r of the router followed by the shared gate. */
 static __device__ __forceinline__ const uint8_t *router_row(const few_args &a, int r)
 {
     return r < a.router.rows ? a.router.data + (size_t)r * a.router.row_bytes : a.shared_gate.data;
 }
 
-/* Weights 8i .. 8i+7 of a row in shared memory; zeros behind its end. */
+/* Weights 8i .. 8i+7 of a row in shared memory; zeros past its end. */
 static __device__ __forceinline__ void row8(float (&w)[8], int type, const uint8_t *row, int i,
                                             int cols)
 {
@@ -75,7 +75,8 @@ static __device__ __forceinline__ void store_logit(const few_args &a, int t, int
 }
 
 /* A block's rows are gridDim.x apart, and pitch bytes in shared memory. A thread multiplies the
- * values that it has finished itself: eight in succession, then the next 8 * THREADS on. */
+ * values that it has finished itself: eight consecutive ones, then the eight that are 8 * THREADS
+ * further on. */
 static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const few_args a)
 {
     extern __shared__ __align__(16) uint8_t shared[];    /* [n_each] rows */
@@ -138,7 +139,8 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
             if (8 * i >= cols) continue;
             #pragma unroll
             for (int k = 0; k < 8; k++)
-                if (leave && a.rows && 8 * i + k < cols) a.rows[(size_t)t * cols + 8 * i + k] = v[k];
+                if (leave && a.rows && 8 * i + k < cols)
+                    a.rows[(size_t)t * cols + 8 * i + k] = v[k];
             #pragma unroll
             for (int n = 0; n < MAX_ROWS; n++) {
                 if (n >= a.n_each) break;
@@ -160,7 +162,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
             for (int w = 0; w < WARPS; w++) all += found[threadIdx.x][w];
             store_logit(a, t, own_row, all, bias);
         }
-        __syncthreads();                 /* found is written anew */
+        __syncthreads();                 /* found is rewritten */
     }
     frame_end(f);
 }

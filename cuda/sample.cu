@@ -1,9 +1,9 @@
-/* sample.cu - what a sampler has to know about a row of logits, so that the row can stay where it
- * is: logits after biases and penalties, the largest of every block of 64 ids, what every block
- * weighs, and on request all logits above a bound.
+/* sample.cu - what a sampler has to know about a row of logits, so that the row can stay in VRAM:
+ * logits after biases and penalties, the largest of every block of 64 ids, the weight of every
+ * block, and on request all logits above a bound.
  *
- * The arithmetic is that of engine/session/sampler.c, operation by operation: the same bits. Floats meet a
- * bias by one addition, all else is in double. Nothing may be contracted. */
+ * The arithmetic is that of engine/session/sampler.c, operation by operation: the same bits. A bias
+ * is one float addition; all else is in double. Nothing may be contracted. */
 #include "cuda/device.cuh"
 
 enum { THREADS = 256, BLOCK = GPU_SHORTLIST_BLOCK, LANES = GPU_SHORTLIST_LANES,

@@ -2,7 +2,7 @@
  *
  * Largest first, of equal ones the lowest id; NaN counts as -infinity. The k-th largest of the
  * lanes' own maxima bounds the k-th largest of all from below; what is not below that bound, a few
- * logits as a rule, is gathered, one for each lane, and every lane counts who comes before it. */
+ * logits as a rule, is gathered, one for each lane, and every lane counts those before it. */
 #ifndef CUDA_SELECT_CUH
 #define CUDA_SELECT_CUH
 
@@ -34,7 +34,7 @@ static __device__ __forceinline__ int lanes_before(uint32_t key, int id)
     return n;
 }
 
-/* The usual case: at most 32 logits reach the bound. Lane r gets expert r. False: there are more. */
+/* The usual case: at most 32 logits reach the bound. Lane r gets expert r. False: more do. */
 template <int N>
 static __device__ __forceinline__ bool select_usual(int *id, float *value, const float (&v)[N],
                                                     const uint32_t (&key)[N], int k,
@@ -112,7 +112,7 @@ static __device__ __noinline__ void select_slowly(int *id, float *value, const f
                 at = i;
             }
         const uint32_t top = warp_largest(best);
-        /* of the lanes that have it, the lowest id: as a largest number, too */
+        /* of the lanes that have it, the lowest id: found as a maximum, too */
         const int e = 0x7FFFFFFF -
                       (int)warp_largest(best == top ? 0x7FFFFFFFu - (lane + 32u * at) : 0u);
         #pragma unroll

@@ -1,5 +1,5 @@
-/* token.cu - the two ends of a token's way: its embedding and rotation on the one, the choice of
- * the next on the other. */
+/* token.cu - the two ends of a token's path: its embedding and rotation at one, the choice of the
+ * next token at the other. */
 #include "cuda/blocks.cuh"
 #include "cuda/device.cuh"
 

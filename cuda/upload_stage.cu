@@ -1,9 +1,9 @@
-/* upload_stage.cu - memory of the host that the device may read, and buffers that it is copied through.
+/* upload_stage.cu - host memory that the device may read, and buffers that it is copied through.
  *
- * A stage has a stream of its own for copies. Of every buffer an event tells that its copies have
- * arrived, which the device's stream waits for, and another that its readers are through, which the
- * copies of the next round wait for. So copies run ahead of operations by as many buffers as there
- * are, and nobody waits on the host. What is copied when is decided above. */
+ * A stage has a stream of its own for copies. Every buffer has two events: one says that its copies
+ * have arrived, and the device's stream waits for it; the other says that its readers are done, and
+ * the copies of the next round wait for it. So copies run ahead of operations by as many buffers as
+ * there are, and the host never waits. The layers above decide what is copied when. */
 #include "cuda/device.cuh"
 
 typedef struct stage_buffer {
@@ -16,7 +16,7 @@ struct gpu_stage {
     cudaStream_t stream;
     stage_buffer *buffers;
     int n_buffer;
-    int open;                            /* buffer whose last copy has no event behind it, or -1 */
+    int open;                            /* buffer whose last copy has no event after it, or -1 */
     uint64_t bytes;                      /* of a buffer */
 };
 
@@ -37,7 +37,7 @@ int gpu_lock(gpu *g, void *p, uint64_t bytes, err_ctx *err)
         cudaHostUnregister(p);
     }
     if (rc != cudaSuccess) why = cudaGetErrorString(rc);
-    cudaGetLastError();                  /* what was refused is no lasting failure */
+    cudaGetLastError();                  /* a refusal is not a lasting failure */
     return err_set(err, ERR_NOMEM, "GPU %d: %.2f GB of RAM cannot be page-locked: %s", g->device,
                    (double)bytes * 1e-9, why);
 }
@@ -113,8 +113,8 @@ void gpu_stage_free(gpu *g, gpu_stage *s)
 
 uint8_t *gpu_stage_buffer(const gpu_stage *s, int i) { return s->buffers[i].data; }
 
-/* Behind the copies to a buffer, and in front of those to another: whoever waits for a buffer waits
- * for no other. */
+/* After the copies to one buffer and before those to another: whoever waits for a buffer waits for
+ * no other. */
 static void close_round(gpu *g, gpu_stage *s)
 {
     if (s->open >= 0)
@@ -127,7 +127,7 @@ void gpu_stage_copy(gpu *g, gpu_stage *s, int i, uint64_t offset, const void *fr
     stage_buffer *b = &s->buffers[i];
 
     if (offset > s->bytes || bytes > s->bytes - offset)
-        gpu_fail(g, cudaErrorInvalidValue, "stage: copy behind the end of a buffer");
+        gpu_fail(g, cudaErrorInvalidValue, "stage: copy past the end of a buffer");
     if (s->open != i) close_round(g, s);
     if (g->failure != cudaSuccess) return;
     if (b->read) gpu_fail(g, cudaStreamWaitEvent(s->stream, b->done, 0), "stage");
@@ -146,7 +146,7 @@ void gpu_stage_ready(gpu *g, gpu_stage *s, int i)
 {
     if (g->failure != cudaSuccess) return;
     if (s->open == i) close_round(g, s);
-    /* of a buffer that nothing was ever copied to, this is no wait */
+    /* for a buffer that nothing was ever copied to, this does not wait */
     gpu_fail(g, cudaStreamWaitEvent(g->stream, s->buffers[i].filled, 0), "stage");
 }
 
