@@ -1,7 +1,7 @@
 /* affinity.c - pins the threads of a team to cores, and keeps the caller's core clear of them.
  *
- * Only the caller's thread moves affinity after the start, so a plain array of who sits where is
- * enough; the members' thread ids are the one thing they write. */
+ * Only the caller's thread changes affinity after the start, so a plain array of which thread is on
+ * which core is enough; members write only their own thread ids. */
 #include "tiers/affinity.h"
 
 #include <sched.h>
@@ -17,18 +17,18 @@ struct affinity {
     int n_thread;
     struct pinned {
         int core;                        /* written before the team starts, then by thread 0 */
-        _Atomic int tid;                 /* 0 until the thread has taken it */
+        _Atomic int tid;                 /* 0 until the thread has written it */
     } of[];
 };
 
-/* All CPUs of a core: siblings share it, the thread may use either. */
+/* All CPUs of a core: siblings share it, and the thread may use any of them. */
 static void pin(const affinity *s, int tid, int core)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
         if (s->core_of[cpu] == core) CPU_SET(cpu, &set);
-    (void)sched_setaffinity(tid, sizeof set, &set);      /* not allowed here: then it is not done */
+    (void)sched_setaffinity(tid, sizeof set, &set);      /* if refused, it stays unpinned */
 }
 
 static int core_here(const affinity *s)
@@ -77,7 +77,7 @@ void affinity_make_way(affinity *s)
     for (int t = 1; t < s->n_thread; t++) {
         const int tid = atomic_load_explicit(&s->of[t].tid, memory_order_acquire);
         if (s->of[t].core != here) continue;
-        if (tid == 0) return;            /* not there yet: next time */
+        if (tid == 0) return;            /* not written yet: next time */
         s->of[t].core = s->home;
         pin(s, tid, s->home);
     }

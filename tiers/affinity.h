@@ -1,9 +1,8 @@
-/* affinity.h - which core each thread of a team sits on: one physical core each.
+/* affinity.h - which core each thread of a team runs on: one physical core each.
  *
  * Thread 0 is the caller's own and stays as free as it was; the others are pinned to the other
- * cores. If the system moves thread 0 onto a core that is taken, the thread that sits there goes to
- * the core thread 0 came from. Without this some systems were seen to leave both threads of a team
- * on one core for good. */
+ * cores. If the system moves thread 0 onto a core that is taken, the thread there goes to the core
+ * that thread 0 came from. Without this, some systems kept both threads of a team on one core. */
 #ifndef TIERS_AFFINITY_H
 #define TIERS_AFFINITY_H
 

@@ -1,9 +1,9 @@
 /* bandwidth.c - measures how fast memory can be read.
  *
- * Each thread walks round its own part of the memory, in address order, for a given time; the next
- * measurement goes on where this one stopped, so nothing is ever read from a cache. Time, not an
- * amount, ends a measurement: all threads read from its beginning to its end, and none waits for
- * the slowest.
+ * Each thread reads its own part of the memory round and round, in address order, for a given time;
+ * the next measurement goes on where this one stopped, so nothing is ever read from a cache. A
+ * measurement ends after a time, not after an amount: all threads read from its beginning to its
+ * end, and none waits for the slowest.
  *
  * Prefetching is tried at several distances and into several caches because nothing else finds the
  * best one: on a Neoverse-V1 "into L3, 64 KiB ahead" gives one and a half times what the processor
@@ -21,8 +21,8 @@ enum { CACHE_LINE = 64, CHUNK = 256 << 10 };     /* looks at the clock after eac
 
 typedef uint64_t word_pair __attribute__((vector_size(16)));
 
-/* The xor of n bytes, whole lines. level is a constant wherever this is inlined, and so is the
- * instruction it becomes. A prefetch past the end of the memory does nothing. */
+/* The xor of n bytes, whole lines. level is a constant wherever this is inlined, so it becomes one
+ * fixed instruction. A prefetch past the end of the memory does nothing. */
 static inline __attribute__((always_inline)) word_pair read_lines(const uint8_t *p, size_t n,
                                                                   size_t ahead, int level)
 {
@@ -53,13 +53,13 @@ static word_pair read_chunk(const uint8_t *p, size_t ahead, int level)
 
 /* ---- the team -------------------------------------------------------------------------------- */
 
-enum { MEET_NS = 2000000000 };           /* a thread that does not come in two seconds never will */
+enum { MEET_NS = 2000000000 };           /* a thread not here in two seconds never comes */
 
 typedef struct part {
     uint8_t *at;
     size_t next;                         /* offset of the chunk to be read next */
     double gb_s;
-    volatile uint64_t sum;               /* of what was read, so that somebody wants to know it */
+    volatile uint64_t sum;               /* of what was read, so that no read is optimised away */
 } part;
 
 typedef struct reading {
@@ -72,8 +72,8 @@ typedef struct reading {
     _Atomic int n_met;
 } reading;
 
-/* Waits until every thread of the team is here. So each has one call of the loop, and all begin
- * together. False if some do not come: OpenMP may have been told to use fewer. */
+/* Waits until every thread of the team is here, so that each gets one call of the loop and all
+ * begin together. False if some do not come: OpenMP may have been told to use fewer. */
 static bool meet(reading *r)
 {
     const uint64_t give_up = clock_ns() + MEET_NS;
@@ -144,8 +144,8 @@ static int measure_way(double *gb_s, reading *r, const bandwidth_way *way, uint6
     return 0;
 }
 
-/* Tries each candidate twice, and remembers the one that was fastest once: what disturbs a
- * measurement only ever makes it slower. */
+/* Tries each candidate twice, and keeps the one with the fastest single run: a disturbance only
+ * ever makes a measurement slower. */
 static int choose_ahead(bandwidth_way *out, reading *r, uint64_t ns, bandwidth_watch_fn *watch,
                         void *ctx, err_ctx *err)
 {
@@ -177,7 +177,7 @@ static double median(const double runs[BANDWIDTH_RUNS])
     return v[BANDWIDTH_RUNS / 2];
 }
 
-/* Plain and ahead take turns: whatever else happens on the machine happens to both. */
+/* Plain and ahead alternate: whatever else happens on the machine affects both. */
 static int measure_both(bandwidth *out, reading *r, double seconds, bandwidth_watch_fn *watch,
                         void *ctx, err_ctx *err)
 {

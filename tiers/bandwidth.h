@@ -1,8 +1,8 @@
-/* bandwidth.h - how fast this machine reads memory: the limit that a decoder can be held against.
+/* bandwidth.h - how fast this machine reads memory: the limit to compare a decoder with.
  *
- * Weights are read once and forgotten, so the figure that counts is that of a plain walk through
- * memory much larger than all caches. Processors differ in what they need to reach it, so several
- * ways of reading are tried, and the best is the limit. */
+ * Weights are read once and forgotten, so the figure that counts is a plain walk through memory
+ * much larger than all caches. Processors differ in what they need to reach it, so several ways of
+ * reading are tried, and the best is the limit. */
 #ifndef TIERS_BANDWIDTH_H
 #define TIERS_BANDWIDTH_H
 
@@ -15,7 +15,7 @@ enum { BANDWIDTH_RUNS = 5 };
 /* One way of reading, and what it gave. */
 typedef struct bandwidth_way {
     int level;                           /* prefetched into this cache, 1 .. 3; 0: not prefetched */
-    size_t ahead_bytes;                  /* how far before it is read */
+    size_t ahead_bytes;                  /* how far ahead of the reads */
     double runs[BANDWIDTH_RUNS];         /* GB/s (10^9) of all threads together */
     double gb_s;                         /* their median */
 } bandwidth_way;
@@ -25,11 +25,11 @@ typedef struct bandwidth {
     double gb_s;                         /* the limit: the better of the two */
 } bandwidth;
 
-/* Asked before each run, every few milliseconds; false stops the measurement. */
+/* Called before each run, every few milliseconds; false stops the measurement. */
 typedef bool bandwidth_watch_fn(void *ctx);
 
-/* Reads bytes of memory, to equal parts by all threads of the team, each its own, which it has also
- * written first: on a machine with several memory nodes everybody reads what is near. seconds is
+/* Reads `bytes` of memory. Each thread of the team reads an equal part of its own, which it also
+ * wrote first: on a machine with several memory nodes every thread reads what is near. seconds:
  * about how long each of the figures plain and ahead is measured. watch may be NULL. Fails with
  * ERR_NOMEM, with ERR_RANGE if a thread's part would be less than 256 KiB, with ERR_STOPPED, and
  * with ERR_IO if the system keeps some threads of the team from running. */

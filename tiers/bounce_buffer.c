@@ -1,4 +1,4 @@
-/* bounce_buffer.c - loads cut into pieces, so that many threads carry a single one, too. */
+/* bounce_buffer.c - loads cut into pieces, so that many threads can carry even a single one. */
 #include "tiers/bounce_buffer.h"
 
 #include <assert.h>

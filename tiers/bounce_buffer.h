@@ -1,9 +1,9 @@
-/* bounce_buffer.h - a little memory where a drive's pieces come in, and the threads that carry them to where
- * they belong.
+/* bounce_buffer.h - a little memory that a drive's reads go to, and the threads that carry the
+ * bytes to where they belong.
  *
- * For drives that write much faster to a few megabytes, again and again, than to memory all over
- * the place: virtual ones do, whose other side maps or caches what it writes to. What that is worth
- * on a machine, drive.h measures. Owned and called by one thread at a time, the team's. */
+ * For drives that write much faster to the same few megabytes than to scattered memory: virtual
+ * drives do, whose host maps or caches what it writes to. drive.h measures what that is worth on a
+ * machine. Owned and called by one thread at a time, the team's. */
 #ifndef TIERS_BOUNCE_BUFFER_H
 #define TIERS_BOUNCE_BUFFER_H
 
@@ -11,15 +11,15 @@
 
 typedef struct bounce_buffer bounce_buffer;
 
-/* n cells of so many bytes, whole small pages. Borrows team. */
+/* n cells of cell_bytes each, whole small pages. Borrows team. */
 int bounce_buffer_create(bounce_buffer **out, pool *team, int n, uint32_t cell_bytes, err_ctx *err);
 void bounce_buffer_free(bounce_buffer *d);                 /* NULL is fine */
 
 uint8_t *bounce_buffer_cell(const bounce_buffer *d, int i);
 void *bounce_buffer_memory(const bounce_buffer *d, uint64_t *bytes);       /* of all cells */
 
-/* Bytes from .. of a cell belong to memory at to, where the next bounce_buffer_flush brings them; one such
- * word for each cell. */
+/* Bytes from .. from + bytes - 1 of a cell belong to memory at `to`, where the next
+ * bounce_buffer_flush brings them; one call for each cell. */
 void bounce_buffer_assign(bounce_buffer *d, int cell, uint64_t from, uint64_t bytes, uint8_t *to);
 void bounce_buffer_flush(bounce_buffer *d);
 

@@ -1,6 +1,6 @@
 /* cpu_load.c - reads /proc/stat twice.
  *
- * Not the load average: it remembers a minute, and with it the run that ended just before. */
+ * Not the load average: that covers the last minute, and so the run that ended just before. */
 #include "tiers/cpu_load.h"
 
 #include <inttypes.h>
@@ -52,6 +52,6 @@ double cpu_load_share(void)
     cpu_set_t set;
     machine_cpus(&set);
     if (!cpu_ticks_read(&from, "", &set)) return -1;
-    nanosleep(&moment, NULL);            /* a signal cuts it short: the share is as true */
+    nanosleep(&moment, NULL);            /* a signal may cut it short: the share is just as true */
     return cpu_ticks_read(&to, "", &set) ? cpu_ticks_share(&from, &to) : -1;
 }

@@ -1,4 +1,4 @@
-/* cpu_load.h - how much of this machine's processor time is in use, by whomever.
+/* cpu_load.h - how much of this machine's processor time is in use, no matter by whom.
  *
  * Other virtual machines count, too: what they take is missing here. */
 #ifndef TIERS_CPU_LOAD_H
@@ -18,7 +18,7 @@ bool cpu_ticks_read(cpu_ticks *out, const char *root, const cpu_set_t *set);
 /* The share of the time between two readings that was in use, 0 to 1; -1 if no time went by. */
 double cpu_ticks_share(const cpu_ticks *from, const cpu_ticks *to);
 
-/* The share of the CPUs of this process that is in use now, -1 if the system does not tell. Sleeps
+/* The share of the CPUs of this process that is in use now, -1 if the system does not say. Sleeps
  * for a tenth of a second, so that the caller does not count. */
 double cpu_load_share(void);
 

@@ -1,4 +1,4 @@
-/* drive.c - a queue that is always full, places of the file and of memory in no order. */
+/* drive.c - keeps a queue full, with file offsets and memory addresses in random order. */
 #include "tiers/drive.h"
 
 #include "tiers/pages.h"
@@ -6,16 +6,16 @@
 enum {
     IN_FLIGHT = READER_DEPTH,
     LEAST_PLACES = 4,                    /* of the file */
-    SLICES = 4                           /* of the time, each way in turn */
+    SLICES = 4                           /* of the time, the two ways alternating */
 };
 
 static const double WORTH = 1.1;
 
-/* Where reads come from and go to. Each of those in flight has a part of the memory to itself. */
+/* Where reads come from and go to. Each read in flight has a part of the memory to itself. */
 typedef struct spread {
-    uint64_t one, n_page, n_each;        /* bytes; pages that a read may begin at; places */
+    uint64_t one, n_page, n_each;        /* bytes; pages a read may begin at; places per read */
     uint8_t *memory;
-    uint64_t n_random;                   /* words used of the stream of random numbers */
+    uint64_t n_random;                   /* words used of the random stream */
 } spread;
 
 static uint64_t below(spread *s, uint64_t n)
@@ -98,7 +98,7 @@ int drive_measure(drive_speed *out, const drive_task *t, err_ctx *err)
     int rc = pages_map(&memory, bytes, PAGES_HUGE, err);
     if (rc < 0) return rc;
     s.memory = memory;
-    s.n_random = clock_ns();             /* not what the last measurement has left in some cache */
+    s.n_random = clock_ns();             /* not what the last measurement left in some cache */
     pages_touch(memory, bytes, t->team);
     rc = measure_open(out, t, &s, err);
     pages_unmap(memory, bytes);

@@ -1,9 +1,9 @@
-/* drive.h - how fast a drive gives pieces of a file to memory all over the place: straight there,
- * and by way of a bounce buffer.
+/* drive.h - how fast a drive reads parts of a file into scattered memory: straight there, and
+ * through a bounce buffer.
  *
- * The memory is new to the drive, as a cache of experts is for its first round, and for all others
- * if it is large: virtual drives that are slow then have been seen to stay slow with 17 GB, and to
- * become fast with 6. A bounce buffer that was not needed costs a tenth, one that was missing half. */
+ * The memory is new to the drive, as a cache of experts is in its first round, and in all later
+ * ones if it is large: virtual drives that are slow at first stayed slow with 17 GB and became fast
+ * with 6. A bounce buffer that is not needed costs a tenth of the speed, a missing one half. */
 #ifndef TIERS_DRIVE_H
 #define TIERS_DRIVE_H
 
@@ -30,11 +30,11 @@ typedef struct drive_speed {
 
 uint64_t drive_least_memory(uint64_t one);
 
-/* Reads from anywhere in the file, both ways in turn, the same number of jobs at a time. ERR_RANGE
- * if file or memory are too small. */
+/* Reads from anywhere in the file, both ways alternating, with the same number of jobs at a time.
+ * ERR_RANGE if file or memory is too small. */
 int drive_measure(drive_speed *out, const drive_task *t, err_ctx *err);
 
-/* Carrying takes the threads' time, and memory's: only for a clear gain. */
+/* Carrying takes time of the threads and of memory: true only for a clear gain. */
 bool drive_wants_bounce(const drive_speed *s);
 
 #endif

@@ -1,7 +1,7 @@
-/* fault.c - counts the questions about each point and answers those that were armed with yes.
+/* fault.c - counts the questions about each point, and says yes to those that were armed.
  *
  * A point that is not armed costs one load of a word that nobody writes. What a yes means is up to
- * whoever asked. */
+ * the code that asked. */
 #include "tiers/fault.h"
 
 #include <stdatomic.h>
@@ -49,7 +49,7 @@ bool fault_hits(fault_point p)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* ":N" with up to 9 digits, if there is one. False if a colon has no such number behind it. */
+/* ":N" with up to 9 digits, if there is one. False if a colon is not followed by such a number. */
 static bool take_number(int *out, const char **at)
 {
     int n = 0, digits = 0;
@@ -60,7 +60,7 @@ static bool take_number(int *out, const char **at)
     return digits > 0;
 }
 
-/* One fault and the comma behind it, if there is one; the text must go on after a comma. */
+/* One fault and the comma after it, if there is one; the text must go on after a comma. */
 static bool take_fault(fault_point *p, int *skip, int *n, const char **at)
 {
     const size_t len = strcspn(*at, ":,");

@@ -1,7 +1,7 @@
 /* fault.h - the seam where tests make the machine fail.
  *
  * Code that can meet a fault asks here first; unless a test (or MOE_FAULT, read by the programs)
- * has armed the point, the answer is no, and costs one load. */
+ * has armed the point, it is told no, which costs one load. */
 #ifndef TIERS_FAULT_H
 #define TIERS_FAULT_H
 
@@ -16,14 +16,14 @@ typedef enum fault_point {               /* in texts: */
     FAULT_URING,                         /* io-uring: is not permitted */
     FAULT_PAGE_LOCK,                     /* page-lock: is refused */
     FAULT_VRAM,                          /* vram: what was free is taken */
-    FAULT_GPU_LOST,                      /* gpu-lost: the device no longer answers */
+    FAULT_GPU_LOST,                      /* gpu-lost: the device no longer responds */
     FAULT_COUNT
 } fault_point;
 
 enum { FAULT_ALWAYS = INT32_MAX };
 
-/* The next skip questions about p are answered with no, the n after them with yes, all others with
- * no. Not while others ask about p. */
+/* The next skip questions about p get no, the n after them yes, all others no. Nobody may ask
+ * about p meanwhile. */
 void fault_arm(fault_point p, int skip, int n);
 void fault_disarm_all(void);
 

@@ -1,6 +1,6 @@
-/* machine.c - asks the operating system and the GPU driver what there is.
+/* machine.c - asks the operating system and the GPU driver what the machine has.
  *
- * Memory is MemAvailable, never MemFree: a page cache full of the model file can be had back. */
+ * Memory is MemAvailable, never MemFree: a page cache full of the model file can be reclaimed. */
 #include "tiers/machine.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include "tiers/topology.h"
 
 /* With OMP_PROC_BIND or OMP_PLACES the OpenMP runtime has tied this thread to one CPU before main
- * began; what the process may use are its places. */
+ * began; its places are what the process may use. */
 static void add_places(cpu_set_t *set)
 {
     for (int i = 0; i < omp_get_num_places(); i++) {
@@ -49,7 +49,7 @@ int machine_cores(int *core_of, int cap, int *n_cpu)
     return n_core;
 }
 
-/* The number of kB behind "name:" at the start of a line, in bytes; false if there is none. */
+/* The number of kB after "name:" at the start of a line, in bytes; false if there is none. */
 static bool find_field(uint64_t *out, const char *text, const char *name)
 {
     const size_t n = strlen(name);

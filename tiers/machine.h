@@ -13,23 +13,23 @@ typedef struct machine {
     int n_cpu;                           /* logical CPUs this process may run on */
     int n_core;                          /* physical cores among them: SMT siblings count once */
     uint64_t ram_total;
-    uint64_t ram_available;              /* MemAvailable: what can be had without swapping */
+    uint64_t ram_available;              /* MemAvailable: what can be allocated without swapping */
     int n_gpu;
     gpu_info gpus[MACHINE_MAX_GPUS];
 } machine;
 
-/* Fills *out. Fails only if /proc/meminfo cannot be understood. A GPU that does not answer is left
+/* Fills *out. Fails only if /proc/meminfo cannot be understood. A GPU that does not respond is left
  * out. */
 int machine_probe(machine *out, err_ctx *err);
 
 /* The CPUs that this process may use. */
 void machine_cpus(cpu_set_t *set);
 
-/* Physical cores that the calling thread may run on, which it returns, and logical CPUs of these,
- * *n_cpu. core_of[cpu] is the core's number, 0 and up, or -1, for CPUs below cap. */
+/* Returns the number of physical cores that the calling thread may run on; *n_cpu gets their
+ * logical CPUs. core_of[cpu] is the core's number, 0 and up, or -1, for CPUs below cap. */
 int machine_cores(int *core_of, int cap, int *n_cpu);
 
-/* The two fields of /proc/meminfo's text that count; for machine_probe and its test. */
+/* The two fields of /proc/meminfo's text that matter; for machine_probe and its test. */
 int machine_parse_meminfo(uint64_t *total, uint64_t *available, const char *text, err_ctx *err);
 
 #endif

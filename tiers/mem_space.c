@@ -4,10 +4,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* No huge pages for what is used here and there: where a session's store has a region for every
- * head of every layer, a first token would commit 2 MiB in each. */
-static int ram_alloc(void **out, mem_space *self, uint64_t bytes, mem_space_use use, const char *what,
-                     err_ctx *err)
+/* No huge pages for sparsely used memory: where a session's store has a region for every head of
+ * every layer, the first token would commit 2 MiB in each. */
+static int ram_alloc(void **out, mem_space *self, uint64_t bytes, mem_space_use use,
+                     const char *what, err_ctx *err)
 {
     const int sparse = use == MEM_SPARSE ? MAP_NORESERVE : 0;
     void *p = MAP_FAILED;
@@ -33,7 +33,7 @@ static void ram_free(mem_space *self, void *p, uint64_t bytes)
 static void ram_copy(mem_space *self, void *to, const void *from, size_t n)
 {
     (void)self;
-    if (n > 0) memcpy(to, from, n);      /* without bytes there may be no address either */
+    if (n > 0) memcpy(to, from, n);      /* with no bytes there may be no address either */
 }
 
 static void ram_zero(mem_space *self, void *p, size_t n)

@@ -1,11 +1,11 @@
 /* mem_space.h - a place where bytes live: RAM, or memory that the CPU cannot address.
  *
- * What is kept in a space has addresses there, with which one may calculate. They are pointers to
- * follow only where the space is addressable; elsewhere bytes come and go by the functions below.
+ * What is kept in a space has addresses there, and arithmetic on them is fine. Follow them as
+ * pointers only where the space is addressable; elsewhere the functions below move the bytes.
  *
  * read, write, zero and copy take effect in the order of the calls. They return nothing: the first
- * failure is kept, and check tells of it from then on. Until check has returned 0, what they did
- * counts for nothing. One thread at a time; RAM may be used by any number. */
+ * failure is kept, and check reports it from then on. Until check has returned 0, do not rely on
+ * what they did. One thread at a time; RAM may be used by any number. */
 #ifndef TIERS_MEM_SPACE_H
 #define TIERS_MEM_SPACE_H
 
@@ -13,8 +13,8 @@
 
 typedef enum mem_space_use {
     MEM_DENSE,                         /* all of it is used, and often */
-    MEM_SPARSE                         /* much of it perhaps never: RAM is committed, in small
-                                          * pages, as it is first written */
+    MEM_SPARSE                         /* much of it perhaps never: RAM is committed in small pages,
+                                        * at the first write */
 } mem_space_use;
 
 typedef struct mem_space mem_space;
@@ -32,14 +32,14 @@ struct mem_space {
     void (*read)(mem_space *self, void *to, const void *from, size_t n);     /* to RAM */
     void (*write)(mem_space *self, void *to, const void *from, size_t n);    /* from RAM */
     void (*zero)(mem_space *self, void *p, size_t n);
-    void (*copy)(mem_space *self, void *to, const void *from, size_t n);     /* within the space; the
-                                                                          * two do not overlap */
+    /* within the space; the two do not overlap */
+    void (*copy)(mem_space *self, void *to, const void *from, size_t n);
 
-    /* Waits for all that was called for. Returns 0, or the first failure with *err filled. */
+    /* Waits for all earlier calls. Returns 0, or the first failure with *err filled. */
     int (*check)(mem_space *self, err_ctx *err);
 };
 
-mem_space *mem_space_ram(void);                  /* belongs to nobody, never fails but in alloc */
+mem_space *mem_space_ram(void);                  /* not to be freed; never fails except in alloc */
 
 /* The memory of a GPU. Borrows g, which must outlive the space; the space must outlive what was
  * allocated in it. */

@@ -1,12 +1,12 @@
 /* mem_space_vram.c - the memory of a GPU as a space.
  *
  * Everything goes through the GPU's one stream, so it is in order with what is computed there. The
- * first failure of a transfer is kept here; one that the GPU itself kept comes out in check. */
+ * first failure of a transfer is kept here; check reports one that the GPU itself kept. */
 #include "cuda/gpu.h"
 #include "tiers/mem_space.h"
 
 typedef struct vram {
-    mem_space face;                          /* first: a space is a vram */
+    mem_space face;                      /* first: a space is a vram */
     gpu *g;                              /* borrowed */
     err_ctx first;                       /* code 0: nothing has failed */
 } vram;
@@ -22,8 +22,8 @@ static err_ctx *note(vram *v)
     return v->first.code == 0 ? &v->first : NULL;
 }
 
-static int vram_alloc(void **out, mem_space *self, uint64_t bytes, mem_space_use use, const char *what,
-                      err_ctx *err)
+static int vram_alloc(void **out, mem_space *self, uint64_t bytes, mem_space_use use,
+                      const char *what, err_ctx *err)
 {
     gpu *g = of(self)->g;
     err_ctx own = { 0 };
@@ -81,8 +81,8 @@ int mem_space_vram_create(mem_space **out, gpu *g, err_ctx *err)
     *out = NULL;
     if (!v) return err_set(err, ERR_NOMEM, "VRAM: no memory for %zu bytes", sizeof *v);
     v->g = g;
-    v->face = (mem_space){ "VRAM", false, vram_alloc, vram_release, vram_read, vram_write, vram_zero,
-                       vram_copy, vram_check };
+    v->face = (mem_space){ "VRAM", false, vram_alloc, vram_release, vram_read, vram_write,
+                           vram_zero, vram_copy, vram_check };
     *out = &v->face;
     return 0;
 }

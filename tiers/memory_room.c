@@ -1,8 +1,8 @@
 /* memory_room.c - asks the system how much memory is left for a model.
  *
- * The page cache counts as room everywhere: a mapped model lives in it, and what else is there can
- * be had back. Control groups of both versions are understood; every group from ours up to the root
- * may set a limit, and the tightest one counts. */
+ * The page cache counts as room everywhere: a mapped model lives in it, and what else is in it can
+ * be reclaimed. Control groups of both versions are understood; every group from ours up to the
+ * root may set a limit, and the tightest one counts. */
 #include "tiers/memory_room.h"
 
 #include <inttypes.h>
@@ -15,8 +15,8 @@
 
 /* ---- small files --------------------------------------------------------------------------- */
 
-/* What stands behind "key " at the start of a line, or the first word if key is "". False if there
- * is none, or no number ("max"). */
+/* The number after "key " at the start of a line, or the first word if key is "". False if there is
+ * none, or it is no number ("max"). */
 static bool read_number(uint64_t *out, const char *path, const char *key)
 {
     const size_t n_key = strlen(key);
@@ -123,7 +123,7 @@ uint64_t peak_memory_bytes(void)
 {
     struct rusage r;
     uint64_t kb;
-    /* not ru_maxrss alone: that one also remembers whoever started us */
+    /* not ru_maxrss alone: that also counts the process that started us */
     if (read_number(&kb, "/proc/self/status", "VmHWM:")) return kb * 1024;
     return getrusage(RUSAGE_SELF, &r) == 0 ? (uint64_t)r.ru_maxrss * 1024 : 0;
 }

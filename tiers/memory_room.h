@@ -5,12 +5,12 @@
 
 #include "loader/base.h"
 
-/* Bytes that can be had without swapping. *whose says what limits it, for messages: "this machine"
- * or "this container". */
+/* Bytes that can be allocated without swapping. *whose names what limits it, for messages: "this
+ * machine" or "this container". */
 int memory_room(uint64_t *bytes, const char **whose, err_ctx *err);
 
-/* The lowest room that the control groups of this process leave, seen from the folder root ("" but
- * in tests): limit less what is used and cannot be given back. False if there is no limit. */
+/* The lowest room that the control groups of this process leave, seen from the folder root (""
+ * except in tests): limit less what is used and cannot be given back. False if none limits. */
 bool memory_room_cgroup(uint64_t *bytes, const char *root);
 
 /* Largest resident memory of this process so far, mapped files included. */

@@ -33,6 +33,6 @@ int numa_spread(const topology *t)
     if (syscall(SYS_get_mempolicy, &policy, NULL, 0, NULL, 0) < 0 || policy != MPOL_DEFAULT)
         return 0;
     if (syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, mask, (unsigned long)MASK_BITS + 1) < 0)
-        return 0;                        /* not permitted, or not built in: as without */
+        return 0;                        /* not permitted, or not built in: nothing changes */
     return n;
 }

@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The system aligns to small pages only: map a huge page more and give back what is not wanted. */
+/* The system aligns to small pages only: map one huge page more and give back the rest. */
 static void *map_aligned(size_t bytes)
 {
     uint8_t *p = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,

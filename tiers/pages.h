@@ -4,8 +4,8 @@
 
 #include "tiers/pool.h"
 
-/* HUGE asks for pages of 2 MiB, which the system may refuse without a word (topology.huge_pages
- * tells what it is set to); SMALL forbids them. */
+/* HUGE asks for pages of 2 MiB, which the system may silently refuse (topology.huge_pages tells
+ * what it is set to); SMALL forbids them. */
 typedef enum page_kind { PAGES_SMALL, PAGES_HUGE } page_kind;
 
 enum { SMALL_PAGE = 4096, HUGE_PAGE = 2 << 20 };
@@ -15,14 +15,14 @@ enum { SMALL_PAGE = 4096, HUGE_PAGE = 2 << 20 };
 int pages_map(void **out, size_t bytes, page_kind kind, err_ctx *err);
 void pages_unmap(void *at, size_t bytes);        /* NULL is fine */
 
-/* Writes a zero to every small page, from all threads: pages come from the memory of all processors
- * then, and nobody has to wait for them later. */
+/* Writes a zero to every small page, from all threads: then pages come from the memory of all
+ * processors, and nobody has to wait for them later. */
 void pages_touch(void *at, size_t bytes, pool *team);
 
-/* For a part of a mapped file of which a few places are read now and then. pages_few: a place takes
- * PAGES_AROUND bytes of memory at most, not a huge page. pages_forget: what was read takes no
- * memory of this process any more, until it is read again. Bytes at the edges that fill no page are
- * left alone. Never for memory that is no file: it would be lost. */
+/* For a part of a mapped file that is read now and then, a few bytes here and there. pages_few:
+ * each such read takes PAGES_AROUND bytes of memory at most, not a huge page. pages_forget: what
+ * was read takes no memory of this process until it is read again. Bytes at the edges that fill no
+ * page are left alone. Never for memory without a file: its contents would be lost. */
 enum { PAGES_AROUND = 64 << 10 };        /* the system maps what is around a page, too: 64 KiB */
 void pages_few(const void *at, uint64_t bytes);
 void pages_forget(const void *at, uint64_t bytes);

@@ -1,13 +1,13 @@
 /* pool.c - the thread team: OpenMP's threads, our own way of waiting.
  *
  * One parallel region is open for the life of the pool, on a thread of its own; its members wait
- * for loops. A fork and join for each loop would be simpler and was measured: libgomp's threads
+ * for loops. A fork and join for each loop would be simpler, but was measured: libgomp's threads
  * spin for each other, and when two share a core a token costs ten times as much.
  *
  * The caller works too, and waits only for members that have joined the loop under way: one that
  * sleeps costs nothing but its help. Joining, leaving and closing go through one word, the gate.
- * Members count themselves in before they look whether they were in time, and out again if not: one
- * addition each, where a compare-and-swap among many would mostly fail. After a loop members spin
+ * Members count themselves in before they check whether they are in time, and out again if not: one
+ * addition each, where a compare-and-swap among many would mostly fail. After a loop, members spin
  * for a few microseconds, then sleep. */
 #include "tiers/pool.h"
 
@@ -33,17 +33,17 @@ enum {
     APART = 128,
     SPIN_IDLE = 4000,                    /* looks at the gate before a member sleeps: ~20 us */
     SPIN_CLOSE = 1000,                   /* ... at the count before the caller yields its core */
-    SPIN_CROWDED = 20                    /* either, where members share cores: whoever looks keeps
-                                          * another from working */
+    SPIN_CROWDED = 20                    /* either, where members share cores: a thread that spins
+                                          * keeps another from working */
 };
 
 struct pool {
     int n_thread;                        /* set once */
     int spin_idle, spin_close;           /* set once */
-    pthread_t host;                      /* runs the parallel region; there if n_thread > 1 */
-    affinity *cores;                        /* NULL: threads run where the system puts them */
+    pthread_t host;                      /* runs the parallel region; exists if n_thread > 1 */
+    affinity *cores;                     /* NULL: threads run where the system puts them */
 
-    /* The loop under way: written while the gate is closed, read by those who are inside. */
+    /* The loop under way: written while the gate is closed, read by those inside. */
     pool_fn *fn;
     void *ctx;
     int64_t n, grain;
@@ -96,7 +96,7 @@ static void await_news(pool *p, uint64_t done)
 /* ---- working --------------------------------------------------------------------------------- */
 
 /* Half of an even share of what is left, so that pieces get smaller and all threads end together;
- * large ones first, because memory is read fastest in long runs. Returns the size, 0 at the end. */
+ * large pieces first, because memory is read fastest in long runs. Returns the size, or 0. */
 static int64_t take_piece(pool *p, int64_t *begin)
 {
     const int64_t n = p->n, grain = p->grain, shares = 2 * (int64_t)p->n_thread * grain;
@@ -118,7 +118,7 @@ static void take_pieces(pool *p, int thread)
     while ((n = take_piece(p, &begin)) > 0) p->fn(p->ctx, begin, begin + n, thread);
 }
 
-/* A member's life. Not inlined: from here on the thread sanitizer looks. */
+/* A member's life. Not inlined: the thread sanitizer watches from here on. */
 static __attribute__((noinline)) void serve(pool *p, int thread)
 {
     uint64_t done = 0;
@@ -162,7 +162,7 @@ void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx)
     p->n = n;
     affinity_make_way(p->cores);
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    /* some may be inside, on their way out: they keep their count */
+    /* members on their way out may still be inside: they keep their count */
     atomic_fetch_add_explicit(&p->gate, (UINT64_C(1) << 32) + GATE_OPEN, memory_order_seq_cst);
     ring(p);
     take_pieces(p, 0);
@@ -190,7 +190,7 @@ void pool_stay_awake(pool *p, bool on)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-/* libgomp ends the process when the system refuses a thread: stay far from that. */
+/* libgomp ends the process when the system refuses a thread: stay well below the limit. */
 static int most_threads(int n_cpu)
 {
     const int some = 4 * n_cpu > 64 ? 4 * n_cpu : 64;
@@ -204,7 +204,7 @@ int pool_most_threads(void)
     return most_threads(n_cpu);
 }
 
-/* Pieces keep what they work in on the stack; threads get what the limit says. */
+/* Pieces keep their working memory on the stack; threads get a stack of the size the limit says. */
 static int check_stack(err_ctx *err)
 {
     const rlim_t least = 1 << 20;
@@ -214,9 +214,9 @@ static int check_stack(err_ctx *err)
                    (unsigned long long)have.rlim_cur / 1024);
 }
 
-/* Members inherit the host's mask. A signal for the process goes to any thread that does not block
- * it: in a member Ctrl-C would be counted, but would not end the program's wait for a key. What an
- * instruction of its own raises still reaches a member. Returns an error number. */
+/* Members inherit the host thread's mask. A signal for the process goes to any thread that does not
+ * block it: in a member, Ctrl-C would be counted but would not end the program's wait for a key. A
+ * signal raised by a member's own instruction still reaches it. Returns an error number. */
 static int start_host(pool *p)
 {
     static const int own[] = { SIGBUS, SIGSEGV, SIGILL, SIGFPE, SIGTRAP, SIGSYS };
@@ -240,7 +240,7 @@ int pool_create(pool **out, int n_thread, err_ctx *err)
     if ((rc = check_stack(err)) < 0) return rc;
     pool *p = mem_zalloc(sizeof *p);
     if (!p) return err_set(err, ERR_NOMEM, "pool: %zu bytes", sizeof *p);
-    p->n_thread = 1;                     /* for pool_free, until the host is there */
+    p->n_thread = 1;                     /* for pool_free, until the host thread exists */
     if (n_thread > 1) {
         if ((rc = affinity_create(&p->cores, n_thread, err)) < 0) goto fail;
         p->n_thread = n_thread;

@@ -11,7 +11,8 @@ typedef struct pool pool;
 
 enum { POOL_MAX_THREADS = 1024 };
 
-/* That a team may have on this machine: four for each CPU, or 64, and POOL_MAX_THREADS at most. */
+/* The most threads that a team may have on this machine: four for each CPU, or 64, and
+ * POOL_MAX_THREADS at most. */
 int pool_most_threads(void);
 
 /* n_thread 0: one per physical core; at most pool_most_threads(). Returns 0, or < 0 with *err
@@ -21,17 +22,17 @@ void pool_free(pool *p);                 /* NULL is fine */
 int pool_threads(const pool *p);
 
 /* Calls fn for ranges [begin, end) that together cover 0 .. n-1 once, each a multiple of grain long
- * but for the last, from all threads at once, and returns when all is done. thread is below
+ * except the last, from all threads at once, and returns when all is done. thread is below
  * pool_threads() and differs between calls that run at the same time: an index for scratch. */
 typedef void pool_fn(void *ctx, int64_t begin, int64_t end, int thread);
 void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx);
 
-/* While on, members wait for the next loop without sleeping, however long it takes: for whoever has
- * a loop every few microseconds and something to wait for in between. A team that is larger than
- * the machine sleeps all the same. */
+/* While on, members wait for the next loop without sleeping, however long it takes: for callers
+ * that have a loop every few microseconds and something to wait for in between. A team with more
+ * threads than cores sleeps anyway. */
 void pool_stay_awake(pool *p, bool on);
 
-/* Between two looks at a word that another thread will change. */
+/* Between two polls of a word that another thread will change. */
 static inline void pool_relax(void)
 {
 #if defined(__x86_64__)
@@ -41,7 +42,7 @@ static inline void pool_relax(void)
 #endif
 }
 
-/* A grain worth handing to another thread, for items of about so many multiplications each. */
+/* A grain worth handing to another thread, for items of about that many multiplications each. */
 static inline int64_t pool_grain(int64_t work)
 {
     return 1 + 4096 / (work > 0 ? work : 1);

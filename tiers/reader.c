@@ -1,12 +1,12 @@
-/* reader.c - what both ways to read share: files, the queue of jobs, jobs cut into requests and put
- * together again, and what to do about a read that did not give what was asked for.
+/* reader.c - what both ways to read share: files, the queue of jobs, cutting jobs into requests and
+ * putting them together again, and what to do about a read that gave less than was asked for.
  *
  * A job is free, or waiting (some of its bytes are not yet sent), or out (all are sent, or no more
- * will be), or complete (no request of it is left; its bytes are there, or it has failed). A
- * request belongs to one job, and its memory is nobody else's until the backend gives it back.
- * With a bounce buffer each request has a cell of its own and reads into that; what it got is carried to
- * the job's memory before anything else is sent.
- * Reading itself is the backend's: reader_uring.c, reader_pread.c. */
+ * will be), or complete (no request of it is left; its bytes have arrived, or it has failed). A
+ * request belongs to one job, and nobody else may use its memory until the backend gives it back.
+ * With a bounce buffer each request has a cell of its own and reads into that; what it got is
+ * carried to the job's memory before anything else is sent. The backends do the reading:
+ * reader_uring.c, reader_pread.c. */
 #include "tiers/reader_internal.h"
 
 #include <assert.h>
@@ -22,7 +22,7 @@
 
 enum {
     ENDED = -1,                          /* job.why: the file ends before the job does */
-    MAX_AGAIN = 1000,                    /* "later" for one request, before that is a failure */
+    MAX_AGAIN = 1000,                    /* "later" this often for one request is a failure */
     JOB_BLOCK = 1024,                    /* jobs that can be kept without another allocation */
     MAX_PIECE = 1 << 30
 };
@@ -120,7 +120,7 @@ static void set_name(reader *r)
              r->bounce ? ", bounced" : "");
 }
 
-/* What a file system answers that knows no direct reads, or not of our pages. */
+/* What a file system returns that has no direct reads, or none with our page size. */
 static bool is_refusal(int why)
 {
     return why == EINVAL || why == EOPNOTSUPP;
@@ -129,13 +129,13 @@ static bool is_refusal(int why)
 static void stop_direct(reader_file *f)
 {
     const int flags = fcntl(f->fd, F_GETFL);
-    /* if it cannot be undone, the next read fails, and says so */
+    /* if this cannot be undone, the next read fails, and says so */
     if (flags >= 0) (void)fcntl(f->fd, F_SETFL, flags & ~O_DIRECT);
     f->direct = false;
 }
 
-/* Some file systems grant O_DIRECT and refuse the reads: better to know now. Any other failure will
- * come again when it matters. */
+/* Some file systems grant O_DIRECT and then refuse the reads: better to know now. Any other failure
+ * will come again when it matters. */
 static bool refuses_direct_reads(int fd)
 {
     _Alignas(READER_PAGE) uint8_t page[READER_PAGE];
@@ -166,7 +166,7 @@ static int open_file(reader_file *f, const char *path, bool direct, err_ctx *err
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-/* Which texts are said together is known here only, and they are static: hence a table. */
+/* Only this file knows which texts go together, and they are static: hence a table. */
 #define NOT_PERMITTED "io_uring is not permitted here: reading with threads"
 #define NOT_BUILT "this build has no io_uring: reading with threads"
 #define NOT_DIRECT "direct reads are refused here: reading through the page cache"
@@ -313,8 +313,7 @@ static void send_request(reader *r, read_request *rq)
     r->n_busy++;
 }
 
-/* The next piece of a job. All pieces of it are about equally large: a small one at the end would
- * cost as much as it is worth. */
+/* The next request of a job. All are about equally large: a small last one would not pay. */
 static void send_piece(reader *r, job *j)
 {
     read_request *rq = r->idle;
@@ -378,8 +377,8 @@ int reader_submit(reader *r, const read_job *jobs, int n, err_ctx *err)
 
 /* ---- taking in ------------------------------------------------------------------------------- */
 
-/* What tests have armed, in place of what happened. A read made short is spoilt behind what it
- * claims, so that going on is needed; each time it comes at least a page further, except once. */
+/* What tests have armed, in place of what happened. A read made short is spoilt past what it
+ * claims, so that the rest must be read; each time it gets at least a page further, except once. */
 static void inject(read_request *rq)
 {
     const int n = rq->result;
@@ -393,11 +392,11 @@ static void inject(read_request *rq)
     }
 }
 
-/* Nothing more of the job is sent; what is on its way comes in and is ignored. */
+/* Nothing more of the job is sent; what is in flight comes in and is ignored. */
 static void fail_job(reader *r, job *j, int why, uint64_t where)
 {
     if (j->at < j->end) {
-        assert(j == r->waiting.first);   /* pieces of one job are sent before the next one's */
+        assert(j == r->waiting.first);   /* requests of one job are sent before the next job's */
         list_take(&r->waiting);
         j->at = j->end;
     }
@@ -406,8 +405,7 @@ static void fail_job(reader *r, job *j, int why, uint64_t where)
     j->where = where;
 }
 
-/* What a read came to: true if the request is done with, false if it must be sent again, from where
- * it goes on. */
+/* Judges a read: true if the request is done, false if it must be sent again for the rest. */
 static bool judge(reader *r, read_request *rq)
 {
     job *j = rq->job;
@@ -421,7 +419,7 @@ static bool judge(reader *r, read_request *rq)
             set_name(r);
             return false;
         }
-        /* ECANCELED: the thread that sent it is no more */
+        /* ECANCELED: the thread that sent it has ended */
         if ((why == EINTR || why == EAGAIN || why == ECANCELED) && rq->n_again++ < MAX_AGAIN)
             return false;
         fail_job(r, j, why, rq->offset);
@@ -442,7 +440,7 @@ static bool judge(reader *r, read_request *rq)
     return false;
 }
 
-/* What of the request's pages is the job's. */
+/* Which of the request's bytes are the job's. */
 static void unload(reader *r, const read_request *rq)
 {
     const read_job *w = &rq->job->want;
@@ -458,7 +456,7 @@ static void take_in(reader *r, read_request *rq)
     job *j = rq->job;
     r->n_busy--;
     inject(rq);
-    if (!judge(r, rq) && !j->why) {      /* of a failed job nothing is sent any more */
+    if (!judge(r, rq) && !j->why) {      /* nothing more of a failed job is sent */
         send_request(r, rq);
         return;
     }
@@ -469,7 +467,7 @@ static void take_in(reader *r, read_request *rq)
     finish_if_done(r, j);
 }
 
-/* Takes in what has been read, with wait at least one request if any is out, and sends others. */
+/* Takes in what has been read, with wait at least one request if any is out, and sends more. */
 static void turn(reader *r, bool wait)
 {
     read_request *rq;
@@ -496,7 +494,7 @@ static int tell_failure(const reader *r, const job *j, err_ctx *err)
         return err_sys(err, "%s: cannot read at byte %llu (for bytes %llu..%llu)", shown, where,
                        first, last);
     }
-    /* the read came to nothing somewhere behind the end: where that is, the file knows */
+    /* the read gave nothing somewhere past the end: the file knows where the end is */
     if (fstat(f->fd, &st) == 0 && S_ISREG(st.st_mode) && (unsigned long long)st.st_size < where)
         where = (unsigned long long)st.st_size;
     return err_set(err, ERR_IO, "%s: ends at byte %llu, but bytes %llu..%llu are wanted: was it "

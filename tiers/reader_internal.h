@@ -2,7 +2,7 @@
  * requests.
  *
  * A backend is handed requests and gives each back once, in any order, with what the system said;
- * what that means (go on, again, failed) is reader.c's business. Called by one thread at a time. */
+ * reader.c decides what that means (go on, again, failed). Called by one thread at a time. */
 #ifndef TIERS_READER_INTERNAL_H
 #define TIERS_READER_INTERNAL_H
 
@@ -11,7 +11,7 @@
 struct job;
 
 typedef struct read_request {
-    struct read_request *next;           /* for lists of whoever has the request */
+    struct read_request *next;           /* for the lists of its current holder */
     int fd;
     uint32_t bytes;                      /* whole pages, at most 1 GiB */
     uint64_t offset;                     /* a multiple of READER_PAGE, like to */
@@ -21,9 +21,9 @@ typedef struct read_request {
     /* reader.c's */
     struct job *job;
     uint64_t begin;                      /* byte of the file that its first page begins with */
-    uint64_t reached;                    /* byte of the file that a read came to; 0: none yet */
-    int n_again;                         /* times that the system said: later */
-    bool direct;                         /* when it was sent, the file was open for direct reads */
+    uint64_t reached;                    /* byte of the file that a read got to; 0: none yet */
+    int n_again;                         /* times that the system said "later" */
+    bool direct;                         /* the file was open for direct reads when it was sent */
 } read_request;
 
 typedef struct reader_backend {
@@ -38,7 +38,7 @@ typedef struct reader_backend {
     void (*keep)(void *self, void *base, uint64_t bytes);        /* reader_register */
 
     void (*send)(void *self, read_request *rq);
-    void (*flush)(void *self);           /* after some sends: now they must get on their way */
+    void (*flush)(void *self);           /* after some sends: submits them */
     /* A request that is complete. NULL if there is none; with wait, which needs at least one that
      * was sent, never NULL. */
     read_request *(*reap)(void *self, bool wait);

@@ -1,5 +1,5 @@
-/* reader_pread.c - requests by threads that call pread: works everywhere, and is what io_uring is
- * compared with.
+/* reader_pread.c - requests by threads that call pread: works everywhere, and is the reference for
+ * io_uring.
  *
  * A request is in one of two lists, both guarded by lock, or with the thread that reads it, which
  * does not hold the lock meanwhile. Threads that find nothing to do sleep. */
@@ -16,7 +16,7 @@ typedef struct request_list { read_request *first, *last; } request_list;
 
 typedef struct preader {
     pthread_t threads[READER_MAX_DEPTH];
-    int n_thread;                        /* set once, but for those that start */
+    int n_thread;                        /* set once, except while threads start */
     pthread_mutex_t lock;
     pthread_cond_t work, ready;          /* something to do, or quit; something done */
     request_list todo, done;             /* guarded by lock */

@@ -12,8 +12,8 @@
 #include <time.h>
 
 enum {
-    KEEP_PART = 1 << 30,                 /* the kernel registers at most so much in one entry ... */
-    KEEP_MAX_PARTS = 1024,               /* ... and no more of them on older systems */
+    KEEP_PART = 1 << 30,                 /* the most that the kernel registers in one entry ... */
+    KEEP_MAX_PARTS = 1024,               /* ... and the most entries on older systems */
     OPEN_TRIES = 25,
     MAX_REFUSALS = 1000                  /* in a row, with nothing inside to wait for */
 };
@@ -24,7 +24,7 @@ typedef struct uring {
     read_request *first, *last;          /* prepared */
     int n_inside;
     int n_refused;                       /* times in a row that the kernel took none */
-    int dead;                            /* errno after which it is asked no more; 0 */
+    int dead;                            /* errno that ended asking the kernel; 0: none */
     uint8_t *kept;                       /* registered memory; NULL: none */
     uint64_t kept_bytes;
 } uring;
@@ -48,8 +48,8 @@ static bool can_read(uring *u)
     return can;
 }
 
-/* Queues count as locked memory, and that of one which was closed is given back a little later:
- * with a low limit the next one may have to wait for it. */
+/* Queues count as locked memory, and a closed queue's memory is given back a little later: with a
+ * low limit the next queue may have to wait for it. */
 static int open_queue(uring *u, int depth)
 {
     const struct timespec a_little = { .tv_nsec = 2000000 };
@@ -80,7 +80,7 @@ static int uring_start(void **self, int depth, int *room, err_ctx *err)
     return 0;
 }
 
-/* A limit on locked memory, or none to spare, only means that each read maps its pages itself. */
+/* If locked memory is limited or used up, each read just maps its pages itself. */
 static void uring_keep(void *self, void *base, uint64_t bytes)
 {
     uring *u = self;
@@ -133,8 +133,8 @@ static read_request *take_first(uring *u)
     return rq;
 }
 
-/* The kernel may be short of something for a moment: then the rest stays prepared, and whoever
- * waits comes here again. */
+/* The kernel may be short of something for a moment: then the rest stays prepared, and the next
+ * wait comes here again. */
 static void uring_flush(void *self)
 {
     uring *u = self;

@@ -1,5 +1,4 @@
-/* reader_uring_stub.c - in place of reader_uring.c in a build without liburing. Nothing but start
- * is ever called. */
+/* reader_uring_stub.c - replaces reader_uring.c if there is no liburing. Only start is called. */
 #include "tiers/reader_internal.h"
 
 static int uring_start(void **self, int depth, int *room, err_ctx *err)

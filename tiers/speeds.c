@@ -22,15 +22,15 @@
 #include <unistd.h>
 
 enum {
-    MOST_ENTRIES = 64,                   /* the oldest go: a home may be on many machines */
+    MOST_ENTRIES = 64,                   /* then the oldest go: many machines may share a home */
     MOST_BYTES = 1 << 20,                /* a longer file is not ours */
     VERSION = 2,                         /* the first one had no dates, and no number */
-    MOST_COUNT = 1000000,                /* of doubts: enough for every use */
+    MOST_COUNT = 1000000,                /* of doubts: more than any use needs */
     FIRST_WAIT_S = 3600, MOST_DOUBLINGS = 8
 };
-static const double BUSY_SHARE = 0.25;   /* of the cores: memory is then shared, too */
+static const double BUSY_SHARE = 0.25;   /* of the cores: then memory is shared, too */
 
-/* Also the JSON names, and what stands in for a figure that nobody measured. */
+/* Also the JSON names, and the stand-in for a figure that nobody measured. */
 static const struct figure {
     const char *name;
     size_t at;
@@ -85,7 +85,7 @@ bool speeds_measure_again(const speeds_note *n, int64_t now, double load_now)
     const bool doubted = abs(n->doubts) >= SPEEDS_DOUBTS;
     const bool quiet = speeds_busy(n) && load_now >= 0 && !is_busy(load_now, n->n_core);
     if (!doubted && !quiet) return false;
-    if (n->again <= 0 || now < n->date) return true;     /* the first time; a clock put back */
+    if (n->again <= 0 || now < n->date) return true;     /* the first time; clock set back */
     return now - n->date >= (int64_t)FIRST_WAIT_S << min_int(n->again - 1, MOST_DOUBLINGS);
 }
 
@@ -225,7 +225,7 @@ static json_t *make_entry(const speeds *s, const speeds_note *note, const speeds
 /* The whole file's text, or NULL. */
 static char *read_text(size_t *len, const char *path)
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);        /* a pipe keeps nobody */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);        /* a pipe never blocks */
     struct stat st;
     char *text = NULL;
     *len = 0;
@@ -242,7 +242,7 @@ static char *read_text(size_t *len, const char *path)
     return text;
 }
 
-/* The file's object, whose "speeds" is a list; NULL if it is none of ours. */
+/* The file's object, whose "speeds" is a list; NULL if the file is not ours. */
 static json_t *read_file(const char *path)
 {
     size_t len;
@@ -276,7 +276,7 @@ static void make_folders(const char *path)
     if ((size_t)snprintf(dst, sizeof dst, "%s", path) >= sizeof dst) return;
     for (char *p = strchr(dst + 1, '/'); p; p = strchr(p + 1, '/')) {
         *p = '\0';
-        mkdir(dst, 0700);                /* there already, or the file will not open either */
+        mkdir(dst, 0700);                /* it exists already, or the file will not open either */
         *p = '/';
     }
 }

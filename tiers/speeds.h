@@ -1,9 +1,9 @@
 /* speeds.h - how fast this machine's links are, and the file that remembers it.
  *
- * Bytes per second and seconds; 0: not measured, because there is nothing to measure. Measuring is
- * done above (engine/plan/measure.h), with the kernels that will run; here the figures are kept, for
- * each machine and drive, with the date and with how busy the machine was. Nothing here asks for
- * the time or the load: the caller says. */
+ * Bytes per second and seconds; 0: not measured, because there is nothing to measure.
+ * engine/plan/measure.h measures, with the kernels that will run; this file keeps the figures for
+ * each machine and drive, with the date and how busy the machine was. Nothing here asks for the
+ * time or the load: the caller gives them. */
 #ifndef TIERS_SPEEDS_H
 #define TIERS_SPEEDS_H
 
@@ -19,14 +19,14 @@ typedef struct speeds {
     double cpu_dense;                    /* the head's through its kernel, one token */
     double cpu_many;                     /* multiply-adds per second of experts, many tokens */
     double gpu_macs;                     /* multiply-adds per second of prompts on the GPU */
-    double hop;                          /* s from a question of the device to its going on, if the
-                                          * answer takes no time */
+    double hop;                          /* s from a question of the device until it goes on, if the
+                                          * reply takes no time */
     double disk;                         /* reads of an expert's size from the model's drive, in the
-                                          * way that is worth while, */
-    double disk_straight;                /* and without a bounce buffer (drive.h): less, and it has one */
+                                          * way that pays, */
+    double disk_straight;                /* and with no bounce buffer (drive.h): less if one pays */
 } speeds;
 
-/* A modest machine: what stands in for figures that nobody measured. */
+/* A modest machine: the stand-ins for figures that nobody measured. */
 #define SPEEDS_VRAM_READ 300e9
 #define SPEEDS_PCIE 12e9
 #define SPEEDS_PULL 11e9
@@ -39,34 +39,34 @@ typedef struct speeds {
 #define SPEEDS_HOP 10e-6
 #define SPEEDS_DISK 1.5e9
 
-/* The same, with these where nothing was measured: to plan with. Whoever measured vram_read
- * measured the whole GPU: a pull of 0 then says that there is none. */
+/* The same, with these stand-ins where nothing was measured: to plan with. If vram_read was
+ * measured, so was the whole GPU: a pull of 0 then means that there is none. */
 speeds speeds_assume(const speeds *s);
 
 /* ---- how far figures can be trusted ---------------------------------------------------------- */
 
 typedef struct speeds_note {
-    int64_t date;                        /* of measuring, seconds since 1970; 0: not measured */
+    int64_t date;                        /* when measured, seconds since 1970; 0: not measured */
     double load;                         /* cores that were in use by others then, */
-    int n_core;                          /* of so many */
+    int n_core;                          /* out of this many */
     int doubts;                          /* runs in a row that were much faster than planned, or
                                           * slower (negative) */
-    int again;                           /* measured again so often since a run was as planned */
+    int again;                           /* times measured again since a run was as planned */
 } speeds_note;
 
-enum { SPEEDS_DOUBTS = 2 };              /* so many runs in a row are no accident */
+enum { SPEEDS_DOUBTS = 2 };              /* this many runs in a row are no accident */
 #define SPEEDS_FAR 1.5                   /* much faster, or much slower */
 
 /* Others used more than a quarter of the cores: the figures are too low. */
 bool speeds_busy(const speeds_note *n);
 
 /* Whether to measure again: because of doubts, or because the machine was busy and is not now.
- * load_now: cores that others use, < 0 if unknown; only looked at if the machine was busy. Not
- * before an hour has passed if it was done already since a run was as planned, then two hours,
- * four, ...: a plan that is always wrong does not measure at every start. */
+ * load_now: cores that others use, < 0 if unknown; only looked at if the machine was busy. If that
+ * was already done since a run was as planned, not before an hour has passed, then two hours, four,
+ * ...: a plan that is always wrong does not measure at every start. */
 bool speeds_measure_again(const speeds_note *n, int64_t now, double load_now);
 
-/* The note after a run with so many times the speed planned. */
+/* The note after a run at this multiple of the planned speed. */
 speeds_note speeds_judged(const speeds_note *n, double ratio);
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -84,14 +84,14 @@ typedef struct speeds_key {
 bool speeds_path(char *path, size_t cap, const char *cache_home, const char *home);
 
 /* 1 if figures for this key were found, 0 if there are none (no file, a damaged one, one of another
- * version, another machine). Never an error: whoever gets 0 measures. */
+ * version, another machine). Never an error: a caller that gets 0 measures. */
 int speeds_load(speeds *out, speeds_note *note, const char *path, const speeds_key *key);
 
 /* Keeps entries of other keys. The file is replaced in one step, its folder made if need be. */
 int speeds_save(const speeds *s, const speeds_note *note, const char *path, const speeds_key *key,
                 err_ctx *err);
 
-/* Enters how a run compared with its plan (speeds_judged). 1 if the figures are in doubt from now
+/* Records how a run compared with its plan (speeds_judged). 1 if the figures are in doubt from now
  * on, 0 if not, < 0 if that could not be written. */
 int speeds_judge(double ratio, const char *path, const speeds_key *key, err_ctx *err);
 

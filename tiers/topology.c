@@ -1,7 +1,7 @@
 /* topology.c - reads /sys and /proc/cpuinfo for what topology.h promises.
  *
  * Every file may be missing: containers, small boards and virtual machines leave out what they
- * like. A cache is described by each CPU that shares it; it is counted by the first of them. */
+ * like. A cache is described by each CPU that shares it; it is counted for the first of them. */
 #include "tiers/topology.h"
 
 #include <inttypes.h>
@@ -60,7 +60,7 @@ static void copy_text(char *dst, size_t cap, const char *text)
 
 /* ---- the processor's name -------------------------------------------------------------------- */
 
-/* Arm cores have numbers: the maker's, and the maker's own for the design. */
+/* Arm cores have two numbers: the maker's, and one the maker gave the design. */
 static const struct { unsigned maker, part; const char *name; } arm_cores[] = {
     { 0x41, 0xD03, "Cortex-A53" },     { 0x41, 0xD05, "Cortex-A55" },
     { 0x41, 0xD08, "Cortex-A72" },     { 0x41, 0xD0B, "Cortex-A76" },
@@ -93,7 +93,7 @@ static void add_name(char *names, size_t cap, const char *name)
     snprintf(names + n, cap - n, "%s%s", n > 0 ? " + " : "", name);
 }
 
-/* What stands behind "key : ", or NULL. */
+/* What follows "key : ", or NULL. */
 static const char *value_of(const char *line, const char *key)
 {
     const size_t n = strlen(key);

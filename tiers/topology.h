@@ -1,8 +1,8 @@
 /* topology.h - how a machine is put together: cores, caches, memory nodes, as Linux tells it.
  *
- * Read from files below a root, which is "" but in tests. All CPUs that are switched on count, also
- * those that this process may not use: for these see machine_cores. What the system does not say
- * stays 0 or empty; nothing here fails. */
+ * Read from files below a root, which is "" except in tests. All CPUs that are switched on count,
+ * even those that this process may not use: see machine_cores for those it may. What the system
+ * does not say stays 0 or empty; nothing here fails. */
 #ifndef TIERS_TOPOLOGY_H
 #define TIERS_TOPOLOGY_H
 
