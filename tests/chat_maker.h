@@ -35,7 +35,7 @@ typedef struct request {
 json_t *read_json(const char *text);
 
 /* A conversation in short: parts are separated by ^ and begin with a letter. Roles S, D, U, A, T,
- * with the content behind a space; R adds reasoning to the message before, C a call ("C name
+ * with the content after a space; R adds reasoning to the message before, C a call ("C name
  * arguments"), N a name; E is the effort, @ the date, "." leaves out the cue. In both texts a
  * backquote stands for a double quote. */
 void read_request(request *r, const char *talk, const char *tools);

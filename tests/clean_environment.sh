@@ -1,6 +1,6 @@
-# clean_environment.sh - sourced before tests: takes out of the environment what changes how our
+# clean_environment.sh - sourced before tests: removes from the environment what changes how our
 # programs, OpenMP, the shell and the usual tools behave. Whoever runs the tests may have set any of
-# it. A value of several lines may look like more names: to unset those, too, changes nothing.
+# it. A value of several lines may look like more names: unsetting those, too, changes nothing.
 for name in $(env | LC_ALL=C sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'); do
     case $name in
     MOE_* | LLAMA_* | OMP_* | GOMP_* | KMP_* | XDG_* | LC_* | LANG | LANGUAGE | CDPATH | NO_COLOR | EDITRC | \
@@ -15,6 +15,6 @@ export LC_ALL=C
 case ${TMPDIR:-} in
 '' | *[!A-Za-z0-9_./-]*) TMPDIR=/tmp ;;
 esac
-[ ${#TMPDIR} -le 100 ] || TMPDIR=/tmp    # names of files come after it
+[ ${#TMPDIR} -le 100 ] || TMPDIR=/tmp    # file names are added to it
 [ -d "$TMPDIR" ] && [ -w "$TMPDIR" ] || TMPDIR=/tmp
 export TMPDIR

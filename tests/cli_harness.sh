@@ -1,6 +1,6 @@
 # cli_harness.sh - what the command-line tests share; each sources it after "set -u" with area=NAME
-# set. Counts, a folder of its own in $tmp, questions about memory, and the last line that the runner
-# adds up. With TEST_THREADS=N programs behave as on a machine of N cores.
+# set. Counts, a folder of its own in $tmp, questions about memory, and the last line that the
+# runner adds up. With TEST_THREADS=N programs behave as on a machine of N cores.
 build=$1
 run=$build/moe-run
 bench=$build/moe-bench
@@ -14,11 +14,12 @@ trap 'exit 143' TERM
 passed=0 failed=0 skipped=0
 qwen=tests/models/demo-qwen3next-Q4_K_M.gguf
 gptoss=tests/models/demo-gptoss-MXFP4.gguf
-patience=600                             # seconds until something that should come counts as lost
+patience=600                             # seconds until something expected counts as lost
 # Looking for leaks costs seconds a run on some machines: the last section of a test does it.
 export ASAN_OPTIONS=detect_leaks=0
-# nothing is remembered for the user; kernels that a driver has compiled may stay
-python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null)  # before HOME changes: may be a shim
+# nothing is saved in the user's home; kernels that a driver has compiled may stay
+# before HOME changes: python3 may be a shim
+python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null)
 [ -z "${HOME:-}" ] || export CUDA_CACHE_PATH="${CUDA_CACHE_PATH:-$HOME/.nv/ComputeCache}"
 mkdir "$tmp/home"
 export HOME="$tmp/home" XDG_CACHE_HOME="$tmp/cache" XDG_STATE_HOME="$tmp/state"
@@ -63,7 +64,7 @@ plan_number() {
     json_number "$name" "$json"
 }
 
-# json_number NAME TEXT: the same in a text; of the first object that has it.
+# json_number NAME TEXT: the same from a text; of the first object that has it.
 json_number() {
     case $1 in
     *.*) printf '%s\n' "$2" | sed 's/"'"${1%%.*}"'":{/\
@@ -72,8 +73,8 @@ json_number() {
     esac
 }
 
-# least_budget FLAG HIGH GRAIN TEST ARGUMENTS...: the least --ram or --vram up to HIGH for whose plan
-# the command TEST, given the plan's JSON, succeeds; with GRAIN bytes less it does not.
+# least_budget FLAG HIGH GRAIN TEST ARGUMENTS...: the least --ram or --vram up to HIGH for whose
+# plan the command TEST, given the plan's JSON, succeeds; with GRAIN bytes less it does not.
 least_budget() {
     flag=$1 low=0 high=$2 grain=$3 holds=$4
     shift 4

@@ -1,7 +1,6 @@
 /* ffn_golden.h - the golden files of whole experts: weights, inputs and promised bits.
  *
- * A file holds all that tests/golden/numerics/README.md lists; here is what those who compute whole
- * experts need of it. */
+ * A file holds all that tests/golden/numerics/README.md lists; this reads what tests need. */
 #ifndef TESTS_FFN_GOLDEN_H
 #define TESTS_FFN_GOLDEN_H
 
@@ -21,7 +20,7 @@ typedef struct ffn_golden {
     const float *out;                    /* [n_token, n_embd]: the sums */
 } ffn_golden;
 
-/* Names of the files, NULL behind the last. */
+/* Names of the files, NULL after the last. */
 extern const char *const ffn_golden_names[];
 
 /* False after a failed check. Free with ffn_golden_free, also then. */

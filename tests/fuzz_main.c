@@ -113,7 +113,7 @@ static size_t mutate(test_rng *r, uint8_t *p, size_t n)
     }
 }
 
-/* Pages of INPUT_CAP bytes with a guard page behind them. */
+/* Pages of INPUT_CAP bytes with a guard page after them. */
 static uint8_t *map_guarded(void)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);

@@ -1,4 +1,4 @@
-/* gpu_fixture.c - the fixture behind gpu_fixture.h. */
+/* gpu_fixture.c - the fixture declared in gpu_fixture.h. */
 #include "tests/gpu_fixture.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 enum {
     GUARD = 256,                         /* bytes: keeps the alignment that gpu_alloc promises */
     MAX_PIECES = 256,
-    CASE_SECONDS = 600                   /* most that a case may take, on the slowest machine */
+    CASE_SECONDS = 600                   /* the longest case, on the slowest machine */
 };
 
 typedef struct piece {                   /* of VRAM: guard, bytes, guard */
@@ -36,7 +36,7 @@ static struct {
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-/* Nothing can be tested any more. */
+/* Nothing more can be tested. */
 static void give_up(const char *why)
 {
     test_check(false, __FILE__, __LINE__, "%s: %s: %s; what follows was not run", now.family,
@@ -44,7 +44,7 @@ static void give_up(const char *why)
     exit(test_end());
 }
 
-/* A kernel that never ends: only now is there a chance to say which. */
+/* A kernel that never ends: this is the only chance to say which. */
 static void on_alarm(int number)
 {
     char line[400];
@@ -63,10 +63,11 @@ bool device_open(void)
         test_skip("no GPU");
         return false;
     }
-    if (gpu_open(&now.g, 0, &err) < 0 || pool_create(&now.team, test_n_thread(0), &err) < 0) give_up(err.msg);
+    if (gpu_open(&now.g, 0, &err) < 0 || pool_create(&now.team, test_n_thread(0), &err) < 0)
+        give_up(err.msg);
     setvbuf(stdout, NULL, _IOLBF, 0);
     signal(SIGALRM, on_alarm);
-    loops_here(sets);                    /* all have the same bits: the fastest */
+    loops_here(sets);                    /* all give the same bits: use the fastest */
     now.contract = (ops){ now.team, kernels_contract(), sets[0] };
     now.exact = (ops){ now.team, kernels_exact(), sets[0] };
     return true;
@@ -76,7 +77,7 @@ gpu *device(void) { return now.g; }
 const ops *contract_ops(void) { return &now.contract; }
 const ops *exact_ops(void) { return &now.exact; }
 
-/* A failure is kept by the gpu that it happened to: another one may go on. */
+/* The gpu that failed keeps the failure: a new one may go on. */
 static void open_anew(void)
 {
     err_ctx err = { 0 };
@@ -149,7 +150,7 @@ static void check_guards(const piece *p)
     while (at < 2 * GUARD && guards[at] == 0xFF) at++;
     if (at < 2 * GUARD)
         expect(false, "written %d bytes %s an array of %zu bytes",
-               at < GUARD ? GUARD - at : at - GUARD, at < GUARD ? "before" : "behind", p->bytes);
+               at < GUARD ? GUARD - at : at - GUARD, at < GUARD ? "before" : "after", p->bytes);
 }
 
 void case_end(void)
@@ -267,7 +268,7 @@ void expect_bytes(const char *what, const void *got, const void *want, size_t n)
            bad, n, first, a[first], b[first]);
 }
 
-/* at: the first that is further off than it may be, else the worst. */
+/* at: the first that is off by more than allowed, else the worst. */
 typedef struct deviation {
     double error;                        /* relative, in the L2 norm */
     double worst;                        /* the largest difference */
@@ -332,7 +333,7 @@ const quant_type gpu_types[GPU_TYPE_COUNT] = {
 
 double product_bound(quant_type type, int n)
 {
-    if (n <= GPU_FEW) return 2e-5;       /* of one value, which may be the rest of larger ones */
+    if (n <= GPU_FEW) return 2e-5;       /* of one value, perhaps a remainder of larger ones */
     return type == QT_F32 ? 1e-5 : 8e-3;
 }
 

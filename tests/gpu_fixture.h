@@ -8,9 +8,9 @@
  *   expect_bits("y", host_copy(y, n), want, n);
  *   case_end();
  *
- * Room in VRAM is full of NaNs, and stands between guards that case_end looks at. An operation that
- * fails is a failure of its case; the device is opened anew behind it. If that is refused, or there
- * is no memory, the program ends. */
+ * Room in VRAM is full of NaNs, and lies between guards that case_end checks. An operation that
+ * fails is a failure of its case; the device is then reopened. If that is refused, or there is no
+ * memory, the program ends. */
 #ifndef TESTS_GPU_FIXTURE_H
 #define TESTS_GPU_FIXTURE_H
 
@@ -43,7 +43,7 @@ void vram_write(void *to, const void *from, size_t bytes);
 void vram_read(void *to, const void *from, size_t bytes);
 float *host_copy(const float *from, size_t n);           /* of what is in VRAM, for the case */
 
-/* Each counts one check; with a failure go the family, the case and what differs. */
+/* Each counts one check; a failure prints the family, the case and what differs. */
 bool expect(bool ok, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* The same bits, or both NaN. */
 void expect_bits(const char *what, const float *got, const float *want, size_t n);
@@ -63,12 +63,12 @@ const ops *exact_ops(void);
 enum { GPU_TYPE_COUNT = 17 };
 extern const quant_type gpu_types[GPU_TYPE_COUNT];       /* those with kernels */
 
-/* Bounds of products: of up to GPU_FEW tokens but for the order of additions those of the contract;
- * of more all but F32 weights meet 16-bit activations. */
+/* Bounds of products: up to GPU_FEW tokens, those of the contract except for the order of
+ * additions; with more, all but F32 weights are multiplied by 16-bit activations. */
 double product_bound(quant_type type, int n);
 
-/* One matrix on both sides. In VRAM another row stands in front of it, so that it begins where no
- * more than its rows is aligned. */
+/* One matrix on both sides. In VRAM another row precedes it, so that its start is aligned only
+ * as its rows are. */
 typedef struct twin {
     matrix cpu;
     gpu_matrix gpu;
@@ -76,7 +76,7 @@ typedef struct twin {
 twin twin_make(quant_type type, int rows, int cols, weight_kind kind, float scale, bool bias,
                test_rng *rng);
 
-/* The scale with which a row like this turns values of about 1 into such again. */
+/* The scale with which a row like this maps values of about 1 to values of about 1. */
 float unit_scale(const uint8_t *row, quant_type type, int cols);
 
 void cpu_product(float *y, const ops *o, const matrix *w, const float *x, int n);

@@ -1,7 +1,7 @@
 /* model_maker.c - writes the directory of a model as its converter would, plus the edits.
  *
  * Names and shapes are written out here a second time, from the architecture's description and not
- * from the binder's tables, so that a slip in one of the two shows. */
+ * from the binder's tables, so that a slip in either shows. */
 #include "tests/model_maker.h"
 
 #include <stdio.h>
@@ -61,7 +61,7 @@ bool maker_is_small(const char *name)
 typedef struct writer {
     const maker *mk;
     gguf_writer *w;
-    bool done[8];                        /* edits that met their key or tensor */
+    bool done[8];                        /* edits that found their key or tensor */
 } writer;
 
 static const maker_edit *find_edit(writer *o, const char *name)
@@ -99,7 +99,7 @@ static void write_edit(writer *o, const maker_edit *e)
     }
 }
 
-/* True if an edit stands in for the key, and was written. */
+/* True if an edit replaces the key, and was written. */
 static bool edited(writer *o, char key[128], const char *name)
 {
     snprintf(key, 128, "%s.%s", model_arch_name(o->mk->arch), name);
@@ -361,7 +361,7 @@ static gguf_writer *write_model(const maker *mk)
         if (mk->arch == ARCH_QWEN3NEXT) put_qwen3next_layer(&o, l);
         else put_gptoss_layer(&o, l);
     }
-    for (int i = 0; i < mk->n_edit; i++)         /* what stands nowhere yet is added */
+    for (int i = 0; i < mk->n_edit; i++)         /* what is not there yet is added */
         if (!o.done[i]) write_edit(&o, &mk->edits[i]);
     return o.w;
 }

@@ -58,7 +58,7 @@ typedef struct maker_edit {
 /* Tensors that converters keep in F32 and quantizers leave alone, by any part of the name. */
 bool maker_is_small(const char *name);
 
-/* The type of a tensor: name is that behind "blk.N.", layer -1 for globals. */
+/* The type of a tensor: name is what follows "blk.N.", layer -1 for globals. */
 typedef quant_type maker_type_fn(const char *name, int layer);
 
 typedef struct maker {
@@ -78,7 +78,7 @@ maker maker_gptoss(bool large);          /* 20b, or 120b */
 
 typedef struct maker_file {
     gguf *g;
-    uint8_t *bytes;                      /* NULL if it is a file, which has no name any more */
+    uint8_t *bytes;                      /* NULL if it is a file, which no longer has a name */
 } maker_file;
 
 /* Both return 0, or what gguf_open returned; on failure nothing is left behind. */

@@ -1,4 +1,4 @@
-/* places.c - plans for tests: not what a planner would choose, but what covers all ways. */
+/* places.c - plans for tests: not what a planner would choose, but what covers every way. */
 #include "tests/places.h"
 
 #include <limits.h>
@@ -10,7 +10,8 @@
 const place places[N_PLACES] = {
     { .name = "CPU, mapped file" },
     { .name = "CPU, cache before the file", .planned = true, .disk = true },
-    { .name = "CPU, cache before the file, bounced", .planned = true, .disk = true, .bounce = true },
+    { .name = "CPU, cache before the file, bounced", .planned = true, .disk = true,
+      .bounce = true },
     { .name = "GPU, all in VRAM", .gpu = true },
     { .name = "GPU, experts in RAM", .gpu = true, .planned = true, .stage_parts = 1,
       .stream_from = 64 },
@@ -60,7 +61,7 @@ static void make_plan(plan *to, const model *m, const place *p)
     }
     if (p->stage_parts > 0) to->vram_stage = 2 * (largest / (uint64_t)p->stage_parts + largest / 4);
     to->ram_experts = expert_store_least(&m->experts);
-    to->vram_pad = 1;                    /* there is one; its size is not looked at */
+    to->vram_pad = 1;                    /* there is one; its size is ignored */
     /* a bus as fast as the memory: half of everything is fetched */
     to->rate = (speeds){ .pull = 1e10, .pull_busy = 1e10, .cpu = 1e10, .cpu_busy = 1e10,
                          .disk = 2e9, .disk_straight = p->bounce ? 1e9 : 2e9 };
@@ -77,6 +78,6 @@ bool place_engine(engine *e, const model *m, const place *p)
     const engine_placement where = { .gpu = p->gpu, .plan = p->planned ? &made : NULL,
                                      .postfetch = &post };
     return CHECK_MSG(engine_place(e, &where, &err) == 0, "%s: %s", p->name, err.msg) &&
-           CHECK_MSG(!strstr(engine_expert_store(e).reader, "bounced") == !p->bounce, "%s: read by %s",
-                     p->name, engine_expert_store(e).reader);
+           CHECK_MSG(!strstr(engine_expert_store(e).reader, "bounced") == !p->bounce,
+                     "%s: read by %s", p->name, engine_expert_store(e).reader);
 }

@@ -1,4 +1,4 @@
-/* places.h - placements to run the same tests in: who computes, and where the experts are. */
+/* places.h - placements to run the same tests in: which processor computes, where experts are. */
 #ifndef TESTS_PLACES_H
 #define TESTS_PLACES_H
 
@@ -7,12 +7,12 @@
 typedef struct place {
     const char *name;
     bool gpu;
-    bool planned;                        /* false: everything with who computes */
+    bool planned;                        /* false: everything on that processor */
     int cpu_of_4;                        /* layers that stay on the CPU beside a GPU, in quarters */
     bool head_in_ram;
     int hot_of_8;                        /* experts in VRAM, in eighths of a layer's */
     bool disk;                           /* the others through a small cache from the file, */
-    bool bounce;                           /* read by way of a bounce buffer */
+    bool bounce;                         /* read through a bounce buffer */
     int stage_parts, stream_from;        /* prompts; parts 0: never streamed */
     bool no_fetch, force_cpu, block, one_stream;         /* post-fetch */
 } place;
@@ -21,7 +21,7 @@ enum { N_CPU_PLACES = 3, N_GPU_PLACES = 8, N_PLACES = 16 };
 extern const place places[N_PLACES];     /* those of the CPU first, then those of the GPU; then
                                           * layers on both */
 
-/* Moves e there. Whatever fails is told as a failed check. */
+/* Moves e there. Whatever fails is a failed check. */
 bool place_engine(engine *e, const model *m, const place *p);
 
 #endif

@@ -1,4 +1,4 @@
-/* state_twin.c - the plain model behind state_twin.h. Shares no arithmetic with engine/. */
+/* state_twin.c - the plain model of state_twin.h. Shares no arithmetic with engine/. */
 #include "tests/state_twin.h"
 
 #include <math.h>
@@ -74,8 +74,8 @@ static uint8_t *far_at(const void *p, size_t n)
     return NULL;
 }
 
-static int far_alloc(void **out, mem_space *self, uint64_t bytes, mem_space_use use, const char *what,
-                     err_ctx *err)
+static int far_alloc(void **out, mem_space *self, uint64_t bytes, mem_space_use use,
+                     const char *what, err_ctx *err)
 {
     far_block *b = far.blocks;           /* a free one */
     (void)self;
@@ -147,8 +147,8 @@ static int far_check(mem_space *self, err_ctx *err)
 
 mem_space *far_space(void)
 {
-    static mem_space s = { "far", false, far_alloc, far_free, far_read, far_write, far_zero, far_copy,
-                       far_check };
+    static mem_space s = { "far", false, far_alloc, far_free, far_read, far_write, far_zero,
+                           far_copy, far_check };
     return &s;
 }
 

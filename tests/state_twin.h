@@ -18,11 +18,11 @@ void twin_model_free(model *m);
 
 /* ---- a far space ---- */
 
-/* Its addresses are those of pages that cannot be touched; the bytes are somewhere else. An access
- * that is not within one block is a failed check. One for the whole program. */
+/* Its addresses point to pages that cannot be touched; the bytes are elsewhere. An access that is
+ * not within one block is a failed check. One for the whole program. */
 mem_space *far_space(void);
 /* The n-th call of alloc, read, write, zero or copy from now on fails, and only that one. 0: none
- * does, and what has failed is forgotten. */
+ * fails, and past failures are forgotten. */
 void far_fail_after(long n);
 int far_blocks(void);                    /* allocated and not freed */
 
@@ -36,7 +36,7 @@ typedef struct twin {
     state_options o;
     state *s;
     kv_store *scribe;                    /* a store of one position in RAM, to encode rows for one
-                                          * that is not there; NULL if it is */
+                                          * that is not in RAM; NULL if it is */
     int pos;
     int32_t *ids;                        /* [ctx] */
     uint64_t *sums;                      /* [ctx + 1]: of the ids before that position; [0] is 0 */
@@ -50,12 +50,12 @@ void twin_open(twin *t, const model *m, const state_options *o);
 void twin_close(twin *t);
 
 /* Takes in n random tokens. After each layer is written, the keys that the first and the last of
- * them may look at are checked. With aborted, the position is not moved, as if the caller had been
+ * them may look at are checked. With aborted, the position does not move, as if the caller had been
  * stopped after half of the layers. */
 void twin_run(twin *t, test_rng *rng, int n, bool aborted);
 void twin_snapshot(twin *t);
 void twin_rewind(twin *t, int pos);      /* checks where it ends */
-void twin_loaded(twin *t, const twin *from);     /* t->s was loaded with what from holds */
+void twin_loaded(twin *t, const twin *from);     /* t->s was loaded with what `from` holds */
 
 /* Compares everything the next token may look at, in pieces cut at random. False, with the reason
  * in why, if that or anything before was wrong. */

@@ -1,4 +1,4 @@
-/* store_maker.c - fills the tensors of a made model and writes it to where it is wanted. */
+/* store_maker.c - fills the tensors of a made model and writes it to memory or files. */
 #include "tests/store_maker.h"
 
 #include <fcntl.h>

@@ -23,7 +23,7 @@ void made_close(made_model *f);
 /* A model whose layers have experts of different types and sizes. */
 maker made_maker(model_arch arch, int n_expert, int n_used, unsigned variants);
 
-/* Files leave the page cache if that is possible; false if they are still there. */
+/* Drops the files from the page cache if possible; false if they are still there. */
 bool made_forget_pages(const made_model *f);
 
 /* The bytes that a slab must have, and whether it has them; NULL has not. */

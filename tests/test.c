@@ -1,4 +1,4 @@
-/* test.c - the harness behind test.h. */
+/* test.c - the harness of test.h. */
 #include "tests/test.h"
 
 #include <ftw.h>
@@ -140,7 +140,7 @@ const char *test_path(char *dst, size_t cap, const char *fmt, ...)
 uint64_t test_rand(test_rng *r)
 {
     const uint64_t key = r->s;
-    r->s += 0x9E3779B97F4A7C15u;         /* the same stream, one place on */
+    r->s += 0x9E3779B97F4A7C15u;         /* the same stream, one further on */
     return random_word(key, 0);
 }
 

@@ -1,9 +1,9 @@
 /* test_answer.c - one answer after the other: how they end, what is shown, what a session does not
  * compute twice.
  *
- * The tiny models talk noise, but fast: what they say does not matter here; that the same seed says
- * the same again, in whatever pieces it is computed and shown, does. Only the test of reasoning
- * needs a model that learned its format. */
+ * The tiny models talk noise, but fast: what they say does not matter here; what matters is that
+ * the same seed says the same again, however it is cut for computing and showing. Only the test of
+ * reasoning needs a model that learned its format. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ typedef struct rig {
     encoder *enc;
     chat *c;
     engine *e;
-    bool recurrent;                      /* cannot go back but to a snapshot */
+    bool recurrent;                      /* can go back only to a snapshot */
 } rig;
 
 static bool rig_open(rig *r, const char *path)
@@ -68,7 +68,7 @@ typedef struct run {
     const char *stop[2];
     stops *kept;                         /* used instead, and not freed */
     bool raw, show_special;
-    int quit_text, quit_token, quit_watch;       /* after so many calls; 0: never */
+    int quit_text, quit_token, quit_watch;       /* after this many calls; 0: never */
     bool guard;                          /* no allocation once tokens flow */
     /* what came */
     answer_stats stats;
@@ -247,7 +247,7 @@ static void test_stop_token(const rig *r)
 
 /* ---- what is shown -------------------------------------------------------------------------- */
 
-/* The character that byte at is in begins here: stop strings are whole characters. */
+/* Where the character that contains byte `at` begins: stop strings are whole characters. */
 static size_t whole(const char *text, size_t at)
 {
     while (((uint8_t)text[at] & 0xC0) == 0x80) at--;
@@ -282,7 +282,7 @@ static void test_stop_strings(const rig *r)
                   u.stats.n_answer);
     }
 
-    u = plain;                           /* what might have become one is shown in the end */
+    u = plain;                           /* what might have become one is shown at the end */
     snprintf(waits, sizeof waits, "%s\x01\x01", all.text + whole(all.text, all.n_text - 6));
     u.stop[0] = waits;
     must(&u, r, NULL, &ids, "half a stop string");
@@ -302,7 +302,7 @@ static void test_stop_strings(const rig *r)
 
     u = plain;
     u.stop[0] = waits;
-    u.quit_token = 24;                   /* go_on says no behind the last one */
+    u.quit_token = 24;                   /* go_on says no after the last one */
     u.max_tokens = 60;
     must(&u, r, NULL, &ids, "half a stop string, interrupted");
     CHECK_MSG(u.stats.end == ANSWER_INTERRUPTED && strcmp(u.text, all.text) == 0,
@@ -324,7 +324,7 @@ done:
     ids_free(&ids);
 }
 
-/* A letter of three bytes whose tokens are one byte each comes in one piece, and what never became
+/* A letter of three bytes whose tokens are one byte each is shown at once, and what never became
  * one is shown as U+FFFD. */
 static void test_bytes(const rig *r)
 {
@@ -397,7 +397,7 @@ static void test_penalties(const rig *r)
     while (b == ids.ids[0] || b == ids.ids[1] || tokenizer_is_stop(r->t, b)) b++;
     for (size_t i = 0; i < ids.n; i++) if (ids.ids[i] == b) b++;
     CHECK(session_eval(s, ids.ids, (int)ids.n, logits, 1, NULL, NULL, &err) == 0);
-    /* token a of the prompt leads by one; a penalty of two for being there turns that round */
+    /* token a of the prompt leads by one; a penalty of two for being there reverses that */
     const logit_bias lead[2] = { { a, 501 - logits[a] }, { b, 500 - logits[b] } };
     for (int on = 0; on < 2; on++) {
         run u = { .max_tokens = 2, .raw = true, .biases = lead, .n_bias = 2,
@@ -455,7 +455,7 @@ static void test_reuse(const rig *r)
               held);
     CHECK_MSG(again.watched_of == (int)next.n - held, "next turn: watched %d", again.watched_of);
 
-    /* another next turn, which differs right behind the prompt: back to its snapshot */
+    /* another next turn, which differs right after the prompt: back to its snapshot */
     next.n = (size_t)n;
     encoder_encode(r->enc, &next, str_from(" never looked back"), true, NULL);
     must(&third, r, s, &next, "other turn");
@@ -501,7 +501,7 @@ static void test_refusals(const rig *r)
         { 0, -1, "empty", "no token" },
         { PROMPT, -1, "leaves no room", "exactly the context" },
         { PROMPT + 1, -1, "leaves no room", "more than the context" },
-        { 5, 3, "512", "an id behind the last" },
+        { 5, 3, "512", "an id past the last" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         run u = { .max_tokens = 2, .raw = true };

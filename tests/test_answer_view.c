@@ -97,7 +97,7 @@ static void test_failure(void)
     feed(&v, events, 1);
     const int why = v.why;
     const chat_event ev = { .kind = CHAT_REASONING, .text = str_from("hm") };
-    give_back(old);                      /* whatever would be written now would show */
+    give_back(old);                      /* anything written now would show */
     const int rc = answer_view_event(&v, &ev), rc_end = answer_view_end(&v, true);
     CHECK(why == ENOSPC && v.why == ENOSPC && rc < 0 && rc_end < 0);
     close(fd);

@@ -1,4 +1,4 @@
-/* test_chat_parse.c - a model's answer back to reasoning, text and tool calls.
+/* test_chat_parse.c - a model's answer parsed back to reasoning, text and tool calls.
  *
  * Answers are fed to the parser in several cuts (whole tokens, two halves at every character,
  * single bytes) that must all give the same events. */
@@ -176,7 +176,7 @@ static const struct { int kind; const char *tools, *text, *want, *why; } answers
     { JSON, NULL, "a<|im_end|>b", "A{a}.", "nothing after the end" },
     { JSON, NULL, IN_CALL("{\"name\": \"x\"}"), "A{" IN_CALL("{\"name\": \"x\"}") "}",
       "without tools on offer tags are text" },
-    { JSON, NULL, "<think>a</think>", "A{<think>a</think>}", "who does not think shows tags" },
+    { JSON, NULL, "<think>a</think>", "A{<think>a</think>}", "without thinking, tags are shown" },
     { JSON, ANY_TOOLS, "Let me see.\n" CALL("get", "{\"city\": \"Rom\"}") "<|im_end|>",
       "A{Let me see.}C:get {\"city\": \"Rom\"}.", "text, then a call" },
     { JSON, ANY_TOOLS, CALL("get", "{}") "\n" IN_CALL("{\"arguments\":{\"a\":[1,{\"b\":\"}\"}],"
@@ -185,7 +185,7 @@ static const struct { int kind; const char *tools, *text, *want, *why; } answers
       "two calls, arguments exactly as written, keys in any order" },
     { JSON, ANY_TOOLS, "<tool_call>{\"name\":\"get\",\"arguments\":\"{\\\"a\\\": 1}\"}"
       "</tool_call>then<|im_end|>", "C:get {\"a\": 1}A{then}.",
-      "arguments as a string; text behind a call" },
+      "arguments as a string; text after a call" },
     { JSON, ANY_TOOLS, "<tool_call>\n{\"name\": \"get\"}<|im_end|>", "C:get {}.",
       "no arguments, no closing tag" },
     { JSON, ANY_TOOLS, CALL("get", "{\"s\": \"</tool_call> \\\" {\"}"),
@@ -234,7 +234,7 @@ static const struct { int kind; const char *tools, *text, *want, *why; } answers
       "A{Write <function=other> or <function=getx> or <function=ge}",
       "names that were not offered are text" },
     { XML, XML_TOOLS, "<function=other> first, " IN_CALL(FUNCTION("ping", "")),
-      "A{<function=other> first,}C:ping {}", "and do not hide a call behind them" },
+      "A{<function=other> first,}C:ping {}", "and do not hide a call after them" },
     { XML, XML_TOOLS, IN_CALL(FUNCTION("new", "")), "C:new {}", "with the tag any name is a call" },
     { XML, XML_TOOLS, IN_CALL(FUNCTION("get", PARAM("city", "x\n</parameter>\ny\n</function>\nz"))),
       "C:get {\"city\": \"x\\n</parameter>\\ny\\n</function>\\nz\"}", "closing tags in a value" },
@@ -255,7 +255,7 @@ static const struct { int kind; const char *tools, *text, *want, *why; } answers
       "R{a}A{b}R{\n\nc}A{\n\nd}.", "several blocks of each; a preamble is for the user" },
     { HARMONY, ANY_TOOLS, CHANNEL("analysis", "x") NEXT
       CHANNEL("commentary to=functions.get <|constrain|>json", "{\"a\": \"é\"}<|call|>"),
-      "R{x}C:get {\"a\": \"é\"}.", "recipient behind the channel" },
+      "R{x}C:get {\"a\": \"é\"}.", "recipient after the channel" },
     { HARMONY, ANY_TOOLS, " to=functions.get" CHANNEL("commentary json", "{}<|call|>"), "C:get {}.",
       "recipient before it, no constrain token" },
     { HARMONY, ANY_TOOLS, CHANNEL("analysis to=functions.get<|constrain|>json", "<|call|>"),
@@ -377,8 +377,8 @@ static void test_round_trip(void)
     }
 }
 
-/* Random heaps of fragments: however they are cut into tokens, the events are the same, and what is
- * neither a call nor white space around one comes out. */
+/* Random sequences of fragments: however they are cut into tokens, the events are the same, and
+ * everything but calls and the white space around them comes out. */
 static void test_random(void)
 {
     static const char *const parts[] = {
@@ -457,7 +457,7 @@ static void test_contract(void)
     CHECK(chat_parser_push(p, letter, stop_at_second, &n, &err) == -77);
     chat_parser_free(p);
 
-    /* Plain text needs no memory once the parser stands. */
+    /* Plain text needs no memory once the parser exists. */
     for (int k = 0; k < 2; k++) {
         const int kind = k ? HARMONY : JSON, v = kinds[kind].vocab;
         id_list ids = { 0 };
@@ -478,7 +478,7 @@ static void test_contract(void)
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* Everything in one go for a kind; 0, or < 0 with nothing leaked. */
+/* Everything at once for a kind; 0, or < 0 with nothing leaked. */
 static int whole_run(int kind, const request *r, const id_list *answer, log *l, err_ctx *err)
 {
     const int v = kinds[kind].vocab;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_cli.sh BUILD - the programs as a person or a script meets them: exit codes, one-line errors,
+# test_cli.sh BUILD - the programs as a person or a script sees them: exit codes, one-line errors,
 # stdout that carries only the answer. Ends with "cli N passed, N failed".
 set -u
 area=cli
@@ -114,7 +114,7 @@ printf '511 512\n' >"$tmp/ids"
 refuse 1 "512" $bench logits -m $tiny --ids "$tmp/ids" -o "$tmp/none.f32"
 if [ -e "$tmp/none.f32" ]; then bad "logits of bad ids left a file"; else ok; fi
 
-# ---- machine and kernels: what they print, and what they refuse; the speeds are nobody's business here
+# ---- machine and kernels: what they print, and what they refuse; speeds do not matter
 quick="--threads 2 --seconds 0.002 --buffer 4M"
 expect 0 "limit" $bench machine $quick
 expect 0 "scalar (fastest first)" $bench machine $quick
@@ -169,8 +169,8 @@ for m in $qwen $gptoss; do
        [ "$(sort -u "$tmp/hashes" | wc -l)" -eq 1 ]; then ok
     else bad "$m: logits of $sets: $(echo $(cat "$tmp/hashes"))"; fi
 done
-# The copy of the output matrix is no condition: address space that is just enough without it (the
-# scalar set makes none) is enough for the fastest set. Not with sanitizers, which want all there is.
+# The copy of the output matrix is optional: address space that is just enough without it (the
+# scalar set makes none) is enough for the fastest set. Not with sanitizers, which take it all.
 limited() { # KB ARGS...: the logits, with so much address space
     { (ulimit -v "$1" && shift && $bench decode -m $gptoss -p 5 -n 2 -r 1 --threads 1 --json "$@") |
         sed -n 's/.*"logits":"\([0-9a-f]\{16\}\)".*/\1/p'; } 2>"$tmp/err"
@@ -223,7 +223,7 @@ refuse 2 "--postfetch: 'often' is none of on, off" $bench tiers --postfetch ofte
 refuse 1 "5000 tokens are more than the context of 4096" $bench tiers -m $qwen -p 4000 -n 1000
 refuse 1 "none.gguf: " $bench tiers -m "$tmp/none.gguf"
 
-# ---- a plan is told at the start, and held against the clock after 64 tokens
+# ---- a plan is printed at the start, and compared with the clock after 64 tokens
 same="--ctx 256 --threads 1 --isa scalar"
 same="$same --ram $(($(least $run -m $qwen -p Hello $same) + 1))M"
 slow="$same --temp 0"
@@ -252,7 +252,7 @@ cp "$tmp/faster" "$kept"
 expect 0 "expected (measured 20" $run plan -m $qwen $same --measure
 if newest | grep -q "$made_up"; then bad "plan --measure kept the old speeds"; else ok; fi
 expect 0 '"measurement":{"date":"20' $run plan -m $qwen $same --json
-# a file of the time before dates is none
+# a file from before there were dates does not count
 echo '{"speeds": []}' >"$kept"
 expect 0 "assumed speeds: this machine was not measured yet" $run plan -m $qwen $same
 cp "$tmp/faster" "$kept"
@@ -267,7 +267,7 @@ if [ -w /dev/full ]; then
 fi
 
 # ---- every verb once, good and bad, with a sanitizer build looking for leaks
-small=$(($(least $bench tiers -p 4 -n 2 -r 1) + 2))M          # asked before: looking for leaks takes seconds a run
+small=$(($(least $bench tiers -p 4 -n 2 -r 1) + 2))M  # before the slow leak checks begin
 export ASAN_OPTIONS=detect_leaks=1
 echo '{"messages":[{"role":"user","content":"Hi"}]}' >"$tmp/req.json"
 expect 0 "deltanet" $run inspect --json --tensors $qwen

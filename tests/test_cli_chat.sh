@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_cli_chat.sh BUILD - moe-run chat as a script and as a person meet it: repeatable answers,
+# test_cli_chat.sh BUILD - moe-run chat as a script and as a person see it: repeatable answers,
 # commands, saved chats, a full context, Ctrl-C. Ends with "cli_chat N passed, N failed".
 set -u
 area=cli_chat
@@ -93,7 +93,7 @@ holds "$(grep -c ', 1 exchange' "$tmp/err")" -eq 2 "/retry replaces the answer"
 talk out '/stats\n/system\n/system X y.\n/system\n/system -\n/system\n' -m $qwen
 said "context   0 of 4,096 tokens" "/stats before anything was said"
 said "system prompt: X y." "/system shows it"
-holds "$(grep -c 'prompt: none' "$tmp/err")" -eq 2 "no system prompt before and behind"
+holds "$(grep -c 'prompt: none' "$tmp/err")" -eq 2 "no system prompt before and after"
 for x in /undo /retry "/reset now" /save; do
     talk out "$x\n" -m $qwen
     holds $code -eq 1 "$x"
@@ -165,7 +165,7 @@ holds $code -eq 0 "/save through a link"
 if [ -L "$tmp/link.chat" ]; then ok; else bad "/save replaced the link"; fi
 differ "$f" "$tmp/old.chat" "/save through a link did not reach the file"
 
-# A date that was given beats that of the file, and is kept.
+# A date given by flag beats the file's, and is kept.
 talk out "$a/save $tmp/dated.chat\n" -m $gptoss -n 2 --date 2020-02-02
 talk out "/save $tmp/kept.chat\n/load $tmp/dated.chat\n" -m $gptoss --load "$tmp/dated.chat"
 talk out "/save $tmp/given.chat\n" -m $gptoss --load "$tmp/dated.chat" --date 2021-03-03
@@ -257,7 +257,7 @@ class Person:
         except OSError: piece = b""
         self.seen += piece
         return piece != b""
-    def wait(self, text):            # what comes behind what was waited for before
+    def wait(self, text):            # what comes after what was waited for before
         end = time.time() + patience
         while text not in self.seen[self.at:]:
             if time.time() > end or not self.read(1) and self.gone(): return False

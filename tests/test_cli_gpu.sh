@@ -1,8 +1,8 @@
 #!/bin/sh
-# test_cli_gpu.sh BUILD - moe-run and moe-bench on a GPU: budgets of VRAM from too little to all, the
-# plan against what a run then reports, post-fetch by its variables, the file of measured speeds, and
-# faults of the GPU, of page-locking and of the drive beside it. Ends with "cli_gpu N passed, N
-# failed"; without a GPU, or a build for one, with one skip.
+# test_cli_gpu.sh BUILD - moe-run and moe-bench on a GPU: budgets of VRAM from too little to all,
+# the plan against what a run then reports, post-fetch by its variables, the file of measured
+# speeds, and faults of the GPU, of page-locking and of the drive beside it. Ends with "cli_gpu N
+# passed, N failed"; without a GPU, or a build for one, with one skip.
 #
 # Prompts have up to eight tokens and draws are greedy: then the same tokens are promised for every
 # budget on one processor (docs/numerics.md). Budgets are asked of moe-run plan.
@@ -160,7 +160,7 @@ for m in $qwen $gptoss; do
     expect 0 '"postfetch_on":false' env MOE_POSTFETCH_ENABLE=0 LLAMA_POSTFETCH_ENABLE=1 \
         $slow $bench tiers $model -p 4 -n 12 -r 1 --vram none --json
 
-    # ---- faults. Speeds are known by now: a fault meets the run, not a measurement.
+    # ---- faults. Speeds are known by now: a fault hits the run, not a measurement.
     export MOE_FAULT=vram:0:1            # VRAM that the plan counted on is gone
     answer now
     said "planning again with less" "$m: $MOE_FAULT"

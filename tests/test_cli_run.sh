@@ -94,7 +94,7 @@ for v in "--temp -1" "--temp 1000" "--top-k -1" "--top-p 0" "--top-p 1.5" "--min
          "--logit-bias 5=1e9"; do
     refuse 2 "" $run -m $tiny -p x $v
 done
-refuse 1 "the vocabulary has 512 tokens" $run -m $tiny -p x --logit-bias 99999=1     # the model's to say
+refuse 1 "the vocabulary has 512 tokens" $run -m $tiny -p x --logit-bias 99999=1  # by the model
 refuse 2 "stop" $run -m $tiny -p x --stop ""
 refuse 2 "--stop: stop string 2 of 2 is not valid UTF-8" $run -m $tiny -p x --stop a --stop "$(printf '\303')"
 refuse 2 "top-p" $run -m "$tmp/none.gguf" -p x --top-p 7         # said before the model is opened
@@ -227,8 +227,8 @@ say b -m $gptoss -p "Hello" -n 36 --seed 2 --temp 0.6 -q --show-reasoning --date
 if [ "$(head -n 1 "$tmp/b")" = "<think>" ] && grep -q '^</think>$' "$tmp/b"; then ok; else bad "--show-reasoning: $(cat "$tmp/b")"; fi
 say c -m $gptoss -p "Hello" -n 36 --seed 2 --temp 0.6 -q --date ""
 sed '1,/^<\/think>$/d' "$tmp/b" | sed 1d >"$tmp/d"
-if [ -s "$tmp/c" ]; then ok; else bad "no answer behind the reasoning"; fi
-same c d "the answer behind the reasoning"
+if [ -s "$tmp/c" ]; then ok; else bad "no answer after the reasoning"; fi
+same c d "the answer after the reasoning"
 
 expect 0 "while still reasoning" $run -m $gptoss -p "Hello" -n 9 --seed 2 --temp 0.6 --date ""
 
@@ -241,8 +241,8 @@ done
 if [ "$(wc -l <"$tmp/j")" -eq 1 ] && grep -q '"seed": 7, ' "$tmp/j" && grep -q '"answer_tokens": 12, ' "$tmp/j"; then ok
 else bad "--json: $(cat "$tmp/j")"; fi
 
-# ---- the ends that others make: a reader who leaves, a full disk, Ctrl-C
-# Long enough that nothing but these ends it; a program that did not notice would come to its end.
+# ---- ended from outside: a reader who leaves, a full disk, Ctrl-C
+# Long enough that only these end it; a program that did not notice would run to its end.
 forever="-m $gptoss -p Hello -n 7000 --seed 1 --show-reasoning --logit-bias 4095=-inf,4094=-inf,4093=-inf,4092=-inf,4091=-inf,4090=-inf,4089=-inf,4088=-inf"
 { $run $forever 2>"$tmp/err"; echo $? >"$tmp/rc"; } | head -c 1 >/dev/null
 if [ "$(cat "$tmp/rc")" -eq 1 ]; then ok; else bad "closed pipe: exit $(cat "$tmp/rc")"; fi
@@ -269,7 +269,7 @@ for s in $signals; do
 done
 
 # Ctrl-C while the program waits for a reader who does not read. The signal is sent when the program
-# sleeps; if it slept for another reason, the test is kinder than it should be, but never wrong.
+# sleeps; if it slept for another reason, the test is too lenient, but never wrong.
 cat >"$tmp/blocked.py" <<'P'
 import fcntl, os, signal, subprocess, sys, time
 patience, stdin, argv = int(sys.argv[1]), sys.argv[2].encode(), sys.argv[3:]

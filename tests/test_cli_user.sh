@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_cli_user.sh BUILD - what someone meets who types what they know from elsewhere, fills a disk,
-# has no home, or looks at a narrow terminal. Ends with "cli_user N passed, N failed".
+# test_cli_user.sh BUILD - users who type what they know from elsewhere, fill a disk, have no home,
+# or use a narrow terminal. Ends with "cli_user N passed, N failed".
 set -u
 area=cli_user
 . tests/cli_harness.sh

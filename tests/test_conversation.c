@@ -93,7 +93,7 @@ static const conversation_settings settings = {
                   .penalty_window = -1 },
 };
 
-/* The settings as they stand in a file, for rows that change one thing. */
+/* The settings as a file has them, for rows that change one thing. */
 #define SAMPLING "{\"temperature\":0.5,\"top_k\":20,\"top_p\":1,\"min_p\":0,\"repeat_penalty\":1," \
                  "\"presence_penalty\":0,\"frequency_penalty\":0,\"penalty_window\":64}"
 #define REST "\"reasoning\":\"low\",\"date\":\"\",\"seed\":1,\"answers\":0,\"sampling\":" SAMPLING
@@ -112,7 +112,7 @@ static const struct { const char *text, *want, *why; } files[] = {
     { "", NULL, "nothing at all" },
     { "[]", NULL, "an array" },
     { "{}", NULL, "no keys" },
-    { FILE_OF("[]") "x", NULL, "more behind it" },
+    { FILE_OF("[]") "x", NULL, "more after it" },
     { FILE_OF("{}"), NULL, "messages are an object" },
     { FILE_OF("[1]"), NULL, "a message is a number" },
     { FILE_OF("[" A "]"), NULL, "an answer first" },

@@ -1,10 +1,10 @@
-/* test_deltanet.c - the gated delta rule in both forms, and what stands around it, on every
- * instruction set.
+/* test_deltanet.c - the gated delta rule in both forms, and what surrounds it, on every instruction
+ * set.
  *
  * Both forms are compared with naive double loops and with numbers printed by numpy in float64 (the
- * lines that made them stand beside them); a sequence cut anywhere must be the whole sequence.
- * Errors are relative, in the L2 norm, of the output of all tokens and of the state left behind.
- * All work runs under the allocation guard, in buffers of the exact size. */
+ * lines that made them are beside them); a sequence cut anywhere must give the same as the whole.
+ * Errors are relative, in the L2 norm, of the output of all tokens and of the final state. All work
+ * runs under the allocation guard, in buffers of the exact size. */
 #include "tests/numbers.h"
 
 #include <string.h>
@@ -56,7 +56,7 @@ static const struct {
 enum { DELTA_TOKENS = 300 };
 static const int delta_lengths[] = { 1, 2, 3, 63, 64, 65, 127, 128, 130, DELTA_TOKENS };
 
-/* A sequence with room between the rows, and its answer by naive double loops. */
+/* A sequence with room between the rows, and its result by naive double loops. */
 typedef struct delta_run {
     int dk, dv;
     size_t qk_stride, v_stride, out_stride;
@@ -192,7 +192,7 @@ static void check_run(const delta_run *d, int n, double bound, const char *form,
     const double e = rel_error(d->state, d->s, (size_t)(d->dk * d->dv));
     CHECK_MSG(worst <= bound, "%s/%s, %d tokens: output off by %.2e", form, why, n, worst);
     CHECK_MSG(e <= bound, "%s/%s, %d tokens: state off by %.2e", form, why, n, e);
-    CHECK_MSG(kept, "%s/%s, %d tokens: wrote between rows or behind them", form, why, n);
+    CHECK_MSG(kept, "%s/%s, %d tokens: wrote between rows or after them", form, why, n);
 }
 
 static void test_delta_case(size_t row)
@@ -266,7 +266,7 @@ static void test_delta_golden(void)
     mem_free(scratch);
 }
 
-/* ---- what stands around it ----------------------------------------------------------------- */
+/* ---- what surrounds it ---------------------------------------------------------------------- */
 
 static const struct { float x; double want; } sigmoids[] = {
     { 0.0f, 0.5 }, { 1.5f, 0.817574476193643659 }, { -3.0f, 0.0474258731775667809 },
@@ -328,7 +328,7 @@ static void test_norms(void)
         CHECK_MSG(e_x < 6e-8, "L2 norm of %d times %g: error %.1e", n, (double)size, e_x);
         CHECK_MSG(e_o < 3e-7, "gated norm of %d times %g: error %.1e", n, (double)size, e_o);
     }
-    /* nothing a gate may be given makes a number that is none */
+    /* no gate, however large, gives NaN */
     const float gates[] = { -1e30f, -1000.0f, -88.0f, 88.0f, 1000.0f, 1e30f };
     for (size_t j = 0; j < ARRAY_LEN(gates); j++) {
         float one = 2.0f, gain = 1.0f;
@@ -355,8 +355,8 @@ static void conv_naive(double *y, const float *x, const float *w, int taps, cons
         }
 }
 
-/* In pieces of `step` tokens, each for two ranges of channels: the same bits as in one piece, and
- * the window holds the last inputs as they came. */
+/* In runs of `step` tokens, each for two ranges of channels: the same bits as in one run, and the
+ * window holds the last inputs unchanged. */
 static void test_conv_steps(const float *whole, const float *x, const float *w, int taps,
                             const float *start, int step)
 {

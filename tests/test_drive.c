@@ -1,5 +1,5 @@
-/* test_drive.c - figures of a drive are there, or a reason is; how large they are is nobody's
- * business here. And when a bounce buffer is worth while. */
+/* test_drive.c - a drive gets figures, or a reason why not; their size does not matter. And
+ * when a bounce buffer is worth while. */
 #include "tiers/drive.h"
 
 #include "tests/test.h"

@@ -1,5 +1,5 @@
-/* test_expert_cache.c - random walks of the expert cache beside a naive one, which notes a time for
- * every place and looks at all of them. */
+/* test_expert_cache.c - random walks of the expert cache against a naive one, which notes a time
+ * for every place and searches all of them. */
 #include <string.h>
 
 #include "moe/expert_cache.h"
@@ -29,8 +29,8 @@ static bool anybody_free(const naive *v)
     return false;
 }
 
-/* Whether this place is the right one for somebody new: free, or used before all others. Between
- * free ones the cache may choose. */
+/* Whether this place is the right one for a new expert: free, or least recently used. Between free
+ * ones the cache may choose. */
 static bool may_take(const naive *v, int place)
 {
     if (v->held[place] > 0) return false;

@@ -30,7 +30,8 @@ static int wrong_slabs(const made_model *f, const expert_store *s, int l)
     int bad = 0;
     for (int e = 0; e < f->m->hp.n_expert; e++) {
         const bool found = expert_store_find(s, l, e, &at);
-        for (int k = 0; k < SLAB_COUNT; k++) bad += !found || !made_slab_is(f, l, (expert_slab)k, e, at.at[k]);
+        for (int k = 0; k < SLAB_COUNT; k++)
+            bad += !found || !made_slab_is(f, l, (expert_slab)k, e, at.at[k]);
     }
     return bad;
 }
@@ -106,7 +107,8 @@ static void test_whole(const made_model *f, const char *name)
                     want += (uint64_t)f->m->hp.n_expert *
                             expert_slab_bytes(f->m->layers[l].experts, (expert_slab)k);
         made_forget_pages(f);
-        if (!CHECK_MSG(expert_store_create(&s, &f->m->experts, team, &o, &err) == 0, "%s: %s", name, err.msg))
+        if (!CHECK_MSG(expert_store_create(&s, &f->m->experts, team, &o, &err) == 0, "%s: %s", name,
+                       err.msg))
             continue;
         for (int l = 0; l < 4; l++)
             CHECK_MSG(wrong_slabs(f, s, l) == 0, "%s, reader %zu, layer %d: %d slabs differ", name,
@@ -182,7 +184,7 @@ static void walk(const made_model *f, const char *name, uint64_t bytes, const re
               name, (unsigned long long)k.hits, (unsigned long long)k.misses,
               (unsigned long long)wanted);
     CHECK(k.read_bytes > 0 && k.wait_s >= 0);
-    /* what was wanted last is there; and there now means a hit, without a read */
+    /* what was wanted last is present; and present now means a hit, without a read */
     const int n = min_int(expert_store_room(s), f->m->hp.n_expert);
     for (int i = 0; i < n; i++) experts[i] = i;
     CHECK(want_and_check(f, s, 1, experts, n, &err) == 0);
@@ -238,7 +240,7 @@ static void test_ahead(const made_model *f)
     expert_store_free(s);
 }
 
-/* Who is wanted keeps its place, also if somebody else is wanted before it in the same breath. */
+/* A wanted expert keeps its place, even if another one is wanted before it in the same call. */
 static void test_stays(const made_model *f)
 {
     expert_store *s = make_cached(f, expert_store_least(&f->m->experts), &readers[0]);
@@ -248,7 +250,7 @@ static void test_stays(const made_model *f)
     const int room = expert_store_room(s);
     for (int i = 0; i < room; i++) experts[i] = i;
     CHECK(want_and_check(f, s, 3, experts, room, &err) == 0);
-    experts[1] = experts[0];             /* the oldest, behind one that is not there */
+    experts[1] = experts[0];             /* the oldest, after one that is not there */
     experts[0] = room;
     CHECK(want_and_check(f, s, 3, experts, room, &err) == 0);
     const store_stats k = expert_store_counts(s);
@@ -257,7 +259,7 @@ static void test_stays(const made_model *f)
     expert_store_free(s);
 }
 
-/* An expert that could not be read ahead is not there; nobody hears of it. */
+/* An expert that could not be read ahead is not there; no error is reported. */
 static void test_ahead_fault(const made_model *f)
 {
     const reader_options one = { .kind = READER_PREAD, .depth = 1 };
@@ -303,7 +305,8 @@ static void test_read_faults(const made_model *f)
 {
     static const fault_point points[] = { FAULT_READ_ERROR, FAULT_READ_END };
     for (size_t i = 0; i < ARRAY_LEN(points) * ARRAY_LEN(readers); i++) {
-        expert_store *s = make_cached(f, expert_store_least(&f->m->experts), &readers[i / ARRAY_LEN(points)]);
+        expert_store *s = make_cached(f, expert_store_least(&f->m->experts),
+                                      &readers[i / ARRAY_LEN(points)]);
         test_rng rng = { i };
         uint64_t wanted = 0;
         int n_error = 0;
@@ -384,7 +387,7 @@ static void test_no_memory_for_jobs(void)
         CHECK(wrong_slabs(&f, s, 0) == 0);
         CHECK(expert_store_counts(s).misses == 800);     /* nothing was there the second time */
         CHECK(expert_store_want(s, 1, experts, 400, &err) == 0);
-        if (CHECK(expert_store_counts(s).misses == 1200))        /* nor of what was ahead */
+        if (CHECK(expert_store_counts(s).misses == 1200))        /* nor what was read ahead */
             while (expert_store_next(s, which, STORE_ALL, &err) > 0) { }
         expert_store_release(s);
     }
@@ -408,7 +411,7 @@ static int wrong_entries(const made_model *f, const expert_store *s, int l)
     return bad;
 }
 
-/* refuse: the how-manieth request to page-lock is refused; -1: none. */
+/* refuse: the number of the page-lock request that is refused; -1: none. */
 static void check_locked(const made_model *f, struct gpu *device, store_kind kind, int refuse)
 {
     const store_options o = { .kind = kind, .device = device,
@@ -441,7 +444,7 @@ static void test_locked(const made_model *f)
     char nobody;
     if (gpu_count() == 0) {
         if (strcmp(gpu_backend(), "none") != 0) { test_skip("no GPU"); return; }
-        /* without CUDA every request is refused, whoever asks: that must do no harm */
+        /* without CUDA every request is refused: that must do no harm */
         check_locked(f, (struct gpu *)&nobody, STORE_LOADED, 0);
         check_locked(f, (struct gpu *)&nobody, STORE_CACHED, 0);
         return;
@@ -489,7 +492,7 @@ int main(int argc, char **argv)
         }
         made_close(&f);
     }
-    /* more than a piece of 16 MiB in a tensor's way, and pieces that begin within tensors */
+    /* a tensor longer than a piece of 16 MiB, and pieces that begin within tensors */
     const maker large = made_maker(ARCH_GPTOSS, 230, 3, 0);
     made_model f;
     if (made_open(&f, &large, IN_FILE)) test_whole(&f, "large");

@@ -1,8 +1,9 @@
-/* test_experts_cpu.c - experts on the CPU against the golden bits of whole experts, and against itself.
+/* test_experts_cpu.c - experts on the CPU against the golden bits of whole experts, and against
+ * itself.
  *
  * The vectors of every chosen expert must have the promised bits whatever the number of threads,
  * however the tokens are batched, however the experts are divided among shares, and wherever they
- * come from; also if somebody else takes some of the downs. */
+ * come from; also if someone else takes some of the downs. */
 #include <math.h>
 #include <string.h>
 
@@ -21,8 +22,8 @@ static int differing(const float *a, const float *b, int n)
 }
 
 /* Tokens first .. first+n-1 with the experts cut into two shares before item cut. */
-static void run(ffn_golden *g, const ops *o, experts_cpu *e, acts *x, worklist *w, float *y, int first,
-                int n, int cut)
+static void run(ffn_golden *g, const ops *o, experts_cpu *e, acts *x, worklist *w, float *y,
+                int first, int n, int cut)
 {
     acts_set(x, g->x + first * g->n_embd, n, g->n_embd);
     worklist_fill(w, g->ids + first * g->k, n, g->k);
@@ -122,7 +123,8 @@ static bool stage_open(stage *g, model_arch arch, unsigned variants, made_where 
     g->storage = test_alloc(acts_bytes(MAX_TOKEN, g->n_embd), 1);
     memset(g->storage, 0, acts_bytes(MAX_TOKEN, g->n_embd));
     acts_init(&g->x, g->storage, MAX_TOKEN, g->n_embd);
-    return made_open(&g->f, &mk, where) && CHECK(pool_create(&g->o.team, test_n_thread(2), NULL) == 0) &&
+    return made_open(&g->f, &mk, where) &&
+           CHECK(pool_create(&g->o.team, test_n_thread(2), NULL) == 0) &&
            CHECK(weights_create(&g->weights, g->f.m, NULL) == 0) &&
            CHECK(worklist_create(&g->w, N_EXPERT, MAX_SLOT, NULL) == 0);
 }
@@ -139,7 +141,7 @@ static void stage_close(stage *g)
     mem_free(g->storage);
 }
 
-/* n tokens, each with different experts. few: all of them choose among so many. */
+/* n tokens, each with different experts. few: all of them choose among this many. */
 static void draw(stage *g, int n, int few, test_rng *rng)
 {
     for (int t = 0; t < n; t++) {
@@ -259,7 +261,8 @@ done:
 /* A read that fails fails the job, once; then all works again. */
 static void check_faults(stage *g)
 {
-    const store_options so = { .kind = STORE_CACHED, .cache_bytes = expert_store_least(&g->f.m->experts) };
+    const store_options so = { .kind = STORE_CACHED,
+                               .cache_bytes = expert_store_least(&g->f.m->experts) };
     expert_store *s = NULL;
     experts_cpu *plain = NULL, *e = NULL;
     test_rng rng = { 1 };

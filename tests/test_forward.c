@@ -130,7 +130,7 @@ typedef struct rig {
 
 /* One thread: these models are too small for more to help on a busy machine. */
 static engine_options plain;             /* set once, by main */
-static const place *here = &places[0];   /* all is run once more in other placements */
+static const place *here = &places[0];   /* all tests run once more in other placements */
 static bool on_gpu;                      /* it is one on the GPU */
 
 enum { RIG_ROWS = 300, RIG_CTX = 1100, CUT_TOKENS = 130 };
@@ -254,12 +254,11 @@ typedef struct demo_row {
     int most_tokens;                     /* longer sequences are left out, to be quick */
     int piece;
     double l2, row_l2, kl;               /* bounds: of a sequence, of the median row, mean */
-    double least;                        /* of the median row: less, and int8 is not int8 */
+    double least;                        /* of the median row: if it is less, int8 is not int8 */
     const char *why;
 } demo_row;
 
-/* Also row by row, by the median: two experts that are nearly tied can move single rows much
- * further. */
+/* Also row by row, by the median: two nearly tied experts can move single rows much further. */
 static void see_demo(rig *r, const demo_row *d)
 {
     double rows[MAX_SEQ * 16], kl = 0;
@@ -333,7 +332,7 @@ static const golden_seq *long_prompt(const subject *s)
     return NULL;
 }
 
-/* A tiny model's long prompt in one go: all rows, to be freed; NULL after a failed check. */
+/* A tiny model's long prompt in one call: all rows, to be freed; NULL after a failed check. */
 static float *run_whole(const subject *sub, const golden_seq *g)
 {
     const size_t n = (size_t)CUT_TOKENS * (size_t)sub->n_vocab;
@@ -365,7 +364,7 @@ static void see_cuts(const subject *sub, const golden_seq *g, const float *whole
     rig_close(&r);
 }
 
-/* Chunks of a session: the same as calls with so many tokens, to the bit, whatever rows are asked
+/* Chunks of a session: the same as calls with that many tokens, to the bit, whatever rows are asked
  * for. Chunks of one token are decoding. */
 static void see_chunks(const subject *sub, const golden_seq *g, const float *whole)
 {
@@ -436,8 +435,8 @@ static void test_threads(void)
     }
 }
 
-/* Keys and values in fewer bits: another answer, but not by much. Exact, because int8 activations
- * turn the smallest change into one of their own size. */
+/* Keys and values in fewer bits: other logits, but not by much. In exact mode, because int8
+ * activations turn the smallest change into one of their own size. */
 static void test_kv_types(void)
 {
     static const struct { kv_type kv; double least, most; } rows[] = {
@@ -464,7 +463,7 @@ static void test_kv_types(void)
 
 /* ---- going back ------------------------------------------------------------------------------ */
 
-/* Takes in ids[from .. n) and compares the last row with that of the same prompt in one go. */
+/* Takes in ids[from .. n) and compares the last row with that of the same prompt in one call. */
 static void see_continued(rig *r, const golden_seq *g, int from, const float *want, bool bits,
                           const char *why)
 {
@@ -483,7 +482,7 @@ static void test_rewind(void)
     enum { KEEP = 100, ABOVE = 125, BELOW = 50 };
     for (int i = TINY_QWEN; i <= TINY_GPTOSS; i++) {
         const golden_seq *g = long_prompt(&subjects[i]);
-        /* rings of 40 rows: what the snapshot's window holds is overwritten at the end */
+        /* rings of 40 rows: by the end the snapshot's window is overwritten */
         const session_options so = { .kv = KV_F32, .chunk = 8, .n_snapshot = 2 };
         float *want = mem_array((size_t)subjects[i].n_vocab, sizeof *want);
         rig r;
@@ -498,7 +497,7 @@ static void test_rewind(void)
                 CHECK(session_pos(r.s) == g->n && session_rewind(r.s, KEEP) == KEEP);
                 see_continued(&r, g, KEEP, want, true, "back to the snapshot");
             }
-            const int back = session_rewind(r.s, ABOVE);     /* keys can be cut off, states not */
+            const int back = session_rewind(r.s, ABOVE);     /* only keys can be cut off */
             CHECK_MSG(back == (r.sub->m->hp.ssm_conv ? KEEP : ABOVE), "%s: back to %d", r.sub->name,
                       back);
             see_continued(&r, g, back, want, back == KEEP, "back to above the snapshot");
@@ -515,7 +514,7 @@ static void test_rewind(void)
     }
 }
 
-/* The same model but for one bit of a norm. */
+/* The same model except for one bit of a norm. */
 static void test_other_weights(void)
 {
     char path[512], name[512];
@@ -550,7 +549,7 @@ static void test_other_weights(void)
     unlink(path);
 }
 
-/* A session of another model does not take the file and stays what it was. */
+/* A session of another model refuses the file and stays as it was. */
 static void see_refused(rig *r, const char *path)
 {
     const golden_seq *g = &r->sub->seq[2];
@@ -772,7 +771,7 @@ static void test_out_of_memory(void)
     }
 }
 
-/* What does not ask for F32 activations or for threads. */
+/* What needs neither F32 activations nor threads. */
 static void test_place(const place *p)
 {
     here = p;

@@ -1,4 +1,4 @@
-/* test_gpu.c - the device itself and the two ends of a token's way: memory, uploads, recordings,
+/* test_gpu.c - the device itself and the two ends of a token's path: memory, uploads, recordings,
  * profiles; embeddings, rotary tables, the largest logit. Products, experts and mixers have files
  * of their own. */
 #include "tests/gpu_fixture.h"
@@ -16,7 +16,7 @@ static void fill_pieces(void *ctx, void *to, const void *from, size_t n)
     memcpy(to, from, n);
 }
 
-/* More than the page-locked buffers hold, in two pieces, at odd addresses. */
+/* More than the page-locked buffers hold, in two parts, at odd addresses. */
 static void check_upload(test_rng *rng)
 {
     const size_t n = (size_t)110 << 20, cut = ((size_t)70 << 20) + 13;
@@ -166,7 +166,8 @@ static void check_largest(const float *logits, int n, const char *why)
     case_begin("%s, %d values", why, n);
     float *x = vram_floats(logits, (size_t)n);
     gpu_cursor *at = vram_copy(&start, sizeof start);
-    uint32_t *counter = vram_copy(&zero, sizeof zero), *best = vram_room(GPU_LARGEST_WORDS * sizeof *best);
+    uint32_t *counter = vram_copy(&zero, sizeof zero),
+             *best = vram_room(GPU_LARGEST_WORDS * sizeof *best);
     uint64_t *seen = gpu_alloc_host(device(), sizeof *seen, &err);
     if (expect(seen != NULL, "%s", err.msg)) {
         for (int again = 0; again < 2; again++) {        /* the counter is zero again */
@@ -238,7 +239,7 @@ static chain chain_make(quant_type type, const float *x, test_rng rng)
                     .at = vram_copy(&start, sizeof start) };
 }
 
-/* Each product reads what the one before has written. */
+/* Each product reads what the previous one wrote. */
 static void run_chain(const chain *c)
 {
     const int n = c->w.cpu.cols;

@@ -1,13 +1,13 @@
 /* test_gpu_blocks.cu - cuda/blocks.cuh, compiled for the host, against the contract's unpackers.
  *
- * Needs no GPU: the arithmetic of unpack, block_value and block_affine is the same there, but for
- * how words are loaded. All 8 blocks of groups of random bytes, at all addresses that a format may
- * have; weights and scales must be equal, values have the same bits. */
+ * Needs no GPU: the arithmetic of unpack, block_value and block_affine is the same on the host,
+ * except for how words are loaded. All 8 blocks of groups of random bytes, at all addresses that a
+ * format may have; weights and scales must be equal, values must have the same bits. */
 #pragma GCC diagnostic ignored "-Wenum-compare"  /* the traits of a format are one enum */
 #include "cuda/blocks.cuh"
 #include "loader/base.h"
 
-/* C headers without a word for C++ */
+/* C headers that do not mention C++ */
 #define restrict __restrict__
 extern "C" {
 #include "engine/cpu/contract_blocks.h"
@@ -108,8 +108,8 @@ template <int TYPE> static const char *compare_values(const weight_parts &p, con
     return NULL;
 }
 
-/* Every weight as scale * w + offset against the decoder. exact: no reserved codes are there, of
- * which the contract has another opinion. */
+/* Every weight as scale * w + offset against the decoder. exact: without reserved codes, which the
+ * contract reads differently. */
 template <int TYPE> static const char *compare_affine(const weight_parts &p, const reference &r,
                                                       const float *decoded, bool exact)
 {
@@ -155,7 +155,7 @@ template <int TYPE> static void test_group(const uint8_t *group, weight_kind mad
         if (!what)
             what = compare_affine<TYPE>(p, r, decoded + 32 * l, made == WEIGHTS_PLAUSIBLE);
         if (!what || (*shown)++ < MAX_LINES)
-            CHECK_MSG(!what, "%s, %s, at %d behind a multiple of 16, block %d: %s differs", t->name,
+            CHECK_MSG(!what, "%s, %s, at %d past a multiple of 16, block %d: %s differs", t->name,
                       weight_kind_name(made), shift, l, what);
     }
 }

@@ -1,9 +1,9 @@
 /* test_gpu_experts.c - experts and the router on the GPU.
  *
- * Experts of up to GPU_FEW tokens have the bits of engine/host/experts_cpu.c and of the golden files; of
- * more tokens they are compared with decoded weights and F32 activations, within the error of
- * 16-bit ones, and the same call has the same bits twice; so have calls for a range of experts
- * each, and a call with sums taken elsewhere. */
+ * Experts of up to GPU_FEW tokens have the bits of engine/host/experts_cpu.c and of the golden
+ * files; with more tokens they are compared with decoded weights and F32 activations, within the
+ * error of 16-bit ones, and the same call gives the same bits twice; so do calls for a range of
+ * experts each, and a call with sums computed elsewhere. */
 #include <math.h>
 #include <string.h>
 
@@ -162,7 +162,7 @@ typedef struct batch {                   /* n tokens of a case, on both sides */
     shared_expert shared;
     gpu_input in;
     gpu_expert_args args;
-    float *want_y, *want;                /* [n, k, n_embd]; [n, n_embd]: the stream behind it */
+    float *want_y, *want;                /* [n, k, n_embd]; [n, n_embd]: the stream after it */
 } batch;
 
 static twin shared_twin(quant_type type, int rows, int cols, test_rng *rng)
@@ -248,7 +248,7 @@ static void check_batch(const expert_case *c, const banks *bank, int n, test_rng
     batch_expect(&b, c, few ? contract_ops() : exact_ops());
     if (few) {
         expect_bits("experts", y, b.want_y, all);
-        /* the shared expert may be a product like others, and gates the device's own */
+        /* the shared expert may be an ordinary product, with the device's own gates */
         if (c->shared_ff || c->by_logits) expect_close("stream", x, b.want, width, 1e-5);
         else expect_bits("stream", x, b.want, width);
     } else {
@@ -317,7 +317,7 @@ static void test_types(void)
     }
 }
 
-/* Types that meet, shared experts, long rows. */
+/* Mixed types, shared experts, long rows. */
 static const expert_case special[] = {
     { QT_Q4_K, QT_Q6_K, 512, 256, 8, 4, .clamped = false },
     { QT_MXFP4, QT_Q8_0, 288, 96, 8, 4, .clamped = true, .bias = true },
@@ -355,7 +355,7 @@ static void test_special(void)
         for (size_t t = 0; t < ARRAY_LEN(tokens); t++) check_case(&special[i], tokens[t], &rng);
 }
 
-/* Few tokens, whose experts are found where they are needed. */
+/* Few tokens, whose experts are chosen where they are needed. */
 static void test_by_logits(void)
 {
     static const expert_case cases[] = {
@@ -433,7 +433,7 @@ static void rewind_batch(batch *b, const expert_case *c)
                                                    max_int(c->n_ff, c->shared_ff), c->n_embd));
 }
 
-/* A layer in ranges of some size has the bits of a layer at once. */
+/* A layer in ranges of some size gives the bits of a whole layer. */
 static void check_ranges(const expert_case *c, int n, int size, bool with_y, test_rng *rng)
 {
     const size_t width = (size_t)n * (size_t)c->n_embd, all = width * (size_t)c->k;
@@ -755,7 +755,7 @@ static void test_routes(void)
 
 /* ---- router and experts ---------------------------------------------------------------------- */
 
-/* As in a layer: the router leaves the normed input to the experts, who read what it chose, or
+/* As in a layer: the router leaves the normed input to the experts, which read what it chose, or
  * choose themselves. */
 static void check_layer(const expert_case *c, int n, test_rng *rng)
 {

@@ -1,9 +1,8 @@
 /* test_gpu_mixers.c - attention and the delta rule on the GPU against the CPU's.
  *
- * A session is played on both sides: batches of all lengths, one after the other, on one store or
- * state. Behind every batch of attention the stored rows are compared, and the CPU's store takes
- * over the GPU's bytes: keys at the edge of two codes do not add up, and what attention makes of a
- * store is compared for the same store. */
+ * A session runs on both sides: batches of all lengths, one after the other, on one store or state.
+ * After every batch of attention the stored rows are compared, and the CPU's store takes the GPU's
+ * bytes: so keys on the edge between two codes do not add up, and both attend to the same store. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +24,8 @@ typedef struct attend_case {
     bool stale;                          /* the store begins full of NaNs instead of zeros */
     bool distant;                        /* calls are sized as if there were many more keys */
     int rope_dim;
-    const int *batches;                  /* tokens of each call, up to a 0; < 0: so many are put
-                                          * into the store without a call */
+    const int *batches;                  /* tokens of each call, up to a 0; < 0: that many go into
+                                          * the store without a call */
 } attend_case;
 
 typedef struct session {
@@ -59,7 +58,10 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
     err_ctx err = { 0 };
 
     rope_frequencies(s.freq, &s.magnitude, &rope);
-    expect(kv_create(&s.store, &m, &(kv_options){ .type = c->kv, .ctx = n_pos, .slack = c->slack ? c->slack : n_pos }, &err) == 0, "%s", err.msg);
+    expect(kv_create(&s.store, &m,
+                     &(kv_options){ .type = c->kv, .ctx = n_pos,
+                                    .slack = c->slack ? c->slack : n_pos }, &err) == 0,
+           "%s", err.msg);
     s.view = kv_layer_view(s.store, 0);
     s.store_bytes = (size_t)c->n_head_kv * (size_t)s.view.rows * kv_row_bytes(s.store);
     memset(s.view.keys, c->stale ? 0xFF : 0, s.store_bytes);
@@ -192,8 +194,8 @@ static void compare_row(row_difference *d, const uint8_t *got, const uint8_t *wa
     }
 }
 
-/* The CPU has written the same batch: keys may be one step off now and then, values and whatever
- * was there before may not. */
+/* The CPU has written the same batch: at times keys are one step off; values and older rows never
+ * are. */
 static void compare_store(session *s, const tokens *b)
 {
     const size_t row_bytes = kv_row_bytes(s->store);
@@ -255,7 +257,7 @@ static void check_output(session *s, const tokens *b)
                       host_copy(s->a.out, n * width), want, n * (size_t)s->c->n_head, dim, bound);
 }
 
-/* What is between the heads of q belongs to somebody else; counters are zero again. */
+/* What is between the heads of q is not attention's; counters are zero again. */
 static void check_rest(const session *s, const tokens *b)
 {
     const size_t n_counter = GPU_FEW * (size_t)s->c->n_head;
@@ -330,7 +332,7 @@ static const int prompt[] = { 700, 1, 0 };       /* large blocks with heads of 2
 
 static const int head_counts[][2] = { { 8, 2 }, { 16, 2 }, { 4, 4 }, { 32, 2 } };
 
-/* Every store with every shape; all else in turn. */
+/* Every store with every shape; all other options alternate. */
 static void test_shapes(void)
 {
     static const int windows[] = { 0, 5, 128 };
@@ -389,7 +391,7 @@ static void test_lengths(void)
     }
 }
 
-/* What was left in rows that nobody has written yet must not matter, were it NaN. */
+/* What is in rows not written yet must not matter, even if it is NaN. */
 static void test_stale(void)
 {
     test_rng rng = { 25 };
@@ -556,7 +558,7 @@ static void compare_delta(const char *what, const delta_net *d, const float *out
     const size_t size = (size_t)d->n_v * dim * dim;
     char label[64];
     expect_rows_close(what, host_copy(out, values), want, (size_t)n, d->values, 2e-5);
-    expect_rows_close(test_path(label, sizeof label, "state behind %s", what),
+    expect_rows_close(test_path(label, sizeof label, "state after %s", what),
                       host_copy(d->args.state, size), d->state, (size_t)d->n_v, dim * dim, 2e-5);
 }
 

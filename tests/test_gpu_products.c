@@ -2,8 +2,8 @@
  *
  * Up to GPU_FEW tokens against the arithmetic contract, with its bits where the matrix is so tall
  * that no row is shared by warps; more within the error of 16-bit activations; with all that can
- * stand before a product (norms, gates) and behind it (scale, bias, sum, convolution). Outputs lie
- * apart by more than their length, and nothing between them may change. */
+ * come before a product (norms, gates) and after it (scale, bias, sum, convolution). There are gaps
+ * between outputs, and nothing in them may change. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 static const float eps = 1e-6f;
 
-enum { TALL = 20001 };                   /* rows: eight for each warp of more than chips have */
+enum { TALL = 20001 };                   /* rows: eight for each of more warps than chips have */
 
 /* ---- lists of products ----------------------------------------------------------------------- */
 
@@ -60,7 +60,7 @@ static float *without_gaps(const float *y, int n, int rows, int stride)
 
 static const ops *reference_for(int n) { return n <= GPU_FEW ? contract_ops() : exact_ops(); }
 
-/* x: what the matrix is to be multiplied with. bound: < 0 for the same bits. */
+/* x: what the matrix is multiplied by. bound: < 0 for the same bits. */
 static void check_output(const char *what, output *o, const item *p, const float *x, int n,
                          double bound)
 {
@@ -113,7 +113,7 @@ static void check_list(const item *list, int n_item, int cols, int n, weight_kin
                      list[i].rows >= TALL ? -1.0 : product_bound(list[i].type, n));
 }
 
-/* Lengths of a row: within one piece of what kernels take at a time, across, with a short tail. */
+/* Lengths of a row: within what kernels take at a time, across it, with a short tail. */
 static const int *lengths_of(quant_type type)
 {
     static const int of_256[3] = { 256, 512, 2816 }, of_64[3] = { 64, 320, 2880 };
@@ -168,7 +168,7 @@ static void test_few(void)
 
 /* ---- many tokens ----------------------------------------------------------------------------- */
 
-/* Of a matrix too large to be multiplied on the CPU as a whole: some rows. */
+/* Of a matrix too large to multiply on the CPU as a whole: some rows. */
 static void check_large(quant_type type, int rows, int cols, int n, test_rng *rng)
 {
     static const int firsts[] = { 0, 120, 1000, -8 };    /* runs of 8; < 0: from the end */
@@ -263,7 +263,7 @@ typedef struct shaped {                  /* an input, and what it becomes */
     float *finished;
 } shaped;
 
-/* Gates lie as Qwen's queries have them, behind the values of every head, or alone. */
+/* Gates lie as Qwen's queries have them, after the values of every head, or alone. */
 static shaped shaped_make(gpu_input_kind kind, int n, int cols, int head_dim, test_rng *rng)
 {
     const loops *f = contract_ops()->loops;
@@ -297,7 +297,7 @@ static shaped shaped_make(gpu_input_kind kind, int n, int cols, int head_dim, te
     return s;
 }
 
-/* Two calls with one input: the second finds it as the first one left it. */
+/* Two calls with one input: the second finds it as the first left it. */
 static void check_input(gpu_input_kind kind, int n, int cols, int head_dim, test_rng *rng)
 {
     const bool blocks = cols % 32 == 0;
@@ -313,7 +313,7 @@ static void check_input(gpu_input_kind kind, int n, int cols, int head_dim, test
         }
         gpu_project(device(), &s.in, products, blocks ? 2 : 1);
         check_output("F32", &out[0], &list[0], s.finished, n, 1e-5);
-        /* a value at the edge of two int8 codes may have got the other one */
+        /* a value on the edge between two int8 codes may have got the other one */
         if (blocks) check_output("Q8_0", &out[1], &list[1], s.finished, n, 8e-3);
     }
 }
@@ -360,7 +360,7 @@ static const conv_case conv_cases[] = {
     { QT_F32, 30, 64, 2, { 9, 1, 64, 1, 65 } },
 };
 
-/* One product with a convolution behind it and one without, call after call. */
+/* One product with a convolution after it and one without, call after call. */
 static void check_conv(const conv_case *c, test_rng *rng)
 {
     const item list[] = { { c->type, c->channels, true, false, 0.5f },
@@ -396,7 +396,7 @@ static void check_conv(const conv_case *c, test_rng *rng)
         const float *got = host_copy(convolved.y, (size_t)n * (size_t)convolved.stride);
         expect_close(test_path(what, sizeof what, "call %d, %d tokens", i, n),
                      without_gaps(got, n, c->channels, convolved.stride), want, values, bound);
-        expect_close(test_path(what, sizeof what, "window behind call %d, %d tokens", i, n),
+        expect_close(test_path(what, sizeof what, "window after call %d, %d tokens", i, n),
                      host_copy(on_gpu, channels * n_old), window, channels * n_old, bound);
         check_output("the other product", &plain, &list[1], x, n, product_bound(c->type, n));
     }

@@ -80,7 +80,7 @@ static int gather(void *ctx, sampler_pair *to, int cap, float bound, err_ctx *er
     return (int)n;
 }
 
-/* A crowd and a few that stand out, as in a trained model's rows; some with equal logits, some with
+/* Many small logits and a few that stand out, as in a trained model's rows; some equal, some
  * NaN. */
 static void fill_row(float *x, int n, int round, test_rng *rng)
 {

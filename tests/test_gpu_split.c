@@ -1,9 +1,9 @@
 /* test_gpu_split.c - layers whose experts are in two places.
  *
  * A thread plays the host: it checks every question, computes what it is asked for by plain loops
- * over the contract's products, and answers. Whatever the division, the stream and every expert's
+ * over the contract's products, and replies. Whatever the split, the stream and every expert's
  * vector have the bits of gpu_experts with all experts in VRAM, and the vectors those of the CPU.
- * What an answer does not have to contain is full of NaNs. */
+ * What a reply need not contain is full of NaNs. */
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -143,7 +143,7 @@ static bench bench_make(const split_case *c)
     return b;
 }
 
-/* The activations of expert e are in b->mid behind it. */
+/* Leaves the activations of expert e in b->mid. */
 static void host_up(bench *b, const layer *l, int e, const act_row *x)
 {
     const loops *o = contract_ops()->loops;
@@ -175,14 +175,14 @@ typedef struct batch {
     gpu_input in;
     gpu_expert_args args;                /* with all experts */
     float *rows, *y, *x;                 /* what gpu_experts makes of it: [n, n_embd] the input,
-                                          * [n, k, n_embd], [n, n_embd] behind QUESTIONS calls */
+                                          * [n, k, n_embd], [n, n_embd] after QUESTIONS calls */
     uint64_t *slabs;                     /* page-locked */
     bool has_hot;
     gpu_split split;
     division asked[QUESTIONS];
 } batch;
 
-/* The rules, one choice after the other. */
+/* The rules, choice by choice. */
 static void expect_where(division *d, const batch *b)
 {
     const int k = b->l->c->k;
@@ -396,11 +396,11 @@ static void check_wanted(const batch *b, host *h)
 
 typedef enum hot_kind { HOT_ABSENT, HOT_NONE, HOT_SOME, HOT_ALL } hot_kind;
 
-typedef struct plan {                    /* of a case: how its layer is divided */
+typedef struct plan {                    /* of a case: how its layer is split */
     hot_kind hot;
     int down, all;                       /* cold experts to be fetched, if there are as many */
     int pad_down, pad_all;               /* both 0: no slabs are given */
-    bool missing;                        /* some slabs are out of reach */
+    bool missing;                        /* some slabs are not in page-locked RAM */
     bool one_stream, table_in_vram;
 } plan;
 
@@ -480,7 +480,7 @@ static void check_result(const batch *b, const char *what, const float *y)
     if (y) expect_bits(what, host_copy(y, all), b->y, all);
 }
 
-/* Once as it comes, then recorded and played; the division changes each time. */
+/* Once directly, then recorded and played; the split changes each time. */
 static void run_questions(batch *b, gpu_expert_args *args)
 {
     const size_t all = (size_t)(b->n * b->l->c->k) * (size_t)b->l->c->n_embd;
@@ -612,7 +612,7 @@ static void test_types(void)
     }
 }
 
-/* Types that meet, shared experts beside and apart, many choices, odd widths. */
+/* Mixed types, shared experts beside and apart, many choices, odd widths. */
 static void test_special(void)
 {
     static const split_case special[] = {

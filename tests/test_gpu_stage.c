@@ -1,8 +1,8 @@
 /* test_gpu_stage.c - stages, page-locked memory of the caller's, and the measuring of links.
  *
  * Stages are tested by what arrives: readers are late, so that a copy that does not wait for them
- * ruins what they read, and copies are long, so that a reader that does not wait sees the round
- * before. Speeds are only looked at for being numbers. */
+ * ruins what they read, and copies are long, so that a reader that does not wait sees the previous
+ * round. Speeds only have to be numbers. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,17 +13,17 @@
 /* ---- stages ---------------------------------------------------------------------------------- */
 
 typedef struct stage_case {
-    int n_buffer, rounds, pieces;        /* a round is copied in so many pieces */
+    int n_buffer, rounds, pieces;        /* a round is copied in this many pieces */
     uint64_t bytes;
-    int late;                            /* copies within VRAM in front of every reader */
+    int late;                            /* copies within VRAM before every reader */
     bool ahead;                          /* copies to all other buffers are asked for before the
                                           * readers of one */
     bool refill;                         /* a source is filled again once it was sent */
     const char *why;
 } stage_case;
 
-enum { IDLE_BYTES = 16 << 20 };          /* of a copy that makes readers late: far longer on its
-                                          * way than a round of a megabyte */
+enum { IDLE_BYTES = 16 << 20 };          /* of a copy that makes readers late: takes far longer than
+                                          * a round of a megabyte */
 static const stage_case stages[] = {
     { 2, 8, 1, 1 << 20, 0, true, true, "plain" },
     { 2, 8, 7, (1 << 20) + 52, 0, true, true, "ragged pieces" },
@@ -44,7 +44,7 @@ static void fill_round(uint8_t *to, uint64_t bytes, int round)
     for (uint64_t i = 0; i < bytes; i++) to[i] = pattern(round, i);
 }
 
-/* Pieces in descending order: where a piece goes is not how much was copied before. */
+/* Pieces in descending order: a piece's offset is not the amount copied before it. */
 static void copy_round(const stage_case *c, gpu_stage *s, int round, const uint8_t *from)
 {
     const uint64_t each = c->bytes / (uint64_t)c->pieces;
@@ -107,7 +107,7 @@ end:
     gpu_free_host(device(), from);
 }
 
-/* Readers in another order than copies, and a copy to the one buffer before the other is read. */
+/* Readers in another order than copies, and a copy to one buffer before the other is read. */
 static void check_order(void)
 {
     err_ctx err = { 0 };
@@ -153,7 +153,7 @@ static void test_stages(void)
     case_end();
 }
 
-/* A copy behind the end fails, and everything behind it is skipped; so does memory that is not
+/* A copy past the end fails, and everything after it is skipped; so does memory that is not
  * there. */
 static void test_stage_refused(void)
 {
@@ -260,7 +260,8 @@ static void test_links(void)
         expect(gpu_load_end(load, &rate, &err) == 0, "%s", err.msg);
     expect(isfinite(rate) && rate > 0.0, "rate is %g", rate);
     mem_fail_after(1);
-    expect(gpu_load_begin(&load, device(), ram, GPU_LOAD_LEAST, &err) == ERR_NOMEM && !load, "no memory");
+    expect(gpu_load_begin(&load, device(), ram, GPU_LOAD_LEAST, &err) == ERR_NOMEM && !load,
+           "no memory");
     mem_fail_after(0);
     expect(gpu_load_end(NULL, &rate, &err) == 0 && rate == 0.0, "nothing to end");
     gpu_free_host(device(), ram);

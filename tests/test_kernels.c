@@ -3,7 +3,7 @@
  * memcmp, with all NaNs made one: weights of random bytes (so that scales are infinite, subnormal
  * or NaN now and then), of plausible scales and of extreme ones; activations with zero, tiny, huge,
  * tied and poisoned blocks; ragged shapes; few tokens and many, by all kernels of a type. Arrays
- * end where kernels.h says, so that a sanitizer sees who reads further. */
+ * end where kernels.h says, so that a sanitizer sees reads past the end. */
 #include "tests/weight_maker.h"
 
 #include <math.h>
@@ -81,7 +81,7 @@ static void compare(const kernel_set *set, const shape *c, dot_fn *fn, const cha
     mem_free(got);
 }
 
-/* The same weights in the order that a set has of its own. */
+/* The same weights in the order that an instruction set prefers. */
 static void compare_arranged(const kernel_set *set, const shape *c, const uint8_t *rows,
                              size_t row_bytes, const batch *b, const float *want)
 {
@@ -189,7 +189,7 @@ static void test_mxfp4_row(const kernel_set *sets[], int n_set, int n_block, uin
     mem_free(q);
 }
 
-/* Ones that meet minus zeros: a sum that begins with its first product would be -0. */
+/* Ones times minus zeros: a sum that begins with its first product would be -0. */
 static void test_minus_zero(const kernel_set *sets[], int n_set, quant_type type, int n)
 {
     const size_t size = (size_t)quant_traits_of(type)->block_bytes;

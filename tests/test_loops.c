@@ -1,8 +1,8 @@
 /* test_loops.c - the loops of every instruction set against the scalar ones, bit for bit.
  *
  * Numbers of every size, zeros, infinities and NaN; lengths around every vector's; arrays of the
- * exact size, so that a sanitizer sees who goes further. Attention has its comparison in
- * test_mixers.c. What no other test asks of the scalar ones, right values, is asked here. */
+ * exact size, so that a sanitizer sees accesses past the end. test_mixers.c compares attention. The
+ * scalar loops' values, which no other test checks, are checked here. */
 #include "tests/numbers.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* test_map_guard.c - files that shrink while they are mapped: the program is told which one, and
- * nothing else that raises SIGBUS is taken for it. Each case is a process of its own. */
+/* test_map_guard.c - files that shrink while they are mapped: the program is told which one, and no
+ * other SIGBUS is mistaken for it. Each case is a process of its own. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static void cut_removed(files *f)
     touch(f->a);
 }
 
-/* An entry that was given back serves another file. */
+/* An entry that was given back is reused for another file. */
 static void cut_second(files *f)
 {
     map_guard_remove(f->a);
@@ -86,7 +86,7 @@ static const struct row {
     int killed;                          /* the signal that it dies of, or 0 */
     const char *why;
 } rows[] = {
-    { cut_first, "a", 0, "a page behind the new end" },
+    { cut_first, "a", 0, "a page past the new end" },
     { cut_last_byte, "a", 0, "the last byte" },
     { cut_other, "", SIGBUS, "a mapping of somebody else" },
     { cut_removed, "", SIGBUS, "a file that was closed" },
@@ -111,7 +111,7 @@ static void child(const struct row *r)
     const struct rlimit none = { 0, 0 };
     files f = { .page = (size_t)sysconf(_SC_PAGESIZE) };
     setrlimit(RLIMIT_CORE, &none);
-    signal(SIGBUS, SIG_DFL);             /* a sanitizer has its own */
+    signal(SIGBUS, SIG_DFL);             /* a sanitizer has its own handler */
     f.a = map_new(&f.fd_a, N_PAGE * f.page);
     f.b = map_new(&f.fd_b, N_PAGE * f.page);
     if (!f.a || !f.b || map_guard_add(f.a, N_PAGE * f.page, "a", NULL) < 0) _exit(1);

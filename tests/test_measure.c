@@ -1,5 +1,4 @@
-/* test_measure.c - figures are there, or known to be missing; how large they are is nobody's
- * business here. */
+/* test_measure.c - figures are measured, or known to be missing; their size does not matter. */
 #include "engine/plan/measure.h"
 
 #include "engine/instruments.h"

@@ -13,7 +13,7 @@ static bool is_all(const uint8_t *p, size_t n, uint8_t value)
     return true;
 }
 
-/* Bytes there and back, by all ways, with nothing before or behind them changed. */
+/* Bytes there and back, by all ways, with nothing before or after them changed. */
 static void round_trip(mem_space *s, uint64_t bytes, mem_space_use use)
 {
     uint8_t *out = test_alloc((size_t)bytes, 1), *back = test_alloc((size_t)bytes, 1);
@@ -64,7 +64,7 @@ static void test_any(mem_space *s)
     }
     CHECK(s->alloc(&p, s, UINT64_C(1) << 62, MEM_SPARSE, "too much", &err) == ERR_NOMEM && !p);
     CHECK_MSG(strstr(err.msg, "no room for too much"), "%s: %s", s->name, err.msg);
-    CHECK(s->check(s, NULL) == 0);       /* that was told at once */
+    CHECK(s->check(s, NULL) == 0);       /* that was reported at once */
     s->free(s, NULL, 5);
 }
 

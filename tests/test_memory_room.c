@@ -72,7 +72,7 @@ static const struct room_row {
     { { { "proc/self/cgroup", "nonsense\n\n:::\n" } }, false, 0, "lines that mean nothing" },
 };
 
-/* Memory of a file's places that were read goes, and what they hold does not. */
+/* Pages of a file that were read leave memory, and their contents stay. */
 static void test_forget(void)
 {
     enum { BYTES = 8 << 20, EDGE = 100 };

@@ -1,9 +1,9 @@
 /* test_mixers.c - rotary positions and attention, on every instruction set.
  *
- * Three kinds of answers: published tables, numbers printed by numpy in float64 (the lines that
- * made them stand beside them), and naive double loops in this file. Errors are relative, in the L2
- * norm. Attention runs under the allocation guard, in buffers of the exact size; however many
- * threads there are and tokens at a time, it has the same bits. */
+ * Three kinds of expected values: published tables, numbers printed by numpy in float64 (the lines
+ * that made them are beside them), and naive double loops in this file. Errors are relative, in the
+ * L2 norm. Attention runs under the allocation guard, in buffers of the exact size; it has the same
+ * bits for any number of threads and of tokens at a time. */
 #include "tests/numbers.h"
 
 #include <string.h>
@@ -90,7 +90,7 @@ static const struct {
     { { 8, 10.0, 4.0, ROPE_YARN, 476, 1.0, true }, 0,
       { 1.0, 0.562341325, 0.276699295, 0.133370956 }, "rounded past the last dimension" },
     { { 8, 2.0, 4.0, ROPE_YARN, 1 << 20, 1.0, true }, 0,
-      { 1.0, 0.840896415, 0.707106781, 0.594603558 }, "begins behind the last dimension" },
+      { 1.0, 0.840896415, 0.707106781, 0.594603558 }, "begins past the last dimension" },
     { { 8, 10000.0, 4.0, ROPE_LINEAR, 4096, 1.0, false }, 0,
       { 0.25, 0.025, 0.0025, 0.00025 }, "linear" },
     { { 8, 10000.0, 4.0, ROPE_PLAIN, 4096, 1.0, false }, 0,
@@ -300,8 +300,9 @@ static kv_store *make_store(const attend_case *c, const float *k, const float *v
     const int slack = c->n > 7 ? c->n : 7;
     kv_store *store;
     err_ctx err;
-    if (!CHECK_MSG(kv_create(&store, &m, &(kv_options){ .type = c->type, .ctx = n_pos, .slack = slack }, &err) == 0, "%s: %s",
-                   c->why, err.msg))
+    if (!CHECK_MSG(kv_create(&store, &m,
+                             &(kv_options){ .type = c->type, .ctx = n_pos, .slack = slack },
+                             &err) == 0, "%s: %s", c->why, err.msg))
         return NULL;
     for (int p = 0; p < n_pos;) {
         const int left = n_pos - p, n = p < c->pos && left > 7 ? 7 : left < slack ? left : slack;
@@ -410,7 +411,7 @@ static void test_attention_case(const attend_case *c)
     mem_free(want);
 }
 
-/* A Q8_0 scale that was rounded down by a third: codes beyond 127 are kept there, not wrapped. */
+/* A Q8_0 scale that was rounded down by a third: codes beyond 127 are clamped, not wrapped. */
 static void test_q8_0_range(void)
 {
     const float x = 0x1p-24f, edge[3] = { 180 * x, -180 * x, 90 * x };

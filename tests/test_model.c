@@ -1,5 +1,5 @@
-/* test_model.c - what the binder makes of good files: of others, of real size, of every variant.
- * Bad ones are in test_model_refuse.c. */
+/* test_model.c - what the binder makes of good files: made by others, of real size, of every
+ * variant. Bad ones are in test_model_refuse.c. */
 #include "tests/test.h"
 
 #include <inttypes.h>
@@ -578,7 +578,7 @@ static void test_places(void)
 #define Q "qwen3next."
 #define G "gpt-oss."
 
-/* Edits that are fine, and what comes of them. */
+/* Edits that are fine, and what they lead to. */
 static void see_yarn(const model *m, const char *why)
 {
     SEE(m->hp.rope_scaling == ROPE_YARN && m->hp.rope_factor == 1 && m->hp.rope_ctx_orig == 4096);

@@ -329,7 +329,7 @@ static void test_no_attention(void)
     refused(&mk, "head_count_kv is an array, but no layer has attention", "DeltaNet only");
 }
 
-/* Four dimensions are none of ours, even if the bytes would do. */
+/* Four dimensions are refused, even if the bytes would do. */
 static void test_four_dimensions(void)
 {
     maker mk = maker_small(ARCH_QWEN3NEXT);

@@ -114,7 +114,7 @@ static void test_worklist(void)
         worklist *w = NULL;
         int32_t ids[512];
         if (!CHECK(worklist_create(&w, n_expert, 64 * k, NULL) == 0)) return;
-        for (int again = 0; again < 3; again++) {        /* nothing stays from the last layer */
+        for (int again = 0; again < 3; again++) {        /* nothing is left from the last layer */
             const int n_token = 1 + (int)test_below(&rng, 64);
             for (int i = 0; i < n_token * k; i++)
                 ids[i] = (int32_t)test_below(&rng, (uint32_t)n_expert);

@@ -4,10 +4,10 @@
  *                            golden/numerics), or is a folder of golden data as other tests take it
  *
  * First the golden files, with every instruction set that this processor has: codes, rows by all
- * kernels of a type, activations, whole experts with every vector in between. Nothing is forgiven
- * but the payload of a NaN. Then every block type, those without golden files
- * included, against sums made from the values of loader/quant.h in a different way: in double
- * arithmetic a block's sum is exact, so that rounding it once must give the contract's number. */
+ * kernels of a type, activations, whole experts with every vector in between. Only the payload of a
+ * NaN may differ. Then every block type, those without golden files included, against sums made
+ * from the values of loader/quant.h in a different way: in double arithmetic a block's sum is
+ * exact, so that rounding it once must give the contract's number. */
 #include "tests/test.h"
 
 #include <dirent.h>
@@ -20,7 +20,7 @@
 #include "engine/cpu/loops.h"
 #include "loader/bytes.h"
 
-/* Who is tried now. */
+/* The instruction set under test. */
 static struct {
     const kernel_set *set;
     const loops *f;
@@ -61,7 +61,7 @@ static bool check_bytes(const char *file, const char *what, const void *got, con
 /* ---- activations --------------------------------------------------------------------------- */
 
 /* Tokens as kernels take them. Every array has the size that kernels.h promises and no more, so
- * that a sanitizer sees who reads further; x is not even padded. */
+ * that a sanitizer sees reads past the end; x is not even padded. */
 typedef struct acts {
     int n_token, cols;
     float *x, *dx;
@@ -109,7 +109,7 @@ static void acts_release(acts *a)
 /* Every array of a file starts at a multiple of 16 bytes. take() gives NULL, and from then on only
  * NULL, if the file ends too early. */
 typedef struct reader {
-    char name[96];                       /* and who is tried with it */
+    char name[96];                       /* and the instruction set under test */
     uint8_t *data;
     size_t bytes, pos;
     bool bad;
@@ -486,8 +486,7 @@ static long double part_value(const block_parts *p, parts_kind kind, float facto
 }
 
 /* Random bytes for n blocks, without what decodes to Inf or NaN and without the codes that
- * contract_blocks.h treats otherwise than the decoder. even: no scales beyond what sums can
- * bear. */
+ * contract_blocks.h treats differently from the decoder. even: no scales too large for the sums. */
 static void random_blocks(uint8_t *out, const quant_traits *t, int type, size_t n, bool even,
                           test_rng *rng)
 {
@@ -513,7 +512,7 @@ static void random_blocks(uint8_t *out, const quant_traits *t, int type, size_t 
 }
 
 /* Parts multiplied together are what the decoder says, for all weights of random blocks; also for a
- * part of a segment, of which nothing may be touched behind its end. */
+ * part of a segment, past whose end nothing may be touched. */
 static void test_parts(int type, test_rng *rng)
 {
     const quant_traits *t = quant_traits_of((uint32_t)type);
@@ -538,7 +537,7 @@ static void test_parts(int type, test_rng *rng)
         mem_free(blocks);
     }
     CHECK_MSG(bad == 0, "%s: %d of %d weights differ from the decoder's", t->name, bad, compared);
-    CHECK_MSG(touched == 0, "%s: %d weights written behind the end", t->name, touched);
+    CHECK_MSG(touched == 0, "%s: %d weights written past the end", t->name, touched);
 }
 
 /* The scale codes whose meaning the contract fixes. */
@@ -610,7 +609,7 @@ typedef struct sums_case {
 } sums_case;
 
 /* Largest distance from a double sum, in units of the sum of magnitudes; *bits counts the sums that
- * are not the contract's, where that can be said without minimums. */
+ * are not the contract's, for formats without minimums. */
 static double sums_distance(const sums_case *c, const float *sums, int *bits)
 {
     const bool coded = c->k->quantised;
@@ -639,7 +638,7 @@ static double sums_distance(const sums_case *c, const float *sums, int *bits)
     return worst;
 }
 
-/* Random rows at odd addresses with gaps between them, that end with their allocation. */
+/* Random rows at odd addresses with gaps between them; the last one ends with its allocation. */
 static void test_sums(const kernel_set *set, int type, int cols, double limit, test_rng *rng)
 {
     static const int tokens[] = { 1, 2, 7, 8, 9, 17 };

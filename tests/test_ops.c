@@ -1,8 +1,8 @@
 /* test_ops.c - products as the engine asks for them: lists of matrices, cut for a team.
  *
- * However a list is cut, every value is the reference kernel's, finished by one fma. So too with
- * many tokens, where pieces are taller and tokens come in batches, and with a matrix that has an
- * repacked copy. */
+ * However a list is cut, every value is the reference kernel's, finished by one fma. The same holds
+ * with many tokens, where pieces are taller and tokens come in batches, and with a matrix that has
+ * a repacked copy. */
 #include <math.h>
 #include <string.h>
 
@@ -102,7 +102,7 @@ static void test_largest(const ops *o, int n, test_rng *rng)
     float *x = test_alloc((size_t)n, sizeof *x);
     const int at = (int)test_below(rng, (uint32_t)n), again = at + (n - at) / 2;
     for (int i = 0; i < n; i++) x[i] = -1.0f - (float)test_below(rng, 1000);
-    x[at] = x[again] = -0.5f;            /* of equals the first */
+    x[at] = x[again] = -0.5f;            /* the first of equals */
     for (int i = 0; i < at; i++)
         if (test_below(rng, 3) == 0) x[i] = NAN;
     CHECK_MSG(ops_largest(o, x, n) == at, "the largest of %d: %d instead of %d", n,

@@ -1,9 +1,9 @@
-/* test_places.c - where experts are cannot be seen in what comes out.
+/* test_places.c - the output does not show where experts are.
  *
  * The same tokens one by one through every placement: on one processor the logits have the same
- * bits, whatever is in VRAM, fetched, late, cached or read from the file, and whether post-fetch
- * is paused for a while. Between the processors, and between ways of sharing the layers out among
- * them, attention and other dense parts round differently: there the likeliest tokens are the
+ * bits, whatever is in VRAM, fetched, late, cached or read from the file, and whether post-fetch is
+ * paused for a while. Between the processors, and between ways of dividing the layers among them,
+ * attention and other dense parts round differently: there only the likeliest tokens are the
  * same. */
 #include <string.h>
 
@@ -17,7 +17,7 @@ enum { N_TOKENS = 256, FIRST = 5, PAUSE = 100, GO_ON = 140 };    /* PAUSE: befor
 
 typedef struct trail {                   /* what a placement gave */
     int32_t ids[N_TOKENS];
-    uint64_t hash[N_TOKENS];             /* of the logits behind each */
+    uint64_t hash[N_TOKENS];             /* of the logits after each */
 } trail;
 
 static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
@@ -33,7 +33,7 @@ static host_experts_stats cold_of(const session *s)
 
 static uint64_t n_fetched(const host_experts_stats *c) { return c->down_fetched + c->all_fetched; }
 
-/* Before token i: pauses post-fetch for some tokens. In *then the counts as the pause began. */
+/* Before token i: pauses post-fetch for some tokens. *then gets the counts before them. */
 static void pause_or_go_on(session *s, host_experts_stats *then, int i, const place *p)
 {
     if (i == PAUSE) {

@@ -1,4 +1,4 @@
-/* test_plan_check.c - what is said about a speed that was not the one planned, and why. */
+/* test_plan_check.c - what is said about a speed that differs from the plan, and why. */
 #include "cli/plan_check.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@ static const plan resident = {
     .gpu = true, .decode_tok_s = 125, .t_dense = 6 * MS, .t_hot = 2 * MS,
     .rate = { .cpu = 100e9, .cpu_busy = 90e9, .pull_busy = 45e9, .disk = 5e9 },
 };
-/* 20 tok/s: half of the experts on the drive, 40 ms for it of which 10 are hidden. */
+/* 20 tok/s: half of the experts on the drive, 40 ms for them, of which 10 are hidden. */
 static const plan drive = {
     .ram_experts = 10 * (uint64_t)GB, .disk_experts = 10 * (uint64_t)GB, .decode_tok_s = 20,
     .t_dense = 10 * MS, .t_cpu = 10 * MS, .t_disk = 40 * MS,

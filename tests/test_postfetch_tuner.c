@@ -1,5 +1,5 @@
-/* test_postfetch_tuner.c - the share that is fetched finds its way, on made-up machines that are noisy:
- * to the fastest level or next to it, and to nothing where fetching costs. */
+/* test_postfetch_tuner.c - on noisy made-up machines the fetched share settles at the fastest level
+ * or next to it, and at nothing where fetching costs. */
 #include "moe/postfetch_tuner.h"
 
 #include <math.h>
@@ -64,7 +64,7 @@ static double token_s(const made_machine *h, int level, int *n_cold, test_rng *r
     return test_below(rng, 25) == 0 ? 1.4 * s : s;       /* somebody else's work */
 }
 
-/* ---- finding the way ------------------------------------------------------------------------- */
+/* ---- finding the level ----------------------------------------------------------------------- */
 
 static double mean_s(const made_machine *h, int level)
 {
@@ -169,7 +169,8 @@ static void check_pace(void)
     postfetch_tuner_begin(&f, 12, 16, true, false);
     for (int i = 0; i < 12000 && n < 40; i++) {
         quiet++;
-        if (postfetch_tuner_token(&f, slope[postfetch_tuner_now(&f)], 10) != TUNER_TRIAL_ENDED) continue;
+        if (postfetch_tuner_token(&f, slope[postfetch_tuner_now(&f)], 10) != TUNER_TRIAL_ENDED)
+            continue;
         rests[n] = quiet;
         tried[n++] = f.last.candidate;
         quiet = 0;
@@ -195,14 +196,14 @@ static void check_rules(void)
     }
     CHECK(n_off == 0);                   /* never off */
     postfetch_tuner_begin(&f, 2, 4, true, false);
-    CHECK(play(&f, worse, 200) == 2 && f.level == 0 && f.other == 1);    /* 2; 1; one day perhaps */
+    CHECK(play(&f, worse, 200) == 2 && f.level == 0 && f.other == 1);    /* 2; 1; later perhaps */
     play(&f, flat, 2000);                /* times change: it comes back */
     CHECK(f.level == 1);
     const double hardly[] = { 0.99, 1, 1, 1, 1 };
     postfetch_tuner_begin(&f, 2, 4, true, false);
     play(&f, hardly, 3000);
     CHECK(f.level == 2);                 /* nor is it switched off for so little */
-    postfetch_tuner_begin(&f, 2, 4, true, false);    /* a bad candidate, a bad level, one a little worse: */
+    postfetch_tuner_begin(&f, 2, 4, true, false);    /* candidate bad; level bad; a little worse: */
     CHECK(tokens_of_trial(&f, (double[]){ 3, 1, 1, 1, 1 }) == 2 * TUNER_BLOCK);
     postfetch_tuner_begin(&f, 2, 4, true, false);
     CHECK(tokens_of_trial(&f, (double[]){ 1, 3, 3, 3, 3 }) == 4 * TUNER_BLOCK);
@@ -213,7 +214,7 @@ static void check_rules(void)
     play(&f, nearly, 3000);
     CHECK(f.level == 2);                 /* for so little it does not move */
     postfetch_tuner_begin(&f, 2, 4, true, false);
-    for (int i = 0; i < 3000; i++) {     /* fewer cold experts are no merit */
+    for (int i = 0; i < 3000; i++) {     /* fewer cold experts are no advantage */
         const int n = postfetch_tuner_now(&f) == 2 ? 20 : 10;
         postfetch_tuner_token(&f, n, n);
     }
@@ -239,13 +240,15 @@ static void check_rules(void)
         n_off += postfetch_tuner_token(&f, 1, 10) == TUNER_NOTHING && f.level == 0;
     CHECK(n_off == 600);                 /* nothing to try */
     postfetch_tuner_begin(&f, 2, 4, true, false);
-    for (int i = 0; i < 600; i++) postfetch_tuner_token(&f, 1, 0);   /* nothing cold: nothing learnt */
+    /* nothing cold: nothing learnt */
+    for (int i = 0; i < 600; i++) postfetch_tuner_token(&f, 1, 0);
     CHECK(f.level == 2);
     postfetch_tuner_begin(&f, 2, 4, true, false);
     for (int i = 0; i < 300; i++) {      /* nor from a turn's first token, */
         static const double own[TUNER_BLOCK] = { 1000, 1, 2, 3 };
         const int now = postfetch_tuner_now(&f);
-        postfetch_tuner_token(&f, now == 2 && f.candidate >= 0 ? own[f.n_token % TUNER_BLOCK] : 2.2, 10);
+        postfetch_tuner_token(&f, now == 2 && f.candidate >= 0 ? own[f.n_token % TUNER_BLOCK] : 2.2,
+                              10);
     }
     CHECK(f.level == 2);
     for (int side = 0; side < 2; side++) {       /* nor twice from one, if its candidate had none */

@@ -1,9 +1,9 @@
 /* test_quant.c - block formats against golden data from the format's own library.
  *
- * Decoded values must have the expected bits; +0 and -0 may be exchanged. For blocks no sane file
- * holds (NAME.edge.*) the class and sign must agree. Two parts of those only show what one program
- * happens to do: there the tests hold the decoders to the choice that quant.c states. Decoders run
- * under the allocation guard, from and into buffers of the exact size. */
+ * Decoded values must have the expected bits; +0 and -0 may be exchanged. For blocks that no sane
+ * file holds (NAME.edge.*) the class and sign must agree. Two parts of those only show what one
+ * program happens to do: there the tests hold the decoders to the choice that quant.c states.
+ * Decoders run under the allocation guard, from and into buffers of the exact size. */
 #include "tests/test.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ static const struct {
     const char *name;
     int elems, bytes;
     double bits_per_weight;
-    bool golden, stored;                 /* has golden data, so a decoder; may stand in a file */
+    bool golden, stored;                 /* has golden data, so a decoder; may be in a file */
 } types[] = {
     { 0, "F32", 1, 4, 32, true, true },
     { 1, "F16", 1, 2, 16, true, true },
@@ -176,7 +176,7 @@ static void test_golden_values(uint32_t id)
     vectors_release(&v);
 }
 
-/* Blocks stand at any address in a file, and alone as well as in rows. */
+/* Blocks may be at any address in a file, alone as well as in rows. */
 static void test_placement(uint32_t id)
 {
     vectors v;

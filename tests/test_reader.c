@@ -1,6 +1,6 @@
 /* test_reader.c - files read in pieces, by io_uring and by threads: the same bytes, each tag once,
- * straight to their places or by way of a bounce buffer, and every way in which a read can go wrong. Also
- * the faults that are injected for it. */
+ * straight to memory or through a bounce buffer, and every way in which a read can go wrong. Also
+ * the faults injected for that. */
 #include "tests/test.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 enum { N_FILE = 3, CUT = 3, MAX_JOBS = 1500, MEMORY = 32 << 20, UNTOUCHED = 0xA5 };
 
-/* The last one is written anew by each test that cuts it. */
+/* Each test that cuts the last one rewrites it. */
 static const uint64_t file_bytes[N_FILE + 1] = { (5 << 20) + 1234, 8192, 70001, 100000 };
 
 static char dir_path[256];
@@ -71,7 +71,7 @@ static void remove_files(void)
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-/* Jobs with memory of their own each, and a page between them that nobody may touch. */
+/* Jobs, each with memory of its own, and a page between them that nobody may touch. */
 typedef struct batch {
     read_job jobs[MAX_JOBS];
     int seen[MAX_JOBS];                  /* how often the tag was handed back */
@@ -132,7 +132,7 @@ static void add_random(batch *b, test_rng *rng, int n, int n_file, uint32_t most
     }
 }
 
-/* Waits for all jobs in some way, and counts tags. False after a failure. */
+/* Waits for all jobs in one of several ways, and counts tags. False after a failure. */
 static bool collect(reader *r, batch *b, int cap, int min, const char *why)
 {
     uint64_t tags[MAX_JOBS];
@@ -174,7 +174,7 @@ static void check_batch(const batch *b, const char *why)
         free_from = j->to - in_page + (j->bytes ? size_align(in_page + j->bytes, READER_PAGE) : 0);
     }
     CHECK_MSG(all_are(free_from, at.memory + b->used, UNTOUCHED),
-              "%s: memory behind the last job was written to", why);
+              "%s: memory after the last job was written to", why);
 }
 
 static reader *open_reader(int n_file, const reader_options *o)
@@ -218,7 +218,7 @@ static const struct {
     { 4, 0, false, false, MAX_JOBS, 3, 5000, 1000, 900, "more jobs than have room" },
 };
 
-/* As much as is good to know before: what a plan takes off, or what somebody asked for. */
+/* What must be known in advance: what a plan subtracts, or what somebody asked for. */
 static void check_bounce_buffer(const reader *r, const reader_options *o)
 {
     const uint64_t bytes = reader_bounce_bytes(r), depth = (uint64_t)o->depth;
@@ -330,7 +330,7 @@ static void *send_all(void *arg)
     return NULL;
 }
 
-/* Who submits may be gone when the reads complete. */
+/* The thread that submits may be gone when the reads complete. */
 static void test_other_thread(reader_options as, const char *name)
 {
     const reader_options o = { .kind = as.kind, .team = as.team };
@@ -360,7 +360,7 @@ static const struct {
     { 49152, 40000, 20000, "ends at byte 49152, but bytes 40000..59999 are wanted", "at a page" },
     { 50000, 49999, 2, "ends at byte 50000, but bytes 49999..50000 are wanted", "by one byte" },
     { 49152, 49151, 2, "ends at byte 49152, but bytes 49151..49152 are wanted", "by a page" },
-    { 50000, 90000, 100, "ends at byte 50000, but bytes 90000..90099 are wanted", "far behind" },
+    { 50000, 90000, 100, "ends at byte 50000, but bytes 90000..90099 are wanted", "far past it" },
     { 0, 0, 1, "ends at byte 0, but bytes 0..0 are wanted", "nothing left" },
     { 50000, 0, 50000, NULL, "up to the cut" },
     { 49152, 49151, 1, NULL, "up to a cut at a page" },
@@ -394,7 +394,7 @@ static void test_cut(reader_options as, const char *name)
     write_file(CUT);
 }
 
-/* Of several jobs the skip-th read fails: that job is told first, once; all others are whole. */
+/* Of several jobs the skip-th read fails: that job comes first, once; all others are whole. */
 static void fail_one(reader *r, batch *b, fault_point p, int skip, int n, const char *text)
 {
     uint64_t tags[64];
@@ -411,7 +411,7 @@ static void fail_one(reader *r, batch *b, fault_point p, int skip, int n, const 
                         good > 0))
             CHECK_MSG(false, "skip %d, after %d tags: %s", skip, good, err.msg);
         note_tags(b, tags, got < 0 ? 1 : got);
-        if (got < 0)                     /* what the job got does not count: mend it */
+        if (got < 0)                     /* what the job got does not count: restore it */
             for (int i = 0; i < b->n; i++)
                 if (tags[0] == b->jobs[i].tag)
                     memcpy(b->jobs[i].to, at.content[b->jobs[i].file] + b->jobs[i].offset,
@@ -700,7 +700,7 @@ static void test_way(reader_options as, const char *name)
     test_refused_files(as);
 }
 
-/* Straight to where the jobs go, and by way of a bounce buffer. */
+/* Straight to where the jobs go, and through a bounce buffer. */
 static void test_kind(reader_kind kind, const char *name)
 {
     reader_options as = { .kind = kind };

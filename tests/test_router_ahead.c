@@ -78,7 +78,7 @@ static double score(const stage *g, int next, int expert, double *size)
 
 /* ---- guesses --------------------------------------------------------------------------------- */
 
-/* Of k guesses each is among the k best, but for what 16 bits cannot tell apart. */
+/* Each of k guesses is among the k best, except for what 16 bits cannot tell apart. */
 static void check_guess(const stage *g, int next, const int32_t *ids, const char *name)
 {
     double scores[N_EXPERT], most = 0;
@@ -128,7 +128,7 @@ static void check_guesses(stage *g, const char *name)
     router_ahead_free(f);
 }
 
-/* A norm that has forgotten a channel tells nothing of it, and does not spoil the others. */
+/* A norm with a zero weight tells nothing of that channel, and does not spoil the others. */
 static void check_zero_norm(stage *g)
 {
     float *norm = (float *)(uintptr_t)g->w->layers[0].post_attn_norm;
@@ -174,7 +174,7 @@ static void guess_of(stage *g, router_ahead *f, int chosen[N_USED], test_rng *rn
     for (int i = 0; i < N_USED; i++) chosen[i] = ids[i];
 }
 
-/* A cache of so many bytes that looks ahead. Free both, also after a failed check. */
+/* A cache of this many bytes that looks ahead. Free both, also after a failed check. */
 static bool store_open(stage *g, expert_store **s, router_ahead **f, uint64_t bytes)
 {
     const store_options so = { .kind = STORE_CACHED, .cache_bytes = bytes };
@@ -201,15 +201,15 @@ static void check_store(stage *g)
                   (unsigned long long)k.misses, (unsigned long long)k.predicted,
                   (unsigned long long)k.guesses);
         CHECK(expert_store_want(s, 0, first, N_USED, NULL) == 0);
-        router_ahead_read(f, s, 0, &g->x);       /* they are all there: nothing to read */
+        router_ahead_read(f, s, 0, &g->x);       /* all are present: nothing to read */
         expert_store_release(s);
         CHECK(all_there(g, s, 1, chosen, N_USED));
         CHECK(expert_store_counts(s).guesses == PREDICTOR_PICKS &&
               expert_store_counts(s).hits == 2 * N_USED);
-        router_ahead_read(f, s, N_LAYER - 1, &g->x);     /* nothing behind the last */
+        router_ahead_read(f, s, N_LAYER - 1, &g->x);     /* nothing after the last */
         CHECK(expert_store_counts(s).guesses == PREDICTOR_PICKS);
         const int wrong = chosen[0] == 0 ? 1 : 0;
-        for (int i = 0; i < 100; i++) {          /* what was chosen is told: guesses are given up */
+        for (int i = 0; i < 100; i++) {          /* the choice is told: guesses are given up */
             draw(g, 0, &rng);
             router_ahead_read(f, s, 0, &g->x);
             router_ahead_tell(f, 1, &wrong, 1);
@@ -226,7 +226,7 @@ static void check_store(stage *g)
     router_ahead_free(f);
 }
 
-/* A guess that was wrong is an expert like any other: one day it is found in RAM. */
+/* A wrong guess is an expert like any other: later it is found in RAM. */
 static void check_wrong_guess(stage *g)
 {
     int chosen[N_USED], other[1] = { 0 };
@@ -249,7 +249,7 @@ static void check_wrong_guess(stage *g)
     router_ahead_free(f);
 }
 
-/* What is read early does not take the place of what was guessed, too, and is there. */
+/* An early read does not evict another guess that is present. */
 static void check_small_cache(stage *g)
 {
     int chosen[N_USED];

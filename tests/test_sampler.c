@@ -276,8 +276,8 @@ static void test_frequencies(void)
                                           .repeat_penalty = 1, .seed = 2 }, x, 40, 37.7, "cut");
 }
 
-/* Weights to eleven digits: of two tokens top-p keeps one if it is a trifle below the first one's
- * share, both if it is a trifle above. */
+/* Weights to eleven digits: of two tokens top-p keeps one if it is slightly below the first one's
+ * share, both if it is slightly above. */
 static void test_weights(void)
 {
     int n_wrong = 0;
@@ -476,7 +476,7 @@ static void test_from(void)
 
 /* ---- numbers by hand ------------------------------------------------------------------------- */
 
-/* Four tokens, greedy: which is the largest tells what became of the logits. */
+/* Four tokens, greedy: the largest one shows what became of the logits. */
 static const struct {
     sampler_options o;
     float x[4];
@@ -772,8 +772,8 @@ static int show(void *ctx, str_view text)
     return s->answer;
 }
 
-/* How much of the n bytes must have passed: up to the first place where a stop string is (*found),
- * or may still come if more text follows. */
+/* How much of the n bytes must have passed: up to the first position where a stop string is
+ * (*found), or may still come if more text follows. */
 static size_t plain_search(bool *found, const char *text, size_t n, const char *const *strings,
                            int n_string, bool more)
 {
@@ -792,7 +792,7 @@ static size_t plain_search(bool *found, const char *text, size_t n, const char *
     return n;
 }
 
-/* Pushes text cut behind each byte i with bit i of cuts set, and looks after each push. */
+/* Pushes text cut after each byte i whose bit i of cuts is set, and checks after each push. */
 static bool stream_is_right(const char *const *strings, int n_string, const char *text, size_t n,
                             uint64_t cuts, stops *s, shown *out)
 {

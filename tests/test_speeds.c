@@ -168,7 +168,7 @@ static void test_file(void)
     CHECK_MSG(system(command) == 0, "something is left beside %s", folder);
 }
 
-/* What was measured is doubted after two runs in a row that differ from it, the same way. */
+/* A measurement is doubted after two runs in a row that differ from it in the same direction. */
 static void test_judged(void)
 {
     static const struct { int doubts, again; double ratio; int want, want_again; const char *why; }
@@ -282,11 +282,11 @@ static void test_assumed(void)
     CHECK(speeds_assume(&s).cpu_dense == 90e9);
     CHECK(speeds_assume(&s).cpu == 90e9 && speeds_assume(&s).cpu_busy == 90e9 &&
           speeds_assume(&s).pull == SPEEDS_PULL);
-    /* a GPU that was measured and cannot pull: the figure stays 0, others cannot be */
+    /* a GPU that was measured and cannot pull: that figure stays 0, others cannot be 0 */
     s = (speeds){ .vram_read = 1e12 };
     CHECK(speeds_assume(&s).pull == 0 && speeds_assume(&s).pcie_in > 0 &&
           speeds_assume(&s).gpu_macs > 0 && speeds_assume(&s).cpu > 0);
-    /* who knows one figure of a drive knows of no bounce buffer */
+    /* with only one figure of a drive, there is no bounce buffer */
     s = speeds_assume(&(speeds){ .disk = 9e9 });
     CHECK(s.disk == 9e9 && s.disk_straight == 9e9);
     s = speeds_assume(&(speeds){ 0 });

@@ -11,8 +11,8 @@
 #include "loader/bytes.h"
 #include "tests/state_twin.h"
 
-static int n_ram;                        /* layers of theirs that are in RAM all the same */
-static mem_space *where;                     /* of the states under test; NULL: RAM */
+static int n_ram;                        /* layers of theirs that are in RAM anyway */
+static mem_space *where;                 /* of the states under test; NULL: RAM */
 
 /* ---- names and sizes ------------------------------------------------------------------------- */
 
@@ -118,7 +118,8 @@ static void test_refused(void)
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         model *m = twin_model("WFD", 1, rows[i].dim, 4);
-        const state_options o = { rows[i].ctx, rows[i].slack, rows[i].type, rows[i].n, where, n_ram };
+        const state_options o = { rows[i].ctx, rows[i].slack, rows[i].type, rows[i].n, where,
+                                  n_ram };
         err_ctx err = { 0 };
         state *s = NULL;
         const int rc = state_create(&s, m, &o, &err);
@@ -306,7 +307,8 @@ static void test_in_place(void)
     kv_store *c = NULL;
     float x[8 * 5], tile[4 * 5];
     for (int i = 0; i < 40; i++) x[i] = (float)i;
-    CHECK(kv_create(&c, m, &(kv_options){ .type = KV_F32, .ctx = 100, .slack = 2 }, NULL) == 0);  /* 5 rows */
+    /* 5 rows */
+    CHECK(kv_create(&c, m, &(kv_options){ .type = KV_F32, .ctx = 100, .slack = 2 }, NULL) == 0);
     for (int p = 0; p < 7; p++) kv_write(c, 0, p, 1, x + 8 * (p % 5), x);
     const float *a = kv_keys(c, 0, 1, 2, 3, tile);            /* rows 2, 3, 4 */
     CHECK(a != tile && a[0] == 20 && a[11] == 39);
@@ -349,7 +351,7 @@ static void test_limit(void)
     static const struct {
         const char *layers;
         int window, slack, ctx;
-        int steps[6];                    /* > 0: so many tokens; < 0: back to -step; 0: end */
+        int steps[6];                    /* > 0: that many tokens; < 0: back to -step; 0: end */
         int limit;
         const char *why;
     } rows[] = {
@@ -423,7 +425,7 @@ static void test_snapshots(void)
     twin_model_free(m);
 }
 
-/* Writes, stops, snapshots and rewinds at random; all that can be seen is compared after each. */
+/* Writes, stops, snapshots and rewinds at random; all visible state is compared after each. */
 static void walk(const model *m, const state_options *o, uint64_t seed, int steps, const char *what)
 {
     test_rng rng = { seed };
@@ -493,7 +495,7 @@ static void test_space_fails(void)
         twin_run(&t, &rng, 4, false);
         if (i < 2) twin_snapshot(&t);                    /* 4, 8 */
     }
-    far_fail_after(2);                                   /* the first piece of a ring */
+    far_fail_after(2);                                   /* the first part of a ring */
     twin_rewind(&t, 11);
     CHECK(o.where->check(o.where, &err) == ERR_IO && strstr(err.msg, "write failed"));
     CHECK(state_pos(t.s) == 8 && !twin_holds(&t, &rng));

@@ -71,8 +71,8 @@ int rename(const char *from, const char *to)
 /* ---- files of the test ---------------------------------------------------------------------- */
 
 static char folder[256];
-static int n_ram;                        /* layers of theirs that are in RAM all the same */
-static mem_space *where;                     /* of the states under test; NULL: RAM */
+static int n_ram;                        /* layers of theirs that are in RAM anyway */
+static mem_space *where;                 /* of the states under test; NULL: RAM */
 
 static const char *in_folder(const char *name)
 {
@@ -107,7 +107,7 @@ static int save(const twin *t, const char *path, str_view extra, err_ctx *err)
     return state_save(t->s, path, &own_tag, t->ids, extra, err);
 }
 
-/* Loads and expects exactly what from holds. */
+/* Loads, and expects exactly what `from` holds. */
 static void load_same(twin *t, const char *path, const twin *from, str_view extra, const char *what)
 {
     err_ctx err = { 0 };
@@ -487,7 +487,7 @@ static void test_save_fails(void)
     twin_model_free(m);
 }
 
-/* Up to the end of the first pass nothing changes; after it the state is empty, not half. */
+/* Until the first reading ends nothing changes; after it the state is empty, not half full. */
 static void test_load_fails(void)
 {
     model *m = twin_model("WFD", 4, 64, 3);
@@ -613,7 +613,7 @@ static void test_space_fails(void)
         CHECK_MSG(n_files() == 1, "%d files after failure %d", n_files(), n);
         load_same(&old, path, &old, str_from("old"), "older file");
     }
-    /* keys and values of 2 heads, those of the ring perhaps in two pieces, and the block */
+    /* keys and values of 2 heads, those of the ring perhaps in two parts, and the block */
     CHECK_MSG(n >= 10 && n <= 14, "saving: %d calls", n);
     load_same(&old, path, &t, str_from("new"), "written at last");
 

@@ -81,7 +81,7 @@ static void test_blocks(void)
     CHECK_MSG(n_type == 28, "%d types have a decoder, 28 expected", n_type);
 }
 
-/* What no quantizer writes must not be there. */
+/* What no quantizer writes must not occur. */
 static void test_valid_codes(void)
 {
     enum { N = 4096 };
@@ -175,7 +175,7 @@ static const tensor *need_tensor(const gguf *g, const char *name)
     return t;
 }
 
-/* Every tensor finite, and of a size the model's arithmetic can stand. */
+/* Every tensor finite, and of a size that the model's arithmetic can bear. */
 static void test_contents(const gguf *g, const char *what)
 {
     static float v[1 << 16];
@@ -345,7 +345,7 @@ static void test_vocabulary(synth_family family, const char *pre, const char *eo
     CHECK(tokenizer_kind(t, N_VOCAB - 1) == TOKEN_UNUSED);
     for (int i = 0; i < synth_vocab_n_special(family); i++)
         check_encodes_as(e, &ids, t, FIRST_SPECIAL + i);
-    /* capitals behind small letters are a piece of their own in gpt-4o: not one token there */
+    /* capitals after small letters are a separate piece in gpt-4o: not one token there */
     for (int id = 256; id < FIRST_SPECIAL; id += id < 256 + 65536 ? 1 : 7) {
         const str_view s = tokenizer_bytes(t, id, true);
         bool small = letters_only(s);
@@ -662,7 +662,7 @@ static void test_disk_failures(void)
     }
 }
 
-/* Every allocation in turn fails: an error, no leak (the sanitizer looks), nothing on the disk. */
+/* Each allocation fails once: an error, no leak (the sanitizer looks), nothing on the disk. */
 static void test_no_memory(const synth_shape *s, double skew)
 {
     synth_shape small = *s;

@@ -119,7 +119,8 @@ static void test_pool(void)
     pool *p = NULL;
     CHECK(pool_create(&p, 0, &err) == 0 && pool_threads(p) >= 1);
     pool_free(p);
-    if (CHECK(pool_create(&p, 64, &err) == 0)) CHECK(pool_threads(p) == 64);     /* on any machine */
+    /* on any machine */
+    if (CHECK(pool_create(&p, 64, &err) == 0)) CHECK(pool_threads(p) == 64);
     pool_free(p);
     CHECK(pool_create(&p, -1, &err) == ERR_RANGE && !p);
     CHECK(pool_create(&p, POOL_MAX_THREADS + 1, &err) == ERR_RANGE && !p);
@@ -129,8 +130,8 @@ static void test_pool(void)
     pool_free(NULL);
 }
 
-/* Ctrl-C is for the thread that waits for a person; a page that cannot be read is for whoever
- * reads it. */
+/* Ctrl-C is for the thread that waits for a person; an unreadable page is for the thread
+ * that reads it. */
 typedef struct masks { _Atomic int seen, wrong; } masks;
 
 static void look_at_mask(void *ctx, int64_t begin, int64_t end, int thread)
@@ -139,7 +140,7 @@ static void look_at_mask(void *ctx, int64_t begin, int64_t end, int thread)
     sigset_t set;
     (void)begin, (void)end;
     if (thread == 0) {
-        usleep(1000);                    /* the others shall get some */
+        usleep(1000);                    /* so that the others get some */
         return;
     }
     pthread_sigmask(SIG_BLOCK, NULL, &set);
@@ -154,13 +155,14 @@ static void test_signals(void)
     sigset_t set;
     pool *p;
     if (!CHECK(pool_create(&p, 3, NULL) == 0)) return;
-    for (int i = 0; i < 100000 && atomic_load(&m.seen) < 3; i++) pool_run(p, 9, 1, look_at_mask, &m);
+    for (int i = 0; i < 100000 && atomic_load(&m.seen) < 3; i++)
+        pool_run(p, 9, 1, look_at_mask, &m);
     pool_free(p);
     CHECK_MSG(m.seen >= 3 && m.wrong == 0, "%d looks, %d wrong", m.seen, m.wrong);
     CHECK(pthread_sigmask(SIG_BLOCK, NULL, &set) == 0 && !sigismember(&set, SIGINT));
 }
 
-/* ---- affinity ----------------------------------------------------------------------------------- */
+/* ---- affinity -------------------------------------------------------------------------------- */
 
 typedef struct member { affinity *s; _Atomic int tid, leave; } member;
 
@@ -188,7 +190,7 @@ static void go_to(int cpu)
     CHECK(sched_setaffinity(0, sizeof set, &set) == 0);
 }
 
-/* The caller is moved from core to core; the member must never be on the same. */
+/* The caller moves from core to core; the member must never be on the same core. */
 static void test_affinity(void)
 {
     int core_of[CPU_SETSIZE], n_cpu, cpus[2] = { -1, -1 };

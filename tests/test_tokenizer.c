@@ -145,7 +145,7 @@ static void test_golden_file(const tokenizer *t, const char *name, int n_expecte
 
 /* ---- merging --------------------------------------------------------------------------------- */
 
-/* The definition, as plainly as it can be said. */
+/* The definition, written as plainly as possible. */
 static size_t merge_plain(const bpe *b, int32_t *out, const uint8_t *p, size_t len)
 {
     size_t n = len;
@@ -268,7 +268,7 @@ static size_t random_text(test_rng *rng, char *dst, size_t n_part)
     return used;
 }
 
-/* Text, special, text, special ...: the ids are those of the parts, whatever stands beside them. */
+/* Text, special, text, special ...: the ids are those of the parts, whatever is beside them. */
 static void test_specials_between(const tokenizer *t, const char *const *specials, int n_special)
 {
     encoder *e = new_encoder(t);
@@ -332,7 +332,7 @@ static void test_random_bytes(const tokenizer *t)
     encoder_free(e);
 }
 
-/* More pieces than the cache has places, alike in length and the first 16 bytes: none may be taken
+/* More pieces than the cache has places, with the same length and first 16 bytes: none may be taken
  * for another. Each must decode to itself. */
 static void test_cache(const tokenizer *t)
 {
@@ -458,7 +458,7 @@ static void write_recipe(gguf_writer *w, const recipe *r)
     } else if (writes(r, "tokens")) {
         gguf_write_str_array(w, "tokenizer.ggml.tokens", (uint64_t)n_token);
         for (int i = 0; i < n_token; i++) {
-            uint8_t text[8] = "!!";      /* stands where a byte is missing */
+            uint8_t text[8] = "!!";      /* replaces a missing byte */
             if (i < 256 && i + 1 != r->byte_missing) write_alphabet(text, i);
             gguf_write_array_str(w, view(i < 256 ? (char *)text : r->extra[i - 256].text));
         }
@@ -676,7 +676,7 @@ static void test_no_memory(void)
         mem_fail_after(0);
         failures += rc == ERR_NOMEM && err.code == ERR_NOMEM;
         CHECK_MSG(rc == 0 || rc == ERR_NOMEM, "allocation %d fails with %d", n, rc);
-        if (rc == ERR_NOMEM && e) {      /* the encoder is none the worse for it */
+        if (rc == ERR_NOMEM && e) {      /* the encoder still works */
             ids.n = 0;
             CHECK_MSG(encoder_encode(e, &ids, (str_view){ text, used }, true, &err) == 0,
                       "after failure %d: %s", n, err.msg);

@@ -1,5 +1,5 @@
-/* test_topology.c - cores, caches, nodes and names, on small file trees as real machines have them,
- * and on damaged ones. */
+/* test_topology.c - cores, caches, nodes and names, on small file trees like those of real
+ * machines, and on damaged ones. */
 #include <ftw.h>
 #include <linux/mempolicy.h>
 #include <stdio.h>
@@ -72,7 +72,7 @@ static void put_node(int id, const char *cpus, const char *memory)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* As a Neoverse-V1 with two cores has it. */
+/* As on a Neoverse-V1 with two cores. */
 static void make_arm(void)
 {
     put("processor\t: 0\nBogoMIPS\t: 2100.00\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n\n"
@@ -144,7 +144,7 @@ static void make_hybrid(void)
     }
 }
 
-/* A telephone: three kinds of cores, no word about caches; one name begins with another. */
+/* A phone: three kinds of cores, nothing about caches; one name is the beginning of another. */
 static void make_phone(void)
 {
     put("model name\t: ARMv8 Processor rev 0 (v8l)\n"
@@ -154,7 +154,7 @@ static void make_phone(void)
     put("0-3\n", CPU "/online");
 }
 
-/* CPU 1 is switched off; the caches are the only ones to remember it. */
+/* CPU 1 is switched off; only the caches still list it. */
 static void make_gap(void)
 {
     put("0,2-3\n", CPU "/online");
@@ -185,7 +185,7 @@ static void make_damaged_caches(void)
     put_cache(0, 1, "1\n", "Data\n", "large\n", "0\n");
     put_cache(0, 2, "2\n", "Unified\n", "99999999999999999999G\n", "0\n");
     put_cache(0, 3, "3\n", "", "8192K", "");
-    put_cache(0, 5, "4\n", "Unified\n", "64K\n", "0\n");         /* 4 is missing: not looked at */
+    put_cache(0, 5, "4\n", "Unified\n", "64K\n", "0\n");         /* 4 is missing: ignored */
 }
 
 static const struct {
@@ -249,7 +249,7 @@ static void check_nodes(const topology *t, const topology_node *want, const char
     CHECK_MSG(t->n_node == n, "%s: %d nodes", why, t->n_node);
 }
 
-/* A list longer than the place for it, and more nodes than places. */
+/* A list longer than the room for it, and more nodes than there is room for. */
 static void test_large(void)
 {
     static topology t;
@@ -278,8 +278,8 @@ static int policy_now(void)
     return syscall(SYS_get_mempolicy, &policy, NULL, 0, NULL, 0) < 0 ? -1 : policy;
 }
 
-/* One node with processors of ours is left alone; of two the system may know only one. A policy
- * that was chosen stays. */
+/* A single node with processors of ours is left alone; of two, the system may know only one. A
+ * policy that was chosen stays. */
 static void test_numa(void)
 {
     const topology_node own = { .id = 0, .n_cpu = 4, .cpus = "0-4095", .bytes = 1 << 30 };

@@ -1,8 +1,8 @@
 /* test_unicode.c - character classes, NFC, the cutters, and bytes to text that may be shown.
  *
  * The cutters are tested here directly because ids hide some of their mistakes: the vocabularies
- * were made behind the same cuts. Expected cuts are what the published expressions give in a
- * regular expression engine. */
+ * were made with the same cuts. Expected cuts are what the published expressions give in a regular
+ * expression engine. */
 #include "engine/text/pretokenize.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/unicode.h"
@@ -69,7 +69,7 @@ static void check_nfc(const char *in, const char *want, const char *why)
     mem_free((void *)got.ptr);
 }
 
-/* Every row of the data: what recomposes does, what must not does not. */
+/* Every row of the data: what should recompose does, what must not does not. */
 static void test_nfc_data(void)
 {
     char path[512];
@@ -109,7 +109,7 @@ static void test_nfc(void)
     check_nfc("plain ASCII text, long enough for words", "plain ASCII text, long enough for words",
               "");
     check_nfc("e\u0301", "\u00e9", "letter and accent");
-    check_nfc("12345678e\u0301", "12345678\u00e9", "behind a run of eight bytes");
+    check_nfc("12345678e\u0301", "12345678\u00e9", "after a run of eight bytes");
     check_nfc("a\u0323\u0302", "\u1ead", "two marks, in order");
     check_nfc("a\u0302\u0323", "\u1ead", "two marks, out of order");
     check_nfc("\u00e2\u0323", "\u1ead", "composed letter, then a mark that goes below it");
@@ -207,7 +207,7 @@ static void test_cutters(void)
         { ".\u0301\u0301.", ".\u0301\u0301|.", ".\u0301\u0301|.", "marks among punctuation" },
         { "\u4e2d\u6587AB", "\u4e2d\u6587|AB", NULL, "capitals are given back" },
         { "\u4e2d\u6587ABc", NULL, NULL, "not if a lower-case letter follows" },
-        { "AB\u4e2dCD", "AB\u4e2d|CD", NULL, "behind the last letter without case" },
+        { "AB\u4e2dCD", "AB\u4e2d|CD", NULL, "after the last letter without case" },
         { " \u4e2dA", " \u4e2d|A", NULL, "the same with a prefix" },
         { "\u0301AB", "\u0301|AB", NULL, "a mark is a prefix, or a word" },
         { "\u0301ABc", NULL, NULL, "and a prefix of a word" },

@@ -1,10 +1,10 @@
-/* test_variants.c - the forms in which files hold the same model: every one must compute the same.
+/* test_variants.c - the forms in which files hold the same model: all must compute the same.
  *
  * A tiny model is written again, in memory, as its twin of another file generation: rows in another
  * order, tensors fused, renamed or in another type, keys in another spelling. Only exact changes
  * are made (rows are moved, powers of two taken out), so the logits of the twins have equal bits.
- * Whether the tiny models themselves are computed well is test_forward.c's business; where a key
- * really changes the model, the logits to expect are numbers of another program, given here. */
+ * test_forward.c checks the tiny models themselves; where a key really changes the model, the
+ * expected logits come from another program and are given here. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #include "tests/test.h"
 
 /* More than window and DeltaNet chunk. Sanitizers make this arithmetic fifteen times slower: there
- * more than the window and half a chunk must do for the twins. */
+ * more than the window and half a chunk must be enough for the twins. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { TWIN_PREFILL = 36 };
 #else
@@ -54,7 +54,7 @@ static float *rows_of(const model *m)
     return rows;
 }
 
-/* n tokens in one go, then a few one by one; all rows of logits. */
+/* n tokens in one call, then a few one by one; all rows of logits. */
 static bool compute(float *rows, const model *m, const int32_t *ids, int n, bool exact)
 {
     const engine_options eo = { .threads = test_n_thread(1), .exact = exact };
@@ -195,7 +195,7 @@ static piece *need(twin *w, int layer, const char *name)
 
 static void drop(piece *p) { p->name[0] = 0; }
 
-/* Gives p bytes of its own, all 0. What it had stays readable where it was. */
+/* Gives p bytes of its own, all 0. Its old bytes stay readable where they were. */
 static uint8_t *renew(piece *p, quant_type type)
 {
     const uint64_t rows = p->ne[1] * p->ne[2];
@@ -379,7 +379,7 @@ static void shared_gate_rank1(twin *w)
     }
 }
 
-/* A next-token block behind the trunk: it is there for drafting and no part of the logits. */
+/* A next-token block after the trunk: it is for drafting and does not affect the logits. */
 static void append_mtp(twin *w)
 {
     const uint64_t embd = (uint64_t)w->of->m->hp.n_embd;
@@ -403,7 +403,7 @@ static void append_mtp(twin *w)
     set_int(w, "qwen3next.nextn_predict_layers", 1);
 }
 
-/* Recurrent layers by list, beside an interval that says otherwise. An MTP block is not asked. */
+/* Recurrent layers by list, beside an interval that differs. An MTP block is not looked up. */
 static void list_mixers(twin *w, gguf_type type)
 {
     key_edit *k = set_key(w, "qwen3next.attention.recurrent_layers", type, true,
@@ -502,7 +502,7 @@ static void take_scales(twin *w, bool long_name)
 static void scales(twin *w) { take_scales(w, false); }
 static void scales_long_name(twin *w) { take_scales(w, true); }
 
-/* One float as F16 or BF16; false if it is none. */
+/* One float as F16 or BF16; false if it is not exact. */
 static bool halve(uint16_t *to, float v, quant_type type)
 {
     uint32_t bits;
@@ -516,7 +516,7 @@ static bool halve(uint16_t *to, float v, quant_type type)
     return memcmp(&back, &v, sizeof v) == 0;
 }
 
-/* Stores as half floats whatever loses nothing by it. gpt-oss keeps all but matrices in F32. */
+/* Stores as half floats whatever loses nothing. gpt-oss keeps all but matrices in F32. */
 static int store_halves(twin *w, quant_type type)
 {
     int n_matrix = 0;
@@ -665,7 +665,7 @@ static float *edited(const subject *of, edit_fn *const *edits, int n, bool exact
     return NULL;
 }
 
-/* Equal bits of rows that say something. */
+/* Equal bits of rows that are not trivial. */
 static void see_equal(const float *got, const float *want, int n_vocab, const char *name,
                       const char *why)
 {

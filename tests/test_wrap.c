@@ -7,7 +7,7 @@
 
 #include "tests/test.h"
 
-/* Texts as they come, with | between pieces that come one after the other. */
+/* Texts as they arrive, with | between pieces that arrive one after the other. */
 static const struct { int columns, indent; const char *text, *want, *why; } rows[] = {
     { 0, 0, "aaaa bbbb cccc dddd", "aaaa bbbb cccc dddd", "no width: as it is" },
     { 20, 0, "aaaa bbbb cccc dddd", "aaaa bbbb cccc dddd", "just fits: one column stays free" },

@@ -80,7 +80,7 @@ static float spread(test_rng *rng)
     return v;
 }
 
-/* One block: mostly plain, now and then what quantisation treats in a way of its own. */
+/* One block: mostly plain, now and then a case that quantisation treats specially. */
 static void make_block(float *x, int n, bool poison, test_rng *rng)
 {
     const uint32_t kind = test_below(rng, 26);

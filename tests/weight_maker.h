@@ -18,8 +18,8 @@ const char *weight_kind_name(weight_kind kind);
 /* cols is a multiple of the type's block. */
 void weight_row_make(uint8_t *row, quant_type type, int cols, weight_kind kind, test_rng *rng);
 
-/* Blocks of 32 with values of about 1; now and then zero, tiny, huge or tied ones, or such as make
- * the largest sums, and with poison also an Inf or a NaN. */
+/* Blocks of 32 with values of about 1; now and then zero, tiny, huge or tied ones, or those that
+ * make the largest sums, and with poison also an Inf or a NaN. */
 void activations_make(float *x, int cols, bool poison, test_rng *rng);
 
 #endif
