@@ -159,7 +159,7 @@ int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *
     const kernel_set *best = kernels_named(o->isa, err);
     int rc;
     *out = NULL;
-    if (!best) return err->code;
+    if (!best) return err ? err->code : ERR_UNSUPPORTED;
     if ((rc = check_arithmetic(err)) < 0) return rc;
     if ((rc = check_widths(&m->hp, err)) < 0) return rc;
     engine *e = mem_zalloc(sizeof *e);

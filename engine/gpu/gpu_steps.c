@@ -282,12 +282,12 @@ static int begin(void *self, const batch *b, err_ctx *err)
     const rope_tables *rope = s->p.rope;
     int rc;
     take_batch(s, b);
-    s->asks = s->p.host && b->n <= GPU_FEW && !s->recording;
     if (b->ids) {
         set_cursor(s, b->pos, -1);
         rc = gpu_write(s->p.g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
         if (rc < 0 || (b->streamed && (rc = bank_stream_begin(s->banks, err)) < 0)) return rc;
     }
+    s->asks = s->p.host && b->n <= GPU_FEW && !s->recording;
     if (s->asks) host_experts_begin(s->p.host, b->n);
     gpu_embed(s->p.g, s->b.x, &s->p.w->embed, b->ids ? s->b.ids : &s->b.at->token, b->n);
     for (int i = 0; i < rope->n_table; i++)

@@ -69,6 +69,9 @@ static int add_parts(uint64_t *sum, const uint64_t *parts, size_t n, int ctx, er
     return 0;
 }
 
+/* Whether a chunk can be taken back: what is all in VRAM is not stopped half-way. */
+static bool keeps_before(const engine *e) { return !engine_on_gpu(e) || e->store; }
+
 int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session_options *o,
                  err_ctx *err)
 {
@@ -78,16 +81,18 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     int rc = settle_options(&opt, e, o, err);
     if (rc < 0) return rc;
     const state_options so = state_options_of(e, &opt);
-    const bool host = !engine_on_gpu(e) || !e->on_gpu->head.data;
+    const bool host = !engine_on_gpu(e) || !e->on_gpu->head.data, before = keeps_before(e);
     const uint64_t work = engine_on_gpu(e) ? gpu_steps_bytes(e->device, m, opt.chunk) : 0;
     const uint64_t all[] = {
         state_bytes(m, &so), work, host ? host_steps_bytes(m, engine_threads(e), opt.chunk) : 0,
-        host ? recurrent_bytes(m) : 0, (uint64_t)opt.ctx * sizeof(int32_t),
+        before ? recurrent_bytes(m) : 0, (uint64_t)opt.ctx * sizeof(int32_t),
         (uint64_t)m->hp.n_vocab * sizeof(float),
     };
     *vram = work;
     for (int l = 0; l < n_gpu; l++)
-        if (!size_add(vram, *vram, state_layer_bytes(m, &so, l))) *vram = UINT64_MAX;
+        if (!size_add(vram, *vram, state_layer_bytes(m, &so, l)) ||
+            !size_add(vram, *vram, before ? recurrent_layer_bytes(m, l) : 0))
+            *vram = UINT64_MAX;
     return add_parts(bytes, all, ARRAY_LEN(all), opt.ctx, err);
 }
 
@@ -103,8 +108,7 @@ static bool can_fail(const session *s)
 static int make_before(session *s, err_ctx *err)
 {
     int rc = 0;
-    if (engine_on_gpu(s->e) && !s->e->store) return 0;   /* a model all in VRAM is not stopped
-                                                          * half-way */
+    if (!keeps_before(s->e)) return 0;
     for (int i = 0; i < RECURRENT_BLOCKS && rc == 0; i++) {
         const recurrent_block b = recurrent_block_of(state_recurrent(s->st), i);
         if (b.bytes > 0)
