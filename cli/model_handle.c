@@ -28,7 +28,7 @@ static int explain_missing(const char *path, int rc, err_ctx *err)
 {
     err_ctx said = *err;
     if (access(path, F_OK) == 0) return rc;
-    return err_set(err, rc, "%s (moe-run models lists files that are known to work)", said.msg);
+    return err_set(err, rc, "%s (moe-run models lists public model files)", said.msg);
 }
 
 /* More threads than cores only get in each other's way, which not everybody knows. */

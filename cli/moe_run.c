@@ -17,7 +17,7 @@ static const char welcome[] =
     "  moe-run chat -m model.gguf     talk back and forth\n"
     "  moe-run inspect model.gguf     what is in the file, and how much memory it takes\n"
     "  moe-run plan -m model.gguf     what would go where, and how fast it should be\n"
-    "  moe-run models                 files that are known to work, and where to get them\n"
+    "  moe-run models                 public model files, and where to get them\n"
     "\n"
     "moe-run --help lists the verbs, moe-run run --help every option of an answer.\n";
 
@@ -28,7 +28,7 @@ static const command verbs[] = {
     { "plan", "What would go into VRAM and RAM, and the speed to expect", cmd_plan },
     { "tokenize", "Text to token ids and back", cmd_tokenize },
     { "render", "Chat messages to the exact prompt, and an answer back to its parts", cmd_render },
-    { "models", "Public model files that are known to work", cmd_models },
+    { "models", "Public model files: addresses, sizes, checksums", cmd_models },
 };
 
 int main(int argc, char **argv)
