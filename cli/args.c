@@ -399,7 +399,7 @@ int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_o
                char **argv)
 {
     bool options_end = false;
-    found f = { NULL };
+    found f = { 0 };
 
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--") == 0) break;

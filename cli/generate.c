@@ -171,7 +171,7 @@ static bool on_token(void *ctx)
     return !interrupted();
 }
 
-static bool on_prompt(void *ctx, double done_tokens, int n_tokens)
+static bool on_prompt(void *ctx, double done_tokens, double n_tokens)
 {
     view *v = ctx;
     if (!v->bar.what && !v->o->quiet)

@@ -116,7 +116,7 @@ typedef struct move_bar {
     uint64_t before, last;
 } move_bar;
 
-static bool watch_move(void *ctx, uint64_t done, uint64_t total)
+static bool watch_move(void *ctx, double done, double total)
 {
     move_bar *b = ctx;
     (void)total;

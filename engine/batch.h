@@ -4,9 +4,6 @@
 
 #include "loader/base.h"
 
-/* Asked after a layer, with the share of the batch that is done. Return false to stop. */
-typedef bool batch_watch(void *ctx, double share_done);
-
 typedef struct batch {
     const int32_t *ids;                  /* [n]; NULL in a recording: the token that the device's
                                           * cursor names */
@@ -15,7 +12,7 @@ typedef struct batch {
     int last;                            /* no token is beyond this position: the GPU sizes
                                           * attention by it, so a recording is good up to it */
     bool streamed;                       /* experts that are not in VRAM pass through it */
-    batch_watch *watch;                  /* or NULL */
+    progress_fn *watch;                  /* told of layers; or NULL */
     void *watch_ctx;
 } batch;
 

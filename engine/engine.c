@@ -202,7 +202,7 @@ uint64_t engine_gpu_bytes(const engine *e) { return e->on_gpu ? e->on_gpu->bytes
 
 const plan *engine_plan(const engine *e) { return e->p; }
 
-int engine_measure(speeds *out, engine *e, gpu *g, uint64_t room, engine_ask *ask, void *ctx,
+int engine_measure(speeds *out, engine *e, gpu *g, uint64_t room, keep_going_fn *ask, void *ctx,
                    err_ctx *err)
 {
     return measure_speeds(out, e->m, &e->verbs, g, room, ask, ctx, err);

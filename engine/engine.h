@@ -13,9 +13,6 @@
 typedef struct engine engine;
 typedef struct session session;
 
-/* Told how far engine_place is. Return false to stop it. */
-typedef bool engine_watch(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
-
 typedef struct engine_options {
     int threads;                         /* 0: one per physical core */
     const char *isa;                     /* kernels of this instruction set; NULL or "": fastest */
@@ -32,7 +29,8 @@ typedef struct engine_placement {
     bool gpu;                            /* the first GPU computes; exact and isa have no meaning */
     const struct plan *plan;             /* tiers/plan.h; copied. NULL: all in VRAM */
     const struct postfetch_options *postfetch;   /* moe/postfetch.h; copied. NULL: as usual */
-    engine_watch *watch;                 /* told of what is moved; or NULL */
+    progress_fn *watch;                 /* told of the bytes that are moved; or
+                                          * NULL */
     void *watch_ctx;
 } engine_placement;
 
@@ -98,16 +96,13 @@ int session_vocab(const session *s);             /* logits in a row */
 int session_pos(const session *s);               /* tokens taken in so far */
 const int32_t *session_ids(const session *s);    /* the session_pos() of them */
 
-/* Told how far a session_eval is, before each chunk and after each of its layers. Return false to
- * stop it. */
-typedef bool session_watch(void *ctx, double done_tokens, int n_tokens);
-
 /* Takes in n tokens, in chunks, and writes the logits of the last n_row of them to logits [n_row,
  * n_vocab]; n_row may be 0. An id outside the vocabulary or more tokens than the context has left
  * are refused before anything is computed. Stopped by the watcher it returns ERR_STOPPED; the
- * chunks done until then stay. watch may be NULL. */
+ * chunks done until then stay. watch, or NULL, is told of tokens before each chunk and after each of
+ * its layers. */
 int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
-                 session_watch *watch, void *ctx, err_ctx *err);
+                 progress_fn *watch, void *ctx, err_ctx *err);
 
 /* The likeliest token of one row of logits; the first of equals. */
 int32_t session_likeliest(const session *s, const float *logits);

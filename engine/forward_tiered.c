@@ -67,7 +67,7 @@ static int walk(forward *f, const batch *b, const steps *on_gpu, int end, err_ct
         if ((rc = run_experts(s, way, l, err)) < 0) break;
         s->join(s->self, l);
         if (b->watch && (s != on_gpu || way != EXPERTS_HERE) &&
-            !b->watch(b->watch_ctx, (l + 1.0) / n_layer))
+            !b->watch(b->watch_ctx, l + 1, n_layer))
             rc = err_set(err, ERR_STOPPED, "stopped after layer %d of %d", l + 1, n_layer);
     }
     if (rc < 0) return rc;

@@ -8,8 +8,7 @@
  * be NULL. ask returns false to stop. */
 struct gpu;
 struct speeds;
-typedef bool engine_ask(void *ctx);
-int engine_measure(struct speeds *out, engine *e, struct gpu *g, uint64_t room, engine_ask *ask,
+int engine_measure(struct speeds *out, engine *e, struct gpu *g, uint64_t room, keep_going_fn *ask,
                    void *ctx, err_ctx *err);
 
 /* Where the time goes when the GPU takes in n tokens, a chunk at most: a span for each kernel, in

@@ -61,6 +61,14 @@ typedef void log_sink_fn(void *ctx, const char *line);
 void log_set_sink(log_sink_fn *fn, void *ctx);
 void log_line(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
+/* ---- callbacks --------------------------------------------------------------------------- */
+
+/* Told how far something is, in units of its own: bytes, tokens. Return false to stop it. */
+typedef bool progress_fn(void *ctx, double done, double total);
+
+/* Asked now and then. Return false to stop. */
+typedef bool keep_going_fn(void *ctx);
+
 /* ---- sizes, clock, random numbers --------------------------------------------------------- */
 
 /* Checked arithmetic for numbers that come from a file. False means overflow, *out is undefined. */

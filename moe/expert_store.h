@@ -23,8 +23,7 @@ typedef struct store_options {
     uint64_t cache_bytes;                /* CACHED: RAM for places */
     struct gpu *device;                  /* page-lock for it; NULL: no device */
     reader_options reader;
-    bool (*watch)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);         /* or NULL; false
-                                                                                  * stops */
+    progress_fn *watch;                  /* told of bytes; or NULL */
     void *watch_ctx;
 } store_options;
 

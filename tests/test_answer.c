@@ -107,7 +107,7 @@ static bool on_token(void *ctx)
     return !u->quit_token || ++u->n_asked <= u->quit_token;
 }
 
-static bool on_prompt(void *ctx, double done_tokens, int n_tokens)
+static bool on_prompt(void *ctx, double done_tokens, double n_tokens)
 {
     run *u = ctx;
     if (done_tokens < u->watched) u->late = true;

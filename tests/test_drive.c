@@ -21,7 +21,7 @@ static const struct row {
     uint64_t file, one, memory;
     const char *path;
     int fault;                           /* a fault_point, or -1 */
-    drive_watch *watch;
+    keep_going_fn *watch;
     int rc;
     const char *why;
 } rows[] = {

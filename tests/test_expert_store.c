@@ -82,7 +82,7 @@ typedef struct progress {
     bool backwards;
 } progress;
 
-static bool watch(void *ctx, uint64_t done, uint64_t total)
+static bool watch(void *ctx, double done, double total)
 {
     progress *p = ctx;
     p->backwards = p->backwards || done < p->done;

@@ -641,7 +641,7 @@ typedef struct watcher {
     bool orderly;
 } watcher;
 
-static bool watch(void *ctx, double done_tokens, int n_tokens)
+static bool watch(void *ctx, double done_tokens, double n_tokens)
 {
     watcher *w = ctx;
     w->calls++;

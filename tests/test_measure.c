@@ -15,7 +15,7 @@ static bool never(void *ctx)
 }
 
 /* Without a GPU. nth: the allocation that fails, 0: none does. */
-static int measure(speeds *out, const model *m, long nth, measure_watch *watch, void *ctx)
+static int measure(speeds *out, const model *m, long nth, keep_going_fn *watch, void *ctx)
 {
     const engine_options o = { .threads = test_n_thread(2) };
     engine *e = NULL;

@@ -569,13 +569,13 @@ static bool there(const char *path)
     return lstat(path, &st) == 0;
 }
 
-static bool stop_at_once(void *ctx, uint64_t done, uint64_t total)
+static bool stop_at_once(void *ctx, double done, double total)
 {
     *(uint64_t *)ctx = total;
     return done > total;
 }
 
-static bool never_stop(void *ctx, uint64_t done, uint64_t total)
+static bool never_stop(void *ctx, double done, double total)
 {
     if (done == total) ++*(int *)ctx;
     return true;

@@ -131,7 +131,7 @@ static const struct { int level; size_t ahead_bytes; } candidates[] = {
 
 /* One measurement of ns: GB/s of the whole team. */
 static int measure_way(double *gb_s, reading *r, const bandwidth_way *way, uint64_t ns,
-                       bandwidth_watch_fn *watch, void *ctx, err_ctx *err)
+                       keep_going_fn *watch, void *ctx, err_ctx *err)
 {
     int rc;
     if (watch && !watch(ctx)) return err_set(err, ERR_STOPPED, "stopped");
@@ -146,7 +146,7 @@ static int measure_way(double *gb_s, reading *r, const bandwidth_way *way, uint6
 
 /* Tries each candidate twice, and keeps the one with the fastest single run: a disturbance only
  * ever makes a measurement slower. */
-static int choose_ahead(bandwidth_way *out, reading *r, uint64_t ns, bandwidth_watch_fn *watch,
+static int choose_ahead(bandwidth_way *out, reading *r, uint64_t ns, keep_going_fn *watch,
                         void *ctx, err_ctx *err)
 {
     double best = -1, gb_s;
@@ -178,7 +178,7 @@ static double median(const double runs[BANDWIDTH_RUNS])
 }
 
 /* Plain and ahead alternate: whatever else happens on the machine affects both. */
-static int measure_both(bandwidth *out, reading *r, double seconds, bandwidth_watch_fn *watch,
+static int measure_both(bandwidth *out, reading *r, double seconds, keep_going_fn *watch,
                         void *ctx, err_ctx *err)
 {
     const uint64_t ns = (uint64_t)(seconds * 1e9 / BANDWIDTH_RUNS);
@@ -197,7 +197,7 @@ static int measure_both(bandwidth *out, reading *r, double seconds, bandwidth_wa
 /* ---- all together ---------------------------------------------------------------------------- */
 
 int bandwidth_measure(bandwidth *out, pool *team, page_kind pages, size_t bytes, double seconds,
-                      bandwidth_watch_fn *watch, void *ctx, err_ctx *err)
+                      keep_going_fn *watch, void *ctx, err_ctx *err)
 {
     const size_t n = (size_t)pool_threads(team);
     reading r = { .team = team, .part_bytes = bytes / n / CHUNK * CHUNK };

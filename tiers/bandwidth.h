@@ -25,16 +25,14 @@ typedef struct bandwidth {
     double gb_s;                         /* the limit: the better of the two */
 } bandwidth;
 
-/* Called before each run, every few milliseconds; false stops the measurement. */
-typedef bool bandwidth_watch_fn(void *ctx);
-
 /* Reads `bytes` of memory. Each thread of the team reads an equal part of its own, which it also
  * wrote first: on a machine with several memory nodes every thread reads what is near. seconds:
- * about how long each of the figures plain and ahead is measured. watch may be NULL. Fails with
+ * about how long each of the figures plain and ahead is measured. watch, or NULL, is asked before each run, every few
+ * milliseconds. Fails with
  * ERR_NOMEM, with ERR_RANGE if a thread's part would be less than 256 KiB, with ERR_STOPPED, and
  * with ERR_IO if the system keeps some threads of the team from running. */
 int bandwidth_measure(bandwidth *out, pool *team, page_kind pages, size_t bytes, double seconds,
-                      bandwidth_watch_fn *watch, void *ctx, err_ctx *err);
+                      keep_going_fn *watch, void *ctx, err_ctx *err);
 
 /* How much memory to read: eight times the last caches and at least 512 MiB, but no more than half
  * of room; ERR_RANGE if that is too little to tell memory from cache. */

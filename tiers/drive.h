@@ -11,8 +11,6 @@
 
 enum { DRIVE_MEMORY = 512 << 20 };       /* that reads are spread over, if there is room */
 
-typedef bool drive_watch(void *ctx);     /* asked now and then; false stops */
-
 typedef struct drive_task {
     const char *path;
     uint64_t file_bytes;                 /* of it, from the beginning */
@@ -20,7 +18,7 @@ typedef struct drive_task {
     uint64_t memory_bytes;               /* DRIVE_MEMORY is enough */
     pool *team;                          /* that carries from the bounce buffer */
     double seconds;                      /* each way */
-    drive_watch *watch;                  /* or NULL */
+    keep_going_fn *watch;                  /* or NULL */
     void *ctx;
 } drive_task;
 

@@ -75,7 +75,7 @@ typedef struct bench {
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-static bool watch(void *ctx, double done_tokens, int n_tokens)
+static bool watch(void *ctx, double done_tokens, double n_tokens)
 {
     bench *m = ctx;
     (void)n_tokens;

@@ -198,7 +198,7 @@ typedef struct logits_run {
     bool at_output;                      /* the failure is about the output */
 } logits_run;
 
-static bool watch(void *ctx, double done_tokens, int n_tokens)
+static bool watch(void *ctx, double done_tokens, double n_tokens)
 {
     logits_run *run = ctx;
     (void)n_tokens;

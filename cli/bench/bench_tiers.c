@@ -246,7 +246,7 @@ static int make_buffers(tiers *t, err_ctx *err)
 
 /* ---- one row --------------------------------------------------------------------------------- */
 
-static bool watch(void *ctx, double done_tokens, int n_tokens)
+static bool watch(void *ctx, double done_tokens, double n_tokens)
 {
     tiers *t = ctx;
     (void)n_tokens;

@@ -76,7 +76,7 @@ static bool on_token(void *ctx)
     return on_go_on(u);
 }
 
-static bool on_watch(void *ctx, double done_tokens, int n_tokens)
+static bool on_watch(void *ctx, double done_tokens, double n_tokens)
 {
     turn *u = ctx;
     if (u->bar.total == 0) progress_begin_tokens(&u->bar, "reading the prompt", (uint64_t)n_tokens);

@@ -57,7 +57,7 @@ static void on_signal(int number)
     interrupted = 1;
 }
 
-static bool on_progress(void *ctx, uint64_t done, uint64_t total)
+static bool on_progress(void *ctx, double done, double total)
 {
     progress *bar = ctx;
     if (bar->total == 0) bar->total = total;

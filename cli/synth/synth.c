@@ -31,7 +31,7 @@ typedef struct job {
     err_ctx *err;                        /* written by whoever sets rc */
     pthread_mutex_t lock;
     uint64_t done;                       /* guarded by lock */
-    synth_progress_fn *fn;               /* called under lock */
+    progress_fn *fn;               /* called under lock */
     void *ctx;
 } job;
 
@@ -205,7 +205,7 @@ static int write_part(job *j, const char *part, const char *path, int n_thread, 
 }
 
 int synth_write(synth_report *out, const char *path, const synth_options *o, int n_thread,
-                synth_progress_fn *fn, void *ctx, err_ctx *err)
+                progress_fn *fn, void *ctx, err_ctx *err)
 {
     const uint64_t start = clock_ns();
     char part[PATH_MAX];

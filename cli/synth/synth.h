@@ -7,18 +7,15 @@
 
 #include "cli/synth/synth_plan.h"
 
-/* Called now and then by one thread at a time. False stops the writing. */
-typedef bool synth_progress_fn(void *ctx, uint64_t done, uint64_t total);
-
 typedef struct synth_report {
     uint64_t bytes, ns;
     int n_tensor;
 } synth_report;
 
-/* n_thread 0: as many as OpenMP would take; the file does not depend on it. fn may be NULL. Refuses
- * a PATH that exists and is not a regular file, and a disk without room, before writing anything.
+/* n_thread 0: as many as OpenMP would take; the file does not depend on it. fn may be NULL;
+ * it is called by one thread at a time. Refuses a PATH that exists and is not a regular file, and a disk without room, before writing anything.
  * Messages do not name PATH. */
 int synth_write(synth_report *out, const char *path, const synth_options *o, int n_thread,
-                synth_progress_fn *fn, void *ctx, err_ctx *err);
+                progress_fn *fn, void *ctx, err_ctx *err);
 
 #endif

@@ -385,22 +385,35 @@ static uint64_t table_bytes(const model_hparams *hp)
     return (uint64_t)hp->n_expert * SLAB_COUNT * sizeof(uint64_t);
 }
 
-typedef struct vram_layout {
-    uint64_t number, fetch, scratch, hot, slabs, pad, bytes;
-} vram_layout;
+/* What lies in the arena. */
+typedef struct vram_parts {
+    uint32_t *number;
+    uint8_t *fetch;
+    void *scratch;
+    int32_t *hot;                        /* [n_layer, n_expert] */
+    uint64_t *slabs;                     /* [n_layer, n_expert, SLAB_COUNT] */
+    uint8_t *pad;
+} vram_parts;
 
-/* pad_bytes: after all else. */
-static vram_layout lay_out(const model_hparams *hp, uint64_t pad_bytes)
+static vram_parts place_all(mem_layout *a, const model_hparams *hp, uint64_t pad_bytes)
 {
     const uint64_t n_layer = (uint64_t)hp->n_layer, n_expert = (uint64_t)hp->n_expert;
-    vram_layout a = { .number = 0, .fetch = 256 };
-    a.scratch = a.fetch + size_align(FETCH_TABLE, 256);
-    a.hot = a.scratch + size_align(gpu_split_scratch(hp->n_expert_used, hp->n_ff_expert,
-                                                     hp->n_embd), 256);
-    a.slabs = a.hot + size_align(n_layer * n_expert * sizeof(int32_t), 256);
-    a.pad = a.slabs + size_align(n_layer * table_bytes(hp), 256);
-    a.bytes = a.pad + pad_bytes;
-    return a;
+    vram_parts v;
+    v.number = mem_layout_take(a, 1, 1, sizeof *v.number);
+    v.fetch = mem_layout_take(a, FETCH_TABLE, 1, 1);
+    v.scratch = mem_layout_take(a, gpu_split_scratch(hp->n_expert_used, hp->n_ff_expert,
+                                                     hp->n_embd), 1, 1);
+    v.hot = mem_layout_take(a, n_layer, n_expert, sizeof *v.hot);
+    v.slabs = mem_layout_take(a, n_layer, table_bytes(hp), 1);
+    v.pad = mem_layout_take(a, pad_bytes, 1, 1);
+    return v;
+}
+
+static uint64_t vram_bytes(const model_hparams *hp, uint64_t pad_bytes)
+{
+    mem_layout a = mem_layout_count(256);
+    (void)place_all(&a, hp, pad_bytes);
+    return a.used;
 }
 
 /* Room for as many slabs as options allow, in the layer where they are largest. */
@@ -427,33 +440,33 @@ static uint64_t choose_pad(host_experts *c, const weights_gpu *w)
 static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
 {
     const model_hparams *hp = &c->m->hp;
-    const uint64_t pad = choose_pad(c, w);
-    const vram_layout a = lay_out(hp, pad);
+    const uint64_t pad = choose_pad(c, w), bytes = vram_bytes(hp, pad);
     const size_t n_expert = (size_t)hp->n_expert;
     int rc;
 
-    c->arena = gpu_alloc(c->g, a.bytes, "post-fetched experts", err);
+    c->arena = gpu_alloc(c->g, bytes, "post-fetched experts", err);
     if (!c->arena) return ERR_NOMEM;
-    if ((rc = gpu_zero(c->g, c->arena, a.bytes, err)) < 0) return rc;
+    if ((rc = gpu_zero(c->g, c->arena, bytes, err)) < 0) return rc;
+    mem_layout a = mem_layout_over(c->arena, 256);
+    const vram_parts v = place_all(&a, hp, pad);
     int32_t *map = mem_array(n_expert, sizeof *map);
     if (!map) return err_set(err, ERR_NOMEM, "%zu experts", n_expert);
-    c->fetch_table = c->arena + a.fetch;
+    c->fetch_table = v.fetch;
     c->s.pad_bytes = pad;
     for (int l = 0; l < c->n_layer && rc == 0; l++) {
         if (c->p->hot[l] >= hp->n_expert) continue;
         if (!c->bank) c->bank = c->m->layers[l].experts;
-        int32_t *hot = (int32_t *)(void *)(c->arena + a.hot) + (size_t)l * n_expert;
+        int32_t *hot = v.hot + (size_t)l * n_expert;
         for (int e = 0; e < hp->n_expert; e++) map[e] = e < c->p->hot[l] ? e : -1;
         if (c->p->hot[l] > 0) rc = gpu_write(c->g, hot, map, n_expert * sizeof *map, err);
         const uint64_t *table = pad > 0 ? expert_store_table(c->store, l) : NULL;
-        uint64_t *slabs = (uint64_t *)(void *)(c->arena + a.slabs + (uint64_t)l * table_bytes(hp));
+        uint64_t *slabs = v.slabs + (size_t)l * n_expert * SLAB_COUNT;
         if (table && rc == 0) rc = gpu_write(c->g, slabs, table, table_bytes(hp), err);
         c->split[l] = (gpu_split){
-            .mail = c->mail, .number = (uint32_t *)(void *)(c->arena + a.number),
-            .hot = c->p->hot[l] > 0 ? hot : NULL,
-            .slabs = table ? slabs : NULL, .fetch = c->fetch_table,
-            .pad = c->arena + a.pad, .pad_down = c->pad_down, .pad_all = c->pad_all,
-            .scratch = c->arena + a.scratch, .one_stream = c->post.one_stream,
+            .mail = c->mail, .number = v.number, .hot = c->p->hot[l] > 0 ? hot : NULL,
+            .slabs = table ? slabs : NULL, .fetch = v.fetch, .pad = v.pad,
+            .pad_down = c->pad_down, .pad_all = c->pad_all, .scratch = v.scratch,
+            .one_stream = c->post.one_stream,
         };
     }
     mem_free(map);
@@ -481,7 +494,7 @@ uint64_t host_experts_ram_bytes(const model *m)
            lists;
 }
 
-uint64_t host_experts_vram_bytes(const model *m) { return lay_out(&m->hp, 0).bytes; }
+uint64_t host_experts_vram_bytes(const model *m) { return vram_bytes(&m->hp, 0); }
 
 static int make_ram(host_experts *c, router_ahead *ahead, err_ctx *err)
 {

@@ -14,7 +14,7 @@ typedef struct shelf {
     uint64_t used, total;
     gpu *g;
     pool *team;
-    weights_watch *watch;
+    progress_fn *watch;
     void *ctx;
     err_ctx *err;
     int rc;                              /* the first failure */
@@ -268,7 +268,7 @@ static int keep_embed(weights_gpu *to, const matrix *table, pool *team, err_ctx 
 }
 
 int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights *w,
-                       const weights_choice *what, pool *team, weights_watch *watch, void *ctx,
+                       const weights_choice *what, pool *team, progress_fn *watch, void *ctx,
                        err_ctx *err)
 {
     const uint64_t bytes = weights_gpu_bytes(m, w, what);

@@ -43,9 +43,6 @@ typedef struct weights_choice {
     bool embed_in_ram;
 } weights_choice;
 
-/* Told how far it is. Return false to stop. */
-typedef bool weights_watch(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
-
 /* Whether there are kernels for this model's types and shapes; ERR_UNSUPPORTED names what is
  * missing. */
 int weights_gpu_check(const model *m, err_ctx *err);
@@ -54,7 +51,7 @@ uint64_t weights_gpu_bytes(const model *m, const weights *w, const weights_choic
 
 /* Borrows g; m and w are not needed afterwards. */
 int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights *w,
-                       const weights_choice *what, pool *team, weights_watch *watch, void *ctx,
+                       const weights_choice *what, pool *team, progress_fn *watch, void *ctx,
                        err_ctx *err);
 void weights_gpu_free(weights_gpu *w);   /* NULL is fine */
 

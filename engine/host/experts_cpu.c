@@ -352,67 +352,53 @@ void experts_cpu_free(experts_cpu *c)
     mem_free(c);
 }
 
-enum { N_STORAGE = 9 };
-
 static int most_items(const model_hparams *hp, int max_slot)
 {
     return min_int(hp->n_expert, max_slot);
 }
 
-/* Sizes of the parts of storage; false if their sum is too much to count. */
-static bool storage_sizes(uint64_t *total, uint64_t part[N_STORAGE], const model_hparams *hp,
-                          int max_slot)
+static void place_all(experts_cpu *c, mem_layout *a, const model_hparams *hp, int max_slot)
 {
     const uint64_t n = (uint64_t)max_slot, items = (uint64_t)most_items(hp, max_slot);
-    const uint64_t bytes[N_STORAGE] = {
-        n * (uint64_t)hp->n_ff_expert * sizeof(float), acts_bytes(max_slot, hp->n_ff_expert),
-        n * sizeof(act_row), items * sizeof(expert_slabs), items * sizeof(int),
-        items * sizeof(int), items * sizeof(int), items * sizeof(bool),
-        items * sizeof(up_count),
-    };
-    *total = 64;
-    for (int i = 0; i < N_STORAGE; i++) {
-        part[i] = size_align(bytes[i], 64);
-        if (!size_add(total, *total, part[i])) return false;
-    }
-    return true;
+    c->mid = mem_layout_floats(a, max_slot, hp->n_ff_expert);
+    void *mid_x = mem_layout_take(a, acts_bytes(max_slot, hp->n_ff_expert), 1, 1);
+    if (mid_x) acts_init(&c->mid_x, mid_x, max_slot, hp->n_ff_expert);
+    c->rows = mem_layout_take(a, n, 1, sizeof *c->rows);
+    c->slabs = mem_layout_take(a, items, 1, sizeof *c->slabs);
+    c->ids = mem_layout_take(a, items, 1, sizeof *c->ids);
+    c->which = mem_layout_take(a, items, 1, sizeof *c->which);
+    c->some = mem_layout_take(a, items, 1, sizeof *c->some);
+    c->taken = mem_layout_take(a, items, 1, sizeof *c->taken);
+    c->up_done = mem_layout_take(a, items, 1, sizeof *c->up_done);
 }
 
 uint64_t experts_cpu_bytes(const model_hparams *hp, int max_slot)
 {
-    uint64_t part[N_STORAGE], total;
-    return storage_sizes(&total, part, hp, max_slot) ? total : UINT64_MAX;
+    experts_cpu unused = { .o = NULL };
+    mem_layout a = mem_layout_count(64);
+    uint64_t bytes;
+    place_all(&unused, &a, hp, max_slot);
+    return size_add(&bytes, a.used, 64) ? bytes : UINT64_MAX;
 }
 
 int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp,
                        expert_store *store, router_ahead *ahead, int max_slot, err_ctx *err)
 {
-    uint64_t part[N_STORAGE], total = 0;
-    uint8_t *at[N_STORAGE];
+    const uint64_t bytes = experts_cpu_bytes(hp, max_slot);
     experts_cpu *c = mem_zalloc(sizeof *c);
     *out = NULL;
-    if (c && storage_sizes(&total, part, hp, max_slot) && total <= SIZE_MAX)
-        c->storage = mem_zalloc((size_t)total);
+    if (c && bytes < SIZE_MAX) c->storage = mem_zalloc((size_t)bytes);
     if (!c || !c->storage) {
         mem_free(c);
         return err_set(err, ERR_NOMEM, "experts on the CPU, %d at a time: %llu bytes", max_slot,
-                       (unsigned long long)total);
+                       (unsigned long long)bytes);
     }
     c->o = o;
     c->store = store;
     c->ahead = ahead;
     c->most_item = most_items(hp, max_slot);
-    at[0] = (uint8_t *)(((uintptr_t)c->storage + 63) / 64 * 64);
-    for (int i = 1; i < N_STORAGE; i++) at[i] = at[i - 1] + part[i - 1];
-    c->mid = (float *)at[0];
-    acts_init(&c->mid_x, at[1], max_slot, hp->n_ff_expert);
-    c->rows = (act_row *)at[2];
-    c->slabs = (expert_slabs *)at[3];
-    c->ids = (int *)at[4];
-    c->which = (int *)at[5];
-    c->some = (int *)at[6];
-    c->taken = (bool *)at[7];
-    c->up_done = (up_count *)at[8];
+    mem_layout a = mem_layout_over((void *)(((uintptr_t)c->storage + 63) / 64 * 64), 64);
+    place_all(c, &a, hp, max_slot);
     *out = c;
     return 0;
 }

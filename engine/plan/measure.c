@@ -32,7 +32,7 @@ typedef struct bench {
     const model *m;
     const ops *o;
     gpu *g;
-    measure_watch *watch;
+    keep_going_fn *watch;
     void *ctx;
     /* made-up experts */
     uint8_t *memory;
@@ -367,7 +367,7 @@ static void release(bench *b)
 }
 
 int measure_speeds(speeds *out, const model *m, const ops *o, gpu *g, uint64_t room,
-                   measure_watch *watch, void *ctx, err_ctx *err)
+                   keep_going_fn *watch, void *ctx, err_ctx *err)
 {
     bench b = { .m = m, .o = o, .g = g, .watch = watch, .ctx = ctx };
     int rc;

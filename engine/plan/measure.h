@@ -11,9 +11,6 @@
 
 struct gpu;
 
-/* Asked now and then; false stops the measurement. */
-typedef bool measure_watch(void *ctx);
-
 enum { MEASURE_PARTIAL = 1 };
 
 /* g may be NULL. Takes a quarter of room bytes of RAM meanwhile, at most 4 GB. 0, ERR_STOPPED, or
@@ -22,6 +19,6 @@ enum { MEASURE_PARTIAL = 1 };
  * an idle machine for a busy one; such figures are good for one run, not for keeping. A model that
  * is no file has no drive, and lacks nothing. */
 int measure_speeds(speeds *out, const model *m, const ops *o, struct gpu *g, uint64_t room,
-                   measure_watch *watch, void *ctx, err_ctx *err);
+                   keep_going_fn *watch, void *ctx, err_ctx *err);
 
 #endif

@@ -144,7 +144,7 @@ typedef struct prompt_watch {
     int before, total;                   /* tokens of earlier pieces, of all */
 } prompt_watch;
 
-static bool watch_prompt(void *ctx, double done_tokens, int n_tokens)
+static bool watch_prompt(void *ctx, double done_tokens, double n_tokens)
 {
     const prompt_watch *w = ctx;
     (void)n_tokens;
@@ -159,7 +159,7 @@ static int take_prompt(answer_stats *out, session *s, float *logits, const int32
 {
     const int stable = o->n_stable > 0 && o->n_stable < n_prompt ? o->n_stable : n_prompt;
     const int common = common_start(s, prompt, n_prompt);
-    session_watch *watch = hooks && hooks->watch ? watch_prompt : NULL;
+    progress_fn *watch = hooks && hooks->watch ? watch_prompt : NULL;
     int rc, pos = session_rewind(s, common < n_prompt ? common : n_prompt - 1);
     prompt_watch w = { .hooks = hooks, .total = n_prompt - pos };
 

@@ -42,7 +42,7 @@ typedef struct answer_hooks {
     void *ctx;
     chat_event_fn *text;
     bool (*go_on)(void *ctx);
-    session_watch *watch;
+    progress_fn *watch;
 } answer_hooks;
 
 typedef struct answer_stats {

@@ -242,15 +242,15 @@ static void advance(session *s, const int32_t *ids, int n)
 
 /* What a chunk tells the session's watcher. */
 typedef struct chunk_watch {
-    session_watch *watch;
+    progress_fn *watch;
     void *ctx;
     int done, n_chunk, n;
 } chunk_watch;
 
-static bool watch_chunk(void *ctx, double share)
+static bool watch_chunk(void *ctx, double layers, double n_layer)
 {
     const chunk_watch *w = ctx;
-    return w->watch(w->ctx, w->done + share * w->n_chunk, w->n);
+    return w->watch(w->ctx, w->done + w->n_chunk * layers / n_layer, w->n);
 }
 
 static int eval_chunk(session *s, const int32_t *ids, chunk_watch *w, err_ctx *err)
@@ -269,7 +269,7 @@ static int eval_chunk(session *s, const int32_t *ids, chunk_watch *w, err_ctx *e
 }
 
 int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
-                 session_watch *watch, void *ctx, err_ctx *err)
+                 progress_fn *watch, void *ctx, err_ctx *err)
 {
     const size_t n_vocab = (size_t)s->e->m->hp.n_vocab;
     const int wanted = n - n_row;        /* logits from this token on */
