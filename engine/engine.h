@@ -99,8 +99,8 @@ const int32_t *session_ids(const session *s);    /* the session_pos() of them */
 /* Takes in n tokens, in chunks, and writes the logits of the last n_row of them to logits [n_row,
  * n_vocab]; n_row may be 0. An id outside the vocabulary or more tokens than the context has left
  * are refused before anything is computed. Stopped by the watcher it returns ERR_STOPPED; the
- * chunks done until then stay. watch, or NULL, is told of tokens before each chunk and after each of
- * its layers. */
+ * chunks done until then stay. watch, or NULL, is told of tokens before each chunk and after each
+ * layer. */
 int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
                  progress_fn *watch, void *ctx, err_ctx *err);
 

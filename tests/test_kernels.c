@@ -82,7 +82,7 @@ static void compare(const kernel_set *set, const shape *c, dot_fn *fn, const cha
 }
 
 /* The same weights in the order that an instruction set prefers. */
-static void compare_arranged(const kernel_set *set, const shape *c, const uint8_t *rows,
+static void compare_repacked(const kernel_set *set, const shape *c, const uint8_t *rows,
                              size_t row_bytes, const batch *b, const float *want)
 {
     const repacking *a = &set->of[c->type].repacked;
@@ -114,7 +114,7 @@ static void test_shape(const kernel_set *sets[], int n_set, const shape *c, test
         const kernel *k = &sets[i]->of[c->type];
         if (k->dot != ref->dot) compare(sets[i], c, k->dot, "dot", rows, row_bytes, &b, want);
         if (k->wide) compare(sets[i], c, k->wide, "wide", rows, row_bytes, &b, want);
-        compare_arranged(sets[i], c, rows, row_bytes, &b, want);
+        compare_repacked(sets[i], c, rows, row_bytes, &b, want);
     }
     batch_free(&b);
     mem_free(want);

@@ -140,7 +140,7 @@ static void check_places(const plan *p, const made *c, const char *what)
     for (int l = 0; l < w->n_layer; l++) {
         const uint64_t n = (uint64_t)p->hot[l];
         ok &= p->hot[l] >= 0 && p->hot[l] <= w->n_expert;
-        ok &= open || n == 0;            /* no layer behind one that is not whole */
+        ok &= open || n == 0;            /* no layer after one that is not whole */
         open = p->hot[l] == w->n_expert;
         ok &= (p->place[l] == PLAN_VRAM) == open;
         disk |= p->place[l] == PLAN_DISK;

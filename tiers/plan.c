@@ -203,7 +203,7 @@ static bool parts_fit(const planner *j, int parts)
 }
 
 /* The fewest parts that are small enough, and of which two take no more than a quarter of what is
- * left behind all that has to be there; the most if there are none. */
+ * left after all that has to be there; the most if there are none. */
 static int choose_parts(const planner *j, bool embed_in_ram)
 {
     const int last = j->s->n_chunk - 1;
@@ -284,9 +284,9 @@ static bool attempt_shared(plan *p, const planner *j, uint64_t lock_limit, attem
     return true;
 }
 
-/* all: every expert must have room in RAM. Buffers for streaming and post-fetch, if they are small
- * beside the budget, are worth more than a few layers; larger chunks are worth less, since the other
- * layers of a prompt are the CPU's. */
+/* all: every expert must have room in RAM. Buffers for streaming and post-fetch, if small beside the
+ * budget, are worth more than a few layers; larger chunks are worth less, since the CPU computes the
+ * other layers of a prompt. */
 static bool with_some_layers(plan *p, const planner *j, uint64_t lock_limit, bool all)
 {
     const int last = j->s->n_chunk - 1;
@@ -438,8 +438,8 @@ static int sum_experts(planner *j, err_ctx *err)
     return 0;
 }
 
-/* In order of preference. Some layers on the GPU are not worth having experts on the drive that would
- * otherwise be in RAM. */
+/* In order of preference. Some layers on the GPU are not worth having experts on the drive that the
+ * CPU alone would have in RAM. */
 static bool choose(plan *out, const planner *j, const plan_machine *m)
 {
     const bool gpu = m->gpu && !j->w->cpu_only;

@@ -5,8 +5,8 @@
  * page-locked RAM if all of them fit there; else RAM is a cache of experts before the file. Nothing
  * here asks the machine anything. Degrades in this order: fewer experts in VRAM, the embedding
  * table in RAM, smaller chunks of prompt, the last layers and the output matrix on the CPU, no GPU.
- * Fails only if even the CPU cannot hold what it needs. RAM is what the process will have taken at its peak, program and mapped weights
- * included. */
+ * Fails only if even the CPU cannot hold what it needs. RAM is what the process will have taken at
+ * its peak, with the program and mapped weights, without a GPU's driver. */
 #ifndef TIERS_PLAN_H
 #define TIERS_PLAN_H
 

@@ -1,5 +1,5 @@
-/* plan_internal.h - what plan.c (what goes where) and plan_speed.c (how fast that is) share; for them
- * alone. */
+/* plan_internal.h - what plan.c (what goes where) and plan_speed.c (how fast that is) share, and
+ * nobody else uses. */
 #ifndef TIERS_PLAN_INTERNAL_H
 #define TIERS_PLAN_INTERNAL_H
 

@@ -1,5 +1,5 @@
-/* plan_speed.c - how fast a plan should be: what each link carries for a token and for a prompt, at the
- * measured speeds.
+/* plan_speed.c - how fast a plan should be: what each link carries for a token and for a prompt, at
+ * the measured speeds.
  *
  * Also what follows from that: how much post-fetch fetches, and from which length on prompts are
  * streamed. Pure: no I/O, no clock. */

@@ -504,7 +504,7 @@ static int run_row(kernel_bench *b, kernel_row *row)
 }
 
 /* One token with the weights in the set's own order, if it has one and there is memory for it. */
-static int run_arranged(kernel_bench *b, kernel_row *row)
+static int run_repacked(kernel_bench *b, kernel_row *row)
 {
     const ops o = ops_of(b, row);
     const char *whose;
@@ -536,7 +536,7 @@ static int run_type(kernel_bench *b, quant_type type, int *done)
             row.n_token = p->counts[i];
             console_status("%d of %d: %s, %s, %d token%s", ++*done, n_all, quant_name(type),
                            row.set->isa, row.n_token, row.n_token == 1 ? "" : "s");
-            if ((rc = run_row(b, &row)) != 0 || (rc = run_arranged(b, &row)) != 0) return rc;
+            if ((rc = run_row(b, &row)) != 0 || (rc = run_repacked(b, &row)) != 0) return rc;
         }
     return 0;
 }

@@ -12,9 +12,9 @@ typedef struct synth_report {
     int n_tensor;
 } synth_report;
 
-/* n_thread 0: as many as OpenMP would take; the file does not depend on it. fn may be NULL;
- * it is called by one thread at a time. Refuses a PATH that exists and is not a regular file, and a disk without room, before writing anything.
- * Messages do not name PATH. */
+/* n_thread 0: as many as OpenMP would take; the file does not depend on it. fn, or NULL, is called
+ * by one thread at a time. Refuses a PATH that exists and is not a regular file, and a disk without
+ * room, before writing anything. Messages do not name PATH. */
 int synth_write(synth_report *out, const char *path, const synth_options *o, int n_thread,
                 progress_fn *fn, void *ctx, err_ctx *err);
 

@@ -74,7 +74,7 @@ static uint8_t *repack_group(uint8_t *to, const uint8_t *from, size_t row_bytes,
     return weights + (size_t)n * BLOCK_BYTES;
 }
 
-static void arrange_Q8_0(uint8_t *to, const uint8_t *rows, size_t row_bytes, int n_row, int cols)
+static void repack_Q8_0(uint8_t *to, const uint8_t *rows, size_t row_bytes, int n_row, int cols)
 {
     for (int r = 0; r < n_row; r += BUNDLE)
         for (int b = 0, left = cols / 32; left > 0; b += LANES, left -= LANES)
@@ -200,7 +200,7 @@ static void repack_super_block(uint8_t *d, uint8_t *group, int r, const uint8_t 
         }
 }
 
-static void arrange_Q6_K(uint8_t *to, const uint8_t *rows, size_t row_bytes, int n_row, int cols)
+static void repack_Q6_K(uint8_t *to, const uint8_t *rows, size_t row_bytes, int n_row, int cols)
 {
     const size_t n_group = (size_t)cols / SEGMENT;
     for (int first = 0; first < n_row; first += BUNDLE, to += BUNDLE * row_bytes) {
@@ -387,8 +387,8 @@ static float32x4_t bundle_Q6_K(const uint8_t *p, const act_row *x, int cols)
 DEFINE(Q8_0)
 DEFINE(Q6_K)
 
-void put_dotprod_arranged(kernel_set *s)
+void put_dotprod_repacked(kernel_set *s)
 {
-    s->of[QT_Q8_0].repacked = (repacking){ BUNDLE, arrange_Q8_0, dot_Q8_0 };
-    s->of[QT_Q6_K].repacked = (repacking){ BUNDLE, arrange_Q6_K, dot_Q6_K };
+    s->of[QT_Q8_0].repacked = (repacking){ BUNDLE, repack_Q8_0, dot_Q8_0 };
+    s->of[QT_Q6_K].repacked = (repacking){ BUNDLE, repack_Q6_K, dot_Q6_K };
 }

@@ -42,7 +42,7 @@ static bool has_i8mm(void)
 }
 
 #define DOTPROD put_dotprod_blocks, put_dotprod_k_quants, put_neon_floats, put_dotprod_wide,       \
-                put_dotprod_arranged
+                put_dotprod_repacked
 
 static const isa isas[] = {              /* fastest first */
     { "i8mm",    has_i8mm,    { DOTPROD, put_i8mm_wide } },

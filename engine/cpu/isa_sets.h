@@ -11,7 +11,7 @@
 #if defined(__aarch64__)
 void put_dotprod_blocks(kernel_set *s);  /* 32 weights and one scale or two: Q4_0 ... NVFP4 */
 void put_dotprod_k_quants(kernel_set *s);
-void put_dotprod_arranged(kernel_set *s);
+void put_dotprod_repacked(kernel_set *s);
 void put_neon_floats(kernel_set *s);
 void put_dotprod_wide(kernel_set *s);
 void put_i8mm_wide(kernel_set *s);

@@ -75,7 +75,7 @@ static void fill_piece(void *ctx, int64_t begin, int64_t end, int thread)
     memset(b->memory + begin, FILL, (size_t)(end - begin));
 }
 
-/* A bank of as many experts as make up the memory, one tensor behind the other. */
+/* A bank of as many experts as make up the memory, one tensor after the other. */
 static int make_bank(bench *b, uint64_t room, err_ctx *err)
 {
     const expert_bank *like = b->m->layers[0].experts;

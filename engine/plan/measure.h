@@ -1,7 +1,7 @@
 /* measure.h - how fast this machine's links are, with the kernels that will use them.
  *
  * A second or two: the CPU's expert kernels on memory of the model's own shapes, the GPU's links,
- * both at the same time, the drive behind the file. Figures for plans (tiers/plan.h). */
+ * both at the same time, the drive that has the file. Figures for plans (tiers/plan.h). */
 #ifndef ENGINE_PLAN_MEASURE_H
 #define ENGINE_PLAN_MEASURE_H
 

@@ -1,6 +1,6 @@
 /* planning.c - fills in what the planner asks for.
  *
- * Every number is asked of who will allocate or read it, so that the plan and the run cannot drift
+ * Whatever allocates or reads something is asked for its size, so that plan and run cannot drift
  * apart. Deciding is left to tiers/plan.h, measuring to engine/plan/measure.h. */
 #include "engine/plan/planning.h"
 

@@ -1,6 +1,6 @@
 /* planning.h - the planner's inputs: what a model, a session and this machine come to.
  *
- * Sizes come from the bound tensors and from those who will allocate; no weight is read and nothing
+ * Sizes come from the bound tensors and from whatever will allocate; no weight is read and nothing
  * is allocated. tiers/plan.h decides. */
 #ifndef ENGINE_PLAN_PLANNING_H
 #define ENGINE_PLAN_PLANNING_H
