@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_cli_gpu.sh BUILD - moe-run and moe-bench on a GPU: budgets of VRAM from too little to all,
+# test_cli_gpu.sh BUILD [PART] - moe-run and moe-bench on a GPU: budgets of VRAM from too little to all,
 # the plan against what a run then reports, post-fetch by its variables, the file of measured
 # speeds, and faults of the GPU, of page-locking and of the drive beside it. Ends with "cli_gpu N
 # passed, N failed"; without a GPU, or a build for one, with one skip.
@@ -12,7 +12,12 @@
 #   page-lock   here, and test_expert_store.c with a GPU
 #   vram        here (weights), gpu-lost  here (with all experts in VRAM, and with some)
 set -u
-area=cli_gpu
+# Parts, which may run at the same time: budgets and faults of either demo model, and the speeds.
+case ${2:-} in
+'') parts="qwen3next gptoss speeds" ;;
+*) parts=$2 ;;
+esac
+area=cli_gpu${2:+_$2}
 . tests/cli_harness.sh
 if "$run" --version | grep -q "no GPU"; then
     skip "no GPU"
@@ -70,19 +75,29 @@ expect 0 "sm_" $bench machine --threads 2 --seconds 0.002 --buffer 4M
 gpu=$("$run" plan --json | sed 's/.*"gpu_name":"\([^"]*\)".*/\1/')
 if [ "$gpu" ]; then ok; else bad "plan --json: expected a gpu_name"; fi
 
-for m in $qwen $gptoss; do
-    model="-m $m --ctx 256"
+# with MODEL: what is asked of it; how much VRAM takes all of it, and how much leaves something to
+# post-fetch
+with() {
+    m=$1 model="-m $1 --ctx 256"
     ask="$model --raw -p Hello -n 24 --temp 0"
-
-    # ---- budgets: all, half of the experts, enough for post-fetch, the least; and in RAM
     json=$("$run" plan --json $model --device cuda)
     all=$(json_number vram.total "$json")
     experts=$(json_number vram.experts "$json")
     equal "$m: bytes on the drive with no bound" 0 "$(json_number drive_experts "$json")"
     grain=$((all / 64))                  # every question starts the GPU's driver
+    fetch=$(least_budget --vram "$all" $grain fetches $model)
+}
+
+for part in $parts; do
+    case $part in
+    qwen3next) with $qwen ;;
+    gptoss) with $gptoss ;;
+    *) continue ;;
+    esac
+
+    # ---- budgets: all, half of the experts, enough for post-fetch, the least; and in RAM
     least=$(least_budget --vram "$all" $grain on_gpu $model)
     half=$(least_budget --vram "$all" $grain half_there $model)
-    fetch=$(least_budget --vram "$all" $grain fetches $model)
     beside=$(plan_number ram.total $model --device cuda --vram "$least")
     drive=$(least_budget --ram "$beside" $((beside / 64)) on_gpu $model --device cuda --vram "$least")
     at_least "$m: VRAM for half of the experts" "$least" "$half"
@@ -215,6 +230,8 @@ for m in $qwen $gptoss; do
     rm "$tmp/cut.gguf"
 done
 
+case $parts in *speeds*) ;; *) finish; exit ;; esac
+
 # ---- the file of measured speeds: whatever it holds, the answer is the same, and afterwards it is
 # this machine's
 kept=$XDG_CACHE_HOME/moe/speeds.json
@@ -227,6 +244,9 @@ look_again() {                           # WHAT
     if grep -q "assumed" "$tmp/err"; then bad "speeds: $1: expected measured ones, said assumed"; else ok; fi
     equal "speeds: $1: measured now" 1 "$(is_measured)"
 }
+with $gptoss
+answer all --device cuda
+answer now --vram "$fetch"
 cp "$kept" "$tmp/good"
 rm -r "$XDG_CACHE_HOME"
 equal "speeds: none: measured" 0 "$(is_measured)"

@@ -12,6 +12,7 @@ set -u
 if [ "$1" = --one ]; then
     build=$2 logs=$3 name=${4%.sh}
     case $4 in
+    *.sh\ *) name=${4%%.sh *}_${4#* }; set -- "tests/${4%% *}" "$build" "${4#* }" ;;
     check_layers.sh) set -- tools/check_layers.sh ;;
     fuzz_gguf) set -- "$build/tests/fuzz_gguf" --seconds "${FUZZ_CHECK_SECONDS:-4}" "$build/seeds" ;;
     *.sh) set -- "tests/$4" "$build" ;;
@@ -65,7 +66,7 @@ rest() {
 }
 list() {
     [ "${ONLY_GPU:-}" ] || rest
-    echo test_cli_gpu.sh
+    for part in qwen3next gptoss speeds; do echo "test_cli_gpu.sh $part"; done
     for t in "$@"; do echo "$t"; done
 }
 list "$@" | xargs -P "$jobs" -I '{}' "$0" --one "$build" "$logs" '{}'
