@@ -123,8 +123,11 @@ said "File too large" "synth past the limit"
 holds "$(wc -l <"$tmp/err")" -eq 1 "synth past the limit: one line"
 limited out $bench quant Q4_K tests/golden/quants/Q4_K.bin "$tmp/small/x.q"
 holds $? -eq 1 "quant past the limit"
-(ulimit -f 0; XDG_CACHE_HOME=$tmp/small/cache exec $small) 2>&1 | cat >"$tmp/err"
-said "stopped: length" "speeds that cannot be kept"
+if ldd "$run" 2>/dev/null | grep -q libomp; then skip "LLVM's OpenMP does not start where no file may grow"
+else
+    (ulimit -f 0; XDG_CACHE_HOME=$tmp/small/cache exec $small) 2>&1 | cat >"$tmp/err"
+    said "stopped: length" "speeds that cannot be kept"
+fi
 holds "$(find "$tmp/small" -type f | wc -l)" -eq 0 "something is left: $(ls -R "$tmp/small")"
 
 # ---- no home is made
