@@ -1,4 +1,4 @@
-/* test_plan.c - the planner on made-up machines, and what it is told of real models.
+/* test_plan.c - the planner on made-up machines. What it is told of real models: test_planning.c.
  *
  * Every machine of the table with every model keeps the invariants; chosen rows are worked out by
  * hand. Nothing here is timed, and no GPU is asked. */
@@ -6,15 +6,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "engine/gpu/host_experts.h"
-#include "engine/gpu/gpu_steps.h"
-#include "engine/plan/planning.h"
-#include "engine/host/weights.h"
-#include "engine/session/state.h"
 #include "tests/test.h"
-#include "tiers/memory_room.h"
 #include "tiers/plan.h"
 
 #define GB UINT64_C(1000000000)
@@ -1057,182 +1050,6 @@ static void test_assumed(void)
     check_plan(&p, &c, "no pull");
 }
 
-/* ---- sizes of real models -------------------------------------------------------------------- */
-
-static uint64_t made_work(void *ctx, const model *m, int chunk)
-{
-    (void)m;
-    ++*(int *)ctx;
-    return 1000 * (uint64_t)chunk;
-}
-
-/* The copy that is planned for is the one that the engine makes. */
-static void check_copy(const model *m)
-{
-    static const char *const isas[] = { NULL, "scalar" };
-    for (int exact = 0; exact <= 1; exact++)
-        for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
-            const engine_options eo = { .threads = 1, .isa = isas[i], .exact = exact == 1 };
-            engine *e = NULL;
-            err_ctx err = { 0 };
-            if (!CHECK_MSG(engine_open(&e, m, &eo, &err) == 0, "%s", err.msg)) continue;
-            CHECK_MSG(planning_copy_bytes(m, isas[i], exact == 1) == engine_repack_bytes(e),
-                      "copy of the head, exact %d", exact);
-            engine_close(e);
-        }
-    CHECK(planning_copy_bytes(m, "none such", false) == 0);
-}
-
-/* Few rows of a large table in a file; a small one, one in memory and one that is the output
- * matrix, too, count as a whole. */
-static void test_embed_bytes(const char *path)
-{
-    gguf *g = NULL, *in_memory = NULL;
-    model *m = NULL;
-    err_ctx err = { 0 };
-    size_t bytes = 0;
-    uint8_t *data = test_read_file(path, &bytes);
-    if (CHECK_MSG(data && gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0 &&
-                  gguf_open_memory(&in_memory, data, bytes, &err) == 0, "%s", err.msg)) {
-        tensor large = *m->embed.t;
-        const uint64_t row = (large.row_bytes + 65535 + 65535) / 65536 * 65536;
-        CHECK(weights_embed_bytes(m, 512) == large.bytes);
-        large.bytes = 600 * MB;
-        m->embed.t = &large;
-        m->head_tied = false;
-        CHECK_MSG(weights_embed_bytes(m, 512) == (512 + 255) * row, "%llu",
-                  (unsigned long long)weights_embed_bytes(m, 512));
-        CHECK(weights_embed_bytes(m, 9) == (9 + 255) * row);
-        m->head_tied = true;
-        CHECK(weights_embed_bytes(m, 9) == large.bytes);
-        m->head_tied = false;
-        m->file = in_memory;
-        CHECK(weights_embed_bytes(m, 9) == large.bytes);
-    }
-    model_free(m);
-    gguf_close(g);
-    gguf_close(in_memory);
-    mem_free(data);
-}
-
-static void test_sizes(const char *path)
-{
-    static planning in;
-    static plan p;
-    gguf *g = NULL;
-    model *m = NULL;
-    model_bytes sum;
-    static plan_session s;
-    err_ctx err = { 0 };
-    int asked = 0;
-
-    if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
-                   err.msg)) {
-        gguf_close(g);
-        return;
-    }
-    model_count_bytes(&sum, m);
-    CHECK(planning_model(&in, m, &err) == 0);
-    const uint64_t experts = all_experts(&in.what), padding = 256 * (uint64_t)m->n_bound;
-    CHECK_MSG(in.what.dense + experts == sum.dense + sum.experts + padding, "%s: sum", path);
-    CHECK(experts <= sum.experts && in.what.file_bytes == sum.dense + sum.experts);
-    CHECK(in.what.embed == (m->head_tied ? 0 : sum.embed) && in.what.embed < in.what.dense);
-    CHECK(in.what.token_dense == sum.token_dense && in.what.n_used == m->hp.n_expert_used);
-    CHECK(in.what.dense_macs > 0 && in.what.expert_macs == 3.0 * m->hp.n_layer * in.what.n_used *
-          m->hp.n_embd * m->hp.n_ff_expert);
-    uint64_t layers = 0;
-    for (int l = 0; l < m->hp.n_layer; l++) layers += in.what.layer_dense[l];
-    CHECK_MSG(layers > 0 && layers + sum.embed + (m->head_tied ? 0 : sum.head) <= in.what.dense &&
-              in.what.table == sum.embed, "%s: dense weights by layers", path);
-    for (int l = 0; l < m->hp.n_layer; l++)
-        CHECK(in.down_bytes[l] > 0 && in.down_bytes[l] < in.expert_bytes[l] &&
-              in.expert_bytes[l] <= expert_bytes(m->layers[l].experts));
-
-    m->head_tied = !m->head_tied;        /* a table that is read for every token stays in VRAM */
-    CHECK(planning_model(&in, m, &err) == 0 && (in.what.embed == 0) == m->head_tied);
-    m->head_tied = !m->head_tied;
-
-    const int ctx = min_int(m->hp.ctx_train, 300);
-    session_options o = { .ctx = ctx, .kv = KV_F16, .n_snapshot = 2 };
-    CHECK(planning_session(&s, m, &o, 2, made_work, &asked, &err) == 0);
-    CHECK_MSG(s.chunk[0] == ctx && s.n_chunk == (ctx > 256 ? 2 : 1) && asked == s.n_chunk,
-              "%d chunks from %d", s.n_chunk, s.chunk[0]);
-    for (int i = 0; i < s.n_chunk; i++) {
-        const state_options so = { .ctx = ctx, .slack = s.chunk[i], .kv = KV_F16, .n_snapshot = 2 };
-        CHECK(s.state[i] + s.snapshots[i] == state_bytes(m, &so));
-        uint64_t by_layer = 0;
-        for (int l = 0; l < m->hp.n_layer; l++) by_layer += s.layer_state[i][l];
-        CHECK(by_layer == s.state[i]);
-        CHECK((s.snapshots[i] > 0) == (m->hp.ssm_n_v_head > 0)); /* windows have room for all */
-        CHECK(s.vram_work[i] == 1000 * (uint64_t)s.chunk[i] && s.ram_work[i] > 0 &&
-              s.ram_beside[i] == gpu_steps_host_bytes(m, s.chunk[i]) + host_experts_ram_bytes(m) +
-                                 (uint64_t)ctx * sizeof(int32_t) + (uint64_t)m->hp.n_vocab * 4);
-    }
-    CHECK(s.vram_cold == host_experts_vram_bytes(m) + recurrent_bytes(m) && s.vram_cold > 0);
-    o.chunk = 40;
-    CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == 0);
-    CHECK(s.n_chunk == 2 && s.chunk[0] == 40 && s.chunk[1] == 32 && s.vram_work[0] == 0);
-    CHECK(s.vram_cold == 0);
-    o.chunk = SESSION_MAX_CHUNK + 1;
-    CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
-    o = (session_options){ .ctx = m->hp.ctx_train + 1 };
-    CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
-    o.ctx = 0;
-    CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
-
-    /* what could be asked for instead: the sums that such a session would have */
-    o = (session_options){ .ctx = min_int(m->hp.ctx_train, 4096), .kv = KV_F16 };
-    CHECK(planning_session(&s, m, &o, 2, NULL, NULL, &err) == 0 && s.n_less > 2);
-    for (int i = 0; i < s.n_less; i++) {
-        const plan_less *less = &s.less[i];
-        session_options lo = { .ctx = less->ctx, .kv = less->q8 ? KV_Q8_0 : KV_F16 };
-        plan_session t;
-        lo.chunk = s.chunk[s.n_chunk - 1];
-        CHECK(planning_session(&t, m, &lo, 2, NULL, NULL, &err) == 0);
-        CHECK_MSG(less->alone == t.state[0] + t.snapshots[0] + t.ram_work[0] &&
-                  less->beside == t.snapshots[0] + t.ram_beside[0] && less->ctx >= 256 &&
-                  (less->q8 ? less->ctx <= o.ctx : less->ctx < o.ctx), "less %d: context %d", i,
-                  less->ctx);
-        CHECK(i == 0 || s.less[i - 1].q8 < less->q8 || s.less[i - 1].ctx > less->ctx);
-    }
-    o.kv = KV_Q8_0;
-    CHECK(planning_session(&s, m, &o, 2, NULL, NULL, &err) == 0);
-    for (int i = 0; i < s.n_less; i++) CHECK(!s.less[i].q8);     /* it is already */
-    for (int i = 0; i < s.n_chunk; i++)
-        CHECK(s.ram_embed[i] == weights_embed_bytes(m, s.chunk[i]) && s.ram_embed[i] > 0 &&
-              s.ram_embed[i] <= sum.embed);
-    check_copy(m);
-
-    /* a GPU for all of it, for none of it, and one that is not asked */
-    const plan_wish any = { .vram = UINT64_MAX, .ram = UINT64_MAX };
-    o = (session_options){ .ctx = ctx, .kv = KV_F16 };
-    in.machine = (plan_machine){ .gpu = true, .vram_free = 8 * GB, .ram_available = 8 * GB,
-                                 .lock_limit = UINT64_MAX };
-    CHECK(planning_make(&p, &in, m, &o, 2, made_work, &asked, &any, &err) == 0 && p.gpu);
-    CHECK(p.vram_experts == experts && p.chunk == ctx);
-    in.machine.vram_free = 1000;
-    CHECK(planning_make(&p, &in, m, &o, 2, made_work, &asked, &any, &err) == 0 && !p.gpu);
-    CHECK(p.ram_experts == experts && in.session.chunk[in.session.n_chunk - 1] == 32);
-    in.machine.vram_free = 8 * GB;
-    CHECK(planning_make(&p, &in, m, &o, 2, NULL, NULL, &any, &err) == 0 && !p.gpu);
-
-    speeds_key key;
-    struct stat st;
-    CHECK(planning_key(&key, m, 3, "", "gpu", &err) == 0 && key.n_thread == 3 && key.kernels[0]);
-    CHECK(stat(path, &st) == 0 && key.drive == (uint64_t)st.st_dev && !strcmp(key.gpu, "gpu"));
-    CHECK(planning_key(&key, m, 0, NULL, "", &err) == 0 && key.n_thread >= 1 && !key.gpu[0]);
-    CHECK(planning_key(&key, m, 0, "none such", "", &err) < 0);
-    CHECK(planning_machine(&in.machine, false, &err) == 0 && !in.machine.gpu &&
-          in.machine.ram_available > 0 && in.machine.lock_limit == UINT64_MAX);
-    CHECK(in.machine.ram_program > MB && in.machine.ram_program < 4 * GB);
-    const uint64_t before = model_fingerprint(m), held = resident_memory_bytes();
-    planning_forget(m);                  /* memory goes, weights do not */
-    CHECK_MSG(resident_memory_bytes() + m->embed.t->bytes / 2 < held, "nothing was forgotten");
-    CHECK(model_fingerprint(m) == before);
-    model_free(m);
-    gguf_close(g);
-}
-
 int main(int argc, char **argv)
 {
     test_begin("plan", argc, argv);
@@ -1259,8 +1076,5 @@ int main(int argc, char **argv)
     test_stream_from();
     test_fixed();
     test_assumed();
-    test_sizes("tests/models/demo-qwen3next-Q4_K_M.gguf");
-    test_sizes("tests/models/demo-gptoss-MXFP4.gguf");
-    test_embed_bytes("tests/models/demo-gptoss-MXFP4.gguf");
     return test_end();
 }
