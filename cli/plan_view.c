@@ -81,7 +81,7 @@ static void print_vram(const plan_view *v)
     total_row("VRAM", plan_vram(p));
     if (p->head_in_ram)
         byte_row("dense weights", p->vram_dense, "of the first %d of %d layers",
-                 v->what->n_layer - p->cpu_layers, v->what->n_layer);
+                 plan_gpu_layers(p, v->what->n_layer), v->what->n_layer);
     else
         byte_row("dense weights", p->vram_dense, "%s",
                  p->embed_in_ram ? "all but the experts and the token embeddings" :
@@ -165,8 +165,8 @@ const char *plan_view_line(char *dst, size_t cap, const plan_view *v)
     char vram[32], ram[32], disk[32], where[128] = "";
     if (p->gpu && p->head_in_ram)
         snprintf(where, sizeof where, "VRAM %s with the first %d of %d layers, ",
-                 text_bytes(vram, sizeof vram, plan_vram(p)), v->what->n_layer - p->cpu_layers,
-                 v->what->n_layer);
+                 text_bytes(vram, sizeof vram, plan_vram(p)),
+                 plan_gpu_layers(p, v->what->n_layer), v->what->n_layer);
     else if (p->gpu)
         snprintf(where, sizeof where, "VRAM %s with %d%s of %d layers' experts, ",
                  text_bytes(vram, sizeof vram, plan_vram(p)), hot.layers, hot.more ? "+" : "",
@@ -191,7 +191,7 @@ static json_t *vram_json(const plan_view *v)
                      "context", INT(p->vram_state), "work", INT(p->vram_work),
                      "streaming", INT(p->vram_stage), "post_fetch", INT(p->vram_pad),
                      "experts", INT(p->vram_experts), "stage_parts", p->stage_parts,
-                     "dense_layers", p->gpu ? v->what->n_layer - p->cpu_layers : 0,
+                     "dense_layers", plan_gpu_layers(p, v->what->n_layer),
                      "layers_whole", hot.layers, "experts_of_next_layer", hot.more,
                      "embedding_in_ram", (int)p->embed_in_ram,
                      "head_in_ram", (int)(p->head_in_ram || !p->gpu));

@@ -54,7 +54,7 @@ static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
         (rc = mem_space_vram_create(&e->vram, e->device, err)) < 0)
         return rc;
     const weights_choice what = {
-        .n_layer = e->m->hp.n_layer - (e->p ? e->p->cpu_layers : 0),
+        .n_layer = e->p ? plan_gpu_layers(e->p, e->m->hp.n_layer) : e->m->hp.n_layer,
         .head = !e->p || (!e->p->head_in_ram && e->p->cpu_layers == 0),
         .hot = e->p ? e->p->hot : NULL, .embed_in_ram = e->p && e->p->embed_in_ram,
     };

@@ -14,13 +14,6 @@
 #define GB UINT64_C(1000000000)
 #define MB UINT64_C(1000000)
 
-static uint64_t all_experts(const plan_model *w)
-{
-    uint64_t sum = 0;
-    for (int l = 0; l < w->n_layer; l++) sum += (uint64_t)w->n_expert * w->expert_bytes[l];
-    return sum;
-}
-
 static uint64_t made_work(void *ctx, const model *m, int chunk)
 {
     (void)m;
@@ -95,7 +88,7 @@ static void test_sizes(const char *path)
     }
     model_count_bytes(&sum, m);
     CHECK(planning_model(&in, m, &err) == 0);
-    const uint64_t experts = all_experts(&in.what), padding = 256 * (uint64_t)m->n_bound;
+    const uint64_t experts = plan_all_experts(&in.what), padding = 256 * (uint64_t)m->n_bound;
     CHECK_MSG(in.what.dense + experts == sum.dense + sum.experts + padding, "%s: sum", path);
     CHECK(experts <= sum.experts && in.what.file_bytes == sum.dense + sum.experts);
     CHECK(in.what.embed == (m->head_tied ? 0 : sum.embed) && in.what.embed < in.what.dense);

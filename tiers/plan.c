@@ -38,6 +38,19 @@ static uint64_t budget(uint64_t have, uint64_t reserve, double share, uint64_t b
     return least(have - least(reserve, have / 2), bound);
 }
 
+int plan_gpu_layers(const plan *p, int n_layer)
+{
+    return p->gpu ? n_layer - p->cpu_layers : 0;
+}
+
+uint64_t plan_all_experts(const plan_model *what)
+{
+    uint64_t sum = 0;
+    for (int l = 0; l < what->n_layer; l++)
+        sum += (uint64_t)what->n_expert * what->expert_bytes[l];
+    return sum;
+}
+
 uint64_t plan_vram(const plan *p)
 {
     return p->vram_dense + p->vram_state + p->vram_work + p->vram_stage + p->vram_pad +
@@ -177,17 +190,22 @@ typedef struct attempt {
     bool resident;                       /* all experts in VRAM, or not at all */
 } attempt;
 
+/* What does not depend on which weights are there. */
+static plan begin_attempt(const planner *j, attempt a)
+{
+    return (plan){
+        .gpu = true, .embed_in_ram = a.embed_in_ram, .rate = j->rate, .chunk = j->s->chunk[a.i],
+        .vram_work = plus(j->s->vram_work[a.i], a.resident ? 0 : j->s->vram_cold),
+        .stage_parts = a.parts, .vram_stage = a.parts > 0 ? stage_bytes(j, a.parts) : 0,
+        .vram_pad = a.pad ? pad_bytes(j) : 0,
+    };
+}
+
 static bool attempt_gpu(plan *p, const planner *j, uint64_t lock_limit, attempt a)
 {
-    const uint64_t table = a.embed_in_ram ? j->what->embed : 0;
-    *p = (plan){ .gpu = true, .embed_in_ram = a.embed_in_ram, .rate = j->rate };
-    p->chunk = j->s->chunk[a.i];
-    p->vram_dense = j->what->dense - table;
+    *p = begin_attempt(j, a);
+    p->vram_dense = j->what->dense - (a.embed_in_ram ? j->what->embed : 0);
     p->vram_state = j->s->state[a.i];
-    p->vram_work = plus(j->s->vram_work[a.i], a.resident ? 0 : j->s->vram_cold);
-    p->stage_parts = a.parts;
-    p->vram_stage = a.parts > 0 ? stage_bytes(j, a.parts) : 0;
-    p->vram_pad = a.pad ? pad_bytes(j) : 0;
     const uint64_t fixed = plus(plus(p->vram_dense, p->vram_state),
                                 plus(p->vram_work, p->vram_stage + p->vram_pad));
     if (fixed > j->vram || (a.resident && j->vram - fixed < j->experts)) return false;
@@ -263,12 +281,8 @@ static bool attempt_shared(plan *p, const planner *j, uint64_t lock_limit, attem
 {
     const plan_model *what = j->what;
     int n = 0;
-    *p = (plan){ .gpu = true, .embed_in_ram = true, .head_in_ram = true, .rate = j->rate };
-    p->chunk = j->s->chunk[a.i];
-    p->vram_work = plus(j->s->vram_work[a.i], j->s->vram_cold);
-    p->stage_parts = a.parts;
-    p->vram_stage = a.parts > 0 ? stage_bytes(j, a.parts) : 0;
-    p->vram_pad = a.pad ? pad_bytes(j) : 0;
+    *p = begin_attempt(j, a);
+    p->head_in_ram = true;
     const uint64_t fixed = plus(p->vram_work, p->vram_stage + p->vram_pad);
     if (fixed > j->vram) return false;
     for (uint64_t room = j->vram - fixed; n < what->n_layer; n++) {
@@ -284,9 +298,9 @@ static bool attempt_shared(plan *p, const planner *j, uint64_t lock_limit, attem
     return true;
 }
 
-/* all: every expert must have room in RAM. Buffers for streaming and post-fetch, if small beside the
- * budget, are worth more than a few layers; larger chunks are worth less, since the CPU computes the
- * other layers of a prompt. */
+/* all: every expert must have room in RAM. Buffers for streaming and post-fetch, if small beside
+ * the budget, are worth more than a few layers; larger chunks are worth less, because the other
+ * layers of a prompt are computed by the CPU. */
 static bool with_some_layers(plan *p, const planner *j, uint64_t lock_limit, bool all)
 {
     const int last = j->s->n_chunk - 1;
@@ -295,7 +309,8 @@ static bool with_some_layers(plan *p, const planner *j, uint64_t lock_limit, boo
     while (parts_fit(j, 2 * parts)) parts *= 2;
     const bool stage = stage_bytes(j, parts) <= j->vram / 8, pad = pad_bytes(j) <= j->vram / 8;
     for (int i = 0; i <= last; i++) {
-        const attempt a = { .i = i, .parts = stage ? parts : 0, .pad = pad };
+        const attempt a = { .i = i, .embed_in_ram = true, .parts = stage ? parts : 0,
+                            .pad = pad };
         if (i < last && j->s->vram_work[i] > j->vram / 6) continue;
         if (attempt_shared(p, j, lock_limit, a, all)) return true;
     }

@@ -126,6 +126,9 @@ typedef struct plan {
 int plan_make(plan *out, const plan_machine *m, const plan_model *what, const plan_session *s,
               const plan_wish *w, err_ctx *err);
 
+int plan_gpu_layers(const plan *p, int n_layer);         /* whose dense part is on the GPU: the
+                                                          * first ones */
+uint64_t plan_all_experts(const plan_model *what);       /* bytes */
 uint64_t plan_vram(const plan *p);       /* all that is taken of either */
 uint64_t plan_ram(const plan *p);
 bool plan_uses_drive(const plan *p, int n_layer);        /* experts of some layer are read when they

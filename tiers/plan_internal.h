@@ -18,12 +18,6 @@ typedef struct planner {
     uint64_t one, down;                  /* largest expert, largest down slab */
 } planner;
 
-/* Layers whose dense part is on the GPU: the first ones. */
-static inline int plan_gpu_layers(const plan *p, int n_layer)
-{
-    return p->gpu ? n_layer - p->cpu_layers : 0;
-}
-
 /* Bytes of experts that are not in VRAM. */
 static inline uint64_t plan_cold_bytes(const plan *p, const planner *j)
 {

@@ -134,7 +134,7 @@ static bool plan_holds(const tiers *t, const plan_wish *w, uint64_t experts)
     if (plan_make(&p, &in->machine, &in->what, &in->session, w, NULL) < 0) return false;
     if (!t->table.gpu[0]) return true;
     return p.gpu && p.vram_experts >= experts &&
-           (p.stage_parts > 0 || p.vram_experts == tiers_all_experts(&t->here->in.what));
+           (p.stage_parts > 0 || p.vram_experts == plan_all_experts(&t->here->in.what));
 }
 
 /* The least VRAM (with a GPU) or RAM for that; TIERS_ALL if there is none. */
@@ -160,7 +160,7 @@ static void usual_sizes(sizes *vram, sizes *ram, const tiers *t)
     const plan_model *what = &t->here->in.what;
     const bool on_gpu = t->table.gpu[0] != '\0';
     if (vram->n == 0) {
-        const uint64_t quarter = tiers_all_experts(what) / 4;
+        const uint64_t quarter = plan_all_experts(what) / 4;
         uint64_t last = TIERS_ALL;
         if (on_gpu) vram->at[vram->n++] = TIERS_NO_EXPERTS;
         for (uint64_t n = 1; on_gpu && n <= 2; n++) {

@@ -26,14 +26,6 @@ typedef struct figures {
     int hot_layers;
 } figures;
 
-uint64_t tiers_all_experts(const plan_model *what)
-{
-    uint64_t sum = 0;
-    for (int l = 0; l < what->n_layer; l++)
-        sum += (uint64_t)what->n_expert * what->expert_bytes[l];
-    return sum;
-}
-
 static double share(double a, double b) { return b > 0 ? a / b : NAN; }
 
 static double median(const double *rates, int n) { return spread_of(rates, n).median; }
@@ -47,7 +39,7 @@ static silent_bytes silent_bytes_of(const tiers_table *t, const plan *p)
     silent_bytes sum = { 0, 0 };
     for (int l = 0; l < what->n_layer; l++) {
         const double bytes = (double)what->n_used * (double)what->expert_bytes[l];
-        if (!p->gpu || l >= what->n_layer - p->cpu_layers) sum.cpu += bytes;
+        if (l >= plan_gpu_layers(p, what->n_layer)) sum.cpu += bytes;
         else if (p->hot[l] == what->n_expert) sum.vram += bytes;
     }
     return sum;
@@ -58,7 +50,7 @@ static figures figures_of(const tiers_table *t, const tiers_row *r)
     const tiers_outcome *o = &r->on;
     const plan *p = &o->p;
     const int runs = t->n_run;
-    const double experts = (double)tiers_all_experts(&t->here->in.what);
+    const double experts = (double)plan_all_experts(&t->here->in.what);
     const double n = (double)t->n_token * runs;
     const silent_bytes silent = silent_bytes_of(t, p);
     const uint64_t vram_free = t->here->in.machine.vram_free;

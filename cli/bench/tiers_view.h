@@ -42,8 +42,6 @@ typedef struct tiers_table {
     int n_row;
 } tiers_table;
 
-uint64_t tiers_all_experts(const plan_model *what);      /* bytes */
-
 /* The first row that was done, or NULL. */
 const tiers_row *tiers_first_done(const tiers_table *t);
 

@@ -19,7 +19,6 @@ struct session {
     int32_t *ids;                        /* [ctx]: the tokens so far */
     void *before[RECURRENT_BLOCKS];      /* in their spaces: the recurrent state before the chunk
                                           * under way; NULL: there is none */
-    bool has_before;
 };
 
 /* ---- options and sizes ----------------------------------------------------------------------- */
@@ -115,7 +114,6 @@ static int make_before(session *s, err_ctx *err)
             rc = b.where->alloc(&s->before[i], b.where, b.bytes, MEM_DENSE,
                                 "a copy of the recurrent state", err);
     }
-    s->has_before = true;
     return rc;
 }
 
@@ -221,7 +219,7 @@ static void copy_recurrent(session *s, bool back)
  * short, and a copy of the state would be a good part of it. */
 static bool remember(session *s, int n, bool watched)
 {
-    const bool kept = s->has_before &&
+    const bool kept = keeps_before(s->e) &&
                       ((n > 1 && (watched || engine_on_gpu(s->e))) || can_fail(s));
     if (kept) copy_recurrent(s, false);
     return kept;
@@ -257,7 +255,7 @@ static int eval_chunk(session *s, const int32_t *ids, chunk_watch *w, err_ctx *e
 {
     batch b = { .ids = ids, .n = w->n_chunk, .pos = session_pos(s) };
     if (w->watch && !w->watch(w->ctx, w->done, w->n)) return err_set(err, ERR_STOPPED, "stopped");
-    if (w->watch && w->n_chunk > 1 && s->has_before) {
+    if (w->watch && w->n_chunk > 1 && keeps_before(s->e)) {
         b.watch = watch_chunk;
         b.watch_ctx = w;
     }
