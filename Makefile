@@ -298,7 +298,6 @@ tests: $(TEST_BIN) $(TEST_CU_BIN) $B/tests/fuzz_gguf $B/tests/fuzz_seeds $(UNPAC
 check test: all tests
 	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU)
 
-# One after the other: each has the device, and the CPU for its references, to itself.
 GPU_TESTS := $(filter test_gpu% test_forward test_places test_expert_store test_state test_mem_space,$(TESTS)) $(TEST_CU)
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
 	$QONLY_GPU=1 TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)

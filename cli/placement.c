@@ -111,6 +111,7 @@ static int make(placement *p, const model *m, gpu *g, const placement_options *o
                 const session_options *so, err_ctx *err)
 {
     plan_wish wish = o->wish;
+    wish.gpu_wanted = o->device == DEVICE_CUDA;
     wish.ram_copy = planning_copy_bytes(m, o->engine.isa, o->engine.exact);
     return planning_make(&p->p, &p->in, m, so, o->engine.threads, g ? planning_gpu_work : NULL, g,
                          &wish, err);
@@ -133,6 +134,18 @@ static int make_with_speeds(placement *p, const model *m, engine *e, gpu *g,
     return rc < 0 ? rc : make(p, m, g, o, so, err);
 }
 
+/* Which memory kept the plan off the GPU: with RAM without end there would be one, or not. */
+static bool ram_is_short(const placement *p, const model *m, gpu *g, const placement_options *o,
+                         const session_options *so)
+{
+    placement_options more = *o;
+    placement twin = *p;
+    err_ctx unused;
+    more.wish.ram = UINT64_MAX;
+    twin.in.machine.ram_available = UINT64_MAX / 2;
+    return make(&twin, m, g, &more, so, &unused) == 0 && twin.p.gpu;
+}
+
 int placement_make(placement *out, const model *m, engine *e, const placement_options *o,
                  const session_options *so, err_ctx *err)
 {
@@ -144,15 +157,20 @@ int placement_make(placement *out, const model *m, engine *e, const placement_op
     const bool has_gpu = g != NULL;
     if ((rc = read_machine(out, program, has_gpu, err)) == 0)
         rc = make_with_speeds(out, m, e, g, o, so, err);
+    const bool no_ram = rc == 0 && has_gpu && !out->p.gpu && ram_is_short(out, m, g, o, so);
     gpu_close(g);
     if (rc < 0) return rc;
+    if (no_ram && o->device == DEVICE_CUDA)
+        return err_set(err, ERR_NOMEM, "%s: RAM is too small for what a GPU needs beside it; use a "
+                       "larger --ram, a smaller --ctx, or --device cpu", out->info.name);
     if (has_gpu && !out->p.gpu && o->device == DEVICE_CUDA)
         return err_set(err, ERR_NOMEM, "%s: its VRAM (%.1f GB free) is too small for what every "
                        "token needs; use a smaller --ctx, --kv q8_0, or --device cpu",
                        out->info.name, (double)out->in.machine.vram_free * 1e-9);
     if (has_gpu && !out->p.gpu)
-        snprintf(out->note, sizeof out->note, "%s: VRAM is too small for what every token needs: "
-                 "CPU only", out->info.name);
+        snprintf(out->note, sizeof out->note, "%s: %s: CPU only", out->info.name, no_ram ?
+                 "RAM is too small for what a GPU needs beside it" :
+                 "VRAM is too small for what every token needs");
     return 0;
 }
 

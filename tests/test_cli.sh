@@ -193,7 +193,7 @@ expect 0 "MB/s" $bench tokenize -m $qwen -r 1 LICENSE
 # ---- budgets of memory: the same tokens from each, also when most experts stay on the drive
 export XDG_CACHE_HOME="$tmp/cache"
 for m in $qwen $gptoss; do
-    small=$(($(least $bench tiers -m $m -p 12 -n 6 -r 2) + 2))M
+    small=$(($(least $bench tiers -m $m -p 12 -n 6 -r 2) + 1))M
     expect 0 "expected" $bench tiers -m $m -p 12 -n 6 -r 2 --ram all,$small,10K
     if [ "$(grep -c '^  [12] .* [1-9][0-9]*%  *0 of 4 ' "$tmp/out")" -eq 1 ] &&
        [ "$(sed -n 's/^  [12] .* \([0-9a-f]\{8\}\)$/\1/p' "$tmp/out" | sort -u | wc -l)" -eq 1 ]; then ok

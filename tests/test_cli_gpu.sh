@@ -99,7 +99,12 @@ for part in $parts; do
     least=$(least_budget --vram "$all" $grain on_gpu $model)
     half=$(least_budget --vram "$all" $grain half_there $model)
     beside=$(plan_number ram.total $model --device cuda --vram "$least")
-    drive=$(least_budget --ram "$beside" $((beside / 64)) on_gpu $model --device cuda --vram "$least")
+    # half-way between what has to be in RAM and all experts there: the program itself takes a
+    # little more or less each time
+    drive=$(least_budget --ram "$beside" $((beside / 256)) on_gpu $model --device cuda --vram "$least")
+    drive=$(((drive + beside) / 2))
+    at_least "$m --vram $least --ram $drive: bytes on the drive" 1 \
+        "$(plan_number drive_experts $model --device cuda --vram "$least" --ram $drive)"
     at_least "$m: VRAM for half of the experts" "$least" "$half"
     at_least "$m: VRAM for all" "$half" "$all"
 
@@ -118,7 +123,6 @@ for part in $parts; do
     answer now --vram "$half" --deterministic --device cuda
     same now all "$m --vram $half --deterministic"
     answer now --vram "$least" --ram "$drive" --device cuda
-    said "drive" "$m --vram $least --ram $drive"
     same now all "$m: experts on the drive beside a GPU"
     answer now --vram "$fetch" --threads 1
     same now all "$m --threads 1"

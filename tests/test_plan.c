@@ -813,6 +813,9 @@ static void test_some_layers_short(void)
         if (!made_plan(&p, &c, "RAM for the CPU")) return;
         CHECK(drive || !plan_uses_drive(&p, c.what.n_layer));
         n_cpu += !p.gpu;
+        c.w.gpu_wanted = true;
+        if (made_plan(&p, &c, "a GPU is asked for")) CHECK(p.gpu);
+        c.w.gpu_wanted = false;
     }
     CHECK_MSG(n_cpu > 0, "%d plans for the CPU alone", n_cpu);
     c.w.ram = 8 * GB;

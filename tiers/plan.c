@@ -454,7 +454,7 @@ static int sum_experts(planner *j, err_ctx *err)
 }
 
 /* In order of preference. Some layers on the GPU are not worth having experts on the drive that the
- * CPU alone would have in RAM. */
+ * CPU alone would have in RAM, unless a GPU is what was asked for. */
 static bool choose(plan *out, const planner *j, const plan_machine *m)
 {
     const bool gpu = m->gpu && !j->w->cpu_only;
@@ -462,7 +462,7 @@ static bool choose(plan *out, const planner *j, const plan_machine *m)
     if (gpu && (with_gpu(out, j, m->lock_limit) || with_some_layers(out, j, m->lock_limit, true)))
         return true;
     const bool cpu = with_cpu(out, j);
-    if (cpu && !plan_uses_drive(out, j->what->n_layer)) return true;
+    if (cpu && !(gpu && j->w->gpu_wanted) && !plan_uses_drive(out, j->what->n_layer)) return true;
     if (!gpu || !with_some_layers(&shared, j, m->lock_limit, false)) return cpu;
     *out = shared;
     return true;

@@ -68,6 +68,7 @@ typedef struct plan_session {
 typedef struct plan_wish {
     uint64_t vram, ram;                  /* bounds; UINT64_MAX: what there is */
     bool cpu_only;
+    bool gpu_wanted;                     /* even where the CPU alone would be faster */
     bool no_postfetch;
     uint64_t ram_copy;                   /* of the head, repacked: if the CPU computes it, and RAM
                                           * is left */

@@ -2,7 +2,7 @@
 # run_tests.sh BUILD TEST... - runs the layer check, the test programs, the command-line tests and a
 # few seconds of fuzzing, as many at a time as there are CPUs; adds up their counts and ends with
 # "N passed, N failed". With ONLY_GPU=1 the test programs and the command-line tests of the GPU
-# alone, one at a time; without a GPU that is a failure. TEST_THREADS=N: programs and test programs
+# alone; without a GPU that is a failure. TEST_THREADS=N: programs and test programs
 # use N threads wherever they would choose a number themselves, as on a machine with N cores.
 # What the tests write goes into a folder that is removed, whichever way this ends.
 set -u
@@ -47,7 +47,7 @@ logs=$build/tests/logs
 rm -rf "$logs"
 mkdir -p "$logs" "$build/seeds"
 jobs=$(nproc)
-if [ "${ONLY_GPU:-}" ]; then jobs=1; else "$build/tests/fuzz_seeds" "$build/seeds"; fi
+[ "${ONLY_GPU:-}" ] || "$build/tests/fuzz_seeds" "$build/seeds"
 
 # Names, the slow ones first.
 rest() {
