@@ -1,49 +1,102 @@
-/* expert_cache.c - a table from experts to places, and a list of places by last use.
+/* expert_cache.c - experts with their history, places with their owners, a heap of each pool's
+ * places.
  *
- * Every place is in the list once, the least recently used first and free ones before all others;
- * table and places always agree. Held places stay in the list: they were used last, so a search
- * from the other end hardly ever meets one. What a place contains is left to the caller. */
+ * Experts and places always agree on who is where. A place is in its pool's heap exactly if it may
+ * be taken, that is, unless it is held or its owner pinned; then its rank there is that of its
+ * owner, and that of an empty one is least. With LFRU a pool also has a list of its privileged
+ * places, by last use. What a place contains is left to the caller. */
 #include "moe/expert_cache.h"
 
 #include <assert.h>
+#include <math.h>
+
+#include "moe/place_heap.h"
+
+enum { NOBODY = -1 };
+
+typedef struct known_expert {
+    cache_history past;
+    int place;                           /* or NOBODY */
+    bool pinned;
+} known_expert;
 
 typedef struct place {
     int owner;                           /* layer * n_expert + expert, or NOBODY */
     int held;
-    int older, newer;                    /* neighbours in the list, or NOBODY */
+    int pool;
+    bool privileged;
+    int older, newer;                    /* if privileged: neighbours in the list, or NOBODY */
 } place;
 
-enum { NOBODY = -1 };
+typedef struct place_pool {
+    place_heap free;                     /* places that may be taken */
+    int oldest, newest;                  /* ends of the list */
+    int n_privileged, most_privileged;
+} place_pool;
 
 struct expert_cache {
-    int n_layer, n_expert, n_place;
-    int *place_of;                       /* [n_layer, n_expert], or NOBODY */
+    int n_layer, n_expert, n_place, n_pool;
+    cache_policy policy;
+    known_expert *experts;               /* [n_layer, n_expert] */
+    uint8_t *pool_of;                    /* [n_layer] */
     place *places;
-    int oldest, newest;                  /* ends of the list */
+    place_rank *ranks;                   /* [n_place]: storage of the heaps */
+    int *rank_at;                        /* [n_place] */
+    place_pool pools[CACHE_MOST_POOLS];
+    int64_t token, now;                  /* now: in steps */
     expert_cache_stats stats;
 };
 
-int expert_cache_create(expert_cache **out, int n_layer, int n_expert, int n_place, err_ctx *err)
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static void rank_place(expert_cache *c, int i);
+
+static void fill_pools(expert_cache *c, const cache_shape *s)
 {
-    const size_t n = (size_t)n_layer * (size_t)n_expert;
+    for (int n = 0, i = 0; n < s->n_pool; n++) {
+        c->pools[n] = (place_pool){
+            .free = { .ranks = c->ranks + i, .at = c->rank_at }, .oldest = NOBODY,
+            .newest = NOBODY, .most_privileged = s->n_place[n] / 2,
+        };
+        for (const int end = i + s->n_place[n]; i < end; i++) {
+            c->places[i] = (place){ .owner = NOBODY, .pool = n };
+            c->rank_at[i] = NOBODY;
+            rank_place(c, i);
+        }
+    }
+}
+
+int expert_cache_create(expert_cache **out, const cache_shape *s, err_ctx *err)
+{
+    const size_t n = (size_t)s->n_layer * (size_t)s->n_expert;
     expert_cache *c = mem_zalloc(sizeof *c);
     *out = NULL;
     if (!c) return err_set(err, ERR_NOMEM, "expert cache: %zu bytes", sizeof *c);
-    c->n_layer = n_layer;
-    c->n_expert = n_expert;
-    c->n_place = n_place;
-    c->place_of = mem_array(n, sizeof *c->place_of);
-    c->places = mem_array((size_t)max_int(n_place, 1), sizeof *c->places);
-    if (!c->place_of || !c->places) {
+    assert(s->n_pool >= 1 && s->n_pool <= CACHE_MOST_POOLS);
+    c->n_layer = s->n_layer;
+    c->n_expert = s->n_expert;
+    c->n_pool = s->n_pool;
+    c->policy = s->policy;
+    c->token = CACHE_BEGIN;
+    c->now = CACHE_BEGIN * CACHE_STEPS;
+    for (int i = 0; i < s->n_pool; i++) c->n_place += s->n_place[i];
+    const size_t room = (size_t)max_int(c->n_place, 1);
+    c->experts = mem_array(n, sizeof *c->experts);
+    c->pool_of = mem_array((size_t)s->n_layer, sizeof *c->pool_of);
+    c->places = mem_array(room, sizeof *c->places);
+    c->ranks = mem_array(room, sizeof *c->ranks);
+    c->rank_at = mem_array(room, sizeof *c->rank_at);
+    if (!c->experts || !c->pool_of || !c->places || !c->ranks || !c->rank_at) {
         expert_cache_free(c);
-        return err_set(err, ERR_NOMEM, "expert cache: %zu experts, %d places", n, n_place);
+        return err_set(err, ERR_NOMEM, "expert cache: %zu experts, %zu places", n, room);
     }
-    for (size_t i = 0; i < n; i++) c->place_of[i] = NOBODY;
-    for (int i = 0; i < n_place; i++)
-        c->places[i] = (place){ .owner = NOBODY, .older = i - 1,
-                                .newer = i + 1 < n_place ? i + 1 : NOBODY };
-    c->oldest = n_place > 0 ? 0 : NOBODY;
-    c->newest = n_place - 1;
+    for (size_t i = 0; i < n; i++)
+        c->experts[i] = (known_expert){ .past = { .when = CACHE_NEVER }, .place = NOBODY };
+    for (int l = 0; l < s->n_layer; l++) {
+        c->pool_of[l] = s->pool_of ? s->pool_of[l] : 0;
+        assert(c->pool_of[l] < s->n_pool);
+    }
+    fill_pools(c, s);
     *out = c;
     return 0;
 }
@@ -51,15 +104,20 @@ int expert_cache_create(expert_cache **out, int n_layer, int n_expert, int n_pla
 void expert_cache_free(expert_cache *c)
 {
     if (!c) return;
-    mem_free(c->place_of);
+    mem_free(c->experts);
+    mem_free(c->pool_of);
     mem_free(c->places);
+    mem_free(c->ranks);
+    mem_free(c->rank_at);
     mem_free(c);
 }
+
+/* ---- questions ------------------------------------------------------------------------------- */
 
 int expert_cache_places(const expert_cache *c) { return c->n_place; }
 expert_cache_stats expert_cache_counts(const expert_cache *c) { return c->stats; }
 
-static int owner_of(const expert_cache *c, int layer, int expert)
+static int id_of(const expert_cache *c, int layer, int expert)
 {
     assert(layer >= 0 && layer < c->n_layer && expert >= 0 && expert < c->n_expert);
     return layer * c->n_expert + expert;
@@ -67,77 +125,201 @@ static int owner_of(const expert_cache *c, int layer, int expert)
 
 int expert_cache_find(const expert_cache *c, int layer, int expert)
 {
-    return c->place_of[owner_of(c, layer, expert)];
+    return c->experts[id_of(c, layer, expert)].place;
 }
 
-/* ---- the list -------------------------------------------------------------------------------- */
+int expert_cache_owner(const expert_cache *c, int i)
+{
+    assert(i >= 0 && i < c->n_place);
+    return c->places[i].owner;
+}
 
-static void unlink_place(expert_cache *c, int i)
+static double value_of(const expert_cache *c, const known_expert *e)
+{
+    return cache_policy_value(c->policy, &e->past,
+                              e->place != NOBODY && c->places[e->place].privileged);
+}
+
+double expert_cache_value(const expert_cache *c, int layer, int expert)
+{
+    return value_of(c, &c->experts[id_of(c, layer, expert)]);
+}
+
+int expert_cache_weakest(const expert_cache *c, int pool, double *value)
+{
+    assert(pool >= 0 && pool < c->n_pool);
+    const place_heap *h = &c->pools[pool].free;
+    if (h->n == 0) return NOBODY;
+    if (value) *value = h->ranks[0].value;
+    return h->ranks[0].place;
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+static place_rank rank_of(const expert_cache *c, int i)
+{
+    const int owner = c->places[i].owner;
+    if (owner == NOBODY) return (place_rank){ -INFINITY, CACHE_NEVER, i };
+    const known_expert *e = &c->experts[owner];
+    return (place_rank){ value_of(c, e), e->past.when, i };
+}
+
+/* After anything that changes who has the place, whether it may be taken, or what it is worth. */
+static void rank_place(expert_cache *c, int i)
 {
     const place *p = &c->places[i];
+    place_heap *h = &c->pools[p->pool].free;
+    if (p->held > 0 || (p->owner != NOBODY && c->experts[p->owner].pinned))
+        place_heap_remove(h, i);
+    else
+        place_heap_put(h, rank_of(c, i));
+}
+
+static void unprivilege(expert_cache *c, int i)
+{
+    place *p = &c->places[i];
+    place_pool *pool = &c->pools[p->pool];
+    if (!p->privileged) return;
     if (p->older != NOBODY) c->places[p->older].newer = p->newer;
-    else c->oldest = p->newer;
+    else pool->oldest = p->newer;
     if (p->newer != NOBODY) c->places[p->newer].older = p->older;
-    else c->newest = p->older;
+    else pool->newest = p->older;
+    p->privileged = false;
+    pool->n_privileged--;
 }
 
-static void make_newest(expert_cache *c, int i)
+/* To the end of the list; whoever is too much at its other end leaves it. */
+static void privilege(expert_cache *c, int i)
 {
     place *p = &c->places[i];
-    unlink_place(c, i);
-    p->older = c->newest;
+    place_pool *pool = &c->pools[p->pool];
+    unprivilege(c, i);
+    p->privileged = true;
+    p->older = pool->newest;
     p->newer = NOBODY;
-    if (c->newest != NOBODY) c->places[c->newest].newer = i;
-    else c->oldest = i;
-    c->newest = i;
+    if (p->older != NOBODY) c->places[p->older].newer = i;
+    else pool->oldest = i;
+    pool->newest = i;
+    if (++pool->n_privileged <= pool->most_privileged) return;
+    const int demoted = pool->oldest;
+    unprivilege(c, demoted);
+    if (demoted != i) rank_place(c, demoted);
 }
 
-static void make_oldest(expert_cache *c, int i)
+/* The place changes hands; its rank is the caller's to set. Returns the former owner. */
+static int give(expert_cache *c, int i, int owner)
 {
-    place *p = &c->places[i];
-    unlink_place(c, i);
-    p->older = NOBODY;
-    p->newer = c->oldest;
-    if (c->oldest != NOBODY) c->places[c->oldest].older = i;
-    else c->newest = i;
-    c->oldest = i;
+    const int before = c->places[i].owner;
+    unprivilege(c, i);
+    if (before != NOBODY) c->experts[before].place = NOBODY;
+    if (owner != NOBODY) c->experts[owner].place = i;
+    c->places[i].owner = owner;
+    return before;
+}
+
+/* Notes a use; the rank of a place that it has is the caller's to set. */
+static void note_use(expert_cache *c, known_expert *e)
+{
+    e->past.frequency += 1;
+    e->past.when = ++c->now;
+    if (c->policy == CACHE_LFRU && e->place != NOBODY) privilege(c, e->place);
 }
 
 /* ---- use ------------------------------------------------------------------------------------- */
 
 int expert_cache_hold(expert_cache *c, int layer, int expert, bool *was_there, int *evicted)
 {
-    const int owner = owner_of(c, layer, expert);
-    int i = c->place_of[owner];
-    *was_there = i != NOBODY;
+    const int id = id_of(c, layer, expert);
+    known_expert *e = &c->experts[id];
+    *was_there = e->place != NOBODY;
     *evicted = NOBODY;
     if (!*was_there) {
-        for (i = c->oldest; i != NOBODY && c->places[i].held > 0;) i = c->places[i].newer;
+        const int i = expert_cache_weakest(c, c->pool_of[layer], NULL);
         if (i == NOBODY) return -1;
-        *evicted = c->places[i].owner;
-        if (*evicted != NOBODY) c->place_of[*evicted] = NOBODY;
-        c->places[i].owner = owner;
-        c->place_of[owner] = i;
+        *evicted = give(c, i, id);
         c->stats.misses++;
     } else {
         c->stats.hits++;
     }
-    c->places[i].held++;
-    make_newest(c, i);
-    return i;
+    note_use(c, e);
+    c->places[e->place].held++;
+    rank_place(c, e->place);
+    return e->place;
 }
 
 void expert_cache_release(expert_cache *c, int i)
 {
     assert(i >= 0 && i < c->n_place && c->places[i].held > 0);
     c->places[i].held--;
+    rank_place(c, i);
+}
+
+void expert_cache_use(expert_cache *c, int layer, int expert)
+{
+    known_expert *e = &c->experts[id_of(c, layer, expert)];
+    note_use(c, e);
+    if (e->place == NOBODY) {
+        c->stats.misses++;
+        return;
+    }
+    c->stats.hits++;
+    rank_place(c, e->place);
 }
 
 void expert_cache_drop(expert_cache *c, int i)
 {
     assert(i >= 0 && i < c->n_place && c->places[i].held == 0);
-    if (c->places[i].owner == NOBODY) return;
-    c->place_of[c->places[i].owner] = NOBODY;
-    c->places[i].owner = NOBODY;
-    make_oldest(c, i);
+    give(c, i, NOBODY);
+    rank_place(c, i);
+}
+
+int expert_cache_assign(expert_cache *c, int i, int layer, int expert)
+{
+    const int id = id_of(c, layer, expert);
+    assert(i >= 0 && i < c->n_place && c->places[i].pool == c->pool_of[layer]);
+    assert(c->rank_at[i] != NOBODY && c->experts[id].place == NOBODY);
+    const int before = give(c, i, id);
+    rank_place(c, i);
+    return before;
+}
+
+void expert_cache_pin(expert_cache *c, int layer, int expert, bool pinned)
+{
+    known_expert *e = &c->experts[id_of(c, layer, expert)];
+    e->pinned = pinned;
+    if (e->place != NOBODY) rank_place(c, e->place);
+}
+
+void expert_cache_seed(expert_cache *c, int layer, int expert, double frequency, int age)
+{
+    const double most = 0x1p32;          /* a use still counts, and LFRU's half is worth more */
+    known_expert *e = &c->experts[id_of(c, layer, expert)];
+    e->past.frequency = fmin(fmax(frequency, 0), most);  /* 0 if it is no number */
+    e->past.when = e->past.frequency > 0 ? (c->token - max_int(age, 0)) * CACHE_STEPS
+                                         : CACHE_NEVER;
+    if (e->place == NOBODY) return;
+    unprivilege(c, e->place);            /* its list is in the order of uses */
+    rank_place(c, e->place);
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+/* Exact, and so without effect on the order, until a frequency is too small for a double: then it
+ * is 0, and its expert was last used a thousand halvings ago. */
+static void halve(expert_cache *c)
+{
+    const int n = c->n_layer * c->n_expert;
+    for (int i = 0; i < n; i++) c->experts[i].past.frequency *= 0.5;
+    for (int p = 0; p < c->n_pool; p++) {
+        place_heap *h = &c->pools[p].free;
+        for (int i = 0; i < h->n; i++) h->ranks[i] = rank_of(c, h->ranks[i].place);
+        place_heap_order(h);
+    }
+}
+
+void expert_cache_tick(expert_cache *c)
+{
+    c->token++;
+    if (c->now < c->token * CACHE_STEPS) c->now = c->token * CACHE_STEPS;
+    if ((c->token - CACHE_BEGIN) % CACHE_HALVE == 0) halve(c);
 }

@@ -65,7 +65,9 @@ int store_cache_create(expert_store *s, uint64_t cache_bytes, err_ctx *err)
     if (!s->places || !s->wishes || !s->list || !s->jobs)
         return err_set(err, ERR_NOMEM, "a cache for %d experts", s->n_place);
     for (int i = 0; i < s->n_place; i++) s->places[i] = (store_place){ .layer = -1 };
-    rc = expert_cache_create(&s->cache, b->n_layer, b->n_expert, s->n_place, err);
+    const cache_shape shape = { .n_layer = b->n_layer, .n_expert = b->n_expert, .n_pool = 1,
+                                .n_place = { s->n_place }, .policy = CACHE_LRU };
+    rc = expert_cache_create(&s->cache, &shape, err);
     if (rc < 0 || (rc = store_map(s, n * s->slot_bytes, err)) < 0) return rc;
     if (!s->arena) return 0;
     store_touch(s, 0, s->arena_bytes);

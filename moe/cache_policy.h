@@ -1,0 +1,47 @@
+/* cache_policy.h - which expert of a full cache makes room: the one of least value.
+ *
+ * LRU   the one that was used longest ago. Uses within a token count in their order.
+ * LFU   the one used least often; of equals the one used longer ago.
+ * LFRU  least frequent recently used (Bilal and Kang, 2017). Half of the places are privileged. An
+ *       expert that is used moves into that half, and the one there that was used longest ago moves
+ *       out of it; of the others the one used least often makes room. What the paper asks of an
+ *       expert before it is promoted is left out: any use will do, the first one too.
+ * LCP   least cache priority: frequency * 0.25^(age / 128), age in tokens since the last use. All
+ *       experts age alike, so their order changes with uses alone, and the value here is
+ *       log2(frequency) + last / 64: it need not be computed again as time passes, and is never too
+ *       small for a double.
+ *
+ * What was used long ago must not stay forever because it was used often then: all frequencies are
+ * halved every CACHE_HALVE tokens. All at once, so at that moment no two experts change places. */
+#ifndef MOE_CACHE_POLICY_H
+#define MOE_CACHE_POLICY_H
+
+#include "loader/base.h"
+
+typedef enum cache_policy { CACHE_LRU, CACHE_LFU, CACHE_LFRU, CACHE_LCP, CACHE_POLICIES }
+    cache_policy;
+
+const char *cache_policy_name(cache_policy p);           /* "lru", "lfu", "lfru", "lcp" */
+bool cache_policy_named(cache_policy *out, const char *name);    /* false: no such policy */
+
+/* Time runs in tokens, and within a token in steps, one for each use. (More uses than that borrow
+ * from the next token: their order is right all the same.) It begins so late that any age an int
+ * can hold lies after 0, and values made of it are exact for 2^36 tokens, some decades. */
+#define CACHE_BEGIN ((int64_t)1 << 31)   /* the first token */
+enum {
+    CACHE_STEPS = 1 << 16,
+    CACHE_NEVER = -1,                    /* a time before all others */
+    CACHE_HALVE = 1 << 14                /* a guess: a long conversation or two */
+};
+
+/* What is known of an expert, whether it is in the cache or not. */
+typedef struct cache_history {
+    double frequency;                    /* how often it was used */
+    int64_t when;                        /* ... the last time: token * CACHE_STEPS + step */
+} cache_history;
+
+/* Larger stays longer; of equal values the later use does. Finite, so that an empty place can be
+ * worth less than any expert. */
+double cache_policy_value(cache_policy p, const cache_history *h, bool privileged);
+
+#endif
