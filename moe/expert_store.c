@@ -132,7 +132,7 @@ static int fill_store(expert_store *s, const store_options *o, err_ctx *err)
     if (s->kind == STORE_MAPPED) return 0;
     if ((rc = open_reader(s, &o->reader, err)) < 0) return rc;
     return s->kind == STORE_LOADED ? store_load(s, o, err)
-                                   : store_cache_create(s, o->cache_bytes, err);
+                                   : store_cache_create(s, o->cache_bytes, o->policy, err);
 }
 
 int expert_store_create(expert_store **out, const expert_banks *b, pool *team,

@@ -20,7 +20,8 @@ typedef enum store_kind { STORE_MAPPED, STORE_LOADED, STORE_CACHED } store_kind;
 typedef struct store_options {
     store_kind kind;
     const bool *layers;                  /* [n_layer]: those to serve; NULL: all */
-    uint64_t cache_bytes;                /* CACHED: RAM for places */
+    uint64_t cache_bytes;                /* CACHED: RAM for places, */
+    cache_policy policy;                 /* and which expert makes room */
     struct gpu *device;                  /* page-lock for it; NULL: no device */
     reader_options reader;
     progress_fn *watch;                  /* told of bytes; or NULL */

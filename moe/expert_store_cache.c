@@ -42,7 +42,7 @@ uint64_t expert_store_least(const expert_banks *b)
     return least_places(b) * store_slot(room_at, b, NULL);
 }
 
-int store_cache_create(expert_store *s, uint64_t cache_bytes, err_ctx *err)
+int store_cache_create(expert_store *s, uint64_t cache_bytes, cache_policy policy, err_ctx *err)
 {
     const expert_banks *b = s->banks;
     uint64_t most = 0;
@@ -57,6 +57,7 @@ int store_cache_create(expert_store *s, uint64_t cache_bytes, err_ctx *err)
     if (n > INT32_MAX / SLAB_COUNT)
         return err_set(err, ERR_RANGE, "a cache for %llu experts", (unsigned long long)n);
     s->n_place = (int)n;
+    s->last_layer = -1;
     const size_t room = (size_t)max_int(s->n_place, 1);
     s->places = mem_array(room, sizeof *s->places);
     s->wishes = mem_array(room, sizeof *s->wishes);
@@ -66,7 +67,7 @@ int store_cache_create(expert_store *s, uint64_t cache_bytes, err_ctx *err)
         return err_set(err, ERR_NOMEM, "a cache for %d experts", s->n_place);
     for (int i = 0; i < s->n_place; i++) s->places[i] = (store_place){ .layer = -1 };
     const cache_shape shape = { .n_layer = b->n_layer, .n_expert = b->n_expert, .n_pool = 1,
-                                .n_place = { s->n_place }, .policy = CACHE_LRU };
+                                .n_place = { s->n_place }, .policy = policy };
     rc = expert_cache_create(&s->cache, &shape, err);
     if (rc < 0 || (rc = store_map(s, n * s->slot_bytes, err)) < 0) return rc;
     if (!s->arena) return 0;
@@ -273,6 +274,15 @@ static void wish(expert_store *s, int i, int place, bool was_there)
     s->stats.predicted += predicted;
 }
 
+/* Whether a want of this layer belongs to another token than the last one did. Of a prompt, a layer
+ * may be wanted several times in turn, in parts: the same layer again means another token only
+ * where no other layer is served. */
+static bool begins_token(const expert_store *s, int layer)
+{
+    return layer < s->last_layer || (layer == s->last_layer && expert_store_after(s, -1) == layer &&
+                                     expert_store_after(s, layer) < 0);
+}
+
 /* Right guesses are wanted by now; the others count as if they had always been there. */
 static void forget_guesses(expert_store *s)
 {
@@ -287,6 +297,8 @@ int expert_store_want(expert_store *s, int layer, const int *experts, int n, err
     assert(s->kind == STORE_CACHED && s->served[layer] && s->n_wish == 0);
     if (n > s->n_place)
         return err_set(err, ERR_RANGE, "%d experts wanted, but room for %d", n, s->n_place);
+    if (begins_token(s, layer)) expert_cache_tick(s->cache);
+    s->last_layer = layer;
     s->n_wish = n;
     for (int i = 0; i < n; i++) {        /* those present first: they keep their places */
         s->wishes[i] = (store_wish){ .place = -1 };

@@ -42,6 +42,8 @@ struct expert_store {
     uint64_t slot_bytes;
     int n_place, n_ahead;
     expert_cache *cache;
+    int last_layer;                      /* of the last want, or -1: shows when a token has
+                                          * passed */
     store_place *places;
     store_wish *wishes;                  /* [n_place]: the last want */
     int n_wish;
@@ -74,7 +76,7 @@ void store_add_note(expert_store *s, const char *text);
 
 int store_load(expert_store *s, const store_options *o, err_ctx *err);
 
-int store_cache_create(expert_store *s, uint64_t cache_bytes, err_ctx *err);
+int store_cache_create(expert_store *s, uint64_t cache_bytes, cache_policy policy, err_ctx *err);
 void store_cache_free(expert_store *s);
 bool store_cache_find(const expert_store *s, int layer, int expert, expert_slabs *out);
 /* Where slabs lie in a place, and how large a place is, so that experts of all served layers fit;

@@ -140,13 +140,18 @@ static void test_stop(const made_model *f)
 
 /* ---- cached ---------------------------------------------------------------------------------- */
 
+static expert_store *make_with(const made_model *f, const store_options *o)
+{
+    expert_store *s = NULL;
+    err_ctx err = { 0 };
+    CHECK_MSG(expert_store_create(&s, &f->m->experts, team, o, &err) == 0, "%s", err.msg);
+    return s;
+}
+
 static expert_store *make_cached(const made_model *f, uint64_t bytes, const reader_options *r)
 {
     const store_options o = { .kind = STORE_CACHED, .cache_bytes = bytes, .reader = *r };
-    expert_store *s = NULL;
-    err_ctx err = { 0 };
-    CHECK_MSG(expert_store_create(&s, &f->m->experts, team, &o, &err) == 0, "%s", err.msg);
-    return s;
+    return make_with(f, &o);
 }
 
 /* One step of a walk: wants, and now and then leaves before all is read, or reads ahead. */
@@ -169,9 +174,11 @@ static int step(const made_model *f, expert_store *s, uint64_t *wanted, test_rng
 }
 
 static void walk(const made_model *f, const char *name, uint64_t bytes, const reader_options *r,
-                 int n_step)
+                 cache_policy policy, int n_step)
 {
-    expert_store *s = make_cached(f, bytes, r);
+    const store_options o = { .kind = STORE_CACHED, .cache_bytes = bytes, .policy = policy,
+                              .reader = *r };
+    expert_store *s = make_with(f, &o);
     test_rng rng = { bytes };
     err_ctx err = { 0 };
     uint64_t wanted = 0;
@@ -203,9 +210,13 @@ static void test_cached(const made_model *f, const char *name)
 {
     const uint64_t least = expert_store_least(&f->m->experts);
     for (size_t i = 0; i < ARRAY_LEN(readers); i++) {
-        walk(f, name, least, &readers[i], 60);
-        walk(f, name, 3 * least, &readers[i], 60);
-        walk(f, name, UINT64_MAX, &readers[i], 60);
+        walk(f, name, least, &readers[i], CACHE_LRU, 60);
+        walk(f, name, 3 * least, &readers[i], CACHE_LRU, 60);
+        walk(f, name, UINT64_MAX, &readers[i], CACHE_LRU, 60);
+    }
+    for (int p = CACHE_LRU + 1; p < CACHE_POLICIES; p++) {
+        walk(f, name, least, &readers[(size_t)p % ARRAY_LEN(readers)], (cache_policy)p, 60);
+        walk(f, name, 3 * least, &readers[0], (cache_policy)p, 60);
     }
     const store_options o = { .kind = STORE_CACHED, .cache_bytes = least - 1 };
     expert_store *s = NULL;
@@ -238,6 +249,50 @@ static void test_ahead(const made_model *f)
         CHECK_MSG(expert_store_find(s, 0, i, &at) == (i >= half), "expert %d", i);
     CHECK(!expert_store_find(s, 2, half, &at));
     expert_store_free(s);
+}
+
+static bool want_one(const made_model *f, expert_store *s, int layer, int expert)
+{
+    return CHECK(want_and_check(f, s, layer, &expert, 1, NULL) == 0);
+}
+
+/* Which expert makes room: one that was wanted four times, long ago, or one of those that were
+ * wanted once, just now. So long as no token has passed since, LCP keeps the first. */
+static void test_ages(const made_model *f)
+{
+    static const bool first_alone[4] = { true };
+    static const struct {
+        cache_policy policy;
+        const bool *served;
+        int layer, other;                /* wanted in turn */
+        bool stays;
+        const char *why;
+    } rows[] = {
+        { CACHE_LRU, NULL, 0, 1, false, "oldest" },
+        { CACHE_LFU, NULL, 0, 1, true, "age does not matter" },
+        { CACHE_LCP, NULL, 0, 1, false, "a token begins with each layer 0" },
+        { CACHE_LCP, NULL, 1, 3, false, "... or with a later one, if 0 has nothing to read" },
+        { CACHE_LCP, NULL, 0, 0, true, "the same layer again: parts of a prompt" },
+        { CACHE_LCP, first_alone, 0, 0, false, "there is no other layer" },
+    };
+    const int n_expert = f->m->hp.n_expert;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const store_options o = { .kind = STORE_CACHED, .layers = rows[i].served,
+                                  .cache_bytes = expert_store_least(&f->m->experts),
+                                  .policy = rows[i].policy };
+        expert_store *s = make_with(f, &o);
+        expert_slabs at;
+        if (!s) return;
+        const int room = expert_store_room(s);
+        if (!CHECK(room >= 4 && room < n_expert)) return;
+        for (int n = 0; n < 4; n++) want_one(f, s, 0, n_expert - 1);
+        for (int n = 0; n < 300; n++) want_one(f, s, n % 2 ? rows[i].other : rows[i].layer, n % 2);
+        for (int n = 0; n < room - 2; n++)       /* the last one needs a place */
+            want_one(f, s, rows[i].other, 2 + n);
+        CHECK_MSG(expert_store_find(s, 0, n_expert - 1, &at) == rows[i].stays, "%s, row %d: %s",
+                  cache_policy_name(rows[i].policy), (int)i, rows[i].why);
+        expert_store_free(s);
+    }
 }
 
 /* A wanted expert keeps its place, even if another one is wanted before it in the same call. */
@@ -486,6 +541,7 @@ int main(int argc, char **argv)
                 test_ahead(&f);
                 test_ahead_fault(&f);
                 test_stays(&f);
+                test_ages(&f);
                 test_order(&f);
                 test_read_faults(&f);
             }
