@@ -1,0 +1,82 @@
+/* expert_profile.h - what a run saw of its router: how often each expert was chosen, where it was
+ * then, and what the layers cost.
+ *
+ * A run counts into a profile of its own. At its end the profile of earlier runs is loaded, this
+ * one is merged into it and it is saved, so that old runs fade. moe/cache_weighting.h makes scores
+ * of it. Nothing here asks for the time or for what is hot: the caller says so.
+ *
+ * Counts are multiples of 1/64: what a decay leaves is rounded down to that, so sums are exact, a
+ * file holds all of it in a few digits, and what nobody chooses any more ends at 0. Counting
+ * allocates nothing. One thread at a time. */
+#ifndef MOE_EXPERT_PROFILE_H
+#define MOE_EXPERT_PROFILE_H
+
+#include "moe/profile_file.h"
+
+typedef struct expert_profile expert_profile;
+
+/* Of an expert: choices (a token that chose it is one). hot + cold <= raw. */
+typedef struct expert_uses {
+    double hot, cold;                    /* it was in VRAM, it was not */
+    double raw;                          /* all, also where it made no difference (prompts) */
+} expert_uses;
+
+/* Of a layer. */
+typedef struct layer_uses {
+    double calls;                        /* how often its experts were computed for a batch */
+    double cold_slots;                   /* slots of those calls that were computed off the GPU */
+    double hot_s, cold_s;                /* seconds of the GPU's lane and of the other one, */
+    double join_s;                       /* and of the one waiting for the other */
+} layer_uses;
+
+/* An empty one. ERR_RANGE if the shape is none that a file could hold (profile_file.h). */
+int expert_profile_create(expert_profile **out, int n_layer, int n_expert, err_ctx *err);
+void expert_profile_free(expert_profile *p);     /* NULL is fine */
+void expert_profile_clear(expert_profile *p);
+
+int expert_profile_layers(const expert_profile *p);
+int expert_profile_experts(const expert_profile *p);     /* of a layer */
+/* Runs that were merged; this one is one as soon as anything was counted. */
+int expert_profile_runs(const expert_profile *p);
+
+/* Borrowed, until the profile is freed. */
+const expert_uses *expert_profile_uses(const expert_profile *p, int layer);    /* [n_expert] */
+const layer_uses *expert_profile_layer(const expert_profile *p, int layer);
+
+/* ---- counting -------------------------------------------------------------------------------- */
+
+typedef enum expert_where { EXPERT_COLD, EXPERT_HOT, EXPERT_EITHER } expert_where;
+
+/* n choices of an expert. */
+void expert_profile_count(expert_profile *p, int layer, int expert, expert_where where, uint64_t n);
+
+/* One call of a layer. Seconds that are none (negative, NaN) count as 0. */
+void expert_profile_call(expert_profile *p, int layer, int cold_slots, double hot_s, double cold_s,
+                         double join_s);
+
+/* into = into * decay + from, figure by figure; decay 0 .. 1. Both have the same shape. Runs are
+ * added up. */
+void expert_profile_merge(expert_profile *into, const expert_profile *from, double decay);
+
+/* ---- files and texts ------------------------------------------------------------------------- */
+
+/* Replaces the file in one step. ERR_RANGE, and no file, if a figure is one that loading would
+ * refuse. key: of this profile's shape. */
+int expert_profile_save(const expert_profile *p, const char *path, const profile_key *key,
+                        err_ctx *err);
+
+/* 0 with *out NULL if there is no such file; < 0 with *out NULL if it is damaged, absurd or another
+ * model's. */
+int expert_profile_load(expert_profile **out, const char *path, const profile_key *expected,
+                        err_ctx *err);
+int expert_profile_load_text(expert_profile **out, str_view text, const profile_key *expected,
+                             err_ctx *err);
+
+/* ---- for people ------------------------------------------------------------------------------ */
+
+/* One paragraph: the model, the runs, the calls, what was hot, how uneven it was. Cut where dst
+ * ends. < 0 without memory, and dst is "". */
+int expert_profile_describe(char *dst, size_t cap, const expert_profile *p, const char *name,
+                            err_ctx *err);
+
+#endif
