@@ -11,7 +11,7 @@
  *
  * A layer may come in ranges of experts, one call each: the first makes the lists and computes the
  * shared expert, all leave their slots' vectors in y, the last one adds up. Tiles do not depend on
- * the ranges, so the bits do not either. */
+ * the ranges, nor on the order of the experts, so the bits do not either. */
 #include "cuda/gemm.cuh"
 
 enum { LIST_THREADS = 512, LIST_WARPS = LIST_THREADS / 32, TILE_THREADS = 1024 };
@@ -25,11 +25,13 @@ static __device__ __forceinline__ int warp_count(int v)
     return v;
 }
 
-/* A block for an expert: its slots, and how many belong to experts before it. A warp takes a run of
- * slots and counts in it; when all have counted, it knows where to write. */
+/* A block for an expert, in the order of ranks (NULL: of their numbers): its slots, and how many
+ * belong to experts before it. A warp takes a run of slots and counts in it; when all have counted,
+ * it knows where to write. */
 static __global__ void __launch_bounds__(LIST_THREADS) list_slots(frame f, int32_t *slots,
                                                                   int32_t *first,
-                                                                  const int32_t *ids, int n)
+                                                                  const int32_t *ids,
+                                                                  const int32_t *ranks, int n)
 {
     __shared__ int n_lower[LIST_WARPS], n_own[LIST_WARPS];
     const int e = (int)blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -39,10 +41,11 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_slots(frame f, int32
 
     frame_begin(f);
     frame_wait(f);
+    const auto rank_of = [&](int i) { return ranks ? ranks[ids[i]] : ids[i]; };
     for (int i = from + lane; i < to; i += 32) {
-        const int id = ids[i];
-        lower += id < e;
-        own += id == e;
+        const int rank = rank_of(i);
+        lower += rank < e;
+        own += rank == e;
     }
     lower = warp_count(lower);
     own = warp_count(own);
@@ -61,7 +64,7 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_slots(frame f, int32
     at += before;
     for (int start = from; start < to; start += 32) {
         const int i = start + lane;
-        const bool mine = i < to && ids[i] == e;
+        const bool mine = i < to && rank_of(i) == e;
         const unsigned all = __ballot_sync(0xFFFFFFFFu, mine);
         if (mine) slots[at + __popc(all & ((1u << lane) - 1))] = i;
         at += __popc(all);
@@ -69,11 +72,14 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_slots(frame f, int32
     frame_end(f);
 }
 
-/* One block, a thread for an expert: its slots cut into tiles, and how many tiles precede them. */
+/* One block, a thread for a rank: its expert's slots cut into tiles, and how many tiles precede
+ * them. counts, in RAM: how many slots. */
 static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(frame f, token_tile *tiles,
                                                                   int32_t *first_tile,
                                                                   const int32_t *first,
-                                                                  int n_expert, int tile_tokens)
+                                                                  const int32_t *order,
+                                                                  int32_t *counts, int n_expert,
+                                                                  int tile_tokens)
 {
     __shared__ int of_warp[TILE_THREADS / 32];
     const int e = (int)threadIdx.x, warp = e / 32, lane = e % 32;
@@ -100,10 +106,12 @@ static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(frame f, token
     }
     if (e < n_expert) first_tile[e] = before;
     if (e == 0) first_tile[n_expert] = all;
+    const int expert = order && e < n_expert ? order[e] : e;
     for (int i = 0; i < own; i++) {
         const int at = begin + i * tile_tokens;
-        tiles[before + i] = { e, at, min(tile_tokens, end - at), 0 };
+        tiles[before + i] = { expert, at, min(tile_tokens, end - at), 0 };
     }
+    if (counts && e < n_expert) counts[expert] = end - begin;
     frame_end(f);
 }
 
@@ -227,14 +235,16 @@ typedef struct expert_range {
 
 static gemm_matrix matrix_of(const gpu_matrix *m)
 {
-    return { m->data, m->row_bytes, 0, m->bias, NULL, m->scale };
+    return { m->data, NULL, m->row_bytes, 0, m->bias, NULL, m->scale };
 }
 
-/* Kernels count slabs from expert 0 on; data begins at expert first. */
-static gemm_matrix bank_of(const gpu_bank *b, int first)
+/* Kernels count slabs from expert 0 on; data begins at expert first. at: of this kind of slab;
+ * then data is not read, but tells that there is a matrix, and how its rows are aligned. */
+static gemm_matrix bank_of(const gpu_bank *b, const uint64_t *at, int first)
 {
     const uintptr_t zeroth = (uintptr_t)b->data - (uintptr_t)first * b->slab_bytes;
-    return { (const uint8_t *)zeroth, b->row_bytes, b->slab_bytes, b->bias, b->scale, 1.0f };
+    return { (const uint8_t *)(at ? GPU_SLAB_ALIGN : zeroth), at, b->row_bytes,
+             at ? 0 : b->slab_bytes, b->bias, b->scale, 1.0f };
 }
 
 static const void *input_of(const gpu_input *in, int type)
@@ -306,9 +316,9 @@ static void shared_expert(gpu *g, const gpu_input *in, const gpu_expert_args *a,
 static void make_lists(gpu *g, const gpu_expert_args *a, int n_slot, int tokens, const scratch *s)
 {
     launch(g, "experts list", 0, list_slots, (unsigned)a->n_expert, LIST_THREADS, 0, s->slots,
-           s->first, a->ids, n_slot);
+           s->first, a->ids, a->at ? a->rank : NULL, n_slot);
     launch(g, "experts list", 0, list_tiles, 1u, TILE_THREADS, 0, s->tiles, s->first_tile,
-           s->first, a->n_expert, tokens);
+           s->first, a->at ? a->order : NULL, a->counts, a->n_expert, tokens);
 }
 
 /* The vectors of all slots that chose an expert of the range, to y [n, k, n_embd]. */
@@ -316,7 +326,9 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
                            expert_range range, float *y, const scratch *s)
 {
     const int n_slot = in->n * a->k, tokens = gemm_tile_tokens(g, n_slot, a->n_expert);
-    const gemm_matrix gate = bank_of(&a->gate, range.first), up = bank_of(&a->up, range.first);
+    const uint64_t *at = a->at;
+    const gemm_matrix gate = bank_of(&a->gate, at, range.first);
+    const gemm_matrix up = bank_of(&a->up, at ? at + 1 : NULL, range.first);
     gemm p = {}, down;
 
     if (range.first == 0) make_lists(g, a, n_slot, tokens, s);
@@ -343,7 +355,7 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     down.type = a->down.type;
     down.rows = a->down.rows;
     down.cols = a->down.cols;
-    down.w = bank_of(&a->down, range.first);
+    down.w = bank_of(&a->down, at ? at + 2 : NULL, range.first);
     down.x = mid_of(s, down.type);
     down.scatter = true;
     down.y = y;

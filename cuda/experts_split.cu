@@ -10,8 +10,9 @@
  * the bus's speed from the fetch. Everything that a kernel has to know of a slot is in its
  * slot_place, so nothing depends on how many experts are hot. A question is complete before its
  * number is written, and so is a reply: whoever sees the number may read the rest. The numbers keep
- * host and device in step: every question gets a reply, even one that asks for nothing. The host
- * decides what it computes, and when a fetched slab pays. */
+ * host and device in step: a layer that wants nothing of the host counts, too, but writes no
+ * question and waits for no reply. The host decides what it computes, and when a fetched slab
+ * pays. */
 #include <string.h>
 
 #include "cuda/experts.cuh"
@@ -146,6 +147,7 @@ typedef struct ask_args {
     pad_view pad;
     slot_place *slots;
     uint32_t *number;
+    uint32_t *log;                       /* in RAM, or NULL: [n * k] choices and where they are */
     gpu_mail *mail;                      /* in RAM: only written, only its address is used */
     float *mail_x;
 } ask_args;
@@ -219,6 +221,25 @@ static __device__ __forceinline__ void place_token(int *ids, uint8_t *where, con
     where[slot] = (uint8_t)p.where;
 }
 
+/* The question itself, by the whole block. */
+static __device__ __forceinline__ void write_question(const ask_args &a, const int *ids,
+                                                      const uint8_t *where)
+{
+    const int n_slot = a.n * a.chosen.k, n = a.n * a.n_embd;
+    if (a.n_embd % 4 == 0 && (uintptr_t)a.x % 16 == 0)
+        for (int c = threadIdx.x; c < n / 4; c += ASK_THREADS)
+            ((float4 *)a.mail_x)[c] = ((const float4 *)a.x)[c];
+    else
+        for (int c = threadIdx.x; c < n; c += ASK_THREADS) a.mail_x[c] = a.x[c];
+    for (int i = threadIdx.x; i < n_slot; i += ASK_THREADS) a.mail->ids[i] = ids[i];
+    for (int i = threadIdx.x; i < (n_slot + 3) / 4; i += ASK_THREADS)
+        ((uint32_t *)a.mail->where)[i] = ((const uint32_t *)where)[i];
+    if (threadIdx.x == 0) {
+        a.mail->n = a.n;
+        a.mail->k = a.chosen.k;
+    }
+}
+
 /* A warp for each token. Few registers, so that the block fits beside the router's. */
 static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_args a)
 {
@@ -227,34 +248,26 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_
     __shared__ __align__(4) uint8_t where[GPU_MOST_CHOICES];
     const int n_slot = a.n * a.chosen.k, warp = threadIdx.x / 32;
     uint32_t number = 0;
+    bool mine = false;
 
     frame_begin(f);
     frame_wait(f);
-    if (threadIdx.x == 0) number = *a.number + 1;
+    if (threadIdx.x == 0) number = (*a.number + 1) & GPU_NUMBERS;
     if (warp < a.n) place_token(ids, where, a, warp, &space[warp]);
-    /* the vectors; a single token's by the warps that have nothing else to do */
-    const int busy = a.n == 1 ? 32 : 0, step = ASK_THREADS - busy, n = a.n * a.n_embd;
-    if ((int)threadIdx.x >= busy) {
-        const int first = threadIdx.x - busy;
-        if (a.n_embd % 4 == 0 && (uintptr_t)a.x % 16 == 0)
-            for (int c = first; c < n / 4; c += step)
-                ((float4 *)a.mail_x)[c] = ((const float4 *)a.x)[c];
-        else
-            for (int c = first; c < n; c += step) a.mail_x[c] = a.x[c];
-    }
     __syncthreads();
-    for (int i = threadIdx.x; i < n_slot; i += ASK_THREADS) a.mail->ids[i] = ids[i];
-    for (int i = threadIdx.x; i < (n_slot + 3) / 4; i += ASK_THREADS)
-        ((uint32_t *)a.mail->where)[i] = ((const uint32_t *)where)[i];
-    if (threadIdx.x == 0) {
-        a.mail->n = a.n;
-        a.mail->k = a.chosen.k;
-        *a.number = number;
+    for (int i = threadIdx.x; i < n_slot; i += ASK_THREADS) {
+        mine |= where[i] != GPU_HOT;
+        if (a.log) a.log[i] = (uint32_t)ids[i] | (uint32_t)where[i] << 16;
     }
-    __syncthreads();
+    const bool wanted = __syncthreads_or(mine);
+    if (wanted) write_question(a, ids, where);
+    if (threadIdx.x == 0) *a.number = number;
+    if (wanted) __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence_system();          /* all of the block's writes, before the number */
-        a.mail->asked = number;
+        /* all of the block's writes, before the number; a quiet layer has written nothing that
+         * anybody looks at yet */
+        if (wanted) __threadfence_system();
+        a.mail->asked = wanted ? 2 * number : 2 * number | GPU_QUIET;
     }
     frame_end(f);
 }
@@ -350,7 +363,7 @@ static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pu
             a.state->done = 0;
             __threadfence();
             const unsigned long long from = *(volatile unsigned long long *)&a.state->start;
-            *a.fetch_ns = n_part ? device_ns() - from : 0;
+            if (n_part) *a.fetch_ns = device_ns() - from;
         }
     }
     frame_end(f);
@@ -417,6 +430,12 @@ static __global__ void __launch_bounds__(ANSWER_THREADS) answer(frame f, const a
     frame_begin(f);
     if (!a.early) frame_wait(f);
     if (own < a.n_slot) where[own] = (uint8_t)__ldcg(&a.slots[own].where);
+    if (!__syncthreads_or(own < a.n_slot && where[own] != GPU_HOT)) {    /* nobody was asked */
+        if (own < a.n_slot && blockIdx.x == 0) a.host_made[own] = 0;
+        if (a.early) frame_wait(f);
+        frame_end(f);
+        return;
+    }
     if (threadIdx.x == 0) {
         const uint32_t number = __ldcg(a.number);
         while (*a.answered != number) __nanosleep(20);
@@ -547,6 +566,7 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     asked.pad = pad_of(a, s->pad, s->pad_down, s->pad_all);
     asked.slots = scratch.slots;
     asked.number = s->number;
+    asked.log = s->chosen;
     asked.mail = s->mail;
     asked.mail_x = s->mail->x;
     launch(g, "ask", 0, ask, 1, ASK_THREADS, 0, asked);

@@ -93,7 +93,7 @@ void project_many(gpu *g, gpu_input *in, const gpu_product *list, int n_product)
         p.type = w->type;
         p.rows = w->rows;
         p.cols = w->cols;
-        p.w = { w->data, w->row_bytes, 0, w->bias, NULL, w->scale };
+        p.w = { w->data, NULL, w->row_bytes, 0, w->bias, NULL, w->scale };
         p.x = gemm_is_float(w->type) ? (const void *)in->rows : in->halves;
         p.n = in->n;
         p.y = convolved ? from->conv.raw : from->y;

@@ -15,6 +15,8 @@
 /* One matrix, or one for each expert. */
 typedef struct gemm_matrix {
     const uint8_t *data;                 /* NULL: absent */
+    const uint64_t *at;                  /* instead, for each expert: where it begins is at[3 * e];
+                                          * NULL: data and slab_bytes say */
     uint64_t row_bytes, slab_bytes;
     const float *bias;                   /* [n_expert, rows], or NULL */
     const float *scale;                  /* [n_expert], or NULL: 1 */
@@ -89,7 +91,9 @@ static __device__ __forceinline__ int output_row(const gemm &p, int position)
 
 static __device__ __forceinline__ const uint8_t *weight_row(const gemm_matrix &m, int expert, int r)
 {
-    return m.data + (uint64_t)expert * m.slab_bytes + (uint64_t)r * m.row_bytes;
+    const uint8_t *slab = m.at ? (const uint8_t *)m.at[3 * expert]
+                               : m.data + (uint64_t)expert * m.slab_bytes;
+    return slab + (uint64_t)r * m.row_bytes;
 }
 
 static __device__ __forceinline__ float expert_factor(const gemm_matrix &m, int expert)

@@ -258,6 +258,8 @@ typedef struct gpu_bank {                /* one slab of all experts of a layer *
     const float *scale;                  /* [n_expert], or NULL: 1 */
 } gpu_bank;
 
+#define GPU_SLAB_ALIGN ((uint64_t)256)
+
 /* The chosen experts, the shared one beside them, and the sum of both into the residual stream:
  * x += sum over the selection of gates * expert(in), + sigma * shared(in). The chosen experts of up
  * to GPU_FEW tokens by the arithmetic contract, and the shared one where its types allow it. */
@@ -278,6 +280,14 @@ typedef struct gpu_expert_args {
      * two and data, with no other use of the scratch in between; the last one takes the sum. count
      * 0: all. */
     int first, count;
+    /* n > GPU_FEW: experts that lie here and there, in an order of the caller's, which first and
+     * count then speak of. at NULL: they are as the banks say. */
+    const uint64_t *at;                  /* [n_expert, 3] addresses of an expert's gate, up, down,
+                                          * multiples of GPU_SLAB_ALIGN */
+    const int32_t *order, *rank;         /* [n_expert]: the expert of each rank; the rank of each */
+    /* n > GPU_FEW: NULL, or page-locked [n_expert]: how many slots chose each expert; complete when
+     * the call with first 0 is */
+    int32_t *counts;
     /* n > GPU_FEW: NULL, or [n, n_embd] sums of the routed experts, computed elsewhere; the banks
      * are ignored */
     const float *sums;
@@ -300,15 +310,23 @@ enum { GPU_MOST_USED = 32,               /* experts chosen for a token */
        GPU_FETCH_COUNTS = GPU_MOST_USED + 1, GPU_MOST_CHOICES = GPU_FEW * GPU_MOST_USED };
 
 /* One layer's question to the host, and the reply, in page-locked RAM. Slot t * k + r is the r-th
- * choice of token t. Words that someone polls have cache lines of their own. */
+ * choice of token t. Words that someone polls have cache lines of their own.
+ *
+ * Questions are numbered from 1 on, modulo 2^31. A layer whose chosen experts are all GPU_HOT is
+ * quiet: it only counts, writes GPU_QUIET beside its number, and goes on without a reply. So
+ * numbers may pass by while the host looks elsewhere, but never that of a question that wants a
+ * reply. */
+#define GPU_QUIET 1u
+#define GPU_NUMBERS 0x7FFFFFFFu
 typedef struct gpu_mail {
-    volatile uint32_t asked;             /* the question's number, written after all of it */
+    volatile uint32_t asked;             /* the last question's number * 2, + GPU_QUIET if the
+                                          * layer is quiet; else written after all of it */
     uint8_t apart_1[124];
     volatile uint32_t answered;          /* the same number, written after all of the reply */
     uint8_t apart_2[124];
     /* [slot]: number of the question whose down slab is in the pad */
     volatile uint32_t fetched[GPU_MOST_USED];
-    volatile uint64_t fetch_ns;          /* how long the last question's fetching took */
+    volatile uint64_t fetch_ns;          /* how long the last fetching took; the host clears it */
     int32_t n, k;                        /* the question: tokens, choices of each */
     int32_t ids[GPU_MOST_CHOICES];       /* [n, k] in the order of selection */
     uint8_t where[GPU_MOST_CHOICES];     /* gpu_where */
@@ -333,8 +351,9 @@ void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, c
 /* What gpu_experts does, with some of the experts elsewhere. All of these are operations of the
  * stream (and of a second one beside it) and can be recorded: choose the experts and ask; fetch;
  * compute the hot experts and the shared one; wait for the reply; down, and the sum in the router's
- * order. The bits are those of gpu_experts. The host must reply, or the stream waits for ever. At
- * most GPU_FEW tokens; only a single one has slabs fetched. */
+ * order. The bits are those of gpu_experts. The host must reply to every question that is not
+ * quiet, or the stream waits for ever. At most GPU_FEW tokens; only a single one has slabs
+ * fetched. */
 typedef struct gpu_split {
     gpu_mail *mail;
     uint32_t *number;                    /* device: of the last question; 0 to begin with */
@@ -346,6 +365,9 @@ typedef struct gpu_split {
                                           * fetch[GPU_FETCH_COUNTS + m] are fetched whole, then
                                           * fetch[m] have their down slabs fetched, as far as they
                                           * are there and the pad has room */
+    uint32_t *chosen;                    /* NULL, or page-locked [n * k]: every layer's choices, quiet
+                                          * or not, as id | gpu_where << 16; complete when the
+                                          * operation is */
     uint8_t *pad;                        /* VRAM that slabs are fetched to, gpu_split_pad bytes */
     int pad_down, pad_all;               /* most slots fetched of either kind */
     bool one_stream;                     /* fetch before the hot experts, not beside them */
@@ -384,6 +406,32 @@ void gpu_stage_ready(gpu *g, gpu_stage *s, int i);       /* operations from here
                                                           * copied to buffer i before */
 void gpu_stage_done(gpu *g, gpu_stage *s, int i);        /* operations until here read buffer i */
 int gpu_stage_sent(gpu *g, gpu_stage *s, int i, err_ctx *err);   /* waits for the copies to i */
+
+/* ---- experts that change places -------------------------------------------------------------- */
+
+/* Copies from page-locked RAM to VRAM beside all operations, one after the other, by a copy engine.
+ * The caller sees to it that nobody reads what is overwritten, and that `from` stays. */
+typedef struct gpu_mover gpu_mover;
+int gpu_mover_create(gpu_mover **out, gpu *g, int n_mark, err_ctx *err);
+void gpu_mover_free(gpu *g, gpu_mover *m);       /* NULL is fine; waits */
+void gpu_mover_copy(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t bytes);
+void gpu_mover_mark(gpu *g, gpu_mover *m, int i);        /* after the copies so far */
+/* 1: the copies before mark i have arrived, for whatever operation is called from now on; 0: not
+ * yet; < 0: failure. */
+int gpu_mover_passed(gpu *g, gpu_mover *m, int i, err_ctx *err);
+
+/* An operation: copies within VRAM. jobs is in page-locked RAM and stays as it is until then. */
+typedef struct gpu_move {
+    uint64_t to, from, bytes;            /* addresses */
+} gpu_move;
+void gpu_moves(gpu *g, const gpu_move *jobs, int n);
+
+/* Points in the stream that the host can wait for without waiting for all of it. */
+typedef struct gpu_marks gpu_marks;
+int gpu_marks_create(gpu_marks **out, gpu *g, int n, err_ctx *err);
+void gpu_marks_free(gpu_marks *m);       /* NULL is fine */
+void gpu_marks_set(gpu *g, gpu_marks *m, int i);         /* an operation */
+int gpu_marks_wait(gpu *g, gpu_marks *m, int i, err_ctx *err);
 
 /* ---- links ----------------------------------------------------------------------------------- */
 

@@ -347,6 +347,64 @@ int gpu_stage_sent(gpu *g, gpu_stage *s, int i, err_ctx *err)
     return refuse(err);
 }
 
+/* ---- experts that change places -------------------------------------------------------------- */
+
+int gpu_mover_create(gpu_mover **out, gpu *g, int n_mark, err_ctx *err)
+{
+    (void)g, (void)n_mark;
+    *out = NULL;
+    return refuse(err);
+}
+
+void gpu_mover_free(gpu *g, gpu_mover *m)
+{
+    (void)g, (void)m;
+}
+
+void gpu_mover_copy(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t bytes)
+{
+    (void)g, (void)m, (void)to, (void)from, (void)bytes;
+}
+
+void gpu_mover_mark(gpu *g, gpu_mover *m, int i)
+{
+    (void)g, (void)m, (void)i;
+}
+
+int gpu_mover_passed(gpu *g, gpu_mover *m, int i, err_ctx *err)
+{
+    (void)g, (void)m, (void)i;
+    return refuse(err);
+}
+
+void gpu_moves(gpu *g, const gpu_move *jobs, int n)
+{
+    (void)g, (void)jobs, (void)n;
+}
+
+int gpu_marks_create(gpu_marks **out, gpu *g, int n, err_ctx *err)
+{
+    (void)g, (void)n;
+    *out = NULL;
+    return refuse(err);
+}
+
+void gpu_marks_free(gpu_marks *m)
+{
+    (void)m;
+}
+
+void gpu_marks_set(gpu *g, gpu_marks *m, int i)
+{
+    (void)g, (void)m, (void)i;
+}
+
+int gpu_marks_wait(gpu *g, gpu_marks *m, int i, err_ctx *err)
+{
+    (void)g, (void)m, (void)i;
+    return refuse(err);
+}
+
 /* ---- after the last layer -------------------------------------------------------------------- */
 
 void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *seen, uint32_t *best,

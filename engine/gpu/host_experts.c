@@ -145,20 +145,32 @@ void host_experts_pause_fetching(host_experts *c, bool paused)
 /* A number that the device writes after the data that it announces. */
 static uint32_t word(const volatile uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 
-static int await_question(host_experts *c, err_ctx *err)
+static uint32_t next_number(const host_experts *c) { return (c->number + 1) & GPU_NUMBERS; }
+
+/* Whether the device has come to the next question, or past it. It cannot pass one that waits for a
+ * reply. */
+static bool has_come(const host_experts *c, uint32_t asked)
 {
-    const uint32_t next = c->number + 1;
-    for (uint32_t i = 1; word(&c->mail->asked) != next; i++) {
-        if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g) && word(&c->mail->asked) != next)
+    return ((asked / 2 - c->number - 1) & GPU_NUMBERS) <= GPU_NUMBERS / 2;
+}
+
+/* *quiet: the layer has all that it needs, or is past already. */
+static int await_question(host_experts *c, bool *quiet, err_ctx *err)
+{
+    uint32_t asked = word(&c->mail->asked);
+    for (uint32_t i = 1; !has_come(c, asked); i++) {
+        if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g) && !has_come(c, word(&c->mail->asked)))
             return err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);
         pool_relax();
+        asked = word(&c->mail->asked);
     }
+    *quiet = asked != 2 * next_number(c);
     return 0;
 }
 
 static void answer(host_experts *c)
 {
-    c->number++;
+    c->number = next_number(c);
     __atomic_store_n(&c->mail->answered, c->number, __ATOMIC_RELEASE);
 }
 
@@ -176,18 +188,18 @@ static uint64_t patience_ns(const host_experts *c)
 static bool arrives(host_experts *c, int slot)
 {
     const volatile uint32_t *fetched = &c->mail->fetched[slot];
-    if (word(fetched) == c->number + 1) return true;
+    if (word(fetched) == next_number(c)) return true;
     const uint64_t from = clock_ns();
     uint64_t now = from;
     if (c->patient_until == 0) c->patient_until = from + patience_ns(c);
-    for (uint32_t i = 1; word(fetched) != c->number + 1; i++) {
+    for (uint32_t i = 1; word(fetched) != next_number(c); i++) {
         if (!c->post.block && now > c->patient_until) break;
         if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g)) break;
         pool_relax();
         now = clock_ns();
     }
     c->s.wait_s += seconds(now - from);
-    return word(fetched) == c->number + 1;
+    return word(fetched) == next_number(c);
 }
 
 /* Whether the device does the down of this one. Only single tokens have slabs fetched. */
@@ -244,6 +256,16 @@ static void count(host_experts *c, const expert_bank *b)
     }
 }
 
+/* A layer without a question; its time is the device's own. */
+static void count_quiet(host_experts *c, const expert_bank *b, double s)
+{
+    const uint64_t k = (uint64_t)c->m->hp.n_expert_used;
+    c->s.quiet++;
+    c->s.hot += k;
+    c->s.hot_bytes += k * expert_slabs_bytes(b);
+    c->s.ask_s += s;
+}
+
 /* Appends the items of the work whose expert is at `where` to the n in items; returns how many
  * there are then. */
 static int gather(host_experts *c, int n, gpu_where where)
@@ -274,13 +296,19 @@ static int compute(host_experts *c, err_ctx *err)
 int host_experts_serve(host_experts *c, int layer, err_ctx *err)
 {
     const uint64_t from = clock_ns();
+    bool quiet = false;
     int rc;
     c->layer = layer;
-    if ((rc = await_question(c, err)) < 0) {             /* nobody waits for a reply */
+    if ((rc = await_question(c, &quiet, err)) < 0) {    /* nobody waits for a reply */
         c->broken = true;
         return rc;
     }
     const uint64_t seen = clock_ns();
+    if (quiet) {
+        c->number = next_number(c);
+        if (c->n == 1) count_quiet(c, c->m->layers[layer].experts, seconds(seen - from));
+        return 0;
+    }
     if (fault_hits(FAULT_GPU_LOST)) {
         c->broken = true;
         rc = err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);

@@ -52,7 +52,7 @@ void host_experts_pause_fetching(host_experts *c, bool paused);
 void host_experts_begin(host_experts *c, int n);
 void host_experts_end(host_experts *c);
 
-/* Waits for a layer's question and replies. After a failure (which it returns once) later questions
+/* Waits for a layer's question and replies, or sees that it has none. After a failure (which it returns once) later questions
  * get an empty reply, so that the device can finish. */
 int host_experts_serve(host_experts *c, int layer, err_ctx *err);
 
@@ -63,6 +63,7 @@ int host_experts_prompt(host_experts *c, int layer, float *sums, const float *x,
 
 typedef struct host_experts_stats {
     uint64_t tokens, questions;          /* of single tokens, as everything here */
+    uint64_t quiet;                      /* layers that had nothing to ask */
     uint64_t hot, on_cpu, down_fetched, all_fetched;     /* experts, by where they were computed */
     uint64_t late;                       /* of those whose down was fetched: too late */
     uint64_t cpu_bytes, pull_bytes, hot_bytes;
