@@ -217,10 +217,10 @@ static int give(expert_cache *c, int i, int owner)
     return before;
 }
 
-/* Notes a use; the rank of a place that it has is the caller's to set. */
-static void note_use(expert_cache *c, known_expert *e)
+/* Notes n uses; the rank of a place that it has is the caller's to set. */
+static void note_uses(expert_cache *c, known_expert *e, int n)
 {
-    e->past.frequency += 1;
+    e->past.frequency += n;
     e->past.when = ++c->now;
     if (c->policy == CACHE_LFRU && e->place != NOBODY) privilege(c, e->place);
 }
@@ -241,7 +241,7 @@ int expert_cache_hold(expert_cache *c, int layer, int expert, bool *was_there, i
     } else {
         c->stats.hits++;
     }
-    note_use(c, e);
+    note_uses(c, e, 1);
     c->places[e->place].held++;
     rank_place(c, e->place);
     return e->place;
@@ -254,16 +254,22 @@ void expert_cache_release(expert_cache *c, int i)
     rank_place(c, i);
 }
 
-void expert_cache_use(expert_cache *c, int layer, int expert)
+void expert_cache_use_many(expert_cache *c, int layer, int expert, int n)
 {
     known_expert *e = &c->experts[id_of(c, layer, expert)];
-    note_use(c, e);
+    assert(n > 0);
+    note_uses(c, e, n);
     if (e->place == NOBODY) {
-        c->stats.misses++;
+        c->stats.misses += (uint64_t)n;
         return;
     }
-    c->stats.hits++;
+    c->stats.hits += (uint64_t)n;
     rank_place(c, e->place);
+}
+
+void expert_cache_use(expert_cache *c, int layer, int expert)
+{
+    expert_cache_use_many(c, layer, expert, 1);
 }
 
 void expert_cache_drop(expert_cache *c, int i)
