@@ -1,0 +1,457 @@
+/* residency.c - the books of experts in VRAM.
+ *
+ * Invariants: a place that the map names is READY and its expert is the one the cache says; a
+ * FILLING place is in the queue, in the order in which its copy was decided, and in no map; an
+ * expert has one place at most. Values are expert_cache.c's. */
+#include "moe/residency.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_MISSES = 4096 };             /* remembered until the next turn */
+
+typedef struct ranked { double value; int expert; } ranked;
+
+struct residency {
+    const expert_banks *banks;
+    const place_mover *mover;
+    int n_layer, n_expert;
+    int most_uploads;
+    double margin;
+    expert_cache *cache;
+    int n_pool;
+    place_pool pools[CACHE_MOST_POOLS];
+    uint8_t *pool_of;                    /* [n_layer] */
+    int32_t *map;                        /* borrowed */
+    place_state *states;                 /* [places] */
+    int *ready;                          /* [n_layer] */
+    int n_place;
+    int queue[RESIDENCY_MARKS];          /* FILLING places, in order, from head on */
+    int head, n_filling, n_unsent;       /* the last n_unsent have not been sent */
+    int next_mark;                       /* of the next copy; marks are taken in turn */
+    expert_id misses[MOST_MISSES];       /* chosen since the last turn, and not there */
+    int n_miss;
+    ranked *ranks;                       /* [2, n_expert] scratch of prompts */
+    residency_stats stats;
+};
+
+/* ---- pools ----------------------------------------------------------------------------------- */
+
+static place_pool pool_for(const expert_bank *b)
+{
+    place_pool p = { .stride = 0 };
+    for (int s = 0; s < SLAB_COUNT; s++) {
+        p.at[s] = p.stride;
+        p.stride += size_align(expert_slab_bytes(b, (expert_slab)s), PLACE_ALIGN);
+    }
+    return p;
+}
+
+static bool same_pool(const place_pool *a, const place_pool *b)
+{
+    return a->stride == b->stride && memcmp(a->at, b->at, sizeof a->at) == 0;
+}
+
+uint64_t residency_bytes(const expert_banks *b, int n_layer, int n_expert)
+{
+    uint64_t sum = 0;
+    for (int l = 0; l < n_layer; l++) sum += (uint64_t)n_expert * pool_for(&b->of[l]).stride;
+    return sum;
+}
+
+/* Pools by size; places so that every layer could have the same share of its experts. */
+static int make_pools(residency *r, uint64_t bytes, err_ctx *err)
+{
+    const uint64_t one = residency_bytes(r->banks, r->n_layer, 1), each = bytes / one;
+    uint64_t left = bytes - each * one, at = 0;
+    for (int l = 0; l < r->n_layer; l++) {
+        const place_pool p = pool_for(&r->banks->of[l]);
+        int i = 0;
+        while (i < r->n_pool && !same_pool(&r->pools[i], &p)) i++;
+        if (i == CACHE_MOST_POOLS)
+            return err_set(err, ERR_UNSUPPORTED, "experts of more than %d sizes", i);
+        if (i == r->n_pool) r->pools[r->n_pool++] = p;
+        r->pool_of[l] = (uint8_t)i;
+        int n = (int)(each < (uint64_t)r->n_expert ? each : (uint64_t)r->n_expert);
+        if (n < r->n_expert && left >= p.stride) {       /* what is left goes to the first layers */
+            left -= p.stride;
+            n++;
+        }
+        r->pools[i].n += n;
+    }
+    for (int i = 0; i < r->n_pool; i++) {
+        r->pools[i].first = r->n_place;
+        r->pools[i].begin = at;
+        r->n_place += r->pools[i].n;
+        at += (uint64_t)r->pools[i].n * r->pools[i].stride;
+    }
+    const int token = r->n_layer * r->banks->n_used;
+    if (r->n_place < token)
+        return err_set(err, ERR_RANGE, "%d experts fit in %.2f GB of VRAM, fewer than the %d of one "
+                       "token: none would be found again", r->n_place, (double)bytes * 1e-9, token);
+    return 0;
+}
+
+const place_pool *residency_pool(const residency *r, int layer)
+{
+    return &r->pools[r->pool_of[layer]];
+}
+
+static const place_pool *pool_at(const residency *r, int place)
+{
+    const place_pool *p = r->pools;
+    while (place >= p->first + p->n) p++;
+    return p;
+}
+
+uint64_t residency_at(const residency *r, int place, expert_slab s)
+{
+    const place_pool *p = pool_at(r, place);
+    return p->begin + (uint64_t)(place - p->first) * p->stride + p->at[s];
+}
+
+uint64_t residency_all_bytes(const residency *r)
+{
+    const place_pool *p = &r->pools[r->n_pool - 1];
+    return p->begin + (uint64_t)p->n * p->stride;
+}
+
+int residency_places(const residency *r) { return r->n_place; }
+
+int residency_share(const residency *r, int layer)
+{
+    const int pool = r->pool_of[layer];
+    int n_layer = 0, before = 0;
+    for (int l = 0; l < r->n_layer; l++) {
+        before += l < layer && r->pool_of[l] == pool;
+        n_layer += r->pool_of[l] == pool;
+    }
+    const int n = r->pools[pool].n, each = n / n_layer + (before < n % n_layer);
+    return min_int(each, r->n_expert);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+int residency_create(residency **out, const expert_banks *b, const residency_options *o,
+                     const place_mover *mover, err_ctx *err)
+{
+    residency *r = mem_zalloc(sizeof *r);
+    int rc;
+    *out = NULL;
+    if (!r) return err_set(err, ERR_NOMEM, "experts in VRAM: %zu bytes", sizeof *r);
+    r->banks = b;
+    r->mover = mover;
+    r->n_layer = o->n_layer;
+    r->n_expert = b->n_expert;
+    r->most_uploads = min_int(o->most_uploads, RESIDENCY_MARKS);
+    r->margin = o->margin;
+    r->map = o->map;
+    r->pool_of = mem_zalloc((size_t)o->n_layer);
+    r->ready = mem_zalloc((size_t)o->n_layer * sizeof *r->ready);
+    r->ranks = mem_array(2 * (size_t)b->n_expert, sizeof *r->ranks);
+    if (!r->pool_of || !r->ready || !r->ranks) {
+        rc = err_set(err, ERR_NOMEM, "experts in VRAM: %d layers", o->n_layer);
+        goto fail;
+    }
+    if ((rc = make_pools(r, o->bytes, err)) < 0) goto fail;
+    r->states = mem_zalloc((size_t)r->n_place * sizeof *r->states);
+    if (!r->states) {
+        rc = err_set(err, ERR_NOMEM, "experts in VRAM: %d places", r->n_place);
+        goto fail;
+    }
+    cache_shape shape = { .n_layer = o->n_layer, .n_expert = b->n_expert, .n_pool = r->n_pool,
+                          .pool_of = r->pool_of, .policy = o->policy };
+    for (int i = 0; i < r->n_pool; i++) shape.n_place[i] = r->pools[i].n;
+    if ((rc = expert_cache_create(&r->cache, &shape, err)) < 0) goto fail;
+    for (int i = 0; i < o->n_layer * b->n_expert; i++) r->map[i] = -1;
+    *out = r;
+    return 0;
+fail:
+    residency_free(r);
+    return rc;
+}
+
+void residency_free(residency *r)
+{
+    if (!r) return;
+    expert_cache_free(r->cache);
+    mem_free(r->states);
+    mem_free(r->ranks);
+    mem_free(r->ready);
+    mem_free(r->pool_of);
+    mem_free(r);
+}
+
+/* ---- contents -------------------------------------------------------------------------------- */
+
+static int32_t *map_entry(const residency *r, int layer, int expert)
+{
+    return &r->map[(size_t)layer * (size_t)r->n_expert + (size_t)expert];
+}
+
+int residency_find(const residency *r, int layer, int expert)
+{
+    const int32_t at = *map_entry(r, layer, expert);
+    return at < 0 ? -1 : residency_pool(r, layer)->first + at;
+}
+
+place_state residency_state(const residency *r, int place) { return r->states[place]; }
+int residency_ready(const residency *r, int layer) { return r->ready[layer]; }
+
+static expert_id owner_of(const residency *r, int place)
+{
+    const int owner = expert_cache_owner(r->cache, place);
+    assert(owner >= 0);
+    return (expert_id){ owner / r->n_expert, owner % r->n_expert };
+}
+
+static void make_ready(residency *r, int place)
+{
+    const expert_id e = owner_of(r, place);
+    r->states[place] = PLACE_READY;
+    *map_entry(r, e.layer, e.index) = place - residency_pool(r, e.layer)->first;
+    r->ready[e.layer]++;
+}
+
+/* The place's expert leaves the map; who owns the place is for the caller to say. */
+static void unmap(residency *r, int place)
+{
+    if (r->states[place] != PLACE_READY) return;
+    const expert_id e = owner_of(r, place);
+    *map_entry(r, e.layer, e.index) = -1;
+    r->ready[e.layer]--;
+    r->stats.evictions++;
+}
+
+static void empty(residency *r, int place)
+{
+    r->states[place] = PLACE_EMPTY;
+    expert_cache_drop(r->cache, place);
+}
+
+static void give(residency *r, int place, int layer, int expert)
+{
+    unmap(r, place);
+    expert_cache_assign(r->cache, place, layer, expert);
+}
+
+int residency_put(residency *r, int layer, int expert)
+{
+    double value;
+    if (expert_cache_find(r->cache, layer, expert) >= 0) return -1;
+    const int place = expert_cache_weakest(r->cache, r->pool_of[layer], &value);
+    if (place < 0 || r->states[place] != PLACE_EMPTY) return -1;
+    give(r, place, layer, expert);
+    make_ready(r, place);
+    return place;
+}
+
+void residency_seed(residency *r, int layer, int expert, double frequency)
+{
+    expert_cache_seed(r->cache, layer, expert, frequency, 0);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const ranked *x = a, *y = b;
+    if (x->value != y->value) return x->value < y->value ? -1 : 1;
+    return x->expert - y->expert;
+}
+
+int residency_list(const residency *r, int *list, int cap)
+{
+    ranked *all = mem_array((size_t)r->n_place, sizeof *all);
+    int n = 0;
+    for (int p = 0; all && p < r->n_place; p++) {
+        if (r->states[p] != PLACE_READY) continue;
+        const expert_id e = owner_of(r, p);
+        all[n++] = (ranked){ -expert_cache_value(r->cache, e.layer, e.index),
+                             e.layer * r->n_expert + e.index };
+    }
+    if (n > 0) qsort(all, (size_t)n, sizeof *all, by_value);
+    n = min_int(n, cap);
+    for (int i = 0; i < n; i++) list[i] = all[i].expert;
+    mem_free(all);
+    return n;
+}
+
+void residency_lose(residency *r, int place)
+{
+    unmap(r, place);
+    empty(r, place);
+}
+
+/* ---- between tokens -------------------------------------------------------------------------- */
+
+void residency_chosen(residency *r, int layer, const uint32_t *chosen, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const int e = (int)(chosen[i] & 0xFFFF);
+        if (e >= r->n_expert) continue;
+        expert_cache_use(r->cache, layer, e);
+        if (residency_find(r, layer, e) >= 0) {
+            r->stats.hits++;
+            continue;
+        }
+        r->stats.misses++;
+        if (r->n_miss < MOST_MISSES) r->misses[r->n_miss++] = (expert_id){ layer, e };
+    }
+}
+
+/* The oldest copies that have arrived. Returns how many, < 0 on failure. */
+static int take_in(residency *r, err_ctx *err)
+{
+    int n = 0;
+    while (r->n_filling > r->n_unsent) {
+        const int mark = (r->next_mark - (r->n_filling - r->n_unsent) + RESIDENCY_MARKS) %
+                         RESIDENCY_MARKS;
+        const int passed = r->mover->passed(r->mover->self, mark, err);
+        if (passed < 0) return passed;
+        if (passed == 0) break;
+        make_ready(r, r->queue[r->head]);
+        r->head = (r->head + 1) % RESIDENCY_MARKS;
+        r->n_filling--;
+        r->stats.uploads++;
+        n++;
+    }
+    return n;
+}
+
+/* What was under way is lost. */
+static void give_up(residency *r)
+{
+    for (; r->n_filling > 0; r->n_filling--) {
+        empty(r, r->queue[r->head]);
+        r->head = (r->head + 1) % RESIDENCY_MARKS;
+    }
+    r->n_unsent = 0;
+    r->stats.failures++;
+}
+
+/* Whether a value is enough to take a place. */
+static bool is_worth(const residency *r, double value, double weakest)
+{
+    return value > weakest + r->margin;
+}
+
+/* A missing expert takes the place of the weakest, if it is worth more. */
+static bool make_room(residency *r, expert_id e)
+{
+    double weakest;
+    const int place = expert_cache_weakest(r->cache, r->pool_of[e.layer], &weakest);
+    if (place < 0 || r->states[place] == PLACE_FILLING ||
+        !(r->states[place] == PLACE_EMPTY ||
+          is_worth(r, expert_cache_value(r->cache, e.layer, e.index), weakest))) {
+        r->stats.refused++;
+        return false;
+    }
+    give(r, place, e.layer, e.index);
+    r->states[place] = PLACE_FILLING;
+    r->queue[(r->head + r->n_filling) % RESIDENCY_MARKS] = place;
+    r->n_filling++;
+    r->n_unsent++;
+    return true;
+}
+
+/* The most valuable of the missing, at most `room` of them, one after the other: lists are short. */
+static int admit(residency *r, int room)
+{
+    int n = 0;
+    for (; n < room && r->n_miss > 0; n++) {
+        int best = -1;
+        double most = -INFINITY;
+        for (int i = 0; i < r->n_miss; i++) {
+            const expert_id e = r->misses[i];
+            if (expert_cache_find(r->cache, e.layer, e.index) >= 0) continue;    /* by now */
+            const double value = expert_cache_value(r->cache, e.layer, e.index);
+            if (value <= most) continue;
+            most = value;
+            best = i;
+        }
+        if (best < 0 || !make_room(r, r->misses[best])) break;
+    }
+    return n;
+}
+
+int residency_turn(residency *r, err_ctx *err)
+{
+    int changed;
+    expert_cache_tick(r->cache);
+    if ((changed = take_in(r, err)) < 0) {
+        give_up(r);
+        r->n_miss = 0;
+        return changed;
+    }
+    changed += admit(r, min_int(r->most_uploads, RESIDENCY_MARKS) - r->n_filling);
+    r->n_miss = 0;
+    return changed > 0;
+}
+
+void residency_send(residency *r)
+{
+    while (r->n_unsent > 0) {
+        const int at = (r->head + r->n_filling - r->n_unsent) % RESIDENCY_MARKS;
+        const expert_id e = owner_of(r, r->queue[at]);
+        if (r->mover->send(r->mover->self, e.layer, e.index, r->queue[at], r->next_mark)) {
+            r->next_mark = (r->next_mark + 1) % RESIDENCY_MARKS;
+            r->n_unsent--;
+            continue;
+        }
+        for (; r->n_unsent > 0; r->n_unsent--, r->n_filling--)   /* this one, and those after it */
+            empty(r, r->queue[(r->head + r->n_filling - 1) % RESIDENCY_MARKS]);
+        r->stats.failures++;
+    }
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+/* The layer's experts that were chosen and are missing, the most valuable first; those that are
+ * READY, the least valuable first. */
+static int rank_missing(residency *r, int layer, const int32_t *counts, ranked *list)
+{
+    int n = 0;
+    for (int e = 0; e < r->n_expert; e++)
+        if (counts[e] > 0 && expert_cache_find(r->cache, layer, e) < 0)
+            list[n++] = (ranked){ -expert_cache_value(r->cache, layer, e), e };
+    qsort(list, (size_t)n, sizeof *list, by_value);
+    return n;
+}
+
+static int rank_ready(residency *r, int layer, ranked *list)
+{
+    int n = 0;
+    for (int e = 0; e < r->n_expert; e++)
+        if (residency_find(r, layer, e) >= 0)
+            list[n++] = (ranked){ expert_cache_value(r->cache, layer, e), e };
+    qsort(list, (size_t)n, sizeof *list, by_value);
+    return n;
+}
+
+int residency_prompt(residency *r, int layer, const int32_t *counts, residency_swap *swaps, int cap)
+{
+    ranked *missing = r->ranks, *ready = r->ranks + r->n_expert;
+    int n = 0, weakest = 0;
+    for (int e = 0; e < r->n_expert; e++)
+        if (counts[e] > 0) expert_cache_use_many(r->cache, layer, e, counts[e]);
+    if (r->most_uploads == 0) return 0;
+    const int n_missing = rank_missing(r, layer, counts, missing);
+    const int n_ready = rank_ready(r, layer, ready), share = residency_share(r, layer);
+    for (int i = 0; i < n_missing && n < cap; i++) {
+        const int e = missing[i].expert;
+        int place = r->ready[layer] < share ? residency_put(r, layer, e) : -1;
+        if (place < 0) {
+            if (weakest == n_ready || !is_worth(r, -missing[i].value, ready[weakest].value)) break;
+            place = residency_find(r, layer, ready[weakest++].expert);
+            give(r, place, layer, e);
+            make_ready(r, place);
+        }
+        swaps[n++] = (residency_swap){ e, place };
+    }
+    r->stats.swaps += (uint64_t)n;
+    return n;
+}
+
+residency_stats residency_counts(const residency *r) { return r->stats; }
+void residency_reset_counts(residency *r) { r->stats = (residency_stats){ 0 }; }
