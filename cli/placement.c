@@ -112,6 +112,7 @@ static int make(placement *p, const model *m, gpu *g, const placement_options *o
 {
     plan_wish wish = o->wish;
     wish.gpu_wanted = o->device == DEVICE_CUDA;
+    wish.whole_banks |= !m->family->cache_experts;
     wish.ram_copy = planning_copy_bytes(m, o->engine.isa, o->engine.exact);
     return planning_make(&p->p, &p->in, m, so, o->engine.threads, g ? planning_gpu_work : NULL, g,
                          &wish, err);

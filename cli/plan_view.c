@@ -94,7 +94,10 @@ static void print_vram(const plan_view *v)
                  p->stage_parts);
     if (p->vram_pad > 0)
         byte_row("post-fetch", p->vram_pad, "down matrices that are fetched over the bus");
-    if (hot.more > 0)
+    if (p->cache)
+        byte_row("experts", p->vram_experts, "%d of each layer's %d: those that are wanted most",
+                 p->hot[0], v->what->n_expert);
+    else if (hot.more > 0)
         byte_row("experts", p->vram_experts, "%d of %d layers, and %d of %d in the next one",
                  hot.layers, v->what->n_layer, hot.more, v->what->n_expert);
     else byte_row("experts", p->vram_experts, "%d of %d layers", hot.layers, v->what->n_layer);
@@ -109,7 +112,7 @@ static void print_ram(const plan_view *v)
     if (p->ram_experts > 0)
         byte_row("experts", p->ram_experts, "%s%s%s",
                  plan_uses_drive(v->p, v->what->n_layer) ? "the most recently used" :
-                 p->vram_experts > 0 ? "of layers that are not entirely in VRAM" : "all",
+                 p->vram_experts > 0 && !p->cache ? "of layers that are not entirely in VRAM" : "all",
                  p->gpu ? ", page-locked " : "",
                  !p->gpu ? "" : text_bytes(locked, sizeof locked, p->ram_locked));
     if (p->ram_other > 0)
@@ -186,11 +189,12 @@ static json_t *vram_json(const plan_view *v)
 {
     const plan *p = v->p;
     const hot_count hot = count_hot(v);
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:b, s:b}",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:i, s:i, s:i, s:i, s:b, s:b}",
                      "total", INT(plan_vram(p)), "dense", INT(p->vram_dense),
                      "context", INT(p->vram_state), "work", INT(p->vram_work),
                      "streaming", INT(p->vram_stage), "post_fetch", INT(p->vram_pad),
-                     "experts", INT(p->vram_experts), "stage_parts", p->stage_parts,
+                     "experts", INT(p->vram_experts), "cache", (int)p->cache,
+                     "stage_parts", p->stage_parts,
                      "dense_layers", plan_gpu_layers(p, v->what->n_layer),
                      "layers_whole", hot.layers, "experts_of_next_layer", hot.more,
                      "embedding_in_ram", (int)p->embed_in_ram,

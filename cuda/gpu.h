@@ -258,7 +258,7 @@ typedef struct gpu_bank {                /* one slab of all experts of a layer *
     const float *scale;                  /* [n_expert], or NULL: 1 */
 } gpu_bank;
 
-#define GPU_SLAB_ALIGN ((uint64_t)256)
+#define GPU_SLAB_ALIGN ((uint64_t)16)
 
 /* The chosen experts, the shared one beside them, and the sum of both into the residual stream:
  * x += sum over the selection of gates * expert(in), + sigma * shared(in). The chosen experts of up

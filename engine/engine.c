@@ -53,10 +53,11 @@ static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
         (rc = gpu_describe(&e->device_info, 0, err)) < 0 ||
         (rc = mem_space_vram_create(&e->vram, e->device, err)) < 0)
         return rc;
+    static const int no_experts[PLAN_MAX_LAYERS];
     const weights_choice what = {
         .n_layer = e->p ? plan_gpu_layers(e->p, e->m->hp.n_layer) : e->m->hp.n_layer,
         .head = !e->p || (!e->p->head_in_ram && e->p->cpu_layers == 0),
-        .hot = e->p ? e->p->hot : NULL, .embed_in_ram = e->p && e->p->embed_in_ram,
+        .hot = !e->p ? NULL : e->p->cache ? no_experts : e->p->hot, .embed_in_ram = e->p && e->p->embed_in_ram,
     };
     return weights_gpu_create(&e->on_gpu, e->device, e->m, e->w, &what, e->team, p->watch,
                               p->watch_ctx, err);
@@ -115,6 +116,22 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
     return expert_store_create(&e->store, &e->m->experts, e->team, &so, err);
 }
 
+/* For experts in VRAM that make room for others. */
+static int make_places(engine *e, const engine_placement *p, err_ctx *err)
+{
+    const vram_places_options o = {
+        .n_layer = e->on_gpu->n_layer, .bytes = e->p->vram_experts, .policy = CACHE_LCP,
+        .fixed = p->fixed_places, .experts = p->experts, .n_expert = p->n_expert, .watch = p->watch, .watch_ctx = p->watch_ctx,
+    };
+    const int rc = vram_places_create(&e->places, e->device, &e->m->experts, e->store, &o, err);
+    if (rc < 0) return rc;
+    for (int l = 0; l < o.n_layer; l++) {
+        layer_weights_gpu *w = &e->on_gpu->layers[l];
+        vram_places_bank(e->places, l, (gpu_bank *[SLAB_COUNT]){ &w->gate, &w->up, &w->down });
+    }
+    return 0;
+}
+
 static int keep_plan(engine *e, const engine_placement *p, err_ctx *err)
 {
     if (p->postfetch) e->post = *p->postfetch;
@@ -128,12 +145,14 @@ static int keep_plan(engine *e, const engine_placement *p, err_ctx *err)
 /* Leaves the engine as if engine_place had never been called. */
 static void unplace(engine *e)
 {
+    vram_places_free(e->places);
     expert_store_free(e->store);
     router_ahead_free(e->ahead);
     weights_gpu_free(e->on_gpu);
     mem_space_vram_free(e->vram);
     gpu_close(e->device);
     mem_free(e->p);
+    e->places = NULL;
     e->store = NULL;
     e->ahead = NULL;
     e->on_gpu = NULL;
@@ -149,7 +168,8 @@ int engine_place(engine *e, const engine_placement *p, err_ctx *err)
     int rc;
     assert(!e->p && !e->on_gpu);
     if ((rc = keep_plan(e, p, err)) < 0 || (p->gpu && (rc = move_to_gpu(e, p, err)) < 0) ||
-        (e->p && (rc = make_store(e, p, err)) < 0))
+        (e->p && (rc = make_store(e, p, err)) < 0) ||
+        (e->p && e->p->cache && (rc = make_places(e, p, err)) < 0))
         unplace(e);
     return rc;
 }
@@ -215,6 +235,11 @@ engine_experts engine_expert_store(const engine *e)
         expert_store_bytes(e->store), expert_store_locked(e->store), expert_store_reader(e->store),
         expert_store_note(e->store)
     };
+}
+
+int engine_resident(const engine *e, int *list, int cap)
+{
+    return e->places ? residency_list(vram_places_books(e->places), list, cap) : 0;
 }
 
 typedef struct type_marks {

@@ -29,6 +29,10 @@ typedef struct engine_placement {
     bool gpu;                            /* the first GPU computes; exact and isa have no meaning */
     const struct plan *plan;             /* tiers/plan.h; copied. NULL: all in VRAM */
     const struct postfetch_options *postfetch;   /* moe/postfetch.h; copied. NULL: as usual */
+    bool fixed_places;                   /* experts in VRAM stay what they are in the beginning */
+    const int *experts;                  /* there to begin with if they may change: layer * n_expert +
+                                          * expert, the most wanted first; or NULL */
+    int n_expert;
     progress_fn *watch;                 /* told of the bytes that are moved; or
                                           * NULL */
     void *watch_ctx;
@@ -55,6 +59,10 @@ typedef struct engine_experts {
     const char *reader, *note;
 } engine_experts;
 engine_experts engine_expert_store(const engine *e);
+
+/* The experts that are in VRAM now, where they may change: as in engine_placement, the most wanted
+ * first. Returns how many, at most cap. */
+int engine_resident(const engine *e, int *list, int cap);
 
 /* The types of this model's matrices that have no kernel made for one token: the scalar reference
  * serves instead, or the kernel for many. Returns their number. */

@@ -21,6 +21,7 @@ struct engine {
     plan *p;
     postfetch_options post;
     expert_store *store;
+    vram_places *places;                 /* of experts that make room for others; or NULL */
     router_ahead *ahead;                 /* where experts come from a drive; or NULL */
 };
 

@@ -1,35 +1,104 @@
 /* bank_stream.c - sends banks through two buffers in VRAM, one part ahead of the kernels that read
  * them.
  *
- * A part is a run of experts with all their slabs. From RAM it goes in one copy for each kind of
- * slab; from a cache in front of the file, expert by expert, as they come in. gpu_experts decides
- * what is computed with them, the store where experts are kept. */
+ * When a chunk begins, it is known which experts lie in VRAM, so all parts and all addresses are
+ * known, too: the schedule. A layer's first part are the experts that have places, which are not
+ * sent; the others follow in runs that fit a buffer. From RAM, neighbours go in one copy for each
+ * kind of slab; from a cache in front of the file, expert by expert, as they come in.
+ *
+ * How often experts were chosen is known on the device when the layer's first part begins. The host
+ * looks at it while the second one is computed, so nobody waits for it. gpu_experts decides what is
+ * computed, the store where experts are kept, residency.c which of them stay. */
 #include "moe/bank_stream.h"
 
 enum { SEND_EXPERTS = 64 };              /* read from the file together */
+
+/* Experts first .. first + count - 1 of a layer's order. */
+typedef struct stream_part {
+    int layer, first, count;
+    int buffer;                          /* -1: they are there already */
+    uint64_t at[SLAB_COUNT], stride[SLAB_COUNT];         /* in the buffer: where slabs begin, how
+                                                          * far apart */
+} stream_part;
+
+/* For every layer and expert, in page-locked RAM and in VRAM: what gpu_expert_args asks for. */
+typedef struct stream_tables {
+    uint64_t *at;                        /* [n_layer, n_expert, SLAB_COUNT] */
+    int32_t *order, *rank;               /* [n_layer, n_expert] */
+} stream_tables;
 
 struct bank_stream {
     gpu *g;
     expert_banks banks;
     expert_store *store;
+    vram_places *places;
     const plan *p;
     gpu_stage *stage;
-    int piece;                           /* parts that the chunk has used so far */
-    int send_layer, send_part;           /* the next one to be sent */
+    uint64_t room;                       /* of a buffer */
+    void *memory, *memory_there;
+    stream_tables here, there;
+    int32_t *counts;                     /* [n_expert] page-locked: slots of the layer's experts */
+    gpu_marks *marks;
+    stream_part *parts;                  /* of the chunk */
+    int n_part, most_parts;
+    int *first_part;                     /* [n_layer + 1] */
+    int next;                            /* the part to be sent next */
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+static stream_tables tables_in(mem_layout *a, const expert_banks *b)
+{
+    const uint64_t n_layer = (uint64_t)b->n_layer, n_expert = (uint64_t)b->n_expert;
+    stream_tables t;
+    t.at = mem_layout_take(a, n_layer, n_expert * SLAB_COUNT, sizeof *t.at);
+    t.order = mem_layout_take(a, n_layer, n_expert, sizeof *t.order);
+    t.rank = mem_layout_take(a, n_layer, n_expert, sizeof *t.rank);
+    return t;
+}
+
+uint64_t bank_stream_bytes(const expert_banks *b)
+{
+    mem_layout a = mem_layout_count(256);
+    (void)tables_in(&a, b);
+    return a.used;
+}
+
+static int make(bank_stream *b, err_ctx *err)
+{
+    const expert_banks *banks = &b->banks;
+    const uint64_t tables = bank_stream_bytes(banks);
+    const uint64_t counts = (uint64_t)banks->n_expert * sizeof *b->counts;
+    int rc;
+    b->most_parts = banks->n_layer * (b->p->stage_parts + 2);
+    b->parts = mem_array((size_t)b->most_parts, sizeof *b->parts);
+    b->first_part = mem_array((size_t)banks->n_layer + 1, sizeof *b->first_part);
+    if (!b->parts || !b->first_part)
+        return err_set(err, ERR_NOMEM, "streaming: %d parts", b->most_parts);
+    b->memory = gpu_alloc_host(b->g, tables + counts, err);
+    if (!b->memory) return ERR_NOMEM;
+    mem_layout here = mem_layout_over(b->memory, 256);
+    b->here = tables_in(&here, banks);
+    b->counts = (int32_t *)((uint8_t *)b->memory + tables);
+    b->memory_there = gpu_alloc(b->g, tables, "tables of experts", err);
+    if (!b->memory_there) return ERR_NOMEM;
+    mem_layout there = mem_layout_over(b->memory_there, 256);
+    b->there = tables_in(&there, banks);
+    if ((rc = gpu_marks_create(&b->marks, b->g, 1, err)) < 0) return rc;
+    b->room = b->p->vram_stage / 2;
+    return gpu_stage_create(&b->stage, b->g, 2, b->room, err);
+}
+
 int bank_stream_create(bank_stream **out, gpu *g, const expert_banks *banks, expert_store *store,
-                       const plan *p, err_ctx *err)
+                       vram_places *places, const plan *p, err_ctx *err)
 {
     bank_stream *b = mem_zalloc(sizeof *b);
     *out = NULL;
     if (!b) return err_set(err, ERR_NOMEM, "streaming: %zu bytes", sizeof *b);
-    *b = (bank_stream){ .g = g, .banks = *banks, .store = store, .p = p };
-    const int rc = gpu_stage_create(&b->stage, g, 2, p->vram_stage / 2, err);
+    *b = (bank_stream){ .g = g, .banks = *banks, .store = store, .places = places, .p = p };
+    const int rc = make(b, err);
     if (rc < 0) {
-        mem_free(b);
+        bank_stream_free(b);
         return rc;
     }
     *out = b;
@@ -40,54 +109,149 @@ void bank_stream_free(bank_stream *b)
 {
     if (!b) return;
     gpu_stage_free(b->g, b->stage);
+    gpu_marks_free(b->marks);
+    gpu_free(b->g, b->memory_there);
+    gpu_free_host(b->g, b->memory);
+    mem_free(b->first_part);
+    mem_free(b->parts);
     mem_free(b);
+}
+
+/* ---- the schedule ---------------------------------------------------------------------------- */
+
+static size_t row_of(const bank_stream *b, int layer)
+{
+    return (size_t)layer * (size_t)b->banks.n_expert;
+}
+
+static uint64_t *addresses_of(const bank_stream *b, int layer, int expert)
+{
+    return b->here.at + (row_of(b, layer) + (size_t)expert) * SLAB_COUNT;
+}
+
+/* The layer's experts in the order of their parts: those in VRAM first. Returns how many these
+ * are. */
+static int order_layer(bank_stream *b, int l)
+{
+    int32_t *order = b->here.order + row_of(b, l), *rank = b->here.rank + row_of(b, l);
+    int n = 0, n_there = 0;
+    for (int there = 1; there >= 0; there--)
+        for (int e = 0; e < b->banks.n_expert; e++) {
+            const int place = b->places ? residency_find(vram_places_books(b->places), l, e) : -1;
+            if ((place >= 0) != there) continue;
+            for (int s = 0; s < SLAB_COUNT && there; s++)
+                addresses_of(b, l, e)[s] = vram_places_address(b->places, place, (expert_slab)s);
+            n_there += there;
+            rank[e] = n;
+            order[n++] = e;
+        }
+    return n_there;
+}
+
+/* Gate and up of a fused tensor stay side by side where the bank is in RAM as it is in the file. */
+static bool is_paired(const bank_stream *b, int l)
+{
+    const expert_bank *bank = &b->banks.of[l];
+    return bank->fused && expert_store_kind(b->store) != STORE_CACHED &&
+           expert_slab_bytes(bank, SLAB_GATE) % GPU_SLAB_ALIGN == 0;
+}
+
+/* Where the slabs of count experts go in a buffer. Returns the bytes. */
+static uint64_t lay_out(stream_part *p, const bank_stream *b, int l, int count)
+{
+    const expert_bank *bank = &b->banks.of[l];
+    const bool paired = is_paired(b, l);
+    uint64_t used = 0;
+    for (int s = 0; s < SLAB_COUNT; s++) {
+        const uint64_t bytes = size_align(expert_slab_bytes(bank, (expert_slab)s), GPU_SLAB_ALIGN);
+        p->stride[s] = paired && s != SLAB_DOWN ? 2 * bytes : bytes;
+        p->at[s] = paired && s == SLAB_UP ? bytes : used;
+        if (!(paired && s == SLAB_UP)) used += size_align((uint64_t)count * p->stride[s], 256);
+    }
+    return used;
+}
+
+static void schedule_part(bank_stream *b, stream_part p, int *n_sent)
+{
+    lay_out(&p, b, p.layer, p.count);
+    p.buffer = (*n_sent)++ % 2;
+    const uint64_t base = (uint64_t)(uintptr_t)gpu_stage_buffer(b->stage, p.buffer);
+    for (int i = 0; i < p.count; i++) {
+        const int e = b->here.order[row_of(b, p.layer) + (size_t)(p.first + i)];
+        for (int s = 0; s < SLAB_COUNT; s++)
+            addresses_of(b, p.layer, e)[s] = base + p.at[s] + (uint64_t)i * p.stride[s];
+    }
+    b->parts[b->n_part++] = p;
+}
+
+static void schedule_layer(bank_stream *b, int l, int *n_sent)
+{
+    const int n_there = order_layer(b, l), n_sends = b->banks.n_expert - n_there;
+    stream_part p = { .layer = l };
+    int most = b->banks.n_expert, n;
+    if (n_there > 0)
+        b->parts[b->n_part++] = (stream_part){ .layer = l, .count = n_there, .buffer = -1 };
+    while (most > 1 && lay_out(&p, b, l, most) > b->room) most--;
+    const int n_run = (n_sends + most - 1) / most;       /* alike in size */
+    for (int i = 0, done = 0; i < n_run; i++, done += n) {
+        n = (int)((int64_t)n_sends * (i + 1) / n_run) - done;
+        schedule_part(b, (stream_part){ .layer = l, .first = n_there + done, .count = n }, n_sent);
+    }
+}
+
+static void make_schedule(bank_stream *b)
+{
+    int n_sent = 0;
+    b->n_part = 0;
+    for (int l = 0; l < b->banks.n_layer; l++) {
+        b->first_part[l] = b->n_part;
+        if (b->p->hot[l] < b->banks.n_expert) schedule_layer(b, l, &n_sent);
+    }
+    b->first_part[b->banks.n_layer] = b->n_part;
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* A part of a layer's bank in a buffer of the stage: where its slabs begin, how far apart. */
-typedef struct piece {
-    int layer, first, count;             /* experts */
-    uint64_t at[SLAB_COUNT], stride[SLAB_COUNT];
-} piece;
-
-/* Gate and up of a fused tensor stay side by side where the bank is sent whole. */
-static piece piece_of(const bank_stream *b, int l, int part)
+static const int32_t *experts_of(const bank_stream *b, const stream_part *p)
 {
-    const expert_bank *bank = &b->banks.of[l];
-    const int parts = b->p->stage_parts, n = bank->n_expert;
-    const bool paired = bank->fused && expert_store_kind(b->store) != STORE_CACHED;
-    piece p = { .layer = l, .first = n * part / parts };
-    uint64_t used = 0;
-    p.count = n * (part + 1) / parts - p.first;
-    for (int s = 0; s < SLAB_COUNT; s++) {
-        const uint64_t bytes = expert_slab_bytes(bank, (expert_slab)s);
-        p.stride[s] = paired && s != SLAB_DOWN ? 2 * bytes : bytes;
-        p.at[s] = paired && s == SLAB_UP ? bytes : used;
-        if (!(paired && s == SLAB_UP))
-            used += size_align((uint64_t)p.count * p.stride[s], 256);
-    }
-    return p;
+    return b->here.order + row_of(b, p->layer) + (size_t)p->first;
 }
 
-/* From banks that are in RAM as they are in the file. */
-static void send_whole(bank_stream *b, const piece *p, int i)
+/* From banks that are in RAM as they are in the file: neighbours go together. */
+static void send_runs(bank_stream *b, const stream_part *p)
 {
-    expert_slabs from = { { NULL } };
-    expert_store_find(b->store, p->layer, p->first, &from);
-    for (int s = 0; s < SLAB_COUNT; s++) {
-        if (s == SLAB_UP && p->stride[s] > expert_slab_bytes(&b->banks.of[p->layer], s))
-            continue;                    /* came with gate */
-        gpu_stage_copy(b->g, b->stage, i, p->at[s], from.at[s],
-                       (uint64_t)p->count * p->stride[s]);
+    const expert_bank *bank = &b->banks.of[p->layer];
+    const int32_t *experts = experts_of(b, p);
+    for (int i = 0, n; i < p->count; i += n) {
+        expert_slabs from = { { NULL } };
+        for (n = 1; i + n < p->count && experts[i + n] == experts[i] + n;) n++;
+        expert_store_find(b->store, p->layer, experts[i], &from);
+        for (int s = 0; s < SLAB_COUNT; s++) {
+            const uint64_t bytes = expert_slab_bytes(bank, (expert_slab)s);
+            const uint64_t at = p->at[s] + (uint64_t)i * p->stride[s];
+            const bool paired = p->stride[s] == 2 * bytes && is_paired(b, p->layer);
+            if (paired && s == SLAB_UP) continue;        /* came with gate */
+            if (paired || p->stride[s] == bytes) {
+                gpu_stage_copy(b->g, b->stage, p->buffer, at, from.at[s],
+                               (uint64_t)n * p->stride[s]);
+                continue;
+            }
+            for (int e = 0; e < n; e++) {
+                expert_store_find(b->store, p->layer, experts[i] + e, &from);
+                gpu_stage_copy(b->g, b->stage, p->buffer, at + (uint64_t)e * p->stride[s],
+                               from.at[s], bytes);
+            }
+            expert_store_find(b->store, p->layer, experts[i], &from);
+        }
     }
 }
 
 /* From the cache, and through it from the file. A place is free again once its copy has been
  * sent. */
-static int send_cached(bank_stream *b, const piece *p, int i, err_ctx *err)
+static int send_cached(bank_stream *b, const stream_part *p, err_ctx *err)
 {
     const expert_bank *bank = &b->banks.of[p->layer];
+    const int32_t *experts = experts_of(b, p);
     expert_store *store = b->store;
     const int most = min_int(max_int(expert_store_room(store) / 2, 1), SEND_EXPERTS);
     int ids[SEND_EXPERTS], which[SEND_EXPERTS], ahead[SEND_EXPERTS], n, rc;
@@ -95,80 +259,94 @@ static int send_cached(bank_stream *b, const piece *p, int i, err_ctx *err)
     for (int done = 0; done < p->count; done += n) {
         n = min_int(p->count - done, most);
         const int n_ahead = min_int(p->count - done - n, most);
-        for (int e = 0; e < n; e++) ids[e] = p->first + done + e;
-        for (int e = 0; e < n_ahead; e++) ahead[e] = p->first + done + n + e;
+        for (int e = 0; e < n; e++) ids[e] = experts[done + e];
+        for (int e = 0; e < n_ahead; e++) ahead[e] = experts[done + n + e];
         if ((rc = expert_store_want(store, p->layer, ids, n, err)) < 0) return rc;
         expert_store_ahead(store, p->layer, ahead, n_ahead);
         while ((rc = expert_store_next(store, which, STORE_ALL, err)) > 0) {
             for (int w = 0; w < rc; w++) {
-                const uint64_t e = (uint64_t)(ids[which[w]] - p->first);
+                const uint64_t i = (uint64_t)(done + which[w]);
                 expert_slabs from;
                 expert_store_find(store, p->layer, ids[which[w]], &from);
                 for (int s = 0; s < SLAB_COUNT; s++)
-                    gpu_stage_copy(b->g, b->stage, i, p->at[s] + e * p->stride[s], from.at[s],
-                                   expert_slab_bytes(bank, (expert_slab)s));
+                    gpu_stage_copy(b->g, b->stage, p->buffer, p->at[s] + i * p->stride[s],
+                                   from.at[s], expert_slab_bytes(bank, (expert_slab)s));
             }
         }
         if (rc < 0) return rc;
-        rc = gpu_stage_sent(b->g, b->stage, i, err);
+        rc = gpu_stage_sent(b->g, b->stage, p->buffer, err);
         expert_store_release(store);
         if (rc < 0) return rc;
     }
     return 0;
 }
 
-static void skip_to_cold(bank_stream *b)
+/* Sends the next part to its buffer, which nobody reads any more, if there is one. */
+static int send_next(bank_stream *b, err_ctx *err)
 {
-    while (b->send_layer < b->banks.n_layer && b->p->hot[b->send_layer] == b->banks.n_expert)
-        b->send_layer++;
-}
-
-/* Sends the next part to buffer i, if there is one. */
-static int send_next(bank_stream *b, int i, err_ctx *err)
-{
-    int rc = 0;
-    if (b->send_layer >= b->banks.n_layer) return 0;
-    const piece p = piece_of(b, b->send_layer, b->send_part);
-    if (expert_store_kind(b->store) == STORE_CACHED) rc = send_cached(b, &p, i, err);
-    else send_whole(b, &p, i);
-    if (++b->send_part == b->p->stage_parts) {
-        b->send_part = 0;
-        b->send_layer++;
-        skip_to_cold(b);
-    }
-    return rc;
+    while (b->next < b->n_part && b->parts[b->next].buffer < 0) b->next++;
+    if (b->next == b->n_part) return 0;
+    const stream_part *p = &b->parts[b->next++];
+    if (expert_store_kind(b->store) == STORE_CACHED) return send_cached(b, p, err);
+    send_runs(b, p);
+    return 0;
 }
 
 int bank_stream_begin(bank_stream *b, err_ctx *err)
 {
-    b->piece = b->send_layer = b->send_part = 0;
-    skip_to_cold(b);
-    const int rc = send_next(b, 0, err);
-    return rc < 0 ? rc : send_next(b, 1, err);
+    make_schedule(b);
+    gpu_copy(b->g, b->memory_there, b->memory, bank_stream_bytes(&b->banks));
+    b->next = 0;
+    const int rc = send_next(b, err);
+    return rc < 0 ? rc : send_next(b, err);
 }
 
 /* ---- using ----------------------------------------------------------------------------------- */
 
+static void run_part(bank_stream *b, const stream_part *p, gpu_input *in, gpu_expert_args *a)
+{
+    const size_t row = row_of(b, p->layer);
+    a->at = b->there.at + row * SLAB_COUNT;
+    a->order = b->there.order + row;
+    a->rank = b->there.rank + row;
+    a->first = p->first;
+    a->count = p->count;
+    a->counts = b->places && p->first == 0 ? b->counts : NULL;
+    gpu_experts(b->g, in, a);
+    if (a->counts) gpu_marks_set(b->g, b->marks, 0);
+}
+
+/* Of the part that was just computed, what the prompt wants most stays. */
+static int keep_some(bank_stream *b, const stream_part *p, bool *chosen, err_ctx *err)
+{
+    if (!b->places) return 0;
+    if (!*chosen) {
+        const int rc = gpu_marks_wait(b->g, b->marks, 0, err);
+        if (rc < 0) return rc;
+        vram_places_choose(b->places, p->layer, b->counts);
+        *chosen = true;
+    }
+    if (p->buffer >= 0)
+        vram_places_keep(b->places, experts_of(b, p), p->count, addresses_of(b, p->layer, 0));
+    return 0;
+}
+
 int bank_stream_run(bank_stream *b, int layer, gpu_input *in, gpu_expert_args *a, bool in_step,
                     err_ctx *err)
 {
+    const int last = b->first_part[layer + 1];
+    bool chosen = false;
     int rc = 0;
-    for (int part = 0; part < b->p->stage_parts && rc == 0; part++) {
-        const piece p = piece_of(b, layer, part);
-        const int i = b->piece++ % 2;
-        const uint8_t *base = gpu_stage_buffer(b->stage, i);
-        gpu_bank *banks[SLAB_COUNT] = { &a->gate, &a->up, &a->down };
-        for (int s = 0; s < SLAB_COUNT; s++) {
-            banks[s]->data = base + p.at[s];
-            banks[s]->slab_bytes = p.stride[s];
-        }
-        a->first = p.first;
-        a->count = p.count;
-        if (in_step && (rc = gpu_stage_sent(b->g, b->stage, i, err)) < 0) return rc;
-        gpu_stage_ready(b->g, b->stage, i);
-        gpu_experts(b->g, in, a);
-        gpu_stage_done(b->g, b->stage, i);
-        rc = send_next(b, i, err);
+    for (int i = b->first_part[layer]; i < last && rc == 0; i++) {
+        const stream_part *p = &b->parts[i];
+        const bool comes = p->buffer >= 0;
+        if (comes && in_step && (rc = gpu_stage_sent(b->g, b->stage, p->buffer, err)) < 0) break;
+        if (comes) gpu_stage_ready(b->g, b->stage, p->buffer);
+        run_part(b, p, in, a);
+        if (comes || i + 1 == last) rc = keep_some(b, p, &chosen, err);
+        if (comes) gpu_stage_done(b->g, b->stage, p->buffer);
+        if (comes && rc == 0) rc = send_next(b, err);
     }
+    if (chosen) vram_places_settle(b->places);
     return rc;
 }

@@ -11,13 +11,14 @@ typedef struct place {
     int cpu_of_4;                        /* layers that stay on the CPU beside a GPU, in quarters */
     bool head_in_ram;
     int hot_of_8;                        /* experts in VRAM, in eighths of a layer's */
+    bool cache;                          /* which make room for others */
     bool disk;                           /* the others through a small cache from the file, */
     bool bounce;                         /* read through a bounce buffer */
     int stage_parts, stream_from;        /* prompts; parts 0: never streamed */
     bool no_fetch, force_cpu, block, one_stream;         /* post-fetch */
 } place;
 
-enum { N_CPU_PLACES = 3, N_GPU_PLACES = 8, N_PLACES = 16 };
+enum { N_CPU_PLACES = 3, N_GPU_PLACES = 11, N_PLACES = 19 };
 extern const place places[N_PLACES];     /* those of the CPU first, then those of the GPU; then
                                           * layers on both */
 

@@ -73,8 +73,9 @@ static bool follow(trail *t, const model *m, const place *p)
     }
     if (ok && p->gpu && p->planned) {
         const host_experts_stats c = cold_of(s);
-        CHECK_MSG(c.tokens == N_TOKENS && c.questions >= c.tokens, "%s: %d tokens, %d questions",
-                  p->name, (int)c.tokens, (int)c.questions);
+        CHECK_MSG(c.tokens == N_TOKENS && c.questions + c.quiet >= c.tokens && c.questions > 0,
+                  "%s: %d tokens, %d questions, %d without", p->name, (int)c.tokens,
+                  (int)c.questions, (int)c.quiet);
         CHECK_MSG(p->no_fetch || p->disk || n_fetched(&c) > 0,
                   "%s: nothing was fetched", p->name);
         CHECK_MSG(p->hot_of_8 == 0 || c.hot > 0, "%s: nothing was hot", p->name);

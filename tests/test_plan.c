@@ -133,8 +133,11 @@ static void check_places(const plan *p, const made *c, const char *what)
     for (int l = 0; l < w->n_layer; l++) {
         const uint64_t n = (uint64_t)p->hot[l];
         ok &= p->hot[l] >= 0 && p->hot[l] <= w->n_expert;
-        ok &= open || n == 0;            /* no layer after one that is not whole */
+        if (p->cache) ok &= n >= (uint64_t)w->n_used && p->hot[0] - p->hot[l] <= 1 &&
+                            p->hot[l] <= p->hot[0];
+        else ok &= open || n == 0;       /* no layer after one that is not whole */
         open = p->hot[l] == w->n_expert;
+        ok &= !p->cache || p->place[l] == PLAN_RAM;
         ok &= (p->place[l] == PLAN_VRAM) == open;
         disk |= p->place[l] == PLAN_DISK;
         hot += n * w->expert_bytes[l];
@@ -332,8 +335,10 @@ static const struct chosen_row {
     plan_bound bound;
     const char *why;
 } chosen[] = {
-    { OSS20, 8000, 32, true, true, 4096, 2, 11, 6, PLAN_RAM, BOUND_CPU,
+    { OSS20, 8000, 32, true, true, 4096, 2, 0, 358, PLAN_RAM, BOUND_CPU,
       "7600 MB less 1335, 305.7, 755.4, stage 423.0, pad 44.1: 4736.8 MB are 358 experts" },
+    { OSS20, 8000, 12, true, true, 4096, 2, 11, 6, PLAN_RAM, BOUND_CPU,
+      "10.2 GB of experts are too much for RAM: whole banks, and the others there" },
     { OSS20, 16000, 32, true, false, 4096, 0, 24, 0, PLAN_VRAM, BOUND_VRAM,
       "15.5 GB hold 10.2 of experts and 3.0 of the rest: no buffers for what never moves" },
     { OSS20, 13500, 32, true, true, 4096, 0, 24, 0, PLAN_VRAM, BOUND_VRAM,
@@ -353,7 +358,7 @@ static const struct chosen_row {
       "42.3 GB do not fit: a cache" },
     { OSS120, 80000, 16, true, false, 4096, 0, 36, 0, PLAN_VRAM, BOUND_VRAM,
       "RAM does not matter" },
-    { QWEN4, 8000, 64, true, true, 4096, 4, 5, 84, PLAN_RAM, BOUND_CPU,
+    { QWEN4, 8000, 64, true, true, 4096, 4, 0, 2644, PLAN_RAM, BOUND_CPU,
       "the bus is not counted on to its limit; parts of 227 MB" },
     { QWEN4, 8000, 32, true, true, 4096, 4, 5, 84, PLAN_DISK, BOUND_DISK, "39 GB do not fit" },
     { QWEN8, 0, 128, false, false, 4096, 0, 0, 0, PLAN_RAM, BOUND_CPU, "85 GB fit without a GPU" },
@@ -416,6 +421,9 @@ static void test_wishes(void)
         check_plan(&p, &c, "no experts in VRAM");
     }
     make_case(&c, &models[OSS20], 8 * GB, 64 * GB);
+    c.w.whole_banks = true;
+    CHECK(run(&p, &c) == 0 && !p.cache && p.hot[0] == c.what.n_expert);
+    check_plan(&p, &c, "whole banks");
     c.w.no_postfetch = true;
     CHECK(run(&p, &c) == 0 && p.gpu && p.vram_pad == 0 && p.t_pull == 0);
     check_plan(&p, &c, "no post-fetch");
@@ -431,12 +439,15 @@ static void test_locked(void)
     static plan none, half, all;
     static made c;
     make_case(&c, &models[OSS120], 8 * GB, 128 * GB);
+    c.w.whole_banks = true;
     CHECK(run(&all, &c) == 0 && all.ram_locked == all.ram_experts && all.ram_experts > 0);
     c.machine.lock_limit = all.ram_experts / 2;
     CHECK(run(&half, &c) == 0 && half.ram_locked == all.ram_experts / 2);
     check_plan(&half, &c, "half of it locked");
     c.machine.lock_limit = 0;
     CHECK(run(&none, &c) == 0 && none.ram_locked == 0 && none.t_pull == 0);
+    c.w.whole_banks = false;             /* what cannot be locked cannot change places */
+    CHECK(run(&none, &c) == 0 && !none.cache);
     const double middle = (1 / none.decode_tok_s + 1 / all.decode_tok_s) / 2;
     CHECK_MSG(fabs(1 / half.decode_tok_s / middle - 1) < 1e-6, "half locked: %g s, not %g",
               1 / half.decode_tok_s, middle);

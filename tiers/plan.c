@@ -104,6 +104,27 @@ static void place_hot(plan *p, const planner *j, uint64_t room)
     }
 }
 
+/* The same share of every layer's experts. False if that is all of them, or fewer than a token
+ * chooses: then none would be found again. */
+static bool place_spread(plan *p, const planner *j, uint64_t room)
+{
+    const plan_model *what = j->what;
+    uint64_t one = 0;
+    for (int l = 0; l < what->n_layer; l++) one += what->expert_bytes[l];
+    const uint64_t each = room / one;
+    if (each >= (uint64_t)what->n_expert || each < (uint64_t)what->n_used) return false;
+    p->vram_experts = each * one;
+    room -= p->vram_experts;
+    for (int l = 0; l < what->n_layer; l++) {
+        const bool more = room >= what->expert_bytes[l];
+        p->hot[l] = (int)each + more;
+        if (!more) continue;
+        p->vram_experts += what->expert_bytes[l];
+        room -= what->expert_bytes[l];
+    }
+    return true;
+}
+
 static void place_cold(plan *p, const planner *j, plan_place where)
 {
     for (int l = 0; l < j->what->n_layer; l++)
@@ -201,6 +222,18 @@ static plan begin_attempt(const planner *j, attempt a)
     };
 }
 
+/* Some experts of every layer in VRAM, all of them in page-locked RAM. Otherwise p is as before. */
+static bool attempt_cache(plan *p, const planner *j, uint64_t lock_limit, int i, uint64_t room)
+{
+    plan with = *p;
+    if (j->w->whole_banks || j->experts > lock_limit || !place_spread(&with, j, room) ||
+        !place_ram(&with, j, i, true, lock_limit))
+        return false;
+    with.cache = true;
+    *p = with;
+    return true;
+}
+
 static bool attempt_gpu(plan *p, const planner *j, uint64_t lock_limit, attempt a)
 {
     *p = begin_attempt(j, a);
@@ -209,8 +242,10 @@ static bool attempt_gpu(plan *p, const planner *j, uint64_t lock_limit, attempt 
     const uint64_t fixed = plus(plus(p->vram_dense, p->vram_state),
                                 plus(p->vram_work, p->vram_stage + p->vram_pad));
     if (fixed > j->vram || (a.resident && j->vram - fixed < j->experts)) return false;
-    place_hot(p, j, j->w->no_hot ? 0 : j->vram - fixed);
-    if (!place_ram(p, j, a.i, false, lock_limit)) return false;
+    if (a.resident || j->w->no_hot || !attempt_cache(p, j, lock_limit, a.i, j->vram - fixed)) {
+        place_hot(p, j, j->w->no_hot ? 0 : j->vram - fixed);
+        if (!place_ram(p, j, a.i, false, lock_limit)) return false;
+    }
     plan_fill_fetch(p, j);
     return true;
 }

@@ -1,8 +1,9 @@
 /* plan.h - what goes where: a pure function of machine, model and wishes.
  *
  * VRAM first gets what every token needs (dense weights, state, workspace, buffers for prompts and
- * post-fetch), then whole banks of experts, the last one perhaps in part. The other experts go to
- * page-locked RAM if all of them fit there; else RAM is a cache of experts before the file. Nothing
+ * post-fetch), then experts. If all experts fit into page-locked RAM, VRAM is a cache of some of
+ * every layer's. If not, it has whole banks, the last one perhaps in part; the other experts go to
+ * page-locked RAM if they fit there, else RAM is a cache of experts before the file. Nothing
  * here asks the machine anything. Degrades in this order: fewer experts in VRAM, the embedding
  * table in RAM, smaller chunks of prompt, the last layers and the output matrix on the CPU, no GPU.
  * Fails only if even the CPU cannot hold what it needs. RAM is what the process will have taken at
@@ -73,6 +74,7 @@ typedef struct plan_wish {
     uint64_t ram_copy;                   /* of the head, repacked: if the CPU computes it, and RAM
                                           * is left */
     bool no_hot;                         /* no experts in VRAM, however much of it there is */
+    bool whole_banks;                    /* whole banks in VRAM, for good: no expert makes room */
     bool fixed;                          /* speeds decide nothing that shows in results: prompts
                                           * are streamed wherever they can be */
 } plan_wish;
@@ -92,7 +94,10 @@ typedef struct plan {
                                           * state and their experts on the CPU */
     bool head_in_ram;                    /* the output matrix, too; so it is with any cpu_layers */
     int chunk;
-    int hot[PLAN_MAX_LAYERS];            /* experts of the layer in VRAM: the first ones */
+    bool cache;                          /* experts in VRAM make room for others: all experts are in
+                                          * page-locked RAM, too */
+    int hot[PLAN_MAX_LAYERS];            /* experts of the layer in VRAM: the first ones, to begin
+                                          * with */
     plan_place place[PLAN_MAX_LAYERS];   /* of the others; PLAN_VRAM if there are none */
     /* bytes */
     uint64_t vram_dense, vram_state, vram_experts;

@@ -137,7 +137,8 @@ static void print_places(const tiers_table *t)
             continue;
         }
         const figures f = figures_of(t, r);
-        snprintf(layers, sizeof layers, "%d of %d", f.hot_layers, t->here->in.what.n_layer);
+        if (p->cache) snprintf(layers, sizeof layers, "cached");
+        else snprintf(layers, sizeof layers, "%d of %d", f.hot_layers, t->here->in.what.n_layer);
         printf("  %9s %9s %5s %6s %6s %10s %7d %10s\n",
                p->gpu ? text_bytes(c, sizeof c, plan_vram(p)) : "-",
                text_bytes(d, sizeof d, plan_ram(p)), number(x, 100 * f.in_vram, 0, "%"),

@@ -273,6 +273,7 @@ static void take_batch(gpu_steps *s, const batch *b)
     s->pos = b->pos;
     s->last = b->last;
     s->watched = b->watch != NULL;
+    s->asks = false;
     s->failed = 0;
 }
 
@@ -287,8 +288,11 @@ static int begin(void *self, const batch *b, err_ctx *err)
         rc = gpu_write(s->p.g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
         if (rc < 0 || (b->streamed && (rc = bank_stream_begin(s->banks, err)) < 0)) return rc;
     }
-    s->asks = s->p.host && b->n <= GPU_FEW && !s->recording;
-    if (s->asks) host_experts_begin(s->p.host, b->n);
+    if (s->p.host && b->n <= GPU_FEW && !s->recording) {
+        if ((rc = host_experts_turn(s->p.host, err)) < 0) return rc;
+        s->asks = true;
+        host_experts_begin(s->p.host, b->n);
+    }
     gpu_embed(s->p.g, s->b.x, &s->p.w->embed, b->ids ? s->b.ids : &s->b.at->token, b->n);
     for (int i = 0; i < rope->n_table; i++)
         gpu_rope_table(s->p.g, s->b.rope_cos[i], s->b.rope_sin[i], s->b.freq[i],
@@ -425,6 +429,10 @@ static int play(void *self, const batch *b, err_ctx *err)
 {
     gpu_steps *s = self;
     take_batch(s, b);
+    if (s->p.host) {
+        const int rc = host_experts_turn(s->p.host, err);
+        if (rc < 0) return rc;
+    }
     s->asks = s->p.host != NULL;
     if (s->known.pos != b->pos || s->known.token != b->ids[0]) set_cursor(s, b->pos, b->ids[0]);
     s->known.token = -1;
@@ -541,7 +549,7 @@ static int make_banks(gpu_steps *s, err_ctx *err)
     expert_banks here = s->p.m->experts;
     if (!s->p.host || s->p.p->stage_parts == 0) return 0;
     here.n_layer = s->p.n_layer;
-    return bank_stream_create(&s->banks, s->p.g, &here, s->p.store, s->p.p, err);
+    return bank_stream_create(&s->banks, s->p.g, &here, s->p.store, s->p.places, s->p.p, err);
 }
 
 static int make_all(gpu_steps *s, int chunk, err_ctx *err)

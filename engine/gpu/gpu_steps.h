@@ -29,6 +29,7 @@ typedef struct gpu_parts {
     /* where the experts outside VRAM are; all NULL: there are none */
     host_experts *host;
     expert_store *store;
+    vram_places *places;                 /* NULL: what is in VRAM stays there */
     const plan *p;
 } gpu_parts;
 

@@ -20,6 +20,7 @@ struct host_experts {
     gpu *g;
     const model *m;
     expert_store *store;
+    vram_places *places;
     const ops *o;
     const plan *p;
     int n_layer;                         /* of the GPU */
@@ -32,6 +33,9 @@ struct host_experts {
     float *slots;                        /* [PROMPT_TOKENS * k, n_embd] of prompts */
 
     gpu_mail *mail;
+    uint32_t *log;                       /* [n_layer, GPU_FEW * k] page-locked: what was chosen; NULL
+                                          * without places */
+    int n_logged;                        /* tokens in it that the places have not seen */
     uint32_t number;                     /* of the last question replied to */
     bool broken;                         /* a failure has been told */
     uint8_t *arena;                      /* VRAM: */
@@ -331,9 +335,28 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     return rc;
 }
 
+static uint32_t *log_of(const host_experts *c, int layer)
+{
+    return c->log + (size_t)layer * GPU_FEW * (size_t)c->m->hp.n_expert_used;
+}
+
+int host_experts_turn(host_experts *c, err_ctx *err)
+{
+    const int k = c->m->hp.n_expert_used;
+    int rc;
+    if (!c->places) return 0;
+    if (gpu_alive(c->g) && (rc = gpu_wait(c->g, err)) < 0) return rc;
+    for (int l = 0; l < c->n_layer; l++)
+        vram_places_chosen(c->places, l, log_of(c, l), c->n_logged * k);
+    c->n_logged = 0;
+    return vram_places_turn(c->places, err);
+}
+
 void host_experts_begin(host_experts *c, int n)
 {
     c->n = n;
+    c->n_logged = n;
+    if (c->places) vram_places_send(c->places);
     c->broken = false;
     c->last_cpu_s = 0.0;
     pool_stay_awake(c->o->team, true);
@@ -344,6 +367,7 @@ void host_experts_begin(host_experts *c, int n)
 void host_experts_end(host_experts *c)
 {
     pool_stay_awake(c->o->team, false);
+    if (c->broken) c->n_logged = 0;
     if (c->n != 1 || c->broken) return;
     c->s.tokens++;
     try_out(c, clock_since(c->token_from));
@@ -389,6 +413,11 @@ int host_experts_prompt(host_experts *c, int layer, float *sums, const float *x,
         join_job j = { c, sums + at * n_embd, gates + at * k };
         pool_run(c->o->team, some, pool_grain((int64_t)(k * n_embd)), join_tokens, &j);
         done += some;
+    }
+    for (int t = 0; c->places && t < n; t++) {
+        uint32_t chosen[GPU_MOST_USED];
+        for (size_t r = 0; r < k; r++) chosen[r] = (uint32_t)ids[(size_t)t * k + r];
+        vram_places_chosen(c->places, layer, chosen, (int)k);
     }
     return 0;
 }
@@ -484,14 +513,18 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
     for (int l = 0; l < c->n_layer && rc == 0; l++) {
         if (c->p->hot[l] >= hp->n_expert) continue;
         if (!c->bank) c->bank = c->m->layers[l].experts;
-        int32_t *hot = v.hot + (size_t)l * n_expert;
-        for (int e = 0; e < hp->n_expert; e++) map[e] = e < c->p->hot[l] ? e : -1;
-        if (c->p->hot[l] > 0) rc = gpu_write(c->g, hot, map, n_expert * sizeof *map, err);
+        const int32_t *hot = c->places ? vram_places_map(c->places, l) : NULL;
+        if (!c->places && c->p->hot[l] > 0) {
+            int32_t *own = v.hot + (size_t)l * n_expert;
+            for (int e = 0; e < hp->n_expert; e++) map[e] = e < c->p->hot[l] ? e : -1;
+            rc = gpu_write(c->g, own, map, n_expert * sizeof *map, err);
+            hot = own;
+        }
         const uint64_t *table = pad > 0 ? expert_store_table(c->store, l) : NULL;
         uint64_t *slabs = v.slabs + (size_t)l * n_expert * SLAB_COUNT;
         if (table && rc == 0) rc = gpu_write(c->g, slabs, table, table_bytes(hp), err);
         c->split[l] = (gpu_split){
-            .mail = c->mail, .number = v.number, .hot = c->p->hot[l] > 0 ? hot : NULL,
+            .mail = c->mail, .number = v.number, .hot = hot, .chosen = c->log ? log_of(c, l) : NULL,
             .slabs = table ? slabs : NULL, .fetch = v.fetch, .pad = v.pad,
             .pad_down = c->pad_down, .pad_all = c->pad_all, .scratch = v.scratch,
             .one_stream = c->post.one_stream,
@@ -499,6 +532,11 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
     }
     mem_free(map);
     return rc;
+}
+
+static uint64_t log_bytes(const model_hparams *hp)
+{
+    return (uint64_t)hp->n_layer * GPU_FEW * (uint64_t)hp->n_expert_used * sizeof(uint32_t);
 }
 
 /* RAM: the vectors of a prompt's slots, and what the CPU's experts work in. */
@@ -519,7 +557,7 @@ uint64_t host_experts_ram_bytes(const model *m)
                           sizeof(float);
     const uint64_t lists = (uint64_t)m->hp.n_layer * (sizeof(gpu_split) + table_bytes(&m->hp));
     return r.floats * sizeof(float) + r.acts + experts_cpu_bytes(&m->hp, (int)r.slots) + mail +
-           lists;
+           lists + log_bytes(&m->hp);
 }
 
 uint64_t host_experts_vram_bytes(const model *m) { return vram_bytes(&m->hp, 0); }
@@ -541,6 +579,10 @@ static int make_ram(host_experts *c, router_ahead *ahead, err_ctx *err)
     if ((rc = worklist_create(&c->work, hp->n_expert, (int)r.slots, err)) < 0 ||
         (rc = experts_cpu_create(&c->cpu, c->o, hp, c->store, ahead, (int)r.slots, err)) < 0)
         return rc;
+    if (c->places) {
+        c->log = gpu_alloc_host(c->g, log_bytes(hp), err);
+        if (!c->log) return ERR_NOMEM;
+    }
     return gpu_mail_create(&c->mail, c->g, hp->n_embd, hp->n_ff_expert, hp->n_expert_used, err);
 }
 
@@ -553,6 +595,7 @@ int host_experts_create(host_experts **out, const host_experts_parts *parts, err
     c->g = parts->g;
     c->m = parts->m;
     c->store = parts->store;
+    c->places = parts->places;
     c->o = parts->o;
     c->p = parts->p;
     c->n_layer = parts->n_layer;
@@ -571,6 +614,7 @@ void host_experts_free(host_experts *c)
     if (!c) return;
     gpu_free(c->g, c->arena);
     gpu_mail_free(c->g, c->mail);
+    gpu_free_host(c->g, c->log);
     experts_cpu_free(c->cpu);
     worklist_free(c->work);
     mem_free(c->x_storage);

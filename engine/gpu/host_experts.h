@@ -10,8 +10,9 @@
 
 #include "cuda/gpu.h"
 #include "engine/host/experts_cpu.h"
-#include "moe/postfetch.h"
 #include "engine/gpu/weights_gpu.h"
+#include "moe/postfetch.h"
+#include "moe/vram_places.h"
 #include "tiers/plan.h"
 
 typedef struct host_experts host_experts;
@@ -23,6 +24,7 @@ typedef struct host_experts_parts {
     const weights_gpu *w;
     expert_store *store;
     router_ahead *ahead;                 /* or NULL */
+    vram_places *places;                 /* or NULL: what is in VRAM stays there */
     const ops *o;
     const plan *p;
     int n_layer;                         /* the first layers: those that the GPU computes */
@@ -46,6 +48,10 @@ gpu_split host_experts_split(const host_experts *c, int layer);
 
 /* While paused nothing is fetched, and nothing tried out: for benches. */
 void host_experts_pause_fetching(host_experts *c, bool paused);
+
+/* Before a batch of up to GPU_FEW tokens: waits for the one before it, and experts in VRAM may
+ * change, after what that one chose. */
+int host_experts_turn(host_experts *c, err_ctx *err);
 
 /* Around the questions of one batch of up to GPU_FEW tokens: threads stay awake in between, and for
  * a single token the clock runs. */

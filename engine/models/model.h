@@ -76,6 +76,7 @@ typedef struct model_family {
     int (*bind)(struct binder *b);       /* model_bind.h */
     bool attn_gated;                     /* rows of q: query, then gate, head by head */
     expert_activation act;
+    bool cache_experts;                  /* experts may change places in VRAM: tried and tested */
     bool yarn_rounded;                   /* YaRN's range is rounded to whole pairs of dimensions */
     struct { double temperature; int top_k; double top_p; } sampling;    /* as published */
 } model_family;

@@ -253,5 +253,6 @@ static int qwen3next_bind(binder *b)
 /* DeltaNet, and every few layers attention whose q matrix gives query and gate of each head. */
 const model_family qwen3next_family = {
     .name = "qwen3next", .bind = qwen3next_bind, .attn_gated = true, .act = ACT_SWIGLU,
-    .yarn_rounded = true, .sampling = { .temperature = 0.7, .top_k = 20, .top_p = 0.8 },
+    .cache_experts = true, .yarn_rounded = true,
+    .sampling = { .temperature = 0.7, .top_k = 20, .top_p = 0.8 },
 };

@@ -14,6 +14,7 @@
 #include "engine/gpu/gpu_steps.h"
 #include "engine/host/host_steps.h"
 #include "engine/session/state.h"
+#include "moe/bank_stream.h"
 #include "tiers/machine.h"
 #include "tiers/memory_room.h"
 #include "tiers/pages.h"
@@ -238,7 +239,9 @@ int planning_session(plan_session *out, const model *m, const session_options *o
     if (rc < 0) return rc;
     *out = (plan_session){ .ctx = o->ctx };
     /* a chunk that is stopped half-way, or a read that fails, needs a copy of the state */
-    if (work) out->vram_cold = host_experts_vram_bytes(m) + recurrent_bytes(m);
+    if (work)
+        out->vram_cold = host_experts_vram_bytes(m) + recurrent_bytes(m) +
+                         bank_stream_bytes(&m->experts);
     choose_chunks(out, o, work != NULL);
     for (int i = 0; i < out->n_chunk; i++) {
         const int chunk = out->chunk[i];

@@ -129,7 +129,7 @@ static int make_forward(session *s, err_ctx *err)
         parts.gpu = (gpu_parts){
             .g = e->device, .m = e->m, .w = e->on_gpu, .rope = &e->rope, .st = s->st,
             .n_layer = engine_gpu_layers(e), .head = e->on_gpu->head.data != NULL,
-            .store = e->store, .p = e->p,
+            .store = e->store, .places = e->places, .p = e->p,
         };
     return forward_create(&s->f, &parts, s->opt.chunk, err);
 }

@@ -1,0 +1,301 @@
+/* vram_places.c - carries out what residency.c decides, on a GPU.
+ *
+ * Between tokens an expert goes straight from page-locked RAM to its place, by a copy engine. Its
+ * place has left the map before the token began, so nobody reads it until the copy has arrived and
+ * the map names it again. During a prompt experts pass through VRAM anyway: those that are worth it
+ * are copied from there. */
+#include "moe/vram_places.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Of the copies of one token: about a third of the bus's time at 300 tokens a second and 50 GB/s is
+ * 55 MB, four experts of gpt-oss or thirty of Qwen3-Next. */
+static const uint64_t upload_bytes = 56u << 20;
+/* By how much an expert has to be worth more than the one that makes room: a use, or a quarter. */
+static const double margins[CACHE_POLICIES] = {
+    [CACHE_LFU] = 1, [CACHE_LFRU] = 1, [CACHE_LCP] = 0.32,
+};
+
+struct vram_places {
+    gpu *g;
+    const expert_banks *banks;
+    expert_store *store;
+    int n_layer;
+    residency *books;
+    place_mover mover;
+    gpu_mover *copies;
+    uint8_t *arena;                      /* VRAM: all places */
+    int32_t *map, *map_there;            /* [n_layer, n_expert] page-locked, and in VRAM */
+    bool changed;                        /* since the device got it */
+    /* prompts: one layer */
+    int layer;
+    residency_swap *swaps;               /* [n_expert] */
+    bool *kept;                          /* [n_expert]: of the swaps */
+    int n_swap;
+    gpu_move *moves;                     /* [n_expert, SLAB_COUNT] page-locked */
+    int n_move;
+};
+
+/* ---- addresses ------------------------------------------------------------------------------- */
+
+const residency *vram_places_books(const vram_places *v) { return v->books; }
+uint64_t vram_places_bytes(const vram_places *v) { return residency_all_bytes(v->books); }
+void vram_places_reset_counts(vram_places *v) { residency_reset_counts(v->books); }
+
+uint64_t vram_places_address(const vram_places *v, int place, expert_slab s)
+{
+    return (uint64_t)(uintptr_t)v->arena + residency_at(v->books, place, s);
+}
+
+void vram_places_bank(const vram_places *v, int layer, gpu_bank *banks[SLAB_COUNT])
+{
+    const place_pool *p = residency_pool(v->books, layer);
+    for (int s = 0; s < SLAB_COUNT; s++) {
+        banks[s]->data = v->arena + p->begin + p->at[s];
+        banks[s]->slab_bytes = p->stride;
+    }
+}
+
+static size_t row_of(const vram_places *v, int layer)
+{
+    return (size_t)layer * (size_t)v->banks->n_expert;
+}
+
+const int32_t *vram_places_map(const vram_places *v, int layer)
+{
+    return v->map_there + row_of(v, layer);
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+static uint64_t slab_bytes(const vram_places *v, int layer, int s)
+{
+    return expert_slab_bytes(&v->banks->of[layer], (expert_slab)s);
+}
+
+/* False if it is not in page-locked RAM. */
+static bool copy_expert(vram_places *v, int layer, int expert, int place)
+{
+    const uint64_t *from = expert_store_table(v->store, layer);
+    if (!from) return false;
+    from += (size_t)expert * SLAB_COUNT;
+    for (int s = 0; s < SLAB_COUNT; s++)
+        if (from[s] == 0) return false;
+    for (int s = 0; s < SLAB_COUNT; s++)
+        gpu_mover_copy(v->g, v->copies,
+                       (void *)(uintptr_t)vram_places_address(v, place, (expert_slab)s),
+                       (const void *)(uintptr_t)from[s], slab_bytes(v, layer, s));
+    return true;
+}
+
+static bool send(void *self, int layer, int expert, int place, int i)
+{
+    vram_places *v = self;
+    if (!copy_expert(v, layer, expert, place)) return false;
+    gpu_mover_mark(v->g, v->copies, i);
+    return true;
+}
+
+static int passed(void *self, int i, err_ctx *err)
+{
+    const vram_places *v = self;
+    return gpu_mover_passed(v->g, v->copies, i, err);
+}
+
+static void publish(vram_places *v)
+{
+    if (v->changed)
+        gpu_copy(v->g, v->map_there, v->map, row_of(v, v->n_layer) * sizeof *v->map);
+    v->changed = false;
+}
+
+void vram_places_chosen(vram_places *v, int layer, const uint32_t *chosen, int n)
+{
+    residency_chosen(v->books, layer, chosen, n);
+}
+
+int vram_places_turn(vram_places *v, err_ctx *err)
+{
+    const int rc = residency_turn(v->books, NULL);
+    v->changed |= rc != 0;
+    publish(v);
+    return rc < 0 ? gpu_wait(v->g, err) : 0;     /* a copy that failed is in RAM as before */
+}
+
+void vram_places_send(vram_places *v) { residency_send(v->books); }
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+int vram_places_choose(vram_places *v, int layer, const int32_t *counts)
+{
+    v->layer = layer;
+    v->n_move = 0;
+    v->n_swap = residency_prompt(v->books, layer, counts, v->swaps, v->banks->n_expert);
+    memset(v->kept, 0, (size_t)v->banks->n_expert * sizeof *v->kept);
+    return v->n_swap;
+}
+
+static bool is_among(int expert, const int32_t *experts, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (experts[i] == expert) return true;
+    return false;
+}
+
+void vram_places_keep(vram_places *v, const int32_t *experts, int n, const uint64_t *at)
+{
+    const int first = v->n_move;
+    for (int i = 0; i < v->n_swap; i++) {
+        const residency_swap *swap = &v->swaps[i];
+        if (v->kept[i] || !is_among(swap->expert, experts, n)) continue;
+        for (int s = 0; s < SLAB_COUNT; s++)
+            v->moves[v->n_move++] = (gpu_move){
+                .to = vram_places_address(v, swap->place, (expert_slab)s),
+                .from = at[(size_t)swap->expert * SLAB_COUNT + (size_t)s],
+                .bytes = slab_bytes(v, v->layer, s),
+            };
+        v->kept[i] = true;
+    }
+    gpu_moves(v->g, v->moves + first, v->n_move - first);
+}
+
+void vram_places_settle(vram_places *v)
+{
+    for (int i = 0; i < v->n_swap; i++)
+        if (!v->kept[i]) residency_lose(v->books, v->swaps[i].place);
+    v->changed |= v->n_swap > 0;
+    v->n_swap = 0;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static int wait_for_copies(vram_places *v, err_ctx *err)
+{
+    int rc;
+    gpu_mover_mark(v->g, v->copies, 0);
+    while ((rc = gpu_mover_passed(v->g, v->copies, 0, err)) == 0) {}
+    return rc < 0 ? rc : 0;
+}
+
+/* Puts an expert into a place. One that is not in page-locked RAM goes through buffers. Returns 1,
+ * 0 if there is no place, < 0 on failure. */
+static int bring(vram_places *v, int layer, int expert, err_ctx *err)
+{
+    const int place = residency_put(v->books, layer, expert);
+    expert_slabs from;
+    int rc = 0;
+    if (place < 0) return 0;
+    if (copy_expert(v, layer, expert, place)) return 1;
+    expert_store_find(v->store, layer, expert, &from);
+    for (int s = 0; s < SLAB_COUNT && rc == 0; s++)
+        rc = gpu_upload(v->g, (void *)(uintptr_t)vram_places_address(v, place, (expert_slab)s),
+                        from.at[s], slab_bytes(v, layer, s), NULL, NULL, err);
+    return rc < 0 ? rc : 1;
+}
+
+/* Experts that are asked for count as chosen once or twice, the first of them most. */
+static int bring_wanted(vram_places *v, const vram_places_options *o, err_ctx *err)
+{
+    const int n_expert = v->banks->n_expert;
+    int rc = 0;
+    for (int i = 0; i < o->n_expert && rc >= 0; i++) {
+        const int l = o->experts[i] / n_expert, e = o->experts[i] % n_expert;
+        if (o->experts[i] < 0 || l >= v->n_layer) continue;
+        if ((rc = bring(v, l, e, err)) > 0)
+            residency_seed(v->books, l, e, 2.0 - (double)i / o->n_expert);
+    }
+    return rc < 0 ? rc : 0;
+}
+
+/* The first experts of every layer, up to its share; then wherever there is room. */
+static int bring_first(vram_places *v, const vram_places_options *o, err_ctx *err)
+{
+    const uint64_t all = residency_all_bytes(v->books);
+    uint64_t done = 0;
+    int rc = 0;
+    for (int shared = 1; shared >= 0; shared--)
+        for (int l = 0; l < v->n_layer && rc >= 0; l++) {
+            const int most = shared ? residency_share(v->books, l) : v->banks->n_expert;
+            for (int e = 0; e < v->banks->n_expert && rc >= 0; e++)
+                if (residency_ready(v->books, l) < most) rc = bring(v, l, e, err);
+            if (!shared) continue;
+            done += (uint64_t)most * residency_pool(v->books, l)->stride;
+            if (rc >= 0 && o->watch && !o->watch(o->watch_ctx, (double)done, (double)all))
+                rc = err_set(err, ERR_STOPPED, "interrupted");
+        }
+    return rc < 0 ? rc : 0;
+}
+
+static int fill(vram_places *v, const vram_places_options *o, err_ctx *err)
+{
+    int rc = bring_wanted(v, o, err);
+    if (rc == 0) rc = bring_first(v, o, err);
+    if (rc == 0) rc = wait_for_copies(v, err);
+    const int ended = gpu_upload_end(v->g, rc < 0 ? NULL : err);
+    v->changed = true;
+    publish(v);
+    return rc < 0 ? rc : ended < 0 ? ended : gpu_wait(v->g, err);
+}
+
+static int make(vram_places *v, const vram_places_options *o, err_ctx *err)
+{
+    const expert_banks *b = v->banks;
+    const size_t n = (size_t)b->n_expert, map_bytes = row_of(v, v->n_layer) * sizeof *v->map;
+    uint64_t largest = 1;
+    int rc;
+    v->swaps = mem_array(n, sizeof *v->swaps);
+    v->kept = mem_array(n, sizeof *v->kept);
+    if (!v->swaps || !v->kept) return err_set(err, ERR_NOMEM, "experts in VRAM: %zu experts", n);
+    v->map = gpu_alloc_host(v->g, map_bytes, err);
+    v->moves = v->map ? gpu_alloc_host(v->g, n * SLAB_COUNT * sizeof *v->moves, err) : NULL;
+    if (!v->moves) return ERR_NOMEM;
+    for (int l = 0; l < v->n_layer; l++)
+        if (expert_slabs_bytes(&b->of[l]) > largest) largest = expert_slabs_bytes(&b->of[l]);
+    const residency_options books = {
+        .n_layer = v->n_layer, .bytes = o->bytes, .policy = o->policy,
+        .most_uploads = o->fixed ? 0 : max_int((int)(upload_bytes / largest), 1),
+        .margin = margins[o->policy], .map = v->map,
+    };
+    v->mover = (place_mover){ v, send, passed };
+    if ((rc = residency_create(&v->books, b, &books, &v->mover, err)) < 0 ||
+        (rc = gpu_mover_create(&v->copies, v->g, RESIDENCY_MARKS, err)) < 0)
+        return rc;
+    v->map_there = gpu_alloc(v->g, map_bytes, "the map of experts", err);
+    if (!v->map_there) return ERR_NOMEM;
+    v->arena = gpu_alloc(v->g, residency_all_bytes(v->books), "experts", err);
+    return v->arena ? fill(v, o, err) : ERR_NOMEM;
+}
+
+int vram_places_create(vram_places **out, gpu *g, const expert_banks *b, expert_store *store,
+                       const vram_places_options *o, err_ctx *err)
+{
+    vram_places *v = mem_zalloc(sizeof *v);
+    *out = NULL;
+    if (!v) return err_set(err, ERR_NOMEM, "experts in VRAM: %zu bytes", sizeof *v);
+    v->g = g;
+    v->banks = b;
+    v->store = store;
+    v->n_layer = o->n_layer;
+    const int rc = make(v, o, err);
+    if (rc < 0) {
+        vram_places_free(v);
+        return rc;
+    }
+    *out = v;
+    return 0;
+}
+
+void vram_places_free(vram_places *v)
+{
+    if (!v) return;
+    gpu_mover_free(v->g, v->copies);
+    residency_free(v->books);
+    gpu_free(v->g, v->arena);
+    gpu_free(v->g, v->map_there);
+    gpu_free_host(v->g, v->map);
+    gpu_free_host(v->g, v->moves);
+    mem_free(v->kept);
+    mem_free(v->swaps);
+    mem_free(v);
+}

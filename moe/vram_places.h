@@ -1,0 +1,58 @@
+/* vram_places.h - the experts' places in VRAM: their memory, the map on the device, and the copies.
+ *
+ * residency.h decides which expert has which place; this carries it out on a GPU. Experts come from
+ * a store that has all of them in page-locked RAM. One thread at a time. */
+#ifndef MOE_VRAM_PLACES_H
+#define MOE_VRAM_PLACES_H
+
+#include "cuda/gpu.h"
+#include "moe/expert_store.h"
+#include "moe/residency.h"
+
+typedef struct vram_places vram_places;
+
+typedef struct vram_places_options {
+    int n_layer;                         /* the first layers: those of the GPU */
+    uint64_t bytes;                      /* of VRAM */
+    cache_policy policy;
+    bool fixed;                          /* what is there in the beginning stays */
+    const int *experts;                  /* to begin with, the most wanted first: layer * n_expert +
+                                          * expert; may be NULL */
+    int n_expert;                        /* of them */
+    progress_fn *watch;                  /* told of bytes; or NULL */
+    void *watch_ctx;
+} vram_places_options;
+
+/* Places are filled with the experts that are asked for, as far as there is room, then with the
+ * first ones of every layer. Borrows g, the banks and the store. */
+int vram_places_create(vram_places **out, gpu *g, const expert_banks *b, expert_store *store,
+                       const vram_places_options *o, err_ctx *err);
+void vram_places_free(vram_places *v);   /* NULL is fine; waits */
+
+const residency *vram_places_books(const vram_places *v);
+uint64_t vram_places_bytes(const vram_places *v);
+void vram_places_reset_counts(vram_places *v);
+
+/* Where a layer's places are, for gpu_experts_split: data and slab_bytes of its banks; and the map,
+ * in VRAM: [n_expert]. */
+void vram_places_bank(const vram_places *v, int layer, gpu_bank *banks[SLAB_COUNT]);
+const int32_t *vram_places_map(const vram_places *v, int layer);
+uint64_t vram_places_address(const vram_places *v, int place, expert_slab s);
+
+/* What a layer chose for one token (residency_chosen). */
+void vram_places_chosen(vram_places *v, int layer, const uint32_t *chosen, int n);
+
+/* The device is idle: experts may change places, and the device gets the map if it has changed. A
+ * copy that failed is only counted, unless the device has failed. Then, after the next token has been started: copies begin, beside it. */
+int vram_places_turn(vram_places *v, err_ctx *err);
+void vram_places_send(vram_places *v);
+
+/* One layer of a prompt, whose choices were counted: experts that are worth it take places. at
+ * [n_expert, SLAB_COUNT]: where in VRAM they will have passed. Returns how many; they are copied by
+ * vram_places_keep, called once for the experts of each part that is there just now. To be followed
+ * by vram_places_settle, which gives up those that were not kept. */
+int vram_places_choose(vram_places *v, int layer, const int32_t *counts);
+void vram_places_keep(vram_places *v, const int32_t *experts, int n, const uint64_t *at);
+void vram_places_settle(vram_places *v);
+
+#endif
