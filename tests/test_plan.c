@@ -60,7 +60,7 @@ static void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram)
     memset(c, 0, sizeof *c);
     c->machine = (plan_machine){ .gpu = vram > 0, .vram_free = vram, .ram_available = ram,
                                  .lock_limit = UINT64_MAX, .rate = usual };
-    c->w = (plan_wish){ .vram = UINT64_MAX, .ram = UINT64_MAX };
+    c->w = (plan_wish){ .vram = UINT64_MAX, .ram = UINT64_MAX, .hot_most = UINT64_MAX };
     for (int l = 0; l < m->n_layer; l++) {
         c->expert[l] = m->expert;
         c->down[l] = m->down;
@@ -839,6 +839,62 @@ static void test_some_layers_short(void)
     if (made_plan(&p, &c, "layers unknown")) CHECK(!p.gpu);
 }
 
+static bool same_plan(const plan *p, const plan *q)
+{
+    return p->gpu == q->gpu && p->chunk == q->chunk && p->stage_parts == q->stage_parts &&
+           p->cpu_layers == q->cpu_layers && p->embed_in_ram == q->embed_in_ram &&
+           plan_vram(p) == plan_vram(q) && plan_ram(p) == plan_ram(q) &&
+           memcmp(p->hot, q->hot, sizeof p->hot) == 0 && p->decode_tok_s == q->decode_tok_s;
+}
+
+/* A bound for the bytes of experts in VRAM: kept to the expert, and nothing else is bounded. */
+static void test_hot_most(void)
+{
+    static plan p, q;
+    static made c;
+    for (size_t k = 0; k < ARRAY_LEN(models); k++) {
+        const made_model *m = &models[k];
+        const uint64_t one = m->expert, all = one * (uint64_t)(m->n_layer * m->n_expert);
+        const struct { uint64_t most, want; const char *why; } rows[] = {
+            { 0, 0, "none" },
+            { one - 1, 0, "less than one" },
+            { one, one, "one" },
+            { 3 * one + one / 2, 3 * one, "whole experts alone" },
+            { (uint64_t)m->n_expert * one, (uint64_t)m->n_expert * one, "a layer" },
+            { (uint64_t)(m->n_expert + 2) * one, (uint64_t)(m->n_expert + 2) * one, "some of two" },
+            { all - 1, all - one, "all but one" },
+            { all, all, "all" },
+        };
+        for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+            make_case(&c, m, 140 * GB, 256 * GB);
+            c.w.hot_most = rows[i].most;
+            if (!made_plan(&p, &c, rows[i].why)) continue;
+            check_plan(&p, &c, rows[i].why);
+            CHECK_MSG(p.gpu && p.vram_experts == rows[i].want && p.chunk == c.s.chunk[0],
+                      "%s, %s: %llu bytes", m->name, rows[i].why,
+                      (unsigned long long)p.vram_experts);
+            CHECK_MSG((p.stage_parts > 0) == (rows[i].want < all), "%s, %s: streaming", m->name,
+                      rows[i].why);
+        }
+        make_case(&c, m, 8 * GB, 256 * GB);              /* a bound above what there is room for */
+        CHECK(run(&p, &c) == 0 && p.vram_experts > 2 * one && p.vram_experts < all);
+        c.w.hot_most = p.vram_experts;
+        CHECK(run(&q, &c) == 0 && same_plan(&p, &q));
+        c.w.hot_most--;
+        CHECK(run(&q, &c) == 0 && q.vram_experts == p.vram_experts - one);
+        c.w.hot_most = 0;                                /* none: as no_hot, ... */
+        CHECK(run(&p, &c) == 0 && p.gpu);
+        c.w.no_hot = true;
+        CHECK(run(&q, &c) == 0 && same_plan(&p, &q));
+    }
+    make_layered(&c, &models[OSS20], 80 * GB, 64 * GB);
+    c.w.vram = 450 * MB;
+    c.w.hot_most = 0;                    /* ... but the dense weights may be shared out */
+    CHECK(run(&p, &c) == 0 && p.gpu && p.cpu_layers > 0);
+    c.w.hot_most = UINT64_MAX;
+    CHECK(run(&q, &c) == 0 && same_plan(&p, &q));
+}
+
 static void test_fetch(void)
 {
     test_rng rng = { 7 };
@@ -1083,6 +1139,7 @@ int main(int argc, char **argv)
     test_mixed();
     test_some_layers();
     test_some_layers_short();
+    test_hot_most();
     test_fetch();
     test_fetch_rows();
     test_times();

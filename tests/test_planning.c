@@ -161,7 +161,7 @@ static void test_sizes(const char *path)
     check_copy(m);
 
     /* a GPU for all of it, for none of it, and one that is not asked */
-    const plan_wish any = { .vram = UINT64_MAX, .ram = UINT64_MAX };
+    const plan_wish any = { .vram = UINT64_MAX, .ram = UINT64_MAX, .hot_most = UINT64_MAX };
     o = (session_options){ .ctx = ctx, .kv = KV_F16 };
     in.machine = (plan_machine){ .gpu = true, .vram_free = 8 * GB, .ram_available = 8 * GB,
                                  .lock_limit = UINT64_MAX };

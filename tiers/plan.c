@@ -91,6 +91,12 @@ const char *plan_bound_name(plan_bound b)
 
 /* ---- placing --------------------------------------------------------------------------------- */
 
+/* Of what is left of VRAM, the part that experts may take. */
+static uint64_t hot_room(const planner *j, uint64_t left)
+{
+    return j->w->no_hot ? 0 : least(left, j->w->hot_most);
+}
+
 /* Whole banks, layer by layer, and of the next as many experts as there is room for. */
 static void place_hot(plan *p, const planner *j, uint64_t room)
 {
@@ -241,9 +247,11 @@ static bool attempt_gpu(plan *p, const planner *j, uint64_t lock_limit, attempt 
     p->vram_state = j->s->state[a.i];
     const uint64_t fixed = plus(plus(p->vram_dense, p->vram_state),
                                 plus(p->vram_work, p->vram_stage + p->vram_pad));
-    if (fixed > j->vram || (a.resident && j->vram - fixed < j->experts)) return false;
-    if (a.resident || j->w->no_hot || !attempt_cache(p, j, lock_limit, a.i, j->vram - fixed)) {
-        place_hot(p, j, j->w->no_hot ? 0 : j->vram - fixed);
+    if (fixed > j->vram) return false;
+    const uint64_t room = hot_room(j, j->vram - fixed);
+    if (a.resident && room < j->experts) return false;
+    if (a.resident || !attempt_cache(p, j, lock_limit, a.i, room)) {
+        place_hot(p, j, room);
         if (!place_ram(p, j, a.i, false, lock_limit)) return false;
     }
     plan_fill_fetch(p, j);
@@ -294,7 +302,7 @@ static bool with_gpu(plan *p, const planner *j, uint64_t lock_limit)
 {
     const int tables = j->what->embed > 0 ? 2 : 1;       /* in VRAM; in RAM */
     const int last = j->s->n_chunk - 1;
-    for (int i = 0; i <= last && !j->w->no_hot; i++)
+    for (int i = 0; i <= last; i++)
         for (int t = 0; t < tables; t++) {
             const attempt a = { .i = i, .embed_in_ram = t == 1, .resident = true };
             if (attempt_gpu(p, j, lock_limit, a)) return true;

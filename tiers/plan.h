@@ -73,7 +73,10 @@ typedef struct plan_wish {
     bool no_postfetch;
     uint64_t ram_copy;                   /* of the head, repacked: if the CPU computes it, and RAM
                                           * is left */
-    bool no_hot;                         /* no experts in VRAM, however much of it there is */
+    uint64_t hot_most;                   /* bytes of experts in VRAM, at most; UINT64_MAX: as many
+                                          * as there is room for */
+    bool no_hot;                         /* none, and all dense weights: a GPU that has no room for
+                                          * these is not used */
     bool whole_banks;                    /* whole banks in VRAM, for good: no expert makes room */
     bool fixed;                          /* speeds decide nothing that shows in results: prompts
                                           * are streamed wherever they can be */

@@ -142,8 +142,8 @@ static uint64_t least_budget(const tiers *t, uint64_t experts)
 {
     const plan_machine *m = &t->here->in.machine;
     uint64_t low = 0, high = t->table.gpu[0] ? m->vram_free : m->ram_available;
-    plan_wish w = { .vram = TIERS_ALL, .ram = TIERS_ALL, .cpu_only = !t->table.gpu[0],
-                    .no_postfetch = t->load.where.wish.no_postfetch };
+    plan_wish w = { .vram = TIERS_ALL, .ram = TIERS_ALL, .hot_most = TIERS_ALL,
+                    .cpu_only = !t->table.gpu[0], .no_postfetch = t->load.where.wish.no_postfetch };
     uint64_t *bound = t->table.gpu[0] ? &w.vram : &w.ram;
     if (!plan_holds(t, &w, experts)) return TIERS_ALL;
     while (high - low > MB) {
