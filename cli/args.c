@@ -64,6 +64,7 @@ bool arg_is_model(const char *word)
 typedef struct slot {
     const arg_option *o;                 /* NULL: there is no such option */
     void *into;
+    const arg_alias *by;                 /* the name it was found by; NULL: its own */
 } slot;
 
 static int n_slot(const arg_spec *spec)
@@ -77,10 +78,10 @@ static int n_slot(const arg_spec *spec)
 static slot slot_at(const arg_spec *spec, void *into, int i)
 {
     int g = 0;
-    if (i < spec->n_option) return (slot){ &spec->options[i], into };
+    if (i < spec->n_option) return (slot){ &spec->options[i], into, NULL };
     i -= spec->n_option;
     while (i >= spec->groups[g].n_option) i -= spec->groups[g++].n_option;
-    return (slot){ &spec->groups[g].options[i], (char *)into + spec->groups[g].offset };
+    return (slot){ &spec->groups[g].options[i], (char *)into + spec->groups[g].offset, NULL };
 }
 
 static slot find_exact(const arg_spec *spec, void *into, str_view name)
@@ -89,18 +90,33 @@ static slot find_exact(const arg_spec *spec, void *into, str_view name)
         const slot s = slot_at(spec, into, i);
         if (str_is(name, s.o->name)) return s;
     }
-    return (slot){ NULL, NULL };
+    return (slot){ 0 };
 }
 
 /* By its own name, or by another that is known for it. */
 static slot find_long(const arg_spec *spec, void *into, str_view name)
 {
     slot s = find_exact(spec, into, name);
-    arg_type type = ARG_FLAG;
-    const char *ours = s.o ? NULL : args_known_alias(name, &type);
-    if (!ours) return s;
-    s = find_exact(spec, into, str_from(ours));
-    return s.o && s.o->type == type ? s : (slot){ NULL, NULL };
+    const arg_alias *alias = s.o ? NULL : args_known_alias(name);
+    if (!alias) return s;
+    s = find_exact(spec, into, str_from(alias->ours));
+    s.by = alias;
+    return s.o && s.o->type == alias->type ? s : (slot){ 0 };
+}
+
+static bool takes_value(slot s)
+{
+    return s.o->type != ARG_FLAG && !(s.by && s.by->value);
+}
+
+/* A number of MiB as a size, for names that count so; -1 is auto. What is no number stays as it
+ * is. */
+static const char *in_mib(char *dst, size_t cap, const char *text)
+{
+    if (strcmp(text, "-1") == 0) return "auto";
+    if (!*text || text[strspn(text, "0123456789")] || strlen(text) + 2 > cap) return text;
+    snprintf(dst, cap, "%sM", text);
+    return dst;
 }
 
 static slot find_short(const arg_spec *spec, void *into, char letter)
@@ -109,7 +125,7 @@ static slot find_short(const arg_spec *spec, void *into, char letter)
         const slot s = slot_at(spec, into, i);
         if (s.o->letter == letter) return s;
     }
-    return (slot){ NULL, NULL };
+    return (slot){ 0 };
 }
 
 /* Stores text in the option's field. where is what the message calls it: "--seed" or "MOE_SEED". */
@@ -134,6 +150,10 @@ static int set_value(slot s, const char *text, const char *where)
     }
     case ARG_FLOAT: ok = parse_float(&number, text); if (ok) *(double *)field = number; break;
     case ARG_SIZE: ok = arg_parse_size((uint64_t *)field, text); break;
+    case ARG_SIZE_OR_AUTO:
+        if (strcmp(text, "auto") == 0) *(uint64_t *)field = UINT64_MAX;
+        else ok = arg_parse_size((uint64_t *)field, text);
+        break;
     case ARG_TEXT:
     case ARG_NEEDED_TEXT: *(const char **)field = text; break;
     case ARG_TEXTS: {
@@ -148,8 +168,10 @@ static int set_value(slot s, const char *text, const char *where)
     }
     if (!ok) {
         console_error("%s: '%s' is not %s", where, text,
-                      o->type == ARG_FLOAT ? "a number" : o->type == ARG_SIZE ?
-                      "a size such as 512M or 20G" : "a whole number");
+                      o->type == ARG_FLOAT ? "a number" :
+                      o->type == ARG_SIZE ? "a size such as 512M or 20G" :
+                      o->type == ARG_SIZE_OR_AUTO ? "auto or a size such as 512M or 20G" :
+                      "a whole number");
         return ARGS_BAD;
     }
     if (limited && (number < lo || number > hi)) {
@@ -161,7 +183,10 @@ static int set_value(slot s, const char *text, const char *where)
 
 /* ---- help ---------------------------------------------------------------------------------- */
 
-enum { LEFT_MIN = 21, LEFT_MAX = 31 };   /* columns of the part with the names */
+enum {
+    LEFT_MIN = 21, LEFT_MAX = 31,        /* columns of the part with the names */
+    ALIASES_MAX = 96                     /* of a line with other names */
+};
 
 static int option_left(char *dst, size_t cap, const arg_option *o)
 {
@@ -182,17 +207,23 @@ static void print_options(const arg_option *options, int n, int width)
     }
 }
 
-/* Other names of this verb's options. */
+/* Other names of this verb's options, and what they stand for where that is not the same word. */
 static void print_aliases(const arg_spec *spec)
 {
-    const char *alias;
-    bool any = false;
-    for (int i = 0; (alias = args_known_alias_at(i)); i++) {
-        const arg_option *o = find_long(spec, NULL, str_from(alias)).o;
-        if (o) printf("%s--%s", any ? ", " : "\nAlso understood: ", alias);
-        any |= o != NULL;
+    const arg_alias *a;
+    int column = 0;
+    for (int i = 0; (a = args_known_alias_at(i)); i++) {
+        char text[96];
+        if (!find_long(spec, NULL, str_from(a->name)).o) continue;
+        const int n = a->value ? snprintf(text, sizeof text, "--%s (--%s %s)", a->name, a->ours,
+                                          a->value) :
+                      a->mib ? snprintf(text, sizeof text, "--%s (--%s in MiB)", a->name, a->ours) :
+                      snprintf(text, sizeof text, "--%s", a->name);
+        const bool first = column == 0, wrap = column + n > ALIASES_MAX;
+        printf("%s%s", first ? "\nAlso understood: " : wrap ? ",\n  " : ", ", text);
+        column = (first ? 17 : wrap ? 2 : column + 2) + n;
     }
-    if (any) printf("\n");
+    if (column > 0) printf("\n");
 }
 
 static void print_help(const arg_spec *spec)
@@ -220,8 +251,8 @@ static int read_environment(const arg_spec *spec, void *into)
 {
     for (int i = 0; i < n_slot(spec); i++) {
         const slot s = slot_at(spec, into, i);
-        const char *text = s.o->env ? getenv(s.o->env) : NULL;
-        if (text && *text && set_value(s, text, s.o->env) != ARGS_RUN) return ARGS_BAD;
+        const char *name, *text = s.o->env ? args_known_variable(&name, s.o->env) : NULL;
+        if (text && *text && set_value(s, text, name) != ARGS_RUN) return ARGS_BAD;
     }
     return ARGS_RUN;
 }
@@ -299,8 +330,8 @@ static int parse_option(const arg_spec *spec, void *into, int argc, char **argv,
 {
     const char *arg = argv[*i], *value = NULL, *name = arg + (arg[1] == '-' ? 2 : 1), *advice;
     const str_view word = { name, strcspn(name, "=") };
-    char where[64];
-    slot s = { NULL, NULL };
+    char where[64], size[32];
+    slot s = { 0 };
 
     if (arg[1] == '-') {
         s = find_long(spec, into, word);
@@ -319,18 +350,19 @@ static int parse_option(const arg_spec *spec, void *into, int argc, char **argv,
     }
     if (!s.o) return unknown_option(spec, arg, word);
     *given = s;
-    if (s.o->type == ARG_FLAG && value) {
+    snprintf(where, sizeof where, "--%s", s.by ? s.by->name : s.o->name);
+    if (!takes_value(s) && value) {
         if (arg[1] != '-') return unknown_option(spec, arg, word);
-        console_error("--%s takes no value", s.o->name);
+        console_error("%s takes no value", where);
         return ARGS_BAD;
     }
-    if (s.o->type == ARG_FLAG) return set_value(s, "1", "");
-    snprintf(where, sizeof where, "--%s", s.o->name);
+    if (!takes_value(s)) return set_value(s, s.by && s.by->value ? s.by->value : "1", where);
     if (!value && *i + 1 < argc) value = argv[++*i];
     if (!value) {
         console_error("%s needs a value (%s)", where, s.o->value);
         return ARGS_BAD;
     }
+    if (s.by && s.by->mib) value = in_mib(size, sizeof size, value);
     return set_value(s, value, where);
 }
 
@@ -409,7 +441,7 @@ int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_o
     }
     if (read_environment(spec, into) != ARGS_RUN) return ARGS_BAD;
     for (int i = 1; i < argc; i++) {
-        slot given = { NULL, NULL };
+        slot given = { 0 };
         int rc;
         if (!options_end && strcmp(argv[i], "--") == 0) {
             options_end = true;

@@ -15,6 +15,7 @@ typedef enum arg_type {
     ARG_THREADS,                         /* int64_t from 1 to pool_most_threads() */
     ARG_FLOAT,                           /* double within lo..hi */
     ARG_SIZE,                            /* uint64_t bytes: 512, 64K, 1.5G (powers of 1024) */
+    ARG_SIZE_OR_AUTO,                    /* the same; UINT64_MAX for "auto" */
     ARG_TEXT,                            /* const char *, points into argv or the environment */
     ARG_NEEDED_TEXT,                     /* the same, and must be given; has a letter */
     ARG_TEXTS                            /* arg_texts: may be given several times */

@@ -1,31 +1,62 @@
-/* args_known.c - two tables: other names for our options, and flags that need no counterpart.
+/* args_known.c - three tables: other names for our options and for our variables, and flags that
+ * need no counterpart.
  *
- * A name belongs here if someone who comes from llama.cpp would type it. Options of our own are in
- * the verbs' tables and win over these. */
+ * A name belongs here if someone who comes from llama.cpp would type it, or from a relative of it
+ * that caches or fetches experts. Options of our own are in the verbs' tables and win over
+ * these. */
 #include "cli/args_known.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-static const struct alias { const char *name, *ours; arg_type type; } aliases[] = {
-    { "ctx-size", "ctx", ARG_INT }, { "temperature", "temp", ARG_FLOAT },
-    { "n-predict", "tokens", ARG_INT }, { "predict", "tokens", ARG_INT },
-    { "repeat-last-n", "penalty-window", ARG_INT }, { "system-prompt", "system", ARG_TEXT },
+static const arg_alias aliases[] = {
+    { .name = "ctx-size", .ours = "ctx", .type = ARG_INT },
+    { .name = "temperature", .ours = "temp", .type = ARG_FLOAT },
+    { .name = "n-predict", .ours = "tokens", .type = ARG_INT },
+    { .name = "predict", .ours = "tokens", .type = ARG_INT },
+    { .name = "repeat-last-n", .ours = "penalty-window", .type = ARG_INT },
+    { .name = "system-prompt", .ours = "system", .type = ARG_TEXT },
+    { .name = "moe-hot-cache-max-mib", .ours = "expert-cache", .type = ARG_SIZE_OR_AUTO,
+      .mib = true },
+    { .name = "postfetch-enable", .ours = "postfetch", .type = ARG_TEXT, .value = "on" },
 };
 
-const char *args_known_alias_at(int i)
+const arg_alias *args_known_alias_at(int i)
 {
-    return i >= 0 && i < (int)ARRAY_LEN(aliases) ? aliases[i].name : NULL;
+    return i >= 0 && i < (int)ARRAY_LEN(aliases) ? &aliases[i] : NULL;
 }
 
-const char *args_known_alias(str_view name, arg_type *type)
+const arg_alias *args_known_alias(str_view name)
 {
-    for (size_t i = 0; i < ARRAY_LEN(aliases); i++) {
-        if (!str_is(name, aliases[i].name)) continue;
-        *type = aliases[i].type;
-        return aliases[i].ours;
-    }
+    for (size_t i = 0; i < ARRAY_LEN(aliases); i++)
+        if (str_is(name, aliases[i].name)) return &aliases[i];
     return NULL;
+}
+
+/* Of several names for one variable the first that is set counts. */
+#define POSTFETCH(name) { "MOE_POSTFETCH_" name, "LLAMA_POSTFETCH_" name }
+static const struct variable { const char *ours, *known; } variables[] = {
+    POSTFETCH("ENABLE"), POSTFETCH("FORCE_CPU"), POSTFETCH("BLOCK_ON_MISS"),
+    POSTFETCH("MAX_TRANSFERS"), POSTFETCH("SCRATCHPAD_MB"), POSTFETCH("DEDICATED_STREAMS"),
+    POSTFETCH("DEBUG"),
+    { "MOE_POSTFETCH_DEDICATED_STREAMS", "MOE_POSTFETCH_USE_DEDICATED_STREAMS" },
+    { "MOE_POSTFETCH_DEDICATED_STREAMS", "LLAMA_POSTFETCH_USE_DEDICATED_STREAMS" },
+    /* the threads of the CPU's share; one team does all that the CPU does */
+    { "MOE_THREADS", "MOE_POSTFETCH_CPU_LIMIT" },
+    { "MOE_THREADS", "LLAMA_POSTFETCH_CPU_LIMIT" },
+};
+
+const char *args_known_variable(const char **name, const char *ours)
+{
+    const char *found = ours, *text = getenv(ours);
+    for (size_t i = 0; i < ARRAY_LEN(variables) && !text; i++) {
+        if (strcmp(variables[i].ours, ours) != 0) continue;
+        found = variables[i].known;
+        text = getenv(found);
+    }
+    *name = found;
+    return text;
 }
 
 #define PLAN "not needed here; the plan decides what goes where: moe-run plan shows it, --vram " \
@@ -33,8 +64,8 @@ const char *args_known_alias(str_view name, arg_type *type)
 
 /* Flags with a blank before and after each, and what to say about them. */
 static const struct foreign { const char *flags, *advice; } foreign[] = {
-    { " -ngl --gpu-layers --n-gpu-layers -ncmoe --n-cpu-moe -cmoe --cpu-moe -ot --override-tensor "
-      "-sm --split-mode -ts --tensor-split -mg --main-gpu -nkvo --no-kv-offload -dev ", PLAN },
+    { " -ngl --gpu-layers --n-gpu-layers -ncmoe --n-cpu-moe -ot --override-tensor -sm "
+      " --split-mode -ts --tensor-split -mg --main-gpu -nkvo --no-kv-offload -dev ", PLAN },
     { " --no-mmap --mmap -mmp --mlock --numa --direct-io ",
       "not needed here; the plan decides how the file is read" },
     { " -fa --flash-attn ", "not needed here; attention is always computed that way" },
@@ -50,6 +81,7 @@ static const struct foreign { const char *flags, *advice; } foreign[] = {
     { " -hf --hf-repo -hff --hf-file -mu --model-url ",
       "nothing is downloaded here; moe-run models lists files and where to get them" },
     { " -sys ", "use --system" },
+    { " -cmoe ", "use --cpu-moe" },
     { " -r --reverse-prompt ", "use --stop" },
     { " -tb --threads-batch ", "use --threads, for prompts and answers" },
     { " -md --model-draft --draft --lora -np --parallel ", "there is no such thing here yet" },

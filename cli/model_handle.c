@@ -47,8 +47,7 @@ void model_handle_say_gpu(const model_handle *l)
     if (!p) return;
     if (p->note[0] && (!none || home_folder_first_time("no-gpu"))) console_note("%s", p->note);
     if (p->p.gpu) home_folder_forget("no-gpu");
-    if (l->asked.wish.vram != UINT64_MAX && !p->p.gpu)
-        tier_args_note_vram(l->asked.device == DEVICE_CPU && !none);
+    if (!p->p.gpu) tier_args_note_vram(&l->asked.wish, l->asked.device == DEVICE_CPU && !none);
 }
 
 void model_handle_say_notes(const model_handle *l, bool formatted, bool effort_given)

@@ -97,8 +97,9 @@ static int report_text(const plan_job *j)
     printf("RAM %s available\n\n", text_bytes(ram, sizeof ram, m->ram_available));
     plan_view_print(&view);
     if (j->where.note[0]) console_note("%s", j->where.note);
-    if (j->load.where.wish.vram != UINT64_MAX && !m->gpu)
-        tier_args_note_vram(j->load.where.device == DEVICE_CPU && gpu_count() > 0);
+    if (!m->gpu)
+        tier_args_note_vram(&j->load.where.wish,
+                            j->load.where.device == DEVICE_CPU && gpu_count() > 0);
     return console_finish();
 }
 

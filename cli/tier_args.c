@@ -5,10 +5,10 @@
  * were measured. --deterministic leaves only the budgets. */
 #include "cli/tier_args.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/args_known.h"
 #include "cli/console.h"
 #include "cuda/gpu.h"
 
@@ -19,6 +19,10 @@ const arg_option tier_options[TIER_N_OPTION] = {
       "Most VRAM to take, such as 6G. Default: what is free" },
     { "ram", 0, ARG_SIZE, FIELD(ram), "SIZE", "MOE_RAM", 0, 0,
       "Most RAM to take. Default: what is available, less a reserve" },
+    { "expert-cache", 0, ARG_SIZE_OR_AUTO, FIELD(expert_cache), "SIZE", "MOE_EXPERT_CACHE", 0, 0,
+      "Most VRAM for experts; auto: all that is left; 0: none. Default: auto" },
+    { "cpu-moe", 0, ARG_FLAG, FIELD(cpu_moe), NULL, NULL, 0, 0,
+      "No experts in VRAM, unless --expert-cache says how much of it" },
     { "deterministic", 0, ARG_FLAG, FIELD(deterministic), NULL, "MOE_DETERMINISTIC", 0, 0,
       "Decide by sizes, never by measured speeds; try nothing while running" },
     { "postfetch", 0, ARG_TEXT, FIELD(postfetch), "MODE", POSTFETCH "ENABLE", 0, 0,
@@ -39,20 +43,18 @@ const arg_option tier_options[TIER_N_OPTION] = {
 
 void tier_args_init(tier_args *a)
 {
-    static const char *const names[] = { "ENABLE", "FORCE_CPU", "BLOCK_ON_MISS", "MAX_TRANSFERS",
-                                         "SCRATCHPAD_MB", "DEDICATED_STREAMS", "DEBUG" };
-    *a = (tier_args){ .vram = UINT64_MAX, .ram = UINT64_MAX, .dedicated = 1 };
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        char older[64], name[64];
-        snprintf(older, sizeof older, "LLAMA_POSTFETCH_%s", names[i]);
-        snprintf(name, sizeof name, POSTFETCH "%s", names[i]);
-        if (getenv(older)) setenv(name, getenv(older), 0);
-    }
+    *a = (tier_args){ .vram = UINT64_MAX, .ram = UINT64_MAX, .expert_cache = TIER_UNSAID,
+                      .dedicated = 1 };
 }
 
-void tier_args_note_vram(bool cpu_asked_for)
+void tier_args_note_vram(const plan_wish *wish, bool cpu_asked_for)
 {
-    console_note("--vram has no effect: %s", cpu_asked_for ? "the model runs on the CPU" :
+    const bool vram = wish->vram != UINT64_MAX;
+    const bool cache = wish->hot_most != UINT64_MAX && wish->hot_most > 0;   /* none is kept */
+    if (!vram && !cache) return;
+    console_note("%s no effect: %s", vram && cache ? "--vram and --expert-cache have" :
+                 vram ? "--vram has" : "--expert-cache has",
+                 cpu_asked_for ? "the model runs on the CPU" :
                  strcmp(gpu_backend(), "none") == 0 ? "no GPU (built for the CPU alone)" :
                  "no GPU found");
 }
@@ -73,17 +75,19 @@ int tier_args_read(plan_wish *wish, postfetch_options *post, const tier_args *a)
     const char *mode = a->postfetch && *a->postfetch ? a->postfetch : "auto";
     const bool on = !strcmp(mode, "on") || !strcmp(mode, "1");
     const bool off = !strcmp(mode, "off") || !strcmp(mode, "0");
+    const char *name, *said = args_known_variable(&name, POSTFETCH "ENABLE");
     char shown[64];
     if (!on && !off && strcmp(mode, "auto") != 0) {
         console_error("%s: '%s' is none of on, off and auto",
-                      a->postfetch == getenv(POSTFETCH "ENABLE") ? POSTFETCH "ENABLE"
-                                                                 : "--postfetch",
-                      ESC(shown, str_from(mode)));
+                      a->postfetch == said ? name : "--postfetch", ESC(shown, str_from(mode)));
         return 2;
     }
     if (check_pretended() != 0) return 2;
-    *wish = (plan_wish){ .vram = a->vram, .ram = a->ram, .no_postfetch = off,
-                         .fixed = a->deterministic };
+    *wish = (plan_wish){
+        .vram = a->vram, .ram = a->ram, .no_postfetch = off, .fixed = a->deterministic,
+        .hot_most = a->expert_cache != TIER_UNSAID ? a->expert_cache :
+                    a->cpu_moe ? 0 : UINT64_MAX,
+    };
     *post = (postfetch_options){
         .off = off, .always = on, .force_cpu = a->force_cpu, .block = a->block,
         .one_stream = a->dedicated == 0,

@@ -12,21 +12,24 @@
 
 typedef struct tier_args {
     uint64_t vram, ram;                  /* UINT64_MAX: not given */
+    uint64_t expert_cache;               /* UINT64_MAX: auto; TIER_UNSAID: not given */
+    bool cpu_moe;
     bool deterministic;
     const char *postfetch;               /* "auto", "on", "off", "1", "0"; NULL: auto */
     bool force_cpu, block, debug;
     int64_t max_transfers, pad_mb, dedicated;
 } tier_args;
 
-enum { TIER_N_OPTION = 10 };
+#define TIER_UNSAID (UINT64_MAX - 1)     /* larger than any size that can be given */
+
+enum { TIER_N_OPTION = 12 };
 extern const arg_option tier_options[TIER_N_OPTION];
 
-/* Also accepts variables by their older names, LLAMA_POSTFETCH_..., where the new ones are not
- * set. */
 void tier_args_init(tier_args *a);
 
-/* Says that a bound for VRAM has no effect, and why: the CPU was asked for, or there is no GPU. */
-void tier_args_note_vram(bool cpu_asked_for);
+/* Where no GPU is used: says which bounds for VRAM were given, that they have no effect, and why:
+ * the CPU was asked for, or there is no GPU. */
+void tier_args_note_vram(const plan_wish *wish, bool cpu_asked_for);
 
 /* 0, or 2, the exit code, after one line on stderr. */
 int tier_args_read(plan_wish *wish, postfetch_options *post, const tier_args *a);

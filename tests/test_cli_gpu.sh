@@ -160,16 +160,33 @@ for part in $parts; do
         i=$((i + 1))
     done
 
+    # ---- a bound for experts alone: the same answer, and no more of them in VRAM than it says
+    third=$((experts / 3))
+    for f in --cpu-moe "--expert-cache 0" "--moe-hot-cache-max-mib 0"; do
+        equal "$m $f: experts in VRAM" 0 "$(plan_number vram.experts $model --device cuda $f)"
+        answer now $f
+        same now all "$m $f"
+    done
+    for f in "--expert-cache $third" "--cpu-moe --expert-cache $third"; do
+        at_least "$m $f: experts in VRAM" "$(plan_number vram.experts $model --device cuda $f)" "$third"
+        at_least "$m $f: most of that" $((third / 2)) "$(plan_number vram.experts $model --device cuda $f)"
+        answer now $f
+        same now all "$m $f"
+    done
+    for f in "--expert-cache auto" "--moe-hot-cache-max-mib -1 --cpu-moe"; do
+        equal "$m $f: experts in VRAM" "$experts" "$(plan_number vram.experts $model --device cuda $f)"
+    done
+
     # ---- post-fetch by its variables: one model under the one name, one under the other
     if [ $m = $qwen ]; then p=MOE; else p=LLAMA; fi
     for e in ENABLE=0 ENABLE=1 ENABLE=auto FORCE_CPU=1 BLOCK_ON_MISS=1 MAX_TRANSFERS=1 SCRATCHPAD_MB=1 \
-             DEDICATED_STREAMS=0 DEBUG=1; do
+             DEDICATED_STREAMS=0 USE_DEDICATED_STREAMS=0 CPU_LIMIT=2 DEBUG=1; do
         export "${p}_POSTFETCH_$e"
         answer now --vram "$fetch"
         same now all "$m: ${p}_POSTFETCH_$e"
         unset "${p}_POSTFETCH_${e%%=*}"
     done
-    refuse 2 "MOE_POSTFETCH_MAX_TRANSFERS" env ${p}_POSTFETCH_MAX_TRANSFERS=x $run $ask
+    refuse 2 "${p}_POSTFETCH_MAX_TRANSFERS" env ${p}_POSTFETCH_MAX_TRANSFERS=x $run $ask
     expect 0 '"error":null' env ${p}_POSTFETCH_ENABLE=0 $slow $bench tiers $model -p 4 -n 12 -r 1 --vram none --json
     equal "$m ${p}_POSTFETCH_ENABLE=0: pad" 0 "$(row 1 postfetch_bytes)"
     equal "$m ${p}_POSTFETCH_ENABLE=0: bytes over the bus" 0 "$(moved 1 bus_bytes_per_token)"

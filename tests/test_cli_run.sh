@@ -143,7 +143,7 @@ for m in $qwen $gptoss; do
 done
 refuse 2 "MOE_FAULT" env MOE_FAULT=rain $run -m $tiny -p x
 refuse 2 "none of on, off and auto" $run -m $tiny -p x --postfetch maybe
-refuse 2 "MOE_POSTFETCH_ENABLE" env LLAMA_POSTFETCH_ENABLE=maybe $run -m $tiny -p x
+refuse 2 "LLAMA_POSTFETCH_ENABLE" env LLAMA_POSTFETCH_ENABLE=maybe $run -m $tiny -p x
 refuse 2 "not a size" $run -m $tiny -p x --vram lots
 expect 0 "bound by" $run plan -m $gptoss --vram 2G --ram 8G
 expect 0 "\"bound_by\"" $run plan -m $gptoss --json

@@ -17,6 +17,13 @@ say b $run $tiny -f "$tmp/hello.txt" --n-predict 8 -s 3 --temperature 0.5 -c 64 
 same a b "other names of options"
 say b $run run $tiny -p Hello --predict=8 -s3 --temperature=0.5 --ctx-size 64 -t1 -q
 same a b "... with their values attached"
+say b $run $tiny -p Hello -n 8 -s 3 --temp 0.5 -c 64 -t 1 -q --cpu-moe --postfetch-enable --moe-hot-cache-max-mib -1
+same a b "where experts go"
+say b env LLAMA_POSTFETCH_CPU_LIMIT=1 LLAMA_POSTFETCH_USE_DEDICATED_STREAMS=0 $run $tiny -p Hello -n 8 -s 3 --temp 0.5 -c 64 -q
+same a b "... by variables"
+expect 0 '"threads": 3,' env LLAMA_POSTFETCH_CPU_LIMIT=3 $run $tiny -p Hello -n 1 --json
+expect 0 "--moe-hot-cache-max-mib (--expert-cache in MiB)," $run help run
+expect 0 "--postfetch-enable (--postfetch on)" $bench help tiers
 cp $tiny "$tmp/model.bin"
 say b env MOE_MODEL=$gptoss $run "$tmp/model.bin" -p Hello -n 8 -s 3 --temp 0.5 -c 64 -t 1 -q
 same a b "a file that is not called .gguf"
@@ -40,7 +47,7 @@ refuse 2 "no prompt: -p TEXT" $run $tiny
 refuse 2 "moe-bench decode $tiny" $bench $tiny
 
 # ---- what has no meaning here gets one line that says what to do
-for f in -ngl -ncmoe -fa -no-cnv --jinja -ub -b -ctk -hf -sys --n-gpu-layers=99 --no-mmap; do
+for f in -ngl -ncmoe -cmoe -fa -no-cnv --jinja -ub -b -ctk -hf -sys --n-gpu-layers=99 --no-mmap; do
     refuse 2 "error: $f: " $run $tiny -p x $f 99
 done
 refuse 2 "-ngl: not needed here; the plan decides" $bench decode $tiny -ngl 99
@@ -52,7 +59,8 @@ refuse 2 "--json takes no value" $run $tiny -p x --json=yes
 
 # ---- a bad value is bad usage, whichever program and option
 for v in "--threads 0" "--threads 100000" "--threads x" "--ctx 0" "--seed -2" "-n -2" "--temp -1" "--temp x" "--top-k -1" \
-         "--top-p 0" "--min-p 2" "--chunk 0" "--chunk 999999999" "--kv q4" "--device tpu" "--isa none" "--postfetch-max 97" "--ram x"; do
+         "--top-p 0" "--min-p 2" "--chunk 0" "--chunk 999999999" "--kv q4" "--device tpu" "--isa none" "--postfetch-max 97" "--ram x" "--expert-cache x" "--moe-hot-cache-max-mib -2" \
+         "--postfetch-enable=1" "--cpu-moe=1"; do
     refuse 2 "" $run $tiny -p x $v
     printf 'x\n' | $run chat $tiny $v >"$tmp/out" 2>"$tmp/err"
     holds $? -eq 2 "chat $v"
@@ -93,6 +101,10 @@ if grep -q '"drive_bytes": [1-9][0-9]*, "expected_tokens_per_second": [0-9]' "$t
 # ---- a bound for VRAM where there is none; that there is no GPU is said once
 expect 0 "--vram has no effect: " $run $tiny -p x -n 1 --vram 2G
 expect 0 "--vram has no effect: " $run plan $tiny --vram 2G
+expect 0 "--expert-cache has no effect: " $run plan $tiny --expert-cache 2G
+expect 0 "--vram and --expert-cache have no effect: " $run $tiny -p x -n 1 --vram 2G --moe-hot-cache-max-mib 9
+expect 0 "bound by" $run plan $tiny --cpu-moe
+if grep -q "no effect" "$tmp/err"; then bad "--cpu-moe without a GPU: it is kept"; else ok; fi
 expect 0 "--vram has no effect: " $bench decode $tiny -p 2 -n 1 -r 1 --vram 2G
 if $run --version | grep -q "no GPU" && ! $run --version | grep -q "support: none"; then
     export XDG_CACHE_HOME="$tmp/gpu"
