@@ -549,6 +549,87 @@ static void test_other_weights(void)
     unlink(path);
 }
 
+/* Writes to path a copy of the subject's file with another number under the key for experts that a
+ * token uses, whose text is followed by its type, u32, and the value; and opens it. */
+static bool open_with_used(subject *to, const char *path, const subject *sub, int n)
+{
+    static const char key[] = "expert_used_count";
+    err_ctx err = { 0 };
+    size_t bytes;
+    uint8_t *file = test_read_file(gguf_part_path(sub->g, 0), &bytes);
+    uint8_t *at = file ? memmem(file, bytes, key, sizeof key - 1) : NULL;
+    FILE *f = fopen(path, "wb");
+    bool ok = CHECK(f && at && at[sizeof key - 1] == 4 &&
+                    at[sizeof key + 3] == sub->m->own_experts_used);
+    if (ok) at[sizeof key + 3] = (uint8_t)n;
+    ok = ok && CHECK(fwrite(file, 1, bytes, f) == bytes);
+    if (f) ok &= fclose(f) == 0;
+    mem_free(file);
+    *to = (subject){ .name = sub->name, .n_vocab = sub->n_vocab };
+    return ok && CHECK_MSG(gguf_open(&to->g, path, &err) == 0 &&
+                           model_bind(&to->m, to->g, &err) == 0, "%s: %s", sub->name, err.msg);
+}
+
+/* Saves what a has, which b does not take. */
+static void see_not_taken(rig *a, rig *b)
+{
+    char path[512], *extra = NULL;
+    const int fd = mkstemp(test_temp(path, sizeof path));
+    err_ctx err = { 0 };
+    size_t n_extra;
+    if (CHECK(fd >= 0 && session_save(a->s, path, (str_view){ "", 0 }, &err) == 0)) {
+        CHECK(session_load(b->s, path, &extra, &n_extra, &err) < 0 && session_pos(b->s) == 0);
+        CHECK(session_load(a->s, path, &extra, &n_extra, &err) == 0);
+    }
+    mem_free(extra);
+    if (fd >= 0) close(fd);
+    unlink(path);
+}
+
+/* More and fewer experts for each token: the bits of a file that says so itself; the model's own
+ * number: the bits of the model. */
+static void test_experts_used(void)
+{
+    static const int numbers[] = { 1, 2, 4, 7 };
+    char path[512];
+    const int fd = mkstemp(test_temp(path, sizeof path));
+    if (!CHECK(fd >= 0)) return;
+    close(fd);
+    for (int i = 0; i < N_SUBJECT; i++)
+        for (size_t k = 0; k < ARRAY_LEN(numbers); k++) {
+            const subject *sub = &subjects[i];
+            const golden_seq *g = &sub->seq[2];
+            const int n_row = min_int(g->n, 3);
+            const size_t n = (size_t)n_row * (size_t)sub->n_vocab;
+            const session_options so = { .kv = KV_F32 };
+            subject key, other = { .name = sub->name, .g = sub->g, .n_vocab = sub->n_vocab };
+            rig own = { 0 }, a = { 0 }, b = { 0 };
+            err_ctx err = { 0 };
+            if (open_with_used(&key, path, sub, numbers[k]) &&
+                CHECK(model_bind(&other.m, other.g, &err) == 0) &&
+                CHECK(model_use_experts(other.m, numbers[k], &err) == 0) &&
+                rig_open(&own, sub, plain, so) && rig_open(&a, &other, plain, so) &&
+                rig_open(&b, &key, plain, so)) {
+                const bool same = numbers[k] == sub->m->own_experts_used;
+                if (!same && feed(&a, g->ids, 3, 0, 0)) see_not_taken(&a, &own);
+                session_rewind(a.s, 0);
+                if (feed(&own, g->ids, g->n, 0, n_row) && feed(&a, g->ids, g->n, 0, n_row) &&
+                    feed(&b, g->ids, g->n, 0, n_row)) {
+                    CHECK_MSG(same_bits(a.rows, b.rows, n), "%s: %d experts", sub->name,
+                              numbers[k]);
+                    CHECK_MSG(same_bits(a.rows, own.rows, n) == same, "%s: %d experts, own",
+                              sub->name, numbers[k]);
+                }
+            }
+            rig_close(&own);
+            rig_close(&a);
+            rig_close(&b);
+            model_free(other.m);
+            subject_close(&key);
+        }
+    unlink(path);
+}
+
 /* A session of another model refuses the file and stays as it was. */
 static void see_refused(rig *r, const char *path)
 {
@@ -781,6 +862,7 @@ static void test_place(const place *p)
     test_cuts();
     test_rewind();
     test_save_load();
+    test_experts_used();
     test_no_allocation();
     test_watch();
     test_refusals();
@@ -804,6 +886,7 @@ int main(int argc, char **argv)
         test_rewind();
         test_save_load();
         test_other_weights();
+        test_experts_used();
         test_no_allocation();
         test_watch();
         test_refusals();

@@ -3,6 +3,7 @@
 #include "tests/test.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -83,6 +84,44 @@ static void test_files(void)
             CHECK_MSG(!rows[i].params || (sum.params + 50000) / 100000 == rows[i].params / 100000,
                       "%s: %" PRIu64 " parameters", path, sum.params);
         }
+        model_free(m);
+        gguf_close(g);
+    }
+}
+
+/* A number of experts other than the file's: within bounds, seen in all sums, and taken back. */
+static void test_experts_used(void)
+{
+    static const struct { const char *file; int n, want; const char *why; } rows[] = {
+        { "tests/models/demo-qwen3next-Q4_K_M.gguf", 1, 1, "one" },
+        { "tests/models/demo-qwen3next-Q4_K_M.gguf", 4, 4, "its own" },
+        { "tests/models/demo-qwen3next-Q4_K_M.gguf", 24, 24, "all" },
+        { "tests/models/demo-qwen3next-Q4_K_M.gguf", 25, 0, "more than all" },
+        { "tests/models/demo-qwen3next-Q4_K_M.gguf", 0, 0, "none" },
+        { "tests/models/demo-gptoss-MXFP4.gguf", -1, 0, "fewer than none" },
+        { "tests/models/demo-gptoss-MXFP4.gguf", 16, 16, "all" },
+        { "tests/models/demo-gptoss-MXFP4.gguf", INT_MAX, 0, "a large number" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        model_bytes own, now;
+        err_ctx err = { 0 };
+        gguf *g = NULL;
+        model *m = NULL;
+        if (!CHECK(gguf_open(&g, rows[i].file, &err) == 0 && model_bind(&m, g, &err) == 0)) {
+            gguf_close(g);
+            continue;
+        }
+        model_count_bytes(&own, m);
+        const int rc = model_use_experts(m, rows[i].n, &err), n = m->hp.n_expert_used;
+        const int want = rows[i].want ? rows[i].want : 4;
+        model_count_bytes(&now, m);
+        CHECK_MSG((rc == 0) == (rows[i].want > 0) && n == want && m->experts.n_used == want &&
+                  m->own_experts_used == 4, "%s: %d, %d experts", rows[i].why, rc, n);
+        CHECK_MSG(rc == 0 || (err.code == ERR_RANGE && strstr(err.msg, "can be used")), "%s: %s",
+                  rows[i].why, err.msg);
+        CHECK_MSG(now.token_experts * 4 == own.token_experts * (uint64_t)want &&
+                  now.experts == own.experts && now.dense == own.dense, "%s: bytes", rows[i].why);
+        CHECK(model_use_experts(m, 4, &err) == 0 && m->hp.n_expert_used == 4);
         model_free(m);
         gguf_close(g);
     }
@@ -681,6 +720,7 @@ int main(int argc, char **argv)
 {
     test_begin("model", argc, argv);
     test_files();
+    test_experts_used();
     test_qwen3next_files();
     test_qwen3next_experts();
     test_qwen3next_generations();

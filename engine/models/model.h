@@ -2,7 +2,8 @@
  *
  * model_bind checks every key and every tensor that the architecture needs and refuses, by name,
  * what is missing, misshapen or of a type that cannot stand there. Nothing is copied: weights are
- * views into the mapped file, so the gguf must outlive the model. Immutable afterwards. */
+ * views into the mapped file, so the gguf must outlive the model. Immutable afterwards, but for one
+ * number: model_use_experts. */
 #ifndef ENGINE_MODELS_MODEL_H
 #define ENGINE_MODELS_MODEL_H
 
@@ -90,11 +91,21 @@ typedef struct model {
     model_layer *layers;                 /* n_layer + n_mtp; an MTP block is MIX_ATTENTION */
     expert_banks experts;                /* of the trunk; those of MTP blocks follow */
     int n_bound;                         /* tensors in use; the rest of the file is ignored */
+    int own_experts_used;                /* what the file says; hp.n_expert_used may have been
+                                          * changed */
 } model;
 
 /* Returns 0, or < 0 with *err filled and *out NULL. Borrows g until model_free. */
 int model_bind(model **out, const gguf *g, err_ctx *err);
 void model_free(model *m);               /* NULL is fine */
+
+/* From now on each token goes through its n best experts, 1 .. n_expert and MODEL_MOST_USED at most,
+ * instead of as many as the file says, which is allowed in any case. Another model in effect: its
+ * answers differ. Before anything is made of m, or after all of it has been closed: plans, engines
+ * and sessions take the number from hp. On failure m is as before. */
+enum { MODEL_MOST_USED = 32 };           /* that the GPU's kernels and the plan's tables have room
+                                          * for */
+int model_use_experts(model *m, int n, err_ctx *err);
 
 const model_family *model_family_of(model_arch a);
 const char *model_arch_name(model_arch a);       /* of the family */

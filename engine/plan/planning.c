@@ -4,6 +4,7 @@
  * apart. Deciding is left to tiers/plan.h, measuring to engine/plan/measure.h. */
 #include "engine/plan/planning.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -94,6 +95,7 @@ int planning_key(speeds_key *out, const model *m, int n_thread, const char *isa,
 /* ---- the model ------------------------------------------------------------------------------- */
 
 enum { VRAM_ALIGN = 256 };               /* of every tensor in VRAM */
+static_assert((int)MODEL_MOST_USED <= (int)PLAN_MOST_USED, "experts that a token may use");
 
 /* Everything of a layer but the experts' slabs: their biases and scales are with the dense
  * weights. */

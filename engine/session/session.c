@@ -385,6 +385,8 @@ static state_tag tag_of(const session *s)
     const size_t half = (size_t)m->hp.rope_dim / 2 * sizeof(double);
     for (int i = 0; i < s->e->rope.n_table; i++)         /* keys are stored rotated */
         tag.model = tag.model * 31 + str_hash((str_view){ (const char *)s->e->rope.freq[i], half });
+    if (m->hp.n_expert_used != m->own_experts_used)      /* another model in effect */
+        tag.model = tag.model * 31 + (uint64_t)m->hp.n_expert_used;
     str_view name = { "", 0 };
     (void)gguf_get_str(&name, m->file, "general.name", NULL);
     str_escape(tag.arch, sizeof tag.arch, str_from(model_arch_name(m->hp.arch)));
