@@ -273,6 +273,7 @@ $B/tests/test_forward $B/tests/test_places: $B/tests/places.c.o
 $B/tests/test_conversation: $(call obj,conversation)
 $B/tests/test_plan_check: $(call obj,plan_check)
 $B/tests/test_wrap: $(call obj,wrap)
+$B/tests/test_logit_stats: $(call obj,logit_stats)
 $B/tests/test_tier_args: $(call obj,tier_args engine_args args args_known console wrap)
 $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
 $B/tests/test_synth: $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)

@@ -7,7 +7,6 @@
 
 #include <inttypes.h>
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 #include "cli/bench/bench_model.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
+#include "cli/logit_stats.h"
 #include "cli/sink.h"
 
 /* Logits in memory at a time; a chunk of the default size with 200,000 tokens fits. */
@@ -206,15 +206,6 @@ static bool watch(void *ctx, double done_tokens, double n_tokens)
     return !interrupted();
 }
 
-/* -log of the probability that a row of logits gives to a token. */
-static double token_nll(const float *row, int n_vocab, int32_t id)
-{
-    double top = row[0], sum = 0;
-    for (int c = 1; c < n_vocab; c++) top = row[c] > top ? row[c] : top;
-    for (int c = 0; c < n_vocab; c++) sum += exp(row[c] - top);
-    return log(sum) + top - row[id];
-}
-
 /* Feeds tokens begin .. begin+n-1 of a sequence and takes care of those rows among them that are
  * wanted. */
 static int run_piece(logits_run *run, sequence *q, int begin, int n, err_ctx *err)
@@ -231,8 +222,8 @@ static int run_piece(logits_run *run, sequence *q, int begin, int n, err_ctx *er
     run->n_done += (uint64_t)n;
     if (rc < 0) return rc;
     for (int t = begin; !run->opt->last && t < end && t + 1 < q->n; t++)
-        q->nll_sum += token_nll(run->rows + (size_t)(t - begin) * (size_t)run->n_vocab,
-                                run->n_vocab, q->ids[t + 1]);
+        q->nll_sum += logit_stats_nll(run->rows + (size_t)(t - begin) * (size_t)run->n_vocab,
+                                      run->n_vocab, q->ids[t + 1]);
     if (!run->out.is_open) return 0;
     rc = sink_write(&run->out, run->rows,
                     (size_t)n_row * (size_t)run->n_vocab * sizeof *run->rows, err);
