@@ -30,6 +30,8 @@ const arg_option engine_arg_options[ENGINE_N_OPTION] = {
       "F32 activations instead of int8: slower, to judge rounding" },
     { "yarn-rounded", 0, ARG_FLAG, FIELD(yarn_rounded), NULL, NULL, 0, 0,
       "gpt-oss: llama.cpp's rounded YaRN range, to compare answers with it" },
+    { "experts-used", 0, ARG_INT, FIELD(experts_used), "N", NULL, 1, MODEL_MOST_USED,
+      "Experts for each token: other answers, and a line about how far off they are" },
 };
 
 void engine_args_init(engine_args *a)

@@ -15,9 +15,11 @@ typedef struct engine_args {
     const char *kv, *isa;
     const char *device;                  /* "cpu", "cuda", "auto"; NULL: cpu */
     bool exact, yarn_rounded;
+    int64_t experts_used;                /* 0: as the model says. Whoever offers the flag says what
+                                          * it costs: cli/experts_cost.h */
 } engine_args;
 
-enum { ENGINE_N_OPTION = 8 };
+enum { ENGINE_N_OPTION = 9 };
 extern const arg_option engine_arg_options[ENGINE_N_OPTION];
 
 void engine_args_init(engine_args *a);

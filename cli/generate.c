@@ -16,6 +16,7 @@
 #include "cli/chat/conversation.h"
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
+#include "cli/experts_cost.h"
 #include "cli/interrupt.h"
 #include "cli/model_handle.h"
 #include "cli/plan_check.h"
@@ -48,7 +49,7 @@ static const arg_option options[] = {
     { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
       "One JSON object at the end: text, token counts, timings, plan, settings" },
     { "quiet", 'q', ARG_FLAG, FIELD(quiet), NULL, NULL, 0, 0,
-      "Print only the answer, and errors" },
+      "Print only the answer, errors, and what --experts-used costs" },
 };
 
 static const arg_group groups[] = {
@@ -184,6 +185,7 @@ static bool on_prompt(void *ctx, double done_tokens, double n_tokens)
 
 typedef struct report {
     const model_handle *l;
+    experts_cost cost;                   /* own 0: the model is as its file says */
     const session_options *so;
     const sampler_options *sampling;
     answer_stats stats;
@@ -263,7 +265,7 @@ static json_t *settings_json(const report *r, const run_options *o, json_error_t
 {
     const sampler_options *s = r->sampling;
     return json_pack_ex(why, 0, "{s:i, s:s, s:o, s:b, s:i, s:s, s:i, s:I, s:b, s:f, s:i, s:f, s:f, "
-                     "s:f, s:f, s:f, s:i}",
+                     "s:f, s:f, s:f, s:i, s:i, s:o}",
                      "threads", engine_threads(r->l->e), "kernels", engine_kernels(r->l->e),
                      "slow_types", model_handle_slow_json(r->l),
                      "exact", (int)o->engine.exact, "ctx", r->so->ctx,
@@ -274,7 +276,9 @@ static json_t *settings_json(const report *r, const run_options *o, json_error_t
                      "min_p", s->min_p, "repeat_penalty", s->repeat_penalty,
                      "presence_penalty", s->presence_penalty,
                      "frequency_penalty", s->frequency_penalty,
-                     "penalty_window", s->penalty_window);
+                     "penalty_window", s->penalty_window,
+                     "experts_used", r->l->m->hp.n_expert_used, "experts_used_kl",
+                     r->cost.own ? json_real(r->cost.kl) : json_null());
 }
 
 /* Bytes of each tier, and the speed if it comes from a measurement of this machine. */
@@ -375,6 +379,11 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     if ((rc = model_handle_plan(&bytes, l, so, &err)) < 0) goto model_refused;
     if ((rc = check_length(ids.n, so->ctx, l->m->hp.ctx_train, &err)) < 0) goto done;
     if ((rc = sampling_open(&draw, &o->sampling, l->m, l->tok, so->ctx, &err)) < 0) goto done;
+    if (o->engine.experts_used) {
+        rc = experts_cost_measure(&r.cost, l, (int)o->engine.experts_used, so, &err);
+        if (rc < 0) goto model_refused;
+        experts_cost_say(&r.cost);       /* even if quiet: nothing else shows it */
+    }
     if ((rc = model_handle_place(l, so, &err)) < 0 ||
         (rc = model_handle_plan(&bytes, l, so, &err)) < 0)
         goto model_refused;

@@ -146,6 +146,16 @@ int model_handle_open(model_handle *out, const load_options *o, err_ctx *err)
     return rc;
 }
 
+int model_handle_use_experts(model_handle *l, int n, err_ctx *err)
+{
+    engine_close(l->e);
+    mem_free(l->where);
+    l->e = NULL;
+    l->where = NULL;
+    const int rc = model_use_experts(l->m, n, err);
+    return rc < 0 ? rc : engine_open(&l->e, l->m, &l->asked.engine, err);
+}
+
 void model_handle_close(model_handle *l)
 {
     engine_close(l->e);

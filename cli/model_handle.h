@@ -59,6 +59,10 @@ json_t *model_handle_slow_json(const model_handle *l);
 /* ", repacked head 615.3 MB" if there is a copy of it (engine.h), else "". */
 const char *model_handle_copy_text(char *text, size_t cap, const model_handle *l);
 
+/* Goes on with n experts for each token (model_use_experts). What was placed is given up; sessions
+ * must have been closed. On failure only model_handle_close is left. */
+int model_handle_use_experts(model_handle *l, int n, err_ctx *err);
+
 void model_handle_close(model_handle *l);            /* accepts a zeroed or half-built one */
 
 /* A session, after checking that ctx is 1 .. the model's. */

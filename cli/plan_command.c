@@ -53,6 +53,7 @@ enum { USUAL_CTX = 8192 };               /* where --ctx was not given */
 
 typedef struct plan_job {
     const char *path;                    /* for messages */
+    int experts_used;                    /* 0: as the model says */
     load_options load;
     model_handle l;
     session_options so;
@@ -71,7 +72,8 @@ static int open_model(plan_job *j, err_ctx *err)
 
 static int make_plan(plan_job *j, err_ctx *err)
 {
-    const int rc = open_model(j, err);
+    int rc = open_model(j, err);
+    if (rc == 0 && j->experts_used) rc = model_handle_use_experts(&j->l, j->experts_used, err);
     if (rc < 0) return rc;
     if (j->so.ctx == 0) j->so.ctx = min_int(USUAL_CTX, j->l.m->hp.ctx_train);
     return placement_make(&j->where, j->l.m, j->load.where.measure ? j->l.e : NULL, &j->load.where,
@@ -97,6 +99,10 @@ static int report_text(const plan_job *j)
     printf("RAM %s available\n\n", text_bytes(ram, sizeof ram, m->ram_available));
     plan_view_print(&view);
     if (j->where.note[0]) console_note("%s", j->where.note);
+    if (j->experts_used)
+        console_note("--experts-used %d (the model's own: %d): other answers; moe-run measures how "
+                     "far off they are when it runs the model", j->experts_used,
+                     j->l.m->own_experts_used);
     if (!m->gpu)
         tier_args_note_vram(&j->load.where.wish,
                             j->load.where.device == DEVICE_CPU && gpu_count() > 0);
@@ -108,9 +114,10 @@ static int report_json(const plan_job *j)
     const plan_view view = placement_view(&j->where);
     const plan_machine *m = &j->where.in.machine;
     char path[4 * PATH_MAX];
-    json_t *root = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:o}",
+    json_t *root = json_pack("{s:s, s:s, s:i, s:i, s:s, s:I, s:I, s:o}",
                              "model", ESC(path, str_from(j->path)),
                              "architecture", model_arch_name(j->l.m->hp.arch), "ctx", j->so.ctx,
+                             "experts_used", j->l.m->hp.n_expert_used,
                              "gpu_name", j->where.info.name,
                              "vram_free", (json_int_t)m->vram_free,
                              "ram_available", (json_int_t)m->ram_available,
@@ -137,6 +144,7 @@ int cmd_plan(int argc, char **argv)
     }
     j->path = o.model ? o.model : DEMO_MODEL_NAME;
     j->load.path = o.model;
+    j->experts_used = (int)o.engine.experts_used;
     placement_options *where = &j->load.where;
     code = tier_args_read(&where->wish, &where->post, &o.tiers);
     if (code == 0) code = engine_args_read(&where->engine, &j->so, &where->device, &o.engine);

@@ -177,6 +177,19 @@ for part in $parts; do
         equal "$m $f: experts in VRAM" "$experts" "$(plan_number vram.experts $model --device cuda $f)"
     done
 
+    # ---- another number of experts: the same answer in every budget, and what it costs is said
+    answer now --experts-used 4
+    same now all "$m --experts-used 4, the model's own"
+    said "--experts-used 4 (the model's own: 4): KL " "$m"
+    for n in 2 7; do
+        answer other --experts-used $n
+        said "--experts-used $n (the model's own: 4): KL 0." "$m"
+        for v in "$half" "$fetch"; do    # the least was found for the model's own number
+            answer now --experts-used $n --vram "$v"
+            same now other "$m --experts-used $n --vram $v"
+        done
+    done
+
     # ---- post-fetch by its variables: one model under the one name, one under the other
     if [ $m = $qwen ]; then p=MOE; else p=LLAMA; fi
     for e in ENABLE=0 ENABLE=1 ENABLE=auto FORCE_CPU=1 BLOCK_ON_MISS=1 MAX_TRANSFERS=1 SCRATCHPAD_MB=1 \

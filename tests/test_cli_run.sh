@@ -148,6 +148,43 @@ refuse 2 "not a size" $run -m $tiny -p x --vram lots
 expect 0 "bound by" $run plan -m $gptoss --vram 2G --ram 8G
 expect 0 "\"bound_by\"" $run plan -m $gptoss --json
 
+# ---- another number of experts: what it costs is measured and said; the model's own costs nothing
+for m in $qwen $gptoss; do
+    few="-m $m --ctx 300 -p Hello --raw -n 12 --temp 0"
+    "$run" $few -q >"$tmp/own" 2>"$tmp/err"
+    if [ -s "$tmp/own" ] && [ ! -s "$tmp/err" ]; then ok; else bad "$m: no flag, and something is said"; fi
+    small=$(($(least $run $few) + 1))M
+    for where in "" "--ram $small"; do
+        expect 0 "--experts-used 4 (the model's own: 4): KL 0 nats a token, over the last 64 of 256 tokens" $run $few -q --experts-used 4 $where
+        if cmp -s "$tmp/out" "$tmp/own"; then ok; else bad "$m --experts-used 4 $where: another answer"; fi
+    done
+    last=0
+    for n in 3 2 1; do                   # the fewer, the further off; more are off, too
+        expect 0 "--experts-used $n (the model's own: 4): KL 0." $run $few -q --experts-used $n
+        kl=$(sed -n 's/.*: KL 0\.\([0-9]*\) nats.*/\1/p' "$tmp/err" | sed 's/$/0000/; s/^\(....\).*/1\1/')
+        if [ "${kl:-0}" -gt "$last" ]; then ok; else bad "$m: KL $kl with $n experts, $last with more"; fi
+        last=$kl
+    done
+    if cmp -s "$tmp/out" "$tmp/own"; then bad "$m --experts-used 1: the model's own answer"; else ok; fi
+    cp "$tmp/err" "$tmp/once"
+    cp "$tmp/out" "$tmp/now"
+    expect 0 ": KL 0." $run $few -q --experts-used 1 --threads 1 --ram $small
+    if cmp -s "$tmp/err" "$tmp/once" && cmp -s "$tmp/out" "$tmp/now"; then ok
+    else bad "$m --experts-used 1: another figure, or another answer, from the drive with one thread"; fi
+    expect 0 ": KL 0." $run $few -q --experts-used 9
+    refuse 1 "25 experts for a token: of this model's" $run $few --experts-used 25
+    expect 0 '"experts_used": 2, "experts_used_kl": 0.' $run $few --experts-used 2 --json
+    expect 0 '"experts_used": 4, "experts_used_kl": null' $run $few --json
+    expect 0 "over the last 20 of 20 tokens" $run -m $m --ctx 20 -p Hello --raw -n 2 --experts-used 2
+    expect 0 "--experts-used 2 (the model's own: 4): other answers" $run plan -m $m --experts-used 2
+    expect 0 '"experts_used":2,' $run plan -m $m --experts-used 2 --json
+    refuse 1 "25 experts for a token" $run plan -m $m --experts-used 25
+done
+for n in 0 33 -1 x; do refuse 2 "--experts-used: " $run -m $tiny -p x --experts-used $n; done
+printf 'Hello\n' >"$tmp/hello"
+$run chat -m $tiny -n 2 --experts-used 2 <"$tmp/hello" >"$tmp/out" 2>"$tmp/err"
+if [ $? -eq 0 ] && grep -q "experts-used 2 (the model's own: 4): KL [0-9]" "$tmp/err"; then ok; else bad "chat --experts-used"; fi
+
 # ---- the same answer, however it is asked for
 base="-m $tiny --seed 7 -n 12 -q"
 say a $base -p "Once upon a time"

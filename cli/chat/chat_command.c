@@ -15,6 +15,7 @@
 #include "cli/console.h"
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
+#include "cli/experts_cost.h"
 #include "cli/interrupt.h"
 #include "cli/chat/line_history.h"
 #include "cli/chat/line_input.h"
@@ -107,6 +108,12 @@ static int open_session(chat_talk *t, const chat_options *o)
 
     if (t->room.ctx == 0) t->room.ctx = most < DEFAULT_CTX ? most : DEFAULT_CTX;
     t->room.n_snapshot = N_SNAPSHOT;
+    if (o->engine.experts_used) {
+        experts_cost cost;
+        if (experts_cost_measure(&cost, &t->l, (int)o->engine.experts_used, &t->room, &err) < 0)
+            return model_handle_fail(t->l.path, &err);
+        experts_cost_say(&cost);
+    }
     if (model_handle_place(&t->l, &t->room, &err) < 0) return model_handle_fail(t->l.path, &err);
     model_handle_say_notes(&t->l, true, t->effort_given);
     if (model_handle_session(&t->s, &t->l, &t->room, &err) < 0)

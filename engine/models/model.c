@@ -84,14 +84,19 @@ int model_bind(model **out, const gguf *g, err_ctx *err)
     return 0;
 }
 
-int model_use_experts(model *m, int n, err_ctx *err)
+int model_check_experts(const model *m, int n, err_ctx *err)
 {
     const int most = min_int(m->hp.n_expert, MODEL_MOST_USED);
-    if (n != m->own_experts_used && (n < 1 || n > most))
-        return err_set(err, ERR_RANGE, "%d experts for a token: of this model's %d, 1 to %d can be "
-                       "used", n, m->hp.n_expert, most);
-    m->hp.n_expert_used = m->experts.n_used = n;
-    return 0;
+    if (n == m->own_experts_used || (n >= 1 && n <= most)) return 0;
+    return err_set(err, ERR_RANGE, "%d experts for a token: of this model's %d, 1 to %d can be "
+                   "used", n, m->hp.n_expert, most);
+}
+
+int model_use_experts(model *m, int n, err_ctx *err)
+{
+    const int rc = model_check_experts(m, n, err);
+    if (rc == 0) m->hp.n_expert_used = m->experts.n_used = n;
+    return rc;
 }
 
 void model_free(model *m)

@@ -99,13 +99,14 @@ typedef struct model {
 int model_bind(model **out, const gguf *g, err_ctx *err);
 void model_free(model *m);               /* NULL is fine */
 
-/* From now on each token goes through its n best experts, 1 .. n_expert and MODEL_MOST_USED at most,
- * instead of as many as the file says, which is allowed in any case. Another model in effect: its
- * answers differ. Before anything is made of m, or after all of it has been closed: plans, engines
- * and sessions take the number from hp. On failure m is as before. */
+/* From now on each token goes through its n best experts, 1 .. n_expert and MODEL_MOST_USED at
+ * most, instead of as many as the file says, which is allowed in any case. Another model in effect:
+ * its answers differ. Before anything is made of m, or after all of it has been closed: plans,
+ * engines and sessions take the number from hp. On failure m is as before. */
 enum { MODEL_MOST_USED = 32 };           /* that the GPU's kernels and the plan's tables have room
                                           * for */
 int model_use_experts(model *m, int n, err_ctx *err);
+int model_check_experts(const model *m, int n, err_ctx *err);    /* whether it would be taken */
 
 const model_family *model_family_of(model_arch a);
 const char *model_arch_name(model_arch a);       /* of the family */
