@@ -463,7 +463,7 @@ int cmd_run(int argc, char **argv)
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if ((code = check_options(&o, operand)) != 0) return code;
     if ((code = engine_args_read(&load.where.engine, &so, &load.where.device, &o.engine)) != 0 ||
-        (code = tier_args_read(&load.where.wish, &load.where.post, &o.tiers)) != 0)
+        (code = tier_args_read(&load.where, &o.tiers)) != 0)
         return code;
     if ((code = sampling_args_check(&o.sampling)) != 0) return code;
     if (read_prompt(&text, &o, operand ? operand : o.file, &err) < 0) {

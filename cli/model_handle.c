@@ -258,8 +258,8 @@ static int move(model_handle *l, bool *begun, err_ctx *err)
 {
     move_bar b = { .before = 0 };
     const engine_placement to = { .gpu = l->where->p.gpu, .plan = &l->where->p,
-                                  .postfetch = &l->asked.post, .watch = watch_move,
-                                  .watch_ctx = &b };
+                                  .postfetch = &l->asked.post, .cache = l->asked.cache,
+                                  .watch = watch_move, .watch_ctx = &b };
     int rc;
     if (!l->where->p.gpu && !on_drive(l->where))
         return warm(l->m, false, err);   /* the mapped file serves */

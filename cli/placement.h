@@ -21,6 +21,7 @@ typedef struct placement_options {
     device_choice device;                /* AUTO: the GPU if there is one that can */
     plan_wish wish;
     postfetch_options post;
+    cache_policy cache;
     bool measure;                        /* in any case, even if the plan does not depend on it */
 } placement_options;
 

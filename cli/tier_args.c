@@ -1,4 +1,4 @@
-/* tier_args.c - flags to the plan's wishes and to post-fetch's options.
+/* tier_args.c - flags to the plan's wishes and to the options of post-fetch and of the cache.
  *
  * Budgets decide what is computed where. Token by token that changes no bit; a prompt of more than
  * 8 tokens may go another way, with other roundings, under another budget, or where other speeds
@@ -23,6 +23,7 @@ const arg_option tier_options[TIER_N_OPTION] = {
       "Most VRAM for experts; auto: all that is left; 0: none. Default: auto" },
     { "cpu-moe", 0, ARG_FLAG, FIELD(cpu_moe), NULL, NULL, 0, 0,
       "No experts in VRAM, unless --expert-cache says how much of it" },
+    { "cache-policy", 0, ARG_TEXT, FIELD(cache), "NAME", TIER_CACHE_ENV, 0, 0, TIER_CACHE_HELP },
     { "deterministic", 0, ARG_FLAG, FIELD(deterministic), NULL, "MOE_DETERMINISTIC", 0, 0,
       "Decide by sizes, never by measured speeds; try nothing while running" },
     { "postfetch", 0, ARG_TEXT, FIELD(postfetch), "MODE", POSTFETCH "ENABLE", 0, 0,
@@ -70,7 +71,22 @@ static int check_pretended(void)
     return 2;
 }
 
-int tier_args_read(plan_wish *wish, postfetch_options *post, const tier_args *a)
+static bool cache_is_off(const tier_args *a) { return a->cache && strcmp(a->cache, "off") == 0; }
+
+/* 0, or 2 after one line. */
+static int read_policy(cache_policy *to, const tier_args *a)
+{
+    char shown[64];
+    *to = CACHE_USUAL;
+    if (!a->cache || !*a->cache || cache_policy_named(to, a->cache)) return 0;
+    if (cache_is_off(a)) return 0;
+    console_error("%s: '%s' is none of lru, lfu, lfru, lcp and off",
+                  a->cache == getenv(TIER_CACHE_ENV) ? TIER_CACHE_ENV : "--cache-policy",
+                  ESC(shown, str_from(a->cache)));
+    return 2;
+}
+
+int tier_args_read(placement_options *to, const tier_args *a)
 {
     const char *mode = a->postfetch && *a->postfetch ? a->postfetch : "auto";
     const bool on = !strcmp(mode, "on") || !strcmp(mode, "1");
@@ -82,13 +98,14 @@ int tier_args_read(plan_wish *wish, postfetch_options *post, const tier_args *a)
                       a->postfetch == said ? name : "--postfetch", ESC(shown, str_from(mode)));
         return 2;
     }
-    if (check_pretended() != 0) return 2;
-    *wish = (plan_wish){
+    if (check_pretended() != 0 || read_policy(&to->cache, a) != 0) return 2;
+    to->wish = (plan_wish){
         .vram = a->vram, .ram = a->ram, .no_postfetch = off, .fixed = a->deterministic,
         .hot_most = a->expert_cache != TIER_UNSAID ? a->expert_cache :
                     a->cpu_moe ? 0 : UINT64_MAX,
+        .whole_banks = cache_is_off(a),
     };
-    *post = (postfetch_options){
+    to->post = (postfetch_options){
         .off = off, .always = on, .force_cpu = a->force_cpu, .block = a->block,
         .one_stream = a->dedicated == 0,
         .max_transfers = (int)a->max_transfers, .pad_bytes = (uint64_t)a->pad_mb << 20,

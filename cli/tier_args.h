@@ -1,4 +1,5 @@
-/* tier_args.h - flags about where experts live: budgets, post-fetch, choices made while running.
+/* tier_args.h - flags about where experts live: budgets, post-fetch, what makes room for what,
+ * choices made while running.
  *
  * Shared by the verbs that run a model: put a tier_args into the verb's options, call
  * tier_args_init before args_parse and tier_args_read after it, and add to the verb's groups:
@@ -7,8 +8,7 @@
 #define CLI_TIER_ARGS_H
 
 #include "cli/args.h"
-#include "moe/postfetch.h"
-#include "tiers/plan.h"
+#include "cli/placement.h"
 
 typedef struct tier_args {
     uint64_t vram, ram;                  /* UINT64_MAX: not given */
@@ -18,11 +18,17 @@ typedef struct tier_args {
     const char *postfetch;               /* "auto", "on", "off", "1", "0"; NULL: auto */
     bool force_cpu, block, debug;
     int64_t max_transfers, pad_mb, dedicated;
+    const char *cache;                   /* a policy's name; NULL or "": lru */
 } tier_args;
 
 #define TIER_UNSAID (UINT64_MAX - 1)     /* larger than any size that can be given */
 
-enum { TIER_N_OPTION = 12 };
+/* For verbs that have a few of these options in a table of their own. */
+#define TIER_CACHE_ENV "MOE_CACHE_POLICY"
+#define TIER_CACHE_HELP "Expert that makes room: lru longest unused, lfu least used, lfru and lcp " \
+                        "weigh both; off: VRAM keeps what it has"
+
+enum { TIER_N_OPTION = 13 };
 extern const arg_option tier_options[TIER_N_OPTION];
 
 void tier_args_init(tier_args *a);
@@ -31,7 +37,7 @@ void tier_args_init(tier_args *a);
  * the CPU was asked for, or there is no GPU. */
 void tier_args_note_vram(const plan_wish *wish, bool cpu_asked_for);
 
-/* 0, or 2, the exit code, after one line on stderr. */
-int tier_args_read(plan_wish *wish, postfetch_options *post, const tier_args *a);
+/* Fills wish, post and cache. 0, or 2, the exit code, after one line on stderr. */
+int tier_args_read(placement_options *to, const tier_args *a);
 
 #endif

@@ -57,7 +57,8 @@ static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
     const weights_choice what = {
         .n_layer = e->p ? plan_gpu_layers(e->p, e->m->hp.n_layer) : e->m->hp.n_layer,
         .head = !e->p || (!e->p->head_in_ram && e->p->cpu_layers == 0),
-        .hot = !e->p ? NULL : e->p->cache ? no_experts : e->p->hot, .embed_in_ram = e->p && e->p->embed_in_ram,
+        .hot = !e->p ? NULL : e->p->cache ? no_experts : e->p->hot,
+        .embed_in_ram = e->p && e->p->embed_in_ram,
     };
     return weights_gpu_create(&e->on_gpu, e->device, e->m, e->w, &what, e->team, p->watch,
                               p->watch_ctx, err);
@@ -87,6 +88,11 @@ static void make_ahead(engine *e, const bool *layers, store_options *so)
     so->cache_bytes -= bytes;
 }
 
+static cache_policy policy_of(const engine_placement *p, cache_policy usual)
+{
+    return p->cache == CACHE_USUAL ? usual : p->cache;
+}
+
 /* For experts that are not in VRAM and that the mapping does not serve. */
 static int make_store(engine *e, const engine_placement *p, err_ctx *err)
 {
@@ -100,8 +106,8 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
     if (!any || (!disk && !p->gpu)) return 0;
     store_options so = {
         .kind = disk ? STORE_CACHED : STORE_LOADED, .layers = layers,
-        .cache_bytes = e->p->ram_experts, .device = e->device, .watch = p->watch,
-        .watch_ctx = p->watch_ctx,
+        .cache_bytes = e->p->ram_experts, .policy = policy_of(p, CACHE_LRU), .device = e->device,
+        .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
     err_ctx why = { 0 };
     choose_bounce_buffer(e, &so);
@@ -120,8 +126,9 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
 static int make_places(engine *e, const engine_placement *p, err_ctx *err)
 {
     const vram_places_options o = {
-        .n_layer = e->on_gpu->n_layer, .bytes = e->p->vram_experts, .policy = CACHE_LCP,
-        .fixed = p->fixed_places, .experts = p->experts, .n_expert = p->n_expert, .watch = p->watch, .watch_ctx = p->watch_ctx,
+        .n_layer = e->on_gpu->n_layer, .bytes = e->p->vram_experts,
+        .policy = policy_of(p, CACHE_LCP), .fixed = p->fixed_places, .experts = p->experts,
+        .n_expert = p->n_expert, .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
     const int rc = vram_places_create(&e->places, e->device, &e->m->experts, e->store, &o, err);
     if (rc < 0) return rc;

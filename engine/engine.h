@@ -9,6 +9,7 @@
 #include "engine/session/kv.h"
 #include "engine/models/model.h"
 #include "engine/session/sampler.h"
+#include "moe/cache_policy.h"
 
 typedef struct engine engine;
 typedef struct session session;
@@ -29,6 +30,8 @@ typedef struct engine_placement {
     bool gpu;                            /* the first GPU computes; exact and isa have no meaning */
     const struct plan *plan;             /* tiers/plan.h; copied. NULL: all in VRAM */
     const struct postfetch_options *postfetch;   /* moe/postfetch.h; copied. NULL: as usual */
+    cache_policy cache;                  /* which expert makes room, in VRAM or in RAM before the
+                                          * drive; usual: LCP in VRAM, LRU in RAM */
     bool fixed_places;                   /* experts in VRAM stay what they are in the beginning */
     const int *experts;                  /* there to begin with if they may change: layer * n_expert +
                                           * expert, the most wanted first; or NULL */

@@ -9,7 +9,7 @@
 
 static const char *const names[CACHE_POLICIES] = { "lru", "lfu", "lfru", "lcp" };
 
-const char *cache_policy_name(cache_policy p) { return names[p]; }
+const char *cache_policy_name(cache_policy p) { return p < CACHE_POLICIES ? names[p] : "usual"; }
 
 bool cache_policy_named(cache_policy *out, const char *name)
 {

@@ -18,10 +18,13 @@
 
 #include "loader/base.h"
 
-typedef enum cache_policy { CACHE_LRU, CACHE_LFU, CACHE_LFRU, CACHE_LCP, CACHE_POLICIES }
-    cache_policy;
+typedef enum cache_policy {
+    CACHE_LRU, CACHE_LFU, CACHE_LFRU, CACHE_LCP, CACHE_POLICIES,
+    CACHE_USUAL = CACHE_POLICIES         /* in options: none was named, and each cache has its own
+                                          * default */
+} cache_policy;
 
-const char *cache_policy_name(cache_policy p);           /* "lru", "lfu", "lfru", "lcp" */
+const char *cache_policy_name(cache_policy p);           /* "lru", "lfu", "lfru", "lcp"; "usual" */
 bool cache_policy_named(cache_policy *out, const char *name);    /* false: no such policy */
 
 /* Time runs in tokens, and within a token in steps, one for each use. (More uses than that borrow

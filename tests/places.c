@@ -28,11 +28,11 @@ const place places[N_PLACES] = {
     { .name = "GPU, cache before the file", .gpu = true, .planned = true, .hot_of_8 = 2,
       .disk = true, .stage_parts = 2, .stream_from = 40 },
     { .name = "GPU, a cache of half of the experts", .gpu = true, .planned = true, .hot_of_8 = 4,
-      .cache = true, .stage_parts = 2, .stream_from = 9 },
+      .changing = true, .stage_parts = 2, .stream_from = 9 },
     { .name = "GPU, a cache of most experts, no post-fetch", .gpu = true, .planned = true,
-      .hot_of_8 = 6, .cache = true, .no_fetch = true, .stage_parts = 1, .stream_from = 40 },
+      .hot_of_8 = 6, .changing = true, .no_fetch = true, .stage_parts = 1, .stream_from = 40 },
     { .name = "GPU, a cache of most experts, prompts by the CPU", .gpu = true, .planned = true,
-      .hot_of_8 = 7, .cache = true, .stream_from = INT_MAX },
+      .hot_of_8 = 7, .changing = true, .stream_from = INT_MAX },
     { .name = "half of the layers on the GPU", .gpu = true, .planned = true, .cpu_of_4 = 2,
       .stage_parts = 1, .stream_from = 9 },
     { .name = "half of the layers on the GPU, no post-fetch", .gpu = true, .planned = true,
@@ -65,7 +65,7 @@ static void make_plan(plan *to, const model *m, const place *p)
         to->place[l] = p->disk ? PLAN_DISK : PLAN_RAM;
         if (bytes > largest) largest = bytes;
     }
-    to->cache = p->cache;
+    to->cache = p->changing;
     to->vram_experts = residency_bytes(&m->experts, m->hp.n_layer - to->cpu_layers, to->hot[0]);
     if (p->stage_parts > 0) to->vram_stage = 2 * (largest / (uint64_t)p->stage_parts + largest / 4);
     to->ram_experts = expert_store_least(&m->experts);
@@ -84,7 +84,7 @@ bool place_engine(engine *e, const model *m, const place *p)
     if (!p->gpu && !p->planned) return true;
     if (p->planned) make_plan(&made, m, p);
     const engine_placement where = { .gpu = p->gpu, .plan = p->planned ? &made : NULL,
-                                     .postfetch = &post };
+                                     .postfetch = &post, .cache = p->cache };
     return CHECK_MSG(engine_place(e, &where, &err) == 0, "%s: %s", p->name, err.msg) &&
            CHECK_MSG(!strstr(engine_expert_store(e).reader, "bounced") == !p->bounce,
                      "%s: read by %s", p->name, engine_expert_store(e).reader);

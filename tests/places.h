@@ -11,9 +11,10 @@ typedef struct place {
     int cpu_of_4;                        /* layers that stay on the CPU beside a GPU, in quarters */
     bool head_in_ram;
     int hot_of_8;                        /* experts in VRAM, in eighths of a layer's */
-    bool cache;                          /* which make room for others */
+    bool changing;                       /* which make room for others */
     bool disk;                           /* the others through a small cache from the file, */
-    bool bounce;                         /* read through a bounce buffer */
+    bool bounce;                         /* read through a bounce buffer; */
+    cache_policy cache;                  /* which expert makes room */
     int stage_parts, stream_from;        /* prompts; parts 0: never streamed */
     bool no_fetch, force_cpu, block, one_stream;         /* post-fetch */
 } place;

@@ -202,7 +202,9 @@ for m in $qwen $gptoss; do
     else bad "tiers $m: a budget that is too small says why"; fi
     if [ "$(awk 'length > 120' "$tmp/out" | grep -vc ' needs ')" -eq 0 ]; then ok; else bad "tiers: more than 120 columns"; fi
 done
-expect 0 '"same_tokens":true' $bench tiers -m $qwen -p 12 -n 6 -r 1 --ram all,$(($(least $bench tiers -m $qwen -p 12 -n 6 -r 1) + 2))M,10K --json
+few="-m $qwen -p 12 -n 48 -r 1"
+small=$(($(least $bench tiers $few) + 2))M
+expect 0 '"same_tokens":true' $bench tiers $few --ram all,$small,10K --json
 if [ "$(wc -l <"$tmp/out")" -eq 1 ] && [ "$(grep -o '"ram_budget":' "$tmp/out" | wc -l)" -eq 3 ] &&
    [ "$(grep -o '"error":null' "$tmp/out" | wc -l)" -eq 2 ] &&
    [ "$(grep -o '"drive_bytes_per_token":[1-9]' "$tmp/out" | wc -l)" -eq 1 ]; then ok
@@ -211,6 +213,15 @@ if [ "$python" ]; then
     if "$python" -c 'import json,sys; r = json.load(sys.stdin)["rows"]; sys.exit(r[0]["tokens"] != r[1]["tokens"])' <"$tmp/out"
     then ok; else bad "tiers --json is not JSON, or tokens differ"; fi
 fi
+# another expert makes room, so others are read, but the tokens are the same
+row_tokens() { grep -o '"tokens":"[0-9a-f]*"' "$tmp/out" | sort -u; }
+row_read() { grep -o '"drive_bytes_per_token":[1-9][0-9.]*' "$tmp/out"; }
+tokens=$(row_tokens) read=$(row_read)
+for policy in lfu lfru lcp; do
+    expect 0 "\"cache_policy\":\"$policy\"" $bench tiers $few --ram $small --cache-policy $policy --json
+    if [ -n "$tokens" ] && [ "$(row_tokens)" = "$tokens" ]; then ok; else bad "tiers: other tokens with $policy"; fi
+    if [ -n "$(row_read)" ] && [ "$(row_read)" != "$read" ]; then ok; else bad "tiers: $policy reads what lru reads"; fi
+done
 expect 0 "no GPU is used: --vram has no effect" $bench tiers -p 4 -n 2 -r 1 --vram none,1G --ram all --device cpu
 if [ "$(grep -c '^  [0-9] ' "$tmp/out")" -eq 2 ]; then ok; else bad "tiers: one row without a GPU"; fi
 expect 1 "needs" $bench tiers -p 4 -n 2 -r 1 --ram 1
@@ -220,6 +231,8 @@ refuse 2 "--ram: 'none' is neither" $bench tiers --ram none
 refuse 2 "--vram: '4X' is neither a size such as 4G nor all nor none" $bench tiers --vram all,4X
 refuse 2 "--ram: more than 16 sizes" $bench tiers --ram 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17
 refuse 2 "--postfetch: 'often' is none of on, off" $bench tiers --postfetch often
+refuse 2 "--cache-policy: 'mru' is none of lru, lfu" $bench tiers --cache-policy mru
+refuse 2 "MOE_CACHE_POLICY: 'mru' is none of lru, lfu" env MOE_CACHE_POLICY=mru $bench decode
 refuse 1 "5000 tokens are more than the context of 4096" $bench tiers -m $qwen -p 4000 -n 1000
 refuse 1 "none.gguf: " $bench tiers -m "$tmp/none.gguf"
 

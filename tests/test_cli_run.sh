@@ -135,6 +135,10 @@ for m in $qwen $gptoss; do
         got=$(MOE_FAULT=$fault "$run" -m $m $few --ram $small 2>"$tmp/err")
         if [ "$got" = "$want" ] && [ -n "$got" ]; then ok; else bad "$m from the drive, $fault: $got"; fi
     done
+    for policy in lru lfu lfru lcp; do
+        got=$("$run" -m $m $few --ram $small --cache-policy $policy 2>"$tmp/err")
+        if [ "$got" = "$want" ] && [ -n "$got" ]; then ok; else bad "$m from the drive, $policy: $got"; fi
+    done
     expect 0 "bound by" $run -m $m $few --ram $small
     expect 0 "reading with threads" env MOE_FAULT=io-uring $run -m $m $few --ram $small
     expect 0 "through the page cache" env MOE_FAULT=direct $run -m $m $few --ram $small
@@ -142,6 +146,9 @@ for m in $qwen $gptoss; do
     refuse 1 "was it cut while in use?" env MOE_FAULT=read-end:5:1 $run -m $m $few --ram $small -q
 done
 refuse 2 "MOE_FAULT" env MOE_FAULT=rain $run -m $tiny -p x
+refuse 2 "--cache-policy: 'mru' is none of lru, lfu, lfru and lcp" $run -m $tiny -p x --cache-policy mru
+refuse 2 "MOE_CACHE_POLICY: 'LRU' is none of" env MOE_CACHE_POLICY=LRU $run -m $tiny -p x
+expect 0 "" env MOE_CACHE_POLICY=LRU $run -m $tiny -p x -n 1 --cache-policy lfu
 refuse 2 "none of on, off and auto" $run -m $tiny -p x --postfetch maybe
 refuse 2 "LLAMA_POSTFETCH_ENABLE" env LLAMA_POSTFETCH_ENABLE=maybe $run -m $tiny -p x
 refuse 2 "not a size" $run -m $tiny -p x --vram lots

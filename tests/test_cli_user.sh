@@ -60,7 +60,7 @@ refuse 2 "--json takes no value" $run $tiny -p x --json=yes
 # ---- a bad value is bad usage, whichever program and option
 for v in "--threads 0" "--threads 100000" "--threads x" "--ctx 0" "--seed -2" "-n -2" "--temp -1" "--temp x" "--top-k -1" \
          "--top-p 0" "--min-p 2" "--chunk 0" "--chunk 999999999" "--kv q4" "--device tpu" "--isa none" "--postfetch-max 97" "--ram x" "--expert-cache x" "--moe-hot-cache-max-mib -2" \
-         "--postfetch-enable=1" "--cpu-moe=1"; do
+         "--cache-policy x" "--postfetch-enable=1" "--cpu-moe=1"; do
     refuse 2 "" $run $tiny -p x $v
     printf 'x\n' | $run chat $tiny $v >"$tmp/out" 2>"$tmp/err"
     holds $? -eq 2 "chat $v"

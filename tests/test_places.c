@@ -1,10 +1,11 @@
 /* test_places.c - the output does not show where experts are.
  *
  * The same tokens one by one through every placement: on one processor the logits have the same
- * bits, whatever is in VRAM, fetched, late, cached or read from the file, and whether post-fetch is
- * paused for a while. Between the processors, and between ways of dividing the layers among them,
- * attention and other dense parts round differently: there only the likeliest tokens are the
- * same. */
+ * bits, whatever is in VRAM, fetched, late, cached or read from the file, whichever expert makes
+ * room there, and whether post-fetch is paused for a while. Between the processors, and between
+ * ways of dividing the layers among them, attention and other dense parts round differently: there
+ * only the likeliest tokens are the same. */
+#include <stdio.h>
 #include <string.h>
 
 #include "cuda/gpu.h"
@@ -98,10 +99,33 @@ static void compare(const trail *want, const trail *got, bool bits, const char *
     CHECK(true);
 }
 
-static void test_file(const char *path)
+/* Every policy where experts are cached; elsewhere there is nothing to choose. */
+static int n_policies(const place *p)
+{
+    return p->disk && !p->bounce ? CACHE_POLICIES : 1;
+}
+
+static void follow_and_compare(const model *m, const char *path, int i, cache_policy policy)
 {
     static trail cpu, device, half, now;
     const int on_both = N_CPU_PLACES + N_GPU_PLACES;
+    char name[96];
+    place p = places[i];
+    snprintf(name, sizeof name, "%s (%s)", p.name, cache_policy_name(policy));
+    if (n_policies(&p) > 1) p.name = name;
+    p.cache = policy;
+    trail *t = i == 0 ? &cpu : i == N_CPU_PLACES ? &device : i == on_both ? &half : &now;
+    if (!follow(t, m, &p)) return;
+    if (i > 0 && i < N_CPU_PLACES) compare(&cpu, t, true, path, p.name);
+    if (i == N_CPU_PLACES) compare(&cpu, t, false, path, p.name);
+    if (i > N_CPU_PLACES && i < on_both) compare(&device, t, true, path, p.name);
+    if (i >= on_both) compare(&cpu, t, false, path, p.name);
+    if (i > on_both && p.cpu_of_4 == places[on_both].cpu_of_4)
+        compare(&half, t, true, path, p.name);
+}
+
+static void test_file(const char *path)
+{
     gguf *g = NULL;
     model *m = NULL;
     err_ctx err = { 0 };
@@ -109,16 +133,9 @@ static void test_file(const char *path)
                    err.msg))
         return;
     for (int i = 0; i < N_PLACES; i++) {
-        const place *p = &places[i];
-        if (p->gpu && gpu_count() == 0) continue;
-        trail *t = i == 0 ? &cpu : i == N_CPU_PLACES ? &device : i == on_both ? &half : &now;
-        if (!follow(t, m, p)) continue;
-        if (i > 0 && i < N_CPU_PLACES) compare(&cpu, t, true, path, p->name);
-        if (i == N_CPU_PLACES) compare(&cpu, t, false, path, p->name);
-        if (i > N_CPU_PLACES && i < on_both) compare(&device, t, true, path, p->name);
-        if (i >= on_both) compare(&cpu, t, false, path, p->name);
-        if (i > on_both && p->cpu_of_4 == places[on_both].cpu_of_4)
-            compare(&half, t, true, path, p->name);
+        if (places[i].gpu && gpu_count() == 0) continue;
+        for (int p = 0; p < n_policies(&places[i]); p++)
+            follow_and_compare(m, path, i, (cache_policy)p);
     }
     model_free(m);
     gguf_close(g);

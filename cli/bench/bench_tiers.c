@@ -55,6 +55,8 @@ static const arg_option options[] = {
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
     { "postfetch", 0, ARG_TEXT, FIELD(run.tiers.postfetch), "MODE", "MOE_POSTFETCH_ENABLE", 0, 0,
       "on, off, auto, or both: auto and off alternate. Default: auto" },
+    { "cache-policy", 0, ARG_TEXT, FIELD(run.tiers.cache), "NAME", TIER_CACHE_ENV, 0, 0,
+      TIER_CACHE_HELP },
     { "device", 0, ARG_TEXT, FIELD(run.engine.device), "NAME", "MOE_DEVICE", 0, 0,
       "cpu, cuda, or auto: the GPU if there is one. Default: auto" },
     { "threads", 't', ARG_THREADS, FIELD(run.engine.threads), "N", "MOE_THREADS", 0, 0,
@@ -474,11 +476,12 @@ int cmd_bench_tiers(int argc, char **argv)
         (rc = read_sizes(&ram, "--ram", opt.ram, false)) != 0 ||
         (rc = engine_args_read(&t.load.where.engine, &t.so, &t.load.where.device,
                                &opt.run.engine)) != 0 ||
-        (rc = tier_args_read(&t.load.where.wish, &t.load.where.post, &opt.run.tiers)) != 0)
+        (rc = tier_args_read(&t.load.where, &opt.run.tiers)) != 0)
         return rc;
     t.load.path = opt.run.model;
     t.table.path = opt.run.model ? opt.run.model : DEMO_MODEL_NAME;
     t.table.so = &t.so;
+    t.table.cache = t.load.where.cache;
     t.table.n_prompt = (int)opt.prompt;
     t.table.n_token = (int)opt.tokens;
     t.table.n_run = (int)opt.runs;

@@ -279,10 +279,11 @@ bool tiers_print_json(const tiers_table *t)
     bool failed = !rows;
     for (int i = 0; i < t->n_row && !failed; i++)
         failed = json_array_append_new(rows, row_json(t, &t->rows[i])) < 0;
-    json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:s, s:i, s:i, s:i, s:i, s:b, s:o}",
+    json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:s, s:i, s:s, s:i, s:i, s:i, s:b, s:o}",
                              "model", ESC(name, str_from(t->path)),
                              "architecture", t->arch, "gpu", t->gpu, "threads", t->n_thread,
                              "kv", kv_type_name(t->so->kv), "ctx", t->so->ctx,
+                             "cache_policy", cache_policy_name(t->cache),
                              "prompt_tokens", t->n_prompt, "decode_tokens", t->n_token,
                              "runs", t->n_run,
                              "same_tokens", other_rows(others, sizeof others, t)[0] == '\0',

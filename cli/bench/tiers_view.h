@@ -37,6 +37,7 @@ typedef struct tiers_table {
     const session_options *so;
     int n_thread;
     int n_prompt, n_token, n_run;
+    cache_policy cache;
     bool both;                           /* there are outcomes without post-fetch */
     tiers_row *rows;
     int n_row;

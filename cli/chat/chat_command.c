@@ -234,7 +234,7 @@ int cmd_chat(int argc, char **argv)
     if ((code = check_options(&t, &o)) != 0) return code;
     if ((code = engine_args_read(&load.where.engine, &t.room, &load.where.device,
                                  &o.engine)) != 0 ||
-        (code = tier_args_read(&load.where.wish, &load.where.post, &o.tiers)) != 0)
+        (code = tier_args_read(&load.where, &o.tiers)) != 0)
         return code;
     if ((code = sampling_args_check(&o.sampling)) != 0) return code;
     interrupt_install();
