@@ -79,14 +79,39 @@ static void test_hot(void)
 {
     for (size_t i = 0; i < ARRAY_LEN(hot_rows); i++) {
         options o;
-        plan_wish w = { 0 };
-        postfetch_options post;
+        placement_options to = { 0 };
+        const plan_wish *w = &to.wish;
         set_variables(hot_rows[i].env, true);
         CHECK_MSG(parse(&o, hot_rows[i].words) == ARGS_RUN &&
-                  tier_args_read(&w, &post, &o.tiers) == 0 && w.hot_most == hot_rows[i].want &&
-                  !w.no_hot && w.vram == ANY && w.ram == ANY, "%s: %llu", hot_rows[i].why,
-                  (unsigned long long)w.hot_most);
+                  tier_args_read(&to, &o.tiers) == 0 && w->hot_most == hot_rows[i].want &&
+                  !w->no_hot && w->vram == ANY && w->ram == ANY, "%s: %llu", hot_rows[i].why,
+                  (unsigned long long)w->hot_most);
         set_variables(hot_rows[i].env, false);
+    }
+}
+
+/* ---- which expert makes room ------------------------------------------------------------------ */
+
+static void test_policy(void)
+{
+    static const struct {
+        const char *words[MOST_WORDS], *env[MOST_VARIABLES];
+        cache_policy want;
+        bool off;
+    } rows[] = {
+        { { NULL }, { NULL }, CACHE_USUAL, false },
+        { { "--cache-policy", "lfru" }, { "MOE_CACHE_POLICY=lru" }, CACHE_LFRU, false },
+        { { NULL }, { "MOE_CACHE_POLICY=lru" }, CACHE_LRU, false },
+        { { "--cache-policy", "off" }, { NULL }, CACHE_USUAL, true },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        options o;
+        placement_options to = { 0 };
+        set_variables(rows[i].env, true);
+        CHECK_MSG(parse(&o, rows[i].words) == ARGS_RUN && tier_args_read(&to, &o.tiers) == 0 &&
+                  to.cache == rows[i].want && to.wish.whole_banks == rows[i].off, "row %d: %s",
+                  (int)i, cache_policy_name(to.cache));
+        set_variables(rows[i].env, false);
     }
 }
 
@@ -131,17 +156,17 @@ static void test_post(void)
     for (size_t i = 0; i < ARRAY_LEN(post_rows); i++) {
         const postfetch_options *want = &post_rows[i].want;
         options o;
-        plan_wish w = { 0 };
-        postfetch_options got = { 0 };
+        placement_options to = { 0 };
+        const postfetch_options *got = &to.post;
         set_variables(post_rows[i].env, true);
         const bool read = parse(&o, post_rows[i].words) == ARGS_RUN &&
-                          tier_args_read(&w, &got, &o.tiers) == 0;
+                          tier_args_read(&to, &o.tiers) == 0;
         set_variables(post_rows[i].env, false);
-        CHECK_MSG(read && got.off == want->off && got.always == want->always &&
-                  got.force_cpu == want->force_cpu && got.block == want->block &&
-                  got.one_stream == want->one_stream &&
-                  got.max_transfers == want->max_transfers && got.pad_bytes == want->pad_bytes &&
-                  got.debug == want->debug && w.no_postfetch == want->off, "%s",
+        CHECK_MSG(read && got->off == want->off && got->always == want->always &&
+                  got->force_cpu == want->force_cpu && got->block == want->block &&
+                  got->one_stream == want->one_stream &&
+                  got->max_transfers == want->max_transfers && got->pad_bytes == want->pad_bytes &&
+                  got->debug == want->debug && to.wish.no_postfetch == want->off, "%s",
                   post_rows[i].why);
         CHECK_MSG(o.engine.threads == post_rows[i].threads, "%s: %d threads", post_rows[i].why,
                   (int)o.engine.threads);
@@ -177,8 +202,7 @@ static const struct { const char *words[MOST_WORDS], *env[2], *says, *why; } bad
 static int read_errors(char *text, size_t cap, const char *const *words)
 {
     options o;
-    plan_wish w;
-    postfetch_options post;
+    placement_options options_read = { 0 };
     FILE *to = tmpfile();
     const int old = dup(2);
     int rc;
@@ -186,7 +210,7 @@ static int read_errors(char *text, size_t cap, const char *const *words)
     if (!CHECK(to && old >= 0)) return 0;
     dup2(fileno(to), 2);
     rc = parse(&o, words);
-    if (rc == ARGS_RUN) rc = tier_args_read(&w, &post, &o.tiers);
+    if (rc == ARGS_RUN) rc = tier_args_read(&options_read, &o.tiers);
     dup2(old, 2);
     close(old);
     rewind(to);
@@ -213,6 +237,7 @@ int main(int argc, char **argv)
 {
     test_begin("tier_args", argc, argv);
     test_hot();
+    test_policy();
     test_post();
     test_bad();
     return test_end();
