@@ -134,7 +134,7 @@ static void check_places(const plan *p, const made *c, const char *what)
         const uint64_t n = (uint64_t)p->hot[l];
         ok &= p->hot[l] >= 0 && p->hot[l] <= w->n_expert;
         if (p->cache) ok &= n >= (uint64_t)w->n_used && p->hot[0] - p->hot[l] <= 1 &&
-                            p->hot[l] <= p->hot[0];
+                            p->hot[l] <= p->hot[0] && p->hot[l] < w->n_expert;
         else ok &= open || n == 0;       /* no layer after one that is not whole */
         open = p->hot[l] == w->n_expert;
         ok &= !p->cache || p->place[l] == PLAN_RAM;
@@ -862,7 +862,7 @@ static void test_hot_most(void)
             { 3 * one + one / 2, 3 * one, "whole experts alone" },
             { (uint64_t)m->n_expert * one, (uint64_t)m->n_expert * one, "a layer" },
             { (uint64_t)(m->n_expert + 2) * one, (uint64_t)(m->n_expert + 2) * one, "some of two" },
-            { all - 1, all - one, "all but one" },
+            { all - 1, all - (uint64_t)m->n_layer * one, "all but one of each layer" },
             { all, all, "all" },
         };
         for (size_t i = 0; i < ARRAY_LEN(rows); i++) {

@@ -110,7 +110,7 @@ static void place_hot(plan *p, const planner *j, uint64_t room)
     }
 }
 
-/* The same share of every layer's experts. False if that is all of them, or fewer than a token
+/* The same share of every layer's experts, of none all. False if all fit, or fewer than a token
  * chooses: then none would be found again. */
 static bool place_spread(plan *p, const planner *j, uint64_t room)
 {
@@ -122,7 +122,7 @@ static bool place_spread(plan *p, const planner *j, uint64_t room)
     p->vram_experts = each * one;
     room -= p->vram_experts;
     for (int l = 0; l < what->n_layer; l++) {
-        const bool more = room >= what->expert_bytes[l];
+        const bool more = room >= what->expert_bytes[l] && each + 1 < (uint64_t)what->n_expert;
         p->hot[l] = (int)each + more;
         if (!more) continue;
         p->vram_experts += what->expert_bytes[l];
