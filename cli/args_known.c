@@ -19,6 +19,7 @@ static const arg_alias aliases[] = {
     { .name = "system-prompt", .ours = "system", .type = ARG_TEXT },
     { .name = "moe-hot-cache-max-mib", .ours = "expert-cache", .type = ARG_SIZE_OR_AUTO,
       .mib = true },
+    { .name = "moe-hot-cache", .ours = "expert-profile", .type = ARG_TEXT },
     { .name = "postfetch-enable", .ours = "postfetch", .type = ARG_TEXT, .value = "on" },
 };
 

@@ -16,6 +16,7 @@
 #include "cli/chat/conversation.h"
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
+#include "cli/expert_memory.h"
 #include "cli/experts_cost.h"
 #include "cli/interrupt.h"
 #include "cli/model_handle.h"
@@ -465,6 +466,7 @@ int cmd_run(int argc, char **argv)
     if ((code = engine_args_read(&load.where.engine, &so, &load.where.device, &o.engine)) != 0 ||
         (code = tier_args_read(&load.where, &o.tiers)) != 0)
         return code;
+    load.where.remember = true;
     if ((code = sampling_args_check(&o.sampling)) != 0) return code;
     if (read_prompt(&text, &o, operand ? operand : o.file, &err) < 0) {
         code = model_handle_fail(NULL, &err);
@@ -479,6 +481,7 @@ int cmd_run(int argc, char **argv)
         code = model_handle_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
     } else {
         code = answer(&l, &o, &text, &so, start_ns);
+        expert_memory_keep(l.e, &l.asked, l.m);
         model_handle_close(&l);
     }
     textbuf_free(&text);

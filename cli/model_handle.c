@@ -14,6 +14,7 @@
 #include "cli/console.h"
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
+#include "cli/expert_memory.h"
 #include "cli/home_folder.h"
 #include "cli/interrupt.h"
 #include "cli/tier_args.h"
@@ -257,15 +258,18 @@ static uint64_t bytes_to_move(const placement *p)
 static int move(model_handle *l, bool *begun, err_ctx *err)
 {
     move_bar b = { .before = 0 };
-    const engine_placement to = { .gpu = l->where->p.gpu, .plan = &l->where->p,
-                                  .postfetch = &l->asked.post, .cache = l->asked.cache,
-                                  .watch = watch_move, .watch_ctx = &b };
-    int rc;
+    int n_expert, rc;
     if (!l->where->p.gpu && !on_drive(l->where))
         return warm(l->m, false, err);   /* the mapped file serves */
+    int *experts = expert_memory_recall(&n_expert, l->where, &l->asked, l->m);
+    const engine_placement to = { .gpu = l->where->p.gpu, .plan = &l->where->p,
+                                  .postfetch = &l->asked.post, .cache = l->asked.cache,
+                                  .experts = experts, .n_expert = n_expert,
+                                  .watch = watch_move, .watch_ctx = &b };
     progress_begin(&b.bar, "loading", bytes_to_move(l->where));
     rc = engine_place(l->e, &to, err);
     progress_end(&b.bar);
+    mem_free(experts);
     *begun = b.before + b.last > 0;
     /* dense weights that the CPU reads: all, or those of the last layers */
     return rc == 0 && (!l->where->p.gpu || l->where->p.head_in_ram) ? warm(l->m, true, err) : rc;

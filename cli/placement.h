@@ -12,6 +12,7 @@
 #include "cli/plan_view.h"
 #include "cuda/gpu.h"
 #include "engine/plan/planning.h"
+#include "moe/cache_weighting.h"
 #include "moe/postfetch.h"
 
 typedef enum device_choice { DEVICE_CPU, DEVICE_CUDA, DEVICE_AUTO } device_choice;
@@ -22,6 +23,10 @@ typedef struct placement_options {
     plan_wish wish;
     postfetch_options post;
     cache_policy cache;
+    const char *profile, *learn;         /* files of what runs saw of the experts, to begin with and
+                                          * to add to; or NULL */
+    weighting_options weighting;         /* what a profile's figures are worth */
+    bool remember;                       /* the experts of the last run are those of the next */
     bool measure;                        /* in any case, even if the plan does not depend on it */
 } placement_options;
 

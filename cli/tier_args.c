@@ -24,6 +24,14 @@ const arg_option tier_options[TIER_N_OPTION] = {
     { "cpu-moe", 0, ARG_FLAG, FIELD(cpu_moe), NULL, NULL, 0, 0,
       "No experts in VRAM, unless --expert-cache says how much of it" },
     { "cache-policy", 0, ARG_TEXT, FIELD(cache), "NAME", TIER_CACHE_ENV, 0, 0, TIER_CACHE_HELP },
+    { "expert-profile", 0, ARG_TEXT, FIELD(profile), "FILE", "MOE_EXPERT_PROFILE", 0, 0,
+      "Begin with the experts that a file of --learn saw most. Default: those of the last run" },
+    { "learn", 0, ARG_TEXT, FIELD(learn), "FILE", "MOE_LEARN", 0, 0,
+      "Add what this run sees of its experts to a profile" },
+    { "weighting", 0, ARG_TEXT, FIELD(weighting), "MODE", "MOE_WEIGHTING", 0, 0,
+      "What counts in a profile: flat, pressure, smooth-pressure, time, balanced. Default: flat" },
+    { "layer-curve", 0, ARG_FLOAT, FIELD(curve), "C", "MOE_LAYER_CURVE", 0, 1,
+      "How much its layers count there, 0 to 1. Default: 0.5" },
     { "deterministic", 0, ARG_FLAG, FIELD(deterministic), NULL, "MOE_DETERMINISTIC", 0, 0,
       "Decide by sizes, never by measured speeds; try nothing while running" },
     { "postfetch", 0, ARG_TEXT, FIELD(postfetch), "MODE", POSTFETCH "ENABLE", 0, 0,
@@ -45,7 +53,7 @@ const arg_option tier_options[TIER_N_OPTION] = {
 void tier_args_init(tier_args *a)
 {
     *a = (tier_args){ .vram = UINT64_MAX, .ram = UINT64_MAX, .expert_cache = TIER_UNSAID,
-                      .dedicated = 1 };
+                      .dedicated = 1, .curve = WEIGHTING_CURVE };
 }
 
 void tier_args_note_vram(const plan_wish *wish, bool cpu_asked_for)
@@ -86,6 +94,20 @@ static int read_policy(cache_policy *to, const tier_args *a)
     return 2;
 }
 
+/* 0, or 2 after one line. */
+static int read_weighting(weighting_options *to, const tier_args *a)
+{
+    char shown[64];
+    *to = (weighting_options){ WEIGHTING_FLAT, a->curve };
+    if (!a->weighting || !*a->weighting || weighting_named(&to->mode, a->weighting)) return 0;
+    console_error("%s: '%s' is none of flat, pressure, smooth-pressure, time and balanced",
+                  a->weighting == getenv("MOE_WEIGHTING") ? "MOE_WEIGHTING" : "--weighting",
+                  ESC(shown, str_from(a->weighting)));
+    return 2;
+}
+
+static const char *path_or_null(const char *text) { return text && *text ? text : NULL; }
+
 int tier_args_read(placement_options *to, const tier_args *a)
 {
     const char *mode = a->postfetch && *a->postfetch ? a->postfetch : "auto";
@@ -98,7 +120,11 @@ int tier_args_read(placement_options *to, const tier_args *a)
                       a->postfetch == said ? name : "--postfetch", ESC(shown, str_from(mode)));
         return 2;
     }
-    if (check_pretended() != 0 || read_policy(&to->cache, a) != 0) return 2;
+    if (check_pretended() != 0 || read_policy(&to->cache, a) != 0 ||
+        read_weighting(&to->weighting, a) != 0)
+        return 2;
+    to->profile = path_or_null(a->profile);
+    to->learn = path_or_null(a->learn);
     to->wish = (plan_wish){
         .vram = a->vram, .ram = a->ram, .no_postfetch = off, .fixed = a->deterministic,
         .hot_most = a->expert_cache != TIER_UNSAID ? a->expert_cache :

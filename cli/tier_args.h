@@ -18,7 +18,10 @@ typedef struct tier_args {
     const char *postfetch;               /* "auto", "on", "off", "1", "0"; NULL: auto */
     bool force_cpu, block, debug;
     int64_t max_transfers, pad_mb, dedicated;
-    const char *cache;                   /* a policy's name; NULL or "": lru */
+    const char *cache;                   /* a policy's name, or off; NULL or "": the usual */
+    const char *profile, *learn;         /* files */
+    const char *weighting;               /* a mode's name; NULL or "": flat */
+    double curve;
 } tier_args;
 
 #define TIER_UNSAID (UINT64_MAX - 1)     /* larger than any size that can be given */
@@ -28,7 +31,7 @@ typedef struct tier_args {
 #define TIER_CACHE_HELP "Expert that makes room: lru longest unused, lfu least used, lfru and lcp " \
                         "weigh both; off: VRAM keeps what it has"
 
-enum { TIER_N_OPTION = 13 };
+enum { TIER_N_OPTION = 17 };
 extern const arg_option tier_options[TIER_N_OPTION];
 
 void tier_args_init(tier_args *a);

@@ -128,7 +128,7 @@ static int make_places(engine *e, const engine_placement *p, err_ctx *err)
     const vram_places_options o = {
         .n_layer = e->on_gpu->n_layer, .bytes = e->p->vram_experts,
         .policy = policy_of(p, CACHE_LCP), .fixed = p->fixed_places, .experts = p->experts,
-        .n_expert = p->n_expert, .watch = p->watch, .watch_ctx = p->watch_ctx,
+        .n_expert = p->n_expert, .seen = e->seen, .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
     const int rc = vram_places_create(&e->places, e->device, &e->m->experts, e->store, &o, err);
     if (rc < 0) return rc;
@@ -199,6 +199,7 @@ int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *
         engine_close(e);
         return rc;
     }
+    (void)expert_profile_create(&e->seen, m->experts.n_layer, m->experts.n_expert, NULL);
     e->verbs = (ops){ e->team, o->exact ? kernels_exact() : best, loops_for(best->isa) };
     *out = e;
     return 0;
@@ -211,6 +212,7 @@ void engine_close(engine *e)
     if (e->w) repack_head_free(&e->w->head);
     pool_free(e->team);
     rope_tables_release(&e->rope);
+    expert_profile_free(e->seen);
     weights_free(e->w);
     mem_free(e);
 }
@@ -248,6 +250,8 @@ int engine_resident(const engine *e, int *list, int cap)
 {
     return e->places ? residency_list(vram_places_books(e->places), list, cap) : 0;
 }
+
+const expert_profile *engine_profile(const engine *e) { return e->seen; }
 
 typedef struct type_marks {
     bool used[QT_COUNT];

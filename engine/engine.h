@@ -67,6 +67,9 @@ engine_experts engine_expert_store(const engine *e);
  * first. Returns how many, at most cap. */
 int engine_resident(const engine *e, int *list, int cap);
 
+/* What all sessions saw of the router so far; moe/expert_profile.h. NULL if nobody counts. */
+const struct expert_profile *engine_profile(const engine *e);
+
 /* The types of this model's matrices that have no kernel made for one token: the scalar reference
  * serves instead, or the kernel for many. Returns their number. */
 int engine_slow_types(const engine *e, quant_type types[QT_COUNT]);

@@ -22,6 +22,7 @@ struct engine {
     postfetch_options post;
     expert_store *store;
     vram_places *places;                 /* of experts that make room for others; or NULL */
+    expert_profile *seen;                /* what tokens chose; NULL without memory for it */
     router_ahead *ahead;                 /* where experts come from a drive; or NULL */
 };
 

@@ -22,6 +22,7 @@ struct vram_places {
     const expert_banks *banks;
     expert_store *store;
     int n_layer;
+    expert_profile *seen;
     residency *books;
     place_mover mover;
     gpu_mover *copies;
@@ -113,6 +114,14 @@ static void publish(vram_places *v)
 void vram_places_chosen(vram_places *v, int layer, const uint32_t *chosen, int n)
 {
     residency_chosen(v->books, layer, chosen, n);
+    for (int i = 0; i < n && v->seen; i++)
+        expert_profile_count(v->seen, layer, (int)(chosen[i] & 0xFFFF),
+                             chosen[i] >> 16 == GPU_HOT ? EXPERT_HOT : EXPERT_COLD, 1);
+}
+
+void vram_places_call(vram_places *v, int layer, int cold_slots, double seconds)
+{
+    if (v->seen) expert_profile_call(v->seen, layer, cold_slots, 0, seconds, 0);
 }
 
 int vram_places_turn(vram_places *v, err_ctx *err)
@@ -129,6 +138,9 @@ void vram_places_send(vram_places *v) { residency_send(v->books); }
 
 int vram_places_choose(vram_places *v, int layer, const int32_t *counts)
 {
+    for (int e = 0; e < v->banks->n_expert && v->seen; e++)
+        if (counts[e] > 0)
+            expert_profile_count(v->seen, layer, e, EXPERT_EITHER, (uint64_t)counts[e]);
     v->layer = layer;
     v->n_move = 0;
     v->n_swap = residency_prompt(v->books, layer, counts, v->swaps, v->banks->n_expert);
@@ -277,6 +289,7 @@ int vram_places_create(vram_places **out, gpu *g, const expert_banks *b, expert_
     v->banks = b;
     v->store = store;
     v->n_layer = o->n_layer;
+    v->seen = o->seen;
     const int rc = make(v, o, err);
     if (rc < 0) {
         vram_places_free(v);

@@ -6,6 +6,7 @@
 #define MOE_VRAM_PLACES_H
 
 #include "cuda/gpu.h"
+#include "moe/expert_profile.h"
 #include "moe/expert_store.h"
 #include "moe/residency.h"
 
@@ -19,6 +20,7 @@ typedef struct vram_places_options {
     const int *experts;                  /* to begin with, the most wanted first: layer * n_expert +
                                           * expert; may be NULL */
     int n_expert;                        /* of them */
+    expert_profile *seen;                /* counts what is chosen; or NULL. Borrowed */
     progress_fn *watch;                  /* told of bytes; or NULL */
     void *watch_ctx;
 } vram_places_options;
@@ -39,8 +41,12 @@ void vram_places_bank(const vram_places *v, int layer, gpu_bank *banks[SLAB_COUN
 const int32_t *vram_places_map(const vram_places *v, int layer);
 uint64_t vram_places_address(const vram_places *v, int place, expert_slab s);
 
-/* What a layer chose for one token (residency_chosen). */
+/* What a layer chose for one token (residency_chosen), as gpu_split tells it: with gpu_where. */
 void vram_places_chosen(vram_places *v, int layer, const uint32_t *chosen, int n);
+
+/* What such a call of a layer came to, for the profile: slots that the host computed, and how long
+ * that took. */
+void vram_places_call(vram_places *v, int layer, int cold_slots, double seconds);
 
 /* The device is idle: experts may change places, and the device gets the map if it has changed. A
  * copy that failed is only counted, unless the device has failed. Then, after the next token has been started: copies begin, beside it. */

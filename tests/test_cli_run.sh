@@ -4,6 +4,7 @@
 set -u
 area=cli_run
 . tests/cli_harness.sh
+holds() { if [ "$1" "$2" "$3" ]; then ok; else bad "$4: '$1' '$2' '$3'"; fi; }
 tiny=$build/golden/models/tiny-qwen3next-f32.gguf        # noise, but fast
 tinyoss=$build/golden/models/tiny-gptoss-f32.gguf
 
@@ -354,6 +355,22 @@ if [ "$python" ] && "$python" -c 'import fcntl' 2>/dev/null && [ -r /proc/self/s
 else
     skip "a reader who does not read needs python3 and /proc"
 fi
+
+# ---- what a run saw of its experts: written, added to; a file of another model, or a damaged one,
+# is left as it is
+seen="$tmp/seen.json"
+expect 0 "" $run -q -m $gptoss --raw -p Hello -n 4 --temp 0 --learn "$seen"
+holds "$(grep -c '"runs":1,' "$seen")" -eq 1 "--learn: one run"
+expect 0 "" env MOE_LEARN="$seen" $run -q -m $gptoss --raw -p Hello -n 4 --temp 0
+holds "$(grep -c '"runs":2,' "$seen")" -eq 1 "MOE_LEARN: two runs"
+cp "$seen" "$tmp/before.json"
+expect 0 "nothing was learnt" $run -q -m $qwen --raw -p Hello -n 2 --learn "$seen"
+if cmp -s "$seen" "$tmp/before.json"; then ok; else bad "--learn: another model's profile was changed"; fi
+printf '{' >"$tmp/half.json"
+expect 0 "nothing was learnt" $run -q -m $qwen --raw -p Hello -n 2 --learn "$tmp/half.json"
+expect 0 "nothing was learnt" $run -q -m $qwen --raw -p Hello -n 2 --learn /nonexistent/seen.json
+refuse 2 "--weighting: 'most' is none of flat" $run -m $tiny -p x --weighting most
+refuse 2 "--layer-curve" $run -m $tiny -p x --layer-curve 1.5
 
 # ---- once more, with a sanitizer build looking for leaks
 export ASAN_OPTIONS=detect_leaks=1

@@ -15,6 +15,7 @@
 #include "cli/console.h"
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
+#include "cli/expert_memory.h"
 #include "cli/experts_cost.h"
 #include "cli/interrupt.h"
 #include "cli/chat/line_history.h"
@@ -236,6 +237,7 @@ int cmd_chat(int argc, char **argv)
                                  &o.engine)) != 0 ||
         (code = tier_args_read(&load.where, &o.tiers)) != 0)
         return code;
+    load.where.remember = true;
     if ((code = sampling_args_check(&o.sampling)) != 0) return code;
     interrupt_install();
     fill(&t, &o);
@@ -248,6 +250,7 @@ int cmd_chat(int argc, char **argv)
     sampling_close(&t.draw);
     session_free(t.s);
     conversation_release(&t.conv);
+    expert_memory_keep(t.l.e, &t.l.asked, t.l.m);
     model_handle_close(&t.l);
     return code;
 }

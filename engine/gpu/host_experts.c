@@ -36,6 +36,7 @@ struct host_experts {
     uint32_t *log;                       /* [n_layer, GPU_FEW * k] page-locked: what was chosen; NULL
                                           * without places */
     int n_logged;                        /* tokens in it that the places have not seen */
+    double *layer_s;                     /* [n_layer]: from a question to its reply, since then */
     uint32_t number;                     /* of the last question replied to */
     bool broken;                         /* a failure has been told */
     uint8_t *arena;                      /* VRAM: */
@@ -327,6 +328,7 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     else if ((rc = compute(c, err)) < 0) c->broken = true;
     if (c->n == 1) count(c, c->m->layers[layer].experts);
     answer(c);
+    c->layer_s[layer] += clock_since(seen);
     if (c->n == 1) {
         c->last_cpu_s = clock_since(seen);
         c->s.ask_s += seconds(seen - from);
@@ -346,8 +348,13 @@ int host_experts_turn(host_experts *c, err_ctx *err)
     int rc;
     if (!c->places) return 0;
     if (gpu_alive(c->g) && (rc = gpu_wait(c->g, err)) < 0) return rc;
-    for (int l = 0; l < c->n_layer; l++)
+    for (int l = 0; l < c->n_layer && c->n_logged > 0; l++) {
+        int cold = 0;
+        for (int i = 0; i < c->n_logged * k; i++) cold += log_of(c, l)[i] >> 16 != GPU_HOT;
         vram_places_chosen(c->places, l, log_of(c, l), c->n_logged * k);
+        vram_places_call(c->places, l, cold, c->layer_s[l]);
+        c->layer_s[l] = 0;
+    }
     c->n_logged = 0;
     return vram_places_turn(c->places, err);
 }
@@ -416,7 +423,7 @@ int host_experts_prompt(host_experts *c, int layer, float *sums, const float *x,
     }
     for (int t = 0; c->places && t < n; t++) {
         uint32_t chosen[GPU_MOST_USED];
-        for (size_t r = 0; r < k; r++) chosen[r] = (uint32_t)ids[(size_t)t * k + r];
+        for (size_t r = 0; r < k; r++) chosen[r] = (uint32_t)ids[(size_t)t * k + r] | GPU_COLD << 16;
         vram_places_chosen(c->places, layer, chosen, (int)k);
     }
     return 0;
@@ -568,10 +575,11 @@ static int make_ram(host_experts *c, router_ahead *ahead, err_ctx *err)
     const ram_sizes r = ram_of(hp);
     int rc;
     c->split = mem_array((size_t)hp->n_layer, sizeof *c->split);
+    c->layer_s = mem_zalloc((size_t)hp->n_layer * sizeof *c->layer_s);
     c->items = mem_array((size_t)hp->n_expert, sizeof *c->items);
     c->slots = mem_array(r.floats, sizeof *c->slots);
     c->x_storage = mem_zalloc(r.acts);
-    if (!c->split || !c->items || !c->slots || !c->x_storage)
+    if (!c->split || !c->layer_s || !c->items || !c->slots || !c->x_storage)
         return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", r.floats * sizeof(float));
     memset(c->split, 0, (size_t)hp->n_layer * sizeof *c->split);
     acts_init(&c->x, (uint8_t *)(((uintptr_t)c->x_storage + 63) / 64 * 64), PROMPT_TOKENS,
@@ -620,6 +628,7 @@ void host_experts_free(host_experts *c)
     mem_free(c->x_storage);
     mem_free(c->slots);
     mem_free(c->items);
+    mem_free(c->layer_s);
     mem_free(c->split);
     mem_free(c);
 }

@@ -14,6 +14,7 @@ struct host_steps {
     steps face;
     host_batch b;                        /* the batch under way; ws is ours */
     experts_cpu *experts;
+    expert_profile *seen;                /* or NULL */
 };
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -77,7 +78,8 @@ static void select_experts(void *ctx, int64_t first, int64_t end, int thread)
 
 static void route(void *self, int l)
 {
-    host_batch *b = &((host_steps *)self)->b;
+    host_steps *s = self;
+    host_batch *b = &s->b;
     const model_hparams *hp = &b->m->hp;
     workspace *ws = b->ws;
     ops_rmsnorm(b->o, ws->h, ws->x, b->w->layers[l].post_attn_norm, b->n, hp->n_embd,
@@ -86,6 +88,10 @@ static void route(void *self, int l)
     ops_matmul(b->o, ws->router, &b->w->layers[l].router, &ws->hx);
     pool_run(b->o->team, b->n, pool_grain((int64_t)hp->n_expert * hp->n_expert_used),
              select_experts, b);
+    if (!s->seen) return;
+    for (int i = 0; i < b->n * hp->n_expert_used; i++)
+        expert_profile_count(s->seen, l, ws->ids[i], EXPERT_EITHER, 1);
+    expert_profile_call(s->seen, l, 0, 0, 0, 0);
 }
 
 /* ---- experts --------------------------------------------------------------------------------- */
@@ -210,6 +216,7 @@ int host_steps_create(host_steps **out, const host_parts *parts, int chunk, err_
         .experts_here = experts_here, .join = join, .end = end, .hand_over = hand_over,
         .logits = logits,
     };
+    s->seen = parts->seen;
     s->b = (host_batch){ .m = m, .w = parts->w, .o = parts->o, .rope = parts->rope,
                          .st = parts->st };
     if ((rc = workspace_create(&s->b.ws, m, pool_threads(parts->o->team), chunk, err)) < 0 ||

@@ -6,6 +6,7 @@
 #include "engine/models/rope.h"
 #include "engine/session/state.h"
 #include "engine/steps.h"
+#include "moe/expert_profile.h"
 
 typedef struct host_steps host_steps;
 
@@ -18,6 +19,7 @@ typedef struct host_parts {
     state *st;                           /* its layers are in RAM */
     expert_store *store;                 /* where experts come from; NULL: the mapping */
     router_ahead *ahead;                 /* or NULL */
+    expert_profile *seen;                /* counts what is chosen; or NULL */
 } host_parts;
 
 /* Everything for batches of up to chunk tokens. */

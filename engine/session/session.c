@@ -122,7 +122,7 @@ static int make_forward(session *s, err_ctx *err)
     const engine *e = s->e;
     forward_parts parts = {
         .host = { .m = e->m, .w = e->w, .o = &e->verbs, .rope = &e->rope, .st = s->st,
-                  .store = e->store, .ahead = e->ahead },
+                  .store = e->store, .ahead = e->ahead, .seen = e->seen },
         .postfetch = &e->post,
     };
     if (engine_on_gpu(e))

@@ -1,0 +1,133 @@
+/* expert_memory.c - profiles and the list of the last run: where they are, and what is done with
+ * what they say.
+ *
+ * What is in the files, and whether it can be trusted, is for moe/expert_profile.h and
+ * moe/cache_list.h; what an observation is worth for moe/cache_weighting.h. */
+#include "cli/expert_memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/console.h"
+#include "cli/home_folder.h"
+#include "moe/cache_list.h"
+#include "moe/cache_weighting.h"
+
+/* Of what earlier runs saw: the tenth run before this one still counts for a third. */
+static const double fade = 0.9;
+
+static profile_key key_of(const model *m)
+{
+    profile_key k = { .model = model_fingerprint(m), .n_layer = m->experts.n_layer,
+                      .n_expert = m->experts.n_expert };
+    str_view name = { "", 0 };
+    (void)gguf_get_str(&name, m->file, "general.name", NULL);
+    str_escape(k.name, sizeof k.name, name);
+    return k;
+}
+
+/* Beside the machine's speeds. False if nothing can be kept there. */
+static bool list_path(char *path, size_t cap, const profile_key *key)
+{
+    char *slash;
+    if (!speeds_path(path, cap, getenv("XDG_CACHE_HOME"), getenv("HOME")) ||
+        !home_folder_allows(path) || !(slash = strrchr(path, '/')))
+        return false;
+    const size_t used = (size_t)(slash + 1 - path);
+    const int n = snprintf(slash + 1, cap - used, "experts-%016" PRIx64 ".json", key->model);
+    return n > 0 && (size_t)n < cap - used;
+}
+
+/* ---- before a run ---------------------------------------------------------------------------- */
+
+/* The best experts of a profile that fit. */
+static int *best_of(int *n, const expert_profile *p, const model *m, uint64_t budget,
+                    const weighting_options *how)
+{
+    const int n_layer = m->experts.n_layer, n_expert = m->experts.n_expert;
+    const size_t all = (size_t)n_layer * (size_t)n_expert;
+    uint64_t *bytes = mem_array((size_t)n_layer, sizeof *bytes);
+    double *score = mem_array(all, sizeof *score);
+    int *list = mem_array(all, sizeof *list);
+    if (bytes && score && list) {
+        for (int l = 0; l < n_layer; l++) bytes[l] = expert_slabs_bytes(&m->experts.of[l]);
+        cache_weighting_scores(score, p, how);
+        cache_weighting_pick(list, n, score, bytes, budget, n_layer, n_expert);
+    } else {
+        mem_free(list);
+        list = NULL;
+    }
+    mem_free(score);
+    mem_free(bytes);
+    return list;
+}
+
+static int *recall_profile(int *n, const char *path, const profile_key *key, const model *m,
+                           uint64_t budget, const weighting_options *how)
+{
+    expert_profile *p = NULL;
+    err_ctx err = { 0 };
+    int *list = NULL;
+    if (expert_profile_load(&p, path, key, &err) < 0) console_note("%s; not used", err.msg);
+    else if (!p) console_note("%s: no such file; not used", path);
+    else list = best_of(n, p, m, budget, how);
+    expert_profile_free(p);
+    return list;
+}
+
+int *expert_memory_recall(int *n, const placement *where, const placement_options *o,
+                          const model *m)
+{
+    char path[PATH_MAX];
+    err_ctx err = { 0 };
+    int *list = NULL;
+    *n = 0;
+    if (!where->p.cache || (!o->profile && !o->remember)) return NULL;
+    const profile_key key = key_of(m);
+    if (o->profile)
+        return recall_profile(n, o->profile, &key, m, where->p.vram_experts, &o->weighting);
+    if (list_path(path, sizeof path, &key) && cache_list_load(&list, n, path, &key, &err) < 0)
+        console_note("%s; not used", err.msg);
+    return list;
+}
+
+/* ---- after it -------------------------------------------------------------------------------- */
+
+static void keep_list(const engine *e, const profile_key *key)
+{
+    const int most = min_int(key->n_layer * key->n_expert, CACHE_LIST_MOST);
+    char path[PATH_MAX];
+    err_ctx unsaid;
+    int *list = mem_array((size_t)most, sizeof *list);
+    const int n = list ? engine_resident(e, list, most) : 0;
+    if (n > 0 && list_path(path, sizeof path, key)) {
+        home_folder_make(path);
+        (void)cache_list_save(list, n, path, key, &unsaid);
+    }
+    mem_free(list);
+}
+
+/* What was there is kept if it is another model's, or damaged: it may be dear to somebody. */
+static void learn(const engine *e, const char *path, const profile_key *key)
+{
+    const expert_profile *seen = engine_profile(e);
+    expert_profile *all = NULL;
+    err_ctx err = { 0 };
+    int rc;
+    if (!seen || expert_profile_runs(seen) == 0) return;
+    if ((rc = expert_profile_load(&all, path, key, &err)) == 0 && all)
+        expert_profile_merge(all, seen, fade);
+    if (rc == 0) rc = expert_profile_save(all ? all : seen, path, key, &err);
+    if (rc < 0) console_note("%s; nothing was learnt", err.msg);
+    expert_profile_free(all);
+}
+
+void expert_memory_keep(const engine *e, const placement_options *o, const model *m)
+{
+    if (!e || (!o->remember && !o->learn)) return;
+    const profile_key key = key_of(m);
+    if (o->remember) keep_list(e, &key);
+    if (o->learn) learn(e, o->learn, &key);
+}

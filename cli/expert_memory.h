@@ -1,0 +1,20 @@
+/* expert_memory.h - what is remembered of a model's experts from run to run.
+ *
+ * Which experts to begin with: those of a profile that the user names, else those that were in VRAM
+ * when the last run on this machine ended. And what a run saw, added to a file that the user names.
+ * A file that is damaged, or of another model, costs one note and is not used. */
+#ifndef CLI_EXPERT_MEMORY_H
+#define CLI_EXPERT_MEMORY_H
+
+#include "cli/placement.h"
+
+/* Experts for engine_placement, the most wanted first; *n of them, to be released with mem_free.
+ * NULL if there are none, or if the plan has no use for them. */
+int *expert_memory_recall(int *n, const placement *where, const placement_options *o,
+                          const model *m);
+
+/* At the end of a run of e: the list for the next one, and the profile that the user asked for.
+ * Nobody is told of a list that cannot be kept. */
+void expert_memory_keep(const engine *e, const placement_options *o, const model *m);
+
+#endif
