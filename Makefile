@@ -269,7 +269,7 @@ $B/tests/test_experts_cpu $B/tests/test_gpu_experts: $B/tests/ffn_golden.c.o
 $(addprefix $B/tests/test_,experts_cpu expert_store router_ahead): $(patsubst %,$B/tests/%_maker.c.o,store model weight)
 $(filter $B/tests/test_gpu%,$(TEST_BIN)): $B/tests/gpu_fixture.c.o $B/tests/weight_maker.c.o
 $B/tests/test_state $B/tests/test_state_file: $B/tests/state_twin.c.o
-$B/tests/test_forward $B/tests/test_places: $B/tests/places.c.o
+$B/tests/test_forward $B/tests/test_places $B/tests/test_routing_watch: $B/tests/places.c.o
 $B/tests/test_conversation: $(call obj,conversation)
 $B/tests/test_plan_check: $(call obj,plan_check)
 $B/tests/test_wrap: $(call obj,wrap)

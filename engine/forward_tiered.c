@@ -221,3 +221,8 @@ void forward_free(forward *f)
 }
 
 host_experts *forward_host_experts(forward *f) { return f->beside; }
+
+void forward_watch_routing(forward *f, routing_fn *fn, void *ctx)
+{
+    if (f->host) host_steps_watch_routing(f->host, fn, ctx);
+}

@@ -3,6 +3,7 @@
 #define ENGINE_INSTRUMENTS_H
 
 #include "engine/engine.h"
+#include "moe/router.h"
 
 /* How fast this machine is with this model's shapes, using a part of room bytes (measure.h); g may
  * be NULL. ask returns false to stop. */
@@ -23,6 +24,11 @@ struct host_experts_stats;
 struct store_stats;
 void session_counts(const session *s, struct host_experts_stats *host, struct store_stats *store);
 void session_reset_counts(session *s);
+
+/* Tells fn which experts tokens choose, layer by layer, from now on; NULL: nobody. For layers on
+ * the CPU only: those on a GPU choose there and tell nobody, so a session that has any is
+ * refused. */
+int session_watch_routing(session *s, routing_fn *fn, void *ctx, err_ctx *err);
 
 /* While paused no expert is post-fetched: for benches, to see what it is worth. */
 void session_pause_postfetch(session *s, bool paused);

@@ -8,13 +8,14 @@
 #include <string.h>
 
 #include "engine/host/host_batch.h"
-#include "moe/router.h"
 
 struct host_steps {
     steps face;
     host_batch b;                        /* the batch under way; ws is ours */
     experts_cpu *experts;
     expert_profile *seen;                /* or NULL */
+    routing_fn *routed;                  /* or NULL */
+    void *routed_ctx;
 };
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -88,6 +89,7 @@ static void route(void *self, int l)
     ops_matmul(b->o, ws->router, &b->w->layers[l].router, &ws->hx);
     pool_run(b->o->team, b->n, pool_grain((int64_t)hp->n_expert * hp->n_expert_used),
              select_experts, b);
+    if (s->routed) s->routed(s->routed_ctx, l, b->pos, b->n, ws->ids, hp->n_expert_used);
     if (!s->seen) return;
     for (int i = 0; i < b->n * hp->n_expert_used; i++)
         expert_profile_count(s->seen, l, ws->ids[i], EXPERT_EITHER, 1);
@@ -238,3 +240,9 @@ void host_steps_free(host_steps *s)
 }
 
 const steps *host_steps_face(const host_steps *s) { return &s->face; }
+
+void host_steps_watch_routing(host_steps *s, routing_fn *fn, void *ctx)
+{
+    s->routed = fn;
+    s->routed_ctx = ctx;
+}

@@ -7,6 +7,7 @@
 #include "engine/session/state.h"
 #include "engine/steps.h"
 #include "moe/expert_profile.h"
+#include "moe/router.h"
 
 typedef struct host_steps host_steps;
 
@@ -28,5 +29,8 @@ void host_steps_free(host_steps *s);     /* NULL is fine */
 uint64_t host_steps_bytes(const model *m, int n_thread, int chunk);      /* UINT64_MAX: too much */
 
 const steps *host_steps_face(const host_steps *s);
+
+/* Tells fn of every choice of experts from now on; NULL: nobody. */
+void host_steps_watch_routing(host_steps *s, routing_fn *fn, void *ctx);
 
 #endif

@@ -350,6 +350,15 @@ void session_reset_counts(session *s)
     if (s->e->store) expert_store_reset_counts(s->e->store);
 }
 
+int session_watch_routing(session *s, routing_fn *fn, void *ctx, err_ctx *err)
+{
+    if (fn && engine_on_gpu(s->e))
+        return err_set(err, ERR_UNSUPPORTED, "routing can be watched on the CPU only, for now: "
+                       "--device cpu");
+    forward_watch_routing(s->f, fn, ctx);
+    return 0;
+}
+
 void session_pause_postfetch(session *s, bool paused)
 {
     host_experts *beside = forward_host_experts(s->f);
