@@ -9,15 +9,7 @@
 #include <math.h>
 
 #include "cuda/gpu.h"
-
-/* Seconds that a layer takes beyond its bytes: gpt-oss-20b 780 us for 1300 MB and 24 layers at
- * 4.5 TB/s, Qwen3-Next 1330 us for 1424 MB and 48 layers. */
-static const double layer_dense_s = 20e-6, layer_hot_s = 8e-6;
-/* The same on the CPU, which waits for its threads about ten times: the demo models 240 and 280 us
- * for 4.1 and 2.4 MB and 4 layers. */
-static const double layer_cpu_s = 30e-6;
-/* Until the first bytes of an expert come from a drive, and what does not overlap at the end. */
-static const double layer_disk_s = 0.2e-3;
+#include "tiers/layer_time.h"
 
 /* ---- post-fetch ------------------------------------------------------------------------------ */
 
@@ -192,10 +184,10 @@ static void predict_layer(plan *p, path *way, const planner *j, int l, cold_sour
     const double m = what->n_used * (1 - (double)p->hot[l] / what->n_expert);
     const double vram = (what->n_used - m) * expert / j->rate.vram_read;
     const bool there = l < plan_gpu_layers(p, what->n_layer);
-    const double hot = there ? vram + layer_hot_s : 0, hop = there && m > 0 ? j->rate.hop : 0;
+    const double hot = there ? vram + LAYER_HOT_S : 0, hop = there && m > 0 ? j->rate.hop : 0;
     const cold_time cold = cold_time_at(p, j, l, m, there ? from.fetched : 0);
     const double missed = m * from.miss, disk = missed * expert / j->rate.disk;
-    const double wait = layer_disk_s * fmin(1, missed);
+    const double wait = LAYER_DISK_S * fmin(1, missed);
 
     p->t_hot += hot;
     p->t_cpu += cold.cpu;
@@ -250,7 +242,7 @@ void plan_predict(plan *p, const planner *j)
 
     way.by[BOUND_VRAM] = there / j->rate.vram_read;
     way.by[BOUND_CPU] = ((double)j->what->token_dense - there) / j->rate.cpu_dense;
-    way.by[BOUND_LATENCY] = layer_dense_s * n_gpu + layer_cpu_s * (n_layer - n_gpu);
+    way.by[BOUND_LATENCY] = LAYER_DENSE_S * n_gpu + LAYER_CPU_S * (n_layer - n_gpu);
     p->t_dense = way.by[BOUND_VRAM] + way.by[BOUND_CPU] + way.by[BOUND_LATENCY];
     for (int l = 0; l < j->what->n_layer; l++) predict_layer(p, &way, j, l, from);
     for (int b = 0; b <= BOUND_LATENCY; b++) {
