@@ -271,6 +271,7 @@ $(filter $B/tests/test_gpu%,$(TEST_BIN)): $B/tests/gpu_fixture.c.o $B/tests/weig
 $B/tests/test_state $B/tests/test_state_file: $B/tests/state_twin.c.o
 $B/tests/test_forward $B/tests/test_places $B/tests/test_routing_watch: $B/tests/places.c.o
 $B/tests/test_conversation: $(call obj,conversation)
+$B/tests/test_cache_replay: $(call obj,cache_replay cache_optimum)
 $B/tests/test_plan_check: $(call obj,plan_check)
 $B/tests/test_wrap: $(call obj,wrap)
 $B/tests/test_logit_stats: $(call obj,logit_stats)
