@@ -257,13 +257,14 @@ static int read_environment(const arg_spec *spec, void *into)
     return ARGS_RUN;
 }
 
-/* "moe-run run" from a usage of "moe-run [run] [-m FILE] ...". */
+/* "moe-run run" from a usage of "moe-run [run] [-m FILE] ...", "moe-bench cache replay" from
+ * "moe-bench cache replay TRACE ...". */
 static const char *verb_name(char *dst, size_t cap, const arg_spec *spec)
 {
     size_t n = 0;
     int blanks = 0;
     for (const char *p = spec->usage; *p && n + 1 < cap; p++) {
-        if (*p == ' ' && ++blanks == 2) break;
+        if (*p == ' ' && ++blanks >= 2 && !(p[1] >= 'a' && p[1] <= 'z')) break;
         if (*p != '[' && *p != ']') dst[n++] = *p;
     }
     dst[n] = '\0';

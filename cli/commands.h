@@ -13,6 +13,9 @@ int cmd_render(int argc, char **argv);
 int cmd_models(int argc, char **argv);
 
 /* moe-bench */
+int cmd_bench_cache(int argc, char **argv);          /* and its two verbs: */
+int cmd_bench_cache_record(int argc, char **argv);
+int cmd_bench_cache_replay(int argc, char **argv);
 int cmd_bench_decode(int argc, char **argv);
 int cmd_bench_io(int argc, char **argv);
 int cmd_bench_logits(int argc, char **argv);

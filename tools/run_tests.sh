@@ -61,6 +61,7 @@ rest() {
         echo test_cli_user.sh
     fi
     echo test_cli.sh
+    echo test_cli_cache.sh
     echo fuzz_gguf
     echo check_layers.sh
 }

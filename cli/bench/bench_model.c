@@ -30,7 +30,7 @@ const arg_option bench_model_options[BENCH_MODEL_N_OPTION] = {
 
 int bench_model_open(bench_model *b, const bench_model_args *a)
 {
-    load_options load = { .path = a->model };
+    load_options load = { .path = a->model, .with_text = a->with_text };
     err_ctx err;
     int rc;
 

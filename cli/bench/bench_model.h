@@ -15,6 +15,7 @@ typedef struct bench_model_args {
     const char *model;                   /* NULL: the demo model inside the program */
     engine_args engine;                  /* kv is the verb's to set before args_parse */
     tier_args tiers;                     /* tier_args_init is, too */
+    bool with_text;                      /* tokenizer, too */
 } bench_model_args;
 
 /* All but -m and --kv, whose defaults differ between the verbs. For a verb's groups:
