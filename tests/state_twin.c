@@ -264,13 +264,12 @@ static void store_rows(twin *t, int l, int n, const float *k, const float *v)
         return;
     }
     for (int p = 0; p < n; p++, k += kv_width(t), v += kv_width(t)) {
+        const kv_view from = kv_layer_view(t->scribe, l);
         kv_write(t->scribe, l, 0, 1, k, v);
         for (int h = 0; h < t->m->hp.n_head_kv; h++) {
-            int one = 1;
-            where->write(where, row_at(t, l, 0, h, t->pos + p),
-                         kv_key_rows(t->scribe, l, h, 0, &one), kv_row_bytes(c));
-            where->write(where, row_at(t, l, 1, h, t->pos + p),
-                         kv_value_rows(t->scribe, l, h, 0, &one), kv_row_bytes(c));
+            const size_t row = (size_t)h * (size_t)from.rows * from.row_bytes;
+            where->write(where, row_at(t, l, 0, h, t->pos + p), from.keys + row, from.row_bytes);
+            where->write(where, row_at(t, l, 1, h, t->pos + p), from.values + row, from.row_bytes);
         }
     }
     kv_wrote(c, l, t->pos, n);

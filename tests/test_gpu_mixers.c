@@ -247,9 +247,10 @@ static void check_output(session *s, const tokens *b)
     const double bound = s->c->kv == KV_F32 || !rounded ? 1e-5 : 3e-3;
     float *want = host_room(n * width, sizeof *want);
     const attend_args a = {
-        .out = want, .q = b->q_ready, .cache = s->store, .n_head = s->c->n_head,
-        .n_head_kv = s->c->n_head_kv, .head_dim = s->c->dim, .pos = b->pos, .n = b->n,
-        .window = s->c->window, .scale = s->a.scale, .sinks = s->c->sinks ? s->sinks : NULL,
+        .out = want, .q = b->q_ready, .stored = kv_layer_view(s->store, 0),
+        .n_head = s->c->n_head, .n_head_kv = s->c->n_head_kv, .head_dim = s->c->dim, .pos = b->pos,
+        .n = b->n, .window = s->c->window, .scale = s->a.scale,
+        .sinks = s->c->sinks ? s->sinks : NULL,
     };
     char what[64];
     attend(contract_ops()->loops, contract_ops()->team, &a, s->scratch, attend_scratch(s->c->dim));

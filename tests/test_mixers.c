@@ -393,9 +393,9 @@ static void test_attention_case(const attend_case *c)
     for (int h = 0; h < c->n_head; h++) sinks[h] = c->sink + (float)h / 4;
     kv_store *store = make_store(c, k, v, n_pos);
     const attend_args a = {
-        .out = out, .q = q, .cache = store, .layer = 1, .n_head = c->n_head,
-        .n_head_kv = c->n_head_kv, .head_dim = c->head_dim, .pos = c->pos, .n = c->n,
-        .window = c->window,
+        .out = out, .q = q, .stored = store ? kv_layer_view(store, 1) : (kv_view){ 0 },
+        .n_head = c->n_head, .n_head_kv = c->n_head_kv, .head_dim = c->head_dim, .pos = c->pos,
+        .n = c->n, .window = c->window,
         .scale = c->keys == KEYS_RANDOM ? 1.0f / sqrtf((float)c->head_dim) : 1.0f,
         .sinks = isnan(c->sink) ? NULL : sinks,
     };
@@ -449,9 +449,9 @@ static void test_attention_golden(const loops *f)
         const attend_case c = { KV_F32, 1, 1, 4, 4, 1, attend_golden[i].window, KEYS_RANDOM, 0.0f,
                                 1e-7, "golden" };
         kv_store *store = make_store(&c, k, v, 5);
-        const attend_args a = { out, q, store, 1, 1, 1, 4, 4, 1, c.window, 0.5f,
-                                attend_golden[i].sink ? &sink : NULL };
         if (!store) return;
+        const attend_args a = { out, q, kv_layer_view(store, 1), 1, 1, 4, 4, 1, c.window, 0.5f,
+                                attend_golden[i].sink ? &sink : NULL };
         run_attention(f, 1, &a);
         const double e = rel_error(out, attend_golden[i].want, 4);
         CHECK_MSG(e < 1.5e-7, "%s: golden %zu: error %.1e", f->isa, i, e);
@@ -463,8 +463,8 @@ static void test_attention_golden(const loops *f)
     static const double weights[2] = { 0.2312239, 0.6285317 };
     const attend_case c = { KV_F32, 1, 1, 2, 1, 1, 0, KEYS_RANDOM, 0.0f, 1e-7, "published" };
     kv_store *store = make_store(&c, k2, v2, 2);
-    const attend_args a = { out, query, store, 1, 1, 1, 2, 1, 1, 0, 1.0f, &sink };
     if (!store) return;
+    const attend_args a = { out, query, kv_layer_view(store, 1), 1, 1, 2, 1, 1, 0, 1.0f, &sink };
     run_attention(f, 1, &a);
     const double e = rel_error(out, weights, 2);
     CHECK_MSG(e < 2e-7, "%s: published weights: error %.1e", f->isa, e);

@@ -324,20 +324,26 @@ static void test_view(void)
 {
     model *m = twin_model("WDF", 3, 32, 3);
     kv_store *c = NULL;
-    float x[96] = { 0 };
+    float x[2 * 96], key[32], value[32], tile[32];
+    for (int i = 0; i < 2 * 96; i++) x[i] = (float)(i + 1);
     CHECK(kv_create(&c, m, &(kv_options){ .type = KV_Q8_0, .ctx = 11, .slack = 2 }, NULL) == 0);
     for (int l = 0; l < 3; l++) {
         const kv_view v = kv_layer_view(c, l);
         CHECK(v.rows == (l == 0 ? 5 : l == 1 ? 0 : 11) && !v.keys == (l == 1));
+        CHECK(v.type == KV_Q8_0 && v.row_bytes == kv_row_bytes(c) && v.first == 0);
         for (int p = 0; p < 11 && v.keys; p++) {
-            kv_write(c, l, p, 1, x, x);
+            kv_write(c, l, p, 1, x + p, x + p + 30);
             for (int h = 0; h < 3; h++) {
                 const size_t row = (size_t)(h * v.rows + p % v.rows) * kv_row_bytes(c);
-                int one = 1;
-                CHECK(kv_key_rows(c, l, h, p, &one) == v.keys + row &&
-                      kv_value_rows(c, l, h, p, &one) == v.values + row);
+                quant_traits_of(QT_Q8_0)->decode(key, v.keys + row, 1);
+                quant_traits_of(QT_Q8_0)->decode(value, v.values + row, 1);
+                CHECK(!memcmp(key, kv_keys(c, l, h, p, 1, tile), sizeof key) &&
+                      !memcmp(value, kv_values(c, l, h, p, 1, tile), sizeof value) &&
+                      fabsf(key[31] - (float)(p + 32 * h + 32)) < 1.0f &&
+                      fabsf(value[31] - (float)(p + 32 * h + 62)) < 1.0f);
             }
         }
+        CHECK(kv_layer_view(c, l).first == (l == 0 ? 6 : 0));
         CHECK(((uintptr_t)v.keys & 63) == 0 && ((uintptr_t)v.values & 63) == 0);
     }
     kv_free(c);

@@ -5,10 +5,11 @@
  * into buffers that stay in the nearest cache while all blocks use them. No weight is above 1,
  * whatever the scores, so nothing overflows. A sink is one more key, without a value.
  *
- * Compiled once for each instruction set, with the same bits. How rows lie in the store is kv.c's
- * business; which thread computes what, attend_team.c's. */
+ * Compiled once for each instruction set, with the same bits. Which thread computes what is
+ * attend_team.c's business. */
 #include "engine/cpu/attention.h"
 
+#include <assert.h>
 #include <float.h>
 
 #include "engine/cpu/exact_exp.h"
@@ -68,17 +69,16 @@ static void buffers_lay(buffers *b, float *work, int head_dim)
 
 /* ---- stored rows ----------------------------------------------------------------------------- */
 
-typedef const uint8_t *rows_fn(const kv_store *c, int layer, int head, int pos, int *n);
-
-/* Where the rows of positions pos .. pos+n-1 lie. */
-static void find_rows(const uint8_t **rows, rows_fn *fn, const attend_args *a, int head, int pos,
-                      int n)
+/* Where the rows of positions pos .. pos+n-1 lie in store, the keys or the values of v. */
+static void find_rows(const uint8_t **rows, const kv_view *v, const uint8_t *store, int head,
+                      int pos, int n)
 {
-    const size_t bytes = kv_row_bytes(a->cache);
-    for (int done = 0; done < n;) {
-        int run = n - done;
-        const uint8_t *p = fn(a->cache, a->layer, head, pos + done, &run);
-        for (int i = 0; i < run; i++, p += bytes) rows[done++] = p;
+    int row = pos % v->rows;
+    assert(pos >= v->first);
+    store += (size_t)head * (size_t)v->rows * v->row_bytes;
+    for (int i = 0; i < n; i++) {
+        rows[i] = store + (size_t)row * v->row_bytes;
+        if (++row == v->rows) row = 0;
     }
 }
 
@@ -212,13 +212,13 @@ static part part_of(const buffers *buf, int b, int head_dim)
 static void score_range(const buffers *buf, const attend_args *a, int n, const key_range *k)
 {
     const size_t dim = (size_t)a->head_dim;
-    const kv_type type = kv_type_of(a->cache);
+    const kv_view *v = &a->stored;
     const uint8_t *rows[ATTEND_TILE];
-    find_rows(rows, kv_key_rows, a, k->head_kv, k->first, k->n);
+    find_rows(rows, v, v->keys, k->head_kv, k->first, k->n);
     for (int i = 0; i < k->n; i += KEYS) {
         for (int j = 0; j < KEYS; j++) {
             float *key = buf->keys + (size_t)j * dim;
-            if (i + j < k->n) widen(key, rows[i + j], type, 0, a->head_dim);
+            if (i + j < k->n) widen(key, rows[i + j], v->type, 0, a->head_dim);
             else memset(key, 0, dim * sizeof *key);
         }
         for (int b = 0; b < n; b++)
@@ -231,13 +231,13 @@ static void sum_range(const buffers *buf, const attend_args *a, const span *seen
                       const key_range *k)
 {
     const int dim = a->head_dim;
-    const kv_type type = kv_type_of(a->cache);
+    const kv_view *v = &a->stored;
     const uint8_t *rows[ATTEND_TILE];
-    find_rows(rows, kv_value_rows, a, k->head_kv, k->first, k->n);
+    find_rows(rows, v, v->values, k->head_kv, k->first, k->n);
     for (int c = 0; c < dim; c += COLUMNS) {
         const int width = dim - c < COLUMNS ? dim - c : COLUMNS;
         if (width < COLUMNS) memset(buf->values, 0, ATTEND_TILE * COLUMNS * sizeof *buf->values);
-        for (int i = 0; i < k->n; i++) widen(buf->values + i * COLUMNS, rows[i], type, c, width);
+        for (int i = 0; i < k->n; i++) widen(buf->values + i * COLUMNS, rows[i], v->type, c, width);
         for (int b = 0; b < n; b++)
             add_values(part_of(buf, b, dim).sum + c, columns_of(dim),
                        scores_of(buf, b, seen[b].from), buf->values + seen[b].from * COLUMNS,

@@ -23,8 +23,8 @@ enum {
 typedef struct attend_args {
     float *out;                          /* [n, n_head * head_dim] */
     const float *q;                      /* [n, n_head * head_dim], rotated */
-    const kv_store *cache;               /* holds the tokens' own keys and values already */
-    int layer;
+    kv_view stored;                      /* the CPU can address it, and the tokens' own keys and
+                                          * values are there already */
     int n_head, n_head_kv, head_dim;
     int pos, n;                          /* of token 0; tokens */
     int window;                          /* keys visible including the token's own; 0: all */

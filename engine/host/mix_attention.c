@@ -41,13 +41,13 @@ static void store_and_attend(host_batch *b, int layer, const float *sinks)
     const model_hparams *hp = &b->m->hp;
     workspace *ws = b->ws;
     kv_store *cache = state_kv(b->st);
+    kv_write(cache, layer, b->pos, b->n, ws->k, ws->v);
     const attend_args a = {
-        .out = ws->heads, .q = ws->q, .cache = cache, .layer = layer, .n_head = hp->n_head,
+        .out = ws->heads, .q = ws->q, .stored = kv_layer_view(cache, layer), .n_head = hp->n_head,
         .n_head_kv = hp->n_head_kv, .head_dim = hp->head_dim, .pos = b->pos, .n = b->n,
         .window = b->m->layers[layer].window, .scale = 1.0f / sqrtf((float)hp->head_dim),
         .sinks = sinks,
     };
-    kv_write(cache, layer, b->pos, b->n, ws->k, ws->v);
     attend(b->o->loops, b->o->team, &a, ws->thread_scratch, ws->thread_floats);
 }
 

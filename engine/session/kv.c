@@ -270,27 +270,33 @@ static uint8_t *run_at(const kv_store *c, const kv_layer *y, uint8_t *store, int
     return store + ((size_t)head * (size_t)y->rows + (size_t)row) * c->row_bytes;
 }
 
-static void encode(const kv_store *c, uint8_t *out, const float *x)
+static void encode(kv_type type, uint8_t *out, const float *x, int n)
 {
-    switch (c->type) {
-    case KV_F32: memcpy(out, x, c->row_bytes); break;
-    case KV_F16: encode_f16(out, x, c->head_dim); break;
-    case KV_Q8_0: encode_q8_0(out, x, c->head_dim); break;
+    switch (type) {
+    case KV_F32: memcpy(out, x, (size_t)n * sizeof *x); break;
+    case KV_F16: encode_f16(out, x, n); break;
+    case KV_Q8_0: encode_q8_0(out, x, n); break;
+    }
+}
+
+void kv_view_write(const kv_view *w, int n_head, int head_dim, int pos, int n, const float *k,
+                   const float *v)
+{
+    for (int t = 0; t < n; t++) {
+        for (int h = 0; h < n_head; h++, k += head_dim, v += head_dim) {
+            const size_t row = (size_t)h * (size_t)w->rows + (size_t)((pos + t) % w->rows);
+            encode(w->type, w->keys + row * w->row_bytes, k, head_dim);
+            encode(w->type, w->values + row * w->row_bytes, v, head_dim);
+        }
     }
 }
 
 void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const float *v)
 {
     const kv_layer *y = &c->layers[layer];
-    const size_t dim = (size_t)c->head_dim;
+    const kv_view to = kv_layer_view(c, layer);
     assert(layer < c->n_layer && y->k && y->where->addressable && pos >= 0 && n <= c->ctx - pos);
-    for (int t = 0; t < n; t++) {
-        for (int h = 0; h < c->n_head; h++, k += dim, v += dim) {
-            int one = 1;
-            encode(c, run_at(c, y, y->k, h, pos + t, &one), k);
-            encode(c, run_at(c, y, y->v, h, pos + t, &one), v);
-        }
-    }
+    kv_view_write(&to, c->n_head, c->head_dim, pos, n, k, v);
     kv_wrote(c, layer, pos, n);
 }
 
@@ -329,30 +335,11 @@ const float *kv_values(const kv_store *c, int layer, int head, int pos, int n, f
     return read_rows(c, y, y->v, head, pos, n, tile);
 }
 
-static const uint8_t *stored_rows(const kv_store *c, const kv_layer *y, uint8_t *store, int head,
-                                  int pos, int *n)
-{
-    assert(y->where->addressable && store && pos >= y->first && *n >= 0 && *n <= c->ctx - pos);
-    return run_at(c, y, store, head, pos, n);
-}
-
-const uint8_t *kv_key_rows(const kv_store *c, int layer, int head, int pos, int *n)
-{
-    const kv_layer *y = &c->layers[layer];
-    return stored_rows(c, y, y->k, head, pos, n);
-}
-
-const uint8_t *kv_value_rows(const kv_store *c, int layer, int head, int pos, int *n)
-{
-    const kv_layer *y = &c->layers[layer];
-    return stored_rows(c, y, y->v, head, pos, n);
-}
-
 kv_view kv_layer_view(const kv_store *c, int layer)
 {
     const kv_layer *y = &c->layers[layer];
     assert(layer >= 0 && layer < c->n_layer);
-    return (kv_view){ y->k, y->v, y->rows };
+    return (kv_view){ y->k, y->v, y->rows, y->first, c->type, c->row_bytes };
 }
 
 kv_type kv_type_of(const kv_store *c) { return c->type; }

@@ -6,7 +6,7 @@
  * allocated by kv_create, in a space; in RAM it is committed by the system as it is first written.
  *
  * The last layers may be in RAM while the others are in a space. Where the CPU can address a layer,
- * kv_write stores and kv_keys ... kv_value_rows read. Else these must not be called: the code that
+ * kv_write stores, and kv_keys and kv_values read. Else these must not be called: the code that
  * computes there finds the rows with kv_layer_view, stores them, and says so with kv_wrote. */
 #ifndef ENGINE_SESSION_KV_H
 #define ENGINE_SESSION_KV_H
@@ -44,23 +44,27 @@ void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const floa
  * them: does what kv_write does, except for the bytes. */
 void kv_wrote(kv_store *c, int layer, int pos, int n);
 
-/* Where a layer's rows are: position p of head h is kv_row_bytes() * (h * rows + p % rows) bytes
- * after keys (values). Addresses in the space, multiples of 64. */
+/* Where a layer's rows are: position p of head h is row_bytes * (h * rows + p % rows) bytes after
+ * keys (values). Addresses in the space, multiples of 64. */
 typedef struct kv_view {
     uint8_t *keys, *values;              /* NULL: no attention in this layer */
     int rows;
+    int first;                           /* lowest position that is still there */
+    kv_type type;
+    size_t row_bytes;                    /* one head at one position */
 } kv_view;
 kv_view kv_layer_view(const kv_store *c, int layer);
+
+/* For views that the CPU can address. Stores the bytes of positions pos .. pos+n-1: k and v are
+ * [n, n_head * head_dim]. */
+void kv_view_write(const kv_view *w, int n_head, int head_dim, int pos, int n, const float *k,
+                   const float *v);
 
 /* Keys (values) of one head at positions pos .. pos+n-1 as F32 [n, head_dim]: in place where they
  * lie so, else decoded into tile, which has room for them. They must still be there. */
 const float *kv_keys(const kv_store *c, int layer, int head, int pos, int n, float *tile);
 const float *kv_values(const kv_store *c, int layer, int head, int pos, int n, float *tile);
 
-/* The same as they are stored: the first row, and in *n how many of the positions from pos on
- * follow it, kv_row_bytes() apart; the caller sets *n to how many it wants. */
-const uint8_t *kv_key_rows(const kv_store *c, int layer, int head, int pos, int *n);
-const uint8_t *kv_value_rows(const kv_store *c, int layer, int head, int pos, int *n);
 kv_type kv_type_of(const kv_store *c);
 size_t kv_row_bytes(const kv_store *c);
 
