@@ -148,7 +148,7 @@ OTHERS  := $(if $(filter x86_64,$(CPU)),,engine/cpu/x86_%.c) $(if $(filter aarch
 # What takes longest comes first: kernels.
 LIB_C   := $(filter-out $(OTHERS),$(wildcard $(foreach d,engine loader tiers moe,$d/*/*.c $d/*.c)))
 CLI_C   := $(filter-out cli/moe_run.c cli/moe_bench.c,$(wildcard cli/*.c cli/*/*.c))
-TESTS   := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
+TESTS   := $(filter-out test_sim_%,$(patsubst tests/%.c,%,$(wildcard tests/test_*.c)))
 ifeq ($(CUDA),1)
 CUDA_HOME := $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt -lpthread
@@ -258,6 +258,12 @@ clean:
 
 # ---- tests --------------------------------------------------------------------------------------
 TEST_BIN := $(TESTS:%=$B/tests/%)
+# Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
+# linked with tests/sim_gpu*.c instead of gpu_stub.c.
+SIM_OF   := $(if $(filter 0,$(CUDA)),gpu_split)
+SIM_BIN  := $(SIM_OF:%=$B/tests/test_sim_%)
+SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
+both      = $(foreach t,$1,$B/tests/test_$t $(filter $B/tests/test_sim_$t,$(SIM_BIN)))
 # Kernel code on the host: needs nvcc, but no GPU.
 TEST_CU  := $(if $(filter 1,$(CUDA)),$(patsubst tests/%.cu,%,$(wildcard tests/test_*.cu)))
 TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)
@@ -265,11 +271,13 @@ TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)
 $B/tests/test_model $B/tests/test_model_refuse: $B/tests/model_maker.c.o
 $B/tests/test_chat $B/tests/test_chat_parse: $B/tests/chat_maker.c.o
 $B/tests/test_kernels $(TEST_CU_BIN): $B/tests/weight_maker.c.o
-$B/tests/test_experts_cpu $B/tests/test_gpu_experts: $B/tests/ffn_golden.c.o
-$(addprefix $B/tests/test_,experts_cpu expert_store router_ahead): $(patsubst %,$B/tests/%_maker.c.o,store model weight)
-$(filter $B/tests/test_gpu%,$(TEST_BIN)): $B/tests/gpu_fixture.c.o $B/tests/weight_maker.c.o
-$B/tests/test_state $B/tests/test_state_file: $B/tests/state_twin.c.o
-$B/tests/test_forward $B/tests/test_places $B/tests/test_routing_watch: $B/tests/places.c.o
+$(call both,experts_cpu gpu_experts): $B/tests/ffn_golden.c.o
+$(call both,experts_cpu expert_store router_ahead): $(patsubst %,$B/tests/%_maker.c.o,store model weight)
+$(filter $B/tests/test_gpu% $B/tests/test_sim_gpu%,$(TEST_BIN) $(SIM_BIN)): $B/tests/gpu_fixture.c.o \
+                                                                           $B/tests/weight_maker.c.o
+$(call both,state state_file): $B/tests/state_twin.c.o
+$(call both,forward places): $B/tests/places.c.o
+$B/tests/test_routing_watch: $B/tests/places.c.o
 $B/tests/test_conversation: $(call obj,conversation)
 $B/tests/test_cache_replay: $(call obj,cache_replay cache_optimum)
 $B/tests/test_plan_check: $(call obj,plan_check)
@@ -279,8 +287,11 @@ $B/tests/test_tier_args: $(call obj,tier_args engine_args args args_known consol
 $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
 $B/tests/test_synth: $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
+$(SIM_BIN): $B/tests/test_sim_%: $B/tests/test_%.c.o
 $(TEST_CU_BIN): $B/tests/%: $G/tests/%.cu.o
 $(TEST_BIN) $(TEST_CU_BIN): $B/tests/test.c.o $(LIB_OBJ)
+	$(LINK)
+$(SIM_BIN): $B/tests/test.c.o $(SIM_OBJ) $(filter-out $(GPU_OBJ),$(LIB_OBJ))
 	$(LINK)
 
 # Without libFuzzer (SAN=fuzzer,...) the target runs under tests/fuzz_main.c, a small mutator of our own.
@@ -296,10 +307,10 @@ $(UNPACKED): $B/golden/%: tests/golden/%.xz
 	@mkdir -p $(@D)
 	$Qxz -dc $< > $@
 
-tests: $(TEST_BIN) $(TEST_CU_BIN) $B/tests/fuzz_gguf $B/tests/fuzz_seeds $(UNPACKED)
+tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $B/tests/fuzz_gguf $B/tests/fuzz_seeds $(UNPACKED)
 
 check test: all tests
-	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU)
+	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIM_OF:%=test_sim_%)
 
 GPU_TESTS := $(filter test_gpu% test_forward test_places test_expert_store test_state test_mem_space,$(TESTS)) $(TEST_CU)
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -247,6 +246,9 @@ static void check_question(host *h, uint32_t number, const division *d)
         }
 }
 
+/* A number that the device writes after what it announces. */
+static uint32_t word(const volatile uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+
 static void answer_slot(host *h, int slot, uint32_t number, int where)
 {
     const layer *l = h->b->l;
@@ -269,7 +271,7 @@ static void answer_slot(host *h, int slot, uint32_t number, int where)
         host_down(m->y + (size_t)slot * n_embd, &h->work, l, e);
         return;
     }
-    while (m->fetched[slot] != number) sched_yield();
+    while (word(&m->fetched[slot]) != number) sched_yield();
     if (reads_int8(l->c->down))
         gpu_mail_put_mid(m, slot, h->work.mid.q, h->work.mid.dx, h->work.mid.s);
     else
@@ -284,14 +286,12 @@ static void *host_main(void *ctx)
     for (uint32_t number = 1; number <= QUESTIONS; number++) {
         const division *d = &b->asked[number - 1];
         if (d->quiet) continue;
-        while (m->asked != 2 * number) sched_yield();
-        atomic_thread_fence(memory_order_acquire);       /* pairs with the device's fence */
+        while (word(&m->asked) != 2 * number) sched_yield();
         check_question(h, number, d);
         acts_set(&h->x, b->rows, b->n, b->l->c->n_embd);
         if (reads_int8(b->l->c->up)) quantise(&h->x);
         for (int i = 0; i < b->n * b->l->c->k; i++) answer_slot(h, i, number, d->where[i]);
-        atomic_thread_fence(memory_order_release);
-        m->answered = number;
+        __atomic_store_n(&m->answered, number, __ATOMIC_RELEASE);
     }
     return NULL;
 }

@@ -1,0 +1,275 @@
+/* sim_gpu.c - the card: how much memory it has, and which memory is whose.
+ *
+ * Every gpu that is opened is the same card: memory that one allocated or page-locked serves all,
+ * as it does with CUDA. Allocations are known by their exact sizes, so that an operation that goes
+ * beyond one is refused, and so is one on memory that was freed. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/sim_gpu_internal.h"
+
+enum { SLACK = 16, GRAIN = 512, MAX_PIECES = 4096 };
+
+typedef enum piece_kind { IN_VRAM, OWN_LOCKED, CALLERS_LOCKED } piece_kind;
+
+typedef struct piece {
+    uint8_t *at;
+    uint64_t bytes;
+    piece_kind kind;
+    const bool *readable;                /* NULL: always */
+} piece;
+
+static struct {
+    pthread_mutex_t lock;
+    uint64_t total, used;                /* guarded by lock, as is the rest; used in whole grains */
+    piece pieces[MAX_PIECES];
+    int n_piece;
+} card = { .lock = PTHREAD_MUTEX_INITIALIZER, .total = (uint64_t)2 << 30 };
+
+/* ---- what lies where ------------------------------------------------------------------------- */
+
+/* The piece that p lies in, or NULL. Called with the lock held, as all below that begin so. */
+static piece *find(const void *p)
+{
+    const uint8_t *at = p;
+    for (int i = 0; i < card.n_piece; i++) {
+        piece *k = &card.pieces[i];
+        if (at >= k->at && (uint64_t)(at - k->at) < k->bytes) return k;
+    }
+    return NULL;
+}
+
+static bool find_overlap(const void *p, uint64_t bytes)
+{
+    const uintptr_t at = (uintptr_t)p;
+    for (int i = 0; i < card.n_piece; i++) {
+        const uintptr_t from = (uintptr_t)card.pieces[i].at;
+        if (at < from + card.pieces[i].bytes && from < at + bytes) return true;
+    }
+    return false;
+}
+
+/* How many bytes from p on are in its piece. */
+static uint64_t left_in(const piece *k, const void *p)
+{
+    return k->bytes - (uint64_t)((const uint8_t *)p - k->at);
+}
+
+static bool is_inside(const void *p, uint64_t bytes, bool vram_only)
+{
+    pthread_mutex_lock(&card.lock);
+    const piece *k = find(p);
+    const bool ok = k && bytes <= left_in(k, p) && (!vram_only || k->kind == IN_VRAM);
+    pthread_mutex_unlock(&card.lock);
+    return ok;
+}
+
+bool sim_in_vram(const void *p, uint64_t bytes) { return is_inside(p, bytes, true); }
+bool sim_in_one_piece(const void *p, uint64_t bytes) { return is_inside(p, bytes, false); }
+
+bool sim_is_reachable(const void *p, uint64_t bytes)
+{
+    const uint8_t *at = p;
+    bool ok = true;
+    pthread_mutex_lock(&card.lock);
+    while (ok && bytes > 0) {
+        const piece *k = find(at);
+        ok = k != NULL;
+        if (!ok) break;
+        const uint64_t n = left_in(k, at) < bytes ? left_in(k, at) : bytes;
+        at += n;
+        bytes -= n;
+    }
+    pthread_mutex_unlock(&card.lock);
+    return ok;
+}
+
+bool sim_touches_locked(const void *p, uint64_t bytes)
+{
+    pthread_mutex_lock(&card.lock);
+    const bool any = find_overlap(p, bytes);
+    pthread_mutex_unlock(&card.lock);
+    return any;
+}
+
+void sim_guard_vram(const void *p, const bool *readable)
+{
+    pthread_mutex_lock(&card.lock);
+    piece *k = find(p);
+    if (k) k->readable = readable;
+    pthread_mutex_unlock(&card.lock);
+}
+
+bool sim_may_use(const void *p, bool write)
+{
+    pthread_mutex_lock(&card.lock);
+    const piece *k = find(p);
+    const bool ok = !k || !k->readable || (!write && *k->readable);
+    pthread_mutex_unlock(&card.lock);
+    return ok;
+}
+
+static bool add_piece(void *p, uint64_t bytes, piece_kind kind)
+{
+    if (card.n_piece == MAX_PIECES) return false;
+    card.pieces[card.n_piece++] = (piece){ p, bytes, kind, NULL };
+    return true;
+}
+
+/* Forgets the piece that begins at p, if there is one of that kind. */
+static bool drop_piece(const void *p, piece_kind kind, uint64_t *bytes)
+{
+    piece *k = find(p);
+    if (!k || k->at != p || k->kind != kind) return false;
+    *bytes = k->bytes;
+    *k = card.pieces[--card.n_piece];
+    return true;
+}
+
+void sim_gpu_set_vram(uint64_t bytes)
+{
+    pthread_mutex_lock(&card.lock);
+    card.total = bytes;
+    pthread_mutex_unlock(&card.lock);
+}
+
+uint64_t sim_gpu_vram_used(void)
+{
+    pthread_mutex_lock(&card.lock);
+    const uint64_t used = card.used;
+    pthread_mutex_unlock(&card.lock);
+    return used;
+}
+
+int sim_gpu_locked_pieces(void)
+{
+    int n = 0;
+    pthread_mutex_lock(&card.lock);
+    for (int i = 0; i < card.n_piece; i++) n += card.pieces[i].kind != IN_VRAM;
+    pthread_mutex_unlock(&card.lock);
+    return n;
+}
+
+/* ---- devices --------------------------------------------------------------------------------- */
+
+const char *gpu_backend(void) { return SIM_GPU_BACKEND; }
+int gpu_count(void) { return 1; }
+
+int gpu_describe(gpu_info *out, int device, err_ctx *err)
+{
+    *out = (gpu_info){ 0 };
+    if (device != 0) return err_set(err, ERR_RANGE, "GPU %d: there is only one", device);
+    snprintf(out->name, sizeof out->name, "simulated GPU");
+    out->cc_major = 9;
+    out->n_sm = 8;
+    pthread_mutex_lock(&card.lock);
+    out->vram_total = card.total;
+    out->vram_free = card.total > card.used ? card.total - card.used : 0;
+    pthread_mutex_unlock(&card.lock);
+    return 0;
+}
+
+/* ---- VRAM ------------------------------------------------------------------------------------ */
+
+/* Whole grains, as an allocator of VRAM would take. */
+static uint64_t grains(uint64_t bytes)
+{
+    return size_align(bytes, GRAIN);
+}
+
+void *gpu_alloc(gpu *g, uint64_t bytes, const char *what, err_ctx *err)
+{
+    void *p = NULL;
+    if (bytes == 0) bytes = 1;           /* even nothing has an address of its own */
+    if (sim_is_recording(g)) sim_fail(g, "%s is allocated while operations are recorded", what);
+    pthread_mutex_lock(&card.lock);
+    const uint64_t unused = card.total > card.used ? card.total - card.used : 0;
+    /* exactly this much, so that the address sanitizer sees what goes beyond it */
+    if (bytes <= unused && grains(bytes) <= unused &&
+        posix_memalign(&p, 256, (size_t)bytes + SLACK) != 0)
+        p = NULL;
+    if (p && !add_piece(p, bytes, IN_VRAM)) {
+        free(p);
+        p = NULL;
+    }
+    if (p) card.used += grains(bytes);
+    pthread_mutex_unlock(&card.lock);
+    if (p) return memset(p, 0xFF, (size_t)bytes + SLACK);        /* NaN, whatever float it is */
+    err_set(err, ERR_NOMEM, "GPU 0: no room for %s: %.2f GB, and %.2f GB are free", what,
+            (double)bytes * 1e-9, (double)unused * 1e-9);
+    return NULL;
+}
+
+static void free_piece(gpu *g, void *p, piece_kind kind, const char *what)
+{
+    uint64_t bytes = 0;
+    if (!p) return;
+    if (sim_is_recording(g)) sim_fail(g, "%s is freed while operations are recorded", what);
+    else sim_stream_drain(sim_main_stream(g));
+    pthread_mutex_lock(&card.lock);
+    const bool known = drop_piece(p, kind, &bytes);
+    if (known && kind == IN_VRAM) card.used -= grains(bytes);
+    pthread_mutex_unlock(&card.lock);
+    if (!known) sim_fail(g, "%s that is freed was not allocated, or was freed before", what);
+    else if (kind != CALLERS_LOCKED) free(p);
+}
+
+void gpu_free(gpu *g, void *p) { free_piece(g, p, IN_VRAM, "VRAM"); }
+
+/* ---- page-locked RAM ------------------------------------------------------------------------- */
+
+static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+void *gpu_alloc_host(gpu *g, uint64_t bytes, err_ctx *err)
+{
+    void *p = NULL;
+    (void)g;
+    if (bytes == 0) bytes = 1;
+    if (bytes > SIZE_MAX / 2 || posix_memalign(&p, page_bytes(), (size_t)bytes) != 0) p = NULL;
+    pthread_mutex_lock(&card.lock);
+    if (p && !add_piece(p, bytes, OWN_LOCKED)) {
+        free(p);
+        p = NULL;
+    }
+    pthread_mutex_unlock(&card.lock);
+    if (p) return memset(p, 0xFF, (size_t)bytes);
+    err_set(err, ERR_NOMEM, "GPU 0: page-locked memory: %.2f GB", (double)bytes * 1e-9);
+    return NULL;
+}
+
+void gpu_free_host(gpu *g, void *p) { free_piece(g, p, OWN_LOCKED, "page-locked RAM"); }
+
+int gpu_lock(gpu *g, void *p, uint64_t bytes, err_ctx *err)
+{
+    const char *why = NULL;
+    bool twice = false;
+    if ((uintptr_t)p % page_bytes() || bytes == 0 || bytes % page_bytes()) why = "not whole pages";
+    else if (msync(p, (size_t)bytes, MS_ASYNC) < 0) why = "there is no such memory";
+    pthread_mutex_lock(&card.lock);
+    if (!why && find_overlap(p, bytes)) {
+        twice = true;
+        why = "it is locked";
+    }
+    if (!why && !add_piece(p, bytes, CALLERS_LOCKED)) why = "too many pieces";
+    pthread_mutex_unlock(&card.lock);
+    if (twice) sim_fail(g, "memory is page-locked twice");
+    if (!why) return 0;
+    return err_set(err, ERR_NOMEM, "GPU 0: %.2f GB of RAM cannot be page-locked: %s",
+                   (double)bytes * 1e-9, why);
+}
+
+void gpu_unlock(gpu *g, void *p) { free_piece(g, p, CALLERS_LOCKED, "page-locked memory"); }
+
+/* ---- helpers --------------------------------------------------------------------------------- */
+
+void *sim_room(size_t n, size_t size)
+{
+    void *p = malloc((n ? n : 1) * size);
+    if (!p) {
+        fprintf(stderr, "simulated GPU: no memory for %zu x %zu bytes\n", n, size);
+        abort();
+    }
+    return p;
+}

@@ -1,0 +1,40 @@
+/* sim_gpu.h - a GPU made of threads: cuda/gpu.h on the CPU, for tests on machines without one.
+ *
+ * Test programs whose names begin with test_sim_ are the same sources as those without, linked with
+ * the sim_gpu files instead of cuda/gpu_stub.c. A device is a thread that takes operations from a
+ * queue, one after the other; a stage has one more for its copies; VRAM is plain memory. Arithmetic
+ * is the engine's own for the CPU, so results have the bits of the CPU, whatever the number of
+ * tokens.
+ *
+ * What a real device would not say, this one does, as a failure that gpu_wait reports:
+ *   - an operation reads or writes outside live allocations; VRAM is full of NaNs to begin with
+ *   - what may be read ahead (keys, tables, the cursor, a recurrent state) was written by the
+ *     operation just before
+ *   - a gpu_input's finished vectors were overwritten, or its x has changed, before the last use
+ *   - a buffer of a stage is read before it is ready, or copied to before its readers are done
+ *   - memory is page-locked twice, or unlocked without having been locked
+ *   - ids, indices of experts and addresses of slabs point nowhere
+ *   - counters that must be zero are not
+ *   - the host does not reply to a question within a minute
+ * Speeds mean nothing here. */
+#ifndef TESTS_SIM_GPU_H
+#define TESTS_SIM_GPU_H
+
+#include <string.h>
+
+#include "cuda/gpu.h"
+
+#define SIM_GPU_BACKEND "simulated"
+
+/* Whether this program's GPU is the simulated one. In every test program. */
+static inline bool sim_gpu(void) { return strcmp(gpu_backend(), SIM_GPU_BACKEND) == 0; }
+
+/* The rest is for programs that are linked with it. */
+
+/* VRAM in all, 2 GB unless set; what is allocated stays. */
+void sim_gpu_set_vram(uint64_t bytes);
+uint64_t sim_gpu_vram_used(void);
+/* Pieces of memory that are page-locked at present, by gpu_lock or gpu_alloc_host. */
+int sim_gpu_locked_pieces(void);
+
+#endif

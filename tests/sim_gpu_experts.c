@@ -1,0 +1,279 @@
+/* sim_gpu_experts.c - the chosen experts of a layer whose banks are in VRAM, or pass through it.
+ *
+ * One vector for each choice, then their sum in the order of selection, as everywhere. Of a layer
+ * that comes in ranges of experts, the vectors wait in the scratch, as on a real device: another
+ * use of it in between shows. */
+#include "tests/sim_gpu_internal.h"
+
+#include <stdlib.h>
+
+#include "moe/router.h"
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+matrix sim_slab(const gpu_bank *b, int expert, const uint8_t *at)
+{
+    return (matrix){
+        .type = (quant_type)b->type, .rows = b->rows, .cols = b->cols, .data = at,
+        .row_bytes = b->row_bytes, .scale = b->scale ? b->scale[expert] : 1.0f,
+        .bias = b->bias ? b->bias + (size_t)expert * (size_t)b->rows : NULL,
+    };
+}
+
+/* The vectors of all choices and of the shared expert, between the calls of a layer. */
+typedef struct scratch { float *y, *shared; uint64_t bytes; } scratch;
+
+static scratch scratch_at(void *base, int n, int k, int n_embd)
+{
+    const uint64_t one = (uint64_t)n * (uint64_t)n_embd;
+    scratch s = { .y = base, .shared = base ? (float *)base + one * (uint64_t)k : NULL };
+    s.bytes = size_align(one * (uint64_t)(k + 1) * sizeof(float), 256);
+    return s;
+}
+
+size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd)
+{
+    (void)g, (void)n_expert, (void)n_ff;
+    return (size_t)scratch_at(NULL, n, k, n_embd).bytes;
+}
+
+static void claim_bank(sim_call *c, const char *what, const gpu_bank *b, int n_expert, int count,
+                       bool data)
+{
+    const uint64_t rows = (uint64_t)b->rows, n = (uint64_t)n_expert;
+    if (data && count > 0)
+        sim_reads(c, what, b->data, (uint64_t)(count - 1) * b->slab_bytes + rows * b->row_bytes);
+    sim_reads(c, "bias", b->bias, n * rows * sizeof(float));
+    sim_reads(c, "scale", b->scale, n * sizeof(float));
+}
+
+void sim_claim_experts(sim_call *c, const gpu_input *in, const gpu_expert_args *a, bool banks)
+{
+    const uint64_t n = (uint64_t)in->n, k = (uint64_t)a->k, wide = (uint64_t)in->cols;
+    const int count = a->count ? a->count : a->n_expert;
+    sim_claim_input(c, in);
+    sim_writes(c, "x", a->x, n * wide * sizeof(float));
+    if (!a->sums) {
+        claim_bank(c, "gate", &a->gate, a->n_expert, count, banks);
+        claim_bank(c, "up", &a->up, a->n_expert, count, banks);
+        claim_bank(c, "down", &a->down, a->n_expert, count, banks);
+        if (a->ids) {
+            sim_reads(c, "ids", a->ids, n * k * sizeof *a->ids);
+            sim_reads(c, "gates", a->gates, n * k * sizeof *a->gates);
+        } else {
+            sim_reads(c, "logits", a->logits, n * (uint64_t)a->n_expert * sizeof *a->logits);
+        }
+    }
+    sim_reads(c, "sums", a->sums, n * wide * sizeof *a->sums);
+    sim_writes(c, "y", a->y, n * k * wide * sizeof *a->y);
+    sim_writes(c, "scratch", a->scratch, scratch_at(NULL, in->n, a->k, in->cols).bytes);
+    if (!a->shared_gate.data) return;
+    sim_claim_matrix(c, "shared gate", &a->shared_gate);
+    sim_claim_matrix(c, "shared up", &a->shared_up);
+    sim_claim_matrix(c, "shared down", &a->shared_down);
+    sim_reads(c, "sigma", a->sigma, n * sizeof *a->sigma);
+}
+
+/* ---- arithmetic ------------------------------------------------------------------------------ */
+
+void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n, bool clamped)
+{
+    const loops *f = sim_ops()->loops;
+    const size_t n_ff = (size_t)e->gate.rows;
+    float *up = sim_room((size_t)n * n_ff, sizeof *up), **rows = sim_room((size_t)n, sizeof *rows);
+    for (int i = 0; i < n; i++) rows[i] = up + (size_t)i * n_ff;
+    sim_multiply(mid, &e->gate, x, n);
+    sim_multiply(rows, &e->up, x, n);
+    for (int i = 0; i < n; i++)
+        (clamped ? f->swiglu_clamped : f->swiglu)(mid[i], mid[i], rows[i], (int)n_ff);
+    free(rows);
+    free(up);
+}
+
+/* y[i] [n_embd] = expert e of x[i] */
+static void whole_expert(float *const *y, const sim_expert *e, const act_row *x, int n,
+                         bool clamped)
+{
+    const size_t n_ff = (size_t)e->gate.rows;
+    float *mid = sim_room((size_t)n * n_ff, sizeof *mid), **rows = sim_room((size_t)n, sizeof *rows);
+    for (int i = 0; i < n; i++) rows[i] = mid + (size_t)i * n_ff;
+    sim_expert_up(rows, e, x, n, clamped);
+    sim_vectors v = sim_vectors_make(mid, n, (int)n_ff);
+    sim_multiply(y, &e->down, v.a.rows, n);
+    sim_vectors_free(&v);
+    free(rows);
+    free(mid);
+}
+
+float *sim_shared(const gpu_expert_args *a, const sim_vectors *x)
+{
+    const sim_expert e = { sim_matrix(&a->shared_gate), sim_matrix(&a->shared_up),
+                           sim_matrix(&a->shared_down) };
+    const int n = x->a.n;
+    if (!a->shared_gate.data) return NULL;
+    float *y = sim_room((size_t)n * (size_t)e.down.rows, sizeof *y);
+    float **rows = sim_room((size_t)n, sizeof *rows);
+    for (int t = 0; t < n; t++) rows[t] = y + (size_t)t * (size_t)e.down.rows;
+    whole_expert(rows, &e, x->a.rows, n, a->clamped);
+    free(rows);
+    return y;
+}
+
+bool sim_choose(gpu *g, int32_t *ids, float *gates, const gpu_expert_args *a, int t)
+{
+    const size_t at = (size_t)t * (size_t)a->k;
+    if (a->ids) {
+        memcpy(ids, a->ids + at, (size_t)a->k * sizeof *ids);
+        memcpy(gates, a->gates + at, (size_t)a->k * sizeof *gates);
+    } else {
+        router_select(ids, gates, a->logits + (size_t)t * (size_t)a->n_expert, a->n_expert, a->k);
+    }
+    for (int r = 0; r < a->k; r++)
+        if (ids[r] < 0 || ids[r] >= a->n_expert) {
+            sim_fail(g, "experts: token %d chose %d of %d", t, ids[r], a->n_expert);
+            return false;
+        }
+    return true;
+}
+
+void sim_join(const gpu_expert_args *a, int t, const float *y, const float *gates,
+              const float *shared)
+{
+    const size_t n_embd = (size_t)a->down.rows, all = (size_t)a->k * n_embd;
+    sim_ops()->loops->join(a->x + (size_t)t * n_embd, y, gates, a->k,
+                           shared ? shared + (size_t)t * n_embd : NULL,
+                           shared ? a->sigma[t] : 0.0f, a->down.rows);
+    if (a->y && a->y + (size_t)t * all != y)
+        memcpy(a->y + (size_t)t * all, y, all * sizeof *y);
+}
+
+/* ---- the operation --------------------------------------------------------------------------- */
+
+typedef struct expert_call {
+    gpu_input in;
+    gpu_expert_args a;
+} expert_call;
+
+/* The vectors of all slots that chose an expert of the range, to y [n, k, n_embd]. */
+static void routed(const gpu_expert_args *a, const int32_t *ids, float *y, const sim_vectors *x)
+{
+    const int count = a->count ? a->count : a->n_expert, n_slot = x->a.n * a->k;
+    const size_t n_embd = (size_t)a->down.rows;
+    act_row *rows = sim_room((size_t)n_slot, sizeof *rows);
+    float **to = sim_room((size_t)n_slot, sizeof *to);
+    for (int e = a->first; e < a->first + count; e++) {
+        const uint64_t i = (uint64_t)(e - a->first);
+        int n = 0;
+        for (int s = 0; s < n_slot; s++) {
+            if (ids[s] != e) continue;
+            rows[n] = x->a.rows[s / a->k];
+            to[n++] = y + (size_t)s * n_embd;
+        }
+        if (n == 0) continue;
+        const sim_expert one = { sim_slab(&a->gate, e, a->gate.data + i * a->gate.slab_bytes),
+                                 sim_slab(&a->up, e, a->up.data + i * a->up.slab_bytes),
+                                 sim_slab(&a->down, e, a->down.data + i * a->down.slab_bytes) };
+        whole_expert(to, &one, rows, n, a->clamped);
+    }
+    free(to);
+    free(rows);
+}
+
+/* The first of a layer's calls computes the shared expert, the last one adds up. A range that is
+ * left out leaves NaNs. */
+static void run_ranges(gpu *g, const expert_call *c, const sim_vectors *x)
+{
+    const gpu_expert_args *a = &c->a;
+    const int n = c->in.n, count = a->count ? a->count : a->n_expert;
+    const size_t n_embd = (size_t)c->in.cols, slots = (size_t)n * (size_t)a->k;
+    const scratch s = scratch_at(a->scratch, n, a->k, c->in.cols);
+    int32_t *ids = sim_room(slots, sizeof *ids);
+    float *gates = sim_room(slots, sizeof *gates), *y = a->y ? a->y : s.y;
+    bool ok = true;
+    for (int t = 0; t < n && ok; t++)
+        ok = sim_choose(g, ids + t * a->k, gates + t * a->k, a, t);
+    if (ok && a->first == 0) {
+        float *shared = sim_shared(a, x);
+        if (shared) memcpy(s.shared, shared, (size_t)n * n_embd * sizeof *shared);
+        free(shared);
+        memset(y, 0xFF, slots * n_embd * sizeof *y);
+    }
+    if (ok) routed(a, ids, y, x);
+    for (int t = 0; t < n && ok && a->first + count == a->n_expert; t++)
+        sim_join(a, t, y + (size_t)(t * a->k) * n_embd, gates + t * a->k,
+                 a->shared_gate.data ? s.shared : NULL);
+    free(gates);
+    free(ids);
+}
+
+/* The sum over the selection was taken elsewhere. */
+static void run_sums(const expert_call *c, const sim_vectors *x)
+{
+    const gpu_expert_args *a = &c->a;
+    const size_t n_embd = (size_t)c->in.cols;
+    const float one = 1.0f;
+    float *shared = sim_shared(a, x);
+    for (size_t t = 0; t < (size_t)c->in.n; t++)
+        sim_ops()->loops->join(a->x + t * n_embd, a->sums + t * n_embd, &one, 1,
+                               shared ? shared + t * n_embd : NULL, shared ? a->sigma[t] : 0.0f,
+                               c->in.cols);
+    free(shared);
+}
+
+static void run_experts(gpu *g, void *args)
+{
+    const expert_call *c = args;
+    float *rows = sim_finished(g, &c->in);
+    if (!rows) return;
+    sim_vectors x = sim_vectors_make(rows, c->in.n, c->in.cols);
+    if (c->a.sums) run_sums(c, &x);
+    else run_ranges(g, c, &x);
+    sim_vectors_free(&x);
+    free(rows);
+}
+
+/* What products of many vectors read. */
+static void prepare_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
+{
+    const int types[] = { a->gate.type, a->up.type, a->shared_gate.type, a->shared_up.type };
+    const int first = a->sums ? 2 : 0, end = a->shared_gate.data ? 4 : 2;
+    bool rows = false, halves = false;
+    for (int i = first; i < end; i++) {
+        if (types[i] == QT_F32) rows = true;
+        else halves = true;
+    }
+    sim_prepare_many(g, in, rows, halves);
+}
+
+static bool layer_fits(const gpu_input *in, const gpu_expert_args *a)
+{
+    const int count = a->count ? a->count : a->n_expert;
+    if (in->n < 1 || in->cols < 1) return false;
+    if (a->sums) return in->n > GPU_FEW;
+    return a->k >= 1 && a->k <= GPU_MOST_USED && a->k <= a->n_expert && a->n_expert <= 1024 &&
+           gpu_type_fits(a->gate.type) && gpu_type_fits(a->up.type) &&
+           gpu_type_fits(a->down.type) && a->gate.cols == in->cols && a->up.cols == in->cols &&
+           a->down.rows == in->cols && a->gate.rows == a->up.rows &&
+           a->gate.rows == a->down.cols && a->first >= 0 && count >= 1 &&
+           count <= a->n_expert - a->first && (in->n > GPU_FEW || count == a->n_expert) &&
+           (a->ids || in->n <= GPU_FEW) && a->gate.data && a->up.data && a->down.data;
+}
+
+void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
+{
+    sim_call c = sim_begin(g, "experts");
+    if (!layer_fits(in, a)) {
+        sim_fail(g, "experts: %d of %d for %d tokens, from %d on %d", a->k, a->n_expert, in->n,
+                 a->first, a->count);
+        return;
+    }
+    if (a->gate.type != a->up.type && a->count && a->count < a->n_expert && !a->y) {
+        sim_fail(g, "experts: a range of two types");
+        return;
+    }
+    if (in->n > GPU_FEW) prepare_many(g, in, a);
+    else sim_prepare_few(g, in);
+    const expert_call e = { *in, *a };
+    sim_claim_experts(&c, in, a, true);
+    sim_end(&c, run_experts, &e, sizeof e);
+}

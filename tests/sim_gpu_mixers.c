@@ -1,0 +1,228 @@
+/* sim_gpu_mixers.c - attention and the delta rule, by the loops of engine/cpu/.
+ *
+ * What gpu.h lets an operation overwrite is overwritten. */
+#include "tests/sim_gpu_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/cpu/attention.h"
+#include "engine/cpu/deltanet.h"
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+enum { PARTIAL_FLOATS = 2 };             /* of a head and a dimension; nothing is kept in it here */
+
+size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim)
+{
+    (void)g;
+    return (size_t)GPU_FEW * (size_t)n_head * (size_t)head_dim * PARTIAL_FLOATS;
+}
+
+bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim)
+{
+    return (head_dim == 32 || head_dim == 64 || head_dim == 128 || head_dim == 256) &&
+           n_head_kv > 0 && n_head % n_head_kv == 0;
+}
+
+/* n heads, `stride` floats apart, to y [n, head_dim], of one token: normed and rotated. */
+static void turn_heads(float *y, const float *x, size_t stride, int n, const float *norm,
+                       const gpu_attention *a, int t)
+{
+    const loops *f = sim_ops()->loops;
+    const size_t half = (size_t)a->rope_dim / 2;
+    for (int h = 0; h < n; h++, y += a->head_dim, x += stride) {
+        memcpy(y, x, (size_t)a->head_dim * sizeof *y);
+        if (norm) f->rmsnorm(y, y, norm, a->head_dim, a->eps);
+        f->rotate(y, a->cosine + (size_t)t * half, a->sine + (size_t)t * half, a->rope_dim);
+    }
+}
+
+static kv_view view_of(const gpu_attention *a)
+{
+    static const kv_type types[] = { [GPU_KV_F32] = KV_F32, [GPU_KV_F16] = KV_F16,
+                                     [GPU_KV_Q8_0] = KV_Q8_0 };
+    static const quant_type stored[] = { [KV_F32] = QT_F32, [KV_F16] = QT_F16,
+                                         [KV_Q8_0] = QT_Q8_0 };
+    const kv_type type = types[a->kv];
+    return (kv_view){
+        .keys = a->keys, .values = a->values, .rows = a->kv_rows, .type = type,
+        .row_bytes = (size_t)quant_row_bytes(quant_traits_of(stored[type]),
+                                             (uint64_t)a->head_dim),
+    };
+}
+
+static void attend_all(const attend_args *a)
+{
+    const int n_block = attend_block_count(a);
+    float *work = sim_room(attend_work_floats(a->head_dim), sizeof *work);
+    for (int h = 0; h < a->n_head_kv; h++)
+        for (int b = 0; b < n_block; b += ATTEND_BLOCKS)
+            sim_ops()->loops->attend_blocks(a, h, b, min_int(n_block - b, ATTEND_BLOCKS), work);
+    free(work);
+}
+
+static bool counters_are_zero(gpu *g, const gpu_attention *a)
+{
+    for (int i = 0; i < GPU_FEW * a->n_head; i++)
+        if (a->counters[i] != 0) {
+            sim_fail(g, "attention: counter %d is %u", i, (unsigned)a->counters[i]);
+            return false;
+        }
+    return true;
+}
+
+static void run_attend(gpu *g, void *args)
+{
+    const gpu_attention *a = args;
+    const size_t n = (size_t)a->n, dim = (size_t)a->head_dim, wide = (size_t)a->n_head * dim;
+    const size_t kv_wide = (size_t)a->n_head_kv * dim;
+    const int pos = a->at->pos;
+    if (pos < 0 || pos > a->last || a->n > a->last - pos + 1) {
+        sim_fail(g, "attention: %d tokens at %d, made for positions up to %d", a->n, pos, a->last);
+        return;
+    }
+    if (a->counters && !counters_are_zero(g, a)) return;
+    float *q = sim_room(n * wide, sizeof *q), *k = sim_room(n * kv_wide, sizeof *k);
+    for (size_t t = 0; t < n; t++) {
+        turn_heads(q + t * wide, a->q + t * (size_t)a->q_stride, (size_t)a->q_head_stride,
+                   a->n_head, a->q_norm, a, (int)t);
+        turn_heads(k + t * kv_wide, a->k + t * kv_wide, dim, a->n_head_kv, a->k_norm, a, (int)t);
+    }
+    const kv_view stored = view_of(a);
+    kv_view_write(&stored, a->n_head_kv, a->head_dim, pos, a->n, k, a->v);
+    const attend_args job = {
+        .out = a->out, .q = q, .stored = stored, .n_head = a->n_head, .n_head_kv = a->n_head_kv,
+        .head_dim = a->head_dim, .pos = pos, .n = a->n, .window = a->window, .scale = a->scale,
+        .sinks = a->sinks,
+    };
+    attend_all(&job);
+    if (a->n > 1) {
+        for (size_t t = 0; t < n; t++)
+            for (size_t h = 0; h < (size_t)a->n_head; h++)
+                sim_clobber(a->q + t * (size_t)a->q_stride + h * (size_t)a->q_head_stride,
+                            dim * sizeof *q);
+        sim_clobber(a->k, n * kv_wide * sizeof *k);
+    }
+    sim_clobber(a->partial, gpu_attention_scratch(g, a->n_head, a->head_dim) * sizeof(float));
+    free(k);
+    free(q);
+}
+
+void gpu_attend(gpu *g, const gpu_attention *a)
+{
+    const uint64_t n = (uint64_t)a->n, dim = (uint64_t)a->head_dim, f = sizeof(float);
+    const uint64_t kv_wide = (uint64_t)a->n_head_kv * dim, half = (uint64_t)a->rope_dim / 2;
+    sim_call c = sim_begin(g, "attention");
+    if (!gpu_attention_fits(a->n_head, a->n_head_kv, a->head_dim) || a->n < 1 ||
+        a->rope_dim % 2 || a->rope_dim > a->head_dim || a->kv_rows < 1 ||
+        (a->window > 0 && a->n + a->window - 1 > a->kv_rows) || a->n > a->kv_rows) {
+        sim_fail(g, "attention: %d tokens, window %d, %d rows, %d and %d heads of %d", a->n,
+                 a->window, a->kv_rows, a->n_head, a->n_head_kv, a->head_dim);
+        return;
+    }
+    const uint64_t store = (uint64_t)a->kv_rows * (uint64_t)a->n_head_kv * view_of(a).row_bytes;
+    sim_writes(&c, "out", a->out, n * (uint64_t)a->n_head * dim * f);
+    sim_writes(&c, "q", a->q, ((n - 1) * (uint64_t)a->q_stride +
+                               (uint64_t)(a->n_head - 1) * (uint64_t)a->q_head_stride + dim) * f);
+    sim_writes(&c, "k", a->k, n * kv_wide * f);
+    sim_reads(&c, "v", a->v, n * kv_wide * f);
+    sim_reads(&c, "norm of q", a->q_norm, dim * f);
+    sim_reads(&c, "norm of k", a->k_norm, dim * f);
+    sim_reads_ahead(&c, "cosine", a->cosine, n * half * f);
+    sim_reads_ahead(&c, "sine", a->sine, n * half * f);
+    sim_reads_ahead(&c, "cursor", a->at, sizeof *a->at);
+    sim_reads_ahead(&c, "keys", a->keys, store);
+    sim_reads_ahead(&c, "values", a->values, store);
+    sim_writes(&c, "keys", a->keys, store);
+    sim_writes(&c, "values", a->values, store);
+    sim_reads(&c, "sinks", a->sinks, (uint64_t)a->n_head * f);
+    sim_writes(&c, "partial", a->partial, gpu_attention_scratch(g, a->n_head, a->head_dim) * f);
+    sim_writes(&c, "counters", a->counters, (uint64_t)GPU_FEW * (uint64_t)a->n_head *
+                                            sizeof *a->counters);
+    sim_end(&c, run_attend, a, sizeof *a);
+}
+
+/* ---- the delta rule -------------------------------------------------------------------------- */
+
+bool gpu_delta_fits(int dim) { return dim == 32 || dim == 64 || dim == 128; }
+
+typedef struct delta_sizes {
+    int ratio;
+    size_t dim, keys, values, channels;  /* widths of q (or k), of v, of all three */
+} delta_sizes;
+
+static delta_sizes sizes_of(const gpu_delta *d)
+{
+    const size_t dim = (size_t)d->dim, keys = (size_t)d->n_k * dim, values = (size_t)d->n_v * dim;
+    return (delta_sizes){ d->n_v / d->n_k, dim, keys, values, 2 * keys + values };
+}
+
+/* Norms of q and k in mixed, write strengths and log decays in ba: all in place. */
+static void prepare_token(float *mixed, float *ba, const gpu_delta *d, const delta_sizes *s)
+{
+    const loops *f = sim_ops()->loops;
+    for (int h = 0; h < d->n_k; h++) {
+        float *q = mixed + (size_t)h * s->dim, *own = ba + (size_t)h * 2 * (size_t)s->ratio;
+        f->delta_l2norm(q, d->dim, 1.0f / sqrtf((float)d->dim));
+        f->delta_l2norm(q + s->keys, d->dim, 1.0f);
+        for (int i = 0; i < s->ratio; i++) {
+            const int v = h * s->ratio + i;
+            own[i] = sigmoid_f32(own[i]);
+            own[s->ratio + i] = delta_decay(own[s->ratio + i], d->dt_bias[v], d->a[v]);
+        }
+    }
+}
+
+static void run_delta(gpu *g, void *args)
+{
+    const gpu_delta *d = args;
+    const delta_sizes s = sizes_of(d);
+    const loops *f = sim_ops()->loops;
+    const size_t n = (size_t)d->n, gates = 2 * (size_t)d->n_v;
+    float *mixed = sim_room(n * s.channels, sizeof *mixed), *ba = sim_room(n * gates, sizeof *ba);
+    float *scratch = sim_room(delta_scratch(d->dim, d->dim), sizeof *scratch);
+    (void)g;
+    memcpy(mixed, d->mixed, n * s.channels * sizeof *mixed);
+    memcpy(ba, d->ba, n * gates * sizeof *ba);
+    for (size_t t = 0; t < n; t++) prepare_token(mixed + t * s.channels, ba + t * gates, d, &s);
+    for (int h = 0; h < d->n_v; h++) {
+        const size_t key = (size_t)(h / s.ratio);
+        const float *own = ba + key * 2 * (size_t)s.ratio + h % s.ratio;
+        const delta_args a = {
+            .out = d->out + (size_t)h * s.dim, .q = mixed + key * s.dim,
+            .k = mixed + s.keys + key * s.dim, .v = mixed + 2 * s.keys + (size_t)h * s.dim,
+            .beta = own, .g = own + s.ratio, .out_stride = s.values, .qk_stride = s.channels,
+            .v_stride = s.channels, .bg_stride = gates,
+            .state = d->state + (size_t)h * s.dim * s.dim, .n = d->n, .dk = d->dim, .dv = d->dim,
+        };
+        if (a.n < DELTA_CHUNK / 2) f->delta_recurrence(&a);
+        else f->delta_chunked(&a, scratch);
+    }
+    if (d->n > 1) {
+        sim_clobber(d->mixed, n * s.channels * sizeof *mixed);
+        sim_clobber(d->ba, n * gates * sizeof *ba);
+    }
+    free(scratch);
+    free(ba);
+    free(mixed);
+}
+
+void gpu_delta_rule(gpu *g, const gpu_delta *d)
+{
+    const uint64_t n = (uint64_t)d->n, n_v = (uint64_t)d->n_v, f = sizeof(float);
+    sim_call c = sim_begin(g, "DeltaNet");
+    if (!gpu_delta_fits(d->dim) || d->n_k < 1 || d->n_v % d->n_k || d->n < 1) {
+        sim_fail(g, "DeltaNet: %d tokens, %d and %d heads of %d", d->n, d->n_k, d->n_v, d->dim);
+        return;
+    }
+    const delta_sizes s = sizes_of(d);
+    sim_writes(&c, "out", d->out, n * s.values * f);
+    sim_writes(&c, "mixed", d->mixed, n * s.channels * f);
+    sim_writes(&c, "ba", d->ba, n * 2 * n_v * f);
+    sim_reads(&c, "dt_bias", d->dt_bias, n_v * f);
+    sim_reads(&c, "a", d->a, n_v * f);
+    sim_reads_ahead(&c, "state", d->state, n_v * s.dim * s.dim * f);
+    sim_writes(&c, "state", d->state, n_v * s.dim * s.dim * f);
+    sim_end(&c, run_delta, d, sizeof *d);
+}

@@ -1,0 +1,318 @@
+/* sim_gpu_token.c - the two ends of a token's path and the router in between: embedding, rotation
+ * tables, router logits; the likeliest token, and what a sampler asks about a row of logits. */
+#include "tests/sim_gpu_internal.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/models/rope.h"
+#include "moe/router.h"
+
+/* ---- the embedding --------------------------------------------------------------------------- */
+
+typedef struct embed_args {
+    float *x;
+    gpu_matrix table;
+    const int32_t *ids;
+    int n;
+} embed_args;
+
+static void run_embed(gpu *g, void *args)
+{
+    const embed_args *a = args;
+    const matrix table = sim_matrix(&a->table);
+    for (int t = 0; t < a->n; t++)
+        if (a->ids[t] < 0 || a->ids[t] >= table.rows) {
+            sim_fail(g, "embedding: token %d has id %d of %d", t, a->ids[t], table.rows);
+            return;
+        }
+    ops_embed(sim_ops(), a->x, &table, a->ids, a->n);
+}
+
+void gpu_embed(gpu *g, float *x, const gpu_matrix *table, const int32_t *ids, int n)
+{
+    const embed_args a = { x, *table, ids, n };
+    sim_call c = sim_begin(g, "embed");
+    if (!gpu_type_fits(table->type)) sim_fail(g, "embedding: type %d", table->type);
+    /* the table may be in page-locked RAM: engine/gpu/weights_gpu.h */
+    sim_reads_any(&c, "table", table->data, (uint64_t)table->rows * table->row_bytes);
+    sim_reads(&c, "ids", ids, (uint64_t)n * sizeof *ids);
+    sim_writes(&c, "x", x, (uint64_t)n * (uint64_t)table->cols * sizeof *x);
+    sim_end(&c, run_embed, &a, sizeof a);
+}
+
+/* ---- rotation -------------------------------------------------------------------------------- */
+
+typedef struct rope_args {
+    float *cosine, *sine;
+    const double *freq;
+    double magnitude;
+    int half, n;
+    const gpu_cursor *at;
+} rope_args;
+
+static void run_rope(gpu *g, void *args)
+{
+    const rope_args *a = args;
+    if (a->at->pos < 0) sim_fail(g, "rotation: position %d", a->at->pos);
+    else rope_table(a->cosine, a->sine, a->freq, a->magnitude, 2 * a->half, a->at->pos, a->n);
+}
+
+void gpu_rope_table(gpu *g, float *cosine, float *sine, const double *freq, double magnitude,
+                    int half, const gpu_cursor *at, int n)
+{
+    const rope_args a = { cosine, sine, freq, magnitude, half, n, at };
+    const uint64_t bytes = (uint64_t)n * (uint64_t)half * sizeof *cosine;
+    sim_call c = sim_begin(g, "rope");
+    sim_reads(&c, "frequencies", freq, (uint64_t)half * sizeof *freq);
+    sim_reads(&c, "cursor", at, sizeof *at);
+    sim_writes(&c, "cosine", cosine, bytes);
+    sim_writes(&c, "sine", sine, bytes);
+    sim_end(&c, run_rope, &a, sizeof a);
+}
+
+/* ---- the router ------------------------------------------------------------------------------ */
+
+typedef struct route_args {
+    gpu_input in;
+    gpu_route_args r;
+    bool leaves;                         /* the finished forms, for the experts */
+} route_args;
+
+static void run_route(gpu *g, void *args)
+{
+    const route_args *a = args;
+    const gpu_route_args *r = &a->r;
+    const matrix router = sim_matrix(&r->router), gate = sim_matrix(&r->shared_gate);
+    const size_t n = (size_t)a->in.n, n_expert = (size_t)router.rows, k = (size_t)r->k;
+    float *rows = sim_finished(g, &a->in);
+    if (!rows) return;
+    sim_vectors x = sim_vectors_make(rows, a->in.n, a->in.cols);
+    sim_multiply_all(r->logits, n_expert, &router, &x);
+    if (gate.data) sim_multiply_all(r->sigma, 1, &gate, &x);
+    for (size_t t = 0; t < n; t++) {
+        if (gate.data) r->sigma[t] = sigmoid_f32(r->sigma[t]);
+        if (r->ids)
+            router_select(r->ids + t * k, r->gates + t * k, r->logits + t * n_expert,
+                          (int)n_expert, r->k);
+    }
+    if (a->leaves) sim_leave_few(&a->in, rows);
+    sim_vectors_free(&x);
+    free(rows);
+}
+
+void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
+{
+    const uint64_t n = (uint64_t)in->n, k = (uint64_t)r->k;
+    const bool shared = r->shared_gate.data != NULL;
+    const bool floats = sim_is_float(r->router.type) &&
+                        (!shared || sim_is_float(r->shared_gate.type));
+    sim_call c = sim_begin(g, "router");
+    if (r->router.rows > 1024 || r->k > GPU_MOST_USED || r->k > r->router.rows ||
+        r->router.cols != in->cols || (shared && r->shared_gate.rows != 1) || in->n < 1) {
+        sim_fail(g, "router: %d of %d experts, %d tokens", r->k, r->router.rows, in->n);
+        return;
+    }
+    if (in->n > GPU_FEW)
+        sim_prepare_many(g, in, r->router.type == QT_F32 ||
+                         (shared && r->shared_gate.type == QT_F32), r->router.type != QT_F32 ||
+                         (shared && r->shared_gate.type != QT_F32));
+    const route_args a = { *in, *r, in->n <= GPU_FEW && floats && in->blocks };
+    sim_claim_input(&c, in);
+    sim_claim_matrix(&c, "router", &r->router);
+    if (shared) sim_claim_matrix(&c, "shared gate", &r->shared_gate);
+    sim_writes(&c, "logits", r->logits, n * (uint64_t)r->router.rows * sizeof *r->logits);
+    if (shared) sim_writes(&c, "sigma", r->sigma, n * sizeof *r->sigma);
+    if (r->ids) {
+        sim_writes(&c, "ids", r->ids, n * k * sizeof *r->ids);
+        sim_writes(&c, "gates", r->gates, n * k * sizeof *r->gates);
+    }
+    if (a.leaves) {
+        sim_writes(&c, "rows", in->rows, n * (uint64_t)in->cols * sizeof *in->rows);
+        sim_writes(&c, "blocks", in->blocks, n * gpu_blocks_bytes(in->cols));
+    }
+    sim_end(&c, run_route, &a, sizeof a);
+    if (a.leaves) in->has_rows = in->has_blocks = true;
+}
+
+/* ---- the next token -------------------------------------------------------------------------- */
+
+typedef struct largest_args {
+    const float *logits;
+    int n;
+    gpu_cursor *at;
+    uint64_t *seen;
+    uint32_t *best, *counter;
+} largest_args;
+
+static bool beats(float a, float b) { return a > b || (isnan(b) && !isnan(a)); }
+
+static void run_largest(gpu *g, void *args)
+{
+    const largest_args *a = args;
+    int best = 0;
+    if (*a->counter != 0) {
+        sim_fail(g, "pick: the counter is %u", (unsigned)*a->counter);
+        return;
+    }
+    for (int i = 1; i < a->n; i++)
+        if (beats(a->logits[i], a->logits[best])) best = i;
+    sim_clobber(a->best, GPU_LARGEST_WORDS * sizeof *a->best);
+    a->at->token = best;
+    if (a->seen)
+        *a->seen = (uint64_t)((uint32_t)(a->at->pos + 1) & 0x7FFFFFFFu) << 32 | (uint32_t)best;
+}
+
+void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *seen, uint32_t *best,
+                 uint32_t *counter)
+{
+    const largest_args a = { logits, n, at, seen, best, counter };
+    sim_call c = sim_begin(g, "pick");
+    sim_reads(&c, "logits", logits, (uint64_t)n * sizeof *logits);
+    sim_writes(&c, "cursor", at, sizeof *at);
+    sim_writes_any(&c, "witness", seen, sizeof *seen);
+    sim_writes(&c, "best", best, GPU_LARGEST_WORDS * sizeof *best);
+    sim_writes(&c, "counter", counter, sizeof *counter);
+    sim_end(&c, run_largest, &a, sizeof a);
+}
+
+typedef struct advance_args { gpu_cursor *at; int n; } advance_args;
+
+static void run_advance(gpu *g, void *args)
+{
+    const advance_args *a = args;
+    (void)g;
+    a->at->pos += a->n;
+}
+
+void gpu_advance(gpu *g, gpu_cursor *at, int n)
+{
+    const advance_args a = { at, n };
+    sim_call c = sim_begin(g, "pick");
+    sim_writes(&c, "cursor", at, sizeof *at);
+    sim_end(&c, run_advance, &a, sizeof a);
+}
+
+/* ---- sampling: the arithmetic of cuda/sample.cu, in its order -------------------------------- */
+
+enum { BLOCK = GPU_SHORTLIST_BLOCK, LANES = GPU_SHORTLIST_LANES, STEPS = GPU_SHORTLIST_STEPS };
+
+static int block_count(int n) { return (n + BLOCK - 1) / BLOCK; }
+
+static bool penalise(gpu *g, const gpu_shortlist *s)
+{
+    for (int i = 0; i < s->n_seen; i++) {
+        const int id = s->seen[2 * i], count = s->seen[2 * i + 1];
+        if (id < 0 || id >= s->n) {
+            sim_fail(g, "sampling: id %d of %d is penalised", id, s->n);
+            return false;
+        }
+        if (!isfinite(s->work[id])) continue;
+        double x = s->work[id];
+        x = x > 0 ? x / s->repeat : x * s->repeat;
+        x = x - (s->presence + (double)count * s->frequency);
+        x = x > (double)FLT_MAX ? (double)FLT_MAX : x < -(double)FLT_MAX ? -(double)FLT_MAX : x;
+        s->work[id] = (float)x + 0.0f;
+    }
+    return true;
+}
+
+static double weight_of(float v, double largest, const gpu_shortlist *s)
+{
+    const double ln_2 = 0x1.62e42fefa39efp-1, magic = 0x1.8p52;
+    double z = ((double)v - largest) * s->per_temperature, made;
+    uint64_t n, bits;
+    z = z < -700 ? -700 : z;
+    const double t = z * (STEPS / ln_2) + magic;
+    const double r = z - (t - magic) * (ln_2 / STEPS);
+    double p = 0.5 + r * (1.0 / 6);
+    p = 1.0 + r * p;
+    p = 1.0 + r * p;
+    memcpy(&n, &t, sizeof n);
+    memcpy(&bits, &s->steps[n % STEPS], sizeof bits);
+    bits += n / STEPS << 52;
+    memcpy(&made, &bits, sizeof made);
+    return made * p;
+}
+
+static double block_mass(const float *work, double largest, const gpu_shortlist *s)
+{
+    double mass = 0.0;
+    for (int lane = 0; lane < LANES; lane++) {
+        double sum = 0.0;
+        for (int k = 0; k < BLOCK; k += LANES) sum += weight_of(work[k + lane], largest, s);
+        mass += sum;
+    }
+    return mass;
+}
+
+static void run_shortlist(gpu *g, void *args)
+{
+    const gpu_shortlist *s = args;
+    const int n_block = block_count(s->n);
+    float top = -INFINITY;
+    for (int i = 0; i < n_block * BLOCK; i++) {
+        const float x = i < s->n ? s->logits[i] + s->bias[i] : -INFINITY;
+        s->work[i] = isnan(x) ? -INFINITY : x;
+    }
+    if (!penalise(g, s)) return;
+    for (int b = 0; b < n_block; b++) {
+        float most = -INFINITY;
+        for (int i = 0; i < BLOCK; i++) most = fmaxf(most, s->work[b * BLOCK + i]);
+        s->maxima[b] = most;
+        top = fmaxf(top, most);
+    }
+    *s->top = 0;
+    for (int b = 0; s->masses && b < n_block; b++)
+        s->masses[b] = block_mass(s->work + b * BLOCK, (double)top, s);
+}
+
+void gpu_shortlist_make(gpu *g, const gpu_shortlist *s)
+{
+    const uint64_t n = (uint64_t)s->n, blocks = (uint64_t)block_count(s->n);
+    sim_call c = sim_begin(g, "sampling");
+    sim_reads(&c, "logits", s->logits, n * sizeof(float));
+    sim_reads(&c, "bias", s->bias, n * sizeof(float));
+    sim_reads(&c, "steps", s->steps, STEPS * sizeof(double));
+    sim_writes(&c, "work", s->work, blocks * BLOCK * sizeof(float));
+    sim_writes(&c, "top", s->top, sizeof *s->top);
+    /* what passes between sampler and device is in page-locked RAM */
+    sim_reads_any(&c, "seen", s->seen, (uint64_t)s->n_seen * 2 * sizeof *s->seen);
+    sim_writes_any(&c, "maxima", s->maxima, blocks * sizeof *s->maxima);
+    sim_writes_any(&c, "masses", s->masses, blocks * sizeof *s->masses);
+    sim_end(&c, run_shortlist, s, sizeof *s);
+}
+
+typedef struct gather_args {
+    const float *work;
+    int n, cap;
+    float bound;
+    gpu_pair *to;
+    uint32_t *count;
+} gather_args;
+
+/* In any order: from the last id to the first, so that nobody relies on another. */
+static void run_gather(gpu *g, void *args)
+{
+    const gather_args *a = args;
+    uint32_t n = 0;
+    (void)g;
+    for (int i = a->n - 1; i >= 0; i--) {
+        if (!(a->work[i] >= a->bound && a->work[i] > -INFINITY)) continue;
+        if (n < (uint32_t)a->cap) a->to[n] = (gpu_pair){ i, a->work[i] };
+        n++;
+    }
+    *a->count = n;
+}
+
+void gpu_shortlist_gather(gpu *g, const gpu_shortlist *s, float bound, gpu_pair *to, int cap,
+                          uint32_t *count)
+{
+    const gather_args a = { s->work, s->n, cap, bound, to, count };
+    sim_call c = sim_begin(g, "sampling");
+    sim_reads(&c, "work", s->work, (uint64_t)s->n * sizeof(float));
+    sim_writes_any(&c, "pairs", to, (uint64_t)cap * sizeof *to);
+    sim_writes_any(&c, "count", count, sizeof *count);
+    sim_end(&c, run_gather, &a, sizeof a);
+}
