@@ -260,7 +260,7 @@ clean:
 TEST_BIN := $(TESTS:%=$B/tests/%)
 # Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
 # linked with tests/sim_gpu*.c instead of gpu_stub.c.
-SIM_OF   := $(if $(filter 0,$(CUDA)),gpu_split)
+SIM_OF   := $(if $(filter 0,$(CUDA)),places forward state expert_store mem_space gpu gpu_split gpu_stage gpu_sampler)
 SIM_BIN  := $(SIM_OF:%=$B/tests/test_sim_%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
 both      = $(foreach t,$1,$B/tests/test_$t $(filter $B/tests/test_sim_$t,$(SIM_BIN)))

@@ -3,6 +3,7 @@
 #define ENGINE_INSTRUMENTS_H
 
 #include "engine/engine.h"
+#include "moe/residency.h"
 #include "moe/router.h"
 
 /* How fast this machine is with this model's shapes, using a part of room bytes (measure.h); g may
@@ -24,6 +25,8 @@ struct host_experts_stats;
 struct store_stats;
 void session_counts(const session *s, struct host_experts_stats *host, struct store_stats *store);
 void session_reset_counts(session *s);
+/* What changed places in VRAM since the last reset; all 0 where nothing does. */
+residency_stats session_places(const session *s);
 
 /* Tells fn which experts tokens choose, layer by layer, from now on; NULL: nobody. For layers on
  * the CPU only: those on a GPU choose there and tell nobody, so a session that has any is

@@ -54,9 +54,14 @@ void sim_claim_experts(sim_call *c, const gpu_input *in, const gpu_expert_args *
     sim_claim_input(c, in);
     sim_writes(c, "x", a->x, n * wide * sizeof(float));
     if (!a->sums) {
-        claim_bank(c, "gate", &a->gate, a->n_expert, count, banks);
-        claim_bank(c, "up", &a->up, a->n_expert, count, banks);
-        claim_bank(c, "down", &a->down, a->n_expert, count, banks);
+        const uint64_t n_expert = (uint64_t)a->n_expert;
+        claim_bank(c, "gate", &a->gate, a->n_expert, count, banks && !a->at);
+        claim_bank(c, "up", &a->up, a->n_expert, count, banks && !a->at);
+        claim_bank(c, "down", &a->down, a->n_expert, count, banks && !a->at);
+        sim_reads(c, "addresses", a->at, n_expert * 3 * sizeof *a->at);
+        sim_reads(c, "order", a->at ? a->order : NULL, n_expert * sizeof *a->order);
+        sim_reads(c, "ranks", a->at ? a->rank : NULL, n_expert * sizeof *a->rank);
+        sim_writes_any(c, "counts", a->counts, n_expert * sizeof *a->counts);
         if (a->ids) {
             sim_reads(c, "ids", a->ids, n * k * sizeof *a->ids);
             sim_reads(c, "gates", a->gates, n * k * sizeof *a->gates);
@@ -154,25 +159,54 @@ typedef struct expert_call {
     gpu_expert_args a;
 } expert_call;
 
+static void count_all(const gpu_expert_args *a, const int32_t *ids, int n_slot)
+{
+    memset(a->counts, 0, (size_t)a->n_expert * sizeof *a->counts);
+    for (int s = 0; s < n_slot; s++) a->counts[ids[s]]++;
+}
+
+/* Where the table says that the expert is. */
+static bool find_scattered(gpu *g, sim_expert *one, const gpu_expert_args *a, int e)
+{
+    const gpu_bank *banks[3] = { &a->gate, &a->up, &a->down };
+    matrix *slabs[3] = { &one->gate, &one->up, &one->down };
+    for (int i = 0; i < 3; i++) {
+        const uint8_t *at = (const uint8_t *)(uintptr_t)a->at[3 * e + i];
+        if ((uintptr_t)at % GPU_SLAB_ALIGN != 0 ||
+            !sim_in_vram(at, (uint64_t)banks[i]->rows * banks[i]->row_bytes)) {
+            sim_fail(g, "experts: slab %d of expert %d is not in VRAM", i, e);
+            return false;
+        }
+        *slabs[i] = sim_slab(banks[i], e, at);
+    }
+    return true;
+}
+
 /* The vectors of all slots that chose an expert of the range, to y [n, k, n_embd]. */
-static void routed(const gpu_expert_args *a, const int32_t *ids, float *y, const sim_vectors *x)
+static void routed(gpu *g, const gpu_expert_args *a, const int32_t *ids, float *y, const sim_vectors *x)
 {
     const int count = a->count ? a->count : a->n_expert, n_slot = x->a.n * a->k;
     const size_t n_embd = (size_t)a->down.rows;
     act_row *rows = sim_room((size_t)n_slot, sizeof *rows);
     float **to = sim_room((size_t)n_slot, sizeof *to);
-    for (int e = a->first; e < a->first + count; e++) {
-        const uint64_t i = (uint64_t)(e - a->first);
+    for (int r = a->first; r < a->first + count; r++) {
+        const int e = a->at ? a->order[r] : r;
+        const uint64_t i = (uint64_t)(r - a->first);
         int n = 0;
         for (int s = 0; s < n_slot; s++) {
             if (ids[s] != e) continue;
             rows[n] = x->a.rows[s / a->k];
             to[n++] = y + (size_t)s * n_embd;
         }
+        if (a->at && (e < 0 || e >= a->n_expert || a->rank[e] != r)) {
+            sim_fail(g, "experts: rank %d is expert %d's", r, e);
+            break;
+        }
         if (n == 0) continue;
-        const sim_expert one = { sim_slab(&a->gate, e, a->gate.data + i * a->gate.slab_bytes),
-                                 sim_slab(&a->up, e, a->up.data + i * a->up.slab_bytes),
-                                 sim_slab(&a->down, e, a->down.data + i * a->down.slab_bytes) };
+        sim_expert one = { sim_slab(&a->gate, e, a->gate.data + i * a->gate.slab_bytes),
+                           sim_slab(&a->up, e, a->up.data + i * a->up.slab_bytes),
+                           sim_slab(&a->down, e, a->down.data + i * a->down.slab_bytes) };
+        if (a->at && !find_scattered(g, &one, a, e)) break;
         whole_expert(to, &one, rows, n, a->clamped);
     }
     free(to);
@@ -198,7 +232,8 @@ static void run_ranges(gpu *g, const expert_call *c, const sim_vectors *x)
         free(shared);
         memset(y, 0xFF, slots * n_embd * sizeof *y);
     }
-    if (ok) routed(a, ids, y, x);
+    if (ok && a->counts && a->first == 0) count_all(a, ids, (int)slots);
+    if (ok) routed(g, a, ids, y, x);
     for (int t = 0; t < n && ok && a->first + count == a->n_expert; t++)
         sim_join(a, t, y + (size_t)(t * a->k) * n_embd, gates + t * a->k,
                  a->shared_gate.data ? s.shared : NULL);
@@ -256,7 +291,8 @@ static bool layer_fits(const gpu_input *in, const gpu_expert_args *a)
            a->down.rows == in->cols && a->gate.rows == a->up.rows &&
            a->gate.rows == a->down.cols && a->first >= 0 && count >= 1 &&
            count <= a->n_expert - a->first && (in->n > GPU_FEW || count == a->n_expert) &&
-           (a->ids || in->n <= GPU_FEW) && a->gate.data && a->up.data && a->down.data;
+           (a->ids || in->n <= GPU_FEW) &&
+           (a->at ? in->n > GPU_FEW : a->gate.data && a->up.data && a->down.data);
 }
 
 void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)

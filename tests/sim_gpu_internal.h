@@ -3,6 +3,7 @@
  *   sim_gpu.c          the card: its memory, page-locked RAM, what lies where
  *   sim_gpu_stream.c   streams: threads with a queue; operations, recordings, waiting, copies
  *   sim_gpu_stage.c    stages and links
+ *   sim_gpu_mover.c    experts that change places; marks
  *   sim_gpu_products.c inputs and products
  *   sim_gpu_mixers.c   attention and the delta rule
  *   sim_gpu_token.c    the two ends of a token: embedding, rotation, router, pick, sampling
@@ -119,6 +120,7 @@ typedef struct sim_event {
 void sim_event_note(sim_event *e, sim_stream *s);
 void sim_event_await(sim_event *e, sim_stream *s);       /* what follows in s waits */
 void sim_event_wait(sim_event *e, gpu *g);               /* the caller waits */
+bool sim_event_reached(const sim_event *e, gpu *g);      /* the caller looks */
 
 /* ---- products: sim_gpu_products.c ------------------------------------------------------------ */
 

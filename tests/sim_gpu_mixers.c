@@ -72,6 +72,14 @@ static bool counters_are_zero(gpu *g, const gpu_attention *a)
     return true;
 }
 
+/* Whether no row that a query looks at is overwritten: the store has not wrapped around by the end
+ * of the batch, or holds the batch and the window before it. */
+static bool rows_suffice(const gpu_attention *a)
+{
+    return a->at->pos + a->n <= a->kv_rows ||
+           (a->window > 0 && a->n + a->window - 1 <= a->kv_rows);
+}
+
 static void run_attend(gpu *g, void *args)
 {
     const gpu_attention *a = args;
@@ -80,6 +88,11 @@ static void run_attend(gpu *g, void *args)
     const int pos = a->at->pos;
     if (pos < 0 || pos > a->last || a->n > a->last - pos + 1) {
         sim_fail(g, "attention: %d tokens at %d, made for positions up to %d", a->n, pos, a->last);
+        return;
+    }
+    if (!rows_suffice(a)) {
+        sim_fail(g, "attention: %d tokens at %d, window %d, and only %d rows", a->n, pos,
+                 a->window, a->kv_rows);
         return;
     }
     if (a->counters && !counters_are_zero(g, a)) return;
@@ -115,10 +128,9 @@ void gpu_attend(gpu *g, const gpu_attention *a)
     const uint64_t kv_wide = (uint64_t)a->n_head_kv * dim, half = (uint64_t)a->rope_dim / 2;
     sim_call c = sim_begin(g, "attention");
     if (!gpu_attention_fits(a->n_head, a->n_head_kv, a->head_dim) || a->n < 1 ||
-        a->rope_dim % 2 || a->rope_dim > a->head_dim || a->kv_rows < 1 ||
-        (a->window > 0 && a->n + a->window - 1 > a->kv_rows) || a->n > a->kv_rows) {
-        sim_fail(g, "attention: %d tokens, window %d, %d rows, %d and %d heads of %d", a->n,
-                 a->window, a->kv_rows, a->n_head, a->n_head_kv, a->head_dim);
+        a->rope_dim % 2 || a->rope_dim > a->head_dim || a->n > a->kv_rows) {
+        sim_fail(g, "attention: %d tokens, %d rows, %d and %d heads of %d", a->n, a->kv_rows,
+                 a->n_head, a->n_head_kv, a->head_dim);
         return;
     }
     const uint64_t store = (uint64_t)a->kv_rows * (uint64_t)a->n_head_kv * view_of(a).row_bytes;

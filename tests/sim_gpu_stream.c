@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum { MAX_SPANS = 4096, UPLOAD_BYTES = 1 << 20 };
 
@@ -296,6 +297,14 @@ void sim_event_wait(sim_event *e, gpu *g)
     await_event(g, &a);
 }
 
+bool sim_event_reached(const sim_event *e, gpu *g)
+{
+    pthread_mutex_lock(&g->lock);
+    const bool reached = e->reached >= e->noted;
+    pthread_mutex_unlock(&g->lock);
+    return reached;
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 int gpu_open(gpu **out, int device, err_ctx *err)
@@ -353,8 +362,11 @@ int gpu_wait(gpu *g, err_ctx *err)
     return sim_report(g, err);
 }
 
+/* Whoever asks has spun for a while: the device's thread may need this very core. */
 bool gpu_alive(gpu *g)
 {
+    const struct timespec nap = { 0, 20000 };
+    nanosleep(&nap, NULL);
     pthread_mutex_lock(&g->lock);
     const bool busy = g->stream.n_done != g->stream.n_put;
     pthread_mutex_unlock(&g->lock);
@@ -377,22 +389,26 @@ static void run_copy(gpu *g, void *args)
     else memset(a->to, 0, a->bytes);
 }
 
+/* Copies that the caller waits for need no other thread. */
+static int copy_now(gpu *g, const sim_call *c, copy_args a, err_ctx *err)
+{
+    const sim_op op = { .name = c->name, .claims = (sim_claim *)c->claims, .n_claim = c->n_claim };
+    if (gpu_wait(g, err) == 0 && admit(g, &op)) run_copy(g, &a);
+    return gpu_wait(g, err);
+}
+
 int gpu_write(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
 {
-    const copy_args a = { to, from, (size_t)bytes };
     sim_call c = sim_begin(g, "copy to VRAM");
     sim_writes(&c, "target", to, bytes);
-    if (may_wait(g, c.name)) sim_end(&c, run_copy, &a, sizeof a);
-    return gpu_wait(g, err);
+    return copy_now(g, &c, (copy_args){ to, from, (size_t)bytes }, err);
 }
 
 int gpu_read(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
 {
-    const copy_args a = { to, from, (size_t)bytes };
     sim_call c = sim_begin(g, "copy from VRAM");
     sim_reads(&c, "source", from, bytes);
-    if (may_wait(g, c.name)) sim_end(&c, run_copy, &a, sizeof a);
-    return gpu_wait(g, err);
+    return copy_now(g, &c, (copy_args){ to, from, (size_t)bytes }, err);
 }
 
 int gpu_zero(gpu *g, void *p, uint64_t bytes, err_ctx *err)

@@ -8,6 +8,7 @@
 
 static struct {
     const char *area, *golden, *unpacked;
+    const char *with;                    /* "sim " with a simulated GPU, else "" */
     int passed, failed, skipped;
 } run;
 
@@ -15,13 +16,14 @@ void test_begin(const char *area, int argc, char **argv)
 {
     const char *unpacked = getenv("MOE_TEST_UNPACKED");
     run.area = area;
+    run.with = argc > 0 && strstr(argv[0], "/test_sim_") ? "sim " : "";
     run.golden = argc > 1 ? argv[1] : "tests/golden";
     run.unpacked = unpacked ? unpacked : "build/golden";
 }
 
 int test_end(void)
 {
-    printf("%s %d passed, %d failed", run.area, run.passed, run.failed);
+    printf("%s%s %d passed, %d failed", run.with, run.area, run.passed, run.failed);
     if (run.skipped) printf(", %d skipped", run.skipped);
     printf("\n");
     return run.failed ? 1 : 0;

@@ -4,7 +4,8 @@
  * bits, whatever is in VRAM, fetched, late, cached or read from the file, whichever expert makes
  * room there, and whether post-fetch is paused for a while. Between the processors, and between
  * ways of dividing the layers among them, attention and other dense parts round differently: there
- * only the likeliest tokens are the same. */
+ * only the likeliest tokens are the same. A simulated GPU does not round differently: there all
+ * logits have the same bits, also after a prompt whose experts pass through VRAM. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,13 +13,17 @@
 #include "engine/gpu/host_experts.h"
 #include "engine/instruments.h"
 #include "tests/places.h"
+#include "tests/sim_gpu.h"
 #include "tests/test.h"
 
-enum { N_TOKENS = 256, FIRST = 5, PAUSE = 100, GO_ON = 140 };    /* PAUSE: before that token */
+enum { MAX_TOKENS = 256, FIRST = 5, CHUNK = 64, SIM_PROMPT = CHUNK + 36 };
+
+/* Post-fetch is paused before token `pause`. */
+static struct { int n, pause, go_on; } tokens = { MAX_TOKENS, 100, 140 };
 
 typedef struct trail {                   /* what a placement gave */
-    int32_t ids[N_TOKENS];
-    uint64_t hash[N_TOKENS];             /* of the logits after each */
+    int32_t ids[MAX_TOKENS];
+    uint64_t hash[MAX_TOKENS];           /* of the logits after each */
 } trail;
 
 static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
@@ -37,25 +42,37 @@ static uint64_t n_fetched(const host_experts_stats *c) { return c->down_fetched 
 /* Before token i: pauses post-fetch for some tokens. *then gets the counts before them. */
 static void pause_or_go_on(session *s, host_experts_stats *then, int i, const place *p)
 {
-    if (i == PAUSE) {
+    if (i == tokens.pause) {
         *then = cold_of(s);
         session_pause_postfetch(s, true);
-    } else if (i == GO_ON) {
+    } else if (i == tokens.go_on) {
         const host_experts_stats now = cold_of(s);
         CHECK_MSG(n_fetched(&now) == n_fetched(then) && now.late == then->late &&
                   now.pull_bytes == then->pull_bytes, "%s: fetched while paused", p->name);
-        CHECK_MSG(!p->gpu || !p->planned || (now.on_cpu > then->on_cpu && !now.fetching),
+        CHECK_MSG(!p->gpu || !p->planned || p->changing ||
+                  (now.on_cpu > then->on_cpu && !now.fetching),
                   "%s: nothing for the CPU while paused", p->name);
         session_pause_postfetch(s, false);
     }
+}
+
+/* A chunk that may be streamed, and a shorter one. */
+static bool feed_more(session *s, float *logits, const model *m, const place *p)
+{
+    int32_t ids[SIM_PROMPT];
+    err_ctx err = { 0 };
+    for (int i = 0; i < SIM_PROMPT; i++) ids[i] = (int32_t)((17 + 29 * i) % m->hp.n_vocab);
+    return CHECK_MSG(session_eval(s, ids, SIM_PROMPT, logits, 1, NULL, NULL, &err) == 0, "%s: %s",
+                     p->name, err.msg);
 }
 
 /* Greedy, from a few tokens that are fed together. */
 static bool follow(trail *t, const model *m, const place *p)
 {
     static const int32_t prompt[FIRST] = { 11, 402, 7, 93, 260 };
-    const engine_options eo = { .threads = test_n_thread(0) };
-    const session_options so = { .ctx = 512, .chunk = 128, .kv = KV_F16 };
+    /* a simulated GPU needs a core, too */
+    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 0) };
+    const session_options so = { .ctx = 512, .chunk = CHUNK, .kv = KV_F16 };
     const size_t n_vocab = (size_t)m->hp.n_vocab;
     float *logits = mem_array(n_vocab, sizeof *logits);
     engine *e = NULL;
@@ -64,8 +81,9 @@ static bool follow(trail *t, const model *m, const place *p)
     err_ctx err = { 0 };
     bool ok = CHECK(logits && engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, p) &&
               CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s: %s", p->name, err.msg);
-    ok = ok && CHECK(session_eval(s, prompt, FIRST, logits, 1, NULL, NULL, &err) == 0);
-    for (int i = 0; i < N_TOKENS && ok; i++) {
+    ok = ok && CHECK(session_eval(s, prompt, FIRST, logits, 1, NULL, NULL, &err) == 0) &&
+         (!sim_gpu() || feed_more(s, logits, m, p));
+    for (int i = 0; i < tokens.n && ok; i++) {
         pause_or_go_on(s, &then, i, p);
         t->ids[i] = session_likeliest(s, logits);
         t->hash[i] = str_hash((str_view){ (const char *)logits, n_vocab * sizeof *logits });
@@ -74,12 +92,19 @@ static bool follow(trail *t, const model *m, const place *p)
     }
     if (ok && p->gpu && p->planned) {
         const host_experts_stats c = cold_of(s);
-        CHECK_MSG(c.tokens == N_TOKENS && c.questions + c.quiet >= c.tokens && c.questions > 0,
+        CHECK_MSG((int)c.tokens == tokens.n && c.questions + c.quiet >= c.tokens && c.questions > 0,
                   "%s: %d tokens, %d questions, %d without", p->name, (int)c.tokens,
                   (int)c.questions, (int)c.quiet);
         CHECK_MSG(p->no_fetch || p->disk || n_fetched(&c) > 0,
                   "%s: nothing was fetched", p->name);
         CHECK_MSG(p->hot_of_8 == 0 || c.hot > 0, "%s: nothing was hot", p->name);
+        const residency_stats moved = session_places(s);
+        CHECK_MSG(!p->changing || (moved.uploads > 0 && moved.evictions > 0 && c.quiet > 0 &&
+                                   moved.failures == 0),
+                  "%s: %d uploads, %d swaps, %d evictions, %d quiet layers", p->name,
+                  (int)moved.uploads, (int)moved.swaps, (int)moved.evictions, (int)c.quiet);
+        CHECK_MSG(!p->changing || !sim_gpu() || p->stage_parts == 0 || moved.swaps > 0,
+                  "%s: the prompt left nothing", p->name);
     }
     session_free(s);
     engine_close(e);
@@ -90,7 +115,7 @@ static bool follow(trail *t, const model *m, const place *p)
 static void compare(const trail *want, const trail *got, bool bits, const char *file,
                     const char *name)
 {
-    for (int i = 0; i < N_TOKENS; i++) {
+    for (int i = 0; i < tokens.n; i++) {
         if (bits ? got->hash[i] == want->hash[i] : got->ids[i] == want->ids[i]) continue;
         CHECK_MSG(false, "%s, %s: %s differ from token %d on", file, name,
                   bits ? "logits" : "tokens", i);
@@ -102,7 +127,7 @@ static void compare(const trail *want, const trail *got, bool bits, const char *
 /* Every policy where experts are cached; elsewhere there is nothing to choose. */
 static int n_policies(const place *p)
 {
-    return p->disk && !p->bounce ? CACHE_POLICIES : 1;
+    return (p->disk && !p->bounce) || p->changing ? CACHE_POLICIES : 1;
 }
 
 static void follow_and_compare(const model *m, const char *path, int i, cache_policy policy)
@@ -117,9 +142,9 @@ static void follow_and_compare(const model *m, const char *path, int i, cache_po
     trail *t = i == 0 ? &cpu : i == N_CPU_PLACES ? &device : i == on_both ? &half : &now;
     if (!follow(t, m, &p)) return;
     if (i > 0 && i < N_CPU_PLACES) compare(&cpu, t, true, path, p.name);
-    if (i == N_CPU_PLACES) compare(&cpu, t, false, path, p.name);
+    if (i == N_CPU_PLACES) compare(&cpu, t, sim_gpu(), path, p.name);
     if (i > N_CPU_PLACES && i < on_both) compare(&device, t, true, path, p.name);
-    if (i >= on_both) compare(&cpu, t, false, path, p.name);
+    if (i >= on_both) compare(&cpu, t, sim_gpu(), path, p.name);
     if (i > on_both && p.cpu_of_4 == places[on_both].cpu_of_4)
         compare(&half, t, true, path, p.name);
 }
@@ -145,6 +170,7 @@ int main(int argc, char **argv)
 {
     test_begin("places", argc, argv);
     if (gpu_count() == 0) test_skip("no GPU: placements of the CPU alone");
+    if (sim_gpu()) tokens.n = 32, tokens.pause = 12, tokens.go_on = 20;
     for (size_t i = 0; i < ARRAY_LEN(files); i++) test_file(files[i]);
     return test_end();
 }

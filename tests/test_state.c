@@ -9,6 +9,7 @@
 
 #include "cuda/gpu.h"
 #include "loader/bytes.h"
+#include "tests/sim_gpu.h"
 #include "tests/state_twin.h"
 
 static int n_ram;                        /* layers of theirs that are in RAM anyway */
@@ -549,6 +550,10 @@ static void test_in_vram(void)
 int main(int argc, char **argv)
 {
     test_begin("state", argc, argv);
+    if (sim_gpu()) {                     /* the rest is as without it */
+        test_in_vram();
+        return test_end();
+    }
     test_names();
     test_sizes();
     test_lazy();

@@ -348,6 +348,13 @@ void session_reset_counts(session *s)
     host_experts *beside = forward_host_experts(s->f);
     if (beside) host_experts_reset_counts(beside);
     if (s->e->store) expert_store_reset_counts(s->e->store);
+    if (s->e->places) vram_places_reset_counts(s->e->places);
+}
+
+residency_stats session_places(const session *s)
+{
+    return s->e->places ? residency_counts(vram_places_books(s->e->places))
+                        : (residency_stats){ 0 };
 }
 
 int session_watch_routing(session *s, routing_fn *fn, void *ctx, err_ctx *err)
