@@ -58,7 +58,8 @@ static void make_case(made *c, uint64_t vram, uint64_t ram)
     memset(c, 0, sizeof *c);
     c->machine = (plan_machine){ .gpu = vram > 0, .vram_free = vram, .ram_available = ram,
                                  .lock_limit = UINT64_MAX, .rate = usual };
-    c->w = (plan_wish){ .vram = UINT64_MAX, .ram = UINT64_MAX, .gpu_wanted = vram > 0 };
+    c->w = (plan_wish){ .vram = UINT64_MAX, .ram = UINT64_MAX, .hot_most = UINT64_MAX,
+                        .gpu_wanted = vram > 0 };
     for (int l = 0; l < N_LAYER; l++) {
         c->expert[l] = 13219200;
         c->down[l] = 4406400;
