@@ -375,7 +375,7 @@ static int admit(residency *r, int room)
     return n;
 }
 
-int residency_turn(residency *r, err_ctx *err)
+int residency_turn(residency *r, bool may_admit, err_ctx *err)
 {
     int changed;
     expert_cache_tick(r->cache);
@@ -384,7 +384,7 @@ int residency_turn(residency *r, err_ctx *err)
         r->n_miss = 0;
         return changed;
     }
-    changed += admit(r, min_int(r->most_uploads, RESIDENCY_MARKS) - r->n_filling);
+    if (may_admit) changed += admit(r, r->most_uploads - r->n_filling);
     r->n_miss = 0;
     return changed > 0;
 }

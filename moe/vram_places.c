@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "moe/upload_tuner.h"
+
 /* Of the copies of one token: about a third of the bus's time at 300 tokens a second and 50 GB/s is
  * 55 MB, four experts of gpt-oss or thirty of Qwen3-Next. */
 static const uint64_t upload_bytes = 56u << 20;
@@ -29,6 +31,7 @@ struct vram_places {
     uint8_t *arena;                      /* VRAM: all places */
     int32_t *map, *map_there;            /* [n_layer, n_expert] page-locked, and in VRAM */
     bool changed;                        /* since the device got it */
+    upload_tuner tuner;
     /* prompts: one layer */
     int layer;
     residency_swap *swaps;               /* [n_expert] */
@@ -124,9 +127,24 @@ void vram_places_call(vram_places *v, int layer, int cold_slots, double seconds)
     if (v->seen) expert_profile_call(v->seen, layer, cold_slots, 0, seconds, 0);
 }
 
+void vram_places_token(vram_places *v, double seconds, int hits, int n)
+{
+    const upload_tuner *t = &v->tuner;
+    switch (upload_tuner_token(&v->tuner, seconds, hits, n)) {
+    case UPLOAD_RESTS:
+        log_line("expert cache: moving experts costs %.1f%% of a token's time and finds no more of "
+                 "them; it rests for %d tokens", 100 * t->price, t->left);
+        break;
+    case UPLOAD_WAKES:
+        log_line("expert cache: experts are moved again");
+        break;
+    case UPLOAD_NOTHING: break;
+    }
+}
+
 int vram_places_turn(vram_places *v, err_ctx *err)
 {
-    const int rc = residency_turn(v->books, NULL);
+    const int rc = residency_turn(v->books, upload_tuner_allows(&v->tuner), NULL);
     v->changed |= rc != 0;
     publish(v);
     return rc < 0 ? gpu_wait(v->g, err) : 0;     /* a copy that failed is in RAM as before */
@@ -290,6 +308,7 @@ int vram_places_create(vram_places **out, gpu *g, const expert_banks *b, expert_
     v->store = store;
     v->n_layer = o->n_layer;
     v->seen = o->seen;
+    upload_tuner_begin(&v->tuner);
     const int rc = make(v, o, err);
     if (rc < 0) {
         vram_places_free(v);

@@ -48,6 +48,10 @@ void vram_places_chosen(vram_places *v, int layer, const uint32_t *chosen, int n
  * that took. */
 void vram_places_call(vram_places *v, int layer, int cold_slots, double seconds);
 
+/* How long a single token took, and how many of its n choices were there: copies that do not pay
+ * rest for a while (upload_tuner.h). */
+void vram_places_token(vram_places *v, double seconds, int hits, int n);
+
 /* The device is idle: experts may change places, and the device gets the map if it has changed. A
  * copy that failed is only counted, unless the device has failed. Then, after the next token has been started: copies begin, beside it. */
 int vram_places_turn(vram_places *v, err_ctx *err);

@@ -170,7 +170,7 @@ static int run_token(device *d, residency *r, bool even)
 static void turn(device *d, residency *r)
 {
     err_ctx err = { 0 };
-    const int rc = residency_turn(r, &err);
+    const int rc = residency_turn(r, true, &err);
     if (rc != 0) memcpy(d->seen, d->map, sizeof d->seen);
     else CHECK(memcmp(d->seen, d->map, sizeof d->seen) == 0);
     CHECK(rc <= 1 && (rc >= 0 || strcmp(err.msg, "made up") == 0 || err.code == ERR_IO));

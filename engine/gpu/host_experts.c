@@ -53,6 +53,7 @@ struct host_experts {
     int n;                               /* tokens of the batch */
     uint64_t patient_until;              /* clock; 0: nothing has been late yet */
     uint64_t token_from;                 /* clock */
+    double token_s;                      /* that the last one took */
     double last_cpu_s;                   /* of the previous question, whose fetching may still go
                                           * on */
     uint64_t cold_from;                  /* cold experts before the token */
@@ -348,13 +349,17 @@ int host_experts_turn(host_experts *c, err_ctx *err)
     int rc;
     if (!c->places) return 0;
     if (gpu_alive(c->g) && (rc = gpu_wait(c->g, err)) < 0) return rc;
+    int n_cold = 0;
     for (int l = 0; l < c->n_layer && c->n_logged > 0; l++) {
         int cold = 0;
         for (int i = 0; i < c->n_logged * k; i++) cold += log_of(c, l)[i] >> 16 != GPU_HOT;
         vram_places_chosen(c->places, l, log_of(c, l), c->n_logged * k);
         vram_places_call(c->places, l, cold, c->layer_s[l]);
         c->layer_s[l] = 0;
+        n_cold += cold;
     }
+    if (c->n_logged == 1)
+        vram_places_token(c->places, c->token_s, c->n_layer * k - n_cold, c->n_layer * k);
     c->n_logged = 0;
     return vram_places_turn(c->places, err);
 }
@@ -377,7 +382,8 @@ void host_experts_end(host_experts *c)
     if (c->broken) c->n_logged = 0;
     if (c->n != 1 || c->broken) return;
     c->s.tokens++;
-    try_out(c, clock_since(c->token_from));
+    c->token_s = clock_since(c->token_from);
+    try_out(c, c->token_s);
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
