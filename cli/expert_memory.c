@@ -93,6 +93,21 @@ int *expert_memory_recall(int *n, const placement *where, const placement_option
     return list;
 }
 
+int expert_memory_apply(engine *e, const char *path, const placement *where,
+                        const placement_options *o, const model *m, err_ctx *err)
+{
+    const profile_key key = key_of(m);
+    expert_profile *p = NULL;
+    int n = 0, rc = expert_profile_load(&p, path, &key, err);
+    if (rc < 0) return rc;
+    if (!p) return err_set(err, ERR_IO, "%s: no such file", path);
+    int *list = best_of(&n, p, m, where->p.vram_experts, &o->weighting);
+    rc = list ? engine_apply(e, list, n, err) : err_set(err, ERR_NOMEM, "%s: no memory", path);
+    mem_free(list);
+    expert_profile_free(p);
+    return rc;
+}
+
 /* ---- after it -------------------------------------------------------------------------------- */
 
 static void keep_list(const engine *e, const profile_key *key)

@@ -13,6 +13,10 @@
 int *expert_memory_recall(int *n, const placement *where, const placement_options *o,
                           const model *m);
 
+/* Has the best experts of a profile in VRAM, now. Returns how many had to be brought, or < 0. */
+int expert_memory_apply(engine *e, const char *path, const placement *where,
+                        const placement_options *o, const model *m, err_ctx *err);
+
 /* At the end of a run of e: the list for the next one, and the profile that the user asked for.
  * Nobody is told of a list that cannot be kept. */
 void expert_memory_keep(const engine *e, const placement_options *o, const model *m);

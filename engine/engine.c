@@ -251,6 +251,13 @@ int engine_resident(const engine *e, int *list, int cap)
     return e->places ? residency_list(vram_places_books(e->places), list, cap) : 0;
 }
 
+int engine_apply(engine *e, const int *experts, int n, err_ctx *err)
+{
+    if (e->places) return vram_places_apply(e->places, experts, n, err);
+    return err_set(err, ERR_UNSUPPORTED, "%s", !engine_on_gpu(e) ? "no experts are in VRAM" :
+                   "experts in VRAM do not change here");
+}
+
 const expert_profile *engine_profile(const engine *e) { return e->seen; }
 
 typedef struct type_marks {

@@ -67,6 +67,10 @@ engine_experts engine_expert_store(const engine *e);
  * first. Returns how many, at most cap. */
 int engine_resident(const engine *e, int *list, int cap);
 
+/* Has these experts in VRAM, at once: between two calls of a session. Returns how many were brought
+ * there, < 0 on failure; ERR_UNSUPPORTED where experts do not change places. */
+int engine_apply(engine *e, const int *experts, int n, err_ctx *err);
+
 /* What all sessions saw of the router so far; moe/expert_profile.h. NULL if nobody counts. */
 const struct expert_profile *engine_profile(const engine *e);
 

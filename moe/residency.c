@@ -12,7 +12,7 @@
 
 enum { MOST_MISSES = 4096 };             /* remembered until the next turn */
 
-typedef struct ranked { double value; int expert; } ranked;
+typedef struct ranked { double value; int expert; } ranked;       /* or place */
 
 struct residency {
     const expert_banks *banks;
@@ -277,6 +277,53 @@ int residency_list(const residency *r, int *list, int cap)
     return n;
 }
 
+/* READY places whose expert is not wanted, the weakest first. */
+static int spare_places(const residency *r, const bool *wanted, ranked *list)
+{
+    int n = 0;
+    for (int p = 0; p < r->n_place; p++) {
+        if (r->states[p] != PLACE_READY) continue;
+        const expert_id e = owner_of(r, p);
+        if (!wanted[e.layer * r->n_expert + e.index])
+            list[n++] = (ranked){ expert_cache_value(r->cache, e.layer, e.index), p };
+    }
+    if (n > 0) qsort(list, (size_t)n, sizeof *list, by_value);
+    return n;
+}
+
+int residency_apply(residency *r, const int *experts, int n, residency_swap *swaps, err_ctx *err)
+{
+    const int all = r->n_layer * r->n_expert;
+    bool *wanted = mem_zalloc((size_t)all * sizeof *wanted);
+    ranked *spare = mem_array((size_t)r->n_place, sizeof *spare);
+    int n_swap = 0, next[CACHE_MOST_POOLS] = { 0 };
+    if (!wanted || !spare) {
+        mem_free(wanted);
+        mem_free(spare);
+        return err_set(err, ERR_NOMEM, "experts in VRAM: %d experts", all);
+    }
+    for (int i = 0; i < n; i++)
+        if (experts[i] >= 0 && experts[i] < all) wanted[experts[i]] = true;
+    const int n_spare = spare_places(r, wanted, spare);
+    for (int i = 0; i < n; i++) {
+        const int l = experts[i] / r->n_expert, e = experts[i] % r->n_expert;
+        if (experts[i] < 0 || experts[i] >= all || expert_cache_find(r->cache, l, e) >= 0) continue;
+        int place = residency_put(r, l, e), *at = &next[r->pool_of[l]];
+        const place_pool *pool = residency_pool(r, l);
+        while (place < 0 && *at < n_spare) {
+            const int p = spare[(*at)++].expert;
+            if (p < pool->first || p >= pool->first + pool->n) continue;
+            give(r, p, l, e);
+            make_ready(r, p);
+            place = p;
+        }
+        if (place >= 0) swaps[n_swap++] = (residency_swap){ l, e, place };
+    }
+    mem_free(wanted);
+    mem_free(spare);
+    return n_swap;
+}
+
 void residency_lose(residency *r, int place)
 {
     unmap(r, place);
@@ -447,7 +494,7 @@ int residency_prompt(residency *r, int layer, const int32_t *counts, residency_s
             give(r, place, layer, e);
             make_ready(r, place);
         }
-        swaps[n++] = (residency_swap){ e, place };
+        swaps[n++] = (residency_swap){ layer, e, place };
     }
     r->stats.swaps += (uint64_t)n;
     return n;

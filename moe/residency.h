@@ -84,6 +84,15 @@ void residency_seed(residency *r, int layer, int expert, double frequency);
  * cap. */
 int residency_list(const residency *r, int *list, int cap);
 
+/* An expert that takes a place at once. */
+typedef struct residency_swap { int layer, expert, place; } residency_swap;
+
+/* Has as many of n experts (layer * n_expert + expert) there as possible, the first of them first:
+ * others make room, the weakest first. What is FILLING stays. As with residency_put, the caller
+ * brings the bytes of those in swaps [n] before the map is used. Returns how many, < 0 without
+ * memory, and then nothing is changed. */
+int residency_apply(residency *r, const int *experts, int n, residency_swap *swaps, err_ctx *err);
+
 /* ---- between tokens ---- */
 
 /* What a layer chose for one token: n words, expert | anything << 16. */
@@ -98,12 +107,10 @@ void residency_send(residency *r);
 
 /* ---- prompts ---- */
 
-/* An expert that takes a place at once: its bytes pass through VRAM just now. */
-typedef struct residency_swap { int expert, place; } residency_swap;
-
 /* What a layer chose in a chunk of a prompt: counts [n_expert]. Experts that are missing and worth
  * more take EMPTY places and those of the layer's own weakest experts, both in the books and in the
- * map; the caller copies the bytes before the map is used. Returns how many, at most cap. */
+ * map; their bytes pass through VRAM just now, and the caller copies them before the map is used.
+ * Returns how many, at most cap. */
 int residency_prompt(residency *r, int layer, const int32_t *counts, residency_swap *swaps,
                      int cap);
 

@@ -208,20 +208,26 @@ static int wait_for_copies(vram_places *v, err_ctx *err)
     return rc < 0 ? rc : 0;
 }
 
-/* Puts an expert into a place. One that is not in page-locked RAM goes through buffers. Returns 1,
- * 0 if there is no place, < 0 on failure. */
-static int bring(vram_places *v, int layer, int expert, err_ctx *err)
+/* The bytes of an expert that has just got a place. One that is not in page-locked RAM goes through
+ * buffers. */
+static int carry(vram_places *v, int layer, int expert, int place, err_ctx *err)
 {
-    const int place = residency_put(v->books, layer, expert);
     expert_slabs from;
     int rc = 0;
-    if (place < 0) return 0;
-    if (copy_expert(v, layer, expert, place)) return 1;
+    if (copy_expert(v, layer, expert, place)) return 0;
     expert_store_find(v->store, layer, expert, &from);
     for (int s = 0; s < SLAB_COUNT && rc == 0; s++)
         rc = gpu_upload(v->g, (void *)(uintptr_t)vram_places_address(v, place, (expert_slab)s),
                         from.at[s], slab_bytes(v, layer, s), NULL, NULL, err);
-    return rc < 0 ? rc : 1;
+    return rc;
+}
+
+/* Puts an expert into a place. Returns 1, 0 if there is none, < 0 on failure. */
+static int bring(vram_places *v, int layer, int expert, err_ctx *err)
+{
+    const int place = residency_put(v->books, layer, expert);
+    const int rc = place < 0 ? 0 : carry(v, layer, expert, place, err);
+    return rc < 0 ? rc : place >= 0;
 }
 
 /* Experts that are asked for count as chosen once or twice, the first of them most. */
@@ -255,6 +261,35 @@ static int bring_first(vram_places *v, const vram_places_options *o, err_ctx *er
                 rc = err_set(err, ERR_STOPPED, "interrupted");
         }
     return rc < 0 ? rc : 0;
+}
+
+static int carry_all(vram_places *v, const residency_swap *swaps, int n, err_ctx *err)
+{
+    int rc = 0;
+    for (int i = 0; i < n && rc == 0; i++)
+        rc = carry(v, swaps[i].layer, swaps[i].expert, swaps[i].place, err);
+    if (rc == 0) rc = wait_for_copies(v, err);
+    const int ended = gpu_upload_end(v->g, rc < 0 ? NULL : err);
+    return rc < 0 ? rc : ended;
+}
+
+int vram_places_apply(vram_places *v, const int *experts, int n, err_ctx *err)
+{
+    residency_swap *swaps = mem_array((size_t)max_int(n, 1), sizeof *swaps);
+    int rc = gpu_wait(v->g, err);
+    residency_send(v->books);            /* what is under way arrives first */
+    if (rc == 0 && (rc = wait_for_copies(v, err)) == 0)
+        v->changed |= residency_turn(v->books, false, NULL) != 0;
+    if (!swaps) rc = err_set(err, ERR_NOMEM, "experts in VRAM: %d experts", n);
+    const int n_swap = rc < 0 ? rc : residency_apply(v->books, experts, n, swaps, err);
+    if (n_swap > 0 && (rc = carry_all(v, swaps, n_swap, err)) < 0)
+        for (int i = 0; i < n_swap; i++) residency_lose(v->books, swaps[i].place);
+    for (int i = 0; i < n_swap && rc >= 0; i++)
+        residency_seed(v->books, swaps[i].layer, swaps[i].expert, 2.0);
+    v->changed |= n_swap > 0;
+    publish(v);
+    mem_free(swaps);
+    return rc < 0 ? rc : n_swap;
 }
 
 static int fill(vram_places *v, const vram_places_options *o, err_ctx *err)

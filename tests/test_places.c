@@ -66,6 +66,24 @@ static bool feed_more(session *s, float *logits, const model *m, const place *p)
                      p->name, err.msg);
 }
 
+/* Experts that are asked for are there at once. Whether they are the right ones, the logits of the
+ * tokens that follow show. */
+static void check_apply(engine *e, const model *m, const place *p)
+{
+    enum { LAST = 3, MOST = 16 };
+    int list[LAST * MOST] = { 0 }, there[4096], n = 0;
+    err_ctx err = { 0 };
+    for (int l = 0; l < m->hp.n_layer && l < MOST; l++)
+        for (int i = 1; i <= LAST; i++) list[n++] = (l + 1) * m->hp.n_expert - i;
+    CHECK_MSG(engine_apply(e, list, n, &err) >= 0, "%s: %s", p->name, err.msg);
+    const int n_there = engine_resident(e, there, (int)ARRAY_LEN(there));
+    for (int i = 0; i < n; i++) {
+        bool found = false;
+        for (int j = 0; j < n_there; j++) found |= there[j] == list[i];
+        CHECK_MSG(found, "%s: expert %d is not there", p->name, list[i]);
+    }
+}
+
 /* Greedy, from a few tokens that are fed together. */
 static bool follow(trail *t, const model *m, const place *p)
 {
@@ -85,6 +103,7 @@ static bool follow(trail *t, const model *m, const place *p)
          (!sim_gpu() || feed_more(s, logits, m, p));
     for (int i = 0; i < tokens.n && ok; i++) {
         pause_or_go_on(s, &then, i, p);
+        if (i == tokens.n / 2 && p->changing) check_apply(e, m, p);
         t->ids[i] = session_likeliest(s, logits);
         t->hash[i] = str_hash((str_view){ (const char *)logits, n_vocab * sizeof *logits });
         ok = CHECK_MSG(session_eval(s, &t->ids[i], 1, logits, 1, NULL, NULL, &err) == 0,

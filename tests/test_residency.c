@@ -290,6 +290,43 @@ static void test_prompt(void)
     residency_free(r);
 }
 
+/* What is asked for is there at once, as far as there are places, and nothing is there twice. */
+static void test_apply(void)
+{
+    static device d;
+    residency *r = begin(&d, 5, CACHE_LCP, 8, 13);
+    residency_swap swaps[LAYERS * EXPERTS + 2];
+    int list[LAYERS * EXPERTS + 2];
+    err_ctx err = { 0 };
+    if (!r) return;
+    for (int round = 0; round < 200; round++) {
+        const int n = (int)test_below(&d.rng, 50);
+        int room[2] = { 0 }, asked[2] = { 0 };
+        for (int i = 0; i < n; i++) list[i] = (int)test_below(&d.rng, LAYERS * EXPERTS);
+        list[n] = -1;                    /* no such expert */
+        list[n + 1] = LAYERS * EXPERTS;
+        run_token(&d, r, true);
+        turn(&d, r);
+        residency_send(r);
+        const int swapped = residency_apply(r, list, n + 2, swaps, &err);
+        CHECK(swapped >= 0 && swapped <= n);
+        for (int i = 0; i < swapped; i++)
+            d.content[swaps[i].place] = swaps[i].layer * EXPERTS + swaps[i].expert;
+        check_books(&d, r);
+        memcpy(d.seen, d.map, sizeof d.seen);
+        check_device(&d, r);
+        for (int p = 0; p < residency_places(r); p++)
+            if (residency_state(r, p) == PLACE_READY) room[p >= residency_pool(r, 2)->first]++;
+        for (int i = 0; i < n; i++) {
+            const int pool = list[i] / EXPERTS % 3 == 2;
+            if (asked[pool]++ < room[pool] / 2)
+                CHECK_MSG(residency_find(r, list[i] / EXPERTS, list[i] % EXPERTS) >= 0 ||
+                          d.n_queue > 0, "expert %d of the list is missing", i);
+        }
+    }
+    residency_free(r);
+}
+
 /* The list has all that is there, in the order of value. */
 static void test_list(void)
 {
@@ -343,5 +380,6 @@ int main(int argc, char **argv)
     test_learns();
     test_prompt();
     test_list();
+    test_apply();
     return test_end();
 }

@@ -12,6 +12,7 @@
 
 #include "cli/chat/chat_talk.h"
 #include "cli/console.h"
+#include "cli/expert_memory.h"
 #include "engine/session/state.h"
 
 /* ---- files --------------------------------------------------------------------------------- */
@@ -221,6 +222,23 @@ static int do_stats(chat_talk *t, str_view arg)
     return CHAT_SLASH_DONE;
 }
 
+/* apply FILE: the experts that a profile saw most. */
+static int do_cache(chat_talk *t, str_view arg)
+{
+    const str_view word = { "apply ", 6 };
+    char path[PATH_MAX];
+    err_ctx err;
+    if (!str_starts(arg, word.ptr) ||
+        !expand_path(path, sizeof path, (str_view){ arg.ptr + word.len, arg.len - word.len })) {
+        console_error("/cache needs apply and a FILE of --learn");
+        return CHAT_SLASH_FAILED;
+    }
+    const int n = expert_memory_apply(t->l.e, path, t->l.where, &t->l.asked, t->l.m, &err);
+    if (n < 0) return failed("/cache apply", &err);
+    console_note("%d expert%s brought into VRAM", n, n == 1 ? "" : "s");
+    return CHAT_SLASH_DONE;
+}
+
 /* Both of these need a FILE. */
 static int do_file(chat_talk *t, str_view arg, bool loads)
 {
@@ -273,6 +291,7 @@ static const struct slash {
     { "/system", "TEXT", "begin again with this system prompt; - for none; alone: show it",
       do_system },
     { "/stats", "", "context, speed, reuse, memory", do_stats },
+    { "/cache", "apply FILE", "VRAM gets the experts that a file of --learn saw most", do_cache },
     { "/save", "FILE", "write the chat to a file, as it stands", do_save },
     { "/load", "FILE", "continue a chat from a file", do_load },
     { "/quit", "", "leave; so does Ctrl-D", do_quit },
@@ -280,8 +299,8 @@ static const struct slash {
 };
 
 const char *const chat_slash_words[CHAT_SLASH_N] = {
-    "/help", "/reset", "/undo", "/retry", "/regen", "/system", "/stats", "/save", "/load", "/quit",
-    "/exit",
+    "/help", "/reset", "/undo", "/retry", "/regen", "/system", "/stats", "/cache", "/save", "/load",
+    "/quit", "/exit",
 };
 
 static int do_help(chat_talk *t, str_view arg)
@@ -289,7 +308,7 @@ static int do_help(chat_talk *t, str_view arg)
     (void)t;
     (void)arg;
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)
-        fprintf(stderr, "  %-8s%-6s %s\n", commands[i].name, commands[i].operand,
+        fprintf(stderr, "  %-8s%-10s %s\n", commands[i].name, commands[i].operand,
                 commands[i].help);
     fputs("A line that ends in \\ goes on in the next; a line of \"\"\" begins and ends a block.\n"
           "A message that begins with a slash: type two. Ctrl-C stops an answer.\n", stderr);

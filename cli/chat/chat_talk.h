@@ -60,7 +60,7 @@ int chat_slash(chat_talk *t, str_view line);
 /* Continues the chat in a file that /save wrote. Fails with the conversation as it was. */
 int chat_load(chat_talk *t, const char *path, err_ctx *err);
 
-enum { CHAT_SLASH_N = 11 };
+enum { CHAT_SLASH_N = 12 };
 extern const char *const chat_slash_words[CHAT_SLASH_N];         /* "/help", ... */
 
 #endif
