@@ -247,9 +247,9 @@ for part in $parts; do
         said "${f#*:}" "$m: $MOE_FAULT beside a GPU"
         same now all "$m: $MOE_FAULT beside a GPU"
     done
-    export MOE_FAULT=read-error:5:1
+    export MOE_FAULT=read-error:5        # a single one may be of a read that nobody waits for
     fails "cannot read at byte" $few
-    export MOE_FAULT=read-end:5:1
+    export MOE_FAULT=read-end:5
     fails "was it cut while in use?" $few
     unset MOE_FAULT
 
