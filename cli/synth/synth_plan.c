@@ -25,8 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/synth/synth_blocks.h"
-#include "loader/bytes.h"
+#include "cli/synth/synth_part.h"
 
 /* DIR_STD: of the 256 channels that are alike in all tokens; large against what layers add there.
  * GROWTH: variance a layer adds to the residual, measured over 48 layers (0.025 .. 0.029). */
@@ -35,36 +34,19 @@ enum { DIR_COLS = 256 };
 #define DIR_STD 1.5
 #define GROWTH 0.027
 
-typedef enum fill_kind {
-    FILL_BLOCKS,                         /* random blocks */
-    FILL_RANGE,                          /* F32, uniform in lo..hi */
-    FILL_TABLE,                          /* F32, given */
-    FILL_ROUTER                          /* F32 rows: table[row] * dir in front, then lo..hi */
-} fill_kind;
-
-typedef struct part {
-    uint64_t at, bytes;                  /* in the file */
-    uint64_t key, cols;
-    fill_kind kind;
-    size_t unit;                         /* bytes made at once: a block, or one F32 */
-    const synth_blocks *maker, *maker_dir;       /* maker_dir: FILL_BLOCKS whose rows begin alike */
-    const float *table;
-    float lo, hi;
-} part;
-
 struct synth_plan {
     synth_options o;
     gguf_writer *w;
     const uint8_t *head;                 /* in w */
     size_t head_bytes;
     uint64_t bytes;
-    part *parts;
+    synth_part *parts;
     int n_part, cap_part;
     synth_blocks **makers;               /* one for each type and standard deviation in use */
     int n_maker, cap_maker;
     float *logits;                       /* [n_layer, n_expert]: b, as a layer's router needs it */
     float dir[DIR_COLS];
-    part spare;                          /* takes what callers write after a failure */
+    synth_part spare;                    /* takes what callers write after a failure */
     int rc;                              /* first failure while tensors were listed; *err tells */
     err_ctx *err;
 };
@@ -198,20 +180,20 @@ static int refuse_type(synth_plan *p, const char *name, quant_type type, uint64_
 }
 
 /* Lists a tensor; l < 0: not part of a layer. The caller writes its recipe into the result. */
-static part *add(synth_plan *p, int l, const char *name, quant_type type, int n_dims, int n0,
-                 int n1, int n2)
+static synth_part *add(synth_plan *p, int l, const char *name, quant_type type, int n_dims, int n0,
+                       int n1, int n2)
 {
     const quant_traits *q = quant_traits_of(type);
     const uint64_t ne[3] = { (uint64_t)n0, (uint64_t)n1, (uint64_t)n2 };
     char full[TENSOR_MAX_NAME + 1];
-    part *t;
+    synth_part *t;
 
     if (l < 0) snprintf(full, sizeof full, "%s", name);
     else snprintf(full, sizeof full, "blk.%d.%s", l, name);
     if (p->rc == 0 && ne[0] % (uint64_t)q->block_elems) p->rc = refuse_type(p, full, type, ne[0]);
     if (p->rc == 0 && p->n_part == p->cap_part) {
         const int cap = p->cap_part ? p->cap_part * 2 : 128;
-        part *grown = mem_resize(p->parts, (size_t)cap, sizeof *grown);
+        synth_part *grown = mem_resize(p->parts, (size_t)cap, sizeof *grown);
         if (grown) {
             p->parts = grown;
             p->cap_part = cap;
@@ -222,14 +204,14 @@ static part *add(synth_plan *p, int l, const char *name, quant_type type, int n_
     if (p->rc < 0) return &p->spare;
     gguf_write_tensor(p->w, full, type, ne, n_dims);
     t = &p->parts[p->n_part++];
-    *t = (part){ .key = key_of(p, full), .cols = ne[0], .unit = (size_t)q->block_bytes };
+    *t = (synth_part){ .key = key_of(p, full), .cols = ne[0], .unit = (size_t)q->block_bytes };
     return t;
 }
 
-static part *add_matrix(synth_plan *p, int l, const char *name, quant_type type, double gain,
-                        int n_dims, int n_in, int n_out, int n_stack)
+static synth_part *add_matrix(synth_plan *p, int l, const char *name, quant_type type, double gain,
+                              int n_dims, int n_in, int n_out, int n_stack)
 {
-    part *t = add(p, l, name, type, n_dims, n_in, n_out, n_stack);
+    synth_part *t = add(p, l, name, type, n_dims, n_in, n_out, n_stack);
     t->kind = FILL_BLOCKS;
     if (p->rc == 0) t->maker = maker_for(p, type, gain / sqrt(n_in));
     return t;
@@ -241,10 +223,10 @@ static void add_dense(synth_plan *p, int l, const char *name, double gain, int n
     add_matrix(p, l, name, p->o.dense, gain, 2, n_in, n_out, 1);
 }
 
-static part *add_range(synth_plan *p, int l, const char *name, double lo, double hi, int n_dims,
-                       int n0, int n1)
+static synth_part *add_range(synth_plan *p, int l, const char *name, double lo, double hi,
+                             int n_dims, int n0, int n1)
 {
-    part *t = add(p, l, name, QT_F32, n_dims, n0, n1, 1);
+    synth_part *t = add(p, l, name, QT_F32, n_dims, n0, n1, 1);
     t->kind = FILL_RANGE;
     t->lo = (float)lo;
     t->hi = (float)hi;
@@ -257,7 +239,8 @@ static void add_norm(synth_plan *p, int l, const char *name, int n)
 }
 
 /* F32 matrix or vector whose product with a normalised vector has standard deviation 1. */
-static part *add_probe(synth_plan *p, int l, const char *name, int n_dims, int n_in, int n_out)
+static synth_part *add_probe(synth_plan *p, int l, const char *name, int n_dims, int n_in,
+                             int n_out)
 {
     const double edge = sqrt(3.0 / n_in);
     return add_range(p, l, name, -edge, edge, n_dims, n_in, n_out);
@@ -296,7 +279,7 @@ static void add_gated_attention(synth_plan *p, int l)
 static void add_skewed_router(synth_plan *p, int l)
 {
     const synth_shape *s = p->o.shape;
-    part *t = add_range(p, l, "ffn_gate_inp.weight", 0, 0, 2, s->n_embd, s->n_expert);
+    synth_part *t = add_range(p, l, "ffn_gate_inp.weight", 0, 0, 2, s->n_embd, s->n_expert);
     const double added = GROWTH * (l + 0.7);
     double dir_sumsq = 0;
     for (int c = 0; c < DIR_COLS; c++) dir_sumsq += (double)p->dir[c] * (double)p->dir[c];
@@ -306,6 +289,9 @@ static void add_skewed_router(synth_plan *p, int l)
 
     t->kind = FILL_ROUTER;
     t->table = pull;
+    t->front = p->dir;
+    t->n_sum = 1;
+    t->n_front = DIR_COLS;
     t->hi = (float)(sqrt(3.0) * rms / sqrt(others));
     t->lo = -t->hi;
     for (int e = 0; e < s->n_expert; e++) pull[e] *= (float)(rms / dir_sumsq);
@@ -337,7 +323,7 @@ static void add_gptoss_layer(synth_plan *p, int l)
     const synth_shape *s = p->o.shape;
     const int n_q = s->n_head * s->head_dim, n_kv = s->n_head_kv * s->head_dim;
     const double small = 0.05;
-    part *bias;
+    synth_part *bias;
 
     add_norm(p, l, "attn_norm.weight", s->n_embd);
     add_dense(p, l, "attn_q.weight", 1, s->n_embd, n_q);
@@ -367,25 +353,20 @@ static void add_gptoss_layer(synth_plan *p, int l)
 
 /* ---- all tensors ------------------------------------------------------------------------- */
 
-/* Blocks at the front of each row that are the same in all rows come from a stream of their own. */
-static uint64_t dir_key(const part *t)
-{
-    return random_word(t->key, 1);
-}
-
+/* With skew every row begins alike for qwen3next, from a stream of its own. */
 static void add_embedding(synth_plan *p)
 {
     const synth_shape *s = p->o.shape;
-    const quant_traits *q = quant_traits_of(p->o.dense);
-    part *t = add_matrix(p, -1, "token_embd.weight", p->o.dense, sqrt(s->n_embd), 2, s->n_embd,
-                         s->n_vocab, 1);
+    synth_part *t = add_matrix(p, -1, "token_embd.weight", p->o.dense, sqrt(s->n_embd), 2,
+                               s->n_embd, s->n_vocab, 1);
+    const synth_blocks *maker;
+
     if (p->rc < 0 || !p->logits || s->family != SYNTH_QWEN3NEXT) return;
-    if (!(t->maker_dir = maker_for(p, p->o.dense, DIR_STD))) return;
-    for (int c = 0; c < DIR_COLS; c += q->block_elems) {
-        uint8_t block[SYNTH_BLOCK_BYTES_MAX];
-        synth_blocks_fill(t->maker_dir, block, (uint64_t)(c / q->block_elems), 1, dir_key(t));
-        q->decode(p->dir + c, block, 1);
-    }
+    if (!(maker = maker_for(p, p->o.dense, DIR_STD))) return;
+    t->patch[t->n_patch++] = (synth_patch){
+        .n_row = (uint64_t)s->n_vocab, .n_col = DIR_COLS, .maker = maker,
+        .key = random_word(t->key, 1), .period = 1 };
+    synth_part_decode(p->dir, t, 0, 0, DIR_COLS);
 }
 
 static int list_tensors(synth_plan *p)
@@ -557,70 +538,6 @@ int synth_plan_n_tensor(const synth_plan *p)
 
 /* ---- filling ----------------------------------------------------------------------------- */
 
-static void fill_blocks(const part *t, uint8_t *out, uint64_t first, uint64_t n)
-{
-    const quant_traits *q = quant_traits_of((uint32_t)t->maker->type);
-    const uint64_t per_row = t->cols / (uint64_t)q->block_elems;
-    const uint64_t n_dir = t->maker_dir ? DIR_COLS / (uint64_t)q->block_elems : 0;
-
-    if (!n_dir) {
-        synth_blocks_fill(t->maker, out, first, (size_t)n, t->key);
-        return;
-    }
-    while (n) {
-        const uint64_t c = first % per_row, left = c < n_dir ? n_dir - c : per_row - c;
-        const uint64_t take = n < left ? n : left;
-        if (c < n_dir) synth_blocks_fill(t->maker_dir, out, c, (size_t)take, dir_key(t));
-        else synth_blocks_fill(t->maker, out, first, (size_t)take, t->key);
-        out += take * t->unit;
-        first += take;
-        n -= take;
-    }
-}
-
-static void fill_floats(const synth_plan *p, const part *t, uint8_t *out, uint64_t first,
-                        uint64_t n)
-{
-    const double step = ((double)t->hi - (double)t->lo) * 0x1p-32;
-    const uint64_t cols = t->cols;
-
-    synth_bytes(out, first * 4, (size_t)n * 4, t->key);
-    for (uint64_t i = 0; i < n; i++) {
-        const uint64_t at = first + i, c = at % cols;
-        float v = (float)((double)t->lo + step * (load_u32(out + 4 * i) + 0.5));
-        if (t->kind == FILL_TABLE) v = t->table[at];
-        if (t->kind == FILL_ROUTER && c < DIR_COLS) v = t->table[at / cols] * p->dir[c];
-        memcpy(out + 4 * i, &v, 4);
-    }
-}
-
-static void fill_units(const synth_plan *p, const part *t, uint8_t *out, uint64_t first, uint64_t n)
-{
-    if (t->kind == FILL_BLOCKS) fill_blocks(t, out, first, n);
-    else fill_floats(p, t, out, first, n);
-}
-
-/* n bytes of t from byte from on; blocks that lie only partly inside are made aside and cut. */
-static void fill_part(const synth_plan *p, const part *t, uint8_t *out, uint64_t from, uint64_t n)
-{
-    while (n) {
-        const uint64_t i = from / t->unit, skip = from % t->unit;
-        uint64_t done;
-        if (skip || n < t->unit) {
-            uint8_t one[SYNTH_BLOCK_BYTES_MAX];
-            fill_units(p, t, one, i, 1);
-            done = n < t->unit - skip ? n : t->unit - skip;
-            memcpy(out, one + skip, (size_t)done);
-        } else {
-            done = n - n % t->unit;
-            fill_units(p, t, out, i, n / t->unit);
-        }
-        out += done;
-        from += done;
-        n -= done;
-    }
-}
-
 /* Index of the first part that ends after at. */
 static int find_part(const synth_plan *p, uint64_t at)
 {
@@ -644,13 +561,13 @@ void synth_plan_fill(const synth_plan *p, uint8_t *out, uint64_t at, size_t n)
         pos += take;
     }
     for (int i = find_part(p, pos); i < p->n_part && pos < end && p->parts[i].at < end; i++) {
-        const part *t = &p->parts[i];
+        const synth_part *t = &p->parts[i];
         if (t->at > pos) {                           /* padding before the tensor */
             memset(out + (pos - at), 0, (size_t)(t->at - pos));
             pos = t->at;
         }
         const uint64_t left = t->at + t->bytes - pos, take = left < end - pos ? left : end - pos;
-        fill_part(p, t, out + (pos - at), pos - t->at, take);
+        synth_part_fill(t, out + (pos - at), pos - t->at, take);
         pos += take;
     }
     if (pos < end) memset(out + (pos - at), 0, (size_t)(end - pos));
