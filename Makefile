@@ -285,7 +285,8 @@ $B/tests/test_wrap: $(call obj,wrap)
 $B/tests/test_logit_stats: $(call obj,logit_stats)
 $B/tests/test_tier_args: $(call obj,tier_args engine_args args args_known console wrap)
 $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
-$B/tests/test_synth: $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
+$(addprefix $B/tests/,test_synth test_synth_drift): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
+$B/tests/test_synth_drift: ALL_LDFLAGS += -Wl,--wrap=router_select
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
 $(SIM_BIN): $B/tests/test_sim_%: $B/tests/test_%.c.o
 $(TEST_CU_BIN): $B/tests/%: $G/tests/%.cu.o

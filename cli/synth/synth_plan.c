@@ -15,41 +15,21 @@
  * threshold; b is computed that way from the wanted shares. gpt-oss keeps b in the router's bias.
  * qwen3next has no bias there: the first 256 channels of all embedding rows carry the same values,
  * which layers blur but do not change on average, and the router's weights on those channels turn
- * them into b. Which expert has which rank is a new permutation in each layer.
+ * them into b. Which expert has which rank is a new permutation in each layer. With drift it is
+ * another one for each topic that the model may have in mind: synth_drift.c.
  *
  * A tensor's content depends on seed and name alone: the first layers of a file are the same
  * whether the file has 4 layers or 48. */
 #include "cli/synth/synth_plan.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/synth/synth_part.h"
+#include "cli/synth/synth_plan_internal.h"
 
-/* DIR_STD: of the 256 channels that are alike in all tokens; large against what layers add there.
- * GROWTH: variance a layer adds to the residual, measured over 48 layers (0.025 .. 0.029). */
-enum { DIR_COLS = 256 };
 #define WRITE_GAIN 0.25
-#define DIR_STD 1.5
-#define GROWTH 0.027
-
-struct synth_plan {
-    synth_options o;
-    gguf_writer *w;
-    const uint8_t *head;                 /* in w */
-    size_t head_bytes;
-    uint64_t bytes;
-    synth_part *parts;
-    int n_part, cap_part;
-    synth_blocks **makers;               /* one for each type and standard deviation in use */
-    int n_maker, cap_maker;
-    float *logits;                       /* [n_layer, n_expert]: b, as a layer's router needs it */
-    float dir[DIR_COLS];
-    synth_part spare;                    /* takes what callers write after a failure */
-    int rc;                              /* first failure while tensors were listed; *err tells */
-    err_ctx *err;
-};
 
 /* ---- shapes ------------------------------------------------------------------------------ */
 
@@ -84,54 +64,29 @@ synth_options synth_options_of(const synth_shape *shape)
 
 /* ---- skew -------------------------------------------------------------------------------- */
 
-void synth_shares(double *share, int n_expert, int n_used, double skew)
-{
-    const double most = 0.95;
-    double rest = 0, factor = 0;
-    int full = 0;                        /* ranks that want more than most get just that */
-
-    for (int r = 0; r < n_expert; r++) rest += share[r] = pow(r + 1, -skew);
-    for (; full < n_expert; full++) {
-        factor = (n_used - full * most) / rest;
-        if (factor * share[full] <= most) break;
-        rest -= share[full];
-        share[full] = most;
-    }
-    for (int r = full; r < n_expert; r++) share[r] *= factor;
-}
-
-/* x such that a standard normal number exceeds it with probability p. */
-static double normal_quantile(double p)
-{
-    double lo = -9, hi = 9;
-    for (int i = 0; i < 60; i++) {
-        const double mid = (lo + hi) / 2;
-        if (0.5 * erfc(mid / sqrt(2.0)) > p) lo = mid;
-        else hi = mid;
-    }
-    return lo;
-}
-
 static uint64_t key_of(const synth_plan *p, const char *name)
 {
     return random_word(p->o.seed, str_hash(str_from(name)));
 }
 
-/* logits[l, e] for all layers: b of the rank that a permutation gives to e. */
+/* logits[l, topic, e]: b of the rank that a permutation gives to e. */
 static int make_logits(synth_plan *p)
 {
     const int n = p->o.shape->n_expert;
     double *b = mem_array((size_t)n, sizeof *b);
-    p->logits = mem_array((size_t)n * (size_t)p->o.n_layer, sizeof *p->logits);
+    p->n_topic = p->o.drift ? DRIFT_TOPICS : 1;
+    p->logits = mem_array((size_t)n * (size_t)(p->o.n_layer * p->n_topic), sizeof *p->logits);
     if (!b || !p->logits) {
         mem_free(b);
         return err_set(p->err, ERR_NOMEM, "out of memory for %d routers", p->o.n_layer);
     }
     synth_shares(b, n, p->o.shape->n_used, p->o.skew);
-    for (int r = 0; r < n; r++) b[r] = -normal_quantile(b[r]);
-    for (int l = 0; l < p->o.n_layer; l++) {
-        float *row = p->logits + (size_t)l * (size_t)n;
-        const uint64_t key = key_of(p, "ranks of layers") + (uint64_t)l;
+    for (int r = 0; r < n; r++) b[r] = -synth_quantile(b[r]);
+    for (int i = 0; i < p->o.n_layer * p->n_topic; i++) {
+        const int topic = i % p->n_topic;
+        const uint64_t layer = key_of(p, "ranks of layers") + (uint64_t)(i / p->n_topic);
+        const uint64_t key = topic ? random_word(layer, UINT64_MAX - (uint64_t)topic) : layer;
+        float *row = p->logits + (size_t)i * (size_t)n;
         for (int e = 0; e < n; e++) {                /* inside-out shuffle */
             const int at = (int)((random_word(key, (uint64_t)e) >> 32) * (uint64_t)(e + 1) >> 32);
             if (at != e) row[e] = row[at];
@@ -144,7 +99,7 @@ static int make_logits(synth_plan *p)
 
 /* ---- makers and tensors ------------------------------------------------------------------ */
 
-static const synth_blocks *maker_for(synth_plan *p, quant_type type, double sigma)
+const synth_blocks *synth_plan_maker(synth_plan *p, quant_type type, double sigma)
 {
     synth_blocks *s;
     for (int i = 0; i < p->n_maker; i++)
@@ -165,6 +120,18 @@ nomem:
     return NULL;
 }
 
+synth_patch *synth_plan_patch(synth_plan *p, synth_part *t, int row, int n_row, int col, int n_col,
+                              double sigma)
+{
+    const synth_blocks *maker = p->rc == 0 ? synth_plan_maker(p, t->maker->type, sigma) : NULL;
+    if (!maker) return &p->spare.patch[0];
+    assert(t->n_patch < SYNTH_PATCHES_MAX);
+    t->patch[t->n_patch] = (synth_patch){
+        .row = (uint64_t)row, .n_row = (uint64_t)n_row, .col = (uint64_t)col,
+        .n_col = (uint64_t)n_col, .maker = maker };
+    return &t->patch[t->n_patch++];
+}
+
 static int refuse_type(synth_plan *p, const char *name, quant_type type, uint64_t cols)
 {
     char fits[384] = "";
@@ -179,6 +146,22 @@ static int refuse_type(synth_plan *p, const char *name, quant_type type, uint64_
                    quant_traits_of(type)->block_elems, fits);
 }
 
+static void full_name(char out[TENSOR_MAX_NAME + 1], int l, const char *name)
+{
+    if (l < 0) snprintf(out, TENSOR_MAX_NAME + 1, "%s", name);
+    else snprintf(out, TENSOR_MAX_NAME + 1, "blk.%d.%s", l, name);
+}
+
+synth_part *synth_plan_part(synth_plan *p, int l, const char *name)
+{
+    char full[TENSOR_MAX_NAME + 1];
+    full_name(full, l, name);
+    const uint64_t key = key_of(p, full);
+    for (int i = p->n_part; i-- > 0 && p->rc == 0; )
+        if (p->parts[i].key == key) return &p->parts[i];
+    return &p->spare;
+}
+
 /* Lists a tensor; l < 0: not part of a layer. The caller writes its recipe into the result. */
 static synth_part *add(synth_plan *p, int l, const char *name, quant_type type, int n_dims, int n0,
                        int n1, int n2)
@@ -188,8 +171,7 @@ static synth_part *add(synth_plan *p, int l, const char *name, quant_type type, 
     char full[TENSOR_MAX_NAME + 1];
     synth_part *t;
 
-    if (l < 0) snprintf(full, sizeof full, "%s", name);
-    else snprintf(full, sizeof full, "blk.%d.%s", l, name);
+    full_name(full, l, name);
     if (p->rc == 0 && ne[0] % (uint64_t)q->block_elems) p->rc = refuse_type(p, full, type, ne[0]);
     if (p->rc == 0 && p->n_part == p->cap_part) {
         const int cap = p->cap_part ? p->cap_part * 2 : 128;
@@ -213,7 +195,7 @@ static synth_part *add_matrix(synth_plan *p, int l, const char *name, quant_type
 {
     synth_part *t = add(p, l, name, type, n_dims, n_in, n_out, n_stack);
     t->kind = FILL_BLOCKS;
-    if (p->rc == 0) t->maker = maker_for(p, type, gain / sqrt(n_in));
+    if (p->rc == 0) t->maker = synth_plan_maker(p, type, gain / sqrt(n_in));
     return t;
 }
 
@@ -303,9 +285,11 @@ static void add_qwen3next_layer(synth_plan *p, int l)
     add_norm(p, l, "attn_norm.weight", s->n_embd);
     if ((l + 1) % s->interval) add_deltanet(p, l);
     else add_gated_attention(p, l);
+    synth_drift_latches(p, l);
     add_norm(p, l, "post_attention_norm.weight", s->n_embd);
-    if (p->logits) add_skewed_router(p, l);
+    if (p->logits && !p->o.drift) add_skewed_router(p, l);
     else add_probe(p, l, "ffn_gate_inp.weight", 2, s->n_embd, s->n_expert);
+    synth_drift_router(p, l);
     add_matrix(p, l, "ffn_gate_exps.weight", p->o.experts, 1, 3, s->n_embd, s->n_ff, s->n_expert);
     add_matrix(p, l, "ffn_up_exps.weight", p->o.experts, 1, 3, s->n_embd, s->n_ff, s->n_expert);
     add_matrix(p, l, "ffn_down_exps.weight", p->o.experts, WRITE_GAIN, 3, s->n_ff, s->n_embd,
@@ -335,12 +319,13 @@ static void add_gptoss_layer(synth_plan *p, int l)
     add_dense(p, l, "attn_output.weight", WRITE_GAIN, n_q, s->n_embd);
     add_range(p, l, "attn_output.bias", -small, small, 1, s->n_embd, 1);
     add_range(p, l, "attn_sinks.weight", -1, 1, 1, s->n_head, 1);
+    synth_drift_latches(p, l);
     add_norm(p, l, "post_attention_norm.weight", s->n_embd);
     add_probe(p, l, "ffn_gate_inp.weight", 2, s->n_embd, s->n_expert);
     bias = add_range(p, l, "ffn_gate_inp.bias", -small, small, 1, s->n_expert, 1);
-    if (p->logits) {
+    if (p->logits && !synth_drift_router(p, l)) {
         bias->kind = FILL_TABLE;
-        bias->table = p->logits + (size_t)l * (size_t)s->n_expert;
+        bias->table = p->logits + (size_t)(l * p->n_topic) * (size_t)s->n_expert;
     }
     add_matrix(p, l, "ffn_gate_exps.weight", p->o.experts, 1, 3, s->n_embd, s->n_ff, s->n_expert);
     add_range(p, l, "ffn_gate_exps.bias", -small, small, 2, s->n_ff, s->n_expert);
@@ -359,14 +344,14 @@ static void add_embedding(synth_plan *p)
     const synth_shape *s = p->o.shape;
     synth_part *t = add_matrix(p, -1, "token_embd.weight", p->o.dense, sqrt(s->n_embd), 2,
                                s->n_embd, s->n_vocab, 1);
-    const synth_blocks *maker;
-
-    if (p->rc < 0 || !p->logits || s->family != SYNTH_QWEN3NEXT) return;
-    if (!(maker = maker_for(p, p->o.dense, DIR_STD))) return;
-    t->patch[t->n_patch++] = (synth_patch){
-        .n_row = (uint64_t)s->n_vocab, .n_col = DIR_COLS, .maker = maker,
-        .key = random_word(t->key, 1), .period = 1 };
-    synth_part_decode(p->dir, t, 0, 0, DIR_COLS);
+    if (p->logits && s->family == SYNTH_QWEN3NEXT) {
+        synth_patch *dir = synth_plan_patch(p, t, 0, s->n_vocab, 0, DIR_COLS,
+                                            p->o.drift ? DIR_STD_DRIFT : DIR_STD);
+        dir->key = random_word(t->key, 1);
+        dir->period = 1;
+        if (p->rc == 0) synth_part_decode(p->dir, t, 0, 0, DIR_COLS);
+    }
+    synth_drift_embedding(p, t);
 }
 
 static int list_tensors(synth_plan *p)
@@ -375,6 +360,7 @@ static int list_tensors(synth_plan *p)
     if (p->o.skew > 0 && s->family == SYNTH_QWEN3NEXT && s->n_embd < 2 * DIR_COLS)
         return err_set(p->err, ERR_RANGE, "%s: skew needs an embedding of %d channels, this has %d",
                        s->name, 2 * DIR_COLS, s->n_embd);
+    if ((p->rc = synth_drift_check(&p->o, p->err)) < 0) return p->rc;
     if (p->o.skew > 0) p->rc = make_logits(p);
     if (p->rc == 0) add_embedding(p);
     for (int l = 0; l < p->o.n_layer && p->rc == 0; l++) {
@@ -421,10 +407,11 @@ static void list_common_keys(synth_plan *p, const char *arch)
 {
     const synth_shape *s = p->o.shape;
     const int file_type = file_type_of(p->o.experts);
-    char name[160], skew[32] = "";
+    char name[160], skew[32] = "", drift[32] = "";
     if (p->o.skew > 0) snprintf(skew, sizeof skew, ", skew %g", p->o.skew);
-    snprintf(name, sizeof name, "synthetic %s, %d layers%s, seed %llu", s->name, p->o.n_layer, skew,
-             (unsigned long long)p->o.seed);
+    if (p->o.drift > 0) snprintf(drift, sizeof drift, ", drift %d", p->o.drift);
+    snprintf(name, sizeof name, "synthetic %s, %d layers%s%s, seed %llu", s->name, p->o.n_layer,
+             skew, drift, (unsigned long long)p->o.seed);
     gguf_write_str(p->w, "general.architecture", str_from(arch));
     gguf_write_str(p->w, "general.type", str_from("model"));
     gguf_write_str(p->w, "general.name", str_from(name));
@@ -449,10 +436,10 @@ static void list_gptoss_keys(synth_plan *p)
     key_u32(p, arch, "feed_forward_length", p->o.shape->n_ff);
     key_u32(p, arch, "attention.sliding_window", p->o.shape->window);
     key_f32(p, arch, "attention.layer_norm_rms_epsilon", 1e-5);
-    key_f32(p, arch, "rope.freq_base", 150000);
+    key_f32(p, arch, "rope.freq_base", GPTOSS_ROPE_BASE);
     gguf_write_str(p->w, "gpt-oss.rope.scaling.type", str_from("yarn"));
-    key_f32(p, arch, "rope.scaling.factor", 32);
-    key_u32(p, arch, "rope.scaling.original_context_length", 4096);
+    key_f32(p, arch, "rope.scaling.factor", GPTOSS_ROPE_FACTOR);
+    key_u32(p, arch, "rope.scaling.original_context_length", GPTOSS_ROPE_CTX);
 }
 
 static void list_qwen3next_keys(synth_plan *p)
@@ -522,6 +509,7 @@ void synth_plan_free(synth_plan *p)
     mem_free(p->makers);
     mem_free(p->parts);
     mem_free(p->logits);
+    synth_drift_release(p);
     gguf_writer_free(p->w);
     mem_free(p);
 }

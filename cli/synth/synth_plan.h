@@ -5,6 +5,7 @@
 #ifndef CLI_SYNTH_SYNTH_PLAN_H
 #define CLI_SYNTH_SYNTH_PLAN_H
 
+#include "cli/synth/synth_popularity.h"
 #include "cli/synth/synth_vocab.h"
 #include "loader/base.h"
 #include "loader/quant.h"
@@ -30,15 +31,17 @@ typedef struct synth_options {
     int n_layer;                         /* the first n; at most the shape's */
     quant_type experts, dense, head;
     double skew;                         /* exponent of the experts' popularity; 0: all alike */
+    int drift;                           /* tokens after which others are popular; 0: never */
     uint64_t seed;
 } synth_options;
 
-/* All layers, default types, no skew, seed 1. */
+/* All layers, default types, no skew, no drift, seed 1. */
 synth_options synth_options_of(const synth_shape *shape);
 
 typedef struct synth_plan synth_plan;
 
-/* ERR_UNSUPPORTED: a type does not fit the rows of a tensor that should have it. */
+/* ERR_UNSUPPORTED: a type does not fit the rows of a tensor that should have it. ERR_RANGE: layers,
+ * skew or drift that this shape cannot have. */
 int synth_plan_create(synth_plan **out, const synth_options *o, err_ctx *err);
 void synth_plan_free(synth_plan *p);
 
@@ -47,9 +50,5 @@ int synth_plan_n_tensor(const synth_plan *p);
 
 /* Bytes at .. at + n - 1 of the file; zeros after its end. */
 void synth_plan_fill(const synth_plan *p, uint8_t *out, uint64_t at, size_t n);
-
-/* How often the expert of each rank is meant to be among the n_used of a token: share[0] is the
- * most popular one, the sum is n_used. Proportional to (rank + 1)^-skew, at most 0.95. */
-void synth_shares(double *share, int n_expert, int n_used, double skew);
 
 #endif
