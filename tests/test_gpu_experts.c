@@ -3,7 +3,7 @@
  * Experts of up to GPU_FEW tokens have the bits of engine/host/experts_cpu.c and of the golden
  * files; with more tokens they are compared with decoded weights and F32 activations, within the
  * error of 16-bit ones, and the same call gives the same bits twice; so do calls for a range of
- * experts each, and a call with sums computed elsewhere. */
+ * experts each, experts that lie here and there, and a call with sums computed elsewhere. */
 #include <math.h>
 #include <string.h>
 
@@ -524,6 +524,119 @@ static void test_sums(void)
     }
 }
 
+/* ---- experts here and there ------------------------------------------------------------------ */
+
+static int32_t *random_order(int n, test_rng *rng)
+{
+    int32_t *order = host_room((size_t)n, sizeof *order);
+    for (int i = 0; i < n; i++) {
+        const int other = (int)test_below(rng, (uint32_t)i + 1);
+        order[i] = order[other];
+        order[other] = i;
+    }
+    return order;
+}
+
+/* The bank's slabs in any order, gate, up and down among each other, with gaps between them. All of
+ * it is NaNs but for those slabs; at [n_expert, 3] gets their addresses, *nowhere that of a slab of
+ * NaNs. */
+static void scatter(uint64_t *at, uint64_t *nowhere, const banks *b, test_rng *rng)
+{
+    const int n_slab = SLAB_COUNT * b->cpu.n_expert;
+    const int32_t *place = random_order(n_slab, rng);
+    uint64_t room = GPU_SLAB_ALIGN;
+    for (int s = 0; s < SLAB_COUNT; s++)
+        while (room < b->gpu[s].slab_bytes) room += GPU_SLAB_ALIGN;
+    room += GPU_SLAB_ALIGN;
+    uint8_t *vram = vram_room((size_t)(room * (uint64_t)(n_slab + 1)));
+    for (int i = 0; i < n_slab; i++) {
+        const expert_slab s = (expert_slab)(i % SLAB_COUNT);
+        uint8_t *to = vram + room * (uint64_t)place[i] + GPU_SLAB_ALIGN * test_below(rng, 2);
+        vram_write(to, expert_slab_data(&b->cpu, s, i / SLAB_COUNT), b->gpu[s].slab_bytes);
+        at[i] = (uint64_t)(uintptr_t)to;
+    }
+    *nowhere = (uint64_t)(uintptr_t)(vram + room * (uint64_t)n_slab);
+}
+
+static void check_counts(const int32_t *counts, const batch *b, const expert_case *c)
+{
+    int32_t *want = host_room((size_t)c->n_expert, sizeof *want);
+    for (int i = 0; i < b->n * c->k; i++) want[b->ids[i]]++;
+    expect_bytes("counts", counts, want, (size_t)c->n_expert * sizeof *want);
+}
+
+/* In an order of their own, and in ranges of it, they give the bits of a bank. While a range is
+ * computed, all other experts are nowhere. */
+static void check_scattered(const expert_case *c, int n, int size, test_rng *rng)
+{
+    const size_t width = (size_t)n * (size_t)c->n_embd, all = width * (size_t)c->k;
+    const size_t n_expert = (size_t)c->n_expert, n_at = SLAB_COUNT * n_expert;
+    const banks *bank = banks_make(c, rng);
+    batch b = batch_make(c, bank, n, rng);
+    uint64_t *at = host_room(n_at, sizeof *at), *now = host_room(n_at, sizeof *now), nowhere;
+    int32_t *order = random_order(c->n_expert, rng), *rank = host_room(n_expert, sizeof *rank);
+    err_ctx err = { 0 };
+    gpu_experts(device(), &b.in, &b.args);
+    const float *y = host_copy(b.args.y, all), *x = host_copy(b.args.x, width);
+
+    rewind_batch(&b, c);
+    scatter(at, &nowhere, bank, rng);
+    for (int i = 0; i < c->n_expert; i++) rank[order[i]] = i;
+    int32_t *counts = gpu_alloc_host(device(), n_expert * sizeof *counts, &err);
+    if (!expect(counts != NULL, "%s", err.msg)) return;
+    memset(counts, 0xFF, n_expert * sizeof *counts);
+    b.args.y = vram_room(all * sizeof(float));
+    b.args.gate.data = b.args.up.data = b.args.down.data = NULL;
+    b.args.at = vram_room(n_at * sizeof *at);
+    b.args.order = vram_copy(order, n_expert * sizeof *order);
+    b.args.rank = vram_copy(rank, n_expert * sizeof *rank);
+    b.args.counts = counts;
+    for (int first = 0; first < c->n_expert; first += size) {
+        b.args.first = first;
+        b.args.count = min_int(size, c->n_expert - first);
+        for (size_t i = 0; i < n_at; i++) {
+            const int own = rank[i / SLAB_COUNT];
+            now[i] = own >= first && own < first + size ? at[i] : nowhere;
+        }
+        vram_write((void *)b.args.at, now, n_at * sizeof *now);
+        gpu_experts(device(), &b.in, &b.args);
+        if (first > 0) continue;
+        expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
+        check_counts(counts, &b, c);
+    }
+    expect_bits("stream", host_copy(b.args.x, width), x, width);
+    expect_bits("experts", host_copy(b.args.y, all), y, all);
+    gpu_free_host(device(), counts);
+}
+
+static void test_scattered(void)
+{
+    static const expert_case more[] = {
+        { QT_F32, QT_F32, 40, 36, 40, 10, .shared_ff = 50, .shared_up = QT_F32,
+          .shared_down = QT_F32 },
+        { QT_F32, QT_F32, 100, 70, 8, 4, .bias = true, .alike = true },  /* experts nobody chose */
+        { QT_MXFP4, QT_MXFP4, 96, 64, 32, 4, .clamped = true, .bias = true },
+    };
+    static const int tokens[] = { 9, 40, 150 };
+    test_rng rng = { 19 };
+    int option = 0;
+    family("experts here and there");
+    for (size_t i = 0; i < ARRAY_LEN(special); i++, option++) {
+        const expert_case *c = &special[i];
+        const int sizes[] = { c->n_expert, (c->n_expert + 1) / 2, max_int(c->n_expert / 3, 1) };
+        begin_case(c, tokens[option % 2]);
+        check_scattered(c, tokens[option % 2], sizes[option % 3], &rng);
+        case_end();
+    }
+    for (size_t i = 0; i < ARRAY_LEN(more); i++)
+        for (size_t t = 0; t < ARRAY_LEN(tokens); t++, option++) {
+            const int size = option % 2 ? more[i].n_expert : 5;
+            begin_case(&more[i], tokens[t]);
+            check_scattered(&more[i], tokens[t], size, &rng);
+            case_end();
+        }
+}
+
 /* What makes no sense is refused before anything is read. */
 static void test_range_refused(void)
 {
@@ -835,6 +948,7 @@ int main(int argc, char **argv)
         test_layers();
         test_many();
         test_ranges();
+        test_scattered();
         test_sums();
         test_range_refused();
         device_close();
