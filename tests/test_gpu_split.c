@@ -175,8 +175,11 @@ typedef struct batch {
     float *gates, *residual, *sigma;
     gpu_input in;
     gpu_expert_args args;                /* with all experts */
-    float *rows, *y, *x;                 /* what gpu_experts makes of it: [n, n_embd] the input,
-                                          * [n, k, n_embd], [n, n_embd] after QUESTIONS calls */
+    /* each question's own: what is left of an earlier one would be seen */
+    float *input[QUESTIONS];             /* [n, n_embd] */
+    float *rows[QUESTIONS], *y[QUESTIONS];       /* what gpu_experts makes of it: [n, n_embd],
+                                                  * [n, k, n_embd] */
+    float *x;                            /* [n, n_embd] after all of them */
     uint64_t *slabs;                     /* page-locked */
     bool has_hot;
     gpu_split split;
@@ -241,7 +244,7 @@ static void check_question(host *h, uint32_t number, const division *d)
         if (m->where[i] != d->where[i]) complain(h, number, "place", i, m->where[i], d->where[i]);
     }
     for (int i = 0; i < b->n * b->l->c->n_embd; i++)
-        if (memcmp(&m->x[i], &b->rows[i], sizeof(float)) != 0) {
+        if (memcmp(&m->x[i], &b->rows[number - 1][i], sizeof(float)) != 0) {
             complain(h, number, "another value of x, at", -1, i, -1);
             break;
         }
@@ -289,7 +292,7 @@ static void *host_main(void *ctx)
         if (d->quiet) continue;
         while (word(&m->asked) != 2 * number) sched_yield();
         check_question(h, number, d);
-        acts_set(&h->x, b->rows, b->n, b->l->c->n_embd);
+        acts_set(&h->x, b->rows[number - 1], b->n, b->l->c->n_embd);
         if (reads_int8(b->l->c->up)) quantise(&h->x);
         for (int i = 0; i < b->n * b->l->c->k; i++) answer_slot(h, i, number, d->where[i]);
         __atomic_store_n(&m->answered, number, __ATOMIC_RELEASE);
@@ -346,9 +349,10 @@ static void batch_make(batch *b, const layer *l, int n, test_rng *rng)
     b->l = l;
     b->n = n;
     b->residual = host_floats(width, 1.0f, rng);
+    for (int i = 0; i < QUESTIONS; i++) b->input[i] = host_floats(width, 1.0f, rng);
     b->in = (gpu_input){
         .kind = c->norm ? GPU_NORM : GPU_PLAIN, .n = n, .cols = c->n_embd, .eps = 1e-6f,
-        .x = vram_floats(host_floats(width, 1.0f, rng), width),
+        .x = vram_room(width * sizeof(float)),
         .weight = vram_floats(host_floats((size_t)c->n_embd, 1.5f, rng), (size_t)c->n_embd),
         .rows = vram_room(width * sizeof(float)),
         .blocks = vram_room((size_t)n * gpu_blocks_bytes(c->n_embd)),
@@ -370,36 +374,44 @@ static void batch_make(batch *b, const layer *l, int n, test_rng *rng)
     }
 }
 
+static void set_input(const batch *b, int i)
+{
+    vram_write((void *)b->in.x, b->input[i],
+               (size_t)b->n * (size_t)b->l->c->n_embd * sizeof(float));
+}
+
 /* What it is with all experts in VRAM. */
 static void compute_wanted(batch *b)
 {
     const size_t width = (size_t)b->n * (size_t)b->l->c->n_embd;
     for (int i = 0; i < QUESTIONS; i++) {
         b->in.has_rows = b->in.has_blocks = false;
+        set_input(b, i);
         gpu_experts(device(), &b->in, &b->args);
+        b->rows[i] = host_copy(b->in.rows, width);
+        b->y[i] = host_copy(b->args.y, width * (size_t)b->l->c->k);
     }
-    b->rows = host_copy(b->in.rows, width);
-    b->y = host_copy(b->args.y, width * (size_t)b->l->c->k);
     b->x = host_copy(b->args.x, width);
 }
 
-/* ... which is what the CPU has, too. */
+/* ... which is what the CPU has, too, for the first question. */
 static void check_wanted(const batch *b, host *h)
 {
     const split_case *c = b->l->c;
     float *y = host_room((size_t)(b->n * c->k) * (size_t)c->n_embd, sizeof *y);
-    acts_set(&h->x, b->rows, b->n, c->n_embd);
+    acts_set(&h->x, b->rows[0], b->n, c->n_embd);
     if (reads_int8(c->up)) quantise(&h->x);
     for (int i = 0; i < b->n * c->k; i++) {
         host_up(&h->work, b->l, b->ids[i], h->x.rows + i / c->k);
         host_down(y + (size_t)i * (size_t)c->n_embd, &h->work, b->l, b->ids[i]);
     }
-    expect_bits("experts in VRAM", b->y, y, (size_t)(b->n * c->k) * (size_t)c->n_embd);
+    expect_bits("experts in VRAM", b->y[0], y, (size_t)(b->n * c->k) * (size_t)c->n_embd);
 }
 
 /* ---- cases ----------------------------------------------------------------------------------- */
 
-typedef enum hot_kind { HOT_ABSENT, HOT_NONE, HOT_SOME, HOT_ALL } hot_kind;
+/* HOT_TURNS: none for one question, all for the next: quiet layers between others. */
+typedef enum hot_kind { HOT_ABSENT, HOT_NONE, HOT_SOME, HOT_ALL, HOT_TURNS } hot_kind;
 
 typedef struct plan {                    /* of a case: how its layer is split */
     hot_kind hot;
@@ -409,10 +421,12 @@ typedef struct plan {                    /* of a case: how its layer is split */
     bool one_stream, table_in_vram;
 } plan;
 
-static void divide(division *d, const batch *b, const plan *p, test_rng *rng)
+static void divide(batch *b, int i, const plan *p, test_rng *rng)
 {
+    division *d = &b->asked[i];
     for (int e = 0; e < b->l->c->n_expert; e++) {
-        const bool hot = p->hot == HOT_ALL || (p->hot == HOT_SOME && test_below(rng, 2));
+        const bool hot = p->hot == HOT_ALL || (p->hot == HOT_SOME && test_below(rng, 2)) ||
+                         (p->hot == HOT_TURNS && i % 2);
         d->hot[e] = hot ? b->l->place[e] : -1;
     }
     for (int m = 0; m < GPU_FETCH_COUNTS; m++) {
@@ -452,13 +466,14 @@ static bool set_split(batch *b, const plan *p, test_rng *rng)
     }
     const size_t scratch = gpu_split_scratch(c->k, c->n_ff, c->n_embd);
     s->scratch = vram_copy(host_room(scratch, 1), scratch);
-    for (int i = 0; i < QUESTIONS; i++) divide(&b->asked[i], b, p, rng);
+    for (int i = 0; i < QUESTIONS; i++) divide(b, i, p, rng);
     return true;
 }
 
 static void set_division(const batch *b, int i)
 {
     const division *d = &b->asked[i];
+    set_input(b, i);
     if (b->has_hot)
         vram_write((void *)b->split.hot, d->hot, (size_t)b->l->c->n_expert * sizeof d->hot[0]);
     vram_write((void *)b->split.fetch, d->fetch, sizeof d->fetch);
@@ -496,10 +511,10 @@ static void check_fetching(const batch *b, int i)
            (unsigned long long)m->fetch_ns);
 }
 
-static void check_result(const batch *b, const char *what, const float *y)
+static void check_result(const batch *b, int i, const char *what, const float *y)
 {
     const size_t all = (size_t)(b->n * b->l->c->k) * (size_t)b->l->c->n_embd;
-    if (y) expect_bits(what, host_copy(y, all), b->y, all);
+    if (y) expect_bits(what, host_copy(y, all), b->y[i], all);
 }
 
 /* Once directly, then recorded and played; the split changes each time. */
@@ -513,7 +528,7 @@ static void run_questions(batch *b, gpu_expert_args *args)
     b->in.has_rows = b->in.has_blocks = false;
     gpu_experts_split(device(), &b->in, args, &b->split);
     expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
-    check_result(b, "experts", args->y);
+    check_result(b, 0, "experts", args->y);
     check_fetching(b, 0);
     check_told(b, 0);
 
@@ -528,7 +543,7 @@ static void run_questions(batch *b, gpu_expert_args *args)
         if (args->y) vram_write(args->y, host_room(all, sizeof(float)), all * sizeof(float));
         gpu_play(device(), r);
         expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
-        check_result(b, "experts, played", args->y);
+        check_result(b, i, "experts, played", args->y);
         check_fetching(b, i);
         check_told(b, i);
     }
@@ -570,7 +585,8 @@ static void check_split(const split_case *c, const plan *p, int n, bool with_y, 
     gpu_mail_free(device(), b->split.mail);
 }
 
-static const char *const hot_names[] = { "no places", "none hot", "some hot", "all hot" };
+static const char *const hot_names[] = { "no places", "none hot", "some hot", "all hot",
+                                         "none or all hot" };
 
 static void run_case(const split_case *c, const plan *p, int n, bool with_y, test_rng *rng)
 {
@@ -599,6 +615,7 @@ static const plan plans[] = {
     { HOT_ABSENT, 32, 0, 3, 0, .one_stream = true },
     { HOT_ABSENT, 0, 2, 2, 2, .missing = true },
     { HOT_NONE, 0, 0, 2, 2, .missing = false },
+    { HOT_TURNS, 1, 1, 2, 2, .one_stream = true },
 };
 
 /* Two shapes that suit the type. */
