@@ -1,4 +1,4 @@
-/* test_gpu_stage.c - stages, page-locked memory of the caller's, and the measuring of links.
+/* test_gpu_stage.c - stages, movers, page-locked memory of the caller, and the measuring of links.
  *
  * Stages are tested by what arrives: readers are late, so that a copy that does not wait for them
  * ruins what they read, and copies are long, so that a reader that does not wait sees the previous
@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/gpu_fixture.h"
@@ -200,6 +201,179 @@ static void test_stage_refused(void)
     case_end();
 }
 
+/* ---- experts that change places -------------------------------------------------------------- */
+
+/* Bytes at addresses of every kind; more than one turn of all threads, and nothing at all. */
+static const struct { uint64_t to, from, bytes; } moves[] = {
+    { 0, 0, 16 }, { 256, 512, 300000 }, { 400000, 400016, 65536 }, { 500000, 500001, 5000 },
+    { 510001, 510000, 16 }, { 520008, 520008, 32 }, { 530000, 530000, 0 }, { 540003, 540005, 1 },
+    { 550000, 550016, 31 }, { 560000, 560000, 131072 + 15 },
+};
+enum { MOVES_BYTES = 700000 };
+
+/* Played from a recording, with other jobs each time. */
+static void check_moves(int rounds, test_rng *rng)
+{
+    const int n = (int)ARRAY_LEN(moves);
+    gpu_move *jobs = (gpu_move *)locked_room((uint64_t)n * sizeof *jobs);
+    uint8_t *image = host_room(MOVES_BYTES, 1), *want = host_room(MOVES_BYTES, 1);
+    uint8_t *got = host_room(MOVES_BYTES, 1);
+    gpu_recording *r = NULL;
+    err_ctx err = { 0 };
+    for (size_t i = 0; i < MOVES_BYTES; i++) image[i] = (uint8_t)test_rand(rng);
+    uint8_t *from = vram_copy(image, MOVES_BYTES), *to = vram_room(MOVES_BYTES);
+    int rc = gpu_recording_create(&r, &err);
+    if (rc == 0) rc = gpu_record_begin(device(), &err);
+    if (rc == 0) gpu_moves(device(), jobs, n);
+    if (rc == 0) rc = gpu_record_end(r, device(), &err);
+    if (!jobs || !expect(rc == 0, "%s", err.msg)) goto end;
+    for (int round = 0; round <= rounds; round++) {
+        const int skip = round;          /* jobs of no bytes, others in another order */
+        memset(want, 0xFF, MOVES_BYTES);
+        vram_write(to, want, MOVES_BYTES);
+        for (int i = 0; i < n; i++) {
+            const uint64_t bytes = i < skip ? 0 : moves[i].bytes;
+            jobs[(i + round) % n] = (gpu_move){ (uint64_t)(uintptr_t)(to + moves[i].to),
+                                                (uint64_t)(uintptr_t)(from + moves[i].from),
+                                                bytes };
+            memcpy(want + moves[i].to, image + moves[i].from, (size_t)bytes);
+        }
+        if (round == 0) gpu_moves(device(), jobs, n);
+        else gpu_play(device(), r);
+        gpu_moves(device(), jobs, 0);
+        vram_read(got, to, MOVES_BYTES);
+        expect_bytes("moved", got, want, MOVES_BYTES);
+    }
+end:
+    gpu_recording_free(r);
+    gpu_free_host(device(), jobs);
+}
+
+enum { MOVER_BYTES = 3 << 20, MOVER_ROUNDS = 6 };
+
+/* 0 after a failure that was counted. */
+static int await_mark(gpu_mover *m, int i)
+{
+    err_ctx err = { 0 };
+    int rc = 0;
+    while (rc == 0) rc = gpu_mover_passed(device(), m, i, &err);
+    return expect(rc == 1, "%s", err.msg);
+}
+
+/* Copies beside a stream that is busy: what has passed its mark is there for the next operation,
+ * and the source may be filled again. Marks of the stream say the same of its own copies. */
+static void check_mover(void)
+{
+    uint8_t *from = locked_room(2 * MOVER_BYTES);
+    uint8_t *vram = vram_room(2 * MOVER_BYTES), *idle = vram_room(2 * IDLE_BYTES);
+    uint8_t *got = vram_room((size_t)MOVER_BYTES * MOVER_ROUNDS);
+    uint8_t *back = host_room(MOVER_BYTES, MOVER_ROUNDS);
+    uint8_t *want = host_room(MOVER_BYTES, MOVER_ROUNDS);
+    gpu_mover *m = NULL;
+    gpu_marks *read = NULL;
+    err_ctx err = { 0 };
+    if (!from || !expect(gpu_mover_create(&m, device(), 2, &err) == 0 &&
+                         gpu_marks_create(&read, device(), 2, &err) == 0, "%s", err.msg))
+        goto end;
+    expect(gpu_mover_passed(device(), m, 1, &err) == 1, "a mark that was never set");
+    expect(gpu_marks_wait(device(), read, 1, &err) == 0, "%s", err.msg);
+    for (int round = 0; round < MOVER_ROUNDS; round++) {
+        const size_t at = (size_t)MOVER_BYTES * (size_t)round;
+        uint8_t *own = from + round % 2 * MOVER_BYTES, *place = vram + round % 2 * MOVER_BYTES;
+        fill_round(want + at, MOVER_BYTES, round);
+        /* nobody reads the place any more */
+        expect(gpu_marks_wait(device(), read, round % 2, &err) == 0, "%s", err.msg);
+        memcpy(own, want + at, MOVER_BYTES);
+        for (int l = 0; l < 8; l++) gpu_copy(device(), idle + IDLE_BYTES, idle, IDLE_BYTES);
+        gpu_mover_copy(device(), m, place, own, 1);
+        gpu_mover_copy(device(), m, place + 1, own + 1, MOVER_BYTES - 1);
+        gpu_mover_copy(device(), m, place, own, 0);
+        gpu_mover_mark(device(), m, round % 2);
+        if (!await_mark(m, round % 2)) goto end;
+        memset(own, 0xFF, MOVER_BYTES);
+        gpu_copy(device(), got + at, place, MOVER_BYTES);
+        gpu_marks_set(device(), read, round % 2);
+    }
+    vram_read(back, got, (size_t)MOVER_BYTES * MOVER_ROUNDS);
+    expect_bytes("rounds", back, want, (size_t)MOVER_BYTES * MOVER_ROUNDS);
+end:
+    gpu_marks_free(read);
+    gpu_mover_free(device(), m);
+    gpu_free_host(device(), from);
+}
+
+/* Memory around an address where a locked piece ends and the next begins: both copies are cut. */
+static void check_pieces(void)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), half = 4 * page, room = 2 * GPU_LOCK_PIECE;
+    uint8_t *all = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint8_t *vram = vram_room(2 * half), *back = host_room(2 * half, 1);
+    uint8_t *want = host_room(2 * half, 1);
+    gpu_mover *m = NULL;
+    gpu_stage *s = NULL;
+    err_ctx err = { 0 };
+    if (!expect(all != MAP_FAILED, "no address space")) return;
+    uint8_t *end = all + half + GPU_LOCK_PIECE - 1;
+    end -= (uintptr_t)end % GPU_LOCK_PIECE;
+    uint8_t *from = end - half;
+    bool locked = mprotect(from, 2 * half, PROT_READ | PROT_WRITE) == 0;
+    if (locked) fill_round(from, 2 * half, 1);
+    locked = expect(locked && gpu_lock(device(), from, half, &err) == 0, "%s", err.msg);
+    if (locked && expect(gpu_lock(device(), end, half, &err) == 0, "%s", err.msg)) {
+        memcpy(want, from, 2 * half);
+        if (expect(gpu_mover_create(&m, device(), 1, &err) == 0, "%s", err.msg)) {
+            gpu_mover_copy(device(), m, vram, from, 2 * half);
+            gpu_mover_mark(device(), m, 0);
+            await_mark(m, 0);
+            vram_read(back, vram, 2 * half);
+            expect_bytes("moved", back, want, 2 * half);
+        }
+        if (expect(gpu_stage_create(&s, device(), 2, 2 * half, &err) == 0, "%s", err.msg)) {
+            gpu_stage_copy(device(), s, 0, 0, from, 2 * half);
+            expect(gpu_stage_sent(device(), s, 0, &err) == 0, "%s", err.msg);
+            vram_read(back, gpu_stage_buffer(s, 0), 2 * half);
+            expect_bytes("staged", back, want, 2 * half);
+        }
+        gpu_stage_free(device(), s);
+        gpu_mover_free(device(), m);
+        gpu_unlock(device(), end);
+    }
+    if (locked) gpu_unlock(device(), from);
+    munmap(all, room);
+}
+
+static void test_movers(void)
+{
+    test_rng rng = { 23 };
+    family("moves");
+    case_begin("%d jobs", (int)ARRAY_LEN(moves));
+    check_moves((int)ARRAY_LEN(moves), &rng);
+    case_end();
+
+    family("movers");
+    case_begin("%d rounds", (int)MOVER_ROUNDS);
+    check_mover();
+    case_end();
+
+    case_begin("two locked pieces");
+    check_pieces();
+    case_end();
+
+    case_begin("no memory");
+    for (long n = 1; n <= 3; n++) {
+        gpu_mover *m = (gpu_mover *)&m;
+        err_ctx err = { 0 };
+        mem_fail_after(n);
+        const int rc = gpu_mover_create(&m, device(), 2, &err);
+        mem_fail_after(0);
+        expect(rc == ERR_NOMEM && !m, "allocation %ld: %d", n, rc);
+    }
+    gpu_mover_free(device(), NULL);
+    gpu_marks_free(NULL);
+    expect(gpu_wait(device(), NULL) == 0, "a refusal lasts");
+    case_end();
+}
+
 /* ---- page-locked memory of the caller's ------------------------------------------------------ */
 
 static void test_lock(void)
@@ -274,6 +448,7 @@ int main(int argc, char **argv)
     if (device_open()) {
         test_stages();
         test_stage_refused();
+        test_movers();
         test_lock();
         test_links();
         device_close();
