@@ -112,7 +112,8 @@ static void print_ram(const plan_view *v)
     if (p->ram_experts > 0)
         byte_row("experts", p->ram_experts, "%s%s%s",
                  plan_uses_drive(v->p, v->what->n_layer) ? "the most recently used" :
-                 p->vram_experts > 0 && !p->cache ? "of layers that are not entirely in VRAM" : "all",
+                 p->vram_experts > 0 && !p->cache ? "of layers that are not entirely in VRAM" :
+                 "all",
                  p->gpu ? ", page-locked " : "",
                  !p->gpu ? "" : text_bytes(locked, sizeof locked, p->ram_locked));
     if (p->ram_other > 0)

@@ -28,8 +28,8 @@ typedef struct tier_args {
 
 /* For verbs that have a few of these options in a table of their own. */
 #define TIER_CACHE_ENV "MOE_CACHE_POLICY"
-#define TIER_CACHE_HELP "Expert that makes room: lru longest unused, lfu least used, lfru and lcp " \
-                        "weigh both; off: VRAM keeps what it has"
+#define TIER_CACHE_HELP "Expert that makes room: lru longest unused, lfu least used, lfru and " \
+                        "lcp weigh both; off: VRAM keeps what it has"
 
 enum { TIER_N_OPTION = 17 };
 extern const arg_option tier_options[TIER_N_OPTION];

@@ -4,8 +4,9 @@
  * reads anything that an earlier kernel of the stream wrote (or writes anything that one reads),
  * and ends with frame_end. On chips with programmatic dependent launch the next kernel's blocks
  * start once all blocks of this one have passed frame_wait, so what they do before their own
- * frame_wait (fetching weights, which never change) overlaps with this kernel. So memory written
- * two kernels ago may be read before frame_wait; what the kernel just before wrote may not. */
+ * frame_wait (fetching weights) overlaps with this kernel. So memory written two kernels ago may be
+ * read before frame_wait; what the kernel just before wrote may not. (Weights change only where
+ * experts change places: mover.cu. What is moved there the next kernel does not read.) */
 #ifndef CUDA_DEVICE_CUH
 #define CUDA_DEVICE_CUH
 

@@ -365,8 +365,8 @@ typedef struct gpu_split {
                                           * fetch[GPU_FETCH_COUNTS + m] are fetched whole, then
                                           * fetch[m] have their down slabs fetched, as far as they
                                           * are there and the pad has room */
-    uint32_t *chosen;                    /* NULL, or page-locked [n * k]: every layer's choices, quiet
-                                          * or not, as id | gpu_where << 16; complete when the
+    uint32_t *chosen;                    /* NULL, or page-locked [n * k]: its choices, quiet or not,
+                                          * as id | gpu_where << 16; complete when the
                                           * operation is */
     uint8_t *pad;                        /* VRAM that slabs are fetched to, gpu_split_pad bytes */
     int pad_down, pad_all;               /* most slots fetched of either kind */
@@ -420,7 +420,8 @@ void gpu_mover_mark(gpu *g, gpu_mover *m, int i);        /* after the copies so 
  * yet; < 0: failure. */
 int gpu_mover_passed(gpu *g, gpu_mover *m, int i, err_ctx *err);
 
-/* An operation: copies within VRAM. jobs is in page-locked RAM and stays as it is until then. */
+/* An operation: copies within VRAM, in any order, so that no job may touch what another reads or
+ * writes. jobs is in page-locked RAM and stays as it is until then. */
 typedef struct gpu_move {
     uint64_t to, from, bytes;            /* addresses */
 } gpu_move;

@@ -33,8 +33,8 @@ typedef struct engine_placement {
     cache_policy cache;                  /* which expert makes room, in VRAM or in RAM before the
                                           * drive; usual: LCP in VRAM, LRU in RAM */
     bool fixed_places;                   /* experts in VRAM stay what they are in the beginning */
-    const int *experts;                  /* there to begin with if they may change: layer * n_expert +
-                                          * expert, the most wanted first; or NULL */
+    const int *experts;                  /* there to begin with, if they may change: layer * n_expert
+                                          * + expert, the most wanted first; or NULL */
     int n_expert;
     progress_fn *watch;                 /* told of the bytes that are moved; or
                                           * NULL */

@@ -48,8 +48,8 @@ void expert_cache_release(expert_cache *c, int place);   /* once for each hold *
 
 /* A use that takes no place: what a router chose, there or not. */
 void expert_cache_use(expert_cache *c, int layer, int expert);
-void expert_cache_use_many(expert_cache *c, int layer, int expert, int n);       /* at the same time:
-                                          * in a prompt; 1 or more */
+/* n of them at the same time, in a prompt; 1 or more. */
+void expert_cache_use_many(expert_cache *c, int layer, int expert, int n);
 
 /* A token has passed: ages are in tokens. */
 void expert_cache_tick(expert_cache *c);

@@ -89,8 +89,9 @@ static int make_pools(residency *r, uint64_t bytes, err_ctx *err)
     }
     const int token = r->n_layer * r->banks->n_used;
     if (r->n_place < token)
-        return err_set(err, ERR_RANGE, "%d experts fit in %.2f GB of VRAM, fewer than the %d of one "
-                       "token: none would be found again", r->n_place, (double)bytes * 1e-9, token);
+        return err_set(err, ERR_RANGE, "%d experts fit in %.2f GB of VRAM, fewer than the %d of "
+                       "one token: none would be found again", r->n_place, (double)bytes * 1e-9,
+                       token);
     return 0;
 }
 
@@ -402,7 +403,7 @@ static bool make_room(residency *r, expert_id e)
     return true;
 }
 
-/* The most valuable of the missing, at most `room` of them, one after the other: lists are short. */
+/* The most valuable of the missing, at most `room` of them, one by one: lists are short. */
 static int admit(residency *r, int room)
 {
     int n = 0;

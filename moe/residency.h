@@ -99,8 +99,8 @@ int residency_apply(residency *r, const int *experts, int n, residency_swap *swa
 void residency_chosen(residency *r, int layer, const uint32_t *chosen, int n);
 
 /* A token is over, and the next one has not begun: places that have been filled become READY, and
- * some experts make room, if they may. Returns 1 if the map has changed, 0 if not, < 0 on failure: then what was
- * under way is EMPTY, and everything else as it was. */
+ * some experts make room, if they may. Returns 1 if the map has changed, 0 if not, < 0 on failure:
+ * then what was under way is EMPTY, and everything else as it was. */
 int residency_turn(residency *r, bool may_admit, err_ctx *err);
 /* The device has the map by now, or will before it reads it again: copies begin. */
 void residency_send(residency *r);

@@ -53,7 +53,8 @@ void vram_places_call(vram_places *v, int layer, int cold_slots, double seconds)
 void vram_places_token(vram_places *v, double seconds, int hits, int n);
 
 /* The device is idle: experts may change places, and the device gets the map if it has changed. A
- * copy that failed is only counted, unless the device has failed. Then, after the next token has been started: copies begin, beside it. */
+ * copy that failed is only counted, unless the device has failed. Then, after the next token has
+ * been started: copies begin, beside it. */
 int vram_places_turn(vram_places *v, err_ctx *err);
 void vram_places_send(vram_places *v);
 

@@ -100,7 +100,8 @@ static void whole_expert(float *const *y, const sim_expert *e, const act_row *x,
                          bool clamped)
 {
     const size_t n_ff = (size_t)e->gate.rows;
-    float *mid = sim_room((size_t)n * n_ff, sizeof *mid), **rows = sim_room((size_t)n, sizeof *rows);
+    float *mid = sim_room((size_t)n * n_ff, sizeof *mid);
+    float **rows = sim_room((size_t)n, sizeof *rows);
     for (int i = 0; i < n; i++) rows[i] = mid + (size_t)i * n_ff;
     sim_expert_up(rows, e, x, n, clamped);
     sim_vectors v = sim_vectors_make(mid, n, (int)n_ff);
@@ -183,7 +184,8 @@ static bool find_scattered(gpu *g, sim_expert *one, const gpu_expert_args *a, in
 }
 
 /* The vectors of all slots that chose an expert of the range, to y [n, k, n_embd]. */
-static void routed(gpu *g, const gpu_expert_args *a, const int32_t *ids, float *y, const sim_vectors *x)
+static void routed(gpu *g, const gpu_expert_args *a, const int32_t *ids, float *y,
+                   const sim_vectors *x)
 {
     const int count = a->count ? a->count : a->n_expert, n_slot = x->a.n * a->k;
     const size_t n_embd = (size_t)a->down.rows;

@@ -90,7 +90,7 @@ static void test_hot(void)
     }
 }
 
-/* ---- which expert makes room ------------------------------------------------------------------ */
+/* ---- which expert makes room ----------------------------------------------------------------- */
 
 static void test_policy(void)
 {

@@ -33,8 +33,8 @@ struct host_experts {
     float *slots;                        /* [PROMPT_TOKENS * k, n_embd] of prompts */
 
     gpu_mail *mail;
-    uint32_t *log;                       /* [n_layer, GPU_FEW * k] page-locked: what was chosen; NULL
-                                          * without places */
+    uint32_t *log;                       /* [n_layer, GPU_FEW * k] page-locked: what was chosen;
+                                          * NULL without places */
     int n_logged;                        /* tokens in it that the places have not seen */
     double *layer_s;                     /* [n_layer]: from a question to its reply, since then */
     uint32_t number;                     /* of the last question replied to */
@@ -429,7 +429,8 @@ int host_experts_prompt(host_experts *c, int layer, float *sums, const float *x,
     }
     for (int t = 0; c->places && t < n; t++) {
         uint32_t chosen[GPU_MOST_USED];
-        for (size_t r = 0; r < k; r++) chosen[r] = (uint32_t)ids[(size_t)t * k + r] | GPU_COLD << 16;
+        for (size_t r = 0; r < k; r++)
+            chosen[r] = (uint32_t)ids[(size_t)t * k + r] | GPU_COLD << 16;
         vram_places_chosen(c->places, layer, chosen, (int)k);
     }
     return 0;

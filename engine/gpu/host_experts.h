@@ -58,8 +58,8 @@ int host_experts_turn(host_experts *c, err_ctx *err);
 void host_experts_begin(host_experts *c, int n);
 void host_experts_end(host_experts *c);
 
-/* Waits for a layer's question and replies, or sees that it has none. After a failure (which it returns once) later questions
- * get an empty reply, so that the device can finish. */
+/* Waits for a layer's question and replies, or sees that it has none. After a failure (which it
+ * returns once) later questions get an empty reply, so that the device can finish. */
 int host_experts_serve(host_experts *c, int layer, err_ctx *err);
 
 /* sums [n, n_embd] of the chosen experts' vectors, weighted: x the normed vectors, ids and gates
