@@ -143,6 +143,24 @@ bool plan_check_has_tiers(const plan *p)
 
 /* ---- watching an answer ---------------------------------------------------------------------- */
 
+void plan_seen_less(plan_seen *seen, const plan_seen *before)
+{
+    host_experts_stats *h = &seen->host;
+    store_stats *st = &seen->store;
+    h->questions -= before->host.questions;
+    h->down_fetched -= before->host.down_fetched;
+    h->late -= before->host.late;
+    h->cpu_bytes -= before->host.cpu_bytes;
+    h->pull_bytes -= before->host.pull_bytes;
+    h->ask_s -= before->host.ask_s;
+    h->cpu_s -= before->host.cpu_s;
+    h->pull_s -= before->host.pull_s;
+    st->hits -= before->store.hits;
+    st->misses -= before->store.misses;
+    st->read_bytes -= before->store.read_bytes;
+    st->wait_s -= before->store.wait_s;
+}
+
 void plan_watch_begin(plan_watch *w, const plan *p, bool measured, session *s, bool faster_too)
 {
     *w = (plan_watch){ .p = measured && plan_check_has_tiers(p) ? p : NULL, .s = s,
@@ -174,7 +192,7 @@ void plan_watch_token(plan_watch *w)
 {
     if (!w->p || ++w->n_token > PLAN_WATCH_TOKENS) return;
     if (w->n_token == PLAN_WATCH_FROM) {
-        session_reset_counts(w->s);
+        session_counts(w->s, &w->before.host, &w->before.store);
         w->away_ns = 0;
         w->from_ns = clock_ns();
     }
@@ -182,6 +200,7 @@ void plan_watch_token(plan_watch *w)
     plan_seen seen = { .tokens = PLAN_WATCH_TOKENS - PLAN_WATCH_FROM };
     seen.seconds = (double)(clock_ns() - w->from_ns - w->away_ns) * 1e-9;
     session_counts(w->s, &seen.host, &seen.store);
+    plan_seen_less(&seen, &w->before);
     plan_check_line(w->line, sizeof w->line, w->p, &seen, w->faster_too);
     judge(w, &seen);
 }

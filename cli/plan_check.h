@@ -25,6 +25,9 @@ enum { PLAN_CHECK_CAP = 400 };
 const char *plan_check_line(char *dst, size_t cap, const plan *p, const plan_seen *seen,
                             bool faster_too);
 
+/* Takes off those of the counts above that a line is made of, as they were before. */
+void plan_seen_less(plan_seen *seen, const plan_seen *before);
+
 /* Whether a plan puts something anywhere but in RAM: worth a line when it takes effect. */
 bool plan_check_has_tiers(const plan *p);
 
@@ -44,6 +47,7 @@ typedef struct plan_watch {
     bool faster_too;
     int n_token;                         /* that were about to be drawn */
     uint64_t from_ns, away_ns;
+    plan_seen before;                    /* counts when the clock started */
     const char *kept;                    /* the file of speeds and its entry, or NULL */
     const speeds_key *key;
     char line[PLAN_CHECK_CAP];           /* "" until there is something to say */

@@ -221,6 +221,12 @@ void forward_free(forward *f)
 }
 
 host_experts *forward_host_experts(forward *f) { return f->beside; }
+double forward_waited(const forward *f) { return f->gpu ? gpu_steps_waited(f->gpu) : 0.0; }
+
+void forward_reset_waited(forward *f)
+{
+    if (f->gpu) gpu_steps_reset_waited(f->gpu);
+}
 
 void forward_watch_routing(forward *f, routing_fn *fn, void *ctx)
 {

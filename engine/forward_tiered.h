@@ -60,4 +60,8 @@ void forward_watch_routing(forward *f, routing_fn *fn, void *ctx);
 /* The host's side of experts beside a GPU, for benches; NULL if there is none. */
 host_experts *forward_host_experts(forward *f);
 
+/* How long single tokens were waited for after their last layer; 0 without a GPU. */
+double forward_waited(const forward *f);
+void forward_reset_waited(forward *f);
+
 #endif

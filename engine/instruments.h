@@ -3,6 +3,7 @@
 #define ENGINE_INSTRUMENTS_H
 
 #include "engine/engine.h"
+#include "engine/perf_counts.h"
 #include "moe/residency.h"
 #include "moe/router.h"
 
@@ -27,6 +28,13 @@ void session_counts(const session *s, struct host_experts_stats *host, struct st
 void session_reset_counts(session *s);
 /* What changed places in VRAM since the last reset; all 0 where nothing does. */
 residency_stats session_places(const session *s);
+
+/* All of it together, since then. How much is counted is said once, before the first token. */
+void session_count(session *s, perf_level level);
+perf_counts session_perf(const session *s);
+/* Each layer, with PERF_FULL: layers [n_layer of the model]. Returns how many; 0 if nobody
+ * counts. */
+int session_perf_layers(const session *s, perf_layer *layers, int cap);
 
 /* Tells fn which experts tokens choose, layer by layer, from now on; NULL: nobody. For layers on
  * the CPU only: those on a GPU choose there and tell nobody, so a session that has any is

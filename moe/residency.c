@@ -358,10 +358,12 @@ static int take_in(residency *r, err_ctx *err)
         const int passed = r->mover->passed(r->mover->self, mark, err);
         if (passed < 0) return passed;
         if (passed == 0) break;
+        const expert_id e = owner_of(r, r->queue[r->head]);
         make_ready(r, r->queue[r->head]);
         r->head = (r->head + 1) % RESIDENCY_MARKS;
         r->n_filling--;
         r->stats.uploads++;
+        r->stats.upload_bytes += expert_slabs_bytes(&r->banks->of[e.layer]);
         n++;
     }
     return n;

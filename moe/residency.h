@@ -117,6 +117,7 @@ int residency_prompt(residency *r, int layer, const int32_t *counts, residency_s
 typedef struct residency_stats {
     uint64_t hits, misses;               /* choices of tokens that were READY, and that were not */
     uint64_t uploads, swaps;             /* experts brought in between tokens; during prompts */
+    uint64_t upload_bytes;
     uint64_t evictions;
     uint64_t refused;                    /* missing experts that were worth less than the weakest */
     uint64_t failures;

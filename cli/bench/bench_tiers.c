@@ -297,7 +297,8 @@ static void add_counts(tiers_outcome *o, const session *s)
     o->host.cpu_s += c.cpu_s;
     o->host.wait_s += c.wait_s;
     o->host.pull_s += c.pull_s;
-    o->host.hidden_s += c.hidden_s;
+    o->host.hidden_least_s += c.hidden_least_s;
+    o->host.hidden_most_s += c.hidden_most_s;
     o->host.pad_bytes = c.pad_bytes;
     o->host.fetching = c.fetching;
     o->store.hits += st.hits;

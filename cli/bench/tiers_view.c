@@ -20,7 +20,9 @@ typedef struct figures {
     double prompt, decode, expected, of_limit;
     double gain;                         /* post-fetch's */
     double vram, cpu, bus, drive;        /* bytes of experts a token */
-    double overlap, late, missed, predicted, guessed_right;
+    double overlap, overlap_most;        /* of fetching, while the cores computed: at least, at
+                                          * most */
+    double late, missed, predicted, guessed_right;
     double pad;                          /* post-fetch's share of the VRAM that may be taken */
     double in_vram, in_ram, on_drive;    /* shares of the experts */
     int hot_layers;
@@ -62,7 +64,8 @@ static figures figures_of(const tiers_table *t, const tiers_row *r)
         .vram = (double)o->host.hot_bytes / n + silent.vram,
         .cpu = (double)o->host.cpu_bytes / n + silent.cpu,
         .bus = (double)o->host.pull_bytes / n, .drive = (double)o->store.read_bytes / n,
-        .overlap = share(o->host.hidden_s, o->host.pull_s),
+        .overlap = share(o->host.hidden_least_s, o->host.pull_s),
+        .overlap_most = share(o->host.hidden_most_s, o->host.pull_s),
         .late = share((double)o->host.late, (double)o->host.down_fetched),
         .missed = share((double)o->store.misses, (double)(o->store.hits + o->store.misses)),
         .predicted = share((double)o->store.predicted, (double)o->store.misses),
@@ -227,10 +230,11 @@ static json_t *off_json(const tiers_table *t, const tiers_row *r, const figures 
 
 static json_t *moved_json(const tiers_outcome *o, const figures *f)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b}",
+    return json_pack("{s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b}",
                      "vram_bytes_per_token", f->vram, "cpu_bytes_per_token", f->cpu,
                      "bus_bytes_per_token", f->bus, "drive_bytes_per_token", f->drive,
-                     "overlap", real(f->overlap), "late", real(f->late),
+                     "overlap", real(f->overlap), "overlap_most", real(f->overlap_most),
+                     "late", real(f->late),
                      "missed", real(f->missed), "predicted", real(f->predicted),
                      "guessed_right", real(f->guessed_right),
                      "postfetch_share_of_vram", real(f->pad),

@@ -77,7 +77,9 @@ static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *
         .work = b->work, .top = b->top, .maxima = s->maxima, .masses = mass ? s->masses : NULL,
     };
     gpu_shortlist_make(s->g, &s->list);
+    const uint64_t from = clock_ns();
     if ((rc = gpu_wait(s->g, err)) < 0) return rc;
+    s->waited_s += clock_since(from);
     memcpy(block_max, s->maxima, n_block * sizeof *block_max);
     if (mass) memcpy(mass, s->masses, n_block * sizeof *mass);
     return 0;

@@ -51,6 +51,7 @@ struct gpu_steps {
     bool asks, watched;                  /* the host is asked; somebody watches */
     gpu_input h;                         /* what router and experts of the layer read */
     gpu_expert_args experts;             /* ... and are called with */
+    double waited_s;                     /* for the ends of single tokens, but by the sampler */
     int failed;                          /* of the host's half of a played token: the first, ... */
     err_ctx why;                         /* ... and why */
 };
@@ -324,7 +325,21 @@ static int hand_over(void *self, const float **x, err_ctx *err)
     return gpu_wait(s->p.g, err);
 }
 
-int gpu_steps_wait(gpu_steps *s, err_ctx *err) { return gpu_wait(s->p.g, err); }
+int gpu_steps_wait(gpu_steps *s, err_ctx *err)
+{
+    const uint64_t from = clock_ns();
+    const int rc = gpu_wait(s->p.g, err);
+    if (s->n == 1) s->waited_s += clock_since(from);
+    return rc;
+}
+
+double gpu_steps_waited(const gpu_steps *s) { return s->waited_s + s->sampling.waited_s; }
+
+void gpu_steps_reset_waited(gpu_steps *s)
+{
+    s->waited_s = 0.0;
+    s->sampling.waited_s = 0.0;
+}
 
 int gpu_steps_give_up(gpu_steps *s, int rc, err_ctx *err)
 {
@@ -416,7 +431,7 @@ int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err)
 
 int gpu_steps_picked(gpu_steps *s, int32_t *next, int pos, err_ctx *err)
 {
-    const int rc = gpu_wait(s->p.g, err);
+    const int rc = gpu_steps_wait(s, err);
     if (rc < 0) return rc;
     *next = (int32_t)(uint32_t)s->mail->seen;
     s->known = (gpu_cursor){ pos + 1, *next };
@@ -480,7 +495,7 @@ static int hand_over_played(void *self, const float **x, err_ctx *err)
 {
     gpu_steps *s = self;
     *x = s->errand.x;
-    return gpu_wait(s->p.g, err);
+    return gpu_steps_wait(s, err);
 }
 
 /* ---- profiles -------------------------------------------------------------------------------- */

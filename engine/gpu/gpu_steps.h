@@ -74,6 +74,10 @@ int gpu_steps_picked(gpu_steps *s, int32_t *next, int pos, err_ctx *err);
 /* Reads the logits of the token just played on the device. Good until the next one is played. */
 sampler_source gpu_steps_source(gpu_steps *s);
 
+/* Seconds that the host has waited for the ends of single tokens since the last reset. */
+double gpu_steps_waited(const gpu_steps *s);
+void gpu_steps_reset_waited(gpu_steps *s);
+
 /* ---- profiles ---- */
 
 /* Every kernel of the live steps between the two is watched; those of a recording, whenever it is

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "engine/gpu/fetch_log.h"
 #include "moe/postfetch_tuner.h"
 #include "tiers/fault.h"
 
@@ -15,6 +16,16 @@ enum {
     FETCH_TABLE = 2 * GPU_FETCH_COUNTS,
     SPIN_LOOKS = 1 << 14                 /* at the mail between checks that the device is alive */
 };
+
+/* The last question that has slabs fetched. How long that took is known when the device has gone
+ * on. */
+typedef struct last_fetch {
+    bool open;                           /* not counted yet */
+    bool ended;                          /* before the reply */
+    int layer;
+    uint64_t reply;                      /* clock */
+    double busy_s, unsure_s;             /* perf_overlap */
+} last_fetch;
 
 struct host_experts {
     gpu *g;
@@ -54,9 +65,14 @@ struct host_experts {
     uint64_t patient_until;              /* clock; 0: nothing has been late yet */
     uint64_t token_from;                 /* clock */
     double token_s;                      /* that the last one took */
-    double last_cpu_s;                   /* of the previous question, whose fetching may still go
-                                          * on */
+    uint64_t not_asked;                  /* clock: the question under way had not come then */
+    double waited_s;                     /* of the question under way: for late slabs */
+    last_fetch fetch;
+    uint8_t fetch_counts[FETCH_TABLE];   /* the device's table */
+    fetch_log *notes;                    /* NULL: nobody wants to know */
     uint64_t cold_from;                  /* cold experts before the token */
+    perf_level perf;
+    perf_layer *layers;                  /* [n_layer] */
     host_experts_stats s;
 };
 
@@ -84,15 +100,16 @@ static int highest_level(const host_experts *c)
 static void set_level(host_experts *c, int level)
 {
     const int k = c->m->hp.n_expert_used;
-    uint8_t table[FETCH_TABLE] = { 0 };
+    uint8_t *table = c->fetch_counts;
     err_ctx ignored;
+    memset(table, 0, FETCH_TABLE);
     for (int m = 1; m <= k && level > 0; m++) {
         int n_down, n_all;
         postfetch_tuner_split(&n_down, &n_all, level, m, k, c->pad_down, c->pad_all);
         table[m] = (uint8_t)n_down;
         table[GPU_FETCH_COUNTS + m] = (uint8_t)n_all;
     }
-    (void)gpu_write(c->g, c->fetch_table, table, sizeof table, &ignored);
+    (void)gpu_write(c->g, c->fetch_table, table, FETCH_TABLE, &ignored);
     c->level = level;
 }
 
@@ -146,6 +163,37 @@ void host_experts_pause_fetching(host_experts *c, bool paused)
     set_level(c, paused ? 0 : postfetch_tuner_now(&c->tuner));
 }
 
+/* ---- what was fetched ------------------------------------------------------------------------ */
+
+/* The clock of layers; stands still if nobody counts. */
+static uint64_t now(const host_experts *c) { return c->perf == PERF_OFF ? 0 : clock_ns(); }
+
+/* The device has gone on: whatever the last question had fetched is there, and seen is when the
+ * host saw it. */
+static void settle_fetch(host_experts *c, uint64_t seen)
+{
+    last_fetch *f = &c->fetch;
+    double least, most;
+    if (!f->open) return;
+    const double pull = seconds(c->mail->fetch_ns);
+    c->mail->fetch_ns = 0;
+    perf_overlap(&least, &most, pull, f->busy_s,
+                 f->unsure_s + (f->ended ? 0.0 : seconds(seen - f->reply)));
+    c->s.pull_s += pull;
+    c->s.hidden_least_s += least;
+    c->s.hidden_most_s += most;
+    if (c->notes) fetch_log_took(c->notes, f->layer, pull);
+    f->open = false;
+}
+
+/* The device is idle. */
+static void tell_fetches(host_experts *c)
+{
+    if (!c->notes) return;
+    settle_fetch(c, now(c));
+    fetch_log_tell(c->notes);
+}
+
 /* ---- questions ------------------------------------------------------------------------------- */
 
 /* A number that the device writes after the data that it announces. */
@@ -160,17 +208,24 @@ static bool has_come(const host_experts *c, uint32_t asked)
     return ((asked / 2 - c->number - 1) & GPU_NUMBERS) <= GPU_NUMBERS / 2;
 }
 
-/* *quiet: the layer has all that it needs, or is past already. */
-static int await_question(host_experts *c, bool *quiet, err_ctx *err)
+typedef struct seen_question {
+    bool quiet;                          /* the layer has all that it needs, or is past already */
+    bool waited;                         /* it came while somebody looked */
+    bool latest;                         /* none after it had come by then */
+} seen_question;
+
+static int await_question(host_experts *c, seen_question *q, err_ctx *err)
 {
     uint32_t asked = word(&c->mail->asked);
+    q->waited = !has_come(c, asked);
     for (uint32_t i = 1; !has_come(c, asked); i++) {
         if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g) && !has_come(c, word(&c->mail->asked)))
             return err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);
         pool_relax();
         asked = word(&c->mail->asked);
     }
-    *quiet = asked != 2 * next_number(c);
+    q->quiet = asked != 2 * next_number(c);
+    q->latest = asked / 2 == next_number(c);
     return 0;
 }
 
@@ -196,15 +251,16 @@ static bool arrives(host_experts *c, int slot)
     const volatile uint32_t *fetched = &c->mail->fetched[slot];
     if (word(fetched) == next_number(c)) return true;
     const uint64_t from = clock_ns();
-    uint64_t now = from;
+    uint64_t at = from;
     if (c->patient_until == 0) c->patient_until = from + patience_ns(c);
     for (uint32_t i = 1; word(fetched) != next_number(c); i++) {
-        if (!c->post.block && now > c->patient_until) break;
+        if (!c->post.block && at > c->patient_until) break;
         if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g)) break;
         pool_relax();
-        now = clock_ns();
+        at = clock_ns();
     }
-    c->s.wait_s += seconds(now - from);
+    c->waited_s += seconds(at - from);
+    c->s.wait_s += seconds(at - from);
     return word(fetched) == next_number(c);
 }
 
@@ -234,14 +290,35 @@ static bool device_takes(void *ctx, const work_item *it)
     return true;
 }
 
-static void count(host_experts *c, const expert_bank *b)
+/* How many of n_cold experts the device is told to fetch something of. */
+static int meant_to_fetch(const host_experts *c, int n_cold)
+{
+    const uint8_t *of = c->fetch_counts;
+    if (!host_experts_fetches(c)) return 0;
+    return min_int(n_cold, min_int(of[n_cold], c->pad_down) +
+                           min_int(of[GPU_FETCH_COUNTS + n_cold], c->pad_all));
+}
+
+static void count_layer(host_experts *c, int n_hot, int n_cold)
+{
+    if (c->perf != PERF_FULL) return;
+    c->layers[c->layer].calls++;
+    c->layers[c->layer].quiet += n_cold == 0;
+    c->layers[c->layer].hot += (uint64_t)n_hot;
+    c->layers[c->layer].cold += (uint64_t)n_cold;
+}
+
+/* Returns how many experts have something fetched. */
+static int count(host_experts *c, const expert_bank *b)
 {
     const uint64_t down = expert_slab_bytes(b, SLAB_DOWN), up = expert_slabs_bytes(b) - down;
+    int n_hot = 0, n_fetched = 0;
     host_experts_stats *s = &c->s;
     s->questions++;
     for (int i = 0; i < c->mail->k; i++) {
         switch (c->mail->where[i]) {
         case GPU_HOT:
+            n_hot++;
             s->hot++;
             s->hot_bytes += up + down;
             break;
@@ -250,16 +327,22 @@ static void count(host_experts *c, const expert_bank *b)
             s->cpu_bytes += up + down;
             break;
         case GPU_COLD_FETCHED:
+            n_fetched++;
             s->down_fetched++;
             s->cpu_bytes += up + (c->mail->by_host[i] ? down : 0);
             s->pull_bytes += down;
             break;
         case GPU_FETCHED:
+            n_fetched++;
             s->all_fetched++;
             s->pull_bytes += up + down;
             break;
         }
     }
+    const int n_cold = c->mail->k - n_hot;
+    s->not_locked += (uint64_t)max_int(meant_to_fetch(c, n_cold) - n_fetched, 0);
+    count_layer(c, n_hot, n_cold);
+    return n_fetched;
 }
 
 /* A layer without a question; its time is the device's own. */
@@ -270,6 +353,15 @@ static void count_quiet(host_experts *c, const expert_bank *b, double s)
     c->s.hot += k;
     c->s.hot_bytes += k * expert_slabs_bytes(b);
     c->s.ask_s += s;
+    count_layer(c, (int)k, 0);
+}
+
+/* Of a single token's question. */
+static void count_times(host_experts *c, double ask_s, double cpu_s)
+{
+    c->s.ask_s += ask_s;
+    c->s.cpu_s += cpu_s;
+    if (c->perf == PERF_FULL) c->layers[c->layer].cold_s += cpu_s;
 }
 
 /* Appends the items of the work whose expert is at `where` to the n in items; returns how many
@@ -301,40 +393,42 @@ static int compute(host_experts *c, err_ctx *err)
 
 int host_experts_serve(host_experts *c, int layer, err_ctx *err)
 {
-    const uint64_t from = clock_ns();
-    bool quiet = false;
-    int rc;
+    const expert_bank *bank = c->m->layers[layer].experts;
+    const uint64_t from = now(c);
+    seen_question q = { false, false, false };
+    int rc, n_fetched = 0;
     c->layer = layer;
-    if ((rc = await_question(c, &quiet, err)) < 0) {    /* nobody waits for a reply */
+    if ((rc = await_question(c, &q, err)) < 0) {         /* nobody waits for a reply */
         c->broken = true;
         return rc;
     }
-    const uint64_t seen = clock_ns();
-    if (quiet) {
+    const uint64_t seen = now(c);
+    const double unseen_s = q.waited ? 0.0 : seconds(from - c->not_asked);
+    settle_fetch(c, seen);
+    if (q.waited || q.latest) c->not_asked = seen;
+    if (q.quiet) {
         c->number = next_number(c);
-        if (c->n == 1) count_quiet(c, c->m->layers[layer].experts, seconds(seen - from));
+        if (c->n == 1) count_quiet(c, bank, seconds(seen - from));
         return 0;
     }
     if (fault_hits(FAULT_GPU_LOST)) {
         c->broken = true;
         rc = err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);
     }
-    if (c->n == 1) {                     /* the last question's fetching is over */
-        const double pull = seconds(c->mail->fetch_ns);
-        c->s.pull_s += pull;
-        c->s.hidden_s += pull < c->last_cpu_s ? pull : c->last_cpu_s;
-        c->mail->fetch_ns = 0;
-    }
+    c->waited_s = 0.0;
     if (c->broken) memset(c->mail->by_host, 1, sizeof c->mail->by_host);
     else if ((rc = compute(c, err)) < 0) c->broken = true;
-    if (c->n == 1) count(c, c->m->layers[layer].experts);
+    if (c->n == 1) n_fetched = count(c, bank);
+    const bool ended = c->mail->fetch_ns != 0;
+    if (n_fetched > 0 && c->notes) fetch_log_note(c->notes, layer, c->mail);
     answer(c);
-    c->layer_s[layer] += clock_since(seen);
-    if (c->n == 1) {
-        c->last_cpu_s = clock_since(seen);
-        c->s.ask_s += seconds(seen - from);
-        c->s.cpu_s += c->last_cpu_s;
-    }
+    const uint64_t reply = c->not_asked = now(c);
+    const double cpu_s = seconds(reply - seen);
+    c->layer_s[layer] += cpu_s;
+    if (c->n != 1) return rc;
+    count_times(c, seconds(seen - from), cpu_s);
+    c->fetch = (last_fetch){ .open = n_fetched > 0, .ended = ended, .layer = layer, .reply = reply,
+                             .busy_s = cpu_s - c->waited_s, .unsure_s = unseen_s + c->waited_s };
     return rc;
 }
 
@@ -343,18 +437,15 @@ static uint32_t *log_of(const host_experts *c, int layer)
     return c->log + (size_t)layer * GPU_FEW * (size_t)c->m->hp.n_expert_used;
 }
 
-int host_experts_turn(host_experts *c, err_ctx *err)
+static int change_places(host_experts *c, err_ctx *err)
 {
     const int k = c->m->hp.n_expert_used;
-    int rc;
-    if (!c->places) return 0;
-    if (gpu_alive(c->g) && (rc = gpu_wait(c->g, err)) < 0) return rc;
     int n_cold = 0;
     for (int l = 0; l < c->n_layer && c->n_logged > 0; l++) {
         int cold = 0;
         for (int i = 0; i < c->n_logged * k; i++) cold += log_of(c, l)[i] >> 16 != GPU_HOT;
         vram_places_chosen(c->places, l, log_of(c, l), c->n_logged * k);
-        vram_places_call(c->places, l, cold, c->layer_s[l]);
+        if (c->perf != PERF_OFF) vram_places_call(c->places, l, cold, c->layer_s[l]);
         c->layer_s[l] = 0;
         n_cold += cold;
     }
@@ -364,16 +455,26 @@ int host_experts_turn(host_experts *c, err_ctx *err)
     return vram_places_turn(c->places, err);
 }
 
+int host_experts_turn(host_experts *c, err_ctx *err)
+{
+    int rc = 0;
+    if ((c->places || c->notes) && gpu_alive(c->g)) rc = gpu_wait(c->g, err);
+    if (rc < 0) return rc;
+    tell_fetches(c);
+    if (c->places) rc = change_places(c, err);
+    c->not_asked = now(c);
+    return rc;
+}
+
 void host_experts_begin(host_experts *c, int n)
 {
     c->n = n;
     c->n_logged = n;
-    if (c->places) vram_places_send(c->places);
     c->broken = false;
-    c->last_cpu_s = 0.0;
     pool_stay_awake(c->o->team, true);
     c->cold_from = cold_experts(c);
     c->token_from = clock_ns();
+    if (c->places) vram_places_send(c->places);
 }
 
 void host_experts_end(host_experts *c)
@@ -583,10 +684,11 @@ static int make_ram(host_experts *c, router_ahead *ahead, err_ctx *err)
     int rc;
     c->split = mem_array((size_t)hp->n_layer, sizeof *c->split);
     c->layer_s = mem_zalloc((size_t)hp->n_layer * sizeof *c->layer_s);
+    c->layers = mem_zalloc((size_t)hp->n_layer * sizeof *c->layers);
     c->items = mem_array((size_t)hp->n_expert, sizeof *c->items);
     c->slots = mem_array(r.floats, sizeof *c->slots);
     c->x_storage = mem_zalloc(r.acts);
-    if (!c->split || !c->layer_s || !c->items || !c->slots || !c->x_storage)
+    if (!c->split || !c->layer_s || !c->layers || !c->items || !c->slots || !c->x_storage)
         return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", r.floats * sizeof(float));
     memset(c->split, 0, (size_t)hp->n_layer * sizeof *c->split);
     acts_init(&c->x, (uint8_t *)(((uintptr_t)c->x_storage + 63) / 64 * 64), PROMPT_TOKENS,
@@ -615,7 +717,9 @@ int host_experts_create(host_experts **out, const host_experts_parts *parts, err
     c->p = parts->p;
     c->n_layer = parts->n_layer;
     c->post = *parts->post;
-    if ((rc = make_ram(c, parts->ahead, err)) < 0 || (rc = make_vram(c, parts->w, err)) < 0) {
+    if ((rc = make_ram(c, parts->ahead, err)) < 0 || (rc = make_vram(c, parts->w, err)) < 0 ||
+        (c->post.debug && c->pad_down + c->pad_all > 0 &&
+         (rc = fetch_log_create(&c->notes, c->m, parts->w, c->n_layer, c->pad_all, err)) < 0)) {
         host_experts_free(c);
         return rc;
     }
@@ -627,6 +731,7 @@ int host_experts_create(host_experts **out, const host_experts_parts *parts, err
 void host_experts_free(host_experts *c)
 {
     if (!c) return;
+    tell_fetches(c);
     gpu_free(c->g, c->arena);
     gpu_mail_free(c->g, c->mail);
     gpu_free_host(c->g, c->log);
@@ -635,6 +740,8 @@ void host_experts_free(host_experts *c)
     mem_free(c->x_storage);
     mem_free(c->slots);
     mem_free(c->items);
+    fetch_log_free(c->notes);
+    mem_free(c->layers);
     mem_free(c->layer_s);
     mem_free(c->split);
     mem_free(c);
@@ -661,4 +768,12 @@ host_experts_stats host_experts_counts(const host_experts *c)
 void host_experts_reset_counts(host_experts *c)
 {
     c->s = (host_experts_stats){ .pad_bytes = c->s.pad_bytes };
+    memset(c->layers, 0, (size_t)c->m->hp.n_layer * sizeof *c->layers);
+}
+
+void host_experts_count(host_experts *c, perf_level level) { c->perf = level; }
+
+const perf_layer *host_experts_layers(const host_experts *c)
+{
+    return c->perf == PERF_FULL ? c->layers : NULL;
 }

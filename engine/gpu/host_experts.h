@@ -11,6 +11,7 @@
 #include "cuda/gpu.h"
 #include "engine/host/experts_cpu.h"
 #include "engine/gpu/weights_gpu.h"
+#include "engine/perf_counts.h"
 #include "moe/postfetch.h"
 #include "moe/vram_places.h"
 #include "tiers/plan.h"
@@ -77,11 +78,19 @@ typedef struct host_experts_stats {
     double cpu_s;                        /* from a question to its reply, and of that: */
     double wait_s;                       /* waiting for slabs that were nearly there */
     double pull_s;                       /* fetching */
-    double hidden_s;                     /* of that while the CPU computed */
+    double hidden_least_s, hidden_most_s;        /* of that while the CPU computed: perf_counts.h
+                                                  * says why there are two */
+    uint64_t not_locked;                 /* experts not fetched because of RAM that is not
+                                          * page-locked */
     uint64_t pad_bytes;                  /* VRAM that post-fetch takes */
     bool fetching;                       /* post-fetch is on at present */
 } host_experts_stats;
 host_experts_stats host_experts_counts(const host_experts *c);
 void host_experts_reset_counts(host_experts *c);
+
+/* How much is counted from now on; layers [n_layer of the GPU] with PERF_FULL, else NULL. Good
+ * until the next call that counts. */
+void host_experts_count(host_experts *c, perf_level level);
+const perf_layer *host_experts_layers(const host_experts *c);
 
 #endif

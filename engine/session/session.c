@@ -17,6 +17,8 @@ struct session {
     bool broken;                         /* the recurrent state is that of no position */
     float *logits;                       /* [n_vocab], of session_next and session_draw */
     int32_t *ids;                        /* [ctx]: the tokens so far */
+    struct { uint64_t singles, in_batches; } seen;       /* tokens since the counts were reset */
+    perf_level perf;
     void *before[RECURRENT_BLOCKS];      /* in their spaces: the recurrent state before the chunk
                                           * under way; NULL: there is none */
 };
@@ -236,6 +238,8 @@ static void advance(session *s, const int32_t *ids, int n)
 {
     memcpy(s->ids + session_pos(s), ids, (size_t)n * sizeof *s->ids);
     state_advance(s->st, n);
+    if (n == 1) s->seen.singles++;
+    else s->seen.in_batches += (uint64_t)n;
 }
 
 /* What a chunk tells the session's watcher. */
@@ -347,6 +351,8 @@ void session_reset_counts(session *s)
 {
     host_experts *beside = forward_host_experts(s->f);
     if (beside) host_experts_reset_counts(beside);
+    forward_reset_waited(s->f);
+    s->seen.singles = s->seen.in_batches = 0;
     if (s->e->store) expert_store_reset_counts(s->e->store);
     if (s->e->places) vram_places_reset_counts(s->e->places);
 }
@@ -355,6 +361,86 @@ residency_stats session_places(const session *s)
 {
     return s->e->places ? residency_counts(vram_places_books(s->e->places))
                         : (residency_stats){ 0 };
+}
+
+void session_count(session *s, perf_level level)
+{
+    host_experts *beside = forward_host_experts(s->f);
+    s->perf = level;
+    if (beside) host_experts_count(beside, level);
+}
+
+/* Where a layer's experts are if nobody has to be asked: all in VRAM, or all outside it. */
+typedef enum one_place { ASKED, ALL_HOT, ALL_COLD } one_place;
+
+static one_place place_of(const session *s, int l)
+{
+    const host_experts *beside = forward_host_experts(s->f);
+    if (l >= engine_gpu_layers(s->e)) return ALL_COLD;
+    return beside && host_experts_layer(beside, l) ? ASKED : ALL_HOT;
+}
+
+/* Layers that ask nobody: nothing is counted there, because it follows from the tokens. */
+static void add_silent(perf_counts *c, const session *s)
+{
+    const uint64_t slots = c->tokens * (uint64_t)c->n_used;
+    for (int l = 0; l < c->n_layer; l++) {
+        const uint64_t bytes = slots * expert_slabs_bytes(s->e->m->layers[l].experts);
+        switch (place_of(s, l)) {
+        case ASKED:
+            break;
+        case ALL_HOT:
+            c->hot += slots;
+            c->vram_bytes += bytes;
+            break;
+        case ALL_COLD:
+            c->cold += slots;
+            c->on_cpu += slots;
+            c->cpu_bytes += bytes;
+            break;
+        }
+    }
+}
+
+perf_counts session_perf(const session *s)
+{
+    host_experts_stats h;
+    store_stats st;
+    session_counts(s, &h, &st);
+    const residency_stats r = session_places(s);
+    perf_counts c = {
+        .n_layer = s->e->m->hp.n_layer, .n_used = s->e->m->hp.n_expert_used,
+        .tokens = s->seen.singles, .prompt_tokens = s->seen.in_batches,
+        .calls = h.questions + h.quiet, .quiet = h.quiet, .hot = h.hot,
+        .cold = h.on_cpu + h.down_fetched + h.all_fetched, .on_cpu = h.on_cpu,
+        .down_fetched = h.down_fetched, .all_fetched = h.all_fetched, .vram_bytes = h.hot_bytes,
+        .cpu_bytes = h.cpu_bytes, .fetch_bytes = h.pull_bytes, .upload_bytes = r.upload_bytes,
+        .drive_bytes = st.read_bytes, .ask_s = h.ask_s, .cold_s = h.cpu_s, .late_s = h.wait_s,
+        .fetch_s = h.pull_s, .overlap_least_s = h.hidden_least_s,
+        .overlap_most_s = h.hidden_most_s, .join_s = forward_waited(s->f), .late = h.late,
+        .not_locked = h.not_locked, .failed_uploads = r.failures, .refused = r.refused,
+        .place_hits = r.hits, .place_misses = r.misses, .uploads = r.uploads, .swaps = r.swaps,
+        .evictions = r.evictions, .ram_hits = st.hits, .ram_misses = st.misses,
+        .ram_wait_s = st.wait_s,
+    };
+    add_silent(&c, s);
+    return c;
+}
+
+int session_perf_layers(const session *s, perf_layer *layers, int cap)
+{
+    const host_experts *beside = forward_host_experts(s->f);
+    const perf_layer *asked = beside ? host_experts_layers(beside) : NULL;
+    const uint64_t slots = s->seen.singles * (uint64_t)s->e->m->hp.n_expert_used;
+    const int n = min_int(s->e->m->hp.n_layer, cap);
+    if (s->perf != PERF_FULL) return 0;
+    for (int l = 0; l < n; l++) {
+        const one_place where = place_of(s, l);
+        if (where == ASKED) layers[l] = asked[l];
+        else layers[l] = (perf_layer){ .hot = where == ALL_HOT ? slots : 0,
+                                       .cold = where == ALL_COLD ? slots : 0 };
+    }
+    return n;
 }
 
 int session_watch_routing(session *s, routing_fn *fn, void *ctx, err_ctx *err)
