@@ -20,6 +20,7 @@
 #include "cli/experts_cost.h"
 #include "cli/interrupt.h"
 #include "cli/model_handle.h"
+#include "cli/perf_view.h"
 #include "cli/plan_check.h"
 #include "cli/sampling_args.h"
 #include "cli/talk_args.h"
@@ -34,6 +35,8 @@ typedef struct run_options {
     engine_args engine;
     tier_args tiers;
     sampling_args sampling;
+    perf_args perf;
+    perf_level level;                    /* what perf says */
 } run_options;
 
 #define FIELD(f) offsetof(run_options, f)
@@ -59,6 +62,7 @@ static const arg_group groups[] = {
       FIELD(sampling) },
     { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
     { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
+    { "Counts:", perf_options, PERF_N_OPTION, FIELD(perf) },
 };
 
 static const arg_spec spec = {
@@ -186,6 +190,7 @@ static bool on_prompt(void *ctx, double done_tokens, double n_tokens)
 
 typedef struct report {
     const model_handle *l;
+    const session *s;
     experts_cost cost;                   /* own 0: the model is as its file says */
     const session_options *so;
     const sampler_options *sampling;
@@ -292,6 +297,15 @@ static json_t *plan_json(const model_handle *l)
                      l->where->measured ? json_real(p->decode_tok_s) : json_null());
 }
 
+/* With what was counted, unless nothing is. NULL without memory. */
+static json_t *with_counts(json_t *root, const report *r, const run_options *o)
+{
+    if (!root || o->level == PERF_OFF) return root;
+    if (json_object_set_new(root, "perf", perf_view_session(r->s, o->level)) == 0) return root;
+    json_decref(root);
+    return NULL;
+}
+
 /* Paths may be any bytes: those that JSON cannot hold are escaped. NULL: *why says why. */
 static json_t *answer_json(const view *v, const report *r, json_error_t *why)
 {
@@ -318,8 +332,8 @@ static json_t *answer_json(const view *v, const report *r, json_error_t *why)
 /* One line. 0, or 1 after an error line; a write that fails is the view's to report. */
 static int print_json(view *v, const report *r)
 {
-    json_error_t why;
-    json_t *root = answer_json(v, r, &why);
+    json_error_t why = { .text = "out of memory" };
+    json_t *root = with_counts(answer_json(v, r, &why), r, v->o);
     char *text = root ? json_dumps(root, JSON_REAL_PRECISION(6)) : NULL;
 
     if (!text) {
@@ -390,6 +404,8 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
         goto model_refused;
     if (!o->quiet) model_handle_say_notes(l, !o->raw, o->talk.reasoning != NULL);
     if ((rc = model_handle_session(&s, l, so, &err)) < 0) goto model_refused;
+    session_count(s, o->level);
+    r.s = s;
     r.sampling = &draw.options;
     r.load_ns = clock_ns() - start_ns;
     if (!o->quiet) say_plan(l, so, &bytes);
@@ -401,6 +417,8 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     rc = answer_run(&r.stats, s, draw.smp, ids.ids, (int)ids.n, &ao, &hooks, &err);
     if (rc < 0) answer_view_end(&v.shown, false);
     else code = finish(&v, &r);
+    if (o->perf.out && *o->perf.out && perf_view_save(o->perf.out, s, o->level) != 0 && code == 0)
+        code = 1;
     goto done;
 model_refused:
     code = model_handle_fail(l->path, &err);
@@ -464,7 +482,8 @@ int cmd_run(int argc, char **argv)
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if ((code = check_options(&o, operand)) != 0) return code;
     if ((code = engine_args_read(&load.where.engine, &so, &load.where.device, &o.engine)) != 0 ||
-        (code = tier_args_read(&load.where, &o.tiers)) != 0)
+        (code = tier_args_read(&load.where, &o.tiers)) != 0 ||
+        (code = perf_args_read(&o.level, &o.perf)) != 0)
         return code;
     load.where.remember = true;
     if ((code = sampling_args_check(&o.sampling)) != 0) return code;

@@ -47,7 +47,7 @@ const arg_option tier_options[TIER_N_OPTION] = {
     { "postfetch-streams", 0, ARG_INT, FIELD(dedicated), "N", POSTFETCH "DEDICATED_STREAMS", 0, 64,
       "0: copy in the same CUDA stream as the kernels. Default: 1" },
     { "postfetch-debug", 0, ARG_FLAG, FIELD(debug), NULL, POSTFETCH "DEBUG", 0, 0,
-      "Print a line for each trial of how much to copy" },
+      "Print a line for each trial of how much to copy, and for each layer's copies" },
 };
 
 void tier_args_init(tier_args *a)

@@ -55,7 +55,8 @@ typedef struct perf_counts {
 
     /* what was meant to be otherwise */
     uint64_t late;                       /* fetched slabs that came too late: the CPU computed */
-    uint64_t not_locked;                 /* slots not fetched because RAM is not page-locked */
+    uint64_t not_locked;                 /* slots of which nothing was fetched because they are not
+                                          * in page-locked RAM; all cold ones if there is none */
     uint64_t failed_uploads;
     uint64_t refused;                    /* missing experts not worth a place in VRAM */
 

@@ -15,7 +15,8 @@ typedef struct postfetch_options {
     int max_transfers;                   /* slabs fetched in a layer; 0: as many as pay */
     uint64_t pad_bytes;                  /* VRAM for them; 0: what the plan says */
     bool frozen;                         /* decide once, from the plan; never measure again */
-    bool debug;                          /* a line about every trial */
+    bool debug;                          /* a line about every trial, and about every layer
+                                          * that has slabs fetched */
 } postfetch_options;
 
 #endif

@@ -31,6 +31,7 @@ typedef struct chat_options {
     engine_args engine;
     tier_args tiers;
     sampling_args sampling;
+    perf_args perf;
 } chat_options;
 
 #define FIELD(f) offsetof(chat_options, f)
@@ -51,6 +52,7 @@ static const arg_group groups[] = {
       FIELD(sampling) },
     { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
     { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
+    { "Counts:", perf_options, PERF_N_OPTION, FIELD(perf) },
 };
 
 static const arg_spec spec = {
@@ -119,6 +121,7 @@ static int open_session(chat_talk *t, const chat_options *o)
     model_handle_say_notes(&t->l, true, t->effort_given);
     if (model_handle_session(&t->s, &t->l, &t->room, &err) < 0)
         return model_handle_fail(t->l.path, &err);
+    session_count(t->s, t->perf);
     if (sampling_open(&t->draw, &o->sampling, t->l.m, t->l.tok, t->room.ctx, &err) < 0 ||
         (o->talk.system && conversation_set_system(&t->conv, str_from(o->talk.system), &err) < 0)) {
         console_error("%s", err.msg);
@@ -235,7 +238,8 @@ int cmd_chat(int argc, char **argv)
     if ((code = check_options(&t, &o)) != 0) return code;
     if ((code = engine_args_read(&load.where.engine, &t.room, &load.where.device,
                                  &o.engine)) != 0 ||
-        (code = tier_args_read(&load.where, &o.tiers)) != 0)
+        (code = tier_args_read(&load.where, &o.tiers)) != 0 ||
+        (code = perf_args_read(&t.perf, &o.perf)) != 0)
         return code;
     load.where.remember = true;
     if ((code = sampling_args_check(&o.sampling)) != 0) return code;
@@ -246,7 +250,11 @@ int cmd_chat(int argc, char **argv)
     if (model_handle_open(&t.l, &load, &err) < 0)
         return model_handle_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
     code = open_session(&t, &o);
-    if (code == 0) code = talk(&t);
+    if (code == 0) {
+        code = talk(&t);
+        if (o.perf.out && *o.perf.out && perf_view_save(o.perf.out, t.s, t.perf) != 0 && code == 0)
+            code = 1;
+    }
     sampling_close(&t.draw);
     session_free(t.s);
     conversation_release(&t.conv);

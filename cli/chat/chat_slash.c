@@ -188,6 +188,15 @@ static int do_system(chat_talk *t, str_view arg)
     return CHAT_SLASH_DONE;
 }
 
+static void show_counts(const chat_talk *t)
+{
+    const perf_counts c = session_perf(t->s);
+    char line[PERF_LINE_CAP];
+    if (t->perf == PERF_OFF) return;
+    if (perf_view_vram_line(line, sizeof line, &c)[0]) fprintf(stderr, "experts   %s\n", line);
+    if (perf_view_ram_line(line, sizeof line, &c)[0]) fprintf(stderr, "drive     %s\n", line);
+}
+
 static int do_stats(chat_talk *t, str_view arg)
 {
     const struct chat_totals *a = &t->total;
@@ -217,6 +226,7 @@ static int do_stats(chat_talk *t, str_view arg)
             text_bytes(n1, sizeof n1, bytes.weights), text_bytes(n2, sizeof n2, bytes.session),
             model_handle_copy_text(line, sizeof line, &t->l),
             text_bytes(n3, sizeof n3, peak_memory_bytes()));
+    show_counts(t);
     fprintf(stderr, "seed      %lld, %lld answer%s drawn\n", (long long)t->set.seed,
             (long long)t->set.n_answer, t->set.n_answer == 1 ? "" : "s");
     return CHAT_SLASH_DONE;
@@ -290,7 +300,7 @@ static const struct slash {
     { "/regen", "", "the same", do_retry },
     { "/system", "TEXT", "begin again with this system prompt; - for none; alone: show it",
       do_system },
-    { "/stats", "", "context, speed, reuse, memory", do_stats },
+    { "/stats", "", "context, speed, reuse, memory, experts", do_stats },
     { "/cache", "apply FILE", "VRAM gets the experts that a file of --learn saw most", do_cache },
     { "/save", "FILE", "write the chat to a file, as it stands", do_save },
     { "/load", "FILE", "continue a chat from a file", do_load },

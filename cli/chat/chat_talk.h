@@ -8,6 +8,7 @@
 #include "cli/answer_view.h"
 #include "cli/chat/conversation.h"
 #include "cli/model_handle.h"
+#include "cli/perf_view.h"
 #include "cli/plan_check.h"
 #include "cli/sampling_args.h"
 #include "engine/session/answer.h"
@@ -26,6 +27,7 @@ typedef struct chat_talk {
     bool interactive;                    /* a person at a terminal, not a pipe */
     int n_shown;                         /* answers printed so far */
     int lost;                            /* errno of standard output; 0: it works */
+    perf_level perf;                     /* what is counted */
     plan_watch speed;                    /* of the latest answer's first tokens */
     bool speed_told;                     /* once is enough */
     answer_stats last;                   /* of the latest turn; n_prompt 0: there was none */

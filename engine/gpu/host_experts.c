@@ -59,6 +59,8 @@ struct host_experts {
     postfetch_tuner tuner;
     int level;                           /* of the table on the device */
     bool paused;
+    bool nothing_locked;                 /* slabs would be fetched if they were in page-locked
+                                          * RAM */
 
     int layer;                           /* of the question under way */
     int n;                               /* tokens of the batch */
@@ -290,10 +292,11 @@ static bool device_takes(void *ctx, const work_item *it)
     return true;
 }
 
-/* How many of n_cold experts the device is told to fetch something of. */
+/* How many of n_cold experts the device should fetch something of. */
 static int meant_to_fetch(const host_experts *c, int n_cold)
 {
     const uint8_t *of = c->fetch_counts;
+    if (c->nothing_locked) return n_cold;
     if (!host_experts_fetches(c)) return 0;
     return min_int(n_cold, min_int(of[n_cold], c->pad_down) +
                            min_int(of[GPU_FETCH_COUNTS + n_cold], c->pad_all));
@@ -546,10 +549,14 @@ static gpu_expert_args shapes_of(const weights_gpu *w, int l)
 }
 
 /* Experts of a cache move: a slab could be overwritten while it is fetched. */
+static bool wants_to_fetch(const host_experts *c)
+{
+    return !c->post.off && c->p->vram_pad > 0 && expert_store_kind(c->store) == STORE_LOADED;
+}
+
 static bool can_fetch(const host_experts *c)
 {
-    return !c->post.off && c->p->vram_pad > 0 && expert_store_kind(c->store) == STORE_LOADED &&
-           expert_store_locked(c->store) > 0;
+    return wants_to_fetch(c) && expert_store_locked(c->store) > 0;
 }
 
 static uint64_t table_bytes(const model_hparams *hp)
@@ -723,6 +730,7 @@ int host_experts_create(host_experts **out, const host_experts_parts *parts, err
         host_experts_free(c);
         return rc;
     }
+    c->nothing_locked = wants_to_fetch(c) && !can_fetch(c);
     begin_tuner(c);
     *out = c;
     return 0;
