@@ -260,7 +260,7 @@ clean:
 TEST_BIN := $(TESTS:%=$B/tests/%)
 # Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
 # linked with tests/sim_gpu*.c instead of gpu_stub.c.
-SIM_OF   := $(if $(filter 0,$(CUDA)),places forward state expert_store mem_space gpu gpu_split gpu_stage gpu_sampler)
+SIM_OF   := $(if $(filter 0,$(CUDA)),places perf_counts forward state expert_store mem_space gpu gpu_split gpu_stage gpu_sampler)
 SIM_BIN  := $(SIM_OF:%=$B/tests/test_sim_%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
 both      = $(foreach t,$1,$B/tests/test_$t $(filter $B/tests/test_sim_$t,$(SIM_BIN)))
@@ -276,11 +276,12 @@ $(call both,experts_cpu expert_store router_ahead): $(patsubst %,$B/tests/%_make
 $(filter $B/tests/test_gpu% $B/tests/test_sim_gpu%,$(TEST_BIN) $(SIM_BIN)): $B/tests/gpu_fixture.c.o \
                                                                            $B/tests/weight_maker.c.o
 $(call both,state state_file): $B/tests/state_twin.c.o
-$(call both,forward places): $B/tests/places.c.o
+$(call both,forward places perf_counts): $B/tests/places.c.o
 $B/tests/test_routing_watch: $B/tests/places.c.o
 $B/tests/test_conversation: $(call obj,conversation)
 $B/tests/test_cache_replay: $(call obj,cache_replay cache_optimum)
 $B/tests/test_plan_check: $(call obj,plan_check)
+$B/tests/test_perf_view: $(call obj,perf_view args args_known console wrap)
 $B/tests/test_wrap: $(call obj,wrap)
 $B/tests/test_logit_stats: $(call obj,logit_stats)
 $B/tests/test_tier_args: $(call obj,tier_args engine_args args args_known console wrap)
@@ -313,7 +314,7 @@ tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $B/tests/fuzz_gguf $B/tests/fuzz_se
 check test: all tests
 	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIM_OF:%=test_sim_%)
 
-GPU_TESTS := $(filter test_gpu% test_forward test_places test_expert_store test_state test_mem_space,$(TESTS)) $(TEST_CU)
+GPU_TESTS := $(filter test_gpu% test_forward test_places test_perf_counts test_expert_store test_state test_mem_space,$(TESTS)) $(TEST_CU)
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
 	$QONLY_GPU=1 TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)
 

@@ -29,7 +29,7 @@ void session_reset_counts(session *s);
 /* What changed places in VRAM since the last reset; all 0 where nothing does. */
 residency_stats session_places(const session *s);
 
-/* All of it together, since then. How much is counted is said once, before the first token. */
+/* All of it together, since then. How much is counted is said between tokens, and resets. */
 void session_count(session *s, perf_level level);
 perf_counts session_perf(const session *s);
 /* Each layer, with PERF_FULL: layers [n_layer of the model]. Returns how many; 0 if nobody

@@ -42,7 +42,7 @@ typedef struct perf_counts {
 
     /* seconds */
     double ask_s;                        /* the host waiting for questions: the device's own time */
-    double cold_s;                       /* the cold lane: from questions to replies, and of that: */
+    double cold_s;                       /* the cold lane: from questions to replies; in that: */
     double late_s;                       /* waiting for slabs that were nearly there */
     double fetch_s;                      /* slabs crossing the bus, by the device's clock. The last
                                           * question's are counted with the next */

@@ -372,9 +372,41 @@ expect 0 "nothing was learnt" $run -q -m $qwen --raw -p Hello -n 2 --learn /none
 refuse 2 "--weighting: 'most' is none of flat" $run -m $tiny -p x --weighting most
 refuse 2 "--layer-curve" $run -m $tiny -p x --layer-curve 1.5
 
+# ---- counts: an object in --json, a file that is replaced in one step, neither if nothing is counted
+counted="-q -m $qwen --raw -p Hello -n 4 --temp 0"
+expect 0 '"perf": {"format": "moe-perf", "version": 1, "mode": "update"' $run $counted --json
+if grep -q '"layers"' "$tmp/out"; then bad "--json: layers without --perf full"; else ok; fi
+expect 0 '"layers": [{"calls": 0' $run $counted --json --perf full
+expect 0 '"mode": "full"' env MOE_PERF=full $run $counted --json
+expect 0 '"text"' $run $counted --json --perf off
+if grep -q '"perf"' "$tmp/out"; then bad "--perf off: an object in --json"; else ok; fi
+perf="$tmp/perf.json"
+echo old >"$perf"
+say plain $counted
+say counted $counted --perf full --perf-out "$perf"
+same plain counted "an answer and the same one counted"
+holds "$(wc -l <"$perf")" -eq 1 "--perf-out: one line"
+holds "$(ls "$tmp" | grep -c '^perf.json')" -eq 1 "--perf-out: nothing beside it"
+if [ -n "$python" ]; then
+    if "$python" -c 'import json,sys; p = json.load(open(sys.argv[1]))
+slots = p["tokens"] * p["n_layer"] * p["n_expert_used"]
+sys.exit(not (p["tokens"] >= 3 and p["slots"]["cold"] == slots == sum(l["cold"] for l in p["layers"])))' "$perf"
+    then ok; else bad "--perf-out: does not add up: $(cat "$perf")"; fi
+else
+    skip "reading JSON needs python3"
+fi
+expect 0 "" $run $counted --ram $(($(least $run $counted) + 1))M --perf-out "$perf"
+if grep -q '"ram_cache":{"hits":[0-9]*,"misses":[1-9]' "$perf" && grep -q '"drive":[1-9]' "$perf"; then ok
+else bad "--perf-out from the drive: $(cat "$perf")"; fi
+refuse 2 "--perf: 'much' is none of off, update and full" $run -m $tiny -p x --perf much
+refuse 2 "MOE_PERF: 'much' is none of" env MOE_PERF=much $run -m $tiny -p x
+refuse 2 "nothing to write" $run -m $tiny -p x --perf off --perf-out "$perf"
+expect 1 "/nonexistent/perf.json: cannot write" $run $counted --perf-out /nonexistent/perf.json
+same plain out "an answer whose counts cannot be written"
+
 # ---- once more, with a sanitizer build looking for leaks
 export ASAN_OPTIONS=detect_leaks=1
-expect 0 "\"text\"" $run -m $tiny -p "Hello" -n 3 --json --stop zzz --logit-bias 5=1
+expect 0 "\"text\"" $run -m $tiny -p "Hello" -n 3 --json --stop zzz --logit-bias 5=1 --perf full --perf-out "$perf"
 expect 0 "stopped" $run -m $tinyoss -p "Hello" -n 3
 expect 1 "the context 10" $run -m $tiny --ctx 10 -p "Once upon a time there was a king."
 expect 1 "of memory at least" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x

@@ -368,6 +368,7 @@ void session_count(session *s, perf_level level)
     host_experts *beside = forward_host_experts(s->f);
     s->perf = level;
     if (beside) host_experts_count(beside, level);
+    session_reset_counts(s);             /* loading, too, reads and moves */
 }
 
 /* Where a layer's experts are if nobody has to be asked: all in VRAM, or all outside it. */

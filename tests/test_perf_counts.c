@@ -1,0 +1,323 @@
+/* test_perf_counts.c - what a session counts adds up, wherever its experts are: slots to tokens,
+ * layers to totals, bytes to slots, and the log of what was fetched to bytes. */
+#include "engine/perf_counts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda/gpu.h"
+#include "engine/gpu/host_experts.h"
+#include "engine/instruments.h"
+#include "tests/places.h"
+#include "tests/sim_gpu.h"
+#include "tests/test.h"
+#include "tiers/fault.h"
+
+enum { N_TOKEN = 12, N_PROMPT = 5, MOST_LAYERS = 64 };
+
+static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
+                                     "tests/models/demo-gptoss-MXFP4.gguf" };
+
+/* ---- bounds ---------------------------------------------------------------------------------- */
+
+static const struct { double fetch, busy, unsure, least, most; const char *why; } bounds[] = {
+    { 2, 5, 0, 2, 2, "over before the reply: all of it" },
+    { 5, 2, 3, 2, 2, "began with the question, went on after the reply" },
+    { 5, 2, 4, 1, 2, "the device went on a second after it had fetched" },
+    { 2, 5, 3, 0, 2, "may have been before, or after" },
+    { 0, 5, 1, 0, 0, "nothing was fetched" },
+    { 5, 0, 9, 0, 0, "nothing was computed" },
+    { 5, 2, 0, 2, 2, "clocks that do not agree: never more than the cores were busy" },
+    { 5, -1, 0, 0, 0, "never less than nothing" },
+};
+
+static void test_bounds(void)
+{
+    for (size_t i = 0; i < ARRAY_LEN(bounds); i++) {
+        double least, most;
+        perf_overlap(&least, &most, bounds[i].fetch, bounds[i].busy, bounds[i].unsure);
+        CHECK_MSG(least == bounds[i].least && most == bounds[i].most, "%s: %g to %g",
+                  bounds[i].why, least, most);
+    }
+}
+
+/* ---- a session ------------------------------------------------------------------------------- */
+
+typedef struct rig {
+    engine *e;
+    session *s;
+    float *logits;
+    int32_t next;
+} rig;
+
+static bool feed(rig *r, const int32_t *ids, int n, const place *p)
+{
+    err_ctx err = { 0 };
+    if (!CHECK_MSG(session_eval(r->s, ids, n, r->logits, 1, NULL, NULL, &err) == 0, "%s: %s",
+                   p->name, err.msg))
+        return false;
+    r->next = session_likeliest(r->s, r->logits);
+    return true;
+}
+
+static bool feed_tokens(rig *r, int n, const place *p)
+{
+    bool ok = true;
+    for (int i = 0; i < n && ok; i++) {
+        const int32_t id = r->next;
+        ok = feed(r, &id, 1, p);
+    }
+    return ok;
+}
+
+static bool open_rig(rig *r, const model *m, const place *p, perf_level level)
+{
+    static const int32_t prompt[N_PROMPT] = { 11, 402, 7, 93, 260 };
+    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 0) };
+    const session_options so = { .ctx = 128, .chunk = 64, .kv = KV_F16 };
+    err_ctx err = { 0 };
+    *r = (rig){ .logits = mem_array((size_t)m->hp.n_vocab, sizeof(float)) };
+    if (!CHECK(r->logits && engine_open(&r->e, m, &eo, &err) == 0) || !place_engine(r->e, m, p) ||
+        !CHECK_MSG(session_create(&r->s, r->e, &so, &err) == 0, "%s: %s", p->name, err.msg))
+        return false;
+    session_count(r->s, level);
+    return feed(r, prompt, N_PROMPT, p);
+}
+
+static void close_rig(rig *r)
+{
+    session_free(r->s);
+    engine_close(r->e);
+    mem_free(r->logits);
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+static void check_slots(const perf_counts *c, const model *m, const place *p)
+{
+    const uint64_t all = N_TOKEN * (uint64_t)m->hp.n_layer * (uint64_t)m->hp.n_expert_used;
+    CHECK_MSG(c->tokens == N_TOKEN && c->prompt_tokens == N_PROMPT, "%s: %d tokens, %d in a prompt",
+              p->name, (int)c->tokens, (int)c->prompt_tokens);
+    CHECK_MSG(c->hot + c->cold == all, "%s: %d hot + %d cold, not %d", p->name, (int)c->hot,
+              (int)c->cold, (int)all);
+    CHECK_MSG(c->on_cpu + c->down_fetched + c->all_fetched == c->cold, "%s: %d + %d + %d cold",
+              p->name, (int)c->on_cpu, (int)c->down_fetched, (int)c->all_fetched);
+    CHECK_MSG(p->gpu ? p->cpu_of_4 > 0 || !p->planned || c->calls > 0 : c->calls == 0,
+              "%s: %d calls", p->name, (int)c->calls);
+    CHECK_MSG(c->calls % N_TOKEN == 0 && c->quiet <= c->calls, "%s: %d calls, %d quiet", p->name,
+              (int)c->calls, (int)c->quiet);
+    CHECK_MSG(p->gpu || c->hot == 0, "%s: hot without a GPU", p->name);
+    CHECK_MSG(!p->gpu || p->planned || c->cold == 0, "%s: cold, with all in VRAM", p->name);
+    CHECK_MSG(!p->changing || c->place_hits + c->place_misses > 0, "%s: no choices", p->name);
+    CHECK_MSG(!p->changing || (c->uploads > 0) == (c->upload_bytes > 0), "%s: %d uploads, %d bytes",
+              p->name, (int)c->uploads, (int)c->upload_bytes);
+}
+
+/* Every slot's expert is read once, by somebody; banks are of one size in these files. */
+static void check_bytes(const perf_counts *c, const model *m, const place *p)
+{
+    const uint64_t one = expert_slabs_bytes(m->layers[0].experts);
+    for (int l = 1; l < m->hp.n_layer; l++)
+        if (expert_slabs_bytes(m->layers[l].experts) != one) return;
+    CHECK_MSG(c->vram_bytes == c->hot * one, "%s: %d bytes of %d hot ones", p->name,
+              (int)c->vram_bytes, (int)c->hot);
+    CHECK_MSG(p->force_cpu || c->late > 0 || c->cpu_bytes + c->fetch_bytes == c->cold * one,
+              "%s: %d + %d bytes of %d cold ones", p->name, (int)c->cpu_bytes,
+              (int)c->fetch_bytes, (int)c->cold);
+    CHECK_MSG(c->upload_bytes == c->uploads * one, "%s: %d bytes of %d uploads", p->name,
+              (int)c->upload_bytes, (int)c->uploads);
+    CHECK_MSG(!p->disk || (c->drive_bytes > 0 && c->ram_misses > 0), "%s: nothing read", p->name);
+    CHECK_MSG(p->disk || c->drive_bytes == 0, "%s: read from the drive", p->name);
+}
+
+static void check_seconds(const perf_counts *c, const place *p)
+{
+    const uint64_t questions = c->calls - c->quiet;
+    CHECK_MSG((c->cold_s > 0) == (questions > 0) && (c->ask_s > 0) == (c->calls > 0),
+              "%s: %g s to questions, %g s to replies", p->name, c->ask_s, c->cold_s);
+    CHECK_MSG(c->late_s >= 0 && c->late_s <= c->cold_s, "%s: %g s of %g s late", p->name, c->late_s,
+              c->cold_s);
+    CHECK_MSG(c->overlap_least_s >= 0 && c->overlap_least_s <= c->overlap_most_s &&
+              c->overlap_most_s <= c->fetch_s && c->overlap_most_s <= c->cold_s,
+              "%s: %g to %g s of fetching %g s", p->name, c->overlap_least_s, c->overlap_most_s,
+              c->fetch_s);
+    CHECK_MSG((c->fetch_s > 0) == (c->fetch_bytes > 0), "%s: %d bytes in %g s", p->name,
+              (int)c->fetch_bytes, c->fetch_s);
+    CHECK_MSG((c->join_s > 0) == p->gpu, "%s: %g s for ends of tokens", p->name, c->join_s);
+    CHECK_MSG(c->late <= c->down_fetched && c->not_locked == 0 && c->failed_uploads == 0,
+              "%s: fallbacks", p->name);
+}
+
+static void check_layers(const session *s, const perf_counts *c, const place *p)
+{
+    perf_layer layers[MOST_LAYERS], sum = { 0 };
+    const int n = session_perf_layers(s, layers, MOST_LAYERS);
+    CHECK_MSG(n == c->n_layer, "%s: %d layers", p->name, n);
+    for (int l = 0; l < n; l++) {
+        sum.calls += layers[l].calls;
+        sum.quiet += layers[l].quiet;
+        sum.hot += layers[l].hot;
+        sum.cold += layers[l].cold;
+        sum.cold_s += layers[l].cold_s;
+        CHECK_MSG(layers[l].hot + layers[l].cold == c->tokens * (uint64_t)c->n_used,
+                  "%s, layer %d: %d hot, %d cold", p->name, l, (int)layers[l].hot,
+                  (int)layers[l].cold);
+    }
+    CHECK_MSG(sum.calls == c->calls && sum.quiet == c->quiet && sum.hot == c->hot &&
+              sum.cold == c->cold && fabs(sum.cold_s - c->cold_s) < 1e-9,
+              "%s: layers do not add up", p->name);
+}
+
+static void test_sums(const model *m, const place *p)
+{
+    rig r;
+    if (open_rig(&r, m, p, PERF_FULL) && feed_tokens(&r, N_TOKEN, p)) {
+        const perf_counts c = session_perf(r.s);
+        check_slots(&c, m, p);
+        check_bytes(&c, m, p);
+        check_seconds(&c, p);
+        check_layers(r.s, &c, p);
+        session_reset_counts(r.s);
+        const perf_counts none = session_perf(r.s);
+        const perf_counts zero = { .n_layer = m->hp.n_layer, .n_used = m->hp.n_expert_used };
+        CHECK_MSG(!memcmp(&none, &zero, sizeof zero), "%s: counts after a reset", p->name);
+    }
+    close_rig(&r);
+}
+
+/* ---- levels, fallbacks, log ------------------------------------------------------------------ */
+
+static const place asked = { .name = "half of the experts in VRAM", .gpu = true, .planned = true,
+                             .hot_of_8 = 4, .stage_parts = 1, .stream_from = 64, .told = true };
+
+static void test_off(const model *m)
+{
+    const place p = { .name = "a cache, nothing counted", .gpu = true, .planned = true,
+                      .hot_of_8 = 4, .changing = true, .stage_parts = 1, .stream_from = 64 };
+    perf_layer layers[MOST_LAYERS];
+    rig r;
+    if (open_rig(&r, m, &p, PERF_OFF) && feed_tokens(&r, N_TOKEN, &p)) {
+        const perf_counts c = session_perf(r.s);
+        CHECK(c.ask_s == 0 && c.cold_s == 0 && c.overlap_least_s == 0 && c.overlap_most_s == 0);
+        CHECK(session_perf_layers(r.s, layers, MOST_LAYERS) == 0);
+        check_slots(&c, m, &p);          /* these cost nothing */
+    }
+    close_rig(&r);
+}
+
+/* The store's table is page-locked, its slabs are not. */
+static void test_not_locked(const model *m)
+{
+    const place p = { .name = "RAM that cannot be page-locked", .gpu = true, .planned = true,
+                      .hot_of_8 = 4, .stream_from = 1 << 20 };
+    rig r;
+    fault_arm(FAULT_PAGE_LOCK, 1, FAULT_ALWAYS);
+    if (open_rig(&r, m, &p, PERF_UPDATE) && feed_tokens(&r, N_TOKEN, &p)) {
+        const perf_counts c = session_perf(r.s);
+        CHECK_MSG(c.cold > 0 && c.not_locked == c.cold && c.fetch_bytes == 0,
+                  "%d of %d cold ones not page-locked", (int)c.not_locked, (int)c.cold);
+    }
+    fault_disarm_all();
+    close_rig(&r);
+}
+
+/* What the log said. */
+static struct { uint64_t bytes, end; int n_line, n_slab, n_bad; } told;
+
+enum { MOST_SLABS = 96 };
+typedef struct span { unsigned long long bytes, at; } span;
+
+static int overlaps(const span *spans, int n)
+{
+    int bad = 0;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            bad += spans[i].at < spans[j].at + spans[j].bytes &&
+                   spans[j].at < spans[i].at + spans[i].bytes;
+    return bad;
+}
+
+static void hear(void *ctx, const char *line)
+{
+    static const char begin[] = "post-fetch: layer ";
+    span spans[MOST_SLABS];
+    int n = 0;
+    (void)ctx;
+    if (strncmp(line, begin, sizeof begin - 1) != 0) return;
+    told.n_line++;
+    for (const char *at = strchr(line, ';'); at && n < MOST_SLABS; at = strchr(at + 1, ';')) {
+        span *s = &spans[n];
+        int expert;
+        char what[8];
+        if (sscanf(at, "; expert %d %7s %llu bytes at %llu", &expert, what, &s->bytes,
+                   &s->at) != 4) {
+            told.n_bad++;
+            continue;
+        }
+        n++;
+        told.bytes += s->bytes;
+        if (s->at + s->bytes > told.end) told.end = s->at + s->bytes;
+        told.n_bad += expert < 0 || (strcmp(what, "gate") && strcmp(what, "up") &&
+                                     strcmp(what, "down"));
+    }
+    told.n_slab += n;
+    told.n_bad += overlaps(spans, n);
+}
+
+/* All of it is told by the time the session ends, and nothing is allocated meanwhile. */
+static void test_log(const model *m)
+{
+    perf_counts c = { 0 };
+    host_experts_stats host = { 0 };
+    store_stats store;
+    rig r;
+    memset(&told, 0, sizeof told);
+    log_set_sink(hear, NULL);
+    if (open_rig(&r, m, &asked, PERF_UPDATE) && feed_tokens(&r, 2, &asked)) {
+        const long before = mem_count();
+        if (sim_gpu()) mem_guard(true);
+        feed_tokens(&r, N_TOKEN - 2, &asked);
+        mem_guard(false);
+        CHECK_MSG(mem_count() == before, "%ld allocations", mem_count() - before);
+        c = session_perf(r.s);
+        session_counts(r.s, &host, &store);
+    }
+    close_rig(&r);
+    log_set_sink(NULL, NULL);
+    CHECK_MSG(told.n_line > 0 && told.n_bad == 0 && told.bytes == c.fetch_bytes &&
+              told.n_slab == (int)(c.down_fetched + 3 * c.all_fetched),
+              "%d lines, %d of %d matrices, %d of %d bytes, %d not understood", told.n_line,
+              told.n_slab, (int)(c.down_fetched + 3 * c.all_fetched), (int)told.bytes,
+              (int)c.fetch_bytes, told.n_bad);
+    CHECK_MSG(told.end <= host.pad_bytes, "up to byte %d of a pad of %d", (int)told.end,
+              (int)host.pad_bytes);
+}
+
+static void test_file(const char *path)
+{
+    gguf *g = NULL;
+    model *m = NULL;
+    err_ctx err = { 0 };
+    if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
+                   err.msg))
+        return;
+    for (int i = 0; i < N_PLACES; i++)
+        if (!places[i].gpu || gpu_count() > 0) test_sums(m, &places[i]);
+    if (gpu_count() > 0) {
+        test_off(m);
+        test_not_locked(m);
+        test_log(m);
+    }
+    model_free(m);
+    gguf_close(g);
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("perf_counts", argc, argv);
+    if (gpu_count() == 0) test_skip("no GPU: placements of the CPU alone");
+    test_bounds();
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) test_file(files[i]);
+    return test_end();
+}
