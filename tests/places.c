@@ -79,7 +79,7 @@ bool place_engine(engine *e, const model *m, const place *p)
 {
     const postfetch_options post = { .off = p->no_fetch, .force_cpu = p->force_cpu,
                                      .block = p->block, .one_stream = p->one_stream,
-                                     .debug = p->told };
+                                     .debug = p->told, .frozen = p->told };
     plan made;
     err_ctx err = { 0 };
     if (!p->gpu && !p->planned) return true;

@@ -17,7 +17,7 @@ typedef struct place {
     cache_policy cache;                  /* which expert makes room */
     int stage_parts, stream_from;        /* prompts; parts 0: never streamed */
     bool no_fetch, force_cpu, block, one_stream;         /* post-fetch */
-    bool told;                           /* ... and every layer's logged */
+    bool told;                           /* ... without trials, and every layer's logged */
 } place;
 
 enum { N_CPU_PLACES = 3, N_GPU_PLACES = 11, N_PLACES = 19 };

@@ -130,6 +130,29 @@ static void check_edges(void)
     CHECK_MSG(strcmp(got, "0.5 tok/s where 50.") == 0, "cut: '%s'", got);
 }
 
+/* Counts that did not begin at 0: what was there before is taken off, of all that a line needs. */
+static void check_less(void)
+{
+    const plan_seen before = {
+        .host = { .questions = 1, .down_fetched = 2, .late = 3, .cpu_bytes = 4, .pull_bytes = 5,
+                  .ask_s = 6, .cpu_s = 7, .pull_s = 8 },
+        .store = { .hits = 9, .misses = 10, .read_bytes = 11, .wait_s = 12 },
+    };
+    plan_seen seen = {
+        .tokens = N, .seconds = 3,
+        .host = { .questions = 101, .down_fetched = 202, .late = 303, .cpu_bytes = 404,
+                  .pull_bytes = 505, .ask_s = 606, .cpu_s = 707, .pull_s = 808, .fetching = true },
+        .store = { .hits = 909, .misses = 1010, .read_bytes = 1111, .wait_s = 1212 },
+    };
+    const host_experts_stats *h = &seen.host;
+    const store_stats *st = &seen.store;
+    plan_seen_less(&seen, &before);
+    CHECK(h->questions == 100 && h->down_fetched == 200 && h->late == 300 && h->cpu_bytes == 400 &&
+          h->pull_bytes == 500 && h->ask_s == 600 && h->cpu_s == 700 && h->pull_s == 800);
+    CHECK(st->hits == 900 && st->misses == 1000 && st->read_bytes == 1100 && st->wait_s == 1200);
+    CHECK(h->fetching && seen.tokens == N && seen.seconds == 3);
+}
+
 /* The sentence about measuring again is part of the line, or a line of its own. */
 static void check_doubt(void)
 {
@@ -175,6 +198,7 @@ int main(int argc, char **argv)
     test_begin("plan_check", argc, argv);
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) check_row(i);
     check_edges();
+    check_less();
     check_doubt();
     check_watch();
     return test_end();
