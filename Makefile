@@ -259,9 +259,10 @@ clean:
 # ---- tests --------------------------------------------------------------------------------------
 TEST_BIN := $(TESTS:%=$B/tests/%)
 # Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
-# linked with tests/sim_gpu*.c instead of gpu_stub.c.
-SIM_OF   := $(if $(filter 0,$(CUDA)),places perf_counts forward state expert_store mem_space gpu gpu_split gpu_stage gpu_sampler)
-SIM_BIN  := $(SIM_OF:%=$B/tests/test_sim_%)
+# linked with tests/sim_gpu*.c instead of gpu_stub.c. test_sim_checks.c is about the simulation.
+SIM_OF   := places perf_counts forward state expert_store mem_space gpu gpu_split gpu_stage gpu_sampler
+SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) test_sim_checks)
+SIM_BIN  := $(SIMS:%=$B/tests/%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
 both      = $(foreach t,$1,$B/tests/test_$t $(filter $B/tests/test_sim_$t,$(SIM_BIN)))
 # Kernel code on the host: needs nvcc, but no GPU.
@@ -289,7 +290,8 @@ $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
 $(addprefix $B/tests/,test_synth test_synth_drift): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
 $B/tests/test_synth_drift: ALL_LDFLAGS += -Wl,--wrap=router_select
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
-$(SIM_BIN): $B/tests/test_sim_%: $B/tests/test_%.c.o
+$(SIM_OF:%=$B/tests/test_sim_%): $B/tests/test_sim_%: $B/tests/test_%.c.o
+$B/tests/test_sim_checks: $B/tests/test_sim_checks.c.o
 $(TEST_CU_BIN): $B/tests/%: $G/tests/%.cu.o
 $(TEST_BIN) $(TEST_CU_BIN): $B/tests/test.c.o $(LIB_OBJ)
 	$(LINK)
@@ -312,7 +314,7 @@ $(UNPACKED): $B/golden/%: tests/golden/%.xz
 tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $B/tests/fuzz_gguf $B/tests/fuzz_seeds $(UNPACKED)
 
 check test: all tests
-	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIM_OF:%=test_sim_%)
+	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)
 
 GPU_TESTS := $(filter test_gpu% test_forward test_places test_perf_counts test_expert_store test_state test_mem_space,$(TESTS)) $(TEST_CU)
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
