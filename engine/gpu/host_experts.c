@@ -177,8 +177,7 @@ static void settle_fetch(host_experts *c, uint64_t seen)
     last_fetch *f = &c->fetch;
     double least, most;
     if (!f->open) return;
-    const double pull = seconds(c->mail->fetch_ns);
-    c->mail->fetch_ns = 0;
+    const double pull = seconds(__atomic_exchange_n(&c->mail->fetch_ns, 0, __ATOMIC_RELAXED));
     perf_overlap(&least, &most, pull, f->busy_s,
                  f->unsure_s + (f->ended ? 0.0 : seconds(seen - f->reply)));
     c->s.pull_s += pull;
@@ -422,7 +421,7 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     if (c->broken) memset(c->mail->by_host, 1, sizeof c->mail->by_host);
     else if ((rc = compute(c, err)) < 0) c->broken = true;
     if (c->n == 1) n_fetched = count(c, bank);
-    const bool ended = c->mail->fetch_ns != 0;
+    const bool ended = __atomic_load_n(&c->mail->fetch_ns, __ATOMIC_RELAXED) != 0;
     if (n_fetched > 0 && c->notes) fetch_log_note(c->notes, layer, c->mail);
     answer(c);
     const uint64_t reply = c->not_asked = now(c);
