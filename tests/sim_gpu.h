@@ -29,6 +29,18 @@
 /* Whether this program's GPU is the simulated one. In every test program. */
 static inline bool sim_gpu(void) { return strcmp(gpu_backend(), SIM_GPU_BACKEND) == 0; }
 
+/* Steps through a table of cases: all of them on a real GPU; some on a simulated one, whose kernels
+ * are the CPU's; fewer if sanitizers make those fifteen times slower. */
+static inline int sim_gpu_step(int some, int few)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    some = few;
+#else
+    (void)few;
+#endif
+    return sim_gpu() ? some : 1;
+}
+
 /* The rest is for programs that are linked with it. */
 
 /* VRAM in all, 2 GB unless set; what is allocated stays. */

@@ -902,9 +902,10 @@ int main(int argc, char **argv)
     for (int i = 0; i < N_SUBJECT; i++) ok &= subject_open(&subjects[i]);
     if (ok) {
         if (!sim_gpu()) test_cpu();      /* as without it */
-        for (int i = 1; i < N_PLACES; i++)       /* test_gpu.c counts that there is no GPU */
-            if (places[i].gpu ? gpu_count() > 0 : !sim_gpu())
-                test_place(&places[i], !sim_gpu() || i % 3 == 0);
+        /* test_gpu.c counts that there is no GPU */
+        for (int i = sim_gpu() ? N_CPU_PLACES : 1; i < N_PLACES; i += sim_gpu_step(1, 4))
+            if (!places[i].gpu || gpu_count() > 0)
+                test_place(&places[i], i % sim_gpu_step(3, 15) == 0);
     }
     session_free(NULL);
     engine_close(NULL);

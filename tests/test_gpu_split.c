@@ -635,12 +635,11 @@ static void set_shape(split_case *c, quant_type type, int i)
     c->k = 4;
 }
 
-/* Every type with every plan for one token, and some for more. A simulated GPU has the CPU's
- * kernels: there a few types will do. */
+/* Every type with every plan for one token, and some for more. */
 static void test_types(void)
 {
     test_rng rng = { 21 };
-    for (int i = 0; i < GPU_TYPE_COUNT; i += sim_gpu() ? 4 : 1) {
+    for (int i = 0; i < GPU_TYPE_COUNT; i += sim_gpu_step(4, 12)) {
         const quant_type type = gpu_types[i];
         family(test_path((char[64]){ 0 }, 64, "%s experts in two places", quant_name(type)));
         for (int option = 0; option < (int)ARRAY_LEN(plans); option++) {
@@ -680,7 +679,7 @@ static void test_special(void)
     test_rng rng = { 22 };
     int option = 0;
     family("special experts in two places");
-    for (size_t i = 0; i < ARRAY_LEN(special); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(special); i += (size_t)sim_gpu_step(1, 5)) {
         for (size_t p = 0; p < ARRAY_LEN(plans); p++, option++)
             run_case(&special[i], &plans[p], 1, option % 4 != 3, &rng);
         for (int n = 2; n <= GPU_FEW; n += 3, option++)

@@ -189,7 +189,8 @@ int main(int argc, char **argv)
 {
     test_begin("places", argc, argv);
     if (gpu_count() == 0) test_skip("no GPU: placements of the CPU alone");
-    if (sim_gpu()) tokens.n = 32, tokens.pause = 12, tokens.go_on = 20;
+    const int step = sim_gpu_step(8, 32);
+    if (step > 1) tokens.n = 256 / step, tokens.pause = 96 / step, tokens.go_on = 160 / step;
     for (size_t i = 0; i < ARRAY_LEN(files); i++) test_file(files[i]);
     return test_end();
 }
