@@ -2,7 +2,8 @@
  *
  * gpu.cu and its neighbours implement it; gpu_stub.c has the same symbols for builds without CUDA,
  * where gpu_count() is 0 and everything else fails with ERR_UNSUPPORTED. A build with CUDA also
- * starts on a machine without a driver: there gpu_count() is 0 too.
+ * starts on a machine without a driver: there gpu_count() is 0 too. tests/sim_gpu.h is a GPU made
+ * of threads, for tests.
  *
  * A gpu is one device with one stream. An operation, below, puts work into the stream and returns;
  * operations run in the order of the calls. They return nothing: the first failure is kept, what

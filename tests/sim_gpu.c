@@ -207,7 +207,7 @@ static void free_piece(gpu *g, void *p, piece_kind kind, const char *what)
     uint64_t bytes = 0;
     if (!p) return;
     if (sim_is_recording(g)) sim_fail(g, "%s is freed while operations are recorded", what);
-    else sim_stream_drain(sim_main_stream(g));
+    sim_stream_drain(sim_main_stream(g));
     pthread_mutex_lock(&card.lock);
     const bool known = drop_piece(p, kind, &bytes);
     if (known && kind == IN_VRAM) card.used -= grains(bytes);

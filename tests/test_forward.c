@@ -18,8 +18,8 @@
 #include "cuda/gpu.h"
 #include "engine/engine.h"
 
-/* Sanitizers make this arithmetic fifteen times slower: fewer rows and no long texts there. The same
- * with a simulated GPU. */
+/* Sanitizers make this arithmetic fifteen times slower: fewer rows and no long texts there, and the
+ * same with a simulated GPU. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static int slow = 1;
 #else
