@@ -269,7 +269,7 @@ static int await_mark(gpu_mover *m, int i)
 static void check_mover(void)
 {
     uint8_t *from = locked_room(2 * MOVER_BYTES);
-    uint8_t *vram = vram_room(2 * MOVER_BYTES), *idle = vram_room(2 * IDLE_BYTES);
+    uint8_t *vram = vram_room(2 * MOVER_BYTES), *idle = vram_room(2 * idle_bytes());
     uint8_t *got = vram_room((size_t)MOVER_BYTES * MOVER_ROUNDS);
     uint8_t *back = host_room(MOVER_BYTES, MOVER_ROUNDS);
     uint8_t *want = host_room(MOVER_BYTES, MOVER_ROUNDS);
@@ -288,7 +288,7 @@ static void check_mover(void)
         /* nobody reads the place any more */
         expect(gpu_marks_wait(device(), read, round % 2, &err) == 0, "%s", err.msg);
         memcpy(own, want + at, MOVER_BYTES);
-        for (int l = 0; l < 8; l++) gpu_copy(device(), idle + IDLE_BYTES, idle, IDLE_BYTES);
+        for (int l = 0; l < 8; l++) gpu_copy(device(), idle + idle_bytes(), idle, idle_bytes());
         gpu_mover_copy(device(), m, place, own, 1);
         gpu_mover_copy(device(), m, place + 1, own + 1, MOVER_BYTES - 1);
         gpu_mover_copy(device(), m, place, own, 0);
