@@ -110,39 +110,43 @@ int expert_memory_apply(engine *e, const char *path, const placement *where,
 
 /* ---- after it -------------------------------------------------------------------------------- */
 
-static void keep_list(const engine *e, const profile_key *key)
+/* The key reads a little of every tensor, so it is made only if there is something to keep. */
+static void keep_list(const engine *e, const model *m)
 {
-    const int most = min_int(key->n_layer * key->n_expert, CACHE_LIST_MOST);
+    const int most = min_int(m->experts.n_layer * m->experts.n_expert, CACHE_LIST_MOST);
     char path[PATH_MAX];
     err_ctx unsaid;
     int *list = mem_array((size_t)most, sizeof *list);
     const int n = list ? engine_resident(e, list, most) : 0;
-    if (n > 0 && list_path(path, sizeof path, key)) {
-        home_folder_make(path);
-        (void)cache_list_save(list, n, path, key, &unsaid);
+    if (n > 0) {
+        const profile_key key = key_of(m);
+        if (list_path(path, sizeof path, &key)) {
+            home_folder_make(path);
+            (void)cache_list_save(list, n, path, &key, &unsaid);
+        }
     }
     mem_free(list);
 }
 
 /* What was there is kept if it is another model's, or damaged: it may be dear to somebody. */
-static void learn(const engine *e, const char *path, const profile_key *key)
+static void learn(const engine *e, const char *path, const model *m)
 {
     const expert_profile *seen = engine_profile(e);
     expert_profile *all = NULL;
     err_ctx err = { 0 };
     int rc;
     if (!seen || expert_profile_runs(seen) == 0) return;
-    if ((rc = expert_profile_load(&all, path, key, &err)) == 0 && all)
+    const profile_key key = key_of(m);
+    if ((rc = expert_profile_load(&all, path, &key, &err)) == 0 && all)
         expert_profile_merge(all, seen, fade);
-    if (rc == 0) rc = expert_profile_save(all ? all : seen, path, key, &err);
+    if (rc == 0) rc = expert_profile_save(all ? all : seen, path, &key, &err);
     if (rc < 0) console_note("%s; nothing was learnt", err.msg);
     expert_profile_free(all);
 }
 
 void expert_memory_keep(const engine *e, const placement_options *o, const model *m)
 {
-    if (!e || (!o->remember && !o->learn)) return;
-    const profile_key key = key_of(m);
-    if (o->remember) keep_list(e, &key);
-    if (o->learn) learn(e, o->learn, &key);
+    if (!e) return;
+    if (o->remember) keep_list(e, m);
+    if (o->learn) learn(e, o->learn, m);
 }

@@ -32,7 +32,6 @@ typedef struct engine_placement {
     const struct postfetch_options *postfetch;   /* moe/postfetch.h; copied. NULL: as usual */
     cache_policy cache;                  /* which expert makes room, in VRAM or in RAM before the
                                           * drive; usual: LCP in VRAM, LRU in RAM */
-    bool fixed_places;                   /* experts in VRAM stay what they are in the beginning */
     const int *experts;                  /* there to begin with, if they may change: layer * n_expert
                                           * + expert, the most wanted first; or NULL */
     int n_expert;

@@ -319,7 +319,7 @@ static int make(vram_places *v, const vram_places_options *o, err_ctx *err)
         if (expert_slabs_bytes(&b->of[l]) > largest) largest = expert_slabs_bytes(&b->of[l]);
     const residency_options books = {
         .n_layer = v->n_layer, .bytes = o->bytes, .policy = o->policy,
-        .most_uploads = o->fixed ? 0 : max_int((int)(upload_bytes / largest), 1),
+        .most_uploads = max_int((int)(upload_bytes / largest), 1),
         .margin = margins[o->policy], .map = v->map,
     };
     v->mover = (place_mover){ v, send, passed };

@@ -16,7 +16,6 @@ typedef struct vram_places_options {
     int n_layer;                         /* the first layers: those of the GPU */
     uint64_t bytes;                      /* of VRAM */
     cache_policy policy;
-    bool fixed;                          /* what is there in the beginning stays */
     const int *experts;                  /* to begin with, the most wanted first: layer * n_expert +
                                           * expert; may be NULL */
     int n_expert;                        /* of them */
