@@ -1,8 +1,7 @@
 /* test_expert_profile.c - what a run saw of its experts, and the list of those it had in VRAM:
  * counted, merged, saved and loaded; damage of every kind, failing disks and memory.
  *
- * read, write, fsync and rename of this program are the ones below, so that each call can be made
- * to fail, to do half of the work or to be interrupted. Jansson's allocations can fail, too. */
+ * The disk is that of bad_disk.h. Jansson's allocations can fail, too. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,59 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "moe/cache_list.h"
 #include "moe/expert_profile.h"
+#include "tests/bad_disk.h"
 #include "tests/test.h"
 
-/* ---- the disk, and Jansson's memory ---------------------------------------------------------- */
-
-static struct {
-    int fail_at;                         /* this call fails; 0: none */
-    int n_call;
-    bool lazy;                           /* a few bytes at a time, every other call interrupted */
-    bool cut;                            /* reading: the file ends instead of failing */
-} disk;
-
-/* True: this call fails, with errno set. */
-static bool disk_fails(int code)
-{
-    disk.n_call++;
-    if (disk.lazy && disk.n_call % 2) {
-        errno = EINTR;
-        return true;
-    }
-    if (disk.n_call != disk.fail_at) return false;
-    errno = code;
-    return true;
-}
-
-static size_t portion(size_t n) { return disk.lazy && n > 100 ? 100 : n; }
-
-ssize_t read(int fd, void *p, size_t n)
-{
-    if (disk_fails(EIO)) return disk.cut ? 0 : -1;
-    return syscall(SYS_read, fd, p, portion(n));
-}
-
-ssize_t write(int fd, const void *p, size_t n)
-{
-    return disk_fails(ENOSPC) ? -1 : syscall(SYS_write, fd, p, portion(n));
-}
-
-int fsync(int fd)                        /* no need to wait for a real disk */
-{
-    (void)fd;
-    disk.lazy = false;
-    return disk_fails(ENOSPC) ? -1 : 0;
-}
-
-int rename(const char *from, const char *to)
-{
-    return disk_fails(EXDEV) ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
-}
+/* ---- Jansson's memory ------------------------------------------------------------------------ */
 
 static long n_until_null;                /* of Jansson's allocations; 0: all succeed */
 

@@ -1,8 +1,7 @@
 /* test_state_file.c - sessions to files and back: other sizes, other spaces, other models, damage,
  * failing disks and memory.
  *
- * read, write, fsync and rename of this program are the ones below, so that each call can be made
- * to fail, to do half of the work or to be interrupted. */
+ * The disk is that of bad_disk.h. */
 #include "tests/test.h"
 
 #include <dirent.h>
@@ -12,61 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "loader/bytes.h"
+#include "tests/bad_disk.h"
 #include "tests/state_twin.h"
-
-/* ---- the disk ------------------------------------------------------------------------------ */
-
-static struct {
-    int fail_at;                         /* this call fails; 0: none */
-    int n_call;
-    bool lazy;                           /* a few bytes at a time, every other call interrupted */
-    bool cut;                            /* reading: the file ends instead of failing */
-} disk;
-
-/* True: this call fails, with errno set. */
-static bool disk_fails(int code)
-{
-    disk.n_call++;
-    if (disk.lazy && disk.n_call % 2) {
-        errno = EINTR;
-        return true;
-    }
-    if (disk.n_call != disk.fail_at) return false;
-    errno = code;
-    return true;
-}
-
-static size_t portion(size_t n)
-{
-    return disk.lazy && n > 1000 ? 1000 : n;
-}
-
-ssize_t read(int fd, void *p, size_t n)
-{
-    if (disk_fails(EIO)) return disk.cut ? 0 : -1;
-    return syscall(SYS_read, fd, p, portion(n));
-}
-
-ssize_t write(int fd, const void *p, size_t n)
-{
-    return disk_fails(ENOSPC) ? -1 : syscall(SYS_write, fd, p, portion(n));
-}
-
-int fsync(int fd)                        /* no need to wait for a real disk */
-{
-    (void)fd;
-    disk.lazy = false;
-    return disk_fails(EIO) ? -1 : 0;
-}
-
-int rename(const char *from, const char *to)
-{
-    return disk_fails(EXDEV) ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
-}
 
 /* ---- files of the test ---------------------------------------------------------------------- */
 
@@ -646,6 +595,7 @@ static void test_space_fails(void)
 int main(int argc, char **argv)
 {
     test_begin("state_file", argc, argv);
+    disk.portion = 1000;
     if (!CHECK(mkdtemp(test_temp(folder, sizeof folder)) != NULL)) return test_end();
     for (int i = 0; i < 3; i++) {
         where = i == 0 ? NULL : far_space();
