@@ -20,7 +20,7 @@ enum { WARM_PROMPT = 32, WARM_DECODE = 4 };
 
 typedef struct decode_options {
     bench_model_args run;
-    int64_t prompt, tokens, runs;
+    int64_t prompt, skip, tokens, runs;
     bool json, profile;
 } decode_options;
 
@@ -31,6 +31,8 @@ static const arg_option options[] = {
       "Tokens of the prompt. Default: 512" },
     { "tokens", 'n', ARG_INT, offsetof(decode_options, tokens), "N", NULL, 0, INT32_MAX,
       "Tokens to generate after it. Default: 128" },
+    { "skip", 0, ARG_INT, offsetof(decode_options, skip), "N", NULL, 0, INT32_MAX,
+      "Tokens between them that are generated, too, but not measured. Default: 0" },
     { "runs", 'r', ARG_INT, offsetof(decode_options, runs), "N", NULL, 1, REPORT_MAX_RUNS,
       "How often to measure; the median counts. Default: 5" },
     { "kv", 0, ARG_TEXT, offsetof(decode_options, run.engine.kv), "TYPE", NULL, 0, 0,
@@ -83,10 +85,23 @@ static bool watch(void *ctx, double done_tokens, double n_tokens)
     return !interrupted();
 }
 
-/* One run over n_prompt and n_token tokens. Without a prompt the first token is the one that would
- * have begun it. */
-static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_prompt, int n_token,
-                    err_ctx *err)
+static int take_tokens(bench *m, int32_t *id, int n, err_ctx *err)
+{
+    int rc = 0;
+    for (int t = 0; t < n && rc == 0; t++) {
+        /* session_eval does not watch single tokens */
+        if (!watch(m, 0, 1)) return err_set(err, ERR_STOPPED, "stopped");
+        rc = session_next(m->s, id, *id, err);
+        m->n_done++;
+        m->hash = m->hash * 31 + (uint32_t)*id;
+    }
+    return rc;
+}
+
+/* One run over n_prompt and n_token tokens, and n_skip between them. Without a prompt the first
+ * token is the one that would have begun it. */
+static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_prompt, int n_skip,
+                    int n_token, err_ctx *err)
 {
     uint64_t start = clock_ns();
     int32_t id = m->prompt[0];
@@ -103,14 +118,9 @@ static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_pr
         m->hash = str_hash((str_view){ (const char *)m->logits,
                                        (size_t)m->n_vocab * sizeof *m->logits });
     }
+    if ((rc = take_tokens(m, &id, n_skip, err)) < 0) return rc;
     start = clock_ns();
-    for (int t = 0; t < n_token; t++) {
-        /* session_eval does not watch single tokens */
-        if (!watch(m, 0, 1)) return err_set(err, ERR_STOPPED, "stopped");
-        if ((rc = session_next(m->s, &id, id, err)) < 0) return rc;
-        m->n_done++;
-        m->hash = m->hash * 31 + (uint32_t)id;
-    }
+    if ((rc = take_tokens(m, &id, n_token, err)) < 0) return rc;
     if (n_token) *decode_rate = n_token * 1e9 / (double)(clock_ns() - start);
     return 0;
 }
@@ -118,17 +128,19 @@ static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_pr
 static int measure(bench *m, err_ctx *err)
 {
     const int p = (int)m->opt->prompt, n = (int)m->opt->tokens, runs = (int)m->opt->runs;
+    const int skip = (int)m->opt->skip;
     uint64_t first = 0;
     double ignored;
     int rc;
 
-    progress_begin_tokens(&m->bar, "measuring", (uint64_t)runs * ((uint64_t)p + (uint64_t)n));
-    rc = run_once(&ignored, &ignored, m, p < WARM_PROMPT ? p : WARM_PROMPT,
+    progress_begin_tokens(&m->bar, "measuring", (uint64_t)runs *
+                          ((uint64_t)p + (uint64_t)skip + (uint64_t)n));
+    rc = run_once(&ignored, &ignored, m, p < WARM_PROMPT ? p : WARM_PROMPT, 0,
                   n < WARM_DECODE ? n : WARM_DECODE, err);
     m->n_done = 0;
     m->same = true;
     for (int r = 0; r < runs && rc == 0; r++) {
-        rc = run_once(&m->prompt_rate[r], &m->decode_rate[r], m, p, n, err);
+        rc = run_once(&m->prompt_rate[r], &m->decode_rate[r], m, p, skip, n, err);
         if (r == 0) first = m->hash;
         else if (rc == 0 && m->hash != first) m->same = false;
     }
@@ -243,7 +255,7 @@ static int profile(bench *m, err_ctx *err)
 static int run_model(bench *m)
 {
     const decode_options *opt = m->opt;
-    const int64_t need = opt->prompt + opt->tokens;
+    const int64_t need = opt->prompt + opt->skip + opt->tokens;
     err_ctx err;
     int rc;
 
