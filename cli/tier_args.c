@@ -36,6 +36,8 @@ const arg_option tier_options[TIER_N_OPTION] = {
       "Decide by sizes, never by measured speeds; try nothing while running" },
     { "postfetch", 0, ARG_TEXT, FIELD(postfetch), "MODE", POSTFETCH "ENABLE", 0, 0,
       "Copy weights to the GPU as they are needed: on, off, auto. Default: auto" },
+    { "guess", 0, ARG_TEXT, FIELD(guess), "MODE", "MOE_GUESS", 0, 0,
+      "Copy likely experts of the next layer before they are needed: on, off, auto. Default: auto" },
     { "postfetch-force-cpu", 0, ARG_FLAG, FIELD(force_cpu), NULL, POSTFETCH "FORCE_CPU", 0, 0,
       "Copy, but compute on the CPU: shows what copying costs" },
     { "postfetch-block", 0, ARG_FLAG, FIELD(block), NULL, POSTFETCH "BLOCK_ON_MISS", 0, 0,
@@ -108,32 +110,39 @@ static int read_weighting(weighting_options *to, const tier_args *a)
 
 static const char *path_or_null(const char *text) { return text && *text ? text : NULL; }
 
+typedef struct on_off { bool on, off; } on_off;          /* neither: auto */
+
+static int read_on_off(on_off *to, const char *text, const char *flag, const char *variable)
+{
+    const char *mode = text && *text ? text : "auto";
+    const char *name, *said = args_known_variable(&name, variable);
+    char shown[64];
+    *to = (on_off){ !strcmp(mode, "on") || !strcmp(mode, "1"),
+                    !strcmp(mode, "off") || !strcmp(mode, "0") };
+    if (to->on || to->off || !strcmp(mode, "auto")) return 0;
+    console_error("%s: '%s' is none of on, off and auto", text == said ? name : flag,
+                  ESC(shown, str_from(mode)));
+    return 2;
+}
+
 int tier_args_read(placement_options *to, const tier_args *a)
 {
-    const char *mode = a->postfetch && *a->postfetch ? a->postfetch : "auto";
-    const bool on = !strcmp(mode, "on") || !strcmp(mode, "1");
-    const bool off = !strcmp(mode, "off") || !strcmp(mode, "0");
-    const char *name, *said = args_known_variable(&name, POSTFETCH "ENABLE");
-    char shown[64];
-    if (!on && !off && strcmp(mode, "auto") != 0) {
-        console_error("%s: '%s' is none of on, off and auto",
-                      a->postfetch == said ? name : "--postfetch", ESC(shown, str_from(mode)));
-        return 2;
-    }
-    if (check_pretended() != 0 || read_policy(&to->cache, a) != 0 ||
+    on_off fetch, guess;
+    if (read_on_off(&fetch, a->postfetch, "--postfetch", POSTFETCH "ENABLE") != 0 ||
+        read_on_off(&guess, a->guess, "--guess", "MOE_GUESS") != 0 || check_pretended() != 0 || read_policy(&to->cache, a) != 0 ||
         read_weighting(&to->weighting, a) != 0)
         return 2;
     to->profile = path_or_null(a->profile);
     to->learn = path_or_null(a->learn);
     to->wish = (plan_wish){
-        .vram = a->vram, .ram = a->ram, .no_postfetch = off, .fixed = a->deterministic,
+        .vram = a->vram, .ram = a->ram, .no_postfetch = fetch.off, .fixed = a->deterministic,
         .hot_most = a->expert_cache != TIER_UNSAID ? a->expert_cache :
                     a->cpu_moe ? 0 : UINT64_MAX,
         .whole_banks = cache_is_off(a),
     };
     to->post = (postfetch_options){
-        .off = off, .always = on, .force_cpu = a->force_cpu, .block = a->block,
-        .one_stream = a->dedicated == 0,
+        .off = fetch.off, .always = fetch.on, .no_guesses = guess.off, .guess_always = guess.on,
+        .force_cpu = a->force_cpu, .block = a->block, .one_stream = a->dedicated == 0,
         .max_transfers = (int)a->max_transfers, .pad_bytes = (uint64_t)a->pad_mb << 20,
         .frozen = a->deterministic, .debug = a->debug,
     };

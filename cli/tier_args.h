@@ -16,6 +16,7 @@ typedef struct tier_args {
     bool cpu_moe;
     bool deterministic;
     const char *postfetch;               /* "auto", "on", "off", "1", "0"; NULL: auto */
+    const char *guess;                   /* likewise */
     bool force_cpu, block, debug;
     int64_t max_transfers, pad_mb, dedicated;
     const char *cache;                   /* a policy's name, or off; NULL or "": the usual */
@@ -31,7 +32,7 @@ typedef struct tier_args {
 #define TIER_CACHE_HELP "Expert that makes room: lru longest unused, lfu least used, lfru and " \
                         "lcp weigh both; off: VRAM keeps what it has"
 
-enum { TIER_N_OPTION = 17 };
+enum { TIER_N_OPTION = 18 };
 extern const arg_option tier_options[TIER_N_OPTION];
 
 void tier_args_init(tier_args *a);

@@ -2,32 +2,28 @@
  * which is asked and replies through page-locked RAM.
  *
  *   stream   ask ---- up (hot, shared) -------- answer -- down
- *   beside      \-- pull -- up (fetched) --/
+ *   beside      \-- pull -- up (fetched) --/--- guess
  *
  * ask chooses the experts, decides where each is computed and tells the host; pull fetches slabs;
  * answer waits for the host's reply and copies it to VRAM; up and down are the kernels of
  * experts.cuh. answer runs after pull, not beside it: polling the host's number takes up to half of
  * the bus's speed from the fetch. Everything that a kernel has to know of a slot is in its
- * slot_place, so nothing depends on how many experts are hot. A question is complete before its
+ * slot_place, so nothing depends on how many experts are hot. guess (guess.cuh) has experts of the
+ * next layer fetched while this one goes on. A question is complete before its
  * number is written, and so is a reply: whoever sees the number may read the rest. The numbers keep
  * host and device in step: a layer that wants nothing of the host counts, too, but writes no
  * question and waits for no reply. The host decides what it computes, and when a fetched slab
  * pays. */
 #include <string.h>
 
-#include "cuda/experts.cuh"
+#include "cuda/guess.cuh"
 
 enum {
-    ASK_THREADS = 32 * GPU_FEW, PULL_THREADS = 512, ANSWER_THREADS = 512,
-    PULL_LOADS = 8, PULL_UNITS = 32 * PULL_LOADS,        /* loads in flight of a thread; 16-byte
-                                                          * units that a warp takes at a time */
-    LINE = 128,                          /* bytes that the bus brings for one request */
+    ASK_THREADS = 32 * GPU_FEW, ANSWER_THREADS = 512,
     ANSWER_LOADS = 4, ANSWER_MOST = 8    /* blocks: each of them polls across the bus */
 };
 
 /* ---- mail ------------------------------------------------------------------------------------ */
-
-static uint64_t round_up(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 int gpu_mail_create(gpu_mail **out, gpu *g, int n_embd, int n_ff, int k, err_ctx *err)
 {
@@ -73,22 +69,18 @@ void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, c
 
 /* ---- rooms in VRAM --------------------------------------------------------------------------- */
 
-/* Where slabs are fetched to: first the whole experts, then down slabs alone. A slab begins at the
- * same offset within a line in its room as in RAM. */
+/* Where slabs are fetched to: first the whole experts, then down slabs alone. */
 typedef struct pad_view {
     uint8_t *data;
     uint64_t gate, up, down;             /* bytes of a room */
     int n_down, n_all;
 } pad_view;
 
-static uint64_t slab_room(const gpu_bank *b)
-{
-    return round_up((uint64_t)b->rows * b->row_bytes + LINE - 1 + 15);
-}
+static uint64_t bank_room(const gpu_bank *b) { return slab_room((uint64_t)b->rows * b->row_bytes); }
 
 static pad_view pad_of(const gpu_expert_args *a, uint8_t *data, int n_down, int n_all)
 {
-    return { data, slab_room(&a->gate), slab_room(&a->up), slab_room(&a->down), n_down, n_all };
+    return { data, bank_room(&a->gate), bank_room(&a->up), bank_room(&a->down), n_down, n_all };
 }
 
 size_t gpu_split_pad(const gpu_expert_args *a, int pad_down, int pad_all)
@@ -96,12 +88,6 @@ size_t gpu_split_pad(const gpu_expert_args *a, int pad_down, int pad_all)
     const pad_view p = pad_of(a, NULL, pad_down, pad_all);
     return (size_t)((uint64_t)pad_all * (p.gate + p.up + p.down) + (uint64_t)pad_down * p.down);
 }
-
-typedef struct pull_state {              /* zero before and after, except start */
-    unsigned long long start;            /* on the device's clock */
-    uint32_t done;                       /* blocks */
-    uint32_t parts[SELECT_MAX_K];        /* of a slot's down slab that have arrived */
-} pull_state;
 
 typedef struct split_scratch {
     pull_state *pull;
@@ -145,6 +131,9 @@ typedef struct ask_args {
     const uint64_t *slabs;               /* NULL: nothing is fetched */
     const uint8_t *fetch;
     pad_view pad;
+    guess_list *guessed;                 /* for this layer; NULL: nothing is */
+    float *guess_x;                      /* for a guess at the next layer's: the vector; NULL: */
+    uint32_t *guess_number;              /* none is made */
     slot_place *slots;
     uint32_t *number;
     uint32_t *log;                       /* in RAM, or NULL: [n * k] choices and where they are */
@@ -188,9 +177,9 @@ static __device__ __forceinline__ void decide_fetch(slot_place &p, const ask_arg
     for (int i = 0; i < 3; i++) p.from[i] = (const uint8_t *)(uintptr_t)from[i];
 }
 
-/* One token's choices, by one warp. */
+/* One token's choices, by one warp. n_guessed: those in the list that crossed the bus for it. */
 static __device__ __forceinline__ void place_token(int *ids, uint8_t *where, const ask_args &a,
-                                                   int token, select_space *space)
+                                                   int token, int n_guessed, select_space *space)
 {
     const choice &c = a.chosen;
     const int lane = threadIdx.x % 32, slot = token * c.k + lane;
@@ -213,8 +202,10 @@ static __device__ __forceinline__ void place_token(int *ids, uint8_t *where, con
         p.gate = row_at(a.gate, place, 0);
         p.up = row_at(a.up, place, 0);
         p.down = row_at(a.down, place, 0);
+    } else if (mine) {
+        guess_find(&p, a.guessed, n_guessed);
     }
-    decide_fetch(p, a, mine && place < 0);
+    decide_fetch(p, a, mine && p.where == GPU_COLD);
     if (!mine) return;
     a.slots[slot] = p;
     ids[slot] = id;
@@ -248,18 +239,26 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_
     __shared__ __align__(4) uint8_t where[GPU_MOST_CHOICES];
     const int n_slot = a.n * a.chosen.k, warp = threadIdx.x / 32;
     uint32_t number = 0;
-    bool mine = false;
+    int n_guessed = 0;
+    bool mine = false, guessed = false;
 
     frame_begin(f);
     frame_wait(f);
     if (threadIdx.x == 0) number = (*a.number + 1) & GPU_NUMBERS;
-    if (warp < a.n) place_token(ids, where, a, warp, &space[warp]);
+    if (a.guessed && warp == 0) n_guessed = guess_close(a.guessed, number);
+    if (a.guess_x) {
+        for (int c = threadIdx.x; c < a.n_embd; c += ASK_THREADS) a.guess_x[c] = a.x[c];
+        if (threadIdx.x == 0) *a.guess_number = number;
+    }
+    if (warp < a.n) place_token(ids, where, a, warp, n_guessed, &space[warp]);
     __syncthreads();
     for (int i = threadIdx.x; i < n_slot; i += ASK_THREADS) {
-        mine |= where[i] != GPU_HOT;
+        guessed |= where[i] == GPU_GUESSED;
+        mine |= where[i] != GPU_HOT && where[i] != GPU_GUESSED;
         if (a.log) a.log[i] = (uint32_t)ids[i] | (uint32_t)where[i] << 16;
     }
     const bool wanted = __syncthreads_or(mine);
+    n_guessed = __popc(__ballot_sync(~0u, guessed));     /* the first warp has the only token's */
     if (wanted) write_question(a, ids, where);
     if (threadIdx.x == 0) *a.number = number;
     if (wanted) __syncthreads();
@@ -267,104 +266,7 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_
         /* all of the block's writes, before the number; a quiet layer has written nothing that
          * anybody looks at yet */
         if (wanted) __threadfence_system();
-        a.mail->asked = wanted ? 2 * number : 2 * number | GPU_QUIET;
-    }
-    frame_end(f);
-}
-
-/* ---- fetching -------------------------------------------------------------------------------- */
-
-typedef struct pull_args {
-    const slot_place *slots;             /* [k] of one token */
-    int k;
-    uint32_t bytes[3];                   /* of a gate, up, down slab */
-    const uint32_t *number;
-    pull_state *state;
-    volatile uint32_t *fetched;          /* of the mail, in RAM */
-    volatile uint64_t *fetch_ns;
-} pull_args;
-
-/* Parts that a slab is fetched in; at some addresses one more than needed. Parts begin at lines: a
- * line shared by two warps would be fetched twice. */
-static __device__ __forceinline__ int parts_of(uint32_t bytes)
-{
-    return (int)(((bytes + LINE - 1 + 15) / 16 + PULL_UNITS - 1) / PULL_UNITS);
-}
-
-/* Part i of a slab, by one warp. What is before it in its first line and after it in its last 16
- * bytes comes along. */
-static __device__ __forceinline__ void pull_part(const uint8_t *to, const uint8_t *from,
-                                                 uint32_t bytes, int i)
-{
-    const uint32_t skip = low_bits(from, LINE - 1);
-    const int n = (int)((skip + bytes + 15) / 16), first = i * PULL_UNITS + threadIdx.x % 32;
-    const uint4 *source = (const uint4 *)(from - skip);
-    uint4 *target = (uint4 *)(to - skip);
-    uint4 v[PULL_LOADS];
-
-    #pragma unroll
-    for (int l = 0; l < PULL_LOADS; l++)
-        if (first + 32 * l < n) v[l] = source[first + 32 * l];
-    #pragma unroll
-    for (int l = 0; l < PULL_LOADS; l++)
-        if (first + 32 * l < n) target[first + 32 * l] = v[l];
-}
-
-/* All warps go through the parts of all slabs together, down slabs first: the host looks for those
- * as soon as it is done with their gate and up, and is told of each when its last part has arrived.
- * It only needs this to decide: the kernels that read slabs run after this one. So there is no
- * fence, which would make the whole SM wait. */
-static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pull_args a)
-{
-    __shared__ int slot_of[SELECT_MAX_K], n_all, n_down; /* down slabs, then whole experts */
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-
-    frame_begin(f);
-    frame_wait(f);
-    if (warp == 0) {
-        const unsigned below = (1u << lane) - 1;
-        const int where = lane < a.k ? a.slots[lane].where : GPU_HOT;
-        const unsigned all = __ballot_sync(~0u, where == GPU_FETCHED);
-        const unsigned down = __ballot_sync(~0u, where == GPU_COLD_FETCHED);
-        if (where == GPU_COLD_FETCHED) slot_of[__popc(down & below)] = lane;
-        if (where == GPU_FETCHED) slot_of[__popc(down) + __popc(all & below)] = lane;
-        if (lane == 0) {
-            n_all = __popc(all);
-            n_down = __popc(down);
-            if (blockIdx.x == 0) a.state->start = device_ns();
-        }
-    }
-    __syncthreads();
-    const int gate = parts_of(a.bytes[0]), up = parts_of(a.bytes[1]), down = parts_of(a.bytes[2]);
-    const int whole = gate + up + down, alone = n_down * down, n_part = alone + n_all * whole;
-    const uint32_t number = *a.number;
-
-    for (int i = blockIdx.x + gridDim.x * warp; i < n_part;
-         i += gridDim.x * (PULL_THREADS / 32)) {
-        const bool of_whole = i >= alone;
-        const int slot = slot_of[of_whole ? n_down + (i - alone) / whole : i / down];
-        const int at = of_whole ? (i - alone) % whole : gate + up + i % down;
-        const slot_place &p = a.slots[slot];
-        const int kind = at < gate ? 0 : at < gate + up ? 1 : 2;
-        pull_part(kind == 0 ? p.gate : kind == 1 ? p.up : p.down, p.from[kind],
-                  kind == 0 ? a.bytes[0] : kind == 1 ? a.bytes[1] : a.bytes[2],
-                  at - (kind == 0 ? 0 : kind == 1 ? gate : gate + up));
-        if (kind != 2) continue;
-        __syncwarp();
-        if (lane == 0 && atomicAdd(&a.state->parts[slot], 1u) == (uint32_t)down - 1) {
-            a.state->parts[slot] = 0;
-            a.fetched[slot] = number;
-        }
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        if (atomicAdd(&a.state->done, 1u) == gridDim.x - 1) {
-            a.state->done = 0;
-            __threadfence();
-            const unsigned long long from = *(volatile unsigned long long *)&a.state->start;
-            if (n_part) *a.fetch_ns = device_ns() - from;
-        }
+        a.mail->asked = number * GPU_CODES + (wanted ? 0 : GPU_QUIET + n_guessed);
     }
     frame_end(f);
 }
@@ -430,7 +332,8 @@ static __global__ void __launch_bounds__(ANSWER_THREADS) answer(frame f, const a
     frame_begin(f);
     if (!a.early) frame_wait(f);
     if (own < a.n_slot) where[own] = (uint8_t)__ldcg(&a.slots[own].where);
-    if (!__syncthreads_or(own < a.n_slot && where[own] != GPU_HOT)) {    /* nobody was asked */
+    if (!__syncthreads_or(own < a.n_slot && where[own] != GPU_HOT &&
+                          where[own] != GPU_GUESSED)) {  /* nobody was asked */
         if (own < a.n_slot && blockIdx.x == 0) a.host_made[own] = 0;
         if (a.early) frame_wait(f);
         frame_end(f);
@@ -486,7 +389,6 @@ static void fetch_slabs(gpu *g, stream_place at, const layer_args *layer, const 
                         const gpu_split *s, const split_scratch *scratch)
 {
     const gpu_bank *bank[3] = { &a->gate, &a->up, &a->down };
-    const int n_block = g->n_sm / 16 < 2 ? 2 : g->n_sm / 16 > 16 ? 16 : g->n_sm / 16;
     pull_args pulled = {};
 
     pulled.slots = scratch->slots;
@@ -497,14 +399,15 @@ static void fetch_slabs(gpu *g, stream_place at, const layer_args *layer, const 
     pulled.state = scratch->pull;
     pulled.fetched = s->mail->fetched;
     pulled.fetch_ns = &s->mail->fetch_ns;
-    launch_at(g, at, "fetch", 0, pull, (unsigned)n_block, PULL_THREADS, 0, pulled);
-    if (s->pad_all == 0) return;
+    launch_at(g, at, "fetch", 0, pull, pull_blocks(g), PULL_THREADS, 0, pulled);
+    if (s->pad_all == 0 && !s->guess_pad) return;
 
     split_up_args up = {};
     (up_args &)up = layer->up;
     up.n_shared = 0;
     up.slots = scratch->slots;
     up.want = GPU_FETCHED;
+    up.or_want = GPU_GUESSED;
     up_by_type(g, at, a->gate.type, &up, 0);
 }
 
@@ -550,6 +453,8 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     const split_scratch scratch = split_layout(s->scratch, a->k, a->down.rows);
     const bool fetches = n == 1 && s->slabs && s->fetch && s->pad && s->pad_down + s->pad_all > 0;
     const bool forks = fetches && !s->one_stream;
+    const bool guesses = forks && s->guess_pad;
+    const guess_parts guess = guess_layout(s->guess_state, a->n_expert, a->down.rows);
     bool early = fetches && !forks;
     ask_args asked = {};
 
@@ -564,6 +469,11 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     asked.slabs = fetches ? s->slabs : NULL;
     asked.fetch = s->fetch;
     asked.pad = pad_of(a, s->pad, s->pad_down, s->pad_all);
+    if (guesses) asked.guessed = &guess.lists[s->guess_turn];
+    if (guesses && s->next.router.data) {
+        asked.guess_x = guess.x + (size_t)s->guess_turn * (size_t)a->down.rows;
+        asked.guess_number = guess.numbers + s->guess_turn;
+    }
     asked.slots = scratch.slots;
     asked.number = s->number;
     asked.log = s->chosen;
@@ -575,6 +485,7 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
         fork_side(g);
         fetch_slabs(g, { g->side, false }, &layer, a, s, &scratch);
         gpu_fail(g, cudaEventRecord(g->join, g->side), "split layer");
+        if (asked.guess_x) guess_next(g, { g->side, false }, s, &guess, a->k);
     } else if (fetches) {
         fetch_slabs(g, main_stream(g), &layer, a, s, &scratch);
     }
@@ -586,7 +497,7 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
         split_up_args up = {};
         (up_args &)up = layer.up;
         up.slots = scratch.slots;
-        up.want = GPU_HOT;
+        up.want = up.or_want = GPU_HOT;
         up_by_type(g, main_stream(g), a->gate.type, &up,
                    (uint64_t)up.n_shared * (a->gate.row_bytes + a->up.row_bytes) *
                        (uint64_t)a->gate.rows);

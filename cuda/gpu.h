@@ -304,24 +304,28 @@ typedef enum gpu_where {
     GPU_HOT,                             /* in VRAM: by the device */
     GPU_COLD,                            /* by the host, whole */
     GPU_COLD_FETCHED,                    /* gate and up by the host, while down crosses the bus */
-    GPU_FETCHED                          /* all of it crosses the bus: by the device */
+    GPU_FETCHED,                         /* all of it crosses the bus: by the device */
+    GPU_GUESSED                          /* it crossed the bus before it was chosen: by the device */
 } gpu_where;
 
 enum { GPU_MOST_USED = 32,               /* experts chosen for a token */
-       GPU_FETCH_COUNTS = GPU_MOST_USED + 1, GPU_MOST_CHOICES = GPU_FEW * GPU_MOST_USED };
+       GPU_FETCH_COUNTS = GPU_MOST_USED + 1, GPU_MOST_CHOICES = GPU_FEW * GPU_MOST_USED,
+       GPU_MOST_GUESSES = 4 };           /* experts that cross the bus for one layer on a guess */
 
 /* One layer's question to the host, and the reply, in page-locked RAM. Slot t * k + r is the r-th
  * choice of token t. Words that someone polls have cache lines of their own.
  *
- * Questions are numbered from 1 on, modulo 2^31. A layer whose chosen experts are all GPU_HOT is
- * quiet: it only counts, writes GPU_QUIET beside its number, and goes on without a reply. So
- * numbers may pass by while the host looks elsewhere, but never that of a question that wants a
- * reply. */
+ * Questions are numbered from 1 on, modulo 2^28. A layer whose chosen experts are all GPU_HOT or
+ * GPU_GUESSED is quiet: it only counts, writes GPU_QUIET beside its number, and goes on without a
+ * reply. So numbers may pass by while the host looks elsewhere, but never that of a question that
+ * wants a reply. */
+#define GPU_CODES 16u
 #define GPU_QUIET 1u
-#define GPU_NUMBERS 0x7FFFFFFFu
+#define GPU_NUMBERS 0x0FFFFFFFu
 typedef struct gpu_mail {
-    volatile uint32_t asked;             /* the last question's number * 2, + GPU_QUIET if the
-                                          * layer is quiet; else written after all of it */
+    volatile uint32_t asked;             /* the last question's number * GPU_CODES, + GPU_QUIET + its
+                                          * GPU_GUESSED slots if the layer is quiet; else written
+                                          * after all of it */
     uint8_t apart_1[124];
     volatile uint32_t answered;          /* the same number, written after all of the reply */
     uint8_t apart_2[124];
@@ -355,6 +359,17 @@ void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, c
  * order. The bits are those of gpu_experts. The host must reply to every question that is not
  * quiet, or the stream waits for ever. At most GPU_FEW tokens; only a single one has slabs
  * fetched. */
+/* Experts that the next layer will probably choose: by its router, from this layer's vectors. Those
+ * of them that are not in VRAM, the likeliest first, cross the bus while nobody asks for anything
+ * else. What comes too late for that layer's choice is not used. */
+typedef struct gpu_guess {
+    gpu_matrix router;                   /* the next layer's, of floats; data NULL: no guess */
+    const float *norm, *next_norm;       /* [n_embd] of this layer's input and of the next one's */
+    const int32_t *hot;                  /* of the next layer, as in gpu_split */
+    const uint64_t *slabs;
+    uint64_t bytes[3];                   /* of its slabs */
+} gpu_guess;
+
 typedef struct gpu_split {
     gpu_mail *mail;
     uint32_t *number;                    /* device: of the last question; 0 to begin with */
@@ -365,15 +380,27 @@ typedef struct gpu_split {
     const uint8_t *fetch;                /* device [2, GPU_FETCH_COUNTS]: of m cold experts
                                           * fetch[GPU_FETCH_COUNTS + m] are fetched whole, then
                                           * fetch[m] have their down slabs fetched, as far as they
-                                          * are there and the pad has room */
+                                          * are there and the pad has room; on a guess, fetch[0] */
     uint32_t *chosen;                    /* NULL, or page-locked [n * k]: its choices, quiet or not,
                                           * as id | gpu_where << 16; complete when the
                                           * operation is */
     uint8_t *pad;                        /* VRAM that slabs are fetched to, gpu_split_pad bytes */
     int pad_down, pad_all;               /* most slots fetched of either kind */
-    bool one_stream;                     /* fetch before the hot experts, not beside them */
+    bool one_stream;                     /* fetch before the hot experts, not beside them; then
+                                          * there are no guesses */
     void *scratch;                       /* gpu_split_scratch bytes, zero to begin with */
+    /* Guesses. Two rooms take turns: consecutive layers have different ones, and a layer finds in
+     * its own what was guessed for it. */
+    gpu_guess next;
+    uint8_t *guess_pad;                  /* VRAM: two rooms; NULL: no guesses are made or used */
+    uint64_t guess_room;                 /* bytes of a room: fetch[0] times gpu_guess_pad */
+    int guess_turn;                      /* 0 or 1: this layer's room */
+    void *guess_state;                   /* gpu_guess_state bytes, zero to begin with; the same for
+                                          * all layers */
 } gpu_split;
+bool gpu_guess_fits(int router_type);
+size_t gpu_guess_pad(const uint64_t bytes[3]);           /* for one expert with these slabs */
+size_t gpu_guess_state(int n_expert, int n_embd);
 size_t gpu_split_pad(const gpu_expert_args *a, int pad_down, int pad_all);
 size_t gpu_split_scratch(int k, int n_ff, int n_embd);
 /* The banks of `a` carry type, shape and small vectors; data may be NULL if hot is. */

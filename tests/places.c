@@ -13,12 +13,12 @@ const place places[N_PLACES] = {
     { .name = "CPU, cache before the file, bounced", .planned = true, .disk = true,
       .bounce = true },
     { .name = "GPU, all in VRAM", .gpu = true },
-    { .name = "GPU, experts in RAM", .gpu = true, .planned = true, .stage_parts = 1,
+    { .name = "GPU, experts in RAM", .gpu = true, .planned = true, .guesses = 2, .stage_parts = 1,
       .stream_from = 64 },
     { .name = "GPU, experts in RAM, no post-fetch", .gpu = true, .planned = true, .no_fetch = true,
       .stream_from = INT_MAX },
     { .name = "GPU, half of the experts in VRAM", .gpu = true, .planned = true, .hot_of_8 = 4,
-      .stage_parts = 3, .stream_from = 9 },
+      .guesses = 1, .stage_parts = 3, .stream_from = 9 },
     { .name = "GPU, most of them, fetched and not used", .gpu = true, .planned = true,
       .hot_of_8 = 6, .stage_parts = 2, .stream_from = 9, .force_cpu = true },
     { .name = "GPU, waiting for what is late", .gpu = true, .planned = true, .block = true,
@@ -28,13 +28,13 @@ const place places[N_PLACES] = {
     { .name = "GPU, cache before the file", .gpu = true, .planned = true, .hot_of_8 = 2,
       .disk = true, .stage_parts = 2, .stream_from = 40 },
     { .name = "GPU, a cache of half of the experts", .gpu = true, .planned = true, .hot_of_8 = 4,
-      .changing = true, .stage_parts = 2, .stream_from = 9 },
+      .changing = true, .guesses = 2, .stage_parts = 2, .stream_from = 9 },
     { .name = "GPU, a cache of most experts, no post-fetch", .gpu = true, .planned = true,
       .hot_of_8 = 6, .changing = true, .no_fetch = true, .stage_parts = 1, .stream_from = 40 },
     { .name = "GPU, a cache of most experts, prompts by the CPU", .gpu = true, .planned = true,
-      .hot_of_8 = 7, .changing = true, .stream_from = INT_MAX },
+      .hot_of_8 = 7, .changing = true, .guesses = 4, .stream_from = INT_MAX },
     { .name = "half of the layers on the GPU", .gpu = true, .planned = true, .cpu_of_4 = 2,
-      .stage_parts = 1, .stream_from = 9 },
+      .guesses = 2, .stage_parts = 1, .stream_from = 9 },
     { .name = "half of the layers on the GPU, no post-fetch", .gpu = true, .planned = true,
       .cpu_of_4 = 2, .no_fetch = true, .stream_from = INT_MAX },
     { .name = "half of the layers on the GPU, cache before the file", .gpu = true,
@@ -70,6 +70,7 @@ static void make_plan(plan *to, const model *m, const place *p)
     if (p->stage_parts > 0) to->vram_stage = 2 * (largest / (uint64_t)p->stage_parts + largest / 4);
     to->ram_experts = expert_store_least(&m->experts);
     to->vram_pad = 1;                    /* there is one; its size is ignored */
+    to->guesses = p->guesses;
     /* a bus as fast as the memory: half of everything is fetched */
     to->rate = (speeds){ .pull = 1e10, .pull_busy = 1e10, .cpu = 1e10, .cpu_busy = 1e10,
                          .disk = 2e9, .disk_straight = p->bounce ? 1e9 : 2e9 };
@@ -79,7 +80,7 @@ bool place_engine(engine *e, const model *m, const place *p)
 {
     const postfetch_options post = { .off = p->no_fetch, .force_cpu = p->force_cpu,
                                      .block = p->block, .one_stream = p->one_stream,
-                                     .debug = p->told, .frozen = p->told };
+                                     .debug = p->told, .frozen = p->told, .guess_always = true };
     plan made;
     err_ctx err = { 0 };
     if (!p->gpu && !p->planned) return true;

@@ -17,6 +17,7 @@ typedef struct place {
     cache_policy cache;                  /* which expert makes room */
     int stage_parts, stream_from;        /* prompts; parts 0: never streamed */
     bool no_fetch, force_cpu, block, one_stream;         /* post-fetch */
+    int guesses;                         /* experts of a layer fetched before they are chosen */
     bool told;                           /* ... without trials, and every layer's logged */
 } place;
 

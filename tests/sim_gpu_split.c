@@ -3,12 +3,15 @@
  * The steps of cuda/experts_split.cu, one after the other on the stream's thread, while the host
  * has its own: ask, pull, up, answer, down. The word `asked` is written after the whole question,
  * and nothing of the reply is read before `answered` has the same number. A quiet layer writes no
- * more than its number, and waits for nothing. */
+ * more than its number, and waits for nothing. Guesses are made at a layer's end; some come too
+ * late. */
 #include "tests/sim_gpu_internal.h"
 
 #include <sched.h>
 #include <stdlib.h>
 #include <time.h>
+
+#include "moe/router.h"
 
 enum { LINE = 128, PATIENCE_S = 60, SPINS = 200, YIELDS = 2000 };
 
@@ -66,6 +69,30 @@ size_t gpu_split_pad(const gpu_expert_args *a, int pad_down, int pad_all)
     return (size_t)((uint64_t)pad_all * (p.gate + p.up + p.down) + (uint64_t)pad_down * p.down);
 }
 
+/* ---- guesses --------------------------------------------------------------------------------- */
+
+typedef struct guess_list {              /* for the layers of one turn */
+    uint32_t number;                     /* the question that it is for */
+    int n;
+    int ids[GPU_MOST_GUESSES];
+    const uint8_t *at[GPU_MOST_GUESSES][3];
+} guess_list;
+
+bool gpu_guess_fits(int router_type) { return sim_is_float(router_type); }
+
+size_t gpu_guess_pad(const uint64_t bytes[3])
+{
+    size_t room = 0;
+    for (int i = 0; i < 3; i++) room += (size_t)round_up(bytes[i] + LINE - 1 + 15);
+    return room;
+}
+
+size_t gpu_guess_state(int n_expert, int n_embd)
+{
+    (void)n_expert, (void)n_embd;
+    return 2 * sizeof(guess_list);
+}
+
 /* Nothing is kept in it here; it has a size so that somebody who gives too little is told. */
 size_t gpu_split_scratch(int k, int n_ff, int n_embd)
 {
@@ -88,7 +115,7 @@ typedef struct split_call {
     gpu_input in;
     gpu_expert_args a;
     gpu_split s;
-    bool fetches;
+    bool fetches, guesses;
 } split_call;
 
 /* What a question needs while it is under way. */
@@ -149,6 +176,18 @@ static bool find_hot(gpu *g, slot *p, const gpu_expert_args *a, int place)
     return true;
 }
 
+static void take_guesses(slot *slots, const split_call *c)
+{
+    const guess_list *list = (guess_list *)c->s.guess_state + c->s.guess_turn;
+    if (list->number != ((*c->s.number + 1) & GPU_NUMBERS)) return;
+    for (int r = 0; r < c->a.k; r++)
+        for (int i = 0; i < list->n && slots[r].where == GPU_COLD; i++) {
+            if (list->ids[i] != slots[r].id) continue;
+            slots[r].where = GPU_GUESSED;
+            memcpy(slots[r].at, list->at[i], sizeof slots[r].at);
+        }
+}
+
 static bool place_token(gpu *g, slot *slots, const split_call *c, int t)
 {
     int32_t ids[GPU_MOST_USED];
@@ -160,6 +199,7 @@ static bool place_token(gpu *g, slot *slots, const split_call *c, int t)
                            .weight = gates[r] };
         if (place >= 0 && !find_hot(g, &slots[r], &c->a, place)) return false;
     }
+    if (c->guesses) take_guesses(slots, c);
     if (c->fetches) decide_fetch(slots, c);
     return true;
 }
@@ -168,17 +208,20 @@ static bool ask(gpu *g, question *q, const float *rows)
 {
     const split_call *c = q->c;
     gpu_mail *m = c->s.mail;
+    uint32_t n_guessed = 0;
     for (int t = 0; t < c->in.n; t++)
         if (!place_token(g, q->slots + t * c->a.k, c, t)) return false;
     q->number = *c->s.number = (*c->s.number + 1) & GPU_NUMBERS;
     q->quiet = true;
     for (int i = 0; i < slot_count(c); i++) {
-        q->quiet &= q->slots[i].where == GPU_HOT;
+        n_guessed += q->slots[i].where == GPU_GUESSED;
+        q->quiet &= q->slots[i].where == GPU_HOT || q->slots[i].where == GPU_GUESSED;
         if (c->s.chosen)
             c->s.chosen[i] = (uint32_t)q->slots[i].id | (uint32_t)q->slots[i].where << 16;
     }
     if (q->quiet) {
-        __atomic_store_n(&m->asked, 2 * q->number | GPU_QUIET, __ATOMIC_RELEASE);
+        __atomic_store_n(&m->asked, q->number * GPU_CODES + GPU_QUIET + n_guessed,
+                         __ATOMIC_RELEASE);
         return true;
     }
     for (int i = 0; i < slot_count(c); i++) {
@@ -188,7 +231,7 @@ static bool ask(gpu *g, question *q, const float *rows)
     memcpy(m->x, rows, (size_t)c->in.n * (size_t)c->in.cols * sizeof *rows);
     m->n = c->in.n;
     m->k = c->a.k;
-    __atomic_store_n(&m->asked, 2 * q->number, __ATOMIC_RELEASE);
+    __atomic_store_n(&m->asked, q->number * GPU_CODES, __ATOMIC_RELEASE);
     return true;
 }
 
@@ -233,7 +276,7 @@ static void run_up(const question *q, const sim_vectors *x)
     const split_call *c = q->c;
     for (int i = 0; i < slot_count(c); i++) {
         const slot *p = &q->slots[i];
-        if (p->where != GPU_HOT && p->where != GPU_FETCHED) continue;
+        if (p->where == GPU_COLD || p->where == GPU_COLD_FETCHED) continue;
         const sim_expert e = { sim_slab(&c->a.gate, p->id, p->at[0]),
                                sim_slab(&c->a.up, p->id, p->at[1]), { 0 } };
         float *mid = q->mid + (size_t)i * (size_t)c->a.gate.rows;
@@ -319,6 +362,63 @@ static void join_tokens(const question *q, const float *shared)
     }
 }
 
+/* ---- for the next layer ---------------------------------------------------------------------- */
+
+/* Its router's logits for this layer's vector. */
+static void guess_logits(float *logits, const gpu_guess *next, const float *rows)
+{
+    const gpu_matrix *m = &next->router;
+    float *x = sim_room((size_t)m->cols, sizeof *x);
+    for (int c = 0; c < m->cols; c++)
+        x[c] = next->norm[c] == 0.0f ? 0.0f : rows[c] / next->norm[c] * next->next_norm[c];
+    sim_vectors v = sim_vectors_make(x, 1, m->cols);
+    const matrix router = sim_matrix(m);
+    sim_multiply(&logits, &router, v.a.rows, 1);
+    sim_vectors_free(&v);
+    free(x);
+}
+
+static bool fetch_guess(gpu *g, guess_list *list, const split_call *c, int id, uint8_t *room)
+{
+    const gpu_guess *next = &c->s.next;
+    const uint64_t *from = next->slabs + (size_t)id * 3;
+    list->ids[list->n] = id;
+    for (int i = 0; i < 3; i++) {
+        slot p = { .id = id };
+        p.at[i] = room + from[i] % LINE;
+        p.from[i] = (const uint8_t *)(uintptr_t)from[i];
+        list->at[list->n][i] = p.at[i];
+        if (!pull_slab(g, &p, i, next->bytes[i])) return false;
+        room += round_up(next->bytes[i] + LINE - 1 + 15);
+    }
+    list->n++;
+    return true;
+}
+
+static void guess_next(gpu *g, const question *q, const float *rows)
+{
+    const split_call *c = q->c;
+    const gpu_guess *next = &c->s.next;
+    guess_list *list = (guess_list *)c->s.guess_state + (1 - c->s.guess_turn);
+    const int k = c->a.k, most = min_int(c->s.fetch[0], GPU_MOST_GUESSES);
+    uint8_t *room = c->s.guess_pad + (uint64_t)(1 - c->s.guess_turn) * c->s.guess_room;
+    int32_t ids[GPU_MOST_USED];
+    float gates[GPU_MOST_USED];
+    if (!next->router.data || q->number % 5 == 0) return;        /* too late */
+    float *logits = sim_room((size_t)next->router.rows, sizeof *logits);
+    guess_logits(logits, next, rows);
+    router_select(ids, gates, logits, next->router.rows, k);
+    list->n = 0;
+    for (int r = 0; r < k && list->n < most; r++) {
+        const uint64_t *from = next->slabs + (size_t)ids[r] * 3;
+        if ((next->hot && next->hot[ids[r]] >= 0) || !from[0] || !from[1] || !from[2]) continue;
+        uint8_t *at = room + (size_t)list->n * gpu_guess_pad(next->bytes);
+        if (!fetch_guess(g, list, c, ids[r], at)) break;
+    }
+    list->number = (q->number + 1) & GPU_NUMBERS;
+    free(logits);
+}
+
 /* ---- the operation --------------------------------------------------------------------------- */
 
 static void run_split(gpu *g, void *args)
@@ -340,6 +440,7 @@ static void run_split(gpu *g, void *args)
             if (!q->quiet) take_answer(q);
             run_down(q);
             join_tokens(q, shared);
+            if (c->guesses) guess_next(g, q, rows);
         }
     }
     free(shared);
@@ -357,7 +458,8 @@ static bool split_fits(const gpu_input *in, const gpu_expert_args *a, const gpu_
            s->mail->n_embd == a->down.rows && s->mail->n_ff == a->gate.rows;
 }
 
-static void claim_split(sim_call *c, const gpu_expert_args *a, const gpu_split *s, bool fetches)
+static void claim_split(sim_call *c, const gpu_expert_args *a, const gpu_split *s, bool fetches,
+                        bool guesses)
 {
     const uint64_t n = (uint64_t)a->n_expert, slots = (uint64_t)GPU_FEW * (uint64_t)a->k;
     gpu_mail *m = s->mail;
@@ -374,6 +476,14 @@ static void claim_split(sim_call *c, const gpu_expert_args *a, const gpu_split *
     sim_reads_any(c, "table of slabs", s->slabs, n * 3 * sizeof *s->slabs);
     sim_reads(c, "table of fetches", s->fetch, 2 * GPU_FETCH_COUNTS);
     sim_writes(c, "pad", s->pad, gpu_split_pad(a, s->pad_down, s->pad_all));
+    if (!guesses) return;
+    sim_writes(c, "state of guesses", s->guess_state, gpu_guess_state(a->n_expert, a->down.rows));
+    sim_writes(c, "room of guesses", s->guess_pad, 2 * s->guess_room);
+    if (!s->next.router.data) return;
+    sim_reads(c, "next router", s->next.router.data,
+              (uint64_t)s->next.router.rows * s->next.router.row_bytes);
+    sim_reads(c, "next hot", s->next.hot, n * sizeof *s->hot);
+    sim_reads_any(c, "next table of slabs", s->next.slabs, n * 3 * sizeof *s->slabs);
 }
 
 void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gpu_split *s)
@@ -385,9 +495,10 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     }
     if (sim_failed(g)) return;
     sim_prepare_few(g, in);
-    split_call call = { *in, *a, *s, false };
+    split_call call = { *in, *a, *s, false, false };
     call.fetches = in->n == 1 && s->slabs && s->fetch && s->pad && s->pad_down + s->pad_all > 0;
     sim_claim_experts(&c, in, a, false);
-    claim_split(&c, a, s, call.fetches);
+    call.guesses = call.fetches && s->guess_pad && !s->one_stream;
+    claim_split(&c, a, s, call.fetches, call.guesses);
     sim_end(&c, run_split, &call, sizeof call);
 }

@@ -3,7 +3,8 @@
  * A thread plays the host: it checks every question, computes what it is asked for by plain loops
  * over the contract's products, and replies. Whatever the split, the stream and every expert's
  * vector have the bits of gpu_experts with all experts in VRAM, and the vectors those of the CPU.
- * What a reply need not contain is full of NaNs. */
+ * What a reply need not contain is full of NaNs. Where guesses are made, every second question is
+ * the next layer's: it may find them complete, or not yet. */
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -166,6 +167,8 @@ typedef struct division {                /* of one question */
     uint8_t fetch[FETCH_TABLE];
     uint8_t where[GPU_MOST_CHOICES];     /* what follows */
     bool quiet;
+    int32_t guessed[GPU_MOST_GUESSES];   /* for it, if it comes after a wait */
+    int n_guessed;
 } division;
 
 typedef struct batch {
@@ -184,6 +187,10 @@ typedef struct batch {
     bool has_hot;
     gpu_split split;
     division asked[QUESTIONS];
+    gpu_guess next;                      /* after every other question, if there are guesses */
+    float *router, *norm, *next_norm;    /* its own, in RAM */
+    division *late;                      /* the last one's without guesses; NULL: there are none, */
+    int slot;                            /* else one that tells whether they came in time */
 } batch;
 
 /* The rules, choice by choice. */
@@ -196,6 +203,8 @@ static void expect_where(division *d, const batch *b)
         int m = 0;
         for (int r = 0; r < k; r++) {
             where[r] = b->has_hot && d->hot[ids[r]] >= 0 ? GPU_HOT : GPU_COLD;
+            for (int g = 0; g < d->n_guessed; g++)
+                if (where[r] == GPU_COLD && ids[r] == d->guessed[g]) where[r] = GPU_GUESSED;
             m += where[r] == GPU_COLD;
         }
         if (b->n > 1 || !b->split.slabs) continue;
@@ -211,7 +220,8 @@ static void expect_where(division *d, const batch *b)
                 where[r] = GPU_COLD_FETCHED, down--;
     }
     d->quiet = true;
-    for (int i = 0; i < b->n * k; i++) d->quiet &= d->where[i] == GPU_HOT;
+    for (int i = 0; i < b->n * k; i++)
+        d->quiet &= d->where[i] == GPU_HOT || d->where[i] == GPU_GUESSED;
 }
 
 /* ---- the host's thread ----------------------------------------------------------------------- */
@@ -264,7 +274,7 @@ static void answer_slot(host *h, int slot, uint32_t number, int where)
     memset(m->mid + (size_t)slot * gpu_blocks_bytes(m->n_ff), 0xFF, gpu_blocks_bytes(m->n_ff));
     memset(m->mid_rows + (size_t)slot * n_ff, 0xFF, n_ff * sizeof(float));
     m->by_host[slot] = 0xFF;
-    if (where == GPU_HOT || where == GPU_FETCHED) return;
+    if (where != GPU_COLD && where != GPU_COLD_FETCHED) return;
     host_up(&h->work, l, e, h->x.rows + slot / m->k);
     if (where == GPU_COLD_FETCHED) {
         m->by_host[slot] = (uint8_t)test_below(&h->rng, 2);
@@ -289,8 +299,9 @@ static void *host_main(void *ctx)
     gpu_mail *m = b->split.mail;
     for (uint32_t number = 1; number <= QUESTIONS; number++) {
         const division *d = &b->asked[number - 1];
-        if (d->quiet) continue;
-        while (word(&m->asked) != 2 * number) sched_yield();
+        while (word(&m->asked) / GPU_CODES < number) sched_yield();
+        if (word(&m->asked) != number * GPU_CODES) continue;     /* quiet */
+        if (b->late && number == QUESTIONS && m->where[b->slot] != GPU_GUESSED) d = b->late;
         check_question(h, number, d);
         acts_set(&h->x, b->rows[number - 1], b->n, b->l->c->n_embd);
         if (reads_int8(b->l->c->up)) quantise(&h->x);
@@ -419,7 +430,31 @@ typedef struct plan {                    /* of a case: how its layer is split */
     int pad_down, pad_all;               /* both 0: no slabs are given */
     bool missing;                        /* some slabs are not in page-locked RAM */
     bool one_stream, table_in_vram;
+    int guesses;
 } plan;
+
+/* What question i - 1 makes the device expect of question i. */
+static void guess(division *d, const batch *b, int i, int most)
+{
+    const split_case *c = b->l->c;
+    const float *x = b->rows[i - 1];
+    float logits[MAX_EXPERT], gates[GPU_MOST_USED];
+    int32_t ids[GPU_MOST_USED];
+    for (int e = 0; e < c->n_expert; e++) {
+        double sum = 0;
+        for (int j = 0; j < c->n_embd; j++)
+            if (b->norm[j] != 0.0f)
+                sum += (double)b->router[e * c->n_embd + j] * x[j] / b->norm[j] * b->next_norm[j];
+        logits[e] = (float)sum;
+    }
+    router_select(ids, gates, logits, c->n_expert, c->k);
+    for (int r = 0; r < c->k && d->n_guessed < most; r++) {
+        const uint64_t *at = b->slabs + 3 * ids[r];
+        /* the map that the guess is made by is the one of the question before */
+        if (b->has_hot && b->asked[i - 1].hot[ids[r]] >= 0) continue;
+        if (at[0] && at[1] && at[2]) d->guessed[d->n_guessed++] = ids[r];
+    }
+}
 
 static void divide(batch *b, int i, const plan *p, test_rng *rng)
 {
@@ -433,7 +468,51 @@ static void divide(batch *b, int i, const plan *p, test_rng *rng)
         d->fetch[GPU_FETCH_COUNTS + m] = (uint8_t)(p->all < m ? p->all : m);
         d->fetch[m] = (uint8_t)(p->down < m ? p->down : m);
     }
+    d->fetch[0] = (uint8_t)p->guesses;
+    if (p->guesses && i % 2 && b->n == 1) guess(d, b, i, p->guesses);
     expect_where(d, b);
+}
+
+/* One direction with a different length in every row: no two logits are near each other. */
+static void set_guesses(batch *b, const plan *p, test_rng *rng)
+{
+    const size_t n_expert = (size_t)b->l->c->n_expert, n_embd = (size_t)b->l->c->n_embd;
+    const float *along = host_floats(n_embd, 1.0f, rng);
+    gpu_split *s = &b->split;
+    gpu_guess *next = &b->next;
+    b->router = host_room(n_expert * n_embd, sizeof *b->router);
+    b->norm = host_floats(n_embd, 1.0f, rng);
+    b->next_norm = host_floats(n_embd, 1.0f, rng);
+    b->norm[test_below(rng, (uint32_t)n_embd)] = 0.0f;
+    for (size_t e = 0; e < n_expert; e++)
+        for (size_t c = 0; c < n_embd; c++)
+            b->router[e * n_embd + c] = along[c] * (1.0f + (float)(e * 5 % n_expert));
+    next->router = (gpu_matrix){ .type = QT_F32, .rows = (int)n_expert, .cols = (int)n_embd,
+                                 .data = (void *)vram_floats(b->router, n_expert * n_embd),
+                                 .row_bytes = n_embd * sizeof(float), .scale = 0.5f };
+    next->norm = vram_floats(b->norm, n_embd);
+    next->next_norm = vram_floats(b->next_norm, n_embd);
+    next->hot = s->hot;
+    next->slabs = s->slabs;
+    for (int i = 0; i < SLABS; i++)
+        next->bytes[i] = (uint64_t)b->l->all[i].rows * b->l->all[i].row_bytes;
+    s->guess_room = (uint64_t)p->guesses * gpu_guess_pad(next->bytes);
+    s->guess_pad = vram_room((size_t)(2 * s->guess_room));
+    const size_t state = gpu_guess_state((int)n_expert, (int)n_embd);
+    s->guess_state = vram_copy(host_room(state, 1), state);
+}
+
+/* The last two questions have one input and one division, but for what was guessed. */
+static void pair_up(batch *b)
+{
+    division *last = &b->asked[QUESTIONS - 1];
+    *last = b->asked[2];
+    if (b->n == 1) guess(last, b, QUESTIONS - 1, last->fetch[0]);
+    expect_where(last, b);
+    for (b->slot = 0; b->slot < b->l->c->k && last->where[b->slot] != GPU_GUESSED;) b->slot++;
+    if (b->slot == b->l->c->k) return;
+    b->late = host_room(1, sizeof *b->late);
+    *b->late = b->asked[2];
 }
 
 static bool set_split(batch *b, const plan *p, test_rng *rng)
@@ -466,7 +545,9 @@ static bool set_split(batch *b, const plan *p, test_rng *rng)
     }
     const size_t scratch = gpu_split_scratch(c->k, c->n_ff, c->n_embd);
     s->scratch = vram_copy(host_room(scratch, 1), scratch);
+    if (p->guesses) set_guesses(b, p, rng);
     for (int i = 0; i < QUESTIONS; i++) divide(b, i, p, rng);
+    if (p->guesses) pair_up(b);
     return true;
 }
 
@@ -485,9 +566,11 @@ static void set_division(const batch *b, int i)
 static void check_told(const batch *b, int i)
 {
     const division *d = &b->asked[i];
-    const uint32_t number = 2 * ((uint32_t)i + 1), asked = b->split.mail->asked;
-    expect(asked == (d->quiet ? number | GPU_QUIET : number), "question %d: asked %u", i + 1,
-           (unsigned)asked);
+    const uint32_t number = (uint32_t)i + 1, asked = b->split.mail->asked;
+    uint32_t code = d->quiet ? GPU_QUIET : 0;
+    for (int slot = 0; d->quiet && slot < b->n * b->l->c->k; slot++)
+        code += d->where[slot] == GPU_GUESSED;
+    expect(asked == number * GPU_CODES + code, "question %d: asked %u", i + 1, (unsigned)asked);
     for (int slot = 0; slot < b->n * b->l->c->k; slot++) {
         const uint32_t want = (uint32_t)b->ids[slot] | (uint32_t)d->where[slot] << 16;
         expect(b->split.chosen[slot] == want, "question %d, slot %d: told %x, expected %x", i + 1,
@@ -515,6 +598,41 @@ static void check_result(const batch *b, int i, const char *what, const float *y
 {
     const size_t all = (size_t)(b->n * b->l->c->k) * (size_t)b->l->c->n_embd;
     if (y) expect_bits(what, host_copy(y, all), b->y[i], all);
+}
+
+/* Pairs of questions: the second is the next layer's. The first pair with a wait between them, so
+ * the guesses are complete; the other one recorded, so they may be late. */
+static void run_pairs(batch *b, gpu_expert_args *args)
+{
+    gpu_split layers[2] = { b->split, b->split };
+    gpu_recording *r = NULL;
+    err_ctx err = { 0 };
+    layers[0].next = b->next;
+    layers[1].guess_turn = 1;
+    for (int i = 0; i < 2; i++) {
+        set_division(b, i);
+        b->in.has_rows = b->in.has_blocks = false;
+        gpu_experts_split(device(), &b->in, args, &layers[i]);
+        expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
+        check_result(b, i, "experts", args->y);
+        check_fetching(b, i);
+        check_told(b, i);
+    }
+    int rc = gpu_recording_create(&r, &err);
+    if (rc == 0) rc = gpu_record_begin(device(), &err);
+    for (int i = 0; i < 2 && rc == 0; i++) {
+        b->in.has_rows = b->in.has_blocks = false;
+        gpu_experts_split(device(), &b->in, args, &layers[i]);
+    }
+    if (rc == 0) rc = gpu_record_end(r, device(), &err);
+    expect(rc == 0, "%s", err.msg);
+    set_division(b, 2);
+    gpu_play(device(), r);
+    expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
+    check_result(b, 3, "experts, played", args->y);
+    if (b->late && b->split.chosen[b->slot] >> 16 != GPU_GUESSED) b->asked[3] = *b->late;
+    check_told(b, 3);
+    gpu_recording_free(r);
 }
 
 /* Once directly, then recorded and played; the split changes each time. */
@@ -558,6 +676,7 @@ static void check_split(const split_case *c, const plan *p, int n, bool with_y, 
     pthread_t thread;
 
     batch_make(b, layer_make(c, rng), n, rng);
+    if (p->guesses) memcpy(b->input[3], b->input[2], width * sizeof(float));     /* one recording */
     compute_wanted(b);
     *h = (host){ .b = b, .rng = { test_rand(rng) }, .work = bench_make(c) };
     acts_init(&h->x, host_room(acts_bytes(n, c->n_embd), 1), n, c->n_embd);
@@ -576,7 +695,7 @@ static void check_split(const split_case *c, const plan *p, int n, bool with_y, 
                                                 c->n_embd));
     vram_write(b->in.rows, host_room(width, sizeof(float)), width * sizeof(float));
     if (expect(pthread_create(&thread, NULL, host_main, h) == 0, "no thread")) {
-        run_questions(b, &args);
+        (p->guesses ? run_pairs : run_questions)(b, &args);
         pthread_join(thread, NULL);
         expect(h->complaint[0] == 0, "%s", h->complaint);
         expect_bits("stream", host_copy(args.x, width), b->x, width);
@@ -595,11 +714,11 @@ static void run_case(const split_case *c, const plan *p, int n, bool with_y, tes
         test_path(shared, sizeof shared, ", shared %s/%s of %d", quant_name(c->shared_up),
                   quant_name(c->shared_down), c->shared_ff);
     case_begin("%s/%s, %d, %d, %d of %d experts, %d tokens%s%s%s%s%s; %s, fetch %d down and %d of "
-               "%d and %d%s%s", quant_name(c->up), quant_name(c->down), c->n_embd, c->n_ff, c->k,
+               "%d and %d%s%s, %d guesses", quant_name(c->up), quant_name(c->down), c->n_embd, c->n_ff, c->k,
                c->n_expert, n, c->clamped ? ", clamped" : "", c->bias ? ", biases" : "",
                c->norm ? ", norm" : "", c->by_logits ? ", by logits" : "", shared,
                hot_names[p->hot], p->down, p->all, p->pad_down, p->pad_all,
-               p->missing ? ", some missing" : "", p->one_stream ? ", one stream" : "");
+               p->missing ? ", some missing" : "", p->one_stream ? ", one stream" : "", p->guesses);
     check_split(c, p, n, with_y, rng);
     locked_drop();
     case_end();
@@ -616,6 +735,9 @@ static const plan plans[] = {
     { HOT_ABSENT, 0, 2, 2, 2, .missing = true },
     { HOT_NONE, 0, 0, 2, 2, .missing = false },
     { HOT_TURNS, 1, 1, 2, 2, .one_stream = true },
+    { HOT_NONE, 1, 1, 2, 2, .guesses = 2 },
+    { HOT_SOME, 1, 0, 2, 0, .missing = true, .guesses = 3 },
+    { HOT_ABSENT, 0, 0, 1, 0, .guesses = 4 },
 };
 
 /* Two shapes that suit the type. */

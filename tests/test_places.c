@@ -48,6 +48,7 @@ static void pause_or_go_on(session *s, host_experts_stats *then, int i, const pl
     } else if (i == tokens.go_on) {
         const host_experts_stats now = cold_of(s);
         CHECK_MSG(n_fetched(&now) == n_fetched(then) && now.late == then->late &&
+                  now.guessed == then->guessed &&
                   now.pull_bytes == then->pull_bytes, "%s: fetched while paused", p->name);
         CHECK_MSG(!p->gpu || !p->planned || p->changing ||
                   (now.on_cpu > then->on_cpu && !now.fetching),
@@ -116,6 +117,9 @@ static bool follow(trail *t, const model *m, const place *p)
                   (int)c.questions, (int)c.quiet);
         CHECK_MSG(p->no_fetch || p->disk || n_fetched(&c) > 0,
                   "%s: nothing was fetched", p->name);
+        /* a GPU may be too late with all of them */
+        CHECK_MSG((c.guessed > 0) == (p->guesses > 0) || (p->guesses > 0 && !sim_gpu()),
+                  "%s: %d came on a guess", p->name, (int)c.guessed);
         CHECK_MSG(p->hot_of_8 == 0 || c.hot > 0, "%s: nothing was hot", p->name);
         const residency_stats moved = session_places(s);
         CHECK_MSG(!p->changing || (moved.uploads > 0 && moved.evictions > 0 && c.quiet > 0 &&

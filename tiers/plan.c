@@ -12,6 +12,7 @@
 
 #define MB 1000000u
 #define GIB (UINT64_C(1) << 30)
+#define GUESS_S 1.2e-4                   /* about what a layer takes that has to ask */
 
 enum {
     MOST_PARTS = 16,
@@ -195,11 +196,18 @@ static bool place_ram(plan *p, const planner *j, int i, bool all, uint64_t lock_
 
 /* ---- with a GPU ------------------------------------------------------------------------------ */
 
+/* The likeliest experts of the next layer cross the bus while this one is computed, if they can. */
+static int guesses(const planner *j)
+{
+    return j->rate.pull > 0 && (double)j->one / j->rate.pull < GUESS_S ? PLAN_GUESSES : 0;
+}
+
 static uint64_t pad_bytes(const planner *j)
 {
     const int n = j->what->n_used;
     if (j->w->no_postfetch || n > PLAN_MOST_USED || j->rate.pull <= 0) return 0;
-    return (uint64_t)n * j->down + (uint64_t)min_int(n, PLAN_PAD_WHOLE) * j->one;
+    return (uint64_t)n * j->down + (uint64_t)min_int(n, PLAN_PAD_WHOLE) * j->one +
+           2 * (uint64_t)guesses(j) * j->one;
 }
 
 /* Both buffers; a part is a whole number of experts. */
@@ -224,7 +232,7 @@ static plan begin_attempt(const planner *j, attempt a)
         .gpu = true, .embed_in_ram = a.embed_in_ram, .rate = j->rate, .chunk = j->s->chunk[a.i],
         .vram_work = plus(j->s->vram_work[a.i], a.resident ? 0 : j->s->vram_cold),
         .stage_parts = a.parts, .vram_stage = a.parts > 0 ? stage_bytes(j, a.parts) : 0,
-        .vram_pad = a.pad ? pad_bytes(j) : 0,
+        .vram_pad = a.pad ? pad_bytes(j) : 0, .guesses = a.pad ? guesses(j) : 0,
     };
 }
 

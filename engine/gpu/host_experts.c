@@ -56,8 +56,9 @@ struct host_experts {
     const expert_bank *bank;             /* of the first layer that asks: the others are much
                                           * alike */
     int pad_down, pad_all;               /* slabs there is room for; 0: nothing is fetched */
-    postfetch_tuner tuner;
-    int level;                           /* of the table on the device */
+    int most_guesses;                    /* experts of a layer that there is room for */
+    postfetch_tuner tuner, guess_tuner;
+    int level, guesses;                  /* of the table on the device */
     bool paused;
     bool nothing_locked;                 /* slabs would be fetched if they were in page-locked
                                           * RAM */
@@ -98,8 +99,8 @@ static int highest_level(const host_experts *c)
 }
 
 /* Writes the device's table, between tokens: for each number of cold experts, how many downs and
- * how many whole experts to fetch. A failure shows at the next wait. */
-static void set_level(host_experts *c, int level)
+ * how many whole experts to fetch, and how many on a guess. A failure shows at the next wait. */
+static void set_level(host_experts *c, int level, int guesses)
 {
     const int k = c->m->hp.n_expert_used;
     uint8_t *table = c->fetch_counts;
@@ -111,8 +112,16 @@ static void set_level(host_experts *c, int level)
         table[m] = (uint8_t)n_down;
         table[GPU_FETCH_COUNTS + m] = (uint8_t)n_all;
     }
+    table[0] = (uint8_t)guesses;
     (void)gpu_write(c->g, c->fetch_table, table, FETCH_TABLE, &ignored);
     c->level = level;
+    c->guesses = guesses;
+}
+
+static void set_levels(host_experts *c)
+{
+    const int level = postfetch_tuner_now(&c->tuner), guesses = postfetch_tuner_now(&c->guess_tuner);
+    if (level != c->level || guesses != c->guesses) set_level(c, level, guesses);
 }
 
 /* Where the speeds promise nothing, a modest level waits for its trial. */
@@ -122,47 +131,61 @@ static void begin_tuner(host_experts *c)
     const int modest = max_int(c->m->hp.n_expert_used / 2, 1);
     postfetch_tuner_begin(&c->tuner, min_int(promised > 0 ? promised : modest, most), most,
                           promised > 0, c->post.always);
-    set_level(c, postfetch_tuner_now(&c->tuner));
+    postfetch_tuner_begin(&c->guess_tuner, c->most_guesses, c->most_guesses, c->most_guesses > 0,
+                          c->post.guess_always);
+    set_level(c, postfetch_tuner_now(&c->tuner), postfetch_tuner_now(&c->guess_tuner));
 }
 
 static uint64_t cold_experts(const host_experts *c)
 {
-    return c->s.on_cpu + c->s.down_fetched + c->s.all_fetched;
+    return c->s.on_cpu + c->s.down_fetched + c->s.all_fetched + c->s.guessed;
 }
 
 /* Costs are reported for a whole token like the last one. */
 static double token_ms(const postfetch_tuner *f, double cost) { return cost * f->n_cold * 1e3; }
 
-static void tell_trial(const postfetch_tuner *f)
+static void tell_trial(const postfetch_tuner *f, const char *what, const char *of_what)
 {
-    log_line("post-fetch: %d matrices a layer %.2f ms a token, %d %.2f; %d from now on",
-             f->last.level, token_ms(f, f->last.cost[0]), f->last.candidate,
+    log_line("%s: %d %s a layer %.2f ms a token, %d %.2f; %d from now on", what, f->last.level,
+             of_what, token_ms(f, f->last.cost[0]), f->last.candidate,
              token_ms(f, f->last.cost[1]), f->level);
 }
 
-static void tell_switch(const postfetch_tuner *f)
+static void tell_switch(const postfetch_tuner *f, const char *what, const char *pays,
+                        const char *pays_not)
 {
     const int without = f->switched.candidate == 0, with = !without;
-    log_line("post-fetch %s: %.2f ms a token with it, %.2f without; it is %s",
-             with ? "pays" : "does not pay here", token_ms(f, f->switched.cost[with]),
+    log_line("%s %s: %.2f ms a token with it, %.2f without; it is %s", what,
+             with ? pays : pays_not, token_ms(f, f->switched.cost[with]),
              token_ms(f, f->switched.cost[without]), with ? "on" : "off for now");
 }
 
-/* After each single token, which took s seconds. */
+/* After each single token, which took s seconds. One of the two tries something out at a time. */
 static void try_out(host_experts *c, double s)
 {
     const int n_cold = (int)(cold_experts(c) - c->cold_from);
+    postfetch_tuner *fetch = &c->tuner, *guess = &c->guess_tuner;
+    tuner_event event;
     if (c->post.frozen || c->paused) return;
-    const tuner_event event = postfetch_tuner_token(&c->tuner, s, n_cold);
-    if (event == TUNER_TRIAL_ENDED && c->post.debug) tell_trial(&c->tuner);
-    if (event == TUNER_SWITCHED) tell_switch(&c->tuner);
-    if (postfetch_tuner_now(&c->tuner) != c->level) set_level(c, postfetch_tuner_now(&c->tuner));
+    if (guess->candidate < 0) {
+        event = postfetch_tuner_token(fetch, s, n_cold);
+        if (event == TUNER_TRIAL_ENDED && c->post.debug) tell_trial(fetch, "post-fetch", "matrices");
+        if (event == TUNER_SWITCHED) tell_switch(fetch, "post-fetch", "pays", "does not pay here");
+    }
+    if (fetch->candidate < 0) {
+        event = postfetch_tuner_token(guess, s, n_cold);
+        if (event == TUNER_TRIAL_ENDED && c->post.debug) tell_trial(guess, "guesses", "experts");
+        if (event == TUNER_SWITCHED && c->post.debug)
+            tell_switch(guess, "fetching on a guess", "pays", "does not pay here");
+    }
+    set_levels(c);
 }
 
 void host_experts_pause_fetching(host_experts *c, bool paused)
 {
     c->paused = paused;
-    set_level(c, paused ? 0 : postfetch_tuner_now(&c->tuner));
+    set_level(c, paused ? 0 : postfetch_tuner_now(&c->tuner),
+              paused ? 0 : postfetch_tuner_now(&c->guess_tuner));
 }
 
 /* ---- what was fetched ------------------------------------------------------------------------ */
@@ -206,13 +229,30 @@ static uint32_t next_number(const host_experts *c) { return (c->number + 1) & GP
  * reply. */
 static bool has_come(const host_experts *c, uint32_t asked)
 {
-    return ((asked / 2 - c->number - 1) & GPU_NUMBERS) <= GPU_NUMBERS / 2;
+    return ((asked / GPU_CODES - c->number - 1) & GPU_NUMBERS) <= GPU_NUMBERS / 2;
+}
+
+static uint32_t *log_of(const host_experts *c, int layer)
+{
+    return c->log + (size_t)layer * GPU_FEW * (size_t)c->m->hp.n_expert_used;
+}
+
+/* Slots of a quiet layer that came on a guess: the latest one's are in the word, and what earlier
+ * ones chose is in the log by then. */
+static int quiet_guesses(const host_experts *c, uint32_t asked, bool latest)
+{
+    int n = 0;
+    if (latest) return (int)(asked % GPU_CODES - GPU_QUIET);
+    for (int i = 0; c->most_guesses > 0 && i < c->m->hp.n_expert_used; i++)
+        n += log_of(c, c->layer)[i] >> 16 == GPU_GUESSED;
+    return n;
 }
 
 typedef struct seen_question {
     bool quiet;                          /* the layer has all that it needs, or is past already */
     bool waited;                         /* it came while somebody looked */
     bool latest;                         /* none after it had come by then */
+    int n_guessed;                       /* of a quiet one */
 } seen_question;
 
 static int await_question(host_experts *c, seen_question *q, err_ctx *err)
@@ -225,8 +265,9 @@ static int await_question(host_experts *c, seen_question *q, err_ctx *err)
         pool_relax();
         asked = word(&c->mail->asked);
     }
-    q->quiet = asked != 2 * next_number(c);
-    q->latest = asked / 2 == next_number(c);
+    q->quiet = asked != next_number(c) * GPU_CODES;
+    q->latest = asked / GPU_CODES == next_number(c);
+    if (q->quiet && c->n == 1) q->n_guessed = quiet_guesses(c, asked, q->latest);
     return 0;
 }
 
@@ -296,16 +337,16 @@ static int meant_to_fetch(const host_experts *c, int n_cold)
 {
     const uint8_t *of = c->fetch_counts;
     if (c->nothing_locked) return n_cold;
-    if (!host_experts_fetches(c)) return 0;
+    if (c->level == 0) return 0;
     return min_int(n_cold, min_int(of[n_cold], c->pad_down) +
                            min_int(of[GPU_FETCH_COUNTS + n_cold], c->pad_all));
 }
 
-static void count_layer(host_experts *c, int n_hot, int n_cold)
+static void count_layer(host_experts *c, int n_hot, int n_cold, bool quiet)
 {
     if (c->perf != PERF_FULL) return;
     c->layers[c->layer].calls++;
-    c->layers[c->layer].quiet += n_cold == 0;
+    c->layers[c->layer].quiet += quiet;
     c->layers[c->layer].hot += (uint64_t)n_hot;
     c->layers[c->layer].cold += (uint64_t)n_cold;
 }
@@ -314,7 +355,7 @@ static void count_layer(host_experts *c, int n_hot, int n_cold)
 static int count(host_experts *c, const expert_bank *b)
 {
     const uint64_t down = expert_slab_bytes(b, SLAB_DOWN), up = expert_slabs_bytes(b) - down;
-    int n_hot = 0, n_fetched = 0;
+    int n_hot = 0, n_fetched = 0, n_guessed = 0;
     host_experts_stats *s = &c->s;
     s->questions++;
     for (int i = 0; i < c->mail->k; i++) {
@@ -339,23 +380,30 @@ static int count(host_experts *c, const expert_bank *b)
             s->all_fetched++;
             s->pull_bytes += up + down;
             break;
+        case GPU_GUESSED:
+            n_guessed++;
+            s->guessed++;
+            s->pull_bytes += up + down;
+            break;
         }
     }
     const int n_cold = c->mail->k - n_hot;
-    s->not_locked += (uint64_t)max_int(meant_to_fetch(c, n_cold) - n_fetched, 0);
-    count_layer(c, n_hot, n_cold);
+    s->not_locked += (uint64_t)max_int(meant_to_fetch(c, n_cold - n_guessed) - n_fetched, 0);
+    count_layer(c, n_hot, n_cold, false);
     return n_fetched;
 }
 
 /* A layer without a question; its time is the device's own. */
-static void count_quiet(host_experts *c, const expert_bank *b, double s)
+static void count_quiet(host_experts *c, const expert_bank *b, int n_guessed, double s)
 {
-    const uint64_t k = (uint64_t)c->m->hp.n_expert_used;
+    const int n_hot = c->m->hp.n_expert_used - n_guessed;
     c->s.quiet++;
-    c->s.hot += k;
-    c->s.hot_bytes += k * expert_slabs_bytes(b);
+    c->s.hot += (uint64_t)n_hot;
+    c->s.guessed += (uint64_t)n_guessed;
+    c->s.hot_bytes += (uint64_t)n_hot * expert_slabs_bytes(b);
+    c->s.pull_bytes += (uint64_t)n_guessed * expert_slabs_bytes(b);
     c->s.ask_s += s;
-    count_layer(c, (int)k, 0);
+    count_layer(c, n_hot, n_guessed, true);
 }
 
 /* Of a single token's question. */
@@ -397,7 +445,7 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
 {
     const expert_bank *bank = c->m->layers[layer].experts;
     const uint64_t from = now(c);
-    seen_question q = { false, false, false };
+    seen_question q = { false, false, false, 0 };
     int rc, n_fetched = 0;
     c->layer = layer;
     if ((rc = await_question(c, &q, err)) < 0) {         /* nobody waits for a reply */
@@ -410,7 +458,7 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     if (q.waited || q.latest) c->not_asked = seen;
     if (q.quiet) {
         c->number = next_number(c);
-        if (c->n == 1) count_quiet(c, bank, seconds(seen - from));
+        if (c->n == 1) count_quiet(c, bank, q.n_guessed, seconds(seen - from));
         return 0;
     }
     if (fault_hits(FAULT_GPU_LOST)) {
@@ -432,11 +480,6 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     c->fetch = (last_fetch){ .open = n_fetched > 0, .ended = ended, .layer = layer, .reply = reply,
                              .busy_s = cpu_s - c->waited_s, .unsure_s = unseen_s + c->waited_s };
     return rc;
-}
-
-static uint32_t *log_of(const host_experts *c, int layer)
-{
-    return c->log + (size_t)layer * GPU_FEW * (size_t)c->m->hp.n_expert_used;
 }
 
 static int change_places(host_experts *c, err_ctx *err)
@@ -570,10 +613,12 @@ typedef struct vram_parts {
     void *scratch;
     int32_t *hot;                        /* [n_layer, n_expert] */
     uint64_t *slabs;                     /* [n_layer, n_expert, SLAB_COUNT] */
-    uint8_t *pad;
+    void *guess_state;
+    uint8_t *pad, *guess_pad;
 } vram_parts;
 
-static vram_parts place_all(mem_layout *a, const model_hparams *hp, uint64_t pad_bytes)
+static vram_parts place_all(mem_layout *a, const model_hparams *hp, uint64_t pad_bytes,
+                            uint64_t guess_bytes)
 {
     const uint64_t n_layer = (uint64_t)hp->n_layer, n_expert = (uint64_t)hp->n_expert;
     vram_parts v;
@@ -583,14 +628,16 @@ static vram_parts place_all(mem_layout *a, const model_hparams *hp, uint64_t pad
                                                      hp->n_embd), 1, 1);
     v.hot = mem_layout_take(a, n_layer, n_expert, sizeof *v.hot);
     v.slabs = mem_layout_take(a, n_layer, table_bytes(hp), 1);
+    v.guess_state = mem_layout_take(a, gpu_guess_state(hp->n_expert, hp->n_embd), 1, 1);
     v.pad = mem_layout_take(a, pad_bytes, 1, 1);
+    v.guess_pad = mem_layout_take(a, guess_bytes, 1, 1);
     return v;
 }
 
-static uint64_t vram_bytes(const model_hparams *hp, uint64_t pad_bytes)
+static uint64_t vram_bytes(const model_hparams *hp, uint64_t pad_bytes, uint64_t guess_bytes)
 {
     mem_layout a = mem_layout_count(256);
-    (void)place_all(&a, hp, pad_bytes);
+    (void)place_all(&a, hp, pad_bytes, guess_bytes);
     return a.used;
 }
 
@@ -615,10 +662,43 @@ static uint64_t choose_pad(host_experts *c, const weights_gpu *w)
     }
 }
 
+/* What a layer's guess needs to know of the layer after it; nothing if that one has no slab to be
+ * fetched. */
+static gpu_guess guess_of(const host_experts *c, const weights_gpu *w, int l)
+{
+    gpu_guess next = { .norm = w->layers[l].post_attn_norm };
+    if (l + 1 >= c->n_layer || !c->split[l].slabs || !c->split[l + 1].slabs ||
+        !gpu_guess_fits(w->layers[l + 1].router.type))
+        return next;
+    next.router = w->layers[l + 1].router;
+    next.next_norm = w->layers[l + 1].post_attn_norm;
+    next.hot = c->split[l + 1].hot;
+    next.slabs = c->split[l + 1].slabs;
+    for (int s = 0; s < SLAB_COUNT; s++)
+        next.bytes[s] = expert_slab_bytes(c->m->layers[l + 1].experts, (expert_slab)s);
+    return next;
+}
+
+/* Room for the guesses of one layer, in the layer where experts are largest. */
+static uint64_t choose_guess_room(host_experts *c)
+{
+    uint64_t room = 0;
+    const bool wanted = c->s.pad_bytes > 0 && !c->post.one_stream && !c->post.no_guesses;
+    c->most_guesses = wanted ? min_int(c->p->guesses, GPU_MOST_GUESSES) : 0;
+    for (int l = 0; l < c->n_layer && c->most_guesses > 0; l++) {
+        uint64_t bytes[SLAB_COUNT];
+        for (int s = 0; s < SLAB_COUNT; s++)
+            bytes[s] = expert_slab_bytes(c->m->layers[l].experts, (expert_slab)s);
+        if (gpu_guess_pad(bytes) > room) room = gpu_guess_pad(bytes);
+    }
+    return (uint64_t)c->most_guesses * room;
+}
+
 static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
 {
     const model_hparams *hp = &c->m->hp;
-    const uint64_t pad = choose_pad(c, w), bytes = vram_bytes(hp, pad);
+    const uint64_t pad = c->s.pad_bytes = choose_pad(c, w), room = choose_guess_room(c);
+    const uint64_t bytes = vram_bytes(hp, pad, 2 * room);
     const size_t n_expert = (size_t)hp->n_expert;
     int rc;
 
@@ -626,11 +706,10 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
     if (!c->arena) return ERR_NOMEM;
     if ((rc = gpu_zero(c->g, c->arena, bytes, err)) < 0) return rc;
     mem_layout a = mem_layout_over(c->arena, 256);
-    const vram_parts v = place_all(&a, hp, pad);
+    const vram_parts v = place_all(&a, hp, pad, 2 * room);
     int32_t *map = mem_array(n_expert, sizeof *map);
     if (!map) return err_set(err, ERR_NOMEM, "%zu experts", n_expert);
     c->fetch_table = v.fetch;
-    c->s.pad_bytes = pad;
     for (int l = 0; l < c->n_layer && rc == 0; l++) {
         if (c->p->hot[l] >= hp->n_expert) continue;
         if (!c->bank) c->bank = c->m->layers[l].experts;
@@ -650,6 +729,15 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
             .pad_down = c->pad_down, .pad_all = c->pad_all, .scratch = v.scratch,
             .one_stream = c->post.one_stream,
         };
+    }
+    for (int l = 0; l < c->n_layer && c->most_guesses > 0; l++) {
+        gpu_split *split = &c->split[l];
+        if (!split->slabs) continue;
+        split->next = guess_of(c, w, l);
+        split->guess_pad = v.guess_pad;
+        split->guess_room = room;
+        split->guess_turn = l % 2;
+        split->guess_state = v.guess_state;
     }
     mem_free(map);
     return rc;
@@ -681,7 +769,7 @@ uint64_t host_experts_ram_bytes(const model *m)
            lists + log_bytes(&m->hp);
 }
 
-uint64_t host_experts_vram_bytes(const model *m) { return vram_bytes(&m->hp, 0); }
+uint64_t host_experts_vram_bytes(const model *m) { return vram_bytes(&m->hp, 0, 0); }
 
 static int make_ram(host_experts *c, router_ahead *ahead, err_ctx *err)
 {
@@ -702,7 +790,7 @@ static int make_ram(host_experts *c, router_ahead *ahead, err_ctx *err)
     if ((rc = worklist_create(&c->work, hp->n_expert, (int)r.slots, err)) < 0 ||
         (rc = experts_cpu_create(&c->cpu, c->o, hp, c->store, ahead, (int)r.slots, err)) < 0)
         return rc;
-    if (c->places) {
+    if (c->places || c->p->vram_pad > 0) {
         c->log = gpu_alloc_host(c->g, log_bytes(hp), err);
         if (!c->log) return ERR_NOMEM;
     }
@@ -755,7 +843,7 @@ void host_experts_free(host_experts *c)
 }
 
 bool host_experts_layer(const host_experts *c, int layer) { return c->split[layer].mail != NULL; }
-bool host_experts_fetches(const host_experts *c) { return c->level > 0; }
+bool host_experts_fetches(const host_experts *c) { return c->level > 0 || c->guesses > 0; }
 
 gpu_split host_experts_split(const host_experts *c, int layer)
 {

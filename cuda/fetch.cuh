@@ -1,0 +1,127 @@
+/* fetch.cuh - slabs that kernels bring from page-locked RAM to VRAM.
+ *
+ * A few blocks read across the bus, so many loads at a time that it is never idle, while other
+ * kernels have the rest of the chip. */
+#ifndef CUDA_FETCH_CUH
+#define CUDA_FETCH_CUH
+
+#include "cuda/experts.cuh"
+
+enum {
+    PULL_THREADS = 512, PULL_LOADS = 8, PULL_UNITS = 32 * PULL_LOADS,    /* loads in flight of a
+                                          * thread; 16-byte units that a warp takes at a time */
+    LINE = 128                           /* bytes that the bus brings for one request */
+};
+
+static inline uint64_t round_up(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+/* Room for a slab in VRAM, where it begins at the same offset within a line as in RAM. */
+static inline uint64_t slab_room(uint64_t bytes) { return round_up(bytes + LINE - 1 + 15); }
+
+typedef struct pull_state {              /* zero before and after, except start */
+    unsigned long long start;            /* on the device's clock */
+    uint32_t done;                       /* blocks */
+    uint32_t parts[SELECT_MAX_K];        /* of a slot's down slab that have arrived */
+} pull_state;
+
+typedef struct pull_args {
+    const slot_place *slots;             /* [k] of one token */
+    int k;
+    uint32_t bytes[3];                   /* of a gate, up, down slab */
+    const uint32_t *number;
+    pull_state *state;
+    volatile uint32_t *fetched;          /* of the mail, in RAM; NULL: nobody looks */
+    volatile uint64_t *fetch_ns;         /* likewise */
+} pull_args;
+
+/* Parts that a slab is fetched in; at some addresses one more than needed. Parts begin at lines: a
+ * line shared by two warps would be fetched twice. */
+static __device__ __forceinline__ int parts_of(uint32_t bytes)
+{
+    return (int)(((bytes + LINE - 1 + 15) / 16 + PULL_UNITS - 1) / PULL_UNITS);
+}
+
+/* Part i of a slab, by one warp. What is before it in its first line and after it in its last 16
+ * bytes comes along. */
+static __device__ __forceinline__ void pull_part(const uint8_t *to, const uint8_t *from,
+                                                 uint32_t bytes, int i)
+{
+    const uint32_t skip = low_bits(from, LINE - 1);
+    const int n = (int)((skip + bytes + 15) / 16), first = i * PULL_UNITS + threadIdx.x % 32;
+    const uint4 *source = (const uint4 *)(from - skip);
+    uint4 *target = (uint4 *)(to - skip);
+    uint4 v[PULL_LOADS];
+
+    #pragma unroll
+    for (int l = 0; l < PULL_LOADS; l++)
+        if (first + 32 * l < n) v[l] = source[first + 32 * l];
+    #pragma unroll
+    for (int l = 0; l < PULL_LOADS; l++)
+        if (first + 32 * l < n) target[first + 32 * l] = v[l];
+}
+
+/* All warps go through the parts of all slabs together, down slabs first: the host looks for those
+ * as soon as it is done with their gate and up, and is told of each when its last part has arrived.
+ * It only needs this to decide: the kernels that read slabs run after this one. So there is no
+ * fence, which would make the whole SM wait. */
+static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pull_args a)
+{
+    __shared__ int slot_of[SELECT_MAX_K], n_all, n_down; /* down slabs, then whole experts */
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+    frame_begin(f);
+    frame_wait(f);
+    if (warp == 0) {
+        const unsigned below = (1u << lane) - 1;
+        const int where = lane < a.k ? a.slots[lane].where : GPU_HOT;
+        const unsigned all = __ballot_sync(~0u, where == GPU_FETCHED);
+        const unsigned down = __ballot_sync(~0u, where == GPU_COLD_FETCHED);
+        if (where == GPU_COLD_FETCHED) slot_of[__popc(down & below)] = lane;
+        if (where == GPU_FETCHED) slot_of[__popc(down) + __popc(all & below)] = lane;
+        if (lane == 0) {
+            n_all = __popc(all);
+            n_down = __popc(down);
+            if (blockIdx.x == 0) a.state->start = device_ns();
+        }
+    }
+    __syncthreads();
+    const int gate = parts_of(a.bytes[0]), up = parts_of(a.bytes[1]), down = parts_of(a.bytes[2]);
+    const int whole = gate + up + down, alone = n_down * down, n_part = alone + n_all * whole;
+    const uint32_t number = *a.number;
+
+    for (int i = blockIdx.x + gridDim.x * warp; i < n_part;
+         i += gridDim.x * (PULL_THREADS / 32)) {
+        const bool of_whole = i >= alone;
+        const int slot = slot_of[of_whole ? n_down + (i - alone) / whole : i / down];
+        const int at = of_whole ? (i - alone) % whole : gate + up + i % down;
+        const slot_place &p = a.slots[slot];
+        const int kind = at < gate ? 0 : at < gate + up ? 1 : 2;
+        pull_part(kind == 0 ? p.gate : kind == 1 ? p.up : p.down, p.from[kind],
+                  kind == 0 ? a.bytes[0] : kind == 1 ? a.bytes[1] : a.bytes[2],
+                  at - (kind == 0 ? 0 : kind == 1 ? gate : gate + up));
+        if (kind != 2 || !a.fetched) continue;
+        __syncwarp();
+        if (lane == 0 && atomicAdd(&a.state->parts[slot], 1u) == (uint32_t)down - 1) {
+            a.state->parts[slot] = 0;
+            a.fetched[slot] = number;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        if (atomicAdd(&a.state->done, 1u) == gridDim.x - 1) {
+            a.state->done = 0;
+            __threadfence();
+            const unsigned long long from = *(volatile unsigned long long *)&a.state->start;
+            if (n_part && a.fetch_ns) *a.fetch_ns = device_ns() - from;
+        }
+    }
+    frame_end(f);
+}
+
+static inline unsigned pull_blocks(const gpu *g)
+{
+    return (unsigned)(g->n_sm / 16 < 2 ? 2 : g->n_sm / 16 > 16 ? 16 : g->n_sm / 16);
+}
+
+#endif

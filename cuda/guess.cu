@@ -1,0 +1,203 @@
+/* guess.cu - which experts the next layer will probably choose, and their way to VRAM. */
+#include "cuda/guess.cuh"
+
+enum { GUESS_THREADS = 256, GUESS_WARPS = GUESS_THREADS / 32 };
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+guess_parts guess_layout(void *base, int n_expert, int n_embd)
+{
+    uint8_t *p = (uint8_t *)base;
+    guess_parts s;
+    s.lists = (guess_list *)p;
+    p += round_up(2 * sizeof *s.lists);
+    s.numbers = (uint32_t *)p;
+    p += round_up(2 * sizeof *s.numbers);
+    s.x = (float *)p;
+    p += round_up(2 * (uint64_t)n_embd * sizeof *s.x);
+    s.logits = (float *)p;
+    p += round_up((uint64_t)n_expert * sizeof *s.logits);
+    s.done = (uint32_t *)p;
+    p += round_up(sizeof *s.done);
+    s.pull = (pull_state *)p;
+    p += round_up(sizeof *s.pull);
+    s.bytes = (size_t)(p - (uint8_t *)base);
+    return s;
+}
+
+size_t gpu_guess_state(int n_expert, int n_embd)
+{
+    return guess_layout(NULL, n_expert, n_embd).bytes;
+}
+
+bool gpu_guess_fits(int router_type) { return is_float_weight(router_type); }
+
+size_t gpu_guess_pad(const uint64_t bytes[3])
+{
+    return (size_t)(slab_room(bytes[0]) + slab_room(bytes[1]) + slab_room(bytes[2]));
+}
+
+/* ---- guessing -------------------------------------------------------------------------------- */
+
+typedef struct guess_args {
+    gpu_matrix router;
+    const float *norm, *next_norm;
+    const float *x;                      /* [cols] times norm */
+    const uint32_t *number;              /* of the layer that x is from */
+    float *logits;
+    uint32_t *done;
+    int k;
+    const int32_t *hot;                  /* NULL: none */
+    const uint64_t *slabs;
+    const uint8_t *most;                 /* guesses, at most */
+    uint64_t room[3];                    /* of a slab */
+    uint8_t *pad;
+    guess_list *list;
+} guess_args;
+
+static __device__ __forceinline__ uint32_t deal_of(const guess_list *list)
+{
+    return *(const volatile uint32_t *)&list->deal;
+}
+
+/* Row r times x, by one warp; the sum in all lanes. */
+static __device__ __forceinline__ float row_score(const gpu_matrix &m, int r, const float *x)
+{
+    const int lane = threadIdx.x % 32;
+    const uint8_t *row = m.data + (size_t)r * m.row_bytes;
+    float sum = 0.0f;
+    if (m.type == QT_F32 && m.cols % 4 == 0 && ((uintptr_t)row & 15) == 0) {
+        #pragma unroll 8
+        for (int i = lane; i < m.cols / 4; i += 32) {
+            const float4 w = ((const float4 *)row)[i], v = ((const float4 *)x)[i];
+            sum = fmaf(w.x, v.x, fmaf(w.y, v.y, fmaf(w.z, v.z, fmaf(w.w, v.w, sum))));
+        }
+    } else {
+        #pragma unroll 8
+        for (int c = lane; c < m.cols; c += 32) {
+            const float w = m.type == QT_F32 ? weight_at<QT_F32>(row, c)
+                          : m.type == QT_F16 ? weight_at<QT_F16>(row, c)
+                                             : weight_at<QT_BF16>(row, c);
+            sum = fmaf(w, x[c], sum);
+        }
+    }
+    return warp_sum(sum);
+}
+
+/* The list, by one warp, from complete logits. Returns how many are on it. */
+static __device__ __forceinline__ int fill_list(const guess_args &a, int most, select_space *space)
+{
+    const int lane = threadIdx.x % 32;
+    const unsigned below = (1u << lane) - 1;
+    slot_place p = {};
+    int id = 0;
+    float weight;
+    select_experts(&id, &weight, a.logits, a.router.rows, a.k, space);
+    uint64_t from[3] = { 0, 0, 0 };
+    if (lane < a.k && (!a.hot || a.hot[id] < 0))
+        for (int i = 0; i < 3; i++) from[i] = __ldcv(a.slabs + (size_t)id * 3 + i);
+    const bool can = from[0] && from[1] && from[2];
+    const unsigned all = __ballot_sync(~0u, can);
+    const int rank = __popc(all & below), n = min(__popc(all), most);
+    if (can && rank < most) {
+        uint8_t *room = a.pad + (uint64_t)rank * (a.room[0] + a.room[1] + a.room[2]);
+        p.id = id;
+        p.where = GPU_FETCHED;
+        p.gate = room + from[0] % LINE;
+        p.up = room + a.room[0] + from[1] % LINE;
+        p.down = room + a.room[0] + a.room[1] + from[2] % LINE;
+        for (int i = 0; i < 3; i++) p.from[i] = (const uint8_t *)(uintptr_t)from[i];
+        a.list->slots[rank] = p;
+    }
+    if (lane >= n && lane < GPU_MOST_GUESSES) a.list->slots[lane].where = GPU_HOT;
+    return n;
+}
+
+/* By one warp: the list is complete, unless the layer has asked already. */
+static __device__ __forceinline__ void offer_list(const guess_args &a, uint32_t number, int n)
+{
+    int offered = 0;
+    __syncwarp();
+    if (threadIdx.x == 0) {
+        const uint32_t before = deal_of(a.list);
+        a.list->n = n;
+        __threadfence();                 /* all of the warp's writes, before the word */
+        offered = before != 2 * number + 1 &&
+                  atomicCAS(&a.list->deal, before, 2 * number) == before;
+    }
+    if (!__shfl_sync(~0u, offered, 0) && threadIdx.x < GPU_MOST_GUESSES)
+        a.list->slots[threadIdx.x].where = GPU_HOT;      /* nobody will look: fetch nothing */
+}
+
+/* A warp for a row of the router; the last block to end chooses. */
+static __global__ void __launch_bounds__(GUESS_THREADS) guess(frame f, const guess_args a)
+{
+    extern __shared__ __align__(16) float x[];
+    __shared__ select_space space;
+    __shared__ bool last;
+    const int warp = threadIdx.x / 32;
+
+    frame_begin(f);
+    frame_wait(f);
+    const uint32_t number = (*a.number + 1) & GPU_NUMBERS;
+    const int most = min((int)*a.most, (int)GPU_MOST_GUESSES);
+    if (most > 0 && deal_of(a.list) != 2 * number + 1) {
+        for (int c = threadIdx.x; c < a.router.cols; c += GUESS_THREADS) {
+            const float norm = a.norm[c];
+            x[c] = norm == 0.0f ? 0.0f : a.x[c] / norm * a.next_norm[c];
+        }
+        __syncthreads();
+        for (int r = blockIdx.x + gridDim.x * warp; r < a.router.rows; r += gridDim.x * GUESS_WARPS) {
+            const float sum = row_score(a.router, r, x);
+            if (threadIdx.x % 32 == 0)
+                a.logits[r] = fmaf(a.router.scale, sum, a.router.bias ? a.router.bias[r] : 0.0f);
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicAdd(a.done, 1u) == gridDim.x - 1;
+        if (last) *a.done = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    if (last && warp == 0) {
+        const bool in_time = most > 0 && deal_of(a.list) != 2 * number + 1;
+        if (in_time) offer_list(a, number, fill_list(a, most, &space));
+        else if (threadIdx.x < GPU_MOST_GUESSES) a.list->slots[threadIdx.x].where = GPU_HOT;
+    }
+    frame_end(f);
+}
+
+void guess_next(gpu *g, stream_place at, const gpu_split *s, const guess_parts *parts, int k)
+{
+    const gpu_guess *next = &s->next;
+    const int turn = s->guess_turn;
+    const unsigned blocks = ceil_div((uint64_t)next->router.rows, GUESS_WARPS);
+    guess_args a = {};
+    pull_args pulled = {};
+
+    a.router = next->router;
+    a.norm = next->norm;
+    a.next_norm = next->next_norm;
+    a.x = parts->x + (size_t)turn * (size_t)next->router.cols;
+    a.number = parts->numbers + turn;
+    a.logits = parts->logits;
+    a.done = parts->done;
+    a.k = k;
+    a.hot = next->hot;
+    a.slabs = next->slabs;
+    a.most = s->fetch;
+    for (int i = 0; i < 3; i++) a.room[i] = slab_room(next->bytes[i]);
+    a.pad = s->guess_pad + (uint64_t)(1 - turn) * s->guess_room;
+    a.list = parts->lists + (1 - turn);
+    launch_at(g, at, "guess", (uint64_t)next->router.rows * next->router.row_bytes, guess, blocks,
+              GUESS_THREADS, (size_t)next->router.cols * sizeof(float), a);
+
+    pulled.slots = a.list->slots;
+    pulled.k = GPU_MOST_GUESSES;
+    for (int i = 0; i < 3; i++) pulled.bytes[i] = (uint32_t)next->bytes[i];
+    pulled.number = a.number;
+    pulled.state = parts->pull;
+    launch_at(g, at, "fetch ahead", 0, pull, pull_blocks(g), PULL_THREADS, 0, pulled);
+}

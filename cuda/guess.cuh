@@ -1,0 +1,61 @@
+/* guess.cuh - experts of the next layer that cross the bus before it asks for them.
+ *
+ * ask leaves its vector; beside the stream, the next layer's router is applied to it, and those of
+ * the experts that it would choose which are not in VRAM are fetched. The next layer's ask takes
+ * what was guessed if the list was complete by then: one word decides, which either side changes
+ * once. So a slab on the list is always fetched and, by the order of the second stream, is there
+ * when the layer's second up kernel reads it. What comes too late is neither fetched nor used. */
+#ifndef CUDA_GUESS_CUH
+#define CUDA_GUESS_CUH
+
+#include "cuda/fetch.cuh"
+
+typedef struct guess_list {              /* for the layers of one turn */
+    uint32_t deal;                       /* 2 * number: complete for that question; + 1: that
+                                          * question has been asked */
+    int32_t n;
+    slot_place slots[GPU_MOST_GUESSES];  /* where: GPU_FETCHED, or GPU_HOT from n on */
+} guess_list;
+
+typedef struct guess_parts {
+    guess_list *lists;                   /* [2] */
+    uint32_t *numbers;                   /* [2] of a layer's question, */
+    float *x;                            /* [2, n_embd] and its finished vector: by its turn */
+    float *logits;                       /* [n_expert] */
+    uint32_t *done;                      /* blocks; zero before and after */
+    pull_state *pull;
+    size_t bytes;
+} guess_parts;
+guess_parts guess_layout(void *base, int n_expert, int n_embd);
+
+/* Beside the stream: guesses for the layer after s, and fetches. */
+void guess_next(gpu *g, stream_place at, const gpu_split *s, const guess_parts *parts, int k);
+
+/* ---- in the kernel that asks ----------------------------------------------------------------- */
+
+/* By the first warp, whose first lane knows the number: the layer asks now. Returns how many experts
+ * have been guessed for it. */
+static __device__ __forceinline__ int guess_close(guess_list *list, uint32_t number)
+{
+    int n = 0;
+    if (threadIdx.x == 0 && atomicExch(&list->deal, 2 * number + 1) == 2 * number) {
+        __threadfence();                 /* nothing of the list is read before this */
+        n = __ldcg(&list->n);
+    }
+    return __shfl_sync(~0u, n, 0);
+}
+
+/* Whether p->id is on the list; then where its slabs are. */
+static __device__ __forceinline__ void guess_find(slot_place *p, const guess_list *list, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const slot_place *q = &list->slots[i];
+        if (__ldcg(&q->id) != p->id) continue;
+        p->where = GPU_GUESSED;
+        p->gate = (const uint8_t *)__ldcg((const unsigned long long *)&q->gate);
+        p->up = (const uint8_t *)__ldcg((const unsigned long long *)&q->up);
+        p->down = (const uint8_t *)__ldcg((const unsigned long long *)&q->down);
+    }
+}
+
+#endif
