@@ -35,6 +35,9 @@ struct gpu {
     cudaStream_t stream;
     cudaStream_t side;                   /* runs beside it, from fork to join */
     cudaEvent_t fork, join;
+    cudaStream_t ahead;                  /* runs beside both, from fork to the next layer's: */
+    cudaEvent_t pulled, guessed;         /* the side has fetched; what was guessed is there */
+    bool guessing;                       /* guessed is still to be waited for */
     cudaError_t failure;                 /* the first, or cudaSuccess */
     const char *failed_in;
     struct {

@@ -1,15 +1,16 @@
 /* experts_split.cu - a layer whose experts are in two places: some in VRAM, the others on the host,
  * which is asked and replies through page-locked RAM.
  *
- *   stream   ask ---- up (hot, shared) -------- answer -- down
- *   beside      \-- pull -- up (fetched) --/--- guess
+ *   stream   ask -------- up (hot, shared) -------- down
+ *   side        \-- pull -- up (fetched) -- answer --/
+ *   ahead        \-- guess -- pull -- ...
  *
  * ask chooses the experts, decides where each is computed and tells the host; pull fetches slabs;
  * answer waits for the host's reply and copies it to VRAM; up and down are the kernels of
  * experts.cuh. answer runs after pull, not beside it: polling the host's number takes up to half of
- * the bus's speed from the fetch. Everything that a kernel has to know of a slot is in its
+ * the bus's speed from the fetch. (Beside what is fetched ahead, one block polls.) Everything that a kernel has to know of a slot is in its
  * slot_place, so nothing depends on how many experts are hot. guess (guess.cuh) has experts of the
- * next layer fetched while this one goes on. A question is complete before its
+ * next layer fetched while this one goes on. Where nothing is fetched, all are in one stream. A question is complete before its
  * number is written, and so is a reply: whoever sees the number may read the rest. The numbers keep
  * host and device in step: a layer that wants nothing of the host counts, too, but writes no
  * question and waits for no reply. The host decides what it computes, and when a fetched slab
@@ -383,6 +384,14 @@ static void fork_side(gpu *g)
 {
     gpu_fail(g, cudaEventRecord(g->fork, g->stream), "split layer");
     gpu_fail(g, cudaStreamWaitEvent(g->side, g->fork, 0), "split layer");
+    if (g->guessing) gpu_fail(g, cudaStreamWaitEvent(g->side, g->guessed, 0), "split layer");
+    g->guessing = false;
+}
+
+static void join_side(gpu *g)
+{
+    gpu_fail(g, cudaEventRecord(g->join, g->side), "split layer");
+    gpu_fail(g, cudaStreamWaitEvent(g->stream, g->join, 0), "split layer");
 }
 
 static void fetch_slabs(gpu *g, stream_place at, const layer_args *layer, const gpu_expert_args *a,
@@ -400,6 +409,7 @@ static void fetch_slabs(gpu *g, stream_place at, const layer_args *layer, const 
     pulled.fetched = s->mail->fetched;
     pulled.fetch_ns = &s->mail->fetch_ns;
     launch_at(g, at, "fetch", 0, pull, pull_blocks(g), PULL_THREADS, 0, pulled);
+    gpu_fail(g, cudaEventRecord(g->pulled, at.stream), "split layer");
     if (s->pad_all == 0 && !s->guess_pad) return;
 
     split_up_args up = {};
@@ -417,7 +427,7 @@ static void take_answer(gpu *g, stream_place at, const layer_args *layer,
 {
     const bool floats = is_float_weight(a->down.type);
     const uint64_t units = (uint64_t)layer->down.n_slot * (uint64_t)layer->down.n_embd / 4;
-    const unsigned n_block = ceil_div(units, 2 * ANSWER_THREADS);
+    const unsigned n_block = s->guess_pad ? 1 : ceil_div(units, 2 * ANSWER_THREADS);
     answer_args args = {};
 
     args.slots = scratch->slots;
@@ -482,10 +492,11 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     launch(g, "ask", 0, ask, 1, ASK_THREADS, 0, asked);
 
     if (forks) {
+        const stream_place side = { g->side, false };
         fork_side(g);
-        fetch_slabs(g, { g->side, false }, &layer, a, s, &scratch);
-        gpu_fail(g, cudaEventRecord(g->join, g->side), "split layer");
-        if (asked.guess_x) guess_next(g, { g->side, false }, s, &guess, a->k);
+        fetch_slabs(g, side, &layer, a, s, &scratch);
+        take_answer(g, side, &layer, a, s, &scratch, false);
+        if (asked.guess_x) guess_next(g, s, &guess, a->k);
     } else if (fetches) {
         fetch_slabs(g, main_stream(g), &layer, a, s, &scratch);
     }
@@ -503,15 +514,14 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
                        (uint64_t)a->gate.rows);
         early = true;
     }
-    if (forks) gpu_fail(g, cudaStreamWaitEvent(g->stream, g->join, 0), "split layer");
-    take_answer(g, { g->stream, g->dependent_launch && !forks }, &layer, a, s, &scratch,
-                early && !forks);
+    if (forks) join_side(g);
+    else take_answer(g, main_stream(g), &layer, a, s, &scratch, early);
 
     split_down_args down = {};
     (down_args &)down = layer.down;
     down.slots = scratch.slots;
     down.host_made = scratch.host_made;
     down.host_y = scratch.host_y;
-    down_by_type(g, main_stream(g), a->down.type, &down, n,
+    down_by_type(g, { g->stream, g->dependent_launch && !forks }, a->down.type, &down, n,
                  (uint64_t)layer.up.n_shared * a->down.row_bytes * (uint64_t)a->down.rows);
 }

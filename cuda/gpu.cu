@@ -65,8 +65,11 @@ int gpu_open(gpu **out, int device, err_ctx *err)
         (rc = cudaGetDeviceProperties(&prop, device)) != cudaSuccess ||
         (rc = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking)) != cudaSuccess ||
         (rc = cudaStreamCreateWithFlags(&g->side, cudaStreamNonBlocking)) != cudaSuccess ||
+        (rc = cudaStreamCreateWithFlags(&g->ahead, cudaStreamNonBlocking)) != cudaSuccess ||
         (rc = cudaEventCreateWithFlags(&g->fork, cudaEventDisableTiming)) != cudaSuccess ||
-        (rc = cudaEventCreateWithFlags(&g->join, cudaEventDisableTiming)) != cudaSuccess) {
+        (rc = cudaEventCreateWithFlags(&g->join, cudaEventDisableTiming)) != cudaSuccess ||
+        (rc = cudaEventCreateWithFlags(&g->pulled, cudaEventDisableTiming)) != cudaSuccess ||
+        (rc = cudaEventCreateWithFlags(&g->guessed, cudaEventDisableTiming)) != cudaSuccess) {
         gpu_close(g);
         return fail(err, rc, "open", device);
     }
@@ -95,8 +98,11 @@ void gpu_close(gpu *g)
         cudaStreamDestroy(g->stream);
     }
     if (g->side) cudaStreamDestroy(g->side);
+    if (g->ahead) cudaStreamDestroy(g->ahead);
     if (g->fork) cudaEventDestroy(g->fork);
     if (g->join) cudaEventDestroy(g->join);
+    if (g->pulled) cudaEventDestroy(g->pulled);
+    if (g->guessed) cudaEventDestroy(g->guessed);
     mem_free(g);
 }
 
@@ -254,6 +260,7 @@ struct gpu_recording {
 int gpu_record_begin(gpu *g, err_ctx *err)
 {
     if (g->failure != cudaSuccess) return report(g, err);
+    g->guessing = false;                 /* of a batch that was given up */
     gpu_fail(g, cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeThreadLocal), "record");
     return report(g, err);
 }

@@ -169,8 +169,9 @@ static __global__ void __launch_bounds__(GUESS_THREADS) guess(frame f, const gue
     frame_end(f);
 }
 
-void guess_next(gpu *g, stream_place at, const gpu_split *s, const guess_parts *parts, int k)
+void guess_next(gpu *g, const gpu_split *s, const guess_parts *parts, int k)
 {
+    const stream_place at = { g->ahead, false };
     const gpu_guess *next = &s->next;
     const int turn = s->guess_turn;
     const unsigned blocks = ceil_div((uint64_t)next->router.rows, GUESS_WARPS);
@@ -191,6 +192,7 @@ void guess_next(gpu *g, stream_place at, const gpu_split *s, const guess_parts *
     for (int i = 0; i < 3; i++) a.room[i] = slab_room(next->bytes[i]);
     a.pad = s->guess_pad + (uint64_t)(1 - turn) * s->guess_room;
     a.list = parts->lists + (1 - turn);
+    gpu_fail(g, cudaStreamWaitEvent(g->ahead, g->fork, 0), "guess");
     launch_at(g, at, "guess", (uint64_t)next->router.rows * next->router.row_bytes, guess, blocks,
               GUESS_THREADS, (size_t)next->router.cols * sizeof(float), a);
 
@@ -199,5 +201,8 @@ void guess_next(gpu *g, stream_place at, const gpu_split *s, const guess_parts *
     for (int i = 0; i < 3; i++) pulled.bytes[i] = (uint32_t)next->bytes[i];
     pulled.number = a.number;
     pulled.state = parts->pull;
+    gpu_fail(g, cudaStreamWaitEvent(g->ahead, g->pulled, 0), "guess");
     launch_at(g, at, "fetch ahead", 0, pull, pull_blocks(g), PULL_THREADS, 0, pulled);
+    gpu_fail(g, cudaEventRecord(g->guessed, g->ahead), "guess");
+    g->guessing = true;
 }

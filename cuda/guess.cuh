@@ -3,8 +3,8 @@
  * ask leaves its vector; beside the stream, the next layer's router is applied to it, and those of
  * the experts that it would choose which are not in VRAM are fetched. The next layer's ask takes
  * what was guessed if the list was complete by then: one word decides, which either side changes
- * once. So a slab on the list is always fetched and, by the order of the second stream, is there
- * when the layer's second up kernel reads it. What comes too late is neither fetched nor used. */
+ * once. So a slab on the list is always fetched and, by the order of the streams, is there when the
+ * layer's second up kernel reads it. What comes too late is neither fetched nor used. */
 #ifndef CUDA_GUESS_CUH
 #define CUDA_GUESS_CUH
 
@@ -28,8 +28,9 @@ typedef struct guess_parts {
 } guess_parts;
 guess_parts guess_layout(void *base, int n_expert, int n_embd);
 
-/* Beside the stream: guesses for the layer after s, and fetches. */
-void guess_next(gpu *g, stream_place at, const gpu_split *s, const guess_parts *parts, int k);
+/* In g->ahead, after g->fork: guesses for the layer after s; after g->pulled: fetches. g->guessed is
+ * when all of that is there. */
+void guess_next(gpu *g, const gpu_split *s, const guess_parts *parts, int k);
 
 /* ---- in the kernel that asks ----------------------------------------------------------------- */
 

@@ -167,8 +167,9 @@ typedef struct division {                /* of one question */
     uint8_t fetch[FETCH_TABLE];
     uint8_t where[GPU_MOST_CHOICES];     /* what follows */
     bool quiet;
-    int32_t guessed[GPU_MOST_GUESSES];   /* for it, if it comes after a wait */
+    int32_t guessed[GPU_MOST_GUESSES];   /* for it */
     int n_guessed;
+    int slot;                            /* one that was; -1: none */
 } division;
 
 typedef struct batch {
@@ -189,8 +190,7 @@ typedef struct batch {
     division asked[QUESTIONS];
     gpu_guess next;                      /* after every other question, if there are guesses */
     float *router, *norm, *next_norm;    /* its own, in RAM */
-    division *late;                      /* the last one's without guesses; NULL: there are none, */
-    int slot;                            /* else one that tells whether they came in time */
+    division late[QUESTIONS];            /* if guesses are not there in time */
 } batch;
 
 /* The rules, choice by choice. */
@@ -220,8 +220,11 @@ static void expect_where(division *d, const batch *b)
                 where[r] = GPU_COLD_FETCHED, down--;
     }
     d->quiet = true;
-    for (int i = 0; i < b->n * k; i++)
+    d->slot = -1;
+    for (int i = 0; i < b->n * k; i++) {
         d->quiet &= d->where[i] == GPU_HOT || d->where[i] == GPU_GUESSED;
+        if (d->where[i] == GPU_GUESSED) d->slot = i;
+    }
 }
 
 /* ---- the host's thread ----------------------------------------------------------------------- */
@@ -301,7 +304,7 @@ static void *host_main(void *ctx)
         const division *d = &b->asked[number - 1];
         while (word(&m->asked) / GPU_CODES < number) sched_yield();
         if (word(&m->asked) != number * GPU_CODES) continue;     /* quiet */
-        if (b->late && number == QUESTIONS && m->where[b->slot] != GPU_GUESSED) d = b->late;
+        if (d->slot >= 0 && m->where[d->slot] != GPU_GUESSED) d = &b->late[number - 1];
         check_question(h, number, d);
         acts_set(&h->x, b->rows[number - 1], b->n, b->l->c->n_embd);
         if (reads_int8(b->l->c->up)) quantise(&h->x);
@@ -450,10 +453,20 @@ static void guess(division *d, const batch *b, int i, int most)
     router_select(ids, gates, logits, c->n_expert, c->k);
     for (int r = 0; r < c->k && d->n_guessed < most; r++) {
         const uint64_t *at = b->slabs + 3 * ids[r];
-        /* the map that the guess is made by is the one of the question before */
-        if (b->has_hot && b->asked[i - 1].hot[ids[r]] >= 0) continue;
+        if (b->has_hot && d->hot[ids[r]] >= 0) continue;
         if (at[0] && at[1] && at[2]) d->guessed[d->n_guessed++] = ids[r];
     }
+}
+
+/* With and without guesses, which every other question has. */
+static void expect_both(batch *b, int i)
+{
+    division *d = &b->asked[i], *late = &b->late[i];
+    d->n_guessed = 0;
+    *late = *d;
+    expect_where(late, b);
+    if (d->fetch[0] > 0 && i % 2 && b->n == 1) guess(d, b, i, d->fetch[0]);
+    expect_where(d, b);
 }
 
 static void divide(batch *b, int i, const plan *p, test_rng *rng)
@@ -469,8 +482,9 @@ static void divide(batch *b, int i, const plan *p, test_rng *rng)
         d->fetch[m] = (uint8_t)(p->down < m ? p->down : m);
     }
     d->fetch[0] = (uint8_t)p->guesses;
-    if (p->guesses && i % 2 && b->n == 1) guess(d, b, i, p->guesses);
-    expect_where(d, b);
+    /* nothing waits for a guess before the next question */
+    if (p->guesses && i % 2) *d = b->asked[i - 1];
+    expect_both(b, i);
 }
 
 /* One direction with a different length in every row: no two logits are near each other. */
@@ -500,19 +514,6 @@ static void set_guesses(batch *b, const plan *p, test_rng *rng)
     s->guess_pad = vram_room((size_t)(2 * s->guess_room));
     const size_t state = gpu_guess_state((int)n_expert, (int)n_embd);
     s->guess_state = vram_copy(host_room(state, 1), state);
-}
-
-/* The last two questions have one input and one division, but for what was guessed. */
-static void pair_up(batch *b)
-{
-    division *last = &b->asked[QUESTIONS - 1];
-    *last = b->asked[2];
-    if (b->n == 1) guess(last, b, QUESTIONS - 1, last->fetch[0]);
-    expect_where(last, b);
-    for (b->slot = 0; b->slot < b->l->c->k && last->where[b->slot] != GPU_GUESSED;) b->slot++;
-    if (b->slot == b->l->c->k) return;
-    b->late = host_room(1, sizeof *b->late);
-    *b->late = b->asked[2];
 }
 
 static bool set_split(batch *b, const plan *p, test_rng *rng)
@@ -547,7 +548,6 @@ static bool set_split(batch *b, const plan *p, test_rng *rng)
     s->scratch = vram_copy(host_room(scratch, 1), scratch);
     if (p->guesses) set_guesses(b, p, rng);
     for (int i = 0; i < QUESTIONS; i++) divide(b, i, p, rng);
-    if (p->guesses) pair_up(b);
     return true;
 }
 
@@ -600,8 +600,15 @@ static void check_result(const batch *b, int i, const char *what, const float *y
     if (y) expect_bits(what, host_copy(y, all), b->y[i], all);
 }
 
-/* Pairs of questions: the second is the next layer's. The first pair with a wait between them, so
- * the guesses are complete; the other one recorded, so they may be late. */
+/* Where guesses were not complete when question i was asked, it is another division. */
+static void see_late(batch *b, int i)
+{
+    const division *d = &b->asked[i];
+    if (d->slot >= 0 && b->split.chosen[d->slot] >> 16 != GPU_GUESSED) b->asked[i] = b->late[i];
+}
+
+/* Pairs of questions, of which the second is the next layer's: one pair directly, one recorded and
+ * played. */
 static void run_pairs(batch *b, gpu_expert_args *args)
 {
     gpu_split layers[2] = { b->split, b->split };
@@ -614,6 +621,7 @@ static void run_pairs(batch *b, gpu_expert_args *args)
         b->in.has_rows = b->in.has_blocks = false;
         gpu_experts_split(device(), &b->in, args, &layers[i]);
         expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
+        see_late(b, i);
         check_result(b, i, "experts", args->y);
         check_fetching(b, i);
         check_told(b, i);
@@ -629,8 +637,8 @@ static void run_pairs(batch *b, gpu_expert_args *args)
     set_division(b, 2);
     gpu_play(device(), r);
     expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
+    see_late(b, 3);
     check_result(b, 3, "experts, played", args->y);
-    if (b->late && b->split.chosen[b->slot] >> 16 != GPU_GUESSED) b->asked[3] = *b->late;
     check_told(b, 3);
     gpu_recording_free(r);
 }
