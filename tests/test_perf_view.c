@@ -13,7 +13,8 @@
 /* Every field another number. */
 static const perf_counts counts = {
     .n_layer = 2, .n_used = 4, .tokens = 100, .prompt_tokens = 7, .calls = 200, .quiet = 122,
-    .hot = 744, .cold = 56, .on_cpu = 30, .down_fetched = 20, .all_fetched = 6, .vram_bytes = 1001,
+    .hot = 744, .cold = 56, .on_cpu = 30, .down_fetched = 17, .all_fetched = 6, .guessed = 3,
+    .vram_bytes = 1001,
     .cpu_bytes = 1002, .fetch_bytes = 1003, .upload_bytes = 1004, .drive_bytes = 2000000000,
     .ask_s = 0.5, .cold_s = 0.25, .late_s = 0.125, .fetch_s = 2, .overlap_least_s = 3,
     .overlap_most_s = 4, .join_s = 5, .late = 11, .not_locked = 12, .failed_uploads = 13,
@@ -25,8 +26,8 @@ static const perf_layer layers[2] = { { 100, 61, 400, 0, 0.0 }, { 100, 61, 344, 
 static const struct { const char *key; double want; } numbers[] = {
     { "version", 1 }, { "n_layer", 2 }, { "n_expert_used", 4 }, { "tokens", 100 },
     { "prompt_tokens", 7 }, { "calls", 200 }, { "quiet", 122 }, { "slots.hot", 744 },
-    { "slots.cold", 56 }, { "slots.on_cpu", 30 }, { "slots.down_fetched", 20 },
-    { "slots.all_fetched", 6 }, { "hit_rate", 0.93 }, { "bytes.vram", 1001 },
+    { "slots.cold", 56 }, { "slots.on_cpu", 30 }, { "slots.down_fetched", 17 },
+    { "slots.all_fetched", 6 }, { "slots.guessed", 3 }, { "hit_rate", 0.93 }, { "bytes.vram", 1001 },
     { "bytes.cpu", 1002 }, { "bytes.bus_fetched", 1003 }, { "bytes.bus_uploaded", 1004 },
     { "bytes.drive", 2e9 }, { "seconds.questions", 0.5 }, { "seconds.cold", 0.25 },
     { "seconds.late_slabs", 0.125 }, { "seconds.fetching", 2 }, { "seconds.overlap_least", 3 },

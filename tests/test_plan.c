@@ -358,9 +358,9 @@ static const struct chosen_row {
       "42.3 GB do not fit: a cache" },
     { OSS120, 80000, 16, true, false, 4096, 0, 36, 0, PLAN_VRAM, BOUND_VRAM,
       "RAM does not matter" },
-    { QWEN4, 8000, 64, true, true, 4096, 4, 0, 2644, PLAN_RAM, BOUND_CPU,
+    { QWEN4, 8000, 64, true, true, 4096, 4, 0, 2640, PLAN_RAM, BOUND_CPU,
       "the bus is not counted on to its limit; parts of 227 MB" },
-    { QWEN4, 8000, 32, true, true, 4096, 4, 5, 84, PLAN_DISK, BOUND_DISK, "39 GB do not fit" },
+    { QWEN4, 8000, 32, true, true, 4096, 4, 5, 80, PLAN_DISK, BOUND_DISK, "39 GB do not fit" },
     { QWEN8, 0, 128, false, false, 4096, 0, 0, 0, PLAN_RAM, BOUND_CPU, "85 GB fit without a GPU" },
     { QWEN8, 0, 64, false, false, 4096, 0, 0, 0, PLAN_DISK, BOUND_DISK, "and here they do not" },
 };
