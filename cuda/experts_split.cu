@@ -20,7 +20,7 @@
 #include "cuda/guess.cuh"
 
 enum {
-    ASK_THREADS = 32 * GPU_FEW, ANSWER_THREADS = 512,
+    ASK_WARPS = GPU_FEW, ASK_THREADS = 32 * ASK_WARPS, ANSWER_THREADS = 512,
     ANSWER_LOADS = 4, ANSWER_MOST = 8    /* blocks: each of them polls across the bus */
 };
 
@@ -142,20 +142,42 @@ typedef struct ask_args {
     float *mail_x;
 } ask_args;
 
+/* What is looked up by the last warps while the first ones choose: one trip to memory after the
+ * other would take as long as all of the rest. */
+typedef struct ask_view {                /* in shared memory */
+    uint32_t number;
+    guess_view guessed;
+    uint8_t fetch[2 * GPU_FETCH_COUNTS];
+} ask_view;
+
+static __device__ __forceinline__ void look_around(ask_view *v, const ask_args &a)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (warp == ASK_WARPS - 1) {
+        const uint32_t number = (*a.number + 1) & GPU_NUMBERS;
+        if (lane == 0) v->number = number;
+        if (lane == 0 && a.guess_x) *a.guess_number = number;
+        guess_close(&v->guessed, a.guessed, number);
+    }
+    if (warp == ASK_WARPS - 2 && a.slabs)
+        for (int i = lane; i < 2 * GPU_FETCH_COUNTS; i += 32) v->fetch[i] = a.fetch[i];
+    if (a.guess_x)
+        for (int c = threadIdx.x; c < a.n_embd; c += ASK_THREADS) a.guess_x[c] = a.x[c];
+}
+
 /* Which of a token's cold experts are fetched, by one warp, a choice in each lane: the first ones
- * whole, of the next ones the down slab, as far as slabs are in page-locked RAM. */
-static __device__ __forceinline__ void decide_fetch(slot_place &p, const ask_args &a, bool cold)
+ * whole, of the next ones the down slab, as far as slabs are in page-locked RAM, at from. */
+static __device__ __forceinline__ void decide_fetch(slot_place &p, const ask_args &a,
+                                                    const uint8_t *fetch, const uint64_t (&from)[3],
+                                                    bool cold)
 {
     const unsigned below = (1u << threadIdx.x % 32) - 1;
     const int m = __popc(__ballot_sync(~0u, cold));
     if (!a.slabs || m == 0) return;
-    const int n_all = min((int)a.fetch[GPU_FETCH_COUNTS + m], a.pad.n_all);
-    const int n_down = min((int)a.fetch[m], a.pad.n_down);
+    const int n_all = min((int)fetch[GPU_FETCH_COUNTS + m], a.pad.n_all);
+    const int n_down = min((int)fetch[m], a.pad.n_down);
     if (n_all + n_down == 0) return;
 
-    uint64_t from[3] = { 0, 0, 0 };
-    if (cold)
-        for (int i = 0; i < 3; i++) from[i] = __ldcv(a.slabs + (size_t)p.id * 3 + i);
     const bool can_all = cold && from[0] && from[1] && from[2];
     const int rank_all = __popc(__ballot_sync(~0u, can_all) & below);
     const bool all = can_all && rank_all < n_all;
@@ -178,24 +200,33 @@ static __device__ __forceinline__ void decide_fetch(slot_place &p, const ask_arg
     for (int i = 0; i < 3; i++) p.from[i] = (const uint8_t *)(uintptr_t)from[i];
 }
 
-/* One token's choices, by one warp. n_guessed: those in the list that crossed the bus for it. */
+/* A token's choice in each lane, by one warp. */
+static __device__ __forceinline__ void choose_token(int *id, float *weight, const choice &c,
+                                                    int token, select_space *space)
+{
+    const int lane = threadIdx.x % 32, slot = token * c.k + lane;
+    if (!c.ids) {
+        select_experts(id, weight, c.logits + (size_t)token * c.n_expert, c.n_expert, c.k, space);
+    } else if (lane < c.k) {
+        *id = c.ids[slot];
+        *weight = c.gates[slot];
+    }
+}
+
+/* Where it is computed. */
 static __device__ __forceinline__ void place_token(int *ids, uint8_t *where, const ask_args &a,
-                                                   int token, int n_guessed, select_space *space)
+                                                   const ask_view *view, int token, int id,
+                                                   float weight)
 {
     const choice &c = a.chosen;
     const int lane = threadIdx.x % 32, slot = token * c.k + lane;
     const bool mine = lane < c.k;
     slot_place p = {};
-    int id = 0;
-    float weight = 0.0f;
+    uint64_t from[3] = { 0, 0, 0 };
 
-    if (!c.ids) {
-        select_experts(&id, &weight, c.logits + (size_t)token * c.n_expert, c.n_expert, c.k, space);
-    } else if (mine) {
-        id = c.ids[slot];
-        weight = c.gates[slot];
-    }
     const int place = mine && a.hot ? a.hot[id] : -1;
+    if (mine && a.slabs)                 /* before it is known whether they are needed */
+        for (int i = 0; i < 3; i++) from[i] = __ldcv(a.slabs + (size_t)id * 3 + i);
     p.id = id;
     p.weight = weight;
     p.where = place < 0 ? GPU_COLD : GPU_HOT;
@@ -204,9 +235,9 @@ static __device__ __forceinline__ void place_token(int *ids, uint8_t *where, con
         p.up = row_at(a.up, place, 0);
         p.down = row_at(a.down, place, 0);
     } else if (mine) {
-        guess_find(&p, a.guessed, n_guessed);
+        guess_find(&p, &view->guessed);
     }
-    decide_fetch(p, a, mine && p.where == GPU_COLD);
+    decide_fetch(p, a, view->fetch, from, mine && p.where == GPU_COLD);
     if (!mine) return;
     a.slots[slot] = p;
     ids[slot] = id;
@@ -238,28 +269,28 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_
     __shared__ select_space space[GPU_FEW];
     __shared__ int ids[GPU_MOST_CHOICES];
     __shared__ __align__(4) uint8_t where[GPU_MOST_CHOICES];
+    __shared__ ask_view view;
     const int n_slot = a.n * a.chosen.k, warp = threadIdx.x / 32;
-    uint32_t number = 0;
-    int n_guessed = 0;
+    int id = 0;
+    float weight = 0.0f;
     bool mine = false, guessed = false;
 
     frame_begin(f);
     frame_wait(f);
-    if (threadIdx.x == 0) number = (*a.number + 1) & GPU_NUMBERS;
-    if (a.guessed && warp == 0) n_guessed = guess_close(a.guessed, number);
-    if (a.guess_x) {
-        for (int c = threadIdx.x; c < a.n_embd; c += ASK_THREADS) a.guess_x[c] = a.x[c];
-        if (threadIdx.x == 0) *a.guess_number = number;
-    }
-    if (warp < a.n) place_token(ids, where, a, warp, n_guessed, &space[warp]);
+    look_around(&view, a);
+    if (warp < a.n) choose_token(&id, &weight, a.chosen, warp, &space[warp]);
     __syncthreads();
+    if (warp < a.n) place_token(ids, where, a, &view, warp, id, weight);
+    __syncthreads();
+    const uint32_t number = view.number;
     for (int i = threadIdx.x; i < n_slot; i += ASK_THREADS) {
         guessed |= where[i] == GPU_GUESSED;
         mine |= where[i] != GPU_HOT && where[i] != GPU_GUESSED;
         if (a.log) a.log[i] = (uint32_t)ids[i] | (uint32_t)where[i] << 16;
     }
     const bool wanted = __syncthreads_or(mine);
-    n_guessed = __popc(__ballot_sync(~0u, guessed));     /* the first warp has the only token's */
+    /* the first warp has the only token's */
+    const unsigned n_guessed = (unsigned)__popc(__ballot_sync(~0u, guessed));
     if (wanted) write_question(a, ids, where);
     if (threadIdx.x == 0) *a.number = number;
     if (wanted) __syncthreads();

@@ -34,28 +34,41 @@ void guess_next(gpu *g, const gpu_split *s, const guess_parts *parts, int k);
 
 /* ---- in the kernel that asks ----------------------------------------------------------------- */
 
-/* By the first warp, whose first lane knows the number: the layer asks now. Returns how many experts
- * have been guessed for it. */
-static __device__ __forceinline__ int guess_close(guess_list *list, uint32_t number)
+typedef struct guess_view {              /* what is on the list, in shared memory */
+    int n;
+    int id[GPU_MOST_GUESSES];
+    const uint8_t *gate[GPU_MOST_GUESSES], *up[GPU_MOST_GUESSES], *down[GPU_MOST_GUESSES];
+} guess_view;
+
+/* By one warp: the layer asks now. What has been guessed for it, if the list is complete. */
+static __device__ __forceinline__ void guess_close(guess_view *to, guess_list *list,
+                                                   uint32_t number)
 {
+    const int lane = threadIdx.x % 32;
     int n = 0;
-    if (threadIdx.x == 0 && atomicExch(&list->deal, 2 * number + 1) == 2 * number) {
+    if (list && lane == 0 && atomicExch(&list->deal, 2 * number + 1) == 2 * number) {
         __threadfence();                 /* nothing of the list is read before this */
         n = __ldcg(&list->n);
     }
-    return __shfl_sync(~0u, n, 0);
+    n = __shfl_sync(~0u, n, 0);
+    if (lane == 0) to->n = n;
+    if (lane >= n) return;
+    const slot_place *p = &list->slots[lane];
+    to->id[lane] = __ldcg(&p->id);
+    to->gate[lane] = (const uint8_t *)__ldcg((const unsigned long long *)&p->gate);
+    to->up[lane] = (const uint8_t *)__ldcg((const unsigned long long *)&p->up);
+    to->down[lane] = (const uint8_t *)__ldcg((const unsigned long long *)&p->down);
 }
 
-/* Whether p->id is on the list; then where its slabs are. */
-static __device__ __forceinline__ void guess_find(slot_place *p, const guess_list *list, int n)
+/* Whether p->id was guessed; then where its slabs are. */
+static __device__ __forceinline__ void guess_find(slot_place *p, const guess_view *v)
 {
-    for (int i = 0; i < n; i++) {
-        const slot_place *q = &list->slots[i];
-        if (__ldcg(&q->id) != p->id) continue;
+    for (int i = 0; i < v->n; i++) {
+        if (v->id[i] != p->id) continue;
         p->where = GPU_GUESSED;
-        p->gate = (const uint8_t *)__ldcg((const unsigned long long *)&q->gate);
-        p->up = (const uint8_t *)__ldcg((const unsigned long long *)&q->up);
-        p->down = (const uint8_t *)__ldcg((const unsigned long long *)&q->down);
+        p->gate = v->gate[i];
+        p->up = v->up[i];
+        p->down = v->down[i];
     }
 }
 
