@@ -33,10 +33,9 @@ struct gpu {
     size_t smem_block;                   /* most shared memory that a block can ask for */
     bool dependent_launch;
     cudaStream_t stream;
-    cudaStream_t side;                   /* runs beside it, from fork to join */
-    cudaEvent_t fork, join;
-    cudaStream_t ahead;                  /* runs beside both, from fork to the next layer's: */
-    cudaEvent_t pulled, guessed;         /* the side has fetched; what was guessed is there */
+    /* beside it: from fork to join; from pulled to replied; from fork to the next layer's join */
+    cudaStream_t side, reply, ahead;
+    cudaEvent_t fork, pulled, join, replied, guessed;
     bool guessing;                       /* guessed is still to be waited for */
     cudaError_t failure;                 /* the first, or cudaSuccess */
     const char *failed_in;

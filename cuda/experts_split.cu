@@ -2,8 +2,9 @@
  * which is asked and replies through page-locked RAM.
  *
  *   stream   ask -------- up (hot, shared) -------- down
- *   side        \-- pull -- up (fetched) -- answer --/
- *   ahead        \-- guess -- pull -- ...
+ *   side        \-- pull -- up (fetched) --/
+ *   reply         \     \-- answer --------/
+ *   ahead          \-- guess -- pull -- ...
  *
  * ask chooses the experts, decides where each is computed and tells the host; pull fetches slabs;
  * answer waits for the host's reply and copies it to VRAM; up and down are the kernels of
@@ -419,10 +420,13 @@ static void fork_side(gpu *g)
     g->guessing = false;
 }
 
+/* The stream goes on when both have come so far. */
 static void join_side(gpu *g)
 {
     gpu_fail(g, cudaEventRecord(g->join, g->side), "split layer");
+    gpu_fail(g, cudaEventRecord(g->replied, g->reply), "split layer");
     gpu_fail(g, cudaStreamWaitEvent(g->stream, g->join, 0), "split layer");
+    gpu_fail(g, cudaStreamWaitEvent(g->stream, g->replied, 0), "split layer");
 }
 
 static void fetch_slabs(gpu *g, stream_place at, const layer_args *layer, const gpu_expert_args *a,
@@ -523,10 +527,10 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     launch(g, "ask", 0, ask, 1, ASK_THREADS, 0, asked);
 
     if (forks) {
-        const stream_place side = { g->side, false };
         fork_side(g);
-        fetch_slabs(g, side, &layer, a, s, &scratch);
-        take_answer(g, side, &layer, a, s, &scratch, false);
+        fetch_slabs(g, { g->side, false }, &layer, a, s, &scratch);
+        gpu_fail(g, cudaStreamWaitEvent(g->reply, g->pulled, 0), "split layer");
+        take_answer(g, { g->reply, false }, &layer, a, s, &scratch, false);
         if (asked.guess_x) guess_next(g, s, &guess, a->k);
     } else if (fetches) {
         fetch_slabs(g, main_stream(g), &layer, a, s, &scratch);

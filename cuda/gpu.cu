@@ -52,6 +52,35 @@ int gpu_describe(gpu_info *out, int device, err_ctx *err)
     return 0;
 }
 
+/* Streams and events by their addresses, so that whoever adds one need not think of both ends. */
+typedef struct stream_list { cudaStream_t *s[4]; cudaEvent_t *e[5]; } stream_list;
+
+static stream_list streams_of(gpu *g)
+{
+    return { { &g->stream, &g->side, &g->reply, &g->ahead },
+             { &g->fork, &g->pulled, &g->join, &g->replied, &g->guessed } };
+}
+
+static cudaError_t open_streams(gpu *g)
+{
+    const stream_list all = streams_of(g);
+    cudaError_t rc = cudaSuccess;
+    for (cudaStream_t *s : all.s)
+        if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
+    for (cudaEvent_t *e : all.e)
+        if (rc == cudaSuccess) rc = cudaEventCreateWithFlags(e, cudaEventDisableTiming);
+    return rc;
+}
+
+static void close_streams(gpu *g)
+{
+    const stream_list all = streams_of(g);
+    for (cudaStream_t *s : all.s)
+        if (*s) cudaStreamDestroy(*s);
+    for (cudaEvent_t *e : all.e)
+        if (*e) cudaEventDestroy(*e);
+}
+
 int gpu_open(gpu **out, int device, err_ctx *err)
 {
     cudaDeviceProp prop;
@@ -63,13 +92,7 @@ int gpu_open(gpu **out, int device, err_ctx *err)
     g->device = device;
     if ((rc = cudaSetDevice(device)) != cudaSuccess ||
         (rc = cudaGetDeviceProperties(&prop, device)) != cudaSuccess ||
-        (rc = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking)) != cudaSuccess ||
-        (rc = cudaStreamCreateWithFlags(&g->side, cudaStreamNonBlocking)) != cudaSuccess ||
-        (rc = cudaStreamCreateWithFlags(&g->ahead, cudaStreamNonBlocking)) != cudaSuccess ||
-        (rc = cudaEventCreateWithFlags(&g->fork, cudaEventDisableTiming)) != cudaSuccess ||
-        (rc = cudaEventCreateWithFlags(&g->join, cudaEventDisableTiming)) != cudaSuccess ||
-        (rc = cudaEventCreateWithFlags(&g->pulled, cudaEventDisableTiming)) != cudaSuccess ||
-        (rc = cudaEventCreateWithFlags(&g->guessed, cudaEventDisableTiming)) != cudaSuccess) {
+        (rc = open_streams(g)) != cudaSuccess) {
         gpu_close(g);
         return fail(err, rc, "open", device);
     }
@@ -95,14 +118,8 @@ void gpu_close(gpu *g)
         cudaStreamSynchronize(g->stream);
         gpu_upload_end(g, NULL);
         gpu_profile_end(g);
-        cudaStreamDestroy(g->stream);
     }
-    if (g->side) cudaStreamDestroy(g->side);
-    if (g->ahead) cudaStreamDestroy(g->ahead);
-    if (g->fork) cudaEventDestroy(g->fork);
-    if (g->join) cudaEventDestroy(g->join);
-    if (g->pulled) cudaEventDestroy(g->pulled);
-    if (g->guessed) cudaEventDestroy(g->guessed);
+    close_streams(g);
     mem_free(g);
 }
 
