@@ -320,6 +320,14 @@ static bool reads_int8(const experts_cpu *c, expert_slab s)
     return c->o->kernels->of[c->now.bank->weight[s]->type].quantised;
 }
 
+/* Slots per expert, of those computed here: the rest of a token's selection may be elsewhere. */
+static int slots_per_item(const expert_job *job)
+{
+    int n = 0;
+    for (int i = 0; i < job->n_item; i++) n += job->items[i].n;
+    return n / max_int(job->n_item, 1);
+}
+
 static bool must_read(const experts_cpu *c)
 {
     return c->store && expert_store_kind(c->store) == STORE_CACHED &&
@@ -339,7 +347,7 @@ int experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err)
     acts_set(&c->mid_x, c->mid, w->n_slot, (int)job->bank->n_ff);
     if (c->quantise_mid) acts_clear_padding(&c->mid_x);
     c->mid_x.quantised = c->quantise_mid;
-    c->height = job->n_item > 0 ? ops_rows(w->n_slot / job->n_item) : OPS_ROWS;
+    c->height = ops_rows(slots_per_item(job));
     if (must_read(c)) return run_arriving(c, err);
     run_present(c);
     return 0;
