@@ -2,15 +2,17 @@
  * itself.
  *
  * The vectors of every chosen expert must have the promised bits whatever the number of threads,
- * however the tokens are batched, however the experts are divided among shares, and wherever they
- * come from; also if someone else takes some of the downs. */
+ * however the tokens are batched, however the experts are divided among shares and cut into pieces,
+ * and wherever they come from; also if someone else takes some of the downs. */
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "engine/host/experts_cpu.h"
 #include "tests/ffn_golden.h"
 #include "tests/store_maker.h"
 #include "tests/test.h"
+#include "tests/weight_maker.h"
 #include "tiers/fault.h"
 
 static int differing(const float *a, const float *b, int n)
@@ -92,6 +94,204 @@ static void check_failures(const ffn_golden *g)
         if (!e) continue;
         experts_cpu_free(e);
         break;
+    }
+}
+
+/* ---- pieces of all heights ------------------------------------------------------------------- */
+
+enum { PIECES_EMBD = 320, PIECES_USED = 10, PIECES_TOKENS = 5,
+       PIECES_SLOTS = PIECES_USED * PIECES_TOKENS };
+
+/* Rows of the calls of a kernel, since they were last set to 0. */
+static struct { _Atomic int least, most; } calls;
+static dot_fn *real_dot;
+
+static void spy_dot(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,
+                    const act_row *x, int n_token, int cols)
+{
+    int least = atomic_load(&calls.least), most = atomic_load(&calls.most);
+    while ((least == 0 || n_row < least) &&
+           !atomic_compare_exchange_weak(&calls.least, &least, n_row)) {}
+    while (n_row > most && !atomic_compare_exchange_weak(&calls.most, &most, n_row)) {}
+    real_dot(sums, rows, row_bytes, n_row, x, n_token, cols);
+}
+
+typedef struct pieces {                  /* a bank, tokens, and what comes out of them */
+    ops o;
+    tensor weight[SLAB_COUNT];
+    expert_bank bank;
+    uint8_t *bytes[SLAB_COUNT];
+    float *x, *want, *got;               /* [token, n_embd], [token, expert, n_embd] */
+    acts tokens;
+    void *storage;
+    worklist *w;
+    experts_cpu *e;
+} pieces;
+
+/* Types: gate's is that of no other slab, so that a kernel for it alone can be watched. */
+static void make_bank(pieces *g, int n_ff, quant_type down)
+{
+    const quant_type types[SLAB_COUNT] = { QT_Q4_0, QT_Q8_0, down };
+    test_rng rng = { (uint64_t)n_ff };
+    g->bank = (expert_bank){ .n_expert = PIECES_USED, .n_embd = PIECES_EMBD,
+                             .n_ff = (uint64_t)n_ff };
+    for (int s = 0; s < SLAB_COUNT; s++) {
+        const int cols = s == SLAB_DOWN ? n_ff : PIECES_EMBD;
+        const uint64_t ne[3] = { (uint64_t)cols, s == SLAB_DOWN ? PIECES_EMBD : (uint64_t)n_ff,
+                                 PIECES_USED };
+        tensor *t = &g->weight[s];
+        t->name = str_from("pieces");
+        CHECK(tensor_set_shape(t, types[s], ne, 3, NULL) == 0);
+        t->data = g->bytes[s] = test_alloc(t->bytes, 1);
+        for (uint64_t at = 0; at < t->bytes; at += t->row_bytes)
+            weight_row_make(g->bytes[s] + at, types[s], cols, WEIGHTS_PLAUSIBLE, &rng);
+        g->bank.weight[s] = t;
+    }
+}
+
+/* One slot the plain way: whole matrices, one after the other. */
+static void one_slot(const pieces *g, float *y, int token, int expert)
+{
+    const int n_ff = (int)g->bank.n_ff;
+    const matrix gate = expert_matrix(&g->bank, SLAB_GATE, expert),
+                 up = expert_matrix(&g->bank, SLAB_UP, expert),
+                 down = expert_matrix(&g->bank, SLAB_DOWN, expert);
+    float *mid = test_alloc(2 * (size_t)n_ff, sizeof *mid), *u = mid + n_ff;
+    void *storage = test_alloc(acts_bytes(1, n_ff), 1);
+    acts a;
+    acts_init(&a, storage, 1, n_ff);
+    acts_set(&a, mid, 1, n_ff);
+    product_rows(mid, (size_t)n_ff, &g->o, &gate, 0, n_ff, g->tokens.rows + token, 1);
+    product_rows(u, (size_t)n_ff, &g->o, &up, 0, n_ff, g->tokens.rows + token, 1);
+    g->o.loops->swiglu(mid, mid, u, n_ff);
+    if (g->o.kernels->of[down.type].quantised) ops_quantise(&g->o, &a);
+    product_rows(y, PIECES_EMBD, &g->o, &down, 0, PIECES_EMBD, a.rows, 1);
+    mem_free(storage);
+    mem_free(mid);
+}
+
+static void pieces_open(pieces *g, const kernel_set *kernels, int n_ff, quant_type down)
+{
+    const loops *sets[LOOPS_MAX_SETS];
+    test_rng rng = { 1 };
+    memset(g, 0, sizeof *g);
+    loops_here(sets);
+    g->o = (ops){ .kernels = kernels, .loops = sets[0] };
+    CHECK(pool_create(&g->o.team, 1, NULL) == 0);
+    CHECK(worklist_create(&g->w, PIECES_USED, PIECES_SLOTS, NULL) == 0);
+    make_bank(g, n_ff, down);
+    g->x = test_alloc(PIECES_TOKENS * PIECES_EMBD, sizeof *g->x);
+    g->want = test_alloc(PIECES_SLOTS * PIECES_EMBD, sizeof *g->want);
+    g->got = test_alloc(PIECES_SLOTS * PIECES_EMBD, sizeof *g->got);
+    g->storage = test_alloc(acts_bytes(PIECES_TOKENS, PIECES_EMBD), 1);
+    for (int t = 0; t < PIECES_TOKENS; t++)
+        activations_make(g->x + t * PIECES_EMBD, PIECES_EMBD, false, &rng);
+    acts_init(&g->tokens, g->storage, PIECES_TOKENS, PIECES_EMBD);
+    acts_set(&g->tokens, g->x, PIECES_TOKENS, PIECES_EMBD);
+    ops_quantise(&g->o, &g->tokens);
+    for (int i = 0; i < PIECES_SLOTS; i++)
+        one_slot(g, g->want + i * PIECES_EMBD, i / PIECES_USED, i % PIECES_USED);
+    pool_free(g->o.team);
+    g->o.team = NULL;
+}
+
+static void pieces_close(pieces *g)
+{
+    for (int s = 0; s < SLAB_COUNT; s++) mem_free(g->bytes[s]);
+    worklist_free(g->w);
+    mem_free(g->x);
+    mem_free(g->want);
+    mem_free(g->got);
+    mem_free(g->storage);
+}
+
+static bool take_none(void *ctx, const work_item *it)
+{
+    (void)ctx, (void)it;
+    return false;
+}
+
+/* The first n experts of n_token tokens that all chose the same ones, in another order each. The
+ * downs of the first n_sure experts are certain from the start. */
+static void check_pieces(pieces *g, int n_token, int n, int n_sure)
+{
+    int32_t ids[PIECES_SLOTS];
+    for (int i = 0; i < n_token * PIECES_USED; i++)
+        ids[i] = (i % PIECES_USED + 3 * (i / PIECES_USED)) % PIECES_USED;
+    worklist_fill(g->w, ids, n_token, PIECES_USED);
+    acts_set(&g->tokens, g->x, n_token, PIECES_EMBD);
+    memset(g->got, 0xAA, PIECES_SLOTS * PIECES_EMBD * sizeof *g->got);
+    const expert_job job = {
+        .bank = &g->bank, .act = ACT_SWIGLU, .x = &g->tokens, .work = g->w, .items = g->w->items,
+        .n_item = n, .y = g->got, .taken = n_sure < n ? take_none : NULL, .n_sure = n_sure,
+    };
+    atomic_store(&calls.least, 0);
+    atomic_store(&calls.most, 0);
+    mem_guard(true);
+    CHECK(experts_cpu_run(g->e, &job, NULL) == 0);
+    mem_guard(false);
+    int bad = 0;
+    for (int i = 0; i < n_token * PIECES_USED; i++) {
+        const int at = i / PIECES_USED * PIECES_USED + ids[i];
+        if (ids[i] < n)
+            bad += differing(g->got + i * PIECES_EMBD, g->want + at * PIECES_EMBD, PIECES_EMBD);
+    }
+    CHECK_MSG(bad == 0, "n_ff %d, %d threads, %d tokens, %d experts, %d sure: %d values differ",
+              (int)g->bank.n_ff, pool_threads(g->o.team), n_token, n, n_sure, bad);
+}
+
+/* Sanitizers make this arithmetic fifteen times slower: less of it there. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static const int sizes[] = { 1, 2, 26 }; /* tokens */
+static const int counts[] = { 1, 2, 3, 7 };      /* experts */
+static const int teams[] = { 3, 16 };
+#else
+static const int sizes[] = { 1, 1, 2, 5, 8, 13, 26, 70 };
+static const int counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
+static const int teams[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 };
+#endif
+
+/* With that many threads. Notes the heights of the pieces of ups, which are powers of two: the last
+ * ones are handed out one by one, unless downs follow. */
+static void check_team(pieces *g, int n_thread, unsigned *heights)
+{
+    const model_hparams hp = { .n_embd = PIECES_EMBD, .n_ff_expert = (int)g->bank.n_ff,
+                               .n_expert = PIECES_USED, .n_expert_used = PIECES_USED };
+    if (!CHECK(pool_create(&g->o.team, n_thread, NULL) == 0)) return;
+    if (CHECK(experts_cpu_create(&g->e, &g->o, &hp, NULL, NULL, PIECES_SLOTS, NULL) == 0))
+        for (size_t i = 0; i < ARRAY_LEN(counts); i++)
+            for (int n = counts[i], n_sure = 0; n_sure <= n; n_sure += max_int(1, n / 2)) {
+                check_pieces(g, 1, n, n_sure);
+                const int rows = (int)g->bank.n_ff * n, most = atomic_load(&calls.most);
+                if (n_sure == 0 && n_thread > 1) *heights |= (unsigned)atomic_load(&calls.least);
+                CHECK_MSG(n_thread == 1 || rows < 512 || most <= rows / n_thread + OPS_ROWS,
+                          "n_ff %d, %d experts: %d rows of one for one of %d threads",
+                          (int)g->bank.n_ff, n, most, n_thread);
+                if (n % 4 == 1) check_pieces(g, n % 3 + 2, n, n_sure);
+            }
+    experts_cpu_free(g->e);
+    pool_free(g->o.team);
+}
+
+static void check_heights(void)
+{
+    static const struct { int n_ff; quant_type down; unsigned heights; const char *why; } rows[] = {
+        { 32, QT_Q8_0, 8, "one block" }, { 96, QT_Q8_0, 8, "fewer blocks than threads" },
+        { 512, QT_Q8_0, 8 | 16, "Qwen3-Next" }, { 2880, QT_Q8_0, 8 | 16 | 32, "gpt-oss" },
+        { 544, QT_F16, 8 | 16, "downs that read no blocks" },
+        { 52, QT_F32, 4, "no whole blocks: the last piece is shorter" },
+    };
+    kernel_set spied = *kernels_named(NULL, NULL);
+    real_dot = spied.of[QT_Q4_0].dot;
+    spied.of[QT_Q4_0].dot = spy_dot;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        unsigned heights = 0;
+        pieces g;
+        pieces_open(&g, &spied, rows[i].n_ff, rows[i].down);
+        for (size_t k = 0; k < ARRAY_LEN(teams); k++) check_team(&g, teams[k], &heights);
+        pieces_close(&g);
+        CHECK_MSG((heights & rows[i].heights) == rows[i].heights, "n_ff %d, %s: heights %u, not %u",
+                  rows[i].n_ff, rows[i].why, heights, rows[i].heights);
     }
 }
 
@@ -220,13 +420,6 @@ static void check_batch(stage *g, experts_cpu *plain, experts_cpu *e, int layer,
               name, layer, g->x.n, job.n_item, one_in, bad);
 }
 
-/* Sanitizers make this arithmetic fifteen times slower: fewer tokens there. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static const int sizes[] = { 1, 2, 26 };
-#else
-static const int sizes[] = { 1, 1, 2, 5, 8, 13, 26, 70 };
-#endif
-
 static void check_store(stage *g, const char *name, const store_options *so, unsigned seed)
 {
     const model_hparams *hp = &g->f.m->hp;
@@ -317,18 +510,19 @@ static void check_stores(void)
 int main(int argc, char **argv)
 {
     const loops *sets[LOOPS_MAX_SETS];
-    const int n_set = loops_here(sets);
+    const int n_set = loops_here(sets), some_teams[] = { 1, 2, 3, 16 };
     test_begin("experts_cpu", argc, argv);
     for (const char *const *name = ffn_golden_names; *name; name++) {
         ffn_golden g;
         if (ffn_golden_read(&g, *name)) {
             for (int k = 0; k < n_set; k++)
-                for (int n_thread = 1; n_thread <= 3; n_thread++)
-                    check_experts(&g, *name, sets[k], n_thread);
+                for (size_t i = 0; i < ARRAY_LEN(some_teams); i++)
+                    check_experts(&g, *name, sets[k], some_teams[i]);
             check_failures(&g);
         }
         ffn_golden_free(&g);
     }
+    check_heights();
     check_stores();
     return test_end();
 }

@@ -1,8 +1,10 @@
 /* experts_cpu.c - routed experts on the CPU's threads.
  *
  * Two kinds of pieces. Ups (expert, some rows of gate and up): both products, the activation, and
- * its int8 form, since 32 rows are one block of it. Downs (expert, some rows of down), which wait
- * for the ups of their expert. Weights are read once for all tokens that chose the expert.
+ * its int8 form, of which 32 rows are one block. Where there are few ups they are parts of blocks,
+ * so that all threads end together; then the int8 form is left to whoever completes the block.
+ * Downs (expert, some rows of down), which wait for the ups of their expert. Weights are read once
+ * for all tokens that chose the expert.
  *
  * Where experts have to be read first, they are computed in the order in which they come in, a few
  * at a time. Neither order nor number changes a bit: no product involves two experts. Reading them
@@ -15,27 +17,32 @@
 
 enum {
     FEW_ITEMS = 64,                      /* a batch of few tokens: all experts wanted at once */
-    SPIN_UPS = 1000                      /* looks at a count before yielding the core */
+    SPIN_UPS = 1000,                     /* looks at a count before yielding the core */
+    ENOUGH_UPS = 16,                     /* pieces per thread: the last one is a small part */
+    LEAST_UP = 8,                        /* rows: less is too short a run of memory */
+    MOST_SPLIT = 1024                    /* blocks of a list whose ups are parts of blocks */
 };
 
 /* The pieces of some items: n_piece of each, one after another. */
 typedef struct piece_list {
     const int *items;
-    int n_item, n_piece, n_row;          /* n_row: rows of an item */
+    int n_item, n_piece;
+    int n_row, height;                   /* rows of an item, and of a piece */
 } piece_list;
 
 /* A count that all threads write, in a cache line of its own. */
-typedef struct up_count { _Alignas(64) _Atomic int pieces; } up_count;
+typedef struct row_count { _Alignas(64) _Atomic int rows; } row_count;
 
 struct experts_cpu {
     const ops *o;
     expert_store *store;                 /* NULL: the mapping */
     router_ahead *ahead;                 /* or NULL */
     expert_job now;                      /* the job under way */
-    int height;                          /* rows of a piece, whole blocks of activations */
+    int height;                          /* rows of a piece where there are many: whole blocks */
     piece_list ups, downs;               /* under way */
     int up_weight;                       /* downs that take as long as an up */
-    up_count *up_done;                   /* [item] */
+    row_count *up_done;                  /* [item]: rows of mid that downs may read */
+    row_count *block_done;               /* [MOST_SPLIT]: rows of a block of mid; 0 between lists */
     bool quantise_mid;                   /* down rows read the int8 form */
     float *mid;                          /* [slot in work order, n_ff]: after the activation */
     acts mid_x;
@@ -47,28 +54,23 @@ struct experts_cpu {
     void *storage;
 };
 
-/* Rows first .. first + n - 1 of expert item it, number item: n_piece successive pieces. */
-typedef struct piece { const work_item *it; int item, first, n, n_piece; } piece;
+/* Rows first .. first + n - 1 of expert item it, number item, which is at `place` in the list:
+ * n_piece successive pieces. */
+typedef struct piece { const work_item *it; int item, place, first, n, n_piece; } piece;
 
 /* Piece i, with as many of the next ones as belong to the same call: gate and up rows lie far
  * apart, and every change from one to the other costs. */
 static piece piece_at(const experts_cpu *c, const piece_list *l, int64_t i, int64_t end)
 {
     const int own = (int)(i % l->n_piece), left = l->n_piece - own;
-    const int most = OPS_ROWS_WIDE / c->height;
-    const int item = l->items[i / l->n_piece];
-    piece p = { .it = &c->now.items[item], .item = item, .first = own * c->height,
+    const int most = OPS_ROWS_WIDE / l->height;
+    const int place = (int)(i / l->n_piece), item = l->items[place];
+    piece p = { .it = &c->now.items[item], .item = item, .place = place, .first = own * l->height,
                 .n_piece = left < most ? left : most };
     if (p.n_piece > end - i) p.n_piece = (int)(end - i);
-    p.n = p.n_piece * c->height;
+    p.n = p.n_piece * l->height;
     if (p.n > l->n_row - p.first) p.n = l->n_row - p.first;
     return p;
-}
-
-static int pieces_of(const experts_cpu *c, uint64_t rows)
-{
-    const uint64_t height = (uint64_t)c->height;
-    return (int)((rows + height - 1) / height);
 }
 
 static matrix slab_matrix(const experts_cpu *c, expert_slab s, const piece *p)
@@ -86,25 +88,64 @@ static void activate(const experts_cpu *c, float *g, const float *u, int n)
     else c->o->loops->swiglu_clamped(g, g, u, n);
 }
 
+/* The int8 form of n_block blocks of a slot's activation. */
+static void quantise_blocks(experts_cpu *c, int slot, int first, int n_block)
+{
+    const acts *x = &c->mid_x;
+    const size_t block = (size_t)slot * (size_t)x->n_block + (size_t)first;
+    c->o->loops->quantise(x->q + block * ACT_BLOCK, x->dx + block, x->s + 2 * block,
+                          x->rows[slot].x + first * ACT_BLOCK, n_block);
+}
+
+/* Whether the ups under way are parts of blocks, which are quantised when they are complete. */
+static bool are_parts(const experts_cpu *c)
+{
+    return c->quantise_mid && c->ups.height % ACT_BLOCK != 0;
+}
+
 /* Rows p->first .. of the activation for n slots from work order i. */
 static void up_tile(experts_cpu *c, const piece *p, const matrix *gate, const matrix *up, int i,
                     int n)
 {
-    const size_t n_ff = (size_t)c->now.bank->n_ff, first = (size_t)p->first;
-    const acts *x = &c->mid_x;
+    const size_t n_ff = (size_t)c->now.bank->n_ff;
+    const bool whole = c->quantise_mid && !are_parts(c);
     float g[OPS_SUMS], u[OPS_SUMS];
 
     product_rows(g, (size_t)p->n, c->o, gate, p->first, p->n, c->rows + i, n);
     product_rows(u, (size_t)p->n, c->o, up, p->first, p->n, c->rows + i, n);
     activate(c, g, u, n * p->n);
     for (int t = 0; t < n; t++) {
-        const size_t slot = (size_t)(i + t), block = slot * (size_t)x->n_block + first / ACT_BLOCK;
-        float *mid = c->mid + slot * n_ff + first;
+        float *mid = c->mid + (size_t)(i + t) * n_ff + p->first;
         memcpy(mid, g + t * p->n, (size_t)p->n * sizeof *mid);
-        if (c->quantise_mid)
-            c->o->loops->quantise(x->q + block * ACT_BLOCK, x->dx + block, x->s + 2 * block, mid,
-                                  p->n / ACT_BLOCK);
+        if (whole) quantise_blocks(c, i + t, p->first / ACT_BLOCK, p->n / ACT_BLOCK);
     }
+}
+
+/* Adds rows to a block that has `before`. True for the thread that completes it: it sees what the
+ * others wrote, and leaves a count of 0 for the next list. */
+static bool completes(row_count *before, int rows)
+{
+    if (rows == ACT_BLOCK) return true;
+    if (atomic_fetch_add_explicit(&before->rows, rows, memory_order_acq_rel) + rows < ACT_BLOCK)
+        return false;
+    atomic_store_explicit(&before->rows, 0, memory_order_relaxed);
+    return true;
+}
+
+/* Quantises the blocks that the rows of p complete. Returns how many rows are ready by that. */
+static int close_blocks(experts_cpu *c, const piece *p)
+{
+    row_count *done = c->block_done + p->place * (c->ups.n_row / ACT_BLOCK);
+    const int end = p->first + p->n;
+    int ready = 0;
+    for (int r = p->first, next; r < end; r = next) {
+        const int block = r / ACT_BLOCK;
+        next = min_int((block + 1) * ACT_BLOCK, end);
+        if (!completes(&done[block], next - r)) continue;
+        for (int t = 0; t < p->it->n; t++) quantise_blocks(c, p->it->first + t, block, 1);
+        ready += ACT_BLOCK;
+    }
+    return ready;
 }
 
 static void up_pieces(void *ctx, int64_t begin, int64_t end, int thread)
@@ -117,7 +158,9 @@ static void up_pieces(void *ctx, int64_t begin, int64_t end, int thread)
         for (int t = 0; t < p.it->n; t += OPS_TOKENS)
             up_tile(c, &p, &gate, &up, p.it->first + t,
                     p.it->n - t < OPS_TOKENS ? p.it->n - t : OPS_TOKENS);
-        atomic_fetch_add_explicit(&c->up_done[p.item].pieces, p.n_piece, memory_order_release);
+        const int ready = are_parts(c) ? close_blocks(c, &p) : p.n;
+        if (ready > 0)
+            atomic_fetch_add_explicit(&c->up_done[p.item].rows, ready, memory_order_release);
         i += p.n_piece;
     }
 }
@@ -126,10 +169,10 @@ static void up_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 
 static void await_ups(const experts_cpu *c, int item)
 {
-    const int all = pieces_of(c, c->now.bank->n_ff);
+    const int all = (int)c->now.bank->n_ff;
     for (int i = 1;; i++) {
-        const int n = atomic_load_explicit(&c->up_done[item].pieces, memory_order_acquire);
-        if (n == all) return;
+        const int n = atomic_load_explicit(&c->up_done[item].rows, memory_order_acquire);
+        if (n >= all) return;
         if (i % SPIN_UPS == 0) sched_yield();
         else pool_relax();
     }
@@ -159,25 +202,43 @@ static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 
 /* ---- lists of items -------------------------------------------------------------------------- */
 
-static piece_list list_of(const experts_cpu *c, const int *items, int n, uint64_t rows)
+static piece_list list_of(const int *items, int n, uint64_t rows, int height)
 {
-    return (piece_list){ items, n, pieces_of(c, rows), (int)rows };
+    const uint64_t h = (uint64_t)height;
+    return (piece_list){ items, n, (int)((rows + h - 1) / h), (int)rows, height };
 }
 
 static int64_t pieces_in(const piece_list *l) { return (int64_t)l->n_item * l->n_piece; }
 
+/* Ups of n items. A piece is halved until every thread has some: one of 32 rows may take 10 us, and
+ * with two or three for each thread all wait for the one that got another. Tokens that share an
+ * expert need high pieces: ops_rows says why. */
+static piece_list list_of_ups(const experts_cpu *c, const int *items, int n)
+{
+    const uint64_t rows = c->now.bank->n_ff;
+    const int64_t enough = (int64_t)ENOUGH_UPS * pool_threads(c->o->team);
+    piece_list l = list_of(items, n, rows, c->height);
+    if (c->height > ACT_BLOCK || pieces_in(&l) > MOST_SPLIT) return l;
+    while (l.height > LEAST_UP && pieces_in(&l) < enough) l = list_of(items, n, rows, l.height / 2);
+    return l;
+}
+
+static piece_list list_of_downs(const experts_cpu *c, const int *items, int n)
+{
+    return list_of(items, n, c->now.bank->n_embd, c->height);
+}
+
 static void run_ups(experts_cpu *c, const int *items, int n)
 {
-    const expert_bank *b = c->now.bank;
-    c->ups = list_of(c, items, n, b->n_ff);
-    pool_run(c->o->team, pieces_in(&c->ups), pool_grain(2 * c->height * (int64_t)b->n_embd),
-             up_pieces, c);
+    c->ups = list_of_ups(c, items, n);
+    pool_run(c->o->team, pieces_in(&c->ups),
+             pool_grain(2 * c->ups.height * (int64_t)c->now.bank->n_embd), up_pieces, c);
 }
 
 static void run_downs(experts_cpu *c, const int *items, int n)
 {
     const expert_bank *b = c->now.bank;
-    c->downs = list_of(c, items, n, b->n_embd);
+    c->downs = list_of_downs(c, items, n);
     pool_run(c->o->team, pieces_in(&c->downs), pool_grain(c->height * (int64_t)b->n_ff),
              down_pieces, c);
 }
@@ -199,9 +260,10 @@ static void mixed_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 static void run_mixed(experts_cpu *c, int n, int n_down)
 {
     const expert_bank *b = c->now.bank;
-    c->ups = list_of(c, c->which, n, b->n_ff);
-    c->downs = list_of(c, c->which, n_down, b->n_embd);
-    c->up_weight = max_int(1, (int)(2 * b->n_embd / b->n_ff));
+    c->ups = list_of_ups(c, c->which, n);
+    c->downs = list_of_downs(c, c->which, n_down);
+    c->up_weight = max_int(1, (int)(2 * b->n_embd * (uint64_t)c->ups.height /
+                                    (b->n_ff * (uint64_t)c->height)));
     pool_run(c->o->team, c->up_weight * pieces_in(&c->ups) + pieces_in(&c->downs),
              pool_grain(c->height * (int64_t)b->n_ff), mixed_pieces, c);
 }
@@ -241,7 +303,8 @@ static void run_present(experts_cpu *c)
         else for (int s = 0; s < SLAB_COUNT; s++)
             c->slabs[i].at[s] = expert_slab_data(now->bank, (expert_slab)s, e);
     }
-    run_mixed(c, now->n_item, sure);
+    if (sure > 0) run_mixed(c, now->n_item, sure);
+    else run_ups(c, c->which, now->n_item);
     ask_taken(c, sure, now->n_item - sure);
     run_downs(c, c->some, not_taken(c, c->which + sure, now->n_item - sure));
 }
@@ -342,7 +405,7 @@ int experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err)
     if (reads_int8(c, SLAB_GATE) || reads_int8(c, SLAB_UP)) ops_quantise(c->o, job->x);
     c->quantise_mid = reads_int8(c, SLAB_DOWN);
     for (int i = 0; i < job->n_item; i++)
-        atomic_store_explicit(&c->up_done[i].pieces, 0, memory_order_relaxed);
+        atomic_store_explicit(&c->up_done[i].rows, 0, memory_order_relaxed);
     for (int i = 0; i < w->n_slot; i++) c->rows[i] = job->x->rows[w->slots[i] / w->k];
     acts_set(&c->mid_x, c->mid, w->n_slot, (int)job->bank->n_ff);
     if (c->quantise_mid) acts_clear_padding(&c->mid_x);
@@ -378,6 +441,7 @@ static void place_all(experts_cpu *c, mem_layout *a, const model_hparams *hp, in
     c->some = mem_layout_take(a, items, 1, sizeof *c->some);
     c->taken = mem_layout_take(a, items, 1, sizeof *c->taken);
     c->up_done = mem_layout_take(a, items, 1, sizeof *c->up_done);
+    c->block_done = mem_layout_take(a, MOST_SPLIT, 1, sizeof *c->block_done);
 }
 
 uint64_t experts_cpu_bytes(const model_hparams *hp, int max_slot)
