@@ -47,16 +47,18 @@ struct pool {
     pool_fn *fn;
     void *ctx;
     int64_t n, grain;
+    double per_share;                    /* one by twice the threads' grains */
 
     /* Words that all threads write have cache lines (which come in pairs) of their own. */
     char apart_1[APART];
-    _Atomic int64_t next;                /* first index not handed out */
+    _Atomic int64_t next;                /* number of the first range not handed out */
     char apart_2[APART];
     _Atomic uint64_t gate;
     char apart_3[APART];
     _Atomic uint32_t bell;               /* changes with each loop, and at the end; futex */
     _Atomic int n_asleep;                /* members that may wait for the bell */
-    _Atomic bool quit;
+    char apart_4[APART];
+    _Atomic bool quit;                   /* looked at with each poll of the gate, hardly written */
     _Atomic bool awake;                  /* nobody sleeps, unless members share cores */
     _Atomic int n_come, n_gone;          /* members that began and ended; equal after the join */
 };
@@ -95,27 +97,32 @@ static void await_news(pool *p, uint64_t done)
 
 /* ---- working --------------------------------------------------------------------------------- */
 
-/* Half of an even share of what is left, so that pieces get smaller and all threads end together;
- * large pieces first, because memory is read fastest in long runs. Returns the size, or 0. */
-static int64_t take_piece(pool *p, int64_t *begin)
+/* The size of a range that begins where `left` indices are left: half of an even share of them, so
+ * that ranges get smaller and all threads end together; large ones first, because memory is read
+ * fastest in long runs. */
+static int64_t range_size(const pool *p, int64_t left)
 {
-    const int64_t n = p->n, grain = p->grain, shares = 2 * (int64_t)p->n_thread * grain;
-    int64_t piece;
-    *begin = atomic_load_explicit(&p->next, memory_order_relaxed);
-    do {
-        const int64_t left = n - *begin;
-        if (left <= 0) return 0;
-        piece = left < shares ? grain : left / shares * grain;
-        if (piece > left) piece = left;
-    } while (!atomic_compare_exchange_weak_explicit(&p->next, begin, *begin + piece,
-                                                    memory_order_relaxed, memory_order_relaxed));
-    return piece;
+    const int64_t grains = (int64_t)((double)left * p->per_share);   /* sooner than by dividing */
+    return (grains > 1 ? grains : 1) * p->grain;
 }
 
+/* Ranges are numbered, and each thread works out where those begin that it gets: taking one is a
+ * single addition. All threads begin at once, and most compare-and-swaps would fail. */
 static void take_pieces(pool *p, int thread)
 {
-    int64_t begin, n;
-    while ((n = take_piece(p, &begin)) > 0) p->fn(p->ctx, begin, begin + n, thread);
+    int64_t number = 0, begin = 0, size = range_size(p, p->n);
+    for (;;) {
+        const int64_t mine = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+        for (; number < mine && size > p->grain; number++) {
+            begin += size;
+            size = range_size(p, p->n - begin);
+        }
+        begin += (mine - number) * size;         /* nothing is smaller than a grain */
+        number = mine;
+        const int64_t left = p->n - begin;
+        if (left <= 0) return;
+        p->fn(p->ctx, begin, begin + (left < size ? left : size), thread);
+    }
 }
 
 /* A member's life. Not inlined: the thread sanitizer watches from here on. */
@@ -160,6 +167,7 @@ void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx)
     p->fn = fn;
     p->ctx = ctx;
     p->n = n;
+    p->per_share = 1.0 / (2.0 * p->n_thread * (double)grain);
     affinity_make_way(p->cores);
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
     /* members on their way out may still be inside: they keep their count */
