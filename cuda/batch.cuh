@@ -22,9 +22,37 @@ void project_many(gpu *g, gpu_input *in, const gpu_product *list, int n_product)
 /* silu(conv(raw)) -> y [n, y_stride] for all channels, and the window moves on by n tokens. */
 void conv_many(gpu *g, float *y, int y_stride, const gpu_conv *c, int rows, int n);
 
+/* Positions first .. first + n - 1 of the sorted slots, which all chose the same expert. */
+typedef struct token_tile {
+    int32_t expert, first, n, unused;
+} token_tile;
+
+/* A batch's slots sorted by expert, and cut into tiles. */
+typedef struct slot_lists {
+    int32_t *first;                      /* [n_expert + 1]: the expert's first position */
+    int32_t *slots;                      /* [n_slot] by position */
+    int32_t *first_tile;                 /* [n_expert + 1]: the expert's first tile */
+    token_tile *tiles;                   /* [most_tiles] */
+} slot_lists;
+
+static inline int most_tiles(int n_slot, int n_expert, int tile_tokens)
+{
+    return (n_slot + tile_tokens - 1) / tile_tokens + n_expert;
+}
+
+/* Fills the lists for n_slot choices of experts. rank, order and counts: as in gpu_expert_args, or
+ * NULL. */
+enum { LISTS_MOST_EXPERTS = 1024 };
+void slot_lists_make(gpu *g, const slot_lists *l, const int32_t *ids, const int32_t *rank,
+                     const int32_t *order, int32_t *counts, int n_slot, int n_expert,
+                     int tile_tokens);
+
 /* gpu_experts for n > GPU_FEW. */
 void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a);
 size_t experts_many_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd);
+
+/* What gpu_experts_beside_begin needs. */
+size_t experts_beside_scratch(int n, int k, int n_expert, int n_ff, int n_embd);
 
 /* gpu_attend, its parts for n > 1: norm, rotation and store of the batch's keys and values, in
  * place for q; then, for n > GPU_FEW, the attention itself. */

@@ -50,7 +50,9 @@ size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, in
 {
     const size_t few = few_layout(NULL, n < GPU_FEW ? n : GPU_FEW, k, n_ff, n_embd).bytes;
     const size_t many = n > GPU_FEW ? experts_many_scratch(g, n, k, n_expert, n_ff, n_embd) : 0;
-    return few > many ? few : many;
+    const size_t beside = n > GPU_FEW ? experts_beside_scratch(n, k, n_expert, n_ff, n_embd) : 0;
+    const size_t most = few > many ? few : many;
+    return most > beside ? most : beside;
 }
 
 layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a)

@@ -14,7 +14,7 @@
  * the ranges, nor on the order of the experts, so the bits do not either. */
 #include "cuda/gemm.cuh"
 
-enum { LIST_THREADS = 512, LIST_WARPS = LIST_THREADS / 32, TILE_THREADS = 1024 };
+enum { LIST_THREADS = 512, LIST_WARPS = LIST_THREADS / 32, TILE_THREADS = LISTS_MOST_EXPERTS };
 enum { JOIN_THREADS = 256 };
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -115,6 +115,16 @@ static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(frame f, token
     frame_end(f);
 }
 
+void slot_lists_make(gpu *g, const slot_lists *l, const int32_t *ids, const int32_t *rank,
+                     const int32_t *order, int32_t *counts, int n_slot, int n_expert,
+                     int tile_tokens)
+{
+    launch(g, "experts list", 0, list_slots, (unsigned)n_expert, LIST_THREADS, 0, l->slots,
+           l->first, ids, rank, n_slot);
+    launch(g, "experts list", 0, list_tiles, 1u, TILE_THREADS, 0, l->tiles, l->first_tile,
+           (const int32_t *)l->first, order, counts, n_expert, tile_tokens);
+}
+
 /* ---- between and after the products ---------------------------------------------------------- */
 
 /* For gates and ups of two types, which no kernel multiplies together. mid_rows may be up. */
@@ -178,10 +188,7 @@ static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(frame f, con
 /* ---- scratch --------------------------------------------------------------------------------- */
 
 typedef struct scratch {
-    int32_t *first;                      /* [n_expert + 1]: the expert's first position */
-    int32_t *slots;                      /* [n * k] by position */
-    int32_t *first_tile;                 /* [n_expert + 1]: the expert's first tile */
-    token_tile *tiles;
+    slot_lists lists;
     float *mid_rows;                     /* [n * k, n_ff]: for F32 downs, or ups before the
                                           * activation */
     void *mid_halves;                    /* [n * k, n_ff]: for all other downs */
@@ -189,11 +196,6 @@ typedef struct scratch {
     float *y_shared;                     /* [n, n_embd] */
     size_t bytes;
 } scratch;
-
-static int most_tiles(int n_slot, int n_expert, int tile_tokens)
-{
-    return (n_slot + tile_tokens - 1) / tile_tokens + n_expert;
-}
 
 static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
 {
@@ -210,10 +212,10 @@ static scratch scratch_at(void *base, int n, int k, int n_expert, int n_ff, int 
     uint8_t *p = (uint8_t *)base;
     scratch s = {};
 
-    s.first = (int32_t *)take(p, &s.bytes, ((size_t)n_expert + 1) * sizeof *s.first);
-    s.slots = (int32_t *)take(p, &s.bytes, n_slot * sizeof *s.slots);
-    s.first_tile = (int32_t *)take(p, &s.bytes, ((size_t)n_expert + 1) * sizeof *s.first_tile);
-    s.tiles = (token_tile *)take(p, &s.bytes, n_tile * sizeof *s.tiles);
+    s.lists.first = (int32_t *)take(p, &s.bytes, ((size_t)n_expert + 1) * sizeof(int32_t));
+    s.lists.slots = (int32_t *)take(p, &s.bytes, n_slot * sizeof(int32_t));
+    s.lists.first_tile = (int32_t *)take(p, &s.bytes, ((size_t)n_expert + 1) * sizeof(int32_t));
+    s.lists.tiles = (token_tile *)take(p, &s.bytes, n_tile * sizeof(token_tile));
     s.mid_rows = (float *)take(p, &s.bytes, n_slot * n_ff * sizeof *s.mid_rows);
     s.mid_halves = take(p, &s.bytes, n_slot * n_ff * sizeof(uint16_t));
     s.y = (float *)take(p, &s.bytes, n_slot * widest * sizeof *s.y);
@@ -313,14 +315,6 @@ static void shared_expert(gpu *g, const gpu_input *in, const gpu_expert_args *a,
     gemm_run(g, &down);
 }
 
-static void make_lists(gpu *g, const gpu_expert_args *a, int n_slot, int tokens, const scratch *s)
-{
-    launch(g, "experts list", 0, list_slots, (unsigned)a->n_expert, LIST_THREADS, 0, s->slots,
-           s->first, a->ids, a->at ? a->rank : NULL, n_slot);
-    launch(g, "experts list", 0, list_tiles, 1u, TILE_THREADS, 0, s->tiles, s->first_tile,
-           s->first, a->at ? a->order : NULL, a->counts, a->n_expert, tokens);
-}
-
 /* The vectors of all slots that chose an expert of the range, to y [n, k, n_embd]. */
 static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a,
                            expert_range range, float *y, const scratch *s)
@@ -331,17 +325,19 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     const gemm_matrix up = bank_of(&a->up, at ? at + 1 : NULL, range.first);
     gemm p = {}, down;
 
-    if (range.first == 0) make_lists(g, a, n_slot, tokens, s);
+    if (range.first == 0)
+        slot_lists_make(g, &s->lists, a->ids, at ? a->rank : NULL, at ? a->order : NULL, a->counts,
+                        n_slot, a->n_expert, tokens);
 
     p.name = "experts up";
     p.n = n_slot;
-    p.tiles = s->tiles;
-    p.tile_from = s->first_tile + range.first;
+    p.tiles = s->lists.tiles;
+    p.tile_from = s->lists.first_tile + range.first;
     p.tile_to = p.tile_from + range.count;
     p.tile_tokens = tokens;
     /* any number of slots may be in the range; blocks without a tile return at once */
     p.max_tile = most_tiles(n_slot, range.count, tokens);
-    p.slots = s->slots;
+    p.slots = s->lists.slots;
     down = p;
 
     p.rows = a->gate.rows;

@@ -23,11 +23,6 @@ typedef struct gemm_matrix {
     float factor;                        /* of every expert */
 } gemm_matrix;
 
-/* Positions first .. first + n - 1 of the sorted slots, which all chose the same expert. */
-typedef struct token_tile {
-    int32_t expert, first, n, unused;
-} token_tile;
-
 typedef struct gemm {
     const char *name;                    /* class in profiles; the host's */
     int type, rows, cols;

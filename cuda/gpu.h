@@ -406,6 +406,21 @@ size_t gpu_split_scratch(int k, int n_ff, int n_embd);
 /* The banks of `a` carry type, shape and small vectors; data may be NULL if hot is. */
 void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gpu_split *s);
 
+/* The same for more than GPU_FEW tokens, and without questions: the host knows the choices and the
+ * map, and computes the cold experts while the device computes the hot ones. begin leaves the hot
+ * experts' vectors in the scratch; end takes the sum of tokens first .. first + n - 1, in the
+ * router's order, and may be called for some tokens after others; then gpu_experts takes the sums.
+ * The vectors are those of the arithmetic contract, wherever they come from, so the bits do not
+ * depend on the map. The map must stay as it is from begin to the last end, and nothing else may
+ * use the scratch. */
+/* Reads in, ids, gates and the banks of `a`, whose data hot ([n_expert], as in gpu_split) speaks
+ * of. */
+void gpu_experts_beside_begin(gpu *g, gpu_input *in, const gpu_expert_args *a, const int32_t *hot);
+/* sums [in->n, n_embd]. cold: page-locked [n * k, n_embd], the vectors of slots first * k and on;
+ * those of hot experts are not read. It must stay as it is until the operation is complete. */
+void gpu_experts_beside_end(gpu *g, const gpu_input *in, const gpu_expert_args *a,
+                            const int32_t *hot, float *sums, const float *cold, int first, int n);
+
 /* Whether the stream still runs without a failure, so that a question may yet come. Cheap enough to
  * call every millisecond. */
 bool gpu_alive(gpu *g);

@@ -307,6 +307,17 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     (void)g, (void)in, (void)a, (void)s;
 }
 
+void gpu_experts_beside_begin(gpu *g, gpu_input *in, const gpu_expert_args *a, const int32_t *hot)
+{
+    (void)g, (void)in, (void)a, (void)hot;
+}
+
+void gpu_experts_beside_end(gpu *g, const gpu_input *in, const gpu_expert_args *a,
+                            const int32_t *hot, float *sums, const float *cold, int first, int n)
+{
+    (void)g, (void)in, (void)a, (void)hot, (void)sums, (void)cold, (void)first, (void)n;
+}
+
 bool gpu_alive(gpu *g)
 {
     (void)g;

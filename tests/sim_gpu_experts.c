@@ -95,9 +95,7 @@ void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int
     free(up);
 }
 
-/* y[i] [n_embd] = expert e of x[i] */
-static void whole_expert(float *const *y, const sim_expert *e, const act_row *x, int n,
-                         bool clamped)
+void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n, bool clamped)
 {
     const size_t n_ff = (size_t)e->gate.rows;
     float *mid = sim_room((size_t)n * n_ff, sizeof *mid);
@@ -120,7 +118,7 @@ float *sim_shared(const gpu_expert_args *a, const sim_vectors *x)
     float *y = sim_room((size_t)n * (size_t)e.down.rows, sizeof *y);
     float **rows = sim_room((size_t)n, sizeof *rows);
     for (int t = 0; t < n; t++) rows[t] = y + (size_t)t * (size_t)e.down.rows;
-    whole_expert(rows, &e, x->a.rows, n, a->clamped);
+    sim_expert_whole(rows, &e, x->a.rows, n, a->clamped);
     free(rows);
     return y;
 }
@@ -209,7 +207,7 @@ static void routed(gpu *g, const gpu_expert_args *a, const int32_t *ids, float *
                            sim_slab(&a->up, e, a->up.data + i * a->up.slab_bytes),
                            sim_slab(&a->down, e, a->down.data + i * a->down.slab_bytes) };
         if (a->at && !find_scattered(g, &one, a, e)) break;
-        whole_expert(to, &one, rows, n, a->clamped);
+        sim_expert_whole(to, &one, rows, n, a->clamped);
     }
     free(to);
     free(rows);

@@ -9,6 +9,7 @@
  *   sim_gpu_token.c    the two ends of a token: embedding, rotation, router, pick, sampling
  *   sim_gpu_experts.c  experts that are in VRAM
  *   sim_gpu_split.c    a layer's experts in two places
+ *   sim_gpu_beside.c   ... for more than GPU_FEW tokens
  *
  * An operation is put together on the caller's thread: what it reads and writes is claimed, and its
  * arguments are copied. Claims are checked when it is called and whenever a recording of it is
@@ -169,6 +170,8 @@ matrix sim_slab(const gpu_bank *b, int expert, const uint8_t *at);
 
 /* mid[i] [n_ff] = the activations of x[i] */
 void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n, bool clamped);
+/* y[i] [n_embd] = expert e of x[i] */
+void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n, bool clamped);
 
 bool sim_choose(gpu *g, int32_t *ids, float *gates, const gpu_expert_args *a, int t);
 /* [n, n_embd], to be freed, or NULL: there is none. */
