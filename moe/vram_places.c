@@ -107,7 +107,7 @@ static int passed(void *self, int i, err_ctx *err)
     return gpu_mover_passed(v->g, v->copies, i, err);
 }
 
-static void publish(vram_places *v)
+void vram_places_publish(vram_places *v)
 {
     if (v->changed)
         gpu_copy(v->g, v->map_there, v->map, row_of(v, v->n_layer) * sizeof *v->map);
@@ -146,7 +146,7 @@ int vram_places_turn(vram_places *v, err_ctx *err)
 {
     const int rc = residency_turn(v->books, upload_tuner_allows(&v->tuner), NULL);
     v->changed |= rc != 0;
-    publish(v);
+    vram_places_publish(v);
     return rc < 0 ? gpu_wait(v->g, err) : 0;     /* a copy that failed is in RAM as before */
 }
 
@@ -287,7 +287,7 @@ int vram_places_apply(vram_places *v, const int *experts, int n, err_ctx *err)
     for (int i = 0; i < n_swap && rc >= 0; i++)
         residency_seed(v->books, swaps[i].layer, swaps[i].expert, 2.0);
     v->changed |= n_swap > 0;
-    publish(v);
+    vram_places_publish(v);
     mem_free(swaps);
     return rc < 0 ? rc : n_swap;
 }
@@ -299,7 +299,7 @@ static int fill(vram_places *v, const vram_places_options *o, err_ctx *err)
     if (rc == 0) rc = wait_for_copies(v, err);
     const int ended = gpu_upload_end(v->g, rc < 0 ? NULL : err);
     v->changed = true;
-    publish(v);
+    vram_places_publish(v);
     return rc < 0 ? rc : ended < 0 ? ended : gpu_wait(v->g, err);
 }
 

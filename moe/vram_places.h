@@ -57,6 +57,10 @@ void vram_places_token(vram_places *v, double seconds, int hits, int n);
 int vram_places_turn(vram_places *v, err_ctx *err);
 void vram_places_send(vram_places *v);
 
+/* An operation: the device gets the map if it has changed, as after a prompt whose experts passed
+ * through VRAM. */
+void vram_places_publish(vram_places *v);
+
 /* Has these experts there (residency_apply), at once. Waits for the device. Returns how many were
  * brought, < 0 on failure: what did not arrive is missing then. */
 int vram_places_apply(vram_places *v, const int *experts, int n, err_ctx *err);

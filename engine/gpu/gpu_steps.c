@@ -34,12 +34,15 @@ typedef struct recorded_token {
 
 enum { PLAIN, FETCHING, WATCHED, RECORDINGS };           /* with slabs that are fetched; profiles */
 
+enum { CHOICES_SENT, VECTORS_TAKEN, MARKS };             /* of prompts that the host computes */
+
 struct gpu_steps {
     steps live, played;
     gpu_parts p;
     gpu_buffers b;
     mailbox *mail;
     errand errand;
+    gpu_marks *marks;                    /* NULL: the host computes nothing */
     gpu_sampling sampling;
     bank_stream *banks;                  /* NULL: they never pass through VRAM */
     recorded_token tokens[RECORDINGS];
@@ -225,24 +228,62 @@ static int experts_asked(void *self, int l, err_ctx *err)
     return s->recording ? 0 : host_experts_serve(s->p.host, l, err);
 }
 
+/* What the host has to know of the layer's batch. */
+static void send_choices(gpu_steps *s)
+{
+    const size_t n = (size_t)s->n, choices = n * (size_t)s->experts.k;
+    const errand *e = &s->errand;
+    gpu_finish_input(s->p.g, &s->h);
+    gpu_copy(s->p.g, e->x, s->h.rows, n * (size_t)s->p.m->hp.n_embd * sizeof *e->x);
+    gpu_copy(s->p.g, e->ids, s->b.chosen, choices * sizeof *e->ids);
+    gpu_copy(s->p.g, e->gates, s->b.gates, choices * sizeof *e->gates);
+    gpu_marks_set(s->p.g, s->marks, CHOICES_SENT);
+}
+
+static int sums_by_host(gpu_steps *s, int l, err_ctx *err)
+{
+    const size_t wide = (size_t)s->n * (size_t)s->p.m->hp.n_embd * sizeof(float);
+    const errand *e = &s->errand;
+    int rc;
+    if ((rc = gpu_marks_wait(s->p.g, s->marks, CHOICES_SENT, err)) < 0 ||
+        (rc = host_experts_prompt(s->p.host, l, e->sums, e->x, e->ids, e->gates, s->n, err)) < 0)
+        return rc;
+    gpu_copy(s->p.g, s->b.sums, e->sums, wide);
+    return 0;
+}
+
+/* The device computes the experts that are in VRAM while the host computes the others. */
+static int sums_by_both(gpu_steps *s, int l, const int32_t *hot, err_ctx *err)
+{
+    const size_t n_embd = (size_t)s->p.m->hp.n_embd, k = (size_t)s->experts.k;
+    const errand *e = &s->errand;
+    const float *cold;
+    gpu *g = s->p.g;
+    gpu_experts_beside_begin(g, &s->h, &s->experts, hot);
+    int rc = gpu_marks_wait(g, s->marks, CHOICES_SENT, err);
+    for (int done = 0; done < s->n && rc == 0;) {
+        const int n = min_int(s->n - done, HOST_EXPERTS_TOKENS);
+        const size_t at = (size_t)done;
+        /* vectors of these tokens come to where those of the ones before are */
+        if (done > 0 && (rc = gpu_marks_wait(g, s->marks, VECTORS_TAKEN, err)) < 0) return rc;
+        rc = host_experts_cold(s->p.host, l, &cold, e->x + at * n_embd, e->ids + at * k, n, err);
+        if (rc < 0) return rc;
+        gpu_experts_beside_end(g, &s->h, &s->experts, hot, s->b.sums, cold, done, n);
+        gpu_marks_set(g, s->marks, VECTORS_TAKEN);
+        done += n;
+    }
+    return rc;
+}
+
 static int experts_by_host(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
-    const size_t n = (size_t)s->n, wide = n * (size_t)s->p.m->hp.n_embd * sizeof(float);
-    const size_t choices = n * (size_t)s->experts.k;
-    const errand *e = &s->errand;
-    gpu *g = s->p.g;
-    int rc;
-    gpu_finish_input(g, &s->h);
-    gpu_copy(g, e->x, s->h.rows, wide);
-    gpu_copy(g, e->ids, s->b.chosen, choices * sizeof *e->ids);
-    gpu_copy(g, e->gates, s->b.gates, choices * sizeof *e->gates);
-    if ((rc = gpu_wait(g, err)) < 0 ||
-        (rc = host_experts_prompt(s->p.host, l, e->sums, e->x, e->ids, e->gates, s->n, err)) < 0)
-        return rc;
-    gpu_copy(g, s->b.sums, e->sums, wide);
+    const int32_t *hot = host_experts_map(s->p.host, l);
+    send_choices(s);
+    const int rc = hot ? sums_by_both(s, l, hot, err) : sums_by_host(s, l, err);
+    if (rc < 0) return rc;
     s->experts.sums = s->b.sums;
-    gpu_experts(g, &s->h, &s->experts);
+    gpu_experts(s->p.g, &s->h, &s->experts);
     return 0;
 }
 
@@ -289,6 +330,7 @@ static int begin(void *self, const batch *b, err_ctx *err)
         rc = gpu_write(s->p.g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
         if (rc < 0 || (b->streamed && (rc = bank_stream_begin(s->banks, err)) < 0)) return rc;
     }
+    if (s->p.host && b->n > GPU_FEW && !b->streamed) host_experts_prompt_begin(s->p.host);
     if (s->p.host && b->n <= GPU_FEW && !s->recording) {
         if ((rc = host_experts_turn(s->p.host, err)) < 0) return rc;
         s->asks = true;
@@ -551,6 +593,10 @@ bool gpu_steps_streams(const gpu_steps *s, int n)
 static int make_errand(gpu_steps *s, int chunk, err_ctx *err)
 {
     const model_hparams *hp = &s->p.m->hp;
+    if (s->p.host) {
+        const int rc = gpu_marks_create(&s->marks, s->p.g, MARKS, err);
+        if (rc < 0) return rc;
+    }
     if (!s->p.host && s->p.head) return 0;
     s->errand.memory = gpu_alloc_host(s->p.g, errand_bytes(hp, chunk), err);
     if (!s->errand.memory) return ERR_NOMEM;
@@ -618,6 +664,7 @@ void gpu_steps_free(gpu_steps *s)
     for (int i = 0; i < RECORDINGS; i++) gpu_recording_free(s->tokens[i].r);
     bank_stream_free(s->banks);
     gpu_sampling_release(&s->sampling);
+    gpu_marks_free(s->marks);
     if (s->errand.memory) gpu_free_host(s->p.g, s->errand.memory);
     if (s->mail) gpu_free_host(s->p.g, s->mail);
     gpu_buffers_release(&s->b, s->p.g);

@@ -12,7 +12,6 @@
 #include "tiers/fault.h"
 
 enum {
-    PROMPT_TOKENS = 512,                 /* of a prompt, computed together */
     FETCH_TABLE = 2 * GPU_FETCH_COUNTS,
     SPIN_LOOKS = 1 << 14                 /* at the mail between checks that the device is alive */
 };
@@ -41,7 +40,8 @@ struct host_experts {
     work_item *items;                    /* those of the work that the host computes */
     acts x;
     void *x_storage;
-    float *slots;                        /* [PROMPT_TOKENS * k, n_embd] of prompts */
+    float *slots;                        /* [HOST_EXPERTS_TOKENS * k, n_embd] of prompts;
+                                          * page-locked */
 
     gpu_mail *mail;
     uint32_t *log;                       /* [n_layer, GPU_FEW * k] page-locked: what was chosen;
@@ -553,33 +553,74 @@ static void join_tokens(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+/* The vectors of those slots whose experts are among the first n_item of c->items. */
+static int compute_slots(host_experts *c, int layer, const float *x, int n, int n_item,
+                         err_ctx *err)
+{
+    if (n_item == 0) return 0;
+    acts_set(&c->x, x, n, c->m->hp.n_embd);
+    const expert_job job = {
+        .bank = c->m->layers[layer].experts, .act = c->m->family->act, .x = &c->x,
+        .work = c->work, .items = c->items, .n_item = n_item, .y = c->slots, .layer = layer,
+    };
+    return experts_cpu_run(c->cpu, &job, err);
+}
+
 int host_experts_prompt(host_experts *c, int layer, float *sums, const float *x, const int32_t *ids,
                         const float *gates, int n, err_ctx *err)
 {
     const size_t n_embd = (size_t)c->m->hp.n_embd, k = (size_t)c->m->hp.n_expert_used;
     for (int done = 0; done < n;) {
-        const int some = min_int(n - done, PROMPT_TOKENS);
+        const int some = min_int(n - done, HOST_EXPERTS_TOKENS);
         const size_t at = (size_t)done;
         worklist_fill(c->work, ids + at * k, some, (int)k);
-        acts_set(&c->x, x + at * n_embd, some, (int)n_embd);
-        const expert_job job = {
-            .bank = c->m->layers[layer].experts, .act = c->m->family->act, .x = &c->x,
-            .work = c->work, .items = c->work->items, .n_item = c->work->n_item, .y = c->slots,
-            .layer = layer,
-        };
-        const int rc = experts_cpu_run(c->cpu, &job, err);
+        memcpy(c->items, c->work->items, (size_t)c->work->n_item * sizeof *c->items);
+        const int rc = compute_slots(c, layer, x + at * n_embd, some, c->work->n_item, err);
         if (rc < 0) return rc;
         join_job j = { c, sums + at * n_embd, gates + at * k };
         pool_run(c->o->team, some, pool_grain((int64_t)(k * n_embd)), join_tokens, &j);
         done += some;
     }
-    for (int t = 0; c->places && t < n; t++) {
-        uint32_t chosen[GPU_MOST_USED];
-        for (size_t r = 0; r < k; r++)
-            chosen[r] = (uint32_t)ids[(size_t)t * k + r] | GPU_COLD << 16;
-        vram_places_chosen(c->places, layer, chosen, (int)k);
-    }
     return 0;
+}
+
+const int32_t *host_experts_map(const host_experts *c, int layer) { return c->split[layer].hot; }
+
+void host_experts_prompt_begin(host_experts *c)
+{
+    if (c->places) vram_places_publish(c->places);
+}
+
+/* What the map says, in the books. */
+static bool is_hot(const host_experts *c, int layer, int expert)
+{
+    if (!c->places) return expert < c->p->hot[layer];
+    return residency_find(vram_places_books(c->places), layer, expert) >= 0;
+}
+
+static void tell_places(host_experts *c, int layer, const int32_t *ids, int n)
+{
+    const int k = c->m->hp.n_expert_used;
+    for (int t = 0; c->places && t < n; t++, ids += k) {
+        uint32_t chosen[GPU_MOST_USED];
+        for (int r = 0; r < k; r++)
+            chosen[r] = (uint32_t)ids[r] |
+                        (uint32_t)(is_hot(c, layer, ids[r]) ? GPU_HOT : GPU_COLD) << 16;
+        vram_places_chosen(c->places, layer, chosen, k);
+    }
+}
+
+int host_experts_cold(host_experts *c, int layer, const float **y, const float *x,
+                      const int32_t *ids, int n, err_ctx *err)
+{
+    int n_item = 0;
+    worklist_fill(c->work, ids, n, c->m->hp.n_expert_used);
+    for (int i = 0; i < c->work->n_item; i++)
+        if (!is_hot(c, layer, c->work->items[i].expert)) c->items[n_item++] = c->work->items[i];
+    const int rc = compute_slots(c, layer, x, n, n_item, err);
+    if (rc == 0) tell_places(c, layer, ids, n);
+    *y = c->slots;
+    return rc;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -753,9 +794,9 @@ typedef struct ram_sizes { size_t slots, floats, acts; } ram_sizes;
 
 static ram_sizes ram_of(const model_hparams *hp)
 {
-    const size_t slots = PROMPT_TOKENS * (size_t)hp->n_expert_used;
+    const size_t slots = HOST_EXPERTS_TOKENS * (size_t)hp->n_expert_used;
     return (ram_sizes){ slots, slots * (size_t)hp->n_embd,
-                        acts_bytes(PROMPT_TOKENS, hp->n_embd) + 64 };
+                        acts_bytes(HOST_EXPERTS_TOKENS, hp->n_embd) + 64 };
 }
 
 uint64_t host_experts_ram_bytes(const model *m)
@@ -780,12 +821,13 @@ static int make_ram(host_experts *c, router_ahead *ahead, err_ctx *err)
     c->layer_s = mem_zalloc((size_t)hp->n_layer * sizeof *c->layer_s);
     c->layers = mem_zalloc((size_t)hp->n_layer * sizeof *c->layers);
     c->items = mem_array((size_t)hp->n_expert, sizeof *c->items);
-    c->slots = mem_array(r.floats, sizeof *c->slots);
     c->x_storage = mem_zalloc(r.acts);
-    if (!c->split || !c->layer_s || !c->layers || !c->items || !c->slots || !c->x_storage)
-        return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", r.floats * sizeof(float));
+    if (!c->split || !c->layer_s || !c->layers || !c->items || !c->x_storage)
+        return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", r.acts);
+    c->slots = gpu_alloc_host(c->g, r.floats * sizeof *c->slots, err);
+    if (!c->slots) return ERR_NOMEM;
     memset(c->split, 0, (size_t)hp->n_layer * sizeof *c->split);
-    acts_init(&c->x, (uint8_t *)(((uintptr_t)c->x_storage + 63) / 64 * 64), PROMPT_TOKENS,
+    acts_init(&c->x, (uint8_t *)(((uintptr_t)c->x_storage + 63) / 64 * 64), HOST_EXPERTS_TOKENS,
               hp->n_embd);
     if ((rc = worklist_create(&c->work, hp->n_expert, (int)r.slots, err)) < 0 ||
         (rc = experts_cpu_create(&c->cpu, c->o, hp, c->store, ahead, (int)r.slots, err)) < 0)
@@ -830,10 +872,10 @@ void host_experts_free(host_experts *c)
     gpu_free(c->g, c->arena);
     gpu_mail_free(c->g, c->mail);
     gpu_free_host(c->g, c->log);
+    gpu_free_host(c->g, c->slots);
     experts_cpu_free(c->cpu);
     worklist_free(c->work);
     mem_free(c->x_storage);
-    mem_free(c->slots);
     mem_free(c->items);
     fetch_log_free(c->notes);
     mem_free(c->layers);

@@ -3,8 +3,9 @@
  * While the device plays a token it asks the host, once for each such layer, to compute some of the
  * chosen experts; the reply goes into page-locked RAM and the device goes on (cuda/gpu.h). Down
  * matrices of some of them cross the bus meanwhile: post-fetch. Wherever an expert is computed, the
- * bits are the same. For prompts of more than GPU_FEW tokens the host computes a whole layer's
- * experts, where that is faster than sending the bank through VRAM. One thread at a time. */
+ * bits are the same. For prompts of more than GPU_FEW tokens the host computes all experts of a
+ * layer that are not in VRAM, where that is faster than sending them through it. One thread at a
+ * time. */
 #ifndef ENGINE_GPU_HOST_EXPERTS_H
 #define ENGINE_GPU_HOST_EXPERTS_H
 
@@ -63,10 +64,23 @@ void host_experts_end(host_experts *c);
  * returns once) later questions get an empty reply, so that the device can finish. */
 int host_experts_serve(host_experts *c, int layer, err_ctx *err);
 
+/* ---- prompts of more than GPU_FEW tokens ---- */
+
 /* sums [n, n_embd] of the chosen experts' vectors, weighted: x the normed vectors, ids and gates
  * [n, k]. */
 int host_experts_prompt(host_experts *c, int layer, float *sums, const float *x, const int32_t *ids,
                         const float *gates, int n, err_ctx *err);
+
+/* The device's map of a layer's experts in VRAM, for gpu_experts_beside_begin; NULL: there are
+ * none. It is up to date from host_experts_prompt_begin on, until the batch is over. */
+const int32_t *host_experts_map(const host_experts *c, int layer);
+void host_experts_prompt_begin(host_experts *c);
+
+/* Computes what the map does not name, for up to HOST_EXPERTS_TOKENS tokens: *y [n, k, n_embd] in
+ * page-locked RAM gets the vectors of those slots, and keeps them until the next call. */
+enum { HOST_EXPERTS_TOKENS = 512 };
+int host_experts_cold(host_experts *c, int layer, const float **y, const float *x,
+                      const int32_t *ids, int n, err_ctx *err);
 
 typedef struct host_experts_stats {
     uint64_t tokens, questions;          /* of single tokens, as everything here */

@@ -1,0 +1,153 @@
+/* test_prompts.c - prompts that the host computes do not show which experts are in VRAM.
+ *
+ * The same prompts, with single tokens between them, through engines that have none, some and most
+ * of the experts in VRAM, fixed or changing: the logits after each have the same bits. Lengths are
+ * those at which something begins: more than the device asks the host for, more than a tile of
+ * slots, more than the host computes at a time, the ends of chunks. Experts change places after
+ * single tokens, on demand, and while a prompt passes through VRAM, which a shorter one follows.
+ *
+ * A real GPU rounds prompts differently where all experts are in VRAM or pass through it, and dense
+ * parts differently from the CPU: there only placements in which the host computes are compared. */
+#include "cuda/gpu.h"
+#include "engine/gpu/host_experts.h"
+#include "engine/instruments.h"
+#include "tests/places.h"
+#include "tests/sim_gpu.h"
+#include "tests/test.h"
+
+#include <limits.h>
+
+static const place homes[] = {
+    { .name = "GPU, experts in RAM", .gpu = true, .planned = true, .stream_from = INT_MAX },
+    { .name = "CPU", .gpu = false },
+    { .name = "GPU, a quarter in VRAM for good", .gpu = true, .planned = true, .hot_of_8 = 2,
+      .stream_from = INT_MAX },
+    { .name = "GPU, most in VRAM for good, others from the file", .gpu = true, .planned = true,
+      .hot_of_8 = 6, .disk = true, .stream_from = INT_MAX },
+    { .name = "GPU, a cache of a quarter", .gpu = true, .planned = true, .hot_of_8 = 2,
+      .changing = true, .stream_from = INT_MAX },
+    { .name = "GPU, a cache of 5 of 8", .gpu = true, .planned = true, .hot_of_8 = 5,
+      .changing = true, .no_fetch = true, .stream_from = INT_MAX },
+    { .name = "GPU, a cache of 5 of 8, long prompts streamed", .gpu = true, .planned = true,
+      .hot_of_8 = 5, .changing = true, .stage_parts = 2, .stream_from = 40 },
+    { .name = "GPU, a cache of 7 of 8", .gpu = true, .planned = true, .hot_of_8 = 7,
+      .changing = true, .stream_from = INT_MAX },
+    { .name = "GPU, all in VRAM", .gpu = true },
+};
+
+static bool by_host(const place *p)
+{
+    return p->gpu && p->planned && p->stream_from == INT_MAX;
+}
+
+/* What is fed, in this order. */
+typedef enum feed_kind { PROMPT, SINGLES, APPLY } feed_kind;
+static const struct feed { feed_kind kind; int n; } feeds[] = {
+    { PROMPT, 9 }, { PROMPT, 17 }, { SINGLES, 12 }, { PROMPT, 64 }, { PROMPT, 36 }, { APPLY, 3 },
+    { PROMPT, 200 }, { SINGLES, 6 }, { PROMPT, HOST_EXPERTS_TOKENS + 77 }, { PROMPT, 10 },
+};
+enum { N_FEED = ARRAY_LEN(feeds), MOST = HOST_EXPERTS_TOKENS + 77, CTX = 1024 };
+
+typedef struct trail { uint64_t hash[N_FEED]; } trail;   /* of the logits after each */
+
+static bool feed(session *s, float *logits, const model *m, int n, int *pos)
+{
+    static int32_t ids[MOST];
+    err_ctx err = { 0 };
+    for (int i = 0; i < n; i++)
+        ids[i] = (int32_t)((17 + 29 * (*pos + i) + (*pos + i) / 7) % m->hp.n_vocab);
+    *pos += n;
+    return CHECK_MSG(session_eval(s, ids, n, logits, 1, NULL, NULL, &err) == 0, "%s", err.msg);
+}
+
+/* The last experts of every layer, which nobody began with. */
+static bool apply(engine *e, const model *m, int n_last)
+{
+    int list[512], n = 0;
+    err_ctx err = { 0 };
+    for (int l = 0; l < m->hp.n_layer; l++)
+        for (int i = 1; i <= n_last && n < (int)ARRAY_LEN(list); i++)
+            list[n++] = (l + 1) * m->hp.n_expert - i;
+    return CHECK_MSG(engine_apply(e, list, n, &err) >= 0, "%s", err.msg);
+}
+
+static bool feed_all(trail *t, engine *e, session *s, const model *m, const place *p)
+{
+    const size_t n_vocab = (size_t)m->hp.n_vocab;
+    float *logits = mem_array(n_vocab, sizeof *logits);
+    int pos = 0;
+    bool ok = CHECK(logits != NULL);
+    for (int i = 0; i < (int)N_FEED && ok; i++) {
+        const int n = feeds[i].n;
+        if (feeds[i].kind == APPLY) ok = !p->changing || apply(e, m, n);
+        else if (feeds[i].kind == PROMPT) ok = feed(s, logits, m, n, &pos);
+        for (int j = 0; feeds[i].kind == SINGLES && j < n && ok; j++)
+            ok = feed(s, logits, m, 1, &pos);
+        t->hash[i] = str_hash((str_view){ (const char *)logits, n_vocab * sizeof *logits });
+    }
+    mem_free(logits);
+    return ok;
+}
+
+static void check_moved(session *s, const place *p)
+{
+    const residency_stats r = session_places(s);
+    if (!p->changing) return;
+    CHECK_MSG(r.hits > 0 && r.misses > 0 && r.uploads > 0 && r.evictions > 0 && r.failures == 0,
+              "%s: %d hits, %d misses, %d uploads, %d evictions", p->name, (int)r.hits,
+              (int)r.misses, (int)r.uploads, (int)r.evictions);
+    CHECK_MSG(p->stage_parts == 0 || r.swaps > 0, "%s: no prompt passed by", p->name);
+}
+
+static bool follow(trail *t, const model *m, const place *p, int chunk)
+{
+    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 0) };
+    const session_options so = { .ctx = CTX, .chunk = chunk, .kv = KV_F16 };
+    engine *e = NULL;
+    session *s = NULL;
+    err_ctx err = { 0 };
+    const bool ok = CHECK(engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, p) &&
+                    CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s: %s", p->name, err.msg) &&
+                    feed_all(t, e, s, m, p);
+    if (ok) check_moved(s, p);
+    session_free(s);
+    engine_close(e);
+    return ok;
+}
+
+static void test_file(const char *path, int chunk)
+{
+    gguf *g = NULL;
+    model *m = NULL;
+    err_ctx err = { 0 };
+    trail first, now;
+    bool known = false;
+    if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
+                   err.msg))
+        return;
+    for (size_t i = 0; i < ARRAY_LEN(homes); i += (size_t)sim_gpu_step(1, 3)) {
+        const place *p = &homes[i];
+        if (!sim_gpu() && !by_host(p)) continue;
+        if (!follow(known ? &now : &first, m, p, chunk)) continue;
+        for (int f = 0; f < (int)N_FEED && known; f++)
+            if (!CHECK_MSG(now.hash[f] == first.hash[f], "%s, chunks of %d, %s: other logits after "
+                           "feed %d, of %d", path, chunk, p->name, f, feeds[f].n))
+                break;
+        known = true;
+    }
+    model_free(m);
+    gguf_close(g);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
+                                         "tests/models/demo-gptoss-MXFP4.gguf" };
+    static const int chunks[] = { 1024, 64 };
+    test_begin("prompts", argc, argv);
+    if (gpu_count() == 0) test_skip("no GPU");
+    for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++)
+        for (size_t c = 0; c < ARRAY_LEN(chunks); c += (size_t)sim_gpu_step(1, 2))
+            test_file(files[i], chunks[c]);
+    return test_end();
+}
