@@ -15,7 +15,8 @@ typedef enum expert_way {
     EXPERTS_HERE,                        /* all where the dense part is computed */
     EXPERTS_ASKED,                       /* few tokens on the GPU: the host is asked for those that
                                           * are not in VRAM, while the GPU computes the others */
-    EXPERTS_BY_HOST,                     /* a short prompt on the GPU: all by the host */
+    EXPERTS_BY_HOST,                     /* a short prompt on the GPU: the same, with all the
+                                          * host's vectors of a layer at once */
     EXPERTS_STREAMED                     /* a long one: all by the GPU, passing through VRAM */
 } expert_way;
 
