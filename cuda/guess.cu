@@ -1,7 +1,10 @@
 /* guess.cu - which experts the next layer will probably choose, and their way to VRAM. */
 #include "cuda/guess.cuh"
 
-enum { GUESS_THREADS = 256, GUESS_WARPS = GUESS_THREADS / 32 };
+enum {
+    GUESS_THREADS = 256, GUESS_WARPS = GUESS_THREADS / 32,
+    PULL_BLOCKS = 2                      /* enough for the bus; the others' kernels need every SM */
+};
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -202,7 +205,7 @@ void guess_next(gpu *g, const gpu_split *s, const guess_parts *parts, int k)
     pulled.number = a.number;
     pulled.state = parts->pull;
     gpu_fail(g, cudaStreamWaitEvent(g->ahead, g->pulled, 0), "guess");
-    launch_at(g, at, "fetch ahead", 0, pull, pull_blocks(g), PULL_THREADS, 0, pulled);
+    launch_at(g, at, "fetch ahead", 0, pull, PULL_BLOCKS, PULL_THREADS, 0, pulled);
     gpu_fail(g, cudaEventRecord(g->guessed, g->ahead), "guess");
     g->guessing = true;
 }

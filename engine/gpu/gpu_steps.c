@@ -32,7 +32,8 @@ typedef struct recorded_token {
     int last;                            /* position up to which it is good; 0: not yet made */
 } recorded_token;
 
-enum { PLAIN, FETCHING, WATCHED, RECORDINGS };           /* with slabs that are fetched; profiles */
+enum { PLAIN, FETCHING, GUESSING, WATCHED, RECORDINGS };         /* with slabs that are fetched, some
+                                                                  * on a guess; profiles */
 
 enum { CHOICES_SENT, VECTORS_TAKEN, MARKS };             /* of prompts that the host computes */
 
@@ -438,7 +439,8 @@ int gpu_steps_reach(int pos)
 static int token_now(const gpu_steps *s)
 {
     if (s->profiling) return WATCHED;
-    return s->p.host && host_experts_fetches(s->p.host) ? FETCHING : PLAIN;
+    if (!s->p.host || !host_experts_fetches(s->p.host)) return PLAIN;
+    return host_experts_guesses(s->p.host) ? GUESSING : FETCHING;
 }
 
 bool gpu_steps_is_recorded(const gpu_steps *s, int pos)

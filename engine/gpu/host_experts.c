@@ -131,7 +131,8 @@ static void begin_tuner(host_experts *c)
     const int modest = max_int(c->m->hp.n_expert_used / 2, 1);
     postfetch_tuner_begin(&c->tuner, min_int(promised > 0 ? promised : modest, most), most,
                           promised > 0, c->post.always);
-    postfetch_tuner_begin(&c->guess_tuner, c->most_guesses, c->most_guesses, c->most_guesses > 0,
+    /* on a guess nothing is fetched until a trial has shown that it pays */
+    postfetch_tuner_begin(&c->guess_tuner, c->most_guesses, c->most_guesses, false,
                           c->post.guess_always);
     set_level(c, postfetch_tuner_now(&c->tuner), postfetch_tuner_now(&c->guess_tuner));
 }
@@ -886,12 +887,14 @@ void host_experts_free(host_experts *c)
 
 bool host_experts_layer(const host_experts *c, int layer) { return c->split[layer].mail != NULL; }
 bool host_experts_fetches(const host_experts *c) { return c->level > 0 || c->guesses > 0; }
+bool host_experts_guesses(const host_experts *c) { return c->guesses > 0; }
 
 gpu_split host_experts_split(const host_experts *c, int layer)
 {
     gpu_split s = c->split[layer];
-    if (!host_experts_fetches(c)) s.slabs = NULL;                /* no kernel that fetches
-                                                                  * nothing */
+    /* no kernel that fetches nothing */
+    if (!host_experts_fetches(c)) s.slabs = NULL;
+    if (c->guesses == 0) s.guess_pad = NULL;
     return s;
 }
 

@@ -43,9 +43,10 @@ uint64_t host_experts_vram_bytes(const model *m);
 
 bool host_experts_layer(const host_experts *c, int layer);
 
-/* Whether the next token has slabs fetched; the launch arguments of a layer with cold experts
- * depend on it. */
+/* Whether the next token has slabs fetched, and some on a guess; the launch arguments of a layer
+ * with cold experts depend on both. */
 bool host_experts_fetches(const host_experts *c);
+bool host_experts_guesses(const host_experts *c);
 gpu_split host_experts_split(const host_experts *c, int layer);
 
 /* While paused nothing is fetched, and nothing tried out: for benches. */

@@ -18,7 +18,7 @@
 enum {
     FEW_ITEMS = 64,                      /* a batch of few tokens: all experts wanted at once */
     SPIN_UPS = 1000,                     /* looks at a count before yielding the core */
-    ENOUGH_UPS = 16,                     /* pieces per thread: the last one is a small part */
+    ENOUGH_UPS = 1,                      /* pieces per thread: smaller ones are read more slowly */
     LEAST_UP = 8,                        /* rows: less is too short a run of memory */
     MOST_SPLIT = 1024                    /* blocks of a list whose ups are parts of blocks */
 };
