@@ -386,7 +386,7 @@ static void test_no_reply(void)
     if (CHECK(gpu_open(&other, 0, NULL) == 0 && gpu_mail_create(&mail, g, N, N, 1, NULL) == 0)) {
         const gpu_split s = split_of(mail, NULL);
         gpu_experts_split(other, &in, &a, &s);
-        while (__atomic_load_n(&mail->asked, __ATOMIC_ACQUIRE) != 2) usleep(1000);
+        while (__atomic_load_n(&mail->asked, __ATOMIC_ACQUIRE) != GPU_CODES) usleep(1000);
         CHECK(gpu_alive(other) && mail->n == 1 && mail->k == 1 && mail->where[0] == GPU_COLD);
         alarm(TOO_LONG_S / 2);
         gpu_close(other);

@@ -76,6 +76,8 @@ struct host_experts {
     uint64_t cold_from;                  /* cold experts before the token */
     perf_level perf;
     perf_layer *layers;                  /* [n_layer] */
+    router_ahead *guesser;               /* for recall; both or neither are NULL */
+    guess_recall *recall;
     host_experts_stats s;
 };
 
@@ -442,6 +444,60 @@ static int compute(host_experts *c, err_ctx *err)
     return experts_cpu_run(c->cpu, &job, err);
 }
 
+/* ---- guesses that are counted ---------------------------------------------------------------- */
+
+static bool in_vram(const host_experts *c, int layer, int expert)
+{
+    return c->places ? residency_find(vram_places_books(c->places), layer, expert) >= 0
+                     : expert < c->p->hot[layer];
+}
+
+/* Before the reply: what was guessed for this layer is judged, and its vector is kept, because the
+ * mail is the device's afterwards; the slots are a prompt's, and idle now. Returns whether. */
+static bool judge_guess(host_experts *c)
+{
+    if (!c->recall || c->n != 1 || c->broken) return false;
+    guess_recall_chosen(c->recall, c->layer, c->mail->ids);
+    memcpy(c->slots, c->mail->x, (size_t)c->mail->n_embd * sizeof *c->slots);
+    return true;
+}
+
+/* After the reply, while the device goes on. Only layers that may ask are judged, so only these are
+ * guessed. */
+static void guess_next(host_experts *c)
+{
+    const int next = c->layer + 1;
+    const int32_t *likely;
+    int n_vram = 0;
+    if (next >= c->n_layer || !host_experts_layer(c, next)) return;
+    acts_set(&c->x, c->slots, 1, c->mail->n_embd);
+    const int n = router_ahead_guess(c->guesser, c->layer, &c->x, &likely);
+    for (int i = 0; i < n; i++) n_vram += in_vram(c, next, likely[i]);
+    if (n > 0) guess_recall_guess(c->recall, next, likely, n_vram);
+}
+
+/* The device is idle: guesses about layers of the last token that asked for nothing. */
+static void judge_quiet(host_experts *c)
+{
+    const int k = c->m->hp.n_expert_used;
+    int32_t chosen[GPU_MOST_USED];
+    if (!c->recall || !c->log || c->n_logged != 1) return;
+    for (int l = 0; l < c->n_layer; l++) {
+        for (int i = 0; i < k; i++) chosen[i] = (int32_t)(log_of(c, l)[i] & 0xFFFF);
+        guess_recall_chosen(c->recall, l, chosen);
+    }
+}
+
+void host_experts_watch_guesses(host_experts *c, router_ahead *by, guess_recall *to)
+{
+    err_ctx ignored;                     /* a failure shows at the next token */
+    if (c->recall && gpu_wait(c->g, &ignored) == 0) judge_quiet(c);
+    c->guesser = by;
+    c->recall = to;
+}
+
+/* ---- a layer --------------------------------------------------------------------------------- */
+
 int host_experts_serve(host_experts *c, int layer, err_ctx *err)
 {
     const expert_bank *bank = c->m->layers[layer].experts;
@@ -472,6 +528,7 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     if (c->n == 1) n_fetched = count(c, bank);
     const bool ended = __atomic_load_n(&c->mail->fetch_ns, __ATOMIC_RELAXED) != 0;
     if (n_fetched > 0 && c->notes) fetch_log_note(c->notes, layer, c->mail);
+    const bool judged = judge_guess(c);
     answer(c);
     const uint64_t reply = c->not_asked = now(c);
     const double cpu_s = seconds(reply - seen);
@@ -480,6 +537,7 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     count_times(c, seconds(seen - from), cpu_s);
     c->fetch = (last_fetch){ .open = n_fetched > 0, .ended = ended, .layer = layer, .reply = reply,
                              .busy_s = cpu_s - c->waited_s, .unsure_s = unseen_s + c->waited_s };
+    if (judged) guess_next(c);
     return rc;
 }
 
@@ -504,9 +562,10 @@ static int change_places(host_experts *c, err_ctx *err)
 int host_experts_turn(host_experts *c, err_ctx *err)
 {
     int rc = 0;
-    if ((c->places || c->notes) && gpu_alive(c->g)) rc = gpu_wait(c->g, err);
+    if ((c->places || c->notes || c->recall) && gpu_alive(c->g)) rc = gpu_wait(c->g, err);
     if (rc < 0) return rc;
     tell_fetches(c);
+    judge_quiet(c);
     if (c->places) rc = change_places(c, err);
     c->not_asked = now(c);
     return rc;
@@ -517,6 +576,7 @@ void host_experts_begin(host_experts *c, int n)
     c->n = n;
     c->n_logged = n;
     c->broken = false;
+    if (c->recall) guess_recall_forget(c->recall);
     pool_stay_awake(c->o->team, true);
     c->cold_from = cold_experts(c);
     c->token_from = clock_ns();

@@ -19,6 +19,7 @@ struct session {
     int32_t *ids;                        /* [ctx]: the tokens so far */
     struct { uint64_t singles, in_batches; } seen;       /* tokens since the counts were reset */
     perf_level perf;
+    router_ahead *guesser;               /* of session_watch_guesses; or NULL */
     void *before[RECURRENT_BLOCKS];      /* in their spaces: the recurrent state before the chunk
                                           * under way; NULL: there is none */
 };
@@ -166,6 +167,7 @@ void session_free(session *s)
 {
     if (!s) return;
     forward_free(s->f);
+    router_ahead_free(s->guesser);
     for (int i = 0; i < RECURRENT_BLOCKS && s->st; i++) {
         const recurrent_block b = recurrent_block_of(state_recurrent(s->st), i);
         b.where->free(b.where, s->before[i], b.bytes);
@@ -450,6 +452,21 @@ int session_watch_routing(session *s, routing_fn *fn, void *ctx, err_ctx *err)
         return err_set(err, ERR_UNSUPPORTED, "routing can be watched on the CPU only, for now: "
                        "--device cpu");
     forward_watch_routing(s->f, fn, ctx);
+    return 0;
+}
+
+int session_watch_guesses(session *s, guess_recall *to, err_ctx *err)
+{
+    const model_hparams *hp = &s->e->m->hp;
+    if (to && !s->guesser) {
+        bool *all = mem_array((size_t)hp->n_layer, sizeof *all);
+        if (!all) return err_set(err, ERR_NOMEM, "guesses about %d layers", hp->n_layer);
+        memset(all, true, (size_t)hp->n_layer * sizeof *all);
+        const int rc = router_ahead_create(&s->guesser, &s->e->verbs, s->e->w, hp, all, err);
+        mem_free(all);
+        if (rc < 0) return rc;
+    }
+    forward_watch_guesses(s->f, to ? s->guesser : NULL, to);
     return 0;
 }
 
