@@ -22,13 +22,14 @@
 #include "cli/model_handle.h"
 #include "cli/perf_view.h"
 #include "cli/plan_check.h"
+#include "cli/predict_log.h"
 #include "cli/sampling_args.h"
 #include "cli/talk_args.h"
 #include "cli/tier_args.h"
 #include "engine/session/answer.h"
 
 typedef struct run_options {
-    const char *model, *prompt, *file;
+    const char *model, *prompt, *file, *predict_log;
     int64_t n;                           /* -1: no limit */
     bool raw, json, quiet;
     talk_args talk;
@@ -54,6 +55,7 @@ static const arg_option options[] = {
       "One JSON object at the end: text, token counts, timings, plan, settings" },
     { "quiet", 'q', ARG_FLAG, FIELD(quiet), NULL, NULL, 0, 0,
       "Print only the answer, errors, and what --experts-used costs" },
+    { "predict-log", 0, ARG_TEXT, FIELD(predict_log), "FILE", NULL, 0, 0, PREDICT_LOG_HELP },
 };
 
 static const arg_group groups[] = {
@@ -380,6 +382,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     id_list ids = { 0 };
     sampling draw = { 0 };
     session *s = NULL;
+    predict_log guesses = { 0 };
     model_handle_bytes bytes;
     err_ctx err = { 0 };
     int rc, code = 0;
@@ -404,6 +407,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
         goto model_refused;
     if (!o->quiet) model_handle_say_notes(l, !o->raw, o->talk.reasoning != NULL);
     if ((rc = model_handle_session(&s, l, so, &err)) < 0) goto model_refused;
+    if ((rc = predict_log_begin(&guesses, s, l->m, o->predict_log, &err)) < 0) goto done;
     session_count(s, o->level);
     r.s = s;
     r.sampling = &draw.options;
@@ -424,6 +428,7 @@ model_refused:
     code = model_handle_fail(l->path, &err);
 done:
     if (rc < 0 && code == 0) code = model_handle_fail(NULL, &err);
+    if (predict_log_end(&guesses, l->path) != 0 && code == 0) code = 1;
     session_free(s);
     sampling_close(&draw);
     ids_free(&ids);

@@ -13,6 +13,7 @@
 #include "cli/bench/bench_profile.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
+#include "cli/predict_log.h"
 #include "cli/report.h"
 #include "tiers/memory_room.h"
 
@@ -22,6 +23,7 @@ typedef struct decode_options {
     bench_model_args run;
     int64_t prompt, skip, tokens, runs;
     bool json, profile;
+    const char *predict_log;
 } decode_options;
 
 static const arg_option options[] = {
@@ -39,6 +41,8 @@ static const arg_option options[] = {
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
     { "profile", 0, ARG_FLAG, offsetof(decode_options, profile), NULL, NULL, 0, 0,
       "With --device cuda: where the time of a token and of the prompt goes" },
+    { "predict-log", 0, ARG_TEXT, offsetof(decode_options, predict_log), "FILE", NULL, 0, 0,
+      PREDICT_LOG_HELP },
     { "json", 0, ARG_FLAG, offsetof(decode_options, json), NULL, NULL, 0, 0,
       "One JSON object on stdout" },
 };
@@ -65,6 +69,7 @@ typedef struct bench {
     const decode_options *opt;
     bench_model b;
     session *s;
+    predict_log guesses;
     int32_t *prompt;
     float *logits;                       /* [n_vocab] */
     int n_vocab;
@@ -274,6 +279,10 @@ static int run_model(bench *m)
         return 1;
     }
     bench_model_prompt(m->prompt, (int)opt->prompt + 1, m->n_vocab);
+    if (predict_log_begin(&m->guesses, m->s, m->b.l.m, opt->predict_log, &err) < 0) {
+        console_error("%s", err.msg);
+        return 1;
+    }
     rc = measure(m, &err);
     if (rc < 0) return bench_model_fail(m->b.l.path, rc, &err);
     const int code = report(m);
@@ -299,6 +308,7 @@ int cmd_bench_decode(int argc, char **argv)
     rc = run_model(&m);
     mem_free(m.prompt);
     mem_free(m.logits);
+    if (predict_log_end(&m.guesses, m.b.l.path) != 0 && rc == 0) rc = 1;
     session_free(m.s);
     bench_model_close(&m.b);
     return rc;

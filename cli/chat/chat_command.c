@@ -20,11 +20,12 @@
 #include "cli/interrupt.h"
 #include "cli/chat/line_history.h"
 #include "cli/chat/line_input.h"
+#include "cli/predict_log.h"
 #include "cli/talk_args.h"
 #include "cli/tier_args.h"
 
 typedef struct chat_options {
-    const char *model, *load;
+    const char *model, *load, *predict_log;
     int64_t n;                           /* -1: no limit */
     bool verbose;
     talk_args talk;
@@ -44,6 +45,7 @@ static const arg_option options[] = {
       "Most tokens in an answer. Default: until the model ends it" },
     { "verbose", 'v', ARG_FLAG, FIELD(verbose), NULL, NULL, 0, 0,
       "Show token counts and speed after each answer" },
+    { "predict-log", 0, ARG_TEXT, FIELD(predict_log), "FILE", NULL, 0, 0, PREDICT_LOG_HELP },
 };
 
 static const arg_group groups[] = {
@@ -227,6 +229,7 @@ int cmd_chat(int argc, char **argv)
     chat_options o = { .n = -1 };
     chat_talk t = { 0 };
     load_options load = { .with_text = true };
+    predict_log guesses = { 0 };
     err_ctx err;
     int rc, code;
 
@@ -250,11 +253,14 @@ int cmd_chat(int argc, char **argv)
     if (model_handle_open(&t.l, &load, &err) < 0)
         return model_handle_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
     code = open_session(&t, &o);
+    if (code == 0 && predict_log_begin(&guesses, t.s, t.l.m, o.predict_log, &err) < 0)
+        code = model_handle_fail(NULL, &err);
     if (code == 0) {
         code = talk(&t);
         if (o.perf.out && *o.perf.out && perf_view_save(o.perf.out, t.s, t.perf) != 0 && code == 0)
             code = 1;
     }
+    if (predict_log_end(&guesses, t.l.path) != 0 && code == 0) code = 1;
     sampling_close(&t.draw);
     session_free(t.s);
     conversation_release(&t.conv);
