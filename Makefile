@@ -260,7 +260,8 @@ clean:
 TEST_BIN := $(TESTS:%=$B/tests/%)
 # Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
 # linked with tests/sim_gpu*.c instead of gpu_stub.c. test_sim_checks.c is about the simulation.
-SIM_OF   := places prompts perf_counts guess_recall forward state expert_store mem_space gpu gpu_split gpu_beside gpu_stage gpu_sampler
+SIM_OF   := places prompts perf_counts guess_recall forward state expert_store mem_space gpu gpu_split gpu_beside \
+            gpu_stage gpu_sampler
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) test_sim_checks)
 SIM_BIN  := $(SIMS:%=$B/tests/%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
@@ -317,7 +318,8 @@ tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $B/tests/fuzz_gguf $B/tests/fuzz_se
 check test: all tests
 	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)
 
-GPU_TESTS := $(filter test_gpu% test_forward test_places test_prompts test_perf_counts test_expert_store test_state test_mem_space,$(TESTS)) $(TEST_CU)
+GPU_TESTS := $(filter test_gpu% test_forward test_places test_prompts test_perf_counts test_guess_recall \
+                      test_expert_store test_state test_mem_space,$(TESTS)) $(TEST_CU)
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
 	$QONLY_GPU=1 TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)
 
