@@ -43,6 +43,43 @@ static void run(ffn_golden *g, const ops *o, experts_cpu *e, acts *x, worklist *
     mem_guard(false);
 }
 
+static bool some_more(void *ctx) { return atomic_fetch_sub((_Atomic int *)ctx, 1) > 0; }
+
+/* Each token alone, after some of its experts, or others, or parts of either were read ahead. */
+static void check_ahead(ffn_golden *g, const ops *o, experts_cpu *e, acts *x, worklist *w, float *y,
+                        const char *name)
+{
+    const model_hparams hp = { .n_ff_expert = g->n_ff };
+    const int n = g->k * g->n_embd;
+    read_ahead *r = NULL;
+    if (!CHECK(read_ahead_create(&r, experts_cpu_pieces(&hp), pool_threads(o->team), NULL) == 0))
+        return;
+    for (int way = 0; way < 12; way++)
+        for (int t = 0; t < g->n_token; t++) {
+            int32_t guess[AHEAD_EXPERTS];
+            const int n_guess = 1 + (way + t) % min_int(g->n_expert, AHEAD_EXPERTS);
+            _Atomic int looks = way % 3 == 2 ? 1 + way : 1 << 30;
+            for (int i = 0; i < n_guess; i++)
+                guess[i] = (g->ids[t * g->k] + (way % 2 ? 1 : g->n_expert - 1) * i) % g->n_expert;
+            acts_set(x, g->x + t * g->n_embd, 1, g->n_embd);
+            worklist_fill(w, g->ids + t * g->k, 1, g->k);
+            const expert_job job = {
+                .bank = &g->bank, .act = g->kind ? ACT_SWIGLU_CLAMPED : ACT_SWIGLU, .x = x,
+                .work = w, .items = w->items, .n_item = w->n_item, .y = y, .in_caches = r,
+            };
+            memset(y, 0xAA, (size_t)n * sizeof *y);
+            mem_guard(true);
+            const uint64_t bytes = experts_cpu_read_ahead(e, r, 0, &g->bank, guess, n_guess,
+                                                          UINT64_MAX, some_more, (void *)&looks);
+            CHECK(experts_cpu_run(e, &job, NULL) == 0);
+            mem_guard(false);
+            const int bad = differing(y, g->y + t * n, n);
+            CHECK_MSG(bad == 0 && bytes > 0, "%s, token %d after %d kB of %d experts: %d values "
+                      "differ", name, t, (int)(bytes >> 10), n_guess, bad);
+        }
+    read_ahead_free(r);
+}
+
 static void check_experts(ffn_golden *g, const char *name, const loops *f, int n_thread)
 {
     const model_hparams hp = { .n_embd = g->n_embd, .n_ff_expert = g->n_ff,
@@ -73,6 +110,7 @@ static void check_experts(ffn_golden *g, const char *name, const loops *f, int n
         const int bad = differing(y, g->y + t * n, n);
         CHECK_MSG(bad == 0, "%s, %s, token %d alone: %d values differ", name, f->isa, t, bad);
     }
+    check_ahead(g, &o, e, &x, w, y, name);
     worklist_free(w);
     experts_cpu_free(e);
     pool_free(o.team);

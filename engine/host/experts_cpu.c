@@ -8,7 +8,10 @@
  *
  * Where experts have to be read first, they are computed in the order in which they come in, a few
  * at a time. Neither order nor number changes a bit: no product involves two experts. Reading them
- * and making room for them is left to the store. */
+ * and making room for them is left to the store.
+ *
+ * Gate and up of a single token's experts may be in the caches of some threads (read_ahead.h): these
+ * threads compute them, and begin with them. */
 #include "engine/host/experts_cpu.h"
 
 #include <sched.h>
@@ -51,12 +54,21 @@ struct experts_cpu {
     int *ids, *which, *some;             /* [item]: experts; items that came in; of those, some */
     int most_item;
     bool *taken;                         /* [item]: its down is computed elsewhere */
+    int *cached;                         /* [item]: its number in now.in_caches, or -1 */
+    int item_of[AHEAD_EXPERTS];          /* the other way round, or -1 */
+    bool any_cached;
     void *storage;
 };
 
 /* Rows first .. first + n - 1 of expert item it, number item, which is at `place` in the list:
  * n_piece successive pieces. */
 typedef struct piece { const work_item *it; int item, place, first, n, n_piece; } piece;
+
+static piece_list list_of(const int *items, int n, uint64_t rows, int height)
+{
+    const uint64_t h = (uint64_t)height;
+    return (piece_list){ items, n, (int)((rows + h - 1) / h), (int)rows, height };
+}
 
 /* Piece i, with as many of the next ones as belong to the same call: gate and up rows lie far
  * apart, and every change from one to the other costs. */
@@ -148,20 +160,41 @@ static int close_blocks(experts_cpu *c, const piece *p)
     return ready;
 }
 
+static void up_piece(experts_cpu *c, const piece *p)
+{
+    const matrix gate = slab_matrix(c, SLAB_GATE, p), up = slab_matrix(c, SLAB_UP, p);
+    for (int t = 0; t < p->it->n; t += OPS_TOKENS)
+        up_tile(c, p, &gate, &up, p->it->first + t,
+                p->it->n - t < OPS_TOKENS ? p->it->n - t : OPS_TOKENS);
+    const int ready = are_parts(c) ? close_blocks(c, p) : p->n;
+    if (ready > 0)
+        atomic_fetch_add_explicit(&c->up_done[p->item].rows, ready, memory_order_release);
+}
+
 static void up_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
     experts_cpu *c = ctx;
     (void)thread;
     for (int64_t i = begin; i < end;) {
-        const piece p = piece_at(c, &c->ups, i, end);
-        const matrix gate = slab_matrix(c, SLAB_GATE, &p), up = slab_matrix(c, SLAB_UP, &p);
-        for (int t = 0; t < p.it->n; t += OPS_TOKENS)
-            up_tile(c, &p, &gate, &up, p.it->first + t,
-                    p.it->n - t < OPS_TOKENS ? p.it->n - t : OPS_TOKENS);
-        const int ready = are_parts(c) ? close_blocks(c, &p) : p.n;
-        if (ready > 0)
-            atomic_fetch_add_explicit(&c->up_done[p.item].rows, ready, memory_order_release);
+        const int own = (int)(i % c->ups.n_piece), item = c->ups.items[i / c->ups.n_piece];
+        const bool cached = c->cached[item] >= 0;        /* these are claimed one by one */
+        const piece p = piece_at(c, &c->ups, i, cached ? i + 1 : end);
+        if (!cached || read_ahead_claim(c->now.in_caches, c->cached[item], own)) up_piece(c, &p);
         i += p.n_piece;
+    }
+}
+
+/* Those that are in this thread's cache. */
+static void own_ups(experts_cpu *c, int thread)
+{
+    read_ahead *r = c->now.in_caches;
+    const int n_piece = read_ahead_pieces(r);
+    for (int i = -1; (i = read_ahead_claim_own(r, i + 1, thread)) >= 0;) {
+        const int item = c->item_of[i / n_piece];
+        const piece_list one = list_of(&item, 1, c->now.bank->n_ff, OPS_ROWS);
+        if (item < 0) continue;          /* a wrong guess */
+        const piece p = piece_at(c, &one, i % n_piece, i % n_piece + 1);
+        up_piece(c, &p);
     }
 }
 
@@ -202,12 +235,6 @@ static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 
 /* ---- lists of items -------------------------------------------------------------------------- */
 
-static piece_list list_of(const int *items, int n, uint64_t rows, int height)
-{
-    const uint64_t h = (uint64_t)height;
-    return (piece_list){ items, n, (int)((rows + h - 1) / h), (int)rows, height };
-}
-
 static int64_t pieces_in(const piece_list *l) { return (int64_t)l->n_item * l->n_piece; }
 
 /* Ups of n items. A piece is halved until every thread has some: one of 32 rows may take 10 us, and
@@ -218,7 +245,7 @@ static piece_list list_of_ups(const experts_cpu *c, const int *items, int n)
     const uint64_t rows = c->now.bank->n_ff;
     const int64_t enough = (int64_t)ENOUGH_UPS * pool_threads(c->o->team);
     piece_list l = list_of(items, n, rows, c->height);
-    if (c->height > ACT_BLOCK || pieces_in(&l) > MOST_SPLIT) return l;
+    if (c->height > ACT_BLOCK || pieces_in(&l) > MOST_SPLIT || c->any_cached) return l;
     while (l.height > LEAST_UP && pieces_in(&l) < enough) l = list_of(items, n, rows, l.height / 2);
     return l;
 }
@@ -247,20 +274,33 @@ static void run_downs(experts_cpu *c, const int *items, int n)
  * thread that gets the first of them computes it. */
 static void mixed_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const experts_cpu *c = ctx;
+    experts_cpu *c = ctx;
     const int64_t entries = c->up_weight, n_up = pieces_in(&c->ups), downs = n_up * entries;
     const int64_t first = (begin + entries - 1) / entries, last = (end + entries - 1) / entries;
+    if (c->any_cached) own_ups(c, thread);
     if (first < n_up) up_pieces(ctx, first, last < n_up ? last : n_up, thread);
     if (end > downs) down_pieces(ctx, begin > downs ? begin - downs : 0, end - downs, thread);
 }
 
+/* All items, those last that threads have in their caches: by then most of these are done. */
+static const int *ups_in_order(experts_cpu *c, int n)
+{
+    int m = 0;
+    if (!c->any_cached) return c->which;
+    for (int cached = 0; cached < 2; cached++)
+        for (int i = 0; i < n; i++)
+            if ((c->cached[c->which[i]] >= 0) == cached) c->some[m++] = c->which[i];
+    return c->some;
+}
+
 /* The ups of the first n items and the downs of the first n_down, without a barrier in between. No
  * down waits in vain: entries are handed out in order, so all ups are taken by the time the first
- * down is, and a thread that has both does its ups first. */
+ * down is, and a thread that has both does its ups first. Whoever claims an up from its cache
+ * computes it at once. */
 static void run_mixed(experts_cpu *c, int n, int n_down)
 {
     const expert_bank *b = c->now.bank;
-    c->ups = list_of_ups(c, c->which, n);
+    c->ups = list_of_ups(c, ups_in_order(c, n), n);
     c->downs = list_of_downs(c, c->which, n_down);
     c->up_weight = max_int(1, (int)(2 * b->n_embd * (uint64_t)c->ups.height /
                                     (b->n_ff * (uint64_t)c->height)));
@@ -292,16 +332,21 @@ static int not_taken(experts_cpu *c, const int *list, int n)
 
 /* ---- experts that are there ------------------------------------------------------------------ */
 
+static void slabs_of(expert_slabs *out, const experts_cpu *c, const expert_bank *bank, int layer,
+                     int expert)
+{
+    if (c->store) expert_store_find(c->store, layer, expert, out);
+    else for (int s = 0; s < SLAB_COUNT; s++)
+        out->at[s] = expert_slab_data(bank, (expert_slab)s, expert);
+}
+
 static void run_present(experts_cpu *c)
 {
     const expert_job *now = &c->now;
     const int sure = now->taken ? now->n_sure : now->n_item;
     for (int i = 0; i < now->n_item; i++) {
-        const int e = now->items[i].expert;
         c->which[i] = i;
-        if (c->store) expert_store_find(c->store, now->layer, e, &c->slabs[i]);
-        else for (int s = 0; s < SLAB_COUNT; s++)
-            c->slabs[i].at[s] = expert_slab_data(now->bank, (expert_slab)s, e);
+        slabs_of(&c->slabs[i], c, now->bank, now->layer, now->items[i].expert);
     }
     if (sure > 0) run_mixed(c, now->n_item, sure);
     else run_ups(c, c->which, now->n_item);
@@ -341,7 +386,7 @@ static int run_wanted(experts_cpu *c, int first, int n, err_ctx *err)
 
 /* While a group is computed, the next one is read; after the last group, the first of the next
  * layer, if there are enough slots to use nearly all of that layer's experts. */
-static void read_ahead(experts_cpu *c, int next, int group)
+static void read_on(experts_cpu *c, int next, int group)
 {
     const expert_job *now = &c->now;
     const int n_expert = now->bank->n_expert;
@@ -368,7 +413,7 @@ static int run_arriving(experts_cpu *c, err_ctx *err)
         if (c->ahead) router_ahead_tell(c->ahead, c->now.layer, c->ids + i, m);
         int rc = expert_store_want(c->store, c->now.layer, c->ids + i, m, err);
         if (rc < 0) return rc;
-        read_ahead(c, i + m, max_int(room / 2, 1));
+        read_on(c, i + m, max_int(room / 2, 1));
         if (c->ahead && c->now.x->n == 1)
             router_ahead_read(c->ahead, c->store, c->now.layer, c->now.x);
         if ((rc = run_wanted(c, i, m, err)) < 0) return rc;
@@ -397,6 +442,21 @@ static bool must_read(const experts_cpu *c)
            expert_store_after(c->store, c->now.layer - 1) == c->now.layer;
 }
 
+/* Which of the job's experts were read ahead. Only pieces of OPS_ROWS were, for single tokens. */
+static void find_cached(experts_cpu *c)
+{
+    read_ahead *r = c->height == OPS_ROWS && c->now.x->n == 1 ? c->now.in_caches : NULL;
+    c->any_cached = false;
+    for (int i = 0; i < AHEAD_EXPERTS; i++) c->item_of[i] = -1;
+    for (int i = 0; i < c->now.n_item; i++) {
+        const int e = c->now.items[i].expert;
+        c->cached[i] = r ? read_ahead_find(r, c->now.layer, e) : -1;
+        if (c->cached[i] < 0) continue;
+        c->item_of[c->cached[i]] = i;
+        c->any_cached = true;
+    }
+}
+
 int experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err)
 {
     const worklist *w = job->work;
@@ -411,6 +471,7 @@ int experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err)
     if (c->quantise_mid) acts_clear_padding(&c->mid_x);
     c->mid_x.quantised = c->quantise_mid;
     c->height = ops_rows(slots_per_item(job));
+    find_cached(c);
     if (must_read(c)) return run_arriving(c, err);
     run_present(c);
     return 0;
@@ -440,6 +501,7 @@ static void place_all(experts_cpu *c, mem_layout *a, const model_hparams *hp, in
     c->which = mem_layout_take(a, items, 1, sizeof *c->which);
     c->some = mem_layout_take(a, items, 1, sizeof *c->some);
     c->taken = mem_layout_take(a, items, 1, sizeof *c->taken);
+    c->cached = mem_layout_take(a, items, 1, sizeof *c->cached);
     c->up_done = mem_layout_take(a, items, 1, sizeof *c->up_done);
     c->block_done = mem_layout_take(a, MOST_SPLIT, 1, sizeof *c->block_done);
 }
@@ -478,4 +540,28 @@ int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp,
 const acts *experts_cpu_mid(const experts_cpu *c)
 {
     return &c->mid_x;
+}
+
+/* ---- reading ahead --------------------------------------------------------------------------- */
+
+static int ahead_pieces(int64_t n_ff) { return (int)((n_ff + OPS_ROWS - 1) / OPS_ROWS); }
+int experts_cpu_pieces(const model_hparams *hp) { return ahead_pieces(hp->n_ff_expert); }
+
+uint64_t experts_cpu_read_ahead(const experts_cpu *c, read_ahead *r, int layer,
+                                const expert_bank *bank, const int32_t *experts, int n,
+                                uint64_t most_bytes, keep_going_fn *go_on, void *ctx)
+{
+    static const expert_slab runs[AHEAD_RUNS] = { SLAB_GATE, SLAB_UP };
+    ahead_shape shape = { .n_piece = ahead_pieces((int64_t)bank->n_ff) };
+    for (int i = 0; i < AHEAD_RUNS; i++) {
+        shape.bytes[i] = expert_slab_bytes(bank, runs[i]);
+        shape.step[i] = OPS_ROWS * bank->weight[runs[i]]->row_bytes;
+    }
+    read_ahead_begin(r, layer, &shape);
+    for (int i = 0; i < n; i++) {
+        expert_slabs at;
+        slabs_of(&at, c, bank, layer, experts[i]);
+        read_ahead_add(r, experts[i], (const uint8_t *const[]){ at.at[SLAB_GATE], at.at[SLAB_UP] });
+    }
+    return read_ahead_run(r, c->o->team, most_bytes, go_on, ctx);
 }
