@@ -445,7 +445,7 @@ static void fetch_slabs(gpu *g, stream_place at, const layer_args *layer, const 
     pulled.fetch_ns = &s->mail->fetch_ns;
     launch_at(g, at, "fetch", 0, pull, pull_blocks(g), PULL_THREADS, 0, pulled);
     gpu_fail(g, cudaEventRecord(g->pulled, at.stream), "split layer");
-    if (s->pad_all == 0 && !s->guess_pad) return;
+    if (s->pad_all == 0 && !s->guess_pad) return;        /* no whole experts */
 
     split_up_args up = {};
     (up_args &)up = layer->up;
@@ -462,7 +462,7 @@ static void take_answer(gpu *g, stream_place at, const layer_args *layer,
 {
     const bool floats = is_float_weight(a->down.type);
     const uint64_t units = (uint64_t)layer->down.n_slot * (uint64_t)layer->down.n_embd / 4;
-    const unsigned n_block = s->guess_pad ? 1 : ceil_div(units, 2 * ANSWER_THREADS);
+    const unsigned n_block = s->guess_pad && layer->down.n_slot == a->k ? 1 : ceil_div(units, 2 * ANSWER_THREADS);
     answer_args args = {};
 
     args.slots = scratch->slots;
@@ -498,7 +498,7 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     const split_scratch scratch = split_layout(s->scratch, a->k, a->down.rows);
     const bool fetches = n == 1 && s->slabs && s->fetch && s->pad && s->pad_down + s->pad_all > 0;
     const bool forks = fetches && !s->one_stream;
-    const bool guesses = forks && s->guess_pad;
+    const bool guesses = forks && s->guess_state;
     const guess_parts guess = guess_layout(s->guess_state, a->n_expert, a->down.rows);
     bool early = fetches && !forks;
     ask_args asked = {};

@@ -329,6 +329,8 @@ typedef struct gpu_mail {
     uint8_t apart_1[124];
     volatile uint32_t answered;          /* the same number, written after all of the reply */
     uint8_t apart_2[124];
+    volatile uint64_t told;              /* the last guess: gpu_told */
+    uint8_t apart_3[120];
     /* [slot]: number of the question whose down slab is in the pad */
     volatile uint32_t fetched[GPU_MOST_USED];
     volatile uint64_t fetch_ns;          /* how long the last fetching took; the host clears it */
@@ -344,6 +346,21 @@ typedef struct gpu_mail {
     float *y;                            /* [slot, n_embd] */
     int n_embd, n_ff;
 } gpu_mail;
+
+/* What the device tells the host of a guess, in one word: the number of the question that it is
+ * about (its lower bits), and experts that will probably be in it, the likeliest first, without
+ * those that cross the bus. */
+enum { GPU_MOST_TOLD = 4, GPU_TOLD_BITS = 10, GPU_TOLD_COUNT = GPU_MOST_TOLD * GPU_TOLD_BITS,
+       GPU_TOLD_NUMBER = GPU_TOLD_COUNT + 4 };
+/* How many; 0 if it is about another question. */
+static inline int gpu_told(int32_t ids[GPU_MOST_TOLD], uint64_t told, uint32_t number)
+{
+    const int n = (int)(told >> GPU_TOLD_COUNT & 15);
+    if ((told ^ (uint64_t)number << GPU_TOLD_NUMBER) >> GPU_TOLD_NUMBER) return 0;
+    for (int i = 0; i < n; i++)
+        ids[i] = (int32_t)(told >> i * GPU_TOLD_BITS & ((1 << GPU_TOLD_BITS) - 1));
+    return n;
+}
 
 /* For up to GPU_FEW tokens of k choices. */
 int gpu_mail_create(gpu_mail **out, gpu *g, int n_embd, int n_ff, int k, err_ctx *err);
@@ -361,7 +378,7 @@ void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, c
  * fetched. */
 /* Experts that the next layer will probably choose: by its router, from this layer's vectors. Those
  * of them that are not in VRAM, the likeliest first, cross the bus while nobody asks for anything
- * else. What comes too late for that layer's choice is not used. */
+ * else, or are named to the host. What comes too late for that layer's choice is not used. */
 typedef struct gpu_guess {
     gpu_matrix router;                   /* the next layer's, of floats; data NULL: no guess */
     const float *norm, *next_norm;       /* [n_embd] of this layer's input and of the next one's */
@@ -392,11 +409,11 @@ typedef struct gpu_split {
     /* Guesses. Two rooms take turns: consecutive layers have different ones, and a layer finds in
      * its own what was guessed for it. */
     gpu_guess next;
-    uint8_t *guess_pad;                  /* VRAM: two rooms; NULL: no guesses are made or used */
+    uint8_t *guess_pad;                  /* VRAM: two rooms; NULL: nothing is fetched on a guess */
     uint64_t guess_room;                 /* bytes of a room: fetch[0] times gpu_guess_pad */
     int guess_turn;                      /* 0 or 1: this layer's room */
     void *guess_state;                   /* gpu_guess_state bytes, zero to begin with; the same for
-                                          * all layers */
+                                          * all layers. NULL: no guesses are made or used */
 } gpu_split;
 bool gpu_guess_fits(int router_type);
 size_t gpu_guess_pad(const uint64_t bytes[3]);           /* for one expert with these slabs */

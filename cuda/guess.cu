@@ -52,7 +52,8 @@ typedef struct guess_args {
     int k;
     const int32_t *hot;                  /* NULL: none */
     const uint64_t *slabs;
-    const uint8_t *most;                 /* guesses, at most */
+    const uint8_t *most;                 /* guesses that are fetched, at most */
+    volatile uint64_t *told;             /* of the mail, in RAM */
     uint64_t room[3];                    /* of a slab */
     uint8_t *pad;
     guess_list *list;
@@ -87,8 +88,26 @@ static __device__ __forceinline__ float row_score(const gpu_matrix &m, int r, co
     return warp_sum(sum);
 }
 
+static __device__ __forceinline__ unsigned warp_or(unsigned v)
+{
+    for (int d = 16; d > 0; d >>= 1) v |= __shfl_xor_sync(~0u, v, d);
+    return v;
+}
+
+/* Names experts to the host, by one warp, each by the lane that has it. */
+static __device__ __forceinline__ void tell(const guess_args &a, uint32_t number, int id, bool mine)
+{
+    const unsigned below = (1u << threadIdx.x % 32) - 1, all = __ballot_sync(~0u, mine);
+    const int rank = __popc(all & below), n = min(__popc(all), (int)GPU_MOST_TOLD);
+    const uint64_t word = mine && rank < GPU_MOST_TOLD ? (uint64_t)id << rank * GPU_TOLD_BITS : 0;
+    const uint64_t ids = warp_or((unsigned)word) | (uint64_t)warp_or((unsigned)(word >> 32)) << 32;
+    if (threadIdx.x == 0)
+        *a.told = (uint64_t)number << GPU_TOLD_NUMBER | (uint64_t)n << GPU_TOLD_COUNT | ids;
+}
+
 /* The list, by one warp, from complete logits. Returns how many are on it. */
-static __device__ __forceinline__ int fill_list(const guess_args &a, int most, select_space *space)
+static __device__ __forceinline__ int fill_list(const guess_args &a, uint32_t number, int most,
+                                                select_space *space)
 {
     const int lane = threadIdx.x % 32;
     const unsigned below = (1u << lane) - 1;
@@ -97,7 +116,8 @@ static __device__ __forceinline__ int fill_list(const guess_args &a, int most, s
     float weight;
     select_experts(&id, &weight, a.logits, a.router.rows, a.k, space);
     uint64_t from[3] = { 0, 0, 0 };
-    if (lane < a.k && (!a.hot || a.hot[id] < 0))
+    const bool cold = lane < a.k && (!a.hot || a.hot[id] < 0);
+    if (cold)
         for (int i = 0; i < 3; i++) from[i] = __ldcv(a.slabs + (size_t)id * 3 + i);
     const bool can = from[0] && from[1] && from[2];
     const unsigned all = __ballot_sync(~0u, can);
@@ -113,6 +133,7 @@ static __device__ __forceinline__ int fill_list(const guess_args &a, int most, s
         a.list->slots[rank] = p;
     }
     if (lane >= n && lane < GPU_MOST_GUESSES) a.list->slots[lane].where = GPU_HOT;
+    tell(a, number, id, cold && !(can && rank < most));
     return n;
 }
 
@@ -143,8 +164,8 @@ static __global__ void __launch_bounds__(GUESS_THREADS) guess(frame f, const gue
     frame_begin(f);
     frame_wait(f);
     const uint32_t number = (*a.number + 1) & GPU_NUMBERS;
-    const int most = min((int)*a.most, (int)GPU_MOST_GUESSES);
-    if (most > 0 && deal_of(a.list) != 2 * number + 1) {
+    const int most = a.pad ? min((int)*a.most, (int)GPU_MOST_GUESSES) : 0;
+    if (deal_of(a.list) != 2 * number + 1) {
         for (int c = threadIdx.x; c < a.router.cols; c += GUESS_THREADS) {
             const float norm = a.norm[c];
             x[c] = norm == 0.0f ? 0.0f : a.x[c] / norm * a.next_norm[c];
@@ -165,8 +186,8 @@ static __global__ void __launch_bounds__(GUESS_THREADS) guess(frame f, const gue
     }
     __syncthreads();
     if (last && warp == 0) {
-        const bool in_time = most > 0 && deal_of(a.list) != 2 * number + 1;
-        if (in_time) offer_list(a, number, fill_list(a, most, &space));
+        if (deal_of(a.list) != 2 * number + 1)
+            offer_list(a, number, fill_list(a, number, most, &space));
         else if (threadIdx.x < GPU_MOST_GUESSES) a.list->slots[threadIdx.x].where = GPU_HOT;
     }
     frame_end(f);
@@ -193,7 +214,8 @@ void guess_next(gpu *g, const gpu_split *s, const guess_parts *parts, int k)
     a.slabs = next->slabs;
     a.most = s->fetch;
     for (int i = 0; i < 3; i++) a.room[i] = slab_room(next->bytes[i]);
-    a.pad = s->guess_pad + (uint64_t)(1 - turn) * s->guess_room;
+    if (s->guess_pad) a.pad = s->guess_pad + (uint64_t)(1 - turn) * s->guess_room;
+    a.told = &s->mail->told;
     a.list = parts->lists + (1 - turn);
     gpu_fail(g, cudaStreamWaitEvent(g->ahead, g->fork, 0), "guess");
     launch_at(g, at, "guess", (uint64_t)next->router.rows * next->router.row_bytes, guess, blocks,
@@ -204,8 +226,10 @@ void guess_next(gpu *g, const gpu_split *s, const guess_parts *parts, int k)
     for (int i = 0; i < 3; i++) pulled.bytes[i] = (uint32_t)next->bytes[i];
     pulled.number = a.number;
     pulled.state = parts->pull;
-    gpu_fail(g, cudaStreamWaitEvent(g->ahead, g->pulled, 0), "guess");
-    launch_at(g, at, "fetch ahead", 0, pull, PULL_BLOCKS, PULL_THREADS, 0, pulled);
+    if (s->guess_pad) {
+        gpu_fail(g, cudaStreamWaitEvent(g->ahead, g->pulled, 0), "guess");
+        launch_at(g, at, "fetch ahead", 0, pull, PULL_BLOCKS, PULL_THREADS, 0, pulled);
+    }
     gpu_fail(g, cudaEventRecord(g->guessed, g->ahead), "guess");
     g->guessing = true;
 }

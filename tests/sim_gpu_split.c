@@ -395,13 +395,28 @@ static bool fetch_guess(gpu *g, guess_list *list, const split_call *c, int id, u
     return true;
 }
 
+/* Names those to the host that are neither in VRAM nor on the list. */
+static void tell(const split_call *c, const guess_list *list, const int32_t *ids)
+{
+    const int32_t *hot = c->s.next.hot;
+    uint64_t word = 0, n = 0;
+    for (int r = 0; r < c->a.k && n < GPU_MOST_TOLD; r++) {
+        bool listed = hot && hot[ids[r]] >= 0;
+        for (int i = 0; i < list->n; i++) listed |= list->ids[i] == ids[r];
+        if (!listed) word |= (uint64_t)ids[r] << GPU_TOLD_BITS * n++;
+    }
+    __atomic_store_n(&c->s.mail->told, (uint64_t)list->number << GPU_TOLD_NUMBER |
+                     n << GPU_TOLD_COUNT | word, __ATOMIC_RELEASE);
+}
+
 static void guess_next(gpu *g, const question *q, const float *rows)
 {
     const split_call *c = q->c;
     const gpu_guess *next = &c->s.next;
     guess_list *list = (guess_list *)c->s.guess_state + (1 - c->s.guess_turn);
-    const int k = c->a.k, most = min_int(c->s.fetch[0], GPU_MOST_GUESSES);
-    uint8_t *room = c->s.guess_pad + (uint64_t)(1 - c->s.guess_turn) * c->s.guess_room;
+    const int k = c->a.k, most = c->s.guess_pad ? min_int(c->s.fetch[0], GPU_MOST_GUESSES) : 0;
+    uint8_t *room = NULL;
+    if (most > 0) room = c->s.guess_pad + (uint64_t)(1 - c->s.guess_turn) * c->s.guess_room;
     int32_t ids[GPU_MOST_USED];
     float gates[GPU_MOST_USED];
     if (!next->router.data || q->number % 5 == 0) return;        /* too late */
@@ -416,6 +431,7 @@ static void guess_next(gpu *g, const question *q, const float *rows)
         if (!fetch_guess(g, list, c, ids[r], at)) break;
     }
     list->number = (q->number + 1) & GPU_NUMBERS;
+    tell(c, list, ids);
     free(logits);
 }
 
@@ -478,7 +494,7 @@ static void claim_split(sim_call *c, const gpu_expert_args *a, const gpu_split *
     sim_writes(c, "pad", s->pad, gpu_split_pad(a, s->pad_down, s->pad_all));
     if (!guesses) return;
     sim_writes(c, "state of guesses", s->guess_state, gpu_guess_state(a->n_expert, a->down.rows));
-    sim_writes(c, "room of guesses", s->guess_pad, 2 * s->guess_room);
+    if (s->guess_pad) sim_writes(c, "room of guesses", s->guess_pad, 2 * s->guess_room);
     if (!s->next.router.data) return;
     sim_reads(c, "next router", s->next.router.data,
               (uint64_t)s->next.router.rows * s->next.router.row_bytes);
@@ -498,7 +514,7 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     split_call call = { *in, *a, *s, false, false };
     call.fetches = in->n == 1 && s->slabs && s->fetch && s->pad && s->pad_down + s->pad_all > 0;
     sim_claim_experts(&c, in, a, false);
-    call.guesses = call.fetches && s->guess_pad && !s->one_stream;
+    call.guesses = call.fetches && s->guess_state && !s->one_stream;
     claim_split(&c, a, s, call.fetches, call.guesses);
     sim_end(&c, run_split, &call, sizeof call);
 }

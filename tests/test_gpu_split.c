@@ -169,7 +169,9 @@ typedef struct division {                /* of one question */
     bool quiet;
     int32_t guessed[GPU_MOST_GUESSES];   /* for it */
     int n_guessed;
-    int slot;                            /* one that was; -1: none */
+    int32_t told[GPU_MOST_TOLD];         /* to the host, of the others */
+    int n_told;
+    int slot;                            /* one that was guessed; -1: none */
 } division;
 
 typedef struct batch {
@@ -451,10 +453,11 @@ static void guess(division *d, const batch *b, int i, int most)
         logits[e] = (float)sum;
     }
     router_select(ids, gates, logits, c->n_expert, c->k);
-    for (int r = 0; r < c->k && d->n_guessed < most; r++) {
+    for (int r = 0; r < c->k; r++) {
         const uint64_t *at = b->slabs + 3 * ids[r];
         if (b->has_hot && d->hot[ids[r]] >= 0) continue;
-        if (at[0] && at[1] && at[2]) d->guessed[d->n_guessed++] = ids[r];
+        if (at[0] && at[1] && at[2] && d->n_guessed < most) d->guessed[d->n_guessed++] = ids[r];
+        else if (d->n_told < GPU_MOST_TOLD) d->told[d->n_told++] = ids[r];
     }
 }
 
@@ -462,7 +465,7 @@ static void guess(division *d, const batch *b, int i, int most)
 static void expect_both(batch *b, int i)
 {
     division *d = &b->asked[i], *late = &b->late[i];
-    d->n_guessed = 0;
+    d->n_guessed = d->n_told = 0;
     *late = *d;
     expect_where(late, b);
     if (d->fetch[0] > 0 && i % 2 && b->n == 1) guess(d, b, i, d->fetch[0]);
@@ -607,6 +610,22 @@ static void see_late(batch *b, int i)
     if (d->slot >= 0 && b->split.chosen[d->slot] >> 16 != GPU_GUESSED) b->asked[i] = b->late[i];
 }
 
+/* The host is told of the next question's experts, in a moment. */
+static void check_told_guess(const batch *b, const division *d, uint32_t number)
+{
+    const uint64_t from = clock_ns();
+    int32_t ids[GPU_MOST_TOLD];
+    uint64_t told = 0;
+    while (told >> GPU_TOLD_NUMBER != number && clock_since(from) < 10) {
+        told = __atomic_load_n(&b->split.mail->told, __ATOMIC_ACQUIRE);
+        sched_yield();
+    }
+    const int n = gpu_told(ids, told, number);
+    expect(n == d->n_told && memcmp(ids, d->told, (size_t)n * sizeof *ids) == 0 &&
+           gpu_told(ids, told, number + 1) == 0, "told of %d experts, expected %d: %llx", n,
+           d->n_told, (unsigned long long)told);
+}
+
 /* Pairs of questions, of which the second is the next layer's: one pair directly, one recorded and
  * played. */
 static void run_pairs(batch *b, gpu_expert_args *args)
@@ -621,6 +640,7 @@ static void run_pairs(batch *b, gpu_expert_args *args)
         b->in.has_rows = b->in.has_blocks = false;
         gpu_experts_split(device(), &b->in, args, &layers[i]);
         expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
+        if (i == 0 && b->n == 1) check_told_guess(b, &b->asked[1], 2);
         see_late(b, i);
         check_result(b, i, "experts", args->y);
         check_fetching(b, i);

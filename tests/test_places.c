@@ -37,6 +37,8 @@ static host_experts_stats cold_of(const session *s)
     return c;
 }
 
+static uint64_t ahead_of_all;            /* bytes, of all placements */
+
 static uint64_t n_fetched(const host_experts_stats *c) { return c->down_fetched + c->all_fetched; }
 
 /* Before token i: pauses post-fetch for some tokens. *then gets the counts before them. */
@@ -120,6 +122,7 @@ static bool follow(trail *t, const model *m, const place *p)
         /* a GPU may be too late with all of them */
         CHECK_MSG((c.guessed > 0) == (p->guesses > 0) || (p->guesses > 0 && !sim_gpu()),
                   "%s: %d came on a guess", p->name, (int)c.guessed);
+        ahead_of_all += c.ahead_bytes;
         CHECK_MSG(p->hot_of_8 == 0 || c.hot > 0, "%s: nothing was hot", p->name);
         const residency_stats moved = session_places(s);
         CHECK_MSG(!p->changing || (moved.uploads > 0 && moved.evictions > 0 && c.quiet > 0 &&
@@ -196,5 +199,6 @@ int main(int argc, char **argv)
     const int step = sim_gpu_step(8, 32);
     if (step > 1) tokens.n = 256 / step, tokens.pause = 96 / step, tokens.go_on = 160 / step;
     for (size_t i = 0; i < ARRAY_LEN(files); i++) test_file(files[i]);
+    if (gpu_count() > 0) CHECK_MSG(ahead_of_all > 0, "no core has read ahead");
     return test_end();
 }

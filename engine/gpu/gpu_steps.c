@@ -32,8 +32,8 @@ typedef struct recorded_token {
     int last;                            /* position up to which it is good; 0: not yet made */
 } recorded_token;
 
-enum { PLAIN, FETCHING, GUESSING, WATCHED, RECORDINGS };         /* with slabs that are fetched, some
-                                                                  * on a guess; profiles */
+/* What kernels depend on: slabs that are fetched, guesses (host_experts_guessing); profiles. */
+enum { PLAIN, FETCHING, READING, GUESSING, WATCHED, RECORDINGS };
 
 enum { CHOICES_SENT, VECTORS_TAKEN, MARKS };             /* of prompts that the host computes */
 
@@ -440,7 +440,7 @@ static int token_now(const gpu_steps *s)
 {
     if (s->profiling) return WATCHED;
     if (!s->p.host || !host_experts_fetches(s->p.host)) return PLAIN;
-    return host_experts_guesses(s->p.host) ? GUESSING : FETCHING;
+    return FETCHING + host_experts_guessing(s->p.host);
 }
 
 bool gpu_steps_is_recorded(const gpu_steps *s, int pos)

@@ -16,6 +16,9 @@ enum {
     SPIN_LOOKS = 1 << 14                 /* at the mail between checks that the device is alive */
 };
 
+/* What is done with guesses: nothing; the cores read ahead; and so many experts cross the bus. */
+enum { GUESS_OFF, GUESS_READ, GUESS_FETCH };
+
 /* The last question that has slabs fetched. How long that took is known when the device has gone
  * on. */
 typedef struct last_fetch {
@@ -56,9 +59,12 @@ struct host_experts {
     const expert_bank *bank;             /* of the first layer that asks: the others are much
                                           * alike */
     int pad_down, pad_all;               /* slabs there is room for; 0: nothing is fetched */
+    bool can_guess;
     int most_guesses;                    /* experts of a layer that there is room for */
     postfetch_tuner tuner, guess_tuner;
-    int level, guesses;                  /* of the table on the device */
+    int level, guessing;                 /* for the next token; GUESS_ levels */
+    read_ahead *reader;                  /* what threads have in their caches; NULL: can_guess is
+                                          * false */
     bool paused;
     bool nothing_locked;                 /* slabs would be fetched if they were in page-locked
                                           * RAM */
@@ -102,7 +108,7 @@ static int highest_level(const host_experts *c)
 
 /* Writes the device's table, between tokens: for each number of cold experts, how many downs and
  * how many whole experts to fetch, and how many on a guess. A failure shows at the next wait. */
-static void set_level(host_experts *c, int level, int guesses)
+static void set_level(host_experts *c, int level, int guessing)
 {
     const int k = c->m->hp.n_expert_used;
     uint8_t *table = c->fetch_counts;
@@ -114,16 +120,17 @@ static void set_level(host_experts *c, int level, int guesses)
         table[m] = (uint8_t)n_down;
         table[GPU_FETCH_COUNTS + m] = (uint8_t)n_all;
     }
-    table[0] = (uint8_t)guesses;
+    table[0] = (uint8_t)max_int(guessing - GUESS_READ, 0);
     (void)gpu_write(c->g, c->fetch_table, table, FETCH_TABLE, &ignored);
     c->level = level;
-    c->guesses = guesses;
+    c->guessing = guessing;
 }
 
 static void set_levels(host_experts *c)
 {
-    const int level = postfetch_tuner_now(&c->tuner), guesses = postfetch_tuner_now(&c->guess_tuner);
-    if (level != c->level || guesses != c->guesses) set_level(c, level, guesses);
+    const int level = postfetch_tuner_now(&c->tuner);
+    const int guessing = postfetch_tuner_now(&c->guess_tuner);
+    if (level != c->level || guessing != c->guessing) set_level(c, level, guessing);
 }
 
 /* Where the speeds promise nothing, a modest level waits for its trial. */
@@ -133,9 +140,10 @@ static void begin_tuner(host_experts *c)
     const int modest = max_int(c->m->hp.n_expert_used / 2, 1);
     postfetch_tuner_begin(&c->tuner, min_int(promised > 0 ? promised : modest, most), most,
                           promised > 0, c->post.always);
-    /* on a guess nothing is fetched until a trial has shown that it pays */
-    postfetch_tuner_begin(&c->guess_tuner, c->most_guesses, c->most_guesses, false,
-                          c->post.guess_always);
+    /* on a guess nothing is fetched, unless it is wished for, until a trial has shown that it pays */
+    const int all = c->can_guess ? GUESS_READ + c->most_guesses : GUESS_OFF;
+    postfetch_tuner_begin(&c->guess_tuner, c->post.guess_always ? all : min_int(all, GUESS_READ),
+                          all, c->can_guess, c->post.guess_always);
     set_level(c, postfetch_tuner_now(&c->tuner), postfetch_tuner_now(&c->guess_tuner));
 }
 
@@ -177,9 +185,9 @@ static void try_out(host_experts *c, double s)
     }
     if (fetch->candidate < 0) {
         event = postfetch_tuner_token(guess, s, n_cold);
-        if (event == TUNER_TRIAL_ENDED && c->post.debug) tell_trial(guess, "guesses", "experts");
+        if (event == TUNER_TRIAL_ENDED && c->post.debug) tell_trial(guess, "guesses", "of their levels");
         if (event == TUNER_SWITCHED && c->post.debug)
-            tell_switch(guess, "fetching on a guess", "pays", "does not pay here");
+            tell_switch(guess, "reading on a guess", "pays", "does not pay here");
     }
     set_levels(c);
 }
@@ -246,7 +254,7 @@ static int quiet_guesses(const host_experts *c, uint32_t asked, bool latest)
 {
     int n = 0;
     if (latest) return (int)(asked % GPU_CODES - GPU_QUIET);
-    for (int i = 0; c->most_guesses > 0 && i < c->m->hp.n_expert_used; i++)
+    for (int i = 0; c->can_guess && i < c->m->hp.n_expert_used; i++)
         n += log_of(c, c->layer)[i] >> 16 == GPU_GUESSED;
     return n;
 }
@@ -258,11 +266,34 @@ typedef struct seen_question {
     int n_guessed;                       /* of a quiet one */
 } seen_question;
 
+/* Between questions: for a thread that reads ahead. */
+static bool nothing_asked(void *ctx)
+{
+    const host_experts *c = ctx;
+    return !has_come(c, word(&c->mail->asked));
+}
+
+/* While the device mixes: what it thinks that this layer will ask for, into the cores' caches. False:
+ * it has not said anything yet. */
+static bool read_on_guess(host_experts *c)
+{
+    int32_t ids[GPU_MOST_TOLD];
+    const uint64_t told = __atomic_load_n(&c->mail->told, __ATOMIC_ACQUIRE);
+    const int n = gpu_told(ids, told, next_number(c));
+    if (n > 0)
+        c->s.ahead_bytes += experts_cpu_read_ahead(c->cpu, c->reader, c->layer,
+                                                   c->m->layers[c->layer].experts, ids, n,
+                                                   UINT64_MAX, nothing_asked, c);
+    return n > 0;
+}
+
 static int await_question(host_experts *c, seen_question *q, err_ctx *err)
 {
     uint32_t asked = word(&c->mail->asked);
+    bool may_read = c->guessing != GUESS_OFF && c->n == 1;
     q->waited = !has_come(c, asked);
     for (uint32_t i = 1; !has_come(c, asked); i++) {
+        if (may_read) may_read = !read_on_guess(c);
         if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g) && !has_come(c, word(&c->mail->asked)))
             return err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);
         pool_relax();
@@ -439,7 +470,7 @@ static int compute(host_experts *c, err_ctx *err)
     const expert_job job = {
         .bank = c->m->layers[c->layer].experts, .act = c->m->family->act, .x = &c->x,
         .work = c->work, .items = c->items, .n_item = n_item, .y = mail->y, .layer = c->layer,
-        .taken = device_takes, .taken_ctx = c, .n_sure = n_sure,
+        .taken = device_takes, .taken_ctx = c, .n_sure = n_sure, .in_caches = c->reader,
     };
     return experts_cpu_run(c->cpu, &job, err);
 }
@@ -515,6 +546,7 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     if (q.waited || q.latest) c->not_asked = seen;
     if (q.quiet) {
         c->number = next_number(c);
+        if (c->reader) read_ahead_forget(c->reader);
         if (c->n == 1) count_quiet(c, bank, q.n_guessed, seconds(seen - from));
         return 0;
     }
@@ -525,6 +557,7 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     c->waited_s = 0.0;
     if (c->broken) memset(c->mail->by_host, 1, sizeof c->mail->by_host);
     else if ((rc = compute(c, err)) < 0) c->broken = true;
+    if (c->reader) read_ahead_forget(c->reader);
     if (c->n == 1) n_fetched = count(c, bank);
     const bool ended = __atomic_load_n(&c->mail->fetch_ns, __ATOMIC_RELAXED) != 0;
     if (n_fetched > 0 && c->notes) fetch_log_note(c->notes, layer, c->mail);
@@ -785,8 +818,7 @@ static gpu_guess guess_of(const host_experts *c, const weights_gpu *w, int l)
 static uint64_t choose_guess_room(host_experts *c)
 {
     uint64_t room = 0;
-    const bool wanted = c->s.pad_bytes > 0 && !c->post.one_stream && !c->post.no_guesses;
-    c->most_guesses = wanted ? min_int(c->p->guesses, GPU_MOST_GUESSES) : 0;
+    c->most_guesses = c->can_guess ? min_int(c->p->guesses, GPU_MOST_GUESSES) : 0;
     for (int l = 0; l < c->n_layer && c->most_guesses > 0; l++) {
         uint64_t bytes[SLAB_COUNT];
         for (int s = 0; s < SLAB_COUNT; s++)
@@ -799,7 +831,9 @@ static uint64_t choose_guess_room(host_experts *c)
 static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
 {
     const model_hparams *hp = &c->m->hp;
-    const uint64_t pad = c->s.pad_bytes = choose_pad(c, w), room = choose_guess_room(c);
+    const uint64_t pad = c->s.pad_bytes = choose_pad(c, w);
+    c->can_guess = pad > 0 && !c->post.one_stream && !c->post.no_guesses;
+    const uint64_t room = choose_guess_room(c);
     const uint64_t bytes = vram_bytes(hp, pad, 2 * room);
     const size_t n_expert = (size_t)hp->n_expert;
     int rc;
@@ -832,11 +866,11 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
             .one_stream = c->post.one_stream,
         };
     }
-    for (int l = 0; l < c->n_layer && c->most_guesses > 0; l++) {
+    for (int l = 0; l < c->n_layer && c->can_guess; l++) {
         gpu_split *split = &c->split[l];
         if (!split->slabs) continue;
         split->next = guess_of(c, w, l);
-        split->guess_pad = v.guess_pad;
+        split->guess_pad = room > 0 ? v.guess_pad : NULL;
         split->guess_room = room;
         split->guess_turn = l % 2;
         split->guess_state = v.guess_state;
@@ -920,6 +954,11 @@ int host_experts_create(host_experts **out, const host_experts_parts *parts, err
         host_experts_free(c);
         return rc;
     }
+    if (c->can_guess && (rc = read_ahead_create(&c->reader, experts_cpu_pieces(&c->m->hp),
+                                                pool_threads(c->o->team), err)) < 0) {
+        host_experts_free(c);
+        return rc;
+    }
     c->nothing_locked = wants_to_fetch(c) && !can_fetch(c);
     begin_tuner(c);
     *out = c;
@@ -935,6 +974,7 @@ void host_experts_free(host_experts *c)
     gpu_free_host(c->g, c->log);
     gpu_free_host(c->g, c->slots);
     experts_cpu_free(c->cpu);
+    read_ahead_free(c->reader);
     worklist_free(c->work);
     mem_free(c->x_storage);
     mem_free(c->items);
@@ -946,15 +986,16 @@ void host_experts_free(host_experts *c)
 }
 
 bool host_experts_layer(const host_experts *c, int layer) { return c->split[layer].mail != NULL; }
-bool host_experts_fetches(const host_experts *c) { return c->level > 0 || c->guesses > 0; }
-bool host_experts_guesses(const host_experts *c) { return c->guesses > 0; }
+bool host_experts_fetches(const host_experts *c) { return c->level > 0 || c->guessing > 0; }
+int host_experts_guessing(const host_experts *c) { return min_int(c->guessing, GUESS_FETCH); }
 
 gpu_split host_experts_split(const host_experts *c, int layer)
 {
     gpu_split s = c->split[layer];
     /* no kernel that fetches nothing */
     if (!host_experts_fetches(c)) s.slabs = NULL;
-    if (c->guesses == 0) s.guess_pad = NULL;
+    if (c->guessing < GUESS_FETCH) s.guess_pad = NULL;
+    if (c->guessing == GUESS_OFF) s.guess_state = NULL;
     return s;
 }
 

@@ -44,10 +44,11 @@ uint64_t host_experts_vram_bytes(const model *m);
 
 bool host_experts_layer(const host_experts *c, int layer);
 
-/* Whether the next token has slabs fetched, and some on a guess; the launch arguments of a layer
- * with cold experts depend on both. */
+/* Whether the next token has slabs fetched, and what is done with guesses: 0 nothing, 1 the cores
+ * read ahead, 2 some cross the bus. The launch arguments of a layer with cold experts depend on
+ * both. */
 bool host_experts_fetches(const host_experts *c);
-bool host_experts_guesses(const host_experts *c);
+int host_experts_guessing(const host_experts *c);
 gpu_split host_experts_split(const host_experts *c, int layer);
 
 /* While paused nothing is fetched, and nothing tried out: for benches. */
@@ -98,6 +99,7 @@ typedef struct host_experts_stats {
     uint64_t guessed;                    /* and those that crossed the bus before they were chosen */
     uint64_t late;                       /* of those whose down was fetched: too late */
     uint64_t cpu_bytes, pull_bytes, hot_bytes;
+    uint64_t ahead_bytes;                /* brought into the cores' caches on a guess */
     double ask_s;                        /* waiting for questions: the device's own time */
     double cpu_s;                        /* from a question to its reply, and of that: */
     double wait_s;                       /* waiting for slabs that were nearly there */
