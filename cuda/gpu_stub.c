@@ -318,6 +318,11 @@ void gpu_experts_beside_end(gpu *g, const gpu_input *in, const gpu_expert_args *
     (void)g, (void)in, (void)a, (void)hot, (void)sums, (void)cold, (void)first, (void)n;
 }
 
+void gpu_prefer_hot(gpu *g, const gpu_prefer *a)
+{
+    (void)g, (void)a;
+}
+
 bool gpu_alive(gpu *g)
 {
     (void)g;

@@ -10,6 +10,7 @@
  *   sim_gpu_experts.c  experts that are in VRAM
  *   sim_gpu_split.c    a layer's experts in two places
  *   sim_gpu_beside.c   ... for more than GPU_FEW tokens
+ *   sim_gpu_prefer.c   a choice of them that looks at what is in VRAM
  *
  * An operation is put together on the caller's thread: what it reads and writes is claimed, and its
  * arguments are copied. Claims are checked when it is called and whenever a recording of it is

@@ -1,0 +1,86 @@
+/* prefer.cu - a choice of experts that looks at what is in VRAM: fewer experts that the host has to
+ * compute, for another answer than the model's.
+ *
+ * One kernel, a warp for each token, that is launched only if somebody asks for it. The choice
+ * itself is select.cuh's, from logits in VRAM: those that a bias was added to take the place of the
+ * router's, which wait in shared memory for the weights. */
+#include "cuda/select.cuh"
+
+enum { PREFER_THREADS = 32 * GPU_FEW };
+
+static __device__ __forceinline__ float warp_most(float v)
+{
+    for (int d = 16; d > 0; d >>= 1) v = fmaxf(v, __shfl_xor_sync(~0u, v, d));
+    return v;
+}
+
+/* own [n_expert]: gets the logits as they are now. */
+static __device__ __forceinline__ void add_bias(float *own, float *logits, const gpu_prefer &a)
+{
+    for (int e = threadIdx.x % 32; e < a.n_expert; e += 32) {
+        own[e] = __ldcg(logits + e);
+        if (a.hot[e] >= 0) __stcg(logits + e, own[e] + a.bias);
+    }
+    __syncwarp();
+}
+
+static __device__ __forceinline__ void prefer_token(const gpu_prefer &a, int token, float *own,
+                                                    select_space *space)
+{
+    const int lane = threadIdx.x % 32, first = token * a.k;
+    const bool mine = lane < a.k;
+    float *logits = a.logits + (size_t)token * a.n_expert;
+    float gate, value = -INFINITY;
+    int id;
+
+    select_experts(&id, &gate, logits, a.n_expert, a.k, space);
+    bool hot = mine && a.hot[id] >= 0;
+    if (mine && a.wanted)
+        a.wanted[first + lane] = (uint32_t)id | (uint32_t)(hot ? GPU_HOT : GPU_COLD) << 16;
+    if (a.bias != 0.0f) {
+        add_bias(own, logits, a);
+        select_experts(&id, &gate, logits, a.n_expert, a.k, space);
+        hot = mine && a.hot[id] >= 0;
+        if (mine) value = own[id];
+    } else if (mine) {
+        value = __ldcg(logits + id);
+    }
+    const bool drops = a.skip && __ballot_sync(~0u, hot) != 0;
+    const bool kept = drops ? hot : mine;
+    const unsigned all = __ballot_sync(~0u, kept);
+    const float top = warp_most(kept ? value : -INFINITY);
+    const float w = kept ? expf(value - top) : 0.0f;
+    const float sum = warp_sum(w);
+    const int leader = __shfl_sync(~0u, id, __ffs((int)all) - 1);
+    if (kept) {
+        const int slot = first + __popc(all & ((1u << lane) - 1));
+        a.ids[slot] = id;
+        a.gates[slot] = w / sum;
+    }
+    if (mine && lane >= __popc(all)) {
+        a.ids[first + lane] = leader;
+        a.gates[first + lane] = 0.0f;
+    }
+}
+
+static __global__ void __launch_bounds__(PREFER_THREADS) prefer(frame f, const gpu_prefer a)
+{
+    extern __shared__ __align__(16) float own[];         /* [n, n_expert], if there is a bias */
+    __shared__ select_space space[GPU_FEW];
+    const int token = threadIdx.x / 32;
+    frame_begin(f);
+    frame_wait(f);
+    if (token < a.n) prefer_token(a, token, own + token * a.n_expert, &space[token]);
+    frame_end(f);
+}
+
+void gpu_prefer_hot(gpu *g, const gpu_prefer *a)
+{
+    if (a->n < 1 || a->n > GPU_FEW || a->n_expert > SELECT_MAX_EXPERT || a->k > SELECT_MAX_K ||
+        a->k > a->n_expert || !a->hot) {
+        gpu_fail(g, cudaErrorInvalidValue, "choice by what is in VRAM: arguments");
+        return;
+    }
+    const size_t own = a->bias != 0.0f ? (size_t)a->n * (size_t)a->n_expert * sizeof(float) : 0;
+    launch(g, "router", 0, prefer, 1, PREFER_THREADS, own, *a);
+}

@@ -1,0 +1,64 @@
+/* sim_gpu_prefer.c - a choice of experts that looks at what is in VRAM: cuda/prefer.cu, one token
+ * after the other. */
+#include "tests/sim_gpu_internal.h"
+
+#include <math.h>
+
+#include "moe/router.h"
+
+enum { MOST_EXPERTS = 1024 };
+
+/* ids: as chosen with the bias, then those that stay in front, the others' slots without weight. */
+static void choose(int32_t *ids, float *gates, const gpu_prefer *a, const float *logits)
+{
+    float raised[MOST_EXPERTS], unused[GPU_MOST_USED];
+    int n = 0;
+    for (int e = 0; e < a->n_expert; e++)
+        raised[e] = a->hot[e] >= 0 ? logits[e] + a->bias : logits[e];
+    router_select(ids, unused, raised, a->n_expert, a->k);
+    for (int r = 0; r < a->k; r++)
+        if (!a->skip || a->hot[ids[r]] >= 0) ids[n++] = ids[r];
+    if (n == 0) n = a->k;                /* nobody has moved */
+    double top = -INFINITY, sum = 0.0;
+    for (int r = 0; r < n; r++) top = fmax(top, (double)logits[ids[r]]);
+    for (int r = 0; r < n; r++) sum += exp((double)logits[ids[r]] - top);
+    for (int r = 0; r < a->k; r++) {
+        gates[r] = r < n ? (float)(exp((double)logits[ids[r]] - top) / sum) : 0.0f;
+        if (r >= n) ids[r] = ids[0];
+    }
+}
+
+static void run_prefer(gpu *g, void *args)
+{
+    const gpu_prefer *a = args;
+    (void)g;
+    for (int t = 0; t < a->n; t++) {
+        float *logits = a->logits + (size_t)t * (size_t)a->n_expert;
+        int32_t *ids = a->ids + t * a->k;
+        float *gates = a->gates + t * a->k;
+        router_select(ids, gates, logits, a->n_expert, a->k);
+        for (int r = 0; a->wanted && r < a->k; r++)
+            a->wanted[t * a->k + r] = (uint32_t)ids[r] |
+                                      (a->hot[ids[r]] >= 0 ? GPU_HOT : GPU_COLD) << 16;
+        choose(ids, gates, a, logits);
+        sim_clobber(logits, (uint64_t)a->n_expert * sizeof *logits);
+    }
+}
+
+void gpu_prefer_hot(gpu *g, const gpu_prefer *a)
+{
+    const uint64_t n = (uint64_t)a->n, slots = n * (uint64_t)a->k;
+    sim_call c = sim_begin(g, "router");
+    if (a->n < 1 || a->n > GPU_FEW || a->n_expert > MOST_EXPERTS || a->k < 1 ||
+        a->k > GPU_MOST_USED || a->k > a->n_expert || !a->hot) {
+        sim_fail(g, "choice by what is in VRAM: %d of %d experts, %d tokens", a->k, a->n_expert,
+                 a->n);
+        return;
+    }
+    sim_reads(&c, "hot", a->hot, (uint64_t)a->n_expert * sizeof *a->hot);
+    sim_writes(&c, "logits", a->logits, n * (uint64_t)a->n_expert * sizeof *a->logits);
+    sim_writes(&c, "ids", a->ids, slots * sizeof *a->ids);
+    sim_writes(&c, "gates", a->gates, slots * sizeof *a->gates);
+    sim_writes_any(&c, "log of what is wanted", a->wanted, slots * sizeof *a->wanted);
+    sim_end(&c, run_prefer, a, sizeof *a);
+}
