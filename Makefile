@@ -260,8 +260,8 @@ clean:
 TEST_BIN := $(TESTS:%=$B/tests/%)
 # Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
 # linked with tests/sim_gpu*.c instead of gpu_stub.c. test_sim_checks.c is about the simulation.
-SIM_OF   := places prompts perf_counts guess_recall forward state expert_store mem_space gpu gpu_split gpu_beside \
-            gpu_stage gpu_sampler gpu_prefer
+SIM_OF   := places prompts cache_routing perf_counts guess_recall forward state expert_store mem_space gpu gpu_split \
+            gpu_beside gpu_prefer gpu_stage gpu_sampler
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) test_sim_checks)
 SIM_BIN  := $(SIMS:%=$B/tests/%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
@@ -279,7 +279,7 @@ $(filter $B/tests/test_gpu% $B/tests/test_sim_gpu%,$(TEST_BIN) $(SIM_BIN)): $B/t
                                                                            $B/tests/weight_maker.c.o
 $(call both,state state_file): $B/tests/state_twin.c.o
 $B/tests/test_state_file $B/tests/test_expert_profile: $B/tests/bad_disk.c.o
-$(call both,forward places prompts perf_counts guess_recall): $B/tests/places.c.o
+$(call both,forward places prompts cache_routing perf_counts guess_recall): $B/tests/places.c.o
 $B/tests/test_routing_watch: $B/tests/places.c.o
 $B/tests/test_conversation: $(call obj,conversation)
 $B/tests/test_cache_replay: $(call obj,cache_replay cache_optimum)
@@ -290,7 +290,7 @@ $B/tests/test_logit_stats: $(call obj,logit_stats)
 $B/tests/test_tier_args: $(call obj,tier_args engine_args args args_known console wrap)
 $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
 $(addprefix $B/tests/,test_synth test_synth_drift): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
-$B/tests/test_synth_drift: ALL_LDFLAGS += -Wl,--wrap=router_select
+$B/tests/test_synth_drift $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
 $(SIM_OF:%=$B/tests/test_sim_%): $B/tests/test_sim_%: $B/tests/test_%.c.o
 $B/tests/test_sim_checks: $B/tests/test_sim_checks.c.o
@@ -318,8 +318,8 @@ tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $B/tests/fuzz_gguf $B/tests/fuzz_se
 check test: all tests
 	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)
 
-GPU_TESTS := $(filter test_gpu% test_forward test_places test_prompts test_perf_counts test_guess_recall \
-                      test_expert_store test_state test_mem_space,$(TESTS)) $(TEST_CU)
+GPU_TESTS := $(filter test_gpu% test_forward test_places test_prompts test_cache_routing test_perf_counts \
+                      test_guess_recall test_expert_store test_state test_mem_space,$(TESTS)) $(TEST_CU)
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
 	$QONLY_GPU=1 TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)
 

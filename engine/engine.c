@@ -251,6 +251,8 @@ int engine_resident(const engine *e, int *list, int cap)
     return e->places ? residency_list(vram_places_books(e->places), list, cap) : 0;
 }
 
+bool engine_caches(const engine *e) { return e->places != NULL; }
+
 int engine_apply(engine *e, const int *experts, int n, err_ctx *err)
 {
     if (e->places) return vram_places_apply(e->places, experts, n, err);

@@ -66,6 +66,8 @@ engine_experts engine_expert_store(const engine *e);
  * first. Returns how many, at most cap. */
 int engine_resident(const engine *e, int *list, int cap);
 
+bool engine_caches(const engine *e);     /* whether they may */
+
 /* Has these experts in VRAM, at once: between two calls of a session. Returns how many were brought
  * there, < 0 on failure; ERR_UNSUPPORTED where experts do not change places. */
 int engine_apply(engine *e, const int *experts, int n, err_ctx *err);
@@ -87,7 +89,8 @@ uint64_t engine_repacked_bytes(const engine *e);         /* of the copy, or 0 */
 
 enum {
     SESSION_CHUNK = 512, SESSION_GPU_CHUNK = 2048,       /* default chunk: CPU, GPU */
-    SESSION_MAX_CHUNK = 8192
+    SESSION_MAX_CHUNK = 8192,
+    SESSION_MOST_BIAS = 10
 };
 
 typedef struct session_options {
@@ -95,6 +98,14 @@ typedef struct session_options {
     int chunk;                           /* most tokens computed at a time; 0: the default */
     kv_type kv;
     int n_snapshot;                      /* how many snapshots can be kept */
+    /* Other answers than the model's, for speed, where experts in VRAM change places (elsewhere they
+     * have no effect), in batches of up to 8 tokens: longer prompts bring all experts over anyway.
+     * What that costs in quality is for the caller to find out, and to say. */
+    bool skip_missing;                   /* of a token's experts those that are not in VRAM are left
+                                          * out, unless all would be; the others' weights still add
+                                          * up to 1 */
+    float cache_bias;                    /* 0 .. SESSION_MOST_BIAS: added to the router's logits of
+                                          * experts in VRAM for the choice, not for the weights */
 } session_options;
 
 /* Whether the model allows these options; memory is not checked. */

@@ -187,6 +187,27 @@ static void mix(void *self, int l)
 
 /* ---- route ----------------------------------------------------------------------------------- */
 
+/* Whether the choice looks at what is in VRAM: where the host would be asked, and a map says who is
+ * there. */
+static bool prefers(const gpu_steps *s, int l)
+{
+    return s->p.prefers && s->n <= GPU_FEW && host_experts_layer(s->p.host, l) &&
+           host_experts_wanted(s->p.host, l);
+}
+
+static void prefer_hot(gpu_steps *s, int l)
+{
+    const model_hparams *hp = &s->p.m->hp;
+    const gpu_buffers *b = &s->b;
+    const gpu_prefer args = {
+        .logits = b->router, .hot = host_experts_split(s->p.host, l).hot, .n = s->n,
+        .n_expert = hp->n_expert, .k = hp->n_expert_used, .bias = s->p.bias, .skip = s->p.skip,
+        .ids = b->chosen, .gates = b->gates, .wanted = host_experts_wanted(s->p.host, l),
+    };
+    gpu_prefer_hot(s->p.g, &args);
+    s->experts.ids = b->chosen;
+}
+
 static void route(void *self, int l)
 {
     gpu_steps *s = self;
@@ -208,6 +229,7 @@ static void route(void *self, int l)
         .ids = ids, .gates = b->gates, .logits = b->router, .n_expert = hp->n_expert,
         .k = hp->n_expert_used, .scratch = b->experts,
     };
+    if (prefers(s, l)) prefer_hot(s, l);
 }
 
 /* ---- experts --------------------------------------------------------------------------------- */

@@ -31,6 +31,9 @@ typedef struct gpu_parts {
     expert_store *store;
     vram_places *places;                 /* NULL: what is in VRAM stays there */
     const plan *p;
+    /* a choice that looks at what is in VRAM (gpu_prefer), if there are places: engine.h */
+    bool prefers, skip;
+    float bias;
 } gpu_parts;
 
 /* Everything for batches of up to chunk tokens. */

@@ -49,6 +49,7 @@ struct host_experts {
     gpu_mail *mail;
     uint32_t *log;                       /* [n_layer, GPU_FEW * k] page-locked: what was chosen;
                                           * NULL without places */
+    uint32_t *wanted;                    /* the same, of what would have been; or NULL */
     int n_logged;                        /* tokens in it that the places have not seen */
     double *layer_s;                     /* [n_layer]: from a question to its reply, since then */
     uint32_t number;                     /* of the last question replied to */
@@ -246,6 +247,11 @@ static bool has_come(const host_experts *c, uint32_t asked)
 static uint32_t *log_of(const host_experts *c, int layer)
 {
     return c->log + (size_t)layer * GPU_FEW * (size_t)c->m->hp.n_expert_used;
+}
+
+uint32_t *host_experts_wanted(const host_experts *c, int layer)
+{
+    return c->wanted ? c->wanted + (log_of(c, layer) - c->log) : NULL;
 }
 
 /* Slots of a quiet layer that came on a guess: the latest one's are in the word, and what earlier
@@ -574,17 +580,23 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     return rc;
 }
 
+static int cold_in(const uint32_t *log, int n)
+{
+    int cold = 0;
+    for (int i = 0; i < n; i++) cold += log[i] >> 16 != GPU_HOT;
+    return cold;
+}
+
 static int change_places(host_experts *c, err_ctx *err)
 {
-    const int k = c->m->hp.n_expert_used;
+    const int k = c->m->hp.n_expert_used, n = c->n_logged * k;
     int n_cold = 0;
-    for (int l = 0; l < c->n_layer && c->n_logged > 0; l++) {
-        int cold = 0;
-        for (int i = 0; i < c->n_logged * k; i++) cold += log_of(c, l)[i] >> 16 != GPU_HOT;
-        vram_places_chosen(c->places, l, log_of(c, l), c->n_logged * k);
-        if (c->perf != PERF_OFF) vram_places_call(c->places, l, cold, c->layer_s[l]);
+    for (int l = 0; l < c->n_layer && n > 0; l++) {
+        const uint32_t *log = log_of(c, l), *wanted = c->wanted ? host_experts_wanted(c, l) : log;
+        vram_places_chosen(c->places, l, wanted, n);
+        if (c->perf != PERF_OFF) vram_places_call(c->places, l, cold_in(log, n), c->layer_s[l]);
         c->layer_s[l] = 0;
-        n_cold += cold;
+        n_cold += cold_in(wanted, n);
     }
     if (c->n_logged == 1)
         vram_places_token(c->places, c->token_s, c->n_layer * k - n_cold, c->n_layer * k);
@@ -907,7 +919,7 @@ uint64_t host_experts_ram_bytes(const model *m)
 
 uint64_t host_experts_vram_bytes(const model *m) { return vram_bytes(&m->hp, 0, 0); }
 
-static int make_ram(host_experts *c, router_ahead *ahead, err_ctx *err)
+static int make_ram(host_experts *c, router_ahead *ahead, bool prefers, err_ctx *err)
 {
     const model_hparams *hp = &c->m->hp;
     const ram_sizes r = ram_of(hp);
@@ -931,6 +943,10 @@ static int make_ram(host_experts *c, router_ahead *ahead, err_ctx *err)
         c->log = gpu_alloc_host(c->g, log_bytes(hp), err);
         if (!c->log) return ERR_NOMEM;
     }
+    if (prefers) {
+        c->wanted = gpu_alloc_host(c->g, log_bytes(hp), err);
+        if (!c->wanted) return ERR_NOMEM;
+    }
     return gpu_mail_create(&c->mail, c->g, hp->n_embd, hp->n_ff_expert, hp->n_expert_used, err);
 }
 
@@ -948,7 +964,8 @@ int host_experts_create(host_experts **out, const host_experts_parts *parts, err
     c->p = parts->p;
     c->n_layer = parts->n_layer;
     c->post = *parts->post;
-    if ((rc = make_ram(c, parts->ahead, err)) < 0 || (rc = make_vram(c, parts->w, err)) < 0 ||
+    if ((rc = make_ram(c, parts->ahead, parts->prefers && c->places, err)) < 0 ||
+        (rc = make_vram(c, parts->w, err)) < 0 ||
         (c->post.debug && c->pad_down + c->pad_all > 0 &&
          (rc = fetch_log_create(&c->notes, c->m, parts->w, c->n_layer, c->pad_all, err)) < 0)) {
         host_experts_free(c);
@@ -973,6 +990,7 @@ void host_experts_free(host_experts *c)
     gpu_mail_free(c->g, c->mail);
     gpu_free_host(c->g, c->log);
     gpu_free_host(c->g, c->slots);
+    gpu_free_host(c->g, c->wanted);
     experts_cpu_free(c->cpu);
     read_ahead_free(c->reader);
     worklist_free(c->work);

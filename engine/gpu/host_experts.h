@@ -32,6 +32,8 @@ typedef struct host_experts_parts {
     const plan *p;
     int n_layer;                         /* the first layers: those that the GPU computes */
     const postfetch_options *post;
+    bool prefers;                        /* the device's choice looks at what is in VRAM: places
+                                          * learn from what it would have been without */
 } host_experts_parts;
 
 /* Serves those of the GPU's layers that do not have all of their experts in VRAM. */
@@ -50,6 +52,10 @@ bool host_experts_layer(const host_experts *c, int layer);
 bool host_experts_fetches(const host_experts *c);
 int host_experts_guessing(const host_experts *c);
 gpu_split host_experts_split(const host_experts *c, int layer);
+
+/* For gpu_prefer: the layer's log of what is wanted, if the choice looks at what is in VRAM; NULL:
+ * it does not. */
+uint32_t *host_experts_wanted(const host_experts *c, int layer);
 
 /* While paused nothing is fetched, and nothing tried out: for benches. */
 void host_experts_pause_fetching(host_experts *c, bool paused);

@@ -38,6 +38,9 @@ int session_check(const model *m, const session_options *o, err_ctx *err)
     if (o->n_snapshot < 0)
         return err_set(err, ERR_RANGE, "%d snapshots: the number cannot be negative",
                        o->n_snapshot);
+    if (!(o->cache_bias >= 0.0f && o->cache_bias <= SESSION_MOST_BIAS))
+        return err_set(err, ERR_RANGE, "a bias of %g is not within 0..%d", (double)o->cache_bias,
+                       SESSION_MOST_BIAS);
     return 0;
 }
 
@@ -120,19 +123,28 @@ static int make_before(session *s, err_ctx *err)
     return rc;
 }
 
+/* Whether the choice of experts is another one than the model's. */
+static bool prefers(const session *s)
+{
+    return s->e->places && (s->opt.skip_missing || s->opt.cache_bias > 0.0f);
+}
+
 static int make_forward(session *s, err_ctx *err)
 {
     const engine *e = s->e;
+    postfetch_options post = e->post;
+    post.off |= prefers(s) && s->opt.skip_missing;       /* as good as nothing is left to fetch */
     forward_parts parts = {
         .host = { .m = e->m, .w = e->w, .o = &e->verbs, .rope = &e->rope, .st = s->st,
                   .store = e->store, .ahead = e->ahead, .seen = e->seen },
-        .postfetch = &e->post,
+        .postfetch = &post,
     };
     if (engine_on_gpu(e))
         parts.gpu = (gpu_parts){
             .g = e->device, .m = e->m, .w = e->on_gpu, .rope = &e->rope, .st = s->st,
             .n_layer = engine_gpu_layers(e), .head = e->on_gpu->head.data != NULL,
-            .store = e->store, .places = e->places, .p = e->p,
+            .store = e->store, .places = e->places, .p = e->p, .prefers = prefers(s),
+            .skip = s->opt.skip_missing, .bias = s->opt.cache_bias,
         };
     return forward_create(&s->f, &parts, s->opt.chunk, err);
 }
@@ -507,6 +519,10 @@ static state_tag tag_of(const session *s)
         tag.model = tag.model * 31 + str_hash((str_view){ (const char *)s->e->rope.freq[i], half });
     if (m->hp.n_expert_used != m->own_experts_used)      /* another model in effect */
         tag.model = tag.model * 31 + (uint64_t)m->hp.n_expert_used;
+    if (prefers(s)) {
+        const float way[] = { s->opt.skip_missing ? 1.0f : 0.0f, s->opt.cache_bias };
+        tag.model = tag.model * 31 + str_hash((str_view){ (const char *)way, sizeof way });
+    }
     str_view name = { "", 0 };
     (void)gguf_get_str(&name, m->file, "general.name", NULL);
     str_escape(tag.arch, sizeof tag.arch, str_from(model_arch_name(m->hp.arch)));

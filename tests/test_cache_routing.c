@@ -1,0 +1,295 @@
+/* test_cache_routing.c - tokens whose choice of experts looks at what is in VRAM: --skip-missing
+ * and --cache-bias, against a naive pass on the CPU.
+ *
+ * Tokens go through a cache that changes. What was in VRAM for each of them is noted, and the CPU
+ * takes the same tokens with a router that is told: the linker hands every call of router_select to
+ * this file first (Makefile). A simulated GPU has the CPU's bits, so the logits are the same, and
+ * the host was asked exactly where some of the choice was missing. A real one rounds differently:
+ * there only the questions are counted. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cuda/gpu.h"
+#include "engine/gpu/host_experts.h"
+#include "engine/instruments.h"
+#include "moe/router.h"
+#include "tests/places.h"
+#include "tests/sim_gpu.h"
+#include "tests/test.h"
+
+enum { PROMPT = 36, SINGLES = 24, FEW = 5, BATCHES = SINGLES + 1, MAX_LAYER = 8, MAX_EXPERT = 32 };
+
+static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
+                                     "tests/models/demo-gptoss-MXFP4.gguf" };
+
+typedef struct way {
+    bool skip;
+    float bias;
+    int hot_of_8;
+    const char *why;
+} way;
+
+static const way own = { false, 0.0f, 4, "the model's own choice" };
+static const way ways[] = {
+    { true, 0.0f, 6, "most is there" }, { true, 0.0f, 2, "often nothing is" },
+    { false, 1.0f, 4, "some other experts" }, { false, 10.0f, 6, "only those that are there" },
+    { true, 1.0f, 4, "both" },
+};
+
+/* After a prompt: single tokens, then a few together. */
+typedef struct trail {
+    uint64_t hash[BATCHES];              /* of the logits after each batch */
+    bool hot[BATCHES][MAX_LAYER][MAX_EXPERT];    /* what was in VRAM for it */
+    int questions, quiet;                /* of the single tokens */
+} trail;
+
+/* ---- the naive router ------------------------------------------------------------------------ */
+
+static struct {
+    bool on;
+    const way *w;
+    const bool (*hot)[MAX_EXPERT];       /* [n_layer] of the batch under way */
+    int n, call;                         /* its tokens; calls since it began, layer by layer */
+    int asks;                            /* layers of single tokens where some are missing */
+} naive;
+
+void __real_router_select(int32_t *ids, float *gates, const float *logits, int n, int k);
+void __wrap_router_select(int32_t *ids, float *gates, const float *logits, int n, int k);
+
+/* The slots keep their order; one that is dropped has weight 0, whoever is in it. */
+static void choose(int32_t *ids, float *gates, const float *logits, int n, int k, const bool *hot)
+{
+    float raised[MAX_EXPERT], unused[GPU_MOST_USED];
+    int n_hot = 0;
+    double sum = 0.0, top = -INFINITY;
+    for (int e = 0; e < n; e++) raised[e] = hot[e] ? logits[e] + naive.w->bias : logits[e];
+    __real_router_select(ids, unused, raised, n, k);
+    for (int r = 0; r < k; r++) n_hot += hot[ids[r]];
+    const bool drops = naive.w->skip && n_hot > 0;
+    for (int r = 0; r < k; r++)
+        if (!drops || hot[ids[r]]) top = fmax(top, (double)logits[ids[r]]);
+    for (int r = 0; r < k; r++)
+        if (!drops || hot[ids[r]]) sum += exp((double)logits[ids[r]] - top);
+    for (int r = 0; r < k; r++)
+        gates[r] = drops && !hot[ids[r]] ? 0.0f
+                                           : (float)(exp((double)logits[ids[r]] - top) / sum);
+    if (naive.n == 1) naive.asks += drops ? 0 : n_hot < k;
+}
+
+void __wrap_router_select(int32_t *ids, float *gates, const float *logits, int n, int k)
+{
+    if (naive.on) choose(ids, gates, logits, n, k, naive.hot[naive.call++ / naive.n]);
+    else __real_router_select(ids, gates, logits, n, k);
+}
+
+/* ---- the two passes -------------------------------------------------------------------------- */
+
+static void note_hot(bool hot[][MAX_EXPERT], const engine *e, const model *m)
+{
+    int list[MAX_LAYER * MAX_EXPERT];
+    const int n = engine_resident(e, list, (int)ARRAY_LEN(list));
+    for (int i = 0; i < n; i++) hot[list[i] / m->hp.n_expert][list[i] % m->hp.n_expert] = true;
+}
+
+/* Between batches nothing changes places, so what is there after one was there for it. */
+static bool feed(trail *t, session *s, const engine *e, const model *m, const way *told)
+{
+    const size_t n_vocab = (size_t)m->hp.n_vocab;
+    float *logits = test_alloc(n_vocab, sizeof *logits);
+    int32_t ids[PROMPT + SINGLES + FEW];
+    err_ctx err = { 0 };
+    for (int i = 0; i < (int)ARRAY_LEN(ids); i++) ids[i] = (int32_t)((17 + 29 * i) % (int)n_vocab);
+    bool ok = CHECK(session_eval(s, ids, PROMPT, logits, 1, NULL, NULL, &err) == 0);
+    session_reset_counts(s);
+    for (int i = 0; i < BATCHES && ok; i++) {
+        const int n = i < SINGLES ? 1 : FEW;
+        naive.on = told != NULL;
+        naive.w = told;
+        naive.hot = (const bool (*)[MAX_EXPERT])t->hot[i];
+        naive.n = n;
+        naive.call = 0;
+        ok = CHECK_MSG(session_eval(s, ids + PROMPT + i, n, logits, 1, NULL, NULL, &err) == 0,
+                       "batch %d: %s", i, err.msg);
+        naive.on = false;
+        CHECK(!told || naive.call == n * m->hp.n_layer);
+        if (!told) note_hot(t->hot[i], e, m);
+        t->hash[i] = str_hash((str_view){ (const char *)logits, n_vocab * sizeof *logits });
+    }
+    mem_free(logits);
+    return ok;
+}
+
+static place place_of(const way *w)
+{
+    return (place){ .name = w->why, .gpu = true, .planned = true, .hot_of_8 = w->hot_of_8,
+                    .changing = true, .stage_parts = 2, .stream_from = 9 };
+}
+
+typedef struct rig { engine *e; session *s; } rig;
+
+static session_options options_of(const way *w)
+{
+    return (session_options){ .ctx = 128, .chunk = 64, .kv = KV_F16, .skip_missing = w->skip,
+                              .cache_bias = w->bias };
+}
+
+static bool rig_open(rig *r, const model *m, const way *w, const place *p)
+{
+    /* one thread: then the CPU calls its router token after token */
+    const engine_options eo = { .threads = 1 };
+    const session_options so = options_of(w);
+    err_ctx err = { 0 };
+    return CHECK(engine_open(&r->e, m, &eo, &err) == 0) && place_engine(r->e, m, p) &&
+           CHECK_MSG(session_create(&r->s, r->e, &so, &err) == 0, "%s: %s", w->why, err.msg);
+}
+
+static void rig_close(rig *r)
+{
+    session_free(r->s);
+    engine_close(r->e);
+    *r = (rig){ NULL, NULL };
+}
+
+static bool follow(trail *t, const model *m, const way *w)
+{
+    const place p = place_of(w);
+    rig r = { NULL, NULL };
+    host_experts_stats c = { 0 };
+    store_stats unused;
+    memset(t, 0, sizeof *t);
+    bool ok = rig_open(&r, m, w, &p) && CHECK(engine_caches(r.e)) && feed(t, r.s, r.e, m, NULL);
+    if (ok) {
+        session_counts(r.s, &c, &unused);
+        const residency_stats moved = session_places(r.s);
+        CHECK_MSG(moved.misses > 0 && moved.uploads > 0, "%s: %d missed, %d uploads", w->why,
+                  (int)moved.misses, (int)moved.uploads);
+    }
+    t->questions = (int)c.questions;
+    t->quiet = (int)c.quiet;
+    rig_close(&r);
+    return ok;
+}
+
+/* The same tokens on the CPU, whose router knows what was in VRAM. Returns how often the host would
+ * have been asked, or -1. */
+static int follow_naively(trail *t, const model *m, const way *w)
+{
+    rig r = { NULL, NULL };
+    naive.asks = 0;
+    const bool ok = rig_open(&r, m, w, &places[0]) && CHECK(!engine_caches(r.e)) &&
+                    feed(t, r.s, r.e, m, w);
+    rig_close(&r);
+    return ok ? naive.asks : -1;
+}
+
+static bool same(const trail *a, const trail *b)
+{
+    return memcmp(a->hash, b->hash, sizeof a->hash) == 0;
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+/* On the CPU there is nothing to look at: options change no bit. */
+static void check_cpu(const trail *plain, const model *m)
+{
+    static trail t;
+    rig r = { NULL, NULL };
+    memset(&t, 0, sizeof t);
+    if (rig_open(&r, m, &ways[4], &places[0]) && feed(&t, r.s, r.e, m, NULL) && sim_gpu())
+        CHECK_MSG(same(&t, plain), "on the CPU the options have an effect");
+    rig_close(&r);
+}
+
+static void test_file(const model *m)
+{
+    static trail plain, got, want;
+    if (!CHECK(m->hp.n_layer <= MAX_LAYER && m->hp.n_expert <= MAX_EXPERT)) return;
+    if (gpu_count() == 0 || !follow(&plain, m, &own)) return;
+    const int all = SINGLES * m->hp.n_layer;
+    CHECK_MSG(plain.questions > 0 && plain.questions + plain.quiet == all, "%d + %d questions",
+              plain.questions, plain.quiet);
+    want = plain;
+    const int own_asks = follow_naively(&want, m, &own);
+    CHECK_MSG(!sim_gpu() || (same(&plain, &want) && own_asks == plain.questions),
+              "without the options: %d questions, expected %d", plain.questions, own_asks);
+    for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
+        const way *w = &ways[i];
+        if (!follow(&got, m, w)) continue;
+        want = got;
+        const int asks = follow_naively(&want, m, w);
+        CHECK_MSG(!sim_gpu() || same(&got, &want), "%s: not the naive logits", w->why);
+        CHECK_MSG(!sim_gpu() || got.questions == asks, "%s: %d questions, expected %d", w->why,
+                  got.questions, asks);
+        CHECK_MSG(got.questions + got.quiet == all, "%s: %d + %d of %d layers", w->why,
+                  got.questions, got.quiet, all);
+        CHECK_MSG(w->hot_of_8 < 6 || 8 * got.questions < plain.questions,
+                  "%s: %d questions, %d without the option", w->why, got.questions,
+                  plain.questions);
+        CHECK_MSG(!same(&got, &plain), "%s: no effect", w->why);
+    }
+    check_cpu(&plain, m);
+}
+
+/* Files of one way are not taken by another: it is another model in effect. */
+static void test_saved(const model *m)
+{
+    char path[512], *extra = NULL;
+    const int fd = mkstemp(test_temp(path, sizeof path));
+    const place p = place_of(&own);
+    const int32_t ids[3] = { 5, 6, 7 };
+    rig r = { NULL, NULL };
+    session *other[3] = { NULL };
+    size_t n_extra;
+    err_ctx err = { 0 };
+    if (gpu_count() > 0 && CHECK(fd >= 0) && rig_open(&r, m, &ways[0], &p) &&
+        CHECK(session_eval(r.s, ids, 3, NULL, 0, NULL, NULL, &err) == 0 &&
+              session_save(r.s, path, (str_view){ "", 0 }, &err) == 0)) {
+        const way *of[3] = { &ways[0], &own, &ways[2] };
+        for (int i = 0; i < 3; i++) {
+            const session_options so = options_of(of[i]);
+            const bool taken = CHECK(session_create(&other[i], r.e, &so, &err) == 0) &&
+                               session_load(other[i], path, &extra, &n_extra, &err) == 0;
+            CHECK_MSG(taken == (i == 0), "a file of another choice of experts: %d", i);
+            mem_free(extra);
+            extra = NULL;
+        }
+    }
+    for (int i = 0; i < 3; i++) session_free(other[i]);
+    rig_close(&r);
+    if (fd >= 0) close(fd);
+    unlink(path);
+}
+
+static void test_refused(const model *m)
+{
+    static const float biases[] = { -0.5f, 10.5f, NAN, INFINITY };
+    session_options so = { .ctx = 16, .cache_bias = SESSION_MOST_BIAS };
+    err_ctx err = { 0 };
+    CHECK(session_check(m, &so, &err) == 0);
+    for (size_t i = 0; i < ARRAY_LEN(biases); i++) {
+        so.cache_bias = biases[i];
+        CHECK_MSG(session_check(m, &so, &err) == ERR_RANGE, "a bias of %g", (double)biases[i]);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("cache routing", argc, argv);
+    if (gpu_count() == 0) test_skip("no GPU: what is refused, alone");
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        gguf *g = NULL;
+        model *m = NULL;
+        err_ctx err = { 0 };
+        if (CHECK_MSG(gguf_open(&g, files[i], &err) == 0 && model_bind(&m, g, &err) == 0,
+                      "%s: %s", files[i], err.msg)) {
+            test_file(m);
+            test_saved(m);
+            test_refused(m);
+        }
+        model_free(m);
+        gguf_close(g);
+    }
+    return test_end();
+}
