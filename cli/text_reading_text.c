@@ -1,8 +1,8 @@
-/* experts_cost_text.c - the text that experts_cost.h lets a model read: plain prose, written for
+/* text_reading_text.c - the text that text_reading.h lets a model read: plain prose, written for
  * it, so that figures of two runs can be compared. A change of it changes them. */
-#include "cli/experts_cost.h"
+#include "cli/text_reading.h"
 
-const char experts_cost_text[] =
+const char text_reading_text[] =
     "The old mill stood at the end of the valley, where the river slowed down before it reached "
     "the lake. Nobody had ground any corn there for thirty years, but the wheel still turned when "
     "the snow melted in spring, and children from the village came to watch it. Their parents told "
