@@ -260,8 +260,8 @@ clean:
 TEST_BIN := $(TESTS:%=$B/tests/%)
 # Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
 # linked with tests/sim_gpu*.c instead of gpu_stub.c. test_sim_checks.c is about the simulation.
-SIM_OF   := places prompts cache_routing perf_counts guess_recall forward state expert_store mem_space gpu gpu_split \
-            gpu_beside gpu_prefer gpu_stage gpu_sampler
+SIM_OF   := places prompts cache_routing cache_cost perf_counts guess_recall forward state expert_store mem_space gpu \
+            gpu_split gpu_beside gpu_prefer gpu_stage gpu_sampler
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) test_sim_checks)
 SIM_BIN  := $(SIMS:%=$B/tests/%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
@@ -281,6 +281,7 @@ $(call both,state state_file): $B/tests/state_twin.c.o
 $B/tests/test_state_file $B/tests/test_expert_profile: $B/tests/bad_disk.c.o
 $(call both,forward places prompts cache_routing perf_counts guess_recall): $B/tests/places.c.o
 $B/tests/test_routing_watch: $B/tests/places.c.o
+$(call both,cache_cost): $(CLI_OBJ)
 $B/tests/test_conversation: $(call obj,conversation)
 $B/tests/test_cache_replay: $(call obj,cache_replay cache_optimum)
 $B/tests/test_plan_check: $(call obj,plan_check)

@@ -32,6 +32,10 @@ const arg_option engine_arg_options[ENGINE_N_OPTION] = {
       "gpt-oss: llama.cpp's rounded YaRN range, to compare answers with it" },
     { "experts-used", 0, ARG_INT, FIELD(experts_used), "N", NULL, 1, MODEL_MOST_USED,
       "Experts for each token: other answers, and a line about how far off they are" },
+    { "skip-missing", 0, ARG_FLAG, FIELD(skip_missing), NULL, NULL, 0, 0,
+      "Leave out experts that are not in VRAM (prompts of 9 tokens on keep all): as above" },
+    { "cache-bias", 0, ARG_FLOAT, FIELD(cache_bias), "B", NULL, 0, SESSION_MOST_BIAS,
+      "Prefer experts in VRAM by B, added to router logits (such prompts do not): as above" },
 };
 
 void engine_args_init(engine_args *a)
@@ -82,6 +86,8 @@ int engine_args_read(engine_options *eo, session_options *so, device_choice *cho
     *choice = strcmp(device, "cuda") == 0 ? DEVICE_CUDA :
               strcmp(device, "auto") == 0 && !a->exact && !(a->isa && *a->isa) ? DEVICE_AUTO :
               DEVICE_CPU;
-    *so = (session_options){ .ctx = (int)a->ctx, .chunk = (int)a->chunk, .kv = type };
+    *so = (session_options){ .ctx = (int)a->ctx, .chunk = (int)a->chunk, .kv = type,
+                             .skip_missing = a->skip_missing,
+                             .cache_bias = (float)a->cache_bias };
     return 0;
 }

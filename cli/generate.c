@@ -12,6 +12,7 @@
 
 #include "cli/answer_view.h"
 #include "cli/args.h"
+#include "cli/cache_cost.h"
 #include "cli/console.h"
 #include "cli/chat/conversation.h"
 #include "cli/demo_model.h"
@@ -54,7 +55,7 @@ static const arg_option options[] = {
     { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
       "One JSON object at the end: text, token counts, timings, plan, settings" },
     { "quiet", 'q', ARG_FLAG, FIELD(quiet), NULL, NULL, 0, 0,
-      "Print only the answer, errors, and what --experts-used costs" },
+      "Print only the answer, errors, and what --experts-used and the like cost" },
     { "predict-log", 0, ARG_TEXT, FIELD(predict_log), "FILE", NULL, 0, 0, PREDICT_LOG_HELP },
 };
 
@@ -194,6 +195,7 @@ typedef struct report {
     const model_handle *l;
     const session *s;
     experts_cost cost;                   /* own 0: the model is as its file says */
+    cache_cost by_cache;                 /* n_row 0: nothing was measured */
     const session_options *so;
     const sampler_options *sampling;
     answer_stats stats;
@@ -273,7 +275,7 @@ static json_t *settings_json(const report *r, const run_options *o, json_error_t
 {
     const sampler_options *s = r->sampling;
     return json_pack_ex(why, 0, "{s:i, s:s, s:o, s:b, s:i, s:s, s:i, s:I, s:b, s:f, s:i, s:f, s:f, "
-                     "s:f, s:f, s:f, s:i, s:i, s:o}",
+                     "s:f, s:f, s:f, s:i, s:i, s:o, s:b, s:f, s:o}",
                      "threads", engine_threads(r->l->e), "kernels", engine_kernels(r->l->e),
                      "slow_types", model_handle_slow_json(r->l),
                      "exact", (int)o->engine.exact, "ctx", r->so->ctx,
@@ -286,7 +288,10 @@ static json_t *settings_json(const report *r, const run_options *o, json_error_t
                      "frequency_penalty", s->frequency_penalty,
                      "penalty_window", s->penalty_window,
                      "experts_used", r->l->m->hp.n_expert_used, "experts_used_kl",
-                     r->cost.own ? json_real(r->cost.kl) : json_null());
+                     r->cost.own ? json_real(r->cost.kl) : json_null(),
+                     "skip_missing", (int)o->engine.skip_missing,
+                     "cache_bias", o->engine.cache_bias, "cache_kl",
+                     r->by_cache.n_row > 0 ? json_real(r->by_cache.kl) : json_null());
 }
 
 /* Bytes of each tier, and the speed if it comes from a measurement of this machine. */
@@ -401,6 +406,10 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
         rc = experts_cost_measure(&r.cost, l, (int)o->engine.experts_used, so, &err);
         if (rc < 0) goto model_refused;
         experts_cost_say(&r.cost);       /* even if quiet: nothing else shows it */
+    }
+    if (cache_cost_asked(so)) {
+        if ((rc = cache_cost_measure(&r.by_cache, l, so, &err)) < 0) goto model_refused;
+        cache_cost_say(&r.by_cache);
     }
     if ((rc = model_handle_place(l, so, &err)) < 0 ||
         (rc = model_handle_plan(&bytes, l, so, &err)) < 0)

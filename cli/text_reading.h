@@ -15,10 +15,10 @@ typedef enum reading_of { READING_OWN, READING_OTHER, READINGS } reading_of;
 
 typedef struct text_reading {
     id_list ids;
-    int n;                               /* tokens: TEXT_READING_TOKENS, or what the context holds */
+    int n;                               /* TEXT_READING_TOKENS, or what the context holds */
     int n_row;                           /* of these, the last ones that are compared */
     float *rows[READINGS];               /* [n_row, n_vocab] */
-    int done;                            /* of the reading under way: tokens before the present ones */
+    int done;                            /* tokens of the reading under way */
     progress bar;
 } text_reading;
 

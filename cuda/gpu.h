@@ -438,8 +438,8 @@ void gpu_experts_beside_begin(gpu *g, gpu_input *in, const gpu_expert_args *a, c
 void gpu_experts_beside_end(gpu *g, const gpu_input *in, const gpu_expert_args *a,
                             const int32_t *hot, float *sums, const float *cold, int first, int n);
 
-/* Between gpu_route, which was asked for logits alone, and gpu_experts_split: a choice that looks at
- * what is in VRAM, and so is not the model's. Two ways, or both, the first one first:
+/* Between gpu_route, which was asked for logits alone, and gpu_experts_split: a choice that looks
+ * at what is in VRAM, and so is not the model's. Two ways, or both, the first one first:
  *   bias   is added to the logits of the experts in VRAM before the k largest are taken
  *   skip   of the k those that are not in VRAM are dropped, unless all would be
  * Weights are the softmax of the remaining experts' own logits. A slot that was dropped comes after
@@ -453,9 +453,9 @@ typedef struct gpu_prefer {
     bool skip;
     int32_t *ids;                        /* [n, k], for gpu_expert_args */
     float *gates;                        /* [n, k] */
-    uint32_t *wanted;                    /* NULL, or page-locked [n * k]: what the model itself would
-                                          * have chosen, as id | gpu_where << 16, with GPU_HOT or
-                                          * GPU_COLD; complete when the operation is */
+    uint32_t *wanted;                    /* NULL, or page-locked [n * k]: what the model itself
+                                          * would have chosen, as id | gpu_where << 16, with GPU_HOT
+                                          * or GPU_COLD; complete when the operation is */
 } gpu_prefer;
 void gpu_prefer_hot(gpu *g, const gpu_prefer *a);
 

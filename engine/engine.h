@@ -98,8 +98,8 @@ typedef struct session_options {
     int chunk;                           /* most tokens computed at a time; 0: the default */
     kv_type kv;
     int n_snapshot;                      /* how many snapshots can be kept */
-    /* Other answers than the model's, for speed, where experts in VRAM change places (elsewhere they
-     * have no effect), in batches of up to 8 tokens: longer prompts bring all experts over anyway.
+    /* Other answers than the model's, for speed, where experts in VRAM change places (elsewhere
+     * they have no effect), in batches of up to 8 tokens: longer prompts have all experts anyway.
      * What that costs in quality is for the caller to find out, and to say. */
     bool skip_missing;                   /* of a token's experts those that are not in VRAM are left
                                           * out, unless all would be; the others' weights still add

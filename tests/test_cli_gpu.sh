@@ -190,6 +190,18 @@ for part in $parts; do
         done
     done
 
+    # ---- choices that look at what is in VRAM: what they cost is said, or that they have no effect
+    cached="--expert-cache $((experts / 2))"
+    for f in --skip-missing "--cache-bias 2" "--skip-missing --cache-bias 0.5"; do
+        answer now $f $cached
+        said "$f: KL " "$m $cached"
+        answer now $f
+        same now all "$m $f, all in VRAM"
+        said " no effect: all experts are in VRAM" "$m $f"
+    done
+    answer now --cache-bias 0 $cached
+    same now all "$m --cache-bias 0"
+
     # ---- post-fetch by its variables: one model under the one name, one under the other
     if [ $m = $qwen ]; then p=MOE; else p=LLAMA; fi
     for e in ENABLE=0 ENABLE=1 ENABLE=auto FORCE_CPU=1 BLOCK_ON_MISS=1 MAX_TRANSFERS=1 SCRATCHPAD_MB=1 \

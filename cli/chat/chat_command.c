@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "cli/args.h"
+#include "cli/cache_cost.h"
 #include "cli/chat/chat_talk.h"
 #include "cli/console.h"
 #include "cli/demo_model.h"
@@ -118,6 +119,12 @@ static int open_session(chat_talk *t, const chat_options *o)
         if (experts_cost_measure(&cost, &t->l, (int)o->engine.experts_used, &t->room, &err) < 0)
             return model_handle_fail(t->l.path, &err);
         experts_cost_say(&cost);
+    }
+    if (cache_cost_asked(&t->room)) {
+        cache_cost cost;
+        if (cache_cost_measure(&cost, &t->l, &t->room, &err) < 0)
+            return model_handle_fail(t->l.path, &err);
+        cache_cost_say(&cost);
     }
     if (model_handle_place(&t->l, &t->room, &err) < 0) return model_handle_fail(t->l.path, &err);
     model_handle_say_notes(&t->l, true, t->effort_given);

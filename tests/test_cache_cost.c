@@ -1,0 +1,198 @@
+/* test_cache_cost.c - moe-run with --skip-missing and --cache-bias on a GPU: what is said, and that
+ * it is true. The verbs are called as the program calls them; on a simulated GPU, so that this runs
+ * everywhere. Without any, the options have no effect, which is said. */
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cuda/gpu.h"
+#include "engine/models/model.h"
+#include "tests/sim_gpu.h"
+#include "tests/test.h"
+
+enum { MAX_ARGS = 32 };
+
+static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
+                                     "tests/models/demo-gptoss-MXFP4.gguf" };
+
+static char folder[512];                 /* whatever the program keeps, and what it prints */
+
+/* ---- a call of the program ------------------------------------------------------------------- */
+
+typedef struct said { char *out, *err; } said;
+
+static char *slurp(int fd)
+{
+    struct stat st;
+    const size_t n = fstat(fd, &st) == 0 ? (size_t)st.st_size : 0;
+    char *text = test_alloc(n + 1, 1);
+    CHECK(pread(fd, text, n, 0) == (ssize_t)n);
+    text[n] = '\0';
+    close(fd);
+    return text;
+}
+
+static int open_text(const char *name)
+{
+    char path[600];
+    return open(test_path(path, sizeof path, "%s/%s", folder, name), O_RDWR | O_CREAT | O_TRUNC,
+                0600);
+}
+
+/* args: one string, split at spaces. Returns the exit code. */
+static int call(said *s, int (*verb)(int, char **), const char *args)
+{
+    char copy[1024], *argv[MAX_ARGS + 1] = { "run" };
+    int argc = 1;
+    snprintf(copy, sizeof copy, "%s", args);
+    for (char *at = strtok(copy, " "); at && argc < MAX_ARGS; at = strtok(NULL, " "))
+        argv[argc++] = at;
+    fflush(NULL);
+    const int out = open_text("out"), err = open_text("err"), was_out = dup(1), was_err = dup(2);
+    CHECK(dup2(out, 1) == 1 && dup2(err, 2) == 2);
+    const int code = verb(argc, argv);
+    fflush(NULL);
+    dup2(was_out, 1);
+    dup2(was_err, 2);
+    close(was_out);
+    close(was_err);
+    *s = (said){ slurp(out), slurp(err) };
+    return code;
+}
+
+static void said_free(said *s)
+{
+    mem_free(s->out);
+    mem_free(s->err);
+}
+
+/* After a call with these arguments, text is there. */
+static void see(int (*verb)(int, char **), const char *args, bool on_stdout, const char *text)
+{
+    said s;
+    const int code = call(&s, verb, args);
+    CHECK_MSG(code == 0 && strstr(on_stdout ? s.out : s.err, text),
+              "%s: exit code %d, expected '%s' in '%s' '%s'", args, code, text, s.out, s.err);
+    said_free(&s);
+}
+
+/* What the line says that the options cost; NaN if there is none. */
+static double cost_of(const char *args, const char *names)
+{
+    char line[128];
+    said s;
+    const int code = call(&s, cmd_run, args);
+    snprintf(line, sizeof line, ": %s: KL ", names);
+    const char *at = strstr(s.err, line);
+    CHECK_MSG(code == 0 && at && strstr(at, " nats a token, over the last 64 of 256 tokens"),
+              "%s: exit code %d, expected '%s' in '%s'", args, code, line, s.err);
+    const double kl = at ? strtod(at + strlen(line), NULL) : (double)NAN;
+    said_free(&s);
+    return kl;
+}
+
+/* ---- with a cache ---------------------------------------------------------------------------- */
+
+/* Arguments that let sizes decide about the plan, never measured speeds. */
+static const char *line_of(char *dst, size_t cap, const char *path, uint64_t bytes,
+                           const char *flags)
+{
+    snprintf(dst, cap, "-m %s --ctx 300 -p Hello --raw -n 8 --temp 0 -q --device cuda "
+             "--deterministic --threads 1 --expert-cache %llu %s", path, (unsigned long long)bytes,
+             flags);
+    return dst;
+}
+
+static void test_costs(const char *path, uint64_t experts)
+{
+    char args[900];
+    const uint64_t half = experts / 2, most = experts / 8 * 7;
+    said s;
+    CHECK(call(&s, cmd_run, line_of(args, sizeof args, path, half, "--cache-bias 0")) == 0);
+    CHECK_MSG(s.out[0] && !s.err[0], "off: '%s', and '%s' is said", s.out, s.err);
+    said_free(&s);
+    line_of(args, sizeof args, path, half, "--skip-missing");
+    const double kl_half = cost_of(args, "--skip-missing");
+    line_of(args, sizeof args, path, most, "--skip-missing");
+    const double kl_most = cost_of(args, "--skip-missing");
+    CHECK_MSG(kl_most < kl_half && kl_half < 20, "KL %g with most of them in VRAM, %g with half",
+              kl_most, kl_half);
+    line_of(args, sizeof args, path, half, "--cache-bias 2");
+    CHECK(cost_of(args, "--cache-bias 2") > 0);
+}
+
+/* Where else it is seen. */
+static void test_views(const char *path, uint64_t experts)
+{
+    char args[900];
+    const uint64_t half = experts / 2;
+    said s;
+    line_of(args, sizeof args, path, half,
+            "--cache-bias 0.5 --skip-missing --experts-used 3 --json");
+    CHECK(call(&s, cmd_run, args) == 0);
+    CHECK_MSG(strstr(s.err, ": --experts-used 3 (the model's own: 4): KL 0.") &&
+              strstr(s.err, ": --skip-missing --cache-bias 0.5: KL 0."), "'%s'", s.err);
+    CHECK_MSG(strstr(s.out, "\"skip_missing\": true, \"cache_bias\": 0.5, \"cache_kl\": 0."),
+              "'%s'", s.out);
+    said_free(&s);
+    line_of(args, sizeof args, path, half, "--json");
+    see(cmd_run, args, true, "\"skip_missing\": false, \"cache_bias\": 0.0, \"cache_kl\": null");
+    snprintf(args, sizeof args, "-m %s --ctx 300 --device cuda --expert-cache %llu --skip-missing",
+             path, (unsigned long long)half);
+    see(cmd_plan, args, false, "--skip-missing: other answers; moe-run measures how far off");
+
+    /* no effect, and why */
+    line_of(args, sizeof args, path, 2 * experts, "--skip-missing");
+    see(cmd_run, args, false, "--skip-missing has no effect: all experts are in VRAM");
+    line_of(args, sizeof args, path, half, "--cache-policy off --cache-bias 1");
+    see(cmd_run, args, false, "--cache-bias 1 has no effect: experts in VRAM do not change places");
+    line_of(args, sizeof args, path, 0, "--cache-bias 1");
+    see(cmd_run, args, false, "--cache-bias 1 has no effect: experts in VRAM do not");
+}
+
+/* ---- without one ----------------------------------------------------------------------------- */
+
+static void test_cpu(const char *path)
+{
+    char args[900];
+    snprintf(args, sizeof args, "-m %s --ctx 64 -p Hello --raw -n 2 -q --device cpu --threads 1 "
+             "--skip-missing --cache-bias 1", path);
+    see(cmd_run, args, false, "--skip-missing --cache-bias 1 have no effect: no GPU is used");
+    snprintf(args, sizeof args, "-m %s --device cpu --cache-bias 0.25", path);
+    see(cmd_plan, args, false, "--cache-bias 0.25 has no effect: no GPU is used");
+    snprintf(args, sizeof args, "-m %s --device cpu --cache-bias 0.25 --json", path);
+    see(cmd_plan, args, true, "\"skip_missing\":false,\"cache_bias\":0.25,");
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("cache cost", argc, argv);
+    if (CHECK(mkdtemp(test_temp(folder, sizeof folder)))) {
+        setenv("XDG_CACHE_HOME", folder, 1);
+        setenv("XDG_STATE_HOME", folder, 1);
+        if (gpu_count() == 0) test_skip("no GPU: the options have no effect");
+        for (size_t i = 0; i < ARRAY_LEN(files); i += (size_t)sim_gpu_step(1, 2)) {
+            gguf *g = NULL;
+            model *m = NULL;
+            model_bytes bytes = { 0 };
+            err_ctx err = { 0 };
+            const bool ok = CHECK_MSG(gguf_open(&g, files[i], &err) == 0 &&
+                                      model_bind(&m, g, &err) == 0, "%s: %s", files[i], err.msg);
+            if (ok) model_count_bytes(&bytes, m);
+            model_free(m);
+            gguf_close(g);
+            test_cpu(files[i]);
+            if (ok && gpu_count() > 0) {
+                test_costs(files[i], bytes.experts);
+                if (i == 0) test_views(files[i], bytes.experts);
+            }
+        }
+        test_remove(folder);
+    }
+    return test_end();
+}
