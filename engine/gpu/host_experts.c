@@ -156,10 +156,11 @@ static uint64_t cold_experts(const host_experts *c)
 /* Costs are reported for a whole token like the last one. */
 static double token_ms(const postfetch_tuner *f, double cost) { return cost * f->n_cold * 1e3; }
 
-static void tell_trial(const postfetch_tuner *f, const char *what, const char *of_what)
+static void tell_trial(const postfetch_tuner *f, const char *what, const char *before,
+                       const char *after)
 {
-    log_line("%s: %d %s a layer %.2f ms a token, %d %.2f; %d from now on", what, f->last.level,
-             of_what, token_ms(f, f->last.cost[0]), f->last.candidate,
+    log_line("%s: %s%d%s %.2f ms a token, %d %.2f; %d from now on", what, before, f->last.level,
+             after, token_ms(f, f->last.cost[0]), f->last.candidate,
              token_ms(f, f->last.cost[1]), f->level);
 }
 
@@ -181,12 +182,13 @@ static void try_out(host_experts *c, double s)
     if (c->post.frozen || c->paused) return;
     if (guess->candidate < 0) {
         event = postfetch_tuner_token(fetch, s, n_cold);
-        if (event == TUNER_TRIAL_ENDED && c->post.debug) tell_trial(fetch, "post-fetch", "matrices");
+        if (event == TUNER_TRIAL_ENDED && c->post.debug)
+            tell_trial(fetch, "post-fetch", "", " matrices a layer");
         if (event == TUNER_SWITCHED) tell_switch(fetch, "post-fetch", "pays", "does not pay here");
     }
     if (fetch->candidate < 0) {
         event = postfetch_tuner_token(guess, s, n_cold);
-        if (event == TUNER_TRIAL_ENDED && c->post.debug) tell_trial(guess, "guesses", "of their levels");
+        if (event == TUNER_TRIAL_ENDED && c->post.debug) tell_trial(guess, "guesses", "level ", "");
         if (event == TUNER_SWITCHED && c->post.debug)
             tell_switch(guess, "reading on a guess", "pays", "does not pay here");
     }
