@@ -9,13 +9,14 @@
  * ask chooses the experts, decides where each is computed and tells the host; pull fetches slabs;
  * answer waits for the host's reply and copies it to VRAM; up and down are the kernels of
  * experts.cuh. answer runs after pull, not beside it: polling the host's number takes up to half of
- * the bus's speed from the fetch. (Beside what is fetched ahead, one block polls.) Everything that a kernel has to know of a slot is in its
- * slot_place, so nothing depends on how many experts are hot. guess (guess.cuh) has experts of the
- * next layer fetched while this one goes on. Where nothing is fetched, all are in one stream. A question is complete before its
- * number is written, and so is a reply: whoever sees the number may read the rest. The numbers keep
- * host and device in step: a layer that wants nothing of the host counts, too, but writes no
- * question and waits for no reply. The host decides what it computes, and when a fetched slab
- * pays. */
+ * the bus's speed from the fetch (beside what is fetched ahead, one block polls). guess (guess.cuh)
+ * is about the next layer. Where nothing is fetched, all are in one stream.
+ *
+ * Everything that a kernel has to know of a slot is in its slot_place, so nothing depends on how
+ * many experts are hot. A question is complete before its number is written, and so is a reply:
+ * whoever sees the number may read the rest. The numbers keep host and device in step: a layer that
+ * wants nothing of the host counts, too, but writes no question and waits for no reply. The host
+ * decides what it computes, and when a fetched slab pays. */
 #include <string.h>
 
 #include "cuda/guess.cuh"
@@ -462,7 +463,8 @@ static void take_answer(gpu *g, stream_place at, const layer_args *layer,
 {
     const bool floats = is_float_weight(a->down.type);
     const uint64_t units = (uint64_t)layer->down.n_slot * (uint64_t)layer->down.n_embd / 4;
-    const unsigned n_block = s->guess_pad && layer->down.n_slot == a->k ? 1 : ceil_div(units, 2 * ANSWER_THREADS);
+    const bool one = s->guess_pad && layer->down.n_slot == a->k;
+    const unsigned n_block = one ? 1 : ceil_div(units, 2 * ANSWER_THREADS);
     answer_args args = {};
 
     args.slots = scratch->slots;

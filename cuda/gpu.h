@@ -305,7 +305,7 @@ typedef enum gpu_where {
     GPU_COLD,                            /* by the host, whole */
     GPU_COLD_FETCHED,                    /* gate and up by the host, while down crosses the bus */
     GPU_FETCHED,                         /* all of it crosses the bus: by the device */
-    GPU_GUESSED                          /* it crossed the bus before it was chosen: by the device */
+    GPU_GUESSED                          /* it crossed the bus before it was chosen: likewise */
 } gpu_where;
 
 enum { GPU_MOST_USED = 32,               /* experts chosen for a token */
@@ -323,9 +323,9 @@ enum { GPU_MOST_USED = 32,               /* experts chosen for a token */
 #define GPU_QUIET 1u
 #define GPU_NUMBERS 0x0FFFFFFFu
 typedef struct gpu_mail {
-    volatile uint32_t asked;             /* the last question's number * GPU_CODES, + GPU_QUIET + its
-                                          * GPU_GUESSED slots if the layer is quiet; else written
-                                          * after all of it */
+    volatile uint32_t asked;             /* the last question's number * GPU_CODES, + GPU_QUIET +
+                                          * its GPU_GUESSED slots if the layer is quiet; else
+                                          * written after all of it */
     uint8_t apart_1[124];
     volatile uint32_t answered;          /* the same number, written after all of the reply */
     uint8_t apart_2[124];

@@ -171,7 +171,8 @@ static __global__ void __launch_bounds__(GUESS_THREADS) guess(frame f, const gue
             x[c] = norm == 0.0f ? 0.0f : a.x[c] / norm * a.next_norm[c];
         }
         __syncthreads();
-        for (int r = blockIdx.x + gridDim.x * warp; r < a.router.rows; r += gridDim.x * GUESS_WARPS) {
+        const int step = (int)gridDim.x * GUESS_WARPS;
+        for (int r = (int)(blockIdx.x + gridDim.x * warp); r < a.router.rows; r += step) {
             const float sum = row_score(a.router, r, x);
             if (threadIdx.x % 32 == 0)
                 a.logits[r] = fmaf(a.router.scale, sum, a.router.bias ? a.router.bias[r] : 0.0f);

@@ -28,8 +28,8 @@ typedef struct guess_parts {
 } guess_parts;
 guess_parts guess_layout(void *base, int n_expert, int n_embd);
 
-/* In g->ahead, after g->fork: guesses for the layer after s; after g->pulled: fetches. g->guessed is
- * when all of that is there. */
+/* In g->ahead, after g->fork: guesses for the layer after s; after g->pulled: fetches. g->guessed
+ * is when all of that is there. */
 void guess_next(gpu *g, const gpu_split *s, const guess_parts *parts, int k);
 
 /* ---- in the kernel that asks ----------------------------------------------------------------- */

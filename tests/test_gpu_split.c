@@ -742,8 +742,8 @@ static void run_case(const split_case *c, const plan *p, int n, bool with_y, tes
         test_path(shared, sizeof shared, ", shared %s/%s of %d", quant_name(c->shared_up),
                   quant_name(c->shared_down), c->shared_ff);
     case_begin("%s/%s, %d, %d, %d of %d experts, %d tokens%s%s%s%s%s; %s, fetch %d down and %d of "
-               "%d and %d%s%s, %d guesses", quant_name(c->up), quant_name(c->down), c->n_embd, c->n_ff, c->k,
-               c->n_expert, n, c->clamped ? ", clamped" : "", c->bias ? ", biases" : "",
+               "%d and %d%s%s, %d guesses", quant_name(c->up), quant_name(c->down), c->n_embd,
+               c->n_ff, c->k, c->n_expert, n, c->clamped ? ", clamped" : "", c->bias ? ", biases" : "",
                c->norm ? ", norm" : "", c->by_logits ? ", by logits" : "", shared,
                hot_names[p->hot], p->down, p->all, p->pad_down, p->pad_all,
                p->missing ? ", some missing" : "", p->one_stream ? ", one stream" : "", p->guesses);

@@ -170,8 +170,8 @@ static void test_post(void)
                   got->one_stream == want->one_stream &&
                   got->max_transfers == want->max_transfers && got->pad_bytes == want->pad_bytes &&
                   got->debug == want->debug && got->no_guesses == want->no_guesses &&
-                  got->guess_always == want->guess_always && to.wish.no_postfetch == want->off, "%s",
-                  post_rows[i].why);
+                  got->guess_always == want->guess_always &&
+                  to.wish.no_postfetch == want->off, "%s", post_rows[i].why);
         CHECK_MSG(o.engine.threads == post_rows[i].threads, "%s: %d threads", post_rows[i].why,
                   (int)o.engine.threads);
     }

@@ -141,7 +141,8 @@ static void begin_tuner(host_experts *c)
     const int modest = max_int(c->m->hp.n_expert_used / 2, 1);
     postfetch_tuner_begin(&c->tuner, min_int(promised > 0 ? promised : modest, most), most,
                           promised > 0, c->post.always);
-    /* on a guess nothing is fetched, unless it is wished for, until a trial has shown that it pays */
+    /* nothing crosses the bus on a guess until a trial has shown that it pays, or unless it is
+     * wished for */
     const int all = c->can_guess ? GUESS_READ + c->most_guesses : GUESS_OFF;
     postfetch_tuner_begin(&c->guess_tuner, c->post.guess_always ? all : min_int(all, GUESS_READ),
                           all, c->can_guess, c->post.guess_always);
@@ -281,8 +282,8 @@ static bool nothing_asked(void *ctx)
     return !has_come(c, word(&c->mail->asked));
 }
 
-/* While the device mixes: what it thinks that this layer will ask for, into the cores' caches. False:
- * it has not said anything yet. */
+/* While the device mixes: what it thinks that this layer will ask for, into the cores' caches.
+ * False: it has not said anything yet. */
 static bool read_on_guess(host_experts *c)
 {
     int32_t ids[GPU_MOST_TOLD];
