@@ -167,6 +167,18 @@ static __device__ __forceinline__ void look_around(ask_view *v, const ask_args &
         for (int c = threadIdx.x; c < a.n_embd; c += ASK_THREADS) a.guess_x[c] = a.x[c];
 }
 
+/* The vectors, by the whole block, before anybody knows whether there is a question: their way to
+ * RAM is long, and the question's number has to wait for it. */
+static __device__ __forceinline__ void send_vectors(const ask_args &a)
+{
+    const int n = a.n * a.n_embd;
+    if (a.n_embd % 4 == 0 && (uintptr_t)a.x % 16 == 0)
+        for (int c = threadIdx.x; c < n / 4; c += ASK_THREADS)
+            ((float4 *)a.mail_x)[c] = ((const float4 *)a.x)[c];
+    else
+        for (int c = threadIdx.x; c < n; c += ASK_THREADS) a.mail_x[c] = a.x[c];
+}
+
 /* Which of a token's cold experts are fetched, by one warp, a choice in each lane: the first ones
  * whole, of the next ones the down slab, as far as slabs are in page-locked RAM, at from. */
 static __device__ __forceinline__ void decide_fetch(slot_place &p, const ask_args &a,
@@ -246,16 +258,11 @@ static __device__ __forceinline__ void place_token(int *ids, uint8_t *where, con
     where[slot] = (uint8_t)p.where;
 }
 
-/* The question itself, by the whole block. */
+/* The rest of the question, by the whole block. */
 static __device__ __forceinline__ void write_question(const ask_args &a, const int *ids,
                                                       const uint8_t *where)
 {
-    const int n_slot = a.n * a.chosen.k, n = a.n * a.n_embd;
-    if (a.n_embd % 4 == 0 && (uintptr_t)a.x % 16 == 0)
-        for (int c = threadIdx.x; c < n / 4; c += ASK_THREADS)
-            ((float4 *)a.mail_x)[c] = ((const float4 *)a.x)[c];
-    else
-        for (int c = threadIdx.x; c < n; c += ASK_THREADS) a.mail_x[c] = a.x[c];
+    const int n_slot = a.n * a.chosen.k;
     for (int i = threadIdx.x; i < n_slot; i += ASK_THREADS) a.mail->ids[i] = ids[i];
     for (int i = threadIdx.x; i < (n_slot + 3) / 4; i += ASK_THREADS)
         ((uint32_t *)a.mail->where)[i] = ((const uint32_t *)where)[i];
@@ -280,6 +287,7 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_
     frame_begin(f);
     frame_wait(f);
     look_around(&view, a);
+    send_vectors(a);
     if (warp < a.n) choose_token(&id, &weight, a.chosen, warp, &space[warp]);
     __syncthreads();
     if (warp < a.n) place_token(ids, where, a, &view, warp, id, weight);

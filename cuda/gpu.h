@@ -340,7 +340,7 @@ typedef struct gpu_mail {
     /* the reply: for GPU_COLD the vector is in y; for GPU_COLD_FETCHED either that (by_host), or
      * the activations after gate and up are in mid and mid_rows */
     uint8_t by_host[GPU_MOST_CHOICES];
-    float *x;                            /* [n, n_embd] the normed vectors */
+    float *x;                            /* [n, n_embd] the normed vectors; of quiet layers, too */
     uint8_t *mid;                        /* [slot] int8 forms, gpu_blocks_bytes(n_ff) each */
     float *mid_rows;                     /* [slot, n_ff]; needed only where down has floats */
     float *y;                            /* [slot, n_embd] */

@@ -3,8 +3,8 @@
  * The steps of cuda/experts_split.cu, one after the other on the stream's thread, while the host
  * has its own: ask, pull, up, answer, down. The word `asked` is written after the whole question,
  * and nothing of the reply is read before `answered` has the same number. A quiet layer writes no
- * more than its number, and waits for nothing. Guesses are made at a layer's end; some come too
- * late. */
+ * more than its vectors and its number, and waits for nothing. Guesses are made at a layer's end;
+ * some come too late. */
 #include "tests/sim_gpu_internal.h"
 
 #include <sched.h>
@@ -219,6 +219,7 @@ static bool ask(gpu *g, question *q, const float *rows)
         if (c->s.chosen)
             c->s.chosen[i] = (uint32_t)q->slots[i].id | (uint32_t)q->slots[i].where << 16;
     }
+    memcpy(m->x, rows, (size_t)c->in.n * (size_t)c->in.cols * sizeof *rows);
     if (q->quiet) {
         __atomic_store_n(&m->asked, q->number * GPU_CODES + GPU_QUIET + n_guessed,
                          __ATOMIC_RELEASE);
@@ -228,7 +229,6 @@ static bool ask(gpu *g, question *q, const float *rows)
         m->ids[i] = q->slots[i].id;
         m->where[i] = (uint8_t)q->slots[i].where;
     }
-    memcpy(m->x, rows, (size_t)c->in.n * (size_t)c->in.cols * sizeof *rows);
     m->n = c->in.n;
     m->k = c->a.k;
     __atomic_store_n(&m->asked, q->number * GPU_CODES, __ATOMIC_RELEASE);
