@@ -143,8 +143,9 @@ for m in $qwen $gptoss; do
     expect 0 "bound by" $run -m $m $few --ram $small
     expect 0 "reading with threads" env MOE_FAULT=io-uring $run -m $m $few --ram $small
     expect 0 "through the page cache" env MOE_FAULT=direct $run -m $m $few --ram $small
-    refuse 1 "$m: cannot read at byte" env MOE_FAULT=read-error:5:1 $run -m $m $few --ram $small -q
-    refuse 1 "was it cut while in use?" env MOE_FAULT=read-end:5:1 $run -m $m $few --ram $small -q
+    # from the sixth read on: a single one may be an early read, which is tried again
+    refuse 1 "$m: cannot read at byte" env MOE_FAULT=read-error:5 $run -m $m $few --ram $small -q
+    refuse 1 "was it cut while in use?" env MOE_FAULT=read-end:5 $run -m $m $few --ram $small -q
 done
 refuse 2 "MOE_FAULT" env MOE_FAULT=rain $run -m $tiny -p x
 refuse 2 "--cache-policy: 'mru' is none of lru, lfu, lfru, lcp and off" $run -m $tiny -p x --cache-policy mru
