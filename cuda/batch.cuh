@@ -40,6 +40,28 @@ static inline int most_tiles(int n_slot, int n_expert, int tile_tokens)
     return (n_slot + tile_tokens - 1) / tile_tokens + n_expert;
 }
 
+/* The next part of a scratch at base, of which at bytes are taken. */
+static inline uint8_t *scratch_take(uint8_t *base, size_t *at, size_t bytes)
+{
+    uint8_t *p = base + *at;
+    *at += (bytes + 255) / 256 * 256;
+    return p;
+}
+
+/* Lists of n_slot slots with tiles of at least tile_tokens, from there. */
+static inline slot_lists slot_lists_take(uint8_t *base, size_t *at, int n_slot, int n_expert,
+                                         int tile_tokens)
+{
+    const size_t firsts = ((size_t)n_expert + 1) * sizeof(int32_t);
+    const size_t n_tile = (size_t)most_tiles(n_slot, n_expert, tile_tokens);
+    slot_lists l;
+    l.first = (int32_t *)scratch_take(base, at, firsts);
+    l.slots = (int32_t *)scratch_take(base, at, (size_t)n_slot * sizeof(int32_t));
+    l.first_tile = (int32_t *)scratch_take(base, at, firsts);
+    l.tiles = (token_tile *)scratch_take(base, at, n_tile * sizeof(token_tile));
+    return l;
+}
+
 /* Fills the lists for n_slot choices of experts. rank, order and counts: as in gpu_expert_args, or
  * NULL. */
 enum { LISTS_MOST_EXPERTS = 1024 };

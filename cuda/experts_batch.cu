@@ -197,29 +197,18 @@ typedef struct scratch {
     size_t bytes;
 } scratch;
 
-static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
-{
-    uint8_t *p = base + *at;
-    *at += (bytes + 255) & ~(size_t)255;
-    return p;
-}
-
 /* n_ff: the widest of all experts, the shared one included. */
 static scratch scratch_at(void *base, int n, int k, int n_expert, int n_ff, int n_embd)
 {
     const size_t n_slot = (size_t)n * k, widest = (size_t)(n_ff > n_embd ? n_ff : n_embd);
-    const size_t n_tile = (size_t)most_tiles(n * k, n_expert, GEMM_LEAST_TILE);
     uint8_t *p = (uint8_t *)base;
     scratch s = {};
 
-    s.lists.first = (int32_t *)take(p, &s.bytes, ((size_t)n_expert + 1) * sizeof(int32_t));
-    s.lists.slots = (int32_t *)take(p, &s.bytes, n_slot * sizeof(int32_t));
-    s.lists.first_tile = (int32_t *)take(p, &s.bytes, ((size_t)n_expert + 1) * sizeof(int32_t));
-    s.lists.tiles = (token_tile *)take(p, &s.bytes, n_tile * sizeof(token_tile));
-    s.mid_rows = (float *)take(p, &s.bytes, n_slot * n_ff * sizeof *s.mid_rows);
-    s.mid_halves = take(p, &s.bytes, n_slot * n_ff * sizeof(uint16_t));
-    s.y = (float *)take(p, &s.bytes, n_slot * widest * sizeof *s.y);
-    s.y_shared = (float *)take(p, &s.bytes, (size_t)n * n_embd * sizeof *s.y_shared);
+    s.lists = slot_lists_take(p, &s.bytes, n * k, n_expert, GEMM_LEAST_TILE);
+    s.mid_rows = (float *)scratch_take(p, &s.bytes, n_slot * n_ff * sizeof *s.mid_rows);
+    s.mid_halves = scratch_take(p, &s.bytes, n_slot * n_ff * sizeof(uint16_t));
+    s.y = (float *)scratch_take(p, &s.bytes, n_slot * widest * sizeof *s.y);
+    s.y_shared = (float *)scratch_take(p, &s.bytes, (size_t)n * n_embd * sizeof *s.y_shared);
     return s;
 }
 

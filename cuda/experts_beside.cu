@@ -28,28 +28,17 @@ typedef struct beside_scratch {
     size_t bytes;
 } beside_scratch;
 
-static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
-{
-    uint8_t *p = base + *at;
-    *at += (bytes + 255) / 256 * 256;
-    return p;
-}
-
 static beside_scratch beside_layout(void *base, int n, int k, int n_expert, int n_ff, int n_embd)
 {
     const size_t n_slot = (size_t)n * (size_t)k, ff = ((size_t)n_ff + 31) / 32 * 32;
-    const size_t n_tile = (size_t)most_tiles(n * k, n_expert, TILE_SLOTS);
     uint8_t *p = (uint8_t *)base;
     beside_scratch s = {};
 
-    s.lists.first = (int32_t *)take(p, &s.bytes, ((size_t)n_expert + 1) * sizeof(int32_t));
-    s.lists.slots = (int32_t *)take(p, &s.bytes, n_slot * sizeof(int32_t));
-    s.lists.first_tile = (int32_t *)take(p, &s.bytes, ((size_t)n_expert + 1) * sizeof(int32_t));
-    s.lists.tiles = (token_tile *)take(p, &s.bytes, n_tile * sizeof(token_tile));
-    s.x = take(p, &s.bytes, (size_t)n * gpu_blocks_bytes(n_embd));
-    s.mid = take(p, &s.bytes, n_slot * gpu_blocks_bytes((int)ff));
-    s.mid_rows = (float *)take(p, &s.bytes, n_slot * ff * sizeof(float));
-    s.y = (float *)take(p, &s.bytes, n_slot * (size_t)n_embd * sizeof(float));
+    s.lists = slot_lists_take(p, &s.bytes, n * k, n_expert, TILE_SLOTS);
+    s.x = scratch_take(p, &s.bytes, (size_t)n * gpu_blocks_bytes(n_embd));
+    s.mid = scratch_take(p, &s.bytes, n_slot * gpu_blocks_bytes((int)ff));
+    s.mid_rows = (float *)scratch_take(p, &s.bytes, n_slot * ff * sizeof(float));
+    s.y = (float *)scratch_take(p, &s.bytes, n_slot * (size_t)n_embd * sizeof(float));
     return s;
 }
 

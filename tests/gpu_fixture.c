@@ -340,6 +340,19 @@ double product_bound(quant_type type, int n)
     return type == QT_F32 ? 1e-5 : 8e-3;
 }
 
+void expert_shape(int *n_embd, int *n_ff, quant_type type, int i)
+{
+    static const int of_256[2][2] = { { 512, 256 }, { 256, 512 } };
+    static const int of_64[2][2] = { { 320, 192 }, { 256, 64 } };
+    static const int of_32[2][2] = { { 288, 96 }, { 512, 256 } };
+    static const int of_1[2][2] = { { 101, 70 }, { 288, 96 } };
+    const int elems = (int)quant_traits_of(type)->block_elems;
+    const int *shape = elems == 256 ? of_256[i] : elems == 64 ? of_64[i] : elems == 32 ? of_32[i]
+                                                                                      : of_1[i];
+    *n_embd = shape[0];
+    *n_ff = shape[1];
+}
+
 twin twin_make(quant_type type, int rows, int cols, weight_kind kind, float scale, bool bias,
                test_rng *rng)
 {

@@ -63,6 +63,9 @@ const ops *exact_ops(void);
 enum { GPU_TYPE_COUNT = 17 };
 extern const quant_type gpu_types[GPU_TYPE_COUNT];       /* those with kernels */
 
+/* Two shapes of experts that suit the type: i is 0 or 1. */
+void expert_shape(int *n_embd, int *n_ff, quant_type type, int i);
+
 /* Bounds of products: up to GPU_FEW tokens, those of the contract except for the order of
  * additions; with more, all but F32 weights are multiplied by 16-bit activations. */
 double product_bound(quant_type type, int n);

@@ -56,11 +56,12 @@ void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, c
 typedef struct pad_view { uint64_t gate, up, down; } pad_view;   /* bytes of a room */
 
 static uint64_t slab_bytes(const gpu_bank *b) { return (uint64_t)b->rows * b->row_bytes; }
-static uint64_t slab_room(const gpu_bank *b) { return round_up(slab_bytes(b) + LINE - 1 + 15); }
+static uint64_t slab_room(uint64_t bytes) { return round_up(bytes + LINE - 1 + 15); }
 
 static pad_view pad_of(const gpu_expert_args *a)
 {
-    return (pad_view){ slab_room(&a->gate), slab_room(&a->up), slab_room(&a->down) };
+    return (pad_view){ slab_room(slab_bytes(&a->gate)), slab_room(slab_bytes(&a->up)),
+                       slab_room(slab_bytes(&a->down)) };
 }
 
 size_t gpu_split_pad(const gpu_expert_args *a, int pad_down, int pad_all)
@@ -83,7 +84,7 @@ bool gpu_guess_fits(int router_type) { return sim_is_float(router_type); }
 size_t gpu_guess_pad(const uint64_t bytes[3])
 {
     size_t room = 0;
-    for (int i = 0; i < 3; i++) room += (size_t)round_up(bytes[i] + LINE - 1 + 15);
+    for (int i = 0; i < 3; i++) room += (size_t)slab_room(bytes[i]);
     return room;
 }
 
@@ -389,7 +390,7 @@ static bool fetch_guess(gpu *g, guess_list *list, const split_call *c, int id, u
         p.from[i] = (const uint8_t *)(uintptr_t)from[i];
         list->at[list->n][i] = p.at[i];
         if (!pull_slab(g, &p, i, next->bytes[i])) return false;
-        room += round_up(next->bytes[i] + LINE - 1 + 15);
+        room += slab_room(next->bytes[i]);
     }
     list->n++;
     return true;

@@ -279,19 +279,10 @@ static void run_case(const beside_case *c, hot_kind kind, int n, int piece, test
     case_end();
 }
 
-/* Two shapes that suit the type. */
 static void set_shape(beside_case *c, quant_type type, int i)
 {
-    static const int of_256[2][2] = { { 512, 256 }, { 256, 512 } };
-    static const int of_64[2][2] = { { 320, 192 }, { 256, 64 } };
-    static const int of_32[2][2] = { { 288, 96 }, { 512, 256 } };
-    static const int of_1[2][2] = { { 101, 70 }, { 288, 96 } };
-    const int elems = (int)quant_traits_of(type)->block_elems;
-    const int *shape = elems == 256 ? of_256[i] : elems == 64 ? of_64[i] : elems == 32 ? of_32[i]
-                                                                                      : of_1[i];
+    expert_shape(&c->n_embd, &c->n_ff, type, i);
     c->up = c->down = type;
-    c->n_embd = shape[0];
-    c->n_ff = shape[1];
     c->n_expert = 8;
     c->k = 4;
 }
