@@ -1,8 +1,10 @@
 /* residency.c - the books of experts in VRAM.
  *
- * Invariants: a place that the map names is READY and its expert is the one the cache says; a
- * FILLING place is in the queue, in the order in which its copy was decided, and in no map; an
- * expert has one place at most. Values are expert_cache.c's. */
+ * Invariants: a place that the map names is READY and its expert is the one the cache says, or
+ * LEAVING, and its expert is the queue's leaver; a FILLING or LEAVING place is in the queue, in the
+ * order in which its copy was decided; the cache says who it is for; a FILLING one is in no map; an
+ * expert has one place at most. Where experts are moved, one that is not in the map is in a slot,
+ * and one that is READY or LEAVING in none. Values are expert_cache.c's. */
 #include "moe/residency.h"
 
 #include <assert.h>
@@ -14,8 +16,12 @@ enum { MOST_MISSES = 4096 };             /* remembered until the next turn */
 
 typedef struct ranked { double value; int expert; } ranked;       /* or place */
 
+/* A place that is FILLING, or LEAVING: then its expert is on its way to a slot. */
+typedef struct moving { int place, leaver, slot; } moving;       /* leaver -1: nobody leaves */
+
 struct residency {
     const expert_banks *banks;
+    expert_slots *slots;                 /* borrowed; NULL: all experts are in RAM, too */
     const place_mover *mover;
     int n_layer, n_expert;
     int most_uploads;
@@ -28,8 +34,8 @@ struct residency {
     place_state *states;                 /* [places] */
     int *ready;                          /* [n_layer] */
     int n_place;
-    int queue[RESIDENCY_MARKS];          /* FILLING places, in order, from head on */
-    int head, n_filling, n_unsent;       /* the last n_unsent have not been sent */
+    moving queue[RESIDENCY_MARKS];       /* in order, from head on */
+    int head, n_moving, n_unsent;        /* the last n_unsent have not been sent */
     int next_mark;                       /* of the next copy; marks are taken in turn */
     expert_id misses[MOST_MISSES];       /* chosen since the last turn, and not there */
     int n_miss;
@@ -61,8 +67,18 @@ uint64_t residency_bytes(const expert_banks *b, int n_layer, int n_expert)
     return sum;
 }
 
-/* Pools by size; places so that every layer could have the same share of its experts. */
-static int make_pools(residency *r, uint64_t bytes, err_ctx *err)
+/* How many places of its pool a layer adds, so that every layer could have the same share of its
+ * experts. What is left goes to the first layers. */
+static int places_for(const residency *r, uint64_t stride, uint64_t each, uint64_t *left)
+{
+    const int n = (int)(each < (uint64_t)r->n_expert ? each : (uint64_t)r->n_expert);
+    if (n == r->n_expert || *left < stride) return n;
+    *left -= stride;
+    return n + 1;
+}
+
+/* Pools by size. */
+static int make_pools(residency *r, uint64_t bytes, const int *n_place, err_ctx *err)
 {
     const uint64_t one = residency_bytes(r->banks, r->n_layer, 1), each = bytes / one;
     uint64_t left = bytes - each * one, at = 0;
@@ -74,12 +90,7 @@ static int make_pools(residency *r, uint64_t bytes, err_ctx *err)
             return err_set(err, ERR_UNSUPPORTED, "experts of more than %d sizes", i);
         if (i == r->n_pool) r->pools[r->n_pool++] = p;
         r->pool_of[l] = (uint8_t)i;
-        int n = (int)(each < (uint64_t)r->n_expert ? each : (uint64_t)r->n_expert);
-        if (n < r->n_expert && left >= p.stride) {       /* what is left goes to the first layers */
-            left -= p.stride;
-            n++;
-        }
-        r->pools[i].n += n;
+        r->pools[i].n += n_place ? n_place[l] : places_for(r, p.stride, each, &left);
     }
     for (int i = 0; i < r->n_pool; i++) {
         r->pools[i].first = r->n_place;
@@ -90,7 +101,7 @@ static int make_pools(residency *r, uint64_t bytes, err_ctx *err)
     const int token = r->n_layer * r->banks->n_used;
     if (r->n_place < token)
         return err_set(err, ERR_RANGE, "%d experts fit in %.2f GB of VRAM, fewer than the %d of "
-                       "one token: none would be found again", r->n_place, (double)bytes * 1e-9,
+                       "one token: none would be found again", r->n_place, (double)at * 1e-9,
                        token);
     return 0;
 }
@@ -143,6 +154,7 @@ int residency_create(residency **out, const expert_banks *b, const residency_opt
     *out = NULL;
     if (!r) return err_set(err, ERR_NOMEM, "experts in VRAM: %zu bytes", sizeof *r);
     r->banks = b;
+    r->slots = o->slots;
     r->mover = mover;
     r->n_layer = o->n_layer;
     r->n_expert = b->n_expert;
@@ -156,7 +168,7 @@ int residency_create(residency **out, const expert_banks *b, const residency_opt
         rc = err_set(err, ERR_NOMEM, "experts in VRAM: %d layers", o->n_layer);
         goto fail;
     }
-    if ((rc = make_pools(r, o->bytes, err)) < 0) goto fail;
+    if ((rc = make_pools(r, o->bytes, o->n_place, err)) < 0) goto fail;
     r->states = mem_zalloc((size_t)r->n_place * sizeof *r->states);
     if (!r->states) {
         rc = err_set(err, ERR_NOMEM, "experts in VRAM: %d places", r->n_place);
@@ -216,14 +228,17 @@ static void make_ready(residency *r, int place)
     r->ready[e.layer]++;
 }
 
-/* The place's expert leaves the map; who owns the place is for the caller to say. */
-static void unmap(residency *r, int place)
+static void leave_map(residency *r, expert_id e)
 {
-    if (r->states[place] != PLACE_READY) return;
-    const expert_id e = owner_of(r, place);
     *map_entry(r, e.layer, e.index) = -1;
     r->ready[e.layer]--;
     r->stats.evictions++;
+}
+
+/* The place's expert leaves the map; who owns the place is for the caller to say. */
+static void unmap(residency *r, int place)
+{
+    if (r->states[place] == PLACE_READY) leave_map(r, owner_of(r, place));
 }
 
 static void empty(residency *r, int place)
@@ -292,7 +307,86 @@ static int spare_places(const residency *r, const bool *wanted, ranked *list)
     return n;
 }
 
-int residency_apply(residency *r, const int *experts, int n, residency_swap *swaps, err_ctx *err)
+/* ---- places whose contents change ------------------------------------------------------------ */
+
+/* An expert will have the place, which is EMPTY or READY: in the latter case whoever is there makes
+ * room, after a copy of it if experts are moved. False if there is no slot for that, or no mark. */
+static bool begin_move(residency *r, int place, int layer, int expert)
+{
+    moving m = { .place = place, .leaver = -1, .slot = -1 };
+    if (r->n_moving == RESIDENCY_MARKS) return false;
+    if (r->slots && r->states[place] == PLACE_READY) {
+        if ((m.slot = expert_slots_take(r->slots, layer)) < 0) return false;
+        m.leaver = expert_cache_assign(r->cache, place, layer, expert);
+        r->states[place] = PLACE_LEAVING;
+    } else {
+        give(r, place, layer, expert);
+        r->states[place] = PLACE_FILLING;
+    }
+    r->queue[(r->head + r->n_moving++) % RESIDENCY_MARKS] = m;
+    r->n_unsent++;
+    return true;
+}
+
+/* The copy of whoever made room has arrived: the place is free for the next. */
+static void end_leaving(residency *r, moving m)
+{
+    const expert_id e = { m.leaver / r->n_expert, m.leaver % r->n_expert };
+    leave_map(r, e);
+    expert_slots_put(r->slots, m.slot, e.layer, e.index);
+    r->states[m.place] = PLACE_FILLING;
+    r->queue[(r->head + r->n_moving++) % RESIDENCY_MARKS] = (moving){ m.place, -1, -1 };
+    r->n_unsent++;
+    r->stats.saves++;
+}
+
+static void end_filling(residency *r, int place)
+{
+    const expert_id e = owner_of(r, place);
+    make_ready(r, place);
+    if (r->slots) expert_slots_leave(r->slots, e.layer, e.index);
+    r->stats.uploads++;
+    r->stats.upload_bytes += expert_slabs_bytes(&r->banks->of[e.layer]);
+}
+
+/* A copy is lost: whoever was to make room stays. */
+static void undo_move(residency *r, moving m)
+{
+    if (m.leaver < 0) {
+        empty(r, m.place);
+        return;
+    }
+    expert_cache_assign(r->cache, m.place, m.leaver / r->n_expert, m.leaver % r->n_expert);
+    r->states[m.place] = PLACE_READY;
+    expert_slots_return(r->slots, m.slot);
+}
+
+/* Whether it could come in: where experts are moved, not one that is just leaving. */
+static bool can_come(const residency *r, int layer, int expert)
+{
+    return expert_cache_find(r->cache, layer, expert) < 0 &&
+           (!r->slots || expert_slots_find(r->slots, layer, expert) >= 0);
+}
+
+/* Gives the place to an expert, at once or by a move. */
+static bool take_over(residency *r, int place, int layer, int expert)
+{
+    if (r->slots) return begin_move(r, place, layer, expert);
+    give(r, place, layer, expert);
+    make_ready(r, place);
+    return true;
+}
+
+/* An EMPTY place of the layer's pool, or -1. */
+static int empty_place(const residency *r, int layer)
+{
+    double value;
+    const int place = expert_cache_weakest(r->cache, r->pool_of[layer], &value);
+    return place >= 0 && r->states[place] == PLACE_EMPTY ? place : -1;
+}
+
+/* swaps NULL: experts are moved. */
+static int bring_all(residency *r, const int *experts, int n, residency_swap *swaps, err_ctx *err)
 {
     const int all = r->n_layer * r->n_expert;
     bool *wanted = mem_zalloc((size_t)all * sizeof *wanted);
@@ -308,25 +402,37 @@ int residency_apply(residency *r, const int *experts, int n, residency_swap *swa
     const int n_spare = spare_places(r, wanted, spare);
     for (int i = 0; i < n; i++) {
         const int l = experts[i] / r->n_expert, e = experts[i] % r->n_expert;
-        if (experts[i] < 0 || experts[i] >= all || expert_cache_find(r->cache, l, e) >= 0) continue;
-        int place = residency_put(r, l, e), *at = &next[r->pool_of[l]];
+        if (experts[i] < 0 || experts[i] >= all || !can_come(r, l, e)) continue;
+        int place = empty_place(r, l), *at = &next[r->pool_of[l]];
         const place_pool *pool = residency_pool(r, l);
         while (place < 0 && *at < n_spare) {
             const int p = spare[(*at)++].expert;
-            if (p < pool->first || p >= pool->first + pool->n) continue;
-            give(r, p, l, e);
-            make_ready(r, p);
-            place = p;
+            if (p >= pool->first && p < pool->first + pool->n) place = p;
         }
-        if (place >= 0) swaps[n_swap++] = (residency_swap){ l, e, place };
+        if (place < 0 || !take_over(r, place, l, e)) continue;
+        if (swaps) swaps[n_swap] = (residency_swap){ l, e, place };
+        n_swap++;
     }
     mem_free(wanted);
     mem_free(spare);
     return n_swap;
 }
 
+int residency_apply(residency *r, const int *experts, int n, residency_swap *swaps, err_ctx *err)
+{
+    assert(!r->slots);
+    return bring_all(r, experts, n, swaps, err);
+}
+
+int residency_ask(residency *r, const int *experts, int n, err_ctx *err)
+{
+    assert(r->slots);
+    return r->most_uploads > 0 ? bring_all(r, experts, n, NULL, err) : 0;
+}
+
 void residency_lose(residency *r, int place)
 {
+    assert(!r->slots);
     unmap(r, place);
     empty(r, place);
 }
@@ -352,18 +458,17 @@ void residency_chosen(residency *r, int layer, const uint32_t *chosen, int n)
 static int take_in(residency *r, err_ctx *err)
 {
     int n = 0;
-    while (r->n_filling > r->n_unsent) {
-        const int mark = (r->next_mark - (r->n_filling - r->n_unsent) + RESIDENCY_MARKS) %
+    while (r->n_moving > r->n_unsent) {
+        const int mark = (r->next_mark - (r->n_moving - r->n_unsent) + RESIDENCY_MARKS) %
                          RESIDENCY_MARKS;
+        const moving m = r->queue[r->head];
         const int passed = r->mover->passed(r->mover->self, mark, err);
         if (passed < 0) return passed;
         if (passed == 0) break;
-        const expert_id e = owner_of(r, r->queue[r->head]);
-        make_ready(r, r->queue[r->head]);
         r->head = (r->head + 1) % RESIDENCY_MARKS;
-        r->n_filling--;
-        r->stats.uploads++;
-        r->stats.upload_bytes += expert_slabs_bytes(&r->banks->of[e.layer]);
+        r->n_moving--;
+        if (m.leaver >= 0) end_leaving(r, m);
+        else end_filling(r, m.place);
         n++;
     }
     return n;
@@ -372,8 +477,8 @@ static int take_in(residency *r, err_ctx *err)
 /* What was under way is lost. */
 static void give_up(residency *r)
 {
-    for (; r->n_filling > 0; r->n_filling--) {
-        empty(r, r->queue[r->head]);
+    for (; r->n_moving > 0; r->n_moving--) {
+        undo_move(r, r->queue[r->head]);
         r->head = (r->head + 1) % RESIDENCY_MARKS;
     }
     r->n_unsent = 0;
@@ -391,18 +496,13 @@ static bool make_room(residency *r, expert_id e)
 {
     double weakest;
     const int place = expert_cache_weakest(r->cache, r->pool_of[e.layer], &weakest);
-    if (place < 0 || r->states[place] == PLACE_FILLING ||
-        !(r->states[place] == PLACE_EMPTY ||
-          is_worth(r, expert_cache_value(r->cache, e.layer, e.index), weakest))) {
+    const bool there = place >= 0 && r->states[place] == PLACE_READY;
+    if (place < 0 || !(r->states[place] == PLACE_EMPTY ||
+          (there && is_worth(r, expert_cache_value(r->cache, e.layer, e.index), weakest)))) {
         r->stats.refused++;
         return false;
     }
-    give(r, place, e.layer, e.index);
-    r->states[place] = PLACE_FILLING;
-    r->queue[(r->head + r->n_filling) % RESIDENCY_MARKS] = place;
-    r->n_filling++;
-    r->n_unsent++;
-    return true;
+    return begin_move(r, place, e.layer, e.index);
 }
 
 /* The most valuable of the missing, at most `room` of them, one by one: lists are short. */
@@ -414,7 +514,7 @@ static int admit(residency *r, int room)
         double most = -INFINITY;
         for (int i = 0; i < r->n_miss; i++) {
             const expert_id e = r->misses[i];
-            if (expert_cache_find(r->cache, e.layer, e.index) >= 0) continue;    /* by now */
+            if (!can_come(r, e.layer, e.index)) continue;        /* it is there by now */
             const double value = expert_cache_value(r->cache, e.layer, e.index);
             if (value <= most) continue;
             most = value;
@@ -434,23 +534,30 @@ int residency_turn(residency *r, bool may_admit, err_ctx *err)
         r->n_miss = 0;
         return changed;
     }
-    if (may_admit) changed += admit(r, r->most_uploads - r->n_filling);
+    if (may_admit) changed += admit(r, r->most_uploads - r->n_moving);
     r->n_miss = 0;
     return changed > 0;
+}
+
+static bool send_move(residency *r, moving m)
+{
+    const place_mover *to = r->mover;
+    const expert_id e = owner_of(r, m.place);
+    return m.leaver < 0 ? to->send(to->self, e.layer, e.index, m.place, r->next_mark)
+                        : to->save(to->self, m.leaver / r->n_expert, m.leaver % r->n_expert,
+                                   m.place, m.slot, r->next_mark);
 }
 
 void residency_send(residency *r)
 {
     while (r->n_unsent > 0) {
-        const int at = (r->head + r->n_filling - r->n_unsent) % RESIDENCY_MARKS;
-        const expert_id e = owner_of(r, r->queue[at]);
-        if (r->mover->send(r->mover->self, e.layer, e.index, r->queue[at], r->next_mark)) {
+        if (send_move(r, r->queue[(r->head + r->n_moving - r->n_unsent) % RESIDENCY_MARKS])) {
             r->next_mark = (r->next_mark + 1) % RESIDENCY_MARKS;
             r->n_unsent--;
             continue;
         }
-        for (; r->n_unsent > 0; r->n_unsent--, r->n_filling--)   /* this one, and those after it */
-            empty(r, r->queue[(r->head + r->n_filling - 1) % RESIDENCY_MARKS]);
+        for (; r->n_unsent > 0; r->n_unsent--, r->n_moving--)    /* this one, and those after it */
+            undo_move(r, r->queue[(r->head + r->n_moving - 1) % RESIDENCY_MARKS]);
         r->stats.failures++;
     }
 }
@@ -488,6 +595,11 @@ int residency_prompt(residency *r, int layer, const int32_t *counts, residency_s
     if (r->most_uploads == 0) return 0;
     const int n_missing = rank_missing(r, layer, counts, missing);
     const int n_ready = rank_ready(r, layer, ready), share = residency_share(r, layer);
+    if (r->slots) {
+        for (int i = 0; i < n_missing && i < r->banks->n_used && r->n_miss < MOST_MISSES; i++)
+            r->misses[r->n_miss++] = (expert_id){ layer, missing[i].expert };
+        return 0;
+    }
     for (int i = 0; i < n_missing && n < cap; i++) {
         const int e = missing[i].expert;
         int place = r->ready[layer] < share ? residency_put(r, layer, e) : -1;

@@ -7,14 +7,20 @@
  * sizes and addresses never do. Every expert is in RAM as well, so all of this costs or saves time
  * and cannot change a result.
  *
+ * Where RAM is too small for that, experts are moved: each is in a place or in a slot of RAM
+ * (moe/expert_slots.h). Before one makes room its bytes go to a spare slot; until they have
+ * arrived, its place is LEAVING and as good as READY. What comes in leaves its slot once it is
+ * READY. A copy that is lost leaves both experts where they were.
+ *
  * Decides and keeps the books; somebody else moves bytes (place_mover). One thread at a time. */
 #ifndef MOE_RESIDENCY_H
 #define MOE_RESIDENCY_H
 
 #include "moe/expert.h"
 #include "moe/expert_cache.h"
+#include "moe/expert_slots.h"
 
-typedef enum place_state { PLACE_EMPTY, PLACE_FILLING, PLACE_READY } place_state;
+typedef enum place_state { PLACE_EMPTY, PLACE_FILLING, PLACE_READY, PLACE_LEAVING } place_state;
 
 /* Copies experts into places, in the order of the calls, while something else goes on. */
 typedef struct place_mover {
@@ -24,9 +30,11 @@ typedef struct place_mover {
     bool (*send)(void *self, int layer, int expert, int place, int i);
     /* 1: mark i has been passed; 0: not yet; < 0: what was sent before it is lost. */
     int (*passed)(void *self, int i, err_ctx *err);
+    /* As send, from a place to a slot of RAM: for experts that are moved. Else NULL. */
+    bool (*save)(void *self, int layer, int expert, int place, int slot, int i);
 } place_mover;
 
-enum { RESIDENCY_MARKS = 64 };           /* most places that are FILLING at a time */
+enum { RESIDENCY_MARKS = 64 };           /* most places that are FILLING or LEAVING at a time */
 
 typedef struct residency_options {
     int n_layer;                         /* the first layers: those of the GPU */
@@ -37,6 +45,9 @@ typedef struct residency_options {
     double margin;                       /* by which a newcomer is worth more than the weakest */
     int32_t *map;                        /* [n_layer, n_expert] the caller's, for the device: the
                                           * expert's place in its pool, or -1 */
+    expert_slots *slots;                 /* not NULL: experts are moved. Borrowed */
+    const int *n_place;                  /* [n_layer] places for the layers' experts, instead of
+                                          * bytes; or NULL */
 } residency_options;
 
 typedef struct residency residency;
@@ -76,7 +87,8 @@ int residency_ready(const residency *r, int layer);      /* how many experts of 
 /* Gives an EMPTY place to an expert that has none. It counts as READY: the caller brings the bytes
  * before the map is used. Returns the place, or -1 if no place is EMPTY. */
 int residency_put(residency *r, int layer, int expert);
-/* The other way round: the bytes of a READY place are lost, and it is EMPTY. */
+/* The other way round: the bytes of a READY place are lost, and it is EMPTY. Not for experts that
+ * are moved. */
 void residency_lose(residency *r, int place);
 /* As if it had been chosen that often, just now: for experts that are there to begin with. */
 void residency_seed(residency *r, int layer, int expert, double frequency);
@@ -92,6 +104,9 @@ typedef struct residency_swap { int layer, expert, place; } residency_swap;
  * brings the bytes of those in swaps [n] before the map is used. Returns how many, < 0 without
  * memory, and then nothing is changed. */
 int residency_apply(residency *r, const int *experts, int n, residency_swap *swaps, err_ctx *err);
+/* The same for experts that are moved: begins to move as many as there are spare slots for. What is
+ * under way arrives first. Returns how many; once they have arrived, there may be more. */
+int residency_ask(residency *r, const int *experts, int n, err_ctx *err);
 
 /* ---- between tokens ---- */
 
@@ -100,7 +115,8 @@ void residency_chosen(residency *r, int layer, const uint32_t *chosen, int n);
 
 /* A token is over, and the next one has not begun: places that have been filled become READY, and
  * some experts make room, if they may. Returns 1 if the map has changed, 0 if not, < 0 on failure:
- * then what was under way is EMPTY, and everything else as it was. */
+ * then what was under way is EMPTY, or READY as before if it was LEAVING, and everything else as it
+ * was. */
 int residency_turn(residency *r, bool may_admit, err_ctx *err);
 /* The device has the map by now, or will before it reads it again: copies begin. */
 void residency_send(residency *r);
@@ -110,13 +126,15 @@ void residency_send(residency *r);
 /* What a layer chose in a chunk of a prompt: counts [n_expert]. Experts that are missing and worth
  * more take EMPTY places and those of the layer's own weakest experts, both in the books and in the
  * map; their bytes pass through VRAM just now, and the caller copies them before the map is used.
- * Returns how many, at most cap. */
+ * Returns how many, at most cap. Experts that are moved come after the prompt, as if a token had
+ * missed them. */
 int residency_prompt(residency *r, int layer, const int32_t *counts, residency_swap *swaps,
                      int cap);
 
 typedef struct residency_stats {
     uint64_t hits, misses;               /* choices of tokens that were READY, and that were not */
     uint64_t uploads, swaps;             /* experts brought in between tokens; during prompts */
+    uint64_t saves;                      /* experts taken to RAM before that */
     uint64_t upload_bytes;
     uint64_t evictions;
     uint64_t refused;                    /* missing experts that were worth less than the weakest */

@@ -322,7 +322,7 @@ static int make(vram_places *v, const vram_places_options *o, err_ctx *err)
         .most_uploads = max_int((int)(upload_bytes / largest), 1),
         .margin = margins[o->policy], .map = v->map,
     };
-    v->mover = (place_mover){ v, send, passed };
+    v->mover = (place_mover){ v, send, passed, NULL };
     if ((rc = residency_create(&v->books, b, &books, &v->mover, err)) < 0 ||
         (rc = gpu_mover_create(&v->copies, v->g, RESIDENCY_MARKS, err)) < 0)
         return rc;

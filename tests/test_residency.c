@@ -3,14 +3,16 @@
  * The device has memory, where a copy writes its expert's name, and a map that it gets when a turn
  * says so. Copies end when they like, or are lost. While a token runs, every expert that the
  * device's map names must be where it says. After each turn the books are compared with what can be
- * counted. */
+ * counted. Where experts are moved, RAM is made up, too: every expert must be in VRAM or in its
+ * slot, whatever is lost on the way. */
 #include <math.h>
 #include <string.h>
 
 #include "moe/residency.h"
 #include "tests/test.h"
 
-enum { LAYERS = 6, EXPERTS = 24, USED = 3, MOST_PLACES = LAYERS * EXPERTS, NOTHING = -1 };
+enum { LAYERS = 6, EXPERTS = 24, USED = 3, MOST_PLACES = LAYERS * EXPERTS, NOTHING = -1,
+       POOLS = 2, MOST_SLOTS = MOST_PLACES + POOLS * EXPERT_SPARES };
 
 /* ---- banks: two sizes ------------------------------------------------------------------------ */
 
@@ -32,7 +34,7 @@ static void make_banks(void)
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-typedef struct sent { int layer, expert, place, mark; } sent;
+typedef struct sent { int layer, expert, place, mark, slot; } sent;      /* slot: to RAM */
 
 typedef struct device {
     int32_t map[LAYERS * EXPERTS];       /* the books' */
@@ -44,6 +46,10 @@ typedef struct device {
     int shift;                           /* of what is popular */
     int lose_in, refuse_in;              /* sends until something goes wrong; 0: never */
     bool lost;
+    expert_slots *slots;                 /* NULL: every expert is in RAM */
+    int seen_slot[LAYERS * EXPERTS];     /* as of the last turn, or NOTHING */
+    int in_slot[MOST_SLOTS];             /* layer * EXPERTS + expert, or NOTHING */
+    int n_saved;
     test_rng rng;
 } device;
 
@@ -53,10 +59,27 @@ static bool send(void *self, int layer, int expert, int place, int i)
     if (d->refuse_in > 0 && --d->refuse_in == 0) return false;
     if (d->lose_in > 0 && --d->lose_in == 0) d->lost = true;
     CHECK(d->n_queue < RESIDENCY_MARKS);
-    d->queue[d->n_queue++] = (sent){ layer, expert, place, i };
+    d->queue[d->n_queue++] = (sent){ layer, expert, place, i, NOTHING };
     d->content[place] = NOTHING;         /* half-written from now on */
     d->passed[i] = false;
     d->n_sent++;
+    if (d->slots) {
+        const int slot = expert_slots_find(d->slots, layer, expert);
+        CHECK(slot >= 0 && d->in_slot[slot] == layer * EXPERTS + expert);
+    }
+    return true;
+}
+
+static bool save(void *self, int layer, int expert, int place, int slot, int i)
+{
+    device *d = self;
+    if (d->refuse_in > 0 && --d->refuse_in == 0) return false;
+    if (d->lose_in > 0 && --d->lose_in == 0) d->lost = true;
+    CHECK(d->n_queue < RESIDENCY_MARKS && d->content[place] == layer * EXPERTS + expert);
+    d->queue[d->n_queue++] = (sent){ layer, expert, place, i, slot };
+    d->in_slot[slot] = NOTHING;
+    d->passed[i] = false;
+    d->n_saved++;
     return true;
 }
 
@@ -74,7 +97,10 @@ static void let_arrive(device *d, int n)
 {
     for (; n > 0 && d->n_queue > 0; n--) {
         const sent s = d->queue[0];
-        d->content[s.place] = s.layer * EXPERTS + s.expert;
+        const int id = s.layer * EXPERTS + s.expert;
+        if (s.slot != NOTHING) d->in_slot[s.slot] = d->content[s.place];
+        else d->content[s.place] = d->slots ? d->in_slot[expert_slots_find(d->slots, s.layer,
+                                                                          s.expert)] : id;
         d->passed[s.mark] = true;
         memmove(d->queue, d->queue + 1, (size_t)--d->n_queue * sizeof *d->queue);
     }
@@ -86,10 +112,41 @@ static void let_arrive(device *d, int n)
 static void check_device(const device *d, const residency *r)
 {
     int wrong = 0;
-    for (int i = 0; i < LAYERS * EXPERTS; i++)
+    for (int i = 0; i < LAYERS * EXPERTS; i++) {
         if (d->seen[i] >= 0)
             wrong += d->content[residency_pool(r, i / EXPERTS)->first + d->seen[i]] != i;
+        else if (d->slots)
+            wrong += d->seen_slot[i] == NOTHING || d->in_slot[d->seen_slot[i]] != i;
+    }
     CHECK_MSG(wrong == 0, "%d experts are not where the device looks for them", wrong);
+}
+
+/* Every expert is in a place or in a slot, and no slot is lost: those that are free or taken are as
+ * many as the spares, less what EMPTY places keep in RAM. */
+static void check_slots(const device *d, const residency *r)
+{
+    int owner[MOST_SLOTS], wrong = 0, n_slot[POOLS] = { 0 }, all[POOLS] = { 0 };
+    int n_free[POOLS], n_taken[POOLS] = { 0 }, n_there[POOLS] = { 0 };
+    for (int s = 0; s < MOST_SLOTS; s++) owner[s] = NOTHING;
+    for (int i = 0; i < LAYERS * EXPERTS; i++) {
+        const int l = i / EXPERTS, slot = expert_slots_find(d->slots, l, i % EXPERTS);
+        wrong += (slot >= 0) == (residency_find(r, l, i % EXPERTS) >= 0);
+        all[l % 3 == 2]++;
+        n_there[l % 3 == 2] += slot < 0;
+        if (slot < 0) continue;
+        wrong += owner[slot] != NOTHING;
+        owner[slot] = i;
+        n_slot[l % 3 == 2]++;
+    }
+    for (int pool = 0; pool < POOLS; pool++) n_free[pool] = expert_slots_left(d->slots, 2 * pool);
+    for (int p = 0; p < residency_places(r); p++)
+        n_taken[p >= residency_pool(r, 2)->first] += residency_state(r, p) == PLACE_LEAVING;
+    for (int pool = 0; pool < POOLS; pool++) {
+        const int places = residency_pool(r, 2 * pool)->n;
+        wrong += n_slot[pool] + n_free[pool] + n_taken[pool] != all[pool] - places + EXPERT_SPARES;
+        wrong += n_slot[pool] + n_there[pool] != all[pool] || n_there[pool] > places;
+    }
+    CHECK_MSG(wrong == 0, "%d entries of the slots are wrong", wrong);
 }
 
 static void check_books(const device *d, const residency *r)
@@ -102,30 +159,66 @@ static void check_books(const device *d, const residency *r)
         if (place < 0) continue;
         const place_pool *pool = residency_pool(r, l);
         wrong += place < pool->first || place >= pool->first + pool->n || owner[place] != NOTHING;
-        wrong += residency_state(r, place) != PLACE_READY;
+        wrong += residency_state(r, place) != PLACE_READY &&
+                 residency_state(r, place) != PLACE_LEAVING;
         owner[place] = i;
         n_ready[l]++;
     }
     for (int p = 0; p < residency_places(r); p++)
-        wrong += (residency_state(r, p) == PLACE_READY) != (owner[p] != NOTHING);
+        wrong += (residency_state(r, p) == PLACE_READY || residency_state(r, p) == PLACE_LEAVING) !=
+                 (owner[p] != NOTHING);
     for (int l = 0; l < LAYERS; l++) wrong += residency_ready(r, l) != n_ready[l];
     CHECK_MSG(wrong == 0, "%d entries of the books are wrong", wrong);
+    if (d->slots) check_slots(d, r);
 }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
 static uint64_t bytes_for(int each) { return residency_bytes(&banks, LAYERS, each); }
 
-static residency *begin(device *d, int each, cache_policy policy, int uploads, uint64_t seed)
+/* The device learns what the books say. */
+static void publish(device *d)
+{
+    memcpy(d->seen, d->map, sizeof d->seen);
+    for (int i = 0; i < LAYERS * EXPERTS && d->slots; i++)
+        d->seen_slot[i] = expert_slots_find(d->slots, i / EXPERTS, i % EXPERTS);
+}
+
+static bool begin_slots(device *d, const int *n_place)
+{
+    err_ctx err = { 0 };
+    for (int s = 0; s < MOST_SLOTS; s++) d->in_slot[s] = NOTHING;
+    return CHECK_MSG(expert_slots_create(&d->slots, &banks, n_place, &err) == 0, "%s", err.msg);
+}
+
+/* What has no place gets a slot. */
+static void fill_slots(device *d, const residency *r)
+{
+    for (int i = 0; i < LAYERS * EXPERTS; i++) {
+        const int l = i / EXPERTS, e = i % EXPERTS;
+        if (residency_find(r, l, e) >= 0) continue;
+        const int slot = expert_slots_take(d->slots, l);
+        if (!CHECK(slot >= 0)) return;
+        expert_slots_put(d->slots, slot, l, e);
+        d->in_slot[slot] = i;
+    }
+}
+
+static residency *begin_with(device *d, int each, cache_policy policy, int uploads, uint64_t seed,
+                             bool moved)
 {
     static place_mover mover;
     residency *r = NULL;
+    int n_place[LAYERS];
     err_ctx err = { 0 };
     *d = (device){ .rng = { seed } };
     for (int p = 0; p < MOST_PLACES; p++) d->content[p] = NOTHING;
-    mover = (place_mover){ d, send, passed };
+    for (int l = 0; l < LAYERS; l++) n_place[l] = each + (l == 0);
+    if (moved && !begin_slots(d, n_place)) return NULL;
+    mover = (place_mover){ d, send, passed, moved ? save : NULL };
     const residency_options o = { .n_layer = LAYERS, .bytes = bytes_for(each), .policy = policy,
-                                  .most_uploads = uploads, .margin = 0.3, .map = d->map };
+                                  .most_uploads = uploads, .margin = 0.3, .map = d->map,
+                                  .slots = d->slots, .n_place = moved ? n_place : NULL };
     CHECK_MSG(residency_create(&r, &banks, &o, &mover, &err) == 0, "%s", err.msg);
     for (int l = 0; r && l < LAYERS; l++)
         for (int e = 0; e < residency_share(r, l); e++) {
@@ -133,8 +226,14 @@ static residency *begin(device *d, int each, cache_policy policy, int uploads, u
             CHECK(place >= 0);
             if (place >= 0) d->content[place] = l * EXPERTS + e;
         }
-    memcpy(d->seen, d->map, sizeof d->seen);
+    if (r && moved) fill_slots(d, r);
+    publish(d);
     return r;
+}
+
+static residency *begin(device *d, int each, cache_policy policy, int uploads, uint64_t seed)
+{
+    return begin_with(d, each, policy, uploads, seed, false);
 }
 
 /* Experts of low rank are chosen more often; which these are depends on the layer. */
@@ -171,7 +270,7 @@ static void turn(device *d, residency *r)
 {
     err_ctx err = { 0 };
     const int rc = residency_turn(r, true, &err);
-    if (rc != 0) memcpy(d->seen, d->map, sizeof d->seen);
+    if (rc != 0) publish(d);
     else CHECK(memcmp(d->seen, d->map, sizeof d->seen) == 0);
     CHECK(rc <= 1 && (rc >= 0 || strcmp(err.msg, "made up") == 0 || err.code == ERR_IO));
     check_books(d, r);
@@ -185,7 +284,7 @@ static void run_prompt(device *d, residency *r, bool interrupted)
         for (int i = 0; i < 20 * USED; i++) counts[draw(d, l, false)]++;
         const int cap = (int)test_below(&d->rng, EXPERTS + 1);
         const int n = residency_prompt(r, l, counts, swaps, cap);
-        CHECK(n <= cap);
+        CHECK(n <= (d->slots ? 0 : cap));
         for (int i = 0; i < n; i++) {
             CHECK(counts[swaps[i].expert] > 0);
             if (interrupted && test_below(&d->rng, 4) == 0) residency_lose(r, swaps[i].place);
@@ -193,7 +292,7 @@ static void run_prompt(device *d, residency *r, bool interrupted)
         }
         check_books(d, r);
     }
-    memcpy(d->seen, d->map, sizeof d->seen);
+    publish(d);
     check_device(d, r);
 }
 
@@ -224,6 +323,84 @@ static void test_walk(void)
             CHECK(s.hits + s.misses == 1400u * LAYERS * USED && (s.failures > 10) == faults);
             residency_free(r);
         }
+}
+
+static void walk_moved(device *d, residency *r, bool faults)
+{
+    for (int t = 0; t < 1500; t++) {
+        if (faults && test_below(&d->rng, 8) == 0) d->lose_in = 1 + (int)test_below(&d->rng, 4);
+        if (faults && test_below(&d->rng, 8) == 0) d->refuse_in = 1 + (int)test_below(&d->rng, 4);
+        d->shift = t / 100;
+        if (test_below(&d->rng, 40) == 0) run_prompt(d, r, false);
+        run_token(d, r, t % 300 < 100);
+        turn(d, r);
+        if (test_below(&d->rng, 10) == 0) turn(d, r);    /* twice without a send */
+    }
+}
+
+/* 200,000 choices more, of experts that are in VRAM or in RAM and not in both. */
+static void test_moved(void)
+{
+    static device d;
+    for (int policy = 0; policy < CACHE_POLICIES; policy++)
+        for (int faults = 0; faults < 2; faults++) {
+            residency *r = begin_with(&d, 5 + 6 * faults, (cache_policy)policy, 3 + 20 * faults,
+                                      200 + (uint64_t)(2 * policy + faults), true);
+            if (r) walk_moved(&d, r, faults == 1);
+            const residency_stats s = r ? residency_counts(r) : (residency_stats){ 0 };
+            CHECK_MSG(s.uploads > 50 && s.saves > 50 && s.evictions == s.saves && s.swaps == 0 &&
+                      (s.failures > 10) == faults, "%s: %llu uploads, %llu saves, %llu evictions",
+                      cache_policy_name((cache_policy)policy), (unsigned long long)s.uploads,
+                      (unsigned long long)s.saves, (unsigned long long)s.evictions);
+            residency_free(r);
+            expert_slots_free(d.slots);
+        }
+}
+
+/* Once the copies of a round have arrived, twice, there is room for the next. */
+static int bring(device *d, residency *r, const int *list, int n)
+{
+    err_ctx err = { 0 };
+    int rounds = 0;
+    for (int asked; rounds < 100 && (asked = residency_ask(r, list, n, &err)) != 0; rounds++)
+        for (int way = 0; way < 2; way++) {
+            CHECK(asked > 0 && asked <= POOLS * EXPERT_SPARES);
+            residency_send(r);
+            let_arrive(d, RESIDENCY_MARKS);
+            CHECK(residency_turn(r, false, &err) == 1);
+            publish(d);
+            check_books(d, r);
+            check_device(d, r);
+        }
+    return rounds;
+}
+
+static void test_ask(void)
+{
+    static device d;
+    residency *r = begin_with(&d, 12, CACHE_LCP, 8, 17, true);
+    int list[12 * LAYERS + 2], n = 0, n_leaving = 0;
+    const int back = 0;
+    err_ctx err = { 0 };
+    if (!r) return;
+    for (int l = 0; l < LAYERS; l++)
+        for (int e = 12; e < 24; e++) list[n++] = l * EXPERTS + e;
+    list[n++] = -1;
+    list[n++] = LAYERS * EXPERTS;
+    CHECK(bring(&d, r, list, n) == 48 / EXPERT_SPARES);
+    for (int i = 0; i < n - 2; i++)
+        CHECK(residency_find(r, list[i] / EXPERTS, list[i] % EXPERTS) >= 0);
+    CHECK(bring(&d, r, list, n) == 0);
+    CHECK(residency_ask(r, &back, 1, &err) == 1);
+    for (int i = 0; i < LAYERS * EXPERTS; i++) {         /* who leaves just now cannot come */
+        const int place = residency_find(r, i / EXPERTS, i % EXPERTS);
+        if (place < 0 || residency_state(r, place) != PLACE_LEAVING) continue;
+        CHECK(residency_ask(r, &i, 1, &err) == 0);
+        n_leaving++;
+    }
+    CHECK(n_leaving == 1);
+    residency_free(r);
+    expert_slots_free(d.slots);
 }
 
 /* With uneven choices a third of the experts soon holds most of what is chosen: as much as the best
@@ -346,7 +523,7 @@ static void test_list(void)
 static void test_sizes(void)
 {
     static device d;
-    place_mover mover = { &d, send, passed };
+    place_mover mover = { &d, send, passed, NULL };
     residency *r = NULL;
     err_ctx err = { 0 };
     residency_options o = { .n_layer = LAYERS, .bytes = bytes_for(USED) - 1, .map = d.map };
@@ -377,6 +554,8 @@ int main(int argc, char **argv)
     make_banks();
     test_sizes();
     test_walk();
+    test_moved();
+    test_ask();
     test_learns();
     test_prompt();
     test_list();

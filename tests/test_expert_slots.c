@@ -1,0 +1,181 @@
+/* test_expert_slots.c - slots of RAM for experts, beside a twin that keeps plain lists.
+ *
+ * 100,000 random operations. The twin knows what every slot is; the books must say the same, hand
+ * out each slot once, and never lose one. */
+#include <string.h>
+
+#include "moe/expert_slots.h"
+#include "tests/test.h"
+#include "tiers/reader.h"
+
+enum { LAYERS = 5, EXPERTS = 16, ALL = LAYERS * EXPERTS, POOLS = 2, OPERATIONS = 100000,
+       FREE = -1, TAKEN = -2, MOST = ALL + POOLS * EXPERT_SPARES };
+
+static const int in_vram[LAYERS] = { 3, 4, 4, 16, 0 };
+
+/* Layers 1 and 4 have larger experts. */
+static int pool_of(int layer) { return layer % 3 == 1; }
+
+static tensor tensors[LAYERS][SLAB_COUNT];
+static uint8_t bytes[EXPERTS * 64 * 100];
+static expert_bank bank_list[LAYERS];
+static expert_banks banks = { .n_layer = LAYERS, .n_expert = EXPERTS, .n_used = 2,
+                              .of = bank_list };
+
+static void make_banks(void)
+{
+    for (int l = 0; l < LAYERS; l++) {
+        bank_list[l] = (expert_bank){ .n_expert = EXPERTS, .n_embd = 64, .n_ff = 64 };
+        for (int s = 0; s < SLAB_COUNT; s++) {
+            const uint64_t row = pool_of(l) ? 100 : 34;
+            tensors[l][s] = (tensor){ .row_bytes = row, .slab_bytes = 64 * row, .data = bytes,
+                                      .offset = (uint64_t)(1000 * l + 32 * s) };
+            bank_list[l].weight[s] = &tensors[l][s];
+        }
+    }
+}
+
+/* ---- the twin -------------------------------------------------------------------------------- */
+
+typedef struct twin {
+    int is[MOST];                        /* an expert, FREE or TAKEN */
+    int n[POOLS];                        /* slots */
+    bool changed[LAYERS];
+    int taken[MOST], n_taken;
+} twin;
+
+static void twin_begin(twin *t)
+{
+    *t = (twin){ .n = { EXPERT_SPARES, EXPERT_SPARES } };
+    for (int s = 0; s < MOST; s++) t->is[s] = FREE;
+    for (int l = 0; l < LAYERS; l++) t->n[pool_of(l)] += EXPERTS - in_vram[l];
+}
+
+static int twin_free(const twin *t, int kind)
+{
+    int n = 0;
+    for (int s = kind ? t->n[0] : 0; s < (kind ? t->n[0] + t->n[1] : t->n[0]); s++)
+        n += t->is[s] == FREE;
+    return n;
+}
+
+static int twin_find(const twin *t, int id)
+{
+    for (int s = 0; s < t->n[0] + t->n[1]; s++)
+        if (t->is[s] == id) return s;
+    return -1;
+}
+
+/* ---- a walk ---------------------------------------------------------------------------------- */
+
+static void take(expert_slots *s, twin *t, int layer)
+{
+    const int kind = pool_of(layer), slot = expert_slots_take(s, layer);
+    CHECK((slot < 0) == (twin_free(t, kind) == 0));
+    if (slot < 0) return;
+    CHECK(t->is[slot] == FREE && (slot >= t->n[0]) == kind);
+    t->is[slot] = TAKEN;
+    t->taken[t->n_taken++] = slot;
+}
+
+static void use_taken(expert_slots *s, twin *t, test_rng *rng, int layer, int expert)
+{
+    if (t->n_taken == 0) return;
+    const int i = (int)test_below(rng, (uint32_t)t->n_taken), slot = t->taken[i];
+    const int id = layer * EXPERTS + expert;
+    if ((slot >= t->n[0]) != pool_of(layer) || twin_find(t, id) >= 0) {
+        expert_slots_return(s, slot);
+        t->is[slot] = FREE;
+    } else {
+        expert_slots_put(s, slot, layer, expert);
+        t->is[slot] = id;
+        t->changed[layer] = true;
+    }
+    t->taken[i] = t->taken[--t->n_taken];
+}
+
+static void test_walk(void)
+{
+    static twin t;
+    expert_slots *s = NULL;
+    test_rng rng = { 5 };
+    int n_most = 0;
+    if (!CHECK(expert_slots_create(&s, &banks, in_vram, NULL) == 0)) return;
+    twin_begin(&t);
+    for (int i = 0; i < OPERATIONS; i++) {
+        const int l = (int)test_below(&rng, LAYERS), e = (int)test_below(&rng, EXPERTS);
+        const int slot = twin_find(&t, l * EXPERTS + e);
+        const uint32_t what = test_below(&rng, 8);
+        CHECK(expert_slots_find(s, l, e) == slot && expert_slots_left(s, l) ==
+              twin_free(&t, pool_of(l)));
+        n_most += twin_free(&t, pool_of(l)) == 0;
+        if (what < 3) {
+            take(s, &t, l);
+        } else if (what < 6) {
+            use_taken(s, &t, &rng, l, e);
+        } else if (what < 7 && slot >= 0) {
+            expert_slots_leave(s, l, e);
+            t.is[slot] = FREE;
+            t.changed[l] = true;
+        } else {
+            CHECK(expert_slots_changed(s, l) == t.changed[l]);
+            t.changed[l] = false;
+        }
+    }
+    CHECK(n_most > 100);
+    expert_slots_free(s);
+}
+
+/* ---- offsets --------------------------------------------------------------------------------- */
+
+/* Slabs lie in their pages as in the file, and whole pages around them are nobody else's. */
+static void test_offsets(void)
+{
+    expert_slots *s = NULL;
+    uint64_t sum = expert_slots_spares(&banks), end = 0;
+    if (!CHECK(expert_slots_create(&s, &banks, in_vram, NULL) == 0)) return;
+    for (int l = 0; l < LAYERS; l++)
+        sum += (uint64_t)(EXPERTS - in_vram[l]) * expert_slots_one(&banks, l);
+    CHECK(expert_slots_bytes(s) == sum);
+    for (int kind = 0, slot; kind < POOLS; kind++)
+        for (int i = 0; (slot = expert_slots_take(s, kind)) >= 0; i++)
+            for (int k = 0; k < SLAB_COUNT; k++) {
+                const int l = kind + 3 * (i % 2), e = i % EXPERTS;
+                const expert_slab slab = (expert_slab)k;
+                const uint64_t n = expert_slab_bytes(&bank_list[l], slab);
+                const uint64_t at = expert_slots_at(s, slot, l, e, slab);
+                CHECK(at % READER_PAGE == (tensors[l][k].offset + (uint64_t)e * n) % READER_PAGE);
+                CHECK(at / READER_PAGE * READER_PAGE >= end);
+                end = size_align(at + n, READER_PAGE);
+                CHECK(end <= sum);
+            }
+    expert_slots_free(s);
+}
+
+/* Every allocation that fails leaves nothing. */
+static void test_memory(void)
+{
+    for (int i = 1;; i++) {
+        expert_slots *s = NULL;
+        err_ctx err = { 0 };
+        mem_fail_after(i);
+        const int rc = expert_slots_create(&s, &banks, in_vram, &err);
+        mem_fail_after(0);
+        if (rc == 0) {
+            expert_slots_free(s);
+            CHECK(i > 5);
+            return;
+        }
+        CHECK(rc == ERR_NOMEM && !s && strstr(err.msg, "slots"));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("expert_slots", argc, argv);
+    make_banks();
+    test_walk();
+    test_offsets();
+    test_memory();
+    return test_end();
+}
