@@ -490,15 +490,17 @@ int gpu_stage_sent(gpu *g, gpu_stage *s, int i, err_ctx *err);   /* waits for th
 
 /* ---- experts that change places -------------------------------------------------------------- */
 
-/* Copies from page-locked RAM to VRAM beside all operations, one after the other, by a copy engine.
- * The caller sees to it that nobody reads what is overwritten, and that `from` stays. */
+/* Copies from page-locked RAM to VRAM, and back (save), beside all operations, one after the other,
+ * by a copy engine. The caller sees to it that nobody reads what is overwritten, and that `from`
+ * stays. */
 typedef struct gpu_mover gpu_mover;
 int gpu_mover_create(gpu_mover **out, gpu *g, int n_mark, err_ctx *err);
 void gpu_mover_free(gpu *g, gpu_mover *m);       /* NULL is fine; waits */
 void gpu_mover_copy(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t bytes);
+void gpu_mover_save(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t bytes);
 void gpu_mover_mark(gpu *g, gpu_mover *m, int i);        /* after the copies so far */
-/* 1: the copies before mark i have arrived, for whatever operation is called from now on; 0: not
- * yet; < 0: failure. */
+/* 1: the copies before mark i have arrived, for the host and for whatever operation is called from
+ * now on; 0: not yet; < 0: failure. */
 int gpu_mover_passed(gpu *g, gpu_mover *m, int i, err_ctx *err);
 
 /* An operation: copies within VRAM, in any order, so that no job may touch what another reads or

@@ -400,6 +400,11 @@ void gpu_mover_copy(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t b
     (void)g, (void)m, (void)to, (void)from, (void)bytes;
 }
 
+void gpu_mover_save(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t bytes)
+{
+    (void)g, (void)m, (void)to, (void)from, (void)bytes;
+}
+
 void gpu_mover_mark(gpu *g, gpu_mover *m, int i)
 {
     (void)g, (void)m, (void)i;

@@ -87,15 +87,27 @@ void gpu_mover_free(gpu *g, gpu_mover *m)
     mem_free(m);
 }
 
+/* Cut where pieces of page-locked memory end, on the host's side. */
+static void copy_pieces(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t bytes,
+                        cudaMemcpyKind way)
+{
+    const uint8_t *host = (const uint8_t *)(way == cudaMemcpyHostToDevice ? from : to);
+    for (uint64_t done = 0, n; done < bytes && g->failure == cudaSuccess; done += n) {
+        n = GPU_LOCK_PIECE - (uint64_t)(uintptr_t)(host + done) % GPU_LOCK_PIECE;
+        if (n > bytes - done) n = bytes - done;
+        gpu_fail(g, cudaMemcpyAsync((uint8_t *)to + done, (const uint8_t *)from + done, (size_t)n,
+                                    way, m->stream), "copy of an expert");
+    }
+}
+
 void gpu_mover_copy(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t bytes)
 {
-    for (uint64_t done = 0, n; done < bytes && g->failure == cudaSuccess; done += n) {
-        const uint8_t *part = (const uint8_t *)from + done;
-        n = GPU_LOCK_PIECE - (uint64_t)(uintptr_t)part % GPU_LOCK_PIECE;
-        if (n > bytes - done) n = bytes - done;
-        gpu_fail(g, cudaMemcpyAsync((uint8_t *)to + done, part, (size_t)n, cudaMemcpyHostToDevice,
-                                    m->stream), "copy of an expert");
-    }
+    copy_pieces(g, m, to, from, bytes, cudaMemcpyHostToDevice);
+}
+
+void gpu_mover_save(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t bytes)
+{
+    copy_pieces(g, m, to, from, bytes, cudaMemcpyDeviceToHost);
 }
 
 void gpu_mover_mark(gpu *g, gpu_mover *m, int i)

@@ -86,14 +86,26 @@ static void run_copy(gpu *g, void *args)
     memcpy(a->to, a->from, (size_t)a->bytes);
 }
 
-void gpu_mover_copy(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t bytes)
+static void put_copy(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t bytes)
 {
     const copy_args a = { to, from, bytes };
-    if (!sim_in_vram(to, bytes) || !sim_is_reachable(from, bytes))
-        sim_fail(g, "mover: a copy that is not from page-locked RAM to VRAM");
     if (sim_is_recording(g)) sim_fail(g, "mover: copy while operations are recorded");
     if (!sim_failed(g))
         sim_stream_put(&m->copies, sim_op_make("copy of an expert", run_copy, &a, sizeof a));
+}
+
+void gpu_mover_copy(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t bytes)
+{
+    if (!sim_in_vram(to, bytes) || !sim_is_reachable(from, bytes))
+        sim_fail(g, "mover: a copy that is not from page-locked RAM to VRAM");
+    put_copy(g, m, to, from, bytes);
+}
+
+void gpu_mover_save(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t bytes)
+{
+    if (!sim_in_vram(from, bytes) || sim_in_vram(to, bytes) || !sim_is_reachable(to, bytes))
+        sim_fail(g, "mover: a copy that is not from VRAM to page-locked RAM");
+    put_copy(g, m, to, from, bytes);
 }
 
 void gpu_mover_mark(gpu *g, gpu_mover *m, int i)

@@ -265,7 +265,7 @@ static int await_mark(gpu_mover *m, int i)
 }
 
 /* Copies beside a stream that is busy: what has passed its mark is there for the next operation,
- * and the source may be filled again. Marks of the stream say the same of its own copies. */
+ * and the source may be filled again, as by a copy back, which the host reads. Marks of the stream say the same of its own copies. */
 static void check_mover(void)
 {
     uint8_t *from = locked_room(2 * MOVER_BYTES);
@@ -297,6 +297,11 @@ static void check_mover(void)
         memset(own, 0xFF, MOVER_BYTES);
         gpu_copy(device(), got + at, place, MOVER_BYTES);
         gpu_marks_set(device(), read, round % 2);
+        gpu_mover_save(device(), m, own, place, 1);
+        gpu_mover_save(device(), m, own + 1, place + 1, MOVER_BYTES - 1);
+        gpu_mover_mark(device(), m, round % 2);
+        if (!await_mark(m, round % 2)) goto end;
+        expect_bytes("saved", own, want + at, MOVER_BYTES);
     }
     vram_read(back, got, (size_t)MOVER_BYTES * MOVER_ROUNDS);
     expect_bytes("rounds", back, want, (size_t)MOVER_BYTES * MOVER_ROUNDS);
@@ -331,6 +336,11 @@ static void check_pieces(void)
             await_mark(m, 0);
             vram_read(back, vram, 2 * half);
             expect_bytes("moved", back, want, 2 * half);
+            memset(from, 0, 2 * half);
+            gpu_mover_save(device(), m, from, vram, 2 * half);
+            gpu_mover_mark(device(), m, 0);
+            await_mark(m, 0);
+            expect_bytes("saved", from, want, 2 * half);
         }
         if (expect(gpu_stage_create(&s, device(), 2, 2 * half, &err) == 0, "%s", err.msg)) {
             gpu_stage_copy(device(), s, 0, 0, from, 2 * half);
