@@ -131,6 +131,7 @@ static int fill_store(expert_store *s, const store_options *o, err_ctx *err)
     make_table(s);
     if (s->kind == STORE_MAPPED) return 0;
     if ((rc = open_reader(s, &o->reader, err)) < 0) return rc;
+    if (s->kind == STORE_LOADED && o->in_vram) return store_make_slots(s, o->in_vram, err);
     return s->kind == STORE_LOADED ? store_load(s, o, err)
                                    : store_cache_create(s, o->cache_bytes, o->policy, err);
 }
@@ -166,6 +167,7 @@ void expert_store_free(expert_store *s)
     reader_close(s->r);                  /* waits: then nobody writes to the arena any more */
     store_cache_free(s);
     mem_free(s->loaded);
+    expert_slots_free(s->slots);
     unlock(s);
     pages_unmap(s->arena, (size_t)s->arena_bytes);
     if (s->table) gpu_free_host(s->device, s->table);
@@ -193,10 +195,12 @@ int expert_store_after(const expert_store *s, int layer)
 bool expert_store_find(const expert_store *s, int layer, int expert, expert_slabs *out)
 {
     const expert_bank *b = store_bank(s, layer);
+    const int slot = s->slots ? expert_slots_find(s->slots, layer, expert) : -1;
     if (s->served[layer] && s->kind == STORE_CACHED) return store_cache_find(s, layer, expert, out);
     for (int i = 0; i < SLAB_COUNT; i++) {
         const expert_slab slab = (expert_slab)i;
-        out->at[i] = s->served[layer] && s->kind == STORE_LOADED
+        out->at[i] = slot >= 0 ? expert_store_slot(s, slot, layer, expert, slab)
+                   : s->loaded && s->served[layer]
                    ? s->loaded[layer * SLAB_COUNT + i] + slab_offset(b, slab, expert)
                    : expert_slab_data(b, slab, expert);
     }

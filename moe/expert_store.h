@@ -4,12 +4,16 @@
  * Three kinds. MAPPED: the file's mapping, nothing is moved. LOADED: the banks of the chosen layers
  * in huge pages of our own, read past the page cache and page-locked for the GPU as far as the
  * system allows. CACHED: places for some experts, in front of the file; the others are read when
- * they are wanted. Slabs have the same bytes everywhere. One thread at a time. */
+ * they are wanted. Slabs have the same bytes everywhere. One thread at a time.
+ *
+ * LOADED experts may be moved to VRAM and back: then RAM has slots (moe/expert_slots.h) for those
+ * that are not there. */
 #ifndef ENGINE_EXPERT_STORE_H
 #define ENGINE_EXPERT_STORE_H
 
 #include "moe/expert.h"
 #include "moe/expert_cache.h"
+#include "moe/expert_slots.h"
 #include "tiers/pool.h"
 #include "tiers/reader.h"
 
@@ -20,6 +24,9 @@ typedef enum store_kind { STORE_MAPPED, STORE_LOADED, STORE_CACHED } store_kind;
 typedef struct store_options {
     store_kind kind;
     const bool *layers;                  /* [n_layer]: those to serve; NULL: all */
+    const int *in_vram;                  /* LOADED: [n_layer] of all layers, how many experts are
+                                          * elsewhere: the others have slots, and are read by
+                                          * expert_store_fill. NULL: none are */
     uint64_t cache_bytes;                /* CACHED: RAM for places, */
     cache_policy policy;                 /* and which expert makes room */
     struct gpu *device;                  /* page-lock for it; NULL: no device */
@@ -51,13 +58,26 @@ int expert_store_after(const expert_store *s, int layer);
 typedef struct expert_slabs { const uint8_t *at[SLAB_COUNT]; } expert_slabs;
 
 /* False if the expert is not in RAM (CACHED); NULL for a slab of it that is still being read. Of
- * layers that are not served: the mapping. */
+ * layers that are not served, and of an expert that has no slot: the mapping. */
 bool expert_store_find(const expert_store *s, int layer, int expert, expert_slabs *out);
 
 /* [n_expert][SLAB_COUNT] addresses for the device, 0 where a slab is not in page-locked RAM. The
  * table is itself in page-locked RAM and is kept up to date between layers. NULL if there is no
  * device. */
 const uint64_t *expert_store_table(const expert_store *s, int layer);
+
+/* ---- LOADED: experts that are moved ---- */
+
+/* Who has a slot; NULL if none has. To be followed by expert_store_refresh. */
+expert_slots *expert_store_slots(const expert_store *s);
+/* Where an expert's slab is, or would be, in a slot. */
+uint8_t *expert_store_slot(const expert_store *s, int slot, int layer, int expert,
+                           expert_slab slab);
+/* Reads all experts that are not elsewhere [n_layer, n_expert] into slots. Once. */
+int expert_store_fill(expert_store *s, const bool *elsewhere, progress_fn *watch, void *watch_ctx,
+                      err_ctx *err);
+/* The layer's table as its slots are now. Returns whether it has changed. */
+bool expert_store_refresh(expert_store *s, int layer);
 
 /* ---- CACHED: bringing experts in ---- */
 

@@ -35,7 +35,9 @@ struct expert_store {
     uint64_t *table;                     /* [n_layer, n_expert, SLAB_COUNT], or NULL */
 
     /* LOADED */
-    uint8_t **loaded;                    /* [n_layer, SLAB_COUNT]: where the weight tensor begins */
+    uint8_t **loaded;                    /* [n_layer, SLAB_COUNT]: where the weight tensor begins;
+                                          * NULL: */
+    expert_slots *slots;
 
     /* CACHED */
     uint64_t room_at[SLAB_COUNT];        /* of a place: where the room of a slab begins */
@@ -75,6 +77,8 @@ void store_lock(expert_store *s);        /* for the device, as far as the system
 void store_add_note(expert_store *s, const char *text);
 
 int store_load(expert_store *s, const store_options *o, err_ctx *err);
+/* Slots that nobody is in. */
+int store_make_slots(expert_store *s, const int *in_vram, err_ctx *err);
 
 int store_cache_create(expert_store *s, uint64_t cache_bytes, cache_policy policy, err_ctx *err);
 void store_cache_free(expert_store *s);

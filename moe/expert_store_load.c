@@ -1,8 +1,10 @@
-/* expert_store_load.c - whole banks into RAM, from the drive or from the page cache.
+/* expert_store_load.c - whole banks, or single experts, into RAM, from the drive or from the page
+ * cache.
  *
  * A tensor begins at the same offset in its page of the arena as in the file's, and has all its
- * pages to itself, so that direct reads can end at page ends. It comes in pieces: the team copies
- * those that the system has in its page cache, while the others are read. */
+ * pages to itself, so that direct reads can end at page ends; where experts have slots, the same
+ * holds for each slab. It comes in pieces: the team copies those that the system has in its page
+ * cache, while the others are read. */
 #include "moe/expert_store_internal.h"
 
 #include <string.h>
@@ -24,8 +26,9 @@ typedef struct piece {
 
 typedef struct loading {
     expert_store *s;
-    const store_options *o;
-    piece *pieces;                       /* in the order of addresses */
+    progress_fn *watch;
+    void *watch_ctx;
+    piece *pieces;                       /* in the order of addresses, unless they go to slots */
     int n_piece;
     bool *askable;                       /* [part]: mincore tells the truth about it */
     uint64_t done, total;
@@ -36,6 +39,12 @@ typedef struct loading {
 static bool same_as_gate(const expert_bank *b, int slab)
 {
     return slab == SLAB_UP && b->weight[SLAB_UP] == b->weight[SLAB_GATE];
+}
+
+static void count_pieces(loading *d, uint64_t offset, uint64_t bytes)
+{
+    d->n_piece += (int)((offset + bytes - 1) / PIECE - offset / PIECE + 1);
+    d->total += bytes;
 }
 
 /* Places all tensors of the served layers, from the arena's first byte on; while there is no arena,
@@ -58,18 +67,19 @@ static uint64_t place_banks(loading *d)
             const uint64_t first = at + t->offset % READER_PAGE;
             if (s->arena) *bank = s->arena + first;
             at = size_align(first + t->bytes, READER_PAGE);
-            d->n_piece += (int)((t->offset + t->bytes - 1) / PIECE - t->offset / PIECE + 1);
-            d->total += t->bytes;
+            count_pieces(d, t->offset, t->bytes);
         }
     return at;
 }
 
-static void add_pieces(loading *d, const tensor *t, uint8_t *to)
+/* Bytes from .. from + bytes - 1 of a tensor. */
+static void add_pieces(loading *d, const tensor *t, uint64_t from, uint64_t bytes, uint8_t *to)
 {
-    for (uint64_t at = t->offset, end = t->offset + t->bytes; at < end;) {
+    const uint64_t first = t->offset + from, end = first + bytes;
+    for (uint64_t at = first; at < end;) {
         const uint64_t next = (at / PIECE + 1) * PIECE, n = (next < end ? next : end) - at;
         d->pieces[d->n_piece++] = (piece){
-            .job = { .file = t->part, .offset = at, .bytes = n, .to = to + (at - t->offset),
+            .job = { .file = t->part, .offset = at, .bytes = n, .to = to + (at - first),
                      .tag = n },
             .from = t->data + (at - t->offset),
         };
@@ -84,7 +94,8 @@ static void make_pieces(loading *d)
     for (int l = 0; l < s->banks->n_layer; l++)
         for (int i = 0; s->served[l] && i < SLAB_COUNT; i++) {
             const expert_bank *b = store_bank(s, l);
-            if (!same_as_gate(b, i)) add_pieces(d, b->weight[i], s->loaded[l * SLAB_COUNT + i]);
+            const tensor *t = b->weight[i];
+            if (!same_as_gate(b, i)) add_pieces(d, t, 0, t->bytes, s->loaded[l * SLAB_COUNT + i]);
         }
 }
 
@@ -124,7 +135,7 @@ static void copy_parts(void *ctx, int64_t begin, int64_t end, int thread)
 
 static int tell(loading *d, err_ctx *err)
 {
-    if (!d->o->watch || d->o->watch(d->o->watch_ctx, d->done, d->total)) return 0;
+    if (!d->watch || d->watch(d->watch_ctx, d->done, d->total)) return 0;
     return err_set(err, ERR_STOPPED, "experts: stopped after %.1f of %.1f GB",
                    (double)d->done * 1e-9, (double)d->total * 1e-9);
 }
@@ -148,8 +159,9 @@ static int load_window(loading *d, int first, int end, err_ctx *err)
     int copies[WINDOW], n_job = 0, n_copy = 0, rc;
     const read_job *last = &d->pieces[end - 1].job;
 
-    store_touch(s, (uint64_t)(d->pieces[first].job.to - s->arena),
-                (uint64_t)(last->to - s->arena) + last->bytes);
+    if (!s->slots)
+        store_touch(s, (uint64_t)(d->pieces[first].job.to - s->arena),
+                    (uint64_t)(last->to - s->arena) + last->bytes);
     for (int i = first; i < end; i++) {
         if (!s->r || in_page_cache(d, &d->pieces[i])) copies[n_copy++] = i;
         else jobs[n_job++] = d->pieces[i].job;
@@ -182,24 +194,30 @@ static void publish_all(expert_store *s)
             if (expert_store_find(s, l, e, &at)) store_publish(s, l, e, &at);
 }
 
+/* Room for as many pieces as were counted. */
+static int make_lists(loading *d, err_ctx *err)
+{
+    const gguf *g = d->s->banks->file;
+    const size_t n_part = (size_t)gguf_n_part(g);
+    d->askable = mem_zalloc(n_part * sizeof *d->askable);
+    d->pieces = mem_array((size_t)max_int(d->n_piece, 1), sizeof *d->pieces);
+    if (!d->askable || !d->pieces)
+        return err_set(err, ERR_NOMEM, "experts: %d pieces", d->n_piece);
+    for (size_t i = 0; i < n_part; i++) d->askable[i] = may_ask(gguf_part_path(g, (int)i));
+    return 0;
+}
+
 static int load(loading *d, err_ctx *err)
 {
     expert_store *s = d->s;
-    const gguf *g = s->banks->file;
-    const size_t n_part = (size_t)gguf_n_part(g);
     int rc;
 
     s->loaded = mem_zalloc((size_t)s->banks->n_layer * SLAB_COUNT * sizeof *s->loaded);
-    d->askable = mem_zalloc(n_part * sizeof *d->askable);
-    if (!s->loaded || !d->askable)
-        return err_set(err, ERR_NOMEM, "experts: %d layers", s->banks->n_layer);
+    if (!s->loaded) return err_set(err, ERR_NOMEM, "experts: %d layers", s->banks->n_layer);
     const uint64_t bytes = place_banks(d);
-    d->pieces = mem_array((size_t)max_int(d->n_piece, 1), sizeof *d->pieces);
-    if (!d->pieces) return err_set(err, ERR_NOMEM, "experts: %d pieces", d->n_piece);
-    if ((rc = store_map(s, bytes, err)) < 0) return rc;
+    if ((rc = make_lists(d, err)) < 0 || (rc = store_map(s, bytes, err)) < 0) return rc;
     place_banks(d);
     make_pieces(d);
-    for (size_t i = 0; i < n_part; i++) d->askable[i] = may_ask(gguf_part_path(g, (int)i));
     if ((rc = load_all(d, err)) < 0) return rc;
     reader_close(s->r);
     s->r = NULL;
@@ -210,9 +228,88 @@ static int load(loading *d, err_ctx *err)
 
 int store_load(expert_store *s, const store_options *o, err_ctx *err)
 {
-    loading d = { .s = s, .o = o };
+    loading d = { .s = s, .watch = o->watch, .watch_ctx = o->watch_ctx };
     const int rc = load(&d, err);
     mem_free(d.askable);
     mem_free(d.pieces);
     return rc;
+}
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+/* Page-locked before anything is read: all slots change hands. */
+int store_make_slots(expert_store *s, const int *in_vram, err_ctx *err)
+{
+    int rc = expert_slots_create(&s->slots, s->banks, in_vram, err);
+    if (rc < 0 || (rc = store_map(s, expert_slots_bytes(s->slots), err)) < 0) return rc;
+    store_touch(s, 0, s->arena_bytes);
+    store_lock(s);
+    return 0;
+}
+
+/* The pieces of an expert's slabs; counts them first. */
+static void add_expert(loading *d, int layer, int expert, int slot)
+{
+    const expert_bank *b = store_bank(d->s, layer);
+    for (int i = 0; i < SLAB_COUNT; i++) {
+        const expert_slab slab = (expert_slab)i;
+        const uint64_t from = slab_offset(b, slab, expert), bytes = expert_slab_bytes(b, slab);
+        if (slot < 0) count_pieces(d, b->weight[i]->offset + from, bytes);
+        else add_pieces(d, b->weight[i], from, bytes,
+                        expert_store_slot(d->s, slot, layer, expert, slab));
+    }
+}
+
+static int fill_slots(loading *d, const bool *elsewhere, err_ctx *err)
+{
+    expert_store *s = d->s;
+    const int n_expert = s->banks->n_expert, n = s->banks->n_layer * n_expert;
+    int rc;
+    for (int i = 0; i < n; i++)
+        if (!elsewhere[i]) add_expert(d, i / n_expert, i % n_expert, -1);
+    if ((rc = make_lists(d, err)) < 0) return rc;
+    d->n_piece = 0;
+    for (int i = 0; i < n; i++) {
+        if (elsewhere[i]) continue;
+        const int slot = expert_slots_take(s->slots, i / n_expert);
+        if (slot < 0)
+            return err_set(err, ERR_RANGE, "experts: there is no slot for expert %d of layer %d",
+                           i % n_expert, i / n_expert);
+        add_expert(d, i / n_expert, i % n_expert, slot);
+        expert_slots_put(s->slots, slot, i / n_expert, i % n_expert);
+    }
+    return load_all(d, err);
+}
+
+int expert_store_fill(expert_store *s, const bool *elsewhere, progress_fn *watch, void *watch_ctx,
+                      err_ctx *err)
+{
+    loading d = { .s = s, .watch = watch, .watch_ctx = watch_ctx };
+    const int rc = fill_slots(&d, elsewhere, err);
+    mem_free(d.askable);
+    mem_free(d.pieces);
+    if (rc < 0) return rc;
+    reader_close(s->r);
+    s->r = NULL;
+    for (int l = 0; l < s->banks->n_layer; l++) (void)expert_store_refresh(s, l);
+    return 0;
+}
+
+expert_slots *expert_store_slots(const expert_store *s) { return s->slots; }
+
+uint8_t *expert_store_slot(const expert_store *s, int slot, int layer, int expert, expert_slab slab)
+{
+    return s->arena + expert_slots_at(s->slots, slot, layer, expert, slab);
+}
+
+bool expert_store_refresh(expert_store *s, int layer)
+{
+    expert_slabs at;
+    if (!expert_slots_changed(s->slots, layer)) return false;
+    for (int e = 0; e < s->banks->n_expert; e++) {
+        const bool here = expert_slots_find(s->slots, layer, e) >= 0;
+        if (here) expert_store_find(s, layer, e, &at);
+        store_publish(s, layer, e, here ? &at : NULL);
+    }
+    return true;
 }

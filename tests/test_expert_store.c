@@ -513,6 +513,126 @@ static void test_locked(const made_model *f)
     gpu_close(device);
 }
 
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+/* Which experts are in VRAM to begin with: others in every layer. Counts them. */
+static void choose_elsewhere(bool *elsewhere, int *in_vram, int n_expert)
+{
+    for (int i = 0; i < 4 * n_expert; i++) {
+        elsewhere[i] = (i % n_expert + i / n_expert) % 4 == 1;
+        in_vram[i / n_expert] += elsewhere[i];
+    }
+}
+
+/* Slabs that are not what they should be: in a slot, or else in the mapping and not in the
+ * table. */
+static int wrong_moved(const made_model *f, const expert_store *s, int l)
+{
+    int bad = wrong_slabs(f, s, l);
+    const uint64_t *table = expert_store_table(s, l);
+    for (int i = 0; i < f->m->hp.n_expert * SLAB_COUNT; i++) {
+        const int e = i / SLAB_COUNT, slot = expert_slots_find(expert_store_slots(s), l, e);
+        const expert_slab slab = (expert_slab)(i % SLAB_COUNT);
+        const uint8_t *want = slot >= 0 ? expert_store_slot(s, slot, l, e, slab)
+                            : expert_slab_data(f->m->layers[l].experts, slab, e);
+        expert_slabs at;
+        bad += !expert_store_find(s, l, e, &at) || at.at[slab] != want;
+        if (table) bad += table[i] != (slot >= 0 ? (uint64_t)(uintptr_t)want : 0);
+    }
+    return bad;
+}
+
+/* One comes to RAM, and one of the same layer leaves. */
+static bool move_two(const made_model *f, expert_store *s, int l, int in, int out)
+{
+    expert_slots *slots = expert_store_slots(s);
+    const expert_bank *b = f->m->layers[l].experts;
+    if (expert_slots_find(slots, l, in) >= 0 || expert_slots_find(slots, l, out) < 0) return false;
+    const int slot = expert_slots_take(slots, l);
+    if (!CHECK(slot >= 0)) return false;
+    for (int k = 0; k < SLAB_COUNT; k++)
+        memcpy(expert_store_slot(s, slot, l, in, (expert_slab)k),
+               expert_slab_data(b, (expert_slab)k, in),
+               (size_t)expert_slab_bytes(b, (expert_slab)k));
+    expert_slots_put(slots, slot, l, in);
+    expert_slots_leave(slots, l, out);
+    CHECK(expert_store_refresh(s, l) && !expert_store_refresh(s, l));
+    return true;
+}
+
+static void check_moves(const made_model *f, expert_store *s)
+{
+    const uint32_t n_expert = (uint32_t)f->m->hp.n_expert;
+    test_rng rng = { 11 };
+    for (int moved = 0; moved < 60;) {
+        const int l = (int)test_below(&rng, 4), in = (int)test_below(&rng, n_expert);
+        if (!move_two(f, s, l, in, (int)test_below(&rng, n_expert))) continue;
+        moved++;
+        if (moved % 10 == 0)
+            for (int k = 0; k < 4; k++) CHECK_MSG(wrong_moved(f, s, k) == 0, "%d moves", moved);
+    }
+}
+
+/* Experts that are not in VRAM are in slots, and stay what they are as others come and go. */
+static void test_slots(const made_model *f, const char *name)
+{
+    const int n_expert = f->m->hp.n_expert;
+    bool elsewhere[4 * MAX_EXPERT];
+    int in_vram[4] = { 0 };
+    struct gpu *device = NULL;
+    choose_elsewhere(elsewhere, in_vram, n_expert);
+    if (gpu_count() > 0) CHECK(gpu_open(&device, 0, NULL) == 0);
+    for (size_t i = 0; i < ARRAY_LEN(readers); i++) {
+        progress p = { .stop_at = UINT64_MAX };
+        const store_options o = { .kind = STORE_LOADED, .in_vram = in_vram, .reader = readers[i],
+                                  .device = device };
+        uint64_t want = 0;
+        err_ctx err = { 0 };
+        for (int e = 0; e < 4 * n_expert; e++)
+            want += elsewhere[e] ? 0 : expert_slabs_bytes(f->m->layers[e / n_expert].experts);
+        made_forget_pages(f);
+        expert_store *s = make_with(f, &o);
+        if (!s || !CHECK_MSG(expert_store_fill(s, elsewhere, watch, &p, &err) == 0, "%s: %s", name,
+                             err.msg)) {
+            expert_store_free(s);
+            continue;
+        }
+        CHECK(!p.backwards && p.done == want && p.total == want);
+        CHECK(expert_store_counts(s).read_bytes == want && expert_store_bytes(s) >= want);
+        CHECK(expert_store_locked(s) == (device ? expert_store_bytes(s) : 0));
+        for (int l = 0; l < 4; l++)
+            CHECK_MSG(wrong_moved(f, s, l) == 0, "%s, reader %zu, layer %d: %d slabs differ", name,
+                      i, l, wrong_moved(f, s, l));
+        CHECK(expert_slots_left(expert_store_slots(s), 0) == EXPERT_SPARES);
+        check_moves(f, s);
+        CHECK(expert_slots_left(expert_store_slots(s), 0) == EXPERT_SPARES);
+        expert_store_free(s);
+    }
+    if (device) CHECK(gpu_wait(device, NULL) == 0);
+    gpu_close(device);
+}
+
+/* A read that fails, an interruption, too few slots: an error, and nothing is left. */
+static void test_slots_faults(const made_model *f)
+{
+    bool elsewhere[4 * MAX_EXPERT];
+    int in_vram[4] = { 0 };
+    choose_elsewhere(elsewhere, in_vram, f->m->hp.n_expert);
+    const store_options o = { .kind = STORE_LOADED, .in_vram = in_vram,
+                              .reader = { .kind = READER_PREAD } };
+    progress p = { .stop_at = 20000 };
+    err_ctx err = { 0 };
+    expert_store *s = make_with(f, &o);
+    CHECK(s && expert_store_fill(s, elsewhere, watch, &p, &err) == ERR_STOPPED);
+    expert_store_free(s);
+    for (int l = 0; l < 4; l++) in_vram[l] = f->m->hp.n_expert;
+    s = make_with(f, &o);
+    err = (err_ctx){ 0 };
+    CHECK(s && expert_store_fill(s, elsewhere, NULL, NULL, &err) == ERR_RANGE &&
+          strstr(err.msg, "there is no slot for expert"));
+    expert_store_free(s);
+}
+
 /* ---------------------------------------------------------------------------------------------- */
 
 int main(int argc, char **argv)
@@ -537,6 +657,8 @@ int main(int argc, char **argv)
             test_cached(&f, rows[i].name);
             test_no_memory(&f);
             test_locked(&f);
+            test_slots(&f, rows[i].name);
+            test_slots_faults(&f);
             if (rows[i].where != IN_MEMORY) {
                 test_ahead(&f);
                 test_ahead_fault(&f);
