@@ -33,6 +33,7 @@ struct bank_stream {
     expert_store *store;
     vram_places *places;
     const plan *p;
+    bool moved;                          /* experts have slots: neighbours are not side by side */
     gpu_stage *stage;
     uint64_t room;                       /* of a buffer */
     void *memory, *memory_there;
@@ -95,7 +96,8 @@ int bank_stream_create(bank_stream **out, gpu *g, const expert_banks *banks, exp
     bank_stream *b = mem_zalloc(sizeof *b);
     *out = NULL;
     if (!b) return err_set(err, ERR_NOMEM, "streaming: %zu bytes", sizeof *b);
-    *b = (bank_stream){ .g = g, .banks = *banks, .store = store, .places = places, .p = p };
+    *b = (bank_stream){ .g = g, .banks = *banks, .store = store, .places = places, .p = p,
+                        .moved = store && expert_store_slots(store) };
     const int rc = make(b, err);
     if (rc < 0) {
         bank_stream_free(b);
@@ -148,11 +150,12 @@ static int order_layer(bank_stream *b, int l)
     return n_there;
 }
 
-/* Gate and up of a fused tensor stay side by side where the bank is in RAM as it is in the file. */
+/* Gate and up of a fused tensor stay side by side where the bank is in RAM as it is in the file:
+ * not where experts have slots. */
 static bool is_paired(const bank_stream *b, int l)
 {
     const expert_bank *bank = &b->banks.of[l];
-    return bank->fused && expert_store_kind(b->store) != STORE_CACHED &&
+    return bank->fused && expert_store_kind(b->store) != STORE_CACHED && !b->moved &&
            expert_slab_bytes(bank, SLAB_GATE) % GPU_SLAB_ALIGN == 0;
 }
 
@@ -217,14 +220,15 @@ static const int32_t *experts_of(const bank_stream *b, const stream_part *p)
     return b->here.order + row_of(b, p->layer) + (size_t)p->first;
 }
 
-/* From banks that are in RAM as they are in the file: neighbours go together. */
+/* From banks that are in RAM as they are in the file: neighbours go together; from slots, experts
+ * one by one. */
 static void send_runs(bank_stream *b, const stream_part *p)
 {
     const expert_bank *bank = &b->banks.of[p->layer];
     const int32_t *experts = experts_of(b, p);
     for (int i = 0, n; i < p->count; i += n) {
         expert_slabs from = { { NULL } };
-        for (n = 1; i + n < p->count && experts[i + n] == experts[i] + n;) n++;
+        for (n = 1; i + n < p->count && experts[i + n] == experts[i] + n && !b->moved;) n++;
         expert_store_find(b->store, p->layer, experts[i], &from);
         for (int s = 0; s < SLAB_COUNT; s++) {
             const uint64_t bytes = expert_slab_bytes(bank, (expert_slab)s);

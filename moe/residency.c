@@ -525,18 +525,20 @@ static int admit(residency *r, int room)
     return n;
 }
 
+int residency_take_in(residency *r, err_ctx *err)
+{
+    const int changed = take_in(r, err);
+    if (changed < 0) give_up(r);
+    return changed < 0 ? changed : changed > 0;
+}
+
 int residency_turn(residency *r, bool may_admit, err_ctx *err)
 {
-    int changed;
     expert_cache_tick(r->cache);
-    if ((changed = take_in(r, err)) < 0) {
-        give_up(r);
-        r->n_miss = 0;
-        return changed;
-    }
-    if (may_admit) changed += admit(r, r->most_uploads - r->n_moving);
+    int changed = residency_take_in(r, err);
+    if (changed >= 0 && may_admit) changed += admit(r, r->most_uploads - r->n_moving);
     r->n_miss = 0;
-    return changed > 0;
+    return changed < 0 ? changed : changed > 0;
 }
 
 static bool send_move(residency *r, moving m)

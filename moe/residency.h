@@ -118,6 +118,8 @@ void residency_chosen(residency *r, int layer, const uint32_t *chosen, int n);
  * then what was under way is EMPTY, or READY as before if it was LEAVING, and everything else as it
  * was. */
 int residency_turn(residency *r, bool may_admit, err_ctx *err);
+/* What has arrived becomes READY, as at a turn, and nothing else happens. Returns as that does. */
+int residency_take_in(residency *r, err_ctx *err);
 /* The device has the map by now, or will before it reads it again: copies begin. */
 void residency_send(residency *r);
 

@@ -3,7 +3,10 @@
  * Between tokens an expert goes straight from page-locked RAM to its place, by a copy engine. Its
  * place has left the map before the token began, so nobody reads it until the copy has arrived and
  * the map names it again. During a prompt experts pass through VRAM anyway: those that are worth it
- * are copied from there. */
+ * are copied from there.
+ *
+ * An expert that is moved is in a slot of RAM or in its place: one that makes room goes to a spare
+ * slot first, by the same copy engine, and the device's table of addresses changes with the map. */
 #include "moe/vram_places.h"
 
 #include <stdlib.h>
@@ -31,6 +34,10 @@ struct vram_places {
     uint8_t *arena;                      /* VRAM: all places */
     int32_t *map, *map_there;            /* [n_layer, n_expert] page-locked, and in VRAM */
     bool changed;                        /* since the device got it */
+    expert_slots *slots;                 /* the store's; NULL: experts are not moved */
+    uint64_t *slabs;                     /* [n_layer, n_expert, SLAB_COUNT] in VRAM, or NULL */
+    bool *row_changed;                   /* [n_layer]: of slabs */
+    pool *team;
     upload_tuner tuner;
     /* prompts: one layer */
     int layer;
@@ -47,6 +54,16 @@ const residency *vram_places_books(const vram_places *v) { return v->books; }
 uint64_t vram_places_bytes(const vram_places *v) { return residency_all_bytes(v->books); }
 void vram_places_reset_counts(vram_places *v) { residency_reset_counts(v->books); }
 
+static size_t row_of(const vram_places *v, int layer)
+{
+    return (size_t)layer * (size_t)v->banks->n_expert;
+}
+
+const uint64_t *vram_places_slabs(const vram_places *v, int layer)
+{
+    return v->slabs ? v->slabs + row_of(v, layer) * SLAB_COUNT : NULL;
+}
+
 uint64_t vram_places_address(const vram_places *v, int place, expert_slab s)
 {
     return (uint64_t)(uintptr_t)v->arena + residency_at(v->books, place, s);
@@ -59,11 +76,6 @@ void vram_places_bank(const vram_places *v, int layer, gpu_bank *banks[SLAB_COUN
         banks[s]->data = v->arena + p->begin + p->at[s];
         banks[s]->slab_bytes = p->stride;
     }
-}
-
-static size_t row_of(const vram_places *v, int layer)
-{
-    return (size_t)layer * (size_t)v->banks->n_expert;
 }
 
 const int32_t *vram_places_map(const vram_places *v, int layer)
@@ -101,17 +113,43 @@ static bool send(void *self, int layer, int expert, int place, int i)
     return true;
 }
 
+static bool save(void *self, int layer, int expert, int place, int slot, int i)
+{
+    vram_places *v = self;
+    for (int s = 0; s < SLAB_COUNT; s++)
+        gpu_mover_save(v->g, v->copies, expert_store_slot(v->store, slot, layer, expert,
+                                                          (expert_slab)s),
+                       (const void *)(uintptr_t)vram_places_address(v, place, (expert_slab)s),
+                       slab_bytes(v, layer, s));
+    gpu_mover_mark(v->g, v->copies, i);
+    return true;
+}
+
 static int passed(void *self, int i, err_ctx *err)
 {
     const vram_places *v = self;
     return gpu_mover_passed(v->g, v->copies, i, err);
 }
 
+/* After anything that moves experts: the store's addresses are those of the books. */
+static void refresh(vram_places *v)
+{
+    for (int l = 0; l < v->n_layer && v->slots; l++)
+        if (expert_store_refresh(v->store, l)) v->row_changed[l] = true;
+}
+
 void vram_places_publish(vram_places *v)
 {
+    const size_t row = row_of(v, 1) * SLAB_COUNT;
     if (v->changed)
         gpu_copy(v->g, v->map_there, v->map, row_of(v, v->n_layer) * sizeof *v->map);
     v->changed = false;
+    for (int l = 0; l < v->n_layer && v->slabs; l++) {
+        if (v->row_changed[l])
+            gpu_copy(v->g, v->slabs + (size_t)l * row, expert_store_table(v->store, l),
+                     row * sizeof *v->slabs);
+        v->row_changed[l] = false;
+    }
 }
 
 void vram_places_chosen(vram_places *v, int layer, const uint32_t *chosen, int n)
@@ -146,6 +184,7 @@ int vram_places_turn(vram_places *v, err_ctx *err)
 {
     const int rc = residency_turn(v->books, upload_tuner_allows(&v->tuner), NULL);
     v->changed |= rc != 0;
+    refresh(v);
     vram_places_publish(v);
     return rc < 0 ? gpu_wait(v->g, err) : 0;     /* a copy that failed is in RAM as before */
 }
@@ -208,6 +247,28 @@ static int wait_for_copies(vram_places *v, err_ctx *err)
     return rc < 0 ? rc : 0;
 }
 
+typedef struct copy_job {
+    uint8_t *to;
+    const uint8_t *from;
+    size_t bytes;
+} copy_job;
+
+enum { COPY_PIECE = 256 << 10 };
+
+static void copy_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const copy_job *j = ctx;
+    const size_t first = (size_t)begin * COPY_PIECE, last = (size_t)end * COPY_PIECE;
+    (void)thread;
+    memcpy(j->to + first, j->from + first, (last < j->bytes ? last : j->bytes) - first);
+}
+
+static void copy_by_team(void *team, void *to, const void *from, size_t n)
+{
+    copy_job j = { to, from, n };
+    pool_run(team, (int64_t)((n + COPY_PIECE - 1) / COPY_PIECE), 1, copy_pieces, &j);
+}
+
 /* The bytes of an expert that has just got a place. One that is not in page-locked RAM goes through
  * buffers. */
 static int carry(vram_places *v, int layer, int expert, int place, err_ctx *err)
@@ -218,7 +279,8 @@ static int carry(vram_places *v, int layer, int expert, int place, err_ctx *err)
     expert_store_find(v->store, layer, expert, &from);
     for (int s = 0; s < SLAB_COUNT && rc == 0; s++)
         rc = gpu_upload(v->g, (void *)(uintptr_t)vram_places_address(v, place, (expert_slab)s),
-                        from.at[s], slab_bytes(v, layer, s), NULL, NULL, err);
+                        from.at[s], slab_bytes(v, layer, s), v->team ? copy_by_team : NULL,
+                        v->team, err);
     return rc;
 }
 
@@ -273,13 +335,51 @@ static int carry_all(vram_places *v, const residency_swap *swaps, int n, err_ctx
     return rc < 0 ? rc : ended;
 }
 
-int vram_places_apply(vram_places *v, const int *experts, int n, err_ctx *err)
+/* Experts that make room go to RAM, then others take their places: as many at a time as there are
+ * spare slots. Returns how many came. */
+static int apply_moves(vram_places *v, const int *experts, int n, err_ctx *err)
+{
+    const uint64_t before = residency_counts(v->books).uploads;
+    uint64_t last = before - 1, now = before;
+    int rc = 0;
+    while (now != last && rc >= 0 && (rc = residency_ask(v->books, experts, n, err)) > 0) {
+        for (int way = 0; way < 2 && rc >= 0; way++) {
+            residency_send(v->books);
+            rc = wait_for_copies(v, err);
+            const int taken = residency_take_in(v->books, rc < 0 ? NULL : err);
+            if (rc == 0) rc = taken;
+            v->changed = true;
+            refresh(v);
+        }
+        last = now;                      /* nothing came: it never would */
+        now = residency_counts(v->books).uploads;
+    }
+    return rc < 0 ? rc : (int)(now - before);
+}
+
+static int move_all(vram_places *v, const int *experts, int n, err_ctx *err)
+{
+    const int n_expert = v->banks->n_expert, all = v->n_layer * n_expert;
+    bool *missing = mem_zalloc((size_t)max_int(n, 1) * sizeof *missing);
+    if (!missing) return err_set(err, ERR_NOMEM, "experts in VRAM: %d experts", n);
+    for (int i = 0; i < n; i++)
+        missing[i] = experts[i] >= 0 && experts[i] < all &&
+                     residency_find(v->books, experts[i] / n_expert, experts[i] % n_expert) < 0;
+    const int rc = apply_moves(v, experts, n, err);
+    for (int i = 0; i < n; i++) {
+        const int l = experts[i] / n_expert, e = experts[i] % n_expert;
+        if (missing[i] && residency_find(v->books, l, e) >= 0)
+            residency_seed(v->books, l, e, 2.0);
+    }
+    mem_free(missing);
+    return rc;
+}
+
+/* Experts of which every one is in RAM. */
+static int copy_all(vram_places *v, const int *experts, int n, err_ctx *err)
 {
     residency_swap *swaps = mem_array((size_t)max_int(n, 1), sizeof *swaps);
-    int rc = gpu_wait(v->g, err);
-    residency_send(v->books);            /* what is under way arrives first */
-    if (rc == 0 && (rc = wait_for_copies(v, err)) == 0)
-        v->changed |= residency_turn(v->books, false, NULL) != 0;
+    int rc = 0;
     if (!swaps) rc = err_set(err, ERR_NOMEM, "experts in VRAM: %d experts", n);
     const int n_swap = rc < 0 ? rc : residency_apply(v->books, experts, n, swaps, err);
     if (n_swap > 0 && (rc = carry_all(v, swaps, n_swap, err)) < 0)
@@ -287,9 +387,34 @@ int vram_places_apply(vram_places *v, const int *experts, int n, err_ctx *err)
     for (int i = 0; i < n_swap && rc >= 0; i++)
         residency_seed(v->books, swaps[i].layer, swaps[i].expert, 2.0);
     v->changed |= n_swap > 0;
-    vram_places_publish(v);
     mem_free(swaps);
     return rc < 0 ? rc : n_swap;
+}
+
+int vram_places_apply(vram_places *v, const int *experts, int n, err_ctx *err)
+{
+    int rc = gpu_wait(v->g, err);
+    residency_send(v->books);            /* what is under way arrives first */
+    if (rc == 0 && (rc = wait_for_copies(v, err)) == 0)
+        v->changed |= residency_turn(v->books, false, NULL) != 0;
+    refresh(v);
+    if (rc == 0) rc = v->slots ? move_all(v, experts, n, err) : copy_all(v, experts, n, err);
+    vram_places_publish(v);
+    return rc;
+}
+
+/* What got no place gets a slot. */
+static int fill_slots(vram_places *v, const vram_places_options *o, err_ctx *err)
+{
+    const int n_expert = v->banks->n_expert, n = v->banks->n_layer * n_expert;
+    bool *elsewhere = mem_zalloc((size_t)n * sizeof *elsewhere);
+    if (!elsewhere) return err_set(err, ERR_NOMEM, "experts in VRAM: %d experts", n);
+    for (int i = 0; i < v->n_layer * n_expert; i++)
+        elsewhere[i] = residency_find(v->books, i / n_expert, i % n_expert) >= 0;
+    const int rc = expert_store_fill(v->store, elsewhere, o->watch, o->watch_ctx, err);
+    mem_free(elsewhere);
+    for (int l = 0; l < v->n_layer; l++) v->row_changed[l] = true;
+    return rc;
 }
 
 static int fill(vram_places *v, const vram_places_options *o, err_ctx *err)
@@ -298,9 +423,20 @@ static int fill(vram_places *v, const vram_places_options *o, err_ctx *err)
     if (rc == 0) rc = bring_first(v, o, err);
     if (rc == 0) rc = wait_for_copies(v, err);
     const int ended = gpu_upload_end(v->g, rc < 0 ? NULL : err);
+    if (rc == 0) rc = ended;
+    if (rc == 0 && v->slots) rc = fill_slots(v, o, err);
+    if (rc < 0) return rc;
     v->changed = true;
     vram_places_publish(v);
-    return rc < 0 ? rc : ended < 0 ? ended : gpu_wait(v->g, err);
+    return gpu_wait(v->g, err);
+}
+
+/* Whether experts can change places: those that are moved use any slot, and all have to be
+ * page-locked. */
+static bool can_change(const vram_places *v)
+{
+    return !v->slots ||
+           (v->slabs && expert_store_locked(v->store) == expert_store_bytes(v->store));
 }
 
 static int make(vram_places *v, const vram_places_options *o, err_ctx *err)
@@ -315,14 +451,24 @@ static int make(vram_places *v, const vram_places_options *o, err_ctx *err)
     v->map = gpu_alloc_host(v->g, map_bytes, err);
     v->moves = v->map ? gpu_alloc_host(v->g, n * SLAB_COUNT * sizeof *v->moves, err) : NULL;
     if (!v->moves) return ERR_NOMEM;
+    if (v->slots) {
+        v->row_changed = mem_zalloc((size_t)v->n_layer * sizeof *v->row_changed);
+        if (!v->row_changed) return err_set(err, ERR_NOMEM, "experts: %d layers", v->n_layer);
+    }
+    if (v->slots && expert_store_table(v->store, 0)) {
+        const size_t table = row_of(v, v->n_layer) * SLAB_COUNT * sizeof *v->slabs;
+        v->slabs = gpu_alloc(v->g, table, "addresses of experts", err);
+        if (!v->slabs) return ERR_NOMEM;
+    }
     for (int l = 0; l < v->n_layer; l++)
         if (expert_slabs_bytes(&b->of[l]) > largest) largest = expert_slabs_bytes(&b->of[l]);
     const residency_options books = {
         .n_layer = v->n_layer, .bytes = o->bytes, .policy = o->policy,
-        .most_uploads = max_int((int)(upload_bytes / largest), 1),
-        .margin = margins[o->policy], .map = v->map,
+        .most_uploads = can_change(v) ? max_int((int)(upload_bytes / largest), 1) : 0,
+        .margin = margins[o->policy], .map = v->map, .slots = v->slots,
+        .n_place = v->slots ? o->n_place : NULL,
     };
-    v->mover = (place_mover){ v, send, passed, NULL };
+    v->mover = (place_mover){ v, send, passed, save };
     if ((rc = residency_create(&v->books, b, &books, &v->mover, err)) < 0 ||
         (rc = gpu_mover_create(&v->copies, v->g, RESIDENCY_MARKS, err)) < 0)
         return rc;
@@ -341,6 +487,8 @@ int vram_places_create(vram_places **out, gpu *g, const expert_banks *b, expert_
     v->g = g;
     v->banks = b;
     v->store = store;
+    v->slots = expert_store_slots(store);
+    v->team = o->team;
     v->n_layer = o->n_layer;
     v->seen = o->seen;
     upload_tuner_begin(&v->tuner);
@@ -360,8 +508,10 @@ void vram_places_free(vram_places *v)
     residency_free(v->books);
     gpu_free(v->g, v->arena);
     gpu_free(v->g, v->map_there);
+    gpu_free(v->g, v->slabs);
     gpu_free_host(v->g, v->map);
     gpu_free_host(v->g, v->moves);
+    mem_free(v->row_changed);
     mem_free(v->kept);
     mem_free(v->swaps);
     mem_free(v);

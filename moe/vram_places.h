@@ -1,7 +1,8 @@
 /* vram_places.h - the experts' places in VRAM: their memory, the map on the device, and the copies.
  *
  * residency.h decides which expert has which place; this carries it out on a GPU. Experts come from
- * a store that has all of them in page-locked RAM. One thread at a time. */
+ * a store that has all of them in page-locked RAM, or that has slots for those that are not in
+ * VRAM: then they are moved. One thread at a time. */
 #ifndef MOE_VRAM_PLACES_H
 #define MOE_VRAM_PLACES_H
 
@@ -15,6 +16,9 @@ typedef struct vram_places vram_places;
 typedef struct vram_places_options {
     int n_layer;                         /* the first layers: those of the GPU */
     uint64_t bytes;                      /* of VRAM */
+    const int *n_place;                  /* [n_layer] if experts are moved: places for the layers'
+                                          * experts, as many as the store has no slots for */
+    pool *team;                          /* brings experts that are not in RAM; or NULL */
     cache_policy policy;
     const int *experts;                  /* to begin with, the most wanted first: layer * n_expert +
                                           * expert; may be NULL */
@@ -25,7 +29,8 @@ typedef struct vram_places_options {
 } vram_places_options;
 
 /* Places are filled with the experts that are asked for, as far as there is room, then with the
- * first ones of every layer. Borrows g, the banks and the store. */
+ * first ones of every layer; slots with the others (expert_store_fill). Borrows g, the banks and
+ * the store. */
 int vram_places_create(vram_places **out, gpu *g, const expert_banks *b, expert_store *store,
                        const vram_places_options *o, err_ctx *err);
 void vram_places_free(vram_places *v);   /* NULL is fine; waits */
@@ -38,6 +43,9 @@ void vram_places_reset_counts(vram_places *v);
  * in VRAM: [n_expert]. */
 void vram_places_bank(const vram_places *v, int layer, gpu_bank *banks[SLAB_COUNT]);
 const int32_t *vram_places_map(const vram_places *v, int layer);
+/* The store's table (expert_store_table), in VRAM, kept up to date. NULL if experts are not moved:
+ * then that table never changes. */
+const uint64_t *vram_places_slabs(const vram_places *v, int layer);
 uint64_t vram_places_address(const vram_places *v, int place, expert_slab s);
 
 /* What a layer chose for one token (residency_chosen), as gpu_split tells it: with gpu_where. */
@@ -57,18 +65,20 @@ void vram_places_token(vram_places *v, double seconds, int hits, int n);
 int vram_places_turn(vram_places *v, err_ctx *err);
 void vram_places_send(vram_places *v);
 
-/* An operation: the device gets the map if it has changed, as after a prompt whose experts passed
- * through VRAM. */
+/* An operation: the device gets map and table if they have changed, as after a prompt whose experts
+ * passed through VRAM. */
 void vram_places_publish(vram_places *v);
 
 /* Has these experts there (residency_apply), at once. Waits for the device. Returns how many were
- * brought, < 0 on failure: what did not arrive is missing then. */
+ * brought, < 0 on failure: what did not arrive is missing then. Experts that are moved come a few
+ * at a time. */
 int vram_places_apply(vram_places *v, const int *experts, int n, err_ctx *err);
 
 /* One layer of a prompt, whose choices were counted: experts that are worth it take places. at
  * [n_expert, SLAB_COUNT]: where in VRAM they will have passed. Returns how many; they are copied by
  * vram_places_keep, called once for the experts of each part that is there just now. To be followed
- * by vram_places_settle, which gives up those that were not kept. */
+ * by vram_places_settle, which gives up those that were not kept. None, if experts are moved: those
+ * that are in VRAM could not go anywhere meanwhile. */
 int vram_places_choose(vram_places *v, int layer, const int32_t *counts);
 void vram_places_keep(vram_places *v, const int32_t *experts, int n, const uint64_t *at);
 void vram_places_settle(vram_places *v);

@@ -33,6 +33,10 @@ const place places[N_PLACES] = {
       .hot_of_8 = 6, .changing = true, .no_fetch = true, .stage_parts = 1, .stream_from = 40 },
     { .name = "GPU, a cache of most experts, prompts by the CPU", .gpu = true, .planned = true,
       .hot_of_8 = 7, .changing = true, .guesses = 4, .stream_from = INT_MAX },
+    { .name = "GPU, half of the experts, moved", .gpu = true, .planned = true, .hot_of_8 = 4,
+      .changing = true, .moved = true, .guesses = 2, .stage_parts = 2, .stream_from = 9 },
+    { .name = "GPU, most of the experts, moved, prompts by the CPU", .gpu = true, .planned = true,
+      .hot_of_8 = 6, .changing = true, .moved = true, .stream_from = INT_MAX },
     { .name = "half of the layers on the GPU", .gpu = true, .planned = true, .cpu_of_4 = 2,
       .guesses = 2, .stage_parts = 1, .stream_from = 9 },
     { .name = "half of the layers on the GPU, no post-fetch", .gpu = true, .planned = true,
@@ -66,6 +70,7 @@ static void make_plan(plan *to, const model *m, const place *p)
         if (bytes > largest) largest = bytes;
     }
     to->cache = p->changing;
+    to->moved = p->moved;
     to->vram_experts = residency_bytes(&m->experts, m->hp.n_layer - to->cpu_layers, to->hot[0]);
     if (p->stage_parts > 0) to->vram_stage = 2 * (largest / (uint64_t)p->stage_parts + largest / 4);
     to->ram_experts = expert_store_least(&m->experts);

@@ -11,7 +11,8 @@ typedef struct place {
     int cpu_of_4;                        /* layers that stay on the CPU beside a GPU, in quarters */
     bool head_in_ram;
     int hot_of_8;                        /* experts in VRAM, in eighths of a layer's */
-    bool changing;                       /* which make room for others */
+    bool changing;                       /* which make room for others, */
+    bool moved;                          /* and are in RAM or in VRAM, not in both */
     bool disk;                           /* the others through a small cache from the file, */
     bool bounce;                         /* read through a bounce buffer; */
     cache_policy cache;                  /* which expert makes room */
@@ -21,7 +22,7 @@ typedef struct place {
     bool told;                           /* ... without trials, and every layer's logged */
 } place;
 
-enum { N_CPU_PLACES = 3, N_GPU_PLACES = 11, N_PLACES = 19 };
+enum { N_CPU_PLACES = 3, N_GPU_PLACES = 13, N_PLACES = 21 };
 extern const place places[N_PLACES];     /* those of the CPU first, then those of the GPU; then
                                           * layers on both */
 

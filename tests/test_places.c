@@ -129,7 +129,8 @@ static bool follow(trail *t, const model *m, const place *p)
                                    moved.failures == 0),
                   "%s: %d uploads, %d swaps, %d evictions, %d quiet layers", p->name,
                   (int)moved.uploads, (int)moved.swaps, (int)moved.evictions, (int)c.quiet);
-        CHECK_MSG(!p->changing || !sim_gpu() || p->stage_parts == 0 || moved.swaps > 0,
+        CHECK_MSG(!p->moved || moved.saves > 0, "%s: nothing was taken to RAM", p->name);
+        CHECK_MSG(!p->changing || p->moved || !sim_gpu() || p->stage_parts == 0 || moved.swaps > 0,
                   "%s: the prompt left nothing", p->name);
     }
     session_free(s);

@@ -367,7 +367,7 @@ static int bring(device *d, residency *r, const int *list, int n)
             CHECK(asked > 0 && asked <= POOLS * EXPERT_SPARES);
             residency_send(r);
             let_arrive(d, RESIDENCY_MARKS);
-            CHECK(residency_turn(r, false, &err) == 1);
+            CHECK(residency_take_in(r, &err) == 1);
             publish(d);
             check_books(d, r);
             check_device(d, r);

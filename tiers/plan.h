@@ -99,7 +99,8 @@ typedef struct plan {
     bool head_in_ram;                    /* the output matrix, too; so it is with any cpu_layers */
     int chunk;
     bool cache;                          /* experts in VRAM make room for others: all experts are in
-                                          * page-locked RAM, too */
+                                          * page-locked RAM, too, unless they are */
+    bool moved;                          /* between VRAM and RAM: then each is in one of both */
     int hot[PLAN_MAX_LAYERS];            /* experts of the layer in VRAM: the first ones, to begin
                                           * with */
     plan_place place[PLAN_MAX_LAYERS];   /* of the others; PLAN_VRAM if there are none */

@@ -872,8 +872,10 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
             hot = own;
         }
         const uint64_t *table = pad > 0 ? expert_store_table(c->store, l) : NULL;
-        uint64_t *slabs = v.slabs + (size_t)l * n_expert * SLAB_COUNT;
-        if (table && rc == 0) rc = gpu_write(c->g, slabs, table, table_bytes(hp), err);
+        const uint64_t *kept = c->places ? vram_places_slabs(c->places, l) : NULL;
+        uint64_t *own = v.slabs + (size_t)l * n_expert * SLAB_COUNT;
+        const uint64_t *slabs = kept ? kept : own;
+        if (table && !kept && rc == 0) rc = gpu_write(c->g, own, table, table_bytes(hp), err);
         c->split[l] = (gpu_split){
             .mail = c->mail, .number = v.number, .hot = hot, .chosen = c->log ? log_of(c, l) : NULL,
             .slabs = table ? slabs : NULL, .fetch = v.fetch, .pad = v.pad,
