@@ -112,6 +112,7 @@ static void print_ram(const plan_view *v)
     if (p->ram_experts > 0)
         byte_row("experts", p->ram_experts, "%s%s%s",
                  plan_uses_drive(v->p, v->what->n_layer) ? "the most recently used" :
+                 p->moved ? "those that are not in VRAM: moved to it and back" :
                  p->vram_experts > 0 && !p->cache ? "of layers that are not entirely in VRAM" :
                  "all",
                  p->gpu ? ", page-locked " : "",
@@ -190,12 +191,12 @@ static json_t *vram_json(const plan_view *v)
 {
     const plan *p = v->p;
     const hot_count hot = count_hot(v);
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:i, s:i, s:i, s:i, s:b, s:b}",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:i, s:i, s:i, s:i, s:b, s:b}",
                      "total", INT(plan_vram(p)), "dense", INT(p->vram_dense),
                      "context", INT(p->vram_state), "work", INT(p->vram_work),
                      "streaming", INT(p->vram_stage), "post_fetch", INT(p->vram_pad),
                      "experts", INT(p->vram_experts), "cache", (int)p->cache,
-                     "stage_parts", p->stage_parts,
+                     "moved", (int)p->moved, "stage_parts", p->stage_parts,
                      "dense_layers", plan_gpu_layers(p, v->what->n_layer),
                      "layers_whole", hot.layers, "experts_of_next_layer", hot.more,
                      "embedding_in_ram", (int)p->embed_in_ram,

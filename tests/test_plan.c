@@ -51,6 +51,7 @@ typedef struct made {
     plan_session s;
     plan_wish w;
     uint64_t expert[PLAN_MAX_LAYERS], down[PLAN_MAX_LAYERS], layer_dense[PLAN_MAX_LAYERS];
+    uint64_t slot[PLAN_MAX_LAYERS];
 } made;
 
 /* vram 0: no GPU. */
@@ -128,7 +129,7 @@ static uint64_t most_of(uint64_t have, uint64_t reserve, uint64_t percent, uint6
 static void check_places(const plan *p, const made *c, const char *what)
 {
     const plan_model *w = &c->what;
-    uint64_t hot = 0, only_vram = 0, banks = 0;
+    uint64_t hot = 0, only_vram = 0, banks = 0, slots = w->spare_bytes;
     bool open = true, ok = true, disk = false;
     for (int l = 0; l < w->n_layer; l++) {
         const uint64_t n = (uint64_t)p->hot[l];
@@ -141,6 +142,7 @@ static void check_places(const plan *p, const made *c, const char *what)
         ok &= (p->place[l] == PLAN_VRAM) == open;
         disk |= p->place[l] == PLAN_DISK;
         hot += n * w->expert_bytes[l];
+        slots += p->moved ? (uint64_t)(w->n_expert - p->hot[l]) * w->slot_bytes[l] : 0;
         if (open) only_vram += n * w->expert_bytes[l];
         else banks += (uint64_t)w->n_expert * w->expert_bytes[l];
     }
@@ -153,7 +155,10 @@ static void check_places(const plan *p, const made *c, const char *what)
                   cache >= smallest && (cache <= outside || cache == smallest),
                   "%s: cache of %llu", what, (unsigned long long)cache);
     else
-        CHECK_MSG(p->ram_experts == banks && p->disk_experts == 0, "%s: RAM sum", what);
+        CHECK_MSG(p->ram_experts == (p->moved ? slots : banks) && p->disk_experts == 0,
+                  "%s: RAM sum", what);
+    CHECK_MSG(!p->moved || (p->cache && p->ram_locked == slots && !c->w.whole_banks),
+              "%s: experts that are moved", what);
     for (int l = 0; l < w->n_layer; l++)
         ok &= p->place[l] == PLAN_VRAM || (p->place[l] == PLAN_DISK) == disk;
     CHECK_MSG(ok, "%s: RAM and drive mixed", what);
@@ -431,6 +436,67 @@ static void test_wishes(void)
     CHECK(run(&q, &c) == 0 && q.vram_pad == 4 * 4406400 + 2 * 13219200 && q.t_pull > 0);
     CHECK_MSG(q.decode_tok_s > 1.1 * p.decode_tok_s, "post-fetch: %g, without %g", q.decode_tok_s,
               p.decode_tok_s);
+}
+
+/* Each slab of a slot begins in a page of its own. */
+static void allow_moves(made *c)
+{
+    uint64_t slot = c->down[0] + 4095;
+    slot = 3 * (slot - slot % 4096);
+    for (int l = 0; l < c->what.n_layer; l++) c->slot[l] = slot;
+    c->what.slot_bytes = c->slot;
+    c->what.spare_bytes = 8 * slot;
+}
+
+/* Experts are moved where RAM has room for those that are not in VRAM, but not for all. */
+static void test_moved(void)
+{
+    static const struct { int model, vram_mb; uint64_t ram_mb; int lock_mb; bool cache, moved;
+                          int layers; const char *why; } rows[] = {
+        { OSS20, 8000, 32000, 0, true, false, 0, "all experts fit: copies" },
+        { OSS20, 8000, 12000, 0, true, true, 0, "10.2 GB do not, 5.5 do" },
+        { OSS20, 8000, 32000, 8000, true, true, 0, "no more than 8 GB can be locked" },
+        { OSS20, 8000, 7500, 0, true, true, 0, "6304 of 6426 MB" },
+        { OSS20, 8000, 6900, 0, false, false, 11, "5826 MB are too little, for whole banks, too" },
+        { OSS20, 8000, 32000, 5000, false, false, 11, "too little can be locked" },
+        { OSS120, 24000, 64000, 0, true, true, 0, "40.9 of 60.9 GB" },
+        { QWEN4, 8000, 42000, 0, true, true, 0, "38.8 of 43.5 GB" },
+    };
+    static plan p;
+    static made c;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        int more;
+        make_case(&c, &models[rows[i].model], (uint64_t)rows[i].vram_mb * MB, rows[i].ram_mb * MB);
+        allow_moves(&c);
+        if (rows[i].lock_mb > 0) c.machine.lock_limit = (uint64_t)rows[i].lock_mb * MB;
+        if (!made_plan(&p, &c, rows[i].why)) continue;
+        check_plan(&p, &c, rows[i].why);
+        CHECK_MSG(p.cache == rows[i].cache && p.moved == rows[i].moved &&
+                  whole_layers(&p, &c.what, &more) == rows[i].layers, "%s: cache %d, moved %d, %d "
+                  "whole layers, %llu MB of RAM", rows[i].why, p.cache, p.moved,
+                  whole_layers(&p, &c.what, &more), (unsigned long long)(p.ram_experts / MB));
+        c.w.whole_banks = true;
+        CHECK(run(&p, &c) == 0 && !p.cache && !p.moved);
+        check_plan(&p, &c, "whole banks");
+    }
+    /* to the byte */
+    make_case(&c, &models[OSS20], 8000 * MB, 64 * GB);
+    allow_moves(&c);
+    c.machine.lock_limit = 9 * GB;
+    CHECK(run(&p, &c) == 0 && p.moved && p.ram_locked == p.ram_experts);
+    const uint64_t need = plan_ram(&p), slots = p.ram_experts;
+    c.w.ram = need;
+    CHECK(run(&p, &c) == 0 && p.moved && plan_ram(&p) == need);
+    c.w.ram = need - 1;
+    CHECK(run(&p, &c) == 0 && (!p.moved || plan_ram(&p) < need));
+    c.w.ram = UINT64_MAX;
+    c.machine.lock_limit = slots;
+    CHECK(run(&p, &c) == 0 && p.moved);
+    c.machine.lock_limit = slots - 1;
+    CHECK(run(&p, &c) == 0 && (!p.moved || p.ram_locked < slots));
+    check_plan(&p, &c, "a byte less");
+    c.what.slot_bytes = NULL;
+    CHECK(run(&p, &c) == 0 && !p.moved && !p.cache);
 }
 
 /* What can be locked is what can be fetched; in between the time is in between. */
@@ -1137,6 +1203,7 @@ int main(int argc, char **argv)
     test_embed();
     test_advice();
     test_least_cache();
+    test_moved();
     test_vram_beside();
     test_refused();
     test_mixed();

@@ -194,6 +194,27 @@ static bool place_ram(plan *p, const planner *j, int i, bool all, uint64_t lock_
     return true;
 }
 
+/* The experts that are not in VRAM into page-locked RAM, and room for those that are moved. */
+static bool place_moved(plan *p, const planner *j, int i, uint64_t lock_limit)
+{
+    const plan_model *what = j->what;
+    uint64_t slots = what->spare_bytes;
+    if (!what->slot_bytes) return false;
+    for (int l = 0; l < what->n_layer; l++) {
+        uint64_t cold;
+        if (!size_mul(&cold, (uint64_t)(what->n_expert - p->hot[l]), what->slot_bytes[l]))
+            return false;
+        slots = plus(slots, cold);
+    }
+    p->ram_other = ram_beside(p, j, i);
+    if (slots > lock_limit || plus(p->ram_other, slots) > j->ram) return false;
+    place_cold(p, j, PLAN_RAM);
+    p->ram_experts = p->ram_locked = slots;
+    p->stream_from = plan_stream_from(p, j);
+    p->moved = true;
+    return true;
+}
+
 /* ---- with a GPU ------------------------------------------------------------------------------ */
 
 /* The likeliest experts of the next layer cross the bus while this one is computed, if they can. */
@@ -236,12 +257,14 @@ static plan begin_attempt(const planner *j, attempt a)
     };
 }
 
-/* Some experts of every layer in VRAM, all of them in page-locked RAM. Otherwise p is as before. */
+/* Some experts of every layer in VRAM; in page-locked RAM all of them, or else those that are not
+ * there. Otherwise p is as before. */
 static bool attempt_cache(plan *p, const planner *j, uint64_t lock_limit, int i, uint64_t room)
 {
     plan with = *p;
-    if (j->w->whole_banks || j->experts > lock_limit || !place_spread(&with, j, room) ||
-        !place_ram(&with, j, i, true, lock_limit))
+    if (j->w->whole_banks || !place_spread(&with, j, room)) return false;
+    if ((j->experts > lock_limit || !place_ram(&with, j, i, true, lock_limit)) &&
+        !place_moved(&with, j, i, lock_limit))
         return false;
     with.cache = true;
     *p = with;

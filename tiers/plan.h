@@ -2,7 +2,8 @@
  *
  * VRAM first gets what every token needs (dense weights, state, workspace, buffers for prompts and
  * post-fetch), then experts. If all experts fit into page-locked RAM, VRAM is a cache of some of
- * every layer's. If not, it has whole banks, the last one perhaps in part; the other experts go to
+ * every layer's; so it is if those fit there that are not in VRAM, and a few more: then experts are
+ * moved. If not, it has whole banks, the last one perhaps in part; the other experts go to
  * page-locked RAM if they fit there, else RAM is a cache of experts before the file. Nothing
  * here asks the machine anything. Degrades in this order: fewer experts in VRAM, the embedding
  * table in RAM, smaller chunks of prompt, the last layers and the output matrix on the CPU, no GPU.
@@ -30,6 +31,9 @@ typedef struct plan_model {
     int n_layer, n_expert, n_used;
     const uint64_t *expert_bytes;        /* [n_layer]: one expert's three slabs */
     const uint64_t *down_bytes;          /* [n_layer]: of that the down slab */
+    const uint64_t *slot_bytes;          /* [n_layer]: RAM for one expert where they are moved; NULL:
+                                          * they cannot be */
+    uint64_t spare_bytes;                /* RAM for those on their way */
     uint64_t dense;                      /* all other weights, with the embedding table */
     const uint64_t *layer_dense;         /* [n_layer]: of that a layer's; NULL: layers are not
                                           * shared out between CPU and GPU */

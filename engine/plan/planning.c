@@ -124,14 +124,17 @@ int planning_model(planning *to, const model *m, err_ctx *err)
         const expert_bank *b = m->layers[l].experts;
         to->down_bytes[l] = expert_slab_bytes(b, SLAB_DOWN);
         to->expert_bytes[l] = expert_slabs_bytes(b);
+        to->slot_bytes[l] = expert_slots_one(&m->experts, l);
         slabs += (uint64_t)b->n_expert * to->expert_bytes[l];
         expert_elems += used * 3 * b->n_embd * b->n_ff;
     }
     const uint64_t small = sum.experts - slabs, head = m->head.t->elems;
+    const uint64_t spares = expert_slots_spares(&m->experts);
     const uint64_t others = sum.params_active - expert_elems;
     to->what = (plan_model){
         .n_layer = hp->n_layer, .n_expert = hp->n_expert, .n_used = hp->n_expert_used,
         .expert_bytes = to->expert_bytes, .down_bytes = to->down_bytes,
+        .slot_bytes = spares > 0 ? to->slot_bytes : NULL, .spare_bytes = spares,
         .dense = sum.dense + small + VRAM_ALIGN * (uint64_t)m->n_bound,
         .layer_dense = to->layer_dense, .embed = m->head_tied ? 0 : sum.embed,
         .table = sum.embed, .token_dense = sum.token_dense,

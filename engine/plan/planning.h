@@ -13,7 +13,7 @@ typedef struct planning {
     plan_model what;                     /* its arrays are these: do not copy the struct */
     plan_session session;
     uint64_t expert_bytes[PLAN_MAX_LAYERS], down_bytes[PLAN_MAX_LAYERS];
-    uint64_t layer_dense[PLAN_MAX_LAYERS];
+    uint64_t layer_dense[PLAN_MAX_LAYERS], slot_bytes[PLAN_MAX_LAYERS];
 } planning;
 
 /* Bytes of VRAM that chunks of so many tokens take, wherever the experts are. */
