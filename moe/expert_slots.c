@@ -63,7 +63,10 @@ static slot_pool pool_for(const expert_bank *b)
     return p;
 }
 
-uint64_t expert_slots_one(const expert_banks *b, int layer) { return pool_for(&b->of[layer]).bytes; }
+uint64_t expert_slots_one(const expert_banks *b, int layer)
+{
+    return pool_for(&b->of[layer]).bytes;
+}
 
 uint64_t expert_slots_spares(const expert_banks *b)
 {

@@ -6,6 +6,7 @@
 
 #include "engine/gpu/host_experts.h"
 #include "tests/test.h"
+#include "tiers/fault.h"
 
 const place places[N_PLACES] = {
     { .name = "CPU, mapped file" },
@@ -37,6 +38,9 @@ const place places[N_PLACES] = {
       .changing = true, .moved = true, .guesses = 2, .stage_parts = 2, .stream_from = 9 },
     { .name = "GPU, most of the experts, moved, prompts by the CPU", .gpu = true, .planned = true,
       .hot_of_8 = 6, .changing = true, .moved = true, .stream_from = INT_MAX },
+    { .name = "GPU, experts that would be moved, in RAM that cannot be page-locked", .gpu = true,
+      .planned = true, .hot_of_8 = 5, .changing = true, .moved = true, .no_lock = true,
+      .no_fetch = true, .stage_parts = 2, .stream_from = 9 },
     { .name = "half of the layers on the GPU", .gpu = true, .planned = true, .cpu_of_4 = 2,
       .guesses = 2, .stage_parts = 1, .stream_from = 9 },
     { .name = "half of the layers on the GPU, no post-fetch", .gpu = true, .planned = true,
@@ -92,7 +96,10 @@ bool place_engine(engine *e, const model *m, const place *p)
     if (p->planned) make_plan(&made, m, p);
     const engine_placement where = { .gpu = p->gpu, .plan = p->planned ? &made : NULL,
                                      .postfetch = &post, .cache = p->cache };
-    return CHECK_MSG(engine_place(e, &where, &err) == 0, "%s: %s", p->name, err.msg) &&
+    if (p->no_lock) fault_arm(FAULT_PAGE_LOCK, 1, FAULT_ALWAYS);
+    const int rc = engine_place(e, &where, &err);
+    if (p->no_lock) fault_disarm_all();
+    return CHECK_MSG(rc == 0, "%s: %s", p->name, err.msg) &&
            CHECK_MSG(!strstr(engine_expert_store(e).reader, "bounced") == !p->bounce,
                      "%s: read by %s", p->name, engine_expert_store(e).reader);
 }

@@ -13,6 +13,7 @@ typedef struct place {
     int hot_of_8;                        /* experts in VRAM, in eighths of a layer's */
     bool changing;                       /* which make room for others, */
     bool moved;                          /* and are in RAM or in VRAM, not in both */
+    bool no_lock;                        /* RAM that cannot be page-locked: nothing moves */
     bool disk;                           /* the others through a small cache from the file, */
     bool bounce;                         /* read through a bounce buffer; */
     cache_policy cache;                  /* which expert makes room */
@@ -22,7 +23,7 @@ typedef struct place {
     bool told;                           /* ... without trials, and every layer's logged */
 } place;
 
-enum { N_CPU_PLACES = 3, N_GPU_PLACES = 13, N_PLACES = 21 };
+enum { N_CPU_PLACES = 3, N_GPU_PLACES = 14, N_PLACES = 22 };
 extern const place places[N_PLACES];     /* those of the CPU first, then those of the GPU; then
                                           * layers on both */
 

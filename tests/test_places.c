@@ -87,6 +87,24 @@ static void check_apply(engine *e, const model *m, const place *p)
     }
 }
 
+/* Experts have changed places, as far as they can. */
+static void check_changes(const session *s, const place *p, uint64_t quiet)
+{
+    const residency_stats moved = session_places(s);
+    CHECK_MSG(moved.failures == 0, "%s: %d failures", p->name, (int)moved.failures);
+    if (p->no_lock) {
+        CHECK_MSG(moved.uploads == 0 && moved.saves == 0, "%s: %d uploads, %d saves", p->name,
+                  (int)moved.uploads, (int)moved.saves);
+        return;
+    }
+    CHECK_MSG(moved.uploads > 0 && moved.evictions > 0 && quiet > 0,
+              "%s: %d uploads, %d swaps, %d evictions, %d quiet layers", p->name,
+              (int)moved.uploads, (int)moved.swaps, (int)moved.evictions, (int)quiet);
+    CHECK_MSG(!p->moved || moved.saves > 0, "%s: nothing was taken to RAM", p->name);
+    CHECK_MSG(p->moved || !sim_gpu() || p->stage_parts == 0 || moved.swaps > 0,
+              "%s: the prompt left nothing", p->name);
+}
+
 /* Greedy, from a few tokens that are fed together. */
 static bool follow(trail *t, const model *m, const place *p)
 {
@@ -106,7 +124,7 @@ static bool follow(trail *t, const model *m, const place *p)
          (!sim_gpu() || feed_more(s, logits, m, p));
     for (int i = 0; i < tokens.n && ok; i++) {
         pause_or_go_on(s, &then, i, p);
-        if (i == tokens.n / 2 && p->changing) check_apply(e, m, p);
+        if (i == tokens.n / 2 && p->changing && !p->no_lock) check_apply(e, m, p);
         t->ids[i] = session_likeliest(s, logits);
         t->hash[i] = str_hash((str_view){ (const char *)logits, n_vocab * sizeof *logits });
         ok = CHECK_MSG(session_eval(s, &t->ids[i], 1, logits, 1, NULL, NULL, &err) == 0,
@@ -124,14 +142,7 @@ static bool follow(trail *t, const model *m, const place *p)
                   "%s: %d came on a guess", p->name, (int)c.guessed);
         ahead_of_all += c.ahead_bytes;
         CHECK_MSG(p->hot_of_8 == 0 || c.hot > 0, "%s: nothing was hot", p->name);
-        const residency_stats moved = session_places(s);
-        CHECK_MSG(!p->changing || (moved.uploads > 0 && moved.evictions > 0 && c.quiet > 0 &&
-                                   moved.failures == 0),
-                  "%s: %d uploads, %d swaps, %d evictions, %d quiet layers", p->name,
-                  (int)moved.uploads, (int)moved.swaps, (int)moved.evictions, (int)c.quiet);
-        CHECK_MSG(!p->moved || moved.saves > 0, "%s: nothing was taken to RAM", p->name);
-        CHECK_MSG(!p->changing || p->moved || !sim_gpu() || p->stage_parts == 0 || moved.swaps > 0,
-                  "%s: the prompt left nothing", p->name);
+        if (p->changing) check_changes(s, p, c.quiet);
     }
     session_free(s);
     engine_close(e);

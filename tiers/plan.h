@@ -31,7 +31,7 @@ typedef struct plan_model {
     int n_layer, n_expert, n_used;
     const uint64_t *expert_bytes;        /* [n_layer]: one expert's three slabs */
     const uint64_t *down_bytes;          /* [n_layer]: of that the down slab */
-    const uint64_t *slot_bytes;          /* [n_layer]: RAM for one expert where they are moved; NULL:
+    const uint64_t *slot_bytes;          /* [n_layer]: RAM for an expert where they are moved; NULL:
                                           * they cannot be */
     uint64_t spare_bytes;                /* RAM for those on their way */
     uint64_t dense;                      /* all other weights, with the embedding table */
