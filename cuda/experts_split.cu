@@ -140,6 +140,7 @@ typedef struct ask_args {
     slot_place *slots;
     uint32_t *number;
     uint32_t *log;                       /* in RAM, or NULL: [n * k] choices and where they are */
+    bool closes;
     gpu_mail *mail;                      /* in RAM: only written, only its address is used */
     float *mail_x;
 } ask_args;
@@ -303,11 +304,11 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_
     const unsigned n_guessed = (unsigned)__popc(__ballot_sync(~0u, guessed));
     if (wanted) write_question(a, ids, where);
     if (threadIdx.x == 0) *a.number = number;
-    if (wanted) __syncthreads();
+    if (wanted || a.closes) __syncthreads();
     if (threadIdx.x == 0) {
-        /* all of the block's writes, before the number; a quiet layer has written nothing that
-         * anybody looks at yet */
-        if (wanted) __threadfence_system();
+        /* all of the block's writes, and those of kernels before it, before the number; a quiet
+         * layer has written nothing that anybody looks at yet */
+        if (wanted || a.closes) __threadfence_system();
         a.mail->asked = number * GPU_CODES + (wanted ? 0 : GPU_QUIET + n_guessed);
     }
     frame_end(f);
@@ -532,6 +533,7 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     asked.slots = scratch.slots;
     asked.number = s->number;
     asked.log = s->chosen;
+    asked.closes = s->closes;
     asked.mail = s->mail;
     asked.mail_x = s->mail->x;
     launch(g, "ask", 0, ask, 1, ASK_THREADS, 0, asked);

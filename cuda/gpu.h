@@ -400,7 +400,10 @@ typedef struct gpu_split {
                                           * are there and the pad has room; on a guess, fetch[0] */
     uint32_t *chosen;                    /* NULL, or page-locked [n * k]: its choices, quiet or not,
                                           * as id | gpu_where << 16; complete when the
-                                          * operation is */
+                                          * operation is, or with the number of a layer that
+                                          * closes */
+    bool closes;                         /* the token's last: its number says, asked or not, that
+                                          * all choices of the token are in RAM */
     uint8_t *pad;                        /* VRAM that slabs are fetched to, gpu_split_pad bytes */
     int pad_down, pad_all;               /* most slots fetched of either kind */
     bool one_stream;                     /* fetch before the hot experts, not beside them; then

@@ -550,9 +550,9 @@ static bool send_move(residency *r, moving m)
                                    m.place, m.slot, r->next_mark);
 }
 
-void residency_send(residency *r)
+void residency_send(residency *r, int most)
 {
-    while (r->n_unsent > 0) {
+    for (; r->n_unsent > 0 && most > 0; most--) {
         if (send_move(r, r->queue[(r->head + r->n_moving - r->n_unsent) % RESIDENCY_MARKS])) {
             r->next_mark = (r->next_mark + 1) % RESIDENCY_MARKS;
             r->n_unsent--;

@@ -120,8 +120,9 @@ void residency_chosen(residency *r, int layer, const uint32_t *chosen, int n);
 int residency_turn(residency *r, bool may_admit, err_ctx *err);
 /* What has arrived becomes READY, as at a turn, and nothing else happens. Returns as that does. */
 int residency_take_in(residency *r, err_ctx *err);
-/* The device has the map by now, or will before it reads it again: copies begin. */
-void residency_send(residency *r);
+/* The device has the map by now, or will before it reads it again: at most this many of the copies
+ * begin that have not. */
+void residency_send(residency *r, int most);
 
 /* ---- prompts ---- */
 

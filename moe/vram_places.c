@@ -9,6 +9,7 @@
  * slot first, by the same copy engine, and the device's table of addresses changes with the map. */
 #include "moe/vram_places.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -189,7 +190,7 @@ int vram_places_turn(vram_places *v, err_ctx *err)
     return rc < 0 ? gpu_wait(v->g, err) : 0;     /* a copy that failed is in RAM as before */
 }
 
-void vram_places_send(vram_places *v) { residency_send(v->books); }
+void vram_places_send(vram_places *v, int most) { residency_send(v->books, most); }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
@@ -344,7 +345,7 @@ static int apply_moves(vram_places *v, const int *experts, int n, err_ctx *err)
     int rc = 0;
     while (now != last && rc >= 0 && (rc = residency_ask(v->books, experts, n, err)) > 0) {
         for (int way = 0; way < 2 && rc >= 0; way++) {
-            residency_send(v->books);
+            residency_send(v->books, INT_MAX);
             rc = wait_for_copies(v, err);
             const int taken = residency_take_in(v->books, rc < 0 ? NULL : err);
             if (rc == 0) rc = taken;
@@ -394,7 +395,7 @@ static int copy_all(vram_places *v, const int *experts, int n, err_ctx *err)
 int vram_places_apply(vram_places *v, const int *experts, int n, err_ctx *err)
 {
     int rc = gpu_wait(v->g, err);
-    residency_send(v->books);            /* what is under way arrives first */
+    residency_send(v->books, INT_MAX);   /* what is under way arrives first */
     if (rc == 0 && (rc = wait_for_copies(v, err)) == 0)
         v->changed |= residency_turn(v->books, false, NULL) != 0;
     refresh(v);

@@ -59,11 +59,12 @@ void vram_places_call(vram_places *v, int layer, int cold_slots, double seconds)
  * rest for a while (upload_tuner.h). */
 void vram_places_token(vram_places *v, double seconds, int hits, int n);
 
-/* The device is idle: experts may change places, and the device gets the map if it has changed. A
- * copy that failed is only counted, unless the device has failed. Then, after the next token has
- * been started: copies begin, beside it. */
+/* The device has chosen all experts of the token, and may still be computing: experts change
+ * places, and the device gets the map, before the next token, if it has changed. A copy that failed
+ * is only counted, unless the device has failed. Then, when the next token is under way: at most
+ * this many of the copies begin that have not, beside it. */
 int vram_places_turn(vram_places *v, err_ctx *err);
-void vram_places_send(vram_places *v);
+void vram_places_send(vram_places *v, int most);
 
 /* An operation: the device gets map and table if they have changed, as after a prompt whose experts
  * passed through VRAM. */

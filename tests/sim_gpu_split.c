@@ -205,6 +205,13 @@ static bool place_token(gpu *g, slot *slots, const split_call *c, int t)
     return true;
 }
 
+static void log_choices(const question *q)
+{
+    const split_call *c = q->c;
+    for (int i = 0; i < slot_count(c) && c->s.chosen; i++)
+        c->s.chosen[i] = (uint32_t)q->slots[i].id | (uint32_t)q->slots[i].where << 16;
+}
+
 static bool ask(gpu *g, question *q, const float *rows)
 {
     const split_call *c = q->c;
@@ -217,13 +224,14 @@ static bool ask(gpu *g, question *q, const float *rows)
     for (int i = 0; i < slot_count(c); i++) {
         n_guessed += q->slots[i].where == GPU_GUESSED;
         q->quiet &= q->slots[i].where == GPU_HOT || q->slots[i].where == GPU_GUESSED;
-        if (c->s.chosen)
-            c->s.chosen[i] = (uint32_t)q->slots[i].id | (uint32_t)q->slots[i].where << 16;
     }
+    const bool early = !q->quiet || c->s.closes;         /* else nobody may look yet */
+    if (early) log_choices(q);
     memcpy(m->x, rows, (size_t)c->in.n * (size_t)c->in.cols * sizeof *rows);
     if (q->quiet) {
         __atomic_store_n(&m->asked, q->number * GPU_CODES + GPU_QUIET + n_guessed,
                          __ATOMIC_RELEASE);
+        if (!early) log_choices(q);
         return true;
     }
     for (int i = 0; i < slot_count(c); i++) {

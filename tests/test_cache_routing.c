@@ -93,7 +93,7 @@ static void note_hot(bool hot[][MAX_EXPERT], const engine *e, const model *m)
     for (int i = 0; i < n; i++) hot[list[i] / m->hp.n_expert][list[i] % m->hp.n_expert] = true;
 }
 
-/* Between batches nothing changes places, so what is there after one was there for it. */
+/* Experts change places at the end of a batch, so what is there before one is there for it. */
 static bool feed(trail *t, session *s, const engine *e, const model *m, const way *told)
 {
     const size_t n_vocab = (size_t)m->hp.n_vocab;
@@ -105,6 +105,7 @@ static bool feed(trail *t, session *s, const engine *e, const model *m, const wa
     session_reset_counts(s);
     for (int i = 0; i < BATCHES && ok; i++) {
         const int n = i < SINGLES ? 1 : FEW;
+        if (!told) note_hot(t->hot[i], e, m);
         naive.on = told != NULL;
         naive.w = told;
         naive.hot = (const bool (*)[MAX_EXPERT])t->hot[i];
@@ -114,7 +115,6 @@ static bool feed(trail *t, session *s, const engine *e, const model *m, const wa
                        "batch %d: %s", i, err.msg);
         naive.on = false;
         CHECK(!told || naive.call == n * m->hp.n_layer);
-        if (!told) note_hot(t->hot[i], e, m);
         t->hash[i] = str_hash((str_view){ (const char *)logits, n_vocab * sizeof *logits });
     }
     mem_free(logits);

@@ -5,6 +5,7 @@
  * device's map names must be where it says. After each turn the books are compared with what can be
  * counted. Where experts are moved, RAM is made up, too: every expert must be in VRAM or in its
  * slot, whatever is lost on the way. */
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -251,7 +252,7 @@ static int run_token(device *d, residency *r, bool even)
 {
     int hits = 0;
     check_device(d, r);
-    residency_send(r);
+    residency_send(r, INT_MAX);
     for (int l = 0; l < LAYERS; l++) {
         uint32_t chosen[USED];
         for (int k = 0; k < USED; k++) {
@@ -365,7 +366,7 @@ static int bring(device *d, residency *r, const int *list, int n)
     for (int asked; rounds < 100 && (asked = residency_ask(r, list, n, &err)) != 0; rounds++)
         for (int way = 0; way < 2; way++) {
             CHECK(asked > 0 && asked <= POOLS * EXPERT_SPARES);
-            residency_send(r);
+            residency_send(r, INT_MAX);
             let_arrive(d, RESIDENCY_MARKS);
             CHECK(residency_take_in(r, &err) == 1);
             publish(d);
@@ -484,7 +485,7 @@ static void test_apply(void)
         list[n + 1] = LAYERS * EXPERTS;
         run_token(&d, r, true);
         turn(&d, r);
-        residency_send(r);
+        residency_send(r, INT_MAX);
         const int swapped = residency_apply(r, list, n + 2, swaps, &err);
         CHECK(swapped >= 0 && swapped <= n);
         for (int i = 0; i < swapped; i++)

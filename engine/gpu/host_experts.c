@@ -5,6 +5,7 @@
  * postfetch_tuner.c decides how much is fetched: that changes tables, never a result. */
 #include "engine/gpu/host_experts.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "engine/gpu/fetch_log.h"
@@ -51,6 +52,7 @@ struct host_experts {
                                           * NULL without places */
     uint32_t *wanted;                    /* the same, of what would have been; or NULL */
     int n_logged;                        /* tokens in it that the places have not seen */
+    bool turned;                         /* they have changed since the last token */
     double *layer_s;                     /* [n_layer]: from a question to its reply, since then */
     uint32_t number;                     /* of the last question replied to */
     bool broken;                         /* a failure has been told */
@@ -538,6 +540,13 @@ void host_experts_watch_guesses(host_experts *c, router_ahead *by, guess_recall 
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
+/* Copies of experts begin one by one, while nobody waits for the host: setting one up takes it some
+ * ten microseconds. */
+static void send_some(host_experts *c)
+{
+    if (c->places && !c->broken) vram_places_send(c->places, 1);
+}
+
 int host_experts_serve(host_experts *c, int layer, err_ctx *err)
 {
     const expert_bank *bank = c->m->layers[layer].experts;
@@ -555,6 +564,7 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     if (q.waited || q.latest) c->not_asked = seen;
     if (q.quiet) {
         c->number = next_number(c);
+        send_some(c);
         if (c->reader) read_ahead_forget(c->reader);
         if (c->n == 1) count_quiet(c, bank, q.n_guessed, seconds(seen - from));
         return 0;
@@ -573,6 +583,7 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     const bool judged = judge_guess(c);
     answer(c);
     const uint64_t reply = c->not_asked = now(c);
+    send_some(c);
     const double cpu_s = seconds(reply - seen);
     c->layer_s[layer] += cpu_s;
     if (c->n != 1) return rc;
@@ -614,7 +625,9 @@ int host_experts_turn(host_experts *c, err_ctx *err)
     if (rc < 0) return rc;
     tell_fetches(c);
     judge_quiet(c);
-    if (c->places) rc = change_places(c, err);
+    if (c->places && !c->turned) rc = change_places(c, err);
+    else if (c->places) vram_places_publish(c->places);  /* what prompts have changed since */
+    c->turned = false;
     c->not_asked = now(c);
     return rc;
 }
@@ -628,17 +641,29 @@ void host_experts_begin(host_experts *c, int n)
     pool_stay_awake(c->o->team, true);
     c->cold_from = cold_experts(c);
     c->token_from = clock_ns();
-    if (c->places) vram_places_send(c->places);
+}
+
+/* While the device computes the rest of the token. Guesses that are counted are judged first, when
+ * it is idle. */
+static void turn_early(host_experts *c)
+{
+    err_ctx ignored;                     /* a failure shows at the next wait */
+    if (!c->places || c->recall || c->broken) return;
+    vram_places_send(c->places, INT_MAX);
+    (void)change_places(c, &ignored);
+    c->turned = true;
 }
 
 void host_experts_end(host_experts *c)
 {
     pool_stay_awake(c->o->team, false);
     if (c->broken) c->n_logged = 0;
-    if (c->n != 1 || c->broken) return;
-    c->s.tokens++;
-    c->token_s = clock_since(c->token_from);
-    try_out(c, c->token_s);
+    if (c->n == 1 && !c->broken) {
+        c->s.tokens++;
+        c->token_s = clock_since(c->token_from);
+        try_out(c, c->token_s);
+    }
+    turn_early(c);
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
@@ -851,6 +876,7 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
     const uint64_t room = choose_guess_room(c);
     const uint64_t bytes = vram_bytes(hp, pad, 2 * room);
     const size_t n_expert = (size_t)hp->n_expert;
+    gpu_split *last = NULL;
     int rc;
 
     c->arena = gpu_alloc(c->g, bytes, "post-fetched experts", err);
@@ -882,7 +908,9 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
             .pad_down = c->pad_down, .pad_all = c->pad_all, .scratch = v.scratch,
             .one_stream = c->post.one_stream,
         };
+        last = &c->split[l];
     }
+    if (last) last->closes = true;
     for (int l = 0; l < c->n_layer && c->can_guess; l++) {
         gpu_split *split = &c->split[l];
         if (!split->slabs) continue;
