@@ -2,23 +2,17 @@
  *
  * The device decides which expert is computed where, from tables that are written here; the host
  * does what the question says. Everything a question touches is allocated at creation.
- * postfetch_tuner.c decides how much is fetched: that changes tables, never a result. */
+ * fetch_levels.c decides how much is fetched: that changes tables, never a result. */
 #include "engine/gpu/host_experts.h"
 
 #include <limits.h>
 #include <string.h>
 
+#include "engine/gpu/fetch_levels.h"
 #include "engine/gpu/fetch_log.h"
-#include "moe/postfetch_tuner.h"
 #include "tiers/fault.h"
 
-enum {
-    FETCH_TABLE = 2 * GPU_FETCH_COUNTS,
-    SPIN_LOOKS = 1 << 14                 /* at the mail between checks that the device is alive */
-};
-
-/* What is done with guesses: nothing; the cores read ahead; and so many experts cross the bus. */
-enum { GUESS_OFF, GUESS_READ, GUESS_FETCH };
+enum { SPIN_LOOKS = 1 << 14 };          /* at the mail between checks that the device is alive */
 
 /* The last question that has slabs fetched. How long that took is known when the device has gone
  * on. */
@@ -61,14 +55,10 @@ struct host_experts {
     gpu_split *split;                    /* [n_layer]; mail NULL: all experts in VRAM */
     const expert_bank *bank;             /* of the first layer that asks: the others are much
                                           * alike */
-    int pad_down, pad_all;               /* slabs there is room for; 0: nothing is fetched */
+    fetch_levels levels;
     bool can_guess;
-    int most_guesses;                    /* experts of a layer that there is room for */
-    postfetch_tuner tuner, guess_tuner;
-    int level, guessing;                 /* for the next token; GUESS_ levels */
     read_ahead *reader;                  /* what threads have in their caches; NULL: can_guess is
                                           * false */
-    bool paused;
     bool nothing_locked;                 /* slabs would be fetched if they were in page-locked
                                           * RAM */
 
@@ -80,7 +70,6 @@ struct host_experts {
     uint64_t not_asked;                  /* clock: the question under way had not come then */
     double waited_s;                     /* of the question under way: for late slabs */
     last_fetch fetch;
-    uint8_t fetch_counts[FETCH_TABLE];   /* the device's table */
     fetch_log *notes;                    /* NULL: nobody wants to know */
     uint64_t cold_from;                  /* cold experts before the token */
     perf_level perf;
@@ -94,61 +83,11 @@ struct host_experts {
 
 static double seconds(uint64_t ns) { return (double)ns * 1e-9; }
 
-/* What the measured speeds promise; 0: nothing. */
-static int promised_level(const host_experts *c)
+/* To the device, between tokens. A failure shows at the next wait. */
+static void send_levels(host_experts *c)
 {
-    int n_down, n_all;
-    plan_fetch(&n_down, &n_all, c->m->hp.n_expert_used, expert_slabs_bytes(c->bank),
-               expert_slab_bytes(c->bank, SLAB_DOWN), &c->p->rate);
-    return n_down + 3 * n_all;
-}
-
-static int highest_level(const host_experts *c)
-{
-    const int room = c->pad_down + 2 * c->pad_all, most = c->post.max_transfers;
-    return most > 0 && most < room ? most : room;
-}
-
-/* Writes the device's table, between tokens: for each number of cold experts, how many downs and
- * how many whole experts to fetch, and how many on a guess. A failure shows at the next wait. */
-static void set_level(host_experts *c, int level, int guessing)
-{
-    const int k = c->m->hp.n_expert_used;
-    uint8_t *table = c->fetch_counts;
     err_ctx ignored;
-    memset(table, 0, FETCH_TABLE);
-    for (int m = 1; m <= k && level > 0; m++) {
-        int n_down, n_all;
-        postfetch_tuner_split(&n_down, &n_all, level, m, k, c->pad_down, c->pad_all);
-        table[m] = (uint8_t)n_down;
-        table[GPU_FETCH_COUNTS + m] = (uint8_t)n_all;
-    }
-    table[0] = (uint8_t)max_int(guessing - GUESS_READ, 0);
-    (void)gpu_write(c->g, c->fetch_table, table, FETCH_TABLE, &ignored);
-    c->level = level;
-    c->guessing = guessing;
-}
-
-static void set_levels(host_experts *c)
-{
-    const int level = postfetch_tuner_now(&c->tuner);
-    const int guessing = postfetch_tuner_now(&c->guess_tuner);
-    if (level != c->level || guessing != c->guessing) set_level(c, level, guessing);
-}
-
-/* Where the speeds promise nothing, a modest level waits for its trial. */
-static void begin_tuner(host_experts *c)
-{
-    const int most = c->bank ? highest_level(c) : 0, promised = most > 0 ? promised_level(c) : 0;
-    const int modest = max_int(c->m->hp.n_expert_used / 2, 1);
-    postfetch_tuner_begin(&c->tuner, min_int(promised > 0 ? promised : modest, most), most,
-                          promised > 0, c->post.always);
-    /* nothing crosses the bus on a guess until a trial has shown that it pays, or unless it is
-     * wished for */
-    const int all = c->can_guess ? GUESS_READ + c->most_guesses : GUESS_OFF;
-    postfetch_tuner_begin(&c->guess_tuner, c->post.guess_always ? all : min_int(all, GUESS_READ),
-                          all, c->can_guess, c->post.guess_always);
-    set_level(c, postfetch_tuner_now(&c->tuner), postfetch_tuner_now(&c->guess_tuner));
+    (void)gpu_write(c->g, c->fetch_table, c->levels.table, FETCH_TABLE, &ignored);
 }
 
 static uint64_t cold_experts(const host_experts *c)
@@ -156,53 +95,17 @@ static uint64_t cold_experts(const host_experts *c)
     return c->s.on_cpu + c->s.down_fetched + c->s.all_fetched + c->s.guessed;
 }
 
-/* Costs are reported for a whole token like the last one. */
-static double token_ms(const postfetch_tuner *f, double cost) { return cost * f->n_cold * 1e3; }
-
-static void tell_trial(const postfetch_tuner *f, const char *what, const char *before,
-                       const char *after)
-{
-    log_line("%s: %s%d%s %.2f ms a token, %d %.2f; %d from now on", what, before, f->last.level,
-             after, token_ms(f, f->last.cost[0]), f->last.candidate,
-             token_ms(f, f->last.cost[1]), f->level);
-}
-
-static void tell_switch(const postfetch_tuner *f, const char *what, const char *pays,
-                        const char *pays_not)
-{
-    const int without = f->switched.candidate == 0, with = !without;
-    log_line("%s %s: %.2f ms a token with it, %.2f without; it is %s", what,
-             with ? pays : pays_not, token_ms(f, f->switched.cost[with]),
-             token_ms(f, f->switched.cost[without]), with ? "on" : "off for now");
-}
-
-/* After each single token, which took s seconds. One of the two tries something out at a time. */
+/* After each single token, which took s seconds. */
 static void try_out(host_experts *c, double s)
 {
     const int n_cold = (int)(cold_experts(c) - c->cold_from);
-    postfetch_tuner *fetch = &c->tuner, *guess = &c->guess_tuner;
-    tuner_event event;
-    if (c->post.frozen || c->paused) return;
-    if (guess->candidate < 0) {
-        event = postfetch_tuner_token(fetch, s, n_cold);
-        if (event == TUNER_TRIAL_ENDED && c->post.debug)
-            tell_trial(fetch, "post-fetch", "", " matrices a layer");
-        if (event == TUNER_SWITCHED) tell_switch(fetch, "post-fetch", "pays", "does not pay here");
-    }
-    if (fetch->candidate < 0) {
-        event = postfetch_tuner_token(guess, s, n_cold);
-        if (event == TUNER_TRIAL_ENDED && c->post.debug) tell_trial(guess, "guesses", "level ", "");
-        if (event == TUNER_SWITCHED && c->post.debug)
-            tell_switch(guess, "reading on a guess", "pays", "does not pay here");
-    }
-    set_levels(c);
+    if (fetch_levels_token(&c->levels, s, n_cold)) send_levels(c);
 }
 
 void host_experts_pause_fetching(host_experts *c, bool paused)
 {
-    c->paused = paused;
-    set_level(c, paused ? 0 : postfetch_tuner_now(&c->tuner),
-              paused ? 0 : postfetch_tuner_now(&c->guess_tuner));
+    fetch_levels_pause(&c->levels, paused);
+    send_levels(c);
 }
 
 /* ---- what was fetched ------------------------------------------------------------------------ */
@@ -301,7 +204,7 @@ static bool read_on_guess(host_experts *c)
 static int await_question(host_experts *c, seen_question *q, err_ctx *err)
 {
     uint32_t asked = word(&c->mail->asked);
-    bool may_read = c->guessing != GUESS_OFF && c->n == 1;
+    bool may_read = c->levels.guessing != GUESS_OFF && c->n == 1;
     q->waited = !has_come(c, asked);
     for (uint32_t i = 1; !has_come(c, asked); i++) {
         if (may_read) may_read = !read_on_guess(c);
@@ -380,11 +283,7 @@ static bool device_takes(void *ctx, const work_item *it)
 /* How many of n_cold experts the device should fetch something of. */
 static int meant_to_fetch(const host_experts *c, int n_cold)
 {
-    const uint8_t *of = c->fetch_counts;
-    if (c->nothing_locked) return n_cold;
-    if (c->level == 0) return 0;
-    return min_int(n_cold, min_int(of[n_cold], c->pad_down) +
-                           min_int(of[GPU_FETCH_COUNTS + n_cold], c->pad_all));
+    return c->nothing_locked ? n_cold : fetch_levels_meant(&c->levels, n_cold);
 }
 
 static void count_layer(host_experts *c, int n_hot, int n_cold, bool quiet)
@@ -819,21 +718,21 @@ static uint64_t vram_bytes(const model_hparams *hp, uint64_t pad_bytes, uint64_t
 /* Room for as many slabs as options allow, in the layer where they are largest. */
 static uint64_t choose_pad(host_experts *c, const weights_gpu *w)
 {
-    const int k = c->m->hp.n_expert_used;
+    int *n_down = &c->levels.pad_down, *n_all = &c->levels.pad_all;
     const uint64_t most = c->post.pad_bytes;
     if (!can_fetch(c)) return 0;
-    c->pad_down = k;
-    c->pad_all = min_int(k, PLAN_PAD_WHOLE);
+    *n_down = c->m->hp.n_expert_used;
+    *n_all = min_int(*n_down, PLAN_PAD_WHOLE);
     for (;;) {
         uint64_t pad = 0;
         for (int l = 0; l < c->n_layer; l++) {
             const gpu_expert_args shapes = shapes_of(w, l);
-            const uint64_t bytes = gpu_split_pad(&shapes, c->pad_down, c->pad_all);
+            const uint64_t bytes = gpu_split_pad(&shapes, *n_down, *n_all);
             if (bytes > pad) pad = bytes;
         }
-        if (most == 0 || pad <= most || c->pad_down + c->pad_all == 0) return pad;
-        if (c->pad_all > 0) c->pad_all--;
-        else c->pad_down--;
+        if (most == 0 || pad <= most || *n_down + *n_all == 0) return pad;
+        if (*n_all > 0) --*n_all;
+        else --*n_down;
     }
 }
 
@@ -858,14 +757,15 @@ static gpu_guess guess_of(const host_experts *c, const weights_gpu *w, int l)
 static uint64_t choose_guess_room(host_experts *c)
 {
     uint64_t room = 0;
-    c->most_guesses = c->can_guess ? min_int(c->p->guesses, GPU_MOST_GUESSES) : 0;
-    for (int l = 0; l < c->n_layer && c->most_guesses > 0; l++) {
+    const int most = c->can_guess ? min_int(c->p->guesses, GPU_MOST_GUESSES) : 0;
+    c->levels.most_guesses = c->can_guess ? most : -1;
+    for (int l = 0; l < c->n_layer && most > 0; l++) {
         uint64_t bytes[SLAB_COUNT];
         for (int s = 0; s < SLAB_COUNT; s++)
             bytes[s] = expert_slab_bytes(c->m->layers[l].experts, (expert_slab)s);
         if (gpu_guess_pad(bytes) > room) room = gpu_guess_pad(bytes);
     }
-    return (uint64_t)c->most_guesses * room;
+    return (uint64_t)most * room;
 }
 
 static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
@@ -905,7 +805,7 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
         c->split[l] = (gpu_split){
             .mail = c->mail, .number = v.number, .hot = hot, .chosen = c->log ? log_of(c, l) : NULL,
             .slabs = table ? slabs : NULL, .fetch = v.fetch, .pad = v.pad,
-            .pad_down = c->pad_down, .pad_all = c->pad_all, .scratch = v.scratch,
+            .pad_down = c->levels.pad_down, .pad_all = c->levels.pad_all, .scratch = v.scratch,
             .one_stream = c->post.one_stream,
         };
         last = &c->split[l];
@@ -996,11 +896,14 @@ int host_experts_create(host_experts **out, const host_experts_parts *parts, err
     c->o = parts->o;
     c->p = parts->p;
     c->n_layer = parts->n_layer;
-    c->post = *parts->post;
+    c->post = c->levels.post = *parts->post;
+    c->levels.k = parts->m->hp.n_expert_used;
+    c->levels.most_guesses = -1;
     if ((rc = make_ram(c, parts->ahead, parts->prefers && c->places, err)) < 0 ||
         (rc = make_vram(c, parts->w, err)) < 0 ||
-        (c->post.debug && c->pad_down + c->pad_all > 0 &&
-         (rc = fetch_log_create(&c->notes, c->m, parts->w, c->n_layer, c->pad_all, err)) < 0)) {
+        (c->post.debug && c->s.pad_bytes > 0 &&
+         (rc = fetch_log_create(&c->notes, c->m, parts->w, c->n_layer, c->levels.pad_all,
+                                err)) < 0)) {
         host_experts_free(c);
         return rc;
     }
@@ -1010,7 +913,8 @@ int host_experts_create(host_experts **out, const host_experts_parts *parts, err
         return rc;
     }
     c->nothing_locked = wants_to_fetch(c) && !can_fetch(c);
-    begin_tuner(c);
+    fetch_levels_begin(&c->levels, c->bank, &c->p->rate);
+    send_levels(c);
     *out = c;
     return 0;
 }
@@ -1037,23 +941,32 @@ void host_experts_free(host_experts *c)
 }
 
 bool host_experts_layer(const host_experts *c, int layer) { return c->split[layer].mail != NULL; }
-bool host_experts_fetches(const host_experts *c) { return c->level > 0 || c->guessing > 0; }
-int host_experts_guessing(const host_experts *c) { return min_int(c->guessing, GUESS_FETCH); }
+
+bool host_experts_fetches(const host_experts *c)
+{
+    return c->levels.level > 0 || c->levels.guessing > GUESS_OFF;
+}
+
+int host_experts_guessing(const host_experts *c)
+{
+    return min_int(c->levels.guessing, GUESS_FETCH);
+}
 
 gpu_split host_experts_split(const host_experts *c, int layer)
 {
     gpu_split s = c->split[layer];
     /* no kernel that fetches nothing */
     if (!host_experts_fetches(c)) s.slabs = NULL;
-    if (c->guessing < GUESS_FETCH) s.guess_pad = NULL;
-    if (c->guessing == GUESS_OFF) s.guess_state = NULL;
+    if (c->levels.guessing < GUESS_FETCH) s.guess_pad = NULL;
+    if (c->levels.guessing == GUESS_OFF) s.guess_state = NULL;
     return s;
 }
 
 host_experts_stats host_experts_counts(const host_experts *c)
 {
     host_experts_stats s = c->s;
-    s.fetching = c->tuner.level > 0 && !c->paused;       /* whatever is being tried out */
+    /* whatever is being tried out */
+    s.fetching = c->levels.tuner.level > 0 && !c->levels.paused;
     return s;
 }
 

@@ -102,7 +102,7 @@ typedef struct host_experts_stats {
     uint64_t tokens, questions;          /* of single tokens, as everything here */
     uint64_t quiet;                      /* layers that had nothing to ask */
     uint64_t hot, on_cpu, down_fetched, all_fetched;     /* experts, by where they were computed, */
-    uint64_t guessed;                    /* and those that crossed the bus before they were chosen */
+    uint64_t guessed;                    /* those that crossed the bus before they were chosen */
     uint64_t late;                       /* of those whose down was fetched: too late */
     uint64_t cpu_bytes, pull_bytes, hot_bytes;
     uint64_t ahead_bytes;                /* brought into the cores' caches on a guess */
