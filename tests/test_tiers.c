@@ -1,4 +1,4 @@
-/* test_tiers.c - what the machine says about itself, the thread team, and how it reads memory. */
+/* test_tiers.c - what the machine says about itself, where threads run, how memory is read. */
 #include "tests/test.h"
 #include "tiers/bandwidth.h"
 #include "tiers/machine.h"
@@ -7,7 +7,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,140 +26,6 @@ static const struct {
     { "MemTotal: 18446744073709551615 kB\nMemAvailable: 7 kB\n", false, 0, 0, "overflow" },
     { "", false, 0, 0, "empty" },
 };
-
-/* ---- pool ------------------------------------------------------------------------------------ */
-
-enum { POOL_ITEMS = 1000 };
-
-typedef struct tally {
-    int n_thread;
-    int64_t n, grain;
-    int times[POOL_ITEMS];               /* no atomics: each index belongs to one piece only */
-    _Atomic int busy[POOL_MAX_THREADS];  /* calls under way with this thread index */
-    _Atomic int wrong;
-} tally;
-
-static void count_piece(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    tally *c = ctx;
-    const bool last = end == c->n;
-    if (thread < 0 || thread >= c->n_thread || atomic_fetch_add(&c->busy[thread], 1) != 0 ||
-        begin < 0 || end > c->n || begin >= end || begin % c->grain != 0 ||
-        (!last && (end - begin) % c->grain != 0))
-        atomic_fetch_add(&c->wrong, 1);
-    for (int64_t i = begin; i < end; i++) c->times[i]++;
-    if (thread >= 0 && thread < c->n_thread) atomic_fetch_sub(&c->busy[thread], 1);
-}
-
-/* Short loops in quick succession, so that members come late and find the next one: for the thread
- * sanitizer, mainly. */
-typedef struct burst {
-    bool open;                           /* written by the caller only, outside the loop */
-    int n;
-    int times[64];
-    _Atomic int wrong;
-} burst;
-
-static void count_burst(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    burst *b = ctx;
-    (void)thread;
-    if (!b->open || end > b->n) atomic_fetch_add(&b->wrong, 1);
-    for (int64_t i = begin; i < end; i++) b->times[i]++;
-}
-
-static void test_bursts(int n_thread)
-{
-    static burst two[2];
-    int bad = 0;
-    err_ctx err;
-    pool *p;
-    if (!CHECK(pool_create(&p, n_thread, &err) == 0)) return;
-    for (int i = 0; i < 4000; i++) {
-        burst *b = &two[i % 2];
-        memset(b->times, 0, sizeof b->times);
-        b->n = 2 + i % 59;
-        b->open = true;
-        pool_run(p, b->n, 1, count_burst, b);
-        b->open = false;
-        for (int k = 0; k < 64; k++) bad += b->times[k] != (k < b->n);
-    }
-    CHECK_MSG(bad == 0 && two[0].wrong + two[1].wrong == 0, "%d threads: %d items, %d pieces wrong",
-              n_thread, bad, two[0].wrong + two[1].wrong);
-    pool_free(p);
-}
-
-static void test_pool(void)
-{
-    static const int64_t sizes[] = { 0, 1, 2, 7, 31, 32, 33, 999, POOL_ITEMS };
-    static const int64_t grains[] = { 1, 3, 32, 5000 };
-    static tally c;
-    err_ctx err;
-    for (int n_thread = 1; n_thread <= 5; n_thread++) {
-        pool *p = NULL;
-        if (!CHECK(pool_create(&p, n_thread, &err) == 0)) return;
-        CHECK(pool_threads(p) == n_thread);
-        for (size_t i = 0; i < ARRAY_LEN(sizes) * ARRAY_LEN(grains); i++) {
-            memset(&c, 0, sizeof c);
-            c.n_thread = n_thread;
-            c.n = sizes[i / ARRAY_LEN(grains)];
-            c.grain = grains[i % ARRAY_LEN(grains)];
-            pool_run(p, c.n, c.grain, count_piece, &c);
-            int bad = 0;
-            for (int k = 0; k < POOL_ITEMS; k++) bad += c.times[k] != (k < c.n);
-            CHECK_MSG(bad == 0 && c.wrong == 0,
-                      "%d threads, %d items by %d: %d not done once, %d odd pieces", n_thread,
-                      (int)c.n, (int)c.grain, bad, c.wrong);
-        }
-        pool_free(p);
-    }
-    for (int n_thread = 2; n_thread <= 4; n_thread++) test_bursts(n_thread);
-    test_bursts(64);
-    pool *p = NULL;
-    CHECK(pool_create(&p, 0, &err) == 0 && pool_threads(p) >= 1);
-    pool_free(p);
-    /* on any machine */
-    if (CHECK(pool_create(&p, 64, &err) == 0)) CHECK(pool_threads(p) == 64);
-    pool_free(p);
-    CHECK(pool_create(&p, -1, &err) == ERR_RANGE && !p);
-    CHECK(pool_create(&p, POOL_MAX_THREADS + 1, &err) == ERR_RANGE && !p);
-    mem_fail_after(1);
-    CHECK(pool_create(&p, 2, &err) == ERR_NOMEM && !p);
-    mem_fail_after(0);
-    pool_free(NULL);
-}
-
-/* Ctrl-C is for the thread that waits for a person; an unreadable page is for the thread
- * that reads it. */
-typedef struct masks { _Atomic int seen, wrong; } masks;
-
-static void look_at_mask(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    masks *m = ctx;
-    sigset_t set;
-    (void)begin, (void)end;
-    if (thread == 0) {
-        usleep(1000);                    /* so that the others get some */
-        return;
-    }
-    pthread_sigmask(SIG_BLOCK, NULL, &set);
-    atomic_fetch_add(&m->seen, 1);
-    if (!sigismember(&set, SIGINT) || !sigismember(&set, SIGTERM) || sigismember(&set, SIGBUS))
-        atomic_fetch_add(&m->wrong, 1);
-}
-
-static void test_signals(void)
-{
-    masks m = { 0 };
-    sigset_t set;
-    pool *p;
-    if (!CHECK(pool_create(&p, 3, NULL) == 0)) return;
-    for (int i = 0; i < 100000 && atomic_load(&m.seen) < 3; i++)
-        pool_run(p, 9, 1, look_at_mask, &m);
-    pool_free(p);
-    CHECK_MSG(m.seen >= 3 && m.wrong == 0, "%d looks, %d wrong", m.seen, m.wrong);
-    CHECK(pthread_sigmask(SIG_BLOCK, NULL, &set) == 0 && !sigismember(&set, SIGINT));
-}
 
 /* ---- affinity -------------------------------------------------------------------------------- */
 
@@ -324,8 +189,6 @@ int main(int argc, char **argv)
     machine m;
 
     test_begin("tiers", argc, argv);
-    test_pool();
-    test_signals();
     test_affinity();
     test_pages();
     test_bandwidth();

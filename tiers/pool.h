@@ -22,10 +22,22 @@ void pool_free(pool *p);                 /* NULL is fine */
 int pool_threads(const pool *p);
 
 /* Calls fn for ranges [begin, end) that together cover 0 .. n-1 once, each a multiple of grain long
- * except the last, from all threads at once, and returns when all is done. thread is below
- * pool_threads() and differs between calls that run at the same time: an index for scratch. */
+ * except the last, from all threads at once, and returns when all is done. Each thread begins
+ * with its own part of 0 .. n-1; what others have not done when it is ready, it does with them.
+ * thread is below pool_threads() and differs between calls that run at the same time: an index for
+ * scratch. */
 typedef void pool_fn(void *ctx, int64_t begin, int64_t end, int thread);
 void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx);
+
+/* The same for several lists in one loop, without a wait between them: no thread gets a range of a
+ * list before all of the earlier ones is handed out, though it may still be under way elsewhere. So
+ * a call may wait for what calls of earlier lists do, if these wait for nothing. */
+enum { POOL_LISTS = 3 };                 /* at most */
+typedef struct pool_list {
+    int64_t n, grain;
+    pool_fn *fn;
+} pool_list;
+void pool_run_lists(pool *p, const pool_list *lists, int n_list, void *ctx);
 
 /* While on, members wait for the next loop without sleeping, however long it takes: for callers
  * that have a loop every few microseconds and something to wait for in between. A team with more
