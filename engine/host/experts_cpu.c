@@ -3,15 +3,16 @@
  * Two kinds of pieces. Ups (expert, some rows of gate and up): both products, the activation, and
  * its int8 form, of which 32 rows are one block. Where there are few ups they are parts of blocks,
  * so that all threads end together; then the int8 form is left to whoever completes the block.
- * Downs (expert, some rows of down), which wait for the ups of their expert. Weights are read once
- * for all tokens that chose the expert.
+ * Downs (expert, some rows of down), which wait for the ups of their expert: ups and downs are
+ * lists of one loop, with no barrier in between. Weights are read once for all tokens that chose
+ * the expert.
  *
  * Where experts have to be read first, they are computed in the order in which they come in, a few
  * at a time. Neither order nor number changes a bit: no product involves two experts. Reading them
  * and making room for them is left to the store.
  *
- * Gate and up of a single token's experts may be in the caches of some threads (read_ahead.h): these
- * threads compute them, and begin with them. */
+ * Gate and up of a single token's experts may be in the caches of some threads (read_ahead.h):
+ * these threads compute them, and begin with them. */
 #include "engine/host/experts_cpu.h"
 
 #include <sched.h>
@@ -20,10 +21,11 @@
 
 enum {
     FEW_ITEMS = 64,                      /* a batch of few tokens: all experts wanted at once */
-    SPIN_UPS = 1000,                     /* looks at a count before yielding the core */
+    SPIN_UPS = 1000,                     /* looks at an item before yielding the core */
     ENOUGH_UPS = 1,                      /* pieces per thread: smaller ones are read more slowly */
     LEAST_UP = 8,                        /* rows: less is too short a run of memory */
-    MOST_SPLIT = 1024                    /* blocks of a list whose ups are parts of blocks */
+    MOST_SPLIT = 1024,                   /* blocks of a list whose ups are parts of blocks */
+    LONG_RUN = 1 << 16                   /* multiplications: ~4 us, and worth reading at once */
 };
 
 /* The pieces of some items: n_piece of each, one after another. */
@@ -36,6 +38,14 @@ typedef struct piece_list {
 /* A count that all threads write, in a cache line of its own. */
 typedef struct row_count { _Alignas(64) _Atomic int rows; } row_count;
 
+/* Of an item's ups. Those who wait look at a word that is written once, so that they do not take
+ * the count from those who work. (Cache lines come in pairs.) */
+typedef struct up_count {
+    _Alignas(64) _Atomic int rows;       /* of mid that downs may read */
+    char apart[128 - sizeof(int)];
+    _Atomic bool all;
+} up_count;
+
 struct experts_cpu {
     const ops *o;
     expert_store *store;                 /* NULL: the mapping */
@@ -43,8 +53,8 @@ struct experts_cpu {
     expert_job now;                      /* the job under way */
     int height;                          /* rows of a piece where there are many: whole blocks */
     piece_list ups, downs;               /* under way */
-    int up_weight;                       /* downs that take as long as an up */
-    row_count *up_done;                  /* [item]: rows of mid that downs may read */
+    int64_t n_fresh;                     /* ups that are in no cache; the others follow them */
+    up_count *up_done;                   /* [item] */
     row_count *block_done;               /* [MOST_SPLIT]: rows of a block of mid; 0 between lists */
     bool quantise_mid;                   /* down rows read the int8 form */
     float *mid;                          /* [slot in work order, n_ff]: after the activation */
@@ -160,28 +170,23 @@ static int close_blocks(experts_cpu *c, const piece *p)
     return ready;
 }
 
+/* Whoever adds the last rows of an item sees what the others wrote, and lets downs see it. */
+static void add_ready(experts_cpu *c, int item, int rows)
+{
+    up_count *done = &c->up_done[item];
+    const int all = (int)c->now.bank->n_ff;
+    if (rows > 0 &&
+        atomic_fetch_add_explicit(&done->rows, rows, memory_order_acq_rel) + rows >= all)
+        atomic_store_explicit(&done->all, true, memory_order_release);   /* pairs with await_ups */
+}
+
 static void up_piece(experts_cpu *c, const piece *p)
 {
     const matrix gate = slab_matrix(c, SLAB_GATE, p), up = slab_matrix(c, SLAB_UP, p);
     for (int t = 0; t < p->it->n; t += OPS_TOKENS)
         up_tile(c, p, &gate, &up, p->it->first + t,
                 p->it->n - t < OPS_TOKENS ? p->it->n - t : OPS_TOKENS);
-    const int ready = are_parts(c) ? close_blocks(c, p) : p->n;
-    if (ready > 0)
-        atomic_fetch_add_explicit(&c->up_done[p->item].rows, ready, memory_order_release);
-}
-
-static void up_pieces(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    experts_cpu *c = ctx;
-    (void)thread;
-    for (int64_t i = begin; i < end;) {
-        const int own = (int)(i % c->ups.n_piece), item = c->ups.items[i / c->ups.n_piece];
-        const bool cached = c->cached[item] >= 0;        /* these are claimed one by one */
-        const piece p = piece_at(c, &c->ups, i, cached ? i + 1 : end);
-        if (!cached || read_ahead_claim(c->now.in_caches, c->cached[item], own)) up_piece(c, &p);
-        i += p.n_piece;
-    }
+    add_ready(c, p->item, are_parts(c) ? close_blocks(c, p) : p->n);
 }
 
 /* Those that are in this thread's cache. */
@@ -198,17 +203,37 @@ static void own_ups(experts_cpu *c, int thread)
     }
 }
 
+/* Whatever ups a thread gets, it begins with those that it has in its cache. */
+static void fresh_ups(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    experts_cpu *c = ctx;
+    if (c->any_cached) own_ups(c, thread);
+    for (int64_t i = begin; i < end;) {
+        const piece p = piece_at(c, &c->ups, i, end);
+        up_piece(c, &p);
+        i += p.n_piece;
+    }
+}
+
+/* Most of these have been claimed by the threads that have them. */
+static void cached_ups(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    experts_cpu *c = ctx;
+    own_ups(c, thread);
+    for (int64_t i = c->n_fresh + begin; i < c->n_fresh + end; i++) {
+        const piece p = piece_at(c, &c->ups, i, i + 1);
+        if (read_ahead_claim(c->now.in_caches, c->cached[p.item], p.first / c->ups.height))
+            up_piece(c, &p);
+    }
+}
+
 /* ---- down ------------------------------------------------------------------------------------ */
 
 static void await_ups(const experts_cpu *c, int item)
 {
-    const int all = (int)c->now.bank->n_ff;
-    for (int i = 1;; i++) {
-        const int n = atomic_load_explicit(&c->up_done[item].rows, memory_order_acquire);
-        if (n >= all) return;
+    for (int i = 1; !atomic_load_explicit(&c->up_done[item].all, memory_order_acquire); i++)
         if (i % SPIN_UPS == 0) sched_yield();
         else pool_relax();
-    }
 }
 
 static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
@@ -255,57 +280,65 @@ static piece_list list_of_downs(const experts_cpu *c, const int *items, int n)
     return list_of(items, n, c->now.bank->n_embd, c->height);
 }
 
-static void run_ups(experts_cpu *c, const int *items, int n)
+/* Pieces to hand out at a time: several, for a long run of memory, where all threads then still get
+ * the same. work: multiplications of a piece. */
+static int64_t grain_of(const experts_cpu *c, const piece_list *l, uint64_t work)
 {
-    c->ups = list_of_ups(c, items, n);
-    pool_run(c->o->team, pieces_in(&c->ups),
-             pool_grain(2 * c->ups.height * (int64_t)c->now.bank->n_embd), up_pieces, c);
+    const int64_t least = pool_grain((int64_t)work), n_thread = pool_threads(c->o->team);
+    int64_t n = OPS_ROWS_WIDE / l->height;
+    while (n > least && (n * (int64_t)work > LONG_RUN || pieces_in(l) % (n * n_thread) != 0)) n--;
+    return n > least ? n : least;
+}
+
+static int64_t grain_of_ups(const experts_cpu *c)
+{
+    return grain_of(c, &c->ups, 2 * (uint64_t)c->ups.height * c->now.bank->n_embd);
+}
+
+static int64_t grain_of_downs(const experts_cpu *c)
+{
+    return grain_of(c, &c->downs, (uint64_t)c->downs.height * c->now.bank->n_ff);
+}
+
+/* The items of which, those last that threads have in their caches: by then most of these are done.
+ * Returns how many are in no cache. */
+static int order_ups(experts_cpu *c, const int **order, int n)
+{
+    int n_fresh = 0, m = 0;
+    *order = c->which;
+    if (!c->any_cached) return n;
+    for (int cached = 0; cached < 2; cached++) {
+        for (int i = 0; i < n; i++)
+            if ((c->cached[c->which[i]] >= 0) == cached) c->some[m++] = c->which[i];
+        if (!cached) n_fresh = m;
+    }
+    *order = c->some;
+    return n_fresh;
+}
+
+/* The ups of the first n items of which and the downs of the first n_down, without a barrier in
+ * between. No down waits in vain: a thread gets one only when all ups are taken, and whoever takes
+ * an up, from the list or from its cache, computes it without waiting for anything. */
+static void run_mixed(experts_cpu *c, int n, int n_down)
+{
+    const int *order;
+    const int n_fresh = order_ups(c, &order, n);
+    c->ups = list_of_ups(c, order, n);
+    c->downs = list_of_downs(c, c->which, n_down);
+    c->n_fresh = (int64_t)n_fresh * c->ups.n_piece;
+    const int64_t grain = grain_of_ups(c);
+    const pool_list lists[] = {
+        { c->n_fresh, grain, fresh_ups },
+        { pieces_in(&c->ups) - c->n_fresh, grain, cached_ups },
+        { pieces_in(&c->downs), grain_of_downs(c), down_pieces },
+    };
+    pool_run_lists(c->o->team, lists, ARRAY_LEN(lists), c);
 }
 
 static void run_downs(experts_cpu *c, const int *items, int n)
 {
-    const expert_bank *b = c->now.bank;
     c->downs = list_of_downs(c, items, n);
-    pool_run(c->o->team, pieces_in(&c->downs), pool_grain(c->height * (int64_t)b->n_ff),
-             down_pieces, c);
-}
-
-/* Part of a list of all ups followed by all downs. An up has as many entries as it weighs; the
- * thread that gets the first of them computes it. */
-static void mixed_pieces(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    experts_cpu *c = ctx;
-    const int64_t entries = c->up_weight, n_up = pieces_in(&c->ups), downs = n_up * entries;
-    const int64_t first = (begin + entries - 1) / entries, last = (end + entries - 1) / entries;
-    if (c->any_cached) own_ups(c, thread);
-    if (first < n_up) up_pieces(ctx, first, last < n_up ? last : n_up, thread);
-    if (end > downs) down_pieces(ctx, begin > downs ? begin - downs : 0, end - downs, thread);
-}
-
-/* All items, those last that threads have in their caches: by then most of these are done. */
-static const int *ups_in_order(experts_cpu *c, int n)
-{
-    int m = 0;
-    if (!c->any_cached) return c->which;
-    for (int cached = 0; cached < 2; cached++)
-        for (int i = 0; i < n; i++)
-            if ((c->cached[c->which[i]] >= 0) == cached) c->some[m++] = c->which[i];
-    return c->some;
-}
-
-/* The ups of the first n items and the downs of the first n_down, without a barrier in between. No
- * down waits in vain: entries are handed out in order, so all ups are taken by the time the first
- * down is, and a thread that has both does its ups first. Whoever claims an up from its cache
- * computes it at once. */
-static void run_mixed(experts_cpu *c, int n, int n_down)
-{
-    const expert_bank *b = c->now.bank;
-    c->ups = list_of_ups(c, ups_in_order(c, n), n);
-    c->downs = list_of_downs(c, c->which, n_down);
-    c->up_weight = max_int(1, (int)(2 * b->n_embd * (uint64_t)c->ups.height /
-                                    (b->n_ff * (uint64_t)c->height)));
-    pool_run(c->o->team, c->up_weight * pieces_in(&c->ups) + pieces_in(&c->downs),
-             pool_grain(c->height * (int64_t)b->n_ff), mixed_pieces, c);
+    pool_run(c->o->team, pieces_in(&c->downs), grain_of_downs(c), down_pieces, c);
 }
 
 /* Asks for items first .. first + n - 1 whether their down is computed elsewhere. Returns how many
@@ -348,8 +381,7 @@ static void run_present(experts_cpu *c)
         c->which[i] = i;
         slabs_of(&c->slabs[i], c, now->bank, now->layer, now->items[i].expert);
     }
-    if (sure > 0) run_mixed(c, now->n_item, sure);
-    else run_ups(c, c->which, now->n_item);
+    run_mixed(c, now->n_item, sure);
     ask_taken(c, sure, now->n_item - sure);
     run_downs(c, c->some, not_taken(c, c->which + sure, now->n_item - sure));
 }
@@ -372,7 +404,7 @@ static int wait_items(experts_cpu *c, int first, store_part part, err_ctx *err)
 static int run_wanted(experts_cpu *c, int first, int n, err_ctx *err)
 {
     int got;
-    while ((got = wait_items(c, first, STORE_UP, err)) > 0) run_ups(c, c->which, got);
+    while ((got = wait_items(c, first, STORE_UP, err)) > 0) run_mixed(c, got, 0);
     if (got < 0) return got;
     for (int left = ask_taken(c, first, n); left > 0;) {
         if ((got = wait_items(c, first, STORE_ALL, err)) < 0) return got;
@@ -442,10 +474,12 @@ static bool must_read(const experts_cpu *c)
            expert_store_after(c->store, c->now.layer - 1) == c->now.layer;
 }
 
-/* Which of the job's experts were read ahead. Only pieces of OPS_ROWS were, for single tokens. */
+/* Which of the job's experts were read ahead. Only pieces of OPS_ROWS were, for single tokens; and
+ * none that still has to come in may be begun with. */
 static void find_cached(experts_cpu *c)
 {
-    read_ahead *r = c->height == OPS_ROWS && c->now.x->n == 1 ? c->now.in_caches : NULL;
+    const bool may_be = c->height == OPS_ROWS && c->now.x->n == 1 && !must_read(c);
+    read_ahead *r = may_be ? c->now.in_caches : NULL;
     c->any_cached = false;
     for (int i = 0; i < AHEAD_EXPERTS; i++) c->item_of[i] = -1;
     for (int i = 0; i < c->now.n_item; i++) {
@@ -464,8 +498,10 @@ int experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err)
     c->now = *job;
     if (reads_int8(c, SLAB_GATE) || reads_int8(c, SLAB_UP)) ops_quantise(c->o, job->x);
     c->quantise_mid = reads_int8(c, SLAB_DOWN);
-    for (int i = 0; i < job->n_item; i++)
+    for (int i = 0; i < job->n_item; i++) {
         atomic_store_explicit(&c->up_done[i].rows, 0, memory_order_relaxed);
+        atomic_store_explicit(&c->up_done[i].all, false, memory_order_relaxed);
+    }
     for (int i = 0; i < w->n_slot; i++) c->rows[i] = job->x->rows[w->slots[i] / w->k];
     acts_set(&c->mid_x, c->mid, w->n_slot, (int)job->bank->n_ff);
     if (c->quantise_mid) acts_clear_padding(&c->mid_x);

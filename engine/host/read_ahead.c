@@ -154,7 +154,9 @@ int read_ahead_find(const read_ahead *r, int layer, int expert)
 
 static bool claim(read_ahead *r, int i)
 {
-    return atomic_exchange_explicit(&r->state[i], CLAIMED, memory_order_relaxed) != CLAIMED;
+    /* looked at first: most have been claimed, and a look leaves the line with the others, too */
+    return atomic_load_explicit(&r->state[i], memory_order_relaxed) != CLAIMED &&
+           atomic_exchange_explicit(&r->state[i], CLAIMED, memory_order_relaxed) != CLAIMED;
 }
 
 bool read_ahead_claim(read_ahead *r, int number, int piece)
