@@ -30,7 +30,8 @@ typedef struct tier_args {
 /* For verbs that have a few of these options in a table of their own. */
 #define TIER_CACHE_ENV "MOE_CACHE_POLICY"
 #define TIER_CACHE_HELP "Expert that makes room: lru longest unused, lfu least used, lfru and " \
-                        "lcp weigh both; off: VRAM keeps what it has"
+                        "lcp weigh both, fade least used of late; off: VRAM keeps what it has. " \
+                        "Default: fade in VRAM, lru in RAM"
 
 enum { TIER_N_OPTION = 18 };
 extern const arg_option tier_options[TIER_N_OPTION];

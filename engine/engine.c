@@ -129,7 +129,7 @@ static int make_places(engine *e, const engine_placement *p, err_ctx *err)
     const vram_places_options o = {
         .n_layer = e->on_gpu->n_layer, .bytes = e->p->vram_experts, .n_place = e->p->hot,
         .team = e->team,
-        .policy = policy_of(p, CACHE_LCP), .experts = p->experts, .n_expert = p->n_expert,
+        .policy = policy_of(p, CACHE_FADE), .experts = p->experts, .n_expert = p->n_expert,
         .seen = e->seen, .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
     const int rc = vram_places_create(&e->places, e->device, &e->m->experts, e->store, &o, err);

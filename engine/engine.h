@@ -31,7 +31,7 @@ typedef struct engine_placement {
     const struct plan *plan;             /* tiers/plan.h; copied. NULL: all in VRAM */
     const struct postfetch_options *postfetch;   /* moe/postfetch.h; copied. NULL: as usual */
     cache_policy cache;                  /* which expert makes room, in VRAM or in RAM before the
-                                          * drive; usual: LCP in VRAM, LRU in RAM */
+                                          * drive; usual: FADE in VRAM, LRU in RAM */
     const int *experts;                  /* there to begin with, if they may change: layer * n_expert
                                           * + expert, the most wanted first; or NULL */
     int n_expert;

@@ -7,7 +7,16 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const names[CACHE_POLICIES] = { "lru", "lfu", "lfru", "lcp" };
+/* Halvings of what an expert is worth. 0.25 = 2^-2. */
+static const double per_token[CACHE_POLICIES] = {
+    [CACHE_LCP] = 2.0 / 128, [CACHE_FADE] = 1.0 / 128,
+};
+
+static const double margins[CACHE_POLICIES] = {
+    [CACHE_LFU] = 1, [CACHE_LFRU] = 1, [CACHE_LCP] = 1, [CACHE_FADE] = 2.5,
+};
+
+static const char *const names[CACHE_POLICIES] = { "lru", "lfu", "lfru", "lcp", "fade" };
 
 const char *cache_policy_name(cache_policy p) { return p < CACHE_POLICIES ? names[p] : "usual"; }
 
@@ -27,11 +36,21 @@ static double tokens(int64_t when)
     return (double)when / CACHE_STEPS - (double)CACHE_BEGIN;
 }
 
-static double lcp(const cache_history *h)
+/* The same, whole ones alone. */
+static double whole_tokens(int64_t when) { return (double)(when / CACHE_STEPS - CACHE_BEGIN); }
+
+static double aging(cache_policy p, const cache_history *h)
 {
-    const double per_token = 2.0 / 128;  /* 0.25 = 2^-2 */
     if (h->frequency <= 0) return -DBL_MAX;
-    return log2(h->frequency) + per_token * (double)(h->when / CACHE_STEPS - CACHE_BEGIN);
+    return log2(h->frequency) + per_token[p] * whole_tokens(h->when);
+}
+
+void cache_policy_use(cache_policy p, cache_history *h, int64_t when, int n)
+{
+    if (p == CACHE_FADE && h->frequency > 0)
+        h->frequency *= exp2(per_token[p] * (whole_tokens(h->when) - whole_tokens(when)));
+    h->frequency += n;
+    h->when = when;
 }
 
 double cache_policy_value(cache_policy p, const cache_history *h, bool privileged)
@@ -40,7 +59,16 @@ double cache_policy_value(cache_policy p, const cache_history *h, bool privilege
     switch (p) {
     case CACHE_LFU: return h->frequency;
     case CACHE_LFRU: return privileged ? above_all + tokens(h->when) : h->frequency;
-    case CACHE_LCP: return lcp(h);
+    case CACHE_LCP: case CACHE_FADE: return aging(p, h);
     default: return tokens(h->when);
     }
 }
+
+double cache_policy_gain(cache_policy p, double value, double other, int64_t now)
+{
+    const double faded = per_token[p] * whole_tokens(now);
+    if (other <= -DBL_MAX) return INFINITY;
+    return per_token[p] > 0 ? exp2(value - faded) - exp2(other - faded) : value - other;
+}
+
+double cache_policy_margin(cache_policy p) { return margins[p]; }

@@ -10,6 +10,9 @@
  *       experts age alike, so their order changes with uses alone, and the value here is
  *       log2(frequency) + last / 64: it need not be computed again as time passes, and is never too
  *       small for a double.
+ * FADE  frequency * 0.5^(age / 128), and the next use is added to what is left by then. So every
+ *       use fades alike, and the frequency tells how popular an expert is of late; with LCP the
+ *       next use revives all that ever were. The value here is log2(frequency) + last / 128.
  *
  * What was used long ago must not stay forever because it was used often then: all frequencies are
  * halved every CACHE_HALVE tokens. All at once, so at that moment no two experts change places. */
@@ -19,12 +22,12 @@
 #include "loader/base.h"
 
 typedef enum cache_policy {
-    CACHE_LRU, CACHE_LFU, CACHE_LFRU, CACHE_LCP, CACHE_POLICIES,
+    CACHE_LRU, CACHE_LFU, CACHE_LFRU, CACHE_LCP, CACHE_FADE, CACHE_POLICIES,
     CACHE_USUAL = CACHE_POLICIES         /* in options: none was named, and each cache has its own
                                           * default */
 } cache_policy;
 
-const char *cache_policy_name(cache_policy p);           /* "lru", "lfu", "lfru", "lcp"; "usual" */
+const char *cache_policy_name(cache_policy p);           /* "lru", "lfu", ...; "usual" */
 bool cache_policy_named(cache_policy *out, const char *name);    /* false: no such policy */
 
 /* Time runs in tokens, and within a token in steps, one for each use. (More uses than that borrow
@@ -39,12 +42,25 @@ enum {
 
 /* What is known of an expert, whether it is in the cache or not. */
 typedef struct cache_history {
-    double frequency;                    /* how often it was used */
+    double frequency;                    /* how often it was used; FADE: what is left of that ... */
     int64_t when;                        /* ... the last time: token * CACHE_STEPS + step */
 } cache_history;
+
+/* Notes n uses, not before the last one. */
+void cache_policy_use(cache_policy p, cache_history *h, int64_t when, int n);
 
 /* Larger stays longer; of equal values the later use does. Finite, so that an empty place can be
  * worth less than any expert. */
 double cache_policy_value(cache_policy p, const cache_history *h, bool privileged);
+
+/* How much more one value is than another, as of now: in uses; LRU: in tokens. INFINITY if the
+ * other is an empty place's, or with LCP and FADE that of an expert that was never used. */
+double cache_policy_gain(cache_policy p, double value, double other, int64_t now);
+
+/* The gain that is worth a copy over the bus. FADE's uses are those of the last two hundred tokens
+ * or so: with fewer of them, experts of about the same popularity replace each other all the time;
+ * with more, a cache that begins with the wrong ones learns slowly. From 2 to 3 it hardly
+ * matters. */
+double cache_policy_margin(cache_policy p);
 
 #endif

@@ -145,6 +145,11 @@ double expert_cache_value(const expert_cache *c, int layer, int expert)
     return value_of(c, &c->experts[id_of(c, layer, expert)]);
 }
 
+double expert_cache_gain(const expert_cache *c, double value, double other)
+{
+    return cache_policy_gain(c->policy, value, other, c->now);
+}
+
 int expert_cache_weakest(const expert_cache *c, int pool, double *value)
 {
     assert(pool >= 0 && pool < c->n_pool);
@@ -220,8 +225,7 @@ static int give(expert_cache *c, int i, int owner)
 /* Notes n uses; the rank of a place that it has is the caller's to set. */
 static void note_uses(expert_cache *c, known_expert *e, int n)
 {
-    e->past.frequency += n;
-    e->past.when = ++c->now;
+    cache_policy_use(c->policy, &e->past, ++c->now, n);
     if (c->policy == CACHE_LFRU && e->place != NOBODY) privilege(c, e->place);
 }
 

@@ -65,6 +65,9 @@ void expert_cache_seed(expert_cache *c, int layer, int expert, double frequency,
  * longer; good for comparisons within a cache. Finite. */
 double expert_cache_value(const expert_cache *c, int layer, int expert);
 
+/* How much more a value is than another, as of now (cache_policy_gain). */
+double expert_cache_gain(const expert_cache *c, double value, double other);
+
 /* The place that would be taken next, and in *value (or NULL) what its expert is worth. Empty ones
  * come first, with a value of -INFINITY. -1: all places of the pool are held or pinned. */
 int expert_cache_weakest(const expert_cache *c, int pool, double *value);

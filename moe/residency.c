@@ -485,10 +485,12 @@ static void give_up(residency *r)
     r->stats.failures++;
 }
 
-/* Whether a value is enough to take a place. */
+/* Whether a value is enough to take a place. One that was chosen just now looks better than it is,
+ * and the weakest, which was not for long, looks worse: by a small margin such pairs change places
+ * at every token, and no more is found for all the copies. */
 static bool is_worth(const residency *r, double value, double weakest)
 {
-    return value > weakest + r->margin;
+    return expert_cache_gain(r->cache, value, weakest) > r->margin;
 }
 
 /* A missing expert takes the place of the weakest, if it is worth more. */
@@ -606,7 +608,7 @@ int residency_prompt(residency *r, int layer, const int32_t *counts, residency_s
         const int e = missing[i].expert;
         int place = r->ready[layer] < share ? residency_put(r, layer, e) : -1;
         if (place < 0) {
-            if (weakest == n_ready || !is_worth(r, -missing[i].value, ready[weakest].value)) break;
+            if (weakest == n_ready || !(-missing[i].value > ready[weakest].value)) break;
             place = residency_find(r, layer, ready[weakest++].expert);
             give(r, place, layer, e);
             make_ready(r, place);

@@ -42,7 +42,8 @@ typedef struct residency_options {
     cache_policy policy;
     int most_uploads;                    /* begun between two tokens, at most RESIDENCY_MARKS; 0:
                                           * nothing is replaced */
-    double margin;                       /* by which a newcomer is worth more than the weakest */
+    double margin;                       /* by which a newcomer is worth more than the weakest:
+                                          * expert_cache_gain */
     int32_t *map;                        /* [n_layer, n_expert] the caller's, for the device: the
                                           * expert's place in its pool, or -1 */
     expert_slots *slots;                 /* not NULL: experts are moved. Borrowed */
@@ -128,9 +129,9 @@ void residency_send(residency *r, int most);
 
 /* What a layer chose in a chunk of a prompt: counts [n_expert]. Experts that are missing and worth
  * more take EMPTY places and those of the layer's own weakest experts, both in the books and in the
- * map; their bytes pass through VRAM just now, and the caller copies them before the map is used.
- * Returns how many, at most cap. Experts that are moved come after the prompt, as if a token had
- * missed them. */
+ * map; their bytes pass through VRAM just now, so any margin will do, and the caller copies them
+ * before the map is used. Returns how many, at most cap. Experts that are moved come after the
+ * prompt, as if a token had missed them. */
 int residency_prompt(residency *r, int layer, const int32_t *counts, residency_swap *swaps,
                      int cap);
 

@@ -18,10 +18,6 @@
 /* Of the copies of one token: about a third of the bus's time at 300 tokens a second and 50 GB/s is
  * 55 MB, four experts of gpt-oss or thirty of Qwen3-Next. */
 static const uint64_t upload_bytes = 56u << 20;
-/* By how much an expert has to be worth more than the one that makes room: a use, or a quarter. */
-static const double margins[CACHE_POLICIES] = {
-    [CACHE_LFU] = 1, [CACHE_LFRU] = 1, [CACHE_LCP] = 0.32,
-};
 
 struct vram_places {
     gpu *g;
@@ -466,7 +462,7 @@ static int make(vram_places *v, const vram_places_options *o, err_ctx *err)
     const residency_options books = {
         .n_layer = v->n_layer, .bytes = o->bytes, .policy = o->policy,
         .most_uploads = can_change(v) ? max_int((int)(upload_bytes / largest), 1) : 0,
-        .margin = margins[o->policy], .map = v->map, .slots = v->slots,
+        .margin = cache_policy_margin(o->policy), .map = v->map, .slots = v->slots,
         .n_place = v->slots ? o->n_place : NULL,
     };
     v->mover = (place_mover){ v, send, passed, save };

@@ -150,9 +150,10 @@ static void note_use(naive *v, int owner)
 }
 
 /* After token t: its missing ones, the most valuable first. An LFU newcomer must have been used
- * more often than the one that goes; a later use is not enough. */
+ * more often than the one that goes, after the prompt twice more; a later use is not enough. */
 static int naive_bring_in(naive *v, int t, bool lfu, int cap)
 {
+    const int more = v->m->prompt[t] ? 0 : 1;
     const routing_model *m = &v->m->t.model;
     bool tried[MAX_OWNER] = { false };
     int n_in = 0;
@@ -173,7 +174,8 @@ static int naive_bring_in(naive *v, int t, bool lfu, int cap)
         if (v->n_place[pool] == 0) continue;
         if (n_there(v, pool) == v->n_place[pool]) {
             const int gone = weakest(v, pool, lfu);
-            if (lfu ? v->count[best] <= v->count[gone] : v->used[best] <= v->used[gone]) continue;
+            if (lfu ? v->count[best] <= v->count[gone] + more
+                    : v->used[best] <= v->used[gone]) continue;
             v->there[gone] = false;
             tried[gone] = true;          /* it had its chance */
         }
@@ -480,6 +482,8 @@ static void test_by_hand(void)
         { REPLAY_VRAM, CACHE_LRU, 8, &two, 3, 2, "2 and 3 come in after their tokens" },
         { REPLAY_VRAM, CACHE_LRU, 0, &two, 3, 0, "what the prompt left stays" },
         { REPLAY_VRAM, CACHE_LFU, 8, &two, 3, 0, "2 and 3 were used no more often than 1" },
+        { REPLAY_VRAM, CACHE_LCP, 8, &two, 3, 0, "... of about the same value" },
+        { REPLAY_VRAM, CACHE_FADE, 8, &two, 3, 0, "the same" },
         { REPLAY_VRAM, CACHE_LRU, 8, &none, 0, 0, "no places" },
         { REPLAY_VRAM, REPLAY_BEST, 0, &two, 3, 0, "0 stays" },
         { REPLAY_VRAM, REPLAY_FIXED, 0, &two, 3, 0, "0 and 1" },

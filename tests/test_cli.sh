@@ -220,7 +220,7 @@ fi
 row_tokens() { grep -o '"tokens":"[0-9a-f]*"' "$tmp/out" | sort -u; }
 row_read() { grep -o '"drive_bytes_per_token":[1-9][0-9.]*' "$tmp/out"; }
 tokens=$(row_tokens) read=$(row_read)
-for policy in lfu lfru lcp; do
+for policy in lfu lfru lcp fade; do
     expect 0 "\"cache_policy\":\"$policy\"" $bench tiers $few --ram $small --cache-policy $policy --json
     if [ -n "$tokens" ] && [ "$(row_tokens)" = "$tokens" ]; then ok; else bad "tiers: other tokens with $policy"; fi
     if [ -n "$(row_read)" ] && [ "$(row_read)" != "$read" ]; then ok; else bad "tiers: $policy reads what lru reads"; fi

@@ -10,7 +10,7 @@ put() { printf "$3" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null; }
 
 # ---- help and usage
 expect 0 "Usage: moe-bench cache VERB" $bench cache --help
-for word in record replay lru lfu lfru lcp Belady fixed Examples; do
+for word in record replay lru lfu lfru lcp fade Belady fixed Examples; do
     if grep -q "$word" "$tmp/out"; then ok; else bad "cache --help does not tell of $word"; fi
 done
 expect 0 "Usage: moe-bench cache VERB" $bench help cache
@@ -69,7 +69,7 @@ if [ -e "$tmp/kept.part" ]; then bad "record: part left"; else ok; fi
 # ---- replay: tables
 expect 0 "hit rate" $bench cache replay "$trace"
 for text in "4 layers of 24 experts" "prompt of 12, 24 tokens after it" "at most 8 uploads" "assumed speeds: -m MODEL" \
-            "size  places     bytes    fixed      lru      lfu     lfru      lcp     best" "all inside" "tok/s" \
+            "size  places     bytes    fixed      lru      lfu     lfru      lcp     fade     best" "all inside" "tok/s" \
             " 16.7%\*      16 " "\* one token's worth"; do
     if grep -q "$text" "$tmp/out"; then ok; else bad "replay does not print '$text'"; fi
 done
@@ -84,7 +84,7 @@ if grep -q "fixed\|lfu" "$tmp/out" || [ "$(grep -c '^ *12.5%' "$tmp/out")" -ne 3
 expect 0 "at most 1 upload a token" $bench cache replay "$trace" --uploads 1 --mode both
 if grep -q "read on demand" "$tmp/out"; then ok; else bad "replay --mode both: one only"; fi
 # all of it: only what was never used before is missing
-expect 0 "" $bench cache replay "$trace" --sizes 100 --uploads 1000 --policy lru,lfu,lfru,lcp,best --csv -
+expect 0 "" $bench cache replay "$trace" --sizes 100 --uploads 1000 --policy lru,lfu,lfru,lcp,fade,best --csv -
 if [ "$(awk -F, '$3 == "100.00" { print $7 }' "$tmp/out" | sort -u | wc -l)" -eq 1 ]; then ok
 else bad "replay: with room for all, policies differ"; cat "$tmp/out"; fi
 
@@ -92,7 +92,7 @@ else bad "replay: with room for all, policies differ"; cat "$tmp/out"; fi
 expect 0 "hit rate" $bench cache replay "$trace" --mode both --csv "$tmp/t.csv" --svg "$tmp/t.svg"
 head -n 1 "$tmp/t.csv" >"$tmp/out"
 if grep -q '^mode,policy,percent,places,bytes,one_token,hit_rate,layers_inside,uploads,tok_s$' "$tmp/out"; then ok; else bad "CSV: names"; fi
-if [ "$(wc -l <"$tmp/t.csv")" -eq $((1 + 7 * 6 + 7 * 5)) ] && [ "$(awk -F, 'NF != 10' "$tmp/t.csv" | wc -l)" -eq 0 ]; then ok; else bad "CSV: lines"; fi
+if [ "$(wc -l <"$tmp/t.csv")" -eq $((1 + 7 * 7 + 7 * 6)) ] && [ "$(awk -F, 'NF != 10' "$tmp/t.csv" | wc -l)" -eq 0 ]; then ok; else bad "CSV: lines"; fi
 # no policy has more hits than the best, at any size
 if awk -F, 'NR > 1 { if ($2 == "best") best[$1 $3] = $7; else if ($2 != "fixed" && $7 > most[$1 $3]) most[$1 $3] = $7 }
             END { for (k in best) if (most[k] > best[k] + 1e-6) exit 1 }' "$tmp/t.csv"; then ok; else bad "CSV: better than the best"; fi
@@ -108,7 +108,7 @@ expect 0 '<b>&amp;"\x1B[31m\xFF' $bench cache replay "$tmp/odd" --svg "$tmp/odd.
 expect 0 '\\x1B' $bench cache replay "$tmp/odd" --json
 cp "$tmp/out" "$tmp/odd.json"
 for svg in "$tmp/t.svg" "$tmp/odd.svg"; do
-    if [ "$(wc -c <"$svg")" -lt 60000 ] && [ "$(grep -c '<polyline' "$svg")" -ge 6 ] && grep -q 'prefers-color-scheme: dark' "$svg" &&
+    if [ "$(wc -c <"$svg")" -lt 60000 ] && [ "$(grep -c '<polyline' "$svg")" -ge 7 ] && grep -q 'prefers-color-scheme: dark' "$svg" &&
        grep -q 'one token' "$svg" && [ "$(tail -n 1 "$svg")" = "</svg>" ]; then ok; else bad "$svg: content"; fi
     # every tag ends, every & is one that XML knows
     if [ "$(grep -o '<[a-z]' "$svg" | wc -l)" -eq "$(grep -o '/>\|</[a-z]' "$svg" | wc -l)" ] &&
@@ -120,7 +120,7 @@ if [ "$python" ]; then
 sys.exit(not (r.tag.endswith("}svg") and len(r) > 5))' "$svg" 2>"$tmp/err"; then ok; else bad "$svg: not XML"; fi
     done
     for json in "$tmp/t.json" "$tmp/odd.json"; do
-        if "$python" -c 'import json,sys; r = json.load(open(sys.argv[1])); sys.exit(len(r["rows"]) != 42 or r["tokens"] != 24)' "$json" 2>"$tmp/err"
+        if "$python" -c 'import json,sys; r = json.load(open(sys.argv[1])); sys.exit(len(r["rows"]) != 49 or r["tokens"] != 24)' "$json" 2>"$tmp/err"
         then ok; else bad "$json: not JSON"; fi
     done
 fi
@@ -139,7 +139,7 @@ for size in 0 -5 101 much "" 5,,10 nan; do
     refuse 2 "is not a percentage above 0, up to 100" $bench cache replay "$trace" --sizes "$size"
 done
 refuse 2 "--sizes: more than 32" $bench cache replay "$trace" --sizes "$(seq -s, 1 33)"
-refuse 2 "--policy: 'fifo' is none of lru, lfu, lfru, lcp, best, fixed and all" $bench cache replay "$trace" --policy lru,fifo
+refuse 2 "--policy: 'fifo' is none of lru, lfu, lfru, lcp, fade, best, fixed and all" $bench cache replay "$trace" --policy lru,fifo
 refuse 2 "--mode: 'disk' is none of vram, ram and both" $bench cache replay "$trace" --mode disk
 refuse 2 "--uploads: -1 is out of range" $bench cache replay "$trace" --uploads -1
 refuse 2 "only one of --csv -, --svg - and --json" $bench cache replay "$trace" --csv - --json

@@ -136,7 +136,7 @@ for m in $qwen $gptoss; do
         got=$(MOE_FAULT=$fault "$run" -m $m $few --ram $small 2>"$tmp/err")
         if [ "$got" = "$want" ] && [ -n "$got" ]; then ok; else bad "$m from the drive, $fault: $got"; fi
     done
-    for policy in lru lfu lfru lcp; do
+    for policy in lru lfu lfru lcp fade; do
         got=$("$run" -m $m $few --ram $small --cache-policy $policy 2>"$tmp/err")
         if [ "$got" = "$want" ] && [ -n "$got" ]; then ok; else bad "$m from the drive, $policy: $got"; fi
     done
@@ -148,7 +148,7 @@ for m in $qwen $gptoss; do
     refuse 1 "was it cut while in use?" env MOE_FAULT=read-end:5 $run -m $m $few --ram $small -q
 done
 refuse 2 "MOE_FAULT" env MOE_FAULT=rain $run -m $tiny -p x
-refuse 2 "--cache-policy: 'mru' is none of lru, lfu, lfru, lcp and off" $run -m $tiny -p x --cache-policy mru
+refuse 2 "--cache-policy: 'mru' is none of lru, lfu, lfru, lcp, fade and off" $run -m $tiny -p x --cache-policy mru
 refuse 2 "MOE_CACHE_POLICY: 'LRU' is none of" env MOE_CACHE_POLICY=LRU $run -m $tiny -p x
 expect 0 "" env MOE_CACHE_POLICY=LRU $run -m $tiny -p x -n 1 --cache-policy lfu
 refuse 2 "none of on, off and auto" $run -m $tiny -p x --postfetch maybe

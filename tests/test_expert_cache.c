@@ -62,6 +62,8 @@ static long double worth(const naive *v, int id)
         return e->place >= 0 && v->places[e->place].privileged ? 1e15L + time_of(e) : e->frequency;
     case CACHE_LCP:
         return e->used ? e->frequency * powl(0.25L, (v->token - e->token) / 128.0L) : 0;
+    case CACHE_FADE:
+        return e->used ? e->frequency * powl(0.5L, (v->token - e->token) / 128.0L) : 0;
     default: return time_of(e);
     }
 }
@@ -72,7 +74,7 @@ static int order_of(const naive *v, int a, int b, bool *unsure)
     const long double x = worth(v, a), y = worth(v, b);
     const naive_expert *e = &v->experts[a], *f = &v->experts[b];
     const bool alike = e->frequency == f->frequency && e->token == f->token;
-    *unsure = v->s.policy == CACHE_LCP && !alike && fabsl(x - y) <= 1e-9L * fmaxl(x, y);
+    *unsure = v->s.policy >= CACHE_LCP && !alike && fabsl(x - y) <= 1e-9L * fmaxl(x, y);
     return x < y ? -1 : x > y;
 }
 
@@ -123,7 +125,7 @@ static void demote_one(naive *v, int pool)
 static void naive_use(naive *v, int id)
 {
     naive_expert *e = &v->experts[id];
-    e->frequency += 1;
+    e->frequency = (v->s.policy == CACHE_FADE ? (double)worth(v, id) : e->frequency) + 1;
     e->used = true;
     e->token = v->token;
     e->order = ++v->order;
@@ -385,6 +387,7 @@ static void test_evictions(void)
         { CACHE_LFRU, 4, "abbbcaade", 'c', "of b and c, not of a and d" },
         { CACHE_LFRU, 1, "aab", 'a', "nobody is privileged" },
         { CACHE_LCP, 3, "aabcd", 'b', "within a token: by frequency, then age" },
+        { CACHE_FADE, 3, "aabcd", 'b', "the same" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         expert_cache *c = make(rows[i].p, 8, rows[i].n_place);
@@ -406,7 +409,46 @@ static void test_priority(void)
     CHECK(expert_cache_value(c, 0, 2) == expert_cache_value(c, 0, 1) + 1);
     expert_cache_seed(c, 0, 3, 16, 256);
     CHECK(expert_cache_value(c, 0, 3) == expert_cache_value(c, 0, 1));
+    touch(c, "aaaad");                   /* revives all that ever were: 8 and 17 */
+    CHECK(expert_cache_value(c, 0, 0) == expert_cache_value(c, 0, 2) + 2);
+    CHECK(expert_cache_value(c, 0, 3) == expert_cache_value(c, 0, 1) + log2(17));
     expert_cache_free(c);
+}
+
+static void test_fading(void)
+{
+    expert_cache *c = make(CACHE_FADE, 4, 4);
+    if (!c) return;
+    touch(c, "aaaa");
+    for (int i = 0; i < 256; i++) expert_cache_tick(c);
+    touch(c, "bcc");
+    CHECK(expert_cache_value(c, 0, 0) == expert_cache_value(c, 0, 1));   /* 4 / 4 = 1 */
+    CHECK(expert_cache_value(c, 0, 2) == expert_cache_value(c, 0, 1) + 1);
+    expert_cache_seed(c, 0, 3, 16, 512);
+    CHECK(expert_cache_value(c, 0, 3) == expert_cache_value(c, 0, 1));
+    touch(c, "ad");                      /* what is left, and one more; not all that ever was */
+    CHECK(expert_cache_value(c, 0, 0) == expert_cache_value(c, 0, 2));
+    CHECK(expert_cache_value(c, 0, 3) == expert_cache_value(c, 0, 2));
+    expert_cache_free(c);
+}
+
+/* In uses as of now, whatever the values are made of. */
+static void test_gain(void)
+{
+    for (int p = CACHE_LFU; p < CACHE_POLICIES; p++) {
+        expert_cache *c = make((cache_policy)p, 4, 4);
+        if (!c) return;
+        expert_cache_seed(c, 0, 0, 12, 0);
+        expert_cache_seed(c, 0, 1, 4, 0);
+        const double a = expert_cache_value(c, 0, 0), b = expert_cache_value(c, 0, 1);
+        const double never = expert_cache_value(c, 0, 2);
+        CHECK(expert_cache_gain(c, a, b) == 8 && expert_cache_gain(c, b, a) == -8);
+        CHECK(expert_cache_gain(c, a, never) == (p >= CACHE_LCP ? INFINITY : 12));
+        CHECK(expert_cache_gain(c, a, -INFINITY) == INFINITY);
+        for (int i = 0; i < 256; i++) expert_cache_tick(c);
+        CHECK(expert_cache_gain(c, a, b) == (p == CACHE_LCP ? 0.5 : p == CACHE_FADE ? 2 : 8));
+        expert_cache_free(c);
+    }
 }
 
 static void test_odd_seeds(void)
@@ -444,7 +486,7 @@ static void test_odd_seeds(void)
  * alone is left. */
 static void test_days(void)
 {
-    static const char gone[CACHE_POLICIES][4] = { "abc", "cda", "acb", "cda" };
+    static const char gone[CACHE_POLICIES][4] = { "abc", "cda", "acb", "cda", "cda" };
     for (int p = 0; p < CACHE_POLICIES; p++) {
         const char *name = cache_policy_name((cache_policy)p);
         expert_cache *c = make((cache_policy)p, 8, 4);
@@ -500,6 +542,8 @@ int main(int argc, char **argv)
     test_names();
     test_evictions();
     test_priority();
+    test_fading();
+    test_gain();
     test_odd_seeds();
     test_days();
     test_walks();

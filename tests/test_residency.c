@@ -205,8 +205,11 @@ static void fill_slots(device *d, const residency *r)
     }
 }
 
-static residency *begin_with(device *d, int each, cache_policy policy, int uploads, uint64_t seed,
-                             bool moved)
+#define MARGIN 0.3
+
+typedef struct rules { cache_policy policy; double margin; int uploads; bool moved; } rules;
+
+static residency *begin_by(device *d, int each, const rules *by, uint64_t seed)
 {
     static place_mover mover;
     residency *r = NULL;
@@ -215,11 +218,12 @@ static residency *begin_with(device *d, int each, cache_policy policy, int uploa
     *d = (device){ .rng = { seed } };
     for (int p = 0; p < MOST_PLACES; p++) d->content[p] = NOTHING;
     for (int l = 0; l < LAYERS; l++) n_place[l] = each + (l == 0);
-    if (moved && !begin_slots(d, n_place)) return NULL;
-    mover = (place_mover){ d, send, passed, moved ? save : NULL };
-    const residency_options o = { .n_layer = LAYERS, .bytes = bytes_for(each), .policy = policy,
-                                  .most_uploads = uploads, .margin = 0.3, .map = d->map,
-                                  .slots = d->slots, .n_place = moved ? n_place : NULL };
+    if (by->moved && !begin_slots(d, n_place)) return NULL;
+    mover = (place_mover){ d, send, passed, by->moved ? save : NULL };
+    const residency_options o = { .n_layer = LAYERS, .bytes = bytes_for(each),
+                                  .policy = by->policy, .most_uploads = by->uploads,
+                                  .margin = by->margin, .map = d->map, .slots = d->slots,
+                                  .n_place = by->moved ? n_place : NULL };
     CHECK_MSG(residency_create(&r, &banks, &o, &mover, &err) == 0, "%s", err.msg);
     for (int l = 0; r && l < LAYERS; l++)
         for (int e = 0; e < residency_share(r, l); e++) {
@@ -227,9 +231,15 @@ static residency *begin_with(device *d, int each, cache_policy policy, int uploa
             CHECK(place >= 0);
             if (place >= 0) d->content[place] = l * EXPERTS + e;
         }
-    if (r && moved) fill_slots(d, r);
+    if (r && by->moved) fill_slots(d, r);
     publish(d);
     return r;
+}
+
+static residency *begin_with(device *d, int each, cache_policy policy, int uploads, uint64_t seed,
+                             bool moved)
+{
+    return begin_by(d, each, &(rules){ policy, MARGIN, uploads, moved }, seed);
 }
 
 static residency *begin(device *d, int each, cache_policy policy, int uploads, uint64_t seed)
@@ -437,6 +447,98 @@ static void test_learns(void)
     residency_free(r);
 }
 
+/* Tokens until an expert that each of them chooses takes the place of the weakest; < 0: it never
+ * does. */
+static int tokens_until(device *d, residency *r, int layer, int expert)
+{
+    const uint32_t chosen = (uint32_t)expert;
+    for (int t = 1; t <= 100; t++) {
+        residency_chosen(r, layer, &chosen, 1);
+        turn(d, r);
+        residency_send(r, INT_MAX);
+        let_arrive(d, RESIDENCY_MARKS);
+        if (d->n_sent > 0) return t;
+    }
+    return -1;
+}
+
+static void seed_ready(residency *r, double frequency)
+{
+    for (int i = 0; i < LAYERS * EXPERTS; i++)
+        if (residency_find(r, i / EXPERTS, i % EXPERTS) >= 0)
+            residency_seed(r, i / EXPERTS, i % EXPERTS, frequency);
+}
+
+/* Margins are uses as of now: whoever is there has had 8 of them, which fade, and so do those of
+ * the newcomer, which was popular once: of its 1000 uses next to nothing is left. */
+static void test_margin(void)
+{
+    static device d;
+    for (int once = 0; once < 2; once++) {
+        residency *r = begin(&d, 4, CACHE_FADE, 8, 15);
+        const double fade = exp2(-1.0 / 128);
+        double there = 8, new = once ? 1000.0 / 1024 : 0;
+        int want = 0;
+        if (!r) return;
+        if (once) residency_seed(r, 1, 20, 1000);
+        for (int i = 0; i < 1280 && once; i++) turn(&d, r);
+        seed_ready(r, there);
+        for (; new - there <= MARGIN; want++) {
+            there *= fade;
+            new = (new + 1) * fade;
+        }
+        const int is = tokens_until(&d, r, 1, 20);
+        CHECK_MSG(is == want, "after %d tokens, not %d", is, want);
+        residency_free(r);
+    }
+}
+
+/* How many fresh uses are worth a copy where next to nothing is known of the weakest: by the
+ * policies' own margins. */
+static void test_own_margins(void)
+{
+    static const int want[CACHE_POLICIES] = {
+        [CACHE_LRU] = 1, [CACHE_LFU] = 2, [CACHE_LFRU] = 2, [CACHE_LCP] = 2, [CACHE_FADE] = 3,
+    };
+    static device d;
+    for (int p = 0; p < CACHE_POLICIES; p++) {
+        const rules own = { (cache_policy)p, cache_policy_margin((cache_policy)p), 8, false };
+        residency *r = begin_by(&d, 4, &own, 15);
+        if (!r) return;
+        seed_ready(r, 0.01);
+        const int is = tokens_until(&d, r, 1, 20);
+        CHECK_MSG(is == want[p], "%s: after %d uses, not %d", cache_policy_name((cache_policy)p),
+                  is, want[p]);
+        residency_free(r);
+    }
+}
+
+/* Between tokens a place costs a copy over the bus, and what is a little more popular is not worth
+ * it; in a prompt it costs next to nothing. */
+static void test_margin_of_prompts(void)
+{
+    static device d;
+    const uint32_t chosen[2] = { 20, 21 };
+    const double more = 7 + MARGIN / 2, less = 7 - MARGIN / 2;   /* and one use, to 8 */
+    residency *r = begin(&d, 4, CACHE_FADE, 8, 15);
+    residency_swap swaps[EXPERTS];
+    int32_t counts[EXPERTS] = { 0 };
+    if (!r) return;
+    seed_ready(r, 8);
+    residency_seed(r, 1, 20, more);
+    residency_seed(r, 1, 21, less);
+    residency_chosen(r, 1, chosen, 2);
+    turn(&d, r);
+    residency_send(r, INT_MAX);
+    CHECK(d.n_sent == 0 && residency_counts(r).refused > 0);
+    seed_ready(r, 8);
+    residency_seed(r, 1, 20, more);
+    residency_seed(r, 1, 21, less);
+    counts[20] = counts[21] = 1;
+    CHECK(residency_prompt(r, 1, counts, swaps, EXPERTS) == 1 && swaps[0].expert == 20);
+    residency_free(r);
+}
+
 /* A prompt alone fills the places with what it wants. */
 static void test_prompt(void)
 {
@@ -558,6 +660,9 @@ int main(int argc, char **argv)
     test_moved();
     test_ask();
     test_learns();
+    test_margin();
+    test_own_margins();
+    test_margin_of_prompts();
     test_prompt();
     test_list();
     test_apply();

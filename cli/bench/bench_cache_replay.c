@@ -31,7 +31,7 @@ static const arg_option options[] = {
     { "sizes", 0, ARG_TEXT, FIELD(sizes), "LIST", NULL, 0, 0,
       "Sizes in percent of all experts. Default: 5,10,25,50,75,90" },
     { "policy", 0, ARG_TEXT, FIELD(policy), "LIST", NULL, 0, 0,
-      "Of lru, lfu, lfru, lcp, best and fixed. Default: all" },
+      "Of lru, lfu, lfru, lcp, fade, best and fixed. Default: all" },
     { "mode", 0, ARG_TEXT, FIELD(mode), "NAME", NULL, 0, 0,
       "vram: replaced between tokens; ram: on demand; both. Default: vram" },
     { "uploads", 0, ARG_INT, FIELD(uploads), "N", NULL, 0, INT_MAX,
@@ -95,8 +95,8 @@ static int read_policies(bool rule[REPLAY_RULES], const char *list)
         int i = 0;
         while (i < REPLAY_RULES && strcmp(word, replay_rule_name(i)) != 0) i++;
         if (i == REPLAY_RULES && strcmp(word, "all") != 0) {
-            console_error("--policy: '%s' is none of lru, lfu, lfru, lcp, best, fixed and all",
-                          ESC(shown, str_from(word)));
+            console_error("--policy: '%s' is none of lru, lfu, lfru, lcp, fade, best, fixed and "
+                          "all", ESC(shown, str_from(word)));
             return 2;
         }
         for (int j = 0; j < REPLAY_RULES; j++) rule[j] |= i == j || i == REPLAY_RULES;

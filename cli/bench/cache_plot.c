@@ -41,7 +41,9 @@ static void put_name(textbuf *b, const routing_model *m)
 
 /* ---- looks ----------------------------------------------------------------------------------- */
 
-typedef enum mark { MARK_NONE, MARK_CIRCLE, MARK_SQUARE, MARK_TRIANGLE, MARK_DIAMOND } mark;
+typedef enum mark {
+    MARK_NONE, MARK_CIRCLE, MARK_SQUARE, MARK_TRIANGLE, MARK_DIAMOND, MARK_ON_TIP
+} mark;
 
 /* By rule. Lines that often lie on each other grow thinner in the order in which they are drawn. */
 static const struct look {
@@ -50,9 +52,10 @@ static const struct look {
     mark m;
 } looks[REPLAY_RULES] = {
     [CACHE_LRU] = { "#0969da", "#58a6ff", "", 2, MARK_CIRCLE },
-    [CACHE_LFU] = { "#bf8700", "#e3b341", "", 5.5, MARK_SQUARE },
-    [CACHE_LFRU] = { "#1a7f37", "#3fb950", "", 3.2, MARK_TRIANGLE },
-    [CACHE_LCP] = { "#cf222e", "#ff7b72", "", 1.4, MARK_DIAMOND },
+    [CACHE_LFU] = { "#bf8700", "#e3b341", "", 6.5, MARK_SQUARE },
+    [CACHE_LFRU] = { "#1a7f37", "#3fb950", "", 4.2, MARK_TRIANGLE },
+    [CACHE_LCP] = { "#cf222e", "#ff7b72", "", 2.4, MARK_DIAMOND },
+    [CACHE_FADE] = { "#8250df", "#bc8cff", "", 1.2, MARK_ON_TIP },
     [REPLAY_BEST] = { "#1f2328", "#f0f6fc", "7 4", 2, MARK_NONE },
     [REPLAY_FIXED] = { "#6e7781", "#8b949e", "2 3", 2, MARK_NONE },
 };
@@ -99,6 +102,9 @@ static void put_mark(textbuf *b, int rule, double x, double y)
         break;
     case MARK_DIAMOND:
         put(b, "<path class=\"%s-mark\" d=\"M%.1f %.1fl4 4l-4 4l-4-4z\"/>\n", name, x, y - 4);
+        break;
+    case MARK_ON_TIP:
+        put(b, "<path class=\"%s-mark\" d=\"M%.1f %.1fl4-7h-8z\"/>\n", name, x, y + 4.5);
         break;
     }
 }

@@ -174,8 +174,9 @@ static int by_value(const void *a, const void *b)
     return x->expert - y->expert;
 }
 
-/* Brings in at most `most` of the n newcomers, the most valuable ones first. Returns how many. */
-static int bring_in(uint64_t *bytes, replay *r, expert_cache *c, int n, int most)
+/* Brings in at most `most` of the n newcomers, the most valuable ones first, if they are worth that
+ * much more than who makes room. Returns how many. */
+static int bring_in(uint64_t *bytes, replay *r, expert_cache *c, int n, int most, double margin)
 {
     int n_in = 0;
     for (int i = 0; i < n; i++)
@@ -186,7 +187,7 @@ static int bring_in(uint64_t *bytes, replay *r, expert_cache *c, int n, int most
         const int pool = r->pool_of[one->layer];
         double least;
         const int place = expert_cache_weakest(c, pool, &least);
-        if (place < 0 || !(one->value > least)) continue;
+        if (place < 0 || !(expert_cache_gain(c, one->value, least) > margin)) continue;
         expert_cache_assign(c, place, one->layer, one->expert);
         *bytes += r->bytes[pool];
         n_in++;
@@ -211,7 +212,7 @@ static int look_layer(replay *r, expert_cache *c, int t, int l, int *n_new)
 
 /* All layers of a token; the hits of each. Returns how many experts came in after it. */
 static int run_token(uint8_t *hits, uint64_t *bytes, replay *r, expert_cache *c, replay_mode mode,
-                     int t, int n_upload)
+                     int t, int n_upload, double margin)
 {
     int n_new = 0;
     for (int l = 0; l < r->t->model.n_layer; l++)
@@ -219,7 +220,8 @@ static int run_token(uint8_t *hits, uint64_t *bytes, replay *r, expert_cache *c,
                                                : look_layer(r, c, t, l, &n_new));
     expert_cache_tick(c);
     if (mode == REPLAY_RAM) return 0;
-    return bring_in(bytes, r, c, n_new, t < r->t->n_prompt ? n_new : n_upload);
+    if (t < r->t->n_prompt) return bring_in(bytes, r, c, n_new, n_new, 0);
+    return bring_in(bytes, r, c, n_new, n_upload, margin);
 }
 
 static int run_policy(replay *r, replay_mode mode, cache_policy policy, const replay_size *size,
@@ -236,7 +238,7 @@ static int run_policy(replay *r, replay_mode mode, cache_policy policy, const re
         const int i = max_int(0, t - r->t->n_prompt);    /* the prompt's hits are overwritten */
         uint64_t bytes = 0;
         const int n = run_token(r->hits + (size_t)i * (size_t)m->n_layer, &bytes, r, c, mode, t,
-                                n_upload);
+                                n_upload, cache_policy_margin(policy));
         if (t < r->t->n_prompt) continue;
         r->brought[i] = bytes;
         r->n_brought += (uint64_t)n;

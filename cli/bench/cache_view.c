@@ -18,7 +18,7 @@ bool cache_has(const cache_table *t, replay_mode mode, int rule)
 int cache_rule_at(int i)
 {
     static const int order[REPLAY_RULES] = { REPLAY_FIXED, CACHE_LRU, CACHE_LFU, CACHE_LFRU,
-                                             CACHE_LCP, REPLAY_BEST };
+                                             CACHE_LCP, CACHE_FADE, REPLAY_BEST };
     return order[i];
 }
 
