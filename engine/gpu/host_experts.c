@@ -45,7 +45,9 @@ struct host_experts {
     uint32_t *log;                       /* [n_layer, GPU_FEW * k] page-locked: what was chosen;
                                           * NULL without places */
     uint32_t *wanted;                    /* the same, of what would have been; or NULL */
-    int n_logged;                        /* tokens in it that the places have not seen */
+    int n_logged;                        /* tokens in it; 0: the places have seen all */
+    int n_noted, cold_noted;             /* layers of these that they have seen, and how many of the
+                                          * choices were not in VRAM */
     bool turned;                         /* they have changed since the last token */
     double *layer_s;                     /* [n_layer]: from a question to its reply, since then */
     uint32_t number;                     /* of the last question replied to */
@@ -439,6 +441,38 @@ void host_experts_watch_guesses(host_experts *c, router_ahead *by, guess_recall 
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
+static int cold_in(const uint32_t *log, int n)
+{
+    int cold = 0;
+    for (int i = 0; i < n; i++) cold += log[i] >> 16 != GPU_HOT;
+    return cold;
+}
+
+/* The books get the choices of layers up to `end`, which are in RAM: those before a question are,
+ * and all when the last layer has a number. A layer's take some microseconds. */
+static void note_choices(host_experts *c, int end)
+{
+    const int n = c->n_logged * c->m->hp.n_expert_used;
+    for (; c->n_noted < end && n > 0; c->n_noted++) {
+        const int l = c->n_noted;
+        const uint32_t *log = log_of(c, l), *wanted = c->wanted ? host_experts_wanted(c, l) : log;
+        vram_places_chosen(c->places, l, wanted, n);
+        if (c->perf != PERF_OFF) vram_places_call(c->places, l, cold_in(log, n), c->layer_s[l]);
+        c->layer_s[l] = 0;
+        c->cold_noted += cold_in(wanted, n);
+    }
+}
+
+static int change_places(host_experts *c, err_ctx *err)
+{
+    const int all = c->n_layer * c->m->hp.n_expert_used;
+    note_choices(c, c->n_layer);
+    if (c->n_logged == 1)
+        vram_places_token(c->places, c->token_s, all - c->cold_noted, all);
+    c->n_logged = 0;
+    return vram_places_turn(c->places, err);
+}
+
 /* Copies of experts begin one by one, while nobody waits for the host: setting one up takes it some
  * ten microseconds. */
 static void send_some(host_experts *c)
@@ -485,36 +519,13 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     send_some(c);
     const double cpu_s = seconds(reply - seen);
     c->layer_s[layer] += cpu_s;
+    if (c->places && !c->broken) note_choices(c, layer + 1);
     if (c->n != 1) return rc;
     count_times(c, seconds(seen - from), cpu_s);
     c->fetch = (last_fetch){ .open = n_fetched > 0, .ended = ended, .layer = layer, .reply = reply,
                              .busy_s = cpu_s - c->waited_s, .unsure_s = unseen_s + c->waited_s };
     if (judged) guess_next(c);
     return rc;
-}
-
-static int cold_in(const uint32_t *log, int n)
-{
-    int cold = 0;
-    for (int i = 0; i < n; i++) cold += log[i] >> 16 != GPU_HOT;
-    return cold;
-}
-
-static int change_places(host_experts *c, err_ctx *err)
-{
-    const int k = c->m->hp.n_expert_used, n = c->n_logged * k;
-    int n_cold = 0;
-    for (int l = 0; l < c->n_layer && n > 0; l++) {
-        const uint32_t *log = log_of(c, l), *wanted = c->wanted ? host_experts_wanted(c, l) : log;
-        vram_places_chosen(c->places, l, wanted, n);
-        if (c->perf != PERF_OFF) vram_places_call(c->places, l, cold_in(log, n), c->layer_s[l]);
-        c->layer_s[l] = 0;
-        n_cold += cold_in(wanted, n);
-    }
-    if (c->n_logged == 1)
-        vram_places_token(c->places, c->token_s, c->n_layer * k - n_cold, c->n_layer * k);
-    c->n_logged = 0;
-    return vram_places_turn(c->places, err);
 }
 
 int host_experts_turn(host_experts *c, err_ctx *err)
@@ -535,6 +546,7 @@ void host_experts_begin(host_experts *c, int n)
 {
     c->n = n;
     c->n_logged = n;
+    c->n_noted = c->cold_noted = 0;
     c->broken = false;
     if (c->recall) guess_recall_forget(c->recall);
     pool_stay_awake(c->o->team, true);
