@@ -241,7 +241,7 @@ refuse 1 "none.gguf: " $bench tiers -m "$tmp/none.gguf"
 
 # ---- a plan is printed at the start, and compared with the clock after 64 tokens
 same="--ctx 256 --threads 1 --isa scalar"
-same="$same --ram $(($(least $run -m $qwen -p Hello $same) + 1))M"
+same="$same --ram $(($(least $run chat -m $qwen $same) + 1))M"       # a chat takes most
 slow="$same --temp 0"
 expect 0 "tok/s expected" $run -m $qwen -p Hello $slow -n 70
 if grep -q "not measured yet" "$tmp/err"; then bad "speeds were measured, and are told as assumed"; else ok; fi
