@@ -49,11 +49,6 @@ static void count_second(void *ctx, int64_t begin, int64_t end, int thread)
     count_list(ctx, 1, begin, end, thread);
 }
 
-static void count_third(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    count_list(ctx, 2, begin, end, thread);
-}
-
 static void begin_tally(tally *c, const pool *p)
 {
     memset(c, 0, sizeof *c);
@@ -88,10 +83,54 @@ static void check_sizes(pool *p)
 }
 
 /* Lists of all sizes after one another. Later ones wait for earlier ones. */
+/* Own ranges: one after another, all of it, in whole grains, and as even as can be. */
+static void check_own(int n_thread)
+{
+    for (size_t i = 0; i < ARRAY_LEN(sizes) * ARRAY_LEN(grains); i++) {
+        const int64_t n = sizes[i % ARRAY_LEN(sizes)], grain = grains[i / ARRAY_LEN(sizes)];
+        int64_t last = 0, least = INT64_MAX, most = 0;
+        for (int t = 0; t < n_thread; t++) {
+            int64_t begin, end;
+            pool_own(&begin, &end, n, grain, n_thread, t);
+            CHECK_MSG(begin == last && end >= begin && (end == n || end % grain == 0),
+                      "%d of %d threads: %d to %d of %d after %d", t, n_thread, (int)begin,
+                      (int)end, (int)n, (int)last);
+            const int64_t own = (end - begin + grain - 1) / grain;
+            if (own < least) least = own;
+            if (own > most) most = own;
+            last = end;
+        }
+        CHECK_MSG(last == n && most - least <= 1, "%d threads: %d of %d, %d to %d grains",
+                  n_thread, (int)last, (int)n, (int)least, (int)most);
+    }
+}
+
+/* The first range of a thread that comes in time begins its own. */
+static void note_first(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    _Atomic int64_t *first = ctx;
+    int64_t none = -1;
+    (void)end;
+    atomic_compare_exchange_strong(&first[thread], &none, begin);
+}
+
+static void check_own_first(pool *p)
+{
+    _Atomic int64_t first[POOL_MAX_THREADS];
+    const int n_thread = pool_threads(p);
+    for (int round = 0; round < 50; round++) {
+        int64_t begin, end;
+        for (int t = 0; t < n_thread; t++) first[t] = -1;
+        pool_run(p, 64 * (int64_t)n_thread, 2, note_first, first);
+        pool_own(&begin, &end, 64 * (int64_t)n_thread, 2, n_thread, 0);
+        CHECK_MSG(first[0] == begin, "the caller began with %d", (int)first[0]);
+    }
+}
+
 static void check_lists(pool *p)
 {
     static tally c;
-    static pool_fn *const fns[POOL_LISTS] = { count_first, count_second, count_third };
+    static pool_fn *const fns[POOL_LISTS] = { count_first, count_second };
     for (size_t i = 0; i < 6 * ARRAY_LEN(sizes); i++) {
         const int n_list = (int)(i % (POOL_LISTS + 1));
         begin_tally(&c, p);
@@ -113,6 +152,8 @@ static void test_every_index(void)
         CHECK(pool_threads(p) == teams[i]);
         check_sizes(p);
         check_lists(p);
+        check_own(pool_threads(p));
+        check_own_first(p);
         pool_free(p);
     }
 }

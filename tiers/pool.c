@@ -140,13 +140,21 @@ static uint32_t take_grains(_Atomic uint64_t *taken, uint32_t *first, uint32_t n
     return n;
 }
 
+/* Grains of a share, and how many there are before it. */
+static int64_t share_of(const shared_list *l, int owner, uint32_t *n)
+{
+    const uint32_t o = (uint32_t)owner;
+    *n = l->each + (o < l->more);
+    return (int64_t)l->each * owner + (o < l->more ? o : l->more);
+}
+
 /* All that is left of a share of list i. The owner takes half of it, because memory is read fastest
  * in long runs, then half of the rest and so on, in case it is slow. When helpers come, all the
  * others may: each leaves something for them. */
 static void work_off(pool *p, const shared_list *l, int i, uint32_t number, int owner, int thread)
 {
-    const uint32_t o = (uint32_t)owner, all = l->each + (o < l->more);
-    const int64_t before = (int64_t)l->each * owner + (o < l->more ? o : l->more);
+    uint32_t all;
+    const int64_t before = share_of(l, owner, &all);
     const uint32_t n_part = owner == thread ? 2 : (uint32_t)p->n_help;
     uint32_t first, n;
     while ((n = take_grains(&p->shares[owner].taken[i], &first, number, all, n_part)) > 0) {
@@ -216,6 +224,16 @@ static shared_list share_out(const pool_list *of, void *ctx, int n_thread)
     return (shared_list){ .fn = of->fn, .ctx = ctx, .n = of->n, .grain = grain,
                           .each = (uint32_t)(n_grain / n_thread),
                           .more = (uint32_t)(n_grain % n_thread) };
+}
+
+void pool_own(int64_t *begin, int64_t *end, int64_t n, int64_t grain, int n_thread, int thread)
+{
+    const shared_list l = share_out(&(pool_list){ n, grain, NULL }, NULL, n_thread);
+    uint32_t own;
+    *begin = share_of(&l, thread, &own) * l.grain;
+    *end = *begin + own * l.grain;
+    if (*begin > n) *begin = n;
+    if (*end > n) *end = n;
 }
 
 /* A share that had nothing to take for all these loops would still have its old number. */

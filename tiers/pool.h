@@ -29,10 +29,13 @@ int pool_threads(const pool *p);
 typedef void pool_fn(void *ctx, int64_t begin, int64_t end, int thread);
 void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx);
 
+/* The range of such a loop that a thread begins with. */
+void pool_own(int64_t *begin, int64_t *end, int64_t n, int64_t grain, int n_thread, int thread);
+
 /* The same for several lists in one loop, without a wait between them: no thread gets a range of a
  * list before all of the earlier ones is handed out, though it may still be under way elsewhere. So
  * a call may wait for what calls of earlier lists do, if these wait for nothing. */
-enum { POOL_LISTS = 3 };                 /* at most */
+enum { POOL_LISTS = 2 };                 /* at most */
 typedef struct pool_list {
     int64_t n, grain;
     pool_fn *fn;

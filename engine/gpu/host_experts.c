@@ -59,8 +59,7 @@ struct host_experts {
                                           * alike */
     fetch_levels levels;
     bool can_guess;
-    read_ahead *reader;                  /* what threads have in their caches; NULL: can_guess is
-                                          * false */
+    read_ahead *reader;                  /* NULL: can_guess is false */
     bool nothing_locked;                 /* slabs would be fetched if they were in page-locked
                                           * RAM */
 
@@ -199,7 +198,7 @@ static bool read_on_guess(host_experts *c)
     if (n > 0)
         c->s.ahead_bytes += experts_cpu_read_ahead(c->cpu, c->reader, c->layer,
                                                    c->m->layers[c->layer].experts, ids, n,
-                                                   UINT64_MAX, nothing_asked, c);
+                                                   nothing_asked, c);
     return n > 0;
 }
 
@@ -382,7 +381,7 @@ static int compute(host_experts *c, err_ctx *err)
     const expert_job job = {
         .bank = c->m->layers[c->layer].experts, .act = c->m->family->act, .x = &c->x,
         .work = c->work, .items = c->items, .n_item = n_item, .y = mail->y, .layer = c->layer,
-        .taken = device_takes, .taken_ctx = c, .n_sure = n_sure, .in_caches = c->reader,
+        .taken = device_takes, .taken_ctx = c, .n_sure = n_sure,
     };
     return experts_cpu_run(c->cpu, &job, err);
 }
@@ -498,7 +497,6 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     if (q.quiet) {
         c->number = next_number(c);
         send_some(c);
-        if (c->reader) read_ahead_forget(c->reader);
         if (c->n == 1) count_quiet(c, bank, q.n_guessed, seconds(seen - from));
         return 0;
     }
@@ -509,7 +507,6 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     c->waited_s = 0.0;
     if (c->broken) memset(c->mail->by_host, 1, sizeof c->mail->by_host);
     else if ((rc = compute(c, err)) < 0) c->broken = true;
-    if (c->reader) read_ahead_forget(c->reader);
     if (c->n == 1) n_fetched = count(c, bank);
     const bool ended = __atomic_load_n(&c->mail->fetch_ns, __ATOMIC_RELAXED) != 0;
     if (n_fetched > 0 && c->notes) fetch_log_note(c->notes, layer, c->mail);
@@ -919,8 +916,8 @@ int host_experts_create(host_experts **out, const host_experts_parts *parts, err
         host_experts_free(c);
         return rc;
     }
-    if (c->can_guess && (rc = read_ahead_create(&c->reader, experts_cpu_pieces(&c->m->hp),
-                                                pool_threads(c->o->team), err)) < 0) {
+    if (c->can_guess &&
+        (rc = read_ahead_create(&c->reader, pool_threads(c->o->team), err)) < 0) {
         host_experts_free(c);
         return rc;
     }

@@ -11,8 +11,10 @@
  * at a time. Neither order nor number changes a bit: no product involves two experts. Reading them
  * and making room for them is left to the store.
  *
- * Gate and up of a single token's experts may be in the caches of some threads (read_ahead.h):
- * these threads compute them, and begin with them. */
+ * A single token's experts are all cut alike, and a thread has the same rows of each of them: it
+ * can read these ahead into its cache (read_ahead.h) before it is known which experts it will be,
+ * and all threads have as much to do. Tokens of a batch choose so many experts that whole ones are
+ * handed out. */
 #include "engine/host/experts_cpu.h"
 
 #include <sched.h>
@@ -22,17 +24,18 @@
 enum {
     FEW_ITEMS = 64,                      /* a batch of few tokens: all experts wanted at once */
     SPIN_UPS = 1000,                     /* looks at an item before yielding the core */
-    ENOUGH_UPS = 1,                      /* pieces per thread: smaller ones are read more slowly */
-    LEAST_UP = 8,                        /* rows: less is too short a run of memory */
+    LEAST_HEIGHT = 8,                    /* rows: less is too short a run of memory */
     MOST_SPLIT = 1024,                   /* blocks of a list whose ups are parts of blocks */
     LONG_RUN = 1 << 16                   /* multiplications: ~4 us, and worth reading at once */
 };
 
-/* The pieces of some items: n_piece of each, one after another. */
+/* The pieces of some items: n_piece of each, one item after another; across: piece i of all items,
+ * then the next. */
 typedef struct piece_list {
     const int *items;
     int n_item, n_piece;
     int n_row, height;                   /* rows of an item, and of a piece */
+    bool across;
 } piece_list;
 
 /* A count that all threads write, in a cache line of its own. */
@@ -53,7 +56,6 @@ struct experts_cpu {
     expert_job now;                      /* the job under way */
     int height;                          /* rows of a piece where there are many: whole blocks */
     piece_list ups, downs;               /* under way */
-    int64_t n_fresh;                     /* ups that are in no cache; the others follow them */
     up_count *up_done;                   /* [item] */
     row_count *block_done;               /* [MOST_SPLIT]: rows of a block of mid; 0 between lists */
     bool quantise_mid;                   /* down rows read the int8 form */
@@ -64,9 +66,6 @@ struct experts_cpu {
     int *ids, *which, *some;             /* [item]: experts; items that came in; of those, some */
     int most_item;
     bool *taken;                         /* [item]: its down is computed elsewhere */
-    int *cached;                         /* [item]: its number in now.in_caches, or -1 */
-    int item_of[AHEAD_EXPERTS];          /* the other way round, or -1 */
-    bool any_cached;
     void *storage;
 };
 
@@ -77,23 +76,50 @@ typedef struct piece { const work_item *it; int item, place, first, n, n_piece; 
 static piece_list list_of(const int *items, int n, uint64_t rows, int height)
 {
     const uint64_t h = (uint64_t)height;
-    return (piece_list){ items, n, (int)((rows + h - 1) / h), (int)rows, height };
+    return (piece_list){ .items = items, .n_item = n, .n_piece = (int)((rows + h - 1) / h),
+                         .n_row = (int)rows, .height = height };
 }
 
-/* Piece i, with as many of the next ones as belong to the same call: gate and up rows lie far
- * apart, and every change from one to the other costs. */
-static piece piece_at(const experts_cpu *c, const piece_list *l, int64_t i, int64_t end)
+/* Pieces own .. last - 1 of the item at `place`, or as many of them as belong to one call: gate and
+ * up rows lie far apart, and every change from one to the other costs. */
+static piece piece_at(const experts_cpu *c, const piece_list *l, int place, int own, int last)
 {
-    const int own = (int)(i % l->n_piece), left = l->n_piece - own;
-    const int most = OPS_ROWS_WIDE / l->height;
-    const int place = (int)(i / l->n_piece), item = l->items[place];
+    const int item = l->items[place];
     piece p = { .it = &c->now.items[item], .item = item, .place = place, .first = own * l->height,
-                .n_piece = left < most ? left : most };
-    if (p.n_piece > end - i) p.n_piece = (int)(end - i);
-    p.n = p.n_piece * l->height;
-    if (p.n > l->n_row - p.first) p.n = l->n_row - p.first;
+                .n_piece = min_int(last - own, OPS_ROWS_WIDE / l->height) };
+    p.n = min_int(p.n_piece * l->height, l->n_row - p.first);
     return p;
 }
+
+typedef void piece_fn(experts_cpu *c, const piece *p);
+
+static void item_pieces(experts_cpu *c, const piece_list *l, int place, int own, int last,
+                        piece_fn *fn)
+{
+    while (own < last) {
+        const piece p = piece_at(c, l, place, own, last);
+        fn(c, &p);
+        own += p.n_piece;
+    }
+}
+
+/* A range of a loop over the list. */
+static void each_piece(experts_cpu *c, const piece_list *l, int64_t begin, int64_t end,
+                       piece_fn *fn)
+{
+    const int64_t n = l->n_piece;
+    for (int place = 0; place < l->n_item && l->across; place++)
+        item_pieces(c, l, place, (int)begin, (int)end, fn);
+    for (int64_t i = begin, next; i < end && !l->across; i = next) {
+        next = i / n * n + n < end ? i / n * n + n : end;
+        item_pieces(c, l, (int)(i / n), (int)(i % n), (int)(i % n + next - i), fn);
+    }
+}
+
+static int64_t pieces_in(const piece_list *l) { return (int64_t)l->n_item * l->n_piece; }
+
+/* Indices of a loop over it. */
+static int64_t loop_length(const piece_list *l) { return l->across ? l->n_piece : pieces_in(l); }
 
 static matrix slab_matrix(const experts_cpu *c, expert_slab s, const piece *p)
 {
@@ -189,42 +215,11 @@ static void up_piece(experts_cpu *c, const piece *p)
     add_ready(c, p->item, are_parts(c) ? close_blocks(c, p) : p->n);
 }
 
-/* Those that are in this thread's cache. */
-static void own_ups(experts_cpu *c, int thread)
-{
-    read_ahead *r = c->now.in_caches;
-    const int n_piece = read_ahead_pieces(r);
-    for (int i = -1; (i = read_ahead_claim_own(r, i + 1, thread)) >= 0;) {
-        const int item = c->item_of[i / n_piece];
-        const piece_list one = list_of(&item, 1, c->now.bank->n_ff, OPS_ROWS);
-        if (item < 0) continue;          /* a wrong guess */
-        const piece p = piece_at(c, &one, i % n_piece, i % n_piece + 1);
-        up_piece(c, &p);
-    }
-}
-
-/* Whatever ups a thread gets, it begins with those that it has in its cache. */
-static void fresh_ups(void *ctx, int64_t begin, int64_t end, int thread)
+static void up_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
     experts_cpu *c = ctx;
-    if (c->any_cached) own_ups(c, thread);
-    for (int64_t i = begin; i < end;) {
-        const piece p = piece_at(c, &c->ups, i, end);
-        up_piece(c, &p);
-        i += p.n_piece;
-    }
-}
-
-/* Most of these have been claimed by the threads that have them. */
-static void cached_ups(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    experts_cpu *c = ctx;
-    own_ups(c, thread);
-    for (int64_t i = c->n_fresh + begin; i < c->n_fresh + end; i++) {
-        const piece p = piece_at(c, &c->ups, i, i + 1);
-        if (read_ahead_claim(c->now.in_caches, c->cached[p.item], p.first / c->ups.height))
-            up_piece(c, &p);
-    }
+    (void)thread;
+    each_piece(c, &c->ups, begin, end, up_piece);
 }
 
 /* ---- down ------------------------------------------------------------------------------------ */
@@ -236,48 +231,68 @@ static void await_ups(const experts_cpu *c, int item)
         else pool_relax();
 }
 
+static void down_piece(experts_cpu *c, const piece *p)
+{
+    const size_t n_embd = (size_t)c->now.bank->n_embd;
+    float tile[OPS_SUMS];
+    await_ups(c, p->item);
+    const matrix down = slab_matrix(c, SLAB_DOWN, p);
+    for (int t = 0; t < p->it->n; t += OPS_TOKENS) {
+        const int n = p->it->n - t < OPS_TOKENS ? p->it->n - t : OPS_TOKENS;
+        const int at = p->it->first + t;
+        product_rows(tile, (size_t)p->n, c->o, &down, p->first, p->n, c->mid_x.rows + at, n);
+        for (int s = 0; s < n; s++)
+            memcpy(c->now.y + (size_t)c->now.work->slots[at + s] * n_embd + p->first,
+                   tile + s * p->n, (size_t)p->n * sizeof *tile);
+    }
+}
+
 static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
     experts_cpu *c = ctx;
-    const size_t n_embd = (size_t)c->now.bank->n_embd;
-    float tile[OPS_SUMS];
     (void)thread;
-    for (int64_t i = begin; i < end;) {
-        const piece p = piece_at(c, &c->downs, i, end);
-        await_ups(c, p.item);
-        const matrix down = slab_matrix(c, SLAB_DOWN, &p);
-        for (int t = 0; t < p.it->n; t += OPS_TOKENS) {
-            const int n = p.it->n - t < OPS_TOKENS ? p.it->n - t : OPS_TOKENS;
-            const int at = p.it->first + t;
-            product_rows(tile, (size_t)p.n, c->o, &down, p.first, p.n, c->mid_x.rows + at, n);
-            for (int s = 0; s < n; s++)
-                memcpy(c->now.y + (size_t)c->now.work->slots[at + s] * n_embd + p.first,
-                       tile + s * p.n, (size_t)p.n * sizeof *tile);
-        }
-        i += p.n_piece;
-    }
+    each_piece(c, &c->downs, begin, end, down_piece);
 }
 
 /* ---- lists of items -------------------------------------------------------------------------- */
 
-static int64_t pieces_in(const piece_list *l) { return (int64_t)l->n_item * l->n_piece; }
+/* Of a list across items: the most rows that a thread has of each then. */
+static int most_rows(uint64_t rows, int height, int n_thread)
+{
+    const uint64_t n_piece = (rows + (uint64_t)height - 1) / (uint64_t)height, n = (uint64_t)n_thread;
+    return (int)((n_piece + n - 1) / n) * height;
+}
 
-/* Ups of n items. A piece is halved until every thread has some: one of 32 rows may take 10 us, and
- * with two or three for each thread all wait for the one that got another. Tokens that share an
- * expert need high pieces: ops_rows says why. */
+/* Lower pieces only where threads end noticeably sooner by that: with 16 pieces for 12 threads some
+ * would have twice as much to do as the others. */
+static piece_list list_across(const experts_cpu *c, const int *items, int n, uint64_t rows)
+{
+    const int n_thread = pool_threads(c->o->team);
+    int height = OPS_ROWS;
+    for (int h = height / 2; h >= LEAST_HEIGHT; h /= 2)
+        if (9 * most_rows(rows, h, n_thread) < 8 * most_rows(rows, height, n_thread)) height = h;
+    piece_list l = list_of(items, n, rows, height);
+    l.across = true;
+    return l;
+}
+
+static bool is_single(const experts_cpu *c) { return c->now.x->n == 1; }
+
 static piece_list list_of_ups(const experts_cpu *c, const int *items, int n)
 {
     const uint64_t rows = c->now.bank->n_ff;
-    const int64_t enough = (int64_t)ENOUGH_UPS * pool_threads(c->o->team);
-    piece_list l = list_of(items, n, rows, c->height);
-    if (c->height > ACT_BLOCK || pieces_in(&l) > MOST_SPLIT || c->any_cached) return l;
-    while (l.height > LEAST_UP && pieces_in(&l) < enough) l = list_of(items, n, rows, l.height / 2);
-    return l;
+    if (is_single(c)) {
+        const piece_list l = list_across(c, items, n, rows);
+        const int n_block = l.n_item * (l.n_row / ACT_BLOCK);
+        if (l.height % ACT_BLOCK == 0 || n_block <= MOST_SPLIT) return l;
+    }
+    return list_of(items, n, rows, c->height);
 }
 
 static piece_list list_of_downs(const experts_cpu *c, const int *items, int n)
 {
-    return list_of(items, n, c->now.bank->n_embd, c->height);
+    const uint64_t rows = c->now.bank->n_embd;
+    return is_single(c) ? list_across(c, items, n, rows) : list_of(items, n, rows, c->height);
 }
 
 /* Pieces to hand out at a time: several, for a long run of memory, where all threads then still get
@@ -286,59 +301,49 @@ static int64_t grain_of(const experts_cpu *c, const piece_list *l, uint64_t work
 {
     const int64_t least = pool_grain((int64_t)work), n_thread = pool_threads(c->o->team);
     int64_t n = OPS_ROWS_WIDE / l->height;
-    while (n > least && (n * (int64_t)work > LONG_RUN || pieces_in(l) % (n * n_thread) != 0)) n--;
+    while (n > least && (n * (int64_t)work > LONG_RUN || loop_length(l) % (n * n_thread) != 0)) n--;
     return n > least ? n : least;
+}
+
+static uint64_t up_work(const piece_list *l, const expert_bank *b)
+{
+    return 2 * (uint64_t)l->height * b->n_embd;
+}
+
+static uint64_t down_work(const piece_list *l, const expert_bank *b)
+{
+    return (uint64_t)l->height * b->n_ff;
 }
 
 static int64_t grain_of_ups(const experts_cpu *c)
 {
-    return grain_of(c, &c->ups, 2 * (uint64_t)c->ups.height * c->now.bank->n_embd);
+    return grain_of(c, &c->ups, up_work(&c->ups, c->now.bank));
 }
 
 static int64_t grain_of_downs(const experts_cpu *c)
 {
-    return grain_of(c, &c->downs, (uint64_t)c->downs.height * c->now.bank->n_ff);
-}
-
-/* The items of which, those last that threads have in their caches: by then most of these are done.
- * Returns how many are in no cache. */
-static int order_ups(experts_cpu *c, const int **order, int n)
-{
-    int n_fresh = 0, m = 0;
-    *order = c->which;
-    if (!c->any_cached) return n;
-    for (int cached = 0; cached < 2; cached++) {
-        for (int i = 0; i < n; i++)
-            if ((c->cached[c->which[i]] >= 0) == cached) c->some[m++] = c->which[i];
-        if (!cached) n_fresh = m;
-    }
-    *order = c->some;
-    return n_fresh;
+    return grain_of(c, &c->downs, down_work(&c->downs, c->now.bank));
 }
 
 /* The ups of the first n items of which and the downs of the first n_down, without a barrier in
  * between. No down waits in vain: a thread gets one only when all ups are taken, and whoever takes
- * an up, from the list or from its cache, computes it without waiting for anything. */
+ * an up computes it without waiting for anything. */
 static void run_mixed(experts_cpu *c, int n, int n_down)
 {
-    const int *order;
-    const int n_fresh = order_ups(c, &order, n);
-    c->ups = list_of_ups(c, order, n);
+    c->ups = list_of_ups(c, c->which, n);
     c->downs = list_of_downs(c, c->which, n_down);
-    c->n_fresh = (int64_t)n_fresh * c->ups.n_piece;
-    const int64_t grain = grain_of_ups(c);
     const pool_list lists[] = {
-        { c->n_fresh, grain, fresh_ups },
-        { pieces_in(&c->ups) - c->n_fresh, grain, cached_ups },
-        { pieces_in(&c->downs), grain_of_downs(c), down_pieces },
+        { loop_length(&c->ups), grain_of_ups(c), up_pieces },
+        { n_down > 0 ? loop_length(&c->downs) : 0, grain_of_downs(c), down_pieces },
     };
     pool_run_lists(c->o->team, lists, ARRAY_LEN(lists), c);
 }
 
 static void run_downs(experts_cpu *c, const int *items, int n)
 {
+    if (n == 0) return;
     c->downs = list_of_downs(c, items, n);
-    pool_run(c->o->team, pieces_in(&c->downs), grain_of_downs(c), down_pieces, c);
+    pool_run(c->o->team, loop_length(&c->downs), grain_of_downs(c), down_pieces, c);
 }
 
 /* Asks for items first .. first + n - 1 whether their down is computed elsewhere. Returns how many
@@ -474,23 +479,6 @@ static bool must_read(const experts_cpu *c)
            expert_store_after(c->store, c->now.layer - 1) == c->now.layer;
 }
 
-/* Which of the job's experts were read ahead. Only pieces of OPS_ROWS were, for single tokens; and
- * none that still has to come in may be begun with. */
-static void find_cached(experts_cpu *c)
-{
-    const bool may_be = c->height == OPS_ROWS && c->now.x->n == 1 && !must_read(c);
-    read_ahead *r = may_be ? c->now.in_caches : NULL;
-    c->any_cached = false;
-    for (int i = 0; i < AHEAD_EXPERTS; i++) c->item_of[i] = -1;
-    for (int i = 0; i < c->now.n_item; i++) {
-        const int e = c->now.items[i].expert;
-        c->cached[i] = r ? read_ahead_find(r, c->now.layer, e) : -1;
-        if (c->cached[i] < 0) continue;
-        c->item_of[c->cached[i]] = i;
-        c->any_cached = true;
-    }
-}
-
 int experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err)
 {
     const worklist *w = job->work;
@@ -507,7 +495,6 @@ int experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err)
     if (c->quantise_mid) acts_clear_padding(&c->mid_x);
     c->mid_x.quantised = c->quantise_mid;
     c->height = ops_rows(slots_per_item(job));
-    find_cached(c);
     if (must_read(c)) return run_arriving(c, err);
     run_present(c);
     return 0;
@@ -537,7 +524,6 @@ static void place_all(experts_cpu *c, mem_layout *a, const model_hparams *hp, in
     c->which = mem_layout_take(a, items, 1, sizeof *c->which);
     c->some = mem_layout_take(a, items, 1, sizeof *c->some);
     c->taken = mem_layout_take(a, items, 1, sizeof *c->taken);
-    c->cached = mem_layout_take(a, items, 1, sizeof *c->cached);
     c->up_done = mem_layout_take(a, items, 1, sizeof *c->up_done);
     c->block_done = mem_layout_take(a, MOST_SPLIT, 1, sizeof *c->block_done);
 }
@@ -580,24 +566,39 @@ const acts *experts_cpu_mid(const experts_cpu *c)
 
 /* ---- reading ahead --------------------------------------------------------------------------- */
 
-static int ahead_pieces(int64_t n_ff) { return (int)((n_ff + OPS_ROWS - 1) / OPS_ROWS); }
-int experts_cpu_pieces(const model_hparams *hp) { return ahead_pieces(hp->n_ff_expert); }
+/* What threads have to do of a slab in a loop over such a list. */
+static ahead_run run_of(const piece_list *l, const expert_bank *bank, expert_slab s, int64_t grain)
+{
+    const uint64_t row = bank->weight[s]->row_bytes;
+    return (ahead_run){ .bytes = (uint64_t)l->n_row * row, .step = (uint64_t)l->height * row,
+                        .n_piece = l->n_piece, .grain = grain };
+}
 
 uint64_t experts_cpu_read_ahead(const experts_cpu *c, read_ahead *r, int layer,
                                 const expert_bank *bank, const int32_t *experts, int n,
-                                uint64_t most_bytes, keep_going_fn *go_on, void *ctx)
+                                keep_going_fn *go_on, void *ctx)
 {
-    static const expert_slab runs[AHEAD_RUNS] = { SLAB_GATE, SLAB_UP };
-    ahead_shape shape = { .n_piece = ahead_pieces((int64_t)bank->n_ff) };
-    for (int i = 0; i < AHEAD_RUNS; i++) {
-        shape.bytes[i] = expert_slab_bytes(bank, runs[i]);
-        shape.step[i] = OPS_ROWS * bank->weight[runs[i]]->row_bytes;
-    }
-    read_ahead_begin(r, layer, &shape);
-    for (int i = 0; i < n; i++) {
-        expert_slabs at;
-        slabs_of(&at, c, bank, layer, experts[i]);
-        read_ahead_add(r, experts[i], (const uint8_t *const[]){ at.at[SLAB_GATE], at.at[SLAB_UP] });
-    }
-    return read_ahead_run(r, c->o->team, most_bytes, go_on, ctx);
+    const piece_list ups = list_across(c, NULL, 1, bank->n_ff);
+    const piece_list downs = list_across(c, NULL, 1, bank->n_embd);
+    const int64_t up_grain = grain_of(c, &ups, up_work(&ups, bank));
+    const int64_t down_grain = grain_of(c, &downs, down_work(&downs, bank));
+    const ahead_run like[SLAB_COUNT] = {
+        [SLAB_GATE] = run_of(&ups, bank, SLAB_GATE, up_grain),
+        [SLAB_UP] = run_of(&ups, bank, SLAB_UP, up_grain),
+        [SLAB_DOWN] = run_of(&downs, bank, SLAB_DOWN, down_grain),
+    };
+    ahead_run runs[AHEAD_RUNS];
+    int n_run = 0;
+    /* downs last: they are wanted last, and may be computed elsewhere */
+    for (int last = 0; last < 2; last++)
+        for (int i = 0; i < n; i++) {
+            expert_slabs at;
+            slabs_of(&at, c, bank, layer, experts[i]);
+            for (int s = 0; s < SLAB_COUNT && n_run < AHEAD_RUNS; s++) {
+                if ((s == SLAB_DOWN) != last) continue;
+                runs[n_run] = like[s];
+                runs[n_run++].at = at.at[s];
+            }
+        }
+    return read_ahead_run(r, c->o->team, runs, n_run, go_on, ctx);
 }

@@ -27,8 +27,6 @@ typedef struct expert_job {
     bool (*taken)(void *ctx, const work_item *it);
     void *taken_ctx;
     int n_sure;
-    read_ahead *in_caches;               /* of a single token: pieces that threads have in their
-                                          * caches, to be claimed; or NULL */
 } expert_job;
 
 typedef struct experts_cpu experts_cpu;
@@ -45,13 +43,12 @@ uint64_t experts_cpu_bytes(const model_hparams *hp, int max_slot);
  * first and cannot be. */
 int experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err);
 
-/* Brings gate and up of experts that a job of the layer will probably want for a single token, the
- * likeliest first, into the threads' caches: read_ahead_run. All of them are in RAM. For pieces to
- * be found there, r is made for experts_cpu_pieces of them. */
+/* Brings experts that a job of the layer will probably want for a single token, the likeliest
+ * first, into the caches of the threads that will compute them: read_ahead_run. All of them are in
+ * RAM; those beyond AHEAD_RUNS / 3 are left out. */
 uint64_t experts_cpu_read_ahead(const experts_cpu *c, read_ahead *r, int layer,
                                 const expert_bank *bank, const int32_t *experts, int n,
-                                uint64_t most_bytes, keep_going_fn *go_on, void *ctx);
-int experts_cpu_pieces(const model_hparams *hp);
+                                keep_going_fn *go_on, void *ctx);
 
 /* The activations between up and down of the job under way, as products read them: row i belongs
  * to slot work->slots[i]. */
