@@ -10,7 +10,8 @@
  * answer waits for the host's reply and copies it to VRAM; up and down are the kernels of
  * experts.cuh. answer runs after pull, not beside it: polling the host's number takes up to half of
  * the bus's speed from the fetch (beside what is fetched ahead, one block polls). guess (guess.cuh)
- * is about the next layer. Where nothing is fetched, all are in one stream.
+ * is about the next layer. Where nothing is fetched, all but guess are in one stream, which waits
+ * for guesses at the end of the token alone.
  *
  * Everything that a kernel has to know of a slot is in its slot_place, so nothing depends on how
  * many experts are hot. A question is complete before its number is written, and so is a reply:
@@ -509,7 +510,7 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     const split_scratch scratch = split_layout(s->scratch, a->k, a->down.rows);
     const bool fetches = n == 1 && s->slabs && s->fetch && s->pad && s->pad_down + s->pad_all > 0;
     const bool forks = fetches && !s->one_stream;
-    const bool guesses = forks && s->guess_state;
+    const bool guesses = n == 1 && s->guess_state && !s->one_stream;
     const guess_parts guess = guess_layout(s->guess_state, a->n_expert, a->down.rows);
     bool early = fetches && !forks;
     ask_args asked = {};
@@ -527,8 +528,8 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     asked.pad = pad_of(a, s->pad, s->pad_down, s->pad_all);
     if (guesses) asked.guessed = &guess.lists[s->guess_turn];
     if (guesses && s->next.router.data) {
-        asked.guess_x = guess.x + (size_t)s->guess_turn * (size_t)a->down.rows;
-        asked.guess_number = guess.numbers + s->guess_turn;
+        asked.guess_x = guess_vector(&guess, s->guess_layer);
+        asked.guess_number = guess_number(&guess, s->guess_layer);
     }
     asked.slots = scratch.slots;
     asked.number = s->number;
@@ -546,6 +547,9 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
         if (asked.guess_x) guess_next(g, s, &guess, a->k);
     } else if (fetches) {
         fetch_slabs(g, main_stream(g), &layer, a, s, &scratch);
+    } else if (asked.guess_x) {
+        gpu_fail(g, cudaEventRecord(g->fork, g->stream), "split layer");
+        guess_next(g, s, &guess, a->k);
     }
     if (layer.apart) {
         shared_apart(g, in, a, &layer.scratch);
@@ -561,8 +565,13 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
                        (uint64_t)a->gate.rows);
         early = true;
     }
+    stream_place at = main_stream(g);
+    if (!forks && s->closes && g->guessing) {
+        gpu_fail(g, cudaStreamWaitEvent(g->stream, g->guessed, 0), "split layer");
+        g->guessing = at.dependent = false;
+    }
     if (forks) join_side(g);
-    else take_answer(g, main_stream(g), &layer, a, s, &scratch, early);
+    else take_answer(g, at, &layer, a, s, &scratch, early);
 
     split_down_args down = {};
     (down_args &)down = layer.down;

@@ -415,12 +415,13 @@ typedef struct gpu_split {
     uint8_t *guess_pad;                  /* VRAM: two rooms; NULL: nothing is fetched on a guess */
     uint64_t guess_room;                 /* bytes of a room: fetch[0] times gpu_guess_pad */
     int guess_turn;                      /* 0 or 1: this layer's room */
+    int guess_layer;                     /* its number among the layers that the state is for */
     void *guess_state;                   /* gpu_guess_state bytes, zero to begin with; the same for
                                           * all layers. NULL: no guesses are made or used */
 } gpu_split;
 bool gpu_guess_fits(int router_type);
 size_t gpu_guess_pad(const uint64_t bytes[3]);           /* for one expert with these slabs */
-size_t gpu_guess_state(int n_expert, int n_embd);
+size_t gpu_guess_state(int n_expert, int n_embd, int n_layer);
 size_t gpu_split_pad(const gpu_expert_args *a, int pad_down, int pad_all);
 size_t gpu_split_scratch(int k, int n_ff, int n_embd);
 /* The banks of `a` carry type, shape and small vectors; data may be NULL if hot is. */

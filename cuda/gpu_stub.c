@@ -284,9 +284,9 @@ size_t gpu_guess_pad(const uint64_t bytes[3])
     return 0;
 }
 
-size_t gpu_guess_state(int n_expert, int n_embd)
+size_t gpu_guess_state(int n_expert, int n_embd, int n_layer)
 {
-    (void)n_expert, (void)n_embd;
+    (void)n_expert, (void)n_embd, (void)n_layer;
     return 0;
 }
 

@@ -14,23 +14,22 @@ guess_parts guess_layout(void *base, int n_expert, int n_embd)
     guess_parts s;
     s.lists = (guess_list *)p;
     p += round_up(2 * sizeof *s.lists);
-    s.numbers = (uint32_t *)p;
-    p += round_up(2 * sizeof *s.numbers);
-    s.x = (float *)p;
-    p += round_up(2 * (uint64_t)n_embd * sizeof *s.x);
     s.logits = (float *)p;
     p += round_up((uint64_t)n_expert * sizeof *s.logits);
     s.done = (uint32_t *)p;
     p += round_up(sizeof *s.done);
     s.pull = (pull_state *)p;
     p += round_up(sizeof *s.pull);
-    s.bytes = (size_t)(p - (uint8_t *)base);
+    s.layers = p;
+    s.layer_bytes = (size_t)(round_up(sizeof(uint32_t)) +
+                             round_up((uint64_t)n_embd * sizeof(float)));
     return s;
 }
 
-size_t gpu_guess_state(int n_expert, int n_embd)
+size_t gpu_guess_state(int n_expert, int n_embd, int n_layer)
 {
-    return guess_layout(NULL, n_expert, n_embd).bytes;
+    const guess_parts s = guess_layout(NULL, n_expert, n_embd);
+    return (size_t)(uintptr_t)s.layers + (size_t)n_layer * s.layer_bytes;
 }
 
 bool gpu_guess_fits(int router_type) { return is_float_weight(router_type); }
@@ -206,8 +205,8 @@ void guess_next(gpu *g, const gpu_split *s, const guess_parts *parts, int k)
     a.router = next->router;
     a.norm = next->norm;
     a.next_norm = next->next_norm;
-    a.x = parts->x + (size_t)turn * (size_t)next->router.cols;
-    a.number = parts->numbers + turn;
+    a.x = guess_vector(parts, s->guess_layer);
+    a.number = guess_number(parts, s->guess_layer);
     a.logits = parts->logits;
     a.done = parts->done;
     a.k = k;

@@ -19,17 +19,27 @@ typedef struct guess_list {              /* for the layers of one turn */
 
 typedef struct guess_parts {
     guess_list *lists;                   /* [2] */
-    uint32_t *numbers;                   /* [2] of a layer's question, */
-    float *x;                            /* [2, n_embd] and its finished vector: by its turn */
     float *logits;                       /* [n_expert] */
     uint32_t *done;                      /* blocks; zero before and after */
     pull_state *pull;
-    size_t bytes;
+    /* Of every layer, because where nothing is fetched a guess may be late by several. */
+    uint8_t *layers;                     /* the number of its question, and its finished vector */
+    size_t layer_bytes;
 } guess_parts;
 guess_parts guess_layout(void *base, int n_expert, int n_embd);
 
-/* In g->ahead, after g->fork: guesses for the layer after s; after g->pulled: fetches. g->guessed
- * is when all of that is there. */
+static inline uint32_t *guess_number(const guess_parts *p, int layer)
+{
+    return (uint32_t *)(p->layers + (size_t)layer * p->layer_bytes);
+}
+
+static inline float *guess_vector(const guess_parts *p, int layer)
+{
+    return (float *)(p->layers + (size_t)layer * p->layer_bytes + round_up(sizeof(uint32_t)));
+}
+
+/* In g->ahead, after g->fork: guesses for the layer after s; if something is fetched on a guess,
+ * fetches it after g->pulled. g->guessed is when all of that is there. */
 void guess_next(gpu *g, const gpu_split *s, const guess_parts *parts, int k);
 
 /* ---- in the kernel that asks ----------------------------------------------------------------- */

@@ -88,9 +88,9 @@ size_t gpu_guess_pad(const uint64_t bytes[3])
     return room;
 }
 
-size_t gpu_guess_state(int n_expert, int n_embd)
+size_t gpu_guess_state(int n_expert, int n_embd, int n_layer)
 {
-    (void)n_expert, (void)n_embd;
+    (void)n_expert, (void)n_embd, (void)n_layer;
     return 2 * sizeof(guess_list);
 }
 
@@ -497,12 +497,14 @@ static void claim_split(sim_call *c, const gpu_expert_args *a, const gpu_split *
     sim_reads(c, "hot", s->hot, n * sizeof *s->hot);
     sim_writes(c, "split scratch", s->scratch,
                gpu_split_scratch(a->k, a->gate.rows, a->down.rows));
-    if (!fetches) return;
-    sim_reads_any(c, "table of slabs", s->slabs, n * 3 * sizeof *s->slabs);
-    sim_reads(c, "table of fetches", s->fetch, 2 * GPU_FETCH_COUNTS);
-    sim_writes(c, "pad", s->pad, gpu_split_pad(a, s->pad_down, s->pad_all));
+    if (fetches) {
+        sim_reads_any(c, "table of slabs", s->slabs, n * 3 * sizeof *s->slabs);
+        sim_reads(c, "table of fetches", s->fetch, 2 * GPU_FETCH_COUNTS);
+        sim_writes(c, "pad", s->pad, gpu_split_pad(a, s->pad_down, s->pad_all));
+    }
     if (!guesses) return;
-    sim_writes(c, "state of guesses", s->guess_state, gpu_guess_state(a->n_expert, a->down.rows));
+    sim_writes(c, "state of guesses", s->guess_state,
+               gpu_guess_state(a->n_expert, a->down.rows, s->guess_layer + 1));
     if (s->guess_pad) sim_writes(c, "room of guesses", s->guess_pad, 2 * s->guess_room);
     if (!s->next.router.data) return;
     sim_reads(c, "next router", s->next.router.data,
@@ -523,7 +525,7 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     split_call call = { *in, *a, *s, false, false };
     call.fetches = in->n == 1 && s->slabs && s->fetch && s->pad && s->pad_down + s->pad_all > 0;
     sim_claim_experts(&c, in, a, false);
-    call.guesses = call.fetches && s->guess_state && !s->one_stream;
+    call.guesses = in->n == 1 && s->guess_state && !s->one_stream;
     claim_split(&c, a, s, call.fetches, call.guesses);
     sim_end(&c, run_split, &call, sizeof call);
 }

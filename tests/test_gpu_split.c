@@ -435,7 +435,7 @@ typedef struct plan {                    /* of a case: how its layer is split */
     int pad_down, pad_all;               /* both 0: no slabs are given */
     bool missing;                        /* some slabs are not in page-locked RAM */
     bool one_stream, table_in_vram;
-    int guesses;
+    int guesses;                         /* without slabs: the host is told of them, that is all */
 } plan;
 
 /* What question i - 1 makes the device expect of question i. */
@@ -468,7 +468,7 @@ static void expect_both(batch *b, int i)
     d->n_guessed = d->n_told = 0;
     *late = *d;
     expect_where(late, b);
-    if (d->fetch[0] > 0 && i % 2 && b->n == 1) guess(d, b, i, d->fetch[0]);
+    if (d->fetch[0] > 0 && i % 2 && b->n == 1) guess(d, b, i, b->split.slabs ? d->fetch[0] : 0);
     expect_where(d, b);
 }
 
@@ -510,12 +510,12 @@ static void set_guesses(batch *b, const plan *p, test_rng *rng)
     next->norm = vram_floats(b->norm, n_embd);
     next->next_norm = vram_floats(b->next_norm, n_embd);
     next->hot = s->hot;
-    next->slabs = s->slabs;
+    next->slabs = s->slabs ? s->slabs : b->slabs;
     for (int i = 0; i < SLABS; i++)
         next->bytes[i] = (uint64_t)b->l->all[i].rows * b->l->all[i].row_bytes;
     s->guess_room = (uint64_t)p->guesses * gpu_guess_pad(next->bytes);
-    s->guess_pad = vram_room((size_t)(2 * s->guess_room));
-    const size_t state = gpu_guess_state((int)n_expert, (int)n_embd);
+    s->guess_pad = s->slabs ? vram_room((size_t)(2 * s->guess_room)) : NULL;
+    const size_t state = gpu_guess_state((int)n_expert, (int)n_embd, 2);
     s->guess_state = vram_copy(host_room(state, 1), state);
 }
 
@@ -634,7 +634,8 @@ static void run_pairs(batch *b, gpu_expert_args *args)
     gpu_recording *r = NULL;
     err_ctx err = { 0 };
     layers[0].next = b->next;
-    layers[1].guess_turn = 1;
+    layers[1].guess_turn = layers[1].guess_layer = 1;
+    layers[1].closes = true;
     for (int i = 0; i < 2; i++) {
         set_division(b, i);
         b->in.has_rows = b->in.has_blocks = false;
@@ -743,8 +744,8 @@ static void run_case(const split_case *c, const plan *p, int n, bool with_y, tes
                   quant_name(c->shared_down), c->shared_ff);
     case_begin("%s/%s, %d, %d, %d of %d experts, %d tokens%s%s%s%s%s; %s, fetch %d down and %d of "
                "%d and %d%s%s, %d guesses", quant_name(c->up), quant_name(c->down), c->n_embd,
-               c->n_ff, c->k, c->n_expert, n, c->clamped ? ", clamped" : "", c->bias ? ", biases" : "",
-               c->norm ? ", norm" : "", c->by_logits ? ", by logits" : "", shared,
+               c->n_ff, c->k, c->n_expert, n, c->clamped ? ", clamped" : "",
+               c->bias ? ", biases" : "", c->norm ? ", norm" : "", c->by_logits ? ", by logits" : "", shared,
                hot_names[p->hot], p->down, p->all, p->pad_down, p->pad_all,
                p->missing ? ", some missing" : "", p->one_stream ? ", one stream" : "", p->guesses);
     check_split(c, p, n, with_y, rng);
@@ -766,6 +767,7 @@ static const plan plans[] = {
     { HOT_NONE, 1, 1, 2, 2, .guesses = 2 },
     { HOT_SOME, 1, 0, 2, 0, .missing = true, .guesses = 3 },
     { HOT_ABSENT, 0, 0, 1, 0, .guesses = 4 },
+    { HOT_SOME, 0, 0, 0, 0, .guesses = 1 },
 };
 
 static void set_shape(split_case *c, quant_type type, int i)

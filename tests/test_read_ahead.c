@@ -23,8 +23,9 @@ static void check_runs(read_ahead *r, pool *team, const uint8_t *weights, int n,
     ahead_run runs[AHEAD_RUNS];
     uint64_t all = 0;
     for (int i = 0; i < n; i++) {
-        runs[i] = (ahead_run){ .at = weights, .bytes = step * (uint64_t)n_piece - (uint64_t)i % step,
-                               .step = step, .n_piece = n_piece, .grain = 1 + i % 3 };
+        const uint64_t bytes = step * (uint64_t)n_piece - (uint64_t)i % step;
+        runs[i] = (ahead_run){ .at = weights, .bytes = bytes, .step = step, .n_piece = n_piece,
+                               .grain = 1 + i % 3 };
         all += runs[i].bytes;
     }
     looks = 1 << 30;

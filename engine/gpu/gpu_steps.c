@@ -32,8 +32,9 @@ typedef struct recorded_token {
     int last;                            /* position up to which it is good; 0: not yet made */
 } recorded_token;
 
-/* What kernels depend on: slabs that are fetched, guesses (host_experts_guessing); profiles. */
-enum { PLAIN, FETCHING, READING, GUESSING, WATCHED, RECORDINGS };
+/* What kernels depend on: whether slabs are fetched, and what is done with guesses: nothing, the
+ * cores read ahead, some cross the bus; profiles. */
+enum { GUESS_WAYS = 3, WATCHED = 2 * GUESS_WAYS, RECORDINGS };
 
 enum { CHOICES_SENT, VECTORS_TAKEN, MARKS };             /* of prompts that the host computes */
 
@@ -461,8 +462,8 @@ int gpu_steps_reach(int pos)
 static int token_now(const gpu_steps *s)
 {
     if (s->profiling) return WATCHED;
-    if (!s->p.host || !host_experts_fetches(s->p.host)) return PLAIN;
-    return FETCHING + host_experts_guessing(s->p.host);
+    if (!s->p.host) return 0;
+    return GUESS_WAYS * host_experts_fetches(s->p.host) + host_experts_guessing(s->p.host);
 }
 
 bool gpu_steps_is_recorded(const gpu_steps *s, int pos)

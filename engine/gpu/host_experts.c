@@ -711,7 +711,8 @@ static vram_parts place_all(mem_layout *a, const model_hparams *hp, uint64_t pad
                                                      hp->n_embd), 1, 1);
     v.hot = mem_layout_take(a, n_layer, n_expert, sizeof *v.hot);
     v.slabs = mem_layout_take(a, n_layer, table_bytes(hp), 1);
-    v.guess_state = mem_layout_take(a, gpu_guess_state(hp->n_expert, hp->n_embd), 1, 1);
+    v.guess_state = mem_layout_take(a, gpu_guess_state(hp->n_expert, hp->n_embd, hp->n_layer),
+                                    1, 1);
     v.pad = mem_layout_take(a, pad_bytes, 1, 1);
     v.guess_pad = mem_layout_take(a, guess_bytes, 1, 1);
     return v;
@@ -827,6 +828,7 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
         split->guess_pad = room > 0 ? v.guess_pad : NULL;
         split->guess_room = room;
         split->guess_turn = l % 2;
+        split->guess_layer = l;
         split->guess_state = v.guess_state;
     }
     mem_free(map);
@@ -953,7 +955,7 @@ bool host_experts_layer(const host_experts *c, int layer) { return c->split[laye
 
 bool host_experts_fetches(const host_experts *c)
 {
-    return c->levels.level > 0 || c->levels.guessing > GUESS_OFF;
+    return c->levels.level > 0 || c->levels.guessing >= GUESS_FETCH;
 }
 
 int host_experts_guessing(const host_experts *c)

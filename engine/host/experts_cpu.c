@@ -259,8 +259,8 @@ static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 /* Of a list across items: the most rows that a thread has of each then. */
 static int most_rows(uint64_t rows, int height, int n_thread)
 {
-    const uint64_t n_piece = (rows + (uint64_t)height - 1) / (uint64_t)height, n = (uint64_t)n_thread;
-    return (int)((n_piece + n - 1) / n) * height;
+    const int n_piece = ((int)rows + height - 1) / height;
+    return (n_piece + n_thread - 1) / n_thread * height;
 }
 
 /* Lower pieces only where threads end noticeably sooner by that: with 16 pieces for 12 threads some

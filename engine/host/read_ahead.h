@@ -1,5 +1,5 @@
-/* read_ahead.h - weights that will probably be wanted, into the cores' caches while there is nothing
- * else to do.
+/* read_ahead.h - weights that will probably be wanted, into the cores' caches while these have
+ * nothing else to do.
  *
  * Between a reply and the next question the device mixes, and all cores wait. Meanwhile each thread
  * brings those rows of the experts that are guessed into its own cache that it will compute, if the
