@@ -42,8 +42,8 @@ static bool list_path(char *path, size_t cap, const profile_key *key)
 
 /* ---- before a run ---------------------------------------------------------------------------- */
 
-/* The best experts of a profile that fit. */
-static int *best_of(int *n, const expert_profile *p, const model *m, uint64_t budget,
+/* The best experts of a profile that fit, those first that stay in any case. */
+static int *best_of(int *n, int *n_pin, const expert_profile *p, const model *m, uint64_t budget,
                     const weighting_options *how)
 {
     const int n_layer = m->experts.n_layer, n_expert = m->experts.n_expert;
@@ -55,6 +55,7 @@ static int *best_of(int *n, const expert_profile *p, const model *m, uint64_t bu
         for (int l = 0; l < n_layer; l++) bytes[l] = expert_slabs_bytes(&m->experts.of[l]);
         cache_weighting_scores(score, p, how);
         cache_weighting_pick(list, n, score, bytes, budget, n_layer, n_expert);
+        *n_pin = cache_weighting_universal(list, *n, p, m->hp.n_expert_used);
     } else {
         mem_free(list);
         list = NULL;
@@ -64,30 +65,31 @@ static int *best_of(int *n, const expert_profile *p, const model *m, uint64_t bu
     return list;
 }
 
-static int *recall_profile(int *n, const char *path, const profile_key *key, const model *m,
-                           uint64_t budget, const weighting_options *how)
+static int *recall_profile(int *n, int *n_pin, const char *path, const profile_key *key,
+                           const model *m, uint64_t budget, const weighting_options *how)
 {
     expert_profile *p = NULL;
     err_ctx err = { 0 };
     int *list = NULL;
     if (expert_profile_load(&p, path, key, &err) < 0) console_note("%s; not used", err.msg);
     else if (!p) console_note("%s: no such file; not used", path);
-    else list = best_of(n, p, m, budget, how);
+    else list = best_of(n, n_pin, p, m, budget, how);
     expert_profile_free(p);
     return list;
 }
 
-int *expert_memory_recall(int *n, const placement *where, const placement_options *o,
+int *expert_memory_recall(int *n, int *n_pin, const placement *where, const placement_options *o,
                           const model *m)
 {
     char path[PATH_MAX];
     err_ctx err = { 0 };
     int *list = NULL;
-    *n = 0;
+    *n = *n_pin = 0;
     if (!where->p.cache || (!o->profile && !o->remember)) return NULL;
     const profile_key key = key_of(m);
     if (o->profile)
-        return recall_profile(n, o->profile, &key, m, where->p.vram_experts, &o->weighting);
+        return recall_profile(n, n_pin, o->profile, &key, m, where->p.vram_experts,
+                              &o->weighting);
     if (list_path(path, sizeof path, &key) && cache_list_load(&list, n, path, &key, &err) < 0)
         console_note("%s; not used", err.msg);
     return list;
@@ -98,11 +100,12 @@ int expert_memory_apply(engine *e, const char *path, const placement *where,
 {
     const profile_key key = key_of(m);
     expert_profile *p = NULL;
-    int n = 0, rc = expert_profile_load(&p, path, &key, err);
+    int n = 0, n_pin = 0, rc = expert_profile_load(&p, path, &key, err);
     if (rc < 0) return rc;
     if (!p) return err_set(err, ERR_IO, "%s: no such file", path);
-    int *list = best_of(&n, p, m, where->p.vram_experts, &o->weighting);
+    int *list = best_of(&n, &n_pin, p, m, where->p.vram_experts, &o->weighting);
     rc = list ? engine_apply(e, list, n, err) : err_set(err, ERR_NOMEM, "%s: no memory", path);
+    if (rc >= 0) engine_pin(e, list, n_pin);
     mem_free(list);
     expert_profile_free(p);
     return rc;

@@ -9,8 +9,9 @@
 #include "cli/placement.h"
 
 /* Experts for engine_placement, the most wanted first; *n of them, to be released with mem_free.
- * NULL if there are none, or if the plan has no use for them. */
-int *expert_memory_recall(int *n, const placement *where, const placement_options *o,
+ * NULL if there are none, or if the plan has no use for them. *n_pin: the first ones, for
+ * engine_pin: a profile's that nearly everything chooses. */
+int *expert_memory_recall(int *n, int *n_pin, const placement *where, const placement_options *o,
                           const model *m);
 
 /* Has the best experts of a profile in VRAM, now. Returns how many had to be brought, or < 0. */

@@ -258,10 +258,10 @@ static uint64_t bytes_to_move(const placement *p)
 static int move(model_handle *l, bool *begun, err_ctx *err)
 {
     move_bar b = { .before = 0 };
-    int n_expert, rc;
+    int n_expert, n_pin, rc;
     if (!l->where->p.gpu && !on_drive(l->where))
         return warm(l->m, false, err);   /* the mapped file serves */
-    int *experts = expert_memory_recall(&n_expert, l->where, &l->asked, l->m);
+    int *experts = expert_memory_recall(&n_expert, &n_pin, l->where, &l->asked, l->m);
     const engine_placement to = { .gpu = l->where->p.gpu, .plan = &l->where->p,
                                   .postfetch = &l->asked.post, .cache = l->asked.cache,
                                   .experts = experts, .n_expert = n_expert,
@@ -269,6 +269,7 @@ static int move(model_handle *l, bool *begun, err_ctx *err)
     progress_begin(&b.bar, "loading", bytes_to_move(l->where));
     rc = engine_place(l->e, &to, err);
     progress_end(&b.bar);
+    if (rc == 0 && experts) engine_pin(l->e, experts, n_pin);
     mem_free(experts);
     *begun = b.before + b.last > 0;
     /* dense weights that the CPU reads: all, or those of the last layers */

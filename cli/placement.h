@@ -26,6 +26,7 @@ typedef struct placement_options {
     const char *profile, *learn;         /* files of what runs saw of the experts, to begin with and
                                           * to add to; or NULL */
     weighting_options weighting;         /* what a profile's figures are worth */
+    int cache_update;                    /* experts that may come in after an answer */
     bool remember;                       /* the experts of the last run are those of the next */
     bool measure;                        /* in any case, even if the plan does not depend on it */
 } placement_options;

@@ -32,6 +32,8 @@ const arg_option tier_options[TIER_N_OPTION] = {
       "What counts in a profile: flat, pressure, smooth-pressure, time, balanced. Default: flat" },
     { "layer-curve", 0, ARG_FLOAT, FIELD(curve), "C", "MOE_LAYER_CURVE", 0, 1,
       "How much its layers count there, 0 to 1. Default: 0.5" },
+    { "cache-update", 0, ARG_INT, FIELD(cache_update), "N", "MOE_CACHE_UPDATE", 0, 65536,
+      "Experts that may come in after an answer of a chat, at once. Default: 32" },
     { "deterministic", 0, ARG_FLAG, FIELD(deterministic), NULL, "MOE_DETERMINISTIC", 0, 0,
       "Decide by sizes, never by measured speeds; try nothing while running" },
     { "postfetch", 0, ARG_TEXT, FIELD(postfetch), "MODE", POSTFETCH "ENABLE", 0, 0,
@@ -55,7 +57,7 @@ const arg_option tier_options[TIER_N_OPTION] = {
 void tier_args_init(tier_args *a)
 {
     *a = (tier_args){ .vram = UINT64_MAX, .ram = UINT64_MAX, .expert_cache = TIER_UNSAID,
-                      .dedicated = 1, .curve = WEIGHTING_CURVE };
+                      .dedicated = 1, .curve = WEIGHTING_CURVE, .cache_update = 32 };
 }
 
 void tier_args_note_vram(const plan_wish *wish, bool cpu_asked_for)
@@ -134,6 +136,7 @@ int tier_args_read(placement_options *to, const tier_args *a)
         return 2;
     to->profile = path_or_null(a->profile);
     to->learn = path_or_null(a->learn);
+    to->cache_update = (int)a->cache_update;
     to->wish = (plan_wish){
         .vram = a->vram, .ram = a->ram, .no_postfetch = fetch.off, .fixed = a->deterministic,
         .hot_most = a->expert_cache != TIER_UNSAID ? a->expert_cache :

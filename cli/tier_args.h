@@ -20,6 +20,7 @@ typedef struct tier_args {
     bool force_cpu, block, debug;
     int64_t max_transfers, pad_mb, dedicated;
     const char *cache;                   /* a policy's name, or off; NULL or "": the usual */
+    int64_t cache_update;                /* experts */
     const char *profile, *learn;         /* files */
     const char *weighting;               /* a mode's name; NULL or "": flat */
     double curve;
@@ -33,7 +34,7 @@ typedef struct tier_args {
                         "lcp weigh both, fade least used of late; off: VRAM keeps what it has. " \
                         "Default: fade in VRAM, lru in RAM"
 
-enum { TIER_N_OPTION = 18 };
+enum { TIER_N_OPTION = 19 };
 extern const arg_option tier_options[TIER_N_OPTION];
 
 void tier_args_init(tier_args *a);

@@ -262,6 +262,16 @@ int engine_apply(engine *e, const int *experts, int n, err_ctx *err)
                    "experts in VRAM do not change here");
 }
 
+int engine_update(engine *e, int most, err_ctx *err)
+{
+    return e->places && most > 0 ? vram_places_update(e->places, most, err) : 0;
+}
+
+void engine_pin(engine *e, const int *experts, int n)
+{
+    if (e->places) vram_places_pin(e->places, experts, n);
+}
+
 const expert_profile *engine_profile(const engine *e) { return e->seen; }
 
 typedef struct type_marks {

@@ -72,6 +72,14 @@ bool engine_caches(const engine *e);     /* whether they may */
  * there, < 0 on failure; ERR_UNSUPPORTED where experts do not change places. */
 int engine_apply(engine *e, const int *experts, int n, err_ctx *err);
 
+/* The same for those that the books find worth a copy by now, at most this many: after an answer,
+ * when there is time. 0 where experts do not change places. */
+int engine_update(engine *e, int most, err_ctx *err);
+
+/* These and no others never make room once they are in VRAM: the first ones, up to half of what
+ * there is room for. */
+void engine_pin(engine *e, const int *experts, int n);
+
 /* What all sessions saw of the router so far; moe/expert_profile.h. NULL if nobody counts. */
 const struct expert_profile *engine_profile(const engine *e);
 

@@ -145,3 +145,26 @@ void cache_weighting_pick(int *order, int *n, const double *score, const uint64_
         order[(*n)++] = order[i];        /* *n <= i */
     }
 }
+
+/* ---- universal ------------------------------------------------------------------------------- */
+
+static bool is_universal(const expert_profile *p, int expert, int n_used)
+{
+    const int n_expert = expert_profile_experts(p);
+    const expert_uses *u = expert_profile_uses(p, expert / n_expert);
+    double choices = 0;                  /* n_used for each token */
+    for (int e = 0; e < n_expert; e++) choices += u[e].raw;
+    return choices > 0 && 2 * n_used * u[expert % n_expert].raw >= choices;
+}
+
+int cache_weighting_universal(int *order, int n, const expert_profile *p, int n_used)
+{
+    int n_first = 0;
+    for (int i = 0; i < n; i++) {
+        const int one = order[i];
+        if (!is_universal(p, one, n_used)) continue;
+        memmove(order + n_first + 1, order + n_first, (size_t)(i - n_first) * sizeof *order);
+        order[n_first++] = one;
+    }
+    return n_first;
+}

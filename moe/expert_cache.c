@@ -145,6 +145,11 @@ double expert_cache_value(const expert_cache *c, int layer, int expert)
     return value_of(c, &c->experts[id_of(c, layer, expert)]);
 }
 
+bool expert_cache_was_used(const expert_cache *c, int layer, int expert)
+{
+    return c->experts[id_of(c, layer, expert)].past.frequency > 0;
+}
+
 double expert_cache_gain(const expert_cache *c, double value, double other)
 {
     return cache_policy_gain(c->policy, value, other, c->now);
@@ -298,6 +303,11 @@ void expert_cache_pin(expert_cache *c, int layer, int expert, bool pinned)
     known_expert *e = &c->experts[id_of(c, layer, expert)];
     e->pinned = pinned;
     if (e->place != NOBODY) rank_place(c, e->place);
+}
+
+bool expert_cache_is_pinned(const expert_cache *c, int layer, int expert)
+{
+    return c->experts[id_of(c, layer, expert)].pinned;
 }
 
 void expert_cache_seed(expert_cache *c, int layer, int expert, double frequency, int age)

@@ -65,6 +65,8 @@ void expert_cache_seed(expert_cache *c, int layer, int expert, double frequency,
  * longer; good for comparisons within a cache. Finite. */
 double expert_cache_value(const expert_cache *c, int layer, int expert);
 
+bool expert_cache_was_used(const expert_cache *c, int layer, int expert);        /* ever */
+
 /* How much more a value is than another, as of now (cache_policy_gain). */
 double expert_cache_gain(const expert_cache *c, double value, double other);
 
@@ -82,6 +84,7 @@ void expert_cache_drop(expert_cache *c, int place);
 
 /* A pinned expert is never evicted. It need not be there yet: once it is, it stays. */
 void expert_cache_pin(expert_cache *c, int layer, int expert, bool pinned);
+bool expert_cache_is_pinned(const expert_cache *c, int layer, int expert);
 
 /* Uses of experts that were there, and of those that were not. */
 typedef struct expert_cache_stats { uint64_t hits, misses; } expert_cache_stats;

@@ -293,14 +293,20 @@ int residency_list(const residency *r, int *list, int cap)
     return n;
 }
 
-/* READY places whose expert is not wanted, the weakest first. */
+void residency_pin(residency *r, int layer, int expert, bool pinned)
+{
+    expert_cache_pin(r->cache, layer, expert, pinned);
+}
+
+/* READY places whose expert is neither wanted (NULL: none is) nor pinned, the weakest first. */
 static int spare_places(const residency *r, const bool *wanted, ranked *list)
 {
     int n = 0;
     for (int p = 0; p < r->n_place; p++) {
         if (r->states[p] != PLACE_READY) continue;
         const expert_id e = owner_of(r, p);
-        if (!wanted[e.layer * r->n_expert + e.index])
+        if (!expert_cache_is_pinned(r->cache, e.layer, e.index) &&
+            !(wanted && wanted[e.layer * r->n_expert + e.index]))
             list[n++] = (ranked){ expert_cache_value(r->cache, e.layer, e.index), p };
     }
     if (n > 0) qsort(list, (size_t)n, sizeof *list, by_value);
@@ -493,6 +499,45 @@ static bool is_worth(const residency *r, double value, double weakest)
     return expert_cache_gain(r->cache, value, weakest) > r->margin;
 }
 
+/* Experts that are used and missing, the most valuable first. */
+static int used_and_missing(const residency *r, ranked *list)
+{
+    int n = 0;
+    for (int l = 0; l < r->n_layer; l++)
+        for (int e = 0; e < r->n_expert; e++)
+            if (can_come(r, l, e) && expert_cache_was_used(r->cache, l, e))
+                list[n++] = (ranked){ -expert_cache_value(r->cache, l, e), l * r->n_expert + e };
+    if (n > 0) qsort(list, (size_t)n, sizeof *list, by_value);
+    return n;
+}
+
+int residency_missing(const residency *r, int *list, int cap)
+{
+    ranked *missing = mem_array((size_t)(r->n_layer * r->n_expert), sizeof *missing);
+    ranked *weak = mem_array((size_t)r->n_place, sizeof *weak);
+    int n = 0, next[CACHE_MOST_POOLS] = { 0 }, n_empty[CACHE_MOST_POOLS] = { 0 };
+    const int n_missing = missing && weak ? used_and_missing(r, missing) : 0;
+    const int n_weak = n_missing > 0 ? spare_places(r, NULL, weak) : 0;
+    for (int k = 0; k < r->n_pool; k++)
+        for (int p = r->pools[k].first; p < r->pools[k].first + r->pools[k].n; p++)
+            n_empty[k] += r->states[p] == PLACE_EMPTY;
+    for (int i = 0; i < n_missing && n < cap; i++) {
+        const int l = missing[i].expert / r->n_expert;
+        const place_pool *pool = residency_pool(r, l);
+        int *at = &next[r->pool_of[l]], *empty = &n_empty[r->pool_of[l]];
+        while (*at < n_weak && (weak[*at].expert < pool->first ||
+                                weak[*at].expert >= pool->first + pool->n))
+            ++*at;
+        if (*empty > 0) --*empty;
+        else if (*at < n_weak && is_worth(r, -missing[i].value, weak[*at].value)) ++*at;
+        else continue;
+        list[n++] = missing[i].expert;
+    }
+    mem_free(missing);
+    mem_free(weak);
+    return n;
+}
+
 /* A missing expert takes the place of the weakest, if it is worth more. */
 static bool make_room(residency *r, expert_id e)
 {
@@ -584,7 +629,7 @@ static int rank_ready(residency *r, int layer, ranked *list)
 {
     int n = 0;
     for (int e = 0; e < r->n_expert; e++)
-        if (residency_find(r, layer, e) >= 0)
+        if (residency_find(r, layer, e) >= 0 && !expert_cache_is_pinned(r->cache, layer, e))
             list[n++] = (ranked){ expert_cache_value(r->cache, layer, e), e };
     qsort(list, (size_t)n, sizeof *list, by_value);
     return n;

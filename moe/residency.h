@@ -96,6 +96,11 @@ void residency_seed(residency *r, int layer, int expert, double frequency);
 /* The READY experts, layer * n_expert + expert, the most valuable first. Returns how many, at most
  * cap. */
 int residency_list(const residency *r, int *list, int cap);
+/* Those that have been used, are missing, and are worth a copy: each beats one of the weakest by the
+ * margin. The most valuable first. Returns how many, at most cap; none without memory. */
+int residency_missing(const residency *r, int *list, int cap);
+/* A pinned expert never makes room, once it is there. */
+void residency_pin(residency *r, int layer, int expert, bool pinned);
 
 /* An expert that takes a place at once. */
 typedef struct residency_swap { int layer, expert, place; } residency_swap;

@@ -354,7 +354,7 @@ static int apply_moves(vram_places *v, const int *experts, int n, err_ctx *err)
     return rc < 0 ? rc : (int)(now - before);
 }
 
-static int move_all(vram_places *v, const int *experts, int n, err_ctx *err)
+static int move_all(vram_places *v, const int *experts, int n, bool seeded, err_ctx *err)
 {
     const int n_expert = v->banks->n_expert, all = v->n_layer * n_expert;
     bool *missing = mem_zalloc((size_t)max_int(n, 1) * sizeof *missing);
@@ -365,7 +365,7 @@ static int move_all(vram_places *v, const int *experts, int n, err_ctx *err)
     const int rc = apply_moves(v, experts, n, err);
     for (int i = 0; i < n; i++) {
         const int l = experts[i] / n_expert, e = experts[i] % n_expert;
-        if (missing[i] && residency_find(v->books, l, e) >= 0)
+        if (seeded && missing[i] && residency_find(v->books, l, e) >= 0)
             residency_seed(v->books, l, e, 2.0);
     }
     mem_free(missing);
@@ -373,7 +373,7 @@ static int move_all(vram_places *v, const int *experts, int n, err_ctx *err)
 }
 
 /* Experts of which every one is in RAM. */
-static int copy_all(vram_places *v, const int *experts, int n, err_ctx *err)
+static int copy_all(vram_places *v, const int *experts, int n, bool seeded, err_ctx *err)
 {
     residency_swap *swaps = mem_array((size_t)max_int(n, 1), sizeof *swaps);
     int rc = 0;
@@ -381,23 +381,70 @@ static int copy_all(vram_places *v, const int *experts, int n, err_ctx *err)
     const int n_swap = rc < 0 ? rc : residency_apply(v->books, experts, n, swaps, err);
     if (n_swap > 0 && (rc = carry_all(v, swaps, n_swap, err)) < 0)
         for (int i = 0; i < n_swap; i++) residency_lose(v->books, swaps[i].place);
-    for (int i = 0; i < n_swap && rc >= 0; i++)
+    for (int i = 0; i < n_swap && rc >= 0 && seeded; i++)
         residency_seed(v->books, swaps[i].layer, swaps[i].expert, 2.0);
     v->changed |= n_swap > 0;
     mem_free(swaps);
     return rc < 0 ? rc : n_swap;
 }
 
-int vram_places_apply(vram_places *v, const int *experts, int n, err_ctx *err)
+/* Whether experts can change places: those that are moved use any slot, and all have to be
+ * page-locked. */
+static bool can_change(const vram_places *v)
+{
+    return !v->slots ||
+           (v->slabs && expert_store_locked(v->store) == expert_store_bytes(v->store));
+}
+
+/* The device is idle, and nothing is under way. */
+static int settle_all(vram_places *v, err_ctx *err)
 {
     int rc = gpu_wait(v->g, err);
     residency_send(v->books, INT_MAX);   /* what is under way arrives first */
     if (rc == 0 && (rc = wait_for_copies(v, err)) == 0)
         v->changed |= residency_turn(v->books, false, NULL) != 0;
     refresh(v);
-    if (rc == 0) rc = v->slots ? move_all(v, experts, n, err) : copy_all(v, experts, n, err);
+    return rc;
+}
+
+/* seeded: as if they had been chosen. */
+static int have(vram_places *v, const int *experts, int n, bool seeded, err_ctx *err)
+{
+    const int rc = v->slots ? move_all(v, experts, n, seeded, err)
+                            : copy_all(v, experts, n, seeded, err);
     vram_places_publish(v);
     return rc;
+}
+
+int vram_places_apply(vram_places *v, const int *experts, int n, err_ctx *err)
+{
+    const int rc = settle_all(v, err);
+    if (rc == 0) return have(v, experts, n, true, err);
+    vram_places_publish(v);
+    return rc;
+}
+
+int vram_places_update(vram_places *v, int most, err_ctx *err)
+{
+    const int cap = min_int(most, residency_places(v->books));
+    int rc = settle_all(v, err);
+    int *list = mem_array((size_t)max_int(cap, 1), sizeof *list);
+    if (!list && rc == 0) rc = err_set(err, ERR_NOMEM, "experts in VRAM: %d experts", cap);
+    const int n = rc == 0 && can_change(v) ? residency_missing(v->books, list, cap) : 0;
+    if (n > 0) rc = have(v, list, n, false, err);
+    else vram_places_publish(v);
+    mem_free(list);
+    return rc;
+}
+
+void vram_places_pin(vram_places *v, const int *experts, int n)
+{
+    const int n_expert = v->banks->n_expert, all = v->n_layer * n_expert;
+    const int most = min_int(n, residency_places(v->books) / 2);
+    for (int i = 0; i < all; i++) residency_pin(v->books, i / n_expert, i % n_expert, false);
+    for (int i = 0; i < most; i++)
+        if (experts[i] >= 0 && experts[i] < all)
+            residency_pin(v->books, experts[i] / n_expert, experts[i] % n_expert, true);
 }
 
 /* What got no place gets a slot. */
@@ -426,14 +473,6 @@ static int fill(vram_places *v, const vram_places_options *o, err_ctx *err)
     v->changed = true;
     vram_places_publish(v);
     return gpu_wait(v->g, err);
-}
-
-/* Whether experts can change places: those that are moved use any slot, and all have to be
- * page-locked. */
-static bool can_change(const vram_places *v)
-{
-    return !v->slots ||
-           (v->slabs && expert_store_locked(v->store) == expert_store_bytes(v->store));
 }
 
 static int make(vram_places *v, const vram_places_options *o, err_ctx *err)

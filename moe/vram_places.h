@@ -75,6 +75,14 @@ void vram_places_publish(vram_places *v);
  * at a time. */
 int vram_places_apply(vram_places *v, const int *experts, int n, err_ctx *err);
 
+/* Has those there that the books find worth a copy (residency_missing), at most this many. Waits and
+ * returns as vram_places_apply does. */
+int vram_places_update(vram_places *v, int most, err_ctx *err);
+
+/* These and no others never make room once they are there: the first of n, up to half of the
+ * places. */
+void vram_places_pin(vram_places *v, const int *experts, int n);
+
 /* One layer of a prompt, whose choices were counted: experts that are worth it take places. at
  * [n_expert, SLAB_COUNT]: where in VRAM they will have passed. Returns how many; they are copied by
  * vram_places_keep, called once for the experts of each part that is there just now. To be followed

@@ -357,6 +357,12 @@ static void test_pick(void)
     cache_weighting_pick(order, &n, all, even, 5, L, E);
     const int want[] = { 10, 0, 1, 4, 5 };               /* 1, 0.5, 0.3, 0.25, 0.25 */
     CHECK(n == 5 && memcmp(order, want, sizeof want) == 0);
+    const int mixed[] = { 4, 1, 10, 5, 0 }, sorted[] = { 10, 0, 4, 1, 5 };       /* shares 1, 0.5 */
+    memcpy(order, mixed, sizeof mixed);
+    CHECK(cache_weighting_universal(order, 5, p, 1) == 2 &&
+          memcmp(order, sorted, sizeof sorted) == 0);
+    memcpy(order, mixed, sizeof mixed);  /* two a token: a quarter of all choices are enough */
+    CHECK(cache_weighting_universal(order, 5, p, 2) == 5 && memcmp(order, mixed, sizeof mixed) == 0);
     expert_profile_free(p);
 }
 

@@ -38,6 +38,7 @@ static host_experts_stats cold_of(const session *s)
 }
 
 static uint64_t ahead_of_all;            /* bytes, of all placements */
+static int updates;                      /* experts that came in by one, likewise */
 
 static uint64_t n_fetched(const host_experts_stats *c) { return c->down_fetched + c->all_fetched; }
 
@@ -79,6 +80,10 @@ static void check_apply(engine *e, const model *m, const place *p)
     for (int l = 0; l < m->hp.n_layer && l < MOST; l++)
         for (int i = 1; i <= LAST; i++) list[n++] = (l + 1) * m->hp.n_expert - i;
     CHECK_MSG(engine_apply(e, list, n, &err) >= 0, "%s: %s", p->name, err.msg);
+    engine_pin(e, list, n);
+    const int n_new = engine_update(e, LAST, &err);      /* others, and these stay */
+    CHECK_MSG(n_new >= 0 && n_new <= LAST, "%s: %d came in: %s", p->name, n_new, err.msg);
+    updates += n_new;
     const int n_there = engine_resident(e, there, (int)ARRAY_LEN(there));
     for (int i = 0; i < n; i++) {
         bool found = false;
@@ -212,5 +217,6 @@ int main(int argc, char **argv)
     if (step > 1) tokens.n = 256 / step, tokens.pause = 96 / step, tokens.go_on = 160 / step;
     for (size_t i = 0; i < ARRAY_LEN(files); i++) test_file(files[i]);
     if (gpu_count() > 0) CHECK_MSG(ahead_of_all > 0, "no core has read ahead");
+    if (gpu_count() > 0) CHECK_MSG(updates > 0, "no update has found anything");
     return test_end();
 }

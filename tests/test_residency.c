@@ -623,6 +623,76 @@ static void test_list(void)
     residency_free(r);
 }
 
+/* The places have frequencies 10 to 13 in every layer, and a missing expert comes for each that it
+ * beats by more than 1. */
+static void test_missing(void)
+{
+    static const struct { double high, low; int pinned, n, n_then; const char *why; } rows[] = {
+        { 100, 11.5, 0, LAYERS, 2 * LAYERS, "a little more is not enough" },
+        { 100, 12.5, 0, 2 * LAYERS, 3 * LAYERS, "the second beat the second weakest" },
+        { 100, 12.5, 2, 2 * LAYERS - 2, 3 * LAYERS - 2, "two of the weakest stay" },
+        { 10.5, 10.5, 0, 0, LAYERS, "none beats any" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        static device d;
+        int list[LAYERS * EXPERTS];
+        residency *r = begin_by(&d, 4, &(rules){ CACHE_LFU, 1, 8, false }, 17);
+        if (!r) return;
+        CHECK(residency_missing(r, list, LAYERS * EXPERTS) == 0);        /* nothing was used yet */
+        for (int l = 0; l < LAYERS; l++) {
+            for (int e = 0; e < 4; e++) residency_seed(r, l, e, 10 + e);
+            residency_seed(r, l, 5, rows[i].low);
+            residency_seed(r, l, 6, rows[i].high);
+        }
+        for (int l = 0; l < rows[i].pinned; l++) residency_pin(r, l, 0, true);
+        const int n = residency_missing(r, list, LAYERS * EXPERTS);
+        CHECK_MSG(n == rows[i].n, "%s: %d, not %d", rows[i].why, n, rows[i].n);
+        for (int k = 0; k < n; k++)
+            CHECK_MSG(list[k] % EXPERTS == (k < LAYERS ? 6 : 5), "%s: %d is number %d",
+                      rows[i].why, list[k], k);
+        CHECK(residency_missing(r, list, 2) == min_int(n, 2));
+        /* EMPTY places for as many; and those of 13 are missing, too */
+        for (int l = 0; l < LAYERS; l++) residency_lose(r, residency_find(r, l, 3));
+        const int n_then = residency_missing(r, list, LAYERS * EXPERTS);
+        CHECK_MSG(n_then == rows[i].n_then, "%s: %d with EMPTY places, not %d", rows[i].why, n_then,
+                  rows[i].n_then);
+        residency_free(r);
+    }
+}
+
+/* Whatever comes in, and by whichever way. */
+static void test_pinned(void)
+{
+    static const expert_id pinned[] = { { 0, 0 }, { 2, 1 }, { 5, 3 } };
+    for (int p = 0; p < CACHE_POLICIES; p++) {
+        static device d;
+        residency_swap swaps[LAYERS * EXPERTS];
+        int list[LAYERS * EXPERTS];
+        err_ctx err = { 0 };
+        residency *r = begin(&d, 4, (cache_policy)p, 8, 19);
+        if (!r) return;
+        for (size_t i = 0; i < ARRAY_LEN(pinned); i++)
+            residency_pin(r, pinned[i].layer, pinned[i].index, true);
+        for (int t = 0; t < 300; t++) {
+            run_token(&d, r, true);
+            turn(&d, r);
+        }
+        for (int l = 0; l < LAYERS; l++) {
+            int32_t counts[EXPERTS];
+            for (int e = 0; e < EXPERTS; e++) counts[e] = e > 8 ? 1000 : 0;
+            const int n = residency_prompt(r, l, counts, swaps, EXPERTS);
+            for (int i = 0; i < n; i++) d.content[swaps[i].place] = l * EXPERTS + swaps[i].expert;
+        }
+        for (int i = 0; i < LAYERS * EXPERTS; i++) list[i] = LAYERS * EXPERTS - 1 - i;
+        CHECK(residency_apply(r, list, LAYERS * 10, swaps, &err) >= 0);
+        for (size_t i = 0; i < ARRAY_LEN(pinned); i++)
+            CHECK_MSG(residency_find(r, pinned[i].layer, pinned[i].index) >= 0,
+                      "%s: pinned expert %d made room", cache_policy_name((cache_policy)p), (int)i);
+        CHECK(residency_counts(r).evictions > 0);
+        residency_free(r);
+    }
+}
+
 static void test_sizes(void)
 {
     static device d;
@@ -665,6 +735,8 @@ int main(int argc, char **argv)
     test_margin_of_prompts();
     test_prompt();
     test_list();
+    test_missing();
+    test_pinned();
     test_apply();
     return test_end();
 }

@@ -199,6 +199,14 @@ static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
     return rc;
 }
 
+/* Nobody waits for an answer now: VRAM gets experts that the last one wanted. */
+static void update_cache(const chat_talk *t)
+{
+    err_ctx err;
+    if (engine_update(t->l.e, t->l.asked.cache_update, &err) < 0)
+        console_note("experts in VRAM stay as they are: %s", err.msg);
+}
+
 /* earlier: an answer to the same question; NULL if the question is new. */
 static int take(chat_talk *t, const chat_message *earlier, err_ctx *err)
 {
@@ -213,6 +221,7 @@ static int take(chat_talk *t, const chat_message *earlier, err_ctx *err)
                      session_ctx(t->s), earlier ? "" : "the message was not added; ");
     }
     if (rc == 0) rc = run(&u, &prompt, n_stable, err);
+    if (rc == 0) update_cache(t);
     textbuf_free(&u.answer);
     textbuf_free(&u.reasoning);
     ids_free(&prompt);
