@@ -131,8 +131,8 @@ int tier_args_read(placement_options *to, const tier_args *a)
 {
     on_off fetch, guess;
     if (read_on_off(&fetch, a->postfetch, "--postfetch", POSTFETCH "ENABLE") != 0 ||
-        read_on_off(&guess, a->guess, "--guess", "MOE_GUESS") != 0 || check_pretended() != 0 || read_policy(&to->cache, a) != 0 ||
-        read_weighting(&to->weighting, a) != 0)
+        read_on_off(&guess, a->guess, "--guess", "MOE_GUESS") != 0 || check_pretended() != 0 ||
+        read_policy(&to->cache, a) != 0 || read_weighting(&to->weighting, a) != 0)
         return 2;
     to->profile = path_or_null(a->profile);
     to->learn = path_or_null(a->learn);

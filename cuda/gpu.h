@@ -400,7 +400,8 @@ typedef struct gpu_split {
                                           * are there and the pad has room; on a guess, fetch[0] */
     uint32_t *chosen;                    /* NULL, or page-locked [n * k]: its choices, quiet or not,
                                           * as id | gpu_where << 16; complete when the
-                                          * operation is, or with the number of a layer that
+                                          * operation is, or with the number of a question, of
+                                          * its own layer or a later one, or of one that
                                           * closes */
     bool closes;                         /* the token's last: its number says, asked or not, that
                                           * all choices of the token are in RAM */

@@ -46,6 +46,7 @@ typedef struct guess_args {
     const float *norm, *next_norm;
     const float *x;                      /* [cols] times norm */
     const uint32_t *number;              /* of the layer that x is from */
+    const uint32_t *now;                 /* of the last question */
     float *logits;
     uint32_t *done;
     int k;
@@ -61,6 +62,14 @@ typedef struct guess_args {
 static __device__ __forceinline__ uint32_t deal_of(const guess_list *list)
 {
     return *(const volatile uint32_t *)&list->deal;
+}
+
+/* Whether the layer that it is about has asked. Once it has, it stays so: whoever is in time at the
+ * end was so all along. The list's word alone could be that of a later layer. */
+static __device__ __forceinline__ bool is_late(const guess_args &a, uint32_t number)
+{
+    const uint32_t now = *(const volatile uint32_t *)a.now;
+    return deal_of(a.list) == 2 * number + 1 || ((now - number) & GPU_NUMBERS) <= GPU_NUMBERS / 2;
 }
 
 /* Row r times x, by one warp; the sum in all lanes. */
@@ -164,7 +173,7 @@ static __global__ void __launch_bounds__(GUESS_THREADS) guess(frame f, const gue
     frame_wait(f);
     const uint32_t number = (*a.number + 1) & GPU_NUMBERS;
     const int most = a.pad ? min((int)*a.most, (int)GPU_MOST_GUESSES) : 0;
-    if (deal_of(a.list) != 2 * number + 1) {
+    if (!is_late(a, number)) {
         for (int c = threadIdx.x; c < a.router.cols; c += GUESS_THREADS) {
             const float norm = a.norm[c];
             x[c] = norm == 0.0f ? 0.0f : a.x[c] / norm * a.next_norm[c];
@@ -186,7 +195,7 @@ static __global__ void __launch_bounds__(GUESS_THREADS) guess(frame f, const gue
     }
     __syncthreads();
     if (last && warp == 0) {
-        if (deal_of(a.list) != 2 * number + 1)
+        if (!is_late(a, number))
             offer_list(a, number, fill_list(a, number, most, &space));
         else if (threadIdx.x < GPU_MOST_GUESSES) a.list->slots[threadIdx.x].where = GPU_HOT;
     }
@@ -207,6 +216,7 @@ void guess_next(gpu *g, const gpu_split *s, const guess_parts *parts, int k)
     a.next_norm = next->next_norm;
     a.x = guess_vector(parts, s->guess_layer);
     a.number = guess_number(parts, s->guess_layer);
+    a.now = s->number;
     a.logits = parts->logits;
     a.done = parts->done;
     a.k = k;

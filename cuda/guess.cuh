@@ -3,7 +3,8 @@
  * ask leaves its vector; beside the stream, the next layer's router is applied to it, and those of
  * the experts that it would choose which are not in VRAM are fetched. The next layer's ask takes
  * what was guessed if the list was complete by then: one word decides, which either side changes
- * once. So a slab on the list is always fetched and, by the order of the streams, is there when the
+ * once (where nothing is fetched, nobody looks at lists, and guesses may be several layers late).
+ * So a slab on the list is always fetched and, by the order of the streams, is there when the
  * layer's second up kernel reads it. What comes too late is neither fetched nor used. */
 #ifndef CUDA_GUESS_CUH
 #define CUDA_GUESS_CUH

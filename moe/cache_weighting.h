@@ -60,8 +60,8 @@ void cache_weighting_pick(int *order, int *n, const double *score, const uint64_
                           uint64_t budget, int n_layer, int n_expert);
 
 /* Moves universal experts to the front of a list of n, in the order that they have: those that at
- * least every second token of the profile chose, whatever it was about. n_used: experts that a token
- * chooses in a layer. Returns how many there are. */
+ * least every second token of the profile chose, whatever it was about. n_used: how many experts a
+ * token chooses in a layer. Returns how many there are. */
 int cache_weighting_universal(int *order, int n, const expert_profile *p, int n_used);
 
 #endif

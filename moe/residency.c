@@ -362,6 +362,7 @@ static void undo_move(residency *r, moving m)
         empty(r, m.place);
         return;
     }
+    expert_cache_drop(r->cache, m.place);        /* who was to come may be pinned */
     expert_cache_assign(r->cache, m.place, m.leaver / r->n_expert, m.leaver % r->n_expert);
     r->states[m.place] = PLACE_READY;
     expert_slots_return(r->slots, m.slot);
@@ -552,24 +553,26 @@ static bool make_room(residency *r, expert_id e)
     return begin_move(r, place, e.layer, e.index);
 }
 
-/* The most valuable of the missing, at most `room` of them, one by one: lists are short. */
+/* The most valuable of the missing, at most `room` of them, one by one: lists are short. Where one
+ * of them got no place, no other one of its pool does. */
 static int admit(residency *r, int room)
 {
-    int n = 0;
-    for (; n < room && r->n_miss > 0; n++) {
+    bool full[CACHE_MOST_POOLS] = { false };
+    for (int n = 0;;) {
         int best = -1;
         double most = -INFINITY;
-        for (int i = 0; i < r->n_miss; i++) {
+        for (int i = 0; i < r->n_miss && n < room; i++) {
             const expert_id e = r->misses[i];
-            if (!can_come(r, e.layer, e.index)) continue;        /* it is there by now */
+            if (full[r->pool_of[e.layer]] || !can_come(r, e.layer, e.index)) continue;
             const double value = expert_cache_value(r->cache, e.layer, e.index);
             if (value <= most) continue;
             most = value;
             best = i;
         }
-        if (best < 0 || !make_room(r, r->misses[best])) break;
+        if (best < 0) return n;
+        if (make_room(r, r->misses[best])) n++;
+        else full[r->pool_of[r->misses[best].layer]] = true;
     }
-    return n;
 }
 
 int residency_take_in(residency *r, err_ctx *err)

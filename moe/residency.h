@@ -96,8 +96,8 @@ void residency_seed(residency *r, int layer, int expert, double frequency);
 /* The READY experts, layer * n_expert + expert, the most valuable first. Returns how many, at most
  * cap. */
 int residency_list(const residency *r, int *list, int cap);
-/* Those that have been used, are missing, and are worth a copy: each beats one of the weakest by the
- * margin. The most valuable first. Returns how many, at most cap; none without memory. */
+/* Those that have been used, are missing, and are worth a copy: each beats one of the weakest by
+ * the margin. The most valuable first. Returns how many, at most cap; none without memory. */
 int residency_missing(const residency *r, int *list, int cap);
 /* A pinned expert never makes room, once it is there. */
 void residency_pin(residency *r, int layer, int expert, bool pinned);
@@ -119,15 +119,15 @@ int residency_ask(residency *r, const int *experts, int n, err_ctx *err);
 /* What a layer chose for one token: n words, expert | anything << 16. */
 void residency_chosen(residency *r, int layer, const uint32_t *chosen, int n);
 
-/* A token is over, and the next one has not begun: places that have been filled become READY, and
- * some experts make room, if they may. Returns 1 if the map has changed, 0 if not, < 0 on failure:
- * then what was under way is EMPTY, or READY as before if it was LEAVING, and everything else as it
- * was. */
+/* All choices of a token are known, and the next one has not begun: places that have been filled
+ * become READY, and some experts make room, if they may. Returns 1 if the map has changed, 0 if
+ * not, < 0 on failure: then what was under way is EMPTY, or READY as before if it was LEAVING, and
+ * everything else as it was. */
 int residency_turn(residency *r, bool may_admit, err_ctx *err);
 /* What has arrived becomes READY, as at a turn, and nothing else happens. Returns as that does. */
 int residency_take_in(residency *r, err_ctx *err);
-/* The device has the map by now, or will before it reads it again: at most this many of the copies
- * begin that have not. */
+/* The device has ended the token before, and has the map, or will before it reads it again: at most
+ * this many of the copies begin that have not. */
 void residency_send(residency *r, int most);
 
 /* ---- prompts ---- */

@@ -396,7 +396,7 @@ static bool can_change(const vram_places *v)
            (v->slabs && expert_store_locked(v->store) == expert_store_bytes(v->store));
 }
 
-/* The device is idle, and nothing is under way. */
+/* The device is idle, and what was on its way to it has arrived. */
 static int settle_all(vram_places *v, err_ctx *err)
 {
     int rc = gpu_wait(v->g, err);

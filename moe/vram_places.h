@@ -75,8 +75,8 @@ void vram_places_publish(vram_places *v);
  * at a time. */
 int vram_places_apply(vram_places *v, const int *experts, int n, err_ctx *err);
 
-/* Has those there that the books find worth a copy (residency_missing), at most this many. Waits and
- * returns as vram_places_apply does. */
+/* Has those there that the books find worth a copy (residency_missing), at most this many. Waits
+ * and returns as vram_places_apply does. */
 int vram_places_update(vram_places *v, int most, err_ctx *err);
 
 /* These and no others never make room once they are there: the first of n, up to half of the

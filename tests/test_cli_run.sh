@@ -162,7 +162,7 @@ for m in $qwen $gptoss; do
     few="-m $m --ctx 300 -p Hello --raw -n 12 --temp 0"
     "$run" $few -q >"$tmp/own" 2>"$tmp/err"
     if [ -s "$tmp/own" ] && [ ! -s "$tmp/err" ]; then ok; else bad "$m: no flag, and something is said"; fi
-    small=$(($(least $run $few) + 1))M
+    small=$(($(least $run $few --experts-used 4) + 2))M
     for where in "" "--ram $small"; do
         expect 0 "--experts-used 4 (the model's own: 4): KL 0 nats a token, over the last 64 of 256 tokens" $run $few -q --experts-used 4 $where
         if cmp -s "$tmp/out" "$tmp/own"; then ok; else bad "$m --experts-used 4 $where: another answer"; fi

@@ -317,7 +317,7 @@ static void check_heights(void)
 {
     static const struct { int n_ff; quant_type down; unsigned heights; const char *why; } rows[] = {
         { 32, QT_Q8_0, 8, "one block" }, { 96, QT_Q8_0, 8, "fewer blocks than threads" },
-        { 288, QT_Q8_0, 16 | 32, "for some teams enough" }, { 512, QT_Q8_0, 32, "Qwen3-Next" },
+        { 288, QT_Q8_0, 8 | 32, "for some teams enough" }, { 512, QT_Q8_0, 32, "Qwen3-Next" },
         { 2880, QT_Q8_0, 32, "gpt-oss" }, { 160, QT_F16, 8 | 16, "downs that read no blocks" },
         { 52, QT_F32, 4, "no whole blocks: the last piece is shorter" },
     };

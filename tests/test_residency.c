@@ -343,6 +343,8 @@ static void walk_moved(device *d, residency *r, bool faults)
         if (faults && test_below(&d->rng, 8) == 0) d->refuse_in = 1 + (int)test_below(&d->rng, 4);
         d->shift = t / 100;
         if (test_below(&d->rng, 40) == 0) run_prompt(d, r, false);
+        if (test_below(&d->rng, 5) == 0)                 /* one that is there, or not, or coming */
+            residency_pin(r, (int)test_below(&d->rng, LAYERS), t % EXPERTS, t % 3 == 0);
         run_token(d, r, t % 300 < 100);
         turn(d, r);
         if (test_below(&d->rng, 10) == 0) turn(d, r);    /* twice without a send */

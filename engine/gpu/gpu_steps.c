@@ -458,7 +458,7 @@ int gpu_steps_reach(int pos)
     return last;
 }
 
-/* What the kernels of a layer are launched with depends on whether slabs are fetched. */
+/* What the kernels of a layer are launched with depends on what is fetched and guessed. */
 static int token_now(const gpu_steps *s)
 {
     if (s->profiling) return WATCHED;

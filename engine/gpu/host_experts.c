@@ -496,7 +496,7 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     if (q.waited || q.latest) c->not_asked = seen;
     if (q.quiet) {
         c->number = next_number(c);
-        send_some(c);
+        if (q.latest) send_some(c);      /* else somebody may be waiting */
         if (c->n == 1) count_quiet(c, bank, q.n_guessed, seconds(seen - from));
         return 0;
     }
@@ -544,6 +544,7 @@ void host_experts_begin(host_experts *c, int n)
     c->n = n;
     c->n_logged = n;
     c->n_noted = c->cold_noted = 0;
+    c->layer = -1;
     c->broken = false;
     if (c->recall) guess_recall_forget(c->recall);
     pool_stay_awake(c->o->team, true);
@@ -565,7 +566,9 @@ static void turn_early(host_experts *c)
 void host_experts_end(host_experts *c)
 {
     pool_stay_awake(c->o->team, false);
-    if (c->broken) c->n_logged = 0;
+    /* of a batch that was stopped, not all layers have chosen */
+    const bool all = c->layer >= 0 && c->split[c->layer].closes;
+    if (c->broken || !all) c->n_logged = 0;
     if (c->n == 1 && !c->broken) {
         c->s.tokens++;
         c->token_s = clock_since(c->token_from);
@@ -673,7 +676,8 @@ static gpu_expert_args shapes_of(const weights_gpu *w, int l)
                               .down = w->layers[l].down };
 }
 
-/* Experts of a cache move: a slab could be overwritten while it is fetched. */
+/* Not from a cache before a drive, where a slab could be overwritten while it is fetched. A slot
+ * that an expert has left is written when the device has ended its token. */
 static bool wants_to_fetch(const host_experts *c)
 {
     return !c->post.off && c->p->vram_pad > 0 && expert_store_kind(c->store) == STORE_LOADED;
@@ -886,10 +890,12 @@ static int make_ram(host_experts *c, router_ahead *ahead, bool prefers, err_ctx 
     if (c->places || c->p->vram_pad > 0) {
         c->log = gpu_alloc_host(c->g, log_bytes(hp), err);
         if (!c->log) return ERR_NOMEM;
+        memset(c->log, 0, (size_t)log_bytes(hp));
     }
     if (prefers) {
         c->wanted = gpu_alloc_host(c->g, log_bytes(hp), err);
         if (!c->wanted) return ERR_NOMEM;
+        memset(c->wanted, 0, (size_t)log_bytes(hp));
     }
     return gpu_mail_create(&c->mail, c->g, hp->n_embd, hp->n_ff_expert, hp->n_expert_used, err);
 }

@@ -67,12 +67,13 @@ void host_experts_pause_fetching(host_experts *c, bool paused);
  * otherwise guesses about it do not count. */
 void host_experts_watch_guesses(host_experts *c, router_ahead *by, guess_recall *to);
 
-/* Before a batch of up to GPU_FEW tokens: waits for the one before it, and experts in VRAM may
- * change, after what that one chose. */
+/* Before a batch of up to GPU_FEW tokens: waits for the one before it. Experts in VRAM may change,
+ * after what that one chose, unless they have at its end. */
 int host_experts_turn(host_experts *c, err_ctx *err);
 
 /* Around the questions of one batch of up to GPU_FEW tokens: threads stay awake in between, and for
- * a single token the clock runs. */
+ * a single token the clock runs. At the end, while the device computes the rest, experts in VRAM
+ * change in the books; the device gets the new map when it has ended the batch. */
 void host_experts_begin(host_experts *c, int n);
 void host_experts_end(host_experts *c);
 

@@ -13,8 +13,8 @@
  *
  * A single token's experts are all cut alike, and a thread has the same rows of each of them: it
  * can read these ahead into its cache (read_ahead.h) before it is known which experts it will be,
- * and all threads have as much to do. Tokens of a batch choose so many experts that whole ones are
- * handed out. */
+ * and all threads have as much to do. Tokens of a batch choose many experts: pieces of these are
+ * handed out one expert after another. */
 #include "engine/host/experts_cpu.h"
 
 #include <sched.h>
@@ -45,8 +45,9 @@ typedef struct row_count { _Alignas(64) _Atomic int rows; } row_count;
  * the count from those who work. (Cache lines come in pairs.) */
 typedef struct up_count {
     _Alignas(64) _Atomic int rows;       /* of mid that downs may read */
-    char apart[128 - sizeof(int)];
+    char apart_1[128 - sizeof(int)];
     _Atomic bool all;
+    char apart_2[128 - sizeof(bool)];
 } up_count;
 
 struct experts_cpu {
