@@ -70,6 +70,25 @@ static bool feed_more(session *s, float *logits, const model *m, const place *p)
                      p->name, err.msg);
 }
 
+static bool stop(void *ctx, double done, double total)
+{
+    (void)ctx, (void)total;
+    return done <= 0;
+}
+
+/* A batch that ends after its first layer tells the books nothing of the others. */
+static void check_stopped(session *s, const model *m, const place *p)
+{
+    static const int32_t ids[3] = { 5, 77, 12 };
+    const residency_stats before = session_places(s);
+    err_ctx err = { 0 };
+    const int rc = session_eval(s, ids, 3, NULL, 0, stop, NULL, &err);
+    const residency_stats after = session_places(s);
+    const int n = (int)(after.hits + after.misses - before.hits - before.misses);
+    CHECK_MSG(rc == ERR_STOPPED && n <= 3 * m->hp.n_expert_used, "%s: stopped with %d, %d choices",
+              p->name, rc, n);
+}
+
 /* Experts that are asked for are there at once. Whether they are the right ones, the logits of the
  * tokens that follow show. */
 static void check_apply(engine *e, const model *m, const place *p)
@@ -130,6 +149,7 @@ static bool follow(trail *t, const model *m, const place *p)
     for (int i = 0; i < tokens.n && ok; i++) {
         pause_or_go_on(s, &then, i, p);
         if (i == tokens.n / 2 && p->changing && !p->no_lock) check_apply(e, m, p);
+        if (i == tokens.n / 3 && p->changing) check_stopped(s, m, p);
         t->ids[i] = session_likeliest(s, logits);
         t->hash[i] = str_hash((str_view){ (const char *)logits, n_vocab * sizeof *logits });
         ok = CHECK_MSG(session_eval(s, &t->ids[i], 1, logits, 1, NULL, NULL, &err) == 0,
