@@ -253,12 +253,19 @@ static void give(residency *r, int place, int layer, int expert)
     expert_cache_assign(r->cache, place, layer, expert);
 }
 
-int residency_put(residency *r, int layer, int expert)
+/* An EMPTY place of the layer's pool, or -1. */
+static int empty_place(const residency *r, int layer)
 {
     double value;
-    if (expert_cache_find(r->cache, layer, expert) >= 0) return -1;
     const int place = expert_cache_weakest(r->cache, r->pool_of[layer], &value);
-    if (place < 0 || r->states[place] != PLACE_EMPTY) return -1;
+    return place >= 0 && r->states[place] == PLACE_EMPTY ? place : -1;
+}
+
+int residency_put(residency *r, int layer, int expert)
+{
+    if (expert_cache_find(r->cache, layer, expert) >= 0) return -1;
+    const int place = empty_place(r, layer);
+    if (place < 0) return -1;
     give(r, place, layer, expert);
     make_ready(r, place);
     return place;
@@ -311,6 +318,15 @@ static int spare_places(const residency *r, const bool *wanted, ranked *list)
     }
     if (n > 0) qsort(list, (size_t)n, sizeof *list, by_value);
     return n;
+}
+
+/* The next one of n places that is in the pool, from number i on; n: there is none. */
+static int next_of(const place_pool *pool, const ranked *places, int i, int n)
+{
+    while (i < n && (places[i].expert < pool->first ||
+                     places[i].expert >= pool->first + pool->n))
+        i++;
+    return i;
 }
 
 /* ---- places whose contents change ------------------------------------------------------------ */
@@ -384,14 +400,6 @@ static bool take_over(residency *r, int place, int layer, int expert)
     return true;
 }
 
-/* An EMPTY place of the layer's pool, or -1. */
-static int empty_place(const residency *r, int layer)
-{
-    double value;
-    const int place = expert_cache_weakest(r->cache, r->pool_of[layer], &value);
-    return place >= 0 && r->states[place] == PLACE_EMPTY ? place : -1;
-}
-
 /* swaps NULL: experts are moved. */
 static int bring_all(residency *r, const int *experts, int n, residency_swap *swaps, err_ctx *err)
 {
@@ -412,10 +420,8 @@ static int bring_all(residency *r, const int *experts, int n, residency_swap *sw
         if (experts[i] < 0 || experts[i] >= all || !can_come(r, l, e)) continue;
         int place = empty_place(r, l), *at = &next[r->pool_of[l]];
         const place_pool *pool = residency_pool(r, l);
-        while (place < 0 && *at < n_spare) {
-            const int p = spare[(*at)++].expert;
-            if (p >= pool->first && p < pool->first + pool->n) place = p;
-        }
+        if (place < 0 && (*at = next_of(pool, spare, *at, n_spare)) < n_spare)
+            place = spare[(*at)++].expert;
         if (place < 0 || !take_over(r, place, l, e)) continue;
         if (swaps) swaps[n_swap] = (residency_swap){ l, e, place };
         n_swap++;
@@ -526,9 +532,7 @@ int residency_missing(const residency *r, int *list, int cap)
         const int l = missing[i].expert / r->n_expert;
         const place_pool *pool = residency_pool(r, l);
         int *at = &next[r->pool_of[l]], *empty = &n_empty[r->pool_of[l]];
-        while (*at < n_weak && (weak[*at].expert < pool->first ||
-                                weak[*at].expert >= pool->first + pool->n))
-            ++*at;
+        *at = next_of(pool, weak, *at, n_weak);
         if (*empty > 0) --*empty;
         else if (*at < n_weak && is_worth(r, -missing[i].value, weak[*at].value)) ++*at;
         else continue;

@@ -244,28 +244,6 @@ static int wait_for_copies(vram_places *v, err_ctx *err)
     return rc < 0 ? rc : 0;
 }
 
-typedef struct copy_job {
-    uint8_t *to;
-    const uint8_t *from;
-    size_t bytes;
-} copy_job;
-
-enum { COPY_PIECE = 256 << 10 };
-
-static void copy_pieces(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const copy_job *j = ctx;
-    const size_t first = (size_t)begin * COPY_PIECE, last = (size_t)end * COPY_PIECE;
-    (void)thread;
-    memcpy(j->to + first, j->from + first, (last < j->bytes ? last : j->bytes) - first);
-}
-
-static void copy_by_team(void *team, void *to, const void *from, size_t n)
-{
-    copy_job j = { to, from, n };
-    pool_run(team, (int64_t)((n + COPY_PIECE - 1) / COPY_PIECE), 1, copy_pieces, &j);
-}
-
 /* The bytes of an expert that has just got a place. One that is not in page-locked RAM goes through
  * buffers. */
 static int carry(vram_places *v, int layer, int expert, int place, err_ctx *err)
@@ -276,7 +254,7 @@ static int carry(vram_places *v, int layer, int expert, int place, err_ctx *err)
     expert_store_find(v->store, layer, expert, &from);
     for (int s = 0; s < SLAB_COUNT && rc == 0; s++)
         rc = gpu_upload(v->g, (void *)(uintptr_t)vram_places_address(v, place, (expert_slab)s),
-                        from.at[s], slab_bytes(v, layer, s), v->team ? copy_by_team : NULL,
+                        from.at[s], slab_bytes(v, layer, s), v->team ? pool_copy : NULL,
                         v->team, err);
     return rc;
 }

@@ -105,13 +105,14 @@ static void check_own(int n_thread)
     }
 }
 
-/* The first range of a thread that comes in time begins its own. */
+/* Where each thread begins. The others wait for the caller, so that nobody helps it before. */
 static void note_first(void *ctx, int64_t begin, int64_t end, int thread)
 {
     _Atomic int64_t *first = ctx;
     int64_t none = -1;
     (void)end;
     atomic_compare_exchange_strong(&first[thread], &none, begin);
+    while (atomic_load(&first[0]) < 0) sched_yield();
 }
 
 static void check_own_first(pool *p)
@@ -125,6 +126,22 @@ static void check_own_first(pool *p)
         pool_own(&begin, &end, 64 * (int64_t)n_thread, 2, n_thread, 0);
         CHECK_MSG(first[0] == begin, "the caller began with %d", (int)first[0]);
     }
+}
+
+static void check_copy(pool *p)
+{
+    static const size_t lengths[] = { 0, 1, (256 << 10) - 1, 256 << 10, (1 << 20) + 3 };
+    const size_t most = (1 << 20) + 4;
+    uint8_t *from = test_alloc(most, 1), *to = test_alloc(most, 1);
+    for (size_t i = 0; i < most; i++) from[i] = (uint8_t)(i * 7 + i / 251);
+    for (size_t i = 0; i < ARRAY_LEN(lengths); i++) {
+        memset(to, 0xAA, most);
+        pool_copy(p, to, from, lengths[i]);
+        CHECK_MSG(memcmp(to, from, lengths[i]) == 0 && to[lengths[i]] == 0xAA, "%zu bytes",
+                  lengths[i]);
+    }
+    mem_free(from);
+    mem_free(to);
 }
 
 static void check_lists(pool *p)
@@ -154,6 +171,7 @@ static void test_every_index(void)
         check_lists(p);
         check_own(pool_threads(p));
         check_own_first(p);
+        check_copy(p);
         pool_free(p);
     }
 }

@@ -23,6 +23,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -32,6 +33,7 @@
 
 enum {
     APART = 128,                         /* cache lines come in pairs */
+    COPY_PIECE = 256 << 10,              /* bytes: some for each thread of a slab */
     SPIN_IDLE = 4000,                    /* looks at the gate before a member sleeps: ~20 us */
     SPIN_CLOSE = 1000,                   /* ... at members before the caller yields its core */
     SPIN_CROWDED = 20                    /* either, where members share cores: a thread that spins
@@ -296,6 +298,26 @@ void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx)
     if (n <= 0) return;
     if (p->n_thread == 1 || n <= grain) fn(ctx, 0, n, 0);
     else pool_run_lists(p, &(pool_list){ n, grain, fn }, 1, ctx);
+}
+
+typedef struct copy_job {
+    uint8_t *to;
+    const uint8_t *from;
+    size_t bytes;
+} copy_job;
+
+static void copy_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const copy_job *j = ctx;
+    const size_t first = (size_t)begin * COPY_PIECE, last = (size_t)end * COPY_PIECE;
+    (void)thread;
+    memcpy(j->to + first, j->from + first, (last < j->bytes ? last : j->bytes) - first);
+}
+
+void pool_copy(void *team, void *to, const void *from, size_t n)
+{
+    copy_job j = { to, from, n };
+    pool_run(team, (int64_t)((n + COPY_PIECE - 1) / COPY_PIECE), 1, copy_pieces, &j);
 }
 
 static void no_work(void *ctx, int64_t begin, int64_t end, int thread)

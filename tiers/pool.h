@@ -42,6 +42,9 @@ typedef struct pool_list {
 } pool_list;
 void pool_run_lists(pool *p, const pool_list *lists, int n_list, void *ctx);
 
+/* memcpy by all threads of a team (a pool *): what gpu_upload calls. */
+void pool_copy(void *team, void *to, const void *from, size_t n);
+
 /* While on, members wait for the next loop without sleeping, however long it takes: for callers
  * that have a loop every few microseconds and something to wait for in between. A team with more
  * threads than cores sleeps anyway. */

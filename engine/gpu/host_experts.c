@@ -388,10 +388,11 @@ static int compute(host_experts *c, err_ctx *err)
 
 /* ---- guesses that are counted ---------------------------------------------------------------- */
 
-static bool in_vram(const host_experts *c, int layer, int expert)
+/* What the map says, in the books. */
+static bool is_hot(const host_experts *c, int layer, int expert)
 {
-    return c->places ? residency_find(vram_places_books(c->places), layer, expert) >= 0
-                     : expert < c->p->hot[layer];
+    if (!c->places) return expert < c->p->hot[layer];
+    return residency_find(vram_places_books(c->places), layer, expert) >= 0;
 }
 
 /* Before the reply: what was guessed for this layer is judged, and its vector is kept, because the
@@ -414,7 +415,7 @@ static void guess_next(host_experts *c)
     if (next >= c->n_layer || !host_experts_layer(c, next)) return;
     acts_set(&c->x, c->slots, 1, c->mail->n_embd);
     const int n = router_ahead_guess(c->guesser, c->layer, &c->x, &likely);
-    for (int i = 0; i < n; i++) n_vram += in_vram(c, next, likely[i]);
+    for (int i = 0; i < n; i++) n_vram += is_hot(c, next, likely[i]);
     if (n > 0) guess_recall_guess(c->recall, next, likely, n_vram);
 }
 
@@ -634,13 +635,6 @@ const int32_t *host_experts_map(const host_experts *c, int layer) { return c->sp
 void host_experts_prompt_begin(host_experts *c)
 {
     if (c->places) vram_places_publish(c->places);
-}
-
-/* What the map says, in the books. */
-static bool is_hot(const host_experts *c, int layer, int expert)
-{
-    if (!c->places) return expert < c->p->hot[layer];
-    return residency_find(vram_places_books(c->places), layer, expert) >= 0;
 }
 
 static void tell_places(host_experts *c, int layer, const int32_t *ids, int n)

@@ -20,29 +20,7 @@ typedef struct shelf {
     int rc;                              /* the first failure */
 } shelf;
 
-/* ---- copying --------------------------------------------------------------------------------- */
-
-enum { COPY_PIECE = 1 << 20 };
-
-typedef struct copy_job {
-    uint8_t *to;
-    const uint8_t *from;
-    size_t bytes;
-} copy_job;
-
-static void copy_pieces(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const copy_job *j = ctx;
-    const size_t first = (size_t)begin * COPY_PIECE, last = (size_t)end * COPY_PIECE;
-    (void)thread;
-    memcpy(j->to + first, j->from + first, (last < j->bytes ? last : j->bytes) - first);
-}
-
-static void fill(void *ctx, void *to, const void *from, size_t n)
-{
-    copy_job j = { to, from, n };
-    pool_run(ctx, (int64_t)((n + COPY_PIECE - 1) / COPY_PIECE), 1, copy_pieces, &j);
-}
+/* ---- room ------------------------------------------------------------------------------------- */
 
 /* Makes room for bytes; the address is NULL while counting. */
 static uint8_t *reserve(shelf *s, uint64_t bytes)
@@ -55,7 +33,7 @@ static uint8_t *reserve(shelf *s, uint64_t bytes)
 static void copy_to(shelf *s, uint8_t *to, const void *from, uint64_t bytes)
 {
     if (!s->arena || s->rc < 0) return;
-    s->rc = gpu_upload(s->g, to, from, bytes, fill, s->team, s->err);
+    s->rc = gpu_upload(s->g, to, from, bytes, pool_copy, s->team, s->err);
     if (s->rc == 0 && s->watch && !s->watch(s->ctx, s->used, s->total))
         s->rc = err_set(s->err, ERR_STOPPED, "interrupted");
 }
@@ -261,7 +239,7 @@ static int keep_embed(weights_gpu *to, const matrix *table, pool *team, err_ctx 
     const uint64_t bytes = (uint64_t)table->rows * table->row_bytes;
     to->embed_host = gpu_alloc_host(to->device, bytes + 64, err);
     if (!to->embed_host) return ERR_NOMEM;
-    fill(team, to->embed_host, table->data, (size_t)bytes);
+    pool_copy(team, to->embed_host, table->data, (size_t)bytes);
     to->embed = shape_of(table);
     to->embed.data = to->embed_host;
     return 0;

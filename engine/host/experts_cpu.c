@@ -117,10 +117,11 @@ static void each_piece(experts_cpu *c, const piece_list *l, int64_t begin, int64
     }
 }
 
-static int64_t pieces_in(const piece_list *l) { return (int64_t)l->n_item * l->n_piece; }
-
 /* Indices of a loop over it. */
-static int64_t loop_length(const piece_list *l) { return l->across ? l->n_piece : pieces_in(l); }
+static int64_t loop_length(const piece_list *l)
+{
+    return l->across ? l->n_piece : (int64_t)l->n_item * l->n_piece;
+}
 
 static matrix slab_matrix(const experts_cpu *c, expert_slab s, const piece *p)
 {
