@@ -20,7 +20,7 @@ typedef struct shelf {
     int rc;                              /* the first failure */
 } shelf;
 
-/* ---- room ------------------------------------------------------------------------------------- */
+/* ---- copying --------------------------------------------------------------------------------- */
 
 /* Makes room for bytes; the address is NULL while counting. */
 static uint8_t *reserve(shelf *s, uint64_t bytes)
