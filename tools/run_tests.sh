@@ -37,13 +37,20 @@ esac
 
 tmp=$(mktemp -d "$TMPDIR/moe-check-XXXXXX") || exit 1
 trap 'rm -rf "$tmp"' EXIT
-trap 'exit 129' HUP
-trap 'exit 130' INT
-trap 'exit 141' PIPE
-trap 'exit 143' TERM
+# Whoever stops this learns what was running.
+logs=$build/tests/logs
+stopped() {
+    for log in "$logs"/*.log; do
+        [ -e "${log%.log}.rc" ] || echo "not done: $(basename "$log" .log)" >&2
+    done
+    exit "$1"
+}
+trap 'stopped 129' HUP
+trap 'stopped 130' INT
+trap 'stopped 141' PIPE
+trap 'stopped 143' TERM
 export TMPDIR="$tmp"
 
-logs=$build/tests/logs
 rm -rf "$logs"
 mkdir -p "$logs" "$build/seeds"
 jobs=$(nproc)
