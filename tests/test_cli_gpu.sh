@@ -12,7 +12,8 @@
 #   page-lock   here, and test_expert_store.c with a GPU
 #   vram        here (weights), gpu-lost  here (with all experts in VRAM, and with some)
 set -u
-# Parts, which may run at the same time: budgets and faults of either demo model, and the speeds.
+# Parts, which may run at the same time: budgets, options and faults of either demo model, and the
+# speeds. MODEL alone is its three.
 case ${2:-} in
 '') parts="qwen3next gptoss speeds" ;;
 *) parts=$2 ;;
@@ -88,13 +89,7 @@ with() {
     fetch=$(least_budget --vram "$all" $grain fetches $model)
 }
 
-for part in $parts; do
-    case $part in
-    qwen3next) with $qwen ;;
-    gptoss) with $gptoss ;;
-    *) continue ;;
-    esac
-
+prepare() {
     # ---- budgets: all, half of the experts, enough for post-fetch, the least; and in RAM
     least=$(least_budget --vram "$all" $grain on_gpu $model)
     half=$(least_budget --vram "$all" $grain half_there $model)
@@ -108,10 +103,14 @@ for part in $parts; do
     at_least "$m: VRAM for half of the experts" "$least" "$half"
     at_least "$m: VRAM for all" "$half" "$all"
 
-    # ---- answers: the same tokens for every budget
+    # ---- the answer, by either processor
     answer cpu --device cpu
     answer all --device cuda
     said "$gpu" "$m --device cuda"
+}
+
+# ---- answers: the same tokens for every budget
+budgets() {
     answer auto
     same auto all "$m: --device auto"
     said "$gpu" "$m --device auto"
@@ -159,7 +158,9 @@ for part in $parts; do
         at_least "$m tiers row $i: VRAM within its budget of $v" "$(row $i vram.total)" "$v"
         i=$((i + 1))
     done
+}
 
+options() {
     # ---- a bound for experts alone: the same answer, and no more of them in VRAM than it says
     third=$((experts / 3))
     for f in --cpu-moe "--expert-cache 0" "--moe-hot-cache-max-mib 0"; do
@@ -220,7 +221,9 @@ for part in $parts; do
     at_least "$m ${p}_POSTFETCH_ENABLE=1: bytes over the bus" 1 "$(moved 1 bus_bytes_per_token)"
     expect 0 '"postfetch_on":false' env MOE_POSTFETCH_ENABLE=0 LLAMA_POSTFETCH_ENABLE=1 \
         $slow $bench tiers $model -p 4 -n 12 -r 1 --vram none --json
+}
 
+faults() {
     # ---- faults. Speeds are known by now: a fault hits the run, not a measurement.
     export MOE_FAULT=vram:0:1            # VRAM that the plan counted on is gone
     answer now
@@ -274,6 +277,19 @@ for part in $parts; do
     if [ $code -eq 0 ] || { [ $code -eq 1 ] && grep -q "it was changed while in use" "$tmp/err"; }; then ok
     else bad "$m cut while in use: expected exit code 0, or 1 and a line, got $code"; fi
     rm "$tmp/cut.gguf"
+}
+
+for part in $parts; do
+    case $part in
+    qwen3next*) with $qwen ;;
+    gptoss*) with $gptoss ;;
+    *) continue ;;
+    esac
+    prepare
+    case $part in
+    *-*) "${part#*-}" ;;
+    *) budgets; options; faults ;;
+    esac
 done
 
 case $parts in *speeds*) ;; *) finish; exit ;; esac

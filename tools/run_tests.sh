@@ -74,7 +74,10 @@ rest() {
 }
 list() {
     [ "${ONLY_GPU:-}" ] || rest
-    for part in qwen3next gptoss speeds; do echo "test_cli_gpu.sh $part"; done
+    for model in qwen3next gptoss; do
+        for part in budgets options faults; do echo "test_cli_gpu.sh $model-$part"; done
+    done
+    echo "test_cli_gpu.sh speeds"
     for t in "$@"; do echo "$t"; done
 }
 list "$@" | xargs -P "$jobs" -I '{}' "$0" --one "$build" "$logs" '{}'
