@@ -137,9 +137,12 @@ DEPS_LIBS    := $(addprefix usr/lib,/$(TARGET) /$(subst -pc-,-,$(TARGET)) /)
 DEPS_CFLAGS  := -isystem '$(DEPS_DIR)/usr/include'
 DEPS_LDFLAGS := $(foreach d,$(DEPS_LIBS),-L'$(DEPS_DIR)/$d' -Xlinker -rpath -Xlinker '$(DEPS_DIR)/$d')
 endif
-# One run of the compiler makes the PTX of an architecture and the code from it.
+# One run of the compiler makes the PTX of an architecture and the code from it. Files with OWN_90 := a
+# use what sm_90 has and no later one: code for it alone, as sm_90a, and no PTX.
+OWN_90     :=
 NVCC_FLAGS  = -O3 -std=c++17 -I. -Xcompiler -Wall,-Wextra$(if $(WERROR),$(comma)-Werror --Werror all-warnings) \
-              $(foreach a,$(ARCHS),-gencode arch=compute_$a,code=sm_$a) -gencode arch=compute_$(PTX),code=compute_$(PTX)
+              $(foreach a,$(ARCHS:90=90$(OWN_90)),-gencode arch=compute_$a,code=sm_$a) \
+              -gencode arch=compute_$(PTX),code=compute_$(PTX)
 
 # ---- sources: variants are chosen here, by file -------------------------------------------------
 # Kernels of the processor that is compiled for; each file with the flags of its instruction set.
@@ -223,6 +226,7 @@ $B/engine/cpu/%.$1.c.o: engine/cpu/%.c
 endef
 $(foreach i,$(LOOP_ISA),$(eval $(call LOOP_RULE,$i)))
 
+$(patsubst %,$G/%.o,$(wildcard cuda/gemm*.cu)): OWN_90 := a
 $G/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(if $V,,@echo "  nvcc    $<")

@@ -4,15 +4,17 @@
  * 128 rows by 32, 64, 128 or 256 tokens, in steps of 64 columns. Weights become 16-bit floats on
  * their way to shared memory; activations are that already and are copied. Both lie there as
  * [row, 64], a row being eight chunks of 16 bytes, of which chunk c is at c ^ (row % 8): so neither
- * the stores nor ldmatrix hit a bank twice. Sums are F32, in the order of k.
+ * the stores nor the products' reads hit a bank twice. Sums are F32, in the order of k. How a chip
+ * multiplies is in gemm_mma.cuh and gemm_wgmma.cuh.
  *
  * While a step is multiplied, the next one's weights are on their way into registers and its
  * activations into the other half of shared memory: one barrier for each step. Weights are
  * requested before the barrier, since compilers move loads down, but not past one. Past the last
  * column activations are zero, and weights are whatever the row's last block holds.
  *
- * With two matrices (gate and up) a tile has 64 rows of each, sixteen by sixteen in turn, so that
- * a gate's value and its partner meet in one thread. Included by the files that name the types. */
+ * With two matrices (gate and up) a tile has 64 rows of each, layout::row_step of one and of the
+ * other in turn, so that a gate's value and its partner meet in one thread. Included by the files
+ * that name the types. */
 #ifndef CUDA_GEMM_TILE_CUH
 #define CUDA_GEMM_TILE_CUH
 
@@ -22,6 +24,17 @@ enum { THREADS = 256, ROWS = 128, STEP = 64, ROW_BYTES = 2 * STEP };
 
 enum { ANY = -1 };                       /* a kernel for all types that have none of their own */
 
+static __device__ __forceinline__ unsigned swizzled(unsigned row, unsigned chunk)
+{
+    return row * ROW_BYTES + ((chunk ^ (row & 7u)) << 4);
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "cuda/gemm_wgmma.cuh"
+#else
+#include "cuda/gemm_mma.cuh"
+#endif
+
 /* ---- weights to shared memory ---------------------------------------------------------------- */
 
 /* What a thread loads. */
@@ -29,11 +42,6 @@ typedef struct weight_source {
     const uint8_t *row[4];               /* blocks: [0] alone */
     int type, cols, last;                /* last block of 32, or last chunk of 8 */
 } weight_source;
-
-static __device__ __forceinline__ unsigned swizzled(unsigned row, unsigned chunk)
-{
-    return row * ROW_BYTES + ((chunk ^ (row & 7u)) << 4);
-}
 
 /* Four int8 as scale * w + offset. A byte in the low bits of 2^23 is a float without conversion;
  * seven bits at the top of 128's fraction are 128 + their value, and 192 times the scale, which has
@@ -182,6 +190,20 @@ static __device__ __forceinline__ void store_mxfp4(uint8_t *tile, const piece<QT
 }
 #endif
 
+/* Tells the L2 cache which weights come AHEAD steps later: experts that few tokens chose are read
+ * faster than they are multiplied, and what a block has in registers is too little to wait for. */
+enum { AHEAD = 6 };
+
+template <int TYPE>
+static __device__ __forceinline__ void announce(const weight_source &s, int step)
+{
+    if constexpr (TYPE != ANY && !is_wide<TYPE>::value) {
+        const int b = min(2 * (step + AHEAD), s.last);
+        const uint8_t *at = s.row[0] + (size_t)b * format<TYPE>::group_bytes / 8;
+        if (threadIdx.x % 2 == 0) asm volatile("prefetch.global.L2 [%0];" :: "l"(at));
+    }
+}
+
 /* Any type, at any address that it allows; floats past the last column are zero. */
 static __device__ __forceinline__ void store_any(uint8_t *tile, const weight_source &s, int step)
 {
@@ -247,15 +269,17 @@ static __device__ __forceinline__ void store(uint8_t *tile, const piece<TYPE> &p
 }
 
 /* The matrix and the row in it that row r of the block's tile is. */
+template <int TOKENS>
 static __device__ __forceinline__ const uint8_t *tile_row(const gemm &p, int expert, int r)
 {
+    enum { RUN = layout<TOKENS>::row_step };
     if (!p.up.data)
         return weight_row(p.w, expert, min((int)blockIdx.x * ROWS + r, p.rows - 1));
-    const int row = min((int)blockIdx.x * (ROWS / 2) + r / 32 * 16 + r % 16, p.rows - 1);
-    return r & 16 ? weight_row(p.up, expert, row) : weight_row(p.w, expert, row);
+    const int row = min((int)blockIdx.x * (ROWS / 2) + r / (2 * RUN) * RUN + r % RUN, p.rows - 1);
+    return r & RUN ? weight_row(p.up, expert, row) : weight_row(p.w, expert, row);
 }
 
-template <int TYPE>
+template <int TYPE, int TOKENS>
 static __device__ __forceinline__ weight_source weight_source_of(const gemm &p, int expert)
 {
     weight_source s;
@@ -263,10 +287,11 @@ static __device__ __forceinline__ weight_source weight_source_of(const gemm &p, 
     s.cols = p.cols;
     if (is_wide<TYPE>::value) {
         #pragma unroll
-        for (int i = 0; i < 4; i++) s.row[i] = tile_row(p, expert, (int)threadIdx.x / 8 + 32 * i);
+        for (int i = 0; i < 4; i++)
+            s.row[i] = tile_row<TOKENS>(p, expert, (int)threadIdx.x / 8 + 32 * i);
         s.last = p.cols / 8 - 1;
     } else {
-        s.row[0] = tile_row(p, expert, (int)threadIdx.x / 2);
+        s.row[0] = tile_row<TOKENS>(p, expert, (int)threadIdx.x / 2);
         s.last = p.cols / 32 - 1;
     }
     return s;
@@ -335,47 +360,6 @@ static __device__ __forceinline__ void copy_rows(uint8_t *tile, const row_source
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
-/* Which chips have shared memory for two blocks of 128 tokens at a time. */
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900)
-enum { TWO_BLOCKS_TOKENS = 128 };
-#else
-enum { TWO_BLOCKS_TOKENS = 64 };
-#endif
-
-/* How eight warps share a tile. */
-template <int TOKENS> struct layout {
-    enum {
-        blocks = TOKENS <= (int)TWO_BLOCKS_TOKENS ? 2 : 1,       /* on one multiprocessor */
-        warps_m = TOKENS >= 128 ? 2 : 4, warps_n = 8 / warps_m,
-        rows = ROWS / warps_m, tokens = TOKENS / warps_n,        /* of a warp */
-        m = rows / 16, n = tokens / 8                            /* in products of 16 by 8 */
-    };
-    static_assert(rows % 32 == 0 && tokens % 16 == 0, "pairs of rows, pairs of products");
-};
-
-/* One step. w_at, x_at: where the lane's row of the first ldmatrix begins. */
-template <int TOKENS>
-static __device__ __forceinline__ void multiply(float (&sum)[layout<TOKENS>::m]
-                                                            [layout<TOKENS>::n][4],
-                                                const uint8_t *w, unsigned w_at, const uint8_t *x,
-                                                unsigned x_at)
-{
-    typedef layout<TOKENS> L;
-    #pragma unroll
-    for (unsigned k = 0; k < STEP / 16; k++) {
-        uint32_t a[L::m][4], b[L::n / 2][4];
-        #pragma unroll
-        for (int j = 0; j < L::n / 2; j++)
-            load_tiles(b[j], x + (x_at ^ 32 * k) + j * 16 * ROW_BYTES);
-        #pragma unroll
-        for (int i = 0; i < L::m; i++) {
-            load_tiles(a[i], w + (w_at ^ 32 * k) + i * 16 * ROW_BYTES);
-            #pragma unroll
-            for (int j = 0; j < L::n; j++) mma_16x8x16(sum[i][j], a[i], b[j / 2] + 2 * (j % 2));
-        }
-    }
-}
-
 /* What a lane holds: rows g and g + 8 of 16, tokens 2t and 2t + 1 of 8. */
 template <int TOKENS>
 static __device__ __forceinline__ void write_one(const gemm &p, const token_tile &tile,
@@ -384,13 +368,13 @@ static __device__ __forceinline__ void write_one(const gemm &p, const token_tile
 {
     typedef layout<TOKENS> L;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int first_row = (int)blockIdx.x * ROWS + warp / L::warps_n * L::rows + lane / 4;
-    const int first_token = warp % L::warps_n * L::tokens + lane % 4 * 2;
+    const int first_row = (int)blockIdx.x * ROWS + L::first_row(warp, lane);
+    const int first_token = L::first_token(warp, lane);
     const float factor = expert_factor(p.w, tile.expert);
     float bias[2 * L::m];
     #pragma unroll
     for (int i = 0; i < 2 * L::m; i++) {
-        const int r = first_row + 8 * i;
+        const int r = first_row + i / 2 * L::row_step + i % 2 * 8;
         bias[i] = r < p.rows ? bias_of(p.w, tile.expert, p.rows, r) : 0.0f;
     }
     #pragma unroll
@@ -400,7 +384,7 @@ static __device__ __forceinline__ void write_one(const gemm &p, const token_tile
         float *y = p.y + (size_t)output_row(p, tile.first + t) * p.y_stride;
         #pragma unroll
         for (int i = 0; i < 2 * L::m; i++) {
-            const int r = first_row + 8 * i;
+            const int r = first_row + i / 2 * L::row_step + i % 2 * 8;
             if (r >= p.rows) continue;
             const float v = fmaf(factor, sum[i / 2][j / 2][i % 2 * 2 + j % 2], bias[i]);
             y[r] = p.add ? y[r] + v : v;
@@ -408,7 +392,8 @@ static __device__ __forceinline__ void write_one(const gemm &p, const token_tile
     }
 }
 
-/* Products 2i are the gate's, 2i + 1 of the same rows of the other matrix. */
+/* Products 2i are the gate's, 2i + 1 of the same rows of the other matrix; a product's rows are 16
+ * of a warp. */
 template <int TOKENS>
 static __device__ __forceinline__ void write_two(const gemm &p, const token_tile &tile,
                                                  const float (&sum)[layout<TOKENS>::m]
@@ -416,8 +401,10 @@ static __device__ __forceinline__ void write_two(const gemm &p, const token_tile
 {
     typedef layout<TOKENS> L;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int first_row = ((int)blockIdx.x * ROWS + warp / L::warps_n * L::rows) / 2 + lane / 4;
-    const int first_token = warp % L::warps_n * L::tokens + lane % 4 * 2;
+    const int in_tile = L::first_row(warp, lane);
+    const int first_row = (int)blockIdx.x * (ROWS / 2) + in_tile / (2 * L::row_step) * L::row_step +
+                          in_tile % L::row_step;
+    const int first_token = L::first_token(warp, lane);
     const float gate_factor = expert_factor(p.w, tile.expert);
     const float up_factor = expert_factor(p.up, tile.expert);
     #pragma unroll
@@ -445,12 +432,9 @@ static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_t
 {
     typedef layout<TOKENS> L;
     enum { W_BYTES = ROWS * ROW_BYTES, X_BYTES = TOKENS * ROW_BYTES };
-    extern __shared__ __align__(128) uint8_t shared[];
+    extern __shared__ __align__(1024) uint8_t shared[];
     uint8_t *const w = shared, *const x = shared + 2 * W_BYTES;
-    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const unsigned w_at = swizzled(warp / L::warps_n * L::rows + lane % 16, lane / 16);
-    const unsigned x_at = swizzled(warp % L::warps_n * L::tokens + lane % 8 + lane / 16 * 8,
-                                   lane / 8 % 2);
+    const multiplier<TOKENS> by;
     const int n_step = (p.cols + STEP - 1) / STEP;
     token_tile tile;
     float sum[L::m][L::n][4];
@@ -461,7 +445,7 @@ static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_t
         frame_end(f);
         return;
     }
-    const weight_source weights = weight_source_of<TYPE>(p, tile.expert);
+    const weight_source weights = weight_source_of<TYPE, TOKENS>(p, tile.expert);
     const row_source<TOKENS / 32> rows = row_source_of<TOKENS / 32>(p, tile, TYPE == ANY);
     #pragma unroll
     for (int i = 0; i < L::m; i++)
@@ -481,17 +465,22 @@ static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_t
         if (!is_plain<TYPE>::value) fetch<TYPE>(next, w, weights, step + 1);
         /* this step has arrived, and nobody reads the previous one any more */
         copy_wait<0>();
+        show_to_units();
         __syncthreads();
         copy_rows<TYPE>(x + other * X_BYTES, rows, step + 1);
         if (is_plain<TYPE>::value) fetch<TYPE>(next, w + other * W_BYTES, weights, step + 1);
         copy_commit();
-        multiply<TOKENS>(sum, w + now * W_BYTES, w_at, x + now * X_BYTES, x_at);
+        by.begin(sum, w + now * W_BYTES, x + now * X_BYTES);
+        announce<TYPE>(weights, step + 1);
         store<TYPE>(w + other * W_BYTES, next, weights, step + 1);
+        by.end(sum);
     }
     copy_wait<0>();
+    show_to_units();
     __syncthreads();
     const int now = (n_step - 1) & 1;
-    multiply<TOKENS>(sum, w + now * W_BYTES, w_at, x + now * X_BYTES, x_at);
+    by.begin(sum, w + now * W_BYTES, x + now * X_BYTES);
+    by.end(sum);
 
     if (p.up.data) write_two<TOKENS>(p, tile, sum);
     else write_one<TOKENS>(p, tile, sum);

@@ -1,0 +1,73 @@
+/* gemm_mma.cuh - a tile's products by mma.sync, warp by warp, on every chip since sm_75.
+ *
+ * A warp reads its factors from shared memory with ldmatrix. Included by gemm_tile.cuh where there
+ * is nothing better: gemm_wgmma.cuh has the same names. */
+#ifndef CUDA_GEMM_MMA_CUH
+#define CUDA_GEMM_MMA_CUH
+
+/* Which chips have shared memory for two blocks of 128 tokens at a time. */
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900)
+enum { TWO_BLOCKS_TOKENS = 128 };
+#else
+enum { TWO_BLOCKS_TOKENS = 64 };
+#endif
+
+/* How eight warps share a tile. */
+template <int TOKENS> struct layout {
+    enum {
+        blocks = TOKENS <= (int)TWO_BLOCKS_TOKENS ? 2 : 1,       /* on one multiprocessor */
+        warps_m = TOKENS >= 128 ? 2 : 4, warps_n = 8 / warps_m,
+        rows = ROWS / warps_m, tokens = TOKENS / warps_n,        /* of a warp */
+        m = rows / 16, n = tokens / 8,                           /* in products of 16 by 8 */
+        row_step = 16
+    };
+    static_assert(rows % 32 == 0 && tokens % 16 == 0, "pairs of rows, pairs of products");
+
+    static __device__ __forceinline__ int first_row(int warp, int lane)
+    {
+        return warp / warps_n * rows + lane / 4;
+    }
+    static __device__ __forceinline__ int first_token(int warp, int lane)
+    {
+        return warp % warps_n * tokens + lane % 4 * 2;
+    }
+};
+
+/* What a thread writes to shared memory, others see after a barrier. */
+static __device__ __forceinline__ void show_to_units(void) {}
+
+template <int TOKENS> struct multiplier {
+    typedef layout<TOKENS> L;
+    typedef float sums[L::m][L::n][4];
+    unsigned w_at, x_at;                 /* where the lane's row of the first ldmatrix begins */
+
+    __device__ __forceinline__ multiplier()
+    {
+        const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        w_at = swizzled(warp / L::warps_n * L::rows + lane % 16, lane / 16);
+        x_at = swizzled(warp % L::warps_n * L::tokens + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    }
+
+    /* One step. */
+    __device__ __forceinline__ void begin(sums &sum, const uint8_t *w, const uint8_t *x) const
+    {
+        #pragma unroll
+        for (unsigned k = 0; k < STEP / 16; k++) {
+            uint32_t a[L::m][4], b[L::n / 2][4];
+            #pragma unroll
+            for (int j = 0; j < L::n / 2; j++)
+                load_tiles(b[j], x + (x_at ^ 32 * k) + j * 16 * ROW_BYTES);
+            #pragma unroll
+            for (int i = 0; i < L::m; i++) {
+                load_tiles(a[i], w + (w_at ^ 32 * k) + i * 16 * ROW_BYTES);
+                #pragma unroll
+                for (int j = 0; j < L::n; j++)
+                    mma_16x8x16(sum[i][j], a[i], b[j / 2] + 2 * (j % 2));
+            }
+        }
+    }
+
+    __device__ __forceinline__ void end(sums &) const {}
+};
+
+#endif
