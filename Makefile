@@ -13,6 +13,7 @@
 #                          all: every one of 75 80 86 89 90 120. One that is older than the GPU works, too:
 #                          make check-gpu CUDA_ARCHS=75 tests on any GPU what one of sm_75 would run.
 # CC=clang, OPT="-O0 -g"   another compiler, other optimisation; CFLAGS, CPPFLAGS, LDFLAGS and LDLIBS are added
+# WGMMA=1                  code for sm_90 uses its own matrix units for prompts: written, not measured yet
 # URING=0                  without liburing: the drive is read by threads that call pread
 # TEST_THREADS=64          tests as on a machine of 64 cores
 # SAN=address,undefined    sanitizers (also SAN=thread), without CUDA
@@ -226,7 +227,7 @@ $B/engine/cpu/%.$1.c.o: engine/cpu/%.c
 endef
 $(foreach i,$(LOOP_ISA),$(eval $(call LOOP_RULE,$i)))
 
-$(patsubst %,$G/%.o,$(wildcard cuda/gemm*.cu)): OWN_90 := a
+$(patsubst %,$G/%.o,$(wildcard cuda/gemm*.cu)): OWN_90 := $(WGMMA:1=a)
 $G/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(if $V,,@echo "  nvcc    $<")
