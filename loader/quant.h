@@ -77,6 +77,29 @@ static inline float f16_to_f32(uint16_t h)
     return out;
 }
 
+/* Nearest binary16, ties to even; subnormals are kept, what is too large becomes infinite. All
+ * cases are computed and one is picked by masks: no branches, so that compilers use vectors. */
+static inline uint16_t f32_to_f16(float f)
+{
+    uint32_t bits, sum_bits;
+    memcpy(&bits, &f, sizeof bits);
+    const uint32_t sign = bits >> 16 & 0x8000u, a = bits & 0x7FFFFFFFu;
+    /* normal: the exponent moves from bias 127 to 15; a carry out of the mantissa goes into it, and
+     * from the largest one to infinity, as does everything above */
+    const uint32_t moved = a - (112u << 23), rounded = (moved + 0xFFFu + (moved >> 13 & 1)) >> 13;
+    const uint32_t normal = rounded < 0x7C00u ? rounded : 0x7C00u;
+    /* below 2^-14: subnormal, in units of 2^-24, which is the last place of a sum with 0.5 */
+    float sum;
+    memcpy(&sum, &a, sizeof sum);
+    sum += 0.5f;
+    memcpy(&sum_bits, &sum, sizeof sum_bits);
+    const uint32_t small = sum_bits - 0x3F000000u;
+    const uint32_t nan = 0x7E00u | (a >> 13 & 0x3FFu);   /* quiet, never infinity */
+    const uint32_t is_small = 0u - (a < 0x38800000u), is_nan = 0u - (a > 0x7F800000u);
+    const uint32_t number = (small & is_small) | (normal & ~is_small);
+    return (uint16_t)(sign | (nan & is_nan) | (number & ~is_nan));
+}
+
 static inline float bf16_to_f32(uint16_t h)
 {
     const uint32_t bits = (uint32_t)h << 16;

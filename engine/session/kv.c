@@ -62,24 +62,6 @@ bool kv_type_from_name(kv_type *out, const char *name)
 
 /* ---- encoders; the decoders are those of loader/quant.h ------------------------------------- */
 
-/* Nearest binary16, ties to even; subnormals are kept, what is too large becomes infinite. All
- * cases are computed and one is picked by masks: no branches, so that compilers use vectors. */
-static uint16_t f32_to_f16(float f)
-{
-    const uint32_t bits = load_u32(&f), sign = bits >> 16 & 0x8000u, a = bits & 0x7FFFFFFFu;
-    /* normal: the exponent moves from bias 127 to 15; a carry out of the mantissa goes into it, and
-     * from the largest one to infinity, as does everything above */
-    const uint32_t moved = a - (112u << 23), rounded = (moved + 0xFFFu + (moved >> 13 & 1)) >> 13;
-    const uint32_t normal = rounded < 0x7C00u ? rounded : 0x7C00u;
-    /* below 2^-14: subnormal, in units of 2^-24, which is the last place of a sum with 0.5 */
-    const float sum = load_f32(&a) + 0.5f;
-    const uint32_t small = load_u32(&sum) - 0x3F000000u;
-    const uint32_t nan = 0x7E00u | (a >> 13 & 0x3FFu);   /* quiet, never infinity */
-    const uint32_t is_small = 0u - (a < 0x38800000u), is_nan = 0u - (a > 0x7F800000u);
-    const uint32_t number = (small & is_small) | (normal & ~is_small);
-    return (uint16_t)(sign | (nan & is_nan) | (number & ~is_nan));
-}
-
 static void encode_f16(uint8_t *restrict out, const float *restrict x, int n)
 {
     for (int i = 0; i < n; i++) store_u16(out + 2 * i, f32_to_f16(x[i]));
