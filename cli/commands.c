@@ -1,4 +1,4 @@
-/* commands.c - what both mains share: pick the verb, print help and version. */
+/* commands.c - what the mains share: pick the verb, print help and version. */
 #include "cli/commands.h"
 
 #include <signal.h>
@@ -36,7 +36,7 @@ static int print_help(const char *program, const char *about, const char *exampl
     return console_finish();
 }
 
-static int print_version(const char *program)
+int commands_version(const char *program)
 {
     char total[32], available[32], vram[32];
     machine m;
@@ -66,19 +66,28 @@ static void on_lost_file(const char *path)
     console_lost_file(path);
 }
 
+int commands_begin(const char *program)
+{
+    console_init(program);
+    log_set_sink(print_log, NULL);
+    map_guard_install(on_lost_file);
+    signal(SIGXFSZ, SIG_IGN);            /* a file that grows too long is an error of write() */
+    if (!getenv("MOE_FAULT") || fault_arm_text(getenv("MOE_FAULT"))) return 0;    /* for tests */
+    console_error("MOE_FAULT: unknown fault");
+    return 2;
+}
+
+bool commands_asks_version(int argc, char **argv)
+{
+    return argc > 1 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V"));
+}
+
 int commands_main(const char *program, const char *about, const char *examples,
                   const command *table, int n_command, int argc, char **argv)
 {
     static char help_flag[] = "--help";
     const command *standard = find_verb(table, n_command, "run"), *verb;
-    console_init(program);
-    log_set_sink(print_log, NULL);
-    map_guard_install(on_lost_file);
-    signal(SIGXFSZ, SIG_IGN);            /* a file that grows too long is an error of write() */
-    if (getenv("MOE_FAULT") && !fault_arm_text(getenv("MOE_FAULT"))) {   /* for tests */
-        console_error("MOE_FAULT: unknown fault");
-        return 2;
-    }
+    if (commands_begin(program) != 0) return 2;
     if (argc < 2) {
         console_error("no verb %sgiven (%s --help lists what there is)",
                       standard ? "and no prompt " : "", program);
@@ -91,7 +100,7 @@ int commands_main(const char *program, const char *about, const char *examples,
     } else if (help || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
         return print_help(program, about, examples, table, n_command);
     }
-    if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) return print_version(program);
+    if (commands_asks_version(argc, argv)) return commands_version(program);
     if ((verb = find_verb(table, n_command, argv[1]))) return verb->run(argc - 1, argv + 1);
     const bool model = argv[1][0] != '-' && arg_is_model(argv[1]);
     if ((argv[1][0] == '-' || model) && standard) return standard->run(argc, argv);

@@ -4,12 +4,16 @@
  * decides what is written, and in which byte order. */
 #include "cli/sink.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "cli/console.h"
 #include "cli/output.h"
 
 static const char *volatile unfinished;  /* the part of the sink that is open; for sink_abandon */
@@ -68,17 +72,95 @@ int sink_open(sink *s, const char *path, err_ctx *err)
     return 0;
 }
 
+/* ---- a file where nothing is yet --------------------------------------------------------------- */
+
+static int check_room(const char *path, uint64_t bytes, err_ctx *err)
+{
+    char folder[PATH_MAX], need[32], room[32];
+    const char *slash = strrchr(path, '/');
+    struct statvfs fs;
+
+    if (!slash) snprintf(folder, sizeof folder, ".");
+    else snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    if (statvfs(folder, &fs) < 0) return err_sys(err, "folder %s", folder);
+    const uint64_t left = (uint64_t)fs.f_bavail * fs.f_frsize;
+    if (left >= bytes) return 0;
+    return err_set(err, ERR_IO, "needs %s, the disk of %s has %s left",
+                   text_bytes(need, sizeof need, bytes), folder,
+                   text_bytes(room, sizeof room, left));
+}
+
+/* Reserves the space at once, where the file system can; a full disk shows here. */
+static int reserve(int fd, uint64_t bytes, err_ctx *err)
+{
+    if (fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) == 0) return 0;
+    if (errno != ENOSPC && errno != EFBIG && errno != EDQUOT) return 0;
+    return err_sys(err, "cannot reserve %llu bytes", (unsigned long long)bytes);
+}
+
+int sink_open_new(sink *s, const char *path, uint64_t bytes, err_ctx *err)
+{
+    struct stat st;
+    int rc;
+
+    if (lstat(path, &st) == 0)
+        return err_set(err, ERR_IO, "is there already, and nothing is overwritten: remove it, or "
+                       "choose another name");
+    *s = (sink){ .fd = -1, .is_new = true };
+    if ((size_t)snprintf(s->final, sizeof s->final, "%s", path) >= sizeof s->final)
+        return err_set(err, ERR_RANGE, "a path of %zu bytes is too long", strlen(path));
+    if ((rc = check_room(path, bytes, err)) < 0) return rc;
+    snprintf(s->part, sizeof s->part, "%s.part", s->final);
+    const int fd = open(s->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0 && errno == EEXIST)
+        return err_set(err, ERR_IO, "%s is there: another program is writing it, or one was killed; "
+                       "then remove it", s->part);
+    if (fd < 0) return err_sys(err, "cannot create %s", s->part);
+    s->fd = fd;
+    s->is_open = s->staged = true;
+    unfinished = s->part;
+    return reserve(fd, bytes, err);
+}
+
+/* ---- writing ----------------------------------------------------------------------------------- */
+
+/* To a regular file: nobody has to be waited for, so pieces may be large. */
+static int write_file(int fd, const void *data, size_t n)
+{
+    const char *p = data;
+    while (n > 0) {
+        const ssize_t done = write(fd, p, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return ERR_IO;
+        p += done;
+        n -= (size_t)done;
+    }
+    return 0;
+}
+
 int sink_write(sink *s, const void *data, size_t bytes, err_ctx *err)
 {
-    const int rc = output_write(s->fd, data, bytes);
+    const int rc = s->is_new ? write_file(s->fd, data, bytes) : output_write(s->fd, data, bytes);
     return rc < 0 ? explain(rc, "cannot write", "", err) : 0;
+}
+
+/* To its place, unless somebody else has put something there meanwhile. */
+static int move_new(const sink *s)
+{
+    struct stat st;
+    if (renameat2(AT_FDCWD, s->part, AT_FDCWD, s->final, RENAME_NOREPLACE) == 0) return 0;
+    if (errno != EINVAL && errno != ENOSYS) return -1;
+    if (lstat(s->final, &st) != 0) return rename(s->part, s->final);
+    errno = EEXIST;
+    return -1;
 }
 
 int sink_finish(sink *s, err_ctx *err)
 {
+    if (s->is_new && fsync(s->fd) != 0) return err_sys(err, "cannot write");
     s->is_open = false;
     if (s->fd != STDOUT_FILENO && close(s->fd) != 0) return err_sys(err, "cannot write");
-    if (s->staged && rename(s->part, s->final) != 0)
+    if (s->staged && (s->is_new ? move_new(s) : rename(s->part, s->final)) != 0)
         return err_sys(err, "cannot rename %s", s->part);
     if (s->staged) unfinished = NULL;
     s->staged = false;

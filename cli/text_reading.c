@@ -6,16 +6,17 @@
 #include "cli/interrupt.h"
 #include "cli/logit_stats.h"
 
-int text_reading_begin(text_reading *r, const model_handle *l, int ctx, err_ctx *err)
+int text_reading_begin_with(text_reading *r, const model_handle *l, str_view text, int n_token,
+                            int n_row, err_ctx *err)
 {
     *r = (text_reading){ .n = 0 };
-    const int rc = encoder_encode(l->enc, &r->ids, str_from(text_reading_text), false, err);
+    const int rc = encoder_encode(l->enc, &r->ids, text, false, err);
     if (rc < 0) {
         text_reading_release(r);
         return rc;
     }
-    r->n = min_int(min_int((int)r->ids.n, TEXT_READING_TOKENS), ctx);
-    r->n_row = min_int(r->n, TEXT_READING_ROWS);
+    r->n = (int)r->ids.n < n_token ? (int)r->ids.n : n_token;
+    r->n_row = min_int(r->n, n_row);
     const size_t floats = (size_t)r->n_row * (size_t)l->m->hp.n_vocab;
     r->rows[READING_OWN] = mem_array(READINGS * floats, sizeof **r->rows);
     if (!r->rows[READING_OWN]) {
@@ -24,6 +25,12 @@ int text_reading_begin(text_reading *r, const model_handle *l, int ctx, err_ctx 
     }
     r->rows[READING_OTHER] = r->rows[READING_OWN] + floats;
     return 0;
+}
+
+int text_reading_begin(text_reading *r, const model_handle *l, int ctx, err_ctx *err)
+{
+    return text_reading_begin_with(r, l, str_from(text_reading_text),
+                                   min_int(TEXT_READING_TOKENS, ctx), TEXT_READING_ROWS, err);
 }
 
 void text_reading_release(text_reading *r)

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "loader/bytes.h"
 #include "loader/gguf_internal.h"
 
 typedef struct entry {
@@ -116,6 +117,30 @@ void gguf_write_str_array(gguf_writer *w, const char *key, uint64_t count)
 void gguf_write_array_str(gguf_writer *w, str_view v)
 {
     put_str(&w->meta, v);
+}
+
+/* Strings carry their lengths, so their bytes in the file are counted by walking over them. */
+static size_t value_bytes(const gguf_kv *kv)
+{
+    const uint8_t *p = kv->data;
+    if (kv->type != GGUF_STRING) return (size_t)kv->count * (size_t)gguf_type_bytes(kv->type);
+    for (uint64_t i = 0; i < kv->count; i++) p += 8 + load_u64(p);
+    return (size_t)(p - kv->data);
+}
+
+void gguf_write_copy(gguf_writer *w, const gguf_kv *kv)
+{
+    int64_t align;
+    if (str_is(kv->key, "general.alignment") && gguf_kv_int(&align, kv, 0))
+        w->align = (uint32_t)align;
+    put_str(&w->meta, kv->key);
+    put_u32(&w->meta, (uint32_t)(kv->is_array ? GGUF_ARRAY : kv->type));
+    if (kv->is_array) {
+        put_u32(&w->meta, (uint32_t)kv->type);
+        put_u64(&w->meta, kv->count);
+    }
+    put(&w->meta, kv->data, value_bytes(kv));
+    w->n_kv++;
 }
 
 int gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, const uint64_t *ne,

@@ -2,7 +2,7 @@
  *
  * Collect entries, then lay out: gguf_write_head fixes every tensor's offset and returns the head's
  * bytes. The caller writes the tensors' data at gguf_write_data_at(). Used by the synthetic model
- * maker and by tests. An allocation that fails anywhere is remembered and reported by
+ * maker, the quantiser and tests. An allocation that fails anywhere is remembered and reported by
  * gguf_write_head, so calls can be chained without checks. */
 #ifndef LOADER_GGUF_WRITE_H
 #define LOADER_GGUF_WRITE_H
@@ -29,6 +29,9 @@ void gguf_write_array(gguf_writer *w, const char *key, gguf_type elem, const voi
 /* Announces count strings; exactly that many gguf_write_array_str calls must follow. */
 void gguf_write_str_array(gguf_writer *w, const char *key, uint64_t count);
 void gguf_write_array_str(gguf_writer *w, str_view v);
+
+/* An entry of another file as it is there, whatever its type. */
+void gguf_write_copy(gguf_writer *w, const gguf_kv *kv);
 
 /* Adds a tensor; ne[0] is the contiguous dimension. Returns its index. */
 int gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, const uint64_t *ne,

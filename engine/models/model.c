@@ -124,23 +124,26 @@ const char *model_use_name(model_use u)
 
 /* Every weight of a layer. A field that is missing here is missing from all sums: test_model.c
  * compares what is visited with n_bound. */
-#define AT(field, use) { offsetof(model_layer, field), use }
-static const struct { size_t at; model_use use; } layer_weights[] = {
-    AT(attn_norm, USE_NORM), AT(post_attn_norm, USE_NORM),
-    AT(attn.q, USE_ATTENTION), AT(attn.k, USE_ATTENTION), AT(attn.v, USE_ATTENTION),
-    AT(attn.out, USE_ATTENTION), AT(attn.q_bias, USE_ATTENTION), AT(attn.k_bias, USE_ATTENTION),
-    AT(attn.v_bias, USE_ATTENTION), AT(attn.out_bias, USE_ATTENTION), AT(attn.sinks, USE_ATTENTION),
-    AT(attn.q_norm, USE_NORM), AT(attn.k_norm, USE_NORM),
-    AT(attn.qkv, USE_ATTENTION), AT(attn.qkv_bias, USE_ATTENTION),
-    AT(delta.qkv, USE_DELTANET), AT(delta.gate, USE_DELTANET), AT(delta.in, USE_DELTANET),
-    AT(delta.ba, USE_DELTANET), AT(delta.conv, USE_DELTANET), AT(delta.dt_bias, USE_DELTANET),
-    AT(delta.a, USE_DELTANET), AT(delta.norm, USE_NORM), AT(delta.out, USE_DELTANET),
-    AT(router, USE_ROUTER), AT(router_bias, USE_ROUTER),
-    AT(shared_gate_inp, USE_SHARED), AT(shared_gate, USE_SHARED), AT(shared_up, USE_SHARED),
-    AT(shared_down, USE_SHARED),
-    AT(mtp.eh_proj, USE_MTP), AT(mtp.enorm, USE_MTP), AT(mtp.hnorm, USE_MTP),
-    AT(mtp.head_norm, USE_MTP), AT(mtp.embed, USE_MTP), AT(mtp.head, USE_MTP),
+#define AT(field, use) { offsetof(model_layer, field), use, false }
+#define MATRIX_AT(field, use) { offsetof(model_layer, field), use, true }
+static const struct { size_t at; model_use use; bool is_matrix; } layer_weights[] = {
+    AT(attn_norm, USE_NORM), AT(post_attn_norm, USE_NORM), MATRIX_AT(attn.q, USE_ATTENTION),
+    MATRIX_AT(attn.k, USE_ATTENTION), MATRIX_AT(attn.v, USE_ATTENTION),
+    MATRIX_AT(attn.out, USE_ATTENTION), AT(attn.q_bias, USE_ATTENTION),
+    AT(attn.k_bias, USE_ATTENTION), AT(attn.v_bias, USE_ATTENTION),
+    AT(attn.out_bias, USE_ATTENTION), AT(attn.sinks, USE_ATTENTION), AT(attn.q_norm, USE_NORM),
+    AT(attn.k_norm, USE_NORM), MATRIX_AT(attn.qkv, USE_ATTENTION), AT(attn.qkv_bias, USE_ATTENTION),
+    MATRIX_AT(delta.qkv, USE_DELTANET), MATRIX_AT(delta.gate, USE_DELTANET),
+    MATRIX_AT(delta.in, USE_DELTANET), MATRIX_AT(delta.ba, USE_DELTANET),
+    AT(delta.conv, USE_DELTANET), AT(delta.dt_bias, USE_DELTANET), AT(delta.a, USE_DELTANET),
+    AT(delta.norm, USE_NORM), MATRIX_AT(delta.out, USE_DELTANET), AT(router, USE_ROUTER),
+    AT(router_bias, USE_ROUTER), AT(shared_gate_inp, USE_SHARED),
+    MATRIX_AT(shared_gate, USE_SHARED), MATRIX_AT(shared_up, USE_SHARED),
+    MATRIX_AT(shared_down, USE_SHARED), MATRIX_AT(mtp.eh_proj, USE_MTP), AT(mtp.enorm, USE_MTP),
+    AT(mtp.hnorm, USE_MTP), AT(mtp.head_norm, USE_MTP), MATRIX_AT(mtp.embed, USE_MTP),
+    MATRIX_AT(mtp.head, USE_MTP),
 };
+#undef MATRIX_AT
 #undef AT
 
 static void visit_weight(const weight *w, model_use use, int layer, model_visit_fn *fn, void *ctx)
@@ -149,13 +152,17 @@ static void visit_weight(const weight *w, model_use use, int layer, model_visit_
     if (w->scale) fn(ctx, w->scale, use, layer);
 }
 
-static void visit_experts(const expert_bank *bank, int layer, model_visit_fn *fn, void *ctx)
+static model_use expert_use(const expert_bank *bank, int s)
 {
     static const model_use uses[SLAB_COUNT] = { USE_EXPERT_GATE, USE_EXPERT_UP, USE_EXPERT_DOWN };
+    return bank->fused && s == SLAB_GATE ? USE_EXPERT_GATE_UP : uses[s];
+}
+
+static void visit_experts(const expert_bank *bank, int layer, model_visit_fn *fn, void *ctx)
+{
     for (int s = 0; s < SLAB_COUNT; s++) {
         const bool seen = bank->fused && s == SLAB_UP;
-        const model_use use = bank->fused && s == SLAB_GATE ? USE_EXPERT_GATE_UP : uses[s];
-        if (!seen) fn(ctx, bank->weight[s], use, layer);
+        if (!seen) fn(ctx, bank->weight[s], expert_use(bank, s), layer);
         if (!seen && bank->scale[s]) fn(ctx, bank->scale[s], USE_EXPERT_SMALL, layer);
         if (bank->bias[s]) fn(ctx, bank->bias[s], USE_EXPERT_SMALL, layer);
     }
@@ -172,6 +179,28 @@ void model_visit(const model *m, model_visit_fn *fn, void *ctx)
             visit_weight((const weight *)(layer + layer_weights[i].at), layer_weights[i].use, l, fn,
                          ctx);
         visit_experts(m->layers[l].experts, l, fn, ctx);
+    }
+}
+
+static void visit_matrix(const weight *w, model_use use, model_matrix_fn *fn, void *ctx)
+{
+    if (w->t) fn(ctx, w->t, w->scale, use);
+}
+
+void model_visit_matrices(const model *m, model_matrix_fn *fn, void *ctx)
+{
+    visit_matrix(&m->embed, USE_EMBED, fn, ctx);
+    if (!m->head_tied) visit_matrix(&m->head, USE_HEAD, fn, ctx);
+    for (int l = 0; l < m->hp.n_layer + m->hp.n_mtp; l++) {
+        const char *layer = (const char *)&m->layers[l];
+        const expert_bank *bank = m->layers[l].experts;
+        for (size_t i = 0; i < ARRAY_LEN(layer_weights); i++)
+            if (layer_weights[i].is_matrix)
+                visit_matrix((const weight *)(layer + layer_weights[i].at), layer_weights[i].use,
+                             fn, ctx);
+        for (int s = 0; s < SLAB_COUNT; s++)
+            if (!(bank->fused && s == SLAB_UP))
+                fn(ctx, bank->weight[s], bank->scale[s], expert_use(bank, s));
     }
 }
 

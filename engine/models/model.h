@@ -130,6 +130,12 @@ const char *model_use_name(model_use u);         /* for people: "shared expert" 
 typedef void model_visit_fn(void *ctx, const tensor *t, model_use use, int layer);
 void model_visit(const model *m, model_visit_fn *fn, void *ctx);
 
+/* Calls fn once for every bound matrix: what may have any type with a decoder, and a companion scale
+ * of one number, or one for each of its slabs (NULL: 1). The rest is vectors, routers and
+ * convolutions, which stay floats. */
+typedef void model_matrix_fn(void *ctx, const tensor *t, const tensor *scale, model_use use);
+void model_visit_matrices(const model *m, model_matrix_fn *fn, void *ctx);
+
 /* Bytes as the token loop sees them; computed from the bound tensors alone. A tied head is the
  * embedding table: stored once, and read for every token. */
 typedef struct model_bytes {
