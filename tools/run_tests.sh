@@ -59,13 +59,14 @@ jobs=$(nproc)
 # Names, the slow ones first.
 rest() {
     if nm "$build/moe-run" 2>/dev/null | grep -q __tsan_init; then       # four tokens a second
-        echo "skip: thread sanitizer: test_cli_run.sh, test_cli_chat.sh, test_cli_user.sh" >"$logs/cli_slow.log"
-        echo "cli_slow 0 passed, 0 failed, 3 skipped" >>"$logs/cli_slow.log"
+        echo "skip: thread sanitizer: test_cli_run.sh, test_cli_chat.sh, test_cli_user.sh, test_cli_quant.sh" >"$logs/cli_slow.log"
+        echo "cli_slow 0 passed, 0 failed, 4 skipped" >>"$logs/cli_slow.log"
         echo 0 >"$logs/cli_slow.rc"
     else
         echo test_cli_run.sh
         echo test_cli_chat.sh
         echo test_cli_user.sh
+        echo test_cli_quant.sh
     fi
     echo test_cli.sh
     echo test_cli_cache.sh

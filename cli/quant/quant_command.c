@@ -112,7 +112,7 @@ static int open_importance(quant_importance **out, const char *path, const quant
         if (known < 0) return console_fail(path, &err);
         n_known += known;
     }
-    if (n_known == 0 && p->n_rewrite > 0) {
+    if (n_known == 0) {
         console_error("%s: says nothing about the matrices that are rewritten: made for another "
                       "model?", path);
         return 1;
@@ -143,9 +143,19 @@ static int open_input(job *j, const quant_wish *wish)
     if (rc == 0) rc = model_bind(&j->m, j->file, &err);
     if (rc == 0) rc = quant_plan_make(&j->plan, j->m, wish, &err);
     if (rc < 0) return console_fail(j->from, &err);
-    quant_report_kept(&j->plan);
     quant_result_expect(&j->result, &j->plan);
     return 0;
+}
+
+static int nothing_to_do(const job *j)
+{
+    int n[KEPT_REASONS] = { 0 };
+    for (int u = 0; u < USE_COUNT; u++)
+        for (int why = 0; why < KEPT_REASONS; why++) n[why] += j->plan.kept[u][why].n;
+    console_error("%s: nothing to do: of the matrices asked for, %d have the type already, and rows "
+                  "of %d do not fit its blocks", j->from, n[KEPT_SAME],
+                  n[KEPT_COLUMNS] + n[KEPT_EMBEDDING]);
+    return 1;
 }
 
 static int report(const job *j)
@@ -178,13 +188,11 @@ static int run(job *j, const quant_wish *wish)
     const settings *s = j->s;
     int rc;
     if ((rc = check_output(j->to)) != 0 || (rc = open_input(j, wish)) != 0) return rc;
+    if (j->plan.n_rewrite == 0) return nothing_to_do(j);
+    quant_report_kept(&j->plan);
     if (s->importance && (rc = open_importance(&j->importance, s->importance, &j->plan)) != 0)
         return rc;
     if (s->dry_run) return report(j);
-    if (j->plan.n_rewrite == 0) {
-        console_error("%s: nothing to do: no matrix would change", j->from);
-        return 1;
-    }
     if (s->check && (rc = quant_check_begin(&j->check, s->check, j->from, &s->engine)) != 0)
         return rc;
     if ((rc = write_file(j)) != 0) return rc;
