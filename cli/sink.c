@@ -72,7 +72,7 @@ int sink_open(sink *s, const char *path, err_ctx *err)
     return 0;
 }
 
-/* ---- a file where nothing is yet --------------------------------------------------------------- */
+/* ---- a file where nothing is yet ------------------------------------------------------------ */
 
 static int check_room(const char *path, uint64_t bytes, err_ctx *err)
 {
@@ -113,8 +113,8 @@ int sink_open_new(sink *s, const char *path, uint64_t bytes, err_ctx *err)
     snprintf(s->part, sizeof s->part, "%s.part", s->final);
     const int fd = open(s->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0 && errno == EEXIST)
-        return err_set(err, ERR_IO, "%s is there: another program is writing it, or one was killed; "
-                       "then remove it", s->part);
+        return err_set(err, ERR_IO, "%s is there: another program is writing it, or one was "
+                       "killed; then remove it", s->part);
     if (fd < 0) return err_sys(err, "cannot create %s", s->part);
     s->fd = fd;
     s->is_open = s->staged = true;
@@ -122,7 +122,7 @@ int sink_open_new(sink *s, const char *path, uint64_t bytes, err_ctx *err)
     return reserve(fd, bytes, err);
 }
 
-/* ---- writing ----------------------------------------------------------------------------------- */
+/* ---- writing -------------------------------------------------------------------------------- */
 
 /* To a regular file: nobody has to be waited for, so pieces may be large. */
 static int write_file(int fd, const void *data, size_t n)

@@ -1,11 +1,11 @@
 /* quantise_fp4.c - MXFP4 and NVFP4: the scale with the least error, found by going through all that
  * could have it.
  *
- * Let s be the smallest scale at which nothing is clipped (6 s >= the largest magnitude). The values
- * that 2 s can take in that range are among those of s, so 2 s and above are never better. Below s,
- * what is clipped loses more with every step down: once that alone costs as much as the best so
- * far, no smaller scale can win. The scales in between are all tried, so the result is that of a
- * search over every code, which tests compare it with. */
+ * Let s be the smallest scale at which nothing is clipped (6 s >= the largest magnitude). What 2 s
+ * can say in that range, s can say too, so 2 s and above are never better. Below s, what is clipped
+ * loses more with every step down: once that alone costs as much as the best so far, no smaller
+ * scale can win. The scales in between are all tried, so the result is that of a search over every
+ * code, which tests compare it with. */
 #include <math.h>
 
 #include "loader/quantise_internal.h"

@@ -1,5 +1,5 @@
-/* quantise_internal.h - what the quantise_*.c files share. Blocks of one type each; x and w hold one
- * block, w is never NULL and not all zero. */
+/* quantise_internal.h - what the quantise_*.c files share. x and w hold one block; w is never NULL
+ * and not all zero. */
 #ifndef LOADER_QUANTISE_INTERNAL_H
 #define LOADER_QUANTISE_INTERNAL_H
 
@@ -37,7 +37,8 @@ static inline float sum_terms(const float *t, int n)
     float lane[8] = { 0 };
     for (int i = 0; i < n; i += 8)
         for (int k = 0; k < 8; k++) lane[k] += t[i + k];
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+    for (int k = 0; k < 4; k++) lane[k] += lane[k + 4];
+    return (lane[0] + lane[2]) + (lane[1] + lane[3]);
 }
 
 #endif

@@ -1,8 +1,8 @@
 /* test_quant_plan.c - what moe-quant makes of a model: plans, importance files, the conversion of
  * one matrix.
  *
- * The models are the tiny golden ones, in memory, so that any byte of them can be damaged; plans are
- * judged by the file they would write, opened again. */
+ * The models are the tiny golden ones, in memory, so that any byte of them can be damaged; plans
+ * are judged by the file they would write, opened again. */
 #include "tests/numbers.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "cli/quant/quant_convert.h"
 #include "loader/bytes.h"
 
-/* ---- a model in memory --------------------------------------------------------------------------- */
+/* ---- a model in memory ---------------------------------------------------------------------- */
 
 typedef struct subject {
     uint8_t *bytes;
@@ -46,7 +46,7 @@ static void poke(const subject *s, const char *name, size_t i, float v)
     memcpy(s->bytes + t->offset + 4 * i, &v, 4);
 }
 
-/* ---- whole files in memory: plan, convert, open again --------------------------------------------- */
+/* ---- whole files in memory: plan, convert, open again --------------------------------------- */
 
 typedef struct output {
     textbuf bytes;
@@ -202,7 +202,8 @@ static void test_threads_and_back(void)
               model_bind(&t.m, t.file, &err) == 0)) {
         const quant_wish experts = { .experts = &nvfp4 };
         CHECK(make(&d, &error, &t, &experts, NULL, 2, &err) == 0);
-        CHECK_MSG(error.diff[0] == 0 && error.norm[0] > 0, "MXFP4 to NVFP4 costs %g", error.diff[0]);
+        CHECK_MSG(error.diff[0] == 0 && error.norm[0] > 0, "MXFP4 to NVFP4 costs %g",
+                  error.diff[0]);
     }
     model_free(t.m);
     gguf_close(t.file);
@@ -226,7 +227,7 @@ static void test_threads_and_back(void)
     subject_close(&s);
 }
 
-/* ---- plans ---------------------------------------------------------------------------------------- */
+/* ---- plans ---------------------------------------------------------------------------------- */
 
 static void test_kept(void)
 {
@@ -239,7 +240,8 @@ static void test_kept(void)
     if (!subject_open(&s, "tiny-gptoss-f32.gguf")) return;
     CHECK(quant_plan_make(&p, s.m, &columns, &err) == 0);
     CHECK(p.n_rewrite == 0 && p.n_out == p.n_item);
-    CHECK(p.kept[USE_EXPERT_GATE][KEPT_COLUMNS].n == 4 && p.kept[USE_EXPERT_DOWN][KEPT_COLUMNS].n == 4);
+    CHECK(p.kept[USE_EXPERT_GATE][KEPT_COLUMNS].n == 4);
+    CHECK(p.kept[USE_EXPERT_DOWN][KEPT_COLUMNS].n == 4);
     quant_plan_release(&p);
     CHECK(quant_plan_make(&p, s.m, &embed, &err) == 0);
     CHECK(p.kept[USE_EMBED][KEPT_EMBEDDING].n == 1);
@@ -255,16 +257,16 @@ static void test_kept(void)
     subject_close(&s);
 }
 
-/* ---- values that cannot be ------------------------------------------------------------------------ */
+/* ---- values that cannot be ------------------------------------------------------------------ */
 
 static void test_bad_values(void)
 {
     static const struct { quant_type type; float v; int code; const char *says; } rows[] = {
-        { QT_NVFP4, NAN, ERR_FORMAT, "blk.1.ffn_down_exps.weight: expert 0, row 1, column 4 is not a "
-          "number" },
+        { QT_NVFP4, NAN, ERR_FORMAT, "blk.1.ffn_down_exps.weight: expert 0, row 1, column 4 is "
+          "not a number" },
         { QT_MXFP4, NAN, ERR_FORMAT, "not a number" },
-        { QT_Q8_0, -INFINITY, ERR_FORMAT, "blk.1.ffn_down_exps.weight: expert 0, row 1, column 4 is "
-          "infinite" },
+        { QT_Q8_0, -INFINITY, ERR_FORMAT, "blk.1.ffn_down_exps.weight: expert 0, row 1, column 4 "
+          "is infinite" },
         { QT_BF16, INFINITY, ERR_FORMAT, "infinite" },
         { QT_Q8_0, 1e9f, ERR_RANGE, "is 1e+09, and Q8_0 ends at 8.319" },
     };
@@ -311,7 +313,7 @@ static void test_empty_expert(void)
     subject_close(&s);
 }
 
-/* ---- importance files ----------------------------------------------------------------------------- */
+/* ---- importance files ----------------------------------------------------------------------- */
 
 enum { COLS = 96, EXPERTS = 8 };         /* of tiny-gptoss */
 
@@ -329,13 +331,13 @@ static const damage damages[] = {
     { "imatrix", NAME ".in_sum2", NAME ".counts", COLS, EXPERTS, EXPERTS, 1, QT_F32, NULL },
     { NULL, NAME ".in_sum2", NAME ".counts", COLS, EXPERTS, EXPERTS, 1, QT_F32, "general.type" },
     { "model", NAME ".in_sum2", NAME ".counts", COLS, EXPERTS, EXPERTS, 1, QT_F32, "is 'model'" },
-    { "imatrix", NAME ".in_sum2", NAME ".extra", COLS, EXPERTS, EXPERTS, 1, QT_F32, ".counts beside" },
+    { "imatrix", NAME ".in_sum2", NAME ".extra", COLS, EXPERTS, EXPERTS, 1, QT_F32, "no .counts" },
     { "imatrix", NAME ".counts", NAME ".other", COLS, EXPERTS, EXPERTS, 1, QT_F32, "in_sum2" },
-    { "imatrix", NAME ".in_sum2", NAME ".counts", COLS, EXPERTS, 3, 1, QT_F32, "8 rows and 3 counts" },
+    { "imatrix", NAME ".in_sum2", NAME ".counts", COLS, EXPERTS, 3, 1, QT_F32, "and 3 counts" },
     { "imatrix", NAME ".in_sum2", NAME ".counts", COLS, EXPERTS, EXPERTS, NAN, QT_F32, "is nan" },
     { "imatrix", NAME ".in_sum2", NAME ".counts", COLS, EXPERTS, EXPERTS, -1, QT_F32, "is -1" },
-    { "imatrix", NAME ".in_sum2", NAME ".counts", COLS, EXPERTS, EXPERTS, 1, QT_F16, "expected F32" },
-    { "imatrix", NAME ".in_sum2", NAME ".counts", 64, EXPERTS, EXPERTS, 1, QT_F32, "another model" },
+    { "imatrix", NAME ".in_sum2", NAME ".counts", COLS, EXPERTS, EXPERTS, 1, QT_F16, "is F16" },
+    { "imatrix", NAME ".in_sum2", NAME ".counts", 64, EXPERTS, EXPERTS, 1, QT_F32, "64 columns" },
     { "imatrix", NAME ".in_sum2", NAME ".counts", COLS, 4, 4, 1, QT_F32, "another model" },
 };
 

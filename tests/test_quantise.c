@@ -13,7 +13,7 @@
 #include "loader/quant_blocks.h"
 #include "loader/quantise.h"
 
-/* ---- made-up weights --------------------------------------------------------------------------- */
+/* ---- made-up weights ------------------------------------------------------------------------ */
 
 static float normal(test_rng *r)
 {
@@ -67,7 +67,7 @@ static double cost_of_row(quant_type type, const float *x, const float *w, int n
     return cost_of_blocks(type, blocks, x, w, n);
 }
 
-/* ---- 4-bit floats: every scale ------------------------------------------------------------------ */
+/* ---- 4-bit floats: every scale -------------------------------------------------------------- */
 
 /* The least cost of n values with one scale, each at its best of the 8 magnitudes. */
 static double cost_with_scale(const float *x, const float *w, int n, double scale)
@@ -85,8 +85,8 @@ static double cost_with_scale(const float *x, const float *w, int n, double scal
     return sum;
 }
 
-static double best_of_codes(const float *x, const float *w, int n, float (*scale)(uint8_t), int first,
-                            int last)
+static double best_of_codes(const float *x, const float *w, int n, float (*scale)(uint8_t),
+                            int first, int last)
 {
     double least = INFINITY;
     for (int c = first; c <= last; c++) {
@@ -111,7 +111,7 @@ static void test_fp4(void)
                 const double mx_best = best_of_codes(x, w, 32, e8m0_to_f32, 0, 252);
                 CHECK_MSG(mx <= mx_best * 1.0001, "MXFP4 %s, scale %g, %d: %g, the best is %g",
                           shape_names[s], (double)scales[k], t, mx, mx_best);
-                if (scales[k] < 1e-6f || scales[k] > 1e6f) continue;     /* NVFP4 has its own scale */
+                if (scales[k] < 1e-6f || scales[k] > 1e6f) continue;     /* it has another one */
                 double nv_best = 0;
                 for (int j = 0; j < 4; j++)
                     nv_best += best_of_codes(x + 16 * j, w ? w + 16 * j : NULL, 16, ue4m3_to_f32, 0,
@@ -122,7 +122,7 @@ static void test_fp4(void)
             }
 }
 
-/* ---- Q8_0: every binary16 scale that could be -------------------------------------------------- */
+/* ---- Q8_0: every binary16 scale that could be ----------------------------------------------- */
 
 static double q8_cost(const float *x, const float *w, uint16_t code)
 {
@@ -164,7 +164,7 @@ static void test_q8_0(void)
               plain / best);
 }
 
-/* ---- Q4_K: all factors, a grid of scales --------------------------------------------------------- */
+/* ---- Q4_K: all factors, a grid of scales ---------------------------------------------------- */
 
 static double q4_cost(const float *x, const float *w, double scale, double min)
 {
@@ -248,7 +248,7 @@ static void test_q4_k(void)
     CHECK_MSG(gain < 0.8 * n, "Q4_K: %.3f of plain rounding", gain / n);
 }
 
-/* ---- errors of a long row, by type --------------------------------------------------------------- */
+/* ---- errors of a long row, by type ---------------------------------------------------------- */
 
 static const struct { quant_type type; double most; } known[] = {
     { QT_NVFP4, 0.0825 }, { QT_MXFP4, 0.114 }, { QT_Q8_0, 0.00485 }, { QT_Q4_K, 0.0710 },
@@ -281,7 +281,7 @@ static void test_errors(void)
     mem_free(blocks);
 }
 
-/* ---- nothing lost -------------------------------------------------------------------------------- */
+/* ---- nothing lost --------------------------------------------------------------------------- */
 
 /* Weights that were MXFP4, with exponents as models have them. */
 static void make_mxfp4(float *x, int n, test_rng *r)
@@ -306,7 +306,8 @@ static void test_lossless(void)
         for (int i = 0; i < 64; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
         quantise_nvfp4_scales(scales, most);
         for (int i = 0; i < 64; i++) scaled[i] = x[i] / scales[1];
-        CHECK_MSG(cost_of_row(QT_NVFP4, scaled, NULL, 64) == 0, "MXFP4 to NVFP4: something is lost");
+        CHECK_MSG(cost_of_row(QT_NVFP4, scaled, NULL, 64) == 0, "MXFP4 to NVFP4: something is "
+                  "lost");
     }
 }
 
@@ -326,7 +327,7 @@ static void test_scales(void)
     }
 }
 
-/* ---- BF16, bit by bit ----------------------------------------------------------------------------- */
+/* ---- BF16, bit by bit ----------------------------------------------------------------------- */
 
 static void test_bf16(void)
 {
@@ -347,7 +348,7 @@ static void test_bf16(void)
     }
 }
 
-/* ---- hostile values ------------------------------------------------------------------------------- */
+/* ---- hostile values ------------------------------------------------------------------------- */
 
 static void test_hostile(void)
 {
@@ -363,7 +364,8 @@ static void test_hostile(void)
         memset(blocks, 0xFF, sizeof blocks);
         quantise_row(types[k], blocks, x, NULL, 256);
         q->decode(y, blocks, n_block);
-        for (int i = 0; i < 256; i++) CHECK_MSG(y[i] == 0, "%s: zero became %g", name, (double)y[i]);
+        for (int i = 0; i < 256; i++)
+            CHECK_MSG(y[i] == 0, "%s: zero became %g", name, (double)y[i]);
 
         const float values[] = { 1e-45f, 1e-40f, FLT_MIN, 1e-20f, 1e-8f, 1e5f, 4e6f, 1e30f, 1e38f };
         for (size_t v = 0; v < ARRAY_LEN(values); v++) {
@@ -396,7 +398,7 @@ static void test_hostile(void)
     }
 }
 
-/* ---- importance ------------------------------------------------------------------------------------ */
+/* ---- importance ----------------------------------------------------------------------------- */
 
 static void test_importance(void)
 {
@@ -421,8 +423,8 @@ static void test_importance(void)
             without += cost_of_blocks(types[k], plain, x, w, 256);
         }
         /* MXFP4 has one power of two for 32 weights: hardly a choice */
-        CHECK_MSG(with < (types[k] == QT_MXFP4 ? 1.0 : 0.9) * without, "%s: importance gains nothing: %g, without %g", name, with,
-                  without);
+        CHECK_MSG(with < (types[k] == QT_MXFP4 ? 1.0 : 0.9) * without,
+                  "%s: importance gains nothing: %g, without %g", name, with, without);
     }
 }
 

@@ -43,10 +43,10 @@ static const arg_option options[] = {
 
 static const arg_spec spec = {
     .usage = "moe-quant IN.gguf OUT.gguf --experts TYPE [options]",
-    .about = "Writes a model file with its weights in other types. IN may have any type that moe-run\n"
-             "loads, and be split; OUT is one file, written as OUT.part and then renamed, and never\n"
-             "over one that is there. What no option names is copied: metadata, tokenizer, norms,\n"
-             "biases, the router.",
+    .about = "Writes a model file with its weights in other types. IN may have any type that\n"
+             "moe-run loads, and be split; OUT is one file, written as OUT.part and then renamed,\n"
+             "and never over one that is there. What no option names is copied: metadata,\n"
+             "tokenizer, norms, biases, the router.",
     .options = options, .n_option = ARRAY_LEN(options),
     .min_operands = 2, .max_operands = 2, .operands = "IN.gguf or OUT.gguf",
     .epilogue =
@@ -56,10 +56,10 @@ static const arg_spec spec = {
         "  q4_k    4.5     7.0e-2   4-bit integers with a minimum; rows of a multiple of 256 only\n"
         "  q8_0    8.5     4.7e-3   8-bit integers, a scale for every 32\n"
         "  bf16    16      1.7e-3   for weights that are larger now: F32\n"
-        "MXFP4 becomes NVFP4 or Q8_0 without any loss. A second rounding is worse than the first:\n"
-        "begin with BF16, F16 or F32 where you can. NVFP4 has scales in tensors of their own, which\n"
-        "llama.cpp (August 2026) does not apply to DeltaNet: for files that it shall run, leave\n"
-        "--dense of Qwen3-Next at q8_0.\n"
+        "MXFP4 becomes NVFP4 or Q8_0 without any loss. Otherwise weights that were rounded once\n"
+        "are rounded again: begin with BF16, F16 or F32 where you can. NVFP4 has scales in\n"
+        "tensors of their own, which llama.cpp (August 2026) does not apply to DeltaNet: for a\n"
+        "Qwen3-Next that it shall run, take another type for --dense.\n"
         "\n"
         "Examples:\n"
         "  moe-quant model-bf16.gguf model-nvfp4.gguf --experts nvfp4 --dense q8_0 --head q8_0\n"
@@ -152,8 +152,8 @@ static int nothing_to_do(const job *j)
     int n[KEPT_REASONS] = { 0 };
     for (int u = 0; u < USE_COUNT; u++)
         for (int why = 0; why < KEPT_REASONS; why++) n[why] += j->plan.kept[u][why].n;
-    console_error("%s: nothing to do: of the matrices asked for, %d have the type already, and rows "
-                  "of %d do not fit its blocks", j->from, n[KEPT_SAME],
+    console_error("%s: nothing to do: of the matrices asked for, %d have the type already, and "
+                  "rows of %d do not fit its blocks", j->from, n[KEPT_SAME],
                   n[KEPT_COLUMNS] + n[KEPT_EMBEDDING]);
     return 1;
 }

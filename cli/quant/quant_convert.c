@@ -84,8 +84,8 @@ static int alloc(quant_convert *c, uint64_t cols, uint64_t row_bytes, uint64_t s
     return 0;
 }
 
-int quant_convert_create(quant_convert **out, const quant_plan *p, const quant_importance *importance,
-                         pool *team, err_ctx *err)
+int quant_convert_create(quant_convert **out, const quant_plan *p,
+                         const quant_importance *importance, pool *team, err_ctx *err)
 {
     quant_convert *c = mem_zalloc(sizeof *c);
     uint64_t cols = 1, row_bytes = 1, slice_bytes = 1;
@@ -242,8 +242,9 @@ static int slab_largest(float *most, quant_convert *c, err_ctx *err)
 {
     const uint64_t rows = c->it->from->rows;
     *most = 0.0f;
-    for (c->first = 0; c->first < rows; c->first += c->most_rows) {
-        const uint64_t left = rows - c->first, n = left < c->most_rows ? left : c->most_rows;
+    const uint64_t step = slice_rows(c->it);
+    for (c->first = 0; c->first < rows; c->first += step) {
+        const uint64_t left = rows - c->first, n = left < step ? left : step;
         const int rc = run_rows(c, n, find_largest, err);
         if (rc < 0) return rc;
         for (uint64_t r = 0; r < n; r++) if (c->largest[r] > *most) *most = c->largest[r];

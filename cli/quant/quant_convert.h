@@ -20,8 +20,8 @@ double quant_error_relative(const quant_error *e, bool weighted);        /* root
 void quant_error_add(quant_error *to, const quant_error *e);
 
 /* Buffers for every matrix of the plan that is rewritten. importance may be NULL. Borrows all. */
-int quant_convert_create(quant_convert **out, const quant_plan *p, const quant_importance *importance,
-                         pool *team, err_ctx *err);
+int quant_convert_create(quant_convert **out, const quant_plan *p,
+                         const quant_importance *importance, pool *team, err_ctx *err);
 void quant_convert_free(quant_convert *c);               /* NULL is fine */
 
 /* Gets the new bytes in order, slice by slice, and how many of the old ones are behind them. */

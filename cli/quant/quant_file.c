@@ -19,6 +19,7 @@ typedef struct writing {
     quant_convert *convert;
     progress bar;
     uint64_t done;                       /* bytes of the old file */
+    const uint8_t *old;                  /* what follows them in it */
     uint64_t at;                         /* of the new one */
     int index;                           /* of the next tensor in it */
     bool at_output;                      /* see quant_file_write */
@@ -55,9 +56,12 @@ static int put_converted(void *ctx, const void *data, size_t bytes, uint64_t don
 {
     writing *w = ctx;
     if (interrupted()) return err_set(err, ERR_STOPPED, "interrupted");
+    const int rc = put(w, data, bytes, err);
+    pages_forget(w->old, done);
+    w->old += done;
     w->done += done;
     progress_update(&w->bar, w->done);
-    return put(w, data, bytes, err);
+    return rc;
 }
 
 /* Zeros up to where the next tensor begins, or to the end of the file. */
@@ -106,10 +110,10 @@ static int write_tensors(writing *w, quant_result *r, err_ctx *err)
     for (int i = 0; i < w->p->n_item && rc == 0; i++) {
         const quant_item *it = &w->p->items[i];
         if (it->fate == QUANT_DROP) continue;
+        w->old = it->from->data;
         if (it->fate == QUANT_REWRITE) rc = rewrite_tensor(w, it, r, err);
         else if ((rc = copy_tensor(w, it->from, err)) == 0) w->index++;
         if (rc == 0) rc = put_padding(w, err);
-        pages_forget(it->from->data, it->from->bytes);
     }
     return rc;
 }

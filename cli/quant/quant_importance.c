@@ -55,7 +55,8 @@ static int check_tensor(const quant_importance *q, const tensor *t, err_ctx *err
     if (!other)
         return err_set(err, ERR_FORMAT, "tensor %s has no %s beside it", shown, partner);
     if (t->slabs != 1)
-        return err_set(err, ERR_FORMAT, "tensor %s has %d dimensions, expected 2", shown, t->n_dims);
+        return err_set(err, ERR_FORMAT, "tensor %s has %d dimensions, expected 2", shown,
+                       t->n_dims);
     if (is_sums && other->elems != t->rows)
         return err_set(err, ERR_FORMAT, "tensor %s has %" PRIu64 " rows and %" PRIu64 " counts",
                        shown, t->rows, other->elems);

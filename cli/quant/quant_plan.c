@@ -88,8 +88,8 @@ static void drop_companions(const quant_plan *p, const gguf *g, const tensor *t)
 
 /* ---- the new file's head --------------------------------------------------------------------- */
 
-/* The format's own number for a file that is mostly of this type; -1: none that we write. Q4_K alone
- * is its "small" mix. */
+/* The format's own number for a file that is mostly of this type; -1: none that we write. Q4_K
+ * alone is its "small" mix. */
 static int file_type_of(quant_type type)
 {
     switch (type) {

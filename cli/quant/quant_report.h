@@ -16,8 +16,8 @@ typedef struct quant_report {
     bool weighted;                       /* by an importance file */
 } quant_report;
 
-/* Why matrices of an asked class are kept: a line for each class whose rows do not fit, and one about
- * all that have the type already. */
+/* Why matrices of an asked class are kept: a line for each class whose rows do not fit, and one
+ * about all that have the type already. */
 void quant_report_kept(const quant_plan *p);
 
 /* The exit code. */
