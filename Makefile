@@ -289,7 +289,8 @@ $(call both,experts_cpu expert_store router_ahead): $(patsubst %,$B/tests/%_make
 $(filter $B/tests/test_gpu% $B/tests/test_sim_gpu%,$(TEST_BIN) $(SIM_BIN)): $B/tests/gpu_fixture.c.o \
                                                                            $B/tests/weight_maker.c.o
 $(call both,state state_file): $B/tests/state_twin.c.o
-$B/tests/test_state_file $B/tests/test_expert_profile: $B/tests/bad_disk.c.o
+$(addprefix $B/tests/,test_state_file test_expert_profile test_sink): $B/tests/bad_disk.c.o
+$B/tests/test_sink: $(call obj,sink output interrupt console wrap)
 $(call both,forward places prompts cache_routing perf_counts guess_recall): $B/tests/places.c.o
 $B/tests/test_routing_watch: $B/tests/places.c.o
 $(call both,cache_cost): $(CLI_OBJ)

@@ -313,6 +313,34 @@ static void test_empty_expert(void)
     subject_close(&s);
 }
 
+/* Memory that runs out at any point is one error, and nothing is lost. */
+static void test_no_memory(void)
+{
+    const quant_type type = QT_MXFP4;
+    const quant_wish wish = { .experts = &type };
+    subject s;
+    int n = 0, rc;
+    if (!subject_open(&s, "tiny-gptoss-f32.gguf")) return;
+    do {
+        quant_convert *c = NULL;
+        quant_plan p = { .n_item = 0 };
+        pool *team;
+        err_ctx err = { 0 };
+        if (!CHECK(pool_create(&team, 1, &err) == 0)) break;
+        mem_fail_after(++n);
+        rc = quant_plan_make(&p, s.m, &wish, &err);
+        if (rc == 0) rc = quant_convert_create(&c, &p, NULL, team, &err);
+        mem_fail_after(0);
+        CHECK_MSG(rc == 0 || (rc == ERR_NOMEM && err.msg[0] && !c), "allocation %d: %d, %s", n, rc,
+                  err.msg);
+        quant_convert_free(c);
+        quant_plan_release(&p);
+        pool_free(team);
+    } while (rc < 0 && n < 1000);
+    CHECK_MSG(n > 10, "only %d allocations", n);
+    subject_close(&s);
+}
+
 /* ---- importance files ----------------------------------------------------------------------- */
 
 enum { COLS = 96, EXPERTS = 8 };         /* of tiny-gptoss */
@@ -427,6 +455,7 @@ int main(int argc, char **argv)
     test_threads_and_back();
     test_bad_values();
     test_empty_expert();
+    test_no_memory();
     test_importance();
     return test_end();
 }
