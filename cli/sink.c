@@ -98,14 +98,18 @@ static int reserve(int fd, uint64_t bytes, err_ctx *err)
     return err_sys(err, "cannot reserve %llu bytes", (unsigned long long)bytes);
 }
 
-int sink_open_new(sink *s, const char *path, uint64_t bytes, err_ctx *err)
+int sink_check_new(const char *path, err_ctx *err)
 {
     struct stat st;
-    int rc;
+    if (lstat(path, &st) != 0) return 0;
+    return err_set(err, ERR_IO, "is there already, and nothing is overwritten: remove it, or "
+                   "choose another name");
+}
 
-    if (lstat(path, &st) == 0)
-        return err_set(err, ERR_IO, "is there already, and nothing is overwritten: remove it, or "
-                       "choose another name");
+int sink_open_new(sink *s, const char *path, uint64_t bytes, err_ctx *err)
+{
+    int rc = sink_check_new(path, err);
+    if (rc < 0) return rc;
     *s = (sink){ .fd = -1, .is_new = true };
     if ((size_t)snprintf(s->final, sizeof s->final, "%s", path) >= sizeof s->final)
         return err_set(err, ERR_RANGE, "a path of %zu bytes is too long", strlen(path));

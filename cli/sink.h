@@ -22,6 +22,7 @@ int sink_open(sink *s, const char *path, err_ctx *err);  /* "-": standard output
 /* A file of that many bytes where nothing is yet, nor a .part. What the disk has no room for is
  * refused now; sink_finish waits until all of it is on the disk. */
 int sink_open_new(sink *s, const char *path, uint64_t bytes, err_ctx *err);
+int sink_check_new(const char *path, err_ctx *err);      /* that nothing is there: to ask early */
 /* ERR_STOPPED from any of these: interrupted() while nobody read. */
 int sink_write(sink *s, const void *data, size_t bytes, err_ctx *err);
 int sink_finish(sink *s, err_ctx *err);

@@ -24,8 +24,8 @@ typedef struct text_reading {
 
 /* l was opened with its text. On failure there is nothing to release. */
 int text_reading_begin(text_reading *r, const model_handle *l, int ctx, err_ctx *err);
-/* The same for any text: its first n_token tokens, of which the last n_row are compared; fewer if it
- * is shorter. */
+/* The same for any text: its first n_token tokens, of which the last n_row are compared; fewer if
+ * it is shorter. */
 int text_reading_begin_with(text_reading *r, const model_handle *l, str_view text, int n_token,
                             int n_row, err_ctx *err);
 void text_reading_release(text_reading *r);

@@ -70,7 +70,7 @@ refuse 2 "--experts: 'q5_k' is none of nvfp4, mxfp4, q8_0, q4_k and bf16" $quant
 refuse 2 "--head: 'x' is none of" $quant $gptoss "$out" --head x
 refuse 2 "IN.gguf or OUT.gguf missing" $quant $gptoss --experts q8_0
 refuse 2 "--threads: 0 is out of range" $quant $gptoss "$out" --experts q8_0 -t 0
-refuse 2 "did you mean --experts?" $quant $gptoss "$out" --expert q8_0
+refuse 2 "did you mean --experts? (moe-quant --help lists them)" $quant $gptoss "$out" --expert q8_0
 refuse 2 "none of cpu, cuda and auto" $quant $gptoss "$out" -e q8_0 --check x --device tpu
 refuse 1 "none.gguf: cannot open" $quant "$tmp/none.gguf" "$out" --experts q8_0
 refuse 1 "is there already, and nothing is overwritten" $quant $gptoss $gptoss --experts q8_0

@@ -3,13 +3,10 @@
  * Whatever can be refused is refused before the first weight is read. */
 #include "cli/commands.h"
 
-#include <stdio.h>
-#include <strings.h>
-#include <sys/stat.h>
-
 #include "cli/args.h"
 #include "cli/interrupt.h"
 #include "cli/quant/quant_report.h"
+#include "cli/sink.h"
 #include "loader/quantise.h"
 
 #define TYPES "nvfp4, mxfp4, q8_0, q4_k and bf16"
@@ -28,9 +25,9 @@ static const arg_option options[] = {
     { "head", 0, ARG_TEXT, offsetof(settings, head), "TYPE", NULL, 0, 0,
       "Type of the output matrix" },
     { "importance", 'i', ARG_TEXT, offsetof(settings, importance), "FILE", NULL, 0, 0,
-      "What matters in each matrix: a GGUF of llama-imatrix; errors are weighted by it" },
+      "Which columns matter: a GGUF of llama-imatrix; errors are weighted by it" },
     { "check", 0, ARG_TEXT, offsetof(settings, check), "TEXT", NULL, 0, 0,
-      "Let both models read TEXT, or the file of that name, and print the KL divergence" },
+      "Both models read TEXT, or the file of that name: prints the KL divergence" },
     { "device", 0, ARG_TEXT, offsetof(settings, engine.device), "NAME", "MOE_DEVICE", 0, 0,
       "Where --check runs them: cpu, cuda or auto. Default: auto" },
     { "threads", 't', ARG_THREADS, offsetof(settings, engine.threads), "N", "MOE_THREADS", 0, 0,
@@ -55,7 +52,7 @@ static const arg_spec spec = {
         "  mxfp4   4.25    1.1e-1   4-bit floats, a power of two for every 32\n"
         "  q4_k    4.5     7.0e-2   4-bit integers with a minimum; rows of a multiple of 256 only\n"
         "  q8_0    8.5     4.7e-3   8-bit integers, a scale for every 32\n"
-        "  bf16    16      1.7e-3   for weights that are larger now: F32\n"
+        "  bf16    16      1.7e-3   for weights that are F32 now\n"
         "MXFP4 becomes NVFP4 or Q8_0 without any loss. Otherwise weights that were rounded once\n"
         "are rounded again: begin with BF16, F16 or F32 where you can. NVFP4 has scales in\n"
         "tensors of their own, which llama.cpp (August 2026) does not apply to DeltaNet: for a\n"
@@ -84,18 +81,6 @@ static bool read_type(const quant_type **out, quant_type *type, const char *flag
     }
     console_error("--%s: '%s' is none of " TYPES, flag, ESC(shown, str_from(name)));
     return false;
-}
-
-/* The same file by another name would be read and written at once; also says what sink_open_new
- * would, before anything is read. */
-static int check_output(const char *path)
-{
-    struct stat st;
-    err_ctx err;
-    if (lstat(path, &st) != 0) return 0;
-    err_set(&err, ERR_IO, "is there already, and nothing is overwritten: remove it, or choose "
-            "another name");
-    return console_fail(path, &err);
 }
 
 /* ---- importance ------------------------------------------------------------------------------ */
@@ -186,8 +171,10 @@ static int write_file(job *j)
 static int run(job *j, const quant_wish *wish)
 {
     const settings *s = j->s;
+    err_ctx err;
     int rc;
-    if ((rc = check_output(j->to)) != 0 || (rc = open_input(j, wish)) != 0) return rc;
+    if (sink_check_new(j->to, &err) < 0) return console_fail(j->to, &err);
+    if ((rc = open_input(j, wish)) != 0) return rc;
     if (j->plan.n_rewrite == 0) return nothing_to_do(j);
     quant_report_kept(&j->plan);
     if (s->importance && (rc = open_importance(&j->importance, s->importance, &j->plan)) != 0)
