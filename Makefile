@@ -116,7 +116,7 @@ CONFIG  += $(call checksum,$(CFLAGS)|$(CPPFLAGS)|$(LDFLAGS)|$(LDLIBS)|$(DEPS))
 endif
 B       := build$(subst $(space),,$(CONFIG))$(BUILD_SUFFIX)
 # Objects of kernels: those of other architectures may stay beside them.
-G       := $B/$(if $(ARCHS),sm_$(subst $(space),_,$(ARCHS)),ptx_$(PTX))
+G       := $B/$(if $(ARCHS),sm_$(subst $(space),_,$(ARCHS)),ptx_$(PTX))$(WGMMA:1=-wgmma)
 
 # ---- flags -------------------------------------------------------------------------------------
 # OPT_MORE and FILE_FLAGS are a file's own. -ffp-contract=off is part of the arithmetic contract: the
@@ -139,7 +139,7 @@ DEPS_CFLAGS  := -isystem '$(DEPS_DIR)/usr/include'
 DEPS_LDFLAGS := $(foreach d,$(DEPS_LIBS),-L'$(DEPS_DIR)/$d' -Xlinker -rpath -Xlinker '$(DEPS_DIR)/$d')
 endif
 # One run of the compiler makes the PTX of an architecture and the code from it. Files with OWN_90 := a
-# use what sm_90 has and no later one: code for it alone, as sm_90a, and no PTX.
+# use what sm_90 has and no later one: its code is made as sm_90a, PTX as for all.
 OWN_90     :=
 NVCC_FLAGS  = -O3 -std=c++17 -I. -Xcompiler -Wall,-Wextra$(if $(WERROR),$(comma)-Werror --Werror all-warnings) \
               $(foreach a,$(ARCHS:90=90$(OWN_90)),-gencode arch=compute_$a,code=sm_$a) \
@@ -244,7 +244,7 @@ $G/%.cu.o: %.cu
 $(call obj,commands): FILE_FLAGS := -DMOE_VERSION='"$(VERSION)"'
 $(call obj,commands): $B/version
 $B/version: TEXT := $(VERSION)
-$B/archs: TEXT := $(ARCHS)
+$B/archs: TEXT := $(ARCHS)$(WGMMA:1=, wgmma)
 $B/version $B/archs: FORCE
 	@mkdir -p $(@D)
 	@echo '$(TEXT)' | cmp -s - $@ || echo '$(TEXT)' > $@

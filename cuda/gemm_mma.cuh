@@ -5,6 +5,8 @@
 #ifndef CUDA_GEMM_MMA_CUH
 #define CUDA_GEMM_MMA_CUH
 
+enum { AHEAD = 0 };                      /* steps that weights are announced early: none */
+
 /* Which chips have shared memory for two blocks of 128 tokens at a time. */
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900)
 enum { TWO_BLOCKS_TOKENS = 128 };

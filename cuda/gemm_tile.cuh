@@ -190,14 +190,13 @@ static __device__ __forceinline__ void store_mxfp4(uint8_t *tile, const piece<QT
 }
 #endif
 
-/* Tells the L2 cache which weights come AHEAD steps later: experts that few tokens chose are read
- * faster than they are multiplied, and what a block has in registers is too little to wait for. */
-enum { AHEAD = 6 };
-
+/* Tells the L2 cache which weights come AHEAD steps later, if that is not 0: experts that few
+ * tokens chose are multiplied faster than they are read, and a block waits for the little that its
+ * registers ask for. */
 template <int TYPE>
 static __device__ __forceinline__ void announce(const weight_source &s, int step)
 {
-    if constexpr (TYPE != ANY && !is_wide<TYPE>::value) {
+    if constexpr (AHEAD > 0 && TYPE != ANY && !is_wide<TYPE>::value) {
         const int b = min(2 * (step + AHEAD), s.last);
         const uint8_t *at = s.row[0] + (size_t)b * format<TYPE>::group_bytes / 8;
         if (threadIdx.x % 2 == 0) asm volatile("prefetch.global.L2 [%0];" :: "l"(at));

@@ -8,6 +8,8 @@
 #ifndef CUDA_GEMM_WGMMA_CUH
 #define CUDA_GEMM_WGMMA_CUH
 
+enum { AHEAD = 6 };                      /* steps that weights are announced early */
+
 /* How eight warps share a tile. The units leave a warp 16 rows of each product's 64. */
 template <int TOKENS> struct layout {
     enum {
