@@ -3,7 +3,8 @@
  * A slot is one choice of one token: slot t * k + r is the r-th of token t. The host never learns
  * which experts were chosen: the device makes the lists, and grids have room for the worst case.
  * Within an expert, slots are in ascending order, so the same input makes the same lists. The
- * products are those of gemm.cuh.
+ * products are those of gemm.cuh, or, if the caller wants the contract's bits, contract_many.cuh:
+ * the input and what is between the products then become int8 forms.
  *
  *   slots [n * k] --sorted--> positions: mid = activation(gate x, up x) by position
  *   y [n * k, n_embd] by slot = down mid
@@ -12,7 +13,7 @@
  * A layer may come in ranges of experts, one call each: the first makes the lists and computes the
  * shared expert, all leave their slots' vectors in y, the last one adds up. Tiles do not depend on
  * the ranges, nor on the order of the experts, so the bits do not either. */
-#include "cuda/gemm.cuh"
+#include "cuda/contract_many.cuh"
 
 enum { LIST_THREADS = 512, LIST_WARPS = LIST_THREADS / 32, TILE_THREADS = LISTS_MOST_EXPERTS };
 enum { JOIN_THREADS = 256 };
@@ -191,9 +192,10 @@ typedef struct scratch {
     slot_lists lists;
     float *mid_rows;                     /* [n * k, n_ff]: for F32 downs, or ups before the
                                           * activation */
-    void *mid_halves;                    /* [n * k, n_ff]: for all other downs */
+    void *mid_halves;                    /* [n * k, n_ff]: for all other downs; or int8 forms */
     float *y;                            /* [n * k, n_embd] by slot; gates before the activation */
     float *y_shared;                     /* [n, n_embd] */
+    void *x_blocks;                      /* [n] int8 forms of the input */
     size_t bytes;
 } scratch;
 
@@ -209,6 +211,7 @@ static scratch scratch_at(void *base, int n, int k, int n_expert, int n_ff, int 
     s.mid_halves = scratch_take(p, &s.bytes, n_slot * n_ff * sizeof(uint16_t));
     s.y = (float *)scratch_take(p, &s.bytes, n_slot * widest * sizeof *s.y);
     s.y_shared = (float *)scratch_take(p, &s.bytes, (size_t)n * n_embd * sizeof *s.y_shared);
+    s.x_blocks = scratch_take(p, &s.bytes, (size_t)n * gpu_blocks_bytes(n_embd));
     return s;
 }
 
@@ -238,40 +241,58 @@ static gemm_matrix bank_of(const gpu_bank *b, const uint64_t *at, int first)
              at ? 0 : b->slab_bytes, b->bias, b->scale, 1.0f };
 }
 
-static const void *input_of(const gpu_input *in, int type)
+/* Which arithmetic a product has. */
+static bool by_contract(const gpu_expert_args *a, int type)
 {
+    return a->contract && !is_float_weight(type);
+}
+
+static void multiply(gpu *g, const gpu_expert_args *a, const gemm *p)
+{
+    if (by_contract(a, p->type)) contract_run(g, p);
+    else gemm_run(g, p);
+}
+
+static const void *input_of(const gpu_input *in, const gpu_expert_args *a, int type,
+                            const scratch *s)
+{
+    if (by_contract(a, type)) return s->x_blocks;
     return gemm_is_float(type) ? (const void *)in->rows : in->halves;
 }
 
 /* base holds all that gate and up have in common: tokens, sizes, the activation and the kind of
  * mid. */
-static void gate_and_up(gpu *g, const gpu_input *in, const gemm *base, const gemm_matrix *gate,
-                        int gate_type, const gemm_matrix *up, int up_type, const scratch *s)
+static void gate_and_up(gpu *g, const gpu_input *in, const gpu_expert_args *a, const gemm *base,
+                        const gemm_matrix *gate, int gate_type, const gemm_matrix *up, int up_type,
+                        const scratch *s)
 {
     gemm p = *base;
     p.w = *gate;
     p.type = gate_type;
-    p.x = input_of(in, gate_type);
+    p.x = input_of(in, a, gate_type, s);
     if (gate_type == up_type) {
         p.up = *up;
-        gemm_run(g, &p);
+        multiply(g, a, &p);
         return;
     }
     p.y = s->y;
     p.y_stride = p.rows;
-    gemm_run(g, &p);
+    multiply(g, a, &p);
     p.w = *up;
     p.type = up_type;
-    p.x = input_of(in, up_type);
+    p.x = input_of(in, a, up_type, s);
     p.y = s->mid_rows;
-    gemm_run(g, &p);
-    launch(g, "activation", 0, activate_all, (unsigned)g->n_sm * 8, JOIN_THREADS, 0, *base,
-           (const float *)s->y, (const float *)s->mid_rows);
+    multiply(g, a, &p);
+    if (a->contract)
+        contract_activate(g, base, s->y, s->mid_rows);
+    else
+        launch(g, "activation", 0, activate_all, (unsigned)g->n_sm * 8, JOIN_THREADS, 0, *base,
+               (const float *)s->y, (const float *)s->mid_rows);
 }
 
-static void set_mid(gemm *p, const scratch *s, int down_type)
+static void set_mid(gemm *p, const scratch *s, const gpu_expert_args *a, int down_type)
 {
-    if (gemm_is_float(down_type)) p->mid_rows = s->mid_rows;
+    if (gemm_is_float(down_type) || by_contract(a, down_type)) p->mid_rows = s->mid_rows;
     else p->mid_halves = s->mid_halves;
 }
 
@@ -290,8 +311,10 @@ static void shared_expert(gpu *g, const gpu_input *in, const gpu_expert_args *a,
     p.cols = a->shared_gate.cols;
     p.n = in->n;
     p.clamped = a->clamped;
-    set_mid(&p, s, a->shared_down.type);
-    gate_and_up(g, in, &p, &gate, a->shared_gate.type, &up, a->shared_up.type, s);
+    set_mid(&p, s, a, a->shared_down.type);
+    gate_and_up(g, in, a, &p, &gate, a->shared_gate.type, &up, a->shared_up.type, s);
+    if (by_contract(a, a->shared_down.type))
+        contract_quantise(g, s->mid_halves, s->mid_rows, in->n, p.rows, NULL, NULL);
 
     down.type = a->shared_down.type;
     down.rows = a->shared_down.rows;
@@ -301,14 +324,17 @@ static void shared_expert(gpu *g, const gpu_input *in, const gpu_expert_args *a,
     down.n = in->n;
     down.y = s->y_shared;
     down.y_stride = down.rows;
-    gemm_run(g, &down);
+    multiply(g, a, &down);
 }
 
 /* The vectors of all slots that chose an expert of the range, to y [n, k, n_embd]. */
 static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a,
                            expert_range range, float *y, const scratch *s)
 {
-    const int n_slot = in->n * a->k, tokens = gemm_tile_tokens(g, n_slot, a->n_expert);
+    const int n_slot = in->n * a->k;
+    const int tokens = a->contract ? contract_tile_tokens(n_slot, a->n_expert)
+                                   : gemm_tile_tokens(g, n_slot, a->n_expert);
+    const int32_t *from = s->lists.first + range.first;
     const uint64_t *at = a->at;
     const gemm_matrix gate = bank_of(&a->gate, at, range.first);
     const gemm_matrix up = bank_of(&a->up, at ? at + 1 : NULL, range.first);
@@ -333,8 +359,10 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     p.cols = a->gate.cols;
     p.gather = a->k;
     p.clamped = a->clamped;
-    set_mid(&p, s, a->down.type);
-    gate_and_up(g, in, &p, &gate, a->gate.type, &up, a->up.type, s);
+    set_mid(&p, s, a, a->down.type);
+    gate_and_up(g, in, a, &p, &gate, a->gate.type, &up, a->up.type, s);
+    if (by_contract(a, a->down.type))
+        contract_quantise(g, s->mid_halves, s->mid_rows, n_slot, p.rows, from, from + range.count);
 
     down.name = "experts down";
     down.type = a->down.type;
@@ -345,19 +373,23 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     down.scatter = true;
     down.y = y;
     down.y_stride = down.rows;
-    gemm_run(g, &down);
+    multiply(g, a, &down);
 }
 
-/* What products of the input read. */
-static void prepare_input(gpu *g, gpu_input *in, const gpu_expert_args *a, bool shared)
+/* What products of the input read. Of a layer in ranges, its int8 form is made for the first. */
+static void prepare_input(gpu *g, gpu_input *in, const gpu_expert_args *a, bool shared,
+                          const scratch *s)
 {
-    bool rows = false, halves = false;
+    bool rows = false, halves = false, blocks = false;
     const int types[4] = { a->gate.type, a->up.type, a->shared_gate.type, a->shared_up.type };
     for (int i = a->sums ? 2 : 0; i < (shared ? 4 : 2); i++) {
-        if (gemm_is_float(types[i])) rows = true;
+        if (by_contract(a, types[i])) blocks = true;
+        else if (gemm_is_float(types[i])) rows = true;
         else halves = true;
     }
-    input_prepare(g, in, rows, halves);
+    input_prepare(g, in, rows || blocks, halves);
+    if (blocks && a->first == 0)
+        contract_quantise(g, s->x_blocks, in->rows, in->n, in->cols, NULL, NULL);
 }
 
 static void join(gpu *g, int n, const join_args *a)
@@ -381,7 +413,7 @@ static void join_sums(gpu *g, gpu_input *in, const gpu_expert_args *a)
     join_args sum = {};
 
     if (shared) {
-        prepare_input(g, in, a, true);
+        prepare_input(g, in, a, true, &s);
         shared_expert(g, in, a, &s);
         sum.shared = s.y_shared;
         sum.sigma = a->sigma;
@@ -418,7 +450,7 @@ void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
         gpu_fail(g, cudaErrorNotSupported, "experts: a range of two types");
         return;
     }
-    prepare_input(g, in, a, shared);
+    prepare_input(g, in, a, shared, &s);
     /* before the others, which fill the scratch that it borrows */
     if (shared && range.first == 0) shared_expert(g, in, a, &s);
     routed_experts(g, in, a, range, y, &s);

@@ -9,7 +9,8 @@
  *           straight from the host's page-locked RAM, where each is read once
  *
  * experts_batch.cu sorts the slots. Tiles of cold experts are skipped. Weights are read once for
- * eight slots: tensor cores would be faster, but round differently. */
+ * eight slots: contract_many.cuh's kernels are for more of them. */
+#include "cuda/contract_many.cuh"
 #include "cuda/experts.cuh"
 
 enum {
@@ -65,23 +66,6 @@ static __device__ __forceinline__ int find_tile(token_tile &tile, const beside_t
     if (i >= *t.n_tile) return -1;
     tile = t.tiles[i];
     return t.hot[tile.expert];
-}
-
-/* ---- the input ------------------------------------------------------------------------------- */
-
-static __global__ void quantise_finished(frame f, uint8_t *blocks, const float *rows, int cols)
-{
-    const int t = (int)blockIdx.x, n_thread = (int)blockDim.x;
-
-    frame_begin(f);
-    frame_wait(f);
-    for (int first = 0; first < (cols + 7) / 8; first += n_thread) {
-        const int i = first + (int)threadIdx.x;
-        float v[8];
-        load8(v, rows + (size_t)t * cols, i, cols);
-        quantise8(blocks + (size_t)t * blocks_pitch(cols), cols / 32, v, i);
-    }
-    frame_end(f);
 }
 
 /* ---- gate, up, activation -------------------------------------------------------------------- */
@@ -405,8 +389,7 @@ void gpu_experts_beside_begin(gpu *g, gpu_input *in, const gpu_expert_args *a, c
                               s.mid_rows, s.y, tiles };
 
     if (!is_float_weight(a->gate.type))
-        launch(g, "quantise", 0, quantise_finished, (unsigned)in->n, 256, 0, s.x,
-               (const float *)in->rows, in->cols);
+        contract_quantise(g, s.x, in->rows, in->n, in->cols, NULL, NULL);
     slot_lists_make(g, &s.lists, a->ids, NULL, NULL, NULL, n_slot, a->n_expert, TILE_SLOTS);
     up_by_type(g, a->gate.type, &up, n_tile);
     down_by_type(g, a->down.type, &down, n_tile);

@@ -292,6 +292,9 @@ typedef struct gpu_expert_args {
     /* n > GPU_FEW: NULL, or [n, n_embd] sums of the routed experts, computed elsewhere; the banks
      * are ignored */
     const float *sums;
+    /* n > GPU_FEW: weights in blocks follow the contract here, too, so that the bits are those of
+     * few tokens; else 16-bit activations. Float weights always have the latter, or exact F32 */
+    bool contract;
 } gpu_expert_args;
 /* n_ff: the wider of routed and shared experts. */
 size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd);

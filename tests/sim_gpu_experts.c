@@ -274,7 +274,8 @@ static void prepare_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
     const int first = a->sums ? 2 : 0, end = a->shared_gate.data ? 4 : 2;
     bool rows = false, halves = false;
     for (int i = first; i < end; i++) {
-        if (types[i] == QT_F32) rows = true;
+        const bool block = quant_traits_of((quant_type)types[i])->block_elems > 1;
+        if (types[i] == QT_F32 || (a->contract && block)) rows = true;
         else halves = true;
     }
     sim_prepare_many(g, in, rows, halves);

@@ -1,0 +1,584 @@
+/* contract_tile.cuh - products of many tokens by the arithmetic contract, on integer tensor cores:
+ * the kernel of contract_many.cu and its like. The bits are those of engine/cpu/contract.c.
+ *
+ * A tensor core's product of 16 rows, 8 tokens and 32 int8 is one block of the contract for each of
+ * them (two products where the halves of a block have scales of their own). What is left are the
+ * contract's few F32 operations for a block, and eight sums for each output, one for each lane:
+ * they take 128 registers of a thread, whose warp makes 32 rows by 16 tokens.
+ *
+ * A block of threads makes ROWS rows by TOKENS tokens, a group of eight blocks (256 columns) at a
+ * time. Weights come to shared memory as they are, in the background; every warp takes apart those
+ * that it asked for itself, half a group ahead of the products. There
+ *
+ *   codes    [row, 128], weights' and activations': chunks 0..3 of 16 bytes are the first halves of
+ *            four blocks, 4..7 the second ones; chunk c is at c ^ (row % 8), so that neither stores
+ *            nor ldmatrix hit a bank twice
+ *   scales   [block, 32 rows] and [block, 16 tokens] of a warp, so that a thread's four rows and
+ *            its four tokens are four floats in a row
+ *
+ * A sum that a tensor core adds to the bits of MAGIC is the bits of MAGIC + sum. Where a block has
+ * one scale t, v = t * sum is fma(t, MAGIC + sum, -t * MAGIC): both products are exact, so it is
+ * rounded once and the same, but for the sign of a zero, which cannot show. It takes t * MAGIC to
+ * be finite: for the sake of strange files there is a slower way, for the half groups that need it.
+ *
+ * Past the last column scales are zero. Included by the files that name the types. */
+#ifndef CUDA_CONTRACT_TILE_CUH
+#define CUDA_CONTRACT_TILE_CUH
+
+#include "cuda/contract_many.cuh"
+
+enum { HALF = 4, GROUP = 8, CODE_PITCH = 128, WARP_ROWS = 32, WARP_TOKENS = 16 };
+static constexpr float MAGIC = 12582912.0f;
+static constexpr int MAGIC_BITS = 0x4B400000;
+
+/* ---- what a type needs ----------------------------------------------------------------------- */
+
+template <int TYPE> struct contract_traits {
+    typedef format<TYPE> F;
+    enum {
+        one_scale = !F::by_half,
+        minimum = (int)F::kind == (int)BLOCK_MINIMUM,
+        folded = one_scale && !minimum,          /* MAGIC is taken out together with the scale */
+        two_scales = (int)F::kind == (int)BLOCK_TWO_SCALES,
+        /* floats of a row and block: t; t, c * m; f, f; sc, sc, d; sc, sc, d, m, m, c */
+        row_floats = folded ? 1 : one_scale || two_scales ? 2 : minimum ? 6 : 3,
+        /* floats of a token and block: dx, then the sum of its codes, or of each half */
+        token_floats = !minimum ? 1 : one_scale ? 2 : 3,
+        /* of a row's group, wherever it begins; an odd number of chunks, so that rows are in other
+         * banks */
+        raw_pitch = ((F::group_bytes + 15 + 15) / 16 | 1) * 16
+    };
+};
+
+template <int TYPE, int ROWS, int TOKENS> struct contract_layout {
+    typedef contract_traits<TYPE> T;
+    enum {
+        warps_m = ROWS / WARP_ROWS, warps_n = TOKENS / WARP_TOKENS, warps = warps_m * warps_n,
+        threads = 32 * warps,
+        warp_rows = ROWS / warps,                /* that a warp takes apart */
+        units = warp_rows * HALF / 32,           /* blocks that a thread does, of half a group */
+        row_units = warp_rows / 8,
+        per_token = threads / TOKENS,            /* threads that copy a token */
+        w_bytes = ROWS * CODE_PITCH, x_bytes = TOKENS * CODE_PITCH,      /* half a group */
+        w_scales = HALF * ROWS, x_scales = GROUP * TOKENS,               /* of each kind */
+        raw_bytes = ROWS * T::raw_pitch,
+        /* all of it twice: this half group's and the next one's, this group's and the next one's */
+        x_at = 2 * w_bytes,
+        w_scales_at = x_at + 4 * x_bytes,
+        x_scales_at = w_scales_at + 2 * T::row_floats * w_scales * (int)sizeof(float),
+        raw_at = x_scales_at + 2 * T::token_floats * x_scales * (int)sizeof(float),
+        bytes = raw_at + 2 * raw_bytes + 16      /* unpack may read a word past a block */
+    };
+    static_assert(warp_rows % 8 == 0, "8 rows by 4 blocks for a warp");
+};
+
+/* ---- tensor cores ---------------------------------------------------------------------------- */
+
+/* d[16, 8] = magic + a[16, 32] * b[32, 8], int8: with g = lane / 4 and t = lane % 4, a[0] holds
+ * columns 4t .. 4t+3 of row g, a[1] of row g+8, a[2] and a[3] the same 16 columns on; b[0], b[1]
+ * the same of column g; d as mma_16x8x16's. */
+static __device__ __forceinline__ void mma_block(int (&d)[4], const uint32_t *a, const uint32_t *b,
+                                                 int magic)
+{
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(magic));
+#else
+    d[0] = d[1] = d[2] = d[3] = magic;
+    for (int i = 0; i < 4; i++)
+        asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+            : "+r"(d[i % 2 * 2]), "+r"(d[i % 2 * 2 + 1]) : "r"(a[i]), "r"(b[i / 2]));
+#endif
+}
+
+/* The same of half a block. */
+static __device__ __forceinline__ void mma_half(int (&d)[4], const uint32_t *a, uint32_t b,
+                                                int magic)
+{
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+        "{%7,%7,%7,%7};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "r"(magic));
+#else
+    d[0] = d[1] = d[2] = d[3] = magic;
+    for (int i = 0; i < 2; i++)
+        asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+            : "+r"(d[i * 2]), "+r"(d[i * 2 + 1]) : "r"(a[i]), "r"(b));
+#endif
+}
+
+/* ---- places in shared memory ----------------------------------------------------------------- */
+
+static __device__ __forceinline__ unsigned code_at(unsigned row, unsigned chunk)
+{
+    return row * CODE_PITCH + ((chunk ^ (row & 7u)) << 4);
+}
+
+/* A thread's rows of a warp's 32 are g, g+8, g+16, g+24, its tokens of 16 2t, 2t+1, 2t+8, 2t+9. */
+static __device__ __forceinline__ unsigned row_place(unsigned r)
+{
+    return r / 32 * 32 + r % 8 * 4 + r % 32 / 8;
+}
+
+static __device__ __forceinline__ unsigned token_place(unsigned t)
+{
+    return t / 16 * 16 + t % 8 / 2 * 4 + t % 16 / 8 * 2 + t % 2;
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* The matrix and the row in it that row r of the tile is: with two of them, sixteen by sixteen. */
+template <int ROWS>
+static __device__ __forceinline__ const uint8_t *contract_row(const gemm &p, int expert, int r)
+{
+    if (!p.up.data)
+        return weight_row(p.w, expert, min((int)blockIdx.x * ROWS + r, p.rows - 1));
+    const int row = min((int)blockIdx.x * (ROWS / 2) + r / 32 * 16 + r % 16, p.rows - 1);
+    return r & 16 ? weight_row(p.up, expert, row) : weight_row(p.w, expert, row);
+}
+
+template <int TYPE, int ROWS, int TOKENS> struct weight_stage {
+    typedef contract_traits<TYPE> T;
+    typedef contract_layout<TYPE, ROWS, TOKENS> L;
+    enum { group_bytes = format<TYPE>::group_bytes };
+    const uint8_t *row[L::row_units];    /* of this thread's copies: four threads share a row */
+    uint32_t low[L::row_units];          /* low bits of the addresses of the rows that it unpacks */
+    int row_bytes, n_block;
+
+    __device__ __forceinline__ void begin(const gemm &p, int expert)
+    {
+        const int first = (int)(threadIdx.x / 32) * L::warp_rows, lane = (int)(threadIdx.x % 32);
+        n_block = p.cols / 32;
+        row_bytes = n_block / GROUP * group_bytes;
+        if (n_block % GROUP)             /* then a group is not one block of the format */
+            row_bytes += group_bytes / GROUP * (n_block % GROUP);
+        #pragma unroll
+        for (int i = 0; i < L::row_units; i++) {
+            row[i] = contract_row<ROWS>(p, expert, first + 8 * i + lane / 4);
+            low[i] = (uint32_t)(uintptr_t)contract_row<ROWS>(p, expert, first + 8 * i + lane % 8) &
+                     15u;
+        }
+    }
+
+    /* Asks for a group of the warp's rows. */
+    __device__ __forceinline__ void copy(uint8_t *raw, int group) const
+    {
+        const int first = (int)(threadIdx.x / 32) * L::warp_rows, lane = (int)(threadIdx.x % 32);
+        const int from = group * group_bytes, bytes = min((int)group_bytes, row_bytes - from);
+        #pragma unroll
+        for (int i = 0; i < L::row_units; i++) {
+            const uint8_t *at = row[i] + from;
+            const int skip = (int)((uintptr_t)at & 15u), n = (skip + bytes + 15) / 16;
+            uint8_t *to = raw + (first + 8 * i + lane / 4) * T::raw_pitch;
+            at -= skip;
+            #pragma unroll
+            for (int c = 0; c < T::raw_pitch / 16; c += 4)
+                if (c + lane % 4 < n) copy16(to + 16 * (c + lane % 4), at + 16 * (c + lane % 4));
+        }
+    }
+
+    /* Half a group from raw to codes and scales, of the warp's rows. True: some scale is too large
+     * to be folded. */
+    __device__ __forceinline__ bool unpack_half(uint8_t *codes, float *scales, const uint8_t *raw,
+                                                int group, int half) const
+    {
+        const int first = (int)(threadIdx.x / 32) * L::warp_rows, lane = (int)(threadIdx.x % 32);
+        const int l = lane / 8, block = half * HALF + l;
+        const bool there = group * GROUP + block < n_block;
+        bool odd = false;
+        #pragma unroll
+        for (int i = 0; i < L::units; i++) {
+            const int r = first + 8 * i + lane % 8;
+            const uint32_t skip = (low[i] + (uint32_t)(group * group_bytes)) & 15u;
+            const uint32_t at = (uint32_t)__cvta_generic_to_shared(raw + r * T::raw_pitch) + skip;
+            float *to = scales + l * ROWS + row_place((unsigned)r);
+            weight_parts p;
+            if (!there) {
+                #pragma unroll
+                for (int k = 0; k < T::row_floats; k++) to[k * L::w_scales] = 0.0f;
+                continue;
+            }
+            unpack<TYPE>(p, shared_at{ at }, block);
+            *(uint4 *)(codes + code_at((unsigned)r, (unsigned)l)) =
+                make_uint4(p.w[0], p.w[1], p.w[2], p.w[3]);
+            *(uint4 *)(codes + code_at((unsigned)r, HALF + (unsigned)l)) =
+                make_uint4(p.w[4], p.w[5], p.w[6], p.w[7]);
+            odd |= store_scales(to, p);
+        }
+        return odd;
+    }
+
+    /* d * sc and c * m are exact. */
+    static __device__ __forceinline__ bool store_scales(float *to, const weight_parts &p)
+    {
+        typedef format<TYPE> F;
+        if constexpr (T::two_scales) {
+            to[0] = p.f[0];
+            to[L::w_scales] = p.f[1];
+        } else if constexpr (T::one_scale) {
+            const float t = F::scaled ? __fmul_rn(p.d, (float)p.sc[0]) : p.d;
+            to[0] = t;
+            if constexpr (T::minimum)
+                to[L::w_scales] = F::scaled ? __fmul_rn(p.c, (float)p.m[0]) : p.c;
+            return T::folded && !(fabsf(t) < 0x1p100f);
+        } else {
+            to[0] = (float)p.sc[0];
+            to[L::w_scales] = (float)p.sc[1];
+            to[2 * L::w_scales] = p.d;
+            if constexpr (T::minimum) {
+                to[3 * L::w_scales] = (float)p.m[0];
+                to[4 * L::w_scales] = (float)p.m[1];
+                to[5 * L::w_scales] = p.c;
+            }
+        }
+        return false;
+    }
+};
+
+/* ---- activations ----------------------------------------------------------------------------- */
+
+/* The tile's tokens in their int8 form (activations.cuh): codes by copies in the background, scales
+ * and sums through registers. */
+template <int TYPE, int ROWS, int TOKENS> struct token_stage {
+    typedef contract_traits<TYPE> T;
+    typedef contract_layout<TYPE, ROWS, TOKENS> L;
+    enum { each = GROUP / L::per_token };
+    const uint8_t *x;
+    int n_block;
+    float dx[each];
+    int s[each];
+
+    __device__ __forceinline__ void begin(const gemm &p, const token_tile &tile)
+    {
+        const int t = min((int)threadIdx.x / L::per_token, tile.n - 1);
+        n_block = p.cols / 32;
+        x = (const uint8_t *)p.x +
+            (size_t)input_row(p, tile.first + t) * (size_t)blocks_pitch(p.cols);
+    }
+
+    __device__ __forceinline__ void copy(uint8_t *codes, int group)
+    {
+        const int t = (int)threadIdx.x / L::per_token, part = (int)threadIdx.x % L::per_token;
+        #pragma unroll
+        for (int i = 0; i < each; i++) {
+            const int l = part + i * L::per_token, j = group * GROUP + l;
+            uint8_t *to = codes + l / HALF * L::x_bytes;
+            dx[i] = 0.0f;
+            s[i] = 0;
+            if (j >= n_block) continue;
+            copy16(to + code_at((unsigned)t, (unsigned)(l % HALF)), x + 16 * j);
+            copy16(to + code_at((unsigned)t, (unsigned)(HALF + l % HALF)),
+                   x + 16 * (n_block + j));
+            dx[i] = *(const float *)(x + 32 * n_block + 4 * j);
+            if (T::minimum) s[i] = *(const int *)(x + 36 * n_block + 4 * j);
+        }
+    }
+
+    __device__ __forceinline__ void store_scales(float *scales) const
+    {
+        const int t = (int)threadIdx.x / L::per_token, part = (int)threadIdx.x % L::per_token;
+        #pragma unroll
+        for (int i = 0; i < each; i++) {
+            float *to = scales + (part + i * L::per_token) * TOKENS + token_place((unsigned)t);
+            const int low = (int)(int16_t)s[i], high = s[i] >> 16;
+            to[0] = dx[i];
+            if (T::token_floats == 2) to[L::x_scales] = (float)(low + high);
+            if (T::token_floats == 3) {
+                to[L::x_scales] = (float)low;
+                to[2 * L::x_scales] = (float)high;
+            }
+        }
+    }
+};
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* sum[lane][rows 16 i + g, + 8][tokens 8 j + 2t, + 1]. */
+typedef float lane_sums[GROUP][2][2][4];
+
+static __device__ __forceinline__ void load_four(float (&v)[4], const float *p)
+{
+    const float4 q = *(const float4 *)p;
+    v[0] = q.x; v[1] = q.y; v[2] = q.z; v[3] = q.w;
+}
+
+/* The value of a block. low and high: MAGIC plus the sums of its halves, or low of all of it. w:
+ * the row's floats, k apart by kind; x: the token's. nt: -MAGIC times the scale of all of it, or of
+ * its second half. */
+template <int TYPE, bool ODD>
+static __device__ __forceinline__ float value_of(int low, int high, const float (*w)[4], int r,
+                                                 const float (*x)[4], int t, float nt)
+{
+    typedef contract_traits<TYPE> T;
+    const float a = __int_as_float(low), b = __int_as_float(high);
+    if constexpr (T::folded) {
+        return ODD ? __fmul_rn(w[0][r], __fsub_rn(a, MAGIC)) : __fmaf_rn(w[0][r], a, nt);
+    } else if constexpr (T::one_scale) {
+        return __fmaf_rn(w[0][r], __fsub_rn(a, MAGIC), __fmul_rn(w[1][r], x[1][t]));
+    } else {
+        /* both products of the halves are exact, and so is the sum of two with integer scales */
+        const float both = __fmaf_rn(w[0][r], __fsub_rn(a, MAGIC), __fmaf_rn(w[1][r], b, nt));
+        if constexpr (T::two_scales) return both;
+        if constexpr (!T::minimum) return __fmul_rn(w[2][r], both);
+        const float less = __fmaf_rn(w[3][r], x[1][t], __fmul_rn(w[4][r], x[2][t]));
+        return __fmaf_rn(w[2][r], both, __fmul_rn(w[5][r], less));
+    }
+}
+
+/* Half a group: lanes FIRST .. FIRST + 3. w_at, x_at: the chunk of the thread's first ldmatrix. */
+template <int TYPE, int ROWS, int TOKENS, int FIRST, bool ODD>
+static __device__ __forceinline__ void multiply_half(lane_sums &sum, const uint8_t *w,
+                                                     unsigned w_at, const uint8_t *x,
+                                                     unsigned x_at, const float *w_scales,
+                                                     const float *x_scales, int magic)
+{
+    typedef contract_traits<TYPE> T;
+    typedef contract_layout<TYPE, ROWS, TOKENS> L;
+    #pragma unroll
+    for (int l = 0; l < HALF; l++) {
+        uint32_t a[2][4], b[4];
+        float ws[T::row_floats][4], xs[T::token_floats][4];
+        load_tiles(b, x + (x_at ^ (unsigned)l << 4));
+        #pragma unroll
+        for (int i = 0; i < 2; i++)
+            load_tiles(a[i], w + (w_at ^ (unsigned)l << 4) + i * 16 * CODE_PITCH);
+        #pragma unroll
+        for (int k = 0; k < T::row_floats; k++)
+            load_four(ws[k], w_scales + k * L::w_scales + l * ROWS);
+        #pragma unroll
+        for (int k = 0; k < T::token_floats; k++)
+            load_four(xs[k], x_scales + k * L::x_scales + (FIRST + l) * TOKENS);
+        #pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float *const folds = ws[T::one_scale ? 0 : 1] + 2 * i;
+            const float nt[2] = { __fmul_rn(folds[0], -MAGIC), __fmul_rn(folds[1], -MAGIC) };
+            #pragma unroll
+            for (int j = 0; j < 2; j++) {
+                float *const to = sum[FIRST + l][i][j];
+                int low[4], high[4];
+                if (T::one_scale) {
+                    mma_block(low, a[i], b + 2 * j, magic);
+                } else {
+                    mma_half(low, a[i], b[2 * j], magic);
+                    mma_half(high, a[i] + 2, b[2 * j + 1], magic);
+                }
+                #pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const int r = 2 * i + e / 2, t = 2 * j + e % 2;
+                    const float v = value_of<TYPE, ODD>(low[e], T::one_scale ? 0 : high[e], ws, r,
+                                                        xs, t, nt[e / 2]);
+                    to[e] = __fmaf_rn(xs[0][t], v, to[e]);
+                }
+            }
+        }
+    }
+}
+
+/* The lanes of an output, folded. */
+static __device__ __forceinline__ float fold_sums(const lane_sums &sum, int i, int j, int e)
+{
+    float p[4];
+    #pragma unroll
+    for (int l = 0; l < 4; l++) p[l] = __fadd_rn(sum[l][i][j][e], sum[l + 4][i][j][e]);
+    return __fadd_rn(__fadd_rn(__fadd_rn(p[0], p[1]), __fadd_rn(p[2], p[3])), 0.0f);
+}
+
+template <int TYPE>
+static __device__ __forceinline__ float contract_factor(const gemm_matrix &m, int expert)
+{
+    return __fmul_rn(format<TYPE>::factor, expert_factor(m, expert));
+}
+
+template <int TYPE, int ROWS, int TOKENS>
+static __device__ __forceinline__ void write_rows(const gemm &p, const token_tile &tile,
+                                                  const lane_sums &sum)
+{
+    typedef contract_layout<TYPE, ROWS, TOKENS> L;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int first_row = (int)blockIdx.x * ROWS + warp / L::warps_n * WARP_ROWS + lane / 4;
+    const int first_token = warp % L::warps_n * WARP_TOKENS + lane % 4 * 2;
+    const float factor = contract_factor<TYPE>(p.w, tile.expert);
+    float bias[4];
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int r = first_row + 8 * i;
+        bias[i] = r < p.rows ? bias_of(p.w, tile.expert, p.rows, r) : 0.0f;
+    }
+    #pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const int t = first_token + j / 2 * 8 + j % 2;
+        if (t >= tile.n) continue;
+        float *y = p.y + (size_t)output_row(p, tile.first + t) * p.y_stride;
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int r = first_row + 8 * i;
+            if (r >= p.rows) continue;
+            const float v = __fmaf_rn(factor, fold_sums(sum, i / 2, j / 2, i % 2 * 2 + j % 2),
+                                      bias[i]);
+            y[r] = p.add ? __fadd_rn(y[r], v) : v;
+        }
+    }
+}
+
+/* The first sixteen of a warp's rows are the gate's, the others the same rows of up. */
+template <int TYPE, int ROWS, int TOKENS>
+static __device__ __forceinline__ void write_mid(const gemm &p, const token_tile &tile,
+                                                 const lane_sums &sum)
+{
+    typedef contract_layout<TYPE, ROWS, TOKENS> L;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int first_row = ((int)blockIdx.x * ROWS + warp / L::warps_n * WARP_ROWS) / 2 + lane / 4;
+    const int first_token = warp % L::warps_n * WARP_TOKENS + lane % 4 * 2;
+    const float gate_factor = contract_factor<TYPE>(p.w, tile.expert);
+    const float up_factor = contract_factor<TYPE>(p.up, tile.expert);
+    #pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int r = first_row + 8 * i;
+        if (r >= p.rows) continue;
+        const float gate_bias = bias_of(p.w, tile.expert, p.rows, r);
+        const float up_bias = bias_of(p.up, tile.expert, p.rows, r);
+        #pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int t = first_token + j / 2 * 8 + j % 2, e = i * 2 + j % 2;
+            if (t >= tile.n) continue;
+            const float gate = __fmaf_rn(gate_factor, fold_sums(sum, 0, j / 2, e), gate_bias);
+            const float up = __fmaf_rn(up_factor, fold_sums(sum, 1, j / 2, e), up_bias);
+            store_mid(p, (size_t)output_row(p, tile.first + t) * p.rows + r,
+                      contract_activation(gate, up, p.clamped));
+        }
+    }
+}
+
+/* ---- a tile ---------------------------------------------------------------------------------- */
+
+/* Chips before sm_80 have less shared memory: the smaller tile is theirs. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+enum { LEAST_ROWS = 0, MOST_ROWS = 32 };
+#else
+enum { LEAST_ROWS = 64, MOST_ROWS = 64 };
+#endif
+
+template <int TYPE, int ROWS, int TOKENS>
+static __device__ __forceinline__ void contract_block(const gemm &p, const token_tile &tile,
+                                                      uint8_t *shared, int magic)
+{
+    typedef contract_traits<TYPE> T;
+    typedef contract_layout<TYPE, ROWS, TOKENS> L;
+    uint8_t *const w = shared, *const x = shared + L::x_at, *const raw = shared + L::raw_at;
+    float *const w_scales = (float *)(shared + L::w_scales_at);
+    float *const x_scales = (float *)(shared + L::x_scales_at);
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const unsigned warp_m = warp / L::warps_n, warp_n = warp % L::warps_n;
+    const unsigned w_at = code_at(warp_m * WARP_ROWS + lane % 16, lane / 16 * HALF);
+    const unsigned x_at = code_at(warp_n * WARP_TOKENS + lane % 8 + lane / 16 * 8,
+                                  lane / 8 % 2 * HALF);
+    const float *const w_own = w_scales + warp_m * WARP_ROWS + lane / 4 * 4;
+    const float *const x_own = x_scales + warp_n * WARP_TOKENS + lane % 4 * 4;
+    const int n_block = p.cols / 32, n_group = (n_block + GROUP - 1) / GROUP;
+    weight_stage<TYPE, ROWS, TOKENS> weights;
+    token_stage<TYPE, ROWS, TOKENS> tokens;
+    lane_sums sum;
+
+    weights.begin(p, tile.expert);
+    tokens.begin(p, tile);
+    #pragma unroll
+    for (int l = 0; l < GROUP; l++)
+        #pragma unroll
+        for (int i = 0; i < 16; i++) sum[l][i / 8][i / 4 % 2][i % 4] = 0.0f;
+
+    weights.copy(raw, 0);
+    tokens.copy(x, 0);
+    copy_commit();
+    tokens.store_scales(x_scales);
+    copy_wait<0>();
+    __syncwarp();
+    bool odd = weights.unpack_half(w, w_scales, raw, 0, 0);
+
+    #pragma unroll 1
+    for (int g = 0; g < n_group; g++) {
+        const int now = g & 1, next = now ^ 1;
+        const bool more = g + 1 < n_group;
+        const uint8_t *const codes = x + now * 2 * L::x_bytes;
+        const float *const scales = x_own + now * T::token_floats * L::x_scales;
+
+        /* the first half group is there, and nobody reads the previous group any more */
+        bool any = __syncthreads_or(odd);
+        if (more) {
+            weights.copy(raw + next * L::raw_bytes, g + 1);
+            tokens.copy(x + next * 2 * L::x_bytes, g + 1);
+            copy_commit();
+        }
+        if (T::folded && any)
+            multiply_half<TYPE, ROWS, TOKENS, 0, true>(sum, w, w_at, codes, x_at, w_own, scales,
+                                                       magic);
+        else
+            multiply_half<TYPE, ROWS, TOKENS, 0, false>(sum, w, w_at, codes, x_at, w_own, scales,
+                                                        magic);
+        odd = weights.unpack_half(w + L::w_bytes, w_scales + T::row_floats * L::w_scales,
+                                  raw + now * L::raw_bytes, g, 1);
+
+        any = __syncthreads_or(odd);
+        if (g * GROUP + HALF < n_block) {
+            const uint8_t *const second = w + L::w_bytes;
+            const float *const rows = w_own + T::row_floats * L::w_scales;
+            if (T::folded && any)
+                multiply_half<TYPE, ROWS, TOKENS, HALF, true>(sum, second, w_at,
+                                                              codes + L::x_bytes, x_at, rows,
+                                                              scales, magic);
+            else
+                multiply_half<TYPE, ROWS, TOKENS, HALF, false>(sum, second, w_at,
+                                                               codes + L::x_bytes, x_at, rows,
+                                                               scales, magic);
+        }
+        if (more) {
+            tokens.store_scales(x_scales + next * T::token_floats * L::x_scales);
+            copy_wait<0>();
+            __syncwarp();
+            odd = weights.unpack_half(w, w_scales, raw + next * L::raw_bytes, g + 1, 0);
+        }
+    }
+    if (p.up.data) write_mid<TYPE, ROWS, TOKENS>(p, tile, sum);
+    else write_rows<TYPE, ROWS, TOKENS>(p, tile, sum);
+}
+
+template <int TYPE, int ROWS, int TOKENS>
+static __global__ void __launch_bounds__((contract_layout<TYPE, ROWS, TOKENS>::threads),
+                                         TOKENS > 32 ? 1 : 2) contract_tile(frame f, const gemm p)
+{
+    extern __shared__ __align__(128) uint8_t shared[];
+    token_tile tile;
+
+    frame_begin(f);
+    frame_wait(f);
+    if constexpr (ROWS >= LEAST_ROWS && ROWS <= MOST_ROWS)
+        if (tile_of_block(tile, p))
+            contract_block<TYPE, ROWS, TOKENS>(p, tile, shared, MAGIC_BITS + (int)f.zero);
+    frame_end(f);
+}
+
+/* ---- the host side --------------------------------------------------------------------------- */
+
+template <int TYPE, int ROWS, int TOKENS> static void launch_contract(gpu *g, const gemm *p)
+{
+    typedef contract_layout<TYPE, ROWS, TOKENS> L;
+    static_assert(L::bytes <= (ROWS > 32 ? 99 : 64) * 1024, "what every such chip has");
+    const uint64_t bytes = (uint64_t)p->rows * p->w.row_bytes * (p->up.data ? 2 : 1);
+    const int rows = p->up.data ? ROWS / 2 : ROWS;
+    const unsigned n_tile = p->tiles ? (unsigned)p->max_tile
+                                     : ceil_div((uint64_t)p->n, (uint64_t)p->tile_tokens);
+    const dim3 grid(ceil_div((uint64_t)p->rows, (uint64_t)rows), n_tile);
+    launch(g, p->name, bytes, contract_tile<TYPE, ROWS, TOKENS>, grid, L::threads, L::bytes, *p);
+}
+
+/* tile_tokens is set. */
+template <int TYPE> static void contract_type(gpu *g, const gemm *p)
+{
+    if (contract_is_small()) launch_contract<TYPE, 32, 32>(g, p);
+    else if (p->tile_tokens > 32) launch_contract<TYPE, 64, 64>(g, p);
+    else launch_contract<TYPE, 64, 32>(g, p);
+}
+
+#endif
