@@ -228,7 +228,7 @@ static void route(void *self, int l)
         .clamped = s->p.m->family->act == ACT_SWIGLU_CLAMPED, .shared_gate = w->shared_gate,
         .shared_up = w->shared_up, .shared_down = w->shared_down, .sigma = b->sigma,
         .ids = ids, .gates = b->gates, .logits = b->router, .n_expert = hp->n_expert,
-        .k = hp->n_expert_used, .scratch = b->experts,
+        .k = hp->n_expert_used, .scratch = b->experts, .contract = s->p.contract,
     };
     if (prefers(s, l)) prefer_hot(s, l);
 }

@@ -34,6 +34,7 @@ typedef struct gpu_parts {
     /* a choice that looks at what is in VRAM (gpu_prefer), if there are places: engine.h */
     bool prefers, skip;
     float bias;
+    bool contract;                       /* prompts' experts, too, have the contract's bits */
 } gpu_parts;
 
 /* Everything for batches of up to chunk tokens. */
