@@ -12,7 +12,9 @@
  *
  * A layer may come in ranges of experts, one call each: the first makes the lists and computes the
  * shared expert, all leave their slots' vectors in y, the last one adds up. Tiles do not depend on
- * the ranges, nor on the order of the experts, so the bits do not either. */
+ * the ranges, nor on the order of the experts, so the bits do not either. Where the ranges end
+ * before the last expert, the vectors of the others' slots come from the host's page-locked RAM:
+ * gpu_experts_join adds up, reading each of them once. */
 #include "cuda/contract_many.cuh"
 
 enum { LIST_THREADS = 512, LIST_WARPS = LIST_THREADS / 32, TILE_THREADS = LISTS_MOST_EXPERTS };
@@ -149,16 +151,46 @@ typedef struct join_args {
     const float *sums;                   /* [n, n_embd]: of gates and y, if those are NULL */
     const float *shared, *sigma;         /* [n, n_embd], or NULL; [n] */
     int k, n_embd;
+    const float *cold;                   /* [., n_embd] in RAM: of slots with a row [n, k] in it */
+    const int32_t *row;
 } join_args;
 
-/* A block for a token. SUMS: the sum over the selection has been taken. */
-template <int W, bool SUMS>
+/* Where the vectors to be added up are. */
+enum join_kind {
+    JOIN_SLOTS,                          /* in y */
+    JOIN_SUMS,                           /* nowhere: the sum over the selection has been taken */
+    JOIN_COLD                            /* in y, or in RAM */
+};
+
+/* W values that the host wrote, or that a kernel before this one did: past caches. */
+template <int W> static __device__ __forceinline__ void load_fresh(float (&v)[W], const float *p)
+{
+    if constexpr (W == 4) {
+        const float4 q = __ldcv((const float4 *)p);
+        v[0] = q.x; v[1] = q.y; v[2] = q.z; v[3] = q.w;
+    } else {
+        v[0] = __ldcv(p);
+    }
+}
+
+/* A block for a token. */
+template <int W, join_kind KIND>
 static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(frame f, const join_args a)
 {
+    constexpr bool SUMS = KIND == JOIN_SUMS;
+    __shared__ const float *from[GPU_MOST_USED];
     const size_t t = blockIdx.x;
 
     frame_begin(f);
     frame_wait(f);
+    if (KIND == JOIN_COLD) {
+        if ((int)threadIdx.x < a.k) {
+            const size_t slot = t * a.k + threadIdx.x;
+            const int row = __ldcv(a.row + slot);
+            from[threadIdx.x] = row < 0 ? a.y + slot * a.n_embd : a.cold + (size_t)row * a.n_embd;
+        }
+        __syncthreads();
+    }
     for (int c = (int)threadIdx.x * W; c < a.n_embd; c += JOIN_THREADS * W) {
         float *x = a.x + t * a.n_embd + c;
         float sum[W], v[W];
@@ -168,7 +200,8 @@ static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(frame f, con
         #pragma unroll 4
         for (int r = 0; r < (SUMS ? 0 : a.k); r++) {
             const float gate = a.gates[t * a.k + r];
-            load_values(v, a.y + (t * a.k + r) * a.n_embd + c);
+            if (KIND == JOIN_COLD) load_fresh(v, from[r] + c);
+            else load_values(v, a.y + (t * a.k + r) * a.n_embd + c);
             #pragma unroll
             for (int i = 0; i < W; i++) sum[i] = fmaf(gate, v[i], sum[i]);
         }
@@ -396,11 +429,13 @@ static void join(gpu *g, int n, const join_args *a)
 {
     const int read = a->sums ? 2 : a->k + 1;
     const uint64_t bytes = (uint64_t)n * (uint64_t)read * (uint64_t)a->n_embd * sizeof(float);
-    const uintptr_t at = (uintptr_t)a->x | (uintptr_t)a->y | (uintptr_t)a->sums;
+    const uintptr_t at = (uintptr_t)a->x | (uintptr_t)a->y | (uintptr_t)a->sums |
+                         (uintptr_t)a->cold;
     const bool four = a->n_embd % 4 == 0 && at % 16 == 0;
     launch(g, "experts join", bytes,
-           a->sums ? (four ? join_experts<4, true> : join_experts<1, true>)
-                   : (four ? join_experts<4, false> : join_experts<1, false>),
+           a->sums ? (four ? join_experts<4, JOIN_SUMS> : join_experts<1, JOIN_SUMS>)
+           : a->row ? (four ? join_experts<4, JOIN_COLD> : join_experts<1, JOIN_COLD>)
+                    : (four ? join_experts<4, JOIN_SLOTS> : join_experts<1, JOIN_SLOTS>),
            (unsigned)n, JOIN_THREADS, 0, *a);
 }
 
@@ -424,11 +459,30 @@ static void join_sums(gpu *g, gpu_input *in, const gpu_expert_args *a)
     join(g, in->n, &sum);
 }
 
-void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
+static scratch scratch_of(const gpu_input *in, const gpu_expert_args *a)
 {
-    const int n = in->n, n_embd = a->down.rows;
     const bool shared = a->shared_gate.data != NULL;
     const int n_ff = shared ? max_int(a->gate.rows, a->shared_gate.rows) : a->gate.rows;
+    return scratch_at(a->scratch, in->n, a->k, a->n_expert, n_ff, a->down.rows);
+}
+
+/* What the vectors of all slots, in y or elsewhere, come to. */
+static join_args sum_of(const gpu_expert_args *a, const scratch *s)
+{
+    join_args sum = {};
+    sum.x = a->x;
+    sum.y = a->y ? a->y : s->y;
+    sum.gates = a->gates;
+    sum.shared = a->shared_gate.data ? s->y_shared : NULL;
+    sum.sigma = a->sigma;
+    sum.k = a->k;
+    sum.n_embd = a->down.rows;
+    return sum;
+}
+
+void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
+{
+    const bool shared = a->shared_gate.data != NULL;
     const expert_range range = { a->first, a->count ? a->count : a->n_expert };
 
     if (a->sums) {
@@ -443,7 +497,7 @@ void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
         gpu_fail(g, cudaErrorInvalidValue, "experts: no such range");
         return;
     }
-    const scratch s = scratch_at(a->scratch, n, a->k, a->n_expert, n_ff, n_embd);
+    const scratch s = scratch_of(in, a);
     float *y = a->y ? a->y : s.y;
     /* gates that wait for ups of another type would overwrite vectors of earlier ranges */
     if (a->gate.type != a->up.type && range.count < a->n_expert && y == s.y) {
@@ -456,7 +510,19 @@ void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
     routed_experts(g, in, a, range, y, &s);
     if (range.first + range.count < a->n_expert) return;
 
-    const join_args sum = { a->x, y, a->gates, NULL, shared ? s.y_shared : NULL, a->sigma, a->k,
-                            n_embd };
-    join(g, n, &sum);
+    const join_args sum = sum_of(a, &s);
+    join(g, in->n, &sum);
+}
+
+void gpu_experts_join(gpu *g, const gpu_input *in, const gpu_expert_args *a, const float *cold,
+                      const int32_t *row)
+{
+    if (in->n <= GPU_FEW || a->k > GPU_MOST_USED || a->sums || !cold || !row)
+        gpu_fail(g, cudaErrorInvalidValue, "experts: arguments of a join");
+    if (g->failure != cudaSuccess) return;
+    const scratch s = scratch_of(in, a);
+    join_args sum = sum_of(a, &s);
+    sum.cold = cold;
+    sum.row = row;
+    join(g, in->n, &sum);
 }

@@ -300,6 +300,14 @@ typedef struct gpu_expert_args {
 size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd);
 void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a);
 
+/* Ends a layer whose calls stopped before the last expert, because the host computed the others:
+ * the sum of all, in the order of selection, as the last call would have taken it. row, page-locked
+ * [n, k]: which of the vectors cold, page-locked [., n_embd], is the slot's; -1: the calls left it.
+ * in, and of `a` all but first and count, as in these calls. row and cold must stay as they are
+ * until the operation is complete. */
+void gpu_experts_join(gpu *g, const gpu_input *in, const gpu_expert_args *a, const float *cold,
+                      const int32_t *row);
+
 /* ---- a layer's experts in two places --------------------------------------------------------- */
 
 /* Where a chosen expert is computed. The device decides and tells the host. */

@@ -318,6 +318,12 @@ void gpu_experts_beside_end(gpu *g, const gpu_input *in, const gpu_expert_args *
     (void)g, (void)in, (void)a, (void)hot, (void)sums, (void)cold, (void)first, (void)n;
 }
 
+void gpu_experts_join(gpu *g, const gpu_input *in, const gpu_expert_args *a, const float *cold,
+                      const int32_t *row)
+{
+    (void)g, (void)in, (void)a, (void)cold, (void)row;
+}
+
 void gpu_prefer_hot(gpu *g, const gpu_prefer *a)
 {
     (void)g, (void)a;

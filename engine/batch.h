@@ -2,7 +2,7 @@
 #ifndef ENGINE_BATCH_H
 #define ENGINE_BATCH_H
 
-#include "loader/base.h"
+#include "tiers/plan.h"
 
 typedef struct batch {
     const int32_t *ids;                  /* [n]; NULL in a recording: the token that the device's
@@ -11,7 +11,8 @@ typedef struct batch {
     int pos;                             /* position of the first */
     int last;                            /* no token is beyond this position: the GPU sizes
                                           * attention by it, so a recording is good up to it */
-    bool streamed;                       /* experts that are not in VRAM pass through it */
+    prompt_way way;                      /* of experts that are not in VRAM, for more than GPU_FEW
+                                          * tokens */
     progress_fn *watch;                  /* told of layers; or NULL */
     void *watch_ctx;
 } batch;

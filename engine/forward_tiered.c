@@ -24,7 +24,12 @@ static expert_way way_of(const forward *f, const batch *b, int l)
 {
     if (l >= f->n_gpu || !f->beside || !host_experts_layer(f->beside, l)) return EXPERTS_HERE;
     if (b->n <= GPU_FEW) return EXPERTS_ASKED;
-    return b->streamed ? EXPERTS_STREAMED : EXPERTS_BY_HOST;
+    switch (b->way) {
+    case PROMPT_CORES: return EXPERTS_BY_HOST;
+    case PROMPT_SPLIT: return EXPERTS_BY_COUNT;
+    case PROMPT_BUS: return EXPERTS_STREAMED;
+    }
+    return EXPERTS_BY_HOST;
 }
 
 static int run_experts(const steps *s, expert_way way, int l, err_ctx *err)
@@ -33,6 +38,7 @@ static int run_experts(const steps *s, expert_way way, int l, err_ctx *err)
     case EXPERTS_HERE: return s->experts_here(s->self, l, err);
     case EXPERTS_ASKED: return s->experts_asked(s->self, l, err);
     case EXPERTS_BY_HOST: return s->experts_by_host(s->self, l, err);
+    case EXPERTS_BY_COUNT: return s->experts_by_count(s->self, l, err);
     case EXPERTS_STREAMED: return s->experts_streamed(s->self, l, err);
     }
     return 0;
@@ -111,7 +117,7 @@ int forward_eval(forward *f, batch *b, err_ctx *err)
         return rc < 0 ? rc : gpu_steps_wait(f->gpu, err);
     }
     b->last = b->pos + b->n;
-    b->streamed = gpu_steps_streams(f->gpu, b->n);
+    b->way = gpu_steps_way(f->gpu, b->n);
     rc = walk(f, b, gpu_steps_live(f->gpu), f->m->hp.n_layer, err);
     return rc < 0 ? gpu_steps_give_up(f->gpu, rc, err) : gpu_steps_wait(f->gpu, err);
 }
@@ -226,6 +232,16 @@ double forward_waited(const forward *f) { return f->gpu ? gpu_steps_waited(f->gp
 void forward_reset_waited(forward *f)
 {
     if (f->gpu) gpu_steps_reset_waited(f->gpu);
+}
+
+prompt_experts_stats forward_split(const forward *f)
+{
+    return f->gpu ? gpu_steps_split_counts(f->gpu) : (prompt_experts_stats){ 0 };
+}
+
+void forward_reset_split(forward *f)
+{
+    if (f->gpu) gpu_steps_reset_split(f->gpu);
 }
 
 void forward_watch_routing(forward *f, routing_fn *fn, void *ctx)

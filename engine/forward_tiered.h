@@ -2,8 +2,8 @@
  *
  *   for each layer:  mix      attention or DeltaNet, residual               where its dense part is
  *                    route    norm, router logits, top-k, weights           the same
- *                    experts  in VRAM, asked of the host, computed by the host, or passing through
- *                             VRAM: one switch, by the layer and the length of the batch
+ *                    experts  in VRAM, asked of the host, computed by the host, passing through
+ *                             VRAM, or some of them each: one switch, by the layer and the length of the batch
  *                    join     sum in selection order, residual
  *
  * The first layers may have their dense part on the GPU, the others have it on the CPU; all or none
@@ -68,5 +68,9 @@ host_experts *forward_host_experts(forward *f);
 /* How long single tokens were waited for after their last layer; 0 without a GPU. */
 double forward_waited(const forward *f);
 void forward_reset_waited(forward *f);
+
+/* What prompts had shared out between bus and cores; all 0 without a GPU. */
+prompt_experts_stats forward_split(const forward *f);
+void forward_reset_split(forward *f);
 
 #endif

@@ -28,6 +28,9 @@ void session_counts(const session *s, struct host_experts_stats *host, struct st
 void session_reset_counts(session *s);
 /* What changed places in VRAM since the last reset; all 0 where nothing does. */
 residency_stats session_places(const session *s);
+/* What prompts had shared out between bus and cores since then. */
+struct prompt_experts_stats;
+void session_split(const session *s, struct prompt_experts_stats *out);
 
 /* All of it together, since then. How much is counted is said between tokens, and resets. */
 void session_count(session *s, perf_level level);

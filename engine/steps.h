@@ -17,6 +17,8 @@ typedef enum expert_way {
                                           * are not in VRAM, while the GPU computes the others */
     EXPERTS_BY_HOST,                     /* a short prompt on the GPU: the same, with all the
                                           * host's vectors of a layer at once */
+    EXPERTS_BY_COUNT,                    /* one of some length: those that many tokens chose pass
+                                          * through VRAM, while the host computes the others */
     EXPERTS_STREAMED                     /* a long one: all by the GPU, passing through VRAM */
 } expert_way;
 
@@ -33,6 +35,7 @@ typedef struct steps {
     int (*experts_here)(void *self, int layer, err_ctx *err);
     int (*experts_asked)(void *self, int layer, err_ctx *err);
     int (*experts_by_host)(void *self, int layer, err_ctx *err);
+    int (*experts_by_count)(void *self, int layer, err_ctx *err);
     int (*experts_streamed)(void *self, int layer, err_ctx *err);
     void (*join)(void *self, int layer);         /* sum in the router's order, residual */
 

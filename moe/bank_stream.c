@@ -12,6 +12,9 @@
 #include "moe/bank_stream.h"
 
 enum { SEND_EXPERTS = 64 };              /* read from the file together */
+/* Experts that were picked come in this many parts or more, if they are as many: nothing is computed
+ * before the first has arrived, and only the last part's products run after the bus. */
+enum { PICK_PARTS = 6 };
 
 /* Experts first .. first + count - 1 of a layer's order. */
 typedef struct stream_part {
@@ -44,6 +47,8 @@ struct bank_stream {
     int n_part, most_parts;
     int *first_part;                     /* [n_layer + 1] */
     int next;                            /* the part to be sent next */
+    int n_sent;                          /* parts so far: buffers take turns */
+    int last_buffer;                     /* of the last experts that were picked, or -1 */
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -71,7 +76,7 @@ static int make(bank_stream *b, err_ctx *err)
     const uint64_t tables = bank_stream_bytes(banks);
     const uint64_t counts = (uint64_t)banks->n_expert * sizeof *b->counts;
     int rc;
-    b->most_parts = banks->n_layer * (b->p->stage_parts + 2);
+    b->most_parts = banks->n_layer * (b->p->stage_parts + 2) + PICK_PARTS;
     b->parts = mem_array((size_t)b->most_parts, sizeof *b->parts);
     b->first_part = mem_array((size_t)banks->n_layer + 1, sizeof *b->first_part);
     if (!b->parts || !b->first_part)
@@ -97,7 +102,7 @@ int bank_stream_create(bank_stream **out, gpu *g, const expert_banks *banks, exp
     *out = NULL;
     if (!b) return err_set(err, ERR_NOMEM, "streaming: %zu bytes", sizeof *b);
     *b = (bank_stream){ .g = g, .banks = *banks, .store = store, .places = places, .p = p,
-                        .moved = store && expert_store_slots(store) };
+                        .moved = store && expert_store_slots(store), .last_buffer = -1 };
     const int rc = make(b, err);
     if (rc < 0) {
         bank_stream_free(b);
@@ -131,21 +136,32 @@ static uint64_t *addresses_of(const bank_stream *b, int layer, int expert)
     return b->here.at + (row_of(b, layer) + (size_t)expert) * SLAB_COUNT;
 }
 
+/* An expert's next place in its layer's order. */
+static void append(bank_stream *b, int l, int e, int *n)
+{
+    b->here.rank[row_of(b, l) + (size_t)e] = *n;
+    b->here.order[row_of(b, l) + (size_t)(*n)++] = e;
+}
+
+/* Where an expert is, if it has a place. */
+static bool find_place(const bank_stream *b, int l, int e, uint64_t at[SLAB_COUNT])
+{
+    const int place = b->places ? residency_find(vram_places_books(b->places), l, e) : -1;
+    for (int s = 0; s < SLAB_COUNT && place >= 0; s++)
+        at[s] = vram_places_address(b->places, place, (expert_slab)s);
+    return place >= 0;
+}
+
 /* The layer's experts in the order of their parts: those in VRAM first. Returns how many these
  * are. */
 static int order_layer(bank_stream *b, int l)
 {
-    int32_t *order = b->here.order + row_of(b, l), *rank = b->here.rank + row_of(b, l);
     int n = 0, n_there = 0;
     for (int there = 1; there >= 0; there--)
         for (int e = 0; e < b->banks.n_expert; e++) {
-            const int place = b->places ? residency_find(vram_places_books(b->places), l, e) : -1;
-            if ((place >= 0) != there) continue;
-            for (int s = 0; s < SLAB_COUNT && there; s++)
-                addresses_of(b, l, e)[s] = vram_places_address(b->places, place, (expert_slab)s);
+            if (find_place(b, l, e, addresses_of(b, l, e)) != there) continue;
             n_there += there;
-            rank[e] = n;
-            order[n++] = e;
+            append(b, l, e, &n);
         }
     return n_there;
 }
@@ -174,10 +190,10 @@ static uint64_t lay_out(stream_part *p, const bank_stream *b, int l, int count)
     return used;
 }
 
-static void schedule_part(bank_stream *b, stream_part p, int *n_sent)
+static void schedule_part(bank_stream *b, stream_part p)
 {
     lay_out(&p, b, p.layer, p.count);
-    p.buffer = (*n_sent)++ % 2;
+    p.buffer = b->n_sent++ % 2;
     const uint64_t base = (uint64_t)(uintptr_t)gpu_stage_buffer(b->stage, p.buffer);
     for (int i = 0; i < p.count; i++) {
         const int e = b->here.order[row_of(b, p.layer) + (size_t)(p.first + i)];
@@ -187,28 +203,30 @@ static void schedule_part(bank_stream *b, stream_part p, int *n_sent)
     b->parts[b->n_part++] = p;
 }
 
-static void schedule_layer(bank_stream *b, int l, int *n_sent)
+/* Of a layer's order, the first n_there are in VRAM and the n_sends after them come, in this many
+ * parts at least. */
+static void schedule_layer(bank_stream *b, int l, int n_there, int n_sends, int least_parts)
 {
-    const int n_there = order_layer(b, l), n_sends = b->banks.n_expert - n_there;
     stream_part p = { .layer = l };
     int most = b->banks.n_expert, n;
     if (n_there > 0)
         b->parts[b->n_part++] = (stream_part){ .layer = l, .count = n_there, .buffer = -1 };
     while (most > 1 && lay_out(&p, b, l, most) > b->room) most--;
-    const int n_run = (n_sends + most - 1) / most;       /* alike in size */
-    for (int i = 0, done = 0; i < n_run; i++, done += n) {
+    const int n_run = max_int((n_sends + most - 1) / most, min_int(least_parts, n_sends));
+    for (int i = 0, done = 0; i < n_run; i++, done += n) {       /* alike in size */
         n = (int)((int64_t)n_sends * (i + 1) / n_run) - done;
-        schedule_part(b, (stream_part){ .layer = l, .first = n_there + done, .count = n }, n_sent);
+        schedule_part(b, (stream_part){ .layer = l, .first = n_there + done, .count = n });
     }
 }
 
 static void make_schedule(bank_stream *b)
 {
-    int n_sent = 0;
-    b->n_part = 0;
+    b->n_part = b->n_sent = 0;
     for (int l = 0; l < b->banks.n_layer; l++) {
         b->first_part[l] = b->n_part;
-        if (b->p->hot[l] < b->banks.n_expert) schedule_layer(b, l, &n_sent);
+        if (b->p->hot[l] >= b->banks.n_expert) continue;
+        const int n_there = order_layer(b, l);
+        schedule_layer(b, l, n_there, b->banks.n_expert - n_there, 1);
     }
     b->first_part[b->banks.n_layer] = b->n_part;
 }
@@ -315,9 +333,7 @@ static void run_part(bank_stream *b, const stream_part *p, gpu_input *in, gpu_ex
     a->rank = b->there.rank + row;
     a->first = p->first;
     a->count = p->count;
-    a->counts = b->places && p->first == 0 ? b->counts : NULL;
     gpu_experts(b->g, in, a);
-    if (a->counts) gpu_marks_set(b->g, b->marks, 0);
 }
 
 /* Of the part that was just computed, what the prompt wants most stays. */
@@ -327,7 +343,7 @@ static int keep_some(bank_stream *b, const stream_part *p, bool *chosen, err_ctx
     if (!*chosen) {
         const int rc = gpu_marks_wait(b->g, b->marks, 0, err);
         if (rc < 0) return rc;
-        vram_places_choose(b->places, p->layer, b->counts);
+        vram_places_choose(b->places, p->layer, b->counts, NULL);
         *chosen = true;
     }
     if (p->buffer >= 0)
@@ -346,11 +362,103 @@ int bank_stream_run(bank_stream *b, int layer, gpu_input *in, gpu_expert_args *a
         const bool comes = p->buffer >= 0;
         if (comes && in_step && (rc = gpu_stage_sent(b->g, b->stage, p->buffer, err)) < 0) break;
         if (comes) gpu_stage_ready(b->g, b->stage, p->buffer);
+        a->counts = b->places && p->first == 0 ? b->counts : NULL;
         run_part(b, p, in, a);
+        if (a->counts) gpu_marks_set(b->g, b->marks, 0);
         if (comes || i + 1 == last) rc = keep_some(b, p, &chosen, err);
         if (comes) gpu_stage_done(b->g, b->stage, p->buffer);
         if (comes && rc == 0) rc = send_next(b, err);
     }
     if (chosen) vram_places_settle(b->places);
     return rc;
+}
+
+/* ---- some of a layer's experts --------------------------------------------------------------- */
+
+bool bank_stream_can_pick(const bank_stream *b)
+{
+    return expert_store_kind(b->store) != STORE_CACHED;
+}
+
+/* Where an expert is, if it is in VRAM: in its place, or in a bank that stays there. */
+static bool find_there(const bank_stream *b, int l, int e, const gpu_expert_args *a,
+                       uint64_t at[SLAB_COUNT])
+{
+    const gpu_bank *banks[SLAB_COUNT] = { &a->gate, &a->up, &a->down };
+    if (b->places) return find_place(b, l, e, at);
+    if (e >= b->p->hot[l]) return false;
+    for (int s = 0; s < SLAB_COUNT; s++) {
+        at[s] = (uint64_t)(uintptr_t)banks[s]->data + (uint64_t)e * banks[s]->slab_bytes;
+        if (!banks[s]->data || at[s] % GPU_SLAB_ALIGN != 0) return false;
+    }
+    return true;
+}
+
+void bank_stream_there(const bank_stream *b, int layer, const gpu_expert_args *a, bool *there)
+{
+    uint64_t at[SLAB_COUNT];
+    for (int e = 0; e < b->banks.n_expert; e++) there[e] = find_there(b, layer, e, a, at);
+}
+
+/* Those in VRAM, then those that were picked, then the others. */
+static void schedule_picked(bank_stream *b, int l, const gpu_expert_args *a, const bool *picked)
+{
+    uint64_t at[SLAB_COUNT];
+    int n = 0;
+    for (int e = 0; e < b->banks.n_expert; e++)
+        if (find_there(b, l, e, a, addresses_of(b, l, e))) append(b, l, e, &n);
+    const int n_there = n;
+    for (int e = 0; e < b->banks.n_expert; e++)
+        if (picked[e]) append(b, l, e, &n);
+    const int n_picked = n - n_there;
+    for (int e = 0; e < b->banks.n_expert; e++)
+        if (!picked[e] && !find_there(b, l, e, a, at)) append(b, l, e, &n);
+    b->n_part = b->next = 0;
+    schedule_layer(b, l, n_there, n_picked, PICK_PARTS);
+}
+
+/* The layer's rows alone: those of others may be in use. */
+static void send_tables(bank_stream *b, int l)
+{
+    const size_t row = row_of(b, l), n = (size_t)b->banks.n_expert;
+    gpu_copy(b->g, b->there.at + row * SLAB_COUNT, b->here.at + row * SLAB_COUNT,
+             n * SLAB_COUNT * sizeof *b->here.at);
+    gpu_copy(b->g, b->there.order + row, b->here.order + row, n * sizeof *b->here.order);
+    gpu_copy(b->g, b->there.rank + row, b->here.rank + row, n * sizeof *b->here.rank);
+}
+
+int bank_stream_pick(bank_stream *b, int layer, gpu_input *in, gpu_expert_args *a,
+                     const bool *picked, const int32_t *counts, err_ctx *err)
+{
+    bool chosen = false;
+    schedule_picked(b, layer, a, picked);
+    send_tables(b, layer);               /* before the bus has more to carry */
+    int rc = send_next(b, err);
+    if (rc == 0) rc = send_next(b, err);
+    b->last_buffer = -1;
+    a->counts = NULL;                    /* the host knows */
+    for (int i = 0; i < b->n_part && rc == 0; i++) {
+        const stream_part *p = &b->parts[i];
+        const bool comes = p->buffer >= 0;
+        if (comes) gpu_stage_ready(b->g, b->stage, p->buffer);
+        run_part(b, p, in, a);
+        if (!comes) continue;
+        if (b->places && !chosen) vram_places_choose(b->places, layer, counts, picked);
+        chosen = b->places != NULL;
+        if (chosen) vram_places_keep(b->places, experts_of(b, p), p->count,
+                                     addresses_of(b, layer, 0));
+        gpu_stage_done(b->g, b->stage, p->buffer);
+        b->last_buffer = p->buffer;
+        rc = send_next(b, err);
+    }
+    if (b->places && !chosen) vram_places_choose(b->places, layer, counts, picked);
+    if (b->places) vram_places_settle(b->places);
+    return rc < 0 ? rc : a->first + a->count == a->n_expert;
+}
+
+int bank_stream_arrived(bank_stream *b, err_ctx *err)
+{
+    const int buffer = b->last_buffer;
+    b->last_buffer = -1;
+    return buffer < 0 ? 0 : gpu_stage_sent(b->g, b->stage, buffer, err);
 }

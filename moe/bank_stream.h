@@ -2,7 +2,10 @@
  *
  * Of each layer's bank, what has no place in VRAM comes in parts through two buffers: one is filled
  * while products read the other. The order of layers is known, so the next part is always on its
- * way. Where experts have places (vram_places.h), those that the prompt wants most stay there. */
+ * way. Where experts have places (vram_places.h), those that the prompt wants most stay there.
+ *
+ * Or only some experts of a layer pass, picked when the layer's choices are known, while somebody
+ * else computes the others (prompt_split.h). */
 #ifndef ENGINE_GPU_BANK_STREAM_H
 #define ENGINE_GPU_BANK_STREAM_H
 
@@ -29,5 +32,23 @@ int bank_stream_begin(bank_stream *b, err_ctx *err);
  * ahead of the bus. */
 int bank_stream_run(bank_stream *b, int layer, gpu_input *in, gpu_expert_args *a, bool in_step,
                     err_ctx *err);
+
+/* ---- some of a layer's experts ---- */
+
+/* Not from a cache before a drive. */
+bool bank_stream_can_pick(const bank_stream *b);
+
+/* Which experts of a layer are in VRAM already; there [n_expert]. */
+void bank_stream_there(const bank_stream *b, int layer, const gpu_expert_args *a, bool *there);
+
+/* The experts that are there, and those picked [n_expert] of the others: gpu_experts, part by part,
+ * without the sum, for gpu_experts_join. At least one expert must be there or picked. Nothing is
+ * waited for. counts [n_expert]: slots of each, for those that stay. Returns 0; 1 if no expert was
+ * left for anybody else, so that the sum has been taken, too; or < 0. */
+int bank_stream_pick(bank_stream *b, int layer, gpu_input *in, gpu_expert_args *a,
+                     const bool *picked, const int32_t *counts, err_ctx *err);
+
+/* Waits for the bytes that the last bank_stream_pick sent; not for what is computed with them. */
+int bank_stream_arrived(bank_stream *b, err_ctx *err);
 
 #endif

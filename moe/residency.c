@@ -642,7 +642,8 @@ static int rank_ready(residency *r, int layer, ranked *list)
     return n;
 }
 
-int residency_prompt(residency *r, int layer, const int32_t *counts, residency_swap *swaps, int cap)
+int residency_prompt(residency *r, int layer, const int32_t *counts, const bool *passing,
+                     residency_swap *swaps, int cap)
 {
     ranked *missing = r->ranks, *ready = r->ranks + r->n_expert;
     int n = 0, weakest = 0;
@@ -658,6 +659,7 @@ int residency_prompt(residency *r, int layer, const int32_t *counts, residency_s
     }
     for (int i = 0; i < n_missing && n < cap; i++) {
         const int e = missing[i].expert;
+        if (passing && !passing[e]) continue;
         int place = r->ready[layer] < share ? residency_put(r, layer, e) : -1;
         if (place < 0) {
             if (weakest == n_ready || !(-missing[i].value > ready[weakest].value)) break;

@@ -136,9 +136,10 @@ void residency_send(residency *r, int most);
  * more take EMPTY places and those of the layer's own weakest experts, both in the books and in the
  * map; their bytes pass through VRAM just now, so any margin will do, and the caller copies them
  * before the map is used. Returns how many, at most cap. Experts that are moved come after the
- * prompt, as if a token had missed them. */
-int residency_prompt(residency *r, int layer, const int32_t *counts, residency_swap *swaps,
-                     int cap);
+ * prompt, as if a token had missed them. passing [n_expert]: only these take places; NULL: all
+ * pass. */
+int residency_prompt(residency *r, int layer, const int32_t *counts, const bool *passing,
+                     residency_swap *swaps, int cap);
 
 typedef struct residency_stats {
     uint64_t hits, misses;               /* choices of tokens that were READY, and that were not */

@@ -190,14 +190,14 @@ void vram_places_send(vram_places *v, int most) { residency_send(v->books, most)
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-int vram_places_choose(vram_places *v, int layer, const int32_t *counts)
+int vram_places_choose(vram_places *v, int layer, const int32_t *counts, const bool *passing)
 {
     for (int e = 0; e < v->banks->n_expert && v->seen; e++)
         if (counts[e] > 0)
             expert_profile_count(v->seen, layer, e, EXPERT_EITHER, (uint64_t)counts[e]);
     v->layer = layer;
     v->n_move = 0;
-    v->n_swap = residency_prompt(v->books, layer, counts, v->swaps, v->banks->n_expert);
+    v->n_swap = residency_prompt(v->books, layer, counts, passing, v->swaps, v->banks->n_expert);
     memset(v->kept, 0, (size_t)v->banks->n_expert * sizeof *v->kept);
     return v->n_swap;
 }

@@ -87,8 +87,9 @@ void vram_places_pin(vram_places *v, const int *experts, int n);
  * [n_expert, SLAB_COUNT]: where in VRAM they will have passed. Returns how many; they are copied by
  * vram_places_keep, called once for the experts of each part that is there just now. To be followed
  * by vram_places_settle, which gives up those that were not kept. None, if experts are moved: those
- * that are in VRAM could not go anywhere meanwhile. */
-int vram_places_choose(vram_places *v, int layer, const int32_t *counts);
+ * that are in VRAM could not go anywhere meanwhile. passing [n_expert]: those that pass; NULL:
+ * all do. */
+int vram_places_choose(vram_places *v, int layer, const int32_t *counts, const bool *passing);
 void vram_places_keep(vram_places *v, const int32_t *experts, int n, const uint64_t *at);
 void vram_places_settle(vram_places *v);
 

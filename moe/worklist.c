@@ -32,21 +32,27 @@ void worklist_free(worklist *w)
     mem_free(w);
 }
 
-void worklist_fill(worklist *w, const int32_t *ids, int n_token, int k)
+void worklist_fill_some(worklist *w, const int32_t *ids, int n_token, int k, const bool *wanted)
 {
     const int n = n_token * k;
-    assert(n <= w->cap_slot);
     memset(w->count, 0, (size_t)w->n_expert * sizeof *w->count);
     for (int i = 0; i < n; i++) w->count[ids[i]]++;
     w->n_item = 0;
     int first = 0;
     for (int e = 0; e < w->n_expert; e++) {
-        if (w->count[e] == 0) continue;
+        if (w->count[e] == 0 || (wanted && !wanted[e])) continue;
         w->items[w->n_item++] = (work_item){ .expert = e, .first = first, .n = w->count[e] };
         first += w->count[e];
         w->count[e] = first - w->count[e];       /* from now on: where its next slot goes */
     }
-    for (int i = 0; i < n; i++) w->slots[w->count[ids[i]]++] = i;
-    w->n_slot = n;
+    assert(first <= w->cap_slot);
+    for (int i = 0; i < n; i++)
+        if (!wanted || wanted[ids[i]]) w->slots[w->count[ids[i]]++] = i;
+    w->n_slot = first;
     w->k = k;
+}
+
+void worklist_fill(worklist *w, const int32_t *ids, int n_token, int k)
+{
+    worklist_fill_some(w, ids, n_token, k, NULL);
 }

@@ -27,4 +27,8 @@ void worklist_free(worklist *w);
 /* ids [n_token * k], each below n_expert. Allocates nothing. */
 void worklist_fill(worklist *w, const int32_t *ids, int n_token, int k);
 
+/* Of them the slots of some experts alone: wanted [n_expert]. Tokens may be more than there is room
+ * for slots; these may not. */
+void worklist_fill_some(worklist *w, const int32_t *ids, int n_token, int k, const bool *wanted);
+
 #endif

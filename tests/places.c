@@ -41,6 +41,13 @@ const place places[N_PLACES] = {
     { .name = "GPU, experts that would be moved, in RAM that cannot be page-locked", .gpu = true,
       .planned = true, .hot_of_8 = 5, .changing = true, .moved = true, .no_lock = true,
       .no_fetch = true, .stage_parts = 2, .stream_from = 9 },
+    { .name = "GPU, experts in RAM, prompts shared out", .gpu = true, .planned = true,
+      .guesses = 2, .stage_parts = 2, .split_from = 9, .stream_from = INT_MAX },
+    { .name = "GPU, a cache of half of the experts, prompts shared out", .gpu = true,
+      .planned = true, .hot_of_8 = 4, .changing = true, .stage_parts = 1, .split_from = 9,
+      .stream_from = 64, .bus = 1e60 },
+    { .name = "GPU, some experts in VRAM, prompts shared out", .gpu = true, .planned = true,
+      .hot_of_8 = 3, .stage_parts = 3, .split_from = 9, .stream_from = INT_MAX },
     { .name = "half of the layers on the GPU", .gpu = true, .planned = true, .cpu_of_4 = 2,
       .guesses = 2, .stage_parts = 1, .stream_from = 9 },
     { .name = "half of the layers on the GPU, no post-fetch", .gpu = true, .planned = true,
@@ -65,6 +72,7 @@ static void make_plan(plan *to, const model *m, const place *p)
 {
     uint64_t largest = 0;
     *to = (plan){ .gpu = p->gpu, .stage_parts = p->stage_parts, .stream_from = p->stream_from,
+                  .split_from = p->split_from > 0 ? p->split_from : INT_MAX,
                   .cpu_layers = m->hp.n_layer * p->cpu_of_4 / 4, .head_in_ram = p->head_in_ram };
     for (int l = 0; l < m->hp.n_layer; l++) {
         const uint64_t bytes = slabs_bytes(m->layers[l].experts);
@@ -82,6 +90,7 @@ static void make_plan(plan *to, const model *m, const place *p)
     to->guesses = p->guesses;
     /* a bus as fast as the memory: half of everything is fetched */
     to->rate = (speeds){ .pull = 1e10, .pull_busy = 1e10, .cpu = 1e10, .cpu_busy = 1e10,
+                         .pcie_in = p->bus > 0 ? p->bus : 1e10,
                          .disk = 2e9, .disk_straight = p->bounce ? 1e9 : 2e9 };
 }
 

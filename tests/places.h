@@ -18,12 +18,14 @@ typedef struct place {
     bool bounce;                         /* read through a bounce buffer; */
     cache_policy cache;                  /* which expert makes room */
     int stage_parts, stream_from;        /* prompts; parts 0: never streamed */
+    int split_from;                      /* 0: never */
+    double bus;                          /* its speed in the plan; 0: as fast as the memory */
     bool no_fetch, force_cpu, block, one_stream;         /* post-fetch */
     int guesses;                         /* experts of a layer fetched before they are chosen */
     bool told;                           /* ... without trials, and every layer's logged */
 } place;
 
-enum { N_CPU_PLACES = 3, N_GPU_PLACES = 14, N_PLACES = 22 };
+enum { N_CPU_PLACES = 3, N_GPU_PLACES = 17, N_PLACES = 25 };
 extern const place places[N_PLACES];     /* those of the CPU first, then those of the GPU; then
                                           * layers on both */
 

@@ -255,6 +255,36 @@ static void run_sums(const expert_call *c, const sim_vectors *x)
     free(shared);
 }
 
+/* The sum over vectors that the calls left in the scratch, and those of the host. */
+typedef struct join_call {
+    gpu_input in;
+    gpu_expert_args a;
+    const float *cold;
+    const int32_t *row;
+} join_call;
+
+static void run_join(gpu *g, void *args)
+{
+    const join_call *c = args;
+    const gpu_expert_args *a = &c->a;
+    const size_t n_embd = (size_t)c->in.cols, k = (size_t)a->k;
+    const scratch s = scratch_at(a->scratch, c->in.n, a->k, c->in.cols);
+    float *y = sim_room(k * n_embd, sizeof *y);
+    (void)g;
+    for (size_t t = 0; t < (size_t)c->in.n; t++) {
+        for (size_t r = 0; r < k; r++) {
+            const int32_t row = c->row[t * k + r];
+            const float *from = row < 0 ? (a->y ? a->y : s.y) + (t * k + r) * n_embd
+                                        : c->cold + (size_t)row * n_embd;
+            memcpy(y + r * n_embd, from, n_embd * sizeof *y);
+        }
+        sim_ops()->loops->join(a->x + t * n_embd, y, a->gates + t * k, a->k,
+                               a->shared_gate.data ? s.shared + t * n_embd : NULL,
+                               a->shared_gate.data ? a->sigma[t] : 0.0f, c->in.cols);
+    }
+    free(y);
+}
+
 static void run_experts(gpu *g, void *args)
 {
     const expert_call *c = args;
@@ -313,4 +343,27 @@ void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
     const expert_call e = { *in, *a };
     sim_claim_experts(&c, in, a, true);
     sim_end(&c, run_experts, &e, sizeof e);
+}
+
+void gpu_experts_join(gpu *g, const gpu_input *in, const gpu_expert_args *a, const float *cold,
+                      const int32_t *row)
+{
+    sim_call c = sim_begin(g, "join of experts");
+    const uint64_t n = (uint64_t)in->n, k = (uint64_t)a->k;
+    const uint64_t wide = (uint64_t)in->cols * sizeof(float);
+    uint64_t n_row = 0;
+    if (in->n <= GPU_FEW || !layer_fits(in, a) || a->sums || !a->at || !cold || !row) {
+        sim_fail(g, "experts: arguments of a join of %d tokens", in->n);
+        return;
+    }
+    for (uint64_t s = 0; s < n * k; s++) if (row[s] >= 0) n_row++;
+    const join_call j = { *in, *a, cold, row };
+    sim_writes(&c, "x", a->x, n * wide);
+    sim_reads(&c, "gates", a->gates, n * k * sizeof *a->gates);
+    sim_reads(&c, "scratch", a->scratch, scratch_at(NULL, in->n, a->k, in->cols).bytes);
+    sim_reads(&c, "y", a->y, n * k * wide);
+    sim_reads_any(&c, "rows", row, n * k * sizeof *row);
+    sim_reads_any(&c, "the host's vectors", cold, n_row * wide);
+    if (a->shared_gate.data) sim_reads(&c, "sigma", a->sigma, n * sizeof *a->sigma);
+    sim_end(&c, run_join, &j, sizeof j);
 }

@@ -1114,26 +1114,72 @@ static void test_stream_from(void)
             if (!made_plan(&p, &c, m->name)) continue;
             CHECK(p.place[c.what.n_layer - 1] == (disk ? PLAN_DISK : PLAN_RAM));
             const double all = (double)all_experts(&c.what), outside = all - (double)p.vram_experts;
-            const double sweep = outside / (disk ? 3e9 : 24e9);
-            double cpu[2];
+            const double sweep = outside / (disk ? 3e9 : 24e9), share = outside / all;
+            double other[2], streamed[2];
             for (int i = 0; i < 2; i++) {
-                const double n = p.stream_from - 1 + i;
-                const double touched = 1 - pow(1 - (double)m->n_used / m->n_expert, n);
-                const double threads = outside * touched / cpu_read +
-                                       n * m->expert_macs * outside / all / cpu_many;
-                cpu[i] = disk ? fmax(threads, outside * touched / 3e9) : threads;
+                const double n = p.stream_from - 1 + i, gpu = n / 2e13;
+                const double touched = outside * (1 - pow(1 - (double)m->n_used / m->n_expert, n));
+                const double macs = n * m->expert_macs * share / cpu_many;
+                streamed[i] = fmax(sweep, (m->dense_macs + m->expert_macs) * gpu);
+                if (disk) {
+                    other[i] = (m->dense_macs + m->expert_macs * (1 - share)) * gpu +
+                               fmax(touched / cpu_read + macs, touched / 3e9);
+                    continue;
+                }
+                const speeds *r = &c.machine.rate;
+                const double bus = touched / (24e9 * r->pull_busy / r->pull);
+                const double cores = touched / r->cpu_busy + macs;
+                double best = 1e300;     /* of all shares that the CPU could have */
+                for (double part = 0; part <= fmin(1, 512 / (n * share)); part += 1e-4)
+                    best = fmin(best, fmax((1 - part) * bus, part * cores));
+                other[i] = m->dense_macs * gpu + fmax(m->expert_macs * gpu, best);
             }
-            CHECK_MSG(cpu[0] <= sweep && cpu[1] > sweep, "%s: from %d: %g, %g against %g", m->name,
-                      p.stream_from, cpu[0], cpu[1], sweep);
+            CHECK(p.split_from == (disk ? INT_MAX : 9));
+            CHECK_MSG((other[0] <= streamed[0] * 1.001 && other[1] * 1.001 > streamed[1]) ||
+                      (!disk && p.stream_from == PLAN_SPLIT_TOKENS + 1 &&
+                       other[0] <= streamed[0] * 1.001), "%s: from %d: %g, %g against %g, %g",
+                      m->name, p.stream_from, other[0], other[1], streamed[0], streamed[1]);
             c.machine.rate.cpu_many = 1e6;       /* a CPU that is lost with any prompt */
-            CHECK(run(&p, &c) == 0 && p.stream_from == 9);
+            CHECK(run(&p, &c) == 0 && p.split_from == (disk ? INT_MAX : 9) &&
+                  (!disk || p.stream_from == 9));
             check_near(p.prefill_tok_s, p.chunk / fmax(sweep, p.chunk * (m->dense_macs +
                        m->expert_macs) / 2e13), "a streamed prompt");
             c.machine.rate.cpu_many = 1e30;      /* and one that is not with any */
-            c.machine.rate.cpu = 1e30;
+            c.machine.rate.cpu = c.machine.rate.cpu_busy = 1e30;
             c.machine.rate.disk = 1e30;
-            CHECK(run(&p, &c) == 0 && p.stream_from == INT_MAX);
+            CHECK(run(&p, &c) == 0 && p.stream_from == (disk ? INT_MAX : PLAN_SPLIT_TOKENS + 1));
         }
+}
+
+/* Whoever asks for a way gets it wherever it can be gone, but not against fixed. */
+static void test_wanted_way(void)
+{
+    static const struct { prompt_way way; bool disk, fixed; int split, stream; } rows[] = {
+        { PROMPT_CORES, false, false, INT_MAX, INT_MAX },
+        { PROMPT_CORES, true, false, INT_MAX, INT_MAX },
+        { PROMPT_BUS, false, false, INT_MAX, 9 },
+        { PROMPT_BUS, true, false, INT_MAX, 9 },
+        { PROMPT_SPLIT, false, false, 9, PLAN_SPLIT_TOKENS + 1 },
+        { PROMPT_SPLIT, true, false, INT_MAX, 9 },
+        { PROMPT_SPLIT, false, true, INT_MAX, 9 },
+        { PROMPT_CORES, false, true, INT_MAX, 9 },
+    };
+    static plan p;
+    static made c;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        make_case(&c, &models[OSS20], 6 * GB, rows[i].disk ? 8 * GB : 128 * GB);
+        c.w.way_wanted = true;
+        c.w.way = rows[i].way;
+        c.w.fixed = rows[i].fixed;
+        if (!made_plan(&p, &c, "a way")) continue;
+        CHECK_MSG(p.split_from == rows[i].split && p.stream_from == rows[i].stream,
+                  "row %d: split from %d, streamed from %d", (int)i, p.split_from, p.stream_from);
+        const prompt_way at_9 = rows[i].split == 9 ? PROMPT_SPLIT : rows[i].stream == 9 ?
+                                PROMPT_BUS : PROMPT_CORES;
+        CHECK(plan_prompt_way(&p, 9) == at_9);
+        CHECK(plan_prompt_way(&p, PLAN_SPLIT_TOKENS + 1) ==
+              (rows[i].stream == INT_MAX ? PROMPT_CORES : PROMPT_BUS));
+    }
 }
 
 /* With fixed wishes no speed changes who computes a prompt. */
@@ -1215,6 +1261,7 @@ int main(int argc, char **argv)
     test_times();
     test_drive_times();
     test_stream_from();
+    test_wanted_way();
     test_fixed();
     test_assumed();
     return test_end();

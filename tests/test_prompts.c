@@ -6,16 +6,22 @@
  * slots, more than the host computes at a time, the ends of chunks. Experts change places after
  * single tokens, on demand, and while a prompt passes through VRAM, which a shorter one follows.
  *
+ * Where experts are shared out between bus and cores, the border moves with the clock, and the bits
+ * do not. Prompts are stopped there and fail there, between two layers and in the middle of one.
+ *
  * A real GPU rounds prompts differently where all experts are in VRAM or pass through it, and dense
  * parts differently from the CPU: there only placements in which the host computes are compared. */
 #include "cuda/gpu.h"
-#include "engine/gpu/host_experts.h"
+#include "engine/gpu/prompt_experts.h"
 #include "engine/instruments.h"
 #include "tests/places.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 
 #include <limits.h>
+#include <string.h>
+
+#include "tiers/fault.h"
 
 static const place homes[] = {
     { .name = "GPU, experts in RAM", .gpu = true, .planned = true, .stream_from = INT_MAX },
@@ -36,12 +42,27 @@ static const place homes[] = {
       .moved = true, .stream_from = INT_MAX },
     { .name = "GPU, 5 of 8, moved, long prompts streamed", .gpu = true, .planned = true,
       .hot_of_8 = 5, .changing = true, .moved = true, .stage_parts = 2, .stream_from = 40 },
+    { .name = "GPU, experts in RAM, shared out", .gpu = true, .planned = true, .stage_parts = 1,
+      .split_from = 9, .stream_from = INT_MAX },
+    { .name = "GPU, a quarter in VRAM for good, shared out", .gpu = true, .planned = true,
+      .hot_of_8 = 2, .stage_parts = 3, .split_from = 9, .stream_from = INT_MAX },
+    { .name = "GPU, a cache of a quarter, shared out", .gpu = true, .planned = true, .hot_of_8 = 2,
+      .changing = true, .stage_parts = 2, .split_from = 9, .stream_from = INT_MAX },
+    { .name = "GPU, a cache of 5 of 8, shared out and streamed", .gpu = true, .planned = true,
+      .hot_of_8 = 5, .changing = true, .stage_parts = 2, .split_from = 12, .stream_from = 100 },
+    { .name = "GPU, a cache of 7 of 8, shared out", .gpu = true, .planned = true, .hot_of_8 = 7,
+      .changing = true, .stage_parts = 1, .split_from = 9, .stream_from = INT_MAX },
+    { .name = "GPU, a cache of 3 of 8, all others sent", .gpu = true, .planned = true,
+      .hot_of_8 = 3, .changing = true, .stage_parts = 1, .split_from = 9, .stream_from = INT_MAX,
+      .bus = 1e60 },
+    { .name = "GPU, 3 of 8, moved, shared out", .gpu = true, .planned = true, .hot_of_8 = 3,
+      .changing = true, .moved = true, .stage_parts = 2, .split_from = 9, .stream_from = INT_MAX },
     { .name = "GPU, all in VRAM", .gpu = true },
 };
 
 static bool by_host(const place *p)
 {
-    return p->gpu && p->planned && p->stream_from == INT_MAX;
+    return p->gpu && p->planned && p->stream_from == INT_MAX && p->split_from == 0;
 }
 
 /* What is fed, in this order. */
@@ -103,6 +124,22 @@ static void check_moved(session *s, const place *p)
     CHECK_MSG(p->stage_parts == 0 || (p->moved ? r.saves : r.swaps) > 0, "%s: no prompt passed by", p->name);
 }
 
+/* Both sides had something to do, or the faster one all that there was room for. */
+static void check_shared(session *s, const place *p)
+{
+    prompt_experts_stats n;
+    session_split(s, &n);
+    if (p->split_from == 0) {
+        CHECK_MSG(n.layers == 0, "%s: %d layers were shared out", p->name, (int)n.layers);
+        return;
+    }
+    CHECK_MSG(n.layers > 0 && n.sent > 0 && n.sent_slots >= n.sent && n.core_slots >= n.by_cores &&
+              n.sent_bytes > 0 && (n.by_cores > 0) == (p->bus == 0) &&
+              (n.there > 0) == (p->hot_of_8 > 0) && n.cores_s >= 0,
+              "%s: %d layers, %d there, %d sent, %d by the cores", p->name, (int)n.layers,
+              (int)n.there, (int)n.sent, (int)n.by_cores);
+}
+
 static bool follow(trail *t, const model *m, const place *p, int chunk)
 {
     const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 0) };
@@ -114,9 +151,87 @@ static bool follow(trail *t, const model *m, const place *p, int chunk)
                     CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s: %s", p->name, err.msg) &&
                     feed_all(t, e, s, m, p);
     if (ok) check_moved(s, p);
+    if (ok) check_shared(s, p);
     session_free(s);
     engine_close(e);
     return ok;
+}
+
+/* ---- in the middle of a layer ---------------------------------------------------------------- */
+
+typedef struct patience { int layers; } patience;
+
+static bool lose_patience(void *ctx, double done, double total)
+{
+    patience *p = ctx;
+    (void)done, (void)total;
+    return --p->layers >= 0;
+}
+
+enum { HALTED = 100, HALTED_CHUNK = 40 };
+
+static bool same_after(session *s, const float *want, float *got, int32_t *ids, const model *m,
+                       const char *when, const place *p)
+{
+    const int done = session_pos(s);
+    const size_t bytes = (size_t)m->hp.n_vocab * sizeof *want;
+    err_ctx err = { 0 };
+    return CHECK_MSG(session_eval(s, ids + done, HALTED - done, got, 1, NULL, NULL, &err) == 0,
+                     "%s: %s: %s", p->name, when, err.msg) &&
+           CHECK_MSG(!sim_gpu() || memcmp(want, got, bytes) == 0, "%s: %s: other logits", p->name,
+                     when);
+}
+
+/* A prompt that somebody stops, or that fails, while experts are shared out: whole chunks stay, and
+ * what follows is as if nothing had happened. */
+static void halt(const model *m, const place *p)
+{
+    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 0) };
+    const session_options so = { .ctx = CTX, .chunk = HALTED_CHUNK, .kv = KV_F16 };
+    const size_t n_vocab = (size_t)m->hp.n_vocab;
+    float *want = mem_array(n_vocab, sizeof *want), *got = mem_array(n_vocab, sizeof *got);
+    int32_t ids[HALTED];
+    engine *e = NULL;
+    session *s = NULL;
+    err_ctx err = { 0 };
+    for (int i = 0; i < HALTED; i++) ids[i] = (int32_t)((5 + 31 * i + i / 9) % m->hp.n_vocab);
+    bool ok = CHECK(want && got && engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, p) &&
+              CHECK(session_create(&s, e, &so, &err) == 0) &&
+              CHECK(session_eval(s, ids, HALTED, want, 1, NULL, NULL, &err) == 0);
+    for (int i = 1; i < 3 * m->hp.n_layer && ok; i += 1 + m->hp.n_layer / 2) {
+        patience some = { i };
+        session_rewind(s, 0);
+        const int rc = session_eval(s, ids, HALTED, got, 1, lose_patience, &some, &err);
+        ok = CHECK_MSG(rc == ERR_STOPPED && session_pos(s) % HALTED_CHUNK == 0,
+                       "%s: stopped with %d at %d", p->name, rc, session_pos(s)) &&
+             same_after(s, want, got, ids, m, "after a stop", p);
+        session_rewind(s, 0);
+        fault_arm(FAULT_GPU_LOST, i - 1, 1);
+        const int failed = session_eval(s, ids, HALTED, got, 1, NULL, NULL, &err);
+        fault_disarm_all();
+        /* where the clock decides, not every layer is shared out */
+        CHECK_MSG(failed == ERR_IO || (failed == 0 && p->bus == 0), "%s: %d", p->name, failed);
+        if (failed == 0) session_rewind(s, 0);
+        if (ok) ok = same_after(s, want, got, ids, m, "after a failure", p);
+    }
+    session_free(s);
+    engine_close(e);
+    mem_free(got);
+    mem_free(want);
+}
+
+static void test_halts(const char *path)
+{
+    gguf *g = NULL;
+    model *m = NULL;
+    err_ctx err = { 0 };
+    if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
+                   err.msg))
+        return;
+    for (size_t i = 0; i < ARRAY_LEN(homes); i++)
+        if (homes[i].split_from > 0 && homes[i].stream_from == INT_MAX) halt(m, &homes[i]);
+    model_free(m);
+    gguf_close(g);
 }
 
 static void test_file(const char *path, int chunk)
@@ -153,5 +268,6 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++)
         for (size_t c = 0; c < ARRAY_LEN(chunks); c += (size_t)sim_gpu_step(1, 2))
             test_file(files[i], chunks[c]);
+    for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_halts(files[i]);
     return test_end();
 }

@@ -294,7 +294,7 @@ static void run_prompt(device *d, residency *r, bool interrupted)
         int32_t counts[EXPERTS] = { 0 };
         for (int i = 0; i < 20 * USED; i++) counts[draw(d, l, false)]++;
         const int cap = (int)test_below(&d->rng, EXPERTS + 1);
-        const int n = residency_prompt(r, l, counts, swaps, cap);
+        const int n = residency_prompt(r, l, counts, NULL, swaps, cap);
         CHECK(n <= (d->slots ? 0 : cap));
         for (int i = 0; i < n; i++) {
             CHECK(counts[swaps[i].expert] > 0);
@@ -537,7 +537,7 @@ static void test_margin_of_prompts(void)
     residency_seed(r, 1, 20, more);
     residency_seed(r, 1, 21, less);
     counts[20] = counts[21] = 1;
-    CHECK(residency_prompt(r, 1, counts, swaps, EXPERTS) == 1 && swaps[0].expert == 20);
+    CHECK(residency_prompt(r, 1, counts, NULL, swaps, EXPERTS) == 1 && swaps[0].expert == 20);
     residency_free(r);
 }
 
@@ -552,7 +552,7 @@ static void test_prompt(void)
         int32_t counts[EXPERTS] = { 0 };
         for (int i = 0; i < 4; i++) counts[(5 * i + 3 * l) % EXPERTS] = 10 + i;
         counts[(5 * 4 + 3 * l) % EXPERTS] = 1;
-        residency_prompt(r, l, counts, swaps, EXPERTS);
+        residency_prompt(r, l, counts, NULL, swaps, EXPERTS);
         for (int i = 0; i < 4; i++) CHECK(residency_find(r, l, (5 * i + 3 * l) % EXPERTS) >= 0);
         CHECK(residency_ready(r, l) == 4);
     }
@@ -563,7 +563,7 @@ static void test_prompt(void)
     if (!r) return;
     int32_t counts[EXPERTS];
     for (int e = 0; e < EXPERTS; e++) counts[e] = e;
-    CHECK(residency_prompt(r, 0, counts, swaps, EXPERTS) == 0);
+    CHECK(residency_prompt(r, 0, counts, NULL, swaps, EXPERTS) == 0);
     for (int t = 0; t < 20; t++) {
         run_token(&d, r, true);
         turn(&d, r);
@@ -682,7 +682,7 @@ static void test_pinned(void)
         for (int l = 0; l < LAYERS; l++) {
             int32_t counts[EXPERTS];
             for (int e = 0; e < EXPERTS; e++) counts[e] = e > 8 ? 1000 : 0;
-            const int n = residency_prompt(r, l, counts, swaps, EXPERTS);
+            const int n = residency_prompt(r, l, counts, NULL, swaps, EXPERTS);
             for (int i = 0; i < n; i++) d.content[swaps[i].place] = l * EXPERTS + swaps[i].expert;
         }
         for (int i = 0; i < LAYERS * EXPERTS; i++) list[i] = LAYERS * EXPERTS - 1 - i;

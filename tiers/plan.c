@@ -190,7 +190,7 @@ static bool place_ram(plan *p, const planner *j, int i, bool all, uint64_t lock_
     p->ram_experts = disk ? least(left, cold > smallest ? cold : smallest) : banks;
     p->ram_locked = p->gpu ? least(p->ram_experts, lock_limit) : 0;
     p->disk_experts = disk && cold > p->ram_experts ? cold - p->ram_experts : 0;
-    p->stream_from = p->gpu ? plan_stream_from(p, j) : INT_MAX;
+    plan_choose_ways(p, j);
     return true;
 }
 
@@ -210,7 +210,7 @@ static bool place_moved(plan *p, const planner *j, int i, uint64_t lock_limit)
     if (slots > lock_limit || plus(p->ram_other, slots) > j->ram) return false;
     place_cold(p, j, PLAN_RAM);
     p->ram_experts = p->ram_locked = slots;
-    p->stream_from = plan_stream_from(p, j);
+    plan_choose_ways(p, j);
     p->moved = true;
     return true;
 }

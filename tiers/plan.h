@@ -15,7 +15,16 @@
 #include "tiers/speeds.h"
 
 enum { PLAN_MAX_LAYERS = 1024, PLAN_CHUNKS = 5, PLAN_MOST_USED = 32, PLAN_PAD_WHOLE = 2,
-       PLAN_GUESSES = 2 };
+       PLAN_GUESSES = 2, PLAN_SPLIT_TOKENS = 2048 };
+
+/* Who computes those experts of a prompt of more than GPU_FEW tokens that are not in VRAM. */
+typedef enum prompt_way {
+    PROMPT_CORES,                        /* the CPU */
+    PROMPT_SPLIT,                        /* the GPU those that many tokens chose, after they have
+                                          * crossed the bus, and the CPU the others meanwhile; up to
+                                          * PLAN_SPLIT_TOKENS tokens */
+    PROMPT_BUS                           /* the GPU: whole banks cross the bus */
+} prompt_way;
 
 typedef struct plan_machine {
     bool gpu;                            /* there is one that could be used */
@@ -85,6 +94,8 @@ typedef struct plan_wish {
     bool whole_banks;                    /* whole banks in VRAM, for good: no expert makes room */
     bool fixed;                          /* speeds decide nothing that shows in results: prompts
                                           * are streamed wherever they can be */
+    bool way_wanted;                     /* prompts go this way, as far as they can, whatever is */
+    prompt_way way;                      /* fastest; fixed goes first */
 } plan_wish;
 
 typedef enum plan_place { PLAN_VRAM, PLAN_RAM, PLAN_DISK } plan_place;
@@ -128,8 +139,9 @@ typedef struct plan {
     /* post-fetch: of m cold experts fetch the down slabs of fetch_down[m], and all of fetch_all[m]
      * others */
     uint8_t fetch_down[PLAN_MOST_USED + 1], fetch_all[PLAN_MOST_USED + 1];
-    /* prompts of this many tokens and more are streamed; below, the CPU computes their experts */
-    int stream_from;
+    /* prompts of this many tokens and more are streamed, those below with split_from and more are
+     * split; below, the CPU computes their experts */
+    int stream_from, split_from;
     /* expectation, at an even choice of experts */
     double decode_tok_s, prefill_tok_s;  /* prefill: of one whole chunk */
     double t_dense, t_hot, t_cpu, t_pull, t_disk, t_hop;         /* s per token; the first is alone,
@@ -143,6 +155,8 @@ typedef struct plan {
 /* ERR_NOMEM says what is needed, what there is, and what would help. */
 int plan_make(plan *out, const plan_machine *m, const plan_model *what, const plan_session *s,
               const plan_wish *w, err_ctx *err);
+
+prompt_way plan_prompt_way(const plan *p, int n);        /* of a batch of n tokens */
 
 int plan_gpu_layers(const plan *p, int n_layer);         /* whose dense part is on the GPU: the
                                                           * first ones */

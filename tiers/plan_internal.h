@@ -25,7 +25,7 @@ static inline uint64_t plan_cold_bytes(const plan *p, const planner *j)
 }
 
 void plan_fill_fetch(plan *p, const planner *j);         /* fetch_down and fetch_all */
-int plan_stream_from(const plan *p, const planner *j);
+void plan_choose_ways(plan *p, const planner *j);        /* stream_from and split_from */
 void plan_predict(plan *p, const planner *j);            /* the expectation */
 
 #endif

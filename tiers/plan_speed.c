@@ -68,6 +68,9 @@ void plan_fill_fetch(plan *p, const planner *j)
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
+/* Tokens whose slots the CPU has room for at a time: engine/gpu/host_experts.h. */
+#define PLAN_SPLIT_ROOM 512.0
+
 /* The CPU computing the cold experts of n tokens: those that anybody chose are read once, and
  * reading and computing add up. (Measured, all experts of Qwen3-Next: 512 tokens took 1.47 s, the
  * sum says 1.13, the longer of both 0.7; 64 tokens 0.37, the sum says 0.40.) Readers of the drive
@@ -90,32 +93,82 @@ static double stream_s(const plan *p, const planner *j)
     return (double)plan_cold_bytes(p, j) / link;
 }
 
-/* The shortest prompt whose experts are faster streamed than computed by the CPU. */
-int plan_stream_from(const plan *p, const planner *j)
+/* Those of n tokens' cold experts that anybody chose: a share of them crosses the bus while the
+ * CPU computes the others, so that both end together. The CPU has room for so many slots. */
+static double split_s(const plan *p, const planner *j, double n)
 {
-    const double sweep = stream_s(p, j);
-    int low = GPU_FEW + 1, high = 1 << 30;
-    if (plan_cold_bytes(p, j) == 0) return low;
-    if (j->w->fixed) return p->stage_parts > 0 ? low : INT_MAX;
-    if (p->stage_parts == 0 || cpu_prompt_s(p, j, high) <= sweep) return INT_MAX;
+    const double chosen = (double)j->what->n_used / j->what->n_expert;
+    const double cold = (double)plan_cold_bytes(p, j), touched = cold * (1 - pow(1 - chosen, n));
+    const double share = cold / (double)j->experts, macs = n * j->what->expert_macs * share;
+    const double slower = j->rate.pull > 0 ? j->rate.pull_busy / j->rate.pull : 1;
+    const double bus = touched / (j->rate.pcie_in * slower);
+    const double cores = touched / j->rate.cpu_busy + macs / j->rate.cpu_many;
+    const double most = fmin(1, PLAN_SPLIT_ROOM / (n * share));
+    const double part = fmin(bus / (bus + cores), most); /* that the CPU computes */
+    return fmax((1 - part) * bus, part * cores);
+}
+
+/* A prompt of n tokens with all layers on the GPU. Banks that are streamed come while anything is
+ * computed; the other ways wait for each layer's choices. */
+static double way_s(const plan *p, const planner *j, prompt_way way, double n)
+{
+    const double cold = (double)plan_cold_bytes(p, j) / (double)j->experts;
+    const double dense = n * j->what->dense_macs / j->rate.gpu_macs;
+    const double experts = n * j->what->expert_macs / j->rate.gpu_macs;
+    switch (way) {
+    case PROMPT_CORES: return dense + experts * (1 - cold) + cpu_prompt_s(p, j, n);
+    case PROMPT_SPLIT: return dense + fmax(experts, split_s(p, j, n));
+    case PROMPT_BUS: break;
+    }
+    return fmax(stream_s(p, j), dense + experts);
+}
+
+/* The shortest prompt that is faster streamed than by the other way; INT_MAX: none below most. */
+static int faster_from(const plan *p, const planner *j, prompt_way other, int most)
+{
+    int low = GPU_FEW + 1, high = most;
+    if (way_s(p, j, other, high) <= way_s(p, j, PROMPT_BUS, high)) return INT_MAX;
     while (low < high) {
         const int n = low + (high - low) / 2;
-        if (cpu_prompt_s(p, j, n) > sweep) high = n;
+        if (way_s(p, j, other, n) > way_s(p, j, PROMPT_BUS, n)) high = n;
         else low = n + 1;
     }
     return low;
 }
 
+/* Experts that come from the drive are not shared out: it would read them one by one. */
+void plan_choose_ways(plan *p, const planner *j)
+{
+    const int low = GPU_FEW + 1;
+    const bool can_split = p->stage_parts > 0 && !plan_uses_drive(p, j->what->n_layer);
+    const plan_wish *w = j->w;
+    p->stream_from = p->split_from = INT_MAX;
+    if (!p->gpu) return;
+    if (plan_cold_bytes(p, j) == 0 || (w->fixed && p->stage_parts > 0)) p->stream_from = low;
+    if (p->stream_from == low || w->fixed || p->stage_parts == 0) return;
+    if (w->way_wanted) {
+        if (w->way == PROMPT_BUS) p->stream_from = low;
+        if (w->way == PROMPT_SPLIT && can_split) p->split_from = low;
+        if (w->way == PROMPT_SPLIT) p->stream_from = can_split ? PLAN_SPLIT_TOKENS + 1 : low;
+        return;
+    }
+    if (can_split) p->split_from = low;
+    p->stream_from = can_split ? faster_from(p, j, PROMPT_SPLIT, PLAN_SPLIT_TOKENS + 1)
+                               : faster_from(p, j, PROMPT_CORES, 1 << 30);
+    if (can_split) p->stream_from = min_int(p->stream_from, PLAN_SPLIT_TOKENS + 1);
+}
+
+prompt_way plan_prompt_way(const plan *p, int n)
+{
+    return n >= p->stream_from ? PROMPT_BUS : n >= p->split_from ? PROMPT_SPLIT : PROMPT_CORES;
+}
+
 static double prompt_s(const plan *p, const planner *j)
 {
-    const double n = p->chunk, cold = (double)plan_cold_bytes(p, j) / (double)j->experts;
-    const double dense = n * j->what->dense_macs, experts = n * j->what->expert_macs;
-    const double there = (double)plan_gpu_layers(p, j->what->n_layer) / j->what->n_layer;
-    const double alone = dense / j->rate.cpu_many + cpu_prompt_s(p, j, n);
-    double beside = (dense + experts * (1 - cold)) / j->rate.gpu_macs + cpu_prompt_s(p, j, n);
-    if (cold == 0) beside = (dense + experts) / j->rate.gpu_macs;
-    else if (p->chunk >= p->stream_from)
-        beside = fmax(stream_s(p, j), (dense + experts) / j->rate.gpu_macs);
+    const double n = p->chunk, there = (double)plan_gpu_layers(p, j->what->n_layer) /
+                                       j->what->n_layer;
+    const double alone = n * j->what->dense_macs / j->rate.cpu_many + cpu_prompt_s(p, j, n);
+    const double beside = way_s(p, j, plan_prompt_way(p, p->chunk), n);
     return there * beside + (1 - there) * alone;
 }
 

@@ -5,11 +5,11 @@
  * thousands. */
 #include "engine/gpu/gpu_steps.h"
 
+#include <limits.h>
 #include <math.h>
 
 #include "engine/gpu/gpu_buffers.h"
 #include "engine/gpu/gpu_sampling.h"
-#include "moe/bank_stream.h"
 #include "tiers/fault.h"
 
 /* Page-locked: what the device tells the host, and the other way round. */
@@ -47,6 +47,7 @@ struct gpu_steps {
     gpu_marks *marks;                    /* NULL: the host computes nothing */
     gpu_sampling sampling;
     bank_stream *banks;                  /* NULL: they never pass through VRAM */
+    prompt_experts *split;               /* NULL: not some of them, either */
     recorded_token tokens[RECORDINGS];
     bool recording, profiling;
     gpu_cursor known;                    /* what the device's cursor says; token -1: not known */
@@ -299,16 +300,35 @@ static int sums_by_both(gpu_steps *s, int l, const int32_t *hot, err_ctx *err)
     return rc;
 }
 
-static int experts_by_host(void *self, int l, err_ctx *err)
+/* The choices are at the host: by the device what is in VRAM, by the host all else. */
+static int chosen_by_host(gpu_steps *s, int l, err_ctx *err)
 {
-    gpu_steps *s = self;
     const int32_t *hot = host_experts_map(s->p.host, l);
-    send_choices(s);
     const int rc = hot ? sums_by_both(s, l, hot, err) : sums_by_host(s, l, err);
     if (rc < 0) return rc;
     s->experts.sums = s->b.sums;
     gpu_experts(s->p.g, &s->h, &s->experts);
     return 0;
+}
+
+static int experts_by_host(void *self, int l, err_ctx *err)
+{
+    gpu_steps *s = self;
+    send_choices(s);
+    return chosen_by_host(s, l, err);
+}
+
+static int experts_by_count(void *self, int l, err_ctx *err)
+{
+    gpu_steps *s = self;
+    const errand *e = &s->errand;
+    int rc;
+    send_choices(s);
+    if ((rc = prompt_experts_look(s->split, err)) < 0 ||
+        (rc = gpu_marks_wait(s->p.g, s->marks, CHOICES_SENT, err)) < 0 ||
+        (rc = prompt_experts_run(s->split, l, &s->h, &s->experts, e->x, e->ids, err)) < 0)
+        return rc;
+    return rc > 0 ? 0 : chosen_by_host(s, l, err);
 }
 
 static int experts_streamed(void *self, int l, err_ctx *err)
@@ -352,9 +372,11 @@ static int begin(void *self, const batch *b, err_ctx *err)
     if (b->ids) {
         set_cursor(s, b->pos, -1);
         rc = gpu_write(s->p.g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
-        if (rc < 0 || (b->streamed && (rc = bank_stream_begin(s->banks, err)) < 0)) return rc;
+        const bool streams = b->n > GPU_FEW && b->way == PROMPT_BUS;
+        if (rc < 0 || (streams && (rc = bank_stream_begin(s->banks, err)) < 0)) return rc;
     }
-    if (s->p.host && b->n > GPU_FEW && !b->streamed) host_experts_prompt_begin(s->p.host);
+    if (s->p.host && b->n > GPU_FEW && b->way != PROMPT_BUS) host_experts_prompt_begin(s->p.host);
+    if (b->n > GPU_FEW && b->way == PROMPT_SPLIT) prompt_experts_begin(s->split);
     if (s->p.host && b->n <= GPU_FEW && !s->recording) {
         if ((rc = host_experts_turn(s->p.host, err)) < 0) return rc;
         s->asks = true;
@@ -606,12 +628,24 @@ uint64_t gpu_steps_bytes(const gpu *g, const model *m, int chunk)
 
 uint64_t gpu_steps_host_bytes(const model *m, int chunk)
 {
-    return sizeof(mailbox) + gpu_sampling_host_bytes(m->hp.n_vocab) + errand_bytes(&m->hp, chunk);
+    return sizeof(mailbox) + gpu_sampling_host_bytes(m->hp.n_vocab) + errand_bytes(&m->hp, chunk) +
+           prompt_experts_bytes(m);
 }
 
-bool gpu_steps_streams(const gpu_steps *s, int n)
+prompt_way gpu_steps_way(const gpu_steps *s, int n)
 {
-    return s->banks && n > GPU_FEW && n >= s->p.p->stream_from;
+    const prompt_way way = s->banks ? plan_prompt_way(s->p.p, n) : PROMPT_CORES;
+    return way == PROMPT_SPLIT && !s->split ? PROMPT_CORES : way;
+}
+
+prompt_experts_stats gpu_steps_split_counts(const gpu_steps *s)
+{
+    return s->split ? prompt_experts_counts(s->split) : (prompt_experts_stats){ 0 };
+}
+
+void gpu_steps_reset_split(gpu_steps *s)
+{
+    if (s->split) prompt_experts_reset_counts(s->split);
 }
 
 /* Needed unless everything is done on the device. */
@@ -635,7 +669,10 @@ static int make_banks(gpu_steps *s, err_ctx *err)
     expert_banks here = s->p.m->experts;
     if (!s->p.host || s->p.p->stage_parts == 0) return 0;
     here.n_layer = s->p.n_layer;
-    return bank_stream_create(&s->banks, s->p.g, &here, s->p.store, s->p.places, s->p.p, err);
+    const int rc = bank_stream_create(&s->banks, s->p.g, &here, s->p.store, s->p.places, s->p.p,
+                                      err);
+    if (rc < 0 || s->p.p->split_from == INT_MAX || !bank_stream_can_pick(s->banks)) return rc;
+    return prompt_experts_create(&s->split, s->p.g, s->p.m, s->p.host, s->banks, s->p.p, err);
 }
 
 static int make_all(gpu_steps *s, int chunk, err_ctx *err)
@@ -666,7 +703,7 @@ int gpu_steps_create(gpu_steps **out, const gpu_parts *parts, int chunk, err_ctx
     s->live = (steps){
         .self = s, .begin = begin, .mix = mix, .route = route, .experts_here = experts_here,
         .experts_asked = experts_asked, .experts_by_host = experts_by_host,
-        .experts_streamed = experts_streamed, .join = join, .end = end, .hand_over = hand_over,
+        .experts_by_count = experts_by_count, .experts_streamed = experts_streamed, .join = join, .end = end, .hand_over = hand_over,
         .logits = logits,
     };
     s->played = (steps){
@@ -687,6 +724,7 @@ void gpu_steps_free(gpu_steps *s)
 {
     if (!s) return;
     for (int i = 0; i < RECORDINGS; i++) gpu_recording_free(s->tokens[i].r);
+    prompt_experts_free(s->split);
     bank_stream_free(s->banks);
     gpu_sampling_release(&s->sampling);
     gpu_marks_free(s->marks);

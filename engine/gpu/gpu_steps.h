@@ -8,7 +8,7 @@
 #ifndef ENGINE_GPU_GPU_STEPS_H
 #define ENGINE_GPU_GPU_STEPS_H
 
-#include "engine/gpu/host_experts.h"
+#include "engine/gpu/prompt_experts.h"
 #include "engine/gpu/weights_gpu.h"
 #include "engine/models/rope.h"
 #include "engine/session/sampler.h"
@@ -52,8 +52,13 @@ const steps *gpu_steps_live(const gpu_steps *s);
  * get an empty reply, so that the device can finish, and end returns the failure. */
 const steps *gpu_steps_played(const gpu_steps *s);
 
-bool gpu_steps_streams(const gpu_steps *s, int n);       /* whether experts pass through VRAM for a
-                                                          * batch of n tokens */
+/* How experts that are not in VRAM are computed for a batch of n tokens, more than GPU_FEW: as the
+ * plan says, where there is what it takes. */
+prompt_way gpu_steps_way(const gpu_steps *s, int n);
+
+/* What has become of those that were shared out between bus and cores; nothing yet: all 0. */
+prompt_experts_stats gpu_steps_split_counts(const gpu_steps *s);
+void gpu_steps_reset_split(gpu_steps *s);
 
 /* Waits for what is in flight, so that its memory can be used again. Returns the device's own
  * failure if there is one, else rc. */

@@ -662,6 +662,24 @@ int host_experts_cold(host_experts *c, int layer, const float **y, const float *
     return rc;
 }
 
+int host_experts_some(host_experts *c, int layer, const float **y, int32_t *row, const float *x,
+                      const int32_t *ids, int n, const bool *mine, err_ctx *err)
+{
+    const int k = c->m->hp.n_expert_used;
+    worklist_fill_some(c->work, ids, n, k, mine);
+    for (int i = 0; i < n * k; i++) row[i] = -1;
+    for (int i = 0; i < c->work->n_slot; i++) row[c->work->slots[i]] = i;
+    *y = c->slots;
+    if (c->work->n_item == 0) return 0;
+    acts_set(&c->x, x, n, c->m->hp.n_embd);
+    const expert_job job = {
+        .bank = c->m->layers[layer].experts, .act = c->m->family->act, .x = &c->x,
+        .work = c->work, .items = c->work->items, .n_item = c->work->n_item, .y = c->slots,
+        .by_position = true, .layer = layer,
+    };
+    return experts_cpu_run(c->cpu, &job, err);
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 static gpu_expert_args shapes_of(const weights_gpu *w, int l)
@@ -845,7 +863,7 @@ static ram_sizes ram_of(const model_hparams *hp)
 {
     const size_t slots = HOST_EXPERTS_TOKENS * (size_t)hp->n_expert_used;
     return (ram_sizes){ slots, slots * (size_t)hp->n_embd,
-                        acts_bytes(HOST_EXPERTS_TOKENS, hp->n_embd) + 64 };
+                        acts_bytes(PLAN_SPLIT_TOKENS, hp->n_embd) + 64 };
 }
 
 uint64_t host_experts_ram_bytes(const model *m)
@@ -876,7 +894,7 @@ static int make_ram(host_experts *c, router_ahead *ahead, bool prefers, err_ctx 
     c->slots = gpu_alloc_host(c->g, r.floats * sizeof *c->slots, err);
     if (!c->slots) return ERR_NOMEM;
     memset(c->split, 0, (size_t)hp->n_layer * sizeof *c->split);
-    acts_init(&c->x, (uint8_t *)(((uintptr_t)c->x_storage + 63) / 64 * 64), HOST_EXPERTS_TOKENS,
+    acts_init(&c->x, (uint8_t *)(((uintptr_t)c->x_storage + 63) / 64 * 64), PLAN_SPLIT_TOKENS,
               hp->n_embd);
     if ((rc = worklist_create(&c->work, hp->n_expert, (int)r.slots, err)) < 0 ||
         (rc = experts_cpu_create(&c->cpu, c->o, hp, c->store, ahead, (int)r.slots, err)) < 0)

@@ -99,6 +99,13 @@ enum { HOST_EXPERTS_TOKENS = 512 };
 int host_experts_cold(host_experts *c, int layer, const float **y, const float *x,
                       const int32_t *ids, int n, err_ctx *err);
 
+/* Computes the slots of experts that are mine [n_expert], for up to PLAN_SPLIT_TOKENS tokens, and
+ * HOST_EXPERTS_TOKENS * k slots at most: *y [., n_embd] in page-locked RAM gets their vectors, and
+ * keeps them until the next call of this or of host_experts_cold. row [n, k]: which of them is a
+ * slot's; -1: none. */
+int host_experts_some(host_experts *c, int layer, const float **y, int32_t *row, const float *x,
+                      const int32_t *ids, int n, const bool *mine, err_ctx *err);
+
 typedef struct host_experts_stats {
     uint64_t tokens, questions;          /* of single tokens, as everything here */
     uint64_t quiet;                      /* layers that had nothing to ask */

@@ -243,9 +243,11 @@ static void down_piece(experts_cpu *c, const piece *p)
         const int n = p->it->n - t < OPS_TOKENS ? p->it->n - t : OPS_TOKENS;
         const int at = p->it->first + t;
         product_rows(tile, (size_t)p->n, c->o, &down, p->first, p->n, c->mid_x.rows + at, n);
-        for (int s = 0; s < n; s++)
-            memcpy(c->now.y + (size_t)c->now.work->slots[at + s] * n_embd + p->first,
-                   tile + s * p->n, (size_t)p->n * sizeof *tile);
+        for (int s = 0; s < n; s++) {
+            const int row = c->now.by_position ? at + s : c->now.work->slots[at + s];
+            memcpy(c->now.y + (size_t)row * n_embd + p->first, tile + s * p->n,
+                   (size_t)p->n * sizeof *tile);
+        }
     }
 }
 

@@ -20,6 +20,7 @@ typedef struct expert_job {
     const work_item *items;              /* ... and the items of it that are computed here */
     int n_item;
     float *y;                            /* [slot, n_embd] */
+    bool by_position;                    /* y [i, n_embd] instead: of slot work->slots[i] */
     int layer;
     /* Asked once for each item but the first n_sure when its gate and up (and those of the others)
      * are done, before its down: true if that is computed elsewhere, from the activations that

@@ -368,6 +368,7 @@ void session_reset_counts(session *s)
     host_experts *beside = forward_host_experts(s->f);
     if (beside) host_experts_reset_counts(beside);
     forward_reset_waited(s->f);
+    forward_reset_split(s->f);
     s->seen.singles = s->seen.in_batches = 0;
     if (s->e->store) expert_store_reset_counts(s->e->store);
     if (s->e->places) vram_places_reset_counts(s->e->places);
@@ -378,6 +379,8 @@ residency_stats session_places(const session *s)
     return s->e->places ? residency_counts(vram_places_books(s->e->places))
                         : (residency_stats){ 0 };
 }
+
+void session_split(const session *s, prompt_experts_stats *out) { *out = forward_split(s->f); }
 
 void session_count(session *s, perf_level level)
 {
