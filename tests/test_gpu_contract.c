@@ -16,7 +16,7 @@ typedef struct contract_case {
     quant_type gate, up, down;
     int n_embd, n_ff, n_expert, k;
     bool clamped, bias;
-    weight_kind weights;
+    weight_kind weights, down_weights;
     bool poison;                         /* infinite and NaN activations, too */
     int shared_ff;                       /* width of the shared expert; 0: none */
     quant_type shared_up, shared_down;
@@ -39,6 +39,7 @@ static void make_slabs(layer *l, const contract_case *c, int s, test_rng *rng)
     const size_t n_expert = (size_t)c->n_expert;
     const size_t row_bytes = (size_t)quant_row_bytes(quant_traits_of(type), (uint64_t)cols);
     const size_t bytes = (size_t)rows * row_bytes;
+    const weight_kind kind = s == DOWN ? c->down_weights : c->weights;
     uint8_t *ram = host_room(n_expert, bytes);
     float *scale = host_room(n_expert, sizeof *scale), *bias = NULL;
 
@@ -46,9 +47,9 @@ static void make_slabs(layer *l, const contract_case *c, int s, test_rng *rng)
     for (size_t e = 0; e < n_expert; e++) {
         uint8_t *data = ram + e * bytes;
         for (size_t r = 0; r < (size_t)rows; r++)
-            weight_row_make(data + r * row_bytes, type, cols, c->weights, rng);
+            weight_row_make(data + r * row_bytes, type, cols, kind, rng);
         scale[e] = 1.0f;
-        if (c->weights == WEIGHTS_PLAUSIBLE)
+        if (kind == WEIGHTS_PLAUSIBLE)
             scale[e] = (3.0f + (float)e / (float)n_expert) * unit_scale(data, type, cols);
         l->slab[e][s] = (matrix){ .type = type, .rows = rows, .cols = cols, .data = data,
                                   .row_bytes = row_bytes, .scale = scale[e],
@@ -193,11 +194,12 @@ static void check(const contract_case *c, int n, test_rng *rng)
 {
     const size_t width = (size_t)n * (size_t)c->n_embd, slots = (size_t)(n * c->k);
     const int wider = c->n_ff > c->shared_ff ? c->n_ff : c->shared_ff;
-    case_begin("%s/%s/%s, n_embd %d, n_ff %d, %d of %d experts, %d tokens, %s weights%s%s%s, "
-               "shared %d, ranges of %d", quant_name(c->gate), quant_name(c->up),
+    case_begin("%s/%s/%s, n_embd %d, n_ff %d, %d of %d experts, %d tokens, %s and %s weights%s%s%s"
+               ", shared %d, ranges of %d", quant_name(c->gate), quant_name(c->up),
                quant_name(c->down), c->n_embd, c->n_ff, c->k, c->n_expert, n,
-               weight_kind_name(c->weights), c->clamped ? ", clamped" : "",
-               c->bias ? ", biases" : "", c->poison ? ", poison" : "", c->shared_ff, c->range);
+               weight_kind_name(c->weights), weight_kind_name(c->down_weights),
+               c->clamped ? ", clamped" : "", c->bias ? ", biases" : "",
+               c->poison ? ", poison" : "", c->shared_ff, c->range);
     const layer *l = layer_make(c, rng);
     float *x = host_floats(width, 1.0f, rng);
     for (int t = 0; t < n && c->bound == 0.0; t++)
@@ -232,7 +234,8 @@ static void check(const contract_case *c, int n, test_rng *rng)
 
 static bool is_block(quant_type type) { return quant_traits_of(type)->block_elems > 1; }
 
-/* Every format, with weights of every kind. */
+/* Every format, with weights of every kind: in all matrices, or in down alone, since an infinite
+ * row of gate or up leaves nothing but NaNs behind it. */
 static void test_types(void)
 {
     static const int tokens[] = { 9, 33, 70, 150 };
@@ -242,13 +245,15 @@ static void test_types(void)
         if (!is_block(type)) continue;
         family(test_path((char[64]){ 0 }, 64, "%s", quant_name(type)));
         for (int kind = 0; kind < WEIGHT_KINDS; kind++)
-            for (int option = 0; option < 2; option++) {
+            for (int option = 0; option < 3; option++) {
+                const bool alone = option == 2;
                 contract_case c = {
                     .gate = type, .up = type, .down = type, .n_expert = 4, .k = 2,
-                    .clamped = (option + kind) % 2, .bias = option, .weights = (weight_kind)kind,
-                    .poison = option && kind != WEIGHTS_PLAUSIBLE,
+                    .clamped = (option + kind) % 2, .bias = option > 0,
+                    .weights = alone ? WEIGHTS_PLAUSIBLE : (weight_kind)kind,
+                    .down_weights = (weight_kind)kind, .poison = option == 1,
                 };
-                expert_shape(&c.n_embd, &c.n_ff, type, option);
+                expert_shape(&c.n_embd, &c.n_ff, type, option % 2);
                 check(&c, tokens[(kind + option) % 4], &rng);
             }
     }
@@ -283,7 +288,7 @@ static void test_shapes(void)
     family("shapes");
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         contract_case c = cases[i].c;
-        c.weights = WEIGHTS_PLAUSIBLE;
+        c.weights = c.down_weights = WEIGHTS_PLAUSIBLE;
         check(&c, cases[i].n, &rng);
     }
 }
@@ -292,7 +297,8 @@ static void test_shapes(void)
 static void test_tokens(void)
 {
     const contract_case c = { QT_Q8_0, QT_Q8_0, QT_Q8_0, 64, 32, 2, 1,
-                              .weights = WEIGHTS_PLAUSIBLE };
+                              .weights = WEIGHTS_PLAUSIBLE,
+                              .down_weights = WEIGHTS_PLAUSIBLE };
     test_rng rng = { 33 };
     family("tokens");
     for (int n = 9; n <= 300; n += n % 16 == 1 ? 7 : n % 16 == 0 ? 1 : 16 - n % 16)
