@@ -1,4 +1,5 @@
-/* delta.cu - the gated delta rule over one token or many.
+/* delta.cu - the gated delta rule over one token or many, and which tokens go in chunks: those of
+ * whole chunks by position (delta_chunks.cu). What is left, and all on older chips, goes here.
  *
  * Columns of the state are independent, so a warp takes eight of them and needs no other: a thread
  * holds a quarter of the rows of one column in registers, from the first token to the last. With S
@@ -10,39 +11,11 @@
  * rounded to one float, the same error in every token would shift what slow heads remember. Tokens
  * come through shared memory, a tile at a time. For more than one token a separate kernel computes
  * the norms and gates. */
-#include "cuda/device.cuh"
+#include "cuda/delta.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32, COLUMNS = 8 * WARPS, TILE = 8 };
 
-typedef struct delta_sizes {
-    int keys, values, channels, ratio;   /* widths of q (or k), of v, of all three */
-} delta_sizes;
-
-static __host__ __device__ __forceinline__ delta_sizes sizes_of(const gpu_delta &d)
-{
-    return { d.n_k * d.dim, d.n_v * d.dim, (2 * d.n_k + d.n_v) * d.dim, d.n_v / d.n_k };
-}
-
 /* ---- gates and norms ------------------------------------------------------------------------- */
-
-/* log of the decay */
-static __device__ __forceinline__ float log_decay(float alpha, float dt_bias, float a)
-{
-    const float x = alpha + dt_bias;
-    return (x > 20.0f ? x : log1pf(expf(x))) * a;
-}
-
-/* exp(g), g <= 0, as the sum of two floats */
-static __device__ __forceinline__ float2 split_exp(float g)
-{
-    const float above = expm1f(g), high = 1.0f + above;
-    return make_float2(high, (1.0f - high) + above);
-}
-
-static __device__ __forceinline__ float l2_factor(float squares)
-{
-    return 1.0f / sqrtf(squares + 1e-6f);
-}
 
 /* n > 1: q and k normed in place, write strengths and log decays in place of ba. A warp for each
  * (token, key head). */
@@ -105,7 +78,8 @@ static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const g
 }
 
 template <int DIM>
-static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_delta d)
+static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_delta d,
+                                                             bool fresh)
 {
     enum { ROWS = DIM / 4 };             /* of a thread: blocks of four, 16 apart */
     __shared__ __align__(16) delta_token<DIM> tiles[2][TILE];
@@ -116,7 +90,8 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_
     float S[ROWS];
 
     frame_begin(f);
-    /* written by this layer's kernel of the previous token, long ago */
+    /* written by this layer's kernel of the previous token, long ago; fresh: by the one before */
+    if (fresh) frame_wait(f);
     #pragma unroll
     for (int r = 0; r < ROWS; r++)
         S[r] = state[(size_t)(r / 4 * 16 + quarter * 4 + r % 4) * DIM];
@@ -193,13 +168,31 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-template <int DIM> static void launch_dim(gpu *g, const gpu_delta *d)
+/* Tokens first .. first+n-1, one after the other. */
+template <int DIM>
+static void launch_dim(gpu *g, const gpu_delta *all, int first, int n, bool fresh)
 {
-    if (d->n > 1)
-        launch(g, "DeltaNet", 0, delta_prepare<DIM>, dim3((unsigned)d->n_k, (unsigned)d->n), 32, 0,
-               *d);
-    launch(g, "DeltaNet", (uint64_t)d->n_v * DIM * DIM * sizeof(float), delta_rule<DIM>,
-           dim3((unsigned)d->n_v, DIM / COLUMNS), THREADS, 0, *d);
+    const delta_sizes s = sizes_of(*all);
+    gpu_delta d = *all;
+    d.n = n;
+    d.mixed += (size_t)first * s.channels;
+    d.ba += (size_t)first * 2 * d.n_v;
+    d.out += (size_t)first * s.values;
+    if (n > 1)
+        launch(g, "DeltaNet", 0, delta_prepare<DIM>, dim3((unsigned)d.n_k, (unsigned)n), 32, 0, d);
+    launch(g, "DeltaNet", (uint64_t)d.n_v * DIM * DIM * sizeof(float), delta_rule<DIM>,
+           dim3((unsigned)d.n_v, DIM / COLUMNS), THREADS, 0, d, fresh);
+}
+
+static void walk(gpu *g, const gpu_delta *d, int first, int n, bool fresh)
+{
+    if (n == 0) return;
+    switch (d->dim) {
+    case 32: launch_dim<32>(g, d, first, n, fresh); break;
+    case 64: launch_dim<64>(g, d, first, n, fresh); break;
+    case 128: launch_dim<128>(g, d, first, n, fresh); break;
+    default: gpu_fail(g, cudaErrorInvalidValue, "DeltaNet: head size");
+    }
 }
 
 bool gpu_delta_fits(int dim)
@@ -209,10 +202,14 @@ bool gpu_delta_fits(int dim)
 
 void gpu_delta_rule(gpu *g, const gpu_delta *d)
 {
-    switch (d->dim) {
-    case 32: launch_dim<32>(g, d); break;
-    case 64: launch_dim<64>(g, d); break;
-    case 128: launch_dim<128>(g, d); break;
-    default: gpu_fail(g, cudaErrorInvalidValue, "DeltaNet: head size");
+    const int before = (GPU_DELTA_CHUNK - d->pos % GPU_DELTA_CHUNK) % GPU_DELTA_CHUNK;
+    const int n_chunk = d->n > before ? (d->n - before) / GPU_DELTA_CHUNK : 0;
+    const int end = before + n_chunk * GPU_DELTA_CHUNK;
+    if (n_chunk == 0 || !d->scratch || !delta_chunks_fit(g, d->dim)) {
+        walk(g, d, 0, d->n, false);
+        return;
     }
+    walk(g, d, 0, before, false);
+    delta_chunks(g, d, before, n_chunk);
+    walk(g, d, end, d->n - end, true);
 }

@@ -222,7 +222,14 @@ bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim);        /* shap
 void gpu_attend(gpu *g, const gpu_attention *a);
 
 /* The delta rule over n tokens, with the l2 norm of q and k, the write strength and the decay. The
- * state is read ahead, as in gpu_attend: do not call it twice in succession on the same one. */
+ * state is read ahead, as in gpu_attend: do not call it twice in succession on the same one.
+ *
+ * With scratch, on chips that can, positions 64 c .. 64 c + 63 that are all in the batch are taken
+ * together, as one chunk; tokens before the first chunk and after the last one by themselves. So
+ * batches that are cut at multiples of 64 give the same bits as one batch; other cuts give other
+ * roundings, as batches of up to GPU_FEW tokens do in products. A recording of a batch that holds a
+ * chunk is good for this position only. */
+enum { GPU_DELTA_CHUNK = 64 };
 typedef struct gpu_delta {
     float *out;                          /* [n, n_v * dim], not yet normed */
     float *mixed;                        /* [n, channels] after the convolution: q, k, v;
@@ -232,9 +239,12 @@ typedef struct gpu_delta {
     const float *dt_bias, *a;            /* [n_v] */
     float *state;                        /* [n_v, dim (of keys), dim (of values)] */
     int n_k, n_v, dim;
-    int n;
+    int n, pos;                          /* tokens; position of the first one */
+    void *scratch;                       /* gpu_delta_scratch() bytes; NULL: no chunks */
 } gpu_delta;
 bool gpu_delta_fits(int dim);
+/* For batches of up to n tokens; 0 if they hold no chunk or the chip cannot. */
+size_t gpu_delta_scratch(const gpu *g, int n_k, int n_v, int dim, int n);
 void gpu_delta_rule(gpu *g, const gpu_delta *d);
 
 /* Router logits of the normed vectors, the k largest of them and their softmax. With a shared

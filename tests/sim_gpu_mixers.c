@@ -186,6 +186,13 @@ static void prepare_token(float *mixed, float *ba, const gpu_delta *d, const del
     }
 }
 
+size_t gpu_delta_scratch(const gpu *g, int n_k, int n_v, int dim, int n)
+{
+    (void)g;
+    return n < GPU_DELTA_CHUNK ? 0 : (size_t)(n_k + n_v) * (size_t)dim * 4 * GPU_DELTA_CHUNK;
+}
+
+/* Chunks as on the CPU, wherever they begin. */
 static void run_delta(gpu *g, void *args)
 {
     const gpu_delta *d = args;
@@ -194,7 +201,6 @@ static void run_delta(gpu *g, void *args)
     const size_t n = (size_t)d->n, gates = 2 * (size_t)d->n_v;
     float *mixed = sim_room(n * s.channels, sizeof *mixed), *ba = sim_room(n * gates, sizeof *ba);
     float *scratch = sim_room(delta_scratch(d->dim, d->dim), sizeof *scratch);
-    (void)g;
     memcpy(mixed, d->mixed, n * s.channels * sizeof *mixed);
     memcpy(ba, d->ba, n * gates * sizeof *ba);
     for (size_t t = 0; t < n; t++) prepare_token(mixed + t * s.channels, ba + t * gates, d, &s);
@@ -211,6 +217,7 @@ static void run_delta(gpu *g, void *args)
         if (a.n < DELTA_CHUNK / 2) f->delta_recurrence(&a);
         else f->delta_chunked(&a, scratch);
     }
+    if (d->scratch) sim_clobber(d->scratch, gpu_delta_scratch(g, d->n_k, d->n_v, d->dim, d->n));
     if (d->n > 1) {
         sim_clobber(d->mixed, n * s.channels * sizeof *mixed);
         sim_clobber(d->ba, n * gates * sizeof *ba);
@@ -224,8 +231,9 @@ void gpu_delta_rule(gpu *g, const gpu_delta *d)
 {
     const uint64_t n = (uint64_t)d->n, n_v = (uint64_t)d->n_v, f = sizeof(float);
     sim_call c = sim_begin(g, "DeltaNet");
-    if (!gpu_delta_fits(d->dim) || d->n_k < 1 || d->n_v % d->n_k || d->n < 1) {
-        sim_fail(g, "DeltaNet: %d tokens, %d and %d heads of %d", d->n, d->n_k, d->n_v, d->dim);
+    if (!gpu_delta_fits(d->dim) || d->n_k < 1 || d->n_v % d->n_k || d->n < 1 || d->pos < 0) {
+        sim_fail(g, "DeltaNet: %d tokens from %d, %d and %d heads of %d", d->n, d->pos, d->n_k,
+                 d->n_v, d->dim);
         return;
     }
     const delta_sizes s = sizes_of(d);
@@ -236,5 +244,8 @@ void gpu_delta_rule(gpu *g, const gpu_delta *d)
     sim_reads(&c, "a", d->a, n_v * f);
     sim_reads_ahead(&c, "state", d->state, n_v * s.dim * s.dim * f);
     sim_writes(&c, "state", d->state, n_v * s.dim * s.dim * f);
+    if (d->scratch)
+        sim_writes(&c, "scratch", d->scratch,
+                   gpu_delta_scratch(g, d->n_k, d->n_v, d->dim, d->n));
     sim_end(&c, run_delta, d, sizeof *d);
 }

@@ -510,6 +510,7 @@ typedef struct delta_net {
     int n_k, n_v, dim, ratio;
     size_t keys, values, channels;
     float *dt_bias, *a, *state;          /* the CPU's */
+    int pos;                             /* of the next token */
     gpu_delta args;
 } delta_net;
 
@@ -569,19 +570,51 @@ static void compare_delta(const char *what, const delta_net *d, const float *out
                       host_copy(d->args.state, size), d->state, (size_t)d->n_v, dim * dim, 2e-5);
 }
 
-/* n tokens in one call, or one at a time without a wait; with something else in between. slow: all
- * tokens write and forget little, and the same amount: errors of the decay add up. */
-static void check_delta(delta_net *d, gpu_cursor *at, int n, bool alone, bool slow, test_rng *rng)
+/* What tokens are like. */
+typedef enum delta_kind {
+    DELTA_ANY,
+    DELTA_SLOW,                          /* all write and forget little, and the same amount: errors
+                                          * of the decay add up */
+    DELTA_FORGETFUL,                     /* little is left after a few tokens: logs of decays add up
+                                          * to large numbers in a chunk */
+    DELTA_EQUAL_KEYS,                    /* nothing is forgotten, every token writes over the one
+                                          * before: large terms cancel in a chunk */
+    DELTA_ABRUPT,                        /* decays of 0 and 1, write strengths of 0 and 1 */
+    DELTA_KINDS
+} delta_kind;
+
+static const char *const delta_kinds[] = { "any", "slow", "forgetful", "equal keys", "abrupt" };
+
+/* Gates as they come from the products: for each key head betas, then alphas. */
+static void shape_tokens(float *mixed, float *ba, const delta_net *d, size_t n, delta_kind kind)
+{
+    const size_t width = 2 * (size_t)d->n_v, ratio = (size_t)d->ratio;
+    for (size_t i = 0; i < n * width; i++) {
+        const size_t t = i / width;
+        const bool alpha = i % width / ratio % 2 == 1;
+        if (kind == DELTA_SLOW) ba[i] = t == 0 ? 0.5f * ba[i] - 6.0f : ba[i - width];
+        if (kind == DELTA_FORGETFUL && alpha) ba[i] += 3.0f;
+        if (kind == DELTA_EQUAL_KEYS) ba[i] = alpha ? -60.0f : 40.0f;
+        if (kind == DELTA_ABRUPT)
+            ba[i] = alpha ? (t % 7 ? -60.0f : 900.0f) : (t % 5 ? 40.0f : -200.0f);
+    }
+    for (size_t t = 1; t < n && kind == DELTA_EQUAL_KEYS; t++)
+        memcpy(mixed + t * d->channels + d->keys, mixed + d->keys, d->keys * sizeof *mixed);
+}
+
+/* n tokens in one call, or one at a time without a wait; with something else in between. */
+static void check_delta(delta_net *d, gpu_cursor *at, int n, bool alone, delta_kind kind,
+                        test_rng *rng)
 {
     const size_t n_token = (size_t)n, width = 2 * (size_t)d->n_v;
     float *mixed = host_floats(n_token * d->channels, 1.0f, rng);
     float *ba = host_floats(n_token * width, 3.0f, rng);
-    for (size_t i = 0; i < n_token * width && slow; i++)
-        ba[i] = i < width ? 0.5f * ba[i] - 6.0f : ba[i - width];
+    shape_tokens(mixed, ba, d, n_token, kind);
     float *want = host_room(n_token * d->values, sizeof *want);
     const gpu_delta all = { .mixed = vram_floats(mixed, n_token * d->channels),
                             .ba = vram_floats(ba, n_token * width),
                             .out = vram_room(n_token * d->values * sizeof *want) };
+    void *scratch = vram_room(gpu_delta_scratch(device(), d->n_k, d->n_v, d->dim, n) + 1);
     char what[64];
     for (int t = 0; t < n; t += alone ? 1 : n) {
         gpu_delta part = d->args;
@@ -589,8 +622,11 @@ static void check_delta(delta_net *d, gpu_cursor *at, int n, bool alone, bool sl
         part.ba = all.ba + (size_t)t * width;
         part.out = all.out + (size_t)t * d->values;
         part.n = alone ? 1 : n;
+        part.pos = d->pos;
+        part.scratch = scratch;
         gpu_delta_rule(device(), &part);
         gpu_advance(device(), at, part.n);
+        d->pos += part.n;
     }
     cpu_delta(want, d, mixed, ba, n);
     compare_delta(test_path(what, sizeof what, "%d tokens%s", n, alone ? ", one by one" : ""), d,
@@ -601,7 +637,8 @@ static void test_delta(void)
 {
     static const int sizes[][3] = { { 2, 4, 32 }, { 4, 4, 32 }, { 2, 4, 64 }, { 4, 4, 64 },
                                     { 2, 4, 128 }, { 4, 4, 128 }, { 16, 32, 128 } };
-    static const int batches[] = { 1, 2, 9, 64, 130, 1, 8 };
+    /* chunks begin at multiples of 64: among these are none, parts before and after, only one */
+    static const int batches[] = { 1, 2, 9, 64, 130, 1, 8, 41, 64, 129, 127, 700 };
     test_rng rng = { 24 };
     family("delta rule");
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
@@ -610,16 +647,66 @@ static void test_delta(void)
         delta_net d = delta_make(sizes[i][0], sizes[i][1], sizes[i][2], &rng);
         gpu_cursor *at = vram_copy(&start, sizeof start);
         for (size_t k = 0; k < ARRAY_LEN(batches); k++)
-            check_delta(&d, at, batches[k], false, false, &rng);
-        check_delta(&d, at, 20, true, false, &rng);
+            check_delta(&d, at, batches[k], false, DELTA_ANY, &rng);
+        check_delta(&d, at, 20, true, DELTA_ANY, &rng);
         case_end();
     }
-    for (int dim = 32; dim <= 64; dim *= 2) {
-        const gpu_cursor start = { 0, 0 };
-        case_begin("2 and 8 heads of %d that forget slowly", dim);
-        delta_net d = delta_make(2, 8, dim, &rng);
-        gpu_cursor *at = vram_copy(&start, sizeof start);
-        check_delta(&d, at, 4000, false, true, &rng);
+    for (int dim = 32; dim <= 128; dim *= 2)
+        for (int kind = DELTA_SLOW; kind < DELTA_KINDS; kind++) {
+            const gpu_cursor start = { 0, 0 };
+            case_begin("2 and 8 heads of %d, %s", dim, delta_kinds[kind]);
+            delta_net d = delta_make(2, 8, dim, &rng);
+            gpu_cursor *at = vram_copy(&start, sizeof start);
+            check_delta(&d, at, kind == DELTA_SLOW && dim < 128 ? 4000 : 300, false,
+                        (delta_kind)kind, &rng);
+            case_end();
+        }
+}
+
+/* A run of tokens in batches of `each`, or as one: out [n, values], then the state. */
+static float *delta_in_batches(const delta_net *d, const float *mixed, const float *ba, int n,
+                               int each)
+{
+    const size_t n_token = (size_t)n, width = 2 * (size_t)d->n_v;
+    const size_t size = (size_t)(d->n_v * d->dim * d->dim), n_out = n_token * d->values;
+    const gpu_cursor start = { 0, 0 };
+    gpu_cursor *at = vram_copy(&start, sizeof start);
+    gpu_delta part = d->args;
+    float *result = host_room(n_out + size, sizeof *result);
+    float *out = vram_room(n_out * sizeof *out), *x = vram_floats(mixed, n_token * d->channels);
+    float *gates = vram_floats(ba, n_token * width);
+    part.state = vram_floats(d->state, size);
+    part.scratch = vram_room(gpu_delta_scratch(device(), d->n_k, d->n_v, d->dim, n) + 1);
+    for (int t = 0; t < n; t += part.n) {
+        part.mixed = x + (size_t)t * d->channels;
+        part.ba = gates + (size_t)t * width;
+        part.out = out + (size_t)t * d->values;
+        part.n = n - t < each ? n - t : each;
+        part.pos = t;
+        gpu_delta_rule(device(), &part);
+        gpu_advance(device(), at, part.n);
+    }
+    memcpy(result, host_copy(out, n_out), n_out * sizeof *result);
+    memcpy(result + n_out, host_copy(part.state, size), size * sizeof *result);
+    return result;
+}
+
+/* Cuts at multiples of a chunk do not show. */
+static void test_delta_cuts(void)
+{
+    test_rng rng = { 25 };
+    family("delta rule, cut");
+    for (int dim = 32; dim <= 128; dim *= 2) {
+        enum { N = 1000 };
+        case_begin("2 and 4 heads of %d", dim);
+        delta_net d = delta_make(2, 4, dim, &rng);
+        const size_t all = N * d.values + (size_t)(d.n_v * dim * dim);
+        float *mixed = host_floats(N * d.channels, 1.0f, &rng);
+        float *ba = host_floats(N * 2 * (size_t)d.n_v, 3.0f, &rng);
+        const float *whole = delta_in_batches(&d, mixed, ba, N, N);
+        expect_bits("chunk by chunk", delta_in_batches(&d, mixed, ba, N, GPU_DELTA_CHUNK), whole,
+                    all);
+        expect_bits("batches of 192", delta_in_batches(&d, mixed, ba, N, 192), whole, all);
         case_end();
     }
 }
@@ -629,6 +716,7 @@ int main(int argc, char **argv)
     test_begin("gpu mixers", argc, argv);
     if (device_open()) {
         test_delta();
+        test_delta_cuts();
         test_lengths();
         test_shapes();
         test_recorded();

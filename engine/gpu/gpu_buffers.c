@@ -19,7 +19,8 @@ static void place_attention(gpu_buffers *b, mem_layout *a, const gpu *g, const m
                                    (int64_t)gpu_attention_scratch(g, hp->n_head, hp->head_dim));
 }
 
-static void place_deltanet(gpu_buffers *b, mem_layout *a, const model_hparams *hp, int n)
+static void place_deltanet(gpu_buffers *b, mem_layout *a, const gpu *g, const model_hparams *hp,
+                           int n)
 {
     const int64_t values = (int64_t)hp->ssm_n_v_head * hp->ssm_head_dim;
     const int64_t channels = 2 * (int64_t)hp->ssm_n_k_head * hp->ssm_head_dim + values;
@@ -28,6 +29,8 @@ static void place_deltanet(gpu_buffers *b, mem_layout *a, const model_hparams *h
     b->z = mem_layout_floats(a, n, values);
     b->ba = mem_layout_floats(a, n, 2 * (int64_t)hp->ssm_n_v_head);
     b->delta = mem_layout_floats(a, n, values);
+    b->delta_chunks = mem_layout_take(a, gpu_delta_scratch(g, hp->ssm_n_k_head, hp->ssm_n_v_head,
+                                                           hp->ssm_head_dim, n), 1, 1);
 }
 
 static void place_experts(gpu_buffers *b, mem_layout *a, const gpu *g, const model_hparams *hp,
@@ -74,7 +77,7 @@ static void place_all(gpu_buffers *b, mem_layout *a, const gpu *g, const model *
     place_attention(b, a, g, m, n);
     if (hp->ssm_n_v_head > 0) {
         const uint64_t attention = mem_layout_back(a, mixers);
-        place_deltanet(b, a, hp, n);
+        place_deltanet(b, a, g, hp, n);
         mem_layout_reach(a, attention);
     }
     place_experts(b, a, g, hp, n);

@@ -17,6 +17,7 @@ typedef struct gpu_buffers {
     double *freq[2];
     float *q, *k, *v, *heads;            /* attention; q with its gates */
     float *raw, *mixed, *z, *ba, *delta; /* DeltaNet */
+    void *delta_chunks;
     float *router, *gates, *sigma;       /* experts */
     int32_t *chosen;
     float *sums;                         /* [n, n_embd] of experts that the host computed */

@@ -157,7 +157,8 @@ static void mix_deltanet(gpu_steps *s, int l)
     const gpu_delta d = {
         .out = b->delta, .mixed = b->mixed, .ba = b->ba, .dt_bias = w->delta.dt_bias,
         .a = w->delta.a, .state = recurrent_state(memory, l), .n_k = hp->ssm_n_k_head,
-        .n_v = hp->ssm_n_v_head, .dim = hp->ssm_head_dim, .n = s->n,
+        .n_v = hp->ssm_n_v_head, .dim = hp->ssm_head_dim, .n = s->n, .pos = s->pos,
+        .scratch = b->delta_chunks,
     };
     gpu_delta_rule(s->p.g, &d);
 

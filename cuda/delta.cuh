@@ -1,0 +1,41 @@
+/* delta.cuh - what the two forms of the delta rule share: sizes, gates and norms. delta.cu divides
+ * a batch among them. */
+#ifndef CUDA_DELTA_CUH
+#define CUDA_DELTA_CUH
+
+#include "cuda/device.cuh"
+
+typedef struct delta_sizes {
+    int keys, values, channels, ratio;   /* widths of q (or k), of v, of all three */
+} delta_sizes;
+
+static __host__ __device__ __forceinline__ delta_sizes sizes_of(const gpu_delta &d)
+{
+    return { d.n_k * d.dim, d.n_v * d.dim, (2 * d.n_k + d.n_v) * d.dim, d.n_v / d.n_k };
+}
+
+/* log of the decay */
+static __device__ __forceinline__ float log_decay(float alpha, float dt_bias, float a)
+{
+    const float x = alpha + dt_bias;
+    return (x > 20.0f ? x : log1pf(expf(x))) * a;
+}
+
+/* exp(g), g <= 0, as the sum of two floats */
+static __device__ __forceinline__ float2 split_exp(float g)
+{
+    const float above = expm1f(g), high = 1.0f + above;
+    return make_float2(high, (1.0f - high) + above);
+}
+
+static __device__ __forceinline__ float l2_factor(float squares)
+{
+    return 1.0f / sqrtf(squares + 1e-6f);
+}
+
+/* delta_chunks.cu: n_chunk chunks of GPU_DELTA_CHUNK tokens, the first of which is token `first` of
+ * the batch. Reads mixed and ba as they came, with no norms and gates yet. */
+bool delta_chunks_fit(const gpu *g, int dim);
+void delta_chunks(gpu *g, const gpu_delta *d, int first, int n_chunk);
+
+#endif
