@@ -579,7 +579,8 @@ typedef enum delta_kind {
                                           * to large numbers in a chunk */
     DELTA_EQUAL_KEYS,                    /* nothing is forgotten, every token writes over the one
                                           * before: large terms cancel in a chunk */
-    DELTA_ABRUPT,                        /* decays of 0 and 1, write strengths of 0 and 1 */
+    DELTA_ABRUPT,                        /* decays of 0 and 1, write strengths of 0 and 1; 1 where
+                                          * nothing else is left */
     DELTA_KINDS
 } delta_kind;
 
@@ -596,7 +597,7 @@ static void shape_tokens(float *mixed, float *ba, const delta_net *d, size_t n, 
         if (kind == DELTA_FORGETFUL && alpha) ba[i] += 3.0f;
         if (kind == DELTA_EQUAL_KEYS) ba[i] = alpha ? -60.0f : 40.0f;
         if (kind == DELTA_ABRUPT)
-            ba[i] = alpha ? (t % 7 ? -60.0f : 900.0f) : (t % 5 ? 40.0f : -200.0f);
+            ba[i] = alpha ? (t % 7 ? -60.0f : 900.0f) : (t % 5 || t % 7 == 0 ? 40.0f : -200.0f);
     }
     for (size_t t = 1; t < n && kind == DELTA_EQUAL_KEYS; t++)
         memcpy(mixed + t * d->channels + d->keys, mixed + d->keys, d->keys * sizeof *mixed);
@@ -663,7 +664,8 @@ static void test_delta(void)
         }
 }
 
-/* A run of tokens in batches of `each`, or as one: out [n, values], then the state. */
+/* A run of tokens from position 24 on, in batches that end at multiples of `each`: out [n, values],
+ * then the state. */
 static float *delta_in_batches(const delta_net *d, const float *mixed, const float *ba, int n,
                                int each)
 {
@@ -681,8 +683,8 @@ static float *delta_in_batches(const delta_net *d, const float *mixed, const flo
         part.mixed = x + (size_t)t * d->channels;
         part.ba = gates + (size_t)t * width;
         part.out = out + (size_t)t * d->values;
-        part.n = n - t < each ? n - t : each;
-        part.pos = t;
+        part.pos = 24 + t;
+        part.n = each - part.pos % each < n - t ? each - part.pos % each : n - t;
         gpu_delta_rule(device(), &part);
         gpu_advance(device(), at, part.n);
     }
@@ -703,7 +705,7 @@ static void test_delta_cuts(void)
         const size_t all = N * d.values + (size_t)(d.n_v * dim * dim);
         float *mixed = host_floats(N * d.channels, 1.0f, &rng);
         float *ba = host_floats(N * 2 * (size_t)d.n_v, 3.0f, &rng);
-        const float *whole = delta_in_batches(&d, mixed, ba, N, N);
+        const float *whole = delta_in_batches(&d, mixed, ba, N, 1 << 20);
         expect_bits("chunk by chunk", delta_in_batches(&d, mixed, ba, N, GPU_DELTA_CHUNK), whole,
                     all);
         expect_bits("batches of 192", delta_in_batches(&d, mixed, ba, N, 192), whole, all);

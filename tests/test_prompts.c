@@ -258,6 +258,52 @@ static void test_file(const char *path, int chunk)
     gguf_close(g);
 }
 
+typedef struct cuts {
+    int pos, n, at[16];                  /* where chunks ended; pos: of the first token */
+} cuts;
+
+static bool note_cut(void *ctx, double done_tokens, double n_tokens)
+{
+    cuts *c = ctx;
+    const int at = c->pos + (int)done_tokens;
+    (void)n_tokens;
+    if (done_tokens > 0.0 && (c->n == 0 || c->at[c->n - 1] != at) && c->n < (int)ARRAY_LEN(c->at))
+        c->at[c->n++] = at;
+    return true;
+}
+
+/* Chunks of a session that begins anywhere end where recurrent layers on the GPU take tokens
+ * together, but for the last. */
+static void test_cuts(const char *path, int chunk, const int *want, int n_want)
+{
+    const place everything = { .name = "GPU, all in VRAM", .gpu = true };
+    const session_options so = { .ctx = CTX, .chunk = chunk, .kv = KV_F16 };
+    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 0) };
+    int32_t ids[500] = { 0 };
+    gguf *g = NULL;
+    model *m = NULL;
+    engine *e = NULL;
+    session *s = NULL;
+    err_ctx err = { 0 };
+    cuts c = { .pos = 10 };
+    if (CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0 &&
+                  engine_open(&e, m, &eo, &err) == 0, "%s: %s", path, err.msg) &&
+        place_engine(e, m, &everything) &&
+        CHECK_MSG(session_create(&s, e, &so, &err) == 0 &&
+                  session_eval(s, ids, c.pos, NULL, 0, NULL, NULL, &err) == 0 &&
+                  session_eval(s, ids, ARRAY_LEN(ids), NULL, 0, note_cut, &c, &err) == 0, "%s: %s",
+                  path, err.msg)) {
+        CHECK_MSG(c.n == n_want, "%s, chunks of %d: %d instead of %d", path, chunk, c.n, n_want);
+        for (int i = 0; i < c.n && i < n_want; i++)
+            CHECK_MSG(c.at[i] == want[i], "%s, chunks of %d: %d ends at %d, not at %d", path, chunk,
+                      i, c.at[i], want[i]);
+    }
+    session_free(s);
+    engine_close(e);
+    model_free(m);
+    gguf_close(g);
+}
+
 int main(int argc, char **argv)
 {
     static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
@@ -269,5 +315,12 @@ int main(int argc, char **argv)
         for (size_t c = 0; c < ARRAY_LEN(chunks); c += (size_t)sim_gpu_step(1, 2))
             test_file(files[i], chunks[c]);
     for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_halts(files[i]);
+    if (gpu_count() > 0) {
+        static const int recurrent[] = { 192, 384, 510 }, other[] = { 210, 410, 510 };
+        static const int small[] = { 110, 210, 310, 410, 510 };
+        test_cuts(files[0], 200, recurrent, ARRAY_LEN(recurrent));
+        test_cuts(files[0], 100, small, ARRAY_LEN(small));       /* too little to cut more off */
+        test_cuts(files[1], 200, other, ARRAY_LEN(other));
+    }
     return test_end();
 }

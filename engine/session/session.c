@@ -286,6 +286,17 @@ static int eval_chunk(session *s, const int32_t *ids, chunk_watch *w, err_ctx *e
     return 0;
 }
 
+/* Of so many tokens that are left. Where others follow on a GPU, recurrent layers get whole chunks
+ * up to the end: then it does not show in their bits where chunks of a session were cut. */
+static int tokens_of_chunk(const session *s, int left)
+{
+    const int n = min_int(left, s->opt.chunk);
+    if (n == left || n < 2 * GPU_DELTA_CHUNK || !engine_on_gpu(s->e) ||
+        s->e->m->hp.ssm_n_v_head == 0)
+        return n;
+    return n - (session_pos(s) + n) % GPU_DELTA_CHUNK;
+}
+
 int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
                  progress_fn *watch, void *ctx, err_ctx *err)
 {
@@ -295,7 +306,7 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
     assert(n >= 0 && n_row >= 0 && n_row <= n);
     if ((rc = check_tokens(s, ids, n, err)) < 0) return rc;
     for (int done = 0; done < n;) {
-        chunk_watch w = { watch, ctx, done, min_int(n - done, s->opt.chunk), n };
+        chunk_watch w = { watch, ctx, done, tokens_of_chunk(s, n - done), n };
         rc = eval_chunk(s, ids + done, &w, err);
         if (rc == ERR_STOPPED) return err_set(err, rc, "stopped after %d of %d tokens", done, n);
         if (rc < 0) return rc;
