@@ -26,6 +26,7 @@ int cmd_bench_machine(int argc, char **argv);
 int cmd_bench_quant(int argc, char **argv);
 int cmd_bench_synth(int argc, char **argv);
 int cmd_bench_tiers(int argc, char **argv);
+int cmd_bench_lengths(int argc, char **argv);
 int cmd_bench_tokenize(int argc, char **argv);
 
 /* moe-quant has no verbs: its arguments are these. */

@@ -6,6 +6,8 @@
 static const command verbs[] = {
     { "decode", "Measures how fast prompts are taken in and tokens come out", cmd_bench_decode },
     { "tiers", "Measures a model with several budgets of VRAM and RAM", cmd_bench_tiers },
+    { "lengths", "Measures how fast prompts of 1 to 8,192 tokens are taken in",
+      cmd_bench_lengths },
     { "cache", "Records which experts tokens choose; replays it for caches of all sizes",
       cmd_bench_cache },
     { "logits", "Writes the logits of given tokens, for comparison", cmd_bench_logits },
@@ -24,6 +26,7 @@ int main(int argc, char **argv)
                          "\nExamples:\n"
                          "  moe-bench decode -m model.gguf -p 512 -n 128\n"
                          "  moe-bench tiers -m model.gguf --vram 4G,8G,all --ram 16G,all\n"
+                         "  moe-bench lengths -m model.gguf --vram 8G --svg lengths.svg\n"
                          "  moe-bench cache record -m model.gguf -o trace\n"
                          "  moe-bench cache replay trace --svg plot.svg\n"
                          "  moe-bench logits -m model.gguf --ids ids.txt -o logits.f32\n"

@@ -142,8 +142,11 @@ static void print_speed(const plan_view *v)
            p->decode_tok_s, plan_bound_name(p->bound), p->limit_tok_s);
     printf("  %-18s %6.0f tok/s in chunks of %s", "prompts", p->prefill_tok_s,
            text_count(chunk, sizeof chunk, (uint64_t)p->chunk));
+    if (p->split_from < p->stream_from && p->split_from <= p->chunk)
+        printf("; experts are shared out between bus and cores from %d tokens on", p->split_from);
     if (p->stage_parts > 0 && p->stream_from <= p->chunk)
-        printf("; experts are streamed from %d tokens on", p->stream_from);
+        printf("%s streamed from %d tokens on",
+               p->split_from < p->stream_from ? "," : "; experts are", p->stream_from);
     printf("\ntime per token%s\n", p->gpu && p->vram_experts > 0 && p->ram_experts > 0 ?
            ": dense weights first, then the rest at the same time" : "");
     time_row("dense weights", p->t_dense);
@@ -237,7 +240,7 @@ json_t *plan_view_json(const plan_view *v)
                             "program", INT(p->ram_program), "experts", INT(p->ram_experts),
                             "page_locked", INT(p->ram_locked), "other", INT(p->ram_other),
                             "repacked_head", INT(p->ram_copy));
-    return json_pack("{s:b, s:i, s:o, s:o, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:b, s:o, s:o}",
+    return json_pack("{s:b, s:i, s:o, s:o, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:o, s:b, s:o, s:o}",
                      "gpu", (int)p->gpu, "chunk", p->chunk, "vram", vram_json(v), "ram", ram,
                      "drive_experts", INT(p->disk_experts),
                      "answer_tokens_per_second", p->decode_tok_s,
@@ -246,6 +249,8 @@ json_t *plan_view_json(const plan_view *v)
                      "bound_by", plan_bound_name(p->bound), "token_seconds", terms_json(p),
                      "stream_from", p->stream_from == INT_MAX ? json_null() :
                      json_integer(p->stream_from),
+                     "split_from", p->split_from == INT_MAX ? json_null() :
+                     json_integer(p->split_from),
                      "measured", (int)v->measured, "measurement", source_json(v),
                      "speeds", speeds_json(&p->rate));
 }

@@ -36,6 +36,9 @@ const arg_option tier_options[TIER_N_OPTION] = {
       "Experts that may come in after an answer of a chat, at once. Default: 32" },
     { "deterministic", 0, ARG_FLAG, FIELD(deterministic), NULL, "MOE_DETERMINISTIC", 0, 0,
       "Decide by sizes, never by measured speeds; try nothing while running" },
+    { "prompt-way", 0, ARG_TEXT, FIELD(prompt_way), "WAY", "MOE_PROMPT_WAY", 0, 0,
+      "Prompts' experts that are not in VRAM: over the bus, by the cores, split between both, auto: "
+      "what is fastest. Default: auto" },
     { "postfetch", 0, ARG_TEXT, FIELD(postfetch), "MODE", POSTFETCH "ENABLE", 0, 0,
       "Copy weights to the GPU as they are needed: on, off, auto. Default: auto" },
     { "guess", 0, ARG_TEXT, FIELD(guess), "MODE", "MOE_GUESS", 0, 0,
@@ -127,6 +130,29 @@ static int read_on_off(on_off *to, const char *text, const char *flag, const cha
     return 2;
 }
 
+/* 0, or 2 after one line. */
+static int read_way(plan_wish *to, const tier_args *a)
+{
+    static const struct { const char *name; prompt_way way; } ways[] = {
+        { "bus", PROMPT_BUS }, { "cores", PROMPT_CORES }, { "split", PROMPT_SPLIT },
+    };
+    const char *text = a->prompt_way && *a->prompt_way ? a->prompt_way : "auto";
+    char shown[64];
+    if (!strcmp(text, "auto")) return 0;
+    for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
+        if (strcmp(text, ways[i].name) != 0) continue;
+        to->way_wanted = true;
+        to->way = ways[i].way;
+        if (!a->deterministic) return 0;
+        console_error("--prompt-way %s and --deterministic: there prompts go by sizes alone", text);
+        return 2;
+    }
+    console_error("%s: '%s' is none of bus, cores, split and auto",
+                  a->prompt_way == getenv("MOE_PROMPT_WAY") ? "MOE_PROMPT_WAY" : "--prompt-way",
+                  ESC(shown, str_from(text)));
+    return 2;
+}
+
 int tier_args_read(placement_options *to, const tier_args *a)
 {
     on_off fetch, guess;
@@ -143,6 +169,7 @@ int tier_args_read(placement_options *to, const tier_args *a)
                     a->cpu_moe ? 0 : UINT64_MAX,
         .whole_banks = cache_is_off(a),
     };
+    if (read_way(&to->wish, a) != 0) return 2;
     to->post = (postfetch_options){
         .off = fetch.off, .always = fetch.on, .no_guesses = guess.off, .guess_always = guess.on,
         .force_cpu = a->force_cpu, .block = a->block, .one_stream = a->dedicated == 0,

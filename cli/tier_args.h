@@ -17,6 +17,7 @@ typedef struct tier_args {
     bool deterministic;
     const char *postfetch;               /* "auto", "on", "off", "1", "0"; NULL: auto */
     const char *guess;                   /* likewise */
+    const char *prompt_way;              /* "auto", "bus", "cores", "split"; NULL: auto */
     bool force_cpu, block, debug;
     int64_t max_transfers, pad_mb, dedicated;
     const char *cache;                   /* a policy's name, or off; NULL or "": the usual */
@@ -34,7 +35,7 @@ typedef struct tier_args {
                         "lcp weigh both, fade least used of late; off: VRAM keeps what it has. " \
                         "Default: fade in VRAM, lru in RAM"
 
-enum { TIER_N_OPTION = 19 };
+enum { TIER_N_OPTION = 20 };
 extern const arg_option tier_options[TIER_N_OPTION];
 
 void tier_args_init(tier_args *a);

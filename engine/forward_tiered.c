@@ -244,6 +244,11 @@ void forward_reset_split(forward *f)
     if (f->gpu) gpu_steps_reset_split(f->gpu);
 }
 
+void forward_force_way(forward *f, int way)
+{
+    if (f->gpu) gpu_steps_force_way(f->gpu, way);
+}
+
 void forward_watch_routing(forward *f, routing_fn *fn, void *ctx)
 {
     if (f->host) host_steps_watch_routing(f->host, fn, ctx);

@@ -73,4 +73,6 @@ void forward_reset_waited(forward *f);
 prompt_experts_stats forward_split(const forward *f);
 void forward_reset_split(forward *f);
 
+void forward_force_way(forward *f, int way);      /* -1: as the plan says; for benches */
+
 #endif

@@ -32,6 +32,9 @@ residency_stats session_places(const session *s);
 struct prompt_experts_stats;
 void session_split(const session *s, struct prompt_experts_stats *out);
 
+/* From now on prompts go this way, a prompt_way, wherever it can be gone; -1: as the plan says. */
+void session_force_way(session *s, int way);
+
 /* All of it together, since then. How much is counted is said between tokens, and resets. */
 void session_count(session *s, perf_level level);
 perf_counts session_perf(const session *s);

@@ -50,6 +50,7 @@ struct gpu_steps {
     prompt_experts *split;               /* NULL: not some of them, either */
     recorded_token tokens[RECORDINGS];
     bool recording, profiling;
+    int forced;                          /* a prompt_way, or -1 */
     gpu_cursor known;                    /* what the device's cursor says; token -1: not known */
 
     /* the batch under way */
@@ -635,9 +636,13 @@ uint64_t gpu_steps_host_bytes(const model *m, int chunk)
 
 prompt_way gpu_steps_way(const gpu_steps *s, int n)
 {
-    const prompt_way way = s->banks ? plan_prompt_way(s->p.p, n) : PROMPT_CORES;
+    const prompt_way way = !s->banks ? PROMPT_CORES :
+                           s->forced >= 0 ? (prompt_way)s->forced : plan_prompt_way(s->p.p, n);
+    if (way == PROMPT_SPLIT && n > PLAN_SPLIT_TOKENS) return PROMPT_BUS;
     return way == PROMPT_SPLIT && !s->split ? PROMPT_CORES : way;
 }
+
+void gpu_steps_force_way(gpu_steps *s, int way) { s->forced = way; }
 
 prompt_experts_stats gpu_steps_split_counts(const gpu_steps *s)
 {
@@ -700,7 +705,7 @@ int gpu_steps_create(gpu_steps **out, const gpu_parts *parts, int chunk, err_ctx
     *out = NULL;
     if (!s) return err_set(err, ERR_NOMEM, "steps on the GPU: %zu bytes", sizeof *s);
     s->p = *parts;
-    s->known.token = -1;
+    s->known.token = s->forced = -1;
     s->live = (steps){
         .self = s, .begin = begin, .mix = mix, .route = route, .experts_here = experts_here,
         .experts_asked = experts_asked, .experts_by_host = experts_by_host,

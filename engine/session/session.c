@@ -393,6 +393,8 @@ residency_stats session_places(const session *s)
 
 void session_split(const session *s, prompt_experts_stats *out) { *out = forward_split(s->f); }
 
+void session_force_way(session *s, int way) { forward_force_way(s->f, way); }
+
 void session_count(session *s, perf_level level)
 {
     host_experts *beside = forward_host_experts(s->f);
