@@ -296,6 +296,7 @@ $B/tests/test_routing_watch: $B/tests/places.c.o
 $(call both,cache_cost): $(CLI_OBJ)
 $B/tests/test_conversation: $(call obj,conversation)
 $B/tests/test_cache_replay: $(call obj,cache_replay cache_optimum)
+$B/tests/test_lengths_view: $(call obj,lengths_view console wrap)
 $B/tests/test_plan_check: $(call obj,plan_check)
 $B/tests/test_perf_view: $(call obj,perf_view args args_known console wrap)
 $B/tests/test_wrap: $(call obj,wrap)

@@ -13,7 +13,7 @@ for p in $run $bench; do
     expect 2 "unknown verb 'nonsense'" "$p" nonsense
 done
 for v in inspect tokenize render models chat; do expect 0 "Usage: moe-run $v" $run $v --help; done
-for v in synth quant tokenize decode tiers logits kernels machine io; do expect 0 "Usage: moe-bench $v" $bench $v --help; done
+for v in synth quant tokenize decode tiers lengths logits kernels machine io; do expect 0 "Usage: moe-bench $v" $bench $v --help; done
 expect 2 "unknown option --frobnicate" $run inspect --frobnicate $qwen
 expect 2 "FILE missing" $run inspect
 expect 2 "unexpected argument" $run inspect $qwen $gptoss

@@ -609,6 +609,75 @@ static void check_scattered(const expert_case *c, int n, int size, test_rng *rng
     gpu_free_host(device(), counts);
 }
 
+/* Experts from some rank on are the host's: with their vectors in page-locked RAM, in any order of
+ * rows, the sum has the bits of a layer that the device computes alone. What the calls left in the
+ * place of these slots is not read. */
+static void check_joined(const expert_case *c, int n, int here, bool with_y, test_rng *rng)
+{
+    const size_t n_embd = (size_t)c->n_embd, width = (size_t)n * n_embd, k = (size_t)c->k;
+    const size_t n_expert = (size_t)c->n_expert, n_at = SLAB_COUNT * n_expert;
+    const int n_slot = n * c->k, half = (here + 1) / 2;
+    const banks *bank = banks_make(c, rng);
+    batch b = batch_make(c, bank, n, rng);
+    uint64_t *at = host_room(n_at, sizeof *at), nowhere;
+    int32_t *order = random_order(c->n_expert, rng), *rank = host_room(n_expert, sizeof *rank);
+    const int32_t *turn = random_order(n_slot, rng);
+    err_ctx err = { 0 };
+    gpu_experts(device(), &b.in, &b.args);
+    const float *y = host_copy(b.args.y, width * k), *x = host_copy(b.args.x, width);
+
+    rewind_batch(&b, c);
+    scatter(at, &nowhere, bank, rng);
+    for (int i = 0; i < c->n_expert; i++) rank[order[i]] = i;
+    for (size_t i = 0; i < n_at; i++)
+        if (rank[i / SLAB_COUNT] >= here) at[i] = nowhere;
+    int32_t *row = gpu_alloc_host(device(), (uint64_t)n_slot * sizeof *row, &err);
+    float *cold = gpu_alloc_host(device(), width * k * sizeof *cold, &err);
+    if (expect(row && cold, "%s", err.msg)) {
+        int n_row = 0;
+        memset(cold, 0xFF, width * k * sizeof *cold);
+        for (int i = 0; i < n_slot; i++) {
+            const int s = turn[i];
+            row[s] = rank[b.ids[s]] >= here ? n_row++ : -1;
+            if (row[s] >= 0)
+                memcpy(cold + (size_t)row[s] * n_embd, y + (size_t)s * n_embd,
+                       n_embd * sizeof *cold);
+        }
+        b.args.y = with_y ? vram_room(width * k * sizeof(float)) : NULL;
+        b.args.gate.data = b.args.up.data = b.args.down.data = NULL;
+        b.args.at = vram_copy(at, n_at * sizeof *at);
+        b.args.order = vram_copy(order, n_expert * sizeof *order);
+        b.args.rank = vram_copy(rank, n_expert * sizeof *rank);
+        for (int first = 0; first < here; first += half) {
+            b.args.first = first;
+            b.args.count = min_int(half, here - first);
+            gpu_experts(device(), &b.in, &b.args);
+        }
+        expect_bits("stream, before the sum", host_copy(b.args.x, width), b.residual, width);
+        gpu_experts_join(device(), &b.in, &b.args, cold, row);
+        expect_bits("stream", host_copy(b.args.x, width), x, width);
+    }
+    gpu_free_host(device(), cold);
+    gpu_free_host(device(), row);
+}
+
+static void test_joined(void)
+{
+    static const int tokens[] = { 9, 40, 150 };
+    test_rng rng = { 29 };
+    family("experts of the host's among them");
+    for (size_t i = 0; i < ARRAY_LEN(special); i++)
+        for (int part = 1; part <= 3; part++) {
+            const expert_case *c = &special[i];
+            const int n = tokens[(i + (size_t)part) % 3];
+            const int here = part == 3 ? c->n_expert - 1 : max_int(c->n_expert * part / 4, 1);
+            if (c->n_expert < 2) continue;
+            begin_case(c, n);
+            check_joined(c, n, here, part % 2, &rng);
+            case_end();
+        }
+}
+
 static void test_scattered(void)
 {
     static const expert_case more[] = {
@@ -949,6 +1018,7 @@ int main(int argc, char **argv)
         test_many();
         test_ranges();
         test_scattered();
+        test_joined();
         test_sums();
         test_range_refused();
         device_close();

@@ -198,6 +198,16 @@ static void halt(const model *m, const place *p)
     bool ok = CHECK(want && got && engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, p) &&
               CHECK(session_create(&s, e, &so, &err) == 0) &&
               CHECK(session_eval(s, ids, HALTED, want, 1, NULL, NULL, &err) == 0);
+    for (int way = PROMPT_CORES; way <= PROMPT_BUS && ok; way++) {
+        prompt_experts_stats n;
+        session_rewind(s, 0);
+        session_reset_counts(s);
+        session_force_way(s, way);
+        ok = same_after(s, want, got, ids, m, "forced", p);
+        session_split(s, &n);
+        CHECK_MSG(way == PROMPT_SPLIT || n.layers == 0, "%s: shared out against orders", p->name);
+    }
+    session_force_way(s, -1);
     for (int i = 1; i < 3 * m->hp.n_layer && ok; i += 1 + m->hp.n_layer / 2) {
         patience some = { i };
         session_rewind(s, 0);

@@ -115,6 +115,32 @@ static void test_policy(void)
     }
 }
 
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+static void test_ways(void)
+{
+    static const struct {
+        const char *words[MOST_WORDS], *env[2];
+        bool wanted;
+        prompt_way way;
+    } rows[] = {
+        { { NULL }, { NULL }, false, PROMPT_CORES },
+        { { "--prompt-way", "auto" }, { "MOE_PROMPT_WAY=bus" }, false, PROMPT_CORES },
+        { { "--prompt-way", "bus" }, { NULL }, true, PROMPT_BUS },
+        { { "--prompt-way", "cores" }, { "MOE_PROMPT_WAY=bus" }, true, PROMPT_CORES },
+        { { NULL }, { "MOE_PROMPT_WAY=split" }, true, PROMPT_SPLIT },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        options o;
+        placement_options to = { 0 };
+        set_variables(rows[i].env, true);
+        CHECK_MSG(parse(&o, rows[i].words) == ARGS_RUN && tier_args_read(&to, &o.tiers) == 0 &&
+                  to.wish.way_wanted == rows[i].wanted &&
+                  (!rows[i].wanted || to.wish.way == rows[i].way), "row %d", (int)i);
+        set_variables(rows[i].env, false);
+    }
+}
+
 /* ---- post-fetch ------------------------------------------------------------------------------ */
 
 static const struct {
@@ -198,6 +224,10 @@ static const struct { const char *words[MOST_WORDS], *env[2], *says, *why; } bad
     { { NULL }, { LP "ENABLE=maybe" }, LP "ENABLE: 'maybe' is none of", "the one that is set" },
     { { NULL }, { MP "ENABLE=maybe" }, MP "ENABLE: 'maybe' is none of", "ours" },
     { { "--postfetch", "maybe" }, { LP "ENABLE=1" }, "--postfetch: 'maybe'", "the flag" },
+    { { "--prompt-way", "rail" }, { NULL }, "--prompt-way: 'rail' is none of", "no such way" },
+    { { NULL }, { "MOE_PROMPT_WAY=rail" }, "MOE_PROMPT_WAY: 'rail' is none of", "the variable" },
+    { { "--prompt-way", "bus", "--deterministic" }, { NULL },
+      "--prompt-way bus and --deterministic", "both" },
     { { NULL }, { LP "CPU_LIMIT=0" }, LP "CPU_LIMIT: 0 is out of range", "no thread at all" },
     { { NULL }, { LP "USE_DEDICATED_STREAMS=x" }, LP "USE_DEDICATED_STREAMS: 'x'", "no number" },
 };
@@ -242,6 +272,7 @@ int main(int argc, char **argv)
     test_begin("tier_args", argc, argv);
     test_hot();
     test_policy();
+    test_ways();
     test_post();
     test_bad();
     return test_end();
