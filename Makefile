@@ -234,6 +234,8 @@ endef
 $(foreach i,$(LOOP_ISA),$(eval $(call LOOP_RULE,$i)))
 
 $(patsubst %,$G/%.o,$(wildcard cuda/gemm*.cu)): OWN_90 := $(WGMMA:1=a)
+# Where the vendor's libraries are, if the system does not know.
+$G/cuda/vendor_gemm.cu.o: NVCC_FLAGS += -DTOOLKIT_LIB='"$(CUDA_HOME)/lib64"'
 $G/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(if $V,,@echo "  nvcc    $<")

@@ -56,6 +56,7 @@ void model_handle_say_notes(const model_handle *l, bool formatted, bool effort_g
     const engine_experts store = engine_expert_store(l->e);
     model_handle_say_gpu(l);
     if (store.note[0]) console_note("%s", store.note);
+    if (engine_gemm_note(l->e)[0]) console_note("%s", engine_gemm_note(l->e));
     note_threads(l);
     if (!formatted) return;
     if (chat_note(l->talk)) console_note("%s", chat_note(l->talk));
@@ -67,7 +68,8 @@ const char *model_handle_kernels_text(char *text, size_t cap, const model_handle
 {
     quant_type types[QT_COUNT];
     const int n = engine_slow_types(l->e, types);
-    int used = engine_on_gpu(l->e) ? snprintf(text, cap, "%s", engine_gpu_name(l->e))
+    int used = engine_on_gpu(l->e) ? snprintf(text, cap, "%s, GEMM %s", engine_gpu_name(l->e),
+                                              engine_gemm(l->e))
                                    : snprintf(text, cap, "%s kernels", engine_kernels(l->e));
     for (int i = 0; i < n && (size_t)used < cap; i++)
         used += snprintf(text + used, cap - (size_t)used, "%s%s%s",
@@ -263,7 +265,8 @@ static int move(model_handle *l, bool *begun, err_ctx *err)
         return warm(l->m, false, err);   /* the mapped file serves */
     int *experts = expert_memory_recall(&n_expert, &n_pin, l->where, &l->asked, l->m);
     const engine_placement to = { .gpu = l->where->p.gpu, .plan = &l->where->p,
-                                  .postfetch = &l->asked.post, .cache = l->asked.cache,
+                                  .postfetch = &l->asked.post, .gemm = &l->where->gemm,
+                                  .cache = l->asked.cache,
                                   .experts = experts, .n_expert = n_expert,
                                   .watch = watch_move, .watch_ctx = &b };
     progress_begin(&b.bar, "loading", bytes_to_move(l->where));

@@ -107,6 +107,21 @@ static bool outdated(const speeds_note *n)
     return speeds_measure_again(n, time(NULL), speeds_busy(n) ? load_now(&n_core) : 0);
 }
 
+/* Products of prompts, by the speeds that are known so far: the library takes VRAM. */
+static void choose_gemm(placement *p, gpu *g, const placement_options *o)
+{
+    const speeds *rate = &p->in.machine.rate;
+    if (!g) return;
+    p->gemm = (gpu_gemm){ .use = o->wish.fixed ? GPU_GEMM_OWN : GPU_GEMM_FASTER,
+                          .from = o->prefill_m };
+    for (int i = 0; i < SPEEDS_GEMM_POINTS; i++) {
+        p->gemm.rates.own[i] = rate->gemm_own[i];
+        p->gemm.rates.vendor[i] = rate->gemm_vendor[i];
+    }
+    gpu_gemm_set(g, &p->gemm);
+    snprintf(p->gemm_name, sizeof p->gemm_name, "%s", gpu_gemm_name(g));
+}
+
 static int make(placement *p, const model *m, gpu *g, const placement_options *o,
                 const session_options *so, err_ctx *err)
 {
@@ -114,6 +129,7 @@ static int make(placement *p, const model *m, gpu *g, const placement_options *o
     wish.gpu_wanted = o->device == DEVICE_CUDA;
     wish.whole_banks |= !m->family->cache_experts;
     wish.ram_copy = planning_copy_bytes(m, o->engine.isa, o->engine.exact);
+    choose_gemm(p, g, o);
     return planning_make(&p->p, &p->in, m, so, o->engine.threads, g ? planning_gpu_work : NULL, g,
                          &wish, err);
 }
@@ -177,7 +193,7 @@ int placement_make(placement *out, const model *m, engine *e, const placement_op
 
 plan_view placement_view(const placement *p)
 {
-    return (plan_view){ &p->p, &p->in.what, p->measured, p->when };
+    return (plan_view){ &p->p, &p->in.what, p->measured, p->when, p->gemm_name };
 }
 
 void placement_watch(plan_watch *w, const placement *p, session *s, bool faster_too)

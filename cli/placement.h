@@ -27,6 +27,7 @@ typedef struct placement_options {
                                           * to add to; or NULL */
     weighting_options weighting;         /* what a profile's figures are worth */
     int cache_update;                    /* experts that may come in after an answer */
+    int prefill_m;                       /* tokens from which products are GEMMs; 0: as usual */
     bool remember;                       /* the experts of the last run are those of the next */
     bool measure;                        /* in any case, even if the plan does not depend on it */
 } placement_options;
@@ -39,6 +40,8 @@ typedef struct placement {
     char kept[PATH_MAX];                 /* the file of speeds; "": there is none */
     speeds_key key;                      /* its entry */
     gpu_info info;                       /* name "" without a GPU */
+    gpu_gemm gemm;                       /* how it computes products of prompts, */
+    char gemm_name[32];                  /* and what that means here: "own"; "" without one */
     char note[800];                      /* why it is the CPU after all; "": nothing to say */
 } placement;
 

@@ -147,6 +147,7 @@ static void print_speed(const plan_view *v)
     if (p->stage_parts > 0 && p->stream_from <= p->chunk)
         printf("%s streamed from %d tokens on",
                p->split_from < p->stream_from ? "," : "; experts are", p->stream_from);
+    if (p->gpu && v->gemm && v->gemm[0]) printf("; GEMM: %s", v->gemm);
     printf("\ntime per token%s\n", p->gpu && p->vram_experts > 0 && p->ram_experts > 0 ?
            ": dense weights first, then the rest at the same time" : "");
     time_row("dense weights", p->t_dense);
@@ -213,14 +214,21 @@ static json_t *terms_json(const plan *p)
                      "bus", p->t_pull, "drive", p->t_disk, "questions", p->t_hop);
 }
 
+static json_t *points_json(const double points[SPEEDS_GEMM_POINTS])
+{
+    return json_pack("[f, f, f, f]", points[0], points[1], points[2], points[3]);
+}
+
 static json_t *speeds_json(const speeds *s)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o}",
                      "vram_read", s->vram_read, "pcie_in", s->pcie_in, "pcie_out", s->pcie_out,
                      "pull", s->pull, "pull_busy", s->pull_busy, "cpu", s->cpu,
                      "cpu_busy", s->cpu_busy, "cpu_dense", s->cpu_dense,
                      "cpu_many", s->cpu_many, "gpu_macs", s->gpu_macs, "hop", s->hop,
-                     "disk", s->disk, "disk_straight", s->disk_straight);
+                     "disk", s->disk, "disk_straight", s->disk_straight,
+                     "gemm_own", points_json(s->gemm_own),
+                     "gemm_vendor", points_json(s->gemm_vendor));
 }
 
 static json_t *source_json(const plan_view *v)
@@ -240,7 +248,7 @@ json_t *plan_view_json(const plan_view *v)
                             "program", INT(p->ram_program), "experts", INT(p->ram_experts),
                             "page_locked", INT(p->ram_locked), "other", INT(p->ram_other),
                             "repacked_head", INT(p->ram_copy));
-    return json_pack("{s:b, s:i, s:o, s:o, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:o, s:b, s:o, s:o}",
+    return json_pack("{s:b, s:i, s:o, s:o, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:o, s:b, s:o, s:o, s:s}",
                      "gpu", (int)p->gpu, "chunk", p->chunk, "vram", vram_json(v), "ram", ram,
                      "drive_experts", INT(p->disk_experts),
                      "answer_tokens_per_second", p->decode_tok_s,
@@ -252,5 +260,6 @@ json_t *plan_view_json(const plan_view *v)
                      "split_from", p->split_from == INT_MAX ? json_null() :
                      json_integer(p->split_from),
                      "measured", (int)v->measured, "measurement", source_json(v),
-                     "speeds", speeds_json(&p->rate));
+                     "speeds", speeds_json(&p->rate),
+                     "gemm", p->gpu && v->gemm ? v->gemm : "");
 }

@@ -11,6 +11,8 @@ typedef struct plan_view {
     const plan_model *what;
     bool measured;                       /* the speeds are this machine's, not assumed ones */
     speeds_note when;                    /* if measured; a date of 0: not known */
+    const char *gemm;                    /* what multiplies prompts on the GPU; NULL or "": not
+                                          * known, or no GPU */
 } plan_view;
 
 /* Tables on stdout: bytes of each tier, and what to expect. */

@@ -39,6 +39,9 @@ const arg_option tier_options[TIER_N_OPTION] = {
     { "prompt-way", 0, ARG_TEXT, FIELD(prompt_way), "WAY", "MOE_PROMPT_WAY", 0, 0,
       "Prompts' experts that are not in VRAM: over the bus, by the cores, split between both, auto: "
       "what is fastest. Default: auto" },
+    { "prefill-m", 0, ARG_INT, FIELD(prefill_m), "N", "MOE_FP4_PREFILL_M", 0, 1 << 20,
+      "Tokens from which prompts are matrix products; fewer go as answers do. Default: 9, the "
+      "least" },
     { "postfetch", 0, ARG_TEXT, FIELD(postfetch), "MODE", POSTFETCH "ENABLE", 0, 0,
       "Copy weights to the GPU as they are needed: on, off, auto. Default: auto" },
     { "guess", 0, ARG_TEXT, FIELD(guess), "MODE", "MOE_GUESS", 0, 0,
@@ -163,6 +166,7 @@ int tier_args_read(placement_options *to, const tier_args *a)
     to->profile = path_or_null(a->profile);
     to->learn = path_or_null(a->learn);
     to->cache_update = (int)a->cache_update;
+    to->prefill_m = (int)a->prefill_m;
     to->wish = (plan_wish){
         .vram = a->vram, .ram = a->ram, .no_postfetch = fetch.off, .fixed = a->deterministic,
         .hot_most = a->expert_cache != TIER_UNSAID ? a->expert_cache :

@@ -15,6 +15,7 @@ typedef struct tier_args {
     uint64_t expert_cache;               /* UINT64_MAX: auto; TIER_UNSAID: not given */
     bool cpu_moe;
     bool deterministic;
+    int64_t prefill_m;                   /* tokens; 0: as usual */
     const char *postfetch;               /* "auto", "on", "off", "1", "0"; NULL: auto */
     const char *guess;                   /* likewise */
     const char *prompt_way;              /* "auto", "bus", "cores", "split"; NULL: auto */

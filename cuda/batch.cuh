@@ -15,6 +15,23 @@ static inline bool is_float_weight(int type)
 /* Finishes in->rows and in->halves, whichever is asked for and not ready yet. */
 void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves);
 
+/* Whether a batch of this size is left to the contract's kernels, GPU_FEW tokens at a time. */
+bool gemm_follows_contract(const gpu *g, int n);
+
+/* Tokens first .. first + n - 1 of an input, as one by itself. */
+static inline gpu_input input_part(const gpu_input *in, int first, int n)
+{
+    const size_t at = (size_t)first * in->cols;
+    gpu_input part = *in;
+    part.n = n;
+    part.x += at;
+    if (part.gate) part.gate += (size_t)first * in->gate_stride;
+    if (part.rows) part.rows += at;
+    part.halves = NULL;
+    part.has_rows = part.has_halves = part.has_blocks = false;
+    return part;
+}
+
 /* y = scale * W x + bias for all products of the input. Quantised, F16 and BF16 weights are
  * multiplied by 16-bit activations, F32 weights by F32 ones. */
 void project_many(gpu *g, gpu_input *in, const gpu_product *list, int n_product);

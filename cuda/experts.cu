@@ -165,12 +165,8 @@ void shared_apart(gpu *g, gpu_input *in, const gpu_expert_args *a, const few_scr
     gpu_project(g, &mid, &down, 1);
 }
 
-void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
+static void experts_few(gpu *g, gpu_input *in, const gpu_expert_args *a)
 {
-    if (in->n > GPU_FEW) {
-        experts_many(g, in, a);
-        return;
-    }
     few_input(g, in);
     const layer_args few = layer_args_of(in, a);
     const uint64_t slots = (uint64_t)(few.up.n_slot + few.up.n_shared);
@@ -179,4 +175,36 @@ void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
                slots * (a->gate.row_bytes + a->up.row_bytes) * (uint64_t)a->gate.rows);
     down_by_type(g, a->down.type, &few.down, in->n,
                  slots * a->down.row_bytes * (uint64_t)a->down.rows);
+}
+
+/* Experts that are all in one place, and that nobody counts. */
+static bool is_whole_bank(const gpu_expert_args *a)
+{
+    return a->first == 0 && (a->count == 0 || a->count == a->n_expert) && !a->at && !a->counts &&
+           !a->sums;
+}
+
+static void experts_by_few(gpu *g, const gpu_input *in, const gpu_expert_args *a)
+{
+    const int n_embd = a->down.rows;
+    for (int first = 0; first < in->n; first += GPU_FEW) {
+        const int left = in->n - first, slot = first * a->k;
+        gpu_input part = input_part(in, first, left < GPU_FEW ? left : GPU_FEW);
+        gpu_expert_args some = *a;
+        some.x += (size_t)first * n_embd;
+        if (a->sigma) some.sigma += first;
+        if (a->ids) some.ids += slot;
+        if (a->gates) some.gates += slot;
+        if (a->logits) some.logits += (size_t)first * a->n_expert;
+        if (a->y) some.y += (size_t)slot * n_embd;
+        experts_few(g, &part, &some);
+    }
+}
+
+void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
+{
+    if (in->n <= GPU_FEW) experts_few(g, in, a);
+    else if (gemm_follows_contract(g, in->n) && in->blocks && is_whole_bank(a))
+        experts_by_few(g, in, a);
+    else experts_many(g, in, a);
 }

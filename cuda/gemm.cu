@@ -1,9 +1,68 @@
-/* gemm.cu - products of many tokens: which kernel, which tile; tensor cores for Q8_0, Q4_K, Q5_K
- * and Q6_K.
+/* gemm.cu - products of many tokens: the one place that decides how they are computed (the
+ * contract's kernels, ours or the vendor's), and which tile; tensor cores for Q8_0, Q4_K, Q5_K and
+ * Q6_K.
  *
- * The kernel is in gemm_tile.cuh. Other types are in gemm_fp4.cu and gemm_types.cu, only because
- * compiling takes so long; F32 weights are in gemm_float.cu. */
+ * The rule is in gemm_choice.h, our kernel in gemm_tile.cuh, the vendor's in vendor_gemm.cu. Other
+ * types are in gemm_fp4.cu and gemm_types.cu, only because compiling takes so long; F32 weights are
+ * in gemm_float.cu. */
+#include "cuda/gemm_choice.h"
 #include "cuda/gemm_tile.cuh"
+#include "cuda/vendor_gemm.cuh"
+
+#include <limits.h>
+
+/* ---- which way ------------------------------------------------------------------------------- */
+
+void gpu_gemm_set(gpu *g, const gpu_gemm *how)
+{
+    gpu_gemm_reclaim(g, g->lent);
+    g->gemm = *how;
+    /* asked for only where it could be used: loading takes a moment */
+    if (!gemm_may_use_vendor(how, g->cc, INT_MAX) || gpu_code_version() < 80 || !vendor_gemm_find())
+        g->gemm.use = GPU_GEMM_OWN;
+}
+
+const char *gpu_gemm_name(const gpu *g)
+{
+    return g->gemm.use == GPU_GEMM_OWN ? "own" : vendor_gemm_find();
+}
+
+const char *gpu_gemm_note(const gpu *g) { return g->gemm_note; }
+
+uint64_t gpu_gemm_scratch(const gpu *g, int n)
+{
+    return gemm_may_use_vendor(&g->gemm, g->cc, n) ? vendor_gemm_bytes() : 0;
+}
+
+void gpu_gemm_lend(gpu *g, void *scratch)
+{
+    gpu_gemm_reclaim(g, g->lent);
+    if (g->gemm.use == GPU_GEMM_OWN || !scratch) return;
+    if (vendor_gemm_open(g, scratch)) g->lent = scratch;
+    else g->gemm.use = GPU_GEMM_OWN;
+}
+
+void gpu_gemm_reclaim(gpu *g, const void *scratch)
+{
+    if (!scratch || scratch != g->lent) return;
+    gpu_fail(g, cudaStreamSynchronize(g->stream), "wait");
+    vendor_gemm_close(g);
+    g->lent = NULL;
+}
+
+bool gemm_follows_contract(const gpu *g, int n) { return n < gemm_from(&g->gemm); }
+
+static gemm_way way_of(const gpu *g, const gemm *p)
+{
+    gemm_case c = {};
+    c.n = p->n;
+    c.weights = (int64_t)p->rows * p->cols;
+    c.vendor_fits = vendor_gemm_fits(g, p);
+    c.cc = g->cc;
+    return gemm_choose(&g->gemm, &c);
+}
+
+/* ---- our tiles ------------------------------------------------------------------------------- */
 
 static int tile_that_fits(const gpu *g, int tokens)
 {
@@ -57,6 +116,7 @@ static void run_half(gpu *g, const gemm *p)
     }
     scaled.w.factor *= factor;
     scaled.up.factor *= factor;
+    if (way_of(g, p) == GEMM_VENDOR && vendor_gemm_run(g, &scaled)) return;
     if (!p->tiles) scaled.tile_tokens = dense_tokens(g, p);
     switch (p->type) {
 #define CASE(TYPE) case TYPE: run_type<TYPE>(g, &scaled); break;

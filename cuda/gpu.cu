@@ -118,6 +118,7 @@ void gpu_close(gpu *g)
         cudaStreamSynchronize(g->stream);
         gpu_upload_end(g, NULL);
         gpu_profile_end(g);
+        gpu_gemm_reclaim(g, g->lent);
     }
     close_streams(g);
     mem_free(g);

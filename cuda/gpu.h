@@ -168,6 +168,42 @@ typedef struct gpu_product {
 /* Completes in->rows of more than GPU_FEW vectors. */
 void gpu_finish_input(gpu *g, gpu_input *in);
 
+/* ---- products of many tokens: which way ------------------------------------------------------ */
+
+/* Our kernels, or a library of the chip's vendor, found when the program runs. Which one computes a
+ * product is decided in one place (cuda/gemm_choice.h), by its shape, its type and these speeds. */
+enum { GPU_GEMM_POINTS = 4 };
+#define GPU_GEMM_TOKENS { 64, 256, 1024, 4096 }  /* that a point is measured with */
+typedef struct gpu_gemm_rates {          /* multiply-adds per second; 0: not measured */
+    double own[GPU_GEMM_POINTS], vendor[GPU_GEMM_POINTS];
+} gpu_gemm_rates;
+
+typedef enum gpu_gemm_use {
+    GPU_GEMM_OWN,                        /* by shapes alone: never the library, never a speed */
+    GPU_GEMM_FASTER,                     /* what the speeds say */
+    GPU_GEMM_VENDOR                      /* the library wherever it can: to measure it */
+} gpu_gemm_use;
+
+typedef struct gpu_gemm {
+    gpu_gemm_use use;
+    int from;                            /* tokens from which products need not follow the contract;
+                                          * up to GPU_FEW: from GPU_FEW + 1 on */
+    gpu_gemm_rates rates;
+} gpu_gemm;
+
+/* For all products from now on; to begin with all is 0. Looks for the library, once, if it could be
+ * chosen; without it all products are ours. Takes back what was lent. */
+void gpu_gemm_set(gpu *g, const gpu_gemm *how);
+const char *gpu_gemm_name(const gpu *g); /* what the largest products use: "own", "cuBLASLt 13.0" */
+const char *gpu_gemm_note(const gpu *g); /* a way that was tried and switched off, and why; or "" */
+
+/* VRAM that the library needs for batches of up to n tokens: lent by the caller until it is
+ * reclaimed or g is closed. Nothing is kept there from one product to the next. 0: none is needed.
+ * Without it all products are ours. */
+uint64_t gpu_gemm_scratch(const gpu *g, int n);
+void gpu_gemm_lend(gpu *g, void *scratch);
+void gpu_gemm_reclaim(gpu *g, const void *scratch);      /* NULL or another's is fine */
+
 /* ---- operations ------------------------------------------------------------------------------ */
 
 /* x [n, cols] = rows ids [n] of the table. */

@@ -103,6 +103,41 @@ int gpu_wait(gpu *g, err_ctx *err)
     return refuse(err);
 }
 
+/* ---- products of many tokens ----------------------------------------------------------------- */
+
+void gpu_gemm_set(gpu *g, const gpu_gemm *how)
+{
+    (void)g, (void)how;
+}
+
+const char *gpu_gemm_name(const gpu *g)
+{
+    (void)g;
+    return "own";
+}
+
+const char *gpu_gemm_note(const gpu *g)
+{
+    (void)g;
+    return "";
+}
+
+uint64_t gpu_gemm_scratch(const gpu *g, int n)
+{
+    (void)g, (void)n;
+    return 0;
+}
+
+void gpu_gemm_lend(gpu *g, void *scratch)
+{
+    (void)g, (void)scratch;
+}
+
+void gpu_gemm_reclaim(gpu *g, const void *scratch)
+{
+    (void)g, (void)scratch;
+}
+
 /* ---- profiles -------------------------------------------------------------------------------- */
 
 int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err)

@@ -50,17 +50,35 @@ static void project_type(gpu *g, const gpu_input *in, const gpu_product *list, i
     launch_dense(g, type, &a, bytes);
 }
 
-void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product)
+static void project_few(gpu *g, const gpu_input *in, const gpu_product *list, int n_product)
 {
-    if (in->n > GPU_FEW) {
-        project_many(g, in, list, n_product);
-        return;
-    }
     for (int i = 0; i < n_product; i++) {
         bool done = false;
         for (int k = 0; k < i; k++) done |= list[k].w.type == list[i].w.type;
         if (!done) project_type(g, in, list, n_product, list[i].w.type);
     }
+}
+
+/* As if the tokens came in several batches: so a convolution's window moves on, too. */
+static void project_by_few(gpu *g, const gpu_input *in, const gpu_product *list, int n_product)
+{
+    gpu_product some[GPU_MAX_PRODUCTS];
+    for (int first = 0; first < in->n; first += GPU_FEW) {
+        const int left = in->n - first;
+        const gpu_input part = input_part(in, first, left < GPU_FEW ? left : GPU_FEW);
+        for (int i = 0; i < n_product; i++) {
+            some[i] = list[i];
+            some[i].y += (size_t)first * list[i].y_stride;
+        }
+        project_few(g, &part, some, n_product);
+    }
+}
+
+void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product)
+{
+    if (in->n <= GPU_FEW) project_few(g, in, list, n_product);
+    else if (gemm_follows_contract(g, in->n)) project_by_few(g, in, list, n_product);
+    else project_many(g, in, list, n_product);
 }
 
 bool gpu_type_fits(int type)

@@ -53,6 +53,7 @@ static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
         (rc = gpu_describe(&e->device_info, 0, err)) < 0 ||
         (rc = mem_space_vram_create(&e->vram, e->device, err)) < 0)
         return rc;
+    if (p->gemm) gpu_gemm_set(e->device, p->gemm);
     static const int no_experts[PLAN_MAX_LAYERS];
     const weights_choice what = {
         .n_layer = e->p ? plan_gpu_layers(e->p, e->m->hp.n_layer) : e->m->hp.n_layer,
@@ -229,6 +230,13 @@ bool engine_on_gpu(const engine *e) { return e->on_gpu != NULL; }
 static bool head_on_gpu(const engine *e) { return e->on_gpu && e->on_gpu->head.data; }
 int engine_gpu_layers(const engine *e) { return e->on_gpu ? e->on_gpu->n_layer : 0; }
 const char *engine_gpu_name(const engine *e) { return e->device_info.name; }
+
+const char *engine_gemm_note(const engine *e)
+{
+    return e->device ? gpu_gemm_note(e->device) : "";
+}
+
+const char *engine_gemm(const engine *e) { return e->device ? gpu_gemm_name(e->device) : ""; }
 uint64_t engine_gpu_bytes(const engine *e) { return e->on_gpu ? e->on_gpu->bytes : 0; }
 
 const plan *engine_plan(const engine *e) { return e->p; }

@@ -30,6 +30,7 @@ typedef struct engine_placement {
     bool gpu;                            /* the first GPU computes; exact and isa have no meaning */
     const struct plan *plan;             /* tiers/plan.h; copied. NULL: all in VRAM */
     const struct postfetch_options *postfetch;   /* moe/postfetch.h; copied. NULL: as usual */
+    const struct gpu_gemm *gemm;         /* cuda/gpu.h; copied. NULL: our kernels alone */
     cache_policy cache;                  /* which expert makes room, in VRAM or in RAM before the
                                           * drive; usual: FADE in VRAM, LRU in RAM */
     const int *experts;                  /* there to begin with, if they may change: layer * n_expert
@@ -51,6 +52,9 @@ const char *engine_kernels(const engine *e);     /* "avx2", "exact", "cuda": for
 bool engine_on_gpu(const engine *e);     /* at least some layers */
 int engine_gpu_layers(const engine *e);  /* how many: the first ones */
 const char *engine_gpu_name(const engine *e);    /* "NVIDIA H200"; "" on the CPU */
+const char *engine_gemm(const engine *e);        /* of prompts: "own", "cuBLASLt 13.0"; "" on the
+                                                 * CPU */
+const char *engine_gemm_note(const engine *e);   /* what the device found wrong with it; or "" */
 uint64_t engine_gpu_bytes(const engine *e);      /* of weights in VRAM */
 const struct plan *engine_plan(const engine *e);         /* NULL if there is none */
 

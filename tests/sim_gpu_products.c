@@ -393,3 +393,38 @@ void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product)
     sim_claim_input(&c, in);
     sim_end(&c, run_project, &a, sizeof a);
 }
+
+/* ---- which way: there is only one ------------------------------------------------------------ */
+
+void gpu_gemm_set(gpu *g, const gpu_gemm *how)
+{
+    (void)g, (void)how;
+}
+
+const char *gpu_gemm_name(const gpu *g)
+{
+    (void)g;
+    return "own";
+}
+
+const char *gpu_gemm_note(const gpu *g)
+{
+    (void)g;
+    return "";
+}
+
+uint64_t gpu_gemm_scratch(const gpu *g, int n)
+{
+    (void)g, (void)n;
+    return 0;
+}
+
+void gpu_gemm_lend(gpu *g, void *scratch)
+{
+    (void)g, (void)scratch;
+}
+
+void gpu_gemm_reclaim(gpu *g, const void *scratch)
+{
+    (void)g, (void)scratch;
+}

@@ -415,6 +415,113 @@ static void test_convolutions(void)
     }
 }
 
+/* ---- other ways ------------------------------------------------------------------------------ */
+
+static void use_way(gpu_gemm_use use, int from)
+{
+    const gpu_gemm how = { .use = use, .from = from };
+    gpu_gemm_set(device(), &how);
+}
+
+static float *project_again(gpu_input *in, const output *o, const float *first, bool add, int n)
+{
+    const size_t all = (size_t)n * (size_t)o->stride;
+    gpu_product p = product_of(o, add);
+    p.y = vram_floats(first, all);
+    in->has_rows = in->has_halves = in->has_blocks = false;
+    gpu_project(device(), in, &p, 1);
+    return host_copy(p.y, all);
+}
+
+/* The library against our kernel: the same 16-bit numbers on both sides, except for weights that
+ * are as near to one as to the next. */
+static void check_vendor(quant_type type, int rows, int cols, int n, int option, uint64_t bytes,
+                         test_rng *rng)
+{
+    const item one = item_of(type, rows, option);
+    case_begin("%s, %d rows, %d columns, %d tokens%s%s, by the library", quant_name(type), rows,
+               cols, n, one.bias ? ", bias" : "", one.add ? ", sum" : "");
+    float *x = host_floats((size_t)n * (size_t)cols, 1.0f, rng);
+    gpu_input in = plain_input(x, n, cols);
+    output o = output_make(&one, cols, n, WEIGHTS_PLAUSIBLE, rng);
+    uint8_t *scratch = vram_room(bytes);
+    uint32_t start = 0;
+
+    use_way(GPU_GEMM_OWN, 0);
+    const float *own = project_again(&in, &o, o.want, one.add, n);
+    use_way(GPU_GEMM_VENDOR, 0);
+    gpu_gemm_lend(device(), scratch);
+    const float *vendor = project_again(&in, &o, o.want, one.add, n);
+    use_way(GPU_GEMM_OWN, 0);
+    vram_read(&start, scratch, sizeof start);
+    if (type != QT_BF16) expect(start != UINT32_MAX, "it was not used");
+    size_t changed = 0;
+    for (int t = 0; t < n; t++)
+        for (int r = rows; r < o.stride; r++) {
+            const size_t at = (size_t)t * (size_t)o.stride + (size_t)r;
+            changed += memcmp(&vendor[at], &o.want[at], sizeof *vendor) != 0;
+        }
+    expect(changed == 0, "%zu values between the rows of two tokens have changed", changed);
+    expect_close("against ours", without_gaps(vendor, n, rows, o.stride),
+                 without_gaps(own, n, rows, o.stride), (size_t)n * (size_t)rows, 1e-3);
+    case_end();
+}
+
+static void test_vendor(void)
+{
+    /* whole matrices; one that takes two slices of the scratch, the last of a few rows */
+    static const struct { int n, rows, c; } shapes[] = {
+        { 12, 4, 0 }, { 64, 200, 1 }, { 256, 128, 2 }, { 1000, 260, 2 }, { 16, 12004, 2 },
+    };
+    test_rng rng = { 7 };
+    int option = 0;
+    use_way(GPU_GEMM_VENDOR, 0);
+    const uint64_t bytes = gpu_gemm_scratch(device(), 1024);
+    use_way(GPU_GEMM_OWN, 0);
+    if (bytes == 0) {
+        test_skip("the vendor's library is not here");
+        return;
+    }
+    family("the vendor's library");
+    for (int i = 0; i < GPU_TYPE_COUNT; i++) {
+        if (gpu_types[i] == QT_F32) continue;
+        const int *cols = lengths_of(gpu_types[i]);
+        for (size_t k = 0; k < ARRAY_LEN(shapes); k++)
+            if (cols[shapes[k].c] % 8 == 0)      /* else it is ours */
+                check_vendor(gpu_types[i], shapes[k].rows, cols[shapes[k].c], shapes[k].n,
+                             option++, bytes, &rng);
+    }
+}
+
+/* Below --prefill-m a batch has the bits of its tokens in several small ones. */
+static void test_threshold(void)
+{
+    enum { N = 21, COLS = 512 };
+    test_rng rng = { 8 };
+    family("below the threshold");
+    for (int i = 0; i < GPU_TYPE_COUNT; i++) {
+        const item one = item_of(gpu_types[i], 300, i);
+        case_begin("%s, %d tokens", quant_name(one.type), N);
+        float *x = host_floats(N * COLS, 1.0f, &rng);
+        gpu_input in = plain_input(x, N, COLS);
+        output o = output_make(&one, COLS, N, WEIGHTS_PLAUSIBLE, &rng);
+        use_way(GPU_GEMM_OWN, N + 1);
+        const float *got = project_again(&in, &o, o.want, one.add, N);
+        use_way(GPU_GEMM_OWN, 0);
+        for (int t = 0; t < N; t += GPU_FEW) {
+            const int n = N - t < GPU_FEW ? N - t : GPU_FEW;
+            gpu_input few = plain_input(x + t * COLS, n, COLS);
+            gpu_product p = product_of(&o, one.add);
+            p.y += t * o.stride;
+            gpu_project(device(), &few, &p, 1);
+        }
+        expect_bits("y", without_gaps(got, N, one.rows, o.stride),
+                    without_gaps(host_copy(o.y, (size_t)N * (size_t)o.stride), N, one.rows,
+                                 o.stride), (size_t)N * (size_t)one.rows);
+        case_end();
+    }
+}
+
 int main(int argc, char **argv)
 {
     test_begin("gpu products", argc, argv);
@@ -424,6 +531,8 @@ int main(int argc, char **argv)
         test_inputs();
         test_convolutions();
         test_many();
+        test_vendor();
+        test_threshold();
         device_close();
     }
     return test_end();

@@ -12,6 +12,7 @@ static const speeds usual = {
     .vram_read = 450e9, .pcie_in = 24e9, .pcie_out = 24e9, .pull = 22e9, .pull_busy = 20e9,
     .cpu = 55e9, .cpu_busy = 48e9, .cpu_dense = 60e9, .cpu_many = 6e11, .gpu_macs = 2e13,
     .hop = 8e-6, .disk = 3e9, .disk_straight = 2e9,
+    .gemm_own = { 1e13, 3e13, 6e13, 7e13 }, .gemm_vendor = { 5e12, 2e13, 9e13, 2e14 },
 };
 
 static const speeds_note noted = { .date = 1794787200, .load = 0.5, .n_core = 8, .doubts = -1,
@@ -31,7 +32,10 @@ static bool same(const speeds *a, const speeds *b) { return memcmp(a, b, sizeof 
 
 #define FIGURES(cpu) "\"vram_read\": 1e9, \"pcie_in\": 2, \"pcie_out\": 3, \"pull\": 4, " \
     "\"pull_busy\": 0, \"cpu\": " cpu ", \"cpu_busy\": 6, \"cpu_dense\": 6.5, " \
-    "\"cpu_many\": 7, \"gpu_macs\": 8, \"hop\": 9, \"disk\": 0.5, \"disk_straight\": 0.25"
+    "\"cpu_many\": 7, \"gpu_macs\": 8, \"hop\": 9, \"disk\": 0.5, \"disk_straight\": 0.25, " \
+    "\"gemm_own_64\": 1, \"gemm_own_256\": 2, \"gemm_own_1024\": 3, \"gemm_own_4096\": 4, " \
+    "\"gemm_vendor_64\": 0, \"gemm_vendor_256\": 0, \"gemm_vendor_1024\": 0, " \
+    "\"gemm_vendor_4096\": 0"
 #define NOTE "\"date\": 99, \"load\": 1.5, \"n_core\": 4, \"doubts\": 0, \"again\": 0, "
 #define NAMED(cpu, figures) FILE_OF("2", NOTE, cpu, figures)
 #define FILE_OF(version, note, cpu, figures) "{\"version\": " version ", \"speeds\": [{" note \

@@ -90,6 +90,29 @@ static void test_hot(void)
     }
 }
 
+/* ---- products of prompts --------------------------------------------------------------------- */
+
+static void test_prefill(void)
+{
+    static const struct { const char *words[MOST_WORDS], *env[2]; int want; bool ok; } rows[] = {
+        { { NULL }, { NULL }, 0, true },
+        { { "--prefill-m", "64" }, { NULL }, 64, true },
+        { { NULL }, { "MOE_FP4_PREFILL_M=128" }, 128, true },
+        { { "--prefill-m", "64" }, { "MOE_FP4_PREFILL_M=128" }, 64, true },
+        { { "--prefill-m", "many" }, { NULL }, 0, false },
+        { { NULL }, { "MOE_FP4_PREFILL_M=-1" }, 0, false },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        options o;
+        placement_options to = { 0 };
+        set_variables(rows[i].env, true);
+        const bool ok = parse(&o, rows[i].words) == ARGS_RUN && tier_args_read(&to, &o.tiers) == 0;
+        CHECK_MSG(ok == rows[i].ok && to.prefill_m == rows[i].want, "row %d: %d", (int)i,
+                  to.prefill_m);
+        set_variables(rows[i].env, false);
+    }
+}
+
 /* ---- which expert makes room ----------------------------------------------------------------- */
 
 static void test_policy(void)
@@ -271,6 +294,7 @@ int main(int argc, char **argv)
 {
     test_begin("tier_args", argc, argv);
     test_hot();
+    test_prefill();
     test_policy();
     test_ways();
     test_post();

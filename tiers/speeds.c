@@ -50,6 +50,15 @@ static const struct figure {
     { "hop", offsetof(speeds, hop), SPEEDS_HOP, true },
     { "disk", offsetof(speeds, disk), SPEEDS_DISK, false },
     { "disk_straight", offsetof(speeds, disk_straight), SPEEDS_DISK, false },
+    /* nobody assumes these: cuda/gemm_choice.h knows what to do without */
+    { "gemm_own_64", offsetof(speeds, gemm_own[0]), 0, true },
+    { "gemm_own_256", offsetof(speeds, gemm_own[1]), 0, true },
+    { "gemm_own_1024", offsetof(speeds, gemm_own[2]), 0, true },
+    { "gemm_own_4096", offsetof(speeds, gemm_own[3]), 0, true },
+    { "gemm_vendor_64", offsetof(speeds, gemm_vendor[0]), 0, true },
+    { "gemm_vendor_256", offsetof(speeds, gemm_vendor[1]), 0, true },
+    { "gemm_vendor_1024", offsetof(speeds, gemm_vendor[2]), 0, true },
+    { "gemm_vendor_4096", offsetof(speeds, gemm_vendor[3]), 0, true },
 };
 
 static double *figure_of(speeds *s, const struct figure *f)

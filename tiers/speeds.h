@@ -9,6 +9,9 @@
 
 #include "loader/base.h"
 
+/* Numbers of tokens that prompts' products on the GPU are timed with: cuda/gpu.h has the same. */
+enum { SPEEDS_GEMM_POINTS = 4 };
+
 typedef struct speeds {
     double vram_read;                    /* a kernel that only reads VRAM */
     double pcie_in, pcie_out;            /* copy engine, page-locked RAM to VRAM and back */
@@ -24,6 +27,9 @@ typedef struct speeds {
     double disk;                         /* reads of an expert's size from the model's drive, in the
                                           * way that pays, */
     double disk_straight;                /* and with no bounce buffer (drive.h): less if one pays */
+    double gemm_own[SPEEDS_GEMM_POINTS]; /* multiply-adds per second of a dense matrix and 64, 256,
+                                          * 1024, 4096 tokens on the GPU: our kernels, */
+    double gemm_vendor[SPEEDS_GEMM_POINTS];      /* and the vendor's library, decoding included */
 } speeds;
 
 /* A modest machine: the stand-ins for figures that nobody measured. */

@@ -81,6 +81,8 @@ static void place_all(gpu_buffers *b, mem_layout *a, const gpu *g, const model *
         mem_layout_reach(a, attention);
     }
     place_experts(b, a, g, hp, n);
+    const uint64_t gemm = gpu_gemm_scratch(g, n);
+    b->gemm = gemm > 0 ? mem_layout_take(a, gemm, 1, 1) : NULL;
     place_token(b, a, hp, n);
 }
 
@@ -105,11 +107,13 @@ int gpu_buffers_init(gpu_buffers *b, gpu *g, const model *m, int chunk, err_ctx 
     b->arena = block;
     const int rc = gpu_zero(g, block, bytes, err);
     if (rc < 0) gpu_buffers_release(b, g);
+    else gpu_gemm_lend(g, b->gemm);
     return rc;
 }
 
 void gpu_buffers_release(gpu_buffers *b, gpu *g)
 {
+    gpu_gemm_reclaim(g, b->gemm);
     gpu_free(g, b->arena);
     *b = (gpu_buffers){ 0 };
 }

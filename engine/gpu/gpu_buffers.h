@@ -31,6 +31,7 @@ typedef struct gpu_buffers {
     float *bias, *work;                  /* sampling: [n_vocab], and rounded up to blocks */
     double *steps;
     uint32_t *top;
+    void *gemm;                          /* lent to the device; NULL: it wants none */
     void *arena;                         /* what all of these lie in */
 } gpu_buffers;
 

@@ -271,6 +271,118 @@ static int measure_macs(double *out, bench *b, err_ctx *err)
     return rc;
 }
 
+/* ---- ways to compute a prompt's dense products ----------------------------------------------- */
+
+enum { GEMM_ROWS = 4096, GEMM_MOST = 4096, GEMM_REPEATS = 4 };
+
+/* Bytes of dense matrices by type. */
+static void add_dense(void *ctx, const tensor *t, model_use use, int layer)
+{
+    uint64_t *bytes = ctx;
+    if ((use != USE_ATTENTION && use != USE_DELTANET) || layer < 0 || t->rows < 2) return;
+    bytes[t->type] += t->rows * t->row_bytes;
+}
+
+/* The type of most of them; F32 weights are multiplied in one way only. QT_COUNT: none will do. */
+static quant_type dense_type(const model *m)
+{
+    uint64_t bytes[QT_COUNT] = { 0 };
+    uint32_t best = QT_COUNT;
+    model_visit(m, add_dense, bytes);
+    for (uint32_t type = 0; type < QT_COUNT; type++) {
+        if (type == QT_F32 || bytes[type] == 0 || !gpu_type_fits((int)type) ||
+            m->hp.n_embd % quant_traits_of(type)->block_elems)
+            continue;
+        if (best == QT_COUNT || bytes[type] > bytes[best]) best = type;
+    }
+    return (quant_type)best;
+}
+
+typedef struct gemm_bench {
+    gpu_matrix w;
+    uint8_t *x, *rows, *halves, *y;      /* in VRAM, for GEMM_MOST tokens */
+    uint8_t *scratch;
+} gemm_bench;
+
+/* Multiply-adds per second with n tokens, in the way that is set. */
+static int time_gemm(double *out, bench *b, const gemm_bench *t, int n, err_ctx *err)
+{
+    gpu_input in = { .kind = GPU_PLAIN, .n = n, .cols = t->w.cols, .x = (float *)(void *)t->x,
+                     .rows = (float *)(void *)t->rows, .halves = t->halves };
+    const gpu_product p = { .y = (float *)(void *)t->y, .y_stride = t->w.rows, .w = t->w };
+    uint64_t from = 0;
+    int rc = 0;
+    for (int i = -1; i < GEMM_REPEATS && rc == 0; i++) {         /* the first one warms up */
+        gpu_project(b->g, &in, &p, 1);
+        if (i >= 0) continue;
+        rc = gpu_wait(b->g, err);
+        from = clock_ns();
+    }
+    if (rc == 0) rc = gpu_wait(b->g, err);
+    if (rc == 0) *out = GEMM_REPEATS * (double)t->w.rows * t->w.cols * n / clock_since(from);
+    return rc;
+}
+
+static int time_way(double rates[SPEEDS_GEMM_POINTS], bench *b, const gemm_bench *t,
+                    gpu_gemm_use use, err_ctx *err)
+{
+    static const int tokens[SPEEDS_GEMM_POINTS] = GPU_GEMM_TOKENS;
+    const gpu_gemm how = { .use = use };
+    int rc = 0;
+    gpu_gemm_set(b->g, &how);
+    if (use == GPU_GEMM_VENDOR && gpu_gemm_scratch(b->g, GEMM_MOST) == 0) return 0;
+    gpu_gemm_lend(b->g, t->scratch);
+    for (int i = 0; i < SPEEDS_GEMM_POINTS && rc == 0; i++)
+        rc = time_gemm(&rates[i], b, t, tokens[i], err);
+    gpu_gemm_set(b->g, &(gpu_gemm){ .use = GPU_GEMM_OWN });      /* takes the scratch back */
+    return rc;
+}
+
+/* Numbers that are not zero: a chip that multiplies zeros is faster than it will be. */
+static int fill_gemm(bench *b, const gemm_bench *t, uint64_t w_bytes, err_ctx *err)
+{
+    const uint64_t part = MANY_TOKENS * (uint64_t)t->w.cols * sizeof(float);
+    int rc = 0;
+    if (b->memory && b->bytes >= w_bytes)
+        rc = gpu_write(b->g, (void *)t->w.data, b->memory, w_bytes, err);
+    for (int i = 0; i < GEMM_MOST / MANY_TOKENS && rc == 0 && b->rows; i++)
+        rc = gpu_write(b->g, t->x + (uint64_t)i * part, b->rows, part, err);
+    return rc;
+}
+
+static int measure_gemm(speeds *out, bench *b, err_ctx *err)
+{
+    const quant_type type = dense_type(b->m);
+    const int cols = b->m->hp.n_embd;
+    if (type == QT_COUNT) return 0;
+    gpu_gemm_set(b->g, &(gpu_gemm){ .use = GPU_GEMM_VENDOR });
+    const uint64_t row_bytes = quant_row_bytes(quant_traits_of(type), (uint64_t)cols);
+    const uint64_t w = GEMM_ROWS * row_bytes, x = (uint64_t)GEMM_MOST * (uint64_t)cols * 4;
+    const uint64_t y = (uint64_t)GEMM_MOST * GEMM_ROWS * sizeof(float);
+    const uint64_t parts[] = { w, x, x, x / 2, y, gpu_gemm_scratch(b->g, GEMM_MOST) };
+    uint8_t *at[ARRAY_LEN(parts)];
+    uint64_t total = 0;
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++) total += size_align(parts[i], 256);
+    uint8_t *arena = gpu_alloc(b->g, total, "measuring", err);
+    if (!arena) return ERR_NOMEM;
+    uint8_t *next = arena;
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+        at[i] = next;
+        next += size_align(parts[i], 256);
+    }
+    const gemm_bench t = {
+        .w = { .type = (int)type, .rows = GEMM_ROWS, .cols = cols, .data = at[0],
+               .row_bytes = row_bytes, .scale = 1.0f },
+        .x = at[1], .rows = at[2], .halves = at[3], .y = at[4], .scratch = at[5],
+    };
+    int rc = gpu_zero(b->g, arena, total, err);
+    if (rc == 0) rc = fill_gemm(b, &t, w, err);
+    if (rc == 0) rc = time_way(out->gemm_own, b, &t, GPU_GEMM_OWN, err);
+    if (rc == 0) rc = time_way(out->gemm_vendor, b, &t, GPU_GEMM_VENDOR, err);
+    gpu_free(b->g, arena);
+    return rc;
+}
+
 static int measure_links(speeds *out, bench *b, err_ctx *err)
 {
     gpu_links links;
@@ -317,6 +429,7 @@ static int measure_gpu(speeds *out, bench *b, err_ctx *err)
     int rc;
     if ((rc = or_unknown(b, measure_links(out, b, err))) < 0 ||
         (rc = or_unknown(b, measure_macs(&out->gpu_macs, b, err))) < 0 ||
+        (rc = or_unknown(b, measure_gemm(out, b, err))) < 0 ||
         (rc = check_watch(b, err)) < 0)
         return rc;
     return or_unknown(b, measure_busy(out, b, err));

@@ -1,0 +1,86 @@
+/* gemm_choice.h - how a product of some tokens is computed: the one rule, as pure functions.
+ *
+ * The contract's kernels below `from` tokens; then ours on tensor cores, or the vendor's. Products that the vendor's library cannot take, and small
+ * ones, are ours; of the others those where it was measured to be faster are the library's. With
+ * GPU_GEMM_OWN only shapes decide: neither speeds nor whether the library is there. Valid C and
+ * C++: cuda/gemm.cu asks, tests/test_gemm_choice.c checks. */
+#ifndef CUDA_GEMM_CHOICE_H
+#define CUDA_GEMM_CHOICE_H
+
+#include "cuda/gpu.h"
+
+typedef enum gemm_way { GEMM_CONTRACT, GEMM_OWN, GEMM_VENDOR } gemm_way;
+
+typedef struct gemm_case {
+    int n;                               /* tokens */
+    int64_t weights;                     /* rows * columns */
+    bool vendor_fits;                    /* the library is here, and takes such a product */
+    int cc;                              /* the chip's: 90 */
+} gemm_case;
+
+/* Smaller matrices do not fill the chip: the second kernel costs more than the first one gains. */
+#define GEMM_VENDOR_LEAST ((int64_t)1 << 20)
+/* So much faster it must be: what is within noise stays ours. */
+#define GEMM_VENDOR_GAIN 1.03
+/* Where nothing was measured: our kernel is near the chip's peak up to Ada; from Hopper on the
+ * library is assumed to win where a matrix is decoded for many tokens. */
+enum { GEMM_ASSUMED_CC = 90, GEMM_ASSUMED_FROM = 512 };
+
+static inline int gemm_from(const gpu_gemm *how)
+{
+    return how->from > GPU_FEW ? how->from : GPU_FEW + 1;
+}
+
+/* The time of n tokens at these rates, for each multiply-add of a token: between two points time
+ * grows evenly, before the first one it does not shrink, after the last one speed stays. */
+static inline double gemm_time(const double rates[GPU_GEMM_POINTS], int n)
+{
+    static const int at[GPU_GEMM_POINTS] = GPU_GEMM_TOKENS;
+    double before = at[0] / rates[0];
+    if (n <= at[0]) return before;
+    for (int i = 1; i < GPU_GEMM_POINTS; i++) {
+        const double time = at[i] / rates[i];
+        if (n <= at[i])
+            return before + (time - before) * (n - at[i - 1]) / (at[i] - at[i - 1]);
+        before = time;
+    }
+    return n / rates[GPU_GEMM_POINTS - 1];
+}
+
+static inline bool gemm_is_measured(const double rates[GPU_GEMM_POINTS])
+{
+    for (int i = 0; i < GPU_GEMM_POINTS; i++)
+        if (!(rates[i] > 0)) return false;
+    return true;
+}
+
+/* Whether the library is faster for n tokens. Measured without it: it was not there, and had no
+ * turn. */
+static inline bool gemm_vendor_wins(const gpu_gemm_rates *r, int n, int cc)
+{
+    if (!gemm_is_measured(r->own)) return cc >= GEMM_ASSUMED_CC && n >= GEMM_ASSUMED_FROM;
+    if (!gemm_is_measured(r->vendor)) return false;
+    return gemm_time(r->vendor, n) * GEMM_VENDOR_GAIN <= gemm_time(r->own, n);
+}
+
+static inline gemm_way gemm_choose(const gpu_gemm *how, const gemm_case *c)
+{
+    if (c->n < gemm_from(how)) return GEMM_CONTRACT;
+    if (how->use == GPU_GEMM_OWN || !c->vendor_fits) return GEMM_OWN;
+    if (how->use == GPU_GEMM_VENDOR) return GEMM_VENDOR;
+    if (c->weights < GEMM_VENDOR_LEAST) return GEMM_OWN;
+    return gemm_vendor_wins(&how->rates, c->n, c->cc) ? GEMM_VENDOR : GEMM_OWN;
+}
+
+/* Whether a product of up to n tokens could be the library's: else there is no need to look for it,
+ * or to have memory for it. */
+static inline bool gemm_may_use_vendor(const gpu_gemm *how, int cc, int n)
+{
+    static const int at[GPU_GEMM_POINTS] = GPU_GEMM_TOKENS;
+    if (how->use != GPU_GEMM_FASTER) return how->use == GPU_GEMM_VENDOR;
+    for (int i = 0; i < GPU_GEMM_POINTS; i++)
+        if (at[i] < n && gemm_vendor_wins(&how->rates, at[i], cc)) return true;
+    return gemm_vendor_wins(&how->rates, n, cc);
+}
+
+#endif

@@ -1,0 +1,632 @@
+/* vendor_gemm.cu - cuBLASLt: finding it, decoding weights for it, calling it.
+ *
+ * Seen from the library matrices are column by column: W [rows, cols] of ours is its transposed
+ * [cols, rows], x is [cols, n] and y [rows, n]. What a shape needs (descriptors, the algorithm) is
+ * asked for once and kept. */
+#include "cuda/vendor_fp4.cuh"
+#include "cuda/vendor_gemm.cuh"
+
+#include <math.h>
+#include <stdio.h>
+
+#if __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#ifndef TOOLKIT_LIB
+#define TOOLKIT_LIB "/usr/local/cuda/lib64"
+#endif
+
+enum : size_t {
+    WEIGHT_BYTES = (size_t)64 << 20,     /* holds the largest dense matrix of the usual models */
+    WORKSPACE_BYTES = (size_t)32 << 20,  /* what the manual advises for Hopper and later */
+    ALIGNED = 16
+};
+enum { DECODE_THREADS = 256, SLICE_ROWS = 128, MAX_SHAPES = 64 };
+
+/* ---- the library ----------------------------------------------------------------------------- */
+
+#define FUNCTIONS(X)                                                                               \
+    X(cublasLtGetVersion) X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtMatmul)                   \
+    X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy)     \
+    X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)                                \
+    X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate)                               \
+    X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
+
+typedef struct library {
+#define MEMBER(name) decltype(&::name) name;
+    FUNCTIONS(MEMBER)
+#undef MEMBER
+    char version[32];                    /* "": not found */
+} library;
+
+static bool take_functions(library *l, void *from)
+{
+#define TAKE(name)                                                                                 \
+    l->name = (decltype(l->name))dlsym(from, #name);                                               \
+    if (!l->name) return false;
+    FUNCTIONS(TAKE)
+#undef TAKE
+    return true;
+}
+
+/* Where the system looks, then where the toolkit was at build time; the newest first. A library
+ * that lacks a function is closed again. */
+static library load_library(void)
+{
+    static const char *const names[] = {
+        "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
+        TOOLKIT_LIB "/libcublasLt.so.13", TOOLKIT_LIB "/libcublasLt.so.12",
+    };
+    library l = {};
+    for (size_t i = 0; i < sizeof names / sizeof *names && !l.version[0]; i++) {
+        void *from = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (!from) continue;
+        if (!take_functions(&l, from)) {
+            dlclose(from);
+            continue;
+        }
+        const size_t v = l.cublasLtGetVersion();
+        snprintf(l.version, sizeof l.version, "cuBLASLt %zu.%zu", v / 10000, v / 100 % 100);
+    }
+    return l;
+}
+
+static const library &lib(void)
+{
+    static const library found = load_library();         /* set once, by whoever asks first */
+    return found;
+}
+
+const char *vendor_gemm_find(void) { return lib().version[0] ? lib().version : NULL; }
+
+size_t vendor_gemm_bytes(void) { return WEIGHT_BYTES + WORKSPACE_BYTES; }
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+/* What the library multiplies: bf16, or FP4 with the scales of a type. */
+typedef enum operand_kind { KIND_BF16, KIND_NVFP4, KIND_MXFP4, KINDS } operand_kind;
+
+typedef struct shape {
+    operand_kind kind;
+    int rows, cols, n, y_stride;
+    uint64_t w_stride;                   /* of the bf16 weights, in values */
+    bool add, bias;
+} shape;
+
+typedef struct ready_shape {
+    shape s;
+    cublasLtMatmulDesc_t op;             /* NULL: free */
+    cublasLtMatrixLayout_t w, x, y;
+    cublasLtMatmulAlgo_t algo;
+    bool works;                          /* there is an algorithm */
+} ready_shape;
+
+struct vendor {
+    cublasLtHandle_t handle;
+    uint8_t *weights, *workspace;        /* lent */
+    ready_shape shapes[MAX_SHAPES];
+    int next;                            /* the one that makes room */
+    bool fp4[KINDS];                     /* checked, and as it should be */
+};
+
+static bool same_shape(const shape *a, const shape *b)
+{
+    return a->kind == b->kind && a->rows == b->rows && a->cols == b->cols && a->n == b->n &&
+           a->y_stride == b->y_stride && a->w_stride == b->w_stride && a->add == b->add &&
+           a->bias == b->bias;
+}
+
+static void release_shape(ready_shape *r)
+{
+    if (r->op) lib().cublasLtMatmulDescDestroy(r->op);
+    if (r->w) lib().cublasLtMatrixLayoutDestroy(r->w);
+    if (r->x) lib().cublasLtMatrixLayoutDestroy(r->x);
+    if (r->y) lib().cublasLtMatrixLayoutDestroy(r->y);
+    *r = {};
+}
+
+static bool set_op(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t what, const void *value,
+                   size_t bytes)
+{
+    return lib().cublasLtMatmulDescSetAttribute(op, what, value, bytes) == CUBLAS_STATUS_SUCCESS;
+}
+
+#if CUDART_VERSION >= 12080
+static cudaDataType_t data_type(operand_kind kind)
+{
+    return kind == KIND_BF16 ? CUDA_R_16BF : CUDA_R_4F_E2M1;
+}
+
+/* Scales, and alpha and beta, which the device knows. */
+static bool set_scaled(const ready_shape *r, const void *any)
+{
+    const int32_t mode = r->s.kind == KIND_NVFP4 ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3
+                                                 : CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    const int32_t pointers = CUBLASLT_POINTER_MODE_DEVICE;
+    return set_op(r->op, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode) &&
+           set_op(r->op, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode) &&
+           set_op(r->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &any, sizeof any) &&
+           set_op(r->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &any, sizeof any) &&
+           set_op(r->op, CUBLASLT_MATMUL_DESC_POINTER_MODE, &pointers, sizeof pointers);
+}
+
+static bool set_scales(const ready_shape *r, const void *w, const void *x)
+{
+    return set_op(r->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &w, sizeof w) &&
+           set_op(r->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x, sizeof x);
+}
+#else                                    /* a toolkit that has no such product */
+static cudaDataType_t data_type(operand_kind) { return CUDA_R_16BF; }
+static bool set_scaled(const ready_shape *, const void *) { return false; }
+static bool set_scales(const ready_shape *, const void *, const void *) { return false; }
+#endif
+
+static bool make_operands(ready_shape *r, const void *any)
+{
+    const shape *s = &r->s;
+    const cudaDataType_t type = data_type(s->kind);
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    const cublasLtEpilogue_t end = s->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    const uint64_t rows = (uint64_t)s->rows, cols = (uint64_t)s->cols, n = (uint64_t)s->n;
+    return lib().cublasLtMatmulDescCreate(&r->op, CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lib().cublasLtMatrixLayoutCreate(&r->w, type, cols, rows,
+                                            (int64_t)s->w_stride) == CUBLAS_STATUS_SUCCESS &&
+           lib().cublasLtMatrixLayoutCreate(&r->x, type, cols, n, s->cols) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lib().cublasLtMatrixLayoutCreate(&r->y, CUDA_R_32F, rows, n, s->y_stride) ==
+               CUBLAS_STATUS_SUCCESS &&
+           set_op(r->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed) &&
+           set_op(r->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &end, sizeof end) &&
+           (s->kind == KIND_BF16 || set_scaled(r, any));
+}
+
+static bool set_preferences(cublasLtMatmulPreference_t p)
+{
+    /* parts of a sum are added in a second step, in order: never as they come */
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint32_t aligned = ALIGNED;
+    const size_t most = WORKSPACE_BYTES;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t what;
+        const void *value;
+        size_t bytes;
+    } list[] = {
+        { CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most },
+        { CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &aligned, sizeof aligned },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &aligned, sizeof aligned },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &aligned, sizeof aligned },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &aligned, sizeof aligned },
+    };
+    for (const auto &one : list)
+        if (lib().cublasLtMatmulPreferenceSetAttribute(p, one.what, one.value, one.bytes) !=
+            CUBLAS_STATUS_SUCCESS)
+            return false;
+    return true;
+}
+
+static bool find_algorithm(ready_shape *r, cublasLtHandle_t handle)
+{
+    cublasLtMatmulPreference_t wish = NULL;
+    cublasLtMatmulHeuristicResult_t found = {};
+    int n = 0;
+    bool ok = lib().cublasLtMatmulPreferenceCreate(&wish) == CUBLAS_STATUS_SUCCESS &&
+              set_preferences(wish) &&
+              lib().cublasLtMatmulAlgoGetHeuristic(handle, r->op, r->w, r->x, r->y, r->y, wish, 1,
+                                                   &found, &n) == CUBLAS_STATUS_SUCCESS;
+    ok = ok && n > 0 && found.state == CUBLAS_STATUS_SUCCESS;
+    if (ok) r->algo = found.algo;
+    if (wish) lib().cublasLtMatmulPreferenceDestroy(wish);
+    return ok;
+}
+
+/* NULL: the library has nothing for it. */
+static ready_shape *shape_ready(vendor *v, const shape *s)
+{
+    for (ready_shape &r : v->shapes)
+        if (r.op && same_shape(&r.s, s)) return r.works ? &r : NULL;
+    ready_shape *r = &v->shapes[v->next];
+    v->next = (v->next + 1) % MAX_SHAPES;
+    release_shape(r);
+    r->s = *s;
+    r->works = make_operands(r, v->weights) && find_algorithm(r, v->handle);
+    return r->works ? r : NULL;
+}
+
+/* ---- weights to bf16 ------------------------------------------------------------------------- */
+
+typedef struct decode_args {
+    const uint8_t *w;
+    uint64_t row_bytes;
+    int row_blocks;                      /* of 32 weights; of 8 for floats */
+    unsigned n_block;
+    int type;
+    uint4 *to;                           /* 8 weights each, all rows without gaps */
+} decode_args;
+
+static __device__ __forceinline__ uint32_t two_weights(uint32_t codes, int i, float scale,
+                                                       float offset)
+{
+    const float low = (float)(int8_t)(codes >> 8 * i), high = (float)(int8_t)(codes >> 8 * (i + 1));
+    return pack_halves(fmaf(scale, low, offset), fmaf(scale, high, offset));
+}
+
+/* A thread for a block of 32 weights. Four chunks of 16 bytes for each thread are turned round in
+ * shared memory, chunk i of a warp at i ^ (i / 8 % 8), so that a warp writes whole lines. */
+template <int TYPE>
+static __global__ void __launch_bounds__(DECODE_THREADS) decode_blocks(frame f, const decode_args a)
+{
+    __shared__ uint4 turned[DECODE_THREADS / 32][128];
+    const unsigned lane = threadIdx.x % 32;
+    const unsigned first = blockIdx.x * DECODE_THREADS + threadIdx.x - lane;
+    const unsigned at = min(first + lane, a.n_block - 1);
+    const int row = (int)(at / (unsigned)a.row_blocks), b = (int)(at % (unsigned)a.row_blocks);
+    uint4 *mine = turned[threadIdx.x / 32];
+    weight_parts p;
+    float scale[2], offset[2];
+
+    frame_begin(f);
+    unpack<TYPE>(p, a.w + (uint64_t)row * a.row_bytes + (size_t)(b / 8) * format<TYPE>::group_bytes,
+                 b % 8);
+    block_affine<TYPE>(scale, offset, p);
+    #pragma unroll
+    for (unsigned c = 0; c < 4; c++) {
+        const unsigned i = 4 * lane + c;
+        const float by = scale[c / 2], from = offset[c / 2];
+        mine[i ^ (i / 8 % 8)] = make_uint4(two_weights(p.w[2 * c], 0, by, from),
+                                           two_weights(p.w[2 * c], 2, by, from),
+                                           two_weights(p.w[2 * c + 1], 0, by, from),
+                                           two_weights(p.w[2 * c + 1], 2, by, from));
+    }
+    __syncwarp();
+    frame_wait(f);                       /* the last product has read what was here */
+    #pragma unroll
+    for (unsigned k = 0; k < 4; k++) {
+        const unsigned i = 32 * k + lane;
+        const size_t chunk = (size_t)first * 4 + i;
+        if (chunk < (size_t)a.n_block * 4) a.to[chunk] = mine[i ^ (i / 8 % 8)];
+    }
+    frame_end(f);
+}
+
+/* A thread for 8 weights of 16 bits at any even address. */
+static __global__ void __launch_bounds__(DECODE_THREADS) decode_halves(frame f, const decode_args a)
+{
+    const unsigned at = blockIdx.x * DECODE_THREADS + threadIdx.x;
+    const unsigned use = min(at, a.n_block - 1);
+    const uint16_t *from = (const uint16_t *)(a.w + use / (unsigned)a.row_blocks * a.row_bytes) +
+                           8 * (use % (unsigned)a.row_blocks);
+    uint32_t v[4];
+    frame_begin(f);
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t low = from[2 * i], high = from[2 * i + 1];
+        v[i] = a.type == QT_F16 ? pack_halves(half_bits(low), half_bits(high)) : low | high << 16;
+    }
+    frame_wait(f);
+    if (at < a.n_block) a.to[at] = make_uint4(v[0], v[1], v[2], v[3]);
+    frame_end(f);
+}
+
+static bool is_wide(int type) { return type == QT_F16 || type == QT_BF16; }
+
+/* Rows first .. first + rows - 1 to the scratch. */
+static void decode(gpu *g, const gemm *p, int first, int rows)
+{
+    const int each = is_wide(p->type) ? 8 : 32;
+    const uint8_t *w = p->w.data + (uint64_t)first * p->w.row_bytes;
+    const unsigned n = (unsigned)((uint64_t)rows * (uint64_t)(p->cols / each));
+    const decode_args a = { w, p->w.row_bytes, p->cols / each, n, p->type,
+                            (uint4 *)g->vendor->weights };
+    const uint64_t bytes = (uint64_t)rows * p->w.row_bytes;
+    const unsigned grid = ceil_div(n, DECODE_THREADS);
+    switch (p->type) {
+#define CASE(T)                                                                                    \
+    case T: launch(g, "decode", bytes, decode_blocks<T>, grid, DECODE_THREADS, 0, a); break;
+    GPU_BLOCK_TYPES(CASE)
+#undef CASE
+    default: launch(g, "decode", bytes, decode_halves, grid, DECODE_THREADS, 0, a);
+    }
+}
+
+/* ---- the product ----------------------------------------------------------------------------- */
+
+/* The library's kernels know nothing of profiles: one before and one after it do. */
+static __global__ void note_start(trace_slot *t) { t->start = t->ready = device_ns(); }
+static __global__ void note_end(trace_slot *t) { t->end = device_ns(); }
+
+static trace_slot *trace_begin(gpu *g, const gemm *p)
+{
+    if (!g->trace || g->n_trace >= TRACE_MAX) return NULL;
+    g->trace_name[g->n_trace] = p->name;
+    g->trace_bytes[g->n_trace] = (uint64_t)p->rows * p->w.row_bytes;
+    trace_slot *t = g->trace + g->n_trace++;
+    note_start<<<1, 1, 0, g->stream>>>(t);
+    return t;
+}
+
+static void trace_end(gpu *g, const gemm *p, trace_slot *t)
+{
+    if (t) note_end<<<1, 1, 0, g->stream>>>(t);
+    gpu_fail(g, cudaGetLastError(), p->name);
+}
+
+/* False: the library refuses, and y is as it was. */
+static bool multiply(gpu *g, const gemm *p, const ready_shape *r, const void *w, int first)
+{
+    vendor *v = g->vendor;
+    const float alpha = p->w.factor, beta = p->add ? 1.0f : 0.0f;
+    const float *bias = p->w.bias ? p->w.bias + first : NULL;
+    float *y = p->y + first;
+
+    if (g->failure != cudaSuccess) return true;
+    trace_slot *t = trace_begin(g, p);
+    const bool ok =
+        (!bias || set_op(r->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)) &&
+        lib().cublasLtMatmul(v->handle, r->op, &alpha, w, r->w, p->x, r->x, &beta, y, r->y, y,
+                             r->y, &r->algo, v->workspace, WORKSPACE_BYTES, g->stream) ==
+            CUBLAS_STATUS_SUCCESS;
+    trace_end(g, p, t);
+    return ok;
+}
+
+static bool is_aligned(const void *p) { return (uintptr_t)p % ALIGNED == 0; }
+
+/* BF16 that the library can read where it is. */
+static bool is_in_place(const gemm *p)
+{
+    return p->type == QT_BF16 && is_aligned(p->w.data) && p->w.row_bytes % ALIGNED == 0;
+}
+
+bool vendor_gemm_fits(const gpu *g, const gemm *p)
+{
+    return g->vendor && !gemm_is_float(p->type) && !p->up.data && !p->tiles && !p->w.at &&
+           !p->w.scale && p->cols % (is_wide(p->type) ? 8 : 32) == 0 && p->y_stride % 4 == 0 &&
+           is_aligned(p->x) && is_aligned(p->y) &&
+           (uint64_t)p->cols * SLICE_ROWS * sizeof(uint16_t) <= WEIGHT_BYTES;
+}
+
+static bool run_bf16(gpu *g, const gemm *p)
+{
+    const bool in_place = is_in_place(p);
+    const int fit = (int)(WEIGHT_BYTES / sizeof(uint16_t) / (size_t)p->cols) / SLICE_ROWS *
+                    SLICE_ROWS;
+    const int each = in_place || p->rows < fit ? p->rows : fit, last = (p->rows - 1) % each + 1;
+    shape s = { KIND_BF16, each, p->cols, p->n, p->y_stride,
+                in_place ? p->w.row_bytes / sizeof(uint16_t) : (uint64_t)p->cols, p->add,
+                p->w.bias != NULL };
+    shape tail = s;
+
+    tail.rows = last;
+    if (!shape_ready(g->vendor, &s) || !shape_ready(g->vendor, &tail)) return false;
+    for (int first = 0; first < p->rows; first += each) {
+        const int rows = p->rows - first < each ? p->rows - first : each;
+        const ready_shape *r = shape_ready(g->vendor, rows == each ? &s : &tail);
+        if (!in_place) decode(g, p, first, rows);
+        if (multiply(g, p, r, in_place ? (const void *)p->w.data : g->vendor->weights, first))
+            continue;
+        if (first == 0) return false;
+        gpu_fail(g, cudaErrorUnknown, "cuBLASLt: product");
+    }
+    return true;
+}
+
+/* ---- block-scaled FP4 ------------------------------------------------------------------------ */
+
+/* Half of the scratch for weights, half for activations. */
+enum : size_t { FP4_BYTES = WEIGHT_BYTES / 2 };
+
+static operand_kind fp4_kind(int type)
+{
+    return type == QT_NVFP4 ? KIND_NVFP4 : type == QT_MXFP4 ? KIND_MXFP4 : KIND_BF16;
+}
+
+/* The scratch's parts for p; false: too small. */
+static bool place_inputs(fp4_inputs *to, const vendor *v, const gemm *p)
+{
+    const size_t codes = fp4_codes_bytes(p->n, p->cols), each = fp4_bytes(p->type, p->n, p->cols);
+    uint8_t *at = v->weights + FP4_BYTES;
+    if (2 * each + 256 > FP4_BYTES) return false;
+    to->by = (float *)at;
+    to->largest = (uint32_t *)(to->by + 4);
+    for (int i = 0; i < 2; i++) {
+        to->part[i].codes = at + 256 + (size_t)i * each;
+        to->part[i].scales = to->part[i].codes + codes;
+    }
+    return true;
+}
+
+/* False: the library refuses. */
+static bool multiply_fp4(gpu *g, const gemm *p, const ready_shape *r, const fp4_matrix *w,
+                         const fp4_inputs *x, int part, int first)
+{
+    vendor *v = g->vendor;
+    float *y = p->y + first;
+    if (g->failure != cudaSuccess) return true;
+    trace_slot *t = trace_begin(g, p);
+    const bool ok = set_scales(r, w->scales, x->part[part].scales) &&
+                    lib().cublasLtMatmul(v->handle, r->op, x->by, w->codes, r->w,
+                                         x->part[part].codes, r->x, x->by + 1 + part, y, r->y, y,
+                                         r->y, &r->algo, v->workspace, WORKSPACE_BYTES,
+                                         g->stream) == CUBLAS_STATUS_SUCCESS;
+    trace_end(g, p, t);
+    return ok;
+}
+
+/* The factor of the weights' format is not in w.factor: codes and scales are whole values. */
+static bool run_fp4(gpu *g, const gemm *p)
+{
+    vendor *v = g->vendor;
+    const int fit = (int)(FP4_BYTES / fp4_bytes(p->type, SLICE_ROWS, p->cols)) * SLICE_ROWS;
+    const int each = p->rows < fit ? p->rows : fit, last = each ? (p->rows - 1) % each + 1 : 0;
+    shape s = { fp4_kind(p->type), each, p->cols, p->n, p->y_stride, (uint64_t)p->cols, p->add,
+                false };
+    shape tail = s;
+    fp4_inputs x;
+
+    tail.rows = last;
+    if (each == 0 || !place_inputs(&x, v, p) || !shape_ready(v, &s) || !shape_ready(v, &tail))
+        return false;
+    fp4_pack_inputs(g, &x, p);
+    for (int first = 0; first < p->rows && g->failure == cudaSuccess; first += each) {
+        const int rows = p->rows - first < each ? p->rows - first : each;
+        const ready_shape *r = shape_ready(v, rows == each ? &s : &tail);
+        const fp4_matrix w = { v->weights, v->weights + fp4_codes_bytes(rows, p->cols) };
+        fp4_pack_weights(g, &w, p, first, rows);
+        for (int part = 0; part < 2; part++) {
+            if (multiply_fp4(g, p, r, &w, &x, part, first)) continue;
+            if (first == 0 && part == 0) return false;
+            gpu_fail(g, cudaErrorUnknown, "cuBLASLt: FP4 product");
+        }
+    }
+    return true;
+}
+
+static float format_factor(int type)
+{
+    return type == QT_NVFP4 ? format<QT_NVFP4>::factor : format<QT_MXFP4>::factor;
+}
+
+/* Only columns of whole 16 bytes; the library's bias would not be F32. */
+static bool fp4_suits(const gpu *g, const gemm *p)
+{
+    const operand_kind kind = fp4_kind(p->type);
+    return kind != KIND_BF16 && g->vendor->fp4[kind] && !p->w.bias && p->cols % 32 == 0;
+}
+
+bool vendor_gemm_run(gpu *g, const gemm *p)
+{
+    gemm whole = *p;
+    if (!fp4_suits(g, p)) return run_bf16(g, p);
+    whole.w.factor /= format_factor(p->type);
+    return run_fp4(g, &whole) || run_bf16(g, p);
+}
+
+/* ---- FP4, checked before it is used ---------------------------------------------------------- */
+
+enum { TILE_ROWS = 256, TILE_COLS = 512, TILE_TOKENS = 128 };
+enum : size_t { TILE_BYTES = (size_t)2 << 20 };          /* at the end of the weights' scratch */
+
+/* Scales that differ from block to block, and activations that two FP4 matrices hold exactly: any
+ * scale in the wrong place shows, and nothing else does. */
+static void make_tile(uint8_t *w, uint16_t *x, int type, uint64_t row_bytes)
+{
+    static const float values[8] = { 6, -4, 3, -2, 1.5f, -1, 0.5f, 0 };
+    uint32_t seed = 1;
+    for (size_t i = 0; i < TILE_ROWS * row_bytes; i++) {
+        const size_t at = i % (type == QT_NVFP4 ? sizeof(block_nvfp4) : sizeof(block_mxfp4));
+        seed = seed * 1664525u + 1013904223u;
+        const uint32_t byte = seed >> 24;
+        if (type == QT_NVFP4) w[i] = (uint8_t)(at < 4 ? 0x28 + byte % 32 : byte);
+        else w[i] = (uint8_t)(at == 0 ? 120 + byte % 8 : byte);
+    }
+    for (int i = 0; i < TILE_TOKENS * TILE_COLS; i++) {
+        const int block = i / 32, power = (block * 7 + block / 16) % 6 - 3;
+        const float v = values[(i % 32 + block) % 8] * ldexpf(1.0f, power);
+        uint32_t bits;
+        memcpy(&bits, &v, sizeof bits);
+        x[i] = (uint16_t)(bits >> 16);
+    }
+}
+
+/* |a - b| / |b|; NaN counts as different. */
+static double difference(const float *a, const float *b, int n)
+{
+    double off = 0, all = 0;
+    for (int i = 0; i < n; i++) {
+        off += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        all += (double)b[i] * b[i];
+    }
+    return all > 0 ? sqrt(off / all) : INFINITY;
+}
+
+/* The tile both ways; < 0: it could not be computed. */
+static double compare_tile(gpu *g, int type, uint8_t *w, uint16_t *x, float *y)
+{
+    enum { Y = TILE_ROWS * TILE_TOKENS };
+    const uint64_t row_bytes = quant_row_bytes(quant_traits_of((quant_type)type), TILE_COLS);
+    uint8_t *at = g->vendor->weights + WEIGHT_BYTES - TILE_BYTES;
+    const size_t w_bytes = TILE_ROWS * row_bytes, x_bytes = TILE_TOKENS * TILE_COLS * sizeof *x;
+    gemm p = {};
+
+    make_tile(w, x, type, row_bytes);
+    p.name = "check";
+    p.type = type;
+    p.rows = p.y_stride = TILE_ROWS;
+    p.cols = TILE_COLS;
+    p.n = TILE_TOKENS;
+    p.w = { at, NULL, row_bytes, 0, NULL, NULL, 1.0f };
+    p.x = at + w_bytes;
+    p.y = (float *)(at + w_bytes + x_bytes);
+    gpu_fail(g, cudaMemcpyAsync(at, w, w_bytes, cudaMemcpyHostToDevice, g->stream), "FP4");
+    gpu_fail(g, cudaMemcpyAsync(at + w_bytes, x, x_bytes, cudaMemcpyHostToDevice, g->stream),
+             "FP4");
+    if (!run_fp4(g, &p)) return -1.0;
+    /* decoded weights lack the factor of their format, codes do not */
+    p.w.factor = format_factor(type);
+    p.y += Y;
+    if (!run_bf16(g, &p)) return -1.0;
+    gpu_fail(g, cudaMemcpyAsync(y, p.y - Y, 2 * Y * sizeof *y, cudaMemcpyDeviceToHost, g->stream),
+             "FP4");
+    gpu_fail(g, cudaStreamSynchronize(g->stream), "FP4");
+    return difference(y, y + Y, Y);
+}
+
+static void check_fp4(gpu *g)
+{
+    static const int types[] = { QT_NVFP4, QT_MXFP4 };
+    uint8_t *memory = (uint8_t *)mem_zalloc(TILE_BYTES);
+    if (g->cc < 100 || !memory || g->failure != cudaSuccess) {
+        mem_free(memory);
+        return;
+    }
+    for (const int type : types) {
+        const double off = compare_tile(g, type, memory, (uint16_t *)(memory + (1 << 19)),
+                                        (float *)(memory + (1 << 20)));
+        g->vendor->fp4[fp4_kind(type)] = off >= 0 && off < 1e-3;
+        if (off < 1e-3) continue;        /* one that is not there is no news */
+        snprintf(g->gemm_note, sizeof g->gemm_note, "%s: its FP4 product of %s is off by %.2g of "
+                 "the bf16 one: not used", lib().version, quant_name((quant_type)type), off);
+    }
+    mem_free(memory);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+bool vendor_gemm_open(gpu *g, void *scratch)
+{
+    if (!vendor_gemm_find() || !scratch) return false;
+    vendor *v = (vendor *)mem_zalloc(sizeof *v);
+    if (!v) return false;
+    if (lib().cublasLtCreate(&v->handle) != CUBLAS_STATUS_SUCCESS) {
+        mem_free(v);
+        return false;
+    }
+    v->weights = (uint8_t *)scratch;
+    v->workspace = v->weights + WEIGHT_BYTES;
+    g->vendor = v;
+    check_fp4(g);
+    return true;
+}
+
+void vendor_gemm_close(gpu *g)
+{
+    if (!g->vendor) return;
+    for (ready_shape &r : g->vendor->shapes) release_shape(&r);
+    lib().cublasLtDestroy(g->vendor->handle);
+    mem_free(g->vendor);
+    g->vendor = NULL;
+}
+
+#else                                    /* a toolkit without the library's header */
+
+const char *vendor_gemm_find(void) { return NULL; }
+size_t vendor_gemm_bytes(void) { return 0; }
+bool vendor_gemm_open(gpu *, void *) { return false; }
+void vendor_gemm_close(gpu *) {}
+bool vendor_gemm_fits(const gpu *, const gemm *) { return false; }
+bool vendor_gemm_run(gpu *, const gemm *) { return false; }
+
+#endif
