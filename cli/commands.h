@@ -19,6 +19,7 @@ int cmd_bench_cache(int argc, char **argv);          /* and its two verbs: */
 int cmd_bench_cache_record(int argc, char **argv);
 int cmd_bench_cache_replay(int argc, char **argv);
 int cmd_bench_decode(int argc, char **argv);
+int cmd_bench_gemm(int argc, char **argv);
 int cmd_bench_io(int argc, char **argv);
 int cmd_bench_logits(int argc, char **argv);
 int cmd_bench_kernels(int argc, char **argv);

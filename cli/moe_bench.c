@@ -14,6 +14,7 @@ static const command verbs[] = {
     { "synth", "Writes a GGUF of a real model's shapes with random weights", cmd_bench_synth },
     { "kernels", "Measures the products of each weight type against the memory's speed",
       cmd_bench_kernels },
+    { "gemm", "Measures products of prompts on the GPU, ours and the vendor's", cmd_bench_gemm },
     { "io", "Measures how fast the drive gives pieces of a model file", cmd_bench_io },
     { "machine", "Shows cores, caches and memory, and how fast it is read", cmd_bench_machine },
     { "quant", "Decodes raw blocks of one type to floats", cmd_bench_quant },
@@ -32,6 +33,7 @@ int main(int argc, char **argv)
                          "  moe-bench logits -m model.gguf --ids ids.txt -o logits.f32\n"
                          "  moe-bench synth qwen3-next-80b --layers 4 -o q4.gguf\n"
                          "  moe-bench kernels --type MXFP4,Q4_K --tokens 1,8\n"
+                         "  moe-bench gemm --type Q8_0 --tokens 512,2048\n"
                          "  moe-bench io -m model.gguf\n"
                          "  moe-bench tokenize -m model.gguf book.txt\n",
                          verbs, ARRAY_LEN(verbs), argc, argv);

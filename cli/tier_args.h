@@ -36,7 +36,7 @@ typedef struct tier_args {
                         "lcp weigh both, fade least used of late; off: VRAM keeps what it has. " \
                         "Default: fade in VRAM, lru in RAM"
 
-enum { TIER_N_OPTION = 20 };
+enum { TIER_N_OPTION = 21 };
 extern const arg_option tier_options[TIER_N_OPTION];
 
 void tier_args_init(tier_args *a);

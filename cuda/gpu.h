@@ -73,6 +73,10 @@ int gpu_wait(gpu *g, err_ctx *err);
 /* Bytes per second that a kernel reads from VRAM at best; uses a gigabyte of it meanwhile. */
 int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err);
 
+/* Multiply-adds per second of 16-bit matrices in registers, by the instruction that our kernels use
+ * on every chip. */
+int gpu_multiply_peak(double *macs_per_s, gpu *g, err_ctx *err);
+
 /* ---- profiles -------------------------------------------------------------------------------- */
 
 /* While a profile is on, every kernel that is launched or recorded notes when it ran. */

@@ -147,6 +147,13 @@ int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err)
     return refuse(err);
 }
 
+int gpu_multiply_peak(double *macs_per_s, gpu *g, err_ctx *err)
+{
+    (void)g;
+    *macs_per_s = 0;
+    return refuse(err);
+}
+
 int gpu_measure_links(gpu_links *out, gpu *g, err_ctx *err)
 {
     (void)g;

@@ -13,7 +13,7 @@ for p in $run $bench; do
     expect 2 "unknown verb 'nonsense'" "$p" nonsense
 done
 for v in inspect tokenize render models chat; do expect 0 "Usage: moe-run $v" $run $v --help; done
-for v in synth quant tokenize decode tiers lengths logits kernels machine io; do expect 0 "Usage: moe-bench $v" $bench $v --help; done
+for v in synth quant tokenize decode tiers lengths logits kernels gemm machine io; do expect 0 "Usage: moe-bench $v" $bench $v --help; done
 expect 2 "unknown option --frobnicate" $run inspect --frobnicate $qwen
 expect 2 "FILE missing" $run inspect
 expect 2 "unexpected argument" $run inspect $qwen $gptoss
@@ -116,6 +116,11 @@ refuse 1 "ids:2: " $bench logits -m $tiny --ids "$tmp/ids" -o "$tmp/none.f32"
 printf '511 512\n' >"$tmp/ids"
 refuse 1 "512" $bench logits -m $tiny --ids "$tmp/ids" -o "$tmp/none.f32"
 if [ -e "$tmp/none.f32" ]; then bad "logits of bad ids left a file"; else ok; fi
+
+# ---- gemm: what it refuses; only a GPU has more to show
+refuse 2 "--type: 'Q9_0' is no type with a kernel on the GPU" $bench gemm --type Q8_0,Q9_0
+refuse 2 "--tokens: '8' is not a number within 9..16384" $bench gemm --tokens 16,8
+refuse 2 "--json and --csv: one of them" $bench gemm --type Q8_0 --json --csv
 
 # ---- machine and kernels: what they print, and what they refuse; speeds do not matter
 quick="--threads 2 --seconds 0.002 --buffer 4M"

@@ -1,0 +1,50 @@
+/* mma_peak.cu - how fast this device multiplies 16-bit matrices that are already in registers: the
+ * limit of kernels that use mma. (Hopper's own instruction, wgmma, is faster by half.) */
+#include "cuda/device.cuh"
+
+enum { THREADS = 256, SUMS = 8, STEPS = 2048, BLOCKS = 4, ROUNDS = 5 };
+
+static __global__ void __launch_bounds__(THREADS) multiply_registers(frame f, float *to)
+{
+    float sum[SUMS][4] = {};
+    uint32_t a[4], b[SUMS][2];
+    frame_begin(f);
+    frame_wait(f);
+    for (uint32_t &v : a) v = pack_halves(1.0f, (float)threadIdx.x);
+    for (auto &pair : b)
+        for (uint32_t &v : pair) v = pack_halves(0.5f, (float)blockIdx.x);
+    #pragma unroll 1
+    for (int i = 0; i < STEPS; i++)
+        #pragma unroll
+        for (int k = 0; k < SUMS; k++) mma_16x8x16(sum[k], a, b[k]);
+    float all = 0.0f;
+    for (const auto &four : sum)
+        for (const float v : four) all += v;
+    if (all == 0.12345f) *to = all;      /* so that nothing is optimised away */
+    frame_end(f);
+}
+
+int gpu_multiply_peak(double *macs_per_s, gpu *g, err_ctx *err)
+{
+    const unsigned blocks = (unsigned)(g->n_sm * BLOCKS);
+    const double macs = (double)blocks * (THREADS / 32) * STEPS * SUMS * (16 * 8 * 16);
+    cudaEvent_t event[2] = {};
+    float best = 0.0f;
+
+    *macs_per_s = 0.0;
+    for (int i = 0; i < 2; i++) gpu_fail(g, cudaEventCreate(&event[i]), "peak");
+    for (int i = 0; i < ROUNDS && g->failure == cudaSuccess; i++) {
+        float ms = 0.0f;
+        gpu_fail(g, cudaEventRecord(event[0], g->stream), "peak");
+        launch(g, "peak", 0, multiply_registers, blocks, THREADS, 0, (float *)NULL);
+        gpu_fail(g, cudaEventRecord(event[1], g->stream), "peak");
+        gpu_fail(g, cudaEventSynchronize(event[1]), "peak");
+        gpu_fail(g, cudaEventElapsedTime(&ms, event[0], event[1]), "peak");
+        if (best == 0.0f || ms < best) best = ms;
+    }
+    const int rc = gpu_wait(g, err);
+    for (int i = 0; i < 2; i++)
+        if (event[i]) cudaEventDestroy(event[i]);
+    if (rc == 0 && best > 0.0f) *macs_per_s = macs / (best * 1e-3);
+    return rc;
+}
