@@ -27,7 +27,7 @@
  * differences of the former are exact, so neighbours in a chunk that forgets fast keep their bits.
  *
  * What one kernel hands to the other is in the order in which the lanes of a warp want it: the
- * fragments of an operand as 16 bytes for each lane, the accumulators as they are. It takes 4.6 MB
+ * fragments of an operand as 16 bytes for each lane, the accumulators as they are. It takes 4.7 MB
  * per chunk of Qwen3-Next, so SLAB chunks go through both kernels at a time, within L2. */
 #include "cuda/delta.cuh"
 
