@@ -37,8 +37,8 @@ const arg_option tier_options[TIER_N_OPTION] = {
     { "deterministic", 0, ARG_FLAG, FIELD(deterministic), NULL, "MOE_DETERMINISTIC", 0, 0,
       "Decide by sizes, never by measured speeds; try nothing while running" },
     { "prompt-way", 0, ARG_TEXT, FIELD(prompt_way), "WAY", "MOE_PROMPT_WAY", 0, 0,
-      "Prompts' experts that are not in VRAM: over the bus, by the cores, split between both, auto: "
-      "what is fastest. Default: auto" },
+      "Experts of prompts that are not in VRAM: over the bus, by the cores, split between the two, "
+      "or auto. Default: auto" },
     { "prefill-m", 0, ARG_INT, FIELD(prefill_m), "N", "MOE_FP4_PREFILL_M", 0, 1 << 20,
       "Tokens from which prompts are matrix products; fewer go as answers do. Default: 9, the "
       "least" },

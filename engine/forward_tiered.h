@@ -3,7 +3,8 @@
  *   for each layer:  mix      attention or DeltaNet, residual               where its dense part is
  *                    route    norm, router logits, top-k, weights           the same
  *                    experts  in VRAM, asked of the host, computed by the host, passing through
- *                             VRAM, or some of them each: one switch, by the layer and the length of the batch
+ *                             VRAM, or some of them each: one switch, by the layer and the length
+ *                             of the batch
  *                    join     sum in selection order, residual
  *
  * The first layers may have their dense part on the GPU, the others have it on the CPU; all or none

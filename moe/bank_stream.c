@@ -12,8 +12,8 @@
 #include "moe/bank_stream.h"
 
 enum { SEND_EXPERTS = 64 };              /* read from the file together */
-/* Experts that were picked come in this many parts or more, if they are as many: nothing is computed
- * before the first has arrived, and only the last part's products run after the bus. */
+/* Experts that were picked come in this many parts or more, if they are as many: nothing is
+ * computed before the first has arrived, and the last one's products run after the bus. */
 enum { PICK_PARTS = 6 };
 
 /* Experts first .. first + count - 1 of a layer's order. */

@@ -54,7 +54,8 @@ void lengths_print(const lengths_table *t)
         if (t->rows[r].sent_percent >= 0) printf("  %d%%", t->rows[r].sent_percent);
         printf("\n");
     }
-    printf("\ntok/s, the median of all runs; <: slower than a shorter prompt of 9 tokens or more\n");
+    printf("\ntok/s, the median of all runs; <: slower than a shorter prompt of 9 tokens or "
+           "more\n");
 }
 
 static void put(textbuf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);

@@ -709,8 +709,8 @@ int gpu_steps_create(gpu_steps **out, const gpu_parts *parts, int chunk, err_ctx
     s->live = (steps){
         .self = s, .begin = begin, .mix = mix, .route = route, .experts_here = experts_here,
         .experts_asked = experts_asked, .experts_by_host = experts_by_host,
-        .experts_by_count = experts_by_count, .experts_streamed = experts_streamed, .join = join, .end = end, .hand_over = hand_over,
-        .logits = logits,
+        .experts_by_count = experts_by_count, .experts_streamed = experts_streamed, .join = join,
+        .end = end, .hand_over = hand_over, .logits = logits,
     };
     s->played = (steps){
         .self = s, .begin = play, .mix = note_written, .route = nothing,
