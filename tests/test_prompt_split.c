@@ -161,6 +161,9 @@ static void test_edges(void)
     CHECK(border_of(&some) == 1);                        /* 40 us against 1.6 ms */
     some.counts[7] = 1;
     CHECK(border_of(&some) == 0);                        /* 40 us against 23 */
+    some.l = (split_layer){ .bytes = 2e6, .most_slots = 5120 };
+    some.r = (split_speeds){ .bus = 5e10, .read = 5e10, .many = 1e12, .gpu = 1e14 };
+    CHECK(border_of(&some) == 0);                        /* the least of two that are as good */
     for (int e = 0; e < EXPERTS; e++) some.there[e] = true;
     CHECK(prompt_split_sort(some.list, some.counts, some.there, EXPERTS) == 0);
 }

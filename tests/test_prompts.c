@@ -168,6 +168,12 @@ static bool lose_patience(void *ctx, double done, double total)
     return --p->layers >= 0;
 }
 
+static int resident(engine *e)
+{
+    static int list[4096];
+    return engine_resident(e, list, (int)ARRAY_LEN(list));
+}
+
 enum { HALTED = 100, HALTED_CHUNK = 40 };
 
 static bool same_after(session *s, const float *want, float *got, int32_t *ids, const model *m,
@@ -196,8 +202,13 @@ static void halt(const model *m, const place *p)
     err_ctx err = { 0 };
     for (int i = 0; i < HALTED; i++) ids[i] = (int32_t)((5 + 31 * i + i / 9) % m->hp.n_vocab);
     bool ok = CHECK(want && got && engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, p) &&
-              CHECK(session_create(&s, e, &so, &err) == 0) &&
-              CHECK(session_eval(s, ids, HALTED, want, 1, NULL, NULL, &err) == 0);
+              CHECK(session_create(&s, e, &so, &err) == 0);
+    const int n_there = ok ? resident(e) : 0;
+    ok = ok && CHECK(session_eval(s, ids, HALTED, want, 1, NULL, NULL, &err) == 0);
+    /* what made room for an expert that passed did so for one that stays */
+    if (ok && p->changing && !p->moved)
+        CHECK_MSG(resident(e) == n_there && (p->bus == 0 || session_places(s).swaps > 0),
+                  "%s: %d experts in VRAM, %d before", p->name, resident(e), n_there);
     for (int way = PROMPT_CORES; way <= PROMPT_BUS && ok; way++) {
         prompt_experts_stats n;
         session_rewind(s, 0);
