@@ -36,8 +36,8 @@ uint64_t gpu_gemm_scratch(const gpu *g, int n)
 
 void gpu_gemm_lend(gpu *g, void *scratch)
 {
-    gpu_gemm_reclaim(g, g->lent);
     if (g->gemm.use == GPU_GEMM_OWN || !scratch) return;
+    gpu_gemm_reclaim(g, g->lent);
     if (vendor_gemm_open(g, scratch)) g->lent = scratch;
     else g->gemm.use = GPU_GEMM_OWN;
 }

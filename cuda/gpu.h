@@ -191,7 +191,9 @@ typedef enum gpu_gemm_use {
 typedef struct gpu_gemm {
     gpu_gemm_use use;
     int from;                            /* tokens from which products need not follow the contract;
-                                          * up to GPU_FEW: from GPU_FEW + 1 on */
+                                          * up to GPU_FEW: from GPU_FEW + 1 on. Experts that are not
+                                          * all in VRAM, or that are counted, follow it only up to
+                                          * GPU_FEW */
     gpu_gemm_rates rates;
 } gpu_gemm;
 
@@ -205,7 +207,7 @@ const char *gpu_gemm_note(const gpu *g); /* a way that was tried and switched of
  * reclaimed or g is closed. Nothing is kept there from one product to the next. 0: none is needed.
  * Without it all products are ours. */
 uint64_t gpu_gemm_scratch(const gpu *g, int n);
-void gpu_gemm_lend(gpu *g, void *scratch);
+void gpu_gemm_lend(gpu *g, void *scratch);               /* NULL: nothing */
 void gpu_gemm_reclaim(gpu *g, const void *scratch);      /* NULL or another's is fine */
 
 /* ---- operations ------------------------------------------------------------------------------ */
