@@ -1,9 +1,10 @@
 /* gemm_choice.h - how a product of some tokens is computed: the one rule, as pure functions.
  *
- * The contract's kernels below `from` tokens; then ours on tensor cores, or the vendor's. Products that the vendor's library cannot take, and small
- * ones, are ours; of the others those where it was measured to be faster are the library's. With
- * GPU_GEMM_OWN only shapes decide: neither speeds nor whether the library is there. Valid C and
- * C++: cuda/gemm.cu asks, tests/test_gemm_choice.c checks. */
+ * The contract's kernels below `from` tokens; then ours on tensor cores, or the vendor's. Products
+ * that the vendor's library cannot take, and small ones, are ours; of the others those where it was
+ * measured to be faster are the library's. With GPU_GEMM_OWN only shapes decide: neither speeds nor
+ * whether the library is there. Valid C and C++: cuda/gemm.cu asks, tests/test_gemm_choice.c
+ * checks. */
 #ifndef CUDA_GEMM_CHOICE_H
 #define CUDA_GEMM_CHOICE_H
 

@@ -68,7 +68,10 @@ void fp4_pack_weights(gpu *g, const fp4_matrix *to, const gemm *p, int first, in
 
 /* Two bf16 of a word. */
 static __device__ __forceinline__ float low_half(uint32_t v) { return float_bits(v << 16); }
-static __device__ __forceinline__ float high_half(uint32_t v) { return float_bits(v & 0xFFFF0000u); }
+static __device__ __forceinline__ float high_half(uint32_t v)
+{
+    return float_bits(v & 0xFFFF0000u);
+}
 
 /* Bits of the largest magnitude, of floats: they are in the order of their values. */
 static __global__ void __launch_bounds__(THREADS) find_largest(frame f, const uint4 *x, size_t n,

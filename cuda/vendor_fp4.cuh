@@ -2,9 +2,9 @@
  *
  * NVFP4 and MXFP4 weights keep their codes and scales, in the library's order. Activations become
  * the sum of two FP4 matrices, the second of what the first left over: one alone would be off by a
- * tenth, both by a hundredth, near the int8 of a token by itself. So a product is two. Before them
- * the activations of a NVFP4 product are divided by a power of two, so that the largest of the batch
- * fits; the product is multiplied by it again.
+ * tenth, both by a hundredth. So a product is two. Before them the activations of a NVFP4 product
+ * are divided by a power of two, so that the largest of the batch fits; the product is multiplied
+ * by it again.
  *
  * For chips of compute capability 10.0 and later. It has not run on one: vendor_gemm.cu compares
  * one tile with the bf16 product when memory is lent, and leaves FP4 alone if they differ. Internal
