@@ -248,7 +248,8 @@ json_t *plan_view_json(const plan_view *v)
                             "program", INT(p->ram_program), "experts", INT(p->ram_experts),
                             "page_locked", INT(p->ram_locked), "other", INT(p->ram_other),
                             "repacked_head", INT(p->ram_copy));
-    return json_pack("{s:b, s:i, s:o, s:o, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:o, s:b, s:o, s:o, s:s}",
+    return json_pack("{s:b, s:i, s:o, s:o, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:o, s:b, s:o, s:o, "
+                     "s:s}",
                      "gpu", (int)p->gpu, "chunk", p->chunk, "vram", vram_json(v), "ram", ram,
                      "drive_experts", INT(p->disk_experts),
                      "answer_tokens_per_second", p->decode_tok_s,
