@@ -13,7 +13,6 @@
 #                          all: every one of 75 80 86 89 90 120. One that is older than the GPU works, too:
 #                          make check-gpu CUDA_ARCHS=75 tests on any GPU what one of sm_75 would run.
 # CC=clang, OPT="-O0 -g"   another compiler, other optimisation; CFLAGS, CPPFLAGS, LDFLAGS and LDLIBS are added
-# WGMMA=1                  code for sm_90 uses its own matrix units for prompts: written, not measured yet
 # URING=0                  without liburing: the drive is read by threads that call pread
 # TEST_THREADS=64          tests as on a machine of 64 cores
 # SAN=address,undefined    sanitizers (also SAN=thread), without CUDA
@@ -116,7 +115,7 @@ CONFIG  += $(call checksum,$(CFLAGS)|$(CPPFLAGS)|$(LDFLAGS)|$(LDLIBS)|$(DEPS))
 endif
 B       := build$(subst $(space),,$(CONFIG))$(BUILD_SUFFIX)
 # Objects of kernels: those of other architectures may stay beside them.
-G       := $B/$(if $(ARCHS),sm_$(subst $(space),_,$(ARCHS)),ptx_$(PTX))$(WGMMA:1=-wgmma)
+G       := $B/$(if $(ARCHS),sm_$(subst $(space),_,$(ARCHS)),ptx_$(PTX))
 
 # ---- flags -------------------------------------------------------------------------------------
 # OPT_MORE and FILE_FLAGS are a file's own. -ffp-contract=off is part of the arithmetic contract: the
@@ -233,7 +232,7 @@ $B/engine/cpu/%.$1.c.o: engine/cpu/%.c
 endef
 $(foreach i,$(LOOP_ISA),$(eval $(call LOOP_RULE,$i)))
 
-$(patsubst %,$G/%.o,$(wildcard cuda/gemm*.cu)): OWN_90 := $(WGMMA:1=a)
+$(patsubst %,$G/%.o,$(wildcard cuda/gemm*.cu)): OWN_90 := a
 # Where the vendor's libraries are, if the system does not know.
 $G/cuda/vendor_gemm.cu.o: NVCC_FLAGS += -DTOOLKIT_LIB='"$(CUDA_HOME)/lib64"'
 $G/%.cu.o: %.cu
@@ -246,7 +245,7 @@ $G/%.cu.o: %.cu
 $(call obj,commands): FILE_FLAGS := -DMOE_VERSION='"$(VERSION)"'
 $(call obj,commands): $B/version
 $B/version: TEXT := $(VERSION)
-$B/archs: TEXT := $(ARCHS)$(WGMMA:1=, wgmma)
+$B/archs: TEXT := $(ARCHS)
 $B/version $B/archs: FORCE
 	@mkdir -p $(@D)
 	@echo '$(TEXT)' | cmp -s - $@ || echo '$(TEXT)' > $@

@@ -164,6 +164,18 @@ static __device__ __forceinline__ void copy16(void *to, const void *from)
 #endif
 }
 
+/* The same, or zeros: then nothing is read. */
+static __device__ __forceinline__ void copy16_or_zero(void *to, const void *from, bool there)
+{
+#if __CUDA_ARCH__ >= 800
+    const unsigned at = (unsigned)__cvta_generic_to_shared(to), bytes = there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(at), "l"(from), "r"(bytes) : "memory");
+#else
+    *(uint4 *)to = there ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+#endif
+}
+
 /* The same to an address in shared memory. */
 static __device__ __forceinline__ void copy16_to(uint32_t to, const void *from)
 {
@@ -193,6 +205,7 @@ template <int n> static __device__ __forceinline__ void copy_wait(void)
 
 /* Keeps the compiler from computing v again where it is used. */
 static __device__ __forceinline__ void keep(uint32_t &v) { asm volatile("" : "+r"(v)); }
+static __device__ __forceinline__ void keep(const uint8_t *&v) { asm volatile("" : "+l"(v)); }
 
 static __device__ __forceinline__ float warp_sum(float v)
 {

@@ -64,9 +64,11 @@ static gemm_way way_of(const gpu *g, const gemm *p)
 
 /* ---- our tiles ------------------------------------------------------------------------------- */
 
+/* With room for staged weights of any type. */
 static int tile_that_fits(const gpu *g, int tokens)
 {
-    while (tokens > 32 && tile_bytes(tokens) > g->smem_block) tokens /= 2;
+    const size_t staged = gemm_is_staged(g) ? raw_room<QT_Q8_0>::bytes : 0;
+    while (tokens > 32 && tile_bytes(tokens) + staged > g->smem_block) tokens /= 2;
     return tokens;
 }
 
@@ -90,7 +92,7 @@ static int dense_tokens(const gpu *g, const gemm *p)
 int gemm_tile_tokens(const gpu *g, int n, int n_expert)
 {
     const int each = n / n_expert;
-    return tile_that_fits(g, each >= 768 ? 256 : each >= 96 ? 128 : each >= 24 ? 64 : 32);
+    return tile_that_fits(g, each >= 768 ? 256 : each >= 56 ? 128 : each >= 24 ? 64 : 32);
 }
 
 /* The factor of a format, 0 for those without a kernel here. */

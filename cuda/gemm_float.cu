@@ -1,18 +1,52 @@
 /* gemm_float.cu - products of many tokens with F32 weights, exact: routers, and small models.
  *
- * A block of 256 threads makes tiles of 64 rows by 64 tokens, a thread 4 by 4 of it. Sums are
- * chains of fmas in the order of k, cut into runs of 64 terms that are then added: rounding errors
- * grow with the length of a run plus the number of runs, not with their product. A matrix of a few
- * rows goes to a kernel where a warp takes a token. gemm.cu takes other weights. */
+ * A router has few rows, so its product has few tiles, fewer than the chip has multiprocessors: a
+ * block shares out the columns of its tile among groups of threads. A tile is SIDE rows by SIDE
+ * tokens. Columns are cut into runs of 64; each of GROUPS groups holds sums of the whole tile, takes
+ * runs g, g + GROUPS, ... through shared memory of its own, and waits for no other group before all
+ * have left their sums to be added.
+ *
+ * The order of a sum: within a run a chain of fmas in the order of k; runs are added to their
+ * group's sum, groups to each other, in order. So rounding errors grow with the length of a run
+ * plus the number of runs, not with their product. GROUPS depends on the rows alone, and SIDE is no
+ * part of the order: a token has the same bits in any batch.
+ *
+ * A matrix of a few rows goes to a kernel where a warp takes a token. gemm.cu takes other
+ * weights. */
 #include "cuda/gemm.cuh"
 
-enum { THREADS = 256, SIDE = 64, STEP = 16, RUN = 4 };   /* RUN: steps */
-/* In shared memory a step lies column by column. The padding keeps rows at multiples of 16 bytes
- * and the banks of a warp's stores apart. */
-enum { PITCH = SIDE + 4 };
+enum { STEP = 16, RUN = 4 };             /* columns that are fetched at a time; steps of a run */
+enum { EACH = 8 };                       /* tokens of a thread */
 enum { THIN_ROWS = 8, THIN_WARPS = 8 };
 
-typedef float float_step[STEP][PITCH];
+/* A group has SIDE threads. A warp makes SIDE rows by 32 tokens, a lane SIDE / 8 rows, which are 8
+ * apart, by 8 tokens. Shared memory holds two steps of each group, and later all sums: 64 KB, which
+ * every chip has. */
+template <int SIDE, int GROUPS> struct shape {
+    enum { ROWS = SIDE / 8, THREADS = SIDE * GROUPS };
+    enum { BLOCKS = 384 / THREADS };     /* registers for so many on a multiprocessor */
+    enum { STAGE = 2 * SIDE * STEP };    /* floats of a step: weights, then activations */
+    enum { STAGES = 2 * STAGE * GROUPS, SUMS = SIDE * SIDE * GROUPS };
+    static constexpr size_t SMEM = (STAGES > SUMS ? STAGES : SUMS) * sizeof(float);
+    static_assert(SMEM <= 65536 && EACH % GROUPS == 0, "shape");
+};
+
+/* A thread's first row and token in the tile. Lanes are dealt out so that rows do not depend on bit
+ * 0 of the lane, and tokens not on bit 1: then the 16 bytes that two lanes share are read once. */
+typedef struct thread_place {
+    int row, token;
+} thread_place;
+
+static __device__ __forceinline__ thread_place place_of(int t)
+{
+    const int lane = t % 32;
+    return { (lane >> 1 & 1) | (lane >> 2 & 6), t / 32 * 32 + 2 * ((lane & 1) | (lane >> 1 & 2)) };
+}
+
+/* The thread's other tokens, as seen from its first. */
+static __device__ __forceinline__ int further(int j) { return (j & 1) + 8 * (j >> 1); }
+
+/* ---- weights and activations into shared memory ---------------------------------------------- */
 
 /* Four values of a row from column k on, zeros past the last. Vectors: k and cols are multiples of
  * four, and rows begin at multiples of 16 bytes. */
@@ -30,86 +64,188 @@ static __device__ __forceinline__ float4 load_four(const float *row, int k, int 
     return v;
 }
 
-static __device__ __forceinline__ void store_column(float_step to, float4 v)
-{
-    const int r = threadIdx.x / 4, k = threadIdx.x % 4 * 4;
-    to[k][r] = v.x;
-    to[k + 1][r] = v.y;
-    to[k + 2][r] = v.z;
-    to[k + 3][r] = v.w;
-}
+/* In shared memory a row of a step has four chunks of four values. They are in an order that changes
+ * every other row: chunk c of the eight rows, or four tokens, that lanes read at once is in as many
+ * different banks. */
+static __device__ __forceinline__ int chunk_at(int row, int c) { return (c ^ (row / 2 & 3)) * 4; }
 
-/* Row r of the block's tile. With two matrices a tile has 32 rows of each, two by two in turn: a
- * thread's four are two rows of both. */
+/* Row r of the block's tile. With two matrices the first half of it is of one, the second half the
+ * same rows of the other. */
+template <int SIDE>
 static __device__ __forceinline__ const float *tile_row(const gemm &p, int expert, int r)
 {
     if (!p.up.data)
         return (const float *)weight_row(p.w, expert, min((int)blockIdx.x * SIDE + r, p.rows - 1));
-    const int row = min((int)blockIdx.x * (SIDE / 2) + r / 4 * 2 + r % 2, p.rows - 1);
-    return (const float *)(r & 2 ? weight_row(p.up, expert, row) : weight_row(p.w, expert, row));
+    const int row = min((int)blockIdx.x * (SIDE / 2) + r % (SIDE / 2), p.rows - 1);
+    return (const float *)(r < SIDE / 2 ? weight_row(p.w, expert, row)
+                                        : weight_row(p.up, expert, row));
 }
 
-/* sum[t][r] += the products of one step. */
-static __device__ __forceinline__ void multiply(float (&sum)[4][4], const float_step w,
-                                                const float_step x, int r0, int t0)
+/* Columns k .. k + STEP - 1, by the group's thread t: of each of its rows one chunk. Zeros past the
+ * last column. */
+template <int SIDE>
+static __device__ __forceinline__ void fetch(float *stage, const float *const (&from)[8], int t,
+                                             int k, int cols, bool vectors)
 {
-    #pragma unroll
-    for (int k = 0; k < STEP; k++) {
-        const float4 a = *(const float4 *)&w[k][r0], b = *(const float4 *)&x[k][t0];
-        const float by_row[4] = { a.x, a.y, a.z, a.w }, by_token[4] = { b.x, b.y, b.z, b.w };
+    float *to = stage + t / 4 * STEP + chunk_at(t / 4, t % 4);
+    k += t % 4 * 4;
+    if (vectors && k < cols) {
         #pragma unroll
-        for (int t = 0; t < 4; t++)
+        for (int i = 0; i < 8; i++) copy16(to + i * (SIDE / 4) * STEP, from[i] + k);
+        return;
+    }
+    #pragma unroll
+    for (int i = 0; i < 8; i++)
+        *(float4 *)(to + i * (SIDE / 4) * STEP) = load_four(from[i], k, cols, vectors);
+}
+
+template <int SIDE> static __device__ __forceinline__ void group_sync(int group)
+{
+    if constexpr (SIDE == 32) __syncwarp();
+    else asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(SIDE) : "memory");
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+/* run[j][i] += the products of one step. */
+template <int ROWS>
+static __device__ __forceinline__ void multiply(float (&run)[EACH][ROWS], const float *stage,
+                                                thread_place at)
+{
+    const float *w = stage + at.row * STEP, *x = stage + (8 * ROWS + at.token) * STEP;
+    #pragma unroll 2
+    for (int c = 0; c < STEP / 4; c++) {
+        float4 a[ROWS];
+        #pragma unroll
+        for (int i = 0; i < ROWS; i++)
+            a[i] = *(const float4 *)(w + 8 * i * STEP + chunk_at(at.row, c));
+        #pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            const float4 b = *(const float4 *)(x + further(j) * STEP + chunk_at(at.token, c));
             #pragma unroll
-            for (int r = 0; r < 4; r++) sum[t][r] = fmaf(by_row[r], by_token[t], sum[t][r]);
+            for (int i = 0; i < ROWS; i++) run[j][i] = fmaf(a[i].x, b.x, run[j][i]);
+            #pragma unroll
+            for (int i = 0; i < ROWS; i++) run[j][i] = fmaf(a[i].y, b.y, run[j][i]);
+            #pragma unroll
+            for (int i = 0; i < ROWS; i++) run[j][i] = fmaf(a[i].z, b.z, run[j][i]);
+            #pragma unroll
+            for (int i = 0; i < ROWS; i++) run[j][i] = fmaf(a[i].w, b.w, run[j][i]);
+        }
     }
 }
 
-/* r0, t0: the thread's first row and token in the tile; n: the tile's tokens from position on. */
-static __device__ __forceinline__ void write_tile(const gemm &p, const float (&sum)[4][4],
-                                                  int expert, int position, int n, int r0, int t0)
+/* The sums of the group's runs. from: rows that the thread fetches, weights and activations. */
+template <int SIDE, int GROUPS>
+static __device__ __forceinline__ void sum_runs(float (&sum)[EACH][SIDE / 8], float *stages,
+                                                const float *const (&from)[8], thread_place at,
+                                                int cols, bool vectors)
+{
+    const int group = threadIdx.x / SIDE, t = threadIdx.x % SIDE;
+    const int n_step = (cols + STEP - 1) / STEP;
+    float run[EACH][SIDE / 8] = {};
+    float *now = stages, *other = stages + shape<SIDE, GROUPS>::STAGE;
+    int step = RUN * group;
+
+    if (step < n_step) fetch<SIDE>(now, from, t, STEP * step, cols, vectors);
+    copy_commit();
+    #pragma unroll 1
+    while (step < n_step) {
+        const bool last = step % RUN == RUN - 1;
+        const int next = step + 1 + (last ? RUN * (GROUPS - 1) : 0);
+        copy_wait<0>();
+        group_sync<SIDE>(group);         /* the step is here, and nobody reads the one before it */
+        if (next < n_step) fetch<SIDE>(other, from, t, STEP * next, cols, vectors);
+        copy_commit();
+        multiply(run, now, at);
+        if (last || next >= n_step) {
+            #pragma unroll
+            for (int j = 0; j < EACH; j++)
+                #pragma unroll
+                for (int i = 0; i < SIDE / 8; i++) {
+                    sum[j][i] += run[j][i];
+                    run[j][i] = 0.0f;
+                }
+        }
+        float *swap = now;
+        now = other;
+        other = swap;
+        step = next;
+    }
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+/* position: the token's; row: the thread's first. */
+template <int ROWS>
+static __device__ __forceinline__ void write_token(const gemm &p, const float (&v)[ROWS],
+                                                   int expert, int position, int row)
 {
     const float factor = expert_factor(p.w, expert);
     if (!p.up.data) {
+        float *y = p.y + (size_t)output_row(p, position) * p.y_stride;
+        row += (int)blockIdx.x * 8 * ROWS;
         #pragma unroll
-        for (int t = 0; t < 4; t++) {
-            if (t0 + t >= n) continue;
-            float *y = p.y + (size_t)output_row(p, position + t0 + t) * p.y_stride;
-            #pragma unroll
-            for (int r = 0; r < 4; r++) {
-                const int row = (int)blockIdx.x * SIDE + r0 + r;
-                if (row >= p.rows) continue;
-                const float v = fmaf(factor, sum[t][r], bias_of(p.w, expert, p.rows, row));
-                y[row] = p.add ? y[row] + v : v;
-            }
+        for (int i = 0; i < ROWS; i++, row += 8) {
+            if (row >= p.rows) break;
+            const float value = fmaf(factor, v[i], bias_of(p.w, expert, p.rows, row));
+            y[row] = p.add ? y[row] + value : value;
         }
         return;
     }
     const float up_factor = expert_factor(p.up, expert);
+    const size_t out = (size_t)output_row(p, position) * p.rows;
+    row += (int)blockIdx.x * 4 * ROWS;
     #pragma unroll
-    for (int t = 0; t < 4; t++) {
-        if (t0 + t >= n) continue;
-        const size_t out = (size_t)output_row(p, position + t0 + t) * p.rows;
+    for (int i = 0; i < ROWS / 2; i++, row += 8) {
+        if (row >= p.rows) break;
+        const float gate = fmaf(factor, v[i], bias_of(p.w, expert, p.rows, row));
+        const float up = fmaf(up_factor, v[i + ROWS / 2], bias_of(p.up, expert, p.rows, row));
+        store_mid(p, out + row, activate(gate, up, p.clamped));
+    }
+}
+
+/* All groups leave their sums; then each adds those of some tokens. n: the tile's tokens from
+ * position on. */
+template <int SIDE, int GROUPS>
+static __device__ __forceinline__ void join_groups(const gemm &p, float *left,
+                                                   const float (&sum)[EACH][SIDE / 8],
+                                                   thread_place at, int expert, int position, int n)
+{
+    enum { ROWS = SIDE / 8 };
+    const int group = threadIdx.x / SIDE, t = threadIdx.x % SIDE;
+
+    __syncthreads();                     /* no group reads a step any more */
+    #pragma unroll
+    for (int j = 0; j < EACH; j++)
         #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int row = (int)blockIdx.x * (SIDE / 2) + r0 / 2 + r;
-            if (row >= p.rows) continue;
-            const float gate = fmaf(factor, sum[t][r], bias_of(p.w, expert, p.rows, row));
-            const float up = fmaf(up_factor, sum[t][r + 2], bias_of(p.up, expert, p.rows, row));
-            store_mid(p, out + row, activate(gate, up, p.clamped));
+        for (int i = 0; i < ROWS; i++)
+            left[((group * EACH + j) * ROWS + i) * SIDE + t] = sum[j][i];
+    __syncthreads();
+    #pragma unroll
+    for (int e = 0; e < EACH / GROUPS; e++) {
+        const int j = group * (EACH / GROUPS) + e, token = at.token + further(j);
+        float all[ROWS];
+        if (token >= n) continue;
+        #pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            all[i] = left[(j * ROWS + i) * SIDE + t];
+            #pragma unroll
+            for (int g = 1; g < GROUPS; g++)
+                all[i] += left[((g * EACH + j) * ROWS + i) * SIDE + t];
         }
+        write_token(p, all, expert, position + token, at.row);
     }
 }
 
 /* A tile of tokens may be longer than SIDE: then it is taken in parts. */
-static __global__ void __launch_bounds__(THREADS, 2) gemm_floats(frame f, const gemm p,
-                                                                 bool vectors)
+template <int SIDE, int GROUPS>
+static __global__ void __launch_bounds__(SIDE * GROUPS, shape<SIDE, GROUPS>::BLOCKS)
+gemm_floats(frame f, const gemm p, bool vectors)
 {
-    __shared__ __align__(16) float_step w[2], x[2];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    /* neighbours write neighbouring rows; a warp has 32 rows and 16 tokens */
-    const int r0 = 4 * (warp % 2 * 8 + lane % 8), t0 = 4 * (warp / 2 * 4 + lane / 8);
-    const int r = threadIdx.x / 4, k = threadIdx.x % 4 * 4;      /* what the thread loads */
-    const int n_step = (p.cols + STEP - 1) / STEP;
+    extern __shared__ __align__(16) float shared[];
+    const int group = threadIdx.x / SIDE, t = threadIdx.x % SIDE;
+    const thread_place at = place_of(t);
+    const float *from[8];
     token_tile tile;
 
     frame_begin(f);
@@ -118,40 +254,26 @@ static __global__ void __launch_bounds__(THREADS, 2) gemm_floats(frame f, const 
         frame_end(f);
         return;
     }
-    const float *w_row = tile_row(p, tile.expert, r);
+    #pragma unroll
+    for (int i = 0; i < 4; i++)
+        from[i] = tile_row<SIDE>(p, tile.expert, t / 4 + i * (SIDE / 4));
     for (int done = 0; done < tile.n; done += SIDE) {
         const int first = tile.first + done, n = min(SIDE, tile.n - done);
-        const float *x_row = (const float *)p.x +
-                             (size_t)input_row(p, first + min(r, n - 1)) * p.cols;
-        float sum[4][4] = {}, run[4][4] = {};
-
-        __syncthreads();                 /* nobody reads the previous part any more */
-        store_column(w[0], load_four(w_row, k, p.cols, vectors));
-        store_column(x[0], load_four(x_row, k, p.cols, vectors));
-        #pragma unroll 1
-        for (int step = 0; step < n_step; step++) {
-            const int now = step & 1, next = STEP * (step + 1) + k;
-            /* past the last column these are zeros, which nobody reads */
-            const float4 next_w = load_four(w_row, next, p.cols, vectors);
-            const float4 next_x = load_four(x_row, next, p.cols, vectors);
-            __syncthreads();
-            multiply(run, w[now], x[now], r0, t0);
-            if ((step + 1) % RUN == 0 || step + 1 == n_step) {
-                #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    #pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        sum[i][j] += run[i][j];
-                        run[i][j] = 0.0f;
-                    }
-            }
-            store_column(w[now ^ 1], next_w);
-            store_column(x[now ^ 1], next_x);
+        float sum[EACH][SIDE / 8] = {};
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int token = min(t / 4 + i * (SIDE / 4), n - 1);
+            from[4 + i] = (const float *)p.x + (size_t)input_row(p, first + token) * p.cols;
         }
-        write_tile(p, sum, tile.expert, first, n, r0, t0);
+        __syncthreads();                 /* nobody reads the sums of the previous part any more */
+        sum_runs<SIDE, GROUPS>(sum, shared + group * 2 * shape<SIDE, GROUPS>::STAGE, from, at,
+                               p.cols, vectors);
+        join_groups<SIDE, GROUPS>(p, shared, sum, at, tile.expert, first, n);
     }
     frame_end(f);
 }
+
+/* ---- a few rows ------------------------------------------------------------------------------ */
 
 /* A warp for a token; every lane its columns, then the sum over lanes. */
 static __global__ void __launch_bounds__(32 * THIN_WARPS) gemm_thin(frame f, const gemm p,
@@ -189,20 +311,40 @@ static bool is_aligned(const gemm_matrix *m)
     return (uintptr_t)m->data % 16 == 0 && m->row_bytes % 16 == 0 && m->slab_bytes % 16 == 0;
 }
 
+/* Blocks of a product in tiles of this side. */
+static dim3 tiles_of(const gemm *p, int side)
+{
+    return dim3(ceil_div((uint64_t)p->rows * (p->up.data ? 2 : 1), (uint64_t)side),
+                p->tiles ? (unsigned)p->max_tile : ceil_div((uint64_t)p->n, (uint64_t)side));
+}
+
+template <int SIDE, int GROUPS>
+static void run_tiles(gpu *g, const gemm *p, uint64_t bytes, bool vectors)
+{
+    gemm tiled = *p;
+    if (!p->tiles) tiled.tile_tokens = SIDE;
+    launch(g, p->name, bytes, gemm_floats<SIDE, GROUPS>, tiles_of(p, SIDE),
+           shape<SIDE, GROUPS>::THREADS, shape<SIDE, GROUPS>::SMEM, tiled, vectors);
+}
+
+/* Small tiles, with the same bits, where few tokens share a tile, or large ones would leave half of
+ * the chip idle. */
+static bool wants_small(const gpu *g, const gemm *p)
+{
+    const dim3 large = tiles_of(p, 64);
+    return p->tiles ? p->tile_tokens <= 32 : 2 * (uint64_t)large.x * large.y <= (uint64_t)g->n_sm;
+}
+
 void gemm_run_float(gpu *g, const gemm *p)
 {
     const bool vectors = p->cols % 4 == 0 && (uintptr_t)p->x % 16 == 0 && is_aligned(&p->w) &&
                          (!p->up.data || is_aligned(&p->up));
     const uint64_t bytes = (uint64_t)p->rows * p->w.row_bytes * (p->up.data ? 2 : 1);
-    gemm tiled = *p;
 
-    if (!p->tiles && !p->up.data && p->rows <= THIN_ROWS) {
+    if (!p->tiles && !p->up.data && p->rows <= THIN_ROWS)
         launch(g, p->name, bytes, gemm_thin, ceil_div((uint64_t)p->n, THIN_WARPS),
                32 * THIN_WARPS, 0, *p, vectors);
-        return;
-    }
-    if (!p->tiles) tiled.tile_tokens = SIDE;
-    const unsigned n_tile = p->tiles ? (unsigned)p->max_tile : ceil_div((uint64_t)p->n, SIDE);
-    const unsigned n_row = ceil_div((uint64_t)p->rows, p->up.data ? SIDE / 2 : SIDE);
-    launch(g, p->name, bytes, gemm_floats, dim3(n_row, n_tile), THREADS, 0, tiled, vectors);
+    else if (p->rows * (p->up.data ? 2 : 1) <= 32) run_tiles<32, 8>(g, p, bytes, vectors);
+    else if (wants_small(g, p)) run_tiles<32, 4>(g, p, bytes, vectors);
+    else run_tiles<64, 4>(g, p, bytes, vectors);
 }

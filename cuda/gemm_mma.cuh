@@ -5,7 +5,7 @@
 #ifndef CUDA_GEMM_MMA_CUH
 #define CUDA_GEMM_MMA_CUH
 
-enum { AHEAD = 0 };                      /* steps that weights are announced early: none */
+enum { STAGED = 0 };                     /* weights go straight to registers */
 
 /* Which chips have shared memory for two blocks of 128 tokens at a time. */
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900)
@@ -41,27 +41,30 @@ static __device__ __forceinline__ void show_to_units(void) {}
 template <int TOKENS> struct multiplier {
     typedef layout<TOKENS> L;
     typedef float sums[L::m][L::n][4];
+    const uint8_t *w, *x;                /* the first of two buffers each */
     unsigned w_at, x_at;                 /* where the lane's row of the first ldmatrix begins */
 
-    __device__ __forceinline__ multiplier()
+    __device__ __forceinline__ multiplier(const uint8_t *w_, const uint8_t *x_) : w(w_), x(x_)
     {
         const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         w_at = swizzled(warp / L::warps_n * L::rows + lane % 16, lane / 16);
         x_at = swizzled(warp % L::warps_n * L::tokens + lane % 8 + lane / 16 * 8, lane / 8 % 2);
     }
 
-    /* One step. */
-    __device__ __forceinline__ void begin(sums &sum, const uint8_t *w, const uint8_t *x) const
+    /* One step: buffers now. */
+    __device__ __forceinline__ void begin(sums &sum, int now) const
     {
+        const uint8_t *const rows = w + now * ROWS * ROW_BYTES;
+        const uint8_t *const tokens = x + now * TOKENS * ROW_BYTES;
         #pragma unroll
         for (unsigned k = 0; k < STEP / 16; k++) {
             uint32_t a[L::m][4], b[L::n / 2][4];
             #pragma unroll
             for (int j = 0; j < L::n / 2; j++)
-                load_tiles(b[j], x + (x_at ^ 32 * k) + j * 16 * ROW_BYTES);
+                load_tiles(b[j], tokens + (x_at ^ 32 * k) + j * 16 * ROW_BYTES);
             #pragma unroll
             for (int i = 0; i < L::m; i++) {
-                load_tiles(a[i], w + (w_at ^ 32 * k) + i * 16 * ROW_BYTES);
+                load_tiles(a[i], rows + (w_at ^ 32 * k) + i * 16 * ROW_BYTES);
                 #pragma unroll
                 for (int j = 0; j < L::n; j++)
                     mma_16x8x16(sum[i][j], a[i], b[j / 2] + 2 * (j % 2));

@@ -5,12 +5,12 @@
  * their way to shared memory; activations are that already and are copied. Both lie there as
  * [row, 64], a row being eight chunks of 16 bytes, of which chunk c is at c ^ (row % 8): so neither
  * the stores nor the products' reads hit a bank twice. Sums are F32, in the order of k. How a chip
- * multiplies is in gemm_mma.cuh and gemm_wgmma.cuh.
+ * multiplies is in gemm_mma.cuh and gemm_wgmma.cuh, how it gets at weights in gemm_weights.cuh.
  *
- * While a step is multiplied, the next one's weights are on their way into registers and its
- * activations into the other half of shared memory: one barrier for each step. Weights are
- * requested before the barrier, since compilers move loads down, but not past one. Past the last
- * column activations are zero, and weights are whatever the row's last block holds.
+ * While a step is multiplied, the next one's weights and activations go to the other half of shared
+ * memory: one barrier for each step. Weights that go straight to registers are requested before
+ * the barrier, since compilers move loads down, but not past one. Past the last column activations
+ * are zero, and weights any finite number.
  *
  * With two matrices (gate and up) a tile has 64 rows of each, layout::row_step of one and of the
  * other in turn, so that a gate's value and its partner meet in one thread. Included by the files
@@ -34,267 +34,7 @@ static __device__ __forceinline__ unsigned swizzled(unsigned row, unsigned chunk
 #else
 #include "cuda/gemm_mma.cuh"
 #endif
-
-/* ---- weights to shared memory ---------------------------------------------------------------- */
-
-/* What a thread loads. */
-typedef struct weight_source {
-    const uint8_t *row[4];               /* blocks: [0] alone */
-    int type, cols, last;                /* last block of 32, or last chunk of 8 */
-} weight_source;
-
-/* Four int8 as scale * w + offset. A byte in the low bits of 2^23 is a float without conversion;
- * seven bits at the top of 128's fraction are 128 + their value, and 192 times the scale, which has
- * few bits, goes into the offset. */
-template <bool NARROW>
-static __device__ __forceinline__ uint2 four_halves(uint32_t w, float scale, float offset)
-{
-    float v[4];
-    const uint32_t shifted = NARROW ? (w ^ 0x40404040u) & 0x7F7F7F7Fu : w ^ 0x80808080u;
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (NARROW) {
-            const uint32_t bits = pick_bytes(shifted, 0x43000000u, 0x7044u + 0x100u * (unsigned)i);
-            v[i] = fmaf(scale, __uint_as_float(bits), offset);
-        } else {
-            const uint32_t bits = pick_bytes(shifted, 0x4B000000u, 0x7440u + (unsigned)i);
-            v[i] = fmaf(scale, __uint_as_float(bits) - 8388736.0f, offset);
-        }
-    }
-    return make_uint2(pack_halves(v[0], v[1]), pack_halves(v[2], v[3]));
-}
-
-/* 32 weights of a row to half a row of the tile. NARROW: they are in -64 .. 63. */
-template <bool NARROW>
-static __device__ __forceinline__ void store_block(uint8_t *tile, const uint32_t (&w)[8],
-                                                   const float *scale, const float *offset)
-{
-    const unsigned row = threadIdx.x / 2, first = threadIdx.x % 2 * 4;
-    #pragma unroll
-    for (int c = 0; c < 4; c++) {
-        const float by = scale[c / 2];
-        const float from = NARROW ? fmaf(-192.0f, by, offset[c / 2]) : offset[c / 2];
-        const uint2 low = four_halves<NARROW>(w[2 * c], by, from);
-        const uint2 high = four_halves<NARROW>(w[2 * c + 1], by, from);
-        *(uint4 *)(tile + swizzled(row, first + c)) = make_uint4(low.x, low.y, high.x, high.y);
-    }
-}
-
-static __device__ __forceinline__ uint32_t two_halves(uint32_t v, int type)
-{
-    if (type == QT_F16) return pack_halves(half_bits(v & 0xFFFFu), half_bits(v >> 16));
-    return pack_halves(float_bits(v << 16), float_bits(v & 0xFFFF0000u));
-}
-
-/* Weights that are already what tensor cores of this chip multiply. */
-template <int TYPE> struct is_plain {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    enum { value = TYPE == QT_F16 };
-#else
-    enum { value = TYPE == QT_BF16 };
-#endif
-};
-template <int TYPE> struct is_wide { enum { value = TYPE == QT_F16 || TYPE == QT_BF16 }; };
-
-/* A thread's part of a step: a block of 32 weights, or four chunks of 8 from rows 32 apart. */
-template <int TYPE> struct piece { weight_parts parts; };
-template <> struct piece<QT_F16> { uint4 chunk[4]; };
-template <> struct piece<QT_BF16> { uint4 chunk[4]; };
-template <> struct piece<QT_MXFP4> { uint32_t nibbles[4], exponent; };
-template <> struct piece<ANY> {};
-
-static __device__ __forceinline__ const uint8_t *chunk_at(const weight_source &s, int i, int step)
-{
-    return s.row[i] + 16 * (size_t)min(8 * step + (int)(threadIdx.x % 8), s.last);
-}
-
-/* Asks for the weights of a step. */
-template <int TYPE>
-static __device__ __forceinline__ void fetch(piece<TYPE> &p, uint8_t *tile, const weight_source &s,
-                                             int step)
-{
-    if constexpr (is_plain<TYPE>::value) {
-        #pragma unroll
-        for (int i = 0; i < 4; i++)
-            copy16(tile + swizzled(threadIdx.x / 8 + 32 * i, threadIdx.x % 8),
-                   chunk_at(s, i, step));
-    } else if constexpr (is_wide<TYPE>::value) {
-        #pragma unroll
-        for (int i = 0; i < 4; i++) p.chunk[i] = *(const uint4 *)chunk_at(s, i, step);
-    } else if constexpr (TYPE == QT_MXFP4) {
-        const int b = min(2 * step + (int)(threadIdx.x % 2), s.last);
-        const uint8_t *block = s.row[0] + (size_t)b * sizeof(block_mxfp4);
-        load_words(p.nibbles, block + offsetof(block_mxfp4, nibbles));
-        p.exponent = block[0];
-    } else if constexpr (TYPE != ANY) {
-        const int b = min(2 * step + (int)(threadIdx.x % 2), s.last);
-        unpack<TYPE>(p.parts, s.row[0] + (size_t)(b / 8) * format<TYPE>::group_bytes, b % 8);
-    }
-}
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-/* Powers of two that binary16 lacks: through F32. */
-static __device__ __forceinline__ void store_mxfp4(uint8_t *tile, const piece<QT_MXFP4> &p)
-{
-    const float by = float_bits(p.exponent << 23), scale[2] = { by, by };
-    const float offset[2] = { 0.0f, 0.0f };
-    uint32_t w[8];
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        w[i] = e2m1_values(p.nibbles[i] & 0x0F0F0F0Fu);
-        w[4 + i] = e2m1_values(p.nibbles[i] >> 4 & 0x0F0F0F0Fu);
-    }
-    store_block<true>(tile, w, scale, offset);
-}
-#else
-/* The upper and the lower bytes of 0, 1, 2, 3, 4, 6, 8, 12 in bfloat16. */
-enum : uint32_t {
-    E2M1_UPPER_0 = 0x40403F00, E2M1_UPPER_1 = 0x41414040,
-    E2M1_LOWER_0 = 0x40008000, E2M1_LOWER_1 = 0x4000C080
-};
-
-static __device__ __forceinline__ uint32_t scaled_pair(uint32_t pair, uint32_t signs,
-                                                       __nv_bfloat162 scale)
-{
-    const uint32_t bits = pair ^ (signs & 0x80008000u);
-    const __nv_bfloat162 v = __hmul2(*(const __nv_bfloat162 *)&bits, scale);
-    return *(const uint32_t *)&v;
-}
-
-/* Two bits of fraction and a power of two: bfloat16 holds every value, so nothing needs F32. Of the
- * codes in a word the even digits are four neighbours of the block's first half, the odd ones of
- * its second. */
-static __device__ __forceinline__ void store_mxfp4(uint8_t *tile, const piece<QT_MXFP4> &p)
-{
-    const unsigned row = threadIdx.x / 2, first = threadIdx.x % 2 * 4;
-    const uint32_t twice = (p.exponent << 7) * 0x10001u;
-    const __nv_bfloat162 scale = *(const __nv_bfloat162 *)&twice;
-    uint32_t v[2][8];                    /* [half][two weights] */
-    #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const uint32_t codes = p.nibbles[i / 2], upper_half = i % 2;
-        const uint32_t digits = (codes & 0x77777777u) >> 16 * upper_half;
-        const uint32_t upper = pick_bytes(E2M1_UPPER_0, E2M1_UPPER_1, digits & 0xFFFFu);
-        const uint32_t lower = pick_bytes(E2M1_LOWER_0, E2M1_LOWER_1, digits & 0xFFFFu);
-        const uint32_t signs = upper_half ? 0xB4A4u : 0x9484u;   /* bytes of signs, two of zeros */
-        v[0][i] = scaled_pair(pick_bytes(lower, upper, 0x6240u),
-                              pick_bytes(codes << 4, 0, signs), scale);
-        v[1][i] = scaled_pair(pick_bytes(lower, upper, 0x7351u),
-                              pick_bytes(codes, 0, signs), scale);
-    }
-    #pragma unroll
-    for (int c = 0; c < 4; c++) {
-        const uint32_t *at = &v[c / 2][c % 2 * 4];
-        *(uint4 *)(tile + swizzled(row, first + c)) = make_uint4(at[0], at[1], at[2], at[3]);
-    }
-}
-#endif
-
-/* Tells the L2 cache which weights come AHEAD steps later, if that is not 0: experts that few
- * tokens chose are multiplied faster than they are read, and a block waits for the little that its
- * registers ask for. */
-template <int TYPE>
-static __device__ __forceinline__ void announce(const weight_source &s, int step)
-{
-    if constexpr (AHEAD > 0 && TYPE != ANY && !is_wide<TYPE>::value) {
-        const int b = min(2 * (step + AHEAD), s.last);
-        const uint8_t *at = s.row[0] + (size_t)b * format<TYPE>::group_bytes / 8;
-        if (threadIdx.x % 2 == 0) asm volatile("prefetch.global.L2 [%0];" :: "l"(at));
-    }
-}
-
-/* Any type, at any address that it allows; floats past the last column are zero. */
-static __device__ __forceinline__ void store_any(uint8_t *tile, const weight_source &s, int step)
-{
-    const int b = 2 * step + (int)(threadIdx.x % 2);
-    if (s.type == QT_F16 || s.type == QT_BF16) {
-        const uint16_t *values = (const uint16_t *)s.row[0];
-        #pragma unroll 1
-        for (int c = 0; c < 4; c++) {
-            uint32_t v[4];
-            #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int k = 32 * b + 8 * c + 2 * i;
-                const uint32_t low = k < s.cols ? values[k] : 0;
-                const uint32_t high = k + 1 < s.cols ? values[k + 1] : 0;
-                v[i] = two_halves(low | high << 16, s.type);
-            }
-            *(uint4 *)(tile + swizzled(threadIdx.x / 2, threadIdx.x % 2 * 4 + c)) =
-                make_uint4(v[0], v[1], v[2], v[3]);
-        }
-        return;
-    }
-    const int block = min(b, s.last);
-    float scale[2], offset[2];
-    weight_parts parts;
-    switch (s.type) {
-#define CASE(TYPE)                                                                                 \
-    case TYPE:                                                                                     \
-        unpack<TYPE>(parts, s.row[0] + (size_t)(block / 8) * format<TYPE>::group_bytes, block % 8);\
-        block_affine<TYPE>(scale, offset, parts);                                                  \
-        break;
-    CASE(QT_Q4_0) CASE(QT_Q4_1) CASE(QT_Q5_0) CASE(QT_Q5_1) CASE(QT_IQ4_NL) CASE(QT_Q2_K)
-    CASE(QT_Q3_K) CASE(QT_IQ4_XS)
-#undef CASE
-    default: return;
-    }
-    store_block<false>(tile, parts.w, scale, offset);
-}
-
-/* Puts the fetched weights where the tensor cores look for them. */
-template <int TYPE>
-static __device__ __forceinline__ void store(uint8_t *tile, const piece<TYPE> &p,
-                                             const weight_source &s, int step)
-{
-    if constexpr (is_plain<TYPE>::value) {
-        return;                          /* copied */
-    } else if constexpr (is_wide<TYPE>::value) {
-        #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint4 v = p.chunk[i];
-            *(uint4 *)(tile + swizzled(threadIdx.x / 8 + 32 * i, threadIdx.x % 8)) =
-                make_uint4(two_halves(v.x, TYPE), two_halves(v.y, TYPE), two_halves(v.z, TYPE),
-                           two_halves(v.w, TYPE));
-        }
-    } else if constexpr (TYPE == ANY) {
-        store_any(tile, s, step);
-    } else if constexpr (TYPE == QT_MXFP4) {
-        store_mxfp4(tile, p);
-    } else {
-        float scale[2], offset[2];
-        block_affine<TYPE>(scale, offset, p.parts);
-        store_block<TYPE != QT_Q8_0>(tile, p.parts.w, scale, offset);
-    }
-}
-
-/* The matrix and the row in it that row r of the block's tile is. */
-template <int TOKENS>
-static __device__ __forceinline__ const uint8_t *tile_row(const gemm &p, int expert, int r)
-{
-    enum { RUN = layout<TOKENS>::row_step };
-    if (!p.up.data)
-        return weight_row(p.w, expert, min((int)blockIdx.x * ROWS + r, p.rows - 1));
-    const int row = min((int)blockIdx.x * (ROWS / 2) + r / (2 * RUN) * RUN + r % RUN, p.rows - 1);
-    return r & RUN ? weight_row(p.up, expert, row) : weight_row(p.w, expert, row);
-}
-
-template <int TYPE, int TOKENS>
-static __device__ __forceinline__ weight_source weight_source_of(const gemm &p, int expert)
-{
-    weight_source s;
-    s.type = p.type;
-    s.cols = p.cols;
-    if (is_wide<TYPE>::value) {
-        #pragma unroll
-        for (int i = 0; i < 4; i++)
-            s.row[i] = tile_row<TOKENS>(p, expert, (int)threadIdx.x / 8 + 32 * i);
-        s.last = p.cols / 8 - 1;
-    } else {
-        s.row[0] = tile_row<TOKENS>(p, expert, (int)threadIdx.x / 2);
-        s.last = p.cols / 32 - 1;
-    }
-    return s;
-}
+#include "cuda/gemm_weights.cuh"
 
 /* ---- activations to shared memory ------------------------------------------------------------ */
 
@@ -391,14 +131,15 @@ static __device__ __forceinline__ void write_one(const gemm &p, const token_tile
     }
 }
 
-/* Products 2i are the gate's, 2i + 1 of the same rows of the other matrix; a product's rows are 16
- * of a warp. */
+/* A gate's value and its partner: the same place in products 2i and 2i + 1, or, where rows of the
+ * two matrices take turns by eight, the two rows that a lane has of one product. */
 template <int TOKENS>
 static __device__ __forceinline__ void write_two(const gemm &p, const token_tile &tile,
                                                  const float (&sum)[layout<TOKENS>::m]
                                                                    [layout<TOKENS>::n][4])
 {
     typedef layout<TOKENS> L;
+    enum { BY_EIGHT = L::row_step == 8 };
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int in_tile = L::first_row(warp, lane);
     const int first_row = (int)blockIdx.x * (ROWS / 2) + in_tile / (2 * L::row_step) * L::row_step +
@@ -408,52 +149,39 @@ static __device__ __forceinline__ void write_two(const gemm &p, const token_tile
     const float up_factor = expert_factor(p.up, tile.expert);
     #pragma unroll
     for (int i = 0; i < L::m; i++) {
-        const int r = first_row + 8 * i, at = i / 2 * 2;
+        const int r = first_row + 8 * i, at = BY_EIGHT ? i : i / 2 * 2;
         if (r >= p.rows) continue;
         const float gate_bias = bias_of(p.w, tile.expert, p.rows, r);
         const float up_bias = bias_of(p.up, tile.expert, p.rows, r);
         #pragma unroll
         for (int j = 0; j < 2 * L::n; j++) {
-            const int t = first_token + j / 2 * 8 + j % 2, e = i % 2 * 2 + j % 2;
+            const int t = first_token + j / 2 * 8 + j % 2, e = (BY_EIGHT ? 0 : i % 2 * 2) + j % 2;
             if (t >= tile.n) continue;
             const float gate = fmaf(gate_factor, sum[at][j / 2][e], gate_bias);
-            const float up = fmaf(up_factor, sum[at + 1][j / 2][e], up_bias);
+            const float up = fmaf(up_factor, BY_EIGHT ? sum[at][j / 2][e + 2]
+                                                      : sum[at + 1][j / 2][e], up_bias);
             store_mid(p, (size_t)output_row(p, tile.first + t) * p.rows + r,
                       activate(gate, up, p.clamped));
         }
     }
 }
 
-/* Dynamic shared memory: two tiles of weights, two of activations. */
-template <int TYPE, int TOKENS>
-static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_tile(frame f,
-                                                                                    const gemm p)
-{
-    typedef layout<TOKENS> L;
-    enum { W_BYTES = ROWS * ROW_BYTES, X_BYTES = TOKENS * ROW_BYTES };
-    extern __shared__ __align__(1024) uint8_t shared[];
-    uint8_t *const w = shared, *const x = shared + 2 * W_BYTES;
-    const multiplier<TOKENS> by;
-    const int n_step = (p.cols + STEP - 1) / STEP;
-    token_tile tile;
-    float sum[L::m][L::n][4];
+/* Whether weights are staged: then their place is behind the tiles. */
+template <int TYPE> struct is_staged { enum { value = STAGED && is_block<TYPE>::value }; };
 
-    frame_begin(f);
-    frame_wait(f);
-    if (!tile_of_block(tile, p)) {
-        frame_end(f);
-        return;
-    }
+/* All steps, with weights straight from VRAM. */
+template <int TYPE, int TOKENS>
+static __device__ __forceinline__ void multiply_straight(typename multiplier<TOKENS>::sums &sum,
+                                                         const gemm &p, const token_tile &tile,
+                                                         uint8_t *w, uint8_t *x)
+{
+    enum { W_BYTES = ROWS * ROW_BYTES, X_BYTES = TOKENS * ROW_BYTES };
+    const multiplier<TOKENS> by(w, x);
     const weight_source weights = weight_source_of<TYPE, TOKENS>(p, tile.expert);
     const row_source<TOKENS / 32> rows = row_source_of<TOKENS / 32>(p, tile, TYPE == ANY);
-    #pragma unroll
-    for (int i = 0; i < L::m; i++)
-        #pragma unroll
-        for (int j = 0; j < L::n; j++)
-            #pragma unroll
-            for (int e = 0; e < 4; e++) sum[i][j][e] = 0.0f;
-
+    const int n_step = (p.cols + STEP - 1) / STEP;
     piece<TYPE> next;
+
     copy_rows<TYPE>(x, rows, 0);
     fetch<TYPE>(next, w, weights, 0);
     copy_commit();
@@ -469,17 +197,121 @@ static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_t
         copy_rows<TYPE>(x + other * X_BYTES, rows, step + 1);
         if (is_plain<TYPE>::value) fetch<TYPE>(next, w + other * W_BYTES, weights, step + 1);
         copy_commit();
-        by.begin(sum, w + now * W_BYTES, x + now * X_BYTES);
-        announce<TYPE>(weights, step + 1);
+        by.begin(sum, now);
         store<TYPE>(w + other * W_BYTES, next, weights, step + 1);
         by.end(sum);
     }
     copy_wait<0>();
     show_to_units();
     __syncthreads();
-    const int now = (n_step - 1) & 1;
-    by.begin(sum, w + now * W_BYTES, x + now * X_BYTES);
+    by.begin(sum, (n_step - 1) & 1);
     by.end(sum);
+}
+
+/* The tile's activations, whose rows are whole chunks: what does not change is kept, as for
+ * weights. */
+template <int N> struct row_stage {
+    const uint8_t *row[N];               /* the thread's chunk of the next step */
+    uint32_t to;
+    int n_step;                          /* so many steps have this chunk */
+
+    __device__ __forceinline__ row_stage(const gemm &p, const token_tile &tile)
+    {
+        #pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int r = min((int)threadIdx.x / 8 + 32 * i, tile.n - 1);
+            const size_t at = (size_t)input_row(p, tile.first + r) * p.cols;
+            row[i] = (const uint8_t *)((const uint16_t *)p.x + at + 8 * (threadIdx.x % 8));
+        }
+        to = swizzled(threadIdx.x / 8, threadIdx.x % 8);
+        n_step = (p.cols / 8 - (int)(threadIdx.x % 8) + 7) / 8;
+        keep(to);
+    }
+
+    __device__ __forceinline__ void copy(uint8_t *x, int step)
+    {
+        #pragma unroll
+        for (int i = 0; i < N; i++) {
+            copy16_or_zero(x + to + 32 * i * ROW_BYTES, row[i], step < n_step);
+            row[i] += ROW_BYTES;
+        }
+    }
+};
+
+/* All steps, with weights that a group before their turn are asked for: raw has room for two. What
+ * a step commits are its successor's activations, then weights or nothing; so all but the last
+ * commit have arrived when a step begins, and weights have two steps for their way. */
+template <int TYPE, int TOKENS>
+static __device__ __forceinline__ void multiply_staged(typename multiplier<TOKENS>::sums &sum,
+                                                       const gemm &p, const token_tile &tile,
+                                                       uint8_t *w, uint8_t *x, uint8_t *raw)
+{
+    enum { W_BYTES = ROWS * ROW_BYTES, X_BYTES = TOKENS * ROW_BYTES,
+           RAW_BYTES = raw_layout<TYPE>::bytes };
+    const multiplier<TOKENS> by(w, x);
+    const weight_stage<TYPE, TOKENS> weights(p, tile.expert);
+    row_stage<TOKENS / 32> rows(p, tile);
+    const int n_step = (p.cols + STEP - 1) / STEP;
+
+    weights.copy(raw, 0);
+    copy_commit();
+    rows.copy(x, 0);
+    copy_commit();
+    copy_wait<1>();
+    __syncwarp();
+    weights.store(w, raw, 0, 0);
+    copy_commit();
+    #pragma unroll 1
+    for (int group = 0; GROUP_STEPS * group < n_step; group++) {
+        uint8_t *const this_raw = raw + group % 2 * RAW_BYTES;
+        uint8_t *const next_raw = raw + (group + 1) % 2 * RAW_BYTES;
+        #pragma unroll
+        for (int s = 0; s < GROUP_STEPS; s++) {
+            const int step = GROUP_STEPS * group + s, now = s % 2, other = now ^ 1;
+            if (step >= n_step) break;
+            const bool more = step + 1 < n_step;
+            copy_wait<1>();
+            show_to_units();
+            __syncthreads();
+            if (more) rows.copy(x + other * X_BYTES, step + 1);
+            copy_commit();
+            if (s == 0 && step + GROUP_STEPS < n_step) weights.copy(next_raw, group + 1);
+            copy_commit();
+            by.begin(sum, now);
+            if (more && s + 1 < GROUP_STEPS)
+                weights.store(w + other * W_BYTES, this_raw, group, s + 1);
+            else if (more) weights.store(w + other * W_BYTES, next_raw, group + 1, 0);
+            by.end(sum);
+        }
+    }
+}
+
+/* Dynamic shared memory: two tiles of weights, two of activations, weights as they were. */
+template <int TYPE, int TOKENS>
+static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_tile(frame f,
+                                                                                    const gemm p)
+{
+    typedef layout<TOKENS> L;
+    extern __shared__ __align__(1024) uint8_t shared[];
+    uint8_t *const w = shared, *const x = w + 2 * ROWS * ROW_BYTES;
+    token_tile tile;
+    float sum[L::m][L::n][4];
+
+    frame_begin(f);
+    frame_wait(f);
+    if (!tile_of_block(tile, p)) {
+        frame_end(f);
+        return;
+    }
+    #pragma unroll
+    for (int i = 0; i < L::m; i++)
+        #pragma unroll
+        for (int j = 0; j < L::n; j++)
+            #pragma unroll
+            for (int e = 0; e < 4; e++) sum[i][j][e] = 0.0f;
+    if constexpr (is_staged<TYPE>::value)
+        multiply_staged<TYPE, TOKENS>(sum, p, tile, w, x, x + 2 * TOKENS * ROW_BYTES);
+    else multiply_straight<TYPE, TOKENS>(sum, p, tile, w, x);
 
     if (p.up.data) write_two<TOKENS>(p, tile, sum);
     else write_one<TOKENS>(p, tile, sum);
@@ -493,6 +325,9 @@ static inline size_t tile_bytes(int tokens)
     return 2 * (size_t)(ROWS + tokens) * ROW_BYTES;
 }
 
+/* Whether kernels are those for Hopper alone, which stage weights. */
+static inline bool gemm_is_staged(const gpu *g) { return g->cc == 90 && gpu_code_version() >= 90; }
+
 /* tile_tokens is set, and factors hold the format's. */
 template <int TYPE> static void run_type(gpu *g, const gemm *p)
 {
@@ -501,7 +336,8 @@ template <int TYPE> static void run_type(gpu *g, const gemm *p)
     const unsigned n_tile = p->tiles ? (unsigned)p->max_tile
                                      : ceil_div((uint64_t)p->n, (uint64_t)p->tile_tokens);
     const dim3 grid(ceil_div((uint64_t)p->rows, (uint64_t)rows), n_tile);
-    const size_t smem = tile_bytes(p->tile_tokens);
+    const size_t staged = gemm_is_staged(g) ? raw_room<TYPE>::bytes : 0;
+    const size_t smem = tile_bytes(p->tile_tokens) + staged;
 
     if (TYPE != ANY && (uintptr_t)p->x % 16 != 0) {
         gpu_fail(g, cudaErrorMisalignedAddress, "gemm: activations");

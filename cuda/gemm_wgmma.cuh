@@ -1,29 +1,31 @@
 /* gemm_wgmma.cuh - a tile's products on Hopper's matrix units, which read both factors from shared
  * memory and work on while the threads unpack the next weights.
  *
- * Four warps make a group; each of the two groups multiplies all 128 rows by half of the tokens,
- * as two products of 64 rows. A tile lies in shared memory as [row, 64] with chunk c of 16 bytes at
+ * Four warps make a group. What the units read of a step decides how the two groups share it: of
+ * up to 128 tokens each multiplies 64 rows by all of them; of 256, all 128 rows by half of them, as
+ * two products of 64 rows. A tile lies in shared memory as [row, 64] with chunk c of 16 bytes at
  * c ^ (row % 8): that is what the units call a K-major matrix swizzled by 128 bytes, if it begins
  * at a multiple of 1,024. Included by gemm_tile.cuh where the compiler makes code for sm_90a. */
 #ifndef CUDA_GEMM_WGMMA_CUH
 #define CUDA_GEMM_WGMMA_CUH
 
-enum { AHEAD = 6 };                      /* steps that weights are announced early */
+enum { STAGED = 1 };                     /* weights go through shared memory as they are */
 
 /* How eight warps share a tile. The units leave a warp 16 rows of each product's 64. */
 template <int TOKENS> struct layout {
     enum {
-        blocks = TOKENS <= 64 ? 3 : TOKENS <= 128 ? 2 : 1,       /* on one multiprocessor */
-        tokens = TOKENS / 2,                                     /* of a group */
-        m = 2, n = tokens / 8, row_step = 64
+        blocks = TOKENS <= 128 ? 2 : 1,                          /* on one multiprocessor */
+        groups_m = TOKENS <= 128 ? 2 : 1,
+        tokens = TOKENS / (2 / groups_m),                        /* of a group */
+        m = 2 / groups_m, n = tokens / 8, row_step = m == 1 ? 8 : 64
     };
     static __device__ __forceinline__ int first_row(int warp, int lane)
     {
-        return warp % 4 * 16 + lane / 4;
+        return (groups_m == 2 ? warp * 16 : warp % 4 * 16) + lane / 4;
     }
     static __device__ __forceinline__ int first_token(int warp, int lane)
     {
-        return warp / 4 * tokens + lane % 4 * 2;
+        return (groups_m == 2 ? 0 : warp / 4 * tokens) + lane % 4 * 2;
     }
 };
 
@@ -34,14 +36,13 @@ static __device__ __forceinline__ uint64_t matrix_at(const uint8_t *tile)
     return (at & 0x3FFFF) >> 4 | 1ull << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
 }
 
-/* d[64, 8n] += w[64, 16] x[8n, 16]^T, n being 2, 4, 8 or 16; begun, not done. */
+/* d[64, 8n] += w[64, 16] x[8n, 16]^T, n being 4, 8 or 16; begun, not done. */
 #define D1(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define D2(j) D1(j), D1(j + 1)
 #define D4(j) D2(j), D2(j + 2)
 #define D8(j) D4(j), D4(j + 4)
 #define D16(j) D8(j), D8(j + 8)
-#define NAMES8 "%0,%1,%2,%3,%4,%5,%6,%7"
-#define NAMES16 NAMES8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define NAMES16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define NAMES32 NAMES16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define NAMES64 NAMES32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"       \
                         ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
@@ -52,8 +53,7 @@ static __device__ __forceinline__ uint64_t matrix_at(const uint8_t *tile)
 template <int n>
 static __device__ __forceinline__ void product_begin(float (&d)[n][4], uint64_t w, uint64_t x)
 {
-    if constexpr (n == 2) BEGIN("16", NAMES8, "%8", "%9", D2(0));
-    else if constexpr (n == 4) BEGIN("32", NAMES16, "%16", "%17", D4(0));
+    if constexpr (n == 4) BEGIN("32", NAMES16, "%16", "%17", D4(0));
     else if constexpr (n == 8) BEGIN("64", NAMES32, "%32", "%33", D8(0));
     else BEGIN("128", NAMES64, "%64", "%65", D16(0));
 }
@@ -63,7 +63,6 @@ static __device__ __forceinline__ void product_begin(float (&d)[n][4], uint64_t 
 #undef D4
 #undef D8
 #undef D16
-#undef NAMES8
 #undef NAMES16
 #undef NAMES32
 #undef NAMES64
@@ -78,19 +77,29 @@ static __device__ __forceinline__ void show_to_units(void)
 template <int TOKENS> struct multiplier {
     typedef layout<TOKENS> L;
     typedef float sums[L::m][L::n][4];
+    uint64_t rows, tokens;               /* of buffers 0 */
 
-    /* Begins one step: nobody may write to w and x, or look at sum, until end(). */
-    __device__ __forceinline__ void begin(sums &sum, const uint8_t *w, const uint8_t *x) const
+    /* w, x: the first of two buffers each. */
+    __device__ __forceinline__ multiplier(const uint8_t *w, const uint8_t *x)
     {
-        const uint64_t rows = matrix_at(w);
-        const uint64_t tokens = matrix_at(x + threadIdx.x / 128 * L::tokens * ROW_BYTES);
+        /* the same for a whole warp, and known to be */
+        const unsigned group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+        rows = matrix_at(L::groups_m == 2 ? w + group * 64 * ROW_BYTES : w);
+        tokens = matrix_at(L::groups_m == 2 ? x : x + group * L::tokens * ROW_BYTES);
+    }
+
+    /* Begins one step: nobody may write to buffers now, or look at sum, until end(). */
+    __device__ __forceinline__ void begin(sums &sum, int now) const
+    {
+        const uint64_t w = rows + (uint64_t)(now * ROWS * ROW_BYTES / 16);
+        const uint64_t x = tokens + (uint64_t)(now * TOKENS * ROW_BYTES / 16);
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
         #pragma unroll
         for (int k = 0; k < STEP / 16; k++)
             #pragma unroll
             for (int i = 0; i < L::m; i++)
-                product_begin(sum[i], rows + (uint64_t)(i * 64 * ROW_BYTES + 32 * k) / 16,
-                              tokens + (uint64_t)(32 * k) / 16);
+                product_begin(sum[i], w + (uint64_t)(i * 64 * ROW_BYTES + 32 * k) / 16,
+                              x + (uint64_t)(32 * k) / 16);
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     }
 

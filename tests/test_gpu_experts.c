@@ -411,6 +411,23 @@ static void test_many(void)
     check_case(&crowd, 1600, &rng);
     const expert_case floats = { QT_F32, QT_F32, 40, 36, 8, 4, .clamped = true };
     check_case(&floats, 1600, &rng);
+    /* many columns, shared out in a block: two matrices in one tile of 32 rows and in several, odd
+     * rows, and rows of down that are short or long */
+    static const expert_case wide[] = {
+        { QT_F32, QT_F32, 1000, 16, 8, 4, .bias = true, .shared_ff = 13, .shared_up = QT_F32,
+          .shared_down = QT_F32 },
+        { QT_F32, QT_F32, 581, 9, 8, 4, .shared_ff = 17, .shared_up = QT_F32,
+          .shared_down = QT_F32 },
+        { QT_F32, QT_F32, 580, 70, 8, 4, .bias = true, .shared_ff = 33, .shared_up = QT_F32,
+          .shared_down = QT_F32 },
+        { QT_F32, QT_F32, 30, 645, 8, 4, .bias = true, .shared_ff = 1000,
+          .shared_up = QT_F32, .shared_down = QT_F32 },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(wide); i++) {
+        check_case(&wide[i], 9, &rng);
+        check_case(&wide[i], 40, &rng);
+        check_case(&wide[i], 200, &rng);
+    }
 }
 
 /* ---- ranges and sums ------------------------------------------------------------------------- */

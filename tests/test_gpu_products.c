@@ -222,6 +222,61 @@ static void test_many(void)
     }
 }
 
+/* ---- F32 weights ----------------------------------------------------------------------------- */
+
+/* All tokens at once, and some of them in batches of their own: the bits are the same, although
+ * other tiles may be used. */
+static void check_cuts(int rows, int cols, int n, int option, test_rng *rng)
+{
+    const int parts[] = { GPU_FEW + 1, 32, 70, 129 };
+    const item one = item_of(QT_F32, rows, option);
+    case_begin("%d rows, %d columns, %d tokens%s%s, scale %g, cut", rows, cols, n,
+               one.bias ? ", bias" : "", one.add ? ", sum" : "", (double)one.scale);
+    float *x = host_floats((size_t)n * (size_t)cols, 1.0f, rng);
+    gpu_input in = plain_input(x, n, cols);
+    output o = output_make(&one, cols, n, WEIGHTS_PLAUSIBLE, rng);
+    const size_t all = (size_t)n * (size_t)o.stride;
+    float *cut = vram_floats(o.want, all);
+    gpu_product p = product_of(&o, one.add);
+    int first = 0;
+
+    gpu_project(device(), &in, &p, 1);
+    const float *whole = host_copy(o.y, all);
+    for (size_t i = 0; i < ARRAY_LEN(parts) && first + parts[i] <= n; first += parts[i++]) {
+        gpu_input part = plain_input(x + (size_t)first * (size_t)cols, parts[i], cols);
+        p.y = cut + (size_t)first * (size_t)o.stride;
+        gpu_project(device(), &part, &p, 1);
+    }
+    expect(first > 0, "no part fits");
+    expect_bits("cut", without_gaps(host_copy(cut, all), first, rows, o.stride),
+                without_gaps(whole, first, rows, o.stride), (size_t)first * (size_t)rows);
+    check_output("whole", &o, &one, x, n, product_bound(QT_F32, n));
+    case_end();
+}
+
+/* Columns are shared out in runs of 64, among eight groups for up to 32 rows, else among four:
+ * fewer runs than groups, as many, one more for some, with a short or an odd end. Batches of half a
+ * chip and more have large tiles. */
+static void test_floats(void)
+{
+    static const int lengths[] = { 20, 64, 250, 256, 321, 512, 516, 580, 1000, 2047 };
+    static const struct { int rows, n; } shapes[] = {
+        { 1, 50 }, { 8, 41 }, { 9, 64 }, { 31, 33 }, { 32, 111 }, { 33, 41 }, { 64, 65 },
+        { 130, 111 },
+    };
+    static const struct { int rows, cols, n; } large[] = {
+        { 700, 580, 650 }, { 705, 321, 641 }, { 512, 1000, 900 },
+    };
+    test_rng rng = { 9 };
+    int option = 0;
+    family("F32, runs of columns");
+    for (size_t c = 0; c < ARRAY_LEN(lengths); c++)
+        for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
+            check_cuts(shapes[i].rows, lengths[c], shapes[i].n, option++, &rng);
+    for (size_t i = 0; i < ARRAY_LEN(large); i++)
+        check_cuts(large[i].rows, large[i].cols, large[i].n, option++, &rng);
+}
+
 static void test_lists(void)
 {
     static const item mixed[] = {
@@ -540,6 +595,7 @@ int main(int argc, char **argv)
         test_inputs();
         test_convolutions();
         test_many();
+        test_floats();
         test_vendor();
         test_threshold();
         device_close();
