@@ -2,9 +2,9 @@
  *
  * A router has few rows, so its product has few tiles, fewer than the chip has multiprocessors: a
  * block shares out the columns of its tile among groups of threads. A tile is SIDE rows by SIDE
- * tokens. Columns are cut into runs of 64; each of GROUPS groups holds sums of the whole tile, takes
- * runs g, g + GROUPS, ... through shared memory of its own, and waits for no other group before all
- * have left their sums to be added.
+ * tokens. Columns are cut into runs of 64; group g of GROUPS holds sums of the whole tile, takes
+ * runs g, g + GROUPS, ... through shared memory of its own, and waits for no other group until all
+ * leave their sums to be added.
  *
  * The order of a sum: within a run a chain of fmas in the order of k; runs are added to their
  * group's sum, groups to each other, in order. So rounding errors grow with the length of a run
@@ -20,8 +20,8 @@ enum { EACH = 8 };                       /* tokens of a thread */
 enum { THIN_ROWS = 8, THIN_WARPS = 8 };
 
 /* A group has SIDE threads. A warp makes SIDE rows by 32 tokens, a lane SIDE / 8 rows, which are 8
- * apart, by 8 tokens. Shared memory holds two steps of each group, and later all sums: 64 KB, which
- * every chip has. */
+ * apart, by 8 tokens. Shared memory holds two steps of each group, and later all sums: no more than
+ * the 64 KB that every chip has. */
 template <int SIDE, int GROUPS> struct shape {
     enum { ROWS = SIDE / 8, THREADS = SIDE * GROUPS };
     enum { BLOCKS = 384 / THREADS };     /* registers for so many on a multiprocessor */
@@ -64,9 +64,9 @@ static __device__ __forceinline__ float4 load_four(const float *row, int k, int 
     return v;
 }
 
-/* In shared memory a row of a step has four chunks of four values. They are in an order that changes
- * every other row: chunk c of the eight rows, or four tokens, that lanes read at once is in as many
- * different banks. */
+/* In shared memory a row of a step has four chunks of four values, in an order that changes every
+ * other row: where lanes read chunk c of eight rows, or four tokens, at once, no two of them are in
+ * the same banks. */
 static __device__ __forceinline__ int chunk_at(int row, int c) { return (c ^ (row / 2 & 3)) * 4; }
 
 /* Row r of the block's tile. With two matrices the first half of it is of one, the second half the
@@ -288,10 +288,18 @@ static __global__ void __launch_bounds__(32 * THIN_WARPS) gemm_thin(frame f, con
         for (int r = 0; r < p.rows; r++) {
             const float *w = (const float *)weight_row(p.w, 0, r);
             float sum = 0.0f;
-            for (int c = 4 * lane; c < p.cols; c += 128) {
-                const float4 a = load_four(w, c, p.cols, vectors);
-                const float4 b = load_four(x, c, p.cols, vectors);
-                sum = fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
+            for (int c = 4 * lane; c < p.cols; c += 512) {
+                float4 a[4], b[4];       /* all on their way before the first is needed */
+                #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    a[i] = load_four(w, c + 128 * i, p.cols, vectors);
+                    b[i] = load_four(x, c + 128 * i, p.cols, vectors);
+                }
+                #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    sum = fmaf(a[i].y, b[i].y, fmaf(a[i].x, b[i].x, sum));
+                    sum = fmaf(a[i].w, b[i].w, fmaf(a[i].z, b[i].z, sum));
+                }
             }
             sum = warp_sum(sum);
             if (lane == 0) {
