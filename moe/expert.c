@@ -38,6 +38,13 @@ uint64_t expert_bank_bytes(const expert_bank *b)
     return (uint64_t)b->n_expert * expert_bytes(b);
 }
 
+bool expert_bank_has_floats(const expert_bank *b)
+{
+    for (int s = 0; s < SLAB_COUNT; s++)
+        if (quant_traits_of(b->weight[s]->type)->block_elems == 1) return true;
+    return false;
+}
+
 const uint8_t *expert_slab_data(const expert_bank *b, expert_slab s, int index)
 {
     const uint64_t first_row = b->fused && s == SLAB_UP ? b->n_ff : 0;

@@ -38,6 +38,8 @@ uint64_t expert_slabs_bytes(const expert_bank *b);       /* one expert's three s
 uint64_t expert_bytes(const expert_bank *b);     /* one expert: three slabs, biases and scales */
 uint64_t expert_bank_bytes(const expert_bank *b);                 /* all experts of the layer */
 
+bool expert_bank_has_floats(const expert_bank *b);       /* some weights are not in blocks */
+
 /* First byte of an expert's slab in the mapping. index must be in range. */
 const uint8_t *expert_slab_data(const expert_bank *b, expert_slab s, int index);
 

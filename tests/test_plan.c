@@ -1098,6 +1098,51 @@ static void test_drive_times(void)
     CHECK(p.t_disk < token / 3e9);
 }
 
+/* 32 slots for each expert, as far as anybody has room for the batch. */
+static void test_most_shared(void)
+{
+    static const struct { int n_used, n_expert, most; } rows[] = {
+        { 4, 32, 256 }, { 4, 128, 1024 }, { 10, 512, 1638 }, { 4, 16, 128 }, { 4, 24, 192 },
+        { 8, 8, 32 }, { 1, 1, 32 }, { 3, 16, 170 }, { 8, 512, 2048 }, { 4, 512, 2048 },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const int n = plan_most_shared(rows[i].n_used, rows[i].n_expert);
+        CHECK_MSG(n == rows[i].most && n > 8, "%d of %d: %d", rows[i].n_used, rows[i].n_expert, n);
+    }
+}
+
+/* Which bits a prompt has: not a speed's business, and above the rule only one way is gone. */
+static void test_contract_to(void)
+{
+    static plan p;
+    static made c;
+    for (size_t k = 0; k < ARRAY_LEN(models); k++)
+        for (int kind = 0; kind < 8; kind++) {
+            const made_model *m = &models[k];
+            const bool disk = kind & 1, floats = kind & 2, whole = kind & 4;
+            const int most = plan_most_shared(m->n_used, m->n_expert);
+            for (double factor = 1e-9; factor < 1e10; factor *= 1e9) {
+                make_case(&c, m, 6 * GB, disk ? 8 * GB : 128 * GB);
+                c.what.float_experts = floats;
+                c.w.whole_banks = whole;
+                c.machine.rate.cpu *= factor;
+                c.machine.rate.cpu_many *= factor;
+                if (!made_plan(&p, &c, m->name)) continue;
+                CHECK_MSG(p.contract_to == most && p.stream_from <= most + 1, "%s: %d, from %d",
+                          m->name, p.contract_to, p.stream_from);
+                CHECK_MSG(!floats || (p.split_from == INT_MAX && p.stream_from == most + 1),
+                          "%s: floats are shared out from %d, streamed from %d", m->name,
+                          p.split_from, p.stream_from);
+            }
+        }
+    make_case(&c, &models[OSS20], 90 * GB, 128 * GB);
+    CHECK(run(&p, &c) == 0 && p.contract_to == 0);       /* nothing is outside */
+    c.w.fixed = true;
+    CHECK(run(&p, &c) == 0 && p.contract_to == INT_MAX);
+    make_case(&c, &models[OSS20], 0, 128 * GB);
+    CHECK(run(&p, &c) == 0 && !p.gpu && p.contract_to == 0);
+}
+
 /* The definition, written down again. */
 static void test_stream_from(void)
 {
@@ -1106,6 +1151,7 @@ static void test_stream_from(void)
     for (size_t k = 0; k < ARRAY_LEN(models); k++)
         for (int kind = 0; kind <= 2; kind++) {
             const made_model *m = &models[k];
+            const int most = plan_most_shared(m->n_used, m->n_expert);
             const bool disk = kind == 1, slow = kind == 2;       /* at reading alone */
             const double cpu_read = slow ? 20e9 : 55e9, cpu_many = slow ? 1e30 : 6e11;
             make_case(&c, m, 6 * GB, disk ? 8 * GB : 128 * GB);
@@ -1118,11 +1164,12 @@ static void test_stream_from(void)
             double other[2], streamed[2];
             for (int i = 0; i < 2; i++) {
                 const double n = p.stream_from - 1 + i, gpu = n / 2e13;
+                const double experts = m->expert_macs * gpu / (n <= most ? 0.4 : 1);
                 const double touched = outside * (1 - pow(1 - (double)m->n_used / m->n_expert, n));
                 const double macs = n * m->expert_macs * share / cpu_many;
-                streamed[i] = fmax(sweep, (m->dense_macs + m->expert_macs) * gpu);
+                streamed[i] = fmax(sweep, m->dense_macs * gpu + experts);
                 if (disk) {
-                    other[i] = (m->dense_macs + m->expert_macs * (1 - share)) * gpu +
+                    other[i] = m->dense_macs * gpu + experts * (1 - share) +
                                fmax(touched / cpu_read + macs, touched / 3e9);
                     continue;
                 }
@@ -1132,13 +1179,13 @@ static void test_stream_from(void)
                 double best = 1e300;     /* of all shares that the CPU could have */
                 for (double part = 0; part <= fmin(1, 512 / (n * share)); part += 1e-4)
                     best = fmin(best, fmax((1 - part) * bus, part * cores));
-                other[i] = m->dense_macs * gpu + fmax(m->expert_macs * gpu, best);
+                other[i] = m->dense_macs * gpu + fmax(experts, best);
             }
             CHECK(p.split_from == (disk ? INT_MAX : 9));
-            CHECK_MSG((other[0] <= streamed[0] * 1.001 && other[1] * 1.001 > streamed[1]) ||
-                      (!disk && p.stream_from == PLAN_SPLIT_TOKENS + 1 &&
-                       other[0] <= streamed[0] * 1.001), "%s: from %d: %g, %g against %g, %g",
-                      m->name, p.stream_from, other[0], other[1], streamed[0], streamed[1]);
+            CHECK_MSG(other[0] <= streamed[0] * 1.001 &&
+                      (other[1] * 1.001 > streamed[1] || p.stream_from == most + 1),
+                      "%s: from %d: %g, %g against %g, %g", m->name, p.stream_from, other[0],
+                      other[1], streamed[0], streamed[1]);
             c.machine.rate.cpu_many = 1e6;       /* a CPU that is lost with any prompt */
             CHECK(run(&p, &c) == 0 && p.split_from == (disk ? INT_MAX : 9) &&
                   (!disk || p.stream_from == 9));
@@ -1147,7 +1194,7 @@ static void test_stream_from(void)
             c.machine.rate.cpu_many = 1e30;      /* and one that is not with any */
             c.machine.rate.cpu = c.machine.rate.cpu_busy = 1e30;
             c.machine.rate.disk = 1e30;
-            CHECK(run(&p, &c) == 0 && p.stream_from == (disk ? INT_MAX : PLAN_SPLIT_TOKENS + 1));
+            CHECK(run(&p, &c) == 0 && p.stream_from == most + 1);
         }
 }
 
@@ -1177,6 +1224,8 @@ static void test_wanted_way(void)
         const prompt_way at_9 = rows[i].split == 9 ? PROMPT_SPLIT : rows[i].stream == 9 ?
                                 PROMPT_BUS : PROMPT_CORES;
         CHECK(plan_prompt_way(&p, 9) == at_9);
+        CHECK_MSG(p.contract_to == (rows[i].fixed || rows[i].way != PROMPT_BUS ? INT_MAX : 256),
+                  "row %d: contract up to %d", (int)i, p.contract_to);
         CHECK(plan_prompt_way(&p, PLAN_SPLIT_TOKENS + 1) ==
               (rows[i].stream == INT_MAX ? PROMPT_CORES : PROMPT_BUS));
     }
@@ -1214,6 +1263,8 @@ static void test_fixed(void)
     for (; run(&p, &c) == 0 && p.gpu && p.stage_parts > 0; c.machine.vram_free -= MB) { }
     CHECK_MSG(p.gpu && p.stage_parts == 0 && p.stream_from == INT_MAX, "no stage: from %d",
               p.stream_from);
+    c.w.fixed = false;                   /* the CPU computes any prompt's */
+    CHECK(run(&p, &c) == 0 && p.stage_parts == 0 && p.contract_to == INT_MAX);
 }
 
 static void test_assumed(void)
@@ -1260,6 +1311,8 @@ int main(int argc, char **argv)
     test_fetch_rows();
     test_times();
     test_drive_times();
+    test_most_shared();
+    test_contract_to();
     test_stream_from();
     test_wanted_way();
     test_fixed();

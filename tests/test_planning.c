@@ -104,6 +104,15 @@ static void test_sizes(const char *path)
         CHECK(in.down_bytes[l] > 0 && in.down_bytes[l] < in.expert_bytes[l] &&
               in.expert_bytes[l] <= expert_bytes(m->layers[l].experts));
 
+    expert_bank *last = &m->experts.of[m->hp.n_layer - 1];       /* one slab of floats counts */
+    const tensor *down = last->weight[SLAB_DOWN];
+    tensor floats = *down;
+    floats.type = QT_BF16;
+    CHECK(!in.what.float_experts);
+    last->weight[SLAB_DOWN] = &floats;
+    CHECK(planning_model(&in, m, &err) == 0 && in.what.float_experts);
+    last->weight[SLAB_DOWN] = down;
+
     m->head_tied = !m->head_tied;        /* a table that is read for every token stays in VRAM */
     CHECK(planning_model(&in, m, &err) == 0 && (in.what.embed == 0) == m->head_tied);
     m->head_tied = !m->head_tied;

@@ -15,7 +15,7 @@
 #include "tiers/speeds.h"
 
 enum { PLAN_MAX_LAYERS = 1024, PLAN_CHUNKS = 5, PLAN_MOST_USED = 32, PLAN_PAD_WHOLE = 2,
-       PLAN_GUESSES = 2, PLAN_SPLIT_TOKENS = 2048 };
+       PLAN_GUESSES = 2, PLAN_SPLIT_TOKENS = 2048, PLAN_SHARED_SLOTS = 32 };
 
 /* Who computes those experts of a prompt of more than GPU_FEW tokens that are not in VRAM. */
 typedef enum prompt_way {
@@ -50,6 +50,8 @@ typedef struct plan_model {
     uint64_t table;                      /* the table in either case */
     uint64_t token_dense;                /* read for every token */
     double dense_macs, expert_macs;      /* multiply-adds for a token of a prompt: dense, experts */
+    bool float_experts;                  /* weights of some are floats: a GPU has no kernels that
+                                          * give their vectors in many tokens the CPU's bits */
     uint64_t file_bytes;                 /* dense and all experts */
     uint64_t least_cache;                /* RAM that the store asks for at least; 0: see
                                           * plan_least_cache */
@@ -142,6 +144,10 @@ typedef struct plan {
     /* prompts of this many tokens and more are streamed, those below with split_from and more are
      * split; below, the CPU computes their experts */
     int stream_from, split_from;
+    /* of those with up to so many tokens, the GPU computes experts by the arithmetic contract, too,
+     * so that it does not show who computed which: sizes and wishes decide, never a speed. 0: all
+     * experts are in VRAM; INT_MAX: always */
+    int contract_to;
     /* expectation, at an even choice of experts */
     double decode_tok_s, prefill_tok_s;  /* prefill: of one whole chunk */
     double t_dense, t_hot, t_cpu, t_pull, t_disk, t_hop;         /* s per token; the first is alone,
@@ -157,6 +163,14 @@ int plan_make(plan *out, const plan_machine *m, const plan_model *what, const pl
               const plan_wish *w, err_ctx *err);
 
 prompt_way plan_prompt_way(const plan *p, int n);        /* of a batch of n tokens */
+
+/* The rule for prompts, by shapes alone: the most tokens of a batch in which, unless somebody asks
+ * for it, the CPU computes experts of the GPU's layers at all, PLAN_SHARED_SLOTS for each expert.
+ * Up to here every way has the same bits, so speeds may choose among them; above it only one is
+ * gone, and its kernels may be the fastest. */
+int plan_most_shared(int n_used, int n_expert);
+#define PLAN_CONTRACT_SPEED 0.4          /* of the GPU's speed with experts, if the contract binds
+                                          * it: measured */
 
 int plan_gpu_layers(const plan *p, int n_layer);         /* whose dense part is on the GPU: the
                                                           * first ones */

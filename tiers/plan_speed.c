@@ -114,7 +114,8 @@ static double way_s(const plan *p, const planner *j, prompt_way way, double n)
 {
     const double cold = (double)plan_cold_bytes(p, j) / (double)j->experts;
     const double dense = n * j->what->dense_macs / j->rate.gpu_macs;
-    const double experts = n * j->what->expert_macs / j->rate.gpu_macs;
+    const double bound = n <= p->contract_to ? PLAN_CONTRACT_SPEED : 1;
+    const double experts = n * j->what->expert_macs / (j->rate.gpu_macs * bound);
     switch (way) {
     case PROMPT_CORES: return dense + experts * (1 - cold) + cpu_prompt_s(p, j, n);
     case PROMPT_SPLIT: return dense + fmax(experts, split_s(p, j, n));
@@ -123,11 +124,11 @@ static double way_s(const plan *p, const planner *j, prompt_way way, double n)
     return fmax(stream_s(p, j), dense + experts);
 }
 
-/* The shortest prompt that is faster streamed than by the other way; INT_MAX: none below most. */
+/* The shortest prompt that is faster streamed than by the other way, or most if all below are
+ * not. */
 static int faster_from(const plan *p, const planner *j, prompt_way other, int most)
 {
     int low = GPU_FEW + 1, high = most;
-    if (way_s(p, j, other, high) <= way_s(p, j, PROMPT_BUS, high)) return INT_MAX;
     while (low < high) {
         const int n = low + (high - low) / 2;
         if (way_s(p, j, other, n) > way_s(p, j, PROMPT_BUS, n)) high = n;
@@ -136,26 +137,53 @@ static int faster_from(const plan *p, const planner *j, prompt_way other, int mo
     return low;
 }
 
-/* Experts that come from the drive are not shared out: it would read them one by one. */
-void plan_choose_ways(plan *p, const planner *j)
+int plan_most_shared(int n_used, int n_expert)
+{
+    return min_int(PLAN_SHARED_SLOTS * n_expert / n_used, PLAN_SPLIT_TOKENS);
+}
+
+/* Up to which length the GPU keeps to the contract. Where nothing can be streamed, the CPU computes
+ * experts of any prompt. */
+static int contract_to(const plan *p, const planner *j)
+{
+    const plan_wish *w = j->w;
+    if (!p->gpu) return 0;
+    if (w->fixed) return INT_MAX;
+    if (plan_cold_bytes(p, j) == 0) return 0;
+    if (p->stage_parts == 0 || (w->way_wanted && w->way != PROMPT_BUS)) return INT_MAX;
+    return plan_most_shared(j->what->n_used, j->what->n_expert);
+}
+
+/* As somebody wishes. */
+static void choose_wanted(plan *p, prompt_way way, bool can_split)
 {
     const int low = GPU_FEW + 1;
+    if (way == PROMPT_BUS) p->stream_from = low;
+    if (way == PROMPT_SPLIT && can_split) p->split_from = low;
+    if (way == PROMPT_SPLIT) p->stream_from = can_split ? PLAN_SPLIT_TOKENS + 1 : low;
+}
+
+/* Experts that come from the drive are not shared out: it would read them one by one. Nor are
+ * floats, because it would show; there not even the way may depend on speeds. Above the rule's
+ * border all of them cross the bus. */
+void plan_choose_ways(plan *p, const planner *j)
+{
+    const int low = GPU_FEW + 1, above = plan_most_shared(j->what->n_used, j->what->n_expert) + 1;
     const bool can_split = p->stage_parts > 0 && !plan_uses_drive(p, j->what->n_layer);
     const plan_wish *w = j->w;
     p->stream_from = p->split_from = INT_MAX;
+    p->contract_to = contract_to(p, j);
     if (!p->gpu) return;
     if (plan_cold_bytes(p, j) == 0 || (w->fixed && p->stage_parts > 0)) p->stream_from = low;
     if (p->stream_from == low || w->fixed || p->stage_parts == 0) return;
     if (w->way_wanted) {
-        if (w->way == PROMPT_BUS) p->stream_from = low;
-        if (w->way == PROMPT_SPLIT && can_split) p->split_from = low;
-        if (w->way == PROMPT_SPLIT) p->stream_from = can_split ? PLAN_SPLIT_TOKENS + 1 : low;
+        choose_wanted(p, w->way, can_split);
         return;
     }
+    p->stream_from = above;
+    if (j->what->float_experts) return;
     if (can_split) p->split_from = low;
-    p->stream_from = can_split ? faster_from(p, j, PROMPT_SPLIT, PLAN_SPLIT_TOKENS + 1)
-                               : faster_from(p, j, PROMPT_CORES, 1 << 30);
-    if (can_split) p->stream_from = min_int(p->stream_from, PLAN_SPLIT_TOKENS + 1);
+    p->stream_from = faster_from(p, j, can_split ? PROMPT_SPLIT : PROMPT_CORES, above);
 }
 
 prompt_way plan_prompt_way(const plan *p, int n)

@@ -112,6 +112,7 @@ int planning_model(planning *to, const model *m, err_ctx *err)
     const model_hparams *hp = &m->hp;
     const uint64_t used = (uint64_t)hp->n_expert_used;
     uint64_t slabs = 0, expert_elems = 0;
+    bool floats = false;
     model_bytes sum;
 
     if (hp->n_layer > PLAN_MAX_LAYERS)
@@ -127,6 +128,7 @@ int planning_model(planning *to, const model *m, err_ctx *err)
         to->slot_bytes[l] = expert_slots_one(&m->experts, l);
         slabs += (uint64_t)b->n_expert * to->expert_bytes[l];
         expert_elems += used * 3 * b->n_embd * b->n_ff;
+        floats |= expert_bank_has_floats(b);
     }
     const uint64_t small = sum.experts - slabs, head = m->head.t->elems;
     const uint64_t spares = expert_slots_spares(&m->experts);
@@ -140,7 +142,8 @@ int planning_model(planning *to, const model *m, err_ctx *err)
         .table = sum.embed, .token_dense = sum.token_dense,
         /* of a prompt only the last token needs the output matrix */
         .dense_macs = (double)(others > head ? others - head : 0),
-        .expert_macs = (double)expert_elems, .file_bytes = sum.dense + sum.experts,
+        .expert_macs = (double)expert_elems, .float_experts = floats,
+        .file_bytes = sum.dense + sum.experts,
         .least_cache = expert_store_least(&m->experts),
     };
     return 0;
