@@ -201,10 +201,11 @@ static void experts_by_few(gpu *g, const gpu_input *in, const gpu_expert_args *a
     }
 }
 
+/* With the contract, wherever a bank lies, a layer has the same kernels for its shared expert. */
 void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
 {
     if (in->n <= GPU_FEW) experts_few(g, in, a);
-    else if (gemm_follows_contract(g, in->n) && in->blocks && is_whole_bank(a))
+    else if (!a->contract && gemm_follows_contract(g, in->n) && in->blocks && is_whole_bank(a))
         experts_by_few(g, in, a);
     else experts_many(g, in, a);
 }

@@ -68,17 +68,29 @@ static uint64_t slabs_bytes(const expert_bank *b)
     return bytes;
 }
 
+/* As the planner would: no floats are shared out, and where the CPU may compute experts of any
+ * prompt, all of them keep to the contract. */
+static void choose_ways(plan *to, const model *m, const place *p)
+{
+    const bool splits = p->split_from > 0 && !expert_bank_has_floats(m->layers[0].experts);
+    to->stream_from = p->stream_from;
+    to->split_from = splits ? p->split_from : INT_MAX;
+    to->contract_to = p->stream_from == INT_MAX
+                          ? INT_MAX : plan_most_shared(m->hp.n_expert_used, m->hp.n_expert);
+}
+
 static void make_plan(plan *to, const model *m, const place *p)
 {
     uint64_t largest = 0;
-    *to = (plan){ .gpu = p->gpu, .stage_parts = p->stage_parts, .stream_from = p->stream_from,
-                  .split_from = p->split_from > 0 ? p->split_from : INT_MAX,
+    *to = (plan){ .gpu = p->gpu, .stage_parts = p->stage_parts,
                   .cpu_layers = m->hp.n_layer * p->cpu_of_4 / 4, .head_in_ram = p->head_in_ram };
+    choose_ways(to, m, p);
     for (int l = 0; l < m->hp.n_layer; l++) {
         const uint64_t bytes = slabs_bytes(m->layers[l].experts);
         const bool there = p->gpu && l < m->hp.n_layer - to->cpu_layers;
-        to->hot[l] = there ? m->hp.n_expert * p->hot_of_8 / 8 : 0;
-        to->place[l] = p->disk ? PLAN_DISK : PLAN_RAM;
+        const bool whole = l < m->hp.n_layer * p->whole_of_4 / 4;
+        to->hot[l] = there ? m->hp.n_expert * (whole ? 8 : p->hot_of_8) / 8 : 0;
+        to->place[l] = whole ? PLAN_VRAM : p->disk ? PLAN_DISK : PLAN_RAM;
         if (bytes > largest) largest = bytes;
     }
     to->cache = p->changing;

@@ -11,6 +11,7 @@ typedef struct place {
     int cpu_of_4;                        /* layers that stay on the CPU beside a GPU, in quarters */
     bool head_in_ram;
     int hot_of_8;                        /* experts in VRAM, in eighths of a layer's */
+    int whole_of_4;                      /* layers, in quarters, that have all of them there */
     bool changing;                       /* which make room for others, */
     bool moved;                          /* and are in RAM or in VRAM, not in both */
     bool no_lock;                        /* RAM that cannot be page-locked: nothing moves */

@@ -51,11 +51,13 @@ struct gpu_steps {
     recorded_token tokens[RECORDINGS];
     bool recording, profiling;
     int forced;                          /* a prompt_way, or -1 */
+    bool outside;                        /* some experts of layers here are not in VRAM */
     gpu_cursor known;                    /* what the device's cursor says; token -1: not known */
 
     /* the batch under way */
     int n, pos, last;
     bool asks, watched;                  /* the host is asked; somebody watches */
+    bool contract;                       /* of many tokens: experts have the contract's bits */
     gpu_input h;                         /* what router and experts of the layer read */
     gpu_expert_args experts;             /* ... and are called with */
     double waited_s;                     /* for the ends of single tokens, but by the sampler */
@@ -231,7 +233,7 @@ static void route(void *self, int l)
         .clamped = s->p.m->family->act == ACT_SWIGLU_CLAMPED, .shared_gate = w->shared_gate,
         .shared_up = w->shared_up, .shared_down = w->shared_down, .sigma = b->sigma,
         .ids = ids, .gates = b->gates, .logits = b->router, .n_expert = hp->n_expert,
-        .k = hp->n_expert_used, .scratch = b->experts, .contract = s->p.contract,
+        .k = hp->n_expert_used, .scratch = b->experts, .contract = s->contract,
     };
     if (prefers(s, l)) prefer_hot(s, l);
 }
@@ -355,8 +357,21 @@ static void set_cursor(gpu_steps *s, int pos, int32_t token)
     gpu_copy(s->p.g, s->b.at, &s->mail->cursor, sizeof s->mail->cursor);
 }
 
+/* Whether the device's experts follow the contract, so that it does not show who computed which.
+ * That follows from the plan, the way and the number of tokens, never from what lies in VRAM or how
+ * fast anything is; so do all layers' alike, those that are all in VRAM too. */
+static bool by_contract(const gpu_steps *s, prompt_way way, int n)
+{
+    const model_hparams *hp = &s->p.m->hp;
+    if (s->p.contract || !s->outside) return s->p.contract;
+    if (way != PROMPT_BUS) return true;
+    if (s->forced < 0) return n <= s->p.p->contract_to;
+    return s->forced != PROMPT_BUS || n <= plan_most_shared(hp->n_expert_used, hp->n_expert);
+}
+
 static void take_batch(gpu_steps *s, const batch *b)
 {
+    s->contract = b->n > GPU_FEW && by_contract(s, b->way, b->n);
     s->n = b->n;
     s->pos = b->pos;
     s->last = b->last;
@@ -686,6 +701,7 @@ static int make_all(gpu_steps *s, int chunk, err_ctx *err)
     const gpu_parts *p = &s->p;
     const uint64_t freq_bytes = (uint64_t)p->m->hp.rope_dim / 2 * sizeof(double);
     int rc;
+    for (int l = 0; l < p->n_layer && p->host; l++) s->outside |= host_experts_layer(p->host, l);
     if ((rc = gpu_buffers_init(&s->b, p->g, p->m, chunk, err)) < 0) return rc;
     s->mail = gpu_alloc_host(p->g, sizeof *s->mail, err);
     if (!s->mail) return ERR_NOMEM;

@@ -34,7 +34,8 @@ typedef struct gpu_parts {
     /* a choice that looks at what is in VRAM (gpu_prefer), if there are places: engine.h */
     bool prefers, skip;
     float bias;
-    bool contract;                       /* prompts' experts, too, have the contract's bits */
+    bool contract;                       /* all prompts' experts have the contract's bits, not only
+                                          * those that might be shared out with the host: plan.h */
 } gpu_parts;
 
 /* Everything for batches of up to chunk tokens. */

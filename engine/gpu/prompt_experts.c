@@ -40,7 +40,7 @@ static split_speeds speeds_of(const speeds *r)
     const double bus = r->pcie_in > 0 ? r->pcie_in * slower : r->pull_busy;
     return (split_speeds){ .bus = bus, .read = r->cpu_busy > 0 ? r->cpu_busy : r->cpu,
                            .many = r->cpu_many > 0 ? r->cpu_many : SPEEDS_CPU_MANY,
-                           .gpu = r->gpu_macs };
+                           .gpu = r->gpu_macs * PLAN_CONTRACT_SPEED };
 }
 
 int prompt_experts_look(prompt_experts *e, err_ctx *err)

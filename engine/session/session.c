@@ -145,7 +145,7 @@ static int make_forward(session *s, err_ctx *err)
             .n_layer = engine_gpu_layers(e), .head = e->on_gpu->head.data != NULL,
             .store = e->store, .places = e->places, .p = e->p, .prefers = prefers(s),
             .skip = s->opt.skip_missing, .bias = s->opt.cache_bias,
-            /* whatever is decided anew, results stay */
+            /* whatever is decided anew, and wherever experts are, results stay */
             .contract = e->post.frozen,
         };
     return forward_create(&s->f, &parts, s->opt.chunk, err);
