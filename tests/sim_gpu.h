@@ -4,7 +4,8 @@
  * the sim_gpu files instead of cuda/gpu_stub.c. A device is a thread that takes operations from a
  * queue, one after the other; a stage has one more for its copies; VRAM is plain memory. Arithmetic
  * is the engine's own for the CPU, so results have the bits of the CPU, whatever the number of
- * tokens.
+ * tokens: but for experts of more than GPU_FEW, which a real device rounds differently, too, unless
+ * it is told to keep to the contract.
  *
  * What a real device would not say, this one does, as a failure that gpu_wait reports:
  *   - an operation reads or writes outside live allocations; VRAM is full of NaNs to begin with

@@ -1,8 +1,9 @@
 /* sim_gpu_experts.c - the chosen experts of a layer whose banks are in VRAM, or pass through it.
  *
- * One vector for each choice, then their sum in the order of selection, as everywhere. Of a layer
- * that comes in ranges of experts, the vectors wait in the scratch, as on a real device: another
- * use of it in between shows. */
+ * One vector for each choice, then their sum in the order of selection, as everywhere. More than
+ * GPU_FEW tokens have the contract's bits only if the caller asks for them, and floats never, as on
+ * a real device. Of a layer that comes in ranges of experts, the vectors wait in the scratch, as
+ * there: another use of it in between shows. */
 #include "tests/sim_gpu_internal.h"
 
 #include <stdlib.h>
@@ -81,32 +82,91 @@ void sim_claim_experts(sim_call *c, const gpu_input *in, const gpu_expert_args *
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
-void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n, bool clamped)
+static float **rows_of(float *y, int n, int cols)
+{
+    float **rows = sim_room((size_t)n, sizeof *rows);
+    for (int i = 0; i < n; i++) rows[i] = y + (size_t)i * (size_t)cols;
+    return rows;
+}
+
+/* Columns first .. first + count - 1 of x alone: the others are zero. */
+static void multiply_some(float *const *y, const matrix *w, const act_row *x, int n, int first,
+                          int count)
+{
+    float *some = sim_room((size_t)n * (size_t)w->cols, sizeof *some);
+    memset(some, 0, (size_t)n * (size_t)w->cols * sizeof *some);
+    for (int i = 0; i < n; i++)
+        memcpy(some + (size_t)i * (size_t)w->cols + first, x[i].x + first,
+               (size_t)count * sizeof *some);
+    if (w->type != QT_F32) sim_round_halves(some, (size_t)n * (size_t)w->cols);
+    sim_vectors v = sim_vectors_make(some, n, w->cols);
+    sim_multiply(y, w, v.a.rows, n);
+    sim_vectors_free(&v);
+    free(some);
+}
+
+/* As tensor cores would: 16-bit activations, or exact ones in another order of additions. */
+static void multiply_many(float *const *y, const matrix *w, const act_row *x, int n)
+{
+    const int half = w->cols / 2;
+    if (w->type != QT_F32) {
+        multiply_some(y, w, x, n, 0, w->cols);
+        return;
+    }
+    matrix plain = *w;
+    float *more = sim_room((size_t)n * (size_t)w->rows, sizeof *more);
+    float **rows = rows_of(more, n, w->rows);
+    plain.bias = NULL;
+    multiply_some(y, w, x, n, 0, half);
+    multiply_some(rows, &plain, x, n, half, w->cols - half);
+    for (int i = 0; i < n; i++)
+        for (int r = 0; r < w->rows; r++) y[i][r] += rows[i][r];
+    free(rows);
+    free(more);
+}
+
+static void multiply(float *const *y, const matrix *w, const act_row *x, int n, sim_bits bits)
+{
+    const bool contract = bits == SIM_BITS_FEW ||
+                          (bits == SIM_BITS_CONTRACT && !sim_is_float((int)w->type));
+    (contract ? sim_multiply : multiply_many)(y, w, x, n);
+}
+
+static void expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n, bool clamped,
+                      sim_bits bits)
 {
     const loops *f = sim_ops()->loops;
-    const size_t n_ff = (size_t)e->gate.rows;
-    float *up = sim_room((size_t)n * n_ff, sizeof *up), **rows = sim_room((size_t)n, sizeof *rows);
-    for (int i = 0; i < n; i++) rows[i] = up + (size_t)i * n_ff;
-    sim_multiply(mid, &e->gate, x, n);
-    sim_multiply(rows, &e->up, x, n);
+    float *up = sim_room((size_t)n * (size_t)e->up.rows, sizeof *up);
+    float **rows = rows_of(up, n, e->up.rows);
+    multiply(mid, &e->gate, x, n, bits);
+    multiply(rows, &e->up, x, n, bits);
     for (int i = 0; i < n; i++)
-        (clamped ? f->swiglu_clamped : f->swiglu)(mid[i], mid[i], rows[i], (int)n_ff);
+        (clamped ? f->swiglu_clamped : f->swiglu)(mid[i], mid[i], rows[i], e->up.rows);
     free(rows);
     free(up);
 }
 
-void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n, bool clamped)
+void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n, bool clamped)
 {
-    const size_t n_ff = (size_t)e->gate.rows;
-    float *mid = sim_room((size_t)n * n_ff, sizeof *mid);
-    float **rows = sim_room((size_t)n, sizeof *rows);
-    for (int i = 0; i < n; i++) rows[i] = mid + (size_t)i * n_ff;
-    sim_expert_up(rows, e, x, n, clamped);
-    sim_vectors v = sim_vectors_make(mid, n, (int)n_ff);
-    sim_multiply(y, &e->down, v.a.rows, n);
+    expert_up(mid, e, x, n, clamped, SIM_BITS_FEW);
+}
+
+void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n, bool clamped,
+                      sim_bits bits)
+{
+    float *mid = sim_room((size_t)n * (size_t)e->gate.rows, sizeof *mid);
+    float **rows = rows_of(mid, n, e->gate.rows);
+    expert_up(rows, e, x, n, clamped, bits);
+    sim_vectors v = sim_vectors_make(mid, n, e->gate.rows);
+    multiply(y, &e->down, v.a.rows, n, bits);
     sim_vectors_free(&v);
     free(rows);
     free(mid);
+}
+
+static sim_bits bits_of(const gpu_expert_args *a, int n)
+{
+    return n <= GPU_FEW ? SIM_BITS_FEW : a->contract ? SIM_BITS_CONTRACT : SIM_BITS_ANY;
 }
 
 float *sim_shared(const gpu_expert_args *a, const sim_vectors *x)
@@ -116,9 +176,8 @@ float *sim_shared(const gpu_expert_args *a, const sim_vectors *x)
     const int n = x->a.n;
     if (!a->shared_gate.data) return NULL;
     float *y = sim_room((size_t)n * (size_t)e.down.rows, sizeof *y);
-    float **rows = sim_room((size_t)n, sizeof *rows);
-    for (int t = 0; t < n; t++) rows[t] = y + (size_t)t * (size_t)e.down.rows;
-    sim_expert_whole(rows, &e, x->a.rows, n, a->clamped);
+    float **rows = rows_of(y, n, e.down.rows);
+    sim_expert_whole(rows, &e, x->a.rows, n, a->clamped, bits_of(a, n));
     free(rows);
     return y;
 }
@@ -207,7 +266,7 @@ static void routed(gpu *g, const gpu_expert_args *a, const int32_t *ids, float *
                            sim_slab(&a->up, e, a->up.data + i * a->up.slab_bytes),
                            sim_slab(&a->down, e, a->down.data + i * a->down.slab_bytes) };
         if (a->at && !find_scattered(g, &one, a, e)) break;
-        sim_expert_whole(to, &one, rows, n, a->clamped);
+        sim_expert_whole(to, &one, rows, n, a->clamped, bits_of(a, x->a.n));
     }
     free(to);
     free(rows);

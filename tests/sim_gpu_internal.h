@@ -142,6 +142,8 @@ void sim_multiply(float *const *y, const matrix *w, const act_row *x, int n);
 /* y [n, y_stride], from whole vectors */
 void sim_multiply_all(float *y, size_t y_stride, const matrix *w, const sim_vectors *x);
 
+void sim_round_halves(float *x, size_t n);       /* to 16-bit floats and back */
+
 /* The int8 form of activations.cuh: cols / 32 times 16 codes, the other 16 of each block, scales,
  * two sums of each. */
 void sim_blocks_put(uint8_t *to, int cols, const int8_t *q, const float *dx, const int16_t *sums);
@@ -171,8 +173,12 @@ matrix sim_slab(const gpu_bank *b, int expert, const uint8_t *at);
 
 /* mid[i] [n_ff] = the activations of x[i] */
 void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n, bool clamped);
+/* Which bits vectors have: the CPU's; the contract's for weights in blocks; those of tensor
+ * cores. */
+typedef enum sim_bits { SIM_BITS_FEW, SIM_BITS_CONTRACT, SIM_BITS_ANY } sim_bits;
 /* y[i] [n_embd] = expert e of x[i] */
-void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n, bool clamped);
+void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n, bool clamped,
+                      sim_bits bits);
 
 bool sim_choose(gpu *g, int32_t *ids, float *gates, const gpu_expert_args *a, int t);
 /* [n, n_embd], to be freed, or NULL: there is none. */

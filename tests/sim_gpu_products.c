@@ -1,8 +1,9 @@
 /* sim_gpu_products.c - inputs and products, by the engine's kernels for the CPU.
  *
- * Products of any number of tokens follow the arithmetic contract. What a real device leaves behind
- * for later operations (finished vectors, as floats, 16-bit floats or int8 blocks) is left behind
- * here, too; whoever would read it computes it once more and compares. */
+ * Products of any number of tokens follow the arithmetic contract, but for experts of many:
+ * sim_gpu_experts.c. What a real device leaves behind for later operations (finished vectors, as
+ * floats, 16-bit floats or int8 blocks) is left behind here, too; whoever would read it computes it
+ * once more and compares. */
 #include "tests/sim_gpu_internal.h"
 
 #include <stdlib.h>
@@ -153,6 +154,14 @@ static uint16_t to_half(float v)
     const uint32_t bits = load_u32(&v);
     if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0x7FFF;
     return (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
+}
+
+void sim_round_halves(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t bits = (uint32_t)to_half(x[i]) << 16;
+        memcpy(&x[i], &bits, sizeof bits);
+    }
 }
 
 static bool same_halves(const void *halves, const float *y, size_t n)

@@ -190,6 +190,24 @@ static void compare(const char *what, const float *got, const float *want, size_
     else expect_close(what, got, want, n, bound);
 }
 
+/* Sums that somebody else took of the same vectors leave the same stream: the shared expert keeps
+ * to the contract there, too. */
+static void check_sums(gpu_input *in, gpu_expert_args *a, const float *gates, const float *residual)
+{
+    const size_t n = (size_t)in->n, n_embd = (size_t)in->cols, k = (size_t)a->k;
+    const float *x = host_copy(a->x, n * n_embd), *y = host_copy(a->y, n * k * n_embd);
+    float *sums = host_room(n * n_embd, sizeof *sums);
+    memset(sums, 0, n * n_embd * sizeof *sums);
+    for (size_t t = 0; t < n; t++)
+        contract_ops()->loops->join(sums + t * n_embd, y + t * k * n_embd, gates + t * k, a->k,
+                                    NULL, 0.0f, in->cols);
+    a->sums = vram_floats(sums, n * n_embd);
+    a->first = a->count = 0;
+    vram_write(a->x, residual, n * n_embd * sizeof *residual);
+    gpu_experts(device(), in, a);
+    expect_bits("stream, from sums", host_copy(a->x, n * n_embd), x, n * n_embd);
+}
+
 static void check(const contract_case *c, int n, test_rng *rng)
 {
     const size_t width = (size_t)n * (size_t)c->n_embd, slots = (size_t)(n * c->k);
@@ -227,6 +245,7 @@ static void check(const contract_case *c, int n, test_rng *rng)
     compare("experts", host_copy(a.y, slots * (size_t)c->n_embd), want.y,
             slots * (size_t)c->n_embd, c->bound);
     compare("stream", host_copy(a.x, width), want.x, width, c->bound);
+    check_sums(&in, &a, gates, residual);
     case_end();
 }
 

@@ -5,7 +5,8 @@
  * room there, and whether post-fetch is paused for a while. Between the processors, and between
  * ways of dividing the layers among them, attention and other dense parts round differently: there
  * only the likeliest tokens are the same. A simulated GPU does not round differently: there all
- * logits have the same bits, also after a prompt whose experts pass through VRAM. */
+ * logits have the same bits, also after a prompt whose experts pass through VRAM; or lie there, if
+ * they keep to the contract as all others do. */
 #include <stdio.h>
 #include <string.h>
 
@@ -202,6 +203,7 @@ static void follow_and_compare(const model *m, const char *path, int i, cache_po
     snprintf(name, sizeof name, "%s (%s)", p.name, cache_policy_name(policy));
     if (n_policies(&p) > 1) p.name = name;
     p.cache = policy;
+    p.told |= !p.planned;                /* --deterministic: else its prompts go by tensor cores */
     trail *t = i == 0 ? &cpu : i == N_CPU_PLACES ? &device : i == on_both ? &half : &now;
     if (!follow(t, m, &p)) return;
     if (i > 0 && i < N_CPU_PLACES) compare(&cpu, t, true, path, p.name);

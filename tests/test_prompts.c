@@ -1,4 +1,4 @@
-/* test_prompts.c - prompts that the host computes do not show which experts are in VRAM.
+/* test_prompts.c - prompts do not show which experts are in VRAM, nor who computed the others.
  *
  * The same prompts, with single tokens between them, through engines that have none, some and most
  * of the experts in VRAM, fixed or changing: the logits after each have the same bits. Lengths are
@@ -9,8 +9,10 @@
  * Where experts are shared out between bus and cores, the border moves with the clock, and the bits
  * do not. Prompts are stopped there and fail there, between two layers and in the middle of one.
  *
- * A real GPU rounds prompts differently where all experts are in VRAM or pass through it, and dense
- * parts differently from the CPU: there only placements in which the host computes are compared. */
+ * So it is up to plan_most_shared tokens at a time, wherever experts are and whichever way they go;
+ * above it where the host may compute some. Prompts that are longer and all streamed are rounded
+ * differently: among themselves they agree. A real GPU rounds dense parts differently from the CPU,
+ * too, which is not compared there. */
 #include "cuda/gpu.h"
 #include "engine/gpu/prompt_experts.h"
 #include "engine/instruments.h"
@@ -57,13 +59,13 @@ static const place homes[] = {
       .bus = 1e60 },
     { .name = "GPU, 3 of 8, moved, shared out", .gpu = true, .planned = true, .hot_of_8 = 3,
       .changing = true, .moved = true, .stage_parts = 2, .split_from = 9, .stream_from = INT_MAX },
-    { .name = "GPU, all in VRAM", .gpu = true },
+    { .name = "GPU, half of the layers in VRAM, the others shared out", .gpu = true,
+      .planned = true, .whole_of_4 = 2, .stage_parts = 1, .split_from = 9,
+      .stream_from = INT_MAX },
+    { .name = "GPU, half of the layers in VRAM, the others streamed", .gpu = true,
+      .planned = true, .whole_of_4 = 2, .stage_parts = 1, .stream_from = 9 },
+    { .name = "GPU, all in VRAM, told to keep to the contract", .gpu = true, .told = true },
 };
-
-static bool by_host(const place *p)
-{
-    return p->gpu && p->planned && p->stream_from == INT_MAX && p->split_from == 0;
-}
 
 /* What is fed, in this order. */
 typedef enum feed_kind { PROMPT, SINGLES, APPLY } feed_kind;
@@ -71,7 +73,7 @@ static const struct feed { feed_kind kind; int n; } feeds[] = {
     { PROMPT, 9 }, { PROMPT, 17 }, { SINGLES, 12 }, { PROMPT, 64 }, { PROMPT, 36 }, { APPLY, 3 },
     { PROMPT, 200 }, { SINGLES, 6 }, { PROMPT, HOST_EXPERTS_TOKENS + 77 }, { PROMPT, 10 },
 };
-enum { N_FEED = ARRAY_LEN(feeds), MOST = HOST_EXPERTS_TOKENS + 77, CTX = 1024 };
+enum { N_FEED = ARRAY_LEN(feeds), MOST = PLAN_SPLIT_TOKENS + 1, CTX = 1024 };
 
 typedef struct trail { uint64_t hash[N_FEED]; } trail;   /* of the logits after each */
 
@@ -184,8 +186,7 @@ static bool same_after(session *s, const float *want, float *got, int32_t *ids, 
     err_ctx err = { 0 };
     return CHECK_MSG(session_eval(s, ids + done, HALTED - done, got, 1, NULL, NULL, &err) == 0,
                      "%s: %s: %s", p->name, when, err.msg) &&
-           CHECK_MSG(!sim_gpu() || memcmp(want, got, bytes) == 0, "%s: %s: other logits", p->name,
-                     when);
+           CHECK_MSG(memcmp(want, got, bytes) == 0, "%s: %s: other logits", p->name, when);
 }
 
 /* A prompt that somebody stops, or that fails, while experts are shared out: whole chunks stay, and
@@ -255,29 +256,172 @@ static void test_halts(const char *path)
     gguf_close(g);
 }
 
+/* Whether the prompts of a feed and of all before it were short enough. */
+static bool is_short(const model *m, int f, int chunk)
+{
+    int longest = 0;
+    for (int i = 0; i <= f; i++)
+        if (feeds[i].kind == PROMPT) longest = max_int(longest, min_int(feeds[i].n, chunk));
+    return longest <= plan_most_shared(m->hp.n_expert_used, m->hp.n_expert);
+}
+
+static void compare(const trail *want, const trail *streamed, const trail *got, const model *m,
+                    const char *path, int chunk, const place *p)
+{
+    for (int f = 0; f < (int)N_FEED; f++) {
+        const trail *same = !p->planned || p->stream_from == INT_MAX || is_short(m, f, chunk)
+                                ? want : streamed;
+        if (!CHECK_MSG(got->hash[f] == same->hash[f], "%s, chunks of %d, %s: other logits after "
+                       "feed %d, of %d", path, chunk, p->name, f, feeds[f].n))
+            return;
+    }
+}
+
 static void test_file(const char *path, int chunk)
 {
     gguf *g = NULL;
     model *m = NULL;
     err_ctx err = { 0 };
-    trail first, now;
-    bool known = false;
+    trail first, streamed = { { 0 } }, now;
+    bool known = false, known_streamed = false;
     if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
                    err.msg))
         return;
     for (size_t i = 0; i < ARRAY_LEN(homes); i += (size_t)sim_gpu_step(1, 3)) {
         const place *p = &homes[i];
-        if (!sim_gpu() && !by_host(p)) continue;
-        if (!follow(known ? &now : &first, m, p, chunk)) continue;
-        for (int f = 0; f < (int)N_FEED && known; f++)
-            if (!CHECK_MSG(now.hash[f] == first.hash[f], "%s, chunks of %d, %s: other logits after "
-                           "feed %d, of %d", path, chunk, p->name, f, feeds[f].n))
-                break;
+        if (!sim_gpu() && !p->gpu) continue;
+        if (!follow(&now, m, p, chunk)) continue;
+        if (!known) first = now;
         known = true;
+        if (!known_streamed && p->planned && p->stream_from != INT_MAX) {
+            streamed = now;
+            known_streamed = true;
+        }
+        compare(&first, &streamed, &now, m, path, chunk, p);
     }
     model_free(m);
     gguf_close(g);
 }
+
+/* ---- every way ------------------------------------------------------------------------------- */
+
+static const place shares[] = {
+    { .name = "experts in RAM", .split_from = 9 },
+    { .name = "a third in VRAM for good", .hot_of_8 = 3, .split_from = 9 },
+    { .name = "half of the layers in VRAM", .whole_of_4 = 2, .split_from = 9 },
+    { .name = "a cache of a quarter", .hot_of_8 = 2, .changing = true, .split_from = 9 },
+    { .name = "a cache of 7 of 8", .hot_of_8 = 7, .changing = true, .split_from = 9 },
+    { .name = "5 of 8, moved", .hot_of_8 = 5, .changing = true, .moved = true, .split_from = 9 },
+    { .name = "a cache of half, a fast bus", .hot_of_8 = 4, .changing = true, .split_from = 9,
+      .bus = 1e60 },
+    { .name = "a quarter in VRAM, others from the file", .hot_of_8 = 2, .disk = true },
+    { .name = "half in VRAM, no bus", .hot_of_8 = 4, .stream_from = INT_MAX },
+};
+enum { N_LENGTH = 4, N_WAY = PROMPT_BUS + 2 };           /* the last: as the plan says */
+
+typedef struct ways { uint64_t hash[N_LENGTH][N_WAY]; } ways;
+
+static bool go_all_ways(ways *w, const model *m, const place *p, const int *lengths)
+{
+    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 0) };
+    const session_options so = { .ctx = CTX, .chunk = CTX, .kv = KV_F16 };
+    const size_t n_vocab = (size_t)m->hp.n_vocab;
+    float *logits = mem_array(n_vocab, sizeof *logits);
+    engine *e = NULL;
+    session *s = NULL;
+    err_ctx err = { 0 };
+    bool ok = CHECK(logits && engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, p) &&
+              CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s: %s", p->name, err.msg);
+    for (int i = 0; i < N_LENGTH * N_WAY && ok; i++) {
+        const int way = i % N_WAY;
+        int pos = 0;
+        session_rewind(s, 0);
+        session_force_way(s, way == N_WAY - 1 ? -1 : way);
+        ok = feed(s, logits, m, lengths[i / N_WAY], &pos);
+        w->hash[i / N_WAY][way] = str_hash((str_view){ (const char *)logits,
+                                                       n_vocab * sizeof *logits });
+    }
+    session_free(s);
+    engine_close(e);
+    mem_free(logits);
+    return ok;
+}
+
+/* Up to the border it shows neither where experts are nor which way they go. Above it all of them
+ * cross the bus, unless somebody asks for another way, which keeps its bits. */
+static void test_ways(const char *path)
+{
+    static const char *const names[N_WAY] = { "cores", "split", "bus", "auto" };
+    gguf *g = NULL;
+    model *m = NULL;
+    err_ctx err = { 0 };
+    ways first = { { { 0 } } }, now;
+    if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
+                   err.msg))
+        return;
+    const int most = plan_most_shared(m->hp.n_expert_used, m->hp.n_expert);
+    const int lengths[N_LENGTH] = { 9, 64, most, most + 1 };
+    for (size_t i = 0; i < ARRAY_LEN(shares); i += (size_t)sim_gpu_step(1, 3)) {
+        place p = shares[i];
+        p.gpu = p.planned = true;
+        const bool bus = p.stream_from == 0;
+        if (bus) p.stage_parts = 1 + (int)i % 3;
+        if (bus) p.stream_from = most + 1;
+        if (!go_all_ways(&now, m, &p, lengths)) continue;
+        if (i == 0) first = now;
+        for (int n = 0; n < N_LENGTH; n++)
+            for (int way = 0; way < N_WAY; way++) {
+                const int like = bus && lengths[n] > most && way >= PROMPT_BUS ? PROMPT_BUS
+                                                                               : PROMPT_CORES;
+                CHECK_MSG(now.hash[n][way] == first.hash[n][like], "%s, %s: %d tokens, %s: other "
+                          "logits", path, p.name, lengths[n], names[way]);
+            }
+        for (int n = 0; n < N_LENGTH; n++)       /* else nothing of this could have failed */
+            CHECK_MSG((now.hash[n][PROMPT_BUS] != now.hash[n][PROMPT_CORES]) ==
+                      (bus && lengths[n] > most), "%s, %s: %d tokens by the contract?", path,
+                      p.name, lengths[n]);
+    }
+    model_free(m);
+    gguf_close(g);
+}
+
+/* More tokens than can be shared out all cross the bus, with the bits of what was asked for. */
+static void test_too_long(const char *path)
+{
+    static const int forced[] = { PROMPT_CORES, PROMPT_SPLIT, PROMPT_BUS };
+    const place p = { .name = "GPU, experts in RAM", .gpu = true, .planned = true,
+                      .stage_parts = 1, .split_from = 9, .stream_from = MOST };
+    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 0) };
+    const session_options so = { .ctx = MOST, .chunk = MOST, .kv = KV_F16 };
+    uint64_t hash[ARRAY_LEN(forced)] = { 0 };
+    gguf *g = NULL;
+    model *m = NULL;
+    engine *e = NULL;
+    session *s = NULL;
+    err_ctx err = { 0 };
+    if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
+                   err.msg))
+        return;
+    const size_t bytes = (size_t)m->hp.n_vocab * sizeof(float);
+    float *logits = mem_array(bytes, 1);
+    bool ok = CHECK(logits && engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, &p) &&
+              CHECK(session_create(&s, e, &so, &err) == 0);
+    for (size_t i = 0; i < ARRAY_LEN(forced) && ok; i++) {
+        int pos = 0;
+        session_rewind(s, 0);
+        session_force_way(s, forced[i]);
+        ok = feed(s, logits, m, MOST, &pos);
+        hash[i] = str_hash((str_view){ (const char *)logits, bytes });
+    }
+    CHECK_MSG(!ok || (hash[0] == hash[1] && hash[1] != hash[2]), "%s: %d tokens", path, MOST);
+    session_free(s);
+    engine_close(e);
+    mem_free(logits);
+    model_free(m);
+    gguf_close(g);
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------- */
 
 typedef struct cuts {
     int pos, n, at[16];                  /* where chunks ended; pos: of the first token */
@@ -336,6 +480,8 @@ int main(int argc, char **argv)
         for (size_t c = 0; c < ARRAY_LEN(chunks); c += (size_t)sim_gpu_step(1, 2))
             test_file(files[i], chunks[c]);
     for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_halts(files[i]);
+    for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_ways(files[i]);
+    if (gpu_count() > 0 && sim_gpu_step(1, 2) == 1) test_too_long(files[1]);
     if (gpu_count() > 0) {
         static const int recurrent[] = { 192, 384, 510 }, other[] = { 210, 410, 510 };
         static const int small[] = { 110, 210, 310, 410, 510 };
