@@ -4,8 +4,9 @@
  * computed by the GPU; meanwhile the cores compute those that few chose; the others are left alone
  * (moe/prompt_split.h). The border follows from the layer's own choices and from speeds: first the
  * plan's, then what the layers before showed. The sum is taken in the order of selection, wherever
- * vectors come from. For prompts of GPU_FEW + 1 to PLAN_SPLIT_TOKENS tokens. One thread at a
- * time. */
+ * vectors come from, and these have the same bits if the caller's gpu_expert_args ask for the
+ * contract and weights are in blocks. For prompts of GPU_FEW + 1 to PLAN_SPLIT_TOKENS tokens. One
+ * thread at a time. */
 #ifndef ENGINE_GPU_PROMPT_EXPERTS_H
 #define ENGINE_GPU_PROMPT_EXPERTS_H
 
