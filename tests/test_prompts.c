@@ -123,7 +123,8 @@ static void check_moved(session *s, const place *p)
     CHECK_MSG(r.hits > 0 && r.misses > 0 && r.uploads > 0 && r.evictions > 0 && r.failures == 0,
               "%s: %d hits, %d misses, %d uploads, %d evictions", p->name, (int)r.hits,
               (int)r.misses, (int)r.uploads, (int)r.evictions);
-    CHECK_MSG(p->stage_parts == 0 || (p->moved ? r.saves : r.swaps) > 0, "%s: no prompt passed by", p->name);
+    CHECK_MSG(p->stage_parts == 0 || (p->moved ? r.saves : r.swaps) > 0,
+              "%s: no prompt passed by", p->name);
 }
 
 /* Both sides had something to do, or the faster one all that there was room for. */

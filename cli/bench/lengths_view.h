@@ -28,8 +28,8 @@ typedef struct lengths_table {
     int n_row;
 } lengths_table;
 
-/* The speed at this length is lower than at a shorter one by more than noise. Up to eight tokens are
- * computed in another way: the shortest that counts has nine. */
+/* The speed at this length is lower than at a shorter one by more than noise. Up to eight tokens
+ * are computed in another way: the shortest that counts has nine. */
 bool lengths_falls(const lengths_table *t, int row, int way);
 
 void lengths_print(const lengths_table *t);      /* to stdout */

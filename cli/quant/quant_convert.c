@@ -262,7 +262,8 @@ static int choose_scale(quant_convert *c, err_ctx *err)
     if (rc < 0) return rc;
     quantise_nvfp4_scales(candidates, most);
     c->step = rows / n;
-    for (int k = 0; k < QUANTISE_NVFP4_SCALES && least > 0; k++) {
+    /* the power of two first: of two that seem to lose nothing it is the one that does not */
+    for (int k = QUANTISE_NVFP4_SCALES - 1; k >= 0 && least > 0; k--) {
         double cost = 0;
         c->scale = candidates[k];
         pool_run(c->team, (int64_t)n, 1, try_rows, c);
