@@ -1098,12 +1098,12 @@ static void test_drive_times(void)
     CHECK(p.t_disk < token / 3e9);
 }
 
-/* 32 slots for each expert, as far as anybody has room for the batch. */
+/* 64 slots for each expert, as far as anybody has room for the batch. */
 static void test_most_shared(void)
 {
     static const struct { int n_used, n_expert, most; } rows[] = {
-        { 4, 32, 256 }, { 4, 128, 1024 }, { 10, 512, 1638 }, { 4, 16, 128 }, { 4, 24, 192 },
-        { 8, 8, 32 }, { 1, 1, 32 }, { 3, 16, 170 }, { 8, 512, 2048 }, { 4, 512, 2048 },
+        { 4, 32, 512 }, { 4, 128, 2048 }, { 10, 512, 2048 }, { 4, 16, 256 }, { 4, 24, 384 },
+        { 8, 8, 64 }, { 1, 1, 64 }, { 3, 16, 341 }, { 8, 512, 2048 }, { 10, 64, 409 },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         const int n = plan_most_shared(rows[i].n_used, rows[i].n_expert);
@@ -1224,7 +1224,7 @@ static void test_wanted_way(void)
         const prompt_way at_9 = rows[i].split == 9 ? PROMPT_SPLIT : rows[i].stream == 9 ?
                                 PROMPT_BUS : PROMPT_CORES;
         CHECK(plan_prompt_way(&p, 9) == at_9);
-        CHECK_MSG(p.contract_to == (rows[i].fixed || rows[i].way != PROMPT_BUS ? INT_MAX : 256),
+        CHECK_MSG(p.contract_to == (rows[i].fixed || rows[i].way != PROMPT_BUS ? INT_MAX : 512),
                   "row %d: contract up to %d", (int)i, p.contract_to);
         CHECK(plan_prompt_way(&p, PLAN_SPLIT_TOKENS + 1) ==
               (rows[i].stream == INT_MAX ? PROMPT_CORES : PROMPT_BUS));

@@ -15,7 +15,7 @@
 #include "tiers/speeds.h"
 
 enum { PLAN_MAX_LAYERS = 1024, PLAN_CHUNKS = 5, PLAN_MOST_USED = 32, PLAN_PAD_WHOLE = 2,
-       PLAN_GUESSES = 2, PLAN_SPLIT_TOKENS = 2048, PLAN_SHARED_SLOTS = 32 };
+       PLAN_GUESSES = 2, PLAN_SPLIT_TOKENS = 2048, PLAN_SHARED_SLOTS = 64 };
 
 /* Who computes those experts of a prompt of more than GPU_FEW tokens that are not in VRAM. */
 typedef enum prompt_way {
