@@ -192,8 +192,8 @@ typedef struct gpu_gemm {
     gpu_gemm_use use;
     int from;                            /* tokens from which products need not follow the contract;
                                           * up to GPU_FEW: from GPU_FEW + 1 on. Experts that are not
-                                          * all in VRAM, or that are counted, follow it only up to
-                                          * GPU_FEW */
+                                          * all in VRAM, or that are counted, go by their own
+                                          * arguments above GPU_FEW */
     gpu_gemm_rates rates;
 } gpu_gemm;
 

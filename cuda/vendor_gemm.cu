@@ -347,8 +347,11 @@ static trace_slot *trace_begin(gpu *g, const gemm *p)
     return t;
 }
 
-static void trace_end(gpu *g, const gemm *p, trace_slot *t)
+/* A refusal may leave an error behind, of a kernel that found no room, say: our own kernels do
+ * without. One that stays shows with the next call. */
+static void trace_end(gpu *g, const gemm *p, trace_slot *t, bool ok)
 {
+    if (!ok) (void)cudaGetLastError();
     if (t) note_end<<<1, 1, 0, g->stream>>>(t);
     gpu_fail(g, cudaGetLastError(), p->name);
 }
@@ -368,7 +371,7 @@ static bool multiply(gpu *g, const gemm *p, const ready_shape *r, const void *w,
         lib().cublasLtMatmul(v->handle, r->op, &alpha, w, r->w, p->x, r->x, &beta, y, r->y, y,
                              r->y, &r->algo, v->workspace, WORKSPACE_BYTES, g->stream) ==
             CUBLAS_STATUS_SUCCESS;
-    trace_end(g, p, t);
+    trace_end(g, p, t, ok);
     return ok;
 }
 
@@ -403,10 +406,11 @@ static bool run_bf16(gpu *g, const gemm *p)
     if (!shape_ready(g->vendor, &s) || !shape_ready(g->vendor, &tail)) return false;
     for (int first = 0; first < p->rows; first += each) {
         const int rows = p->rows - first < each ? p->rows - first : each;
-        const ready_shape *r = shape_ready(g->vendor, rows == each ? &s : &tail);
-        if (!in_place) decode(g, p, first, rows);
-        if (multiply(g, p, r, in_place ? (const void *)p->w.data : g->vendor->weights, first))
+        ready_shape *r = shape_ready(g->vendor, rows == each ? &s : &tail);
+        if (r && !in_place) decode(g, p, first, rows);
+        if (r && multiply(g, p, r, in_place ? (const void *)p->w.data : g->vendor->weights, first))
             continue;
+        if (r) r->works = false;         /* it would be decoded again each time */
         if (first == 0) return false;
         gpu_fail(g, cudaErrorUnknown, "cuBLASLt: product");
     }
@@ -451,7 +455,7 @@ static bool multiply_fp4(gpu *g, const gemm *p, const ready_shape *r, const fp4_
                                          x->part[part].codes, r->x, x->by + 1 + part, y, r->y, y,
                                          r->y, &r->algo, v->workspace, WORKSPACE_BYTES,
                                          g->stream) == CUBLAS_STATUS_SUCCESS;
-    trace_end(g, p, t);
+    trace_end(g, p, t, ok);
     return ok;
 }
 
@@ -472,11 +476,12 @@ static bool run_fp4(gpu *g, const gemm *p)
     fp4_pack_inputs(g, &x, p);
     for (int first = 0; first < p->rows && g->failure == cudaSuccess; first += each) {
         const int rows = p->rows - first < each ? p->rows - first : each;
-        const ready_shape *r = shape_ready(v, rows == each ? &s : &tail);
+        ready_shape *r = shape_ready(v, rows == each ? &s : &tail);
         const fp4_matrix w = { v->weights, v->weights + fp4_codes_bytes(rows, p->cols) };
         fp4_pack_weights(g, &w, p, first, rows);
         for (int part = 0; part < 2; part++) {
-            if (multiply_fp4(g, p, r, &w, &x, part, first)) continue;
+            if (r && multiply_fp4(g, p, r, &w, &x, part, first)) continue;
+            if (r) r->works = false;
             if (first == 0 && part == 0) return false;
             gpu_fail(g, cudaErrorUnknown, "cuBLASLt: FP4 product");
         }

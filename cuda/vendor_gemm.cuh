@@ -33,7 +33,7 @@ void vendor_gemm_close(gpu *g);          /* g->vendor may be NULL; the stream mu
 bool vendor_gemm_fits(const gpu *g, const gemm *p);
 
 /* y = W x for a product that fits; the factor of the weights' format is in w.factor. False: there
- * is no algorithm for it, and nothing was launched. */
+ * is no algorithm for it, or it did not start, and y is as it was. */
 bool vendor_gemm_run(gpu *g, const gemm *p);
 
 #endif

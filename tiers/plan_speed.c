@@ -100,7 +100,8 @@ static double split_s(const plan *p, const planner *j, double n)
     const double chosen = (double)j->what->n_used / j->what->n_expert;
     const double cold = (double)plan_cold_bytes(p, j), touched = cold * (1 - pow(1 - chosen, n));
     const double share = cold / (double)j->experts, macs = n * j->what->expert_macs * share;
-    const double slower = j->rate.pull > 0 ? j->rate.pull_busy / j->rate.pull : 1;
+    const bool known = j->rate.pull > 0 && j->rate.pull_busy > 0;
+    const double slower = known ? j->rate.pull_busy / j->rate.pull : 1;
     const double bus = touched / (j->rate.pcie_in * slower);
     const double cores = touched / j->rate.cpu_busy + macs / j->rate.cpu_many;
     const double most = fmin(1, PLAN_SPLIT_ROOM / (n * share));
