@@ -52,7 +52,7 @@ int sink_open(sink *s, const char *path, err_ctx *err)
     struct stat st;
     int rc;
 
-    if (strcmp(path, "-") == 0) {
+    if (sink_is_stdout(path)) {
         s->fd = STDOUT_FILENO;
         s->is_open = true;
         return 0;
@@ -171,7 +171,19 @@ int sink_finish(sink *s, err_ctx *err)
     return 0;
 }
 
+int sink_text(const char *path, const textbuf *b, err_ctx *err)
+{
+    sink to = { 0 };
+    int rc = b->failed ? err_set(err, ERR_NOMEM, "out of memory") : sink_open(&to, path, err);
+    if (rc == 0) rc = sink_write(&to, b->ptr, b->len, err);
+    if (rc == 0) rc = sink_finish(&to, err);
+    sink_drop(&to);
+    return rc;
+}
+
+bool sink_is_stdout(const char *path) { return path && strcmp(path, "-") == 0; }
+
 const char *sink_name(const char *path)
 {
-    return strcmp(path, "-") == 0 ? "standard output" : path;
+    return sink_is_stdout(path) ? "standard output" : path;
 }

@@ -27,6 +27,9 @@ int sink_check_new(const char *path, err_ctx *err);      /* that nothing is ther
 int sink_write(sink *s, const void *data, size_t bytes, err_ctx *err);
 int sink_finish(sink *s, err_ctx *err);
 
+/* A whole text: opened, written, finished. */
+int sink_text(const char *path, const textbuf *b, err_ctx *err);
+
 /* Removes what is unfinished. Harmless on a sink that was finished or never opened. */
 void sink_drop(sink *s);
 
@@ -35,5 +38,6 @@ void sink_abandon(void);
 
 /* What messages call it: the path, or "standard output". */
 const char *sink_name(const char *path);
+bool sink_is_stdout(const char *path);                   /* false for NULL */
 
 #endif

@@ -269,6 +269,21 @@ void textbuf_str(textbuf *b, const char *terminated)
     textbuf_put(b, str_from(terminated));
 }
 
+void textbuf_printf(textbuf *b, const char *fmt, ...)
+{
+    va_list ap, again;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    const int n = vsnprintf(NULL, 0, fmt, ap);
+    char *to = n < 0 ? NULL : textbuf_room(b, (size_t)n + 1);
+    if (to) {
+        vsnprintf(to, (size_t)n + 1, fmt, again);
+        b->len += (size_t)n;
+    }
+    va_end(again);
+    va_end(ap);
+}
+
 void textbuf_drop(textbuf *b, size_t n)
 {
     if (n && n < b->len) memmove(b->ptr, b->ptr + n, b->len - n);

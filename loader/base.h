@@ -167,6 +167,7 @@ typedef struct textbuf {
 
 void textbuf_put(textbuf *b, str_view s);
 void textbuf_str(textbuf *b, const char *terminated);
+void textbuf_printf(textbuf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 char *textbuf_room(textbuf *b, size_t n);        /* where n more bytes may be written, or NULL; the
                                                   * caller moves len */
 void textbuf_drop(textbuf *b, size_t n);                 /* removes the first n bytes */

@@ -251,19 +251,12 @@ typedef void write_fn(textbuf *b, const cache_table *t);
 static int write_file(const char *path, write_fn *fn, const cache_table *t)
 {
     textbuf b = { 0 };
-    sink to = { 0 };
     err_ctx err;
-    int rc;
     fn(&b, t);
-    rc = b.failed ? err_set(&err, ERR_NOMEM, "out of memory") : sink_open(&to, path, &err);
-    if (rc == 0) rc = sink_write(&to, b.ptr, b.len, &err);
-    if (rc == 0) rc = sink_finish(&to, &err);
-    sink_drop(&to);
+    const int rc = sink_text(path, &b, &err);
     textbuf_free(&b);
     return rc < 0 ? model_handle_fail(sink_name(path), &err) : 0;
 }
-
-static bool is_stdout(const char *path) { return path && strcmp(path, "-") == 0; }
 
 static int report(const job *j)
 {
@@ -276,7 +269,7 @@ static int report(const job *j)
         console_error("out of memory for the answer");
         return 1;
     }
-    if (!opt->json && !is_stdout(opt->csv) && !is_stdout(opt->svg)) cache_print(&j->table);
+    if (!opt->json && !sink_is_stdout(opt->csv) && !sink_is_stdout(opt->svg)) cache_print(&j->table);
     return console_finish();
 }
 
@@ -284,7 +277,7 @@ static int report(const job *j)
 
 static int check_usage(const replay_options *opt)
 {
-    if (is_stdout(opt->csv) + is_stdout(opt->svg) + opt->json > 1) {
+    if (sink_is_stdout(opt->csv) + sink_is_stdout(opt->svg) + opt->json > 1) {
         console_error("only one of --csv -, --svg - and --json can write to standard output");
         return 2;
     }

@@ -176,19 +176,12 @@ typedef void write_fn(textbuf *b, const lengths_table *t);
 static int write_file(const char *path, write_fn *fn, const lengths_table *t)
 {
     textbuf b = { 0 };
-    sink to = { 0 };
     err_ctx err;
-    int rc;
     fn(&b, t);
-    rc = b.failed ? err_set(&err, ERR_NOMEM, "out of memory") : sink_open(&to, path, &err);
-    if (rc == 0) rc = sink_write(&to, b.ptr, b.len, &err);
-    if (rc == 0) rc = sink_finish(&to, &err);
-    sink_drop(&to);
+    const int rc = sink_text(path, &b, &err);
     textbuf_free(&b);
     return rc < 0 ? model_handle_fail(sink_name(path), &err) : 0;
 }
-
-static bool is_stdout(const char *path) { return path && strcmp(path, "-") == 0; }
 
 static int report(const job *j)
 {
@@ -196,7 +189,7 @@ static int report(const job *j)
     if (j->opt->csv) code = write_file(j->opt->csv, lengths_csv, &j->table);
     if (j->opt->svg && code == 0) code = write_file(j->opt->svg, lengths_plot, &j->table);
     if (code != 0) return code;
-    if (!is_stdout(j->opt->csv) && !is_stdout(j->opt->svg)) lengths_print(&j->table);
+    if (!sink_is_stdout(j->opt->csv) && !sink_is_stdout(j->opt->svg)) lengths_print(&j->table);
     return console_finish();
 }
 
@@ -252,7 +245,7 @@ int cmd_bench_lengths(int argc, char **argv)
     tier_args_init(&opt.run.tiers);
     rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
-    if (is_stdout(opt.csv) && is_stdout(opt.svg)) {
+    if (sink_is_stdout(opt.csv) && sink_is_stdout(opt.svg)) {
         console_error("only one of --csv - and --svg - can write to standard output");
         return 2;
     }

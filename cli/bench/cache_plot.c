@@ -5,27 +5,17 @@
  * escaped. */
 #include "cli/bench/cache_plot.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/console.h"
 
+#define put textbuf_printf              /* nearly every line is one */
+
 enum {
     PANEL_W = 380, PANEL_H = 280,        /* of the axes */
     LEFT = 62, TOP = 84, BOTTOM = 52, GAP = 34, LEGEND_W = 112
 };
-
-static void put(textbuf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void put(textbuf *b, const char *fmt, ...)
-{
-    char text[512];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    textbuf_str(b, text);
-}
 
 /* The model's name between tags: printable, and nothing that XML would obey. */
 static void put_name(textbuf *b, const routing_model *m)

@@ -5,10 +5,11 @@
 #include "cli/bench/lengths_view.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "cli/console.h"
+
+#define put textbuf_printf              /* nearly every line is one */
 
 enum { PLOT_W = 560, PLOT_H = 340, LEFT = 70, TOP = 64, BOTTOM = 54, LEGEND_W = 92 };
 
@@ -56,17 +57,6 @@ void lengths_print(const lengths_table *t)
     }
     printf("\ntok/s, the median of all runs; <: slower than a shorter prompt of 9 tokens or "
            "more\n");
-}
-
-static void put(textbuf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void put(textbuf *b, const char *fmt, ...)
-{
-    char text[512];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    textbuf_str(b, text);
 }
 
 void lengths_csv(textbuf *b, const lengths_table *t)
