@@ -4,6 +4,7 @@
  * VRAM, or on the drive. */
 #include "cli/placement.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,8 +108,21 @@ static bool outdated(const speeds_note *n)
     return speeds_measure_again(n, time(NULL), speeds_busy(n) ? load_now(&n_core) : 0);
 }
 
+/* The library's scratch is at most this part of the VRAM that may be used, and of the model: in
+ * little VRAM experts are worth more, and a small model is fast without it. */
+enum { LIBRARY_PART = 32 };
+
+static bool library_has_room(const placement *p, const model *m, const gpu *g, uint64_t most)
+{
+    uint64_t room = p->in.machine.vram_free, file = 0;
+    for (int i = 0; i < gguf_n_part(m->file); i++) file += gguf_part_bytes(m->file, i);
+    if (most < room) room = most;
+    if (file < room) room = file;
+    return gpu_gemm_scratch(g, INT_MAX) <= room / LIBRARY_PART;
+}
+
 /* Products of prompts, by the speeds that are known so far: the library takes VRAM. */
-static void choose_gemm(placement *p, gpu *g, const placement_options *o)
+static void choose_gemm(placement *p, const model *m, gpu *g, const placement_options *o)
 {
     const speeds *rate = &p->in.machine.rate;
     if (!g) return;
@@ -119,6 +133,10 @@ static void choose_gemm(placement *p, gpu *g, const placement_options *o)
         p->gemm.rates.vendor[i] = rate->gemm_vendor[i];
     }
     gpu_gemm_set(g, &p->gemm);
+    if (!library_has_room(p, m, g, o->wish.vram)) {
+        p->gemm.use = GPU_GEMM_OWN;
+        gpu_gemm_set(g, &p->gemm);
+    }
     snprintf(p->gemm_name, sizeof p->gemm_name, "%s", gpu_gemm_name(g));
 }
 
@@ -129,7 +147,7 @@ static int make(placement *p, const model *m, gpu *g, const placement_options *o
     wish.gpu_wanted = o->device == DEVICE_CUDA;
     wish.whole_banks |= !m->family->cache_experts;
     wish.ram_copy = planning_copy_bytes(m, o->engine.isa, o->engine.exact);
-    choose_gemm(p, g, o);
+    choose_gemm(p, m, g, o);
     return planning_make(&p->p, &p->in, m, so, o->engine.threads, g ? planning_gpu_work : NULL, g,
                          &wish, err);
 }

@@ -283,7 +283,8 @@ static void see_demo(rig *r, const demo_row *d)
     qsort(rows, (size_t)n, sizeof *rows, compare_doubles);
     CHECK_MSG(rows[n / 2] < d->row_l2 && (on_gpu || rows[n / 2] >= d->least),
               "%s, %s: median error %.2e", r->sub->name, d->why, rows[n / 2]);
-    CHECK_MSG(kl / n < d->kl, "%s, %s: mean divergence %.2e", r->sub->name, d->why, kl / n);
+    const double bound = slow ? 2 * d->kl : d->kl;       /* of half the rows */
+    CHECK_MSG(kl / n < bound, "%s, %s: mean divergence %.2e", r->sub->name, d->why, kl / n);
 }
 
 static void see_nll(rig *r, const char *why)
@@ -905,11 +906,14 @@ int main(int argc, char **argv)
         /* test_gpu.c counts that there is no GPU */
         const bool always = slow;
         for (int i = sim_gpu() ? N_CPU_PLACES : 1; i < N_PLACES; i += sim_gpu_step(1, 4)) {
-            /* opening a session takes a driver longer than everything else, and there are many */
+            /* Opening a session takes a driver longer than everything else, and there are many:
+             * every third place of a real GPU has to do. test_places.c compares all of them. */
             const bool real = places[i].gpu && !sim_gpu();
             const bool all = real ? (i - N_CPU_PLACES) % 9 == 0 : i % sim_gpu_step(3, 15) == 0;
+            if (places[i].gpu && gpu_count() == 0) continue;
+            if (real && (i - N_CPU_PLACES) % 3 != 0) continue;
             slow = always || (real && !all);
-            if (!places[i].gpu || gpu_count() > 0) test_place(&places[i], all);
+            test_place(&places[i], all);
         }
     }
     session_free(NULL);

@@ -45,6 +45,8 @@ static const speeds usual = {
     .hop = 8e-6, .disk = 3e9,
 };
 
+enum { N_CHUNKS = 5 };
+
 typedef struct made {
     plan_machine machine;
     plan_model what;
@@ -57,7 +59,7 @@ typedef struct made {
 /* vram 0: no GPU. */
 static void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram)
 {
-    static const int chunks[PLAN_CHUNKS] = { 4096, 2048, 1024, 512, 256 };
+    static const int chunks[N_CHUNKS] = { 4096, 2048, 1024, 512, 256 };
     memset(c, 0, sizeof *c);
     c->machine = (plan_machine){ .gpu = vram > 0, .vram_free = vram, .ram_available = ram,
                                  .lock_limit = UINT64_MAX, .rate = usual };
@@ -72,8 +74,8 @@ static void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram)
         .token_dense = m->token_dense, .dense_macs = m->dense_macs, .expert_macs = m->expert_macs,
         .file_bytes = m->dense + (uint64_t)m->n_layer * (uint64_t)m->n_expert * m->expert,
     };
-    c->s = (plan_session){ .n_chunk = PLAN_CHUNKS, .ctx = 8192 };
-    for (int i = 0; i < PLAN_CHUNKS; i++) {
+    c->s = (plan_session){ .n_chunk = N_CHUNKS, .ctx = 8192 };
+    for (int i = 0; i < N_CHUNKS; i++) {
         const uint64_t n = (uint64_t)chunks[i];
         c->s.chunk[i] = chunks[i];
         c->s.vram_work[i] = 100 * MB + n * 160000;
@@ -525,13 +527,13 @@ static void test_least(void)
 {
     static plan p;
     static made c;
-    const int last = PLAN_CHUNKS - 1;
+    const int last = N_CHUNKS - 1;
     for (size_t k = 0; k < ARRAY_LEN(models); k++)
         for (int vram = 0; vram <= 8; vram += 8) {
             const made_model *m = &models[k];
             err_ctx err = { 0 };
             make_case(&c, m, (uint64_t)vram * GB, 200 * GB);
-            for (int i = 0; i < PLAN_CHUNKS; i++) c.s.snapshots[i] = 5 * MB;
+            for (int i = 0; i < N_CHUNKS; i++) c.s.snapshots[i] = 5 * MB;
             c.w.ram = vram ? c.s.snapshots[last] + c.s.ram_beside[last]
                            : dense_on_cpu(&c, last) + c.s.state[last] + c.s.snapshots[last] +
                              c.s.ram_work[last];
@@ -607,15 +609,15 @@ static void test_embed(void)
     static plan p;
     static made c;
     make_case(&c, &models[OSS20], 0, 64 * GB);
-    for (int i = 0; i < PLAN_CHUNKS; i++) c.s.ram_embed[i] = 33 * MB;
+    for (int i = 0; i < N_CHUNKS; i++) c.s.ram_embed[i] = 33 * MB;
     CHECK(run(&p, &c) == 0);
     const uint64_t few = p.ram_other;
-    for (int i = 0; i < PLAN_CHUNKS; i++) c.s.ram_embed[i] = 616 * MB;
+    for (int i = 0; i < N_CHUNKS; i++) c.s.ram_embed[i] = 616 * MB;
     CHECK(run(&p, &c) == 0 && p.ram_other == few + (615 - 33) * MB);
     c.what.embed = 0;                    /* it is the output matrix, too: read whole */
     CHECK(run(&p, &c) == 0 && p.ram_other == few + (615 - 33) * MB);
     make_case(&c, &models[OSS20], 3400 * MB, 64 * GB);   /* page-locked: whole */
-    for (int i = 0; i < PLAN_CHUNKS; i++) c.s.ram_embed[i] = 33 * MB;
+    for (int i = 0; i < N_CHUNKS; i++) c.s.ram_embed[i] = 33 * MB;
     CHECK(run(&p, &c) == 0 && p.embed_in_ram && p.ram_other >= 615 * MB);
 }
 
@@ -630,7 +632,7 @@ static void add_less(made *c, uint64_t fixed, uint64_t each)
             const uint64_t bytes = fixed + (uint64_t)ctx * each / (q8 ? 2 : 1);
             c->s.less[c->s.n_less++] = (plan_less){ ctx, q8 == 1, bytes, bytes / 4 };
         }
-    for (int i = 0; i < PLAN_CHUNKS; i++) {
+    for (int i = 0; i < N_CHUNKS; i++) {
         c->s.state[i] = fixed + 8192 * each;
         c->s.ram_work[i] = c->s.snapshots[i] = 0;
     }
@@ -671,7 +673,7 @@ static void test_advice(void)
         make_case(&c, &models[OSS20], 0, 0);
         add_less(&c, 0, 100000);
         c.machine.ram_program = 30 * MB;
-        const uint64_t base = dense_on_cpu(&c, PLAN_CHUNKS - 1) + 8 * models[OSS20].expert;
+        const uint64_t base = dense_on_cpu(&c, N_CHUNKS - 1) + 8 * models[OSS20].expert;
         const uint64_t all = base + c.machine.ram_program;
         /* a GiB is the system's */
         c.machine.ram_available = base + (uint64_t)advice[i].there_mb * MB + (UINT64_C(1) << 30);
@@ -696,7 +698,7 @@ static void test_advice(void)
     err_ctx err = { 0 };
     make_case(&c, &models[OSS20], 8 * GB, 64 * GB);
     add_less(&c, 400 * MB, 100000);
-    for (int k = 0; k < PLAN_CHUNKS; k++) c.s.ram_beside[k] = 300 * MB;
+    for (int k = 0; k < N_CHUNKS; k++) c.s.ram_beside[k] = 300 * MB;
     c.w.ram = 8 * models[OSS20].expert + 203 * MB;
     CHECK(plan_make(&p, &c.machine, &c.what, &c.s, &c.w, &err) == ERR_NOMEM);
     CHECK_MSG(strstr(err.msg, "beside the GPU") && strstr(err.msg, "; use --ram 387M or more, or "
@@ -709,7 +711,7 @@ static void test_least_cache(void)
     static plan p;
     static made c;
     const made_model *m = &models[OSS20];
-    const int last = PLAN_CHUNKS - 1;
+    const int last = N_CHUNKS - 1;
     make_case(&c, m, 0, 64 * GB);
     c.machine.gpu = true;
     c.machine.vram_free = 80 * GB;
@@ -786,7 +788,7 @@ static void test_refused(void)
     c.what.n_used = 4;
     c.s.n_chunk = 0;
     CHECK(run(&p, &c) == ERR_RANGE);
-    c.s.n_chunk = PLAN_CHUNKS;
+    c.s.n_chunk = N_CHUNKS;
     c.down[3] = c.expert[3] + 1;
     CHECK(run(&p, &c) == ERR_RANGE);
     c.down[3] = 1;
@@ -794,9 +796,9 @@ static void test_refused(void)
     CHECK(run(&p, &c) == ERR_RANGE);
     /* what cannot be counted does not fit */
     make_case(&c, &models[OSS20], 8 * GB, 64 * GB);
-    for (int i = 0; i < PLAN_CHUNKS; i++) c.s.vram_work[i] = UINT64_MAX;
+    for (int i = 0; i < N_CHUNKS; i++) c.s.vram_work[i] = UINT64_MAX;
     CHECK(run(&p, &c) == 0 && !p.gpu);
-    for (int i = 0; i < PLAN_CHUNKS; i++) c.s.ram_work[i] = UINT64_MAX - 1;
+    for (int i = 0; i < N_CHUNKS; i++) c.s.ram_work[i] = UINT64_MAX - 1;
     CHECK(run(&p, &c) == ERR_NOMEM);
 }
 
@@ -833,7 +835,7 @@ static void make_layered(made *c, const made_model *m, uint64_t vram, uint64_t r
     make_case(c, m, vram, ram);
     for (int l = 0; l < m->n_layer; l++) {
         c->layer_dense[l] = (m->dense - 2 * m->embed) / (uint64_t)m->n_layer;
-        for (int i = 0; i < PLAN_CHUNKS; i++)
+        for (int i = 0; i < N_CHUNKS; i++)
             c->s.layer_state[i][l] = c->s.state[i] / (uint64_t)m->n_layer;
     }
     c->what.layer_dense = c->layer_dense;
@@ -871,6 +873,25 @@ static void test_some_layers(void)
         CHECK_MSG(before == 0 && shared >= 5, "%s: %d budgets with layers on both", models[i].name,
                   shared);
     }
+}
+
+/* Long chunks are for experts that come from the drive, and for a tenth of RAM at most. */
+static void test_long_chunks(void)
+{
+    static made c;
+    static plan p;
+    make_case(&c, &models[QWEN4], 0, 64 * GB);
+    c.s.n_long = 2;
+    if (made_plan(&p, &c, "all in RAM")) CHECK(p.chunk == c.s.chunk[2]);
+    c.w.ram = 16 * GB;
+    for (int i = 0; i < N_CHUNKS; i++) c.s.ram_work[i] = (uint64_t)c.s.chunk[i] * 300000;
+    if (made_plan(&p, &c, "16 GB")) CHECK(p.chunk == c.s.chunk[0]);
+    c.w.ram = 8 * GB;
+    if (made_plan(&p, &c, "8 GB")) CHECK(p.chunk == c.s.chunk[1]);
+    c.w.ram = 5 * GB;
+    if (made_plan(&p, &c, "5 GB")) CHECK(p.chunk == c.s.chunk[2]);
+    c.s.n_long = 0;
+    if (made_plan(&p, &c, "as long as any")) CHECK(p.chunk == c.s.chunk[0]);
 }
 
 /* RAM for the CPU alone, but not for page-locked experts beside it: none of them goes to the drive.
@@ -1310,6 +1331,7 @@ int main(int argc, char **argv)
     test_fetch();
     test_fetch_rows();
     test_times();
+    test_long_chunks();
     test_drive_times();
     test_most_shared();
     test_contract_to();

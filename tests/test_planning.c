@@ -139,6 +139,21 @@ static void test_sizes(const char *path)
     CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == 0);
     CHECK(s.n_chunk == 2 && s.chunk[0] == 40 && s.chunk[1] == 32 && s.vram_work[0] == 0);
     CHECK(s.vram_cold == 0);
+    CHECK(s.n_long == 0);                /* it was asked for */
+    static const struct { int ctx, n_long, first, wished; } chunks[] = {
+        { 8192, 2, 4096, SESSION_CHUNK }, { 3000, 2, 3000, SESSION_CHUNK },
+        { 600, 1, 600, SESSION_CHUNK }, { 512, 0, 512, 512 },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(chunks); i++) {
+        o = (session_options){ .ctx = chunks[i].ctx, .kv = KV_F16 };
+        if (o.ctx > m->hp.ctx_train) continue;
+        CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == 0);
+        CHECK_MSG(s.n_long == chunks[i].n_long && s.chunk[0] == chunks[i].first &&
+                  s.chunk[s.n_long] == chunks[i].wished && s.chunk[s.n_chunk - 1] == 32,
+                  "context of %d: %d long chunks from %d", o.ctx, s.n_long, s.chunk[0]);
+        for (int k = 1; k < s.n_chunk; k++) CHECK(s.chunk[k] < s.chunk[k - 1]);
+        CHECK(planning_session(&s, m, &o, 0, made_work, &asked, &err) == 0 && s.n_long == 0);
+    }
     o.chunk = SESSION_MAX_CHUNK + 1;
     CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
     o = (session_options){ .ctx = m->hp.ctx_train + 1 };

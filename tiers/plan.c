@@ -401,11 +401,13 @@ static bool attempt_cpu(plan *p, const planner *j, int i, bool all)
 
 static bool with_cpu(plan *p, const planner *j)
 {
-    const int last = j->s->n_chunk - 1;
-    for (int i = 0; i <= last; i++)
+    const int last = j->s->n_chunk - 1, n_long = j->s->n_long;
+    for (int i = n_long; i <= last; i++)
         if (attempt_cpu(p, j, i, true)) return true;
-    for (int i = 0; i < last; i++)
-        if (j->s->ram_work[i] <= j->ram / 10 * 3 && attempt_cpu(p, j, i, false)) return true;
+    for (int i = 0; i < last; i++) {     /* of RAM: longer ones a tenth, the others three */
+        const uint64_t most = j->ram / 10 * (i < n_long ? 1 : 3);
+        if (j->s->ram_work[i] <= most && attempt_cpu(p, j, i, false)) return true;
+    }
     return attempt_cpu(p, j, last, false);
 }
 

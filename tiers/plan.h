@@ -14,7 +14,7 @@
 
 #include "tiers/speeds.h"
 
-enum { PLAN_MAX_LAYERS = 1024, PLAN_CHUNKS = 5, PLAN_MOST_USED = 32, PLAN_PAD_WHOLE = 2,
+enum { PLAN_MAX_LAYERS = 1024, PLAN_CHUNKS = 7, PLAN_MOST_USED = 32, PLAN_PAD_WHOLE = 2,
        PLAN_GUESSES = 2, PLAN_SPLIT_TOKENS = 2048, PLAN_SHARED_SLOTS = 64 };
 
 /* Who computes those experts of a prompt of more than GPU_FEW tokens that are not in VRAM. */
@@ -65,9 +65,11 @@ typedef struct plan_less {
 } plan_less;
 enum { PLAN_MOST_LESS = 32 };
 
-/* What the session needs, for chunks of chunk[i] tokens: descending, chunk[0] is wished for. */
+/* What the session needs, for chunks of chunk[i] tokens, descending. The first n_long are for a CPU
+ * that reads experts from the drive, once for each chunk; the next one is wished for. */
 typedef struct plan_session {
     int n_chunk;                         /* 1 .. PLAN_CHUNKS */
+    int n_long;                          /* 0 .. n_chunk - 1; 0 with a GPU */
     int chunk[PLAN_CHUNKS];
     uint64_t vram_work[PLAN_CHUNKS];     /* workspace on the GPU */
     uint64_t vram_cold;                  /* more of it if not all experts are there */

@@ -8,7 +8,7 @@
 set -u
 
 # run_tests.sh --one BUILD LOGS NAME: one of them. Its output goes to NAME.log, its exit code to
-# NAME.rc.
+# NAME.rc, its seconds to NAME.time.
 if [ "$1" = --one ]; then
     build=$2 logs=$3 name=${4%.sh}
     case $4 in
@@ -18,8 +18,11 @@ if [ "$1" = --one ]; then
     *.sh) set -- "tests/$4" "$build" ;;
     *) set -- "$build/tests/$4" ;;
     esac
+    began=$(date +%s)
     "$@" >"$logs/$name.log" 2>&1 </dev/null
-    echo $? >"$logs/$name.rc"
+    code=$?
+    echo "$(($(date +%s) - began)) $name" >"$logs/$name.time"
+    echo $code >"$logs/$name.rc"
     exit 0
 fi
 
@@ -75,10 +78,7 @@ rest() {
 }
 list() {
     [ "${ONLY_GPU:-}" ] || rest
-    for model in qwen3next gptoss; do
-        for part in budgets options faults; do echo "test_cli_gpu.sh $model-$part"; done
-    done
-    echo "test_cli_gpu.sh speeds"
+    for part in qwen3next gptoss speeds; do echo "test_cli_gpu.sh $part"; done
     # on a GPU these are the longest
     for t in "$@"; do case $t in test_forward | test_places | test_state) echo "$t" ;; esac; done
     for t in "$@"; do case $t in test_forward | test_places | test_state) ;; *) echo "$t" ;; esac; done
@@ -113,5 +113,6 @@ if [ "${ONLY_GPU:-}" ] && grep -q '^skip: no GPU$' "$logs"/*.log; then
     echo "no GPU: nothing to check"
     exit 1
 fi
+echo "longest: $(sort -rn "$logs"/*.time | head -n 5 | sed 's/\([0-9]*\) \(.*\)/\2 \1 s/' | paste -sd, - | sed 's/,/, /g')"
 echo "$passed passed, $failed failed$([ $skipped -eq 0 ] || echo ", $skipped skipped")"
 [ $failed -eq 0 ]

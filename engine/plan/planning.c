@@ -23,6 +23,7 @@
 
 enum {
     STREAMED_CHUNK = 4096,               /* wished on a GPU: experts pass once for each chunk */
+    LONG_CHUNKS = 2,                     /* that many, halves, for experts from the drive */
     LEAST_CTX = 256,                     /* that is worth advising */
     PROGRAM_UNIT = 256 << 10,            /* pages come and go: a plan should not */
     PROGRAM_LATER = 3 << 19,             /* code that has not run yet */
@@ -160,15 +161,20 @@ uint64_t planning_copy_bytes(const model *m, const char *isa, bool exact)
 
 /* ---- the session ----------------------------------------------------------------------------- */
 
-/* The one wished for, and smaller ones. */
+/* The one wished for, and smaller ones; before it the longer ones for experts from the drive. */
 static void choose_chunks(plan_session *s, const session_options *o, bool with_gpu)
 {
     static const int on_gpu[] = { 2048, 1024, 512, 256 }, on_cpu[] = { 256, 128, 64, 32 };
     const int *smaller = with_gpu ? on_gpu : on_cpu;
     int wished = o->chunk > 0 ? o->chunk : with_gpu ? STREAMED_CHUNK : SESSION_CHUNK;
     wished = min_int(wished, o->ctx);
-    s->n_chunk = 1;
-    s->chunk[0] = wished;
+    s->n_chunk = s->n_long = 0;
+    for (int n = STREAMED_CHUNK; n > wished && !with_gpu && o->chunk == 0; n /= 2) {
+        if (n / 2 >= o->ctx || s->n_long == LONG_CHUNKS) continue;
+        s->chunk[s->n_long++] = min_int(n, o->ctx);
+    }
+    s->n_chunk = s->n_long;
+    s->chunk[s->n_chunk++] = wished;
     for (size_t i = 0; i < ARRAY_LEN(on_gpu) && s->n_chunk < PLAN_CHUNKS; i++)
         if (smaller[i] < wished) s->chunk[s->n_chunk++] = smaller[i];
 }
