@@ -181,6 +181,7 @@ moe-run moe-bench moe-quant: %: $B/% FORCE
 
 define LINK
 $(if $V,,@echo "  link    $@")
+@mkdir -p $(@D)
 $Q$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(ALL_LDLIBS)
 endef
 
@@ -278,6 +279,8 @@ SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) test_sim_checks)
 SIM_BIN  := $(SIMS:%=$B/tests/%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
 both      = $(foreach t,$1,$B/tests/test_$t $(filter $B/tests/test_sim_$t,$(SIM_BIN)))
+# The programs with that GPU, for tests/test_cli_gpu.sh.
+SIM_PROG := $(if $(SIMS),$B/sim/moe-run $B/sim/moe-bench)
 # Kernel code on the host: needs nvcc, but no GPU.
 TEST_CU  := $(if $(filter 1,$(CUDA)),$(patsubst tests/%.cu,%,$(wildcard tests/test_*.cu)))
 TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)
@@ -313,7 +316,9 @@ $B/tests/test_sim_checks: $B/tests/test_sim_checks.c.o
 $(TEST_CU_BIN): $B/tests/%: $G/tests/%.cu.o
 $(TEST_BIN) $(TEST_CU_BIN): $B/tests/test.c.o $(LIB_OBJ)
 	$(LINK)
-$(SIM_BIN): $B/tests/test.c.o $(SIM_OBJ) $(filter-out $(GPU_OBJ),$(LIB_OBJ))
+$(SIM_BIN): $B/tests/test.c.o
+$(SIM_PROG): $B/sim/moe-%: $B/cli/moe_%.c.o $(CLI_OBJ)
+$(SIM_BIN) $(SIM_PROG): $(SIM_OBJ) $(filter-out $(GPU_OBJ),$(LIB_OBJ))
 	$(LINK)
 
 # Without libFuzzer (SAN=fuzzer,...) the target runs under tests/fuzz_main.c, a small mutator of our own.
@@ -329,7 +334,7 @@ $(UNPACKED): $B/golden/%: tests/golden/%.xz
 	@mkdir -p $(@D)
 	$Qxz -dc $< > $@
 
-tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $B/tests/fuzz_gguf $B/tests/fuzz_seeds $(UNPACKED)
+tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $B/tests/fuzz_gguf $B/tests/fuzz_seeds $(UNPACKED)
 
 check test: all tests
 	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)

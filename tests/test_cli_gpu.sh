@@ -12,12 +12,14 @@
 #   page-lock   here, and test_expert_store.c with a GPU
 #   vram        here (weights), gpu-lost  here (with all experts in VRAM, and with some)
 set -u
-# Parts, which may run at the same time: either demo model, and the speeds.
+# Parts, which may run at the same time: either demo model, and the speeds. sim: the programs with a
+# simulated GPU, of which BUILD/sim has been made, and the model that is quick there.
+area=cli_gpu${2:+_$2}
 case ${2:-} in
 '') parts="qwen3next gptoss speeds" ;;
+sim) parts=qwen3next; set -- "$1/sim" ;;
 *) parts=$2 ;;
 esac
-area=cli_gpu${2:+_$2}
 . tests/cli_harness.sh
 if "$run" --version | grep -q "no GPU"; then
     skip "no GPU"
