@@ -9,9 +9,11 @@ enum { QUANTISE_THREADS = 256, ACTIVATE_THREADS = 256 };
 
 bool contract_is_small(void) { return gpu_code_version() < 80; }
 
-/* Half of the work on a tile of 64 is wasted where its expert has 32 slots. */
+/* A tile of 32 with few slots costs as much as a full one, and half of the work on a tile of 64 is
+ * wasted where its expert has 32 slots. */
 int contract_tile_tokens(int n, int n_expert)
 {
+    if (n / n_expert < 16) return CONTRACT_FEW;
     return contract_is_small() || n / n_expert < 24 ? 32 : 64;
 }
 

@@ -10,7 +10,8 @@
 #include "cuda/contract_activation.cuh"
 #include "cuda/gemm.cuh"
 
-/* The number of tokens in a tile for n slots with n_expert experts: at least GEMM_LEAST_TILE. */
+/* The number of tokens in a tile for n slots with n_expert experts: at least CONTRACT_FEW. */
+enum { CONTRACT_FEW = GPU_FEW };
 int contract_tile_tokens(int n, int n_expert);
 
 /* blocks: [n] of gpu_blocks_bytes(cols), at a multiple of 16. cols: a multiple of 32. from, to:
@@ -26,6 +27,12 @@ void contract_run_tables(gpu *g, const gemm *p);         /* GPU_TABLE_TYPES */
 /* mid = activation(gate, up), for two products of n rows that were made apart; mid_rows of p may be
  * up. */
 void contract_activate(gpu *g, const gemm *p, const float *gate, const float *up);
+
+template <int TYPE>
+static __device__ __forceinline__ float contract_factor(const gemm_matrix &m, int expert)
+{
+    return __fmul_rn(format<TYPE>::factor, expert_factor(m, expert));
+}
 
 /* Whether the kernels were compiled for a chip before sm_80. */
 bool contract_is_small(void);

@@ -25,7 +25,7 @@
 #ifndef CUDA_CONTRACT_TILE_CUH
 #define CUDA_CONTRACT_TILE_CUH
 
-#include "cuda/contract_many.cuh"
+#include "cuda/contract_few.cuh"
 
 enum { HALF = 4, GROUP = 8, CODE_PITCH = 128, WARP_ROWS = 32, WARP_TOKENS = 16 };
 static constexpr float MAGIC = 12582912.0f;
@@ -386,12 +386,6 @@ static __device__ __forceinline__ float fold_sums(const lane_sums &sum, int i, i
     return __fadd_rn(__fadd_rn(__fadd_rn(p[0], p[1]), __fadd_rn(p[2], p[3])), 0.0f);
 }
 
-template <int TYPE>
-static __device__ __forceinline__ float contract_factor(const gemm_matrix &m, int expert)
-{
-    return __fmul_rn(format<TYPE>::factor, expert_factor(m, expert));
-}
-
 template <int TYPE, int ROWS, int TOKENS>
 static __device__ __forceinline__ void write_rows(const gemm &p, const token_tile &tile,
                                                   const lane_sums &sum)
@@ -576,6 +570,7 @@ template <int TYPE, int ROWS, int TOKENS> static void launch_contract(gpu *g, co
 /* tile_tokens is set. */
 template <int TYPE> static void contract_type(gpu *g, const gemm *p)
 {
+    if (p->tile_tokens <= CONTRACT_FEW && launch_few<TYPE>(g, p)) return;
     if (contract_is_small()) launch_contract<TYPE, 32, 32>(g, p);
     else if (p->tile_tokens > 32) launch_contract<TYPE, 64, 64>(g, p);
     else launch_contract<TYPE, 64, 32>(g, p);

@@ -239,7 +239,7 @@ static scratch scratch_at(void *base, int n, int k, int n_expert, int n_ff, int 
     uint8_t *p = (uint8_t *)base;
     scratch s = {};
 
-    s.lists = slot_lists_take(p, &s.bytes, n * k, n_expert, GEMM_LEAST_TILE);
+    s.lists = slot_lists_take(p, &s.bytes, n * k, n_expert, CONTRACT_FEW);
     s.mid_rows = (float *)scratch_take(p, &s.bytes, n_slot * n_ff * sizeof *s.mid_rows);
     s.mid_halves = scratch_take(p, &s.bytes, n_slot * n_ff * sizeof(uint16_t));
     s.y = (float *)scratch_take(p, &s.bytes, n_slot * widest * sizeof *s.y);

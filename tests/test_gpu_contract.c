@@ -286,6 +286,9 @@ static void test_shapes(void)
         { { ALL(QT_MXFP4), 32, 32, 1, 1, .bias = true }, 9 },
         { { ALL(QT_MXFP4), 2880, 96, 4, 4, .clamped = true, .bias = true }, 17 },
         { { ALL(QT_MXFP4), 96, 2880, 4, 4, .clamped = true, .bias = true }, 40 },
+        { { ALL(QT_MXFP4), 2880, 96, 8, 4, .clamped = true, .bias = true }, 20 },
+        { { ALL(QT_MXFP4), 96, 2880, 8, 4, .clamped = true, .bias = true, .range = 3 }, 31 },
+        { { ALL(QT_Q8_0), 24576, 32, 2, 1, .bias = true }, 9 },  /* too wide for tiles of eight */
         { { ALL(QT_MXFP4), 160, 224, 32, 4, .clamped = true, .range = 5 }, 150 },
         { { ALL(QT_Q8_0), 96, 64, 8, 4, .bias = true, .range = 3 }, 300 },
         { { ALL(QT_Q8_0), 64, 1056, 2, 1, .bias = true }, 129 },
