@@ -1,7 +1,7 @@
 /* contract_many.cu - products of many tokens by the arithmetic contract: their input, which kernel,
  * which tile; and the kernel for formats whose codes count equal steps.
  *
- * The kernel is in contract_tile.cuh. Other formats are in contract_k_quants.cu and
+ * The kernels are in contract_tile.cuh and contract_few.cuh. Other formats are in contract_k_quants.cu and
  * contract_tables.cu, only because compiling takes so long. */
 #include "cuda/contract_tile.cuh"
 
