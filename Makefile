@@ -126,7 +126,7 @@ ALL_CFLAGS  = -std=c11 -D_GNU_SOURCE -I. -MMD -MP -Wall -Wextra -Wshadow -Wvla -
               $(OPT) $(OPT_MORE) $(CPPFLAGS) $(CFLAGS) $(FILE_FLAGS) -ffp-contract=off -fopenmp $(DEPS_CFLAGS) \
               $(if $(WERROR),-Werror) $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 ALL_LDFLAGS = -fopenmp $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) $(DEPS_LDFLAGS)
-ALL_LDLIBS  = $(or $(if $(DEPS),,$(shell pkg-config --libs jansson libedit 2>/dev/null)),-ljansson -ledit) \
+ALL_LDLIBS  = $(or $(if $(DEPS),,$(shell pkg-config --libs jansson libedit libmicrohttpd 2>/dev/null)),-ljansson -ledit -lmicrohttpd) \
               $(if $(filter-out 0,$(URING)),-luring) -lm $(CUDA_LIBS) $(LDLIBS)
 ifneq ($(DEPS),)
 DEPS_DIR   := $(shell cd $(call quoted,$(DEPS)) 2>/dev/null && pwd)
@@ -303,6 +303,7 @@ $B/tests/test_cache_replay: $(call obj,cache_replay cache_optimum)
 $B/tests/test_lengths_view: $(call obj,lengths_view console wrap)
 $B/tests/test_plan_check: $(call obj,plan_check)
 $B/tests/test_perf_view: $(call obj,perf_view args args_known console wrap)
+$B/tests/test_http: $(call obj,http listen)
 $B/tests/test_wrap: $(call obj,wrap)
 $B/tests/test_logit_stats: $(call obj,logit_stats)
 $B/tests/test_quant_plan: $(call obj,quant_plan quant_importance quant_convert)

@@ -33,6 +33,7 @@ have pkg-config || [ -n "${DEPS:-}" ] || want pkg-config
 have xz || want xz-utils
 header jansson.h jansson || want libjansson-dev
 header editline/readline.h libedit || want libedit-dev
+header microhttpd.h libmicrohttpd || want libmicrohttpd-dev
 [ "${URING:-1}" = 0 ] || header liburing.h liburing || want liburing-dev
 for extra in "$@"; do
     case $extra in

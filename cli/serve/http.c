@@ -1,0 +1,597 @@
+/* http.c - exchanges on libmicrohttpd: one thread for the network, one that watches for clients who
+ * leave.
+ *
+ * A connection that has nothing to send is suspended, else the library would spin; whoever writes
+ * resumes it. Both happen under the exchange's lock, so that no wake-up is lost. The library does
+ * not look at a suspended connection, so a thread of ours has all descriptors in an epoll set of
+ * its own and waits for their ends. */
+#include "cli/serve/http.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "cli/serve/listen.h"
+
+enum {
+    CONNECTION_BYTES = 128 << 10,        /* headers and buffers of one */
+    STREAM_BLOCK = 16 << 10,             /* sent at a time */
+    ID_BYTES = 12
+};
+
+typedef enum http_phase {
+    UNANSWERED, REPLIED, STREAMED, ENDED, BROKEN
+} http_phase;
+
+struct http_exchange {
+    http_server *server;
+    http_exchange *next, *previous;      /* of the server's list */
+    uint64_t serial;
+    atomic_int refs;
+    char id[2 * ID_BYTES + 1];
+    char *method, *path;
+    textbuf body;
+    int problem;
+    const char *what;                    /* the problem */
+    bool handed;                         /* to the handler */
+    int fd;
+    pthread_mutex_t lock;                /* of all below */
+    struct MHD_Connection *connection;   /* NULL: it is over */
+    bool suspended, kept;
+    atomic_bool gone;
+    http_phase phase;
+    int status;
+    char type[64];
+    textbuf out, headers;                /* "name\0value\0..." */
+};
+
+struct http_server {
+    http_options o;
+    struct MHD_Daemon *daemon[2];        /* TCP, unix */
+    char *unix_path;
+    int port;
+    int epoll, stop;                     /* stop: an eventfd */
+    pthread_t watcher;
+    bool watching;
+    pthread_mutex_t lock;                /* of the list */
+    http_exchange *first;
+    uint64_t serial;
+    bool stopping;
+};
+
+/* ---- life of an exchange --------------------------------------------------------------------- */
+
+static void exchange_free(http_exchange *x)
+{
+    if (!x) return;
+    pthread_mutex_destroy(&x->lock);
+    textbuf_free(&x->body);
+    textbuf_free(&x->out);
+    textbuf_free(&x->headers);
+    mem_free(x->method);
+    mem_free(x->path);
+    mem_free(x);
+}
+
+static void exchange_drop(http_exchange *x)
+{
+    if (atomic_fetch_sub(&x->refs, 1) == 1) exchange_free(x);
+}
+
+static char *copy_text(const char *s)
+{
+    const size_t n = strlen(s) + 1;
+    char *copy = mem_alloc(n);
+    if (copy) memcpy(copy, s, n);
+    return copy;
+}
+
+static void make_id(char *id)
+{
+    uint8_t bytes[ID_BYTES];
+    static atomic_uint_fast64_t fallback;
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
+        const uint64_t n = atomic_fetch_add(&fallback, 1) ^ clock_ns() << 20;
+        memset(bytes, 0, sizeof bytes);
+        memcpy(bytes, &n, sizeof n);
+    }
+    for (int i = 0; i < ID_BYTES; i++) snprintf(id + 2 * i, 3, "%02x", bytes[i]);
+}
+
+/* In the server's list, and watched for the client's end. */
+static http_exchange *exchange_create(http_server *s, struct MHD_Connection *c, const char *method,
+                                      const char *path)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    http_exchange *x = mem_zalloc(sizeof *x);
+    if (!x) return NULL;
+    pthread_mutex_init(&x->lock, NULL);
+    x->server = s;
+    x->connection = c;
+    x->fd = info ? info->connect_fd : -1;
+    atomic_init(&x->refs, 1);
+    x->method = copy_text(method);
+    x->path = copy_text(path);
+    make_id(x->id);
+    if (!x->method || !x->path) {
+        exchange_free(x);
+        return NULL;
+    }
+    pthread_mutex_lock(&s->lock);
+    x->serial = ++s->serial;
+    atomic_init(&x->gone, s->stopping);
+    x->next = s->first;
+    if (x->next) x->next->previous = x;
+    s->first = x;
+    pthread_mutex_unlock(&s->lock);
+    struct epoll_event e = { .events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = x->serial };
+    if (x->fd >= 0) epoll_ctl(s->epoll, EPOLL_CTL_ADD, x->fd, &e);
+    return x;
+}
+
+/* The connection is over, or has gone on to its next request. */
+static void on_completed(void *ctx, struct MHD_Connection *c, void **own,
+                         enum MHD_RequestTerminationCode why)
+{
+    http_server *s = ctx;
+    http_exchange *x = *own;
+    (void)c;
+    if (!x) return;
+    *own = NULL;
+    if (x->fd >= 0) epoll_ctl(s->epoll, EPOLL_CTL_DEL, x->fd, NULL);
+    pthread_mutex_lock(&s->lock);
+    if (x->next) x->next->previous = x->previous;
+    if (x->previous) x->previous->next = x->next;
+    else s->first = x->next;
+    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&x->lock);
+    x->connection = NULL;
+    x->suspended = false;
+    if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK || x->phase != ENDED)
+        atomic_store(&x->gone, true);
+    const int status = x->status;
+    pthread_mutex_unlock(&x->lock);
+    if (s->o.done) s->o.done(s->o.ctx, x, status);
+    exchange_drop(x);
+}
+
+/* ---- clients who leave ----------------------------------------------------------------------- */
+
+/* The lock is held. */
+static void wake(http_exchange *x)
+{
+    if (!x->suspended || !x->connection) return;
+    x->suspended = false;
+    MHD_resume_connection(x->connection);
+}
+
+static void leave(http_exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    atomic_store(&x->gone, true);
+    wake(x);
+    pthread_mutex_unlock(&x->lock);
+}
+
+/* With a reference, or NULL. */
+static http_exchange *find_exchange(http_server *s, uint64_t serial)
+{
+    pthread_mutex_lock(&s->lock);
+    http_exchange *x = s->first;
+    while (x && x->serial != serial) x = x->next;
+    if (x) atomic_fetch_add(&x->refs, 1);
+    pthread_mutex_unlock(&s->lock);
+    return x;
+}
+
+static void *watch(void *ctx)
+{
+    http_server *s = ctx;
+    struct epoll_event got[16];
+    for (;;) {
+        const int n = epoll_wait(s->epoll, got, ARRAY_LEN(got), -1);
+        if (n < 0 && errno != EINTR) return NULL;
+        for (int i = 0; i < n; i++) {
+            if (got[i].data.u64 == 0) return NULL;       /* stop */
+            http_exchange *x = find_exchange(s, got[i].data.u64);
+            if (!x) continue;
+            leave(x);
+            exchange_drop(x);
+        }
+    }
+}
+
+/* ---- the request ----------------------------------------------------------------------------- */
+
+typedef struct header_check {
+    int n_length, n_coding, n_host;
+    bool bad, other_coding;
+    uint64_t length;
+} header_check;
+
+static bool is_number(uint64_t *out, const char *s)
+{
+    uint64_t n = 0;
+    if (!*s) return false;
+    for (; *s; s++) {
+        if (*s < '0' || *s > '9' || n > UINT64_MAX / 10 - 1) return false;
+        n = n * 10 + (uint64_t)(*s - '0');
+    }
+    *out = n;
+    return true;
+}
+
+static enum MHD_Result check_header(void *ctx, enum MHD_ValueKind kind, const char *name,
+                                    size_t n_name, const char *value, size_t n_value)
+{
+    header_check *c = ctx;
+    (void)kind;
+    if (memchr(name, 0, n_name) || (value && memchr(value, 0, n_value))) c->bad = true;
+    if (!value) return MHD_YES;
+    if (!strcasecmp(name, "Host")) c->n_host++;
+    if (!strcasecmp(name, "Transfer-Encoding")) c->n_coding++;
+    if (!strcasecmp(name, "Content-Length")) {
+        c->n_length++;
+        c->bad |= !is_number(&c->length, value);
+    }
+    if (!strcasecmp(name, "Content-Encoding"))
+        c->other_coding |= strcasecmp(value, "identity") != 0;
+    return MHD_YES;
+}
+
+static void look_at_head(http_exchange *x, const char *version)
+{
+    header_check c = { 0 };
+    MHD_get_connection_values_n(x->connection, MHD_HEADER_KIND, check_header, &c);
+    if (c.bad || c.n_length > 1 || (c.n_length > 0 && c.n_coding > 0) || c.n_host > 1 ||
+        (c.n_host == 0 && !strcmp(version, "HTTP/1.1"))) {
+        x->problem = 400;
+        x->what = "malformed or ambiguous headers";
+    } else if (c.other_coding) {
+        x->problem = 415;
+        x->what = "bodies are taken as they are: no Content-Encoding";
+    } else if (c.length > x->server->o.most_body) {
+        x->problem = 413;
+        x->what = "the body is too large";
+    }
+}
+
+/* The lock is held. NULL: no memory. */
+static struct MHD_Response *make_response(http_exchange *x, struct MHD_Response *r)
+{
+    if (!r) return NULL;
+    MHD_add_response_header(r, "x-request-id", x->id);
+    if (x->type[0]) MHD_add_response_header(r, "Content-Type", x->type);
+    for (size_t i = 0; i < x->headers.len;) {
+        const char *name = x->headers.ptr + i, *value = name + strlen(name) + 1;
+        MHD_add_response_header(r, name, value);
+        i += strlen(name) + strlen(value) + 2;
+    }
+    return r;
+}
+
+static ssize_t read_stream(void *ctx, uint64_t at, char *to, size_t most)
+{
+    http_exchange *x = ctx;
+    ssize_t n = 0;
+    (void)at;
+    pthread_mutex_lock(&x->lock);
+    if (atomic_load(&x->gone)) {
+        n = MHD_CONTENT_READER_END_WITH_ERROR;
+    } else if (x->out.len > 0) {
+        n = (ssize_t)(x->out.len < most ? x->out.len : most);
+        memcpy(to, x->out.ptr, (size_t)n);
+        textbuf_drop(&x->out, (size_t)n);
+    } else if (x->phase == ENDED) {
+        n = MHD_CONTENT_READER_END_OF_STREAM;
+    } else if (x->phase == BROKEN) {
+        n = MHD_CONTENT_READER_END_WITH_ERROR;
+    } else {
+        x->suspended = true;
+        MHD_suspend_connection(x->connection);
+    }
+    pthread_mutex_unlock(&x->lock);
+    return n;
+}
+
+/* Sends what there is by now, or waits for it. */
+static enum MHD_Result go_on(http_exchange *x)
+{
+    struct MHD_Response *r = NULL;
+    enum MHD_Result rc = MHD_YES;
+    pthread_mutex_lock(&x->lock);
+    if (x->phase == UNANSWERED && x->kept && !atomic_load(&x->gone)) {
+        x->suspended = true;
+        MHD_suspend_connection(x->connection);
+        pthread_mutex_unlock(&x->lock);
+        return MHD_YES;
+    }
+    if (atomic_load(&x->gone)) {
+        pthread_mutex_unlock(&x->lock);
+        return MHD_NO;
+    }
+    if (x->phase == UNANSWERED) {
+        x->phase = REPLIED;
+        x->status = 500;
+    }
+    if (x->phase == REPLIED) {
+        r = MHD_create_response_from_buffer(x->out.len, x->out.ptr ? x->out.ptr : "",
+                                            MHD_RESPMEM_MUST_COPY);
+        x->phase = ENDED;
+    } else {
+        r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, x, NULL);
+    }
+    if (!make_response(x, r)) rc = MHD_NO;
+    const unsigned status = (unsigned)x->status;
+    pthread_mutex_unlock(&x->lock);
+    if (rc == MHD_YES) rc = MHD_queue_response(x->connection, status, r);
+    if (r) MHD_destroy_response(r);
+    return rc;
+}
+
+static enum MHD_Result hand_over(http_exchange *x)
+{
+    if (!x->handed) {
+        x->handed = true;
+        x->server->o.handler(x->server->o.ctx, x);
+    }
+    return go_on(x);
+}
+
+static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const char *url,
+                                  const char *method, const char *version, const char *data,
+                                  size_t *n_data, void **own)
+{
+    http_exchange *x = *own;
+    if (!x) {
+        if (!(x = exchange_create(ctx, c, method, url))) return MHD_NO;
+        *own = x;
+        look_at_head(x, version);
+        return x->problem ? hand_over(x) : MHD_YES;
+    }
+    if (*n_data > 0) {
+        if (x->body.len + *n_data > x->server->o.most_body) {
+            x->problem = 413;            /* a chunked one: the rest is read and forgotten */
+            x->what = "the body is too large";
+            textbuf_free(&x->body);
+        } else if (!x->problem) {
+            textbuf_put(&x->body, (str_view){ data, *n_data });
+        }
+        *n_data = 0;
+        return x->body.failed ? MHD_NO : MHD_YES;
+    }
+    return hand_over(x);
+}
+
+int http_problem(const http_exchange *x, const char **what)
+{
+    if (what) *what = x->what;
+    return x->problem;
+}
+
+const char *http_method(const http_exchange *x) { return x->method; }
+const char *http_path(const http_exchange *x) { return x->path; }
+const char *http_id(const http_exchange *x) { return x->id; }
+str_view http_body(const http_exchange *x) { return textbuf_view(&x->body); }
+
+const char *http_header(const http_exchange *x, const char *name)
+{
+    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+}
+
+const char *http_query(const http_exchange *x, const char *name)
+{
+    return MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
+/* ---- the answer ------------------------------------------------------------------------------ */
+
+void http_add_header(http_exchange *x, const char *name, const char *value)
+{
+    pthread_mutex_lock(&x->lock);
+    textbuf_put(&x->headers, (str_view){ name, strlen(name) + 1 });
+    textbuf_put(&x->headers, (str_view){ value, strlen(value) + 1 });
+    if (x->headers.failed) textbuf_free(&x->headers);
+    pthread_mutex_unlock(&x->lock);
+}
+
+/* The lock is held. */
+static void set_head(http_exchange *x, http_phase phase, int status, const char *type)
+{
+    x->phase = phase;
+    x->status = status;
+    snprintf(x->type, sizeof x->type, "%s", type ? type : "");
+}
+
+void http_reply(http_exchange *x, int status, const char *type, const char *body, size_t n)
+{
+    pthread_mutex_lock(&x->lock);
+    if (x->phase == UNANSWERED) {
+        if (n > 0) textbuf_put(&x->out, (str_view){ body, n });
+        set_head(x, REPLIED, x->out.failed ? 500 : status, x->out.failed ? NULL : type);
+        if (x->out.failed) textbuf_free(&x->out);
+        wake(x);
+    }
+    pthread_mutex_unlock(&x->lock);
+}
+
+void http_stream(http_exchange *x, int status, const char *type)
+{
+    pthread_mutex_lock(&x->lock);
+    if (x->phase == UNANSWERED) {
+        set_head(x, STREAMED, status, type);
+        wake(x);
+    }
+    pthread_mutex_unlock(&x->lock);
+}
+
+int http_write(http_exchange *x, const char *bytes, size_t n)
+{
+    int rc = 0;
+    pthread_mutex_lock(&x->lock);
+    if (atomic_load(&x->gone) || x->phase != STREAMED) {
+        rc = ERR_IO;
+    } else if (n > 0) {
+        textbuf_put(&x->out, (str_view){ bytes, n });
+        if (x->out.failed) {
+            x->phase = BROKEN;
+            rc = ERR_NOMEM;
+        }
+        wake(x);
+    }
+    pthread_mutex_unlock(&x->lock);
+    return rc;
+}
+
+static void finish(http_exchange *x, http_phase how)
+{
+    pthread_mutex_lock(&x->lock);
+    if (x->phase == STREAMED) {
+        x->phase = how;
+        wake(x);
+    }
+    pthread_mutex_unlock(&x->lock);
+}
+
+void http_end(http_exchange *x) { finish(x, ENDED); }
+void http_break(http_exchange *x) { finish(x, BROKEN); }
+
+void http_keep(http_exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    x->kept = true;
+    pthread_mutex_unlock(&x->lock);
+    atomic_fetch_add(&x->refs, 1);
+}
+
+void http_release(http_exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    x->kept = false;
+    if (x->phase == STREAMED) x->phase = BROKEN;
+    wake(x);
+    pthread_mutex_unlock(&x->lock);
+    exchange_drop(x);
+}
+
+bool http_gone(const http_exchange *x) { return atomic_load(&x->gone); }
+
+uint64_t http_waiting(const http_exchange *x)
+{
+    http_exchange *own = (http_exchange *)x;
+    pthread_mutex_lock(&own->lock);
+    const uint64_t n = own->out.len;
+    pthread_mutex_unlock(&own->lock);
+    return n;
+}
+
+/* ---- the server ------------------------------------------------------------------------------ */
+
+static struct MHD_Daemon *start_daemon(http_server *s, int fd)
+{
+    const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
+    const unsigned patience = s->o.patience_s > 0 ? (unsigned)s->o.patience_s : 60;
+    return MHD_start_daemon(flags, 0, NULL, NULL, on_request, s,
+                            MHD_OPTION_LISTEN_SOCKET, fd,
+                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
+                            MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o.most_connections,
+                            MHD_OPTION_CONNECTION_TIMEOUT, patience, MHD_OPTION_END);
+}
+
+static int start_watching(http_server *s, err_ctx *err)
+{
+    struct epoll_event e = { .events = EPOLLIN, .data.u64 = 0 };
+    s->epoll = epoll_create1(EPOLL_CLOEXEC);
+    s->stop = eventfd(0, EFD_CLOEXEC);
+    if (s->epoll < 0 || s->stop < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->stop, &e) != 0)
+        return err_set(err, ERR_IO, "cannot watch connections: %s", strerror(errno));
+    const int rc = pthread_create(&s->watcher, NULL, watch, s);
+    if (rc != 0) return err_set(err, ERR_NOMEM, "cannot watch connections: %s", strerror(rc));
+    s->watching = true;
+    return 0;
+}
+
+int http_start(http_server **out, const http_options *o, err_ctx *err)
+{
+    http_server *s = mem_zalloc(sizeof *s);
+    int rc = 0, fd = -1;
+    *out = NULL;
+    if (!s) return err_set(err, ERR_NOMEM, "server: %zu bytes", sizeof *s);
+    s->o = *o;
+    s->epoll = s->stop = -1;
+    pthread_mutex_init(&s->lock, NULL);
+    rc = start_watching(s, err);
+    for (int i = 0; i < 2 && rc == 0; i++) {
+        if (!(i == 0 ? o->address : o->unix_path)) continue;
+        rc = i == 0 ? listen_tcp(&fd, &s->port, o->address, o->port, err)
+                    : listen_unix(&fd, o->unix_path, err);
+        if (rc < 0) break;
+        if (i == 1 && !(s->unix_path = copy_text(o->unix_path))) rc = ERR_NOMEM;
+        if (!(s->daemon[i] = start_daemon(s, fd))) {
+            close(fd);
+            rc = err_set(err, ERR_NOMEM, "cannot start the HTTP library");
+        }
+    }
+    if (rc < 0) http_stop(s);
+    else *out = s;
+    return rc;
+}
+
+int http_port(const http_server *s) { return s->port; }
+
+int http_connections(const http_server *s)
+{
+    int n = 0;
+    for (int i = 0; i < 2; i++) {
+        const union MHD_DaemonInfo *info =
+            s->daemon[i] ? MHD_get_daemon_info(s->daemon[i], MHD_DAEMON_INFO_CURRENT_CONNECTIONS)
+                         : NULL;
+        if (info) n += (int)info->num_connections;
+    }
+    return n;
+}
+
+void http_quiesce(http_server *s)
+{
+    for (int i = 0; i < 2; i++) {
+        const MHD_socket fd = s->daemon[i] ? MHD_quiesce_daemon(s->daemon[i]) : MHD_INVALID_SOCKET;
+        if (fd != MHD_INVALID_SOCKET) close(fd);
+    }
+}
+
+/* All connections must be resumed before the library stops; those that begin meanwhile find the
+ * server closed. */
+static void leave_all(http_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->stopping = true;
+    for (http_exchange *x = s->first; x; x = x->next) leave(x);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void http_stop(http_server *s)
+{
+    const uint64_t one = 1;
+    if (!s) return;
+    http_quiesce(s);
+    leave_all(s);
+    for (int i = 0; i < 2; i++)
+        if (s->daemon[i]) MHD_stop_daemon(s->daemon[i]);
+    if (s->unix_path) unlink(s->unix_path);
+    if (s->watching && write(s->stop, &one, sizeof one) == (ssize_t)sizeof one)
+        pthread_join(s->watcher, NULL);
+    if (s->epoll >= 0) close(s->epoll);
+    if (s->stop >= 0) close(s->stop);
+    pthread_mutex_destroy(&s->lock);
+    mem_free(s->unix_path);
+    mem_free(s);
+}
