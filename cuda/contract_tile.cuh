@@ -3,12 +3,15 @@
  *
  * A tensor core's product of 16 rows, 8 tokens and 32 int8 is one block of the contract for each of
  * them (two products where the halves of a block have scales of their own). What is left are the
- * contract's few F32 operations for a block, and eight sums for each output, one for each lane:
- * they take 128 registers of a thread, whose warp makes 32 rows by 16 tokens.
+ * contract's few F32 operations for a block, and eight sums for each output, one for each lane.
+ * With all eight a thread would need 128 registers for its share of a warp's 32 rows by 16 tokens,
+ * and a scheduler would have two warps, too few to hide how long anything takes. So columns are
+ * passed over twice: lanes 0, 1, 4 and 5 first, whose sums fold into one, then 2, 3, 6 and 7.
  *
- * A block of threads makes ROWS rows by TOKENS tokens, a group of eight blocks (256 columns) at a
- * time. Weights come to shared memory as they are, in the background; every warp takes apart those
- * that it asked for itself, half a group ahead of the products. There
+ * A block of threads makes ROWS rows by TOKENS tokens. A step is four blocks of a group of eight
+ * (256 columns): those of the pass's lanes. Weights come to shared memory as they are, in the
+ * background, two steps ahead; every warp takes apart those that it asked for itself, one step
+ * ahead of the products. There
  *
  *   codes    [row, 128], weights' and activations': chunks 0..3 of 16 bytes are the first halves of
  *            four blocks, 4..7 the second ones; chunk c is at c ^ (row % 8), so that neither stores
@@ -27,7 +30,7 @@
 
 #include "cuda/contract_few.cuh"
 
-enum { HALF = 4, GROUP = 8, CODE_PITCH = 128, WARP_ROWS = 32, WARP_TOKENS = 16 };
+enum { STEP = 4, GROUP = 8, CODE_PITCH = 128, WARP_ROWS = 32, WARP_TOKENS = 16 };
 static constexpr float MAGIC = 12582912.0f;
 static constexpr int MAGIC_BITS = 0x4B400000;
 
@@ -56,15 +59,15 @@ template <int TYPE, int ROWS, int TOKENS> struct contract_layout {
         warps_m = ROWS / WARP_ROWS, warps_n = TOKENS / WARP_TOKENS, warps = warps_m * warps_n,
         threads = 32 * warps,
         warp_rows = ROWS / warps,                /* that a warp takes apart */
-        units = warp_rows * HALF / 32,           /* blocks that a thread does, of half a group */
+        units = warp_rows * STEP / 32,           /* blocks that a thread does in a step */
         row_units = warp_rows / 8,
         per_token = threads / TOKENS,            /* threads that copy a token */
-        w_bytes = ROWS * CODE_PITCH, x_bytes = TOKENS * CODE_PITCH,      /* half a group */
-        w_scales = HALF * ROWS, x_scales = GROUP * TOKENS,               /* of each kind */
+        w_bytes = ROWS * CODE_PITCH, x_bytes = TOKENS * CODE_PITCH,      /* of a step */
+        w_scales = STEP * ROWS, x_scales = STEP * TOKENS,                /* of each kind */
         raw_bytes = ROWS * T::raw_pitch,
-        /* all of it twice: this half group's and the next one's, this group's and the next one's */
+        /* all of it twice: this step's and the next one's; raw weights: the next two steps' */
         x_at = 2 * w_bytes,
-        w_scales_at = x_at + 4 * x_bytes,
+        w_scales_at = x_at + 2 * x_bytes,
         x_scales_at = w_scales_at + 2 * T::row_floats * w_scales * (int)sizeof(float),
         raw_at = x_scales_at + 2 * T::token_floats * x_scales * (int)sizeof(float),
         bytes = raw_at + 2 * raw_bytes + 16      /* unpack may read a word past a block */
@@ -128,6 +131,12 @@ static __device__ __forceinline__ unsigned token_place(unsigned t)
     return t / 16 * 16 + t % 8 / 2 * 4 + t % 16 / 8 * 2 + t % 2;
 }
 
+/* Block l of a step in its group: that of lane l of the pass. */
+static __device__ __forceinline__ int block_of(int pass, int l)
+{
+    return 2 * pass + l % 2 + l / 2 * 4;
+}
+
 /* ---- weights --------------------------------------------------------------------------------- */
 
 /* The matrix and the row in it that row r of the tile is: with two of them, sixteen by sixteen. */
@@ -180,13 +189,13 @@ template <int TYPE, int ROWS, int TOKENS> struct weight_stage {
         }
     }
 
-    /* Half a group from raw to codes and scales, of the warp's rows. True: some scale is too large
-     * to be folded. */
-    __device__ __forceinline__ bool unpack_half(uint8_t *codes, float *scales, const uint8_t *raw,
-                                                int group, int half) const
+    /* A step's blocks of a group from raw to codes and scales, of the warp's rows. True: some scale
+     * is too large to be folded. */
+    __device__ __forceinline__ bool unpack_step(uint8_t *codes, float *scales, const uint8_t *raw,
+                                                int group, int pass) const
     {
         const int first = (int)(threadIdx.x / 32) * L::warp_rows, lane = (int)(threadIdx.x % 32);
-        const int l = lane / 8, block = half * HALF + l;
+        const int l = lane / 8, block = block_of(pass, l);
         const bool there = group * GROUP + block < n_block;
         bool odd = false;
         #pragma unroll
@@ -204,7 +213,7 @@ template <int TYPE, int ROWS, int TOKENS> struct weight_stage {
             unpack<TYPE>(p, shared_at{ at }, block);
             *(uint4 *)(codes + code_at((unsigned)r, (unsigned)l)) =
                 make_uint4(p.w[0], p.w[1], p.w[2], p.w[3]);
-            *(uint4 *)(codes + code_at((unsigned)r, HALF + (unsigned)l)) =
+            *(uint4 *)(codes + code_at((unsigned)r, STEP + (unsigned)l)) =
                 make_uint4(p.w[4], p.w[5], p.w[6], p.w[7]);
             odd |= store_scales(to, p);
         }
@@ -245,7 +254,7 @@ template <int TYPE, int ROWS, int TOKENS> struct weight_stage {
 template <int TYPE, int ROWS, int TOKENS> struct token_stage {
     typedef contract_traits<TYPE> T;
     typedef contract_layout<TYPE, ROWS, TOKENS> L;
-    enum { each = GROUP / L::per_token };
+    enum { each = STEP / L::per_token };
     const uint8_t *x;
     int n_block;
     float dx[each];
@@ -259,19 +268,17 @@ template <int TYPE, int ROWS, int TOKENS> struct token_stage {
             (size_t)input_row(p, tile.first + t) * (size_t)blocks_pitch(p.cols);
     }
 
-    __device__ __forceinline__ void copy(uint8_t *codes, int group)
+    __device__ __forceinline__ void copy(uint8_t *codes, int group, int pass)
     {
         const int t = (int)threadIdx.x / L::per_token, part = (int)threadIdx.x % L::per_token;
         #pragma unroll
         for (int i = 0; i < each; i++) {
-            const int l = part + i * L::per_token, j = group * GROUP + l;
-            uint8_t *to = codes + l / HALF * L::x_bytes;
+            const int l = part + i * L::per_token, j = group * GROUP + block_of(pass, l);
             dx[i] = 0.0f;
             s[i] = 0;
             if (j >= n_block) continue;
-            copy16(to + code_at((unsigned)t, (unsigned)(l % HALF)), x + 16 * j);
-            copy16(to + code_at((unsigned)t, (unsigned)(HALF + l % HALF)),
-                   x + 16 * (n_block + j));
+            copy16(codes + code_at((unsigned)t, (unsigned)l), x + 16 * j);
+            copy16(codes + code_at((unsigned)t, (unsigned)(STEP + l)), x + 16 * (n_block + j));
             dx[i] = *(const float *)(x + 32 * n_block + 4 * j);
             if (T::minimum) s[i] = *(const int *)(x + 36 * n_block + 4 * j);
         }
@@ -296,8 +303,10 @@ template <int TYPE, int ROWS, int TOKENS> struct token_stage {
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* sum[lane][rows 16 i + g, + 8][tokens 8 j + 2t, + 1]. */
-typedef float lane_sums[GROUP][2][2][4];
+/* A thread's outputs: [rows 16 i + g, + 8][tokens 8 j + 2t, + 1]; and those for each lane of a
+ * pass. */
+typedef float out_sums[2][2][4];
+typedef float lane_sums[STEP][2][2][4];
 
 static __device__ __forceinline__ void load_four(float (&v)[4], const float *p)
 {
@@ -328,9 +337,9 @@ static __device__ __forceinline__ float value_of(int low, int high, const float 
     }
 }
 
-/* Half a group: lanes FIRST .. FIRST + 3. w_at, x_at: the chunk of the thread's first ldmatrix. */
-template <int TYPE, int ROWS, int TOKENS, int FIRST, bool ODD>
-static __device__ __forceinline__ void multiply_half(lane_sums &sum, const uint8_t *w,
+/* w_at, x_at: the chunk of the thread's first ldmatrix. */
+template <int TYPE, int ROWS, int TOKENS, bool ODD>
+static __device__ __forceinline__ void multiply_step(lane_sums &sum, const uint8_t *w,
                                                      unsigned w_at, const uint8_t *x,
                                                      unsigned x_at, const float *w_scales,
                                                      const float *x_scales, int magic)
@@ -338,7 +347,7 @@ static __device__ __forceinline__ void multiply_half(lane_sums &sum, const uint8
     typedef contract_traits<TYPE> T;
     typedef contract_layout<TYPE, ROWS, TOKENS> L;
     #pragma unroll
-    for (int l = 0; l < HALF; l++) {
+    for (int l = 0; l < STEP; l++) {
         uint32_t a[2][4], b[4];
         float ws[T::row_floats][4], xs[T::token_floats][4];
         load_tiles(b, x + (x_at ^ (unsigned)l << 4));
@@ -350,14 +359,14 @@ static __device__ __forceinline__ void multiply_half(lane_sums &sum, const uint8
             load_four(ws[k], w_scales + k * L::w_scales + l * ROWS);
         #pragma unroll
         for (int k = 0; k < T::token_floats; k++)
-            load_four(xs[k], x_scales + k * L::x_scales + (FIRST + l) * TOKENS);
+            load_four(xs[k], x_scales + k * L::x_scales + l * TOKENS);
         #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float *const folds = ws[T::one_scale ? 0 : 1] + 2 * i;
             const float nt[2] = { __fmul_rn(folds[0], -MAGIC), __fmul_rn(folds[1], -MAGIC) };
             #pragma unroll
             for (int j = 0; j < 2; j++) {
-                float *const to = sum[FIRST + l][i][j];
+                float *const to = sum[l][i][j];
                 int low[4], high[4];
                 if (T::one_scale) {
                     mma_block(low, a[i], b + 2 * j, magic);
@@ -377,18 +386,22 @@ static __device__ __forceinline__ void multiply_half(lane_sums &sum, const uint8
     }
 }
 
-/* The lanes of an output, folded. */
-static __device__ __forceinline__ float fold_sums(const lane_sums &sum, int i, int j, int e)
+/* A pass's lanes, folded: (0 + 4) + (1 + 5), or (2 + 6) + (3 + 7). They begin anew. */
+static __device__ __forceinline__ void fold_pass(out_sums &to, lane_sums &sum)
 {
-    float p[4];
     #pragma unroll
-    for (int l = 0; l < 4; l++) p[l] = __fadd_rn(sum[l][i][j][e], sum[l + 4][i][j][e]);
-    return __fadd_rn(__fadd_rn(__fadd_rn(p[0], p[1]), __fadd_rn(p[2], p[3])), 0.0f);
+    for (int k = 0; k < 16; k++) {
+        const int i = k / 8, j = k / 4 % 2, e = k % 4;
+        to[i][j][e] = __fadd_rn(__fadd_rn(sum[0][i][j][e], sum[2][i][j][e]),
+                                __fadd_rn(sum[1][i][j][e], sum[3][i][j][e]));
+        #pragma unroll
+        for (int l = 0; l < STEP; l++) sum[l][i][j][e] = 0.0f;
+    }
 }
 
 template <int TYPE, int ROWS, int TOKENS>
 static __device__ __forceinline__ void write_rows(const gemm &p, const token_tile &tile,
-                                                  const lane_sums &sum)
+                                                  const out_sums &sum)
 {
     typedef contract_layout<TYPE, ROWS, TOKENS> L;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -410,7 +423,7 @@ static __device__ __forceinline__ void write_rows(const gemm &p, const token_til
         for (int i = 0; i < 4; i++) {
             const int r = first_row + 8 * i;
             if (r >= p.rows) continue;
-            const float v = __fmaf_rn(factor, fold_sums(sum, i / 2, j / 2, i % 2 * 2 + j % 2),
+            const float v = __fmaf_rn(factor, sum[i / 2][j / 2][i % 2 * 2 + j % 2],
                                       bias[i]);
             y[r] = p.add ? __fadd_rn(y[r], v) : v;
         }
@@ -420,7 +433,7 @@ static __device__ __forceinline__ void write_rows(const gemm &p, const token_til
 /* The first sixteen of a warp's rows are the gate's, the others the same rows of up. */
 template <int TYPE, int ROWS, int TOKENS>
 static __device__ __forceinline__ void write_mid(const gemm &p, const token_tile &tile,
-                                                 const lane_sums &sum)
+                                                 const out_sums &sum)
 {
     typedef contract_layout<TYPE, ROWS, TOKENS> L;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -438,8 +451,8 @@ static __device__ __forceinline__ void write_mid(const gemm &p, const token_tile
         for (int j = 0; j < 4; j++) {
             const int t = first_token + j / 2 * 8 + j % 2, e = i * 2 + j % 2;
             if (t >= tile.n) continue;
-            const float gate = __fmaf_rn(gate_factor, fold_sums(sum, 0, j / 2, e), gate_bias);
-            const float up = __fmaf_rn(up_factor, fold_sums(sum, 1, j / 2, e), up_bias);
+            const float gate = __fmaf_rn(gate_factor, sum[0][j / 2][e], gate_bias);
+            const float up = __fmaf_rn(up_factor, sum[1][j / 2][e], up_bias);
             store_mid(p, (size_t)output_row(p, tile.first + t) * p.rows + r,
                       contract_activation(gate, up, p.clamped));
         }
@@ -466,81 +479,77 @@ static __device__ __forceinline__ void contract_block(const gemm &p, const token
     float *const x_scales = (float *)(shared + L::x_scales_at);
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned warp_m = warp / L::warps_n, warp_n = warp % L::warps_n;
-    const unsigned w_at = code_at(warp_m * WARP_ROWS + lane % 16, lane / 16 * HALF);
+    const unsigned w_at = code_at(warp_m * WARP_ROWS + lane % 16, lane / 16 * STEP);
     const unsigned x_at = code_at(warp_n * WARP_TOKENS + lane % 8 + lane / 16 * 8,
-                                  lane / 8 % 2 * HALF);
+                                  lane / 8 % 2 * STEP);
     const float *const w_own = w_scales + warp_m * WARP_ROWS + lane / 4 * 4;
     const float *const x_own = x_scales + warp_n * WARP_TOKENS + lane % 4 * 4;
     const int n_block = p.cols / 32, n_group = (n_block + GROUP - 1) / GROUP;
     weight_stage<TYPE, ROWS, TOKENS> weights;
     token_stage<TYPE, ROWS, TOKENS> tokens;
+    out_sums before = {}, out;
     lane_sums sum;
 
     weights.begin(p, tile.expert);
     tokens.begin(p, tile);
     #pragma unroll
-    for (int l = 0; l < GROUP; l++)
-        #pragma unroll
-        for (int i = 0; i < 16; i++) sum[l][i / 8][i / 4 % 2][i % 4] = 0.0f;
+    for (int k = 0; k < 16 * STEP; k++) sum[k / 16][k / 8 % 2][k / 4 % 2][k % 4] = 0.0f;
 
     weights.copy(raw, 0);
-    tokens.copy(x, 0);
+    tokens.copy(x, 0, 0);
+    copy_commit();
+    weights.copy(raw + L::raw_bytes, 1 % n_group);
     copy_commit();
     tokens.store_scales(x_scales);
-    copy_wait<0>();
+    copy_wait<1>();
     __syncwarp();
-    bool odd = weights.unpack_half(w, w_scales, raw, 0, 0);
+    bool odd = weights.unpack_step(w, w_scales, raw, 0, 0);
 
     #pragma unroll 1
-    for (int g = 0; g < n_group; g++) {
-        const int now = g & 1, next = now ^ 1;
-        const bool more = g + 1 < n_group;
-        const uint8_t *const codes = x + now * 2 * L::x_bytes;
-        const float *const scales = x_own + now * T::token_floats * L::x_scales;
+    for (int i = 0; i < 2 * n_group; i++) {
+        const int now = i & 1, next = now ^ 1;
+        const bool more = i + 1 < 2 * n_group;
+        const int pass = i + 1 >= n_group, group = i + 1 - pass * n_group;       /* the next ones */
 
-        /* the first half group is there, and nobody reads the previous group any more */
-        bool any = __syncthreads_or(odd);
-        if (more) {
-            weights.copy(raw + next * L::raw_bytes, g + 1);
-            tokens.copy(x + next * 2 * L::x_bytes, g + 1);
-            copy_commit();
-        }
+        /* this step's codes are there, and nobody reads the previous step's any more */
+        const bool any = __syncthreads_or(odd);
+        if (i == n_group) fold_pass(before, sum);
+        if (more) tokens.copy(x + next * L::x_bytes, group, pass);
+        copy_commit();
+        if (i + 2 < 2 * n_group) weights.copy(raw + now * L::raw_bytes, (i + 2) % n_group);
+        copy_commit();
         if (T::folded && any)
-            multiply_half<TYPE, ROWS, TOKENS, 0, true>(sum, w, w_at, codes, x_at, w_own, scales,
-                                                       magic);
+            multiply_step<TYPE, ROWS, TOKENS, true>(
+                sum, w + now * L::w_bytes, w_at, x + now * L::x_bytes, x_at,
+                w_own + now * T::row_floats * L::w_scales,
+                x_own + now * T::token_floats * L::x_scales, magic);
         else
-            multiply_half<TYPE, ROWS, TOKENS, 0, false>(sum, w, w_at, codes, x_at, w_own, scales,
-                                                        magic);
-        odd = weights.unpack_half(w + L::w_bytes, w_scales + T::row_floats * L::w_scales,
-                                  raw + now * L::raw_bytes, g, 1);
-
-        any = __syncthreads_or(odd);
-        if (g * GROUP + HALF < n_block) {
-            const uint8_t *const second = w + L::w_bytes;
-            const float *const rows = w_own + T::row_floats * L::w_scales;
-            if (T::folded && any)
-                multiply_half<TYPE, ROWS, TOKENS, HALF, true>(sum, second, w_at,
-                                                              codes + L::x_bytes, x_at, rows,
-                                                              scales, magic);
-            else
-                multiply_half<TYPE, ROWS, TOKENS, HALF, false>(sum, second, w_at,
-                                                               codes + L::x_bytes, x_at, rows,
-                                                               scales, magic);
-        }
+            multiply_step<TYPE, ROWS, TOKENS, false>(
+                sum, w + now * L::w_bytes, w_at, x + now * L::x_bytes, x_at,
+                w_own + now * T::row_floats * L::w_scales,
+                x_own + now * T::token_floats * L::x_scales, magic);
         if (more) {
             tokens.store_scales(x_scales + next * T::token_floats * L::x_scales);
-            copy_wait<0>();
+            copy_wait<1>();
             __syncwarp();
-            odd = weights.unpack_half(w, w_scales, raw + next * L::raw_bytes, g + 1, 0);
+            odd = weights.unpack_step(w + next * L::w_bytes,
+                                      w_scales + next * T::row_floats * L::w_scales,
+                                      raw + next * L::raw_bytes, group, pass);
         }
     }
-    if (p.up.data) write_mid<TYPE, ROWS, TOKENS>(p, tile, sum);
-    else write_rows<TYPE, ROWS, TOKENS>(p, tile, sum);
+    fold_pass(out, sum);
+    #pragma unroll
+    for (int k = 0; k < 16; k++) {
+        float &v = out[k / 8][k / 4 % 2][k % 4];
+        v = __fadd_rn(__fadd_rn(before[k / 8][k / 4 % 2][k % 4], v), 0.0f);
+    }
+    if (p.up.data) write_mid<TYPE, ROWS, TOKENS>(p, tile, out);
+    else write_rows<TYPE, ROWS, TOKENS>(p, tile, out);
 }
 
 template <int TYPE, int ROWS, int TOKENS>
 static __global__ void __launch_bounds__((contract_layout<TYPE, ROWS, TOKENS>::threads),
-                                         TOKENS > 32 ? 1 : 2) contract_tile(frame f, const gemm p)
+                                         TOKENS > 32 ? 2 : 4) contract_tile(frame f, const gemm p)
 {
     extern __shared__ __align__(128) uint8_t shared[];
     token_tile tile;
