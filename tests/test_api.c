@@ -190,6 +190,11 @@ static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
       "U[a\n\nb\n\nc] A[t|r|f({\"a\": 1})|g({})] T:f[F] "
       "T:g[G\n[image left out: this model takes text only]] U[d] S[e] max=9",
       "messages merged, results ahead of text" },
+    { API_MESSAGES, "{\"max_tokens\":9,\"system\":\"s\",\"messages\":[{\"role\":\"system\","
+      "\"content\":\"t\"},{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"system\",\"content\":["
+      "{\"type\":\"text\",\"text\":\"u\"}]},{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":"
+      "\"assistant\",\"content\":\"b\"}]}", "S[s\n\nt] U[q] S[u] A[ab] max=9",
+      "system messages among the others" },
     { API_MESSAGES, "{\"max_tokens\":99999999999," ASK ",\"tools\":[{\"name\":\"f\",\"input_schema\":"
       "{\"type\":\"object\"},\"cache_control\":null,\"defer_loading\":true},{\"type\":"
       "\"web_search_20250305\",\"name\":\"web_search\"},{\"type\":\"custom\",\"name\":\"g\","
@@ -237,6 +242,10 @@ static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
     { API_RESPONSES, "{\"input\":\"q\",\"tools\":[{\"type\":\"namespace\",\"name\":\"a\",\"tools\":"
       "[{\"type\":\"function\",\"name\":\"g\"}]}],\"tool_choice\":{\"type\":\"function\",\"name\":"
       "\"g\",\"namespace\":\"a\"}}", "U[q] tool=a__g a__g=a/g named=a__g", "a named tool" },
+    { API_RESPONSES, "{\"input\":\"q\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],"
+      "\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"auto\",\"tools\":[{\"type\":\"mcp\"},"
+      "{\"type\":\"function\",\"name\":\"f\"}]},\"prompt_cache_key\":7}", "U[q] tool=f allowed=f",
+      "allowed tools, one of them not ours" },
     { API_RESPONSES, "{\"input\":\"q\",\"tool_choice\":{\"type\":\"web_search\"}}", "U[q]",
       "a choice that is not ours" },
     /* Ollama */

@@ -125,6 +125,10 @@ int api_parse(api_request **out, api_kind kind, const char *body, size_t n, api_
 int api_parse_count(api_request **out, const char *body, size_t n, api_error *why);
 void api_request_free(api_request *r);   /* NULL is fine */
 
+/* Any other body, read as strictly as requests are: depth limit, nothing after the value; integers
+ * beyond 64 bits become reals. NULL with *why filled. */
+json_t *api_json_read(const char *text, size_t n, api_error *why);
+
 /* Fills *why with the words by which the API's clients recognise a prompt that does not fit. True:
  * the answer is status 200, api_writer_begin and api_writer_fail, because the client looks for it
  * in the stream only; false: the error's status and body. */
@@ -132,7 +136,7 @@ bool api_error_overflow(api_error *why, const api_request *r, int n_prompt, int 
 
 /* ---- answers ------------------------------------------------------------------------------- */
 
-/* Gets whole events, one call each. < 0 is handed back to whoever called the writer. */
+/* Gets whole events, all that one call of the writer has to say at once. < 0 is handed back to whoever called the writer. */
 typedef int api_sink(void *ctx, const char *bytes, size_t n);
 
 typedef struct api_names {

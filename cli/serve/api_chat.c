@@ -196,7 +196,7 @@ int api_parse_chat(api_request *r, const json_t *root, api_error *why)
         api_effort(r, kwargs, "reasoning_effort", "chat_template_kwargs.reasoning_effort",
                    why) < 0 ||
         api_bool(&r->return_progress, root, "return_progress", "return_progress", why) < 0 ||
-        api_bool(&r->ignore_eos, root, "ignore_eos", "ignore_eos", why) < 0 ||
-        api_text(&r->cache_key, root, "prompt_cache_key", "prompt_cache_key", why) < 0) return -1;
+        api_bool(&r->ignore_eos, root, "ignore_eos", "ignore_eos", why) < 0) return -1;
+    r->cache_key = json_string_value(json_object_get(root, "prompt_cache_key"));
     return 0;
 }

@@ -20,10 +20,6 @@ int api_refuse(api_error *why, const char *param, const char *fmt, ...) PRINTF_L
 int api_no_support(api_error *why, const char *param, const char *fmt, ...) PRINTF_LIKE(3, 4);
 int api_no_memory(api_error *why);
 
-/* Strict, as the server takes bodies: a depth limit, nothing after the value. Integers beyond 64
- * bits become reals. */
-json_t *api_json_read(const char *text, size_t n, api_error *why);
-
 void *api_alloc(api_request *r, size_t n, size_t size);          /* zeroed, lives as long as r */
 int api_keep(str_view *out, api_request *r, const textbuf *b, api_error *why);
 

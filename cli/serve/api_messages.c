@@ -16,10 +16,11 @@ static bool is_type(const json_t *block, const char *type)
     return strcmp(block_type(block), type) == 0;
 }
 
-/* Another message of the role that is open goes on with it. */
+/* Another message of the role that is open goes on with it. Those of the system join by the rules
+ * of api_build_open. */
 static int open_or_join(api_build *b, chat_role role)
 {
-    if (!b->open || b->role != role) return api_build_open(b, role);
+    if (role == CHAT_SYSTEM || !b->open || b->role != role) return api_build_open(b, role);
     if (b->content.len && role == CHAT_USER) textbuf_str(&b->content, "\n\n");
     return 0;
 }

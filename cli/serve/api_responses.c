@@ -252,7 +252,7 @@ int api_parse_responses(api_request *r, const json_t *root, api_error *why)
         api_form(r, api_field(text, "format"), "text.format", true, why) < 0 ||
         api_max_tokens(r, root, "max_output_tokens", "max_output_tokens", false, why) < 0 ||
         api_sampling(r, root, "", why) < 0 ||
-        api_bool(&r->stream, root, "stream", "stream", why) < 0 ||
-        api_text(&r->cache_key, root, "prompt_cache_key", "prompt_cache_key", why) < 0) return -1;
+        api_bool(&r->stream, root, "stream", "stream", why) < 0) return -1;
+    r->cache_key = json_string_value(json_object_get(root, "prompt_cache_key"));
     return read_include(r, root, why);
 }

@@ -4,6 +4,9 @@
  * tool out of it: the beginning of the prompt stays, and the prefix cache finds it. */
 #include "cli/serve/api_internal.h"
 
+/* Each allowed name is looked for among all tools. */
+enum { MAX_ALLOWED = 1024 };
+
 static int check_function(const json_t *f, const char *param, api_error *why)
 {
     const char *text = NULL;
@@ -127,12 +130,17 @@ static int read_allowed(api_request *r, const json_t *v, bool flat, api_error *w
     if (api_text(&mode, inner, "mode", "tool_choice", why) < 0 ||
         api_list(&list, inner, "tools", "tool_choice", why) < 0) return -1;
     if (!json_array_size(list)) return api_refuse(why, "tool_choice", "it allows no tools");
+    if (json_array_size(list) > MAX_ALLOWED)
+        return api_refuse(why, "tool_choice", "more than %d names", MAX_ALLOWED);
     if (choose(r, mode, why) < 0) return -1;
     if (!(r->allowed = api_alloc(r, json_array_size(list), sizeof *r->allowed)))
         return api_no_memory(why);
-    json_array_foreach(list, i, item)
+    json_array_foreach(list, i, item) {
+        const char *type = json_string_value(api_field(item, "type"));
+        if (type && strcmp(type, "function") != 0 && strcmp(type, "custom") != 0) continue;
         if (read_name(&r->allowed[r->n_allowed++], r, item, flat, why) < 0) return -1;
-    return 0;
+    }
+    return r->n_allowed ? 0 : api_refuse(why, "tool_choice", "it allows none of the tools here");
 }
 
 int api_tool_choice(api_request *r, const json_t *v, bool flat, api_error *why)
