@@ -51,7 +51,8 @@ static void show_settings(textbuf *b, const api_request *r)
     for (int k = 0; k < r->n_prompts; k++) {
         const api_prompt *p = &r->prompts[k];
         if (p->text) textbuf_printf(b, " '%.*s'", (int)p->n_text, p->text);
-        for (int t = 0; t < p->n_ids; t++) textbuf_printf(b, "%s%d", t ? "," : " #", (int)p->ids[t]);
+        for (int t = 0; t < p->n_ids; t++)
+            textbuf_printf(b, "%s%d", t ? "," : " #", (int)p->ids[t]);
     }
     if (r->suffix) textbuf_printf(b, " suffix=%s", r->suffix);
     if (r->has_effort) textbuf_printf(b, " effort=%s", chat_effort_name(r->chat.effort));
@@ -94,7 +95,8 @@ static void show_settings(textbuf *b, const api_request *r)
 }
 
 #define ASK "\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]"
-#define TOOL "{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}}"
+#define TOOL "{\"type\":\"function\",\"function\":{\"name\":\"f\"," \
+             "\"parameters\":{\"type\":\"object\"}}}"
 
 static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
     /* chat completions */
@@ -114,7 +116,8 @@ static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
     { API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\","
       "\"content\":null,\"reasoning_content\":\"r\",\"reasoning\":\"r\",\"tool_calls\":[{\"id\":"
       "\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}},"
-      "{\"id\":\"2\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":{\"b\":2}}}]},"
+      "{\"id\":\"2\",\"type\":\"function\",\"function\":{\"name\":\"g\","
+      "\"arguments\":{\"b\":2}}}]},"
       "{\"role\":\"tool\",\"tool_call_id\":\"2\",\"content\":\"G\"},{\"role\":\"tool\","
       "\"tool_call_id\":\"1\",\"content\":[{\"type\":\"text\",\"text\":\"F\"}]},{\"role\":\"tool\","
       "\"tool_call_id\":\"?\",\"content\":\"X\"}]}",
@@ -130,7 +133,8 @@ static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
       "\"tool\",\"content\":null}]}", "T:h[x] T:tool[]", "results without a call" },
     { API_CHAT, "{" ASK ",\"temperature\":0,\"top_p\":1,\"top_k\":0,\"min_p\":0.5,"
       "\"frequency_penalty\":-2,\"presence_penalty\":2,\"repeat_penalty\":1.5,\"seed\":-1,\"stop\":"
-      "[\"a\",\"\",\"b\"],\"n\":8,\"logprobs\":true,\"top_logprobs\":20,\"logit_bias\":{\"7\":-100},"
+      "[\"a\",\"\",\"b\"],\"n\":8,\"logprobs\":true,\"top_logprobs\":20,"
+      "\"logit_bias\":{\"7\":-100},"
       "\"max_tokens\":5,\"max_completion_tokens\":6}",
       "U[q] max=6 temp=0 top_p=1 min_p=0.5 freq=-2 pres=2 rep=1.5 top_k=0 "
       "seed=18446744073709551615 stop=a stop=b n=8 logprobs=20 bias7=-100", "all numbers" },
@@ -180,10 +184,12 @@ static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
     { API_MESSAGES, "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
       "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"b\"},{\"type\":\"text\","
       "\"text\":\"c\"}]},{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":"
-      "\"r\",\"signature\":\"\"},{\"type\":\"redacted_thinking\",\"data\":\"x\"},{\"type\":\"text\","
+      "\"r\",\"signature\":\"\"},{\"type\":\"redacted_thinking\",\"data\":\"x\"},"
+      "{\"type\":\"text\","
       "\"text\":\"t\"},{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\",\"input\":{\"a\":1}}]},"
       "{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"2\",\"name\":\"g\","
-      "\"input\":{}}]},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"d\"},{\"type\":"
+      "\"input\":{}}]},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"d\"},"
+      "{\"type\":"
       "\"tool_result\",\"tool_use_id\":\"1\",\"content\":\"F\"},{\"type\":\"tool_result\","
       "\"tool_use_id\":\"2\",\"is_error\":true,\"content\":[{\"type\":\"text\",\"text\":\"G\"},"
       "{\"type\":\"image\",\"source\":{}}]}]},{\"role\":\"system\",\"content\":\"e\"}]}",
@@ -195,10 +201,12 @@ static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
       "{\"type\":\"text\",\"text\":\"u\"}]},{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":"
       "\"assistant\",\"content\":\"b\"}]}", "S[s\n\nt] U[q] S[u] A[ab] max=9",
       "system messages among the others" },
-    { API_MESSAGES, "{\"max_tokens\":99999999999," ASK ",\"tools\":[{\"name\":\"f\",\"input_schema\":"
+    { API_MESSAGES, "{\"max_tokens\":99999999999," ASK ",\"tools\":[{\"name\":\"f\","
+      "\"input_schema\":"
       "{\"type\":\"object\"},\"cache_control\":null,\"defer_loading\":true},{\"type\":"
       "\"web_search_20250305\",\"name\":\"web_search\"},{\"type\":\"custom\",\"name\":\"g\","
-      "\"description\":\"d\",\"input_schema\":{}}],\"tool_choice\":{\"type\":\"tool\",\"name\":\"g\","
+      "\"description\":\"d\",\"input_schema\":{}}],\"tool_choice\":{\"type\":\"tool\","
+      "\"name\":\"g\","
       "\"disable_parallel_tool_use\":true},\"stop_sequences\":[\"x\"],\"top_k\":5,\"stream\":true,"
       "\"metadata\":{\"user_id\":\"k\"}}", "U[q] stream max=2147483647 top_k=5 stop=x tool=f() "
       "tool=g() named=g one-call key=k", "tools; a huge max_tokens is no error" },
@@ -216,20 +224,25 @@ static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
       "\"content\":\"q\"},{\"type\":\"reasoning\",\"summary\":[],\"content\":null,"
       "\"encrypted_content\":\"aGkgw6Q=\"},{\"type\":\"message\",\"role\":\"assistant\",\"phase\":"
       "\"commentary\",\"content\":[{\"type\":\"output_text\",\"text\":\"t\"}]},{\"type\":"
-      "\"function_call\",\"name\":\"f\",\"namespace\":\"mcp\",\"arguments\":\"{}\",\"call_id\":\"1\"},"
+      "\"function_call\",\"name\":\"f\",\"namespace\":\"mcp\",\"arguments\":\"{}\","
+      "\"call_id\":\"1\"},"
       "{\"type\":\"custom_tool_call\",\"name\":\"patch\",\"input\":\"+x\",\"call_id\":\"2\"},"
       "{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":[{\"type\":\"input_text\","
       "\"text\":\"F\"}]},{\"type\":\"custom_tool_call_output\",\"call_id\":\"2\",\"output\":\"P\"},"
       "{\"type\":\"web_search_call\"},{\"type\":\"reasoning\",\"summary\":[{\"type\":"
-      "\"summary_text\",\"text\":\"s\"}],\"content\":[{\"type\":\"reasoning_text\",\"text\":\"r\"}]},"
+      "\"summary_text\",\"text\":\"s\"}],\"content\":[{\"type\":\"reasoning_text\","
+      "\"text\":\"r\"}]},"
       "{\"type\":\"message\",\"role\":\"assistant\",\"content\":\"u\"}]}",
-      "S[i\n\nd] U[q] A[t|hi \xc3\xa4|mcp__f({})|patch({\"input\": \"+x\"})] T:mcp__f[F] T:patch[P] "
+      "S[i\n\nd] U[q] A[t|hi \xc3\xa4|mcp__f({})|patch({\"input\": \"+x\"})] T:mcp__f[F] "
+      "T:patch[P] "
       "A[u|r]", "items of a turn are one message" },
     { API_RESPONSES, "{\"input\":[{\"type\":\"reasoning\",\"summary\":[{\"type\":\"summary_text\","
-      "\"text\":\"s\"}],\"encrypted_content\":\"gAAAAB//\"},{\"role\":\"user\",\"content\":\"q\"}]}",
+      "\"text\":\"s\"}],\"encrypted_content\":\"gAAAAB//\"},{\"role\":\"user\","
+      "\"content\":\"q\"}]}",
       "A[|s] U[q]", "somebody else's encrypted content" },
     { API_RESPONSES, "{\"input\":\"q\",\"tools\":[{\"type\":\"function\",\"name\":\"f\","
-      "\"parameters\":{},\"strict\":false},{\"type\":\"namespace\",\"name\":\"mcp__a__\",\"tools\":["
+      "\"parameters\":{},\"strict\":false},{\"type\":\"namespace\",\"name\":\"mcp__a__\","
+      "\"tools\":["
       "{\"type\":\"function\",\"name\":\"g\"},{\"type\":\"custom\",\"name\":\"h\"}]},{\"type\":"
       "\"custom\",\"name\":\"patch\",\"format\":{}},{\"type\":\"web_search\"},{\"type\":"
       "\"image_generation\"}],\"tool_choice\":\"auto\",\"parallel_tool_calls\":true,\"reasoning\":"
@@ -249,7 +262,8 @@ static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
     { API_RESPONSES, "{\"input\":\"q\",\"tool_choice\":{\"type\":\"web_search\"}}", "U[q]",
       "a choice that is not ours" },
     /* Ollama */
-    { API_OLLAMA_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\","
+    { API_OLLAMA_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
+      "{\"role\":\"assistant\","
       "\"content\":\"\",\"thinking\":\"r\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
       "\"arguments\":{\"a\":1}}}]},{\"role\":\"tool\",\"tool_name\":\"f\",\"content\":\"F\"}],"
       "\"format\":\"json\",\"think\":false,\"keep_alive\":\"5m\",\"options\":{\"temperature\":0.5,"

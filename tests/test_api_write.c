@@ -73,7 +73,8 @@ static void check_text(const char *got, const char *want, const char *why)
 
 /* ---- the bytes of small answers ------------------------------------------------------------ */
 
-#define CHUNK "data: {\"id\":\"chatcmpl-R\",\"object\":\"chat.completion.chunk\",\"created\":86400," \
+#define CHUNK "data: {\"id\":\"chatcmpl-R\",\"object\":\"chat.completion.chunk\"," \
+    "\"created\":86400," \
               "\"model\":\"demo\",\"system_fingerprint\":\"moe\","
 #define TIMINGS "\"timings\":{\"cache_n\":4,\"prompt_n\":6,\"prompt_ms\":6.000," \
                 "\"prompt_per_second\":1000.000,\"predicted_n\":7,\"predicted_ms\":7.000," \
@@ -116,8 +117,10 @@ static const struct {
       "data: [DONE]\n\n", "chat, stream with usage, no text" },
     { API_CHAT, "{" ASK "}", "cf|)|cg|+{}|)", ANSWER_STOP, NULL,
       "{\"id\":\"chatcmpl-R\",\"object\":\"chat.completion\",\"created\":86400,\"model\":\"demo\","
-      "\"system_fingerprint\":\"moe\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\","
-      "\"content\":null,\"refusal\":null,\"tool_calls\":[{\"id\":\"call_R_0\",\"type\":\"function\","
+      "\"system_fingerprint\":\"moe\",\"choices\":[{\"index\":0,"
+      "\"message\":{\"role\":\"assistant\","
+      "\"content\":null,\"refusal\":null,\"tool_calls\":[{\"id\":\"call_R_0\","
+      "\"type\":\"function\","
       "\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}},{\"id\":\"call_R_1\",\"type\":"
       "\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}]},\"logprobs\":null,"
       "\"finish_reason\":\"tool_calls\"}]," USAGE "," TIMINGS "}",
@@ -125,15 +128,19 @@ static const struct {
     { API_CHAT, "{" ASK ",\"parallel_tool_calls\":false}", "cf|+{}|)|cg|+{\"x\"|)|",
       ANSWER_INTERRUPTED, NULL,
       "{\"id\":\"chatcmpl-R\",\"object\":\"chat.completion\",\"created\":86400,\"model\":\"demo\","
-      "\"system_fingerprint\":\"moe\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\","
-      "\"content\":null,\"refusal\":null,\"tool_calls\":[{\"id\":\"call_R_0\",\"type\":\"function\","
+      "\"system_fingerprint\":\"moe\",\"choices\":[{\"index\":0,"
+      "\"message\":{\"role\":\"assistant\","
+      "\"content\":null,\"refusal\":null,\"tool_calls\":[{\"id\":\"call_R_0\","
+      "\"type\":\"function\","
       "\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},\"logprobs\":null,"
       "\"finish_reason\":\"tool_calls\"}]," USAGE "," TIMINGS "}", "chat, one call at most" },
     { API_COMPLETION, "{\"prompt\":\"p\",\"stream\":true}", "ahi", ANSWER_STOP, NULL,
-      "data: {\"id\":\"cmpl-R\",\"object\":\"text_completion\",\"created\":86400,\"model\":\"demo\","
+      "data: {\"id\":\"cmpl-R\",\"object\":\"text_completion\",\"created\":86400,"
+      "\"model\":\"demo\","
       "\"system_fingerprint\":\"moe\",\"choices\":[{\"index\":0,\"text\":\"hi\",\"logprobs\":null,"
       "\"finish_reason\":null}]}\n\n"
-      "data: {\"id\":\"cmpl-R\",\"object\":\"text_completion\",\"created\":86400,\"model\":\"demo\","
+      "data: {\"id\":\"cmpl-R\",\"object\":\"text_completion\",\"created\":86400,"
+      "\"model\":\"demo\","
       "\"system_fingerprint\":\"moe\",\"choices\":[{\"index\":0,\"text\":\"\",\"logprobs\":null,"
       "\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n", "completion, stream" },
     { API_MESSAGES, "{\"max_tokens\":9," ASK ",\"stream\":true}", "rhm|i|ahi|cf|+{}|)",
@@ -168,13 +175,15 @@ static const struct {
       "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n", "messages, stream" },
     { API_MESSAGES, "{\"max_tokens\":9," ASK ",\"thinking\":{\"type\":\"disabled\"}}", "rhm|ahi",
       ANSWER_STOP_TEXT, "END",
-      "{\"id\":\"msg_R\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"demo\",\"content\":"
+      "{\"id\":\"msg_R\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"demo\","
+      "\"content\":"
       "[{\"type\":\"text\",\"text\":\"hi\"}],\"stop_reason\":\"stop_sequence\",\"stop_sequence\":"
       "\"END\",\"usage\":{\"input_tokens\":6,\"cache_creation_input_tokens\":0,"
       "\"cache_read_input_tokens\":4,\"output_tokens\":7}}", "messages, hidden reasoning, a stop" },
     { API_MESSAGES, "{\"max_tokens\":9," ASK "}", "cf|+{ \"a\" :\n 12345678901234567890123 }|)|cg|"
       "+broken|)", ANSWER_CONTEXT, NULL,
-      "{\"id\":\"msg_R\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"demo\",\"content\":"
+      "{\"id\":\"msg_R\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"demo\","
+      "\"content\":"
       "[{\"type\":\"tool_use\",\"id\":\"toolu_R_0\",\"name\":\"f\",\"input\":"
       "{\"a\":12345678901234567890123}},{\"type\":\"tool_use\",\"id\":\"toolu_R_1\",\"name\":\"g\","
       "\"input\":{\"arguments\":\"broken\"}}],\"stop_reason\":\"model_context_window_exceeded\","
@@ -358,7 +367,8 @@ static void hear(heard *h, api_kind kind, const json_t *v, bool stream)
 static const char *const bodies[] = {
     [API_CHAT] = "{" ASK ",\"stream\":%s}",
     [API_COMPLETION] = "{\"prompt\":\"p\",\"stream\":%s}",
-    [API_RESPONSES] = "{\"input\":\"q\",\"stream\":%s,\"include\":[\"reasoning.encrypted_content\"],"
+    [API_RESPONSES] = "{\"input\":\"q\",\"stream\":%s,\"include\":"
+                      "[\"reasoning.encrypted_content\"],"
                       "\"tools\":[{\"type\":\"namespace\",\"name\":\"ns\",\"tools\":[{\"type\":"
                       "\"function\",\"name\":\"f\"}]},{\"type\":\"custom\",\"name\":\"patch\"}]}",
     [API_MESSAGES] = "{\"max_tokens\":9," ASK ",\"stream\":%s}",

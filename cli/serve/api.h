@@ -136,7 +136,8 @@ bool api_error_overflow(api_error *why, const api_request *r, int n_prompt, int 
 
 /* ---- answers ------------------------------------------------------------------------------- */
 
-/* Gets whole events, all that one call of the writer has to say at once. < 0 is handed back to whoever called the writer. */
+/* Gets whole events, all that one call of the writer has to say at once. < 0 is handed back to
+ * whoever called the writer. */
 typedef int api_sink(void *ctx, const char *bytes, size_t n);
 
 typedef struct api_names {
