@@ -1,0 +1,204 @@
+/* api_build.c - the message list of a request, from whatever pieces an API sends it in.
+ *
+ * Invariant: a message that was closed does not change; results find their function's name by the
+ * id of an earlier call. A system or developer message at the front joins the one before it; later
+ * ones stay where they are, so that the beginning of a conversation never changes and the prefix
+ * cache finds it again. */
+#include "cli/serve/api_internal.h"
+
+int api_build_init(api_build *b, api_request *r, api_error *why)
+{
+    *b = (api_build){ .r = r, .why = why, .names = json_object() };
+    return b->names ? 0 : api_no_memory(why);
+}
+
+void api_build_release(api_build *b)
+{
+    mem_free(b->list);
+    mem_free(b->calls);
+    textbuf_free(&b->content);
+    textbuf_free(&b->reasoning);
+    json_decref(b->names);
+}
+
+static int close_message(api_build *b)
+{
+    chat_message m = { .role = b->role, .n_call = b->n_call, .name = b->name };
+    chat_call *calls = NULL;
+
+    if (!b->open) return 0;
+    if (b->n == b->cap) {
+        const int cap = b->cap ? 2 * b->cap : 16;
+        chat_message *p = mem_resize(b->list, (size_t)cap, sizeof *p);
+        if (!p) return api_no_memory(b->why);
+        b->list = p;
+        b->cap = cap;
+    }
+    if (b->n_call) {
+        if (!(calls = api_alloc(b->r, (size_t)b->n_call, sizeof *calls)))
+            return api_no_memory(b->why);
+        memcpy(calls, b->calls, (size_t)b->n_call * sizeof *calls);
+        m.calls = calls;
+    }
+    if (api_keep(&m.content, b->r, &b->content, b->why) < 0 ||
+        api_keep(&m.reasoning, b->r, &b->reasoning, b->why) < 0) return -1;
+    b->list[b->n++] = m;
+    b->content.len = b->reasoning.len = 0;
+    b->n_call = 0;
+    b->name = (str_view){ NULL, 0 };
+    b->open = false;
+    return 0;
+}
+
+static bool is_system(chat_role role)
+{
+    return role == CHAT_SYSTEM || role == CHAT_DEVELOPER;
+}
+
+int api_build_open(api_build *b, chat_role role)
+{
+    if (b->open && b->n == 0 && is_system(b->role) && is_system(role)) {
+        if (b->content.len) textbuf_str(&b->content, "\n\n");
+        return 0;
+    }
+    if (close_message(b) < 0) return -1;
+    b->open = true;
+    b->role = role;
+    return 0;
+}
+
+int api_build_turn(api_build *b)
+{
+    return b->open && b->role == CHAT_ASSISTANT ? 0 : api_build_open(b, CHAT_ASSISTANT);
+}
+
+int api_build_result(api_build *b, const char *id, const char *name)
+{
+    const json_t *known = id ? json_object_get(b->names, id) : NULL;
+    char *copy;
+
+    if (api_build_open(b, CHAT_TOOL) < 0) return -1;
+    b->name = name && name[0] ? str_from(name) : b->last_name.len ? b->last_name : str_from("tool");
+    if (!known) return 0;
+    /* The table's own text goes when the id comes again. */
+    b->name = api_view(known);
+    if (!(copy = api_alloc(b->r, b->name.len, 1))) return api_no_memory(b->why);
+    b->name.ptr = memcpy(copy, b->name.ptr, b->name.len);
+    return 0;
+}
+
+/* Formats with one parameter after the other need an object: anything else goes inside one. */
+static int read_arguments(str_view *out, api_build *b, const json_t *v)
+{
+    textbuf text = { 0 };
+    json_t *parsed = NULL;
+    char *inner = NULL;
+    size_t len;
+    int rc;
+
+    if (json_is_string(v)) {
+        const str_view s = api_view(v);
+        size_t blank = 0;
+        while (blank < s.len && strchr(" \t\r\n", s.ptr[blank])) blank++;
+        parsed = s.len ? json_loadb(s.ptr, s.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL)
+                       : NULL;
+        if (json_is_object(parsed) || blank == s.len) {
+            json_decref(parsed);
+            *out = blank == s.len ? str_from("{}") : s;
+            return 0;
+        }
+    }
+    json_decref(parsed);
+    rc = v ? chat_json_text(&inner, &len, v, NULL) : 0;
+    if (v && !json_is_object(v)) textbuf_str(&text, "{\"arguments\": ");
+    textbuf_str(&text, inner ? inner : "{}");
+    if (v && !json_is_object(v)) textbuf_str(&text, "}");
+    mem_free(inner);
+    if (rc < 0) text.failed = true;
+    rc = api_keep(out, b->r, &text, b->why);
+    textbuf_free(&text);
+    return rc;
+}
+
+int api_build_call(api_build *b, const char *id, str_view name, const json_t *arguments,
+                   const char *param)
+{
+    json_t *text;
+    if (!name.len) return api_refuse(b->why, param, "the call has no name");
+    if (b->n_call == b->cap_call) {
+        const int cap = b->cap_call ? 2 * b->cap_call : 8;
+        chat_call *p = mem_resize(b->calls, (size_t)cap, sizeof *p);
+        if (!p) return api_no_memory(b->why);
+        b->calls = p;
+        b->cap_call = cap;
+    }
+    b->calls[b->n_call].name = b->last_name = name;
+    if (read_arguments(&b->calls[b->n_call].arguments, b, arguments) < 0) return -1;
+    b->n_call++;
+    if (!id) return 0;
+    text = json_stringn(name.ptr, name.len);
+    if (!text || json_object_set_new(b->names, id, text) != 0) return api_no_memory(b->why);
+    return 0;
+}
+
+/* The key that holds the text of such a part; NULL: it is none. */
+static const char *text_key(const char *type)
+{
+    static const char *const kinds[] = { "text", "input_text", "output_text", "summary_text",
+                                         "reasoning_text" };
+    if (!type) return "text";
+    if (strcmp(type, "refusal") == 0) return "refusal";
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+        if (strcmp(type, kinds[i]) == 0) return "text";
+    return NULL;
+}
+
+int api_build_text(api_build *b, textbuf *out, const json_t *content, const char *sep, bool note,
+                   const char *param)
+{
+    const size_t before = out->len;
+    size_t i;
+    json_t *item;
+    char esc[48];
+
+    if (json_is_string(content)) {
+        textbuf_put(out, api_view(content));
+        return 0;
+    }
+    if (!json_is_array(content))
+        return api_refuse(b->why, param, "a string or an array of parts is expected");
+    json_array_foreach(content, i, item) {
+        const api_path at = api_at("%s[%zu]", param, i);
+        const char *type = NULL, *key;
+        const json_t *text = item;
+        if (!json_is_string(item)) {
+            if (!json_is_object(item)) return api_refuse(b->why, at.text, "an object is expected");
+            if (api_text(&type, item, "type", api_at("%s.type", at.text).text, b->why) < 0)
+                return -1;
+            key = text_key(type);
+            text = key ? api_field(item, key) : NULL;
+            if (key && !json_is_string(text))
+                return api_refuse(b->why, api_at("%s.%s", at.text, key).text,
+                                  "a string is expected");
+            if (!key && !note)
+                return api_no_support(b->why, at.text, "\"%s\": this model takes text only",
+                                      ESC(esc, str_from(type)));
+        }
+        if (out->len > before) textbuf_str(out, sep);
+        if (text) textbuf_put(out, api_view(text));
+        else textbuf_printf(out, "[%s left out: this model takes text only]",
+                            ESC(esc, str_from(type)));
+    }
+    return 0;
+}
+
+int api_build_done(api_build *b)
+{
+    chat_message *list;
+    if (close_message(b) < 0) return -1;
+    if (!(list = api_alloc(b->r, (size_t)b->n + 1, sizeof *list))) return api_no_memory(b->why);
+    if (b->n) memcpy(list, b->list, (size_t)b->n * sizeof *list);
+    b->r->chat.messages = list;
+    b->r->chat.n_message = b->n;
+    return 0;
+}

@@ -1,0 +1,266 @@
+/* api_messages.c - requests of Anthropic's Messages API.
+ *
+ * Its messages alternate and hold blocks; ours are one kind each. Consecutive messages of one role
+ * are merged, results of tools go ahead of the text beside them, and what Claude Code changes in
+ * its first system block with every request is dropped, or the prefix cache would never hit. */
+#include "cli/serve/api_internal.h"
+
+static const char *block_type(const json_t *block)
+{
+    const char *type = json_string_value(json_object_get(block, "type"));
+    return type ? type : "text";
+}
+
+static bool is_type(const json_t *block, const char *type)
+{
+    return strcmp(block_type(block), type) == 0;
+}
+
+/* Another message of the role that is open goes on with it. Those of the system join by the rules
+ * of api_build_open. */
+static int open_or_join(api_build *b, chat_role role)
+{
+    if (role == CHAT_SYSTEM || !b->open || b->role != role) return api_build_open(b, role);
+    if (b->content.len && role == CHAT_USER) textbuf_str(&b->content, "\n\n");
+    return 0;
+}
+
+static int read_system(api_build *b, const json_t *system)
+{
+    size_t i;
+    json_t *block;
+
+    if (!system) return 0;
+    if (json_is_string(system)) {
+        if (!json_string_length(system)) return 0;
+        if (api_build_open(b, CHAT_SYSTEM) < 0) return -1;
+        textbuf_put(&b->content, api_view(system));
+        return 0;
+    }
+    if (!json_is_array(system))
+        return api_refuse(b->why, "system", "a string or an array of blocks is expected");
+    json_array_foreach(system, i, block) {
+        const json_t *text = api_field(block, "text");
+        const api_path at = api_at("system[%zu]", i);
+        if (!json_is_object(block)) return api_refuse(b->why, at.text, "an object is expected");
+        if (!is_type(block, "text"))
+            return api_no_support(b->why, at.text, "this model takes text only");
+        if (!json_is_string(text))
+            return api_refuse(b->why, api_at("%s.text", at.text).text, "a string is expected");
+        if (str_starts(api_view(text), "x-anthropic-billing-header:") ||
+            !json_string_length(text)) continue;
+        if (api_build_open(b, CHAT_SYSTEM) < 0) return -1;
+        textbuf_put(&b->content, api_view(text));
+    }
+    return 0;
+}
+
+static int read_result(api_build *b, const json_t *block, const char *at)
+{
+    const json_t *content = api_field(block, "content");
+    const char *id = NULL;
+    if (api_text(&id, block, "tool_use_id", api_at("%s.tool_use_id", at).text, b->why) < 0 ||
+        api_build_result(b, id, NULL) < 0) return -1;
+    return content ? api_build_text(b, &b->content, content, "\n", true,
+                                    api_at("%s.content", at).text) : 0;
+}
+
+static int read_user(api_build *b, const json_t *content, const char *at)
+{
+    size_t i;
+    json_t *block;
+    char esc[48];
+
+    json_array_foreach(content, i, block) {
+        const api_path where = api_at("%s.content[%zu]", at, i);
+        if (!json_is_object(block)) return api_refuse(b->why, where.text, "an object is expected");
+        if (is_type(block, "tool_result") && read_result(b, block, where.text) < 0) return -1;
+    }
+    json_array_foreach(content, i, block) {
+        const api_path where = api_at("%s.content[%zu]", at, i);
+        const json_t *text = api_field(block, "text");
+        if (is_type(block, "tool_result")) continue;
+        if (!is_type(block, "text"))
+            return api_no_support(b->why, where.text, "\"%s\": this model takes text only",
+                                  ESC(esc, str_from(block_type(block))));
+        if (!json_is_string(text))
+            return api_refuse(b->why, api_at("%s.text", where.text).text, "a string is expected");
+        if (open_or_join(b, CHAT_USER) < 0) return -1;
+        textbuf_put(&b->content, api_view(text));
+    }
+    return 0;
+}
+
+/* Blocks that are not ours to understand (redacted thinking, tools of their servers) are left
+ * out. */
+static int read_assistant(api_build *b, const json_t *content, const char *at)
+{
+    size_t i;
+    json_t *block;
+
+    if (api_build_turn(b) < 0) return -1;
+    json_array_foreach(content, i, block) {
+        const api_path where = api_at("%s.content[%zu]", at, i);
+        const char *id = NULL, *name = NULL;
+        const json_t *v;
+        if (!json_is_object(block)) return api_refuse(b->why, where.text, "an object is expected");
+        if (is_type(block, "text") || is_type(block, "thinking")) {
+            const bool thinking = is_type(block, "thinking");
+            v = api_field(block, thinking ? "thinking" : "text");
+            if (!json_is_string(v))
+                return api_refuse(b->why, api_at("%s.%s", where.text, thinking ? "thinking" :
+                                                 "text").text, "a string is expected");
+            textbuf_put(thinking ? &b->reasoning : &b->content, api_view(v));
+        } else if (is_type(block, "tool_use")) {
+            if (api_text(&id, block, "id", api_at("%s.id", where.text).text, b->why) < 0 ||
+                api_text(&name, block, "name", api_at("%s.name", where.text).text, b->why) < 0 ||
+                api_build_call(b, id, str_from(name ? name : ""), api_field(block, "input"),
+                               where.text) < 0) return -1;
+        }
+    }
+    return 0;
+}
+
+static int read_message(api_build *b, const json_t *m, const char *at)
+{
+    const json_t *content = api_field(m, "content");
+    const char *role = NULL;
+    chat_role which;
+    char esc[48];
+
+    if (!json_is_object(m)) return api_refuse(b->why, at, "an object is expected");
+    if (api_text(&role, m, "role", api_at("%s.role", at).text, b->why) < 0) return -1;
+    if (!role) return api_refuse(b->why, api_at("%s.role", at).text, "it is missing");
+    if (strcmp(role, "user") == 0) which = CHAT_USER;
+    else if (strcmp(role, "assistant") == 0) which = CHAT_ASSISTANT;
+    else if (strcmp(role, "system") == 0) which = CHAT_SYSTEM;
+    else return api_refuse(b->why, api_at("%s.role", at).text, "\"%s\" is none of user, assistant, "
+                           "system", ESC(esc, str_from(role)));
+    if (!content || (!json_is_string(content) && !json_is_array(content)))
+        return api_refuse(b->why, api_at("%s.content", at).text,
+                          "a string or an array of blocks is expected");
+    if (json_is_string(content)) {
+        if (open_or_join(b, which) < 0) return -1;
+        textbuf_put(&b->content, api_view(content));
+        return 0;
+    }
+    if (which == CHAT_USER) return read_user(b, content, at);
+    if (which == CHAT_ASSISTANT) return read_assistant(b, content, at);
+    if (api_build_open(b, CHAT_SYSTEM) < 0) return -1;
+    return api_build_text(b, &b->content, content, "\n\n", false,
+                          api_at("%s.content", at).text);
+}
+
+static int read_messages(api_request *r, const json_t *root, api_error *why)
+{
+    const json_t *list = NULL;
+    api_build b;
+    size_t i;
+    json_t *m;
+    int rc;
+
+    if (api_list(&list, root, "messages", "messages", why) < 0) return -1;
+    if (!json_array_size(list)) return api_refuse(why, "messages", "there are none");
+    if ((rc = api_build_init(&b, r, why)) == 0)
+        rc = read_system(&b, api_field(root, "system"));
+    for (i = 0; rc == 0 && (m = json_array_get(list, i)); i++)
+        rc = read_message(&b, m, api_at("messages[%zu]", i).text);
+    if (rc == 0) rc = api_build_done(&b);
+    api_build_release(&b);
+    if (rc == 0 && !r->chat.n_message) return api_refuse(why, "messages", "they are empty");
+    return rc;
+}
+
+static int read_tools(api_request *r, const json_t *root, api_error *why)
+{
+    const json_t *list;
+    size_t i;
+    json_t *tool;
+
+    if (api_list(&list, root, "tools", "tools", why) < 0) return -1;
+    json_array_foreach(list, i, tool) {
+        const api_path at = api_at("tools[%zu]", i);
+        const char *type = NULL, *name = NULL, *about = NULL;
+        const json_t *schema;
+        if (!json_is_object(tool)) return api_refuse(why, at.text, "an object is expected");
+        if (api_text(&type, tool, "type", api_at("%s.type", at.text).text, why) < 0) return -1;
+        if (type && strcmp(type, "custom") != 0) continue;       /* their servers run these */
+        if (api_text(&name, tool, "name", api_at("%s.name", at.text).text, why) < 0 ||
+            api_text(&about, tool, "description", api_at("%s.description", at.text).text,
+                     why) < 0 ||
+            api_object(&schema, tool, "input_schema", api_at("%s.input_schema", at.text).text,
+                       why) < 0) return -1;
+        if (!name || !name[0])
+            return api_refuse(why, api_at("%s.name", at.text).text, "it is missing");
+        if (api_tool_add(r, str_from(name), api_field(tool, "description"), schema, NULL,
+                         why) < 0) return -1;
+    }
+    return 0;
+}
+
+static int read_choice(api_request *r, const json_t *root, api_error *why)
+{
+    const json_t *v;
+    const char *type = NULL;
+    bool alone = false;
+    char esc[48];
+
+    if (api_object(&v, root, "tool_choice", "tool_choice", why) < 0) return -1;
+    if (!v) return 0;
+    if (api_text(&type, v, "type", "tool_choice.type", why) < 0 ||
+        api_text(&r->tool_name, v, "name", "tool_choice.name", why) < 0 ||
+        api_bool(&alone, v, "disable_parallel_tool_use", "tool_choice.disable_parallel_tool_use",
+                 why) < 0) return -1;
+    if (!type) return api_refuse(why, "tool_choice.type", "it is missing");
+    r->parallel_calls = !alone;
+    if (strcmp(type, "auto") == 0) r->tool_choice = CHOICE_AUTO;
+    else if (strcmp(type, "any") == 0) r->tool_choice = CHOICE_REQUIRED;
+    else if (strcmp(type, "none") == 0) r->tool_choice = CHOICE_NONE;
+    else if (strcmp(type, "tool") == 0) r->tool_choice = CHOICE_NAMED;
+    else return api_refuse(why, "tool_choice.type", "\"%s\" is none of auto, any, tool, none",
+                           ESC(esc, str_from(type)));
+    if (r->tool_choice == CHOICE_NAMED && !r->tool_name)
+        return api_refuse(why, "tool_choice.name", "it is missing");
+    return api_check_choice(r, "tool_choice", why);
+}
+
+/* Never refused: what a model without such a switch cannot do, it does not do. The limits of the
+ * budget are those of Claude Code's "think", "think hard" and "ultrathink". */
+static void read_thinking(api_request *r, const json_t *root)
+{
+    const json_t *v = api_field(root, "thinking");
+    const char *type = json_string_value(api_field(v, "type"));
+    const json_t *budget = api_field(v, "budget_tokens");
+
+    if (!type) return;
+    if (strcmp(type, "disabled") == 0) {
+        r->show_reasoning = r->enable_thinking = false;
+        r->chat.effort = CHAT_EFFORT_LOW;
+        r->has_effort = true;
+    } else if (strcmp(type, "enabled") == 0 && json_is_number(budget)) {
+        const double n = json_number_value(budget);
+        r->chat.effort = n <= 4096 ? CHAT_EFFORT_LOW : n < 16384 ? CHAT_EFFORT_MEDIUM
+                       : CHAT_EFFORT_HIGH;
+        r->has_effort = true;
+    }
+}
+
+int api_parse_messages(api_request *r, const json_t *root, bool count, api_error *why)
+{
+    const json_t *config, *metadata = api_field(root, "metadata");
+
+    if (!count && !api_field(root, "max_tokens"))
+        return api_refuse(why, "max_tokens", "it is missing");
+    if (read_messages(r, root, why) < 0 || read_tools(r, root, why) < 0 ||
+        read_choice(r, root, why) < 0) return -1;
+    read_thinking(r, root);
+    if (api_object(&config, root, "output_config", "output_config", why) < 0 ||
+        api_effort(r, config, "effort", "output_config.effort", why) < 0 ||
+        api_form(r, api_field(config, "format"), "output_config.format", true, why) < 0 ||
+        api_max_tokens(r, root, "max_tokens", "max_tokens", true, why) < 0 ||
+        api_stops(r, root, "stop_sequences", "stop_sequences", why) < 0 ||
+        api_sampling(r, root, "", why) < 0 ||
+        api_bool(&r->stream, root, "stream", "stream", why) < 0) return -1;
+    r->cache_key = json_string_value(api_field(metadata, "user_id"));
+    return 0;
+}

@@ -1,0 +1,435 @@
+/* api_read.c - a body to JSON, and JSON to fields: the checks that all APIs share.
+ *
+ * Invariant: after a failure *why names the field and says what is wrong with it; null is absent;
+ * nothing is taken from a field of another type. */
+#include "cli/serve/api_internal.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+
+/* ---- errors -------------------------------------------------------------------------------- */
+
+api_path api_at(const char *fmt, ...)
+{
+    api_path p;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(p.text, sizeof p.text, fmt, args);
+    va_end(args);
+    return p;
+}
+
+static int refuse(api_error *why, api_trouble what, const char *param, const char *fmt,
+                  va_list args)
+{
+    char message[sizeof why->message];
+    vsnprintf(message, sizeof message, fmt, args);
+    api_error_make(why, what, API_CHAT, "%s%s%s", param, param[0] ? ": " : "", message);
+    snprintf(why->param, sizeof why->param, "%s", param);
+    return -1;
+}
+
+int api_refuse(api_error *why, const char *param, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    refuse(why, API_BAD_REQUEST, param, fmt, args);
+    va_end(args);
+    return -1;
+}
+
+int api_no_support(api_error *why, const char *param, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    refuse(why, API_UNSUPPORTED, param, fmt, args);
+    va_end(args);
+    return -1;
+}
+
+int api_no_memory(api_error *why)
+{
+    api_error_make(why, API_BROKEN, API_CHAT, "out of memory for the request");
+    return -1;
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------- */
+
+/* Where the number that begins at i ends; *big if it is an integer that 64 bits do not hold. */
+static size_t number_end(bool *big, const char *s, size_t i, size_t n)
+{
+    const size_t from = i;
+    bool whole = true;
+    char text[24];
+
+    while (i < n && s[i] && strchr("+-.0123456789eE", s[i])) {
+        if (strchr(".eE", s[i])) whole = false;
+        i++;
+    }
+    *big = whole && i - from >= sizeof text;
+    if (whole && i - from > 18 && !*big) {
+        memcpy(text, s + from, i - from);
+        text[i - from] = '\0';
+        errno = 0;
+        strtoll(text, NULL, 10);
+        *big = errno == ERANGE;
+    }
+    return i;
+}
+
+/* The library's own depth limit is higher, and it refuses integers beyond 64 bits, which schemas
+ * have: a copy with ".0" after each goes to *copy. */
+static int scan(textbuf *copy, const char *s, size_t n, api_error *why)
+{
+    size_t from = 0;
+    bool in_string = false, big;
+    int depth = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const char c = s[i];
+        if (in_string) {
+            if (c == '\\') i++;
+            else if (c == '"') in_string = false;
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '{' || c == '[') {
+            if (++depth > API_MAX_DEPTH)
+                return api_refuse(why, "", "the body is nested deeper than %d levels",
+                                  API_MAX_DEPTH);
+        } else if (c == '}' || c == ']') {
+            depth--;
+        } else if (c == '-' || (c >= '0' && c <= '9')) {
+            i = number_end(&big, s, i, n) - 1;
+            if (!big) continue;
+            textbuf_put(copy, (str_view){ s + from, i + 1 - from });
+            textbuf_str(copy, ".0");
+            from = i + 1;
+        }
+    }
+    if (from) textbuf_put(copy, (str_view){ s + from, n - from });
+    return copy->failed ? api_no_memory(why) : 0;
+}
+
+json_t *api_json_read(const char *text, size_t n, api_error *why)
+{
+    textbuf copy = { 0 };
+    json_error_t at;
+    json_t *v = NULL;
+    char esc[128];
+
+    if (!n) {
+        api_refuse(why, "", "the body is empty; it has to be a JSON object");
+    } else if (scan(&copy, text, n, why) == 0) {
+        v = json_loadb(copy.len ? copy.ptr : text, copy.len ? copy.len : n, JSON_ALLOW_NUL, &at);
+        if (!v) api_refuse(why, "", "the body is not JSON: line %d, column %d: %s", at.line,
+                           at.column, ESC(esc, str_from(at.text)));
+    }
+    textbuf_free(&copy);
+    return v;
+}
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+typedef struct api_block {
+    struct api_block *next;
+    max_align_t data[];
+} api_block;
+
+void *api_alloc(api_request *r, size_t n, size_t size)
+{
+    uint64_t bytes;
+    api_block *b;
+    if (!size_mul(&bytes, n, size) || !size_add(&bytes, bytes, sizeof *b)) return NULL;
+    if (!(b = mem_zalloc(bytes))) return NULL;
+    b->next = r->arena;
+    r->arena = b;
+    return b->data;
+}
+
+int api_keep(str_view *out, api_request *r, const textbuf *b, api_error *why)
+{
+    char *p = b->failed ? NULL : api_alloc(r, b->len + 1, 1);
+    if (!p) return api_no_memory(why);
+    if (b->len) memcpy(p, b->ptr, b->len);
+    *out = (str_view){ p, b->len };
+    return 0;
+}
+
+void api_request_free(api_request *r)
+{
+    if (!r) return;
+    while (r->arena) {
+        api_block *b = r->arena;
+        r->arena = b->next;
+        mem_free(b);
+    }
+    json_decref(r->root);
+    json_decref(r->made);
+    mem_free(r);
+}
+
+/* ---- fields -------------------------------------------------------------------------------- */
+
+const json_t *api_field(const json_t *object, const char *key)
+{
+    const json_t *v = json_object_get(object, key);
+    return json_is_null(v) ? NULL : v;
+}
+
+str_view api_view(const json_t *string)
+{
+    return (str_view){ json_string_value(string), json_string_length(string) };
+}
+
+int api_bool(bool *out, const json_t *o, const char *key, const char *param, api_error *why)
+{
+    const json_t *v = api_field(o, key);
+    if (!v) return 0;
+    if (!json_is_boolean(v)) return api_refuse(why, param, "true or false is expected");
+    *out = json_is_true(v);
+    return 0;
+}
+
+int api_float(float *out, const json_t *o, const char *key, const char *param, double min,
+              double max, api_error *why)
+{
+    const json_t *v = api_field(o, key);
+    double x;
+    if (!v) return 0;
+    if (!json_is_number(v)) return api_refuse(why, param, "a number is expected");
+    x = json_number_value(v);
+    if (!(x >= min && x <= max))
+        return api_refuse(why, param, "%g is outside of %g to %g", x, min, max);
+    *out = (float)x;
+    return 0;
+}
+
+int api_int(int64_t *out, bool *given, const json_t *o, const char *key, const char *param,
+            int64_t min, int64_t max, api_error *why)
+{
+    const json_t *v = api_field(o, key);
+    *given = false;
+    if (!v) return 0;
+    if (json_is_real(v) && json_real_value(v) == trunc(json_real_value(v)) &&
+        fabs(json_real_value(v)) < 9e15) {
+        *out = (int64_t)json_real_value(v);
+    } else if (json_is_integer(v)) {
+        *out = json_integer_value(v);
+    } else {
+        return api_refuse(why, param, "a whole number is expected");
+    }
+    if (*out < min || *out > max)
+        return api_refuse(why, param, "%lld is outside of %lld to %lld", (long long)*out,
+                          (long long)min, (long long)max);
+    *given = true;
+    return 0;
+}
+
+int api_text(const char **out, const json_t *o, const char *key, const char *param,
+             api_error *why)
+{
+    const json_t *v = api_field(o, key);
+    if (!v) return 0;
+    if (!json_is_string(v)) return api_refuse(why, param, "a string is expected");
+    if (strlen(json_string_value(v)) != json_string_length(v))
+        return api_refuse(why, param, "a zero byte cannot stand here");
+    *out = json_string_value(v);
+    return 0;
+}
+
+int api_list(const json_t **out, const json_t *o, const char *key, const char *param,
+             api_error *why)
+{
+    const json_t *v = api_field(o, key);
+    if (v && !json_is_array(v)) return api_refuse(why, param, "an array is expected");
+    *out = v;
+    return 0;
+}
+
+int api_object(const json_t **out, const json_t *o, const char *key, const char *param,
+               api_error *why)
+{
+    const json_t *v = api_field(o, key);
+    if (v && !json_is_object(v)) return api_refuse(why, param, "an object is expected");
+    *out = v;
+    return 0;
+}
+
+/* ---- groups of fields ---------------------------------------------------------------------- */
+
+static int read_seed(api_request *r, const json_t *o, const char *param, api_error *why)
+{
+    const json_t *v = api_field(o, "seed");
+    const double x = json_number_value(v);
+    if (!v) return 0;
+    if (json_is_integer(v)) r->seed = (uint64_t)json_integer_value(v);
+    /* Beyond int64 the digits are rounded; the same seed is still the same. */
+    else if (json_is_real(v) && x == trunc(x) && x > -9.3e18 && x <= 1.8446744073709552e19)
+        r->seed = x < 0 ? (uint64_t)(int64_t)fmax(x, (double)INT64_MIN)
+                : x >= 18446744073709551615.0 ? UINT64_MAX : (uint64_t)x;
+    else return api_refuse(why, param, "a 64-bit integer is expected");
+    r->has_seed = true;
+    return 0;
+}
+
+int api_sampling(api_request *r, const json_t *o, const char *prefix, api_error *why)
+{
+    const struct { const char *key; float *out; double min, max; } fields[] = {
+        { "temperature", &r->temperature, 0, 2 },
+        { "top_p", &r->top_p, 1e-9, 1 },
+        { "min_p", &r->min_p, 0, 1 },
+        { "frequency_penalty", &r->frequency_penalty, -2, 2 },
+        { "presence_penalty", &r->presence_penalty, -2, 2 },
+        { "repeat_penalty", &r->repeat_penalty, 1e-9, 10 },
+    };
+    int64_t v;
+    bool given;
+
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++)
+        if (api_float(fields[i].out, o, fields[i].key, api_at("%s%s", prefix, fields[i].key).text,
+                      fields[i].min, fields[i].max, why) < 0) return -1;
+    if (api_int(&v, &given, o, "top_k", api_at("%stop_k", prefix).text, 0, INT_MAX, why) < 0)
+        return -1;
+    if (given) r->top_k = (int)v;
+    return read_seed(r, o, api_at("%sseed", prefix).text, why);
+}
+
+int api_stops(api_request *r, const json_t *o, const char *key, const char *param, api_error *why)
+{
+    const json_t *v = api_field(o, key), *item;
+    const size_t n = json_is_array(v) ? json_array_size(v) : v != NULL;
+
+    if (!v) return 0;
+    if (!json_is_array(v) && !json_is_string(v))
+        return api_refuse(why, param, "a string or an array of strings is expected");
+    if (n > 64) return api_refuse(why, param, "%zu stop strings are more than 64", n);
+    if (!(r->stop = api_alloc(r, n + 1, sizeof *r->stop))) return api_no_memory(why);
+    for (size_t i = 0; i < n; i++) {
+        item = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!json_is_string(item)) return api_refuse(why, param, "a string is expected");
+        if (!json_string_length(item)) continue;
+        if (strlen(json_string_value(item)) != json_string_length(item))
+            return api_refuse(why, param, "a zero byte cannot stand here");
+        if (json_string_length(item) > STOPS_MAX_BYTES)
+            return api_refuse(why, param, "a stop string of %zu bytes is longer than %d",
+                              json_string_length(item), STOPS_MAX_BYTES);
+        r->stop[r->n_stop++] = json_string_value(item);
+    }
+    return 0;
+}
+
+int api_max_tokens(api_request *r, const json_t *o, const char *key, const char *param, bool zero,
+                   api_error *why)
+{
+    int64_t v;
+    bool given;
+    if (api_int(&v, &given, o, key, param, INT64_MIN, INT64_MAX, why) < 0) return -1;
+    if (!given) return 0;
+    if (v == 0 && !zero) return api_refuse(why, param, "at least 1 is expected");
+    r->max_tokens = v < 0 ? -1 : v > INT_MAX ? INT_MAX : (int)v;
+    return 0;
+}
+
+int api_effort(api_request *r, const json_t *o, const char *key, const char *param,
+               api_error *why)
+{
+    static const struct { const char *name; chat_effort effort; } names[] = {
+        { "none", CHAT_EFFORT_LOW }, { "minimal", CHAT_EFFORT_LOW }, { "low", CHAT_EFFORT_LOW },
+        { "medium", CHAT_EFFORT_MEDIUM }, { "high", CHAT_EFFORT_HIGH },
+        { "xhigh", CHAT_EFFORT_HIGH }, { "max", CHAT_EFFORT_HIGH },
+    };
+    const char *text = NULL;
+    char esc[48];
+
+    if (api_text(&text, o, key, param, why) < 0) return -1;
+    if (!text) return 0;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcmp(names[i].name, text) != 0) continue;
+        r->chat.effort = names[i].effort;
+        r->has_effort = true;
+        if (i == 0) r->enable_thinking = false;
+        return 0;
+    }
+    return api_refuse(why, param, "\"%s\" is none of none, minimal, low, medium, high, xhigh, max",
+                      ESC(esc, str_from(text)));
+}
+
+int api_form(api_request *r, const json_t *format, const char *param, bool flat, api_error *why)
+{
+    const char *type = NULL;
+    const json_t *inner = format;
+    const api_path of_type = api_at("%s.type", param);
+    api_path at = api_at("%s.schema", param);
+    char esc[48];
+
+    if (!format) return 0;
+    if (!json_is_object(format)) return api_refuse(why, param, "an object is expected");
+    if (api_text(&type, format, "type", of_type.text, why) < 0) return -1;
+    if (!type) return api_refuse(why, of_type.text, "it is missing");
+    if (strcmp(type, "text") == 0) return 0;
+    if (strcmp(type, "json_object") == 0) {
+        if (api_object(&r->schema, format, "schema", at.text, why) < 0) return -1;
+        r->form = r->schema ? FORM_SCHEMA : FORM_JSON;
+        return 0;
+    }
+    if (strcmp(type, "json_schema") != 0)
+        return api_refuse(why, of_type.text, "\"%s\" is none of text, json_object, json_schema",
+                          ESC(esc, str_from(type)));
+    if (!flat) {
+        at = api_at("%s.json_schema", param);
+        if (api_object(&inner, format, "json_schema", at.text, why) < 0) return -1;
+        if (!inner) return api_refuse(why, at.text, "it is missing");
+        at = api_at("%s.json_schema.schema", param);
+    }
+    if (api_object(&r->schema, inner, "schema", at.text, why) < 0) return -1;
+    if (!r->schema) return api_refuse(why, at.text, "it is missing");
+    r->form = FORM_SCHEMA;
+    return api_bool(&r->strict, inner, "strict", api_at("%s.strict", param).text, why);
+}
+
+/* ---- the way in ---------------------------------------------------------------------------- */
+
+static int parse(api_request **out, api_kind kind, bool count, const char *body, size_t n,
+                 api_error *why)
+{
+    api_request *r = mem_zalloc(sizeof *r);
+    int rc = -1;
+
+    *out = NULL;
+    *why = (api_error){ 0 };
+    if (!r) return api_no_memory(why);
+    r->kind = kind;
+    r->max_tokens = r->top_k = r->logprobs = -1;
+    r->temperature = r->top_p = r->min_p = NAN;
+    r->frequency_penalty = r->presence_penalty = r->repeat_penalty = NAN;
+    r->enable_thinking = r->show_reasoning = r->parallel_calls = true;
+    r->n = 1;
+    if (!(r->root = api_json_read(body, n, why))) goto done;
+    if (!json_is_object(r->root)) {
+        api_refuse(why, "", "the body is not a JSON object");
+        goto done;
+    }
+    switch (kind) {
+    case API_CHAT: rc = api_parse_chat(r, r->root, why); break;
+    case API_COMPLETION: rc = api_parse_completion(r, r->root, why); break;
+    case API_RESPONSES: rc = api_parse_responses(r, r->root, why); break;
+    case API_MESSAGES: rc = api_parse_messages(r, r->root, count, why); break;
+    case API_OLLAMA_CHAT:
+    case API_OLLAMA_GENERATE: rc = api_parse_ollama(r, r->root, why); break;
+    }
+done:
+    if (rc < 0) api_request_free(r);
+    else *out = r;
+    return rc;
+}
+
+int api_parse(api_request **out, api_kind kind, const char *body, size_t n, api_error *why)
+{
+    return parse(out, kind, false, body, n, why);
+}
+
+int api_parse_count(api_request **out, const char *body, size_t n, api_error *why)
+{
+    return parse(out, API_MESSAGES, true, body, n, why);
+}
