@@ -1,4 +1,4 @@
-# make            build ./moe-run, ./moe-bench and ./moe-quant: for the CPU, and for the GPUs that nvidia-smi finds if nvcc is here
+# make            build ./moe-run, ./moe-serve, ./moe-bench and ./moe-quant: for the CPU, and for the GPUs that nvidia-smi finds if nvcc is here
 # make run        build, then let the demo model inside the program tell a story
 # make check      all tests; ends with one line "N passed, N failed"
 # make check-gpu  those that use a GPU, alone; fails where there is none
@@ -150,7 +150,7 @@ OTHERS  := $(if $(filter x86_64,$(CPU)),,engine/cpu/x86_%.c) $(if $(filter aarch
            %/reader_uring$(if $(filter-out 0,$(URING)),_stub).c
 # What takes longest comes first: kernels.
 LIB_C   := $(filter-out $(OTHERS),$(wildcard $(foreach d,engine loader tiers moe,$d/*/*.c $d/*.c)))
-CLI_C   := $(filter-out cli/moe_run.c cli/moe_bench.c cli/moe_quant.c,$(wildcard cli/*.c cli/*/*.c))
+CLI_C   := $(filter-out cli/moe_run.c cli/moe_bench.c cli/moe_quant.c cli/moe_serve.c,$(wildcard cli/*.c cli/*/*.c))
 TESTS   := $(filter-out test_sim_%,$(patsubst tests/%.c,%,$(wildcard tests/test_*.c)))
 ifeq ($(CUDA),1)
 CUDA_HOME := $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
@@ -170,13 +170,13 @@ UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(wildcard tests/golden/*/*
 
 # ---- programs ----------------------------------------------------------------------------------
 .PHONY: all run check check-gpu test bench fuzz install clean help tests FORCE
-all: moe-run moe-bench moe-quant
+all: moe-run moe-bench moe-quant moe-serve
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
 
 # The programs at the root are those of the configuration that was made last.
-moe-run moe-bench moe-quant: %: $B/% FORCE
+moe-run moe-bench moe-quant moe-serve: %: $B/% FORCE
 	@cmp -s $< $@ || { cp -f $< $@ && echo "  ready   ./$@ ($(if $(FOR_GPU),CUDA: $(FOR_GPU),CPU alone)$(if $(SAN),$(comma) $(SAN)))"; }
 
 define LINK
@@ -188,7 +188,8 @@ endef
 $B/moe-run:   $(LIB_OBJ) $(CLI_OBJ) $B/cli/moe_run.c.o
 $B/moe-bench: $(LIB_OBJ) $(CLI_OBJ) $B/cli/moe_bench.c.o
 $B/moe-quant: $(LIB_OBJ) $(CLI_OBJ) $B/cli/moe_quant.c.o
-$B/moe-run $B/moe-bench $B/moe-quant:
+$B/moe-serve: $(LIB_OBJ) $(CLI_OBJ) $B/cli/moe_serve.c.o
+$B/moe-run $B/moe-bench $B/moe-quant $B/moe-serve:
 	$(LINK)
 
 $B/%.c.o: %.c
@@ -262,12 +263,12 @@ bench: all $(UNPACKED)
 
 install: all
 	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/share/moe'
-	install -m 755 moe-run moe-bench moe-quant '$(DESTDIR)$(PREFIX)/bin'
+	install -m 755 moe-run moe-bench moe-quant moe-serve '$(DESTDIR)$(PREFIX)/bin'
 	install -m 644 models.txt tests/models/demo-qwen3next-Q4_K_M.gguf tests/models/demo-gptoss-MXFP4.gguf \
 		'$(DESTDIR)$(PREFIX)/share/moe'
 
 clean:
-	rm -rf build build-* moe-run moe-bench moe-quant
+	rm -rf build build-* moe-run moe-bench moe-quant moe-serve
 
 # ---- tests --------------------------------------------------------------------------------------
 TEST_BIN := $(TESTS:%=$B/tests/%)
@@ -328,6 +329,10 @@ $B/tests/fuzz_gguf: $B/tests/fuzz_gguf.c.o $(LIB_OBJ) \
                     $(if $(findstring fuzzer,$(SAN)),,$B/tests/fuzz_main.c.o $B/tests/test.c.o)
 	$(LINK)
 
+# What the server's tests ask with.
+$B/tests/http_client: $B/tests/http_client.c.o $(call obj,console wrap) $(LIB_OBJ)
+	$(LINK)
+
 # Small good files for the fuzzers to damage.
 $B/tests/fuzz_seeds: $B/tests/fuzz_seeds.c.o $B/tests/model_maker.c.o $B/tests/test.c.o $(LIB_OBJ)
 	$(LINK)
@@ -336,7 +341,8 @@ $(UNPACKED): $B/golden/%: tests/golden/%.xz
 	@mkdir -p $(@D)
 	$Qxz -dc $< > $@
 
-tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $B/tests/fuzz_gguf $B/tests/fuzz_seeds $(UNPACKED)
+tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $B/tests/fuzz_gguf $B/tests/fuzz_seeds \
+       $B/tests/http_client $(UNPACKED)
 
 check test: all tests
 	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)

@@ -36,6 +36,8 @@ static int print_help(const char *program, const char *about, const char *exampl
     return console_finish();
 }
 
+const char *commands_version_text(void) { return MOE_VERSION; }
+
 int commands_version(const char *program)
 {
     char total[32], available[32], vram[32];

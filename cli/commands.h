@@ -13,6 +13,7 @@ int cmd_plan(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_render(int argc, char **argv);
 int cmd_models(int argc, char **argv);
+int cmd_serve(int argc, char **argv);            /* and moe-serve */
 
 /* moe-bench */
 int cmd_bench_cache(int argc, char **argv);          /* and its two verbs: */
@@ -48,5 +49,6 @@ int commands_main(const char *program, const char *about, const char *examples,
 int commands_begin(const char *program);
 bool commands_asks_version(int argc, char **argv);       /* -V, --version */
 int commands_version(const char *program);               /* prints it; the exit code */
+const char *commands_version_text(void);
 
 #endif

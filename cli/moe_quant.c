@@ -4,5 +4,6 @@
 int main(int argc, char **argv)
 {
     if (commands_begin("moe-quant") != 0) return 2;
-    return commands_asks_version(argc, argv) ? commands_version("moe-quant") : cmd_quant(argc, argv);
+    if (commands_asks_version(argc, argv)) return commands_version("moe-quant");
+    return cmd_quant(argc, argv);
 }

@@ -24,6 +24,7 @@ static const char welcome[] =
 static const command verbs[] = {
     { "run", "Answers a prompt; the verb may be left out", cmd_run },
     { "chat", "A conversation: line editing, commands, chats that can be saved", cmd_chat },
+    { "serve", "A server for clients of OpenAI, Anthropic and Ollama: moe-serve", cmd_serve },
     { "inspect", "What a GGUF file holds: architecture, sizes, types, tokenizer", cmd_inspect },
     { "plan", "What would go into VRAM and RAM, and the speed to expect", cmd_plan },
     { "tokenize", "Text to token ids and back", cmd_tokenize },

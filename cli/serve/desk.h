@@ -1,0 +1,45 @@
+/* desk.h - where requests become answers: a clerk makes prompts of them, one thread computes.
+ *
+ * The clerk renders and counts, so that what cannot be answered is refused at once, with a status;
+ * then the head of a stream goes out, and the request waits for its turn. The engine's thread
+ * answers one request after the other, in order of arrival, and looks before each token and each
+ * part of a prompt whether the client is still there. Who waits longer than ten seconds hears the
+ * interface's own word for "still here". */
+#ifndef CLI_SERVE_DESK_H
+#define CLI_SERVE_DESK_H
+
+#include "cli/model_handle.h"
+#include "cli/serve/api.h"
+#include "cli/serve/http.h"
+
+typedef struct desk desk;
+
+typedef struct desk_options {
+    model_handle *model;                 /* placed; used by the desk's threads alone from now on */
+    session *s;                          /* of the model */
+    const char *name;                    /* that is served */
+    int most_waiting;                    /* requests */
+} desk_options;
+
+int desk_open(desk **out, const desk_options *o, err_ctx *err);
+
+/* Takes both, and answers the exchange in any case; from any thread. count: only how many tokens
+ * the prompt has. */
+void desk_take(desk *d, http_exchange *x, api_request *r, bool count);
+
+/* What has happened so far. */
+typedef struct desk_counts {
+    uint64_t requests, cancelled, failed, refused;
+    uint64_t prompt_tokens, cached_tokens, answer_tokens;        /* prompt_tokens: computed */
+    double prompt_s, answer_s;
+    int running, waiting;
+    int now_prompt, now_answer;          /* tokens of the request that runs */
+    uint64_t most_tokens;                /* in one conversation */
+} desk_counts;
+desk_counts desk_count(desk *d);
+
+/* No new requests: those that wait are refused, the one that runs may go on for so long, then it
+ * ends as if its length were reached. */
+void desk_close(desk *d, double patience_s);     /* NULL is fine */
+
+#endif

@@ -1,0 +1,307 @@
+/* route.c - paths to answers. */
+#include "cli/serve/route.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "cli/serve/metrics.h"
+
+typedef void route_fn(front *f, http_exchange *x, int arg);
+
+typedef struct route {
+    const char *method, *path;
+    route_fn *run;
+    int arg;                             /* the api_kind, or which of a few */
+    bool early;                          /* also while the model loads */
+} route;
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static api_kind kind_of(const char *path)
+{
+    if (!strncmp(path, "/v1/messages", 12)) return API_MESSAGES;
+    if (!strncmp(path, "/api/", 5)) return API_OLLAMA_CHAT;
+    return API_CHAT;
+}
+
+static void reply_json(http_exchange *x, int status, const char *body)
+{
+    http_reply(x, status, "application/json", body ? body : "", body ? strlen(body) : 0);
+}
+
+static void reply_owned(http_exchange *x, char *body)
+{
+    reply_json(x, body ? 200 : 500, body);
+    mem_free(body);
+}
+
+static void refuse(http_exchange *x, api_trouble what, const char *text)
+{
+    const api_kind kind = kind_of(http_path(x));
+    api_error why;
+    api_error_make(&why, what, kind, "%s", text);
+    char *body = api_error_body(&why, kind, http_id(x));
+    if (why.status == 401) http_add_header(x, "WWW-Authenticate", "Bearer");
+    if (why.status == 503) http_add_header(x, "Retry-After", "2");
+    reply_json(x, why.status, body);
+    mem_free(body);
+}
+
+static void refuse_with(http_exchange *x, api_kind kind, const api_error *why)
+{
+    char *body = api_error_body(why, kind, http_id(x));
+    reply_json(x, why->status, body);
+    mem_free(body);
+}
+
+static void answer(front *f, http_exchange *x, int kind)
+{
+    const str_view body = http_body(x);
+    api_request *r;
+    api_error why;
+    if (api_parse(&r, (api_kind)kind, body.ptr ? body.ptr : "", body.len, &why) < 0)
+        refuse_with(x, (api_kind)kind, &why);
+    else desk_take(f->d, x, r, false);
+}
+
+static void count_tokens(front *f, http_exchange *x, int arg)
+{
+    const str_view body = http_body(x);
+    api_request *r;
+    api_error why;
+    (void)arg;
+    if (api_parse_count(&r, body.ptr ? body.ptr : "", body.len, &why) < 0)
+        refuse_with(x, API_MESSAGES, &why);
+    else desk_take(f->d, x, r, true);
+}
+
+/* ---- about the server ------------------------------------------------------------------------ */
+
+static void health(front *f, http_exchange *x, int arg)
+{
+    char text[64];
+    (void)arg;
+    if (atomic_load(&f->stopping)) {
+        reply_json(x, 503, "{\"status\":\"stopping\"}");
+    } else if (!atomic_load(&f->ready)) {
+        snprintf(text, sizeof text, "{\"status\":\"loading\",\"progress\":%.3f}",
+                 atomic_load(&f->loaded) / 1000.0);
+        reply_json(x, 503, text);
+    } else {
+        reply_json(x, 200, "{\"status\":\"ok\"}");
+    }
+}
+
+static void front_page(front *f, http_exchange *x, int arg)
+{
+    static const char text[] = "moe-serve is running\n";
+    (void)f, (void)arg;
+    http_reply(x, 200, "text/plain; charset=utf-8", text, sizeof text - 1);
+}
+
+enum { ABOUT_MODELS, ABOUT_TAGS, ABOUT_PS, ABOUT_SHOW, ABOUT_PROPS, ABOUT_VERSION };
+
+static void about(front *f, http_exchange *x, int what)
+{
+    const api_model *m = &f->model;
+    switch (what) {
+    case ABOUT_MODELS: reply_owned(x, api_models_body(m)); break;
+    case ABOUT_TAGS: reply_owned(x, api_tags_body(m)); break;
+    case ABOUT_PS: reply_owned(x, api_ps_body(m)); break;
+    case ABOUT_SHOW: reply_owned(x, api_show_body(m)); break;
+    case ABOUT_PROPS: reply_owned(x, api_props_body(m)); break;
+    default: reply_owned(x, api_version_body());
+    }
+}
+
+static void one_model(front *f, http_exchange *x, const char *id)
+{
+    if (api_model_is(&f->model, id)) reply_owned(x, api_model_body(&f->model, id));
+    else refuse(x, API_NO_MODEL, "there is no such model here; GET /v1/models lists what there is");
+}
+
+static void show_metrics(front *f, http_exchange *x, int arg)
+{
+    textbuf text = { 0 };
+    const desk_counts c = desk_count(f->d);
+    (void)arg;
+    metrics_write(&text, &c);
+    http_reply(x, text.failed ? 500 : 200, "text/plain; version=0.0.4; charset=utf-8",
+               text.failed ? "" : text.ptr, text.failed ? 0 : text.len);
+    textbuf_free(&text);
+}
+
+static void slots(front *f, http_exchange *x, int arg)
+{
+    const desk_counts c = desk_count(f->d);
+    const char *must = http_query(x, "fail_on_no_slot");
+    char text[160];
+    (void)arg;
+    if (must && !strcmp(must, "1") && c.running) {
+        refuse(x, API_BUSY, "an answer is being computed");
+        return;
+    }
+    snprintf(text, sizeof text, "[{\"id\":0,\"n_ctx\":%d,\"is_processing\":%s,\"n_waiting\":%d}]",
+             f->model.n_ctx, c.running ? "true" : "false", c.waiting);
+    reply_json(x, 200, text);
+}
+
+static const route routes[] = {
+    { "GET", "/health", health, 0, true },
+    { "GET", "/v1/health", health, 0, true },
+    { "GET", "/", front_page, 0, true },
+    { "POST", "/v1/chat/completions", answer, API_CHAT, false },
+    { "POST", "/chat/completions", answer, API_CHAT, false },
+    { "POST", "/v1/completions", answer, API_COMPLETION, false },
+    { "POST", "/completions", answer, API_COMPLETION, false },
+    { "POST", "/v1/responses", answer, API_RESPONSES, false },
+    { "POST", "/responses", answer, API_RESPONSES, false },
+    { "POST", "/v1/messages", answer, API_MESSAGES, false },
+    { "POST", "/v1/messages/count_tokens", count_tokens, 0, false },
+    { "GET", "/v1/models", about, ABOUT_MODELS, false },
+    { "GET", "/models", about, ABOUT_MODELS, false },
+    { "GET", "/metrics", show_metrics, 0, false },
+    { "GET", "/slots", slots, 0, false },
+    { "GET", "/props", about, ABOUT_PROPS, false },
+    { "GET", "/api/version", about, ABOUT_VERSION, true },
+    { "GET", "/api/tags", about, ABOUT_TAGS, false },
+    { "GET", "/api/ps", about, ABOUT_PS, false },
+    { "POST", "/api/show", about, ABOUT_SHOW, false },
+    { "POST", "/api/chat", answer, API_OLLAMA_CHAT, false },
+    { "POST", "/api/generate", answer, API_OLLAMA_GENERATE, false },
+};
+
+/* ---- who may ask ----------------------------------------------------------------------------- */
+
+/* host, or host:port, or [v6]:port, is one of this machine's own names. */
+static bool is_local(const char *host)
+{
+    static const char *const names[] = { "localhost", "127.0.0.1", "[::1]", "::1" };
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        const size_t n = strlen(names[i]);
+        if (strncasecmp(host, names[i], n)) continue;
+        if (host[n] == '\0') return true;
+        if (host[n] == ':' && host[n + 1] && !host[n + 1 + strspn(host + n + 1, "0123456789")])
+            return true;
+    }
+    return false;
+}
+
+static bool allows_origin(const front *f, const char *origin)
+{
+    const char *host = strstr(origin, "://");
+    if (host && is_local(host + 3)) return true;
+    for (int i = 0; i < f->n_origin; i++)
+        if (!strcmp(f->origins[i], "*") || !strcasecmp(f->origins[i], origin)) return true;
+    return false;
+}
+
+/* Every byte of what came is looked at, whatever the key. */
+static bool same_key(const char *key, const char *got)
+{
+    const size_t n = strlen(key), m = strlen(got);
+    unsigned differs = n != m;
+    for (size_t i = 0; i < m; i++)
+        differs |= (unsigned char)got[i] ^ (unsigned char)key[n > 0 ? i % n : 0];
+    return n > 0 && !differs;
+}
+
+static bool has_key(const front *f, const http_exchange *x)
+{
+    const char *bearer = http_header(x, "Authorization"), *own = http_header(x, "x-api-key");
+    bool ok = f->n_key == 0;
+    if (bearer && !strncasecmp(bearer, "Bearer ", 7)) bearer += 7 + strspn(bearer + 7, " ");
+    else bearer = NULL;
+    for (int i = 0; i < f->n_key; i++) {
+        if (bearer) ok |= same_key(f->keys[i], bearer);
+        if (own) ok |= same_key(f->keys[i], own);
+    }
+    return ok;
+}
+
+static bool is_public(const http_exchange *x)
+{
+    const char *path = http_path(x);
+    return !strcmp(path, "/health") || !strcmp(path, "/v1/health") ||
+           (!strcmp(path, "/") && strcmp(http_method(x), "POST") != 0);
+}
+
+static void say_origin(const front *f, http_exchange *x)
+{
+    const char *origin = http_header(x, "Origin");
+    if (!origin || !allows_origin(f, origin)) return;
+    http_add_header(x, "Access-Control-Allow-Origin", origin);
+    http_add_header(x, "Vary", "Origin");
+}
+
+static void preflight(http_exchange *x)
+{
+    http_add_header(x, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    http_add_header(x, "Access-Control-Allow-Headers",
+                    "authorization, content-type, x-api-key, anthropic-version, anthropic-beta, *");
+    http_add_header(x, "Access-Control-Max-Age", "86400");
+    http_reply(x, 204, NULL, NULL, 0);
+}
+
+/* False: it has been answered. */
+static bool may_ask(const front *f, http_exchange *x)
+{
+    const char *what, *host = http_header(x, "Host");
+    const int problem = http_problem(x, &what);
+    if (problem) {
+        api_error why = { .status = problem };
+        api_error_make(&why, problem == 413 ? API_TOO_LARGE : API_BAD_REQUEST,
+                       kind_of(http_path(x)), "%s", what);
+        why.status = problem;
+        refuse_with(x, kind_of(http_path(x)), &why);
+        return false;
+    }
+    if (f->loopback && host && !is_local(host)) {
+        api_error why;
+        api_error_make(&why, API_BAD_REQUEST, kind_of(http_path(x)),
+                       "this server listens to its own machine: Host must be localhost");
+        why.status = 403;
+        refuse_with(x, kind_of(http_path(x)), &why);
+        return false;
+    }
+    if (!is_public(x) && !has_key(f, x)) {
+        refuse(x, API_NO_KEY, "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY");
+        return false;
+    }
+    return true;
+}
+
+void route_request(void *ctx, http_exchange *x)
+{
+    front *f = ctx;
+    const char *method = http_method(x), *path = http_path(x), *allowed = NULL;
+    static const char models[] = "/v1/models/";
+    say_origin(f, x);
+    if (!strcmp(method, "OPTIONS")) {
+        preflight(x);
+        return;
+    }
+    if (!strncmp(path, "/v1/messages", 12)) http_add_header(x, "request-id", http_id(x));
+    if (!may_ask(f, x)) return;
+    if (!strcmp(method, "HEAD")) method = "GET";
+    for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
+        if (strcmp(routes[i].path, path)) continue;
+        allowed = routes[i].method;
+        if (strcmp(allowed, method)) continue;
+        if (!routes[i].early && !atomic_load(&f->ready))
+            refuse(x, API_LOADING, "the model is still loading");
+        else routes[i].run(f, x, routes[i].arg);
+        return;
+    }
+    if (!strncmp(path, models, sizeof models - 1) && !strcmp(method, "GET") &&
+        atomic_load(&f->ready)) {
+        one_model(f, x, path + sizeof models - 1);
+    } else if (allowed) {
+        http_add_header(x, "Allow", !strcmp(allowed, "GET") ? "GET, HEAD, OPTIONS"
+                                                           : "POST, OPTIONS");
+        refuse(x, API_BAD_METHOD, "not this method: see Allow");
+    } else {
+        refuse(x, API_NOT_FOUND, "there is nothing at this path");
+    }
+}

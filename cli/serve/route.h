@@ -1,0 +1,28 @@
+/* route.h - what a request asks for: paths, methods, keys, origins; answers that need no engine.
+ *
+ * The handler of http.h. While the model loads, all but /health is told to come back; then requests
+ * for answers go to the desk. Keys are compared in a time that does not depend on them. On a
+ * loopback address only its own names are accepted as Host, so that no page from elsewhere can talk
+ * to it by a name of its own. */
+#ifndef CLI_SERVE_ROUTE_H
+#define CLI_SERVE_ROUTE_H
+
+#include <stdatomic.h>
+
+#include "cli/serve/desk.h"
+
+typedef struct front {
+    const char *const *keys;             /* one of them has to come along; none: anybody asks */
+    int n_key;
+    const char *const *origins;          /* of pages that may ask, beside localhost's; "*": all */
+    int n_origin;
+    bool loopback;                       /* Host is checked */
+    atomic_bool ready, stopping;         /* ready: all below is there */
+    atomic_int loaded;                   /* thousandths */
+    desk *d;
+    api_model model;
+} front;
+
+void route_request(void *ctx, http_exchange *x);         /* ctx: a front */
+
+#endif

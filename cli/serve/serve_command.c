@@ -1,0 +1,311 @@
+/* serve_command.c - moe-serve: opens the port, loads the model, and answers until a signal comes.
+ *
+ * The port is open before the model is loaded, so that supervisors and clients see what goes on.
+ * The first SIGINT or SIGTERM lets the answer that is under way go on for a while; the second one
+ * ends the program at once. */
+#include "cli/commands.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "cli/console.h"
+#include "cli/demo_model.h"
+#include "cli/engine_args.h"
+#include "cli/expert_memory.h"
+#include "cli/interrupt.h"
+#include "cli/plan_view.h"
+#include "cli/serve/route.h"
+#include "cli/tier_args.h"
+
+enum { DEFAULT_PORT = 8080, DEFAULT_CTX = 32768, N_SNAPSHOT = 8, MOST_CONNECTIONS = 512 };
+
+typedef struct serve_options {
+    const char *model, *key_file;
+    arg_texts listen, keys, aliases, origins;
+    int64_t queue, patience;
+    uint64_t body;
+    bool quiet;
+    engine_args engine;
+    tier_args tiers;
+} serve_options;
+
+#define FIELD(f) offsetof(serve_options, f)
+static const arg_option options[] = {
+    { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
+      "GGUF file, or the first part of a split one. Default: a built-in demo" },
+    { "listen", 0, ARG_TEXTS, FIELD(listen), "WHERE", NULL, 0, 0,
+      "ADDRESS:PORT, or unix:PATH; one of each at most. Default: 127.0.0.1:8080" },
+    { "api-key", 0, ARG_TEXTS, FIELD(keys), "KEY", "MOE_API_KEY", 0, 0,
+      "Requests must carry one of these keys. Default: anybody may ask" },
+    { "api-key-file", 0, ARG_TEXT, FIELD(key_file), "FILE", NULL, 0, 0,
+      "More keys, one on each line" },
+    { "alias", 0, ARG_TEXTS, FIELD(aliases), "NAME", NULL, 0, 0,
+      "The model's name for clients; more names if given several times. Default: the file's" },
+    { "cors", 0, ARG_TEXTS, FIELD(origins), "ORIGIN", NULL, 0, 0,
+      "Pages from there may ask, too, or *. Default: those of this machine" },
+    { "queue", 0, ARG_INT, FIELD(queue), "N", NULL, 1, 100000,
+      "Most requests that wait. Default: 64" },
+    { "body-limit", 0, ARG_SIZE, FIELD(body), "SIZE", NULL, 0, 0,
+      "Largest request. Default: 32M" },
+    { "stop-after", 0, ARG_INT, FIELD(patience), "SECONDS", NULL, 0, 3600,
+      "On Ctrl-C, wait so long for the answer under way. Default: 10" },
+    { "quiet", 'q', ARG_FLAG, FIELD(quiet), NULL, NULL, 0, 0, "Print only errors" },
+};
+
+static const arg_group groups[] = {
+    { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
+    { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
+};
+
+static const arg_spec spec = {
+    .usage = "moe-serve [[-m] FILE] [options]",
+    .about = "Serves a model over HTTP: OpenAI's chat completions, completions and Responses,\n"
+             "Anthropic's messages, Ollama's chat.\n"
+             "  moe-serve -m model.gguf\n"
+             "  curl http://127.0.0.1:8080/v1/chat/completions -d \\\n"
+             "    '{\"messages\":[{\"role\":\"user\",\"content\":\"Why is the sky blue?\"}]}'",
+    .options = options, .n_option = ARRAY_LEN(options),
+    .min_operands = 0, .max_operands = 1, .operands = "FILE",
+    .groups = groups, .n_group = ARRAY_LEN(groups),
+    .epilogue = "Exit code: 0 stopped by a signal, 1 failed, 2 bad usage.",
+};
+
+typedef struct server {
+    serve_options o;
+    char address[64];
+    const char *unix_path;
+    int port;
+    const char *keys[ARG_TEXTS_MAX + 64];
+    char *key_text;                      /* of the file */
+    char name[128];
+    front f;
+    http_server *http;
+    model_handle l;
+    session *s;
+    session_options so;
+    load_options load;
+} server;
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+/* "127.0.0.1:8080", "[::1]:8080", "8080", "unix:/run/moe". */
+static int read_listen(server *v, const char *text)
+{
+    const char *colon = strrchr(text, ':'), *port = colon ? colon + 1 : text;
+    char *end;
+    if (!strncmp(text, "unix:", 5) && text[5]) {
+        v->unix_path = text + 5;
+        return 0;
+    }
+    const long n = strtol(port, &end, 10);
+    size_t len = colon ? (size_t)(colon - text) : 0;
+    const char *from = text;
+    if (len > 2 && text[0] == '[' && text[len - 1] == ']') {
+        from++;
+        len -= 2;
+    }
+    if (*port && !*end && n >= 0 && n <= 65535 && len < sizeof v->address) {
+        snprintf(v->address, sizeof v->address, "%.*s", len > 0 ? (int)len : 9,
+                 len > 0 ? from : "127.0.0.1");
+        if (!strcmp(v->address, "localhost"))
+            snprintf(v->address, sizeof v->address, "127.0.0.1");
+        v->port = (int)n;
+        return 0;
+    }
+    console_error("--listen: '%s' is neither ADDRESS:PORT such as 127.0.0.1:8080 nor unix:PATH",
+                  text);
+    return 2;
+}
+
+/* One key on each line; empty lines and blanks at the ends do not count. */
+static int read_keys(server *v)
+{
+    size_t len;
+    err_ctx err;
+    for (int i = 0; i < v->o.keys.n; i++) {
+        if (!v->o.keys.text[i][0]) {
+            console_error("--api-key: it is empty");
+            return 2;
+        }
+        v->keys[v->f.n_key++] = v->o.keys.text[i];
+    }
+    if (v->o.key_file) {
+        if (read_whole_file(&v->key_text, &len, v->o.key_file, &err) < 0) {
+            console_error("--api-key-file %s: %s", v->o.key_file, err.msg);
+            return 1;
+        }
+        for (char *save, *line = strtok_r(v->key_text, " \t\r\n", &save); line;
+             line = strtok_r(NULL, " \t\r\n", &save))
+            if (v->f.n_key < (int)ARRAY_LEN(v->keys)) v->keys[v->f.n_key++] = line;
+        if (v->f.n_key == 0) {
+            console_error("--api-key-file %s: there is no key in it", v->o.key_file);
+            return 1;
+        }
+    }
+    v->f.keys = v->keys;
+    return 0;
+}
+
+static int read_options(server *v)
+{
+    int code;
+    for (int i = 0; i < v->o.listen.n; i++)
+        if ((code = read_listen(v, v->o.listen.text[i])) != 0) return code;
+    if (v->o.listen.n == 0) {
+        snprintf(v->address, sizeof v->address, "127.0.0.1");
+        v->port = DEFAULT_PORT;
+    }
+    if ((code = read_keys(v)) != 0) return code;
+    v->f.origins = v->o.origins.text;
+    v->f.n_origin = v->o.origins.n;
+    v->f.loopback = !v->address[0] || !strncmp(v->address, "127.", 4) || !strcmp(v->address, "::1");
+    return 0;
+}
+
+/* ---- the model ------------------------------------------------------------------------------- */
+
+static void name_model(server *v)
+{
+    const char *slash = strrchr(v->l.path, '/'), *base = slash ? slash + 1 : v->l.path;
+    const size_t n = strlen(base);
+    const bool gguf_name = n > 5 && !strcmp(base + n - 5, ".gguf");
+    if (v->o.aliases.n > 0) snprintf(v->name, sizeof v->name, "%s", v->o.aliases.text[0]);
+    else if (!v->o.model) snprintf(v->name, sizeof v->name, "demo");
+    else snprintf(v->name, sizeof v->name, "%.*s", (int)(gguf_name ? n - 5 : n), base);
+}
+
+static void describe(server *v)
+{
+    const model *m = v->l.m;
+    struct stat st;
+    api_model *a = &v->f.model;
+    *a = (api_model){ .name = v->name, .path = v->l.path, .arch = model_arch_name(m->hp.arch),
+                      .quant = quant_name((uint32_t)m->layers[0].experts->weight[0]->type),
+                      .build = commands_version_text(), .n_ctx = session_ctx(v->s),
+                      .n_ctx_train = m->hp.ctx_train, .n_vocab = m->hp.n_vocab, .n_slot = 1,
+                      .thinks = chat_format_of(v->l.talk) == CHAT_HARMONY };
+    if (v->o.aliases.n > 1) {
+        a->aliases = v->o.aliases.text + 1;
+        a->n_alias = v->o.aliases.n - 1;
+    }
+    for (int i = 0; i < gguf_n_part(v->l.file); i++)
+        a->size_bytes += (int64_t)gguf_part_bytes(v->l.file, i);
+    for (int i = 0; i < gguf_n_tensor(v->l.file); i++)
+        a->n_params += (int64_t)gguf_tensor_at(v->l.file, i)->elems;
+    a->vram_bytes = v->l.where ? (int64_t)plan_vram(&v->l.where->p) : 0;
+    a->created = stat(v->l.path, &st) == 0 ? (int64_t)st.st_mtime : (int64_t)time(NULL);
+    a->expires = a->created + 10ll * 365 * 86400;
+}
+
+/* 0, or the exit code. */
+static int load_model(server *v)
+{
+    err_ctx err = { 0 };
+    v->load.path = v->o.model;
+    v->load.with_text = true;
+    v->load.where.remember = true;
+    if (model_handle_open(&v->l, &v->load, &err) < 0)
+        return model_handle_fail(v->o.model ? v->o.model : DEMO_MODEL_NAME, &err);
+    const int most = v->l.m->hp.ctx_train;
+    if (v->so.ctx == 0) v->so.ctx = most < DEFAULT_CTX ? most : DEFAULT_CTX;
+    v->so.n_snapshot = N_SNAPSHOT;
+    if (model_handle_place(&v->l, &v->so, &err) < 0) return model_handle_fail(v->l.path, &err);
+    if (!v->o.quiet) model_handle_say_notes(&v->l, true, false);
+    if (model_handle_session(&v->s, &v->l, &v->so, &err) < 0)
+        return model_handle_fail(v->l.path, &err);
+    name_model(v);
+    describe(v);
+    const desk_options d = { .model = &v->l, .s = v->s, .name = v->name,
+                             .most_waiting = (int)v->o.queue };
+    if (desk_open(&v->f.d, &d, &err) < 0) return model_handle_fail(NULL, &err);
+    atomic_store(&v->f.ready, true);
+    return 0;
+}
+
+/* ---- the network ----------------------------------------------------------------------------- */
+
+static int open_port(server *v)
+{
+    const http_options h = {
+        .address = v->address[0] ? v->address : NULL, .port = v->port, .unix_path = v->unix_path,
+        .most_body = v->o.body, .most_connections = MOST_CONNECTIONS, .handler = route_request,
+        .ctx = &v->f,
+    };
+    err_ctx err = { 0 };
+    if (http_start(&v->http, &h, &err) < 0) {
+        console_error("%s%s", err.msg, strstr(err.msg, "in use") ? "; use another --listen" : "");
+        return 1;
+    }
+    if (!v->f.loopback && v->f.n_key == 0)
+        console_note("anybody who reaches %s can use this server: --api-key KEY asks for a key",
+                     v->address);
+    return 0;
+}
+
+static void greet(const server *v)
+{
+    char url[160], ctx[32], line[PLAN_LINE_CAP];
+    const bool v6 = strchr(v->address, ':') != NULL;
+    if (v->o.quiet) return;
+    if (v->address[0])
+        snprintf(url, sizeof url, "http://%s%s%s:%d", v6 ? "[" : "", v->address, v6 ? "]" : "",
+                 http_port(v->http));
+    else snprintf(url, sizeof url, "unix:%s", v->unix_path);
+    text_count(ctx, sizeof ctx, (uint64_t)session_ctx(v->s));
+    const plan_view where = placement_view(v->l.where);
+    console_note("%s: %s tokens of context, %s", v->name, ctx,
+                 plan_view_line(line, sizeof line, &where));
+    console_note("listening on %s", url);
+    if (!v->address[0]) return;
+    console_note("Codex: base_url = \"%s/v1\", wire_api = \"responses\", model_context_window = %d",
+                 url, session_ctx(v->s));
+    console_note("Claude Code: ANTHROPIC_BASE_URL=%s ANTHROPIC_AUTH_TOKEN=%s ANTHROPIC_MODEL=%s",
+                 url, v->f.n_key > 0 ? "KEY" : "none", v->name);
+}
+
+static void wait_for_signal(void)
+{
+    while (!interrupted()) nanosleep(&(struct timespec){ 0, 50000000 }, NULL);
+}
+
+int cmd_serve(int argc, char **argv)
+{
+    static server v;                     /* the network's thread has its address */
+    const char *operand = NULL;
+    int code;
+
+    v.o = (serve_options){ .queue = 64, .body = 32u << 20, .patience = 10 };
+    engine_args_init(&v.o.engine);
+    tier_args_init(&v.o.tiers);
+    const int rc = args_parse(&spec, &v.o, &operand, NULL, argc, argv);
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
+    if ((code = engine_args_read(&v.load.where.engine, &v.so, &v.load.where.device,
+                                 &v.o.engine)) != 0 ||
+        (code = tier_args_read(&v.load.where, &v.o.tiers)) != 0 || (code = read_options(&v)) != 0)
+        return code;
+    if (operand && v.o.model) {
+        console_error("two models: %s and -m %s", operand, v.o.model);
+        return 2;
+    }
+    if (operand) v.o.model = operand;
+    interrupt_install();
+    if (!v.o.model && !v.o.quiet) console_note("%s", DEMO_MODEL_REMARK);
+    if ((code = open_port(&v)) == 0 && (code = load_model(&v)) == 0) {
+        greet(&v);
+        wait_for_signal();
+        if (!v.o.quiet) console_note("stopping");
+        atomic_store(&v.f.stopping, true);
+        http_quiesce(v.http);
+    }
+    desk_close(v.f.d, (double)v.o.patience);
+    http_stop(v.http);
+    session_free(v.s);
+    if (v.l.e) expert_memory_keep(v.l.e, &v.l.asked, v.l.m);
+    model_handle_close(&v.l);
+    mem_free(v.key_text);
+    return code;
+}

@@ -1,0 +1,173 @@
+#!/bin/sh
+# test_cli_serve.sh BUILD - moe-serve as its clients see it: answers and streams of every interface
+# are those of moe-run; keys, hosts, methods, limits; leaving, stopping. Ends with "cli_serve N
+# passed, N failed".
+set -u
+area=cli_serve
+. tests/cli_harness.sh
+patience=60
+serve=$build/moe-serve
+client=$build/tests/http_client
+pid=
+
+equal() { if [ "$2" = "$3" ]; then ok; else bad "$1: expected '$2', got '$3'"; fi; }
+
+# start ARGUMENTS...: waits until it is ready; its port in $port
+start() {
+    rm -f "$tmp/serve.err"
+    : >"$tmp/serve.err"
+    "$serve" --listen 127.0.0.1:0 "$@" >"$tmp/serve.out" 2>"$tmp/serve.err" </dev/null &
+    pid=$!
+    port=
+    for i in $(seq 600); do
+        port=$(sed -n 's|.*listening on http://127.0.0.1:\([0-9]*\)$|\1|p' "$tmp/serve.err")
+        [ -z "$port" ] || break
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.1
+    done
+    if [ "$port" ]; then ok; else bad "moe-serve $*: it did not start"; cat "$tmp/serve.err"; fi
+}
+stop() {
+    kill -TERM $pid
+    wait $pid
+    equal "exit code after SIGTERM" 0 $?
+    pid=
+}
+trap '[ -z "$pid" ] || kill -KILL $pid 2>/dev/null; rm -rf "$tmp"' EXIT
+
+# ask METHOD PATH ...: status in $status, body in $tmp/body
+ask() {
+    timeout $patience "$client" "$port" "$@" >"$tmp/answer" 2>"$tmp/err"
+    status=$(sed -n '1s/^HTTP.1.1 \([0-9]*\).*/\1/p' "$tmp/answer")
+    sed '1,/^$/d' "$tmp/answer" >"$tmp/body"
+}
+# gives STATUS TEXT ARGUMENTS...
+gives() {
+    want=$1 text=$2
+    shift 2
+    ask "$@"
+    if [ "$status" != "$want" ]; then bad "$*: expected $want, got '$status': $(head -c 200 "$tmp/body")"
+    elif ! grep -qF -e "$text" "$tmp/answer"; then bad "$*: no '$text': $(head -c 300 "$tmp/body")"
+    else ok; fi
+}
+header() { sed -n "s/^$1: //Ip" "$tmp/answer" | head -n 1; }
+value() { "$client" value "$tmp/body" "$1"; }
+# joined PATH: what the deltas of a stream come to
+joined() { "$client" join "$tmp/body" "$1"; }
+
+hello='{"messages":[{"role":"user","content":"Hello"}],"max_tokens":24,"temperature":0'
+for m in $qwen $gptoss; do
+    start -m $m --ctx 512
+    "$run" -m $m --ctx 512 -p Hello -n 24 --temp 0 --json -q >"$tmp/run.json" 2>"$tmp/err"
+    cp "$tmp/run.json" "$tmp/body"
+    said=$(value text) reasoning=$(value reasoning) n=$(value prompt_tokens)
+
+    gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
+    equal "$m: chat" "$said" "$(value choices.0.message.content)"
+    equal "$m: its reasoning" "$reasoning" "$(value choices.0.message.reasoning_content)"
+    equal "$m: tokens of the prompt" "$n" "$(value usage.prompt_tokens)"
+    equal "$m: its end" length "$(value choices.0.finish_reason)"
+    for path in /v1/chat/completions /chat/completions; do
+        gives 200 "text/event-stream" POST $path -d "$hello,\"stream\":true}"
+        equal "$m: stream" "$said" "$(joined choices.0.delta.content)"
+        equal "$m: reasoning in a stream" "$reasoning" "$(joined choices.0.delta.reasoning_content)"
+        if tail -n 3 "$tmp/body" | grep -q '^data: \[DONE\]'; then ok; else bad "$m: no [DONE]"; fi
+    done
+    equal "$m: Cache-Control of a stream" no-cache "$(header Cache-Control)"
+    gives 200 '"cached_tokens":' POST /v1/chat/completions -d "$hello}"
+    if [ "$(value usage.prompt_tokens_details.cached_tokens)" -gt 0 ]; then ok
+    else bad "$m: nothing of a prompt that was there is cached"; fi
+
+    # ---- the same conversation by the other interfaces
+    body='"temperature":0,"messages":[{"role":"user","content":"Hello"}]'
+    gives 200 '"type":"message"' POST /v1/messages?beta=true -d "{$body,\"max_tokens\":24}"
+    if grep -qF '"stop_reason":"max_tokens"' "$tmp/body"; then ok; else bad "$m: stop_reason"; fi
+    gives 200 'event: message_stop' POST /v1/messages -d "{$body,\"max_tokens\":24,\"stream\":true}"
+    equal "$m: messages" "$said" "$(joined delta.text)"
+    equal "$m: thinking" "$reasoning" "$(joined delta.thinking)"
+    gives 200 "{\"input_tokens\":$n}" POST /v1/messages/count_tokens -d "{$body}"
+    gives 200 'event: response.incomplete' POST /v1/responses \
+        -d '{"input":"Hello","temperature":0,"max_output_tokens":100,"stream":true}'
+    gives 200 '"object":"response"' POST /v1/responses \
+        -d '{"input":"Hello","temperature":0,"max_output_tokens":24}'
+    gives 200 '"done":true' POST /api/chat -d "{$body,\"options\":{\"num_predict\":24,\"temperature\":0}}"
+    equal "$m: Ollama" "$said" "$(joined message.content)"
+    gives 200 '"object":"text_completion"' POST /v1/completions -d '{"prompt":"Hello","max_tokens":8,"temperature":0}'
+    "$run" -m $m --ctx 512 --raw -p Hello -n 8 --temp 0 -q >"$tmp/raw" 2>"$tmp/err"
+    equal "$m: completion" "$(cat "$tmp/raw")" "$(value choices.0.text)"
+    for path in /api/tags /api/ps /api/version /props; do gives 200 '{' GET $path; done
+    gives 200 '"model_info"' POST /api/show -d '{"model":"x"}'
+
+    gives 200 '"status":"ok"' GET /health
+    gives 200 '"object":"list"' GET /v1/models
+    gives 200 'moe-serve' GET /
+    gives 200 'llamacpp:prompt_tokens_total' GET /metrics
+    gives 200 '"is_processing":false' GET /slots
+
+    # ---- many at once: each gets what it gets alone
+    question() { echo "{\"messages\":[{\"role\":\"user\",\"content\":\"Count to $1.\"}],\"max_tokens\":16,\"seed\":$1,\"stream\":true}"; }
+    for i in 1 2 3 4 5 6 7 8; do
+        ask POST /v1/chat/completions -d "$(question $i)"
+        joined choices.0.delta >"$tmp/alone.$i"
+    done
+    clients=
+    for i in 1 2 3 4 5 6 7 8; do
+        timeout $patience "$client" "$port" POST /v1/chat/completions -d "$(question $i)" >"$tmp/beside.$i" &
+        clients="$clients $!"
+    done
+    wait $clients
+    for i in 1 2 3 4 5 6 7 8; do
+        "$client" join "$tmp/beside.$i" choices.0.delta >"$tmp/now"
+        if [ -s "$tmp/now" ] && cmp -s "$tmp/now" "$tmp/alone.$i"; then ok
+        else bad "$m: stream $i beside seven others: $(head -c 200 "$tmp/now")"; fi
+    done
+
+    # ---- leaving in the middle of a stream frees the place
+    long='{"messages":[{"role":"user","content":"Tell me a story."}],"max_tokens":400,"temperature":0,"ignore_eos":true,"stream":true}'
+    ask POST /v1/chat/completions -d "$long" -q 3
+    gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
+    equal "$m: after a client left" "$said" "$(value choices.0.message.content)"
+    stop
+done
+
+# ---- who may ask what
+start -m $qwen --ctx 256 --api-key one --api-key two --alias mine --alias other
+gives 200 '"status":"ok"' GET /health
+gives 401 'WWW-Authenticate: Bearer' GET /v1/models
+gives 401 '"code":"invalid_api_key"' GET /v1/models -H "Authorization: Bearer none"
+gives 401 'invalid_api_key' GET /v1/models -H "Authorization: Bearer on"
+gives 401 'invalid_api_key' GET /v1/models -H "Authorization: Bearer oneone"
+gives 200 '"mine"' GET /v1/models -H "Authorization: Bearer one"
+gives 200 '"mine"' GET /v1/models -H "authorization: bearer two"
+gives 200 '"id":"other"' GET /v1/models/other -H "x-api-key: two"
+gives 404 'model_not_found' GET /v1/models/nobody -H "x-api-key: two"
+k="x-api-key: one"
+gives 404 '"error"' GET /nowhere -H "$k"
+gives 405 'Allow: POST, OPTIONS' GET /v1/chat/completions -H "$k"
+gives 405 'Allow: GET, HEAD, OPTIONS' POST /v1/models -H "$k" -d '{}'
+gives 403 'localhost' GET /v1/models -H "$k" -H "Host: evil.example"
+gives 204 'Access-Control-Allow-Methods' OPTIONS /v1/chat/completions -H "Origin: http://localhost:3000"
+gives 204 'Access-Control-Allow-Origin: http://localhost:3000' OPTIONS / -H "Origin: http://localhost:3000"
+ask GET /health -H "Origin: http://evil.example"
+equal "a foreign origin" "" "$(header Access-Control-Allow-Origin)"
+gives 400 '"invalid_request_error"' POST /v1/chat/completions -H "$k" -d '{'
+gives 400 '"param":"messages"' POST /v1/chat/completions -H "$k" -d '{}'
+gives 400 'maximum context length is 256 tokens' POST /v1/chat/completions -H "$k" \
+    -d "{\"messages\":[{\"role\":\"user\",\"content\":\"$(seq 400 | tr '\n' ' ')\"}]}"
+gives 415 'error' POST /v1/chat/completions -H "$k" -H "Content-Encoding: gzip" -d '{}'
+expect 1 "in use; use another --listen" timeout $patience $serve -m $qwen --listen 127.0.0.1:$port
+stop
+refuse 2 "neither ADDRESS:PORT" $serve --listen 127.0.0.1:x
+refuse 2 "it is empty" $serve --api-key ""
+expect 1 "nonexistent" timeout $patience $serve -m /nonexistent.gguf --listen 127.0.0.1:0
+expect 0 "OpenAI" $run serve --help
+
+# ---- stopping in the middle of an answer: it ends in order
+start -m $qwen --ctx 4096 --stop-after 0
+(timeout $patience "$client" $port POST /v1/chat/completions \
+    -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":4000,"ignore_eos":true,"stream":true}' >"$tmp/last") &
+for i in $(seq 200); do ask GET /slots; grep -q '"is_processing":true' "$tmp/body" && break; sleep 0.05; done
+stop
+wait
+if grep -q 'length' "$tmp/last" || grep -q 'stop' "$tmp/last"; then ok; else bad "stopped in an answer: $(tail -c 200 "$tmp/last")"; fi
+finish
