@@ -474,6 +474,11 @@ static void test_responses(void)
                        "{\"reasoning_tokens\":2},\"total_tokens\":17}"));
     mem_free(text);
 
+    text = answer(API_RESPONSES, body, "cf|+{}|)", ANSWER_STOP, NULL);
+    CHECK_MSG(text && strstr(text, "\"name\":\"f\",\"namespace\":\"ns\",\"arguments\":\"{}\""),
+              "without its namespace: %s", text);
+    mem_free(text);
+
     static const struct { const char *body; answer_end end; const char *type, *why; } ends[] = {
         { "{\"input\":\"q\",\"stream\":true,\"max_output_tokens\":5}", ANSWER_LENGTH,
           "created in_progress output_item.added content_part.added output_text.delta "
