@@ -192,9 +192,10 @@ static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
       "{\"type\":"
       "\"tool_result\",\"tool_use_id\":\"1\",\"content\":\"F\"},{\"type\":\"tool_result\","
       "\"tool_use_id\":\"2\",\"is_error\":true,\"content\":[{\"type\":\"text\",\"text\":\"G\"},"
-      "{\"type\":\"image\",\"source\":{}}]}]},{\"role\":\"system\",\"content\":\"e\"}]}",
+      "{\"type\":\"image\",\"source\":{}}]},{\"type\":\"text\",\"text\":\"d2\"}]},"
+      "{\"role\":\"system\",\"content\":\"e\"}]}",
       "U[a\n\nb\n\nc] A[t|r|f({\"a\": 1})|g({})] T:f[F] "
-      "T:g[G\n[image left out: this model takes text only]] U[d] S[e] max=9",
+      "T:g[G\n[image left out: this model takes text only]] U[d\n\nd2] S[e] max=9",
       "messages merged, results ahead of text" },
     { API_MESSAGES, "{\"max_tokens\":9,\"system\":\"s\",\"messages\":[{\"role\":\"system\","
       "\"content\":\"t\"},{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"system\",\"content\":["

@@ -365,7 +365,7 @@ static void hear(heard *h, api_kind kind, const json_t *v, bool stream)
 }
 
 static const char *const bodies[] = {
-    [API_CHAT] = "{" ASK ",\"stream\":%s}",
+    [API_CHAT] = "{" ASK ",\"stream\":%s,\"logprobs\":true}",
     [API_COMPLETION] = "{\"prompt\":\"p\",\"stream\":%s}",
     [API_RESPONSES] = "{\"input\":\"q\",\"stream\":%s,\"include\":"
                       "[\"reasoning.encrypted_content\"],"
@@ -474,10 +474,18 @@ static void test_responses(void)
                        "{\"reasoning_tokens\":2},\"total_tokens\":17}"));
     mem_free(text);
 
+    text = answer(API_RESPONSES, body, "cf|+{}|)", ANSWER_STOP, NULL);
+    CHECK_MSG(text && strstr(text, "\"name\":\"f\",\"namespace\":\"ns\",\"arguments\":\"{}\""),
+              "without its namespace: %s", text);
+    mem_free(text);
+
     static const struct { const char *body; answer_end end; const char *type, *why; } ends[] = {
         { "{\"input\":\"q\",\"stream\":true,\"max_output_tokens\":5}", ANSWER_LENGTH,
           "created in_progress output_item.added content_part.added output_text.delta "
           "output_text.done content_part.done output_item.done incomplete", "the client's limit" },
+        { "{\"input\":\"q\",\"stream\":true}", ANSWER_LENGTH,
+          "created in_progress output_item.added content_part.added output_text.delta "
+          "output_text.done content_part.done output_item.done completed", "not its limit" },
         { "{\"input\":\"q\",\"stream\":true}", ANSWER_CONTEXT,
           "created in_progress output_item.added content_part.added output_text.delta "
           "output_text.done content_part.done output_item.done completed", "our limit" },
@@ -648,26 +656,33 @@ static int full_sink(void *ctx, const char *data, size_t n)
 /* Each allocation fails once; the sink says no at each call: an error, never half a life. */
 static void test_no_memory(void)
 {
+    const api_token token = { { "I call", 6 }, -1, NULL, 0 };
     for (int kind = API_CHAT; kind <= API_OLLAMA_GENERATE; kind++) {
         char body[512];
         api_request *r;
         api_error why;
         snprintf(body, sizeof body, bodies[kind], kind % 2 ? "false" : "true");
         if (!CHECK(api_parse(&r, (api_kind)kind, body, strlen(body), &why) == 0)) continue;
-        for (long k = 1; k < 1000; k++) {
+        size_t n_whole = 0;
+        for (long k = 0; k < 1000; k++) {        /* 0: none fails */
             textbuf out = { 0 };
             api_writer *w = NULL;
             textbuf_room(&out, 1 << 20);         /* the sink does not fail */
             mem_fail_after(k);
             int rc = api_writer_create(&w, r, &names, collect, &out);
             if (rc == 0) rc = api_writer_begin(w, &at_begin);
+            if (rc == 0) rc = api_writer_token(w, &token);
             if (rc == 0) rc = play(w, lists[4]);
             if (rc == 0) rc = api_writer_end(w, ANSWER_STOP, NULL, &at_end);
             mem_fail_after(0);
+            if (rc == 0 && k)
+                CHECK_MSG(out.len == n_whole, "kind %d, allocation %ld: text is missing", kind, k);
+            n_whole = k ? n_whole : out.len;
             api_writer_free(w);
             textbuf_free(&out);
-            if (rc == 0) break;
-            CHECK_MSG(rc == ERR_NOMEM && k < 999, "kind %d, allocation %ld: %d", kind, k, rc);
+            if (rc == 0 && k) break;
+            CHECK_MSG(rc == (k ? ERR_NOMEM : 0) && k < 999, "kind %d, allocation %ld: %d", kind, k,
+                      rc);
         }
         for (int k = 0; k < 3 && r->stream; k++) {
             api_writer *w;

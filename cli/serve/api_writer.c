@@ -100,11 +100,20 @@ static void close_part(api_writer *w, api_answer *c)
     if (w->r->stream) w->style->close(w, p);
 }
 
+/* Models forget the namespace at times: its tool is meant if no other has the name. */
 static const api_tool *find_tool(const api_request *r, const char *name)
 {
+    const api_tool *found = NULL;
+    int n = 0;
+
     for (int i = 0; i < r->n_tool; i++)
         if (strcmp(r->tools[i].shown, name) == 0) return &r->tools[i];
-    return NULL;
+    for (int i = 0; i < r->n_tool; i++) {
+        if (strcmp(r->tools[i].name, name) != 0) continue;
+        found = &r->tools[i];
+        n++;
+    }
+    return n == 1 ? found : NULL;
 }
 
 static api_part *open_part(api_writer *w, api_answer *c, part_kind kind, str_view name)
