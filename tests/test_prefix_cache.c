@@ -1,0 +1,460 @@
+/* test_prefix_cache.c - states that come back have the bits they left with, and are nobody else's.
+ *
+ * Whenever a state is kept, what the session holds is noted beside its tokens: a hash of all bytes
+ * of the state, and one of the logits after one more token. Whatever the cache puts into a session
+ * later must have both. Sessions differ in their chunks, so the same tokens have other bits in
+ * some of them: a cache that mixed their rows would be noticed. On a GPU, where there is one; real
+ * or simulated. */
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/gpu.h"
+#include "engine/engine_internal.h"
+#include "engine/session/prefix_cache.h"
+#include "engine/session/state_internal.h"
+#include "tests/bad_disk.h"
+#include "tests/places.h"
+#include "tests/sim_gpu.h"
+
+enum { CTX = 400, PROBE = 7, MOST_NOTES = 4000 };
+
+/* ---- models and sessions --------------------------------------------------------------------- */
+
+typedef struct rig {
+    gguf *g;
+    model *m;
+    engine *e;
+} rig;
+
+/* full: windows are taken away, so that rows are all there is. */
+static bool rig_open(rig *r, const char *path, bool full)
+{
+    err_ctx err = { 0 };
+    const engine_options eo = { .threads = test_n_thread(1) };
+    *r = (rig){ 0 };
+    if (!CHECK_MSG(gguf_open(&r->g, path, &err) == 0 && model_bind(&r->m, r->g, &err) == 0,
+                   "%s: %s", path, err.msg))
+        return false;
+    for (int l = 0; full && l < r->m->hp.n_layer; l++) r->m->layers[l].window = 0;
+    return CHECK_MSG(engine_open(&r->e, r->m, &eo, &err) == 0, "%s: %s", path, err.msg) &&
+           (gpu_count() == 0 || place_engine(r->e, r->m, &places[N_CPU_PLACES]));
+}
+
+static void rig_close(rig *r)
+{
+    engine_close(r->e);
+    model_free(r->m);
+    gguf_close(r->g);
+}
+
+static session *open_session(const rig *r, int ctx, int chunk, kv_type kv)
+{
+    const session_options so = { .ctx = ctx, .chunk = chunk, .kv = kv, .n_snapshot = 2 };
+    session *s = NULL;
+    err_ctx err = { 0 };
+    CHECK_MSG(session_create(&s, r->e, &so, &err) == 0, "session: %s", err.msg);
+    return s;
+}
+
+static prefix_cache *open_cache(session *like, uint64_t ram)
+{
+    const prefix_cache_options o = { .ram_bytes = ram };
+    prefix_cache *c = NULL;
+    err_ctx err = { 0 };
+    CHECK_MSG(prefix_cache_create(&c, like, &o, &err) == 0, "%s", err.msg);
+    return c;
+}
+
+static bool eval(session *s, const int32_t *ids, int n)
+{
+    err_ctx err = { 0 };
+    const int rc = session_eval(s, ids, n, NULL, 0, NULL, NULL, &err);
+    if (rc < 0) CHECK_MSG(false, "%s", err.msg);
+    return rc == 0;
+}
+
+/* Starts anew and takes in the tokens. */
+static void fill(session *s, const int32_t *ids, int n)
+{
+    session_rewind(s, 0);
+    eval(s, ids, n);
+}
+
+static void make_ids(int32_t *ids, int n, uint64_t seed, const model *m)
+{
+    for (int i = 0; i < n; i++)
+        ids[i] = (int32_t)(random_word(seed, (uint64_t)i) % (uint64_t)m->hp.n_vocab);
+}
+
+/* ---- what a session holds -------------------------------------------------------------------- */
+
+typedef struct held { uint64_t state, logits; } held;
+
+/* All bytes of the state; the logits of one more token, which is taken back. */
+static held look(session *s)
+{
+    const state *st = session_state(s);
+    const int pos = session_pos(s);
+    const size_t rows = (size_t)state_rows_bytes(st->m, st->o.kv, pos);
+    const size_t n = rows + (size_t)state_mark_bytes(st->m, st->o.kv, pos);
+    const size_t n_vocab = (size_t)session_vocab(s);
+    char *bytes = test_alloc(n + 1, 1);
+    float *logits = test_alloc(n_vocab, sizeof *logits);
+    const int32_t probe = PROBE;
+    err_ctx err = { 0 };
+    held h = { 0 };
+    CHECK_MSG(state_export(st, bytes, 0, bytes + rows, &err) == 0, "%s", err.msg);
+    h.state = str_hash((str_view){ bytes, n });
+    session_snapshot(s);
+    if (CHECK_MSG(session_eval(s, &probe, 1, logits, 1, NULL, NULL, &err) == 0, "%s", err.msg))
+        h.logits = str_hash((str_view){ (char *)logits, n_vocab * sizeof *logits });
+    if (session_rewind(s, pos) != pos) CHECK_MSG(false, "the probe stays in");
+    mem_free(bytes);
+    mem_free(logits);
+    return h;
+}
+
+static bool is_same(held a, held b) { return a.state == b.state && a.logits == b.logits; }
+
+/* Everything that was kept, the latest last. */
+typedef struct notes {
+    struct note { int32_t *ids; int n; held h; } list[MOST_NOTES];
+    int n;
+} notes;
+
+static void notes_add(notes *t, session *s)
+{
+    if (t->n == MOST_NOTES) return;
+    struct note *k = &t->list[t->n++];
+    k->n = session_pos(s);
+    k->ids = test_alloc((size_t)k->n, sizeof *k->ids);
+    memcpy(k->ids, session_ids(s), (size_t)k->n * sizeof *k->ids);
+    k->h = look(s);
+}
+
+static const held *notes_find(const notes *t, const int32_t *ids, int n)
+{
+    for (int i = t->n - 1; i >= 0; i--)
+        if (t->list[i].n == n && !memcmp(t->list[i].ids, ids, (size_t)n * sizeof *ids))
+            return &t->list[i].h;
+    return NULL;
+}
+
+static void notes_free(notes *t)
+{
+    for (int i = 0; i < t->n; i++) mem_free(t->list[i].ids);
+    mem_free(t);
+}
+
+/* Keeps, and notes it if the cache did not have it. */
+static int keep(prefix_cache *c, session *s, notes *t, err_ctx *err)
+{
+    const uint64_t before = prefix_cache_counts(c).kept;
+    const int rc = prefix_cache_keep(c, s, err);
+    if (rc == 0 && prefix_cache_counts(c).kept > before) notes_add(t, s);
+    return rc;
+}
+
+/* Loads as much as find promises, with the bits that were noted. Returns how much. */
+static int load(prefix_cache *c, session *s, const int32_t *ids, int n, const notes *t,
+                const char *why)
+{
+    err_ctx err = { 0 };
+    const int found = prefix_cache_find(c, ids, n);
+    const int got = prefix_cache_load(c, s, ids, n, &err);
+    if (!CHECK_MSG(got == found, "%s: %d of %d found: %s", why, got, found, err.msg) || got <= 0)
+        return got;
+    CHECK_MSG(session_pos(s) == got && !memcmp(session_ids(s), ids, (size_t)got * sizeof *ids),
+              "%s: other tokens", why);
+    const held *want = notes_find(t, ids, got);
+    if (CHECK_MSG(want != NULL, "%s: %d tokens were never kept", why, got)) {
+        const held have = look(s);
+        CHECK_MSG(have.state == want->state, "%s: other state at %d", why, got);
+        CHECK_MSG(have.logits == want->logits, "%s: other logits at %d", why, got);
+    }
+    return got;
+}
+
+/* ---- a few conversations --------------------------------------------------------------------- */
+
+/* What is found where tokens part, and what a session goes through itself. */
+static void test_one(const rig *r, bool any)
+{
+    session *s = open_session(r, CTX, 32, KV_F16), *u = open_session(r, CTX, 64, KV_F16);
+    prefix_cache *c = open_cache(s, 64u << 20);
+    notes *t = mem_zalloc(sizeof *t);
+    int32_t ids[300], other[300];
+    err_ctx err = { 0 };
+
+    make_ids(ids, 300, 1, r->m);
+    CHECK(prefix_cache_find(c, ids, 300) == 0 && prefix_cache_load(c, u, ids, 300, &err) == 0);
+    CHECK(prefix_cache_keep(c, s, &err) == 0 && prefix_cache_counts(c).n_state == 0);
+    for (int i = 0; i < 3; i++) {        /* 40, 80, 120 */
+        eval(s, ids + 40 * i, 40);
+        CHECK_MSG(keep(c, s, t, &err) == 0, "%s", err.msg);
+    }
+    const prefix_cache_stats n = prefix_cache_counts(c);
+    const uint64_t rows = state_rows_bytes(r->m, KV_F16, 120);
+    const uint64_t mark = state_mark_bytes(r->m, KV_F16, 120);
+    CHECK(n.n_state == 3 && n.n_ram == 3 && n.kept == 3);
+    CHECK_MSG(n.ram_bytes >= rows + mark && n.ram_bytes <= rows + 3 * mark + 3000,
+              "rows are stored once: %d bytes, rows %d, a mark %d", (int)n.ram_bytes, (int)rows,
+              (int)mark);
+    static const struct { int n, found; } finds[] = {
+        { 300, 120 }, { 121, 120 }, { 120, 120 }, { 119, 80 }, { 81, 80 }, { 79, 40 }, { 39, 0 },
+        { 1, 0 }, { 0, 0 },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(finds); i++) {
+        const int want = any ? min_int(finds[i].n, 120) : finds[i].found;
+        CHECK_MSG(prefix_cache_find(c, ids, finds[i].n) == want, "%d of %d tokens, want %d",
+                  prefix_cache_find(c, ids, finds[i].n), finds[i].n, want);
+    }
+    for (int at = 0; at < 121; at += 20) {               /* one token differs */
+        memcpy(other, ids, sizeof ids);
+        other[at] = (other[at] + 1) % r->m->hp.n_vocab;
+        const int want = any ? min_int(at, 120) : min_int(at / 40 * 40, 120);
+        CHECK_MSG(prefix_cache_find(c, other, 300) == want, "differs at %d: %d", at,
+                  prefix_cache_find(c, other, 300));
+    }
+    for (int i = 0; i < 3; i++) load(c, u, ids, 40 * (i + 1), t, "one after the other");
+    CHECK(prefix_cache_held(c, u, 300) == 120 && prefix_cache_held(c, u, 119) == 80);
+    CHECK(session_rewind(u, 0) == 0 && prefix_cache_held(c, u, 300) == 0);
+
+    /* it goes on from where it was, and adds to the same rows */
+    if (any && CHECK(session_rewind(s, 100) == 100)) notes_add(t, s);
+    load(c, u, ids, 100, t, "in the middle");
+    make_ids(other, 300, 2, r->m);
+    memcpy(other, ids, (size_t)session_pos(u) * sizeof *ids);
+    eval(u, other + session_pos(u), 150 - session_pos(u));
+    CHECK(keep(c, u, t, &err) == 0 && prefix_cache_held(c, u, 149) == 80);
+    load(c, s, other, 300, t, "a branch");
+    CHECK(session_pos(s) == 150);
+    load(c, s, ids, 300, t, "the older one");
+
+    /* the same tokens from another session are not stored twice */
+    const int n_state = prefix_cache_counts(c).n_state;
+    fill(u, ids, 120);
+    CHECK(keep(c, u, t, &err) == 0 && prefix_cache_counts(c).n_state == n_state);
+    /* what it computes after them has its own rows */
+    eval(u, ids + 120, 30);
+    CHECK(keep(c, u, t, &err) == 0 && prefix_cache_held(c, u, 149) == 0);
+    load(c, s, ids, 300, t, "rows of its own");
+    CHECK(session_pos(s) == 150);
+
+    /* a shorter context gets what fits */
+    session *small = open_session(r, 100, 16, KV_F16);
+    CHECK(prefix_cache_load(c, small, ids, 300, &err) == (any ? 100 : 80));
+    session_free(small);
+    prefix_cache_free(c);
+    prefix_cache_free(NULL);
+    notes_free(t);
+    session_free(s);
+    session_free(u);
+}
+
+/* Sessions that do not belong to it. */
+static void test_strangers(const rig *r, const rig *other)
+{
+    session *s = open_session(r, CTX, 32, KV_F16);
+    session *kv = open_session(r, CTX, 32, KV_F32), *m = open_session(other, CTX, 32, KV_F16);
+    session *list[] = { kv, m };
+    prefix_cache *c = open_cache(s, 64u << 20);
+    int32_t ids[50];
+    err_ctx err = { 0 };
+    make_ids(ids, 50, 1, r->m);
+    for (int i = 0; i < 50; i++) ids[i] %= other->m->hp.n_vocab;
+    fill(s, ids, 50);
+    CHECK(prefix_cache_keep(c, s, &err) == 0);
+    for (int i = 0; i < 2; i++) {
+        fill(list[i], ids, 20);
+        const held before = look(list[i]);
+        CHECK(prefix_cache_keep(c, list[i], &err) == ERR_UNSUPPORTED &&
+              strstr(err.msg, "another model"));
+        CHECK(prefix_cache_load(c, list[i], ids, 50, &err) == ERR_UNSUPPORTED);
+        CHECK(session_pos(list[i]) == 20 && is_same(look(list[i]), before));
+    }
+    CHECK(prefix_cache_counts(c).n_state == 1);
+    prefix_cache_free(c);
+    session_free(s);
+    session_free(kv);
+    session_free(m);
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+/* n conversations of this many tokens fit, and no more. */
+static uint64_t room_for(const rig *r, int n, int tokens)
+{
+    return (uint64_t)n * (state_rows_bytes(r->m, KV_F16, tokens) +
+                          state_mark_bytes(r->m, KV_F16, tokens) + 4 * (uint64_t)tokens + 200);
+}
+
+static void test_least_recent(const rig *r)
+{
+    enum { N = 8, LEN = 48 };
+    session *s = open_session(r, CTX, 32, KV_F16);
+    prefix_cache *c = open_cache(s, room_for(r, N, LEN));
+    notes *t = mem_zalloc(sizeof *t);
+    int32_t ids[N + 2][LEN], longer[CTX];
+    err_ctx err = { 0 };
+    for (int i = 0; i < N + 2; i++) make_ids(ids[i], LEN, 100 + (uint64_t)i, r->m);
+    for (int i = 0; i < N; i++) {
+        fill(s, ids[i], LEN);
+        CHECK_MSG(keep(c, s, t, &err) == 0, "%s", err.msg);
+    }
+    for (int i = 0; i < N; i++) CHECK(prefix_cache_find(c, ids[i], LEN) == LEN);
+    load(c, s, ids[0], LEN, t, "the first is used");
+    for (int i = N; i < N + 2; i++) {
+        fill(s, ids[i], LEN);
+        CHECK_MSG(keep(c, s, t, &err) == 0, "%s", err.msg);
+    }
+    for (int i = 0; i < N + 2; i++)
+        CHECK_MSG((prefix_cache_find(c, ids[i], LEN) == LEN) == (i != 1 && i != 2),
+                  "conversation %d", i);
+    CHECK(prefix_cache_counts(c).dropped == 2);
+    load(c, s, ids[3], LEN, t, "it is there");
+
+    /* what cannot fit drives everything else out, but nothing of its own way, and harms nobody */
+    make_ids(longer, CTX, 7, r->m);
+    memcpy(longer, ids[3], sizeof ids[3]);
+    eval(s, longer + LEN, CTX - LEN - 1);
+    const held before = look(s);
+    if (room_for(r, 1, CTX - LEN) > room_for(r, N - 1, LEN))
+        CHECK(keep(c, s, t, &err) == ERR_NOMEM && strstr(err.msg, "does not fit"));
+    CHECK(is_same(look(s), before));
+    CHECK(prefix_cache_find(c, ids[3], LEN) == LEN);
+    prefix_cache_free(c);
+
+    c = open_cache(s, 0);
+    CHECK(prefix_cache_keep(c, s, &err) == ERR_NOMEM && prefix_cache_find(c, longer, CTX) == 0);
+    prefix_cache_free(c);
+    notes_free(t);
+    session_free(s);
+}
+
+static void test_no_memory(const rig *r)
+{
+    session *s = open_session(r, CTX, 32, KV_F16);
+    prefix_cache *c = NULL;
+    const prefix_cache_options o = { .ram_bytes = 64u << 20 };
+    int32_t ids[60];
+    err_ctx err = { 0 };
+    long n = 0;
+    make_ids(ids, 60, 3, r->m);
+    for (int rc = -1; rc < 0 && n < 10;) {
+        mem_fail_after(++n);
+        rc = prefix_cache_create(&c, s, &o, &err);
+        mem_fail_after(0);
+        CHECK_MSG(rc == 0 ? c != NULL : rc == ERR_NOMEM && !c, "%s", err.msg);
+    }
+    CHECK(n == 2);
+    fill(s, ids, 60);
+    n = 0;
+    for (int rc = -1; rc < 0 && n < 20;) {
+        mem_fail_after(++n);
+        rc = prefix_cache_keep(c, s, &err);
+        mem_fail_after(0);
+        if (rc < 0) CHECK_MSG(rc == ERR_NOMEM && prefix_cache_find(c, ids, 60) == 0 &&
+                              prefix_cache_counts(c).ram_bytes == 0, "%s", err.msg);
+    }
+    CHECK_MSG(n == 4, "%ld allocations", n);
+    mem_guard(true);                     /* loading from RAM needs none */
+    CHECK(prefix_cache_load(c, s, ids, 60, &err) == 60);
+    mem_guard(false);
+    prefix_cache_free(c);
+    session_free(s);
+}
+
+/* ---- many ------------------------------------------------------------------------------------ */
+
+/* The tokens of a new request: a beginning of an earlier one, or none, and something new. */
+static int next_request(int32_t *ids, test_rng *rng, const notes *t, const model *m)
+{
+    int n = 0;
+    if (t->n > 0 && test_below(rng, 5) > 0) {
+        const struct note *k = &t->list[test_below(rng, (uint32_t)t->n)];
+        n = test_below(rng, 3) ? k->n : (int)test_below(rng, (uint32_t)k->n + 1);
+        memcpy(ids, k->ids, (size_t)n * sizeof *ids);
+    }
+    int more = 1 + (int)test_below(rng, 70);
+    if (n + more >= CTX) n = 0;
+    for (; more > 0; more--) ids[n++] = (int32_t)test_below(rng, (uint32_t)m->hp.n_vocab / 2);
+    return n;
+}
+
+/* Takes in the rest of a request in some pieces, and keeps some of them. */
+static void take_in(prefix_cache *c, session *s, const int32_t *ids, int n, test_rng *rng, notes *t,
+                    uint64_t ram)
+{
+    err_ctx err = { 0 };
+    while (session_pos(s) < n) {
+        const int pos = session_pos(s), most = min_int(n - pos, 40);
+        if (!eval(s, ids + pos, 1 + (int)test_below(rng, (uint32_t)most))) return;
+        if (test_below(rng, 4) == 0) continue;
+        const int rc = keep(c, s, t, &err);
+        CHECK_MSG(rc == 0 || rc == ERR_NOMEM, "%s", err.msg);
+        CHECK_MSG(rc < 0 || prefix_cache_find(c, ids, session_pos(s)) == session_pos(s), "lost");
+        CHECK_MSG(prefix_cache_counts(c).ram_bytes <= ram, "too much RAM");
+    }
+}
+
+static void test_many(const rig *r, uint64_t seed, uint64_t ram, int rounds)
+{
+    session *s[3] = { open_session(r, CTX, 16, KV_Q8_0), open_session(r, CTX, 48, KV_Q8_0),
+                      open_session(r, CTX + 50, CTX, KV_Q8_0) };
+    prefix_cache *c = open_cache(s[0], ram);
+    notes *t = mem_zalloc(sizeof *t);
+    test_rng rng = { seed };
+    int32_t ids[CTX];
+    int hits = 0;
+    for (int i = 0; i < rounds; i++) {
+        session *k = s[test_below(&rng, 3)];
+        const int n = next_request(ids, &rng, t, r->m);
+        const uint32_t dice = test_below(&rng, 10);
+        if (dice < 6) {
+            if (load(c, k, ids, n, t, "many") > 0) hits++;
+            else session_rewind(k, 0);
+        } else {                         /* what it holds itself; without the cache's help */
+            int same = 0;
+            while (same < n && same < session_pos(k) && session_ids(k)[same] == ids[same]) same++;
+            session_rewind(k, dice < 9 ? same : 0);
+        }
+        take_in(c, k, ids, n, &rng, t, ram);
+    }
+    const prefix_cache_stats n = prefix_cache_counts(c);
+    CHECK_MSG(hits > rounds / 6, "%d hits in %d rounds", hits, rounds);
+    CHECK_MSG(n.dropped > 10, "%d dropped", (int)n.dropped);
+    prefix_cache_free(c);
+    notes_free(t);
+    for (int i = 0; i < 3; i++) session_free(s[i]);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const demos[] = {
+        "tests/models/demo-qwen3next-Q4_K_M.gguf", "tests/models/demo-gptoss-MXFP4.gguf",
+    };
+    rig r[2], tiny;
+    char path[512];
+    test_begin("prefix_cache", argc, argv);
+    if (!rig_open(&r[0], demos[0], false) || !rig_open(&r[1], demos[1], false)) return test_end();
+    for (int i = 0; i < 2; i++) {
+        test_one(&r[i], false);
+        test_strangers(&r[i], &r[!i]);
+        test_least_recent(&r[i]);
+        test_no_memory(&r[i]);
+    }
+    for (int i = 0; i < 2; i++) rig_close(&r[i]);
+    for (int i = 0; i < 3; i++) {
+        test_path(path, sizeof path, "%s/models/tiny-%s-f32.gguf", test_unpacked(),
+                  i == 0 ? "qwen3next" : "gptoss");
+        if (!rig_open(&tiny, path, i == 2)) continue;
+        if (i == 2) test_one(&tiny, true);
+        else test_many(&tiny, 5 + (uint64_t)i, room_for(&tiny, 6, 200), 150);
+        rig_close(&tiny);
+    }
+    return test_end();
+}
