@@ -7,14 +7,19 @@
  * or simulated. */
 #include "tests/test.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cuda/gpu.h"
 #include "engine/engine_internal.h"
 #include "engine/session/prefix_cache.h"
 #include "engine/session/state_internal.h"
+#include "loader/bytes.h"
 #include "tests/bad_disk.h"
 #include "tests/places.h"
 #include "tests/sim_gpu.h"
@@ -59,9 +64,27 @@ static session *open_session(const rig *r, int ctx, int chunk, kv_type kv)
     return s;
 }
 
+static char folder[256];                 /* of all files; "" where RAM is all there is */
+static char noted[1000];                 /* the last note */
+static int n_noted;
+static uint64_t drive_bytes = UINT64_MAX / 2;
+
+static void on_note(void *ctx, const char *line)
+{
+    (void)ctx;
+    n_noted++;
+    snprintf(noted, sizeof noted, "%s", line);
+}
+
+static prefix_cache_options options(uint64_t ram)
+{
+    return (prefix_cache_options){ .ram_bytes = ram, .folder = folder[0] ? folder : NULL,
+                                   .drive_bytes = drive_bytes, .note = on_note };
+}
+
 static prefix_cache *open_cache(session *like, uint64_t ram)
 {
-    const prefix_cache_options o = { .ram_bytes = ram };
+    const prefix_cache_options o = options(ram);
     prefix_cache *c = NULL;
     err_ctx err = { 0 };
     CHECK_MSG(prefix_cache_create(&c, like, &o, &err) == 0, "%s", err.msg);
@@ -401,6 +424,8 @@ static void take_in(prefix_cache *c, session *s, const int32_t *ids, int n, test
     }
 }
 
+/* With a folder another program goes on now and then, after this one ended with or without saying
+ * goodbye. */
 static void test_many(const rig *r, uint64_t seed, uint64_t ram, int rounds)
 {
     session *s[3] = { open_session(r, CTX, 16, KV_Q8_0), open_session(r, CTX, 48, KV_Q8_0),
@@ -412,6 +437,13 @@ static void test_many(const rig *r, uint64_t seed, uint64_t ram, int rounds)
     int hits = 0;
     for (int i = 0; i < rounds; i++) {
         session *k = s[test_below(&rng, 3)];
+        if (folder[0] && i % 20 == 19) {
+            err_ctx err = { 0 };
+            if (i % 40 == 19) CHECK_MSG(prefix_cache_flush(c, &err) == 0, "%s", err.msg);
+            prefix_cache_free(c);
+            c = open_cache(s[1], ram);
+            CHECK(prefix_cache_counts(c).drive_bytes <= drive_bytes);
+        }
         const int n = next_request(ids, &rng, t, r->m);
         const uint32_t dice = test_below(&rng, 10);
         if (dice < 6) {
@@ -425,11 +457,391 @@ static void test_many(const rig *r, uint64_t seed, uint64_t ram, int rounds)
         take_in(c, k, ids, n, &rng, t, ram);
     }
     const prefix_cache_stats n = prefix_cache_counts(c);
-    CHECK_MSG(hits > rounds / 6, "%d hits in %d rounds", hits, rounds);
-    CHECK_MSG(n.dropped > 10, "%d dropped", (int)n.dropped);
+    CHECK_MSG(hits > rounds / 7, "%d hits in %d rounds", hits, rounds);
+    CHECK_MSG(n.dropped > 10 || folder[0], "%d dropped", (int)n.dropped);
+    CHECK_MSG(n.damaged == 0 && n_noted == 0, "%d notes, such as '%s'", n_noted, noted);
     prefix_cache_free(c);
     notes_free(t);
     for (int i = 0; i < 3; i++) session_free(s[i]);
+}
+
+/* ---- the drive ------------------------------------------------------------------------------- */
+
+/* The names of all files; returns how many. */
+static int list_files(char names[][80], int cap)
+{
+    DIR *d = opendir(folder);
+    int n = 0;
+    for (const struct dirent *e; d && (e = readdir(d));)
+        if (e->d_name[0] != '.' && n < cap) snprintf(names[n++], 80, "%.79s", e->d_name);
+    if (d) closedir(d);
+    return n;
+}
+
+static void empty_folder(void)
+{
+    static char names[2000][80];
+    char path[400];
+    const int n = list_files(names, 2000);
+    for (int i = 0; i < n; i++) unlink(test_path(path, sizeof path, "%s/%s", folder, names[i]));
+    n_noted = 0;
+}
+
+static void put_file(const char *name, const uint8_t *bytes, size_t n)
+{
+    char path[400];
+    FILE *f = fopen(test_path(path, sizeof path, "%s/%s", folder, name), "wb");
+    const bool ok = f && fwrite(bytes, 1, n, f) == n;
+    if (f) fclose(f);
+    if (!ok) CHECK_MSG(false, "cannot write %s", path);
+}
+
+/* A conversation of LINKS states of 30 tokens in a cache with the folder, and what was noted. */
+enum { LINKS = 4, LINK = 30, CHAIN = LINKS * LINK };
+static int32_t chain[CHAIN + 1];
+
+static prefix_cache *make_chain(session *s, notes *t, uint64_t ram)
+{
+    prefix_cache *c = open_cache(s, ram);
+    err_ctx err = { 0 };
+    session_rewind(s, 0);
+    for (int i = 0; i < LINKS; i++) {
+        eval(s, chain + i * LINK, LINK);
+        CHECK_MSG(keep(c, s, t, &err) == 0, "%s", err.msg);
+    }
+    return c;
+}
+
+/* Out of RAM to the drive and back, in this program and in the next one. */
+static void test_drive(const rig *r)
+{
+    enum { N = 6 };
+    const uint64_t ram = room_for(r, 2, CHAIN) + (LINKS - 1) * room_for(r, 2, LINK);
+    session *s = open_session(r, CTX, 32, KV_F16), *u = open_session(r, CTX, 64, KV_F16);
+    notes *t = mem_zalloc(sizeof *t);
+    static char names[100][80];
+    char path[400];
+    int32_t ids[N][CHAIN];
+    struct stat st;
+    err_ctx err = { 0 };
+
+    empty_folder();
+    prefix_cache *c = open_cache(s, ram);
+    for (int i = 0; i < N; i++) {
+        make_ids(ids[i], CHAIN, 50 + (uint64_t)i, r->m);
+        session_rewind(s, 0);
+        for (int k = 0; k < LINKS; k++) {
+            eval(s, ids[i] + k * LINK, LINK);
+            CHECK_MSG(keep(c, s, t, &err) == 0, "%s", err.msg);
+        }
+    }
+    prefix_cache_stats n = prefix_cache_counts(c);
+    CHECK_MSG(n.n_state == N * LINKS && n.n_ram < n.n_state && n.n_drive > 0 &&
+              n.n_ram + n.n_drive >= n.n_state && n.ram_bytes <= ram, "%d states, %d in RAM, %d on "
+              "the drive", n.n_state, n.n_ram, n.n_drive);
+    for (int i = 0; i < N; i++)
+        CHECK(load(c, u, ids[i], CHAIN, t, "spilled") == CHAIN);
+    CHECK(prefix_cache_flush(c, &err) == 0);
+    n = prefix_cache_counts(c);
+    CHECK(n.n_drive == n.n_state && list_files(names, 100) == n.n_state);
+    uint64_t sum = 0;
+    for (int i = 0; i < n.n_state; i++) {
+        CHECK(stat(test_path(path, sizeof path, "%s/%s", folder, names[i]), &st) == 0 &&
+              (st.st_mode & 0777) == 0600);
+        sum += (uint64_t)st.st_size;
+    }
+    CHECK(sum == n.drive_bytes);
+    CHECK(prefix_cache_flush(c, &err) == 0);             /* nothing is written twice */
+    prefix_cache_free(c);
+
+    c = open_cache(u, ram);
+    n = prefix_cache_counts(c);
+    CHECK(n.n_state == N * LINKS && n.n_ram == 0 && n.ram_bytes == 0 && n.drive_bytes == sum);
+    for (int i = 0; i < N; i++)
+        CHECK(load(c, u, ids[i], CHAIN - i, t, "the next program") == (i ? CHAIN - LINK : CHAIN));
+    CHECK(prefix_cache_counts(c).n_ram > 0 && prefix_cache_counts(c).ram_bytes <= ram);
+    prefix_cache_free(c);
+
+    /* what does not fit into RAM goes straight into the session */
+    c = open_cache(u, 0);
+    CHECK(load(c, u, ids[2], CHAIN, t, "no RAM") == CHAIN && prefix_cache_counts(c).n_ram == 0);
+    prefix_cache_free(c);
+
+    /* those used last stay on a smaller drive: of the first, since it was just used */
+    c = open_cache(u, ram);
+    CHECK(load(c, u, ids[0], CHAIN, t, "used last") == CHAIN);
+    prefix_cache_free(c);
+    drive_bytes = sum / N + 100;
+    c = open_cache(u, ram);
+    n = prefix_cache_counts(c);
+    CHECK_MSG(n.drive_bytes <= drive_bytes && n.n_state == LINKS &&
+              prefix_cache_find(c, ids[0], CHAIN) == CHAIN, "%d states, %d tokens", n.n_state,
+              prefix_cache_find(c, ids[0], CHAIN));
+    fill(s, ids[3], CHAIN);
+    CHECK(keep(c, s, t, &err) == 0 && prefix_cache_flush(c, &err) == 0);
+    CHECK(prefix_cache_counts(c).drive_bytes <= drive_bytes);
+    prefix_cache_free(c);
+    c = open_cache(u, ram);
+    CHECK(load(c, s, ids[3], CHAIN, t, "in place of the other") == CHAIN);
+    prefix_cache_free(c);
+    drive_bytes = UINT64_MAX / 2;
+    CHECK_MSG(n_noted == 0, "%s", noted);
+    notes_free(t);
+    session_free(s);
+    session_free(u);
+}
+
+/* Everything that can be wrong with a file: it is not used, and there is one line about it. */
+static void test_damage(const rig *r)
+{
+    session *s = open_session(r, CTX, 32, KV_F16), *u = open_session(r, CTX, 64, KV_F16);
+    notes *t = mem_zalloc(sizeof *t);
+    static char names[20][80];
+    char path[400];
+    err_ctx err = { 0 };
+    size_t bytes[LINKS];
+    uint8_t *good[LINKS];
+
+    empty_folder();
+    make_ids(chain, CHAIN + 1, 9, r->m);
+    prefix_cache *c = make_chain(s, t, 64u << 20);
+    CHECK(prefix_cache_flush(c, &err) == 0 && list_files(names, 20) == LINKS);
+    prefix_cache_free(c);
+    for (int i = 0; i < LINKS; i++)
+        good[i] = test_read_file(test_path(path, sizeof path, "%s/%s", folder, names[i]),
+                                 &bytes[i]);
+    test_rng rng = { 12 };
+    for (int round = 0; round < 160; round++) {
+        const int i = (int)test_below(&rng, LINKS), kind = round % 8;
+        const int from = (int)load_u32(good[i] + 12);    /* what is before it can still be had */
+        const size_t head = 72 + 4 * (size_t)load_u32(good[i] + 16);
+        uint8_t *b = test_alloc(bytes[i] + 1, 1);
+        size_t n = bytes[i];
+        memcpy(b, good[i], n);
+        b[n] = 0;
+        const size_t at = kind == 0 ? test_below(&rng, 72) : kind == 1 ? 72 + test_below(&rng,
+                          (uint32_t)head - 72) : head + test_below(&rng, (uint32_t)(n - head));
+        if (kind < 4) b[at] ^= (uint8_t)(1u << test_below(&rng, 8));
+        else if (kind == 4) n = test_below(&rng, (uint32_t)n);
+        else if (kind == 5) n++;
+        else if (kind == 6) n = 0;
+        for (int k = 0; k < LINKS; k++) put_file(names[k], good[k], bytes[k]);
+        put_file(names[i], b, n);
+        if (kind == 7) unlink(test_path(path, sizeof path, "%s/%s", folder, names[i]));
+        n_noted = 0;
+        c = open_cache(u, 64u << 20);
+        fill(u, chain + 1, 10);
+        const int got = prefix_cache_load(c, u, chain, CHAIN, &err);
+        const bool ok = got == from && (session_pos(u) == from || from == 0) &&
+                        (from == 0 || is_same(look(u), *notes_find(t, chain, from)));
+        const int want = kind == 7 && from == CHAIN - LINK ? 0 : 1;
+        CHECK_MSG(ok && n_noted >= want && n_noted <= 2 && !strncmp(noted, "prefix cache: ", 14),
+                  "kind %d at %zu: %d of %d tokens, %d notes, '%s'", kind, at, got, from, n_noted,
+                  noted);
+        CHECK(list_files(names + LINKS, 10) == from / LINK);
+        prefix_cache_free(c);
+        mem_free(b);
+    }
+    for (int i = 0; i < LINKS; i++) mem_free(good[i]);
+    notes_free(t);
+    session_free(s);
+    session_free(u);
+}
+
+/* Files with the right sums that are not for these sessions, and things that are no files. */
+static void test_forged(const rig *r, const rig *other)
+{
+    session *s = open_session(r, CTX, 32, KV_F16);
+    session *kv = open_session(r, CTX, 32, KV_F32), *m = open_session(other, CTX, 32, KV_F16);
+    notes *t = mem_zalloc(sizeof *t);
+    static char names[20][80];
+    char path[400], name[80];
+    err_ctx err = { 0 };
+    size_t n;
+
+    empty_folder();
+    make_ids(chain, CHAIN + 1, 9, r->m);
+    prefix_cache *c = make_chain(s, t, 64u << 20);
+    CHECK(prefix_cache_flush(c, &err) == 0);
+    prefix_cache_free(c);
+    session *strangers[] = { kv, m };
+    for (int i = 0; i < 2; i++) {        /* they are left alone, without a word */
+        c = open_cache(strangers[i], 64u << 20);
+        CHECK(prefix_cache_counts(c).n_state == 0 && prefix_cache_find(c, chain, CHAIN) == 0);
+        prefix_cache_free(c);
+    }
+    CHECK(n_noted == 0 && list_files(names, 20) == LINKS);
+
+    /* under the name of one for the other session */
+    c = open_cache(kv, 64u << 20);
+    fill(kv, chain, 5);
+    CHECK(prefix_cache_keep(c, kv, &err) == 0 && prefix_cache_flush(c, &err) == 0);
+    prefix_cache_free(c);
+    char all[20][80];
+    CHECK(list_files(all, 20) == LINKS + 1);
+    for (int i = 0; i <= LINKS; i++)
+        for (int k = 0; k < LINKS; k++)
+            if (strncmp(all[i], names[k], 16) != 0) snprintf(name, sizeof name, "%.79s", all[i]);
+    uint8_t *b = test_read_file(test_path(path, sizeof path, "%s/%s", folder, names[0]), &n);
+    put_file(name, b, n);
+    c = open_cache(kv, 64u << 20);
+    CHECK_MSG(prefix_cache_counts(c).n_state == 0 && n_noted == 1 &&
+              strstr(noted, "another model") && strstr(noted, name), "%s", noted);
+    prefix_cache_free(c);
+    CHECK(list_files(all, 20) == LINKS);
+
+    /* right sums, wrong content: an id outside the vocabulary, another layout */
+    for (int kind = 0; kind < 3; kind++) {
+        const uint32_t to = load_u32(b + 16);
+        uint8_t *w = test_alloc(n, 1);
+        memcpy(w, b, n);
+        if (kind == 0) store_u32(w + 72, (uint32_t)r->m->hp.n_vocab);
+        if (kind == 1) store_u64(w + 40, load_u64(w + 40) + 8), store_u64(w + 48,
+                                                                          load_u64(w + 48) - 8);
+        if (kind == 2) store_u64(w + 32, 12345);         /* goes on from nothing */
+        const uint64_t stamp = state_checksum(state_checksum(0, w, 64), w + 72, 4 * (size_t)to);
+        store_u64(w + 64, stamp);
+        snprintf(name, sizeof name, "%.16s-%016llx.prefix", names[0], (unsigned long long)stamp);
+        put_file(name, w, n);
+        n_noted = 0;
+        c = open_cache(s, 64u << 20);
+        CHECK_MSG(prefix_cache_counts(c).n_state == LINKS && n_noted == 1, "kind %d: %d states, "
+                  "'%s'", kind, prefix_cache_counts(c).n_state, noted);
+        CHECK(load(c, s, chain, CHAIN, t, "beside it") == CHAIN);
+        prefix_cache_free(c);
+        CHECK(list_files(all, 20) == LINKS);
+        mem_free(w);
+    }
+    mem_free(b);
+
+    /* a folder, a FIFO and leftovers of others */
+    snprintf(name, sizeof name, "%.17s0123456789abcdef.prefix", names[0]);
+    CHECK(mkfifo(test_path(path, sizeof path, "%s/%s", folder, name), 0600) == 0);
+    put_file("readme.prefix", (const uint8_t *)"x", 1);
+    snprintf(name, sizeof name, "%.17s0123456789abcdef.prefix.abcdef", names[0]);
+    put_file(name, (const uint8_t *)"x", 1);
+    n_noted = 0;
+    c = open_cache(s, 64u << 20);
+    CHECK_MSG(n_noted == 1 && strstr(noted, "not a regular file"), "%d %s", n_noted, noted);
+    prefix_cache_free(c);
+    CHECK(list_files(all, 20) == LINKS + 2);
+    const struct timespec old[2] = { { 1000, 0 }, { 1000, 0 } };
+    utimensat(AT_FDCWD, test_path(path, sizeof path, "%s/%s", folder, name), old, 0);
+    prefix_cache_free(open_cache(s, 64u << 20));
+    CHECK(list_files(all, 20) == LINKS + 1);             /* nobody writes it any more */
+
+    /* no folder can be made: RAM alone */
+    snprintf(path, sizeof path, "%s/no/such", folder);
+    const prefix_cache_options o = { .ram_bytes = 64u << 20, .folder = path, .note = on_note };
+    n_noted = 0;
+    CHECK(prefix_cache_create(&c, s, &o, &err) == 0 && n_noted == 1 && strstr(noted, "No such"));
+    CHECK(prefix_cache_keep(c, s, &err) == 0 && prefix_cache_flush(c, &err) == 0);
+    CHECK(prefix_cache_counts(c).n_drive == 0);
+    prefix_cache_free(c);
+    notes_free(t);
+    session_free(s);
+    session_free(kv);
+    session_free(m);
+    empty_folder();
+}
+
+/* Each call of the system fails once, and each allocation: less is kept, nothing is wrong. */
+static void test_bad_drive(const rig *r)
+{
+    session *s = open_session(r, CTX, 32, KV_F16);
+    notes *t = mem_zalloc(sizeof *t);
+    static char names[40][80];
+    err_ctx err = { 0 };
+    int n = 0, rc = -1;
+
+    empty_folder();
+    make_ids(chain, CHAIN + 1, 9, r->m);
+    prefix_cache *c = make_chain(s, t, 64u << 20);
+    for (; rc < 0 && n < 100; n++) {     /* the disk is full, then it is not */
+        disk.n_call = 0;
+        disk.fail_at = n + 1;
+        rc = prefix_cache_flush(c, &err);
+        disk.fail_at = 0;
+        CHECK_MSG(rc == 0 || (rc == ERR_IO && strstr(err.msg, "cannot write")), "%s", err.msg);
+        CHECK(list_files(names, 40) == prefix_cache_counts(c).n_drive);
+        CHECK(load(c, s, chain, CHAIN, t, "from RAM") == CHAIN);
+    }
+    CHECK_MSG(n >= 2, "%d rounds", n);
+    prefix_cache_free(c);
+    disk.lazy = true;
+    c = open_cache(s, 0);
+    CHECK(load(c, s, chain, CHAIN, t, "bit by bit") == CHAIN);
+    disk.lazy = false;
+    prefix_cache_free(c);
+
+    for (int cut = 1; cut >= 0; cut--) { /* reading: less, but right */
+        int reach = -1;
+        for (n = 1; reach < CHAIN && n < 60; n++) {
+            empty_folder();
+            prefix_cache_free((c = make_chain(s, t, 64u << 20), prefix_cache_flush(c, &err), c));
+            disk.n_call = 0;
+            disk.fail_at = n;
+            disk.cut = cut;
+            c = open_cache(s, 0);
+            reach = prefix_cache_load(c, s, chain, CHAIN, &err);
+            disk.fail_at = 0;
+            CHECK_MSG(reach >= 0 && reach % LINK == 0, "call %d: %d tokens", n, reach);
+            if (reach > 0) CHECK(session_pos(s) == reach &&
+                                 is_same(look(s), *notes_find(t, chain, reach)));
+            prefix_cache_free(c);
+        }
+        CHECK_MSG(n > 8 && n < 60, "%d calls", n);
+    }
+
+    empty_folder();                      /* a drive that fails while RAM makes room */
+    c = open_cache(s, room_for(r, 1, CHAIN));
+    for (int i = 0; i < 20; i++) {
+        make_ids(chain, CHAIN, 200 + (uint64_t)i, r->m);
+        fill(s, chain, CHAIN);
+        disk.n_call = 0;
+        disk.fail_at = i + 1;
+        rc = keep(c, s, t, &err);
+        disk.fail_at = 0;
+        CHECK_MSG(rc == 0, "%s", err.msg);
+        CHECK(list_files(names, 40) == prefix_cache_counts(c).n_drive);
+        CHECK(load(c, s, chain, CHAIN, t, "failing drive") == CHAIN);
+    }
+    prefix_cache_free(c);
+
+    make_ids(chain, CHAIN + 1, 9, r->m); /* no memory */
+    empty_folder();
+    c = make_chain(s, t, 64u << 20);
+    for (n = 1, rc = -1; rc < 0 && n < 100; n++) {
+        mem_fail_after(n);
+        rc = prefix_cache_flush(c, &err);
+        mem_fail_after(0);
+        CHECK(rc == 0 || rc == ERR_NOMEM);
+    }
+    CHECK_MSG(n > 2 && n < 100, "%d allocations", n);
+    prefix_cache_free(c);
+    for (n = 1, rc = -1; rc < 0 && n < 100; n++) {
+        const prefix_cache_options o = options(64u << 20);
+        mem_fail_after(n);
+        rc = prefix_cache_create(&c, s, &o, &err);
+        mem_fail_after(0);
+        CHECK(rc == 0 ? prefix_cache_counts(c).n_state == LINKS : rc == ERR_NOMEM && !c);
+    }
+    CHECK_MSG(n > 8 && n < 100, "%d allocations", n);
+    for (n = 1, rc = 0; rc < CHAIN && n < 100; n++) {
+        prefix_cache_free(c);
+        c = open_cache(s, 64u << 20);
+        mem_fail_after(n);
+        rc = prefix_cache_load(c, s, chain, CHAIN, &err);
+        mem_fail_after(0);
+        CHECK_MSG(rc >= 0 && rc % LINK == 0, "%d %s", rc, err.msg);
+        if (rc > 0) CHECK(is_same(look(s), *notes_find(t, chain, rc)));
+        CHECK(prefix_cache_counts(c).n_state == LINKS);  /* nothing is lost for that */
+    }
+    CHECK_MSG(n > 6 && n < 100, "%d allocations", n);
+    prefix_cache_free(c);
+    notes_free(t);
+    session_free(s);
+    empty_folder();
 }
 
 int main(int argc, char **argv)
@@ -438,14 +850,20 @@ int main(int argc, char **argv)
         "tests/models/demo-qwen3next-Q4_K_M.gguf", "tests/models/demo-gptoss-MXFP4.gguf",
     };
     rig r[2], tiny;
-    char path[512];
+    char path[512], temp[256];
     test_begin("prefix_cache", argc, argv);
+    disk.portion = 1000;
+    if (!CHECK(mkdtemp(test_temp(temp, sizeof temp)) != NULL)) return test_end();
     if (!rig_open(&r[0], demos[0], false) || !rig_open(&r[1], demos[1], false)) return test_end();
     for (int i = 0; i < 2; i++) {
         test_one(&r[i], false);
         test_strangers(&r[i], &r[!i]);
         test_least_recent(&r[i]);
         test_no_memory(&r[i]);
+        test_path(folder, sizeof folder, "%s/kept", temp);
+        test_drive(&r[i]);
+        test_forged(&r[i], &r[!i]);
+        folder[0] = '\0';
     }
     for (int i = 0; i < 2; i++) rig_close(&r[i]);
     for (int i = 0; i < 3; i++) {
@@ -454,7 +872,17 @@ int main(int argc, char **argv)
         if (!rig_open(&tiny, path, i == 2)) continue;
         if (i == 2) test_one(&tiny, true);
         else test_many(&tiny, 5 + (uint64_t)i, room_for(&tiny, 6, 200), 150);
+        test_path(folder, sizeof folder, "%s/kept", temp);
+        if (i < 2) {
+            test_damage(&tiny);
+            test_bad_drive(&tiny);
+            drive_bytes = room_for(&tiny, 20, 200);
+            test_many(&tiny, 15 + (uint64_t)i, room_for(&tiny, 3, 200), 150);
+            drive_bytes = UINT64_MAX / 2;
+        }
+        folder[0] = '\0';
         rig_close(&tiny);
     }
+    test_remove(temp);
     return test_end();
 }
