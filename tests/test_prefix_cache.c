@@ -374,14 +374,15 @@ static void test_least_recent(const rig *r)
     CHECK(prefix_cache_counts(c).dropped == 2);
     load(c, s, ids[3], LEN, t, "it is there");
 
-    /* what cannot fit drives everything else out, but nothing of its own way, and harms nobody */
+    /* what cannot fit beside all that it goes on from drives nobody out */
     make_ids(longer, CTX, 7, r->m);
     memcpy(longer, ids[3], sizeof ids[3]);
     eval(s, longer + LEN, CTX - LEN - 1);
     const held before = look(s);
     if (room_for(r, 1, CTX - LEN) > room_for(r, N - 1, LEN))
         CHECK(keep(c, s, t, &err) == ERR_NOMEM && strstr(err.msg, "does not fit"));
-    CHECK(is_same(look(s), before));
+    CHECK(is_same(look(s), before) && prefix_cache_counts(c).n_state >= 1);
+    CHECK(prefix_cache_counts(c).kept > N + 2 || prefix_cache_counts(c).dropped == 2);
     CHECK(prefix_cache_find(c, ids[3], LEN) == LEN);
     prefix_cache_free(c);
 
@@ -599,6 +600,35 @@ static void test_drive(const rig *r)
     /* what does not fit into RAM goes straight into the session */
     c = open_cache(u, 0);
     CHECK(load(c, u, ids[2], CHAIN, t, "no RAM") == CHAIN && prefix_cache_counts(c).n_ram == 0);
+    prefix_cache_free(c);
+
+    empty_folder();                      /* nor is it any trouble to keep */
+    make_ids(chain, CHAIN, 77, r->m);
+    c = make_chain(s, t, 0);
+    n = prefix_cache_counts(c);
+    CHECK(n.n_state == LINKS && n.n_ram == 0 && n.ram_bytes == 0 && n.n_drive == LINKS);
+    CHECK_MSG(n.drive_bytes < state_rows_bytes(r->m, KV_F16, CHAIN) + LINKS *
+              (state_mark_bytes(r->m, KV_F16, CHAIN) + 4 * CHAIN + 100), "rows are written once");
+    CHECK(load(c, u, chain, CHAIN, t, "never in RAM") == CHAIN);
+    drive_bytes = n.drive_bytes;
+    prefix_cache_free(c);
+    c = open_cache(s, 0);                /* neither here nor there */
+    drive_bytes = 10;
+    prefix_cache_free(c);
+    c = open_cache(s, 0);
+    CHECK(keep(c, s, t, &err) == ERR_NOMEM && strstr(err.msg, "nor on the drive"));
+    CHECK(prefix_cache_counts(c).n_state == 0 && prefix_cache_counts(c).ram_bytes == 0);
+    prefix_cache_free(c);
+    drive_bytes = UINT64_MAX / 2;
+    c = open_cache(s, ram);
+    for (int i = 0; i < N; i++) {
+        session_rewind(s, 0);
+        for (int k = 0; k < LINKS; k++) {
+            eval(s, ids[i] + k * LINK, LINK);
+            CHECK(keep(c, s, t, &err) == 0);
+        }
+    }
+    CHECK(prefix_cache_flush(c, &err) == 0);
     prefix_cache_free(c);
 
     /* those used last stay on a smaller drive: of the first, since it was just used */

@@ -52,6 +52,7 @@ struct state {
      * number of the keeper's, and up to which position this state has been that one ever since. */
     uint64_t kept;
     int kept_pos;
+    uint64_t key;                        /* state_layout_key of it; 0: not asked for yet */
 };
 
 /* As after state_create. */
