@@ -9,11 +9,11 @@
  * tokens on its own, perhaps in other chunks, never adds to the rows of another.
  *
  * RAM is bounded: the state least recently used of those that no other in RAM goes on from leaves
- * it first, for the drive if there is a folder. There, files are bounded in the same way, and are
- * found again by the next program that has the same model, KV type and arithmetic. Files of others
- * stay where they are; damaged ones are removed, with a note. What cannot be kept for lack of room
- * or memory is computed again; nothing else is lost. One thread at a time, the one that uses the
- * sessions. */
+ * it first, for the drive if there is a folder; a state that does not fit beside all that it goes
+ * on from is kept there alone. Files are bounded in the same way, and are found again by the next
+ * program that has the same model, KV type and arithmetic. Those of others stay where they are;
+ * damaged ones are removed, with a note. What cannot be kept for lack of room or memory is computed
+ * again; nothing else is lost. One thread at a time, the one that uses the sessions. */
 #ifndef ENGINE_SESSION_PREFIX_CACHE_H
 #define ENGINE_SESSION_PREFIX_CACHE_H
 

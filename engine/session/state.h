@@ -61,8 +61,8 @@ int state_rewind_target(const state *s, int pos);
  * in the windows of the other layers. Many marks share one copy of the rows. Neither depends on
  * ctx, slack or the space: what one state gave, any other of the model and the KV type takes. */
 
-/* Of n positions; of the mark at pos: 0 everywhere if rows are all there is. UINT64_MAX: too much to
- * count. */
+/* Of n positions; of the mark at pos: 0 everywhere if rows are all there is. UINT64_MAX: too much
+ * to count. */
 uint64_t state_rows_bytes(const model *m, kv_type type, int n);
 uint64_t state_mark_bytes(const model *m, kv_type type, int pos);
 
