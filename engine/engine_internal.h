@@ -1,4 +1,4 @@
-/* engine_internal.h - what engine.c and session.c share; for them alone. */
+/* engine_internal.h - what engine.c, session.c and prefix_cache.c share; for them alone. */
 #ifndef ENGINE_ENGINE_INTERNAL_H
 #define ENGINE_ENGINE_INTERNAL_H
 
@@ -25,5 +25,14 @@ struct engine {
     expert_profile *seen;                /* what tokens chose; NULL without memory for it */
     router_ahead *ahead;                 /* where experts come from a drive; or NULL */
 };
+
+/* ---- session.c, for prefix_cache.c ---- */
+
+state *session_state(session *s);
+/* As for files, but states of other arithmetic (GPU, exact) have other tags. */
+state_tag session_tag(const session *s);
+int session_check_state(const session *s, err_ctx *err);         /* is it that of its position? */
+/* The state was replaced by that of these tokens. */
+void session_replaced(session *s, const int32_t *ids, int n);
 
 #endif

@@ -1,4 +1,5 @@
-/* test_state.c - KV store, recurrent block, snapshots and rewinding. Files: test_state_file.c. */
+/* test_state.c - KV store, recurrent block, snapshots, rewinding and copies in parts. Files:
+ * test_state_file.c. */
 #include "tests/test.h"
 
 #include <inttypes.h>
@@ -489,6 +490,174 @@ static void test_walks(void)
     }
 }
 
+/* ---- in parts -------------------------------------------------------------------------------- */
+
+/* What a walk left to others: rows in pieces, each of which begins where the one before it ended,
+ * and the mark of the last position. */
+typedef struct part { uint8_t *rows; int from, to; } part;
+enum { N_PART = 8 };
+
+typedef struct kept_parts {
+    part parts[N_PART];
+    int n;
+    uint8_t *mark;
+} kept_parts;
+
+static void parts_drop(kept_parts *k)
+{
+    for (int i = 0; i < k->n; i++) mem_free(k->parts[i].rows);
+    mem_free(k->mark);
+    *k = (kept_parts){ 0 };
+}
+
+/* Rows from where the last part ended, and the mark. */
+static void parts_take(kept_parts *k, const twin *t)
+{
+    const int from = k->n > 0 ? k->parts[k->n - 1].to : 0;
+    const size_t rows = (size_t)state_rows_bytes(t->m, t->o.kv, t->pos - from);
+    const size_t mark = (size_t)state_mark_bytes(t->m, t->o.kv, t->pos);
+    part *p = &k->parts[k->n++];
+    err_ctx err = { 0 };
+    *p = (part){ test_alloc(rows + 8, 1), from, t->pos };
+    mem_free(k->mark);
+    k->mark = test_alloc(mark + 8, 1);
+    memset(p->rows + rows, 0x5A, 8);
+    memset(k->mark + mark, 0x5A, 8);
+    CHECK_MSG(state_export(t->s, p->rows, from, k->mark, &err) == 0, "%s", err.msg);
+    for (int i = 0; i < 8; i++)
+        if (p->rows[rows + (size_t)i] != 0x5A || k->mark[mark + (size_t)i] != 0x5A)
+            CHECK_MSG(false, "more bytes than were promised at %d", t->pos);
+}
+
+/* A walk that now and then goes on in another state, of other sizes, perhaps in another space. */
+static void test_parts(void)
+{
+    static const struct { int ctx, slack; } sizes[] = { { 70, 4 }, { 90, 1 }, { 75, 70 } };
+    static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D", "FWF" };
+    for (size_t i = 0; i < 3 * ARRAY_LEN(layers); i++) {
+        model *m = twin_model(layers[i / 3], 2, 32, 6);
+        state_options o = { 70, 4, (kv_type)(i % 3), 2, where, n_ram };
+        test_rng rng = { i };
+        kept_parts k = { 0 };
+        twin t;
+        err_ctx err = { 0 };
+        twin_open(&t, m, &o);
+        for (int step = 0; step < 80 && !t.why[0]; step++) {
+            const int left = t.o.ctx - t.pos, most = left < t.o.slack ? left : t.o.slack;
+            const uint32_t dice = test_below(&rng, 10);
+            if (dice < 6 && left > 0) {
+                twin_run(&t, &rng, 1 + (int)test_below(&rng, (uint32_t)most), dice == 0);
+            } else if (dice < 8) {
+                twin_snapshot(&t);
+                if (k.n < N_PART - 1) parts_take(&k, &t);
+            } else {
+                twin_rewind(&t, t.pos - (int)test_below(&rng, 8));
+                if (k.n > 0 && t.pos < k.parts[k.n - 1].to) parts_drop(&k);
+            }
+            if (step % 7 != 6) continue;
+            const size_t z = test_below(&rng, ARRAY_LEN(sizes));
+            twin next;
+            parts_take(&k, &t);
+            o.ctx = sizes[z].ctx;
+            o.slack = sizes[z].slack;
+            o.where = test_below(&rng, 2) ? NULL : where;
+            o.n_ram = o.where ? n_ram : 0;
+            if (t.pos <= o.ctx) {
+                twin_open(&next, m, &o);
+                twin_run(&next, &rng, 1, false);         /* something to be replaced */
+                twin_snapshot(&next);
+                state_import_begin(next.s);
+                for (int j = k.n - 1; j >= 0; j--)       /* in any order */
+                    state_import_rows(next.s, k.parts[j].rows, k.parts[j].from, k.parts[j].to,
+                                      k.parts[j].to - k.parts[j].from);
+                CHECK_MSG(state_import_end(next.s, t.pos, k.mark, &err) == 0, "%s", err.msg);
+                twin_loaded(&next, &t);
+                twin_close(&t);
+                t = next;
+            }
+            parts_drop(&k);
+        }
+        CHECK_MSG(twin_holds(&t, &rng), "%s, %s: %s", layers[i / 3], kv_type_name(o.kv), t.why);
+        parts_drop(&k);
+        twin_close(&t);
+        twin_model_free(m);
+    }
+}
+
+/* Where rows are all there is, any beginning of them is a state. */
+static void test_first_rows(void)
+{
+    model *m = twin_model("FF", 2, 32, 0);
+    const state_options o = { 40, 20, KV_Q8_0, 0, where, n_ram };
+    kept_parts k = { 0 };
+    test_rng rng = { 4 };
+    err_ctx err = { 0 };
+    twin t;
+    twin_open(&t, m, &o);
+    for (int i = 0; i < 2; i++) {
+        twin_run(&t, &rng, 20, false);
+        parts_take(&k, &t);
+    }
+    CHECK(state_mark_bytes(m, KV_Q8_0, 40) == 0);
+    for (int n = 0; n <= 20; n++) {
+        twin u;
+        twin_open(&u, m, &o);
+        state_import_begin(u.s);
+        state_import_rows(u.s, k.parts[0].rows, 0, 20, 20);
+        state_import_rows(u.s, k.parts[1].rows, 20, 40, n);
+        CHECK(state_import_end(u.s, 20 + n, NULL, &err) == 0);
+        t.pos = 20 + n;
+        twin_loaded(&u, &t);
+        CHECK_MSG(twin_holds(&u, &rng), "%d rows of 20: %s", n, u.why);
+        twin_close(&u);
+    }
+    parts_drop(&k);
+    twin_close(&t);
+    twin_model_free(m);
+}
+
+static void test_parts_fail(void)
+{
+    model *m = twin_model("DWF", 2, 32, 4);
+    const state_options o = { 60, 20, KV_F16, 2, far_space(), 0 };
+    kept_parts k = { 0 };
+    test_rng rng = { 8 };
+    err_ctx err = { 0 };
+    twin t, u;
+    int n = 0, rc = -1;
+    twin_open(&t, m, &o);
+    twin_run(&t, &rng, 20, false);
+    parts_take(&k, &t);
+    for (; rc < 0 && n < 50; n++) {
+        far_fail_after(n + 1);
+        rc = state_export(t.s, k.parts[0].rows, 0, k.mark, &err);
+        far_fail_after(0);
+        CHECK_MSG(rc == 0 || (rc == ERR_IO && strstr(err.msg, "read failed")), "%s", err.msg);
+    }
+    CHECK_MSG(n >= 9 && n < 50, "out: %d calls", n);
+    for (n = 0, rc = -1; rc < 0 && n < 50; n++) {
+        twin_open(&u, m, &o);
+        twin_run(&u, &rng, 3, false);
+        far_fail_after(n + 1);
+        state_import_begin(u.s);
+        state_import_rows(u.s, k.parts[0].rows, 0, 20, 20);
+        rc = state_import_end(u.s, 20, k.mark, &err);
+        far_fail_after(0);
+        if (rc < 0) {
+            CHECK(rc == ERR_IO && state_pos(u.s) == 0);
+            u.pos = 0;
+        } else {
+            twin_loaded(&u, &t);
+        }
+        CHECK_MSG(twin_holds(&u, &rng), "failure %d: %s", n, u.why);
+        twin_close(&u);
+    }
+    CHECK_MSG(n >= 9 && n < 50, "in: %d calls", n);
+    parts_drop(&k);
+    twin_close(&t);
+    twin_model_free(m);
+}
+
 /* A failure in the space stays visible until somebody asks, and changes no position. */
 static void test_space_fails(void)
 {
@@ -529,6 +698,8 @@ static void test_in_space(void)
     test_limit();
     test_snapshots();
     test_walks();
+    test_parts();
+    test_first_rows();
 }
 
 static void test_in_vram(void)
@@ -573,6 +744,7 @@ int main(int argc, char **argv)
     n_ram = 0;
     test_no_room();
     test_space_fails();
+    test_parts_fail();
     CHECK(far_blocks() == 0);
     test_in_vram();
     return test_end();

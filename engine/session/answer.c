@@ -7,6 +7,8 @@
  * is the session's, the choice the sampler's. */
 #include "engine/session/answer.h"
 
+#include "engine/session/prefix_cache.h"
+
 const char *answer_end_name(answer_end e)
 {
     static const char *const names[] = {
@@ -151,29 +153,54 @@ static bool watch_prompt(void *ctx, double done_tokens, double n_tokens)
     return w->hooks->watch(w->hooks->ctx, w->before + done_tokens, w->total);
 }
 
-/* Takes in what the session does not hold of the prompt, with a snapshot on the way. At least the
- * last token is computed, for its logits. */
+/* Has the session hold the longest beginning of the prompt that can be had, but not all of it, and
+ * returns its length. With a cache the session goes back to where a state was kept, even if it
+ * could go back less far: it must not show that it stayed in memory. */
+static int reach(session *s, const int32_t *prompt, int n_prompt, const answer_options *o,
+                 err_ctx *err)
+{
+    const int most = min_int(common_start(s, prompt, n_prompt), n_prompt - 1);
+    if (!o->cache) return session_rewind(s, most);
+    const int kept = most < session_pos(s) ? prefix_cache_held(o->cache, s, most) : 0;
+    const int own = session_rewind_target(s, kept > 0 ? kept : most);
+    if (prefix_cache_find(o->cache, prompt, n_prompt - 1) <= own) return session_rewind(s, own);
+    return prefix_cache_load(o->cache, s, prompt, n_prompt - 1, err);
+}
+
+/* Where the prompt is cut after pos: at a mark, at the stable part's end, or at its own. */
+static int next_cut(const answer_options *o, int pos, int stable, int n_prompt)
+{
+    int cut = pos < stable ? stable : n_prompt;
+    for (int i = 0; i < o->n_mark; i++)
+        if (o->marks[i] > pos && o->marks[i] < cut) cut = o->marks[i];
+    if (o->mark_every > 0 && o->mark_every - pos % o->mark_every < cut - pos)
+        cut = pos + (o->mark_every - pos % o->mark_every);
+    return cut;
+}
+
+/* Takes in what cannot be had of the prompt, with a snapshot on the way. At least the last token is
+ * computed, for its logits. */
 static int take_prompt(answer_stats *out, session *s, float *logits, const int32_t *prompt,
                        int n_prompt, const answer_options *o, const answer_hooks *hooks,
                        err_ctx *err)
 {
     const int stable = o->n_stable > 0 && o->n_stable < n_prompt ? o->n_stable : n_prompt;
-    const int common = common_start(s, prompt, n_prompt);
     progress_fn *watch = hooks && hooks->watch ? watch_prompt : NULL;
-    int rc, pos = session_rewind(s, common < n_prompt ? common : n_prompt - 1);
+    int pos = reach(s, prompt, n_prompt, o, err);
     prompt_watch w = { .hooks = hooks, .total = n_prompt - pos };
-
+    if (pos < 0) return pos;
     out->n_reused = pos;
-    if (pos < stable && stable < n_prompt) {
-        rc = session_eval(s, prompt + pos, stable - pos, NULL, 0, watch, &w, err);
+    while (pos < n_prompt) {
+        const int cut = next_cut(o, pos, stable, n_prompt);
+        const int rc = session_eval(s, prompt + pos, cut - pos, cut == n_prompt ? logits : NULL,
+                                    cut == n_prompt, watch, &w, err);
         if (rc < 0) return rc;
-        session_snapshot(s);
-        w.before = stable - pos;
-        pos = stable;
+        if (cut == stable) session_snapshot(s);
+        if (o->cache && (cut < n_prompt || cut == stable)) prefix_cache_keep(o->cache, s, NULL);
+        w.before += cut - pos;
+        pos = cut;
     }
-    rc = session_eval(s, prompt + pos, n_prompt - pos, logits, 1, watch, &w, err);
-    if (rc == 0 && stable == n_prompt) session_snapshot(s);
-    return rc;
+    return 0;
 }
 
 /* ---- answer -------------------------------------------------------------------------------- */
@@ -241,6 +268,8 @@ int answer_run(answer_stats *out, session *s, sampler *smp, const int32_t *promp
         for (int i = 0; i < n_prompt; i++) sampler_accept(smp, prompt[i]);
         rc = draw(out, s, smp, logits, &st, err);
         out->answer_ns = clock_ns() - ready_ns;
+        if (rc == 0 && o->cache && session_pos(s) > n_prompt)
+            prefix_cache_keep(o->cache, s, NULL);
     } else if (rc == ERR_STOPPED) {
         rc = 0;
     }

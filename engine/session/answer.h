@@ -4,7 +4,12 @@
  * What the session already holds of the prompt is not computed again: it goes back to the longest
  * common beginning that it can reach. A snapshot is taken at the end of the prompt, because the
  * next turn of a conversation often differs right after it (reasoning is dropped, text is split
- * into other tokens). Used by whoever talks: command line, interactive chat, service. */
+ * into other tokens). With a prefix cache the beginning may also come from there, and states are
+ * kept there: at the marks, at the end of the prompt and at the end of the answer.
+ *
+ * A prompt is cut at its marks, whether there is a cache or not, and whatever is there already: so
+ * what is computed after a mark does not show whether the tokens before it were computed just now,
+ * stayed in memory or came back. Used by whoever talks: command line, interactive chat, service. */
 #ifndef ENGINE_SESSION_ANSWER_H
 #define ENGINE_SESSION_ANSWER_H
 
@@ -33,6 +38,13 @@ typedef struct answer_options {
                                           * prompt instead, where the next turn is known to differ
                                           * earlier (a cue with <think>); 0: at its end */
     bool show_special;                   /* without talk: control tokens show as their text */
+    struct prefix_cache *cache;          /* prefix_cache.h; made for sessions like this one. NULL:
+                                          * what the session holds is all there is */
+    const int *marks;                    /* [n_mark]: after how many tokens of the prompt the next
+                                          * one may well differ; in any order, and others than
+                                          * 1 .. n_prompt - 1 do not matter */
+    int n_mark;
+    int mark_every;                      /* more marks, at its multiples; 0: none */
 } answer_options;
 
 /* text gets reasoning, answer and tool calls as chat.h describes them; < 0 ends the answer as
@@ -48,7 +60,8 @@ typedef struct answer_hooks {
 typedef struct answer_stats {
     int n_prompt;                        /* tokens of the prompt */
     int n_taken;                         /* of these, in the session: fewer if that was stopped */
-    int n_reused;                        /* of these, already there: not computed again */
+    int n_reused;                        /* of these, already there, or in the cache: not computed
+                                          * again */
     int n_answer;                        /* tokens sampled, the stop token included */
     uint64_t prompt_ns, answer_ns;       /* taking in; sampling and taking in what was sampled */
     answer_end end;
@@ -58,7 +71,8 @@ typedef struct answer_stats {
  * sampled is not taken in. Fails, with the session usable, if the prompt is empty, has an id
  * outside the vocabulary or leaves no room for a token in the context, and if logits are not
  * numbers. Interrupted while it takes in the prompt it returns 0 with n_answer 0. Everything is
- * allocated before the first token, but for what tool calls need. */
+ * allocated before the first token, but for what tool calls need and what is kept. A state that
+ * cannot be kept is no failure. */
 int answer_run(answer_stats *out, session *s, sampler *smp, const int32_t *prompt, int n_prompt,
                const answer_options *o, const answer_hooks *hooks, err_ctx *err);
 

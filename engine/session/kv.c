@@ -350,7 +350,7 @@ int kv_rewind_limit(const kv_store *c, int pos)
 
 static bool is_in_part(const kv_store *c, const kv_layer *y, kv_part part)
 {
-    return y->k && (part == KV_ALL || y->rows < c->ctx);
+    return y->k && (part == KV_ALL || (part == KV_RINGS ? y->rows < c->ctx : y->window > 0));
 }
 
 int kv_each_piece(const kv_store *c, kv_part part, int pos, kv_piece_fn *fn, void *ctx)
@@ -378,4 +378,45 @@ void kv_replaced(kv_store *c, kv_part part, int pos)
         kv_layer *y = &c->layers[l];
         if (is_in_part(c, y, part)) y->first = lowest_seen(y, pos);
     }
+}
+
+/* ---- parts of a kept state ------------------------------------------------------------------ */
+
+int kv_each_full(const kv_store *c, int from, int to, kv_piece_fn *fn, void *ctx)
+{
+    for (int l = 0; l < c->n_layer && from < to; l++) {
+        const kv_layer *y = &c->layers[l];
+        if (!y->k || y->window > 0) continue;
+        for (int i = 0; i < 2 * c->n_head; i++) {
+            int n = to - from;           /* as many rows as positions: never cut */
+            uint8_t *bytes = run_at(c, y, i < c->n_head ? y->k : y->v, i % c->n_head, from, &n);
+            const int rc = fn(ctx, y->where, bytes, (size_t)n * c->row_bytes);
+            if (rc < 0) return rc;
+        }
+    }
+    return 0;
+}
+
+uint64_t kv_window_bytes(const model *m, kv_type type, int pos)
+{
+    uint64_t sum = 0, one;
+    for (int l = 0; l < m->hp.n_layer; l++) {
+        const int window = m->layers[l].window;
+        if (!has_kv(m, l) || window == 0) continue;
+        if (!part_bytes(&one, m, type, min_int(pos, window - 1)) || one > UINT64_MAX / 2 ||
+            !size_add(&sum, sum, 2 * one))
+            return UINT64_MAX;
+    }
+    return sum;
+}
+
+uint64_t kv_full_bytes(const model *m, kv_type type, int n)
+{
+    uint64_t sum = 0, one;
+    for (int l = 0; l < m->hp.n_layer; l++) {
+        if (!has_kv(m, l) || m->layers[l].window > 0) continue;
+        if (!part_bytes(&one, m, type, n) || one > UINT64_MAX / 2 || !size_add(&sum, sum, 2 * one))
+            return UINT64_MAX;
+    }
+    return sum;
 }

@@ -200,7 +200,7 @@ const int32_t *session_ids(const session *s) { return s->ids; }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static int check_state(const session *s, err_ctx *err)
+int session_check_state(const session *s, err_ctx *err)
 {
     if (!s->broken) return 0;
     return err_set(err, ERR_IO, "the session's state was lost in an earlier failure");
@@ -209,7 +209,7 @@ static int check_state(const session *s, err_ctx *err)
 static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *err)
 {
     const int n_vocab = s->e->m->hp.n_vocab, room = s->opt.ctx - session_pos(s);
-    const int rc = check_state(s, err);
+    const int rc = session_check_state(s, err);
     if (rc < 0) return rc;
     if (n > room)
         return err_set(err, ERR_RANGE, "%d tokens do not fit: the context of %d has room for %d", n,
@@ -551,7 +551,7 @@ static state_tag tag_of(const session *s)
 int session_save(const session *s, const char *path, str_view extra, err_ctx *err)
 {
     const state_tag tag = tag_of(s);
-    const int rc = check_state(s, err);
+    const int rc = session_check_state(s, err);
     return rc < 0 ? rc : state_save(s->st, path, &tag, s->ids, extra, err);
 }
 
@@ -561,4 +561,22 @@ int session_load(session *s, const char *path, char **extra, size_t *n_extra, er
     const int rc = state_load(s->st, path, &tag, s->ids, s->opt.ctx, extra, n_extra, err);
     if (rc == 0) s->broken = false;
     return rc;
+}
+
+/* ---- kept states ----------------------------------------------------------------------------- */
+
+state *session_state(session *s) { return s->st; }
+
+state_tag session_tag(const session *s)
+{
+    state_tag tag = tag_of(s);
+    tag.model = tag.model * 31 + (engine_on_gpu(s->e) ? 2 : s->e->opt.exact ? 1 : 0);
+    return tag;
+}
+
+void session_replaced(session *s, const int32_t *ids, int n)
+{
+    assert(n == session_pos(s));
+    memmove(s->ids, ids, (size_t)n * sizeof *ids);
+    s->broken = false;
 }

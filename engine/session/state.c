@@ -135,7 +135,7 @@ static void drop_snapshots(state *s, int pos)
 
 void state_clear(state *s)
 {
-    s->pos = 0;
+    s->pos = s->kept_pos = 0;
     drop_snapshots(s, 0);
     recurrent_clear(s->rec);
     kv_replaced(s->kv, KV_ALL, 0);
@@ -244,7 +244,75 @@ int state_rewind(state *s, int pos)
         return 0;
     }
     drop_snapshots(s, target);
+    s->kept_pos = min_int(s->kept_pos, target);
     if (is_direct(s, target)) s->pos = target;
     else restore(s, find_snapshot(s, target));
     return target;
+}
+
+/* ---- in parts ------------------------------------------------------------------------------- */
+
+uint64_t state_rows_bytes(const model *m, kv_type type, int n)
+{
+    return kv_full_bytes(m, type, n);
+}
+
+uint64_t state_mark_bytes(const model *m, kv_type type, int pos)
+{
+    const uint64_t rec = recurrent_bytes(m), windows = kv_window_bytes(m, type, pos);
+    uint64_t sum;
+    return size_add(&sum, rec, windows) ? sum : UINT64_MAX;
+}
+
+int state_export(const state *s, void *rows, int from, void *mark, err_ctx *err)
+{
+    uint8_t *to = rows, *at = mark;
+    assert(from >= 0 && from <= s->pos);
+    kv_each_full(s->kv, from, s->pos, copy_out, &to);
+    state_each_block(s, copy_out, &at);
+    kv_each_piece(s->kv, KV_WINDOWS, s->pos, copy_out, &at);
+    return state_check(s, err);
+}
+
+void state_import_begin(state *s)
+{
+    state_clear(s);
+}
+
+/* Of the positions that rows holds only the first are wanted: each head's others are skipped. */
+typedef struct row_source {
+    const uint8_t *at;
+    size_t stride;                       /* bytes of a head */
+} row_source;
+
+static int copy_head(void *ctx, mem_space *where, void *bytes, size_t n)
+{
+    row_source *src = ctx;
+    where->write(where, bytes, src->at, n);
+    src->at += src->stride;
+    return 0;
+}
+
+void state_import_rows(state *s, const void *rows, int from, int to, int n)
+{
+    row_source src = { rows, (size_t)(to - from) * kv_row_bytes(s->kv) };
+    assert(s->pos == 0 && from >= 0 && n >= 0 && n <= to - from && n <= s->o.ctx - from);
+    kv_each_full(s->kv, from, from + n, copy_head, &src);
+}
+
+int state_import_end(state *s, int pos, const void *mark, err_ctx *err)
+{
+    /* copy_in only reads what it copies from */
+    uint8_t *at = (uint8_t *)(uintptr_t)mark;
+    assert(pos >= 0 && pos <= s->o.ctx);
+    state_each_block(s, copy_in, &at);
+    kv_each_piece(s->kv, KV_WINDOWS, pos, copy_in, &at);
+    const int rc = state_check(s, err);
+    if (rc < 0) {
+        state_clear(s);
+        return rc;
+    }
+    kv_replaced(s->kv, KV_ALL, pos);
+    s->pos = pos;
+    return 0;
 }

@@ -1,4 +1,4 @@
-/* state.h - all that a session remembers between tokens, with snapshots, rewinding and files.
+/* state.h - all that a session remembers between tokens: snapshots, rewinding, copies, files.
  *
  * The position is the number of tokens taken in. A snapshot holds what cannot be recomputed from
  * the KV store: the recurrent block and the rings of windowed layers. Rows of full layers are not
@@ -53,6 +53,28 @@ void state_snapshot(state *s);
 int state_rewind(state *s, int pos);
 /* What state_rewind would return. */
 int state_rewind_target(const state *s, int pos);
+
+/* ---- in parts, to memory and back ---- */
+
+/* A state at a position is its rows, the keys and values of layers without a window, which only
+ * grow, and a mark: what stands for this position alone, recurrent blocks and the keys and values
+ * in the windows of the other layers. Many marks share one copy of the rows. Neither depends on
+ * ctx, slack or the space: what one state gave, any other of the model and the KV type takes. */
+
+/* Of n positions; of the mark at pos: 0 everywhere if rows are all there is. UINT64_MAX: too much
+ * to count. */
+uint64_t state_rows_bytes(const model *m, kv_type type, int n);
+uint64_t state_mark_bytes(const model *m, kv_type type, int pos);
+
+/* Copies the rows of from .. the present position and the mark. */
+int state_export(const state *s, void *rows, int from, void *mark, err_ctx *err);
+
+/* Begin empties s; then come rows, exported as from .. to - 1, of which the first n are taken, in
+ * any order and without holes; then the mark, with which s is at pos. No snapshots are left. After
+ * a failure of the space s is empty. */
+void state_import_begin(state *s);
+void state_import_rows(state *s, const void *rows, int from, int to, int n);
+int state_import_end(state *s, int pos, const void *mark, err_ctx *err);
 
 /* ---- to a file and back ---- */
 

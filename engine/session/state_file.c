@@ -51,11 +51,11 @@ static_assert(sizeof(((state_tag *)0)->arch) == AT_NAME - AT_ARCH &&
 
 /* ---- checksum ------------------------------------------------------------------------------- */
 
-/* One multiplication for every 8 bytes, the last ones filled up with zeros. Each step can be undone
- * for a known word and for a known sum, so damage within one word is always noticed; other damage
- * goes unnoticed once in 2^64. Against accidents, not against people. */
-static uint64_t checksum(uint64_t sum, const uint8_t *p, size_t n)
+/* The last bytes are filled up with zeros. Each step can be undone for a known word and for a known
+ * sum, so damage within one word is always noticed; other damage goes unnoticed once in 2^64. */
+uint64_t state_checksum(uint64_t sum, const void *bytes, size_t n)
 {
+    const uint8_t *p = bytes;
     for (; n > 0; p += 8) {
         uint8_t last[8] = { 0 };
         if (n < 8) memcpy(last, p, n);
@@ -87,6 +87,26 @@ static void layer_entry(uint8_t out[8], const model_layer *y)
 {
     store_u32(out, y->mixer == MIX_ATTENTION ? 0 : 1);
     store_u32(out + 4, (uint32_t)y->window);
+}
+
+uint64_t state_layout_key(const model *m, kv_type type, const state_tag *tag)
+{
+    uint8_t word[8];
+    fact facts[N_FACT];
+    store_u64(word, tag->model);
+    uint64_t sum = state_checksum((uint64_t)type + 1, word, 8);
+    sum = state_checksum(sum, tag->arch, sizeof tag->arch);
+    sum = state_checksum(sum, tag->name, sizeof tag->name);
+    facts_of(facts, &m->hp);
+    for (int i = 0; i < N_FACT; i++) {
+        store_u64(word, facts[i].value);
+        sum = state_checksum(sum, word, 8);
+    }
+    for (int l = 0; l < m->hp.n_layer; l++) {
+        layer_entry(word, &m->layers[l]);
+        sum = state_checksum(sum, word, 8);
+    }
+    return sum;
 }
 
 static int add_piece(void *ctx, mem_space *where, void *bytes, size_t n)
@@ -130,7 +150,7 @@ static bool make_header(uint8_t h[HEADER_BYTES], const state *s, const state_tag
     store_u64(h + AT_MODEL, tag->model);
     copy_text(h + AT_ARCH, tag->arch, sizeof tag->arch);
     copy_text(h + AT_NAME, tag->name, sizeof tag->name);
-    store_u64(h + AT_SUM, checksum(0, h, AT_SUM));
+    store_u64(h + AT_SUM, state_checksum(0, h, AT_SUM));
     return true;
 }
 
@@ -163,7 +183,7 @@ static int write_all(stream *f, const uint8_t *p, size_t n)
 static int flush(stream *f)
 {
     const size_t n = f->used;
-    f->sum = checksum(f->sum, f->buf, n);
+    f->sum = state_checksum(f->sum, f->buf, n);
     f->used = 0;
     return write_all(f, f->buf, n);
 }
@@ -224,7 +244,7 @@ static int take_to(stream *f, mem_space *to, void *dst, uint64_t n)
             const ssize_t got = read_all(f, f->buf, want);
             if (got < 0) return (int)got;
             if ((size_t)got < want || want == 0) return truncated(f);
-            f->sum = checksum(f->sum, f->buf, want);
+            f->sum = state_checksum(f->sum, f->buf, want);
             f->left -= want;
             f->have = want;
             f->used = 0;
@@ -347,7 +367,7 @@ static int read_header(uint8_t h[HEADER_BYTES], stream *f)
     if (version != VERSION)
         return err_set(f->err, ERR_UNSUPPORTED, "session file of version %u, this program reads "
                        "version %d", version, VERSION);
-    if (load_u64(h + AT_SUM) != checksum(0, h, AT_SUM))
+    if (load_u64(h + AT_SUM) != state_checksum(0, h, AT_SUM))
         return err_set(f->err, ERR_FORMAT, "damaged session file (wrong checksum of the header)");
     return 0;
 }

@@ -1,0 +1,268 @@
+/* prefix_cache.c - states out of sessions and into them, and which leave RAM.
+ *
+ * Rows are only added to a node where the session is known to hold its bits: state_internal.h's
+ * kept and kept_pos say so. prefix_tree.h draws the tree, prefix_drive.c does files. */
+#include "engine/session/prefix_cache.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine/engine_internal.h"
+#include "engine/session/prefix_tree.h"
+#include "engine/session/state_internal.h"
+
+/* The state that s went on from, with the bits it has: root if that is not kept (any more). */
+static prefix_node *origin(prefix_cache *c, session *s)
+{
+    const state *st = session_state(s);
+    prefix_node *k = &c->root;
+    while (k && k->number != st->kept) k = prefix_tree_next(k, true);
+    if (!k) return &c->root;
+    while (k->to > st->kept_pos) k = k->parent;
+    return prefix_tree_leads_to(k, session_ids(s)) ? k : &c->root;       /* no number alone */
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+static bool has_child_in_ram(const prefix_node *k)
+{
+    for (const prefix_node *a = k->child; a; a = a->next)
+        if (a->body) return true;
+    return false;
+}
+
+/* False: it could not go to the drive, and is gone. */
+static bool drop_from_ram(prefix_cache *c, prefix_node *k)
+{
+    err_ctx err = { 0 };
+    c->n.dropped++;
+    if (c->o.folder && prefix_drive_save(c, k, &err) < 0) prefix_drive_note(c, err.msg, "");
+    if (!k->on_drive) {
+        prefix_tree_remove(c, k);
+        return false;
+    }
+    c->n.ram_bytes -= prefix_tree_ram(k);
+    mem_free(k->body);
+    k->body = NULL;
+    return true;
+}
+
+/* Of those that nothing in RAM goes on from the one used longest ago, but none used right now: if
+ * these leave too little room, all stay. */
+static bool make_room(prefix_cache *c, uint64_t bytes)
+{
+    uint64_t needed = bytes;
+    for (prefix_node *k = &c->root; (k = prefix_tree_next(k, true));)
+        if (k->body && k->used == c->clock) needed += prefix_tree_ram(k);
+    if (needed > c->o.ram_bytes) return false;
+    while (c->n.ram_bytes > c->o.ram_bytes - bytes) {
+        prefix_node *victim = NULL;
+        for (prefix_node *k = &c->root; (k = prefix_tree_next(k, true));)
+            if (k->body && k->used < c->clock && (!victim || k->used < victim->used) &&
+                !has_child_in_ram(k))
+                victim = k;
+        if (!victim) return false;
+        drop_from_ram(c, victim);
+    }
+    return true;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* A look at every tensor of the file: once for each session. */
+static uint64_t key_of(session *s)
+{
+    state *st = session_state(s);
+    if (st->key == 0) {
+        const state_tag tag = session_tag(s);
+        st->key = state_layout_key(st->m, st->o.kv, &tag);
+    }
+    return st->key;
+}
+
+static int check_session(const prefix_cache *c, session *s, err_ctx *err)
+{
+    if (key_of(s) == c->key) return 0;
+    return err_set(err, ERR_UNSUPPORTED, "prefix cache: made for another model, KV type or device");
+}
+
+int prefix_cache_create(prefix_cache **out, session *like, const prefix_cache_options *o,
+                        err_ctx *err)
+{
+    const state *st = session_state(like);
+    prefix_cache *c = mem_zalloc(sizeof *c);
+    *out = NULL;
+    if (!c) return err_set(err, ERR_NOMEM, "prefix cache: no memory for %zu bytes", sizeof *c);
+    c->o = *o;
+    c->o.folder = NULL;
+    c->m = st->m;
+    c->kv = st->o.kv;
+    c->key = key_of(like);
+    c->any = state_mark_bytes(c->m, c->kv, c->m->hp.ctx_train) == 0;
+    c->last_number = clock_ns();         /* what another cache kept of a session is not ours */
+    if (o->folder) {
+        c->o.folder = mem_strdup_n(o->folder, strlen(o->folder));
+        const int rc = c->o.folder ? prefix_drive_open(c, err)
+                                   : err_set(err, ERR_NOMEM, "prefix cache: no memory for a name");
+        if (rc < 0) {
+            prefix_cache_free(c);
+            return rc;
+        }
+    }
+    *out = c;
+    return 0;
+}
+
+void prefix_cache_free(prefix_cache *c)
+{
+    if (!c) return;
+    while (c->root.child) {
+        prefix_node *k = c->root.child;
+        while (k->child) k = k->child;
+        prefix_tree_remove(c, k);
+    }
+    mem_free((char *)(uintptr_t)c->o.folder);
+    mem_free(c);
+}
+
+prefix_cache_stats prefix_cache_counts(const prefix_cache *c)
+{
+    prefix_cache_stats n = c->n;
+    for (prefix_node *k = c->root.child; k; k = prefix_tree_next(k, true)) {
+        n.n_state++;
+        n.n_ram += k->body != NULL;
+        n.n_drive += k->on_drive;
+    }
+    return n;
+}
+
+/* ---- find, load ------------------------------------------------------------------------------ */
+
+int prefix_cache_find(prefix_cache *c, const int32_t *ids, int n)
+{
+    int pos;
+    prefix_tree_longest(c, ids, n, &pos);
+    return pos;
+}
+
+int prefix_cache_held(prefix_cache *c, session *s, int n)
+{
+    const prefix_node *k = origin(c, s);
+    while (k->to > n) k = k->parent;
+    return k->to;
+}
+
+/* What came from the drive stays in RAM if its parent did and there is room. */
+static bool adopt(prefix_cache *c, prefix_node *k, uint8_t *body)
+{
+    if ((k->parent->parent && !k->parent->body) || !make_room(c, prefix_tree_ram(k))) return false;
+    k->body = body;
+    c->n.ram_bytes += prefix_tree_ram(k);
+    return true;
+}
+
+/* Puts the rows on the way to best into st, up to *pos, and the last mark there that can be had.
+ * Then *pos is its position and *number its state's; 0 if there is none. */
+static int import_path(prefix_cache *c, state *st, prefix_node *best, int *pos, uint64_t *number,
+                       err_ctx *err)
+{
+    const int limit = *pos;
+    const uint8_t *mark = NULL;
+    uint8_t *lent = NULL;                /* the last body, if it is not in the tree */
+    *pos = 0;
+    *number = 0;
+    for (prefix_node *k = best; k->parent; k = k->parent) k->parent->step = k;
+    state_import_begin(st);
+    for (prefix_node *k = &c->root; k != best;) {
+        k = k->step;
+        uint8_t *body = k->body;
+        if (!body && !(body = prefix_drive_read(c, k))) break;
+        const int to = min_int(limit, k->to);
+        state_import_rows(st, body, k->from, k->to, to - k->from);
+        mem_free(lent);
+        lent = k->body || adopt(c, k, body) ? NULL : body;
+        mark = body + k->rows_bytes;
+        *pos = to;
+        *number = k->number;
+        prefix_drive_refresh(c, k);
+    }
+    const int rc = mark ? state_import_end(st, *pos, mark, err) : 0;
+    mem_free(lent);
+    return rc;
+}
+
+int prefix_cache_load(prefix_cache *c, session *s, const int32_t *ids, int n, err_ctx *err)
+{
+    state *st = session_state(s);
+    uint64_t number;
+    int pos, rc = check_session(c, s, err);
+    if (rc < 0) return rc;
+    prefix_node *best = prefix_tree_longest(c, ids, min_int(n, session_ctx(s)), &pos);
+    if (pos == 0) return 0;
+    prefix_tree_touch(c, best);
+    if ((rc = import_path(c, st, best, &pos, &number, err)) < 0) pos = 0;
+    session_replaced(s, ids, pos);
+    st->kept = number;
+    st->kept_pos = pos;
+    c->n.loaded += pos > 0;
+    return rc < 0 ? rc : pos;
+}
+
+/* ---- keep ------------------------------------------------------------------------------------ */
+
+static int does_not_fit(const prefix_cache *c, const prefix_node *shape, err_ctx *err)
+{
+    return err_set(err, ERR_NOMEM, "prefix cache: a state of %" PRIu64 " bytes does not fit into "
+                   "%" PRIu64 "%s", prefix_tree_ram(shape), c->o.ram_bytes,
+                   c->o.folder ? ", nor on the drive" : "");
+}
+
+/* What does not fit into RAM beside all that it goes on from is there only until it is written. */
+int prefix_cache_keep(prefix_cache *c, session *s, err_ctx *err)
+{
+    state *st = session_state(s);
+    const int pos = session_pos(s);
+    const int32_t *ids = session_ids(s);
+    int n_same, rc;
+
+    if ((rc = check_session(c, s, err)) < 0 || (rc = session_check_state(s, err)) < 0) return rc;
+    if (pos == 0) return 0;
+    prefix_node *same = prefix_tree_longest(c, ids, pos, &n_same);
+    if (n_same == pos) {                  /* as good as ours for whoever has neither */
+        prefix_tree_touch(c, same);
+        return 0;
+    }
+    prefix_node *parent = origin(c, s), *in_ram = parent;
+    prefix_tree_touch(c, parent);
+    while (in_ram->parent && !in_ram->body) in_ram = in_ram->parent;     /* s has its rows, too */
+    prefix_node shape = prefix_tree_shape(c, in_ram->to, pos);
+    const bool fits = make_room(c, prefix_tree_ram(&shape));
+    if (fits) parent = in_ram;
+    else shape = prefix_tree_shape(c, parent->to, pos);
+    if (!fits && !c->o.folder) return does_not_fit(c, &shape, err);
+    prefix_node *k = prefix_tree_make(&shape, ids, true);
+    if (!k) return err_set(err, ERR_NOMEM, "prefix cache: no memory for %" PRIu64 " bytes",
+                           prefix_tree_ram(&shape));
+    if ((rc = state_export(st, k->body, parent->to, k->body + k->rows_bytes, err)) < 0) {
+        prefix_tree_free(k);
+        return rc;
+    }
+    prefix_tree_add(c, parent, k);
+    const uint64_t number = k->number;
+    if (!fits && !drop_from_ram(c, k)) return does_not_fit(c, &shape, err);
+    st->kept = number;
+    st->kept_pos = pos;
+    c->n.kept++;
+    return 0;
+}
+
+int prefix_cache_flush(prefix_cache *c, err_ctx *err)
+{
+    int first = 0;
+    for (prefix_node *k = &c->root; c->o.folder && (k = prefix_tree_next(k, true));) {
+        err_ctx own = { 0 };
+        const int rc = prefix_drive_save(c, k, &own);
+        if (rc < 0 && first == 0) first = err_set(err, rc, "prefix cache: %s", own.msg);
+    }
+    return first;
+}

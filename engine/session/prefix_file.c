@@ -1,0 +1,261 @@
+/* prefix_file.c - a kept state to a file and back.
+ *
+ *   head   HEAD_BYTES, drawn below
+ *   ids    one i32 for each position up to `to`
+ *   body   rows, mark
+ *
+ * All little-endian, without gaps. */
+#include "engine/session/prefix_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/session/state_internal.h"
+#include "loader/bytes.h"
+
+#define MAGIC "MOEPREFX"
+
+enum {
+    VERSION = 1,
+    MOST_TOKENS = 1 << 27,
+    /* where the fields of the head are */
+    AT_MAGIC = 0,                        /* 8 bytes */
+    AT_VERSION = 8,                      /* u32 */
+    AT_FROM = 12,                        /* u32 */
+    AT_TO = 16,                          /* u32 */
+    AT_UNUSED = 20,                      /* u32, 0 */
+    AT_KEY = 24,                         /* u64 each from here on */
+    AT_PARENT = 32,
+    AT_ROWS = 40,                        /* bytes */
+    AT_MARK = 48,                        /* bytes */
+    AT_BODY_SUM = 56,
+    AT_STAMP = 64,                       /* checksum of the head up to here and the ids */
+    HEAD_BYTES = 72
+};
+
+/* ---- names and sizes ------------------------------------------------------------------------- */
+
+uint64_t prefix_file_bytes(const prefix_file *f)
+{
+    uint64_t sum = HEAD_BYTES + 4 * (uint64_t)f->to;
+    if (!size_add(&sum, sum, f->rows_bytes) || !size_add(&sum, sum, f->mark_bytes))
+        return UINT64_MAX;
+    return sum;
+}
+
+const char *prefix_file_name(char dst[PREFIX_NAME], const prefix_file *f)
+{
+    snprintf(dst, PREFIX_NAME, "%016" PRIx64 "-%016" PRIx64 ".prefix", f->key, f->stamp);
+    return dst;
+}
+
+prefix_kind prefix_file_kind(const char *name, uint64_t key)
+{
+    enum { KEY = 17, STEM = 33 };
+    char own[PREFIX_NAME];
+    prefix_file_name(own, &(prefix_file){ .key = key });
+    if (strncmp(name, own, KEY) != 0 || strlen(name) < STEM ||
+        strspn(name + KEY, "0123456789abcdef") != STEM - KEY)
+        return PREFIX_OTHER;
+    if (strcmp(name + STEM, ".prefix") == 0) return PREFIX_OWN;
+    return strncmp(name + STEM, ".prefix.", 8) == 0 ? PREFIX_TEMPORARY : PREFIX_OTHER;
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+static int write_all(int fd, const void *bytes, size_t n, err_ctx *err)
+{
+    const uint8_t *p = bytes;
+    while (n > 0) {
+        const ssize_t done = write(fd, p, n < INT_MAX / 2 ? n : INT_MAX / 2);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return err_sys(err, "cannot write");
+        p += done;
+        n -= (size_t)done;
+    }
+    return 0;
+}
+
+static int read_all(int fd, void *bytes, size_t n, err_ctx *err)
+{
+    uint8_t *p = bytes;
+    while (n > 0) {
+        const ssize_t got = read(fd, p, n < INT_MAX / 2 ? n : INT_MAX / 2);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return err_sys(err, "cannot read");
+        if (got == 0) return err_set(err, ERR_FORMAT, "truncated");
+        p += got;
+        n -= (size_t)got;
+    }
+    return 0;
+}
+
+/* The path in allocated memory, with room for 8 more characters; NULL without memory. */
+static char *path_of(const char *folder, const char *name, err_ctx *err)
+{
+    const size_t n = strlen(folder) + strlen(name) + 10;
+    char *path = mem_alloc(n);
+    if (path) snprintf(path, n, "%s/%s", folder, name);
+    else err_set(err, ERR_NOMEM, "no memory for its name");
+    return path;
+}
+
+static void make_head(uint8_t h[HEAD_BYTES], const prefix_file *f)
+{
+    memset(h, 0, HEAD_BYTES);
+    memcpy(h + AT_MAGIC, MAGIC, 8);
+    store_u32(h + AT_VERSION, VERSION);
+    store_u32(h + AT_FROM, (uint32_t)f->from);
+    store_u32(h + AT_TO, (uint32_t)f->to);
+    store_u64(h + AT_KEY, f->key);
+    store_u64(h + AT_PARENT, f->parent);
+    store_u64(h + AT_ROWS, f->rows_bytes);
+    store_u64(h + AT_MARK, f->mark_bytes);
+    store_u64(h + AT_BODY_SUM, f->body_sum);
+    store_u64(h + AT_STAMP, f->stamp);
+}
+
+static uint64_t stamp_of(const uint8_t h[HEAD_BYTES], const int32_t *ids, int n)
+{
+    return state_checksum(state_checksum(0, h, AT_STAMP), ids, (size_t)n * sizeof *ids);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static int write_parts(int fd, const prefix_file *f, const int32_t *ids, const uint8_t *body,
+                       err_ctx *err)
+{
+    uint8_t h[HEAD_BYTES];
+    int rc;
+    make_head(h, f);
+    if ((rc = write_all(fd, h, sizeof h, err)) < 0 ||
+        (rc = write_all(fd, ids, (size_t)f->to * sizeof *ids, err)) < 0 ||
+        (rc = write_all(fd, body, (size_t)(f->rows_bytes + f->mark_bytes), err)) < 0)
+        return rc;
+    return fsync(fd) < 0 ? err_sys(err, "cannot write") : 0;
+}
+
+int prefix_file_write(prefix_file *f, const char *folder, const int32_t *ids, const uint8_t *body,
+                      err_ctx *err)
+{
+    uint8_t h[HEAD_BYTES];
+    char name[PREFIX_NAME];
+    int rc;
+    f->body_sum = state_checksum(0, body, (size_t)(f->rows_bytes + f->mark_bytes));
+    f->stamp = 0;
+    make_head(h, f);
+    f->stamp = stamp_of(h, ids, f->to);
+    prefix_file_name(name, f);
+    char *path = path_of(folder, name, err), *temp = path_of(folder, name, err);
+    if (!path || !temp) {
+        mem_free(path);
+        mem_free(temp);
+        return ERR_NOMEM;
+    }
+    strcat(temp, ".XXXXXX");
+    const int fd = mkostemp(temp, O_CLOEXEC);
+    if (fd < 0) {
+        rc = err_sys(err, "cannot write");
+    } else {
+        rc = write_parts(fd, f, ids, body, err);
+        if (close(fd) < 0 && rc == 0) rc = err_sys(err, "cannot write");
+        if (rc == 0 && rename(temp, path) < 0) rc = err_sys(err, "cannot write");
+        if (rc < 0) unlink(temp);
+    }
+    mem_free(path);
+    mem_free(temp);
+    return rc < 0 ? err_prefix(err, rc, "%s", name) : 0;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static int open_file(int *fd, uint64_t *bytes, const char *folder, const char *name, err_ctx *err)
+{
+    struct stat st;
+    char *path = path_of(folder, name, err);
+    *fd = -1;
+    if (!path) return ERR_NOMEM;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);    /* no FIFO holds us up */
+    mem_free(path);
+    if (*fd < 0) return err_sys(err, "cannot open");
+    if (fstat(*fd, &st) < 0) return err_sys(err, "cannot read");
+    if (!S_ISREG(st.st_mode)) return err_set(err, ERR_FORMAT, "is not a regular file");
+    *bytes = (uint64_t)st.st_size;
+    return 0;
+}
+
+/* What the head says, as far as one can tell without the ids. */
+static int parse_head(prefix_file *f, const uint8_t h[HEAD_BYTES], uint64_t bytes, uint64_t key,
+                      err_ctx *err)
+{
+    const uint32_t version = load_u32(h + AT_VERSION);
+    const uint32_t from = load_u32(h + AT_FROM), to = load_u32(h + AT_TO);
+    if (memcmp(h, MAGIC, 8) != 0) return err_set(err, ERR_FORMAT, "not a state");
+    if (version != VERSION)
+        return err_set(err, ERR_FORMAT, "version %u, this program reads %d", version, VERSION);
+    if (to > MOST_TOKENS || from >= to)
+        return err_set(err, ERR_FORMAT, "damaged: tokens %u to %u", from, to);
+    *f = (prefix_file){
+        .key = load_u64(h + AT_KEY), .parent = load_u64(h + AT_PARENT), .from = (int)from,
+        .to = (int)to, .rows_bytes = load_u64(h + AT_ROWS), .mark_bytes = load_u64(h + AT_MARK),
+        .body_sum = load_u64(h + AT_BODY_SUM), .stamp = load_u64(h + AT_STAMP),
+    };
+    if (f->key != key) return err_set(err, ERR_FORMAT, "made for another model or KV type");
+    if (prefix_file_bytes(f) != bytes)
+        return err_set(err, ERR_FORMAT, "%" PRIu64 " bytes of %" PRIu64, bytes,
+                       prefix_file_bytes(f));
+    return 0;
+}
+
+static int read_head(prefix_file *f, int32_t **ids, int fd, uint64_t bytes, const char *name,
+                     uint64_t key, err_ctx *err)
+{
+    uint8_t h[HEAD_BYTES];
+    char own[PREFIX_NAME];
+    int rc;
+    if ((rc = read_all(fd, h, sizeof h, err)) < 0 || (rc = parse_head(f, h, bytes, key, err)) < 0)
+        return rc;
+    *ids = mem_array((size_t)f->to, sizeof **ids);       /* less than the file, which is there */
+    if (!*ids) return err_set(err, ERR_NOMEM, "no memory for %d ids", f->to);
+    if ((rc = read_all(fd, *ids, (size_t)f->to * sizeof **ids, err)) < 0) return rc;
+    if (stamp_of(h, *ids, f->to) != f->stamp || strcmp(prefix_file_name(own, f), name) != 0)
+        return err_set(err, ERR_FORMAT, "damaged (wrong checksum of the head)");
+    return 0;
+}
+
+int prefix_file_read_head(prefix_file *f, int32_t **ids, const char *folder, const char *name,
+                          uint64_t key, err_ctx *err)
+{
+    uint64_t bytes;
+    int fd, rc = open_file(&fd, &bytes, folder, name, err);
+    *ids = NULL;
+    if (rc == 0) rc = read_head(f, ids, fd, bytes, name, key, err);
+    if (fd >= 0) close(fd);
+    if (rc == 0) return 0;
+    mem_free(*ids);
+    *ids = NULL;
+    return err_prefix(err, rc, "%s", name);
+}
+
+int prefix_file_read_body(uint8_t *body, const prefix_file *f, const char *folder, err_ctx *err)
+{
+    const size_t n = (size_t)(f->rows_bytes + f->mark_bytes);
+    const off_t at = HEAD_BYTES + 4 * (off_t)f->to;
+    char name[PREFIX_NAME];
+    uint64_t bytes;
+    int fd, rc = open_file(&fd, &bytes, folder, prefix_file_name(name, f), err);
+    if (rc == 0 && bytes != prefix_file_bytes(f)) rc = err_set(err, ERR_FORMAT, "truncated");
+    if (rc == 0 && lseek(fd, at, SEEK_SET) < 0) rc = err_sys(err, "cannot read");
+    if (rc == 0) rc = read_all(fd, body, n, err);
+    if (rc == 0 && state_checksum(0, body, n) != f->body_sum)
+        rc = err_set(err, ERR_FORMAT, "damaged (wrong checksum)");
+    if (fd >= 0) close(fd);
+    return rc < 0 ? err_prefix(err, rc, "%s", name) : 0;
+}
