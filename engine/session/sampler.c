@@ -36,6 +36,7 @@ struct sampler {
     uint64_t rng[4];
     float *bias;                         /* [n_vocab] -INFINITY: banned */
     uint64_t bias_version;
+    const uint64_t *allowed;             /* bits; NULL: all */
 
     /* the last n_recent of at most window accepted tokens, the oldest at recent[oldest] */
     int32_t *recent;                     /* [window] */
@@ -284,6 +285,11 @@ void sampler_ban(sampler *s, int32_t id)
     set_bias(s, id, -INFINITY);
 }
 
+void sampler_allow(sampler *s, const uint64_t *bits)
+{
+    s->allowed = bits;
+}
+
 /* ---- penalties ------------------------------------------------------------------------------- */
 
 static void forget_oldest(sampler *s)
@@ -331,6 +337,18 @@ static float penalised_logit(const sampler_options *o, float logit, int count)
 
 /* ---- the order ------------------------------------------------------------------------------- */
 
+/* Words of 64 are either all in, which costs nothing, or gone through one by one. */
+static void forbid(sampler *s)
+{
+    for (int from = 0; from < s->n_vocab; from += 64) {
+        const uint64_t bits = s->allowed[from / 64];
+        const int n = min_int(64, s->n_vocab - from);
+        if (bits == UINT64_MAX) continue;
+        for (int i = 0; i < n; i++)
+            if (!(bits >> i & 1)) s->work[from + i] = -INFINITY;
+    }
+}
+
 /* work = logits with biases and penalties, and the largest of each block. */
 static void prepare(sampler *s, const float *logits)
 {
@@ -339,6 +357,7 @@ static void prepare(sampler *s, const float *logits)
         const float x = logits[i] + s->bias[i];          /* a bias is never -0: nor is x */
         s->work[i] = x == x ? x : -INFINITY;
     }
+    if (s->allowed) forbid(s);
     for (int i = 0; i < s->n_seen; i++) {
         const int32_t id = s->seen[i];
         s->work[id] = penalised_logit(&s->o, s->work[id], s->count[id]);
@@ -633,6 +652,7 @@ int sampler_pick(int32_t *out, sampler *s, const float *logits, err_ctx *err)
 int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *from, err_ctx *err)
 {
     uint64_t before[4];
+    if (s->allowed) return 1;            /* a source knows biases only */
     int rc = prepare_from(s, from, err);
     if (rc < 0) return rc;
     if (!isfinite(s->largest)) return 1;
