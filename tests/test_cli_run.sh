@@ -84,7 +84,8 @@ for d in tomorrow 2026-1-31 2026-13-01 2026-01-31T12:00 " 026-01-31"; do
 done
 if [ -w /dev/full ]; then                # help that nobody can read has failed
     for v in "moe-run run" "moe-run chat" "moe-run inspect" "moe-run tokenize" "moe-run render" "moe-run models" \
-             "moe-bench decode" "moe-bench logits" "moe-bench synth" "moe-bench quant" "moe-bench tokenize"; do
+             "moe-bench decode" "moe-bench logits" "moe-bench synth" "moe-bench quant" "moe-bench tokenize" \
+             "moe-bench grammar"; do
         $build/$v --help >/dev/full 2>"$tmp/err"
         if [ $? -eq 1 ] && grep -q "standard output: No space" "$tmp/err"; then ok; else bad "$v --help >/dev/full"; fi
     done

@@ -337,15 +337,20 @@ static float penalised_logit(const sampler_options *o, float logit, int count)
 
 /* ---- the order ------------------------------------------------------------------------------- */
 
-/* Words of 64 are either all in, which costs nothing, or gone through one by one. */
+/* Words of 64: most are all in or all out. */
 static void forbid(sampler *s)
 {
     for (int from = 0; from < s->n_vocab; from += 64) {
         const uint64_t bits = s->allowed[from / 64];
         const int n = min_int(64, s->n_vocab - from);
+        float *x = s->work + from;
         if (bits == UINT64_MAX) continue;
-        for (int i = 0; i < n; i++)
-            if (!(bits >> i & 1)) s->work[from + i] = -INFINITY;
+        if (bits == 0) {
+#pragma omp simd
+            for (int i = 0; i < n; i++) x[i] = -INFINITY;
+            continue;
+        }
+        for (int i = 0; i < n; i++) x[i] = bits >> i & 1 ? x[i] : -INFINITY;
     }
 }
 
@@ -556,6 +561,7 @@ static double block_mass(const sampler *s, int b)
     double lane[LANES] = { 0 }, mass = 0, w[BLOCK];
 
     if (s->from) return s->block_mass[b];
+    if (s->block_max[b] == -INFINITY) return 0;          /* most, where few are allowed */
     weigh_block(w, s, s->work + b * BLOCK);
     for (int i = 0; i < BLOCK; i += LANES)
         for (int j = 0; j < LANES; j++) lane[j] += w[i + j];
