@@ -21,6 +21,7 @@ int cmd_bench_cache_record(int argc, char **argv);
 int cmd_bench_cache_replay(int argc, char **argv);
 int cmd_bench_decode(int argc, char **argv);
 int cmd_bench_gemm(int argc, char **argv);
+int cmd_bench_grammar(int argc, char **argv);
 int cmd_bench_io(int argc, char **argv);
 int cmd_bench_logits(int argc, char **argv);
 int cmd_bench_kernels(int argc, char **argv);

@@ -19,6 +19,7 @@
 #include "cli/engine_args.h"
 #include "cli/expert_memory.h"
 #include "cli/experts_cost.h"
+#include "cli/form_args.h"
 #include "cli/interrupt.h"
 #include "cli/model_handle.h"
 #include "cli/perf_view.h"
@@ -37,6 +38,8 @@ typedef struct run_options {
     engine_args engine;
     tier_args tiers;
     sampling_args sampling;
+    form_args form;
+    grammar *grammar;                    /* what form says; NULL: any answer */
     perf_args perf;
     perf_level level;                    /* what perf says */
 } run_options;
@@ -63,6 +66,7 @@ static const arg_group groups[] = {
     { "Talking:", talk_options, TALK_N_OPTION, FIELD(talk) },
     { "Sampling (defaults are the model's own):", sampling_options, SAMPLING_N_OPTION,
       FIELD(sampling) },
+    { "Form of the answer:", form_options, FORM_N_OPTION, FIELD(form) },
     { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
     { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
     { "Counts:", perf_options, PERF_N_OPTION, FIELD(perf) },
@@ -386,6 +390,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     chat_request req;
     id_list ids = { 0 };
     sampling draw = { 0 };
+    form held_to = { 0 };
     session *s = NULL;
     predict_log guesses = { 0 };
     model_handle_bytes bytes;
@@ -402,6 +407,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     if ((rc = model_handle_plan(&bytes, l, so, &err)) < 0) goto model_refused;
     if ((rc = check_length(ids.n, so->ctx, l->m->hp.ctx_train, &err)) < 0) goto done;
     if ((rc = sampling_open(&draw, &o->sampling, l->m, l->tok, so->ctx, &err)) < 0) goto done;
+    if ((rc = form_open(&held_to, o->grammar, l->tok, l->m->hp.n_vocab, &err)) < 0) goto done;
     if (o->engine.experts_used) {
         rc = experts_cost_measure(&r.cost, l, (int)o->engine.experts_used, so, &err);
         if (rc < 0) goto model_refused;
@@ -425,7 +431,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     placement_watch(&v.speed, l->where, s, false);
     const answer_options ao = {
         .tok = l->tok, .talk = o->raw ? NULL : l->talk, .req = &req, .stop = draw.stop,
-        .max_tokens = (int)o->n, .show_special = true,
+        .form = held_to.mask, .max_tokens = (int)o->n, .show_special = true,
     };
     rc = answer_run(&r.stats, s, draw.smp, ids.ids, (int)ids.n, &ao, &hooks, &err);
     if (rc < 0) answer_view_end(&v.shown, false);
@@ -440,6 +446,7 @@ done:
     if (predict_log_end(&guesses, l->path) != 0 && code == 0) code = 1;
     session_free(s);
     sampling_close(&draw);
+    form_close(&held_to);
     ids_free(&ids);
     textbuf_free(&v.text);
     textbuf_free(&v.reasoning);
@@ -501,8 +508,10 @@ int cmd_run(int argc, char **argv)
         return code;
     load.where.remember = true;
     if ((code = sampling_args_check(&o.sampling)) != 0) return code;
+    if ((code = form_args_read(&o.grammar, &o.form)) != 0) return code;
     if (read_prompt(&text, &o, operand ? operand : o.file, &err) < 0) {
         code = model_handle_fail(NULL, &err);
+        grammar_free(o.grammar);
         textbuf_free(&text);
         return code;
     }
@@ -517,6 +526,7 @@ int cmd_run(int argc, char **argv)
         expert_memory_keep(l.e, &l.asked, l.m);
         model_handle_close(&l);
     }
+    grammar_free(o.grammar);
     textbuf_free(&text);
     return code;
 }

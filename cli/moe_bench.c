@@ -19,6 +19,7 @@ static const command verbs[] = {
     { "machine", "Shows cores, caches and memory, and how fast it is read", cmd_bench_machine },
     { "quant", "Decodes raw blocks of one type to floats", cmd_bench_quant },
     { "tokenize", "Measures the tokenizer on a text file", cmd_bench_tokenize },
+    { "grammar", "Measures what the form of an answer costs per token", cmd_bench_grammar },
 };
 
 int main(int argc, char **argv)
@@ -35,6 +36,7 @@ int main(int argc, char **argv)
                          "  moe-bench kernels --type MXFP4,Q4_K --tokens 1,8\n"
                          "  moe-bench gemm --type Q8_0 --tokens 512,2048\n"
                          "  moe-bench io -m model.gguf\n"
-                         "  moe-bench tokenize -m model.gguf book.txt\n",
+                         "  moe-bench tokenize -m model.gguf book.txt\n"
+                         "  moe-bench grammar -m model.gguf\n",
                          verbs, ARRAY_LEN(verbs), argc, argv);
 }

@@ -198,6 +198,13 @@ if [ $? -eq 1 ] && grep -q 'a stack of 512 KiB is too small' "$tmp/err"; then ok
 # ---- tokenizer benchmark
 expect 0 "MB/s" $bench tokenize -m $qwen -r 1 LICENSE
 
+# ---- what the form of an answer costs
+expect 0 "us per token" $bench grammar -n 20
+expect 0 "long text" $bench grammar $gptoss -n 20
+expect 0 '"warm_us":' $bench grammar -m $qwen -n 20 --json
+refuse 1 "No such file" $bench grammar -m "$tmp/none.gguf"
+refuse 2 "out of range" $bench grammar -n 0
+
 # ---- budgets of memory: the same tokens from each, also when most experts stay on the drive
 export XDG_CACHE_HOME="$tmp/cache"
 for m in $qwen $gptoss; do

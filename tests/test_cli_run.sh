@@ -26,6 +26,35 @@ if "$run" --version | grep -q "no GPU"; then
     if [ "$said" -eq $want ]; then ok; else bad "'no GPU: CPU only' was said $said times"; fi
 fi
 
+# ---- answers of a given form
+cat >"$tmp/person.json" <<END
+{"properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer", "minimum": 7,
+ "maximum": 9}}, "required": ["name", "age"]}
+END
+printf 'root ::= "yes" | "no"\n' >"$tmp/yes.gbnf"
+printf 'root ::= root "x"\n' >"$tmp/left.gbnf"
+printf 'root ::= "yes" |\n  (no\n' >"$tmp/open.gbnf"
+echo '{"properties": {"a": {"not": {}}}}' >"$tmp/not.json"
+echo '{"a": ' >"$tmp/half.json"
+for m in $qwen $gptoss; do
+    # reasoning is free, and not every seed comes to its end
+    for seed in 1 2 3 4 5; do
+        "$run" -m $m -p "Who are you?" -n 300 -q --seed $seed --json-schema "$tmp/person.json" >"$tmp/out" 2>"$tmp/err"
+        if grep -qE '^\{"name": ?"([^"\\]|\\.)*", ?"age": ?[789]\}$' "$tmp/out"; then found=$seed
+        elif grep -q '}' "$tmp/out"; then bad "$m, seed $seed: $(cat "$tmp/out")"; fi
+    done
+    if [ "${found:-}" ]; then ok; else bad "$m: no answer of the schema's form"; fi
+    found=
+done
+expect 0 "" $run -m $qwen -p x --raw -q --grammar "$tmp/yes.gbnf"
+if grep -qxE "yes|no" "$tmp/out"; then ok; else bad "neither yes nor no: $(cat "$tmp/out")"; fi
+refuse 2 "calls itself" $run -m $tiny -p x --grammar "$tmp/left.gbnf"
+refuse 2 "line 2, column 3: this ( is never closed" $run -m $tiny -p x --grammar "$tmp/open.gbnf"
+refuse 2 '#/properties/a: unsupported keyword "not"' $run -m $tiny -p x --json-schema "$tmp/not.json"
+refuse 2 "line 2, column" $run -m $tiny -p x --json-schema "$tmp/half.json"
+refuse 2 "No such file" $run -m $tiny -p x --json-schema "$tmp/missing.json"
+refuse 2 "do not go together" $run -m $tiny -p x --grammar "$tmp/yes.gbnf" --json-schema "$tmp/not.json"
+
 # ---- help and usage
 expect 0 "Usage: moe-run [run]" $run run --help
 expect 0 "Usage: moe-run [run]" $run -p x --help
@@ -55,7 +84,8 @@ for d in tomorrow 2026-1-31 2026-13-01 2026-01-31T12:00 " 026-01-31"; do
 done
 if [ -w /dev/full ]; then                # help that nobody can read has failed
     for v in "moe-run run" "moe-run chat" "moe-run inspect" "moe-run tokenize" "moe-run render" "moe-run models" \
-             "moe-bench decode" "moe-bench logits" "moe-bench synth" "moe-bench quant" "moe-bench tokenize"; do
+             "moe-bench decode" "moe-bench logits" "moe-bench synth" "moe-bench quant" "moe-bench tokenize" \
+             "moe-bench grammar"; do
         $build/$v --help >/dev/full 2>"$tmp/err"
         if [ $? -eq 1 ] && grep -q "standard output: No space" "$tmp/err"; then ok; else bad "$v --help >/dev/full"; fi
     done

@@ -1,11 +1,13 @@
 /* answer.c - the loop around the loop: prompt in, tokens drawn, text out, until something says
  * stop.
  *
- * A token passes the sampler, the chat parser (or plain UTF-8), the stop strings and then the
+ * A token passes the form that the answer may have, the sampler, the chat parser (or plain UTF-8), the stop strings and then the
  * caller. Nothing that a stage holds back is lost: whatever ends the answer, the stages are flushed
  * in that order, except after a stop string and after the caller itself said stop. The arithmetic
  * is the session's, the choice the sampler's. */
 #include "engine/session/answer.h"
+
+#include <string.h>
 
 #include "engine/session/prefix_cache.h"
 
@@ -26,6 +28,10 @@ typedef struct stream {
     chat_parser *parser;                 /* NULL: raw text */
     utf8_stream utf8;                    /* of raw text */
     char *text;                          /* room for what one token becomes */
+    int n_vocab;
+    uint64_t *way;                       /* with a form: tokens on the way to the answer */
+    int moment;                          /* of the parser, when way was filled; 0: none */
+    bool in_form;                        /* the next token is part of the form */
     bool found;                          /* a stop string */
     bool quit;                           /* the caller said stop */
 } stream;
@@ -113,10 +119,18 @@ static size_t token_room(const answer_options *o)
     return 3 * (longest + 3) + 3;
 }
 
-static int stream_open(stream *st, const answer_options *o, const answer_hooks *hooks, err_ctx *err)
+static size_t way_words(const stream *st) { return ((size_t)st->n_vocab + 63) / 64; }
+
+static int stream_open(stream *st, const answer_options *o, const answer_hooks *hooks, int n_vocab,
+                       err_ctx *err)
 {
-    *st = (stream){ .o = o, .hooks = hooks };
+    *st = (stream){ .o = o, .hooks = hooks, .n_vocab = n_vocab };
     if (o->stop) stops_reset(o->stop);
+    if (o->form) {
+        grammar_mask_reset(o->form);
+        st->way = mem_array(way_words(st), sizeof *st->way);
+        if (!st->way) return err_set(err, ERR_NOMEM, "answer: a mask of %d tokens", n_vocab);
+    }
     if (o->talk) return chat_parser_create(&st->parser, o->talk, o->req, err);
     const size_t room = token_room(o);
     st->text = mem_alloc(room);
@@ -127,6 +141,52 @@ static void stream_close(stream *st)
 {
     chat_parser_free(st->parser);
     mem_free(st->text);
+    mem_free(st->way);
+}
+
+/* ---- the form ------------------------------------------------------------------------------ */
+
+static void fill_way(stream *st)
+{
+    const int moment = chat_parser_moment(st->parser);
+    const int n = min_int(st->n_vocab, tokenizer_n_token(st->o->tok));
+    if (moment != 0 && moment == st->moment) return;
+    memset(st->way, 0, way_words(st) * sizeof *st->way);
+    for (int id = 0; id < n; id++)
+        if (chat_parser_may_come(st->parser, id)) st->way[id / 64] |= (uint64_t)1 << id % 64;
+    st->moment = moment;
+}
+
+/* Tells the sampler what may come next: what the form says, or, outside the answer's text, what
+ * leads there. */
+static int apply_form(stream *st, sampler *smp, err_ctx *err)
+{
+    grammar_mask *form = st->o->form;
+    if (!form) return 0;
+    st->in_form = !st->parser || chat_parser_in_answer(st->parser);
+    if (!st->in_form) {
+        fill_way(st);
+        sampler_allow(smp, st->way);
+        return 0;
+    }
+    const uint64_t *bits = grammar_mask_bits(form, err);
+    const int think = st->parser ? chat_parser_think(st->parser) : -1;
+    if (!bits) return ERR_RANGE;
+    if (think >= 0) {
+        memcpy(st->way, bits, way_words(st) * sizeof *bits);
+        st->way[think / 64] |= (uint64_t)1 << think % 64;
+        st->moment = 0;
+        bits = st->way;
+    }
+    sampler_allow(smp, bits);
+    return 0;
+}
+
+static int follow_form(stream *st, int32_t id, err_ctx *err)
+{
+    if (!st->o->form || !st->in_form) return 0;
+    if (st->parser && id == chat_parser_think(st->parser)) return 0;
+    return grammar_mask_accept(st->o->form, id, err);
 }
 
 /* ---- prompt -------------------------------------------------------------------------------- */
@@ -226,9 +286,10 @@ static int draw(answer_stats *out, session *s, sampler *smp, const float *logits
         if (out->n_answer == limit) break;
         out->end = ANSWER_INTERRUPTED;
         if (hooks && hooks->go_on && !hooks->go_on(hooks->ctx)) break;
+        if ((rc = apply_form(st, smp, err)) < 0) return rc;
         rc = out->n_answer > 0 ? session_draw(s, &id, id, smp, err)
                                : sampler_pick(&id, smp, logits, err);
-        if (rc < 0) return rc;
+        if (rc < 0 || (rc = follow_form(st, id, err)) < 0) return rc;
         sampler_accept(smp, id);
         out->n_answer++;
         rc = stream_push(st, id, err);
@@ -259,7 +320,7 @@ int answer_run(answer_stats *out, session *s, sampler *smp, const int32_t *promp
         rc = err_set(err, ERR_NOMEM, "answer: logits of %d tokens", n_vocab);
         goto done;
     }
-    if ((rc = stream_open(&st, o, hooks, err)) < 0) goto done;
+    if ((rc = stream_open(&st, o, hooks, n_vocab, err)) < 0) goto done;
     rc = take_prompt(out, s, logits, prompt, n_prompt, o, hooks, err);
     out->n_taken = session_pos(s);
     const uint64_t ready_ns = clock_ns();
@@ -267,6 +328,7 @@ int answer_run(answer_stats *out, session *s, sampler *smp, const int32_t *promp
     if (rc == 0) {
         for (int i = 0; i < n_prompt; i++) sampler_accept(smp, prompt[i]);
         rc = draw(out, s, smp, logits, &st, err);
+        if (o->form) sampler_allow(smp, NULL);
         out->answer_ns = clock_ns() - ready_ns;
         if (rc == 0 && o->cache && session_pos(s) > n_prompt)
             prefix_cache_keep(o->cache, s, NULL);

@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "engine/session/sampler.h"
 #include "engine/text/chat.h"
+#include "engine/text/grammar_mask.h"
 #include "engine/text/stops.h"
 
 typedef enum answer_end {
@@ -33,6 +34,9 @@ typedef struct answer_options {
     const chat_request *req;             /* that the prompt was made from, or NULL; with talk
                                           * only */
     stops *stop;                         /* stop strings in the answer's text, or NULL */
+    grammar_mask *form;                  /* that the answer's text has, or NULL: any. For
+                                          * session_vocab tokens; is reset first. What ends before
+                                          * the form does (ANSWER_LENGTH) is a beginning of it */
     int max_tokens;                      /* -1: as many as the context holds */
     int n_stable;                        /* the snapshot is taken after that many tokens of the
                                           * prompt instead, where the next turn is known to differ

@@ -36,6 +36,7 @@ struct sampler {
     uint64_t rng[4];
     float *bias;                         /* [n_vocab] -INFINITY: banned */
     uint64_t bias_version;
+    const uint64_t *allowed;             /* bits; NULL: all */
 
     /* the last n_recent of at most window accepted tokens, the oldest at recent[oldest] */
     int32_t *recent;                     /* [window] */
@@ -284,6 +285,11 @@ void sampler_ban(sampler *s, int32_t id)
     set_bias(s, id, -INFINITY);
 }
 
+void sampler_allow(sampler *s, const uint64_t *bits)
+{
+    s->allowed = bits;
+}
+
 /* ---- penalties ------------------------------------------------------------------------------- */
 
 static void forget_oldest(sampler *s)
@@ -331,6 +337,23 @@ static float penalised_logit(const sampler_options *o, float logit, int count)
 
 /* ---- the order ------------------------------------------------------------------------------- */
 
+/* Words of 64: most are all in or all out. */
+static void forbid(sampler *s)
+{
+    for (int from = 0; from < s->n_vocab; from += 64) {
+        const uint64_t bits = s->allowed[from / 64];
+        const int n = min_int(64, s->n_vocab - from);
+        float *x = s->work + from;
+        if (bits == UINT64_MAX) continue;
+        if (bits == 0) {
+#pragma omp simd
+            for (int i = 0; i < n; i++) x[i] = -INFINITY;
+            continue;
+        }
+        for (int i = 0; i < n; i++) x[i] = bits >> i & 1 ? x[i] : -INFINITY;
+    }
+}
+
 /* work = logits with biases and penalties, and the largest of each block. */
 static void prepare(sampler *s, const float *logits)
 {
@@ -339,6 +362,7 @@ static void prepare(sampler *s, const float *logits)
         const float x = logits[i] + s->bias[i];          /* a bias is never -0: nor is x */
         s->work[i] = x == x ? x : -INFINITY;
     }
+    if (s->allowed) forbid(s);
     for (int i = 0; i < s->n_seen; i++) {
         const int32_t id = s->seen[i];
         s->work[id] = penalised_logit(&s->o, s->work[id], s->count[id]);
@@ -537,6 +561,7 @@ static double block_mass(const sampler *s, int b)
     double lane[LANES] = { 0 }, mass = 0, w[BLOCK];
 
     if (s->from) return s->block_mass[b];
+    if (s->block_max[b] == -INFINITY) return 0;          /* most, where few are allowed */
     weigh_block(w, s, s->work + b * BLOCK);
     for (int i = 0; i < BLOCK; i += LANES)
         for (int j = 0; j < LANES; j++) lane[j] += w[i + j];
@@ -633,6 +658,7 @@ int sampler_pick(int32_t *out, sampler *s, const float *logits, err_ctx *err)
 int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *from, err_ctx *err)
 {
     uint64_t before[4];
+    if (s->allowed) return 1;            /* a source knows biases only */
     int rc = prepare_from(s, from, err);
     if (rc < 0) return rc;
     if (!isfinite(s->largest)) return 1;

@@ -2,7 +2,8 @@
  *
  * What happens to the logits, in this order:
  *
- *   bans, biases   a banned token is out, a bias is added. A logit that is NaN is banned.
+ *   bans, biases   a banned token is out, and so is one that is not allowed; a bias is added. A
+ *                  logit that is NaN is banned.
  *   penalties      over the last penalty_window accepted tokens: first repeat, then presence and
  *                  frequency.
  *   temperature    divides the logits; weight = exp((logit - largest) / temperature), so the
@@ -62,10 +63,13 @@ void sampler_free(sampler *s);           /* NULL is fine */
 
 /* An id outside the vocabulary is ignored by both. */
 void sampler_ban(sampler *s, int32_t id);        /* never sampled: padding, unused tokens */
+/* From now on only tokens with their bit set (bit id % 64 of word id / 64, for all n_vocab): an
+ * answer of a given form. NULL: all. Borrowed until the next call. */
+void sampler_allow(sampler *s, const uint64_t *bits);
 /* Tokens that penalties should know: the prompt, then each sampled token. */
 void sampler_accept(sampler *s, int32_t id);
 
-/* Forgets the accepted tokens, starts the draws anew. Bans and biases stay. */
+/* Forgets the accepted tokens, starts the draws anew. Bans, biases and what is allowed stay. */
 void sampler_reset(sampler *s, uint64_t seed);
 
 /* Picks one of the n_vocab logits, which are left as they are. Does not accept it. Fails with
@@ -112,7 +116,7 @@ typedef struct sampler_source {
 } sampler_source;
 
 /* sampler_pick from a source; it picks the same token. 1: something is unusual (too many
- * candidates, logits that are not numbers): nothing was drawn, and sampler_pick must be given the
+ * candidates, logits that are not numbers, tokens that are not allowed): nothing was drawn, and sampler_pick must be given the
  * row itself. */
 int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *from, err_ctx *err);
 

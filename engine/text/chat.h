@@ -101,4 +101,21 @@ int chat_parser_push(chat_parser *p, int id, chat_event_fn *fn, void *ctx, err_c
 /* The generation ended without a stop token: flushes what was held back, closes an open call. */
 int chat_parser_end(chat_parser *p, chat_event_fn *fn, void *ctx, err_ctx *err);
 
+/* ---- answers of a given form ---- */
+
+/* Is the next token part of the answer's text? Else it is reasoning or markup. */
+bool chat_parser_in_answer(const chat_parser *p);
+
+/* Within the answer, before its first token: one that begins reasoning instead, or -1. */
+int chat_parser_think(const chat_parser *p);
+
+/* Outside the answer: may this token come on the way to one? Reasoning is free, but it does not end
+ * the turn, and no token reaches into the answer. Markup is that of an answer, after at most one
+ * message of reasoning; with tools on offer it is free. */
+bool chat_parser_may_come(const chat_parser *p, int id);
+
+/* A number for what chat_parser_may_come says now: as long as it is the same, and not 0, so is
+ * everything that it says. */
+int chat_parser_moment(const chat_parser *p);
+
 #endif

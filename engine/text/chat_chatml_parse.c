@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-#define THINK "<think>"
-#define THINK_END "</think>"
+#define THINK CHATML_THINK
+#define THINK_END CHATML_THINK_END
 #define CALL "<tool_call>"
 #define CALL_END "</tool_call>"
 #define FUNCTION "<function="

@@ -381,11 +381,6 @@ void harmony_render(prompt *p, const chat_request *req)
 
 /* ---- parsing ------------------------------------------------------------------------------- */
 
-/* While a header comes in, held has its text, and these bytes for the two tokens inside it. Real
- * control characters in a header become spaces. */
-#define MARK_CHANNEL '\1'
-#define MARK_CONSTRAIN '\2'
-
 /* Headers are a few words. What is longer is a model that does not speak harmony: answer text. */
 #define HEADER_MAX_BYTES 256
 
@@ -487,6 +482,7 @@ static int end_message(chat_parser *p)
         }
     }
     m->route = ROUTE_HEADER;
+    m->ended = true;
     m->in_header_role = false;
     p->held.len = 0;
     return rc;

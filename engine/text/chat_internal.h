@@ -78,6 +78,14 @@ void harmony_render(prompt *p, const chat_request *req);
 
 /* ---- the parser ---- */
 
+#define CHATML_THINK "<think>"
+#define CHATML_THINK_END "</think>"
+
+/* While a harmony header comes in, held has its text, and these bytes for the two tokens inside
+ * it. Real control characters in a header become spaces. */
+#define MARK_CHANNEL '\1'
+#define MARK_CONSTRAIN '\2'
+
 typedef enum chatml_where {
     CHATML_ANSWER, CHATML_REASONING,
     CHATML_CALL,                         /* <tool_call> came; JSON or XML is not clear yet */
@@ -108,6 +116,7 @@ typedef struct harmony_state {
     bool in_header_role;                 /* after <|start|>: the header begins with a role */
     bool said[2];                        /* reasoning, answer: an earlier message had text */
     bool fresh;                          /* the current message has had no text yet */
+    bool ended;                          /* a message is complete */
 } harmony_state;
 
 struct chat_parser {

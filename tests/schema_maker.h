@@ -1,0 +1,21 @@
+/* schema_maker.h - random JSON schemas and who judges values by them, for tests of grammars. */
+#ifndef TESTS_SCHEMA_MAKER_H
+#define TESTS_SCHEMA_MAKER_H
+
+#include <jansson.h>
+
+#include "tests/test.h"
+
+enum { SCHEMA_N_NAME = 9 };
+extern const char *const schema_names[SCHEMA_N_NAME];    /* of properties, in the schemas' order */
+
+/* An object's schema with $defs/t, which it may refer to. */
+json_t *schema_random(test_rng *rng);
+
+/* Does the value have the schema's form? Knows the keywords that schema_random uses. strict as in
+ * grammar_from_schema. root has the $defs. */
+bool schema_valid(const json_t *s, const json_t *v, const json_t *root, bool strict);
+
+bool schema_lists(const json_t *list, const char *name); /* is the name in the array? */
+
+#endif

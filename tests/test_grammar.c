@@ -1,0 +1,447 @@
+/* test_grammar.c - grammars over bytes: against a plain matcher that tries everything, on random
+ * grammars and texts; what the notation means, what is refused and how; tables that run full. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/text/grammar.h"
+#include "tests/test.h"
+
+/* ---- helpers --------------------------------------------------------------------------------- */
+
+static grammar *parse(const char *text)
+{
+    err_ctx err = { 0 };
+    grammar *g;
+    const int rc = grammar_from_gbnf(&g, str_from(text), &err);
+    CHECK_MSG(rc == 0, "%s: %s", text, err.msg);
+    return g;
+}
+
+static grammar_run *run_of(const grammar *g)
+{
+    err_ctx err = { 0 };
+    grammar_run *r = NULL;
+    if (g) CHECK_MSG(grammar_run_create(&r, g, &err) == 0, "%s", err.msg);
+    return r;
+}
+
+static grammar_state walk(grammar_run *r, str_view s)
+{
+    grammar_state at = grammar_run_start(r);
+    for (size_t i = 0; i < s.len; i++) at = grammar_run_step(r, at, (uint8_t)s.ptr[i]);
+    return at;
+}
+
+static bool accepts(grammar_run *r, const char *s)
+{
+    const grammar_state at = walk(r, str_from(s));
+    return at >= 0 && grammar_run_may_end(r, at);
+}
+
+/* ---- what the notation means ----------------------------------------------------------------- */
+
+static const struct { const char *text, *yes, *no, *why; } notation[] = {
+    { "root ::= \"a\" | \"bc\"", "a,bc", ",b,ab,abc", "alternatives" },
+    { "root ::= [a-c]+ \"x\"?", "a,cab,bx", ",x,dx,axx", "class, + and ?" },
+    { "root ::= [^a-c\\n]*", ",xyz,\xC3\xA9,\xF0\x9F\x98\x80", "a,xb,\xC3,\xED\xA0\x80",
+      "all but some: whole characters only" },
+    { "root ::= \"\\x41\\u00e9\\U0001F600\\t\\\"\"", "A\xC3\xA9\xF0\x9F\x98\x80\t\"", "A\xE9",
+      "escapes are characters" },
+    { "root ::= \"ab\"{2} \"c\"{1,2} \"d\"{2,}", "ababcdd,ababccddddd", "abcdd,ababcd,ababcccdd",
+      "counts" },
+    { "root ::= (\"a\"? \"b\"?){2,3}", ",a,ab,abab,ababab,ba,bab,aaa", "abababab,aaaa,c",
+      "what repeats may be empty" },
+    { "root ::= ((\"a\"*)*)*", ",a,aaa", "b", "nothing goes around for ever" },
+    { "root ::= \"(\" root \")\" | \"x\"", "x,(x),(((x)))", "(x,x),((x)", "recursion" },
+    { "root ::= \"a\" root | \"b\"", "b,aaab", "aaa,ba", "recursion at the end" },
+    { "root ::= l (\",\" l)*  # list\nl ::= [0-9]\n", "1,2", "1 2,x", "comments, later rules" },
+    { "root ::= (\n \"a\" # one\n | \"b\"\n)\n", "a,b", "c", "a group goes over lines" },
+    { "root ::= \"a\"\n  | \"b\" |\n \"c\"", "a,b,c", "d", "alternatives on their own lines" },
+    { "root ::= [a\\]\\-x-]+", "a]-x", "b", "what is escaped in a class" },
+    { "root ::= .", "a,\xE2\x82\xAC", "aa,\xE2\x82", "any character" },
+    { "root ::= [\xC3\xA9-\xC3\xAF]", "\xC3\xA9,\xC3\xAC", "\xC3\xA8,\xC3\xB0", "range of letters" },
+    { "root ::= [\\u0700-\\u0900]", "\xDC\x80,\xDF\xBF,\xE0\xA0\x80,\xE0\xA4\x80",
+      "\xDB\xBF,\xE0\xA4\x81,\xE0\x9F\xBF", "a range across lengths" },
+    { "root ::= \"\" | [] | \"a\"", ",a", "b", "empty text, empty class" },
+    { "root ::= \"a\"{0} \"b\"", "b", "ab", "no times" },
+};
+
+/* The texts are divided by commas; where a comma is part of one, the row has only that one. */
+static void check_list(grammar_run *r, const char *list, bool want, const char *why, bool whole)
+{
+    char one[128];
+    for (const char *p = list;; p++) {
+        const size_t n = whole ? strlen(p) : strcspn(p, ",");
+        memcpy(one, p, n);
+        one[n] = '\0';
+        CHECK_MSG(accepts(r, one) == want, "%s: '%s' should be %s", why, one,
+                  want ? "accepted" : "refused");
+        p += n;
+        if (!*p) break;
+    }
+}
+
+static void test_notation(void)
+{
+    for (size_t i = 0; i < ARRAY_LEN(notation); i++) {
+        const bool whole = strstr(notation[i].text, "\",\"") != NULL;
+        grammar *g = parse(notation[i].text);
+        grammar_run *r = run_of(g);
+        if (r) {
+            check_list(r, notation[i].yes, true, notation[i].why, whole);
+            check_list(r, notation[i].no, false, notation[i].why, whole);
+        }
+        grammar_run_free(r);
+        grammar_free(g);
+    }
+}
+
+static const struct { const char *text, *says; } refused[] = {
+    { "", "no rule named root" },
+    { "a ::= \"x\"", "no rule named root" },
+    { "root ::= \"x", "line 1, column 10: this string has no end" },
+    { "root ::= \"x\"\n b ::= [a", "line 2, column 8: this class has no ]" },
+    { "root ::= (\"x\"", "column 10: this ( is never closed" },
+    { "root ::= \"x\")", "column 13: this belongs to no rule" },
+    { "root = \"x\"", "column 6: ::= is missing" },
+    { "root ::= a", "column 10: the rule a is not defined" },
+    { "root ::= \"x\"\nroot ::= \"y\"", "line 2, column 1: this rule is defined twice" },
+    { "root ::= \"\\q\"", "unknown escape" },
+    { "root ::= \"\\x4\"", "needs 2 hexadecimal digits" },
+    { "root ::= \"\\ud800\"", "no such character" },
+    { "root ::= [z-a]", "ends before it begins" },
+    { "root ::= \"x\"{3,2}", "more repetitions at least" },
+    { "root ::= \"x\"{", "a number is missing" },
+    { "root ::= \"x\"{99999999999}", "more than 1048576" },
+    { "root ::= *", "belongs to no rule" },
+    { "root ::= \"\xC3\"", "not UTF-8" },
+    { "root ::= root \"x\" | \"y\"", "rule root calls itself" },
+    { "root ::= b\nb ::= \"z\"? c\nc ::= (\"\" | b)* \"q\"", "left recursion" },
+    { "root ::= \"x\" root", "no finite text" },
+    { "root ::= []", "no finite text" },
+};
+
+static void test_refused(void)
+{
+    for (size_t i = 0; i < ARRAY_LEN(refused); i++) {
+        err_ctx err = { 0 };
+        grammar *g;
+        const int rc = grammar_from_gbnf(&g, str_from(refused[i].text), &err);
+        CHECK_MSG(rc < 0 && !g && strstr(err.msg, refused[i].says), "'%s': rc %d, '%s', not '%s'",
+                  refused[i].text, rc, err.msg, refused[i].says);
+        grammar_free(g);
+    }
+    char deep[2048] = "root ::= ";
+    for (int i = 0; i < 200; i++) strcat(deep, "(");
+    err_ctx err = { 0 };
+    grammar *g;
+    CHECK(grammar_from_gbnf(&g, str_from(deep), &err) < 0 && strstr(err.msg, "64 groups"));
+    CHECK(grammar_from_gbnf(&g, (str_view){ "root\0 ::= \"\0\"", 13 }, &err) < 0);
+}
+
+/* Every allocation fails once. */
+static void test_memory(void)
+{
+    const str_view text = str_from("root ::= \"a\"{2,5} (b | \"c\")*\nb ::= [^x]");
+    for (long n = 1; n < 100; n++) {
+        err_ctx err = { 0 };
+        grammar *g;
+        grammar_run *r = NULL;
+        mem_fail_after(n);
+        int rc = grammar_from_gbnf(&g, text, &err);
+        if (rc == 0) rc = grammar_run_create(&r, g, &err);
+        mem_fail_after(0);
+        CHECK_MSG(rc == 0 || rc == ERR_NOMEM, "allocation %ld: %d %s", n, rc, err.msg);
+        grammar_run_free(r);
+        grammar_free(g);
+        if (rc == 0) break;
+    }
+}
+
+/* ---- random grammars ------------------------------------------------------------------------- */
+
+/* An expression, written as GBNF and matched by trying everything. */
+typedef enum plain_kind { P_LITERAL, P_CLASS, P_SEQ, P_ALT, P_REPEAT, P_CALL } plain_kind;
+typedef struct plain {
+    plain_kind kind;
+    const char *literal;
+    struct plain *a, *b;
+    int min, max, rule;
+    bool others;
+} plain;
+
+enum { N_RULE = 3, MAX_PLAIN = 256, MAX_LEN = 14 };
+static plain pool[MAX_PLAIN];
+static int n_pool;
+static plain *plain_rules[N_RULE];
+
+static const char *const letters[] = { "a", "b", "c", "\xC3\xA9", "\xE2\x82\xAC" };
+
+static plain *make(test_rng *r, int depth)
+{
+    plain *p = &pool[n_pool++];
+    const uint32_t pick = depth <= 0 || n_pool > MAX_PLAIN - 32 ? test_below(r, 2) : test_below(r, 8);
+    *p = (plain){ .kind = P_LITERAL, .literal = letters[test_below(r, ARRAY_LEN(letters))] };
+    switch (pick) {
+    case 0: break;
+    case 1: p->kind = P_CLASS; p->others = test_below(r, 3) == 0; break;
+    case 2: case 3: p->kind = P_SEQ; break;
+    case 4: p->kind = P_ALT; break;
+    case 5: case 6:
+        p->kind = P_REPEAT;
+        p->min = (int)test_below(r, 4) - 1;
+        if (p->min < 0) p->min = 0;
+        p->max = test_below(r, 2) ? -1 : p->min + (int)test_below(r, 3);
+        break;
+    default: p->kind = P_CALL; p->rule = (int)test_below(r, N_RULE);
+    }
+    if (p->kind == P_SEQ || p->kind == P_ALT || p->kind == P_REPEAT) p->a = make(r, depth - 1);
+    if (p->kind == P_SEQ || p->kind == P_ALT) p->b = make(r, depth - 1);
+    return p;
+}
+
+static void write_plain(textbuf *out, const plain *p)
+{
+    switch (p->kind) {
+    case P_LITERAL: textbuf_printf(out, "\"%s\"", p->literal); break;
+    case P_CLASS: textbuf_printf(out, p->others ? "[^a%s]" : "[a%s]", p->literal); break;
+    case P_CALL: textbuf_printf(out, p->rule ? "rule%d" : "root", p->rule); break;
+    case P_REPEAT:
+        textbuf_str(out, "(");
+        write_plain(out, p->a);
+        if (p->max < 0) textbuf_printf(out, "){%d,}", p->min);
+        else textbuf_printf(out, "){%d,%d}", p->min, p->max);
+        break;
+    default:
+        textbuf_str(out, "(");
+        write_plain(out, p->a);
+        textbuf_str(out, p->kind == P_ALT ? " | " : " ");
+        write_plain(out, p->b);
+        textbuf_str(out, ")");
+    }
+}
+
+/* The positions where a match from any of the positions `from` can end: bit i for position i. */
+static uint32_t ends(const plain *p, const char *s, int n, uint32_t from, int depth)
+{
+    uint32_t to = 0;
+    if (from == 0 || depth > 60) return 0;
+    switch (p->kind) {
+    case P_LITERAL:
+        for (int i = 0; i < n; i++) {
+            const int len = (int)strlen(p->literal);
+            if (from >> i & 1 && i + len <= n && memcmp(s + i, p->literal, (size_t)len) == 0)
+                to |= 1u << (i + len);
+        }
+        return to;
+    case P_CLASS:
+        for (int i = 0; i < n; i++) {
+            uint32_t cp;
+            const int len = utf8_decode(&cp, (const uint8_t *)s + i, (size_t)(n - i));
+            const bool in = cp == 'a' || (len == (int)strlen(p->literal) &&
+                                          memcmp(s + i, p->literal, (size_t)len) == 0);
+            if (from >> i & 1 && len > 0 && in != p->others) to |= 1u << (i + len);
+        }
+        return to;
+    case P_SEQ: return ends(p->b, s, n, ends(p->a, s, n, from, depth + 1), depth + 1);
+    case P_ALT: return ends(p->a, s, n, from, depth + 1) | ends(p->b, s, n, from, depth + 1);
+    case P_CALL: return ends(plain_rules[p->rule], s, n, from, depth + 1);
+    case P_REPEAT:
+        for (int turn = 0; turn < 40 && from; turn++) {
+            if (turn >= p->min) to |= from;
+            if (turn == p->max) break;
+            from = ends(p->a, s, n, from, depth + 1);
+        }
+        return to;
+    }
+    return 0;
+}
+
+static bool plain_accepts(const char *s, int n)
+{
+    return ends(plain_rules[0], s, n, 1, 0) >> n & 1;
+}
+
+/* Some text: often one that the automaton led to, sometimes anything. */
+static int random_text(char *s, test_rng *rng, grammar_run *r)
+{
+    static const char bytes[] = "abc\xC3\xA9\xE2\x82\xAC";
+    grammar_state at = grammar_run_start(r);
+    const int want = (int)test_below(rng, MAX_LEN + 1);
+    int n = 0;
+    for (int tries = 0; n < want && tries < 200; tries++) {
+        const char c = bytes[test_below(rng, sizeof bytes - 1)];
+        const grammar_state to = grammar_run_step(r, at, (uint8_t)c);
+        if (to < 0 && test_below(rng, 40)) continue;
+        at = to;
+        s[n++] = c;
+    }
+    return n;
+}
+
+/* From a live state some bytes lead to the end: breadth first, and the plain matcher agrees. */
+static bool can_end(grammar_run *r, const char *s, int n)
+{
+    enum { MOST = 4000 };
+    static grammar_state queue[MOST];
+    static int from[MOST];
+    static uint8_t by[MOST], known[GRAMMAR_MAX_STATES];
+    int n_queue = 1, at = 0;
+    char text[32];
+    memset(known, 0, sizeof known);
+    queue[0] = walk(r, (str_view){ s, (size_t)n });
+    for (; at < n_queue && !grammar_run_may_end(r, queue[at]); at++) {
+        for (int b = 0; b < 256 && n_queue < MOST; b++) {
+            const grammar_state to = grammar_run_step(r, queue[at], (uint8_t)b);
+            if (to < 0 || known[to]) continue;
+            known[to] = 1;
+            queue[n_queue] = to;
+            from[n_queue] = at;
+            by[n_queue++] = (uint8_t)b;
+        }
+    }
+    if (at >= n_queue) return n_queue == MOST;           /* too far to look: no verdict */
+    int extra = 0;
+    for (int i = at; i > 0; i = from[i]) extra++;
+    if (n + extra > 24) return true;
+    memcpy(text, s, (size_t)n);
+    for (int i = at, k = n + extra; i > 0; i = from[i]) text[--k] = (char)by[i];
+    return plain_accepts(text, n + extra);
+}
+
+static void test_random(void)
+{
+    test_rng rng = { 1 };
+    int used = 0, n_yes = 0, n_no = 0, n_refused = 0;
+    for (int round = 0; round < 600; round++) {
+        textbuf text = { 0 };
+        grammar *g;
+        err_ctx err = { 0 };
+        n_pool = 0;
+        for (int i = 0; i < N_RULE; i++) {
+            plain_rules[i] = make(&rng, 3);
+            textbuf_printf(&text, i ? "rule%d ::= " : "root ::= ", i);
+            write_plain(&text, plain_rules[i]);
+            textbuf_str(&text, "\n");
+        }
+        if (grammar_from_gbnf(&g, textbuf_view(&text), &err) < 0) {
+            CHECK_MSG(strstr(err.msg, "left recursion") || strstr(err.msg, "no finite text"),
+                      "%s\n%s", err.msg, text.ptr);
+            n_refused++;
+            textbuf_free(&text);
+            continue;
+        }
+        grammar_run *r = run_of(g);
+        used++;
+        for (int k = 0; k < 40 && r; k++) {
+            char s[MAX_LEN + 1];
+            const int n = random_text(s, &rng, r);
+            bool same = true, alive = true;
+            for (int len = 0; len <= n && same; len++) {
+                const grammar_state at = walk(r, (str_view){ s, (size_t)len });
+                const bool yes = at >= 0 && grammar_run_may_end(r, at), want = plain_accepts(s, len);
+                same = yes == want;
+                alive = at >= 0;
+                n_yes += want;
+                n_no += !want;
+            }
+            CHECK_MSG(same, "'%.*s' is judged wrong by\n%s", n, s, text.ptr);
+            if (alive && same && k < 4)
+                CHECK_MSG(can_end(r, s, n), "'%.*s' cannot be ended\n%s", n, s, text.ptr);
+        }
+        grammar_run_free(r);
+        grammar_free(g);
+        textbuf_free(&text);
+    }
+    CHECK_MSG(used > 200 && n_yes > 1000 && n_no > 1000 && n_refused > 10,
+              "%d grammars, %d yes, %d no, %d refused: too few", used, n_yes, n_no, n_refused);
+}
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+/* A text with more states than fit: whoever keeps the last one goes on as if nothing happened. */
+static void test_keep(void)
+{
+    grammar *g = parse("root ::= \"[\" ([a-z]{1,30000} \",\"){2} \"]\"");
+    grammar_run *r = run_of(g);
+    grammar_state at = r ? grammar_run_step(r, grammar_run_start(r), '[') : -1;
+    int n_keep = 0;
+    for (int part = 0; part < 2; part++) {
+        for (int i = 0; i < 30001; i++) {
+            const uint8_t byte = i < 30000 ? 'q' : ',';
+            grammar_state to = grammar_run_step(r, at, byte);
+            if (to == GRAMMAR_FULL) {
+                at = grammar_run_keep(r, at);
+                n_keep++;
+                to = grammar_run_step(r, at, byte);
+            }
+            if (i == 29999)
+                CHECK_MSG(to >= 0 && grammar_run_step(r, to, 'q') == GRAMMAR_DEAD, "one too many");
+            at = to;
+        }
+    }
+    CHECK(at >= 0 && n_keep > 2 && !grammar_run_may_end(r, at));
+    at = grammar_run_step(r, at, ']');
+    CHECK(at >= 0 && grammar_run_may_end(r, at));
+    grammar_run_free(r);
+    grammar_free(g);
+}
+
+/* Nesting ends where it could not be closed any more. */
+static void test_depth(void)
+{
+    grammar *g = parse("root ::= \"[\" (root | \"x\" root \"y\" | \"z\") \"]\"");
+    grammar_run *r = run_of(g);
+    grammar_state at = r ? grammar_run_start(r) : -1;
+    int depth = 0;
+    for (grammar_state to; (to = grammar_run_step(r, at, '[')) >= 0; at = to) depth++;
+    CHECK_MSG(depth > GRAMMAR_DEPTH / 2 && depth <= GRAMMAR_DEPTH + 1, "depth %d", depth);
+    at = grammar_run_step(r, at, 'z');
+    for (int i = 0; i < depth; i++) at = grammar_run_step(r, at, ']');
+    CHECK(at >= 0 && grammar_run_may_end(r, at));
+    grammar_run_free(r);
+    grammar_free(g);
+}
+
+/* Far from their bounds counts are one; near them each is itself, and all say the truth. */
+static void test_near(void)
+{
+    enum { BYTES = 5, MOST = 40 };
+    grammar *g = parse("root ::= \"a\"{20,40} \"b\"");
+    grammar_run *r = run_of(g);
+    grammar_state at[MOST + 1] = { r ? grammar_run_start(r) : -1 };
+    for (int i = 1; i <= MOST; i++) at[i] = grammar_run_step(r, at[i - 1], 'a');
+    for (int i = 1; i <= MOST; i++) {
+        const grammar_state like = grammar_run_near(r, at[i], BYTES);
+        for (int n = 0; n <= BYTES; n++) {
+            grammar_state x = at[i], y = like;
+            for (int k = 0; k < n; k++) {
+                x = grammar_run_step(r, x, 'a');
+                y = grammar_run_step(r, y, 'a');
+            }
+            CHECK_MSG((x < 0) == (y < 0), "%d + %d: life differs", i, n);
+            x = grammar_run_step(r, x, 'b');
+            y = grammar_run_step(r, y, 'b');
+            CHECK_MSG(n == BYTES || (x < 0) == (y < 0), "%d + %d: end differs", i, n);
+        }
+    }
+    CHECK(grammar_run_near(r, at[3], BYTES) == grammar_run_near(r, at[9], BYTES));
+    CHECK(grammar_run_near(r, at[21], BYTES) == grammar_run_near(r, at[30], BYTES));
+    CHECK(grammar_run_near(r, at[38], BYTES) == at[38]);
+    CHECK(grammar_run_near(r, at[9], BYTES) != grammar_run_near(r, at[21], BYTES));
+    grammar_run_free(r);
+    grammar_free(g);
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("grammar", argc, argv);
+    test_notation();
+    test_refused();
+    test_memory();
+    test_random();
+    test_keep();
+    test_depth();
+    test_near();
+    return test_end();
+}

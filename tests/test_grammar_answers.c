@@ -1,0 +1,261 @@
+/* test_grammar_answers.c - answers of a given form, from models that talk nonsense: every answer of
+ * both demo models has its form, reasoning or not; the rest of the sampler's work stays as it was.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/session/answer.h"
+#include "tests/schema_maker.h"
+
+enum { CTX = 4096, N_SCHEMA = 20 };
+
+static const char *const models[] = {
+    "tests/models/demo-qwen3next-Q4_K_M.gguf", "tests/models/demo-gptoss-MXFP4.gguf",
+};
+
+typedef struct rig {
+    gguf *g;
+    model *m;
+    tokenizer *t;
+    encoder *enc;
+    chat *c;
+    engine *e;
+    session *s;
+    token_trie *v;
+} rig;
+
+static bool rig_open(rig *r, const char *path)
+{
+    err_ctx err = { 0 };
+    const engine_options eo = { .threads = test_n_thread(2) };
+    const session_options so = { .ctx = CTX, .chunk = 64, .kv = KV_F16, .n_snapshot = 1 };
+    *r = (rig){ 0 };
+    return CHECK_MSG(gguf_open(&r->g, path, &err) == 0 && model_bind(&r->m, r->g, &err) == 0 &&
+                     tokenizer_create(&r->t, r->g, &err) == 0 &&
+                     encoder_create(&r->enc, r->t, &err) == 0 &&
+                     chat_create(&r->c, r->g, r->t, &err) == 0 &&
+                     engine_open(&r->e, r->m, &eo, &err) == 0 &&
+                     session_create(&r->s, r->e, &so, &err) == 0 &&
+                     token_trie_create(&r->v, r->t, &err) == 0, "%s: %s", path, err.msg);
+}
+
+static void rig_close(rig *r)
+{
+    token_trie_free(r->v);
+    session_free(r->s);
+    engine_close(r->e);
+    chat_free(r->c);
+    encoder_free(r->enc);
+    tokenizer_free(r->t);
+    model_free(r->m);
+    gguf_close(r->g);
+}
+
+typedef struct said { textbuf answer, reasoning; } said;
+
+static int on_text(void *ctx, const chat_event *ev)
+{
+    said *to = ctx;
+    if (ev->kind == CHAT_ANSWER) textbuf_put(&to->answer, ev->text);
+    if (ev->kind == CHAT_REASONING) textbuf_put(&to->reasoning, ev->text);
+    return 0;
+}
+
+static void said_free(said *s)
+{
+    textbuf_free(&s->answer);
+    textbuf_free(&s->reasoning);
+}
+
+/* The form was the answer's, not the sampler's. */
+static void check_free(sampler *smp, int n_vocab)
+{
+    float *logits = test_alloc((size_t)n_vocab, sizeof *logits);
+    int32_t id = -1;
+    for (int i = 0; i < n_vocab; i++) logits[i] = i == 7 ? 1000.0f : 0.0f;
+    CHECK(sampler_pick(&id, smp, logits, NULL) == 0 && id == 7);
+    mem_free(logits);
+}
+
+/* One answer of that form; raw: without the chat format. */
+static answer_end ask(said *out, const rig *r, const grammar *g, uint64_t seed, int max_tokens,
+                      bool raw)
+{
+    const chat_message message = { .role = CHAT_USER, .content = str_from("Tell me a story.") };
+    const chat_request req = { .messages = &message, .n_message = 1 };
+    const answer_hooks hooks = { .ctx = out, .text = on_text };
+    const int n_vocab = session_vocab(r->s);
+    sampler_options so;
+    answer_stats stats = { .end = ANSWER_INTERRUPTED };
+    id_list ids = { 0 };
+    sampler *smp = NULL;
+    grammar_mask *m = NULL;
+    err_ctx err = { 0 };
+    *out = (said){ 0 };
+    int rc = sampler_defaults(&so, r->m, &err);
+    so.seed = seed;
+    if (rc == 0) rc = sampler_create(&smp, &so, n_vocab, CTX, &err);
+    if (rc == 0) rc = grammar_mask_create(&m, g, r->v, n_vocab, &err);
+    if (rc == 0)
+        rc = raw ? encoder_encode(r->enc, &ids, str_from("The list is "), false, &err)
+                 : chat_render(&ids, r->c, r->enc, &req, &err);
+    const answer_options ao = { .tok = r->t, .talk = raw ? NULL : r->c, .req = raw ? NULL : &req,
+                                .form = m, .max_tokens = max_tokens };
+    if (rc == 0) rc = answer_run(&stats, r->s, smp, ids.ids, (int)ids.n, &ao, &hooks, &err);
+    if (CHECK_MSG(rc == 0, "seed %d: %s", (int)seed, err.msg)) check_free(smp, n_vocab);
+    grammar_mask_free(m);
+    sampler_free(smp);
+    ids_free(&ids);
+    return stats.end;
+}
+
+/* Is the text, up to an incomplete character at its end, a beginning of the form? */
+static bool is_beginning(const grammar *g, str_view text)
+{
+    grammar_run *run;
+    err_ctx err;
+    if (text.len >= 3 && memcmp(text.ptr + text.len - 3, "\xEF\xBF\xBD", 3) == 0) text.len -= 3;
+    if (grammar_run_create(&run, g, &err) < 0) return false;
+    grammar_state at = grammar_run_start(run);
+    for (size_t i = 0; i < text.len; i++) at = grammar_run_step(run, at, (uint8_t)text.ptr[i]);
+    grammar_run_free(run);
+    return at >= 0;
+}
+
+/* Models that write nonsense never come to the end of a string or a list by themselves. */
+static void set_bounds(json_t *s)
+{
+    const char *type = json_string_value(json_object_get(s, "type")), *key;
+    json_t *x;
+    size_t i;
+    json_object_foreach(s, key, x) set_bounds(x);
+    if (json_is_array(s)) json_array_foreach(s, i, x) set_bounds(x);
+    if (type && strcmp(type, "string") == 0 && !json_object_get(s, "maxLength"))
+        json_object_set_new(s, "maxLength", json_integer(12));
+    if (type && strcmp(type, "array") == 0) {
+        if (!json_object_get(s, "items"))
+            json_object_set_new(s, "items", json_pack("{s:s}", "type", "boolean"));
+        if (!json_object_get(s, "maxItems")) json_object_set_new(s, "maxItems", json_integer(3));
+    }
+    if (type && strcmp(type, "object") == 0) json_object_del(s, "additionalProperties");
+}
+
+static void test_schemas(const rig *r, const char *name)
+{
+    test_rng rng = { 11 };
+    int n_done = 0;
+    for (int i = 0; i < N_SCHEMA;) {
+        json_t *schema = schema_random(&rng);
+        err_ctx err = { 0 };
+        grammar *g;
+        said s;
+        set_bounds(schema);
+        if (grammar_from_schema(&g, schema, true, &err) < 0) {
+            json_decref(schema);
+            continue;
+        }
+        const answer_end end = ask(&s, r, g, (uint64_t)i, i % 5 == 4 ? 60 : 1000, false);
+        json_t *v = json_loadb(s.answer.ptr ? s.answer.ptr : "", s.answer.len, JSON_DECODE_ANY, NULL);
+        char *shown = json_dumps(schema, JSON_COMPACT);
+        if (end == ANSWER_STOP)
+            CHECK_MSG(v && schema_valid(schema, v, schema, true), "%s, %s: %.*s", name, shown,
+                      (int)s.answer.len, s.answer.ptr);
+        else
+            CHECK_MSG(end == ANSWER_LENGTH && is_beginning(g, textbuf_view(&s.answer)),
+                      "%s, %s: ended by %s: %.*s", name, shown, answer_end_name(end),
+                      (int)s.answer.len, s.answer.ptr ? s.answer.ptr : "");
+        n_done += end == ANSWER_STOP;
+        free(shown);
+        json_decref(v);
+        said_free(&s);
+        grammar_free(g);
+        json_decref(schema);
+        i++;
+    }
+    CHECK_MSG(n_done >= N_SCHEMA * 2 / 3, "%s: only %d answers came to their end", name, n_done);
+}
+
+/* A form that leaves no choice, with the chat format and without. */
+static void test_forced(const rig *r, const char *name)
+{
+    err_ctx err = { 0 };
+    grammar *g;
+    said s;
+    CHECK(grammar_from_gbnf(&g, str_from("root ::= \"y\xC3\xA9s\" \", sir\"?"), &err) == 0);
+    for (int raw = 0; raw < 2; raw++) {
+        const answer_end end = ask(&s, r, g, 3, 300, raw);
+        const str_view text = textbuf_view(&s.answer);
+        CHECK_MSG(end != ANSWER_STOP || str_is(text, "y\xC3\xA9s") || str_is(text, "y\xC3\xA9s, sir"),
+                  "%s, raw %d: %.*s (%s)", name, raw, (int)text.len, text.ptr, answer_end_name(end));
+        if (raw) CHECK(end == ANSWER_STOP);
+        said_free(&s);
+    }
+    grammar_free(g);
+}
+
+/* Reasoning of the harmony format is still there, and never the answer's form. */
+static void test_reasons(const rig *r)
+{
+    err_ctx err = { 0 };
+    grammar *g;
+    int n_reasoned = 0;
+    CHECK(grammar_from_gbnf(&g, str_from("root ::= \"{}\""), &err) == 0);
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        said s;
+        const answer_end end = ask(&s, r, g, seed, 400, false);
+        n_reasoned += s.reasoning.len > 20;
+        CHECK_MSG(end == ANSWER_STOP ? str_is(textbuf_view(&s.answer), "{}") : s.answer.len <= 2,
+                  "seed %d: %.*s", (int)seed, (int)s.answer.len, s.answer.ptr);
+        said_free(&s);
+    }
+    CHECK_MSG(n_reasoned > 0, "reasoning is not free");
+    grammar_free(g);
+}
+
+/* What is not allowed is never picked, and a source of logits is not asked. */
+static void test_allow(void)
+{
+    const sampler_options o = { .temperature = 1, .top_p = 1, .repeat_penalty = 1, .seed = 5 };
+    const sampler_source from = { 0 };
+    uint64_t bits[3] = { 0 };
+    float logits[150];
+    sampler *s;
+    err_ctx err = { 0 };
+    int32_t id = -1;
+    for (int i = 0; i < 150; i++) logits[i] = (float)(i % 7);
+    if (!CHECK(sampler_create(&s, &o, 150, 0, &err) == 0)) return;
+    bits[0] = (uint64_t)1 << 63;
+    bits[2] = 1;
+    sampler_allow(s, bits);
+    int seen[150] = { 0 };
+    for (int i = 0; i < 500; i++)
+        if (sampler_pick(&id, s, logits, &err) == 0) seen[id]++;
+    CHECK_MSG(seen[63] > 0 && seen[128] > 0 && seen[63] + seen[128] == 500, "%d, %d", seen[63],
+              seen[128]);
+    CHECK(sampler_pick_from(&id, s, &from, &err) == 1);
+    bits[0] = bits[2] = 0;
+    CHECK(sampler_pick(&id, s, logits, &err) == ERR_RANGE);
+    sampler_allow(s, NULL);
+    for (int i = 0; i < 500; i++)
+        if (sampler_pick(&id, s, logits, &err) == 0) seen[id]++;
+    CHECK(seen[6] > 0);
+    sampler_free(s);
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("grammar_answers", argc, argv);
+    test_allow();
+    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+        rig r;
+        if (rig_open(&r, models[i])) {
+            test_schemas(&r, models[i]);
+            test_forced(&r, models[i]);
+            if (chat_format_of(r.c) == CHAT_HARMONY) test_reasons(&r);
+        }
+        rig_close(&r);
+    }
+    return test_end();
+}

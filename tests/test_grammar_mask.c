@@ -1,0 +1,192 @@
+/* test_grammar_mask.c - masks of tokens against their definition: a token may come if and only if
+ * the grammar can go along with all its bytes. Both demo vocabularies, every token, at random
+ * places. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/text/grammar_mask.h"
+#include "tests/test.h"
+
+static const char *const models[] = {
+    "tests/models/demo-qwen3next-Q4_K_M.gguf", "tests/models/demo-gptoss-MXFP4.gguf",
+};
+
+static const struct { const char *text; bool gbnf; } forms[] = {
+    { "{\"type\":\"object\"}", 0 },
+    { "{\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":20},\"age\":{\"type\":"
+      "\"integer\",\"minimum\":0,\"maximum\":130},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":"
+      "[\"red\",\"green\",\"blue\"]},\"maxItems\":5}},\"required\":[\"name\",\"age\"]}", 0 },
+    { "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":300,\"maxLength\":1000}}", 0 },
+    { "root ::= (\"the \" | [a-z]+ \" \")* \".\"", 1 },
+    { "root ::= \"\xC3\xA9\"{1,9} | \"\xF0\x9F\x98\x80\" . [^\\n]*", 1 },
+};
+
+typedef struct rig { gguf *g; tokenizer *t; token_trie *v; } rig;
+
+static bool rig_open(rig *r, const char *path)
+{
+    err_ctx err = { 0 };
+    *r = (rig){ 0 };
+    return CHECK_MSG(gguf_open(&r->g, path, &err) == 0 && tokenizer_create(&r->t, r->g, &err) == 0 &&
+                     token_trie_create(&r->v, r->t, &err) == 0, "%s: %s", path, err.msg);
+}
+
+static void rig_close(rig *r)
+{
+    token_trie_free(r->v);
+    tokenizer_free(r->t);
+    gguf_close(r->g);
+}
+
+static grammar *form_of(const char *text, bool gbnf)
+{
+    err_ctx err = { 0 };
+    grammar *g;
+    json_t *schema = gbnf ? NULL : json_loads(text, 0, NULL);
+    const int rc = gbnf ? grammar_from_gbnf(&g, str_from(text), &err)
+                        : grammar_from_schema(&g, schema, true, &err);
+    json_decref(schema);
+    CHECK_MSG(rc == 0, "%s: %s", text, err.msg);
+    return g;
+}
+
+static grammar_state after(grammar_run *r, grammar_state at, str_view bytes)
+{
+    for (size_t i = 0; i < bytes.len && at >= 0; i++)
+        at = grammar_run_step(r, at, (uint8_t)bytes.ptr[i]);
+    return at;
+}
+
+/* Every token at this place; `own` is a run that only this test uses. Returns a random one that may
+ * come, or -1. */
+static int check_place(const rig *r, const uint64_t *bits, grammar_run *own, grammar_state at,
+                       int n_vocab, test_rng *rng, const char *form)
+{
+    int wrong = -1, n_may = 0, pick = -1;
+    const bool may_end = grammar_run_may_end(own, at);
+    for (int id = 0; id < n_vocab; id++) {
+        const bool bit = bits[id / 64] >> id % 64 & 1;
+        bool want = false;
+        if (id < tokenizer_n_token(r->t)) {
+            const str_view bytes = tokenizer_bytes(r->t, id, false);
+            if (tokenizer_is_stop(r->t, id)) want = may_end;
+            else if (tokenizer_kind(r->t, id) == TOKEN_NORMAL && bytes.len)
+                want = after(own, at, bytes) >= 0;
+            if (want && !tokenizer_is_stop(r->t, id) && test_below(rng, (uint32_t)++n_may) == 0)
+                pick = id;
+        }
+        if (bit != want && wrong < 0) wrong = id;
+    }
+    CHECK_MSG(wrong < 0, "%s: token %d is judged wrong", form, wrong);
+    return pick;
+}
+
+static void walk_form(const rig *r, const char *text, bool gbnf, uint64_t seed, int n_step)
+{
+    const int n_vocab = tokenizer_n_token(r->t) + 70;    /* more logits than tokens */
+    grammar *g = form_of(text, gbnf);
+    grammar_mask *m = NULL;
+    grammar_run *own = NULL;
+    err_ctx err = { 0 };
+    test_rng rng = { seed };
+    if (!g || !CHECK(grammar_mask_create(&m, g, r->v, n_vocab, &err) == 0 &&
+                     grammar_run_create(&own, g, &err) == 0))
+        goto done;
+    grammar_state at = grammar_run_start(own);
+    for (int i = 0; i < n_step; i++) {
+        mem_guard(true);
+        const uint64_t *bits = grammar_mask_bits(m, &err);
+        mem_guard(false);
+        if (!CHECK_MSG(bits, "%s: %s", text, err.msg)) break;
+        if (grammar_run_n_state(own) > GRAMMAR_MAX_STATES / 2) at = grammar_run_keep(own, at);
+        const int id = check_place(r, bits, own, at, n_vocab, &rng, text);
+        CHECK(grammar_mask_may_end(m) == grammar_run_may_end(own, at));
+        if (id < 0) break;
+        at = after(own, at, tokenizer_bytes(r->t, id, false));
+        mem_guard(true);
+        const int rc = grammar_mask_accept(m, id, &err);
+        mem_guard(false);
+        if (!CHECK_MSG(rc == 0, "%s: %s", text, err.msg)) break;
+    }
+done:
+    grammar_run_free(own);
+    grammar_mask_free(m);
+    grammar_free(g);
+}
+
+/* The same text again needs no new mask; a token that does not fit changes nothing. */
+static void test_again(const rig *r)
+{
+    grammar *g = form_of("{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":5000}}", 0);
+    grammar_mask *m = NULL;
+    err_ctx err = { 0 };
+    int quote = -1, letter = -1, open = -1;
+    for (int id = 0; id < tokenizer_n_token(r->t); id++) {
+        const str_view bytes = tokenizer_bytes(r->t, id, false);
+        if (str_is(bytes, "\"")) quote = id;
+        if (str_is(bytes, "e")) letter = id;
+        if (str_is(bytes, "[")) open = id;
+    }
+    if (!g || !CHECK(grammar_mask_create(&m, g, r->v, tokenizer_n_token(r->t), &err) == 0)) return;
+    CHECK(grammar_mask_accept(m, letter, &err) == ERR_RANGE);
+    CHECK(grammar_mask_accept(m, -1, &err) == ERR_RANGE && grammar_mask_accept(m, 1 << 30, &err) < 0);
+    uint64_t made[2];
+    for (int turn = 0; turn < 2; turn++) {
+        const uint64_t before = grammar_mask_counts(m).made;
+        grammar_mask_reset(m);
+        bool ok = grammar_mask_accept(m, open, &err) == 0 && grammar_mask_accept(m, quote, &err) == 0;
+        for (int i = 0; i < 400 && ok; i++)
+            ok = grammar_mask_bits(m, &err) && grammar_mask_accept(m, letter, &err) == 0;
+        CHECK_MSG(ok, "%s", err.msg);
+        made[turn] = grammar_mask_counts(m).made - before;
+    }
+    CHECK_MSG(made[0] >= 1 && made[0] < 10 && made[1] == 0, "%d and %d masks were made",
+              (int)made[0], (int)made[1]);
+    grammar_mask_free(m);
+    grammar_free(g);
+}
+
+/* A text with more places than the tables hold. */
+static void test_long(const rig *r)
+{
+    grammar *g = form_of("root ::= \"[\" [a-z]{1,60000} \"]\"", 1);
+    grammar_mask *m = NULL;
+    err_ctx err = { 0 };
+    int letter = -1, open = -1, close = -1;
+    for (int id = 0; id < tokenizer_n_token(r->t); id++) {
+        const str_view bytes = tokenizer_bytes(r->t, id, false);
+        if (str_is(bytes, "e")) letter = id;
+        if (str_is(bytes, "[")) open = id;
+        if (str_is(bytes, "]")) close = id;
+    }
+    if (!g || !CHECK(grammar_mask_create(&m, g, r->v, tokenizer_n_token(r->t), &err) == 0)) return;
+    bool ok = grammar_mask_accept(m, open, &err) == 0;
+    for (int i = 0; i < 60000 && ok; i++) {
+        const uint64_t *bits = i % 1000 == 999 ? grammar_mask_bits(m, &err) : NULL;
+        ok = (i % 1000 != 999 || (bits && bits[letter / 64] >> letter % 64 & 1)) &&
+             grammar_mask_accept(m, letter, &err) == 0;
+    }
+    CHECK_MSG(ok, "%s", err.msg);
+    CHECK(grammar_mask_accept(m, letter, &err) < 0);
+    CHECK(grammar_mask_accept(m, close, &err) == 0 && grammar_mask_may_end(m));
+    CHECK(grammar_mask_counts(m).forgot > 0);
+    grammar_mask_free(m);
+    grammar_free(g);
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("grammar_mask", argc, argv);
+    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+        rig r;
+        if (rig_open(&r, models[i])) {
+            for (size_t k = 0; k < ARRAY_LEN(forms); k++)
+                for (uint64_t seed = 1; seed <= 3; seed++)
+                    walk_form(&r, forms[k].text, forms[k].gbnf, seed + i, 25);
+            test_again(&r);
+            test_long(&r);
+        }
+        rig_close(&r);
+    }
+    return test_end();
+}
