@@ -74,6 +74,7 @@ rest() {
     fi
     echo test_cli.sh
     echo test_cli_cache.sh
+    echo test_cli_pull.sh
     echo fuzz_gguf
     echo check_layers.sh
 }
