@@ -135,4 +135,149 @@ expect 0 drip.gguf pull drip
 got drip drip-0 "an interrupted download"
 asked 1 'range=bytes=' "goes on after an interruption"
 
+# ---- a server that lies
+entry flip other
+refuse 1 "the bytes that came are not those of models.txt: sha256 " pull flip
+none other "a wrong byte"
+entry page page
+refuse 1 "no GGUF file: '<!DOCTYPE html>" pull page
+none page "a page instead of a file"
+entry more claim-1000
+refuse 1 "has $((bytes + 1000)) bytes, models.txt says $bytes" pull more
+none claim-1000 "a length that is too large"
+entry about claim-1000 "~$bytes" -
+refuse 1 "the connection was cut; 6.3 MB of 6.3 MB are kept" pull about --retries 1
+kept about claim-1000 $bytes "more was announced than came"
+entry less less-1000
+refuse 1 "has $((bytes - 1000)) bytes, models.txt says $bytes" pull less
+none less-1000 "a length that is too small"
+entry lost nolength-1000
+refuse 1 "$((bytes - 1000)) bytes came, models.txt says $bytes" pull lost
+none nolength-1000 "no length, and too few bytes"
+entry open nolength
+expect 0 open.gguf pull open
+got open nolength "no length, and all bytes"
+entry endless endless
+refuse 1 "sends more than the" pull endless
+kept endless endless "$(cat "$models/t/endless/endless.gguf.part" | wc -c)" "a file without an end"
+if [ "$(cat "$models/t/endless/endless.gguf.part" | wc -c)" -lt $((2 * bytes)) ]; then ok; else bad "a file without an end: too much"; fi
+entry huge claim-999999999 "~$bytes" -
+refuse 1 "far more than models.txt says" pull huge
+none claim-999999999 "a length far too large"
+entry range wrongrange-1000000
+refuse 1 "answers with another range" pull range
+kept range wrongrange-1000000 1000000 "another range"
+for n in 404 401 403 500; do entry e$n status-$n; done
+refuse 1 "no such file (HTTP 404)" pull e404
+refuse 1 "set HF_TOKEN" pull e401
+refuse 1 "refuses this HF_TOKEN" env HF_TOKEN=hf_x "$tmp/bin/moe-run" pull e403 --base-url "$base"
+refuse 1 "the server answers HTTP 500" pull e500 --retries 1
+for n in 404 401 403 500; do none status-$n "HTTP $n"; done
+refuse 1 "127.0.0.1: " pull good --dir "$tmp/nobody" --base-url http://127.0.0.1:1 --retries 1
+if [ -z "$(find "$tmp/nobody" -type f)" ]; then ok; else bad "nothing listens, and a file is left"; fi
+
+# ---- what an earlier run left: of another file, longer than it, of unknown origin, damaged, no file
+stale() { mkdir -p "$models/t/$1"; head -c "$3" $gptoss >"$models/t/$1/$2.gguf.part"; echo "$4" >"$models/t/$1/$2.gguf.part.from"; }
+entry old ok
+stale ok old 1000000 "$bytes \"v0\""
+expect 0 "\"downloaded\":$bytes," pull old --json
+asked 1 'range=bytes=1000000- if="v0"' "of another version"
+stale ok old 1000000 "999999999 -"
+mv "$models/t/ok/old.gguf" "$tmp/x"
+expect 0 "\"downloaded\":$bytes," pull old --json
+mv "$models/t/ok/old.gguf" "$tmp/x"
+stale ok old 1000000 '5000 "v1"'
+expect 0 "\"downloaded\":$bytes," pull old --json
+mv "$models/t/ok/old.gguf" "$tmp/x"
+stale ok old 1000000 "nonsense"
+expect 0 "\"downloaded\":$((bytes - 1000000))," pull old --json
+mv "$models/t/ok/old.gguf" "$tmp/x"
+stale ok old $bytes "$bytes \"v1\""
+expect 0 '"downloaded":0,' pull old --json
+mv "$models/t/ok/old.gguf" "$tmp/x"
+stale ok old 1000000 "$bytes \"v1\""
+printf x | dd of="$models/t/ok/old.gguf.part" bs=1 seek=5000 conv=notrunc 2>/dev/null
+refuse 1 "not those of models.txt" pull old
+expect 0 "\"downloaded\":$bytes," pull old --json
+got_old=$models/t/ok/old.gguf
+if cmp -s "$got_old" $gptoss; then ok; else bad "what an earlier run left"; fi
+entry loose ok $bytes -
+stale ok loose 1000000 "- -"
+expect 0 "\"downloaded\":$bytes," pull loose --json
+expect 0 '"checked":"no"' sh -c "rm '$models/t/ok/loose.gguf'; '$tmp/bin/moe-run' pull loose --base-url $base --json"
+entry dirpart ok
+mkdir -p "$models/t/ok/dirpart.gguf.part"
+refuse 1 "cannot create" pull dirpart
+entry linkpart ok
+ln -s "$tmp/outside" "$models/t/ok/linkpart.gguf.part"
+refuse 1 "cannot create" pull linkpart
+if [ ! -e "$tmp/outside" ]; then ok; else bad "written through a link"; fi
+printf GGUF >"$models/t/ok/good.gguf"
+refuse 1 "is there, but has 4 bytes instead of $bytes: remove it" pull good
+if [ "$(cat "$models/t/ok/good.gguf")" = GGUF ]; then ok; else bad "overwritten"; fi
+
+# ---- a token goes to the server that was asked, and to no other
+entry far away-2000000
+expect 0 far.gguf env HF_TOKEN=hf_secret "$tmp/bin/moe-run" pull far --base-url "$base"
+got far away-2000000 "from another host, with a cut"
+tail -n 4 "$tmp/log" >"$tmp/last"
+if [ "$(grep -c "^away host=127.0.0.1:$port .*token=Bearer hf_secret$" "$tmp/last")" -eq 2 ]; then ok; else bad "the token did not come"; fi
+if [ "$(grep -c "^cut_once host=localhost:$port .*token=$" "$tmp/last")" -eq 2 ]; then ok; else bad "a token travelled: $(cat "$tmp/last")"; fi
+asked 1 'range=bytes=2000000- if="v1"' "a range travels"
+entry near near
+expect 0 near.gguf env HF_TOKEN=hf_secret "$tmp/bin/moe-run" pull near --base-url "$base"
+asked 1 "token=Bearer hf_secret" "a token stays on its host"
+refuse 2 "HF_TOKEN holds a character" env HF_TOKEN="a b" "$tmp/bin/moe-run" pull e404 --base-url "$base"
+refuse 2 "HF_TOKEN holds a character" env HF_TOKEN="$(printf 'a\r\nX: y')" "$tmp/bin/moe-run" pull e404 --base-url "$base"
+expect 1 "HF_TOKEN is not sent: http://0.0.0.0:$port is not https" env HF_TOKEN=hf_secret "$tmp/bin/moe-run" pull e404 --base-url "http://0.0.0.0:$port"
+asked 1 "host=0.0.0.0:$port range= if= token=" "not over http"
+entry round round
+refuse 1 "more than 10 redirects" pull round
+entry local file
+refuse 1 "redirects to what is no address of http or https" pull local
+none file "a redirect to a file"
+
+# ---- the hash that a server names
+entry named linked-1 $bytes - $hash
+expect 0 '"checked":"server"' pull named --json
+entry wrong linked-0 $bytes - $hash
+refuse 1 "the bytes that came are not those of the server's file" pull wrong
+none linked-0 "other bytes than the server named"
+entry moved linked-1 $bytes $other m/$hash
+refuse 1 "the publisher has replaced the file: its sha256 is $hash, models.txt says $other" pull moved
+expect 0 '"checked":"server"' pull moved --accept-changed --json
+
+# ---- what is asked for
+entry big ok 999999999999999999
+refuse 1 "1.0 EB are to be downloaded, and the disk of $models has" pull big
+refuse 1 "no such model in" pull nonsense
+refuse 2 "NAME missing" "$tmp/bin/moe-run" pull
+refuse 2 "is not an address" "$tmp/bin/moe-run" pull good --base-url "ftp://127.0.0.1/"
+refuse 2 "is not an address" env HF_ENDPOINT=nonsense "$tmp/bin/moe-run" pull good
+refuse 2 "--timeout: 0 is out of range" pull good --timeout 0
+refuse 1 "use --dir" env -u MOE_MODELS -u HOME "$tmp/bin/moe-run" pull old --base-url "$base"
+refuse 1 "cannot create" pull good --dir "$tmp/port/x"
+refuse 1 "cannot write: File too large; 1.0 MB of 6.3 MB are kept in" sh -c "ulimit -f 2000; exec '$tmp/bin/moe-run' pull good --base-url $base --dir '$tmp/small'"
+expect 0 "\"bytes\":$bytes," pull good --dir "$tmp/small" --json
+expect 0 "demo-gptoss-MXFP4.gguf" "$run" pull demo-gptoss
+
+# ---- a list that would lead out of the folder
+cp "$tmp/bin/models.txt" "$tmp/good.txt"
+for v in "t/../x | a.gguf" "t/x | ../a.gguf" "t/x | /a.gguf" "t/x | a b.gguf" "t/.. | a.gguf" "t//x | a.gguf" "t/x | a/"; do
+    echo "bad Q4 | $v | 5 | - |" >"$tmp/bin/models.txt"
+    refuse 1 "line 1: " pull bad
+done
+echo "bad Q4 | t/x | a-00002-of-00003.gguf | 5 | - |" >"$tmp/bin/models.txt"
+refuse 1 "expected the first part" pull bad
+cp "$tmp/good.txt" "$tmp/bin/models.txt"
+
+# ---- nothing is lost in memory, where a sanitizer looks
+export ASAN_OPTIONS=detect_leaks=1
+rm -rf "$models"
+expect 0 far.gguf env HF_TOKEN=hf_secret "$tmp/bin/moe-run" pull far --base-url "$base"
+refuse 1 "not those of models.txt" pull flip
+refuse 1 "HTTP 500" pull e500 --retries 1
+refuse 1 "no such model" pull nonsense
+expect 0 "parts-00003" pull parts --json
+
 finish

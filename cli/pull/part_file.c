@@ -140,8 +140,7 @@ int part_file_add(part_file *f, const void *data, size_t n, err_ctx *err)
         const ssize_t put = write(f->fd, p, n);
         if (put < 0 && errno == EINTR) continue;
         if (put <= 0)
-            return err_sys(err, "cannot write %s after %llu bytes, which are kept", f->part,
-                           (unsigned long long)f->bytes);
+            return err_sys(err, "cannot write");
         sha256_add(&f->sum, p, (size_t)put);
         f->bytes += (uint64_t)put;
         p += put;
