@@ -5,6 +5,8 @@
 # make bench      what this machine does: tokenizers, block decoders, synthetic files
 # make fuzz       fuzz the loader for FUZZ_SECONDS=600; FUZZER=afl uses AFL++ instead of libFuzzer
 # make install    into $(DESTDIR)$(PREFIX); PREFIX is /usr/local unless you say PREFIX=$HOME/.local
+# make deb        a Debian package of it, in the build's folder
+# make man        writes what --help says about options into the man pages
 # make clean      remove everything that was built, in every configuration
 #
 # CUDA=1                   build the GPU side even if no GPU is here; CUDA=0 never does
@@ -177,7 +179,7 @@ obj      = $(filter $(addprefix %/,$(addsuffix .c.o,$1)),$(LIB_OBJ) $(CLI_OBJ))
 UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(wildcard tests/golden/*/*.xz))
 
 # ---- programs ----------------------------------------------------------------------------------
-.PHONY: all run check check-gpu test bench fuzz install clean help tests FORCE
+.PHONY: all run check check-gpu test bench fuzz install deb man clean help tests FORCE
 all: moe-run moe-bench moe-quant
 
 help:
@@ -270,10 +272,13 @@ bench: all $(UNPACKED)
 	tools/bench.sh $B
 
 install: all
-	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/share/moe'
-	install -m 755 moe-run moe-bench moe-quant '$(DESTDIR)$(PREFIX)/bin'
-	install -m 644 models.txt tests/models/demo-qwen3next-Q4_K_M.gguf tests/models/demo-gptoss-MXFP4.gguf \
-		'$(DESTDIR)$(PREFIX)/share/moe'
+	packaging/install.sh $B $(call quoted,$(DESTDIR)) $(call quoted,$(PREFIX))
+
+deb: all
+	$Qpackaging/make_deb.sh $B $(call quoted,$(VERSION)) $B
+
+man: all
+	tools/gen_man.py $B
 
 clean:
 	rm -rf build build-* moe-run moe-bench moe-quant

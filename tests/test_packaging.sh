@@ -1,5 +1,6 @@
 #!/bin/sh
-# test_packaging.sh BUILD - man pages and completion say what --help says, no more and no less.
+# test_packaging.sh BUILD - man pages and completion say what --help says, no more and no less; what
+# make install puts where; the unit of the service; the Debian package.
 set -u
 area=packaging
 . tests/cli_harness.sh
@@ -102,6 +103,73 @@ for shell in bash zsh; do
     if grep -q "folder\|files -/" "$tmp/got" && ! grep -q gguf "$tmp/got"; then ok; else bad "$shell: --dir takes a folder"; fi
     in_$shell moe-run inspect "$tmp/"
     if grep -q "x.gguf\|^files" "$tmp/got"; then ok; else bad "$shell: a file"; fi
+done
+
+# ---- make install
+packaging/install.sh "$build" "$tmp/dest" /opt/moe >"$tmp/out" 2>"$tmp/err"
+holds() { if [ -e "$tmp/$1" ]; then ok; else bad "not installed: $1"; fi; }
+for f in bin/moe-run bin/moe-bench bin/moe-quant share/man/man1/moe-run.1 share/man/man1/moe-bench.1 \
+    share/man/man1/moe-quant.1 share/bash-completion/completions/moe-quant share/zsh/site-functions/_moe \
+    share/moe/models.txt; do holds "dest/opt/moe/$f"; done
+if cmp -s packaging/moe.bash "$tmp/dest/opt/moe/share/bash-completion/completions/moe-bench"; then ok; else bad "completion of moe-bench"; fi
+expect 0 "$tmp/dest/opt/moe/share/moe/demo-gptoss-MXFP4.gguf" "$tmp/dest/opt/moe/bin/moe-run" models
+expect 0 "gpt-oss" env -C "$tmp" "$tmp/dest/opt/moe/bin/moe-run" -m demo-gptoss -p Hi -n 2
+rm -r "$tmp/dest"
+
+# ---- the service: what systemd says of the unit, with a program that is there
+if command -v systemd-analyze >/dev/null; then
+    sed 's|^ExecStart=@BIN@/moe-serve|ExecStart=/bin/true|' packaging/moe-serve.service >"$tmp/moe-serve.service"
+    systemd-analyze verify --man=no "$tmp/moe-serve.service" >"$tmp/out" 2>"$tmp/err"
+    if grep -q moe-serve "$tmp/err"; then bad "the unit: $(grep moe-serve "$tmp/err" | head -n 1)"; else ok; fi
+else
+    skip "no systemd-analyze: the unit"
+fi
+for line in DynamicUser=yes StateDirectory=moe CacheDirectory=moe ProtectSystem=strict NoNewPrivileges=yes \
+    EnvironmentFile=-/etc/default/moe-serve 'ExecStart=@BIN@/moe-serve -m ${MOE_MODEL} $MOE_SERVE_OPTIONS'; do
+    if grep -qxF -e "$line" packaging/moe-serve.service; then ok; else bad "the unit: no $line"; fi
+done
+
+# ---- the Debian package: unpacked and run; installed, removed and purged in a root of its own. The
+# second has a server, which is any program here.
+if ! command -v dpkg-deb >/dev/null; then
+    skip "no dpkg-deb: the package"
+    finish
+    exit
+fi
+packages="dpkg --root=$tmp/root --force-not-root --force-depends --force-script-chrootless --log=$tmp/dpkg.log"
+left() { find "$tmp/root" -path "$tmp/root/var/lib/dpkg" -prune -o -type f -print -o -type l -print; }
+mkdir "$tmp/server"
+cp "$build/moe-run" "$build/moe-bench" "$build/moe-quant" "$tmp/server/"
+cp /bin/true "$tmp/server/moe-serve"
+PATH=$PATH:/usr/sbin:/sbin
+for from in "$build" "$tmp/server"; do
+    deb=$(packaging/make_deb.sh "$from" v1.2-3-gabc "$tmp/deb" 2>"$tmp/err")
+    if [ "${deb#"$tmp/deb/moe_1.2.3.gabc_"}" != "$deb" ] && [ -s "$deb" ]; then ok; else bad "make_deb.sh: '$deb'"; fi
+    expect 0 "Depends: libc6" dpkg-deb --info "$deb"
+    if grep -q libjansson4 "$tmp/out"; then ok; else bad "the package does not depend on libjansson4"; fi
+    dpkg-deb --contents "$deb" >"$tmp/out"
+    if grep -qv ' root/root ' "$tmp/out" || grep -v '^l' "$tmp/out" | grep -q '^....[^r]\|^.......[^r]'; then bad "owners or modes: $(head -n 3 "$tmp/out")"; else ok; fi
+    dpkg-deb -x "$deb" "$tmp/unpacked"
+    expect 0 "gpt-oss" env -C "$tmp" "$tmp/unpacked/usr/bin/moe-run" -m demo-gptoss -p Hi -n 2
+    expect 0 "$tmp/unpacked/usr/share/moe/demo-gptoss-MXFP4.gguf" "$tmp/unpacked/usr/bin/moe-run" pull demo-gptoss
+    rm -r "$tmp/unpacked"
+    mkdir -p "$tmp/root/var/lib/dpkg/updates" "$tmp/root/var/lib/dpkg/info"
+    : >"$tmp/root/var/lib/dpkg/status"
+    expect 0 "" $packages -i "$deb"
+    holds root/usr/share/man/man1/moe-run.1.gz
+    expect 0 "stopped" env -C "$tmp" "$tmp/root/usr/bin/moe-run" -p Hi -n 2
+    if [ "$from" != "$build" ]; then
+        holds root/etc/default/moe-serve
+        if grep -q '^ExecStart=/usr/bin/moe-serve -m' "$tmp/root/usr/lib/systemd/system/moe-serve.service"; then ok; else bad "the installed unit"; fi
+        mkdir -p "$tmp/root/var/cache/private/moe" "$tmp/root/var/lib/private/moe/models"
+        touch "$tmp/root/var/cache/private/moe/x" "$tmp/root/var/lib/private/moe/models/x.gguf"
+    fi
+    expect 0 "" $packages -r moe
+    expect 0 "" $packages -P moe
+    if [ "$from" = "$build" ]; then
+        if [ -z "$(left)" ]; then ok; else bad "left after a purge: $(left)"; fi
+    elif [ "$(left)" = "$tmp/root/var/lib/private/moe/models/x.gguf" ]; then ok; else bad "after a purge: $(left)"; fi
+    rm -r "$tmp/root"
 done
 
 finish
