@@ -92,18 +92,24 @@ static int read_token(job *j)
 static int find_entry(job *j, const model_list *l)
 {
     const int i = model_name_next(l, j->name, 0);
-    char shown[128], name[128];
+    char shown[128];
     if (i < 0) {
         console_error("%s: no such model in %s (moe-run models lists them)",
                       ESC(shown, str_from(j->name)), l->path);
         return 1;
     }
     j->e = &l->entries[i];
-    if (model_name_next(l, j->name, i + 1) >= 0)
-        console_note("several models fit; this is %s of %.*s",
-                     ESC(name, j->e->field[LIST_NAME]), (int)j->e->field[LIST_REPO].len,
-                     j->e->field[LIST_REPO].ptr);
     return 0;
+}
+
+/* Which one it is, where the name fits others, too. */
+static void note_choice(const job *j, const model_list *l)
+{
+    const str_view name = j->e->field[LIST_NAME], repo = j->e->field[LIST_REPO];
+    char shown[128];
+    if (model_name_next(l, j->name, (int)(j->e - l->entries) + 1) >= 0)
+        console_note("several models fit; this is %s of %.*s", ESC(shown, name), (int)repo.len,
+                     repo.ptr);
 }
 
 /* Room for all that is not there yet, by the list's sizes. */
@@ -277,6 +283,7 @@ static int run(job *j, const model_list *l)
     if ((rc = read_token(j)) != 0) return rc;
     if (model_name_folder(j->folder, j->s->dir, &err) < 0 || check_room(j, &err) < 0)
         return console_fail(j->name, &err);
+    note_choice(j, l);
     if ((rc = pull_all(j)) != 0) return rc;
     (void)model_name_path(path, j->folder, j->e, 0, NULL);
     return report(j, path, start_ns);
