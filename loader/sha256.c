@@ -1,6 +1,6 @@
 /* sha256.c - SHA-256 in plain C, as the standard writes it: one block of 64 bytes at a time.
  *
- * About 250 MB/s a core, more than most lines bring; files are hashed while they come. */
+ * Nearly 200 MB/s a core, more than a gigabit line brings; files are hashed while they come. */
 #include "loader/sha256.h"
 
 #include <string.h>
@@ -18,29 +18,39 @@ static const uint32_t k[64] = {
 
 static uint32_t rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
 
-static void add_block(uint32_t h[8], const uint8_t block[64])
+/* One round. Which letter is which turns with every round, so that nothing has to move. */
+#define ROUND(a, b, c, d, e, f, g, h, i)                                                          \
+    do {                                                                                          \
+        const uint32_t t = h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) +                   \
+                           (g ^ (e & (f ^ g))) + k[i] + w[i];                                     \
+        d += t;                                                                                   \
+        h = t + (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) | (c & (a | b)));       \
+    } while (0)
+
+static void add_block(uint32_t sum[8], const uint8_t block[64])
 {
-    uint32_t w[64], v[8];
+    uint32_t w[64], a = sum[0], b = sum[1], c = sum[2], d = sum[3], e = sum[4], f = sum[5],
+             g = sum[6], h = sum[7];
     for (int i = 0; i < 16; i++)
         w[i] = (uint32_t)block[4 * i] << 24 | (uint32_t)block[4 * i + 1] << 16 |
                (uint32_t)block[4 * i + 2] << 8 | block[4 * i + 3];
     for (int i = 16; i < 64; i++) {
-        const uint32_t a = w[i - 15], b = w[i - 2];
-        w[i] = w[i - 16] + (rotate(a, 7) ^ rotate(a, 18) ^ a >> 3) + w[i - 7] +
-               (rotate(b, 17) ^ rotate(b, 19) ^ b >> 10);
+        const uint32_t x = w[i - 15], y = w[i - 2];
+        w[i] = w[i - 16] + (rotate(x, 7) ^ rotate(x, 18) ^ x >> 3) + w[i - 7] +
+               (rotate(y, 17) ^ rotate(y, 19) ^ y >> 10);
     }
-    memcpy(v, h, sizeof v);
-    for (int i = 0; i < 64; i++) {
-        const uint32_t a = v[0], e = v[4];
-        const uint32_t t1 = v[7] + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) +
-                            ((e & v[5]) ^ (~e & v[6])) + k[i] + w[i];
-        const uint32_t t2 = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) +
-                            ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
-        memmove(v + 1, v, 7 * sizeof v[0]);
-        v[4] += t1;
-        v[0] = t1 + t2;
+    for (int i = 0; i < 64; i += 8) {
+        ROUND(a, b, c, d, e, f, g, h, i);
+        ROUND(h, a, b, c, d, e, f, g, i + 1);
+        ROUND(g, h, a, b, c, d, e, f, i + 2);
+        ROUND(f, g, h, a, b, c, d, e, i + 3);
+        ROUND(e, f, g, h, a, b, c, d, i + 4);
+        ROUND(d, e, f, g, h, a, b, c, i + 5);
+        ROUND(c, d, e, f, g, h, a, b, i + 6);
+        ROUND(b, c, d, e, f, g, h, a, i + 7);
     }
-    for (int i = 0; i < 8; i++) h[i] += v[i];
+    sum[0] += a, sum[1] += b, sum[2] += c, sum[3] += d;
+    sum[4] += e, sum[5] += f, sum[6] += g, sum[7] += h;
 }
 
 void sha256_init(sha256 *s)
