@@ -5,6 +5,8 @@
 # make bench      what this machine does: tokenizers, block decoders, synthetic files
 # make fuzz       fuzz the loader for FUZZ_SECONDS=600; FUZZER=afl uses AFL++ instead of libFuzzer
 # make install    into $(DESTDIR)$(PREFIX); PREFIX is /usr/local unless you say PREFIX=$HOME/.local
+# make deb        a Debian package of it, in the build's folder
+# make man        writes what --help says about options into the man pages
 # make clean      remove everything that was built, in every configuration
 #
 # CUDA=1                   build the GPU side even if no GPU is here; CUDA=0 never does
@@ -14,6 +16,7 @@
 #                          make check-gpu CUDA_ARCHS=75 tests on any GPU what one of sm_75 would run.
 # CC=clang, OPT="-O0 -g"   another compiler, other optimisation; CFLAGS, CPPFLAGS, LDFLAGS and LDLIBS are added
 # URING=0                  without liburing: the drive is read by threads that call pread
+# CURL=0                   without libcurl: no moe-run pull. Default: 1 if its headers are here
 # TEST_THREADS=64          tests as on a machine of 64 cores
 # SAN=address,undefined    sanitizers (also SAN=thread), without CUDA
 # DEPS=dir                 extra prefix with usr/include and usr/lib for headers and libraries
@@ -78,10 +81,15 @@ $(error check-gpu needs a GPU and nvcc, and this would be built for the CPU alon
 endif
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
 BOOTSTRAP := $(shell DEPS=$(call quoted,$(DEPS)) URING='$(URING)' CUDA='$(CUDA)' CC=$(call quoted,$(CC)) \
-                     tools/bootstrap.sh >&2; echo $$?)
+                     CURL='$(CURL)' tools/bootstrap.sh >&2; echo $$?)
 ifneq ($(BOOTSTRAP),0)
 $(error packages are missing: see above)
 endif
+endif
+CURL_SAID := $(CURL)
+ifeq ($(CURL),)
+CURL   := $(shell echo '\#include <curl/curl.h>' | $(CC) $(CPPFLAGS) $(if $(DEPS),-isystem $(call quoted,$(DEPS)/usr/include)) \
+                  -E -xc -o /dev/null - 2>/dev/null && echo 1 || echo 0)
 endif
 TARGET := $(shell $(CC) -dumpmachine 2>/dev/null)
 CPU    := $(firstword $(subst -, ,$(TARGET)))
@@ -103,7 +111,7 @@ endif
 # checksum where that would be too long. (No trailing comment after a value: make keeps the spaces
 # before it.)
 checksum = -$(firstword $(shell printf %s $(call quoted,$1) | cksum))
-CONFIG  := $(if $(filter 0,$(CUDA)),-cpu) $(if $(filter 0,$(URING)),-nouring) $(SAN:%=-$(subst $(comma),-,$(SAN)))
+CONFIG  := $(if $(filter 0,$(CUDA)),-cpu) $(if $(filter 0,$(URING)),-nouring) $(if $(filter 0,$(CURL_SAID)),-nocurl) $(SAN:%=-$(subst $(comma),-,$(SAN)))
 ifneq ($(CC),gcc)
 CONFIG  += -$(notdir $(firstword $(CC)))$(if $(findstring /,$(CC))$(word 2,$(CC)),$(call checksum,$(CC)))
 endif
@@ -126,8 +134,10 @@ ALL_CFLAGS  = -std=c11 -D_GNU_SOURCE -I. -MMD -MP -Wall -Wextra -Wshadow -Wvla -
               $(OPT) $(OPT_MORE) $(CPPFLAGS) $(CFLAGS) $(FILE_FLAGS) -ffp-contract=off -fopenmp $(DEPS_CFLAGS) \
               $(if $(WERROR),-Werror) $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 ALL_LDFLAGS = -fopenmp $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) $(DEPS_LDFLAGS)
-ALL_LDLIBS  = $(or $(if $(DEPS),,$(shell pkg-config --libs jansson libedit libmicrohttpd 2>/dev/null)),-ljansson -ledit -lmicrohttpd) \
-              $(if $(filter-out 0,$(URING)),-luring) -lm $(CUDA_LIBS) $(LDLIBS)
+ALL_LDLIBS  = $(or $(if $(DEPS),,$(shell pkg-config --libs jansson libedit 2>/dev/null)),-ljansson -ledit) \
+              $(if $(filter-out 0,$(URING)),-luring) \
+              -Wl$(comma)--push-state$(comma)--as-needed -lmicrohttpd $(if $(filter-out 0,$(CURL)),-lcurl) -Wl$(comma)--pop-state \
+              -lm $(CUDA_LIBS) $(LDLIBS)
 ifneq ($(DEPS),)
 DEPS_DIR   := $(shell cd $(call quoted,$(DEPS)) 2>/dev/null && pwd)
 ifeq ($(DEPS_DIR),)
@@ -147,10 +157,10 @@ NVCC_FLAGS  = -O3 -std=c++17 -I. -Xcompiler -Wall,-Wextra$(if $(WERROR),$(comma)
 # ---- sources: variants are chosen here, by file -------------------------------------------------
 # Kernels of the processor that is compiled for; each file with the flags of its instruction set.
 OTHERS  := $(if $(filter x86_64,$(CPU)),,engine/cpu/x86_%.c) $(if $(filter aarch64,$(CPU)),,engine/cpu/arm_%.c) \
-           %/reader_uring$(if $(filter-out 0,$(URING)),_stub).c
+           %/reader_uring$(if $(filter-out 0,$(URING)),_stub).c %/fetch$(if $(filter-out 0,$(CURL)),_stub).c
 # What takes longest comes first: kernels.
 LIB_C   := $(filter-out $(OTHERS),$(wildcard $(foreach d,engine loader tiers moe,$d/*/*.c $d/*.c)))
-CLI_C   := $(filter-out cli/moe_run.c cli/moe_bench.c cli/moe_quant.c cli/moe_serve.c,$(wildcard cli/*.c cli/*/*.c))
+CLI_C   := $(filter-out $(OTHERS) cli/moe_run.c cli/moe_bench.c cli/moe_quant.c cli/moe_serve.c,$(wildcard cli/*.c cli/*/*.c))
 TESTS   := $(filter-out test_sim_%,$(patsubst tests/%.c,%,$(wildcard tests/test_*.c)))
 ifeq ($(CUDA),1)
 CUDA_HOME := $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
@@ -164,12 +174,14 @@ LOOPS    := activation attention deltanet rows
 LOOP_ISA := $(if $(filter x86_64,$(CPU)),avx2 avx512)$(if $(filter aarch64,$(CPU)),neon)
 LIB_OBJ  := $(GPU_OBJ) $(foreach i,$(LOOP_ISA),$(LOOPS:%=$B/engine/cpu/%.$i.c.o)) $(LIB_C:%=$B/%.o)
 CLI_OBJ  := $(CLI_C:%=$B/%.o) $B/cli/demo_model.S.o
+NO_PULL  := $(filter-out $B/cli/pull/%,$(CLI_OBJ))
+NO_NET   := $(filter-out $B/cli/serve/%,$(NO_PULL))
 # Objects by the names of their files, wherever these are: names are unique.
 obj      = $(filter $(addprefix %/,$(addsuffix .c.o,$1)),$(LIB_OBJ) $(CLI_OBJ))
 UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(wildcard tests/golden/*/*.xz))
 
 # ---- programs ----------------------------------------------------------------------------------
-.PHONY: all run check check-gpu test bench fuzz install clean help tests FORCE
+.PHONY: all run check check-gpu test bench fuzz install deb man clean help tests FORCE
 all: moe-run moe-bench moe-quant moe-serve
 
 help:
@@ -186,9 +198,10 @@ $Q$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(ALL_LDLIBS)
 endef
 
 $B/moe-run:   $(LIB_OBJ) $(CLI_OBJ) $B/cli/moe_run.c.o
-$B/moe-bench: $(LIB_OBJ) $(CLI_OBJ) $B/cli/moe_bench.c.o
-$B/moe-quant: $(LIB_OBJ) $(CLI_OBJ) $B/cli/moe_quant.c.o
-$B/moe-serve: $(LIB_OBJ) $(CLI_OBJ) $B/cli/moe_serve.c.o
+# libcurl and libmicrohttpd bring thirty libraries along, which take milliseconds to load.
+$B/moe-bench: $(LIB_OBJ) $(NO_NET) $B/cli/moe_bench.c.o
+$B/moe-quant: $(LIB_OBJ) $(NO_NET) $B/cli/moe_quant.c.o
+$B/moe-serve: $(LIB_OBJ) $(NO_PULL) $B/cli/moe_serve.c.o
 $B/moe-run $B/moe-bench $B/moe-quant $B/moe-serve:
 	$(LINK)
 
@@ -262,10 +275,13 @@ bench: all $(UNPACKED)
 	tools/bench.sh $B
 
 install: all
-	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/share/moe'
-	install -m 755 moe-run moe-bench moe-quant moe-serve '$(DESTDIR)$(PREFIX)/bin'
-	install -m 644 models.txt tests/models/demo-qwen3next-Q4_K_M.gguf tests/models/demo-gptoss-MXFP4.gguf \
-		'$(DESTDIR)$(PREFIX)/share/moe'
+	packaging/install.sh $B $(call quoted,$(DESTDIR)) $(call quoted,$(PREFIX))
+
+deb: all
+	$Qpackaging/make_deb.sh $B $(call quoted,$(VERSION)) $B
+
+man: all
+	tools/gen_man.py $B
 
 clean:
 	rm -rf build build-* moe-run moe-bench moe-quant moe-serve
@@ -286,6 +302,7 @@ SIM_PROG := $(if $(SIMS),$B/sim/moe-run $B/sim/moe-bench)
 TEST_CU  := $(if $(filter 1,$(CUDA)),$(patsubst tests/%.cu,%,$(wildcard tests/test_*.cu)))
 TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)
 # What a test needs besides the library and the harness.
+ARGS := args args_known model_name model_list console wrap
 $B/tests/test_model $B/tests/test_model_refuse: $B/tests/model_maker.c.o
 $B/tests/test_chat $B/tests/test_chat_parse: $B/tests/chat_maker.c.o
 $B/tests/test_grammar_schema $B/tests/test_grammar_answers: $B/tests/schema_maker.c.o
@@ -305,12 +322,12 @@ $(addprefix $B/tests/,test_api test_api_write): $(filter $B/cli/serve/api_%,$(CL
 $B/tests/test_cache_replay: $(call obj,cache_replay cache_optimum)
 $B/tests/test_lengths_view: $(call obj,lengths_view console wrap)
 $B/tests/test_plan_check: $(call obj,plan_check)
-$B/tests/test_perf_view: $(call obj,perf_view args args_known console wrap)
+$B/tests/test_perf_view: $(call obj,perf_view $(ARGS))
 $B/tests/test_http: $(call obj,http listen)
 $B/tests/test_wrap: $(call obj,wrap)
 $B/tests/test_logit_stats: $(call obj,logit_stats)
 $B/tests/test_quant_plan: $(call obj,quant_plan quant_importance quant_convert)
-$B/tests/test_tier_args: $(call obj,tier_args engine_args args args_known console wrap)
+$B/tests/test_tier_args: $(call obj,tier_args engine_args $(ARGS))
 $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
 $(addprefix $B/tests/,test_synth test_synth_drift): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
 $B/tests/test_synth_drift $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
@@ -334,6 +351,10 @@ $B/tests/fuzz_gguf: $B/tests/fuzz_gguf.c.o $(LIB_OBJ) \
 $B/tests/http_client: $B/tests/http_client.c.o $(call obj,console wrap) $(LIB_OBJ)
 	$(LINK)
 
+# What tests/test_cli_pull.sh downloads from.
+$B/tests/pull_server: $B/tests/pull_server.c.o
+	$(LINK)
+
 # Small good files for the fuzzers to damage.
 $B/tests/fuzz_seeds: $B/tests/fuzz_seeds.c.o $B/tests/model_maker.c.o $B/tests/test.c.o $(LIB_OBJ)
 	$(LINK)
@@ -343,7 +364,7 @@ $(UNPACKED): $B/golden/%: tests/golden/%.xz
 	$Qxz -dc $< > $@
 
 tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $B/tests/fuzz_gguf $B/tests/fuzz_seeds \
-       $B/tests/http_client $(UNPACKED)
+       $B/tests/http_client $B/tests/pull_server $(UNPACKED)
 
 check test: all tests
 	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)

@@ -13,6 +13,7 @@
 
 #include "cli/args_known.h"
 #include "cli/console.h"
+#include "cli/model_name.h"
 #include "tiers/pool.h"
 
 /* ---- values -------------------------------------------------------------------------------- */
@@ -55,7 +56,8 @@ bool arg_parse_size(uint64_t *out, const char *text)
 bool arg_is_model(const char *word)
 {
     struct stat st;
-    return str_ends(str_from(word), ".gguf") || (stat(word, &st) == 0 && S_ISREG(st.st_mode));
+    return str_ends(str_from(word), ".gguf") || (stat(word, &st) == 0 && S_ISREG(st.st_mode)) ||
+           model_name_find(word);
 }
 
 /* ---- the tables ---------------------------------------------------------------------------- */
@@ -429,6 +431,15 @@ static int note_option(found *f, slot s)
     return ARGS_BAD;
 }
 
+/* A model that was given by its name in models.txt: from here on, its path. */
+static void find_named_model(const arg_spec *spec, void *into)
+{
+    const slot s = find_exact(spec, into, str_from("model"));
+    const char **field = s.o ? (const char **)((char *)s.into + s.o->offset) : NULL;
+    const char *path = field && *field ? model_name_find(*field) : NULL;
+    if (path) *field = path;
+}
+
 int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_operand, int argc,
                char **argv)
 {
@@ -468,6 +479,7 @@ int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_o
         console_error("-%c %s missing (usage: %s)", o->letter, o->value, spec->usage);
         return ARGS_BAD;
     }
+    find_named_model(spec, into);
     if (n_operand) *n_operand = f.n_operand;
     return ARGS_RUN;
 }

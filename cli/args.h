@@ -1,8 +1,9 @@
 /* args.h - one table per verb: flags, environment, defaults, --help.
  *
  * Flags beat environment beats defaults (whatever the struct held before). --help is generated from
- * the table, so it cannot lie. Two things hold for all verbs: an option "model" may be given
- * without its flag, as the first word; and some names that people know from other programs stand
+ * the table, so it cannot lie. Three things hold for all verbs: an option "model" may be given
+ * without its flag, as the first word; its value may be a name from models.txt, which is replaced
+ * by the file's path (cli/model_name.h); and some names that people know from other programs stand
  * for ours (cli/args_known.h). */
 #ifndef CLI_ARGS_H
 #define CLI_ARGS_H
@@ -67,7 +68,7 @@ int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_o
                char **argv);
 
 /* Whether a word that stands where a verb or an operand would must mean a model: it ends in .gguf,
- * or is the name of a file. */
+ * or is the name of a file or of a model that was downloaded. */
 bool arg_is_model(const char *word);
 
 /* "512", "64K", "1.5G" to bytes; false for anything else. */

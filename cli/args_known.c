@@ -80,7 +80,7 @@ static const struct foreign { const char *flags, *advice; } foreign[] = {
       "prompt that are computed at a time" },
     { " -ctk --cache-type-k -ctv --cache-type-v ", "use --kv f32, f16 or q8_0" },
     { " -hf --hf-repo -hff --hf-file -mu --model-url ",
-      "nothing is downloaded here; moe-run models lists files and where to get them" },
+      "moe-run pull NAME downloads a model, and -m NAME runs it; moe-run models lists them" },
     { " -sys ", "use --system" },
     { " -cmoe ", "use --cpu-moe" },
     { " -r --reverse-prompt ", "use --stop" },

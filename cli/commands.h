@@ -14,6 +14,7 @@ int cmd_tokenize(int argc, char **argv);
 int cmd_render(int argc, char **argv);
 int cmd_models(int argc, char **argv);
 int cmd_serve(int argc, char **argv);            /* and moe-serve */
+int cmd_pull(int argc, char **argv);
 
 /* moe-bench */
 int cmd_bench_cache(int argc, char **argv);          /* and its two verbs: */

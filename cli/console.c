@@ -207,18 +207,25 @@ void progress_begin_tokens(progress *p, const char *what, uint64_t total)
     p->tokens = true;
 }
 
+void progress_begin_at(progress *p, const char *what, uint64_t total, uint64_t before)
+{
+    progress_begin(p, what, total);
+    p->before = before;
+}
+
 void progress_update(progress *p, uint64_t done)
 {
     const uint64_t now = clock_ns();
     const double seconds = (double)(now - p->start_ns) * 1e-9;
-    const double speed = seconds > 0 ? (double)done / seconds : 0;
+    const uint64_t fresh = done > p->before ? done - p->before : 0;
+    const double speed = seconds > 0 ? (double)fresh / seconds : 0;
     char bar[BAR_CELLS + 1], have[32], all[32], rate[32], left[32] = "", text[160], line[256];
     int room, cells;
 
     if (!p->on || p->total == 0 || now - p->drawn_ns < REDRAW_NS) return;
     if (now - p->start_ns < FIRST_NS) return;
     p->drawn_ns = now;
-    if (done)
+    if (fresh && done <= p->total)
         snprintf(left, sizeof left, ", %.0f s left", (double)(p->total - done) / speed);
     if (p->tokens)
         snprintf(text, sizeof text, "%s of %s tokens, %.1f tok/s%s",

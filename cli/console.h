@@ -33,10 +33,12 @@ bool console_may_dim(void);
 typedef struct progress {
     const char *what;
     uint64_t total, start_ns, drawn_ns;
+    uint64_t before;                     /* done when it began: no part of the rate */
     bool on, tokens;
 } progress;
 void progress_begin(progress *p, const char *what, uint64_t total);
 void progress_begin_tokens(progress *p, const char *what, uint64_t total);
+void progress_begin_at(progress *p, const char *what, uint64_t total, uint64_t before);
 void progress_update(progress *p, uint64_t done);
 void progress_end(progress *p);
 

@@ -17,6 +17,7 @@
 #include "cli/expert_memory.h"
 #include "cli/home_folder.h"
 #include "cli/interrupt.h"
+#include "cli/model_name.h"
 #include "cli/tier_args.h"
 #include "cuda/gpu.h"
 #include "tiers/numa.h"
@@ -28,8 +29,9 @@
 static int explain_missing(const char *path, int rc, err_ctx *err)
 {
     err_ctx said = *err;
+    char advice[256];
     if (access(path, F_OK) == 0) return rc;
-    return err_set(err, rc, "%s (moe-run models lists public model files)", said.msg);
+    return err_set(err, rc, "%s (%s)", said.msg, model_name_advice(advice, sizeof advice, path));
 }
 
 /* More threads than cores only get in each other's way, which not everybody knows. */

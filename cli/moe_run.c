@@ -18,6 +18,7 @@ static const char welcome[] =
     "  moe-run inspect model.gguf     what is in the file, and how much memory it takes\n"
     "  moe-run plan -m model.gguf     what would go where, and how fast it should be\n"
     "  moe-run models                 public model files, and where to get them\n"
+    "  moe-run pull gpt-oss-20b       download one of them; then -m gpt-oss-20b\n"
     "\n"
     "moe-run --help lists the verbs, moe-run run --help every option of an answer.\n";
 
@@ -30,6 +31,7 @@ static const command verbs[] = {
     { "tokenize", "Text to token ids and back", cmd_tokenize },
     { "render", "Chat messages to the exact prompt, and an answer back to its parts", cmd_render },
     { "models", "Public model files: addresses, sizes, checksums", cmd_models },
+    { "pull", "Downloads one of them", cmd_pull },
 };
 
 int main(int argc, char **argv)

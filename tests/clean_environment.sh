@@ -4,7 +4,7 @@
 for name in $(env | LC_ALL=C sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'); do
     case $name in
     MOE_* | LLAMA_* | OMP_* | GOMP_* | KMP_* | XDG_* | LC_* | LANG | LANGUAGE | CDPATH | NO_COLOR | EDITRC | \
-        GREP_OPTIONS | POSIXLY_CORRECT | MALLOC_* | COLUMNS | LINES)
+        HF_* | *_proxy | *_PROXY | GREP_OPTIONS | POSIXLY_CORRECT | MALLOC_* | COLUMNS | LINES)
         unset "$name" ;;
     esac
 done

@@ -3,8 +3,8 @@
 #
 # Silent if nothing is missing. Otherwise names the packages and installs them where that needs no
 # question (root, or sudo without a password); else prints the line to type and exits 1.
-# Reads CC, CUDA (1: nvcc needs a C++ compiler), URING (0: liburing is not wanted) and DEPS (a prefix
-# that may hold the headers instead). Arguments ask for more: command=package if the command is
+# Reads CC, CUDA (1: nvcc needs a C++ compiler), URING (0: liburing is not wanted), CURL (1: libcurl is
+# wanted, too) and DEPS (a prefix that may hold the headers instead). Arguments ask for more: command=package if the command is
 # missing, +package in any case.
 set -u
 
@@ -35,6 +35,7 @@ header jansson.h jansson || want libjansson-dev
 header editline/readline.h libedit || want libedit-dev
 header microhttpd.h libmicrohttpd || want libmicrohttpd-dev
 [ "${URING:-1}" = 0 ] || header liburing.h liburing || want liburing-dev
+[ "${CURL:-0}" = 0 ] || header curl/curl.h libcurl || want libcurl4-openssl-dev
 for extra in "$@"; do
     case $extra in
         +*) want "${extra#+}" ;;

@@ -75,6 +75,8 @@ rest() {
     fi
     echo test_cli.sh
     echo test_cli_cache.sh
+    echo test_cli_pull.sh
+    echo test_packaging.sh
     echo fuzz_gguf
     echo check_layers.sh
 }

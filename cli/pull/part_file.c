@@ -1,0 +1,222 @@
+/* part_file.c - FILE.part, the line beside it, and how the one becomes FILE. */
+#include "cli/pull/part_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "cli/home_folder.h"
+
+enum { HASH_BYTES = 1 << 20 };
+
+/* ---- the line beside it -------------------------------------------------------------------- */
+
+/* "12109566560 "etag"", or a minus for what is unknown. A line that is not so knows nothing. */
+static void read_from(part_file *f)
+{
+    char line[FETCH_ETAG_CAP + 40], *end;
+    const int fd = open(f->from, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? -1 : read(fd, line, sizeof line - 1);
+    if (fd >= 0) close(fd);
+    f->total = FETCH_UNKNOWN;
+    f->etag[0] = '\0';
+    f->known = false;
+    if (n <= 0) return;
+    line[n] = '\0';
+    line[strcspn(line, "\n")] = '\0';
+    const unsigned long long total = strtoull(line, &end, 10);
+    if (line[0] != '-' && (end == line || *end != ' ')) return;
+    if (line[0] == '-') end = line + 1;
+    else f->total = total;
+    if (*end != ' ' || strlen(end + 1) >= sizeof f->etag) return;
+    if (end[1] == '"') strcpy(f->etag, end + 1);
+    f->known = true;
+}
+
+int part_file_note(part_file *f, uint64_t total, const char *etag, err_ctx *err)
+{
+    char line[FETCH_ETAG_CAP + 40], size[24] = "-";
+    if (f->known && f->total == total && strcmp(f->etag, etag) == 0) return 0;
+    if (total != FETCH_UNKNOWN) snprintf(size, sizeof size, "%llu", (unsigned long long)total);
+    const int n = snprintf(line, sizeof line, "%s %s\n", size, *etag ? etag : "-");
+    const int fd = open(f->from, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return err_sys(err, "cannot create %s", f->from);
+    const bool ok = write(fd, line, (size_t)n) == n;
+    if (close(fd) != 0 || !ok) return err_sys(err, "cannot write %s", f->from);
+    f->total = total;
+    snprintf(f->etag, sizeof f->etag, "%s", etag);
+    f->known = true;
+    return 0;
+}
+
+/* ---- opening ------------------------------------------------------------------------------- */
+
+static int hash_rest(part_file *f, progress_fn *watch, void *ctx, err_ctx *err)
+{
+    struct stat st;
+    char *piece;
+    int rc = 0;
+    if (fstat(f->fd, &st) != 0) return err_sys(err, "cannot look at %s", f->part);
+    if (!S_ISREG(st.st_mode)) return err_set(err, ERR_IO, "%s is no file: remove it", f->part);
+    if (st.st_size == 0) return 0;
+    if (!(piece = mem_alloc(HASH_BYTES))) return err_set(err, ERR_NOMEM, "out of memory");
+    for (;;) {
+        const ssize_t n = read(f->fd, piece, HASH_BYTES);
+        if (watch && !watch(ctx, (double)f->bytes, (double)st.st_size)) {
+            rc = err_set(err, ERR_STOPPED, "interrupted");
+            break;
+        }
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) rc = err_sys(err, "cannot read %s", f->part);
+        if (n <= 0) break;
+        sha256_add(&f->sum, piece, (size_t)n);
+        f->bytes += (uint64_t)n;
+    }
+    mem_free(piece);
+    return rc;
+}
+
+static int check_new(const char *path, err_ctx *err)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0) return 0;
+    return err_set(err, ERR_IO, "%s is there already, and nothing is overwritten", path);
+}
+
+/* The name still belongs to the file that is open: whoever held the lock before us may have moved
+ * or removed it. */
+static bool is_still(const part_file *f)
+{
+    struct stat opened, named;
+    return fstat(f->fd, &opened) == 0 && stat(f->part, &named) == 0 &&
+           opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+}
+
+int part_file_open(part_file *f, const char *final, progress_fn *watch, void *ctx, err_ctx *err)
+{
+    int rc;
+    *f = (part_file){ .total = FETCH_UNKNOWN };
+    sha256_init(&f->sum);
+    snprintf(f->final, sizeof f->final, "%s", final);
+    snprintf(f->part, sizeof f->part, "%s.part", f->final);
+    snprintf(f->from, sizeof f->from, "%s.from", f->part);
+    if ((rc = check_new(final, err)) < 0) return rc;
+    home_folder_make(final);
+    f->fd = open(f->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (f->fd < 0)
+        return err_sys(err, "cannot create %s (--dir chooses another folder)", f->part);
+    f->is_open = true;
+    if (flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return err_set(err, ERR_IO, "%s: another moe-run pull is writing it; wait for that one",
+                       f->part);
+    if (!is_still(f))
+        return err_set(err, ERR_IO, "%s: another moe-run pull has just ended; start again",
+                       f->part);
+    read_from(f);
+    return hash_rest(f, watch, ctx, err);
+}
+
+/* ---- bytes --------------------------------------------------------------------------------- */
+
+int part_file_restart(part_file *f, err_ctx *err)
+{
+    if (ftruncate(f->fd, 0) != 0 || lseek(f->fd, 0, SEEK_SET) < 0)
+        return err_sys(err, "cannot empty %s", f->part);
+    f->bytes = 0;
+    sha256_init(&f->sum);
+    return 0;
+}
+
+int part_file_add(part_file *f, const void *data, size_t n, err_ctx *err)
+{
+    const char *p = data;
+    while (n > 0) {
+        const ssize_t put = write(f->fd, p, n);
+        if (put < 0 && errno == EINTR) continue;
+        if (put <= 0)
+            return err_sys(err, "cannot write");
+        sha256_add(&f->sum, p, (size_t)put);
+        f->bytes += (uint64_t)put;
+        p += put;
+        n -= (size_t)put;
+    }
+    return 0;
+}
+
+/* To its place, unless somebody has put something there meanwhile. */
+static int move_new(const part_file *f)
+{
+    struct stat st;
+    if (renameat2(AT_FDCWD, f->part, AT_FDCWD, f->final, RENAME_NOREPLACE) == 0) return 0;
+    if (errno != EINVAL && errno != ENOSYS) return -1;
+    if (lstat(f->final, &st) != 0) return rename(f->part, f->final);
+    errno = EEXIST;
+    return -1;
+}
+
+int part_file_finish(part_file *f, err_ctx *err)
+{
+    if (fsync(f->fd) != 0) return err_sys(err, "cannot write %s", f->part);
+    if (move_new(f) != 0) return err_sys(err, "cannot rename %s", f->part);
+    unlink(f->from);
+    f->is_open = false;
+    close(f->fd);
+    return 0;
+}
+
+void part_file_drop(part_file *f)
+{
+    if (!f->is_open) return;
+    unlink(f->from);
+    unlink(f->part);
+    f->is_open = false;
+    close(f->fd);
+}
+
+void part_file_close(part_file *f)
+{
+    struct stat st;
+    if (!f->is_open) return;
+    /* empty for everybody, not only for a run that never came to read it */
+    if (fstat(f->fd, &st) == 0 && st.st_size == 0 && flock(f->fd, LOCK_EX | LOCK_NB) == 0 &&
+        is_still(f)) {
+        part_file_drop(f);
+        return;
+    }
+    f->is_open = false;
+    close(f->fd);
+}
+
+/* ---- what is there ------------------------------------------------------------------------- */
+
+uint64_t part_file_have(const char *final, bool *done)
+{
+    char part[PATH_MAX + 8];
+    struct stat st;
+    *done = stat(final, &st) == 0;
+    if (*done) return (uint64_t)st.st_size;
+    snprintf(part, sizeof part, "%s.part", final);
+    return stat(part, &st) == 0 && S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
+}
+
+int part_file_room(uint64_t *left, const char *path, err_ctx *err)
+{
+    char folder[PATH_MAX];
+    struct statvfs fs;
+    snprintf(folder, sizeof folder, "%s", path);
+    while (statvfs(folder, &fs) != 0) {          /* the nearest folder that exists */
+        char *slash = strrchr(folder, '/');
+        if (errno != ENOENT && errno != ENOTDIR) return err_sys(err, "cannot look at %s", folder);
+        if (!slash) snprintf(folder, sizeof folder, ".");
+        else if (slash == folder) folder[1] = '\0';
+        else *slash = '\0';
+    }
+    *left = (uint64_t)fs.f_bavail * fs.f_frsize;
+    return 0;
+}

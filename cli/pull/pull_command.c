@@ -1,0 +1,318 @@
+/* pull_command.c - moe-run pull: arguments, the files of a model one after the other, the report.
+ *
+ * Where files go is cli/model_name.h's to say, so that -m finds them. */
+#include "cli/commands.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/args.h"
+#include "cli/interrupt.h"
+#include "cli/model_name.h"
+#include "cli/pull/pull_file.h"
+
+typedef struct settings {
+    const char *dir, *base_url;
+    int64_t retries, timeout_s;
+    bool accept_changed, json;
+} settings;
+
+#define FIELD(f) offsetof(settings, f)
+static const arg_option options[] = {
+    { "dir", 'd', ARG_TEXT, FIELD(dir), "DIR", "MOE_MODELS", 0, 0,
+      "Folder for models. Default: $XDG_DATA_HOME/moe/models or ~/.local/share/moe/models" },
+    { "base-url", 0, ARG_TEXT, FIELD(base_url), "URL", "HF_ENDPOINT", 0, 0,
+      "Server with the repositories. Default: https://huggingface.co" },
+    { "retries", 0, ARG_INT, FIELD(retries), "N", NULL, 0, 1000,
+      "Tries in a row that bring nothing before it gives up. Default: 8, about a minute" },
+    { "timeout", 0, ARG_INT, FIELD(timeout_s), "SECONDS", NULL, 1, 3600,
+      "Without a byte for so long, it tries again. Default: 60" },
+    { "accept-changed", 0, ARG_FLAG, FIELD(accept_changed), NULL, NULL, 0, 0,
+      "Take a file whose size or hash is not that of the list" },
+    { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
+      "Report as a JSON object on stdout" },
+};
+
+static const arg_spec spec = {
+    .usage = "moe-run pull NAME [options]",
+    .about = "Downloads a model of the list (moe-run models); then moe-run -m NAME and moe-bench\n"
+             "-m NAME find it. NAME is a name of the list, with or without the kind of\n"
+             "quantization: gpt-oss-20b, gpt-oss-20b:Q4_K_M, unsloth/gpt-oss-20b. Of several that\n"
+             "fit the first is taken. What was begun is gone on with; nothing is overwritten; the\n"
+             "size and, where known, the SHA-256 are checked. Prints the path.",
+    .options = options, .n_option = ARRAY_LEN(options),
+    .min_operands = 1, .max_operands = 1, .operands = "NAME",
+    .epilogue =
+        "The file is DIR/OWNER/REPOSITORY/FILE, and ends in .part until it is complete. Set\n"
+        "MOE_MODELS instead of using --dir if -m NAME shall look there. If HF_TOKEN is set, the\n"
+        "server of --base-url gets it (over https, or on this machine), and no other that it\n"
+        "redirects to.\n"
+        "\n"
+        "Examples:\n"
+        "  moe-run pull gpt-oss-20b\n"
+        "  moe-run pull gpt-oss-120b --dir /mnt/models\n"
+        "  moe-run -m gpt-oss-20b -p \"Why is the sky blue?\"",
+};
+
+typedef struct job {
+    const settings *s;
+    const char *name, *base, *token;
+    const list_entry *e;
+    char folder[PATH_MAX];
+    progress bar;
+    uint64_t before;                     /* bytes of the parts that are complete */
+    uint64_t downloaded;
+    json_t *parts;
+} job;
+
+/* ---- before the first byte ----------------------------------------------------------------- */
+
+/* HF_TOKEN, or NULL if it is not set. A token becomes a line of a request: nothing but letters and
+ * signs may be in it. */
+static int read_token(job *j)
+{
+    const char *token = getenv("HF_TOKEN");
+    if (!token || !*token) return 0;
+    for (const char *p = token; *p; p++)
+        if (*p < 33 || *p > 126) {
+            console_error("HF_TOKEN holds a character that no token has: set it again, or unset "
+                          "it");
+            return 2;
+        }
+    if (strlen(token) > 500) {
+        console_error("HF_TOKEN is longer than any token: set it again, or unset it");
+        return 2;
+    }
+    if (fetch_may_send_token(j->base)) j->token = token;
+    else console_note("HF_TOKEN is not sent: %s is not https", j->base);
+    return 0;
+}
+
+static int find_entry(job *j, const model_list *l)
+{
+    const int i = model_name_next(l, j->name, 0);
+    char shown[128];
+    if (i < 0) {
+        console_error("%s: no such model in %s (moe-run models lists them)",
+                      ESC(shown, str_from(j->name)), l->path);
+        return 1;
+    }
+    j->e = &l->entries[i];
+    return 0;
+}
+
+/* Which one it is, where the name fits others, too. */
+static void note_choice(const job *j, const model_list *l)
+{
+    const str_view name = j->e->field[LIST_NAME], repo = j->e->field[LIST_REPO];
+    char shown[128];
+    if (model_name_next(l, j->name, (int)(j->e - l->entries) + 1) >= 0)
+        console_note("several models fit; this is %s of %.*s", ESC(shown, name), (int)repo.len,
+                     repo.ptr);
+}
+
+/* Room for all that is not there yet, by the list's sizes. */
+static int check_room(const job *j, err_ctx *err)
+{
+    char need[32], room[32], path[PATH_MAX];
+    uint64_t have = 0, left;
+    bool done;
+    int rc;
+    for (int p = 0; p < j->e->n_part; p++) {
+        if ((rc = model_name_path(path, j->folder, j->e, p, err)) < 0) return rc;
+        have += part_file_have(path, &done);
+    }
+    if ((rc = part_file_room(&left, j->folder, err)) < 0) return rc;
+    if (have >= j->e->bytes || j->e->bytes - have <= left) return 0;
+    return err_set(err, ERR_IO, "%s are to be downloaded, and the disk of %s has %s left: make "
+                   "room, or choose another --dir",
+                   text_bytes(need, sizeof need, j->e->bytes - have), j->folder,
+                   text_bytes(room, sizeof room, left));
+}
+
+/* ---- the files ----------------------------------------------------------------------------- */
+
+static int note_part(job *j, const char *path, const pull_result *r, const char *checked)
+{
+    char shown[PATH_MAX];
+    json_t *row = json_pack("{s:s, s:I, s:s*, s:s}", "path", ESC(shown, str_from(path)), "bytes",
+                            (json_int_t)r->bytes, "sha256", r->sha256[0] ? r->sha256 : NULL,
+                            "checked", checked);
+    j->before += r->bytes;
+    j->downloaded += r->downloaded;
+    if (row && json_array_append_new(j->parts, row) == 0) return 0;
+    console_error("out of memory");
+    return 1;
+}
+
+static int part_failed(const job *j, const char *path, const pull_result *r, const err_ctx *err)
+{
+    char have[32], all[32], kept[PATH_MAX + 128] = "";
+    const char *slash = strrchr(path, '/');
+    if (r->kept > 0)
+        snprintf(kept, sizeof kept, "; %s of %s are kept in %.300s.part, and the same command goes "
+                 "on from there", text_bytes(have, sizeof have, j->before + r->kept),
+                 text_bytes(all, sizeof all, j->e->bytes), path);
+    console_error("%s: %s%s", slash ? slash + 1 : path, err->msg, kept);
+    return err->code == ERR_STOPPED && interrupted() ? interrupt_exit_code() : 1;
+}
+
+/* A file that is there already: its size is all that is looked at. */
+static int take_present(job *j, const char *path, uint64_t bytes)
+{
+    const pull_result r = { .bytes = bytes };
+    const bool exact = j->e->n_part == 1 && !j->e->about;
+    if (exact && bytes != j->e->bytes && !j->s->accept_changed) {
+        console_error("%s: is there, but has %llu bytes instead of %llu: remove it to download it "
+                      "again, or --accept-changed", path, (unsigned long long)bytes,
+                      (unsigned long long)j->e->bytes);
+        return 1;
+    }
+    return note_part(j, path, &r, "present");
+}
+
+static int pull_part(job *j, int p)
+{
+    static const char *const checks[] = { [PULL_UNCHECKED] = "no", [PULL_BY_SERVER] = "server",
+                                          [PULL_BY_LIST] = "list" };
+    const str_view repo = j->e->field[LIST_REPO];
+    const bool one = j->e->n_part == 1;
+    char path[PATH_MAX], file[PATH_MAX], url[PATH_MAX * 2];
+    pull_result r = { .bytes = 0 };
+    bool done;
+    err_ctx err;
+
+    if (model_name_path(path, j->folder, j->e, p, &err) < 0) return console_fail(j->name, &err);
+    const uint64_t have = part_file_have(path, &done);
+    if (done) return take_present(j, path, have);
+    (void)list_entry_file(file, sizeof file, j->e, p);   /* fits: it is part of path */
+    if ((size_t)snprintf(url, sizeof url, "%s/%.*s/resolve/main/%s", j->base, (int)repo.len,
+                         repo.ptr, file) >= sizeof url) {
+        console_error("--base-url: too long");
+        return 2;
+    }
+    const pull_wish w = {
+        .url = url, .path = path, .token = j->token,
+        .sha256 = p == 0 && list_entry_is_hashed(j->e) ? j->e->field[LIST_SHA256] : (str_view){ 0 },
+        .bytes = one && !j->e->about ? j->e->bytes : 0,
+        /* a rounded size may be a little less than the true one */
+        .most_bytes = j->e->bytes + j->e->bytes / 20 + (1 << 20),
+        .accept_changed = j->s->accept_changed, .retries = (int)j->s->retries,
+        .timeout_s = (int)j->s->timeout_s, .bar = &j->bar, .before = j->before,
+    };
+    if (pull_file(&r, &w, &err) < 0) {
+        progress_end(&j->bar);
+        return part_failed(j, path, &r, &err);
+    }
+    return note_part(j, path, &r, checks[r.check]);
+}
+
+static int pull_all(job *j)
+{
+    char path[PATH_MAX];
+    uint64_t have = 0;
+    int rc = 0;
+    bool done;
+    for (int p = 0; p < j->e->n_part; p++)
+        if (model_name_path(path, j->folder, j->e, p, NULL) == 0)
+            have += part_file_have(path, &done);
+    progress_begin_at(&j->bar, "downloading", j->e->bytes, have);
+    for (int p = 0; p < j->e->n_part && rc == 0; p++) rc = pull_part(j, p);
+    progress_end(&j->bar);
+    return rc;
+}
+
+/* ---- the report ---------------------------------------------------------------------------- */
+
+static int report(job *j, const char *path, uint64_t start_ns)
+{
+    char name[128], repo[256], shown[PLACE_CAP], size[32];
+    ESC(shown, str_from(path));
+    if (j->s->json) {
+        json_t *root = json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:O}",
+                                 "name", ESC(name, j->e->field[LIST_NAME]),
+                                 "repository", ESC(repo, j->e->field[LIST_REPO]), "path", shown,
+                                 "bytes", (json_int_t)j->before,
+                                 "downloaded", (json_int_t)j->downloaded,
+                                 "seconds", clock_since(start_ns), "parts", j->parts);
+        if (!console_json(root, JSON_COMPACT | JSON_REAL_PRECISION(6))) {
+            console_error("out of memory");
+            return 1;
+        }
+        return console_finish();
+    }
+    printf("%s\n", shown);
+    if (console_finish() != 0) return 1;
+    if (j->downloaded == 0) console_note("was there already: nothing was downloaded");
+    else console_note("%s in %.0f s; moe-run -m '%s' runs it",
+                      text_bytes(size, sizeof size, j->downloaded), clock_since(start_ns), j->name);
+    return 0;
+}
+
+/* A model that comes with the program. */
+static int report_here(job *j, const model_list *l, uint64_t start_ns)
+{
+    char place[PLACE_CAP], shown[128];
+    if (model_list_find_here(place, l, j->e)) {
+        j->before = j->e->bytes;
+        return report(j, place, start_ns);
+    }
+    console_error("%s comes with the program, and is not installed beside %s: run make install",
+                  ESC(shown, j->e->field[LIST_NAME]), l->path);
+    return 1;
+}
+
+static int run(job *j, const model_list *l)
+{
+    const uint64_t start_ns = clock_ns();
+    char path[PATH_MAX];
+    err_ctx err;
+    int rc;
+    if ((rc = find_entry(j, l)) != 0) return rc;
+    if (list_entry_is_here(j->e)) return report_here(j, l, start_ns);
+    if (fetch_missing()) {
+        console_error("pull: %s", fetch_missing());
+        return 1;
+    }
+    if (!fetch_is_base(j->base)) {
+        console_error("--base-url: '%.200s' is not an address such as https://huggingface.co",
+                      j->base);
+        return 2;
+    }
+    if ((rc = read_token(j)) != 0) return rc;
+    if (model_name_folder(j->folder, j->s->dir, &err) < 0 || check_room(j, &err) < 0)
+        return console_fail(j->name, &err);
+    note_choice(j, l);
+    if ((rc = pull_all(j)) != 0) return rc;
+    (void)model_name_path(path, j->folder, j->e, 0, NULL);
+    return report(j, path, start_ns);
+}
+
+int cmd_pull(int argc, char **argv)
+{
+    settings s = { .base_url = model_list_hub, .retries = 8, .timeout_s = 60 };
+    job j = { .s = &s };
+    model_list l = { .text = NULL };
+    char *base;
+    err_ctx err;
+    int rc = args_parse(&spec, &s, &j.name, NULL, argc, argv);
+
+    if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
+    size_t n = strlen(s.base_url);
+    while (n > 0 && s.base_url[n - 1] == '/') n--;
+    base = mem_strdup_n(s.base_url, n);
+    j.parts = json_array();
+    j.base = base;
+    interrupt_install();
+    if (!base || !j.parts) {
+        console_error("out of memory");
+        rc = 1;
+    } else {
+        rc = model_list_load(&l, &err) < 0 ? console_fail(l.path, &err) : run(&j, &l);
+    }
+    model_list_release(&l);
+    json_decref(j.parts);
+    mem_free(base);
+    return rc;
+}
