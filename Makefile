@@ -342,9 +342,10 @@ $(SIM_PROG): $B/sim/moe-%: $B/cli/moe_%.c.o $(CLI_OBJ)
 $(SIM_BIN) $(SIM_PROG): $(SIM_OBJ) $(filter-out $(GPU_OBJ),$(LIB_OBJ))
 	$(LINK)
 
-# Without libFuzzer (SAN=fuzzer,...) the target runs under tests/fuzz_main.c, a small mutator of our own.
-$B/tests/fuzz_gguf: $B/tests/fuzz_gguf.c.o $(LIB_OBJ) \
-                    $(if $(findstring fuzzer,$(SAN)),,$B/tests/fuzz_main.c.o $B/tests/test.c.o)
+# Without libFuzzer (SAN=fuzzer,...) the targets run under tests/fuzz_main.c, a small mutator of our own.
+FUZZERS  := $B/tests/fuzz_gguf $B/tests/fuzz_schema
+$(FUZZERS): $B/tests/%: $B/tests/%.c.o $(LIB_OBJ) \
+            $(if $(findstring fuzzer,$(SAN)),,$B/tests/fuzz_main.c.o $B/tests/test.c.o)
 	$(LINK)
 
 # What the server's tests ask with.
@@ -363,7 +364,7 @@ $(UNPACKED): $B/golden/%: tests/golden/%.xz
 	@mkdir -p $(@D)
 	$Qxz -dc $< > $@
 
-tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $B/tests/fuzz_gguf $B/tests/fuzz_seeds \
+tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuzz_seeds \
        $B/tests/http_client $B/tests/pull_server $(UNPACKED)
 
 check test: all tests

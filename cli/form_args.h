@@ -1,8 +1,8 @@
 /* form_args.h - the flags that give an answer a form: a JSON schema or a grammar.
  *
- * Put a form_args into the verb's options, add { "Form of the answer:", form_options, FORM_N_OPTION,
- * offsetof(..., form) } to its groups, call form_args_read before a model is opened and form_open
- * once there is one. */
+ * Put a form_args into the verb's options, add { "Form of the answer:", form_options,
+ * FORM_N_OPTION, offsetof(..., form) } to its groups, call form_args_read before a model is opened
+ * and form_open once there is one. */
 #ifndef CLI_FORM_ARGS_H
 #define CLI_FORM_ARGS_H
 

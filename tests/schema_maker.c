@@ -1,5 +1,5 @@
-/* schema_maker.c - a small validator, written without a look at the grammars, and schemas made of all
- * that is supported. */
+/* schema_maker.c - a small validator, written without a look at the grammars, and schemas made of
+ * all that is supported. */
 #include "tests/schema_maker.h"
 
 #include <math.h>
@@ -53,7 +53,8 @@ bool schema_valid(const json_t *s, const json_t *v, const json_t *root, bool str
         json_object_foreach((json_t *)v, key, p) {
             bool known = !strict;
             for (size_t i = 0; i < json_array_size(x); i++)
-                known |= json_object_get(json_object_get(json_array_get(x, i), "properties"), key) !=
+                known |= json_object_get(json_object_get(json_array_get(x, i), "properties"),
+                                         key) !=
                          NULL;
             if (!known) return false;
         }
@@ -80,13 +81,18 @@ bool schema_valid(const json_t *s, const json_t *v, const json_t *root, bool str
     }
     if (json_is_string(v)) {
         const size_t len = n_char(json_string_value(v));
-        if ((x = json_object_get(s, "minLength")) && len < (size_t)json_integer_value(x)) return false;
-        if ((x = json_object_get(s, "maxLength")) && len > (size_t)json_integer_value(x)) return false;
+        if ((x = json_object_get(s, "minLength")) &&
+            len < (size_t)json_integer_value(x)) return false;
+        if ((x = json_object_get(s, "maxLength")) &&
+            len > (size_t)json_integer_value(x)) return false;
     }
     if (json_is_array(v)) {
-        const size_t len = json_array_size(v), fixed = json_array_size(json_object_get(s, "prefixItems"));
-        if ((x = json_object_get(s, "minItems")) && len < (size_t)json_integer_value(x)) return false;
-        if ((x = json_object_get(s, "maxItems")) && len > (size_t)json_integer_value(x)) return false;
+        const size_t len = json_array_size(v), fixed = json_array_size(json_object_get(s,
+            "prefixItems"));
+        if ((x = json_object_get(s, "minItems")) &&
+            len < (size_t)json_integer_value(x)) return false;
+        if ((x = json_object_get(s, "maxItems")) &&
+            len > (size_t)json_integer_value(x)) return false;
         for (size_t i = 0; i < len; i++) {
             x = i < fixed ? json_array_get(json_object_get(s, "prefixItems"), i)
                           : json_object_get(s, "items");
@@ -98,7 +104,8 @@ bool schema_valid(const json_t *s, const json_t *v, const json_t *root, bool str
         y = json_object_get(s, "additionalProperties");
         if (!y) y = strict && properties ? json_false() : json_true();
         for (size_t i = 0; i < json_array_size(json_object_get(s, "required")); i++)
-            if (!json_object_get(v, json_string_value(json_array_get(json_object_get(s, "required"), i))))
+            if (!json_object_get(v, json_string_value(json_array_get(json_object_get(s,
+                "required"), i))))
                 return false;
         json_object_foreach((json_t *)v, key, p) {
             x = json_object_get(properties, key);
@@ -110,7 +117,8 @@ bool schema_valid(const json_t *s, const json_t *v, const json_t *root, bool str
 
 /* ---- random schemas -------------------------------------------------------------------------- */
 
-const char *const schema_names[SCHEMA_N_NAME] = { "a", "ab", "abc", "b", "\xC3\xA9", "\xC3\xA9t", "x y", "q\"", "" };
+const char *const schema_names[SCHEMA_N_NAME] = { "a", "ab", "abc", "b", "\xC3\xA9", "\xC3\xA9t",
+                                                 "x y", "q\"", "" };
 
 static json_t *schema_of(test_rng *rng, int depth, bool object);
 
@@ -168,22 +176,27 @@ static json_t *schema_of(test_rng *rng, int depth, bool object)
     case 1: return json_pack("{s:s}", "type", "null");
     case 2:
         s = json_pack("{s:s}", "type", "string");
-        if (test_below(rng, 2)) json_object_set_new(s, "minLength", json_integer(test_below(rng, 4)));
-        if (test_below(rng, 2)) json_object_set_new(s, "maxLength", json_integer(4 + test_below(rng, 4)));
+        if (test_below(rng, 2)) json_object_set_new(s, "minLength", json_integer(test_below(rng,
+            4)));
+        if (test_below(rng, 2)) json_object_set_new(s, "maxLength",
+                                                    json_integer(4 + test_below(rng, 4)));
         return s;
     case 3: return number_schema(rng, true);
     case 4: return number_schema(rng, false);
     case 5: return json_pack("{s:[s,s,i]}", "enum", "one", "o", 3);
     case 6: return json_pack("{s:s}", "const", "k\xC3\xA9");
     case 7: return array_schema(rng, depth);
-    case 9: return json_pack("{s:[o,o]}", "anyOf", schema_of(rng, depth - 1, false), schema_of(rng, depth - 1, false));
+    case 9: return json_pack("{s:[o,o]}", "anyOf", schema_of(rng, depth - 1, false), schema_of(rng,
+        depth - 1, false));
     case 10: return json_pack("{s:s}", "$ref", "#/$defs/t");
-    case 11: return json_pack("{s:[o,o]}", "allOf", object_schema(rng, depth, 0, 3), object_schema(rng, depth, 3, 7));
+    case 11: return json_pack("{s:[o,o]}", "allOf", object_schema(rng, depth, 0, 3),
+                              object_schema(rng, depth, 3, 7));
     default:
         s = object_schema(rng, depth, 0, SCHEMA_N_NAME);
         if (test_below(rng, 2) == 0) return s;
         json_object_set_new(s, "additionalProperties",
-                            test_below(rng, 3) ? json_boolean(test_below(rng, 2)) : schema_of(rng, depth - 1, false));
+                            test_below(rng, 3) ? json_boolean(test_below(rng, 2)) : schema_of(rng,
+                                depth - 1, false));
         return s;
     }
 }

@@ -59,7 +59,8 @@ static const struct { const char *text, *yes, *no, *why; } notation[] = {
     { "root ::= \"a\"\n  | \"b\" |\n \"c\"", "a,b,c", "d", "alternatives on their own lines" },
     { "root ::= [a\\]\\-x-]+", "a]-x", "b", "what is escaped in a class" },
     { "root ::= .", "a,\xE2\x82\xAC", "aa,\xE2\x82", "any character" },
-    { "root ::= [\xC3\xA9-\xC3\xAF]", "\xC3\xA9,\xC3\xAC", "\xC3\xA8,\xC3\xB0", "range of letters" },
+    { "root ::= [\xC3\xA9-\xC3\xAF]", "\xC3\xA9,\xC3\xAC", "\xC3\xA8,\xC3\xB0",
+     "range of letters" },
     { "root ::= [\\u0700-\\u0900]", "\xDC\x80,\xDF\xBF,\xE0\xA0\x80,\xE0\xA4\x80",
       "\xDB\xBF,\xE0\xA4\x81,\xE0\x9F\xBF", "a range across lengths" },
     { "root ::= \"\" | [] | \"a\"", ",a", "b", "empty text, empty class" },
@@ -180,7 +181,8 @@ static const char *const letters[] = { "a", "b", "c", "\xC3\xA9", "\xE2\x82\xAC"
 static plain *make(test_rng *r, int depth)
 {
     plain *p = &pool[n_pool++];
-    const uint32_t pick = depth <= 0 || n_pool > MAX_PLAIN - 32 ? test_below(r, 2) : test_below(r, 8);
+    const uint32_t pick = depth <= 0 || n_pool > MAX_PLAIN - 32 ? test_below(r, 2) : test_below(r,
+        8);
     *p = (plain){ .kind = P_LITERAL, .literal = letters[test_below(r, ARRAY_LEN(letters))] };
     switch (pick) {
     case 0: break;
@@ -339,7 +341,8 @@ static void test_random(void)
             bool same = true, alive = true;
             for (int len = 0; len <= n && same; len++) {
                 const grammar_state at = walk(r, (str_view){ s, (size_t)len });
-                const bool yes = at >= 0 && grammar_run_may_end(r, at), want = plain_accepts(s, len);
+                const bool yes = at >= 0 && grammar_run_may_end(r, at), want = plain_accepts(s,
+                    len);
                 same = yes == want;
                 alive = at >= 0;
                 n_yes += want;

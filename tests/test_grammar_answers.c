@@ -157,7 +157,8 @@ static void test_schemas(const rig *r, const char *name)
             continue;
         }
         const answer_end end = ask(&s, r, g, (uint64_t)i, i % 5 == 4 ? 60 : 1000, false);
-        json_t *v = json_loadb(s.answer.ptr ? s.answer.ptr : "", s.answer.len, JSON_DECODE_ANY, NULL);
+        json_t *v = json_loadb(s.answer.ptr ? s.answer.ptr : "", s.answer.len, JSON_DECODE_ANY,
+                               NULL);
         char *shown = json_dumps(schema, JSON_COMPACT);
         if (end == ANSWER_STOP)
             CHECK_MSG(v && schema_valid(schema, v, schema, true), "%s, %s: %.*s", name, shown,
@@ -187,8 +188,10 @@ static void test_forced(const rig *r, const char *name)
     for (int raw = 0; raw < 2; raw++) {
         const answer_end end = ask(&s, r, g, 3, 300, raw);
         const str_view text = textbuf_view(&s.answer);
-        CHECK_MSG(end != ANSWER_STOP || str_is(text, "y\xC3\xA9s") || str_is(text, "y\xC3\xA9s, sir"),
-                  "%s, raw %d: %.*s (%s)", name, raw, (int)text.len, text.ptr, answer_end_name(end));
+        CHECK_MSG(end != ANSWER_STOP || str_is(text, "y\xC3\xA9s") || str_is(text,
+            "y\xC3\xA9s, sir"),
+                  "%s, raw %d: %.*s (%s)", name, raw, (int)text.len, text.ptr,
+                      answer_end_name(end));
         if (raw) CHECK(end == ANSWER_STOP);
         said_free(&s);
     }

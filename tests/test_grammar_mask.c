@@ -16,7 +16,8 @@ static const struct { const char *text; bool gbnf; } forms[] = {
     { "{\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":20},\"age\":{\"type\":"
       "\"integer\",\"minimum\":0,\"maximum\":130},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":"
       "[\"red\",\"green\",\"blue\"]},\"maxItems\":5}},\"required\":[\"name\",\"age\"]}", 0 },
-    { "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":300,\"maxLength\":1000}}", 0 },
+    { "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":300,\"maxLength\":1000}}",
+     0 },
     { "root ::= (\"the \" | [a-z]+ \" \")* \".\"", 1 },
     { "root ::= \"\xC3\xA9\"{1,9} | \"\xF0\x9F\x98\x80\" . [^\\n]*", 1 },
 };
@@ -27,7 +28,8 @@ static bool rig_open(rig *r, const char *path)
 {
     err_ctx err = { 0 };
     *r = (rig){ 0 };
-    return CHECK_MSG(gguf_open(&r->g, path, &err) == 0 && tokenizer_create(&r->t, r->g, &err) == 0 &&
+    return CHECK_MSG(gguf_open(&r->g, path, &err) == 0 && tokenizer_create(&r->t, r->g,
+        &err) == 0 &&
                      token_trie_create(&r->v, r->t, &err) == 0, "%s: %s", path, err.msg);
 }
 
@@ -117,7 +119,8 @@ done:
 /* The same text again needs no new mask; a token that does not fit changes nothing. */
 static void test_again(const rig *r)
 {
-    grammar *g = form_of("{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":5000}}", 0);
+    grammar *g = form_of("{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":5000}}",
+                         0);
     grammar_mask *m = NULL;
     err_ctx err = { 0 };
     int quote = -1, letter = -1, open = -1;
@@ -129,12 +132,14 @@ static void test_again(const rig *r)
     }
     if (!g || !CHECK(grammar_mask_create(&m, g, r->v, tokenizer_n_token(r->t), &err) == 0)) return;
     CHECK(grammar_mask_accept(m, letter, &err) == ERR_RANGE);
-    CHECK(grammar_mask_accept(m, -1, &err) == ERR_RANGE && grammar_mask_accept(m, 1 << 30, &err) < 0);
+    CHECK(grammar_mask_accept(m, -1, &err) == ERR_RANGE && grammar_mask_accept(m, 1 << 30,
+        &err) < 0);
     uint64_t made[2];
     for (int turn = 0; turn < 2; turn++) {
         const uint64_t before = grammar_mask_counts(m).made;
         grammar_mask_reset(m);
-        bool ok = grammar_mask_accept(m, open, &err) == 0 && grammar_mask_accept(m, quote, &err) == 0;
+        bool ok = grammar_mask_accept(m, open, &err) == 0 && grammar_mask_accept(m, quote,
+            &err) == 0;
         for (int i = 0; i < 400 && ok; i++)
             ok = grammar_mask_bits(m, &err) && grammar_mask_accept(m, letter, &err) == 0;
         CHECK_MSG(ok, "%s", err.msg);

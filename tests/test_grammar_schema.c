@@ -81,14 +81,16 @@ static const struct { const char *schema; bool strict; const char *text; bool ok
       1 },
     { "{\"prefixItems\":[{\"type\":\"null\"},{\"type\":\"boolean\"}],\"items\":false}", 0,
       "[null,true]", 1 },
-    { "{\"prefixItems\":[{\"type\":\"null\"},{\"type\":\"boolean\"}],\"items\":false}", 0, "[]", 1 },
+    { "{\"prefixItems\":[{\"type\":\"null\"},{\"type\":\"boolean\"}],\"items\":false}", 0, "[]",
+     1 },
     { "{\"prefixItems\":[{\"type\":\"null\"}],\"items\":false}", 0, "[null,null]", 0 },
     { "{\"type\":\"array\",\"items\":false}", 0, "[]", 1 },
     { "{\"type\":\"array\",\"items\":false}", 0, "[1]", 0 },
     { "{\"type\":\"array\",\"minItems\":2,\"maxItems\":3}", 0, "[1, 2]", 1 },
     { "{\"type\":\"array\",\"minItems\":2,\"maxItems\":3}", 0, "[1,2,3,4]", 0 },
     { "{\"type\":\"array\",\"maxItems\":0}", 0, "[1]", 0 },
-    { "{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"properties\":{\"n\":{\"$ref\":\"#/$defs/t\"}}}}}",
+    { "{\"$ref\":\"#/$defs/t\","
+      "\"$defs\":{\"t\":{\"properties\":{\"n\":{\"$ref\":\"#/$defs/t\"}}}}}",
       1, "{\"n\":{\"n\":{}}}", 1 },
     { "{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"type\":\"null\"}}}", 0, "null", 1 },
     { "{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"null\"}},\"required\":[\"a\"]},"
@@ -98,17 +100,18 @@ static const struct { const char *schema; bool strict; const char *text; bool ok
       "3", 0 },
     { "{\"allOf\":[{\"type\":\"integer\",\"minimum\":2},{\"type\":\"number\",\"minimum\":4}]}", 0,
       "4", 1 },
-    { "{\"properties\":{\"a\":{},\"b\":{}},\"anyOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]}",
-      1, "{\"b\":1}", 1 },
-    { "{\"properties\":{\"a\":{},\"b\":{}},\"anyOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]}",
-      1, "{}", 0 },
+    { "{\"properties\":{\"a\":{},\"b\":{}},\"anyOf\":[{\"required\":[\"a\"]},"
+      "{\"required\":[\"b\"]}]}", 1, "{\"b\":1}", 1 },
+    { "{\"properties\":{\"a\":{},\"b\":{}},\"anyOf\":[{\"required\":[\"a\"]},"
+      "{\"required\":[\"b\"]}]}", 1, "{}", 0 },
     { "{\"oneOf\":[{\"type\":\"null\"},{\"type\":\"string\",\"maxLength\":1}]}", 0, "\"a\"", 1 },
 };
 
 static const struct { const char *schema, *says; } refused[] = {
     { "3", "a schema is an object" },
     { "{\"not\":{}}", "#: unsupported keyword \"not\"" },
-    { "{\"properties\":{\"x\":{\"multipleOf\":2}}}", "#/properties/x: unsupported keyword \"multipleOf\"" },
+    { "{\"properties\":{\"x\":{\"multipleOf\":2}}}",
+     "#/properties/x: unsupported keyword \"multipleOf\"" },
     { "{\"type\":\"string\",\"pattern\":\"a\"}", "\"pattern\"" },
     { "{\"type\":\"string\",\"format\":\"email\"}", "\"email\"" },
     { "{\"type\":\"text\"}", "there is no type \"text\"" },
@@ -163,7 +166,8 @@ static void test_rows(void)
 static void test_memory(void)
 {
     json_t *schema = json_loads("{\"properties\":{\"a\":{\"allOf\":[{\"type\":\"integer\"}]},"
-                                "\"b\":{\"enum\":[\"x\",2]}},\"additionalProperties\":true}", 0, NULL);
+                                "\"b\":{\"enum\":[\"x\",2]}},\"additionalProperties\":true}", 0,
+                                    NULL);
     for (long n = 1; n < 400; n++) {
         err_ctx err = { 0 };
         grammar *g;
@@ -193,7 +197,8 @@ static json_t *any_value(int depth)
     case 5: return json_string("\xC3\xA9t\"\n\xF0\x9F\x98\x80");
     case 6: return json_string("");
     case 7: return json_pack("[o,o]", any_value(depth - 1), any_value(depth - 1));
-    default: return json_pack("{s:o}", schema_names[test_below(&rng, SCHEMA_N_NAME - 2)], any_value(depth - 1));
+    default: return json_pack("{s:o}", schema_names[test_below(&rng, SCHEMA_N_NAME - 2)],
+                              any_value(depth - 1));
     }
 }
 
@@ -206,7 +211,8 @@ static json_t *number_for(const json_t *s)
     double from = lo ? json_number_value(lo) : hi ? json_number_value(hi) - 100 : -50;
     double to = hi ? json_number_value(hi) : from + 100;
     const uint32_t pick = test_below(&rng, 8);           /* often the bounds themselves */
-    const double v = pick == 0 ? from : pick == 1 ? to : from + (to - from) * test_below(&rng, 101) / 100;
+    const double v = pick == 0 ? from : pick == 1 ? to : from + (to - from) * test_below(&rng,
+        101) / 100;
     return whole ? json_integer((json_int_t)v) : json_real(round(v * 100) / 100);
 }
 
@@ -230,21 +236,25 @@ static json_t *value_for(const json_t *s, const json_t *root, int depth)
     if ((x = json_object_get(s, "anyOf")))
         return value_for(json_array_get(x, test_below(&rng, 2)), root, depth - 1);
     if ((x = json_object_get(s, "const"))) return json_deep_copy(x);
-    if ((x = json_object_get(s, "enum"))) return json_deep_copy(json_array_get(x, test_below(&rng, 3)));
+    if ((x = json_object_get(s, "enum"))) return json_deep_copy(json_array_get(x, test_below(&rng,
+        3)));
     if (!type) return any_value(1);
     if (strcmp(type, "boolean") == 0) return json_boolean(test_below(&rng, 2));
     if (strcmp(type, "null") == 0) return json_null();
     if (strcmp(type, "integer") == 0 || strcmp(type, "number") == 0) return number_for(s);
     if (strcmp(type, "string") == 0) {
-        static const char *const strings[] = { "", "a", "\xC3\xA9o", "a\"\\", "\xF0\x9F\x98\x80\n/b", "12345",
+        static const char *const strings[] = { "", "a", "\xC3\xA9o", "a\"\\",
+                                              "\xF0\x9F\x98\x80\n/b", "12345",
                                                "1234567" };
         return json_string(strings[test_below(&rng, ARRAY_LEN(strings))]);
     }
     if (strcmp(type, "array") == 0) {
         json_t *v = json_array();
-        const size_t n = test_below(&rng, 5), fixed = json_array_size(json_object_get(s, "prefixItems"));
+        const size_t n = test_below(&rng, 5), fixed = json_array_size(json_object_get(s,
+            "prefixItems"));
         for (size_t i = 0; i < n; i++) {
-            x = i < fixed ? json_array_get(json_object_get(s, "prefixItems"), i) : json_object_get(s, "items");
+            x = i < fixed ? json_array_get(json_object_get(s, "prefixItems"),
+                                           i) : json_object_get(s, "items");
             json_array_append_new(v, x ? value_for(x, root, depth - 1) : any_value(1));
         }
         return v;
@@ -300,10 +310,15 @@ static bool led_text(textbuf *out, grammar_run *r)
         const bool close = out->len > 300 || test_below(&rng, 3) == 0;
         char c = 0;
         grammar_state to = GRAMMAR_DEAD;
-        for (int k = 0; k < 12 && to < 0 && close; k++)
-            to = grammar_run_step(r, at, (uint8_t)(c = closing[out->len > 300 ? (uint32_t)k : test_below(&rng, sizeof closing - 1)]));
+        for (uint32_t k = 0; k < 12 && to < 0 && close; k++) {
+            c = closing[out->len > 300 ? k : test_below(&rng, sizeof closing - 1)];
+            to = grammar_run_step(r, at, (uint8_t)c);
+        }
         const int from = (int)test_below(&rng, 256);
-        for (int k = 0; k < 256 && to < 0; k++) to = grammar_run_step(r, at, (uint8_t)(c = (char)(from + k)));
+        for (int k = 0; k < 256 && to < 0; k++) {
+            c = (char)(from + k);
+            to = grammar_run_step(r, at, (uint8_t)c);
+        }
         if (to < 0) return grammar_run_may_end(r, at);
         textbuf_put(out, (str_view){ &c, 1 });
         at = to;
@@ -313,7 +328,8 @@ static bool led_text(textbuf *out, grammar_run *r)
 
 /* A name of the schema's that is escaped or double is outside what the grammar writes; so are
  * numbers with exponents that JSON's writer chose. */
-static bool is_written_alike(const char *text) { return !strpbrk(text, "eE") || !strstr(text, "e-"); }
+static bool is_written_alike(const char *text) { return !strpbrk(text, "eE") || !strstr(text,
+    "e-"); }
 
 static void test_random(void)
 {
@@ -338,7 +354,8 @@ static void test_random(void)
                 v = other;
             }
             const bool want = schema_valid(schema, v, schema, strict);
-            char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15) | (k & 1 ? JSON_COMPACT : 0));
+            const size_t how = k & 1 ? JSON_COMPACT : 0;
+            char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15) | how);
             if (is_written_alike(text))
                 CHECK_MSG(accepts(r, text) == want, "%s\n    %s should be %s", shown, text,
                           want ? "accepted" : "refused");
@@ -365,7 +382,8 @@ static void test_random(void)
         json_decref(schema);
     }
     CHECK_MSG(n_schema > 200 && n_good > 1000 && n_bad > 1000 && n_led > 1000 && n_none < 60,
-              "%d schemas, %d good, %d bad, %d led, %d without a text", n_schema, n_good, n_bad, n_led, n_none);
+              "%d schemas, %d good, %d bad, %d led, %d without a text", n_schema, n_good, n_bad,
+                  n_led, n_none);
 }
 
 int main(int argc, char **argv)

@@ -15,6 +15,7 @@ if [ "$1" = --one ]; then
     *.sh\ *) name=${4%%.sh *}_${4#* }; set -- "tests/${4%% *}" "$build" "${4#* }" ;;
     check_layers.sh) set -- tools/check_layers.sh ;;
     fuzz_gguf) set -- "$build/tests/fuzz_gguf" --seconds "${FUZZ_CHECK_SECONDS:-4}" "$build/seeds" ;;
+    fuzz_schema) set -- "$build/tests/fuzz_schema" --seconds "${FUZZ_CHECK_SECONDS:-4}" tests/seeds/grammar ;;
     *.sh) set -- "tests/$4" "$build" ;;
     *) set -- "$build/tests/$4" ;;
     esac
@@ -78,6 +79,7 @@ rest() {
     echo test_cli_pull.sh
     echo test_packaging.sh
     echo fuzz_gguf
+    echo fuzz_schema
     echo check_layers.sh
 }
 list() {

@@ -40,7 +40,8 @@ static const arg_spec spec = {
 
 static const struct { const char *name, *schema; } forms[] = {
     { "any object", "{\"type\":\"object\"}" },
-    { "person", "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":40},"
+    { "person",
+     "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":40},"
       "\"age\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":130},\"tags\":{\"type\":\"array\","
       "\"items\":{\"enum\":[\"red\",\"green\",\"blue\"]},\"maxItems\":5}},"
       "\"required\":[\"name\",\"age\"]}" },
@@ -75,7 +76,8 @@ static int32_t choose(const uint64_t *bits, const tokenizer *t, int n_vocab, uin
 }
 
 /* Follows the text; ids that are -1 are chosen and kept, and begin anew where the text ends. */
-static int follow(double *us, grammar_mask *m, int32_t *ids, int n, const tokenizer *t, err_ctx *err)
+static int follow(double *us, grammar_mask *m, int32_t *ids, int n, const tokenizer *t,
+                  err_ctx *err)
 {
     const int n_vocab = tokenizer_n_token(t);
     uint64_t seed = 1;

@@ -16,7 +16,7 @@ enum {
     MAX_FRAMES = 1 << 16, FRAME_SLOTS = 1 << 17,
     STATE_SLOTS = 1 << 15,
     MAX_PLACES = 1 << 18,                /* of all states */
-    MAX_WORK = 1 << 14, SEEN_SLOTS = 1 << 15,    /* of one step */
+    MAX_WORK = 1 << 13, SEEN_SLOTS = 1 << 14,    /* of one step */
     STEP_UNKNOWN = 0xFFFF, STEP_DEAD = 0xFFFE
 };
 
@@ -56,6 +56,7 @@ struct grammar_run {
     uint32_t stamp;
     int n_seen, n_found;
     bool may_end, full, many;
+    bool crowded;                        /* some step had too many places */
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -277,6 +278,7 @@ static grammar_state end_step(grammar_run *r)
     place *p = r->places + r->n_place;
     int n = 0;
     if (r->full) return GRAMMAR_FULL;
+    r->crowded |= r->many;
     if (r->many || (r->n_found == 0 && !r->may_end)) return GRAMMAR_DEAD;
     sort_places(p, r->n_found);
     for (int i = 0; i < r->n_found; i++)
@@ -319,6 +321,8 @@ grammar_state grammar_run_step(grammar_run *r, grammar_state s, uint8_t byte)
     if (to != GRAMMAR_FULL) r->steps[s][byte] = to < 0 ? STEP_DEAD : (uint16_t)to;
     return to;
 }
+
+bool grammar_run_crowded(const grammar_run *r) { return r->crowded; }
 
 bool grammar_run_may_end(const grammar_run *r, grammar_state s) { return r->states[s].may_end; }
 

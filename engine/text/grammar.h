@@ -75,6 +75,9 @@ grammar_state grammar_run_near(grammar_run *r, grammar_state s, int n_bytes);
 /* Forgets all states but s, which gets a new number. */
 grammar_state grammar_run_keep(grammar_run *r, grammar_state s);
 
+/* Was a state ever called dead because it has too many places? */
+bool grammar_run_crowded(const grammar_run *r);
+
 int grammar_run_n_state(const grammar_run *r);   /* states are 0 .. this - 1 */
 
 #endif

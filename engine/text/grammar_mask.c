@@ -165,7 +165,9 @@ const uint64_t *grammar_mask_bits(grammar_mask *m, err_ctx *err)
     const uint64_t *bits = m->bits + (size_t)slot * m->n_word;
     for (size_t i = 0; i < m->n_word; i++)
         if (bits[i]) return bits;
-    err_set(err, ERR_RANGE, "no token of the vocabulary goes on with the grammar here");
+    err_set(err, ERR_RANGE, grammar_run_crowded(m->run)
+            ? "the grammar is in too many places at once: it is too ambiguous"
+            : "no token of the vocabulary goes on with the grammar here");
     return NULL;
 }
 
