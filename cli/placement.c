@@ -54,15 +54,18 @@ static uint64_t program_bytes(const model *m)
 }
 
 /* What there is, or what the variable says there is: to try out a smaller machine. */
-static int read_machine(placement *p, uint64_t program, bool use_gpu, err_ctx *err)
+static int read_machine(placement *p, uint64_t program, bool use_gpu, uint64_t aside,
+                        err_ctx *err)
 {
     const char *text = getenv("MOE_RAM_AVAILABLE");
     const int rc = planning_machine(&p->in.machine, use_gpu, err);
     if (rc < 0) return rc;
     p->in.machine.ram_program = program;
-    if (!text || !*text) return 0;
-    if (arg_parse_size(&p->in.machine.ram_available, text)) return 0;
-    return err_set(err, ERR_FORMAT, "MOE_RAM_AVAILABLE is not a size such as 512M or 20G");
+    if (text && *text && !arg_parse_size(&p->in.machine.ram_available, text))
+        return err_set(err, ERR_FORMAT, "MOE_RAM_AVAILABLE is not a size such as 512M or 20G");
+    const uint64_t half = p->in.machine.ram_available / 2;
+    p->in.machine.ram_available -= aside < half ? aside : half;
+    return 0;
 }
 
 static bool depends_on_speed(const placement *p, const model *m)
@@ -190,7 +193,7 @@ int placement_make(placement *out, const model *m, engine *e, const placement_op
     const uint64_t program = program_bytes(m);
     if ((rc = open_gpu(&g, out, m, o->device, err)) < 0) return rc;
     const bool has_gpu = g != NULL;
-    if ((rc = read_machine(out, program, has_gpu, err)) == 0)
+    if ((rc = read_machine(out, program, has_gpu, o->ram_aside, err)) == 0)
         rc = make_with_speeds(out, m, e, g, o, so, err);
     const bool no_ram = rc == 0 && has_gpu && !out->p.gpu && ram_is_short(out, m, g, o, so);
     gpu_close(g);

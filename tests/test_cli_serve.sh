@@ -29,7 +29,7 @@ start() {
 }
 stop() {
     kill -TERM $pid
-    wait $pid
+    wait $pid 2>/dev/null
     equal "exit code after SIGTERM" 0 $?
     pid=
 }
@@ -161,6 +161,49 @@ refuse 2 "neither ADDRESS:PORT" $serve --listen 127.0.0.1:x
 refuse 2 "it is empty" $serve --api-key ""
 expect 1 "nonexistent" timeout $patience $serve -m /nonexistent.gguf --listen 127.0.0.1:0
 expect 0 "OpenAI" $run serve --help
+
+# ---- conversations that take turns, and a server that was killed: what was read is not read again
+turn() { echo "{\"max_tokens\":8,\"temperature\":0,\"messages\":[{\"role\":\"system\",\"content\":\"You are $1. $(seq 60 | tr '\n' ' ')\"},{\"role\":\"user\",\"content\":\"Hello\"}$2]}"; }
+more=',{"role":"assistant","content":"Hi."},{"role":"user","content":"And now?"}'
+cached() { value usage.prompt_tokens_details.cached_tokens; }
+most_cached() {                          # WHAT LEAST
+    if [ "$(cached)" -ge "$2" ]; then ok; else bad "$1: $(cached) tokens of $(value usage.prompt_tokens) were there, expected $2"; fi
+}
+for m in $qwen $gptoss; do
+    start -m $m --ctx 1024
+    gives 200 '"object"' POST /v1/chat/completions -d "$(turn Ann '')"
+    first=$(value usage.prompt_tokens)
+    gives 200 '"object"' POST /v1/chat/completions -d "$(turn Bob '')"
+    gives 200 '"object"' POST /v1/chat/completions -d "$(turn Ann "$more")"
+    most_cached "$m: the second turn" $((first - 10))
+    cp "$tmp/body" "$tmp/second"
+    gives 200 '"object"' POST /v1/chat/completions -d "$(turn Bob "$more")"
+    most_cached "$m: the other's second turn" $((first - 10))
+    for i in $(seq 100); do [ "$(ls "$tmp/cache/moe/prompts" 2>/dev/null | wc -l)" -ge 4 ] && break; sleep 0.1; done
+    sleep 0.3
+    kill -KILL $pid
+    wait $pid 2>/dev/null
+    start -m $m --ctx 1024
+    gives 200 '"object"' POST /v1/chat/completions -d "$(turn Ann "$more")"
+    most_cached "$m: after a kill" $((first + 5))
+    text=$(value choices.0.message.content)
+    cp "$tmp/second" "$tmp/body"
+    equal "$m: after a kill" "$(value choices.0.message.content)" "$text"
+
+    # ---- answers of a form
+    schema='{"type":"object","properties":{"n":{"type":"integer","minimum":3,"maximum":40},"s":{"enum":["yes","no"]}},"required":["n","s"],"additionalProperties":false}'
+    for seed in 1 2 3; do
+        gives 200 '"object"' POST /v1/chat/completions \
+            -d "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"seed\":$seed,\"max_tokens\":400,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\",\"schema\":$schema,\"strict\":true}}}"
+        value choices.0.message.content >"$tmp/content"
+        n=$("$client" value "$tmp/content" n) s=$("$client" value "$tmp/content" s)
+        if [ "$n" -ge 3 ] 2>/dev/null && [ "$n" -le 40 ] && { [ "$s" = yes ] || [ "$s" = no ]; }; then ok
+        else bad "$m: an answer of a form: $(cat "$tmp/content")"; fi
+    done
+    gives 400 'pattern' POST /v1/chat/completions \
+        -d '{"messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"type":"string","pattern":"a+"}}}}'
+    stop
+done
 
 # ---- stopping in the middle of an answer: it ends in order
 start -m $qwen --ctx 4096 --stop-after 0

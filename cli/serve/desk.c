@@ -14,8 +14,10 @@
 #include <time.h>
 
 #include "cli/console.h"
+#include "cli/form_args.h"
 
 static const uint64_t idle_ns = 10ull * 1000 * 1000 * 1000;
+enum { MARK_EVERY = 4096 };              /* tokens of a long prompt */
 
 typedef struct job {
     struct job *next;
@@ -26,6 +28,8 @@ typedef struct job {
     textbuf body;                        /* of an answer in one piece */
     id_list ids;
     int n_stable;                        /* of them, before the cue: the next turn has these, too */
+    int n_system;                        /* of them, system message and tools: so have others */
+    grammar *form;                       /* that the answer has, or NULL */
     uint64_t arrived_ns, wrote_ns;
     api_usage usage;
     bool reasons;                        /* the latest text was reasoning */
@@ -75,6 +79,7 @@ static void job_free(job *j)
     api_request_free(j->r);
     textbuf_free(&j->body);
     ids_free(&j->ids);
+    grammar_free(j->form);
     http_release(j->x);
     mem_free(j);
 }
@@ -117,22 +122,44 @@ static void fail_with(job *j, api_trouble what, const char *text)
 
 /* ---- the clerk ------------------------------------------------------------------------------- */
 
-/* The conversation, and how much of it there is before the cue. */
+/* How many tokens of the prompt its first n messages make, without a cue; 0: they do not begin
+ * it. */
+static int tokens_of(const job *j, encoder *enc, const chat_request *all, int n)
+{
+    chat_request req = *all;
+    id_list ids = { 0 };
+    err_ctx unused;
+    req.n_message = n;
+    req.no_cue = true;
+    const bool ok = chat_render(&ids, j->d->o.model->talk, enc, &req, &unused) == 0 &&
+                    ids.n < j->ids.n && !memcmp(ids.ids, j->ids.ids, ids.n * sizeof *ids.ids);
+    const int n_token = ok ? (int)ids.n : 0;
+    ids_free(&ids);
+    return n_token;
+}
+
 static int render(job *j, encoder *enc, err_ctx *err)
 {
-    const chat *talk = j->d->o.model->talk;
     chat_request req = j->r->chat;
-    id_list before = { 0 };
     char date[32];
+    int n_system = 0;
     req.date = str_from(text_today(date, sizeof date));
-    int rc = chat_render(&j->ids, talk, enc, &req, err);
-    req.no_cue = true;
-    if (rc == 0) rc = chat_render(&before, talk, enc, &req, err);
-    if (rc == 0 && before.n < j->ids.n &&
-        !memcmp(before.ids, j->ids.ids, before.n * sizeof *before.ids))
-        j->n_stable = (int)before.n;
-    ids_free(&before);
-    return rc;
+    const int rc = chat_render(&j->ids, j->d->o.model->talk, enc, &req, err);
+    if (rc < 0) return rc;
+    while (n_system < req.n_message && (req.messages[n_system].role == CHAT_SYSTEM ||
+                                        req.messages[n_system].role == CHAT_DEVELOPER))
+        n_system++;
+    j->n_stable = tokens_of(j, enc, &req, req.n_message);
+    if (n_system > 0 && n_system < req.n_message) j->n_system = tokens_of(j, enc, &req, n_system);
+    return 0;
+}
+
+static int make_form(job *j, err_ctx *err)
+{
+    const api_request *r = j->r;
+    if (r->form == FORM_JSON) return grammar_any_object(&j->form, err);
+    if (r->form == FORM_SCHEMA) return grammar_from_schema(&j->form, r->schema, r->strict, err);
+    return 0;
 }
 
 static int make_prompt(job *j, encoder *enc, err_ctx *err)
@@ -170,7 +197,9 @@ static bool prepare(desk *d, job *j)
 {
     err_ctx err = { 0 };
     api_error why;
-    const int ctx = session_ctx(d->o.s), rc = make_prompt(j, d->enc, &err);
+    const int ctx = session_ctx(d->o.s);
+    int rc = make_form(j, &err);
+    if (rc == 0) rc = make_prompt(j, d->enc, &err);
     if (rc < 0) {
         fail_with(j, rc == ERR_NOMEM ? API_BROKEN : API_BAD_REQUEST, err.msg);
         return false;
@@ -325,15 +354,20 @@ static int answer_choice(answer_stats *stats, desk *d, job *j, int choice, err_c
     chat_request shown = j->r->chat;     /* as the parser sees it */
     sampler *smp = NULL;
     stops *stop = NULL;
+    form held_to = { 0 };
     if (j->r->tool_choice == CHOICE_NONE) shown.tools = NULL;
     int rc = make_sampler(&smp, d, j->r, choice, err);
     if (rc == 0 && j->r->n_stop > 0) rc = stops_create(&stop, j->r->stop, j->r->n_stop, err);
+    if (rc == 0) rc = form_open(&held_to, j->form, l->tok, l->m->hp.n_vocab, err);
     const answer_options ao = {
         .tok = l->tok, .talk = j->r->raw ? NULL : l->talk, .req = j->r->raw ? NULL : &shown,
-        .stop = stop, .max_tokens = j->r->max_tokens, .n_stable = j->n_stable,
+        .stop = stop, .form = held_to.mask, .max_tokens = j->r->max_tokens,
+        .n_stable = j->n_stable, .cache = d->o.cache, .marks = &j->n_system, .n_mark = 1,
+        .mark_every = MARK_EVERY,
     };
     if (rc == 0)
         rc = answer_run(stats, d->o.s, smp, j->ids.ids, (int)j->ids.n, &ao, &hooks, err);
+    form_close(&held_to);
     stops_free(stop);
     sampler_free(smp);
     return rc;
@@ -408,14 +442,23 @@ static void answer(desk *d, job *j)
 static void *engine_thread(void *ctx)
 {
     desk *d = ctx;
+    bool unsaved = false;
     pthread_mutex_lock(&d->lock);
     for (;;) {
         job *j = d->closing ? NULL : pop(&d->ready);
-        if (!j && d->closing) break;
+        if (!j && d->closing && !unsaved) break;
+        if (!j && unsaved) {             /* there is time: a kill would lose it */
+            pthread_mutex_unlock(&d->lock);
+            (void)prefix_cache_flush(d->o.cache, NULL);
+            pthread_mutex_lock(&d->lock);
+            unsaved = false;
+            continue;
+        }
         if (!j) {
             pthread_cond_wait(&d->more, &d->lock);
             continue;
         }
+        unsaved = d->o.cache != NULL;
         d->counts.running = 1;
         pthread_mutex_unlock(&d->lock);
         if (!http_gone(j->x)) answer(d, j);

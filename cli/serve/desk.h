@@ -11,12 +11,14 @@
 #include "cli/model_handle.h"
 #include "cli/serve/api.h"
 #include "cli/serve/http.h"
+#include "engine/session/prefix_cache.h"
 
 typedef struct desk desk;
 
 typedef struct desk_options {
     model_handle *model;                 /* placed; used by the desk's threads alone from now on */
     session *s;                          /* of the model */
+    prefix_cache *cache;                 /* for sessions like s, or NULL */
     const char *name;                    /* that is served */
     int most_waiting;                    /* requests */
 } desk_options;

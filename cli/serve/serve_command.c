@@ -16,6 +16,7 @@
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
 #include "cli/expert_memory.h"
+#include "cli/home_folder.h"
 #include "cli/interrupt.h"
 #include "cli/plan_view.h"
 #include "cli/serve/route.h"
@@ -27,7 +28,7 @@ typedef struct serve_options {
     const char *model, *key_file;
     arg_texts listen, keys, aliases, origins;
     int64_t queue, patience;
-    uint64_t body;
+    uint64_t body, cache, drive;
     bool quiet;
     engine_args engine;
     tier_args tiers;
@@ -51,6 +52,10 @@ static const arg_option options[] = {
       "Most requests that wait. Default: 64" },
     { "body-limit", 0, ARG_SIZE, FIELD(body), "SIZE", NULL, 0, 0,
       "Largest request. Default: 32M" },
+    { "prompt-cache", 0, ARG_SIZE, FIELD(cache), "SIZE", "MOE_PROMPT_CACHE", 0, 0,
+      "RAM for conversations that may go on; 0: only the last one. Default: 1G" },
+    { "prompt-cache-drive", 0, ARG_SIZE, FIELD(drive), "SIZE", "MOE_PROMPT_CACHE_DRIVE", 0, 0,
+      "Space for them in $XDG_CACHE_HOME/moe/prompts; 0: none. Default: 16G" },
     { "stop-after", 0, ARG_INT, FIELD(patience), "SECONDS", NULL, 0, 3600,
       "On Ctrl-C, wait so long for the answer under way. Default: 10" },
     { "quiet", 'q', ARG_FLAG, FIELD(quiet), NULL, NULL, 0, 0, "Print only errors" },
@@ -86,6 +91,7 @@ typedef struct server {
     http_server *http;
     model_handle l;
     session *s;
+    prefix_cache *cache;
     session_options so;
     load_options load;
 } server;
@@ -201,10 +207,45 @@ static void describe(server *v)
     a->expires = a->created + 10ll * 365 * 86400;
 }
 
+static void say_line(void *ctx, const char *line)
+{
+    (void)ctx;
+    console_note("%s", line);
+}
+
+/* Where conversations are kept; "": nowhere. */
+static void cache_folder(char *path, size_t cap)
+{
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    path[0] = '\0';
+    if (xdg && xdg[0] == '/') snprintf(path, cap, "%s/moe/prompts/x", xdg);
+    else if (home && home[0] == '/') snprintf(path, cap, "%s/.cache/moe/prompts/x", home);
+    if (!path[0] || !home_folder_allows(path)) {
+        path[0] = '\0';
+        return;
+    }
+    home_folder_make(path);
+    *strrchr(path, '/') = '\0';
+}
+
+static int open_cache(server *v, err_ctx *err)
+{
+    char folder[1024];
+    cache_folder(folder, sizeof folder);
+    const prefix_cache_options c = {
+        .ram_bytes = v->o.cache, .folder = v->o.drive > 0 && folder[0] ? folder : NULL,
+        .drive_bytes = v->o.drive, .note = say_line,
+    };
+    return v->o.cache == 0 ? 0 : prefix_cache_create(&v->cache, v->s, &c, err);
+}
+
 /* 0, or the exit code. */
 static int load_model(server *v)
 {
+    uint64_t *ram = &v->load.where.wish.ram;
     err_ctx err = { 0 };
+    v->load.where.ram_aside = v->o.cache;
+    if (*ram != UINT64_MAX) *ram -= v->o.cache < *ram / 2 ? v->o.cache : *ram / 2;
     v->load.path = v->o.model;
     v->load.with_text = true;
     v->load.where.remember = true;
@@ -217,9 +258,10 @@ static int load_model(server *v)
     if (!v->o.quiet) model_handle_say_notes(&v->l, true, false);
     if (model_handle_session(&v->s, &v->l, &v->so, &err) < 0)
         return model_handle_fail(v->l.path, &err);
+    if (open_cache(v, &err) < 0) return model_handle_fail(NULL, &err);
     name_model(v);
     describe(v);
-    const desk_options d = { .model = &v->l, .s = v->s, .name = v->name,
+    const desk_options d = { .model = &v->l, .s = v->s, .cache = v->cache, .name = v->name,
                              .most_waiting = (int)v->o.queue };
     if (desk_open(&v->f.d, &d, &err) < 0) return model_handle_fail(NULL, &err);
     atomic_store(&v->f.ready, true);
@@ -278,7 +320,8 @@ int cmd_serve(int argc, char **argv)
     const char *operand = NULL;
     int code;
 
-    v.o = (serve_options){ .queue = 64, .body = 32u << 20, .patience = 10 };
+    v.o = (serve_options){ .queue = 64, .body = 32u << 20, .patience = 10,
+                             .cache = (uint64_t)1 << 30, .drive = (uint64_t)16 << 30 };
     engine_args_init(&v.o.engine);
     tier_args_init(&v.o.tiers);
     const int rc = args_parse(&spec, &v.o, &operand, NULL, argc, argv);
@@ -303,6 +346,7 @@ int cmd_serve(int argc, char **argv)
     }
     desk_close(v.f.d, (double)v.o.patience);
     http_stop(v.http);
+    prefix_cache_free(v.cache);
     session_free(v.s);
     if (v.l.e) expert_memory_keep(v.l.e, &v.l.asked, v.l.m);
     model_handle_close(&v.l);
