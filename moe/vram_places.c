@@ -310,22 +310,30 @@ static int carry_all(vram_places *v, const residency_swap *swaps, int n, err_ctx
     return rc < 0 ? rc : ended;
 }
 
+/* What is under way arrives: to RAM, then to the places that this made. */
+static int settle(vram_places *v, err_ctx *err)
+{
+    int rc = 0;
+    for (int way = 0; way < 2 && rc >= 0; way++) {
+        residency_send(v->books, INT_MAX);
+        rc = wait_for_copies(v, err);
+        const int taken = residency_take_in(v->books, rc < 0 ? NULL : err);
+        if (rc == 0) rc = taken;
+        v->changed = true;
+        refresh(v);
+    }
+    return rc;
+}
+
 /* Experts that make room go to RAM, then others take their places: as many at a time as there are
- * spare slots. Returns how many came. */
+ * spare slots. Moves that were under way before may have all of these. Returns how many came. */
 static int apply_moves(vram_places *v, const int *experts, int n, err_ctx *err)
 {
+    int rc = settle(v, err);
     const uint64_t before = residency_counts(v->books).uploads;
     uint64_t last = before - 1, now = before;
-    int rc = 0;
     while (now != last && rc >= 0 && (rc = residency_ask(v->books, experts, n, err)) > 0) {
-        for (int way = 0; way < 2 && rc >= 0; way++) {
-            residency_send(v->books, INT_MAX);
-            rc = wait_for_copies(v, err);
-            const int taken = residency_take_in(v->books, rc < 0 ? NULL : err);
-            if (rc == 0) rc = taken;
-            v->changed = true;
-            refresh(v);
-        }
+        rc = settle(v, err);
         last = now;                      /* nothing came: it never would */
         now = residency_counts(v->books).uploads;
     }

@@ -95,6 +95,15 @@ for m in $qwen $gptoss; do
     gives 200 '"object":"text_completion"' POST /v1/completions -d '{"prompt":"Hello","max_tokens":8,"temperature":0}'
     "$run" -m $m --ctx 512 --raw -p Hello -n 8 --temp 0 -q >"$tmp/raw" 2>"$tmp/err"
     equal "$m: completion" "$(cat "$tmp/raw")" "$(value choices.0.text)"
+    gives 200 '"stop_reason":"stop_sequence"' POST /v1/messages -d "{$body,\"max_tokens\":24,\"stop_sequences\":[\"zzzz\",\"o\"]}"
+    equal "$m: which stop string" o "$(value stop_sequence)"
+    gives 200 '"index":1' POST /v1/completions -d '{"prompt":["Hello","Good day"],"max_tokens":8,"temperature":0,"echo":true}'
+    equal "$m: the first of two" "Hello$(cat "$tmp/raw")" "$(value choices.0.text)"
+    case $(value choices.1.text) in "Good day"?*) ok ;; *) bad "$m: the second of two" ;; esac
+    gives 400 'unsupported_parameter' POST /v1/completions -d '{"prompt":"Hello","logprobs":2}'
+    gives 400 'no token 999999' POST /v1/chat/completions -d "$hello,\"logit_bias\":{\"999999\":5}}"
+    gives 200 '"length"' POST /v1/chat/completions -d "$hello,\"n\":2,\"ignore_eos\":true}"
+    equal "$m: two choices" 48 "$(value usage.completion_tokens)"
     for path in /api/tags /api/ps /api/version /props; do gives 200 '{' GET $path; done
     gives 200 '"model_info"' POST /api/show -d '{"model":"x"}'
 

@@ -952,7 +952,9 @@ static void test_stops_ends(void)
     CHECK(stops_push(s, str_from("op b"), show, &out) == 1 && out.len == 2);
     CHECK(stops_push(s, str_from("more"), show, &out) == 1 && out.len == 2);
     CHECK(stops_end(s, show, &out) == 1 && out.len == 2 && out.n_call == 1);
+    CHECK(stops_which(s) == 0);
     stops_reset(s);
+    CHECK(stops_which(s) == -1);
     CHECK(stops_push(s, str_from("op st"), show, &out) == 0 && out.len == 5);
     CHECK(stops_end(s, show, &out) == 0 && out.len == 7 && !memcmp(out.text, "a op st", 7));
     stops_reset(s);

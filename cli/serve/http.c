@@ -48,7 +48,7 @@ struct http_exchange {
     atomic_bool gone;
     http_phase phase;
     int status;
-    char type[64];
+    char type[64], remark[HTTP_REMARK];
     textbuf out, headers;                /* "name\0value\0..." */
 };
 
@@ -463,6 +463,15 @@ static void finish(http_exchange *x, http_phase how)
 
 void http_end(http_exchange *x) { finish(x, ENDED); }
 void http_break(http_exchange *x) { finish(x, BROKEN); }
+
+void http_remark(http_exchange *x, const char *text)
+{
+    pthread_mutex_lock(&x->lock);
+    snprintf(x->remark, sizeof x->remark, "%s", text);
+    pthread_mutex_unlock(&x->lock);
+}
+
+const char *http_remarked(const http_exchange *x) { return x->remark; }
 
 void http_keep(http_exchange *x)
 {

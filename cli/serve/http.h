@@ -72,6 +72,11 @@ int http_write(http_exchange *x, const char *bytes, size_t n);   /* < 0: the cli
 void http_end(http_exchange *x);                         /* in order */
 void http_break(http_exchange *x);                       /* without an end that looks like one */
 
+/* Something about the answer for whoever logs it, in a few words. */
+enum { HTTP_REMARK = 96 };
+void http_remark(http_exchange *x, const char *text);
+const char *http_remarked(const http_exchange *x);       /* "" if nobody did; when it has ended */
+
 void http_keep(http_exchange *x);
 void http_release(http_exchange *x);     /* an unanswered one is a 500, a stream that was not ended
                                           * breaks */

@@ -270,12 +270,20 @@ static int load_model(server *v)
 
 /* ---- the network ----------------------------------------------------------------------------- */
 
+/* One line for each request, without what was said in it. */
+static void log_request(void *ctx, const http_exchange *x, int status)
+{
+    (void)ctx;
+    console_note("%s %s %s %d%s%s", http_id(x), http_method(x), http_path(x), status,
+                 http_remarked(x)[0] ? ": " : "", http_remarked(x));
+}
+
 static int open_port(server *v)
 {
     const http_options h = {
         .address = v->address[0] ? v->address : NULL, .port = v->port, .unix_path = v->unix_path,
         .most_body = v->o.body, .most_connections = MOST_CONNECTIONS, .handler = route_request,
-        .ctx = &v->f,
+        .done = v->o.quiet ? NULL : log_request, .ctx = &v->f,
     };
     err_ctx err = { 0 };
     if (http_start(&v->http, &h, &err) < 0) {

@@ -148,3 +148,12 @@ int stops_end(stops *s, stops_fn *fn, void *ctx)
     if (s->over == 0 && s->n_held > 0) walk(s, s->n_held, true, fn, ctx);
     return s->over;
 }
+
+int stops_which(const stops *s)
+{
+    for (int i = 0; i < s->n && s->over == 1; i++) {
+        const str_view stop = s->strings[i];
+        if (stop.len <= s->n_held && !memcmp(s->window, stop.ptr, stop.len)) return i;
+    }
+    return -1;
+}

@@ -32,4 +32,7 @@ int stops_push(stops *s, str_view text, stops_fn *fn, void *ctx);
  * that had to wait for another. */
 int stops_end(stops *s, stops_fn *fn, void *ctx);
 
+/* Which of the strings ended the stream, the first of those that did; -1: none. */
+int stops_which(const stops *s);
+
 #endif

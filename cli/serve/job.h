@@ -1,0 +1,53 @@
+/* job.h - one request on its way to its answer.
+ *
+ * It belongs to one thread at a time: first to the one that makes its prompts and sends the head of
+ * a stream, then to the one that computes. */
+#ifndef CLI_SERVE_JOB_H
+#define CLI_SERVE_JOB_H
+
+#include <stdatomic.h>
+
+#include "cli/serve/desk.h"
+#include "engine/text/grammar.h"
+
+typedef struct job {
+    struct job *next;                    /* in a list of the desk's */
+    const desk_options *o;
+    const atomic_bool *hurry;            /* the answer ends now */
+    http_exchange *x;                    /* kept */
+    api_request *r;                      /* its own, as all below */
+    bool count;                          /* only how many tokens the prompt has */
+    api_writer *w;
+    textbuf body;                        /* of an answer in one piece */
+    id_list *prompts;                    /* [n_prompt]: several of completions alone */
+    int n_prompt, n_all;                 /* n_all: tokens of all of them */
+    int n_stable;                        /* of the first, before the cue: the next turn has them */
+    int n_system;                        /* of it, system message and tools: so have others */
+    grammar *form;                       /* that the answer has, or NULL */
+    uint64_t arrived_ns, wrote_ns;
+    api_usage usage;
+    bool reasons;                        /* the latest text was reasoning */
+    bool enough;                         /* a call came, and one is all that is wanted */
+    const char *stop_text;               /* that ended the choice, or NULL */
+} job;
+
+void job_free(job *j);                   /* and lets its exchange go; NULL is fine */
+
+/* An answer to an exchange to which nothing has gone out yet. */
+void job_refuse(http_exchange *x, api_kind kind, const api_error *why);
+/* In the stream if there is one, else with the error's status. */
+void job_fail(job *j, api_trouble what, const char *text);
+
+/* Says that it is still here if nothing was said for ten seconds. False: the client has left. */
+bool job_stays(job *j);
+
+/* Prompts, form and writer, and the head of a stream. True: it can be answered. False: it has
+ * been. */
+bool job_prepare(job *j, encoder *enc);
+
+/* Answers it. Of each choice: count(ctx, ...). Returns 0, ERR_STOPPED if the client left, or what
+ * failed, which the client has been told. */
+typedef void job_count_fn(void *ctx, const answer_stats *s);
+int job_answer(job *j, job_count_fn *count, void *ctx);
+
+#endif

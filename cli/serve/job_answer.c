@@ -1,0 +1,194 @@
+/* job_answer.c - a prompt's way to its answer: sampler, stop strings, form, and the loop of
+ * engine/session/answer.h, once for each choice. */
+#include "cli/serve/job.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <sys/random.h>
+
+#include "cli/chat/conversation.h"
+#include "cli/form_args.h"
+
+enum { MARK_EVERY = 4096 };              /* tokens of a long prompt */
+
+/* ---- while it is computed -------------------------------------------------------------------- */
+
+static bool goes_on(const job *j)
+{
+    return !atomic_load(j->hurry) && !j->enough;
+}
+
+static int on_text(void *ctx, const chat_event *ev)
+{
+    job *j = ctx;
+    if (ev->kind == CHAT_REASONING) j->reasons = true;
+    else if (ev->kind == CHAT_ANSWER || ev->kind == CHAT_CALL_BEGIN) j->reasons = false;
+    if (ev->kind == CHAT_CALL_END && !j->r->parallel_calls) j->enough = true;
+    return ev->kind == CHAT_DONE ? 0 : api_writer_event(j->w, ev);
+}
+
+static bool on_token(void *ctx)
+{
+    job *j = ctx;
+    j->usage.n_answer++;
+    j->usage.n_reasoning += j->reasons;
+    return job_stays(j) && goes_on(j);
+}
+
+static bool on_prompt(void *ctx, double done, double all)
+{
+    job *j = ctx;
+    (void)done, (void)all;
+    return job_stays(j) && goes_on(j);
+}
+
+/* ---- a choice -------------------------------------------------------------------------------- */
+
+static uint64_t random_seed(void)
+{
+    uint64_t r;
+    return getrandom(&r, sizeof r, 0) == (ssize_t)sizeof r ? r : clock_ns();
+}
+
+static void overlay(sampler_options *o, const api_request *r)
+{
+    if (!isnan(r->temperature)) o->temperature = r->temperature;
+    if (!isnan(r->top_p)) o->top_p = r->top_p;
+    if (!isnan(r->min_p)) o->min_p = r->min_p;
+    if (!isnan(r->repeat_penalty)) o->repeat_penalty = r->repeat_penalty;
+    if (!isnan(r->presence_penalty)) o->presence_penalty = r->presence_penalty;
+    if (!isnan(r->frequency_penalty)) o->frequency_penalty = r->frequency_penalty;
+    if (r->top_k >= 0) o->top_k = r->top_k;
+}
+
+/* With the biases of the request; tokens that nothing means are never drawn. */
+static int make_sampler(sampler **out, const job *j, int choice, err_ctx *err)
+{
+    const api_request *r = j->r;
+    const model *m = j->o->model->m;
+    const tokenizer *tok = j->o->model->tok;
+    const int n_vocab = m->hp.n_vocab, n_token = tokenizer_n_token(tok);
+    sampler_options o;
+    int rc = sampler_defaults(&o, m, err);
+    if (rc < 0) return rc;
+    logit_bias *biases = mem_array((size_t)r->n_bias + 1, sizeof *biases);
+    if (!biases) return err_set(err, ERR_NOMEM, "%d biases", r->n_bias);
+    for (int i = 0; i < r->n_bias; i++)
+        biases[i] = (logit_bias){ r->bias[i].id, r->bias[i].value <= -100 ? -INFINITY
+                                                                         : r->bias[i].value };
+    overlay(&o, r);
+    o.seed = (r->has_seed ? r->seed : random_seed()) + (uint64_t)choice;
+    o.biases = biases;
+    o.n_bias = r->n_bias;
+    rc = sampler_create(out, &o, n_vocab, session_ctx(j->o->s), err);
+    mem_free(biases);
+    if (rc < 0) return rc;
+    for (int id = 0; id < n_vocab; id++)
+        if (id >= n_token || tokenizer_kind(tok, id) == TOKEN_UNUSED ||
+            (r->ignore_eos && tokenizer_is_stop(tok, id)))
+            sampler_ban(*out, id);
+    return 0;
+}
+
+/* Of completions that repeat the prompt. */
+static int echo(job *j, const id_list *prompt)
+{
+    const tokenizer *tok = j->o->model->tok;
+    textbuf text = { 0 };
+    err_ctx unused;
+    int rc = 0;
+    for (size_t i = 0; i < prompt->n; i++)
+        if (prompt->ids[i] >= 0 && prompt->ids[i] < tokenizer_n_token(tok))
+            textbuf_put(&text, tokenizer_bytes(tok, prompt->ids[i], true));
+    if (text.failed) rc = ERR_NOMEM;
+    else if (text.len > 0 && text_check_utf8(textbuf_view(&text), &unused) == 0)
+        rc = api_writer_event(j->w, &(chat_event){ .kind = CHAT_ANSWER,
+                                                   .text = textbuf_view(&text) });
+    textbuf_free(&text);
+    return rc;
+}
+
+static int answer_choice(answer_stats *stats, job *j, int choice, err_ctx *err)
+{
+    const model_handle *l = j->o->model;
+    const id_list *prompt = &j->prompts[choice / j->r->n % j->n_prompt];
+    const answer_hooks hooks = { j, on_text, on_token, on_prompt };
+    chat_request shown = j->r->chat;     /* as the parser sees it */
+    sampler *smp = NULL;
+    stops *stop = NULL;
+    form held_to = { 0 };
+    if (j->r->tool_choice == CHOICE_NONE) shown.tools = NULL;
+    int rc = make_sampler(&smp, j, choice, err);
+    if (rc == 0 && j->r->n_stop > 0) rc = stops_create(&stop, j->r->stop, j->r->n_stop, err);
+    if (rc == 0) rc = form_open(&held_to, j->form, l->tok, l->m->hp.n_vocab, err);
+    const answer_options ao = {
+        .tok = l->tok, .talk = j->r->raw ? NULL : l->talk, .req = j->r->raw ? NULL : &shown,
+        .stop = stop, .form = held_to.mask, .max_tokens = j->r->max_tokens,
+        .n_stable = j->n_stable, .cache = j->o->cache, .marks = &j->n_system, .n_mark = 1,
+        .mark_every = MARK_EVERY,
+    };
+    if (rc == 0 && j->r->echo && (rc = echo(j, prompt)) < 0) err_set(err, rc, "cannot echo");
+    if (rc == 0)
+        rc = answer_run(stats, j->o->s, smp, prompt->ids, (int)prompt->n, &ao, &hooks, err);
+    const int which = stop ? stops_which(stop) : -1;
+    j->stop_text = which >= 0 ? j->r->stop[which] : NULL;
+    if (rc == 0 && j->enough && stats->end == ANSWER_INTERRUPTED) stats->end = ANSWER_STOP;
+    form_close(&held_to);
+    stops_free(stop);
+    sampler_free(smp);
+    return rc;
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+/* All choices; what they took goes into the job's usage. */
+static int answer_all(answer_stats *stats, job *j, job_count_fn *count, void *ctx,
+                      err_ctx *err)
+{
+    const int n = j->r->load_only ? 0 : api_writer_n_choice(j->r);
+    int n_answer = 0;
+    for (int i = 0; i < n; i++) {
+        if (i > 0) api_writer_finish(j->w, stats->end, j->stop_text);
+        if (n > 1) api_writer_choice(j->w, i);
+        j->reasons = j->enough = false;
+        const int rc = answer_choice(stats, j, i, err);
+        if (rc < 0) return rc;
+        count(ctx, stats);
+        n_answer += stats->n_answer;
+        if (i % j->r->n == 0) j->usage.n_cached += stats->n_reused;
+        j->usage.prompt_ns += stats->prompt_ns;
+        j->usage.answer_ns += stats->answer_ns;
+        if (stats->end == ANSWER_INTERRUPTED) break;
+    }
+    j->usage.n_answer = n_answer;
+    j->usage.total_ns = clock_ns() - j->arrived_ns;
+    return 0;
+}
+
+/* For the log. */
+static void say_what(job *j, const answer_stats *s)
+{
+    char text[HTTP_REMARK];
+    snprintf(text, sizeof text, "%d tokens (%d were there), %d of the answer, %.2f s, %s",
+             j->usage.n_prompt, j->usage.n_cached, j->usage.n_answer,
+             (double)(clock_ns() - j->arrived_ns) * 1e-9, answer_end_name(s->end));
+    http_remark(j->x, text);
+}
+
+int job_answer(job *j, job_count_fn *count, void *ctx)
+{
+    answer_stats stats = { .end = ANSWER_STOP };
+    err_ctx err = { 0 };
+    const int rc = answer_all(&stats, j, count, ctx, &err);
+    say_what(j, &stats);
+    if (http_gone(j->x)) return ERR_STOPPED;
+    if (rc < 0) {
+        job_fail(j, rc == ERR_RANGE ? API_BAD_REQUEST : API_BROKEN, err.msg);
+        return rc;
+    }
+    if (stats.end == ANSWER_INTERRUPTED) stats.end = ANSWER_LENGTH;      /* the server closes */
+    if (api_writer_end(j->w, stats.end, j->stop_text, &j->usage) < 0) http_break(j->x);
+    else if (j->r->stream) http_end(j->x);
+    else http_reply(j->x, 200, api_content_type(j->r), j->body.ptr, j->body.len);
+    return 0;
+}
