@@ -2,6 +2,7 @@
 # make run        build, then let the demo model inside the program tell a story
 # make check      all tests; ends with one line "N passed, N failed"
 # make check-gpu  those that use a GPU, alone; fails where there is none
+# make check-clients  the server with the packages openai, anthropic and ollama, from PyPI
 # make bench      what this machine does: tokenizers, block decoders, synthetic files
 # make fuzz       fuzz the loader for FUZZ_SECONDS=600; FUZZER=afl uses AFL++ instead of libFuzzer
 # make install    into $(DESTDIR)$(PREFIX); PREFIX is /usr/local unless you say PREFIX=$HOME/.local
@@ -181,7 +182,7 @@ obj      = $(filter $(addprefix %/,$(addsuffix .c.o,$1)),$(LIB_OBJ) $(CLI_OBJ))
 UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(wildcard tests/golden/*/*.xz))
 
 # ---- programs ----------------------------------------------------------------------------------
-.PHONY: all run check check-gpu test bench fuzz install deb man clean help tests FORCE
+.PHONY: all run check check-gpu check-clients test bench fuzz install deb man clean help tests FORCE
 all: moe-run moe-bench moe-quant moe-serve
 
 help:
@@ -374,6 +375,12 @@ GPU_TESTS := $(filter test_gpu% test_forward test_places test_prompts test_cache
                       test_guess_recall test_expert_store test_state test_mem_space test_prefix_cache,$(TESTS)) $(TEST_CU)
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
 	$QONLY_GPU=1 TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)
+
+# The packages that people use, from PyPI, in a folder of their own.
+check-clients: all $B/clients/ready
+	$Q$B/clients/bin/python tests/check_clients.py $B
+$B/clients/ready: tests/clients.txt
+	$Qpython3 -m venv $B/clients && $B/clients/bin/pip install -q --disable-pip-version-check -r $< && touch $@
 
 # ---- fuzzing ------------------------------------------------------------------------------------
 FUZZ_SECONDS ?= 600
