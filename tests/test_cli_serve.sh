@@ -105,6 +105,14 @@ for m in $qwen $gptoss; do
     gives 200 '"length"' POST /v1/chat/completions -d "$hello,\"n\":2,\"ignore_eos\":true}"
     equal "$m: two choices" 48 "$(value usage.completion_tokens)"
     for path in /api/tags /api/ps /api/version /props; do gives 200 '{' GET $path; done
+    gives 200 '{"tokens":[' POST /tokenize -d '{"content":"Hello world"}'
+    gives 200 '{"content":"Hello world"}' POST /detokenize -d "$(cat "$tmp/body")"
+    gives 400 'ids of the vocabulary' POST /detokenize -d '{"tokens":[1,-2]}'
+    gives 400 'content' POST /tokenize -d '{"content":7}'
+    gives 400 '"error"' POST /tokenize -d 'no'
+    gives 200 'Hello' POST /apply-template -d "$hello}"
+    printf '%s}' "$hello" >"$tmp/messages"
+    equal "$m: a template" "$("$run" render -m $m "$tmp/messages" 2>"$tmp/err")" "$(value prompt)"
     gives 200 '"model_info"' POST /api/show -d '{"model":"x"}'
 
     gives 200 '"status":"ok"' GET /health

@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "cli/serve/metrics.h"
+#include "cli/serve/text_routes.h"
 
 typedef void route_fn(front *f, http_exchange *x, int arg);
 
@@ -161,6 +162,9 @@ static const route routes[] = {
     { "POST", "/v1/messages/count_tokens", count_tokens, 0, false },
     { "GET", "/v1/models", about, ABOUT_MODELS, false },
     { "GET", "/models", about, ABOUT_MODELS, false },
+    { "POST", "/tokenize", text_route, TEXT_TOKENIZE, false },
+    { "POST", "/detokenize", text_route, TEXT_DETOKENIZE, false },
+    { "POST", "/apply-template", text_route, TEXT_TEMPLATE, false },
     { "GET", "/metrics", show_metrics, 0, false },
     { "GET", "/slots", slots, 0, false },
     { "GET", "/props", about, ABOUT_PROPS, false },

@@ -20,6 +20,9 @@ typedef struct front {
     atomic_bool ready, stopping;         /* ready: all below is there */
     atomic_int loaded;                   /* thousandths */
     desk *d;
+    const tokenizer *tok;                /* these three for text_routes.c */
+    const chat *talk;
+    encoder *enc;                        /* the network's own */
     api_model model;
 } front;
 

@@ -261,6 +261,9 @@ static int load_model(server *v)
     if (open_cache(v, &err) < 0) return model_handle_fail(NULL, &err);
     name_model(v);
     describe(v);
+    v->f.tok = v->l.tok;
+    v->f.talk = v->l.talk;
+    if (encoder_create(&v->f.enc, v->l.tok, &err) < 0) return model_handle_fail(NULL, &err);
     const desk_options d = { .model = &v->l, .s = v->s, .cache = v->cache, .name = v->name,
                              .most_waiting = (int)v->o.queue };
     if (desk_open(&v->f.d, &d, &err) < 0) return model_handle_fail(NULL, &err);
@@ -354,6 +357,7 @@ int cmd_serve(int argc, char **argv)
     }
     desk_close(v.f.d, (double)v.o.patience);
     http_stop(v.http);
+    encoder_free(v.f.enc);
     prefix_cache_free(v.cache);
     session_free(v.s);
     if (v.l.e) expert_memory_keep(v.l.e, &v.l.asked, v.l.m);
