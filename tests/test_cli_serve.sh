@@ -165,6 +165,10 @@ gives 405 'Allow: GET, HEAD, OPTIONS' POST /v1/models -H "$k" -d '{}'
 gives 403 'localhost' GET /v1/models -H "$k" -H "Host: evil.example"
 gives 204 'Access-Control-Allow-Methods' OPTIONS /v1/chat/completions -H "Origin: http://localhost:3000"
 gives 204 'Access-Control-Allow-Origin: http://localhost:3000' OPTIONS / -H "Origin: http://localhost:3000"
+gives 403 'may not ask' POST /v1/chat/completions -H "$k" -H "Origin: http://evil.example" -H "Content-Type: text/plain" -d '{}'
+gives 200 'mine' GET /v1/models -H "$k" -H "Origin: http://127.0.0.1:5173"
+{ printf '{"content":"'; seq 60000 | tr '\n' ' '; printf '"}'; } >"$tmp/large"
+gives 413 '256 KiB' POST /tokenize -H "$k" -f "$tmp/large"
 ask GET /health -H "Origin: http://evil.example"
 equal "a foreign origin" "" "$(header Access-Control-Allow-Origin)"
 gives 400 '"invalid_request_error"' POST /v1/chat/completions -H "$k" -d '{'

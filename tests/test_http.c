@@ -251,6 +251,7 @@ static void test_bad_requests(void)
         { "POST /now " TO "Content-Length: 2\r\nContent-Length: 3\r\n\r\nab", 400 },
         { "POST /now " TO "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n"
           "3\r\nabc\r\n0\r\n\r\n", 400 },
+        { "POST /now " TO "Transfer-Encoding: gzip\r\n\r\nabc", 400 },
         { "POST /now " TO "Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\na", 415 },
         { "POST /now " TO "Content-Length: 100001\r\n\r\n", 413 },
         { "POST /now " TO "Content-Length: 99999999999999999999999\r\n\r\n", 0 },

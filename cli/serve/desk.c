@@ -137,7 +137,7 @@ static void *engine_thread(void *ctx)
         unsaved = d->o.cache != NULL;
         d->counts.running = 1;
         pthread_mutex_unlock(&d->lock);
-        if (!http_gone(j->x)) answer(d, j);
+        answer(d, j);
         job_free(j);
         pthread_mutex_lock(&d->lock);
         d->counts.running = 0;
@@ -161,8 +161,12 @@ int desk_open(desk **out, const desk_options *o, err_ctx *err)
     if (rc == 0) d->has_clerk = (rc = -pthread_create(&d->clerk, NULL, clerk, d)) == 0;
     if (rc == 0) d->has_engine = (rc = -pthread_create(&d->engine, NULL, engine_thread, d)) == 0;
     if (rc < 0 && !d->has_engine && !err->msg[0]) err_set(err, ERR_NOMEM, "no more threads");
-    if (rc < 0) desk_close(d, 0);
-    else *out = d;
+    if (rc == 0) {
+        *out = d;
+    } else {
+        desk_close(d, 0);
+        desk_free(d);
+    }
     return rc < 0 ? ERR_NOMEM : 0;
 }
 
@@ -228,8 +232,15 @@ void desk_close(desk *d, double patience_s)
     pthread_mutex_unlock(&d->lock);
     if (d->has_clerk) pthread_join(d->clerk, NULL);
     if (d->has_engine) pthread_join(d->engine, NULL);
+    pthread_mutex_lock(&d->lock);
     dismiss(&d->fresh);
     dismiss(&d->ready);
+    pthread_mutex_unlock(&d->lock);
+}
+
+void desk_free(desk *d)
+{
+    if (!d) return;
     encoder_free(d->enc);
     pthread_cond_destroy(&d->more);
     pthread_mutex_destroy(&d->lock);

@@ -42,6 +42,7 @@ desk_counts desk_count(desk *d);
 
 /* No new requests: those that wait are refused, the one that runs may go on for so long, then it
  * ends as if its length were reached. */
-void desk_close(desk *d, double patience_s);     /* NULL is fine */
+void desk_close(desk *d, double patience_s);     /* NULL is fine, as for the next */
+void desk_free(desk *d);                         /* closed, and nobody knows it any more */
 
 #endif

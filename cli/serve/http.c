@@ -44,12 +44,14 @@ struct http_exchange {
     int fd;
     pthread_mutex_t lock;                /* of all below */
     struct MHD_Connection *connection;   /* NULL: it is over */
-    bool suspended, kept;
+    bool suspended, kept, sent_head;
     atomic_bool gone;
     http_phase phase;
     int status;
     char type[64], remark[HTTP_REMARK];
     textbuf out, headers;                /* "name\0value\0..." */
+    size_t n_sent;                       /* of out */
+    uint64_t held;                       /* of the body, in the server's count */
 };
 
 struct http_server {
@@ -64,6 +66,9 @@ struct http_server {
     http_exchange *first;
     uint64_t serial;
     bool stopping;
+    pthread_mutex_t handling;            /* one at a time, of two sockets' threads */
+    atomic_bool quiet;                   /* no new connections */
+    atomic_uint_fast64_t held;           /* bytes of bodies */
 };
 
 /* ---- life of an exchange --------------------------------------------------------------------- */
@@ -72,6 +77,7 @@ static void exchange_free(http_exchange *x)
 {
     if (!x) return;
     pthread_mutex_destroy(&x->lock);
+    atomic_fetch_sub(&x->server->held, x->held);
     textbuf_free(&x->body);
     textbuf_free(&x->out);
     textbuf_free(&x->headers);
@@ -157,7 +163,7 @@ static void on_completed(void *ctx, struct MHD_Connection *c, void **own,
     x->suspended = false;
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK || x->phase != ENDED)
         atomic_store(&x->gone, true);
-    const int status = x->status;
+    const int status = x->sent_head ? x->status : 0;
     pthread_mutex_unlock(&x->lock);
     if (s->o.done) s->o.done(s->o.ctx, x, status);
     exchange_drop(x);
@@ -237,7 +243,10 @@ static enum MHD_Result check_header(void *ctx, enum MHD_ValueKind kind, const ch
     if (memchr(name, 0, n_name) || (value && memchr(value, 0, n_value))) c->bad = true;
     if (!value) return MHD_YES;
     if (!strcasecmp(name, "Host")) c->n_host++;
-    if (!strcasecmp(name, "Transfer-Encoding")) c->n_coding++;
+    if (!strcasecmp(name, "Transfer-Encoding")) {
+        c->n_coding++;
+        c->bad |= strcasecmp(value, "chunked") != 0;     /* the library would read on for ever */
+    }
     if (!strcasecmp(name, "Content-Length")) {
         c->n_length++;
         c->bad |= !is_number(&c->length, value);
@@ -251,8 +260,8 @@ static void look_at_head(http_exchange *x, const char *version)
 {
     header_check c = { 0 };
     MHD_get_connection_values_n(x->connection, MHD_HEADER_KIND, check_header, &c);
-    if (c.bad || c.n_length > 1 || (c.n_length > 0 && c.n_coding > 0) || c.n_host > 1 ||
-        (c.n_host == 0 && !strcmp(version, "HTTP/1.1"))) {
+    if (c.bad || c.n_length > 1 || c.n_coding > 1 || (c.n_length > 0 && c.n_coding > 0) ||
+        c.n_host > 1 || (c.n_host == 0 && !strcmp(version, "HTTP/1.1"))) {
         x->problem = 400;
         x->what = "malformed or ambiguous headers";
     } else if (c.other_coding) {
@@ -286,10 +295,12 @@ static ssize_t read_stream(void *ctx, uint64_t at, char *to, size_t most)
     pthread_mutex_lock(&x->lock);
     if (atomic_load(&x->gone)) {
         n = MHD_CONTENT_READER_END_WITH_ERROR;
-    } else if (x->out.len > 0) {
-        n = (ssize_t)(x->out.len < most ? x->out.len : most);
-        memcpy(to, x->out.ptr, (size_t)n);
-        textbuf_drop(&x->out, (size_t)n);
+    } else if (x->out.len > x->n_sent) {
+        const size_t left = x->out.len - x->n_sent;
+        n = (ssize_t)(left < most ? left : most);
+        memcpy(to, x->out.ptr + x->n_sent, (size_t)n);
+        x->n_sent += (size_t)n;
+        if (x->n_sent == x->out.len) x->out.len = x->n_sent = 0;
     } else if (x->phase == ENDED) {
         n = MHD_CONTENT_READER_END_OF_STREAM;
     } else if (x->phase == BROKEN) {
@@ -333,17 +344,45 @@ static enum MHD_Result go_on(http_exchange *x)
     const unsigned status = (unsigned)x->status;
     pthread_mutex_unlock(&x->lock);
     if (rc == MHD_YES) rc = MHD_queue_response(x->connection, status, r);
+    x->sent_head = rc == MHD_YES;
     if (r) MHD_destroy_response(r);
     return rc;
 }
 
 static enum MHD_Result hand_over(http_exchange *x)
 {
+    http_server *s = x->server;
+    if (!x->handed && atomic_load(&x->gone)) return MHD_NO;
     if (!x->handed) {
         x->handed = true;
-        x->server->o.handler(x->server->o.ctx, x);
+        pthread_mutex_lock(&s->handling);
+        s->o.handler(s->o.ctx, x);
+        pthread_mutex_unlock(&s->handling);
     }
     return go_on(x);
+}
+
+/* The head alone. */
+static enum MHD_Result look_first(http_exchange *x, const char *version)
+{
+    http_server *s = x->server;
+    look_at_head(x, version);
+    if (x->problem) return hand_over(x);
+    if (!s->o.head) return MHD_YES;
+    pthread_mutex_lock(&s->handling);
+    s->o.head(s->o.ctx, x);
+    pthread_mutex_unlock(&s->handling);
+    x->handed = x->phase != UNANSWERED;
+    return x->handed ? go_on(x) : MHD_YES;
+}
+
+/* False: all bodies together would be too much. */
+static bool count_body(http_exchange *x, uint64_t n)
+{
+    http_server *s = x->server;
+    x->held += n;
+    const uint64_t all = atomic_fetch_add(&s->held, n) + n;
+    return s->o.most_bodies == 0 || all <= s->o.most_bodies;
 }
 
 static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const char *url,
@@ -354,13 +393,16 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
     if (!x) {
         if (!(x = exchange_create(ctx, c, method, url))) return MHD_NO;
         *own = x;
-        look_at_head(x, version);
-        return x->problem ? hand_over(x) : MHD_YES;
+        return look_first(x, version);
     }
     if (*n_data > 0) {
         if (x->body.len + *n_data > x->server->o.most_body) {
             x->problem = 413;            /* a chunked one: the rest is read and forgotten */
             x->what = "the body is too large";
+            textbuf_free(&x->body);
+        } else if (!x->problem && !count_body(x, *n_data)) {
+            x->problem = 503;
+            x->what = "too many requests are being read: try again";
             textbuf_free(&x->body);
         } else if (!x->problem) {
             textbuf_put(&x->body, (str_view){ data, *n_data });
@@ -497,18 +539,26 @@ uint64_t http_waiting(const http_exchange *x)
 {
     http_exchange *own = (http_exchange *)x;
     pthread_mutex_lock(&own->lock);
-    const uint64_t n = own->out.len;
+    const uint64_t n = own->out.len - own->n_sent;
     pthread_mutex_unlock(&own->lock);
     return n;
 }
 
 /* ---- the server ------------------------------------------------------------------------------ */
 
+/* The library's own way to stop listening is not safe while its thread runs. */
+static enum MHD_Result may_come(void *ctx, const struct sockaddr *a, socklen_t n)
+{
+    http_server *s = ctx;
+    (void)a, (void)n;
+    return atomic_load(&s->quiet) ? MHD_NO : MHD_YES;
+}
+
 static struct MHD_Daemon *start_daemon(http_server *s, int fd)
 {
     const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
     const unsigned patience = s->o.patience_s > 0 ? (unsigned)s->o.patience_s : 60;
-    return MHD_start_daemon(flags, 0, NULL, NULL, on_request, s,
+    return MHD_start_daemon(flags, 0, may_come, s, on_request, s,
                             MHD_OPTION_LISTEN_SOCKET, fd,
                             MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
                             MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
@@ -538,13 +588,15 @@ int http_start(http_server **out, const http_options *o, err_ctx *err)
     s->o = *o;
     s->epoll = s->stop = -1;
     pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->handling, NULL);
     rc = start_watching(s, err);
     for (int i = 0; i < 2 && rc == 0; i++) {
         if (!(i == 0 ? o->address : o->unix_path)) continue;
         rc = i == 0 ? listen_tcp(&fd, &s->port, o->address, o->port, err)
                     : listen_unix(&fd, o->unix_path, err);
         if (rc < 0) break;
-        if (i == 1 && !(s->unix_path = copy_text(o->unix_path))) rc = ERR_NOMEM;
+        if (i == 1 && !(s->unix_path = copy_text(o->unix_path)))
+            rc = err_set(err, ERR_NOMEM, "server: its path");
         if (!(s->daemon[i] = start_daemon(s, fd))) {
             close(fd);
             rc = err_set(err, ERR_NOMEM, "cannot start the HTTP library");
@@ -569,12 +621,14 @@ int http_connections(const http_server *s)
     return n;
 }
 
-void http_quiesce(http_server *s)
+void http_quiesce(http_server *s) { atomic_store(&s->quiet, true); }
+
+bool http_idle(http_server *s)
 {
-    for (int i = 0; i < 2; i++) {
-        const MHD_socket fd = s->daemon[i] ? MHD_quiesce_daemon(s->daemon[i]) : MHD_INVALID_SOCKET;
-        if (fd != MHD_INVALID_SOCKET) close(fd);
-    }
+    pthread_mutex_lock(&s->lock);
+    const bool idle = s->first == NULL;
+    pthread_mutex_unlock(&s->lock);
+    return idle;
 }
 
 /* All connections must be resumed before the library stops; those that begin meanwhile find the
@@ -601,6 +655,7 @@ void http_stop(http_server *s)
     if (s->epoll >= 0) close(s->epoll);
     if (s->stop >= 0) close(s->stop);
     pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->handling);
     mem_free(s->unix_path);
     mem_free(s);
 }

@@ -1,10 +1,12 @@
 /* http.h - the server's network side: requests in, answers and streams out, on libmicrohttpd.
  *
- * All of the network is one thread, which never waits for the engine: a request is handed to the
- * handler when its body is complete, and what others write to it goes into a buffer that the
- * network sends as fast as the client takes it. A client that leaves is noticed at once, also while
- * nothing is sent, and its exchange says so to whoever works for it. Limits hold before anything is
- * parsed: sizes, times, connections; malformed or ambiguous requests are refused here.
+ * Each socket has a thread for all of its network, which never waits for the engine: a request is
+ * looked at when its head is there, and handed to the handler when its body is complete, one at a
+ * time. What others write to it goes into a buffer that the network sends as fast as the client
+ * takes it. A client that leaves is noticed at once, also while nothing is sent, and its exchange
+ * says so to whoever works for it; one that only closes its own side counts as one that leaves.
+ * Limits hold before anything is parsed: sizes, times, connections; malformed or ambiguous requests
+ * are refused here.
  *
  * An exchange is one request and its answer. The handler answers it at once, or keeps it and
  * answers from another thread, in one piece or as a stream. */
@@ -20,6 +22,10 @@ typedef struct http_exchange http_exchange;
  * http_release if http_keep was called. Without an answer and without http_keep it is a 500. */
 typedef void http_handler(void *ctx, http_exchange *x);
 
+/* Called on it when the head is complete, before any of the body is taken; it may answer, and then
+ * there is no body. */
+typedef void http_head(void *ctx, http_exchange *x);
+
 /* Called when an exchange has ended, with the status that went out; 0: nothing did. */
 typedef void http_done(void *ctx, const http_exchange *x, int status);
 
@@ -28,8 +34,10 @@ typedef struct http_options {
     int port;                            /* 0: any that is free */
     const char *unix_path;               /* NULL: no such socket */
     uint64_t most_body;                  /* bytes; larger bodies are 413 */
+    uint64_t most_bodies;                /* of all bodies that are held; 0: no limit. More: 503 */
     int most_connections;
     int patience_s;                      /* without progress of a request; 0: 60 */
+    http_head *head;                     /* or NULL */
     http_handler *handler;
     http_done *done;                     /* or NULL */
     void *ctx;
@@ -42,13 +50,14 @@ int http_connections(const http_server *s);
 
 /* No new connections. Running exchanges go on. */
 void http_quiesce(http_server *s);
+bool http_idle(http_server *s);          /* there is no exchange whose answer is not all sent */
 /* Ends all of them, and everything else. NULL is fine. Kept exchanges must have been released. */
 void http_stop(http_server *s);
 
 /* ---- the request: headers and query in the handler alone ------------------------------------- */
 
-/* 0, or why it cannot be taken: 400 malformed, 413 too large, 415 a body in another coding. Then it
- * has no body, and the handler has to answer at once. what: a sentence. */
+/* 0, or why it cannot be taken: 400 malformed, 413 too large, 415 a body in another coding, 503 too
+ * many bodies. Then it has no body, and the handler has to answer at once. what: a sentence. */
 int http_problem(const http_exchange *x, const char **what);
 const char *http_method(const http_exchange *x);         /* "GET" */
 const char *http_path(const http_exchange *x);           /* without the query */

@@ -58,8 +58,12 @@ void job_fail(job *j, api_trouble what, const char *text)
 
 static const uint64_t idle_ns = 10ull * 1000 * 1000 * 1000;
 
+/* A client that takes nothing for so long has as good as left. */
+enum { MOST_UNREAD = 16 << 20 };
+
 bool job_stays(job *j)
 {
+    if (http_waiting(j->x) > MOST_UNREAD) return false;
     if (clock_ns() - j->wrote_ns <= idle_ns) return !http_gone(j->x);
     j->wrote_ns = clock_ns();
     return api_writer_idle(j->w) == 0 && !http_gone(j->x);

@@ -179,6 +179,7 @@ int job_answer(job *j, job_count_fn *count, void *ctx)
 {
     answer_stats stats = { .end = ANSWER_STOP };
     err_ctx err = { 0 };
+    if (http_gone(j->x)) return ERR_STOPPED;
     const int rc = answer_all(&stats, j, count, ctx, &err);
     say_what(j, &stats);
     if (http_gone(j->x)) return ERR_STOPPED;

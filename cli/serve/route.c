@@ -1,6 +1,7 @@
 /* route.c - paths to answers. */
 #include "cli/serve/route.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -181,7 +182,11 @@ static const route routes[] = {
 /* host, or host:port, or [v6]:port, is one of this machine's own names. */
 static bool is_local(const char *host)
 {
-    static const char *const names[] = { "localhost", "127.0.0.1", "[::1]", "::1" };
+    static const char *const names[] = { "localhost", "[::1]", "::1" };
+    char number[16];
+    struct in_addr a;
+    snprintf(number, sizeof number, "%.*s", (int)strcspn(host, ":"), host);
+    if (!strncmp(number, "127.", 4) && inet_pton(AF_INET, number, &a) == 1) return true;
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         const size_t n = strlen(names[i]);
         if (strncasecmp(host, names[i], n)) continue;
@@ -248,16 +253,28 @@ static void preflight(http_exchange *x)
     http_reply(x, 204, NULL, NULL, 0);
 }
 
+static void say_problem(http_exchange *x)
+{
+    const char *what;
+    const int problem = http_problem(x, &what);
+    const api_kind kind = kind_of(http_path(x));
+    api_error why;
+    api_error_make(&why, problem == 413 ? API_TOO_LARGE : problem == 503 ? API_BUSY :
+                   API_BAD_REQUEST, kind, "%s", what);
+    why.status = problem;
+    refuse_with(x, kind, &why);
+}
+
 /* False: it has been answered. */
 static bool may_ask(const front *f, http_exchange *x)
 {
-    const char *what, *host = http_header(x, "Host");
-    const int problem = http_problem(x, &what);
-    if (problem) {
-        api_error why = { .status = problem };
-        api_error_make(&why, problem == 413 ? API_TOO_LARGE : API_BAD_REQUEST,
-                       kind_of(http_path(x)), "%s", what);
-        why.status = problem;
+    const char *host = http_header(x, "Host");
+    const char *origin = http_header(x, "Origin");
+    if (origin && !allows_origin(f, origin)) {
+        api_error why;
+        api_error_make(&why, API_BAD_REQUEST, kind_of(http_path(x)),
+                       "pages from there may not ask: --cors ORIGIN allows it");
+        why.status = 403;
         refuse_with(x, kind_of(http_path(x)), &why);
         return false;
     }
@@ -276,18 +293,28 @@ static bool may_ask(const front *f, http_exchange *x)
     return true;
 }
 
+/* Who may not ask sends no body. */
+void route_head(void *ctx, http_exchange *x)
+{
+    const front *f = ctx;
+    say_origin(f, x);
+    if (!strncmp(http_path(x), "/v1/messages", 12)) http_add_header(x, "request-id", http_id(x));
+    if (strcmp(http_method(x), "OPTIONS") != 0) (void)may_ask(f, x);
+}
+
 void route_request(void *ctx, http_exchange *x)
 {
     front *f = ctx;
     const char *method = http_method(x), *path = http_path(x), *allowed = NULL;
     static const char models[] = "/v1/models/";
-    say_origin(f, x);
+    if (http_problem(x, NULL)) {
+        say_problem(x);
+        return;
+    }
     if (!strcmp(method, "OPTIONS")) {
         preflight(x);
         return;
     }
-    if (!strncmp(path, "/v1/messages", 12)) http_add_header(x, "request-id", http_id(x));
-    if (!may_ask(f, x)) return;
     if (!strcmp(method, "HEAD")) method = "GET";
     for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
         if (strcmp(routes[i].path, path)) continue;

@@ -26,6 +26,7 @@ typedef struct front {
     api_model model;
 } front;
 
-void route_request(void *ctx, http_exchange *x);         /* ctx: a front */
+void route_head(void *ctx, http_exchange *x);            /* ctx of both: a front */
+void route_request(void *ctx, http_exchange *x);
 
 #endif

@@ -156,6 +156,14 @@ static int read_keys(server *v)
     return 0;
 }
 
+static bool is_loopback(const char *address)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (inet_pton(AF_INET, address, &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+    return inet_pton(AF_INET6, address, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
 static int read_options(server *v)
 {
     int code;
@@ -168,7 +176,7 @@ static int read_options(server *v)
     if ((code = read_keys(v)) != 0) return code;
     v->f.origins = v->o.origins.text;
     v->f.n_origin = v->o.origins.n;
-    v->f.loopback = !v->address[0] || !strncmp(v->address, "127.", 4) || !strcmp(v->address, "::1");
+    v->f.loopback = !v->address[0] || is_loopback(v->address);
     return 0;
 }
 
@@ -285,7 +293,8 @@ static int open_port(server *v)
 {
     const http_options h = {
         .address = v->address[0] ? v->address : NULL, .port = v->port, .unix_path = v->unix_path,
-        .most_body = v->o.body, .most_connections = MOST_CONNECTIONS, .handler = route_request,
+        .most_body = v->o.body, .most_bodies = 8 * v->o.body,
+        .most_connections = MOST_CONNECTIONS, .head = route_head, .handler = route_request,
         .done = v->o.quiet ? NULL : log_request, .ctx = &v->f,
     };
     err_ctx err = { 0 };
@@ -325,6 +334,14 @@ static void wait_for_signal(void)
     while (!interrupted()) nanosleep(&(struct timespec){ 0, 50000000 }, NULL);
 }
 
+/* What has been written goes out, to clients who take it. */
+static void let_go(const server *v, int64_t seconds)
+{
+    const uint64_t until = clock_ns() + (uint64_t)(seconds > 0 ? seconds : 1) * 1000000000;
+    while (!http_idle(v->http) && clock_ns() < until)
+        nanosleep(&(struct timespec){ 0, 5000000 }, NULL);
+}
+
 int cmd_serve(int argc, char **argv)
 {
     static server v;                     /* the network's thread has its address */
@@ -356,7 +373,9 @@ int cmd_serve(int argc, char **argv)
         http_quiesce(v.http);
     }
     desk_close(v.f.d, (double)v.o.patience);
+    if (v.http) let_go(&v, v.o.patience);
     http_stop(v.http);
+    desk_free(v.f.d);
     encoder_free(v.f.enc);
     prefix_cache_free(v.cache);
     session_free(v.s);

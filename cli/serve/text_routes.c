@@ -99,11 +99,19 @@ static void apply_template(front *f, http_exchange *x, str_view body)
     api_request_free(r);
 }
 
+/* On the network's thread: what takes long is refused. */
+enum { MOST_TEXT = 256 << 10 };
+
 void text_route(front *f, http_exchange *x, int which)
 {
     const str_view body = http_body(x);
     api_error why;
     json_t *root = NULL;
+    if (body.len > MOST_TEXT) {
+        api_error_make(&why, API_TOO_LARGE, API_CHAT, "at most 256 KiB of text here");
+        refuse(x, &why);
+        return;
+    }
     if (which == TEXT_TEMPLATE) {
         apply_template(f, x, body);
         return;

@@ -23,7 +23,7 @@ static bool ends_cleanly(str_view bytes, size_t begun)
     const size_t tag = strlen(CHATML_THINK_END);
     size_t after = SIZE_MAX;
     if (begun && bytes.len >= tag - begun &&
-        memcmp(bytes.ptr, CHATML_THINK_END + begun, tag - begun) == 0) {
+        memcmp(bytes.ptr, &CHATML_THINK_END[begun], tag - begun) == 0) {
         after = tag - begun;
     } else if (bytes.len >= tag) {
         const size_t at = view_find(bytes, 0, CHATML_THINK_END);
