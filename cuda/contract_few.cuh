@@ -28,7 +28,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(frame f, c
 {
     typedef piece_of<TYPE, FEW_STAGES> P;
     enum { rows_of_unit = UP ? UNIT_ROWS / 2 : UNIT_ROWS };
-    extern __shared__ __align__(16) uint8_t shared[];
+    extern __shared__ __align__(128) uint8_t shared[];
     const int warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
     const int pair = threadIdx.x % 32 / 8, l = threadIdx.x % 8;
     const int n_unit = (p.rows + rows_of_unit - 1) / rows_of_unit;
