@@ -77,7 +77,6 @@ static void exchange_free(http_exchange *x)
 {
     if (!x) return;
     pthread_mutex_destroy(&x->lock);
-    atomic_fetch_sub(&x->server->held, x->held);
     textbuf_free(&x->body);
     textbuf_free(&x->out);
     textbuf_free(&x->headers);
@@ -153,6 +152,7 @@ static void on_completed(void *ctx, struct MHD_Connection *c, void **own,
     if (!x) return;
     *own = NULL;
     if (x->fd >= 0) epoll_ctl(s->epoll, EPOLL_CTL_DEL, x->fd, NULL);
+    atomic_fetch_sub(&s->held, x->held);
     pthread_mutex_lock(&s->lock);
     if (x->next) x->next->previous = x->previous;
     if (x->previous) x->previous->next = x->next;
