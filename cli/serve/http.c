@@ -90,14 +90,6 @@ static void exchange_drop(http_exchange *x)
     if (atomic_fetch_sub(&x->refs, 1) == 1) exchange_free(x);
 }
 
-static char *copy_text(const char *s)
-{
-    const size_t n = strlen(s) + 1;
-    char *copy = mem_alloc(n);
-    if (copy) memcpy(copy, s, n);
-    return copy;
-}
-
 static void make_id(char *id)
 {
     uint8_t bytes[ID_BYTES];
@@ -123,8 +115,8 @@ static http_exchange *exchange_create(http_server *s, struct MHD_Connection *c, 
     x->connection = c;
     x->fd = info ? info->connect_fd : -1;
     atomic_init(&x->refs, 1);
-    x->method = copy_text(method);
-    x->path = copy_text(path);
+    x->method = mem_strdup_n(method, strlen(method));
+    x->path = mem_strdup_n(path, strlen(path));
     make_id(x->id);
     if (!x->method || !x->path) {
         exchange_free(x);
@@ -595,7 +587,7 @@ int http_start(http_server **out, const http_options *o, err_ctx *err)
         rc = i == 0 ? listen_tcp(&fd, &s->port, o->address, o->port, err)
                     : listen_unix(&fd, o->unix_path, err);
         if (rc < 0) break;
-        if (i == 1 && !(s->unix_path = copy_text(o->unix_path)))
+        if (i == 1 && !(s->unix_path = mem_strdup_n(o->unix_path, strlen(o->unix_path))))
             rc = err_set(err, ERR_NOMEM, "server: its path");
         if (!(s->daemon[i] = start_daemon(s, fd))) {
             close(fd);

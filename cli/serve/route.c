@@ -38,23 +38,21 @@ static void reply_owned(http_exchange *x, char *body)
     mem_free(body);
 }
 
+void route_refuse(http_exchange *x, api_kind kind, const api_error *why)
+{
+    char *body = api_error_body(why, kind, http_id(x));
+    reply_json(x, why->status, body);
+    mem_free(body);
+}
+
 static void refuse(http_exchange *x, api_trouble what, const char *text)
 {
     const api_kind kind = kind_of(http_path(x));
     api_error why;
     api_error_make(&why, what, kind, "%s", text);
-    char *body = api_error_body(&why, kind, http_id(x));
     if (why.status == 401) http_add_header(x, "WWW-Authenticate", "Bearer");
     if (why.status == 503) http_add_header(x, "Retry-After", "2");
-    reply_json(x, why.status, body);
-    mem_free(body);
-}
-
-static void refuse_with(http_exchange *x, api_kind kind, const api_error *why)
-{
-    char *body = api_error_body(why, kind, http_id(x));
-    reply_json(x, why->status, body);
-    mem_free(body);
+    route_refuse(x, kind, &why);
 }
 
 static void answer(front *f, http_exchange *x, int kind)
@@ -63,7 +61,7 @@ static void answer(front *f, http_exchange *x, int kind)
     api_request *r;
     api_error why;
     if (api_parse(&r, (api_kind)kind, body.ptr ? body.ptr : "", body.len, &why) < 0)
-        refuse_with(x, (api_kind)kind, &why);
+        route_refuse(x, (api_kind)kind, &why);
     else desk_take(f->d, x, r, false);
 }
 
@@ -74,7 +72,7 @@ static void count_tokens(front *f, http_exchange *x, int arg)
     api_error why;
     (void)arg;
     if (api_parse_count(&r, body.ptr ? body.ptr : "", body.len, &why) < 0)
-        refuse_with(x, API_MESSAGES, &why);
+        route_refuse(x, API_MESSAGES, &why);
     else desk_take(f->d, x, r, true);
 }
 
@@ -262,7 +260,7 @@ static void say_problem(http_exchange *x)
     api_error_make(&why, problem == 413 ? API_TOO_LARGE : problem == 503 ? API_BUSY :
                    API_BAD_REQUEST, kind, "%s", what);
     why.status = problem;
-    refuse_with(x, kind, &why);
+    route_refuse(x, kind, &why);
 }
 
 /* False: it has been answered. */
@@ -275,7 +273,7 @@ static bool may_ask(const front *f, http_exchange *x)
         api_error_make(&why, API_BAD_REQUEST, kind_of(http_path(x)),
                        "pages from there may not ask: --cors ORIGIN allows it");
         why.status = 403;
-        refuse_with(x, kind_of(http_path(x)), &why);
+        route_refuse(x, kind_of(http_path(x)), &why);
         return false;
     }
     if (f->loopback && host && !is_local(host)) {
@@ -283,7 +281,7 @@ static bool may_ask(const front *f, http_exchange *x)
         api_error_make(&why, API_BAD_REQUEST, kind_of(http_path(x)),
                        "this server listens to its own machine: Host must be localhost");
         why.status = 403;
-        refuse_with(x, kind_of(http_path(x)), &why);
+        route_refuse(x, kind_of(http_path(x)), &why);
         return false;
     }
     if (!is_public(x) && !has_key(f, x)) {

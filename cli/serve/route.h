@@ -26,6 +26,9 @@ typedef struct front {
     api_model model;
 } front;
 
+/* The error object of the kind, with the error's status. */
+void route_refuse(http_exchange *x, api_kind kind, const api_error *why);
+
 void route_head(void *ctx, http_exchange *x);            /* ctx of both: a front */
 void route_request(void *ctx, http_exchange *x);
 

@@ -6,18 +6,11 @@
 
 #include "cli/console.h"
 
-static void refuse(http_exchange *x, const api_error *why)
-{
-    char *body = api_error_body(why, API_CHAT, http_id(x));
-    http_reply(x, why->status, "application/json", body ? body : "", body ? strlen(body) : 0);
-    mem_free(body);
-}
-
 static void refuse_text(http_exchange *x, const char *text)
 {
     api_error why;
     api_error_make(&why, API_BAD_REQUEST, API_CHAT, "%s", text);
-    refuse(x, &why);
+    route_refuse(x, API_CHAT, &why);
 }
 
 /* Takes the value. */
@@ -89,7 +82,7 @@ static void apply_template(front *f, http_exchange *x, str_view body)
     err_ctx err = { 0 };
     char date[32];
     if (api_parse(&r, API_CHAT, body.ptr ? body.ptr : "", body.len, &why) < 0) {
-        refuse(x, &why);
+        route_refuse(x, API_CHAT, &why);
         return;
     }
     r->chat.date = str_from(text_today(date, sizeof date));
@@ -109,14 +102,15 @@ void text_route(front *f, http_exchange *x, int which)
     json_t *root = NULL;
     if (body.len > MOST_TEXT) {
         api_error_make(&why, API_TOO_LARGE, API_CHAT, "at most 256 KiB of text here");
-        refuse(x, &why);
+        route_refuse(x, API_CHAT, &why);
         return;
     }
     if (which == TEXT_TEMPLATE) {
         apply_template(f, x, body);
         return;
     }
-    if (!(root = api_json_read(body.ptr ? body.ptr : "", body.len, &why))) refuse(x, &why);
+    if (!(root = api_json_read(body.ptr ? body.ptr : "", body.len, &why)))
+        route_refuse(x, API_CHAT, &why);
     else if (which == TEXT_TOKENIZE) tokenize(f, x, root);
     else detokenize(f, x, root);
     json_decref(root);
