@@ -2,7 +2,8 @@
  *
  * An engine borrows the model (and the mapped file under it) until engine_close. A session holds
  * everything one conversation needs; all of it is allocated by session_create, nothing while tokens
- * flow. Sessions of one engine share its threads: one call at a time. */
+ * flow. Sessions of one engine share its threads: one call at a time, whose results are the same
+ * whatever the others do between its calls. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -102,7 +103,7 @@ uint64_t engine_repacked_bytes(const engine *e);         /* of the copy, or 0 */
 enum {
     SESSION_CHUNK = 512, SESSION_GPU_CHUNK = 2048,       /* default chunk: CPU, GPU */
     SESSION_MAX_CHUNK = 8192,
-    SESSION_MOST_BIAS = 10
+    SESSION_MOST_BIAS = 10, SESSION_MOST_BESIDE = 255
 };
 
 typedef struct session_options {
@@ -110,6 +111,8 @@ typedef struct session_options {
     int chunk;                           /* most tokens computed at a time; 0: the default */
     kv_type kv;
     int n_snapshot;                      /* how many snapshots can be kept */
+    int n_beside;                        /* so many more sessions are to come beside this one: for
+                                          * plans, which count all of them */
     /* Other answers than the model's, for speed, where experts in VRAM change places (elsewhere
      * they have no effect), in batches of up to 8 tokens: longer prompts have all experts anyway.
      * What that costs in quality is for the caller to find out, and to say. */
@@ -123,10 +126,13 @@ typedef struct session_options {
 /* Whether the model allows these options; memory is not checked. */
 int session_check(const model *m, const session_options *o, err_ctx *err);
 int session_create(session **out, engine *e, const session_options *o, err_ctx *err);
+/* One more conversation, with the options of first and all that it computes with: a state and the
+ * tokens are all that it takes. It goes before first does. */
+int session_create_beside(session **out, session *first, err_ctx *err);
 void session_free(session *s);
 
-/* Bytes of a session: KV store, recurrent state and snapshots, workspace. In *vram those of them
- * that are in VRAM. Nothing is allocated. */
+/* Bytes of a session and of those beside it: KV store, recurrent state and snapshots, workspace. In
+ * *vram those of them that are in VRAM. Nothing is allocated. */
 int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session_options *o,
                  err_ctx *err);
 
@@ -143,6 +149,10 @@ const int32_t *session_ids(const session *s);    /* the session_pos() of them */
  * layer. */
 int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
                  progress_fn *watch, void *ctx, err_ctx *err);
+
+/* How many of the next n tokens, of n that are to be taken in by one call, it computes at a time:
+ * calls for as many as this says, one after the other, do the same. */
+int session_piece(const session *s, int n);
 
 /* The likeliest token of one row of logits; the first of equals. */
 int32_t session_likeliest(const session *s, const float *logits);

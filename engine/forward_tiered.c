@@ -18,6 +18,11 @@ struct forward {
     const steps *last;                   /* these give the logits of the last batch */
 };
 
+struct forward_seat {
+    state *st;
+    gpu_seat *on_gpu;                    /* NULL: there is none */
+};
+
 /* ---- the loop -------------------------------------------------------------------------------- */
 
 static expert_way way_of(const forward *f, const batch *b, int l)
@@ -224,6 +229,31 @@ void forward_free(forward *f)
     host_experts_free(f->beside);
     host_steps_free(f->host);
     mem_free(f);
+}
+
+int forward_seat_create(forward_seat **out, const forward *f, state *st, err_ctx *err)
+{
+    forward_seat *s = mem_zalloc(sizeof *s);
+    *out = NULL;
+    if (!s) return err_set(err, ERR_NOMEM, "a seat: %zu bytes", sizeof *s);
+    s->st = st;
+    const int rc = f->gpu ? gpu_seat_create(&s->on_gpu, st, err) : 0;
+    if (rc == 0) *out = s;
+    else forward_seat_free(s);
+    return rc;
+}
+
+void forward_seat_free(forward_seat *s)
+{
+    if (!s) return;
+    gpu_seat_free(s->on_gpu);
+    mem_free(s);
+}
+
+void forward_turn_to(forward *f, const forward_seat *s)
+{
+    if (f->gpu) gpu_steps_turn_to(f->gpu, s->on_gpu);
+    if (f->host) host_steps_turn_to(f->host, s->st);
 }
 
 host_experts *forward_host_experts(forward *f) { return f->beside; }

@@ -29,6 +29,13 @@ typedef struct forward_parts {
 int forward_create(forward **out, const forward_parts *parts, int chunk, err_ctx *err);
 void forward_free(forward *f);           /* NULL is fine */
 
+/* What belongs to one of the sessions that are computed here in turn; st is borrowed. */
+typedef struct forward_seat forward_seat;
+int forward_seat_create(forward_seat **out, const forward *f, state *st, err_ctx *err);
+void forward_seat_free(forward_seat *s); /* before f; NULL is fine */
+/* All that follows is of this session; first of all, and between batches. */
+void forward_turn_to(forward *f, const forward_seat *s);
+
 /* Takes in b->n tokens at position b->pos. Keys and values are written; the caller advances the
  * position. Asks the watcher after each layer whose end the host has seen, and returns ERR_STOPPED
  * if the watcher says stop. After that, and after a failure, some layers have seen the tokens and

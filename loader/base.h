@@ -80,6 +80,12 @@ static inline bool size_add(uint64_t *out, uint64_t a, uint64_t b)
 {
     return !__builtin_add_overflow(a, b, out);
 }
+/* UINT64_MAX: too much, or it was already. */
+static inline uint64_t size_times(uint64_t a, uint64_t b)
+{
+    uint64_t all;
+    return size_mul(&all, a, b) ? all : UINT64_MAX;
+}
 
 /* Rounds n up to a multiple of align, a power of two. The caller knows that n + align fits. */
 static inline uint64_t size_align(uint64_t n, uint64_t align)

@@ -138,9 +138,10 @@ static void follow_naively(trail *to, const model *m)
     bool ok = CHECK(pool_create(&o.team, 1, NULL) == 0 && weights_create(&w, m, NULL) == 0 &&
                     rope_tables_init(&rope, m, false, NULL) == 0 &&
                     state_create(&st, m, &so, NULL) == 0);
-    const host_parts p = { .m = m, .w = w, .o = &o, .rope = &rope, .st = st };
+    const host_parts p = { .m = m, .w = w, .o = &o, .rope = &rope };
     ok = ok && CHECK(host_steps_create(&host, &p, 1, NULL) == 0 &&
                      router_ahead_create(&by, &o, w, &m->hp, all, NULL) == 0);
+    if (ok) host_steps_turn_to(host, st);
     if (ok) host_steps_watch_routing(host, note_choice, to);
     for (int t = 0; t < N_TOKEN && ok; t++) {
         const int32_t id = token(t);

@@ -36,6 +36,12 @@ typedef struct recorded_token {
  * cores read ahead, some cross the bus; profiles. */
 enum { GUESS_WAYS = 3, WATCHED = 2 * GUESS_WAYS, RECORDINGS };
 
+/* Recordings have the addresses of the session's state in them. */
+struct gpu_seat {
+    state *st;
+    recorded_token tokens[RECORDINGS];
+};
+
 enum { CHOICES_SENT, VECTORS_TAKEN, MARKS };             /* of prompts that the host computes */
 
 struct gpu_steps {
@@ -48,7 +54,7 @@ struct gpu_steps {
     gpu_sampling sampling;
     bank_stream *banks;                  /* NULL: they never pass through VRAM */
     prompt_experts *split;               /* NULL: not some of them, either */
-    recorded_token tokens[RECORDINGS];
+    gpu_seat *seat;                      /* of the session whose turn it is; borrowed */
     bool recording, profiling;
     int forced;                          /* a prompt_way, or -1 */
     bool outside;                        /* some experts of layers here are not in VRAM */
@@ -110,7 +116,7 @@ static void mix_attention(gpu_steps *s, int l)
     const bool gated = s->p.m->family->attn_gated;
     const int window = s->p.m->layers[l].window, heads = hp->n_head * hp->head_dim;
     const int table = window > 0 && s->p.rope->n_table > 1;
-    const kv_view rows = kv_layer_view(state_kv(s->p.st), l);
+    const kv_view rows = kv_layer_view(state_kv(s->seat->st), l);
     gpu_input h = normed(s, "mixer in", w->attn_norm);
     const gpu_product projections[] = {
         product_of(b->q, &w->attn.q), product_of(b->k, &w->attn.k), product_of(b->v, &w->attn.v),
@@ -122,7 +128,7 @@ static void mix_attention(gpu_steps *s, int l)
         .q_head_stride = gated ? 2 * hp->head_dim : hp->head_dim, .k = b->k, .v = b->v,
         .q_norm = w->attn.q_norm, .k_norm = w->attn.k_norm, .eps = hp->rms_eps,
         .cosine = b->rope_cos[table], .sine = b->rope_sin[table], .rope_dim = hp->rope_dim,
-        .kv = kv_types[kv_type_of(state_kv(s->p.st))], .keys = rows.keys, .values = rows.values,
+        .kv = kv_types[kv_type_of(state_kv(s->seat->st))], .keys = rows.keys, .values = rows.values,
         .kv_rows = rows.rows, .n_head = hp->n_head, .n_head_kv = hp->n_head_kv,
         .head_dim = hp->head_dim, .window = window, .sinks = w->attn.sinks,
         .scale = 1.0f / sqrtf((float)hp->head_dim), .at = b->at, .n = s->n, .last = s->last,
@@ -146,7 +152,7 @@ static void mix_deltanet(gpu_steps *s, int l)
     const model_hparams *hp = &s->p.m->hp;
     const layer_weights_gpu *w = &s->p.w->layers[l];
     const gpu_buffers *b = &s->b;
-    recurrent *memory = state_recurrent(s->p.st);
+    recurrent *memory = state_recurrent(s->seat->st);
     const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
     gpu_input h = normed(s, "mixer in", w->attn_norm);
     gpu_product projections[] = {
@@ -180,7 +186,7 @@ static void note_written(void *self, int l)
 {
     gpu_steps *s = self;
     if (s->p.m->layers[l].mixer == MIX_ATTENTION)
-        kv_wrote(state_kv(s->p.st), l, s->pos, s->n);
+        kv_wrote(state_kv(s->seat->st), l, s->pos, s->n);
 }
 
 static void mix(void *self, int l)
@@ -507,7 +513,7 @@ static int token_now(const gpu_steps *s)
 
 bool gpu_steps_is_recorded(const gpu_steps *s, int pos)
 {
-    return s->tokens[token_now(s)].last == gpu_steps_reach(pos);
+    return s->seat->tokens[token_now(s)].last == gpu_steps_reach(pos);
 }
 
 int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
@@ -519,7 +525,7 @@ int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
 
 int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err)
 {
-    recorded_token *t = &s->tokens[token_now(s)];
+    recorded_token *t = &s->seat->tokens[token_now(s)];
     const gpu_buffers *b = &s->b;
     s->recording = false;
     if (s->p.head) {
@@ -557,7 +563,7 @@ static int play(void *self, const batch *b, err_ctx *err)
     s->asks = s->p.host != NULL;
     if (s->known.pos != b->pos || s->known.token != b->ids[0]) set_cursor(s, b->pos, b->ids[0]);
     s->known.token = -1;
-    gpu_play(s->p.g, s->tokens[token_now(s)].r);
+    gpu_play(s->p.g, s->seat->tokens[token_now(s)].r);
     if (s->asks) host_experts_begin(s->p.host, 1);       /* threads wake up while the first layer
                                                           * mixes */
     else if (fault_hits(FAULT_GPU_LOST)) return err_set(err, ERR_IO, "the GPU stopped");
@@ -616,7 +622,7 @@ void gpu_steps_profile_end(gpu_steps *s)
 {
     gpu_profile_end(s->p.g);
     s->profiling = false;
-    s->tokens[WATCHED].last = 0;
+    s->seat->tokens[WATCHED].last = 0;
     s->known.token = -1;
 }
 
@@ -710,8 +716,6 @@ static int make_all(gpu_steps *s, int chunk, err_ctx *err)
         return rc;
     for (int i = 0; i < p->rope->n_table && rc == 0; i++)
         rc = gpu_write(p->g, s->b.freq[i], p->rope->freq[i], freq_bytes, err);
-    for (int i = 0; i < RECORDINGS && rc == 0; i++)
-        rc = gpu_recording_create(&s->tokens[i].r, err);
     return rc;
 }
 
@@ -745,7 +749,6 @@ int gpu_steps_create(gpu_steps **out, const gpu_parts *parts, int chunk, err_ctx
 void gpu_steps_free(gpu_steps *s)
 {
     if (!s) return;
-    for (int i = 0; i < RECORDINGS; i++) gpu_recording_free(s->tokens[i].r);
     prompt_experts_free(s->split);
     bank_stream_free(s->banks);
     gpu_sampling_release(&s->sampling);
@@ -755,6 +758,29 @@ void gpu_steps_free(gpu_steps *s)
     gpu_buffers_release(&s->b, s->p.g);
     mem_free(s);
 }
+
+int gpu_seat_create(gpu_seat **out, state *st, err_ctx *err)
+{
+    gpu_seat *s = mem_zalloc(sizeof *s);
+    int rc = 0;
+    *out = NULL;
+    if (!s) return err_set(err, ERR_NOMEM, "a seat: %zu bytes", sizeof *s);
+    s->st = st;
+    for (int i = 0; i < RECORDINGS && rc == 0; i++)
+        rc = gpu_recording_create(&s->tokens[i].r, err);
+    if (rc == 0) *out = s;
+    else gpu_seat_free(s);
+    return rc;
+}
+
+void gpu_seat_free(gpu_seat *s)
+{
+    if (!s) return;
+    for (int i = 0; i < RECORDINGS; i++) gpu_recording_free(s->tokens[i].r);
+    mem_free(s);
+}
+
+void gpu_steps_turn_to(gpu_steps *s, gpu_seat *seat) { s->seat = seat; }
 
 const steps *gpu_steps_live(const gpu_steps *s) { return &s->live; }
 const steps *gpu_steps_played(const gpu_steps *s) { return &s->played; }

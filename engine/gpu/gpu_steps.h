@@ -23,7 +23,6 @@ typedef struct gpu_parts {
     const model *m;
     const weights_gpu *w;
     const rope_tables *rope;
-    state *st;
     int n_layer;                         /* the first layers: those that are computed here */
     bool head;                           /* and the output matrix */
     /* where the experts outside VRAM are; all NULL: there are none */
@@ -44,6 +43,14 @@ void gpu_steps_free(gpu_steps *s);       /* NULL is fine */
 uint64_t gpu_steps_bytes(const gpu *g, const model *m, int chunk);       /* of VRAM */
 uint64_t gpu_steps_host_bytes(const model *m, int chunk);        /* of page-locked RAM, if not all
                                                                   * is done here */
+
+/* What belongs to one of the sessions that use these steps in turn: its state, borrowed, and
+ * recordings of its tokens. */
+typedef struct gpu_seat gpu_seat;
+int gpu_seat_create(gpu_seat **out, state *st, err_ctx *err);
+void gpu_seat_free(gpu_seat *s);         /* NULL is fine */
+/* All that follows is of this session; first of all, and between batches. */
+void gpu_steps_turn_to(gpu_steps *s, gpu_seat *seat);
 
 /* Operations into the stream, or into a recording. Outside a recording, for batches of more than
  * one token, they also do the host's half of a layer. */

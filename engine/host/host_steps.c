@@ -232,8 +232,7 @@ int host_steps_create(host_steps **out, const host_parts *parts, int chunk, err_
         .logits = logits,
     };
     s->seen = parts->seen;
-    s->b = (host_batch){ .m = m, .w = parts->w, .o = parts->o, .rope = parts->rope,
-                         .st = parts->st };
+    s->b = (host_batch){ .m = m, .w = parts->w, .o = parts->o, .rope = parts->rope };
     if ((rc = workspace_create(&s->b.ws, m, pool_threads(parts->o->team), chunk, err)) < 0 ||
         (rc = experts_cpu_create(&s->experts, parts->o, &m->hp, parts->store, parts->ahead,
                                  chunk * m->hp.n_expert_used, err)) < 0) {
@@ -251,6 +250,8 @@ void host_steps_free(host_steps *s)
     workspace_free(s->b.ws);
     mem_free(s);
 }
+
+void host_steps_turn_to(host_steps *s, state *st) { s->b.st = st; }
 
 const steps *host_steps_face(const host_steps *s) { return &s->face; }
 

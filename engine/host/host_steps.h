@@ -18,7 +18,6 @@ typedef struct host_parts {
     const weights *w;
     const ops *o;
     const rope_tables *rope;
-    state *st;                           /* its layers are in RAM */
     expert_store *store;                 /* where experts come from; NULL: the mapping */
     router_ahead *ahead;                 /* or NULL */
     expert_profile *seen;                /* counts what is chosen; or NULL */
@@ -28,6 +27,10 @@ typedef struct host_parts {
 int host_steps_create(host_steps **out, const host_parts *parts, int chunk, err_ctx *err);
 void host_steps_free(host_steps *s);     /* NULL is fine */
 uint64_t host_steps_bytes(const model *m, int n_thread, int chunk);      /* UINT64_MAX: too much */
+
+/* All that follows is of the session with this state, whose layers here are in RAM; first of all,
+ * and between batches. */
+void host_steps_turn_to(host_steps *s, state *st);
 
 const steps *host_steps_face(const host_steps *s);
 

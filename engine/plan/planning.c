@@ -188,12 +188,17 @@ static uint64_t sum_of(const uint64_t *parts, size_t n)
     return sum;
 }
 
+static uint64_t ids_bytes(const session_options *o)
+{
+    return (1 + (uint64_t)o->n_beside) * (uint64_t)o->ctx * sizeof(int32_t);
+}
+
 /* What the CPU computes with, beside its state. */
 static uint64_t cpu_work(const model *m, const session_options *o, int n_thread, int chunk)
 {
     const uint64_t parts[] = {
         host_steps_bytes(m, n_thread, chunk),
-        (uint64_t)o->ctx * sizeof(int32_t), recurrent_bytes(m),
+        ids_bytes(o), recurrent_bytes(m),
         (uint64_t)m->hp.n_vocab * sizeof(float), (uint64_t)n_thread * THREAD_STACK,
         (uint64_t)o->ctx * TOKEN_TEXT,
     };
@@ -205,22 +210,23 @@ static uint64_t beside_gpu(const model *m, const session_options *o, int chunk)
 {
     const uint64_t parts[] = {
         gpu_steps_host_bytes(m, chunk), host_experts_ram_bytes(m),
-        (uint64_t)o->ctx * sizeof(int32_t), (uint64_t)m->hp.n_vocab * sizeof(float),
+        ids_bytes(o), (uint64_t)m->hp.n_vocab * sizeof(float),
     };
     return sum_of(parts, ARRAY_LEN(parts));
 }
 
-/* For chunks of so many tokens. False if it is too much to count. */
+/* For chunks of so many tokens, with the sessions beside it. False if it is too much to count. */
 static bool count_session(plan_session *s, int i, const model *m, const session_options *o,
                           int n_thread, int chunk)
 {
     const state_options so = {
         .ctx = o->ctx, .slack = chunk, .kv = o->kv, .n_snapshot = o->n_snapshot
     };
-    const uint64_t all = state_bytes(m, &so);
-    s->snapshots[i] = state_snapshot_bytes(m, &so);
+    const uint64_t n = 1 + (uint64_t)o->n_beside, all = size_times(state_bytes(m, &so), n);
+    s->snapshots[i] = size_times(state_snapshot_bytes(m, &so), n);
     s->state[i] = all == UINT64_MAX ? all : all - s->snapshots[i];
-    for (int l = 0; l < m->hp.n_layer; l++) s->layer_state[i][l] = state_layer_bytes(m, &so, l);
+    for (int l = 0; l < m->hp.n_layer; l++)
+        s->layer_state[i][l] = size_times(state_layer_bytes(m, &so, l), n);
     s->ram_work[i] = cpu_work(m, o, threads_of(n_thread), chunk);
     s->ram_beside[i] = beside_gpu(m, o, chunk);
     s->ram_embed[i] = weights_embed_bytes(m, chunk);

@@ -1,7 +1,8 @@
 /* session.c - one conversation: its state, its tokens, and how a run of them is cut into chunks.
  *
  * Everything is allocated here, at creation; nothing while tokens flow. What happens to a chunk in
- * between is forward_tiered.c's business. */
+ * between is forward_tiered.c's business. What only a call needs, and no conversation keeps, is the
+ * bench: sessions beside each other use one, in turn. */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
@@ -9,19 +10,26 @@
 #include "engine/engine_internal.h"
 #include "engine/instruments.h"
 
-struct session {
-    engine *e;                           /* borrowed */
-    session_options opt;
-    state *st;
+/* What a session computes with. */
+typedef struct bench {
     forward *f;
-    bool broken;                         /* the recurrent state is that of no position */
     float *logits;                       /* [n_vocab], of session_next and session_draw */
-    int32_t *ids;                        /* [ctx]: the tokens so far */
     struct { uint64_t singles, in_batches; } seen;       /* tokens since the counts were reset */
     perf_level perf;
     router_ahead *guesser;               /* of session_watch_guesses; or NULL */
     void *before[RECURRENT_BLOCKS];      /* in their spaces: the recurrent state before the chunk
                                           * under way; NULL: there is none */
+} bench;
+
+struct session {
+    engine *e;                           /* borrowed */
+    session_options opt;
+    bench *at;
+    bool guest;                          /* the bench is another session's */
+    state *st;
+    forward_seat *seat;
+    bool broken;                         /* the recurrent state is that of no position */
+    int32_t *ids;                        /* [ctx]: the tokens so far */
 };
 
 /* ---- options and sizes ----------------------------------------------------------------------- */
@@ -38,6 +46,9 @@ int session_check(const model *m, const session_options *o, err_ctx *err)
     if (o->n_snapshot < 0)
         return err_set(err, ERR_RANGE, "%d snapshots: the number cannot be negative",
                        o->n_snapshot);
+    if (o->n_beside < 0 || o->n_beside > SESSION_MOST_BESIDE)
+        return err_set(err, ERR_RANGE, "%d sessions beside one are not within 0..%d", o->n_beside,
+                       SESSION_MOST_BESIDE);
     if (!(o->cache_bias >= 0.0f && o->cache_bias <= SESSION_MOST_BIAS))
         return err_set(err, ERR_RANGE, "a bias of %g is not within 0..%d", (double)o->cache_bias,
                        SESSION_MOST_BIAS);
@@ -88,14 +99,16 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     const state_options so = state_options_of(e, &opt);
     const bool host = !engine_on_gpu(e) || !e->on_gpu->head.data, before = keeps_before(e);
     const uint64_t work = engine_on_gpu(e) ? gpu_steps_bytes(e->device, m, opt.chunk) : 0;
+    const uint64_t n = 1 + (uint64_t)opt.n_beside;
     const uint64_t all[] = {
-        state_bytes(m, &so), work, host ? host_steps_bytes(m, engine_threads(e), opt.chunk) : 0,
-        before ? recurrent_bytes(m) : 0, (uint64_t)opt.ctx * sizeof(int32_t),
+        size_times(state_bytes(m, &so), n), work,
+        host ? host_steps_bytes(m, engine_threads(e), opt.chunk) : 0,
+        before ? recurrent_bytes(m) : 0, n * (uint64_t)opt.ctx * sizeof(int32_t),
         (uint64_t)m->hp.n_vocab * sizeof(float),
     };
     *vram = work;
     for (int l = 0; l < n_gpu; l++)
-        if (!size_add(vram, *vram, state_layer_bytes(m, &so, l)) ||
+        if (!size_add(vram, *vram, size_times(state_layer_bytes(m, &so, l), n)) ||
             !size_add(vram, *vram, before ? recurrent_layer_bytes(m, l) : 0))
             *vram = UINT64_MAX;
     return add_parts(bytes, all, ARRAY_LEN(all), opt.ctx, err);
@@ -117,7 +130,7 @@ static int make_before(session *s, err_ctx *err)
     for (int i = 0; i < RECURRENT_BLOCKS && rc == 0; i++) {
         const recurrent_block b = recurrent_block_of(state_recurrent(s->st), i);
         if (b.bytes > 0)
-            rc = b.where->alloc(&s->before[i], b.where, b.bytes, MEM_DENSE,
+            rc = b.where->alloc(&s->at->before[i], b.where, b.bytes, MEM_DENSE,
                                 "a copy of the recurrent state", err);
     }
     return rc;
@@ -135,59 +148,82 @@ static int make_forward(session *s, err_ctx *err)
     postfetch_options post = e->post;
     post.off |= prefers(s) && s->opt.skip_missing;       /* as good as nothing is left to fetch */
     forward_parts parts = {
-        .host = { .m = e->m, .w = e->w, .o = &e->verbs, .rope = &e->rope, .st = s->st,
+        .host = { .m = e->m, .w = e->w, .o = &e->verbs, .rope = &e->rope,
                   .store = e->store, .ahead = e->ahead, .seen = e->seen },
         .postfetch = &post,
     };
     if (engine_on_gpu(e))
         parts.gpu = (gpu_parts){
-            .g = e->device, .m = e->m, .w = e->on_gpu, .rope = &e->rope, .st = s->st,
+            .g = e->device, .m = e->m, .w = e->on_gpu, .rope = &e->rope,
             .n_layer = engine_gpu_layers(e), .head = e->on_gpu->head.data != NULL,
             .store = e->store, .places = e->places, .p = e->p, .prefers = prefers(s),
             .skip = s->opt.skip_missing, .bias = s->opt.cache_bias,
             /* whatever is decided anew, and wherever experts are, results stay */
             .contract = e->post.frozen,
         };
-    return forward_create(&s->f, &parts, s->opt.chunk, err);
+    return forward_create(&s->at->f, &parts, s->opt.chunk, err);
+}
+
+/* At first, or NULL: with a bench of its own. */
+static int create(session **out, engine *e, session *first, const session_options *opt,
+                  err_ctx *err)
+{
+    session *s = mem_zalloc(sizeof *s);
+    int rc = 0;
+    if (!s) return err_set(err, ERR_NOMEM, "session: %zu bytes", sizeof *s);
+    s->e = e;
+    s->opt = *opt;
+    s->guest = first != NULL;
+    s->at = first ? first->at : mem_zalloc(sizeof *s->at);
+    s->ids = mem_array((size_t)opt->ctx, sizeof *s->ids);
+    if (s->at && !first)
+        s->at->logits = mem_array((size_t)e->m->hp.n_vocab, sizeof *s->at->logits);
+    if (!s->ids || !s->at || !s->at->logits)
+        rc = err_set(err, ERR_NOMEM, "session: %d tokens", opt->ctx);
+    const state_options so = state_options_of(e, opt);
+    if (rc == 0) rc = state_create(&s->st, e->m, &so, err);
+    if (rc == 0 && !first) rc = make_before(s, err);
+    if (rc == 0 && !first) rc = make_forward(s, err);
+    if (rc == 0) rc = forward_seat_create(&s->seat, s->at->f, s->st, err);
+    if (rc == 0) *out = s;
+    else session_free(s);
+    return rc;
 }
 
 int session_create(session **out, engine *e, const session_options *o, err_ctx *err)
 {
     session_options opt;
-    int rc;
     *out = NULL;
-    if ((rc = settle_options(&opt, e, o, err)) < 0) return rc;
-    session *s = mem_zalloc(sizeof *s);
-    if (!s) return err_set(err, ERR_NOMEM, "session: %zu bytes", sizeof *s);
-    s->e = e;
-    s->opt = opt;
-    s->ids = mem_array((size_t)opt.ctx, sizeof *s->ids);
-    s->logits = mem_array((size_t)e->m->hp.n_vocab, sizeof *s->logits);
-    if (!s->ids || !s->logits) {
-        session_free(s);
-        return err_set(err, ERR_NOMEM, "session: %d tokens", opt.ctx);
+    const int rc = settle_options(&opt, e, o, err);
+    return rc < 0 ? rc : create(out, e, NULL, &opt, err);
+}
+
+int session_create_beside(session **out, session *first, err_ctx *err)
+{
+    *out = NULL;
+    return create(out, first->e, first, &first->opt, err);
+}
+
+static void free_bench(session *s)
+{
+    bench *at = s->at;
+    if (!at || s->guest) return;
+    forward_free(at->f);
+    router_ahead_free(at->guesser);
+    for (int i = 0; i < RECURRENT_BLOCKS && s->st; i++) {
+        const recurrent_block b = recurrent_block_of(state_recurrent(s->st), i);
+        b.where->free(b.where, at->before[i], b.bytes);
     }
-    const state_options so = state_options_of(e, &opt);
-    if ((rc = state_create(&s->st, e->m, &so, err)) < 0 || (rc = make_before(s, err)) < 0 ||
-        (rc = make_forward(s, err)) < 0) {
-        session_free(s);
-        return rc;
-    }
-    *out = s;
-    return 0;
+    mem_free(at->logits);
+    mem_free(at);
 }
 
 void session_free(session *s)
 {
     if (!s) return;
-    forward_free(s->f);
-    router_ahead_free(s->guesser);
-    for (int i = 0; i < RECURRENT_BLOCKS && s->st; i++) {
-        const recurrent_block b = recurrent_block_of(state_recurrent(s->st), i);
-        b.where->free(b.where, s->before[i], b.bytes);
-    }
+    forward_seat_free(s->seat);
+    free_bench(s);
     state_free(s->st);
-    mem_free(s->logits);
     mem_free(s->ids);
     mem_free(s);
 }
@@ -228,7 +264,7 @@ static void copy_recurrent(session *s, bool back)
     for (int i = 0; i < RECURRENT_BLOCKS; i++) {
         const recurrent_block b = recurrent_block_of(state_recurrent(s->st), i);
         if (b.bytes > 0)
-            b.where->copy(b.where, back ? b.at : s->before[i], back ? s->before[i] : b.at,
+            b.where->copy(b.where, back ? b.at : s->at->before[i], back ? s->at->before[i] : b.at,
                           (size_t)b.bytes);
     }
 }
@@ -254,8 +290,8 @@ static void advance(session *s, const int32_t *ids, int n)
 {
     memcpy(s->ids + session_pos(s), ids, (size_t)n * sizeof *s->ids);
     state_advance(s->st, n);
-    if (n == 1) s->seen.singles++;
-    else s->seen.in_batches += (uint64_t)n;
+    if (n == 1) s->at->seen.singles++;
+    else s->at->seen.in_batches += (uint64_t)n;
 }
 
 /* What a chunk tells the session's watcher. */
@@ -280,7 +316,8 @@ static int eval_chunk(session *s, const int32_t *ids, chunk_watch *w, err_ctx *e
         b.watch_ctx = w;
     }
     const bool kept = remember(s, b.n, b.watch != NULL);
-    const int rc = forward_eval(s->f, &b, err);
+    forward_turn_to(s->at->f, s->seat);
+    const int rc = forward_eval(s->at->f, &b, err);
     if (rc < 0) return undo(s, kept, rc);
     advance(s, ids, b.n);
     return 0;
@@ -288,7 +325,7 @@ static int eval_chunk(session *s, const int32_t *ids, chunk_watch *w, err_ctx *e
 
 /* Of so many tokens that are left. Where others follow on a GPU, recurrent layers get whole chunks
  * up to the end: then it does not show in their bits where chunks of a session were cut. */
-static int tokens_of_chunk(const session *s, int left)
+int session_piece(const session *s, int left)
 {
     const int n = min_int(left, s->opt.chunk);
     if (n == left || n < 2 * GPU_DELTA_CHUNK || !engine_on_gpu(s->e) ||
@@ -306,7 +343,7 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
     assert(n >= 0 && n_row >= 0 && n_row <= n);
     if ((rc = check_tokens(s, ids, n, err)) < 0) return rc;
     for (int done = 0; done < n;) {
-        chunk_watch w = { watch, ctx, done, tokens_of_chunk(s, n - done), n };
+        chunk_watch w = { watch, ctx, done, session_piece(s, n - done), n };
         rc = eval_chunk(s, ids + done, &w, err);
         if (rc == ERR_STOPPED) return err_set(err, rc, "stopped after %d of %d tokens", done, n);
         if (rc < 0) return rc;
@@ -315,7 +352,8 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
         if (engine_on_gpu(s->e) && watch) watch(ctx, done, n);   /* what it returns counts at the
                                                                   * next chunk */
         if (first < done &&
-            (rc = forward_logits(s->f, logits + (size_t)(first - wanted) * n_vocab, done - first,
+            (rc = forward_logits(s->at->f, logits + (size_t)(first - wanted) * n_vocab,
+                                 done - first,
                                  err)) < 0)
             return rc;
     }
@@ -332,7 +370,8 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
     int rc = check_tokens(s, &id, 1, err);
     if (rc < 0) return rc;
     const bool kept = remember(s, 1, false);
-    rc = forward_next(s->f, next, id, session_pos(s), s->logits, err);
+    forward_turn_to(s->at->f, s->seat);
+    rc = forward_next(s->at->f, next, id, session_pos(s), s->at->logits, err);
     if (rc < 0) return undo(s, kept, rc);
     advance(s, &id, 1);
     return 0;
@@ -344,12 +383,13 @@ int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *e
     int rc = check_tokens(s, &id, 1, err);
     if (rc < 0) return rc;
     const bool kept = remember(s, 1, false);
-    if ((rc = forward_take(s->f, id, session_pos(s), err)) < 0) return undo(s, kept, rc);
+    forward_turn_to(s->at->f, s->seat);
+    if ((rc = forward_take(s->at->f, id, session_pos(s), err)) < 0) return undo(s, kept, rc);
     advance(s, &id, 1);
-    if (forward_source(s->f, &there) && (rc = sampler_pick_from(next, smp, &there, err)) <= 0)
+    if (forward_source(s->at->f, &there) && (rc = sampler_pick_from(next, smp, &there, err)) <= 0)
         return rc;
-    rc = forward_logits(s->f, s->logits, 1, err);
-    return rc < 0 ? rc : sampler_pick(next, smp, s->logits, err);
+    rc = forward_logits(s->at->f, s->at->logits, 1, err);
+    return rc < 0 ? rc : sampler_pick(next, smp, s->at->logits, err);
 }
 
 /* ---- instruments ----------------------------------------------------------------------------- */
@@ -364,23 +404,24 @@ int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *
     if ((rc = check_tokens(s, ids, n, err)) < 0 ||
         (rc = gpu_read_bandwidth(bandwidth, s->e->device, err)) < 0)
         return rc;
-    return forward_profile(s->f, spans, cap, ids, n, session_pos(s), err);
+    forward_turn_to(s->at->f, s->seat);
+    return forward_profile(s->at->f, spans, cap, ids, n, session_pos(s), err);
 }
 
 void session_counts(const session *s, host_experts_stats *host, store_stats *store)
 {
-    const host_experts *beside = forward_host_experts(s->f);
+    const host_experts *beside = forward_host_experts(s->at->f);
     *host = beside ? host_experts_counts(beside) : (host_experts_stats){ 0 };
     *store = s->e->store ? expert_store_counts(s->e->store) : (store_stats){ 0 };
 }
 
 void session_reset_counts(session *s)
 {
-    host_experts *beside = forward_host_experts(s->f);
+    host_experts *beside = forward_host_experts(s->at->f);
     if (beside) host_experts_reset_counts(beside);
-    forward_reset_waited(s->f);
-    forward_reset_split(s->f);
-    s->seen.singles = s->seen.in_batches = 0;
+    forward_reset_waited(s->at->f);
+    forward_reset_split(s->at->f);
+    s->at->seen.singles = s->at->seen.in_batches = 0;
     if (s->e->store) expert_store_reset_counts(s->e->store);
     if (s->e->places) vram_places_reset_counts(s->e->places);
 }
@@ -391,14 +432,14 @@ residency_stats session_places(const session *s)
                         : (residency_stats){ 0 };
 }
 
-void session_split(const session *s, prompt_experts_stats *out) { *out = forward_split(s->f); }
+void session_split(const session *s, prompt_experts_stats *out) { *out = forward_split(s->at->f); }
 
-void session_force_way(session *s, int way) { forward_force_way(s->f, way); }
+void session_force_way(session *s, int way) { forward_force_way(s->at->f, way); }
 
 void session_count(session *s, perf_level level)
 {
-    host_experts *beside = forward_host_experts(s->f);
-    s->perf = level;
+    host_experts *beside = forward_host_experts(s->at->f);
+    s->at->perf = level;
     if (beside) host_experts_count(beside, level);
     session_reset_counts(s);             /* loading, too, reads and moves */
 }
@@ -408,7 +449,7 @@ typedef enum one_place { ASKED, ALL_HOT, ALL_COLD } one_place;
 
 static one_place place_of(const session *s, int l)
 {
-    const host_experts *beside = forward_host_experts(s->f);
+    const host_experts *beside = forward_host_experts(s->at->f);
     if (l >= engine_gpu_layers(s->e)) return ALL_COLD;
     return beside && host_experts_layer(beside, l) ? ASKED : ALL_HOT;
 }
@@ -443,14 +484,14 @@ perf_counts session_perf(const session *s)
     const residency_stats r = session_places(s);
     perf_counts c = {
         .n_layer = s->e->m->hp.n_layer, .n_used = s->e->m->hp.n_expert_used,
-        .tokens = s->seen.singles, .prompt_tokens = s->seen.in_batches,
+        .tokens = s->at->seen.singles, .prompt_tokens = s->at->seen.in_batches,
         .calls = h.questions + h.quiet, .quiet = h.quiet, .hot = h.hot,
         .cold = h.on_cpu + h.down_fetched + h.all_fetched + h.guessed, .on_cpu = h.on_cpu,
         .down_fetched = h.down_fetched, .all_fetched = h.all_fetched, .guessed = h.guessed,
         .vram_bytes = h.hot_bytes, .cpu_bytes = h.cpu_bytes, .fetch_bytes = h.pull_bytes, .upload_bytes = r.upload_bytes,
         .drive_bytes = st.read_bytes, .ask_s = h.ask_s, .cold_s = h.cpu_s, .late_s = h.wait_s,
         .fetch_s = h.pull_s, .overlap_least_s = h.hidden_least_s,
-        .overlap_most_s = h.hidden_most_s, .join_s = forward_waited(s->f), .late = h.late,
+        .overlap_most_s = h.hidden_most_s, .join_s = forward_waited(s->at->f), .late = h.late,
         .not_locked = h.not_locked, .failed_uploads = r.failures, .refused = r.refused,
         .place_hits = r.hits, .place_misses = r.misses, .uploads = r.uploads, .swaps = r.swaps,
         .evictions = r.evictions, .ram_hits = st.hits, .ram_misses = st.misses,
@@ -462,11 +503,11 @@ perf_counts session_perf(const session *s)
 
 int session_perf_layers(const session *s, perf_layer *layers, int cap)
 {
-    const host_experts *beside = forward_host_experts(s->f);
+    const host_experts *beside = forward_host_experts(s->at->f);
     const perf_layer *asked = beside ? host_experts_layers(beside) : NULL;
-    const uint64_t slots = s->seen.singles * (uint64_t)s->e->m->hp.n_expert_used;
+    const uint64_t slots = s->at->seen.singles * (uint64_t)s->e->m->hp.n_expert_used;
     const int n = min_int(s->e->m->hp.n_layer, cap);
-    if (s->perf != PERF_FULL) return 0;
+    if (s->at->perf != PERF_FULL) return 0;
     for (int l = 0; l < n; l++) {
         const one_place where = place_of(s, l);
         if (where == ASKED) layers[l] = asked[l];
@@ -481,28 +522,28 @@ int session_watch_routing(session *s, routing_fn *fn, void *ctx, err_ctx *err)
     if (fn && engine_on_gpu(s->e))
         return err_set(err, ERR_UNSUPPORTED, "routing can be watched on the CPU only, for now: "
                        "--device cpu");
-    forward_watch_routing(s->f, fn, ctx);
+    forward_watch_routing(s->at->f, fn, ctx);
     return 0;
 }
 
 int session_watch_guesses(session *s, guess_recall *to, err_ctx *err)
 {
     const model_hparams *hp = &s->e->m->hp;
-    if (to && !s->guesser) {
+    if (to && !s->at->guesser) {
         bool *all = mem_array((size_t)hp->n_layer, sizeof *all);
         if (!all) return err_set(err, ERR_NOMEM, "guesses about %d layers", hp->n_layer);
         memset(all, true, (size_t)hp->n_layer * sizeof *all);
-        const int rc = router_ahead_create(&s->guesser, &s->e->verbs, s->e->w, hp, all, err);
+        const int rc = router_ahead_create(&s->at->guesser, &s->e->verbs, s->e->w, hp, all, err);
         mem_free(all);
         if (rc < 0) return rc;
     }
-    forward_watch_guesses(s->f, to ? s->guesser : NULL, to);
+    forward_watch_guesses(s->at->f, to ? s->at->guesser : NULL, to);
     return 0;
 }
 
 void session_pause_postfetch(session *s, bool paused)
 {
-    host_experts *beside = forward_host_experts(s->f);
+    host_experts *beside = forward_host_experts(s->at->f);
     if (beside) host_experts_pause_fetching(beside, paused);
 }
 
