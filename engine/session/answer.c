@@ -1,10 +1,10 @@
 /* answer.c - the loop around the loop: prompt in, tokens drawn, text out, until something says
  * stop.
  *
- * A token passes the form that the answer may have, the sampler, the chat parser (or plain UTF-8), the stop strings and then the
- * caller. Nothing that a stage holds back is lost: whatever ends the answer, the stages are flushed
- * in that order, except after a stop string and after the caller itself said stop. The arithmetic
- * is the session's, the choice the sampler's. */
+ * A token passes the form that the answer may have, the sampler, the chat parser (or plain UTF-8),
+ * the stop strings and then the caller. Nothing that a stage holds back is lost: whatever ends the
+ * answer, the stages are flushed in that order, except after a stop string and after the caller
+ * itself said stop. The arithmetic is the session's, the choice the sampler's. */
 #include "engine/session/answer.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ const char *answer_end_name(answer_end e)
 
 typedef struct stream {
     const answer_options *o;
-    const answer_hooks *hooks;           /* may be NULL */
+    const answer_hooks *hooks;           /* each of them may be NULL */
     chat_parser *parser;                 /* NULL: raw text */
     utf8_stream utf8;                    /* of raw text */
     char *text;                          /* room for what one token becomes */
@@ -38,7 +38,7 @@ typedef struct stream {
 
 static int emit(stream *st, const chat_event *ev)
 {
-    if (!st->hooks || !st->hooks->text || st->hooks->text(st->hooks->ctx, ev) >= 0) return 0;
+    if (!st->hooks->text || st->hooks->text(st->hooks->ctx, ev) >= 0) return 0;
     st->quit = true;
     return ERR_STOPPED;
 }
@@ -200,19 +200,6 @@ static int common_start(const session *s, const int32_t *prompt, int n_prompt)
     return i;
 }
 
-/* What the caller is told while the prompt is taken in piece by piece. */
-typedef struct prompt_watch {
-    const answer_hooks *hooks;
-    int before, total;                   /* tokens of earlier pieces, of all */
-} prompt_watch;
-
-static bool watch_prompt(void *ctx, double done_tokens, double n_tokens)
-{
-    const prompt_watch *w = ctx;
-    (void)n_tokens;
-    return w->hooks->watch(w->hooks->ctx, w->before + done_tokens, w->total);
-}
-
 /* Has the session hold the longest beginning of the prompt that can be had, but not all of it, and
  * returns its length. With a cache the session goes back to where a state was kept, even if it
  * could go back less far: it must not show that it stayed in memory. */
@@ -238,105 +225,176 @@ static int next_cut(const answer_options *o, int pos, int stable, int n_prompt)
     return cut;
 }
 
-/* Takes in what cannot be had of the prompt, with a snapshot on the way. At least the last token is
- * computed, for its logits. */
-static int take_prompt(answer_stats *out, session *s, float *logits, const int32_t *prompt,
-                       int n_prompt, const answer_options *o, const answer_hooks *hooks,
-                       err_ctx *err)
+/* ---- an answer under way ------------------------------------------------------------------- */
+
+struct running_answer {
+    session *s;
+    sampler *smp;
+    const int32_t *prompt;
+    int n_prompt, stable;                /* the snapshot is taken after so many of them */
+    answer_options o;
+    answer_hooks hooks;
+    stream st;
+    float *logits;                       /* [n_vocab], after the prompt */
+    int32_t id;                          /* the latest */
+    answer_stats stats;
+    int before;                          /* tokens of the prompt that were computed */
+    enum { TO_REACH, TO_TAKE, TO_DRAW, ENDED } next;
+};
+
+/* While a piece of the prompt is computed. */
+static bool watch_piece(void *ctx, double done_tokens, double n_tokens)
 {
-    const int stable = o->n_stable > 0 && o->n_stable < n_prompt ? o->n_stable : n_prompt;
-    progress_fn *watch = hooks && hooks->watch ? watch_prompt : NULL;
-    int pos = reach(s, prompt, n_prompt, o, err);
-    prompt_watch w = { .hooks = hooks, .total = n_prompt - pos };
-    if (pos < 0) return pos;
-    out->n_reused = pos;
-    while (pos < n_prompt) {
-        const int cut = next_cut(o, pos, stable, n_prompt);
-        const int rc = session_eval(s, prompt + pos, cut - pos, cut == n_prompt ? logits : NULL,
-                                    cut == n_prompt, watch, &w, err);
-        if (rc < 0) return rc;
-        if (cut == stable) session_snapshot(s);
-        if (o->cache && (cut < n_prompt || cut == stable)) prefix_cache_keep(o->cache, s, NULL);
-        w.before += cut - pos;
-        pos = cut;
-    }
+    const running_answer *a = ctx;
+    (void)n_tokens;
+    return a->hooks.watch(a->hooks.ctx, a->before + done_tokens, a->n_prompt - a->stats.n_reused);
+}
+
+/* Takes in a piece of what cannot be had of the prompt. At least the last token is computed, for
+ * its logits. Pieces end where chunks of the whole would. */
+static int take_piece(running_answer *a, err_ctx *err)
+{
+    const answer_options *o = &a->o;
+    const int pos = session_pos(a->s), cut = next_cut(o, pos, a->stable, a->n_prompt);
+    const int end = pos + session_piece(a->s, cut - pos);
+    const bool last = end == a->n_prompt;
+    const int rc = session_eval(a->s, a->prompt + pos, end - pos, last ? a->logits : NULL, last,
+                                a->hooks.watch ? watch_piece : NULL, a, err);
+    if (rc < 0) return rc;
+    if (end == a->stable) session_snapshot(a->s);
+    if (o->cache && end == cut && (!last || end == a->stable))
+        prefix_cache_keep(o->cache, a->s, NULL);
+    a->before += end - pos;
+    if (!last) return 0;
+    for (int i = 0; i < a->n_prompt; i++) sampler_accept(a->smp, a->prompt[i]);
+    a->next = TO_DRAW;
     return 0;
 }
 
-/* ---- answer -------------------------------------------------------------------------------- */
+static int step_prompt(running_answer *a, err_ctx *err)
+{
+    const uint64_t from = clock_ns();
+    int rc = 0;
+    if (a->next == TO_REACH) {
+        rc = reach(a->s, a->prompt, a->n_prompt, &a->o, err);
+        if (rc >= 0) a->stats.n_reused = rc;
+        a->next = TO_TAKE;
+    }
+    if (rc >= 0) rc = take_piece(a, err);
+    a->stats.n_taken = session_pos(a->s);
+    a->stats.prompt_ns += clock_ns() - from;
+    if (rc != ERR_STOPPED) return rc;
+    a->next = ENDED;                     /* as the end says already */
+    return 0;
+}
 
 static answer_end end_of(const stream *st, answer_end otherwise)
 {
     return st->quit ? ANSWER_INTERRUPTED : st->found ? ANSWER_STOP_TEXT : otherwise;
 }
 
-/* Samples until something says stop; logits are those after the prompt. */
-static int draw(answer_stats *out, session *s, sampler *smp, const float *logits, stream *st,
-                err_ctx *err)
+/* What ends the answer before its next token, if anything does. */
+static bool is_over(running_answer *a)
 {
-    const int max_tokens = st->o->max_tokens, room = session_ctx(s) - session_pos(s);
-    const bool limited = max_tokens >= 0 && max_tokens <= room;
-    const int limit = limited ? max_tokens : room;
-    const answer_hooks *hooks = st->hooks;
-    int32_t id = -1;
-    int rc;
+    if (a->o.max_tokens >= 0 && a->stats.n_answer >= a->o.max_tokens) a->stats.end = ANSWER_LENGTH;
+    else if (a->n_prompt + a->stats.n_answer >= session_ctx(a->s)) a->stats.end = ANSWER_CONTEXT;
+    else if (a->hooks.go_on && !a->hooks.go_on(a->hooks.ctx)) a->stats.end = ANSWER_INTERRUPTED;
+    else return false;
+    return true;
+}
 
-    for (;;) {
-        out->end = limited ? ANSWER_LENGTH : ANSWER_CONTEXT;
-        if (out->n_answer == limit) break;
-        out->end = ANSWER_INTERRUPTED;
-        if (hooks && hooks->go_on && !hooks->go_on(hooks->ctx)) break;
-        if ((rc = apply_form(st, smp, err)) < 0) return rc;
-        rc = out->n_answer > 0 ? session_draw(s, &id, id, smp, err)
-                               : sampler_pick(&id, smp, logits, err);
-        if (rc < 0 || (rc = follow_form(st, id, err)) < 0) return rc;
-        sampler_accept(smp, id);
-        out->n_answer++;
-        rc = stream_push(st, id, err);
-        out->end = end_of(st, ANSWER_STOP);
-        if (rc == 1 || st->quit || st->found) return 0;
-        if (rc < 0) return rc;
+/* Draws a token. */
+static int draw(running_answer *a, err_ctx *err)
+{
+    stream *st = &a->st;
+    answer_stats *out = &a->stats;
+    int rc;
+    if (is_over(a)) {
+        a->next = ENDED;
+        rc = stream_flush(st, err);
+        out->end = end_of(st, out->end);
+        return st->quit || st->found ? 0 : rc;
     }
-    rc = stream_flush(st, err);
-    out->end = end_of(st, out->end);
-    return st->quit || st->found ? 0 : rc;
+    if ((rc = apply_form(st, a->smp, err)) < 0) return rc;
+    rc = out->n_answer > 0 ? session_draw(a->s, &a->id, a->id, a->smp, err)
+                           : sampler_pick(&a->id, a->smp, a->logits, err);
+    if (rc < 0 || (rc = follow_form(st, a->id, err)) < 0) return rc;
+    sampler_accept(a->smp, a->id);
+    out->n_answer++;
+    rc = stream_push(st, a->id, err);
+    out->end = end_of(st, ANSWER_STOP);
+    if (rc == 1 || st->quit || st->found) a->next = ENDED;
+    return a->next == ENDED ? 0 : rc;
+}
+
+static int step_answer(running_answer *a, err_ctx *err)
+{
+    const uint64_t from = clock_ns();
+    const int rc = draw(a, err);
+    if (rc == 0 && a->next == ENDED && a->o.cache && session_pos(a->s) > a->n_prompt)
+        prefix_cache_keep(a->o.cache, a->s, NULL);
+    a->stats.answer_ns += clock_ns() - from;
+    return rc;
+}
+
+int answer_step(running_answer *a, err_ctx *err)
+{
+    if (a->next == ENDED) return 0;
+    const int rc = a->next == TO_DRAW ? step_answer(a, err) : step_prompt(a, err);
+    if (rc < 0) a->next = ENDED;
+    return rc < 0 ? rc : a->next != ENDED;
+}
+
+bool answer_draws(const running_answer *a) { return a->next == TO_DRAW; }
+const answer_stats *answer_so_far(const running_answer *a) { return &a->stats; }
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+int answer_open(running_answer **out, session *s, sampler *smp, const int32_t *prompt, int n_prompt,
+                const answer_options *o, const answer_hooks *hooks, err_ctx *err)
+{
+    const int n_vocab = session_vocab(s);
+    *out = NULL;
+    if (n_prompt < 1) return err_set(err, ERR_RANGE, "the prompt is empty");
+    if (n_prompt >= session_ctx(s))
+        return err_set(err, ERR_RANGE, "the prompt has %d tokens; a context of %d leaves no room "
+                       "for an answer", n_prompt, session_ctx(s));
+    running_answer *a = mem_zalloc(sizeof *a);
+    if (!a) return err_set(err, ERR_NOMEM, "answer: %zu bytes", sizeof *a);
+    a->s = s;
+    a->smp = smp;
+    a->prompt = prompt;
+    a->n_prompt = n_prompt;
+    a->stable = o->n_stable > 0 && o->n_stable < n_prompt ? o->n_stable : n_prompt;
+    a->o = *o;
+    if (hooks) a->hooks = *hooks;
+    a->stats = (answer_stats){ .n_prompt = n_prompt, .end = ANSWER_INTERRUPTED };
+    a->logits = mem_array((size_t)n_vocab, sizeof *a->logits);
+    const int rc = a->logits ? stream_open(&a->st, &a->o, &a->hooks, n_vocab, err)
+                             : err_set(err, ERR_NOMEM, "answer: logits of %d tokens", n_vocab);
+    if (rc == 0) *out = a;
+    else answer_free(a);
+    return rc;
+}
+
+void answer_free(running_answer *a)
+{
+    if (!a) return;
+    if (a->o.form) sampler_allow(a->smp, NULL);
+    stream_close(&a->st);
+    mem_free(a->logits);
+    mem_free(a);
 }
 
 int answer_run(answer_stats *out, session *s, sampler *smp, const int32_t *prompt, int n_prompt,
                const answer_options *o, const answer_hooks *hooks, err_ctx *err)
 {
-    const int n_vocab = session_vocab(s);
-    const uint64_t start_ns = clock_ns();
-    float *logits = NULL;
-    stream st = { 0 };
-    int rc;
-
+    running_answer *a;
     *out = (answer_stats){ .n_prompt = n_prompt, .end = ANSWER_INTERRUPTED };
-    if (n_prompt < 1) return err_set(err, ERR_RANGE, "the prompt is empty");
-    if (n_prompt >= session_ctx(s))
-        return err_set(err, ERR_RANGE, "the prompt has %d tokens; a context of %d leaves no room "
-                       "for an answer", n_prompt, session_ctx(s));
-    if (!(logits = mem_array((size_t)n_vocab, sizeof *logits))) {
-        rc = err_set(err, ERR_NOMEM, "answer: logits of %d tokens", n_vocab);
-        goto done;
-    }
-    if ((rc = stream_open(&st, o, hooks, n_vocab, err)) < 0) goto done;
-    rc = take_prompt(out, s, logits, prompt, n_prompt, o, hooks, err);
-    out->n_taken = session_pos(s);
-    const uint64_t ready_ns = clock_ns();
-    out->prompt_ns = ready_ns - start_ns;
-    if (rc == 0) {
-        for (int i = 0; i < n_prompt; i++) sampler_accept(smp, prompt[i]);
-        rc = draw(out, s, smp, logits, &st, err);
-        if (o->form) sampler_allow(smp, NULL);
-        out->answer_ns = clock_ns() - ready_ns;
-        if (rc == 0 && o->cache && session_pos(s) > n_prompt)
-            prefix_cache_keep(o->cache, s, NULL);
-    } else if (rc == ERR_STOPPED) {
-        rc = 0;
-    }
-done:
-    stream_close(&st);
-    mem_free(logits);
+    int rc = answer_open(&a, s, smp, prompt, n_prompt, o, hooks, err);
+    if (rc < 0) return rc;
+    while ((rc = answer_step(a, err)) > 0) { }
+    *out = *answer_so_far(a);
+    answer_free(a);
     return rc;
 }

@@ -67,16 +67,31 @@ typedef struct answer_stats {
     int n_reused;                        /* of these, already there, or in the cache: not computed
                                           * again */
     int n_answer;                        /* tokens sampled, the stop token included */
-    uint64_t prompt_ns, answer_ns;       /* taking in; sampling and taking in what was sampled */
+    uint64_t prompt_ns, answer_ns;       /* taking in; sampling and taking in what was sampled: in
+                                          * steps, not between them */
     answer_end end;
 } answer_stats;
 
-/* smp is new or was just reset: it is told the prompt and every token after it. The last token
- * sampled is not taken in. Fails, with the session usable, if the prompt is empty, has an id
- * outside the vocabulary or leaves no room for a token in the context, and if logits are not
- * numbers. Interrupted while it takes in the prompt it returns 0 with n_answer 0. Everything is
- * allocated before the first token, but for what tool calls need and what is kept. A state that
- * cannot be kept is no failure. */
+/* An answer under way, so that several can take turns. smp is new or was just reset: it is told the
+ * prompt and every token after it. The last token sampled is not taken in. Prompt, session, sampler
+ * and what the options point to are borrowed; nobody else uses the session until answer_free.
+ * Everything is allocated before the first token, but for what tool calls need and what is kept. A
+ * state that cannot be kept is no failure.
+ *
+ * answer_open fails if the prompt is empty or leaves no room for a token in the context. A step
+ * computes a piece of the prompt, or draws a token, and returns 1, or 0 if that was the end. It
+ * fails, with the session usable, if the prompt has an id outside the vocabulary and if logits are
+ * not numbers. Interrupted in the prompt it returns 0, with n_answer 0. Where steps are cut does
+ * not depend on anything but the prompt and its marks. */
+typedef struct running_answer running_answer;
+int answer_open(running_answer **out, session *s, sampler *smp, const int32_t *prompt, int n_prompt,
+                const answer_options *o, const answer_hooks *hooks, err_ctx *err);
+void answer_free(running_answer *a);             /* NULL is fine */
+int answer_step(running_answer *a, err_ctx *err);
+bool answer_draws(const running_answer *a);      /* the prompt is in: the next step is a token */
+const answer_stats *answer_so_far(const running_answer *a);
+
+/* All steps of one. */
 int answer_run(answer_stats *out, session *s, sampler *smp, const int32_t *prompt, int n_prompt,
                const answer_options *o, const answer_hooks *hooks, err_ctx *err);
 
