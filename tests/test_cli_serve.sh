@@ -226,6 +226,39 @@ for m in $qwen $gptoss; do
     stop
 done
 
+# ---- several at the same time: a short answer does not wait for long ones, nor for a long prompt
+forever='{"messages":[{"role":"user","content":"Hi"}],"max_tokens":3000,"temperature":0,"ignore_eos":true,"stream":true}'
+words=$(yes 'A fox, a dog and a cat.' | head -n 300 | tr '\n' ' ')
+busy() { ask GET /slots; grep -o '"is_processing":true' "$tmp/body" | wc -l; }
+for m in $qwen $gptoss; do
+    start -m $m --ctx 4096 --parallel 4 --stop-after 0
+    gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
+    said=$(value choices.0.message.content)
+    timeout $patience "$client" $port POST /v1/chat/completions -d "$forever" >"$tmp/long.1" &
+    first=$!
+    timeout $patience "$client" $port POST /v1/completions -d '{"prompt":"Once","max_tokens":3000,"ignore_eos":true}' >"$tmp/long.2" &
+    for i in $(seq 400); do [ "$(busy)" -lt 2 ] || break; sleep 0.02; done
+    timeout $patience "$client" $port POST /v1/completions -d "{\"prompt\":\"$words\",\"max_tokens\":1}" >"$tmp/long.3" &
+    gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
+    equal "$m: beside three others" "$said" "$(value choices.0.message.content)"
+    if kill -0 $first 2>/dev/null && [ "$(busy)" -ge 2 ]; then ok; else bad "$m: the long ones did not run meanwhile"; fi
+    gives 200 '"total_slots":4' GET /props
+    kill $first                          # a client that leaves frees its place
+    for i in $(seq 400); do [ "$(busy)" -ge 2 ] || break; sleep 0.02; done
+    if [ "$(busy)" -lt 2 ]; then ok; else bad "$m: the place of one who left"; fi
+    stop
+    wait
+done
+start -m $qwen --ctx 4096 --parallel 1 --stop-after 0
+timeout $patience "$client" $port POST /v1/chat/completions -d "$forever" >"$tmp/long.1" &
+first=$!
+for i in $(seq 400); do [ "$(busy)" -lt 1 ] || break; sleep 0.02; done
+gives 503 'all slots are busy' GET '/slots?fail_on_no_slot=1'
+kill $first
+wait $first 2>/dev/null
+stop
+expect 2 "parallel" "$serve" -m $qwen --parallel 0
+
 # ---- stopping in the middle of an answer: it ends in order
 start -m $qwen --ctx 4096 --stop-after 0
 (timeout $patience "$client" $port POST /v1/chat/completions \

@@ -8,20 +8,21 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "cli/serve/job.h"
+#include "cli/serve/seats.h"
 
 typedef struct job_list { job *first, *last; int n; } job_list;
 
 struct desk {
     desk_options o;
     encoder *enc;                        /* the clerk's own */
+    seats *at;                           /* the engine's thread's own, but for looking */
     pthread_t clerk, engine;
     bool has_clerk, has_engine;
     pthread_mutex_t lock;                /* of all below */
     pthread_cond_t more;
     job_list fresh, ready;
     bool closing;
-    atomic_bool hurry;                   /* the running one ends now */
+    atomic_bool hurry;                   /* those that run end now */
     desk_counts counts;
 };
 
@@ -106,13 +107,28 @@ static void add_counts(void *ctx, const answer_stats *s)
     pthread_mutex_unlock(&d->lock);
 }
 
-static void answer(desk *d, job *j)
+/* One step of somebody's. */
+static void compute(desk *d)
 {
-    const int rc = job_answer(j, add_counts, d);
+    int rc;
+    job *j = seats_step(d->at, &rc, add_counts, d);
+    if (!j) return;
+    job_free(j);
     pthread_mutex_lock(&d->lock);
     if (rc == ERR_STOPPED) d->counts.cancelled++;
     else if (rc < 0) d->counts.failed++;
+    d->counts.running--;
+    pthread_cond_broadcast(&d->more);
     pthread_mutex_unlock(&d->lock);
+}
+
+/* The lock is held. */
+static void seat_those_who_wait(desk *d)
+{
+    while (!d->closing && seats_busy(d->at) < seats_n(d->at) && d->ready.first) {
+        seats_take(d->at, pop(&d->ready));
+        d->counts.running++;
+    }
 }
 
 static void *engine_thread(void *ctx)
@@ -121,27 +137,19 @@ static void *engine_thread(void *ctx)
     bool unsaved = false;
     pthread_mutex_lock(&d->lock);
     for (;;) {
-        job *j = d->closing ? NULL : pop(&d->ready);
-        if (!j && d->closing && !unsaved) break;
-        if (!j && unsaved) {             /* there is time: a kill would lose it */
-            pthread_mutex_unlock(&d->lock);
-            (void)prefix_cache_flush(d->o.cache, NULL);
-            pthread_mutex_lock(&d->lock);
-            unsaved = false;
-            continue;
-        }
-        if (!j) {
+        seat_those_who_wait(d);
+        const bool busy = seats_busy(d->at) > 0;
+        if (!busy && !unsaved && d->closing) break;
+        if (!busy && !unsaved) {
             pthread_cond_wait(&d->more, &d->lock);
             continue;
         }
-        unsaved = d->o.cache != NULL;
-        d->counts.running = 1;
         pthread_mutex_unlock(&d->lock);
-        answer(d, j);
-        job_free(j);
+        if (busy) compute(d);
+        else (void)prefix_cache_flush(d->o.cache, NULL);         /* there is time: a kill would
+                                                                  * lose it */
+        unsaved = busy && d->o.cache;
         pthread_mutex_lock(&d->lock);
-        d->counts.running = 0;
-        pthread_cond_broadcast(&d->more);
     }
     pthread_mutex_unlock(&d->lock);
     return NULL;
@@ -158,6 +166,7 @@ int desk_open(desk **out, const desk_options *o, err_ctx *err)
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->more, NULL);
     int rc = encoder_create(&d->enc, o->model->tok, err);
+    if (rc == 0) rc = seats_open(&d->at, o->sessions, o->n_session, err);
     if (rc == 0) d->has_clerk = (rc = -pthread_create(&d->clerk, NULL, clerk, d)) == 0;
     if (rc == 0) d->has_engine = (rc = -pthread_create(&d->engine, NULL, engine_thread, d)) == 0;
     if (rc < 0 && !d->has_engine && !err->msg[0]) err_set(err, ERR_NOMEM, "no more threads");
@@ -206,6 +215,8 @@ desk_counts desk_count(desk *d)
     return c;
 }
 
+seat_view desk_seat(desk *d, int i) { return seats_view(d->at, i); }
+
 /* The lock is held. */
 static void dismiss(job_list *l)
 {
@@ -242,6 +253,7 @@ void desk_free(desk *d)
 {
     if (!d) return;
     encoder_free(d->enc);
+    seats_free(d->at);
     pthread_cond_destroy(&d->more);
     pthread_mutex_destroy(&d->lock);
     mem_free(d);

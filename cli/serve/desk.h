@@ -1,10 +1,10 @@
 /* desk.h - where requests become answers: a clerk makes prompts of them, one thread computes.
  *
  * The clerk renders and counts, so that what cannot be answered is refused at once, with a status;
- * then the head of a stream goes out, and the request waits for its turn. The engine's thread
- * answers one request after the other, in order of arrival, and looks before each token and each
- * part of a prompt whether the client is still there. Who waits longer than ten seconds hears the
- * interface's own word for "still here". */
+ * then the head of a stream goes out, and the request waits for a seat. The engine's thread gives
+ * seats in order of arrival, computes for those who have one in turn (seats.h), and looks before
+ * each token and each part of a prompt whether the client is still there. Who waits longer than ten
+ * seconds hears the interface's own word for "still here". */
 #ifndef CLI_SERVE_DESK_H
 #define CLI_SERVE_DESK_H
 
@@ -17,8 +17,10 @@ typedef struct desk desk;
 
 typedef struct desk_options {
     model_handle *model;                 /* placed; used by the desk's threads alone from now on */
-    session *s;                          /* of the model */
-    prefix_cache *cache;                 /* for sessions like s, or NULL */
+    session *const *sessions;            /* [n_session] of the model, beside each other: so many
+                                          * requests are computed at the same time */
+    int n_session;
+    prefix_cache *cache;                 /* for sessions like these, or NULL */
     const char *name;                    /* that is served */
     int most_waiting;                    /* requests */
 } desk_options;
@@ -35,13 +37,21 @@ typedef struct desk_counts {
     uint64_t prompt_tokens, cached_tokens, answer_tokens;        /* prompt_tokens: computed */
     double prompt_s, answer_s;
     int running, waiting;
-    int now_prompt, now_answer;          /* tokens of the request that runs */
     uint64_t most_tokens;                /* in one conversation */
 } desk_counts;
 desk_counts desk_count(desk *d);
 
-/* No new requests: those that wait are refused, the one that runs may go on for so long, then it
- * ends as if its length were reached. */
+/* A seat: who is computed there, or was last. */
+typedef struct seat_view {
+    bool busy;
+    uint64_t job;                        /* the how-manieth; 0: nobody yet */
+    int n_prompt, n_cached, n_drawn;     /* tokens */
+    double age_s;                        /* since it was taken; 0: it is free */
+} seat_view;
+seat_view desk_seat(desk *d, int i);     /* 0 .. n_session - 1 */
+
+/* No new requests: those that wait are refused, those that run may go on for so long, then they
+ * end as if their length were reached. */
 void desk_close(desk *d, double patience_s);     /* NULL is fine, as for the next */
 void desk_free(desk *d);                         /* closed, and nobody knows it any more */
 

@@ -190,7 +190,7 @@ bool job_prepare(job *j, encoder *enc)
 {
     err_ctx err = { 0 };
     api_error why;
-    const int ctx = session_ctx(j->o->s);
+    const int ctx = session_ctx(j->o->sessions[0]);
     int rc = check(j, &err);
     if (rc == 0) rc = make_form(j, &err);
     if (rc == 0) rc = make_prompts(j, enc, &err);

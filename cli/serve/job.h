@@ -1,13 +1,15 @@
 /* job.h - one request on its way to its answer.
  *
  * It belongs to one thread at a time: first to the one that makes its prompts and sends the head of
- * a stream, then to the one that computes. */
+ * a stream, then to the one that computes, from job_sit on. */
 #ifndef CLI_SERVE_JOB_H
 #define CLI_SERVE_JOB_H
 
 #include <stdatomic.h>
 
+#include "cli/form_args.h"
 #include "cli/serve/desk.h"
+#include "engine/session/answer.h"
 #include "engine/text/grammar.h"
 
 typedef struct job {
@@ -29,6 +31,16 @@ typedef struct job {
     bool reasons;                        /* the latest text was reasoning */
     bool enough;                         /* a call came, and one is all that is wanted */
     const char *stop_text;               /* that ended the choice, or NULL */
+    /* while it is computed */
+    session *s;                          /* of its seat */
+    int choice, n_choice;
+    int n_drawn;                         /* tokens of the choices that have ended */
+    running_answer *a;                           /* the choice under way; NULL: none */
+    sampler *smp;                        /* of it, as the next three */
+    stops *stop;
+    form held_to;
+    chat_request shown;                  /* as its parser sees it */
+    answer_stats stats;                  /* of the latest that has ended */
 } job;
 
 void job_free(job *j);                   /* and lets its exchange go; NULL is fine */
@@ -45,9 +57,15 @@ bool job_stays(job *j);
  * been. */
 bool job_prepare(job *j, encoder *enc);
 
-/* Answers it. Of each choice: count(ctx, ...). Returns 0, ERR_STOPPED if the client left, or what
- * failed, which the client has been told. */
+/* From now on it is computed with this session. */
+void job_sit(job *j, session *s);
+
+/* One step of its answer (answer.h). Of each choice that ends: count(ctx, ...). Returns 1 if there
+ * is more, 0 if all has been written, ERR_STOPPED if the client left, or what failed, which the
+ * client has been told. */
 typedef void job_count_fn(void *ctx, const answer_stats *s);
-int job_answer(job *j, job_count_fn *count, void *ctx);
+int job_step(job *j, job_count_fn *count, void *ctx);
+bool job_draws(const job *j);            /* the next step is a token */
+int job_cached(const job *j);            /* tokens of its prompts that were there, so far */
 
 #endif

@@ -1,4 +1,4 @@
-/* job_answer.c - a prompt's way to its answer: sampler, stop strings, form, and the loop of
+/* job_answer.c - a prompt's way to its answer: sampler, stop strings, form, and the steps of
  * engine/session/answer.h, once for each choice. */
 #include "cli/serve/job.h"
 
@@ -80,7 +80,7 @@ static int make_sampler(sampler **out, const job *j, int choice, err_ctx *err)
     o.seed = (r->has_seed ? r->seed : random_seed()) + (uint64_t)choice;
     o.biases = biases;
     o.n_bias = r->n_bias;
-    rc = sampler_create(out, &o, n_vocab, session_ctx(j->o->s), err);
+    rc = sampler_create(out, &o, n_vocab, session_ctx(j->s), err);
     mem_free(biases);
     if (rc < 0) return rc;
     for (int id = 0; id < n_vocab; id++)
@@ -108,87 +108,117 @@ static int echo(job *j, const id_list *prompt)
     return rc;
 }
 
-static int answer_choice(answer_stats *stats, job *j, int choice, err_ctx *err)
+static void close_choice(job *j)
+{
+    answer_free(j->a);
+    form_close(&j->held_to);
+    stops_free(j->stop);
+    sampler_free(j->smp);
+    j->a = NULL;
+    j->stop = NULL;
+    j->smp = NULL;
+}
+
+static int open_choice(job *j, err_ctx *err)
 {
     const model_handle *l = j->o->model;
-    const id_list *prompt = &j->prompts[choice / j->r->n % j->n_prompt];
+    const id_list *prompt = &j->prompts[j->choice / j->r->n % j->n_prompt];
     const answer_hooks hooks = { j, on_text, on_token, on_prompt };
-    chat_request shown = j->r->chat;     /* as the parser sees it */
-    sampler *smp = NULL;
-    stops *stop = NULL;
-    form held_to = { 0 };
-    if (j->r->tool_choice == CHOICE_NONE) shown.tools = NULL;
-    int rc = make_sampler(&smp, j, choice, err);
-    if (rc == 0 && j->r->n_stop > 0) rc = stops_create(&stop, j->r->stop, j->r->n_stop, err);
-    if (rc == 0) rc = form_open(&held_to, j->form, l->tok, l->m->hp.n_vocab, err);
+    j->shown = j->r->chat;
+    if (j->r->tool_choice == CHOICE_NONE) j->shown.tools = NULL;
+    j->reasons = j->enough = false;
+    int rc = make_sampler(&j->smp, j, j->choice, err);
+    if (rc == 0 && j->r->n_stop > 0) rc = stops_create(&j->stop, j->r->stop, j->r->n_stop, err);
+    if (rc == 0) rc = form_open(&j->held_to, j->form, l->tok, l->m->hp.n_vocab, err);
     const answer_options ao = {
-        .tok = l->tok, .talk = j->r->raw ? NULL : l->talk, .req = j->r->raw ? NULL : &shown,
-        .stop = stop, .form = held_to.mask, .max_tokens = j->r->max_tokens,
+        .tok = l->tok, .talk = j->r->raw ? NULL : l->talk, .req = j->r->raw ? NULL : &j->shown,
+        .stop = j->stop, .form = j->held_to.mask, .max_tokens = j->r->max_tokens,
         .n_stable = j->n_stable, .cache = j->o->cache, .marks = &j->n_system, .n_mark = 1,
         .mark_every = MARK_EVERY,
     };
     if (rc == 0 && j->r->echo && (rc = echo(j, prompt)) < 0) err_set(err, rc, "cannot echo");
     if (rc == 0)
-        rc = answer_run(stats, j->o->s, smp, prompt->ids, (int)prompt->n, &ao, &hooks, err);
-    const int which = stop ? stops_which(stop) : -1;
-    j->stop_text = which >= 0 ? j->r->stop[which] : NULL;
-    if (rc == 0 && j->enough && stats->end == ANSWER_INTERRUPTED) stats->end = ANSWER_STOP;
-    form_close(&held_to);
-    stops_free(stop);
-    sampler_free(smp);
+        rc = answer_open(&j->a, j->s, j->smp, prompt->ids, (int)prompt->n, &ao, &hooks, err);
+    if (rc < 0) close_choice(j);
     return rc;
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-/* All choices; what they took goes into the job's usage. */
-static int answer_all(answer_stats *stats, job *j, job_count_fn *count, void *ctx,
-                      err_ctx *err)
+/* A choice has ended: what it took goes into the job's usage. */
+static void end_choice(job *j, job_count_fn *count, void *ctx)
 {
-    const int n = j->r->load_only ? 0 : api_writer_n_choice(j->r);
-    int n_answer = 0;
-    for (int i = 0; i < n; i++) {
-        if (i > 0) api_writer_finish(j->w, stats->end, j->stop_text);
-        if (n > 1) api_writer_choice(j->w, i);
-        j->reasons = j->enough = false;
-        const int rc = answer_choice(stats, j, i, err);
-        if (rc < 0) return rc;
-        count(ctx, stats);
-        n_answer += stats->n_answer;
-        if (i % j->r->n == 0) j->usage.n_cached += stats->n_reused;
-        j->usage.prompt_ns += stats->prompt_ns;
-        j->usage.answer_ns += stats->answer_ns;
-        if (stats->end == ANSWER_INTERRUPTED) break;
+    j->stats = *answer_so_far(j->a);
+    const int which = j->stop ? stops_which(j->stop) : -1;
+    j->stop_text = which >= 0 ? j->r->stop[which] : NULL;
+    if (j->enough && j->stats.end == ANSWER_INTERRUPTED) j->stats.end = ANSWER_STOP;
+    close_choice(j);
+    count(ctx, &j->stats);
+    j->n_drawn += j->stats.n_answer;
+    if (j->choice % j->r->n == 0) j->usage.n_cached += j->stats.n_reused;
+    j->usage.prompt_ns += j->stats.prompt_ns;
+    j->usage.answer_ns += j->stats.answer_ns;
+    j->choice++;
+    if (j->stats.end == ANSWER_INTERRUPTED) j->choice = j->n_choice;
+}
+
+/* 1: there is more. */
+static int step(job *j, job_count_fn *count, void *ctx, err_ctx *err)
+{
+    int rc = 0;
+    if (!j->a && j->choice < j->n_choice) {
+        if (j->choice > 0) api_writer_finish(j->w, j->stats.end, j->stop_text);
+        if (j->n_choice > 1) api_writer_choice(j->w, j->choice);
+        rc = open_choice(j, err);
     }
-    j->usage.n_answer = n_answer;
-    j->usage.total_ns = clock_ns() - j->arrived_ns;
-    return 0;
+    if (rc == 0 && j->a) rc = answer_step(j->a, err);
+    if (rc == 0 && j->a) end_choice(j, count, ctx);
+    return rc != 0 ? rc : j->choice < j->n_choice;
 }
 
 /* For the log. */
-static void say_what(job *j, const answer_stats *s)
+static void say_what(job *j)
 {
     char text[HTTP_REMARK];
     snprintf(text, sizeof text, "%d tokens (%d were there), %d of the answer, %.2f s, %s",
              j->usage.n_prompt, j->usage.n_cached, j->usage.n_answer,
-             (double)(clock_ns() - j->arrived_ns) * 1e-9, answer_end_name(s->end));
+             (double)(clock_ns() - j->arrived_ns) * 1e-9, answer_end_name(j->stats.end));
     http_remark(j->x, text);
 }
 
-int job_answer(job *j, job_count_fn *count, void *ctx)
+void job_sit(job *j, session *s)
 {
-    answer_stats stats = { .end = ANSWER_STOP };
+    j->s = s;
+    j->stats = (answer_stats){ .end = ANSWER_STOP };
+    j->n_choice = j->r->load_only ? 0 : api_writer_n_choice(j->r);
+}
+
+int job_cached(const job *j)
+{
+    const bool counts = j->a && j->choice % j->r->n == 0;
+    return j->usage.n_cached + (counts ? answer_so_far(j->a)->n_reused : 0);
+}
+
+bool job_draws(const job *j) { return j->a && answer_draws(j->a); }
+
+int job_step(job *j, job_count_fn *count, void *ctx)
+{
     err_ctx err = { 0 };
-    if (http_gone(j->x)) return ERR_STOPPED;
-    const int rc = answer_all(&stats, j, count, ctx, &err);
-    say_what(j, &stats);
+    if (!j->a && http_gone(j->x)) return ERR_STOPPED;
+    const int rc = step(j, count, ctx, &err);
+    if (rc > 0) return rc;
+    close_choice(j);
+    j->usage.n_answer = rc == 0 ? j->n_drawn : j->usage.n_answer;
+    j->usage.total_ns = clock_ns() - j->arrived_ns;
+    say_what(j);
     if (http_gone(j->x)) return ERR_STOPPED;
     if (rc < 0) {
         job_fail(j, rc == ERR_RANGE ? API_BAD_REQUEST : API_BROKEN, err.msg);
         return rc;
     }
-    if (stats.end == ANSWER_INTERRUPTED) stats.end = ANSWER_LENGTH;      /* the server closes */
-    if (api_writer_end(j->w, stats.end, j->stop_text, &j->usage) < 0) http_break(j->x);
+    /* what was interrupted though the client is there: the server closes */
+    const answer_end end = j->stats.end == ANSWER_INTERRUPTED ? ANSWER_LENGTH : j->stats.end;
+    if (api_writer_end(j->w, end, j->stop_text, &j->usage) < 0) http_break(j->x);
     else if (j->r->stream) http_end(j->x);
     else http_reply(j->x, 200, api_content_type(j->r), j->body.ptr, j->body.len);
     return 0;

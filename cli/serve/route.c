@@ -136,15 +136,25 @@ static void slots(front *f, http_exchange *x, int arg)
 {
     const desk_counts c = desk_count(f->d);
     const char *must = http_query(x, "fail_on_no_slot");
-    char text[160];
+    textbuf text = { 0 };
     (void)arg;
-    if (must && !strcmp(must, "1") && c.running) {
-        refuse(x, API_BUSY, "an answer is being computed");
+    if (must && !strcmp(must, "1") && c.running >= f->model.n_slot) {
+        refuse(x, API_BUSY, "all slots are busy");
         return;
     }
-    snprintf(text, sizeof text, "[{\"id\":0,\"n_ctx\":%d,\"is_processing\":%s,\"n_waiting\":%d}]",
-             f->model.n_ctx, c.running ? "true" : "false", c.waiting);
-    reply_json(x, 200, text);
+    textbuf_str(&text, "[");
+    for (int i = 0; i < f->model.n_slot; i++) {
+        const seat_view v = desk_seat(f->d, i);
+        textbuf_printf(&text, "%s{\"id\":%d,\"id_task\":%lld,\"n_ctx\":%d,\"is_processing\":%s,"
+                       "\"n_prompt\":%d,\"n_cached\":%d,\"n_decoded\":%d,\"age_s\":%.3f,"
+                       "\"n_waiting\":%d}", i > 0 ? "," : "", i,
+                       v.job > 0 ? (long long)v.job : -1ll, f->model.n_ctx,
+                       v.busy ? "true" : "false", v.n_prompt, v.n_cached, v.n_drawn, v.age_s,
+                       c.waiting);
+    }
+    textbuf_str(&text, "]");
+    reply_json(x, text.failed ? 500 : 200, text.failed ? "" : text.ptr);
+    textbuf_free(&text);
 }
 
 static const route routes[] = {

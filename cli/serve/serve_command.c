@@ -22,12 +22,17 @@
 #include "cli/serve/route.h"
 #include "cli/tier_args.h"
 
-enum { DEFAULT_PORT = 8080, DEFAULT_CTX = 32768, N_SNAPSHOT = 8, MOST_CONNECTIONS = 512 };
+enum {
+    DEFAULT_PORT = 8080, DEFAULT_CTX = 32768, MOST_CONNECTIONS = 512,
+    N_SNAPSHOT = 8, N_SNAPSHOT_CACHED = 2,       /* with a cache they only save copies */
+    USUAL_SEATS = 8, MOST_SEATS = SESSION_MOST_BESIDE + 1,
+    SEATS_PART = 16                      /* of the memory: for all but the first, unasked */
+};
 
 typedef struct serve_options {
     const char *model, *key_file;
     arg_texts listen, keys, aliases, origins;
-    int64_t queue, patience;
+    int64_t queue, patience, parallel;
     uint64_t body, cache, drive;
     bool quiet;
     engine_args engine;
@@ -48,6 +53,8 @@ static const arg_option options[] = {
       "The model's name for clients; more names if given several times. Default: the file's" },
     { "cors", 0, ARG_TEXTS, FIELD(origins), "ORIGIN", NULL, 0, 0,
       "Pages from there may ask, too, or *. Default: those of this machine" },
+    { "parallel", 0, ARG_INT, FIELD(parallel), "N", "MOE_PARALLEL", 1, MOST_SEATS,
+      "Answers at the same time, each with --ctx tokens. Default: 8 if that takes little memory" },
     { "queue", 0, ARG_INT, FIELD(queue), "N", NULL, 1, 100000,
       "Most requests that wait. Default: 64" },
     { "body-limit", 0, ARG_SIZE, FIELD(body), "SIZE", NULL, 0, 0,
@@ -90,7 +97,8 @@ typedef struct server {
     front f;
     http_server *http;
     model_handle l;
-    session *s;
+    session *s[MOST_SEATS];
+    int n_seat;
     prefix_cache *cache;
     session_options so;
     load_options load;
@@ -199,8 +207,8 @@ static void describe(server *v)
     api_model *a = &v->f.model;
     *a = (api_model){ .name = v->name, .path = v->l.path, .arch = model_arch_name(m->hp.arch),
                       .quant = quant_name((uint32_t)m->layers[0].experts->weight[0]->type),
-                      .build = commands_version_text(), .n_ctx = session_ctx(v->s),
-                      .n_ctx_train = m->hp.ctx_train, .n_vocab = m->hp.n_vocab, .n_slot = 1,
+                      .build = commands_version_text(), .n_ctx = session_ctx(v->s[0]),
+                      .n_ctx_train = m->hp.ctx_train, .n_vocab = m->hp.n_vocab, .n_slot = v->n_seat,
                       .thinks = chat_format_of(v->l.talk) == CHAT_HARMONY };
     if (v->o.aliases.n > 1) {
         a->aliases = v->o.aliases.text + 1;
@@ -244,7 +252,39 @@ static int open_cache(server *v, err_ctx *err)
         .ram_bytes = v->o.cache, .folder = v->o.drive > 0 && folder[0] ? folder : NULL,
         .drive_bytes = v->o.drive, .note = say_line,
     };
-    return v->o.cache == 0 ? 0 : prefix_cache_create(&v->cache, v->s, &c, err);
+    return v->o.cache == 0 ? 0 : prefix_cache_create(&v->cache, v->s[0], &c, err);
+}
+
+/* As many as the user says, or as a small part of the memory holds. */
+static int choose_seats(server *v, err_ctx *err)
+{
+    session_options two = v->so;
+    plan_machine here;
+    uint64_t one_bytes, two_bytes, vram;
+    int rc = 0;
+    v->n_seat = (int)v->o.parallel;
+    two.n_beside = 1;
+    if (v->n_seat == 0 &&
+        (rc = session_plan(&one_bytes, &vram, v->l.e, &v->so, err)) == 0 &&
+        (rc = session_plan(&two_bytes, &vram, v->l.e, &two, err)) == 0 &&
+        (rc = planning_machine(&here, v->load.where.device != DEVICE_CPU, err)) == 0) {
+        const plan_wish *w = &v->load.where.wish;
+        const uint64_t free = here.gpu ? here.vram_free : here.ram_available;
+        const uint64_t bound = here.gpu ? w->vram : w->ram, room = bound < free ? bound : free;
+        const uint64_t each = two_bytes - one_bytes;
+        for (v->n_seat = 1; v->n_seat < USUAL_SEATS; v->n_seat++)
+            if ((uint64_t)v->n_seat * each > room / SEATS_PART) break;
+    }
+    v->so.n_beside = v->n_seat - 1;
+    return rc;
+}
+
+static int make_sessions(server *v, err_ctx *err)
+{
+    int rc = model_handle_session(&v->s[0], &v->l, &v->so, err);
+    for (int i = 1; i < v->n_seat && rc == 0; i++)
+        rc = session_create_beside(&v->s[i], v->s[0], err);
+    return rc;
 }
 
 /* 0, or the exit code. */
@@ -261,18 +301,19 @@ static int load_model(server *v)
         return model_handle_fail(v->o.model ? v->o.model : DEMO_MODEL_NAME, &err);
     const int most = v->l.m->hp.ctx_train;
     if (v->so.ctx == 0) v->so.ctx = most < DEFAULT_CTX ? most : DEFAULT_CTX;
-    v->so.n_snapshot = N_SNAPSHOT;
+    v->so.n_snapshot = v->o.cache > 0 ? N_SNAPSHOT_CACHED : N_SNAPSHOT;
+    if (choose_seats(v, &err) < 0) return model_handle_fail(v->l.path, &err);
     if (model_handle_place(&v->l, &v->so, &err) < 0) return model_handle_fail(v->l.path, &err);
     if (!v->o.quiet) model_handle_say_notes(&v->l, true, false);
-    if (model_handle_session(&v->s, &v->l, &v->so, &err) < 0)
-        return model_handle_fail(v->l.path, &err);
+    if (make_sessions(v, &err) < 0) return model_handle_fail(v->l.path, &err);
     if (open_cache(v, &err) < 0) return model_handle_fail(NULL, &err);
     name_model(v);
     describe(v);
     v->f.tok = v->l.tok;
     v->f.talk = v->l.talk;
     if (encoder_create(&v->f.enc, v->l.tok, &err) < 0) return model_handle_fail(NULL, &err);
-    const desk_options d = { .model = &v->l, .s = v->s, .cache = v->cache, .name = v->name,
+    const desk_options d = { .model = &v->l, .sessions = v->s, .n_session = v->n_seat,
+                             .cache = v->cache, .name = v->name,
                              .most_waiting = (int)v->o.queue };
     if (desk_open(&v->f.d, &d, &err) < 0) return model_handle_fail(NULL, &err);
     atomic_store(&v->f.ready, true);
@@ -310,21 +351,22 @@ static int open_port(server *v)
 
 static void greet(const server *v)
 {
-    char url[160], ctx[32], line[PLAN_LINE_CAP];
+    char url[160], ctx[32], seats[48] = "", line[PLAN_LINE_CAP];
     const bool v6 = strchr(v->address, ':') != NULL;
     if (v->o.quiet) return;
     if (v->address[0])
         snprintf(url, sizeof url, "http://%s%s%s:%d", v6 ? "[" : "", v->address, v6 ? "]" : "",
                  http_port(v->http));
     else snprintf(url, sizeof url, "unix:%s", v->unix_path);
-    text_count(ctx, sizeof ctx, (uint64_t)session_ctx(v->s));
+    text_count(ctx, sizeof ctx, (uint64_t)session_ctx(v->s[0]));
     const plan_view where = placement_view(v->l.where);
-    console_note("%s: %s tokens of context, %s", v->name, ctx,
+    if (v->n_seat > 1) snprintf(seats, sizeof seats, ", %d answers at the same time", v->n_seat);
+    console_note("%s: %s tokens of context%s, %s", v->name, ctx, seats,
                  plan_view_line(line, sizeof line, &where));
     console_note("listening on %s", url);
     if (!v->address[0]) return;
     console_note("Codex: base_url = \"%s/v1\", wire_api = \"responses\", model_context_window = %d",
-                 url, session_ctx(v->s));
+                 url, session_ctx(v->s[0]));
     console_note("Claude Code: ANTHROPIC_BASE_URL=%s ANTHROPIC_AUTH_TOKEN=%s ANTHROPIC_MODEL=%s",
                  url, v->f.n_key > 0 ? "KEY" : "none", v->name);
 }
@@ -378,7 +420,7 @@ int cmd_serve(int argc, char **argv)
     desk_free(v.f.d);
     encoder_free(v.f.enc);
     prefix_cache_free(v.cache);
-    session_free(v.s);
+    while (v.n_seat > 0) session_free(v.s[--v.n_seat]);
     if (v.l.e) expert_memory_keep(v.l.e, &v.l.asked, v.l.m);
     model_handle_close(&v.l);
     mem_free(v.key_text);
