@@ -179,7 +179,7 @@ int desk_open(desk **out, const desk_options *o, err_ctx *err)
     return rc < 0 ? ERR_NOMEM : 0;
 }
 
-void desk_take(desk *d, http_exchange *x, api_request *r, bool count)
+void desk_take(desk *d, http_exchange *x, api_kind kind, bool count)
 {
     api_error why;
     job *j = mem_zalloc(sizeof *j);
@@ -188,7 +188,7 @@ void desk_take(desk *d, http_exchange *x, api_request *r, bool count)
     const bool closing = d->closing;
     const bool full = d->fresh.n + d->ready.n >= d->o.most_waiting;
     if (j && !closing && !full) {
-        *j = (job){ .o = &d->o, .hurry = &d->hurry, .x = x, .r = r, .count = count,
+        *j = (job){ .o = &d->o, .hurry = &d->hurry, .x = x, .kind = kind, .count = count,
                     .arrived_ns = clock_ns() };
         d->counts.requests++;
         push(&d->fresh, j);
@@ -198,10 +198,9 @@ void desk_take(desk *d, http_exchange *x, api_request *r, bool count)
     }
     d->counts.refused++;
     pthread_mutex_unlock(&d->lock);
-    api_error_make(&why, API_BUSY, r->kind, closing ? "the server is stopping" :
+    api_error_make(&why, API_BUSY, kind, closing ? "the server is stopping" :
                    "too many requests wait already: try again");
-    job_refuse(x, r->kind, &why);
-    api_request_free(r);
+    job_refuse(x, kind, &why);
     http_release(x);
     mem_free(j);
 }

@@ -1,6 +1,6 @@
 /* desk.h - where requests become answers: a clerk makes prompts of them, one thread computes.
  *
- * The clerk renders and counts, so that what cannot be answered is refused at once, with a status;
+ * The clerk reads them, renders and counts, so that what cannot be answered is refused at once, with a status;
  * then the head of a stream goes out, and the request waits for a seat. The engine's thread gives
  * seats in order of arrival, computes for those who have one in turn (seats.h), and looks before
  * each token and each part of a prompt whether the client is still there. Who waits longer than ten
@@ -27,9 +27,8 @@ typedef struct desk_options {
 
 int desk_open(desk **out, const desk_options *o, err_ctx *err);
 
-/* Takes both, and answers the exchange in any case; from any thread. count: only how many tokens
- * the prompt has. */
-void desk_take(desk *d, http_exchange *x, api_request *r, bool count);
+/* Answers it in any case; does not wait. count: only how many tokens the prompt has. */
+void desk_take(desk *d, http_exchange *x, api_kind kind, bool count);
 
 /* What has happened so far. */
 typedef struct desk_counts {

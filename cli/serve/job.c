@@ -41,8 +41,8 @@ void job_refuse(http_exchange *x, api_kind kind, const api_error *why)
 /* In a stream, or with the error's status. */
 static void fail(job *j, const api_error *why)
 {
-    if (!j->r->stream || !j->w) {
-        job_refuse(j->x, j->r->kind, why);
+    if (!j->w || !j->r->stream) {
+        job_refuse(j->x, j->kind, why);
         return;
     }
     if (api_writer_fail(j->w, why) == 0) http_end(j->x);
@@ -52,7 +52,7 @@ static void fail(job *j, const api_error *why)
 void job_fail(job *j, api_trouble what, const char *text)
 {
     api_error why;
-    api_error_make(&why, what, j->r->kind, "%s", text);
+    api_error_make(&why, what, j->kind, "%s", text);
     fail(j, &why);
 }
 
@@ -186,11 +186,23 @@ static bool is_empty(const job *j)
     return false;
 }
 
+static int read_body(job *j, api_error *why)
+{
+    const str_view body = http_body(j->x);
+    const char *text = body.ptr ? body.ptr : "";
+    return j->count ? api_parse_count(&j->r, text, body.len, why)
+                    : api_parse(&j->r, j->kind, text, body.len, why);
+}
+
 bool job_prepare(job *j, encoder *enc)
 {
     err_ctx err = { 0 };
     api_error why;
     const int ctx = session_ctx(j->o->sessions[0]);
+    if (read_body(j, &why) < 0) {
+        job_refuse(j->x, j->kind, &why);
+        return false;
+    }
     int rc = check(j, &err);
     if (rc == 0) rc = make_form(j, &err);
     if (rc == 0) rc = make_prompts(j, enc, &err);
@@ -213,7 +225,7 @@ bool job_prepare(job *j, encoder *enc)
     if (longest(j) >= ctx) {
         const bool inside = api_error_overflow(&why, j->r, longest(j), ctx);
         if (inside && begin(j) == 0) fail(j, &why);
-        else job_refuse(j->x, j->r->kind, &why);
+        else job_refuse(j->x, j->kind, &why);
         return false;
     }
     if (is_empty(j) && !j->r->load_only) {

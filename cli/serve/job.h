@@ -17,8 +17,9 @@ typedef struct job {
     const desk_options *o;
     const atomic_bool *hurry;            /* the answer ends now */
     http_exchange *x;                    /* kept */
-    api_request *r;                      /* its own, as all below */
+    api_kind kind;
     bool count;                          /* only how many tokens the prompt has */
+    api_request *r;                      /* NULL: not read yet; its own, as all below */
     api_writer *w;
     textbuf body;                        /* of an answer in one piece */
     id_list *prompts;                    /* [n_prompt]: several of completions alone */
@@ -53,7 +54,7 @@ void job_fail(job *j, api_trouble what, const char *text);
 /* Says that it is still here if nothing was said for ten seconds. False: the client has left. */
 bool job_stays(job *j);
 
-/* Prompts, form and writer, and the head of a stream. True: it can be answered. False: it has
+/* Reads the body; prompts, form and writer, and the head of a stream. True: it can be answered. False: it has
  * been. */
 bool job_prepare(job *j, encoder *enc);
 

@@ -57,23 +57,13 @@ static void refuse(http_exchange *x, api_trouble what, const char *text)
 
 static void answer(front *f, http_exchange *x, int kind)
 {
-    const str_view body = http_body(x);
-    api_request *r;
-    api_error why;
-    if (api_parse(&r, (api_kind)kind, body.ptr ? body.ptr : "", body.len, &why) < 0)
-        route_refuse(x, (api_kind)kind, &why);
-    else desk_take(f->d, x, r, false);
+    desk_take(f->d, x, (api_kind)kind, false);
 }
 
 static void count_tokens(front *f, http_exchange *x, int arg)
 {
-    const str_view body = http_body(x);
-    api_request *r;
-    api_error why;
     (void)arg;
-    if (api_parse_count(&r, body.ptr ? body.ptr : "", body.len, &why) < 0)
-        route_refuse(x, API_MESSAGES, &why);
-    else desk_take(f->d, x, r, true);
+    desk_take(f->d, x, API_MESSAGES, true);
 }
 
 /* ---- about the server ------------------------------------------------------------------------ */
