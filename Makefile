@@ -350,6 +350,8 @@ $(FUZZERS): $B/tests/%: $B/tests/%.c.o $(LIB_OBJ) \
 	$(LINK)
 
 # What the server's tests ask with.
+$B/tests/soak_client: $B/tests/soak_client.c.o $(LIB_OBJ)
+	$(LINK)
 $B/tests/http_client: $B/tests/http_client.c.o $(call obj,console wrap) $(LIB_OBJ)
 	$(LINK)
 
@@ -366,7 +368,7 @@ $(UNPACKED): $B/golden/%: tests/golden/%.xz
 	$Qxz -dc $< > $@
 
 tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuzz_seeds \
-       $B/tests/http_client $B/tests/pull_server $(UNPACKED)
+       $B/tests/http_client $B/tests/soak_client $B/tests/pull_server $(UNPACKED)
 
 check test: all tests
 	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)

@@ -65,6 +65,7 @@ static int read_machine(placement *p, uint64_t program, bool use_gpu, uint64_t a
         return err_set(err, ERR_FORMAT, "MOE_RAM_AVAILABLE is not a size such as 512M or 20G");
     const uint64_t half = p->in.machine.ram_available / 2;
     p->in.machine.ram_available -= aside < half ? aside : half;
+    p->in.machine.ram_program += aside;
     return 0;
 }
 

@@ -30,7 +30,8 @@ typedef struct placement_options {
     int prefill_m;                       /* tokens from which products are GEMMs; 0: as usual */
     bool remember;                       /* the experts of the last run are those of the next */
     bool measure;                        /* in any case, even if the plan does not depend on it */
-    uint64_t ram_aside;                  /* left to something else of this program */
+    uint64_t ram_aside;                  /* for something else of this program, which a bound of
+                                          * RAM counts, too */
 } placement_options;
 
 typedef struct placement {

@@ -120,6 +120,7 @@ for m in $qwen $gptoss; do
     gives 200 'moe-serve' GET /
     gives 200 'llamacpp:prompt_tokens_total' GET /metrics
     gives 200 '"is_processing":false' GET /slots
+    equal "$m: slots" "0 7" "$(value 0.id) $(value 7.id)"
 
     # ---- many at once: each gets what it gets alone
     question() { echo "{\"messages\":[{\"role\":\"user\",\"content\":\"Count to $1.\"}],\"max_tokens\":16,\"seed\":$1,\"stream\":true}"; }

@@ -38,6 +38,14 @@ static void reply_owned(http_exchange *x, char *body)
     mem_free(body);
 }
 
+/* Frees the text. */
+static void reply_text(http_exchange *x, const char *type, textbuf *text)
+{
+    http_reply(x, text->failed ? 500 : 200, type, text->failed ? "" : text->ptr,
+               text->failed ? 0 : text->len);
+    textbuf_free(text);
+}
+
 void route_refuse(http_exchange *x, api_kind kind, const api_error *why)
 {
     char *body = api_error_body(why, kind, http_id(x));
@@ -117,9 +125,7 @@ static void show_metrics(front *f, http_exchange *x, int arg)
     const desk_counts c = desk_count(f->d);
     (void)arg;
     metrics_write(&text, &c);
-    http_reply(x, text.failed ? 500 : 200, "text/plain; version=0.0.4; charset=utf-8",
-               text.failed ? "" : text.ptr, text.failed ? 0 : text.len);
-    textbuf_free(&text);
+    reply_text(x, "text/plain; version=0.0.4; charset=utf-8", &text);
 }
 
 static void slots(front *f, http_exchange *x, int arg)
@@ -143,8 +149,7 @@ static void slots(front *f, http_exchange *x, int arg)
                        c.waiting);
     }
     textbuf_str(&text, "]");
-    reply_json(x, text.failed ? 500 : 200, text.failed ? "" : text.ptr);
-    textbuf_free(&text);
+    reply_text(x, "application/json", &text);
 }
 
 static const route routes[] = {

@@ -290,10 +290,10 @@ static int make_sessions(server *v, err_ctx *err)
 /* 0, or the exit code. */
 static int load_model(server *v)
 {
-    uint64_t *ram = &v->load.where.wish.ram;
+    const uint64_t ram = v->load.where.wish.ram;
     err_ctx err = { 0 };
+    if (v->o.cache > ram / 2) v->o.cache = ram / 2;
     v->load.where.ram_aside = v->o.cache;
-    if (*ram != UINT64_MAX) *ram -= v->o.cache < *ram / 2 ? v->o.cache : *ram / 2;
     v->load.path = v->o.model;
     v->load.with_text = true;
     v->load.where.remember = true;

@@ -1,0 +1,65 @@
+#!/bin/sh
+# test_cli_soak.sh BUILD - many clients at once who ask, leave and talk nonsense: everybody hears what
+# they hear alone, no place stays taken, memory does not grow; also on a drive that fails at times.
+# SOAK=N: so many requests for each model and machine, instead of a few hundred. Ends with
+# "cli_soak N passed, N failed".
+set -u
+area=cli_soak
+. tests/cli_harness.sh
+serve=$build/moe-serve
+client=$build/tests/soak_client
+n=${SOAK:-240}
+clients=16
+pid=
+export ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=4
+trap '[ -z "$pid" ] || kill -KILL $pid 2>/dev/null; rm -rf "$tmp"' EXIT
+
+# start ARGUMENTS...: its port in $port
+start() {
+    : >"$tmp/err"
+    "$serve" --listen 127.0.0.1:0 "$@" >"$tmp/out" 2>"$tmp/err" </dev/null &
+    pid=$!
+    port=
+    for i in $(seq 600); do
+        port=$(sed -n 's|.*listening on http://127.0.0.1:\([0-9]*\)$|\1|p' "$tmp/err")
+        [ -z "$port" ] || break
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.1
+    done
+    if [ "$port" ]; then ok; else bad "moe-serve $*: it did not start"; fi
+}
+stop() {
+    kill -TERM $pid
+    wait $pid
+    code=$?
+    pid=
+    if [ $code -eq 0 ]; then ok; else bad "exit code $code after SIGTERM: $(tail -n 3 "$tmp/err")"; fi
+}
+memory() { sed -n 's/^VmRSS:[[:space:]]*\([0-9]*\) kB/\1/p' /proc/$pid/status; }
+soak() {
+    what=$1
+    shift
+    if said=$(timeout 7200 "$client" "$port" "$@" 2>&1); then ok; else bad "$what: $said"; fi
+    [ -z "${SOAK:-}" ] || echo "$what: $said"
+}
+
+for m in $qwen $gptoss; do
+    start -m $m --ctx 1024 --prompt-cache 24M --prompt-cache-drive 64M --threads 2
+    soak "$m" $((n / 2)) $clients 1
+    before=$(memory)
+    soak "$m" $((n / 2)) $clients 2
+    after=$(memory)
+    [ -z "${SOAK:-}" ] || echo "$m: $before kB after the first half, $after kB after the second"
+    if [ -z "${SOAK:-}" ] || [ "$after" -le $((before + before / 10 + 8192)) ]; then ok
+    else bad "$m: $before kB became $after kB"; fi
+    stop
+    few="-m $m --ctx 1024 --parallel 4 --threads 2"
+    small=$(($(least "$serve" --listen 127.0.0.1:0 $few) + 2))M  # one for the cache
+    MOE_FAULT="read-error:600:25,read-short:100:2000"
+    export MOE_FAULT
+    start $few --prompt-cache 1M --ram $small
+    unset MOE_FAULT
+    soak "$m, from a drive that fails" $((n / 2)) $clients 3 may-fail
+    stop
+done
+finish
