@@ -228,7 +228,7 @@ for m in $qwen $gptoss; do
 done
 
 # ---- several at the same time: a short answer does not wait for long ones, nor for a long prompt
-forever='{"messages":[{"role":"user","content":"Hi"}],"max_tokens":3000,"temperature":0,"ignore_eos":true,"stream":true}'
+forever='{"messages":[{"role":"user","content":"Hi"}],"max_tokens":3000,"n":8,"temperature":0,"ignore_eos":true,"stream":true}'
 words=$(yes 'A fox, a dog and a cat.' | head -n 300 | tr '\n' ' ')
 busy() { ask GET /slots; grep -o '"is_processing":true' "$tmp/body" | wc -l; }
 for m in $qwen $gptoss; do
@@ -237,7 +237,7 @@ for m in $qwen $gptoss; do
     said=$(value choices.0.message.content)
     timeout $patience "$client" $port POST /v1/chat/completions -d "$forever" >"$tmp/long.1" &
     first=$!
-    timeout $patience "$client" $port POST /v1/completions -d '{"prompt":"Once","max_tokens":3000,"ignore_eos":true}' >"$tmp/long.2" &
+    timeout $patience "$client" $port POST /v1/completions -d '{"prompt":"Once","max_tokens":3000,"n":8,"ignore_eos":true}' >"$tmp/long.2" &
     for i in $(seq 400); do [ "$(busy)" -lt 2 ] || break; sleep 0.02; done
     timeout $patience "$client" $port POST /v1/completions -d "{\"prompt\":\"$words\",\"max_tokens\":1}" >"$tmp/long.3" &
     gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
