@@ -3,6 +3,7 @@
  *   soak_client PORT REQUESTS CLIENTS SEED [may-fail]
  *
  * Each question is asked alone first; whoever asks it later, beside whomever, must hear the same.
+ * Two hundred more clients never finish a request: each sends a byte of it now and then.
  * At the end nobody may have a place any more. may-fail: the server's machine fails at times, so an
  * error is no wrong answer; another answer still is. Prints one line; exit code: 0 all was well. */
 #include <arpa/inet.h>
@@ -19,7 +20,7 @@
 
 #include "loader/base.h"
 
-enum { MOST_CLIENTS = 64, PATIENCE_S = 300 };
+enum { MOST_CLIENTS = 64, PATIENCE_S = 300, SLOW_CLIENTS = 200 };
 
 /* ---- what is asked --------------------------------------------------------------------------- */
 
@@ -272,6 +273,28 @@ static void *client(void *ctx)
     return NULL;
 }
 
+static atomic_bool over;
+
+/* All the slow ones. */
+static void *dawdle(void *ctx)
+{
+    static const char begin[] = "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nX-Slow: ";
+    int fds[SLOW_CLIENTS];
+    (void)ctx;
+    for (int i = 0; i < SLOW_CLIENTS; i++) {
+        fds[i] = dial();
+        if (fds[i] >= 0) (void)!send(fds[i], begin, sizeof begin - 1, MSG_NOSIGNAL);
+    }
+    while (!atomic_load(&over)) {
+        for (int i = 0; i < SLOW_CLIENTS; i++)
+            if (fds[i] >= 0) (void)!send(fds[i], "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
+    }
+    for (int i = 0; i < SLOW_CLIENTS; i++)
+        if (fds[i] >= 0) close(fds[i]);
+    return NULL;
+}
+
 /* A text of so many words, the same each time. */
 static void put_words(textbuf *to, int n, int seed)
 {
@@ -328,7 +351,7 @@ static bool all_free(void)
 
 int main(int argc, char **argv)
 {
-    pthread_t threads[MOST_CLIENTS];
+    pthread_t threads[MOST_CLIENTS], slow;
     uint64_t seeds[MOST_CLIENTS];
     if (argc < 5) return 2;
     port = atoi(argv[1]);
@@ -336,11 +359,14 @@ int main(int argc, char **argv)
     const int n = min_int(atoi(argv[3]), MOST_CLIENTS);
     if (!prepare()) return 1;
     atomic_store(&count.left, atoi(argv[2]));
+    if (pthread_create(&slow, NULL, dawdle, NULL) != 0) return 1;
     for (int i = 0; i < n; i++) {
         seeds[i] = (uint64_t)atoi(argv[4]) * 1000 + (uint64_t)i;
         if (pthread_create(&threads[i], NULL, client, &seeds[i]) != 0) return 1;
     }
     for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
+    atomic_store(&over, true);
+    pthread_join(slow, NULL);
     const bool free_again = all_free();
     printf("%d asked, %d left early, %d nonsense, %d busy, %d failed, %d wrong%s\n",
            atomic_load(&count.asked), atomic_load(&count.gone), atomic_load(&count.refused),

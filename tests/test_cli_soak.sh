@@ -55,7 +55,7 @@ for m in $qwen $gptoss; do
     stop
     few="-m $m --ctx 1024 --parallel 4 --threads 2"
     small=$(($(least "$serve" --listen 127.0.0.1:0 $few) + 2))M  # one for the cache
-    MOE_FAULT="read-error:600:25,read-short:100:2000"
+    MOE_FAULT="read-error:200:2:1500,read-short:100:20:200"
     export MOE_FAULT
     start $few --prompt-cache 1M --ram $small
     unset MOE_FAULT

@@ -9,8 +9,10 @@
 
 typedef struct fault_state {
     _Atomic int64_t asked;               /* since it was armed */
-    int64_t from, until;                 /* yes to questions from .. until - 1; written before the
-                                          * bit in armed is set, read after it was seen */
+    int64_t from, until;                 /* yes to questions from .. until - 1, ... */
+    int64_t every;                       /* and again each time that so many more were asked; 0:
+                                          * never. All written before the bit in armed is set, read
+                                          * after it was seen */
 } fault_state;
 
 static fault_state points[FAULT_COUNT];
@@ -23,12 +25,15 @@ static const char *const names[FAULT_COUNT] = {
     [FAULT_VRAM] = "vram",             [FAULT_GPU_LOST] = "gpu-lost",
 };
 
-void fault_arm(fault_point p, int skip, int n)
+void fault_arm(fault_point p, int skip, int n) { fault_arm_every(p, skip, n, 0); }
+
+void fault_arm_every(fault_point p, int skip, int n, int every)
 {
     fault_state *s = &points[p];
     atomic_fetch_and_explicit(&armed, ~(UINT32_C(1) << p), memory_order_relaxed);
     s->from = skip > 0 ? skip : 0;
     s->until = n == FAULT_ALWAYS ? INT64_MAX : s->from + (n > 0 ? n : 0);
+    s->every = every;
     atomic_store_explicit(&s->asked, 0, memory_order_relaxed);
     atomic_fetch_or_explicit(&armed, UINT32_C(1) << p, memory_order_release);  /* fault_hits */
 }
@@ -43,7 +48,8 @@ bool fault_hits(fault_point p)
     fault_state *s = &points[p];
     /* pairs with fault_arm */
     if (!(atomic_load_explicit(&armed, memory_order_acquire) >> p & 1)) return false;
-    const int64_t i = atomic_fetch_add_explicit(&s->asked, 1, memory_order_relaxed);
+    int64_t i = atomic_fetch_add_explicit(&s->asked, 1, memory_order_relaxed);
+    if (s->every > 0 && i >= s->from) i = s->from + (i - s->from) % s->every;
     return i >= s->from && i < s->until;
 }
 
@@ -61,7 +67,7 @@ static bool take_number(int *out, const char **at)
 }
 
 /* One fault and the comma after it, if there is one; the text must go on after a comma. */
-static bool take_fault(fault_point *p, int *skip, int *n, const char **at)
+static bool take_fault(fault_point *p, int *skip, int *n, int *every, const char **at)
 {
     const size_t len = strcspn(*at, ":,");
     int i = 0;
@@ -70,8 +76,9 @@ static bool take_fault(fault_point *p, int *skip, int *n, const char **at)
     *p = (fault_point)i;
     *skip = 0;
     *n = FAULT_ALWAYS;
+    *every = 0;
     *at += len;
-    if (!take_number(skip, at) || !take_number(n, at)) return false;
+    if (!take_number(skip, at) || !take_number(n, at) || !take_number(every, at)) return false;
     if (**at == ',') return *++*at != '\0';
     return **at == '\0';
 }
@@ -79,9 +86,10 @@ static bool take_fault(fault_point *p, int *skip, int *n, const char **at)
 bool fault_arm_text(const char *text)
 {
     fault_point p;
-    int skip, n;
+    int skip, n, every;
     for (const char *at = text; *at;)
-        if (!take_fault(&p, &skip, &n, &at)) return false;
-    for (const char *at = text; *at && take_fault(&p, &skip, &n, &at);) fault_arm(p, skip, n);
+        if (!take_fault(&p, &skip, &n, &every, &at)) return false;
+    for (const char *at = text; *at && take_fault(&p, &skip, &n, &every, &at);)
+        fault_arm_every(p, skip, n, every);
     return true;
 }

@@ -25,12 +25,14 @@ enum { FAULT_ALWAYS = INT32_MAX };
 /* The next skip questions about p get no, the n after them yes, all others no. Nobody may ask
  * about p meanwhile. */
 void fault_arm(fault_point p, int skip, int n);
+/* The same again, each time that every more were asked. */
+void fault_arm_every(fault_point p, int skip, int n, int every);
 void fault_disarm_all(void);
 
 bool fault_hits(fault_point p);          /* any thread */
 
-/* "read-error:3:1,io-uring": names with optional skip and count (default 0 and always); "" arms
- * nothing. False, with nothing armed, if the text is not understood. */
+/* "read-error:3:1:50,io-uring": names with optional skip, count (default 0 and always) and every
+ * (never); "" arms nothing. False, with nothing armed, if the text is not understood. */
 bool fault_arm_text(const char *text);
 
 #endif
