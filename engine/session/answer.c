@@ -286,8 +286,10 @@ static int draw(answer_stats *out, session *s, sampler *smp, const float *logits
         if (out->n_answer == limit) break;
         out->end = ANSWER_INTERRUPTED;
         if (hooks && hooks->go_on && !hooks->go_on(hooks->ctx)) break;
+        /* what may come next is found out while the token before it is computed */
+        if (out->n_answer > 0 && (rc = session_take(s, id, err)) < 0) return rc;
         if ((rc = apply_form(st, smp, err)) < 0) return rc;
-        rc = out->n_answer > 0 ? session_draw(s, &id, id, smp, err)
+        rc = out->n_answer > 0 ? session_pick(s, &id, smp, err)
                                : sampler_pick(&id, smp, logits, err);
         if (rc < 0 || (rc = follow_form(st, id, err)) < 0) return rc;
         sampler_accept(smp, id);
