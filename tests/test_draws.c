@@ -2,7 +2,7 @@
  *
  * Two sessions of one engine take in the same tokens. One of them draws, on a GPU from logits that
  * stay there; the other gives the row itself to a sampler of the same options. Both pick the same
- * token: with all tokens allowed, with few of them, with one. And the row was not fetched for it. */
+ * token: with all tokens allowed, with few of them, with one. The row was not fetched for it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -51,7 +51,8 @@ static const uint64_t *allow(uint64_t *bits, int n_vocab, int t, test_rng *rng)
     return bits;
 }
 
-typedef struct pair {                    /* the session that draws, and the one that shows its row */
+/* The session that draws, and the one that shows its row. */
+typedef struct pair {
     session *draws, *shows;
     sampler *far, *near;
     float *row;

@@ -59,8 +59,9 @@ static int write_rules(gpu_sampling *s, const sampler_rules *r, err_ctx *err)
     return 0;
 }
 
-/* The pass that makes the logits may still run: unless biases have changed, all of this is asked for
- * before anybody waits for it. A greedy pick wants the largest and nothing else: they come along. */
+/* The pass that makes the logits may still run: unless biases have changed, all of this is asked
+ * for before anybody waits for it. A greedy pick wants the largest and nothing else: they come
+ * along. */
 static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *mass, err_ctx *err)
 {
     gpu_sampling *s = ctx;
