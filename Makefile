@@ -292,7 +292,7 @@ TEST_BIN := $(TESTS:%=$B/tests/%)
 # Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
 # linked with tests/sim_gpu*.c instead of gpu_stub.c. test_sim_checks.c is about the simulation.
 SIM_OF   := places prompts cache_routing cache_cost perf_counts guess_recall forward state expert_store mem_space gpu \
-            gpu_split gpu_beside gpu_contract gpu_prefer gpu_stage gpu_sampler prefix_cache sessions
+            gpu_split gpu_beside gpu_contract gpu_prefer gpu_stage gpu_sampler prefix_cache sessions draws
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) test_sim_checks)
 SIM_BIN  := $(SIMS:%=$B/tests/%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
@@ -315,7 +315,7 @@ $(filter $B/tests/test_gpu% $B/tests/test_sim_gpu%,$(TEST_BIN) $(SIM_BIN)): $B/t
 $(call both,state state_file): $B/tests/state_twin.c.o
 $(addprefix $B/tests/,test_state_file test_expert_profile test_sink) $(call both,prefix_cache): $B/tests/bad_disk.c.o
 $B/tests/test_sink: $(call obj,sink output interrupt console wrap)
-$(call both,forward places prompts cache_routing perf_counts guess_recall prefix_cache sessions): $B/tests/places.c.o
+$(call both,forward places prompts cache_routing perf_counts guess_recall prefix_cache sessions draws): $B/tests/places.c.o
 $B/tests/test_routing_watch: $B/tests/places.c.o
 $(call both,cache_cost): $(CLI_OBJ)
 $B/tests/test_conversation: $(call obj,conversation)
@@ -332,6 +332,7 @@ $B/tests/test_tier_args: $(call obj,tier_args engine_args $(ARGS))
 $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
 $(addprefix $B/tests/,test_synth test_synth_drift): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
 $B/tests/test_synth_drift $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
+$(call both,draws): ALL_LDFLAGS += -Wl,--wrap=forward_logits
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
 $(SIM_OF:%=$B/tests/test_sim_%): $B/tests/test_sim_%: $B/tests/test_%.c.o
 $B/tests/test_sim_checks: $B/tests/test_sim_checks.c.o

@@ -623,6 +623,8 @@ void gpu_advance(gpu *g, gpu_cursor *at, int n);         /* pos += n */
 enum { GPU_SHORTLIST_BLOCK = 64, GPU_SHORTLIST_LANES = 8, GPU_SHORTLIST_STEPS = 256 };
 typedef struct gpu_shortlist {
     const float *logits, *bias;          /* [n] */
+    const uint64_t *allowed;             /* [blocks]: bit i of word b is of id 64 b + i, others are
+                                          * out; may be in page-locked RAM. NULL: all */
     int n;
     const int32_t *seen;                 /* [n_seen, 2]: id, how often */
     int n_seen;
@@ -631,7 +633,7 @@ typedef struct gpu_shortlist {
     const double *steps;                 /* [GPU_SHORTLIST_STEPS] */
     float *work;                         /* [n, rounded up to blocks]: gets the logits after biases
                                           * and penalties */
-    uint32_t *top;                       /* scratch, one */
+    uint32_t *top;                       /* one: gets the largest of all, for gather_top */
     float *maxima;                       /* [blocks] */
     double *masses;                      /* [blocks], or NULL: not wanted */
 } gpu_shortlist;
@@ -642,6 +644,9 @@ void gpu_shortlist_make(gpu *g, const gpu_shortlist *s);
 typedef struct gpu_pair { int32_t id; float logit; } gpu_pair;
 void gpu_shortlist_gather(gpu *g, const gpu_shortlist *s, float bound, gpu_pair *to, int cap,
                           uint32_t *count);
+/* The same with the largest of all as the bound, which nobody has to wait for first. */
+void gpu_shortlist_gather_top(gpu *g, const gpu_shortlist *s, gpu_pair *to, int cap,
+                              uint32_t *count);
 
 #ifdef __cplusplus
 }

@@ -521,3 +521,9 @@ void gpu_shortlist_gather(gpu *g, const gpu_shortlist *s, float bound, gpu_pair 
 {
     (void)g, (void)s, (void)bound, (void)to, (void)cap, (void)count;
 }
+
+void gpu_shortlist_gather_top(gpu *g, const gpu_shortlist *s, gpu_pair *to, int cap,
+                              uint32_t *count)
+{
+    (void)g, (void)s, (void)to, (void)cap, (void)count;
+}

@@ -1,6 +1,6 @@
 /* sample.cu - what a sampler has to know about a row of logits, so that the row can stay in VRAM:
- * logits after biases and penalties, the largest of every block of 64 ids, the weight of every
- * block, and on request all logits above a bound.
+ * logits after biases and penalties of those ids that may come, the largest of every block of 64
+ * ids, the weight of every block, and on request all logits above a bound.
  *
  * The arithmetic is that of engine/session/sampler.c, operation by operation: the same bits. A bias
  * is one float addition; all else is in double. Nothing may be contracted. */
@@ -11,14 +11,25 @@ enum { THREADS = 256, BLOCK = GPU_SHORTLIST_BLOCK, LANES = GPU_SHORTLIST_LANES,
 
 /* ---- biases, penalties, maxima --------------------------------------------------------------- */
 
-static __global__ void add_bias(frame f, float *work, const float *logits, const float *bias, int n,
-                                int n_padded)
+/* allowed comes from the host before the launch, often out of its RAM: a block reads its share of
+ * it at once, and before it waits for the logits. */
+static __global__ void add_bias(frame f, float *work, uint32_t *top, const float *logits,
+                                const float *bias, const uint64_t *allowed, int n, int n_padded)
 {
+    enum { WORDS = THREADS / BLOCK };
+    __shared__ uint64_t share[WORDS];
     const int i = blockIdx.x * THREADS + threadIdx.x;
     frame_begin(f);
+    if (allowed && threadIdx.x < WORDS) {
+        const int word = blockIdx.x * WORDS + threadIdx.x;
+        share[threadIdx.x] = word < n_padded / BLOCK ? allowed[word] : 0;
+    }
+    __syncthreads();
     frame_wait(f);
+    if (i == 0) *top = 0;                /* below every key */
     if (i < n_padded) {
-        const float x = i < n ? __fadd_rn(logits[i], bias[i]) : -INFINITY;
+        const bool may = i < n && (!allowed || share[threadIdx.x / BLOCK] >> i % BLOCK & 1);
+        const float x = may ? __fadd_rn(logits[i], bias[i]) : -INFINITY;
         work[i] = isnan(x) ? -INFINITY : x;
     }
     frame_end(f);
@@ -44,7 +55,7 @@ static __global__ void penalise(frame f, float *work, const gpu_shortlist s)
     frame_end(f);
 }
 
-/* A warp for each block of ids. top: the key of the largest of all, 0 before. */
+/* A warp for each block of ids. top: gets the key of the largest of all. */
 static __global__ void block_maxima(frame f, float *maxima, uint32_t *top, const float *work,
                                     int n_block)
 {
@@ -81,7 +92,8 @@ static __device__ __forceinline__ double weight_of(float x, double largest, doub
     return __dmul_rn(__longlong_as_double((long long)bits), p);
 }
 
-/* A thread for each lane of each block: eight ids, then eight lanes in order. */
+/* A thread for each lane of each block: eight ids, then eight lanes in order. A block of which
+ * nothing can be picked weighs nothing, instead of next to nothing. */
 static __global__ void block_masses(frame f, double *masses, const uint32_t *top, const float *work,
                                     const gpu_shortlist s, int n_block)
 {
@@ -89,11 +101,21 @@ static __global__ void block_masses(frame f, double *masses, const uint32_t *top
     frame_begin(f);
     frame_wait(f);
     const double largest = (double)key_float(*top);
+    bool some = false;
+    float x[BLOCK / LANES];
+    #pragma unroll
+    for (int k = 0; k < BLOCK / LANES; k++) {
+        x[k] = b < n_block ? work[b * BLOCK + k * LANES + lane] : -INFINITY;
+        some |= x[k] > -INFINITY;
+    }
+    const unsigned group = ((1u << LANES) - 1) << (threadIdx.x % 32 / LANES * LANES);
+    some = (__ballot_sync(~0u, some) & group) != 0;
     double sum = 0.0;
-    if (b < n_block)
-        for (int k = 0; k < BLOCK; k += LANES)
-            sum = __dadd_rn(sum, weight_of(work[b * BLOCK + k + lane], largest, s.per_temperature,
-                                           s.steps));
+    if (some) {
+        #pragma unroll
+        for (int k = 0; k < BLOCK / LANES; k++)
+            sum = __dadd_rn(sum, weight_of(x[k], largest, s.per_temperature, s.steps));
+    }
     double mass = 0.0;
     for (int j = 0; j < LANES; j++)
         mass = __dadd_rn(mass, __shfl_sync(~0u, sum, threadIdx.x % 32 / LANES * LANES + j));
@@ -104,10 +126,8 @@ static __global__ void block_masses(frame f, double *masses, const uint32_t *top
 void gpu_shortlist_make(gpu *g, const gpu_shortlist *s)
 {
     const int n_block = (int)ceil_div(s->n, BLOCK), n_padded = n_block * BLOCK;
-    if (g->failure == cudaSuccess)
-        gpu_fail(g, cudaMemsetAsync(s->top, 0, sizeof *s->top, g->stream), "sampling");
-    launch(g, "sampling", 0, add_bias, ceil_div(n_padded, THREADS), THREADS, 0, s->work, s->logits,
-           s->bias, s->n, n_padded);
+    launch(g, "sampling", 0, add_bias, ceil_div(n_padded, THREADS), THREADS, 0, s->work, s->top,
+           s->logits, s->bias, s->allowed, s->n, n_padded);
     if (s->n_seen > 0)
         launch(g, "sampling", 0, penalise, ceil_div(s->n_seen, THREADS), THREADS, 0, s->work, *s);
     launch(g, "sampling", 0, block_maxima, ceil_div(n_block * 32, THREADS), THREADS, 0, s->maxima,
@@ -119,12 +139,14 @@ void gpu_shortlist_make(gpu *g, const gpu_shortlist *s)
 
 /* ---- candidates ------------------------------------------------------------------------------ */
 
+/* top, or NULL: the key of the bound. */
 static __global__ void gather(frame f, gpu_pair *to, uint32_t *count, int cap, const float *work,
-                              int n, float bound)
+                              int n, float bound, const uint32_t *top)
 {
     const int i = blockIdx.x * THREADS + threadIdx.x;
     frame_begin(f);
     frame_wait(f);
+    if (top) bound = key_float(*top);
     if (i < n && work[i] >= bound && work[i] > -INFINITY) {
         const uint32_t at = atomicAdd(count, 1u);
         if (at < (uint32_t)cap) to[at] = { i, work[i] };
@@ -132,11 +154,23 @@ static __global__ void gather(frame f, gpu_pair *to, uint32_t *count, int cap, c
     frame_end(f);
 }
 
-void gpu_shortlist_gather(gpu *g, const gpu_shortlist *s, float bound, gpu_pair *to, int cap,
-                          uint32_t *count)
+static void gather_from(gpu *g, const gpu_shortlist *s, float bound, const uint32_t *top,
+                        gpu_pair *to, int cap, uint32_t *count)
 {
     if (g->failure == cudaSuccess)
         gpu_fail(g, cudaMemsetAsync(count, 0, sizeof *count, g->stream), "sampling");
     launch(g, "sampling", 0, gather, ceil_div(s->n, THREADS), THREADS, 0, to, count, cap, s->work,
-           s->n, bound);
+           s->n, bound, top);
+}
+
+void gpu_shortlist_gather(gpu *g, const gpu_shortlist *s, float bound, gpu_pair *to, int cap,
+                          uint32_t *count)
+{
+    gather_from(g, s, bound, NULL, to, cap, count);
+}
+
+void gpu_shortlist_gather_top(gpu *g, const gpu_shortlist *s, gpu_pair *to, int cap,
+                              uint32_t *count)
+{
+    gather_from(g, s, 0.0f, s->top, to, cap, count);
 }

@@ -165,6 +165,12 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err);
  * logits stay there unless something about them is unusual. */
 int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *err);
 
+/* The same in two steps. On a GPU that has the whole model the first does not wait for what it
+ * starts: what the caller finds out between them (which tokens may come next) costs no time. No
+ * other call for the session comes between them. */
+int session_take(session *s, int32_t id, err_ctx *err);
+int session_pick(session *s, int32_t *next, sampler *smp, err_ctx *err);
+
 /* Remembers the present position, for session_rewind. */
 void session_snapshot(session *s);
 

@@ -253,7 +253,8 @@ static void run_shortlist(gpu *g, void *args)
     const int n_block = block_count(s->n);
     float top = -INFINITY;
     for (int i = 0; i < n_block * BLOCK; i++) {
-        const float x = i < s->n ? s->logits[i] + s->bias[i] : -INFINITY;
+        const bool may = i < s->n && (!s->allowed || s->allowed[i / BLOCK] >> i % BLOCK & 1);
+        const float x = may ? s->logits[i] + s->bias[i] : -INFINITY;
         s->work[i] = isnan(x) ? -INFINITY : x;
     }
     if (!penalise(g, s)) return;
@@ -263,9 +264,10 @@ static void run_shortlist(gpu *g, void *args)
         s->maxima[b] = most;
         top = fmaxf(top, most);
     }
-    *s->top = 0;
+    memcpy(s->top, &top, sizeof *s->top);        /* not the device's key: nobody else reads it */
     for (int b = 0; s->masses && b < n_block; b++)
-        s->masses[b] = block_mass(s->work + b * BLOCK, (double)top, s);
+        s->masses[b] = s->maxima[b] == -INFINITY ? 0
+                                                 : block_mass(s->work + b * BLOCK, (double)top, s);
 }
 
 void gpu_shortlist_make(gpu *g, const gpu_shortlist *s)
@@ -278,6 +280,7 @@ void gpu_shortlist_make(gpu *g, const gpu_shortlist *s)
     sim_writes(&c, "work", s->work, blocks * BLOCK * sizeof(float));
     sim_writes(&c, "top", s->top, sizeof *s->top);
     /* what passes between sampler and device is in page-locked RAM */
+    if (s->allowed) sim_reads_any(&c, "allowed", s->allowed, blocks * sizeof *s->allowed);
     sim_reads_any(&c, "seen", s->seen, (uint64_t)s->n_seen * 2 * sizeof *s->seen);
     sim_writes_any(&c, "maxima", s->maxima, blocks * sizeof *s->maxima);
     sim_writes_any(&c, "masses", s->masses, blocks * sizeof *s->masses);
@@ -288,6 +291,7 @@ typedef struct gather_args {
     const float *work;
     int n, cap;
     float bound;
+    const uint32_t *top;                 /* the bound, or NULL */
     gpu_pair *to;
     uint32_t *count;
 } gather_args;
@@ -296,23 +300,38 @@ typedef struct gather_args {
 static void run_gather(gpu *g, void *args)
 {
     const gather_args *a = args;
+    float bound = a->bound;
     uint32_t n = 0;
     (void)g;
+    if (a->top) memcpy(&bound, a->top, sizeof bound);
     for (int i = a->n - 1; i >= 0; i--) {
-        if (!(a->work[i] >= a->bound && a->work[i] > -INFINITY)) continue;
+        if (!(a->work[i] >= bound && a->work[i] > -INFINITY)) continue;
         if (n < (uint32_t)a->cap) a->to[n] = (gpu_pair){ i, a->work[i] };
         n++;
     }
     *a->count = n;
 }
 
-void gpu_shortlist_gather(gpu *g, const gpu_shortlist *s, float bound, gpu_pair *to, int cap,
-                          uint32_t *count)
+static void gather_from(gpu *g, const gpu_shortlist *s, float bound, const uint32_t *top,
+                        gpu_pair *to, int cap, uint32_t *count)
 {
-    const gather_args a = { s->work, s->n, cap, bound, to, count };
+    const gather_args a = { s->work, s->n, cap, bound, top, to, count };
     sim_call c = sim_begin(g, "sampling");
     sim_reads(&c, "work", s->work, (uint64_t)s->n * sizeof(float));
+    if (top) sim_reads(&c, "top", top, sizeof *top);
     sim_writes_any(&c, "pairs", to, (uint64_t)cap * sizeof *to);
     sim_writes_any(&c, "count", count, sizeof *count);
     sim_end(&c, run_gather, &a, sizeof a);
+}
+
+void gpu_shortlist_gather(gpu *g, const gpu_shortlist *s, float bound, gpu_pair *to, int cap,
+                          uint32_t *count)
+{
+    gather_from(g, s, bound, NULL, to, cap, count);
+}
+
+void gpu_shortlist_gather_top(gpu *g, const gpu_shortlist *s, gpu_pair *to, int cap,
+                              uint32_t *count)
+{
+    gather_from(g, s, 0.0f, s->top, to, cap, count);
 }

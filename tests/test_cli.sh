@@ -204,6 +204,10 @@ expect 0 "long text" $bench grammar $gptoss -n 20
 expect 0 '"warm_us":' $bench grammar -m $qwen -n 20 --json
 refuse 1 "No such file" $bench grammar -m "$tmp/none.gguf"
 refuse 2 "out of range" $bench grammar -n 0
+expect 0 "us a token" $bench grammar -n 2 --decode 8 -r 2
+expect 0 '"cost_percent":' $bench grammar $gptoss -n 2 --decode 8 -r 1 --temp 0.8 --json
+refuse 1 "more than the context" $bench grammar -n 2 --decode 1000000
+refuse 2 "is none of cpu" $bench grammar -n 2 --decode 1 --device none
 
 # ---- budgets of memory: the same tokens from each, also when most experts stay on the drive
 export XDG_CACHE_HOME="$tmp/cache"

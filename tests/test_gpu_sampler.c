@@ -1,8 +1,9 @@
 /* test_gpu_sampler.c - tokens drawn from logits that stay on the GPU: the same ones as from a row
- * at hand, by every rule of the sampler. */
+ * at hand, by every rule of the sampler, whatever of them is allowed. */
 #include "tests/test.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "engine/session/sampler.h"
 #include "tests/gpu_fixture.h"
@@ -19,6 +20,8 @@ typedef struct there {
     gpu_pair *pairs;
     uint32_t *count;
     int32_t *seen;
+    uint64_t *bits, *locked;             /* what is allowed: in VRAM, and in page-locked RAM */
+    bool in_ram;                         /* the latter is read */
     int n_block;
 } there;
 
@@ -30,7 +33,8 @@ static there there_make(int n)
         .bias = vram_room(floats), .steps = vram_room(SAMPLER_STEPS * sizeof(double)),
         .maxima = vram_room(blocks * sizeof(float)), .masses = vram_room(blocks * sizeof(double)),
         .pairs = vram_room(MAX_PAIRS * sizeof(gpu_pair)), .count = vram_room(sizeof(uint32_t)),
-        .seen = vram_room(2 * floats), .n_block = n_block,
+        .seen = vram_room(2 * floats), .bits = vram_room(blocks * sizeof(uint64_t)),
+        .n_block = n_block,
     };
     t.list = (gpu_shortlist){ .logits = vram_room(floats), .n = n,
                               .work = vram_room(blocks * SAMPLER_BLOCK * sizeof(float)),
@@ -49,6 +53,9 @@ static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *
         const int32_t pair[2] = { r->seen[i], r->count[r->seen[i]] };
         vram_write(t->seen + 2 * i, pair, sizeof pair);
     }
+    if (r->allowed && t->in_ram) memcpy(t->locked, r->allowed, (size_t)t->n_block * 8);
+    else if (r->allowed) vram_write(t->bits, r->allowed, (size_t)t->n_block * 8);
+    l->allowed = !r->allowed ? NULL : t->in_ram ? t->locked : t->bits;
     l->bias = t->bias;
     l->seen = t->seen;
     l->n_seen = r->n_seen;
@@ -80,6 +87,38 @@ static int gather(void *ctx, sampler_pair *to, int cap, float bound, err_ctx *er
     return (int)n;
 }
 
+/* Those that have the largest logit, without knowing it: the first of them is the greedy pick. */
+static int32_t first_of_top(const there *t)
+{
+    gpu_pair *pairs = host_room(MAX_PAIRS, sizeof *pairs);
+    int32_t first = INT32_MAX;
+    uint32_t n;
+    gpu_shortlist_gather_top(device(), &t->list, t->pairs, MAX_PAIRS, t->count);
+    vram_read(&n, t->count, sizeof n);
+    if (n > MAX_PAIRS) return -1;
+    vram_read(pairs, t->pairs, n * sizeof *pairs);
+    for (uint32_t i = 0; i < n; i++) first = pairs[i].id < first ? pairs[i].id : first;
+    return first;
+}
+
+/* Round by round all tokens, half of them, a few, one block, one or none: then no token can be
+ * picked. The bits after the last token mean nothing. */
+static const uint64_t *allow(uint64_t *bits, int n, int round, test_rng *rng)
+{
+    const int n_word = (n + 63) / 64, kind = round % 6;
+    if (kind == 0) return NULL;
+    for (int i = 0; i < n_word; i++) {
+        const uint64_t u = test_rand(rng);
+        bits[i] = kind == 1 ? u : 0;
+        if (kind == 2) bits[i] = u & test_rand(rng) & test_rand(rng) & test_rand(rng);
+    }
+    const int at = (int)test_below(rng, (uint32_t)n);
+    if (kind == 3) bits[at / 64] = UINT64_MAX;
+    if (kind == 4) bits[at / 64] = (uint64_t)1 << at % 64;
+    if (n % 64) bits[n_word - 1] |= UINT64_MAX << n % 64;
+    return bits;
+}
+
 /* Many small logits and a few that stand out, as in a trained model's rows; some equal, some
  * NaN. */
 static void fill_row(float *x, int n, int round, test_rng *rng)
@@ -98,12 +137,14 @@ static void check_rules(const sampler_options *o, int n, test_rng *rng)
     err_ctx err = { 0 };
     sampler *near = NULL, *far = NULL;
     there t = there_make(n);
+    uint64_t *bits = host_room((size_t)t.n_block, sizeof *bits);
     const sampler_source from = { &t, prepare, gather };
     float *x = host_room((size_t)n, sizeof *x);
     int unusual = 0;
 
     if (!expect(sampler_create(&near, o, n, 100, &err) == 0 &&
-                sampler_create(&far, o, n, 100, &err) == 0, "%s", err.msg))
+                sampler_create(&far, o, n, 100, &err) == 0 &&
+                (t.locked = gpu_alloc_host(device(), (size_t)t.n_block * 8, &err)), "%s", err.msg))
         return;
     for (int round = 0; round < ROUNDS; round++) {
         int32_t want = -1, got = -1;
@@ -114,7 +155,14 @@ static void check_rules(const sampler_options *o, int n, test_rng *rng)
                 sampler_ban(far, i);
             }
         vram_write((void *)t.list.logits, x, (size_t)n * sizeof *x);
+        const uint64_t *may = allow(bits, n, round, rng);
+        sampler_allow(near, may);
+        sampler_allow(far, may);
+        t.in_ram = round % 2;
         const int mark = host_mark(), rc = sampler_pick_from(&got, far, &from, &err);
+        const int32_t first = first_of_top(&t);
+        if (rc == 0 && o->temperature == 0)
+            expect(first == got, "round %d: %d, the first of the largest is %d", round, got, first);
         host_drop(mark);
         if (rc == 1) {
             unusual++;
@@ -127,6 +175,7 @@ static void check_rules(const sampler_options *o, int n, test_rng *rng)
         sampler_accept(far, want);
     }
     expect(unusual <= ROUNDS / 2, "%d of %d rows had to be looked at as a whole", unusual, ROUNDS);
+    gpu_free_host(device(), t.locked);
     sampler_free(near);
     sampler_free(far);
 }

@@ -217,11 +217,10 @@ static void test_reasons(const rig *r)
     grammar_free(g);
 }
 
-/* What is not allowed is never picked, and a source of logits is not asked. */
+/* What is not allowed is never picked. */
 static void test_allow(void)
 {
     const sampler_options o = { .temperature = 1, .top_p = 1, .repeat_penalty = 1, .seed = 5 };
-    const sampler_source from = { 0 };
     uint64_t bits[3] = { 0 };
     float logits[150];
     sampler *s;
@@ -237,7 +236,6 @@ static void test_allow(void)
         if (sampler_pick(&id, s, logits, &err) == 0) seen[id]++;
     CHECK_MSG(seen[63] > 0 && seen[128] > 0 && seen[63] + seen[128] == 500, "%d, %d", seen[63],
               seen[128]);
-    CHECK(sampler_pick_from(&id, s, &from, &err) == 1);
     bits[0] = bits[2] = 0;
     CHECK(sampler_pick(&id, s, logits, &err) == ERR_RANGE);
     sampler_allow(s, NULL);

@@ -342,6 +342,72 @@ static void test_repeatable(void)
     sampler_free(s);
 }
 
+/* ---- some tokens only ------------------------------------------------------------------------ */
+
+/* Masks that leave all tokens, most, half, few, one block, the last token, none. The bits after the
+ * last token mean nothing. */
+enum { N_MASK = 7 };
+static void fill_mask(uint64_t *bits, int n_vocab, int kind, test_rng *rng)
+{
+    const int n_word = (n_vocab + 63) / 64;
+    for (int i = 0; i < n_word; i++) {
+        const uint64_t u = test_rand(rng), v = test_rand(rng), w = test_rand(rng);
+        bits[i] = kind == 0 ? UINT64_MAX : kind == 1 ? u | v | w : kind == 2 ? u :
+                  kind == 3 && i % 5 == 0 ? u & v & w : 0;
+    }
+    if (kind == 4) bits[test_below(rng, (uint32_t)n_word)] = UINT64_MAX;
+    if (kind == 5) bits[n_word - 1] |= (uint64_t)1 << (n_vocab - 1) % 64;
+    if (n_vocab % 64) bits[n_word - 1] |= UINT64_MAX << n_vocab % 64;
+}
+
+static const struct { sampler_options o; const char *why; } masked_rows[] = {
+    { { PLAIN }, "greedy" },
+    { { .temperature = 1, PLAIN }, "all" },
+    { { .temperature = 0.7, .top_k = 20, .top_p = 0.8, .repeat_penalty = 1 }, "top-k and top-p" },
+    { { .temperature = 4, .top_p = 0.99, .repeat_penalty = 1 }, "nearly flat" },
+    { { .temperature = 1, .top_p = 1, .min_p = 0.05, .repeat_penalty = 1 }, "min-p" },
+    { { .temperature = 1, .top_p = 0.9, .repeat_penalty = 1.3, .presence_penalty = 0.5,
+        .frequency_penalty = 0.25, .penalty_window = 32 }, "penalties" },
+};
+
+/* A sampler that is told what may come, mask after mask, and one whose other tokens are banned. */
+static void test_masks(void)
+{
+    enum { VOCAB = 1000, ROUNDS = 10 * N_MASK };
+    static float x[VOCAB];
+    static uint64_t bits[VOCAB / 64 + 1];
+    test_rng rng = { 31 };
+    for (size_t k = 0; k < ARRAY_LEN(masked_rows); k++) {
+        sampler *told = make(&masked_rows[k].o, VOCAB, 200);
+        int32_t came[ROUNDS];
+        int differ = 0, none = 0;
+        for (int round = 0; round < ROUNDS; round++) {
+            sampler *banned = make(&masked_rows[k].o, VOCAB, 200);
+            for (int i = 0; i < VOCAB; i++) {
+                x[i] = (float)test_below(&rng, 2000) * 0.01f - 8.0f;
+                if (round % 4 == 0 && i % 5 == 0) x[i] = NAN;
+            }
+            fill_mask(bits, VOCAB, round % N_MASK, &rng);
+            sampler_allow(told, bits);
+            for (int i = 0; i < VOCAB; i++)
+                if (!(bits[i / 64] >> i % 64 & 1)) sampler_ban(banned, i);
+            sampler_reset(told, (uint64_t)round);        /* forgets: both are told once more */
+            sampler_reset(banned, (uint64_t)round);
+            for (int i = 0; i < round; i++)
+                sampler_accept(told, came[i]), sampler_accept(banned, came[i]);
+            const int32_t got = pick(told, x), want = pick(banned, x);
+            differ += got != want;
+            none += got < 0;
+            came[round] = got < 0 ? 3 : got;
+            sampler_free(banned);
+        }
+        CHECK_MSG(differ == 0, "%s: %d of %d tokens differ", masked_rows[k].why, differ, ROUNDS);
+        CHECK_MSG(none >= ROUNDS / N_MASK && none < ROUNDS / 3, "%s: %d without any",
+                  masked_rows[k].why, none);
+        sampler_free(told);
+    }
+}
+
 /* ---- logits somewhere else ------------------------------------------------------------------- */
 
 enum { FAR_VOCAB = 3000 };
@@ -379,7 +445,8 @@ static int far_prepare(void *ctx, const sampler_rules *r, float *block_max, doub
     float largest = -INFINITY;
     (void)err;
     for (int i = 0; i < FAR_VOCAB; i++) {
-        const float x = f->logits[i] + r->bias[i];
+        const bool may = !r->allowed || r->allowed[i / 64] >> i % 64 & 1;
+        const float x = may ? f->logits[i] + r->bias[i] : -INFINITY;
         f->work[i] = isnan(x) ? -INFINITY : x;
     }
     for (int i = 0; i < r->n_seen; i++)
@@ -391,6 +458,7 @@ static int far_prepare(void *ctx, const sampler_rules *r, float *block_max, doub
     }
     for (int b = 0; mass && b * SAMPLER_BLOCK < FAR_VOCAB; b++) {
         mass[b] = 0;
+        if (block_max[b] == -INFINITY) continue;
         for (int j = 0; j < SAMPLER_LANES; j++) {
             double lane = 0;
             for (int i = j; i < SAMPLER_BLOCK; i += SAMPLER_LANES) {
@@ -434,6 +502,7 @@ static void test_from(void)
 {
     static float x[FAR_VOCAB];
     static far_row f = { .logits = x };
+    static uint64_t bits[FAR_VOCAB / 64 + 1];
     const sampler_source from = { &f, far_prepare, far_gather };
     test_rng rng = { 77 };
 
@@ -448,6 +517,9 @@ static void test_from(void)
             }
             if (round == 100)
                 for (int i = 0; i < FAR_VOCAB; i += 3) sampler_ban(near, i), sampler_ban(far, i);
+            fill_mask(bits, FAR_VOCAB, round / 3 % 6, &rng);
+            sampler_allow(near, round % 3 ? NULL : bits);
+            sampler_allow(far, round % 3 ? NULL : bits);
             int32_t want = -1, got = -1;
             f.fail_at = round % 10 == 3 ? 1 + round / 10 % 3 : 0;
             f.n_gather = 0;
@@ -466,6 +538,7 @@ static void test_from(void)
         }
         CHECK_MSG(differ == 0, "%s: %d of 200 tokens differ", far_rows[k].why, differ);
         CHECK_MSG(failed >= 7, "%s: %d failures seen", far_rows[k].why, failed);
+        sampler_allow(far, NULL);
         x[17] = INFINITY;
         int32_t id;
         CHECK_MSG(sampler_pick_from(&id, far, &from, NULL) == 1, "%s: +Inf", far_rows[k].why);
@@ -973,6 +1046,7 @@ int main(int argc, char **argv)
     test_frequencies();
     test_weights();
     test_repeatable();
+    test_masks();
     test_from();
     test_by_hand();
     test_context_window();

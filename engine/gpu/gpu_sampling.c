@@ -19,6 +19,7 @@ static void place_all(gpu_sampling *s, mem_layout *a, int n_vocab)
     s->pairs = mem_layout_take(a, MAX_PAIRS, 1, sizeof *s->pairs);
     s->maxima = mem_layout_take(a, n_block, 1, sizeof *s->maxima);
     s->penalised = mem_layout_take(a, (uint64_t)n_vocab, 2, sizeof *s->penalised);
+    s->allowed = mem_layout_take(a, n_block, 1, sizeof *s->allowed);
 }
 
 uint64_t gpu_sampling_host_bytes(int n_vocab)
@@ -58,6 +59,9 @@ static int write_rules(gpu_sampling *s, const sampler_rules *r, err_ctx *err)
     return 0;
 }
 
+/* The pass that makes the logits may still run: unless biases have changed, all of this is asked
+ * for before anybody waits for it. A greedy pick wants the largest and nothing else: they come
+ * along. */
 static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *mass, err_ctx *err)
 {
     gpu_sampling *s = ctx;
@@ -66,17 +70,21 @@ static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *
     int rc = write_rules(s, r, err);
 
     if (rc < 0) return rc;
+    if (r->allowed) memcpy(s->allowed, r->allowed, n_block * sizeof *s->allowed);
     for (int i = 0; i < r->n_seen; i++) {
         s->penalised[2 * i] = r->seen[i];
         s->penalised[2 * i + 1] = r->count[r->seen[i]];
     }
     s->list = (gpu_shortlist){
-        .logits = b->logits, .bias = b->bias, .n = s->n_vocab, .seen = s->penalised,
-        .n_seen = r->n_seen, .repeat = r->repeat, .presence = r->presence,
-        .frequency = r->frequency, .per_temperature = r->per_temperature, .steps = b->steps,
-        .work = b->work, .top = b->top, .maxima = s->maxima, .masses = mass ? s->masses : NULL,
+        .logits = b->logits, .bias = b->bias, .allowed = r->allowed ? s->allowed : NULL,
+        .n = s->n_vocab, .seen = s->penalised, .n_seen = r->n_seen, .repeat = r->repeat,
+        .presence = r->presence, .frequency = r->frequency, .per_temperature = r->per_temperature,
+        .steps = b->steps, .work = b->work, .top = b->top, .maxima = s->maxima,
+        .masses = mass ? s->masses : NULL,
     };
     gpu_shortlist_make(s->g, &s->list);
+    s->top_here = r->per_temperature == 0;
+    if (s->top_here) gpu_shortlist_gather_top(s->g, &s->list, s->pairs, MAX_PAIRS, s->count);
     const uint64_t from = clock_ns();
     if ((rc = gpu_wait(s->g, err)) < 0) return rc;
     s->waited_s += clock_since(from);
@@ -88,9 +96,12 @@ static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *
 static int gather(void *ctx, sampler_pair *to, int cap, float bound, err_ctx *err)
 {
     gpu_sampling *s = ctx;
-    gpu_shortlist_gather(s->g, &s->list, bound, s->pairs, min_int(cap, MAX_PAIRS), s->count);
-    const int rc = gpu_wait(s->g, err);
-    if (rc < 0) return rc;
+    if (!s->top_here || *s->count == 0 || s->pairs[0].logit != bound) {
+        s->top_here = false;
+        gpu_shortlist_gather(s->g, &s->list, bound, s->pairs, MAX_PAIRS, s->count);
+        const int rc = gpu_wait(s->g, err);
+        if (rc < 0) return rc;
+    }
     const int n = *s->count > INT_MAX ? INT_MAX : (int)*s->count;
     for (int i = 0; i < n && n <= cap && n <= MAX_PAIRS; i++)
         to[i] = (sampler_pair){ s->pairs[i].id, s->pairs[i].logit };

@@ -11,6 +11,7 @@ typedef struct gpu_sampling {
     int n_vocab;
     uint64_t bias_version;               /* of the biases in VRAM; 0: none */
     gpu_shortlist list;                  /* of the pick under way */
+    bool top_here;                       /* ... the largest are in pairs already */
     double waited_s;                     /* for logits and what is made of them first */
     /* page-locked */
     void *memory;
@@ -19,6 +20,8 @@ typedef struct gpu_sampling {
     double *masses;                      /* [blocks] */
     gpu_pair *pairs;
     int32_t *penalised;                  /* [n_vocab, 2]: id, how often */
+    uint64_t *allowed;                   /* [blocks]; the device reads it here: 25 kB at most, and
+                                          * every pick may have another */
 } gpu_sampling;
 
 /* Borrows g and b. */

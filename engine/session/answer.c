@@ -315,8 +315,10 @@ static int draw(running_answer *a, err_ctx *err)
         out->end = end_of(st, out->end);
         return st->quit || st->found ? 0 : rc;
     }
+    /* what may come next is found out while the token before it is computed */
+    if (out->n_answer > 0 && (rc = session_take(a->s, a->id, err)) < 0) return rc;
     if ((rc = apply_form(st, a->smp, err)) < 0) return rc;
-    rc = out->n_answer > 0 ? session_draw(a->s, &a->id, a->id, a->smp, err)
+    rc = out->n_answer > 0 ? session_pick(a->s, &a->id, a->smp, err)
                            : sampler_pick(&a->id, a->smp, a->logits, err);
     if (rc < 0 || (rc = follow_form(st, a->id, err)) < 0) return rc;
     sampler_accept(a->smp, a->id);

@@ -11,6 +11,7 @@
  * of the whole vocabulary, by id. What an option means is said in the header. */
 #include "engine/session/sampler.h"
 
+#include <assert.h>
 #include <float.h>
 #include <limits.h>
 #include <math.h>
@@ -337,46 +338,73 @@ static float penalised_logit(const sampler_options *o, float logit, int count)
 
 /* ---- the order ------------------------------------------------------------------------------- */
 
-/* Words of 64: most are all in or all out. */
-static void forbid(sampler *s)
+/* work = logits with biases; no NaN. */
+static void load(sampler *s, const float *logits, int from, int n)
 {
-    for (int from = 0; from < s->n_vocab; from += 64) {
-        const uint64_t bits = s->allowed[from / 64];
-        const int n = min_int(64, s->n_vocab - from);
-        float *x = s->work + from;
-        if (bits == UINT64_MAX) continue;
-        if (bits == 0) {
+    const float *x = logits + from, *bias = s->bias + from;
+    float *work = s->work + from;
 #pragma omp simd
-            for (int i = 0; i < n; i++) x[i] = -INFINITY;
+    for (int i = 0; i < n; i++) {
+        const float v = x[i] + bias[i];                  /* a bias is never -0: nor is v */
+        work[i] = v == v ? v : -INFINITY;
+    }
+}
+
+static_assert((int)BLOCK == 64, "a block of ids has one word of what is allowed");
+
+/* The bits of those in a block that are allowed. */
+static uint64_t allowed_of(const sampler *s, int b)
+{
+    const int n = s->n_vocab - b * BLOCK;
+    const uint64_t all = n < BLOCK ? ((uint64_t)1 << n) - 1 : UINT64_MAX;
+    return s->allowed ? s->allowed[b] & all : all;
+}
+
+/* The same, of what is allowed: word by word, since most are all in or all out, and bit by bit. A
+ * block without any is not even touched: block_max says so, and work is not looked at there. */
+static void load_allowed(sampler *s, const float *logits)
+{
+    enum { FEW = 20 };                   /* bits of a word that are sooner set one by one */
+    for (int b = 0; b < s->n_block; b++) {
+        const int from = b * BLOCK;
+        float *work = s->work + from;
+        uint64_t bits = allowed_of(s, b);
+        if (bits == 0) continue;
+        if (__builtin_popcountll(bits) > FEW) {
+            load(s, logits, from, min_int(BLOCK, s->n_vocab - from));
+            for (bits = ~bits; bits; bits &= bits - 1)
+                work[__builtin_ctzll(bits)] = -INFINITY;
             continue;
         }
-        for (int i = 0; i < n; i++) x[i] = bits >> i & 1 ? x[i] : -INFINITY;
+        for (int i = 0; i < BLOCK; i++) work[i] = -INFINITY;
+        for (; bits; bits &= bits - 1) load(s, logits, from + __builtin_ctzll(bits), 1);
     }
+}
+
+static float block_largest(const float x[BLOCK])
+{
+    float lane[LANES];
+    for (int j = 0; j < LANES; j++) lane[j] = x[j];
+    for (int i = LANES; i < BLOCK; i += LANES)
+        for (int j = 0; j < LANES; j++) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+    for (int j = 1; j < LANES; j++) lane[0] = lane[j] > lane[0] ? lane[j] : lane[0];
+    return lane[0];
 }
 
 /* work = logits with biases and penalties, and the largest of each block. */
 static void prepare(sampler *s, const float *logits)
 {
-#pragma omp simd
-    for (int i = 0; i < s->n_vocab; i++) {
-        const float x = logits[i] + s->bias[i];          /* a bias is never -0: nor is x */
-        s->work[i] = x == x ? x : -INFINITY;
-    }
-    if (s->allowed) forbid(s);
+    if (s->allowed) load_allowed(s, logits);
+    else load(s, logits, 0, s->n_vocab);
     for (int i = 0; i < s->n_seen; i++) {
         const int32_t id = s->seen[i];
-        s->work[id] = penalised_logit(&s->o, s->work[id], s->count[id]);
+        if (allowed_of(s, id / BLOCK) >> id % BLOCK & 1)
+            s->work[id] = penalised_logit(&s->o, s->work[id], s->count[id]);
     }
     s->largest = -INFINITY;
     for (int b = 0; b < s->n_block; b++) {
-        const float *x = s->work + b * BLOCK;
-        float lane[LANES];
-        for (int j = 0; j < LANES; j++) lane[j] = x[j];
-        for (int i = LANES; i < BLOCK; i += LANES)
-            for (int j = 0; j < LANES; j++) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
-        for (int j = 1; j < LANES; j++) lane[0] = lane[j] > lane[0] ? lane[j] : lane[0];
-        s->block_max[b] = lane[0];
-        if (lane[0] > s->largest) s->largest = lane[0];
+        s->block_max[b] = allowed_of(s, b) ? block_largest(s->work + b * BLOCK) : -INFINITY;
+        if (s->block_max[b] > s->largest) s->largest = s->block_max[b];
     }
     s->from = NULL;
     s->n_order = s->n_weight = 0;
@@ -388,10 +416,10 @@ static int prepare_from(sampler *s, const sampler_source *from, err_ctx *err)
 {
     const bool some = s->o.top_k > 0 && s->o.top_k < s->n_vocab;
     const sampler_rules rules = {
-        .bias = s->bias, .bias_version = s->bias_version, .repeat = s->o.repeat_penalty,
-        .presence = s->o.presence_penalty, .frequency = s->o.frequency_penalty, .seen = s->seen,
-        .count = s->count, .n_seen = s->n_seen, .per_temperature = s->per_temperature,
-        .steps = s->exp_steps,
+        .bias = s->bias, .bias_version = s->bias_version, .allowed = s->allowed,
+        .repeat = s->o.repeat_penalty, .presence = s->o.presence_penalty,
+        .frequency = s->o.frequency_penalty, .seen = s->seen, .count = s->count,
+        .n_seen = s->n_seen, .per_temperature = s->per_temperature, .steps = s->exp_steps,
     };
     const bool weigh = s->per_temperature > 0 && !some;
     const int rc = from->prepare(from->ctx, &rules, s->block_max, weigh ? s->block_mass : NULL,
@@ -452,10 +480,13 @@ static void sort_ranked(ranked *a, ranked *spare, int n)
 /* A logit that at least want tokens reach, or -INFINITY. */
 static float order_bound(sampler *s, int want)
 {
-    if (want >= s->n_block) return -INFINITY;
+    int n = 0;
+    if (want == 1) return s->largest;
     for (int b = 0; b < s->n_block; b++)
-        s->spare[b] = (ranked){ float_key(s->block_max[b]), b };
-    sort_ranked(s->spare, s->order, s->n_block);
+        if (s->block_max[b] > -INFINITY)
+            s->spare[n++] = (ranked){ float_key(s->block_max[b]), b };
+    if (want >= n) return -INFINITY;
+    sort_ranked(s->spare, s->order, n);
     return s->block_max[s->spare[want - 1].id];
 }
 
@@ -485,7 +516,7 @@ static void make_order(sampler *s, int want)
     int n = s->from ? gather_from(s, bound) : 0;
 
     for (int b = 0; b < s->n_block && !s->from; b++) {
-        if (s->block_max[b] < bound) continue;
+        if (s->block_max[b] < bound || s->block_max[b] == -INFINITY) continue;
         for (int i = b * BLOCK; i < (b + 1) * BLOCK; i++)        /* by id: the sort keeps that */
             if (s->work[i] >= bound && s->work[i] > -INFINITY)
                 s->order[n++] = (ranked){ float_key(s->work[i]), i };
@@ -658,7 +689,6 @@ int sampler_pick(int32_t *out, sampler *s, const float *logits, err_ctx *err)
 int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *from, err_ctx *err)
 {
     uint64_t before[4];
-    if (s->allowed) return 1;            /* a source knows biases only */
     int rc = prepare_from(s, from, err);
     if (rc < 0) return rc;
     if (!isfinite(s->largest)) return 1;

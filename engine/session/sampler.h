@@ -94,6 +94,8 @@ static inline int sampler_blocks(int n_vocab) { return (n_vocab - 1) / SAMPLER_B
 typedef struct sampler_rules {
     const float *bias;                   /* [n_vocab]; -INFINITY: banned */
     uint64_t bias_version;               /* another number if they have changed */
+    const uint64_t *allowed;             /* [blocks]: bit i of word b is of id 64 b + i; others are
+                                          * out, as if banned. NULL: all */
     double repeat, presence, frequency;  /* penalties for ... */
     const int32_t *seen, *count;         /* ... seen[0 .. n_seen), by how often: count[seen[i]] */
     int n_seen;
@@ -106,8 +108,9 @@ typedef struct sampler_pair { int32_t id; float logit; } sampler_pair;
 /* A place with one row of logits. */
 typedef struct sampler_source {
     void *ctx;
-    /* Applies biases and penalties and keeps the results there; the largest of each block to
-     * block_max, and, unless mass is NULL, what each block weighs to mass. */
+    /* Applies biases, what is allowed, and penalties and keeps the results there; the largest of
+     * each block to block_max, and, unless mass is NULL, what each block weighs to mass: 0 where
+     * nothing can be picked. */
     int (*prepare)(void *ctx, const sampler_rules *rules, float *block_max, double *mass,
                    err_ctx *err);
     /* All of these results that are not below bound and not -INFINITY, in any order. Returns their
@@ -116,7 +119,7 @@ typedef struct sampler_source {
 } sampler_source;
 
 /* sampler_pick from a source; it picks the same token. 1: something is unusual (too many
- * candidates, logits that are not numbers, tokens that are not allowed): nothing was drawn, and sampler_pick must be given the
+ * candidates, logits that are not numbers): nothing was drawn, and sampler_pick must be given the
  * row itself. */
 int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *from, err_ctx *err);
 

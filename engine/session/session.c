@@ -13,7 +13,7 @@
 /* What a session computes with. */
 typedef struct bench {
     forward *f;
-    float *logits;                       /* [n_vocab], of session_next and session_draw */
+    float *logits;                       /* [n_vocab], of session_next and session_pick */
     struct { uint64_t singles, in_batches; } seen;       /* tokens since the counts were reset */
     perf_level perf;
     router_ahead *guesser;               /* of session_watch_guesses; or NULL */
@@ -377,19 +377,31 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
     return 0;
 }
 
-int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *err)
+int session_take(session *s, int32_t id, err_ctx *err)
 {
-    sampler_source there;
     int rc = check_tokens(s, &id, 1, err);
     if (rc < 0) return rc;
     const bool kept = remember(s, 1, false);
     forward_turn_to(s->at->f, s->seat);
     if ((rc = forward_take(s->at->f, id, session_pos(s), err)) < 0) return undo(s, kept, rc);
     advance(s, &id, 1);
+    return 0;
+}
+
+int session_pick(session *s, int32_t *next, sampler *smp, err_ctx *err)
+{
+    sampler_source there;
+    int rc;
     if (forward_source(s->at->f, &there) && (rc = sampler_pick_from(next, smp, &there, err)) <= 0)
         return rc;
     rc = forward_logits(s->at->f, s->at->logits, 1, err);
     return rc < 0 ? rc : sampler_pick(next, smp, s->at->logits, err);
+}
+
+int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *err)
+{
+    const int rc = session_take(s, id, err);
+    return rc < 0 ? rc : session_pick(s, next, smp, err);
 }
 
 /* ---- instruments ----------------------------------------------------------------------------- */
