@@ -320,6 +320,7 @@ $B/tests/test_routing_watch: $B/tests/places.c.o
 $(call both,cache_cost): $(CLI_OBJ)
 $B/tests/test_conversation: $(call obj,conversation)
 $(addprefix $B/tests/,test_api test_api_write): $(filter $B/cli/serve/api_%,$(CLI_OBJ))
+$B/tests/test_first_dates: $(call obj,first_dates)
 $B/tests/test_cache_replay: $(call obj,cache_replay cache_optimum)
 $B/tests/test_lengths_view: $(call obj,lengths_view console wrap)
 $B/tests/test_plan_check: $(call obj,plan_check)

@@ -167,7 +167,7 @@ int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *e
 
 /* The same in two steps. On a GPU that has the whole model the first does not wait for what it
  * starts: what the caller finds out between them (which tokens may come next) costs no time. No
- * other call for the session comes between them. */
+ * other call for the session, or for one beside it, comes between them. */
 int session_take(session *s, int32_t id, err_ctx *err);
 int session_pick(session *s, int32_t *next, sampler *smp, err_ctx *err);
 

@@ -14,7 +14,8 @@ typedef struct job_list { job *first, *last; int n; } job_list;
 
 struct desk {
     desk_options o;
-    encoder *enc;                        /* the clerk's own */
+    encoder *enc;                        /* the clerk's own, as the next */
+    first_dates dates;
     seats *at;                           /* the engine's thread's own, but for looking */
     pthread_t clerk, engine;
     bool has_clerk, has_engine;
@@ -81,7 +82,7 @@ static void *clerk(void *ctx)
         }
         pthread_mutex_unlock(&d->lock);
         j->wrote_ns = clock_ns();
-        const bool ready = job_prepare(j, d->enc);
+        const bool ready = job_prepare(j, d->enc, &d->dates);
         if (!ready) job_free(j);
         pthread_mutex_lock(&d->lock);
         if (ready) push(&d->ready, j);

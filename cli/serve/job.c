@@ -88,12 +88,12 @@ static int tokens_of(const job *j, encoder *enc, const chat_request *all, int n)
     return n_token;
 }
 
-static int render(job *j, encoder *enc, err_ctx *err)
+static int render(job *j, encoder *enc, first_dates *dates, err_ctx *err)
 {
     chat_request req = j->r->chat;
-    char date[32];
+    char today[32];
     int n_system = 0;
-    req.date = str_from(text_today(date, sizeof date));
+    req.date = str_from(first_dates_of(dates, &req, text_today(today, sizeof today)));
     const int rc = chat_render(j->prompts, j->o->model->talk, enc, &req, err);
     if (rc < 0) return rc;
     while (n_system < req.n_message && (req.messages[n_system].role == CHAT_SYSTEM ||
@@ -123,7 +123,7 @@ static int take_raw(id_list *to, encoder *enc, const api_prompt *p, err_ctx *err
     return 0;
 }
 
-static int make_prompts(job *j, encoder *enc, err_ctx *err)
+static int make_prompts(job *j, encoder *enc, first_dates *dates, err_ctx *err)
 {
     const api_request *r = j->r;
     const int n = r->raw && r->n_prompts > 1 ? r->n_prompts : 1;
@@ -133,7 +133,7 @@ static int make_prompts(job *j, encoder *enc, err_ctx *err)
         return err_set(err, ERR_NOMEM, "%d prompts", n);
     memset(j->prompts, 0, (size_t)n * sizeof *j->prompts);
     j->n_prompt = n;
-    if (!r->raw) rc = render(j, enc, err);
+    if (!r->raw) rc = render(j, enc, dates, err);
     for (int i = 0; i < n && r->raw && rc == 0; i++)
         rc = take_raw(&j->prompts[i], enc, r->n_prompts > 0 ? &r->prompts[i] : &one, err);
     for (int i = 0; i < n; i++) j->n_all += (int)j->prompts[i].n;
@@ -194,7 +194,7 @@ static int read_body(job *j, api_error *why)
                     : api_parse(&j->r, j->kind, text, body.len, why);
 }
 
-bool job_prepare(job *j, encoder *enc)
+bool job_prepare(job *j, encoder *enc, first_dates *dates)
 {
     err_ctx err = { 0 };
     api_error why;
@@ -205,7 +205,7 @@ bool job_prepare(job *j, encoder *enc)
     }
     int rc = check(j, &err);
     if (rc == 0) rc = make_form(j, &err);
-    if (rc == 0) rc = make_prompts(j, enc, &err);
+    if (rc == 0) rc = make_prompts(j, enc, dates, &err);
     if (rc < 0) {
         job_fail(j, rc == ERR_NOMEM ? API_BROKEN : rc == ERR_UNSUPPORTED ? API_UNSUPPORTED :
                   API_BAD_REQUEST, err.msg);

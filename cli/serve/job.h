@@ -9,6 +9,7 @@
 
 #include "cli/form_args.h"
 #include "cli/serve/desk.h"
+#include "cli/serve/first_dates.h"
 #include "engine/session/answer.h"
 #include "engine/text/grammar.h"
 
@@ -56,7 +57,7 @@ bool job_stays(job *j);
 
 /* Reads the body; prompts, form and writer, and the head of a stream. True: it can be answered. False: it has
  * been. */
-bool job_prepare(job *j, encoder *enc);
+bool job_prepare(job *j, encoder *enc, first_dates *dates);
 
 /* From now on it is computed with this session. */
 void job_sit(job *j, session *s);
