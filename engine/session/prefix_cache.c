@@ -227,12 +227,16 @@ int prefix_cache_keep(prefix_cache *c, session *s, err_ctx *err)
 
     if ((rc = check_session(c, s, err)) < 0 || (rc = session_check_state(s, err)) < 0) return rc;
     if (pos == 0) return 0;
-    prefix_node *same = prefix_tree_longest(c, ids, pos, &n_same);
+    prefix_node *same = prefix_tree_longest(c, ids, pos, &n_same), *parent;
+    while (n_same == pos && !prefix_drive_has(c, same))
+        same = prefix_tree_longest(c, ids, pos, &n_same);
     if (n_same == pos) {                  /* as good as ours for whoever has neither */
         prefix_tree_touch(c, same);
         return 0;
     }
-    prefix_node *parent = origin(c, s), *in_ram = parent;
+    do parent = origin(c, s);
+    while (!prefix_drive_has(c, parent));
+    prefix_node *in_ram = parent;
     prefix_tree_touch(c, parent);
     while (in_ram->parent && !in_ram->body) in_ram = in_ram->parent;     /* s has its rows, too */
     prefix_node shape = prefix_tree_shape(c, in_ram->to, pos);
