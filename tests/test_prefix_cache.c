@@ -736,6 +736,54 @@ static void test_shared(const rig *r, uint64_t ram)
     session_free(s);
 }
 
+/* Kept later, from snapshots: the same states, and the session does not notice. */
+static void test_deferred(const rig *r, int ctx)
+{
+    enum { N = 90 };
+    static const int at[] = { LINK, 2 * LINK };
+    session *s = open_session(r, ctx, 32, KV_F16), *u = open_session(r, CTX, 32, KV_F16);
+    notes *t = mem_zalloc(sizeof *t);
+    int32_t ids[N];
+    err_ctx err = { 0 };
+    make_ids(ids, N, 5, r->m);
+    empty_folder();
+    prefix_cache *c = open_cache(s, 0);
+    prefix_cache_defer(c, at, 2);
+    for (int n = 0; n < N; n += LINK) {
+        eval(u, ids + n, LINK);
+        notes_add(t, u);
+        eval(s, ids + n, LINK);
+        CHECK(prefix_cache_keep(c, s, &err) == 0 && prefix_cache_counts(c).n_state == 0);
+    }
+    CHECK(prefix_cache_held(c, s, N) == 0);
+    CHECK(prefix_cache_settle(c, s, LINK + 1, 2 * LINK + 1, &err) == 0);   /* not worth it */
+    CHECK(prefix_cache_counts(c).n_state == 0);
+    CHECK_MSG(prefix_cache_settle(c, s, LINK, LINK, &err) == 0, "%s", err.msg);
+    const prefix_cache_stats n = prefix_cache_counts(c);
+    CHECK_MSG(n.n_drive == 2 && n.n_ram == 0, "%d states", n.n_drive);
+    CHECK_MSG(n.drive_bytes < state_rows_bytes(r->m, KV_F16, 2 * LINK) + 2 *
+              (state_mark_bytes(r->m, KV_F16, 2 * LINK) + 8 * LINK + 100), "rows are written once");
+    CHECK(load(c, u, ids, N, t, "settled") == 2 * LINK);
+    CHECK(load(c, u, ids, 2 * LINK - 1, t, "settled first") == LINK);
+    CHECK(session_pos(s) == N && is_same(look(s), *notes_find(t, ids, N)));
+    CHECK(prefix_cache_settle(c, s, 1, 1, &err) == 0);      /* there already, but for the end */
+    prefix_cache_free(c);
+
+    c = open_cache(s, 0);                /* what is too large for memory is left where it is */
+    CHECK(prefix_cache_find(c, ids, N) >= 2 * LINK);
+    prefix_cache_free(c);
+    prefix_cache_options o = options(0);
+    o.most_bytes = 1;
+    CHECK(prefix_cache_create(&c, s, &o, &err) == 0);
+    CHECK(prefix_cache_load(c, u, ids, N, &err) == 0 && session_pos(u) == 0);
+    fill(u, ids + 1, LINK);
+    CHECK(prefix_cache_keep(c, u, &err) == ERR_NOMEM && n_noted == 0);
+    prefix_cache_free(c);
+    notes_free(t);
+    session_free(s);
+    session_free(u);
+}
+
 /* Everything that can be wrong with a file: it is not used, and there is one line about it. */
 static void test_damage(const rig *r)
 {
@@ -1121,6 +1169,8 @@ int main(int argc, char **argv)
         test_no_memory(&r[i]);
         test_path(folder, sizeof folder, "%s/kept", temp);
         test_drive(&r[i]);
+        test_deferred(&r[i], CTX);
+        test_deferred(&r[i], 96);
         test_forged(&r[i], &r[!i]);
         test_answers(&r[i], demos[i], 0);
         folder[0] = '\0';
@@ -1137,6 +1187,8 @@ int main(int argc, char **argv)
             test_answers(&tiny, "marks", 0);
             test_answers(&tiny, "more marks", 16);
             test_damage(&tiny);
+            test_deferred(&tiny, CTX);
+            test_deferred(&tiny, 96);
             test_shared(&tiny, 0);
             test_shared(&tiny, room_for(&tiny, 3, CHAIN));
             test_bad_drive(&tiny);

@@ -40,6 +40,8 @@ struct prefix_cache {
     prefix_node root;
     uint64_t clock, last_number;         /* clock: when something was last used, in ns */
     bool opening;                        /* nothing is in use yet */
+    bool deferred;                       /* keep takes snapshots, */
+    int at[PREFIX_DEFERRED], n_at;       /* here */
     prefix_cache_stats n;
 };
 
