@@ -25,6 +25,7 @@
 #include "cli/perf_view.h"
 #include "cli/plan_check.h"
 #include "cli/predict_log.h"
+#include "cli/prompt_cache.h"
 #include "cli/sampling_args.h"
 #include "cli/talk_args.h"
 #include "cli/tier_args.h"
@@ -33,6 +34,7 @@
 typedef struct run_options {
     const char *model, *prompt, *file, *predict_log;
     int64_t n;                           /* -1: no limit */
+    uint64_t drive;                      /* for prompts */
     bool raw, json, quiet;
     talk_args talk;
     engine_args engine;
@@ -59,6 +61,8 @@ static const arg_option options[] = {
       "One JSON object at the end: text, token counts, timings, plan, settings" },
     { "quiet", 'q', ARG_FLAG, FIELD(quiet), NULL, NULL, 0, 0,
       "Print only the answer, errors, and what --experts-used and the like cost" },
+    { PROMPT_CACHE_OPTION, 0, ARG_SIZE, FIELD(drive), "SIZE", PROMPT_CACHE_ENV, 0, 0,
+      PROMPT_CACHE_HELP },
     { "predict-log", 0, ARG_TEXT, FIELD(predict_log), "FILE", NULL, 0, 0, PREDICT_LOG_HELP },
 };
 
@@ -262,14 +266,15 @@ static const char *unfinished(char *dst, size_t cap, const view *v, const report
 static void say_end(const view *v, const report *r)
 {
     const answer_stats *s = &r->stats;
-    char peak[32], why[128];
+    char peak[32], why[128], reused[32] = "";
     if (s->n_taken < s->n_prompt) {
         console_note("interrupted after %d of %d prompt tokens", s->n_taken, s->n_prompt);
         return;
     }
     text_bytes(peak, sizeof peak, peak_memory_bytes());
-    console_note("%d prompt token%s at %.1f tok/s, %d answer token%s at %.1f tok/s, peak memory "
-                 "%s, seed %llu, stopped: %s%s", s->n_prompt, s->n_prompt == 1 ? "" : "s",
+    if (s->n_reused > 0) snprintf(reused, sizeof reused, " (%d reused)", s->n_reused);
+    console_note("%d prompt token%s%s at %.1f tok/s, %d answer token%s at %.1f tok/s, peak memory "
+                 "%s, seed %llu, stopped: %s%s", s->n_prompt, s->n_prompt == 1 ? "" : "s", reused,
                  prompt_rate(r), s->n_answer, s->n_answer == 1 ? "" : "s",
                  answer_rate(r), peak, (unsigned long long)r->sampling->seed,
                  answer_end_name(s->end), unfinished(why, sizeof why, v, r));
@@ -324,12 +329,12 @@ static json_t *answer_json(const view *v, const report *r, json_error_t *why)
     char path[4 * PATH_MAX];
     json_t *settings = settings_json(r, v->o, why);
     return !settings ? NULL : json_pack_ex(
-        why, 0, "{s:s%, s:s%, s:s, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f}, s:I, s:I, s:s, s:s, "
+        why, 0, "{s:s%, s:s%, s:s, s:i, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f}, s:I, s:I, s:s, s:s, "
         "s:o, s:o}",
         "text", v->text.ptr ? v->text.ptr : "", v->text.len,
         "reasoning", v->reasoning.ptr ? v->reasoning.ptr : "", v->reasoning.len,
         "stop", answer_end_name(s->end),
-        "prompt_tokens", s->n_prompt, "answer_tokens", s->n_answer,
+        "prompt_tokens", s->n_prompt, "cached_tokens", s->n_reused, "answer_tokens", s->n_answer,
         "seconds", "load", (double)r->load_ns * 1e-9, "prompt", (double)s->prompt_ns * 1e-9,
         "answer", (double)s->answer_ns * 1e-9,
         "tokens_per_second", "prompt", prompt_rate(r), "answer", answer_rate(r),
@@ -378,6 +383,20 @@ static int finish(view *v, const report *r)
     return r->stats.end == ANSWER_INTERRUPTED ? interrupt_exit_code() : 0;
 }
 
+enum { WORTH_IT = 64 };                  /* tokens at the end of a long prompt */
+
+/* Where the next prompt may well differ from this one. */
+static prompt_parts parts_of(const id_list *ids, const model_handle *l, const run_options *o,
+                             const chat_request *req)
+{
+    prompt_parts p = { .n_prompt = (int)ids->n };
+    if (ids->n < PROMPT_CACHE_LEAST) return p;
+    if (!o->raw && o->talk.system) p.n_system = prompt_cache_tokens(ids, l, req, 1);
+    if (!o->raw) p.n_stable = prompt_cache_tokens(ids, l, req, req->n_message);
+    if (p.n_stable == 0) p.n_stable = p.n_prompt - 1;
+    return p;
+}
+
 /* Prompt to answer on an open model. */
 static int answer(model_handle *l, const run_options *o, const textbuf *text, session_options *so,
                   uint64_t start_ns)
@@ -391,6 +410,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     id_list ids = { 0 };
     sampling draw = { 0 };
     form held_to = { 0 };
+    prompt_cache kept = { .drive_bytes = o->drive };
     session *s = NULL;
     predict_log guesses = { 0 };
     model_handle_bytes bytes;
@@ -417,7 +437,8 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
         if ((rc = cache_cost_measure(&r.by_cache, l, so, &err)) < 0) goto model_refused;
         cache_cost_say(&r.by_cache);
     }
-    if ((rc = model_handle_place(l, so, &err)) < 0 ||
+    rc = prompt_cache_place(&kept, l, so, (int)ids.n, PROMPT_CACHE_SNAPSHOTS, &err);
+    if (rc < 0 ||
         (rc = model_handle_plan(&bytes, l, so, &err)) < 0)
         goto model_refused;
     if (!o->quiet) model_handle_say_notes(l, !o->raw, o->talk.reasoning != NULL);
@@ -429,21 +450,25 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     r.load_ns = clock_ns() - start_ns;
     if (!o->quiet) say_plan(l, so, &bytes);
     placement_watch(&v.speed, l->where, s, false);
-    const answer_options ao = {
+    answer_options ao = {
         .tok = l->tok, .talk = o->raw ? NULL : l->talk, .req = &req, .stop = draw.stop,
         .form = held_to.mask, .max_tokens = (int)o->n, .show_special = true,
     };
+    const prompt_parts parts = parts_of(&ids, l, o, &req);
+    prompt_cache_begin(&kept, &ao, s, so, &parts);
     rc = answer_run(&r.stats, s, draw.smp, ids.ids, (int)ids.n, &ao, &hooks, &err);
     if (rc < 0) answer_view_end(&v.shown, false);
     else code = finish(&v, &r);
     if (o->perf.out && *o->perf.out && perf_view_save(o->perf.out, s, o->level) != 0 && code == 0)
         code = 1;
+    if (rc == 0 && r.stats.n_taken >= r.stats.n_prompt) prompt_cache_end(&kept, s, WORTH_IT);
     goto done;
 model_refused:
     code = model_handle_fail(l->path, &err);
 done:
     if (rc < 0 && code == 0) code = model_handle_fail(NULL, &err);
     if (predict_log_end(&guesses, l->path) != 0 && code == 0) code = 1;
+    prompt_cache_close(&kept);
     session_free(s);
     sampling_close(&draw);
     form_close(&held_to);
@@ -487,7 +512,7 @@ static int check_options(const run_options *o, const char *operand)
 
 int cmd_run(int argc, char **argv)
 {
-    run_options o = { .n = -1 };
+    run_options o = { .n = -1, .drive = PROMPT_CACHE_BYTES };
     const char *operand = NULL;
     load_options load = { .with_text = true };
     session_options so;

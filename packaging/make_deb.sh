@@ -1,7 +1,7 @@
 #!/bin/sh
 # make_deb.sh BUILD VERSION OUT - a Debian package of what was built, as OUT/moe_VERSION_ARCH.deb, by
 # dpkg-deb alone. Prints its path. The libraries it depends on are those that the programs are linked
-# with here, by the packages that they came from.
+# with here, by the packages that they came from; a line on stderr names those that no package owns.
 set -eu
 build=$1 out=$3
 command -v dpkg-deb >/dev/null || { echo "make deb needs dpkg-deb: this is no Debian or Ubuntu" >&2; exit 1; }
@@ -29,13 +29,19 @@ needs() {
         names=$(objdump -p "$p" | sed -n 's/^ *NEEDED *//p')
         for n in $names; do ldd "$p" | sed -n "s|^[[:space:]]*$n => \(/[^ ]*\).*|\1|p"; done
     done | sort -u | while read -r lib; do
+        owner=
         for f in "$lib" "/usr$lib" "$(readlink -f "$lib")" "${lib#/usr}"; do
             owner=$(dpkg -S "$f" 2>/dev/null | sed -n '1s/:.*//p')
             [ -z "$owner" ] || { echo "$owner"; break; }
         done
+        [ -n "$owner" ] || echo "$lib" >>"$stage/DEBIAN/unowned"
     done | sort -u | paste -sd, - | sed 's/,/, /g'
 }
 depends=$(needs)
+if [ -e "$stage/DEBIAN/unowned" ]; then
+    echo "make_deb.sh: $(paste -sd' ' "$stage/DEBIAN/unowned"): no package's, so not in its dependencies; the programs look there" >&2
+    rm "$stage/DEBIAN/unowned"
+fi
 cat >"$stage/DEBIAN/control" <<END
 Package: moe
 Version: $version

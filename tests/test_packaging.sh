@@ -31,6 +31,10 @@ for p in $programs; do
 done
 
 # ---- man pages
+
+# a minimised system has a man that only says that it is one
+printf '.TH X 1\n.SH SEE ALSO\nnothing\n' >"$tmp/x.1"
+if man -l "$tmp/x.1" 2>"$tmp/err" </dev/null | grep -q "SEE ALSO"; then shows=1; else shows=0; fi
 for p in $programs; do
     page=packaging/$p.1
     sed -n '/^\.TP$/{n;s/\\fB\|\\fR\|\\fI//g;s/\\-/-/g;p;}' $page | grep '^-' |
@@ -46,11 +50,11 @@ for p in $programs; do
     for word in $(grep '^[a-z]' "$tmp/page" | cut -d ' ' -f 1 | sort -u); do
         if grep -q "^$p $word" "$tmp/$p.commands"; then ok; else bad "$page: verb $word is not in --help"; fi
     done
-    if command -v man >/dev/null; then
+    if [ $shows -eq 1 ]; then
         man --warnings -l $page >"$tmp/out" 2>"$tmp/err"
         if [ ! -s "$tmp/err" ] && grep -q "SEE ALSO" "$tmp/out"; then ok; else bad "$page: man complains"; fi
     else
-        skip "no man: $page"
+        skip "no man that shows pages: $page"
     fi
 done
 
@@ -135,13 +139,20 @@ if ! command -v dpkg-deb >/dev/null; then
     finish
     exit
 fi
-packages="dpkg --root=$tmp/root --force-not-root --force-depends --force-script-chrootless --log=$tmp/dpkg.log"
+# --path-include: a minimised system leaves man pages out
+packages() { dpkg --root="$tmp/root" --force-not-root --force-depends --force-script-chrootless --path-include='/*' --log="$tmp/dpkg.log" "$@"; }
 left() { find "$tmp/root" -path "$tmp/root/var/lib/dpkg" -prune -o -type f -print -o -type l -print; }
 PATH=$PATH:/usr/sbin:/sbin
-deb=$(packaging/make_deb.sh "$build" v1.2-3-gabc "$tmp/deb" 2>"$tmp/err")
-if [ "${deb#"$tmp/deb/moe_1.2.3.gabc_"}" != "$deb" ] && [ -s "$deb" ]; then ok; else bad "make_deb.sh: '$deb'"; fi
+deb=$(packaging/make_deb.sh "$build" v1.2-3-gabc "$tmp/deb" 2>"$tmp/said")
+if [ "${deb#"$tmp/deb/moe_1.2.3.gabc_"}" != "$deb" ] && [ -s "$deb" ]; then ok; else bad "make_deb.sh: '$deb' $(cat "$tmp/said")"; fi
 expect 0 "libc6" dpkg-deb --info "$deb"
-if grep -q libjansson4 "$tmp/out"; then ok; else bad "the package does not depend on libjansson4"; fi
+case $(ldd "$here/moe-run" | sed -n 's/.*libjansson.* => \(.*\)\/.*/\1/p') in
+/lib/* | /lib | /usr/lib/* | /usr/lib) if grep -q libjansson4 "$tmp/out"; then ok; else bad "the package does not depend on libjansson4"; fi ;;
+*) # DEPS=dir
+    skip "libjansson is no package's: the package cannot depend on it"
+    if grep -q "libjansson.*not in its dependencies" "$tmp/said"; then ok; else bad "make_deb.sh says nothing of libjansson: $(cat "$tmp/said")"; fi
+    ;;
+esac
 dpkg-deb --contents "$deb" >"$tmp/out"
 if grep -qv ' root/root ' "$tmp/out" || grep -v '^l' "$tmp/out" | grep -q '^....[^r]\|^.......[^r]'; then bad "owners or modes: $(head -n 3 "$tmp/out")"; else ok; fi
 dpkg-deb -x "$deb" "$tmp/unpacked"
@@ -150,15 +161,15 @@ expect 0 "$tmp/unpacked/usr/share/moe/demo-gptoss-MXFP4.gguf" "$tmp/unpacked/usr
 rm -r "$tmp/unpacked"
 mkdir -p "$tmp/root/var/lib/dpkg/updates" "$tmp/root/var/lib/dpkg/info"
 : >"$tmp/root/var/lib/dpkg/status"
-expect 0 "" $packages -i "$deb"
+expect 0 "" packages -i "$deb"
 holds root/usr/share/man/man1/moe-run.1.gz
 expect 0 "stopped" env -C "$tmp" "$tmp/root/usr/bin/moe-run" -p Hi -n 2
 holds root/etc/default/moe-serve
 if grep -q '^ExecStart=/usr/bin/moe-serve -m' "$tmp/root/usr/lib/systemd/system/moe-serve.service"; then ok; else bad "the installed unit"; fi
 mkdir -p "$tmp/root/var/cache/private/moe" "$tmp/root/var/lib/private/moe/models"
 touch "$tmp/root/var/cache/private/moe/x" "$tmp/root/var/lib/private/moe/models/x.gguf"
-expect 0 "" $packages -r moe
-expect 0 "" $packages -P moe
+expect 0 "" packages -r moe
+expect 0 "" packages -P moe
 if [ "$(left)" = "$tmp/root/var/lib/private/moe/models/x.gguf" ]; then ok; else bad "after a purge: $(left)"; fi
 rm -r "$tmp/root"
 

@@ -534,6 +534,7 @@ static void put_file(const char *name, const uint8_t *bytes, size_t n)
 /* A conversation of LINKS states of 30 tokens in a cache with the folder, and what was noted. */
 enum { LINKS = 4, LINK = 30, CHAIN = LINKS * LINK };
 static int32_t chain[CHAIN + 1];
+static const model *chain_model;
 
 static prefix_cache *make_chain(session *s, notes *t, uint64_t ram)
 {
@@ -650,6 +651,134 @@ static void test_drive(const rig *r)
     prefix_cache_free(c);
     drive_bytes = UINT64_MAX / 2;
     CHECK_MSG(n_noted == 0, "%s", noted);
+    notes_free(t);
+    session_free(s);
+    session_free(u);
+}
+
+static uint64_t folder_bytes(void)
+{
+    static char names[2000][80];
+    const int n = list_files(names, 2000);
+    char path[400];
+    struct stat st;
+    uint64_t sum = 0;
+    for (int i = 0; i < n; i++)
+        if (stat(test_path(path, sizeof path, "%s/%s", folder, names[i]), &st) == 0)
+            sum += (uint64_t)st.st_size;
+    return sum;
+}
+
+/* The chain of this seed, whose first half is that of an earlier one, in both caches in turn. */
+static void keep_chain(prefix_cache *c, session *s, notes *t, uint64_t seed)
+{
+    err_ctx err = { 0 };
+    make_ids(chain, CHAIN / 2, seed / 2, chain_model);
+    make_ids(chain + CHAIN / 2, CHAIN / 2, 1000 + seed, chain_model);
+    session_rewind(s, 0);
+    for (int i = 0; i < LINKS; i++) {
+        eval(s, chain + i * LINK, LINK);
+        const int rc = keep(c, s, t, &err);
+        CHECK_MSG(rc == 0 || rc == ERR_NOMEM, "%s", err.msg);
+    }
+}
+
+/* Programs that share a folder: each finds what others wrote, none minds what others gave up, and
+ * the bound is that of all. */
+static void test_shared(const rig *r, uint64_t ram)
+{
+    enum { N_CACHE = 3 };
+    session *s = open_session(r, CTX, 32, KV_F16);
+    notes *t = mem_zalloc(sizeof *t);
+    prefix_cache *c[N_CACHE];
+    int n_loaded = 0;
+    test_rng rng = { ram + 7 };
+    err_ctx err = { 0 };
+    chain_model = r->m;
+    empty_folder();
+    for (int i = 0; i < N_CACHE; i++) c[i] = open_cache(s, ram);
+    keep_chain(c[0], s, t, 900);
+    CHECK(prefix_cache_flush(c[0], &err) == 0);
+    const uint64_t one = folder_bytes();
+    keep_chain(c[1], s, t, 900);         /* the same once more: one file each */
+    CHECK(prefix_cache_flush(c[1], &err) == 0 && folder_bytes() == one);
+    CHECK_MSG(prefix_cache_counts(c[1]).drive_bytes == one, "counted twice");
+    for (int i = 0; i < N_CACHE; i++) prefix_cache_free(c[i]);
+    empty_folder();
+    drive_bytes = 3 * one;
+    for (int i = 0; i < N_CACHE; i++) c[i] = open_cache(s, ram);
+    for (int i = 0; i < (SANITIZED ? 60 : 120); i++) {
+        const int k = (int)test_below(&rng, N_CACHE);
+        const uint64_t seed = 2 + test_below(&rng, 12);
+        keep_chain(c[k], s, t, seed);
+        if (prefix_cache_flush(c[k], &err) < 0) CHECK_MSG(false, "%s", err.msg);
+        CHECK_MSG(folder_bytes() <= drive_bytes, "%llu bytes of %llu",
+                  (unsigned long long)folder_bytes(), (unsigned long long)drive_bytes);
+        const int other = (int)test_below(&rng, N_CACHE);
+        const int got = prefix_cache_load(c[other], s, chain, CHAIN, &err);
+        const held *want = got > 0 ? notes_find(t, chain, got) : NULL;
+        CHECK_MSG(got == 0 || (want && is_same(*want, look(s))), "other bits at %d", got);
+        n_loaded += got == CHAIN && other != k;
+        if (test_below(&rng, 8) == 0) {
+            prefix_cache_free(c[other]);
+            c[other] = open_cache(s, ram);
+            CHECK(prefix_cache_find(c[other], chain, CHAIN) > 0);
+        }
+    }
+    CHECK_MSG(n_loaded > 5, "%d times what another had", n_loaded);
+    CHECK_MSG(n_noted == 0, "%s", noted);
+    for (int i = 0; i < N_CACHE; i++) {
+        CHECK(prefix_cache_counts(c[i]).damaged == 0);
+        prefix_cache_free(c[i]);
+    }
+    drive_bytes = UINT64_MAX / 2;
+    notes_free(t);
+    session_free(s);
+}
+
+/* Kept later, from snapshots: the same states, and the session does not notice. */
+static void test_deferred(const rig *r, int ctx)
+{
+    enum { N = 90 };
+    static const int at[] = { LINK, 2 * LINK };
+    session *s = open_session(r, ctx, 32, KV_F16), *u = open_session(r, CTX, 32, KV_F16);
+    notes *t = mem_zalloc(sizeof *t);
+    int32_t ids[N];
+    err_ctx err = { 0 };
+    make_ids(ids, N, 5, r->m);
+    empty_folder();
+    prefix_cache *c = open_cache(s, 0);
+    prefix_cache_defer(c, at, 2);
+    for (int n = 0; n < N; n += LINK) {
+        eval(u, ids + n, LINK);
+        notes_add(t, u);
+        eval(s, ids + n, LINK);
+        CHECK(prefix_cache_keep(c, s, &err) == 0 && prefix_cache_counts(c).n_state == 0);
+    }
+    CHECK(prefix_cache_held(c, s, N) == 0);
+    CHECK(prefix_cache_settle(c, s, LINK + 1, 2 * LINK + 1, &err) == 0);   /* not worth it */
+    CHECK(prefix_cache_counts(c).n_state == 0);
+    CHECK_MSG(prefix_cache_settle(c, s, LINK, LINK, &err) == 0, "%s", err.msg);
+    const prefix_cache_stats n = prefix_cache_counts(c);
+    CHECK_MSG(n.n_drive == 2 && n.n_ram == 0, "%d states", n.n_drive);
+    CHECK_MSG(n.drive_bytes < state_rows_bytes(r->m, KV_F16, 2 * LINK) + 2 *
+              (state_mark_bytes(r->m, KV_F16, 2 * LINK) + 8 * LINK + 100), "rows are written once");
+    CHECK(load(c, u, ids, N, t, "settled") == 2 * LINK);
+    CHECK(load(c, u, ids, 2 * LINK - 1, t, "settled first") == LINK);
+    CHECK(session_pos(s) == N && is_same(look(s), *notes_find(t, ids, N)));
+    CHECK(prefix_cache_settle(c, s, 1, 1, &err) == 0);      /* there already, but for the end */
+    prefix_cache_free(c);
+
+    c = open_cache(s, 0);                /* what is too large for memory is left where it is */
+    CHECK(prefix_cache_find(c, ids, N) >= 2 * LINK);
+    prefix_cache_free(c);
+    prefix_cache_options o = options(0);
+    o.most_bytes = 1;
+    CHECK(prefix_cache_create(&c, s, &o, &err) == 0);
+    CHECK(prefix_cache_load(c, u, ids, N, &err) == 0 && session_pos(u) == 0);
+    fill(u, ids + 1, LINK);
+    CHECK(prefix_cache_keep(c, u, &err) == ERR_NOMEM && n_noted == 0);
+    prefix_cache_free(c);
     notes_free(t);
     session_free(s);
     session_free(u);
@@ -1040,6 +1169,8 @@ int main(int argc, char **argv)
         test_no_memory(&r[i]);
         test_path(folder, sizeof folder, "%s/kept", temp);
         test_drive(&r[i]);
+        test_deferred(&r[i], CTX);
+        test_deferred(&r[i], 96);
         test_forged(&r[i], &r[!i]);
         test_answers(&r[i], demos[i], 0);
         folder[0] = '\0';
@@ -1056,6 +1187,10 @@ int main(int argc, char **argv)
             test_answers(&tiny, "marks", 0);
             test_answers(&tiny, "more marks", 16);
             test_damage(&tiny);
+            test_deferred(&tiny, CTX);
+            test_deferred(&tiny, 96);
+            test_shared(&tiny, 0);
+            test_shared(&tiny, room_for(&tiny, 3, CHAIN));
             test_bad_drive(&tiny);
             drive_bytes = room_for(&tiny, 20, 200);
             test_many(&tiny, 15 + (uint64_t)i, room_for(&tiny, 3, 200), rounds);

@@ -28,6 +28,7 @@
 typedef struct chat_options {
     const char *model, *load, *predict_log;
     int64_t n;                           /* -1: no limit */
+    uint64_t drive;                      /* for prompts */
     bool verbose;
     talk_args talk;
     engine_args engine;
@@ -46,6 +47,8 @@ static const arg_option options[] = {
       "Most tokens in an answer. Default: until the model ends it" },
     { "verbose", 'v', ARG_FLAG, FIELD(verbose), NULL, NULL, 0, 0,
       "Show token counts and speed after each answer" },
+    { PROMPT_CACHE_OPTION, 0, ARG_SIZE, FIELD(drive), "SIZE", PROMPT_CACHE_ENV, 0, 0,
+      PROMPT_CACHE_HELP },
     { "predict-log", 0, ARG_TEXT, FIELD(predict_log), "FILE", NULL, 0, 0, PREDICT_LOG_HELP },
 };
 
@@ -126,7 +129,9 @@ static int open_session(chat_talk *t, const chat_options *o)
             return model_handle_fail(t->l.path, &err);
         cache_cost_say(&cost);
     }
-    if (model_handle_place(&t->l, &t->room, &err) < 0) return model_handle_fail(t->l.path, &err);
+    t->kept.drive_bytes = o->drive;
+    if (prompt_cache_place(&t->kept, &t->l, &t->room, t->room.ctx, N_SNAPSHOT, &err) < 0)
+        return model_handle_fail(t->l.path, &err);
     model_handle_say_notes(&t->l, true, t->effort_given);
     if (model_handle_session(&t->s, &t->l, &t->room, &err) < 0)
         return model_handle_fail(t->l.path, &err);
@@ -233,7 +238,7 @@ static int talk(chat_talk *t)
 
 int cmd_chat(int argc, char **argv)
 {
-    chat_options o = { .n = -1 };
+    chat_options o = { .n = -1, .drive = PROMPT_CACHE_BYTES };
     chat_talk t = { 0 };
     load_options load = { .with_text = true };
     predict_log guesses = { 0 };
@@ -269,6 +274,7 @@ int cmd_chat(int argc, char **argv)
     }
     if (predict_log_end(&guesses, t.l.path) != 0 && code == 0) code = 1;
     sampling_close(&t.draw);
+    prompt_cache_close(&t.kept);
     session_free(t.s);
     conversation_release(&t.conv);
     expert_memory_keep(t.l.e, &t.l.asked, t.l.m);

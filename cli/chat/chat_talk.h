@@ -10,6 +10,7 @@
 #include "cli/model_handle.h"
 #include "cli/perf_view.h"
 #include "cli/plan_check.h"
+#include "cli/prompt_cache.h"
 #include "cli/sampling_args.h"
 #include "engine/session/answer.h"
 
@@ -17,6 +18,7 @@ typedef struct chat_talk {
     model_handle l;
     session_options room;                /* as the session was made */
     session *s;
+    prompt_cache kept;
     conversation conv;
     conversation_settings set;           /* .sampling is not kept up to date: draw.options is */
     sampling_args flags;                 /* as given; they beat what a file says */

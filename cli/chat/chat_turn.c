@@ -173,13 +173,20 @@ static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
 {
     chat_talk *t = u->t;
     const chat_request req = request_of(t);
-    const answer_options o = { .tok = t->l.tok, .talk = t->l.talk, .req = &req,
+    answer_options o = { .tok = t->l.tok, .talk = t->l.talk, .req = &req,
                                .stop = t->draw.stop, .max_tokens = t->max_tokens,
                                .n_stable = n_stable };
     const answer_hooks hooks = { .ctx = u, .text = on_text, .go_on = on_token, .watch = on_watch };
+    const bool told = req.n_message > 0 && req.messages[0].role == CHAT_SYSTEM;
+    const prompt_parts parts = {
+        .n_prompt = (int)prompt->n, .n_stable = n_stable,
+        .n_system = told && prompt->n >= PROMPT_CACHE_LEAST ?
+                    prompt_cache_tokens(prompt, &t->l, &req, 1) : 0,
+    };
     answer_stats st;
     int rc;
 
+    prompt_cache_begin(&t->kept, &o, t->s, &t->room, &parts);
     sampler_reset(t->draw.smp, turn_seed(&t->set));
     u->shown = view_of(t);
     placement_watch(&t->speed, t->l.where, t->s, t->verbose);
@@ -207,6 +214,8 @@ static void update_cache(const chat_talk *t)
         console_note("experts in VRAM stay as they are: %s", err.msg);
 }
 
+enum { WORTH_IT = 256 };                 /* tokens since the last time */
+
 /* earlier: an answer to the same question; NULL if the question is new. */
 static int take(chat_talk *t, const chat_message *earlier, err_ctx *err)
 {
@@ -222,6 +231,7 @@ static int take(chat_talk *t, const chat_message *earlier, err_ctx *err)
     }
     if (rc == 0) rc = run(&u, &prompt, n_stable, err);
     if (rc == 0) update_cache(t);
+    if (rc == 0) prompt_cache_end(&t->kept, t->s, WORTH_IT);
     textbuf_free(&u.answer);
     textbuf_free(&u.reasoning);
     ids_free(&prompt);

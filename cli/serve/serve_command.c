@@ -16,9 +16,9 @@
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
 #include "cli/expert_memory.h"
-#include "cli/home_folder.h"
 #include "cli/interrupt.h"
 #include "cli/plan_view.h"
+#include "cli/prompt_cache.h"
 #include "cli/serve/route.h"
 #include "cli/tier_args.h"
 
@@ -61,7 +61,7 @@ static const arg_option options[] = {
       "Largest request. Default: 32M" },
     { "prompt-cache", 0, ARG_SIZE, FIELD(cache), "SIZE", "MOE_PROMPT_CACHE", 0, 0,
       "RAM for conversations that may go on; 0: only the last one. Default: 1G" },
-    { "prompt-cache-drive", 0, ARG_SIZE, FIELD(drive), "SIZE", "MOE_PROMPT_CACHE_DRIVE", 0, 0,
+    { PROMPT_CACHE_OPTION, 0, ARG_SIZE, FIELD(drive), "SIZE", PROMPT_CACHE_ENV, 0, 0,
       "Space for them in $XDG_CACHE_HOME/moe/prompts; 0: none. Default: 16G" },
     { "stop-after", 0, ARG_INT, FIELD(patience), "SECONDS", NULL, 0, 3600,
       "On Ctrl-C, wait so long for the answer under way. Default: 10" },
@@ -229,25 +229,10 @@ static void say_line(void *ctx, const char *line)
     console_note("%s", line);
 }
 
-/* Where conversations are kept; "": nowhere. */
-static void cache_folder(char *path, size_t cap)
-{
-    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    path[0] = '\0';
-    if (xdg && xdg[0] == '/') snprintf(path, cap, "%s/moe/prompts/x", xdg);
-    else if (home && home[0] == '/') snprintf(path, cap, "%s/.cache/moe/prompts/x", home);
-    if (!path[0] || !home_folder_allows(path)) {
-        path[0] = '\0';
-        return;
-    }
-    home_folder_make(path);
-    *strrchr(path, '/') = '\0';
-}
-
 static int open_cache(server *v, err_ctx *err)
 {
     char folder[1024];
-    cache_folder(folder, sizeof folder);
+    prompt_cache_folder(folder, sizeof folder);
     const prefix_cache_options c = {
         .ram_bytes = v->o.cache, .folder = v->o.drive > 0 && folder[0] ? folder : NULL,
         .drive_bytes = v->o.drive, .note = say_line,
@@ -391,7 +376,7 @@ int cmd_serve(int argc, char **argv)
     int code;
 
     v.o = (serve_options){ .queue = 64, .body = 32u << 20, .patience = 10,
-                             .cache = (uint64_t)1 << 30, .drive = (uint64_t)16 << 30 };
+                             .cache = (uint64_t)1 << 30, .drive = PROMPT_CACHE_BYTES };
     engine_args_init(&v.o.engine);
     tier_args_init(&v.o.tiers);
     const int rc = args_parse(&spec, &v.o, &operand, NULL, argc, argv);

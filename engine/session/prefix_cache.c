@@ -11,14 +11,15 @@
 #include "engine/session/prefix_tree.h"
 #include "engine/session/state_internal.h"
 
-/* The state that s went on from, with the bits it has: root if that is not kept (any more). */
-static prefix_node *origin(prefix_cache *c, session *s)
+/* The state that s went on from on its way to pos, with the bits it has: root if that is not kept
+ * (any more). */
+static prefix_node *origin(prefix_cache *c, session *s, int pos)
 {
     const state *st = session_state(s);
     prefix_node *k = &c->root;
     while (k && k->number != st->kept) k = prefix_tree_next(k, true);
     if (!k) return &c->root;
-    while (k->to > st->kept_pos) k = k->parent;
+    while (k->to > min_int(st->kept_pos, pos)) k = k->parent;
     return prefix_tree_leads_to(k, session_ids(s)) ? k : &c->root;       /* no number alone */
 }
 
@@ -147,9 +148,7 @@ int prefix_cache_find(prefix_cache *c, const int32_t *ids, int n)
 
 int prefix_cache_held(prefix_cache *c, session *s, int n)
 {
-    const prefix_node *k = origin(c, s);
-    while (k->to > n) k = k->parent;
-    return k->to;
+    return c->deferred ? 0 : origin(c, s, n)->to;
 }
 
 /* What came from the drive stays in RAM if its parent did and there is room. */
@@ -176,6 +175,7 @@ static int import_path(prefix_cache *c, state *st, prefix_node *best, int *pos, 
     for (prefix_node *k = &c->root; k != best;) {
         k = k->step;
         uint8_t *body = k->body;
+        if (!body && c->o.most_bytes > 0 && prefix_tree_body(k) > c->o.most_bytes) break;
         if (!body && !(body = prefix_drive_read(c, k))) break;
         const int to = min_int(limit, k->to);
         state_import_rows(st, body, k->from, k->to, to - k->from);
@@ -217,43 +217,90 @@ static int does_not_fit(const prefix_cache *c, const prefix_node *shape, err_ctx
                    c->o.folder ? ", nor on the drive" : "");
 }
 
-/* What does not fit into RAM beside all that it goes on from is there only until it is written. */
-int prefix_cache_keep(prefix_cache *c, session *s, err_ctx *err)
+/* At the present position, or at that of a snapshot. What does not fit into RAM beside all that it
+ * goes on from is there only until it is written. */
+static int keep_at(prefix_cache *c, session *s, int pos, err_ctx *err)
 {
     state *st = session_state(s);
-    const int pos = session_pos(s);
     const int32_t *ids = session_ids(s);
     int n_same, rc;
 
-    if ((rc = check_session(c, s, err)) < 0 || (rc = session_check_state(s, err)) < 0) return rc;
-    if (pos == 0) return 0;
-    prefix_node *same = prefix_tree_longest(c, ids, pos, &n_same);
+    prefix_node *same = prefix_tree_longest(c, ids, pos, &n_same), *parent;
+    while (n_same == pos && !prefix_drive_has(c, same))
+        same = prefix_tree_longest(c, ids, pos, &n_same);
     if (n_same == pos) {                  /* as good as ours for whoever has neither */
         prefix_tree_touch(c, same);
         return 0;
     }
-    prefix_node *parent = origin(c, s), *in_ram = parent;
+    do parent = origin(c, s, pos);
+    while (!prefix_drive_has(c, parent));
+    prefix_node *in_ram = parent;
     prefix_tree_touch(c, parent);
     while (in_ram->parent && !in_ram->body) in_ram = in_ram->parent;     /* s has its rows, too */
     prefix_node shape = prefix_tree_shape(c, in_ram->to, pos);
     const bool fits = make_room(c, prefix_tree_ram(&shape));
     if (fits) parent = in_ram;
     else shape = prefix_tree_shape(c, parent->to, pos);
-    if (!fits && !c->o.folder) return does_not_fit(c, &shape, err);
+    if (!fits && (!c->o.folder ||
+                  (c->o.most_bytes > 0 && prefix_tree_body(&shape) > c->o.most_bytes)))
+        return does_not_fit(c, &shape, err);
     prefix_node *k = prefix_tree_make(&shape, ids, true);
     if (!k) return err_set(err, ERR_NOMEM, "prefix cache: no memory for %" PRIu64 " bytes",
                            prefix_tree_ram(&shape));
-    if ((rc = state_export(st, k->body, parent->to, k->body + k->rows_bytes, err)) < 0) {
+    uint8_t *mark = k->body + k->rows_bytes;
+    rc = pos == session_pos(s) ? state_export(st, k->body, parent->to, mark, err)
+                               : state_export_snapshot(st, pos, k->body, parent->to, mark, err);
+    if (rc < 0) {
         prefix_tree_free(k);
         return rc;
     }
     prefix_tree_add(c, parent, k);
     const uint64_t number = k->number;
     if (!fits && !drop_from_ram(c, k)) return does_not_fit(c, &shape, err);
+    c->n.kept++;
+    if (pos < session_pos(s) && pos < st->kept_pos) return 0;    /* s went on from a later one */
     st->kept = number;
     st->kept_pos = pos;
-    c->n.kept++;
     return 0;
+}
+
+int prefix_cache_keep(prefix_cache *c, session *s, err_ctx *err)
+{
+    const int pos = session_pos(s);
+    int rc;
+    if ((rc = check_session(c, s, err)) < 0 || (rc = session_check_state(s, err)) < 0) return rc;
+    if (pos == 0) return 0;
+    if (!c->deferred) return keep_at(c, s, pos, err);
+    for (int i = 0; i < c->n_at; i++)
+        if (c->at[i] == pos) {
+            session_snapshot(s);
+            break;
+        }
+    return 0;
+}
+
+void prefix_cache_defer(prefix_cache *c, const int *at, int n)
+{
+    c->deferred = true;
+    c->n_at = min_int(n, PREFIX_DEFERRED);
+    if (c->n_at > 0) memcpy(c->at, at, (size_t)c->n_at * sizeof *at);
+}
+
+int prefix_cache_settle(prefix_cache *c, session *s, int least, int least_last, err_ctx *err)
+{
+    const state *st = session_state(s);
+    int n_same, first = 0, rc;
+    if ((rc = check_session(c, s, err)) < 0 || (rc = session_check_state(s, err)) < 0) return rc;
+    for (int pos = 0; (pos = state_next_snapshot(st, pos)) > 0;) {
+        err_ctx own = { 0 };
+        prefix_tree_longest(c, session_ids(s), pos, &n_same);
+        if (pos - n_same < (state_next_snapshot(st, pos) > 0 ? least : least_last)) continue;
+        if ((rc = keep_at(c, s, pos, &own)) < 0 && first == 0) {
+            first = rc;
+            if (err) *err = own;
+        }
+    }
+    return first;
 }
 
 int prefix_cache_flush(prefix_cache *c, err_ctx *err)

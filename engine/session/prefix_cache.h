@@ -26,6 +26,8 @@ typedef struct prefix_cache_options {
     const char *folder;                  /* copied; made if only its last part is missing; NULL: no
                                           * drive */
     uint64_t drive_bytes;                /* of files for the same sessions */
+    uint64_t most_bytes;                 /* of one state, while it is written or read: a larger one
+                                          * is neither; 0: any */
     log_sink_fn *note;                   /* told what went wrong with files, in one line; or NULL */
     void *note_ctx;
 } prefix_cache_options;
@@ -53,6 +55,17 @@ int prefix_cache_load(prefix_cache *c, session *s, const int32_t *ids, int n, er
 /* Keeps the state of s at its present position; nothing happens at 0 and if it is there already. On
  * failure all is as before, except that others may have been dropped to make room. */
 int prefix_cache_keep(prefix_cache *c, session *s, err_ctx *err);
+
+/* For a program with one conversation, which has its keys and values in memory once and wants no
+ * second copy. From now on keep only has s take a snapshot, at these positions, and held says 0, so
+ * that s goes back as it would without a cache. */
+enum { PREFIX_DEFERRED = 16 };
+void prefix_cache_defer(prefix_cache *c, const int *at, int n);  /* at most PREFIX_DEFERRED */
+
+/* Keeps the states of s at its snapshots where that saves `least` tokens or more, at the last one
+ * `least_last`; what is not in a snapshot any more is left out. s goes on as if nothing had
+ * happened. Returns the first failure, after having tried all. */
+int prefix_cache_settle(prefix_cache *c, session *s, int least, int least_last, err_ctx *err);
 
 /* Writes all states that are only in RAM to the drive, as far as there is room for them beside
  * those that were used later. After a failure the next call tries again. */

@@ -1,7 +1,9 @@
 /* prefix_drive.c - kept states on the drive: written, read, found again, and who makes room there.
  *
  * A branch is written from its root on and given up from its leaves, so no file lacks what it goes
- * on from. Other programs may use the same folder: a file that is gone is a state less. */
+ * on from. Other programs may use the same folder at the same time. Whoever writes or makes room
+ * there has its lock, and first looks at what others wrote and gave up, so that the bound is that
+ * of all. Nobody waits to read: a file that is gone is a state less. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,7 +19,10 @@
 #include "engine/session/prefix_file.h"
 #include "engine/session/prefix_tree.h"
 
-enum { STALE_S = 3600 };                 /* a temporary file of that age is nobody's any more */
+enum {
+    STALE_S = 3600,                      /* a temporary file of that age is nobody's any more */
+    PATIENCE_MS = 5000                   /* for another program that writes */
+};
 
 void prefix_drive_note(const prefix_cache *c, const char *what, const char *then)
 {
@@ -24,7 +30,6 @@ void prefix_drive_note(const prefix_cache *c, const char *what, const char *then
     snprintf(line, sizeof line, "prefix cache: %s%s", what, then);
     if (c->o.note) c->o.note(c->o.note_ctx, line);
 }
-
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
@@ -56,38 +61,69 @@ static void remove_name(const prefix_cache *c, const char *name)
     if (path_in(path, sizeof path, c, name)) unlink(path);
 }
 
+static bool is_there(const prefix_cache *c, const char *name)
+{
+    char path[4400];
+    struct stat st;
+    return path_in(path, sizeof path, c, name) && lstat(path, &st) == 0;
+}
+
+static bool file_is_there(const prefix_cache *c, const prefix_node *k)
+{
+    const prefix_file f = file_of(c, k);
+    char name[PREFIX_NAME];
+    return is_there(c, prefix_file_name(name, &f));
+}
+
+static void count(prefix_cache *c, prefix_node *k, bool on)
+{
+    if (k->counted == on) return;
+    k->counted = on;
+    c->n.drive_bytes += on ? drive_of(c, k) : -drive_of(c, k);
+}
+
 /* The node itself goes, too, if that was all there is of it. */
 static void remove_file(prefix_cache *c, prefix_node *k)
 {
     const prefix_file f = file_of(c, k);
     char name[PREFIX_NAME];
     remove_name(c, prefix_file_name(name, &f));
-    c->n.drive_bytes -= drive_of(c, k);
+    count(c, k, false);
     k->on_drive = false;
+    k->stamp = 0;
     if (!k->body) prefix_tree_remove(c, k);
 }
 
-/* A file that is of no use, and all that goes on from it. */
+/* A file, and all that go on from it. What is in RAM stays there. */
 static void remove_branch(prefix_cache *c, prefix_node *top)
 {
-    for (bool last = false; !last;) {
-        prefix_node *k = top;
-        while (k->child) k = k->child;
-        last = k == top;
-        remove_file(c, k);               /* none of them is in RAM: top is not */
+    for (prefix_node *k = top->child, *next; k; k = next) {
+        next = k->next;
+        remove_branch(c, k);
     }
+    remove_file(c, top);
 }
 
-static bool has_child_on_drive(const prefix_node *k)
+/* By stamps: two nodes may have one file, if another program wrote what is in RAM here. */
+static bool has_child_on_drive(prefix_cache *c, const prefix_node *k)
 {
-    for (const prefix_node *a = k->child; a; a = a->next)
-        if (a->on_drive) return true;
+    for (const prefix_node *a = &c->root; (a = prefix_tree_next((prefix_node *)(uintptr_t)a, true));)
+        if (a->counted && a->from > 0 && a->parent->stamp == k->stamp) return true;
     return false;
+}
+
+bool prefix_drive_has(prefix_cache *c, prefix_node *k)
+{
+    prefix_node *lost = NULL;
+    for (; k->parent; k = k->parent)
+        if (!k->body && !file_is_there(c, k)) lost = k;
+    if (lost) remove_branch(c, lost);
+    return !lost;
 }
 
 static bool is_above(const prefix_node *a, const prefix_node *k)
 {
-    while (k && k != a) k = k->parent;
+    while (k && k != a && (k->stamp == 0 || k->stamp != a->stamp)) k = k->parent;
     return k != NULL;
 }
 
@@ -99,11 +135,11 @@ static bool make_drive_room(prefix_cache *c, uint64_t bytes, const prefix_node *
     while (c->n.drive_bytes > c->o.drive_bytes - bytes) {
         prefix_node *victim = NULL;
         for (prefix_node *a = &c->root; (a = prefix_tree_next(a, true));)
-            if (a->on_drive && (!victim || a->used < victim->used) && !has_child_on_drive(a) &&
-                (!k || (a->used <= k->used && !is_above(a, k))))
+            if (a->counted && (!victim || a->used < victim->used) &&
+                (!k || (a->used <= k->used && !is_above(a, k))) && !has_child_on_drive(c, a))
                 victim = a;
         if (!victim) return false;
-        remove_file(c, victim);
+        remove_branch(c, victim);        /* others gave up what is below it */
     }
     return true;
 }
@@ -115,6 +151,14 @@ static int32_t *ids_of(const prefix_node *k)
     for (; ids && k->parent; k = k->parent)
         memcpy(ids + k->from, k->ids, (size_t)(k->to - k->from) * sizeof *ids);
     return ids;
+}
+
+/* Another node has the same file. */
+static bool twin_of(prefix_cache *c, const prefix_node *k)
+{
+    for (prefix_node *a = &c->root; (a = prefix_tree_next(a, true));)
+        if (a != k && a->counted && a->stamp == k->stamp) return true;
+    return false;
 }
 
 /* Its parent is there. 1: there is no room that it is worth. */
@@ -130,18 +174,7 @@ static int write_node(prefix_cache *c, prefix_node *k, err_ctx *err)
     k->body_sum = f.body_sum;
     k->stamp = f.stamp;
     k->on_drive = true;
-    c->n.drive_bytes += prefix_file_bytes(&f);
-    return 0;
-}
-
-int prefix_drive_save(prefix_cache *c, prefix_node *k, err_ctx *err)
-{
-    while (!k->on_drive) {
-        prefix_node *a = k;
-        while (a->parent->parent && !a->parent->on_drive) a = a->parent;
-        const int rc = write_node(c, a, err);
-        if (rc != 0) return rc;
-    }
+    count(c, k, !twin_of(c, k));
     return 0;
 }
 
@@ -155,8 +188,10 @@ uint8_t *prefix_drive_read(prefix_cache *c, prefix_node *k)
     if (rc == 0) return body;
     mem_free(body);
     if (rc == ERR_NOMEM) return NULL;
-    c->n.damaged++;
-    prefix_drive_note(c, err.msg, "; removed");
+    if (file_is_there(c, k)) {
+        c->n.damaged++;
+        prefix_drive_note(c, err.msg, "; removed");
+    }
     remove_branch(c, k);
     return NULL;
 }
@@ -232,6 +267,25 @@ static int add_found(found_list *l, const prefix_cache *c, const prefix_file *f,
     return 0;
 }
 
+/* The node whose file it is, or NULL. */
+static prefix_node *node_named(prefix_cache *c, const char *name)
+{
+    const uint64_t stamp = prefix_file_stamp(name);
+    prefix_node *known = NULL;
+    for (prefix_node *k = &c->root; (k = prefix_tree_next(k, true));)
+        if (k->on_drive && k->stamp == stamp && (!known || k->counted)) known = k;
+    return known;
+}
+
+/* It was used at that time, in this program or another, and so was all that it goes on from. Not
+ * after what this program uses right now. */
+static void was_used(prefix_cache *c, prefix_node *k, uint64_t used)
+{
+    if (used >= c->clock) used = c->clock > 0 ? c->clock - 1 : 0;
+    for (; k; k = k->parent)
+        if (k->used < used) k->used = used;
+}
+
 /* One name in the folder. < 0: no memory. */
 static int look_at(found_list *l, prefix_cache *c, const char *name)
 {
@@ -247,15 +301,20 @@ static int look_at(found_list *l, prefix_cache *c, const char *name)
         if (st.st_mtime < time(NULL) - STALE_S) unlink(path);
         return 0;
     }
+    const uint64_t used = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
+    prefix_node *known = node_named(c, name);
+    if (known) {
+        known->seen = true;
+        count(c, known, true);           /* again, perhaps */
+        was_used(c, known, used);
+        return 0;
+    }
     int rc = prefix_file_read_head(&f, &ids, c->o.folder, name, c->key, &err);
     if (rc == 0 && (rc = check_head(c, &f, ids, &err)) < 0) err_prefix(&err, rc, "%s", name);
-    if (rc == 0) {
-        const uint64_t used = (uint64_t)st.st_mtim.tv_sec * 1000000000u +
-                              (uint64_t)st.st_mtim.tv_nsec;
-        if ((rc = add_found(l, c, &f, ids, used)) == 0) return 0;
-    }
+    if (rc == 0 && (rc = add_found(l, c, &f, ids, used)) == 0) return 0;
     mem_free(ids);
     if (rc == ERR_NOMEM) return rc;
+    if (!is_there(c, name)) return 0;    /* somebody just gave it up */
     c->n.damaged++;
     prefix_drive_note(c, err.msg, rc == ERR_FORMAT ? "; removed" : "");
     if (rc == ERR_FORMAT) unlink(path);
@@ -272,6 +331,19 @@ static prefix_node *parent_of(prefix_cache *c, const found *a)
     return NULL;
 }
 
+/* A file that goes on from one that is not there, unless that came, or this one went, while the
+ * folder was read. True: it was of no use. */
+static bool remove_lost(const prefix_cache *c, const found *a)
+{
+    const prefix_file f = { .key = c->key, .stamp = a->k->stamp };
+    const prefix_file before = { .key = c->key, .stamp = a->parent };
+    char name[PREFIX_NAME];
+    if (is_there(c, prefix_file_name(name, &before))) return false;
+    if (!is_there(c, prefix_file_name(name, &f))) return false;
+    remove_name(c, name);
+    return true;
+}
+
 static void link_found(prefix_cache *c, found_list *l)
 {
     char what[64];
@@ -280,21 +352,16 @@ static void link_found(prefix_cache *c, found_list *l)
     for (size_t i = 0; i < l->n; i++) {
         prefix_node *k = l->list[i].k, *parent = parent_of(c, &l->list[i]);
         if (!parent) {
-            const prefix_file f = { .key = c->key, .stamp = k->stamp };
-            char name[PREFIX_NAME];
-            remove_name(c, prefix_file_name(name, &f));
-            n_lost++;
+            n_lost += remove_lost(c, &l->list[i]);
             continue;
         }
         const uint64_t used = k->used;
         l->list[i].k = NULL;
-        k->on_drive = true;
+        k->on_drive = k->seen = true;
         prefix_tree_add(c, parent, k);
-        k->used = used;
-        c->n.drive_bytes += drive_of(c, k);
-        for (; k; k = k->parent)
-            if (k->used < used) k->used = used;
-        if (c->clock < used) c->clock = used;
+        k->used = 0;
+        count(c, k, true);
+        was_used(c, k, used);
     }
     if (n_lost == 0) return;
     c->n.damaged += (uint64_t)n_lost;
@@ -302,9 +369,87 @@ static void link_found(prefix_cache *c, found_list *l)
     prefix_drive_note(c, what, "; removed");
 }
 
-int prefix_drive_open(prefix_cache *c, err_ctx *err)
+/* Looks through the folder for files that are not known. < 0: no memory. */
+static int look_through(prefix_cache *c, DIR *d)
 {
     found_list l = { 0 };
+    int rc = 0;
+    for (const struct dirent *e; rc == 0 && (e = readdir(d));) rc = look_at(&l, c, e->d_name);
+    for (size_t i = 0; i < l.n && c->opening; i++)
+        if (c->clock <= l.list[i].k->used) c->clock = l.list[i].k->used + 1;
+    if (rc == 0) link_found(c, &l);
+    found_free(&l);
+    return rc;
+}
+
+/* What others did to the folder since. Nodes stay: whoever calls may be on the way to one. */
+static void look_again(prefix_cache *c)
+{
+    DIR *d = opendir(c->o.folder);
+    if (!d) return;
+    for (prefix_node *k = &c->root; (k = prefix_tree_next(k, true));) k->seen = false;
+    if (look_through(c, d) == 0)
+        for (prefix_node *k = &c->root; (k = prefix_tree_next(k, true));)
+            if (!k->seen) count(c, k, false);
+    closedir(d);
+}
+
+/* ---- one program at a time ------------------------------------------------------------------- */
+
+/* The lock, to be closed; ERR_STOPPED: another program has it. -1: there is none to be had here
+ * (some network drives), then all go on without. */
+static int lock_folder(const prefix_cache *c, int patience_ms)
+{
+    enum { STEP_MS = 10 };
+    const int fd = open(c->o.folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return -1;
+    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        const bool busy = errno == EWOULDBLOCK;
+        if (busy && patience_ms > 0) {
+            nanosleep(&(struct timespec){ 0, STEP_MS * 1000000 }, NULL);
+            patience_ms -= STEP_MS;
+            continue;
+        }
+        close(fd);
+        return busy ? ERR_STOPPED : -1;
+    }
+    return fd;
+}
+
+static void unlock_folder(int fd)
+{
+    if (fd >= 0) close(fd);
+}
+
+/* Whoever made room took leaves first, so a parent that is there has all of its own. */
+static int save_branch(prefix_cache *c, prefix_node *k, err_ctx *err)
+{
+    while (!k->on_drive) {
+        prefix_node *a = k;
+        while (a->parent->parent && (!a->parent->on_drive || !file_is_there(c, a->parent))) {
+            a = a->parent;
+            if (!a->body) return 1;      /* another program gave it up: nothing can go on from it */
+        }
+        const int rc = write_node(c, a, err);
+        if (rc != 0) return rc;
+    }
+    return 0;
+}
+
+int prefix_drive_save(prefix_cache *c, prefix_node *k, err_ctx *err)
+{
+    if (k->on_drive) return 0;
+    const int lock = lock_folder(c, PATIENCE_MS);
+    if (lock == ERR_STOPPED)
+        return err_set(err, ERR_IO, "another program has been writing for %d s", PATIENCE_MS / 1000);
+    look_again(c);
+    const int rc = save_branch(c, k, err);
+    unlock_folder(lock);
+    return rc;
+}
+
+int prefix_drive_open(prefix_cache *c, err_ctx *err)
+{
     char what[600];
     int rc = 0;
     const int made = mkdir(c->o.folder, 0700);
@@ -315,13 +460,17 @@ int prefix_drive_open(prefix_cache *c, err_ctx *err)
         prefix_drive_note(c, what, "");
         mem_free((char *)(uintptr_t)c->o.folder);
         c->o.folder = NULL;
+        if (d) closedir(d);
+        return 0;
     }
-    for (const struct dirent *e; d && rc == 0 && (e = readdir(d));)
-        rc = look_at(&l, c, e->d_name);
-    if (d) closedir(d);
-    if (rc == 0) link_found(c, &l);
-    else err_set(err, rc, "prefix cache: no memory for what is in %.400s", c->o.folder);
-    found_free(&l);
-    if (rc == 0) make_drive_room(c, 0, NULL);
-    return rc;
+    c->opening = true;
+    rc = look_through(c, d);
+    c->opening = false;
+    closedir(d);
+    if (rc < 0)
+        return err_set(err, rc, "prefix cache: no memory for what is in %.400s", c->o.folder);
+    const int lock = lock_folder(c, 0);
+    if (lock != ERR_STOPPED) make_drive_room(c, 0, NULL);        /* else the other one does */
+    unlock_folder(lock);
+    return 0;
 }

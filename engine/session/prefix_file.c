@@ -56,9 +56,12 @@ const char *prefix_file_name(char dst[PREFIX_NAME], const prefix_file *f)
     return dst;
 }
 
+enum { KEY = 17, STEM = 33 };            /* characters of a name: "<key>-", "<key>-<stamp>" */
+
+uint64_t prefix_file_stamp(const char *name) { return strtoull(name + KEY, NULL, 16); }
+
 prefix_kind prefix_file_kind(const char *name, uint64_t key)
 {
-    enum { KEY = 17, STEM = 33 };
     char own[PREFIX_NAME];
     prefix_file_name(own, &(prefix_file){ .key = key });
     if (strncmp(name, own, KEY) != 0 || strlen(name) < STEM ||

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/session/state.h"
 
@@ -48,7 +49,10 @@ prefix_node *prefix_tree_longest(prefix_cache *c, const int32_t *ids, int n, int
 
 void prefix_tree_touch(prefix_cache *c, prefix_node *k)
 {
-    c->clock++;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const uint64_t ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    c->clock = ns > c->clock ? ns : c->clock + 1;
     for (; k; k = k->parent) k->used = c->clock;
 }
 

@@ -9,7 +9,7 @@
  * branches.
  *
  * Invariants: whatever is in RAM has its parent in RAM; what is on the drive has its parent on the
- * drive; every node is in one of them or in both; none was used later than its parent. */
+ * drive, unless another program removed that; every node is in one of them or in both; none was used later than its parent. */
 #ifndef ENGINE_SESSION_PREFIX_TREE_H
 #define ENGINE_SESSION_PREFIX_TREE_H
 
@@ -24,9 +24,11 @@ struct prefix_node {
     uint8_t *body;                       /* rows, then the mark; NULL: on the drive alone */
     uint64_t rows_bytes, mark_bytes;
     uint64_t body_sum, stamp;            /* of its file, as prefix_file.h has them */
-    bool on_drive;
+    bool on_drive;                       /* as far as is known: others remove files, too */
+    bool counted;                        /* its file is in the sum of bytes */
+    bool seen;                           /* when the folder was last looked through */
     uint64_t number;                     /* never used twice */
-    uint64_t used;                       /* the clock's time */
+    uint64_t used;                       /* the clock's time: ns since 1970, as files have it */
 };
 
 struct prefix_cache {
@@ -36,7 +38,10 @@ struct prefix_cache {
     uint64_t key;                        /* of the sessions it serves */
     bool any;                            /* any beginning of a state's rows is a state */
     prefix_node root;
-    uint64_t clock, last_number;
+    uint64_t clock, last_number;         /* clock: when something was last used, in ns */
+    bool opening;                        /* nothing is in use yet */
+    bool deferred;                       /* keep takes snapshots, */
+    int at[PREFIX_DEFERRED], n_at;       /* here */
     prefix_cache_stats n;
 };
 
@@ -75,13 +80,17 @@ void prefix_tree_remove(prefix_cache *c, prefix_node *k);        /* it has no ch
 /* Finds the files of earlier programs. A folder that cannot be used is given up, with a note. */
 int prefix_drive_open(prefix_cache *c, err_ctx *err);
 
-/* Has k on the drive, and before it all that it goes on from. 1: there is no room that it is
- * worth. */
+/* Has k on the drive, and before it all that it goes on from. 1: there is no room that it is worth,
+ * or another program has given up what it goes on from. */
 int prefix_drive_save(prefix_cache *c, prefix_node *k, err_ctx *err);
 
 /* Its body, read for the caller, who frees it. NULL: no memory, or the file was wrong; then it is
  * removed, and so are those after it, with their nodes. */
 uint8_t *prefix_drive_read(prefix_cache *c, prefix_node *k);
+
+/* False if another program removed k, or something that it goes on from: then so does this one, with
+ * the nodes. */
+bool prefix_drive_has(prefix_cache *c, prefix_node *k);
 
 /* It was used: the next program goes by the times of files. */
 void prefix_drive_refresh(const prefix_cache *c, const prefix_node *k);

@@ -6,6 +6,7 @@
 #include "engine/session/state.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "engine/session/state_internal.h"
 
@@ -272,6 +273,42 @@ int state_export(const state *s, void *rows, int from, void *mark, err_ctx *err)
     state_each_block(s, copy_out, &at);
     kv_each_piece(s->kv, KV_WINDOWS, s->pos, copy_out, &at);
     return state_check(s, err);
+}
+
+static int add_bytes(void *ctx, mem_space *where, void *bytes, size_t n)
+{
+    uint64_t *sum = ctx;
+    (void)where;
+    (void)bytes;
+    *sum += n;
+    return 0;
+}
+
+/* A snapshot has the recurrent blocks and the rings as a mark has them. A window as long as the
+ * context is no ring: it is where it was. */
+int state_export_snapshot(const state *s, int pos, void *rows, int from, void *mark, err_ctx *err)
+{
+    uint64_t in_rings = 0;
+    uint8_t *to = rows, *at = mark;
+    const int i = find_snapshot(s, pos);
+    if (i < 0 || s->snap_pos[i] != pos || from < 0 || from > pos)
+        return err_set(err, ERR_RANGE, "no snapshot at %d", pos);
+    kv_each_piece(s->kv, KV_RINGS, pos, add_bytes, &in_rings);
+    if (in_rings > 0 && in_rings != kv_window_bytes(s->m, s->o.kv, pos))
+        return err_set(err, ERR_UNSUPPORTED, "the snapshot at %d has some of its windows", pos);
+    kv_each_full(s->kv, from, pos, copy_out, &to);
+    memcpy(at, s->snap_mem + (size_t)i * s->snap_bytes, (size_t)(s->rec_bytes + in_rings));
+    at += s->rec_bytes;
+    if (in_rings == 0) kv_each_piece(s->kv, KV_WINDOWS, pos, copy_out, &at);
+    return state_check(s, err);
+}
+
+int state_next_snapshot(const state *s, int pos)
+{
+    int best = 0;
+    for (int i = 0; i < s->o.n_snapshot; i++)
+        if (s->snap_pos[i] > pos && (best == 0 || s->snap_pos[i] < best)) best = s->snap_pos[i];
+    return best;
 }
 
 void state_import_begin(state *s)

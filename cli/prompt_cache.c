@@ -1,0 +1,142 @@
+/* prompt_cache.c - marks for a prompt, room for what is written, and when it is. */
+#include "cli/prompt_cache.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/console.h"
+#include "cli/home_folder.h"
+#include "engine/session/state.h"
+
+enum {
+    MARK_TOKENS = 1024,                  /* between two marks, at least: fewer would cost a prompt
+                                          * of several chunks more chunks */
+    LEAST_GAP = 4096                     /* tokens of one file, for which there is always room */
+};
+
+void prompt_cache_folder(char *path, size_t cap)
+{
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    path[0] = '\0';
+    if (xdg && xdg[0] == '/') snprintf(path, cap, "%s/moe/prompts/x", xdg);
+    else if (home && home[0] == '/') snprintf(path, cap, "%s/.cache/moe/prompts/x", home);
+    if (!path[0] || !home_folder_allows(path)) {
+        path[0] = '\0';
+        return;
+    }
+    home_folder_make(path);
+    *strrchr(path, '/') = '\0';
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+/* Marks are at multiples of it: of the chunk, so that they cut nothing that was whole. */
+static int mark_every(const session_options *so)
+{
+    const int chunk = so->chunk > 0 ? so->chunk : SESSION_CHUNK;
+    return (MARK_TOKENS + chunk - 1) / chunk * chunk;
+}
+
+/* Between two snapshots of a prompt of n tokens: one is for the system message, one for the end. */
+static int gap_of(int n, int n_snapshot, int every)
+{
+    return (n / (n_snapshot - 2) + every) / every * every;
+}
+
+int prompt_cache_place(prompt_cache *p, model_handle *l, session_options *so, int n_prompt,
+                       int n_snapshot, err_ctx *err)
+{
+    placement_options *asked = &l->asked;
+    const int before = so->n_snapshot, most = min_int(n_prompt, so->ctx);
+    const int gap = gap_of(most, n_snapshot, LEAST_GAP);
+    p->n_snapshot = n_snapshot;
+    if (n_prompt < PROMPT_CACHE_LEAST || p->drive_bytes == 0) return model_handle_place(l, so, err);
+    const uint64_t rows = state_rows_bytes(l->m, so->kv, min_int(gap, most));
+    const uint64_t mark = state_mark_bytes(l->m, so->kv, most);
+    if (!size_add(&p->most_bytes, rows, mark)) p->most_bytes = 0;
+    const placement_options as_given = *asked;
+    asked->ram_aside += p->most_bytes;
+    if (asked->wish.ram != UINT64_MAX)
+        asked->wish.ram -= p->most_bytes < asked->wish.ram / 2 ? p->most_bytes : 0;
+    so->n_snapshot = before > n_snapshot ? before : n_snapshot;
+    int rc = p->most_bytes > 0 ? model_handle_place(l, so, err) : ERR_NOMEM;
+    *asked = as_given;
+    if (rc == ERR_NOMEM) {
+        p->most_bytes = 0;
+        so->n_snapshot = before;
+        rc = model_handle_place(l, so, err);
+    }
+    return rc;
+}
+
+/* ---- a prompt -------------------------------------------------------------------------------- */
+
+static void say_line(void *ctx, const char *line)
+{
+    (void)ctx;
+    console_note("%s", line);
+}
+
+static void open_once(prompt_cache *p, session *s)
+{
+    char folder[1024];
+    err_ctx err = { 0 };
+    if (p->tried) return;
+    p->tried = true;
+    prompt_cache_folder(folder, sizeof folder);
+    const prefix_cache_options o = { .folder = folder, .drive_bytes = p->drive_bytes,
+                                     .most_bytes = p->most_bytes, .note = say_line };
+    if (folder[0] && prefix_cache_create(&p->kept, s, &o, &err) < 0)
+        console_note("prompts are not kept: %s", err.msg);
+}
+
+void prompt_cache_begin(prompt_cache *p, answer_options *o, session *s, const session_options *so,
+                        const prompt_parts *parts)
+{
+    const int every = mark_every(so), n = parts->n_prompt;
+    int at[PREFIX_DEFERRED], n_at = 0;
+    if (n < PROMPT_CACHE_LEAST) return;
+    o->n_stable = parts->n_stable;
+    o->mark_every = every;
+    if (parts->n_system >= PROMPT_CACHE_LEAST) {
+        p->marks[0] = at[n_at++] = parts->n_system;
+        o->marks = p->marks;
+        o->n_mark = 1;
+    }
+    if (p->most_bytes == 0) return;
+    open_once(p, s);
+    if (!p->kept) return;
+    const int gap = gap_of(n, p->n_snapshot, every);
+    for (int pos = gap; pos < n && n_at < PREFIX_DEFERRED - 1; pos += gap) at[n_at++] = pos;
+    at[n_at++] = o->n_stable;
+    prefix_cache_defer(p->kept, at, n_at);
+    o->cache = p->kept;
+}
+
+void prompt_cache_end(prompt_cache *p, session *s, int least)
+{
+    if (p->kept) (void)prefix_cache_settle(p->kept, s, PROMPT_CACHE_LEAST, least, NULL);
+}
+
+void prompt_cache_close(prompt_cache *p)
+{
+    prefix_cache_free(p->kept);
+    p->kept = NULL;
+}
+
+int prompt_cache_tokens(const id_list *prompt, const model_handle *l, const chat_request *all,
+                        int n)
+{
+    chat_request req = *all;
+    id_list ids = { 0 };
+    err_ctx unused;
+    req.n_message = n;
+    req.no_cue = true;
+    const bool ok = chat_render(&ids, l->talk, l->enc, &req, &unused) == 0 && ids.n > 0 &&
+                    ids.n < prompt->n &&
+                    memcmp(ids.ids, prompt->ids, ids.n * sizeof *ids.ids) == 0;
+    const int n_token = ok ? (int)ids.n : 0;
+    ids_free(&ids);
+    return n_token;
+}

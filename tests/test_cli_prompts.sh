@@ -1,0 +1,143 @@
+#!/bin/sh
+# test_cli_prompts.sh BUILD - long prompts that moe-run keeps on the drive: the next run computes
+# what is new, with the same answer; damaged files, several programs at once, no room.
+set -u
+area=cli_prompts
+. tests/cli_harness.sh
+kept=$XDG_CACHE_HOME/moe/prompts
+
+# words N SEED: a text of N words
+words() { awk -v n="$1" -v seed="$2" 'BEGIN { srand(seed); k = split("the river mountain blue small house walks tree cat dog stone under over light", w, " "); for (i = 0; i < n; i++) printf "%s ", w[1 + int(k * rand())] }'; }
+words 3250 1 >"$tmp/long.txt"
+words 1150 3 >"$tmp/medium.txt"
+words 300 2 >"$tmp/other_end.txt"
+
+# ask NAME ARGUMENTS...: the answer as JSON in $tmp/NAME, its text and tokens in $tmp/NAME.text
+ask() {
+    name=$1
+    shift
+    "$run" --json -n 24 --seed 7 "$@" >"$tmp/$name" 2>"$tmp/err" </dev/null || bad "$name: exit $?"
+    sed 's/"seconds".*//;s/"cached_tokens": *[0-9]*//' "$tmp/$name" >"$tmp/$name.text"
+}
+number() { sed 's/"seconds".*//' "$tmp/$1" | tr -d ' ' | sed -n 's/.*"'"$2"'":\([0-9]*\).*/\1/p'; }
+# new NAME: tokens of the prompt that were computed
+new() { echo $(($(number "$1" prompt_tokens) - $(number "$1" cached_tokens))); }
+same() { if cmp -s "$tmp/$1.text" "$tmp/$2.text"; then ok; else bad "$1 and $2 differ: $(cat "$tmp/$1.text") $(cat "$tmp/$2.text")"; fi; }
+# is WHAT LOW HIGH NUMBER
+within() { if [ "$4" -ge "$2" ] && [ "$4" -le "$3" ]; then ok; else bad "$1: $4, expected $2 to $3"; fi; }
+files() { find "$kept" -name '*.prefix' 2>/dev/null | wc -l; }
+
+for model in $qwen $gptoss; do
+    rm -rf "$kept"
+    ask alone -m "$model" -f "$tmp/long.txt" --prompt-cache-drive 0
+    within "$model: tokens" 3300 3700 "$(new alone)"
+    within "files without a drive" 0 0 "$(files)"
+    ask first -m "$model" -f "$tmp/long.txt"
+    within "$model: computed at first" 3300 3700 "$(new first)"
+    ask second -m "$model" -f "$tmp/long.txt"
+    within "$model: computed at second" 1 16 "$(new second)"
+    same first alone
+    same second alone
+    grep -q "3[0-9]* prompt tokens (3[0-9]* reused)" "$tmp/err" && ok || bad "reused tokens are not said"
+    n=$(files)
+    within "$model: files" 2 8 "$n"
+    ask again -m "$model" -f "$tmp/long.txt" --deterministic --threads 1
+    same again alone
+    within "$model: computed with --deterministic" 1 16 "$(new again)"
+    within "$model: files, nothing new" "$n" "$n" "$(files)"
+
+    # the same beginning
+    { head -c 6400 "$tmp/medium.txt"; cat "$tmp/other_end.txt"; } >"$tmp/branch.txt"
+    ask medium -m "$model" -f "$tmp/medium.txt"
+    ask branch_alone -m "$model" -f "$tmp/branch.txt" --prompt-cache-drive 0
+    ask branch -m "$model" -f "$tmp/branch.txt"
+    same branch branch_alone
+    within "$model: computed of another end" 100 700 "$(new branch)"
+    ask raw -m "$model" -f "$tmp/medium.txt" --raw
+    ask raw_again -m "$model" -f "$tmp/medium.txt" --raw
+    same raw raw_again
+    within "$model: computed of a raw text" 1 1 "$(new raw_again)"
+    ask system_1 -m "$model" -p "What now?" --system "$(head -c 4000 "$tmp/medium.txt")"
+    ask system_2 -m "$model" -p "And then?" --system "$(head -c 4000 "$tmp/medium.txt")"
+    ask system_3 -m "$model" -p "And then?" --system "$(head -c 4000 "$tmp/medium.txt")" --prompt-cache-drive 0
+    same system_2 system_3
+    within "$model: computed after a system message" 1 30 "$(new system_2)"
+
+    # another KV type has other states
+    ask q8 -m "$model" -f "$tmp/medium.txt" --kv q8_0
+    within "$model: computed with another KV type" 1150 1400 "$(new q8)"
+done
+
+# ---- short prompts leave nothing behind
+rm -rf "$kept"
+ask short -p "Hello there"
+within "files of a short prompt" 0 0 "$(files)"
+
+# ---- damage: a line, and the same answer; the next run writes it anew
+ask first -m $gptoss -f "$tmp/medium.txt"
+ask whole -m $gptoss -f "$tmp/medium.txt"
+for f in "$kept"/*.prefix; do
+    size=$(wc -c <"$f")
+    printf X | dd of="$f" bs=1 seek=$((size - 5)) conv=notrunc 2>/dev/null
+done
+ask damaged -m $gptoss -f "$tmp/medium.txt"
+same damaged whole
+if grep -q "^moe-run: prefix cache: .*damaged.*removed" "$tmp/err"; then ok; else bad "no line about a damaged file"; fi
+ask mended -m $gptoss -f "$tmp/medium.txt"
+same mended whole
+within "computed after damage" 1 16 "$(new mended)"
+for f in "$kept"/*.prefix; do : >"$f"; done
+ask emptied -m $gptoss -f "$tmp/medium.txt"
+same emptied whole
+
+# ---- nowhere to write: the run is as it was
+rm -rf "$kept"
+mkdir -p "$(dirname "$kept")"
+: >"$kept"
+ask no_folder -m $gptoss -f "$tmp/medium.txt"
+same no_folder whole
+if grep -q "prefix cache: .*nothing goes to the drive" "$tmp/err"; then ok; else bad "no line about the folder"; fi
+rm "$kept"
+ask small_drive -m $gptoss -f "$tmp/medium.txt" --prompt-cache-drive 500K
+same small_drive whole
+within "bytes on a small drive" 0 512000 "$(cat "$kept"/*.prefix 2>/dev/null | wc -c)"
+
+# ---- memory: what a plan without it needs is enough
+room=$(least "$run" -m $gptoss -f "$tmp/medium.txt" -n 24 --prompt-cache-drive 0)
+ask tight -m $gptoss -f "$tmp/medium.txt" --ram "${room}M"
+within "tokens in little memory" 1150 1400 "$(number tight prompt_tokens)"
+
+# ---- several at once, on a drive that has room for half of it
+rm -rf "$kept"
+for i in 1 2 3 4; do words 900 $i >"$tmp/at_once_$i.txt"; done
+for i in 1 2 3 4; do ask one_$i -m $qwen -f "$tmp/at_once_$i.txt" --prompt-cache-drive 0; done
+for round in 1 2 3; do
+    for i in 1 2 3 4; do
+        "$run" --json -n 24 --seed 7 -m $qwen -f "$tmp/at_once_$i.txt" --prompt-cache-drive 1800K --threads 1 >"$tmp/at_$i" 2>"$tmp/err_$i" </dev/null &
+    done
+    wait
+    for i in 1 2 3 4; do
+        sed 's/"seconds".*//;s/"cached_tokens": *[0-9]*//' "$tmp/at_$i" >"$tmp/at_$i.text"
+        cp "$tmp/err_$i" "$tmp/err"
+        same at_$i one_$i
+        if grep -q "prefix cache" "$tmp/err_$i"; then bad "at once: $(grep "prefix cache" "$tmp/err_$i")"; else ok; fi
+    done
+    within "bytes after several at once" 1 1843200 "$(cat "$kept"/*.prefix | wc -c)"
+done
+
+# ---- chat: its second start
+rm -rf "$kept"
+chat() { { cat "$tmp/medium.txt"; echo; echo "And now?"; } | "$run" chat -v -m "$1" -n 8 --seed 7 $2 >"$tmp/out" 2>"$tmp/err" || bad "chat: exit $?"; }
+for model in $qwen $gptoss; do
+    chat "$model" "--prompt-cache-drive 0"
+    cp "$tmp/out" "$tmp/chat_alone"
+    chat "$model" ""
+    if cmp -s "$tmp/out" "$tmp/chat_alone"; then ok; else bad "$model: chat differs"; fi
+    if grep -q "tokens (0 reused)" "$tmp/err"; then ok; else bad "chat: the first start"; fi
+    chat "$model" ""
+    if cmp -s "$tmp/out" "$tmp/chat_alone"; then ok; else bad "$model: the second chat differs"; fi
+    reused=$(sed -n 's/^prompt \([0-9]*\) tokens (\([0-9]*\) reused).*/\1 \2/p' "$tmp/err" | head -n 1)
+    within "$model: computed by the second chat" 1 256 $((${reused% *} - ${reused#* }))
+done
+
+finish
