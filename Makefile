@@ -297,8 +297,8 @@ SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) test_sim_checks)
 SIM_BIN  := $(SIMS:%=$B/tests/%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
 both      = $(foreach t,$1,$B/tests/test_$t $(filter $B/tests/test_sim_$t,$(SIM_BIN)))
-# The programs with that GPU, for tests/test_cli_gpu.sh.
-SIM_PROG := $(if $(SIMS),$B/sim/moe-run $B/sim/moe-bench)
+# The programs with that GPU, for tests/test_cli_gpu.sh and tests/test_cli_page.sh.
+SIM_PROG := $(if $(SIMS),$B/sim/moe-run $B/sim/moe-bench $B/sim/moe-serve)
 # Kernel code on the host: needs nvcc, but no GPU.
 TEST_CU  := $(if $(filter 1,$(CUDA)),$(patsubst tests/%.cu,%,$(wildcard tests/test_*.cu)))
 TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)

@@ -12,6 +12,7 @@
 
 typedef struct job {
     struct job *next;                    /* in a list of the desk's */
+    desk *d;
     const desk_options *o;
     const atomic_bool *hurry;            /* the answer ends now */
     http_exchange *x;                    /* kept */
@@ -40,6 +41,9 @@ void job_fail(job *j, api_trouble what, const char *text);
 
 /* Says that it is still here if nothing was said for ten seconds. False: the client has left. */
 bool job_stays(job *j);
+
+/* desk.c: between two steps of a job, on the engine's thread, somebody else may look, or more. */
+void desk_pause(desk *d, desk_when now);
 
 /* Prompts, form and writer, and the head of a stream. True: it can be answered. False: it has
  * been. */

@@ -30,6 +30,7 @@ static int on_text(void *ctx, const chat_event *ev)
 static bool on_token(void *ctx)
 {
     job *j = ctx;
+    desk_pause(j->d, DESK_BETWEEN);
     j->usage.n_answer++;
     j->usage.n_reasoning += j->reasons;
     return job_stays(j) && goes_on(j);
@@ -39,6 +40,7 @@ static bool on_prompt(void *ctx, double done, double all)
 {
     job *j = ctx;
     (void)done, (void)all;
+    desk_pause(j->d, DESK_LOOK);
     return job_stays(j) && goes_on(j);
 }
 

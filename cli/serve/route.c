@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "cli/serve/metrics.h"
+#include "cli/serve/moe_routes.h"
 #include "cli/serve/text_routes.h"
 
 typedef void route_fn(front *f, http_exchange *x, int arg);
@@ -164,6 +165,10 @@ static const route routes[] = {
     { "POST", "/tokenize", text_route, TEXT_TOKENIZE, false },
     { "POST", "/detokenize", text_route, TEXT_DETOKENIZE, false },
     { "POST", "/apply-template", text_route, TEXT_TEMPLATE, false },
+    { "GET", "/moe-layer-perf", moe_route, MOE_PERF, false },
+    { "POST", "/moe-layer-perf", moe_route, MOE_SET_PERF, false },
+    { "GET", "/moe-hot-cache", moe_route, MOE_CACHE, false },
+    { "POST", "/moe-hot-cache", moe_route, MOE_APPLY, false },
     { "GET", "/metrics", show_metrics, 0, false },
     { "GET", "/slots", slots, 0, false },
     { "GET", "/props", about, ABOUT_PROPS, false },
@@ -303,7 +308,8 @@ void route_head(void *ctx, http_exchange *x)
 void route_request(void *ctx, http_exchange *x)
 {
     front *f = ctx;
-    const char *method = http_method(x), *path = http_path(x), *allowed = NULL;
+    const char *method = http_method(x), *path = http_path(x);
+    bool gets = false, posts = false;
     static const char models[] = "/v1/models/";
     if (http_problem(x, NULL)) {
         say_problem(x);
@@ -316,8 +322,9 @@ void route_request(void *ctx, http_exchange *x)
     if (!strcmp(method, "HEAD")) method = "GET";
     for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
         if (strcmp(routes[i].path, path)) continue;
-        allowed = routes[i].method;
-        if (strcmp(allowed, method)) continue;
+        if (!strcmp(routes[i].method, "GET")) gets = true;
+        else posts = true;
+        if (strcmp(routes[i].method, method)) continue;
         if (!routes[i].early && !atomic_load(&f->ready))
             refuse(x, API_LOADING, "the model is still loading");
         else routes[i].run(f, x, routes[i].arg);
@@ -326,9 +333,9 @@ void route_request(void *ctx, http_exchange *x)
     if (!strncmp(path, models, sizeof models - 1) && !strcmp(method, "GET") &&
         atomic_load(&f->ready)) {
         one_model(f, x, path + sizeof models - 1);
-    } else if (allowed) {
-        http_add_header(x, "Allow", !strcmp(allowed, "GET") ? "GET, HEAD, OPTIONS"
-                                                           : "POST, OPTIONS");
+    } else if (gets || posts) {
+        http_add_header(x, "Allow", gets && posts ? "GET, HEAD, POST, OPTIONS" :
+                                    gets ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
         refuse(x, API_BAD_METHOD, "not this method: see Allow");
     } else {
         refuse(x, API_NOT_FOUND, "there is nothing at this path");

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "cli/serve/desk.h"
+#include "engine/perf_counts.h"
 
 typedef struct front {
     const char *const *keys;             /* one of them has to come along; none: anybody asks */
@@ -24,6 +25,7 @@ typedef struct front {
     const chat *talk;
     encoder *enc;                        /* the network's own */
     api_model model;
+    perf_level perf;                     /* what sessions count; the engine's thread alone */
 } front;
 
 /* The error object of the kind, with the error's status. */
