@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_cli_page.sh BUILD - what moe-serve shows of its experts: /moe-layer-perf and /moe-hot-cache, on
-# the CPU and, without CUDA, on the simulated GPU of BUILD/sim. Ends with "cli_page N passed, N
-# failed".
+# test_cli_page.sh BUILD - what moe-serve shows of its experts: /moe-layer-perf, /moe-hot-cache and
+# /moe-events, on the CPU and, without CUDA, on the simulated GPU of BUILD/sim; and the files of its
+# page (tests/check_page.py shows that they work). Ends with "cli_page N passed, N failed".
 set -u
 area=cli_page
 . tests/cli_harness.sh
@@ -72,6 +72,63 @@ gives 409 'no cache' POST /moe-hot-cache -f "$tmp/seen"
 if grep -q '^data: \[DONE\]' "$tmp/long"; then ok; else bad "a wish did not wait for the answer under way"; fi
 wait $long
 stop
+
+# ---- the page, without a key; what it shows, with one
+start -m $qwen --ctx 512 --api-key one
+k="Authorization: Bearer one"
+gives 200 "Content-Security-Policy: default-src 'none'" GET /
+equal "type of the page" "text/html; charset=utf-8" "$(header Content-Type)"
+equal "cache of the page" no-cache "$(header Cache-Control)"
+cmp -s "$tmp/body" cli/serve/page/index.html && ok || bad "the page is not the file"
+gives 200 "Content-Type: text/css" GET /page/style.css
+gives 200 "Content-Type: text/javascript" GET /page/app.js
+cmp -s "$tmp/body" cli/serve/page/app.js && ok || bad "the script is not the file"
+tag=$(header ETag)
+gives 304 "$tag" GET /page/app.js -H "If-None-Match: $tag"
+equal "body of a 304" "" "$(cat "$tmp/body")"
+gives 200 "$tag" GET /page/app.js -H 'If-None-Match: "0"'
+gives 200 "ETag" HEAD /
+gives 405 "Allow: GET" POST /page/app.js -H "$k" -d '{}'
+gives 404 "error" GET /page/nothing
+gives 401 "invalid_api_key" POST / -d '{}'
+for path in /moe-events /moe-layer-perf /moe-hot-cache; do gives 401 "invalid_api_key" GET $path; done
+gives 200 "text/event-stream" GET /moe-events -H "$k" -q 2
+sed -n 's/^data: //p' "$tmp/body" | sed -n 1p >"$tmp/hello"
+sed -n 's/^data: //p' "$tmp/body" | sed -n 2p >"$tmp/tick"
+cp "$tmp/hello" "$tmp/body"
+n=$(($(value n_layer) * $(value n_expert)))
+more "layers" n_layer 0
+more "bytes of the plan" plan.ram.total 0
+cp "$tmp/tick" "$tmp/body"
+equal "an expert, a character" $n "$(value map | tr -d '\n' | wc -c)"
+# somebody watches a conversation, and gets to see it
+(timeout $patience "$client" $port GET /moe-events -H "$k" -q 8 >"$tmp/watched") &
+watcher=$!
+sleep 0.5
+gives 200 '"finish_reason"' POST /v1/chat/completions -H "$k" -d "$hello}"
+wait $watcher
+cp "$tmp/watched" "$tmp/body"
+equal "one greeting" 1 "$(grep -c '^event: hello' "$tmp/body")"
+if [ "$(sed -n 's/.*"map":"\([^"]*\)".*/\1/p' "$tmp/body" | sort -u | wc -l)" -gt 2 ]; then ok
+else bad "the map does not move: $(tail -c 300 "$tmp/body")"; fi
+if grep -q '"tokens":23,' "$tmp/body"; then ok; else bad "tokens are not counted: $(tail -c 600 "$tmp/body")"; fi
+# more than there is room for, and the server stops while they watch
+watchers=
+for i in $(seq 34); do
+    (timeout $patience "$client" $port GET /moe-events -H "$k" -q 100000 >"$tmp/watch.$i") &
+    watchers="$watchers $!"
+done
+for i in $(seq 100); do
+    [ "$(cat "$tmp"/watch.* | grep -c 'too many watch')" -lt 2 ] || break
+    sleep 0.1
+done
+gives 200 '"finish_reason"' POST /v1/chat/completions -H "$k" -d "$hello}"
+sleep 0.5
+stop
+wait $watchers
+equal "watchers that are too many" 2 "$(cat "$tmp"/watch.* | grep -c 'too many watch')"
+equal "streams that ended in order" 32 "$(grep -l '^event: tick' "$tmp"/watch.* | wc -l)"
+if grep -q '\[cut\]' "$tmp"/watch.*; then bad "a stream broke when the server stopped"; else ok; fi
 
 # ---- with experts in VRAM that make room for others
 if [ -x "$build/sim/moe-serve" ]; then

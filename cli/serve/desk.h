@@ -30,9 +30,9 @@ int desk_open(desk **out, const desk_options *o, err_ctx *err);
 void desk_take(desk *d, http_exchange *x, api_request *r, bool count);
 
 /* Model, session and caches belong to the engine's thread: whoever wants something of them has it
- * call a function there, which answers the client by itself. When: while a request is computed, at any
- * of its steps, to look and no more; between two tokens, too; or only when no request runs, and
- * then before the next one begins. At once if none does. */
+ * call a function there, which answers the client by itself. When: while a request is computed, at
+ * any of its steps, to look and no more; between two tokens, too; or only when no request runs,
+ * and then before the next one begins. At once if none does. */
 typedef enum desk_when { DESK_LOOK, DESK_BETWEEN, DESK_IDLE } desk_when;
 
 /* o NULL: the server stops, and the model is not to be used any more. */

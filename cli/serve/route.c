@@ -8,6 +8,7 @@
 
 #include "cli/serve/metrics.h"
 #include "cli/serve/moe_routes.h"
+#include "cli/serve/page.h"
 #include "cli/serve/text_routes.h"
 
 typedef void route_fn(front *f, http_exchange *x, int arg);
@@ -94,11 +95,16 @@ static void health(front *f, http_exchange *x, int arg)
     }
 }
 
-static void front_page(front *f, http_exchange *x, int arg)
+static void show_page(front *f, http_exchange *x, int which)
 {
-    static const char text[] = "moe-serve is running\n";
-    (void)f, (void)arg;
-    http_reply(x, 200, "text/plain; charset=utf-8", text, sizeof text - 1);
+    (void)f;
+    page_send(x, (page_file)which);
+}
+
+static void watch(front *f, http_exchange *x, int arg)
+{
+    (void)arg;
+    live_take(f->live, x);
 }
 
 enum { ABOUT_MODELS, ABOUT_TAGS, ABOUT_PS, ABOUT_SHOW, ABOUT_PROPS, ABOUT_VERSION };
@@ -151,7 +157,9 @@ static void slots(front *f, http_exchange *x, int arg)
 static const route routes[] = {
     { "GET", "/health", health, 0, true },
     { "GET", "/v1/health", health, 0, true },
-    { "GET", "/", front_page, 0, true },
+    { "GET", "/", show_page, PAGE_HTML, true },
+    { "GET", "/page/style.css", show_page, PAGE_STYLE, true },
+    { "GET", "/page/app.js", show_page, PAGE_SCRIPT, true },
     { "POST", "/v1/chat/completions", answer, API_CHAT, false },
     { "POST", "/chat/completions", answer, API_CHAT, false },
     { "POST", "/v1/completions", answer, API_COMPLETION, false },
@@ -169,6 +177,7 @@ static const route routes[] = {
     { "POST", "/moe-layer-perf", moe_route, MOE_SET_PERF, false },
     { "GET", "/moe-hot-cache", moe_route, MOE_CACHE, false },
     { "POST", "/moe-hot-cache", moe_route, MOE_APPLY, false },
+    { "GET", "/moe-events", watch, 0, false },
     { "GET", "/metrics", show_metrics, 0, false },
     { "GET", "/slots", slots, 0, false },
     { "GET", "/props", about, ABOUT_PROPS, false },
@@ -236,7 +245,8 @@ static bool is_public(const http_exchange *x)
 {
     const char *path = http_path(x);
     return !strcmp(path, "/health") || !strcmp(path, "/v1/health") ||
-           (!strcmp(path, "/") && strcmp(http_method(x), "POST") != 0);
+           ((!strcmp(path, "/") || !strncmp(path, "/page/", 6)) &&
+            strcmp(http_method(x), "POST") != 0);
 }
 
 static void say_origin(const front *f, http_exchange *x)

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "cli/serve/desk.h"
+#include "cli/serve/live.h"
 #include "engine/perf_counts.h"
 
 typedef struct front {
@@ -21,6 +22,7 @@ typedef struct front {
     atomic_bool ready, stopping;         /* ready: all below is there */
     atomic_int loaded;                   /* thousandths */
     desk *d;
+    live *live;
     const tokenizer *tok;                /* these three for text_routes.c */
     const chat *talk;
     encoder *enc;                        /* the network's own */
