@@ -174,7 +174,7 @@ endif
 LOOPS    := activation attention deltanet rows
 LOOP_ISA := $(if $(filter x86_64,$(CPU)),avx2 avx512)$(if $(filter aarch64,$(CPU)),neon)
 LIB_OBJ  := $(GPU_OBJ) $(foreach i,$(LOOP_ISA),$(LOOPS:%=$B/engine/cpu/%.$i.c.o)) $(LIB_C:%=$B/%.o)
-CLI_OBJ  := $(CLI_C:%=$B/%.o) $B/cli/demo_model.S.o
+CLI_OBJ  := $(CLI_C:%=$B/%.o) $B/cli/demo_model.S.o $B/cli/serve/page_files.S.o
 NO_PULL  := $(filter-out $B/cli/pull/%,$(CLI_OBJ))
 NO_NET   := $(filter-out $B/cli/serve/%,$(NO_PULL))
 # Objects by the names of their files, wherever these are: names are unique.
@@ -211,12 +211,13 @@ $B/%.c.o: %.c
 	$(if $V,,@echo "  cc      $<")
 	$Q$(CC) $(ALL_CFLAGS) -c -o $@ $<
 
-# The demo model is inside the programs: as bytes, by .incbin.
+# The demo model and the server's page are inside the programs: as bytes, by .incbin.
 $B/%.S.o: %.S
 	@mkdir -p $(@D)
 	$(if $V,,@echo "  as      $<")
 	$Q$(CC) -I. -MMD -MP -c -o $@ $<
 $B/cli/demo_model.S.o: tests/models/demo-qwen3next-Q4_K_M.gguf
+$B/cli/serve/page_files.S.o: $(wildcard cli/serve/page/*)
 
 # Searches for the scales of blocks. The flag lets compilers use vectors where a value is picked from
 # several; it changes no result, only which exceptions of the processor are noted.
@@ -297,8 +298,8 @@ SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) test_sim_checks)
 SIM_BIN  := $(SIMS:%=$B/tests/%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
 both      = $(foreach t,$1,$B/tests/test_$t $(filter $B/tests/test_sim_$t,$(SIM_BIN)))
-# The programs with that GPU, for tests/test_cli_gpu.sh.
-SIM_PROG := $(if $(SIMS),$B/sim/moe-run $B/sim/moe-bench)
+# The programs with that GPU, for tests/test_cli_gpu.sh and tests/test_cli_page.sh.
+SIM_PROG := $(if $(SIMS),$B/sim/moe-run $B/sim/moe-bench $B/sim/moe-serve)
 # Kernel code on the host: needs nvcc, but no GPU.
 TEST_CU  := $(if $(filter 1,$(CUDA)),$(patsubst tests/%.cu,%,$(wildcard tests/test_*.cu)))
 TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)

@@ -18,7 +18,7 @@
 /* Of what earlier runs saw: the tenth run before this one still counts for a third. */
 static const double fade = 0.9;
 
-static profile_key key_of(const model *m)
+profile_key expert_memory_key(const model *m)
 {
     profile_key k = { .model = model_fingerprint(m), .n_layer = m->experts.n_layer,
                       .n_expert = m->experts.n_expert };
@@ -86,7 +86,7 @@ int *expert_memory_recall(int *n, int *n_pin, const placement *where, const plac
     int *list = NULL;
     *n = *n_pin = 0;
     if (!where->p.cache || (!o->profile && !o->remember)) return NULL;
-    const profile_key key = key_of(m);
+    const profile_key key = expert_memory_key(m);
     if (o->profile)
         return recall_profile(n, n_pin, o->profile, &key, m, where->p.vram_experts,
                               &o->weighting);
@@ -95,18 +95,28 @@ int *expert_memory_recall(int *n, int *n_pin, const placement *where, const plac
     return list;
 }
 
+int expert_memory_use(int *n_wanted, engine *e, const expert_profile *p, const placement *where,
+                      const placement_options *o, const model *m, err_ctx *err)
+{
+    int n = 0, n_pin = 0;
+    int *list = best_of(&n, &n_pin, p, m, where->p.vram_experts, &o->weighting);
+    const int rc = list ? engine_apply(e, list, n, err)
+                        : err_set(err, ERR_NOMEM, "no memory for a list of experts");
+    if (rc >= 0) engine_pin(e, list, n_pin);
+    if (n_wanted) *n_wanted = n;
+    mem_free(list);
+    return rc;
+}
+
 int expert_memory_apply(engine *e, const char *path, const placement *where,
                         const placement_options *o, const model *m, err_ctx *err)
 {
-    const profile_key key = key_of(m);
+    const profile_key key = expert_memory_key(m);
     expert_profile *p = NULL;
-    int n = 0, n_pin = 0, rc = expert_profile_load(&p, path, &key, err);
+    int rc = expert_profile_load(&p, path, &key, err);
     if (rc < 0) return rc;
     if (!p) return err_set(err, ERR_IO, "%s: no such file", path);
-    int *list = best_of(&n, &n_pin, p, m, where->p.vram_experts, &o->weighting);
-    rc = list ? engine_apply(e, list, n, err) : err_set(err, ERR_NOMEM, "%s: no memory", path);
-    if (rc >= 0) engine_pin(e, list, n_pin);
-    mem_free(list);
+    rc = expert_memory_use(NULL, e, p, where, o, m, err);
     expert_profile_free(p);
     return rc;
 }
@@ -122,7 +132,7 @@ static void keep_list(const engine *e, const model *m)
     int *list = mem_array((size_t)most, sizeof *list);
     const int n = list ? engine_resident(e, list, most) : 0;
     if (n > 0) {
-        const profile_key key = key_of(m);
+        const profile_key key = expert_memory_key(m);
         if (list_path(path, sizeof path, &key)) {
             home_folder_make(path);
             (void)cache_list_save(list, n, path, &key, &unsaid);
@@ -139,7 +149,7 @@ static void learn(const engine *e, const char *path, const model *m)
     err_ctx err = { 0 };
     int rc;
     if (!seen || expert_profile_runs(seen) == 0) return;
-    const profile_key key = key_of(m);
+    const profile_key key = expert_memory_key(m);
     if ((rc = expert_profile_load(&all, path, &key, &err)) == 0 && all)
         expert_profile_merge(all, seen, fade);
     if (rc == 0) rc = expert_profile_save(all ? all : seen, path, &key, &err);

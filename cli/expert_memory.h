@@ -14,7 +14,13 @@
 int *expert_memory_recall(int *n, int *n_pin, const placement *where, const placement_options *o,
                           const model *m);
 
-/* Has the best experts of a profile in VRAM, now. Returns how many had to be brought, or < 0. */
+/* Which model files about its experts are of. It reads a little of every tensor. */
+profile_key expert_memory_key(const model *m);
+
+/* Has the best experts of a profile in VRAM, now; and the same with those of a file. Return how
+ * many had to be brought, or < 0. *n_wanted, if not NULL: how many fit. */
+int expert_memory_use(int *n_wanted, engine *e, const expert_profile *p, const placement *where,
+                      const placement_options *o, const model *m, err_ctx *err);
 int expert_memory_apply(engine *e, const char *path, const placement *where,
                         const placement_options *o, const model *m, err_ctx *err);
 

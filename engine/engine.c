@@ -261,6 +261,25 @@ int engine_resident(const engine *e, int *list, int cap)
     return e->places ? residency_list(vram_places_books(e->places), list, cap) : 0;
 }
 
+static bool in_vram(const engine *e, int l, int x)
+{
+    if (l >= engine_gpu_layers(e)) return false;
+    if (e->places) return residency_find(vram_places_books(e->places), l, x) >= 0;
+    return !e->p || x < e->p->hot[l];
+}
+
+void engine_whereabouts(const engine *e, uint8_t *where)
+{
+    const int n_layer = e->m->experts.n_layer, n_expert = e->m->experts.n_expert;
+    const bool drive = e->store && expert_store_kind(e->store) == STORE_CACHED;
+    expert_slabs at;
+    for (int l = 0; l < n_layer; l++)
+        for (int x = 0; x < n_expert; x++)
+            *where++ = in_vram(e, l, x) ? EXPERT_IN_VRAM :
+                       drive && !expert_store_find(e->store, l, x, &at) ? EXPERT_ON_DRIVE :
+                       EXPERT_IN_RAM;
+}
+
 bool engine_caches(const engine *e) { return e->places != NULL; }
 
 int engine_apply(engine *e, const int *experts, int n, err_ctx *err)

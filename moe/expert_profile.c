@@ -140,6 +140,18 @@ void expert_profile_call(expert_profile *p, int layer, int cold_slots, double ho
     p->n_run = max_int(p->n_run, 1);
 }
 
+void expert_profile_add_layer(expert_profile *p, int layer, const layer_uses *more)
+{
+    assert(layer >= 0 && layer < p->n_layer);
+    layer_uses *u = &p->layers[layer];
+    u->calls += more->calls;
+    u->cold_slots += more->cold_slots;
+    u->hot_s += seconds(more->hot_s);
+    u->cold_s += seconds(more->cold_s);
+    u->join_s += seconds(more->join_s);
+    p->n_run = max_int(p->n_run, 1);
+}
+
 static double settled(double count) { return floor(count * STEPS) / STEPS; }
 
 static void merge_figures(void *into, const void *from, const struct figure *f, int n, double decay)

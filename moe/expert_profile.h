@@ -54,6 +54,9 @@ void expert_profile_count(expert_profile *p, int layer, int expert, expert_where
 void expert_profile_call(expert_profile *p, int layer, int cold_slots, double hot_s, double cold_s,
                          double join_s);
 
+/* Adds figures of a layer that somebody else has counted; none is negative or NaN. */
+void expert_profile_add_layer(expert_profile *p, int layer, const layer_uses *more);
+
 /* into = into * decay + from, figure by figure; decay 0 .. 1. Both have the same shape. Runs are
  * added up. */
 void expert_profile_merge(expert_profile *into, const expert_profile *from, double decay);

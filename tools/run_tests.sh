@@ -63,8 +63,8 @@ jobs=$(nproc)
 # Names, the slow ones first.
 rest() {
     if nm "$build/moe-run" 2>/dev/null | grep -q __tsan_init; then       # four tokens a second
-        echo "skip: thread sanitizer: test_cli_run.sh, test_cli_chat.sh, test_cli_user.sh, test_cli_quant.sh, test_cli_serve.sh, test_cli_prompts.sh, test_cli_gpu.sh" >"$logs/cli_slow.log"
-        echo "cli_slow 0 passed, 0 failed, 7 skipped" >>"$logs/cli_slow.log"
+        echo "skip: thread sanitizer: test_cli_run.sh, test_cli_chat.sh, test_cli_user.sh, test_cli_quant.sh, test_cli_serve.sh, test_cli_soak.sh, test_cli_prompts.sh, test_cli_page.sh, test_cli_gpu.sh" >"$logs/cli_slow.log"
+        echo "cli_slow 0 passed, 0 failed, 9 skipped" >>"$logs/cli_slow.log"
         echo 0 >"$logs/cli_slow.rc"
     else
         echo test_cli_run.sh
@@ -72,7 +72,9 @@ rest() {
         echo test_cli_user.sh
         echo test_cli_quant.sh
         echo test_cli_serve.sh
+        echo test_cli_soak.sh
         echo test_cli_prompts.sh
+        echo test_cli_page.sh
         [ ! -d "$build/sim" ] || echo "test_cli_gpu.sh sim"
     fi
     echo test_cli.sh

@@ -10,6 +10,13 @@
 
 #include "cli/serve/seats.h"
 
+typedef struct call {
+    struct call *next;
+    desk_when when;
+    desk_call_fn *fn;
+    void *ctx;
+} call;
+
 typedef struct job_list { job *first, *last; int n; } job_list;
 
 struct desk {
@@ -25,6 +32,8 @@ struct desk {
     bool closing;
     atomic_bool hurry;                   /* those that run end now */
     desk_counts counts;
+    call *calls;                         /* in order of arrival */
+    atomic_int n_call;                   /* so that a token need not take the lock to see: none */
 };
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
@@ -46,6 +55,67 @@ static job *pop(job_list *l)
     if (!l->first) l->last = NULL;
     l->n--;
     return j;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* The lock is held. Those that may run now, out of the list. */
+static call *pick_calls(desk *d, desk_when now)
+{
+    call *picked = NULL, **end = &picked;
+    for (call **at = &d->calls; *at;) {
+        call *c = *at;
+        if (c->when > now) {
+            at = &c->next;
+            continue;
+        }
+        *at = c->next;
+        c->next = NULL;
+        *end = c;
+        end = &c->next;
+        atomic_fetch_sub(&d->n_call, 1);
+    }
+    return picked;
+}
+
+static void run_calls(call *c, const desk_options *o)
+{
+    while (c) {
+        call *next = c->next;
+        c->fn(c->ctx, o);
+        mem_free(c);
+        c = next;
+    }
+}
+
+/* On the engine's thread, without the lock. */
+static void take_calls(desk *d, desk_when now)
+{
+    if (atomic_load(&d->n_call) == 0) return;
+    pthread_mutex_lock(&d->lock);
+    call *c = pick_calls(d, now);
+    pthread_mutex_unlock(&d->lock);
+    run_calls(c, &d->o);
+}
+
+void desk_pause(desk *d, desk_when now) { take_calls(d, now); }
+
+bool desk_call(desk *d, desk_when when, desk_call_fn *fn, void *ctx)
+{
+    call *c = mem_zalloc(sizeof *c), **end = &d->calls;
+    if (!c) return false;
+    *c = (call){ .when = when, .fn = fn, .ctx = ctx };
+    pthread_mutex_lock(&d->lock);
+    const bool closing = d->closing;
+    if (!closing) {
+        while (*end) end = &(*end)->next;
+        *end = c;
+        atomic_fetch_add(&d->n_call, 1);
+        pthread_cond_broadcast(&d->more);
+    }
+    pthread_mutex_unlock(&d->lock);
+    if (closing) mem_free(c);
+    return !closing;
 }
 
 /* ---- the clerk ------------------------------------------------------------------------------- */
@@ -140,6 +210,12 @@ static void *engine_thread(void *ctx)
     for (;;) {
         seat_those_who_wait(d);
         const bool busy = seats_busy(d->at) > 0;
+        if (d->calls) {
+            pthread_mutex_unlock(&d->lock);
+            take_calls(d, busy ? DESK_BETWEEN : DESK_IDLE);
+            pthread_mutex_lock(&d->lock);
+            if (!busy) continue;         /* there may be more by now */
+        }
         if (!busy && !unsaved && d->closing) break;
         if (!busy && !unsaved) {
             pthread_cond_wait(&d->more, &d->lock);
@@ -189,7 +265,7 @@ void desk_take(desk *d, http_exchange *x, api_kind kind, bool count)
     const bool closing = d->closing;
     const bool full = d->fresh.n + d->ready.n >= d->o.most_waiting;
     if (j && !closing && !full) {
-        *j = (job){ .o = &d->o, .hurry = &d->hurry, .x = x, .kind = kind, .count = count,
+        *j = (job){ .d = d, .o = &d->o, .hurry = &d->hurry, .x = x, .kind = kind, .count = count,
                     .arrived_ns = clock_ns() };
         d->counts.requests++;
         push(&d->fresh, j);
@@ -246,7 +322,9 @@ void desk_close(desk *d, double patience_s)
     pthread_mutex_lock(&d->lock);
     dismiss(&d->fresh);
     dismiss(&d->ready);
+    call *rest = pick_calls(d, DESK_IDLE);
     pthread_mutex_unlock(&d->lock);
+    run_calls(rest, NULL);
 }
 
 void desk_free(desk *d)

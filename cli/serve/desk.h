@@ -1,10 +1,10 @@
 /* desk.h - where requests become answers: a clerk makes prompts of them, one thread computes.
  *
- * The clerk reads them, renders and counts, so that what cannot be answered is refused at once, with a status;
- * then the head of a stream goes out, and the request waits for a seat. The engine's thread gives
- * seats in order of arrival, computes for those who have one in turn (seats.h), and looks before
- * each token and each part of a prompt whether the client is still there. Who waits longer than ten
- * seconds hears the interface's own word for "still here". */
+ * The clerk reads them, renders and counts, so that what cannot be answered is refused at once, with
+ * a status; then the head of a stream goes out, and the request waits for a seat. The engine's
+ * thread gives seats in order of arrival, computes for those who have one in turn (seats.h), and
+ * looks before each token and each part of a prompt whether the client is still there. Who waits
+ * longer than ten seconds hears the interface's own word for "still here". */
 #ifndef CLI_SERVE_DESK_H
 #define CLI_SERVE_DESK_H
 
@@ -29,6 +29,19 @@ int desk_open(desk **out, const desk_options *o, err_ctx *err);
 
 /* Answers it in any case; does not wait. count: only how many tokens the prompt has. */
 void desk_take(desk *d, http_exchange *x, api_kind kind, bool count);
+
+/* Model, session and caches belong to the engine's thread: whoever wants something of them has it
+ * call a function there, which answers the client by itself. When: while a request is computed, at
+ * any of its steps, to look and no more; between two tokens, too; or only when no request runs,
+ * and then before the next one begins. At once if none does. */
+typedef enum desk_when { DESK_LOOK, DESK_BETWEEN, DESK_IDLE } desk_when;
+
+/* o NULL: the server stops, and the model is not to be used any more. */
+typedef void desk_call_fn(void *ctx, const desk_options *o);
+
+/* From any thread; waits for nothing. False: fn will not be called, because the server stops or
+ * memory is short. */
+bool desk_call(desk *d, desk_when when, desk_call_fn *fn, void *ctx);
 
 /* What has happened so far. */
 typedef struct desk_counts {

@@ -15,6 +15,7 @@
 
 typedef struct job {
     struct job *next;                    /* in a list of the desk's */
+    desk *d;
     const desk_options *o;
     const atomic_bool *hurry;            /* the answer ends now */
     http_exchange *x;                    /* kept */
@@ -55,8 +56,11 @@ void job_fail(job *j, api_trouble what, const char *text);
 /* Says that it is still here if nothing was said for ten seconds. False: the client has left. */
 bool job_stays(job *j);
 
-/* Reads the body; prompts, form and writer, and the head of a stream. True: it can be answered. False: it has
- * been. */
+/* desk.c: while a job is computed, on the engine's thread, somebody else may look, or more. */
+void desk_pause(desk *d, desk_when now);
+
+/* Reads the body; prompts, form and writer, and the head of a stream. True: it can be answered.
+ * False: it has been. */
 bool job_prepare(job *j, encoder *enc, first_dates *dates);
 
 /* From now on it is computed with this session. */

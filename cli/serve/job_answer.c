@@ -39,6 +39,7 @@ static bool on_prompt(void *ctx, double done, double all)
 {
     job *j = ctx;
     (void)done, (void)all;
+    desk_pause(j->d, DESK_LOOK);
     return job_stays(j) && goes_on(j);
 }
 

@@ -7,6 +7,8 @@
 #include <strings.h>
 
 #include "cli/serve/metrics.h"
+#include "cli/serve/moe_routes.h"
+#include "cli/serve/page.h"
 #include "cli/serve/text_routes.h"
 
 typedef void route_fn(front *f, http_exchange *x, int arg);
@@ -91,11 +93,16 @@ static void health(front *f, http_exchange *x, int arg)
     }
 }
 
-static void front_page(front *f, http_exchange *x, int arg)
+static void show_page(front *f, http_exchange *x, int which)
 {
-    static const char text[] = "moe-serve is running\n";
-    (void)f, (void)arg;
-    http_reply(x, 200, "text/plain; charset=utf-8", text, sizeof text - 1);
+    (void)f;
+    page_send(x, (page_file)which);
+}
+
+static void watch(front *f, http_exchange *x, int arg)
+{
+    (void)arg;
+    live_take(f->live, x);
 }
 
 enum { ABOUT_MODELS, ABOUT_TAGS, ABOUT_PS, ABOUT_SHOW, ABOUT_PROPS, ABOUT_VERSION };
@@ -155,7 +162,9 @@ static void slots(front *f, http_exchange *x, int arg)
 static const route routes[] = {
     { "GET", "/health", health, 0, true },
     { "GET", "/v1/health", health, 0, true },
-    { "GET", "/", front_page, 0, true },
+    { "GET", "/", show_page, PAGE_HTML, true },
+    { "GET", "/page/style.css", show_page, PAGE_STYLE, true },
+    { "GET", "/page/app.js", show_page, PAGE_SCRIPT, true },
     { "POST", "/v1/chat/completions", answer, API_CHAT, false },
     { "POST", "/chat/completions", answer, API_CHAT, false },
     { "POST", "/v1/completions", answer, API_COMPLETION, false },
@@ -169,6 +178,11 @@ static const route routes[] = {
     { "POST", "/tokenize", text_route, TEXT_TOKENIZE, false },
     { "POST", "/detokenize", text_route, TEXT_DETOKENIZE, false },
     { "POST", "/apply-template", text_route, TEXT_TEMPLATE, false },
+    { "GET", "/moe-layer-perf", moe_route, MOE_PERF, false },
+    { "POST", "/moe-layer-perf", moe_route, MOE_SET_PERF, false },
+    { "GET", "/moe-hot-cache", moe_route, MOE_CACHE, false },
+    { "POST", "/moe-hot-cache", moe_route, MOE_APPLY, false },
+    { "GET", "/moe-events", watch, 0, false },
     { "GET", "/metrics", show_metrics, 0, false },
     { "GET", "/slots", slots, 0, false },
     { "GET", "/props", about, ABOUT_PROPS, false },
@@ -236,7 +250,8 @@ static bool is_public(const http_exchange *x)
 {
     const char *path = http_path(x);
     return !strcmp(path, "/health") || !strcmp(path, "/v1/health") ||
-           (!strcmp(path, "/") && strcmp(http_method(x), "POST") != 0);
+           ((!strcmp(path, "/") || !strncmp(path, "/page/", 6)) &&
+            strcmp(http_method(x), "POST") != 0);
 }
 
 static void say_origin(const front *f, http_exchange *x)
@@ -308,7 +323,8 @@ void route_head(void *ctx, http_exchange *x)
 void route_request(void *ctx, http_exchange *x)
 {
     front *f = ctx;
-    const char *method = http_method(x), *path = http_path(x), *allowed = NULL;
+    const char *method = http_method(x), *path = http_path(x);
+    bool gets = false, posts = false;
     static const char models[] = "/v1/models/";
     if (http_problem(x, NULL)) {
         say_problem(x);
@@ -321,8 +337,9 @@ void route_request(void *ctx, http_exchange *x)
     if (!strcmp(method, "HEAD")) method = "GET";
     for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
         if (strcmp(routes[i].path, path)) continue;
-        allowed = routes[i].method;
-        if (strcmp(allowed, method)) continue;
+        if (!strcmp(routes[i].method, "GET")) gets = true;
+        else posts = true;
+        if (strcmp(routes[i].method, method)) continue;
         if (!routes[i].early && !atomic_load(&f->ready))
             refuse(x, API_LOADING, "the model is still loading");
         else routes[i].run(f, x, routes[i].arg);
@@ -331,9 +348,9 @@ void route_request(void *ctx, http_exchange *x)
     if (!strncmp(path, models, sizeof models - 1) && !strcmp(method, "GET") &&
         atomic_load(&f->ready)) {
         one_model(f, x, path + sizeof models - 1);
-    } else if (allowed) {
-        http_add_header(x, "Allow", !strcmp(allowed, "GET") ? "GET, HEAD, OPTIONS"
-                                                           : "POST, OPTIONS");
+    } else if (gets || posts) {
+        http_add_header(x, "Allow", gets && posts ? "GET, HEAD, POST, OPTIONS" :
+                                    gets ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
         refuse(x, API_BAD_METHOD, "not this method: see Allow");
     } else {
         refuse(x, API_NOT_FOUND, "there is nothing at this path");

@@ -10,6 +10,8 @@
 #include <stdatomic.h>
 
 #include "cli/serve/desk.h"
+#include "cli/serve/live.h"
+#include "engine/perf_counts.h"
 
 typedef struct front {
     const char *const *keys;             /* one of them has to come along; none: anybody asks */
@@ -20,10 +22,12 @@ typedef struct front {
     atomic_bool ready, stopping;         /* ready: all below is there */
     atomic_int loaded;                   /* thousandths */
     desk *d;
+    live *live;
     const tokenizer *tok;                /* these three for text_routes.c */
     const chat *talk;
     encoder *enc;                        /* the network's own */
     api_model model;
+    perf_level perf;                     /* what sessions count; the engine's thread alone */
 } front;
 
 /* The error object of the kind, with the error's status. */

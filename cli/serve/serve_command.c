@@ -300,7 +300,9 @@ static int load_model(server *v)
     const desk_options d = { .model = &v->l, .sessions = v->s, .n_session = v->n_seat,
                              .cache = v->cache, .name = v->name,
                              .most_waiting = (int)v->o.queue };
-    if (desk_open(&v->f.d, &d, &err) < 0) return model_handle_fail(NULL, &err);
+    if (desk_open(&v->f.d, &d, &err) < 0 ||
+        live_open(&v->f.live, v->f.d, &v->l, v->s[0], v->name, &err) < 0)
+        return model_handle_fail(NULL, &err);
     atomic_store(&v->f.ready, true);
     return 0;
 }
@@ -399,9 +401,11 @@ int cmd_serve(int argc, char **argv)
         atomic_store(&v.f.stopping, true);
         http_quiesce(v.http);
     }
+    live_close(v.f.live);
     desk_close(v.f.d, (double)v.o.patience);
     if (v.http) let_go(&v, v.o.patience);
     http_stop(v.http);
+    live_free(v.f.live);
     desk_free(v.f.d);
     encoder_free(v.f.enc);
     prefix_cache_free(v.cache);

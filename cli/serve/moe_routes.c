@@ -1,0 +1,257 @@
+/* moe_routes.c - questions about experts, and a wish which ones should be in VRAM.
+ *
+ * Questions are answered between two steps of whatever is computed. A wish waits until no request
+ * runs; then it is carried out before the next one begins, so nothing else changes places
+ * meanwhile. */
+#include "cli/serve/moe_routes.h"
+
+#include <string.h>
+
+#include "cli/expert_memory.h"
+#include "cli/serve/moe_view.h"
+#include "moe/layer_perf.h"
+
+/* Bytes of a wish: lists of all experts of the largest models are a tenth of it. */
+enum { MOE_MOST_WISH = 16 << 20 };
+
+typedef struct moe_call {
+    front *f;
+    http_exchange *x;                    /* kept */
+    perf_level level;                    /* that is wished for */
+} moe_call;
+
+static void refuse_text(http_exchange *x, api_trouble what, const char *text)
+{
+    api_error why;
+    api_error_make(&why, what, API_CHAT, "%s", text);
+    route_refuse(x, API_CHAT, &why);
+}
+
+/* ---- on the engine's thread ------------------------------------------------------------------ */
+
+static void reply(http_exchange *x, const textbuf *text)
+{
+    if (text->failed) refuse_text(x, API_BROKEN, "no memory for the answer");
+    else http_reply(x, 200, "application/json", text->ptr, text->len);
+}
+
+static void end_call(moe_call *c)
+{
+    http_release(c->x);
+    mem_free(c);
+}
+
+/* False: the server stops, and the client has been told. */
+static bool may_use(moe_call *c, const desk_options *o)
+{
+    if (!o) refuse_text(c->x, API_BUSY, "the server is stopping");
+    return o != NULL;
+}
+
+static void say_perf(const moe_call *c, const desk_options *o)
+{
+    const int n_layer = o->model->m->hp.n_layer;
+    perf_layer *layers = mem_array((size_t)n_layer, sizeof *layers);
+    moe_counts counts = {
+        .level = c->f->perf, .seen = engine_profile(o->model->e),
+        .cached = engine_caches(o->model->e), .all = session_perf(o->sessions[0]),
+    };
+    textbuf text = { 0 };
+    if (layers && (counts.n_layer = session_perf_layers(o->sessions[0], layers, n_layer)) > 0)
+        counts.layers = layers;
+    moe_view_perf(&text, &counts);
+    reply(c->x, &text);
+    textbuf_free(&text);
+    mem_free(layers);
+}
+
+static void show_perf(void *ctx, const desk_options *o)
+{
+    moe_call *c = ctx;
+    if (may_use(c, o)) say_perf(c, o);
+    end_call(c);
+}
+
+static void set_perf(void *ctx, const desk_options *o)
+{
+    moe_call *c = ctx;
+    if (may_use(c, o)) {
+        if (c->f->perf != c->level) session_count(o->sessions[0], c->level);
+        c->f->perf = c->level;
+        say_perf(c, o);
+    }
+    end_call(c);
+}
+
+static void show_cache(void *ctx, const desk_options *o)
+{
+    moe_call *c = ctx;
+    textbuf text = { 0 };
+    if (may_use(c, o)) {
+        const expert_banks *b = &o->model->m->experts;
+        const size_t n = (size_t)b->n_layer * (size_t)b->n_expert;
+        uint8_t *where = mem_zalloc(n);
+        uint64_t used = 0;
+        if (where) engine_whereabouts(o->model->e, where);
+        for (size_t i = 0; where && i < n; i++)
+            if (where[i] == EXPERT_IN_VRAM)
+                used += expert_slabs_bytes(&b->of[i / (size_t)b->n_expert]);
+        text.failed = !where;
+        if (where)
+            moe_view_cache(&text, engine_caches(o->model->e),
+                           o->model->where ? o->model->where->p.vram_experts : 0, used, where,
+                           b->n_layer, b->n_expert);
+        reply(c->x, &text);
+        mem_free(where);
+    }
+    textbuf_free(&text);
+    end_call(c);
+}
+
+/* ---- a wish ---------------------------------------------------------------------------------- */
+
+/* Our own files, which name the model, or what /moe-layer-perf says. *save: the list is to be kept
+ * for the next start. */
+static int read_wish(expert_profile **p, bool *save, const desk_options *o, str_view body,
+                     err_ctx *err)
+{
+    const expert_banks *b = &o->model->m->experts;
+    api_error why;
+    json_t *root = api_json_read(body.ptr ? body.ptr : "", body.len, &why);
+    const json_t *wish = json_object_get(root, "save_to_disk");
+    int rc;
+    *save = json_is_true(wish);
+    if (!root) {
+        rc = err_set(err, ERR_FORMAT, "%s", why.message);
+    } else if (wish && !json_is_boolean(wish) && !json_is_null(wish)) {
+        rc = err_set(err, ERR_FORMAT, "save_to_disk is neither true nor false");
+    } else if (json_object_get(root, "format")) {
+        const profile_key key = expert_memory_key(o->model->m);
+        rc = expert_profile_load_text(p, body, &key, err);
+    } else {
+        rc = layer_perf_read(p, root, b->n_layer, b->n_expert, err);
+    }
+    json_decref(root);
+    return rc;
+}
+
+static int layers_that_differ(const uint8_t *a, const uint8_t *b, int n_layer, int n_expert)
+{
+    int n = 0;
+    for (int l = 0; l < n_layer; l++, a += n_expert, b += n_expert)
+        n += memcmp(a, b, (size_t)n_expert) != 0;
+    return n;
+}
+
+static int carry_out(moe_update *u, const desk_options *o, const expert_profile *p, err_ctx *err)
+{
+    const model_handle *h = o->model;
+    const expert_banks *b = &h->m->experts;
+    const size_t n = (size_t)b->n_layer * (size_t)b->n_expert;
+    uint8_t *before = mem_zalloc(2 * n);
+    int rc = 0;
+    if (!before) return err_set(err, ERR_NOMEM, "%zu experts", n);
+    engine_whereabouts(h->e, before);
+    for (size_t i = 0; i < n; i++) u->most += before[i] == EXPERT_IN_VRAM;
+    for (int l = 0; l < b->n_layer; l++)
+        for (int e = 0; e < b->n_expert; e++) {
+            const expert_uses *uses = &expert_profile_uses(p, l)[e];
+            u->hot += uses->hot;
+            u->cold += uses->raw - uses->hot;
+        }
+    rc = expert_memory_use(&u->candidates, h->e, p, h->where, &h->asked, h->m, err);
+    if (rc >= 0) {
+        engine_whereabouts(h->e, before + n);
+        u->exchanged = rc;
+        u->layers_changed = layers_that_differ(before, before + n, b->n_layer, b->n_expert);
+    }
+    mem_free(before);
+    return rc < 0 ? rc : 0;
+}
+
+/* As at the end of a run, but for what the user wants to be learnt, which is of whole runs. */
+static void keep_list(const model_handle *h)
+{
+    placement_options o = h->asked;
+    o.learn = NULL;
+    expert_memory_keep(h->e, &o, h->m);
+}
+
+static void apply(void *ctx, const desk_options *o)
+{
+    moe_call *c = ctx;
+    expert_profile *p = NULL;
+    moe_update u = { 0 };
+    textbuf text = { 0 };
+    err_ctx err = { 0 };
+    bool save = false;
+    if (may_use(c, o)) {
+        if (read_wish(&p, &save, o, http_body(c->x), &err) < 0) {
+            refuse_text(c->x, API_BAD_REQUEST, err.msg);
+        } else if (!engine_caches(o->model->e)) {
+            api_error why;
+            api_error_make(&why, API_BAD_REQUEST, API_CHAT, "experts do not change places here: "
+                           "there is no cache of them in VRAM");
+            why.status = 409;
+            route_refuse(c->x, API_CHAT, &why);
+        } else if (carry_out(&u, o, p, &err) < 0) {
+            refuse_text(c->x, API_BROKEN, err.msg);
+        } else {
+            if (save) keep_list(o->model);
+            moe_view_update(&text, &u);
+            reply(c->x, &text);
+        }
+    }
+    expert_profile_free(p);
+    textbuf_free(&text);
+    end_call(c);
+}
+
+/* ---- on the network's ------------------------------------------------------------------------ */
+
+/* The mode in a body. False: it was none, and the client has been told. */
+static bool read_mode(perf_level *to, http_exchange *x)
+{
+    static const struct { const char *name; perf_level level; } modes[] = {
+        { "full", PERF_FULL }, { "update", PERF_UPDATE }, { "off", PERF_OFF },
+    };
+    const str_view body = http_body(x);
+    api_error why;
+    bool found = false;
+    if (body.len > 4096) {
+        refuse_text(x, API_TOO_LARGE, "at most 4 KiB here");
+        return false;
+    }
+    json_t *root = api_json_read(body.ptr ? body.ptr : "", body.len, &why);
+    const char *mode = json_string_value(json_object_get(root, "mode"));
+    for (size_t i = 0; i < ARRAY_LEN(modes) && mode; i++)
+        if (!strcmp(mode, modes[i].name)) {
+            *to = modes[i].level;
+            found = true;
+        }
+    if (!root) route_refuse(x, API_CHAT, &why);
+    else if (!found) refuse_text(x, API_BAD_REQUEST, "mode has to be full, update or off");
+    json_decref(root);
+    return found;
+}
+
+void moe_route(front *f, http_exchange *x, int which)
+{
+    static const struct { desk_when when; desk_call_fn *fn; } calls[] = {
+        [MOE_PERF] = { DESK_LOOK, show_perf }, [MOE_SET_PERF] = { DESK_BETWEEN, set_perf },
+        [MOE_CACHE] = { DESK_LOOK, show_cache }, [MOE_APPLY] = { DESK_IDLE, apply },
+    };
+    perf_level level = PERF_UPDATE;
+    if (which == MOE_SET_PERF && !read_mode(&level, x)) return;
+    if (which == MOE_APPLY && http_body(x).len > MOE_MOST_WISH) {
+        refuse_text(x, API_TOO_LARGE, "at most 16 MiB here");
+        return;
+    }
+    moe_call *c = mem_zalloc(sizeof *c);
+    if (c) *c = (moe_call){ .f = f, .x = x, .level = level };
+    http_keep(x);
+    if (c && desk_call(f->d, calls[which].when, calls[which].fn, c)) return;
+    refuse_text(x, API_BUSY, "the server is stopping");
+    http_release(x);
+    mem_free(c);
+}

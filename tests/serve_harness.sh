@@ -1,0 +1,51 @@
+# serve_harness.sh - what the tests of moe-serve share; each sources it after cli_harness.sh: a server
+# of its own, and a client that asks it.
+patience=60
+serve=$build/moe-serve
+client=$build/tests/http_client
+pid=
+
+equal() { if [ "$2" = "$3" ]; then ok; else bad "$1: expected '$2', got '$3'"; fi; }
+
+# start ARGUMENTS...: waits until it is ready; its port in $port
+start() {
+    rm -f "$tmp/serve.err"
+    : >"$tmp/serve.err"
+    "$serve" --listen 127.0.0.1:0 "$@" >"$tmp/serve.out" 2>"$tmp/serve.err" </dev/null &
+    pid=$!
+    port=
+    for i in $(seq 600); do
+        port=$(sed -n 's|.*listening on http://127.0.0.1:\([0-9]*\)$|\1|p' "$tmp/serve.err")
+        [ -z "$port" ] || break
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.1
+    done
+    if [ "$port" ]; then ok; else bad "moe-serve $*: it did not start"; cat "$tmp/serve.err"; fi
+}
+stop() {
+    kill -TERM $pid
+    wait $pid 2>/dev/null
+    equal "exit code after SIGTERM" 0 $?
+    pid=
+}
+trap '[ -z "$pid" ] || kill -KILL $pid 2>/dev/null; rm -rf "$tmp"' EXIT
+
+# ask METHOD PATH ...: status in $status, body in $tmp/body
+ask() {
+    timeout $patience "$client" "$port" "$@" >"$tmp/answer" 2>"$tmp/err"
+    status=$(sed -n '1s/^HTTP.1.1 \([0-9]*\).*/\1/p' "$tmp/answer")
+    sed '1,/^$/d' "$tmp/answer" >"$tmp/body"
+}
+# gives STATUS TEXT ARGUMENTS...
+gives() {
+    want=$1 text=$2
+    shift 2
+    ask "$@"
+    if [ "$status" != "$want" ]; then bad "$*: expected $want, got '$status': $(head -c 200 "$tmp/body")"
+    elif ! grep -qF -e "$text" "$tmp/answer"; then bad "$*: no '$text': $(head -c 300 "$tmp/body")"
+    else ok; fi
+}
+header() { sed -n "s/^$1: //Ip" "$tmp/answer" | head -n 1; }
+value() { "$client" value "$tmp/body" "$1"; }
+# joined PATH: what the deltas of a stream come to
+joined() { "$client" join "$tmp/body" "$1"; }

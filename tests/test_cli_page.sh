@@ -1,0 +1,175 @@
+#!/bin/sh
+# test_cli_page.sh BUILD - what moe-serve shows of its experts: /moe-layer-perf, /moe-hot-cache and
+# /moe-events, on the CPU and, without CUDA, on the simulated GPU of BUILD/sim; and the files of its
+# page (tests/check_page.py shows that they work). Ends with "cli_page N passed, N failed".
+set -u
+area=cli_page
+. tests/cli_harness.sh
+. tests/serve_harness.sh
+
+hello='{"messages":[{"role":"user","content":"Hello"}],"max_tokens":24,"temperature":0'
+schema=llama.cpp.moe_layer_opt_perf.v1
+# keep NAME: the body, for the next request
+keep() { cp "$tmp/body" "$tmp/$1"; }
+more() { if [ "$(value "$2")" -gt "$3" ] 2>/dev/null; then ok; else bad "$1: $2 is '$(value "$2")', expected more than $3"; fi; }
+# wish TEXT BODY: a wish that is refused with a sentence
+wish() { gives 400 "$1" POST /moe-hot-cache -d "$2"; }
+
+# ---- without a cache: all choices are cold, and a wish finds nothing to change
+start -m $qwen --ctx 512
+gives 200 '"layers":[]' GET /moe-layer-perf
+gives 200 '"finish_reason"' POST /v1/chat/completions -d "$hello}"
+gives 200 "\"schema\":\"$schema\"" GET /moe-layer-perf
+keep seen
+equal "mode" update "$(value mode)"
+equal "hot slots without a cache" 0 "$(value layers.0.hot_slots_total)"
+more "cold slots" layers.0.cold_slots_total 24
+equal "experts are cold" "$(value layers.0.experts)" "$(value layers.0.cold_experts)"
+if grep -q total_moe "$tmp/body"; then bad "mode update has what only full has"; else ok; fi
+for mode in full off update; do
+    gives 200 "\"mode\":\"$mode\"" POST /moe-layer-perf -d "{\"mode\":\"$mode\"}"
+    gives 200 "\"mode\":\"$mode\"" GET /moe-layer-perf
+    case $mode in
+    full) for k in summary layers.0; do equal "full, $k" 0 "$(value $k.total_moe_time_per_call_us)"; done ;;
+    off) equal "off" "{\"enabled\":false,\"mode\":\"off\",\"schema\":\"$schema\",\"layers\":[]}" "$(cat "$tmp/body")" ;;
+    esac
+done
+gives 400 'full, update or off' POST /moe-layer-perf -d '{"mode":"on"}'
+gives 400 'full, update or off' POST /moe-layer-perf -d '{}'
+gives 400 '"error"' POST /moe-layer-perf -d 'mode'
+gives 405 'Allow: GET, HEAD, POST, OPTIONS' PUT /moe-layer-perf -d '{}'
+gives 200 '"active":false,"budget_bytes":0,"used_bytes":0,"layers":[]' GET /moe-hot-cache
+gives 409 'no cache' POST /moe-hot-cache -f "$tmp/seen"
+wish 'schema is neither' '{"layers":[]}'
+wish 'schema is neither' '{"schema":"llama.cpp.moe_layer_perf.v2","layers":[]}'
+wish 'layers is missing' "{\"schema\":\"$schema\"}"
+wish 'no object' "{\"schema\":\"$schema\",\"layers\":[7]}"
+wish 'no whole number' "{\"schema\":\"$schema\",\"layers\":[{}]}"
+wish 'no whole number' "{\"schema\":\"$schema\",\"layers\":[{\"layer\":-1}]}"
+wish 'there is layer 99' "{\"schema\":\"$schema\",\"layers\":[{\"layer\":99}]}"
+wish 'expert 2400' "{\"schema\":\"$schema\",\"layers\":[{\"layer\":0,\"experts\":[[2400,1]]}]}"
+for pair in '[1]' '[1,2,3]' '[-1,2]' '[1,-2]' '[1,1.5]' '"a"'; do
+    wish 'not [id, count]' "{\"schema\":\"$schema\",\"layers\":[{\"layer\":0,\"cold_experts\":[$pair]}]}"
+done
+wish 'is no number of' "{\"schema\":\"$schema\",\"layers\":[{\"layer\":0,\"calls\":\"x\"}]}"
+wish 'save_to_disk' "{\"schema\":\"$schema\",\"layers\":[],\"save_to_disk\":1}"
+wish '"error"' 'no'
+wish '"error"' "{\"format\":\"moe-expert-profile\",\"version\":1,\"model\":\"0123456789abcdef\"}"
+stop
+
+# ---- asked while an answer is under way: a question is answered in between, a wish after it
+start -m $qwen --ctx 2048
+(timeout $patience "$client" $port POST /v1/chat/completions \
+    -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1500,"ignore_eos":true,"stream":true}' >"$tmp/long") &
+long=$!
+for i in $(seq 200); do ask GET /slots; grep -q '"is_processing":true' "$tmp/body" && break; sleep 0.02; done
+gives 200 '"enabled":true' GET /moe-layer-perf
+gives 200 '"mode":"full"' POST /moe-layer-perf -d '{"mode":"full"}'
+gives 200 '"active":false' GET /moe-hot-cache
+ask GET /slots
+equal "questions do not wait for the answer" true "$(value 0.is_processing)"
+gives 409 'no cache' POST /moe-hot-cache -f "$tmp/seen"
+if grep -q '^data: \[DONE\]' "$tmp/long"; then ok; else bad "a wish did not wait for the answer under way"; fi
+wait $long
+stop
+
+# ---- the page, without a key; what it shows, with one
+start -m $qwen --ctx 512 --api-key one
+k="Authorization: Bearer one"
+gives 200 "Content-Security-Policy: default-src 'none'" GET /
+equal "type of the page" "text/html; charset=utf-8" "$(header Content-Type)"
+equal "cache of the page" no-cache "$(header Cache-Control)"
+cmp -s "$tmp/body" cli/serve/page/index.html && ok || bad "the page is not the file"
+gives 200 "Content-Type: text/css" GET /page/style.css
+gives 200 "Content-Type: text/javascript" GET /page/app.js
+cmp -s "$tmp/body" cli/serve/page/app.js && ok || bad "the script is not the file"
+tag=$(header ETag)
+gives 304 "$tag" GET /page/app.js -H "If-None-Match: $tag"
+equal "body of a 304" "" "$(cat "$tmp/body")"
+gives 200 "$tag" GET /page/app.js -H 'If-None-Match: "0"'
+gives 200 "ETag" HEAD /
+gives 405 "Allow: GET" POST /page/app.js -H "$k" -d '{}'
+gives 404 "error" GET /page/nothing
+gives 401 "invalid_api_key" POST / -d '{}'
+for path in /moe-events /moe-layer-perf /moe-hot-cache; do gives 401 "invalid_api_key" GET $path; done
+gives 200 "text/event-stream" GET /moe-events -H "$k" -q 2
+sed -n 's/^data: //p' "$tmp/body" | sed -n 1p >"$tmp/hello"
+sed -n 's/^data: //p' "$tmp/body" | sed -n 2p >"$tmp/tick"
+cp "$tmp/hello" "$tmp/body"
+n=$(($(value n_layer) * $(value n_expert)))
+more "layers" n_layer 0
+more "bytes of the plan" plan.ram.total 0
+cp "$tmp/tick" "$tmp/body"
+equal "an expert, a character" $n "$(value map | tr -d '\n' | wc -c)"
+# somebody watches a conversation, and gets to see it
+(timeout $patience "$client" $port GET /moe-events -H "$k" -q 8 >"$tmp/watched") &
+watcher=$!
+sleep 0.5
+gives 200 '"finish_reason"' POST /v1/chat/completions -H "$k" -d "$hello}"
+wait $watcher
+cp "$tmp/watched" "$tmp/body"
+equal "one greeting" 1 "$(grep -c '^event: hello' "$tmp/body")"
+if [ "$(sed -n 's/.*"map":"\([^"]*\)".*/\1/p' "$tmp/body" | sort -u | wc -l)" -gt 2 ]; then ok
+else bad "the map does not move: $(tail -c 300 "$tmp/body")"; fi
+if grep -q '"tokens":23,' "$tmp/body"; then ok; else bad "tokens are not counted: $(tail -c 600 "$tmp/body")"; fi
+# more than there is room for, and the server stops while they watch
+watchers=
+for i in $(seq 34); do
+    (timeout $patience "$client" $port GET /moe-events -H "$k" -q 100000 >"$tmp/watch.$i") &
+    watchers="$watchers $!"
+done
+for i in $(seq 100); do
+    [ "$(cat "$tmp"/watch.* | grep -c 'too many watch')" -lt 2 ] || break
+    sleep 0.1
+done
+gives 200 '"finish_reason"' POST /v1/chat/completions -H "$k" -d "$hello}"
+sleep 0.5
+stop
+wait $watchers
+equal "watchers that are too many" 2 "$(cat "$tmp"/watch.* | grep -c 'too many watch')"
+equal "streams that ended in order" 32 "$(grep -l '^event: tick' "$tmp"/watch.* | wc -l)"
+if grep -q '\[cut\]' "$tmp"/watch.*; then bad "a stream broke when the server stopped"; else ok; fi
+
+# ---- with experts in VRAM that make room for others
+if [ -x "$build/sim/moe-serve" ]; then
+    serve=$build/sim/moe-serve run=$build/sim/moe-run
+    unset MOE_DEVICE
+    cached() { case $1 in *'"cache":true'*) true ;; *) false ;; esac }
+    all=$(plan_number vram.total -m $qwen --device cuda --ctx 512)
+    vram=$(least_budget --vram "$all" $((all / 64)) cached -m $qwen --device cuda --ctx 512)
+    start -m $qwen --ctx 512 --device cuda --vram $((vram + all / 32)) --learn "$tmp/learnt"
+    gives 200 '"active":true' GET /moe-hot-cache
+    more "bytes in VRAM" used_bytes 0
+    keep before
+    gives 200 '"finish_reason"' POST /v1/chat/completions -d "$hello}"
+    gives 200 '"mode":"full"' POST /moe-layer-perf -d '{"mode":"full"}'
+    gives 200 '"finish_reason"' POST /v1/chat/completions -d "$hello}"
+    gives 200 '"enabled":true' GET /moe-layer-perf
+    keep seen
+    more "hot slots" layers.0.hot_slots_total 0
+    more "cold slots" layers.0.cold_slots_total 0
+    more "launches" summary.parallel_hot_launches 0
+    # the experts that somebody wishes for are the ones that are there
+    pairs=$(seq 0 23 | sed 's/.*/[&,1]/' | paste -sd, -)
+    gives 200 '"update_rate":1' POST /moe-hot-cache \
+        -d "{\"schema\":\"llama.cpp.moe_layer_perf.v1\",\"save_to_disk\":true,\"layers\":[{\"layer\":1,\"experts\":[[5,900],[7,800],[7,100],[9,850]]},{\"layer\":2,\"experts\":[$pairs]}]}"
+    more "exchanged" exchanged -1
+    more "candidates" candidates 2
+    gives 200 '"active":true' GET /moe-hot-cache
+    hot=$(tr '{' '\n' <"$tmp/body" | sed -n 's/^"layer":1,"hot_experts":\[\([0-9,]*\)\].*/,\1,/p')
+    for e in 5 7 9; do case $hot in *,$e,*) ok ;; *) bad "expert $e of layer 1 is not in VRAM: $hot" ;; esac; done
+    if ls "$tmp"/cache/moe/experts-*.json >/dev/null 2>&1; then ok; else bad "save_to_disk: no list was kept"; fi
+    gives 200 '"exchanged"' POST /moe-hot-cache -f "$tmp/seen"
+    gives 200 '"finish_reason"' POST /v1/chat/completions -d "$hello}"
+    stop
+    # our own file: what --learn wrote; and that of another model
+    start -m $qwen --ctx 512 --device cuda --vram $((vram + all / 32))
+    gives 200 '"exchanged"' POST /moe-hot-cache -f "$tmp/learnt"
+    sed 's/"model": *"[0-9a-f]*"/"model":"0123456789abcdef"/' "$tmp/learnt" >"$tmp/foreign"
+    if cmp -s "$tmp/learnt" "$tmp/foreign"; then bad "the file names no model"; else ok; fi
+    gives 400 'model' POST /moe-hot-cache -f "$tmp/foreign"
+    stop
+else
+    skip "no simulated GPU"
+fi
+finish
