@@ -115,6 +115,28 @@ for m in $qwen $gptoss; do
     equal "$m: a template" "$("$run" render -m $m "$tmp/messages" 2>"$tmp/err")" "$(value prompt)"
     gives 200 '"model_info"' POST /api/show -d '{"model":"x"}'
 
+    # ---- calls that must come, and what their tools allow
+    props='"type":"object","required":["n"],"properties":{"n":{"type":"integer","minimum":3,"maximum":5}}'
+    tool="{\"type\":\"function\",\"function\":{\"name\":\"pick\",\"parameters\":{$props}}}"
+    idle='{"type":"function","function":{"name":"idle"}}'
+    must='{"messages":[{"role":"user","content":"Hello"}],"max_tokens":400,"temperature":0'
+    gives 200 '"finish_reason":"tool_calls"' POST /v1/chat/completions \
+        -d "$must,\"tools\":[$tool],\"tool_choice\":\"required\"}"
+    equal "$m: the only tool" pick "$(value choices.0.message.tool_calls.0.function.name)"
+    case $(value choices.0.message.tool_calls.0.function.arguments) in
+        '{"n":'[345]'}'|'{"n": '[345]'}') ok ;; *) bad "$m: arguments: $(head -c 400 "$tmp/body")" ;;
+    esac
+    gives 200 '"finish_reason":"tool_calls"' POST /v1/chat/completions \
+        -d "$must,\"tools\":[$tool,$idle],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"idle\"}}}"
+    equal "$m: the named tool" idle "$(value choices.0.message.tool_calls.0.function.name)"
+    equal "$m: its arguments" '{}' "$(value choices.0.message.tool_calls.0.function.arguments)"
+    gives 200 '"stop_reason":"tool_use"' POST /v1/messages \
+        -d "$must,\"tools\":[{\"name\":\"pick\",\"input_schema\":{$props}}],\"tool_choice\":{\"type\":\"any\"}}"
+    gives 200 '"type":"function_call"' POST /v1/responses -d "{\"input\":\"Hello\",\"temperature\":0,\"tool_choice\":\"required\",
+        \"tools\":[{\"type\":\"function\",\"name\":\"pick\",\"parameters\":{$props}}]}"
+    odd='{"type":"function","function":{"name":"odd","strict":true,"parameters":{"properties":{"a":{"type":"string","pattern":"x"}}}}}'
+    gives 400 'unsupported keyword \"pattern\"' POST /v1/chat/completions -d "$must,\"tools\":[$odd]}"
+
     gives 200 '"status":"ok"' GET /health
     gives 200 '"object":"list"' GET /v1/models
     gives 200 'moe-serve' GET /

@@ -233,7 +233,7 @@ int cmd_bench_grammar(int argc, char **argv)
                    : gguf_open_memory(&g, demo_model_data, demo_model_bytes(), &err);
     if (rc == 0) rc = tokenizer_create(&t, g, &err);
     const uint64_t start = clock_ns();
-    if (rc == 0) rc = token_trie_create(&v, t, &err);
+    if (rc == 0) rc = token_trie_create(&v, t, false, &err);
     const double tree_ms = (double)(clock_ns() - start) * 1e-6;
     const int code = rc < 0 ? console_fail(name, &err) : measure_all(&opt, v, tree_ms);
     token_trie_free(v);

@@ -104,14 +104,6 @@ static int render(job *j, encoder *enc, err_ctx *err)
     return 0;
 }
 
-static int make_form(job *j, err_ctx *err)
-{
-    const api_request *r = j->r;
-    if (r->form == FORM_JSON) return grammar_any_object(&j->form, err);
-    if (r->form == FORM_SCHEMA) return grammar_from_schema(&j->form, r->schema, r->strict, err);
-    return 0;
-}
-
 /* Text as it is, or ids, which the engine checks. */
 static int take_raw(id_list *to, encoder *enc, const api_prompt *p, err_ctx *err)
 {
@@ -192,7 +184,7 @@ bool job_prepare(job *j, encoder *enc)
     api_error why;
     const int ctx = session_ctx(j->o->s);
     int rc = check(j, &err);
-    if (rc == 0) rc = make_form(j, &err);
+    if (rc == 0) rc = job_make_form(j, &err);
     if (rc == 0) rc = make_prompts(j, enc, &err);
     if (rc < 0) {
         job_fail(j, rc == ERR_NOMEM ? API_BROKEN : rc == ERR_UNSUPPORTED ? API_UNSUPPORTED :

@@ -24,6 +24,7 @@ typedef struct job {
     int n_stable;                        /* of the first, before the cue: the next turn has them */
     int n_system;                        /* of it, system message and tools: so have others */
     grammar *form;                       /* that the answer has, or NULL */
+    chat_request shown;                  /* as the parser sees it: which calls may come */
     uint64_t arrived_ns, wrote_ns;
     api_usage usage;
     bool reasons;                        /* the latest text was reasoning */
@@ -44,6 +45,9 @@ bool job_stays(job *j);
 /* Prompts, form and writer, and the head of a stream. True: it can be answered. False: it has
  * been. */
 bool job_prepare(job *j, encoder *enc);
+
+/* form and shown: job_form.c. */
+int job_make_form(job *j, err_ctx *err);
 
 /* Answers it. Of each choice: count(ctx, ...). Returns 0, ERR_STOPPED if the client left, or what
  * failed, which the client has been told. */

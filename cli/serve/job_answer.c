@@ -113,16 +113,14 @@ static int answer_choice(answer_stats *stats, job *j, int choice, err_ctx *err)
     const model_handle *l = j->o->model;
     const id_list *prompt = &j->prompts[choice / j->r->n % j->n_prompt];
     const answer_hooks hooks = { j, on_text, on_token, on_prompt };
-    chat_request shown = j->r->chat;     /* as the parser sees it */
     sampler *smp = NULL;
     stops *stop = NULL;
     form held_to = { 0 };
-    if (j->r->tool_choice == CHOICE_NONE) shown.tools = NULL;
     int rc = make_sampler(&smp, j, choice, err);
     if (rc == 0 && j->r->n_stop > 0) rc = stops_create(&stop, j->r->stop, j->r->n_stop, err);
     if (rc == 0) rc = form_open(&held_to, j->form, l->tok, l->m->hp.n_vocab, err);
     const answer_options ao = {
-        .tok = l->tok, .talk = j->r->raw ? NULL : l->talk, .req = j->r->raw ? NULL : &shown,
+        .tok = l->tok, .talk = j->r->raw ? NULL : l->talk, .req = j->r->raw ? NULL : &j->shown,
         .stop = stop, .form = held_to.mask, .max_tokens = j->r->max_tokens,
         .n_stable = j->n_stable, .cache = j->o->cache, .marks = &j->n_system, .n_mark = 1,
         .mark_every = MARK_EVERY,
