@@ -154,7 +154,6 @@ static int check(const job *j, err_ctx *err)
 {
     const api_request *r = j->r;
     const int n_vocab = j->o->model->m->hp.n_vocab;
-    if (r->logprobs >= 0) return err_set(err, ERR_UNSUPPORTED, "logprobs are not supported yet");
     if (r->suffix) return err_set(err, ERR_UNSUPPORTED, "suffix is not supported");
     for (int i = 0; i < r->n_bias; i++)
         if (r->bias[i].id < 0 || r->bias[i].id >= n_vocab)

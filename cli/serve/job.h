@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "cli/serve/desk.h"
+#include "cli/serve/logprob_rows.h"
 #include "engine/text/grammar.h"
 
 typedef struct job {
@@ -29,6 +30,7 @@ typedef struct job {
     api_usage usage;
     bool reasons;                        /* the latest text was reasoning */
     bool enough;                         /* a call came, and one is all that is wanted */
+    logprob_rows *rows;                  /* of the choice that runs, or NULL */
     const char *stop_text;               /* that ended the choice, or NULL */
 } job;
 

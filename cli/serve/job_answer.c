@@ -24,7 +24,13 @@ static int on_text(void *ctx, const chat_event *ev)
     if (ev->kind == CHAT_REASONING) j->reasons = true;
     else if (ev->kind == CHAT_ANSWER || ev->kind == CHAT_CALL_BEGIN) j->reasons = false;
     if (ev->kind == CHAT_CALL_END && !j->r->parallel_calls) j->enough = true;
-    return ev->kind == CHAT_DONE ? 0 : api_writer_event(j->w, ev);
+    const int rc = logprob_rows_event(j->rows, ev);
+    return rc < 0 || ev->kind == CHAT_DONE ? rc : api_writer_event(j->w, ev);
+}
+
+static int on_sampled(void *ctx, int32_t id, bool in_text)
+{
+    return logprob_rows_token(((job *)ctx)->rows, id, in_text);
 }
 
 static bool on_token(void *ctx)
@@ -108,11 +114,24 @@ static int echo(job *j, const id_list *prompt)
     return rc;
 }
 
+/* Log probabilities, where they are asked for: of a prompt that is repeated first. */
+static int begin_rows(job *j, sampler *smp, const id_list *prompt, err_ctx *err)
+{
+    const tokenizer *tok = j->o->model->tok;
+    const int n_top = j->r->logprobs;
+    if (n_top < 0) return 0;
+    int rc = logprob_rows_create(&j->rows, tok, j->w, err);
+    if (rc < 0) return rc;
+    sampler_score(smp, logprob_rows_scores(j->rows), n_top);
+    if (!j->r->echo) return 0;
+    return logprob_rows_prompt(j->w, tok, j->o->s, prompt->ids, (int)prompt->n, n_top, err);
+}
+
 static int answer_choice(answer_stats *stats, job *j, int choice, err_ctx *err)
 {
     const model_handle *l = j->o->model;
     const id_list *prompt = &j->prompts[choice / j->r->n % j->n_prompt];
-    const answer_hooks hooks = { j, on_text, on_token, on_prompt };
+    const answer_hooks hooks = { j, on_text, on_token, on_prompt, on_sampled };
     sampler *smp = NULL;
     stops *stop = NULL;
     form held_to = { 0 };
@@ -125,12 +144,16 @@ static int answer_choice(answer_stats *stats, job *j, int choice, err_ctx *err)
         .n_stable = j->n_stable, .cache = j->o->cache, .marks = &j->n_system, .n_mark = 1,
         .mark_every = MARK_EVERY,
     };
+    if (rc == 0) rc = begin_rows(j, smp, prompt, err);
     if (rc == 0 && j->r->echo && (rc = echo(j, prompt)) < 0) err_set(err, rc, "cannot echo");
     if (rc == 0)
         rc = answer_run(stats, j->o->s, smp, prompt->ids, (int)prompt->n, &ao, &hooks, err);
     const int which = stop ? stops_which(stop) : -1;
     j->stop_text = which >= 0 ? j->r->stop[which] : NULL;
     if (rc == 0 && j->enough && stats->end == ANSWER_INTERRUPTED) stats->end = ANSWER_STOP;
+    if (rc == 0 && (rc = logprob_rows_end(j->rows)) < 0) err_set(err, rc, "out of memory");
+    logprob_rows_free(j->rows);
+    j->rows = NULL;
     form_close(&held_to);
     stops_free(stop);
     sampler_free(smp);

@@ -88,6 +88,11 @@ static int stream_push(stream *st, int32_t id, err_ctx *err)
 {
     const answer_options *o = st->o;
     int rc;
+    if (st->hooks && st->hooks->token &&
+        st->hooks->token(st->hooks->ctx, id, !st->parser || chat_parser_in_text(st->parser)) < 0) {
+        st->quit = true;
+        return ERR_STOPPED;
+    }
     if (st->parser) return chat_parser_push(st->parser, id, on_event, st, err);
     if (!tokenizer_is_stop(o->tok, id)) {
         const str_view bytes = tokenizer_bytes(o->tok, id, o->show_special);

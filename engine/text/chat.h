@@ -117,6 +117,9 @@ int chat_parser_push(chat_parser *p, int id, chat_event_fn *fn, void *ctx, err_c
 /* The generation ended without a stop token: flushes what was held back, closes an open call. */
 int chat_parser_end(chat_parser *p, chat_event_fn *fn, void *ctx, err_ctx *err);
 
+/* May the next token be part of the answer's text? Of a ChatML call, too: it may still be none. */
+bool chat_parser_in_text(const chat_parser *p);
+
 /* ---- answers of a given form ---- */
 
 /* Is the next token part of what has a form: the answer's text, or a call that is held? Else it is

@@ -141,13 +141,23 @@ static void fill_header(const chat_parser *p, uint64_t *bits, int n)
 
 /* ---- where it is ---- */
 
+/* What comes first and is no header, as it turns out later, is text. */
+bool chat_parser_in_text(const chat_parser *p)
+{
+    const harmony_state *m = &p->harmony;
+    if (p->c->format == CHAT_HARMONY)
+        return m->route == ROUTE_ANSWER ||
+               (m->route == ROUTE_HEADER && !m->ended && !m->in_header_role);
+    return p->c->format != CHAT_CHATML || p->chatml.where != CHATML_REASONING;
+}
+
 bool chat_parser_in_answer(const chat_parser *p)
 {
     if (p->c->format == CHAT_HARMONY && p->hold != CHAT_CALLS_FREE)
         return p->harmony.route == ROUTE_CALL ? p->harmony.key[0] == KEY_CALL
              : p->harmony.route == ROUTE_ANSWER && p->formed;
     if (p->c->format == CHAT_HARMONY) return p->harmony.route == ROUTE_ANSWER;
-    return p->c->format != CHAT_CHATML || p->chatml.where != CHATML_REASONING;
+    return chat_parser_in_text(p);
 }
 
 str_view chat_parser_key(const chat_parser *p)
