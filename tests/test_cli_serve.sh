@@ -117,6 +117,7 @@ for m in $qwen $gptoss; do
     gives 400 'there is no token' POST /v1/completions -d '{"prompt":[1,999999],"logprobs":1,"echo":true}'
     gives 200 '"logprobs":[{"token":' POST /v1/responses \
         -d '{"input":"Hello","temperature":0,"max_output_tokens":24,"include":["message.output_text.logprobs"]}'
+    gives 400 '"param":"suffix"' POST /v1/completions -d '{"prompt":"Hello","suffix":"world"}'
     gives 400 'no token 999999' POST /v1/chat/completions -d "$hello,\"logit_bias\":{\"999999\":5}}"
     gives 200 '"length"' POST /v1/chat/completions -d "$hello,\"n\":2,\"ignore_eos\":true}"
     equal "$m: two choices" 48 "$(value usage.completion_tokens)"

@@ -37,7 +37,8 @@ static void test_softmax(void)
         token_scores_make(&got, logits, n, id, want);
         const long double of_id = (long double)logits[id] - largest - logl(sum);
         const double right = (double)(of_id > -9999.0L ? of_id : -9999.0L);
-        CHECK_MSG(fabs((double)got.logprob - right) < 1e-5, "%g, not %g", (double)got.logprob, right);
+        CHECK_MSG(fabs((double)got.logprob - right) < 1e-5, "%g, not %g", (double)got.logprob,
+                  right);
         CHECK_MSG(got.n_top <= want && got.n_top <= n, "%d of %d", got.n_top, want);
         for (int i = 0; i < got.n_top; i++) {
             const double p = (double)((long double)all[i].logprob - largest - logl(sum));

@@ -68,8 +68,8 @@ void sampler_ban(sampler *s, int32_t id);        /* never sampled: padding, unus
  * answer of a given form. NULL: all. Borrowed until the next call. */
 void sampler_allow(sampler *s, const uint64_t *bits);
 /* From now on a pick also says how likely its token was, and which n_top (0 ..
- * TOKEN_SCORES_MOST) were the likeliest, to *to, which is borrowed. NULL: no more. Costs a pass over
- * the logits, which a source has to hand over for it. */
+ * TOKEN_SCORES_MOST) were the likeliest, to *to, which is borrowed. NULL: no more. Costs a pass
+ * over the logits, which a source has to hand over for it. */
 void sampler_score(sampler *s, token_scores *to, int n_top);
 /* Tokens that penalties should know: the prompt, then each sampled token. */
 void sampler_accept(sampler *s, int32_t id);
