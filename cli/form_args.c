@@ -51,7 +51,7 @@ int form_open(form *out, const grammar *g, const tokenizer *tok, int n_vocab, er
 {
     *out = (form){ 0 };
     if (!g) return 0;
-    int rc = token_trie_create(&out->trie, tok, err);
+    int rc = token_trie_create(&out->trie, tok, grammar_has_markup(g), err);
     if (rc == 0) rc = grammar_mask_create(&out->mask, g, out->trie, n_vocab, err);
     if (rc < 0) form_close(out);
     return rc;

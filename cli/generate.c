@@ -403,7 +403,8 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
 {
     report r = { .l = l, .so = so };
     view v = { .o = o, .shown = answer_view_of(o->talk.show_reasoning) };
-    const answer_hooks hooks = { &v, on_text, on_token, on_prompt };
+    const answer_hooks hooks = { .ctx = &v, .text = on_text, .go_on = on_token,
+                                 .watch = on_prompt };
     char date[32];
     chat_message messages[2];
     chat_request req;

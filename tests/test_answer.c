@@ -118,7 +118,7 @@ static bool on_prompt(void *ctx, double done_tokens, double n_tokens)
 
 static int go(run *u, const rig *r, session *s, const int32_t *ids, int n, err_ctx *err)
 {
-    const answer_hooks hooks = { u, on_text, on_token, on_prompt };
+    const answer_hooks hooks = { u, on_text, on_token, on_prompt, NULL };
     const sampler_options so = {
         .temperature = u->temperature, .top_p = 1, .repeat_penalty = 1, .seed = u->seed,
         .frequency_penalty = u->frequency_penalty, .presence_penalty = u->presence_penalty,

@@ -52,7 +52,24 @@ for m in $qwen $gptoss; do
     gives 200 '"index":1' POST /v1/completions -d '{"prompt":["Hello","Good day"],"max_tokens":8,"temperature":0,"echo":true}'
     equal "$m: the first of two" "Hello$(cat "$tmp/raw")" "$(value choices.0.text)"
     case $(value choices.1.text) in "Good day"?*) ok ;; *) bad "$m: the second of two" ;; esac
-    gives 400 'unsupported_parameter' POST /v1/completions -d '{"prompt":"Hello","logprobs":2}'
+    # ---- log probabilities: a row for each token, the likeliest one is what temperature 0 draws
+    gives 200 '"top_logprobs":[{' POST /v1/chat/completions -d "$hello,\"logprobs\":true,\"top_logprobs\":20}"
+    equal "$m: the likeliest" "$(value choices.0.logprobs.content.0.logprob)" \
+        "$(value choices.0.logprobs.content.0.top_logprobs.0.logprob)"
+    equal "$m: twenty of them" "" "$(value choices.0.logprobs.content.0.top_logprobs.20.logprob)"
+    case $(value choices.0.logprobs.content.0.top_logprobs.19.logprob) in
+        -[0-9]*) ok ;; *) bad "$m: twenty are wanted" ;;
+    esac
+    row=$(value choices.0.logprobs.content.0.token)
+    case $said in "$row"*) ok ;; *) bad "$m: '$said' does not begin with '$row'" ;; esac
+    gives 200 '"token_logprobs":[-' POST /v1/completions -d '{"prompt":"Hello","logprobs":2,"max_tokens":8,"temperature":0}'
+    gives 200 '"token_logprobs":[null,-' POST /v1/completions \
+        -d '{"prompt":"Hello world","logprobs":1,"max_tokens":0,"echo":true}'
+    equal "$m: a prompt that is scored" "Hello world" "$(value choices.0.text)"
+    gives 400 'there is no token' POST /v1/completions -d '{"prompt":[1,999999],"logprobs":1,"echo":true}'
+    gives 200 '"logprobs":[{"token":' POST /v1/responses \
+        -d '{"input":"Hello","temperature":0,"max_output_tokens":24,"include":["message.output_text.logprobs"]}'
+    gives 400 '"param":"suffix"' POST /v1/completions -d '{"prompt":"Hello","suffix":"world"}'
     gives 400 'no token 999999' POST /v1/chat/completions -d "$hello,\"logit_bias\":{\"999999\":5}}"
     gives 200 '"length"' POST /v1/chat/completions -d "$hello,\"n\":2,\"ignore_eos\":true}"
     equal "$m: two choices" 48 "$(value usage.completion_tokens)"
@@ -66,6 +83,28 @@ for m in $qwen $gptoss; do
     printf '%s}' "$hello" >"$tmp/messages"
     equal "$m: a template" "$("$run" render -m $m "$tmp/messages" 2>"$tmp/err")" "$(value prompt)"
     gives 200 '"model_info"' POST /api/show -d '{"model":"x"}'
+
+    # ---- calls that must come, and what their tools allow
+    props='"type":"object","required":["n"],"properties":{"n":{"type":"integer","minimum":3,"maximum":5}}'
+    tool="{\"type\":\"function\",\"function\":{\"name\":\"pick\",\"parameters\":{$props}}}"
+    idle='{"type":"function","function":{"name":"idle"}}'
+    must='{"messages":[{"role":"user","content":"Hello"}],"max_tokens":400,"temperature":0'
+    gives 200 '"finish_reason":"tool_calls"' POST /v1/chat/completions \
+        -d "$must,\"tools\":[$tool],\"tool_choice\":\"required\"}"
+    equal "$m: the only tool" pick "$(value choices.0.message.tool_calls.0.function.name)"
+    case $(value choices.0.message.tool_calls.0.function.arguments) in
+        '{"n":'[345]'}'|'{"n": '[345]'}') ok ;; *) bad "$m: arguments: $(head -c 400 "$tmp/body")" ;;
+    esac
+    gives 200 '"finish_reason":"tool_calls"' POST /v1/chat/completions \
+        -d "$must,\"tools\":[$tool,$idle],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"idle\"}}}"
+    equal "$m: the named tool" idle "$(value choices.0.message.tool_calls.0.function.name)"
+    equal "$m: its arguments" '{}' "$(value choices.0.message.tool_calls.0.function.arguments)"
+    gives 200 '"stop_reason":"tool_use"' POST /v1/messages \
+        -d "$must,\"tools\":[{\"name\":\"pick\",\"input_schema\":{$props}}],\"tool_choice\":{\"type\":\"any\"}}"
+    gives 200 '"type":"function_call"' POST /v1/responses -d "{\"input\":\"Hello\",\"temperature\":0,\"tool_choice\":\"required\",
+        \"tools\":[{\"type\":\"function\",\"name\":\"pick\",\"parameters\":{$props}}]}"
+    odd='{"type":"function","function":{"name":"odd","strict":true,"parameters":{"properties":{"a":{"type":"string","pattern":"x"}}}}}'
+    gives 400 'unsupported keyword \"pattern\"' POST /v1/chat/completions -d "$must,\"tools\":[$odd]}"
 
     gives 200 '"status":"ok"' GET /health
     gives 200 '"object":"list"' GET /v1/models

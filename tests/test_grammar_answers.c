@@ -38,7 +38,7 @@ static bool rig_open(rig *r, const char *path)
                      chat_create(&r->c, r->g, r->t, &err) == 0 &&
                      engine_open(&r->e, r->m, &eo, &err) == 0 &&
                      session_create(&r->s, r->e, &so, &err) == 0 &&
-                     token_trie_create(&r->v, r->t, &err) == 0, "%s: %s", path, err.msg);
+                     token_trie_create(&r->v, r->t, false, &err) == 0, "%s: %s", path, err.msg);
 }
 
 static void rig_close(rig *r)

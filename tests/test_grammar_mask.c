@@ -30,7 +30,7 @@ static bool rig_open(rig *r, const char *path)
     *r = (rig){ 0 };
     return CHECK_MSG(gguf_open(&r->g, path, &err) == 0 && tokenizer_create(&r->t, r->g,
         &err) == 0 &&
-                     token_trie_create(&r->v, r->t, &err) == 0, "%s: %s", path, err.msg);
+                     token_trie_create(&r->v, r->t, false, &err) == 0, "%s: %s", path, err.msg);
 }
 
 static void rig_close(rig *r)

@@ -322,7 +322,7 @@ static int measure_vocabulary(const bench_options *o, form_decode *d)
                   : gguf_open_memory(&g, demo_model_data, demo_model_bytes(), &err);
     if (rc == 0) rc = tokenizer_create(&t, g, &err);
     const uint64_t start = clock_ns();
-    if (rc == 0) rc = token_trie_create(&v, t, &err);
+    if (rc == 0) rc = token_trie_create(&v, t, false, &err);
     const double tree_ms = (double)(clock_ns() - start) * 1e-6;
     int code = rc < 0 ? console_fail(path ? path : DEMO_MODEL_NAME, &err)
                       : measure_all(o, v, tree_ms);

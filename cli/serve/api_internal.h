@@ -139,6 +139,7 @@ typedef struct api_part {
     char *name;                          /* of the function */
     const api_tool *tool;                /* Responses: whose it is, or NULL */
     textbuf text;                        /* all of it, where the API needs that; calls always */
+    textbuf rows;                        /* Responses: its logprobs */
     bool done;
 } api_part;
 

@@ -68,7 +68,7 @@ int api_writer_token(api_writer *w, const api_token *t)
 {
     api_answer *c = &w->choices[w->now];
     if (w->r->logprobs < 0) return 0;
-    if (w->r->kind == API_CHAT) chat_row(c, t);
+    if (w->r->kind == API_CHAT || w->r->kind == API_RESPONSES) chat_row(c, t);
     else if (w->r->kind == API_COMPLETION) completion_row(c, t);
     return c->rows.failed || c->row_logprobs.failed || c->row_tops.failed || c->row_offsets.failed
          ? ERR_NOMEM : 0;

@@ -224,10 +224,17 @@ static int read_include(api_request *r, const json_t *root, api_error *why)
     const json_t *list;
     size_t i;
     json_t *v;
-    if (api_list(&list, root, "include", "include", why) < 0) return -1;
-    json_array_foreach(list, i, v)
-        if (json_is_string(v) && strcmp(json_string_value(v), "reasoning.encrypted_content") == 0)
-            r->include_encrypted = true;
+    int64_t top = 0;
+    bool given;
+    if (api_list(&list, root, "include", "include", why) < 0 ||
+        api_int(&top, &given, root, "top_logprobs", "top_logprobs", 0, API_MAX_TOP, why) < 0)
+        return -1;
+    if (given && top > 0) r->logprobs = (int)top;
+    json_array_foreach(list, i, v) {
+        const char *what = json_is_string(v) ? json_string_value(v) : "";
+        if (strcmp(what, "reasoning.encrypted_content") == 0) r->include_encrypted = true;
+        if (strcmp(what, "message.output_text.logprobs") == 0) r->logprobs = given ? (int)top : 0;
+    }
     return 0;
 }
 

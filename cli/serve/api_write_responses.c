@@ -42,12 +42,23 @@ static void put_place(api_writer *w, const api_part *p)
     if (p->kind != PART_CALL) textbuf_str(&w->out, ",\"content_index\":0");
 }
 
+static void put_rows(textbuf *b, const textbuf *rows)
+{
+    textbuf_str(b, ",\"logprobs\":[");
+    textbuf_put(b, textbuf_view(rows));
+    textbuf_str(b, "]");
+}
+
 static void put_content(textbuf *b, const api_part *p, str_view text)
 {
     textbuf_str(b, p->kind == PART_TEXT ? "{\"type\":\"output_text\",\"text\":"
                                         : "{\"type\":\"reasoning_text\",\"text\":");
     api_put_string(b, text);
-    textbuf_str(b, p->kind == PART_TEXT ? ",\"annotations\":[],\"logprobs\":[]}" : "}");
+    if (p->kind == PART_TEXT) {
+        textbuf_str(b, ",\"annotations\":[]");
+        put_rows(b, &p->rows);
+    }
+    textbuf_str(b, "}");
 }
 
 /* The text that the model wrote as the argument "input"; all of it if that is not to be found. */
@@ -225,7 +236,7 @@ static void delta(api_writer *w, api_part *p, str_view text)
     put_place(w, p);
     textbuf_str(&w->out, ",\"delta\":");
     api_put_string(&w->out, text);
-    if (p->kind == PART_TEXT) textbuf_str(&w->out, ",\"logprobs\":[]");
+    if (p->kind == PART_TEXT) put_rows(&w->out, &w->choices[w->now].rows);
     close_event(w);
 }
 
@@ -258,7 +269,7 @@ static void close_text(api_writer *w, api_part *p)
     put_place(w, p);
     textbuf_str(&w->out, ",\"text\":");
     api_put_string(&w->out, textbuf_view(&p->text));
-    if (p->kind == PART_TEXT) textbuf_str(&w->out, ",\"logprobs\":[]");
+    if (p->kind == PART_TEXT) put_rows(&w->out, &p->rows);
     close_event(w);
     open_event(w, "response.content_part.done");
     put_place(w, p);

@@ -60,6 +60,7 @@ void api_writer_free(api_writer *w)
         for (int k = 0; k < c->n_part; k++) {
             mem_free(c->parts[k].name);
             textbuf_free(&c->parts[k].text);
+            textbuf_free(&c->parts[k].rows);
         }
         mem_free(c->parts);
         mem_free(c->stop_text);
@@ -91,10 +92,20 @@ static api_part *last_part(api_answer *c)
     return c->is_open ? &c->parts[c->n_part - 1] : NULL;
 }
 
+/* Rows that came belong to this part, where parts have them. */
+static void keep_rows(const api_writer *w, api_answer *c, api_part *p)
+{
+    if (w->r->kind != API_RESPONSES || p->kind != PART_TEXT || !c->rows.len) return;
+    if (p->rows.len) textbuf_str(&p->rows, ",");
+    textbuf_put(&p->rows, textbuf_view(&c->rows));
+    c->rows.len = 0;
+}
+
 static void close_part(api_writer *w, api_answer *c)
 {
     api_part *p = last_part(c);
     if (!p) return;
+    keep_rows(w, c, p);
     c->is_open = false;
     p->done = true;
     if (w->r->stream) w->style->close(w, p);
@@ -147,6 +158,8 @@ static int add_text(api_writer *w, api_part *p, str_view text)
     if (p->kind == PART_CALL || !w->r->stream || w->style->keep_text) textbuf_put(&p->text, text);
     if (p->text.failed) return ERR_NOMEM;
     if (w->r->stream) w->style->delta(w, p, text);
+    keep_rows(w, &w->choices[w->now], p);
+    if (p->rows.failed) return ERR_NOMEM;
     return 0;
 }
 

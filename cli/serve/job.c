@@ -1,10 +1,12 @@
 /* job.c - a request's way to a prompt: what cannot be answered is refused here, with a status. */
 #include "cli/serve/job.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "cli/console.h"
+#include "engine/text/fim.h"
 
 /* ---- life, and how it ends ------------------------------------------------------------------- */
 
@@ -104,14 +106,6 @@ static int render(job *j, encoder *enc, first_dates *dates, err_ctx *err)
     return 0;
 }
 
-static int make_form(job *j, err_ctx *err)
-{
-    const api_request *r = j->r;
-    if (r->form == FORM_JSON) return grammar_any_object(&j->form, err);
-    if (r->form == FORM_SCHEMA) return grammar_from_schema(&j->form, r->schema, r->strict, err);
-    return 0;
-}
-
 /* Text as it is, or ids, which the engine checks. */
 static int take_raw(id_list *to, encoder *enc, const api_prompt *p, err_ctx *err)
 {
@@ -136,6 +130,8 @@ static int make_prompts(job *j, encoder *enc, first_dates *dates, err_ctx *err)
     if (!r->raw) rc = render(j, enc, dates, err);
     for (int i = 0; i < n && r->raw && rc == 0; i++)
         rc = take_raw(&j->prompts[i], enc, r->n_prompts > 0 ? &r->prompts[i] : &one, err);
+    for (int i = 0; i < n && r->raw && r->suffix && rc == 0; i++)
+        rc = fim_wrap(&j->prompts[i], j->o->model->tok, enc, str_from(r->suffix), err);
     for (int i = 0; i < n; i++) j->n_all += (int)j->prompts[i].n;
     return rc;
 }
@@ -157,16 +153,23 @@ static int begin(job *j)
     return api_writer_begin(j->w, &j->usage);
 }
 
-/* What is not done here, and what does not fit this model. */
-static int check(const job *j, err_ctx *err)
+/* What is not done here, and what does not fit this model; *param: the field. */
+static int check(const job *j, const char **param, err_ctx *err)
 {
     const api_request *r = j->r;
     const int n_vocab = j->o->model->m->hp.n_vocab;
-    if (r->logprobs >= 0) return err_set(err, ERR_UNSUPPORTED, "logprobs are not supported yet");
-    if (r->suffix) return err_set(err, ERR_UNSUPPORTED, "suffix is not supported");
+    *param = "suffix";
+    if (r->suffix && !fim_is_known(j->o->model->tok))
+        return err_set(err, ERR_UNSUPPORTED, "suffix: this model has no tokens to fill in the "
+                       "middle");
+    *param = "echo";
+    if (r->suffix && r->echo)
+        return err_set(err, ERR_UNSUPPORTED, "echo: it does not go together with suffix");
+    *param = "logit_bias";
     for (int i = 0; i < r->n_bias; i++)
         if (r->bias[i].id < 0 || r->bias[i].id >= n_vocab)
             return err_set(err, ERR_RANGE, "logit_bias: there is no token %d", (int)r->bias[i].id);
+    *param = NULL;
     return 0;
 }
 
@@ -199,16 +202,19 @@ bool job_prepare(job *j, encoder *enc, first_dates *dates)
     err_ctx err = { 0 };
     api_error why;
     const int ctx = session_ctx(j->o->sessions[0]);
+    const char *param;
     if (read_body(j, &why) < 0) {
         job_refuse(j->x, j->kind, &why);
         return false;
     }
-    int rc = check(j, &err);
-    if (rc == 0) rc = make_form(j, &err);
+    int rc = check(j, &param, &err);
+    if (rc == 0) rc = job_make_form(j, &err);
     if (rc == 0) rc = make_prompts(j, enc, dates, &err);
     if (rc < 0) {
-        job_fail(j, rc == ERR_NOMEM ? API_BROKEN : rc == ERR_UNSUPPORTED ? API_UNSUPPORTED :
-                  API_BAD_REQUEST, err.msg);
+        api_error_make(&why, rc == ERR_NOMEM ? API_BROKEN : rc == ERR_UNSUPPORTED ?
+                       API_UNSUPPORTED : API_BAD_REQUEST, j->r->kind, "%s", err.msg);
+        snprintf(why.param, sizeof why.param, "%s", param ? param : "");
+        fail(j, &why);
         return false;
     }
     if (j->count) {

@@ -10,6 +10,7 @@
 #include "cli/form_args.h"
 #include "cli/serve/desk.h"
 #include "cli/serve/first_dates.h"
+#include "cli/serve/logprob_rows.h"
 #include "engine/session/answer.h"
 #include "engine/text/grammar.h"
 
@@ -29,20 +30,21 @@ typedef struct job {
     int n_stable;                        /* of the first, before the cue: the next turn has them */
     int n_system;                        /* of it, system message and tools: so have others */
     grammar *form;                       /* that the answer has, or NULL */
+    chat_request shown;                  /* as the parser sees it: which calls may come */
     uint64_t arrived_ns, wrote_ns;
     api_usage usage;
     bool reasons;                        /* the latest text was reasoning */
     bool enough;                         /* a call came, and one is all that is wanted */
+    logprob_rows *rows;                  /* of the choice that runs, or NULL */
     const char *stop_text;               /* that ended the choice, or NULL */
     /* while it is computed */
     session *s;                          /* of its seat */
     int choice, n_choice;
     int n_drawn;                         /* tokens of the choices that have ended */
-    running_answer *a;                           /* the choice under way; NULL: none */
+    running_answer *a;                   /* the choice under way; NULL: none */
     sampler *smp;                        /* of it, as the next three */
     stops *stop;
     form held_to;
-    chat_request shown;                  /* as its parser sees it */
     answer_stats stats;                  /* of the latest that has ended */
 } job;
 
@@ -62,6 +64,9 @@ void desk_pause(desk *d, desk_when now);
 /* Reads the body; prompts, form and writer, and the head of a stream. True: it can be answered.
  * False: it has been. */
 bool job_prepare(job *j, encoder *enc, first_dates *dates);
+
+/* form and shown: job_form.c. */
+int job_make_form(job *j, err_ctx *err);
 
 /* From now on it is computed with this session. */
 void job_sit(job *j, session *s);

@@ -24,7 +24,13 @@ static int on_text(void *ctx, const chat_event *ev)
     if (ev->kind == CHAT_REASONING) j->reasons = true;
     else if (ev->kind == CHAT_ANSWER || ev->kind == CHAT_CALL_BEGIN) j->reasons = false;
     if (ev->kind == CHAT_CALL_END && !j->r->parallel_calls) j->enough = true;
-    return ev->kind == CHAT_DONE ? 0 : api_writer_event(j->w, ev);
+    const int rc = logprob_rows_event(j->rows, ev);
+    return rc < 0 || ev->kind == CHAT_DONE ? rc : api_writer_event(j->w, ev);
+}
+
+static int on_sampled(void *ctx, int32_t id, bool in_text)
+{
+    return logprob_rows_token(((job *)ctx)->rows, id, in_text);
 }
 
 static bool on_token(void *ctx)
@@ -109,24 +115,37 @@ static int echo(job *j, const id_list *prompt)
     return rc;
 }
 
+/* Log probabilities, where they are asked for: of a prompt that is repeated first. */
+static int begin_rows(job *j, const id_list *prompt, err_ctx *err)
+{
+    const tokenizer *tok = j->o->model->tok;
+    const int n_top = j->r->logprobs;
+    if (n_top < 0) return 0;
+    int rc = logprob_rows_create(&j->rows, tok, j->w, err);
+    if (rc < 0) return rc;
+    sampler_score(j->smp, logprob_rows_scores(j->rows), n_top);
+    if (!j->r->echo) return 0;
+    return logprob_rows_prompt(j->w, tok, j->s, prompt->ids, (int)prompt->n, n_top, err);
+}
+
 static void close_choice(job *j)
 {
     answer_free(j->a);
     form_close(&j->held_to);
     stops_free(j->stop);
     sampler_free(j->smp);
+    logprob_rows_free(j->rows);
     j->a = NULL;
     j->stop = NULL;
     j->smp = NULL;
+    j->rows = NULL;
 }
 
 static int open_choice(job *j, err_ctx *err)
 {
     const model_handle *l = j->o->model;
     const id_list *prompt = &j->prompts[j->choice / j->r->n % j->n_prompt];
-    const answer_hooks hooks = { j, on_text, on_token, on_prompt };
-    j->shown = j->r->chat;
-    if (j->r->tool_choice == CHOICE_NONE) j->shown.tools = NULL;
+    const answer_hooks hooks = { j, on_text, on_token, on_prompt, on_sampled };
     j->reasons = j->enough = false;
     int rc = make_sampler(&j->smp, j, j->choice, err);
     if (rc == 0 && j->r->n_stop > 0) rc = stops_create(&j->stop, j->r->stop, j->r->n_stop, err);
@@ -137,6 +156,7 @@ static int open_choice(job *j, err_ctx *err)
         .n_stable = j->n_stable, .cache = j->o->cache, .marks = &j->n_system, .n_mark = 1,
         .mark_every = MARK_EVERY,
     };
+    if (rc == 0) rc = begin_rows(j, prompt, err);
     if (rc == 0 && j->r->echo && (rc = echo(j, prompt)) < 0) err_set(err, rc, "cannot echo");
     if (rc == 0)
         rc = answer_open(&j->a, j->s, j->smp, prompt->ids, (int)prompt->n, &ao, &hooks, err);
@@ -147,8 +167,9 @@ static int open_choice(job *j, err_ctx *err)
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 /* A choice has ended: what it took goes into the job's usage. */
-static void end_choice(job *j, job_count_fn *count, void *ctx)
+static int end_choice(job *j, job_count_fn *count, void *ctx, err_ctx *err)
 {
+    const int rc = logprob_rows_end(j->rows);
     j->stats = *answer_so_far(j->a);
     const int which = j->stop ? stops_which(j->stop) : -1;
     j->stop_text = which >= 0 ? j->r->stop[which] : NULL;
@@ -161,6 +182,7 @@ static void end_choice(job *j, job_count_fn *count, void *ctx)
     j->usage.answer_ns += j->stats.answer_ns;
     j->choice++;
     if (j->stats.end == ANSWER_INTERRUPTED) j->choice = j->n_choice;
+    return rc < 0 ? err_set(err, rc, "out of memory") : 0;
 }
 
 /* 1: there is more. */
@@ -173,7 +195,7 @@ static int step(job *j, job_count_fn *count, void *ctx, err_ctx *err)
         rc = open_choice(j, err);
     }
     if (rc == 0 && j->a) rc = answer_step(j->a, err);
-    if (rc == 0 && j->a) end_choice(j, count, ctx);
+    if (rc == 0 && j->a) rc = end_choice(j, count, ctx, err);
     return rc != 0 ? rc : j->choice < j->n_choice;
 }
 

@@ -88,6 +88,11 @@ static int stream_push(stream *st, int32_t id, err_ctx *err)
 {
     const answer_options *o = st->o;
     int rc;
+    if (st->hooks->token &&
+        st->hooks->token(st->hooks->ctx, id, !st->parser || chat_parser_in_text(st->parser)) < 0) {
+        st->quit = true;
+        return ERR_STOPPED;
+    }
     if (st->parser) return chat_parser_push(st->parser, id, on_event, st, err);
     if (!tokenizer_is_stop(o->tok, id)) {
         const str_view bytes = tokenizer_bytes(o->tok, id, o->show_special);
@@ -149,37 +154,39 @@ static void stream_close(stream *st)
 static void fill_way(stream *st)
 {
     const int moment = chat_parser_moment(st->parser);
-    const int n = min_int(st->n_vocab, tokenizer_n_token(st->o->tok));
     if (moment != 0 && moment == st->moment) return;
     memset(st->way, 0, way_words(st) * sizeof *st->way);
-    for (int id = 0; id < n; id++)
-        if (chat_parser_may_come(st->parser, id)) st->way[id / 64] |= (uint64_t)1 << id % 64;
+    chat_parser_fill(st->parser, st->way, st->n_vocab);
     st->moment = moment;
 }
 
-/* Tells the sampler what may come next: what the form says, or, outside the answer's text, what
- * leads there. */
-static int apply_form(stream *st, sampler *smp, err_ctx *err)
+/* What the form says, but for what the chat format has to add. */
+static int form_bits(stream *st, err_ctx *err)
 {
-    grammar_mask *form = st->o->form;
-    if (!form) return 0;
-    st->in_form = !st->parser || chat_parser_in_answer(st->parser);
-    if (!st->in_form) {
-        fill_way(st);
-        sampler_allow(smp, st->way);
-        return 0;
-    }
-    const uint64_t *bits = grammar_mask_bits(form, err);
+    const uint64_t *bits = grammar_mask_bits(st->o->form, err);
     const int think = st->parser ? chat_parser_think(st->parser) : -1;
     if (!bits) return ERR_RANGE;
-    if (think >= 0) {
-        memcpy(st->way, bits, way_words(st) * sizeof *bits);
-        st->way[think / 64] |= (uint64_t)1 << think % 64;
-        st->moment = 0;
-        bits = st->way;
-    }
-    sampler_allow(smp, bits);
+    memcpy(st->way, bits, way_words(st) * sizeof *bits);
+    st->moment = 0;
+    if (think >= 0) st->way[think / 64] |= (uint64_t)1 << think % 64;
+    if (st->parser) chat_parser_trim(st->parser, st->way, st->n_vocab);
     return 0;
+}
+
+/* Tells the sampler what may come next: what the form says, or, outside of it, what leads there. */
+static int apply_form(stream *st, sampler *smp, err_ctx *err)
+{
+    const bool was_in = st->in_form;
+    int rc = 0;
+    if (!st->o->form) return 0;
+    st->in_form = !st->parser || chat_parser_in_answer(st->parser);
+    const bool free = !st->in_form && chat_parser_is_free(st->parser);
+    if (st->in_form && !was_in && st->parser)
+        rc = grammar_mask_begin(st->o->form, chat_parser_key(st->parser), err);
+    if (rc == 0 && st->in_form) rc = form_bits(st, err);
+    else if (rc == 0 && !free) fill_way(st);
+    sampler_allow(smp, free ? NULL : st->way);
+    return rc;
 }
 
 static int follow_form(stream *st, int32_t id, err_ctx *err)

@@ -53,12 +53,14 @@ typedef struct answer_options {
 
 /* text gets reasoning, answer and tool calls as chat.h describes them; < 0 ends the answer as
  * ANSWER_INTERRUPTED, and text is not called again. go_on is asked before each token; false ends
- * likewise, after what was held back. watch is for the prompt. Each may be NULL. */
+ * likewise, after what was held back. watch is for the prompt. token hears of each token before its
+ * text; in_text: it may be part of the answer's. Each may be NULL. */
 typedef struct answer_hooks {
     void *ctx;
     chat_event_fn *text;
     bool (*go_on)(void *ctx);
     progress_fn *watch;
+    int (*token)(void *ctx, int32_t id, bool in_text);   /* < 0 ends like text */
 } answer_hooks;
 
 typedef struct answer_stats {

@@ -38,6 +38,8 @@ struct sampler {
     float *bias;                         /* [n_vocab] -INFINITY: banned */
     uint64_t bias_version;
     const uint64_t *allowed;             /* bits; NULL: all */
+    token_scores *scores;                /* of each pick, or NULL */
+    int n_top;
 
     /* the last n_recent of at most window accepted tokens, the oldest at recent[oldest] */
     int32_t *recent;                     /* [window] */
@@ -289,6 +291,12 @@ void sampler_ban(sampler *s, int32_t id)
 void sampler_allow(sampler *s, const uint64_t *bits)
 {
     s->allowed = bits;
+}
+
+void sampler_score(sampler *s, token_scores *to, int n_top)
+{
+    s->scores = to;
+    s->n_top = n_top;
 }
 
 /* ---- penalties ------------------------------------------------------------------------------- */
@@ -683,12 +691,14 @@ int sampler_pick(int32_t *out, sampler *s, const float *logits, err_ctx *err)
     prepare(s, logits);
     if (!isfinite(s->largest)) return refuse(s, logits, err);
     *out = s->o.temperature < GREEDY_BELOW ? first_in_order(s) : draw(s);
+    if (s->scores) token_scores_make(s->scores, logits, s->n_vocab, *out, s->n_top);
     return 0;
 }
 
 int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *from, err_ctx *err)
 {
     uint64_t before[4];
+    if (s->scores) return 1;             /* they need the whole row */
     int rc = prepare_from(s, from, err);
     if (rc < 0) return rc;
     if (!isfinite(s->largest)) return 1;

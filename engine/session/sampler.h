@@ -25,6 +25,7 @@
 #define ENGINE_SESSION_SAMPLER_H
 
 #include "engine/models/model.h"
+#include "engine/session/token_scores.h"
 
 typedef struct logit_bias { int32_t id; float bias; } logit_bias;        /* -INFINITY bans */
 
@@ -66,6 +67,10 @@ void sampler_ban(sampler *s, int32_t id);        /* never sampled: padding, unus
 /* From now on only tokens with their bit set (bit id % 64 of word id / 64, for all n_vocab): an
  * answer of a given form. NULL: all. Borrowed until the next call. */
 void sampler_allow(sampler *s, const uint64_t *bits);
+/* From now on a pick also says how likely its token was, and which n_top (0 ..
+ * TOKEN_SCORES_MOST) were the likeliest, to *to, which is borrowed. NULL: no more. Costs a pass
+ * over the logits, which a source has to hand over for it. */
+void sampler_score(sampler *s, token_scores *to, int n_top);
 /* Tokens that penalties should know: the prompt, then each sampled token. */
 void sampler_accept(sampler *s, int32_t id);
 
@@ -119,8 +124,8 @@ typedef struct sampler_source {
 } sampler_source;
 
 /* sampler_pick from a source; it picks the same token. 1: something is unusual (too many
- * candidates, logits that are not numbers): nothing was drawn, and sampler_pick must be given the
- * row itself. */
+ * candidates, logits that are not numbers, scores that are wanted): nothing was drawn, and
+ * sampler_pick must be given the row itself. */
 int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *from, err_ctx *err);
 
 #endif

@@ -217,6 +217,25 @@ int chat_render(id_list *out, const chat *c, encoder *e, const chat_request *req
 
 /* ---- the way back -------------------------------------------------------------------------- */
 
+json_t *request_callable(const chat_request *req)
+{
+    json_t *out = json_object(), *tool;
+    size_t i;
+
+    json_array_foreach(req->tools, i, tool) {
+        const char *name = json_text(tool_function(tool), "name");
+        bool may = req->n_callable == 0;
+        for (int k = 0; k < req->n_callable && !may; k++)
+            may = strcmp(req->callable[k], name) == 0;
+        if (!may || json_object_get(out, name)) continue;
+        if (json_object_set_new(out, name, json_integer((json_int_t)i)) < 0) {
+            json_decref(out);
+            return NULL;
+        }
+    }
+    return out;
+}
+
 int chat_parser_create(chat_parser **out, const chat *c, const chat_request *req, err_ctx *err)
 {
     chat_parser *p = mem_zalloc(sizeof *p);
@@ -230,6 +249,12 @@ int chat_parser_create(chat_parser **out, const chat *c, const chat_request *req
     if (tools) rc = check_tools(tools, err);
     if (rc == 0 && json_array_size(tools) > 0 && !(p->tools = json_deep_copy(tools)))
         rc = err_set(err, ERR_NOMEM, "chat: a copy of %zu tools", json_array_size(tools));
+    if (rc == 0 && req && req->calls != CHAT_CALLS_FREE) {
+        p->hold = req->calls;
+        p->formed = req->formed;
+        if (!(p->callable = request_callable(req)))
+            rc = err_set(err, ERR_NOMEM, "chat: names of %zu tools", json_array_size(tools));
+    }
     if (rc == 0) {
         /* Room for what plain text needs, so that only tool calls allocate while tokens come. */
         textbuf_room(&p->held, 1024);
@@ -253,6 +278,7 @@ void chat_parser_free(chat_parser *p)
 {
     if (!p) return;
     json_decref(p->tools);
+    json_decref(p->callable);
     textbuf_free(&p->held);
     textbuf_free(&p->args);
     mem_free(p->chatml.params);

@@ -37,6 +37,15 @@ typedef struct chat_message {
                                           * recent call's */
 } chat_message;
 
+/* How calls are held; other than FREE, the answer needs the form of chat_grammar.h. */
+typedef enum chat_calls {
+    CHAT_CALLS_FREE,                     /* as the model likes */
+    CHAT_CALLS_HELD,                     /* when one comes, it is of a tool that may be called, and
+                                          * strict ones get arguments of their schema */
+    CHAT_CALLS_MUST                      /* nothing but calls, after reasoning at most, all with
+                                          * arguments of their tools' schemas */
+} chat_calls;
+
 typedef struct chat_request {
     const chat_message *messages;
     int n_message;
@@ -45,6 +54,13 @@ typedef struct chat_request {
     chat_effort effort;                  /* harmony only */
     str_view date;                       /* harmony only: "2026-01-31"; empty leaves the line out */
     bool no_cue;                         /* leave out the cue that makes the assistant speak */
+
+    /* for the way back; the prompt does not show them */
+    chat_calls calls;
+    const char *const *callable;         /* [n_callable] tools that may be called; 0: all */
+    int n_callable;
+    bool one_call;                       /* not several in one answer */
+    bool formed;                         /* with calls held: the text has a form as well */
 } chat_request;
 
 typedef struct chat chat;
@@ -101,21 +117,36 @@ int chat_parser_push(chat_parser *p, int id, chat_event_fn *fn, void *ctx, err_c
 /* The generation ended without a stop token: flushes what was held back, closes an open call. */
 int chat_parser_end(chat_parser *p, chat_event_fn *fn, void *ctx, err_ctx *err);
 
+/* May the next token be part of the answer's text? Of a ChatML call, too: it may still be none. */
+bool chat_parser_in_text(const chat_parser *p);
+
 /* ---- answers of a given form ---- */
 
-/* Is the next token part of the answer's text? Else it is reasoning or markup. */
+/* Is the next token part of what has a form: the answer's text, or a call that is held? Else it is
+ * reasoning, markup, or free. */
 bool chat_parser_in_answer(const chat_parser *p);
 
-/* Within the answer, before its first token: one that begins reasoning instead, or -1. */
+/* Where that begins: the bytes that choose its part of chat_grammar's grammar; often none. */
+str_view chat_parser_key(const chat_parser *p);
+
+/* Within it, before its first token: one that begins reasoning instead, or -1. */
 int chat_parser_think(const chat_parser *p);
 
-/* Outside the answer: may this token come on the way to one? Reasoning is free, but it does not end
- * the turn, and no token reaches into the answer. Markup is that of an answer, after at most one
- * message of reasoning; with tools on offer it is free. */
-bool chat_parser_may_come(const chat_parser *p, int id);
+/* Within it: takes out of bits (bit id % 64 of word id / 64) the tokens that would end the turn
+ * where another is meant to. */
+void chat_parser_trim(const chat_parser *p, uint64_t *bits, int n_vocab);
 
-/* A number for what chat_parser_may_come says now: as long as it is the same, and not 0, so is
- * everything that it says. */
+/* Outside of it: may any token come? */
+bool chat_parser_is_free(const chat_parser *p);
+
+/* Outside of it, if not: sets the bits, which are 0, of the tokens below n_vocab that may come on
+ * the way to it. Reasoning is free, but it does not end the turn, and no token reaches into the
+ * answer. Markup is that of an answer or of a call, after at most one message of reasoning; with
+ * tools on offer and calls free it is free. */
+void chat_parser_fill(const chat_parser *p, uint64_t *bits, int n_vocab);
+
+/* A number for what chat_parser_fill says now: as long as it is the same, and not 0, so are the
+ * bits. */
 int chat_parser_moment(const chat_parser *p);
 
 #endif

@@ -15,12 +15,12 @@
 
 #define THINK CHATML_THINK
 #define THINK_END CHATML_THINK_END
-#define CALL "<tool_call>"
-#define CALL_END "</tool_call>"
-#define FUNCTION "<function="
-#define FUNCTION_END "</function>"
-#define PARAM "<parameter="
-#define PARAM_END "</parameter>"
+#define CALL TAG_CALL
+#define CALL_END TAG_CALL_END
+#define FUNCTION TAG_FUNCTION
+#define FUNCTION_END TAG_FUNCTION_END
+#define PARAM TAG_PARAM
+#define PARAM_END TAG_PARAM_END
 
 /* A name in a tag, white space that waits for a tag: not longer. Bounds the rescanning. */
 #define NAME_MAX_BYTES 256
@@ -350,16 +350,13 @@ static int step_json(chat_parser *p)
 
 /* ---- a call in XML ------------------------------------------------------------------------- */
 
-enum { TYPE_STRING = 1, TYPE_NULL = 2, TYPE_OTHER = 4 };
-
 static int type_bit(const json_t *name)
 {
     const char *s = json_is_string(name) ? json_string_value(name) : "";
     return strcmp(s, "string") == 0 ? TYPE_STRING : strcmp(s, "null") == 0 ? TYPE_NULL : TYPE_OTHER;
 }
 
-/* Which types the schema allows; 0: it does not say. */
-static int schema_types(const json_t *schema)
+int schema_types(const json_t *schema)
 {
     const json_t *type = json_object_get(schema, "type"), *list;
     static const char *const unions[] = { "anyOf", "oneOf" };

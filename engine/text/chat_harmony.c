@@ -420,6 +420,19 @@ static header read_header(str_view s, bool has_role)
     return h;
 }
 
+static void set_key(chat_parser *p, str_view name)
+{
+    json_t *at;
+    const char *known;
+    json_object_foreach(p->callable, known, at) {
+        if (!str_is(name, known)) continue;
+        const json_int_t i = json_integer_value(at);
+        p->harmony.key[0] = KEY_CALL;
+        p->harmony.key[1] = (uint8_t)(i >> 8);
+        p->harmony.key[2] = (uint8_t)i;
+    }
+}
+
 /* <|message|> came. With tools on offer any recipient is a call, also of tools that were not
  * offered (browser, container.exec): whoever runs the calls answers with an error. Without tools
  * nobody would, so such text goes where the user need not see it: to the reasoning. The same holds
@@ -433,9 +446,11 @@ static int begin_content(chat_parser *p)
     int rc = 0;
 
     m->fresh = true;
+    m->key[0] = KEY_TEXT;
     if (h.recipient.len && p->calls && !foreign) {
         m->route = ROUTE_CALL;
         if (str_starts(name, "functions.") && name.len > 10) name.ptr += 10, name.len -= 10;
+        set_key(p, name);
         rc = parser_call(p, name);
     } else if (h.recipient.len || foreign || str_is(h.channel, "analysis")) {
         m->route = ROUTE_REASONING;

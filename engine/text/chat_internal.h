@@ -49,6 +49,13 @@ int prompt_flush(prompt *p);             /* encodes what is gathered; returns rc
 const json_t *tool_function(const json_t *tool);
 const char *json_text(const json_t *object, const char *key);    /* NULL unless a string */
 
+/* The tools that may be called: name -> place in the list. NULL: no memory. */
+json_t *request_callable(const chat_request *req);
+
+/* Types of a parameter, as the reader of XML calls sees them; 0: its schema does not say. */
+enum { TYPE_STRING = 1, TYPE_NULL = 2, TYPE_OTHER = 4 };
+int schema_types(const json_t *schema);
+
 /* ---- the chat ---- */
 
 struct chat {
@@ -80,6 +87,12 @@ void harmony_render(prompt *p, const chat_request *req);
 
 #define CHATML_THINK "<think>"
 #define CHATML_THINK_END "</think>"
+#define TAG_CALL "<tool_call>"
+#define TAG_CALL_END "</tool_call>"
+#define TAG_FUNCTION "<function="
+#define TAG_FUNCTION_END "</function>"
+#define TAG_PARAM "<parameter="
+#define TAG_PARAM_END "</parameter>"
 
 /* While a harmony header comes in, held has its text, and these bytes for the two tokens inside
  * it. Real control characters in a header become spaces. */
@@ -117,12 +130,19 @@ typedef struct harmony_state {
     bool said[2];                        /* reasoning, answer: an earlier message had text */
     bool fresh;                          /* the current message has had no text yet */
     bool ended;                          /* a message is complete */
+    uint8_t key[3];                      /* of the part of the grammar that holds the message */
 } harmony_state;
+
+/* Keys of harmony's messages: the text, or a call of tool i, its place in two bytes. */
+enum { KEY_TEXT = 't', KEY_CALL = 'c' };
 
 struct chat_parser {
     const chat *c;
     json_t *tools;                       /* our copy, or NULL */
     bool calls;                          /* tool calls are looked for */
+    chat_calls hold;                     /* as the request says */
+    bool formed;
+    json_t *callable;                    /* name -> place; NULL unless calls are held */
     bool done;
     utf8_stream utf8;
     textbuf held;                        /* valid UTF-8 not yet emitted (harmony: the header) */

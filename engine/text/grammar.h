@@ -52,6 +52,8 @@ int grammar_any_object(grammar **out, err_ctx *err);
 
 void grammar_free(grammar *g);           /* NULL is fine */
 int grammar_size(const grammar *g);      /* nodes of the automaton */
+/* Do its texts hold tags of a chat format, for which a vocabulary may have tokens (USER)? */
+bool grammar_has_markup(const grammar *g);
 
 /* Borrows g. */
 int grammar_run_create(grammar_run **out, const grammar *g, err_ctx *err);

@@ -173,23 +173,35 @@ const uint64_t *grammar_mask_bits(grammar_mask *m, err_ctx *err)
 
 /* ---- following the text ---------------------------------------------------------------------- */
 
-/* When the tables run full on the way, once more from where the token began. */
-int grammar_mask_accept(grammar_mask *m, int32_t id, err_ctx *err)
+/* When the tables run full on the way, once more from where it began. */
+static bool take(grammar_mask *m, str_view bytes)
 {
-    if (tokenizer_is_stop(m->v->tok, id) && grammar_mask_may_end(m)) return 0;
-    const bool known = id >= 0 && id < tokenizer_n_token(m->v->tok) &&
-                       tokenizer_kind(m->v->tok, id) == TOKEN_NORMAL;
-    const str_view bytes = known ? tokenizer_bytes(m->v->tok, id, false) : (str_view){ "", 0 };
     for (int attempt = 0; attempt < 2 && bytes.len > 0; attempt++) {
         grammar_state to = m->at;
         for (size_t i = 0; i < bytes.len; i++)
             to = grammar_run_step(m->run, to, (uint8_t)bytes.ptr[i]);
         if (to >= 0) {
             m->at = to;
-            return 0;
+            return true;
         }
         if (to == GRAMMAR_DEAD) break;
         start_over(m);
     }
+    return false;
+}
+
+int grammar_mask_begin(grammar_mask *m, str_view key, err_ctx *err)
+{
+    grammar_mask_reset(m);
+    if (key.len == 0 || take(m, key)) return 0;
+    return err_set(err, ERR_RANGE, "the grammar has no such part");
+}
+
+int grammar_mask_accept(grammar_mask *m, int32_t id, err_ctx *err)
+{
+    if (tokenizer_is_stop(m->v->tok, id) && grammar_mask_may_end(m)) return 0;
+    const str_view bytes = token_trie_has(m->v, id) ? tokenizer_bytes(m->v->tok, id, false)
+                                                    : (str_view){ "", 0 };
+    if (take(m, bytes)) return 0;
     return err_set(err, ERR_RANGE, "token %d does not fit the grammar here", id);
 }

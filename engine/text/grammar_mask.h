@@ -22,6 +22,10 @@ int grammar_mask_create(grammar_mask **out, const grammar *g, const token_trie *
 void grammar_mask_free(grammar_mask *m); /* NULL is fine */
 void grammar_mask_reset(grammar_mask *m);        /* back to the beginning; keeps what it knows */
 
+/* Back to the beginning, after these bytes, which no token stands for: they choose one of several
+ * texts of which the grammar is made. */
+int grammar_mask_begin(grammar_mask *m, str_view key, err_ctx *err);
+
 /* One bit for each token: bit id % 64 of word id / 64. Good until the next call. NULL, with *err
  * filled: the grammar's tables are too small for this place, or no token fits (neither happens with
  * a grammar that is not very ambiguous). */

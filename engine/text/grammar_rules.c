@@ -491,3 +491,4 @@ void grammar_free(grammar *g)
 }
 
 int grammar_size(const grammar *g) { return g->n_node; }
+bool grammar_has_markup(const grammar *g) { return g->markup; }

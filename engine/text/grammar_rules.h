@@ -41,6 +41,24 @@ int rules_finish(grammar **out, const rules *r, int root, err_ctx *err);
 /* Adds the rules of a GBNF text, which must know each other. Returns the rule "root", or < 0. */
 int rules_add_gbnf(rules *r, str_view text, err_ctx *err);
 
+/* Reads JSON schemas into rules; what they share is there once. Borrows r. */
+typedef struct schema_reader schema_reader;
+int schema_reader_create(schema_reader **out, rules *r, err_ctx *err);
+void schema_reader_free(schema_reader *d);       /* NULL is fine */
+
+/* May an object that names properties have others if its schema does not say? LENIENT: it may not,
+ * and keywords that are not known are passed over. */
+typedef enum schema_way { SCHEMA_OPEN, SCHEMA_CLOSED, SCHEMA_LENIENT } schema_way;
+
+/* The rule of what the schema `at` allows, which is root or a part of it that may refer to others;
+ * root lives as long as d. < 0: *err names keyword and place. */
+int schema_reader_add(schema_reader *d, const json_t *root, const json_t *at, schema_way way,
+                      err_ctx *err);
+
+/* The text of a string without its quotes, made of letters; NOTHING if it may be any. */
+int schema_reader_letters(rules_expr *out, schema_reader *d, const json_t *s, rules_expr letter,
+                          schema_way way, err_ctx *err);
+
 /* ---- what is built; for grammar.c ---- */
 
 typedef enum node_kind { NODE_RANGE, NODE_SPLIT, NODE_CALL, NODE_REPEAT, NODE_RETURN } node_kind;
@@ -60,6 +78,7 @@ struct grammar {
     grammar_node *nodes;                 /* 0 is a RETURN */
     int n_node;
     int32_t start;
+    bool markup;                         /* see grammar_has_markup */
 };
 
 #endif

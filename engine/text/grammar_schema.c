@@ -42,10 +42,11 @@ static const struct { const char *name; int types; } keywords[] = {
     { "exclusiveMaximum", T_NUMBER },
 };
 
-typedef struct reader {
+typedef struct schema_reader reader;
+struct schema_reader {
     rules *r;
     const json_t *root;
-    bool strict;
+    bool strict, lenient;
     int value, object, string, letter, key_end, number;  /* rules that all share */
     struct { const json_t *target; int rule; } refs[MAX_REFS];
     int n_ref;
@@ -54,16 +55,17 @@ typedef struct reader {
     char path[256];                      /* of the schema that is read, for errors */
     int rc;
     err_ctx *err;
-} reader;
+};
 
 static rules_expr read_schema(reader *d, const json_t *s, int depth);
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
+/* What is not supported is passed over if lenient: all that narrows beside it still does. */
 static void fail(reader *d, int code, const char *what, const char *thing)
 {
     char esc[96];
-    if (d->rc < 0) return;
+    if (d->rc < 0 || (d->lenient && code == ERR_UNSUPPORTED)) return;
     d->rc = err_set(d->err, code, "#%s: %s%s%s%s", d->path, what, thing ? " \"" : "",
                     thing ? ESC(esc, str_from(thing)) : "", thing ? "\"" : "");
 }
@@ -97,11 +99,10 @@ static const char letter_text[] =
 #define HOUR "([01] [0-9] | \"2\" [0-3]) \":\" [0-5] [0-9]"
 #define TIME HOUR " \":\" [0-5] [0-9] (\".\" [0-9]{1,9})? (\"Z\" | [+-] " HOUR ")"
 static const struct { const char *name, *text; } formats[] = {
-    { "date", "root ::= \"\\\"\" " DATE " \"\\\"\"" },
-    { "time", "root ::= \"\\\"\" " TIME " \"\\\"\"" },
-    { "date-time", "root ::= \"\\\"\" " DATE " \"T\" " TIME " \"\\\"\"" },
-    { "uuid", "root ::= \"\\\"\" h{8} \"-\" h{4} \"-\" h{4} \"-\" h{4} \"-\" h{12} \"\\\"\"\n"
-              "h ::= [0-9a-f]" },
+    { "date", "root ::= " DATE },
+    { "time", "root ::= " TIME },
+    { "date-time", "root ::= " DATE " \"T\" " TIME },
+    { "uuid", "root ::= h{8} \"-\" h{4} \"-\" h{4} \"-\" h{4} \"-\" h{12}\nh ::= [0-9a-f]" },
 };
 
 static rules_expr seq3(rules *r, rules_expr a, rules_expr b, rules_expr c)
@@ -207,27 +208,38 @@ static int read_count(reader *d, const json_t *s, const char *key, int other)
     return n > RULES_MAX_REPEAT ? RULES_NO_LIMIT : (int)n;
 }
 
-static rules_expr read_string(reader *d, const json_t *s)
+/* Text of one of the formats, without quotes. NOTHING: there is no such format. */
+static rules_expr read_format(reader *d, const json_t *format)
 {
-    rules *r = d->r;
-    const json_t *format = json_object_get(s, "format");
-    const int min = read_count(d, s, "minLength", 0);
-    const int max = read_count(d, s, "maxLength", RULES_NO_LIMIT);
-    if (!format) {
-        if (min == 0 && max == RULES_NO_LIMIT) return rules_call(r, d->string);
-        const rules_expr quote = rules_text(r, "\"");
-        return seq3(r, quote, rules_repeat(r, rules_call(r, d->letter), min, max), quote);
-    }
     const char *name = json_is_string(format) ? json_string_value(format) : "?";
     for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
         if (strcmp(name, formats[i].name) != 0) continue;
-        if (min > 0 || max != RULES_NO_LIMIT) fail(d, ERR_UNSUPPORTED, "a length beside", "format");
-        const int rule = rules_add_gbnf(r, str_from(formats[i].text), d->err);
+        const int rule = rules_add_gbnf(d->r, str_from(formats[i].text), d->err);
         if (rule < 0) d->rc = rule;
-        return rule < 0 ? RULES_NOTHING : rules_call(r, rule);
+        return rule < 0 ? RULES_NOTHING : rules_call(d->r, rule);
     }
     fail(d, ERR_UNSUPPORTED, "there are date, time, date-time and uuid, not the format", name);
     return RULES_NOTHING;
+}
+
+/* The characters between the quotes: letter is one of them. NOTHING: any string. */
+static rules_expr read_letters(reader *d, const json_t *s, rules_expr letter)
+{
+    const json_t *format = json_object_get(s, "format");
+    const int min = read_count(d, s, "minLength", 0);
+    const int max = read_count(d, s, "maxLength", RULES_NO_LIMIT);
+    const bool any = min == 0 && max == RULES_NO_LIMIT;
+    const rules_expr x = format ? read_format(d, format) : RULES_NOTHING;
+    if (format && !any) fail(d, ERR_UNSUPPORTED, "a length beside", "format");
+    return x != RULES_NOTHING || any ? x : rules_repeat(d->r, letter, min, max);
+}
+
+static rules_expr read_string(reader *d, const json_t *s)
+{
+    rules *r = d->r;
+    const rules_expr quote = rules_text(r, "\"");
+    const rules_expr x = read_letters(d, s, rules_call(r, d->letter));
+    return x == RULES_NOTHING ? rules_call(r, d->string) : seq3(r, quote, x, quote);
 }
 
 /* The narrower of an inclusive and an exclusive bound; NULL if there is none. */
@@ -703,34 +715,74 @@ static rules_expr read_schema(reader *d, const json_t *s, int depth)
 /* The schema, then what it refers to, then what that refers to. */
 static int read_all(reader *d, const json_t *schema)
 {
-    const int root = rules_new(d->r, str_from("#"));
+    const int first = d->n_ref, root = rules_new(d->r, str_from("#"));
     rules_define(d->r, root, read_schema(d, schema, 0));
-    for (int i = 0; i < d->n_ref && d->rc == 0; i++) {
+    for (int i = first; i < d->n_ref && d->rc == 0; i++) {
         snprintf(d->path, sizeof d->path, " (by $ref)");
         rules_define(d->r, d->refs[i].rule, read_schema(d, d->refs[i].target, 0));
     }
-    return root;
+    return d->rc < 0 ? d->rc : root;
+}
+
+int schema_reader_create(schema_reader **out, rules *r, err_ctx *err)
+{
+    reader *d = mem_zalloc(sizeof *d);
+    *out = NULL;
+    if (!d) return err_set(err, ERR_NOMEM, "out of memory for a schema");
+    d->r = r;
+    d->err = err;
+    d->merged = json_pack("{s:[], s:{}}", "all", "empty");
+    const int rc = d->merged ? add_json(d) : err_set(err, ERR_NOMEM, "out of memory for a schema");
+    if (rc < 0) schema_reader_free(d);
+    else *out = d;
+    return rc;
+}
+
+void schema_reader_free(schema_reader *d)
+{
+    if (!d) return;
+    json_decref(d->merged);
+    mem_free(d);
+}
+
+static void begin(reader *d, const json_t *root, schema_way way, err_ctx *err)
+{
+    d->root = root;
+    d->strict = way != SCHEMA_OPEN;
+    d->lenient = way == SCHEMA_LENIENT;
+    d->n_visit = d->rc = 0;
+    d->path[0] = '\0';
+    d->err = err;
+}
+
+int schema_reader_add(schema_reader *d, const json_t *root, const json_t *at, schema_way way,
+                      err_ctx *err)
+{
+    begin(d, root, way, err);
+    return read_all(d, at);
+}
+
+int schema_reader_letters(rules_expr *out, schema_reader *d, const json_t *s, rules_expr letter,
+                          schema_way way, err_ctx *err)
+{
+    begin(d, s, way, err);
+    check_keywords(d, s);
+    *out = read_letters(d, s, letter);
+    return d->rc;
 }
 
 int grammar_from_schema(grammar **out, const json_t *schema, bool strict, err_ctx *err)
 {
-    reader *d = mem_zalloc(sizeof *d);
-    int rc;
+    rules *r = rules_create();
+    schema_reader *d = NULL;
     *out = NULL;
-    if (!d) return err_set(err, ERR_NOMEM, "out of memory for a schema");
-    d->r = rules_create();
-    d->root = schema;
-    d->strict = strict;
-    d->err = err;
-    d->merged = json_pack("{s:[], s:{}}", "all", "empty");
-    rc = d->r && d->merged ? add_json(d) : err_set(err, ERR_NOMEM, "out of memory for a schema");
-    if (rc == 0) {
-        const int root = read_all(d, schema);
-        rc = d->rc < 0 ? d->rc : rules_finish(out, d->r, root, err);
-    }
-    json_decref(d->merged);
-    rules_free(d->r);
-    mem_free(d);
+    int rc = r ? schema_reader_create(&d, r, err)
+               : err_set(err, ERR_NOMEM, "out of memory for a schema");
+    if (rc == 0)
+        rc = schema_reader_add(d, schema, schema, strict ? SCHEMA_CLOSED : SCHEMA_OPEN, err);
+    if (rc >= 0) rc = rules_finish(out, r, rc, err);
+    schema_reader_free(d);
+    rules_free(r);
     return rc;
 }
 

@@ -45,13 +45,21 @@ static void write_nodes(token_trie *v, const entry *list, int n, int32_t *open)
     while (depth > 0) v->nodes[open[--depth]].skip = v->n_node;
 }
 
+bool token_trie_has(const token_trie *v, int id)
+{
+    if (id < 0 || id >= tokenizer_n_token(v->tok)) return false;
+    const token_kind kind = tokenizer_kind(v->tok, id);
+    return (kind == TOKEN_NORMAL || (v->markup && kind == TOKEN_USER)) &&
+           tokenizer_bytes(v->tok, id, false).len > 0;
+}
+
 static int build(token_trie *v, entry *list, int n_token, err_ctx *err)
 {
     int n = 0;
     size_t most = 0, longest = 0;
     for (int id = 0; id < n_token; id++) {
         const str_view bytes = tokenizer_bytes(v->tok, id, false);
-        if (tokenizer_kind(v->tok, id) != TOKEN_NORMAL || bytes.len == 0) continue;
+        if (!token_trie_has(v, id)) continue;
         list[n++] = (entry){ bytes, id };
         if (bytes.len > longest) longest = bytes.len;
     }
@@ -72,13 +80,13 @@ static int build(token_trie *v, entry *list, int n_token, err_ctx *err)
     return ok ? 0 : err_set(err, ERR_NOMEM, "out of memory for a tree of %d tokens", n);
 }
 
-int token_trie_create(token_trie **out, const tokenizer *t, err_ctx *err)
+int token_trie_create(token_trie **out, const tokenizer *t, bool markup, err_ctx *err)
 {
     const int n_token = tokenizer_n_token(t);
     token_trie *v = mem_zalloc(sizeof *v);
     entry *list = mem_array((size_t)n_token, sizeof *list);
     *out = NULL;
-    if (v) v->tok = t;
+    if (v) v->tok = t, v->markup = markup;
     const int rc = v && list ? build(v, list, n_token, err)
                              : err_set(err, ERR_NOMEM, "out of memory for a tree of %d tokens",
                                        n_token);

@@ -2,7 +2,8 @@
  * looked at together.
  *
  * Built once for a tokenizer, immutable after that, may be shared by threads. Special tokens
- * (CONTROL, USER) and unused ones are not in it. */
+ * (CONTROL) and unused ones are not in it; those of USER kind (tags like <tool_call>) only where
+ * markup is meant. */
 #ifndef ENGINE_TEXT_TOKEN_TRIE_H
 #define ENGINE_TEXT_TOKEN_TRIE_H
 
@@ -19,6 +20,7 @@ typedef struct trie_node {
 
 typedef struct token_trie {
     const tokenizer *tok;                /* borrowed */
+    bool markup;                         /* with USER tokens */
     trie_node *nodes;
     int n_node;
     int longest;                         /* bytes of the longest token */
@@ -26,7 +28,8 @@ typedef struct token_trie {
 } token_trie;
 
 /* Borrows t. Refuses tokens of 65,536 bytes and more. */
-int token_trie_create(token_trie **out, const tokenizer *t, err_ctx *err);
+int token_trie_create(token_trie **out, const tokenizer *t, bool markup, err_ctx *err);
+bool token_trie_has(const token_trie *v, int id);        /* id may be any */
 void token_trie_free(token_trie *v);     /* NULL is fine */
 
 #endif

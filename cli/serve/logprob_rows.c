@@ -1,0 +1,176 @@
+/* logprob_rows.c - a queue of tokens whose text is still to come.
+ *
+ * text holds what the waiting tokens say, made valid as the parser makes it; each token knows how
+ * many of its bytes. What the writer gets next is looked for in it: what stands before was markup
+ * or white space that was dropped. */
+#include "cli/serve/logprob_rows.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct waiting {
+    int32_t id;
+    size_t len;                          /* of its text */
+    size_t skip, shown;                  /* of that, dropped at its beginning; gone out */
+    token_scores scores;
+} waiting;
+
+struct logprob_rows {
+    const tokenizer *tok;
+    api_writer *w;
+    token_scores next;
+    utf8_stream utf8;
+    textbuf text;
+    waiting *list;
+    int n, cap;
+};
+
+int logprob_rows_create(logprob_rows **out, const tokenizer *tok, api_writer *w, err_ctx *err)
+{
+    logprob_rows *r = mem_zalloc(sizeof *r);
+    *out = r;
+    if (!r) return err_set(err, ERR_NOMEM, "%zu bytes for logprobs", sizeof *r);
+    r->tok = tok;
+    r->w = w;
+    return 0;
+}
+
+void logprob_rows_free(logprob_rows *r)
+{
+    if (!r) return;
+    textbuf_free(&r->text);
+    mem_free(r->list);
+    mem_free(r);
+}
+
+token_scores *logprob_rows_scores(logprob_rows *r) { return &r->next; }
+
+static void forget(logprob_rows *r)
+{
+    r->n = 0;
+    r->text.len = 0;
+    r->utf8 = (utf8_stream){ { 0 }, 0 };
+}
+
+static int write_row(api_writer *w, const tokenizer *tok, str_view bytes, float logprob,
+                     const token_scores *s)
+{
+    api_top top[TOKEN_SCORES_MOST];
+    for (int i = 0; i < s->n_top; i++)
+        top[i] = (api_top){ tokenizer_bytes(tok, s->top[i].id, true), s->top[i].logprob };
+    return api_writer_token(w, &(api_token){ bytes, logprob, top, s->n_top });
+}
+
+/* Bytes can be cut where they are the text. */
+static int show(const logprob_rows *r, const waiting *t)
+{
+    str_view bytes = tokenizer_bytes(r->tok, t->id, false);
+    if (bytes.len == t->len) bytes = (str_view){ bytes.ptr + t->skip, t->shown };
+    return write_row(r->w, r->tok, bytes, t->scores.logprob, &t->scores);
+}
+
+/* A token of which some has gone out was cut by a stop string. */
+int logprob_rows_end(logprob_rows *r)
+{
+    if (!r) return 0;
+    const int rc = r->n > 0 && r->list[0].shown > 0 ? show(r, &r->list[0]) : 0;
+    forget(r);
+    return rc;
+}
+
+int logprob_rows_token(logprob_rows *r, int32_t id, bool in_text)
+{
+    if (!r || !in_text || tokenizer_is_stop(r->tok, id)) return 0;
+    const str_view bytes = tokenizer_bytes(r->tok, id, false);
+    const size_t before = r->text.len;
+    if (bytes.len == 0) return logprob_rows_end(r);      /* what came was a header */
+    if (r->n == r->cap) {
+        const int cap = r->cap ? 2 * r->cap : 16;
+        waiting *more = mem_resize(r->list, (size_t)cap, sizeof *more);
+        if (!more) return ERR_NOMEM;
+        r->list = more;
+        r->cap = cap;
+    }
+    textbuf_room(&r->text, 3 * (bytes.len + 3) + 3);
+    if (r->text.failed) return ERR_NOMEM;
+    r->text.len += utf8_stream_push(&r->utf8, r->text.ptr + before, bytes);
+    r->list[r->n++] = (waiting){ .id = id, .len = r->text.len - before, .scores = r->next };
+    return 0;
+}
+
+/* Where the longest end of more that is there at all begins in the text. */
+static size_t find(const logprob_rows *r, str_view more, size_t *len)
+{
+    for (; more.len > 0; more.ptr++, more.len--) {
+        const char *at = r->text.len ? memmem(r->text.ptr, r->text.len, more.ptr, more.len) : NULL;
+        *len = more.len;
+        if (at) return (size_t)(at - r->text.ptr);
+    }
+    *len = 0;
+    return 0;
+}
+
+static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+static int on_text(logprob_rows *r, str_view more)
+{
+    size_t len, from = find(r, more, &len), pos = 0;
+    const size_t to = from + len;
+    int done = 0, rc = 0;
+    if (len == 0) return 0;
+    for (int i = 0; i < r->n && pos <= to; i++) {
+        waiting *t = &r->list[i];
+        const size_t left = t->len - t->skip - t->shown;
+        const size_t drop = pos < from ? smaller(from - pos, left) : 0;
+        const size_t start = pos + drop;
+        if (left == 0 && pos >= to) break;       /* the first half of a character */
+        t->skip += drop;
+        if (start < to) t->shown += smaller(to - start, left - drop);
+        pos += left;
+        if (t->skip + t->shown < t->len) break;
+        if (rc == 0 && (t->shown > 0 || t->len == 0)) rc = show(r, t);
+        done = i + 1;
+    }
+    memmove(r->list, r->list + done, (size_t)(r->n - done) * sizeof *r->list);
+    r->n -= done;
+    textbuf_drop(&r->text, to);
+    return rc;
+}
+
+int logprob_rows_event(logprob_rows *r, const chat_event *ev)
+{
+    if (!r) return 0;
+    if (ev->kind == CHAT_ANSWER) return on_text(r, ev->text);
+    if (ev->kind == CHAT_CALL_END || ev->kind == CHAT_REASONING) forget(r);
+    return 0;
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+enum { PIECE = 16 };                     /* rows of logits at a time */
+
+int logprob_rows_prompt(api_writer *w, const tokenizer *tok, session *s, const int32_t *ids, int n,
+                        int n_top, err_ctx *err)
+{
+    const int n_vocab = session_vocab(s);
+    float *logits = mem_array((size_t)PIECE * (size_t)n_vocab, sizeof *logits);
+    token_scores scores = { .n_top = 0 };
+    int rc = logits ? 0 : err_set(err, ERR_NOMEM, "logits of %d tokens", PIECE);
+    for (int i = 0; i < n && rc == 0; i++)
+        if (ids[i] < 0 || ids[i] >= min_int(n_vocab, tokenizer_n_token(tok)))
+            rc = err_set(err, ERR_RANGE, "prompt: there is no token %d", (int)ids[i]);
+    session_rewind(s, 0);
+    if (rc == 0) rc = write_row(w, tok, tokenizer_bytes(tok, ids[0], true), NAN, &scores);
+    for (int pos = 0; pos < n - 1 && rc == 0; pos += PIECE) {
+        const int piece = min_int(PIECE, n - 1 - pos);
+        rc = session_eval(s, ids + pos, piece, logits, piece, NULL, NULL, err);
+        for (int i = 0; i < piece && rc == 0; i++) {
+            const int32_t id = ids[pos + i + 1];
+            token_scores_make(&scores, logits + (size_t)i * (size_t)n_vocab, n_vocab, id, n_top);
+            rc = write_row(w, tok, tokenizer_bytes(tok, id, true), scores.logprob, &scores);
+        }
+    }
+    session_rewind(s, 0);                /* other pieces than an answer's: it computes its own */
+    mem_free(logits);
+    return rc;
+}
