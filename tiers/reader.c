@@ -5,8 +5,9 @@
  * will be), or complete (no request of it is left; its bytes have arrived, or it has failed). A
  * request belongs to one job, and nobody else may use its memory until the backend gives it back.
  * With a bounce buffer each request has a cell of its own and reads into that; what it got is
- * carried to the job's memory before anything else is sent. The backends do the reading:
- * reader_uring.c, reader_pread.c. */
+ * carried to the job's memory, and only then the request is over. There are more cells than the
+ * backend has requests, so that it reads into some while others are carried. The backends do the
+ * reading: reader_uring.c, reader_pread.c. */
 #include "tiers/reader_internal.h"
 
 #include <assert.h>
@@ -64,9 +65,10 @@ struct reader {
     job_list free, waiting, complete, failed;
     int n_free, n_open, n_complete;      /* n_complete counts both of the last two lists */
 
-    read_request *requests;              /* no more than the backend has room for */
+    read_request *requests;
     read_request *idle;
-    int n_busy;                          /* with the backend */
+    read_request *loaded;                /* their cells are to be carried; within turn() */
+    int n_busy, most_busy;               /* with the backend, and what it has room for */
     bounce_buffer *bounce;                          /* or NULL; request i has cell i */
 };
 
@@ -195,14 +197,16 @@ static int start_one(reader *r, const reader_backend *b, const reader_options *o
     if (rc == 0) rc = b->start(&r->self, depth, &room, err);
     if (rc < 0) return rc;
     r->backend = b;
-    if (o->team && room > 2 * depth) room = 2 * depth;   /* each of them takes a cell */
-    r->requests = mem_array((size_t)room, sizeof *r->requests);
-    if (!r->requests) return err_set(err, ERR_NOMEM, "reader: out of memory for %d requests", room);
-    for (int i = 0; i < room; i++) {
+    /* each takes a cell */
+    const int n = !o->team ? room : 2 * (o->depth > 0 ? o->depth : READER_DEPTH);
+    r->most_busy = min_int(room, n);
+    r->requests = mem_array((size_t)n, sizeof *r->requests);
+    if (!r->requests) return err_set(err, ERR_NOMEM, "reader: out of memory for %d requests", n);
+    for (int i = 0; i < n; i++) {
         r->requests[i].next = r->idle;
         r->idle = &r->requests[i];
     }
-    return o->team ? make_bounce_buffer(r, o->team, room, err) : 0;
+    return o->team ? make_bounce_buffer(r, o->team, n, err) : 0;
 }
 
 /* *instead: row of notes. */
@@ -336,7 +340,7 @@ static void send_piece(reader *r, job *j)
 
 static void send_waiting(reader *r)
 {
-    while (r->waiting.first && r->idle) {
+    while (r->waiting.first && r->idle && r->n_busy < r->most_busy) {
         job *j = r->waiting.first;
         send_piece(r, j);
         if (j->at == j->end) list_take(&r->waiting);
@@ -451,6 +455,15 @@ static void unload(reader *r, const read_request *rq)
                 w->to + (from - w->offset));
 }
 
+static void end_request(reader *r, read_request *rq)
+{
+    job *j = rq->job;
+    rq->next = r->idle;
+    r->idle = rq;
+    j->n_request--;
+    finish_if_done(r, j);
+}
+
 static void take_in(reader *r, read_request *rq)
 {
     job *j = rq->job;
@@ -460,11 +473,13 @@ static void take_in(reader *r, read_request *rq)
         send_request(r, rq);
         return;
     }
-    if (r->bounce && !j->why) unload(r, rq);
-    rq->next = r->idle;
-    r->idle = rq;
-    j->n_request--;
-    finish_if_done(r, j);
+    if (r->bounce && !j->why) {
+        unload(r, rq);
+        rq->next = r->loaded;
+        r->loaded = rq;
+    } else {
+        end_request(r, rq);
+    }
 }
 
 /* Takes in what has been read, with wait at least one request if any is out, and sends more. */
@@ -475,7 +490,13 @@ static void turn(reader *r, bool wait)
         wait = false;
         take_in(r, rq);
     }
-    if (r->bounce) bounce_buffer_flush(r->bounce);
+    send_waiting(r);
+    if (!r->loaded) return;
+    bounce_buffer_flush(r->bounce);
+    while ((rq = r->loaded)) {
+        r->loaded = rq->next;
+        end_request(r, rq);
+    }
     send_waiting(r);
 }
 

@@ -21,7 +21,8 @@ enum {
     READER_DEPTH = 16,                   /* of io_uring */
     READER_THREADS = 8,                  /* of pread: as many are in flight */
     READER_PIECE = 1 << 20,
-    READER_BOUNCE = READER_DEPTH * READER_PIECE    /* bytes of a bounce_buffer */
+    /* bytes of a bounce buffer: some are read into while others are carried */
+    READER_BOUNCE = 2 * READER_DEPTH * READER_PIECE
 };
 
 typedef struct reader_options {
