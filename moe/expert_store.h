@@ -102,6 +102,10 @@ int expert_store_next(expert_store *s, int *which, store_part part, err_ctx *err
 /* Lets go of all that is held, after the layer's last product. Reads under way go on. */
 void expert_store_release(expert_store *s);
 
+/* What is being read goes on without the caller until its next call of anything above or below: for
+ * a caller that computes for longer than the few reads last that the drive knows of. */
+void expert_store_go_on(expert_store *s);
+
 /* Reads experts of a later layer, as far as there are places that are not held and the drive has
  * nothing better to do: for prompts, which use whole banks. Never fails: it only reads early. */
 void expert_store_ahead(expert_store *s, int layer, const int *experts, int n);

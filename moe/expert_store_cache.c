@@ -348,6 +348,11 @@ void expert_store_release(expert_store *s)
     s->n_wish = 0;
 }
 
+void expert_store_go_on(expert_store *s)
+{
+    if (s->kind == STORE_CACHED && s->r) reader_go_on(s->r);
+}
+
 /* Reads experts of a later layer that are neither present nor being read. */
 static void read_early(expert_store *s, int layer, const int *experts, int n, bool guessed)
 {

@@ -409,19 +409,31 @@ static int wait_items(experts_cpu *c, int first, store_part part, err_ctx *err)
     return n;
 }
 
+/* The threads compute for a while: the drive need not wait for the end of it. Not worth waking
+ * somebody for a single token. */
+static void leave_reading(const experts_cpu *c)
+{
+    if (!is_single(c)) expert_store_go_on(c->store);
+}
+
 /* Items first .. first + n - 1, which are wanted. */
 static int run_wanted(experts_cpu *c, int first, int n, err_ctx *err)
 {
     int got;
-    while ((got = wait_items(c, first, STORE_UP, err)) > 0) run_mixed(c, got, 0);
+    while ((got = wait_items(c, first, STORE_UP, err)) > 0) {
+        leave_reading(c);
+        run_mixed(c, got, 0);
+    }
     if (got < 0) return got;
     for (int left = ask_taken(c, first, n); left > 0;) {
         if ((got = wait_items(c, first, STORE_ALL, err)) < 0) return got;
         const int m = not_taken(c, c->which, got);
+        leave_reading(c);
         run_downs(c, c->some, m);
         left -= m;
     }
     expert_store_release(c->store);
+    leave_reading(c);
     return 0;
 }
 
