@@ -294,12 +294,15 @@ static int send_cached(bank_stream *b, const stream_part *p, err_ctx *err)
     const int32_t *experts = experts_of(b, p);
     expert_store *store = b->store;
     const int most = min_int(max_int(expert_store_room(store) / 2, 1), SEND_EXPERTS);
-    int ids[SEND_EXPERTS], which[SEND_EXPERTS], n, rc;
+    int ids[SEND_EXPERTS], slots[SEND_EXPERTS], which[SEND_EXPERTS], n, rc;
 
     for (int done = 0; done < p->count; done += n) {
         n = min_int(p->count - done, most);
-        for (int e = 0; e < n; e++) ids[e] = experts[done + e];
-        if ((rc = expert_store_want(store, p->layer, ids, n, err)) < 0) return rc;
+        for (int e = 0; e < n; e++) {
+            ids[e] = experts[done + e];
+            slots[e] = 1;                /* only the device knows */
+        }
+        if ((rc = expert_store_want_all(store, p->layer, ids, slots, n, err)) < 0) return rc;
         read_following(b, p, done + n, most);
         while ((rc = expert_store_next(store, which, STORE_ALL, err)) > 0) {
             for (int w = 0; w < rc; w++) {

@@ -64,7 +64,8 @@ struct experts_cpu {
     acts mid_x;
     act_row *rows;                       /* [slot in work order]: the slot's token */
     expert_slabs *slabs;                 /* [item]: where its weights are */
-    int *ids, *which, *some;             /* [item]: experts; items that came in; of those, some */
+    int *ids, *n_slot;                   /* [item]: experts, and how many tokens chose each */
+    int *which, *some;                   /* [item]: items that came in; of those, some */
     int most_item;
     bool *taken;                         /* [item]: its down is computed elsewhere */
     void *storage;
@@ -437,8 +438,22 @@ static int run_wanted(experts_cpu *c, int first, int n, err_ctx *err)
     return 0;
 }
 
+/* Whether there are enough slots to use nearly all experts of a layer. */
+static bool uses_all(const experts_cpu *c)
+{
+    return c->now.work->n_slot >= 2 * (int)c->now.bank->n_expert;
+}
+
+static int want_items(experts_cpu *c, int first, int n, err_ctx *err)
+{
+    const int *ids = c->ids + first;
+    return uses_all(c) ? expert_store_want_all(c->store, c->now.layer, ids, c->n_slot + first, n,
+                                               err)
+                       : expert_store_want(c->store, c->now.layer, ids, n, err);
+}
+
 /* While a group is computed, the next one is read; after the last group, the first of the next
- * layer, if there are enough slots to use nearly all of that layer's experts. */
+ * layer, if nearly all of that layer's will be used. */
 static void read_on(experts_cpu *c, int next, int group)
 {
     const expert_job *now = &c->now;
@@ -450,7 +465,7 @@ static void read_on(experts_cpu *c, int next, int group)
     }
     const int layer = expert_store_after(c->store, now->layer);
     const int n = min_int(min_int(group, n_expert), c->most_item);
-    if (layer < 0 || now->work->n_slot < 2 * n_expert) return;
+    if (layer < 0 || !uses_all(c)) return;
     for (int e = 0; e < n; e++) c->which[e] = e;
     expert_store_ahead(c->store, layer, c->which, n);
 }
@@ -460,11 +475,14 @@ static int run_arriving(experts_cpu *c, err_ctx *err)
     const int n = c->now.n_item, room = expert_store_room(c->store);
     const bool at_once = n <= room / 2 || (n <= FEW_ITEMS && n <= room);
     const int group = at_once ? n : max_int(room / 2, 1);
-    for (int i = 0; i < n; i++) c->ids[i] = c->now.items[i].expert;
+    for (int i = 0; i < n; i++) {
+        c->ids[i] = c->now.items[i].expert;
+        c->n_slot[i] = c->now.items[i].n;
+    }
     for (int i = 0; i < n; i += group) {
         const int m = min_int(group, n - i);
         if (c->ahead) router_ahead_tell(c->ahead, c->now.layer, c->ids + i, m);
-        int rc = expert_store_want(c->store, c->now.layer, c->ids + i, m, err);
+        int rc = want_items(c, i, m, err);
         if (rc < 0) return rc;
         read_on(c, i + m, max_int(room / 2, 1));
         if (c->ahead && c->now.x->n == 1)
@@ -537,6 +555,7 @@ static void place_all(experts_cpu *c, mem_layout *a, const model_hparams *hp, in
     c->rows = mem_layout_take(a, n, 1, sizeof *c->rows);
     c->slabs = mem_layout_take(a, items, 1, sizeof *c->slabs);
     c->ids = mem_layout_take(a, items, 1, sizeof *c->ids);
+    c->n_slot = mem_layout_take(a, items, 1, sizeof *c->n_slot);
     c->which = mem_layout_take(a, items, 1, sizeof *c->which);
     c->some = mem_layout_take(a, items, 1, sizeof *c->some);
     c->taken = mem_layout_take(a, items, 1, sizeof *c->taken);
