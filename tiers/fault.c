@@ -9,8 +9,9 @@
 
 typedef struct fault_state {
     _Atomic int64_t asked;               /* since it was armed */
-    int64_t from, until;                 /* yes to questions from .. until - 1; written before the
-                                          * bit in armed is set, read after it was seen */
+    _Atomic int64_t from, until;         /* yes to questions from .. until - 1; written before the
+                                          * bit in armed is set, read after it was seen. Who asks
+                                          * while it is armed anew gets either answer */
 } fault_state;
 
 static fault_state points[FAULT_COUNT];
@@ -27,8 +28,10 @@ void fault_arm(fault_point p, int skip, int n)
 {
     fault_state *s = &points[p];
     atomic_fetch_and_explicit(&armed, ~(UINT32_C(1) << p), memory_order_relaxed);
-    s->from = skip > 0 ? skip : 0;
-    s->until = n == FAULT_ALWAYS ? INT64_MAX : s->from + (n > 0 ? n : 0);
+    const int64_t from = skip > 0 ? skip : 0;
+    const int64_t until = n == FAULT_ALWAYS ? INT64_MAX : from + (n > 0 ? n : 0);
+    atomic_store_explicit(&s->from, from, memory_order_relaxed);
+    atomic_store_explicit(&s->until, until, memory_order_relaxed);
     atomic_store_explicit(&s->asked, 0, memory_order_relaxed);
     atomic_fetch_or_explicit(&armed, UINT32_C(1) << p, memory_order_release);  /* fault_hits */
 }
@@ -44,7 +47,8 @@ bool fault_hits(fault_point p)
     /* pairs with fault_arm */
     if (!(atomic_load_explicit(&armed, memory_order_acquire) >> p & 1)) return false;
     const int64_t i = atomic_fetch_add_explicit(&s->asked, 1, memory_order_relaxed);
-    return i >= s->from && i < s->until;
+    return i >= atomic_load_explicit(&s->from, memory_order_relaxed) &&
+           i < atomic_load_explicit(&s->until, memory_order_relaxed);
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
