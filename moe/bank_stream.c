@@ -275,8 +275,8 @@ static void read_ahead(bank_stream *b, const stream_part *p, int first, int n)
     if (n > 0) expert_store_ahead(b->store, p->layer, ids, n);
 }
 
-/* What follows the first `done` experts of the part that is being sent, up to `most` of them: of the
- * next part, too, so that the drive has something to do between parts. */
+/* What follows the first `done` experts of the part that is being sent, up to `most` of them: of
+ * the next part, too, so that the drive has something to do between parts. */
 static void read_following(bank_stream *b, const stream_part *p, int done, int most)
 {
     const int n = min_int(p->count - done, most);

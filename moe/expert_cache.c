@@ -14,7 +14,7 @@
 
 enum { NOBODY = -1 };
 
-#define BELOW_ALL 0x1p40                 /* values are not negative, or hardly: log2 of a frequency */
+#define BELOW_ALL 0x1p40                 /* values are hardly negative: log2 of a frequency */
 
 typedef struct known_expert {
     cache_history past;

@@ -421,7 +421,8 @@ static void test_passing(void)
             CHECK(expert_cache_passes(c, place) == (rows[i].n > 0));
             expert_cache_release(c, place);
             CHECK_MSG((evicted < 0 ? '-' : 'a' + evicted) == rows[i].gone,
-                      "%s, row %d: %d is gone", cache_policy_name((cache_policy)p), (int)i, evicted);
+                      "%s, row %d: %d is gone", cache_policy_name((cache_policy)p), (int)i,
+                      evicted);
         }
         expert_cache_free(c);
     }

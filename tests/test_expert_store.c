@@ -325,7 +325,8 @@ static int sweep(const made_model *f, expert_store *s, bool tokens)
  * tokens wanted stays through both. */
 static void test_sweeps(const made_model *f)
 {
-    const uint64_t one = expert_store_least(&f->m->experts) / (2 * (uint64_t)f->m->hp.n_expert_used);
+    const uint64_t n_least = 2 * (uint64_t)f->m->hp.n_expert_used;
+    const uint64_t one = expert_store_least(&f->m->experts) / n_least;
     expert_store *s = make_cached(f, 40 * one, &readers[0]);
     expert_slabs at;
     if (!s || !CHECK(expert_store_room(s) == 40 && 4 * f->m->hp.n_expert > 80)) return;

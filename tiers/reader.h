@@ -72,9 +72,9 @@ int reader_submit(reader *r, const read_job *jobs, int n, err_ctx *err);
 int reader_wait(reader *r, uint64_t *tags, int cap, int min, err_ctx *err);
 int reader_open_jobs(const reader *r);   /* submitted and not yet handed back */
 
-/* Until the next call, queued jobs are sent, and bounce buffers emptied, by a thread of the reader's
- * own: for a caller that has other work for a while, the team's included. Does nothing for a reader
- * without goes_on, or whose thread the system refused. */
+/* Until the next call, queued jobs are sent, and bounce buffers emptied, by a thread of the
+ * reader's own: for a caller that has other work for a while, the team's included. Does nothing for
+ * a reader without goes_on, or whose thread the system refused. */
 void reader_go_on(reader *r);
 
 /* Waits for all that is in flight and forgets it, failures included. */
