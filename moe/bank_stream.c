@@ -268,6 +268,24 @@ static void send_runs(bank_stream *b, const stream_part *p)
     }
 }
 
+static void read_ahead(bank_stream *b, const stream_part *p, int first, int n)
+{
+    int ids[SEND_EXPERTS];
+    for (int e = 0; e < n; e++) ids[e] = experts_of(b, p)[first + e];
+    if (n > 0) expert_store_ahead(b->store, p->layer, ids, n);
+}
+
+/* What follows the first `done` experts of the part that is being sent, up to `most` of them: of
+ * the next part, too, so that the drive has something to do between parts. */
+static void read_following(bank_stream *b, const stream_part *p, int done, int most)
+{
+    const int n = min_int(p->count - done, most);
+    int i = b->next;
+    read_ahead(b, p, done, n);
+    while (i < b->n_part && b->parts[i].buffer < 0) i++;
+    if (i < b->n_part) read_ahead(b, &b->parts[i], 0, min_int(b->parts[i].count, most - n));
+}
+
 /* From the cache, and through it from the file. A place is free again once its copy has been
  * sent. */
 static int send_cached(bank_stream *b, const stream_part *p, err_ctx *err)
@@ -276,15 +294,16 @@ static int send_cached(bank_stream *b, const stream_part *p, err_ctx *err)
     const int32_t *experts = experts_of(b, p);
     expert_store *store = b->store;
     const int most = min_int(max_int(expert_store_room(store) / 2, 1), SEND_EXPERTS);
-    int ids[SEND_EXPERTS], which[SEND_EXPERTS], ahead[SEND_EXPERTS], n, rc;
+    int ids[SEND_EXPERTS], slots[SEND_EXPERTS], which[SEND_EXPERTS], n, rc;
 
     for (int done = 0; done < p->count; done += n) {
         n = min_int(p->count - done, most);
-        const int n_ahead = min_int(p->count - done - n, most);
-        for (int e = 0; e < n; e++) ids[e] = experts[done + e];
-        for (int e = 0; e < n_ahead; e++) ahead[e] = experts[done + n + e];
-        if ((rc = expert_store_want(store, p->layer, ids, n, err)) < 0) return rc;
-        expert_store_ahead(store, p->layer, ahead, n_ahead);
+        for (int e = 0; e < n; e++) {
+            ids[e] = experts[done + e];
+            slots[e] = 1;                /* only the device knows */
+        }
+        if ((rc = expert_store_want_all(store, p->layer, ids, slots, n, err)) < 0) return rc;
+        read_following(b, p, done + n, most);
         while ((rc = expert_store_next(store, which, STORE_ALL, err)) > 0) {
             for (int w = 0; w < rc; w++) {
                 const uint64_t i = (uint64_t)(done + which[w]);
@@ -296,6 +315,7 @@ static int send_cached(bank_stream *b, const stream_part *p, err_ctx *err)
             }
         }
         if (rc < 0) return rc;
+        expert_store_go_on(store);       /* until the next want, wherever that is */
         rc = gpu_stage_sent(b->g, b->stage, p->buffer, err);
         expert_store_release(store);
         if (rc < 0) return rc;

@@ -14,6 +14,8 @@
 
 enum { NOBODY = -1 };
 
+#define BELOW_ALL 0x1p40                 /* values are hardly negative: log2 of a frequency */
+
 typedef struct known_expert {
     cache_history past;
     int place;                           /* or NOBODY */
@@ -25,6 +27,7 @@ typedef struct place {
     int held;
     int pool;
     bool privileged;
+    double passes;                       /* 0: no; else a rank among those that pass */
     int older, newer;                    /* if privileged: neighbours in the list, or NOBODY */
 } place;
 
@@ -171,7 +174,8 @@ static place_rank rank_of(const expert_cache *c, int i)
     const int owner = c->places[i].owner;
     if (owner == NOBODY) return (place_rank){ -INFINITY, CACHE_NEVER, i };
     const known_expert *e = &c->experts[owner];
-    return (place_rank){ value_of(c, e), e->past.when, i };
+    const double passes = c->places[i].passes;
+    return (place_rank){ passes > 0 ? passes - BELOW_ALL : value_of(c, e), e->past.when, i };
 }
 
 /* After anything that changes who has the place, whether it may be taken, or what it is worth. */
@@ -224,6 +228,7 @@ static int give(expert_cache *c, int i, int owner)
     if (before != NOBODY) c->experts[before].place = NOBODY;
     if (owner != NOBODY) c->experts[owner].place = i;
     c->places[i].owner = owner;
+    c->places[i].passes = 0;
     return before;
 }
 
@@ -261,6 +266,20 @@ void expert_cache_release(expert_cache *c, int i)
     assert(i >= 0 && i < c->n_place && c->places[i].held > 0);
     c->places[i].held--;
     rank_place(c, i);
+}
+
+void expert_cache_pass(expert_cache *c, int i, int n)
+{
+    place *p = &c->places[i];
+    assert(i >= 0 && i < c->n_place && p->held > 0 && p->owner != NOBODY && n >= 0);
+    /* of equals always the same ones stay: the next prompt finds them */
+    p->passes = n > 0 ? n + (double)(random_word(3, (uint64_t)p->owner) >> 56) / 256 : 0;
+}
+
+bool expert_cache_passes(const expert_cache *c, int i)
+{
+    assert(i >= 0 && i < c->n_place);
+    return c->places[i].passes > 0;
 }
 
 void expert_cache_use_many(expert_cache *c, int layer, int expert, int n)

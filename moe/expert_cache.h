@@ -46,6 +46,12 @@ int expert_cache_owner(const expert_cache *c, int place);
 int expert_cache_hold(expert_cache *c, int layer, int expert, bool *was_there, int *evicted);
 void expert_cache_release(expert_cache *c, int place);   /* once for each hold */
 
+/* The expert of a place that is held only passes, as all do in a prompt: it makes room before those
+ * that do not, and among its like the sooner the fewer, n, chose it. So a prompt after it finds
+ * some of every layer; by age, each would make room just before it is wanted again. 0: it stays. */
+void expert_cache_pass(expert_cache *c, int place, int n);
+bool expert_cache_passes(const expert_cache *c, int place);
+
 /* A use that takes no place: what a router chose, there or not. */
 void expert_cache_use(expert_cache *c, int layer, int expert);
 /* n of them at the same time, in a prompt; 1 or more. */

@@ -130,7 +130,9 @@ static int fill_store(expert_store *s, const store_options *o, err_ctx *err)
     int rc;
     make_table(s);
     if (s->kind == STORE_MAPPED) return 0;
-    if ((rc = open_reader(s, &o->reader, err)) < 0) return rc;
+    reader_options how = o->reader;
+    how.goes_on = s->kind == STORE_CACHED;
+    if ((rc = open_reader(s, &how, err)) < 0) return rc;
     if (s->kind == STORE_LOADED && o->in_vram) return store_make_slots(s, o->in_vram, err);
     return s->kind == STORE_LOADED ? store_load(s, o, err)
                                    : store_cache_create(s, o->cache_bytes, o->policy, err);

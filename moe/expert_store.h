@@ -85,6 +85,10 @@ bool expert_store_refresh(expert_store *s, int layer);
  * up of all before any down. n is at most expert_store_room, and nothing may be held from before.
  * On failure nothing is held. */
 int expert_store_want(expert_store *s, int layer, const int *experts, int n, err_ctx *err);
+/* The same for a prompt that uses nearly all experts of a layer, each by so many tokens (slots [n],
+ * 1 or more): what is read for it makes room first, and those that few chose before others. */
+int expert_store_want_all(expert_store *s, int layer, const int *experts, const int *slots, int n,
+                          err_ctx *err);
 int expert_store_room(const expert_store *s);    /* experts that can be held at a time */
 
 /* Which slabs of a wanted expert are present. */
@@ -101,6 +105,10 @@ int expert_store_next(expert_store *s, int *which, store_part part, err_ctx *err
 
 /* Lets go of all that is held, after the layer's last product. Reads under way go on. */
 void expert_store_release(expert_store *s);
+
+/* What is being read goes on without the caller until its next call of anything above or below: for
+ * a caller that computes for longer than the few reads last that the drive knows of. */
+void expert_store_go_on(expert_store *s);
 
 /* Reads experts of a later layer, as far as there are places that are not held and the drive has
  * nothing better to do: for prompts, which use whole banks. Never fails: it only reads early. */

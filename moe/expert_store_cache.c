@@ -256,14 +256,18 @@ static int take_place(expert_store *s, int layer, int expert, bool *was_there)
     const int i = expert_cache_hold(s->cache, layer, expert, was_there, &evicted);
     if (i < 0 || *was_there) return i;
     if (evicted >= 0) store_publish(s, evicted / n_expert, evicted % n_expert, NULL);
-    s->places[i] = (store_place){ .layer = layer, .expert = expert };
+    s->places[i] = (store_place){ .layer = layer, .expert = expert, .fresh = true };
     return i;
 }
 
-static void wish(expert_store *s, int i, int place, bool was_there)
+/* slots: how many tokens of a prompt chose it; 0: it stays. */
+static void wish(expert_store *s, int i, int place, bool was_there, int slots)
 {
     store_place *p = &s->places[place];
     const bool predicted = was_there && p->guessed;
+    if (slots == 0 || p->fresh || expert_cache_passes(s->cache, place))
+        expert_cache_pass(s->cache, place, slots);
+    p->fresh = false;
     s->wishes[i] = (store_wish){ .place = place };
     p->wanted++;
     s->n_ahead -= p->ahead;
@@ -290,7 +294,8 @@ static void forget_guesses(expert_store *s)
     s->n_guess = 0;
 }
 
-int expert_store_want(expert_store *s, int layer, const int *experts, int n, err_ctx *err)
+static int want(expert_store *s, int layer, const int *experts, const int *slots, int n,
+                err_ctx *err)
 {
     bool was_there;
     int rc, place;
@@ -304,16 +309,27 @@ int expert_store_want(expert_store *s, int layer, const int *experts, int n, err
         s->wishes[i] = (store_wish){ .place = -1 };
         if (expert_cache_find(s->cache, layer, experts[i]) < 0) continue;
         place = take_place(s, layer, experts[i], &was_there);
-        wish(s, i, place, was_there);
+        wish(s, i, place, was_there, slots ? slots[i] : 0);
     }
     for (int i = 0; i < n; i++) {
         if (s->wishes[i].place >= 0) continue;
         while ((place = take_place(s, layer, experts[i], &was_there)) < 0)
             if ((rc = reap(s, 1, err)) < 0) return rc;   /* reads that nobody waits for */
-        wish(s, i, place, was_there);
+        wish(s, i, place, was_there, slots ? slots[i] : 0);
     }
     forget_guesses(s);
     return (rc = ask_wished(s, err)) < 0 ? fail_want(s, rc) : 0;
+}
+
+int expert_store_want(expert_store *s, int layer, const int *experts, int n, err_ctx *err)
+{
+    return want(s, layer, experts, NULL, n, err);
+}
+
+int expert_store_want_all(expert_store *s, int layer, const int *experts, const int *slots, int n,
+                          err_ctx *err)
+{
+    return want(s, layer, experts, slots, n, err);
 }
 
 int expert_store_next(expert_store *s, int *which, store_part part, err_ctx *err)
@@ -346,6 +362,11 @@ void expert_store_release(expert_store *s)
         else expert_cache_release(s->cache, s->wishes[i].place);
     }
     s->n_wish = 0;
+}
+
+void expert_store_go_on(expert_store *s)
+{
+    if (s->kind == STORE_CACHED && s->r) reader_go_on(s->r);
 }
 
 /* Reads experts of a later layer that are neither present nor being read. */

@@ -14,6 +14,7 @@ typedef struct store_place {
     bool kept;                           /* held for its reads alone, until they are done */
     bool ahead;                          /* and nobody has wanted it yet */
     bool guessed;                        /* read early on a guess, since the last want */
+    bool fresh;                          /* never wanted since it got the place */
     int wanted;                          /* how often it is in the last want */
 } store_place;
 

@@ -398,6 +398,36 @@ static void test_evictions(void)
     }
 }
 
+/* Experts that only pass make room first, those that fewest chose before others. */
+static void test_passing(void)
+{
+    static const struct { int expert, n, gone; } rows[] = {
+        { 'a', 0, '-' }, { 'b', 9, '-' }, { 'c', 2, '-' },
+        { 'd', 4, 'c' }, { 'e', 3, 'd' }, { 'f', 8, 'e' },
+        { 'b', 0, '-' },                 /* is used by a token: stays */
+        { 'g', 0, 'f' },                 /* the last that passes */
+        { 'h', 1, 'a' },                 /* the oldest of those that do not */
+        { 'a', 7, 'h' }, { 'i', 0, 'a' }, { 'j', 0, 'b' },
+    };
+    for (int p = 0; p < CACHE_POLICIES; p++) {
+        expert_cache *c = make((cache_policy)p, 10, 3);
+        for (size_t i = 0; c && i < ARRAY_LEN(rows); i++) {
+            int evicted;
+            bool was_there;
+            const int e = rows[i].expert - 'a';
+            if (p != CACHE_LRU && i > 7) break;  /* others keep another one */
+            const int place = expert_cache_hold(c, 0, e, &was_there, &evicted);
+            expert_cache_pass(c, place, rows[i].n);
+            CHECK(expert_cache_passes(c, place) == (rows[i].n > 0));
+            expert_cache_release(c, place);
+            CHECK_MSG((evicted < 0 ? '-' : 'a' + evicted) == rows[i].gone,
+                      "%s, row %d: %d is gone", cache_policy_name((cache_policy)p), (int)i,
+                      evicted);
+        }
+        expert_cache_free(c);
+    }
+}
+
 static void test_priority(void)
 {
     expert_cache *c = make(CACHE_LCP, 4, 4);
@@ -541,6 +571,7 @@ int main(int argc, char **argv)
     test_begin("expert_cache", argc, argv);
     test_names();
     test_evictions();
+    test_passing();
     test_priority();
     test_fading();
     test_gain();

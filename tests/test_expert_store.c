@@ -168,6 +168,7 @@ static int step(const made_model *f, expert_store *s, uint64_t *wanted, test_rng
     if (test_below(rng, 3) > 0) return want_and_check(f, s, l, experts, n, err);
     if ((rc = expert_store_want(s, l, experts, n, err)) < 0) return rc;
     expert_store_ahead(s, (l + 1) % 4, later, (int)test_below(rng, 12));
+    if (test_below(rng, 2)) expert_store_go_on(s);
     if (test_below(rng, 2) && (rc = expert_store_next(s, which, STORE_UP, err)) < 0) return rc;
     expert_store_release(s);
     return 0;
@@ -293,6 +294,49 @@ static void test_ages(const made_model *f)
                   cache_policy_name(rows[i].policy), (int)i, rows[i].why);
         expert_store_free(s);
     }
+}
+
+/* All experts of all layers in turn, as prompts want them, some at a time. Returns the hits. */
+static int sweep(const made_model *f, expert_store *s, bool tokens)
+{
+    const uint64_t before = expert_store_counts(s).hits;
+    const int n_expert = f->m->hp.n_expert;
+    err_ctx err = { 0 };
+    for (int l = 0; l < 4; l++)
+        for (int first = 0, n; first < n_expert; first += n) {
+            int experts[MAX_EXPERT], slots[MAX_EXPERT], which[MAX_EXPERT], rc;
+            n = min_int(4, n_expert - first);
+            for (int i = 0; i < n; i++) {
+                experts[i] = first + i;
+                slots[i] = 1 + (7 * (first + i) + l) % n_expert;
+            }
+            rc = tokens ? expert_store_want(s, l, experts, n, &err)
+                        : expert_store_want_all(s, l, experts, slots, n, &err);
+            if (!CHECK_MSG(rc == 0, "%s", err.msg)) return -1;
+            expert_store_go_on(s);
+            while ((rc = expert_store_next(s, which, STORE_ALL, &err)) > 0) expert_store_go_on(s);
+            if (!CHECK_MSG(rc == 0, "%s", err.msg)) return -1;
+            expert_store_release(s);
+        }
+    return (int)(expert_store_counts(s).hits - before);
+}
+
+/* A prompt after a prompt finds what there was room for; by age alone it would find nothing. What
+ * tokens wanted stays through both. */
+static void test_sweeps(const made_model *f)
+{
+    const uint64_t n_least = 2 * (uint64_t)f->m->hp.n_expert_used;
+    const uint64_t one = expert_store_least(&f->m->experts) / n_least;
+    expert_store *s = make_cached(f, 40 * one, &readers[0]);
+    expert_slabs at;
+    if (!s || !CHECK(expert_store_room(s) == 40 && 4 * f->m->hp.n_expert > 80)) return;
+    for (int e = 0; e < 5; e++) want_one(f, s, 2, e);
+    const int first = sweep(f, s, false), second = sweep(f, s, false);
+    CHECK_MSG(first == 5 && second >= 40 - 8, "%d, then %d hits of 40", first, second);
+    for (int e = 0; e < 5; e++) CHECK(expert_store_find(s, 2, e, &at));
+    (void)sweep(f, s, true);
+    CHECK(sweep(f, s, true) == 0);
+    expert_store_free(s);
 }
 
 /* A wanted expert keeps its place, even if another one is wanted before it in the same call. */
@@ -663,6 +707,7 @@ int main(int argc, char **argv)
                 test_ahead(&f);
                 test_ahead_fault(&f);
                 test_stays(&f);
+                test_sweeps(&f);
                 test_ages(&f);
                 test_order(&f);
                 test_read_faults(&f);

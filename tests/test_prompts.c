@@ -12,7 +12,9 @@
  * So it is up to plan_most_shared tokens at a time, wherever experts are and whichever way they go;
  * above it where the host may compute some. Prompts that are longer and all streamed are rounded
  * differently: among themselves they agree. A real GPU rounds dense parts differently from the CPU,
- * too, which is not compared there. */
+ * too, which is not compared there.
+ *
+ * And experts of a prompt that come from the drive are read before they are wanted. */
 #include "cuda/gpu.h"
 #include "engine/gpu/prompt_experts.h"
 #include "engine/instruments.h"
@@ -23,6 +25,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "moe/expert_store.h"
 #include "tiers/fault.h"
 
 static const place homes[] = {
@@ -257,6 +260,39 @@ static void test_halts(const char *path)
     gguf_close(g);
 }
 
+/* Experts of a prompt that come from the drive: but for the first ones, each was being read when it
+ * was wanted, across parts and layers. Two tokens' experts have room, so as many are wanted at a
+ * time as a token has. */
+static void test_reading_ahead(const char *path)
+{
+    static const place p = { .name = "GPU, cache before the file", .gpu = true, .planned = true,
+                             .disk = true, .stage_parts = 3, .stream_from = 9 };
+    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 0) };
+    const session_options so = { .ctx = CTX, .chunk = CTX, .kv = KV_F16 };
+    gguf *g = NULL;
+    model *m = NULL;
+    engine *e = NULL;
+    session *s = NULL;
+    host_experts_stats host;
+    store_stats n;
+    err_ctx err = { 0 };
+    int32_t ids[40];
+    for (int i = 0; i < 40; i++) ids[i] = 3 + 7 * i;
+    if (CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0 &&
+                  engine_open(&e, m, &eo, &err) == 0, "%s: %s", path, err.msg) &&
+        place_engine(e, m, &p) && CHECK(session_create(&s, e, &so, &err) == 0) &&
+        CHECK(session_eval(s, ids, 40, NULL, 0, NULL, NULL, &err) == 0)) {
+        session_counts(s, &host, &n);
+        CHECK_MSG(n.misses == (uint64_t)m->hp.n_expert_used &&
+                  n.hits + n.misses == (uint64_t)(m->hp.n_layer * m->hp.n_expert),
+                  "%d misses, %d hits", (int)n.misses, (int)n.hits);
+    }
+    session_free(s);
+    engine_close(e);
+    model_free(m);
+    gguf_close(g);
+}
+
 /* Whether the prompts of a feed and of all before it were short enough. */
 static bool is_short(const model *m, int f, int chunk)
 {
@@ -480,6 +516,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++)
         for (size_t c = 0; c < ARRAY_LEN(chunks); c += (size_t)sim_gpu_step(1, 2))
             test_file(files[i], chunks[c]);
+    for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_reading_ahead(files[i]);
     for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_halts(files[i]);
     for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_ways(files[i]);
     if (gpu_count() > 0 && sim_gpu_step(1, 2) == 1) test_too_long(files[1]);

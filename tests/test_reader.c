@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tiers/fault.h"
@@ -235,7 +236,7 @@ static void test_mixes(reader_options as, const char *name)
     test_rng rng = { 7 };
     for (size_t i = 0; i < ARRAY_LEN(mixes); i++) {
         const reader_options o = { as.kind, mixes[i].depth, mixes[i].piece, mixes[i].buffered,
-                                   as.team };
+                                   as.team, false };
         reader *r = open_reader(N_FILE, &o);
         char why[100];
         err_ctx err;
@@ -346,6 +347,66 @@ static void test_other_thread(reader_options as, const char *name)
     }
     reader_close(s.r);
     mem_free(s.b);
+}
+
+/* The most jobs of a fresh batch that a single look finds done after the reader was left alone, for
+ * longer and longer. One request at a time: a look alone takes in one and sends one. */
+static int most_at_a_look(reader *r, batch *b, bool go_on)
+{
+    uint64_t tags[64];
+    int most = 0;
+    for (long ms = 1; ms <= (go_on ? 4096 : 64) && most < 8; ms *= 2) {
+        const struct timespec a_while = { ms / 1000, ms % 1000 * 1000000 };
+        CHECK(reader_submit(r, b->jobs, b->n, NULL) == 0);
+        if (go_on) reader_go_on(r);
+        nanosleep(&a_while, NULL);
+        most = max_int(most, reader_wait(r, tags, 64, 0, NULL));
+        reader_cancel(r);
+    }
+    return most;
+}
+
+/* Jobs are done without a call; then everything is as if there had been calls. */
+static void test_go_on(reader_options as, const char *name)
+{
+    const reader_options o = { .kind = as.kind, .team = as.team, .depth = 1, .goes_on = true };
+    reader *r = open_reader(N_FILE, &o), *not = NULL;
+    batch *b = new_batch();
+    uint64_t tags[4];
+    err_ctx err;
+    for (int i = 0; i < 40; i++) add_job(b, 0, (uint64_t)i * 100000, 70000);
+    if (!r) goto done;
+    const int most = most_at_a_look(r, b, true);
+    CHECK_MSG(most >= 8, "%s: at most %d jobs without a call", name, most);
+    for (int i = 0; i < 50; i++) {       /* come and go at all moments */
+        clear_memory(b);
+        CHECK(reader_submit(r, b->jobs, b->n, &err) == 0);
+        reader_go_on(r);
+        reader_go_on(r);
+        for (int k = 0; k < i * 37; k++) pool_relax();
+        if (collect(r, b, 1 + i % 7, i % 3, name)) check_batch(b, name);
+        reader_go_on(r);                 /* nothing is left */
+    }
+    fault_arm(FAULT_READ_ERROR, 3, 1);
+    CHECK(reader_submit(r, b->jobs, b->n, &err) == 0);
+    reader_go_on(r);
+    int n = 0;
+    while (n >= 0 && reader_open_jobs(r) > 0) n = reader_wait(r, tags, 4, 1, &err);
+    CHECK_MSG(n == ERR_IO && strstr(err.msg, "cannot read at byte"), "%s: %d", name, n);
+    fault_disarm_all();
+    reader_cancel(r);
+    run_batch(r, b, name);
+    CHECK(reader_submit(r, b->jobs, b->n, &err) == 0);
+    reader_go_on(r);                     /* and closed meanwhile */
+    reader_close(r);
+    r = NULL;
+    const reader_options alone = { .kind = as.kind, .team = as.team, .depth = 1 };
+    if (as.kind == READER_URING && (not = open_reader(N_FILE, &alone)))
+        CHECK(most_at_a_look(not, b, false) < 8);
+done:
+    reader_close(r);
+    reader_close(not);
+    mem_free(b);
 }
 
 /* ---- what goes wrong ------------------------------------------------------------------------- */
@@ -694,6 +755,7 @@ static void test_way(reader_options as, const char *name)
     test_edges(as, name);
     test_waiting(as, name);
     test_other_thread(as, name);
+    test_go_on(as, name);
     test_cut(as, name);
     test_failures(as, name);
     if (!as.team) test_bad_memory(as, name);     /* the system does not see it, then */

@@ -93,9 +93,11 @@ static void copy_pieces(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-void bounce_buffer_flush(bounce_buffer *d)
+void bounce_buffer_flush(bounce_buffer *d, bool alone)
 {
-    if (d->n_load > 0) pool_run(d->team, d->n_load * d->pieces, 1, copy_pieces, d);
+    const int64_t n = d->n_load * d->pieces;
+    if (n > 0 && alone) copy_pieces(d, 0, n, 0);
+    else if (n > 0) pool_run(d->team, n, 1, copy_pieces, d);
     d->n_load = 0;
     d->pieces = 0;
 }

@@ -3,7 +3,7 @@
  *
  * For drives that write much faster to the same few megabytes than to scattered memory: virtual
  * drives do, whose host maps or caches what it writes to. drive.h measures what that is worth on a
- * machine. Owned and called by one thread at a time, the team's. */
+ * machine. Owned and called by one thread at a time: the team's, unless it carries alone. */
 #ifndef TIERS_BOUNCE_BUFFER_H
 #define TIERS_BOUNCE_BUFFER_H
 
@@ -19,8 +19,8 @@ uint8_t *bounce_buffer_cell(const bounce_buffer *d, int i);
 void *bounce_buffer_memory(const bounce_buffer *d, uint64_t *bytes);       /* of all cells */
 
 /* Bytes from .. from + bytes - 1 of a cell belong to memory at `to`, where the next
- * bounce_buffer_flush brings them; one call for each cell. */
+ * bounce_buffer_flush brings them, by the team or by its caller alone; one call for each cell. */
 void bounce_buffer_assign(bounce_buffer *d, int cell, uint64_t from, uint64_t bytes, uint8_t *to);
-void bounce_buffer_flush(bounce_buffer *d);
+void bounce_buffer_flush(bounce_buffer *d, bool alone);
 
 #endif

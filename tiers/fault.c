@@ -9,10 +9,11 @@
 
 typedef struct fault_state {
     _Atomic int64_t asked;               /* since it was armed */
-    int64_t from, until;                 /* yes to questions from .. until - 1, ... */
-    int64_t every;                       /* and again each time that so many more were asked; 0:
+    _Atomic int64_t from, until;         /* yes to questions from .. until - 1, ... */
+    _Atomic int64_t every;               /* and again each time that so many more were asked; 0:
                                           * never. All written before the bit in armed is set, read
-                                          * after it was seen */
+                                          * after it was seen. Who asks while it is armed anew gets
+                                          * either answer */
 } fault_state;
 
 static fault_state points[FAULT_COUNT];
@@ -31,9 +32,11 @@ void fault_arm_every(fault_point p, int skip, int n, int every)
 {
     fault_state *s = &points[p];
     atomic_fetch_and_explicit(&armed, ~(UINT32_C(1) << p), memory_order_relaxed);
-    s->from = skip > 0 ? skip : 0;
-    s->until = n == FAULT_ALWAYS ? INT64_MAX : s->from + (n > 0 ? n : 0);
-    s->every = every;
+    const int64_t from = skip > 0 ? skip : 0;
+    const int64_t until = n == FAULT_ALWAYS ? INT64_MAX : from + (n > 0 ? n : 0);
+    atomic_store_explicit(&s->from, from, memory_order_relaxed);
+    atomic_store_explicit(&s->until, until, memory_order_relaxed);
+    atomic_store_explicit(&s->every, every, memory_order_relaxed);
     atomic_store_explicit(&s->asked, 0, memory_order_relaxed);
     atomic_fetch_or_explicit(&armed, UINT32_C(1) << p, memory_order_release);  /* fault_hits */
 }
@@ -48,9 +51,11 @@ bool fault_hits(fault_point p)
     fault_state *s = &points[p];
     /* pairs with fault_arm */
     if (!(atomic_load_explicit(&armed, memory_order_acquire) >> p & 1)) return false;
+    const int64_t from = atomic_load_explicit(&s->from, memory_order_relaxed);
+    const int64_t every = atomic_load_explicit(&s->every, memory_order_relaxed);
     int64_t i = atomic_fetch_add_explicit(&s->asked, 1, memory_order_relaxed);
-    if (s->every > 0 && i >= s->from) i = s->from + (i - s->from) % s->every;
-    return i >= s->from && i < s->until;
+    if (every > 0 && i >= from) i = from + (i - from) % every;
+    return i >= from && i < atomic_load_explicit(&s->until, memory_order_relaxed);
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */

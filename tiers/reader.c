@@ -5,8 +5,9 @@
  * will be), or complete (no request of it is left; its bytes have arrived, or it has failed). A
  * request belongs to one job, and nobody else may use its memory until the backend gives it back.
  * With a bounce buffer each request has a cell of its own and reads into that; what it got is
- * carried to the job's memory before anything else is sent. The backends do the reading:
- * reader_uring.c, reader_pread.c. */
+ * carried to the job's memory, and only then the request is over. There are more cells than the
+ * backend has requests, so that it reads into some while others are carried. The backends do the
+ * reading: reader_uring.c, reader_pread.c. */
 #include "tiers/reader_internal.h"
 
 #include <assert.h>
@@ -19,6 +20,7 @@
 
 #include "tiers/bounce_buffer.h"
 #include "tiers/fault.h"
+#include "tiers/stand_in.h"
 
 enum {
     ENDED = -1,                          /* job.why: the file ends before the job does */
@@ -64,10 +66,12 @@ struct reader {
     job_list free, waiting, complete, failed;
     int n_free, n_open, n_complete;      /* n_complete counts both of the last two lists */
 
-    read_request *requests;              /* no more than the backend has room for */
+    read_request *requests;
     read_request *idle;
-    int n_busy;                          /* with the backend */
-    bounce_buffer *bounce;                          /* or NULL; request i has cell i */
+    read_request *loaded;                /* their cells are to be carried; within turn() */
+    int n_busy, most_busy;               /* with the backend, and what it has room for */
+    bounce_buffer *bounce;               /* or NULL; request i has cell i */
+    stand_in *aside;                     /* reader_go_on; or NULL */
 };
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -164,146 +168,6 @@ static int open_file(reader_file *f, const char *path, bool direct, err_ctx *err
     return 0;
 }
 
-/* ---- opening and closing --------------------------------------------------------------------- */
-
-/* Only this file knows which texts go together, and they are static: hence a table. */
-#define NOT_PERMITTED "io_uring is not permitted here: reading with threads"
-#define NOT_BUILT "this build has no io_uring: reading with threads"
-#define NOT_DIRECT "direct reads are refused here: reading through the page cache"
-static const char *const notes[3][2] = {
-    { "", NOT_DIRECT },
-    { NOT_PERMITTED, NOT_PERMITTED "; " NOT_DIRECT },
-    { NOT_BUILT, NOT_BUILT "; " NOT_DIRECT },
-};
-
-static int make_bounce_buffer(reader *r, pool *team, int n, err_ctx *err)
-{
-    uint64_t bytes;
-    const int rc = bounce_buffer_create(&r->bounce, team, n, r->piece, err);
-    if (rc < 0) return rc;
-    void *memory = bounce_buffer_memory(r->bounce, &bytes);
-    r->backend->keep(r->self, memory, bytes);
-    return 0;
-}
-
-static int start_one(reader *r, const reader_backend *b, const reader_options *o, err_ctx *err)
-{
-    const int depth = o->depth > 0 ? o->depth : b->depth;
-    int room, rc = 0;
-    if (b == &reader_uring && fault_hits(FAULT_URING))
-        rc = err_set(err, ERR_UNSUPPORTED, "io_uring: Operation not permitted");
-    if (rc == 0) rc = b->start(&r->self, depth, &room, err);
-    if (rc < 0) return rc;
-    r->backend = b;
-    if (o->team && room > 2 * depth) room = 2 * depth;   /* each of them takes a cell */
-    r->requests = mem_array((size_t)room, sizeof *r->requests);
-    if (!r->requests) return err_set(err, ERR_NOMEM, "reader: out of memory for %d requests", room);
-    for (int i = 0; i < room; i++) {
-        r->requests[i].next = r->idle;
-        r->idle = &r->requests[i];
-    }
-    return o->team ? make_bounce_buffer(r, o->team, room, err) : 0;
-}
-
-/* *instead: row of notes. */
-static int start_backend(reader *r, const reader_options *o, int *instead, err_ctx *err)
-{
-    *instead = 0;
-    if (o->kind != READER_PREAD) {
-        const int rc = start_one(r, &reader_uring, o, err);
-        if (rc != ERR_UNSUPPORTED || o->kind == READER_URING) return rc;
-        *instead = reader_uring.built ? 1 : 2;
-    }
-    return start_one(r, &reader_pread, o, err);
-}
-
-static int open_files(reader *r, const char *const *paths, int n_path, bool direct, err_ctx *err)
-{
-    r->files = mem_array((size_t)n_path, sizeof *r->files);
-    if (!r->files) return err_set(err, ERR_NOMEM, "reader: out of memory for %d files", n_path);
-    for (int i = 0; i < n_path; i++) {
-        r->files[i] = (reader_file){ .fd = -1 };
-        r->n_file = i + 1;
-        const int rc = open_file(&r->files[i], paths[i], direct, err);
-        if (rc < 0) return rc;
-    }
-    return 0;
-}
-
-int reader_open(reader **out, const char *const *paths, int n_path, const reader_options *o,
-                const char **note, err_ctx *err)
-{
-    bool refused = false;
-    int instead, rc;
-    *out = NULL;
-    if (note) *note = "";
-    if (o->depth < 0 || o->depth > READER_MAX_DEPTH)
-        return err_set(err, ERR_RANGE, "reader: %d requests in flight are not within 0..%d",
-                       o->depth, READER_MAX_DEPTH);
-    reader *r = mem_zalloc(sizeof *r);
-    if (!r) return err_set(err, ERR_NOMEM, "reader: %zu bytes", sizeof *r);
-    r->piece = o->piece == 0 ? READER_PIECE : o->piece < MAX_PIECE ? o->piece : MAX_PIECE;
-    if (o->team && r->piece > READER_PIECE) r->piece = READER_PIECE;     /* cells stay small */
-    r->piece = r->piece < READER_PAGE ? READER_PAGE : r->piece & ~(uint32_t)(READER_PAGE - 1);
-    if ((rc = open_files(r, paths, n_path, !o->buffered, err)) < 0) goto fail;
-    if ((rc = reserve(r, JOB_BLOCK, err)) < 0) goto fail;
-    if ((rc = start_backend(r, o, &instead, err)) < 0) goto fail;
-    set_name(r);
-    for (int i = 0; i < n_path; i++) refused |= !o->buffered && !r->files[i].direct;
-    if (note) *note = notes[instead][refused];
-    *out = r;
-    return 0;
-fail:
-    reader_close(r);
-    return rc;
-}
-
-void reader_close(reader *r)
-{
-    if (!r) return;
-    if (r->self) {
-        reader_cancel(r);
-        r->backend->stop(r->self);
-    }
-    for (int i = 0; i < r->n_file; i++) {
-        if (r->files[i].fd >= 0) close(r->files[i].fd);
-        mem_free(r->files[i].path);
-    }
-    while (r->blocks) {
-        job_block *b = r->blocks;
-        r->blocks = b->next;
-        mem_free(b);
-    }
-    bounce_buffer_free(r->bounce);
-    mem_free(r->requests);
-    mem_free(r->files);
-    mem_free(r);
-}
-
-const char *reader_name(const reader *r)
-{
-    return r->name;
-}
-
-uint64_t reader_bounce_bytes(const reader *r)
-{
-    uint64_t bytes = 0;
-    if (r->bounce) bounce_buffer_memory(r->bounce, &bytes);
-    return bytes;
-}
-
-int reader_open_jobs(const reader *r)
-{
-    return r->n_open;
-}
-
-void reader_register(reader *r, void *base, uint64_t bytes)
-{
-    assert(!r->registered);
-    r->registered = true;
-    if (!r->bounce) r->backend->keep(r->self, base, bytes);
-}
-
 /* ---- sending --------------------------------------------------------------------------------- */
 
 static void send_request(reader *r, read_request *rq)
@@ -336,7 +200,7 @@ static void send_piece(reader *r, job *j)
 
 static void send_waiting(reader *r)
 {
-    while (r->waiting.first && r->idle) {
+    while (r->waiting.first && r->idle && r->n_busy < r->most_busy) {
         job *j = r->waiting.first;
         send_piece(r, j);
         if (j->at == j->end) list_take(&r->waiting);
@@ -353,6 +217,7 @@ static void finish_if_done(reader *r, job *j)
 
 int reader_submit(reader *r, const read_job *jobs, int n, err_ctx *err)
 {
+    stand_in_end(r->aside);
     const int rc = reserve(r, n, err);
     if (rc < 0) return rc;
     for (int i = 0; i < n; i++) {
@@ -451,6 +316,15 @@ static void unload(reader *r, const read_request *rq)
                 w->to + (from - w->offset));
 }
 
+static void end_request(reader *r, read_request *rq)
+{
+    job *j = rq->job;
+    rq->next = r->idle;
+    r->idle = rq;
+    j->n_request--;
+    finish_if_done(r, j);
+}
+
 static void take_in(reader *r, read_request *rq)
 {
     job *j = rq->job;
@@ -460,22 +334,31 @@ static void take_in(reader *r, read_request *rq)
         send_request(r, rq);
         return;
     }
-    if (r->bounce && !j->why) unload(r, rq);
-    rq->next = r->idle;
-    r->idle = rq;
-    j->n_request--;
-    finish_if_done(r, j);
+    if (r->bounce && !j->why) {
+        unload(r, rq);
+        rq->next = r->loaded;
+        r->loaded = rq;
+    } else {
+        end_request(r, rq);
+    }
 }
 
-/* Takes in what has been read, with wait at least one request if any is out, and sends more. */
-static void turn(reader *r, bool wait)
+/* Takes in what has been read, with wait at least one request if any is out, and sends more. alone:
+ * the team has other work. */
+static void turn(reader *r, bool wait, bool alone)
 {
     read_request *rq;
     while ((rq = r->backend->reap(r->self, wait && r->n_busy > 0))) {
         wait = false;
         take_in(r, rq);
     }
-    if (r->bounce) bounce_buffer_flush(r->bounce);
+    send_waiting(r);
+    if (!r->loaded) return;
+    bounce_buffer_flush(r->bounce, alone);
+    while ((rq = r->loaded)) {
+        r->loaded = rq->next;
+        end_request(r, rq);
+    }
     send_waiting(r);
 }
 
@@ -504,9 +387,10 @@ static int tell_failure(const reader *r, const job *j, err_ctx *err)
 int reader_wait(reader *r, uint64_t *tags, int cap, int min, err_ctx *err)
 {
     int n = 0;
+    stand_in_end(r->aside);
     if (min > r->n_open) min = r->n_open;
-    turn(r, false);
-    while (r->n_complete < min && !r->failed.first) turn(r, true);
+    turn(r, false, false);
+    while (r->n_complete < min && !r->failed.first) turn(r, true, false);
     if (r->failed.first) {
         job *j = list_take(&r->failed);
         const int rc = tell_failure(r, j, err);
@@ -524,8 +408,23 @@ int reader_wait(reader *r, uint64_t *tags, int cap, int min, err_ctx *err)
     return n;
 }
 
+/* ---- without the caller ---------------------------------------------------------------------- */
+
+static bool go_on(void *self)
+{
+    reader *r = self;
+    if (r->n_busy > 0) turn(r, true, true);
+    return r->n_busy > 0;
+}
+
+void reader_go_on(reader *r)
+{
+    if (r->aside && r->n_open > 0) stand_in_begin(r->aside);
+}
+
 void reader_cancel(reader *r)
 {
+    stand_in_end(r->aside);
     while (r->n_busy > 0) {
         read_request *rq = r->backend->reap(r->self, true);
         r->n_busy--;
@@ -538,4 +437,150 @@ void reader_cancel(reader *r)
         for (int i = 0; i < b->n; i++) list_put(&r->free, &b->jobs[i]);
         r->n_free += b->n;
     }
+}
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+/* Only this file knows which texts go together, and they are static: hence a table. */
+#define NOT_PERMITTED "io_uring is not permitted here: reading with threads"
+#define NOT_BUILT "this build has no io_uring: reading with threads"
+#define NOT_DIRECT "direct reads are refused here: reading through the page cache"
+static const char *const notes[3][2] = {
+    { "", NOT_DIRECT },
+    { NOT_PERMITTED, NOT_PERMITTED "; " NOT_DIRECT },
+    { NOT_BUILT, NOT_BUILT "; " NOT_DIRECT },
+};
+
+static int make_bounce_buffer(reader *r, pool *team, int n, err_ctx *err)
+{
+    uint64_t bytes;
+    const int rc = bounce_buffer_create(&r->bounce, team, n, r->piece, err);
+    if (rc < 0) return rc;
+    void *memory = bounce_buffer_memory(r->bounce, &bytes);
+    r->backend->keep(r->self, memory, bytes);
+    return 0;
+}
+
+static int start_one(reader *r, const reader_backend *b, const reader_options *o, err_ctx *err)
+{
+    const int depth = o->depth > 0 ? o->depth : b->depth;
+    int room, rc = 0;
+    if (b == &reader_uring && fault_hits(FAULT_URING))
+        rc = err_set(err, ERR_UNSUPPORTED, "io_uring: Operation not permitted");
+    if (rc == 0) rc = b->start(&r->self, depth, &room, err);
+    if (rc < 0) return rc;
+    r->backend = b;
+    /* each takes a cell */
+    const int n = !o->team ? room : 2 * (o->depth > 0 ? o->depth : READER_DEPTH);
+    r->most_busy = min_int(room, n);
+    r->requests = mem_array((size_t)n, sizeof *r->requests);
+    if (!r->requests) return err_set(err, ERR_NOMEM, "reader: out of memory for %d requests", n);
+    for (int i = 0; i < n; i++) {
+        r->requests[i].next = r->idle;
+        r->idle = &r->requests[i];
+    }
+    return o->team ? make_bounce_buffer(r, o->team, n, err) : 0;
+}
+
+/* *instead: row of notes. */
+static int start_backend(reader *r, const reader_options *o, int *instead, err_ctx *err)
+{
+    *instead = 0;
+    if (o->kind != READER_PREAD) {
+        const int rc = start_one(r, &reader_uring, o, err);
+        if (rc != ERR_UNSUPPORTED || o->kind == READER_URING) return rc;
+        *instead = reader_uring.built ? 1 : 2;
+    }
+    return start_one(r, &reader_pread, o, err);
+}
+
+static int open_files(reader *r, const char *const *paths, int n_path, bool direct, err_ctx *err)
+{
+    r->files = mem_array((size_t)n_path, sizeof *r->files);
+    if (!r->files) return err_set(err, ERR_NOMEM, "reader: out of memory for %d files", n_path);
+    for (int i = 0; i < n_path; i++) {
+        r->files[i] = (reader_file){ .fd = -1 };
+        r->n_file = i + 1;
+        const int rc = open_file(&r->files[i], paths[i], direct, err);
+        if (rc < 0) return rc;
+    }
+    return 0;
+}
+
+int reader_open(reader **out, const char *const *paths, int n_path, const reader_options *o,
+                const char **note, err_ctx *err)
+{
+    bool refused = false;
+    int instead, rc;
+    *out = NULL;
+    if (note) *note = "";
+    if (o->depth < 0 || o->depth > READER_MAX_DEPTH)
+        return err_set(err, ERR_RANGE, "reader: %d requests in flight are not within 0..%d",
+                       o->depth, READER_MAX_DEPTH);
+    reader *r = mem_zalloc(sizeof *r);
+    if (!r) return err_set(err, ERR_NOMEM, "reader: %zu bytes", sizeof *r);
+    r->piece = o->piece == 0 ? READER_PIECE : o->piece < MAX_PIECE ? o->piece : MAX_PIECE;
+    if (o->team && r->piece > READER_PIECE) r->piece = READER_PIECE;     /* cells stay small */
+    r->piece = r->piece < READER_PAGE ? READER_PAGE : r->piece & ~(uint32_t)(READER_PAGE - 1);
+    if ((rc = open_files(r, paths, n_path, !o->buffered, err)) < 0) goto fail;
+    if ((rc = reserve(r, JOB_BLOCK, err)) < 0) goto fail;
+    if ((rc = start_backend(r, o, &instead, err)) < 0) goto fail;
+    if (o->goes_on) (void)stand_in_create(&r->aside, go_on, r, NULL);
+    set_name(r);
+    for (int i = 0; i < n_path; i++) refused |= !o->buffered && !r->files[i].direct;
+    if (note) *note = notes[instead][refused];
+    *out = r;
+    return 0;
+fail:
+    reader_close(r);
+    return rc;
+}
+
+void reader_close(reader *r)
+{
+    if (!r) return;
+    if (r->self) {
+        reader_cancel(r);
+        stand_in_free(r->aside);
+        r->backend->stop(r->self);
+    }
+    for (int i = 0; i < r->n_file; i++) {
+        if (r->files[i].fd >= 0) close(r->files[i].fd);
+        mem_free(r->files[i].path);
+    }
+    while (r->blocks) {
+        job_block *b = r->blocks;
+        r->blocks = b->next;
+        mem_free(b);
+    }
+    bounce_buffer_free(r->bounce);
+    mem_free(r->requests);
+    mem_free(r->files);
+    mem_free(r);
+}
+
+const char *reader_name(const reader *r)
+{
+    stand_in_end(r->aside);
+    return r->name;
+}
+
+uint64_t reader_bounce_bytes(const reader *r)
+{
+    uint64_t bytes = 0;
+    if (r->bounce) bounce_buffer_memory(r->bounce, &bytes);
+    return bytes;
+}
+
+int reader_open_jobs(const reader *r)
+{
+    return r->n_open;
+}
+
+void reader_register(reader *r, void *base, uint64_t bytes)
+{
+    stand_in_end(r->aside);
+    assert(!r->registered);
+    r->registered = true;
+    if (!r->bounce) r->backend->keep(r->self, base, bytes);
 }

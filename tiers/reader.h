@@ -4,8 +4,8 @@
  * the reference. Jobs complete in any order. Owned and called by one thread at a time.
  *
  * The system has a few requests at a time; as they complete, queued ones are sent, but only inside
- * the calls below. A caller with much queued and other work to do sometimes calls reader_wait
- * with min 0. */
+ * the calls below. A caller with much queued and other work to do calls reader_go_on, or sometimes
+ * reader_wait with min 0. */
 #ifndef TIERS_READER_H
 #define TIERS_READER_H
 
@@ -21,7 +21,8 @@ enum {
     READER_DEPTH = 16,                   /* of io_uring */
     READER_THREADS = 8,                  /* of pread: as many are in flight */
     READER_PIECE = 1 << 20,
-    READER_BOUNCE = READER_DEPTH * READER_PIECE    /* bytes of a bounce_buffer */
+    /* bytes of a bounce buffer: some are read into while others are carried */
+    READER_BOUNCE = 2 * READER_DEPTH * READER_PIECE
 };
 
 typedef struct reader_options {
@@ -32,6 +33,7 @@ typedef struct reader_options {
     pool *team;                          /* not NULL: through a bounce buffer (bounce_buffer.h), by
                                           * default of READER_BOUNCE bytes, which this team empties
                                           * in reader_wait. Borrowed until the reader is closed */
+    bool goes_on;                        /* has a thread for reader_go_on */
 } reader_options;
 
 /* Bytes offset .. offset + bytes - 1 of a file to memory at to. Whole pages around them are read:
@@ -69,6 +71,11 @@ int reader_submit(reader *r, const read_job *jobs, int n, err_ctx *err);
  * is no longer open. */
 int reader_wait(reader *r, uint64_t *tags, int cap, int min, err_ctx *err);
 int reader_open_jobs(const reader *r);   /* submitted and not yet handed back */
+
+/* Until the next call, queued jobs are sent, and bounce buffers emptied, by a thread of the
+ * reader's own: for a caller that has other work for a while, the team's included. Does nothing for
+ * a reader without goes_on, or whose thread the system refused. */
+void reader_go_on(reader *r);
 
 /* Waits for all that is in flight and forgets it, failures included. */
 void reader_cancel(reader *r);

@@ -64,7 +64,8 @@ struct experts_cpu {
     acts mid_x;
     act_row *rows;                       /* [slot in work order]: the slot's token */
     expert_slabs *slabs;                 /* [item]: where its weights are */
-    int *ids, *which, *some;             /* [item]: experts; items that came in; of those, some */
+    int *ids, *n_slot;                   /* [item]: experts, and how many tokens chose each */
+    int *which, *some;                   /* [item]: items that came in; of those, some */
     int most_item;
     bool *taken;                         /* [item]: its down is computed elsewhere */
     void *storage;
@@ -409,24 +410,50 @@ static int wait_items(experts_cpu *c, int first, store_part part, err_ctx *err)
     return n;
 }
 
+/* The threads compute for a while: the drive need not wait for the end of it. Not worth waking
+ * somebody for a single token. */
+static void leave_reading(const experts_cpu *c)
+{
+    if (!is_single(c)) expert_store_go_on(c->store);
+}
+
 /* Items first .. first + n - 1, which are wanted. */
 static int run_wanted(experts_cpu *c, int first, int n, err_ctx *err)
 {
     int got;
-    while ((got = wait_items(c, first, STORE_UP, err)) > 0) run_mixed(c, got, 0);
+    while ((got = wait_items(c, first, STORE_UP, err)) > 0) {
+        leave_reading(c);
+        run_mixed(c, got, 0);
+    }
     if (got < 0) return got;
     for (int left = ask_taken(c, first, n); left > 0;) {
         if ((got = wait_items(c, first, STORE_ALL, err)) < 0) return got;
         const int m = not_taken(c, c->which, got);
+        leave_reading(c);
         run_downs(c, c->some, m);
         left -= m;
     }
     expert_store_release(c->store);
+    leave_reading(c);
     return 0;
 }
 
+/* Whether there are enough slots to use nearly all experts of a layer. */
+static bool uses_all(const experts_cpu *c)
+{
+    return c->now.work->n_slot >= 2 * (int)c->now.bank->n_expert;
+}
+
+static int want_items(experts_cpu *c, int first, int n, err_ctx *err)
+{
+    const int *ids = c->ids + first;
+    return uses_all(c) ? expert_store_want_all(c->store, c->now.layer, ids, c->n_slot + first, n,
+                                               err)
+                       : expert_store_want(c->store, c->now.layer, ids, n, err);
+}
+
 /* While a group is computed, the next one is read; after the last group, the first of the next
- * layer, if there are enough slots to use nearly all of that layer's experts. */
+ * layer, if nearly all of that layer's will be used. */
 static void read_on(experts_cpu *c, int next, int group)
 {
     const expert_job *now = &c->now;
@@ -438,7 +465,7 @@ static void read_on(experts_cpu *c, int next, int group)
     }
     const int layer = expert_store_after(c->store, now->layer);
     const int n = min_int(min_int(group, n_expert), c->most_item);
-    if (layer < 0 || now->work->n_slot < 2 * n_expert) return;
+    if (layer < 0 || !uses_all(c)) return;
     for (int e = 0; e < n; e++) c->which[e] = e;
     expert_store_ahead(c->store, layer, c->which, n);
 }
@@ -448,11 +475,14 @@ static int run_arriving(experts_cpu *c, err_ctx *err)
     const int n = c->now.n_item, room = expert_store_room(c->store);
     const bool at_once = n <= room / 2 || (n <= FEW_ITEMS && n <= room);
     const int group = at_once ? n : max_int(room / 2, 1);
-    for (int i = 0; i < n; i++) c->ids[i] = c->now.items[i].expert;
+    for (int i = 0; i < n; i++) {
+        c->ids[i] = c->now.items[i].expert;
+        c->n_slot[i] = c->now.items[i].n;
+    }
     for (int i = 0; i < n; i += group) {
         const int m = min_int(group, n - i);
         if (c->ahead) router_ahead_tell(c->ahead, c->now.layer, c->ids + i, m);
-        int rc = expert_store_want(c->store, c->now.layer, c->ids + i, m, err);
+        int rc = want_items(c, i, m, err);
         if (rc < 0) return rc;
         read_on(c, i + m, max_int(room / 2, 1));
         if (c->ahead && c->now.x->n == 1)
@@ -525,6 +555,7 @@ static void place_all(experts_cpu *c, mem_layout *a, const model_hparams *hp, in
     c->rows = mem_layout_take(a, n, 1, sizeof *c->rows);
     c->slabs = mem_layout_take(a, items, 1, sizeof *c->slabs);
     c->ids = mem_layout_take(a, items, 1, sizeof *c->ids);
+    c->n_slot = mem_layout_take(a, items, 1, sizeof *c->n_slot);
     c->which = mem_layout_take(a, items, 1, sizeof *c->which);
     c->some = mem_layout_take(a, items, 1, sizeof *c->some);
     c->taken = mem_layout_take(a, items, 1, sizeof *c->taken);

@@ -1,0 +1,117 @@
+/* stand_in.c - one thread, which sleeps until it is asked to begin.
+ *
+ * The lock is never held during a step. Whoever sees `working` change under it sees all that the
+ * other one wrote. */
+#include "tiers/stand_in.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+struct stand_in {
+    stand_in_fn *step;
+    void *ctx;
+    bool begun;                          /* the owner's: begin without an end */
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock;
+    pthread_cond_t asked, over;          /* working, or quit; no longer working */
+    bool working, quit;                  /* guarded by lock */
+    _Atomic bool stop;                   /* after the step under way */
+};
+
+static void work(stand_in *s)
+{
+    while (!atomic_load_explicit(&s->stop, memory_order_relaxed))
+        if (!s->step(s->ctx)) return;
+}
+
+static void *serve(void *self)
+{
+    stand_in *s = self;
+    pthread_mutex_lock(&s->lock);
+    while (!s->quit) {
+        if (!s->working) {
+            pthread_cond_wait(&s->asked, &s->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&s->lock);
+        work(s);
+        pthread_mutex_lock(&s->lock);
+        s->working = false;
+        pthread_cond_signal(&s->over);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* Signals are for the program's own threads. */
+static int start_thread(stand_in *s)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int why = pthread_create(&s->thread, NULL, serve, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    s->has_thread = why == 0;
+    return why;
+}
+
+int stand_in_create(stand_in **out, stand_in_fn *step, void *ctx, err_ctx *err)
+{
+    stand_in *s = mem_zalloc(sizeof *s);
+    *out = NULL;
+    if (!s) return err_set(err, ERR_NOMEM, "a thread that goes on: %zu bytes", sizeof *s);
+    s->step = step;
+    s->ctx = ctx;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->asked, NULL);
+    pthread_cond_init(&s->over, NULL);
+    const int why = start_thread(s);
+    if (why != 0) {
+        stand_in_free(s);
+        errno = why;
+        return err_sys(err, "no thread that goes on");
+    }
+    *out = s;
+    return 0;
+}
+
+void stand_in_free(stand_in *s)
+{
+    if (!s) return;
+    stand_in_end(s);
+    if (s->has_thread) {
+        pthread_mutex_lock(&s->lock);
+        s->quit = true;
+        pthread_cond_signal(&s->asked);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->thread, NULL);
+    }
+    pthread_cond_destroy(&s->over);
+    pthread_cond_destroy(&s->asked);
+    pthread_mutex_destroy(&s->lock);
+    mem_free(s);
+}
+
+void stand_in_begin(stand_in *s)
+{
+    if (s->begun) return;
+    s->begun = true;
+    atomic_store_explicit(&s->stop, false, memory_order_relaxed);
+    pthread_mutex_lock(&s->lock);
+    s->working = true;
+    pthread_cond_signal(&s->asked);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void stand_in_end(stand_in *s)
+{
+    if (!s || !s->begun) return;
+    s->begun = false;
+    atomic_store_explicit(&s->stop, true, memory_order_relaxed);
+    pthread_mutex_lock(&s->lock);
+    while (s->working) pthread_cond_wait(&s->over, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
