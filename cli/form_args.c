@@ -47,19 +47,20 @@ int form_args_read(grammar **out, const form_args *a)
     return 2;
 }
 
-int form_open(form *out, const grammar *g, const tokenizer *tok, int n_vocab, err_ctx *err)
+int form_tries_make(form_tries *t, const grammar *g, const tokenizer *tok, err_ctx *err)
 {
-    *out = (form){ 0 };
-    if (!g) return 0;
-    int rc = token_trie_create(&out->trie, tok, grammar_has_markup(g), err);
-    if (rc == 0) rc = grammar_mask_create(&out->mask, g, out->trie, n_vocab, err);
-    if (rc < 0) form_close(out);
-    return rc;
+    const bool markup = g && grammar_has_markup(g);
+    return !g || t->of[markup] ? 0 : token_trie_create(&t->of[markup], tok, markup, err);
 }
 
-void form_close(form *f)
+int form_mask(grammar_mask **out, const form_tries *t, const grammar *g, int n_vocab, err_ctx *err)
 {
-    grammar_mask_free(f->mask);
-    token_trie_free(f->trie);
-    *f = (form){ 0 };
+    *out = NULL;
+    return g ? grammar_mask_create(out, g, t->of[grammar_has_markup(g)], n_vocab, err) : 0;
+}
+
+void form_tries_release(form_tries *t)
+{
+    for (size_t i = 0; i < ARRAY_LEN(t->of); i++) token_trie_free(t->of[i]);
+    *t = (form_tries){ 0 };
 }

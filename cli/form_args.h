@@ -2,7 +2,7 @@
  *
  * Put a form_args into the verb's options, add { "Form of the answer:", form_options,
  * FORM_N_OPTION, offsetof(..., form) } to its groups, call form_args_read before a model is opened
- * and form_open once there is one. */
+ * and form_mask once there is one. */
 #ifndef CLI_FORM_ARGS_H
 #define CLI_FORM_ARGS_H
 
@@ -18,14 +18,15 @@ extern const arg_option form_options[FORM_N_OPTION];
  * frees *out. */
 int form_args_read(grammar **out, const form_args *a);
 
-/* What an answer is held to. */
-typedef struct form {
-    token_trie *trie;
-    grammar_mask *mask;                  /* NULL: no form */
-} form;
+/* The vocabulary as forms read it, made when it is first needed: it takes a while, so whoever has
+ * many answers keeps it. Begins zeroed. */
+typedef struct form_tries { token_trie *of[2]; } form_tries;
 
-/* Borrows g, which may be NULL, and tok. 0, or < 0 with err filled and *out empty. */
-int form_open(form *out, const grammar *g, const tokenizer *tok, int n_vocab, err_ctx *err);
-void form_close(form *f);                /* accepts a zeroed one */
+/* What g needs, if it is not there already; g may be NULL. Borrows tok. */
+int form_tries_make(form_tries *t, const grammar *g, const tokenizer *tok, err_ctx *err);
+void form_tries_release(form_tries *t);
+
+/* What an answer is held to, or NULL without a form; what it needs has been made. Borrows both. */
+int form_mask(grammar_mask **out, const form_tries *t, const grammar *g, int n_vocab, err_ctx *err);
 
 #endif

@@ -410,7 +410,8 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     chat_request req;
     id_list ids = { 0 };
     sampling draw = { 0 };
-    form held_to = { 0 };
+    form_tries tries = { 0 };
+    grammar_mask *mask = NULL;
     prompt_cache kept = { .drive_bytes = o->drive };
     session *s = NULL;
     predict_log guesses = { 0 };
@@ -428,7 +429,9 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     if ((rc = model_handle_plan(&bytes, l, so, &err)) < 0) goto model_refused;
     if ((rc = check_length(ids.n, so->ctx, l->m->hp.ctx_train, &err)) < 0) goto done;
     if ((rc = sampling_open(&draw, &o->sampling, l->m, l->tok, so->ctx, &err)) < 0) goto done;
-    if ((rc = form_open(&held_to, o->grammar, l->tok, l->m->hp.n_vocab, &err)) < 0) goto done;
+    if ((rc = form_tries_make(&tries, o->grammar, l->tok, &err)) < 0 ||
+        (rc = form_mask(&mask, &tries, o->grammar, l->m->hp.n_vocab, &err)) < 0)
+        goto done;
     if (o->engine.experts_used) {
         rc = experts_cost_measure(&r.cost, l, (int)o->engine.experts_used, so, &err);
         if (rc < 0) goto model_refused;
@@ -453,7 +456,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     placement_watch(&v.speed, l->where, s, false);
     answer_options ao = {
         .tok = l->tok, .talk = o->raw ? NULL : l->talk, .req = &req, .stop = draw.stop,
-        .form = held_to.mask, .max_tokens = (int)o->n, .show_special = true,
+        .form = mask, .max_tokens = (int)o->n, .show_special = true,
     };
     const prompt_parts parts = parts_of(&ids, l, o, &req);
     prompt_cache_begin(&kept, &ao, s, so, &parts);
@@ -472,7 +475,8 @@ done:
     prompt_cache_close(&kept);
     session_free(s);
     sampling_close(&draw);
-    form_close(&held_to);
+    grammar_mask_free(mask);
+    form_tries_release(&tries);
     ids_free(&ids);
     textbuf_free(&v.text);
     textbuf_free(&v.reasoning);

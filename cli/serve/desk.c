@@ -23,6 +23,7 @@ struct desk {
     desk_options o;
     encoder *enc;                        /* the clerk's own, as the next */
     first_dates dates;
+    form_tries tries;                    /* the clerk makes them, answers use them */
     seats *at;                           /* the engine's thread's own, but for looking */
     pthread_t clerk, engine;
     bool has_clerk, has_engine;
@@ -266,7 +267,7 @@ void desk_take(desk *d, http_exchange *x, api_kind kind, bool count)
     const bool full = d->fresh.n + d->ready.n >= d->o.most_waiting;
     if (j && !closing && !full) {
         *j = (job){ .d = d, .o = &d->o, .hurry = &d->hurry, .x = x, .kind = kind, .count = count,
-                    .arrived_ns = clock_ns() };
+                    .tries = &d->tries, .arrived_ns = clock_ns() };
         d->counts.requests++;
         push(&d->fresh, j);
         pthread_cond_broadcast(&d->more);
@@ -332,6 +333,7 @@ void desk_free(desk *d)
     if (!d) return;
     encoder_free(d->enc);
     seats_free(d->at);
+    form_tries_release(&d->tries);
     pthread_cond_destroy(&d->more);
     pthread_mutex_destroy(&d->lock);
     mem_free(d);

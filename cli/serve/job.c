@@ -209,6 +209,7 @@ bool job_prepare(job *j, encoder *enc, first_dates *dates)
     }
     int rc = check(j, &param, &err);
     if (rc == 0) rc = job_make_form(j, &err);
+    if (rc == 0) rc = form_tries_make(j->tries, j->form, j->o->model->tok, &err);
     if (rc == 0) rc = make_prompts(j, enc, dates, &err);
     if (rc < 0) {
         api_error_make(&why, rc == ERR_NOMEM ? API_BROKEN : rc == ERR_UNSUPPORTED ?

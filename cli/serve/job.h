@@ -29,6 +29,7 @@ typedef struct job {
     int n_prompt, n_all;                 /* n_all: tokens of all of them */
     int n_stable;                        /* of the first, before the cue: the next turn has them */
     int n_system;                        /* of it, system message and tools: so have others */
+    form_tries *tries;                   /* the desk's, for forms of all answers */
     grammar *form;                       /* that the answer has, or NULL */
     chat_request shown;                  /* as the parser sees it: which calls may come */
     uint64_t arrived_ns, wrote_ns;
@@ -44,7 +45,7 @@ typedef struct job {
     running_answer *a;                   /* the choice under way; NULL: none */
     sampler *smp;                        /* of it, as the next three */
     stops *stop;
-    form held_to;
+    grammar_mask *mask;
     answer_stats stats;                  /* of the latest that has ended */
 } job;
 

@@ -131,13 +131,14 @@ static int begin_rows(job *j, const id_list *prompt, err_ctx *err)
 static void close_choice(job *j)
 {
     answer_free(j->a);
-    form_close(&j->held_to);
+    grammar_mask_free(j->mask);
     stops_free(j->stop);
     sampler_free(j->smp);
     logprob_rows_free(j->rows);
     j->a = NULL;
     j->stop = NULL;
     j->smp = NULL;
+    j->mask = NULL;
     j->rows = NULL;
 }
 
@@ -149,10 +150,10 @@ static int open_choice(job *j, err_ctx *err)
     j->reasons = j->enough = false;
     int rc = make_sampler(&j->smp, j, j->choice, err);
     if (rc == 0 && j->r->n_stop > 0) rc = stops_create(&j->stop, j->r->stop, j->r->n_stop, err);
-    if (rc == 0) rc = form_open(&j->held_to, j->form, l->tok, l->m->hp.n_vocab, err);
+    if (rc == 0) rc = form_mask(&j->mask, j->tries, j->form, l->m->hp.n_vocab, err);
     const answer_options ao = {
         .tok = l->tok, .talk = j->r->raw ? NULL : l->talk, .req = j->r->raw ? NULL : &j->shown,
-        .stop = j->stop, .form = j->held_to.mask, .max_tokens = j->r->max_tokens,
+        .stop = j->stop, .form = j->mask, .max_tokens = j->r->max_tokens,
         .n_stable = j->n_stable, .cache = j->o->cache, .marks = &j->n_system, .n_mark = 1,
         .mark_every = MARK_EVERY,
     };
