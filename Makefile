@@ -19,6 +19,7 @@
 # URING=0                  without liburing: the drive is read by threads that call pread
 # CURL=0                   without libcurl: no moe-run pull. Default: 1 if its headers are here
 # TEST_THREADS=64          tests as on a machine of 64 cores
+# SCHEMAS=100              answers of as many random JSON schemas, instead of a handful
 # SAN=address,undefined    sanitizers (also SAN=thread), without CUDA
 # DEPS=dir                 extra prefix with usr/include and usr/lib for headers and libraries
 # V=1 shows commands, WERROR=1 makes warnings errors

@@ -111,6 +111,116 @@ def openai_chat(c, said):
         check('text/event-stream' in raw.headers['content-type'], 'chat stream: type')
 
 
+def joined(rows):
+    """What the tokens of rows of logprobs come to."""
+    return b''.join(bytes(r.bytes) for r in rows).decode()
+
+
+def openai_logprobs(c):
+    opts = dict(model='x', messages=HELLO, max_tokens=60, seed=3, logprobs=True, top_logprobs=4)
+    r = c.chat.completions.create(**opts, temperature=0)
+    rows = r.choices[0].logprobs.content
+    check(joined(rows) == r.choices[0].message.content, 'logprobs: rows are the text')
+    check(all(len(w.top_logprobs) == 4 and w.logprob == w.top_logprobs[0].logprob <= 0
+              for w in rows), 'logprobs: temperature 0 draws the likeliest')
+    r = c.chat.completions.create(**opts, temperature=1, stop=['e'])
+    said = r.choices[0].message.content
+    check('e' not in said and joined(r.choices[0].logprobs.content) == said,
+          f'logprobs: with a stop string {said!r}')
+    rows = [row for chunk in c.chat.completions.create(**opts, temperature=1, stop=['e'],
+                                                       stream=True)
+            if chunk.choices and chunk.choices[0].logprobs
+            for row in chunk.choices[0].logprobs.content]
+    check(rows == r.choices[0].logprobs.content, 'logprobs: the same in a stream')
+    r = c.completions.create(model='x', prompt='Once upon a time', max_tokens=5, temperature=0,
+                             logprobs=2, echo=True)
+    rows = r.choices[0].logprobs
+    check(''.join(rows.tokens) == r.choices[0].text and rows.token_logprobs[0] is None and
+          all(p <= 0 for p in rows.token_logprobs[1:]), 'completions: logprobs with echo')
+    check(rows.text_offset[-1] == len(r.choices[0].text) - len(rows.tokens[-1]) and
+          len(rows.top_logprobs[1]) == 2, 'completions: offsets')
+    r = c.responses.create(model='x', input='Hello', temperature=0, max_output_tokens=40,
+                           include=['message.output_text.logprobs'], top_logprobs=2)
+    part = r.output[-1].content[0]
+    check(joined(part.logprobs) == part.text and len(part.logprobs[0].top_logprobs) == 2,
+          'responses: logprobs')
+
+
+def openai_choices(c):
+    opts = dict(model='x', messages=HELLO, max_tokens=30)
+    texts = [[m.message.content for m in c.chat.completions.create(**opts, n=3, seed=8).choices]
+             for _ in range(2)]
+    check(texts[0] == texts[1] and len(set(texts[0])) > 1, f'n and seed: {texts}')
+    alone = c.chat.completions.create(**opts, seed=8)
+    check(alone.choices[0].message.content == texts[0][0], 'n: the first is what comes alone')
+    check(alone.usage.completion_tokens <= 30, 'n: usage')
+    r = c.chat.completions.create(**opts, seed=8, stop=['zzzz', ' '])
+    check(' ' not in r.choices[0].message.content and r.choices[0].finish_reason in
+          ('stop', 'length'), 'stop')
+    text, finish = {}, {}
+    for chunk in c.chat.completions.create(**opts, n=3, seed=8, stream=True):
+        for m in chunk.choices:
+            text[m.index] = text.get(m.index, '') + (m.delta.content or '')
+            finish[m.index] = m.finish_reason or finish.get(m.index)
+    check([text[i] for i in range(3)] == texts[0] and all(finish.values()), 'n in a stream')
+    raises(openai.BadRequestError, 'n: 9 are too many',
+           lambda: c.chat.completions.create(**opts, n=9))
+    e = raises(openai.BadRequestError, 'completions: suffix',
+               lambda: c.completions.create(model='x', prompt='a', suffix='b'))
+    check(e is not None and e.param == 'suffix', 'suffix: its name')
+
+
+PICK = {'type': 'object', 'properties': {
+    'mode': {'type': 'string', 'enum': ['fast', 'slow']},
+    'n': {'type': 'integer', 'minimum': 2, 'maximum': 4}}, 'required': ['mode', 'n'],
+        'additionalProperties': False}
+
+
+def fits(arguments):
+    return (set(arguments) == {'mode', 'n'} and arguments['mode'] in ('fast', 'slow') and
+            2 <= arguments['n'] <= 4)
+
+
+def forced_calls(o, a):
+    tools = TOOLS + [{'type': 'function', 'function': {'name': 'pick', 'parameters': PICK}}]
+    named = {'type': 'function', 'function': {'name': 'pick'}}
+    allowed = {'type': 'allowed_tools', 'allowed_tools': {'mode': 'required', 'tools': [named]}}
+    opts = dict(model='x', messages=HELLO, tools=tools, temperature=0, max_tokens=800)
+    for choice in named, allowed:
+        r = o.chat.completions.create(**opts, tool_choice=choice,
+                                      parallel_tool_calls=False).choices[0]
+        calls = r.message.tool_calls or []
+        check(r.finish_reason == 'tool_calls' and len(calls) == 1 and
+              calls[0].function.name == 'pick' and fits(json.loads(calls[0].function.arguments)),
+              f'forced: {choice["type"]}: {r.message}')
+    text = name = ''
+    for chunk in o.chat.completions.create(**opts, tool_choice=named, stream=True):
+        for call in (chunk.choices[0].delta.tool_calls or []) if chunk.choices else []:
+            name += call.function.name or ''
+            text += call.function.arguments or ''
+    check(name == 'pick' and fits(json.loads(text)), f'forced in a stream: {name} {text}')
+    only = [{'type': 'function', 'function': {'name': 'pick', 'parameters': PICK, 'strict': True}}]
+    r = o.chat.completions.create(**dict(opts, tools=only), tool_choice='required').choices[0]
+    check(r.message.tool_calls and r.message.content is None and
+          all(fits(json.loads(c.function.arguments)) for c in r.message.tool_calls),
+          f'required: {r.message}')
+    nobody = {'type': 'function', 'function': {'name': 'nobody'}}
+    raises(openai.BadRequestError, 'forced: a tool that is not there',
+           lambda: o.chat.completions.create(**opts, tool_choice=nobody))
+    r = o.responses.create(model='x', input='Hello', temperature=0, tool_choice='required',
+                           tools=[{'type': 'function', 'name': 'pick', 'parameters': PICK,
+                                   'strict': True}])
+    check(r.output[-1].type == 'function_call' and fits(json.loads(r.output[-1].arguments)),
+          f'responses: required: {r.output[-1]}')
+    given = [{'name': 'pick', 'input_schema': PICK}]
+    for choice in ({'type': 'any'},
+                   {'type': 'tool', 'name': 'pick', 'disable_parallel_tool_use': True}):
+        r = a.messages.create(model='x', messages=HELLO, max_tokens=800, tools=given,
+                              tool_choice=choice, extra_body={'temperature': 0})
+        check(r.stop_reason == 'tool_use' and r.content[-1].name == 'pick' and
+              fits(r.content[-1].input), f'messages: {choice["type"]}: {r.content}')
+
+
 def openai_other(c, said):
     check([m.id for m in c.models.list()][0] == 'demo', 'models.list')
     check(c.models.retrieve('claude-local').id == 'claude-local', 'models.retrieve')
@@ -200,10 +310,13 @@ def main():
                 o = openai.OpenAI(base_url=server.url + '/v1', api_key=KEY, max_retries=0)
                 openai_chat(o, said)
                 openai_other(o, said)
+                openai_logprobs(o)
+                openai_choices(o)
                 openai_errors(o, server.url)
                 second_turn(o)
-                anthropic_messages(anthropic.Anthropic(base_url=server.url, api_key=KEY,
-                                                       max_retries=0), said)
+                a = anthropic.Anthropic(base_url=server.url, api_key=KEY, max_retries=0)
+                forced_calls(o, a)
+                anthropic_messages(a, said)
                 ollama_calls(ollama.Client(server.url, headers={'Authorization': f'Bearer {KEY}'}),
                              said)
             finally:

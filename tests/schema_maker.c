@@ -3,6 +3,7 @@
 #include "tests/schema_maker.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- the validator --------------------------------------------------------------------------- */
@@ -16,6 +17,34 @@ static bool is_type(const json_t *v, const char *name)
     if (strcmp(name, "number") == 0) return json_is_number(v);
     if (strcmp(name, "boolean") == 0) return json_is_boolean(v);
     return json_is_null(v);
+}
+
+static bool has_type(const json_t *v, const json_t *type)
+{
+    if (json_is_string(type)) return is_type(v, json_string_value(type));
+    for (size_t i = 0; i < json_array_size(type); i++)
+        if (is_type(v, json_string_value(json_array_get(type, i)))) return true;
+    return false;
+}
+
+/* Digits where a picture has 0, hexadecimal ones where it has x, else its own characters. */
+static bool looks_like(const char *s, const char *picture)
+{
+    for (; *picture; s++, picture++)
+        if (*picture == '0' ? !(*s >= '0' && *s <= '9')
+            : *picture == 'x' ? !*s || !strchr("0123456789abcdef", *s) : *s != *picture)
+            return false;
+    return *s == '\0';
+}
+
+static bool has_format(const char *s, const char *format)
+{
+    int y, m, d;
+    if (strcmp(format, "uuid") == 0)
+        return looks_like(s, "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx");
+    return looks_like(s, "0000-00-00") && sscanf(s, "%d-%d-%d", &y, &m, &d) == 3 && m >= 1 &&
+           m <= 12 && d >= 1 &&
+           d <= (m == 2 ? 29 : m == 4 || m == 6 || m == 9 || m == 11 ? 30 : 31);
 }
 
 static size_t n_char(const char *s)
@@ -60,7 +89,7 @@ bool schema_valid(const json_t *s, const json_t *v, const json_t *root, bool str
         }
         return true;
     }
-    if ((x = json_object_get(s, "anyOf"))) {
+    if ((x = json_object_get(s, "anyOf")) || (x = json_object_get(s, "oneOf"))) {
         for (size_t i = 0; i < json_array_size(x); i++)
             if (schema_valid(json_array_get(x, i), v, root, strict)) return true;
         return false;
@@ -71,7 +100,9 @@ bool schema_valid(const json_t *s, const json_t *v, const json_t *root, bool str
             if (json_equal(json_array_get(x, i), v)) return true;
         return false;
     }
-    if ((x = json_object_get(s, "type")) && !is_type(v, json_string_value(x))) return false;
+    if ((x = json_object_get(s, "type")) && !has_type(v, x)) return false;
+    if ((x = json_object_get(s, "format")) && json_is_string(v) &&
+        !has_format(json_string_value(v), json_string_value(x))) return false;
     const double n = json_number_value(v);
     if (json_is_number(v)) {
         if ((x = json_object_get(s, "minimum")) && n < json_number_value(x)) return false;
@@ -206,4 +237,36 @@ json_t *schema_random(test_rng *rng)
     json_t *s = schema_of(rng, 3, true);
     json_object_set_new(s, "$defs", json_pack("{s:o}", "t", object_schema(rng, 2, 0, 5)));
     return s;
+}
+
+static void widen_string(test_rng *rng, json_t *s)
+{
+    const bool bare = json_object_size(s) == 1;
+    if (!json_object_get(s, "maxLength")) json_object_set_new(s, "maxLength", json_integer(12));
+    if (test_below(rng, 4) == 0)
+        json_object_set_new(s, "type", json_pack("[s,s]", "string", "null"));
+    if (!bare || test_below(rng, 3)) return;
+    json_object_del(s, "maxLength");
+    json_object_set_new(s, "format", json_string(test_below(rng, 2) ? "date" : "uuid"));
+}
+
+void schema_widen(test_rng *rng, json_t *s)
+{
+    const char *type = json_string_value(json_object_get(s, "type")), *key;
+    json_t *x;
+    size_t i;
+    json_object_foreach(s, key, x) schema_widen(rng, x);
+    if (json_is_array(s)) json_array_foreach(s, i, x) schema_widen(rng, x);
+    if ((x = json_object_get(s, "anyOf")) && test_below(rng, 2)) {
+        json_object_set(s, "oneOf", x);
+        json_object_del(s, "anyOf");
+    }
+    if (type && strcmp(type, "string") == 0) widen_string(rng, s);
+    else if (type && strcmp(type, "boolean") == 0 && test_below(rng, 4) == 0)
+        json_object_set_new(s, "type", json_pack("[s,s]", "boolean", "integer"));
+    else if (type && strcmp(type, "array") == 0) {
+        if (!json_object_get(s, "items"))
+            json_object_set_new(s, "items", json_pack("{s:s}", "type", "boolean"));
+        if (!json_object_get(s, "maxItems")) json_object_set_new(s, "maxItems", json_integer(3));
+    } else if (type && strcmp(type, "object") == 0) json_object_del(s, "additionalProperties");
 }

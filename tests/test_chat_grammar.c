@@ -166,24 +166,6 @@ static bool answer(heard *h, int kind, const chat_request *req, const grammar *g
 
 /* ---- tools at random ------------------------------------------------------------------------- */
 
-/* What is drawn at random does not end by itself. */
-static void set_bounds(json_t *s)
-{
-    const char *type = json_string_value(json_object_get(s, "type")), *key;
-    json_t *x;
-    size_t i;
-    json_object_foreach(s, key, x) set_bounds(x);
-    if (json_is_array(s)) json_array_foreach(s, i, x) set_bounds(x);
-    if (type && strcmp(type, "string") == 0 && !json_object_get(s, "maxLength"))
-        json_object_set_new(s, "maxLength", json_integer(12));
-    if (type && strcmp(type, "array") == 0) {
-        if (!json_object_get(s, "items"))
-            json_object_set_new(s, "items", json_pack("{s:s}", "type", "boolean"));
-        if (!json_object_get(s, "maxItems")) json_object_set_new(s, "maxItems", json_integer(3));
-    }
-    if (type && strcmp(type, "object") == 0) json_object_del(s, "additionalProperties");
-}
-
 /* A schema whose outermost names fit into tags; free: one of its strings has no bounds. */
 static json_t *parameters(test_rng *rng, bool free)
 {
@@ -192,7 +174,7 @@ static json_t *parameters(test_rng *rng, bool free)
     const char *key;
     char name[16];
     int n = 0;
-    set_bounds(s);
+    schema_widen(rng, s);
     json_object_foreach(old, key, v) {
         snprintf(name, sizeof name, "p_%d", n++);
         json_object_set(p, name, v);
