@@ -4,7 +4,8 @@
 # make check-gpu  those that use a GPU, alone; fails where there is none
 # make check-clients  the server with the packages openai, anthropic and ollama, from PyPI
 # make bench      what this machine does: tokenizers, block decoders, synthetic files
-# make fuzz       fuzz the loader for FUZZ_SECONDS=600; FUZZER=afl uses AFL++ instead of libFuzzer
+# make fuzz       fuzz what reads files and requests, each for FUZZ_SECONDS=600; FUZZ=TARGET one of them;
+#                 FUZZER=afl uses AFL++ instead of libFuzzer
 # make install    into $(DESTDIR)$(PREFIX); PREFIX is /usr/local unless you say PREFIX=$HOME/.local
 # make deb        a Debian package of it, in the build's folder
 # make man        writes what --help says about options into the man pages
@@ -348,7 +349,10 @@ $(SIM_BIN) $(SIM_PROG): $(SIM_OBJ) $(filter-out $(GPU_OBJ),$(LIB_OBJ))
 	$(LINK)
 
 # Without libFuzzer (SAN=fuzzer,...) the targets run under tests/fuzz_main.c, a small mutator of our own.
-FUZZERS  := $B/tests/fuzz_gguf $B/tests/fuzz_schema
+FUZZ_ALL := fuzz_gguf fuzz_schema fuzz_request fuzz_prefix_file
+FUZZERS  := $(FUZZ_ALL:%=$B/tests/%)
+$B/tests/fuzz_request: $(filter $B/cli/serve/api_%,$(CLI_OBJ))
+$B/tests/fuzz_prefix_file: $B/tests/model_maker.c.o $B/tests/test.c.o
 $(FUZZERS): $B/tests/%: $B/tests/%.c.o $(LIB_OBJ) \
             $(if $(findstring fuzzer,$(SAN)),,$B/tests/fuzz_main.c.o $B/tests/test.c.o)
 	$(LINK)
@@ -392,4 +396,4 @@ $B/clients/ready: tests/clients.txt
 FUZZ_SECONDS ?= 600
 FUZZER       ?= libfuzzer
 fuzz: $B/tests/fuzz_seeds
-	+tools/fuzz.sh $(FUZZER) $(FUZZ_SECONDS) $<
+	+tools/fuzz.sh $(FUZZER) $(FUZZ_SECONDS) $< $(or $(FUZZ),$(FUZZ_ALL))

@@ -329,8 +329,8 @@ static json_t *answer_json(const view *v, const report *r, json_error_t *why)
     char path[4 * PATH_MAX];
     json_t *settings = settings_json(r, v->o, why);
     return !settings ? NULL : json_pack_ex(
-        why, 0, "{s:s%, s:s%, s:s, s:i, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f}, s:I, s:I, s:s, s:s, "
-        "s:o, s:o}",
+        why, 0, "{s:s%, s:s%, s:s, s:i, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f}, s:I, s:I, s:s, "
+        "s:s, s:o, s:o}",
         "text", v->text.ptr ? v->text.ptr : "", v->text.len,
         "reasoning", v->reasoning.ptr ? v->reasoning.ptr : "", v->reasoning.len,
         "stop", answer_end_name(s->end),

@@ -1,9 +1,9 @@
 /* prompt_cache.h - what run and chat keep of long prompts on the drive, for the next program that
  * begins with the same tokens; and the folder, which is moe-serve's, too.
  *
- * What is kept is in engine/session/prefix_cache.h's files; RAM has no copy of it. While a prompt is
- * taken in, snapshots are taken, which the plan counts; after the answer they are written, one after
- * the other. Nothing here fails: what cannot be kept is computed again, and a line says why.
+ * What is kept is in engine/session/prefix_cache.h's files; RAM has no copy of it. While a prompt
+ * is taken in, snapshots are taken, which the plan counts; after the answer they are written, one
+ * after the other. Nothing here fails: what cannot be kept is computed again, and a line says why.
  *
  * Prompts of fewer than PROMPT_CACHE_LEAST tokens are left alone. Others are cut at marks, whether
  * anything is kept or not, so that an answer does not show where its prompt came from. */
@@ -16,8 +16,8 @@
 
 #define PROMPT_CACHE_OPTION "prompt-cache-drive"
 #define PROMPT_CACHE_ENV "MOE_PROMPT_CACHE_DRIVE"
-#define PROMPT_CACHE_HELP "Space for states of long prompts, which then need not be computed again, " \
-                          "in $XDG_CACHE_HOME/moe/prompts; 0: none. Default: 16G"
+#define PROMPT_CACHE_HELP "Space for states of long prompts, which then need not be computed " \
+                          "again, in $XDG_CACHE_HOME/moe/prompts; 0: none. Default: 16G"
 #define PROMPT_CACHE_BYTES ((uint64_t)16 << 30)
 
 enum {

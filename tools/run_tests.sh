@@ -16,6 +16,8 @@ if [ "$1" = --one ]; then
     check_layers.sh) set -- tools/check_layers.sh ;;
     fuzz_gguf) set -- "$build/tests/fuzz_gguf" --seconds "${FUZZ_CHECK_SECONDS:-4}" "$build/seeds" ;;
     fuzz_schema) set -- "$build/tests/fuzz_schema" --seconds "${FUZZ_CHECK_SECONDS:-4}" tests/seeds/grammar ;;
+    fuzz_request) set -- "$build/tests/fuzz_request" --seconds "${FUZZ_CHECK_SECONDS:-2}" tests/seeds/requests ;;
+    fuzz_prefix_file) set -- "$build/tests/fuzz_prefix_file" --seconds "${FUZZ_CHECK_SECONDS:-2}" tests/seeds/prefix ;;
     *.sh) set -- "tests/$4" "$build" ;;
     *) set -- "$build/tests/$4" ;;
     esac
@@ -83,6 +85,8 @@ rest() {
     echo test_packaging.sh
     echo fuzz_gguf
     echo fuzz_schema
+    echo fuzz_request
+    echo fuzz_prefix_file
     echo check_layers.sh
 }
 list() {

@@ -14,7 +14,7 @@ void api_put_string(textbuf *b, str_view s)
         const unsigned char c = i < s.len ? (unsigned char)s.ptr[i] : 0;
         const char *e = NULL;
         if (i < s.len && c >= 0x20 && c != '"' && c != '\\') continue;
-        textbuf_put(b, (str_view){ s.ptr + from, i - from });
+        if (i > from) textbuf_put(b, (str_view){ s.ptr + from, i - from });
         from = i + 1;
         if (i == s.len) break;
         for (size_t k = 0; k + 1 < sizeof plain; k += 2)
@@ -77,7 +77,7 @@ static void put_minified(textbuf *b, str_view s)
         } else if (c == '"') {
             in_string = !in_string;
         } else if (!in_string && strchr(" \t\r\n", c)) {
-            textbuf_put(b, (str_view){ s.ptr + from, i - from });
+            if (i > from) textbuf_put(b, (str_view){ s.ptr + from, i - from });
             from = i + 1;
         }
     }

@@ -107,7 +107,7 @@ static void remove_branch(prefix_cache *c, prefix_node *top)
 /* By stamps: two nodes may have one file, if another program wrote what is in RAM here. */
 static bool has_child_on_drive(prefix_cache *c, const prefix_node *k)
 {
-    for (const prefix_node *a = &c->root; (a = prefix_tree_next((prefix_node *)(uintptr_t)a, true));)
+    for (prefix_node *a = &c->root; (a = prefix_tree_next(a, true));)
         if (a->counted && a->from > 0 && a->parent->stamp == k->stamp) return true;
     return false;
 }
@@ -441,7 +441,8 @@ int prefix_drive_save(prefix_cache *c, prefix_node *k, err_ctx *err)
     if (k->on_drive) return 0;
     const int lock = lock_folder(c, PATIENCE_MS);
     if (lock == ERR_STOPPED)
-        return err_set(err, ERR_IO, "another program has been writing for %d s", PATIENCE_MS / 1000);
+        return err_set(err, ERR_IO, "another program has been writing for %d s",
+                       PATIENCE_MS / 1000);
     look_again(c);
     const int rc = save_branch(c, k, err);
     unlock_folder(lock);

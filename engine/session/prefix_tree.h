@@ -9,7 +9,8 @@
  * branches.
  *
  * Invariants: whatever is in RAM has its parent in RAM; what is on the drive has its parent on the
- * drive, unless another program removed that; every node is in one of them or in both; none was used later than its parent. */
+ * drive, unless another program removed that; every node is in one of them or in both; none was
+ * used later than its parent. */
 #ifndef ENGINE_SESSION_PREFIX_TREE_H
 #define ENGINE_SESSION_PREFIX_TREE_H
 
@@ -88,8 +89,8 @@ int prefix_drive_save(prefix_cache *c, prefix_node *k, err_ctx *err);
  * removed, and so are those after it, with their nodes. */
 uint8_t *prefix_drive_read(prefix_cache *c, prefix_node *k);
 
-/* False if another program removed k, or something that it goes on from: then so does this one, with
- * the nodes. */
+/* False if another program removed k, or something that it goes on from: then so does this one,
+ * with the nodes. */
 bool prefix_drive_has(prefix_cache *c, prefix_node *k);
 
 /* It was used: the next program goes by the times of files. */

@@ -70,8 +70,8 @@ uint64_t state_mark_bytes(const model *m, kv_type type, int pos);
 int state_export(const state *s, void *rows, int from, void *mark, err_ctx *err);
 
 /* The same for the position of a snapshot, which the state has passed since. ERR_RANGE: there is no
- * snapshot of it; ERR_UNSUPPORTED: that does not hold all of the mark (a model with several windows,
- * some of them longer than the context). */
+ * snapshot of it; ERR_UNSUPPORTED: that does not hold all of the mark (a model with several
+ * windows, some of them longer than the context). */
 int state_export_snapshot(const state *s, int pos, void *rows, int from, void *mark, err_ctx *err);
 int state_next_snapshot(const state *s, int pos);        /* the lowest above pos; 0: none */
 
