@@ -3,6 +3,7 @@
 # make check      all tests; ends with one line "N passed, N failed"
 # make check-gpu  those that use a GPU, alone; fails where there is none
 # make check-clients  the server with the packages openai, anthropic and ollama, from PyPI
+# make check-page the server's page in a real browser, if there is Chromium; SHOTS=docs takes pictures
 # make bench      what this machine does: tokenizers, block decoders, synthetic files
 # make fuzz       fuzz what reads files and requests, each for FUZZ_SECONDS=600; FUZZ=TARGET one of them;
 #                 FUZZER=afl uses AFL++ instead of libFuzzer
@@ -184,7 +185,7 @@ obj      = $(filter $(addprefix %/,$(addsuffix .c.o,$1)),$(LIB_OBJ) $(CLI_OBJ))
 UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(wildcard tests/golden/*/*.xz))
 
 # ---- programs ----------------------------------------------------------------------------------
-.PHONY: all run check check-gpu check-clients test bench fuzz install deb man clean help tests FORCE
+.PHONY: all run check check-gpu check-clients check-page test bench fuzz install deb man clean help tests FORCE
 all: moe-run moe-bench moe-quant moe-serve
 
 help:
@@ -391,6 +392,9 @@ check-clients: all $B/clients/ready
 	$Q$B/clients/bin/python tests/check_clients.py $B
 $B/clients/ready: tests/clients.txt
 	$Qpython3 -m venv $B/clients && $B/clients/bin/pip install -q --disable-pip-version-check -r $< && touch $@
+
+check-page: all $(filter %/moe-serve %/moe-run,$(SIM_PROG))
+	$Qpython3 tests/check_page.py $B $(SHOTS)
 
 # ---- fuzzing ------------------------------------------------------------------------------------
 FUZZ_SECONDS ?= 600

@@ -503,7 +503,7 @@ function take_hello(hello) {
 
 function link(id, rate, most) {
   $(id).textContent = bytes(rate) + '/s' +
-    (most > 0 && rate > 0 ? ', ' + Math.round(100 * rate / most) + '% of what it can' : '');
+    (rate >= 0.01 * most && rate > 0 ? ', ' + Math.round(100 * rate / most) + '% of what it can' : '');
 }
 
 const course = [];
@@ -515,7 +515,8 @@ function paint_course(rate) {
   c.clearRect(0, 0, canvas.width, canvas.height);
   c.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue('--accent');
   c.beginPath();
-  course.forEach((v, i) => c.lineTo(i * canvas.width / 79, canvas.height - 2 - v / most * (canvas.height - 4)));
+  course.forEach((v, i) => c.lineTo((i + 80 - course.length) * canvas.width / 79,
+                                    canvas.height - 2 - v / most * (canvas.height - 4)));
   c.stroke();
 }
 
