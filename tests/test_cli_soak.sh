@@ -1,8 +1,8 @@
 #!/bin/sh
 # test_cli_soak.sh BUILD - many clients at once who ask, leave and talk nonsense: everybody hears what
 # they hear alone, no place stays taken, memory does not grow; also on a drive that fails at times.
-# SOAK=N: so many requests for each model and machine, instead of a few hundred. Ends with
-# "cli_soak N passed, N failed".
+# SOAK=N: so many requests for each model and machine, instead of a few hundred. SOAK_THREADS=N: of
+# the server's team. Ends with "cli_soak N passed, N failed".
 set -u
 area=cli_soak
 . tests/cli_harness.sh
@@ -10,6 +10,7 @@ serve=$build/moe-serve
 client=$build/tests/soak_client
 n=${SOAK:-240}
 clients=16
+team="--threads ${SOAK_THREADS:-2}"
 pid=
 export ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=4
 trap '[ -z "$pid" ] || kill -KILL $pid 2>/dev/null; rm -rf "$tmp"' EXIT
@@ -44,7 +45,7 @@ soak() {
 }
 
 for m in $qwen $gptoss; do
-    start -m $m --ctx 1024 --prompt-cache 24M --prompt-cache-drive 64M --threads 2
+    start -m $m --ctx 1024 --prompt-cache 24M --prompt-cache-drive 64M $team
     soak "$m" $((n / 2)) $clients 1
     before=$(memory)
     soak "$m" $((n / 2)) $clients 2
@@ -53,7 +54,7 @@ for m in $qwen $gptoss; do
     if [ -z "${SOAK:-}" ] || [ "$after" -le $((before + before / 10 + 8192)) ]; then ok
     else bad "$m: $before kB became $after kB"; fi
     stop
-    few="-m $m --ctx 1024 --parallel 4 --threads 2"
+    few="-m $m --ctx 1024 --parallel 4 $team"
     small=$(($(least "$serve" --listen 127.0.0.1:0 $few) + 2))M  # one for the cache
     MOE_FAULT="read-error:200:2:1500,read-short:100:20:200"
     export MOE_FAULT
