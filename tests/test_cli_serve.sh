@@ -110,6 +110,15 @@ for m in $qwen $gptoss; do
     gives 200 '"object":"list"' GET /v1/models
     gives 200 'moe-serve' GET /
     gives 200 'llamacpp:prompt_tokens_total' GET /metrics
+    metric() { sed -n "s/^$1 //p" "$tmp/body"; }
+    tokens=$(metric llamacpp:tokens_predicted_total)
+    if [ "$(metric llamacpp:n_decode_total)" -gt "$tokens" ] && [ "$tokens" -gt 0 ]; then ok; else bad "$m: steps: $(metric llamacpp:n_decode_total)"; fi
+    if [ "$(metric 'moe_expert_choices_total{found="cold"}')" -gt 0 ] && [ "$(metric 'moe_expert_bytes_total{from="ram"}')" -gt 0 ]; then ok; else bad "$m: experts in /metrics"; fi
+    chats=$(metric 'moe_http_requests_total{route="\/v1\/chat\/completions",status="200"}')
+    gives 404 '' GET /no/such/path
+    gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
+    ask GET /metrics
+    equal "$m: requests by route" "$((chats + 1)) 1" "$(metric 'moe_http_requests_total{route="\/v1\/chat\/completions",status="200"}') $(metric 'moe_http_requests_total{route="other",status="404"}')"
     gives 200 '"is_processing":false' GET /slots
     equal "$m: slots" "0 7" "$(value 0.id) $(value 7.id)"
 

@@ -198,7 +198,9 @@ static void compute(desk *d)
 static void seat_those_who_wait(desk *d)
 {
     while (!d->closing && seats_busy(d->at) < seats_n(d->at) && d->ready.first) {
-        seats_take(d->at, pop(&d->ready));
+        job *j = pop(&d->ready);
+        d->counts.queue_s += clock_since(j->arrived_ns);
+        seats_take(d->at, j);
         d->counts.running++;
     }
 }
@@ -288,6 +290,7 @@ desk_counts desk_count(desk *d)
     pthread_mutex_lock(&d->lock);
     desk_counts c = d->counts;
     c.waiting = d->fresh.n + d->ready.n;
+    seats_steps(d->at, &c.steps, &c.busy_steps);
     pthread_mutex_unlock(&d->lock);
     return c;
 }

@@ -1,7 +1,7 @@
 /* desk.h - where requests become answers: a clerk makes prompts of them, one thread computes.
  *
- * The clerk reads them, renders and counts, so that what cannot be answered is refused at once, with
- * a status; then the head of a stream goes out, and the request waits for a seat. The engine's
+ * The clerk reads them, renders and counts, so that what cannot be answered is refused at once,
+ * with a status; then the head of a stream goes out, and the request waits for a seat. The engine's
  * thread gives seats in order of arrival, computes for those who have one in turn (seats.h), and
  * looks before each token and each part of a prompt whether the client is still there. Who waits
  * longer than ten seconds hears the interface's own word for "still here". */
@@ -48,6 +48,9 @@ typedef struct desk_counts {
     uint64_t requests, cancelled, failed, refused;
     uint64_t prompt_tokens, cached_tokens, answer_tokens;        /* prompt_tokens: computed */
     double prompt_s, answer_s;
+    uint64_t steps, busy_steps;          /* tokens and pieces of prompts; the same, once for each
+                                          * answer that was under way */
+    double queue_s;                      /* that requests waited for a seat, in sum */
     int running, waiting;
     uint64_t most_tokens;                /* in one conversation */
 } desk_counts;

@@ -1,12 +1,105 @@
 /* metrics.c - counts to text. */
 #include "cli/serve/metrics.h"
 
+#include <pthread.h>
+#include <string.h>
+
+/* ---- by route and status --------------------------------------------------------------------- */
+
+enum { MOST_COUNTS = 256 };              /* routes times statuses: more than there can be */
+
+struct route_counts {
+    pthread_mutex_t lock;
+    int n;
+    struct { const char *route; int status; uint64_t times; } all[MOST_COUNTS];
+};
+
+int route_counts_create(route_counts **out, err_ctx *err)
+{
+    *out = mem_zalloc(sizeof **out);
+    if (!*out) return err_set(err, ERR_NOMEM, "counts: %zu bytes", sizeof **out);
+    pthread_mutex_init(&(*out)->lock, NULL);
+    return 0;
+}
+
+void route_counts_free(route_counts *c)
+{
+    if (!c) return;
+    pthread_mutex_destroy(&c->lock);
+    mem_free(c);
+}
+
+void route_counts_add(route_counts *c, const char *route, int status)
+{
+    int i = 0;
+    pthread_mutex_lock(&c->lock);
+    while (i < c->n && (c->all[i].status != status || strcmp(c->all[i].route, route) != 0)) i++;
+    if (i == c->n && i < MOST_COUNTS) {
+        c->all[i].route = route;
+        c->all[i].status = status;
+        c->n++;
+    }
+    if (i < c->n) c->all[i].times++;
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void write_routes(textbuf *to, route_counts *c)
+{
+    static const char name[] = "moe_http_requests_total";
+    textbuf_printf(to, "# HELP %s Requests by route and status; 0: the client left first\n"
+                   "# TYPE %s counter\n", name, name);
+    pthread_mutex_lock(&c->lock);
+    for (int i = 0; i < c->n; i++)
+        textbuf_printf(to, "%s{route=\"%s\",status=\"%d\"} %llu\n", name, c->all[i].route,
+                       c->all[i].status, (unsigned long long)c->all[i].times);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
 typedef struct metric {
     const char *name, *kind, *help;
     double value;
 } metric;
 
-void metrics_write(textbuf *to, const desk_counts *c)
+static void write_list(textbuf *to, const metric *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        textbuf_printf(to, "# HELP %s %s\n# TYPE %s %s\n%s %.9g\n", list[i].name, list[i].help,
+                       list[i].name, list[i].kind, list[i].name, list[i].value);
+}
+
+/* Values of one metric by the label's. */
+typedef struct labelled { const char *label; double value; } labelled;
+
+static void write_labelled(textbuf *to, const char *name, const char *label, const char *help,
+                           const labelled *list, size_t n)
+{
+    textbuf_printf(to, "# HELP %s %s\n# TYPE %s counter\n", name, help, name);
+    for (size_t i = 0; i < n; i++)
+        textbuf_printf(to, "%s{%s=\"%s\"} %.17g\n", name, label, list[i].label, list[i].value);
+}
+
+static void write_experts(textbuf *to, const perf_counts *p)
+{
+    const labelled choices[] = {
+        { "hot", (double)p->hot }, { "cold", (double)p->cold },
+        { "drive", (double)p->ram_misses },
+    };
+    const labelled bytes[] = {
+        { "vram", (double)p->vram_bytes }, { "ram", (double)p->cpu_bytes },
+        { "bus", (double)(p->fetch_bytes + p->upload_bytes) },
+        { "drive", (double)p->drive_bytes },
+    };
+    write_labelled(to, "moe_expert_choices_total", "found",
+                   "Experts that single tokens chose: in VRAM, outside; read from the drive, by "
+                   "prompts, too", choices, ARRAY_LEN(choices));
+    write_labelled(to, "moe_expert_bytes_total", "from", "Bytes of experts by where they came from",
+                   bytes, ARRAY_LEN(bytes));
+}
+
+void metrics_write(textbuf *to, const desk_counts *c, const perf_counts *perf,
+                   route_counts *routes)
 {
     const metric list[] = {
         { "llamacpp:prompt_tokens_total", "counter", "Tokens of prompts that were computed",
@@ -17,6 +110,10 @@ void metrics_write(textbuf *to, const desk_counts *c)
         { "llamacpp:tokens_predicted_total", "counter", "Tokens of answers",
           (double)c->answer_tokens },
         { "llamacpp:tokens_predicted_seconds_total", "counter", "Time for answers", c->answer_s },
+        { "llamacpp:n_decode_total", "counter", "Tokens and pieces of prompts that were computed",
+          (double)c->steps },
+        { "llamacpp:n_busy_slots_per_decode", "gauge", "Answers under way meanwhile, on average",
+          c->steps > 0 ? (double)c->busy_steps / (double)c->steps : 0 },
         { "llamacpp:n_tokens_max", "counter", "Tokens of the longest conversation",
           (double)c->most_tokens },
         { "llamacpp:prompt_tokens_seconds", "gauge", "Tokens of prompts a second",
@@ -25,6 +122,8 @@ void metrics_write(textbuf *to, const desk_counts *c)
           c->answer_s > 0 ? (double)c->answer_tokens / c->answer_s : 0 },
         { "llamacpp:requests_processing", "gauge", "Requests being answered", c->running },
         { "llamacpp:requests_deferred", "gauge", "Requests that wait", c->waiting },
+        { "moe_queue_seconds_total", "counter", "Time that requests waited for a place",
+          c->queue_s },
         { "moe_requests_total", "counter", "Requests for answers", (double)c->requests },
         { "moe_requests_cancelled_total", "counter", "Requests whose client left",
           (double)c->cancelled },
@@ -32,7 +131,7 @@ void metrics_write(textbuf *to, const desk_counts *c)
         { "moe_requests_refused_total", "counter", "Requests that found no room to wait",
           (double)c->refused },
     };
-    for (size_t i = 0; i < ARRAY_LEN(list); i++)
-        textbuf_printf(to, "# HELP %s %s\n# TYPE %s %s\n%s %.9g\n", list[i].name, list[i].help,
-                       list[i].name, list[i].kind, list[i].name, list[i].value);
+    write_list(to, list, ARRAY_LEN(list));
+    write_routes(to, routes);
+    if (perf) write_experts(to, perf);
 }

@@ -10,6 +10,7 @@
 #include "cli/serve/moe_routes.h"
 #include "cli/serve/page.h"
 #include "cli/serve/text_routes.h"
+#include "engine/instruments.h"
 
 typedef void route_fn(front *f, http_exchange *x, int arg);
 
@@ -126,13 +127,39 @@ static void one_model(front *f, http_exchange *x, const char *id)
     else refuse(x, API_NO_MODEL, "there is no such model here; GET /v1/models lists what there is");
 }
 
+typedef struct metrics_call { front *f; http_exchange *x; } metrics_call;
+
+static void reply_metrics(front *f, http_exchange *x, const perf_counts *perf)
+{
+    const desk_counts c = desk_count(f->d);
+    textbuf text = { 0 };
+    metrics_write(&text, &c, perf, f->counts);
+    reply_text(x, "text/plain; version=0.0.4; charset=utf-8", &text);
+}
+
+/* On the engine's thread, which has the experts' counts. */
+static void say_metrics(void *ctx, const desk_options *o)
+{
+    metrics_call *c = ctx;
+    perf_counts perf;
+    if (o) perf = session_perf(o->sessions[0]);
+    reply_metrics(c->f, c->x, o ? &perf : NULL);
+    http_release(c->x);
+    mem_free(c);
+}
+
 static void show_metrics(front *f, http_exchange *x, int arg)
 {
-    textbuf text = { 0 };
-    const desk_counts c = desk_count(f->d);
+    metrics_call *c = mem_zalloc(sizeof *c);
     (void)arg;
-    metrics_write(&text, &c);
-    reply_text(x, "text/plain; version=0.0.4; charset=utf-8", &text);
+    if (c) {
+        *c = (metrics_call){ f, x };
+        http_keep(x);
+        if (desk_call(f->d, DESK_LOOK, say_metrics, c)) return;
+        http_release(x);
+        mem_free(c);
+    }
+    reply_metrics(f, x, NULL);
 }
 
 static void slots(front *f, http_exchange *x, int arg)
@@ -318,6 +345,20 @@ void route_head(void *ctx, http_exchange *x)
     say_origin(f, x);
     if (!strncmp(http_path(x), "/v1/messages", 12)) http_add_header(x, "request-id", http_id(x));
     if (strcmp(http_method(x), "OPTIONS") != 0) (void)may_ask(f, x);
+}
+
+/* As a text that stays: what nobody has a route for is one. */
+static const char *route_of(const http_exchange *x)
+{
+    const char *path = http_path(x);
+    for (size_t i = 0; i < ARRAY_LEN(routes); i++)
+        if (!strcmp(routes[i].path, path)) return routes[i].path;
+    return "other";
+}
+
+void route_done(front *f, const http_exchange *x, int status)
+{
+    route_counts_add(f->counts, route_of(x), status);
 }
 
 void route_request(void *ctx, http_exchange *x)

@@ -19,10 +19,12 @@ typedef struct front {
     const char *const *origins;          /* of pages that may ask, beside localhost's; "*": all */
     int n_origin;
     bool loopback;                       /* Host is checked */
+    bool quiet;                          /* requests are not logged */
     atomic_bool ready, stopping;         /* ready: all below is there */
     atomic_int loaded;                   /* thousandths */
     desk *d;
     live *live;
+    struct route_counts *counts;
     const tokenizer *tok;                /* these three for text_routes.c */
     const chat *talk;
     encoder *enc;                        /* the network's own */
@@ -35,5 +37,6 @@ void route_refuse(http_exchange *x, api_kind kind, const api_error *why);
 
 void route_head(void *ctx, http_exchange *x);            /* ctx of both: a front */
 void route_request(void *ctx, http_exchange *x);
+void route_done(front *f, const http_exchange *x, int status);   /* counts it */
 
 #endif

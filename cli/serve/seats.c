@@ -17,6 +17,7 @@ struct seats {
     int64_t owed_ns;                     /* that prompts have had of the answers' half */
     uint64_t n_taken, n_left;
     pthread_mutex_t lock;                /* of what is shown */
+    uint64_t steps, busy_steps;
     seat all[];
 };
 
@@ -88,6 +89,14 @@ seat_view seats_view(seats *s, int i)
     return v;
 }
 
+void seats_steps(seats *s, uint64_t *steps, uint64_t *busy)
+{
+    pthread_mutex_lock(&s->lock);
+    *steps = s->steps;
+    *busy = s->busy_steps;
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* ---- whose turn it is ------------------------------------------------------------------------ */
 
 /* The next after the one that had the latest turn: of those that draw, or of the others. */
@@ -115,9 +124,11 @@ static void book(seats *s, bool drew, uint64_t took_ns)
     if (!next_one(s, true)) s->owed_ns = 0;
 }
 
-static void show(seats *s, seat *at)
+static void show(seats *s, seat *at, int busy)
 {
     pthread_mutex_lock(&s->lock);
+    s->steps++;
+    s->busy_steps += (uint64_t)busy;
     at->shown.busy = at->j != NULL;
     if (at->j) {
         at->shown.n_cached = job_cached(at->j);
@@ -132,6 +143,7 @@ job *seats_step(seats *s, int *rc, job_count_fn *count, void *ctx)
     job *j = at->j;
     const bool drew = job_draws(j);
     const uint64_t from = clock_ns();
+    const int busy = s->busy;
     s->turn = (int)(at - s->all);
     *rc = job_step(j, count, ctx);
     const bool ended = *rc <= 0;
@@ -141,6 +153,6 @@ job *seats_step(seats *s, int *rc, job_count_fn *count, void *ctx)
         s->busy--;
     }
     book(s, drew, clock_ns() - from);
-    show(s, at);
+    show(s, at, busy);
     return ended ? j : NULL;
 }

@@ -26,6 +26,8 @@ void seats_take(seats *s, job *j);
  * *rc as job_step returned it, else NULL. */
 job *seats_step(seats *s, int *rc, job_count_fn *count, void *ctx);
 
-seat_view seats_view(seats *s, int i);  /* from any thread */
+/* From any thread, both. Steps so far, and the same, once for each seat that was taken. */
+seat_view seats_view(seats *s, int i);
+void seats_steps(seats *s, uint64_t *steps, uint64_t *busy);
 
 #endif

@@ -19,6 +19,7 @@
 #include "cli/interrupt.h"
 #include "cli/plan_view.h"
 #include "cli/prompt_cache.h"
+#include "cli/serve/metrics.h"
 #include "cli/serve/route.h"
 #include "cli/tier_args.h"
 
@@ -310,9 +311,11 @@ static int load_model(server *v)
 /* ---- the network ----------------------------------------------------------------------------- */
 
 /* One line for each request, without what was said in it. */
-static void log_request(void *ctx, const http_exchange *x, int status)
+static void on_done(void *ctx, const http_exchange *x, int status)
 {
-    (void)ctx;
+    front *f = ctx;
+    route_done(f, x, status);
+    if (f->quiet) return;
     console_note("%s %s %s %d%s%s", http_id(x), http_method(x), http_path(x), status,
                  http_remarked(x)[0] ? ": " : "", http_remarked(x));
 }
@@ -323,10 +326,11 @@ static int open_port(server *v)
         .address = v->address[0] ? v->address : NULL, .port = v->port, .unix_path = v->unix_path,
         .most_body = v->o.body, .most_bodies = 8 * v->o.body,
         .most_connections = MOST_CONNECTIONS, .head = route_head, .handler = route_request,
-        .done = v->o.quiet ? NULL : log_request, .ctx = &v->f,
+        .done = on_done, .ctx = &v->f,
     };
     err_ctx err = { 0 };
-    if (http_start(&v->http, &h, &err) < 0) {
+    v->f.quiet = v->o.quiet;
+    if (route_counts_create(&v->f.counts, &err) < 0 || http_start(&v->http, &h, &err) < 0) {
         console_error("%s%s", err.msg, strstr(err.msg, "in use") ? "; use another --listen" : "");
         return 1;
     }
@@ -407,6 +411,7 @@ int cmd_serve(int argc, char **argv)
     http_stop(v.http);
     live_free(v.f.live);
     desk_free(v.f.d);
+    route_counts_free(v.f.counts);
     encoder_free(v.f.enc);
     prefix_cache_free(v.cache);
     while (v.n_seat > 0) session_free(v.s[--v.n_seat]);
