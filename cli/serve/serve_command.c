@@ -25,6 +25,7 @@
 
 enum {
     DEFAULT_PORT = 8080, DEFAULT_CTX = 32768, MOST_CONNECTIONS = 512,
+    CODEX_PATIENCE_MS = 600000,          /* twice its own: prompts may be long */
     N_SNAPSHOT = 8, N_SNAPSHOT_CACHED = 2,       /* with a cache they only save copies */
     USUAL_SEATS = 8, MOST_SEATS = SESSION_MOST_BESIDE + 1,
     SEATS_PART = 16                      /* of the memory: for all but the first, unasked */
@@ -356,10 +357,14 @@ static void greet(const server *v)
                  plan_view_line(line, sizeof line, &where));
     console_note("listening on %s", url);
     if (!v->address[0]) return;
-    console_note("Codex: base_url = \"%s/v1\", wire_api = \"responses\", model_context_window = %d",
-                 url, session_ctx(v->s[0]));
-    console_note("Claude Code: ANTHROPIC_BASE_URL=%s ANTHROPIC_AUTH_TOKEN=%s ANTHROPIC_MODEL=%s",
-                 url, v->f.n_key > 0 ? "KEY" : "none", v->name);
+    const int n_ctx = session_ctx(v->s[0]);
+    console_note("In a browser, that address is a chat, with the experts at work beside it");
+    console_note("Codex: base_url = \"%s/v1\", wire_api = \"responses\", "
+                 "model_context_window = %d, stream_idle_timeout_ms = %d", url, n_ctx,
+                 CODEX_PATIENCE_MS);
+    console_note("Claude Code: ANTHROPIC_BASE_URL=%s ANTHROPIC_AUTH_TOKEN=%s ANTHROPIC_MODEL=%s "
+                 "CLAUDE_CODE_ATTRIBUTION_HEADER=0 CLAUDE_CODE_AUTO_COMPACT_WINDOW=%d",
+                 url, v->f.n_key > 0 ? "KEY" : "none", v->name, n_ctx);
 }
 
 static void wait_for_signal(void)
