@@ -99,7 +99,11 @@ static void take_calls(desk *d, desk_when now)
     run_calls(c, &d->o);
 }
 
-void desk_pause(desk *d, desk_when now) { take_calls(d, now); }
+void desk_pause(desk *d, desk_when now)
+{
+    seats_stay(d->at);
+    take_calls(d, now);
+}
 
 bool desk_call(desk *d, desk_when when, desk_call_fn *fn, void *ctx)
 {
@@ -184,6 +188,7 @@ static void compute(desk *d)
 {
     int rc;
     job *j = seats_step(d->at, &rc, add_counts, d);
+    seats_stay(d->at);
     if (!j) return;
     job_free(j);
     pthread_mutex_lock(&d->lock);
