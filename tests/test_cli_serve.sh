@@ -155,6 +155,11 @@ gives 404 '"error"' GET /nowhere -H "$k"
 gives 405 'Allow: POST, OPTIONS' GET /v1/chat/completions -H "$k"
 gives 405 'Allow: GET, HEAD, OPTIONS' POST /v1/models -H "$k" -d '{}'
 gives 403 'localhost' GET /v1/models -H "$k" -H "Host: evil.example"
+for host in 127.0.0.1.evil.example 127.100.100.100.evil.example 127.100.100.100evil.example:80 localhost.evil.example; do
+    gives 403 'localhost' GET /v1/models -H "$k" -H "Host: $host"
+    gives 403 'may not ask' GET /v1/models -H "$k" -H "Origin: http://$host"
+done
+gives 200 'mine' GET /v1/models -H "$k" -H "Host: 127.100.100.100:8080"
 gives 204 'Access-Control-Allow-Methods' OPTIONS /v1/chat/completions -H "Origin: http://localhost:3000"
 gives 204 'Access-Control-Allow-Origin: http://localhost:3000' OPTIONS / -H "Origin: http://localhost:3000"
 gives 403 'may not ask' POST /v1/chat/completions -H "$k" -H "Origin: http://evil.example" -H "Content-Type: text/plain" -d '{}'
