@@ -125,15 +125,15 @@ void prompt_cache_close(prompt_cache *p)
     p->kept = NULL;
 }
 
-int prompt_cache_tokens(const id_list *prompt, const model_handle *l, const chat_request *all,
-                        int n)
+int prompt_cache_tokens(const id_list *prompt, const chat *talk, encoder *enc,
+                        const chat_request *all, int n)
 {
     chat_request req = *all;
     id_list ids = { 0 };
     err_ctx unused;
     req.n_message = n;
     req.no_cue = true;
-    const bool ok = chat_render(&ids, l->talk, l->enc, &req, &unused) == 0 && ids.n > 0 &&
+    const bool ok = chat_render(&ids, talk, enc, &req, &unused) == 0 && ids.n > 0 &&
                     ids.n < prompt->n &&
                     memcmp(ids.ids, prompt->ids, ids.n * sizeof *ids.ids) == 0;
     const int n_token = ok ? (int)ids.n : 0;

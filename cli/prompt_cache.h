@@ -60,8 +60,8 @@ void prompt_cache_end(prompt_cache *p, session *s, int least);
 void prompt_cache_close(prompt_cache *p);
 
 /* How many tokens the first n messages of a request make, without a cue, if the prompt begins with
- * them; else 0. */
-int prompt_cache_tokens(const id_list *prompt, const model_handle *l, const chat_request *all,
-                        int n);
+ * them and goes on after them; else 0. */
+int prompt_cache_tokens(const id_list *prompt, const chat *talk, encoder *enc,
+                        const chat_request *all, int n);
 
 #endif

@@ -74,6 +74,22 @@ equal "a wish waits for the answer under way" false "$(value 0.is_processing)"
 wait $long
 stop
 
+# ---- requests that wait do not keep a wish waiting: it comes before the next one
+start -m $qwen --ctx 2048 --parallel 1
+longs=
+for i in 1 2 3; do
+    (timeout $patience "$client" $port POST /v1/chat/completions \
+        -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1500,"ignore_eos":true}' >"$tmp/long$i") &
+    longs="$longs $!"
+done
+for i in $(seq 200); do ask GET /slots; grep -q '"n_waiting":2' "$tmp/body" && break; sleep 0.02; done
+gives 409 'no cache' POST /moe-hot-cache -f "$tmp/seen"
+ask GET /slots
+case $(value 0.id_task) in 1 | 2) ok ;; *) bad "a wish waits for those who wait: $(cat "$tmp/body")" ;; esac
+wait $longs
+for i in 1 2 3; do if grep -q '"length"' "$tmp/long$i"; then ok; else bad "request $i was not answered"; fi; done
+stop
+
 # ---- the page, without a key; what it shows, with one
 start -m $qwen --ctx 512 --api-key one
 k="Authorization: Bearer one"

@@ -164,6 +164,11 @@ gives 404 '"error"' GET /nowhere -H "$k"
 gives 405 'Allow: POST, OPTIONS' GET /v1/chat/completions -H "$k"
 gives 405 'Allow: GET, HEAD, OPTIONS' POST /v1/models -H "$k" -d '{}'
 gives 403 'localhost' GET /v1/models -H "$k" -H "Host: evil.example"
+for host in 127.0.0.1.evil.example 127.100.100.100.evil.example 127.100.100.100evil.example:80 localhost.evil.example; do
+    gives 403 'localhost' GET /v1/models -H "$k" -H "Host: $host"
+    gives 403 'may not ask' GET /v1/models -H "$k" -H "Origin: http://$host"
+done
+gives 200 'mine' GET /v1/models -H "$k" -H "Host: 127.100.100.100:8080"
 gives 204 'Access-Control-Allow-Methods' OPTIONS /v1/chat/completions -H "Origin: http://localhost:3000"
 gives 204 'Access-Control-Allow-Origin: http://localhost:3000' OPTIONS / -H "Origin: http://localhost:3000"
 gives 403 'may not ask' POST /v1/chat/completions -H "$k" -H "Origin: http://evil.example" -H "Content-Type: text/plain" -d '{}'
@@ -259,6 +264,31 @@ kill $first
 wait $first 2>/dev/null
 stop
 expect 2 "parallel" "$serve" -m $qwen --parallel 0
+
+# ---- nor for a prompt all of whose tokens are scored, which takes a while; who leaves frees his place
+start -m $qwen --ctx 4096 --parallel 2 --stop-after 0
+scored="{\"prompt\":\"$words\",\"max_tokens\":1,\"echo\":true,\"logprobs\":1"
+timeout $patience "$client" $port POST /v1/completions -d "$scored}" >"$tmp/long.1" &
+first=$!
+from=$(date +%s%N)
+for i in $(seq 400); do [ "$(busy)" -lt 1 ] || break; sleep 0.02; done
+begun=$(date +%s%N)
+gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
+said=$(date +%s%N)
+wait $first
+all=$(date +%s%N)
+if [ $(((said - begun) * 3)) -lt $((all - from)) ]; then ok
+else bad "beside a prompt that is scored: $(((said - begun) / 1000000)) ms of $(((all - from) / 1000000))"; fi
+if grep -q '"token_logprobs":\[null,-' "$tmp/long.1"; then ok; else bad "a long prompt that is scored"; fi
+timeout $patience "$client" $port POST /v1/completions -d "$scored,\"n\":8}" >"$tmp/long.1" &
+first=$!
+for i in $(seq 400); do [ "$(busy)" -lt 1 ] || break; sleep 0.02; done
+kill $first
+wait $first 2>/dev/null
+for i in $(seq 400); do [ "$(busy)" -ge 1 ] || break; sleep 0.02; done
+equal "the place of one whose prompt was scored" 0 "$(busy)"
+gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
+stop
 
 # ---- stopping in the middle of an answer: it ends in order
 start -m $qwen --ctx 4096 --stop-after 0

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -736,6 +737,30 @@ static void test_shared(const rig *r, uint64_t ram)
     session_free(s);
 }
 
+/* Another program that does not let go of the folder is waited for once, not for each state. */
+static void test_busy_folder(const rig *r)
+{
+    session *s = open_session(r, CTX, 32, KV_F16);
+    notes *t = mem_zalloc(sizeof *t);
+    err_ctx err = { 0 };
+    chain_model = r->m;
+    empty_folder();
+    prefix_cache *c = open_cache(s, room_for(r, 2 * LINKS, CHAIN));
+    keep_chain(c, s, t, 700);
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY);
+    CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    const uint64_t from = clock_ns();
+    CHECK(prefix_cache_flush(c, &err) == ERR_IO && strstr(err.msg, "another program"));
+    CHECK(prefix_cache_flush(c, &err) == ERR_IO);
+    CHECK_MSG(clock_since(from) < 9, "%.1f s", clock_since(from));
+    CHECK(prefix_cache_counts(c).n_drive == 0);
+    close(fd);
+    CHECK(prefix_cache_flush(c, &err) == 0 && prefix_cache_counts(c).n_drive == LINKS);
+    prefix_cache_free(c);
+    notes_free(t);
+    session_free(s);
+}
+
 /* Kept later, from snapshots: the same states, and the session does not notice. */
 static void test_deferred(const rig *r, int ctx)
 {
@@ -1191,6 +1216,7 @@ int main(int argc, char **argv)
             test_deferred(&tiny, 96);
             test_shared(&tiny, 0);
             test_shared(&tiny, room_for(&tiny, 3, CHAIN));
+            if (i == 0) test_busy_folder(&tiny);
             test_bad_drive(&tiny);
             drive_bytes = room_for(&tiny, 20, 200);
             test_many(&tiny, 15 + (uint64_t)i, room_for(&tiny, 3, 200), rounds);

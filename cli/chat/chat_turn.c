@@ -181,7 +181,7 @@ static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
     const prompt_parts parts = {
         .n_prompt = (int)prompt->n, .n_stable = n_stable,
         .n_system = told && prompt->n >= PROMPT_CACHE_LEAST ?
-                    prompt_cache_tokens(prompt, &t->l, &req, 1) : 0,
+                    prompt_cache_tokens(prompt, t->l.talk, t->l.enc, &req, 1) : 0,
     };
     answer_stats st;
     int rc;

@@ -99,7 +99,11 @@ static void take_calls(desk *d, desk_when now)
     run_calls(c, &d->o);
 }
 
-void desk_pause(desk *d, desk_when now) { take_calls(d, now); }
+void desk_pause(desk *d, desk_when now)
+{
+    seats_stay(d->at);
+    take_calls(d, now);
+}
 
 bool desk_call(desk *d, desk_when when, desk_call_fn *fn, void *ctx)
 {
@@ -184,6 +188,7 @@ static void compute(desk *d)
 {
     int rc;
     job *j = seats_step(d->at, &rc, add_counts, d);
+    seats_stay(d->at);
     if (!j) return;
     job_free(j);
     pthread_mutex_lock(&d->lock);
@@ -192,6 +197,14 @@ static void compute(desk *d)
     d->counts.running--;
     pthread_cond_broadcast(&d->more);
     pthread_mutex_unlock(&d->lock);
+}
+
+/* The lock is held. Somebody waits until no request runs. */
+static bool wants_quiet(const desk *d)
+{
+    const call *c = d->calls;
+    while (c && c->when != DESK_IDLE) c = c->next;
+    return c != NULL;
 }
 
 /* The lock is held. */
@@ -205,19 +218,25 @@ static void seat_those_who_wait(desk *d)
     }
 }
 
+/* Whoever waits for quiet gets it: no new requests are seated until those that run have ended. But
+ * after each such time requests come first, so that neither keeps the other waiting for ever. */
 static void *engine_thread(void *ctx)
 {
     desk *d = ctx;
-    bool unsaved = false;
+    bool unsaved = false, was_quiet = false;
     pthread_mutex_lock(&d->lock);
     for (;;) {
-        seat_those_who_wait(d);
+        if (was_quiet || !wants_quiet(d)) seat_those_who_wait(d);
+        was_quiet = false;
         const bool busy = seats_busy(d->at) > 0;
         if (d->calls) {
             pthread_mutex_unlock(&d->lock);
             take_calls(d, busy ? DESK_BETWEEN : DESK_IDLE);
             pthread_mutex_lock(&d->lock);
-            if (!busy) continue;         /* there may be more by now */
+            if (!busy) {
+                was_quiet = true;
+                continue;                /* there may be more by now */
+            }
         }
         if (!busy && !unsaved && d->closing) break;
         if (!busy && !unsaved) {

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "cli/console.h"
+#include "cli/prompt_cache.h"
 #include "engine/text/fim.h"
 
 /* ---- life, and how it ends ------------------------------------------------------------------- */
@@ -73,23 +74,6 @@ bool job_stays(job *j)
 
 /* ---- the prompt ------------------------------------------------------------------------------ */
 
-/* How many tokens of the prompt its first n messages make, without a cue; 0: they do not begin
- * it. */
-static int tokens_of(const job *j, encoder *enc, const chat_request *all, int n)
-{
-    chat_request req = *all;
-    id_list ids = { 0 };
-    err_ctx unused;
-    req.n_message = n;
-    req.no_cue = true;
-    const bool ok = chat_render(&ids, j->o->model->talk, enc, &req, &unused) == 0 &&
-                    ids.n < j->prompts->n &&
-                    !memcmp(ids.ids, j->prompts->ids, ids.n * sizeof *ids.ids);
-    const int n_token = ok ? (int)ids.n : 0;
-    ids_free(&ids);
-    return n_token;
-}
-
 static int render(job *j, encoder *enc, first_dates *dates, err_ctx *err)
 {
     chat_request req = j->r->chat;
@@ -101,8 +85,10 @@ static int render(job *j, encoder *enc, first_dates *dates, err_ctx *err)
     while (n_system < req.n_message && (req.messages[n_system].role == CHAT_SYSTEM ||
                                         req.messages[n_system].role == CHAT_DEVELOPER))
         n_system++;
-    j->n_stable = tokens_of(j, enc, &req, req.n_message);
-    if (n_system > 0 && n_system < req.n_message) j->n_system = tokens_of(j, enc, &req, n_system);
+    const chat *talk = j->o->model->talk;
+    j->n_stable = prompt_cache_tokens(j->prompts, talk, enc, &req, req.n_message);
+    if (n_system > 0 && n_system < req.n_message)
+        j->n_system = prompt_cache_tokens(j->prompts, talk, enc, &req, n_system);
     return 0;
 }
 

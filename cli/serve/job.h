@@ -42,8 +42,10 @@ typedef struct job {
     session *s;                          /* of its seat */
     int choice, n_choice;
     int n_drawn;                         /* tokens of the choices that have ended */
+    bool scores;                         /* the prompt gets its rows first; */
+    int n_scored;                        /* so many tokens of it have been taken in for that */
     running_answer *a;                   /* the choice under way; NULL: none */
-    sampler *smp;                        /* of it, as the next three */
+    sampler *smp;                        /* of it, as the next three; made before it is */
     stops *stop;
     grammar_mask *mask;
     answer_stats stats;                  /* of the latest that has ended */

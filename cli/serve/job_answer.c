@@ -115,21 +115,26 @@ static int echo(job *j, const id_list *prompt)
     return rc;
 }
 
-/* Log probabilities, where they are asked for: of a prompt that is repeated first. */
-static int begin_rows(job *j, const id_list *prompt, err_ctx *err)
+static const id_list *prompt_of(const job *j)
 {
-    const tokenizer *tok = j->o->model->tok;
+    return &j->prompts[j->choice / j->r->n % j->n_prompt];
+}
+
+/* Log probabilities, where they are asked for: of a prompt that is repeated, too. */
+static int begin_rows(job *j, err_ctx *err)
+{
     const int n_top = j->r->logprobs;
     if (n_top < 0) return 0;
-    int rc = logprob_rows_create(&j->rows, tok, j->w, err);
+    const int rc = logprob_rows_create(&j->rows, j->o->model->tok, j->w, err);
     if (rc < 0) return rc;
     sampler_score(j->smp, logprob_rows_scores(j->rows), n_top);
-    if (!j->r->echo) return 0;
-    return logprob_rows_prompt(j->w, tok, j->s, prompt->ids, (int)prompt->n, n_top, err);
+    j->scores = j->r->echo;
+    return 0;
 }
 
 static void close_choice(job *j)
 {
+    if (j->scores && j->n_scored > 0) session_rewind(j->s, 0);   /* left half-way */
     answer_free(j->a);
     grammar_mask_free(j->mask);
     stops_free(j->stop);
@@ -140,29 +145,46 @@ static void close_choice(job *j)
     j->smp = NULL;
     j->mask = NULL;
     j->rows = NULL;
+    j->scores = false;
+    j->n_scored = 0;
 }
 
+/* All that it needs. */
 static int open_choice(job *j, err_ctx *err)
 {
-    const model_handle *l = j->o->model;
-    const id_list *prompt = &j->prompts[j->choice / j->r->n % j->n_prompt];
-    const answer_hooks hooks = { j, on_text, on_token, on_prompt, on_sampled };
     j->reasons = j->enough = false;
     int rc = make_sampler(&j->smp, j, j->choice, err);
     if (rc == 0 && j->r->n_stop > 0) rc = stops_create(&j->stop, j->r->stop, j->r->n_stop, err);
-    if (rc == 0) rc = form_mask(&j->mask, j->tries, j->form, l->m->hp.n_vocab, err);
+    if (rc == 0) rc = form_mask(&j->mask, j->tries, j->form, j->o->model->m->hp.n_vocab, err);
+    return rc == 0 ? begin_rows(j, err) : rc;
+}
+
+/* A piece of the prompt, as others have their turns between pieces. 1: there is more. */
+static int score_prompt(job *j, err_ctx *err)
+{
+    const id_list *prompt = prompt_of(j);
+    const int rc = logprob_rows_prompt(j->w, j->o->model->tok, j->s, prompt->ids, (int)prompt->n,
+                                       j->n_scored, j->r->logprobs, err);
+    if (rc < 0) return rc;
+    j->n_scored = rc;
+    j->scores = rc < (int)prompt->n - 1;
+    return j->scores;
+}
+
+static int begin_answer(job *j, err_ctx *err)
+{
+    const model_handle *l = j->o->model;
+    const id_list *prompt = prompt_of(j);
+    const answer_hooks hooks = { j, on_text, on_token, on_prompt, on_sampled };
     const answer_options ao = {
         .tok = l->tok, .talk = j->r->raw ? NULL : l->talk, .req = j->r->raw ? NULL : &j->shown,
         .stop = j->stop, .form = j->mask, .max_tokens = j->r->max_tokens,
         .n_stable = j->n_stable, .cache = j->o->cache, .marks = &j->n_system, .n_mark = 1,
         .mark_every = MARK_EVERY,
     };
-    if (rc == 0) rc = begin_rows(j, prompt, err);
-    if (rc == 0 && j->r->echo && (rc = echo(j, prompt)) < 0) err_set(err, rc, "cannot echo");
-    if (rc == 0)
-        rc = answer_open(&j->a, j->s, j->smp, prompt->ids, (int)prompt->n, &ao, &hooks, err);
-    if (rc < 0) close_choice(j);
-    return rc;
+    const int rc = j->r->echo ? echo(j, prompt) : 0;
+    if (rc < 0) return err_set(err, rc, "cannot echo");
+    return answer_open(&j->a, j->s, j->smp, prompt->ids, (int)prompt->n, &ao, &hooks, err);
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */
@@ -186,15 +208,25 @@ static int end_choice(job *j, job_count_fn *count, void *ctx, err_ctx *err)
     return rc < 0 ? err_set(err, rc, "out of memory") : 0;
 }
 
-/* 1: there is more. */
-static int step(job *j, job_count_fn *count, void *ctx, err_ctx *err)
+/* Up to a choice under way. 1: not yet. */
+static int prepare(job *j, err_ctx *err)
 {
     int rc = 0;
-    if (!j->a && j->choice < j->n_choice) {
+    if (!j->smp) {
         if (j->choice > 0) api_writer_finish(j->w, j->stats.end, j->stop_text);
         if (j->n_choice > 1) api_writer_choice(j->w, j->choice);
         rc = open_choice(j, err);
     }
+    if (rc == 0 && j->scores) rc = score_prompt(j, err);
+    if (rc == 0) rc = begin_answer(j, err);
+    return rc;
+}
+
+/* 1: there is more. */
+static int step(job *j, job_count_fn *count, void *ctx, err_ctx *err)
+{
+    int rc = 0;
+    if (!j->a && j->choice < j->n_choice) rc = prepare(j, err);
     if (rc == 0 && j->a) rc = answer_step(j->a, err);
     if (rc == 0 && j->a) rc = end_choice(j, count, ctx, err);
     return rc != 0 ? rc : j->choice < j->n_choice;
@@ -228,8 +260,11 @@ bool job_draws(const job *j) { return j->a && answer_draws(j->a); }
 int job_step(job *j, job_count_fn *count, void *ctx)
 {
     err_ctx err = { 0 };
-    if (!j->a && http_gone(j->x)) return ERR_STOPPED;
-    const int rc = step(j, count, ctx, &err);
+    int rc = 0;
+    if (!j->a && !job_stays(j)) rc = err_set(&err, ERR_STOPPED, "the client has left");
+    else if (!j->a && j->choice < j->n_choice && atomic_load(j->hurry))
+        j->stats.end = ANSWER_INTERRUPTED;
+    else rc = step(j, count, ctx, &err);
     if (rc > 0) return rc;
     close_choice(j);
     j->usage.n_answer = rc == 0 ? j->n_drawn : j->usage.n_answer;

@@ -149,28 +149,32 @@ int logprob_rows_event(logprob_rows *r, const chat_event *ev)
 
 enum { PIECE = 16 };                     /* rows of logits at a time */
 
-int logprob_rows_prompt(api_writer *w, const tokenizer *tok, session *s, const int32_t *ids, int n,
-                        int n_top, err_ctx *err)
+static int first_row(api_writer *w, const tokenizer *tok, int n_vocab, const int32_t *ids, int n,
+                     err_ctx *err)
 {
-    const int n_vocab = session_vocab(s);
-    float *logits = mem_array((size_t)PIECE * (size_t)n_vocab, sizeof *logits);
-    token_scores scores = { .n_top = 0 };
-    int rc = logits ? 0 : err_set(err, ERR_NOMEM, "logits of %d tokens", PIECE);
-    for (int i = 0; i < n && rc == 0; i++)
+    const token_scores none = { .n_top = 0 };
+    for (int i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= min_int(n_vocab, tokenizer_n_token(tok)))
-            rc = err_set(err, ERR_RANGE, "prompt: there is no token %d", (int)ids[i]);
-    session_rewind(s, 0);
-    if (rc == 0) rc = write_row(w, tok, tokenizer_bytes(tok, ids[0], true), NAN, &scores);
-    for (int pos = 0; pos < n - 1 && rc == 0; pos += PIECE) {
-        const int piece = min_int(PIECE, n - 1 - pos);
-        rc = session_eval(s, ids + pos, piece, logits, piece, NULL, NULL, err);
-        for (int i = 0; i < piece && rc == 0; i++) {
-            const int32_t id = ids[pos + i + 1];
-            token_scores_make(&scores, logits + (size_t)i * (size_t)n_vocab, n_vocab, id, n_top);
-            rc = write_row(w, tok, tokenizer_bytes(tok, id, true), scores.logprob, &scores);
-        }
+            return err_set(err, ERR_RANGE, "prompt: there is no token %d", (int)ids[i]);
+    return write_row(w, tok, tokenizer_bytes(tok, ids[0], true), NAN, &none);
+}
+
+int logprob_rows_prompt(api_writer *w, const tokenizer *tok, session *s, const int32_t *ids, int n,
+                        int done, int n_top, err_ctx *err)
+{
+    const int n_vocab = session_vocab(s), piece = min_int(PIECE, n - 1 - done);
+    float *logits = mem_array((size_t)PIECE * (size_t)n_vocab, sizeof *logits);
+    token_scores scores;
+    int rc = logits ? 0 : err_set(err, ERR_NOMEM, "logits of %d tokens", PIECE);
+    if (done == 0) session_rewind(s, 0);
+    if (rc == 0 && done == 0) rc = first_row(w, tok, n_vocab, ids, n, err);
+    if (rc == 0) rc = session_eval(s, ids + done, piece, logits, piece, NULL, NULL, err);
+    for (int i = 0; i < piece && rc == 0; i++) {
+        const int32_t id = ids[done + i + 1];
+        token_scores_make(&scores, logits + (size_t)i * (size_t)n_vocab, n_vocab, id, n_top);
+        rc = write_row(w, tok, tokenizer_bytes(tok, id, true), scores.logprob, &scores);
     }
-    session_rewind(s, 0);                /* other pieces than an answer's: it computes its own */
+    if (rc < 0 || done + piece == n - 1) session_rewind(s, 0);
     mem_free(logits);
-    return rc;
+    return rc < 0 ? rc : done + piece;
 }

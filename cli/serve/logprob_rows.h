@@ -24,9 +24,11 @@ int logprob_rows_token(logprob_rows *r, int32_t id, bool in_text);
 int logprob_rows_event(logprob_rows *r, const chat_event *ev);
 int logprob_rows_end(logprob_rows *r);   /* no more text comes */
 
-/* A row for each token of a prompt that is echoed; the first has no logprob. The session forgets
- * what it held. */
+/* Rows for the next few tokens of a prompt that is echoed, the first of which has no logprob. done:
+ * 0, then what the call before returned: tokens that have been taken in, n - 1 if all have their
+ * row; < 0: it failed. The session forgets what it held, and at the end, or on failure, what it got
+ * here: an answer computes other pieces. */
 int logprob_rows_prompt(api_writer *w, const tokenizer *tok, session *s, const int32_t *ids, int n,
-                        int n_top, err_ctx *err);
+                        int done, int n_top, err_ctx *err);
 
 #endif

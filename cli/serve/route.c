@@ -229,7 +229,8 @@ static bool is_local(const char *host)
     static const char *const names[] = { "localhost", "[::1]", "::1" };
     char number[16];
     struct in_addr a;
-    snprintf(number, sizeof number, "%.*s", (int)strcspn(host, ":"), host);
+    const size_t len = strcspn(host, ":");       /* a longer name, cut, could look like a number */
+    snprintf(number, sizeof number, "%.*s", (int)(len < sizeof number ? len : 0), host);
     if (!strncmp(number, "127.", 4) && inet_pton(AF_INET, number, &a) == 1) return true;
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         const size_t n = strlen(names[i]);

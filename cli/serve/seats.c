@@ -7,7 +7,7 @@ typedef struct seat {
     session *s;
     job *j;                              /* NULL: it is free */
     uint64_t left;                       /* when: the how-manieth leaving; 0: nobody sat here */
-    seat_view shown;                     /* under the lock */
+    seat_view shown;                     /* under the lock, as the next */
     uint64_t since_ns;
 } seat;
 
@@ -16,6 +16,7 @@ struct seats {
     int turn;                            /* the seat that had the latest step */
     int64_t owed_ns;                     /* that prompts have had of the answers' half */
     uint64_t n_taken, n_left;
+    uint64_t stayed_ns;                  /* when all were last looked after */
     pthread_mutex_t lock;                /* of what is shown */
     uint64_t steps, busy_steps;
     seat all[];
@@ -72,10 +73,10 @@ void seats_take(seats *s, job *j)
 {
     seat *at = best_seat(s, j);
     at->j = j;
-    at->since_ns = clock_ns();
     s->busy++;
     job_sit(j, at->s);
     pthread_mutex_lock(&s->lock);
+    at->since_ns = clock_ns();
     at->shown = (seat_view){ .busy = true, .job = ++s->n_taken, .n_prompt = j->n_all };
     pthread_mutex_unlock(&s->lock);
 }
@@ -135,6 +136,16 @@ static void show(seats *s, seat *at, int busy)
         at->shown.n_drawn = at->j->usage.n_answer;
     }
     pthread_mutex_unlock(&s->lock);
+}
+
+/* Whoever has left is found out at his own next step. */
+void seats_stay(seats *s)
+{
+    const uint64_t second = 1000000000, now = clock_ns();
+    if (now - s->stayed_ns < second) return;
+    s->stayed_ns = now;
+    for (int i = 0; i < s->n; i++)
+        if (s->all[i].j) (void)job_stays(s->all[i].j);
 }
 
 job *seats_step(seats *s, int *rc, job_count_fn *count, void *ctx)

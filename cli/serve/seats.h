@@ -26,6 +26,9 @@ void seats_take(seats *s, job *j);
  * *rc as job_step returned it, else NULL. */
 job *seats_step(seats *s, int *rc, job_count_fn *count, void *ctx);
 
+/* Those whose turn does not come for long hear that they are still here. At any time. */
+void seats_stay(seats *s);
+
 /* From any thread, both. Steps so far, and the same, once for each seat that was taken. */
 seat_view seats_view(seats *s, int i);
 void seats_steps(seats *s, uint64_t *steps, uint64_t *busy);

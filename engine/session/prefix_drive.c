@@ -21,7 +21,8 @@
 
 enum {
     STALE_S = 3600,                      /* a temporary file of that age is nobody's any more */
-    PATIENCE_MS = 5000                   /* for another program that writes */
+    PATIENCE_MS = 5000,                  /* for another program that writes, */
+    NO_PATIENCE_S = 60                   /* but not again so soon after it was in vain */
 };
 
 void prefix_drive_note(const prefix_cache *c, const char *what, const char *then)
@@ -439,10 +440,14 @@ static int save_branch(prefix_cache *c, prefix_node *k, err_ctx *err)
 int prefix_drive_save(prefix_cache *c, prefix_node *k, err_ctx *err)
 {
     if (k->on_drive) return 0;
-    const int lock = lock_folder(c, PATIENCE_MS);
-    if (lock == ERR_STOPPED)
+    const bool in_vain = c->waited_ns > 0 && clock_since(c->waited_ns) < NO_PATIENCE_S;
+    const int lock = lock_folder(c, in_vain ? 0 : PATIENCE_MS);
+    if (lock == ERR_STOPPED) {
+        if (!in_vain) c->waited_ns = clock_ns();
         return err_set(err, ERR_IO, "another program has been writing for %d s",
                        PATIENCE_MS / 1000);
+    }
+    c->waited_ns = 0;
     look_again(c);
     const int rc = save_branch(c, k, err);
     unlock_folder(lock);

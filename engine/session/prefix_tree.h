@@ -41,6 +41,7 @@ struct prefix_cache {
     prefix_node root;
     uint64_t clock, last_number;         /* clock: when something was last used, in ns */
     bool opening;                        /* nothing is in use yet */
+    uint64_t waited_ns;                  /* when another program was waited for in vain; 0: never */
     bool deferred;                       /* keep takes snapshots, */
     int at[PREFIX_DEFERRED], n_at;       /* here */
     prefix_cache_stats n;
