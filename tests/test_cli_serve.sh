@@ -251,6 +251,17 @@ wait $first 2>/dev/null
 stop
 expect 2 "parallel" "$serve" -m $qwen --parallel 0
 
+# ---- as many at once as there are seats and places to wait: nobody is sent away
+start -m $qwen --ctx 256 --parallel 3 --queue 1
+burst=
+for i in 1 2 3 4; do
+    "$client" $port POST /v1/chat/completions -d "$hello}" >"$tmp/burst.$i" 2>&1 &
+    burst="$burst $!"
+done
+wait $burst
+equal "answers to a burst" 4 "$(grep -l '^HTTP/1.1 200' "$tmp"/burst.? | wc -l)"
+stop
+
 # ---- stopping in the middle of an answer: it ends in order
 start -m $qwen --ctx 4096 --stop-after 0
 (timeout $patience "$client" $port POST /v1/chat/completions \
