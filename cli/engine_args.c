@@ -15,7 +15,8 @@
 #define FIELD(f) offsetof(engine_args, f)
 const arg_option engine_arg_options[ENGINE_N_OPTION] = {
     { "ctx", 'c', ARG_INT, FIELD(ctx), "N", "MOE_CTX", 1, INT_MAX,
-      "Context in tokens, at most the model's. Default: 8192, or as the prompt needs" },
+      "Context in tokens, at most the model's. Default: 8192, or as the prompt needs; moe-serve: "
+      "32768" },
     { "device", 0, ARG_TEXT, FIELD(device), "NAME", "MOE_DEVICE", 0, 0,
       "cpu, cuda, or auto: the GPU if there is one. Default: auto" },
     { "threads", 't', ARG_THREADS, FIELD(threads), "N", "MOE_THREADS", 0, 0,

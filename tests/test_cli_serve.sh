@@ -153,6 +153,7 @@ gives 404 'model_not_found' GET /v1/models/nobody -H "x-api-key: two"
 k="x-api-key: one"
 gives 404 '"error"' GET /nowhere -H "$k"
 gives 405 'Allow: POST, OPTIONS' GET /v1/chat/completions -H "$k"
+gives 405 'this path takes POST"' GET /v1/chat/completions -H "$k"
 gives 405 'Allow: GET, HEAD, OPTIONS' POST /v1/models -H "$k" -d '{}'
 gives 403 'localhost' GET /v1/models -H "$k" -H "Host: evil.example"
 gives 204 'Access-Control-Allow-Methods' OPTIONS /v1/chat/completions -H "Origin: http://localhost:3000"
@@ -172,6 +173,9 @@ expect 1 "in use; use another --listen" timeout $patience $serve -m $qwen --list
 stop
 refuse 2 "neither ADDRESS:PORT" $serve --listen 127.0.0.1:x
 refuse 2 "it is empty" $serve --api-key ""
+refuse 2 "unknown option --frobnicate (moe-serve --help lists them)" $serve --frobnicate
+refuse 2 "--port: use --listen ADDRESS:PORT" $serve --port 8081
+refuse 2 "-np: use --parallel" $serve -np 4
 expect 1 "nonexistent" timeout $patience $serve -m /nonexistent.gguf --listen 127.0.0.1:0
 expect 0 "OpenAI" $run serve --help
 

@@ -44,7 +44,7 @@ static const arg_option options[] = {
     { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
       "GGUF file, or the first part of a split one. Default: a built-in demo" },
     { "listen", 0, ARG_TEXTS, FIELD(listen), "WHERE", NULL, 0, 0,
-      "ADDRESS:PORT, or unix:PATH; one of each at most. Default: 127.0.0.1:8080" },
+      "ADDRESS:PORT, PORT alone, or unix:PATH, or one of each. Default: 127.0.0.1:8080" },
     { "api-key", 0, ARG_TEXTS, FIELD(keys), "KEY", "MOE_API_KEY", 0, 0,
       "Requests must carry one of these keys. Default: anybody may ask" },
     { "api-key-file", 0, ARG_TEXT, FIELD(key_file), "FILE", NULL, 0, 0,
@@ -76,14 +76,19 @@ static const arg_group groups[] = {
 static const arg_spec spec = {
     .usage = "moe-serve [[-m] FILE] [options]",
     .about = "Serves a model over HTTP: OpenAI's chat completions, completions and Responses,\n"
-             "Anthropic's messages, Ollama's chat.\n"
+             "Anthropic's messages, Ollama's chat and generate. The address it prints, opened in a\n"
+             "browser, is a page with a chat and a map of the experts.\n"
              "  moe-serve -m model.gguf\n"
              "  curl http://127.0.0.1:8080/v1/chat/completions -d \\\n"
              "    '{\"messages\":[{\"role\":\"user\",\"content\":\"Why is the sky blue?\"}]}'",
     .options = options, .n_option = ARRAY_LEN(options),
     .min_operands = 0, .max_operands = 1, .operands = "FILE",
     .groups = groups, .n_group = ARRAY_LEN(groups),
-    .epilogue = "Exit code: 0 stopped by a signal, 1 failed, 2 bad usage.",
+    .epilogue = "Paths: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages,\n"
+                "/v1/messages/count_tokens, /api/chat, /api/generate, /api/show, /tokenize,\n"
+                "/detokenize, /apply-template; GET /v1/models, /api/tags, /api/ps, /api/version,\n"
+                "/props, /health, /slots, /metrics; GET and POST /moe-layer-perf, /moe-hot-cache.\n"
+                "Exit code: 0 stopped by a signal, 1 failed, 2 bad usage.",
 };
 
 typedef struct server {
