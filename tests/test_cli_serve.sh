@@ -252,7 +252,10 @@ for i in $(seq 400); do [ "$(busy)" -lt 1 ] || break; sleep 0.02; done
 gives 503 'all slots are busy' GET '/slots?fail_on_no_slot=1'
 kill $first
 wait $first 2>/dev/null
+for i in $(seq 400); do [ "$(busy)" -gt 0 ] || break; sleep 0.02; done
 stop
+if grep -q 'POST /v1/chat/completions 200: .*the client left$' "$tmp/serve.err"; then ok
+else bad "a client that left: $(tail -n 3 "$tmp/serve.err")"; fi
 expect 2 "parallel" "$serve" -m $qwen --parallel 0
 
 # ---- as many at once as there are seats and places to wait: nobody is sent away

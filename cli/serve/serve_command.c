@@ -318,8 +318,10 @@ static int load_model(server *v)
 static void log_request(void *ctx, const http_exchange *x, int status)
 {
     (void)ctx;
+    const bool left = http_gone(x) && status < 400 && !strcmp(http_method(x), "POST");
+    const char *remark = http_remarked(x)[0] ? http_remarked(x) : left ? "the client left" : "";
     console_note("%s %s %s %d%s%s", http_id(x), http_method(x), http_path(x), status,
-                 http_remarked(x)[0] ? ": " : "", http_remarked(x));
+                 remark[0] ? ": " : "", remark);
 }
 
 static int open_port(server *v)
