@@ -52,11 +52,11 @@ static const arg_option options[] = {
     { "alias", 0, ARG_TEXTS, FIELD(aliases), "NAME", NULL, 0, 0,
       "The model's name for clients; more names if given several times. Default: the file's" },
     { "cors", 0, ARG_TEXTS, FIELD(origins), "ORIGIN", NULL, 0, 0,
-      "Pages from there may ask, too, or *. Default: those of this machine" },
+      "Answer pages from ORIGIN, too; *: from anywhere. Default: those of this machine" },
     { "parallel", 0, ARG_INT, FIELD(parallel), "N", "MOE_PARALLEL", 1, MOST_SEATS,
-      "Answers at the same time, each with --ctx tokens. Default: 8 if that takes little memory" },
+      "Answers at the same time, each with --ctx tokens. Default: up to 8, as memory allows" },
     { "queue", 0, ARG_INT, FIELD(queue), "N", NULL, 1, 100000,
-      "Most requests that wait. Default: 64" },
+      "Most requests that may wait for them. Default: 64" },
     { "body-limit", 0, ARG_SIZE, FIELD(body), "SIZE", NULL, 0, 0,
       "Largest request. Default: 32M" },
     { "prompt-cache", 0, ARG_SIZE, FIELD(cache), "SIZE", "MOE_PROMPT_CACHE", 0, 0,
@@ -64,7 +64,7 @@ static const arg_option options[] = {
     { PROMPT_CACHE_OPTION, 0, ARG_SIZE, FIELD(drive), "SIZE", PROMPT_CACHE_ENV, 0, 0,
       "Space for them in $XDG_CACHE_HOME/moe/prompts; 0: none. Default: 16G" },
     { "stop-after", 0, ARG_INT, FIELD(patience), "SECONDS", NULL, 0, 3600,
-      "On Ctrl-C, wait so long for the answer under way. Default: 10" },
+      "On Ctrl-C, wait up to this long for answers under way. Default: 10" },
     { "quiet", 'q', ARG_FLAG, FIELD(quiet), NULL, NULL, 0, 0, "Print only errors" },
 };
 
