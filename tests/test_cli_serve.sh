@@ -172,6 +172,7 @@ gives 415 'error' POST /v1/chat/completions -H "$k" -H "Content-Encoding: gzip" 
 expect 1 "in use; use another --listen" timeout $patience $serve -m $qwen --listen 127.0.0.1:$port
 stop
 refuse 2 "neither ADDRESS:PORT" $serve --listen 127.0.0.1:x
+refuse 2 "one ADDRESS:PORT and one unix:PATH at most" $serve --listen 8081 --listen 8082
 refuse 2 "it is empty" $serve --api-key ""
 refuse 2 "unknown option --frobnicate (moe-serve --help lists them)" $serve --frobnicate
 refuse 2 "--port: use --listen ADDRESS:PORT" $serve --port 8081

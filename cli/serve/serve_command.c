@@ -179,9 +179,15 @@ static bool is_loopback(const char *address)
 
 static int read_options(server *v)
 {
-    int code;
-    for (int i = 0; i < v->o.listen.n; i++)
+    int code, n_unix = 0;
+    for (int i = 0; i < v->o.listen.n; i++) {
         if ((code = read_listen(v, v->o.listen.text[i])) != 0) return code;
+        n_unix += !strncmp(v->o.listen.text[i], "unix:", 5);
+    }
+    if (n_unix > 1 || v->o.listen.n - n_unix > 1) {
+        console_error("--listen: one ADDRESS:PORT and one unix:PATH at most");
+        return 2;
+    }
     if (v->o.listen.n == 0) {
         snprintf(v->address, sizeof v->address, "127.0.0.1");
         v->port = DEFAULT_PORT;
@@ -357,6 +363,7 @@ static void greet(const server *v)
     if (v->n_seat > 1) snprintf(seats, sizeof seats, ", %d answers at the same time", v->n_seat);
     console_note("%s: %s tokens of context%s, %s", v->name, ctx, seats,
                  plan_view_line(line, sizeof line, &where));
+    if (v->address[0] && v->unix_path) console_note("listening on unix:%s", v->unix_path);
     console_note("listening on %s", url);
     if (!v->address[0]) return;
     console_note("Codex: base_url = \"%s/v1\", wire_api = \"responses\", model_context_window = %d",
