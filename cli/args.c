@@ -260,14 +260,16 @@ static int read_environment(const arg_spec *spec, void *into)
 }
 
 /* "moe-run run" from a usage of "moe-run [run] [-m FILE] ...", "moe-bench cache replay" from
- * "moe-bench cache replay TRACE ...", "moe-quant" from "moe-quant IN.gguf ...". */
+ * "moe-bench cache replay TRACE ...", "moe-quant" from "moe-quant IN.gguf ...", "moe-serve" from
+ * "moe-serve [[-m] FILE] ...". */
 static const char *verb_name(char *dst, size_t cap, const arg_spec *spec)
 {
     size_t n = 0;
     int blanks = 0;
     for (const char *p = spec->usage; *p && n + 1 < cap; p++) {
         const bool is_verb = p[1] >= 'a' && p[1] <= 'z', is_operand = p[1] >= 'A' && p[1] <= 'Z';
-        if (*p == ' ' && (++blanks >= 2 || is_operand) && !is_verb) break;
+        const bool is_option = !strncmp(p + 1, "[[", 2);
+        if (*p == ' ' && (++blanks >= 2 || is_operand || is_option) && !is_verb) break;
         if (*p != '[' && *p != ']') dst[n++] = *p;
     }
     dst[n] = '\0';

@@ -85,7 +85,9 @@ static const struct foreign { const char *flags, *advice; } foreign[] = {
     { " -cmoe ", "use --cpu-moe" },
     { " -r --reverse-prompt ", "use --stop" },
     { " -tb --threads-batch ", "use --threads, for prompts and answers" },
-    { " -md --model-draft --draft --lora -np --parallel ", "there is no such thing here yet" },
+    { " --host --port ", "use --listen ADDRESS:PORT of moe-serve" },
+    { " -np --parallel ", "use --parallel of moe-serve" },
+    { " -md --model-draft --draft --lora ", "there is no such thing here yet" },
     { " --color --no-warmup --no-display-prompt --simple-io --log-disable -e --escape -co ",
       "not needed here: leave it out" },
 };

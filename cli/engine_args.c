@@ -15,7 +15,8 @@
 #define FIELD(f) offsetof(engine_args, f)
 const arg_option engine_arg_options[ENGINE_N_OPTION] = {
     { "ctx", 'c', ARG_INT, FIELD(ctx), "N", "MOE_CTX", 1, INT_MAX,
-      "Context in tokens, at most the model's. Default: 8192, or as the prompt needs" },
+      "Context in tokens, at most the model's. Default: 8192, or as the prompt needs; moe-serve: "
+      "32768" },
     { "device", 0, ARG_TEXT, FIELD(device), "NAME", "MOE_DEVICE", 0, 0,
       "cpu, cuda, or auto: the GPU if there is one. Default: auto" },
     { "threads", 't', ARG_THREADS, FIELD(threads), "N", "MOE_THREADS", 0, 0,
@@ -33,7 +34,7 @@ const arg_option engine_arg_options[ENGINE_N_OPTION] = {
     { "experts-used", 0, ARG_INT, FIELD(experts_used), "N", NULL, 1, MODEL_MOST_USED,
       "Experts for each token: other answers, and a line about how far off they are" },
     { "skip-missing", 0, ARG_FLAG, FIELD(skip_missing), NULL, NULL, 0, 0,
-      "Leave out experts that are not in VRAM (prompts of 9 tokens on keep all): as above" },
+      "Leave out experts that are not in VRAM (prompts of 9 tokens or more keep all): as above" },
     { "cache-bias", 0, ARG_FLOAT, FIELD(cache_bias), "B", NULL, 0, SESSION_MOST_BIAS,
       "Prefer experts in VRAM by B, added to router logits (such prompts do not): as above" },
 };

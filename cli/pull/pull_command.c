@@ -27,7 +27,7 @@ static const arg_option options[] = {
     { "retries", 0, ARG_INT, FIELD(retries), "N", NULL, 0, 1000,
       "Tries in a row that bring nothing before it gives up. Default: 8, about a minute" },
     { "timeout", 0, ARG_INT, FIELD(timeout_s), "SECONDS", NULL, 1, 3600,
-      "Without a byte for so long, it tries again. Default: 60" },
+      "Try again after this long without a byte. Default: 60" },
     { "accept-changed", 0, ARG_FLAG, FIELD(accept_changed), NULL, NULL, 0, 0,
       "Take a file whose size or hash is not that of the list" },
     { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
@@ -36,18 +36,18 @@ static const arg_option options[] = {
 
 static const arg_spec spec = {
     .usage = "moe-run pull NAME [options]",
-    .about = "Downloads a model of the list (moe-run models); then moe-run -m NAME and moe-bench\n"
-             "-m NAME find it. NAME is a name of the list, with or without the kind of\n"
+    .about = "Downloads a model of the list (moe-run models); then moe-run, moe-serve and moe-bench\n"
+             "find it by -m NAME. NAME is a name of the list, with or without the kind of\n"
              "quantization: gpt-oss-20b, gpt-oss-20b:Q4_K_M, unsloth/gpt-oss-20b. Of several that\n"
-             "fit the first is taken. What was begun is gone on with; nothing is overwritten; the\n"
-             "size and, where known, the SHA-256 are checked. Prints the path.",
+             "fit the first is taken. An unfinished download goes on where it was; nothing is\n"
+             "overwritten; the size and, where known, the SHA-256 are checked. Prints the path.",
     .options = options, .n_option = ARRAY_LEN(options),
     .min_operands = 1, .max_operands = 1, .operands = "NAME",
     .epilogue =
         "The file is DIR/OWNER/REPOSITORY/FILE, and ends in .part until it is complete. Set\n"
-        "MOE_MODELS instead of using --dir if -m NAME shall look there. If HF_TOKEN is set, the\n"
-        "server of --base-url gets it (over https, or on this machine), and no other that it\n"
-        "redirects to.\n"
+        "MOE_MODELS instead of using --dir if -m NAME is to look there. If HF_TOKEN is set, it\n"
+        "is sent to the server of --base-url (over https, or on this machine), and to no other\n"
+        "that this one redirects to.\n"
         "\n"
         "Examples:\n"
         "  moe-run pull gpt-oss-20b\n"

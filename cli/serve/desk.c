@@ -285,7 +285,9 @@ void desk_take(desk *d, http_exchange *x, api_kind kind, bool count)
     http_keep(x);
     pthread_mutex_lock(&d->lock);
     const bool closing = d->closing;
-    const bool full = d->fresh.n + d->ready.n >= d->o.most_waiting;
+    /* Those who will have a seat as soon as they have been read do not wait for others. */
+    const int n_free = d->o.n_session - d->counts.running;
+    const bool full = d->fresh.n + d->ready.n >= d->o.most_waiting + n_free;
     if (j && !closing && !full) {
         *j = (job){ .d = d, .o = &d->o, .hurry = &d->hurry, .x = x, .kind = kind, .count = count,
                     .tries = &d->tries, .arrived_ns = clock_ns() };

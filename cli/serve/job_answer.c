@@ -236,9 +236,10 @@ static int step(job *j, job_count_fn *count, void *ctx, err_ctx *err)
 static void say_what(job *j)
 {
     char text[HTTP_REMARK];
-    snprintf(text, sizeof text, "%d tokens (%d were there), %d of the answer, %.2f s, %s",
+    snprintf(text, sizeof text, "prompt of %d tokens (%d reused), answer of %d, %.2f s, %s",
              j->usage.n_prompt, j->usage.n_cached, j->usage.n_answer,
-             (double)(clock_ns() - j->arrived_ns) * 1e-9, answer_end_name(j->stats.end));
+             (double)(clock_ns() - j->arrived_ns) * 1e-9,
+             http_gone(j->x) ? "the client left" : answer_end_name(j->stats.end));
     http_remark(j->x, text);
 }
 

@@ -393,7 +393,8 @@ void route_request(void *ctx, http_exchange *x)
     } else if (gets || posts) {
         http_add_header(x, "Allow", gets && posts ? "GET, HEAD, POST, OPTIONS" :
                                     gets ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
-        refuse(x, API_BAD_METHOD, "not this method: see Allow");
+        refuse(x, API_BAD_METHOD, posts ? gets ? "this path takes GET and POST" :
+                                               "this path takes POST" : "this path takes GET");
     } else {
         refuse(x, API_NOT_FOUND, "there is nothing at this path");
     }

@@ -46,7 +46,7 @@ static const arg_option options[] = {
     { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
       "GGUF file, or the first part of a split one. Default: a built-in demo" },
     { "listen", 0, ARG_TEXTS, FIELD(listen), "WHERE", NULL, 0, 0,
-      "ADDRESS:PORT, or unix:PATH; one of each at most. Default: 127.0.0.1:8080" },
+      "ADDRESS:PORT, PORT alone, or unix:PATH, or one of each. Default: 127.0.0.1:8080" },
     { "api-key", 0, ARG_TEXTS, FIELD(keys), "KEY", "MOE_API_KEY", 0, 0,
       "Requests must carry one of these keys. Default: anybody may ask" },
     { "api-key-file", 0, ARG_TEXT, FIELD(key_file), "FILE", NULL, 0, 0,
@@ -54,11 +54,11 @@ static const arg_option options[] = {
     { "alias", 0, ARG_TEXTS, FIELD(aliases), "NAME", NULL, 0, 0,
       "The model's name for clients; more names if given several times. Default: the file's" },
     { "cors", 0, ARG_TEXTS, FIELD(origins), "ORIGIN", NULL, 0, 0,
-      "Pages from there may ask, too, or *. Default: those of this machine" },
+      "Answer pages from ORIGIN, too; *: from anywhere. Default: those of this machine" },
     { "parallel", 0, ARG_INT, FIELD(parallel), "N", "MOE_PARALLEL", 1, MOST_SEATS,
-      "Answers at the same time, each with --ctx tokens. Default: 8 if that takes little memory" },
+      "Answers at the same time, each with --ctx tokens. Default: up to 8, as memory allows" },
     { "queue", 0, ARG_INT, FIELD(queue), "N", NULL, 1, 100000,
-      "Most requests that wait. Default: 64" },
+      "Most requests that may wait for them. Default: 64" },
     { "body-limit", 0, ARG_SIZE, FIELD(body), "SIZE", NULL, 0, 0,
       "Largest request. Default: 32M" },
     { "prompt-cache", 0, ARG_SIZE, FIELD(cache), "SIZE", "MOE_PROMPT_CACHE", 0, 0,
@@ -66,7 +66,7 @@ static const arg_option options[] = {
     { PROMPT_CACHE_OPTION, 0, ARG_SIZE, FIELD(drive), "SIZE", PROMPT_CACHE_ENV, 0, 0,
       "Space for them in $XDG_CACHE_HOME/moe/prompts; 0: none. Default: 16G" },
     { "stop-after", 0, ARG_INT, FIELD(patience), "SECONDS", NULL, 0, 3600,
-      "On Ctrl-C, wait so long for the answer under way. Default: 10" },
+      "On Ctrl-C, wait up to this long for answers under way. Default: 10" },
     { "quiet", 'q', ARG_FLAG, FIELD(quiet), NULL, NULL, 0, 0, "Print only errors" },
 };
 
@@ -78,14 +78,19 @@ static const arg_group groups[] = {
 static const arg_spec spec = {
     .usage = "moe-serve [[-m] FILE] [options]",
     .about = "Serves a model over HTTP: OpenAI's chat completions, completions and Responses,\n"
-             "Anthropic's messages, Ollama's chat.\n"
+             "Anthropic's messages, Ollama's chat and generate. The address it prints, opened in a\n"
+             "browser, is a page with a chat and a map of the experts.\n"
              "  moe-serve -m model.gguf\n"
              "  curl http://127.0.0.1:8080/v1/chat/completions -d \\\n"
              "    '{\"messages\":[{\"role\":\"user\",\"content\":\"Why is the sky blue?\"}]}'",
     .options = options, .n_option = ARRAY_LEN(options),
     .min_operands = 0, .max_operands = 1, .operands = "FILE",
     .groups = groups, .n_group = ARRAY_LEN(groups),
-    .epilogue = "Exit code: 0 stopped by a signal, 1 failed, 2 bad usage.",
+    .epilogue = "Paths: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages,\n"
+                "/v1/messages/count_tokens, /api/chat, /api/generate, /api/show, /tokenize,\n"
+                "/detokenize, /apply-template; GET /v1/models, /api/tags, /api/ps, /api/version,\n"
+                "/props, /health, /slots, /metrics; GET and POST /moe-layer-perf, /moe-hot-cache.\n"
+                "Exit code: 0 stopped by a signal, 1 failed, 2 bad usage.",
 };
 
 typedef struct server {
@@ -176,9 +181,15 @@ static bool is_loopback(const char *address)
 
 static int read_options(server *v)
 {
-    int code;
-    for (int i = 0; i < v->o.listen.n; i++)
+    int code, n_unix = 0;
+    for (int i = 0; i < v->o.listen.n; i++) {
         if ((code = read_listen(v, v->o.listen.text[i])) != 0) return code;
+        n_unix += !strncmp(v->o.listen.text[i], "unix:", 5);
+    }
+    if (n_unix > 1 || v->o.listen.n - n_unix > 1) {
+        console_error("--listen: one ADDRESS:PORT and one unix:PATH at most");
+        return 2;
+    }
     if (v->o.listen.n == 0) {
         snprintf(v->address, sizeof v->address, "127.0.0.1");
         v->port = DEFAULT_PORT;
@@ -315,10 +326,12 @@ static int load_model(server *v)
 static void on_done(void *ctx, const http_exchange *x, int status)
 {
     front *f = ctx;
+    const bool left = http_gone(x) && status < 400 && !strcmp(http_method(x), "POST");
+    const char *remark = http_remarked(x)[0] ? http_remarked(x) : left ? "the client left" : "";
     route_done(f, x, status);
     if (f->quiet) return;
     console_note("%s %s %s %d%s%s", http_id(x), http_method(x), http_path(x), status,
-                 http_remarked(x)[0] ? ": " : "", http_remarked(x));
+                 remark[0] ? ": " : "", remark);
 }
 
 static int open_port(server *v)
@@ -355,6 +368,7 @@ static void greet(const server *v)
     if (v->n_seat > 1) snprintf(seats, sizeof seats, ", %d answers at the same time", v->n_seat);
     console_note("%s: %s tokens of context%s, %s", v->name, ctx, seats,
                  plan_view_line(line, sizeof line, &where));
+    if (v->address[0] && v->unix_path) console_note("listening on unix:%s", v->unix_path);
     console_note("listening on %s", url);
     if (!v->address[0]) return;
     const int n_ctx = session_ctx(v->s[0]);

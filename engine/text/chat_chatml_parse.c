@@ -588,7 +588,12 @@ int chatml_end(chat_parser *p)
     if (rc == 0) rc = run(p);
     if (rc < 0) return rc;
     if (m->where == CHATML_REASONING) return say(p, CHAT_REASONING, p->held.len, p->held.len);
-    if ((m->after_call || m->where == CHATML_AFTER) &&
-        skip_space(textbuf_view(&p->held), 0) == p->held.len) p->held.len = 0;
+    if (m->after_call || m->where == CHATML_AFTER) {
+        const str_view s = textbuf_view(&p->held);
+        const size_t at = skip_space(s, 0);
+        /* White space, or a closing tag that the limit of the answer cut: neither is text. */
+        if (at == s.len || (m->where == CHATML_AFTER && match_at(s, at, CALL_END) == MATCH_MAYBE))
+            p->held.len = 0;
+    }
     return say(p, CHAT_ANSWER, p->held.len, p->held.len);
 }

@@ -237,7 +237,7 @@ function note_of(usage, seconds, first) {
   let text = usage.completion_tokens + ' tokens';
   if (usage.completion_tokens > 1 && span > 0)
     text += ', ' + number((usage.completion_tokens - 1) / span) + ' a second';
-  text += '; prompt of ' + usage.prompt_tokens;
+  text += '; prompt of ' + usage.prompt_tokens + ' tokens';
   if (cached > 0) text += ', of which ' + cached + ' were there already';
   return text;
 }
@@ -471,7 +471,7 @@ function paint_plan(plan) {
     ['VRAM', 'vram', v.total, [['experts', v.experts], ['dense weights', v.dense],
       ['context', v.context], ['work', v.work + v.streaming + v.post_fetch]]],
     ['RAM', 'ram', r.total, [['experts', r.experts], ['weights, context and buffers',
-      r.other + r.repacked_head], ['program', r.program]]],
+      r.other + r.repacked_head], ['program and kept states', r.program]]],
     ['Drive', 'drive', plan.drive_experts, [['experts', plan.drive_experts]]],
   ].filter((p) => p[2] > 0);
   const most = Math.max(...places.map((p) => p[2]), 1);
@@ -494,8 +494,8 @@ function take_hello(hello) {
   cells = null;
   flash = null;
   $('model').textContent = hello.model;
-  $('shape').textContent = hello.n_layer + ' layers of ' + hello.n_expert + ', ' + hello.n_used +
-    ' for each token; ' + hello.device;
+  $('shape').textContent = hello.n_layer + ' layers of ' + hello.n_expert + ' experts, ' +
+    hello.n_used + ' for each token; ' + hello.device;
   paint_plan(hello.plan);
   mix_shades();
   size_map();
