@@ -501,7 +501,8 @@ void http_break(http_exchange *x) { finish(x, BROKEN); }
 void http_remark(http_exchange *x, const char *text)
 {
     pthread_mutex_lock(&x->lock);
-    snprintf(x->remark, sizeof x->remark, "%s", text);
+    if (x->connection)                   /* else it has ended, and is being told of */
+        snprintf(x->remark, sizeof x->remark, "%s", text);
     pthread_mutex_unlock(&x->lock);
 }
 

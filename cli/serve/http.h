@@ -81,7 +81,7 @@ int http_write(http_exchange *x, const char *bytes, size_t n);   /* < 0: the cli
 void http_end(http_exchange *x);                         /* in order */
 void http_break(http_exchange *x);                       /* without an end that looks like one */
 
-/* Something about the answer for whoever logs it, in a few words. */
+/* Something about the answer for whoever logs it, in a few words; too late once it has ended. */
 enum { HTTP_REMARK = 96 };
 void http_remark(http_exchange *x, const char *text);
 const char *http_remarked(const http_exchange *x);       /* "" if nobody did; when it has ended */
