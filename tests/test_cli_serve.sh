@@ -122,6 +122,14 @@ for m in $qwen $gptoss; do
     gives 200 '"is_processing":false' GET /slots
     equal "$m: slots" "0 7" "$(value 0.id) $(value 7.id)"
 
+    # ---- tools without a system message: the next conversation has them, too
+    tools='"tools":[{"type":"function","function":{"name":"weather","description":"Of a town, now.","parameters":{"type":"object","properties":{"town":{"type":"string"}}}}}]'
+    ask POST /v1/chat/completions -d "{\"messages\":[{\"role\":\"user\",\"content\":\"Good day\"}],\"max_tokens\":2,$tools}"
+    ask POST /v1/chat/completions -d "{\"messages\":[{\"role\":\"user\",\"content\":\"Rain?\"}],\"max_tokens\":2,$tools}"
+    if [ "$(value usage.prompt_tokens_details.cached_tokens)" -gt 20 ]; then ok; else bad "$m: tools were read again: $(value usage)"; fi
+    gives 400 'temperature' POST /v1/chat/completions -d '{"messages":[{"role":"user","content":"x"}],"temperature":"hot"}'
+    if grep -q 'POST /v1/chat/completions 400: temperature$' "$tmp/serve.err"; then ok; else bad "$m: why it was refused is not in the log"; fi
+
     # ---- many at once: each gets what it gets alone
     question() { echo "{\"messages\":[{\"role\":\"user\",\"content\":\"Count to $1.\"}],\"max_tokens\":16,\"seed\":$1,\"stream\":true}"; }
     for i in 1 2 3 4 5 6 7 8; do

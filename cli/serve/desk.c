@@ -143,8 +143,13 @@ static void look_after(desk *d)
 static void *clerk(void *ctx)
 {
     desk *d = ctx;
+    uint64_t looked_ns = clock_ns();
     pthread_mutex_lock(&d->lock);
     for (;;) {
+        if (clock_since(looked_ns) >= 1.0) {
+            look_after(d);
+            looked_ns = clock_ns();
+        }
         job *j = pop(&d->fresh);
         if (!j && d->closing) break;
         if (!j) {
@@ -152,7 +157,6 @@ static void *clerk(void *ctx)
             clock_gettime(CLOCK_REALTIME, &until);
             until.tv_sec++;
             pthread_cond_timedwait(&d->more, &d->lock, &until);
-            look_after(d);
             continue;
         }
         pthread_mutex_unlock(&d->lock);

@@ -37,6 +37,7 @@ void job_refuse(http_exchange *x, api_kind kind, const api_error *why)
 {
     char *body = api_error_body(why, kind, http_id(x));
     if (why->status == 503 || why->status == 529) http_add_header(x, "Retry-After", "1");
+    http_remark(x, why->param[0] ? why->param : why->code);
     http_reply(x, why->status, "application/json", body ? body : "", body ? strlen(body) : 0);
     mem_free(body);
 }
@@ -87,7 +88,7 @@ static int render(job *j, encoder *enc, first_dates *dates, err_ctx *err)
         n_system++;
     const chat *talk = j->o->model->talk;
     j->n_stable = prompt_cache_tokens(j->prompts, talk, enc, &req, req.n_message);
-    if (n_system > 0 && n_system < req.n_message)
+    if ((n_system > 0 || req.tools) && n_system < req.n_message)
         j->n_system = prompt_cache_tokens(j->prompts, talk, enc, &req, n_system);
     return 0;
 }

@@ -88,7 +88,8 @@ static int check_message(const chat *c, const chat_message *m, int i, err_ctx *e
 static int check_request(const chat *c, const chat_request *req, err_ctx *err)
 {
     int rc;
-    if (req->n_message < 1) return err_set(err, ERR_RANGE, "messages: there are none");
+    if (req->n_message < 1 && !req->no_cue)      /* else: what comes before all messages */
+        return err_set(err, ERR_RANGE, "messages: there are none");
     if (req->tools && (rc = check_tools(req->tools, err)) < 0) return rc;
     if (c->format == CHAT_RAW && json_array_size(req->tools) > 0)
         return err_set(err, ERR_UNSUPPORTED, "tools: a file without a known chat format cannot "
