@@ -39,7 +39,7 @@ class Server:
         program = f'{BUILD}/sim/moe-serve' if sim else f'{BUILD}/moe-serve'
         env = dict(os.environ, HOME=folder, XDG_CACHE_HOME=f'{folder}/cache')
         env.pop('MOE_DEVICE', None)
-        self.process = subprocess.Popen([program, '--listen', '127.0.0.1:0', '--ctx', '4096',
+        self.process = subprocess.Popen([program, '--listen', '127.0.0.1:0', '--ctx', '4096', '--prompt-cache', '8M',
                                          *arguments], stderr=subprocess.PIPE, text=True, env=env)
         Server.all.append(self.process)
         self.lines = []

@@ -247,7 +247,7 @@ done
 
 # ---- several at the same time: a short answer does not wait for long ones, nor for a long prompt
 forever='{"messages":[{"role":"user","content":"Hi"}],"max_tokens":3000,"n":8,"temperature":0,"ignore_eos":true,"stream":true}'
-words=$(yes 'A fox, a dog and a cat.' | head -n 300 | tr '\n' ' ')
+words=$(yes 'A fox, a dog and a cat.' | head -n 150 | tr '\n' ' ')
 busy() { ask GET /slots; grep -o '"is_processing":true' "$tmp/body" | wc -l; }
 for m in $qwen $gptoss; do
     start -m $m --ctx 4096 --parallel 4 --stop-after 0
@@ -263,7 +263,7 @@ for m in $qwen $gptoss; do
     if kill -0 $first 2>/dev/null && [ "$(busy)" -ge 2 ]; then ok; else bad "$m: the long ones did not run meanwhile"; fi
     gives 200 '"total_slots":4' GET /props
     kill $first                          # a client that leaves frees its place
-    for i in $(seq 400); do [ "$(busy)" -ge 2 ] || break; sleep 0.02; done
+    for i in $(seq 3000); do [ "$(busy)" -ge 2 ] || break; sleep 0.02; done
     if [ "$(busy)" -lt 2 ]; then ok; else bad "$m: the place of one who left"; fi
     stop
     wait
