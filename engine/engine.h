@@ -141,6 +141,8 @@ int session_chunk(const session *s);
 int session_vocab(const session *s);             /* logits in a row */
 int session_pos(const session *s);               /* tokens taken in so far */
 const int32_t *session_ids(const session *s);    /* the session_pos() of them */
+/* How many of these are those that it begins with. */
+int session_common(const session *s, const int32_t *ids, int n);
 
 /* Takes in n tokens, in chunks, and writes the logits of the last n_row of them to logits [n_row,
  * n_vocab]; n_row may be 0. An id outside the vocabulary or more tokens than the context has left

@@ -15,6 +15,8 @@ import anthropic
 import ollama
 import openai
 
+from checks import check, end
+
 BUILD = sys.argv[1]
 MODELS = 'tests/models/demo-qwen3next-Q4_K_M.gguf', 'tests/models/demo-gptoss-MXFP4.gguf'
 KEY = 'secret'
@@ -31,17 +33,6 @@ CALLED = HELLO + [
     {'role': 'tool', 'tool_call_id': 'call_1', 'content': 'sunny'}]
 SCHEMA = {'type': 'object', 'properties': {'n': {'type': 'integer', 'minimum': 1, 'maximum': 9}},
           'required': ['n'], 'additionalProperties': False}
-
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    if ok:
-        passed += 1
-    else:
-        failed += 1
-        print(f'FAIL check_clients.py: {what}')
 
 
 def raises(kind, what, call):
@@ -321,8 +312,7 @@ def main():
                              said)
             finally:
                 server.stop()
-    print(f'clients {passed} passed, {failed} failed')
-    sys.exit(failed != 0)
+    end('clients')
 
 
 main()

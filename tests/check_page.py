@@ -14,22 +14,12 @@ import time
 import urllib.request
 
 import browser
+from checks import check, end
 
 BUILD = sys.argv[1]
 FOLDER = sys.argv[2] if len(sys.argv) > 2 else None
 QWEN, GPTOSS = 'tests/models/demo-qwen3next-Q4_K_M.gguf', 'tests/models/demo-gptoss-MXFP4.gguf'
 STORY = 'Tell me a long story about a captain and his ship.'
-
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    if ok:
-        passed += 1
-    else:
-        failed += 1
-        print(f'FAIL check_page.py: {what}')
 
 
 class Server:
@@ -283,8 +273,7 @@ def main():
                 if process.poll() is None:
                     process.kill()
                     process.wait()
-    print(f'page {passed} passed, {failed} failed')
-    sys.exit(failed != 0)
+    end('page')
 
 
 main()

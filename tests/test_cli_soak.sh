@@ -6,41 +6,18 @@
 set -u
 area=cli_soak
 . tests/cli_harness.sh
-serve=$build/moe-serve
-client=$build/tests/soak_client
+. tests/serve_harness.sh
+soaker=$build/tests/soak_client
 n=${SOAK:-240}
 clients=16
 team="--threads ${SOAK_THREADS:-2}"
-pid=
 export ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=4
-trap '[ -z "$pid" ] || kill -KILL $pid 2>/dev/null; rm -rf "$tmp"' EXIT
 
-# start ARGUMENTS...: its port in $port
-start() {
-    : >"$tmp/err"
-    "$serve" --listen 127.0.0.1:0 "$@" >"$tmp/out" 2>"$tmp/err" </dev/null &
-    pid=$!
-    port=
-    for i in $(seq 600); do
-        port=$(sed -n 's|.*listening on http://127.0.0.1:\([0-9]*\)$|\1|p' "$tmp/err")
-        [ -z "$port" ] || break
-        kill -0 $pid 2>/dev/null || break
-        sleep 0.1
-    done
-    if [ "$port" ]; then ok; else bad "moe-serve $*: it did not start"; fi
-}
-stop() {
-    kill -TERM $pid
-    wait $pid
-    code=$?
-    pid=
-    if [ $code -eq 0 ]; then ok; else bad "exit code $code after SIGTERM: $(tail -n 3 "$tmp/err")"; fi
-}
 memory() { sed -n 's/^VmRSS:[[:space:]]*\([0-9]*\) kB/\1/p' /proc/$pid/status; }
 soak() {
     what=$1
     shift
-    if said=$(timeout 7200 "$client" "$port" "$@" 2>&1); then ok; else bad "$what: $said"; fi
+    if said=$(timeout 7200 "$soaker" "$port" "$@" 2>&1); then ok; else bad "$what: $said"; fi
     [ -z "${SOAK:-}" ] || echo "$what: $said"
 }
 

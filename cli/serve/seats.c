@@ -45,15 +45,6 @@ int seats_busy(const seats *s) { return s->busy; }
 
 /* ---- where one sits -------------------------------------------------------------------------- */
 
-static int tokens_held(const session *s, const job *j)
-{
-    const id_list *prompt = j->n_prompt > 0 ? &j->prompts[0] : NULL;
-    const int32_t *have = session_ids(s);
-    int n = 0;
-    while (prompt && n < session_pos(s) && (size_t)n < prompt->n && have[n] == prompt->ids[n]) n++;
-    return n;
-}
-
 static seat *best_seat(seats *s, const job *j)
 {
     seat *best = NULL;
@@ -61,7 +52,8 @@ static seat *best_seat(seats *s, const job *j)
     for (int i = 0; i < s->n; i++) {
         seat *at = &s->all[i];
         if (at->j) continue;
-        const int held = tokens_held(at->s, j);
+        const int held = j->n_prompt > 0 ? session_common(at->s, j->prompts[0].ids,
+                                                          (int)j->prompts[0].n) : 0;
         if (best && (held < most || (held == most && at->left >= best->left))) continue;
         best = at;
         most = held;

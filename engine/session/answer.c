@@ -198,22 +198,13 @@ static int follow_form(stream *st, int32_t id, err_ctx *err)
 
 /* ---- prompt -------------------------------------------------------------------------------- */
 
-static int common_start(const session *s, const int32_t *prompt, int n_prompt)
-{
-    const int32_t *have = session_ids(s);
-    const int n = session_pos(s) < n_prompt ? session_pos(s) : n_prompt;
-    int i = 0;
-    while (i < n && have[i] == prompt[i]) i++;
-    return i;
-}
-
 /* Has the session hold the longest beginning of the prompt that can be had, but not all of it, and
  * returns its length. With a cache the session goes back to where a state was kept, even if it
  * could go back less far: it must not show that it stayed in memory. */
 static int reach(session *s, const int32_t *prompt, int n_prompt, const answer_options *o,
                  err_ctx *err)
 {
-    const int most = min_int(common_start(s, prompt, n_prompt), n_prompt - 1);
+    const int most = min_int(session_common(s, prompt, n_prompt), n_prompt - 1);
     if (!o->cache) return session_rewind(s, most);
     const int kept = most < session_pos(s) ? prefix_cache_held(o->cache, s, most) : 0;
     const int own = session_rewind_target(s, kept > 0 ? kept : most);

@@ -234,6 +234,14 @@ int session_vocab(const session *s) { return s->e->m->hp.n_vocab; }
 int session_pos(const session *s) { return state_pos(s->st); }
 const int32_t *session_ids(const session *s) { return s->ids; }
 
+int session_common(const session *s, const int32_t *ids, int n)
+{
+    const int most = min_int(n, session_pos(s));
+    int i = 0;
+    while (i < most && s->ids[i] == ids[i]) i++;
+    return i;
+}
+
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
 int session_check_state(const session *s, err_ctx *err)
