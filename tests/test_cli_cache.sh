@@ -126,6 +126,7 @@ sys.exit(not (r.tag.endswith("}svg") and len(r) > 5))' "$svg" 2>"$tmp/err"; then
 fi
 
 # ---- replay: speeds
+rm -f "$speeds"                          # nothing is known of this machine
 expect 0 "assumed speeds: --measure measures this machine" $bench cache replay "$trace" -m $qwen
 expect 0 "this machine's speeds" $bench cache replay "$trace" -m $qwen --measure
 expect 0 "this machine's speeds" $bench cache replay "$trace" -m $qwen

@@ -110,6 +110,7 @@ prepare() {
     said "$gpu" "$m --device cuda"
     answer now --vram "$fetch"           # measures
     same now all "$m --vram $fetch"
+    quiet
 }
 
 # ---- answers: the same tokens for every budget
@@ -274,8 +275,13 @@ faults() {
     # ---- a file that is cut while a chat uses it: nothing of it may be needed any more; if it is,
     # one line says so
     cp $m "$tmp/cut.gguf"
-    (printf 'Hi\n'; sleep 3; truncate -s 4096 "$tmp/cut.gguf"; printf 'Ho\n') |
-        $slow "$run" chat -m "$tmp/cut.gguf" --ctx 256 -n 4 >"$tmp/out" 2>"$tmp/err"
+    : >"$tmp/out"
+    {
+        printf 'Hi\n'
+        for i in $(seq 60); do [ "$(wc -l <"$tmp/out")" -eq 0 ] || break; sleep 0.05; done       # an answer
+        truncate -s 4096 "$tmp/cut.gguf"
+        printf 'Ho\n'
+    } | $slow "$run" chat -m "$tmp/cut.gguf" --ctx 256 -n 4 >"$tmp/out" 2>"$tmp/err"
     code=$?
     if [ $code -eq 0 ] || { [ $code -eq 1 ] && grep -q "it was changed while in use" "$tmp/err"; }; then ok
     else bad "$m cut while in use: expected exit code 0, or 1 and a line, got $code"; fi

@@ -61,6 +61,46 @@ rm -rf "$logs"
 mkdir -p "$logs" "$build/seeds"
 jobs=$(nproc)
 [ "${ONLY_GPU:-}" ] || "$build/tests/fuzz_seeds" "$build/seeds"
+# before HOME changes: python3 may be a shim, which takes a third of a second
+export TEST_PYTHON="$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null)"
+
+# How fast this machine is, measured once and as if it had been quiet, for every number of threads
+# that tests use: a test whose experts are on the drive would measure for two seconds, and each run
+# after that would look for a fifth of a second whether the machine is less busy now. Tests that are
+# about measuring use files of their own. Where a key does not fit, the programs measure.
+measured() { # FILE...: their entries in one list
+    echo '{"version": 2, "speeds": ['
+    awk '
+        function put(e) { printf "%s%s", sep, e; sep = ",\n" }
+        function put_drives(e) { put(e); sub(/"drive": [0-9]+/, "\"drive\": 0", e); put(e) }
+        function put_threads(e, n) {
+            sub(/"n_thread": [0-9]+/, "\"n_thread\": " n, e)
+            put_drives(e)
+            if (n == 1 && sub(/"kernels": "[^,"]*/, "\"kernels\": \"scalar", e)) put_drives(e)
+        }
+        /^  {/ { e = ""; inside = 1 }
+        inside && /"n_thread"/ { own = $2 + 0 }
+        inside && /"load"/ { sub(/: [0-9.e+-]+/, ": 0.0") }
+        inside { e = e $0 "\n" }
+        /^  }/ {
+            inside = 0
+            sub(/},?\n$/, "}", e)
+            put_threads(e, 1)
+            if (own > 2) put_threads(e, own)
+            put_threads(e, 2)
+        }' "$@"
+    echo ']}'
+}
+if [ -z "${ONLY_GPU:-}" ] && ! nm "$build/moe-run" 2>/dev/null | grep -q __tsan_init; then
+    for m in tests/models/demo-qwen3next-Q4_K_M tests/models/demo-gptoss-MXFP4 "$build/golden/models/tiny-qwen3next-f32"; do
+        XDG_CACHE_HOME=$tmp/speeds/${m##*/} MOE_DEVICE=cpu ${TEST_THREADS:+env MOE_CORES=$TEST_THREADS} \
+            "$build/moe-run" plan -m "$m.gguf" --measure >/dev/null 2>&1 &
+    done
+    wait
+    measured "$tmp"/speeds/*/moe/speeds.json >"$logs/speeds.json"
+    export TEST_SPEEDS="$logs/speeds.json"
+    rm -r "$tmp/speeds"
+fi
 
 # Names, the slow ones first.
 rest() {
