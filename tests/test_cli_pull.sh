@@ -15,9 +15,12 @@ fi
 # ---- a server, and a program with a list of its own
 "$build/tests/pull_server" $gptoss "$tmp/log" >"$tmp/port" &
 server=$!
-trap 'kill $server 2>/dev/null; rm -rf "$tmp"' EXIT
+# another for what takes seconds of waiting: that goes on beside the rest, with a log of its own
+"$build/tests/pull_server" $gptoss "$tmp/log.slow" >"$tmp/port.slow" &
+server_slow=$!
+trap 'kill $server $server_slow 2>/dev/null; rm -rf "$tmp"' EXIT
 n=0
-while [ ! -s "$tmp/port" ] && [ $n -lt 100 ]; do sleep 0.1; n=$((n + 1)); done
+while { [ ! -s "$tmp/port" ] || [ ! -s "$tmp/port.slow" ]; } && [ $n -lt 500 ]; do sleep 0.02; n=$((n + 1)); done
 port=$(cat "$tmp/port")
 base=http://127.0.0.1:$port
 mkdir "$tmp/bin"
@@ -52,6 +55,30 @@ asked() {
     if tail -n "$1" "$tmp/log" | grep -qF -e "$2"; then ok; else bad "$3: $(tail -n "$1" "$tmp/log")"; fi
 }
 
+# ---- cut connections, and servers that are slow: each at the same time as the others, while the
+# checks below go on; how it ended is looked at further down
+entry cuts cut-1000000
+entry tiny cut-1000
+entry half half-1000000
+entry busy busy-2
+entry stall stall-2000000
+mkdir "$tmp/slow"
+cp "$run" "$tmp/bin/models.txt" "$tmp/slow/"
+# slowly NAME [ARGUMENTS...]
+slowly() {
+    (
+        "$tmp/slow/moe-run" pull "$@" --base-url "http://127.0.0.1:$(cat "$tmp/port.slow")" --dir "$tmp/slow/$1" \
+            >"$tmp/slow/$1.out" 2>"$tmp/slow/$1.err" </dev/null
+        echo $? >"$tmp/slow/$1.rc"
+    ) &
+    slow="${slow:-} $!"
+}
+slowly cuts
+slowly tiny --retries 3
+slowly half
+slowly busy
+slowly stall --timeout 1
+
 # ---- as it should be
 entry good ok
 entry parts ok $((3 * bytes)) $hash parts-00001-of-00003.gguf
@@ -85,12 +112,15 @@ expect 0 "\"downloaded\":$bytes," pull parts --json
 expect 0 "parts-00001-of-00003.gguf" pull parts
 
 # ---- cut connections
-entry cuts cut-1000000
-expect 0 cuts.gguf pull cuts
+wait $slow
+# ended NAME: as if it had run now, for expect and refuse
+ended() { cat "$tmp/slow/$1.out"; cat "$tmp/slow/$1.err" >&2; return "$(cat "$tmp/slow/$1.rc")"; }
+for f in cuts tiny half busy stall; do mv "$tmp/slow/$f/t"/* "$models/t/"; done
+asked_slow() { if grep -qF -e "$1" "$tmp/log.slow"; then ok; else bad "$2: $(cat "$tmp/log.slow")"; fi; }
+expect 0 cuts.gguf ended cuts
 got cuts cut-1000000 "cut every million bytes"
-asked 1 "range=bytes=6000000- if=\"v1\"" "goes on where it was cut"
-entry tiny cut-1000
-refuse 1 "the connection was cut; 4.0 kB of 6.3 MB are kept in" pull tiny --retries 3
+asked_slow "range=bytes=6000000- if=\"v1\"" "goes on where it was cut"
+refuse 1 "the connection was cut; 4.0 kB of 6.3 MB are kept in" ended tiny
 kept tiny cut-1000 4000 "cut every thousand bytes"
 refuse 1 "6.0 kB of 6.3 MB are kept in" pull tiny --retries 1
 asked 1 "range=bytes=5000- if=\"v1\"" "goes on in another run"
@@ -104,14 +134,11 @@ asked 1 "range=bytes=3000000- if= " "no If-Range without an ETag"
 entry new changed-3000000
 expect 0 new.gguf pull new
 got new changed-3000000 "a file that was replaced between two tries"
-entry half half-1000000
-expect 0 half.gguf pull half
+expect 0 half.gguf ended half
 got half half-1000000 "ranges answered by half"
-entry busy busy-2
-expect 0 busy.gguf pull busy
+expect 0 busy.gguf ended busy
 got busy busy-2 "503 twice, then the file"
-entry stall stall-2000000
-expect 0 stall.gguf pull stall --timeout 1
+expect 0 stall.gguf ended stall
 got stall stall-2000000 "nothing for a second, then the rest"
 
 # ---- Ctrl-C
@@ -119,8 +146,8 @@ entry drip drip-100
 env --default-signal=INT "$tmp/bin/moe-run" pull drip --base-url "$base" >"$tmp/out" 2>"$tmp/err" &
 client=$!
 n=0
-while [ "$(cat "$models/t/drip-100/drip.gguf.part" 2>/dev/null | wc -c)" -lt 100000 ] && [ $n -lt 100 ]; do
-    sleep 0.1
+while [ "$(cat "$models/t/drip-100/drip.gguf.part" 2>/dev/null | wc -c)" -lt 100000 ] && [ $n -lt 500 ]; do
+    sleep 0.02
     n=$((n + 1))
 done
 refuse 1 "another moe-run pull is writing it" pull drip
