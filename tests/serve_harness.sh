@@ -14,11 +14,11 @@ start() {
     "$serve" --listen 127.0.0.1:0 "$@" >"$tmp/serve.out" 2>"$tmp/serve.err" </dev/null &
     pid=$!
     port=
-    for i in $(seq 1800); do          # a GPU may have to be measured first
+    for i in $(seq 9000); do          # a GPU may have to be measured first
         port=$(sed -n 's|.*listening on http://127.0.0.1:\([0-9]*\)$|\1|p' "$tmp/serve.err")
         [ -z "$port" ] || break
         kill -0 $pid 2>/dev/null || break
-        sleep 0.1
+        sleep 0.02
     done
     if [ "$port" ]; then ok; else bad "moe-serve $*: it did not start"; cat "$tmp/serve.err"; fi
 }

@@ -79,7 +79,7 @@ start -m $qwen --ctx 2048 --parallel 1
 longs=
 for i in 1 2 3; do
     (timeout $patience "$client" $port POST /v1/chat/completions \
-        -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1500,"ignore_eos":true}' >"$tmp/long$i") &
+        -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":600,"ignore_eos":true}' >"$tmp/long$i") &
     longs="$longs $!"
 done
 for i in $(seq 200); do ask GET /slots; grep -q '"n_waiting":2' "$tmp/body" && break; sleep 0.02; done
@@ -121,7 +121,7 @@ equal "an expert, a character" $n "$(value map | tr -d '\n' | wc -c)"
 # somebody watches a conversation, and gets to see it
 (timeout $patience "$client" $port GET /moe-events -H "$k" -q 8 >"$tmp/watched") &
 watcher=$!
-sleep 0.5
+for i in $(seq 50); do ! grep -q '^event: tick' "$tmp/watched" || break; sleep 0.01; done
 gives 200 '"finish_reason"' POST /v1/chat/completions -H "$k" -d "$hello}"
 wait $watcher
 cp "$tmp/watched" "$tmp/body"
@@ -135,12 +135,12 @@ for i in $(seq 34); do
     (timeout $patience "$client" $port GET /moe-events -H "$k" -q 100000 >"$tmp/watch.$i") &
     watchers="$watchers $!"
 done
-for i in $(seq 100); do
+for i in $(seq 500); do
     [ "$(cat "$tmp"/watch.* | grep -c 'too many watch')" -lt 2 ] || break
-    sleep 0.1
+    sleep 0.02
 done
 gives 200 '"finish_reason"' POST /v1/chat/completions -H "$k" -d "$hello}"
-sleep 0.5
+for i in $(seq 50); do [ "$(grep -l '^event: tick' "$tmp"/watch.* | wc -l)" -lt 32 ] || break; sleep 0.02; done
 stop
 wait $watchers
 equal "watchers that are too many" 2 "$(cat "$tmp"/watch.* | grep -c 'too many watch')"
@@ -155,6 +155,7 @@ if [ -x "$build/sim/moe-serve" ]; then
     all=$(plan_number vram.total -m $qwen --device cuda --ctx 512)
     vram=$(least_budget --vram "$all" $((all / 64)) cached -m $qwen --device cuda --ctx 512)
     start -m $qwen --ctx 512 --device cuda --vram $((vram + all / 32)) --learn "$tmp/learnt"
+    quiet
     gives 200 '"active":true' GET /moe-hot-cache
     more "bytes in VRAM" used_bytes 0
     keep before

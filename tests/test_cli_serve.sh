@@ -219,7 +219,7 @@ for m in $qwen $gptoss; do
     cp "$tmp/body" "$tmp/second"
     gives 200 '"object"' POST /v1/chat/completions -d "$(turn Bob "$more")"
     most_cached "$m: the other's second turn" $((first - 10))
-    for i in $(seq 100); do [ "$(ls "$tmp/cache/moe/prompts" 2>/dev/null | wc -l)" -ge 4 ] && break; sleep 0.1; done
+    for i in $(seq 500); do [ "$(ls "$tmp/cache/moe/prompts" 2>/dev/null | wc -l)" -ge 4 ] && break; sleep 0.02; done
     sleep 0.3
     kill -KILL $pid
     wait $pid 2>/dev/null
