@@ -89,19 +89,29 @@ static float **rows_of(float *y, int n, int cols)
     return rows;
 }
 
-/* Columns first .. first + count - 1 of x alone: the others are zero. */
-static void multiply_some(float *const *y, const matrix *w, const act_row *x, int n, int first,
-                          int count)
+/* 16-bit activations. */
+static void multiply_halves(float *const *y, const matrix *w, const act_row *x, int n)
 {
-    float *some = sim_room((size_t)n * (size_t)w->cols, sizeof *some);
-    memset(some, 0, (size_t)n * (size_t)w->cols * sizeof *some);
-    for (int i = 0; i < n; i++)
-        memcpy(some + (size_t)i * (size_t)w->cols + first, x[i].x + first,
-               (size_t)count * sizeof *some);
-    if (w->type != QT_F32) sim_round_halves(some, (size_t)n * (size_t)w->cols);
+    const size_t cols = (size_t)w->cols;
+    float *some = sim_room((size_t)n * cols, sizeof *some);
+    for (int i = 0; i < n; i++) memcpy(some + (size_t)i * cols, x[i].x, cols * sizeof *some);
+    sim_round_halves(some, (size_t)n * cols);
     sim_vectors v = sim_vectors_make(some, n, w->cols);
     sim_multiply(y, w, v.a.rows, n);
     sim_vectors_free(&v);
+    free(some);
+}
+
+/* Columns first .. first + count - 1 alone, of floats. */
+static void multiply_some(float *const *y, const matrix *w, const act_row *x, int n, int first,
+                          int count)
+{
+    act_row *some = sim_room((size_t)n, sizeof *some);
+    matrix part = *w;
+    part.data = (const uint8_t *)w->data + (size_t)first * sizeof(float);
+    part.cols = count;
+    for (int i = 0; i < n; i++) some[i] = (act_row){ .x = x[i].x + first };
+    sim_multiply(y, &part, some, n);
     free(some);
 }
 
@@ -110,7 +120,7 @@ static void multiply_many(float *const *y, const matrix *w, const act_row *x, in
 {
     const int half = w->cols / 2;
     if (w->type != QT_F32) {
-        multiply_some(y, w, x, n, 0, w->cols);
+        multiply_halves(y, w, x, n);
         return;
     }
     matrix plain = *w;

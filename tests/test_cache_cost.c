@@ -12,8 +12,10 @@
 #include "cli/commands.h"
 #include "cuda/gpu.h"
 #include "engine/models/model.h"
+#include "engine/plan/planning.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
+#include "tiers/speeds.h"
 
 enum { MAX_ARGS = 32 };
 
@@ -108,6 +110,25 @@ static const char *line_of(char *dst, size_t cap, const char *path, uint64_t byt
     return dst;
 }
 
+/* So nothing needs to be measured: the program finds figures of this machine, of one thread. */
+static void keep_speeds(const model *m)
+{
+    const speeds_note note = { .date = 1, .n_core = 1 };
+    speeds s = { .vram_read = 1e12, .pcie_in = 2e10, .pcie_out = 2e10, .pull = 2e10,
+                 .pull_busy = 2e10, .cpu = 1e10, .cpu_busy = 1e10, .cpu_dense = 1e10,
+                 .cpu_many = 4e10, .gpu_macs = 5e10, .hop = 1e-5, .disk = 3e9,
+                 .disk_straight = 2e9 };
+    char path[600];
+    gpu_info info;
+    speeds_key key;
+    err_ctx err = { 0 };
+    for (int i = 0; i < SPEEDS_GEMM_POINTS; i++) s.gemm_own[i] = 5e10;
+    CHECK_MSG(gpu_describe(&info, 0, &err) == 0 &&
+              planning_key(&key, m, 1, NULL, info.name, &err) == 0 &&
+              speeds_path(path, sizeof path, folder, NULL) &&
+              speeds_save(&s, &note, path, &key, &err) == 0, "%s", err.msg);
+}
+
 static void test_costs(const char *path, uint64_t experts)
 {
     char args[900];
@@ -184,6 +205,7 @@ int main(int argc, char **argv)
             const bool ok = CHECK_MSG(gguf_open(&g, files[i], &err) == 0 &&
                                       model_bind(&m, g, &err) == 0, "%s: %s", files[i], err.msg);
             if (ok) model_count_bytes(&bytes, m);
+            if (ok && gpu_count() > 0) keep_speeds(m);
             model_free(m);
             gguf_close(g);
             test_cpu(files[i]);

@@ -909,7 +909,7 @@ int main(int argc, char **argv)
             /* Opening a session takes a driver longer than everything else, and there are many:
              * every third place of a real GPU has to do. test_places.c compares all of them. */
             const bool real = places[i].gpu && !sim_gpu();
-            const bool all = real ? (i - N_CPU_PLACES) % 9 == 0 : i % sim_gpu_step(3, 15) == 0;
+            const bool all = real ? (i - N_CPU_PLACES) % 9 == 0 : i % sim_gpu_step(6, 15) == 0;
             if (places[i].gpu && gpu_count() == 0) continue;
             if (real && (i - N_CPU_PLACES) % 3 != 0) continue;
             slow = always || (real && !all);

@@ -78,6 +78,13 @@ static const struct feed { feed_kind kind; int n; } feeds[] = {
 };
 enum { N_FEED = ARRAY_LEN(feeds), MOST = PLAN_SPLIT_TOKENS + 1, CTX = 1024 };
 
+/* On a simulated GPU each two of a case's model, chunks and home meet, not each three: every second
+ * case, and the first home, which others are compared with. Sanitizers leave some out already. */
+static bool has_turn(size_t home, size_t others)
+{
+    return !sim_gpu() || sim_gpu_step(1, 2) > 1 || home == 0 || (home + others) % 2 == 0;
+}
+
 typedef struct trail { uint64_t hash[N_FEED]; } trail;   /* of the logits after each */
 
 static bool feed(session *s, float *logits, const model *m, int n, int *pos)
@@ -246,7 +253,7 @@ static void halt(const model *m, const place *p)
     mem_free(want);
 }
 
-static void test_halts(const char *path)
+static void test_halts(const char *path, size_t file)
 {
     gguf *g = NULL;
     model *m = NULL;
@@ -255,7 +262,8 @@ static void test_halts(const char *path)
                    err.msg))
         return;
     for (size_t i = 0; i < ARRAY_LEN(homes); i++)
-        if (homes[i].split_from > 0 && homes[i].stream_from == INT_MAX) halt(m, &homes[i]);
+        if (homes[i].split_from > 0 && homes[i].stream_from == INT_MAX && has_turn(i, file))
+            halt(m, &homes[i]);
     model_free(m);
     gguf_close(g);
 }
@@ -314,7 +322,7 @@ static void compare(const trail *want, const trail *streamed, const trail *got, 
     }
 }
 
-static void test_file(const char *path, int chunk)
+static void test_file(const char *path, int chunk, size_t others)
 {
     gguf *g = NULL;
     model *m = NULL;
@@ -326,7 +334,7 @@ static void test_file(const char *path, int chunk)
         return;
     for (size_t i = 0; i < ARRAY_LEN(homes); i += (size_t)sim_gpu_step(1, 3)) {
         const place *p = &homes[i];
-        if (!sim_gpu() && !p->gpu) continue;
+        if ((!sim_gpu() && !p->gpu) || !has_turn(i, others)) continue;
         if (!follow(&now, m, p, chunk)) continue;
         if (!known) first = now;
         known = true;
@@ -386,7 +394,7 @@ static bool go_all_ways(ways *w, const model *m, const place *p, const int *leng
 
 /* Up to the border it shows neither where experts are nor which way they go. Above it all of them
  * cross the bus, unless somebody asks for another way, which keeps its bits. */
-static void test_ways(const char *path)
+static void test_ways(const char *path, size_t file)
 {
     static const char *const names[N_WAY] = { "cores", "split", "bus", "auto" };
     gguf *g = NULL;
@@ -400,6 +408,7 @@ static void test_ways(const char *path)
     const int lengths[N_LENGTH] = { 9, 64, most, most + 1 };
     for (size_t i = 0; i < ARRAY_LEN(shares); i += (size_t)sim_gpu_step(1, 3)) {
         place p = shares[i];
+        if (!has_turn(i, file)) continue;
         p.gpu = p.planned = true;
         const bool bus = p.stream_from == 0;
         if (bus) p.stage_parts = 1 + (int)i % 3;
@@ -515,10 +524,10 @@ int main(int argc, char **argv)
     if (gpu_count() == 0) test_skip("no GPU");
     for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++)
         for (size_t c = 0; c < ARRAY_LEN(chunks); c += (size_t)sim_gpu_step(1, 2))
-            test_file(files[i], chunks[c]);
+            test_file(files[i], chunks[c], i + c);
     for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_reading_ahead(files[i]);
-    for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_halts(files[i]);
-    for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_ways(files[i]);
+    for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_halts(files[i], i);
+    for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_ways(files[i], i);
     if (gpu_count() > 0 && sim_gpu_step(1, 2) == 1) test_too_long(files[1]);
     if (gpu_count() > 0) {
         static const int recurrent[] = { 192, 384, 510 }, other[] = { 210, 410, 510 };
