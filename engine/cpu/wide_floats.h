@@ -141,9 +141,11 @@ static void float_dot(widen_fn *widen, int width, float *sums, const uint8_t *ro
 
     for (int t0 = 0; t0 < n_token; t0 += FLOAT_GROUP) {
         const int n_t = min_int(n_token - t0, FLOAT_GROUP);
+        const int n_tile = (n_t + FLOAT_TOKENS - 1) / FLOAT_TOKENS;
         for (int r0 = 0; r0 < n_row; r0 += GROUP_ROWS) {
             const int n_r = min_int(n_row - r0, GROUP_ROWS);
-            memset(lanes, 0, sizeof lanes);
+            for (int r = 0; r < n_r; r += FLOAT_ROWS)
+                memset(lanes[r / FLOAT_ROWS], 0, sizeof lanes[0][0] * (size_t)n_tile);
             for (int c = 0; c < cols; c += FLOAT_CHUNK) {
                 const int n = min_int(cols - c, FLOAT_CHUNK);
                 const int steps = (n + FLOAT_LANES - 1) / FLOAT_LANES;
