@@ -1,6 +1,6 @@
 #!/bin/sh
 # run_tests.sh BUILD TEST... - runs the layer check, the test programs, the command-line tests and a
-# few seconds of fuzzing, as many at a time as there are CPUs; adds up their counts and ends with
+# few seconds of fuzzing, three at a time for every two CPUs; adds up their counts and ends with
 # "N passed, N failed". With ONLY_GPU=1 the test programs and the command-line tests of the GPU
 # alone; without a GPU that is a failure. TEST_THREADS=N: programs and test programs
 # use N threads wherever they would choose a number themselves, as on a machine with N cores.
@@ -59,7 +59,7 @@ export TMPDIR="$tmp"
 
 rm -rf "$logs"
 mkdir -p "$logs" "$build/seeds"
-jobs=$(nproc)
+jobs=$(($(nproc) + ($(nproc) + 1) / 2)) # many of them wait half of the time
 [ "${ONLY_GPU:-}" ] || "$build/tests/fuzz_seeds" "$build/seeds"
 # before HOME changes: python3 may be a shim, which takes a third of a second
 export TEST_PYTHON="$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null)"
@@ -129,12 +129,19 @@ rest() {
     echo fuzz_prefix_file
     echo check_layers.sh
 }
+# The longest of the test programs begin first, so that nobody waits for them at the end.
+is_long() {
+    case $1 in
+    test_forward | test_places | test_state | test_prefix_cache) ;;
+    test_sim_forward | test_sim_prompts | test_sim_places | test_sim_prefix_cache) ;;
+    *) return 1 ;;
+    esac
+}
 list() {
+    for t in "$@"; do if is_long "$t"; then echo "$t"; fi; done
     [ "${ONLY_GPU:-}" ] || rest
     for part in qwen3next gptoss speeds; do echo "test_cli_gpu.sh $part"; done
-    # on a GPU these are the longest
-    for t in "$@"; do case $t in test_forward | test_places | test_state) echo "$t" ;; esac; done
-    for t in "$@"; do case $t in test_forward | test_places | test_state) ;; *) echo "$t" ;; esac; done
+    for t in "$@"; do is_long "$t" || echo "$t"; done
 }
 list "$@" | xargs -P "$jobs" -I '{}' "$0" --one "$build" "$logs" '{}'
 
