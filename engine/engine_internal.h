@@ -29,6 +29,7 @@ struct engine {
 /* ---- session.c, for prefix_cache.c ---- */
 
 state *session_state(session *s);
+pool *session_team(const session *s);
 /* As for files, but states of other arithmetic (GPU, exact) have other tags. */
 state_tag session_tag(const session *s);
 int session_check_state(const session *s, err_ctx *err);         /* is it that of its position? */

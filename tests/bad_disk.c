@@ -30,6 +30,12 @@ ssize_t read(int fd, void *p, size_t n)
     return syscall(SYS_read, fd, p, portion(n));
 }
 
+ssize_t pread(int fd, void *p, size_t n, off_t at)
+{
+    if (disk_fails(EIO)) return disk.cut ? 0 : -1;
+    return syscall(SYS_pread64, fd, p, portion(n), at);
+}
+
 ssize_t write(int fd, const void *p, size_t n)
 {
     return disk_fails(ENOSPC) ? -1 : syscall(SYS_write, fd, p, portion(n));

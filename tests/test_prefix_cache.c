@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cuda/gpu.h"
@@ -491,6 +492,7 @@ static void test_many(const rig *r, uint64_t seed, uint64_t ram, int rounds)
             session_rewind(k, dice < 9 ? same : 0);
         }
         take_in(c, k, ids, n, &rng, t, ram);
+        for (int j = i % 4; j < 3; j++) prefix_cache_tend(c);    /* and the thread goes on */
     }
     const prefix_cache_stats n = prefix_cache_counts(c);
     CHECK_MSG(hits > rounds / 7, "%d hits in %d rounds", hits, rounds);
@@ -754,6 +756,7 @@ static void test_busy_folder(const rig *r)
     keep_chain(c, s, t, 700);
     const int fd = open(folder, O_RDONLY | O_DIRECTORY);
     CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    CHECK(prefix_cache_tend(c) && prefix_cache_tend(c));         /* later */
     const uint64_t from = clock_ns();
     CHECK(prefix_cache_flush(c, &err) == ERR_IO && strstr(err.msg, "another program"));
     CHECK(prefix_cache_flush(c, &err) == ERR_IO);
@@ -767,6 +770,76 @@ static void test_busy_folder(const rig *r)
 }
 
 /* Kept later, from snapshots: the same states, and the session does not notice. */
+static void tend_all(prefix_cache *c)
+{
+    int n = 0;
+    while (prefix_cache_tend(c) && n++ < 100000) nanosleep(&(struct timespec){ 0, 100000 }, NULL);
+    CHECK_MSG(n < 100000, "there is no end to it");
+}
+
+/* Files are written while the caller goes on, whatever happens to their states meanwhile. */
+static void test_beside(const rig *r)
+{
+    session *s = open_session(r, CTX, 32, KV_F16), *u = open_session(r, CTX, 32, KV_F16);
+    notes *t = mem_zalloc(sizeof *t);
+    static char names[60][80];
+    err_ctx err = { 0 };
+    prefix_cache_stats n;
+
+    empty_folder();
+    make_ids(chain, CHAIN + 1, 31, r->m);
+    prefix_cache *c = make_chain(s, t, 64u << 20);
+    CHECK(prefix_cache_tend(c));
+    CHECK(load(c, u, chain, CHAIN, t, "while it is written") == CHAIN);
+    tend_all(c);
+    n = prefix_cache_counts(c);
+    CHECK(n.n_drive == LINKS && n.n_ram == LINKS && list_files(names, 60) == LINKS);
+    prefix_cache_free(c);
+    c = open_cache(u, 64u << 20);
+    CHECK(load(c, u, chain, CHAIN, t, "written beside") == CHAIN);
+    CHECK(!prefix_cache_tend(c));
+    prefix_cache_free(c);
+
+    for (int fail = 1; fail < 12; fail++) {      /* one line, and again when there is more */
+        empty_folder();
+        c = make_chain(s, t, 64u << 20);
+        n_noted = disk.n_call = 0;
+        disk.fail_at = fail;
+        tend_all(c);
+        disk.fail_at = 0;
+        n = prefix_cache_counts(c);
+        CHECK_MSG(n_noted == (n.n_drive < LINKS), "call %d: %d notes", fail, n_noted);
+        CHECK(list_files(names, 60) == n.n_drive && n.n_ram == LINKS);
+        session_rewind(s, 0);
+        CHECK(eval(s, chain + 1, LINK) && keep(c, s, t, &err) == 0);
+        tend_all(c);
+        n = prefix_cache_counts(c);
+        CHECK_MSG(n.n_drive == LINKS + 1 && list_files(names, 60) == n.n_drive, "call %d", fail);
+        prefix_cache_free(c);
+    }
+
+    for (int i = 0; i < 20; i++) {       /* RAM for one of two: each makes room for the other */
+        if (i % 5 == 0) empty_folder();
+        c = open_cache(s, room_for(r, 1, CHAIN));
+        for (int k = 0; k < 2; k++) {
+            make_ids(chain, CHAIN, 900 + (uint64_t)((i + k) % 7), r->m);
+            fill(s, chain, CHAIN);
+            CHECK_MSG(keep(c, s, t, &err) == 0, "%s", err.msg);
+            prefix_cache_tend(c);
+            CHECK(load(c, u, chain, CHAIN, t, "one of two") == CHAIN);
+        }
+        prefix_cache_free(c);            /* perhaps in the middle */
+        c = open_cache(u, 0);
+        n = prefix_cache_counts(c);
+        CHECK(n.damaged == 0 && n.n_state == list_files(names, 60) && n.n_state > 0);
+        prefix_cache_free(c);
+    }
+    n_noted = 0;
+    notes_free(t);
+    session_free(s);
+    session_free(u);
+}
+
 static void test_deferred(const rig *r, int ctx)
 {
     enum { N = 90 };
@@ -1223,6 +1296,7 @@ int main(int argc, char **argv)
             test_shared(&tiny, 0);
             test_shared(&tiny, room_for(&tiny, 3, SHORT));
             if (i == 0 && !sim_gpu()) test_busy_folder(&tiny);
+            test_beside(&tiny);
             test_bad_drive(&tiny);
             drive_bytes = room_for(&tiny, 20, 200);
             test_many(&tiny, 15 + (uint64_t)i, room_for(&tiny, 3, 200), rounds);

@@ -59,6 +59,8 @@ static void advise(const void *at, uint64_t bytes, int advice)
     if (from < to) (void)madvise((void *)from, to - from, advice);
 }
 
+void pages_few_faults(const void *at, uint64_t bytes) { advise(at, bytes, MADV_HUGEPAGE); }
+
 void pages_few(const void *at, uint64_t bytes) { advise(at, bytes, MADV_NOHUGEPAGE); }
 
 void pages_forget(const void *at, uint64_t bytes) { advise(at, bytes, MADV_DONTNEED); }

@@ -19,6 +19,9 @@ void pages_unmap(void *at, size_t bytes);        /* NULL is fine */
  * processors, and nobody has to wait for them later. */
 void pages_touch(void *at, size_t bytes, pool *team);
 
+/* Memory of the allocator that was never written to: its whole huge pages become such. */
+void pages_few_faults(const void *at, uint64_t bytes);
+
 /* For a part of a mapped file that is read now and then, a few bytes here and there. pages_few:
  * each such read takes PAGES_AROUND bytes of memory at most, not a huge page. pages_forget: what
  * was read takes no memory of this process until it is read again. Bytes at the edges that fill no

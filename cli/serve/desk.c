@@ -222,6 +222,19 @@ static void seat_those_who_wait(desk *d)
     }
 }
 
+/* The lock is held. Until there is more to do, or the drive may have done what it is asked for. */
+static void wait_a_little(desk *d)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 5000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_cond_timedwait(&d->more, &d->lock, &until);
+}
+
 /* Whoever waits for quiet gets it: no new requests are seated until those that run have ended. But
  * after each such time requests come first, so that neither keeps the other waiting for ever. */
 static void *engine_thread(void *ctx)
@@ -247,11 +260,12 @@ static void *engine_thread(void *ctx)
             pthread_cond_wait(&d->more, &d->lock);
             continue;
         }
+        if (!busy && !d->closing) wait_a_little(d);
+        const bool over = !busy && d->closing;
         pthread_mutex_unlock(&d->lock);
         if (busy) compute(d);
-        else (void)prefix_cache_flush(d->o.cache, NULL);         /* there is time: a kill would
-                                                                  * lose it */
-        unsaved = busy && d->o.cache;
+        if (over) (void)prefix_cache_flush(d->o.cache, NULL);
+        unsaved = d->o.cache && !over && prefix_cache_tend(d->o.cache);  /* a kill would lose it */
         pthread_mutex_lock(&d->lock);
     }
     pthread_mutex_unlock(&d->lock);

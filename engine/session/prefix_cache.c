@@ -10,6 +10,7 @@
 #include "engine/engine_internal.h"
 #include "engine/session/prefix_tree.h"
 #include "engine/session/state_internal.h"
+#include "tiers/pages.h"
 
 /* The state that s went on from on its way to pos, with the bits it has: root if that is not kept
  * (any more). */
@@ -36,6 +37,7 @@ static bool has_child_in_ram(const prefix_node *k)
 static bool drop_from_ram(prefix_cache *c, prefix_node *k)
 {
     err_ctx err = { 0 };
+    if (k == c->writing) prefix_drive_end(c, true);
     c->n.dropped++;
     if (c->o.folder && prefix_drive_save(c, k, &err) < 0) prefix_drive_note(c, err.msg, "");
     if (!k->on_drive) {
@@ -117,6 +119,8 @@ int prefix_cache_create(prefix_cache **out, session *like, const prefix_cache_op
 void prefix_cache_free(prefix_cache *c)
 {
     if (!c) return;
+    if (c->writing) prefix_drive_end(c, true);
+    prefix_writer_free(c->writer);
     while (c->root.child) {
         prefix_node *k = c->root.child;
         while (k->child) k = k->child;
@@ -162,9 +166,10 @@ static bool adopt(prefix_cache *c, prefix_node *k, uint8_t *body)
 
 /* Puts the rows on the way to best into st, up to *pos, and the last mark there that can be had.
  * Then *pos is its position and *number its state's; 0 if there is none. */
-static int import_path(prefix_cache *c, state *st, prefix_node *best, int *pos, uint64_t *number,
+static int import_path(prefix_cache *c, session *s, prefix_node *best, int *pos, uint64_t *number,
                        err_ctx *err)
 {
+    state *st = session_state(s);
     const int limit = *pos;
     const uint8_t *mark = NULL;
     uint8_t *lent = NULL;                /* the last body, if it is not in the tree */
@@ -176,7 +181,7 @@ static int import_path(prefix_cache *c, state *st, prefix_node *best, int *pos, 
         k = k->step;
         uint8_t *body = k->body;
         if (!body && c->o.most_bytes > 0 && prefix_tree_body(k) > c->o.most_bytes) break;
-        if (!body && !(body = prefix_drive_read(c, k))) break;
+        if (!body && !(body = prefix_drive_read(c, k, session_team(s)))) break;
         const int to = min_int(limit, k->to);
         state_import_rows(st, body, k->from, k->to, to - k->from);
         mem_free(lent);
@@ -200,7 +205,7 @@ int prefix_cache_load(prefix_cache *c, session *s, const int32_t *ids, int n, er
     prefix_node *best = prefix_tree_longest(c, ids, min_int(n, session_ctx(s)), &pos);
     if (pos == 0) return 0;
     prefix_tree_touch(c, best);
-    if ((rc = import_path(c, st, best, &pos, &number, err)) < 0) pos = 0;
+    if ((rc = import_path(c, s, best, &pos, &number, err)) < 0) pos = 0;
     session_replaced(s, ids, pos);
     st->kept = number;
     st->kept_pos = pos;
@@ -215,6 +220,14 @@ static int does_not_fit(const prefix_cache *c, const prefix_node *shape, err_ctx
     return err_set(err, ERR_NOMEM, "prefix cache: a state of %" PRIu64 " bytes does not fit into "
                    "%" PRIu64 "%s", prefix_tree_ram(shape), c->o.ram_bytes,
                    c->o.folder ? ", nor on the drive" : "");
+}
+
+/* New memory comes page by page, and slowly to one thread alone. */
+static void touch_body(const prefix_node *k, pool *team)
+{
+    if (prefix_tree_body(k) < HUGE_PAGE) return;
+    pages_few_faults(k->body, prefix_tree_body(k));
+    pages_touch(k->body, (size_t)prefix_tree_body(k), team);
 }
 
 /* At the present position, or at that of a snapshot. What does not fit into RAM beside all that it
@@ -247,6 +260,7 @@ static int keep_at(prefix_cache *c, session *s, int pos, err_ctx *err)
     prefix_node *k = prefix_tree_make(&shape, ids, true);
     if (!k) return err_set(err, ERR_NOMEM, "prefix cache: no memory for %" PRIu64 " bytes",
                            prefix_tree_ram(&shape));
+    touch_body(k, session_team(s));
     uint8_t *mark = k->body + k->rows_bytes;
     rc = pos == session_pos(s) ? state_export(st, k->body, parent->to, mark, err)
                                : state_export_snapshot(st, pos, k->body, parent->to, mark, err);
@@ -301,6 +315,15 @@ int prefix_cache_settle(prefix_cache *c, session *s, int least, int least_last, 
         }
     }
     return first;
+}
+
+bool prefix_cache_tend(prefix_cache *c)
+{
+    if (c->writing && !prefix_drive_end(c, false)) return true;
+    if (!c->o.folder || c->all_written == c->n.kept) return false;
+    if (prefix_drive_begin(c)) return true;
+    c->all_written = c->n.kept;
+    return false;
 }
 
 int prefix_cache_flush(prefix_cache *c, err_ctx *err)

@@ -67,8 +67,13 @@ void prefix_cache_defer(prefix_cache *c, const int *at, int n);  /* at most PREF
  * happened. Returns the first failure, after having tried all. */
 int prefix_cache_settle(prefix_cache *c, session *s, int least, int least_last, err_ctx *err);
 
-/* Writes all states that are only in RAM to the drive, as far as there is room for them beside
- * those that were used later. After a failure the next call tries again. */
+/* Has states that are only in RAM written to the drive, as far as there is room for them beside
+ * those that were used later, one after another by a thread of its own while the caller goes on: to
+ * be called now and then. False: nothing is under way, nor left to write. After a failure it rests
+ * until another state is kept. */
+bool prefix_cache_tend(prefix_cache *c);
+
+/* The same at once: all are there when it returns. After a failure the next call tries again. */
 int prefix_cache_flush(prefix_cache *c, err_ctx *err);
 
 typedef struct prefix_cache_stats {

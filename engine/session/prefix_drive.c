@@ -18,12 +18,14 @@
 
 #include "engine/session/prefix_file.h"
 #include "engine/session/prefix_tree.h"
+#include "tiers/pages.h"
 
 enum {
     STALE_S = 3600,                      /* a temporary file of that age is nobody's any more */
     PATIENCE_MS = 5000,                  /* for another program that writes, */
     NO_PATIENCE_S = 60                   /* but not again so soon after it was in vain */
 };
+static const double LATER_S = 0.1;       /* until the folder is asked for again */
 
 void prefix_drive_note(const prefix_cache *c, const char *what, const char *then)
 {
@@ -86,8 +88,9 @@ static void count(prefix_cache *c, prefix_node *k, bool on)
 /* The node itself goes, too, if that was all there is of it. */
 static void remove_file(prefix_cache *c, prefix_node *k)
 {
-    const prefix_file f = file_of(c, k);
     char name[PREFIX_NAME];
+    if (k == c->writing) prefix_drive_end(c, true);
+    const prefix_file f = file_of(c, k);
     remove_name(c, prefix_file_name(name, &f));
     count(c, k, false);
     k->on_drive = false;
@@ -162,30 +165,46 @@ static bool twin_of(prefix_cache *c, const prefix_node *k)
     return false;
 }
 
-/* Its parent is there. 1: there is no room that it is worth. */
-static int write_node(prefix_cache *c, prefix_node *k, err_ctx *err)
+/* What goes into the file of k, whose parent's is there; *ids is to be freed. 1: there is no room
+ * that it is worth. */
+static int prepare_file(prefix_file *f, int32_t **ids, prefix_cache *c, const prefix_node *k,
+                        err_ctx *err)
 {
-    prefix_file f = file_of(c, k);
-    if (!make_drive_room(c, prefix_file_bytes(&f), k)) return 1;
-    int32_t *ids = ids_of(k);
-    if (!ids) return err_set(err, ERR_NOMEM, "no memory for %d ids", k->to);
-    const int rc = prefix_file_write(&f, c->o.folder, ids, k->body, err);
-    mem_free(ids);
-    if (rc < 0) return rc;
-    k->body_sum = f.body_sum;
-    k->stamp = f.stamp;
-    k->on_drive = true;
-    count(c, k, !twin_of(c, k));
-    return 0;
+    *f = file_of(c, k);
+    *ids = NULL;
+    if (!make_drive_room(c, prefix_file_bytes(f), k)) return 1;
+    *ids = ids_of(k);
+    return *ids ? 0 : err_set(err, ERR_NOMEM, "no memory for %d ids", k->to);
 }
 
-uint8_t *prefix_drive_read(prefix_cache *c, prefix_node *k)
+static void file_is_written(prefix_cache *c, prefix_node *k, const prefix_file *f)
+{
+    k->body_sum = f->body_sum;
+    k->stamp = f->stamp;
+    k->on_drive = true;
+    count(c, k, !twin_of(c, k));
+}
+
+static int write_node(prefix_cache *c, prefix_node *k, err_ctx *err)
+{
+    prefix_file f;
+    int32_t *ids;
+    int rc = prepare_file(&f, &ids, c, k, err);
+    if (rc != 0) return rc;
+    rc = prefix_file_write(&f, c->o.folder, ids, k->body, err);
+    mem_free(ids);
+    if (rc == 0) file_is_written(c, k, &f);
+    return rc;
+}
+
+uint8_t *prefix_drive_read(prefix_cache *c, prefix_node *k, pool *team)
 {
     const prefix_file f = file_of(c, k);
     err_ctx err = { 0 };
     uint8_t *body = mem_alloc((size_t)prefix_tree_body(k) + 1);
     if (!body) return NULL;
-    const int rc = prefix_file_read_body(body, &f, c->o.folder, &err);
+    pages_few_faults(body, prefix_tree_body(k));
+    const int rc = prefix_file_read_body(body, &f, c->o.folder, team, &err);
     if (rc == 0) return body;
     mem_free(body);
     if (rc == ERR_NOMEM) return NULL;
@@ -422,16 +441,23 @@ static void unlock_folder(int fd)
     if (fd >= 0) close(fd);
 }
 
-/* Whoever made room took leaves first, so a parent that is there has all of its own. */
+/* The first file that is missing on the way to k, which is not on the drive. NULL: another program
+ * gave it up, and nothing can go on from it. Whoever made room took leaves first, so a parent that
+ * is there has all of its own. */
+static prefix_node *first_missing(const prefix_cache *c, prefix_node *k)
+{
+    while (k->parent->parent && (!k->parent->on_drive || !file_is_there(c, k->parent))) {
+        k = k->parent;
+        if (!k->body) return NULL;
+    }
+    return k;
+}
+
 static int save_branch(prefix_cache *c, prefix_node *k, err_ctx *err)
 {
     while (!k->on_drive) {
-        prefix_node *a = k;
-        while (a->parent->parent && (!a->parent->on_drive || !file_is_there(c, a->parent))) {
-            a = a->parent;
-            if (!a->body) return 1;      /* another program gave it up: nothing can go on from it */
-        }
-        const int rc = write_node(c, a, err);
+        prefix_node *a = first_missing(c, k);
+        const int rc = a ? write_node(c, a, err) : 1;
         if (rc != 0) return rc;
     }
     return 0;
@@ -439,6 +465,7 @@ static int save_branch(prefix_cache *c, prefix_node *k, err_ctx *err)
 
 int prefix_drive_save(prefix_cache *c, prefix_node *k, err_ctx *err)
 {
+    if (c->writing) prefix_drive_end(c, true);
     if (k->on_drive) return 0;
     const bool in_vain = c->waited_ns > 0 && clock_since(c->waited_ns) < NO_PATIENCE_S;
     const int lock = lock_folder(c, in_vain ? 0 : PATIENCE_MS);
@@ -453,6 +480,74 @@ int prefix_drive_save(prefix_cache *c, prefix_node *k, err_ctx *err)
     unlock_folder(lock);
     return rc;
 }
+
+/* ---- beside whatever else is done ------------------------------------------------------------ */
+
+/* A drive that is full or worse is left alone until there is something new to write. */
+static void rest_after(prefix_cache *c, const char *what)
+{
+    if (!c->told) prefix_drive_note(c, what, "");
+    c->told = true;
+    c->all_written = c->n.kept;
+}
+
+/* One that has not been tried since a state was last kept; parents first. */
+static prefix_node *next_to_write(prefix_cache *c)
+{
+    prefix_node *k = &c->root;
+    while ((k = prefix_tree_next(k, true)))
+        if (k->body && !k->on_drive && k->passed_by < c->n.kept) return k;
+    return NULL;
+}
+
+/* The lock is held, and stays so if 0 is returned: a file is under way. */
+static int begin_file(prefix_cache *c, prefix_node *k, err_ctx *err)
+{
+    prefix_file f;
+    int32_t *ids;
+    prefix_node *a = first_missing(c, k);
+    const int rc = a ? prepare_file(&f, &ids, c, a, err) : 1;
+    if (rc != 0) return rc;
+    prefix_writer_begin(c->writer, &f, ids, a->body);
+    c->writing = a;
+    return 0;
+}
+
+bool prefix_drive_begin(prefix_cache *c)
+{
+    err_ctx err = { 0 };
+    prefix_node *k = next_to_write(c);
+    if (!k) return false;
+    if (c->later_ns > 0 && clock_since(c->later_ns) < LATER_S) return true;
+    if (!c->writer && !(c->writer = prefix_writer_create(c->o.folder))) return false;
+    const int lock = lock_folder(c, 0);
+    c->later_ns = lock == ERR_STOPPED ? clock_ns() : 0;
+    if (lock == ERR_STOPPED) return true;
+    look_again(c);
+    const int rc = begin_file(c, k, &err);
+    c->lock = lock;
+    if (rc == 0) return true;
+    if (rc < 0) rest_after(c, err.msg);
+    else k->passed_by = c->n.kept;
+    unlock_folder(lock);
+    return true;
+}
+
+bool prefix_drive_end(prefix_cache *c, bool wait)
+{
+    prefix_file f;
+    err_ctx err = { 0 };
+    int rc;
+    if (!prefix_writer_ended(c->writer, wait, &f, &rc, &err)) return false;
+    prefix_node *k = c->writing;
+    c->writing = NULL;
+    if (rc == 0) file_is_written(c, k, &f);
+    else rest_after(c, err.msg);
+    unlock_folder(c->lock);
+    return true;
+}
+
+/* ---- the folder ------------------------------------------------------------------------------ */
 
 int prefix_drive_open(prefix_cache *c, err_ctx *err)
 {

@@ -23,8 +23,9 @@
 #define MAGIC "MOEPREFX"
 
 enum {
-    VERSION = 1,
+    VERSION = 2,
     MOST_TOKENS = 1 << 27,
+    PIECE = 4 << 20,                     /* bytes that have a checksum of their own */
     /* where the fields of the head are */
     AT_MAGIC = 0,                        /* 8 bytes */
     AT_VERSION = 8,                      /* u32 */
@@ -86,18 +87,81 @@ static int write_all(int fd, const void *bytes, size_t n, err_ctx *err)
     return 0;
 }
 
-static int read_all(int fd, void *bytes, size_t n, err_ctx *err)
+static int read_at(int fd, void *bytes, size_t n, off_t at, err_ctx *err)
 {
     uint8_t *p = bytes;
     while (n > 0) {
-        const ssize_t got = read(fd, p, n < INT_MAX / 2 ? n : INT_MAX / 2);
+        const ssize_t got = pread(fd, p, n < INT_MAX / 2 ? n : INT_MAX / 2, at);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return err_sys(err, "cannot read");
         if (got == 0) return err_set(err, ERR_FORMAT, "truncated");
         p += got;
+        at += got;
         n -= (size_t)got;
     }
     return 0;
+}
+
+/* ---- the body, in pieces --------------------------------------------------------------------- */
+
+static size_t n_pieces(size_t n) { return (n + PIECE - 1) / PIECE; }
+
+static size_t piece_bytes(size_t n, size_t i)
+{
+    return n - i * PIECE < PIECE ? n - i * PIECE : PIECE;
+}
+
+/* The body's checksum is that of the checksums of its pieces. */
+static uint64_t body_checksum(const uint8_t *body, size_t n)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n_pieces(n); i++) {
+        const uint64_t own = state_checksum(0, body + i * PIECE, piece_bytes(n, i));
+        sum = state_checksum(sum, &own, sizeof own);
+    }
+    return sum;
+}
+
+typedef struct body_reader {
+    int fd;
+    off_t at;                            /* of the body in the file */
+    uint8_t *body;
+    size_t n;
+    uint64_t *sums;                      /* of each piece */
+    err_ctx *errs;                       /* of each piece; code 0: none */
+} body_reader;
+
+static void read_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const body_reader *r = ctx;
+    (void)thread;
+    for (size_t i = (size_t)begin; i < (size_t)end; i++) {
+        const size_t n = piece_bytes(r->n, i);
+        uint8_t *to = r->body + i * PIECE;
+        if (read_at(r->fd, to, n, r->at + (off_t)(i * PIECE), &r->errs[i]) == 0)
+            r->sums[i] = state_checksum(0, to, n);
+    }
+}
+
+/* Reads n bytes from a place in a file; their checksum in *sum. */
+static int read_body(uint64_t *sum, uint8_t *body, size_t n, int fd, off_t at, pool *team,
+                     err_ctx *err)
+{
+    const size_t n_piece = n_pieces(n);
+    body_reader r = { .fd = fd, .at = at, .body = body, .n = n,
+                      .sums = mem_array(n_piece, sizeof *r.sums),
+                      .errs = mem_zalloc(n_piece * sizeof *r.errs) };
+    int rc = r.sums && r.errs ? 0 : err_set(err, ERR_NOMEM, "no memory for %zu checksums", n_piece);
+    if (rc == 0) {
+        if (team) pool_run(team, (int64_t)n_piece, 1, read_pieces, &r);
+        else read_pieces(&r, 0, (int64_t)n_piece, 0);
+    }
+    for (size_t i = 0; i < n_piece && rc == 0; i++)
+        if ((rc = r.errs[i].code) < 0 && err) *err = r.errs[i];
+    if (rc == 0) *sum = state_checksum(0, r.sums, n_piece * sizeof *r.sums);
+    mem_free(r.sums);
+    mem_free(r.errs);
+    return rc;
 }
 
 /* The path in allocated memory, with room for 8 more characters; NULL without memory. */
@@ -151,7 +215,7 @@ int prefix_file_write(prefix_file *f, const char *folder, const int32_t *ids, co
     uint8_t h[HEAD_BYTES];
     char name[PREFIX_NAME];
     int rc;
-    f->body_sum = state_checksum(0, body, (size_t)(f->rows_bytes + f->mark_bytes));
+    f->body_sum = body_checksum(body, (size_t)(f->rows_bytes + f->mark_bytes));
     f->stamp = 0;
     make_head(h, f);
     f->stamp = stamp_of(h, ids, f->to);
@@ -223,11 +287,11 @@ static int read_head(prefix_file *f, int32_t **ids, int fd, uint64_t bytes, cons
     uint8_t h[HEAD_BYTES];
     char own[PREFIX_NAME];
     int rc;
-    if ((rc = read_all(fd, h, sizeof h, err)) < 0 || (rc = parse_head(f, h, bytes, key, err)) < 0)
+    if ((rc = read_at(fd, h, sizeof h, 0, err)) < 0 || (rc = parse_head(f, h, bytes, key, err)) < 0)
         return rc;
     *ids = mem_array((size_t)f->to, sizeof **ids);       /* less than the file, which is there */
     if (!*ids) return err_set(err, ERR_NOMEM, "no memory for %d ids", f->to);
-    if ((rc = read_all(fd, *ids, (size_t)f->to * sizeof **ids, err)) < 0) return rc;
+    if ((rc = read_at(fd, *ids, (size_t)f->to * sizeof **ids, HEAD_BYTES, err)) < 0) return rc;
     if (stamp_of(h, *ids, f->to) != f->stamp || strcmp(prefix_file_name(own, f), name) != 0)
         return err_set(err, ERR_FORMAT, "damaged (wrong checksum of the head)");
     return 0;
@@ -247,18 +311,17 @@ int prefix_file_read_head(prefix_file *f, int32_t **ids, const char *folder, con
     return err_prefix(err, rc, "%s", name);
 }
 
-int prefix_file_read_body(uint8_t *body, const prefix_file *f, const char *folder, err_ctx *err)
+int prefix_file_read_body(uint8_t *body, const prefix_file *f, const char *folder, pool *team,
+                          err_ctx *err)
 {
     const size_t n = (size_t)(f->rows_bytes + f->mark_bytes);
     const off_t at = HEAD_BYTES + 4 * (off_t)f->to;
     char name[PREFIX_NAME];
-    uint64_t bytes;
+    uint64_t bytes, sum = 0;
     int fd, rc = open_file(&fd, &bytes, folder, prefix_file_name(name, f), err);
     if (rc == 0 && bytes != prefix_file_bytes(f)) rc = err_set(err, ERR_FORMAT, "truncated");
-    if (rc == 0 && lseek(fd, at, SEEK_SET) < 0) rc = err_sys(err, "cannot read");
-    if (rc == 0) rc = read_all(fd, body, n, err);
-    if (rc == 0 && state_checksum(0, body, n) != f->body_sum)
-        rc = err_set(err, ERR_FORMAT, "damaged (wrong checksum)");
+    if (rc == 0) rc = read_body(&sum, body, n, fd, at, team, err);
+    if (rc == 0 && sum != f->body_sum) rc = err_set(err, ERR_FORMAT, "damaged (wrong checksum)");
     if (fd >= 0) close(fd);
     return rc < 0 ? err_prefix(err, rc, "%s", name) : 0;
 }

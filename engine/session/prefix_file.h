@@ -9,7 +9,7 @@
 #ifndef ENGINE_SESSION_PREFIX_FILE_H
 #define ENGINE_SESSION_PREFIX_FILE_H
 
-#include "loader/base.h"
+#include "tiers/pool.h"
 
 enum { PREFIX_NAME = 64 };               /* room for a name */
 
@@ -40,7 +40,9 @@ int prefix_file_write(prefix_file *f, const char *folder, const int32_t *ids, co
 int prefix_file_read_head(prefix_file *f, int32_t **ids, const char *folder, const char *name,
                           uint64_t key, err_ctx *err);
 
-/* Reads rows and mark of a file whose head was read or written before, and checks them. */
-int prefix_file_read_body(uint8_t *body, const prefix_file *f, const char *folder, err_ctx *err);
+/* Reads rows and mark of a file whose head was read or written before, and checks them: by all
+ * threads of a team, each some pieces. NULL: by the caller alone. */
+int prefix_file_read_body(uint8_t *body, const prefix_file *f, const char *folder, pool *team,
+                          err_ctx *err);
 
 #endif

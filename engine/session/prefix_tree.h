@@ -15,6 +15,7 @@
 #define ENGINE_SESSION_PREFIX_TREE_H
 
 #include "engine/session/prefix_cache.h"
+#include "engine/session/prefix_writer.h"
 
 typedef struct prefix_node prefix_node;
 struct prefix_node {
@@ -28,6 +29,7 @@ struct prefix_node {
     bool on_drive;                       /* as far as is known: others remove files, too */
     bool counted;                        /* its file is in the sum of bytes */
     bool seen;                           /* when the folder was last looked through */
+    uint64_t passed_by;                  /* n.kept when there was no room for its file; 0: never */
     uint64_t number;                     /* never used twice */
     uint64_t used;                       /* the clock's time: ns since 1970, as files have it */
 };
@@ -44,6 +46,12 @@ struct prefix_cache {
     uint64_t waited_ns;                  /* when another program was waited for in vain; 0: never */
     bool deferred;                       /* keep takes snapshots, */
     int at[PREFIX_DEFERRED], n_at;       /* here */
+    prefix_writer *writer;               /* NULL: not needed yet, or no thread to be had */
+    prefix_node *writing;                /* its file is under way: its body stays; or NULL */
+    int lock;                            /* of the folder, meanwhile */
+    uint64_t all_written;                /* n.kept when nothing was left to write, or that failed */
+    uint64_t later_ns;                   /* when the folder was another program's; 0: it is not */
+    bool told;                           /* that a file could not be written */
     prefix_cache_stats n;
 };
 
@@ -86,9 +94,16 @@ int prefix_drive_open(prefix_cache *c, err_ctx *err);
  * or another program has given up what it goes on from. */
 int prefix_drive_save(prefix_cache *c, prefix_node *k, err_ctx *err);
 
+/* Begins the next file that is to be written, by the thread for that. False: there is none. True
+ * without c->writing: not now. */
+bool prefix_drive_begin(prefix_cache *c);
+
+/* Ends the file under way. False: it is not finished, and is not waited for. */
+bool prefix_drive_end(prefix_cache *c, bool wait);
+
 /* Its body, read for the caller, who frees it. NULL: no memory, or the file was wrong; then it is
  * removed, and so are those after it, with their nodes. */
-uint8_t *prefix_drive_read(prefix_cache *c, prefix_node *k);
+uint8_t *prefix_drive_read(prefix_cache *c, prefix_node *k, pool *team);
 
 /* False if another program removed k, or something that it goes on from: then so does this one,
  * with the nodes. */

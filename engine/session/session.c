@@ -627,6 +627,8 @@ int session_load(session *s, const char *path, char **extra, size_t *n_extra, er
 
 /* ---- kept states ----------------------------------------------------------------------------- */
 
+pool *session_team(const session *s) { return s->e->team; }
+
 state *session_state(session *s) { return s->st; }
 
 state_tag session_tag(const session *s)
