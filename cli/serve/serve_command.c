@@ -22,13 +22,15 @@
 #include "cli/serve/metrics.h"
 #include "cli/serve/route.h"
 #include "cli/tier_args.h"
+#include "tiers/memory_room.h"
 
 enum {
     DEFAULT_PORT = 8080, DEFAULT_CTX = 32768, MOST_CONNECTIONS = 512,
     CODEX_PATIENCE_MS = 600000,          /* twice its own: prompts may be long */
     N_SNAPSHOT = 8, N_SNAPSHOT_CACHED = 2,       /* with a cache they only save copies */
     USUAL_SEATS = 8, MOST_SEATS = SESSION_MOST_BESIDE + 1,
-    SEATS_PART = 16                      /* of the memory: for all but the first, unasked */
+    SEATS_PART = 16,                     /* of the memory: for all but the first, unasked */
+    CACHE_PART = 32                      /* of the memory: for conversations that may go on */
 };
 
 typedef struct serve_options {
@@ -62,7 +64,7 @@ static const arg_option options[] = {
     { "body-limit", 0, ARG_SIZE, FIELD(body), "SIZE", NULL, 0, 0,
       "Largest request. Default: 32M" },
     { "prompt-cache", 0, ARG_SIZE, FIELD(cache), "SIZE", "MOE_PROMPT_CACHE", 0, 0,
-      "RAM for conversations that may go on; 0: only the last one. Default: 1G" },
+      "RAM for conversations that may go on; 0: only the last one. Default: 1/32 of what is free, 1G at least" },
     { PROMPT_CACHE_OPTION, 0, ARG_SIZE, FIELD(drive), "SIZE", PROMPT_CACHE_ENV, 0, 0,
       "Space for them in $XDG_CACHE_HOME/moe/prompts; 0: none. Default: 16G" },
     { "stop-after", 0, ARG_INT, FIELD(patience), "SECONDS", NULL, 0, 3600,
@@ -285,11 +287,22 @@ static int make_sessions(server *v, err_ctx *err)
     return rc;
 }
 
+/* A conversation of 30,000 tokens takes one or two gigabytes. */
+static uint64_t usual_cache(void)
+{
+    const uint64_t least = (uint64_t)1 << 30;
+    const char *whose;
+    uint64_t room;
+    return memory_room(&room, &whose, NULL) == 0 && room / CACHE_PART > least ? room / CACHE_PART
+                                                                              : least;
+}
+
 /* 0, or the exit code. */
 static int load_model(server *v)
 {
     const uint64_t ram = v->load.where.wish.ram;
     err_ctx err = { 0 };
+    if (v->o.cache == UINT64_MAX) v->o.cache = usual_cache();
     if (v->o.cache > ram / 2) v->o.cache = ram / 2;
     v->load.where.ram_aside = v->o.cache;
     v->load.path = v->o.model;
@@ -401,7 +414,7 @@ int cmd_serve(int argc, char **argv)
     int code;
 
     v.o = (serve_options){ .queue = 64, .body = 32u << 20, .patience = 10,
-                             .cache = (uint64_t)1 << 30, .drive = PROMPT_CACHE_BYTES };
+                             .cache = UINT64_MAX, .drive = PROMPT_CACHE_BYTES };
     engine_args_init(&v.o.engine);
     tier_args_init(&v.o.tiers);
     const int rc = args_parse(&spec, &v.o, &operand, NULL, argc, argv);
