@@ -93,8 +93,10 @@ least_budget() {
 # a fifth of a second, and measure again.
 quiet() { sed -i 's/"load": [0-9.e+-]*/"load": 0.0/' "$speeds"; }
 
-# least COMMAND...: the smallest --ram in MiB that a refusal names. It depends on build and threads.
-least() { "$@" --ram 0 2>&1 </dev/null | sed -n 's/.*; use --ram \([0-9]*\)M or more.*/\1/p' | head -n 1; }
+# least COMMAND...: the --ram in MiB that is needed at least, as a refusal says: hardly any expert
+# has room. It depends on build and threads. advised COMMAND...: what the refusal tells to use.
+least() { "$@" --ram 0 2>&1 </dev/null | sed -n 's/.* needs \([0-9.]*\) MB of memory at least.*/\1/p' | awk 'NR == 1 { n = ($1 + 0.05) * 1e6 / 1048576; print int(n) + (n > int(n)) }'; }
+advised() { "$@" --ram 0 2>&1 </dev/null | sed -n 's/.*; use --ram \([0-9]*\)M or more.*/\1/p' | head -n 1; }
 
 finish() {
     if [ $skipped -eq 0 ]; then echo "$area $passed passed, $failed failed"

@@ -119,6 +119,13 @@ uint64_t resident_memory_bytes(void)
     return read_number(&kb, "/proc/self/status", "VmRSS:") ? kb * 1024 : 0;
 }
 
+uint64_t resident_memory_counted(void)
+{
+    uint64_t kb;
+    return read_number(&kb, "/proc/self/smaps_rollup", "Rss:") ? kb * 1024
+                                                               : resident_memory_bytes();
+}
+
 uint64_t peak_memory_bytes(void)
 {
     struct rusage r;

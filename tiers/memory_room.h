@@ -19,4 +19,8 @@ uint64_t peak_memory_bytes(void);
 /* What of it is resident now. */
 uint64_t resident_memory_bytes(void);
 
+/* The same, counted page by page: many kernels keep a sum that lacks some pages of each CPU, and
+ * not the same ones in the next run. Takes time for every page: while little is resident. */
+uint64_t resident_memory_counted(void);
+
 #endif

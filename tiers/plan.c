@@ -18,7 +18,9 @@ enum {
     MOST_PARTS = 16,
     PART_BYTES = 256 << 20,              /* larger parts gain nothing: over the fastest bus such a
                                           * copy takes 5 ms, starting kernels some microseconds */
-    STAGE_SLACK = 4096                   /* of each buffer: slabs begin at multiples of 256 */
+    STAGE_SLACK = 4096,                  /* of each buffer: slabs begin at multiples of 256 */
+    SLACK_LEAST = 4 << 20,               /* of advice: two huge pages; */
+    SLACK_MORE = 60 << 20                /* and a part of large needs, at most */
 };
 
 /* Sums that cannot be counted are too much for any budget. */
@@ -432,7 +434,15 @@ typedef struct lacking {
     bool beside;                         /* a GPU, which has enough VRAM */
     uint64_t dense, session, experts;
     uint64_t need, room;                 /* with the program */
+    uint64_t slack;                      /* that advice leaves */
 } lacking;
+
+/* The next run of the same program takes some pages more or less: threads have come or not, huge
+ * pages are in other places. Whoever does what a run said must not be refused by that. */
+static uint64_t slack_of(uint64_t need)
+{
+    return SLACK_LEAST + least(need / 32, SLACK_MORE);
+}
 
 static lacking lacking_of(const planner *j, const plan_machine *m)
 {
@@ -443,33 +453,41 @@ static lacking lacking_of(const planner *j, const plan_machine *m)
     k.session = plus(j->s->snapshots[last], k.beside ? j->s->ram_beside[last] :
                      plus(j->s->state[last], j->s->ram_work[last]));
     k.need = plus(plus(k.dense, k.session), plus(k.experts, j->program));
+    k.slack = slack_of(k.need);
     return k;
 }
 
 /* The first of the lesser sessions that there is room for: with the same keys and values and a
  * smaller context, with others and the same context, with both. NULL if none. */
-static const plan_less *find_less(const planner *j, const lacking *k, bool q8, bool same_ctx)
+static const plan_less *find_less(const planner *j, const lacking *k, uint64_t slack, bool q8,
+                                  bool same_ctx)
 {
     for (int i = 0; i < j->s->n_less; i++) {
         const plan_less *c = &j->s->less[i];
         const uint64_t session = k->beside ? c->beside : c->alone;
         if (c->q8 == q8 && (c->ctx == j->s->ctx) == same_ctx &&
-            plus(k->need - k->session, session) <= k->room)
+            plus(plus(k->need - k->session, session), slack) <= k->room)
             return c;
     }
     return NULL;
 }
 
-/* Only what would really help. */
+/* Only what would really help; what only just does if nothing else. */
 static void advise(char *dst, size_t cap, const planner *j, const lacking *k)
 {
     const uint64_t mib = UINT64_C(1) << 20;
-    const plan_less *ctx = find_less(j, k, false, false), *q8 = find_less(j, k, true, true);
-    const plan_less *both = ctx || q8 ? NULL : find_less(j, k, true, false);
+    const plan_less *ctx = NULL, *q8 = NULL, *both = NULL;
+    for (int tight = 0; tight <= 1 && !ctx && !q8 && !both; tight++) {
+        const uint64_t slack = tight ? 0 : k->slack;
+        ctx = find_less(j, k, slack, false, false);
+        q8 = find_less(j, k, slack, true, true);
+        both = ctx || q8 ? NULL : find_less(j, k, slack, true, false);
+    }
+    const uint64_t enough = least(plus(k->need, k->slack), j->ram_there);
     char ram[48] = "", less[80] = "";
     if (j->w->ram != UINT64_MAX && k->need <= j->ram_there)
         snprintf(ram, sizeof ram, "use --ram %lluM or more",
-                 (unsigned long long)((k->need + mib - 1) / mib));
+                 (unsigned long long)((enough + mib - 1) / mib));
     if (ctx) snprintf(less, sizeof less, "--ctx %d or less%s", ctx->ctx,
                       q8 ? ", or --kv q8_0" : "");
     else if (q8) snprintf(less, sizeof less, "--kv q8_0");

@@ -30,7 +30,9 @@ enum {
     N_SNAPSHOT = 8, N_SNAPSHOT_CACHED = 2,       /* with a cache they only save copies */
     USUAL_SEATS = 8, MOST_SEATS = SESSION_MOST_BESIDE + 1,
     SEATS_PART = 16,                     /* of the memory: for all but the first, unasked */
-    CACHE_PART = 32                      /* of the memory: for conversations that may go on */
+    USUAL_CACHE_PART = 32,               /* of what is free, for conversations that may go on */
+    CACHE_PART = 8,                      /* of a cache that has no room: tried next */
+    CACHE_LEAST = 1 << 20
 };
 
 typedef struct serve_options {
@@ -279,6 +281,40 @@ static int choose_seats(server *v, err_ctx *err)
     return rc;
 }
 
+static void use_cache(server *v, uint64_t bytes)
+{
+    v->o.cache = v->l.asked.ram_aside = bytes;
+    v->so.n_snapshot = bytes > 0 ? N_SNAPSHOT_CACHED : N_SNAPSHOT;
+}
+
+static void note_cache(const server *v, uint64_t wished)
+{
+    char less[32], all[32];
+    if (v->o.cache == wished || v->o.quiet) return;
+    console_note("a prompt cache of %s instead of %s: memory is short",
+                 text_bytes(less, sizeof less, v->o.cache), text_bytes(all, sizeof all, wished));
+}
+
+/* The cache, and answers at the same time that nobody asked for, give way to the model: they grow
+ * with --ram, and if the need did, too, no advice on it would be enough. */
+static int place_model(server *v, err_ctx *err)
+{
+    const uint64_t wished = v->o.cache;
+    int rc = model_handle_place(&v->l, &v->so, err);
+    if (rc == ERR_NOMEM && v->o.parallel == 0 && v->n_seat > 1) {
+        v->n_seat = 1;
+        v->so.n_beside = 0;
+        rc = model_handle_place(&v->l, &v->so, err);
+    }
+    while (rc == ERR_NOMEM && v->o.cache > 0) {
+        const uint64_t less = v->o.cache / CACHE_PART;
+        use_cache(v, less < CACHE_LEAST ? 0 : less);
+        rc = model_handle_place(&v->l, &v->so, err);
+    }
+    if (rc == 0) note_cache(v, wished);
+    return rc;
+}
+
 static int make_sessions(server *v, err_ctx *err)
 {
     int rc = model_handle_session(&v->s[0], &v->l, &v->so, err);
@@ -293,8 +329,8 @@ static uint64_t usual_cache(void)
     const uint64_t least = (uint64_t)1 << 30;
     const char *whose;
     uint64_t room;
-    return memory_room(&room, &whose, NULL) == 0 && room / CACHE_PART > least ? room / CACHE_PART
-                                                                              : least;
+    return memory_room(&room, &whose, NULL) == 0 && room / USUAL_CACHE_PART > least
+               ? room / USUAL_CACHE_PART : least;
 }
 
 /* 0, or the exit code. */
@@ -303,8 +339,6 @@ static int load_model(server *v)
     const uint64_t ram = v->load.where.wish.ram;
     err_ctx err = { 0 };
     if (v->o.cache == UINT64_MAX) v->o.cache = usual_cache();
-    if (v->o.cache > ram / 2) v->o.cache = ram / 2;
-    v->load.where.ram_aside = v->o.cache;
     v->load.path = v->o.model;
     v->load.with_text = true;
     v->load.where.remember = true;
@@ -312,9 +346,9 @@ static int load_model(server *v)
         return model_handle_fail(v->o.model ? v->o.model : DEMO_MODEL_NAME, &err);
     const int most = v->l.m->hp.ctx_train;
     if (v->so.ctx == 0) v->so.ctx = most < DEFAULT_CTX ? most : DEFAULT_CTX;
-    v->so.n_snapshot = v->o.cache > 0 ? N_SNAPSHOT_CACHED : N_SNAPSHOT;
+    use_cache(v, v->o.cache < ram / 2 ? v->o.cache : ram / 2);
     if (choose_seats(v, &err) < 0) return model_handle_fail(v->l.path, &err);
-    if (model_handle_place(&v->l, &v->so, &err) < 0) return model_handle_fail(v->l.path, &err);
+    if (place_model(v, &err) < 0) return model_handle_fail(v->l.path, &err);
     if (!v->o.quiet) model_handle_say_notes(&v->l, true, false);
     if (make_sessions(v, &err) < 0) return model_handle_fail(v->l.path, &err);
     if (open_cache(v, &err) < 0) return model_handle_fail(NULL, &err);

@@ -49,7 +49,7 @@ void planning_forget(const model *m)
 
 uint64_t planning_program_bytes(void)
 {
-    return size_align(resident_memory_bytes() + PROGRAM_LATER, PROGRAM_UNIT);
+    return size_align(resident_memory_counted() + PROGRAM_LATER, PROGRAM_UNIT);
 }
 
 int planning_machine(plan_machine *out, bool use_gpu, err_ctx *err)
