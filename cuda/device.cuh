@@ -28,6 +28,8 @@ typedef struct trace_slot {              /* nanoseconds of the device's clock */
     unsigned long long start, ready, end;
 } trace_slot;
 
+typedef struct gpu_gather gpu_gather;
+
 struct gpu {
     int device, n_sm, cc;                /* cc: 90 */
     size_t smem_block;                   /* most shared memory that a block can ask for */
@@ -44,6 +46,7 @@ struct gpu {
         cudaEvent_t sent;
     } upload[UPLOAD_BUFFERS];
     int next_upload;
+    gpu_gather *gather;                  /* gather.cu; NULL: not yet */
     gpu_gemm gemm;                       /* how products of many tokens are computed */
     struct vendor *vendor;               /* vendor_gemm.cuh; NULL: all products are ours */
     const void *lent;                    /* scratch of whoever said gpu_gemm_lend */
@@ -53,6 +56,8 @@ struct gpu {
     const char *trace_name[TRACE_MAX];
     uint64_t trace_bytes[TRACE_MAX];
 };
+
+void gpu_gather_free(gpu *g);
 
 /* First argument of every kernel. */
 typedef struct frame {

@@ -117,6 +117,7 @@ void gpu_close(gpu *g)
     if (g->stream) {
         cudaStreamSynchronize(g->stream);
         gpu_upload_end(g, NULL);
+        gpu_gather_free(g);
         gpu_profile_end(g);
         gpu_gemm_reclaim(g, g->lent);
     }

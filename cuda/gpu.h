@@ -55,6 +55,9 @@ void gpu_free_host(gpu *g, void *p);
 /* In order with operations. On return `from` in RAM may be reused, and `to` in RAM is complete. */
 int gpu_write(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err);
 int gpu_read(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err);
+/* The same for many small pieces, with one wait: `to` is complete after gpu_read_end. */
+int gpu_read_later(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err);
+int gpu_read_end(gpu *g, err_ctx *err);
 int gpu_zero(gpu *g, void *p, uint64_t bytes, err_ctx *err);
 /* Within VRAM, or from page-locked RAM that stays as it is until the next gpu_wait. */
 void gpu_copy(gpu *g, void *to, const void *from, uint64_t bytes);

@@ -73,6 +73,18 @@ int gpu_read(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
     return refuse(err);
 }
 
+int gpu_read_later(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
+{
+    (void)g, (void)to, (void)from, (void)bytes;
+    return refuse(err);
+}
+
+int gpu_read_end(gpu *g, err_ctx *err)
+{
+    (void)g;
+    return refuse(err);
+}
+
 int gpu_zero(gpu *g, void *p, uint64_t bytes, err_ctx *err)
 {
     (void)g, (void)p, (void)bytes;

@@ -12,12 +12,12 @@ bad_disk disk = { .portion = 100 };
 /* True: this call fails, with errno set. */
 static bool disk_fails(int code)
 {
-    disk.n_call++;
-    if (disk.lazy && disk.n_call % 2) {
+    const int n = ++disk.n_call;
+    if (disk.lazy && n % 2) {
         errno = EINTR;
         return true;
     }
-    if (disk.n_call != disk.fail_at) return false;
+    if (n != disk.fail_at) return false;
     errno = code;
     return true;
 }

@@ -32,6 +32,7 @@ struct gpu {
     sim_claim before[SIM_MAX_CLAIMS];    /* of the operation that was put last */
     int n_before;
     uint8_t *upload;
+    struct sim_late *late;               /* reads that are not ended */
     bool profiling;
     int n_span;
 
@@ -409,6 +410,34 @@ int gpu_read(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
     sim_call c = sim_begin(g, "copy from VRAM");
     sim_reads(&c, "source", from, bytes);
     return copy_now(g, &c, (copy_args){ to, from, (size_t)bytes }, err);
+}
+
+/* What is read now, but arrives at the end. */
+struct sim_late {
+    struct sim_late *next;
+    void *to;
+    size_t n;
+    uint8_t bytes[];
+};
+
+int gpu_read_later(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
+{
+    struct sim_late *a = sim_room(sizeof *a + (size_t)bytes, 1);
+    a->next = g->late;
+    a->to = to;
+    a->n = (size_t)bytes;
+    g->late = a;
+    return gpu_read(g, a->bytes, from, bytes, err);
+}
+
+int gpu_read_end(gpu *g, err_ctx *err)
+{
+    for (struct sim_late *a = g->late; a; a = g->late) {
+        memcpy(a->to, a->bytes, a->n);
+        g->late = a->next;
+        free(a);
+    }
+    return sim_report(g, err);
 }
 
 int gpu_zero(gpu *g, void *p, uint64_t bytes, err_ctx *err)

@@ -147,8 +147,8 @@ static int far_check(mem_space *self, err_ctx *err)
 
 mem_space *far_space(void)
 {
-    static mem_space s = { "far", false, far_alloc, far_free, far_read, far_write, far_zero,
-                           far_copy, far_check };
+    static mem_space s = { "far", false, far_alloc, far_free, far_read, far_read, far_write,
+                           far_zero, far_copy, far_check };
     return &s;
 }
 

@@ -30,6 +30,8 @@ struct mem_space {
     void (*free)(mem_space *self, void *p, uint64_t bytes);  /* bytes as allocated; NULL is fine */
 
     void (*read)(mem_space *self, void *to, const void *from, size_t n);     /* to RAM */
+    void (*read_later)(mem_space *self, void *to, const void *from, size_t n);   /* complete after
+                                                                              * the next check */
     void (*write)(mem_space *self, void *to, const void *from, size_t n);    /* from RAM */
     void (*zero)(mem_space *self, void *p, size_t n);
     /* within the space; the two do not overlap */

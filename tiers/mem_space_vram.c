@@ -52,6 +52,11 @@ static void vram_read(mem_space *self, void *to, const void *from, size_t n)
     if (n > 0) gpu_read(of(self)->g, to, from, n, note(of(self)));
 }
 
+static void vram_read_later(mem_space *self, void *to, const void *from, size_t n)
+{
+    if (n > 0) gpu_read_later(of(self)->g, to, from, n, note(of(self)));
+}
+
 static void vram_write(mem_space *self, void *to, const void *from, size_t n)
 {
     if (n > 0) gpu_write(of(self)->g, to, from, n, note(of(self)));
@@ -70,6 +75,7 @@ static void vram_copy(mem_space *self, void *to, const void *from, size_t n)
 static int vram_check(mem_space *self, err_ctx *err)
 {
     vram *v = of(self);
+    gpu_read_end(v->g, note(v));         /* nobody waits for them after this */
     if (v->first.code == 0) gpu_wait(v->g, &v->first);
     if (v->first.code != 0 && err) *err = v->first;
     return v->first.code;
@@ -81,8 +87,8 @@ int mem_space_vram_create(mem_space **out, gpu *g, err_ctx *err)
     *out = NULL;
     if (!v) return err_set(err, ERR_NOMEM, "VRAM: no memory for %zu bytes", sizeof *v);
     v->g = g;
-    v->face = (mem_space){ "VRAM", false, vram_alloc, vram_release, vram_read, vram_write,
-                           vram_zero, vram_copy, vram_check };
+    v->face = (mem_space){ "VRAM", false, vram_alloc, vram_release, vram_read,
+                           vram_read_later, vram_write, vram_zero, vram_copy, vram_check };
     *out = &v->face;
     return 0;
 }

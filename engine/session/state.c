@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/session/state_internal.h"
+#include "tiers/pages.h"
 
 /* ---- create, free --------------------------------------------------------------------------- */
 
@@ -60,6 +61,7 @@ static int create_snapshots(state *s, err_ctx *err)
     if (!s->snap_mem)
         return err_set(err, ERR_NOMEM, "no memory for %d snapshots of %llu bytes (%.1f MB)", n,
                        (unsigned long long)s->snap_bytes, (double)s->snap_bytes * 1e-6);
+    if (s->snap_bytes >= HUGE_PAGE) pages_few_faults(s->snap_mem, (uint64_t)n * s->snap_bytes);
     return 0;
 }
 
@@ -145,11 +147,11 @@ void state_clear(state *s)
 /* ---- snapshots ------------------------------------------------------------------------------ */
 
 /* Between a space and the memory of a snapshot, piece by piece; ctx: where the next piece begins in
- * the snapshot. */
+ * the snapshot. What was copied out is there after the next check. */
 static int copy_out(void *ctx, mem_space *where, void *bytes, size_t n)
 {
     uint8_t **at = ctx;
-    where->read(where, *at, bytes, n);
+    where->read_later(where, *at, bytes, n);
     *at += n;
     return 0;
 }
@@ -198,6 +200,7 @@ void state_snapshot(state *s)
     s->snap_pos[i] = s->pos;
     state_each_block(s, copy_out, &at);
     kv_each_piece(s->kv, KV_RINGS, s->pos, copy_out, &at);
+    (void)state_check(s, NULL);          /* a failure stays */
 }
 
 static void restore(state *s, int i)
