@@ -143,7 +143,7 @@ def stopping(b, server, what):
     """An answer that would fill the context."""
     b.run('window.more = { ignore_eos: true }, 0')
     say(b, STORY)
-    check(b.wait(f"!document.getElementById('stop').hidden && {LAST}.length > 40"),
+    check(b.wait(f"!document.getElementById('stop').hidden && {LAST}.length > 40", 60),
           f'{what}: nothing to stop')
     b.click('#stop')
     check(b.wait(ENDED, 5), f'{what}: Stop does not stop')
