@@ -20,6 +20,7 @@
 # CC=clang, OPT="-O0 -g"   another compiler, other optimisation; CFLAGS, CPPFLAGS, LDFLAGS and LDLIBS are added
 # URING=0                  without liburing: the drive is read by threads that call pread
 # CURL=0                   without libcurl: no moe-run pull. Default: 1 if its headers are here
+# LONG=1                   tests with all rounds, seeds and combinations of cases: minutes instead of one
 # TEST_THREADS=64          tests as on a machine of 64 cores
 # SCHEMAS=100              answers of as many random JSON schemas, instead of a handful
 # SAN=address,undefined    sanitizers (also SAN=thread), without CUDA
@@ -389,12 +390,12 @@ tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuz
        $B/tests/http_client $B/tests/soak_client $B/tests/pull_server $(UNPACKED)
 
 check test: all tests
-	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)
+	$QTEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)
 
 GPU_TESTS := $(filter test_gpu% test_forward test_places test_prompts test_cache_routing test_perf_counts \
                       test_guess_recall test_expert_store test_state test_mem_space test_prefix_cache test_sessions,$(TESTS)) $(TEST_CU)
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
-	$QONLY_GPU=1 TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)
+	$QONLY_GPU=1 TEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)
 
 # The packages that people use, from PyPI, in a folder of their own.
 check-clients: all $B/clients/ready

@@ -235,7 +235,7 @@ int main(int argc, char **argv)
 {
     test_begin("places", argc, argv);
     if (gpu_count() == 0) test_skip("no GPU: placements of the CPU alone");
-    const int step = sim_gpu_step(8, 32);
+    const int step = gpu_count() == 0 ? test_rounds(1, 2) : sim_gpu_step(test_rounds(8, 16), 32);
     if (step > 1) tokens.n = 256 / step, tokens.pause = 96 / step, tokens.go_on = 160 / step;
     for (size_t i = 0; i < ARRAY_LEN(files); i++) test_file(files[i]);
     if (gpu_count() > 0) CHECK_MSG(ahead_of_all > 0, "no core has read ahead");
