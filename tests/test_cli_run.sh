@@ -189,7 +189,7 @@ expect 0 "bound by" $run plan -m $gptoss --vram 2G --ram 8G
 expect 0 "\"bound_by\"" $run plan -m $gptoss --json
 
 # ---- another number of experts: what it costs is measured and said; the model's own costs nothing
-for m in $qwen $gptoss; do
+for m in $(rounds "$qwen $gptoss" $gptoss); do
     few="-m $m --ctx 300 -p Hello --raw -n 12 --temp 0"
     "$run" $few -q >"$tmp/own" 2>"$tmp/err"
     if [ -s "$tmp/own" ] && [ ! -s "$tmp/err" ]; then ok; else bad "$m: no flag, and something is said"; fi

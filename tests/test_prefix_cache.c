@@ -496,7 +496,8 @@ static void test_many(const rig *r, uint64_t seed, uint64_t ram, int rounds)
     }
     const prefix_cache_stats n = prefix_cache_counts(c);
     CHECK_MSG(hits > rounds / 7, "%d hits in %d rounds", hits, rounds);
-    CHECK_MSG(n.dropped > (uint64_t)rounds / 15 || folder[0] || SANITIZED, "%d dropped", (int)n.dropped);
+    CHECK_MSG(n.dropped > (uint64_t)rounds / 15 || folder[0] || SANITIZED, "%d dropped",
+              (int)n.dropped);
     CHECK_MSG(n.damaged == 0 && n_noted == 0, "%d notes, such as '%s'", n_noted, noted);
     prefix_cache_free(c);
     notes_free(t);
@@ -819,7 +820,7 @@ static void test_beside(const rig *r)
         prefix_cache_free(c);
     }
 
-    for (int i = 0; i < 20; i++) {       /* RAM for one of two: each makes room for the other */
+    for (int i = 0; i < test_rounds(20, 10); i++) {      /* RAM for one of two: each makes room for the other */
         if (i % 5 == 0) empty_folder();
         c = open_cache(s, room_for(r, 1, CHAIN));
         for (int k = 0; k < 2; k++) {
@@ -1259,7 +1260,7 @@ int main(int argc, char **argv)
     /* where states are computed makes little difference to which are kept: if there is no time,
      * one model is enough for that on a simulated GPU */
     const bool once = sim_gpu() && !test_is_long();
-    const int rounds = SANITIZED ? 40 : test_rounds(150, sim_gpu() ? 25 : 50);
+    const int rounds = SANITIZED ? 40 : test_rounds(150, sim_gpu() ? 25 : 40);
     test_begin("prefix_cache", argc, argv);
     disk.portion = 1000;
     if (!CHECK(mkdtemp(test_temp(temp, sizeof temp)) != NULL)) return test_end();
@@ -1299,8 +1300,8 @@ int main(int argc, char **argv)
             if (test_is_long() || i == 0) test_shared(&tiny, 0);
             if (test_is_long() || i == 1) test_shared(&tiny, room_for(&tiny, 3, short_chain()));
             if (i == 0 && (!sim_gpu() || test_is_long())) test_busy_folder(&tiny);
-            if (!once || i == 0) test_beside(&tiny);
-            if (!once || i == 1) test_bad_drive(&tiny);
+            if (test_is_long() || i == 0) test_beside(&tiny);
+            if (test_is_long() || i == 1) test_bad_drive(&tiny);
             drive_bytes = room_for(&tiny, 20, 200);
             test_many(&tiny, 15 + (uint64_t)i, room_for(&tiny, 3, 200), rounds);
             drive_bytes = UINT64_MAX / 2;
