@@ -12,7 +12,7 @@
 
 enum { MAX_STEPS = 3000 };
 
-static int n_round(void) { return test_rounds(24, 8); }
+static int n_round(void) { return test_rounds(24, 6); }
 
 /* With the small vocabularies of the demo models: masks of large ones take long to make. */
 static const int calling[] = { JSON, THINK, XML, BARE, HARMONY };

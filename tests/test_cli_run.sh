@@ -159,7 +159,7 @@ expect 0 "tok/s expected" env XDG_CACHE_HOME="$tmp/kept" $run $long --ram $few_m
 if [ -s "$kept" ] && ! grep -q "assumed" "$tmp/err"; then ok; else bad "measured speeds were not kept"; fi
 
 # ---- experts from the drive: the same answer, whatever goes wrong on the way to them
-for m in $qwen $gptoss; do
+for m in $(rounds "$qwen $gptoss" $gptoss); do
     few="--ctx 128 -p Hello --raw -n 12 --temp 0"
     want=$("$run" -m $m $few 2>/dev/null)
     small=$(($(least $run -m $m $few) + 1))M
