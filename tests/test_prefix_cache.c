@@ -820,7 +820,8 @@ static void test_beside(const rig *r)
         prefix_cache_free(c);
     }
 
-    for (int i = 0; i < test_rounds(20, 10); i++) {      /* RAM for one of two: each makes room for the other */
+    /* RAM for one of two: each makes room for the other */
+    for (int i = 0; i < test_rounds(20, 10); i++) {
         if (i % 5 == 0) empty_folder();
         c = open_cache(s, room_for(r, 1, CHAIN));
         for (int k = 0; k < 2; k++) {
