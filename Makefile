@@ -20,6 +20,7 @@
 # CC=clang, OPT="-O0 -g"   another compiler, other optimisation; CFLAGS, CPPFLAGS, LDFLAGS and LDLIBS are added
 # URING=0                  without liburing: the drive is read by threads that call pread
 # CURL=0                   without libcurl: no moe-run pull. Default: 1 if its headers are here
+# LONG=1                   tests with all rounds, seeds and combinations of cases: minutes instead of one
 # TEST_THREADS=64          tests as on a machine of 64 cores
 # SCHEMAS=100              answers of as many random JSON schemas, instead of a handful
 # SAN=address,undefined    sanitizers (also SAN=thread), without CUDA
@@ -209,10 +210,14 @@ $B/moe-serve: $(LIB_OBJ) $(NO_PULL) $B/cli/moe_serve.c.o
 $B/moe-run $B/moe-bench $B/moe-quant $B/moe-serve:
 	$(LINK)
 
+define COMPILE
+@mkdir -p $(@D)
+$(if $V,,@echo "  cc      $<$(if $1, ($1))")
+$Q$(CC) $(ALL_CFLAGS) -c -o $@ $<
+endef
+
 $B/%.c.o: %.c
-	@mkdir -p $(@D)
-	$(if $V,,@echo "  cc      $<")
-	$Q$(CC) $(ALL_CFLAGS) -c -o $@ $<
+	$(COMPILE)
 
 # The demo model and the server's page are inside the programs: as bytes, by .incbin.
 $B/%.S.o: %.S
@@ -300,6 +305,8 @@ SIM_OF   := places prompts cache_routing cache_cost perf_counts guess_recall for
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) test_sim_checks)
 SIM_BIN  := $(SIMS:%=$B/tests/%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
+# What waits for that GPU, which needs the cores, does so without keeping one busy.
+SIM_WAITS := $B/sim/engine/gpu/host_experts.c.o
 both      = $(foreach t,$1,$B/tests/test_$t $(filter $B/tests/test_sim_$t,$(SIM_BIN)))
 # The programs with that GPU, for tests/test_cli_gpu.sh and tests/test_cli_page.sh.
 SIM_PROG := $(if $(SIMS),$B/sim/moe-run $B/sim/moe-bench $B/sim/moe-serve)
@@ -346,7 +353,10 @@ $(TEST_BIN) $(TEST_CU_BIN): $B/tests/test.c.o $(LIB_OBJ)
 	$(LINK)
 $(SIM_BIN): $B/tests/test.c.o
 $(SIM_PROG): $B/sim/moe-%: $B/cli/moe_%.c.o $(CLI_OBJ)
-$(SIM_BIN) $(SIM_PROG): $(SIM_OBJ) $(filter-out $(GPU_OBJ),$(LIB_OBJ))
+$(SIM_WAITS): FILE_FLAGS := -include tests/sim_relax.h
+$(SIM_WAITS): $B/sim/%.c.o: %.c
+	$(call COMPILE,waits)
+$(SIM_BIN) $(SIM_PROG): $(SIM_OBJ) $(SIM_WAITS) $(filter-out $(GPU_OBJ) $(SIM_WAITS:$B/sim/%=$B/%),$(LIB_OBJ))
 	$(LINK)
 
 # Without libFuzzer (SAN=fuzzer,...) the targets run under tests/fuzz_main.c, a small mutator of our own.
@@ -380,12 +390,12 @@ tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuz
        $B/tests/http_client $B/tests/soak_client $B/tests/pull_server $(UNPACKED)
 
 check test: all tests
-	$QTEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)
+	$QTEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)
 
 GPU_TESTS := $(filter test_gpu% test_forward test_places test_prompts test_cache_routing test_perf_counts \
                       test_guess_recall test_expert_store test_state test_mem_space test_prefix_cache test_sessions,$(TESTS)) $(TEST_CU)
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
-	$QONLY_GPU=1 TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)
+	$QONLY_GPU=1 TEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)
 
 # The packages that people use, from PyPI, in a folder of their own.
 check-clients: all $B/clients/ready

@@ -11,6 +11,12 @@ done
 unset name
 export LC_ALL=C
 
+# Whether there is time (make check LONG=1): 1, or not set.
+case ${TEST_LONG:-} in
+1) export TEST_LONG ;;
+*) unset TEST_LONG ;;
+esac
+
 # Folders that TMPDIR may name: there, writable, and without characters that a shell splits at.
 case ${TMPDIR:-} in
 '' | *[!A-Za-z0-9_./-]*) TMPDIR=/tmp ;;

@@ -30,6 +30,10 @@ speeds=$tmp/cache/moe/speeds.json
 if [ -s "${TEST_SPEEDS:-}" ]; then mkdir -p "$tmp/cache/moe" && cp "$TEST_SPEEDS" "$speeds"; fi
 : >"$tmp/err"
 
+# rounds MANY FEW: MANY if there is time, with TEST_LONG=1; long_check: whether there is
+long_check() { [ "${TEST_LONG:-}" ]; }
+rounds() { if long_check; then echo "$1"; else echo "$2"; fi; }
+
 ok() { passed=$((passed + 1)); }
 bad() { failed=$((failed + 1)); echo "FAIL test_$area: $*"; sed 's/^/    /' "$tmp/err" | head -5; }
 skip() { skipped=$((skipped + 1)); echo "skip: $*"; }

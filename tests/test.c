@@ -46,6 +46,17 @@ int test_n_thread(int usual)
     return n > 0 ? n : usual;
 }
 
+bool test_is_long(void)
+{
+    const char *said = getenv("TEST_LONG");
+    return said && strcmp(said, "1") == 0;
+}
+
+int test_rounds(int many, int few)
+{
+    return test_is_long() ? many : few;
+}
+
 bool test_check(bool ok, const char *file, int line, const char *fmt, ...)
 {
     va_list ap;

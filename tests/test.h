@@ -18,6 +18,11 @@ const char *test_unpacked(void);         /* folder where the build unpacked the 
  * TEST_THREADS in the environment says. */
 int test_n_thread(int usual);
 
+/* Whether there is time: make check LONG=1, TEST_LONG=1 in the environment. Without it every check
+ * runs, too, but not with every seed and combination. */
+bool test_is_long(void);
+int test_rounds(int many, int few);      /* many if there is time */
+
 bool test_check(bool ok, const char *file, int line, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void test_skip(const char *why);         /* counted and printed */
 

@@ -10,7 +10,9 @@
 #include "tests/chat_maker.h"
 #include "tests/schema_maker.h"
 
-enum { N_ROUND = 24, MAX_STEPS = 3000 };
+enum { MAX_STEPS = 3000 };
+
+static int n_round(void) { return test_rounds(24, 6); }
 
 /* With the small vocabularies of the demo models: masks of large ones take long to make. */
 static const int calling[] = { JSON, THINK, XML, BARE, HARMONY };
@@ -237,7 +239,7 @@ static void test_forced(void)
         const int kind = calling[k];
         test_rng rng = { 5 + k };
         int n_ended = 0, n_many = 0, n_reasoned = 0;
-        for (int i = 0; i < N_ROUND; i++) {
+        for (int i = 0; i < n_round(); i++) {
             const char *only[] = { "tool1" };
             json_t *tools = random_tools(&rng, 1 + i % 3, false, i % 4 == 3);
             chat_request req = { .tools = tools, .calls = CHAT_CALLS_MUST, .one_call = i % 2 };
@@ -263,7 +265,7 @@ static void test_forced(void)
             grammar_free(g);
             json_decref(tools);
         }
-        CHECK_MSG(n_ended >= N_ROUND / 2, "%s: only %d ended", kind_names[kind], n_ended);
+        CHECK_MSG(n_ended >= n_round() / 2, "%s: only %d ended", kind_names[kind], n_ended);
         if (kind == HARMONY || kind == JSON)
             CHECK_MSG((n_many > 0) == (kind == JSON), "%s: %d with several calls", kind_names[kind],
                       n_many);
@@ -281,7 +283,7 @@ static void test_held(void)
         const int kind = calling[k];
         test_rng rng = { 50 + k };
         int n_call = 0, n_text = 0;
-        for (int i = 0; i < N_ROUND; i++) {
+        for (int i = 0; i < n_round(); i++) {
             json_t *tools = random_tools(&rng, 2, true, false);
             chat_request req = { .tools = tools, .calls = CHAT_CALLS_HELD, .formed = i % 2,
                                  .one_call = i % 4 > 1 };

@@ -186,7 +186,7 @@ options() {
     answer now --experts-used 4
     same now all "$m --experts-used 4, the model's own"
     said "--experts-used 4 (the model's own: 4): KL " "$m"
-    for n in 2 7; do
+    for n in $(rounds "2 7" 7); do
         answer other --experts-used $n
         said "--experts-used $n (the model's own: 4): KL 0." "$m"
         for v in "$half" "$fetch"; do    # the least was found for the model's own number

@@ -232,7 +232,7 @@ for m in $qwen $gptoss; do
 
     # ---- answers of a form
     schema='{"type":"object","properties":{"n":{"type":"integer","minimum":3,"maximum":40},"s":{"enum":["yes","no"]}},"required":["n","s"],"additionalProperties":false}'
-    for seed in 1 2 3; do
+    for seed in $(rounds "1 2 3" 1); do
         gives 200 '"object"' POST /v1/chat/completions \
             -d "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"seed\":$seed,\"max_tokens\":400,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\",\"schema\":$schema,\"strict\":true}}}"
         value choices.0.message.content >"$tmp/content"
@@ -249,7 +249,7 @@ done
 forever='{"messages":[{"role":"user","content":"Hi"}],"max_tokens":3000,"n":8,"temperature":0,"ignore_eos":true,"stream":true}'
 words=$(yes 'A fox, a dog and a cat.' | head -n 150 | tr '\n' ' ')
 busy() { ask GET /slots; grep -o '"is_processing":true' "$tmp/body" | wc -l; }
-for m in $qwen $gptoss; do
+for m in $(rounds "$qwen $gptoss" $gptoss); do
     start -m $m --ctx 4096 --parallel 4 --stop-after 0
     gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
     said=$(value choices.0.message.content)

@@ -8,7 +8,7 @@ area=cli_soak
 . tests/cli_harness.sh
 . tests/serve_harness.sh
 soaker=$build/tests/soak_client
-n=${SOAK:-160}
+n=${SOAK:-$(rounds 240 96)}
 clients=16
 team="--threads ${SOAK_THREADS:-2}"
 export ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=4

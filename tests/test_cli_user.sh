@@ -167,7 +167,7 @@ expect 0 '"url":"https://huggingface.co/ggml-org/gpt-oss-20b-GGUF/resolve/main/g
 # ---- a narrow terminal: words whole, the speed below them while they come, nothing left of it
 if [ "$python" ] && "$python" -c 'import pty, os; os.waitstatus_to_exitcode' 2>/dev/null; then
     screen="$python tests/screen.py"
-    n=900                                # half a second and more
+    n=$(rounds 900 450)                  # half a second and more
     if nm $run | grep -q __asan_init; then n=40; fi
     quick="-s 1 -n $n --logit-bias 4095=-inf,4093=-inf -p Hello."        # the same words
     long="$quick --isa scalar -t 1"

@@ -146,7 +146,10 @@ int main(int argc, char **argv)
         if (CHECK_MSG(gguf_open(&g, files[i], &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s",
                       files[i], err.msg)) {
             test_place(m, files[i], &places[0]);
-            for (int k = N_CPU_PLACES; k < N_PLACES && gpu_count() > 0; k += 4)
+            /* if there is no time, every place with one of the models */
+            const int step = sim_gpu() ? test_rounds(4, 8) : 4;
+            const int first = N_CPU_PLACES + (step > 4 ? 4 * (int)i : 0);
+            for (int k = first; k < N_PLACES && gpu_count() > 0; k += step)
                 test_place(m, files[i], &places[k]);
         }
         model_free(m);

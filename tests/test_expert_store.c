@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cuda/gpu.h"
+#include "tests/sim_gpu.h"
 #include "tests/store_maker.h"
 #include "tests/test.h"
 #include "tiers/fault.h"
@@ -720,7 +721,7 @@ int main(int argc, char **argv)
     made_model f;
     if (made_open(&f, &large, IN_FILE)) test_whole(&f, "large");
     made_close(&f);
-    test_no_memory_for_jobs();
+    if (!sim_gpu() || test_is_long()) test_no_memory_for_jobs();  /* not about a GPU */
     pool_free(team);
     return test_end();
 }

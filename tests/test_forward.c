@@ -19,7 +19,7 @@
 #include "engine/engine.h"
 
 /* Sanitizers make this arithmetic fifteen times slower: fewer rows and no long texts there, and the
- * same with a simulated GPU. */
+ * same with a simulated GPU, and once more with experts on the drive if there is no time. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static int slow = 1;
 #else
@@ -905,14 +905,17 @@ int main(int argc, char **argv)
         if (!sim_gpu()) test_cpu();      /* as without it */
         /* test_gpu.c counts that there is no GPU */
         const bool always = slow;
-        for (int i = sim_gpu() ? N_CPU_PLACES : 1; i < N_PLACES; i += sim_gpu_step(1, 4)) {
+        const int step = sim_gpu_step(test_rounds(1, 3), 4);
+        for (int i = sim_gpu() ? N_CPU_PLACES : 1; i < N_PLACES; i += step) {
             /* Opening a session takes a driver longer than everything else, and there are many:
-             * every third place of a real GPU has to do. test_places.c compares all of them. */
+             * every third place of a real GPU has to do, and of a simulated one, if there is no
+             * time. test_places.c compares all of them. */
             const bool real = places[i].gpu && !sim_gpu();
-            const bool all = real ? (i - N_CPU_PLACES) % 9 == 0 : i % sim_gpu_step(6, 15) == 0;
+            const bool all = real ? (i - N_CPU_PLACES) % 9 == 0
+                                  : i % sim_gpu_step(test_rounds(3, 12), 15) == 0;
             if (places[i].gpu && gpu_count() == 0) continue;
             if (real && (i - N_CPU_PLACES) % 3 != 0) continue;
-            slow = always || (real && !all);
+            slow = always || (real && !all) || (!places[i].gpu && !test_is_long());
             test_place(&places[i], all);
         }
     }

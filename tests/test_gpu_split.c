@@ -782,7 +782,7 @@ static void set_shape(split_case *c, quant_type type, int i)
 static void test_types(void)
 {
     test_rng rng = { 21 };
-    for (int i = 0; i < GPU_TYPE_COUNT; i += sim_gpu_step(4, 12)) {
+    for (int i = 0; i < GPU_TYPE_COUNT; i += sim_gpu_step(test_rounds(4, 8), 12)) {
         const quant_type type = gpu_types[i];
         family(test_path((char[64]){ 0 }, 64, "%s experts in two places", quant_name(type)));
         for (int option = 0; option < (int)ARRAY_LEN(plans); option++) {

@@ -9,7 +9,7 @@
 #include "engine/session/answer.h"
 #include "tests/schema_maker.h"
 
-enum { CTX = 4096, N_SCHEMA = 12 };
+enum { CTX = 4096 };
 
 static const char *const models[] = {
     "tests/models/demo-qwen3next-Q4_K_M.gguf", "tests/models/demo-gptoss-MXFP4.gguf",
@@ -124,17 +124,17 @@ static bool is_beginning(const grammar *g, str_view text)
     return at >= 0;
 }
 
-/* SCHEMAS=100 for as many; else a handful. */
-static int n_schemas(void)
+/* SCHEMAS=100 for as many; 0: a handful. */
+static int schemas_wanted(void)
 {
     const char *want = getenv("SCHEMAS");
-    const int n = want ? atoi(want) : 0;
-    return n > 0 ? n : N_SCHEMA;
+    return want ? atoi(want) : 0;
 }
 
 static void test_schemas(const rig *r, const char *name)
 {
-    const int n = n_schemas();
+    const bool many = schemas_wanted() > 0;
+    const int n = many ? schemas_wanted() : test_rounds(12, 5);
     test_rng rng = { 11 };
     int n_done = 0;
     for (int i = 0; i < n;) {
@@ -147,7 +147,7 @@ static void test_schemas(const rig *r, const char *name)
             json_decref(schema);
             continue;
         }
-        const int most = n != N_SCHEMA ? 3500 : i % 5 == 4 ? 60 : 1000;
+        const int most = many ? 3500 : i % 5 == 4 ? 60 : 1000;
         const answer_end end = ask(&s, r, g, (uint64_t)i, most, false);
         json_t *v = json_loadb(s.answer.ptr ? s.answer.ptr : "", s.answer.len, JSON_DECODE_ANY,
                                NULL);
@@ -168,7 +168,7 @@ static void test_schemas(const rig *r, const char *name)
         i++;
     }
     CHECK_MSG(n_done >= n * 2 / 3, "%s: only %d answers came to their end", name, n_done);
-    if (n != N_SCHEMA)
+    if (many)
         printf("%s: %d schemas, %d answers valid, %d after 3500 tokens the beginning of one\n",
                name, n, n_done, n - n_done);
 }
@@ -200,7 +200,7 @@ static void test_reasons(const rig *r)
     grammar *g;
     int n_reasoned = 0;
     CHECK(grammar_from_gbnf(&g, str_from("root ::= \"{}\""), &err) == 0);
-    for (uint64_t seed = 0; seed < 12; seed++) {
+    for (uint64_t seed = 0; seed < (uint64_t)test_rounds(12, 4); seed++) {
         said s;
         const answer_end end = ask(&s, r, g, seed, 400, false);
         n_reasoned += s.reasoning.len > 20;

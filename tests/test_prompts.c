@@ -78,11 +78,13 @@ static const struct feed { feed_kind kind; int n; } feeds[] = {
 };
 enum { N_FEED = ARRAY_LEN(feeds), MOST = PLAN_SPLIT_TOKENS + 1, CTX = 1024 };
 
-/* On a simulated GPU each two of a case's model, chunks and home meet, not each three: every second
- * case, and the first home, which others are compared with. Sanitizers leave some out already. */
-static bool has_turn(size_t home, size_t others)
+/* If there is no time, every home of a simulated GPU has one of `of` combinations of the others, a
+ * case's model and chunks; but the first, which others are compared with, has all. Sanitizers leave
+ * some out already. */
+static bool has_turn(size_t home, size_t others, size_t of)
 {
-    return !sim_gpu() || sim_gpu_step(1, 2) > 1 || home == 0 || (home + others) % 2 == 0;
+    return test_is_long() || !sim_gpu() || sim_gpu_step(1, 2) > 1 || home == 0 ||
+           home % of == others;
 }
 
 typedef struct trail { uint64_t hash[N_FEED]; } trail;   /* of the logits after each */
@@ -108,14 +110,16 @@ static bool apply(engine *e, const model *m, int n_last)
     return CHECK_MSG(engine_apply(e, list, n, &err) >= 0, "%s", err.msg);
 }
 
-static bool feed_all(trail *t, engine *e, session *s, const model *m, const place *p)
+static bool feed_all(trail *t, engine *e, session *s, const model *m, const place *p, int chunk)
 {
     const size_t n_vocab = (size_t)m->hp.n_vocab;
     float *logits = mem_array(n_vocab, sizeof *logits);
     int pos = 0;
     bool ok = CHECK(logits != NULL);
     for (int i = 0; i < (int)N_FEED && ok; i++) {
-        const int n = feeds[i].n;
+        /* more than the host computes at a time is so in large chunks alone */
+        const int most = chunk < HOST_EXPERTS_TOKENS ? test_rounds(INT_MAX, 100) : INT_MAX;
+        const int n = min_int(feeds[i].n, most);
         if (feeds[i].kind == APPLY) ok = !p->changing || apply(e, m, n);
         else if (feeds[i].kind == PROMPT) ok = feed(s, logits, m, n, &pos);
         for (int j = 0; feeds[i].kind == SINGLES && j < n && ok; j++)
@@ -162,7 +166,7 @@ static bool follow(trail *t, const model *m, const place *p, int chunk)
     err_ctx err = { 0 };
     const bool ok = CHECK(engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, p) &&
                     CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s: %s", p->name, err.msg) &&
-                    feed_all(t, e, s, m, p);
+                    feed_all(t, e, s, m, p, chunk);
     if (ok) check_moved(s, p);
     if (ok) check_shared(s, p);
     session_free(s);
@@ -231,7 +235,8 @@ static void halt(const model *m, const place *p)
         CHECK_MSG(way == PROMPT_SPLIT || n.layers == 0, "%s: shared out against orders", p->name);
     }
     session_force_way(s, -1);
-    for (int i = 1; i < 3 * m->hp.n_layer && ok; i += 1 + m->hp.n_layer / 2) {
+    const int stride = test_rounds(1, 2) + m->hp.n_layer / 2;
+    for (int i = 1; i < 3 * m->hp.n_layer && ok; i += stride) {
         patience some = { i };
         session_rewind(s, 0);
         const int rc = session_eval(s, ids, HALTED, got, 1, lose_patience, &some, &err);
@@ -262,7 +267,7 @@ static void test_halts(const char *path, size_t file)
                    err.msg))
         return;
     for (size_t i = 0; i < ARRAY_LEN(homes); i++)
-        if (homes[i].split_from > 0 && homes[i].stream_from == INT_MAX && has_turn(i, file))
+        if (homes[i].split_from > 0 && homes[i].stream_from == INT_MAX && has_turn(i, file, 2))
             halt(m, &homes[i]);
     model_free(m);
     gguf_close(g);
@@ -334,7 +339,7 @@ static void test_file(const char *path, int chunk, size_t others)
         return;
     for (size_t i = 0; i < ARRAY_LEN(homes); i += (size_t)sim_gpu_step(1, 3)) {
         const place *p = &homes[i];
-        if ((!sim_gpu() && !p->gpu) || !has_turn(i, others)) continue;
+        if ((!sim_gpu() && !p->gpu) || !has_turn(i, others, 4)) continue;
         if (!follow(&now, m, p, chunk)) continue;
         if (!known) first = now;
         known = true;
@@ -408,7 +413,7 @@ static void test_ways(const char *path, size_t file)
     const int lengths[N_LENGTH] = { 9, 64, most, most + 1 };
     for (size_t i = 0; i < ARRAY_LEN(shares); i += (size_t)sim_gpu_step(1, 3)) {
         place p = shares[i];
-        if (!has_turn(i, file)) continue;
+        if (!has_turn(i, file, 3)) continue;
         p.gpu = p.planned = true;
         const bool bus = p.stream_from == 0;
         if (bus) p.stage_parts = 1 + (int)i % 3;
@@ -524,7 +529,7 @@ int main(int argc, char **argv)
     if (gpu_count() == 0) test_skip("no GPU");
     for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++)
         for (size_t c = 0; c < ARRAY_LEN(chunks); c += (size_t)sim_gpu_step(1, 2))
-            test_file(files[i], chunks[c], i + c);
+            test_file(files[i], chunks[c], 2 * i + c);
     for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_reading_ahead(files[i]);
     for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_halts(files[i], i);
     for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_ways(files[i], i);

@@ -134,7 +134,8 @@ static void test_bytes(const model *m, engine *e)
 int main(int argc, char **argv)
 {
     static const char *const models[] = { "tiny-qwen3next-f32", "tiny-gptoss-f32" };
-    const engine_options eo = { .threads = test_n_thread(2) };
+    /* a simulated GPU needs a core, too */
+    const engine_options eo = { .threads = test_n_thread(sim_gpu() && !test_is_long() ? 1 : 2) };
     const int last = gpu_count() > 0 ? N_PLACES : N_CPU_PLACES;
     test_rng rng = { 11 };
     char path[512];
@@ -147,7 +148,7 @@ int main(int argc, char **argv)
         if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s",
                        path, err.msg))
             return test_end();
-        for (int p = 0; p < last; p += p < N_CPU_PLACES ? 1 : sim_gpu_step(3, 7)) {
+        for (int p = 0; p < last; p += p < N_CPU_PLACES ? 1 : sim_gpu_step(test_rounds(3, 6), 7)) {
             engine *e = NULL;
             if (!CHECK_MSG(engine_open(&e, m, &eo, &err) == 0, "%s", err.msg)) break;
             if (p == 0) test_bytes(m, e);

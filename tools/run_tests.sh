@@ -4,6 +4,7 @@
 # "N passed, N failed". With ONLY_GPU=1 the test programs and the command-line tests of the GPU
 # alone; without a GPU that is a failure. TEST_THREADS=N: programs and test programs
 # use N threads wherever they would choose a number themselves, as on a machine with N cores.
+# TEST_LONG=1: all rounds, seeds and combinations of cases, and more seconds of fuzzing.
 # What the tests write goes into a folder that is removed, whichever way this ends.
 set -u
 
@@ -11,13 +12,14 @@ set -u
 # NAME.rc, its seconds to NAME.time.
 if [ "$1" = --one ]; then
     build=$2 logs=$3 name=${4%.sh}
+    seconds=${FUZZ_CHECK_SECONDS:-${TEST_LONG:+4}} seconds=${seconds:-1}
     case $4 in
     *.sh\ *) name=${4%%.sh *}_${4#* }; set -- "tests/${4%% *}" "$build" "${4#* }" ;;
     check_layers.sh) set -- tools/check_layers.sh ;;
-    fuzz_gguf) set -- "$build/tests/fuzz_gguf" --seconds "${FUZZ_CHECK_SECONDS:-4}" "$build/seeds" ;;
-    fuzz_schema) set -- "$build/tests/fuzz_schema" --seconds "${FUZZ_CHECK_SECONDS:-4}" tests/seeds/grammar ;;
-    fuzz_request) set -- "$build/tests/fuzz_request" --seconds "${FUZZ_CHECK_SECONDS:-2}" tests/seeds/requests ;;
-    fuzz_prefix_file) set -- "$build/tests/fuzz_prefix_file" --seconds "${FUZZ_CHECK_SECONDS:-2}" tests/seeds/prefix ;;
+    fuzz_gguf) set -- "$build/tests/fuzz_gguf" --seconds "$seconds" "$build/seeds" ;;
+    fuzz_schema) set -- "$build/tests/fuzz_schema" --seconds "$seconds" tests/seeds/grammar ;;
+    fuzz_request) set -- "$build/tests/fuzz_request" --seconds "$seconds" tests/seeds/requests ;;
+    fuzz_prefix_file) set -- "$build/tests/fuzz_prefix_file" --seconds "$seconds" tests/seeds/prefix ;;
     *.sh) set -- "tests/$4" "$build" ;;
     *) set -- "$build/tests/$4" ;;
     esac
