@@ -68,7 +68,7 @@ struct reader {
 
     read_request *requests;
     read_request *idle;
-    read_request *loaded;                /* their cells are to be carried; within turn() */
+    read_request *loaded, *last_loaded;  /* their cells are to be carried; within turn() */
     int n_busy, most_busy;               /* with the backend, and what it has room for */
     bounce_buffer *bounce;               /* or NULL; request i has cell i */
     stand_in *aside;                     /* reader_go_on; or NULL */
@@ -336,8 +336,10 @@ static void take_in(reader *r, read_request *rq)
     }
     if (r->bounce && !j->why) {
         unload(r, rq);
-        rq->next = r->loaded;
-        r->loaded = rq;
+        rq->next = NULL;
+        if (r->loaded) r->last_loaded->next = rq;
+        else r->loaded = rq;
+        r->last_loaded = rq;
     } else {
         end_request(r, rq);
     }
