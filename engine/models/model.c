@@ -13,6 +13,7 @@
 
 static const model_family *const families[] = {
     [ARCH_QWEN3NEXT] = &qwen3next_family, [ARCH_GPTOSS] = &gptoss_family,
+    [ARCH_QWEN3MOE] = &qwen3moe_family,
 };
 
 /* Names that come close enough to deserve a word. */

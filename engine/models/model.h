@@ -10,7 +10,7 @@
 #include "loader/gguf.h"
 #include "moe/expert.h"
 
-typedef enum model_arch { ARCH_QWEN3NEXT, ARCH_GPTOSS } model_arch;
+typedef enum model_arch { ARCH_QWEN3NEXT, ARCH_GPTOSS, ARCH_QWEN3MOE } model_arch;
 
 /* A matrix or vector with its optional companion scale (NVFP4): y = scale * (W x), before any bias;
  * a row of the embedding is scaled alike. */

@@ -17,7 +17,7 @@ typedef struct binder {
 } binder;
 
 /* The architectures. The bind of each fills hp and layers of a zeroed model. */
-extern const model_family qwen3next_family, gptoss_family;
+extern const model_family qwen3next_family, gptoss_family, qwen3moe_family;
 
 /* Ranges that keys are held to. They keep every product of two of them far below 2^63. */
 enum {
