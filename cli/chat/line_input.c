@@ -2,7 +2,7 @@
  *
  * Invariant: the terminal is in the editor's mode only inside line_input_read, whichever way that
  * ends; while an answer is computed it is the shell's. Ctrl-C is noticed here but not handled: the
- * handler of interrupt.c makes the read return, and the line is given up. */
+ * wait for the next byte ends (interrupt.h), and the line is given up. */
 #include "cli/chat/line_input.h"
 
 #include <errno.h>
@@ -41,12 +41,14 @@ static void on_resize(int number)
 {
     (void)number;
     resized = 1;
+    interrupt_wake();
 }
 
 static void on_suspend(int number)
 {
     (void)number;
     suspended = 1;
+    interrupt_wake();
 }
 
 typedef struct handlers { struct sigaction resize, suspend; } handlers;
@@ -91,9 +93,11 @@ static int read_byte(EditLine *el, uint8_t *out)
             errno = EINTR;
             return -1;
         }
-        const ssize_t n = read(0, out, 1);
-        if (n >= 0) return (int)n;
-        if (errno != EINTR) return -1;
+        if (interrupt_wait(0)) {
+            const ssize_t n = read(0, out, 1);
+            if (n >= 0) return (int)n;
+            if (errno != EINTR) return -1;
+        }
         if (suspended) suspend(el);
         if (resized) el_resize(el);
         if (suspended || resized) el_set(el, EL_REFRESH);
