@@ -48,7 +48,7 @@ typedef struct model_hparams {
 
     int window;                          /* sliding window of windowed layers; 0: none */
     int ssm_conv, ssm_head_dim, ssm_n_k_head, ssm_n_v_head;      /* 0 without DeltaNet */
-    bool ssm_tiled;                      /* value head h goes with key head h % n_k, not h / ratio */
+    bool ssm_tiled;                      /* value head h is of key head h % n_k, not h / ratio */
 } model_hparams;
 
 enum { MODEL_MOST_NEIGHBOURS = 512 };    /* dimensions of a head that turn as neighbours */
