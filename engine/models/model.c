@@ -35,7 +35,7 @@ const char *model_arch_name(model_arch a)
 
 static int unsupported(str_view name, err_ctx *err)
 {
-    char text[96], list[64] = "";
+    char text[96], list[160] = "";
     const char *hint = NULL;
 
     for (size_t i = 0; i < ARRAY_LEN(families); i++)
