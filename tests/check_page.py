@@ -104,7 +104,9 @@ def chat(b, server, what):
     check(b.run("document.querySelectorAll('.place').length") >= 1, f'{what}: no plan')
 
     before, seen, speed, times = b.run(MAP), set(), 0, 0
-    for _ in range(5):                   # answers are drawn: one in a few ends at once
+    for again in range(5):               # answers are drawn: one in a few ends at once
+        if again:
+            b.click('#fresh')
         say(b, STORY)
         until = time.monotonic() + 60
         while time.monotonic() < until and not b.run(ENDED):
