@@ -805,7 +805,8 @@ static void test_beside(const rig *r)
     for (int fail = 1; fail < 12; fail++) {      /* one line, and again when there is more */
         empty_folder();
         c = make_chain(s, t, 64u << 20);
-        n_noted = disk.n_call = 0;
+        n_noted = 0;
+        disk.n_call = 0;
         disk.fail_at = fail;
         tend_all(c);
         disk.fail_at = 0;
