@@ -1,6 +1,9 @@
 /* attend.cu - attention: which kernel. attend_few.cuh takes up to GPU_FEW tokens, in one file for
  * each kind of store; attend_batch.cu takes prompts. */
 #include "cuda/attend_few.cuh"
+#include "cuda/attend_parts.cuh"
+
+static_assert(PART_TOKENS <= GPU_FEW * MAX_RUNS, "both kinds have room in gpu_attention.partial");
 
 size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim)
 {

@@ -6,12 +6,13 @@
  * the union of their windows is hardly wider than one window. It goes through the keys from the
  * oldest on and keeps for each row the largest score so far, the sum of exp(score - largest) and
  * that of the weighted values; when the largest changes, the sums are rescaled. A sink is what a
- * row begins with: a score without a value. One block sees all keys of its rows, in one order: the
- * same input gives the same bits.
+ * row begins with: a score without a value. One block sees all keys of its rows, in one order, or
+ * some see a part of them each (attend_parts.cuh): the same input gives the same bits.
  *
  * F16 and Q8_0 stores are multiplied on tensor cores, binary16 with F32 sums: queries and weights
  * are rounded to binary16, and so is what Q8_0 stands for. An F32 store is multiplied in F32.
  * attend_prepare has stored the keys and rotated the queries. */
+#include "cuda/attend_parts.cuh"
 #include "cuda/batch.cuh"
 #include "loader/quant_blocks.h"
 
@@ -28,6 +29,14 @@ typedef struct key_span {
     int first, end;                      /* some row sees keys of first .. end-1 */
     int all_first, all_last;             /* every row sees all of all_first .. all_last */
 } key_span;
+
+/* What is left of a span for one of n parts: some of its tiles of so many keys, or none. */
+static __device__ __forceinline__ void take_part(key_span &s, int keys, int part, int n)
+{
+    const int n_tile = (s.end - s.first + keys - 1) / keys, first = s.first;
+    s.first = first + part * n_tile / n * keys;
+    s.end = min(s.end, first + (part + 1) * n_tile / n * keys);
+}
 
 /* Of rows row .. row+n_row-1, the first of which exists. */
 static __device__ __forceinline__ key_span span_of(const gpu_attention &a, int pos, int row,
@@ -362,10 +371,11 @@ static __device__ __forceinline__ void add_tile(row_state<S> &x,
     }
 }
 
-/* row: the first of the warp. */
+/* row: the first of the warp. sinks: as in a, or NULL. */
 template <typename S>
 static __device__ __forceinline__ void begin_rows(row_state<S> &x, const gpu_attention &a, int pos,
-                                                  int head_kv, int row, int lane)
+                                                  int head_kv, int row, const float *sinks,
+                                                  int lane)
 {
     const int group = a.n_head / a.n_head_kv;
     #pragma unroll
@@ -376,8 +386,8 @@ static __device__ __forceinline__ void begin_rows(row_state<S> &x, const gpu_att
             x.pos[i][h] = pos + min(r / group, a.n - 1);
             x.top[i][h] = nothing_yet;
             x.total[i][h] = 0.0f;
-            if (a.sinks) {
-                const float sink = a.sinks[head_kv * group + r % group] * log2_e;
+            if (sinks) {
+                const float sink = sinks[head_kv * group + r % group] * log2_e;
                 x.top[i][h] = fmaxf(sink, nothing_yet);
                 if (lane % 4 == 0) x.total[i][h] = power_of_2(sink - x.top[i][h]);
             }
@@ -389,9 +399,11 @@ static __device__ __forceinline__ void begin_rows(row_state<S> &x, const gpu_att
     }
 }
 
+/* The output; or, of one of n_part parts, what it found. */
 template <typename S>
 static __device__ __forceinline__ void store_rows(const row_state<S> &x, const gpu_attention &a,
-                                                  int head_kv, int row, int lane)
+                                                  int head_kv, int row, int part, int n_part,
+                                                  int lane)
 {
     const int group = a.n_head / a.n_head_kv, n_row = a.n * group;
     #pragma unroll
@@ -404,19 +416,22 @@ static __device__ __forceinline__ void store_rows(const row_state<S> &x, const g
             total += __shfl_xor_sync(0xFFFFFFFFu, total, 2);
             if (r < n_row) {
                 const size_t head = (size_t)(r / group) * a.n_head + head_kv * group + r % group;
-                float *to = a.out + head * S::DIM + 2 * (lane % 4);
-                const float inverse = 1.0f / total;
+                float *to = n_part > 1 ? part_values<S::DIM>(a, part, head)
+                                       : a.out + head * S::DIM;
+                const float factor = n_part > 1 ? 1.0f : 1.0f / total;
                 #pragma unroll
                 for (int j = 0; j < S::DIM / 8; j++)
-                    *(float2 *)(to + 8 * j) = make_float2(x.sum[i][j][2 * h] * inverse,
-                                                          x.sum[i][j][2 * h + 1] * inverse);
+                    *(float2 *)(to + 8 * j + 2 * (lane % 4)) =
+                        make_float2(x.sum[i][j][2 * h] * factor, x.sum[i][j][2 * h + 1] * factor);
+                if (n_part > 1 && lane % 4 == 0)
+                    *part_stats<S::DIM>(a, n_part, part, head) = make_float2(x.top[i][h], total);
             }
         }
 }
 
 /* ---- tensor cores: the kernel ---------------------------------------------------------------- */
 
-/* Grid: KV heads, then blocks of rows, the last tokens (with the most keys) first.
+/* Grid: KV heads; blocks of rows, the last tokens (with the most keys) first; parts of the keys.
  *
  * While a tile is worked on, the copy of the next one runs. Its memory is free as soon as all warps
  * have left the previous tile: one barrier for each tile, and for Q8_0 a second one after the
@@ -430,6 +445,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attend_tensor(fr
     uint8_t *const raw = tiles + 2 * S::TILE_BYTES;      /* Q8_0 only */
     const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * S::TILES * 16;
     const int head_kv = blockIdx.x, row = (gridDim.y - 1 - blockIdx.y) * S::ROWS;
+    const int part = blockIdx.z, n_part = gridDim.z;
     const size_t row_bytes = S::Q8 ? S::STORED : 2 * S::DIM;
     const uint8_t *const keys = a.keys + (size_t)head_kv * a.kv_rows * row_bytes;
     const uint8_t *const values = a.values + (size_t)head_kv * a.kv_rows * row_bytes;
@@ -453,11 +469,12 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attend_tensor(fr
     frame_begin(f);
     frame_wait(f);
     const int pos = a.at->pos;
-    const key_span span = span_of(a, pos, row, S::ROWS);
+    key_span span = span_of(a, pos, row, S::ROWS);
+    take_part(span, S::KEYS, part, n_part);
 
-    fetch(span.first, span.end, 0);
+    if (span.first < span.end) fetch(span.first, span.end, 0);
     put_queries<S>(q, a, head_kv, row);
-    begin_rows<S>(x, a, pos, head_kv, row + warp_row, lane);
+    begin_rows<S>(x, a, pos, head_kv, row + warp_row, part == 0 ? a.sinks : NULL, lane);
     if (S::KEPT) {
         __syncthreads();
         #pragma unroll
@@ -485,7 +502,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attend_tensor(fr
         weigh_tile<S>(s, x);
         add_tile<S>(x, s, k_tile + S::TILE_BYTES, lane);
     }
-    store_rows<S>(x, a, head_kv, row + warp_row, lane);
+    store_rows<S>(x, a, head_kv, row + warp_row, part, n_part, lane);
     frame_end(f);
 }
 
@@ -729,8 +746,11 @@ static uint64_t bytes_of(const gpu_attention *a)
 
 template <typename S> static void run_tensor(gpu *g, const gpu_attention *a)
 {
-    launch(g, "attention", bytes_of(a), attend_tensor<S>,
-           dim3((unsigned)a->n_head_kv, blocks_of(a, S::ROWS)), S::THREADS, S::SMEM, *a);
+    const unsigned n_head = (unsigned)a->n_head_kv, n_block = blocks_of(a, S::ROWS);
+    const int n_part = parts_for(a, g->n_sm * S::BLOCKS, (int)(n_head * n_block));
+    launch(g, "attention", bytes_of(a), attend_tensor<S>, dim3(n_head, n_block, (unsigned)n_part),
+           S::THREADS, S::SMEM, *a);
+    if (n_part > 1) launch_add<S::DIM>(g, a, n_part);
 }
 
 template <typename S> static void run_plain(gpu *g, const gpu_attention *a)
