@@ -393,7 +393,7 @@ static prompt_parts parts_of(const id_list *ids, const model_handle *l, const ru
     if (ids->n < PROMPT_CACHE_LEAST) return p;
     if (!o->raw && o->talk.system)
         p.n_system = prompt_cache_tokens(ids, l->talk, l->enc, req, 1);
-    if (!o->raw) p.n_stable = prompt_cache_tokens(ids, l->talk, l->enc, req, req->n_message);
+    if (!o->raw) p.n_stable = prompt_cache_stable(ids, l->talk, l->enc, req);
     if (p.n_stable == 0) p.n_stable = p.n_prompt - 1;
     return p;
 }

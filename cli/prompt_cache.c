@@ -140,3 +140,33 @@ int prompt_cache_tokens(const id_list *prompt, const chat *talk, encoder *enc,
     ids_free(&ids);
     return n_token;
 }
+
+/* How many tokens of the cue any answer has in its place later. The last that this one has is not
+ * counted: it may become one with what another begins with. */
+static int lasting_cue(const chat *talk, encoder *enc)
+{
+    const chat_message said[] = { { .role = CHAT_USER, .content = str_from("Well?") },
+                                  { .role = CHAT_ASSISTANT, .content = str_from("Well.") } };
+    const chat_request asked = { .messages = said, .n_message = 1 };
+    const chat_request answered = { .messages = said, .n_message = 2, .no_cue = true };
+    id_list cue = { 0 }, answer = { 0 };
+    err_ctx unused;
+    int n = 0;
+    if (chat_render(&cue, talk, enc, &asked, &unused) == 0 &&
+        chat_render(&answer, talk, enc, &answered, &unused) == 0) {
+        const int before = prompt_cache_tokens(&cue, talk, enc, &asked, 1);
+        size_t same = 0;
+        while (same < cue.n && same < answer.n && cue.ids[same] == answer.ids[same]) same++;
+        if (before > 0) n = max_int((int)same - before - 1, 0);
+    }
+    ids_free(&cue);
+    ids_free(&answer);
+    return n;
+}
+
+int prompt_cache_stable(const id_list *prompt, const chat *talk, encoder *enc,
+                        const chat_request *all)
+{
+    const int n = prompt_cache_tokens(prompt, talk, enc, all, all->n_message);
+    return n == 0 ? 0 : min_int(n + lasting_cue(talk, enc), (int)prompt->n - 1);
+}

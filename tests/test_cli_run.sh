@@ -438,7 +438,7 @@ holds "$(grep -c '"experts_used":4,"layers":\[{"layer":1,"tokens":9,' "$guesses"
 expect 0 "" $build/moe-bench decode -m $qwen -p 4 -n 0 -r 1 --predict-log "$guesses"
 holds "$(grep -c '"tokens":0,"right":\[0,0,0,0\],"recall":null,' "$guesses")" -eq 1 "--predict-log without tokens"
 if echo Hello | $run chat -m $qwen -n 5 --predict-log "$guesses" >"$tmp/out" 2>"$tmp/err" &&
-    grep -q '"layer":3,"tokens":4,' "$guesses"
+    grep -q '"layer":3,"tokens":5,' "$guesses"   # the prompt's last one is alone, too
 then ok; else bad "chat --predict-log: $(cat "$tmp/err" "$guesses")"; fi
 expect 1 "/nonexistent/guesses.json: cannot write" $run $guessed --predict-log /nonexistent/guesses.json
 same plain out "an answer whose guesses cannot be written"

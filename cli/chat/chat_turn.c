@@ -10,6 +10,7 @@
 #include "cli/chat/chat_talk.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
+#include "cli/prompt_cache.h"
 
 /* ---- output -------------------------------------------------------------------------------- */
 
@@ -93,23 +94,12 @@ static chat_request request_of(const chat_talk *t)
                            .effort = t->set.effort, .date = str_from(t->set.date) };
 }
 
-/* The prompt, and in *n_stable how much of it the next turn will begin with for certain: all but
- * the cue, which may hold more than what later stands in its place. */
+/* The prompt, and in *n_stable how much of it the next turn will begin with for certain. */
 static int render(id_list *out, int *n_stable, const chat_talk *t, err_ctx *err)
 {
-    chat_request req = request_of(t);
-    id_list before = { 0 };
-    int rc;
-
-    req.no_cue = true;
-    rc = chat_render(&before, t->l.talk, t->l.enc, &req, err);
-    req.no_cue = false;
-    if (rc == 0) rc = chat_render(out, t->l.talk, t->l.enc, &req, err);
-    *n_stable = 0;
-    if (rc == 0 && before.n > 0 && before.n < out->n &&
-        memcmp(before.ids, out->ids, before.n * sizeof *out->ids) == 0)
-        *n_stable = (int)before.n;
-    ids_free(&before);
+    const chat_request req = request_of(t);
+    const int rc = chat_render(out, t->l.talk, t->l.enc, &req, err);
+    *n_stable = rc == 0 ? prompt_cache_stable(out, t->l.talk, t->l.enc, &req) : 0;
     return rc;
 }
 

@@ -87,7 +87,7 @@ static int render(job *j, encoder *enc, first_dates *dates, err_ctx *err)
                                         req.messages[n_system].role == CHAT_DEVELOPER))
         n_system++;
     const chat *talk = j->o->model->talk;
-    j->n_stable = prompt_cache_tokens(j->prompts, talk, enc, &req, req.n_message);
+    j->n_stable = prompt_cache_stable(j->prompts, talk, enc, &req);
     if ((n_system > 0 || req.tools) && n_system < req.n_message)
         j->n_system = prompt_cache_tokens(j->prompts, talk, enc, &req, n_system);
     return 0;
