@@ -411,7 +411,7 @@ void twin_snapshot(twin *t)
 {
     int place = 0;
     mem_guard(true);
-    state_snapshot(t->s);
+    state_snapshot(t->s, NULL);
     mem_guard(false);
     if (t->o.n_snapshot == 0 || t->pos == 0) return;
     for (int i = 0; i < t->o.n_snapshot; i++)            /* a free place was never used: 0 */

@@ -401,7 +401,7 @@ static void test_snapshots(void)
     test_rng rng = { 5 };
     twin t;
     twin_open(&t, m, &o);
-    state_snapshot(t.s);                                 /* at 0: takes no place */
+    state_snapshot(t.s, NULL);                           /* at 0: takes no place */
     for (int i = 0; i < 3; i++) {
         twin_run(&t, &rng, 10, false);
         twin_snapshot(&t);                               /* 10, 20, 30 */

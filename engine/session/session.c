@@ -570,7 +570,7 @@ void session_pause_postfetch(session *s, bool paused)
 
 /* ---- going back, files ----------------------------------------------------------------------- */
 
-void session_snapshot(session *s) { state_snapshot(s->st); }
+void session_snapshot(session *s) { state_snapshot(s->st, s->e->team); }
 
 /* A broken state cannot stay at its position: it goes back to a snapshot, or to 0. */
 static int most_kept(const session *s, int n_keep)

@@ -192,11 +192,13 @@ static int choose_place(const state *s)
     return best;
 }
 
-void state_snapshot(state *s)
+void state_snapshot(state *s, pool *team)
 {
     if (s->o.n_snapshot == 0 || s->pos == 0) return;
     const int i = choose_place(s);
     uint8_t *at = s->snap_mem + (size_t)i * s->snap_bytes;
+    if (team && s->snap_pos[i] == 0 && s->snap_bytes >= HUGE_PAGE)
+        pages_touch(at, (size_t)s->snap_bytes, team);    /* it may be its first time */
     s->snap_pos[i] = s->pos;
     state_each_block(s, copy_out, &at);
     kv_each_piece(s->kv, KV_RINGS, s->pos, copy_out, &at);

@@ -14,6 +14,7 @@
 
 #include "engine/session/kv.h"
 #include "engine/session/recurrent.h"
+#include "tiers/pool.h"
 
 typedef struct state state;
 
@@ -44,8 +45,9 @@ void state_advance(state *s, int n);     /* n tokens were taken in */
 
 /* Remembers the present position. When there is no room for another, the snapshot that was taken or
  * used least recently gives way. At a position that has one already it is renewed. No-op if none
- * can be held, and at 0, which can always be reached. */
-void state_snapshot(state *s);
+ * can be held, and at 0, which can always be reached. team: touches memory that is new, which one
+ * thread would do slowly; or NULL. */
+void state_snapshot(state *s, pool *team);
 
 /* Goes back to the highest reachable position not above pos (and not above the present one) and
  * returns it: pos itself where nothing recurrent or overwritten stands in the way, else that of a
