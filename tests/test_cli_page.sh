@@ -128,7 +128,7 @@ cp "$tmp/watched" "$tmp/body"
 equal "one greeting" 1 "$(grep -c '^event: hello' "$tmp/body")"
 if [ "$(sed -n 's/.*"map":"\([^"]*\)".*/\1/p' "$tmp/body" | sort -u | wc -l)" -gt 2 ]; then ok
 else bad "the map does not move: $(tail -c 300 "$tmp/body")"; fi
-if grep -q '"tokens":23,' "$tmp/body"; then ok; else bad "tokens are not counted: $(tail -c 600 "$tmp/body")"; fi
+if grep -q '"tokens":24,' "$tmp/body"; then ok; else bad "tokens are not counted: $(tail -c 600 "$tmp/body")"; fi
 # more than there is room for, and the server stops while they watch
 watchers=
 for i in $(seq 34); do
