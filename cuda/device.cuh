@@ -46,7 +46,7 @@ struct gpu {
         cudaEvent_t sent;
     } upload[UPLOAD_BUFFERS];
     int next_upload;
-    gpu_gather *gather;                  /* gather.cu; NULL: not yet */
+    gpu_gather *gather;                  /* gather.cu; or NULL */
     gpu_gemm gemm;                       /* how products of many tokens are computed */
     struct vendor *vendor;               /* vendor_gemm.cuh; NULL: all products are ours */
     const void *lent;                    /* scratch of whoever said gpu_gemm_lend */
@@ -57,6 +57,7 @@ struct gpu {
     uint64_t trace_bytes[TRACE_MAX];
 };
 
+void gpu_gather_make(gpu *g);            /* with the device: the token loop makes nothing */
 void gpu_gather_free(gpu *g);
 
 /* First argument of every kernel. */

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { GATHER_BYTES = 4 << 20, GATHER_PIECES = 1024, GATHER_MOST = 256 << 10 };
+enum { GATHER_BYTES = 1 << 20, GATHER_PIECES = 1024, GATHER_MOST = 256 << 10 };
 
 struct gpu_gather {
     uint8_t *buffer;                     /* page-locked */
@@ -15,22 +15,21 @@ struct gpu_gather {
     struct { void *to; size_t at, bytes; } pieces[GATHER_PIECES];
 };
 
-static gpu_gather *gather_of(gpu *g)
+void gpu_gather_make(gpu *g)
 {
-    if (g->gather) return g->gather;
     gpu_gather *a = (gpu_gather *)mem_zalloc(sizeof *a);
     if (a && cudaMallocHost((void **)&a->buffer, GATHER_BYTES) != cudaSuccess) {
         cudaGetLastError();              /* one by one, then */
         mem_free(a);
         a = NULL;
     }
-    return g->gather = a;
+    g->gather = a;
 }
 
 int gpu_read_later(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
 {
-    gpu_gather *a = bytes <= GATHER_MOST ? gather_of(g) : NULL;
-    if (!a) return gpu_read(g, to, from, bytes, err);
+    gpu_gather *a = g->gather;
+    if (!a || bytes > GATHER_MOST) return gpu_read(g, to, from, bytes, err);
     if (a->n == GATHER_PIECES || a->used + bytes > GATHER_BYTES) {
         const int rc = gpu_read_end(g, err);
         if (rc < 0) return rc;

@@ -107,6 +107,7 @@ int gpu_open(gpu **out, int device, err_ctx *err)
     }
     /* code compiled for an older chip and translated for this one does not know how to wait */
     g->dependent_launch = g->cc >= 90 && code >= 90;
+    gpu_gather_make(g);
     *out = g;
     return 0;
 }
