@@ -46,11 +46,12 @@ static void note_threads(const model_handle *l)
 void model_handle_say_gpu(const model_handle *l)
 {
     const placement *p = l->where;
-    const bool none = gpu_count() == 0;
     if (!p) return;
-    if (p->note[0] && (!none || home_folder_first_time("no-gpu"))) console_note("%s", p->note);
+    /* whoever wants the CPU does not wait for the driver */
+    if (p->note[0] && (gpu_count() > 0 || home_folder_first_time("no-gpu")))
+        console_note("%s", p->note);
     if (p->p.gpu) home_folder_forget("no-gpu");
-    if (!p->p.gpu) tier_args_note_vram(&l->asked.wish, l->asked.device == DEVICE_CPU && !none);
+    else tier_args_note_vram(&l->asked.wish, l->asked.device);
 }
 
 void model_handle_say_notes(const model_handle *l, bool formatted, bool effort_given)

@@ -108,9 +108,7 @@ static int report_text(const plan_job *j)
         const cache_cost cost = cache_cost_planned(&j->so, &j->where.p);
         cache_cost_say_planned(&cost);
     }
-    if (!m->gpu)
-        tier_args_note_vram(&j->load.where.wish,
-                            j->load.where.device == DEVICE_CPU && gpu_count() > 0);
+    if (!m->gpu) tier_args_note_vram(&j->load.where.wish, j->load.where.device);
     return console_finish();
 }
 

@@ -66,14 +66,14 @@ void tier_args_init(tier_args *a)
                       .dedicated = 1, .curve = WEIGHTING_CURVE, .cache_update = 32 };
 }
 
-void tier_args_note_vram(const plan_wish *wish, bool cpu_asked_for)
+void tier_args_note_vram(const plan_wish *wish, device_choice device)
 {
     const bool vram = wish->vram != UINT64_MAX;
     const bool cache = wish->hot_most != UINT64_MAX && wish->hot_most > 0;   /* none is kept */
     if (!vram && !cache) return;
     console_note("%s no effect: %s", vram && cache ? "--vram and --expert-cache have" :
                  vram ? "--vram has" : "--expert-cache has",
-                 cpu_asked_for ? "the model runs on the CPU" :
+                 device == DEVICE_CPU && gpu_count() > 0 ? "the model runs on the CPU" :
                  strcmp(gpu_backend(), "none") == 0 ? "no GPU (built for the CPU alone)" :
                  "no GPU found");
 }

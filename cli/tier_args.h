@@ -43,7 +43,7 @@ void tier_args_init(tier_args *a);
 
 /* Where no GPU is used: says which bounds for VRAM were given, that they have no effect, and why:
  * the CPU was asked for, or there is no GPU. */
-void tier_args_note_vram(const plan_wish *wish, bool cpu_asked_for);
+void tier_args_note_vram(const plan_wish *wish, device_choice device);
 
 /* Fills wish, post and cache. 0, or 2, the exit code, after one line on stderr. */
 int tier_args_read(placement_options *to, const tier_args *a);

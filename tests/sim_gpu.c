@@ -155,7 +155,13 @@ int sim_gpu_locked_pieces(void)
 /* ---- devices --------------------------------------------------------------------------------- */
 
 const char *gpu_backend(void) { return SIM_GPU_BACKEND; }
-int gpu_count(void) { return 1; }
+/* A real driver takes up to a second to say so. SIM_GPU_UNASKED: nobody should have to wait. */
+int gpu_count(void)
+{
+    if (!getenv("SIM_GPU_UNASKED")) return 1;
+    fprintf(stderr, "simulated GPU: somebody asks how many there are\n");
+    exit(3);
+}
 
 int gpu_describe(gpu_info *out, int device, err_ctx *err)
 {

@@ -76,6 +76,15 @@ expect 0 "GPU 0: " $run --version
 expect 0 "sm_" $bench machine --threads 2 --seconds 0.002 --buffer 4M
 gpu=$("$run" plan --json | sed 's/.*"gpu_name":"\([^"]*\)".*/\1/')
 if [ "$gpu" ]; then ok; else bad "plan --json: expected a gpu_name"; fi
+# whoever wants the CPU does not wait for a driver
+if [ "${build%/sim}" != "$build" ]; then
+    export SIM_GPU_UNASKED=1
+    expect 3 "somebody asks" $run -m $qwen -p Hello -n 1
+    expect 0 "" $run -m $qwen -p Hello -n 1 --device cpu
+    expect 0 "" $run plan -m $qwen --device cpu
+    expect 0 "" $bench decode -m $qwen -p 4 -n 1 -r 1 --device cpu
+    unset SIM_GPU_UNASKED
+fi
 
 # with MODEL: what is asked of it; how much VRAM takes all of it, and how much leaves something to
 # post-fetch

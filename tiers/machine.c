@@ -71,14 +71,14 @@ int machine_parse_meminfo(uint64_t *total, uint64_t *available, const char *text
     return 0;
 }
 
-static int read_meminfo(machine *m, err_ctx *err)
+int machine_ram(uint64_t *total, uint64_t *available, err_ctx *err)
 {
     char text[8192];
     FILE *f = fopen("/proc/meminfo", "r");
     if (!f) return err_sys(err, "/proc/meminfo");
     text[fread(text, 1, sizeof text - 1, f)] = '\0';
     fclose(f);
-    return machine_parse_meminfo(&m->ram_total, &m->ram_available, text, err);
+    return machine_parse_meminfo(total, available, text, err);
 }
 
 int machine_probe(machine *out, err_ctx *err)
@@ -88,5 +88,5 @@ int machine_probe(machine *out, err_ctx *err)
     out->n_core = machine_cores(NULL, 0, &out->n_cpu);
     for (int i = 0; i < n_gpu && out->n_gpu < MACHINE_MAX_GPUS; i++)
         if (gpu_describe(&out->gpus[out->n_gpu], i, NULL) == 0) out->n_gpu++;
-    return read_meminfo(out, err);
+    return machine_ram(&out->ram_total, &out->ram_available, err);
 }

@@ -19,8 +19,11 @@ typedef struct machine {
 } machine;
 
 /* Fills *out. Fails only if /proc/meminfo cannot be understood. A GPU that does not respond is left
- * out. */
+ * out. Starts the GPU's driver, which takes a second, RAM and VRAM. */
 int machine_probe(machine *out, err_ctx *err);
+
+/* The RAM alone, for whoever has no business with GPUs. */
+int machine_ram(uint64_t *total, uint64_t *available, err_ctx *err);
 
 /* The CPUs that this process may use. */
 void machine_cpus(cpu_set_t *set);
@@ -29,7 +32,7 @@ void machine_cpus(cpu_set_t *set);
  * logical CPUs. core_of[cpu] is the core's number, 0 and up, or -1, for CPUs below cap. */
 int machine_cores(int *core_of, int cap, int *n_cpu);
 
-/* The two fields of /proc/meminfo's text that matter; for machine_probe and its test. */
+/* The two fields of /proc/meminfo's text that matter; for machine_ram and its test. */
 int machine_parse_meminfo(uint64_t *total, uint64_t *available, const char *text, err_ctx *err);
 
 #endif

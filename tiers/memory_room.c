@@ -99,13 +99,11 @@ bool memory_room_cgroup(uint64_t *bytes, const char *root)
 
 int memory_room(uint64_t *bytes, const char **whose, err_ctx *err)
 {
-    uint64_t limit;
-    machine m;
+    uint64_t total, limit;
     int rc;
 
     *whose = "this machine";
-    if ((rc = machine_probe(&m, err)) < 0) return rc;
-    *bytes = m.ram_available;
+    if ((rc = machine_ram(&total, bytes, err)) < 0) return rc;
     if (memory_room_cgroup(&limit, "") && limit < *bytes) {
         *bytes = limit;
         *whose = "this container";
