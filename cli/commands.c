@@ -91,7 +91,7 @@ int commands_main(const char *program, const char *about, const char *examples,
     const command *standard = find_verb(table, n_command, "run"), *verb;
     if (commands_begin(program) != 0) return 2;
     if (argc < 2) {
-        console_error("no verb %sgiven (%s --help lists what there is)",
+        console_error("no verb %sgiven (%s --help lists the verbs)",
                       standard ? "and no prompt " : "", program);
         return 2;
     }

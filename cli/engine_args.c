@@ -20,11 +20,12 @@ const arg_option engine_arg_options[ENGINE_N_OPTION] = {
     { "device", 0, ARG_TEXT, FIELD(device), "NAME", "MOE_DEVICE", 0, 0,
       "cpu, cuda, or auto: the GPU if there is one. Default: auto" },
     { "threads", 't', ARG_THREADS, FIELD(threads), "N", "MOE_THREADS", 0, 0,
-      "Default: one per physical core" },
+      "Threads of the CPU. Default: one per physical core" },
     { "kv", 0, ARG_TEXT, FIELD(kv), "TYPE", "MOE_KV", 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
     { "chunk", 0, ARG_INT, FIELD(chunk), "N", NULL, 1, SESSION_MAX_CHUNK,
-      "Most tokens of a prompt computed at a time. Default: 512, on a GPU 4096" },
+      "Most tokens of a prompt computed at a time. Default: 512; up to 4096 on a GPU, and where "
+      "experts come from the drive" },
     { "isa", 0, ARG_TEXT, FIELD(isa), "NAME", "MOE_ISA", 0, 0,
       "Instruction set of the CPU's kernels; scalar: plain C. Default: fastest" },
     { "exact", 0, ARG_FLAG, FIELD(exact), NULL, NULL, 0, 0,
@@ -32,11 +33,13 @@ const arg_option engine_arg_options[ENGINE_N_OPTION] = {
     { "yarn-rounded", 0, ARG_FLAG, FIELD(yarn_rounded), NULL, NULL, 0, 0,
       "gpt-oss: llama.cpp's rounded YaRN range, to compare answers with it" },
     { "experts-used", 0, ARG_INT, FIELD(experts_used), "N", NULL, 1, MODEL_MOST_USED,
-      "Experts for each token: other answers, and a line about how far off they are" },
+      "Experts for each token. Answers change; a line says how far off they are" },
     { "skip-missing", 0, ARG_FLAG, FIELD(skip_missing), NULL, NULL, 0, 0,
-      "Leave out experts that are not in VRAM (prompts of 9 tokens or more keep all): as above" },
+      "Leave out experts that are not in VRAM, but not in prompts of 9 tokens or more. Answers "
+      "change, too" },
     { "cache-bias", 0, ARG_FLOAT, FIELD(cache_bias), "B", NULL, 0, SESSION_MOST_BIAS,
-      "Prefer experts in VRAM by B, added to router logits (such prompts do not): as above" },
+      "In the choice of experts, add B to the logits of those in VRAM, but not in prompts of 9 "
+      "tokens or more. Answers change, too" },
 };
 
 void engine_args_init(engine_args *a)

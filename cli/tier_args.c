@@ -16,7 +16,7 @@
 #define POSTFETCH "MOE_POSTFETCH_"
 const arg_option tier_options[TIER_N_OPTION] = {
     { "vram", 0, ARG_SIZE, FIELD(vram), "SIZE", "MOE_VRAM", 0, 0,
-      "Most VRAM to take, such as 6G. Default: what is free" },
+      "Most VRAM to take, such as 6G. Default: what is free, less a reserve" },
     { "ram", 0, ARG_SIZE, FIELD(ram), "SIZE", "MOE_RAM", 0, 0,
       "Most RAM to take. Default: what is available, less a reserve" },
     { "expert-cache", 0, ARG_SIZE_OR_AUTO, FIELD(expert_cache), "SIZE", "MOE_EXPERT_CACHE", 0, 0,
@@ -31,17 +31,17 @@ const arg_option tier_options[TIER_N_OPTION] = {
     { "weighting", 0, ARG_TEXT, FIELD(weighting), "MODE", "MOE_WEIGHTING", 0, 0,
       "What counts in a profile: flat, pressure, smooth-pressure, time, balanced. Default: flat" },
     { "layer-curve", 0, ARG_FLOAT, FIELD(curve), "C", "MOE_LAYER_CURVE", 0, 1,
-      "How much its layers count there, 0 to 1. Default: 0.5" },
+      "How much layers differ in weight there, 0 to 1. Default: 0.5" },
     { "cache-update", 0, ARG_INT, FIELD(cache_update), "N", "MOE_CACHE_UPDATE", 0, 65536,
       "Experts that may come in after an answer of a chat, at once. Default: 32" },
     { "deterministic", 0, ARG_FLAG, FIELD(deterministic), NULL, "MOE_DETERMINISTIC", 0, 0,
       "Decide by sizes, never by measured speeds; try nothing while running" },
     { "prompt-way", 0, ARG_TEXT, FIELD(prompt_way), "WAY", "MOE_PROMPT_WAY", 0, 0,
-      "Experts of prompts that are not in VRAM: over the bus, by the cores, split between the two, "
-      "or auto. Default: auto" },
+      "What becomes of a prompt's experts that are not in VRAM: bus copies them to the GPU, cores "
+      "has the CPU compute them, split does both, auto chooses. Default: auto" },
     { "prefill-m", 0, ARG_INT, FIELD(prefill_m), "N", "MOE_FP4_PREFILL_M", 0, 1 << 20,
-      "Tokens from which prompts are matrix products; fewer go as answers do. Default: 9, the "
-      "least" },
+      "Prompts of N tokens or more are matrix products; shorter ones go as answers do. Default: "
+      "9, the least" },
     { "postfetch", 0, ARG_TEXT, FIELD(postfetch), "MODE", POSTFETCH "ENABLE", 0, 0,
       "Copy weights to the GPU as they are needed: on, off, auto. Default: auto" },
     { "guess", 0, ARG_TEXT, FIELD(guess), "MODE", "MOE_GUESS", 0, 0,

@@ -46,7 +46,7 @@ static const arg_option options[] = {
     { "measure", 0, ARG_FLAG, FIELD(measure), NULL, NULL, 0, 0,
       "With -m: measure these first, and remember them" },
     { "threads", 't', ARG_THREADS, FIELD(engine.threads), "N", "MOE_THREADS", 0, 0,
-      "With -m: speeds with so many. Default: one per physical core" },
+      "With -m: speeds of so many threads. Default: one per physical core" },
     { "device", 0, ARG_TEXT, FIELD(engine.device), "NAME", "MOE_DEVICE", 0, 0,
       "With -m: cpu, cuda, or auto: the GPU if there is one. Default: auto" },
 };

@@ -58,8 +58,8 @@ static const arg_spec spec = {
                 "bus       experts that are not in VRAM cross the bus, all of them\n"
                 "cores     the CPU computes them\n"
                 "split     both, by how many tokens chose an expert; up to 2,048 tokens at a time\n"
-                "over the bus   auto: of the used experts outside VRAM, those that crossed one by "
-                "one",
+                "over the bus   auto: of the experts used and not in VRAM, the share that crossed "
+                "one by one",
 };
 
 typedef struct job {

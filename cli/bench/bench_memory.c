@@ -8,7 +8,7 @@
 #define FIELD(f) offsetof(bench_memory_args, f)
 const arg_option bench_memory_options[BENCH_MEMORY_N_OPTION] = {
     { "threads", 't', ARG_THREADS, FIELD(threads), "N", "MOE_THREADS", 0, 0,
-      "Default: one per physical core" },
+      "Threads of the CPU. Default: one per physical core" },
     { "seconds", 0, ARG_FLOAT, FIELD(seconds), "S", NULL, 0.001, 10,
       "Time for each figure, a median of 5. Default: 0.2" },
     { "buffer", 0, ARG_SIZE, FIELD(buffer), "SIZE", NULL, 0, 0,

@@ -13,13 +13,14 @@
 #define FIELD(f) offsetof(bench_model_args, f)
 const arg_option bench_model_options[BENCH_MODEL_N_OPTION] = {
     { "threads", 't', ARG_THREADS, FIELD(engine.threads), "N", "MOE_THREADS", 0, 0,
-      "Default: one per physical core" },
+      "Threads of the CPU. Default: one per physical core" },
     { "device", 0, ARG_TEXT, FIELD(engine.device), "NAME", NULL, 0, 0,
       "cpu, cuda, or auto: the GPU if there is one. Default: cpu" },
     { "ctx", 'c', ARG_INT, FIELD(engine.ctx), "N", NULL, 1, INT_MAX,
-      "Context in tokens, at most the model's. Default: as many as come" },
+      "Context in tokens, at most the model's. Default: as many as it takes" },
     { "chunk", 0, ARG_INT, FIELD(engine.chunk), "N", NULL, 1, SESSION_MAX_CHUNK,
-      "Most tokens computed at a time. Default: 512, on a GPU 4096" },
+      "Most tokens computed at a time. Default: 512; up to 4096 on a GPU, and where "
+      "experts come from the drive" },
     { "isa", 0, ARG_TEXT, FIELD(engine.isa), "NAME", "MOE_ISA", 0, 0,
       "Instruction set of the CPU's kernels; scalar: plain C. Default: fastest" },
     { "exact", 0, ARG_FLAG, FIELD(engine.exact), NULL, NULL, 0, 0,

@@ -50,7 +50,7 @@ static const arg_option options[] = {
     { "runs", 'r', ARG_INT, FIELD(runs), "N", NULL, 1, TIERS_MOST_RUNS,
       "How often to measure; the median counts. Default: 3" },
     { "ctx", 'c', ARG_INT, FIELD(run.engine.ctx), "N", NULL, 1, INT32_MAX,
-      "Context in tokens, at most the model's. Default: as many as come" },
+      "Context in tokens, at most the model's. Default: as many as it takes" },
     { "kv", 0, ARG_TEXT, FIELD(run.engine.kv), "TYPE", NULL, 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
     { "postfetch", 0, ARG_TEXT, FIELD(run.tiers.postfetch), "MODE", "MOE_POSTFETCH_ENABLE", 0, 0,
@@ -60,7 +60,7 @@ static const arg_option options[] = {
     { "device", 0, ARG_TEXT, FIELD(run.engine.device), "NAME", "MOE_DEVICE", 0, 0,
       "cpu, cuda, or auto: the GPU if there is one. Default: auto" },
     { "threads", 't', ARG_THREADS, FIELD(run.engine.threads), "N", "MOE_THREADS", 0, 0,
-      "Default: one per physical core" },
+      "Threads of the CPU. Default: one per physical core" },
     { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
       "One JSON object with a list of rows on stdout" },
 };

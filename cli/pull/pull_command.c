@@ -38,9 +38,10 @@ static const arg_spec spec = {
     .usage = "moe-run pull NAME [options]",
     .about = "Downloads a model of the list (moe-run models); then moe-run, moe-serve and moe-bench\n"
              "find it by -m NAME. NAME is a name of the list, with or without the kind of\n"
-             "quantization: gpt-oss-20b, gpt-oss-20b:Q4_K_M, unsloth/gpt-oss-20b. Of several that\n"
-             "fit the first is taken. An unfinished download goes on where it was; nothing is\n"
-             "overwritten; the size and, where known, the SHA-256 are checked. Prints the path.",
+             "quantization: gpt-oss-20b, gpt-oss-20b:Q4_K_M, unsloth/gpt-oss-20b. If several\n"
+             "fit, the first is taken. An unfinished download resumes where it stopped;\n"
+             "nothing is overwritten; the size and, where known, the SHA-256 are checked.\n"
+             "Prints the path.",
     .options = options, .n_option = ARRAY_LEN(options),
     .min_operands = 1, .max_operands = 1, .operands = "NAME",
     .epilogue =
@@ -108,7 +109,7 @@ static void note_choice(const job *j, const model_list *l)
     const str_view name = j->e->field[LIST_NAME], repo = j->e->field[LIST_REPO];
     char shown[128];
     if (model_name_next(l, j->name, (int)(j->e - l->entries) + 1) >= 0)
-        console_note("several models fit; this is %s of %.*s", ESC(shown, name), (int)repo.len,
+        console_note("several models fit; taking %s of %.*s", ESC(shown, name), (int)repo.len,
                      repo.ptr);
 }
 

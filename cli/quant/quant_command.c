@@ -56,7 +56,7 @@ static const arg_spec spec = {
         "MXFP4 becomes NVFP4 or Q8_0 without any loss. Otherwise weights that were rounded once\n"
         "are rounded again: begin with BF16, F16 or F32 where you can. NVFP4 has scales in\n"
         "tensors of their own, which llama.cpp (August 2026) does not expect in DeltaNet and\n"
-        "does not apply to gpt-oss's experts: where it shall run the file, take another type for\n"
+        "does not apply to gpt-oss's experts: if it is to run the file, take another type for\n"
         "--dense of a Qwen3-Next, or --experts of a gpt-oss.\n"
         "\n"
         "Examples:\n"

@@ -93,7 +93,8 @@ static const arg_spec spec = {
     .epilogue = "Paths: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages,\n"
                 "/v1/messages/count_tokens, /api/chat, /api/generate, /api/show, /tokenize,\n"
                 "/detokenize, /apply-template; GET /v1/models, /api/tags, /api/ps, /api/version,\n"
-                "/props, /health, /slots, /metrics; GET and POST /moe-layer-perf, /moe-hot-cache.\n"
+                "/props, /health, /slots, /metrics, /moe-events; GET and POST /moe-layer-perf,\n"
+                "/moe-hot-cache.\n"
                 "Exit code: 0 stopped by a signal, 1 failed, 2 bad usage.",
 };
 
@@ -419,7 +420,7 @@ static void greet(const server *v)
     console_note("listening on %s", url);
     if (!v->address[0]) return;
     const int n_ctx = session_ctx(v->s[0]);
-    console_note("In a browser, that address is a chat, with the experts at work beside it");
+    console_note("in a browser, that address is a page with a chat and a map of the experts");
     console_note("Codex: base_url = \"%s/v1\", wire_api = \"responses\", "
                  "model_context_window = %d, stream_idle_timeout_ms = %d", url, n_ctx,
                  CODEX_PATIENCE_MS);
