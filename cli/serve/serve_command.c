@@ -95,7 +95,8 @@ static const arg_spec spec = {
                 "/detokenize, /apply-template; GET /v1/models, /api/tags, /api/ps, /api/version,\n"
                 "/props, /health, /slots, /metrics, /moe-events; GET and POST /moe-layer-perf,\n"
                 "/moe-hot-cache.\n"
-                "Exit code: 0 stopped by a signal, 1 failed, 2 bad usage.",
+                "Exit code: 0 stopped by a signal, 1 failed, 2 bad usage, 130 or 143 ended at once by a\n"
+                "second signal.",
 };
 
 typedef struct server {
