@@ -316,7 +316,7 @@ TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)
 # What a test needs besides the library and the harness.
 ARGS := args args_known model_name model_list console wrap
 $B/tests/test_model $B/tests/test_model_refuse: $B/tests/model_maker.c.o
-$B/tests/test_chat $B/tests/test_chat_parse $B/tests/test_chat_grammar $B/tests/test_fim: $B/tests/chat_maker.c.o
+$(addprefix $B/tests/test_,chat chat_parse chat_grammar fim prompt_cache): $B/tests/chat_maker.c.o
 $B/tests/test_grammar_schema $B/tests/test_grammar_answers $B/tests/test_chat_grammar: $B/tests/schema_maker.c.o
 $B/tests/test_kernels $(TEST_CU_BIN): $B/tests/weight_maker.c.o
 $(call both,experts_cpu gpu_experts): $B/tests/ffn_golden.c.o
@@ -328,7 +328,7 @@ $(addprefix $B/tests/,test_state_file test_expert_profile test_sink) $(call both
 $B/tests/test_sink: $(call obj,sink output interrupt console wrap)
 $(call both,forward places prompts cache_routing perf_counts guess_recall prefix_cache sessions draws): $B/tests/places.c.o
 $B/tests/test_routing_watch: $B/tests/places.c.o
-$(call both,cache_cost): $(CLI_OBJ)
+$(call both,cache_cost) $B/tests/test_prompt_cache: $(CLI_OBJ)
 $B/tests/test_conversation: $(call obj,conversation)
 $(addprefix $B/tests/,test_api test_api_write): $(filter $B/cli/serve/api_%,$(CLI_OBJ))
 $B/tests/test_first_dates: $(call obj,first_dates)

@@ -141,14 +141,16 @@ int prompt_cache_tokens(const id_list *prompt, const chat *talk, encoder *enc,
     return n_token;
 }
 
-/* How many tokens of the cue any answer has in its place later. The last that this one has is not
- * counted: it may become one with what another begins with. */
+/* How many tokens of the cue any answer has in its place later, when it is no longer the latest:
+ * that keeps the <think> of some cues. The last that this one has is not counted: it may become one
+ * with what another begins with. */
 static int lasting_cue(const chat *talk, encoder *enc)
 {
     const chat_message said[] = { { .role = CHAT_USER, .content = str_from("Well?") },
-                                  { .role = CHAT_ASSISTANT, .content = str_from("Well.") } };
+                                  { .role = CHAT_ASSISTANT, .content = str_from("Well.") },
+                                  { .role = CHAT_USER, .content = str_from("Well!") } };
     const chat_request asked = { .messages = said, .n_message = 1 };
-    const chat_request answered = { .messages = said, .n_message = 2, .no_cue = true };
+    const chat_request answered = { .messages = said, .n_message = 3, .no_cue = true };
     id_list cue = { 0 }, answer = { 0 };
     err_ctx unused;
     int n = 0;
