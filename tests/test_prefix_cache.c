@@ -844,6 +844,21 @@ static void test_beside(const rig *r)
     session_free(u);
 }
 
+/* A snapshot that s has here already is not taken once more: it is as good, and may be large. The
+ * session's first one. */
+static void check_untouched(prefix_cache *c, session *s)
+{
+    const state *st = session_state(s);
+    session_snapshot(s);
+    if (st->snap_bytes > 0) st->snap_mem[0] ^= 1;
+    uint8_t *before = test_alloc((size_t)st->snap_bytes + 1, 1);
+    memcpy(before, st->snap_mem, (size_t)st->snap_bytes);
+    CHECK(prefix_cache_keep(c, s, NULL) == 0);
+    CHECK(memcmp(before, st->snap_mem, (size_t)st->snap_bytes) == 0);
+    if (st->snap_bytes > 0) st->snap_mem[0] ^= 1;
+    mem_free(before);
+}
+
 static void test_deferred(const rig *r, int ctx)
 {
     enum { N = 90 };
@@ -860,6 +875,7 @@ static void test_deferred(const rig *r, int ctx)
         eval(u, ids + n, LINK);
         notes_add(t, u);
         eval(s, ids + n, LINK);
+        if (n == 0) check_untouched(c, s);
         CHECK(prefix_cache_keep(c, s, &err) == 0 && prefix_cache_counts(c).n_state == 0);
     }
     CHECK(prefix_cache_held(c, s, N) == 0);

@@ -285,6 +285,7 @@ int prefix_cache_keep(prefix_cache *c, session *s, err_ctx *err)
     if ((rc = check_session(c, s, err)) < 0 || (rc = session_check_state(s, err)) < 0) return rc;
     if (pos == 0) return 0;
     if (!c->deferred) return keep_at(c, s, pos, err);
+    if (state_next_snapshot(session_state(s), pos - 1) == pos) return 0; /* s took one just now */
     for (int i = 0; i < c->n_at; i++)
         if (c->at[i] == pos) {
             session_snapshot(s);
