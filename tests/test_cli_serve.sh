@@ -229,6 +229,8 @@ for m in $qwen $gptoss; do
     text=$(value choices.0.message.content)
     cp "$tmp/second" "$tmp/body"
     equal "$m: after a kill" "$(value choices.0.message.content)" "$text"
+    for i in 1 2; do gives 200 '"object"' POST /v1/completions -d "{\"prompt\":\"One $(seq 2 60 | tr '\n' ' ')\",\"max_tokens\":4}"; done
+    most_cached "$m: the same text once more" $(($(value usage.prompt_tokens) - 1))
 
     # ---- answers of a form
     schema='{"type":"object","properties":{"n":{"type":"integer","minimum":3,"maximum":40},"s":{"enum":["yes","no"]}},"required":["n","s"],"additionalProperties":false}'

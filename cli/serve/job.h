@@ -27,7 +27,7 @@ typedef struct job {
     textbuf body;                        /* of an answer in one piece */
     id_list *prompts;                    /* [n_prompt]: several of completions alone */
     int n_prompt, n_all;                 /* n_all: tokens of all of them */
-    int n_stable;                        /* of the first; the next turn has them, too */
+    int n_stable;                        /* of the first; the next turn has them, too; 0: unknown */
     int n_system;                        /* of it, system message and tools: so have others */
     form_tries *tries;                   /* the desk's, for forms of all answers */
     grammar *form;                       /* that the answer has, or NULL */

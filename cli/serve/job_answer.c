@@ -176,10 +176,12 @@ static int begin_answer(job *j, err_ctx *err)
     const model_handle *l = j->o->model;
     const id_list *prompt = prompt_of(j);
     const answer_hooks hooks = { j, on_text, on_token, on_prompt, on_sampled };
+    /* where it is not known: what another answer to the same prompt begins with */
+    const int n_stable = j->n_stable > 0 ? j->n_stable : (int)prompt->n - 1;
     const answer_options ao = {
         .tok = l->tok, .talk = j->r->raw ? NULL : l->talk, .req = j->r->raw ? NULL : &j->shown,
         .stop = j->stop, .form = j->mask, .max_tokens = j->r->max_tokens,
-        .n_stable = j->n_stable, .cache = j->o->cache, .marks = &j->n_system, .n_mark = 1,
+        .n_stable = n_stable, .cache = j->o->cache, .marks = &j->n_system, .n_mark = 1,
         .mark_every = MARK_EVERY,
     };
     const int rc = j->r->echo ? echo(j, prompt) : 0;
