@@ -90,6 +90,13 @@ said "answer 4 tokens" "/stats of the last turn"
 said "peak" "/stats of memory"
 said "2 answers drawn" "/retry draws anew"
 holds "$(grep -c ', 1 exchange' "$tmp/err")" -eq 2 "/retry replaces the answer"
+# without a chat format, too, the message is not read again
+LC_ALL=C sed 's/<|im_start|>/<|xx_start|>/g' $qwen >"$tmp/raw.gguf"
+talk out "A fox walks over the hill.\n/retry\n" -m "$tmp/raw.gguf" -n 4 --verbose
+said "messages are joined without any markup" "a template that nobody knows"
+n=$(sed -n 's/^prompt \([0-9]*\) tokens (0 reused).*/\1/p' "$tmp/err" | head -n 1)
+said "prompt $n tokens ($((n - 1)) reused)" "/retry without a chat format"
+rm "$tmp/raw.gguf"
 few="$short --temp 0 --ctx 512"
 few="$few --ram $(($(least $run $few -p Hello) + 2))M"
 talk out "$a$b/stats\n" $few --perf-out "$tmp/perf.json"

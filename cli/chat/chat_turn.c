@@ -94,12 +94,14 @@ static chat_request request_of(const chat_talk *t)
                            .effort = t->set.effort, .date = str_from(t->set.date) };
 }
 
-/* The prompt, and in *n_stable how much of it the next turn will begin with for certain. */
+/* The prompt, and in *n_stable how much of it the next turn will begin with for certain; where that
+ * is not known, how much /retry begins with. */
 static int render(id_list *out, int *n_stable, const chat_talk *t, err_ctx *err)
 {
     const chat_request req = request_of(t);
     const int rc = chat_render(out, t->l.talk, t->l.enc, &req, err);
     *n_stable = rc == 0 ? prompt_cache_stable(out, t->l.talk, t->l.enc, &req) : 0;
+    if (rc == 0 && *n_stable == 0) *n_stable = (int)out->n - 1;
     return rc;
 }
 
