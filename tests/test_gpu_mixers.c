@@ -377,6 +377,8 @@ static void test_lengths(void)
           .batches = thousands },
         { .dim = 64, .n_head = 64, .n_head_kv = 8, .window = 128, .slack = 70, .sinks = true,
           .rope_dim = 64, .batches = thousands },
+        { .dim = 64, .n_head = 64, .n_head_kv = 8, .window = 2000, .slack = 70, .sinks = true,
+          .rope_dim = 64, .batches = thousands },
         { .dim = 256, .n_head = 16, .n_head_kv = 2, .norms = true, .gated = true, .rope_dim = 64,
           .batches = prompt },
     };
