@@ -196,6 +196,15 @@ stop
 refuse 2 "neither ADDRESS:PORT" $serve --listen 127.0.0.1:x
 refuse 2 "one ADDRESS:PORT and one unix:PATH at most" $serve --listen 8081 --listen 8082
 refuse 2 "it is empty" $serve --api-key ""
+# there is no such address: a server whose origin is accepted ends there
+for o in bla "" / http:// ://a.example http:/a.example https://a.example/ https://a.example/x "https://a.example:" \
+         https://a.example:0 https://a.example:65536 https://a.example:x "https://a b.example" "https://*.example" null \
+         https://u@a.example "http://[::1" "http://[]" "http://[a.example]" 1s://a.example "https://a.example https://b.example"; do
+    refuse 2 "--cors: '$o' is neither * nor SCHEME://HOST[:PORT] such as https://a.example" timeout $patience $serve --listen 1.2.3.4.5:0 --cors "$o"
+done
+for o in "*" http://a.example https://a.example:8443 "http://[fe80::1]:3000" chrome-extension://abcdef http://10.0.0.5:65535 http://my_box; do
+    refuse 1 "not an address such as" timeout $patience $serve -q --listen 1.2.3.4.5:0 --cors "$o"
+done
 refuse 2 "unknown option --frobnicate (moe-serve --help lists them)" $serve --frobnicate
 refuse 2 "--port: use --listen ADDRESS:PORT" $serve --port 8081
 refuse 2 "-np: use --parallel" $serve -np 4

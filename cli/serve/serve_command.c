@@ -24,6 +24,9 @@
 #include "cli/tier_args.h"
 #include "tiers/memory_room.h"
 
+#define DIGITS "0123456789"
+#define LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
 enum {
     DEFAULT_PORT = 8080, DEFAULT_CTX = 32768, MOST_CONNECTIONS = 512,
     CODEX_PATIENCE_MS = 600000,          /* twice its own: prompts may be long */
@@ -177,6 +180,40 @@ static int read_keys(server *v)
     return 0;
 }
 
+/* "[::1]", "a.example": how much of text is the host of an origin; 0: it begins with none. */
+static size_t host_length(const char *text)
+{
+    static const char name[] = LETTERS DIGITS "-._", address[] = DIGITS "abcdefABCDEF:.";
+    if (text[0] != '[') return strspn(text, name);
+    const size_t n = strspn(text + 1, address);
+    return n > 0 && text[1 + n] == ']' ? n + 2 : 0;
+}
+
+/* As a browser writes it, SCHEME://HOST[:PORT]: with anything else it would not be the same. */
+static bool is_origin(const char *text)
+{
+    const size_t scheme = strspn(text, LETTERS DIGITS "+-.");
+    if (strspn(text, LETTERS) == 0 || strncmp(text + scheme, "://", 3) != 0) return false;
+    const char *host = text + scheme + 3, *end = host + host_length(host);
+    if (end == host) return false;
+    if (end[0] != ':') return end[0] == '\0';
+    const size_t n = strspn(end + 1, DIGITS);
+    const long port = n <= 5 ? strtol(end + 1, NULL, 10) : 0;
+    return end[1 + n] == '\0' && port >= 1 && port <= 65535;
+}
+
+static int check_origins(const arg_texts *origins)
+{
+    for (int i = 0; i < origins->n; i++) {
+        const char *text = origins->text[i];
+        if (!strcmp(text, "*") || is_origin(text)) continue;
+        console_error("--cors: '%s' is neither * nor SCHEME://HOST[:PORT] such as "
+                      "https://a.example, with no / after it", text);
+        return 2;
+    }
+    return 0;
+}
+
 static bool is_loopback(const char *address)
 {
     struct in_addr v4;
@@ -200,7 +237,7 @@ static int read_options(server *v)
         snprintf(v->address, sizeof v->address, "127.0.0.1");
         v->port = DEFAULT_PORT;
     }
-    if ((code = read_keys(v)) != 0) return code;
+    if ((code = read_keys(v)) != 0 || (code = check_origins(&v->o.origins)) != 0) return code;
     v->f.origins = v->o.origins.text;
     v->f.n_origin = v->o.origins.n;
     v->f.loopback = !v->address[0] || is_loopback(v->address);
