@@ -314,7 +314,7 @@ SIM_PROG := $(if $(SIMS),$B/sim/moe-run $B/sim/moe-bench $B/sim/moe-serve)
 TEST_CU  := $(if $(filter 1,$(CUDA)),$(patsubst tests/%.cu,%,$(wildcard tests/test_*.cu)))
 TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)
 # What a test needs besides the library and the harness.
-ARGS := args args_known model_name model_list console wrap
+ARGS := args args_known nearest_word model_name model_list console wrap
 $B/tests/test_model $B/tests/test_model_refuse: $B/tests/model_maker.c.o
 $(addprefix $B/tests/test_,chat chat_parse chat_grammar fim prompt_cache): $B/tests/chat_maker.c.o
 $B/tests/test_grammar_schema $B/tests/test_grammar_answers $B/tests/test_chat_grammar: $B/tests/schema_maker.c.o

@@ -14,6 +14,7 @@
 #include "cli/args_known.h"
 #include "cli/console.h"
 #include "cli/model_name.h"
+#include "cli/nearest_word.h"
 #include "tiers/pool.h"
 
 /* ---- values -------------------------------------------------------------------------------- */
@@ -276,38 +277,12 @@ static const char *verb_name(char *dst, size_t cap, const arg_spec *spec)
     return dst;
 }
 
-/* Letters that must be inserted, dropped or changed to turn a into b; 32 if either is
- * longer than that. */
-static int distance(str_view a, const char *b)
-{
-    enum { MOST = 32 };
-    int row[MOST + 1];
-    const size_t n = strlen(b);
-    if (a.len > MOST || n > MOST) return MOST;
-    for (size_t j = 0; j <= n; j++) row[j] = (int)j;
-    for (size_t i = 0; i < a.len; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i + 1;
-        for (size_t j = 0; j < n; j++) {
-            const int change = diagonal + (a.ptr[i] != b[j]);
-            diagonal = row[j + 1];
-            row[j + 1] = min_int(change, 1 + min_int(row[j], diagonal));
-        }
-    }
-    return row[n];
-}
-
 /* The option whose name is closest, or NULL. */
 static const char *nearest(const arg_spec *spec, str_view name)
 {
-    const char *best = NULL;
-    int least = name.len > 4 ? 3 : 2;
-    for (int i = 0; i < n_slot(spec); i++) {
-        const arg_option *o = slot_at(spec, NULL, i).o;
-        const int d = distance(name, o->name);
-        if (d < least) best = o->name, least = d;
-    }
-    return best;
+    nearest_word n = nearest_word_begin(name);
+    for (int i = 0; i < n_slot(spec); i++) nearest_word_try(&n, slot_at(spec, NULL, i).o->name);
+    return n.best;
 }
 
 static int unknown_option(const arg_spec *spec, const char *arg, str_view name)

@@ -8,6 +8,7 @@
 
 #include "cli/args.h"
 #include "cli/console.h"
+#include "cli/nearest_word.h"
 #include "cli/sink.h"
 #include "cuda/gpu.h"
 #include "loader/map_guard.h"
@@ -84,6 +85,19 @@ bool commands_asks_version(int argc, char **argv)
     return argc > 1 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V"));
 }
 
+static void unknown_verb(const char *program, const command *table, int n_command,
+                         const char *name)
+{
+    nearest_word n = nearest_word_begin(str_from(name));
+    for (int i = 0; i < n_command; i++) nearest_word_try(&n, table[i].name);
+    if (n.best)
+        console_error("unknown verb '%s': did you mean %s? (%s --help lists the verbs)", name,
+                      n.best, program);
+    else
+        console_error("unknown verb '%s'%s (%s --help lists the verbs)", name,
+                      find_verb(table, n_command, "run") ? ": a prompt follows -p" : "", program);
+}
+
 int commands_main(const char *program, const char *about, const char *examples,
                   const command *table, int n_command, int argc, char **argv)
 {
@@ -114,7 +128,6 @@ int commands_main(const char *program, const char *about, const char *examples,
         console_error("a verb must come before the model: %s %s %s (%s --help lists them)", program,
                       table[0].name, argv[1], program);
     else
-        console_error("unknown verb '%s'%s (%s --help lists the verbs)", argv[1],
-                      standard ? ": a prompt follows -p" : "", program);
+        unknown_verb(program, table, n_command, argv[1]);
     return 2;
 }

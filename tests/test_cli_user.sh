@@ -55,6 +55,12 @@ refuse 2 '-p "hi extra ..."' $run $tiny -p hi extra words
 refuse 2 "-seed: a long name takes two dashes: --seed" $run $tiny -p x -seed 5
 refuse 2 "did you mean --top-p?" $run $tiny -p x --topp 0.9
 refuse 2 "did you mean --threads?" $bench machine --thread 2
+refuse 2 "unknown verb 'serv': did you mean serve? (moe-run --help lists the verbs)" $run serv -m $tiny
+refuse 2 "did you mean chat?" $run chats -m $tiny
+refuse 2 "did you mean inspect?" $run help inspekt
+refuse 2 "did you mean plan?" $run plans
+refuse 2 "unknown verb 'hi': a prompt follows -p" $run hi
+refuse 2 "did you mean machine?" $bench machin
 refuse 2 "--json takes no value" $run $tiny -p x --json=yes
 
 # ---- a bad value is bad usage, whichever program and option
