@@ -21,15 +21,32 @@ bool home_folder_allows(const char *path)
     return stat(home, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-void home_folder_make(const char *path)
+/* Those above a folder that was there are not ours to remove again, even if "made/../there" names
+ * one of them. */
+size_t home_folder_make(const char *path)
 {
     char dst[PATH_MAX];
-    if (!home_folder_allows(path)) return;
-    if ((size_t)snprintf(dst, sizeof dst, "%s", path) >= sizeof dst) return;
+    size_t made = 0;
+    if (!home_folder_allows(path)) return 0;
+    if ((size_t)snprintf(dst, sizeof dst, "%s", path) >= sizeof dst) return 0;
     for (char *p = strchr(dst + 1, '/'); p; p = strchr(p + 1, '/')) {
+        if (p[-1] == '/') continue;
         *p = '\0';
-        mkdir(dst, 0700);                /* there already, or the file will not open either */
+        /* there already, or the file will not open either */
+        if (mkdir(dst, 0700) != 0) made = 0;
+        else if (made == 0) made = (size_t)(p - dst);
         *p = '/';
+    }
+    return made;
+}
+
+void home_folder_unmake(const char *path, size_t made)
+{
+    char dst[PATH_MAX], *slash;
+    if (made == 0 || (size_t)snprintf(dst, sizeof dst, "%s", path) >= sizeof dst) return;
+    while ((slash = strrchr(dst, '/')) && (size_t)(slash - dst) >= made) {
+        *slash = '\0';
+        if (dst[strlen(dst) - 1] != '/' && rmdir(dst) != 0) return;
     }
 }
 

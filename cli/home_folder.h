@@ -11,8 +11,12 @@
 /* False if path lies in $HOME, and that is no folder. */
 bool home_folder_allows(const char *path);
 
-/* Makes the folders that the path of a file goes through, if home_folder_allows it. */
-void home_folder_make(const char *path);
+/* Makes the folders that the path of a file goes through, if home_folder_allows it. Returns how
+ * many bytes of path are the first that it made; 0: none was missing. */
+size_t home_folder_make(const char *path);
+
+/* Removes those that it made, unless something is in them. */
+void home_folder_unmake(const char *path, size_t made);
 
 /* True the first time that it is asked about name on this machine (a word without slashes), and
  * each time where nothing can be remembered: in $XDG_CACHE_HOME/moe or ~/.cache/moe. */

@@ -41,9 +41,9 @@ got() {
     to=$models/t/$2/$1.gguf
     if cmp -s "$to" $gptoss && [ "$(ls "$models/t/$2")" = "$1.gguf" ]; then ok; else bad "$3: $(ls -l "$models/t/$2" 2>&1)"; fi
 }
-# none MODE WHAT: nothing is left of it
+# none MODE WHAT: nothing is left of it, not even its folder
 none() {
-    if [ -z "$(ls "$models/t/$1" 2>/dev/null)" ]; then ok; else bad "$2: left: $(ls "$models/t/$1")"; fi
+    if [ ! -e "$models/t/$1" ]; then ok; else bad "$2: left: $(ls -lA "$models/t/$1")"; fi
 }
 # kept NAME MODE BYTES WHAT: so many bytes wait to be gone on with
 kept() {
@@ -201,7 +201,23 @@ refuse 1 "refuses this HF_TOKEN" env HF_TOKEN=hf_x "$tmp/bin/moe-run" pull e403 
 refuse 1 "the server answers HTTP 500" pull e500 --retries 1
 for n in 404 401 403 500; do none status-$n "HTTP $n"; done
 refuse 1 "127.0.0.1: " pull good --dir "$tmp/nobody" --base-url http://127.0.0.1:1 --retries 1
-if [ -z "$(find "$tmp/nobody" -type f)" ]; then ok; else bad "nothing listens, and a file is left"; fi
+if [ ! -e "$tmp/nobody" ]; then ok; else bad "nothing listens, and something is left: $(find "$tmp/nobody")"; fi
+
+# ---- folders that were there stay, and so does what holds something
+mkdir -p "$tmp/there/t"
+as_before() { if [ "$(cd "$tmp/there" && find . | tr '\n' ' ')" = ". ./t " ]; then ok; else bad "$1 left: $(find "$tmp/there")"; fi; }
+refuse 1 "no such file (HTTP 404)" pull e404 --dir "$tmp/there"
+as_before "in a folder that was there"
+for d in . t/ new new/er/ new//er ./new new/../t/new; do
+    refuse 1 "no such file (HTTP 404)" sh -c "cd '$tmp/there' && exec '$tmp/bin/moe-run' pull e404 --base-url '$base' --dir '$d'"
+    [ "$d" != new/../t/new ] || rmdir "$tmp/there/new"     # t was there, and is all that matters
+    as_before "--dir $d"
+done
+mkdir -p "$tmp/there/t/status-404"
+refuse 1 "no such file (HTTP 404)" pull e404 --dir "$tmp/there"
+if [ -d "$tmp/there/t/status-404" ]; then ok; else bad "a folder that was there went"; fi
+refuse 1 "no such file (HTTP 404)" env -u MOE_MODELS XDG_DATA_HOME="$tmp/fresh" "$tmp/bin/moe-run" pull e404 --base-url "$base"
+if [ ! -e "$tmp/fresh" ]; then ok; else bad "left: $(find "$tmp/fresh")"; fi
 
 # ---- what an earlier run left: of another file, longer than it, of unknown origin, damaged, no file
 stale() { mkdir -p "$models/t/$1"; head -c "$3" $gptoss >"$models/t/$1/$2.gguf.part"; echo "$4" >"$models/t/$1/$2.gguf.part.from"; }
@@ -284,6 +300,9 @@ refuse 2 "is not an address" env HF_ENDPOINT=nonsense "$tmp/bin/moe-run" pull go
 refuse 2 "--timeout: 0 is out of range" pull good --timeout 0
 refuse 1 "use --dir" env -u MOE_MODELS -u HOME "$tmp/bin/moe-run" pull old --base-url "$base"
 refuse 1 "cannot create" pull good --dir "$tmp/port/x"
+entry cut ok $bytes - "$(printf '%0250d' 0).gguf"
+refuse 1 "File name too long" pull cut --dir "$tmp/long"
+if [ ! -e "$tmp/long" ]; then ok; else bad "a file that cannot be made: left: $(find "$tmp/long")"; fi
 refuse 1 "cannot write: File too large; 1.0 MB of 6.3 MB are kept in" sh -c "ulimit -f 2000; exec '$tmp/bin/moe-run' pull good --base-url $base --dir '$tmp/small'"
 expect 0 "\"bytes\":$bytes," pull good --dir "$tmp/small" --json
 expect 0 "demo-gptoss-MXFP4.gguf" "$run" pull demo-gptoss

@@ -107,7 +107,7 @@ int part_file_open(part_file *f, const char *final, progress_fn *watch, void *ct
     snprintf(f->part, sizeof f->part, "%s.part", f->final);
     snprintf(f->from, sizeof f->from, "%s.from", f->part);
     if ((rc = check_new(final, err)) < 0) return rc;
-    home_folder_make(final);
+    f->made = home_folder_make(final);
     f->fd = open(f->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (f->fd < 0)
         return err_sys(err, "cannot create %s (--dir chooses another folder)", f->part);
@@ -165,6 +165,7 @@ int part_file_finish(part_file *f, err_ctx *err)
     if (fsync(f->fd) != 0) return err_sys(err, "cannot write %s", f->part);
     if (move_new(f) != 0) return err_sys(err, "cannot rename %s", f->part);
     unlink(f->from);
+    f->made = 0;
     f->is_open = false;
     close(f->fd);
     return 0;
@@ -179,18 +180,21 @@ void part_file_drop(part_file *f)
     close(f->fd);
 }
 
-void part_file_close(part_file *f)
+/* Empty for everybody, not only for a run that never came to read it. */
+static bool is_empty(const part_file *f)
 {
     struct stat st;
-    if (!f->is_open) return;
-    /* empty for everybody, not only for a run that never came to read it */
-    if (fstat(f->fd, &st) == 0 && st.st_size == 0 && flock(f->fd, LOCK_EX | LOCK_NB) == 0 &&
-        is_still(f)) {
-        part_file_drop(f);
-        return;
-    }
+    return fstat(f->fd, &st) == 0 && st.st_size == 0 && flock(f->fd, LOCK_EX | LOCK_NB) == 0 &&
+           is_still(f);
+}
+
+void part_file_close(part_file *f)
+{
+    if (f->is_open && is_empty(f)) part_file_drop(f);
+    if (f->is_open) close(f->fd);
     f->is_open = false;
-    close(f->fd);
+    home_folder_unmake(f->final, f->made);
+    f->made = 0;
 }
 
 /* ---- what is there ------------------------------------------------------------------------- */

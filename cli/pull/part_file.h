@@ -3,7 +3,8 @@
  * Beside it lies FILE.part.from, one line with the size and the ETag of what the bytes are part of:
  * a later run goes on only with the same. The .part is locked while it is open. Whatever happens,
  * what has come stays, unless part_file_restart or part_file_drop says that it is of no use; a
- * .part without bytes does not stay. Zero-initialise; part_file_close in any case. */
+ * .part without bytes does not stay, nor do folders that were made for it. Zero-initialise;
+ * part_file_close in any case. */
 #ifndef CLI_PULL_PART_FILE_H
 #define CLI_PULL_PART_FILE_H
 
@@ -13,6 +14,7 @@
 
 typedef struct part_file {
     char final[PATH_MAX], part[PATH_MAX + 8], from[PATH_MAX + 16];
+    size_t made;                         /* of final: what home_folder_make says */
     bool is_open;
     int fd;
     uint64_t bytes;                      /* that are there */
