@@ -7,15 +7,18 @@ pid=
 
 equal() { if [ "$2" = "$3" ]; then ok; else bad "$1: expected '$2', got '$3'"; fi; }
 
-# start ARGUMENTS...: waits until it is ready; its port in $port
+# start ARGUMENTS...: waits until it is ready; its port in $port. It listens on $listen and says that it
+# can be asked at $at.
+listen=127.0.0.1:0
+at=127.0.0.1
 start() {
     rm -f "$tmp/serve.err"
     : >"$tmp/serve.err"
-    "$serve" --listen 127.0.0.1:0 "$@" >"$tmp/serve.out" 2>"$tmp/serve.err" </dev/null &
+    "$serve" --listen "$listen" "$@" >"$tmp/serve.out" 2>"$tmp/serve.err" </dev/null &
     pid=$!
     port=
     for i in $(seq 9000); do          # a GPU may have to be measured first
-        port=$(sed -n 's|.*listening on http://127.0.0.1:\([0-9]*\)$|\1|p' "$tmp/serve.err")
+        port=$(sed -n "s|.*listening on http://$at:\([0-9]*\)\$|\1|p" "$tmp/serve.err")
         [ -z "$port" ] || break
         kill -0 $pid 2>/dev/null || break
         sleep 0.02

@@ -193,6 +193,28 @@ gives 400 'maximum context length is 256 tokens' POST /v1/chat/completions -H "$
 gives 415 'error' POST /v1/chat/completions -H "$k" -H "Content-Encoding: gzip" -d '{}'
 expect 1 "in use; use another --listen" timeout $patience $serve -m $qwen --listen 127.0.0.1:$port
 stop
+
+# ---- all addresses of the machine: what is printed can be asked
+told() { if grep -qF -e "$1" "$tmp/serve.err"; then ok; else bad "--listen $listen: no '$1': $(cat "$tmp/serve.err")"; fi; }
+listen=0.0.0.0:0
+start -m $qwen --ctx 256
+told "other machines use the address of this one instead of 127.0.0.1"
+told "ANTHROPIC_BASE_URL=http://127.0.0.1:$port "
+gives 200 '"status":"ok"' GET /health
+stop
+if grep -q '^00000000000000000000000000000001 ' /proc/net/if_inet6 2>/dev/null; then
+    listen=[::]:0 at='\[::1\]'
+    start -m $qwen --ctx 256
+    told "other machines use the address of this one instead of [::1]"
+    stop
+else
+    skip "no ::1 here: --listen [::]:PORT"
+fi
+listen=127.0.0.1:0 at=127.0.0.1
+start -m $qwen --ctx 256
+if grep -q "other machines" "$tmp/serve.err"; then bad "other machines cannot ask 127.0.0.1"; else ok; fi
+stop
+
 refuse 2 "neither ADDRESS:PORT" $serve --listen 127.0.0.1:x
 refuse 2 "one ADDRESS:PORT and one unix:PATH at most" $serve --listen 8081 --listen 8082
 refuse 2 "it is empty" $serve --api-key ""

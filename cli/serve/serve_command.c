@@ -222,6 +222,17 @@ static bool is_loopback(const char *address)
     return inet_pton(AF_INET6, address, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
+/* 0.0.0.0, ::, which stand for all of the machine's addresses, are nothing that a client can ask:
+ * then this machine's name for itself; else the address. */
+static const char *address_to_ask(const char *address)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (inet_pton(AF_INET, address, &v4) == 1 && v4.s_addr == INADDR_ANY) return "127.0.0.1";
+    if (inet_pton(AF_INET6, address, &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6)) return "::1";
+    return address;
+}
+
 static int read_options(server *v)
 {
     int code, n_unix = 0;
@@ -442,12 +453,12 @@ static int open_port(server *v)
 
 static void greet(const server *v)
 {
-    char url[160], ctx[32], seats[48] = "", line[PLAN_LINE_CAP];
-    const bool v6 = strchr(v->address, ':') != NULL;
+    char host[80], url[160], ctx[32], seats[48] = "", line[PLAN_LINE_CAP];
+    const char *address = address_to_ask(v->address);
+    const bool v6 = strchr(address, ':') != NULL;
     if (v->o.quiet) return;
-    if (v->address[0])
-        snprintf(url, sizeof url, "http://%s%s%s:%d", v6 ? "[" : "", v->address, v6 ? "]" : "",
-                 http_port(v->http));
+    snprintf(host, sizeof host, "%s%s%s", v6 ? "[" : "", address, v6 ? "]" : "");
+    if (v->address[0]) snprintf(url, sizeof url, "http://%s:%d", host, http_port(v->http));
     else snprintf(url, sizeof url, "unix:%s", v->unix_path);
     text_count(ctx, sizeof ctx, (uint64_t)session_ctx(v->s[0]));
     const plan_view where = placement_view(v->l.where);
@@ -457,6 +468,8 @@ static void greet(const server *v)
     if (v->address[0] && v->unix_path) console_note("listening on unix:%s", v->unix_path);
     console_note("listening on %s", url);
     if (!v->address[0]) return;
+    if (address != v->address)
+        console_note("other machines use the address of this one instead of %s", host);
     const int n_ctx = session_ctx(v->s[0]);
     console_note("in a browser, that address is a page with a chat and a map of the experts");
     console_note("Codex: base_url = \"%s/v1\", wire_api = \"responses\", "
