@@ -56,9 +56,7 @@ int prompt_cache_place(prompt_cache *p, model_handle *l, session_options *so, in
     const uint64_t mark = state_mark_bytes(l->m, so->kv, most);
     if (!size_add(&p->most_bytes, rows, mark)) p->most_bytes = 0;
     const placement_options as_given = *asked;
-    asked->ram_aside += p->most_bytes;
-    if (asked->wish.ram != UINT64_MAX)
-        asked->wish.ram -= p->most_bytes < asked->wish.ram / 2 ? p->most_bytes : 0;
+    asked->ram_aside += p->most_bytes;   /* a bound of RAM counts it, too */
     so->n_snapshot = before > n_snapshot ? before : n_snapshot;
     int rc = p->most_bytes > 0 ? model_handle_place(l, so, err) : ERR_NOMEM;
     *asked = as_given;

@@ -113,6 +113,15 @@ room=$(advised "$run" -m $gptoss -f "$tmp/medium.txt" -n 24 --prompt-cache-drive
 ask tight -m $gptoss -f "$tmp/medium.txt" --ram "${room}M"
 within "tokens in little memory" 1150 1400 "$(number tight prompt_tokens)"
 
+# ---- what is set aside for a state is taken off --ram once: experts have all the rest
+rm -rf "$kept"
+room=$(($(advised "$run" -m $qwen -f "$tmp/medium.txt" -n 24 --prompt-cache-drive 0) + 4))
+ask aside -m $qwen -f "$tmp/medium.txt" --ram "${room}M"
+planned() { sed -n 's/.*"plan": {[^}]*"'"$1"'": \([0-9]*\).*/\1/p' "$tmp/aside"; }
+within "files beside experts on the drive" 1 8 "$(files)"
+within "experts on the drive" 1 100000000 "$(planned drive_bytes)"
+within "planned of --ram ${room}M" $((room << 20)) $((room << 20)) "$(planned ram_bytes)"
+
 # ---- what a refusal advises is enough at the first try: with other threads, with or without prompts
 # that are kept, and where the next run takes two megabytes more (here the C library's heap does)
 accepted() {
