@@ -21,7 +21,6 @@
 #include <omp.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -30,6 +29,7 @@
 
 #include "tiers/machine.h"
 #include "tiers/affinity.h"
+#include "tiers/thread.h"
 
 enum {
     APART = 128,                         /* cache lines come in pairs */
@@ -357,21 +357,6 @@ static int check_stack(err_ctx *err)
                    (unsigned long long)have.rlim_cur / 1024);
 }
 
-/* Members inherit the host thread's mask. A signal for the process goes to any thread that does not
- * block it: in a member, Ctrl-C would be counted but would not end the program's wait for a key. A
- * signal raised by a member's own instruction still reaches it. Returns an error number. */
-static int start_host(pool *p)
-{
-    static const int own[] = { SIGBUS, SIGSEGV, SIGILL, SIGFPE, SIGTRAP, SIGSYS };
-    sigset_t quiet, before;
-    sigfillset(&quiet);
-    for (size_t i = 0; i < ARRAY_LEN(own); i++) sigdelset(&quiet, own[i]);
-    pthread_sigmask(SIG_BLOCK, &quiet, &before);
-    const int why = pthread_create(&p->host, NULL, host_team, p);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return why;
-}
-
 /* The gate's line, and one for each thread. */
 static int place_lines(pool *p, int n_thread, err_ctx *err)
 {
@@ -403,7 +388,7 @@ int pool_create(pool **out, int n_thread, err_ctx *err)
         p->n_help = n_thread < n_core ? n_thread : n_core;
         p->spin_idle = p->cores ? SPIN_IDLE : SPIN_CROWDED;
         p->spin_close = p->cores ? SPIN_CLOSE : SPIN_CROWDED;
-        if ((errno = start_host(p)) != 0) {
+        if ((errno = thread_start(&p->host, host_team, p)) != 0) {
             p->n_thread = 1;
             rc = err_sys(err, "pool: no thread for a team of %d", n_thread);
             goto fail;

@@ -7,8 +7,9 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
+
+#include "tiers/thread.h"
 
 enum { ROOM = 64 };                      /* requests kept ready for threads, however few they are */
 
@@ -74,18 +75,14 @@ static void preader_stop(void *self)
     mem_free(p);
 }
 
-/* As many as the system grants; one is enough. Signals are for the program's own threads. */
+/* As many as the system grants; one is enough. */
 static int start_threads(preader *p, int n)
 {
-    sigset_t all, before;
     int why = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     while (p->n_thread < n && why == 0) {
-        why = pthread_create(&p->threads[p->n_thread], NULL, serve, p);
+        why = thread_start(&p->threads[p->n_thread], serve, p);
         if (why == 0) p->n_thread++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return why;
 }
 

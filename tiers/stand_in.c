@@ -6,8 +6,9 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
+
+#include "tiers/thread.h"
 
 struct stand_in {
     stand_in_fn *step;
@@ -46,18 +47,6 @@ static void *serve(void *self)
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
-static int start_thread(stand_in *s)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int why = pthread_create(&s->thread, NULL, serve, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    s->has_thread = why == 0;
-    return why;
-}
-
 int stand_in_create(stand_in **out, stand_in_fn *step, void *ctx, err_ctx *err)
 {
     stand_in *s = mem_zalloc(sizeof *s);
@@ -68,7 +57,8 @@ int stand_in_create(stand_in **out, stand_in_fn *step, void *ctx, err_ctx *err)
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->asked, NULL);
     pthread_cond_init(&s->over, NULL);
-    const int why = start_thread(s);
+    const int why = thread_start(&s->thread, serve, s);
+    s->has_thread = why == 0;
     if (why != 0) {
         stand_in_free(s);
         errno = why;

@@ -2,10 +2,11 @@
 #include "engine/session/prefix_writer.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "tiers/thread.h"
 
 struct prefix_writer {
     const char *folder;                  /* borrowed */
@@ -48,17 +49,6 @@ static void *write_files(void *ctx)
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
-static bool start_thread(prefix_writer *w)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int why = pthread_create(&w->thread, NULL, write_files, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return why == 0;
-}
-
 prefix_writer *prefix_writer_create(const char *folder)
 {
     prefix_writer *w = mem_zalloc(sizeof *w);
@@ -66,7 +56,7 @@ prefix_writer *prefix_writer_create(const char *folder)
     w->folder = folder;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
-    if (start_thread(w)) return w;
+    if (thread_start(&w->thread, write_files, w) == 0) return w;
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
     mem_free(w);
