@@ -201,6 +201,18 @@ start -m $qwen --ctx 256
 told "other machines use the address of this one instead of 127.0.0.1"
 told "ANTHROPIC_BASE_URL=http://127.0.0.1:$port "
 gives 200 '"status":"ok"' GET /health
+# its page on another machine may ask; not one of another address, nor one whose name leads here
+for host in 192.168.1.2 192.168.1.2:8080 '[fe80::1]:8080'; do
+    gives 200 "Access-Control-Allow-Origin: http://$host" GET /v1/models -H "Host: $host" -H "Origin: http://$host"
+    gives 403 'may not ask' GET /v1/models -H "Host: $host" -H "Origin: http://192.168.1.3:8080"
+done
+for host in evil.example 192.168.1.2.evil.example 192.168.1.2evil:8080 '[fe80::1]evil' '[fe80::1' '[]' ''; do
+    gives 403 'may not ask' GET /v1/models -H "Host: $host" -H "Origin: http://$host"
+done
+stop
+start -m $qwen --ctx 256 --api-key one
+gives 200 '"object"' GET /v1/models -H "x-api-key: one" -H "Host: my-box.lan:80" -H "Origin: http://my-box.lan:80"
+gives 401 'a key is needed' GET /v1/models -H "Host: my-box.lan:80" -H "Origin: http://my-box.lan:80"
 stop
 if grep -q '^00000000000000000000000000000001 ' /proc/net/if_inet6 2>/dev/null; then
     listen=[::]:0 at='\[::1\]'
