@@ -12,6 +12,7 @@
 
 #include "cli/args.h"
 #include "cli/console.h"
+#include "cli/model_name.h"
 #include "engine/models/model.h"
 #include "engine/text/chat.h"
 
@@ -89,7 +90,7 @@ static str_view label(const gguf *g, const char *key)
 static int collect(facts *f, const char *path, err_ctx *err)
 {
     int rc;
-    if ((rc = gguf_open(&f->g, path, err)) < 0) return rc;
+    if ((rc = model_name_open(&f->g, path, err)) < 0) return rc;
     for (int i = 0; i < gguf_n_part(f->g); i++) f->file_bytes += gguf_part_bytes(f->g, i);
     if (gguf_n_tensor(f->g) > 0) {
         if ((rc = model_bind(&f->m, f->g, err)) < 0) return rc;

@@ -25,15 +25,6 @@
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
-/* A newcomer types a model's name: say where files come from. */
-static int explain_missing(const char *path, int rc, err_ctx *err)
-{
-    err_ctx said = *err;
-    char advice[256];
-    if (access(path, F_OK) == 0) return rc;
-    return err_set(err, rc, "%s (%s)", said.msg, model_name_advice(advice, sizeof advice, path));
-}
-
 /* More threads than cores only get in each other's way, which not everybody knows. */
 static void note_threads(const model_handle *l)
 {
@@ -138,9 +129,8 @@ int model_handle_open(model_handle *out, const load_options *o, err_ctx *err)
     topology_read_nodes(&here, "");
     numa_spread(&here);                  /* before the first page, and before threads are started */
     *out = (model_handle){ .path = o->path ? o->path : DEMO_MODEL_NAME, .asked = o->where };
-    rc = o->path ? gguf_open(&out->file, o->path, err)
+    rc = o->path ? model_name_open(&out->file, o->path, err)
                  : gguf_open_memory(&out->file, demo_model_data, demo_model_bytes(), err);
-    if (rc < 0 && o->path) rc = explain_missing(o->path, rc, err);
     if (rc == 0) rc = model_bind(&out->m, out->file, err);
     if (rc == 0 && o->with_text) {
         rc = tokenizer_create(&out->tok, out->file, err);

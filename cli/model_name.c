@@ -143,3 +143,12 @@ const char *model_name_advice(char *dst, size_t cap, const char *name)
     model_list_release(&l);
     return dst;
 }
+
+int model_name_open(gguf **out, const char *path, err_ctx *err)
+{
+    char advice[256];
+    const int rc = gguf_open(out, path, err);
+    if (rc == 0 || access(path, F_OK) == 0) return rc;
+    const err_ctx said = *err;
+    return err_set(err, rc, "%s (%s)", said.msg, model_name_advice(advice, sizeof advice, path));
+}

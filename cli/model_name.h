@@ -8,6 +8,7 @@
 #define CLI_MODEL_NAME_H
 
 #include "cli/model_list.h"
+#include "loader/gguf.h"
 
 /* For --help, after "Default: ". */
 #define MODEL_FOLDER_TEXT "$XDG_DATA_HOME/moe/models or ~/.local/share/moe/models"
@@ -29,5 +30,9 @@ const char *model_name_find(const char *name);
 
 /* What to do about a model that is not there: "moe-run pull NAME downloads it (12.1 GB)". */
 const char *model_name_advice(char *dst, size_t cap, const char *name);
+
+/* gguf_open, whose error has that advice if there is no such file: a newcomer types a model's
+ * name. */
+int model_name_open(gguf **out, const char *path, err_ctx *err);
 
 #endif

@@ -29,6 +29,9 @@ static int open_gpu(gpu **out, placement *p, const model *m, device_choice devic
     *out = NULL;
     if (device == DEVICE_CPU || (device == DEVICE_AUTO && strcmp(gpu_backend(), "none") == 0))
         return 0;                        /* a build that has no business with GPUs says nothing */
+    if (strcmp(gpu_backend(), "none") == 0)
+        return err_set(err, ERR_UNSUPPORTED, "cuda: this program is built for the CPU alone (make "
+                       "CUDA=1); use --device cpu");
     if (gpu_count() == 0) {
         if (device == DEVICE_CUDA)
             return err_set(err, ERR_UNSUPPORTED, "cuda: there is no GPU, or no driver for it; use "

@@ -12,6 +12,7 @@
 #include "cli/args.h"
 #include "cli/console.h"
 #include "cli/chat/conversation.h"
+#include "cli/model_name.h"
 #include "engine/text/chat.h"
 
 typedef struct render_options {
@@ -291,7 +292,7 @@ static void model_text_close(model_text *m)
 
 static int model_text_open(model_text *m, const char *path, err_ctx *err)
 {
-    int rc = gguf_open(&m->g, path, err);
+    int rc = model_name_open(&m->g, path, err);
     if (rc == 0) rc = tokenizer_create(&m->t, m->g, err);
     if (rc == 0) rc = encoder_create(&m->e, m->t, err);
     if (rc == 0) rc = chat_create(&m->c, m->g, m->t, err);

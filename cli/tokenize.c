@@ -5,6 +5,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/console.h"
+#include "cli/model_name.h"
 #include "engine/text/tokenizer.h"
 
 #include <errno.h>
@@ -176,7 +177,7 @@ static int answer_lines(session *s)
 static int open_session(session *s, const char *path, err_ctx *err)
 {
     gguf *g;
-    int rc = gguf_open(&g, path, err);
+    int rc = model_name_open(&g, path, err);
     if (rc < 0) return rc;
     rc = tokenizer_create(&s->t, g, err);
     gguf_close(g);

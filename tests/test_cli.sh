@@ -98,8 +98,10 @@ expect 2 "drift begins in layer 1" $bench synth gpt-oss-20b --skew 1 --drift 100
 tiny=$build/golden/models/tiny-gptoss-f32.gguf
 expect 0 "decode" $bench decode -m $tiny -p 9 -n 3 -r 2
 expect 0 '"decode"' $bench decode -m $tiny -p 9 -n 3 -r 2 --json
-if $bench --version | grep -q "no GPU"; then
-    refuse 1 "cuda" $bench decode -m $tiny -p 9 -n 3 -r 1 --device cuda
+if $bench --version | grep -q "GPU support: none"; then
+    refuse 1 "cuda: this program is built for the CPU alone (make CUDA=1)" $bench decode -m $tiny -p 9 -n 3 -r 1 --device cuda
+elif $bench --version | grep -q "no GPU"; then
+    refuse 1 "cuda: there is no GPU" $bench decode -m $tiny -p 9 -n 3 -r 1 --device cuda
 fi
 printf '1 2 3\n\n[4,5]\n' >"$tmp/ids"
 expect 0 "" $bench logits -m $tiny --ids "$tmp/ids" -o "$tmp/all.f32"

@@ -92,7 +92,9 @@ expect 0 "gpt-oss" "$tmp/bin/moe-run" -m GOOD:Q4 -p Hi -n 2
 expect 0 "gpt-oss" "$tmp/bin/moe-run" t/good -p Hi -n 2
 expect 0 "gpt-oss" "$tmp/bin/moe-run" inspect good
 expect 0 "good.gguf" "$tmp/bin/moe-bench" decode -m good -p 2 -n 1 -r 1
-refuse 1 "moe-run pull 'parts' downloads it, 18.9 MB" "$tmp/bin/moe-run" -m parts -p Hi
+for verb in "run -p Hi" inspect tokenize render; do
+    refuse 1 "moe-run pull 'parts' downloads it, 18.9 MB" "$tmp/bin/moe-run" $verb -m parts
+done
 refuse 1 "moe-run models lists" "$tmp/bin/moe-run" -m nonsense -p Hi
 rm -r "$models"
 expect 0 "\"bytes\":$bytes,\"downloaded\":$bytes," pull good --json
