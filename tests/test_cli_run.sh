@@ -19,7 +19,7 @@ differ() { if cmp -s "$tmp/$1" "$tmp/$2"; then bad "$3: $1 and $2 are the same";
 
 # ---- processors. Without a GPU a build that could use one says so, once, and goes on
 if "$run" --version | grep -q "no GPU"; then
-    refuse 1 "there is no GPU" $run -m $tiny -p x -n 1 --device cuda
+    refuse 1 "; use --device cpu" $run -m $tiny -p x -n 1 --device cuda
     "$run" -m $tiny -p x -n 1 --device auto >"$tmp/out" 2>"$tmp/err"
     said=$(grep -c "no GPU: CPU only" "$tmp/err") want=1
     if "$run" --version | grep -q "support: none"; then want=0; fi

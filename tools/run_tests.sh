@@ -134,8 +134,8 @@ rest() {
 # The longest of the test programs begin first, so that nobody waits for them at the end.
 is_long() {
     case $1 in
-    test_forward | test_places | test_state | test_prefix_cache) ;;
-    test_sim_forward | test_sim_prompts | test_sim_places | test_sim_prefix_cache) ;;
+    test_forward | test_places | test_state | test_prefix_drive) ;;
+    test_sim_forward | test_sim_prompts | test_sim_places | test_sim_prefix_cache | test_sim_prefix_drive) ;;
     *) return 1 ;;
     esac
 }
