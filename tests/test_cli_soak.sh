@@ -1,8 +1,9 @@
 #!/bin/sh
 # test_cli_soak.sh BUILD - many clients at once who ask, leave and talk nonsense: everybody hears what
 # they hear alone, no place stays taken, memory does not grow; also on a drive that fails at times.
-# SOAK=N: so many requests for each model and machine, instead of a few hundred. SOAK_THREADS=N: of
-# the server's team. Ends with "cli_soak N passed, N failed".
+# SOAK=N: so many requests for each model, and half as many on such a drive, instead of a few hundred;
+# for many, under a sanitizer, make SAN_LOOPS=0. SOAK_THREADS=N: of the server's team. Ends with
+# "cli_soak N passed, N failed".
 set -u
 area=cli_soak
 . tests/cli_harness.sh
