@@ -1,13 +1,15 @@
-/* form_args.c - reads --json-schema and --grammar; a file that is neither is bad usage. */
+/* form_args.c - reads --json-schema and --grammar; what is neither is bad usage. */
 #include "cli/form_args.h"
+
+#include <string.h>
 
 #include "cli/console.h"
 
 const arg_option form_options[FORM_N_OPTION] = {
     { "json-schema", 0, ARG_TEXT, offsetof(form_args, schema), "FILE", NULL, 0, 0,
-      "The answer is JSON of this schema's form" },
+      "The answer is JSON of this schema: a file, or the schema itself" },
     { "grammar", 0, ARG_TEXT, offsetof(form_args, grammar), "FILE", NULL, 0, 0,
-      "The answer fits this grammar (GBNF)" },
+      "The answer fits this grammar (GBNF): a file, or its text" },
 };
 
 static int read_schema(grammar **out, str_view text, err_ctx *err)
@@ -23,27 +25,38 @@ static int read_schema(grammar **out, str_view text, err_ctx *err)
     return rc;
 }
 
+/* Whether the argument is the form itself, and not a file with it. */
+static bool is_text(const form_args *a)
+{
+    return a->schema ? a->schema[strspn(a->schema, " \t\r\n")] == '{'
+                     : strstr(a->grammar, "::=") != NULL;
+}
+
 int form_args_read(grammar **out, const form_args *a)
 {
-    const char *path = a->schema ? a->schema : a->grammar;
+    const char *said = a->schema ? a->schema : a->grammar;
     char *text = NULL;
     size_t len = 0;
     err_ctx err = { 0 };
+    int rc = 0;
     *out = NULL;
-    if (!path) return 0;
+    if (!said) return 0;
     if (a->schema && a->grammar) {
         console_error("--json-schema and --grammar do not go together");
         return 2;
     }
-    int rc = read_whole_file(&text, &len, path, &err);
+    const bool inline_text = is_text(a);
+    if (inline_text) len = strlen(said);
+    else rc = read_whole_file(&text, &len, said, &err);
     if (rc == 0 && len > GRAMMAR_MAX_TEXT)
         rc = err_set(&err, ERR_RANGE, "%zu bytes: %d are the most", len, GRAMMAR_MAX_TEXT);
+    const str_view form = { inline_text ? said : text, len };
     if (rc == 0)
-        rc = a->schema ? read_schema(out, (str_view){ text, len }, &err)
-                       : grammar_from_gbnf(out, (str_view){ text, len }, &err);
+        rc = a->schema ? read_schema(out, form, &err) : grammar_from_gbnf(out, form, &err);
     mem_free(text);
     if (rc == 0) return 0;
-    console_error("%s: %s", path, err.msg);
+    console_error("%s: %s", !inline_text ? said : a->schema ? "--json-schema" : "--grammar",
+                  err.msg);
     return 2;
 }
 

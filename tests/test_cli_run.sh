@@ -54,6 +54,11 @@ refuse 2 "line 2, column 3: this ( is never closed" $run -m $tiny -p x --grammar
 refuse 2 '#/properties/a: unsupported keyword "not"' $run -m $tiny -p x --json-schema "$tmp/not.json"
 refuse 2 "line 2, column" $run -m $tiny -p x --json-schema "$tmp/half.json"
 refuse 2 "No such file" $run -m $tiny -p x --json-schema "$tmp/missing.json"
+refuse 2 '--json-schema: #/properties/a: unsupported keyword "not"' $run -m $tiny -p x --json-schema "$(cat "$tmp/not.json")"
+refuse 2 "--json-schema: line 1, column" $run -m $tiny -p x --json-schema ' {"type"'
+refuse 2 "--grammar: line 1, column" $run -m $tiny -p x --grammar 'root ::= ("a"'
+expect 0 "true" $run -m $qwen -p x --raw -q --json-schema '{"const": true}'
+expect 0 "yes" $run -m $qwen -p x --raw -q --grammar 'root ::= "yes"'
 refuse 2 "do not go together" $run -m $tiny -p x --grammar "$tmp/yes.gbnf" --json-schema "$tmp/not.json"
 
 # ---- help and usage
