@@ -133,8 +133,8 @@ B       := build$(subst $(space),,$(CONFIG))$(BUILD_SUFFIX)
 G       := $B/$(if $(ARCHS),sm_$(subst $(space),_,$(ARCHS)),ptx_$(PTX))
 
 # ---- flags -------------------------------------------------------------------------------------
-# OPT_MORE, FILE_FLAGS and FILE_SAN are a file's own. -ffp-contract=off is part of the arithmetic contract: the
-# same bits on every processor.
+# OPT_MORE, FILE_FLAGS and FILE_SAN are a file's own. -ffp-contract=off is part of the arithmetic
+# contract: the same bits on every processor.
 OPT_MORE   :=
 FILE_FLAGS :=
 FILE_SAN   := $(SAN)

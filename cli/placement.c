@@ -25,11 +25,12 @@
 /* The GPU, if it may be used and can compute this model. */
 static int open_gpu(gpu **out, placement *p, const model *m, device_choice device, err_ctx *err)
 {
+    const bool none_built = strcmp(gpu_backend(), "none") == 0;
     int rc;
     *out = NULL;
-    if (device == DEVICE_CPU || (device == DEVICE_AUTO && strcmp(gpu_backend(), "none") == 0))
+    if (device == DEVICE_CPU || (device == DEVICE_AUTO && none_built))
         return 0;                        /* a build that has no business with GPUs says nothing */
-    if (strcmp(gpu_backend(), "none") == 0)
+    if (none_built)
         return err_set(err, ERR_UNSUPPORTED, "cuda: this program is built for the CPU alone (make "
                        "CUDA=1); use --device cpu");
     if (gpu_count() == 0) {
