@@ -76,6 +76,9 @@ class Server:
 
 
 def moe_run(args, options, env, n):
+    if "--parallel" in options:                           # the server's alone
+        at = options.index("--parallel")
+        options = options[:at] + options[at + 2:]
     out = subprocess.run([args.programs + "/moe-run", "-m", args.model, "-p", "Once upon a time there was a", "-n", str(n), "--temp",
                           "0", "--raw", "--json"] + options, env=env, capture_output=True, text=True, check=True).stdout
     return json.loads(out.strip().split("\n")[-1])["tokens_per_second"]["answer"]
