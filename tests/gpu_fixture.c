@@ -64,7 +64,7 @@ bool device_open(void)
         test_skip("no GPU");
         return false;
     }
-    if (gpu_open(&now.g, 0, &err) < 0 || pool_create(&now.team, test_n_thread(0), &err) < 0)
+    if (gpu_open(&now.g, 0, &err) < 0 || pool_create(&now.team, test_n_thread(2), &err) < 0)
         give_up(err.msg);
     setvbuf(stdout, NULL, _IOLBF, 0);
     signal(SIGALRM, on_alarm);

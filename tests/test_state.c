@@ -433,14 +433,16 @@ static void test_snapshots(void)
     twin_model_free(m);
 }
 
+static int walk_steps = 250;
+
 /* Writes, stops, snapshots and rewinds at random; all visible state is compared after each. */
-static void walk(const model *m, const state_options *o, uint64_t seed, int steps, const char *what)
+static void walk(const model *m, const state_options *o, uint64_t seed, const char *what)
 {
     test_rng rng = { seed };
     twin t;
     int i = 0;
     twin_open(&t, m, o);
-    for (; i < steps && twin_holds(&t, &rng); i++) {
+    for (; i < walk_steps && twin_holds(&t, &rng); i++) {
         const uint32_t dice = test_below(&rng, 100);
         const int left = o->ctx - t.pos, most = left < o->slack ? left : o->slack;
         if (dice < 60 && left > 0) {
@@ -484,7 +486,7 @@ static void test_walks(void)
                                       rows[i].n_snapshot, where, n_ram };
             char what[128];
             test_path(what, sizeof what, "%s, %s", rows[i].why, kv_type_name((kv_type)type));
-            walk(m, &o, 100 * i + (uint64_t)type, 250, what);
+            walk(m, &o, 100 * i + (uint64_t)type, what);
         }
         twin_model_free(m);
     }
@@ -710,6 +712,7 @@ static void test_in_vram(void)
         if (strcmp(gpu_backend(), "none") != 0) test_skip("a state in VRAM: no GPU");
         return;
     }
+    if (!sim_gpu()) walk_steps = test_rounds(250, 40);   /* each row that is compared is a copy */
     if (CHECK_MSG(gpu_open(&g, 0, &err) == 0 && mem_space_vram_create(&where, g, &err) == 0, "%s",
                   err.msg))
         test_in_space();
