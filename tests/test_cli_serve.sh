@@ -252,6 +252,17 @@ cached() { value usage.prompt_tokens_details.cached_tokens; }
 most_cached() {                          # WHAT LEAST
     if [ "$(cached)" -ge "$2" ]; then ok; else bad "$1: $(cached) tokens of $(value usage.prompt_tokens) were there, expected $2"; fi
 }
+# waits until a second has passed without another file: a thread that gives way to all others writes
+all_kept() {
+    there=none quiet_for=0
+    for i in $(seq 300); do
+        now=$(ls "$tmp/cache/moe/prompts" | wc -l)
+        if [ "$now" = "$there" ]; then quiet_for=$((quiet_for + 1)); else quiet_for=0; fi
+        [ $quiet_for -lt 10 ] || break
+        there=$now
+        sleep 0.1
+    done
+}
 for m in $qwen $gptoss; do
     start -m $m --ctx 1024
     gives 200 '"object"' POST /v1/chat/completions -d "$(turn Ann '')"
@@ -262,8 +273,7 @@ for m in $qwen $gptoss; do
     cp "$tmp/body" "$tmp/second"
     gives 200 '"object"' POST /v1/chat/completions -d "$(turn Bob "$more")"
     most_cached "$m: the other's second turn" $((first - 1))
-    for i in $(seq 500); do [ "$(ls "$tmp/cache/moe/prompts" 2>/dev/null | wc -l)" -ge 4 ] && break; sleep 0.02; done
-    sleep 0.3
+    all_kept
     kill -KILL $pid
     wait $pid 2>/dev/null
     start -m $m --ctx 1024
