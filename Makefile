@@ -309,7 +309,7 @@ clean:
 TEST_BIN := $(TESTS:%=$B/tests/%)
 # Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
 # linked with tests/sim_gpu*.c instead of gpu_stub.c. test_sim_checks.c is about the simulation.
-SIM_OF   := places prompts cache_routing cache_cost perf_counts guess_recall forward state expert_store mem_space gpu \
+SIM_OF   := places families prompts cache_routing cache_cost perf_counts guess_recall forward state expert_store mem_space gpu \
             gpu_split gpu_beside gpu_contract gpu_prefer gpu_stage gpu_sampler prefix_cache prefix_drive sessions draws
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) test_sim_checks)
 SIM_BIN  := $(SIMS:%=$B/tests/%)
@@ -336,7 +336,7 @@ $(call both,state state_file): $B/tests/state_twin.c.o
 $(call both,prefix_cache prefix_drive): $B/tests/prefix_rig.c.o
 $(addprefix $B/tests/,test_state_file test_expert_profile test_sink) $(call both,prefix_drive): $B/tests/bad_disk.c.o
 $B/tests/test_sink: $(call obj,sink output interrupt console wrap)
-$(call both,forward places prompts cache_routing perf_counts guess_recall prefix_cache prefix_drive sessions draws): $B/tests/places.c.o
+$(call both,forward families places prompts cache_routing perf_counts guess_recall prefix_cache prefix_drive sessions draws): $B/tests/places.c.o
 $B/tests/test_routing_watch: $B/tests/places.c.o
 $(call both,cache_cost) $B/tests/test_prompt_cache: $(CLI_OBJ)
 $B/tests/test_conversation: $(call obj,conversation)
@@ -402,7 +402,7 @@ tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuz
 check test: all tests
 	$QTEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)
 
-GPU_TESTS := $(filter test_gpu% test_forward test_places test_prompts test_cache_routing test_perf_counts \
+GPU_TESTS := $(filter test_gpu% test_forward test_families test_places test_prompts test_cache_routing test_perf_counts \
                       test_guess_recall test_expert_store test_state test_mem_space test_prefix_cache test_prefix_drive test_sessions,$(TESTS)) $(TEST_CU)
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
 	$QONLY_GPU=1 TEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)

@@ -199,7 +199,8 @@ bool sim_choose(gpu *g, int32_t *ids, float *gates, const gpu_expert_args *a, in
         memcpy(ids, a->ids + at, (size_t)a->k * sizeof *ids);
         memcpy(gates, a->gates + at, (size_t)a->k * sizeof *gates);
     } else {
-        router_select(ids, gates, a->logits + (size_t)t * (size_t)a->n_expert, a->n_expert, a->k);
+        router_select(ids, gates, a->logits + (size_t)t * (size_t)a->n_expert, a->n_expert, a->k,
+                      NULL);
     }
     for (int r = 0; r < a->k; r++)
         if (ids[r] < 0 || ids[r] >= a->n_expert) {

@@ -15,7 +15,7 @@ static void choose(int32_t *ids, float *gates, const gpu_prefer *a, const float 
     int n = 0;
     for (int e = 0; e < a->n_expert; e++)
         raised[e] = a->hot[e] >= 0 ? logits[e] + a->bias : logits[e];
-    router_select(ids, unused, raised, a->n_expert, a->k);
+    router_select(ids, unused, raised, a->n_expert, a->k, NULL);
     for (int r = 0; r < a->k; r++)
         if (!a->skip || a->hot[ids[r]] >= 0) ids[n++] = ids[r];
     if (n == 0) n = a->k;                /* nobody has moved */
@@ -36,7 +36,7 @@ static void run_prefer(gpu *g, void *args)
         float *logits = a->logits + (size_t)t * (size_t)a->n_expert;
         int32_t *ids = a->ids + t * a->k;
         float *gates = a->gates + t * a->k;
-        router_select(ids, gates, logits, a->n_expert, a->k);
+        router_select(ids, gates, logits, a->n_expert, a->k, NULL);
         for (int r = 0; a->wanted && r < a->k; r++)
             a->wanted[t * a->k + r] = (uint32_t)ids[r] |
                                       (a->hot[ids[r]] >= 0 ? GPU_HOT : GPU_COLD) << 16;

@@ -431,7 +431,7 @@ static void guess_next(gpu *g, const question *q, const float *rows)
     if (!next->router.data || q->number % 5 == 0) return;        /* too late */
     float *logits = sim_room((size_t)next->router.rows, sizeof *logits);
     guess_logits(logits, next, rows);
-    router_select(ids, gates, logits, next->router.rows, k);
+    router_select(ids, gates, logits, next->router.rows, k, NULL);
     list->n = 0;
     for (int r = 0; r < k && list->n < most; r++) {
         const uint64_t *from = next->slabs + (size_t)ids[r] * 3;

@@ -95,7 +95,7 @@ static void run_route(gpu *g, void *args)
         if (gate.data) r->sigma[t] = sigmoid_f32(r->sigma[t]);
         if (r->ids)
             router_select(r->ids + t * k, r->gates + t * k, r->logits + t * n_expert,
-                          (int)n_expert, r->k);
+                          (int)n_expert, r->k, NULL);
     }
     if (a->leaves) sim_leave_few(&a->in, rows);
     sim_vectors_free(&x);

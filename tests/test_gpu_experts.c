@@ -131,7 +131,7 @@ static void choose_by_logits(int32_t *ids, float *gates, float *logits, int n, i
     for (int t = 0; t < n; t++) {
         float *own = logits + (size_t)t * (size_t)n_expert;
         own[n_expert / 2] = own[n_expert / 3] = own[n_expert - 1];
-        router_select(ids + t * k, gates + t * k, own, n_expert, k);
+        router_select(ids + t * k, gates + t * k, own, n_expert, k, NULL);
     }
 }
 
@@ -823,7 +823,7 @@ static bool is_close_call(const float *logits, int n, int k, bool tie)
     int32_t order[64];
     float unused[64];
     const int first = min_int(k + 1, n);
-    router_select(order, unused, logits, n, first);
+    router_select(order, unused, logits, n, first, NULL);
     for (int r = 0; r + 1 < first; r++) {
         const double a = logits[order[r]], b = logits[order[r + 1]];
         const bool twins = tie && order[r] == 2 && order[r + 1] == 5;
@@ -851,7 +851,7 @@ static void compare_routes(const route_case *c, const float *logits, const gpu_r
             skipped++;
             continue;
         }
-        router_select(want, softmax, logits + (size_t)t * n_expert, c->n_expert, c->k);
+        router_select(want, softmax, logits + (size_t)t * n_expert, c->n_expert, c->k, NULL);
         while (at + 1 < c->k && own[at] == want[at]) at++;
         expect(own[at] == want[at], "token %d: choice %d is %d, expected %d", t, at, own[at],
                want[at]);
@@ -984,7 +984,7 @@ static void check_layer(const expert_case *c, int n, test_rng *rng)
         vram_read(b.logits, route.logits, n_logit * sizeof *b.logits);
         for (int t = 0; t < n; t++)
             router_select(b.ids + t * c->k, b.gates + t * c->k,
-                          b.logits + (size_t)t * (size_t)c->n_expert, c->n_expert, c->k);
+                          b.logits + (size_t)t * (size_t)c->n_expert, c->n_expert, c->k, NULL);
     } else {
         vram_read(b.ids, b.args.ids, slots * sizeof *b.ids);
         vram_read(b.gates, b.args.gates, slots * sizeof *b.gates);

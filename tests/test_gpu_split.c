@@ -354,7 +354,7 @@ static void set_choice(batch *b, test_rng *rng)
     float *logits = host_floats(n_logit, 3.0f, rng);
     for (int t = 0; t < b->n; t++)
         router_select(b->ids + t * c->k, b->gates + t * c->k, logits + t * c->n_expert, c->n_expert,
-                      c->k);
+                      c->k, NULL);
     b->args.logits = vram_floats(logits, n_logit);
 }
 
@@ -452,7 +452,7 @@ static void guess(division *d, const batch *b, int i, int most)
                 sum += (double)b->router[e * c->n_embd + j] * x[j] / b->norm[j] * b->next_norm[j];
         logits[e] = (float)sum;
     }
-    router_select(ids, gates, logits, c->n_expert, c->k);
+    router_select(ids, gates, logits, c->n_expert, c->k, NULL);
     for (int r = 0; r < c->k; r++) {
         const uint64_t *at = b->slabs + 3 * ids[r];
         if (b->has_hot && d->hot[ids[r]] >= 0) continue;

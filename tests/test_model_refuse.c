@@ -113,8 +113,11 @@ static void test_contradictions(void)
         maker_edit e[2];
         const char *want, *why;
     } rows[] = {
+        { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "mamba") },
+          "unsupported architecture 'mamba' (supported: qwen3next, gpt-oss, qwen3moe, olmoe, llama, "
+          "qwen35moe)", "unknown" },
         { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "llama") },
-          "unsupported architecture 'llama' (supported: qwen3next, gpt-oss)", "unknown" },
+          "key llama.block_count missing", "keys of another family" },
         { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "x\ny") },
           "unsupported architecture 'x\\x0Ay'", "text from the file is escaped" },
         { ARCH_QWEN3NEXT, 0, { DROP("general.architecture") },
@@ -123,8 +126,8 @@ static void test_contradictions(void)
           "key general.architecture is i32, expected", "not a string" },
         { ARCH_GPTOSS, 0, { SET_TEXT("general.architecture", "gptoss") },
           "Ollama's dialect", "the other dialect deserves a hint" },
-        { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "qwen35moe") },
-          "relative of qwen3next", "so does the relative" },
+        { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "qwen35") },
+          "the dense relative of qwen35moe", "so does the relative" },
 
         { ARCH_QWEN3NEXT, 0, { DROP("tokenizer.ggml.tokens") },
           "key tokenizer.ggml.tokens missing", "no vocabulary" },

@@ -32,7 +32,7 @@ static void test_router_values(void)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         int32_t ids[4];
         float weights[4];
-        router_select(ids, weights, rows[i].logits, rows[i].n, rows[i].k);
+        router_select(ids, weights, rows[i].logits, rows[i].n, rows[i].k, NULL);
         for (int r = 0; r < rows[i].k; r++) {
             CHECK_MSG(ids[r] == rows[i].ids[r], "%s: rank %d is %d, not %d", rows[i].why, r,
                       (int)ids[r], (int)rows[i].ids[r]);
@@ -43,17 +43,54 @@ static void test_router_values(void)
     }
 }
 
+/* Worked out by hand: 1 / (1 + exp(-x)) of 0, 1, -1, 2 is 0.5, 0.7310586, 0.2689414, 0.8807971; the
+ * softmax of 0, 1, 2 is 0.0900306, 0.2447285, 0.6652410. */
+static void test_router_rules(void)
+{
+    static const float bias[4] = { 0.3f, 0, 0, -0.5f }, upwards[3] = { 0.6f, 0, -0.1f };
+    const struct {
+        const char *why;
+        router_rule rule;
+        int n, k;
+        float logits[4];
+        int32_t ids[3];
+        double weights[3];
+    } rows[] = {
+        { "sigmoid, divided by the sum", { .score = ROUTER_SIGMOID }, 4, 2, { 0, 1, -1, 2 },
+          { 3, 1 }, { 0.5464491, 0.4535509 } },
+        { "sigmoid as it is, with a factor", { .score = ROUTER_SIGMOID, .as_scored = true,
+          .factor = 2.5f }, 4, 2, { 0, 1, -1, 2 }, { 3, 1 }, { 2.2019927, 1.8276465 } },
+        { "a bias chooses and does not weigh", { .score = ROUTER_SIGMOID, .bias = bias }, 4, 2,
+          { 0, 1, -1, 2 }, { 0, 1 }, { 0.4061545, 0.5938455 } },
+        { "softmax over all, as it is", { .as_scored = true }, 3, 2, { 0, 1, 2 }, { 2, 1 },
+          { 0.6652410, 0.2447285 } },
+        { "softmax with a bias", { .bias = upwards }, 3, 2, { 0, 1, 2 }, { 0, 2 },
+          { 0.1192029, 0.8807971 } },
+        { "ties with a bias go to the lower id", { .score = ROUTER_SIGMOID, .bias = bias }, 3, 2,
+          { -20, 20, 20 }, { 1, 2 }, { 0.5, 0.5 } },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        int32_t ids[3];
+        float weights[3];
+        router_select(ids, weights, rows[i].logits, rows[i].n, rows[i].k, &rows[i].rule);
+        for (int r = 0; r < rows[i].k; r++)
+            CHECK_MSG(ids[r] == rows[i].ids[r] &&
+                      fabs((double)weights[r] - rows[i].weights[r]) < 2e-7, "%s: rank %d is %d, "
+                      "%.8f", rows[i].why, r, (int)ids[r], (double)weights[r]);
+    }
+}
+
 static void test_router_nan(void)
 {
     const float some[5] = { NAN, 1, NAN, 2, NAN }, none[3] = { NAN, NAN, NAN };
     int32_t ids[4];
     float w[4];
-    router_select(ids, w, some, 5, 2);
+    router_select(ids, w, some, 5, 2, NULL);
     CHECK(ids[0] == 3 && ids[1] == 1 && fabsf(w[0] + w[1] - 1.0f) < 1e-6f);
-    router_select(ids, w, some, 5, 4);
+    router_select(ids, w, some, 5, 4, NULL);
     CHECK(ids[0] == 3 && ids[1] == 1 && ids[2] == 0 && ids[3] == 2);
     CHECK_MSG(isnan(w[3]), "a NaN that was chosen shows");
-    router_select(ids, w, none, 3, 3);
+    router_select(ids, w, none, 3, 3, NULL);
     CHECK(ids[0] == 0 && ids[1] == 1 && ids[2] == 2 && isnan(w[0]));
 }
 
@@ -68,7 +105,7 @@ static void test_router_random(void)
         bool taken[64] = { false };
         double sum = 0.0;
         for (int e = 0; e < n; e++) logits[e] = (float)test_below(&rng, 20) - 10.0f;
-        router_select(ids, weights, logits, n, k);
+        router_select(ids, weights, logits, n, k, NULL);
         for (int r = 0; r < k; r++) {
             int best = -1;
             for (int e = 0; e < n; e++)
@@ -141,6 +178,7 @@ int main(int argc, char **argv)
 {
     test_begin("moe", argc, argv);
     test_router_values();
+    test_router_rules();
     test_router_nan();
     test_router_random();
     test_worklist();

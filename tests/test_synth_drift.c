@@ -262,12 +262,15 @@ static struct {
     size_t n, cap;
 } chosen;
 
-void __real_router_select(int32_t *ids, float *weights, const float *logits, int n, int k);
-void __wrap_router_select(int32_t *ids, float *weights, const float *logits, int n, int k);
+void __real_router_select(int32_t *ids, float *weights, const float *logits, int n, int k,
+                            const router_rule *rule);
+void __wrap_router_select(int32_t *ids, float *weights, const float *logits, int n, int k,
+                            const router_rule *rule);
 
-void __wrap_router_select(int32_t *ids, float *weights, const float *logits, int n, int k)
+void __wrap_router_select(int32_t *ids, float *weights, const float *logits, int n, int k,
+                            const router_rule *rule)
 {
-    __real_router_select(ids, weights, logits, n, k);
+    __real_router_select(ids, weights, logits, n, k, rule);
     for (int i = 0; i < k && chosen.n < chosen.cap; i++) chosen.ids[chosen.n++] = ids[i];
 }
 

@@ -211,6 +211,10 @@ int weights_gpu_check(const model *m, err_ctx *err)
                                  hp->ssm_conv > 8))
         return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for DeltaNet heads of %d "
                        "values and a convolution over %d", hp->ssm_head_dim, hp->ssm_conv);
+    if (m->family->rope_neighbours || m->family->attn_norm_whole || hp->ssm_tiled ||
+        hp->router.score != ROUTER_SOFTMAX || hp->router.as_scored || hp->router.factor > 0.0f)
+        return err_set(err, ERR_UNSUPPORTED, "there are no GPU kernels for %s yet",
+                       m->family->name);
     if (hp->n_expert > 1024 || hp->n_expert_used > 32)
         return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for %d of %d experts",
                        hp->n_expert_used, hp->n_expert);

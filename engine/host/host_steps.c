@@ -69,14 +69,19 @@ static void mix(void *self, int l)
 
 /* ---- route ----------------------------------------------------------------------------------- */
 
+typedef struct select_args {
+    const host_batch *b;
+    router_rule rule;
+} select_args;
+
 static void select_experts(void *ctx, int64_t first, int64_t end, int thread)
 {
-    const host_batch *b = ctx;
-    const workspace *ws = b->ws;
-    const int k = b->m->hp.n_expert_used, n = b->m->hp.n_expert;
+    const select_args *a = ctx;
+    const workspace *ws = a->b->ws;
+    const int k = a->b->m->hp.n_expert_used, n = a->b->m->hp.n_expert;
     (void)thread;
     for (int64_t t = first; t < end; t++)
-        router_select(ws->ids + t * k, ws->gates + t * k, ws->router + t * n, n, k);
+        router_select(ws->ids + t * k, ws->gates + t * k, ws->router + t * n, n, k, &a->rule);
 }
 
 /* What was guessed for this layer is judged, and the next one's is guessed. */
@@ -99,8 +104,10 @@ static void route(void *self, int l)
                 (size_t)hp->n_embd, hp->rms_eps);
     acts_set(&ws->hx, ws->h, b->n, hp->n_embd);
     ops_matmul(b->o, ws->router, &b->w->layers[l].router, &ws->hx);
+    select_args a = { b, hp->router };
+    a.rule.bias = b->w->layers[l].choice_bias;
     pool_run(b->o->team, b->n, pool_grain((int64_t)hp->n_expert * hp->n_expert_used),
-             select_experts, b);
+             select_experts, &a);
     if (s->routed) s->routed(s->routed_ctx, l, b->pos, b->n, ws->ids, hp->n_expert_used);
     if (s->recall) follow_guesses(s, l);
     if (!s->seen) return;

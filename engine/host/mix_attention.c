@@ -17,6 +17,18 @@ typedef struct rotate_args {
     const float *cosine, *sine;
 } rotate_args;
 
+/* x[2i] to x[i], x[2i + 1] to x[half + i]: then pairs are where they are in other families. Queries
+ * and keys change alike, so their products do not. */
+static void part_neighbours(float *x, size_t half)
+{
+    float odd[MODEL_MOST_NEIGHBOURS / 2];
+    for (size_t i = 0; i < half; i++) {
+        odd[i] = x[2 * i + 1];
+        x[i] = x[2 * i];
+    }
+    memcpy(x + half, odd, half * sizeof *x);
+}
+
 static void rotate_tokens(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const rotate_args *a = ctx;
@@ -24,9 +36,11 @@ static void rotate_tokens(void *ctx, int64_t begin, int64_t end, int thread)
     const size_t half = (size_t)dim / 2;
     (void)thread;
     for (size_t t = (size_t)begin; t < (size_t)end; t++)
-        for (size_t h = 0; h < (size_t)a->n_head; h++)
-            a->b->o->loops->rotate(a->x + (t * (size_t)a->n_head + h) * a->stride,
-                                   a->cosine + t * half, a->sine + t * half, dim);
+        for (size_t h = 0; h < (size_t)a->n_head; h++) {
+            float *x = a->x + (t * (size_t)a->n_head + h) * a->stride;
+            if (a->b->m->family->rope_neighbours) part_neighbours(x, half);
+            a->b->o->loops->rotate(x, a->cosine + t * half, a->sine + t * half, dim);
+        }
 }
 
 static void rotate(const host_batch *b, float *x, int n_head, size_t stride, bool windowed)
@@ -64,13 +78,21 @@ static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+/* Each head, or all of them together; gain NULL: not at all. */
+static void norm_heads(const host_batch *b, float *x, const float *gain, int n_head)
+{
+    const bool whole = b->m->family->attn_norm_whole;
+    const int dim = b->m->hp.head_dim * (whole ? n_head : 1), n = b->n * (whole ? 1 : n_head);
+    if (gain) ops_rmsnorm(b->o, x, x, gain, n, dim, (size_t)dim, b->m->hp.rms_eps);
+}
+
 void mix_attention(host_batch *b, int l)
 {
     const layer_weights *w = &b->w->layers[l];
     const model_hparams *hp = &b->m->hp;
     const bool gated = b->m->family->attn_gated, windowed = b->m->layers[l].window > 0;
     const size_t dim = (size_t)hp->head_dim;
-    const int n_q = b->n * hp->n_head, n_k = b->n * hp->n_head_kv;
+    const int n_q = b->n * hp->n_head;
     workspace *ws = b->ws;
     const product projections[] = { { gated ? ws->q_gate : ws->q, &w->attn.q },
                                     { ws->k, &w->attn.k }, { ws->v, &w->attn.v } };
@@ -78,10 +100,8 @@ void mix_attention(host_batch *b, int l)
     ops_matmuls(b->o, projections, ARRAY_LEN(projections), &ws->hx);
     for (size_t i = 0; gated && i < (size_t)n_q; i++)    /* query, gate, query, gate, ... */
         memcpy(ws->q + i * dim, ws->q_gate + 2 * i * dim, dim * sizeof *ws->q);
-    if (w->attn.q_norm)
-        ops_rmsnorm(b->o, ws->q, ws->q, w->attn.q_norm, n_q, hp->head_dim, dim, hp->rms_eps);
-    if (w->attn.k_norm)
-        ops_rmsnorm(b->o, ws->k, ws->k, w->attn.k_norm, n_k, hp->head_dim, dim, hp->rms_eps);
+    norm_heads(b, ws->q, w->attn.q_norm, hp->n_head);
+    norm_heads(b, ws->k, w->attn.k_norm, hp->n_head_kv);
     rotate(b, ws->q, hp->n_head, dim, windowed);
     rotate(b, ws->k, hp->n_head_kv, dim, windowed);
     store_and_attend(b, l, w->attn.sinks);

@@ -93,6 +93,8 @@ static void set_deltanet(layer_weights *y, const model_layer *x, shelf *s)
     y->delta.gate = view(&x->delta.gate, NULL);
     y->delta.in = view(&x->delta.in, NULL);
     y->delta.ba = view(&x->delta.ba, NULL);
+    y->delta.beta = view(&x->delta.beta, NULL);
+    y->delta.alpha = view(&x->delta.alpha, NULL);
     y->delta.out = view(&x->delta.out, NULL);
     y->delta.conv = put_vector(s, &x->delta.conv);
     y->delta.dt_bias = put_vector(s, &x->delta.dt_bias);
@@ -107,6 +109,7 @@ static void set_layer(layer_weights *y, const model_layer *x, const model_hparam
     if (x->mixer == MIX_ATTENTION) set_attention(y, x, hp, s);
     else set_deltanet(y, x, s);
     y->router = view(&x->router, &x->router_bias);
+    y->choice_bias = put_vector(s, &x->choice_bias);
     y->experts = x->experts;
     y->shared_gate_inp = view(&x->shared_gate_inp, NULL);
     y->shared_gate = view(&x->shared_gate, NULL);

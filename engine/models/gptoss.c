@@ -58,7 +58,8 @@ static int bind_hparams(binder *b)
     };
 
     if ((rc = bind_blocks(b)) < 0 || (rc = bind_keys(b, sizes, ARRAY_LEN(sizes))) < 0 ||
-        (rc = bind_heads(b)) < 0 || (rc = bind_windows(b)) < 0 || (rc = bind_rotation(b)) < 0)
+        (rc = bind_heads(b, REQUIRED)) < 0 || (rc = bind_windows(b)) < 0 ||
+        (rc = bind_rotation(b)) < 0)
         return rc;
     return bind_expert_counts(b);
 }
@@ -122,9 +123,7 @@ static int gptoss_bind(binder *b)
 {
     int rc;
     if ((rc = bind_hparams(b)) < 0 || (rc = bind_globals(b, F32_ONLY, REQUIRED)) < 0) return rc;
-    if (b->m->hp.n_mtp > 0)
-        return err_set(b->err, ERR_UNSUPPORTED, "key %s.nextn_predict_layers = %d: not supported",
-                       b->arch, b->m->hp.n_mtp);
+    if ((rc = bind_no_mtp(b)) < 0) return rc;
     for (int l = 0; l < b->m->hp.n_layer; l++)
         if ((rc = bind_layer(b, l)) < 0) return rc;
     return 0;

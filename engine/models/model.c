@@ -13,13 +13,14 @@
 
 static const model_family *const families[] = {
     [ARCH_QWEN3NEXT] = &qwen3next_family, [ARCH_GPTOSS] = &gptoss_family,
+    [ARCH_QWEN3MOE] = &qwen3moe_family, [ARCH_OLMOE] = &olmoe_family,
+    [ARCH_LLAMA] = &llama_family, [ARCH_QWEN35MOE] = &qwen35moe_family,
 };
 
 /* Names that come close enough to deserve a word. */
 static const struct { const char *name, *hint; } relatives[] = {
     { "gptoss", GGUF_OLLAMA_HINT },
-    { "qwen35", "a relative of qwen3next with other tensor names, head order and rotation" },
-    { "qwen35moe", "a relative of qwen3next with other tensor names, head order and rotation" },
+    { "qwen35", "the dense relative of qwen35moe" },
 };
 
 const model_family *model_family_of(model_arch a)
@@ -34,7 +35,7 @@ const char *model_arch_name(model_arch a)
 
 static int unsupported(str_view name, err_ctx *err)
 {
-    char text[96], list[64] = "";
+    char text[96], list[160] = "";
     const char *hint = NULL;
 
     for (size_t i = 0; i < ARRAY_LEN(families); i++)
@@ -135,9 +136,10 @@ static const struct { size_t at; model_use use; bool is_matrix; } layer_weights[
     AT(attn.k_norm, USE_NORM), MATRIX_AT(attn.qkv, USE_ATTENTION), AT(attn.qkv_bias, USE_ATTENTION),
     MATRIX_AT(delta.qkv, USE_DELTANET), MATRIX_AT(delta.gate, USE_DELTANET),
     MATRIX_AT(delta.in, USE_DELTANET), MATRIX_AT(delta.ba, USE_DELTANET),
+    MATRIX_AT(delta.beta, USE_DELTANET), MATRIX_AT(delta.alpha, USE_DELTANET),
     AT(delta.conv, USE_DELTANET), AT(delta.dt_bias, USE_DELTANET), AT(delta.a, USE_DELTANET),
     AT(delta.norm, USE_NORM), MATRIX_AT(delta.out, USE_DELTANET), AT(router, USE_ROUTER),
-    AT(router_bias, USE_ROUTER), AT(shared_gate_inp, USE_SHARED),
+    AT(router_bias, USE_ROUTER), AT(choice_bias, USE_ROUTER), AT(shared_gate_inp, USE_SHARED),
     MATRIX_AT(shared_gate, USE_SHARED), MATRIX_AT(shared_up, USE_SHARED),
     MATRIX_AT(shared_down, USE_SHARED), MATRIX_AT(mtp.eh_proj, USE_MTP), AT(mtp.enorm, USE_MTP),
     AT(mtp.hnorm, USE_MTP), AT(mtp.head_norm, USE_MTP), MATRIX_AT(mtp.embed, USE_MTP),

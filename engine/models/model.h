@@ -9,8 +9,11 @@
 
 #include "loader/gguf.h"
 #include "moe/expert.h"
+#include "moe/router.h"
 
-typedef enum model_arch { ARCH_QWEN3NEXT, ARCH_GPTOSS } model_arch;
+typedef enum model_arch {
+    ARCH_QWEN3NEXT, ARCH_GPTOSS, ARCH_QWEN3MOE, ARCH_OLMOE, ARCH_LLAMA, ARCH_QWEN35MOE
+} model_arch;
 
 /* A matrix or vector with its optional companion scale (NVFP4): y = scale * (W x), before any bias;
  * a row of the embedding is scaled alike. */
@@ -41,10 +44,14 @@ typedef struct model_hparams {
 
     int n_expert, n_expert_used, n_ff_expert;
     int n_ff_shared;                     /* 0: no shared expert */
+    router_rule router;                  /* without a bias: that is the layer's */
 
     int window;                          /* sliding window of windowed layers; 0: none */
     int ssm_conv, ssm_head_dim, ssm_n_k_head, ssm_n_v_head;      /* 0 without DeltaNet */
+    bool ssm_tiled;                      /* value head h is of key head h % n_k, not h / ratio */
 } model_hparams;
+
+enum { MODEL_MOST_NEIGHBOURS = 512 };    /* dimensions of a head that turn as neighbours */
 
 typedef enum mixer_kind { MIX_ATTENTION, MIX_DELTANET } mixer_kind;
 
@@ -60,9 +67,12 @@ typedef struct model_layer {
     struct {                             /* MIX_DELTANET */
         weight qkv, gate;                /* new layout; absent if in is there */
         weight in;                       /* legacy ssm_in: q, k, v, z grouped by key head */
-        weight ba, conv, dt_bias, a, norm, out;
+        weight ba;                       /* strengths and decays, by key head; or: */
+        weight beta, alpha;              /* each in the order of value heads */
+        weight conv, dt_bias, a, norm, out;
     } delta;
     weight router, router_bias;
+    weight choice_bias;                  /* added to scores for the choice alone */
     expert_bank *experts;                /* that of the layer in model.experts */
     weight shared_gate_inp, shared_gate, shared_up, shared_down;
     struct mtp_weights {                 /* MTP blocks only; the last three are optional */
@@ -76,6 +86,8 @@ typedef struct model_family {
     const char *name;                    /* general.architecture, and prefix of the keys */
     int (*bind)(struct binder *b);       /* model_bind.h */
     bool attn_gated;                     /* rows of q: query, then gate, head by head */
+    bool rope_neighbours;                /* pairs that turn are 2i, 2i + 1, not i, i + half */
+    bool attn_norm_whole;                /* q_norm and k_norm are of all heads together */
     expert_activation act;
     bool cache_experts;                  /* experts may change places in VRAM: tried and tested */
     bool yarn_rounded;                   /* YaRN's range is rounded to whole pairs of dimensions */

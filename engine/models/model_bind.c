@@ -64,6 +64,23 @@ int bind_blocks(binder *b)
     return 0;
 }
 
+int bind_no_mtp(const binder *b)
+{
+    if (b->m->hp.n_mtp == 0) return 0;
+    return err_set(b->err, ERR_UNSUPPORTED, "key %s.nextn_predict_layers = %d: not supported",
+                   b->arch, b->m->hp.n_mtp);
+}
+
+int bind_sizes(binder *b)
+{
+    model_hparams *hp = &b->m->hp;
+    const bind_key sizes[] = {
+        { "context_length",   1, INT_MAX,  REQUIRED, &hp->ctx_train },
+        { "embedding_length", 1, MAX_SIZE, REQUIRED, &hp->n_embd },
+    };
+    return bind_keys(b, sizes, ARRAY_LEN(sizes));
+}
+
 /* One number for the whole model; *to is left alone if the key is absent. Given per block, the
  * entries of the trunk's attention layers count and must agree (an MTP block is asked only if there
  * are none); DeltaNet layers have 0 or anything there. */
@@ -99,7 +116,7 @@ static int bind_per_layer(const binder *b, int *to, const char *name, int64_t hi
     return 0;
 }
 
-int bind_heads(binder *b)
+int bind_heads(binder *b, bind_need lengths)
 {
     model_hparams *hp = &b->m->hp;
     char key[BIND_KEY_CAP];
@@ -120,10 +137,16 @@ int bind_heads(binder *b)
                        bind_key_name(key, b, "attention.head_count"), hp->n_head, hp->n_head_kv);
 
     const bind_key sizes[] = {
-        { "attention.key_length",   1, MAX_SIZE, REQUIRED, &hp->head_dim },
-        { "attention.value_length", 1, MAX_SIZE, REQUIRED, &value_length },
+        { "attention.key_length",   1, MAX_SIZE, lengths, &hp->head_dim },
+        { "attention.value_length", 1, MAX_SIZE, lengths, &value_length },
     };
-    if ((rc = bind_keys(b, sizes, ARRAY_LEN(sizes))) < 0) return rc;
+    hp->head_dim = hp->n_embd / hp->n_head;
+    if ((rc = bind_keys(b, sizes, 1)) < 0) return rc;
+    value_length = hp->head_dim;
+    if ((rc = bind_keys(b, sizes + 1, 1)) < 0) return rc;
+    if (hp->head_dim == 0)
+        return err_set(b->err, ERR_FORMAT, "key %s = %d is more than embedding_length = %d",
+                       bind_key_name(key, b, "attention.head_count"), hp->n_head, hp->n_embd);
     if (value_length != hp->head_dim)
         return err_set(b->err, ERR_UNSUPPORTED,
                        "key %s = %d differs from attention.key_length = %d",
@@ -188,6 +211,17 @@ int bind_rope(binder *b, bind_need need)
     if (rc < 0) return rc;
     if (hp->rope_scaling == ROPE_LINEAR && hp->rope_factor == 1.0) hp->rope_scaling = ROPE_PLAIN;
     return 0;
+}
+
+int bind_plain_rope(binder *b)
+{
+    model_hparams *hp = &b->m->hp;
+    const bind_key rotated[] = {
+        { "rope.dimension_count", 2, MAX_SIZE, OPTIONAL, &hp->rope_dim },
+    };
+    hp->rope_dim = hp->head_dim;
+    const int rc = bind_keys(b, rotated, 1);
+    return rc < 0 ? rc : bind_rope(b, OPTIONAL);
 }
 
 int bind_expert_counts(binder *b)
@@ -344,6 +378,29 @@ int bind_globals(binder *b, bind_class norm_cls, bind_need head)
         m->n_bound--;
     }
     return 0;
+}
+
+int bind_projections(binder *b, int layer)
+{
+    const model_hparams *hp = &b->m->hp;
+    model_layer *y = &b->m->layers[layer];
+    const uint64_t embd = (uint64_t)hp->n_embd, dim = (uint64_t)hp->head_dim;
+    const uint64_t q = (uint64_t)hp->n_head * dim, k = (uint64_t)hp->n_head_kv * dim;
+    const bind_row together[] = {
+        { "attn_qkv.weight",    { embd, q + 2 * k }, MATRIX, REQUIRED, &y->attn.qkv },
+    };
+    const bind_row apart[] = {
+        { "attn_q.weight",      { embd, q },         MATRIX, REQUIRED, &y->attn.q },
+        { "attn_k.weight",      { embd, k },         MATRIX, REQUIRED, &y->attn.k },
+        { "attn_v.weight",      { embd, k },         MATRIX, REQUIRED, &y->attn.v },
+    };
+    const bind_row out[] = {
+        { "attn_output.weight", { q, embd },         MATRIX, REQUIRED, &y->attn.out },
+    };
+    const bool fused = bind_find(b, layer, together[0].name) != NULL;
+    const int rc = fused ? bind_rows(b, layer, together, ARRAY_LEN(together))
+                         : bind_rows(b, layer, apart, ARRAY_LEN(apart));
+    return rc < 0 ? rc : bind_rows(b, layer, out, ARRAY_LEN(out));
 }
 
 int bind_experts(binder *b, int layer, bool with_bias)

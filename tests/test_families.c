@@ -1,0 +1,173 @@
+/* test_families.c - tiny models of each family, in every placement, against logits that others
+ * computed. What no family differs in: test_forward.c. */
+#include "tests/places.h"
+#include "tests/sim_gpu.h"
+#include "tests/test.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+#include "cuda/gpu.h"
+#include "engine/gpu/weights_gpu.h"
+
+enum { MAX_SEQ = 8, MAX_TOKENS = 65 };
+
+typedef struct family {
+    const char *arch;
+    double error;                        /* of F32 arithmetic */
+    gguf *g;
+    model *m;
+    int n_seq, n_vocab;
+    int32_t ids[MAX_SEQ][MAX_TOKENS];
+    int n[MAX_SEQ];
+    float *want;                         /* a row for each position of each sequence */
+} family;
+
+static family families[] = {
+    { .arch = "qwen3moe", .error = 2e-5 }, { .arch = "qwen35moe", .error = 4e-5 },
+    { .arch = "llama", .error = 2e-5 }, { .arch = "olmoe", .error = 2e-5 },
+};
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static bool read_sequences(family *f)
+{
+    char path[512];
+    json_error_t at;
+    size_t i, k, bytes, n_row = 0;
+    json_t *seq, *id;
+    test_path(path, sizeof path, "%s/families/tiny-%s.logits.json", test_golden(), f->arch);
+    json_t *j = json_load_file(path, 0, &at);
+    if (!CHECK_MSG(j, "%s: %s", path, at.text)) return false;
+    f->n_vocab = (int)json_integer_value(json_object_get(j, "vocab"));
+    json_array_foreach(json_object_get(j, "seqs"), i, seq) {
+        if (!CHECK(i < MAX_SEQ && json_array_size(seq) <= MAX_TOKENS)) break;
+        json_array_foreach(seq, k, id) f->ids[i][k] = (int32_t)json_integer_value(id);
+        f->n[i] = (int)json_array_size(seq);
+        n_row += json_array_size(seq);
+        f->n_seq++;
+    }
+    json_decref(j);
+    test_path(path, sizeof path, "%s/families/tiny-%s.logits.f32", test_unpacked(), f->arch);
+    f->want = test_read_file(path, &bytes);
+    return CHECK(f->want && f->n_seq > 0 && bytes == n_row * (size_t)f->n_vocab * sizeof(float));
+}
+
+static bool family_open(family *f)
+{
+    char path[512];
+    err_ctx err = { 0 };
+    test_path(path, sizeof path, "%s/families/tiny-%s-bf16.gguf", test_unpacked(), f->arch);
+    return CHECK_MSG(gguf_open(&f->g, path, &err) == 0 && model_bind(&f->m, f->g, &err) == 0,
+                     "%s: %s", path, err.msg) &&
+           CHECK(strcmp(model_arch_name(f->m->hp.arch), f->arch) == 0) && read_sequences(f) &&
+           CHECK(f->m->hp.n_vocab == f->n_vocab);
+}
+
+static void family_close(family *f)
+{
+    mem_free(f->want);
+    model_free(f->m);
+    gguf_close(f->g);
+}
+
+/* ---- logits ---------------------------------------------------------------------------------- */
+
+static double relative_l2(const float *got, const float *want, int n)
+{
+    double diff = 0, norm = 0;
+    for (int i = 0; i < n; i++) {
+        diff += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+        norm += (double)want[i] * want[i];
+    }
+    return norm > 0 && isfinite(diff) ? sqrt(diff / norm) : INFINITY;
+}
+
+static double worst_row(const float *got, const float *want, int n_row, int n)
+{
+    double most = 0;
+    for (int r = 0; r < n_row; r++) most = fmax(most, relative_l2(got + r * n, want + r * n, n));
+    return most;
+}
+
+/* Many tokens of a prompt are rounded to 16 bits on a GPU, where single rows may see an expert
+ * change places with the next best: these are judged together. */
+static void see_sequences(const family *f, session *s, const place *p, int piece)
+{
+    const bool coarse = p->gpu && piece > GPU_FEW;
+    float *rows = test_alloc(MAX_TOKENS, (size_t)f->n_vocab * sizeof *rows);
+    const float *want = f->want;
+    err_ctx err = { 0 };
+    for (int q = 0; q < f->n_seq; want += f->n[q] * f->n_vocab, q++) {
+        int rc = 0;
+        session_rewind(s, 0);
+        for (int t = 0; t < f->n[q] && rc == 0; t += piece) {
+            const int n = min_int(piece, f->n[q] - t);
+            rc = session_eval(s, f->ids[q] + t, n, rows + t * f->n_vocab, n, NULL, NULL, &err);
+        }
+        CHECK_MSG(rc == 0, "%s, %s: %s", f->arch, p->name, err.msg);
+        const double e = coarse ? relative_l2(rows, want, f->n[q] * f->n_vocab)
+                                : worst_row(rows, want, f->n[q], f->n_vocab);
+        CHECK_MSG(e < (coarse ? 2e-2 : f->error), "%s, %s: %d tokens in pieces of %d: error %.2e",
+                  f->arch, p->name, f->n[q], piece, e);
+    }
+    mem_free(rows);
+}
+
+/* Answers are the same wherever experts are: those of the first placement of that processor. */
+static void see_answer(const family *f, session *s, const place *p, int32_t *known)
+{
+    enum { PROMPT = 5, ANSWER = 24 };
+    float *row = test_alloc((size_t)f->n_vocab, sizeof *row);
+    int32_t id = 0, *seen = known + (p->gpu ? ANSWER : 0);
+    err_ctx err = { 0 };
+    bool same = true;
+    session_rewind(s, 0);
+    int rc = session_eval(s, f->ids[f->n_seq - 1], PROMPT, row, 1, NULL, NULL, &err);
+    for (int t = 0; t < ANSWER && rc == 0; t++) {
+        id = 0;
+        for (int i = 1; i < f->n_vocab; i++)
+            if (row[i] > row[id]) id = i;
+        if (seen[t] < 0) seen[t] = id;
+        same &= seen[t] == id;
+        rc = session_eval(s, &id, 1, row, 1, NULL, NULL, &err);
+    }
+    CHECK_MSG(rc == 0 && same, "%s, %s: another answer %s", f->arch, p->name, err.msg);
+    mem_free(row);
+}
+
+static void test_family(family *f, int step)
+{
+    static const int pieces[] = { 1, 7, MAX_TOKENS };
+    const engine_options eo = { .threads = test_n_thread(1) };
+    const session_options so = { .ctx = 128, .chunk = 64, .kv = KV_F32 };
+    const bool no_gpu = gpu_count() == 0 || weights_gpu_check(f->m, NULL) < 0;
+    int32_t known[2 * 24];
+    for (size_t i = 0; i < ARRAY_LEN(known); i++) known[i] = -1;
+    for (int i = 0; i < N_PLACES; i += i < N_CPU_PLACES ? 1 : step) {
+        engine *e = NULL;
+        session *s = NULL;
+        err_ctx err = { 0 };
+        if (places[i].gpu && no_gpu) continue;
+        if (CHECK_MSG(engine_open(&e, f->m, &eo, &err) == 0, "%s", err.msg) &&
+            place_engine(e, f->m, &places[i]) &&
+            CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s", err.msg)) {
+            for (size_t k = 0; k < ARRAY_LEN(pieces); k++)
+                see_sequences(f, s, &places[i], pieces[k]);
+            see_answer(f, s, &places[i], known);
+        }
+        session_free(s);
+        engine_close(e);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("families", argc, argv);
+    for (size_t i = 0; i < ARRAY_LEN(families); i++) {
+        if (family_open(&families[i])) test_family(&families[i], sim_gpu() ? 3 : 1);
+        family_close(&families[i]);
+    }
+    return test_end();
+}
