@@ -423,7 +423,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     v.shown.quiet = o->quiet;
     fill_request(&req, messages, o, text,
                  o->talk.date ? o->talk.date : text_today(date, sizeof date));
-    rc = o->raw ? encoder_encode(l->enc, &ids, textbuf_view(text), true, &err)
+    rc = o->raw ? encoder_encode_whole(l->enc, &ids, textbuf_view(text), true, false, &err)
                 : chat_render(&ids, l->talk, l->enc, &req, &err);
     if (rc < 0) goto done;
     if (so->ctx == 0) so->ctx = choose_ctx(o, ids.n, l->m->hp.ctx_train);

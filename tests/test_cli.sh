@@ -57,6 +57,12 @@ else bad "bad JSON: line number missing"; fi
 echo '[99999999]' >"$tmp/bad.jsonl"
 if $run tokenize -m $qwen --decode <"$tmp/bad.jsonl" >"$tmp/out" 2>"$tmp/err"; then bad "id out of range accepted"
 else ok; fi
+sentences=$build/golden/tokenizer/small-sentencepiece.gguf
+expect 0 '"<s>"  special' $run tokenize -m $sentences --add-special --text "the text"
+expect 0 'xF4"  byte' $run tokenize -m $sentences --text "$(printf '\364\217\277\275')"
+echo '{"text": "the text</s> and the rest"}' | $run tokenize -m $sentences --add-special >"$tmp/ids" 2>"$tmp/err"
+[ "$($run tokenize -m $sentences --decode <"$tmp/ids")" = '{"text": "<s>the text</s> and the rest"}' ] && ok ||
+    bad "tokenize --add-special and back: $(cat "$tmp/err")"
 expect 2 "-m FILE" $run tokenize
 refuse 1 "cannot open" $run tokenize -m "$tmp/none.gguf"
 
