@@ -380,27 +380,73 @@ int bind_globals(binder *b, bind_class norm_cls, bind_need head)
     return 0;
 }
 
-int bind_projections(binder *b, int layer)
+int bind_projections(binder *b, int layer, bool with_bias)
 {
     const model_hparams *hp = &b->m->hp;
     model_layer *y = &b->m->layers[layer];
     const uint64_t embd = (uint64_t)hp->n_embd, dim = (uint64_t)hp->head_dim;
     const uint64_t q = (uint64_t)hp->n_head * dim, k = (uint64_t)hp->n_head_kv * dim;
-    const bind_row together[] = {
-        { "attn_qkv.weight",    { embd, q + 2 * k }, MATRIX, REQUIRED, &y->attn.qkv },
+    const bind_row together[] = {        /* rows of q, then of k, then of v */
+        { "attn_qkv.weight",    { embd, q + 2 * k }, MATRIX,   REQUIRED, &y->attn.qkv },
+        { "attn_qkv.bias",      { q + 2 * k },       F32_ONLY, REQUIRED, &y->attn.qkv_bias },
     };
     const bind_row apart[] = {
-        { "attn_q.weight",      { embd, q },         MATRIX, REQUIRED, &y->attn.q },
-        { "attn_k.weight",      { embd, k },         MATRIX, REQUIRED, &y->attn.k },
-        { "attn_v.weight",      { embd, k },         MATRIX, REQUIRED, &y->attn.v },
+        { "attn_q.weight",      { embd, q },         MATRIX,   REQUIRED, &y->attn.q },
+        { "attn_k.weight",      { embd, k },         MATRIX,   REQUIRED, &y->attn.k },
+        { "attn_v.weight",      { embd, k },         MATRIX,   REQUIRED, &y->attn.v },
+        { "attn_q.bias",        { q },               F32_ONLY, REQUIRED, &y->attn.q_bias },
+        { "attn_k.bias",        { k },               F32_ONLY, REQUIRED, &y->attn.k_bias },
+        { "attn_v.bias",        { k },               F32_ONLY, REQUIRED, &y->attn.v_bias },
     };
     const bind_row out[] = {
-        { "attn_output.weight", { q, embd },         MATRIX, REQUIRED, &y->attn.out },
+        { "attn_output.weight", { q, embd },         MATRIX,   REQUIRED, &y->attn.out },
     };
     const bool fused = bind_find(b, layer, together[0].name) != NULL;
-    const int rc = fused ? bind_rows(b, layer, together, ARRAY_LEN(together))
-                         : bind_rows(b, layer, apart, ARRAY_LEN(apart));
+
+    if (!fused && !bind_find(b, layer, apart[0].name))
+        return bind_missing(b, layer, apart[0].name, together[0].name);
+    const int rc = fused ? bind_rows(b, layer, together, with_bias ? 2 : 1)
+                         : bind_rows(b, layer, apart, with_bias ? 6 : 3);
     return rc < 0 ? rc : bind_rows(b, layer, out, ARRAY_LEN(out));
+}
+
+int bind_head_norms(binder *b, int layer, bind_need need)
+{
+    const model_hparams *hp = &b->m->hp;
+    model_layer *y = &b->m->layers[layer];
+    const bool whole = b->m->family->attn_norm_whole;
+    const uint64_t dim = (uint64_t)hp->head_dim;
+    const uint64_t q = whole ? (uint64_t)hp->n_head * dim : dim;
+    const uint64_t k = whole ? (uint64_t)hp->n_head_kv * dim : dim;
+    const bind_row rows[] = {
+        { "attn_q_norm.weight", { q }, SMALL, need, &y->attn.q_norm },
+        { "attn_k_norm.weight", { k }, SMALL, need, &y->attn.k_norm },
+    };
+    return bind_rows(b, layer, rows, ARRAY_LEN(rows));
+}
+
+static int bind_plain_layer(binder *b, int layer, bool head_norms)
+{
+    model_layer *y = &b->m->layers[layer];
+    const uint64_t embd = (uint64_t)b->m->hp.n_embd, n = (uint64_t)b->m->hp.n_expert;
+    const bind_row rows[] = {
+        { "attn_norm.weight",    { embd },    SMALL, REQUIRED, &y->attn_norm },
+        { "ffn_norm.weight",     { embd },    SMALL, REQUIRED, &y->post_attn_norm },
+        { "ffn_gate_inp.weight", { embd, n }, SMALL, REQUIRED, &y->router },
+    };
+    int rc;
+    if ((rc = bind_projections(b, layer, false)) < 0 ||
+        (rc = bind_rows(b, layer, rows, ARRAY_LEN(rows))) < 0 ||
+        (head_norms && (rc = bind_head_norms(b, layer, REQUIRED)) < 0))
+        return rc;
+    return bind_experts(b, layer, false);
+}
+
+int bind_plain_layers(binder *b, bool head_norms)
+{
+    int rc = 0;
+    for (int l = 0; l < b->m->hp.n_layer && rc == 0; l++) rc = bind_plain_layer(b, l, head_norms);
+    return rc;
 }
 
 int bind_experts(binder *b, int layer, bool with_bias)

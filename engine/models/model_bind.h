@@ -94,8 +94,15 @@ int bind_rows(binder *b, int layer, const bind_row *rows, int n_row);
  * that is absent and OPTIONAL is the embedding. */
 int bind_globals(binder *b, bind_class norm_cls, bind_need head);
 
-/* attn_q, attn_k and attn_v, or attn_qkv with their rows one after the other, and attn_output. */
-int bind_projections(binder *b, int layer);
+/* attn_q, attn_k and attn_v, or attn_qkv with their rows one after the other, and attn_output. The
+ * first three may have biases. */
+int bind_projections(binder *b, int layer, bool with_bias);
+
+/* Norms of queries and keys: of each head, or of all together if the family says so. */
+int bind_head_norms(binder *b, int layer, bind_need need);
+
+/* All layers of a trunk with attention, experts, a norm before each, and nothing else. */
+int bind_plain_layers(binder *b, bool head_norms);
 
 /* The bank of a layer: gate, up and down, or gate and up fused, gate rows first. An architecture
  * with biases has no fused form. */

@@ -19,33 +19,11 @@ static int bind_hparams(binder *b)
     return bind_keys(b, width, 1);
 }
 
-static int bind_layer(binder *b, int l)
-{
-    const model_hparams *hp = &b->m->hp;
-    model_layer *y = &b->m->layers[l];
-    const uint64_t embd = (uint64_t)hp->n_embd, n = (uint64_t)hp->n_expert;
-    const uint64_t dim = (uint64_t)hp->head_dim, q = (uint64_t)hp->n_head * dim;
-    const uint64_t k = (uint64_t)hp->n_head_kv * dim;
-    const bind_row rows[] = {
-        { "attn_norm.weight",    { embd },    SMALL, REQUIRED, &y->attn_norm },
-        { "attn_q_norm.weight",  { q },       SMALL, REQUIRED, &y->attn.q_norm },
-        { "attn_k_norm.weight",  { k },       SMALL, REQUIRED, &y->attn.k_norm },
-        { "ffn_norm.weight",     { embd },    SMALL, REQUIRED, &y->post_attn_norm },
-        { "ffn_gate_inp.weight", { embd, n }, SMALL, REQUIRED, &y->router },
-    };
-    int rc;
-    if ((rc = bind_projections(b, l)) < 0 || (rc = bind_rows(b, l, rows, ARRAY_LEN(rows))) < 0)
-        return rc;
-    return bind_experts(b, l, false);
-}
-
 static int olmoe_bind(binder *b)
 {
     int rc;
     if ((rc = bind_hparams(b)) < 0 || (rc = bind_globals(b, SMALL, REQUIRED)) < 0) return rc;
-    for (int l = 0; l < b->m->hp.n_layer; l++)
-        if ((rc = bind_layer(b, l)) < 0) return rc;
-    return 0;
+    return bind_plain_layers(b, true);
 }
 
 /* ---- the recipe ------------------------------------------------------------------------------ */
