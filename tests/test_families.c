@@ -11,7 +11,7 @@
 #include "cuda/gpu.h"
 #include "engine/gpu/weights_gpu.h"
 
-enum { MAX_SEQ = 8, MAX_TOKENS = 65 };
+enum { MAX_SEQ = 8, MAX_TOKENS = 90 };
 
 typedef struct family {
     const char *arch;
