@@ -73,8 +73,8 @@ static void sum_model(facts *f)
     for (int l = 0; l < m->hp.n_layer; l++) {
         const uint64_t one = expert_bytes(m->layers[l].experts);
         const uint64_t bank = expert_bank_bytes(m->layers[l].experts);
-        if (one < f->expert_smallest) f->expert_smallest = one;
-        if (bank < f->bank_smallest) f->bank_smallest = bank;
+        if (one > 0 && one < f->expert_smallest) f->expert_smallest = one;
+        if (bank > 0 && bank < f->bank_smallest) f->bank_smallest = bank;
         f->n_deltanet += m->layers[l].mixer == MIX_DELTANET;
         f->n_windowed += m->layers[l].window > 0;
     }

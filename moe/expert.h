@@ -11,7 +11,8 @@ typedef struct expert_id { int layer, index; } expert_id;
 
 typedef enum expert_slab { SLAB_GATE, SLAB_UP, SLAB_DOWN, SLAB_COUNT } expert_slab;
 
-/* One layer's bank, bound and shape-checked by the model. */
+/* One layer's bank, bound and shape-checked by the model. A layer without experts has one of zeros:
+ * n_expert 0, no tensors, no bytes. */
 typedef struct expert_bank {
     const tensor *weight[SLAB_COUNT];    /* gate and up are the same tensor if fused */
     const tensor *bias[SLAB_COUNT];      /* F32 [n_expert, rows], or NULL */
@@ -24,7 +25,7 @@ typedef struct expert_bank {
 /* All routed experts of a model: all that moe/ knows of it. */
 typedef struct expert_banks {
     const gguf *file;                    /* borrowed */
-    int n_layer;                         /* layers with experts: the trunk */
+    int n_layer;                         /* the trunk; some layers may have no experts */
     int n_expert, n_used;                /* of a layer, and of those chosen for a token */
     expert_bank *of;                     /* [n_layer] */
 } expert_banks;

@@ -27,6 +27,7 @@ typedef struct family {
 static family families[] = {
     { .arch = "qwen3moe", .error = 2e-5 }, { .arch = "qwen35moe", .error = 4e-5 },
     { .arch = "llama", .error = 2e-5 }, { .arch = "olmoe", .error = 2e-5 },
+    { .arch = "glm4moe", .error = 2e-5 },
 };
 
 /* ---- files ----------------------------------------------------------------------------------- */

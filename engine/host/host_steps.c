@@ -30,7 +30,7 @@ static void take_batch(host_steps *s, const batch *b)
     s->b.pos = b->pos;
     for (int i = 0; i < rope->n_table; i++)
         rope_table(ws->rope_cos[i], ws->rope_sin[i], rope->freq[i], rope->magnitude[i],
-                   s->b.m->hp.rope_dim, b->pos, b->n);
+                   rope->dim[i], b->pos, b->n);
 }
 
 static int begin(void *self, const batch *b, err_ctx *err)
@@ -103,6 +103,7 @@ static void route(void *self, int l)
     ops_rmsnorm(b->o, ws->h, ws->x, b->w->layers[l].post_attn_norm, b->n, hp->n_embd,
                 (size_t)hp->n_embd, hp->rms_eps);
     acts_set(&ws->hx, ws->h, b->n, hp->n_embd);
+    if (b->w->layers[l].experts->n_expert == 0) return;
     ops_matmul(b->o, ws->router, &b->w->layers[l].router, &ws->hx);
     select_args a = { b, hp->router };
     a.rule.bias = b->w->layers[l].choice_bias;
@@ -121,7 +122,7 @@ static void route(void *self, int l)
 static void activate_shared(void *ctx, int64_t first, int64_t end, int thread)
 {
     const host_batch *b = ctx;
-    const int n_ff = b->m->hp.n_ff_shared;
+    const int n_ff = b->n_ff;
     (void)thread;
     for (int64_t t = first; t < end; t++) {
         float *gate = b->ws->shared_gate + (size_t)t * (size_t)n_ff;
@@ -132,22 +133,22 @@ static void activate_shared(void *ctx, int64_t first, int64_t end, int thread)
 static void shared_expert(host_batch *b, int l)
 {
     const layer_weights *w = &b->w->layers[l];
-    const model_hparams *hp = &b->m->hp;
     workspace *ws = b->ws;
     const product first[] = { { ws->shared_gate, &w->shared_gate },
                               { ws->shared_up, &w->shared_up },
                               { ws->shared_sigma, &w->shared_gate_inp } };
-    if (hp->n_ff_shared == 0) return;
-    ops_matmuls(b->o, first, ARRAY_LEN(first), &ws->hx);
-    pool_run(b->o->team, b->n, pool_grain(16 * (int64_t)hp->n_ff_shared), activate_shared, b);
-    acts_set(&ws->shared_x, ws->shared_gate, b->n, hp->n_ff_shared);
+    if (!w->shared_gate.data) return;
+    b->n_ff = w->shared_gate.rows;
+    ops_matmuls(b->o, first, w->shared_gate_inp.data ? 3 : 2, &ws->hx);
+    pool_run(b->o->team, b->n, pool_grain(16 * (int64_t)b->n_ff), activate_shared, b);
+    acts_set(&ws->shared_x, ws->shared_gate, b->n, b->n_ff);
     ops_matmul(b->o, ws->shared_y, &w->shared_down, &ws->shared_x);
 }
 
-static int experts_here(void *self, int l, err_ctx *err)
+static int routed_experts(host_steps *s, int l, err_ctx *err)
 {
-    host_steps *s = self;
     workspace *ws = s->b.ws;
+    if (s->b.w->layers[l].experts->n_expert == 0) return 0;
     worklist_fill(ws->work, ws->ids, s->b.n, s->b.m->hp.n_expert_used);
     const expert_job job = {
         .bank = s->b.w->layers[l].experts, .act = s->b.m->family->act, .x = &ws->hx,
@@ -155,34 +156,46 @@ static int experts_here(void *self, int l, err_ctx *err)
         .layer = l,
     };
     const int rc = experts_cpu_run(s->experts, &job, err);
-    if (rc < 0) return err_prefix(err, rc, "layer %d", l);
-    shared_expert(&s->b, l);
-    return 0;
+    return rc < 0 ? err_prefix(err, rc, "layer %d", l) : 0;
+}
+
+static int experts_here(void *self, int l, err_ctx *err)
+{
+    host_steps *s = self;
+    const int rc = routed_experts(s, l, err);
+    if (rc == 0) shared_expert(&s->b, l);
+    return rc;
 }
 
 /* ---- join ------------------------------------------------------------------------------------ */
 
+typedef struct join_args {
+    const host_batch *b;
+    const layer_weights *w;
+} join_args;
+
 static void join_tokens(void *ctx, int64_t first, int64_t end, int thread)
 {
-    const host_batch *b = ctx;
-    const workspace *ws = b->ws;
-    const int k = b->m->hp.n_expert_used, n_embd = b->m->hp.n_embd;
-    const bool shared = b->m->hp.n_ff_shared > 0;
+    const join_args *a = ctx;
+    const workspace *ws = a->b->ws;
+    const int n_embd = a->b->m->hp.n_embd;
+    const int k = a->w->experts->n_expert > 0 ? a->b->m->hp.n_expert_used : 0;
+    const bool shared = a->w->shared_gate.data, gated = a->w->shared_gate_inp.data;
     (void)thread;
     for (int64_t t = first; t < end; t++) {
         const size_t at = (size_t)t * (size_t)n_embd;
-        b->o->loops->join(ws->x + at, ws->slots + (size_t)k * at, ws->gates + t * k, k,
-                          shared ? ws->shared_y + at : NULL,
-                          shared ? sigmoid_f32(ws->shared_sigma[t]) : 0.0f, n_embd);
+        a->b->o->loops->join(ws->x + at, ws->slots + (size_t)k * at, ws->gates + t * k, k,
+                             shared ? ws->shared_y + at : NULL,
+                             gated ? sigmoid_f32(ws->shared_sigma[t]) : 1.0f, n_embd);
     }
 }
 
 static void join(void *self, int l)
 {
     host_batch *b = &((host_steps *)self)->b;
-    (void)l;
+    join_args a = { b, &b->w->layers[l] };
     pool_run(b->o->team, b->n, pool_grain((int64_t)b->m->hp.n_expert_used * b->m->hp.n_embd),
-             join_tokens, b);
+             join_tokens, &a);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */

@@ -40,8 +40,9 @@ typedef struct layer_weights {
     matrix router;
     const float *choice_bias;            /* [n_expert], or NULL */
     const expert_bank *experts;
-    matrix shared_gate_inp;              /* one row */
-    matrix shared_gate, shared_up, shared_down;
+    matrix shared_gate, shared_up, shared_down;  /* beside the experts, or instead of them; or
+                                          * absent */
+    matrix shared_gate_inp;              /* one row; absent: counted in full */
 } layer_weights;
 
 typedef struct weights {

@@ -46,12 +46,13 @@ static void place_experts(workspace *w, mem_layout *a, const model_hparams *hp, 
     w->ids = mem_layout_take(a, (uint64_t)n, (uint64_t)k, sizeof *w->ids);
     w->gates = mem_layout_floats(a, n, k);
     w->slots = mem_layout_floats(a, n, (int64_t)k * hp->n_embd);
-    if (hp->n_ff_shared == 0) return;
-    w->shared_gate = mem_layout_floats(a, n, hp->n_ff_shared);
-    w->shared_up = mem_layout_floats(a, n, hp->n_ff_shared);
+    const int n_ff = max_int(hp->n_ff_shared, hp->n_ff_dense);
+    if (n_ff == 0) return;
+    w->shared_gate = mem_layout_floats(a, n, n_ff);
+    w->shared_up = mem_layout_floats(a, n, n_ff);
     w->shared_y = mem_layout_floats(a, n, hp->n_embd);
     w->shared_sigma = mem_layout_floats(a, n, 1);
-    place_acts(&w->shared_x, a, n, hp->n_ff_shared);
+    place_acts(&w->shared_x, a, n, n_ff);
 }
 
 static void place_all(workspace *w, mem_layout *a, const model *m, int n_thread, int n)

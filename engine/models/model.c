@@ -15,6 +15,7 @@ static const model_family *const families[] = {
     [ARCH_QWEN3NEXT] = &qwen3next_family, [ARCH_GPTOSS] = &gptoss_family,
     [ARCH_QWEN3MOE] = &qwen3moe_family, [ARCH_OLMOE] = &olmoe_family,
     [ARCH_LLAMA] = &llama_family, [ARCH_QWEN35MOE] = &qwen35moe_family,
+    [ARCH_GLM4MOE] = &glm4moe_family,
 };
 
 /* Names that come close enough to deserve a word. */
@@ -100,6 +101,13 @@ int model_use_experts(model *m, int n, err_ctx *err)
     return rc;
 }
 
+const expert_bank *model_first_bank(const model *m)
+{
+    int l = 0;
+    while (l < m->hp.n_layer - 1 && m->layers[l].experts->n_expert == 0) l++;
+    return m->layers[l].experts;
+}
+
 void model_free(model *m)
 {
     if (!m) return;
@@ -162,7 +170,7 @@ static model_use expert_use(const expert_bank *bank, int s)
 
 static void visit_experts(const expert_bank *bank, int layer, model_visit_fn *fn, void *ctx)
 {
-    for (int s = 0; s < SLAB_COUNT; s++) {
+    for (int s = 0; s < SLAB_COUNT && bank->n_expert > 0; s++) {
         const bool seen = bank->fused && s == SLAB_UP;
         if (!seen) fn(ctx, bank->weight[s], expert_use(bank, s), layer);
         if (!seen && bank->scale[s]) fn(ctx, bank->scale[s], USE_EXPERT_SMALL, layer);
@@ -200,7 +208,7 @@ void model_visit_matrices(const model *m, model_matrix_fn *fn, void *ctx)
             if (layer_weights[i].is_matrix)
                 visit_matrix((const weight *)(layer + layer_weights[i].at), layer_weights[i].use,
                              fn, ctx);
-        for (int s = 0; s < SLAB_COUNT; s++)
+        for (int s = 0; s < SLAB_COUNT && bank->n_expert > 0; s++)
             if (!(bank->fused && s == SLAB_UP))
                 fn(ctx, bank->weight[s], bank->scale[s], expert_use(bank, s));
     }

@@ -12,7 +12,8 @@
 #include "moe/router.h"
 
 typedef enum model_arch {
-    ARCH_QWEN3NEXT, ARCH_GPTOSS, ARCH_QWEN3MOE, ARCH_OLMOE, ARCH_LLAMA, ARCH_QWEN35MOE
+    ARCH_QWEN3NEXT, ARCH_GPTOSS, ARCH_QWEN3MOE, ARCH_OLMOE, ARCH_LLAMA, ARCH_QWEN35MOE,
+    ARCH_GLM4MOE
 } model_arch;
 
 /* A matrix or vector with its optional companion scale (NVFP4): y = scale * (W x), before any bias;
@@ -44,6 +45,7 @@ typedef struct model_hparams {
 
     int n_expert, n_expert_used, n_ff_expert;
     int n_ff_shared;                     /* 0: no shared expert */
+    int n_ff_dense;                      /* of layers without experts; 0: all have some */
     router_rule router;                  /* without a bias: that is the layer's */
 
     int window;                          /* sliding window of windowed layers; 0: none */
@@ -74,7 +76,8 @@ typedef struct model_layer {
     weight router, router_bias;
     weight choice_bias;                  /* added to scores for the choice alone */
     expert_bank *experts;                /* that of the layer in model.experts */
-    weight shared_gate_inp, shared_gate, shared_up, shared_down;
+    weight shared_gate, shared_up, shared_down;  /* beside the experts, or instead of them */
+    weight shared_gate_inp;              /* absent: counted in full */
     struct mtp_weights {                 /* MTP blocks only; the last three are optional */
         weight eh_proj, enorm, hnorm, head_norm, embed, head;
     } mtp;
@@ -119,6 +122,9 @@ enum { MODEL_MOST_USED = 32 };           /* that the GPU's kernels and the plan'
                                           * for */
 int model_use_experts(model *m, int n, err_ctx *err);
 int model_check_experts(const model *m, int n, err_ctx *err);    /* whether it would be taken */
+
+/* The experts of the first layer that has any: those of the others are like them. */
+const expert_bank *model_first_bank(const model *m);
 
 const model_family *model_family_of(model_arch a);
 const char *model_arch_name(model_arch a);       /* of the family */

@@ -34,8 +34,7 @@ int bind_keys(const binder *b, const bind_key *keys, int n_key)
     return 0;
 }
 
-/* A number above 0, or from 0 on if zero_ok. Absent: *to is left alone, or an error if required. */
-static int bind_float(const binder *b, double *to, const char *name, bool zero_ok, bind_need need)
+int bind_float(const binder *b, double *to, const char *name, bool zero_ok, bind_need need)
 {
     char key[BIND_KEY_CAP];
     const double lo = zero_ok ? 0.0 : (double)FLT_MIN;
@@ -222,6 +221,27 @@ int bind_plain_rope(binder *b)
     hp->rope_dim = hp->head_dim;
     const int rc = bind_keys(b, rotated, 1);
     return rc < 0 ? rc : bind_rope(b, OPTIONAL);
+}
+
+int bind_not_dense(const binder *b)
+{
+    int n_expert = 0;
+    const bind_key count[] = { { "expert_count", 0, MAX_EXPERTS, OPTIONAL, &n_expert } };
+    const int rc = bind_keys(b, count, 1);
+    if (rc < 0 || n_expert > 0) return rc;
+    return err_set(b->err, ERR_UNSUPPORTED, "%s without experts (%s.expert_count): a dense model, "
+                   "which this program does not run", b->arch, b->arch);
+}
+
+int bind_no_groups(const binder *b)
+{
+    char key[BIND_KEY_CAP];
+    int groups = 0;
+    const bind_key keys[] = { { "expert_group_count", 0, MAX_EXPERTS, OPTIONAL, &groups } };
+    const int rc = bind_keys(b, keys, 1);
+    if (rc < 0 || groups <= 1) return rc;
+    return err_set(b->err, ERR_UNSUPPORTED, "key %s = %d: routing by groups is not supported",
+                   bind_key_name(key, b, "expert_group_count"), groups);
 }
 
 int bind_expert_counts(binder *b)

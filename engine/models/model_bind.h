@@ -18,7 +18,7 @@ typedef struct binder {
 
 /* The architectures. The bind of each fills hp and layers of a zeroed model. */
 extern const model_family qwen3next_family, gptoss_family, qwen3moe_family, olmoe_family,
-    llama_family, qwen35moe_family;
+    llama_family, qwen35moe_family, glm4moe_family;
 
 /* Ranges that keys are held to. They keep every product of two of them far below 2^63. */
 enum {
@@ -43,6 +43,9 @@ typedef struct bind_key {
 } bind_key;
 int bind_keys(const binder *b, const bind_key *keys, int n_key);
 
+/* A number above 0, or from 0 on if zero_ok. Absent: *to is left alone, or an error if required. */
+int bind_float(const binder *b, double *to, const char *name, bool zero_ok, bind_need need);
+
 /* Number of blocks, the trailing MTP blocks among them, and the array of layers. */
 int bind_blocks(binder *b);
 
@@ -63,6 +66,9 @@ int bind_rope(binder *b, bind_need need);
 /* How many dimensions of a head turn: all, unless rope.dimension_count says otherwise; and
  * bind_rope. */
 int bind_plain_rope(binder *b);
+
+int bind_not_dense(const binder *b);     /* refuses files of the same name without experts */
+int bind_no_groups(const binder *b);     /* refuses experts that are chosen by groups */
 
 /* Number of experts, and how many are used. */
 int bind_expert_counts(binder *b);

@@ -69,7 +69,7 @@ static int bind_ff_keys(binder *b)
     model_hparams *hp = &b->m->hp;
     char key[BIND_KEY_CAP];
     int64_t ff = 0;
-    int groups = 0, rc;
+    int rc;
     const tensor *shared = bind_find(b, 0, "ffn_gate_shexp.weight");
 
     bind_key_name(key, b, "feed_forward_length");
@@ -82,13 +82,9 @@ static int bind_ff_keys(binder *b)
           hp->n_ff_expert ? OPTIONAL : REQUIRED, &hp->n_ff_expert },
         { "expert_shared_feed_forward_length", 1, MAX_SIZE,
           hp->n_ff_shared ? OPTIONAL : REQUIRED, &hp->n_ff_shared },
-        { "expert_group_count",                0, MAX_EXPERTS, OPTIONAL, &groups },
     };
-    if ((rc = bind_keys(b, keys, ARRAY_LEN(keys))) < 0) return rc;
-    if (groups > 1)
-        return err_set(b->err, ERR_UNSUPPORTED, "key %s = %d: routing by groups is not supported",
-                       bind_key_name(key, b, "expert_group_count"), groups);
-    return 0;
+    rc = bind_keys(b, keys, ARRAY_LEN(keys));
+    return rc < 0 ? rc : bind_no_groups(b);
 }
 
 static int bind_hparams(binder *b)

@@ -75,12 +75,12 @@ void rope_table(float *cosine, float *sine, const double *freq, double magnitude
 
 int rope_tables_init(rope_tables *t, const model *m, bool rounded, err_ctx *err)
 {
-    const int half = m->hp.rope_dim / 2;
     *t = (rope_tables){ .n_table = m->hp.rope_base_window == m->hp.rope_base ? 1 : 2 };
     for (int i = 0; i < t->n_table; i++) {
         const rope_spec s = rope_spec_of(&m->hp, i == 1, rounded || m->family->yarn_rounded);
-        t->freq[i] = mem_array((size_t)half, sizeof(double));
-        if (!t->freq[i]) return err_set(err, ERR_NOMEM, "rope: %d frequencies", half);
+        t->dim[i] = s.dim;
+        t->freq[i] = mem_array((size_t)s.dim / 2, sizeof(double));
+        if (!t->freq[i]) return err_set(err, ERR_NOMEM, "rope: %d frequencies", s.dim / 2);
         rope_frequencies(t->freq[i], &t->magnitude[i], &s);
     }
     return 0;
