@@ -19,6 +19,8 @@ static int check_widths(const model_hparams *hp, err_ctx *err)
     const int64_t most = 1 << 26;
     const struct { const char *what; int64_t width; } list[] = {
         { "attention heads", 2 * (int64_t)hp->n_head * hp->head_dim },
+        { "attention heads of windowed layers",
+          2 * (int64_t)hp->windowed.n_head * hp->windowed.head_dim },
         { "DeltaNet values", (int64_t)hp->ssm_n_v_head * hp->ssm_head_dim },
         { "DeltaNet keys", (int64_t)hp->ssm_n_k_head * hp->ssm_head_dim },
         { "vocabulary", hp->n_vocab },

@@ -63,7 +63,7 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
                                     .slack = c->slack ? c->slack : n_pos }, &err) == 0,
            "%s", err.msg);
     s.view = kv_layer_view(s.store, 0);
-    s.store_bytes = (size_t)c->n_head_kv * (size_t)s.view.rows * kv_row_bytes(s.store);
+    s.store_bytes = (size_t)c->n_head_kv * (size_t)s.view.rows * s.view.row_bytes;
     memset(s.view.keys, c->stale ? 0xFF : 0, s.store_bytes);
     memset(s.view.values, c->stale ? 0xFF : 0, s.store_bytes);
     s.q_norm = host_floats(dim, 0.5f, rng);
@@ -198,7 +198,7 @@ static void compare_row(row_difference *d, const uint8_t *got, const uint8_t *wa
  * are. */
 static void compare_store(session *s, const tokens *b)
 {
-    const size_t row_bytes = kv_row_bytes(s->store);
+    const size_t row_bytes = s->view.row_bytes;
     uint8_t *keys = host_room(s->store_bytes, 1), *values = host_room(s->store_bytes, 1);
     row_difference d = { 0 };
     vram_read(keys, s->a.keys, s->store_bytes);

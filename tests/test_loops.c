@@ -140,6 +140,11 @@ static void see_norms(const loops *f, const loops *ref, number_kind kind, int n,
     same(got, want, count, f->isa, "L2 norm", kind, n);
     got = copied(x, count);
     want = copied(x, count);
+    f->rmsnorm(got, x, NULL, n, 1e-6f);
+    ref->rmsnorm(want, x, NULL, n, 1e-6f);
+    same(got, want, count, f->isa, "norm without a gain", kind, n);
+    got = copied(x, count);
+    want = copied(x, count);
     f->delta_gated_norm(got, z, w, n, 1e-6f);
     ref->delta_gated_norm(want, z, w, n, 1e-6f);
     same(got, want, count, f->isa, "gated norm", kind, n);
@@ -240,6 +245,10 @@ static void test_values(const loops *f)
     }
     f->rmsnorm(y, x, z, N, 1e-5f);
     CHECK_MSG(rel_error(y, norm, N) < 8e-8, "%s: norm off by %.1e", f->isa, rel_error(y, norm, N));
+    for (int i = 0; i < N; i++) norm[i] = x[i] / sqrt(squares / N + 1e-5);
+    f->rmsnorm(y, x, NULL, N, 1e-5f);
+    CHECK_MSG(rel_error(y, norm, N) < 8e-8, "%s: norm without a gain off by %.1e", f->isa,
+              rel_error(y, norm, N));
     for (int i = 0; i < N; i++) z[i] *= 20.0f;
     f->gate(y, x, z, N);
     CHECK_MSG(rel_error(y, gated, N) < 8e-8, "%s: gate off by %.1e", f->isa,

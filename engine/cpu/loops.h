@@ -25,7 +25,8 @@ typedef struct loops {
      * at any alignment or NULL */
     void (*finish)(float *y, size_t y_stride, const float *sums, int n_row, int n_token,
                    float factor, const uint8_t *bias);
-    void (*rmsnorm)(float *y, const float *x, const float *w, int n, float eps);  /* y may be x */
+    /* y may be x; w NULL: no gain */
+    void (*rmsnorm)(float *y, const float *x, const float *w, int n, float eps);
     void (*add)(float *x, const float *y, size_t n);     /* x += y */
     /* x += the sum over k experts of gate * y, in order, then sigma * shared unless that is NULL */
     void (*join)(float *x, const float *y, const float *gate, int k, const float *shared,

@@ -27,7 +27,10 @@ static void finish(float *y, size_t y_stride, const float *sums, int n_row, int 
 static void rmsnorm(float *y, const float *x, const float *w, int n, float eps)
 {
     const float scale = (float)(1.0 / sqrt(f64_squares(x, n) / n + (double)eps));
-    for (int i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
+    if (w)
+        for (int i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
+    else
+        for (int i = 0; i < n; i++) y[i] = x[i] * scale;
 }
 
 static void add(float *restrict x, const float *restrict y, size_t n)

@@ -67,7 +67,7 @@ void ops_matmul(const ops *o, float *y, const matrix *w, acts *x);
 /* y[n, width] = row ids[t] of the embedding */
 void ops_embed(const ops *o, float *y, const matrix *table, const int32_t *ids, int n);
 
-/* y = x / rms(x) * w. y may be x. Rows of x lie stride apart, as do those of y. */
+/* y = x / rms(x) * w; w NULL: no gain. y may be x. Rows of x lie stride apart, as do those of y. */
 void ops_rmsnorm(const ops *o, float *y, const float *x, const float *w, int n, int width,
                  size_t stride, float eps);
 

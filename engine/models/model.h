@@ -23,6 +23,12 @@ typedef struct weight {
     const tensor *scale;                 /* F32 {1}, or NULL: 1 */
 } weight;
 
+/* The heads of an attention layer. */
+typedef struct attn_shape {
+    int n_head, n_head_kv, head_dim;
+    int rope_dim;                        /* dimensions of a head that turn */
+} attn_shape;
+
 typedef enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN } rope_scaling;
 
 typedef struct model_hparams {
@@ -37,7 +43,8 @@ typedef struct model_hparams {
 
     int rope_dim;
     double rope_base;
-    double rope_base_window;             /* of windowed layers; equal to rope_base in known files */
+    double rope_base_window;             /* of windowed layers */
+    attn_shape windowed;                 /* theirs, where it is another; n_head 0: it is not */
     rope_scaling rope_scaling;
     double rope_factor;                  /* 1 without scaling */
     int rope_ctx_orig;
@@ -62,7 +69,8 @@ typedef struct model_layer {
     int window;                          /* keys visible including the token's own; 0: all */
     weight attn_norm, post_attn_norm;
     struct {                             /* MIX_ATTENTION */
-        weight q, k, v, out;             /* qwen3next: q holds query and gate, per head */
+        weight q, k, v, out;             /* qwen3next: q holds query and gate, per head; without v
+                                          * values are the keys as they were projected */
         weight q_bias, k_bias, v_bias, out_bias, sinks, q_norm, k_norm;
         weight qkv, qkv_bias;            /* gpt-oss files may fuse q, k, v: then those are absent */
     } attn;
@@ -83,6 +91,18 @@ typedef struct model_layer {
     } mtp;
 } model_layer;
 
+/* Of full layers, or of windowed ones. */
+static inline attn_shape hparams_attn(const model_hparams *hp, bool windowed)
+{
+    if (windowed && hp->windowed.n_head > 0) return hp->windowed;
+    return (attn_shape){ hp->n_head, hp->n_head_kv, hp->head_dim, hp->rope_dim };
+}
+
+static inline attn_shape layer_attn(const model_hparams *hp, const model_layer *y)
+{
+    return hparams_attn(hp, y->window > 0);
+}
+
 /* What all models of an architecture have in common: one constant in its file. */
 struct binder;
 typedef struct model_family {
@@ -91,6 +111,8 @@ typedef struct model_family {
     bool attn_gated;                     /* rows of q: query, then gate, head by head */
     bool rope_neighbours;                /* pairs that turn are 2i, 2i + 1, not i, i + half */
     bool attn_norm_whole;                /* q_norm and k_norm are of all heads together */
+    bool attn_norm_values;               /* values, too, are normed, head by head, with no gain */
+    bool attn_unscaled;                  /* products of queries and keys are taken as they are */
     expert_activation act;
     bool cache_experts;                  /* experts may change places in VRAM: tried and tested */
     bool yarn_rounded;                   /* YaRN's range is rounded to whole pairs of dimensions */

@@ -16,7 +16,7 @@ static const double two_pi = 6.283185307179586476925;
 rope_spec rope_spec_of(const model_hparams *hp, bool windowed, bool rounded)
 {
     const rope_spec s = {
-        .dim = hp->rope_dim,
+        .dim = hparams_attn(hp, windowed).rope_dim,
         .base = windowed ? hp->rope_base_window : hp->rope_base,
         .factor = hp->rope_factor,
         .scaling = hp->rope_scaling,
@@ -75,7 +75,8 @@ void rope_table(float *cosine, float *sine, const double *freq, double magnitude
 
 int rope_tables_init(rope_tables *t, const model *m, bool rounded, err_ctx *err)
 {
-    *t = (rope_tables){ .n_table = m->hp.rope_base_window == m->hp.rope_base ? 1 : 2 };
+    const bool alike = m->hp.rope_base_window == m->hp.rope_base && m->hp.windowed.n_head == 0;
+    *t = (rope_tables){ .n_table = alike ? 1 : 2 };
     for (int i = 0; i < t->n_table; i++) {
         const rope_spec s = rope_spec_of(&m->hp, i == 1, rounded || m->family->yarn_rounded);
         t->dim[i] = s.dim;
