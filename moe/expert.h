@@ -30,8 +30,9 @@ typedef struct expert_banks {
     expert_bank *of;                     /* [n_layer] */
 } expert_banks;
 
-/* What joins gate and up before down: silu(gate) * up, or gpt-oss's clamped form of it. */
-typedef enum expert_activation { ACT_SWIGLU, ACT_SWIGLU_CLAMPED } expert_activation;
+/* What joins gate and up before down: silu(gate) * up, gpt-oss's clamped form of it, or
+ * gelu(gate) * up. */
+typedef enum expert_activation { ACT_SWIGLU, ACT_SWIGLU_CLAMPED, ACT_GEGLU } expert_activation;
 
 uint64_t expert_slab_rows(const expert_bank *b, expert_slab s);
 uint64_t expert_slab_bytes(const expert_bank *b, expert_slab s);  /* weights only */

@@ -18,6 +18,7 @@ typedef struct loops {
     void (*quantise)(int8_t *q, float *dx, int16_t *s, const float *x, int n_block);
     void (*swiglu)(float *out, const float *g, const float *u, int n);
     void (*swiglu_clamped)(float *out, const float *g, const float *u, int n);
+    void (*geglu)(float *out, const float *g, const float *u, int n);    /* gelu(g) u, by tanh */
     void (*gate)(float *out, const float *x, const float *z, int n);     /* x * sigmoid(z) */
 
     /* rows.c */
@@ -31,6 +32,7 @@ typedef struct loops {
     /* x += the sum over k experts of gate * y, in order, then sigma * shared unless that is NULL */
     void (*join)(float *x, const float *y, const float *gate, int k, const float *shared,
                  float sigma, int n);
+    void (*soft_cap)(float *x, int n, float cap);        /* x = cap * tanh(x / cap), in place */
     /* the first dim values of a head by one row of the tables of rope.h, in pairs (i, i + dim/2) */
     void (*rotate)(float *head, const float *cosine, const float *sine, int dim);
 
