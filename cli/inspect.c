@@ -50,7 +50,7 @@ typedef struct facts {
     type_sum types[USE_COUNT][QT_COUNT]; /* everything in MTP blocks counts as USE_MTP */
     uint64_t file_bytes, template_bytes;
     uint64_t expert_smallest, bank_smallest;
-    int n_deltanet, n_windowed;
+    int n_deltanet, n_windowed, n_dense;
     int stops[64], n_stop;               /* the first 64, should there be more */
     str_view name, tok_model;            /* empty: not given */
 } facts;
@@ -77,6 +77,7 @@ static void sum_model(facts *f)
         if (bank > 0 && bank < f->bank_smallest) f->bank_smallest = bank;
         f->n_deltanet += m->layers[l].mixer == MIX_DELTANET;
         f->n_windowed += m->layers[l].window > 0;
+        f->n_dense += m->layers[l].experts->n_expert == 0;
     }
 }
 
@@ -181,6 +182,9 @@ static void print_model(const facts *f)
     row("hidden size", "%s", text_count(n, sizeof n, (uint64_t)hp->n_embd));
     row("attention", "%d heads of %d, %d for keys and values", hp->n_head, hp->head_dim,
         hp->n_head_kv);
+    if (hp->windowed.n_head)
+        row("", "with a window %d heads of %d, %d for keys and values", hp->windowed.n_head,
+            hp->windowed.head_dim, hp->windowed.n_head_kv);
     if (hp->window) row("window", "%s tokens", text_count(n, sizeof n, (uint64_t)hp->window));
     if (f->n_deltanet)
         row("DeltaNet", "%d key and %d value heads of %d, convolution over %d", hp->ssm_n_k_head,
@@ -189,6 +193,8 @@ static void print_model(const facts *f)
         row("experts", "%d, %d used, width %d + shared %d", hp->n_expert, hp->n_expert_used,
             hp->n_ff_expert, hp->n_ff_shared);
     else row("experts", "%d, %d used, width %d", hp->n_expert, hp->n_expert_used, hp->n_ff_expert);
+    if (f->n_dense)
+        row("dense layers", "%d, width %d instead of experts", f->n_dense, hp->n_ff_dense);
     row("context", "%s tokens", text_count(n, sizeof n, (uint64_t)hp->ctx_train));
     if (hp->rope_scaling == ROPE_PLAIN)
         row("rope", "%d dimensions, base %.10g", hp->rope_dim, hp->rope_base);

@@ -10,6 +10,7 @@
 
 #include "cuda/gpu.h"
 #include "engine/gpu/weights_gpu.h"
+#include "loader/bytes.h"
 
 enum { MAX_SEQ = 8, MAX_TOKENS = 90 };
 
@@ -27,7 +28,7 @@ typedef struct family {
 static family families[] = {
     { .arch = "qwen3moe", .error = 2e-5 }, { .arch = "qwen35moe", .error = 4e-5 },
     { .arch = "llama", .error = 2e-5 }, { .arch = "olmoe", .error = 2e-5 },
-    { .arch = "glm4moe", .error = 2e-5 },
+    { .arch = "glm4moe", .error = 2e-5 }, { .arch = "gemma4", .error = 2e-5 },
 };
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -163,6 +164,102 @@ static void test_family(family *f, int step)
     }
 }
 
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* The value of a key that the file has: after its length, its name and its type. */
+static uint8_t *value_of(uint8_t *bytes, size_t size, const char *key)
+{
+    const size_t n = strlen(key);
+    for (uint8_t *p = bytes + 8; p + n + 8 < bytes + size; p++)
+        if (load_u64(p - 8) == n && memcmp(p, key, n) == 0) return p + n + 4;
+    return NULL;
+}
+
+/* Binds the file of a family with 32 bits of one key changed. Free both. */
+static int bind_changed(model **m, gguf **g, uint8_t **bytes, const char *key, uint32_t value,
+                        err_ctx *err)
+{
+    char path[512];
+    size_t size;
+    int rc;
+    *m = NULL;
+    *g = NULL;
+    test_path(path, sizeof path, "%s/families/tiny-%.*s-bf16.gguf", test_unpacked(),
+              (int)strcspn(key, "."), key);
+    *bytes = test_read_file(path, &size);
+    uint8_t *at = *bytes ? value_of(*bytes, size, key) : NULL;
+    if (!CHECK_MSG(at, "%s: not in %s", key, path)) return -1;
+    store_u32(at, value);
+    rc = gguf_open_memory(g, *bytes, size, err);
+    return rc < 0 ? rc : model_bind(m, *g, err);
+}
+
+static void test_refused(void)
+{
+    static const struct { const char *key; uint32_t value; const char *want; } rows[] = {
+        { "glm4moe.expert_group_count", 2, "routing by groups" },
+        { "glm4moe.leading_dense_block_count", 3, "leading_dense_block_count" },
+        { "glm4moe.leading_dense_block_count", 2, "missing tensor blk.1.ffn_gate.weight" },
+        { "glm4moe.leading_dense_block_count", 0, "missing tensor blk.0.ffn_gate_inp.weight" },
+        { "glm4moe.expert_gating_func", 3, "expert_gating_func" },
+        { "glm4moe.expert_shared_count", 2, "tensor blk.1.ffn_gate_shexp.weight has shape" },
+        { "gemma4.expert_count", 0, "a dense model" },
+        { "gemma4.attention.shared_kv_layers", 2, "attention.shared_kv_layers = 2: not supported" },
+        { "gemma4.embedding_length_per_layer_input", 32, "per_layer_input = 32: not supported" },
+        { "gemma4.attention.head_count", 3, "multiple of attention.head_count_kv = 2" },
+        { "gemma4.attention.value_length_swa", 64, "differs from attention.key_length_swa = 32" },
+        { "gemma4.attention.key_length", 32, "differs from attention.key_length = 32" },
+        { "gemma4.rope.dimension_count_swa", 34, "at most attention.key_length_swa = 32" },
+        { "gemma4.rope.dimension_count", 32, "tensor rope_freqs.weight has shape" },
+        { "gemma4.feed_forward_length", 64, "tensor blk.0.ffn_gate.weight has shape" },
+        { "gemma4.attention.sliding_window", 0, "attention.sliding_window" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        model *m;
+        gguf *g;
+        uint8_t *bytes;
+        err_ctx err = { 0 };
+        const int rc = bind_changed(&m, &g, &bytes, rows[i].key, rows[i].value, &err);
+        CHECK_MSG(rc < 0 && strstr(err.msg, rows[i].want), "%s = %u: %s", rows[i].key,
+                  rows[i].value, err.msg);
+        model_free(m);
+        gguf_close(g);
+        mem_free(bytes);
+    }
+}
+
+/* What keys say that no tiny model does otherwise. */
+static void test_keys(void)
+{
+    const float factor = 2.5f;
+    model *m;
+    gguf *g;
+    uint8_t *bytes;
+    err_ctx err = { 0 };
+    if (CHECK_MSG(bind_changed(&m, &g, &bytes, "glm4moe.expert_weights_scale", load_u32(&factor),
+                               &err) == 0, "%s", err.msg)) {
+        CHECK(m->hp.router.factor == factor && m->hp.router.score == ROUTER_SIGMOID &&
+              !m->hp.router.as_scored);
+        CHECK(m->hp.n_layer == 3 && m->hp.n_mtp == 0 && model_first_bank(m) == &m->experts.of[1]);
+        CHECK(m->layers[0].shared_gate.t && !m->layers[0].router.t && m->layers[1].router.t);
+    }
+    model_free(m);
+    gguf_close(g);
+    mem_free(bytes);
+    if (CHECK_MSG(bind_changed(&m, &g, &bytes, "gemma4.final_logit_softcapping", 0, &err) == 0,
+                  "%s", err.msg)) {
+        const attn_shape full = layer_attn(&m->hp, &m->layers[2]);
+        const attn_shape windowed = layer_attn(&m->hp, &m->layers[0]);
+        CHECK(m->hp.logit_cap == 0.0f && m->layers[0].window == 16 && m->layers[2].window == 0);
+        CHECK(full.n_head_kv == 1 && full.head_dim == 64 && full.rope_dim == 64);
+        CHECK(windowed.n_head_kv == 2 && windowed.head_dim == 32 && windowed.rope_dim == 32);
+        CHECK(!m->layers[2].attn.v.t && m->layers[0].attn.v.t && m->head_tied);
+    }
+    model_free(m);
+    gguf_close(g);
+    mem_free(bytes);
+}
+
 int main(int argc, char **argv)
 {
     test_begin("families", argc, argv);
@@ -170,5 +267,7 @@ int main(int argc, char **argv)
         if (family_open(&families[i])) test_family(&families[i], sim_gpu() ? 3 : 1);
         family_close(&families[i]);
     }
+    test_refused();
+    test_keys();
     return test_end();
 }

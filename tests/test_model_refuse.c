@@ -115,7 +115,7 @@ static void test_contradictions(void)
     } rows[] = {
         { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "mamba") },
           "unsupported architecture 'mamba' (supported: qwen3next, gpt-oss, qwen3moe, olmoe, llama, "
-          "qwen35moe, glm4moe)", "unknown" },
+          "qwen35moe, glm4moe, gemma4)", "unknown" },
         { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "llama") },
           "key llama.block_count missing", "keys of another family" },
         { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "x\ny") },

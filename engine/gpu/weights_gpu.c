@@ -212,7 +212,8 @@ int weights_gpu_check(const model *m, err_ctx *err)
         return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for DeltaNet heads of %d "
                        "values and a convolution over %d", hp->ssm_head_dim, hp->ssm_conv);
     if (m->family->rope_neighbours || m->family->attn_norm_whole || hp->ssm_tiled ||
-        hp->n_ff_dense > 0 || (hp->n_ff_shared > 0 && !m->layers[0].shared_gate_inp.t) ||
+        hp->n_ff_dense > 0 || m->family->act == ACT_GEGLU || hp->windowed.n_head > 0 ||
+        hp->logit_cap > 0.0f || (hp->n_ff_shared > 0 && !m->layers[0].shared_gate_inp.t) ||
         hp->router.score != ROUTER_SOFTMAX || hp->router.as_scored || hp->router.factor > 0.0f)
         return err_set(err, ERR_UNSUPPORTED, "there are no GPU kernels for %s yet",
                        m->family->name);

@@ -85,7 +85,7 @@ static void fill_rows(void *ctx, int64_t begin, int64_t end, int thread)
 static void make_router(router_ahead *r, int layer, const weights *w, uint16_t *to)
 {
     const matrix *from = &w->layers[layer + 1].router;
-    fill_job j = { from, w->layers[layer].post_attn_norm, w->layers[layer + 1].post_attn_norm, to };
+    fill_job j = { from, w->layers[layer].experts_norm, w->layers[layer + 1].router_norm, to };
     pool_run(r->o->team, from->rows, pool_grain(from->cols), fill_rows, &j);
     r->routers[layer] = (matrix){
         .type = QT_BF16, .rows = from->rows, .cols = from->cols, .data = (const uint8_t *)to,

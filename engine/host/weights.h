@@ -21,7 +21,11 @@ typedef struct matrix {
 } matrix;
 
 typedef struct layer_weights {
-    const float *attn_norm, *post_attn_norm;     /* [n_embd] */
+    const float *attn_norm, *post_attn_norm;     /* [n_embd], all of these */
+    const float *router_norm, *experts_norm;     /* post_attn_norm, if there is no other */
+    const float *mix_out_norm;                   /* or NULL */
+    const float *experts_out_norm, *shared_out_norm, *ffn_out_norm;      /* all three, or NULL */
+    float out_scale;                             /* of the residual after the layer */
     struct {
         matrix q, k, v, out;             /* also where the file has q, k, v in one tensor */
         const float *q_norm, *k_norm;    /* [head_dim], of all heads together if the family says

@@ -15,13 +15,14 @@ static const model_family *const families[] = {
     [ARCH_QWEN3NEXT] = &qwen3next_family, [ARCH_GPTOSS] = &gptoss_family,
     [ARCH_QWEN3MOE] = &qwen3moe_family, [ARCH_OLMOE] = &olmoe_family,
     [ARCH_LLAMA] = &llama_family, [ARCH_QWEN35MOE] = &qwen35moe_family,
-    [ARCH_GLM4MOE] = &glm4moe_family,
+    [ARCH_GLM4MOE] = &glm4moe_family, [ARCH_GEMMA4] = &gemma4_family,
 };
 
 /* Names that come close enough to deserve a word. */
 static const struct { const char *name, *hint; } relatives[] = {
     { "gptoss", GGUF_OLLAMA_HINT },
     { "qwen35", "the dense relative of qwen35moe" },
+    { "gemma4-assistant", "a drafter for gemma4, not a model of its own" },
 };
 
 const model_family *model_family_of(model_arch a)
@@ -136,7 +137,10 @@ const char *model_use_name(model_use u)
 #define AT(field, use) { offsetof(model_layer, field), use, false }
 #define MATRIX_AT(field, use) { offsetof(model_layer, field), use, true }
 static const struct { size_t at; model_use use; bool is_matrix; } layer_weights[] = {
-    AT(attn_norm, USE_NORM), AT(post_attn_norm, USE_NORM), MATRIX_AT(attn.q, USE_ATTENTION),
+    AT(attn_norm, USE_NORM), AT(post_attn_norm, USE_NORM), AT(router_norm, USE_NORM),
+    AT(experts_norm, USE_NORM), AT(mix_out_norm, USE_NORM), AT(experts_out_norm, USE_NORM),
+    AT(shared_out_norm, USE_NORM), AT(ffn_out_norm, USE_NORM), AT(out_scale, USE_NORM),
+    MATRIX_AT(attn.q, USE_ATTENTION),
     MATRIX_AT(attn.k, USE_ATTENTION), MATRIX_AT(attn.v, USE_ATTENTION),
     MATRIX_AT(attn.out, USE_ATTENTION), AT(attn.q_bias, USE_ATTENTION),
     AT(attn.k_bias, USE_ATTENTION), AT(attn.v_bias, USE_ATTENTION),
@@ -182,6 +186,7 @@ void model_visit(const model *m, model_visit_fn *fn, void *ctx)
 {
     visit_weight(&m->embed, USE_EMBED, NO_LAYER, fn, ctx);
     visit_weight(&m->out_norm, USE_NORM, NO_LAYER, fn, ctx);
+    visit_weight(&m->rope_factors, USE_ATTENTION, NO_LAYER, fn, ctx);
     if (!m->head_tied) visit_weight(&m->head, USE_HEAD, NO_LAYER, fn, ctx);
     for (int l = 0; l < m->hp.n_layer + m->hp.n_mtp; l++) {
         const char *layer = (const char *)&m->layers[l];

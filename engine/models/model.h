@@ -13,7 +13,7 @@
 
 typedef enum model_arch {
     ARCH_QWEN3NEXT, ARCH_GPTOSS, ARCH_QWEN3MOE, ARCH_OLMOE, ARCH_LLAMA, ARCH_QWEN35MOE,
-    ARCH_GLM4MOE
+    ARCH_GLM4MOE, ARCH_GEMMA4
 } model_arch;
 
 /* A matrix or vector with its optional companion scale (NVFP4): y = scale * (W x), before any bias;
@@ -55,6 +55,9 @@ typedef struct model_hparams {
     int n_ff_dense;                      /* of layers without experts; 0: all have some */
     router_rule router;                  /* without a bias: that is the layer's */
 
+    float embed_scale;                   /* of the embedding's rows; 0: 1 */
+    float logit_cap;                     /* logits are bent to stay below it; 0: they are not */
+
     int window;                          /* sliding window of windowed layers; 0: none */
     int ssm_conv, ssm_head_dim, ssm_n_k_head, ssm_n_v_head;      /* 0 without DeltaNet */
     bool ssm_tiled;                      /* value head h is of key head h % n_k, not h / ratio */
@@ -67,7 +70,15 @@ typedef enum mixer_kind { MIX_ATTENTION, MIX_DELTANET } mixer_kind;
 typedef struct model_layer {
     mixer_kind mixer;
     int window;                          /* keys visible including the token's own; 0: all */
-    weight attn_norm, post_attn_norm;
+    weight attn_norm, post_attn_norm;    /* before attention; before experts and shared expert */
+    weight router_norm;                  /* instead, for the router alone; and that is divided by
+                                          * sqrt(n_embd) */
+    weight experts_norm;                 /* instead, for the experts alone */
+    weight mix_out_norm;                 /* of what attention adds to the residual */
+    weight experts_out_norm;             /* of the sum over experts, */
+    weight shared_out_norm;              /* of the shared expert's vector, */
+    weight ffn_out_norm;                 /* and of the sum of both; these three, or none of them */
+    weight out_scale;                    /* {1}: of the residual after the layer */
     struct {                             /* MIX_ATTENTION */
         weight q, k, v, out;             /* qwen3next: q holds query and gate, per head; without v
                                           * values are the keys as they were projected */
@@ -124,6 +135,8 @@ typedef struct model {
     const model_family *family;
     model_hparams hp;
     weight embed, out_norm, head;        /* head == embed if the file ties them */
+    weight rope_factors;                 /* [rope_dim / 2], which divide the frequencies of full
+                                          * layers; or absent */
     bool head_tied;
     model_layer *layers;                 /* n_layer + n_mtp; an MTP block is MIX_ATTENTION */
     expert_banks experts;                /* of the trunk; those of MTP blocks follow */

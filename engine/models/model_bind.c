@@ -80,10 +80,10 @@ int bind_sizes(binder *b)
     return bind_keys(b, sizes, ARRAY_LEN(sizes));
 }
 
-/* One number for the whole model; *to is left alone if the key is absent. Given per block, the
- * entries of the trunk's attention layers count and must agree (an MTP block is asked only if there
- * are none); DeltaNet layers have 0 or anything there. */
-static int bind_per_layer(const binder *b, int *to, const char *name, int64_t hi)
+/* One number for all layers of a kind, full or windowed; *to is left alone if the key is absent.
+ * Given per block, the entries of the trunk's attention layers of that kind count and must agree
+ * (an MTP block is asked only if there are none); DeltaNet layers have 0 or anything there. */
+static int bind_per_layer(const binder *b, int *to, const char *name, int64_t hi, bool windowed)
 {
     const model_hparams *hp = &b->m->hp;
     const int n_block = hp->n_layer + hp->n_mtp;
@@ -98,8 +98,9 @@ static int bind_per_layer(const binder *b, int *to, const char *name, int64_t hi
         return rc < 0 ? rc : 0;
     }
     for (int l = 0; l < n_block; l++) {
-        const bool attention = b->m->layers[l].mixer == MIX_ATTENTION;
-        const bool used = attention && (l < hp->n_layer || first < 0);
+        const model_layer *y = &b->m->layers[l];
+        const bool asked = y->mixer == MIX_ATTENTION && (y->window > 0) == windowed;
+        const bool used = asked && (l < hp->n_layer || first < 0);
         rc = gguf_get_int_at(&v, b->file, key, l, n_block, used ? 1 : INT64_MIN,
                              used ? hi : INT64_MAX, b->err);
         if (rc < 0) return rc;
@@ -115,41 +116,78 @@ static int bind_per_layer(const binder *b, int *to, const char *name, int64_t hi
     return 0;
 }
 
+/* All but rope_dim of the layers of a kind. */
+static int bind_shape(const binder *b, attn_shape *to, bool windowed, bind_need lengths)
+{
+    const char *key_length = windowed ? "attention.key_length_swa" : "attention.key_length";
+    const char *value_length = windowed ? "attention.value_length_swa" : "attention.value_length";
+    char key[BIND_KEY_CAP];
+    int values = 0, rc;
+
+    rc = bind_per_layer(b, &to->n_head, "attention.head_count", MAX_HEADS, windowed);
+    if (rc < 0) return rc;
+    if (to->n_head == 0)
+        return err_set(b->err, ERR_FORMAT, "key %s missing",
+                       bind_key_name(key, b, "attention.head_count"));
+    to->n_head_kv = to->n_head;
+    rc = bind_per_layer(b, &to->n_head_kv, "attention.head_count_kv", MAX_HEADS, windowed);
+    if (rc < 0) return rc;
+    if (to->n_head % to->n_head_kv != 0)
+        return err_set(b->err, ERR_FORMAT,
+                       "key %s = %d is not a multiple of attention.head_count_kv = %d",
+                       bind_key_name(key, b, "attention.head_count"), to->n_head, to->n_head_kv);
+
+    const bind_key sizes[] = {
+        { key_length,   1, MAX_SIZE, lengths, &to->head_dim },
+        { value_length, 1, MAX_SIZE, lengths, &values },
+    };
+    to->head_dim = b->m->hp.n_embd / to->n_head;
+    if ((rc = bind_keys(b, sizes, 1)) < 0) return rc;
+    values = to->head_dim;
+    if ((rc = bind_keys(b, sizes + 1, 1)) < 0) return rc;
+    if (to->head_dim == 0)
+        return err_set(b->err, ERR_FORMAT, "key %s = %d is more than embedding_length = %d",
+                       bind_key_name(key, b, "attention.head_count"), to->n_head,
+                       b->m->hp.n_embd);
+    if (values != to->head_dim)
+        return err_set(b->err, ERR_UNSUPPORTED, "key %s = %d differs from %s = %d",
+                       bind_key_name(key, b, value_length), values, key_length, to->head_dim);
+    return 0;
+}
+
+int bind_window_heads(binder *b)
+{
+    model_hparams *hp = &b->m->hp;
+    attn_shape *to = &hp->windowed;
+    char key[BIND_KEY_CAP];
+    const bind_key rotated[] = {
+        { "rope.dimension_count_swa", 2, MAX_SIZE, OPTIONAL, &to->rope_dim },
+    };
+    int rc = bind_shape(b, to, true, REQUIRED);
+    if (rc < 0) return rc;
+    to->rope_dim = to->head_dim;
+    if ((rc = bind_keys(b, rotated, 1)) < 0) return rc;
+    if (to->rope_dim % 2 != 0 || to->rope_dim > to->head_dim)
+        return err_set(b->err, ERR_RANGE,
+                       "key %s = %d must be even and at most attention.key_length_swa = %d",
+                       bind_key_name(key, b, rotated[0].name), to->rope_dim, to->head_dim);
+    rc = bind_float(b, &hp->rope_base_window, "rope.freq_base_swa", false, REQUIRED);
+    return rc < 0 ? rc : 0;
+}
+
 int bind_heads(binder *b, bind_need lengths)
 {
     model_hparams *hp = &b->m->hp;
+    attn_shape full = { 0 };
     char key[BIND_KEY_CAP];
     double eps = 0;
     bool causal = true;
-    int value_length = 0, rc;
+    int rc;
 
-    if ((rc = bind_per_layer(b, &hp->n_head, "attention.head_count", MAX_HEADS)) < 0) return rc;
-    if (hp->n_head == 0)
-        return err_set(b->err, ERR_FORMAT, "key %s missing",
-                       bind_key_name(key, b, "attention.head_count"));
-    hp->n_head_kv = hp->n_head;
-    if ((rc = bind_per_layer(b, &hp->n_head_kv, "attention.head_count_kv", MAX_HEADS)) < 0)
-        return rc;
-    if (hp->n_head % hp->n_head_kv != 0)
-        return err_set(b->err, ERR_FORMAT,
-                       "key %s = %d is not a multiple of attention.head_count_kv = %d",
-                       bind_key_name(key, b, "attention.head_count"), hp->n_head, hp->n_head_kv);
-
-    const bind_key sizes[] = {
-        { "attention.key_length",   1, MAX_SIZE, lengths, &hp->head_dim },
-        { "attention.value_length", 1, MAX_SIZE, lengths, &value_length },
-    };
-    hp->head_dim = hp->n_embd / hp->n_head;
-    if ((rc = bind_keys(b, sizes, 1)) < 0) return rc;
-    value_length = hp->head_dim;
-    if ((rc = bind_keys(b, sizes + 1, 1)) < 0) return rc;
-    if (hp->head_dim == 0)
-        return err_set(b->err, ERR_FORMAT, "key %s = %d is more than embedding_length = %d",
-                       bind_key_name(key, b, "attention.head_count"), hp->n_head, hp->n_embd);
-    if (value_length != hp->head_dim)
-        return err_set(b->err, ERR_UNSUPPORTED,
-                       "key %s = %d differs from attention.key_length = %d",
-                       bind_key_name(key, b, "attention.value_length"), value_length, hp->head_dim);
+    if ((rc = bind_shape(b, &full, false, lengths)) < 0) return rc;
+    hp->n_head = full.n_head;
+    hp->n_head_kv = full.n_head_kv;
+    hp->head_dim = full.head_dim;
 
     rc = bind_float(b, &eps, "attention.layer_norm_rms_epsilon", true, REQUIRED);
     if (rc < 0) return rc;

@@ -18,7 +18,7 @@ typedef struct binder {
 
 /* The architectures. The bind of each fills hp and layers of a zeroed model. */
 extern const model_family qwen3next_family, gptoss_family, qwen3moe_family, olmoe_family,
-    llama_family, qwen35moe_family, glm4moe_family;
+    llama_family, qwen35moe_family, glm4moe_family, gemma4_family;
 
 /* Ranges that keys are held to. They keep every product of two of them far below 2^63. */
 enum {
@@ -55,9 +55,13 @@ int bind_no_mtp(const binder *b);        /* refuses next-token blocks */
 int bind_sizes(binder *b);
 
 /* head_count, head_count_kv, key_length, value_length, epsilon, and that they fit together. Needs
- * the mixers of all layers: a head count given per block is read at the attention layers. lengths:
- * OPTIONAL ones are n_embd / n_head. */
+ * the mixers of all layers: a head count given per block is read at the attention layers without a
+ * window. lengths: OPTIONAL ones are n_embd / n_head. */
 int bind_heads(binder *b, bind_need lengths);
+
+/* Those of windowed layers, whose keys end in _swa, with their rotation: hp.windowed and
+ * hp.rope_base_window. After bind_rope; the windows of all layers are set before bind_heads. */
+int bind_window_heads(binder *b);
 
 /* Base, scaling and its parameters; rope_dim must be set, and is checked. need is that of base and
  * scaling type, and of factor and original context under YaRN. */
