@@ -4,9 +4,10 @@
  * chat_*.c take for calls. Free text around ChatML's calls is text without the tag that begins one,
  * so that no call escapes its form.
  *
- * XML calls have no types: the parser takes a value for a string where the schema allows one, else
- * for JSON. So a value's rule depends on what the parser will make of it: strings stand bare, as
- * they are, up to the closing tag; those of limited length have no '<'. */
+ * Calls whose parameters stand between tags (XML, GLM) have no types: the parser takes a value for
+ * a string where the schema allows one, else for JSON. So a value's rule depends on what the parser
+ * will make of it: strings stand bare, as they are, up to the closing tag; those of limited length
+ * have no '<'. */
 #include "engine/text/chat_grammar.h"
 
 #include <string.h>
@@ -20,14 +21,22 @@ enum {
     MAX_CALLS = 16                       /* in one answer, where only calls may come */
 };
 
+/* What stands around a parameter: open NAME middle VALUE lead close line. */
+typedef struct param_tags {
+    const char *open, *middle;
+    const char *lead, *close;            /* close is the tag, lead what stands before it */
+    const char *line;
+} param_tags;
+
 typedef struct maker {
     const chat *c;
+    param_tags tags;
     const chat_request *req;
     rules *r;
     schema_reader *d;
     json_t *any;                         /* the schema of any object */
     int letter;                          /* rules: any character but NUL and '<' */
-    int value;                           /* text up to </parameter>, which it includes */
+    int value;                           /* text up to the tag that closes it, and that */
     int any_param;                       /* a parameter that no schema knows */
     err_ctx *err;
 } maker;
@@ -138,7 +147,7 @@ static int json_arguments(rules_expr *out, maker *m, const json_t *function)
     return rule < 0 ? rule : 0;
 }
 
-/* ---- parameters in XML ----------------------------------------------------------------------- */
+/* ---- parameters between tags ----------------------------------------------------------------- */
 
 /* Strings as they stand between the tags, and null. */
 static int bare_values(rules_expr *out, maker *m, const json_t *values)
@@ -149,18 +158,23 @@ static int bare_values(rules_expr *out, maker *m, const json_t *values)
     json_array_foreach(values, i, v) {
         const str_view text = { json_string_value(v), json_string_length(v) };
         if (json_is_null(v)) *out = rules_alt(m->r, *out, rules_text(m->r, "null"));
-        if (!json_is_string(v) || view_has(text, TAG_PARAM_END)) continue;
+        if (!json_is_string(v) || view_has(text, m->tags.close)) continue;
         *out = rules_alt(m->r, *out, rules_bytes(m->r, text));
     }
     return *out == RULES_NOTHING ? err_set(m->err, ERR_UNSUPPORTED, "there is no text to choose")
                                  : 0;
 }
 
+static rules_expr close_value(maker *m)
+{
+    return rules_seq(m->r, rules_text(m->r, m->tags.lead), rules_text(m->r, m->tags.close));
+}
+
 /* A string without quotes, up to and including the closing tag. */
 static int bare_string(rules_expr *out, maker *m, const json_t *s, schema_way way)
 {
     static const char *const unions[] = { "anyOf", "oneOf" };
-    const rules_expr close = rules_text(m->r, "\n" TAG_PARAM_END);
+    const rules_expr close = close_value(m);
     const json_t *one = json_object_get(s, "const"), *list = json_object_get(s, "enum");
     json_t *single = one ? json_pack("[O]", one) : NULL, *v;
     rules_expr x = RULES_NOTHING;
@@ -187,7 +201,7 @@ static int bare_string(rules_expr *out, maker *m, const json_t *s, schema_way wa
     return 0;
 }
 
-/* <parameter=NAME> VALUE </parameter> */
+/* A parameter with its tags. */
 static int param(rules_expr *out, maker *m, const char *name, const json_t *schema,
                  const json_t *root, schema_way way)
 {
@@ -201,16 +215,16 @@ static int param(rules_expr *out, maker *m, const char *name, const json_t *sche
         if ((rc = bare_string(&x, m, schema, way)) < 0)
             return err_prefix(m->err, rc, "%s", name);
         if (types & TYPE_NULL)
-            x = rules_alt(r, x, rules_text(r, "null\n" TAG_PARAM_END));
+            x = rules_alt(r, x, rules_seq(r, rules_text(r, "null"), close_value(m)));
     } else {
         if ((rc = schema_reader_add(m->d, root, schema, way, m->err)) < 0)
             return err_prefix(m->err, rc, "%s", name);
-        x = rules_seq(r, rules_call(r, rc), rules_text(r, "\n" TAG_PARAM_END));
+        x = rules_seq(r, rules_call(r, rc), close_value(m));
     }
     const int rule = rules_new(r, str_from(name));
-    rules_define(r, rule, rules_seq(r, seq3(r, rules_text(r, TAG_PARAM), rules_text(r, name),
-                                            rules_text(r, ">\n")),
-                                    rules_seq(r, x, rules_text(r, "\n"))));
+    rules_define(r, rule, rules_seq(r, seq3(r, rules_text(r, m->tags.open), rules_text(r, name),
+                                            rules_text(r, m->tags.middle)),
+                                    rules_seq(r, x, rules_text(r, m->tags.line))));
     *out = rules_call(r, rule);
     return 0;
 }
@@ -225,7 +239,7 @@ static bool lists(const json_t *required, const char *name)
 }
 
 /* Parameters in the schema's order; those that are not required may be left out. */
-static int xml_arguments(rules_expr *out, maker *m, const json_t *function)
+static int tagged_arguments(rules_expr *out, maker *m, const json_t *function)
 {
     static const char *const unknown[] = { "$ref", "anyOf", "oneOf", "allOf", "enum", "const" };
     const json_t *schema = json_object_get(function, "parameters");
@@ -257,12 +271,14 @@ static int xml_arguments(rules_expr *out, maker *m, const json_t *function)
     return 0;
 }
 
-/* ---- calls of ChatML ------------------------------------------------------------------------- */
+/* ---- calls between tags ---------------------------------------------------------------------- */
 
-/* All calls: JSON from '{' to '}', XML from the function's name on to its closing tag. */
-static int chatml_bodies(rules_expr *out, maker *m, const json_t *callable)
+/* All calls: JSON from '{' to '}', XML from the function's name on to its closing tag, GLM's from
+ * the name to the last parameter. */
+static int tagged_bodies(rules_expr *out, maker *m, const json_t *callable)
 {
     rules *r = m->r;
+    const bool glm = m->c->ops->format == CHAT_GLM;
     const char *name;
     json_t *at;
     *out = RULES_NOTHING;
@@ -270,9 +286,12 @@ static int chatml_bodies(rules_expr *out, maker *m, const json_t *callable)
         const json_t *f = tool_function(json_array_get(m->req->tools,
                                                        (size_t)json_integer_value(at)));
         rules_expr args = RULES_NOTHING, x;
-        int rc = m->c->xml_calls ? xml_arguments(&args, m, f) : json_arguments(&args, m, f);
+        int rc = glm || m->c->xml_calls ? tagged_arguments(&args, m, f)
+                                        : json_arguments(&args, m, f);
         if (rc < 0) return named(m, name, rc);
-        if (m->c->xml_calls) {
+        if (glm) {
+            x = seq3(r, rules_text(r, name), rules_text(r, m->c->g_line), args);
+        } else if (m->c->xml_calls) {
             x = seq3(r, rules_text(r, name), rules_text(r, ">\n"), args);
             x = rules_seq(r, x, rules_text(r, TAG_FUNCTION_END));
         } else {
@@ -285,18 +304,20 @@ static int chatml_bodies(rules_expr *out, maker *m, const json_t *callable)
     return 0;
 }
 
-static int chatml_root(maker *m, const json_t *callable, rules_expr text)
+static int tagged_root(maker *m, const json_t *callable, rules_expr text)
 {
     rules *r = m->r;
     const int body = rules_new(r, str_from("call")), root = rules_new(r, str_from("answer"));
-    const bool xml = m->c->xml_calls, one = m->req->one_call;
+    const bool xml = m->c->xml_calls, glm = m->c->ops->format == CHAT_GLM;
+    const bool one = m->req->one_call;
     rules_expr bodies;
-    const int rc = chatml_bodies(&bodies, m, callable);
+    const int rc = tagged_bodies(&bodies, m, callable);
     if (rc < 0) return rc;
     rules_define(r, body, bodies);
     /* after <tool_call> */
-    const rules_expr inside = seq3(r, rules_text(r, xml ? "\n" TAG_FUNCTION : "\n"),
-                                   rules_call(r, body), rules_text(r, "\n" TAG_CALL_END));
+    const rules_expr inside = seq3(r, rules_text(r, glm ? "" : xml ? "\n" TAG_FUNCTION : "\n"),
+                                   rules_call(r, body),
+                                   rules_text(r, glm ? TAG_CALL_END : "\n" TAG_CALL_END));
     const rules_expr newline = rules_option(r, rules_text(r, "\n"));
     const rules_expr call = rules_seq(r, rules_text(r, TAG_CALL), inside);
     const rules_expr more = rules_repeat(r, rules_seq(r, newline, call), 0, MAX_CALLS - 1);
@@ -343,7 +364,8 @@ static int harmony_root(maker *m, const json_t *callable, rules_expr text)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-/* A message that was begun must have an end: in ChatML such a tool's name does not come at all. */
+/* A message that was begun must have an end: between tags such a tool's name does not come at
+ * all. */
 static int check_parts(const grammar *g, const json_t *callable, err_ctx *err)
 {
     grammar_run *run;
@@ -364,11 +386,16 @@ static int check_parts(const grammar *g, const json_t *callable, err_ctx *err)
     return rc;
 }
 
-/* What XML calls share. */
-static void add_xml(maker *m)
+/* What calls with parameters between tags share. */
+static void add_tagged(maker *m)
 {
+    const char *line = m->c->ops->format == CHAT_GLM ? m->c->g_line : "\n";
     rules *r = m->r;
-    const tag close = { TAG_PARAM_END, RULES_EMPTY };
+    m->tags = m->c->ops->format == CHAT_GLM
+        ? (param_tags){ TAG_KEY, line[0] ? TAG_KEY_END "\n" TAG_VALUE : TAG_KEY_END TAG_VALUE, "",
+                        TAG_VALUE_END, line }
+        : (param_tags){ TAG_PARAM, ">\n", "\n", TAG_PARAM_END, "\n" };
+    const tag close = { m->tags.close, RULES_EMPTY };
     m->letter = rules_new(r, str_from("letter"));
     rules_define(r, m->letter, others(r, '<'));
     m->value = text_until(r, &close, 1, false);
@@ -378,9 +405,9 @@ static void add_xml(maker *m)
                                                 rules_alt(r, rules_range(r, '0', '9'),
                                                           rules_range(r, '_', '_'))));
     const rules_expr name = rules_repeat(r, word, 1, MAX_NAME_BYTES);
-    rules_define(r, m->any_param, seq3(r, rules_text(r, TAG_PARAM), name,
-                                       seq3(r, rules_text(r, ">\n"), rules_call(r, m->value),
-                                            rules_text(r, "\n"))));
+    rules_define(r, m->any_param, seq3(r, rules_text(r, m->tags.open), name,
+                                       seq3(r, rules_text(r, m->tags.middle),
+                                            rules_call(r, m->value), rules_text(r, line))));
 }
 
 static int make(grammar **out, maker *m, const json_t *callable, const json_t *text, bool strict)
@@ -388,18 +415,18 @@ static int make(grammar **out, maker *m, const json_t *callable, const json_t *t
     rules_expr answer = RULES_NOTHING;
     int rc = schema_reader_create(&m->d, m->r, m->err);
     if (rc < 0) return rc;
-    add_xml(m);
+    add_tagged(m);
     if (m->req->formed) {
         rc = schema_reader_add(m->d, text, text, strict ? SCHEMA_CLOSED : SCHEMA_OPEN, m->err);
         if (rc < 0) return rc;
         answer = rules_call(m->r, rc);
     }
-    rc = m->c->format == CHAT_HARMONY ? harmony_root(m, callable, answer)
-                                      : chatml_root(m, callable, answer);
+    rc = m->c->ops->format == CHAT_HARMONY ? harmony_root(m, callable, answer)
+                                           : tagged_root(m, callable, answer);
     if (rc >= 0) rc = rules_finish(out, m->r, rc, m->err);
     if (rc < 0) return rc;
-    (*out)->markup = m->c->format == CHAT_CHATML;
-    if (m->c->format == CHAT_HARMONY) rc = check_parts(*out, callable, m->err);
+    (*out)->markup = m->c->ops->format != CHAT_HARMONY;
+    if (m->c->ops->format == CHAT_HARMONY) rc = check_parts(*out, callable, m->err);
     if (rc < 0) {
         grammar_free(*out);
         *out = NULL;
@@ -412,8 +439,11 @@ static int check(const chat *c, const chat_request *req, const json_t *callable,
     const char *name;
     json_t *at;
     char esc[80];
-    if (c->format == CHAT_RAW)
+    if (!c->ops->tools)
         return err_set(err, ERR_UNSUPPORTED, "this model's chat format has no tool calls");
+    if (c->ops->format == CHAT_GEMMA)
+        return err_set(err, ERR_UNSUPPORTED, "tool calls of this model's chat format cannot be "
+                       "forced or held to a schema");
     if (json_array_size(req->tools) > MAX_TOOLS)
         return err_set(err, ERR_RANGE, "more than %d tools", MAX_TOOLS);
     if (json_object_size(callable) == 0)
