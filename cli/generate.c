@@ -119,7 +119,8 @@ static void fill_request(chat_request *req, chat_message messages[2], const run_
         messages[n++] = (chat_message){ .role = CHAT_SYSTEM, .content = str_from(o->talk.system) };
     messages[n++] = (chat_message){ .role = CHAT_USER, .content = textbuf_view(text) };
     *req = (chat_request){ .messages = messages, .n_message = n, .date = str_from(date) };
-    if (o->talk.reasoning) chat_effort_from_name(&req->effort, o->talk.reasoning);
+    if (o->talk.reasoning)
+        chat_reasoning_from_name(&req->effort, &req->thinking, o->talk.reasoning);
 }
 
 /* Room for prompt and answer where --ctx does not say. */
@@ -488,6 +489,7 @@ done:
 static int check_options(const run_options *o, const char *operand)
 {
     chat_effort effort;
+    chat_thinking thinking;
     err_ctx err;
     int rc;
     if (operand && o->file) {
@@ -507,7 +509,7 @@ static int check_options(const run_options *o, const char *operand)
         console_error("-p: %s", err.msg);
         return 2;
     }
-    if ((rc = talk_args_check(&effort, &o->talk)) != 0) return rc;
+    if ((rc = talk_args_check(&effort, &thinking, &o->talk)) != 0) return rc;
     if (o->raw && (o->talk.system || o->talk.reasoning)) {
         console_error("%s belongs to the chat format, which --raw leaves out: write it into the "
                       "prompt", o->talk.system ? "--system" : "--reasoning");

@@ -132,14 +132,23 @@ const char *chat_effort_name(chat_effort e)
     return effort_names[(size_t)e < ARRAY_LEN(effort_names) ? e : CHAT_EFFORT_MEDIUM];
 }
 
-bool chat_effort_from_name(chat_effort *out, const char *name)
+const char *chat_reasoning_name(chat_effort e, chat_thinking t)
+{
+    return t == CHAT_THINK_ON ? "on" : t == CHAT_THINK_OFF ? "off" : chat_effort_name(e);
+}
+
+bool chat_reasoning_from_name(chat_effort *e, chat_thinking *t, const char *name)
 {
     for (size_t i = 0; i < ARRAY_LEN(effort_names); i++) {
         if (strcmp(name, effort_names[i]) != 0) continue;
-        *out = (chat_effort)i;
+        *e = (chat_effort)i;
+        *t = CHAT_THINK_DEFAULT;
         return true;
     }
-    return false;
+    if (strcmp(name, "on") != 0 && strcmp(name, "off") != 0) return false;
+    *e = CHAT_EFFORT_MEDIUM;
+    *t = strcmp(name, "on") == 0 ? CHAT_THINK_ON : CHAT_THINK_OFF;
+    return true;
 }
 
 /* ---- text without a format ---- */
@@ -222,6 +231,11 @@ const char *chat_format_name(const chat *c)
 bool chat_reasons(const chat *c)
 {
     return c->knows_reasoning;
+}
+
+bool chat_has_switch(const chat *c)
+{
+    return c->may_rest;
 }
 
 const char *chat_note(const chat *c)

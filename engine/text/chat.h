@@ -30,9 +30,12 @@ typedef enum chat_effort { CHAT_EFFORT_MEDIUM, CHAT_EFFORT_LOW, CHAT_EFFORT_HIGH
  * says: Gemma does not, the others do. */
 typedef enum chat_thinking { CHAT_THINK_DEFAULT, CHAT_THINK_ON, CHAT_THINK_OFF } chat_thinking;
 
-/* "medium", "low", "high"; false for any other text. */
-const char *chat_effort_name(chat_effort e);
-bool chat_effort_from_name(chat_effort *out, const char *name);
+const char *chat_effort_name(chat_effort e);     /* "medium", "low", "high" */
+
+/* The two in one word: "on", "off", or a level, which leaves the choice to the template. False, and
+ * nothing set, for any other text. */
+const char *chat_reasoning_name(chat_effort e, chat_thinking t);
+bool chat_reasoning_from_name(chat_effort *e, chat_thinking *t, const char *name);
 
 typedef struct chat_call {
     str_view name;                       /* of the function */
@@ -86,6 +89,7 @@ chat_format chat_format_of(const chat *c);
 const char *chat_format_name(const chat *c);     /* "chatml", "chatml (xml tools)", "harmony",
                                                   * "glm", "gemma", "mistral", "tulu", "raw" */
 bool chat_reasons(const chat *c);                /* answers may begin with reasoning */
+bool chat_has_switch(const chat *c);             /* chat_request.thinking has an effect */
 const char *chat_note(const chat *c);            /* one sentence for people if the format is a
                                                   * fallback, else NULL */
 
