@@ -281,12 +281,70 @@ static void test_refusals(void)
     }
 }
 
+/* ---- answers of a given form ---------------------------------------------------------------- */
+
+static int ignore_event(void *ctx, const chat_event *ev)
+{
+    (void)ctx;
+    (void)ev;
+    return 0;
+}
+
+/* Reasoning is no part of what has a form: it may begin instead of it, does not end the turn, and
+ * the tag that ends it leads there. */
+static void test_form(void)
+{
+    static const struct { int kind; const char *talk, *think, *think_end, *turn_end; bool inside; }
+    rows[] = {
+        { QWEN35, "U x", NULL, "</think>", "<|im_end|>", true },
+        { QWEN35, "-^U x", NULL, NULL, NULL, false },
+        { GLM, "U x", "<think>", "</think>", "<|user|>", false },
+        { GLM_HARD, "U x", "<think>", "</think>", "<|observation|>", false },
+        { GLM, "-^U x", NULL, NULL, NULL, false },
+        { GLM47, "U x", NULL, "</think>", "<|user|>", true },
+        { GEMMA, "U x", NULL, NULL, NULL, false },
+        { GEMMA, "+^U x", "<|channel>", "<channel|>", "<turn|>", false },
+        { GEMMA, "+^U x", "<|channel>", "<channel|>", "<|tool_response>", false },
+        { MISTRAL, "U x", NULL, NULL, NULL, false },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const tokenizer *t = vocab[kinds[rows[i].kind].vocab].t;
+        const int n = tokenizer_n_token(t);
+        const int think = rows[i].think ? tokenizer_special(t, rows[i].think) : -1;
+        uint64_t *bits = test_alloc((size_t)n / 64 + 1, sizeof *bits);
+        chat_parser *p;
+        request r;
+        read_request(&r, rows[i].talk, NULL);
+        memset(bits, 0, ((size_t)n / 64 + 1) * sizeof *bits);
+        CHECK(chat_parser_create(&p, chats[rows[i].kind], &r.chat, NULL) == 0);
+        CHECK_MSG(chat_parser_in_answer(p) != rows[i].inside, "row %zu: where it begins", i);
+        if (!rows[i].inside)
+            CHECK_MSG(chat_parser_think(p) == think, "row %zu: %d begins reasoning", i,
+                      chat_parser_think(p));
+        if (think >= 0) CHECK(chat_parser_push(p, think, ignore_event, NULL, NULL) == 0);
+        if (rows[i].think_end) {
+            const int end = tokenizer_special(t, rows[i].think_end);
+            const int stop = tokenizer_special(t, rows[i].turn_end);
+            CHECK_MSG(!chat_parser_in_answer(p), "row %zu: not reasoning", i);
+            chat_parser_fill(p, bits, n);
+            CHECK_MSG(bits[end / 64] >> end % 64 & 1, "row %zu: reasoning has no end", i);
+            CHECK_MSG(!(bits[stop / 64] >> stop % 64 & 1), "row %zu: the turn may end in it", i);
+            CHECK(chat_parser_push(p, end, ignore_event, NULL, NULL) == 0);
+            CHECK_MSG(chat_parser_in_answer(p), "row %zu: still reasoning", i);
+        }
+        chat_parser_free(p);
+        request_free(&r);
+        mem_free(bits);
+    }
+}
+
 int main(int argc, char **argv)
 {
     test_begin("chat formats", argc, argv);
     if (chats_open()) {
         test_recognition();
         test_refusals();
+        test_form();
         test_goldens();
     }
     chats_close();
