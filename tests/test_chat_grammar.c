@@ -15,7 +15,7 @@ enum { MAX_STEPS = 3000 };
 static int n_round(void) { return test_rounds(24, 6); }
 
 /* With the small vocabularies of the demo models: masks of large ones take long to make. */
-static const int calling[] = { JSON, THINK, XML, BARE, HARMONY, GLM, GLM47 };
+static const int calling[] = { JSON, THINK, XML, BARE, HARMONY, GLM, GLM47, GEMMA };
 static chat *small[N_KIND];
 static const char *const kind_names[N_KIND] = { "JSON", "THINK", "HYBRID", "XML", "ALWAYS", "BARE",
                                                 "HARMONY", "RAW", "QWEN35", "GLM", "GLM_HARD",
@@ -107,9 +107,11 @@ static bool may(const talk *t, int id)
 /* One of those that may come. Ends come sooner than by chance, or nothing would ever end. */
 static int draw(const talk *t, test_rng *rng, bool any, const char *tail)
 {
-    const bool glm = chat_format_of(t->c) == CHAT_GLM;
-    const char *const closing[] = { glm ? "</arg_value>" : "</parameter>", "</think>",
-                                    "<tool_call>" };
+    const chat_format format = chat_format_of(t->c);
+    const bool glm = format == CHAT_GLM, gemma = format == CHAT_GEMMA;
+    const char *const closing[] = { gemma ? "<|\"|>" : glm ? "</arg_value>" : "</parameter>",
+                                    gemma ? "<channel|>" : "</think>",
+                                    gemma ? "<|tool_call>" : "<tool_call>" };
     const tokenizer *tok = vocab[t->v].t;
     int stops[16], n_stop = tokenizer_stops(tok, stops, 16), n = 0;
     if (any && test_below(rng, 4) == 0) return tokenizer_special(tok, "<|end|>");
@@ -118,8 +120,8 @@ static int draw(const talk *t, test_rng *rng, bool any, const char *tail)
         if (may(t, stops[i]) && test_below(rng, 3) == 0) return stops[i];
     if (may(t, tokenizer_special(tok, "<|end|>")) && test_below(rng, 5) == 0)
         return tokenizer_special(tok, "<|end|>");
-    if (may(t, tokenizer_special(tok, "<tool_call>")) && test_below(rng, 2))
-        return tokenizer_special(tok, "<tool_call>");
+    if (may(t, tokenizer_special(tok, closing[2])) && test_below(rng, 2))
+        return tokenizer_special(tok, closing[2]);
     for (size_t i = 0; i < ARRAY_LEN(closing); i++) {    /* what was begun, or something new */
         const size_t len = strlen(tail);
         size_t k = strlen(closing[i]) - 1;
@@ -352,6 +354,9 @@ static bool accepts(int kind, const grammar *g, const char *key, const char *tex
 #define G_CALL(name, args) "<tool_call>" name "\n" args "</tool_call>"
 #define G_ARG(name, value) "<arg_key>" name "</arg_key>\n<arg_value>" value "</arg_value>\n"
 
+#define M_CALL(name, args) "<|tool_call>call:" name "{" args "}<tool_call|>"
+#define Q(text) "<|\"|>" text "<|\"|>"
+
 static const char look[] =
     "[{`type`:`function`,`function`:{`name`:`look`,`strict`:true,`parameters`:{`type`:`object`,"
     "`properties`:{`at`:{`type`:`string`},`how`:{`enum`:[`fast`,`slow`]},`n`:{`type`:`integer`,"
@@ -397,6 +402,16 @@ static void test_texts(void)
         { GLM47, CHAT_CALLS_MUST, "", "<tool_call>look<arg_key>at</arg_key><arg_value>x</arg_value>"
                                       "</tool_call><tool_call>rest</tool_call>", true },
         { GLM47, CHAT_CALLS_MUST, "", G_CALL("rest", ""), false },
+        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:" Q("a < <|b\" }")), true },
+        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:" Q("x") ",how:" Q("slow") ",n:3")
+                                      M_CALL("rest", ""), true },
+        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "n:3,at:" Q("x")), false },
+        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:" Q("x") ",how:" Q("no")), false },
+        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:" Q("x") ",n:13"), false },
+        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "n:3"), false },
+        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:\"x\""), false },
+        { GEMMA, CHAT_CALLS_HELD, "", "Well <f> " M_CALL("rest", "") " so", true },
+        { GEMMA, CHAT_CALLS_HELD, "", M_CALL("other", ""), false },
         { HARMONY, CHAT_CALLS_MUST, "c\0\1", "{}", false },      /* its key ends at the zero */
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -432,7 +447,8 @@ static void test_refused(void)
                      "`pattern`:`x`}}}", "unsupported keyword \"pattern\"" },
         { RAW, false, "`name`:`f`", "has no tool calls" },
         { OLMOE, false, "`name`:`f`", "has no tool calls" },
-        { GEMMA, false, "`name`:`f`", "cannot be forced" },
+        { GEMMA, true, "`name`:`f`,`parameters`:{`type`:`object`,`properties`:{`a`:{`enum`:["
+                       "`<|\\`|>`]}}}", "a string with <|\"|> in it" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         char text[512];

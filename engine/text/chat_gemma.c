@@ -22,7 +22,7 @@
 #define CALL_END "<tool_call|>"
 #define RESPONSE "<|tool_response>"
 #define RESPONSE_END "<tool_response|>"
-#define CALL_WORD "call:"
+#define CALL_WORD GEMMA_CALL_WORD
 
 /* Calls nested deeper than this are text. */
 enum { DEPTH_MAX = 64 };

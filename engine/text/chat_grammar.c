@@ -33,7 +33,8 @@ typedef struct maker {
     param_tags tags;
     const chat_request *req;
     rules *r;
-    schema_reader *d;
+    schema_reader *d;                    /* of arguments */
+    schema_reader *text;                 /* of the answer's text */
     json_t *any;                         /* the schema of any object */
     int letter;                          /* rules: any character but NUL and '<' */
     int value;                           /* text up to the tag that closes it, and that */
@@ -44,61 +45,6 @@ typedef struct maker {
 static rules_expr seq3(rules *r, rules_expr a, rules_expr b, rules_expr c)
 {
     return rules_seq(r, rules_seq(r, a, b), c);
-}
-
-/* ---- text up to a tag ------------------------------------------------------------------------ */
-
-/* Any character but '<' and one more. */
-static rules_expr others(rules *r, char but)
-{
-    const uint32_t lo = but < '<' ? (uint32_t)but : '<', hi = but < '<' ? '<' : (uint32_t)but;
-    rules_expr x = rules_alt(r, rules_chars(r, 1, lo - 1), rules_chars(r, hi + 1, 0x10FFFF));
-    if (hi > lo + 1) x = rules_alt(r, x, rules_chars(r, lo + 1, hi - 1));
-    return x;
-}
-
-typedef struct tag { const char *text; rules_expr then; } tag;
-
-/* A rule for text that goes on until one of the tags has come, and then as that says; may_end: or
- * ends before. Tags begin with '<', have no other, and differ in the byte after it. A state for
- * each beginning of a tag: a '<' begins one anew, any other byte that does not fit leads back. */
-static int text_until(rules *r, const tag *tags, int n, bool may_end)
-{
-    const int outside = rules_new(r, str_from("text")), begun = rules_new(r, str_from("<"));
-    const rules_expr end = may_end ? RULES_EMPTY : RULES_NOTHING;
-    const rules_expr again = rules_seq(r, rules_text(r, "<"), rules_call(r, begun));
-    rules_expr fork = RULES_NOTHING, stray = RULES_NOTHING;
-    for (int k = 0; k < n; k++) {
-        rules_expr x = tags[k].then;
-        for (size_t i = strlen(tags[k].text) - 1; i >= 2; i--) {
-            const char byte[2] = { tags[k].text[i], '\0' };
-            const int state = rules_new(r, str_from(tags[k].text));
-            const rules_expr back = rules_seq(r, others(r, byte[0]), rules_call(r, outside));
-            rules_define(r, state, rules_alt(r, rules_alt(r, rules_seq(r, rules_text(r, byte), x),
-                                                          rules_alt(r, again, back)), end));
-            x = rules_call(r, state);
-        }
-        const char byte[2] = { tags[k].text[1], '\0' };
-        fork = rules_alt(r, fork, rules_seq(r, rules_text(r, byte), x));
-    }
-    /* after '<': what is neither tag's next byte */
-    uint8_t next[3] = { '<' };
-    for (int k = 0; k < n; k++) next[k + 1] = (uint8_t)tags[k].text[1];
-    uint32_t from = 1;
-    for (;;) {
-        uint32_t least = 0x110000;
-        for (int k = 0; k <= n; k++)
-            if (next[k] >= from && next[k] < least) least = next[k];
-        if (least > from) stray = rules_alt(r, stray, rules_chars(r, from, least - 1));
-        if (least == 0x110000) break;
-        from = least + 1;
-    }
-    stray = rules_seq(r, stray, rules_call(r, outside));
-    rules_define(r, begun, rules_alt(r, rules_alt(r, fork, rules_alt(r, again, stray)), end));
-    rules_define(r, outside, rules_alt(r, rules_alt(r, rules_seq(r, others(r, '<'),
-                                                                 rules_call(r, outside)), again),
-                                       end));
-    return outside;
 }
 
 /* ---- tools ----------------------------------------------------------------------------------- */
@@ -273,8 +219,8 @@ static int tagged_arguments(rules_expr *out, maker *m, const json_t *function)
 
 /* ---- calls between tags ---------------------------------------------------------------------- */
 
-/* All calls: JSON from '{' to '}', XML from the function's name on to its closing tag, GLM's from
- * the name to the last parameter. */
+/* All calls: JSON from '{' to '}', XML from the function's name on to its closing tag, GLM's and
+ * Gemma's from the name to the last argument. */
 static int tagged_bodies(rules_expr *out, maker *m, const json_t *callable)
 {
     rules *r = m->r;
@@ -289,7 +235,9 @@ static int tagged_bodies(rules_expr *out, maker *m, const json_t *callable)
         int rc = glm || m->c->xml_calls ? tagged_arguments(&args, m, f)
                                         : json_arguments(&args, m, f);
         if (rc < 0) return named(m, name, rc);
-        if (glm) {
+        if (m->c->ops->format == CHAT_GEMMA) {
+            x = rules_seq(r, rules_text(r, name), args);
+        } else if (glm) {
             x = seq3(r, rules_text(r, name), rules_text(r, m->c->g_line), args);
         } else if (m->c->xml_calls) {
             x = seq3(r, rules_text(r, name), rules_text(r, ">\n"), args);
@@ -309,17 +257,20 @@ static int tagged_root(maker *m, const json_t *callable, rules_expr text)
     rules *r = m->r;
     const int body = rules_new(r, str_from("call")), root = rules_new(r, str_from("answer"));
     const bool xml = m->c->xml_calls, glm = m->c->ops->format == CHAT_GLM;
+    const bool gemma = m->c->ops->format == CHAT_GEMMA;
     const bool one = m->req->one_call;
     rules_expr bodies;
     const int rc = tagged_bodies(&bodies, m, callable);
     if (rc < 0) return rc;
     rules_define(r, body, bodies);
     /* after <tool_call> */
-    const rules_expr inside = seq3(r, rules_text(r, glm ? "" : xml ? "\n" TAG_FUNCTION : "\n"),
+    const rules_expr inside = seq3(r, rules_text(r, gemma ? GEMMA_CALL_WORD : glm ? "" :
+                                                 xml ? "\n" TAG_FUNCTION : "\n"),
                                    rules_call(r, body),
-                                   rules_text(r, glm ? TAG_CALL_END : "\n" TAG_CALL_END));
+                                   rules_seq(r, rules_text(r, glm || gemma ? "" : "\n"),
+                                             rules_text(r, m->c->tags->call_end)));
     const rules_expr newline = rules_option(r, rules_text(r, "\n"));
-    const rules_expr call = rules_seq(r, rules_text(r, TAG_CALL), inside);
+    const rules_expr call = rules_seq(r, rules_text(r, m->c->tags->call), inside);
     const rules_expr more = rules_repeat(r, rules_seq(r, newline, call), 0, MAX_CALLS - 1);
     const rules_expr calls = seq3(r, rules_repeat(r, rules_text(r, "\n"), 0, 2), call,
                                   rules_seq(r, one ? RULES_EMPTY : more, newline));
@@ -331,9 +282,9 @@ static int tagged_root(maker *m, const json_t *callable, rules_expr text)
         const rules_expr then = one ? newline : rules_call(r, root);
         const rules_expr bare = rules_seq(r, rules_call(r, body),
                                           rules_option(r, rules_text(r, "\n" TAG_CALL_END)));
-        const tag tags[] = { { TAG_CALL, rules_seq(r, inside, then) },
+        const rules_tag tags[] = { { m->c->tags->call, rules_seq(r, inside, then) },
                              { TAG_FUNCTION, rules_seq(r, bare, then) } };
-        rules_define(r, root, rules_call(r, text_until(r, tags, xml ? 2 : 1, true)));
+        rules_define(r, root, rules_call(r, rules_text_until(r, tags, xml ? 2 : 1, true)));
     }
     return root;
 }
@@ -395,10 +346,11 @@ static void add_tagged(maker *m)
         ? (param_tags){ TAG_KEY, line[0] ? TAG_KEY_END "\n" TAG_VALUE : TAG_KEY_END TAG_VALUE, "",
                         TAG_VALUE_END, line }
         : (param_tags){ TAG_PARAM, ">\n", "\n", TAG_PARAM_END, "\n" };
-    const tag close = { m->tags.close, RULES_EMPTY };
+    const rules_tag close = { m->tags.close, RULES_EMPTY };
     m->letter = rules_new(r, str_from("letter"));
-    rules_define(r, m->letter, others(r, '<'));
-    m->value = text_until(r, &close, 1, false);
+    rules_define(r, m->letter, rules_alt(r, rules_chars(r, 1, '<' - 1),
+                                         rules_chars(r, '<' + 1, 0x10FFFF)));
+    m->value = rules_text_until(r, &close, 1, false);
     m->any_param = rules_new(r, str_from("parameter"));
     const rules_expr word = rules_alt(r, rules_range(r, 'a', 'z'),
                                       rules_alt(r, rules_range(r, 'A', 'Z'),
@@ -413,11 +365,15 @@ static void add_tagged(maker *m)
 static int make(grammar **out, maker *m, const json_t *callable, const json_t *text, bool strict)
 {
     rules_expr answer = RULES_NOTHING;
-    int rc = schema_reader_create(&m->d, m->r, m->err);
+    const value_notation as = m->c->ops->format == CHAT_GEMMA ? VALUE_GEMMA : VALUE_JSON;
+    int rc = schema_reader_create(&m->d, m->r, as, m->err);
     if (rc < 0) return rc;
     add_tagged(m);
     if (m->req->formed) {
-        rc = schema_reader_add(m->d, text, text, strict ? SCHEMA_CLOSED : SCHEMA_OPEN, m->err);
+        rc = schema_reader_create(&m->text, m->r, VALUE_JSON, m->err);
+        if (rc == 0)
+            rc = schema_reader_add(m->text, text, text, strict ? SCHEMA_CLOSED : SCHEMA_OPEN,
+                                   m->err);
         if (rc < 0) return rc;
         answer = rules_call(m->r, rc);
     }
@@ -441,9 +397,6 @@ static int check(const chat *c, const chat_request *req, const json_t *callable,
     char esc[80];
     if (!c->ops->tools)
         return err_set(err, ERR_UNSUPPORTED, "this model's chat format has no tool calls");
-    if (c->ops->format == CHAT_GEMMA)
-        return err_set(err, ERR_UNSUPPORTED, "tool calls of this model's chat format cannot be "
-                       "forced or held to a schema");
     if (json_array_size(req->tools) > MAX_TOOLS)
         return err_set(err, ERR_RANGE, "more than %d tools", MAX_TOOLS);
     if (json_object_size(callable) == 0)
@@ -466,6 +419,7 @@ int chat_grammar(grammar **out, const chat *c, const chat_request *req, const js
                                       : err_set(err, ERR_NOMEM, "out of memory for a grammar");
     if (rc == 0) rc = make(out, &m, callable, text, strict);
     schema_reader_free(m.d);
+    schema_reader_free(m.text);
     rules_free(m.r);
     json_decref(m.any);
     json_decref(callable);

@@ -171,6 +171,7 @@ int chat_keep(char **out, str_view s, err_ctx *err);     /* a copy, unless *out 
 #define TAG_KEY_END "</arg_key>"
 #define TAG_VALUE "<arg_value>"
 #define TAG_VALUE_END "</arg_value>"
+#define GEMMA_CALL_WORD "call:"
 extern const chat_tags think_tags;       /* <think> and <tool_call>: ChatML, GLM */
 
 /* While a harmony header comes in, held has its text, and these bytes for the two tokens inside
