@@ -428,6 +428,26 @@ static void test_texts(void)
     }
 }
 
+/* Gemma's keys come in alphabetical order, whatever the schema's is. */
+static void test_sorted(void)
+{
+    static const struct { const char *text; bool may; } rows[] = {
+        { M_CALL("f", "A:1,b:2"), true }, { M_CALL("f", "b:2,A:1"), false },
+        { M_CALL("f", "A:1,b:2," Q("c d") ":3"), true },
+    };
+    json_t *tools = read_json("[{`name`:`f`,`strict`:true,`parameters`:{`type`:`object`,"
+                              "`required`:[`b`,`A`],`properties`:{`c d`:{`type`:`integer`},"
+                              "`b`:{`type`:`integer`},`A`:{`type`:`integer`}}}}]");
+    const chat_request req = { .tools = tools, .calls = CHAT_CALLS_MUST };
+    err_ctx err = { 0 };
+    grammar *g;
+    if (CHECK_MSG(chat_grammar(&g, chats[GEMMA], &req, NULL, false, &err) == 0, "%s", err.msg))
+        for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+            CHECK_MSG(accepts(GEMMA, g, "", rows[i].text) == rows[i].may, "%s", rows[i].text);
+    grammar_free(g);
+    json_decref(tools);
+}
+
 /* What cannot be held is refused by its name; a tool that is not strict has what can be. */
 static void test_refused(void)
 {
@@ -478,6 +498,7 @@ int main(int argc, char **argv)
             CHECK(make_chat(&small[calling[k]], small_vocab(calling[k]),
                             kind_templates[calling[k]], &err) == 0);
         test_texts();
+        test_sorted();
         test_refused();
         test_forced();
         test_held();

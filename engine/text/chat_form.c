@@ -176,10 +176,14 @@ int chat_parser_think(const chat_parser *p)
     return tokenizer_special(p->c->t, p->c->tags->think);
 }
 
-/* A call ends with <|call|>, a text with any other. */
+/* In harmony a call ends with <|call|>, a text with any other. Elsewhere what ends a turn without
+ * being a stop is no text, whatever its bytes. */
 void chat_parser_trim(const chat_parser *p, uint64_t *bits, int n_vocab)
 {
     int stops[16];
+    for (int i = 0; i < p->c->n_end; i++)
+        if (p->c->ends[i] < n_vocab && !tokenizer_is_stop(p->c->t, p->c->ends[i]))
+            bits[p->c->ends[i] / 64] &= ~((uint64_t)1 << p->c->ends[i] % 64);
     const int n = min_int(tokenizer_stops(p->c->t, stops, ARRAY_LEN(stops)), ARRAY_LEN(stops));
     const int call = p->c->h_call;
     if (!is_harmony(p) || p->hold == CHAT_CALLS_FREE || call < 0 ||
