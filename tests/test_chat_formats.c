@@ -253,6 +253,25 @@ static void test_recognition(void)
     }
 }
 
+/* A template that ends anywhere is one of some format or of none. */
+static void test_cut_templates(void)
+{
+    for (size_t f = 0; f < ARRAY_LEN(families); f++) {
+        char *tmpl = fill_template(families[f].tmpl, SENTENCE_BEFORE "\n", SENTENCE_AFTER, "s");
+        const size_t n = strlen(tmpl);
+        for (size_t len = n; len-- > 0; ) {
+            char *cut = mem_strdup_n(tmpl, len);         /* in a block of its size */
+            err_ctx err = { 0 };
+            chat *c = NULL;
+            if (make_chat(&c, families[f].vocab, cut, &err) != 0)
+                CHECK_MSG(false, "%s, %zu bytes: %s", families[f].name, len, err.msg);
+            chat_free(c);
+            mem_free(cut);
+        }
+        mem_free(tmpl);
+    }
+}
+
 static void test_refusals(void)
 {
     static const struct { int kind; const char *talk, *tools, *part, *why; } rows[] = {
@@ -343,6 +362,7 @@ int main(int argc, char **argv)
     test_begin("chat formats", argc, argv);
     if (chats_open()) {
         test_recognition();
+        test_cut_templates();
         test_refusals();
         test_form();
         test_goldens();

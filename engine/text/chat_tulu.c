@@ -5,10 +5,11 @@
  * whose users' turns end with that token, too, are none of this. */
 #include "engine/text/chat_internal.h"
 
-/* The rest of the expression after a literal. */
+/* The rest of the expression after a literal, which may be cut off with the template. */
 static str_view rest_of(const literal_scan *k)
 {
     const size_t end = view_find(k->s, k->at, "}}");
+    if (k->at >= k->s.len) return (str_view){ "", 0 };
     return (str_view){ k->s.ptr + k->at, (end == SIZE_MAX ? k->s.len : end) - k->at };
 }
 
@@ -48,7 +49,7 @@ static int tulu_setup(chat *c, str_view template, err_ctx *err)
                     : str_is(s, "<|assistant|>") ? "" : "\n\n";
     }
     textbuf_free(&lit);
-    c->first = view_has(template, "{{ bos_token }}") ? tokenizer_bos(c->t)
+    c->first = view_has(template, "bos_token") ? tokenizer_bos(c->t)
              : str_starts(template, "{{ eos_token }}") ? tokenizer_eos(c->t) : -1;
     return rc < 0 ? rc : user && answer;
 }
