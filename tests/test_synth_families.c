@@ -699,6 +699,7 @@ static void test_skew(const synth_shape *s, double skew)
     gguf *g = NULL;
     test_rng rng = { 5 };
     int count[64] = { 0 };
+    double sum[64] = { 0 }, sumsq = 0;
     o.skew = skew;
     o.n_layer = 2;
     uint8_t *data = fill_all(&o, &bytes);
@@ -711,6 +712,10 @@ static void test_skew(const synth_shape *s, double skew)
         else
             for (int c = 0; c < EMBD; c++) x[c] = (float)test_below(&rng, 2001) - 1000;
         score(scores, g, s, x);
+        for (int e = 0; e < s->n_expert; e++) {
+            sum[e] += (double)scores[e] / TOKENS;
+            sumsq += (double)scores[e] * (double)scores[e] / TOKENS / s->n_expert;
+        }
         for (int k = 0; k < s->n_used; k++) {
             int best = 0;
             for (int e = 1; e < s->n_expert; e++)
@@ -720,6 +725,10 @@ static void test_skew(const synth_shape *s, double skew)
         }
     }
     check_shares(s, s->n_dense, skew, count, TOKENS);
+    for (int e = 0; e < s->n_expert; e++) sumsq -= sum[e] * sum[e] / s->n_expert;
+    const double std = sqrt(sumsq), want = s->family == &synth_glm4moe ? 0.21 : 1;   /* sigmoids */
+    CHECK_MSG(fabs(std / want - 1) < 0.1, "%s: an expert's scores have standard deviation %.2f",
+              s->name, std);
     gguf_close(g);
     mem_free(data);
 }
