@@ -24,6 +24,35 @@ expect 0 "gpt-oss" $run inspect $gptoss
 expect 0 "blk.3.attn_q.weight" $run inspect --tensors $qwen
 expect 0 '"architecture"' $run inspect --json $gptoss
 expect 0 "qwen2" $run inspect "$build/golden/tokenizer/qwen3-vocab.gguf"
+# fact ARCH TEXT: in the report on the tiny model of that family, any run of spaces counting as one
+fact() {
+    $run inspect "$build/golden/families/tiny-$1-bf16.gguf" >"$tmp/out" 2>"$tmp/err"
+    got=$?
+    if grep -q "unsupported \(pre-\)\{0,1\}tokenizer" "$tmp/err"; then skip "$1: a tokenizer that is not known yet"
+    elif [ $got -ne 0 ]; then bad "exit $got: inspect $1"
+    elif tr -s ' ' ' ' <"$tmp/out" | grep -q "^ $2"; then ok
+    else bad "inspect $1: no line '$2'"; fi
+}
+fact qwen3moe "architecture qwen3moe$"
+fact qwen3moe "layers 3 (full attention)$"
+fact qwen3moe "attention 6 heads of 32, 2 for keys and values$"
+fact qwen3moe "queries and keys normed head by head$"
+fact qwen3moe "experts [0-9]*, [0-9]* used, width 64$"
+fact qwen3moe "rope all 32 dimensions, base 1000000$"
+fact qwen35moe "layers 4 (3 DeltaNet, 1 attention)$"
+fact qwen35moe "queries and keys normed head by head, outputs gated$"
+fact qwen35moe "DeltaNet 2 key and 4 value heads of 32, convolution over 4$"
+fact qwen35moe "experts [0-9]*, [0-9]* used, width 64 + shared 32$"
+fact qwen35moe "rope 8 of 32 dimensions, base 10000000$"
+fact llama "attention 6 heads of 16, 2 for keys and values$"
+fact llama "rope all 16 dimensions in pairs of neighbours, base 1000000$"
+fact olmoe "attention 6 heads of 16, 6 for keys and values$"
+fact olmoe "queries and keys normed over all heads$"
+fact olmoe "rope all 16 dimensions, base 10000$"
+expect 0 "layers              4 (2 windowed, 2 full attention)" $run inspect $gptoss
+for a in qwen3moe qwen35moe; do
+    expect 0 "tiny-$a-bf16.gguf: $a, context 4,096 tokens" $run plan -m "$build/golden/families/tiny-$a-bf16.gguf"
+done
 printf '<!DOCTYPE html><html>page not found</html>' >"$tmp/page.gguf"
 head -c 100000 $qwen >"$tmp/head.gguf"
 head -c 10000000 $qwen >"$tmp/cut.gguf"

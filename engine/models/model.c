@@ -23,6 +23,8 @@ static const struct { const char *name, *hint; } relatives[] = {
     { "gptoss", GGUF_OLLAMA_HINT },
     { "qwen35", "the dense relative of qwen35moe" },
     { "gemma4-assistant", "a drafter for gemma4, not a model of its own" },
+    { "clip", "what reads pictures or sound for a model (mmproj); this program reads text: give it "
+              "the file of the model itself" },
 };
 
 const model_family *model_family_of(model_arch a)
@@ -65,6 +67,17 @@ static int find_architecture(model_arch *out, const gguf *g, err_ctx *err)
     return unsupported(name, err);
 }
 
+/* Some files hold beside the model what reads pictures (v., mm.) and sound (a.) for it. */
+static int count_media(const gguf *g)
+{
+    int n = 0;
+    for (int i = 0; i < gguf_n_tensor(g); i++) {
+        const str_view name = gguf_tensor_at(g, i)->name;
+        n += str_starts(name, "v.") || str_starts(name, "mm.") || str_starts(name, "a.");
+    }
+    return n;
+}
+
 int model_bind(model **out, const gguf *g, err_ctx *err)
 {
     model_arch arch = ARCH_QWEN3NEXT;
@@ -83,6 +96,8 @@ int model_bind(model **out, const gguf *g, err_ctx *err)
         return rc;
     }
     m->own_experts_used = m->hp.n_expert_used;
+    if ((m->n_media = count_media(g)) > 0)
+        log_line("%d tensors are for pictures or sound: ignored, only text is read", m->n_media);
     *out = m;
     return 0;
 }

@@ -141,6 +141,7 @@ typedef struct model {
     model_layer *layers;                 /* n_layer + n_mtp; an MTP block is MIX_ATTENTION */
     expert_banks experts;                /* of the trunk; those of MTP blocks follow */
     int n_bound;                         /* tensors in use; the rest of the file is ignored */
+    int n_media;                         /* of the rest those for pictures and sound */
     int own_experts_used;                /* what the file says; hp.n_expert_used may have been
                                           * changed */
 } model;
