@@ -14,6 +14,7 @@
 #include "cli/synth/synth.h"
 #include "cli/synth/synth_family.h"
 #include "engine/plan/planning.h"
+#include "engine/text/tokenizer.h"
 #include "loader/bytes.h"
 #include "moe/router.h"
 #include "tests/test.h"
@@ -841,6 +842,70 @@ done:
     gguf_writer_free(w);
 }
 
+/* ---- the engine's tokenizers read them ----------------------------------------------------- */
+
+static void check_text(encoder *e, const tokenizer *t, const char *what)
+{
+    static const char text[] = "The quick brown fox (13 of them):\n\n"
+                               "\tjumps, \xC3\xA9\xE2\x82\xAC!";
+    id_list ids = { NULL, 0, 0 };
+    char back[256];
+    size_t n = 0;
+    CHECK(encoder_encode(e, &ids, str_from(text), false, NULL) == 0);
+    CHECK_MSG(ids.n > 4 && ids.n < sizeof text, "%s: %zu tokens for %zu bytes", what, ids.n,
+              sizeof text - 1);
+    for (size_t i = 0; i < ids.n; i++) {
+        const str_view s = tokenizer_bytes(t, ids.ids[i], false);
+        if (n + s.len < sizeof back) memcpy(back + n, s.ptr, s.len);
+        n += s.len;
+    }
+    const size_t skip = n == sizeof text && back[0] == ' ';      /* SentencePiece adds a space */
+    CHECK_MSG(n - skip == sizeof text - 1 && !memcmp(back + skip, text, n - skip),
+              "%s: text does not come back", what);
+    ids_free(&ids);
+}
+
+static void test_tokenizer(const synth_shape *s)
+{
+    const synth_vocab *v = s->family->vocab;
+    gguf_writer *w = gguf_writer_create();
+    const uint8_t *head;
+    size_t head_bytes;
+    gguf *g = NULL;
+    tokenizer *t = NULL;
+    encoder *e = NULL;
+    id_list ids = { NULL, 0, 0 };
+    err_ctx err = { 0, "" };
+
+    if (!CHECK(w && synth_vocab_write(w, v, s->n_vocab, s->first_special, NULL) == 0 &&
+               gguf_write_head(w, &head, &head_bytes, NULL) == 0 &&
+               gguf_open_memory(&g, head, head_bytes, NULL) == 0)) goto done;
+    const int rc = tokenizer_create(&t, g, &err);
+    if (rc == ERR_UNSUPPORTED) {
+        test_skip("a tokenizer that the engine does not know yet");
+        goto done;
+    }
+    if (!CHECK_MSG(rc == 0 && encoder_create(&e, t, &err) == 0, "%s: %s", s->name, err.msg))
+        goto done;
+    CHECK(tokenizer_n_token(t) == s->n_vocab && tokenizer_eos(t) == s->first_special + v->eos &&
+          tokenizer_is_stop(t, tokenizer_eos(t)));
+    if (v->eot >= 0) CHECK(tokenizer_is_stop(t, s->first_special + v->eot));
+    check_text(e, t, s->name);
+    for (int i = 0; i < v->n_special; i++) {
+        if (!v->special[i].text) continue;
+        ids.n = 0;
+        CHECK(encoder_encode(e, &ids, str_from(v->special[i].text), true, NULL) == 0);
+        CHECK_MSG(ids.n == 1 && ids.ids[0] == s->first_special + i, "%s: %s is %zu ids", s->name,
+                  v->special[i].text, ids.n);
+    }
+done:
+    ids_free(&ids);
+    encoder_free(e);
+    tokenizer_free(t);
+    gguf_close(g);
+    gguf_writer_free(w);
+}
+
 /* ---- refusals, memory --------------------------------------------------------------------- */
 
 static void test_types(void)
@@ -912,6 +977,10 @@ int main(int argc, char **argv)
     test_refusals();
     test_pieces_vocabulary(synth_llama.vocab, 32000, "mixtral");
     test_pieces_vocabulary(synth_gemma4.vocab, 262144, "gemma 4");
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const synth_shape *s = synth_shape_find(rows[i].shape);
+        if (s) test_tokenizer(s);
+    }
     for (size_t i = 0; i < ARRAY_LEN(small); i++) {
         test_no_memory(&small[i]);
         test_pieces(&small[i]);
