@@ -356,7 +356,7 @@ static bool choose(const synth_options *o)
     for (int t = 0; t < TOKENS; t++)
         tokens[t] = (int32_t)test_below(&rng, 4000);
     chosen.n = 0;
-    chosen.cap = (size_t)TOKENS * (size_t)(o->n_layer * o->shape->n_used);
+    chosen.cap = (size_t)TOKENS * (size_t)((o->n_layer - o->shape->n_dense) * o->shape->n_used);
     chosen.ids = test_alloc(chosen.cap, sizeof *chosen.ids);
     ok = data && gguf_open_memory(&g, data, bytes, &err) == 0 && model_bind(&m, g, &err) == 0 &&
          engine_open(&e, m, &eo, &err) == 0 && session_create(&s, e, &so, &err) == 0 &&
@@ -373,7 +373,8 @@ static bool choose(const synth_options *o)
 
 static const int32_t *chosen_at(const synth_options *o, int l, int t)
 {
-    const int place = (t / CHUNK * o->n_layer + l) * CHUNK + t % CHUNK;
+    const int first = o->shape->n_dense, n = o->n_layer - first;
+    const int place = (t / CHUNK * n + l - first) * CHUNK + t % CHUNK;
     return chosen.ids + (size_t)place * (size_t)o->shape->n_used;
 }
 
@@ -417,7 +418,8 @@ static double together(const synth_options *o, int l, int other)
 static void test_wander(const synth_shape *s, double skew)
 {
     const synth_options o = drifting(s, skew, T);
-    const int first = s->family->latch_layer, k = s->n_used, n = s->n_expert;
+    const int first = max_int(s->family->latch_layer, s->n_dense);
+    const int k = s->n_used, n = s->n_expert;
     double share[64], want = -k / (double)n, far = 0;
 
     if (!choose(&o)) goto done;
