@@ -353,6 +353,7 @@ $B/tests/test_quant_plan: $(call obj,quant_plan quant_importance quant_convert)
 $B/tests/test_tier_args: $(call obj,tier_args engine_args $(ARGS))
 $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
 $(addprefix $B/tests/,test_synth test_synth_drift test_synth_families): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
+$B/tests/test_synth_families: $B/tests/small_shapes.c.o
 $B/tests/test_synth_drift $B/tests/test_synth_families $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
 $(call both,draws): ALL_LDFLAGS += -Wl,--wrap=forward_logits
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
@@ -388,6 +389,10 @@ $B/tests/http_client: $B/tests/http_client.c.o $(call obj,console wrap) $(LIB_OB
 $B/tests/pull_server: $B/tests/pull_server.c.o
 	$(LINK)
 
+# Small models of families for the tests of the programs.
+$B/tests/small_model: $B/tests/small_model.c.o $B/tests/small_shapes.c.o $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(LIB_OBJ)
+	$(LINK)
+
 # Small good files for the fuzzers to damage.
 $B/tests/fuzz_seeds: $B/tests/fuzz_seeds.c.o $B/tests/model_maker.c.o $B/tests/test.c.o $(LIB_OBJ)
 	$(LINK)
@@ -397,7 +402,7 @@ $(UNPACKED): $B/golden/%: tests/golden/%.xz
 	$Qxz -dc $< > $@
 
 tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuzz_seeds \
-       $B/tests/http_client $B/tests/soak_client $B/tests/pull_server $(UNPACKED)
+       $B/tests/http_client $B/tests/soak_client $B/tests/pull_server $B/tests/small_model $(UNPACKED)
 
 check test: all tests
 	$QTEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)

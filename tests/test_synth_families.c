@@ -17,6 +17,7 @@
 #include "engine/text/tokenizer.h"
 #include "loader/bytes.h"
 #include "moe/router.h"
+#include "tests/small_shapes.h"
 #include "tests/test.h"
 
 #define GIB 1073741824.0
@@ -415,34 +416,6 @@ static void test_real_shapes(void)
 }
 
 /* ---- small ones -------------------------------------------------------------------------- */
-
-static const synth_shape small[] = {
-    { .name = "small-qwen3moe", .family = &synth_qwen3moe, .n_layer = 4, .n_embd = 1024,
-      .n_head = 4, .n_head_kv = 2, .head_dim = 64, .n_expert = 32, .n_used = 4, .n_ff = 32,
-      .n_vocab = 2048, .first_special = 2000, .n_ctx = 4096, .rope_base = 1e6,
-      .experts = QT_Q8_0, .dense = QT_Q8_0, .head = QT_Q8_0 },
-    { .name = "small-qwen35moe", .family = &synth_qwen35moe, .n_layer = 4, .n_embd = 1024,
-      .n_head = 4, .n_head_kv = 2, .head_dim = 64, .n_expert = 32, .n_used = 4, .n_ff = 32,
-      .n_vocab = 2048, .first_special = 2000, .n_ctx = 4096, .rope_base = 1e6, .rope_dim = 16,
-      .interval = 2, .n_ff_shared = 32, .conv = 4, .n_k_head = 2, .n_v_head = 4, .ssm_dim = 32,
-      .experts = QT_Q8_0, .dense = QT_Q8_0, .head = QT_Q8_0 },
-    { .name = "small-glm4moe", .family = &synth_glm4moe, .n_layer = 4, .n_embd = 1024, .n_head = 8,
-      .n_head_kv = 2, .head_dim = 64, .n_expert = 32, .n_used = 4, .n_ff = 32, .n_vocab = 2048,
-      .first_special = 2000, .n_ctx = 4096, .rope_base = 1e6, .rope_dim = 32, .n_ff_shared = 32,
-      .n_dense = 1, .n_ff_dense = 64, .n_mtp = 1,
-      .experts = QT_Q8_0, .dense = QT_Q8_0, .head = QT_Q8_0 },
-    { .name = "small-gemma4", .family = &synth_gemma4, .n_layer = 4, .n_embd = 1024, .n_head = 4,
-      .n_head_kv = 2, .head_dim = 32, .n_head_kv_full = 1, .head_dim_full = 64, .n_expert = 32,
-      .n_used = 4, .n_ff = 32, .n_ff_shared = 64, .n_vocab = 2048, .n_ctx = 4096, .rope_base = 1e6,
-      .window = 16, .interval = 2, .experts = QT_Q8_0, .dense = QT_Q8_0, .head = QT_Q8_0 },
-    { .name = "small-mixtral", .family = &synth_llama, .n_layer = 4, .n_embd = 1024, .n_head = 16,
-      .n_head_kv = 4, .head_dim = 64, .n_expert = 8, .n_used = 2, .n_ff = 64, .n_vocab = 2048,
-      .n_ctx = 4096, .rope_base = 1e6, .experts = QT_Q8_0, .dense = QT_Q8_0, .head = QT_Q8_0 },
-    { .name = "small-olmoe", .family = &synth_olmoe, .n_layer = 4, .n_embd = 1024, .n_head = 16,
-      .n_head_kv = 16, .head_dim = 64, .n_expert = 32, .n_used = 4, .n_ff = 32, .n_vocab = 2048,
-      .first_special = 2000, .n_ctx = 4096, .rope_base = 1e4,
-      .experts = QT_Q8_0, .dense = QT_Q8_0, .head = QT_Q8_0 },
-};
 
 /* The whole file; NULL after a failed check. */
 static uint8_t *fill_all(const synth_options *o, size_t *bytes)
@@ -990,13 +963,13 @@ int main(int argc, char **argv)
         const synth_shape *s = synth_shape_find(rows[i].shape);
         if (s) test_tokenizer(s);
     }
-    for (size_t i = 0; i < ARRAY_LEN(small); i++) {
-        test_no_memory(&small[i]);
-        test_pieces(&small[i]);
-        test_skew(&small[i], 0.5);
-        test_skew(&small[i], 1.5);
-        test_decode(&small[i], 0, 2);
-        test_decode(&small[i], 1, 4);
+    for (size_t i = 0; i < N_SMALL_SHAPES; i++) {
+        test_no_memory(&small_shapes[i]);
+        test_pieces(&small_shapes[i]);
+        test_skew(&small_shapes[i], 0.5);
+        test_skew(&small_shapes[i], 1.5);
+        test_decode(&small_shapes[i], 0, 2);
+        test_decode(&small_shapes[i], 1, 4);
     }
     CHECK_MSG(rmdir(folder) == 0, "%s is not empty", folder);
     return test_end();
