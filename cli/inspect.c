@@ -229,6 +229,8 @@ static void print_model(const facts *f)
     else
         row("rope", "%s, base %.10g, %s by %g from %d tokens", turn_text(text, sizeof text, f->m),
             hp->rope_base, scaling[hp->rope_scaling], hp->rope_factor, hp->rope_ctx_orig);
+    if (hp->rope_base_window != hp->rope_base)
+        row("", "with a window, base %.10g", hp->rope_base_window);
     row("vocabulary", "%s", text_count(n, sizeof n, (uint64_t)hp->n_vocab));
 }
 

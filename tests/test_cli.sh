@@ -51,8 +51,13 @@ fact llama "rope all 64 dimensions in pairs of neighbours, base 1000000$"
 fact olmoe "attention 16 heads of 64, 16 for keys and values$"
 fact olmoe "queries and keys normed over all heads$"
 fact olmoe "rope all 64 dimensions, base 10000$"
+fact glm4moe "layers 2 (full attention)"
+fact glm4moe "experts 32, 4 used, width 32 + shared 32$"
+fact glm4moe "rope 32 of 64 dimensions, base 1000000$"
+fact gemma4 "layers 2 (1 windowed, 1 full attention)$"
+fact gemma4 "with a window, base 10000$"
 expect 0 "layers              4 (2 windowed, 2 full attention)" $run inspect $gptoss
-for a in qwen3moe qwen35moe llama olmoe; do
+for a in qwen3moe qwen35moe llama olmoe glm4moe gemma4; do
     if ! $run inspect "$tmp/$a.gguf" >/dev/null 2>&1; then skip "$a is not known yet"; continue; fi
     expect 0 "$a.gguf: $a, context 4,096 tokens" $run plan -m "$tmp/$a.gguf"
     expect 0 "stopped: length" $run -m "$tmp/$a.gguf" -p "Hello" -n 3 --ctx 64
