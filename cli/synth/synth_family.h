@@ -30,7 +30,7 @@ struct synth_family {
                                           * sqrt(n_embd) smaller than others' */
     void (*add_layer)(synth_plan *p, int l);
     void (*add_globals)(synth_plan *p);  /* beside embedding, norm and head; NULL: none */
-    void (*list_keys)(synth_plan *p);    /* after those of synth_key_common */
+    void (*list_keys)(synth_plan *p);    /* all but the tokenizer's */
 };
 
 extern const synth_family synth_gptoss, synth_qwen3next, synth_qwen3moe, synth_qwen35moe,
