@@ -1,4 +1,4 @@
-/* small_shapes.h - small synthetic models of families: a few megabytes, complete, with a vocabulary.
+/* small_shapes.h - small synthetic models of families: a few megabytes, with a whole vocabulary.
  * All have embeddings of 1,024 channels and at most 64 experts. */
 #ifndef TESTS_SMALL_SHAPES_H
 #define TESTS_SMALL_SHAPES_H
