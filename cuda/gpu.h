@@ -231,19 +231,21 @@ void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product);
 
 typedef enum gpu_kv_type { GPU_KV_F32, GPU_KV_F16, GPU_KV_Q8_0 } gpu_kv_type;
 
-/* One layer's attention: q and k are normed (if weights are given) and rotated, k and v stored at
- * their positions, then every query looks at the keys of its window, its own included. Keys of
- * earlier calls, the tables and the cursor are read ahead: between what wrote them and this
- * operation there must be another one that launches a kernel. */
+/* One layer's attention: q and k are normed (if weights are given), by heads or whole, and rotated,
+ * k and v stored at their positions, then every query looks at the keys of its window, its own
+ * included. Keys of earlier calls, the tables and the cursor are read ahead: between what wrote
+ * them and this operation there must be another one that launches a kernel. */
 typedef struct gpu_attention {
     float *out;                          /* [n, n_head * head_dim] */
     float *q;                            /* head h of token t at
                                           * q + t * q_stride + h * q_head_stride;
-                                          * overwritten if n > 1 */
+                                          * overwritten if n > 1 or norm_whole */
     int q_stride, q_head_stride;
-    float *k;                            /* [n, n_head_kv * head_dim]; overwritten if n > 1 */
+    float *k;                            /* [n, n_head_kv * head_dim]; overwritten like q */
     const float *v;                      /* [n, n_head_kv * head_dim] */
-    const float *q_norm, *k_norm;        /* [head_dim], or NULL */
+    const float *q_norm, *k_norm;        /* [head_dim], or NULL; norm_whole: [n_head * head_dim]
+                                          * and [n_head_kv * head_dim] */
+    bool norm_whole;                     /* all heads of q together, and of k; both have weights */
     float eps;
     const float *cosine, *sine;          /* [n, rope_dim / 2] */
     int rope_dim;                        /* even, <= head_dim */
@@ -280,7 +282,10 @@ typedef struct gpu_delta {
     float *mixed;                        /* [n, channels] after the convolution: q, k, v;
                                           * overwritten if n > 1 */
     float *ba;                           /* [n, 2 * n_v]: for each key head ratio betas, then ratio
-                                          * alphas; overwritten if n > 1 */
+                                          * alphas; or, if apart, all betas, then all alphas;
+                                          * overwritten if n > 1 */
+    bool apart;
+    bool tiled;                          /* value head h is of key head h % n_k, not h / ratio */
     const float *dt_bias, *a;            /* [n_v] */
     float *state;                        /* [n_v, dim (of keys), dim (of values)] */
     int n_k, n_v, dim;
