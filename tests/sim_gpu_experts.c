@@ -192,6 +192,12 @@ float *sim_shared(const gpu_expert_args *a, const sim_vectors *x)
     return y;
 }
 
+router_rule sim_rule(const gpu_router_rule *r)
+{
+    return (router_rule){ .score = r->sigmoid ? ROUTER_SIGMOID : ROUTER_SOFTMAX,
+                          .as_scored = r->as_scored, .factor = r->factor, .bias = r->bias };
+}
+
 bool sim_choose(gpu *g, int32_t *ids, float *gates, const gpu_expert_args *a, int t)
 {
     const size_t at = (size_t)t * (size_t)a->k;
