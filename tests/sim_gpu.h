@@ -24,11 +24,15 @@
 #include <string.h>
 
 #include "cuda/gpu.h"
+#include "tests/test.h"
 
 #define SIM_GPU_BACKEND "simulated"
 
 /* Whether this program's GPU is the simulated one. In every test program. */
 static inline bool sim_gpu(void) { return strcmp(gpu_backend(), SIM_GPU_BACKEND) == 0; }
+
+/* Threads of an engine beside this program's GPU: a simulated one needs a core, too. */
+static inline int sim_n_thread(void) { return test_n_thread(sim_gpu() ? 1 : 2); }
 
 /* Steps through a table of cases: all of them on a real GPU; some on a simulated one, whose kernels
  * are the CPU's; fewer if sanitizers make those fifteen times slower. */

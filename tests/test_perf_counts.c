@@ -74,7 +74,7 @@ static bool feed_tokens(rig *r, int n, const place *p)
 static bool open_rig(rig *r, const model *m, const place *p, perf_level level)
 {
     static const int32_t prompt[N_PROMPT] = { 11, 402, 7, 93, 260 };
-    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 2) };
+    const engine_options eo = { .threads = sim_n_thread() };
     const session_options so = { .ctx = 128, .chunk = 64, .kv = KV_F16 };
     err_ctx err = { 0 };
     *r = (rig){ .logits = mem_array((size_t)m->hp.n_vocab, sizeof(float)) };

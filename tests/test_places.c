@@ -134,8 +134,7 @@ static void check_changes(const session *s, const place *p, uint64_t quiet)
 static bool follow(trail *t, const model *m, const place *p)
 {
     static const int32_t prompt[FIRST] = { 11, 402, 7, 93, 260 };
-    /* a simulated GPU needs a core, too */
-    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 2) };
+    const engine_options eo = { .threads = sim_n_thread() };
     const session_options so = { .ctx = 512, .chunk = CHUNK, .kv = KV_F16 };
     const size_t n_vocab = (size_t)m->hp.n_vocab;
     float *logits = mem_array(n_vocab, sizeof *logits);

@@ -159,7 +159,7 @@ static void check_shared(session *s, const place *p)
 
 static bool follow(trail *t, const model *m, const place *p, int chunk)
 {
-    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 2) };
+    const engine_options eo = { .threads = sim_n_thread() };
     const session_options so = { .ctx = CTX, .chunk = chunk, .kv = KV_F16 };
     engine *e = NULL;
     session *s = NULL;
@@ -208,7 +208,7 @@ static bool same_after(session *s, const float *want, float *got, int32_t *ids, 
  * what follows is as if nothing had happened. */
 static void halt(const model *m, const place *p)
 {
-    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 2) };
+    const engine_options eo = { .threads = sim_n_thread() };
     const session_options so = { .ctx = CTX, .chunk = HALTED_CHUNK, .kv = KV_F16 };
     const size_t n_vocab = (size_t)m->hp.n_vocab;
     float *want = mem_array(n_vocab, sizeof *want), *got = mem_array(n_vocab, sizeof *got);
@@ -280,7 +280,7 @@ static void test_reading_ahead(const char *path)
 {
     static const place p = { .name = "GPU, cache before the file", .gpu = true, .planned = true,
                              .disk = true, .stage_parts = 3, .stream_from = 9 };
-    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 2) };
+    const engine_options eo = { .threads = sim_n_thread() };
     const session_options so = { .ctx = CTX, .chunk = CTX, .kv = KV_F16 };
     gguf *g = NULL;
     model *m = NULL;
@@ -373,7 +373,7 @@ typedef struct ways { uint64_t hash[N_LENGTH][N_WAY]; } ways;
 
 static bool go_all_ways(ways *w, const model *m, const place *p, const int *lengths)
 {
-    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 2) };
+    const engine_options eo = { .threads = sim_n_thread() };
     const session_options so = { .ctx = CTX, .chunk = CTX, .kv = KV_F16 };
     const size_t n_vocab = (size_t)m->hp.n_vocab;
     float *logits = mem_array(n_vocab, sizeof *logits);
@@ -442,7 +442,7 @@ static void test_too_long(const char *path)
     static const int forced[] = { PROMPT_CORES, PROMPT_SPLIT, PROMPT_BUS };
     const place p = { .name = "GPU, experts in RAM", .gpu = true, .planned = true,
                       .stage_parts = 1, .split_from = 9, .stream_from = MOST };
-    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 2) };
+    const engine_options eo = { .threads = sim_n_thread() };
     const session_options so = { .ctx = MOST, .chunk = MOST, .kv = KV_F16 };
     uint64_t hash[ARRAY_LEN(forced)] = { 0 };
     gguf *g = NULL;
@@ -494,7 +494,7 @@ static void test_cuts(const char *path, int chunk, const int *want, int n_want)
 {
     const place everything = { .name = "GPU, all in VRAM", .gpu = true };
     const session_options so = { .ctx = CTX, .chunk = chunk, .kv = KV_F16 };
-    const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 2) };
+    const engine_options eo = { .threads = sim_n_thread() };
     int32_t ids[500] = { 0 };
     gguf *g = NULL;
     model *m = NULL;
