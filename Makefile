@@ -94,13 +94,14 @@ endif
 endif
 CURL_SAID := $(CURL)
 ifeq ($(CURL),)
-CURL   := $(shell echo '\#include <curl/curl.h>' | $(CC) $(CPPFLAGS) $(if $(DEPS),-isystem $(call quoted,$(DEPS)/usr/include)) \
-                  -E -xc -o /dev/null - 2>/dev/null && echo 1 || echo 0)
+CURL   := $(shell $(CC) $(CPPFLAGS) $(if $(DEPS),-isystem $(call quoted,$(DEPS)/usr/include)) -include curl/curl.h \
+                  -E -xc -o /dev/null /dev/null 2>/dev/null && echo 1 || echo 0)
 endif
 TARGET := $(shell $(CC) -dumpmachine 2>/dev/null)
 CPU    := $(firstword $(subst -, ,$(TARGET)))
 $(info $()  for     $(CPU) with $(CC), $(if $(filter 1,$(CUDA)),CUDA: $(FOR_GPU)$(if \
          $(ARCHS),, for any GPU (CUDA_ARCHS=90 makes faster code for sm_90)),CPU alone$(NO_GPU)))
+$(if $(CURL_SAID)$(filter 1,$(CURL)),,$(info $()  without moe-run pull: that needs libcurl4-openssl-dev))
 endif
 
 # A tarball has no history, but git archive notes there which commit it is.

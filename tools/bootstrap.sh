@@ -4,8 +4,9 @@
 # Silent if nothing is missing. Otherwise names the packages and installs them where that needs no
 # question (root, or sudo without a password); else prints the line to type and exits 1.
 # Reads CC, CUDA (1: nvcc needs a C++ compiler), URING (0: liburing is not wanted), CURL (1: libcurl is
-# wanted, too) and DEPS (a prefix that may hold the headers instead). Arguments ask for more: command=package if the command is
-# missing, +package in any case.
+# needed, 0: it is not wanted; else it comes along where other packages do, since all but one verb is
+# built without it) and DEPS (a prefix that may hold the headers instead). Arguments ask for more:
+# command=package if the command is missing, +package in any case.
 set -u
 
 missing=
@@ -35,13 +36,14 @@ header jansson.h jansson || want libjansson-dev
 header editline/readline.h libedit || want libedit-dev
 header microhttpd.h libmicrohttpd || want libmicrohttpd-dev
 [ "${URING:-1}" = 0 ] || header liburing.h liburing || want liburing-dev
-[ "${CURL:-0}" = 0 ] || header curl/curl.h libcurl || want libcurl4-openssl-dev
 for extra in "$@"; do
     case $extra in
         +*) want "${extra#+}" ;;
         *) have "${extra%%=*}" || want "${extra#*=}" ;;
     esac
 done
+[ -n "$missing" ] || [ "${CURL:-}" = 1 ] || exit 0
+[ "${CURL:-1}" = 0 ] || header curl/curl.h libcurl || want libcurl4-openssl-dev
 [ -n "$missing" ] || exit 0
 
 echo "missing packages:$missing"

@@ -125,6 +125,7 @@ rest() {
     echo test_cli_cache.sh
     echo test_cli_pull.sh
     echo test_packaging.sh
+    echo test_bootstrap.sh
     echo fuzz_gguf
     echo fuzz_schema
     echo fuzz_request
