@@ -1,12 +1,12 @@
 #!/bin/sh
-# test_bootstrap.sh BUILD - what make installs on a machine that lacks packages, and what it builds
-# where it may not: libcurl's headers are found or not, whatever this machine has.
+# test_bootstrap.sh BUILD - libcurl on machines that have it and machines that do not: which packages
+# make asks for, and whether moe-run pull is built.
 set -u
 area=bootstrap
 . tests/cli_harness.sh
-unset CURL CC CPPFLAGS DEPS MAKEFLAGS MAKELEVEL    # what the make that runs the tests was told
+unset CUDA URING CURL CC CPPFLAGS DEPS MAKEFLAGS MAKELEVEL    # what the make that runs the tests was told
 
-# ---- a machine with everything but libcurl: its apt-get writes down what it is asked for
+# ---- a machine with everything but libcurl; its apt-get writes down what it is asked for
 mkdir "$tmp/bin"
 fake() { cat >"$tmp/bin/$1" && chmod +x "$tmp/bin/$1"; }
 fake apt-get <<EOF
@@ -21,6 +21,11 @@ fake pkg-config <<EOF
 #!/bin/sh
 case \$* in *libcurl*) exit 1 ;; esac
 EOF
+fake cc <<EOF
+#!/bin/sh
+case \$* in *curl/curl.h*) exit 1 ;; esac
+exec gcc "\$@"
+EOF
 if [ -e /usr/include/curl/curl.h ]; then
     skip "libcurl's headers are where every compiler looks: what is installed without them"
 else
@@ -29,7 +34,7 @@ else
         curl=$1 text=$2
         shift 2
         : >"$tmp/asked"
-        CURL=$curl PATH="$tmp/bin:$PATH" tools/bootstrap.sh "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+        CURL=$curl CC=cc PATH="$tmp/bin:$PATH" tools/bootstrap.sh "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
         got=$?
         asked=$(sed 's/^install -y --no-install-recommends *//' "$tmp/asked")
         if [ $got -eq 0 ] && [ "$asked" = "$text" ]; then ok; else bad "CURL=$curl $*: exit $got, asked for '$asked'"; fi
@@ -43,14 +48,9 @@ else
 fi
 
 # ---- the Makefile, with a compiler that finds libcurl's headers and one that does not
-fake cc <<EOF
-#!/bin/sh
-case \$* in *curl/curl.h*) exit 1 ;; esac
-exec gcc "\$@"
-EOF
 mkdir -p "$tmp/include/curl"
 : >"$tmp/include/curl/curl.h"
-# builds CURL WHAT ARGUMENTS...: what make -n would build of cli/pull
+# builds NAME WHAT ARGUMENTS...: of cli/pull/fetch*.c make would compile this one alone
 builds() {
     wanted=$1 what=$2
     shift 2

@@ -42,8 +42,10 @@ for extra in "$@"; do
         *) have "${extra%%=*}" || want "${extra#*=}" ;;
     esac
 done
-[ -n "$missing" ] || [ "${CURL:-}" = 1 ] || exit 0
-[ "${CURL:-1}" = 0 ] || header curl/curl.h libcurl || want libcurl4-openssl-dev
+case ${CURL:-${missing:+1}} in
+    0 | '') ;;
+    *) header curl/curl.h libcurl || want libcurl4-openssl-dev ;;
+esac
 [ -n "$missing" ] || exit 0
 
 echo "missing packages:$missing"
