@@ -360,13 +360,22 @@ static void shared_expert(gpu *g, const gpu_input *in, const gpu_expert_args *a,
     multiply(g, a, &down);
 }
 
+/* Tokens of a tile: all products of a layer share the lists. Those of floats have no kernel for
+ * tiles as low as the contract's can be. */
+static int tile_tokens_of(const gpu *g, const gpu_expert_args *a, int n_slot)
+{
+    const bool floats = is_float_weight(a->gate.type) || is_float_weight(a->up.type) ||
+                        is_float_weight(a->down.type);
+    if (!a->contract) return gemm_tile_tokens(g, n_slot, a->n_expert);
+    return max_int(contract_tile_tokens(n_slot, a->n_expert), floats ? GEMM_LEAST_TILE : 0);
+}
+
 /* The vectors of all slots that chose an expert of the range, to y [n, k, n_embd]. */
 static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a,
                            expert_range range, float *y, const scratch *s)
 {
     const int n_slot = in->n * a->k;
-    const int tokens = a->contract ? contract_tile_tokens(n_slot, a->n_expert)
-                                   : gemm_tile_tokens(g, n_slot, a->n_expert);
+    const int tokens = tile_tokens_of(g, a, n_slot);
     const int32_t *from = s->lists.first + range.first;
     const uint64_t *at = a->at;
     const gemm_matrix gate = bank_of(&a->gate, at, range.first);

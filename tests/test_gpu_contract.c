@@ -306,6 +306,10 @@ static void test_shapes(void)
         { { QT_Q8_0, QT_Q8_0, QT_F16, 96, 96, 8, 4, .bias = true, .bound = 1.5e-2 }, 40 },
         { { QT_Q8_0, QT_Q8_0, QT_F32, 96, 70, 8, 4, .bias = true, .bound = 1e-5 }, 40 },
         { { QT_BF16, QT_BF16, QT_Q8_0, 96, 96, 8, 4, .bias = true, .bound = 1.5e-2 }, 40 },
+        /* so few slots that the contract's own tiles would be lower than any of floats */
+        { { QT_Q8_0, QT_Q8_0, QT_F16, 96, 96, 8, 4, .bias = true, .bound = 1.5e-2 }, 9 },
+        { { QT_Q8_0, QT_Q8_0, QT_F32, 96, 70, 8, 4, .bias = true, .bound = 1e-5 }, 9 },
+        { { ALL(QT_BF16), 96, 64, 6, 3, .bound = 1.5e-2 }, 17 },
 #undef ALL
     };
     test_rng rng = { 32 };
