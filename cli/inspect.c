@@ -50,7 +50,7 @@ typedef struct facts {
     type_sum types[USE_COUNT][QT_COUNT]; /* everything in MTP blocks counts as USE_MTP */
     uint64_t file_bytes, template_bytes;
     uint64_t expert_smallest, bank_smallest;
-    int n_deltanet, n_windowed;
+    int n_deltanet, n_windowed, n_dense;
     int stops[64], n_stop;               /* the first 64, should there be more */
     str_view name, tok_model;            /* empty: not given */
 } facts;
@@ -73,10 +73,11 @@ static void sum_model(facts *f)
     for (int l = 0; l < m->hp.n_layer; l++) {
         const uint64_t one = expert_bytes(m->layers[l].experts);
         const uint64_t bank = expert_bank_bytes(m->layers[l].experts);
-        if (one < f->expert_smallest) f->expert_smallest = one;
-        if (bank < f->bank_smallest) f->bank_smallest = bank;
+        if (one > 0 && one < f->expert_smallest) f->expert_smallest = one;
+        if (bank > 0 && bank < f->bank_smallest) f->bank_smallest = bank;
         f->n_deltanet += m->layers[l].mixer == MIX_DELTANET;
         f->n_windowed += m->layers[l].window > 0;
+        f->n_dense += m->layers[l].experts->n_expert == 0;
     }
 }
 
@@ -152,12 +153,38 @@ static void print_file(const facts *f)
     else if (f->m->n_bound == gguf_n_tensor(f->g))
         row("tensors", "%s", text_count(n, sizeof n, (uint64_t)f->m->n_bound));
     else row("tensors", "%d, of which %d are used", gguf_n_tensor(f->g), f->m->n_bound);
+    if (f->m && f->m->n_media)
+        row("", "%d are for pictures or sound, which this program does not read", f->m->n_media);
 }
 
 static const char *mtp_text(char dst[48], int n_mtp)
 {
     dst[0] = '\0';
     if (n_mtp) snprintf(dst, 48, ", and %d next-token block%s", n_mtp, n_mtp == 1 ? "" : "s");
+    return dst;
+}
+
+/* What attention does beside attending; empty: nothing. */
+static const char *attention_text(char *dst, size_t cap, const model *m)
+{
+    bool normed = false;
+    for (int l = 0; l < m->hp.n_layer; l++) normed |= m->layers[l].attn.q_norm.t != NULL;
+    snprintf(dst, cap, "%s%s%s",
+             !normed ? "" : m->family->attn_norm_whole ? "queries and keys normed over all heads"
+                                                       : "queries and keys normed head by head",
+             normed && m->family->attn_gated ? ", " : "",
+             m->family->attn_gated ? "outputs gated" : "");
+    return dst;
+}
+
+/* "64 of 256 dimensions", "all 128 dimensions in pairs of neighbours" */
+static const char *turn_text(char *dst, size_t cap, const model *m)
+{
+    const model_hparams *hp = &m->hp;
+    const char *pairs = m->family->rope_neighbours ? " in pairs of neighbours" : "";
+    if (hp->rope_dim == hp->head_dim)
+        snprintf(dst, cap, "all %d dimensions%s", hp->rope_dim, pairs);
+    else snprintf(dst, cap, "%d of %d dimensions%s", hp->rope_dim, hp->head_dim, pairs);
     return dst;
 }
 
@@ -175,12 +202,17 @@ static void print_model(const facts *f)
     if (f->n_deltanet)
         row("layers", "%d (%d DeltaNet, %d attention)%s", hp->n_layer, f->n_deltanet, n_attention,
             more);
-    else
+    else if (f->n_windowed)
         row("layers", "%d (%d windowed, %d full attention)%s", hp->n_layer, f->n_windowed,
             n_attention - f->n_windowed, more);
+    else row("layers", "%d (full attention)%s", hp->n_layer, more);
     row("hidden size", "%s", text_count(n, sizeof n, (uint64_t)hp->n_embd));
     row("attention", "%d heads of %d, %d for keys and values", hp->n_head, hp->head_dim,
         hp->n_head_kv);
+    if (hp->windowed.n_head)
+        row("", "with a window %d heads of %d, %d for keys and values", hp->windowed.n_head,
+            hp->windowed.head_dim, hp->windowed.n_head_kv);
+    if (attention_text(text, sizeof text, f->m)[0]) row("", "%s", text);
     if (hp->window) row("window", "%s tokens", text_count(n, sizeof n, (uint64_t)hp->window));
     if (f->n_deltanet)
         row("DeltaNet", "%d key and %d value heads of %d, convolution over %d", hp->ssm_n_k_head,
@@ -189,12 +221,16 @@ static void print_model(const facts *f)
         row("experts", "%d, %d used, width %d + shared %d", hp->n_expert, hp->n_expert_used,
             hp->n_ff_expert, hp->n_ff_shared);
     else row("experts", "%d, %d used, width %d", hp->n_expert, hp->n_expert_used, hp->n_ff_expert);
+    if (f->n_dense)
+        row("dense layers", "%d, width %d instead of experts", f->n_dense, hp->n_ff_dense);
     row("context", "%s tokens", text_count(n, sizeof n, (uint64_t)hp->ctx_train));
     if (hp->rope_scaling == ROPE_PLAIN)
-        row("rope", "%d dimensions, base %.10g", hp->rope_dim, hp->rope_base);
+        row("rope", "%s, base %.10g", turn_text(text, sizeof text, f->m), hp->rope_base);
     else
-        row("rope", "%d dimensions, base %.10g, %s by %g from %d tokens", hp->rope_dim,
+        row("rope", "%s, base %.10g, %s by %g from %d tokens", turn_text(text, sizeof text, f->m),
             hp->rope_base, scaling[hp->rope_scaling], hp->rope_factor, hp->rope_ctx_orig);
+    if (hp->rope_base_window != hp->rope_base)
+        row("", "with a window, base %.10g", hp->rope_base_window);
     row("vocabulary", "%s", text_count(n, sizeof n, (uint64_t)hp->n_vocab));
 }
 
@@ -319,14 +355,15 @@ static json_t *json_file(const facts *f)
     json_t *paths = json_array();
     for (int i = 0; i < gguf_n_part(f->g) && paths; i++)
         paths = append(paths, json_path(gguf_part_path(f->g, i)));
-    return json_pack("{s:o, s:I, s:i, s:I, s:i, s:i, s:i}",
+    return json_pack("{s:o, s:I, s:i, s:I, s:i, s:i, s:i, s:i}",
                      "paths", paths,
                      "gguf_version", INT(gguf_version(f->g)),
                      "n_part", gguf_n_part(f->g),
                      "bytes", INT(f->file_bytes),
                      "n_key", gguf_n_kv(f->g),
                      "n_tensor", gguf_n_tensor(f->g),
-                     "n_tensor_used", f->m ? f->m->n_bound : 0);
+                     "n_tensor_used", f->m ? f->m->n_bound : 0,
+                     "n_tensor_media", f->m ? f->m->n_media : 0);
 }
 
 static json_t *json_model(const facts *f)

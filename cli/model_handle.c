@@ -54,7 +54,7 @@ void model_handle_say_notes(const model_handle *l, bool formatted, bool effort_g
     note_threads(l);
     if (!formatted) return;
     if (chat_note(l->talk)) console_note("%s", chat_note(l->talk));
-    if (effort_given && chat_format_of(l->talk) != CHAT_HARMONY)
+    if (effort_given && chat_format_of(l->talk) != CHAT_HARMONY && !chat_has_switch(l->talk))
         console_note("--reasoning is ignored: only gpt-oss models know levels");
 }
 

@@ -17,8 +17,18 @@ bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim)
            n_head_kv > 0 && n_head % n_head_kv == 0;
 }
 
-void gpu_attend(gpu *g, const gpu_attention *a)
+/* Heads whose norms have been taken, whole, have none of their own. */
+static gpu_attention whole_norms(gpu *g, const gpu_attention *a)
 {
+    gpu_attention rest = *a;
+    attend_norm_whole(g, a);
+    rest.q_norm = rest.k_norm = NULL;
+    return rest;
+}
+
+void gpu_attend(gpu *g, const gpu_attention *whole)
+{
+    const gpu_attention rest = whole->norm_whole ? whole_norms(g, whole) : *whole, *a = &rest;
     if (a->n > 1) attend_prepare(g, a);
     if (a->n > GPU_FEW) attend_many(g, a);
     else if (a->kv == GPU_KV_F32) attend_few_f32(g, a);

@@ -1,5 +1,6 @@
 /* attend_prepare.cu - what happens to q, k and v of several tokens before the attention: norm and
- * rotation, and the store of keys and values.
+ * rotation, and the store of keys and values; and, of any number of tokens, norms of all heads
+ * together.
  *
  * A warp takes one head of one token; lane l has values l, l + 32, ..., so that 32 lanes hold one
  * block of Q8_0. Every rounding is that of engine/cpu/rows.c and engine/session/kv.c: the same
@@ -108,6 +109,47 @@ static __global__ void __launch_bounds__(WARPS * 32) prepare_heads(frame f, gpu_
         }
     }
     frame_end(f);
+}
+
+/* ---- norms of all heads together ------------------------------------------------------------- */
+
+enum { NORM_THREADS = 256, NORM_WARPS = NORM_THREADS / 32 };
+
+/* A block for q of a token (y = 0), or for k, in place. */
+static __global__ void __launch_bounds__(NORM_THREADS) norm_whole(frame f, gpu_attention a)
+{
+    __shared__ double sums[NORM_WARPS];
+    const bool is_q = blockIdx.y == 0;
+    const int n = (is_q ? a.n_head : a.n_head_kv) * a.head_dim;
+    const int head_stride = is_q ? a.q_head_stride : a.head_dim;
+    const float *weight = is_q ? a.q_norm : a.k_norm;
+    float *x = is_q ? a.q + (size_t)blockIdx.x * a.q_stride : a.k + (size_t)blockIdx.x * n;
+    double sum = 0.0;
+
+    frame_begin(f);
+    frame_wait(f);
+    for (int i = threadIdx.x; i < n; i += NORM_THREADS) {
+        const double v = x[(size_t)(i / a.head_dim) * head_stride + i % a.head_dim];
+        sum = fma(v, v, sum);
+    }
+    for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, d);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0.0;
+    for (int i = 0; i < NORM_WARPS; i++) sum += sums[i];
+    const float scale = (float)(1.0 / sqrt(sum / n + (double)a.eps));
+    for (int i = threadIdx.x; i < n; i += NORM_THREADS) {
+        float *v = x + (size_t)(i / a.head_dim) * head_stride + i % a.head_dim;
+        *v = __fmul_rn(__fmul_rn(*v, scale), weight[i]);
+    }
+    frame_end(f);
+}
+
+void attend_norm_whole(gpu *g, const gpu_attention *a)
+{
+    const uint64_t heads = (uint64_t)a->n * (uint64_t)(a->n_head + a->n_head_kv);
+    launch(g, "attention", heads * (uint64_t)a->head_dim * sizeof(float), norm_whole,
+           dim3((unsigned)a->n, 2), NORM_THREADS, 0, *a);
 }
 
 void attend_prepare(gpu *g, const gpu_attention *a)

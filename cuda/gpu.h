@@ -231,19 +231,21 @@ void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product);
 
 typedef enum gpu_kv_type { GPU_KV_F32, GPU_KV_F16, GPU_KV_Q8_0 } gpu_kv_type;
 
-/* One layer's attention: q and k are normed (if weights are given) and rotated, k and v stored at
- * their positions, then every query looks at the keys of its window, its own included. Keys of
- * earlier calls, the tables and the cursor are read ahead: between what wrote them and this
- * operation there must be another one that launches a kernel. */
+/* One layer's attention: q and k are normed (if weights are given), by heads or whole, and rotated,
+ * k and v stored at their positions, then every query looks at the keys of its window, its own
+ * included. Keys of earlier calls, the tables and the cursor are read ahead: between what wrote
+ * them and this operation there must be another one that launches a kernel. */
 typedef struct gpu_attention {
     float *out;                          /* [n, n_head * head_dim] */
     float *q;                            /* head h of token t at
                                           * q + t * q_stride + h * q_head_stride;
-                                          * overwritten if n > 1 */
+                                          * overwritten if n > 1 or norm_whole */
     int q_stride, q_head_stride;
-    float *k;                            /* [n, n_head_kv * head_dim]; overwritten if n > 1 */
+    float *k;                            /* [n, n_head_kv * head_dim]; overwritten like q */
     const float *v;                      /* [n, n_head_kv * head_dim] */
-    const float *q_norm, *k_norm;        /* [head_dim], or NULL */
+    const float *q_norm, *k_norm;        /* [head_dim], or NULL; norm_whole: [n_head * head_dim]
+                                          * and [n_head_kv * head_dim] */
+    bool norm_whole;                     /* all heads of q together, and of k; both have weights */
     float eps;
     const float *cosine, *sine;          /* [n, rope_dim / 2] */
     int rope_dim;                        /* even, <= head_dim */
@@ -280,7 +282,10 @@ typedef struct gpu_delta {
     float *mixed;                        /* [n, channels] after the convolution: q, k, v;
                                           * overwritten if n > 1 */
     float *ba;                           /* [n, 2 * n_v]: for each key head ratio betas, then ratio
-                                          * alphas; overwritten if n > 1 */
+                                          * alphas; or, if apart, all betas, then all alphas;
+                                          * overwritten if n > 1 */
+    bool apart;
+    bool tiled;                          /* value head h is of key head h % n_k, not h / ratio */
     const float *dt_bias, *a;            /* [n_v] */
     float *state;                        /* [n_v, dim (of keys), dim (of values)] */
     int n_k, n_v, dim;
@@ -292,15 +297,30 @@ bool gpu_delta_fits(int dim);
 size_t gpu_delta_scratch(const gpu *g, int n_k, int n_v, int dim, int n);
 void gpu_delta_rule(gpu *g, const gpu_delta *d);
 
-/* Router logits of the normed vectors, the k largest of them and their softmax. With a shared
+/* How logits become a choice and weights, as router_rule in moe/router.h has it. All of it 0: the
+ * usual softmax over the chosen ones. What is not usual has the bits of router_select. */
+typedef struct gpu_router_rule {
+    bool sigmoid;                        /* scores by a sigmoid; else a softmax over all */
+    bool as_scored;                      /* weights are the scores; else divided by their sum */
+    float factor;                        /* of all weights; 0: 1 */
+    const float *bias;                   /* [n_expert], added to scores for the choice alone; or
+                                          * NULL: the logits choose */
+} gpu_router_rule;
+static inline bool gpu_rule_is_usual(const gpu_router_rule *r)
+{
+    return !r->sigmoid && !r->as_scored && !r->bias && !(r->factor > 0.0f);
+}
+
+/* Router logits of the normed vectors, the k largest of them and their weights. With a shared
  * expert also its gate. */
 typedef struct gpu_route_args {
     gpu_matrix router;                   /* rows: experts, at most 1024 */
+    gpu_router_rule rule;
     gpu_matrix shared_gate;              /* one row, or absent */
     int k;                               /* at most 32 */
     float *logits;                       /* [n, n_expert] */
     int32_t *ids;                        /* [n, k] in the order of selection; NULL: the logits are
-                                          * enough (see gpu_experts) */
+                                          * enough (see gpu_expert_args) */
     float *gates;                        /* [n, k] */
     float *sigma;                        /* [n]: sigmoid of the shared gate's row */
 } gpu_route_args;
@@ -325,7 +345,8 @@ typedef struct gpu_expert_args {
     bool clamped;                        /* gpt-oss's activation instead of SwiGLU */
     gpu_matrix shared_gate, shared_up, shared_down;      /* data NULL: none */
     const float *sigma;                  /* [n] */
-    const int32_t *ids;                  /* [n, k]; NULL if n <= GPU_FEW: chosen from logits */
+    const int32_t *ids;                  /* [n, k]; NULL if n <= GPU_FEW and the rule is the usual
+                                          * one: chosen from logits */
     const float *gates;
     const float *logits;                 /* [n, n_expert] as gpu_route left them */
     int n_expert, k;
@@ -447,6 +468,7 @@ void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, c
  * else, or are named to the host. What comes too late for that layer's choice is not used. */
 typedef struct gpu_guess {
     gpu_matrix router;                   /* the next layer's, of floats; data NULL: no guess */
+    gpu_router_rule rule;
     const float *norm, *next_norm;       /* [n_embd] of this layer's input and of the next one's */
     const int32_t *hot;                  /* of the next layer, as in gpu_split */
     const uint64_t *slabs;
@@ -513,11 +535,12 @@ void gpu_experts_beside_end(gpu *g, const gpu_input *in, const gpu_expert_args *
  * at what is in VRAM, and so is not the model's. Two ways, or both, the first one first:
  *   bias   is added to the logits of the experts in VRAM before the k largest are taken
  *   skip   of the k those that are not in VRAM are dropped, unless all would be
- * Weights are the softmax of the remaining experts' own logits. A slot that was dropped comes after
- * the others, with weight 0 and the token's first expert: it wants nothing of the host. Where all
- * of the choice is in VRAM, or nothing, it has the bits of the model's own. */
+ * Weights are made of the remaining experts' own logits. A slot that was dropped comes after the
+ * others, with weight 0 and the token's first expert: it wants nothing of the host. Where all of
+ * the choice is in VRAM, or nothing, it has the bits of the model's own. */
 typedef struct gpu_prefer {
     float *logits;                       /* [n, n_expert]; of no use afterwards */
+    gpu_router_rule rule;
     const int32_t *hot;                  /* [n_expert]: as in gpu_split */
     int n, n_expert, k;                  /* at most GPU_FEW, 1024, 32 */
     float bias;                          /* 0: none */

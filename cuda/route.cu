@@ -1,4 +1,4 @@
-/* route.cu - which experts, and with which weights: router logits, the k largest, their softmax.
+/* route.cu - which experts, and with which weights: router logits, the k largest, their weights.
  *
  * For up to GPU_FEW tokens every block finishes the input for itself and takes some rows of the
  * router, each by all of its warps; the first block leaves the input's finished forms for the
@@ -16,6 +16,7 @@ typedef struct select_args {
     int n_expert, k;
     int32_t *ids;                        /* NULL: not asked for */
     float *gates;
+    gpu_router_rule rule;
 } select_args;
 
 static __device__ __forceinline__ void select_token(const select_args &a, int t, select_space *s)
@@ -23,7 +24,8 @@ static __device__ __forceinline__ void select_token(const select_args &a, int t,
     const int lane = threadIdx.x % 32;
     int id;
     float gate;
-    select_experts(&id, &gate, a.logits + (size_t)t * a.n_expert, a.n_expert, a.k, s);
+    select_by_rule(&id, &gate, a.logits + (size_t)t * a.n_expert, a.n_expert, a.k, s,
+                   a.rule);
     if (lane < a.k) {
         a.ids[(size_t)t * a.k + lane] = id;
         a.gates[(size_t)t * a.k + lane] = gate;
@@ -192,7 +194,7 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
 {
     const int n_expert = r->router.rows, n = in->n;
     const bool shared = r->shared_gate.data != NULL;
-    const select_args select = { r->logits, n_expert, r->k, r->ids, r->gates };
+    const select_args select = { r->logits, n_expert, r->k, r->ids, r->gates, r->rule };
 
     if (n_expert > SELECT_MAX_EXPERT || r->k > SELECT_MAX_K) {
         gpu_fail(g, cudaErrorInvalidValue, "router: too many experts");

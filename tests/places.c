@@ -72,7 +72,7 @@ static uint64_t slabs_bytes(const expert_bank *b)
  * prompt, all of them keep to the contract. */
 static void choose_ways(plan *to, const model *m, const place *p)
 {
-    const bool splits = p->split_from > 0 && !expert_bank_has_floats(m->layers[0].experts);
+    const bool splits = p->split_from > 0 && !expert_bank_has_floats(model_first_bank(m));
     to->stream_from = p->stream_from;
     to->split_from = splits ? p->split_from : INT_MAX;
     to->contract_to = p->stream_from == INT_MAX

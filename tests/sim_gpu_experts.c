@@ -192,6 +192,12 @@ float *sim_shared(const gpu_expert_args *a, const sim_vectors *x)
     return y;
 }
 
+router_rule sim_rule(const gpu_router_rule *r)
+{
+    return (router_rule){ .score = r->sigmoid ? ROUTER_SIGMOID : ROUTER_SOFTMAX,
+                          .as_scored = r->as_scored, .factor = r->factor, .bias = r->bias };
+}
+
 bool sim_choose(gpu *g, int32_t *ids, float *gates, const gpu_expert_args *a, int t)
 {
     const size_t at = (size_t)t * (size_t)a->k;
@@ -199,7 +205,8 @@ bool sim_choose(gpu *g, int32_t *ids, float *gates, const gpu_expert_args *a, in
         memcpy(ids, a->ids + at, (size_t)a->k * sizeof *ids);
         memcpy(gates, a->gates + at, (size_t)a->k * sizeof *gates);
     } else {
-        router_select(ids, gates, a->logits + (size_t)t * (size_t)a->n_expert, a->n_expert, a->k);
+        router_select(ids, gates, a->logits + (size_t)t * (size_t)a->n_expert, a->n_expert, a->k,
+                      NULL);
     }
     for (int r = 0; r < a->k; r++)
         if (ids[r] < 0 || ids[r] >= a->n_expert) {

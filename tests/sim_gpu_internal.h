@@ -24,6 +24,7 @@
 #include <stdatomic.h>
 
 #include "engine/host/ops.h"
+#include "moe/router.h"
 #include "tests/sim_gpu.h"
 
 /* ---- the card: sim_gpu.c --------------------------------------------------------------------- */
@@ -180,6 +181,7 @@ typedef enum sim_bits { SIM_BITS_FEW, SIM_BITS_CONTRACT, SIM_BITS_ANY } sim_bits
 void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n, bool clamped,
                       sim_bits bits);
 
+router_rule sim_rule(const gpu_router_rule *r);
 bool sim_choose(gpu *g, int32_t *ids, float *gates, const gpu_expert_args *a, int t);
 /* [n, n_embd], to be freed, or NULL: there is none. */
 float *sim_shared(const gpu_expert_args *a, const sim_vectors *x);

@@ -431,7 +431,8 @@ static void guess_next(gpu *g, const question *q, const float *rows)
     if (!next->router.data || q->number % 5 == 0) return;        /* too late */
     float *logits = sim_room((size_t)next->router.rows, sizeof *logits);
     guess_logits(logits, next, rows);
-    router_select(ids, gates, logits, next->router.rows, k);
+    const router_rule rule = sim_rule(&next->rule);
+    router_select(ids, gates, logits, next->router.rows, k, &rule);
     list->n = 0;
     for (int r = 0; r < k && list->n < most; r++) {
         const uint64_t *from = next->slabs + (size_t)ids[r] * 3;
@@ -509,6 +510,7 @@ static void claim_split(sim_call *c, const gpu_expert_args *a, const gpu_split *
     if (!s->next.router.data) return;
     sim_reads(c, "next router", s->next.router.data,
               (uint64_t)s->next.router.rows * s->next.router.row_bytes);
+    sim_reads(c, "next bias of the choice", s->next.rule.bias, n * sizeof(float));
     sim_reads(c, "next hot", s->next.hot, n * sizeof *s->hot);
     sim_reads_any(c, "next table of slabs", s->next.slabs, n * 3 * sizeof *s->slabs);
 }

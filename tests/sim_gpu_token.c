@@ -86,6 +86,7 @@ static void run_route(gpu *g, void *args)
     const gpu_route_args *r = &a->r;
     const matrix router = sim_matrix(&r->router), gate = sim_matrix(&r->shared_gate);
     const size_t n = (size_t)a->in.n, n_expert = (size_t)router.rows, k = (size_t)r->k;
+    const router_rule rule = sim_rule(&r->rule);
     float *rows = sim_finished(g, &a->in);
     if (!rows) return;
     sim_vectors x = sim_vectors_make(rows, a->in.n, a->in.cols);
@@ -95,7 +96,7 @@ static void run_route(gpu *g, void *args)
         if (gate.data) r->sigma[t] = sigmoid_f32(r->sigma[t]);
         if (r->ids)
             router_select(r->ids + t * k, r->gates + t * k, r->logits + t * n_expert,
-                          (int)n_expert, r->k);
+                          (int)n_expert, r->k, &rule);
     }
     if (a->leaves) sim_leave_few(&a->in, rows);
     sim_vectors_free(&x);
@@ -121,6 +122,7 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
     const route_args a = { *in, *r, in->n <= GPU_FEW && floats && in->blocks };
     sim_claim_input(&c, in);
     sim_claim_matrix(&c, "router", &r->router);
+    sim_reads(&c, "bias of the choice", r->rule.bias, (uint64_t)r->router.rows * sizeof(float));
     if (shared) sim_claim_matrix(&c, "shared gate", &r->shared_gate);
     sim_writes(&c, "logits", r->logits, n * (uint64_t)r->router.rows * sizeof *r->logits);
     if (shared) sim_writes(&c, "sigma", r->sigma, n * sizeof *r->sigma);

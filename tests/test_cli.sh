@@ -24,6 +24,45 @@ expect 0 "gpt-oss" $run inspect $gptoss
 expect 0 "blk.3.attn_q.weight" $run inspect --tensors $qwen
 expect 0 '"architecture"' $run inspect --json $gptoss
 expect 0 "qwen2" $run inspect "$build/golden/tokenizer/qwen3-vocab.gguf"
+# fact ARCH TEXT: in the report on the small model of that family, any run of spaces counting as one
+fact() {
+    [ -s "$tmp/$1.gguf" ] || "$build/tests/small_model" "$1" "$tmp/$1.gguf"
+    $run inspect "$tmp/$1.gguf" >"$tmp/out" 2>"$tmp/err"
+    got=$?
+    if grep -q "unsupported \(pre-\)\{0,1\}tokenizer\|unsupported architecture" "$tmp/err"; then skip "$1 is not known yet"
+    elif [ $got -ne 0 ]; then bad "exit $got: inspect $1"
+    elif tr -s ' ' ' ' <"$tmp/out" | grep -q "^ $2"; then ok
+    else bad "inspect $1: no line '$2'"; fi
+}
+fact qwen3moe "architecture qwen3moe$"
+fact qwen3moe "layers 2 (full attention)$"
+fact qwen3moe "attention 4 heads of 64, 2 for keys and values$"
+fact qwen3moe "queries and keys normed head by head$"
+fact qwen3moe "experts 32, 4 used, width 32$"
+fact qwen3moe "rope all 64 dimensions, base 1000000$"
+fact qwen35moe "layers 2 (1 DeltaNet, 1 attention)$"
+fact qwen35moe "queries and keys normed head by head, outputs gated$"
+fact qwen35moe "DeltaNet 2 key and 4 value heads of 32, convolution over 4$"
+fact qwen35moe "experts 32, 4 used, width 32 + shared 32$"
+fact qwen35moe "rope 16 of 64 dimensions, base 1000000$"
+fact llama "attention 16 heads of 64, 4 for keys and values$"
+fact llama "experts 8, 2 used, width 64$"
+fact llama "rope all 64 dimensions in pairs of neighbours, base 1000000$"
+fact olmoe "attention 16 heads of 64, 16 for keys and values$"
+fact olmoe "queries and keys normed over all heads$"
+fact olmoe "rope all 64 dimensions, base 10000$"
+fact glm4moe "layers 2 (full attention)"
+fact glm4moe "experts 32, 4 used, width 32 + shared 32$"
+fact glm4moe "rope 32 of 64 dimensions, base 1000000$"
+fact gemma4 "layers 2 (1 windowed, 1 full attention)$"
+fact gemma4 "with a window, base 10000$"
+expect 0 "layers              4 (2 windowed, 2 full attention)" $run inspect $gptoss
+for a in qwen3moe qwen35moe llama olmoe glm4moe gemma4; do
+    if ! $run inspect "$tmp/$a.gguf" >/dev/null 2>&1; then skip "$a is not known yet"; continue; fi
+    expect 0 "$a.gguf: $a, context 4,096 tokens" $run plan -m "$tmp/$a.gguf"
+    expect 0 "stopped: length" $run -m "$tmp/$a.gguf" -p "Hello" -n 3 --ctx 64
+    rm -f "$tmp/$a.gguf"
+done
 printf '<!DOCTYPE html><html>page not found</html>' >"$tmp/page.gguf"
 head -c 100000 $qwen >"$tmp/head.gguf"
 head -c 10000000 $qwen >"$tmp/cut.gguf"
@@ -57,6 +96,12 @@ else bad "bad JSON: line number missing"; fi
 echo '[99999999]' >"$tmp/bad.jsonl"
 if $run tokenize -m $qwen --decode <"$tmp/bad.jsonl" >"$tmp/out" 2>"$tmp/err"; then bad "id out of range accepted"
 else ok; fi
+sentences=$build/golden/tokenizer/small-sentencepiece.gguf
+expect 0 '"<s>"  special' $run tokenize -m $sentences --add-special --text "the text"
+expect 0 'xF4"  byte' $run tokenize -m $sentences --text "$(printf '\364\217\277\275')"
+echo '{"text": "the text</s> and the rest"}' | $run tokenize -m $sentences --add-special >"$tmp/ids" 2>"$tmp/err"
+[ "$($run tokenize -m $sentences --decode <"$tmp/ids")" = '{"text": "<s>the text</s> and the rest"}' ] && ok ||
+    bad "tokenize --add-special and back: $(cat "$tmp/err")"
 expect 2 "-m FILE" $run tokenize
 refuse 1 "cannot open" $run tokenize -m "$tmp/none.gguf"
 

@@ -11,6 +11,7 @@
 #include "loader/bytes.h"
 #include "loader/quant_blocks.h"
 #include "tests/gpu_fixture.h"
+#include "tests/sim_gpu.h"
 
 static const float eps = 1e-6f;
 
@@ -21,6 +22,7 @@ typedef struct attend_case {
     int dim, n_head, n_head_kv;
     int window, slack;                   /* slack: of a ring; 0: rows for all positions */
     bool sinks, norms, gated;            /* gated: between heads of q there are others */
+    bool whole;                          /* norms are of all heads together */
     bool stale;                          /* the store begins full of NaNs instead of zeros */
     bool distant;                        /* calls are sized as if there were many more keys */
     int rope_dim;
@@ -42,6 +44,13 @@ typedef struct session {
     gpu_cursor *at;
 } session;
 
+static float *norm_make(size_t n, test_rng *rng)
+{
+    float *to = host_floats(n, 0.5f, rng);
+    for (size_t i = 0; i < n; i++) to[i] += 1.0f;
+    return to;
+}
+
 static session session_make(const attend_case *c, int n_pos, int most, test_rng *rng)
 {
     static const gpu_kv_type types[] = { [KV_F32] = GPU_KV_F32, [KV_F16] = GPU_KV_F16,
@@ -52,6 +61,8 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
     const model m = { .hp = { .n_layer = 1, .n_head = c->n_head, .n_head_kv = c->n_head_kv,
                               .head_dim = c->dim, .window = c->window }, .layers = &layer };
     const size_t dim = (size_t)c->dim, half = (size_t)c->rope_dim / 2, n = (size_t)most;
+    const size_t n_q_norm = c->whole ? dim * (size_t)c->n_head : dim;
+    const size_t n_k_norm = c->whole ? dim * (size_t)c->n_head_kv : dim;
     const int apart = c->gated ? 2 : 1;
     session s = { .c = c, .most = most, .width = c->n_head * c->dim,
                   .q_width = apart * c->n_head * c->dim, .kv_width = c->n_head_kv * c->dim };
@@ -63,15 +74,11 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
                                     .slack = c->slack ? c->slack : n_pos }, &err) == 0,
            "%s", err.msg);
     s.view = kv_layer_view(s.store, 0);
-    s.store_bytes = (size_t)c->n_head_kv * (size_t)s.view.rows * kv_row_bytes(s.store);
+    s.store_bytes = (size_t)c->n_head_kv * (size_t)s.view.rows * s.view.row_bytes;
     memset(s.view.keys, c->stale ? 0xFF : 0, s.store_bytes);
     memset(s.view.values, c->stale ? 0xFF : 0, s.store_bytes);
-    s.q_norm = host_floats(dim, 0.5f, rng);
-    s.k_norm = host_floats(dim, 0.5f, rng);
-    for (size_t i = 0; i < dim; i++) {
-        s.q_norm[i] += 1.0f;
-        s.k_norm[i] += 1.0f;
-    }
+    s.q_norm = norm_make(n_q_norm, rng);
+    s.k_norm = norm_make(n_k_norm, rng);
     s.sinks = host_floats((size_t)c->n_head, 2.0f, rng);
     s.scratch = host_room((size_t)pool_threads(contract_ops()->team) * attend_scratch(c->dim),
                           sizeof *s.scratch);
@@ -81,8 +88,9 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
         .q = vram_room(n * (size_t)s.q_width * sizeof(float)), .q_stride = s.q_width,
         .q_head_stride = apart * c->dim, .k = vram_room(n * (size_t)s.kv_width * sizeof(float)),
         .v = vram_room(n * (size_t)s.kv_width * sizeof(float)),
-        .q_norm = c->norms ? vram_floats(s.q_norm, dim) : NULL,
-        .k_norm = c->norms ? vram_floats(s.k_norm, dim) : NULL, .eps = eps,
+        .q_norm = c->norms ? vram_floats(s.q_norm, n_q_norm) : NULL,
+        .k_norm = c->norms ? vram_floats(s.k_norm, n_k_norm) : NULL, .norm_whole = c->whole,
+        .eps = eps,
         .cosine = vram_room(n * half * sizeof(float)), .sine = vram_room(n * half * sizeof(float)),
         .rope_dim = c->rope_dim, .kv = types[c->kv],
         .keys = vram_copy(s.view.keys, s.store_bytes),
@@ -111,13 +119,18 @@ static void make_ready(float *to, const float *from, const session *s, const tok
 {
     const loops *f = contract_ops()->loops;
     const size_t dim = (size_t)s->c->dim, half = (size_t)s->c->rope_dim / 2;
-    for (size_t t = 0; t < (size_t)b->n; t++)
+    for (size_t t = 0; t < (size_t)b->n; t++) {
+        float *heads = to + t * (size_t)n_head * dim;
+        for (size_t h = 0; h < (size_t)n_head; h++)
+            memcpy(heads + h * dim, from + t * (size_t)stride + h * (size_t)head_stride,
+                   dim * sizeof *heads);
+        if (s->c->whole) f->rmsnorm(heads, heads, norm, n_head * s->c->dim, eps);
         for (size_t h = 0; h < (size_t)n_head; h++) {
-            float *head = to + (t * (size_t)n_head + h) * dim;
-            memcpy(head, from + t * (size_t)stride + h * (size_t)head_stride, dim * sizeof *head);
-            if (s->c->norms) f->rmsnorm(head, head, norm, s->c->dim, eps);
+            float *head = heads + h * dim;
+            if (s->c->norms && !s->c->whole) f->rmsnorm(head, head, norm, s->c->dim, eps);
             f->rotate(head, b->cosine + t * half, b->sine + t * half, s->c->rope_dim);
         }
+    }
 }
 
 static tokens tokens_make(const session *s, int pos, int n, test_rng *rng)
@@ -198,7 +211,7 @@ static void compare_row(row_difference *d, const uint8_t *got, const uint8_t *wa
  * are. */
 static void compare_store(session *s, const tokens *b)
 {
-    const size_t row_bytes = kv_row_bytes(s->store);
+    const size_t row_bytes = s->view.row_bytes;
     uint8_t *keys = host_room(s->store_bytes, 1), *values = host_room(s->store_bytes, 1);
     row_difference d = { 0 };
     vram_read(keys, s->a.keys, s->store_bytes);
@@ -316,9 +329,10 @@ static void check_session(const attend_case *c, test_rng *rng)
 
 static void run_session(const attend_case *c, test_rng *rng)
 {
-    case_begin("%s, heads of %d, %d/%d, window %d%s, rope %d%s%s%s", kv_type_name(c->kv), c->dim,
+    case_begin("%s, heads of %d, %d/%d, window %d%s, rope %d%s%s%s%s", kv_type_name(c->kv), c->dim,
                c->n_head, c->n_head_kv, c->window, c->slack ? ", ring" : "", c->rope_dim,
-               c->sinks ? ", sinks" : "", c->norms ? ", norms" : "", c->gated ? ", gates" : "");
+               c->sinks ? ", sinks" : "", c->norms ? ", norms" : "",
+               c->whole ? " of all heads" : "", c->gated ? ", gates" : "");
     check_session(c, rng);
     case_end();
 }
@@ -403,6 +417,22 @@ static void test_stale(void)
         const attend_case c = { .kv = (kv_type)(i % 3), .dim = 32 << i / 3, .n_head = 8,
                                 .n_head_kv = 2, .window = i % 2 ? 128 : 0, .slack = i % 2 ? 70 : 0,
                                 .rope_dim = 32, .stale = true, .batches = turning };
+        run_session(&c, &rng);
+    }
+}
+
+/* Queries and keys normed over all heads together; more of them than a block has threads. */
+static void test_whole_norms(void)
+{
+    test_rng rng = { 27 };
+    family("attention, norms of all heads");
+    for (int i = 0; i < 12; i++) {
+        const int dim = 32 << i / 3, h = (i + 1) % 4;
+        const attend_case c = { .kv = (kv_type)(i % 3), .dim = dim, .n_head = head_counts[h][0],
+                                .n_head_kv = head_counts[h][1], .window = i % 2 ? 5 : 0,
+                                .norms = true, .whole = true, .gated = i / 2 % 2,
+                                .distant = i / 6, .rope_dim = i % 4 ? dim : dim / 2,
+                                .batches = all_lengths };
         run_session(&c, &rng);
     }
 }
@@ -499,8 +529,10 @@ static void test_recorded(void)
     for (int kv = 0; kv < 3; kv++)
         for (int window = 0; window < 2; window++) {
             const attend_case c = { .kv = (kv_type)kv, .dim = 64, .n_head = 8, .n_head_kv = 2,
-                                    .window = 20 * window, .norms = true, .rope_dim = 32 };
-            case_begin("%s, window %d", kv_type_name(c.kv), c.window);
+                                    .window = 20 * window, .norms = true,
+                                    .whole = (kv + window) % 2, .rope_dim = 32 };
+            case_begin("%s, window %d%s", kv_type_name(c.kv), c.window,
+                       c.whole ? ", norms of all heads" : "");
             check_recorded(&c, &rng);
             case_end();
         }
@@ -508,26 +540,50 @@ static void test_recorded(void)
 
 /* ---- the delta rule -------------------------------------------------------------------------- */
 
+typedef struct delta_order {             /* of value heads, and of gates */
+    bool tiled, apart;
+} delta_order;
+
+static const delta_order grouped = { false, false };
+
 typedef struct delta_net {
     int n_k, n_v, dim, ratio;
+    delta_order order;
     size_t keys, values, channels;
     float *dt_bias, *a, *state;          /* the CPU's */
     int pos;                             /* of the next token */
     gpu_delta args;
 } delta_net;
 
-static delta_net delta_make(int n_k, int n_v, int dim, test_rng *rng)
+static delta_net delta_make(int n_k, int n_v, int dim, delta_order order, test_rng *rng)
 {
     const size_t heads = (size_t)n_v, size = heads * (size_t)dim * (size_t)dim;
-    delta_net d = { .n_k = n_k, .n_v = n_v, .dim = dim, .ratio = n_v / n_k,
+    delta_net d = { .n_k = n_k, .n_v = n_v, .dim = dim, .ratio = n_v / n_k, .order = order,
                     .keys = (size_t)(n_k * dim), .values = heads * (size_t)dim,
                     .dt_bias = host_floats(heads, 1.0f, rng), .a = host_floats(heads, 1.0f, rng),
                     .state = host_floats(size, 0.1f, rng) };
     d.channels = 2 * d.keys + d.values;
     for (size_t h = 0; h < heads; h++) d.a[h] = -0.05f - 2.0f * fabsf(d.a[h]);
     d.args = (gpu_delta){ .dt_bias = vram_floats(d.dt_bias, heads), .a = vram_floats(d.a, heads),
-                          .state = vram_floats(d.state, size), .n_k = n_k, .n_v = n_v, .dim = dim };
+                          .state = vram_floats(d.state, size), .n_k = n_k, .n_v = n_v, .dim = dim,
+                          .tiled = order.tiled, .apart = order.apart };
     return d;
+}
+
+/* Which value head is number i of key head h, and where a token has its two gates. */
+static int value_head(const delta_net *d, int h, int i)
+{
+    return d->order.tiled ? i * d->n_k + h : h * d->ratio + i;
+}
+
+static int beta_at(const delta_net *d, int h, int i)
+{
+    return d->order.apart ? value_head(d, h, i) : h * 2 * d->ratio + i;
+}
+
+static int alpha_at(const delta_net *d, int h, int i)
+{
+    return d->order.apart ? d->n_v + value_head(d, h, i) : h * 2 * d->ratio + d->ratio + i;
 }
 
 /* n tokens on the CPU; out [n, values]. mixed is normed in place. */
@@ -539,17 +595,19 @@ static void cpu_delta(float *out, const delta_net *d, float *mixed, const float 
     for (size_t t = 0; t < n_token; t++)
         for (int h = 0; h < d->n_k; h++) {
             float *q = mixed + t * d->channels + (size_t)h * dim;
-            const float *gates = ba + t * 2 * n_v + (size_t)(h * 2 * d->ratio);
+            const float *gates = ba + t * 2 * n_v;
             f->delta_l2norm(q, d->dim, 1.0f / sqrtf((float)d->dim));
             f->delta_l2norm(q + d->keys, d->dim, 1.0f);
             for (int i = 0; i < d->ratio; i++) {
-                const int v = h * d->ratio + i;
-                beta[t * n_v + (size_t)v] = sigmoid_f32(gates[i]);
-                g[t * n_v + (size_t)v] = delta_decay(gates[d->ratio + i], d->dt_bias[v], d->a[v]);
+                const int v = value_head(d, h, i);
+                beta[t * n_v + (size_t)v] = sigmoid_f32(gates[beta_at(d, h, i)]);
+                g[t * n_v + (size_t)v] = delta_decay(gates[alpha_at(d, h, i)], d->dt_bias[v],
+                                                     d->a[v]);
             }
         }
-    for (int v = 0; v < d->n_v; v++) {
-        const float *q = mixed + (size_t)(v / d->ratio) * dim;
+    for (int j = 0; j < d->n_v; j++) {
+        const int key = j / d->ratio, v = value_head(d, key, j % d->ratio);
+        const float *q = mixed + (size_t)key * dim;
         const delta_args a = {
             .out = out + (size_t)v * dim, .q = q, .k = q + d->keys,
             .v = mixed + 2 * d->keys + (size_t)v * dim, .beta = beta + v, .g = g + v,
@@ -588,13 +646,14 @@ typedef enum delta_kind {
 
 static const char *const delta_kinds[] = { "any", "slow", "forgetful", "equal keys", "abrupt" };
 
-/* Gates as they come from the products: for each key head betas, then alphas. */
+/* Gates as they come from the products: for each key head betas, then alphas; or all betas
+ * first. */
 static void shape_tokens(float *mixed, float *ba, const delta_net *d, size_t n, delta_kind kind)
 {
     const size_t width = 2 * (size_t)d->n_v, ratio = (size_t)d->ratio;
     for (size_t i = 0; i < n * width; i++) {
         const size_t t = i / width;
-        const bool alpha = i % width / ratio % 2 == 1;
+        const bool alpha = d->order.apart ? i % width >= width / 2 : i % width / ratio % 2 == 1;
         if (kind == DELTA_SLOW) ba[i] = t == 0 ? 0.5f * ba[i] - 6.0f : ba[i - width];
         if (kind == DELTA_FORGETFUL && alpha) ba[i] += 3.0f;
         if (kind == DELTA_EQUAL_KEYS) ba[i] = alpha ? -60.0f : 40.0f;
@@ -647,7 +706,7 @@ static void test_delta(void)
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
         const gpu_cursor start = { 0, 0 };
         case_begin("%d and %d heads of %d", sizes[i][0], sizes[i][1], sizes[i][2]);
-        delta_net d = delta_make(sizes[i][0], sizes[i][1], sizes[i][2], &rng);
+        delta_net d = delta_make(sizes[i][0], sizes[i][1], sizes[i][2], grouped, &rng);
         gpu_cursor *at = vram_copy(&start, sizeof start);
         for (size_t k = 0; k < ARRAY_LEN(batches); k++)
             check_delta(&d, at, batches[k], false, DELTA_ANY, &rng);
@@ -658,12 +717,33 @@ static void test_delta(void)
         for (int kind = DELTA_SLOW; kind < DELTA_KINDS; kind++) {
             const gpu_cursor start = { 0, 0 };
             case_begin("2 and 8 heads of %d, %s", dim, delta_kinds[kind]);
-            delta_net d = delta_make(2, 8, dim, &rng);
+            delta_net d = delta_make(2, 8, dim, grouped, &rng);
             gpu_cursor *at = vram_copy(&start, sizeof start);
             check_delta(&d, at, kind == DELTA_SLOW && dim < 128 ? 4000 : 300, false,
                         (delta_kind)kind, &rng);
             case_end();
         }
+}
+
+/* Other orders of heads and gates, with more than two value heads for a key head. */
+static void test_delta_orders(void)
+{
+    static const int batches[] = { 1, 2, 61, 64, 1, 8, 200 };
+    test_rng rng = { 28 };
+    family("delta rule, orders");
+    for (int i = 0; i < 9; i++) {
+        const delta_order order = { i % 3 != 0, i % 3 != 1 };
+        const gpu_cursor start = { 0, 0 };
+        const int dim = 32 << i / 3, n_k = 2 + i % 2, n_v = n_k * (3 - i % 2);
+        case_begin("%d and %d heads of %d%s%s", n_k, n_v, dim, order.tiled ? ", tiled" : "",
+                   order.apart ? ", gates apart" : "");
+        delta_net d = delta_make(n_k, n_v, dim, order, &rng);
+        gpu_cursor *at = vram_copy(&start, sizeof start);
+        for (size_t k = 0; k < ARRAY_LEN(batches); k++)
+            check_delta(&d, at, batches[k], false, DELTA_ANY, &rng);
+        check_delta(&d, at, 10, true, DELTA_ANY, &rng);
+        case_end();
+    }
 }
 
 /* A run of tokens from position 24 on, in batches that end at multiples of `each`: out [n, values],
@@ -703,7 +783,7 @@ static void test_delta_cuts(void)
     for (int dim = 32; dim <= 128; dim *= 2) {
         enum { N = 1000 };
         case_begin("2 and 4 heads of %d", dim);
-        delta_net d = delta_make(2, 4, dim, &rng);
+        delta_net d = delta_make(2, 4, dim, (delta_order){ dim > 32, dim > 64 }, &rng);
         const size_t all = N * d.values + (size_t)(d.n_v * dim * dim);
         float *mixed = host_floats(N * d.channels, 1.0f, &rng);
         float *ba = host_floats(N * 2 * (size_t)d.n_v, 3.0f, &rng);
@@ -719,13 +799,17 @@ int main(int argc, char **argv)
 {
     test_begin("gpu mixers", argc, argv);
     if (device_open()) {
-        test_delta();
-        test_delta_cuts();
-        test_lengths();
-        test_shapes();
+        test_delta_orders();
+        test_whole_norms();
         test_recorded();
-        test_stale();
-    test_distant();
+        if (!sim_gpu()) {                /* whose loops are those that it would be compared with */
+            test_delta();
+            test_delta_cuts();
+            test_lengths();
+            test_shapes();
+            test_stale();
+            test_distant();
+        }
         device_close();
     }
     return test_end();

@@ -23,6 +23,7 @@ typedef struct split_case {
     int n_embd, n_ff, n_expert, k;
     bool clamped, bias, norm;
     bool by_logits;                      /* the choice is not made yet */
+    bool scored;                         /* guesses are by sigmoids and a bias */
     int shared_ff;                       /* width of the shared expert; 0: none */
     quant_type shared_up, shared_down;
 } split_case;
@@ -191,7 +192,8 @@ typedef struct batch {
     gpu_split split;
     division asked[QUESTIONS];
     gpu_guess next;                      /* after every other question, if there are guesses */
-    float *router, *norm, *next_norm;    /* its own, in RAM */
+    router_rule rule;                    /* its own, in RAM, as are these: */
+    float *router, *norm, *next_norm;
     division late[QUESTIONS];            /* if guesses are not there in time */
 } batch;
 
@@ -354,7 +356,7 @@ static void set_choice(batch *b, test_rng *rng)
     float *logits = host_floats(n_logit, 3.0f, rng);
     for (int t = 0; t < b->n; t++)
         router_select(b->ids + t * c->k, b->gates + t * c->k, logits + t * c->n_expert, c->n_expert,
-                      c->k);
+                      c->k, NULL);
     b->args.logits = vram_floats(logits, n_logit);
 }
 
@@ -452,7 +454,7 @@ static void guess(division *d, const batch *b, int i, int most)
                 sum += (double)b->router[e * c->n_embd + j] * x[j] / b->norm[j] * b->next_norm[j];
         logits[e] = (float)sum;
     }
-    router_select(ids, gates, logits, c->n_expert, c->k);
+    router_select(ids, gates, logits, c->n_expert, c->k, &b->rule);
     for (int r = 0; r < c->k; r++) {
         const uint64_t *at = b->slabs + 3 * ids[r];
         if (b->has_hot && d->hot[ids[r]] >= 0) continue;
@@ -490,6 +492,19 @@ static void divide(batch *b, int i, const plan *p, test_rng *rng)
     expect_both(b, i);
 }
 
+/* Biases that differ by more than scores do, so that small errors do not change the choice. */
+static void set_rule(batch *b)
+{
+    const int n = b->l->c->n_expert;
+    float *bias = host_room((size_t)n, sizeof *bias);
+    b->rule = (router_rule){ .score = ROUTER_SOFTMAX };
+    if (!b->l->c->scored) return;
+    for (int e = 0; e < n; e++) bias[e] = 2.0f * (float)((e + n / 2) % n);
+    b->rule = (router_rule){ .score = ROUTER_SIGMOID, .factor = 1.5f, .bias = bias };
+    b->next.rule = (gpu_router_rule){ .sigmoid = true, .factor = 1.5f,
+                                      .bias = vram_floats(bias, (size_t)n) };
+}
+
 /* One direction with a different length in every row: no two logits are near each other. */
 static void set_guesses(batch *b, const plan *p, test_rng *rng)
 {
@@ -507,6 +522,7 @@ static void set_guesses(batch *b, const plan *p, test_rng *rng)
     next->router = (gpu_matrix){ .type = QT_F32, .rows = (int)n_expert, .cols = (int)n_embd,
                                  .data = (void *)vram_floats(b->router, n_expert * n_embd),
                                  .row_bytes = n_embd * sizeof(float), .scale = 0.5f };
+    set_rule(b);
     next->norm = vram_floats(b->norm, n_embd);
     next->next_norm = vram_floats(b->next_norm, n_embd);
     next->hot = s->hot;
@@ -742,10 +758,11 @@ static void run_case(const split_case *c, const plan *p, int n, bool with_y, tes
     if (c->shared_ff)
         test_path(shared, sizeof shared, ", shared %s/%s of %d", quant_name(c->shared_up),
                   quant_name(c->shared_down), c->shared_ff);
-    case_begin("%s/%s, %d, %d, %d of %d experts, %d tokens%s%s%s%s%s; %s, fetch %d down and %d of "
-               "%d and %d%s%s, %d guesses", quant_name(c->up), quant_name(c->down), c->n_embd,
+    case_begin("%s/%s, %d, %d, %d of %d experts, %d tokens%s%s%s%s%s%s; %s, fetch %d down and %d "
+               "of %d and %d%s%s, %d guesses", quant_name(c->up), quant_name(c->down), c->n_embd,
                c->n_ff, c->k, c->n_expert, n, c->clamped ? ", clamped" : "",
-               c->bias ? ", biases" : "", c->norm ? ", norm" : "", c->by_logits ? ", by logits" : "", shared,
+               c->bias ? ", biases" : "", c->norm ? ", norm" : "",
+               c->by_logits ? ", by logits" : "", c->scored ? ", scored" : "", shared,
                hot_names[p->hot], p->down, p->all, p->pad_down, p->pad_all,
                p->missing ? ", some missing" : "", p->one_stream ? ", one stream" : "", p->guesses);
     check_split(c, p, n, with_y, rng);
@@ -787,7 +804,7 @@ static void test_types(void)
         family(test_path((char[64]){ 0 }, 64, "%s experts in two places", quant_name(type)));
         for (int option = 0; option < (int)ARRAY_LEN(plans); option++) {
             split_case c = { .clamped = option & 1, .bias = option & 2, .by_logits = option & 4,
-                             .norm = option % 3 == 0 };
+                             .scored = option % 2 == 0, .norm = option % 3 == 0 };
             set_shape(&c, type, option % 2);
             run_case(&c, &plans[option], 1, option % 4 != 3, &rng);
             if (option % 3 == 0)

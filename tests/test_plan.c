@@ -847,6 +847,24 @@ static void test_mixed(void)
         }
 }
 
+/* The first layers have no experts: nothing of theirs is placed, and some must have some. */
+static void test_dense_layers(void)
+{
+    static const uint64_t vram[] = { 0, 6, 12, 24, 80 };
+    static plan p;
+    static made c;
+    for (size_t i = 0; i < ARRAY_LEN(vram); i++)
+        for (uint64_t ram = 8; ram <= 128; ram *= 2) {
+            make_case(&c, &models[QWEN4], vram[i] * GB, ram * GB);
+            for (int l = 0; l < 3; l++) c.expert[l] = c.down[l] = 0;
+            if (made_plan(&p, &c, "dense layers")) check_plan(&p, &c, "dense layers");
+            CHECK((vram[i] == 80) == (p.place[c.what.n_layer - 1] == PLAN_VRAM));
+        }
+    memset(c.expert, 0, sizeof c.expert);
+    memset(c.down, 0, sizeof c.down);
+    CHECK(run(&p, &c) == ERR_RANGE);
+}
+
 /* ---- post-fetch ------------------------------------------------------------------------------ */
 
 static double fetch_time(int m, int d, int a, double e, double down, const speeds *r)
@@ -1354,6 +1372,7 @@ int main(int argc, char **argv)
     test_vram_beside();
     test_refused();
     test_mixed();
+    test_dense_layers();
     test_some_layers();
     test_some_layers_short();
     test_hot_most();

@@ -80,7 +80,7 @@ static void test_moves(void)
     static const struct { int ctx, slack; } sizes[] = {
         { 60, 4 }, { 61, 9 }, { 90, 1 }, { 64, 60 }, { 200, 5 },
     };
-    static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D" };
+    static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D", "VF" };
     for (size_t i = 0; i < 3 * ARRAY_LEN(layers); i++) {
         model *m = twin_model(layers[i / 3], 2, 32, 6);
         state_options o = { 60, 4, (kv_type)(i % 3), 2, where, n_ram };

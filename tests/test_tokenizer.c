@@ -505,8 +505,10 @@ static void test_hostile(void)
           "twice the same" },
         { { .types_as = GGUF_I64 }, 0, "", "any integer width" },
         { { .leave_out = "model" }, ERR_FORMAT, "tokenizer.ggml.model is missing", "" },
-        { { .model = "llama" }, ERR_UNSUPPORTED, "'llama' (supported: gpt2)", "" },
-        { { .pre = "gpt-5" }, ERR_UNSUPPORTED, "'gpt-5' (supported: qwen2, gpt-4o, qwen35)", "" },
+        { { .model = "bert" }, ERR_UNSUPPORTED, "'bert' (supported: gpt2, llama, gemma4)", "" },
+        { { .pre = "gpt-5" }, ERR_UNSUPPORTED, "'gpt-5' (supported: qwen2, gpt-4o, qwen35, glm4, "
+          "chatglm-bpe, dbrx, smaug-bpe, llama-bpe, olmo)", "" },
+        { { .pre = "words" }, ERR_UNSUPPORTED, "'words' (supp", "no file may name this one" },
         { { .pre = "qwen2\n" }, ERR_UNSUPPORTED, "qwen2\\x0A", "text of the file is escaped" },
         { { .leave_out = "pre" }, ERR_FORMAT, "tokenizer.ggml.pre is missing",
           "unknown vocabulary" },

@@ -105,11 +105,12 @@ static void place_hot(plan *p, const planner *j, uint64_t room)
 {
     const plan_model *what = j->what;
     for (int l = 0; l < what->n_layer; l++) {
-        const uint64_t n = least((uint64_t)what->n_expert, room / what->expert_bytes[l]);
+        const uint64_t one = what->expert_bytes[l], all = (uint64_t)what->n_expert;
+        const uint64_t n = one > 0 ? least(all, room / one) : all;
         p->hot[l] = (int)n;
-        p->vram_experts += n * what->expert_bytes[l];
-        room -= n * what->expert_bytes[l];
-        if (p->hot[l] < what->n_expert) return;
+        p->vram_experts += n * one;
+        room -= n * one;
+        if (n < all) return;
     }
 }
 
@@ -527,9 +528,10 @@ static int check_inputs(const plan_model *what, const plan_session *s, err_ctx *
     if (s->n_chunk < 1 || s->n_chunk > PLAN_CHUNKS)
         return err_set(err, ERR_RANGE, "plan: %d chunks, not 1 to %d", s->n_chunk, PLAN_CHUNKS);
     for (int l = 0; l < what->n_layer; l++)
-        if (what->expert_bytes[l] == 0 || what->down_bytes[l] > what->expert_bytes[l])
+        if (what->down_bytes[l] > what->expert_bytes[l])
             return err_set(err, ERR_RANGE, "plan: layer %d: experts of %llu bytes", l,
                            (unsigned long long)what->expert_bytes[l]);
+    if (largest_expert(what) == 0) return err_set(err, ERR_RANGE, "plan: experts of 0 bytes");
     return 0;
 }
 

@@ -38,7 +38,7 @@ typedef struct plan_machine {
 
 typedef struct plan_model {
     int n_layer, n_expert, n_used;
-    const uint64_t *expert_bytes;        /* [n_layer]: one expert's three slabs */
+    const uint64_t *expert_bytes;        /* [n_layer]: one expert's three slabs; 0: no experts */
     const uint64_t *down_bytes;          /* [n_layer]: of that the down slab */
     const uint64_t *slot_bytes;          /* [n_layer]: RAM for an expert where they are moved; NULL:
                                           * they cannot be */

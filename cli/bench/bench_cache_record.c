@@ -92,7 +92,7 @@ typedef struct recorder {
 
 static int encode(recorder *r, str_view text, err_ctx *err)
 {
-    const int rc = encoder_encode(r->b.l.enc, &r->ids, text, true, err);
+    const int rc = encoder_encode_whole(r->b.l.enc, &r->ids, text, true, false, err);
     if (rc < 0) return rc;
     if (r->ids.n == 0) return err_set(err, ERR_RANGE, "there is no text in it");
     if (r->opt->prompt > 0 && r->ids.n > (size_t)r->opt->prompt)

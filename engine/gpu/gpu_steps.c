@@ -126,7 +126,8 @@ static void mix_attention(gpu_steps *s, int l)
     const gpu_attention a = {
         .out = b->heads, .q = b->q, .q_stride = w->attn.q.rows,
         .q_head_stride = gated ? 2 * hp->head_dim : hp->head_dim, .k = b->k, .v = b->v,
-        .q_norm = w->attn.q_norm, .k_norm = w->attn.k_norm, .eps = hp->rms_eps,
+        .q_norm = w->attn.q_norm, .k_norm = w->attn.k_norm,
+        .norm_whole = s->p.m->family->attn_norm_whole, .eps = hp->rms_eps,
         .cosine = b->rope_cos[table], .sine = b->rope_sin[table], .rope_dim = hp->rope_dim,
         .kv = kv_types[kv_type_of(state_kv(s->seat->st))], .keys = rows.keys, .values = rows.values,
         .kv_rows = rows.rows, .n_head = hp->n_head, .n_head_kv = hp->n_head_kv,
@@ -154,20 +155,23 @@ static void mix_deltanet(gpu_steps *s, int l)
     const gpu_buffers *b = &s->b;
     recurrent *memory = state_recurrent(s->seat->st);
     const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
+    const bool apart = w->delta.beta.data != NULL;
     gpu_input h = normed(s, "mixer in", w->attn_norm);
     gpu_product projections[] = {
         product_of(b->mixed, &w->delta.qkv), product_of(b->z, &w->delta.z),
-        product_of(b->ba, &w->delta.ba),
+        product_of(b->ba, apart ? &w->delta.beta : &w->delta.ba),
+        product_of(b->ba + hp->ssm_n_v_head, &w->delta.alpha),
     };
+    projections[2].y_stride = projections[3].y_stride = 2 * hp->ssm_n_v_head;
     projections[0].conv = (gpu_conv){ .taps = w->delta.conv, .window = recurrent_conv(memory, l),
                                       .n_tap = hp->ssm_conv, .raw = b->raw };
-    gpu_project(s->p.g, &h, projections, ARRAY_LEN(projections));
+    gpu_project(s->p.g, &h, projections, apart ? 4 : 3);
 
     const gpu_delta d = {
-        .out = b->delta, .mixed = b->mixed, .ba = b->ba, .dt_bias = w->delta.dt_bias,
-        .a = w->delta.a, .state = recurrent_state(memory, l), .n_k = hp->ssm_n_k_head,
-        .n_v = hp->ssm_n_v_head, .dim = hp->ssm_head_dim, .n = s->n, .pos = s->pos,
-        .scratch = b->delta_chunks,
+        .out = b->delta, .mixed = b->mixed, .ba = b->ba, .apart = apart, .tiled = hp->ssm_tiled,
+        .dt_bias = w->delta.dt_bias, .a = w->delta.a, .state = recurrent_state(memory, l),
+        .n_k = hp->ssm_n_k_head, .n_v = hp->ssm_n_v_head, .dim = hp->ssm_head_dim, .n = s->n,
+        .pos = s->pos, .scratch = b->delta_chunks,
     };
     gpu_delta_rule(s->p.g, &d);
 
@@ -199,6 +203,11 @@ static void mix(void *self, int l)
 
 /* ---- route ----------------------------------------------------------------------------------- */
 
+static gpu_router_rule rule_of(const gpu_steps *s, int l)
+{
+    return weights_gpu_rule(&s->p.m->hp.router, s->p.w->layers[l].choice_bias);
+}
+
 /* Whether the choice looks at what is in VRAM: where the host would be asked, and a map says who is
  * there. */
 static bool prefers(const gpu_steps *s, int l)
@@ -212,9 +221,10 @@ static void prefer_hot(gpu_steps *s, int l)
     const model_hparams *hp = &s->p.m->hp;
     const gpu_buffers *b = &s->b;
     const gpu_prefer args = {
-        .logits = b->router, .hot = host_experts_split(s->p.host, l).hot, .n = s->n,
-        .n_expert = hp->n_expert, .k = hp->n_expert_used, .bias = s->p.bias, .skip = s->p.skip,
-        .ids = b->chosen, .gates = b->gates, .wanted = host_experts_wanted(s->p.host, l),
+        .logits = b->router, .rule = rule_of(s, l), .hot = host_experts_split(s->p.host, l).hot,
+        .n = s->n, .n_expert = hp->n_expert, .k = hp->n_expert_used, .bias = s->p.bias,
+        .skip = s->p.skip, .ids = b->chosen, .gates = b->gates,
+        .wanted = host_experts_wanted(s->p.host, l),
     };
     gpu_prefer_hot(s->p.g, &args);
     s->experts.ids = b->chosen;
@@ -226,10 +236,13 @@ static void route(void *self, int l)
     const model_hparams *hp = &s->p.m->hp;
     const layer_weights_gpu *w = &s->p.w->layers[l];
     const gpu_buffers *b = &s->b;
-    int32_t *ids = s->n > GPU_FEW ? b->chosen : NULL;    /* few tokens: where they are needed */
+    const gpu_router_rule rule = rule_of(s, l);
+    const bool later = s->n <= GPU_FEW && (gpu_rule_is_usual(&rule) || prefers(s, l));
+    int32_t *ids = later ? NULL : b->chosen;             /* later: where they are needed */
     const gpu_route_args args = {
-        .router = w->router, .shared_gate = w->shared_gate_inp, .k = hp->n_expert_used,
-        .logits = b->router, .ids = ids, .gates = b->gates, .sigma = b->sigma,
+        .router = w->router, .rule = rule, .shared_gate = w->shared_gate_inp,
+        .k = hp->n_expert_used, .logits = b->router, .ids = ids, .gates = b->gates,
+        .sigma = b->sigma,
     };
     s->h = normed(s, "router", w->post_attn_norm);
     s->h.blocks = b->blocks;

@@ -771,6 +771,7 @@ static gpu_guess guess_of(const host_experts *c, const weights_gpu *w, int l)
         !gpu_guess_fits(w->layers[l + 1].router.type))
         return next;
     next.router = w->layers[l + 1].router;
+    next.rule = weights_gpu_rule(&c->m->hp.router, w->layers[l + 1].choice_bias);
     next.next_norm = w->layers[l + 1].post_attn_norm;
     next.hot = c->split[l + 1].hot;
     next.slabs = c->split[l + 1].slabs;

@@ -113,16 +113,52 @@ static void put_grouped(layer_weights_gpu *y, shelf *s, const matrix *in, const 
     y->delta.z.data = z;
 }
 
-static void put_attention(layer_weights_gpu *y, shelf *s, const layer_weights *x,
-                          const model_hparams *hp)
+/* Rows of queries or keys, `bytes` each, head by head: of those that turn, 2i to i and 2i + 1 to
+ * half + i, as mix_attention.c parts their products. */
+static uint8_t *put_parted(shelf *s, const void *from, uint64_t bytes, int rows,
+                           const model_hparams *hp)
 {
+    const uint64_t dim = (uint64_t)hp->head_dim, half = (uint64_t)hp->rope_dim / 2;
+    uint8_t *at = reserve(s, (uint64_t)rows * bytes), *head;
+    if (!s->arena || s->rc < 0) return at;
+    head = mem_alloc(dim * bytes);
+    if (!head) s->rc = err_set(s->err, ERR_NOMEM, "a head: %" PRIu64 " bytes", dim * bytes);
+    for (uint64_t r = 0; r < (uint64_t)rows && s->rc == 0; r += dim) {
+        const uint8_t *in = (const uint8_t *)from + r * bytes;
+        for (uint64_t i = 0; i < half; i++) {
+            memcpy(head + i * bytes, in + 2 * i * bytes, bytes);
+            memcpy(head + (half + i) * bytes, in + (2 * i + 1) * bytes, bytes);
+        }
+        memcpy(head + 2 * half * bytes, in + 2 * half * bytes, (dim - 2 * half) * bytes);
+        copy_to(s, at + r * bytes, head, dim * bytes);
+    }
+    mem_free(head);
+    return at;
+}
+
+/* Of a matrix whose rows are values of heads that turn; all operations turn i with half + i. */
+static gpu_matrix put_turning(shelf *s, const matrix *m, const model *of)
+{
+    if (!of->family->rope_neighbours) return put_matrix(s, m);
+    gpu_matrix out = shape_of(m);
+    out.data = put_parted(s, m->data, m->row_bytes, m->rows, &of->hp);
+    if (m->bias)
+        out.bias = (const float *)(const void *)put_parted(s, m->bias, sizeof(float), m->rows,
+                                                           &of->hp);
+    return out;
+}
+
+static void put_attention(layer_weights_gpu *y, shelf *s, const layer_weights *x, const model *m)
+{
+    const model_hparams *hp = &m->hp;
+    const bool whole = m->family->attn_norm_whole;
     const uint64_t dim = (uint64_t)hp->head_dim;
-    y->attn.q = put_matrix(s, &x->attn.q);
-    y->attn.k = put_matrix(s, &x->attn.k);
+    y->attn.q = put_turning(s, &x->attn.q, m);
+    y->attn.k = put_turning(s, &x->attn.k, m);
     y->attn.v = put_matrix(s, &x->attn.v);
     y->attn.out = put_matrix(s, &x->attn.out);
-    y->attn.q_norm = put_floats(s, x->attn.q_norm, dim);
-    y->attn.k_norm = put_floats(s, x->attn.k_norm, dim);
+    y->attn.q_norm = put_floats(s, x->attn.q_norm, dim * (whole ? (uint64_t)hp->n_head : 1));
+    y->attn.k_norm = put_floats(s, x->attn.k_norm, dim * (whole ? (uint64_t)hp->n_head_kv : 1));
     y->attn.sinks = put_floats(s, x->attn.sinks, (uint64_t)hp->n_head);
 }
 
@@ -138,6 +174,8 @@ static void put_deltanet(layer_weights_gpu *y, shelf *s, const layer_weights *x,
         y->delta.z = put_matrix(s, &x->delta.gate);
     }
     y->delta.ba = put_matrix(s, &x->delta.ba);
+    y->delta.beta = put_matrix(s, &x->delta.beta);
+    y->delta.alpha = put_matrix(s, &x->delta.alpha);
     y->delta.out = put_matrix(s, &x->delta.out);
     y->delta.conv = put_floats(s, x->delta.conv, channels * (uint64_t)hp->ssm_conv);
     y->delta.dt_bias = put_floats(s, x->delta.dt_bias, n_v);
@@ -151,9 +189,10 @@ static void put_layer(layer_weights_gpu *y, shelf *s, const model *m, const laye
     const model_hparams *hp = &m->hp;
     y->attn_norm = put_floats(s, x->attn_norm, (uint64_t)hp->n_embd);
     y->post_attn_norm = put_floats(s, x->post_attn_norm, (uint64_t)hp->n_embd);
-    if (m->layers[l].mixer == MIX_ATTENTION) put_attention(y, s, x, hp);
+    if (m->layers[l].mixer == MIX_ATTENTION) put_attention(y, s, x, m);
     else put_deltanet(y, s, x, hp);
     y->router = put_matrix(s, &x->router);
+    y->choice_bias = put_floats(s, x->choice_bias, (uint64_t)hp->n_expert);
     y->shared_gate_inp = put_matrix(s, &x->shared_gate_inp);
     y->shared_gate = put_matrix(s, &x->shared_gate);
     y->shared_up = put_matrix(s, &x->shared_up);
@@ -176,6 +215,13 @@ static void put_all(weights_gpu *to, shelf *s, const model *m, const weights *w,
         put_layer(to->layers ? &to->layers[l] : &unused, s, m, &w->layers[l], l,
                   what->hot ? what->hot[l] : m->hp.n_expert);
     }
+}
+
+gpu_router_rule weights_gpu_rule(const router_rule *rule, const float *choice_bias)
+{
+    return (gpu_router_rule){ .sigmoid = rule->score == ROUTER_SIGMOID,
+                              .as_scored = rule->as_scored, .factor = rule->factor,
+                              .bias = choice_bias };
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
@@ -211,6 +257,10 @@ int weights_gpu_check(const model *m, err_ctx *err)
                                  hp->ssm_conv > 8))
         return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for DeltaNet heads of %d "
                        "values and a convolution over %d", hp->ssm_head_dim, hp->ssm_conv);
+    if (hp->n_ff_dense > 0 || m->family->act == ACT_GEGLU || hp->windowed.n_head > 0 ||
+        hp->logit_cap > 0.0f || (hp->n_ff_shared > 0 && !m->layers[0].shared_gate_inp.t))
+        return err_set(err, ERR_UNSUPPORTED, "there are no GPU kernels for %s yet",
+                       m->family->name);
     if (hp->n_expert > 1024 || hp->n_expert_used > 32)
         return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for %d of %d experts",
                        hp->n_expert_used, hp->n_expert);
