@@ -326,6 +326,24 @@ typedef struct gpu_route_args {
 } gpu_route_args;
 void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *a);
 
+/* What joins gate and up before down: expert_activation in moe/expert.h. */
+typedef enum gpu_activation { GPU_SWIGLU, GPU_SWIGLU_CLAMPED, GPU_GEGLU } gpu_activation;
+
+/* One network that all tokens go through, instead of a layer's experts or beside them:
+ * y = sigma * down(activation(gate in, up in)). Of up to GPU_FEW tokens gate and up follow the
+ * arithmetic contract, and down does except for the order of its last additions. */
+typedef struct gpu_network_args {
+    float *y;                            /* [n, down.rows] */
+    bool add;                            /* y += instead of y = */
+    gpu_matrix gate, up, down;           /* gate and up of one type */
+    gpu_activation act;                  /* GPU_GEGLU: not yet */
+    const float *sigma;                  /* [n], or NULL: 1 */
+    void *scratch;                       /* gpu_network_scratch() bytes */
+} gpu_network_args;
+size_t gpu_network_scratch(int n, int n_ff, int n_embd);
+/* Up to GPU_FEW vectors need in->blocks. */
+void gpu_network(gpu *g, gpu_input *in, const gpu_network_args *a);
+
 typedef struct gpu_bank {                /* one slab of all experts of a layer */
     int type, rows, cols;
     const uint8_t *data;                 /* expert e begins at data + e * slab_bytes */
@@ -344,7 +362,7 @@ typedef struct gpu_expert_args {
     gpu_bank gate, up, down;             /* gate and up of one type, here and in the shared one */
     bool clamped;                        /* gpt-oss's activation instead of SwiGLU */
     gpu_matrix shared_gate, shared_up, shared_down;      /* data NULL: none */
-    const float *sigma;                  /* [n] */
+    const float *sigma;                  /* [n]: what the shared one is multiplied by */
     const int32_t *ids;                  /* [n, k]; NULL if n <= GPU_FEW and the rule is the usual
                                           * one: chosen from logits */
     const float *gates;

@@ -302,6 +302,17 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *a)
     (void)g, (void)in, (void)a;
 }
 
+size_t gpu_network_scratch(int n, int n_ff, int n_embd)
+{
+    (void)n, (void)n_ff, (void)n_embd;
+    return 0;
+}
+
+void gpu_network(gpu *g, gpu_input *in, const gpu_network_args *a)
+{
+    (void)g, (void)in, (void)a;
+}
+
 size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd)
 {
     (void)g, (void)n, (void)k, (void)n_expert, (void)n_ff, (void)n_embd;

@@ -7,6 +7,7 @@
  *   sim_gpu_products.c inputs and products
  *   sim_gpu_mixers.c   attention and the delta rule
  *   sim_gpu_token.c    the two ends of a token: embedding, rotation, router, pick, sampling
+ *   sim_gpu_network.c  a network for all tokens
  *   sim_gpu_experts.c  experts that are in VRAM
  *   sim_gpu_split.c    a layer's experts in two places
  *   sim_gpu_beside.c   ... for more than GPU_FEW tokens
