@@ -90,6 +90,7 @@ static void make_plan(plan *to, const model *m, const place *p)
         const bool there = p->gpu && l < m->hp.n_layer - to->cpu_layers;
         const bool whole = l < m->hp.n_layer * p->whole_of_4 / 4;
         to->hot[l] = there ? m->hp.n_expert * (whole ? 8 : p->hot_of_8) / 8 : 0;
+        if (p->changing) to->hot[l] = max_int(to->hot[l], m->hp.n_expert_used);
         to->place[l] = whole ? PLAN_VRAM : p->disk ? PLAN_DISK : PLAN_RAM;
         if (bytes > largest) largest = bytes;
     }

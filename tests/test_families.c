@@ -31,7 +31,7 @@ static family families[] = {
     { .name = "llama-wide", .arch = "llama", .error = 2e-5 },
     { .name = "olmoe", .error = 2e-5, .cpu_only = true },
     { .name = "olmoe-wide", .arch = "olmoe", .error = 2e-5 },
-    { .name = "glm4moe", .error = 2e-5, .cpu_only = true },
+    { .name = "glm4moe", .error = 2e-5 },
     { .name = "gemma4", .error = 2e-5, .cpu_only = true },
 };
 

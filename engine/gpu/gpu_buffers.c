@@ -42,8 +42,10 @@ static void place_experts(gpu_buffers *b, mem_layout *a, const gpu *g, const mod
     b->sigma = mem_layout_floats(a, n, 1);
     b->chosen = mem_layout_take(a, (uint64_t)n, (uint64_t)k, sizeof *b->chosen);
     b->sums = mem_layout_floats(a, n, hp->n_embd);
-    b->experts = mem_layout_take(a, gpu_expert_scratch(g, n, k, hp->n_expert, n_ff, hp->n_embd), 1,
-                                 1);
+    const size_t experts = gpu_expert_scratch(g, n, k, hp->n_expert, n_ff, hp->n_embd);
+    const size_t dense = hp->n_ff_dense > 0
+                             ? gpu_network_scratch(n, hp->n_ff_dense, hp->n_embd) : 0;
+    b->experts = mem_layout_take(a, experts > dense ? experts : dense, 1, 1);
 }
 
 static void place_token(gpu_buffers *b, mem_layout *a, const model_hparams *hp, int n)
@@ -94,6 +96,23 @@ uint64_t gpu_buffers_bytes(const gpu *g, const model *m, int chunk)
     return a.used;
 }
 
+/* A shared expert without a gate is counted in full. */
+static int write_ones(gpu_buffers *b, gpu *g, int n, err_ctx *err)
+{
+    const size_t bytes = (size_t)n * sizeof(float);
+    float *ones = mem_alloc(bytes);
+    if (!ones) return err_set(err, ERR_NOMEM, "%zu bytes", bytes);
+    for (int t = 0; t < n; t++) ones[t] = 1.0f;
+    const int rc = gpu_write(g, b->sigma, ones, bytes, err);
+    mem_free(ones);
+    return rc;
+}
+
+static bool is_gated(const model *m)
+{
+    return m->layers[m->hp.n_layer - 1].shared_gate_inp.t != NULL;
+}
+
 int gpu_buffers_init(gpu_buffers *b, gpu *g, const model *m, int chunk, err_ctx *err)
 {
     const uint64_t bytes = gpu_buffers_bytes(g, m, chunk);
@@ -105,7 +124,8 @@ int gpu_buffers_init(gpu_buffers *b, gpu *g, const model *m, int chunk, err_ctx 
     mem_layout a = mem_layout_over(block, 256);
     place_all(b, &a, g, m, chunk);
     b->arena = block;
-    const int rc = gpu_zero(g, block, bytes, err);
+    int rc = gpu_zero(g, block, bytes, err);
+    if (rc == 0 && m->hp.n_ff_shared > 0 && !is_gated(m)) rc = write_ones(b, g, chunk, err);
     if (rc < 0) gpu_buffers_release(b, g);
     else gpu_gemm_lend(g, b->gemm);
     return rc;

@@ -18,10 +18,11 @@ typedef struct gpu_buffers {
     float *q, *k, *v, *heads;            /* attention; q with its gates */
     float *raw, *mixed, *z, *ba, *delta; /* DeltaNet */
     void *delta_chunks;
-    float *router, *gates, *sigma;       /* experts */
+    float *router, *gates;               /* experts */
+    float *sigma;                        /* [n] of the shared one: ones if it has no gate */
     int32_t *chosen;
     float *sums;                         /* [n, n_embd] of experts that the host computed */
-    void *experts;
+    void *experts;                       /* scratch, of networks, too */
     float *partial;                      /* attention over long stores */
     float *logits;                       /* [LOGIT_ROWS, n_vocab] */
     int32_t *ids;                        /* [n] */

@@ -230,12 +230,18 @@ static void prefer_hot(gpu_steps *s, int l)
     s->experts.ids = b->chosen;
 }
 
+static bool has_experts(const gpu_steps *s, int l)
+{
+    return s->p.m->layers[l].experts->n_expert > 0;
+}
+
 static void route(void *self, int l)
 {
     gpu_steps *s = self;
     const model_hparams *hp = &s->p.m->hp;
     const layer_weights_gpu *w = &s->p.w->layers[l];
     const gpu_buffers *b = &s->b;
+    if (!has_experts(s, l)) return;
     const gpu_router_rule rule = rule_of(s, l);
     const bool later = s->n <= GPU_FEW && (gpu_rule_is_usual(&rule) || prefers(s, l));
     int32_t *ids = later ? NULL : b->chosen;             /* later: where they are needed */
@@ -259,12 +265,29 @@ static void route(void *self, int l)
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
+static const gpu_activation activations[] = {
+    [ACT_SWIGLU] = GPU_SWIGLU, [ACT_SWIGLU_CLAMPED] = GPU_SWIGLU_CLAMPED, [ACT_GEGLU] = GPU_GEGLU,
+};
+
+/* x += the network of a layer without experts */
+static void dense_network(gpu_steps *s, int l)
+{
+    const layer_weights_gpu *w = &s->p.w->layers[l];
+    const gpu_network_args args = {
+        .y = s->b.x, .add = true, .gate = w->shared_gate, .up = w->shared_up,
+        .down = w->shared_down, .act = activations[s->p.m->family->act], .scratch = s->b.experts,
+    };
+    gpu_input in = normed(s, "dense network", w->post_attn_norm);
+    in.blocks = s->b.blocks;
+    gpu_network(s->p.g, &in, &args);
+}
+
 static int experts_here(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
-    (void)l;
     (void)err;
-    gpu_experts(s->p.g, &s->h, &s->experts);
+    if (has_experts(s, l)) gpu_experts(s->p.g, &s->h, &s->experts);
+    else dense_network(s, l);
     return 0;
 }
 

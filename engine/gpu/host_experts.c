@@ -54,7 +54,8 @@ struct host_experts {
     bool broken;                         /* a failure has been told */
     uint8_t *arena;                      /* VRAM: */
     uint8_t *fetch_table;
-    gpu_split *split;                    /* [n_layer]; mail NULL: all experts in VRAM */
+    gpu_split *split;                    /* [n_layer]; mail NULL: no experts, or all in VRAM */
+    int n_asking;                        /* layers with mail */
     const expert_bank *bank;             /* of the first layer that asks: the others are much
                                           * alike */
     fetch_levels levels;
@@ -426,6 +427,7 @@ static void judge_quiet(host_experts *c)
     int32_t chosen[GPU_MOST_USED];
     if (!c->recall || !c->log || c->n_logged != 1) return;
     for (int l = 0; l < c->n_layer; l++) {
+        if (!host_experts_layer(c, l)) continue;
         for (int i = 0; i < k; i++) chosen[i] = (int32_t)(log_of(c, l)[i] & 0xFFFF);
         guess_recall_chosen(c->recall, l, chosen);
     }
@@ -455,6 +457,7 @@ static void note_choices(host_experts *c, int end)
     const int n = c->n_logged * c->m->hp.n_expert_used;
     for (; c->n_noted < end && n > 0; c->n_noted++) {
         const int l = c->n_noted;
+        if (!host_experts_layer(c, l)) continue;
         const uint32_t *log = log_of(c, l), *wanted = c->wanted ? host_experts_wanted(c, l) : log;
         vram_places_chosen(c->places, l, wanted, n);
         if (c->perf != PERF_OFF) vram_places_call(c->places, l, cold_in(log, n), c->layer_s[l]);
@@ -465,7 +468,7 @@ static void note_choices(host_experts *c, int end)
 
 static int change_places(host_experts *c, err_ctx *err)
 {
-    const int all = c->n_layer * c->m->hp.n_expert_used;
+    const int all = c->n_asking * c->m->hp.n_expert_used;
     note_choices(c, c->n_layer);
     if (c->n_logged == 1)
         vram_places_token(c->places, c->token_s, all - c->cold_noted, all);
@@ -815,7 +818,8 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
     if (!map) return err_set(err, ERR_NOMEM, "%zu experts", n_expert);
     c->fetch_table = v.fetch;
     for (int l = 0; l < c->n_layer && rc == 0; l++) {
-        if (c->p->hot[l] >= hp->n_expert) continue;
+        if (c->m->layers[l].experts->n_expert == 0 || c->p->hot[l] >= hp->n_expert) continue;
+        c->n_asking++;
         if (!c->bank) c->bank = c->m->layers[l].experts;
         const int32_t *hot = c->places ? vram_places_map(c->places, l) : NULL;
         if (!c->places && c->p->hot[l] > 0) {

@@ -197,6 +197,7 @@ static void put_layer(layer_weights_gpu *y, shelf *s, const model *m, const laye
     y->shared_gate = put_matrix(s, &x->shared_gate);
     y->shared_up = put_matrix(s, &x->shared_up);
     y->shared_down = put_matrix(s, &x->shared_down);
+    if (x->experts->n_expert == 0) return;
     y->gate = put_bank(s, x->experts, SLAB_GATE, hot);
     y->up = put_bank(s, x->experts, SLAB_UP, hot);
     y->down = put_bank(s, x->experts, SLAB_DOWN, hot);
@@ -257,8 +258,7 @@ int weights_gpu_check(const model *m, err_ctx *err)
                                  hp->ssm_conv > 8))
         return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for DeltaNet heads of %d "
                        "values and a convolution over %d", hp->ssm_head_dim, hp->ssm_conv);
-    if (hp->n_ff_dense > 0 || m->family->act == ACT_GEGLU || hp->windowed.n_head > 0 ||
-        hp->logit_cap > 0.0f || (hp->n_ff_shared > 0 && !m->layers[0].shared_gate_inp.t))
+    if (m->family->act == ACT_GEGLU || hp->windowed.n_head > 0 || hp->logit_cap > 0.0f)
         return err_set(err, ERR_UNSUPPORTED, "there are no GPU kernels for %s yet",
                        m->family->name);
     if (hp->n_expert > 1024 || hp->n_expert_used > 32)

@@ -22,7 +22,8 @@ typedef struct layer_weights_gpu {
         gpu_matrix beta, alpha;          /* in the order of value heads */
         const float *conv, *dt_bias, *a, *norm;
     } delta;
-    gpu_matrix router, shared_gate_inp, shared_gate, shared_up, shared_down;
+    gpu_matrix router;                   /* data NULL: no experts, only the shared network */
+    gpu_matrix shared_gate_inp, shared_gate, shared_up, shared_down;
     const float *choice_bias;            /* NULL: none */
     gpu_bank gate, up, down;             /* data NULL if no expert of the layer is in VRAM */
 } layer_weights_gpu;
