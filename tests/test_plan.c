@@ -132,12 +132,17 @@ static void check_places(const plan *p, const made *c, const char *what)
 {
     const plan_model *w = &c->what;
     uint64_t hot = 0, only_vram = 0, banks = 0, slots = w->spare_bytes;
+    const int most = p->hot[plan_first_bank(w)];
     bool open = true, ok = true, disk = false;
     for (int l = 0; l < w->n_layer; l++) {
         const uint64_t n = (uint64_t)p->hot[l];
+        if (w->expert_bytes[l] == 0) {   /* nothing is missing */
+            ok &= p->hot[l] == w->n_expert && p->place[l] == PLAN_VRAM;
+            continue;
+        }
         ok &= p->hot[l] >= 0 && p->hot[l] <= w->n_expert;
-        if (p->cache) ok &= n >= (uint64_t)w->n_used && p->hot[0] - p->hot[l] <= 1 &&
-                            p->hot[l] <= p->hot[0] && p->hot[l] < w->n_expert;
+        if (p->cache) ok &= n >= (uint64_t)w->n_used && most - p->hot[l] <= 1 &&
+                            p->hot[l] <= most && p->hot[l] < w->n_expert;
         else ok &= open || n == 0;       /* no layer after one that is not whole */
         open = p->hot[l] == w->n_expert;
         ok &= !p->cache || p->place[l] == PLAN_RAM;
@@ -859,7 +864,16 @@ static void test_dense_layers(void)
             for (int l = 0; l < 3; l++) c.expert[l] = c.down[l] = 0;
             if (made_plan(&p, &c, "dense layers")) check_plan(&p, &c, "dense layers");
             CHECK((vram[i] == 80) == (p.place[c.what.n_layer - 1] == PLAN_VRAM));
+            CHECK(plan_first_bank(&c.what) == 3 && plan_n_bank(&c.what) == c.what.n_layer - 3);
         }
+    /* a token's choices are of the others: the table of post-fetch is that without these layers */
+    static plan all;
+    make_case(&c, &models[QWEN4], 6 * GB, 128 * GB);
+    made_plan(&all, &c, "no dense layers");
+    for (int l = 0; l < 3; l++) c.expert[l] = c.down[l] = 0;
+    made_plan(&p, &c, "dense layers");
+    CHECK(memcmp(p.fetch_down, all.fetch_down, sizeof p.fetch_down) == 0 &&
+          memcmp(p.fetch_all, all.fetch_all, sizeof p.fetch_all) == 0 && p.cache && all.cache);
     memset(c.expert, 0, sizeof c.expert);
     memset(c.down, 0, sizeof c.down);
     CHECK(run(&p, &c) == ERR_RANGE);
