@@ -546,10 +546,6 @@ int session_watch_routing(session *s, routing_fn *fn, void *ctx, err_ctx *err)
     if (fn && engine_on_gpu(s->e))
         return err_set(err, ERR_UNSUPPORTED, "routing can be watched on the CPU only, for now: "
                        "--device cpu");
-    for (int l = 0; fn && l < s->e->m->hp.n_layer; l++)
-        if (s->e->m->layers[l].experts->n_expert == 0)
-            return err_set(err, ERR_UNSUPPORTED, "layer %d has no experts: routing can only be "
-                           "watched where all have some", l);
     forward_watch_routing(s->at->f, fn, ctx);
     return 0;
 }
