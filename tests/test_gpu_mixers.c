@@ -408,6 +408,23 @@ static void test_lengths(void)
     }
 }
 
+/* Twelve queries for a key, as GLM-4.5 has: heads of 128 of which half turns, with norms or without
+ * any. Kernels take them in parts that do not divide them evenly. */
+static void test_twelve(void)
+{
+    static const int *const batches[] = { from_one, all_lengths, thousands };
+    test_rng rng = { 28 };
+    family("attention, twelve queries for a key");
+    for (int i = 0; i < 18; i++) {
+        const bool large = i % 6 == 0;
+        const attend_case c = { .kv = (kv_type)(i / 6), .dim = i % 6 == 5 ? 64 : 128,
+                                .n_head = large ? 96 : 24, .n_head_kv = large ? 8 : 2,
+                                .norms = i % 2, .distant = i % 6 == 3, .rope_dim = 64,
+                                .batches = batches[large ? 0 : i % 3] };
+        run_session(&c, &rng);
+    }
+}
+
 /* What is in rows not written yet must not matter, even if it is NaN. */
 static void test_stale(void)
 {
@@ -807,6 +824,7 @@ int main(int argc, char **argv)
             test_delta_cuts();
             test_lengths();
             test_shapes();
+            test_twelve();
             test_stale();
             test_distant();
         }

@@ -866,7 +866,7 @@ static void test_dense_layers(void)
             CHECK((vram[i] == 80) == (p.place[c.what.n_layer - 1] == PLAN_VRAM));
             CHECK(plan_first_bank(&c.what) == 3 && plan_n_bank(&c.what) == c.what.n_layer - 3);
         }
-    /* a token's choices are of the others: the table of post-fetch is that without these layers */
+    /* a token chooses in the others: the table of post-fetch is as without these layers */
     static plan all;
     make_case(&c, &models[QWEN4], 6 * GB, 128 * GB);
     made_plan(&all, &c, "no dense layers");

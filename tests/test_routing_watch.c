@@ -1,6 +1,6 @@
-/* test_routing_watch.c - what a session tells about its routing: every layer of every token that has
- * experts once, in order, the same however the tokens are cut and wherever experts are; nothing once nobody asks;
- * a refusal where the GPU chooses. */
+/* test_routing_watch.c - what a session tells about its routing: every layer with experts of every
+ * token once, in order, the same however the tokens are cut and wherever experts are; nothing once
+ * nobody asks; a refusal where the GPU chooses. */
 #include "tests/places.h"
 #include "tests/test.h"
 
