@@ -412,7 +412,7 @@ check test: all tests
 
 GPU_TESTS := $(filter test_gpu% test_forward test_families test_places test_prompts test_cache_routing test_perf_counts \
                       test_guess_recall test_expert_store test_state test_mem_space test_prefix_cache test_prefix_drive test_sessions,$(TESTS)) $(TEST_CU)
-check-gpu: all $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
+check-gpu: all $(GPU_TESTS:%=$B/tests/%) $B/tests/small_model $(UNPACKED)
 	$QONLY_GPU=1 TEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)
 
 # The packages that people use, from PyPI, in a folder of their own.

@@ -12,12 +12,13 @@
 #   page-lock   here, and test_expert_store.c with a GPU
 #   vram        here (weights), gpu-lost  here (with all experts in VRAM, and with some)
 set -u
-# Parts, which may run at the same time: either demo model, and the speeds. sim: the programs with a
-# simulated GPU, of which BUILD/sim has been made, and the model that is quick there.
+# Parts, which may run at the same time: either demo model, one with a layer without experts, and the
+# speeds. sim: the programs with a simulated GPU, of which BUILD/sim has been made, and the models
+# that are quick there.
 area=cli_gpu${2:+_$2}
 case ${2:-} in
-'') parts="qwen3next gptoss speeds" ;;
-sim) parts=qwen3next; set -- "$1/sim" ;;
+'') parts="qwen3next gptoss glm4moe speeds" ;;
+sim) parts="qwen3next glm4moe"; set -- "$1/sim" ;;
 *) parts=$2 ;;
 esac
 . tests/cli_harness.sh
@@ -318,9 +319,24 @@ beside() {
     done
 }
 
+# ---- a model whose first layer has no experts: the same tokens wherever those of the others are
+dense_layer() {
+    "${build%/sim}/tests/small_model" glm4moe "$tmp/glm4moe.gguf"
+    with "$tmp/glm4moe.gguf"
+    answer all --device cuda
+    said "with 1 of 1 layers' experts" "$m --device cuda"
+    for v in $((all - 1)) "$(least_budget --vram "$all" $grain half_there $model)" "$fetch"; do
+        answer now --vram "$v"
+        said "$gpu" "$m --vram $v"
+        same now all "$m --vram $v"
+    done
+    expect 0 '"same_tokens":true' $slow $bench tiers $model -p 4 -n 12 -r 1 --vram "$fetch,all" --json
+}
+
 for part in $parts; do
     case $part in
     qwen3next) with $qwen ;;
+    glm4moe) dense_layer; continue ;;
     gptoss) with $gptoss ;;
     *) continue ;;
     esac
