@@ -81,7 +81,7 @@ layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a)
     up.k = a->k;
     up.cols = a->gate.cols;
     up.n_ff = n_ff;
-    up.clamped = a->clamped;
+    up.act = a->act;
     up.x = (const uint8_t *)in->blocks;
     up.x_rows = in->rows;
     up.mid = few.scratch.mid;
@@ -136,7 +136,7 @@ static void down_by_type(gpu *g, int type, const down_args *a, int n, uint64_t b
 }
 
 void few_gate_up(gpu *g, const gpu_input *in, const gpu_matrix *gate, const gpu_matrix *up,
-                 bool clamped, uint8_t *mid, float *mid_rows)
+                 gpu_activation act, uint8_t *mid, float *mid_rows)
 {
     up_args a = {};
     a.shared_gate = slab_of_matrix(gate);
@@ -145,7 +145,7 @@ void few_gate_up(gpu *g, const gpu_input *in, const gpu_matrix *gate, const gpu_
     a.k = 1;
     a.cols = in->cols;
     a.n_ff = gate->rows;
-    a.clamped = clamped;
+    a.act = act;
     a.x = (const uint8_t *)in->blocks;
     a.x_rows = in->rows;
     a.mid = mid;
@@ -170,7 +170,7 @@ void few_down(gpu *g, int n, const gpu_matrix *down, const float *mid_rows, floa
 
 void shared_apart(gpu *g, gpu_input *in, const gpu_expert_args *a, const few_scratch *s)
 {
-    few_gate_up(g, in, &a->shared_gate, &a->shared_up, a->clamped, s->apart_mid, s->apart_rows);
+    few_gate_up(g, in, &a->shared_gate, &a->shared_up, a->act, s->apart_mid, s->apart_rows);
     few_down(g, in->n, &a->shared_down, s->apart_rows, s->shared_y, false);
 }
 

@@ -140,7 +140,7 @@ static __global__ void __launch_bounds__(JOIN_THREADS) activate_all(frame f, con
     frame_begin(f);
     frame_wait(f);
     for (size_t i = (size_t)blockIdx.x * JOIN_THREADS + threadIdx.x; i < n; i += stride)
-        store_mid(p, i, activate(gate[i], up[i], p.clamped));
+        store_mid(p, i, activate(gate[i], up[i], p.act));
     frame_end(f);
 }
 
@@ -343,7 +343,7 @@ static void shared_expert(gpu *g, const gpu_input *in, const gpu_expert_args *a,
     p.rows = a->shared_gate.rows;
     p.cols = a->shared_gate.cols;
     p.n = in->n;
-    p.clamped = a->clamped;
+    p.act = a->act;
     set_mid(&p, s, a, a->shared_down.type);
     gate_and_up(g, in, a, &p, &gate, a->shared_gate.type, &up, a->shared_up.type, s);
     if (by_contract(a, a->shared_down.type))
@@ -400,7 +400,7 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     p.rows = a->gate.rows;
     p.cols = a->gate.cols;
     p.gather = a->k;
-    p.clamped = a->clamped;
+    p.act = a->act;
     set_mid(&p, s, a, a->down.type);
     gate_and_up(g, in, a, &p, &gate, a->gate.type, &up, a->up.type, s);
     if (by_contract(a, a->down.type))

@@ -41,7 +41,7 @@ typedef struct gemm {
     bool add;
     void *mid_halves;                    /* two: [n, rows] of 16 bits, or ... */
     float *mid_rows;                     /* ... [n, rows] */
-    bool clamped;                        /* which activation */
+    gpu_activation act;
 } gemm;
 
 static inline bool gemm_is_float(int type) { return type == QT_F32; }
@@ -101,10 +101,12 @@ static __device__ __forceinline__ float bias_of(const gemm_matrix &m, int expert
     return m.bias ? m.bias[(size_t)expert * rows + r] : 0.0f;
 }
 
-/* SwiGLU, or gpt-oss's variant of it, where the gate is not clamped from below. */
-static __device__ __forceinline__ float activate(float g, float u, bool clamped)
+/* In F32, as accurate as the chip's own exp. gpt-oss's gate is not clamped from below. */
+static __device__ __forceinline__ float activate(float g, float u, gpu_activation act)
 {
-    if (!clamped) return silu(g) * u;
+    if (act == GPU_SWIGLU) return silu(g) * u;
+    if (act == GPU_GEGLU)
+        return g / (1.0f + expf(-g * fmaf(g * g, 0x1.2444f2p-4f, 0x1.988454p+0f))) * u;
     if (g > 7.0f) g = 7.0f;
     if (u > 7.0f) u = 7.0f;
     if (u < -7.0f) u = -7.0f;

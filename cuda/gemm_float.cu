@@ -200,7 +200,7 @@ static __device__ __forceinline__ void write_token(const gemm &p, const float (&
         if (row >= p.rows) break;
         const float gate = fmaf(factor, v[i], bias_of(p.w, expert, p.rows, row));
         const float up = fmaf(up_factor, v[i + ROWS / 2], bias_of(p.up, expert, p.rows, row));
-        store_mid(p, out + row, activate(gate, up, p.clamped));
+        store_mid(p, out + row, activate(gate, up, p.act));
     }
 }
 

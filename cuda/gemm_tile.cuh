@@ -161,7 +161,7 @@ static __device__ __forceinline__ void write_two(const gemm &p, const token_tile
             const float up = fmaf(up_factor, BY_EIGHT ? sum[at][j / 2][e + 2]
                                                       : sum[at + 1][j / 2][e], up_bias);
             store_mid(p, (size_t)output_row(p, tile.first + t) * p.rows + r,
-                      activate(gate, up, p.clamped));
+                      activate(gate, up, p.act));
         }
     }
 }

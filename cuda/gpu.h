@@ -336,7 +336,7 @@ typedef struct gpu_network_args {
     float *y;                            /* [n, down.rows] */
     bool add;                            /* y += instead of y = */
     gpu_matrix gate, up, down;           /* gate and up of one type */
-    gpu_activation act;                  /* GPU_GEGLU: not yet */
+    gpu_activation act;
     const float *sigma;                  /* [n], or NULL: 1 */
     void *scratch;                       /* gpu_network_scratch() bytes */
 } gpu_network_args;
@@ -360,7 +360,7 @@ typedef struct gpu_bank {                /* one slab of all experts of a layer *
 typedef struct gpu_expert_args {
     float *x;                            /* [n, n_embd] */
     gpu_bank gate, up, down;             /* gate and up of one type, here and in the shared one */
-    bool clamped;                        /* gpt-oss's activation instead of SwiGLU */
+    gpu_activation act;                  /* here and in the shared one */
     gpu_matrix shared_gate, shared_up, shared_down;      /* data NULL: none */
     const float *sigma;                  /* [n]: what the shared one is multiplied by */
     const int32_t *ids;                  /* [n, k]; NULL if n <= GPU_FEW and the rule is the usual

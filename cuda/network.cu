@@ -61,13 +61,11 @@ typedef struct result {
     bool add;
 } result;
 
-static bool is_clamped(const gpu_network_args *a) { return a->act == GPU_SWIGLU_CLAMPED; }
-
 static void network_few(gpu *g, gpu_input *in, const gpu_network_args *a, const scratch *s,
                         result to)
 {
     few_input(g, in);
-    few_gate_up(g, in, &a->gate, &a->up, is_clamped(a), (uint8_t *)s->mid, s->mid_rows);
+    few_gate_up(g, in, &a->gate, &a->up, a->act, (uint8_t *)s->mid, s->mid_rows);
     few_down(g, in->n, &a->down, s->mid_rows, to.y, to.add);
 }
 
@@ -102,7 +100,7 @@ static void network_many(gpu *g, gpu_input *in, const gpu_network_args *a, const
     up.up = matrix_of(&a->up);
     up.x = floats ? (const void *)in->rows : in->halves;
     up.n = down.n = in->n;
-    up.clamped = is_clamped(a);
+    up.act = a->act;
     if (mid_floats) up.mid_rows = s->mid_rows;
     else up.mid_halves = s->mid;
     gemm_run(g, &up);
@@ -124,7 +122,6 @@ void gpu_network(gpu *g, gpu_input *in, const gpu_network_args *a)
     if (n < 1 || a->gate.type != a->up.type || a->gate.rows != a->up.rows ||
         a->gate.rows != a->down.cols || (n <= GPU_FEW && !in->blocks))
         gpu_fail(g, cudaErrorInvalidValue, "network: arguments");
-    if (a->act == GPU_GEGLU) gpu_fail(g, cudaErrorNotSupported, "network: activation");
     if (g->failure != cudaSuccess) return;
 
     const scratch s = scratch_at(a->scratch, n, a->gate.rows, n_embd);

@@ -388,6 +388,20 @@ float unit_scale(const uint8_t *row, quant_type type, int cols)
     return (float)(1.0 / sqrt(sum));
 }
 
+void cpu_activate(float *g, const float *u, int n, const ops *o, gpu_activation act)
+{
+    switch (act) {
+    case GPU_SWIGLU: o->loops->swiglu(g, g, u, n); break;
+    case GPU_SWIGLU_CLAMPED: o->loops->swiglu_clamped(g, g, u, n); break;
+    case GPU_GEGLU: o->loops->geglu(g, g, u, n); break;
+    }
+}
+
+const char *act_name(gpu_activation act)
+{
+    return act == GPU_GEGLU ? ", GELU" : act == GPU_SWIGLU_CLAMPED ? ", clamped" : "";
+}
+
 void cpu_product(float *y, const ops *o, const matrix *w, const float *x, int n)
 {
     acts a;

@@ -82,6 +82,12 @@ twin twin_make(quant_type type, int rows, int cols, weight_kind kind, float scal
 /* The scale with which a row like this maps values of about 1 to values of about 1. */
 float unit_scale(const uint8_t *row, quant_type type, int cols);
 
+/* g = act(g, u), n values */
+void cpu_activate(float *g, const float *u, int n, const ops *o, gpu_activation act);
+/* ", clamped" for names of cases */
+const char *act_name(gpu_activation act);
+enum { ACT_COUNT = 3 };
+
 void cpu_product(float *y, const ops *o, const matrix *w, const float *x, int n);
 
 #endif

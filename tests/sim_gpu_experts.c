@@ -142,8 +142,8 @@ static void multiply(float *const *y, const matrix *w, const act_row *x, int n, 
     (contract ? sim_multiply : multiply_many)(y, w, x, n);
 }
 
-static void expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n, bool clamped,
-                      sim_bits bits)
+static void expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n,
+                      gpu_activation act, sim_bits bits)
 {
     const loops *f = sim_ops()->loops;
     float *up = sim_room((size_t)n * (size_t)e->up.rows, sizeof *up);
@@ -151,22 +151,25 @@ static void expert_up(float *const *mid, const sim_expert *e, const act_row *x, 
     multiply(mid, &e->gate, x, n, bits);
     multiply(rows, &e->up, x, n, bits);
     for (int i = 0; i < n; i++)
-        (clamped ? f->swiglu_clamped : f->swiglu)(mid[i], mid[i], rows[i], e->up.rows);
+        (act == GPU_GEGLU ? f->geglu : act == GPU_SWIGLU_CLAMPED ? f->swiglu_clamped
+                                                                 : f->swiglu)(
+            mid[i], mid[i], rows[i], e->up.rows);
     free(rows);
     free(up);
 }
 
-void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n, bool clamped)
+void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n,
+                   gpu_activation act)
 {
-    expert_up(mid, e, x, n, clamped, SIM_BITS_FEW);
+    expert_up(mid, e, x, n, act, SIM_BITS_FEW);
 }
 
-void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n, bool clamped,
-                      sim_bits bits)
+void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n,
+                      gpu_activation act, sim_bits bits)
 {
     float *mid = sim_room((size_t)n * (size_t)e->gate.rows, sizeof *mid);
     float **rows = rows_of(mid, n, e->gate.rows);
-    expert_up(rows, e, x, n, clamped, bits);
+    expert_up(rows, e, x, n, act, bits);
     sim_vectors v = sim_vectors_make(mid, n, e->gate.rows);
     multiply(y, &e->down, v.a.rows, n, bits);
     sim_vectors_free(&v);
@@ -187,7 +190,7 @@ float *sim_shared(const gpu_expert_args *a, const sim_vectors *x)
     if (!a->shared_gate.data) return NULL;
     float *y = sim_room((size_t)n * (size_t)e.down.rows, sizeof *y);
     float **rows = rows_of(y, n, e.down.rows);
-    sim_expert_whole(rows, &e, x->a.rows, n, a->clamped, bits_of(a, n));
+    sim_expert_whole(rows, &e, x->a.rows, n, a->act, bits_of(a, n));
     free(rows);
     return y;
 }
@@ -283,7 +286,7 @@ static void routed(gpu *g, const gpu_expert_args *a, const int32_t *ids, float *
                            sim_slab(&a->up, e, a->up.data + i * a->up.slab_bytes),
                            sim_slab(&a->down, e, a->down.data + i * a->down.slab_bytes) };
         if (a->at && !find_scattered(g, &one, a, e)) break;
-        sim_expert_whole(to, &one, rows, n, a->clamped, bits_of(a, x->a.n));
+        sim_expert_whole(to, &one, rows, n, a->act, bits_of(a, x->a.n));
     }
     free(to);
     free(rows);

@@ -174,13 +174,14 @@ typedef struct sim_expert { matrix gate, up, down; } sim_expert;
 matrix sim_slab(const gpu_bank *b, int expert, const uint8_t *at);
 
 /* mid[i] [n_ff] = the activations of x[i] */
-void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n, bool clamped);
+void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n,
+                   gpu_activation act);
 /* Which bits vectors have: the CPU's; the contract's for weights in blocks; those of tensor
  * cores. */
 typedef enum sim_bits { SIM_BITS_FEW, SIM_BITS_CONTRACT, SIM_BITS_ANY } sim_bits;
 /* y[i] [n_embd] = expert e of x[i] */
-void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n, bool clamped,
-                      sim_bits bits);
+void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n,
+                      gpu_activation act, sim_bits bits);
 
 router_rule sim_rule(const gpu_router_rule *r);
 bool sim_choose(gpu *g, int32_t *ids, float *gates, const gpu_expert_args *a, int t);

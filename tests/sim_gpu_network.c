@@ -26,7 +26,7 @@ static void run_network(gpu *g, void *args)
     float *y = sim_room((size_t)n * (size_t)n_embd, sizeof *y);
     float **at = sim_room((size_t)n, sizeof *at);
     for (int t = 0; t < n; t++) at[t] = y + (size_t)t * (size_t)n_embd;
-    sim_expert_whole(at, &e, x.a.rows, n, a->act == GPU_SWIGLU_CLAMPED, SIM_BITS_FEW);
+    sim_expert_whole(at, &e, x.a.rows, n, a->act, SIM_BITS_FEW);
     for (int t = 0; t < n; t++)
         for (int i = 0; i < n_embd; i++) {
             float *to = a->y + (size_t)t * (size_t)n_embd + (size_t)i;
@@ -42,7 +42,7 @@ static void run_network(gpu *g, void *args)
 
 static bool fits(const gpu_input *in, const gpu_network_args *a)
 {
-    return in->n >= 1 && a->act != GPU_GEGLU && gpu_type_fits(a->gate.type) &&
+    return in->n >= 1 && gpu_type_fits(a->gate.type) &&
            a->gate.type == a->up.type && gpu_type_fits(a->down.type) &&
            a->gate.cols == in->cols && a->up.cols == in->cols && a->gate.rows == a->up.rows &&
            a->gate.rows == a->down.cols && (in->n > GPU_FEW || in->blocks) &&

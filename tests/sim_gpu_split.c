@@ -289,7 +289,7 @@ static void run_up(const question *q, const sim_vectors *x)
         const sim_expert e = { sim_slab(&c->a.gate, p->id, p->at[0]),
                                sim_slab(&c->a.up, p->id, p->at[1]), { 0 } };
         float *mid = q->mid + (size_t)i * (size_t)c->a.gate.rows;
-        sim_expert_up(&mid, &e, x->a.rows + i / c->a.k, 1, c->a.clamped);
+        sim_expert_up(&mid, &e, x->a.rows + i / c->a.k, 1, c->a.act);
     }
 }
 

@@ -11,7 +11,8 @@
 typedef struct network_case {
     quant_type up, down;                 /* up: of gate, too */
     int n_embd, n_ff;
-    bool clamped, gated, add;
+    gpu_activation act;
+    bool gated, add;
     bool normed;                         /* the input is */
     bool bias;
 } network_case;
@@ -51,7 +52,7 @@ static void cpu_network(float *y, const ops *o, const network_case *c, const net
         o->loops->rmsnorm(in + t * embd, in + t * embd, norm, c->n_embd, eps);
     cpu_product(g, o, &w->gate.cpu, in, n);
     cpu_product(u, o, &w->up.cpu, in, n);
-    (c->clamped ? o->loops->swiglu_clamped : o->loops->swiglu)(g, g, u, (int)mid);
+    cpu_activate(g, u, (int)mid, o, c->act);
     cpu_product(out, o, &w->down.cpu, g, n);
     for (size_t t = 0; t < (size_t)n; t++)
         for (size_t i = 0; i < embd; i++) {
@@ -77,7 +78,7 @@ static void check_network(const network_case *c, int n, bool few, test_rng *rng)
 {
     const size_t width = (size_t)n * (size_t)c->n_embd;
     case_begin("%s/%s, n_embd %d, n_ff %d, %d tokens%s%s%s%s%s%s", quant_name(c->up),
-               quant_name(c->down), c->n_embd, c->n_ff, n, c->clamped ? ", clamped" : "",
+               quant_name(c->down), c->n_embd, c->n_ff, n, act_name(c->act),
                c->gated ? ", gated" : "", c->add ? ", added" : "", c->normed ? ", normed" : "",
                c->bias ? ", biases" : "", few && n > GPU_FEW ? ", by few" : "");
     const network w = network_make(c, rng);
@@ -93,7 +94,7 @@ static void check_network(const network_case *c, int n, bool few, test_rng *rng)
     };
     const gpu_network_args args = {
         .y = vram_floats(before, width), .add = c->add, .gate = w.gate.gpu, .up = w.up.gpu,
-        .down = w.down.gpu, .act = c->clamped ? GPU_SWIGLU_CLAMPED : GPU_SWIGLU,
+        .down = w.down.gpu, .act = c->act,
         .sigma = c->gated ? vram_floats(sigma, (size_t)n) : NULL,
         .scratch = vram_room(gpu_network_scratch(n, c->n_ff, c->n_embd)),
     };
@@ -119,7 +120,7 @@ static void test_types(void)
     for (int i = 0; i < GPU_TYPE_COUNT; i += sim_gpu_step(3, 5)) {
         family(test_path((char[64]){ 0 }, 64, "%s network", quant_name(gpu_types[i])));
         for (int t = 0; t < (int)ARRAY_LEN(tokens); t++) {
-            network_case c = { .up = gpu_types[i], .down = gpu_types[i], .clamped = t % 3 == 2,
+            network_case c = { .up = gpu_types[i], .down = gpu_types[i], .act = (t + i) % ACT_COUNT,
                                .gated = t % 2, .add = t < 4, .normed = t % 3 == 1,
                                .bias = t % 4 == 1 };
             expert_shape(&c.n_embd, &c.n_ff, gpu_types[i], t % 2);
@@ -137,7 +138,8 @@ static void test_mixed(void)
         { QT_Q4_K, QT_Q8_0, 512, 352, .add = true, .normed = true },
         { QT_Q4_K, QT_Q6_K, 512, 768, .gated = true },
         { QT_Q8_0, QT_F16, 96, 64, .add = true },
-        { QT_F16, QT_Q8_0, 100, 96, .clamped = true },
+        { QT_F16, QT_Q8_0, 100, 96, .act = GPU_SWIGLU_CLAMPED },
+        { QT_Q8_0, QT_Q8_0, 256, 2112, .act = GPU_GEGLU, .normed = true },
         { QT_F32, QT_BF16, 33, 50, .add = true, .gated = true },
         { QT_BF16, QT_F32, 64, 33, .add = true },
         { QT_F32, QT_F32, 100, 1000, .add = true, .normed = true },
@@ -174,22 +176,20 @@ static void test_by_few(void)
 
 static void test_refused(void)
 {
-    static const struct { int up_rows, down_cols; gpu_activation act; bool blocks; } bad[] = {
-        { 32, 64, GPU_SWIGLU, true }, { 64, 32, GPU_SWIGLU, true }, { 64, 64, GPU_GEGLU, true },
-        { 64, 64, GPU_SWIGLU, false },
+    static const struct { int up_rows, down_cols; bool blocks; } bad[] = {
+        { 32, 64, true }, { 64, 32, true }, { 64, 64, false },
     };
     family("no such network");
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         gpu *other = NULL;
         err_ctx err = { 0 };
-        case_begin("up of %d rows, down of %d columns, activation %d", bad[i].up_rows,
-                   bad[i].down_cols, (int)bad[i].act);
+        case_begin("up of %d rows, down of %d columns", bad[i].up_rows, bad[i].down_cols);
         gpu_input in = { .n = 1, .cols = 64,
                          .blocks = bad[i].blocks ? vram_room(gpu_blocks_bytes(64)) : NULL };
         const gpu_network_args a = {
             .gate = { .type = QT_Q8_0, .rows = 64, .cols = 64 },
             .up = { .type = QT_Q8_0, .rows = bad[i].up_rows, .cols = 64 },
-            .down = { .type = QT_Q8_0, .rows = 64, .cols = bad[i].down_cols }, .act = bad[i].act,
+            .down = { .type = QT_Q8_0, .rows = 64, .cols = bad[i].down_cols },
         };
         if (expect(gpu_open(&other, 0, &err) == 0, "%s", err.msg)) {
             gpu_network(other, &in, &a);

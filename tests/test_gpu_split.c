@@ -21,7 +21,8 @@ enum { MAX_EXPERT = 64, FETCH_TABLE = 2 * GPU_FETCH_COUNTS, QUESTIONS = 4, MAX_L
 typedef struct split_case {
     quant_type up, down;                 /* up: of gate, too */
     int n_embd, n_ff, n_expert, k;
-    bool clamped, bias, norm;
+    gpu_activation act;
+    bool bias, norm;
     bool by_logits;                      /* the choice is not made yet */
     bool scored;                         /* guesses are by sigmoids and a bias */
     int shared_ff;                       /* width of the shared expert; 0: none */
@@ -148,10 +149,9 @@ static bench bench_make(const split_case *c)
 /* Leaves the activations of expert e in b->mid. */
 static void host_up(bench *b, const layer *l, int e, const act_row *x)
 {
-    const loops *o = contract_ops()->loops;
     multiply(b->g, &l->slab[e][GATE], x);
     multiply(b->u, &l->slab[e][UP], x);
-    (l->c->clamped ? o->swiglu_clamped : o->swiglu)(b->g, b->g, b->u, l->c->n_ff);
+    cpu_activate(b->g, b->u, l->c->n_ff, contract_ops(), l->c->act);
     acts_set(&b->mid, b->g, 1, l->c->n_ff);
     if (reads_int8(l->c->down)) quantise(&b->mid);
 }
@@ -377,7 +377,7 @@ static void batch_make(batch *b, const layer *l, int n, test_rng *rng)
     };
     b->args = (gpu_expert_args){
         .x = vram_floats(b->residual, width), .gate = l->all[GATE], .up = l->all[UP],
-        .down = l->all[DOWN], .clamped = c->clamped, .n_expert = c->n_expert, .k = c->k,
+        .down = l->all[DOWN], .act = c->act, .n_expert = c->n_expert, .k = c->k,
         .scratch = vram_room(gpu_expert_scratch(device(), n, c->k, c->n_expert,
                                                 c->shared_ff > c->n_ff ? c->shared_ff : c->n_ff,
                                                 c->n_embd)),
@@ -760,7 +760,7 @@ static void run_case(const split_case *c, const plan *p, int n, bool with_y, tes
                   quant_name(c->shared_down), c->shared_ff);
     case_begin("%s/%s, %d, %d, %d of %d experts, %d tokens%s%s%s%s%s%s; %s, fetch %d down and %d "
                "of %d and %d%s%s, %d guesses", quant_name(c->up), quant_name(c->down), c->n_embd,
-               c->n_ff, c->k, c->n_expert, n, c->clamped ? ", clamped" : "",
+               c->n_ff, c->k, c->n_expert, n, act_name(c->act),
                c->bias ? ", biases" : "", c->norm ? ", norm" : "",
                c->by_logits ? ", by logits" : "", c->scored ? ", scored" : "", shared,
                hot_names[p->hot], p->down, p->all, p->pad_down, p->pad_all,
@@ -803,8 +803,9 @@ static void test_types(void)
         const quant_type type = gpu_types[i];
         family(test_path((char[64]){ 0 }, 64, "%s experts in two places", quant_name(type)));
         for (int option = 0; option < (int)ARRAY_LEN(plans); option++) {
-            split_case c = { .clamped = option & 1, .bias = option & 2, .by_logits = option & 4,
-                             .scored = option % 2 == 0, .norm = option % 3 == 0 };
+            split_case c = { .act = (option + i) % ACT_COUNT, .bias = option & 2,
+                             .by_logits = option & 4, .scored = option % 2 == 0,
+                             .norm = option % 3 == 0 };
             set_shape(&c, type, option % 2);
             run_case(&c, &plans[option], 1, option % 4 != 3, &rng);
             if (option % 3 == 0)
@@ -822,7 +823,7 @@ static void test_special(void)
         { QT_F16, QT_Q8_0, 100, 96, 8, 4, .norm = true },
         { QT_F32, QT_BF16, 33, 50, 8, 4, .bias = true },
         { QT_Q8_0, QT_Q8_0, 64, 64, 40, 32, .by_logits = true },
-        { QT_Q8_0, QT_Q8_0, 64, 64, 1, 1, .clamped = false },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 1, 1, .act = GPU_SWIGLU },
         { QT_Q4_K, QT_Q6_K, 512, 256, 8, 4, .shared_ff = 256, .shared_up = QT_Q4_K,
           .shared_down = QT_Q6_K },
         { QT_Q4_K, QT_Q4_K, 256, 256, 8, 4, .shared_ff = 256, .shared_up = QT_Q8_0,

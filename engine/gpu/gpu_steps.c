@@ -255,7 +255,7 @@ static void route(void *self, int l)
     gpu_route(s->p.g, &s->h, &args);
     s->experts = (gpu_expert_args){
         .x = b->x, .gate = w->gate, .up = w->up, .down = w->down,
-        .clamped = s->p.m->family->act == ACT_SWIGLU_CLAMPED, .shared_gate = w->shared_gate,
+        .act = weights_gpu_act(s->p.m->family->act), .shared_gate = w->shared_gate,
         .shared_up = w->shared_up, .shared_down = w->shared_down, .sigma = b->sigma,
         .ids = ids, .gates = b->gates, .logits = b->router, .n_expert = hp->n_expert,
         .k = hp->n_expert_used, .scratch = b->experts, .contract = s->contract,

@@ -225,6 +225,15 @@ gpu_router_rule weights_gpu_rule(const router_rule *rule, const float *choice_bi
                               .bias = choice_bias };
 }
 
+gpu_activation weights_gpu_act(expert_activation act)
+{
+    static const gpu_activation of[] = {
+        [ACT_SWIGLU] = GPU_SWIGLU, [ACT_SWIGLU_CLAMPED] = GPU_SWIGLU_CLAMPED,
+        [ACT_GEGLU] = GPU_GEGLU,
+    };
+    return of[act];
+}
+
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 typedef struct type_check {

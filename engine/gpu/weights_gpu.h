@@ -50,6 +50,8 @@ typedef struct weights_choice {
 /* The rule of a layer with this bias, or NULL. */
 gpu_router_rule weights_gpu_rule(const router_rule *rule, const float *choice_bias);
 
+gpu_activation weights_gpu_act(expert_activation act);
+
 /* Whether there are kernels for this model's types and shapes; ERR_UNSUPPORTED names what is
  * missing. */
 int weights_gpu_check(const model *m, err_ctx *err);
