@@ -11,11 +11,11 @@
 
 enum {
     WARPS = 4,                           /* heads in a block */
-    MAX_DIM = 256,
-    VALUES = MAX_DIM / 32                /* of a lane */
+    USUAL_DIM = 256, MAX_DIM = 512       /* values of a head, at most */
 };
 
-/* A head's values to its row. */
+/* A head's values to its row. VALUES, here and below: of a lane. */
+template <int VALUES>
 static __device__ __forceinline__ void store_row(uint8_t *rows, int row, const gpu_attention &a,
                                                  const float (&x)[VALUES], int lane)
 {
@@ -35,7 +35,8 @@ static __device__ __forceinline__ void store_row(uint8_t *rows, int row, const g
     }
 }
 
-/* x / rms(x) * w */
+/* x / rms(x) * w; w NULL: no gain. */
+template <int VALUES>
 static __device__ __forceinline__ void norm(float (&x)[VALUES], const float *w, int dim, float eps,
                                             int lane)
 {
@@ -48,10 +49,14 @@ static __device__ __forceinline__ void norm(float (&x)[VALUES], const float *w, 
     scale = (float)(1.0 / sqrt(sum / dim + (double)eps));
     #pragma unroll
     for (int j = 0; j < VALUES; j++)
-        if (lane + 32 * j < dim) x[j] = __fmul_rn(__fmul_rn(x[j], scale), w[lane + 32 * j]);
+        if (lane + 32 * j < dim) {
+            x[j] = __fmul_rn(x[j], scale);
+            if (w) x[j] = __fmul_rn(x[j], w[lane + 32 * j]);
+        }
 }
 
 /* Pairs (i, i + half) of the first 2 * half values, paired up in shared memory. */
+template <int VALUES>
 static __device__ __forceinline__ void rotate(float (&x)[VALUES], float *shared,
                                               const float *cosine, const float *sine, int half,
                                               int lane)
@@ -70,9 +75,11 @@ static __device__ __forceinline__ void rotate(float (&x)[VALUES], float *shared,
     }
 }
 
+template <int DIM>                       /* at most */
 static __global__ void __launch_bounds__(WARPS * 32) prepare_heads(frame f, gpu_attention a)
 {
-    __shared__ float shared[WARPS][MAX_DIM];
+    enum { VALUES = DIM / 32 };
+    __shared__ float shared[WARPS][DIM];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int per_token = a.n_head + 2 * a.n_head_kv;    /* heads of q, of k, of v */
     const int t = ((int)blockIdx.x * WARPS + warp) / per_token;
@@ -97,6 +104,8 @@ static __global__ void __launch_bounds__(WARPS * 32) prepare_heads(frame f, gpu_
             if (weight) norm(x, weight, a.head_dim, a.eps, lane);
             rotate(x, shared[warp], a.cosine + (size_t)t * half, a.sine + (size_t)t * half, half,
                    lane);
+        } else if (a.norm_values) {
+            norm(x, NULL, a.head_dim, a.eps, lane);
         }
         if (is_q) {
             float *to = a.q + (size_t)t * a.q_stride + (size_t)h * a.q_head_stride;
@@ -155,6 +164,10 @@ void attend_norm_whole(gpu *g, const gpu_attention *a)
 void attend_prepare(gpu *g, const gpu_attention *a)
 {
     const uint64_t heads = (uint64_t)a->n * (uint64_t)(a->n_head + 2 * a->n_head_kv);
-    launch(g, "attention", heads * (uint64_t)a->head_dim * sizeof(float), prepare_heads,
-           dim3(ceil_div(heads, WARPS)), WARPS * 32, 0, *a);
+    const uint64_t bytes = heads * (uint64_t)a->head_dim * sizeof(float);
+    const dim3 grid(ceil_div(heads, WARPS));
+    if (a->head_dim <= USUAL_DIM)
+        launch(g, "attention", bytes, prepare_heads<USUAL_DIM>, grid, WARPS * 32, 0, *a);
+    else
+        launch(g, "attention", bytes, prepare_heads<MAX_DIM>, grid, WARPS * 32, 0, *a);
 }

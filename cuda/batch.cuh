@@ -98,6 +98,7 @@ size_t experts_beside_scratch(int n, int k, int n_expert, int n_ff, int n_embd);
 void attend_norm_whole(gpu *g, const gpu_attention *a);
 void attend_prepare(gpu *g, const gpu_attention *a);
 void attend_many(gpu *g, const gpu_attention *a);
+bool attend_many_fits(const gpu *g, const gpu_attention *a);    /* whether there is a kernel */
 
 /* gpu_attend for few tokens and a long store of F16 keys; head sizes 64, 128 and 256. */
 void attend_long(gpu *g, const gpu_attention *a, int keys);

@@ -232,9 +232,10 @@ void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product);
 typedef enum gpu_kv_type { GPU_KV_F32, GPU_KV_F16, GPU_KV_Q8_0 } gpu_kv_type;
 
 /* One layer's attention: q and k are normed (if weights are given), by heads or whole, and rotated,
- * k and v stored at their positions, then every query looks at the keys of its window, its own
- * included. Keys of earlier calls, the tables and the cursor are read ahead: between what wrote
- * them and this operation there must be another one that launches a kernel. */
+ * v is normed if it is to be, k and v are stored at their positions, then every query looks at the
+ * keys of its window, its own included. Keys of earlier calls, the tables and the cursor are read
+ * ahead: between what wrote them and this operation there must be another one that launches a
+ * kernel. */
 typedef struct gpu_attention {
     float *out;                          /* [n, n_head * head_dim] */
     float *q;                            /* head h of token t at
@@ -242,10 +243,12 @@ typedef struct gpu_attention {
                                           * overwritten if n > 1 or norm_whole */
     int q_stride, q_head_stride;
     float *k;                            /* [n, n_head_kv * head_dim]; overwritten like q */
-    const float *v;                      /* [n, n_head_kv * head_dim] */
+    const float *v;                      /* [n, n_head_kv * head_dim]; may be k, as it was
+                                          * projected, unless norm_whole */
     const float *q_norm, *k_norm;        /* [head_dim], or NULL; norm_whole: [n_head * head_dim]
                                           * and [n_head_kv * head_dim] */
     bool norm_whole;                     /* all heads of q together, and of k; both have weights */
+    bool norm_values;                    /* each head of v, with no weights */
     float eps;
     const float *cosine, *sine;          /* [n, rope_dim / 2] */
     int rope_dim;                        /* even, <= head_dim */

@@ -21,7 +21,8 @@ size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim)
 
 bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim)
 {
-    return (head_dim == 32 || head_dim == 64 || head_dim == 128 || head_dim == 256) &&
+    return (head_dim == 32 || head_dim == 64 || head_dim == 128 || head_dim == 256 ||
+            head_dim == 512) &&
            n_head_kv > 0 && n_head % n_head_kv == 0;
 }
 
@@ -98,13 +99,17 @@ static void run_attend(gpu *g, void *args)
     }
     if (a->counters && !counters_are_zero(g, a)) return;
     float *q = sim_room(n * wide, sizeof *q), *k = sim_room(n * kv_wide, sizeof *k);
+    float *v = sim_room(n * kv_wide, sizeof *v);
     for (size_t t = 0; t < n; t++) {
         turn_heads(q + t * wide, a->q + t * (size_t)a->q_stride, (size_t)a->q_head_stride,
                    a->n_head, a->q_norm, a, (int)t);
         turn_heads(k + t * kv_wide, a->k + t * kv_wide, dim, a->n_head_kv, a->k_norm, a, (int)t);
     }
+    memcpy(v, a->v, n * kv_wide * sizeof *v);
+    for (size_t h = 0; a->norm_values && h < n * (size_t)a->n_head_kv; h++)
+        sim_ops()->loops->rmsnorm(v + h * dim, v + h * dim, NULL, a->head_dim, a->eps);
     const kv_view stored = view_of(a);
-    kv_view_write(&stored, a->n_head_kv, a->head_dim, pos, a->n, k, a->v);
+    kv_view_write(&stored, a->n_head_kv, a->head_dim, pos, a->n, k, v);
     const attend_args job = {
         .out = a->out, .q = q, .stored = stored, .n_head = a->n_head, .n_head_kv = a->n_head_kv,
         .head_dim = a->head_dim, .pos = pos, .n = a->n, .window = a->window, .scale = a->scale,
@@ -119,6 +124,7 @@ static void run_attend(gpu *g, void *args)
         sim_clobber(a->k, n * kv_wide * sizeof *k);
     }
     sim_clobber(a->partial, gpu_attention_scratch(g, a->n_head, a->head_dim) * sizeof(float));
+    free(v);
     free(k);
     free(q);
 }
@@ -130,7 +136,7 @@ void gpu_attend(gpu *g, const gpu_attention *a)
     sim_call c = sim_begin(g, "attention");
     if (!gpu_attention_fits(a->n_head, a->n_head_kv, a->head_dim) || a->n < 1 ||
         a->rope_dim % 2 || a->rope_dim > a->head_dim || a->n > a->kv_rows ||
-        (a->norm_whole && (!a->q_norm || !a->k_norm))) {
+        (a->norm_whole && (!a->q_norm || !a->k_norm || a->v == a->k))) {
         sim_fail(g, "attention: %d tokens, %d rows, %d and %d heads of %d", a->n, a->kv_rows,
                  a->n_head, a->n_head_kv, a->head_dim);
         return;

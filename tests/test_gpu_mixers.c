@@ -23,6 +23,8 @@ typedef struct attend_case {
     int window, slack;                   /* slack: of a ring; 0: rows for all positions */
     bool sinks, norms, gated;            /* gated: between heads of q there are others */
     bool whole;                          /* norms are of all heads together */
+    bool norm_values;                    /* values, too, are normed */
+    bool same;                           /* values are the keys as they are projected */
     bool stale;                          /* the store begins full of NaNs instead of zeros */
     bool distant;                        /* calls are sized as if there were many more keys */
     int rope_dim;
@@ -34,7 +36,7 @@ typedef struct session {
     const attend_case *c;
     int most;                            /* tokens of the longest batch */
     int width, q_width, kv_width;        /* of a token's heads, of its row in q, of its keys */
-    double freq[128], magnitude;
+    double freq[256], magnitude;
     kv_store *store;
     kv_view view;
     size_t store_bytes;                  /* of keys, or of values */
@@ -87,7 +89,7 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
         .out = vram_room(n * (size_t)s.width * sizeof(float)),
         .q = vram_room(n * (size_t)s.q_width * sizeof(float)), .q_stride = s.q_width,
         .q_head_stride = apart * c->dim, .k = vram_room(n * (size_t)s.kv_width * sizeof(float)),
-        .v = vram_room(n * (size_t)s.kv_width * sizeof(float)),
+        .v = vram_room(n * (size_t)s.kv_width * sizeof(float)), .norm_values = c->norm_values,
         .q_norm = c->norms ? vram_floats(s.q_norm, n_q_norm) : NULL,
         .k_norm = c->norms ? vram_floats(s.k_norm, n_k_norm) : NULL, .norm_whole = c->whole,
         .eps = eps,
@@ -102,6 +104,7 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
         .counters = vram_copy(host_room(GPU_FEW * (size_t)c->n_head, sizeof(uint32_t)),
                               GPU_FEW * (size_t)c->n_head * sizeof(uint32_t)),
     };
+    if (c->same) s.a.v = s.a.k;
     return s;
 }
 
@@ -111,6 +114,7 @@ typedef struct tokens {
     int pos, n;
     float *q, *k, *v;                    /* as projections leave them */
     float *q_ready, *k_ready;            /* normed and rotated, without what is between heads */
+    float *v_ready;                      /* normed, or as it is */
     float *cosine, *sine;
 } tokens;
 
@@ -142,11 +146,17 @@ static tokens tokens_make(const session *s, int pos, int n, test_rng *rng)
                  .v = host_floats(n_token * (size_t)s->kv_width, 1.0f, rng),
                  .q_ready = host_room(n_token * (size_t)s->width, sizeof(float)),
                  .k_ready = host_room(n_token * (size_t)s->kv_width, sizeof(float)),
+                 .v_ready = host_room(n_token * (size_t)s->kv_width, sizeof(float)),
                  .cosine = host_room(n_token * half, sizeof(float)),
                  .sine = host_room(n_token * half, sizeof(float)) };
     rope_table(b.cosine, b.sine, s->freq, s->magnitude, s->c->rope_dim, pos, n);
     make_ready(b.q_ready, b.q, s, &b, s->c->n_head, s->a.q_stride, s->a.q_head_stride, s->q_norm);
     make_ready(b.k_ready, b.k, s, &b, s->c->n_head_kv, s->kv_width, s->c->dim, s->k_norm);
+    memcpy(b.v_ready, s->c->same ? b.k : b.v, n_token * (size_t)s->kv_width * sizeof *b.v_ready);
+    for (size_t h = 0; s->c->norm_values && h < n_token * (size_t)s->c->n_head_kv; h++) {
+        float *head = b.v_ready + h * (size_t)s->c->dim;
+        contract_ops()->loops->rmsnorm(head, head, NULL, s->c->dim, eps);
+    }
     return b;
 }
 
@@ -207,8 +217,8 @@ static void compare_row(row_difference *d, const uint8_t *got, const uint8_t *wa
     }
 }
 
-/* The CPU has written the same batch: at times keys are one step off; values and older rows never
- * are. */
+/* The CPU has written the same batch: at times keys, and values that are normed, are one step off;
+ * other values and older rows never are. */
 static void compare_store(session *s, const tokens *b)
 {
     const size_t row_bytes = s->view.row_bytes;
@@ -222,9 +232,12 @@ static void compare_store(session *s, const tokens *b)
                                (size_t)((b->pos + t) % s->view.rows)) * row_bytes;
             compare_row(&d, keys + at, s->view.keys + at, s, h, b->pos + t);
             memcpy(s->view.keys + at, keys + at, row_bytes);
+            if (!s->c->norm_values) continue;
+            compare_row(&d, values + at, s->view.values + at, s, h, b->pos + t);
+            memcpy(s->view.values + at, values + at, row_bytes);
         }
     const size_t most = s->c->kv == KV_F32 ? d.n : d.n / 50 + 2;
-    expect(d.wrong == 0 && d.one_step <= most, "%d tokens at %d: of %zu codes of keys %zu are "
+    expect(d.wrong == 0 && d.one_step <= most, "%d tokens at %d: of %zu codes %zu are "
            "wrong, %zu one step off (at most %zu); the first: head %d, position %d, code %d", b->n,
            b->pos, d.n, d.wrong, d.one_step, most, d.head, d.pos, d.at);
     expect_bytes("keys that were there", keys, s->view.keys, s->store_bytes);
@@ -242,7 +255,8 @@ static void put_tokens(const session *s, const tokens *b)
     vram_write(s->a.out, nothing, n * (size_t)s->width * sizeof *nothing);
     vram_write(s->a.q, b->q, n * (size_t)s->q_width * sizeof(float));
     vram_write(s->a.k, b->k, n * (size_t)s->kv_width * sizeof(float));
-    vram_write((void *)s->a.v, b->v, n * (size_t)s->kv_width * sizeof(float));
+    if (!s->c->same)
+        vram_write((void *)s->a.v, b->v, n * (size_t)s->kv_width * sizeof(float));
     vram_write((void *)s->a.cosine, b->cosine, n * half * sizeof(float));
     vram_write((void *)s->a.sine, b->sine, n * half * sizeof(float));
 }
@@ -293,7 +307,7 @@ static void check_rest(const session *s, const tokens *b)
 
 static void fill_store(session *s, const tokens *b)
 {
-    kv_write(s->store, 0, b->pos, b->n, b->k_ready, b->v);
+    kv_write(s->store, 0, b->pos, b->n, b->k_ready, b->v_ready);
     vram_write(s->a.keys, s->view.keys, s->store_bytes);
     vram_write(s->a.values, s->view.values, s->store_bytes);
 }
@@ -317,7 +331,7 @@ static void check_session(const attend_case *c, test_rng *rng)
             s.a.n = b.n;
             s.a.last = s.c->distant ? 20000 : pos + b.n;
             gpu_attend(device(), &s.a);
-            kv_write(s.store, 0, pos, b.n, b.k_ready, b.v);
+            kv_write(s.store, 0, pos, b.n, b.k_ready, b.v_ready);
             compare_store(&s, &b);
             check_output(&s, &b);
             check_rest(&s, &b);
@@ -329,10 +343,11 @@ static void check_session(const attend_case *c, test_rng *rng)
 
 static void run_session(const attend_case *c, test_rng *rng)
 {
-    case_begin("%s, heads of %d, %d/%d, window %d%s, rope %d%s%s%s%s", kv_type_name(c->kv), c->dim,
-               c->n_head, c->n_head_kv, c->window, c->slack ? ", ring" : "", c->rope_dim,
+    case_begin("%s, heads of %d, %d/%d, window %d%s, rope %d%s%s%s%s%s%s", kv_type_name(c->kv),
+               c->dim, c->n_head, c->n_head_kv, c->window, c->slack ? ", ring" : "", c->rope_dim,
                c->sinks ? ", sinks" : "", c->norms ? ", norms" : "",
-               c->whole ? " of all heads" : "", c->gated ? ", gates" : "");
+               c->whole ? " of all heads" : "", c->gated ? ", gates" : "",
+               c->norm_values ? ", normed values" : "", c->same ? ", keys as values" : "");
     check_session(c, rng);
     case_end();
 }
@@ -354,9 +369,9 @@ static void test_shapes(void)
     test_rng rng = { 21 };
     for (int kv = 0; kv < 3; kv++) {
         family(test_path((char[64]){ 0 }, 64, "attention, %s", kv_type_name((kv_type)kv)));
-        for (int d = 0; d < 4; d++)
+        for (int d = 0; d < 5; d++)
             for (int h = 0; h < 4; h++) {
-                const int i = 16 * kv + 4 * d + h, dim = 32 << d, window = windows[(i + d) % 3];
+                const int i = 20 * kv + 4 * d + h, dim = 32 << d, window = windows[(i + d) % 3];
                 const bool ring = window && (i / 2 + d) % 2;
                 const attend_case c = {
                     .kv = (kv_type)kv, .dim = dim, .n_head = head_counts[h][0],
@@ -395,6 +410,14 @@ static void test_lengths(void)
           .rope_dim = 64, .batches = thousands },
         { .dim = 256, .n_head = 16, .n_head_kv = 2, .norms = true, .gated = true, .rope_dim = 64,
           .batches = prompt },
+        { .dim = 512, .n_head = 16, .n_head_kv = 2, .norms = true, .norm_values = true,
+          .same = true, .rope_dim = 512, .batches = decode },
+        { .dim = 512, .n_head = 16, .n_head_kv = 2, .norms = true, .norm_values = true,
+          .same = true, .rope_dim = 512, .batches = thousands },
+        { .dim = 512, .n_head = 16, .n_head_kv = 2, .norms = true, .norm_values = true,
+          .same = true, .rope_dim = 512, .batches = prompt },
+        { .dim = 256, .n_head = 16, .n_head_kv = 8, .window = 1024, .slack = 70, .norms = true,
+          .norm_values = true, .rope_dim = 256, .batches = thousands },
     };
     test_rng rng = { 22 };
     for (int kv = 0; kv < 3; kv++) {
@@ -430,7 +453,7 @@ static void test_stale(void)
 {
     test_rng rng = { 25 };
     family("attention, stale rows");
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 15; i++) {
         const attend_case c = { .kv = (kv_type)(i % 3), .dim = 32 << i / 3, .n_head = 8,
                                 .n_head_kv = 2, .window = i % 2 ? 128 : 0, .slack = i % 2 ? 70 : 0,
                                 .rope_dim = 32, .stale = true, .batches = turning };
@@ -454,13 +477,29 @@ static void test_whole_norms(void)
     }
 }
 
+/* Values that are normed, and values that are the keys. */
+static void test_values(void)
+{
+    test_rng rng = { 28 };
+    family("attention, values");
+    for (int i = 0; i < 30; i++) {
+        const int dim = 32 << i / 3 % 5, h = i % 4;
+        const attend_case c = { .kv = (kv_type)(i % 3), .dim = dim, .n_head = head_counts[h][0],
+                                .n_head_kv = head_counts[h][1], .window = i % 4 == 3 ? 128 : 0,
+                                .norms = i % 5 != 4, .norm_values = i < 15 || i % 2,
+                                .same = i >= 15 || i % 4 == 0, .distant = i % 7 == 6,
+                                .rope_dim = i % 2 ? dim : dim / 2, .batches = all_lengths };
+        run_session(&c, &rng);
+    }
+}
+
 /* The kernels for long stores, on short ones. */
 static void test_distant(void)
 {
     test_rng rng = { 26 };
     family("attention, sized for more keys");
-    for (int i = 0; i < 48; i++) {
-        const int dim = 32 << i / 3 % 4, h = i / 12;
+    for (int i = 0; i < 60; i++) {
+        const int dim = 32 << i / 3 % 5, h = i / 15;
         const attend_case c = { .kv = (kv_type)(i % 3), .dim = dim, .n_head = head_counts[h][0],
                                 .n_head_kv = head_counts[h][1], .sinks = i % 2, .norms = i / 2 % 2,
                                 .gated = i / 4 % 2, .rope_dim = i % 5 ? dim : dim / 4,
@@ -818,6 +857,7 @@ int main(int argc, char **argv)
     if (device_open()) {
         test_delta_orders();
         test_whole_norms();
+        test_values();
         test_recorded();
         if (!sim_gpu()) {                /* whose loops are those that it would be compared with */
             test_delta();
