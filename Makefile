@@ -312,7 +312,7 @@ TEST_BIN := $(TESTS:%=$B/tests/%)
 # Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
 # linked with tests/sim_gpu*.c instead of gpu_stub.c. test_sim_checks.c is about the simulation.
 SIM_OF   := places families prompts cache_routing cache_cost perf_counts guess_recall forward state expert_store mem_space gpu \
-            gpu_split gpu_beside gpu_contract gpu_mixers gpu_network gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache prefix_drive sessions draws
+            gpu_split gpu_beside gpu_contract gpu_mixers gpu_network gpu_normed gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache prefix_drive sessions draws
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) test_sim_checks)
 SIM_BIN  := $(SIMS:%=$B/tests/%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))

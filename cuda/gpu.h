@@ -300,6 +300,20 @@ bool gpu_delta_fits(int dim);
 size_t gpu_delta_scratch(const gpu *g, int n_k, int n_v, int dim, int n);
 void gpu_delta_rule(gpu *g, const gpu_delta *d);
 
+/* Parts of a layer that are normed before they join the residual stream:
+ * x = scale * (x + norm(part 0 + part 1)). Each part may have a norm of its own before that. Norms
+ * are v / rms(v) * gain. */
+typedef struct gpu_normed {
+    float *x;                            /* [n, cols] */
+    const float *part[2];                /* [n, cols]; the second may be NULL */
+    const float *part_gain[2];           /* [cols], or NULL: the part is taken as it is */
+    const float *gain;                   /* [cols] */
+    float eps, scale;
+    float *clear;                        /* NULL, or [n, cols], none of the parts: becomes zeros */
+    int n, cols;
+} gpu_normed;
+void gpu_add_normed(gpu *g, const gpu_normed *a);
+
 /* How logits become a choice and weights, as router_rule in moe/router.h has it. All of it 0: the
  * usual softmax over the chosen ones. What is not usual has the bits of router_select. */
 typedef struct gpu_router_rule {
@@ -655,6 +669,9 @@ int gpu_load_begin(gpu_load **out, gpu *g, const void *ram, uint64_t bytes, err_
 int gpu_load_end(gpu_load *l, double *bytes_per_s, err_ctx *err);        /* NULL is fine */
 
 /* ---- after the last layer -------------------------------------------------------------------- */
+
+/* x = cap * tanh(x / cap), n values, with the bits of engine/cpu/. */
+void gpu_soft_cap(gpu *g, float *x, uint64_t n, float cap);
 
 /* The largest of n logits (the first of equals), to at->token and to *seen (page-locked RAM, or
  * NULL) as (id | stamp << 32), where stamp is pos + 1 modulo 2^31; an all-NaN row gives 0. counter:
