@@ -69,7 +69,7 @@ static __global__ void __launch_bounds__(THREADS) add_normed(frame f, const gpu_
     for (int c = threadIdx.x; c < a.cols; c += THREADS) {
         const float v = __fmul_rn(__fmul_rn(sum_at(a, first + c, c, by), scale), a.gain[c]);
         a.x[first + c] = __fmul_rn(__fadd_rn(a.x[first + c], v), a.scale);
-        if (a.clear) a.clear[first + c] = 0.0f;
+        if (a.clear) a.clear[first + c] = 0.0f;          /* nobody else reads it any more */
     }
     frame_end(f);
 }

@@ -309,7 +309,7 @@ typedef struct gpu_normed {
     const float *part_gain[2];           /* [cols], or NULL: the part is taken as it is */
     const float *gain;                   /* [cols] */
     float eps, scale;
-    float *clear;                        /* NULL, or [n, cols], none of the parts: becomes zeros */
+    float *clear;                        /* NULL, or [n, cols], or a part: becomes zeros */
     int n, cols;
 } gpu_normed;
 void gpu_add_normed(gpu *g, const gpu_normed *a);

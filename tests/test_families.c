@@ -32,7 +32,7 @@ static family families[] = {
     { .name = "olmoe", .error = 2e-5, .cpu_only = true },
     { .name = "olmoe-wide", .arch = "olmoe", .error = 2e-5 },
     { .name = "glm4moe", .error = 2e-5 },
-    { .name = "gemma4", .error = 2e-5, .cpu_only = true },
+    { .name = "gemma4", .error = 2e-5 },
 };
 
 /* ---- files ----------------------------------------------------------------------------------- */

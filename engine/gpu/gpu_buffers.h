@@ -22,6 +22,9 @@ typedef struct gpu_buffers {
     float *sigma;                        /* [n] of the shared one: ones if it has no gate */
     int32_t *chosen;
     float *sums;                         /* [n, n_embd] of experts that the host computed */
+    float *parts[2];                     /* [n, n_embd] that are normed before they are added:
+                                          * attention or experts, and the network beside these;
+                                          * NULL where nothing is */
     void *experts;                       /* scratch, of networks, too */
     float *partial;                      /* attention over long stores */
     float *logits;                       /* [LOGIT_ROWS, n_vocab] */

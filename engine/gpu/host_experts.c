@@ -769,13 +769,13 @@ static uint64_t choose_pad(host_experts *c, const weights_gpu *w)
  * fetched. */
 static gpu_guess guess_of(const host_experts *c, const weights_gpu *w, int l)
 {
-    gpu_guess next = { .norm = w->layers[l].post_attn_norm };
+    gpu_guess next = { .norm = w->layers[l].experts_norm };
     if (l + 1 >= c->n_layer || !c->split[l].slabs || !c->split[l + 1].slabs ||
         !gpu_guess_fits(w->layers[l + 1].router.type))
         return next;
     next.router = w->layers[l + 1].router;
     next.rule = weights_gpu_rule(&c->m->hp.router, w->layers[l + 1].choice_bias);
-    next.next_norm = w->layers[l + 1].post_attn_norm;
+    next.next_norm = w->layers[l + 1].router_norm;
     next.hot = c->split[l + 1].hot;
     next.slabs = c->split[l + 1].slabs;
     for (int s = 0; s < SLAB_COUNT; s++)

@@ -115,10 +115,9 @@ static void put_grouped(layer_weights_gpu *y, shelf *s, const matrix *in, const 
 
 /* Rows of queries or keys, `bytes` each, head by head: of those that turn, 2i to i and 2i + 1 to
  * half + i, as mix_attention.c parts their products. */
-static uint8_t *put_parted(shelf *s, const void *from, uint64_t bytes, int rows,
-                           const model_hparams *hp)
+static uint8_t *put_parted(shelf *s, const void *from, uint64_t bytes, int rows, attn_shape heads)
 {
-    const uint64_t dim = (uint64_t)hp->head_dim, half = (uint64_t)hp->rope_dim / 2;
+    const uint64_t dim = (uint64_t)heads.head_dim, half = (uint64_t)heads.rope_dim / 2;
     uint8_t *at = reserve(s, (uint64_t)rows * bytes), *head;
     if (!s->arena || s->rc < 0) return at;
     head = mem_alloc(dim * bytes);
@@ -137,29 +136,42 @@ static uint8_t *put_parted(shelf *s, const void *from, uint64_t bytes, int rows,
 }
 
 /* Of a matrix whose rows are values of heads that turn; all operations turn i with half + i. */
-static gpu_matrix put_turning(shelf *s, const matrix *m, const model *of)
+static gpu_matrix put_turning(shelf *s, const matrix *m, const model *of, attn_shape heads)
 {
     if (!of->family->rope_neighbours) return put_matrix(s, m);
     gpu_matrix out = shape_of(m);
-    out.data = put_parted(s, m->data, m->row_bytes, m->rows, &of->hp);
+    out.data = put_parted(s, m->data, m->row_bytes, m->rows, heads);
     if (m->bias)
         out.bias = (const float *)(const void *)put_parted(s, m->bias, sizeof(float), m->rows,
-                                                           &of->hp);
+                                                           heads);
     return out;
 }
 
-static void put_attention(layer_weights_gpu *y, shelf *s, const layer_weights *x, const model *m)
+static void put_attention(layer_weights_gpu *y, shelf *s, const layer_weights *x, const model *m,
+                          attn_shape heads)
 {
-    const model_hparams *hp = &m->hp;
     const bool whole = m->family->attn_norm_whole;
-    const uint64_t dim = (uint64_t)hp->head_dim;
-    y->attn.q = put_turning(s, &x->attn.q, m);
-    y->attn.k = put_turning(s, &x->attn.k, m);
+    const uint64_t dim = (uint64_t)heads.head_dim;
+    y->attn.q = put_turning(s, &x->attn.q, m, heads);
+    y->attn.k = put_turning(s, &x->attn.k, m, heads);
     y->attn.v = put_matrix(s, &x->attn.v);
     y->attn.out = put_matrix(s, &x->attn.out);
-    y->attn.q_norm = put_floats(s, x->attn.q_norm, dim * (whole ? (uint64_t)hp->n_head : 1));
-    y->attn.k_norm = put_floats(s, x->attn.k_norm, dim * (whole ? (uint64_t)hp->n_head_kv : 1));
-    y->attn.sinks = put_floats(s, x->attn.sinks, (uint64_t)hp->n_head);
+    y->attn.q_norm = put_floats(s, x->attn.q_norm, dim * (whole ? (uint64_t)heads.n_head : 1));
+    y->attn.k_norm = put_floats(s, x->attn.k_norm, dim * (whole ? (uint64_t)heads.n_head_kv : 1));
+    y->attn.sinks = put_floats(s, x->attn.sinks, (uint64_t)heads.n_head);
+}
+
+static void put_norms(layer_weights_gpu *y, shelf *s, const layer_weights *x, uint64_t n)
+{
+    y->attn_norm = put_floats(s, x->attn_norm, n);
+    y->post_attn_norm = y->router_norm = y->experts_norm = put_floats(s, x->post_attn_norm, n);
+    if (x->router_norm != x->post_attn_norm) y->router_norm = put_floats(s, x->router_norm, n);
+    if (x->experts_norm != x->post_attn_norm) y->experts_norm = put_floats(s, x->experts_norm, n);
+    y->mix_out_norm = put_floats(s, x->mix_out_norm, n);
+    y->experts_out_norm = put_floats(s, x->experts_out_norm, n);
+    y->shared_out_norm = put_floats(s, x->shared_out_norm, n);
+    y->ffn_out_norm = put_floats(s, x->ffn_out_norm, n);
+    y->out_scale = x->out_scale;
 }
 
 static void put_deltanet(layer_weights_gpu *y, shelf *s, const layer_weights *x,
@@ -187,9 +199,9 @@ static void put_layer(layer_weights_gpu *y, shelf *s, const model *m, const laye
                       int hot)
 {
     const model_hparams *hp = &m->hp;
-    y->attn_norm = put_floats(s, x->attn_norm, (uint64_t)hp->n_embd);
-    y->post_attn_norm = put_floats(s, x->post_attn_norm, (uint64_t)hp->n_embd);
-    if (m->layers[l].mixer == MIX_ATTENTION) put_attention(y, s, x, m);
+    put_norms(y, s, x, (uint64_t)hp->n_embd);
+    if (m->layers[l].mixer == MIX_ATTENTION)
+        put_attention(y, s, x, m, layer_attn(hp, &m->layers[l]));
     else put_deltanet(y, s, x, hp);
     y->router = put_matrix(s, &x->router);
     y->choice_bias = put_floats(s, x->choice_bias, (uint64_t)hp->n_expert);
@@ -209,6 +221,7 @@ static void put_all(weights_gpu *to, shelf *s, const model *m, const weights *w,
     if (!what->embed_in_ram) to->embed = put_matrix(s, &w->embed);
     if (what->head) {
         to->head = w->head.data == w->embed.data ? to->embed : put_matrix(s, &w->head);
+        to->head.scale = w->head.scale;
         to->out_norm = put_floats(s, w->out_norm, (uint64_t)m->hp.n_embd);
     }
     for (int l = 0; l < what->n_layer; l++) {
@@ -256,20 +269,25 @@ static bool types_differ(const tensor *a, const tensor *b)
     return a && b && a->type != b->type;
 }
 
+static int check_heads(attn_shape heads, err_ctx *err)
+{
+    if (gpu_attention_fits(heads.n_head, heads.n_head_kv, heads.head_dim)) return 0;
+    return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for %d heads of %d values, %d "
+                   "for keys", heads.n_head, heads.head_dim, heads.n_head_kv);
+}
+
 int weights_gpu_check(const model *m, err_ctx *err)
 {
     const model_hparams *hp = &m->hp;
     type_check c = { .err = err, .n_layer = hp->n_layer };
-    if (!gpu_attention_fits(hp->n_head, hp->n_head_kv, hp->head_dim))
-        return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for %d heads of %d values, %d "
-                       "for keys", hp->n_head, hp->head_dim, hp->n_head_kv);
+    int rc;
+    if ((rc = check_heads(hparams_attn(hp, false), err)) < 0 ||
+        (rc = check_heads(hparams_attn(hp, true), err)) < 0)
+        return rc;
     if (hp->ssm_n_v_head > 0 && (!gpu_delta_fits(hp->ssm_head_dim) || hp->ssm_conv < 2 ||
                                  hp->ssm_conv > 8))
         return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for DeltaNet heads of %d "
                        "values and a convolution over %d", hp->ssm_head_dim, hp->ssm_conv);
-    if (m->family->act == ACT_GEGLU || hp->windowed.n_head > 0 || hp->logit_cap > 0.0f)
-        return err_set(err, ERR_UNSUPPORTED, "there are no GPU kernels for %s yet",
-                       m->family->name);
     if (hp->n_expert > 1024 || hp->n_expert_used > 32)
         return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for %d of %d experts",
                        hp->n_expert_used, hp->n_expert);

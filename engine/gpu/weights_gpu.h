@@ -12,8 +12,13 @@
 
 typedef struct layer_weights_gpu {
     const float *attn_norm, *post_attn_norm;
+    const float *router_norm, *experts_norm;     /* post_attn_norm, if there is no other */
+    const float *mix_out_norm;                   /* or NULL */
+    const float *experts_out_norm, *shared_out_norm, *ffn_out_norm;      /* all three, or NULL */
+    float out_scale;
     struct {
-        gpu_matrix q, k, v, out;
+        gpu_matrix q, k, out;
+        gpu_matrix v;                    /* data NULL: the keys, as they are projected */
         const float *q_norm, *k_norm, *sinks;
     } attn;
     struct {
