@@ -406,6 +406,10 @@ typedef struct gpu_expert_args {
     /* n > GPU_FEW: weights in blocks follow the contract here, too, so that the bits are those of
      * few tokens; else 16-bit activations. Float weights always have the latter, or exact F32 */
     bool contract;
+    /* gpu_experts_split alone: NULL, or a network of the same tokens that is computed while the
+     * host computes experts. Memory that it writes, its input's included, is its own. */
+    gpu_input *beside_in;
+    const gpu_network_args *beside;
 } gpu_expert_args;
 /* n_ff: the wider of routed and shared experts. */
 size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd);

@@ -530,4 +530,5 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     call.guesses = in->n == 1 && s->guess_state && !s->one_stream;
     claim_split(&c, a, s, call.fetches, call.guesses);
     sim_end(&c, run_split, &call, sizeof call);
+    if (a->beside) gpu_network(g, a->beside_in, a->beside);
 }

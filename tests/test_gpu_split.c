@@ -27,6 +27,7 @@ typedef struct split_case {
     bool scored;                         /* guesses are by sigmoids and a bias */
     int shared_ff;                       /* width of the shared expert; 0: none */
     quant_type shared_up, shared_down;
+    int beside_ff;                       /* width of a network computed meanwhile; 0: none */
 } split_case;
 
 /* ---- page-locked memory of a case ------------------------------------------------------------ */
@@ -195,6 +196,9 @@ typedef struct batch {
     router_rule rule;                    /* its own, in RAM, as are these: */
     float *router, *norm, *next_norm;
     division late[QUESTIONS];            /* if guesses are not there in time */
+    gpu_input beside_in;
+    gpu_network_args beside;             /* y NULL: none */
+    float *beside_y;                     /* [n, n_embd] that it makes by itself */
 } batch;
 
 /* The rules, choice by choice. */
@@ -390,6 +394,37 @@ static void batch_make(batch *b, const layer *l, int n, test_rng *rng)
         b->args.shared_down = shared_twin(c->shared_down, c->n_embd, c->shared_ff, rng).gpu;
         b->args.sigma = vram_floats(host_floats((size_t)n, 1.0f, rng), (size_t)n);
     }
+}
+
+/* A network that has nothing to do with the experts, and what it is by itself. */
+static void set_beside(batch *b, test_rng *rng)
+{
+    const split_case *c = b->l->c;
+    const size_t width = (size_t)b->n * (size_t)c->n_embd;
+    b->beside_in = (gpu_input){
+        .kind = GPU_PLAIN, .n = b->n, .cols = c->n_embd,
+        .x = vram_floats(host_floats(width, 1.0f, rng), width),
+        .rows = vram_room(width * sizeof(float)),
+        .blocks = vram_room((size_t)b->n * gpu_blocks_bytes(c->n_embd)),
+    };
+    b->beside = (gpu_network_args){
+        .y = vram_room(width * sizeof(float)), .act = c->act,
+        .gate = shared_twin(c->up, c->beside_ff, c->n_embd, rng).gpu,
+        .up = shared_twin(c->up, c->beside_ff, c->n_embd, rng).gpu,
+        .down = shared_twin(c->down, c->n_embd, c->beside_ff, rng).gpu,
+        .scratch = vram_room(gpu_network_scratch(b->n, c->beside_ff, c->n_embd)),
+    };
+    gpu_network(device(), &b->beside_in, &b->beside);
+    b->beside_y = host_copy(b->beside.y, width);
+}
+
+/* Nothing is ready, nothing is left of the network. */
+static void fresh_inputs(batch *b)
+{
+    const size_t bytes = (size_t)b->n * (size_t)b->l->c->n_embd * sizeof(float);
+    b->in.has_rows = b->in.has_blocks = false;
+    b->beside_in.has_rows = b->beside_in.has_blocks = false;
+    if (b->beside.y) vram_write(b->beside.y, host_room(bytes, 1), bytes);
 }
 
 static void set_input(const batch *b, int i)
@@ -616,7 +651,10 @@ static void check_fetching(const batch *b, int i)
 static void check_result(const batch *b, int i, const char *what, const float *y)
 {
     const size_t all = (size_t)(b->n * b->l->c->k) * (size_t)b->l->c->n_embd;
+    const size_t width = all / (size_t)b->l->c->k;
     if (y) expect_bits(what, host_copy(y, all), b->y[i], all);
+    if (b->beside.y)
+        expect_bits("network beside", host_copy(b->beside.y, width), b->beside_y, width);
 }
 
 /* Where guesses were not complete when question i was asked, it is another division. */
@@ -654,7 +692,7 @@ static void run_pairs(batch *b, gpu_expert_args *args)
     layers[1].closes = true;
     for (int i = 0; i < 2; i++) {
         set_division(b, i);
-        b->in.has_rows = b->in.has_blocks = false;
+        fresh_inputs(b);
         gpu_experts_split(device(), &b->in, args, &layers[i]);
         expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
         if (i == 0 && b->n == 1) check_told_guess(b, &b->asked[1], 2);
@@ -667,6 +705,7 @@ static void run_pairs(batch *b, gpu_expert_args *args)
     if (rc == 0) rc = gpu_record_begin(device(), &err);
     for (int i = 0; i < 2 && rc == 0; i++) {
         b->in.has_rows = b->in.has_blocks = false;
+        b->beside_in.has_rows = b->beside_in.has_blocks = false;
         gpu_experts_split(device(), &b->in, args, &layers[i]);
     }
     if (rc == 0) rc = gpu_record_end(r, device(), &err);
@@ -688,14 +727,14 @@ static void run_questions(batch *b, gpu_expert_args *args)
     err_ctx err = { 0 };
 
     set_division(b, 0);
-    b->in.has_rows = b->in.has_blocks = false;
+    fresh_inputs(b);
     gpu_experts_split(device(), &b->in, args, &b->split);
     expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
     check_result(b, 0, "experts", args->y);
     check_fetching(b, 0);
     check_told(b, 0);
 
-    b->in.has_rows = b->in.has_blocks = false;
+    fresh_inputs(b);
     int rc = gpu_recording_create(&r, &err);
     if (rc == 0) rc = gpu_record_begin(device(), &err);
     if (rc == 0) gpu_experts_split(device(), &b->in, args, &b->split);
@@ -739,6 +778,11 @@ static void check_split(const split_case *c, const plan *p, int n, bool with_y, 
                                                 c->shared_ff > c->n_ff ? c->shared_ff : c->n_ff,
                                                 c->n_embd));
     vram_write(b->in.rows, host_room(width, sizeof(float)), width * sizeof(float));
+    if (c->beside_ff) {
+        set_beside(b, rng);
+        args.beside_in = &b->beside_in;
+        args.beside = &b->beside;
+    }
     if (expect(pthread_create(&thread, NULL, host_main, h) == 0, "no thread")) {
         (p->guesses ? run_pairs : run_questions)(b, &args);
         pthread_join(thread, NULL);
@@ -836,6 +880,8 @@ static void test_special(void)
           .shared_down = QT_F32 },
         { QT_Q8_0, QT_Q8_0, 64, 64, 40, 32, .shared_ff = 64, .shared_up = QT_Q8_0,
           .shared_down = QT_Q8_0 },
+        { QT_Q8_0, QT_Q8_0, 256, 96, 8, 4, .act = GPU_GEGLU, .by_logits = true, .beside_ff = 288 },
+        { QT_F32, QT_F32, 100, 70, 8, 4, .act = GPU_GEGLU, .norm = true, .beside_ff = 130 },
     };
     test_rng rng = { 22 };
     int option = 0;

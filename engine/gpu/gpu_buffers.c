@@ -57,6 +57,15 @@ static void place_deltanet(gpu_buffers *b, mem_layout *a, const gpu *g, const mo
                                                            hp->ssm_head_dim, n), 1, 1);
 }
 
+static void place_parts(gpu_buffers *b, mem_layout *a, const model_hparams *hp, int n)
+{
+    const int few = min_int(n, GPU_FEW);
+    for (int i = 0; i < 2; i++) b->parts[i] = mem_layout_floats(a, n, hp->n_embd);
+    b->beside_rows = mem_layout_floats(a, few, hp->n_embd);
+    b->beside_blocks = mem_layout_take(a, GPU_FEW, gpu_blocks_bytes(hp->n_embd), 1);
+    b->beside = mem_layout_take(a, gpu_network_scratch(few, hp->n_ff_shared, hp->n_embd), 1, 1);
+}
+
 /* A network beside experts whose vector is normed is an operation of its own. */
 static void place_experts(gpu_buffers *b, mem_layout *a, const gpu *g, const model *m, int n)
 {
@@ -73,8 +82,7 @@ static void place_experts(gpu_buffers *b, mem_layout *a, const gpu *g, const mod
     const size_t experts = gpu_expert_scratch(g, n, k, hp->n_expert, n_ff, hp->n_embd);
     const size_t dense = n_ff_dense > 0 ? gpu_network_scratch(n, n_ff_dense, hp->n_embd) : 0;
     b->experts = mem_layout_take(a, experts > dense ? experts : dense, 1, 1);
-    for (int i = 0; i < 2; i++)
-        b->parts[i] = normed ? mem_layout_floats(a, n, hp->n_embd) : NULL;
+    if (normed) place_parts(b, a, hp, n);
 }
 
 static void place_token(gpu_buffers *b, mem_layout *a, const widths *w, const model_hparams *hp,

@@ -66,6 +66,8 @@ struct gpu_steps {
     bool contract;                       /* of many tokens: experts have the contract's bits */
     gpu_input h;                         /* what router and experts of the layer read */
     gpu_expert_args experts;             /* ... and are called with */
+    gpu_input beside_in;                 /* of the network beside them, ... */
+    gpu_network_args beside;             /* ... if it is computed while the host is asked */
     double waited_s;                     /* for the ends of single tokens, but by the sampler */
     int failed;                          /* of the host's half of a played token: the first, ... */
     err_ctx why;                         /* ... and why */
@@ -259,9 +261,9 @@ static void route(void *self, int l)
         .sigma = b->sigma,
     };
     s->h = normed(s, "router", w->router_norm);
-    s->h.blocks = b->blocks;
+    if (w->experts_norm == w->router_norm) s->h.blocks = b->blocks;      /* for the experts */
     gpu_route(s->p.g, &s->h, &args);
-    if (w->experts_norm != w->router_norm) {             /* else they are ready */
+    if (w->experts_norm != w->router_norm) {
         s->h = normed(s, "experts", w->experts_norm);
         s->h.blocks = b->blocks;
     }
@@ -284,17 +286,35 @@ static void route(void *self, int l)
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
-/* y = the layer's network for all tokens, or y += it. Nothing else uses the experts' scratch. */
-static void dense_network(gpu_steps *s, int l, float *y, bool add)
+/* The layer's network for all tokens: y = it, or y += it. */
+static gpu_network_args network_of(const gpu_steps *s, int l, float *y, bool add)
 {
     const layer_weights_gpu *w = &s->p.w->layers[l];
-    const gpu_network_args args = {
+    return (gpu_network_args){
         .y = y, .add = add, .gate = w->shared_gate, .up = w->shared_up, .down = w->shared_down,
         .act = weights_gpu_act(s->p.m->family->act), .scratch = s->b.experts,
     };
-    gpu_input in = normed(s, "dense network", w->post_attn_norm);
+}
+
+/* While nothing else uses the experts' scratch. */
+static void dense_network(gpu_steps *s, int l, float *y, bool add)
+{
+    const gpu_network_args args = network_of(s, l, y, add);
+    gpu_input in = normed(s, "dense network", s->p.w->layers[l].post_attn_norm);
     in.blocks = s->b.blocks;
     gpu_network(s->p.g, &in, &args);
+}
+
+/* ... or while the host computes experts. */
+static void ask_for_network(gpu_steps *s, int l)
+{
+    s->beside = network_of(s, l, s->b.parts[1], false);
+    s->beside.scratch = s->b.beside;
+    s->beside_in = normed(s, "dense network", s->p.w->layers[l].post_attn_norm);
+    s->beside_in.rows = s->b.beside_rows;
+    s->beside_in.blocks = s->b.beside_blocks;
+    s->experts.beside_in = &s->beside_in;
+    s->experts.beside = &s->beside;
 }
 
 static int experts_here(void *self, int l, err_ctx *err)
@@ -310,6 +330,7 @@ static int experts_asked(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
     const gpu_split split = host_experts_split(s->p.host, l);
+    if (s->p.w->layers[l].ffn_out_norm) ask_for_network(s, l);
     gpu_experts_split(s->p.g, &s->h, &s->experts, &split);
     return s->recording ? 0 : host_experts_serve(s->p.host, l, err);
 }
@@ -406,7 +427,7 @@ static void join(void *self, int l)
     const layer_weights_gpu *w = &s->p.w->layers[l];
     float *const *parts = s->b.parts;
     if (!w->ffn_out_norm) return;
-    dense_network(s, l, parts[1], false);
+    if (!s->experts.beside) dense_network(s, l, parts[1], false);
     const gpu_normed a = {
         .x = s->b.x, .part = { parts[0], parts[1] },
         .part_gain = { w->experts_out_norm, w->shared_out_norm }, .gain = w->ffn_out_norm,
