@@ -190,7 +190,9 @@ NO_PULL  := $(filter-out $B/cli/pull/%,$(CLI_OBJ))
 NO_NET   := $(filter-out $B/cli/serve/%,$(NO_PULL))
 # Objects by the names of their files, wherever these are: names are unique.
 obj      = $(filter $(addprefix %/,$(addsuffix .c.o,$1)),$(LIB_OBJ) $(CLI_OBJ))
-UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(wildcard tests/golden/*/*.xz))
+# Golden data that is packed: files of their own, and folders of small ones.
+PACKED   := $(wildcard tests/golden/*/*.xz)
+UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(PACKED:.tar.xz=.unpacked.xz))
 
 # ---- programs ----------------------------------------------------------------------------------
 .PHONY: all run check check-gpu check-clients check-page test bench fuzz install deb man clean help tests FORCE
@@ -400,9 +402,13 @@ $B/tests/small_model: $B/tests/small_model.c.o $B/tests/small_shapes.c.o $(filte
 $B/tests/fuzz_seeds: $B/tests/fuzz_seeds.c.o $B/tests/model_maker.c.o $B/tests/test.c.o $(LIB_OBJ)
 	$(LINK)
 
-$(UNPACKED): $B/golden/%: tests/golden/%.xz
+$(filter-out %.unpacked,$(UNPACKED)): $B/golden/%: tests/golden/%.xz
 	@mkdir -p $(@D)
 	$Qxz -dc $< > $@
+$(filter %.unpacked,$(UNPACKED)): $B/golden/%.unpacked: tests/golden/%.tar.xz
+	@mkdir -p $(@D)
+	$Qxz -dc $< | tar -xof - -C $(@D)
+	@touch $@
 
 tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuzz_seeds \
        $B/tests/http_client $B/tests/soak_client $B/tests/pull_server $B/tests/small_model $(UNPACKED)

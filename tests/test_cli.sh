@@ -81,7 +81,7 @@ refuse 1 "not a GGUF file" $run inspect --json "$tmp/page.gguf"
 
 # ---- tokenize: every golden case through the program, and back
 for v in qwen3 gptoss; do
-    vocab=$build/golden/tokenizer/$v-vocab.gguf cases=tests/golden/tokenizer/cases-$v.jsonl
+    vocab=$build/golden/tokenizer/$v-vocab.gguf cases=$build/golden/tokenizer/cases-$v.jsonl
     sed 's/.*"ids": *\(\[[^]]*\]\).*/\1/; s/ //g' $cases >"$tmp/want"
     if $run tokenize -m "$vocab" <$cases >"$tmp/ids" 2>"$tmp/err" && cmp -s "$tmp/want" "$tmp/ids"; then ok
     else bad "tokenize $v: $(diff "$tmp/want" "$tmp/ids" | grep -c '^>') lines differ"; fi
@@ -124,11 +124,11 @@ expect 0 '"name"' $run models --json
 
 # ---- quant
 for t in Q4_K MXFP4 IQ3_S; do
-    expect 0 "" $bench quant $t tests/golden/quants/$t.bin "$tmp/$t.f32"
-    if [ "$(wc -c <"$tmp/$t.f32")" -eq "$(wc -c <tests/golden/quants/$t.f32)" ]; then ok; else bad "quant $t: size"; fi
+    expect 0 "" $bench quant $t $build/golden/quants/$t.bin "$tmp/$t.f32"
+    if [ "$(wc -c <"$tmp/$t.f32")" -eq "$(wc -c <$build/golden/quants/$t.f32)" ]; then ok; else bad "quant $t: size"; fi
 done
-expect 2 "known types: F32" $bench quant Q9_K tests/golden/quants/Q4_K.bin "$tmp/x.f32"
-refuse 1 "multiple" $bench quant Q6_K tests/golden/quants/MXFP4.bin "$tmp/x.f32"
+expect 2 "known types: F32" $bench quant Q9_K $build/golden/quants/Q4_K.bin "$tmp/x.f32"
+refuse 1 "multiple" $bench quant Q6_K $build/golden/quants/MXFP4.bin "$tmp/x.f32"
 if [ -e "$tmp/x.f32" ]; then bad "a failed quant left its output behind"; else ok; fi
 
 # ---- synth
@@ -354,7 +354,7 @@ expect 1 "truncated" $run inspect "$tmp/cut.gguf"
 expect 0 "" $run tokenize -m $qwen --text "Hello world"
 expect 0 "<|start|>" $run render -m $gptoss "$tmp/req.json"
 expect 0 "gpt-oss-120b" $run models
-expect 0 "" $bench quant Q5_K tests/golden/quants/Q5_K.bin "$tmp/x.f32"
+expect 0 "" $bench quant Q5_K $build/golden/quants/Q5_K.bin "$tmp/x.f32"
 expect 0 '"' $bench tokenize -m $gptoss -r 1 --json LICENSE
 expect 1 "No such file" $bench synth gpt-oss-20b --layers 1 -o "$tmp/none/x.gguf"
 expect 0 '"cpus"' $bench machine $quick --json
