@@ -509,6 +509,7 @@ int bind_plain_layers(binder *b, bool head_norms)
 
 int bind_experts(binder *b, int layer, bool with_bias)
 {
+    static const char old_gate[] = "ffn_gate.0.weight";
     const model_hparams *hp = &b->m->hp;
     const uint64_t embd = (uint64_t)hp->n_embd, ff = (uint64_t)hp->n_ff_expert;
     const uint64_t n = (uint64_t)hp->n_expert;
@@ -532,6 +533,10 @@ int bind_experts(binder *b, int layer, bool with_bias)
     };
 
     bank->fused = bind_find(b, layer, fused[0].name) != NULL;
+    if (!bank->fused && !bind_find(b, layer, separate[0].name) && bind_find(b, layer, old_gate))
+        return err_set(b->err, ERR_UNSUPPORTED, "tensor blk.%d.%s: every expert is a tensor of its "
+                       "own, as in files from before April 2024, which this program does not read; "
+                       "find a newer conversion of the model", layer, old_gate);
     if (!bank->fused && !bind_find(b, layer, separate[0].name))
         return bind_missing(b, layer, separate[0].name, with_bias ? NULL : fused[0].name);
     rc = bank->fused ? bind_rows(b, layer, fused, ARRAY_LEN(fused))
