@@ -140,6 +140,23 @@ static void byte_row(const char *what, uint64_t lo, uint64_t hi)
     else row(what, "%s B (%s)", most, about);
 }
 
+/* Tensors of blocks that the binder did not look at: guesses of tokens after the next. */
+static int count_unread(const facts *f)
+{
+    const int n_block = f->m->hp.n_layer + f->m->hp.n_mtp;
+    int n = 0;
+    for (int i = 0; i < gguf_n_tensor(f->g); i++) {
+        const str_view name = gguf_tensor_at(f->g, i)->name;
+        size_t at = 4;
+        int block = 0;
+        if (!str_starts(name, "blk.")) continue;
+        for (; at < name.len && name.ptr[at] >= '0' && name.ptr[at] <= '9' && at < 12; at++)
+            block = block * 10 + (name.ptr[at] - '0');
+        n += at > 4 && at < name.len && name.ptr[at] == '.' && block >= n_block;
+    }
+    return n;
+}
+
 static void print_file(const facts *f)
 {
     char text[512], n[32];
@@ -153,6 +170,8 @@ static void print_file(const facts *f)
     else if (f->m->n_bound == gguf_n_tensor(f->g))
         row("tensors", "%s", text_count(n, sizeof n, (uint64_t)f->m->n_bound));
     else row("tensors", "%d, of which %d are used", gguf_n_tensor(f->g), f->m->n_bound);
+    if (f->m && count_unread(f))
+        row("", "%d are of next-token blocks, which are not used", count_unread(f));
     if (f->m && f->m->n_media)
         row("", "%d are for pictures or sound, which this program does not read", f->m->n_media);
 }
@@ -167,30 +186,79 @@ static const char *mtp_text(char dst[48], int n_mtp)
 /* What attention does beside attending; empty: nothing. */
 static const char *attention_text(char *dst, size_t cap, const model *m)
 {
+    const char *what = m->family->attn_norm_values ? "queries, keys and values"
+                                                   : "queries and keys";
     bool normed = false;
     for (int l = 0; l < m->hp.n_layer; l++) normed |= m->layers[l].attn.q_norm.t != NULL;
-    snprintf(dst, cap, "%s%s%s",
-             !normed ? "" : m->family->attn_norm_whole ? "queries and keys normed over all heads"
-                                                       : "queries and keys normed head by head",
+    snprintf(dst, cap, "%s%s%s%s", normed ? what : "",
+             !normed ? "" : m->family->attn_norm_whole ? " normed over all heads"
+                                                       : " normed head by head",
              normed && m->family->attn_gated ? ", " : "",
              m->family->attn_gated ? "outputs gated" : "");
     return dst;
 }
 
 /* "64 of 256 dimensions", "all 128 dimensions in pairs of neighbours" */
-static const char *turn_text(char *dst, size_t cap, const model *m)
+static const char *turn_text(char *dst, size_t cap, const model *m, bool windowed)
 {
-    const model_hparams *hp = &m->hp;
-    const char *pairs = m->family->rope_neighbours ? " in pairs of neighbours" : "";
-    if (hp->rope_dim == hp->head_dim)
-        snprintf(dst, cap, "all %d dimensions%s", hp->rope_dim, pairs);
-    else snprintf(dst, cap, "%d of %d dimensions%s", hp->rope_dim, hp->head_dim, pairs);
+    const attn_shape heads = hparams_attn(&m->hp, windowed);
+    const char *more = m->family->rope_neighbours ? " in pairs of neighbours"
+                     : m->rope_factors.t && !windowed ? ", each pair by a factor of its own" : "";
+    if (heads.rope_dim == heads.head_dim)
+        snprintf(dst, cap, "all %d dimensions%s", heads.rope_dim, more);
+    else snprintf(dst, cap, "%d of %d dimensions%s", heads.rope_dim, heads.head_dim, more);
     return dst;
+}
+
+/* How experts are chosen and weighed; empty: by the usual softmax over those chosen. */
+static const char *router_text(char *dst, size_t cap, const model *m)
+{
+    const router_rule *rule = &m->hp.router;
+    const bool sigmoid = rule->score == ROUTER_SIGMOID;
+    const bool scaled = rule->factor > 0.0f && rule->factor != 1.0f;
+    bool corrected = false;
+    char times[32] = "";
+    for (int l = 0; l < m->hp.n_layer; l++) corrected |= m->layers[l].choice_bias.t != NULL;
+    if (scaled) snprintf(times, sizeof times, ", times %g", (double)rule->factor);
+    dst[0] = '\0';
+    if (sigmoid || rule->as_scored || corrected || scaled)
+        snprintf(dst, cap, "%s%s, weights %s%s", sigmoid ? "sigmoids" : "softmax over all experts",
+                 corrected ? ", corrected for the choice" : "",
+                 rule->as_scored ? "as they are" : "divided by their sum", times);
+    return dst;
+}
+
+static void print_rope(const facts *f)
+{
+    static const char *const scaling[] = { "plain", "linear", "YaRN" };
+    const model_hparams *hp = &f->m->hp;
+    char text[256];
+    turn_text(text, sizeof text, f->m, false);
+    if (hp->rope_scaling == ROPE_PLAIN) row("rope", "%s, base %.10g", text, hp->rope_base);
+    else
+        row("rope", "%s, base %.10g, %s by %g from %d tokens", text, hp->rope_base,
+            scaling[hp->rope_scaling], hp->rope_factor, hp->rope_ctx_orig);
+    if (hp->rope_base_window != hp->rope_base || hp->windowed.n_head)
+        row("", "with a window: %s, base %.10g", turn_text(text, sizeof text, f->m, true),
+            hp->rope_base_window);
+}
+
+static void print_experts(const facts *f)
+{
+    const model_hparams *hp = &f->m->hp;
+    char text[256];
+    if (hp->n_ff_shared)
+        row("experts", "%d, %d used, width %d + shared %d", hp->n_expert, hp->n_expert_used,
+            hp->n_ff_expert, hp->n_ff_shared);
+    else row("experts", "%d, %d used, width %d", hp->n_expert, hp->n_expert_used, hp->n_ff_expert);
+    if (router_text(text, sizeof text, f->m)[0]) row("router", "%s", text);
+    if (f->n_dense == 1) row("dense layer", "the first, width %d, no experts", hp->n_ff_dense);
+    if (f->n_dense > 1)
+        row("dense layers", "the first %d, width %d, no experts", f->n_dense, hp->n_ff_dense);
 }
 
 static void print_model(const facts *f)
 {
-    static const char *const scaling[] = { "plain", "linear", "YaRN" };
     const model_hparams *hp = &f->m->hp;
     const int n_attention = hp->n_layer - f->n_deltanet;
     char text[256], n[32], more[48];
@@ -210,28 +278,18 @@ static void print_model(const facts *f)
     row("attention", "%d heads of %d, %d for keys and values", hp->n_head, hp->head_dim,
         hp->n_head_kv);
     if (hp->windowed.n_head)
-        row("", "with a window %d heads of %d, %d for keys and values", hp->windowed.n_head,
+        row("", "with a window: %d heads of %d, %d for keys and values", hp->windowed.n_head,
             hp->windowed.head_dim, hp->windowed.n_head_kv);
     if (attention_text(text, sizeof text, f->m)[0]) row("", "%s", text);
     if (hp->window) row("window", "%s tokens", text_count(n, sizeof n, (uint64_t)hp->window));
     if (f->n_deltanet)
         row("DeltaNet", "%d key and %d value heads of %d, convolution over %d", hp->ssm_n_k_head,
             hp->ssm_n_v_head, hp->ssm_head_dim, hp->ssm_conv);
-    if (hp->n_ff_shared)
-        row("experts", "%d, %d used, width %d + shared %d", hp->n_expert, hp->n_expert_used,
-            hp->n_ff_expert, hp->n_ff_shared);
-    else row("experts", "%d, %d used, width %d", hp->n_expert, hp->n_expert_used, hp->n_ff_expert);
-    if (f->n_dense)
-        row("dense layers", "%d, width %d instead of experts", f->n_dense, hp->n_ff_dense);
+    print_experts(f);
     row("context", "%s tokens", text_count(n, sizeof n, (uint64_t)hp->ctx_train));
-    if (hp->rope_scaling == ROPE_PLAIN)
-        row("rope", "%s, base %.10g", turn_text(text, sizeof text, f->m), hp->rope_base);
-    else
-        row("rope", "%s, base %.10g, %s by %g from %d tokens", turn_text(text, sizeof text, f->m),
-            hp->rope_base, scaling[hp->rope_scaling], hp->rope_factor, hp->rope_ctx_orig);
-    if (hp->rope_base_window != hp->rope_base)
-        row("", "with a window, base %.10g", hp->rope_base_window);
+    print_rope(f);
     row("vocabulary", "%s", text_count(n, sizeof n, (uint64_t)hp->n_vocab));
+    if (hp->logit_cap > 0.0f) row("logits", "capped at %g", (double)hp->logit_cap);
 }
 
 static void print_sizes(const facts *f)
@@ -262,7 +320,8 @@ static void print_types(const facts *f)
 {
     printf("\ntypes\n");
     for (int u = 0; u < USE_COUNT; u++) {
-        const char *what = model_use_name((model_use)u);
+        const char *what = u == USE_SHARED && f->n_dense ? "shared, dense"
+                                                         : model_use_name((model_use)u);
         for (int t = 0; t < QT_COUNT; t++) {
             const type_sum *s = &f->types[u][t];
             char n[32], b[32];
@@ -285,9 +344,13 @@ static void print_text_facts(const facts *f)
     char text[128], n[32];
 
     printf("\ntokenizer\n");
-    row("model", "%s, pre-tokenizer %s", ESC(text, f->tok_model), tokenizer_pre_name(f->tok));
+    const bool scores = str_is(f->tok_model, "llama"), chars = str_is(f->tok_model, "gemma4");
+    if (scores || chars)
+        row("model", "%s (%s)", ESC(text, f->tok_model),
+            scores ? "SentencePiece by scores" : "merges of characters");
+    else row("model", "%s, pre-tokenizer %s", ESC(text, f->tok_model), tokenizer_pre_name(f->tok));
     row("tokens", "%s", text_count(n, sizeof n, (uint64_t)tokenizer_n_token(f->tok)));
-    row("merges", "%s", text_count(n, sizeof n, (uint64_t)tokenizer_n_merge(f->tok)));
+    if (!scores) row("merges", "%s", text_count(n, sizeof n, (uint64_t)tokenizer_n_merge(f->tok)));
     token_row("begin", f, tokenizer_bos(f->tok));
     token_row("end", f, tokenizer_eos(f->tok));
     for (int i = 0; i < f->n_stop; i++) token_row(i ? "" : "stops at", f, f->stops[i]);

@@ -38,8 +38,12 @@ static const synth_vocab vocab = {
     .kind = SYNTH_BYTES, .pre = "glm4", .special = special, .n_special = ARRAY_LEN(special),
     .bos = 2, .eos = 0, .pad = 0, .eot = 7, .eom = 9, .unknown = 0,
     .chat_template =
-        "[gMASK]<sop>{% for m in messages %}{{ '<|' + m.role + '|>\\n' + m.content }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}",
+        "[gMASK]<sop>{% if tools %}<|system|>\n# Tools\n\n<tools>\n{{ tools | tojson }}\n</tools>\n"
+        "\n<tool_call>{name}\n<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n"
+        "</tool_call>{% endif %}{% for m in messages %}{% if m.role == 'user' %}<|user|>\n"
+        "{{ m.content }}{{- '/nothink' if not enable_thinking -}}{% else %}<|assistant|>\n"
+        "{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>"
+        "{% endif %}",
 };
 
 static void add_attention(synth_plan *p, int l)

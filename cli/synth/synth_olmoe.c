@@ -14,8 +14,9 @@ static const synth_vocab vocab = {
     .kind = SYNTH_BYTES, .pre = "olmo", .special = special, .n_special = ARRAY_LEN(special),
     .bos = -1, .eos = 0, .pad = 1, .eot = -1, .eom = -1, .unknown = -1,
     .chat_template =
-        "{{ '<|endoftext|>' }}{% for m in messages %}{{ '<|' + m.role + '|>\\n' + m.content + "
-        "'\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}",
+        "{{ eos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ '<|user|>\\n' + "
+        "m.content + '\\n' }}{% else %}{{ '<|assistant|>\\n' + m.content + eos_token + '\\n' }}"
+        "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}",
 };
 
 static void add_layer(synth_plan *p, int l)
