@@ -145,15 +145,8 @@ static int count_unread(const facts *f)
 {
     const int n_block = f->m->hp.n_layer + f->m->hp.n_mtp;
     int n = 0;
-    for (int i = 0; i < gguf_n_tensor(f->g); i++) {
-        const str_view name = gguf_tensor_at(f->g, i)->name;
-        size_t at = 4;
-        int block = 0;
-        if (!str_starts(name, "blk.")) continue;
-        for (; at < name.len && name.ptr[at] >= '0' && name.ptr[at] <= '9' && at < 12; at++)
-            block = block * 10 + (name.ptr[at] - '0');
-        n += at > 4 && at < name.len && name.ptr[at] == '.' && block >= n_block;
-    }
+    for (int i = 0; i < gguf_n_tensor(f->g); i++)
+        n += model_block_of(gguf_tensor_at(f->g, i)->name) >= n_block;
     return n;
 }
 

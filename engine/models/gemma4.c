@@ -80,10 +80,11 @@ static int bind_attention(binder *b, int l)
     const attn_shape heads = layer_attn(&b->m->hp, y);
     const uint64_t embd = (uint64_t)b->m->hp.n_embd, dim = (uint64_t)heads.head_dim;
     const uint64_t q = (uint64_t)heads.n_head * dim, k = (uint64_t)heads.n_head_kv * dim;
+    const bind_need values = y->window > 0 ? REQUIRED : OPTIONAL;
     const bind_row rows[] = {
         { "attn_q.weight",      { embd, q }, MATRIX, REQUIRED, &y->attn.q },
         { "attn_k.weight",      { embd, k }, MATRIX, REQUIRED, &y->attn.k },
-        { "attn_v.weight",      { embd, k }, MATRIX, OPTIONAL, &y->attn.v },
+        { "attn_v.weight",      { embd, k }, MATRIX, values,   &y->attn.v },
         { "attn_output.weight", { q, embd }, MATRIX, REQUIRED, &y->attn.out },
         { "attn_q_norm.weight", { dim },     SMALL,  REQUIRED, &y->attn.q_norm },
         { "attn_k_norm.weight", { dim },     SMALL,  REQUIRED, &y->attn.k_norm },

@@ -103,10 +103,23 @@ static int bind_layer(binder *b, int l, bool dense)
     return dense ? bind_dense(b, l) : bind_moe(b, l);
 }
 
+/* A block that is announced as one that guesses, but has nothing to do it with, would be a layer
+ * left out. It may be absent. */
+static int check_guesses(const binder *b)
+{
+    const model_hparams *hp = &b->m->hp;
+    for (int l = hp->n_layer; l < hp->n_layer + hp->n_mtp; l++)
+        if (bind_find(b, l, "attn_norm.weight") && !bind_find(b, l, "nextn.eh_proj.weight"))
+            return err_set(b->err, ERR_FORMAT, "blk.%d is a next-token block by the keys, but the "
+                           "file has no blk.%d.nextn.eh_proj.weight", l, l);
+    return 0;
+}
+
 static int glm4moe_bind(binder *b)
 {
     int n_dense = 0, rc;
-    if ((rc = bind_hparams(b, &n_dense)) < 0 || (rc = bind_globals(b, SMALL, OPTIONAL)) < 0)
+    if ((rc = bind_hparams(b, &n_dense)) < 0 || (rc = bind_globals(b, SMALL, OPTIONAL)) < 0 ||
+        (rc = check_guesses(b)) < 0)
         return rc;
     b->m->hp.n_mtp = 0;
     for (int l = 0; l < b->m->hp.n_layer; l++)

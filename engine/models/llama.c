@@ -2,7 +2,7 @@
  * hold.
  *
  * Every layer has full attention, whose queries and keys turn in pairs of neighbours, and routed
- * experts. */
+ * experts. Models made of Llama 3.1 and later have a factor for each pair. */
 #include "engine/models/model_bind.h"
 
 static int bind_hparams(binder *b)
@@ -25,6 +25,11 @@ static int llama_bind(binder *b)
 {
     int rc;
     if ((rc = bind_hparams(b)) < 0 || (rc = bind_globals(b, SMALL, OPTIONAL)) < 0) return rc;
+    const bind_row factors[] = {
+        { "rope_freqs.weight", { (uint64_t)b->m->hp.rope_dim / 2 }, F32_ONLY, OPTIONAL,
+          &b->m->rope_factors },
+    };
+    if ((rc = bind_rows(b, NO_LAYER, factors, 1)) < 0) return rc;
     return bind_plain_layers(b, false);
 }
 

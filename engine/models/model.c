@@ -67,6 +67,57 @@ static int find_architecture(model_arch *out, const gguf *g, err_ctx *err)
     return unsupported(name, err);
 }
 
+/* ---- what is left out ------------------------------------------------------------------------ */
+
+typedef struct usage {
+    const tensor *first;                 /* tensors of a file lie in a row */
+    bool *used;
+} usage;
+
+static void mark_used(void *ctx, const tensor *t, model_use use, int layer)
+{
+    usage *u = ctx;
+    (void)use;
+    (void)layer;
+    u->used[t - u->first] = true;
+}
+
+int model_block_of(str_view name)
+{
+    size_t at = 4;
+    int block = 0;
+    if (!str_starts(name, "blk.")) return -1;
+    for (; at < name.len && at < 12 && name.ptr[at] >= '0' && name.ptr[at] <= '9'; at++)
+        block = block * 10 + (name.ptr[at] - '0');
+    return at > 4 && at < name.len && name.ptr[at] == '.' ? block : -1;
+}
+
+/* What a layer has and the family does not know would be computed without: that is said. (An
+ * input_scale is a hint that nobody needs.) */
+static void tell_unknown(const model *m)
+{
+    const int n = gguf_n_tensor(m->file);
+    const tensor *first = NULL;
+    int n_unknown = 0;
+    char name[128];
+    if (n == m->n_bound) return;
+    usage u = { gguf_tensor_at(m->file, 0), mem_zalloc((size_t)n) };
+    if (!u.used) return;
+    model_visit(m, mark_used, &u);
+    for (int i = 0; i < n; i++) {
+        const tensor *t = gguf_tensor_at(m->file, i);
+        const int block = model_block_of(t->name);
+        if (u.used[i] || block < 0 || block >= m->hp.n_layer || str_ends(t->name, ".input_scale"))
+            continue;
+        if (n_unknown++ == 0) first = t;
+    }
+    mem_free(u.used);
+    if (n_unknown)
+        log_line("%s%s: %d tensors of layers are not known in %s and are left out; answers may be "
+                 "wrong", ESC(name, first->name), n_unknown > 1 ? " and others" : "", n_unknown,
+                 m->family->name);
+}
+
 /* Some files hold beside the model what reads pictures (v., mm.) and sound (a.) for it. */
 static int count_media(const gguf *g)
 {
@@ -98,6 +149,7 @@ int model_bind(model **out, const gguf *g, err_ctx *err)
     m->own_experts_used = m->hp.n_expert_used;
     if ((m->n_media = count_media(g)) > 0)
         log_line("%d tensors are for pictures or sound: ignored, only text is read", m->n_media);
+    tell_unknown(m);
     *out = m;
     return 0;
 }

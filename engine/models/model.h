@@ -162,6 +162,9 @@ int model_check_experts(const model *m, int n, err_ctx *err);    /* whether it w
 /* The experts of the first layer that has any: those of the others are like them. */
 const expert_bank *model_first_bank(const model *m);
 
+/* N of a tensor called "blk.N.what"; -1: it is called otherwise. */
+int model_block_of(str_view name);
+
 const model_family *model_family_of(model_arch a);
 const char *model_arch_name(model_arch a);       /* of the family */
 
