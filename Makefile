@@ -356,8 +356,8 @@ $B/tests/test_logit_stats: $(call obj,logit_stats)
 $B/tests/test_quant_plan: $(call obj,quant_plan quant_importance quant_convert)
 $B/tests/test_tier_args: $(call obj,tier_args engine_args $(ARGS))
 $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
-$(addprefix $B/tests/,test_synth test_synth_drift test_synth_families test_synth_tables): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
-$B/tests/test_synth_families: $B/tests/small_shapes.c.o
+$(addprefix $B/tests/,test_synth test_synth_drift test_synth_families test_synth_tables test_odd_shapes): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
+$B/tests/test_synth_families $B/tests/test_odd_shapes: $B/tests/small_shapes.c.o
 $(addprefix $B/tests/,test_synth_families test_synth_tables): $B/tests/synth_checks.c.o
 $B/tests/test_synth_drift $B/tests/test_synth_families $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
 $(call both,draws): ALL_LDFLAGS += -Wl,--wrap=forward_logits
@@ -376,10 +376,11 @@ $(SIM_BIN) $(SIM_PROG): $(SIM_OBJ) $(SIM_WAITS) $(filter-out $(GPU_OBJ) $(SIM_WA
 	$(LINK)
 
 # Without libFuzzer (SAN=fuzzer,...) the targets run under tests/fuzz_main.c, a small mutator of our own.
-FUZZ_ALL := fuzz_gguf fuzz_schema fuzz_request fuzz_prefix_file
+FUZZ_ALL := fuzz_gguf fuzz_chat fuzz_schema fuzz_request fuzz_prefix_file
 FUZZERS  := $(FUZZ_ALL:%=$B/tests/%)
 $B/tests/fuzz_request: $(filter $B/cli/serve/api_%,$(CLI_OBJ))
 $B/tests/fuzz_prefix_file: $B/tests/model_maker.c.o $B/tests/test.c.o
+$B/tests/fuzz_chat: $B/tests/chat_maker.c.o $B/tests/test.c.o
 $(FUZZERS): $B/tests/%: $B/tests/%.c.o $(LIB_OBJ) \
             $(if $(findstring fuzzer,$(SAN)),,$B/tests/fuzz_main.c.o $B/tests/test.c.o)
 	$(LINK)
@@ -399,7 +400,8 @@ $B/tests/small_model: $B/tests/small_model.c.o $B/tests/small_shapes.c.o $(filte
 	$(LINK)
 
 # Small good files for the fuzzers to damage.
-$B/tests/fuzz_seeds: $B/tests/fuzz_seeds.c.o $B/tests/model_maker.c.o $B/tests/test.c.o $(LIB_OBJ)
+$B/tests/fuzz_seeds: $B/tests/fuzz_seeds.c.o $B/tests/model_maker.c.o $B/tests/small_shapes.c.o $B/tests/test.c.o \
+                     $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(LIB_OBJ)
 	$(LINK)
 
 $(filter-out %.unpacked,$(UNPACKED)): $B/golden/%: tests/golden/%.xz

@@ -164,6 +164,10 @@ static const small_vocab small[] = {
           "<tool_response|>", "<|\"|>" }, 0, 1 },
     [MISTRAL_TOKENS - N_VOCAB_FILE] = { { "<s>", "</s>" }, { NULL }, 0, 1 },
     [OLMO_TOKENS - N_VOCAB_FILE] = { { "<|endoftext|>" }, { NULL }, 0, 0 },
+    [CHATML_TOKENS - N_VOCAB_FILE] = {
+        { "<|endoftext|>", "<|im_start|>", "<|im_end|>" },
+        { "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>",
+          "</think>" }, -1, 2 },
 };
 
 /* A byte as vocabularies of the usual kind write it. */
@@ -273,12 +277,12 @@ int make_chat(chat **out, int v, const char *tmpl, err_ctx *err)
     return rc;
 }
 
-bool chats_open(void)
+static bool open_from(int first_vocab, int first_kind)
 {
     err_ctx err = { 0 };
     bool ready = true;
-    for (int v = 0; v < N_VOCAB; v++) ready &= open_vocab(v);
-    for (int k = 0; ready && k < N_KIND; k++) {
+    for (int v = first_vocab; v < N_VOCAB; v++) ready &= open_vocab(v);
+    for (int k = first_kind; ready && k < N_KIND; k++) {
         if (kinds[k].tmpl)
             kind_templates[k] = kinds[k].vocab == QWEN
                 ? fill_template(kinds[k].tmpl, SENTENCE_BEFORE, "\n" SENTENCE_AFTER, "")
@@ -287,6 +291,16 @@ bool chats_open(void)
                           "kind %d: %s", k, err.msg);
     }
     return ready;
+}
+
+bool chats_open(void)
+{
+    return open_from(0, 0);
+}
+
+bool chats_open_small(void)
+{
+    return open_from(N_VOCAB_FILE, GLM);
 }
 
 void chats_close(void)

@@ -7,7 +7,7 @@
 /* The first four are real; the others have single bytes and the tokens of their family's chat. In
  * GLM_CONTROL the tags of reasoning and calls are control tokens. */
 enum { QWEN, GPTOSS, DEMO_QWEN, DEMO_GPTOSS, N_VOCAB_FILE, GLM_TOKENS = N_VOCAB_FILE, GLM_CONTROL,
-       GEMMA_TOKENS, MISTRAL_TOKENS, OLMO_TOKENS, N_VOCAB };
+       GEMMA_TOKENS, MISTRAL_TOKENS, OLMO_TOKENS, CHATML_TOKENS, N_VOCAB };
 typedef struct test_vocab { gguf *g; tokenizer *t; encoder *e; int byte_id[256]; } test_vocab;
 extern test_vocab vocab[N_VOCAB];
 
@@ -36,6 +36,9 @@ extern const char t_json[], t_think[], t_xml[], t_other[];       /* some of thei
 /* Opens all vocabularies and makes a chat of each kind; false after a failed check. */
 bool chats_open(void);
 void chats_close(void);
+
+/* The small vocabularies alone, which need no files, and chats of the kinds from GLM on. */
+bool chats_open_small(void);
 
 /* A chat for the vocabulary with this template (NULL: none), whatever the file says itself. */
 int make_chat(chat **out, int v, const char *tmpl, err_ctx *err);

@@ -9,6 +9,7 @@
 #include "engine/text/tokenizer.h"
 #include "loader/gguf_write.h"
 #include "tests/model_maker.h"
+#include "tests/small_shapes.h"
 #include "tests/test.h"
 
 static const char *folder;
@@ -85,6 +86,43 @@ static void write_models(void)
         save(models[i].name, f.bytes, (size_t)gguf_part_bytes(f.g, 0), "", 0);
         maker_close(&f);
     }
+}
+
+/* The other families, as synthetic files of the least size: two layers, few tokens. */
+static void write_family(const synth_shape *small)
+{
+    enum { WIDTH = 32, HEAD = 16, N_TOKEN = 448 };
+    synth_shape s = *small;
+    char name[64];
+    err_ctx err = { 0 };
+    synth_plan *p = NULL;
+    s.n_embd = s.n_ff = WIDTH;
+    s.n_expert = 3;
+    s.n_used = 2;
+    s.n_head = 2;
+    s.n_head_kv = min_int(s.n_head_kv, 2);
+    s.head_dim = HEAD;
+    s.rope_dim = min_int(s.rope_dim, HEAD / 2);
+    s.n_vocab = N_TOKEN;
+    if (s.first_special) s.first_special = N_TOKEN - 40;
+    if (s.n_ff_shared) s.n_ff_shared = WIDTH;
+    if (s.n_ff_dense) s.n_ff_dense = WIDTH;
+    if (s.n_head_kv_full) s.head_dim_full = 2 * HEAD;
+    if (s.n_v_head) s.n_k_head = 1, s.n_v_head = 2;
+    synth_options o = synth_options_of(&s);
+    o.n_layer = 2;
+    uint8_t *bytes = NULL;
+    if (synth_plan_create(&p, &o, &err) == 0) bytes = mem_alloc(synth_plan_bytes(p));
+    if (bytes) {
+        synth_plan_fill(p, bytes, 0, synth_plan_bytes(p));
+        snprintf(name, sizeof name, "family-%s", s.name);
+        save(name, bytes, synth_plan_bytes(p), "", 0);
+    } else {
+        fprintf(stderr, "fuzz_seeds: %s: %s\n", s.name, err.msg);
+        failures++;
+    }
+    mem_free(bytes);
+    synth_plan_free(p);
 }
 
 /* ---- vocabularies --------------------------------------------------------------------------- */
@@ -233,6 +271,7 @@ int main(int argc, char **argv)
     }
     folder = argv[1];
     write_models();
+    for (int i = 0; i < N_SMALL_SHAPES; i++) write_family(&small_shapes[i]);
     for (size_t i = 0; i < ARRAY_LEN(vocabs); i++)
         write_vocab(vocabs[i].name, vocabs[i].pre, vocabs[i].harmony, vocabs[i].chat_template);
     write_char_vocab("vocab-sentencepiece", "llama");

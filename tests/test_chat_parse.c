@@ -669,11 +669,40 @@ static void test_memory(void)
     request_free(&r);
 }
 
+/* A key with a zero character is none that others could read: the call stays text. */
+static void test_zero_in_key(void)
+{
+#define ROW(kind, text) { kind, text, sizeof text - 1 }
+    static const struct { int kind; const char *text; size_t n; } rows[] = {
+        ROW(GLM, "<tool_call>get\n<arg_key>a\0b</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"),
+        ROW(XML, "<tool_call>\n<function=get>\n<parameter=a\0b>\n1\n</parameter>\n</function>\n"
+                 "</tool_call>"),
+        ROW(GEMMA, "<|tool_call>call:get{<|\"|>a\0b<|\"|>:1}<tool_call|>"),
+    };
+#undef ROW
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const int v = kinds[rows[i].kind].vocab;
+        request r;
+        id_list ids = { 0 };
+        log l;
+        err_ctx err = { 0 };
+        read_request(&r, "U x", XML_TOOLS);
+        const str_view text = { rows[i].text, rows[i].n };
+        CHECK(encoder_encode(vocab[v].e, &ids, text, true, &err) == 0);
+        CHECK_MSG(parse_ids(&l, chats[rows[i].kind], &r.chat, &ids, &err) == 0, "%s", err.msg);
+        CHECK_MSG(l.len > rows[i].n && memcmp(l.text, "A{", 2) == 0 &&
+                  memcmp(l.text + 2, text.ptr, 11) == 0, "row %d: %.40s", (int)i, l.text);
+        ids_free(&ids);
+        request_free(&r);
+    }
+}
+
 int main(int argc, char **argv)
 {
     test_begin("chat_parse", argc, argv);
     if (chats_open()) {
         test_parsing();
+        test_zero_in_key();
         test_long_header();
         test_bytes();
         test_round_trip();

@@ -17,6 +17,7 @@ if [ "$1" = --one ]; then
     *.sh\ *) name=${4%%.sh *}_${4#* }; set -- "tests/${4%% *}" "$build" "${4#* }" ;;
     check_layers.sh) set -- tools/check_layers.sh ;;
     fuzz_gguf) set -- "$build/tests/fuzz_gguf" --seconds "$seconds" "$build/seeds" ;;
+    fuzz_chat) set -- "$build/tests/fuzz_chat" --seconds "$seconds" tests/seeds/chat ;;
     fuzz_schema) set -- "$build/tests/fuzz_schema" --seconds "$seconds" tests/seeds/grammar ;;
     fuzz_request) set -- "$build/tests/fuzz_request" --seconds "$seconds" tests/seeds/requests ;;
     fuzz_prefix_file) set -- "$build/tests/fuzz_prefix_file" --seconds "$seconds" tests/seeds/prefix ;;
@@ -127,6 +128,7 @@ rest() {
     echo test_packaging.sh
     echo test_bootstrap.sh
     echo fuzz_gguf
+    echo fuzz_chat
     echo fuzz_schema
     echo fuzz_request
     echo fuzz_prefix_file

@@ -561,7 +561,9 @@ static bool read_object(reader *r, int depth)
         if (n) textbuf_str(r->out, ", ");
         pass_space(r);
         if (is_at(r, QUOTE)) {
-            if (!read_string(r)) return false;
+            const size_t from = r->at;
+            if (!read_string(r) || !is_json_key((str_view){ r->s.ptr + from, r->at - from }))
+                return false;
             pass_space(r);
         } else {
             const str_view key = read_bare(r, ":,{}[]");

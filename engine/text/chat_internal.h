@@ -281,6 +281,8 @@ int params_value(chat_parser *p, const char *close, const char *const *next, siz
 /* Makes one object of the parameters, typed by the tool's schema, and reports the call. lines: a
  * newline at either end of a value is structure. */
 int params_report(chat_parser *p, bool lines, size_t call_bytes);
+/* Many readers of JSON, ours among them, take no zero character in a key: such calls are text. */
+bool is_json_key(str_view s);
 
 /* ---- calls of ChatML ---- */
 

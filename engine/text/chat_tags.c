@@ -320,6 +320,11 @@ int params_value(chat_parser *p, const char *close, const char *const *next, siz
     return MORE;
 }
 
+bool is_json_key(str_view s)
+{
+    return s.len == 0 || !memchr(s.ptr, '\0', s.len);
+}
+
 int params_report(chat_parser *p, bool lines, size_t call_bytes)
 {
     tags_state *m = &p->tags;
@@ -334,6 +339,7 @@ int params_report(chat_parser *p, bool lines, size_t call_bytes)
         const str_view key = { base + x->key_at, x->key_len };
         str_view value = { base + x->value_at, x->value_len };
         bool again = false;
+        if (!is_json_key(key)) return tags_give_up(p, call_bytes);
         for (size_t j = i + 1; j < m->n_param && !again; j++)
             again = str_eq(key, (str_view){ base + m->params[j].key_at, m->params[j].key_len });
         if (again) continue;             /* said twice: the last one counts */
