@@ -199,6 +199,19 @@ static void test_false_guess(void)
     gguf_close(g);
 }
 
+/* What nobody has said how to do: rotation scaled where there are windows. */
+static void test_gemma_scaling(void)
+{
+    static const maker_edit edits[] = {
+        SET_TEXT("gemma4.rope.scaling.type", "linear"), SET_FLOAT("gemma4.rope.scaling.factor", 8),
+    };
+    gguf *g = open_tiny("gemma4");
+    if (!g) return;
+    expect(g, edits, 1, NULL, "by 1");
+    expect(g, edits, 2, "key gemma4.rope.scaling.type: not supported", "by 8");
+    gguf_close(g);
+}
+
 static char heard[256];
 static int n_heard;
 
@@ -265,6 +278,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < ARRAY_LEN(tiny); i++) test_family(tiny[i]);
     test_old_mixtral();
     test_false_guess();
+    test_gemma_scaling();
     test_unknown();
     test_llama_factors();
     return test_end();

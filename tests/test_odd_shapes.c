@@ -34,6 +34,7 @@ static const oddity oddities[] = {
       .n_head_kv_full = 3, .head_dim_full = 34, .ssm_dim = 18 },
     { .what = "a window of 1", .window = 1 },
     { .what = "a window of 41", .window = 41 },
+    { .what = "a window without end", .window = INT32_MAX },
     { .what = "one key head, five value heads", .n_k_head = 1, .n_v_head = 5 },
     { .what = "a convolution over 1", .conv = 1 },
     { .what = "a convolution over 9", .conv = 9 },

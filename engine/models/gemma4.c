@@ -52,6 +52,16 @@ static int bind_windows(binder *b)
                    key, n_windowed, hp->n_layer);
 }
 
+/* Would it hold for windowed layers, too? No published model has it. */
+static int bind_unscaled_rope(binder *b)
+{
+    const int rc = bind_plain_rope(b);
+    char key[BIND_KEY_CAP];
+    if (rc < 0 || b->m->hp.rope_scaling == ROPE_PLAIN) return rc;
+    return err_set(b->err, ERR_UNSUPPORTED, "key %s: not supported",
+                   bind_key_name(key, b, "rope.scaling.type"));
+}
+
 static int bind_hparams(binder *b)
 {
     model_hparams *hp = &b->m->hp;
@@ -62,7 +72,7 @@ static int bind_hparams(binder *b)
     };
     if ((rc = bind_blocks(b)) < 0 || (rc = bind_no_mtp(b)) < 0 || (rc = bind_absent(b)) < 0 ||
         (rc = bind_sizes(b)) < 0 || (rc = bind_windows(b)) < 0 ||
-        (rc = bind_heads(b, REQUIRED)) < 0 || (rc = bind_plain_rope(b)) < 0 ||
+        (rc = bind_heads(b, REQUIRED)) < 0 || (rc = bind_unscaled_rope(b)) < 0 ||
         (rc = bind_window_heads(b)) < 0 || (rc = bind_expert_counts(b)) < 0 ||
         (rc = bind_keys(b, width, 1)) < 0 ||
         (rc = bind_float(b, &cap, "final_logit_softcapping", true, OPTIONAL)) < 0)
