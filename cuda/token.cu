@@ -78,7 +78,8 @@ static __global__ void __launch_bounds__(THREADS) soft_cap(frame f, float *x, ui
     frame_wait(f);
     for (uint64_t i = blockIdx.x * (uint64_t)THREADS + threadIdx.x; i < n;
          i += gridDim.x * (uint64_t)THREADS) {
-        const float e = contract_exp(__fdiv_rn(__fmul_rn(x[i], -2.0f), cap));
+        const float v = x[i], e = contract_exp(__fdiv_rn(__fmul_rn(v, -2.0f), cap));
+        if (isnan(v)) continue;          /* the exponent's range would bring it back to the cap */
         x[i] = __fmul_rn(cap, __fdiv_rn(__fsub_rn(1.0f, e), __fadd_rn(1.0f, e)));
     }
     frame_end(f);

@@ -503,8 +503,8 @@ static void check_sums(const expert_case *c, int n, test_rng *rng)
     rewind_batch(&b, c);
     const gpu_expert_args args = {
         .x = b.args.x, .shared_gate = b.args.shared_gate, .shared_up = b.args.shared_up,
-        .shared_down = b.args.shared_down, .sigma = b.args.sigma, .scratch = b.args.scratch,
-        .sums = vram_floats(sums, width),
+        .shared_down = b.args.shared_down, .act = b.args.act, .sigma = b.args.sigma,
+        .scratch = b.args.scratch, .sums = vram_floats(sums, width),
     };
     gpu_experts(device(), &b.in, &args);
     expect_bits("stream", host_copy(b.args.x, width), x, width);
