@@ -312,10 +312,12 @@ clean:
 # ---- tests --------------------------------------------------------------------------------------
 TEST_BIN := $(TESTS:%=$B/tests/%)
 # Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
-# linked with tests/sim_gpu*.c instead of gpu_stub.c. test_sim_checks.c is about the simulation.
+# linked with tests/sim_gpu*.c instead of gpu_stub.c. Some are for that GPU alone: test_sim_checks.c is about
+# the simulation, test_sim_plan.c about what is taken of its memory.
 SIM_OF   := places families prompts cache_routing cache_cost perf_counts guess_recall forward state expert_store mem_space gpu \
             gpu_split gpu_beside gpu_contract gpu_mixers gpu_network gpu_normed gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache prefix_drive sessions draws
-SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) test_sim_checks)
+SIM_ALONE := test_sim_checks test_sim_plan
+SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) $(SIM_ALONE))
 SIM_BIN  := $(SIMS:%=$B/tests/%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
 # What waits for that GPU, which needs the cores, does so without keeping one busy.
@@ -356,14 +358,14 @@ $B/tests/test_logit_stats: $(call obj,logit_stats)
 $B/tests/test_quant_plan: $(call obj,quant_plan quant_importance quant_convert)
 $B/tests/test_tier_args: $(call obj,tier_args engine_args $(ARGS))
 $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
-$(addprefix $B/tests/,test_synth test_synth_drift test_synth_families test_synth_tables test_odd_shapes): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
-$B/tests/test_synth_families $B/tests/test_odd_shapes: $B/tests/small_shapes.c.o
+$(addprefix $B/tests/,test_synth test_synth_drift test_synth_families test_synth_tables test_odd_shapes test_sim_plan): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
+$(addprefix $B/tests/,test_synth_families test_odd_shapes test_sim_plan): $B/tests/small_shapes.c.o
 $(addprefix $B/tests/,test_synth_families test_synth_tables): $B/tests/synth_checks.c.o
 $B/tests/test_synth_drift $B/tests/test_synth_families $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
 $(call both,draws): ALL_LDFLAGS += -Wl,--wrap=forward_logits
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
 $(SIM_OF:%=$B/tests/test_sim_%): $B/tests/test_sim_%: $B/tests/test_%.c.o
-$B/tests/test_sim_checks: $B/tests/test_sim_checks.c.o
+$(SIM_ALONE:%=$B/tests/%): $B/tests/%: $B/tests/%.c.o
 $(TEST_CU_BIN): $B/tests/%: $G/tests/%.cu.o
 $(TEST_BIN) $(TEST_CU_BIN): $B/tests/test.c.o $(LIB_OBJ)
 	$(LINK)
