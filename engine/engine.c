@@ -271,18 +271,19 @@ static bool in_vram(const engine *e, int l, int x)
     return !e->p || x < e->p->hot[l];
 }
 
-void engine_whereabouts(const engine *e, uint8_t *where)
+static expert_tier tier_of(const engine *e, int l, int x)
 {
-    const int n_layer = e->m->experts.n_layer, n_expert = e->m->experts.n_expert;
     const bool drive = e->store && expert_store_kind(e->store) == STORE_CACHED;
     expert_slabs at;
-    for (int l = 0; l < n_layer; l++) {
-        const bool read = drive && e->m->layers[l].experts->n_expert > 0;
-        for (int x = 0; x < n_expert; x++)
-            *where++ = in_vram(e, l, x) ? EXPERT_IN_VRAM :
-                       read && !expert_store_find(e->store, l, x, &at) ? EXPERT_ON_DRIVE :
-                       EXPERT_IN_RAM;
-    }
+    if (e->m->experts.of[l].n_expert == 0) return EXPERT_NONE;
+    if (in_vram(e, l, x)) return EXPERT_IN_VRAM;
+    return drive && !expert_store_find(e->store, l, x, &at) ? EXPERT_ON_DRIVE : EXPERT_IN_RAM;
+}
+
+void engine_whereabouts(const engine *e, uint8_t *where)
+{
+    for (int l = 0; l < e->m->experts.n_layer; l++)
+        for (int x = 0; x < e->m->experts.n_expert; x++) *where++ = (uint8_t)tier_of(e, l, x);
 }
 
 bool engine_caches(const engine *e) { return e->places != NULL; }

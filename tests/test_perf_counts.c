@@ -137,6 +137,27 @@ static void check_bytes(const perf_counts *c, const model *m, const place *p)
     CHECK_MSG(p->disk || c->drive_bytes == 0, "%s: read from the drive", p->name);
 }
 
+/* The map says of each expert where it is, and of layers without any that there are none. */
+static void check_places(const engine *e, const model *m, const place *p)
+{
+    const int n = m->hp.n_layer * m->hp.n_expert;
+    uint8_t *where = test_alloc((size_t)n, 1);
+    int n_vram = 0, n_wrong = 0;
+    bool banks_there = false;
+    for (int l = 0; l < engine_gpu_layers(e); l++) banks_there |= has_experts(m, l);
+    engine_whereabouts(e, where);
+    for (int i = 0; i < n; i++) {
+        const bool none = where[i] == EXPERT_NONE;
+        n_vram += where[i] == EXPERT_IN_VRAM;
+        n_wrong += none == has_experts(m, i / m->hp.n_expert) || where[i] > EXPERT_NONE;
+        n_wrong += !none && p->gpu && !p->planned && where[i] != EXPERT_IN_VRAM;
+    }
+    CHECK_MSG(n_wrong == 0, "%s: %d experts are said to be where they are not", p->name, n_wrong);
+    CHECK_MSG((n_vram > 0) == (banks_there && (!p->planned || m->hp.n_expert * p->hot_of_8 >= 8)),
+              "%s: %d experts in VRAM", p->name, n_vram);
+    mem_free(where);
+}
+
 static void check_seconds(const perf_counts *c, const place *p)
 {
     const uint64_t questions = c->calls - c->quiet;
@@ -184,6 +205,7 @@ static void test_sums(const model *m, const place *p)
         check_slots(&c, m, p);
         check_bytes(&c, m, p);
         check_seconds(&c, p);
+        check_places(r.e, m, p);
         check_layers(r.s, &c, m, p);
         session_reset_counts(r.s);
         const perf_counts none = session_perf(r.s);
