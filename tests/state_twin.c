@@ -21,8 +21,10 @@ model *twin_model(const char *layers, int n_head_kv, int head_dim, int window)
     m->hp.window = window;
     for (size_t l = 0; l < n; l++) {
         m->layers[l].mixer = layers[l] == 'D' ? MIX_DELTANET : MIX_ATTENTION;
-        if (layers[l] == 'W' || layers[l] == 'V') m->layers[l].window = window;
+        if (strchr("WVU", layers[l])) m->layers[l].window = window;
         if (layers[l] == 'V') m->hp.windowed = (attn_shape){ 1, n_head_kv + 1, 64, 64 };
+        if (layers[l] == 'U')
+            m->hp.windowed = (attn_shape){ 1, 2 * n_head_kv, head_dim / 2, head_dim / 2 };
         if (layers[l] == 'M') m->hp.n_mtp++;
         else m->hp.n_layer++;
     }

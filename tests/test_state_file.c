@@ -192,6 +192,8 @@ static void test_other_model(void)
         { "FWD", 1, 32, 3, 20, KV_F16, "layer 0 is another" },
         { "WDF", 1, 32, 3, 20, KV_F16, "layer 1 is another" },
         { "WFD", 1, 32, 4, 20, KV_F16, "another layout" },
+        { "VFD", 1, 32, 3, 20, KV_F16, "another layout" },
+        { "UFD", 1, 32, 3, 20, KV_F16, "layer 0 is another" },
         { "WFD", 1, 32, 3, 20, KV_F32, "its KV cache is f16, that of this session f32" },
         { "WFD", 1, 32, 3, 8, KV_F16, "holds 9 tokens, the context has room for 8" },
         { "WFD", 1, 32, 3, 9, KV_F16, NULL },
