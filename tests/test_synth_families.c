@@ -173,9 +173,10 @@ static bool read_and_answer(const synth_options *o, const model *m, int n_token)
     err_ctx err = { 0, "" };
     int32_t tokens[TOKENS];
     test_rng rng = { 11 };
-    int rc, bad = 0;
+    int rc, bad = 0, repeated = 0;
 
     for (int t = 0; t < TOKENS; t++) tokens[t] = (int32_t)test_below(&rng, (uint32_t)n_vocab);
+    int32_t last = tokens[n_token - 1];
     rc = engine_open(&e, m, &eo, &err);
     if (rc == 0) rc = session_create(&s, e, &so, &err);
     if (rc == 0) rc = session_eval(s, tokens, n_token, row, 1, NULL, NULL, &err);
@@ -189,10 +190,13 @@ static bool read_and_answer(const synth_options *o, const model *m, int n_token)
         }
         const double std = sqrt(sumsq - sum * sum);
         bad += !(std > 0.5 && std < 2);
+        repeated += best == last;
+        last = best;
         rc = session_eval(s, &best, 1, row, 1, NULL, NULL, &err);
     }
     CHECK_MSG(rc == 0 && bad == 0, "%s: %d rows of logits out of size, %s", o->shape->name, bad,
               err.msg);
+    CHECK_MSG(repeated < ANSWER, "%s: answers with what it has read last", o->shape->name);
     session_free(s);
     engine_close(e);
     mem_free(row);

@@ -193,7 +193,9 @@ static int list_tensors(synth_plan *p)
     if (p->rc == 0) add_embedding(p);
     for (int l = 0; l < p->o.n_layer + s->n_mtp && p->rc == 0; l++) f->add_layer(p, l);
     if (p->rc < 0) return p->rc;
-    synth_add_norm(p, -1, "output_norm.weight", s->n_embd);
+    if (f->tied)                         /* else nothing is as likely as the token just read */
+        synth_add_range(p, -1, "output_norm.weight", -1.7, 1.7, 1, s->n_embd, 1);
+    else synth_add_norm(p, -1, "output_norm.weight", s->n_embd);
     if (!f->tied)
         synth_add_matrix(p, -1, "output.weight", p->o.head, 1, 2, s->n_embd, s->n_vocab, 1);
     if (f->add_globals) f->add_globals(p);
