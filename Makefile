@@ -350,6 +350,7 @@ $(addprefix $B/tests/,test_api test_api_write): $(filter $B/cli/serve/api_%,$(CL
 $B/tests/test_first_dates: $(call obj,first_dates)
 $B/tests/test_cache_replay: $(call obj,cache_replay cache_optimum)
 $B/tests/test_lengths_view: $(call obj,lengths_view console wrap)
+$B/tests/test_plan $B/tests/test_plan_speed: $B/tests/plan_checks.c.o
 $B/tests/test_plan_check: $(call obj,plan_check)
 $B/tests/test_perf_view: $(call obj,perf_view $(ARGS))
 $B/tests/test_http: $(call obj,http listen)

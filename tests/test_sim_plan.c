@@ -1,8 +1,8 @@
 /* test_sim_plan.c - what a plan counts is what is taken.
  *
- * Models of the families whose layers are not alike, in budgets of VRAM from nothing to all: a
- * session of the planned kind takes no more than the plan says, and not much less. For the simulated
- * GPU, which knows of every byte. */
+ * Models of the families, also such whose layers are not alike, in budgets of VRAM from little to
+ * all: a session of the planned kind takes no more than the plan says, and not much less. For the
+ * simulated GPU, which knows of every byte. */
 
 #include "engine/plan/planning.h"
 #include "moe/postfetch.h"
