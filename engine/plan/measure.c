@@ -1,7 +1,7 @@
 /* measure.c - times the CPU's experts, the GPU's links and the drive.
  *
- * Experts are made up: blocks of one byte value, in the shapes and types of the model's first
- * layer, many times the size of the caches, so that every product reads memory. Their sums are
+ * Experts are made up: blocks of one byte value, in the shapes and types of the first layer that
+ * has experts, many times the size of the caches, so that every product reads memory. Their sums are
  * finite and of no interest. No figure waits for another: what one of them lacks memory for, the
  * others may still get. */
 #include "engine/plan/measure.h"
