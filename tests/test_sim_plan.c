@@ -160,7 +160,7 @@ static void test_budgets(const variant *v)
 
 int main(int argc, char **argv)
 {
-    test_begin("sim_plan", argc, argv);
+    test_begin("plan", argc, argv);
     for (size_t i = 0; i < ARRAY_LEN(variants); i++) test_budgets(&variants[i]);
     return test_end();
 }
