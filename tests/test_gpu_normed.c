@@ -14,7 +14,15 @@ typedef struct normed_case {
     bool own[2];                         /* which have norms of their own */
     float scale;
     bool clear, itself;                  /* itself: what is cleared is the first part */
+    int off;                             /* floats: where vectors begin, from a multiple of 16 */
 } normed_case;
+
+static float *vram_off(const float *v, size_t n, int off)
+{
+    float *p = (float *)vram_room((n + (size_t)off) * sizeof *v) + off;
+    vram_write(p, v, n * sizeof *v);
+    return p;
+}
 
 /* A gain as files have it: some are near zero, and some are negative. */
 static float *gain_make(int n, test_rng *rng)
@@ -43,9 +51,9 @@ static void expect_token(double *x, const float *const part[2], const float *con
 static void check_normed(const normed_case *k, test_rng *rng)
 {
     const size_t cols = (size_t)k->cols, all = (size_t)k->n * cols;
-    case_begin("%d tokens of %d, %d parts, norms %d %d, scale %g%s", k->n, k->cols, 1 + k->second,
-               k->own[0], k->own[1], (double)k->scale, k->itself ? ", clears itself" :
-               k->clear ? ", clears" : "");
+    case_begin("%d tokens of %d, %d parts, norms %d %d, scale %g%s%s", k->n, k->cols,
+               1 + k->second, k->own[0], k->own[1], (double)k->scale,
+               k->itself ? ", clears itself" : k->clear ? ", clears" : "", k->off ? ", off" : "");
     float *x = host_floats(all, 3.0f, rng), *last = gain_make(k->cols, rng);
     /* of different sizes: it shows whether each is divided by its own */
     float *part[2] = { host_floats(all, 40.0f, rng),
@@ -55,13 +63,14 @@ static void check_normed(const normed_case *k, test_rng *rng)
     float *want = host_room(all, sizeof *want);
     double *row = host_room(cols, sizeof *row);
 
-    float *first = vram_floats(part[0], all), *cleared = k->itself ? first : vram_floats(x, all);
+    float *first = vram_off(part[0], all, k->off);
+    float *cleared = k->itself ? first : vram_off(x, all, k->off);
     const gpu_normed a = {
-        .x = vram_floats(x, all),
-        .part = { first, part[1] ? vram_floats(part[1], all) : NULL },
-        .part_gain = { gain[0] ? vram_floats(gain[0], cols) : NULL,
-                       gain[1] ? vram_floats(gain[1], cols) : NULL },
-        .gain = vram_floats(last, cols), .eps = eps, .scale = k->scale,
+        .x = vram_off(x, all, k->off),
+        .part = { first, part[1] ? vram_off(part[1], all, k->off) : NULL },
+        .part_gain = { gain[0] ? vram_off(gain[0], cols, k->off) : NULL,
+                       gain[1] ? vram_off(gain[1], cols, k->off) : NULL },
+        .gain = vram_off(last, cols, k->off), .eps = eps, .scale = k->scale,
         .clear = k->clear ? cleared : NULL, .n = k->n, .cols = k->cols,
     };
     gpu_add_normed(device(), &a);
@@ -82,7 +91,8 @@ static void check_normed(const normed_case *k, test_rng *rng)
 
 static void test_normed(void)
 {
-    static const int widths[] = { 1, 31, 64, 256, 257, 2816, 5376 };
+    static const int widths[] = { 1, 31, 64, 256, 257, 260, 2816, 2880, 5376, 8192,
+                                  8196 };
     static const int tokens[] = { 1, 2, 8, 9, 70 };
     test_rng rng = { 71 };
     family("normed parts");
@@ -94,7 +104,48 @@ static void test_normed(void)
                                     .scale = o % 3 ? 1.0f : 0.6171875f, .clear = o % 2 == 0,
                                     .itself = o % 2 == 0 && i % 2 };
             check_normed(&c, &rng);
+            normed_case apart = c;
+            apart.off = 1 + o % 3;
+            if (c.cols % 4 == 0 && c.cols <= 2816) check_normed(&apart, &rng);
         }
+}
+
+/* A token has the same bits in any batch, and by any kernel: of sums in double nothing is left of
+ * the order but one rounding in a hundred million. */
+static void check_bits(int cols, int n, test_rng *rng)
+{
+    const size_t wide = (size_t)cols, all = (size_t)n * wide;
+    case_begin("%d tokens of %d", n, cols);
+    float *x = host_floats(all, 3.0f, rng), *gain = gain_make(cols, rng);
+    float *part[2] = { host_floats(all, 40.0f, rng), host_floats(all, 0.2f, rng) };
+    const float *want = NULL;
+    for (int way = 0; way < 3; way++) {  /* as a batch, off, by tokens */
+        const int off = way == 1;
+        const float *gains = vram_off(gain, wide, off);
+        float *got = vram_off(x, all, off);
+        const float *parts[2] = { vram_off(part[0], all, off), vram_off(part[1], all, off) };
+        for (int t = 0; t < (way == 2 ? n : 1); t++) {
+            const size_t at = (size_t)t * wide;
+            const gpu_normed a = {
+                .x = got + at, .part = { parts[0] + at, parts[1] + at },
+                .part_gain = { gains, gains }, .gain = gains, .eps = eps, .scale = 0.6171875f,
+                .n = way == 2 ? 1 : n, .cols = cols,
+            };
+            gpu_add_normed(device(), &a);
+        }
+        if (way == 0) want = host_copy(got, all);
+        else expect_bits(way == 1 ? "off" : "by tokens", host_copy(got, all), want, all);
+    }
+    case_end();
+}
+
+static void test_bits(void)
+{
+    static const int widths[] = { 64, 260, 2816, 5376, 8192 };
+    test_rng rng = { 74 };
+    family("bits of normed parts");
+    for (int i = 0; i < (int)ARRAY_LEN(widths); i++)
+        for (int n = 1; n <= 64; n *= 8) check_bits(widths[i], n, &rng);
 }
 
 /* A vector of zeros stays one: eps keeps its norm finite. */
@@ -163,6 +214,7 @@ int main(int argc, char **argv)
     test_begin("gpu normed", argc, argv);
     if (device_open()) {
         test_normed();
+        test_bits();
         test_zeros();
         test_refused();
         test_cap();
