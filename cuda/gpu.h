@@ -340,6 +340,9 @@ typedef struct gpu_route_args {
                                           * enough (see gpu_expert_args) */
     float *gates;                        /* [n, k] */
     float *sigma;                        /* [n]: sigmoid of the shared gate's row */
+    /* Other inputs of as many vectors, or NULL, that later operations read, with blocks: for up to
+     * GPU_FEW vectors and a router of floats their finished forms are made meanwhile. */
+    gpu_input *also[2];
 } gpu_route_args;
 void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *a);
 

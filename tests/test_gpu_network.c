@@ -174,6 +174,98 @@ static void test_by_few(void)
     gpu_gemm_set(device(), &usual);
 }
 
+/* ---- inputs that a router finishes ----------------------------------------------------------- */
+
+typedef struct form_case {
+    quant_type router;                   /* floats; others leave it to the network */
+    int n_expert, cols, n, n_also;
+    bool left;                           /* the router's own input is for experts, too */
+} form_case;
+
+static gpu_input form_input(const float *x, const form_case *c, bool blocks, test_rng *rng)
+{
+    const size_t cols = (size_t)c->cols, width = (size_t)c->n * cols;
+    return (gpu_input){
+        .kind = GPU_NORM, .n = c->n, .cols = c->cols, .x = x,
+        .weight = vram_floats(host_floats(cols, 1.5f, rng), cols), .eps = eps,
+        .rows = vram_room(width * sizeof *x), .halves = vram_room(width * 2),
+        .blocks = blocks ? vram_room((size_t)c->n * gpu_blocks_bytes(c->cols)) : NULL,
+    };
+}
+
+/* The input's forms are those that a network makes of it, to the bit. */
+static void check_forms(const gpu_input *in, const network *w, const form_case *c)
+{
+    const size_t width = (size_t)c->n * (size_t)c->cols, of_one = gpu_blocks_bytes(c->cols);
+    const size_t used = (size_t)c->cols / 32 * 40;
+    gpu_input own = *in;
+    const gpu_network_args args = {
+        .y = vram_room(width * sizeof(float)), .gate = w->gate.gpu, .up = w->up.gpu,
+        .down = w->down.gpu, .scratch = vram_room(gpu_network_scratch(c->n, 64, c->cols)),
+    };
+    own.rows = vram_room(width * sizeof(float));
+    own.blocks = vram_room((size_t)c->n * of_one);
+    own.has_rows = own.has_blocks = false;
+    gpu_network(device(), &own, &args);
+    expect_bits("rows", host_copy(in->rows, width), host_copy(own.rows, width), width);
+    uint8_t *got = host_room((size_t)c->n, of_one), *want = host_room((size_t)c->n, of_one);
+    vram_read(got, in->blocks, (size_t)c->n * of_one);
+    vram_read(want, own.blocks, (size_t)c->n * of_one);
+    for (size_t t = 0; t < (size_t)c->n && c->cols % 32 == 0; t++)
+        expect(memcmp(got + t * of_one, want + t * of_one, used) == 0, "int8 form of token %zu", t);
+
+    const float *y = host_copy(args.y, width);
+    gpu_input made = *in;
+    gpu_network(device(), &made, &args);
+    expect_bits("network", host_copy(args.y, width), y, width);
+}
+
+static void check_router_forms(const form_case *c, test_rng *rng)
+{
+    const size_t width = (size_t)c->n * (size_t)c->cols, n_logit = (size_t)(c->n * c->n_expert);
+    const bool made = c->n <= GPU_FEW && quant_traits_of(c->router)->block_elems == 1;
+    case_begin("%s router of %d, %d columns, %d tokens, %d forms%s", quant_name(c->router),
+               c->n_expert, c->cols, c->n, c->n_also, c->left ? " and its own" : "");
+    const network_case shape = { .up = QT_F32, .down = QT_F32, .n_embd = c->cols, .n_ff = 64 };
+    const network w = network_make(&shape, rng);
+    const twin router = twin_make(c->router, c->n_expert, c->cols, WEIGHTS_PLAUSIBLE, 1.0f, true,
+                                  rng);
+    const float *x = vram_floats(host_floats(width, 3.0f, rng), width);
+    gpu_input in = form_input(x, c, c->left, rng), plain = in, also[2];
+    gpu_route_args a = { .router = router.gpu, .k = 2,
+                         .logits = vram_room(n_logit * sizeof(float)) };
+    gpu_route(device(), &plain, &a);
+    const float *logits = host_copy(a.logits, n_logit);
+    for (int i = 0; i < c->n_also; i++) {
+        also[i] = form_input(x, c, true, rng);
+        a.also[2 - c->n_also + i] = &also[i];
+    }
+    a.logits = vram_room(n_logit * sizeof(float));
+    gpu_route(device(), &in, &a);
+    expect_bits("logits", host_copy(a.logits, n_logit), logits, n_logit);
+    for (int i = 0; i < c->n_also; i++) {
+        expect(also[i].has_blocks == made && also[i].has_rows == made, "input %d: made %d", i,
+               also[i].has_blocks);
+        if (made) check_forms(&also[i], &w, c);
+    }
+    if (c->left && made) check_forms(&in, &w, c);
+    case_end();
+}
+
+static void test_router_forms(void)
+{
+    static const form_case cases[] = {
+        { QT_F32, 128, 2816, 1, 2, false }, { QT_F32, 128, 2816, 8, 2, false },
+        { QT_F32, 8, 64, 1, 1, false }, { QT_F32, 8, 4224, 3, 2, true },
+        { QT_BF16, 60, 288, 2, 1, true }, { QT_F16, 500, 2048, 2, 2, false },
+        { QT_F32, 8, 100, 2, 2, false }, { QT_F32, 1024, 5376, 5, 2, false },
+        { QT_Q8_0, 32, 256, 3, 2, false }, { QT_F32, 32, 256, 9, 2, false },
+    };
+    test_rng rng = { 64 };
+    family("inputs finished by a router");
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) check_router_forms(&cases[i], &rng);
+}
+
 static void test_refused(void)
 {
     static const struct { int up_rows, down_cols; bool blocks; } bad[] = {
@@ -207,6 +299,7 @@ int main(int argc, char **argv)
         test_types();
         test_mixed();
         test_by_few();
+        test_router_forms();
         test_refused();
         device_close();
     }

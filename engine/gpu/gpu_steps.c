@@ -66,7 +66,7 @@ struct gpu_steps {
     bool contract;                       /* of many tokens: experts have the contract's bits */
     gpu_input h;                         /* what router and experts of the layer read */
     gpu_expert_args experts;             /* ... and are called with */
-    gpu_input beside_in;                 /* of the network beside them, ... */
+    gpu_input beside_in;                 /* of the network beside them, for few tokens, ... */
     gpu_network_args beside;             /* ... if it is computed while the host is asked */
     double waited_s;                     /* for the ends of single tokens, but by the sampler */
     int failed;                          /* of the host's half of a played token: the first, ... */
@@ -245,6 +245,24 @@ static bool has_experts(const gpu_steps *s, int l)
     return s->p.m->layers[l].experts->n_expert > 0;
 }
 
+/* The input of experts that do not read what the router reads. */
+static gpu_input experts_input(const gpu_steps *s, int l)
+{
+    gpu_input in = normed(s, "experts", s->p.w->layers[l].experts_norm);
+    in.blocks = s->b.blocks;
+    return in;
+}
+
+/* ... and of the network beside them, for few tokens: nothing else uses its memory, so that it can
+ * be finished early. */
+static gpu_input beside_input(const gpu_steps *s, int l)
+{
+    gpu_input in = normed(s, "dense network", s->p.w->layers[l].post_attn_norm);
+    in.rows = s->b.beside_rows;
+    in.blocks = s->b.beside_blocks;
+    return in;
+}
+
 static void route(void *self, int l)
 {
     gpu_steps *s = self;
@@ -252,21 +270,22 @@ static void route(void *self, int l)
     const layer_weights_gpu *w = &s->p.w->layers[l];
     const gpu_buffers *b = &s->b;
     if (!has_experts(s, l)) return;
+    const bool own = w->experts_norm != w->router_norm, few = s->n <= GPU_FEW;
+    gpu_input in = normed(s, "router", w->router_norm);
+    if (own) s->h = experts_input(s, l);
+    else in.blocks = b->blocks;                          /* for the experts */
+    if (w->ffn_out_norm && few) s->beside_in = beside_input(s, l);
     const gpu_router_rule rule = rule_of(s, l);
-    const bool later = s->n <= GPU_FEW && (gpu_rule_is_usual(&rule) || prefers(s, l));
+    const bool later = few && (gpu_rule_is_usual(&rule) || prefers(s, l));
     int32_t *ids = later ? NULL : b->chosen;             /* later: where they are needed */
     const gpu_route_args args = {
         .router = w->router, .rule = rule, .shared_gate = w->shared_gate_inp,
         .k = hp->n_expert_used, .logits = b->router, .ids = ids, .gates = b->gates,
-        .sigma = b->sigma,
+        .sigma = b->sigma, .also = { own ? &s->h : NULL,
+                                     w->ffn_out_norm && few ? &s->beside_in : NULL },
     };
-    s->h = normed(s, "router", w->router_norm);
-    if (w->experts_norm == w->router_norm) s->h.blocks = b->blocks;      /* for the experts */
-    gpu_route(s->p.g, &s->h, &args);
-    if (w->experts_norm != w->router_norm) {
-        s->h = normed(s, "experts", w->experts_norm);
-        s->h.blocks = b->blocks;
-    }
+    gpu_route(s->p.g, &in, &args);
+    if (!own) s->h = in;
     s->experts = (gpu_expert_args){
         .x = b->x, .gate = w->gate, .up = w->up, .down = w->down,
         .act = weights_gpu_act(s->p.m->family->act), .ids = ids, .gates = b->gates,
@@ -302,7 +321,8 @@ static void dense_network(gpu_steps *s, int l, float *y, bool add)
     const gpu_network_args args = network_of(s, l, y, add);
     gpu_input in = normed(s, "dense network", s->p.w->layers[l].post_attn_norm);
     in.blocks = s->b.blocks;
-    gpu_network(s->p.g, &in, &args);
+    const bool early = has_experts(s, l) && s->n <= GPU_FEW;     /* beside them: see route */
+    gpu_network(s->p.g, early ? &s->beside_in : &in, &args);
 }
 
 /* ... or while the host computes experts. */
@@ -310,9 +330,6 @@ static void ask_for_network(gpu_steps *s, int l)
 {
     s->beside = network_of(s, l, s->b.parts[1], false);
     s->beside.scratch = s->b.beside;
-    s->beside_in = normed(s, "dense network", s->p.w->layers[l].post_attn_norm);
-    s->beside_in.rows = s->b.beside_rows;
-    s->beside_in.blocks = s->b.beside_blocks;
     s->experts.beside_in = &s->beside_in;
     s->experts.beside = &s->beside;
 }
