@@ -256,7 +256,8 @@ static void check_cuts(int rows, int cols, int n, int option, test_rng *rng)
 
 /* Columns are shared out in runs of 64, among eight groups for up to 32 rows, else among four:
  * fewer runs than groups, as many, one more for some, with a short or an odd end. Batches of half a
- * chip and more have large tiles. */
+ * chip and more have large tiles, and batches of few rows the smallest ones until they have so many
+ * tokens. */
 static void test_floats(void)
 {
     static const int lengths[] = { 20, 64, 250, 256, 321, 512, 516, 580, 1000, 2047 };
@@ -265,7 +266,8 @@ static void test_floats(void)
         { 130, 111 },
     };
     static const struct { int rows, cols, n; } large[] = {
-        { 700, 580, 650 }, { 705, 321, 641 }, { 512, 1000, 900 },
+        { 700, 580, 650 }, { 705, 321, 641 }, { 512, 1000, 900 }, { 128, 580, 600 },
+        { 100, 2047, 700 }, { 128, 2816, 512 }, { 96, 516, 2300 },
     };
     test_rng rng = { 9 };
     int option = 0;
