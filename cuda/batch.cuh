@@ -12,7 +12,10 @@ static inline bool is_float_weight(int type)
     return type == QT_F32 || type == QT_F16 || type == QT_BF16;
 }
 
-/* Finishes in->rows and in->halves, whichever is asked for and not ready yet. */
+/* Those that are multiplied on tensor cores, although nothing about them was rounded. */
+static inline bool is_half_weight(int type) { return type == QT_F16 || type == QT_BF16; }
+
+/* Finishes in->rows and in->halves, with in->lows, whichever is asked for and not ready yet. */
 void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves);
 
 /* Whether a batch of this size is left to the contract's kernels, GPU_FEW tokens at a time. */
@@ -27,13 +30,14 @@ static inline gpu_input input_part(const gpu_input *in, int first, int n)
     part.x += at;
     if (part.gate) part.gate += (size_t)first * in->gate_stride;
     if (part.rows) part.rows += at;
-    part.halves = NULL;
+    part.halves = part.lows = NULL;
     part.has_rows = part.has_halves = part.has_blocks = false;
     return part;
 }
 
 /* y = scale * W x + bias for all products of the input. Quantised, F16 and BF16 weights are
- * multiplied by 16-bit activations, F32 weights by F32 ones. */
+ * multiplied by 16-bit activations (the latter two by sums of two, if there are in->lows), F32
+ * weights by F32 ones. */
 void project_many(gpu *g, gpu_input *in, const gpu_product *list, int n_product);
 
 /* silu(conv(raw)) -> y [n, y_stride] for all channels, and the window moves on by n tokens. */

@@ -148,6 +148,9 @@ typedef struct gpu_input {
     int head_dim, head_stride, gate_stride;
     float *rows;                         /* [n, cols] scratch */
     void *halves;                        /* [n, cols] 16-bit scratch; may be NULL if n <= GPU_FEW */
+    void *lows;                          /* NULL, or the same for what halves leave out: F16 and
+                                          * BF16 weights are multiplied by the sum of both, which is
+                                          * close to F32 and takes two or three times as long */
     void *blocks;                        /* scratch for the int8 form of up to GPU_FEW vectors,
                                           * gpu_blocks_bytes(cols) each; NULL: no experts read it */
     bool has_rows, has_halves, has_blocks;       /* set by operations; false to begin with */

@@ -30,7 +30,7 @@ static __global__ void __launch_bounds__(WEIGH_THREADS) weigh(frame f, float *y,
 /* ---- scratch --------------------------------------------------------------------------------- */
 
 typedef struct scratch {
-    float *mid_rows;                     /* [n, n_ff] */
+    float *mid_rows;                     /* [n, n_ff]; or what 16 bits leave out */
     void *mid;                           /* [n] the same in 16 bits, or int8 forms, which are
                                           * shorter */
     float *y;                            /* [n, n_embd] before the factor */
@@ -89,6 +89,7 @@ static void network_many(gpu *g, gpu_input *in, const gpu_network_args *a, const
                          result to)
 {
     const bool floats = gemm_is_float(a->gate.type), mid_floats = gemm_is_float(a->down.type);
+    const bool lows = in->lows && is_half_weight(a->gate.type);
     gemm up = {}, down = {};
 
     input_prepare(g, in, floats, !floats);
@@ -99,10 +100,12 @@ static void network_many(gpu *g, gpu_input *in, const gpu_network_args *a, const
     up.w = matrix_of(&a->gate);
     up.up = matrix_of(&a->up);
     up.x = floats ? (const void *)in->rows : in->halves;
+    up.x_low = lows ? in->lows : NULL;
     up.n = down.n = in->n;
     up.act = a->act;
     if (mid_floats) up.mid_rows = s->mid_rows;
     else up.mid_halves = s->mid;
+    if (lows && is_half_weight(a->down.type)) up.mid_lows = s->mid_rows;
     gemm_run(g, &up);
 
     down.type = a->down.type;
@@ -110,6 +113,7 @@ static void network_many(gpu *g, gpu_input *in, const gpu_network_args *a, const
     down.cols = a->down.cols;
     down.w = matrix_of(&a->down);
     down.x = mid_floats ? (const void *)s->mid_rows : s->mid;
+    down.x_low = up.mid_lows;
     down.y = to.y;
     down.y_stride = down.rows;
     down.add = to.add;

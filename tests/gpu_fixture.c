@@ -340,6 +340,12 @@ double product_bound(quant_type type, int n)
     return type == QT_F32 ? 1e-5 : 8e-3;
 }
 
+double lows_bound(quant_type type, int n)
+{
+    const bool whole = n > GPU_FEW && (type == QT_F16 || type == QT_BF16);
+    return whole ? LOWS_BOUND : product_bound(type, n);
+}
+
 void expert_shape(int *n_embd, int *n_ff, quant_type type, int i)
 {
     static const int of_256[2][2] = { { 512, 256 }, { 256, 512 } };

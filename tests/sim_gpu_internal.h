@@ -134,6 +134,7 @@ const ops *sim_ops(void);                /* the fastest kernels and loops here; 
 typedef struct sim_vectors {
     acts a;
     void *storage;
+    bool lows;                           /* tensor cores get what 16 bits leave out, too */
 } sim_vectors;
 sim_vectors sim_vectors_make(const float *x, int n, int cols);
 void sim_vectors_free(sim_vectors *v);
@@ -144,7 +145,8 @@ void sim_multiply(float *const *y, const matrix *w, const act_row *x, int n);
 /* y [n, y_stride], from whole vectors */
 void sim_multiply_all(float *y, size_t y_stride, const matrix *w, const sim_vectors *x);
 
-void sim_round_halves(float *x, size_t n);       /* to 16-bit floats and back */
+/* To 16-bit floats and back; lows: to sums of two. */
+void sim_round_halves(float *x, size_t n, bool lows);
 
 /* The int8 form of activations.cuh: cols / 32 times 16 codes, the other 16 of each block, scales,
  * two sums of each. */
@@ -176,9 +178,11 @@ matrix sim_slab(const gpu_bank *b, int expert, const uint8_t *at);
 /* mid[i] [n_ff] = the activations of x[i] */
 void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n,
                    gpu_activation act);
-/* Which bits vectors have: the CPU's; the contract's for weights in blocks; those of tensor
- * cores. */
-typedef enum sim_bits { SIM_BITS_FEW, SIM_BITS_CONTRACT, SIM_BITS_ANY } sim_bits;
+/* Which bits vectors have: the CPU's; the contract's for weights in blocks; those of tensor cores.
+ * These may keep what 16 bits leave out. */
+typedef enum sim_bits {
+    SIM_BITS_FEW, SIM_BITS_CONTRACT = 1, SIM_BITS_ANY = 2, SIM_BITS_LOWS = 4
+} sim_bits;
 /* y[i] [n_embd] = expert e of x[i] */
 void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n,
                       gpu_activation act, sim_bits bits);

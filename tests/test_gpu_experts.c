@@ -52,6 +52,7 @@ typedef struct expert_case {
     quant_type shared_up, shared_down;
     bool alike;                          /* all tokens choose the same experts */
     bool by_logits;                      /* the choice is not made yet; up to GPU_FEW tokens */
+    bool lows;                           /* the input has them */
 } expert_case;
 
 /* With a scale for every expert, so that its activations are where the nonlinearity is. */
@@ -190,6 +191,7 @@ static batch batch_make(const expert_case *c, const banks *bank, int n, test_rng
     b.in = (gpu_input){
         .kind = GPU_PLAIN, .n = n, .cols = c->n_embd, .x = vram_floats(b.x, width),
         .rows = vram_room(width * sizeof(float)), .halves = vram_room(width * 2),
+        .lows = c->lows ? vram_room(width * 2) : NULL,
         .blocks = n <= GPU_FEW ? vram_room((size_t)n * gpu_blocks_bytes(c->n_embd)) : NULL,
     };
     b.args = (gpu_expert_args){
@@ -235,11 +237,21 @@ static void batch_expect(batch *b, const expert_case *c, const ops *o)
                        shared ? shared + t * n_embd : NULL, b->sigma[t], c->n_embd);
 }
 
+/* Of an expert. What is between the products is rounded, but for F32 downs, or where all are of 16
+ * bits. */
+static double expert_bound(quant_type up, quant_type down, bool lows)
+{
+    const bool up_half = up == QT_F16 || up == QT_BF16;
+    const bool down_float = quant_traits_of(down)->block_elems == 1;
+    if (up == QT_F32 && down == QT_F32) return 1e-5;
+    return lows && up_half && down_float ? LOWS_BOUND : 1.5e-2;
+}
+
 static double bound_of(const expert_case *c)
 {
-    const bool exact = c->up == QT_F32 && c->down == QT_F32 &&
-                       (!c->shared_ff || (c->shared_up == QT_F32 && c->shared_down == QT_F32));
-    return exact ? 1e-5 : 1.5e-2;
+    const double routed = expert_bound(c->up, c->down, c->lows);
+    return c->shared_ff ? fmax(routed, expert_bound(c->shared_up, c->shared_down, c->lows))
+                        : routed;
 }
 
 static void check_batch(const expert_case *c, const banks *bank, int n, test_rng *rng)
@@ -275,9 +287,9 @@ static void begin_case(const expert_case *c, int n)
     if (c->shared_ff)
         test_path(shared, sizeof shared, ", shared %s/%s of %d", quant_name(c->shared_up),
                   quant_name(c->shared_down), c->shared_ff);
-    case_begin("%s/%s, n_embd %d, n_ff %d, %d of %d experts, %d tokens%s%s%s%s%s",
+    case_begin("%s/%s, n_embd %d, n_ff %d, %d of %d experts, %d tokens%s%s%s%s%s%s",
                quant_name(c->up), quant_name(c->down), c->n_embd, c->n_ff, c->k, c->n_expert, n,
-               act_name(c->act), c->bias ? ", biases" : "",
+               act_name(c->act), c->lows ? ", lows" : "", c->bias ? ", biases" : "",
                c->alike ? ", all alike" : "", c->by_logits ? ", by logits" : "", shared);
 }
 
@@ -354,6 +366,17 @@ static const expert_case special[] = {
     { QT_Q8_0, QT_Q8_0, 288, 96, 8, 4, .act = GPU_GEGLU, .shared_ff = 96, .shared_up = QT_Q8_0,
       .shared_down = QT_Q8_0 },
     { QT_Q4_K, QT_Q5_0, 2816, 704, 8, 4, .act = GPU_GEGLU },
+    { QT_BF16, QT_BF16, 288, 96, 8, 4, .lows = true, .shared_ff = 64, .shared_up = QT_BF16,
+      .shared_down = QT_BF16 },
+    { QT_F16, QT_F16, 96, 288, 8, 4, .lows = true, .bias = true, .shared_ff = 96,
+      .shared_up = QT_F16, .shared_down = QT_BF16 },
+    { QT_BF16, QT_BF16, 101, 70, 8, 4, .lows = true, .act = GPU_SWIGLU_CLAMPED, .bias = true },
+    { QT_F16, QT_BF16, 100, 51, 8, 4, .lows = true, .act = GPU_GEGLU, .shared_ff = 33,
+      .shared_up = QT_F16, .shared_down = QT_F16 },
+    { QT_BF16, QT_F32, 64, 40, 8, 4, .lows = true },
+    { QT_F32, QT_BF16, 64, 40, 8, 4, .lows = true },
+    { QT_Q8_0, QT_BF16, 96, 64, 8, 4, .lows = true, .shared_ff = 64, .shared_up = QT_BF16,
+      .shared_down = QT_Q8_0 },
 };
 
 static void test_special(void)
@@ -421,6 +444,8 @@ static void test_many(void)
     check_case(&crowd, 1600, &rng);
     const expert_case floats = { QT_F32, QT_F32, 40, 36, 8, 4, .act = GPU_SWIGLU_CLAMPED };
     check_case(&floats, 1600, &rng);
+    const expert_case whole = { QT_BF16, QT_BF16, 96, 64, 8, 4, .lows = true, .bias = true };
+    check_case(&whole, 1600, &rng);
     /* many columns, shared out in a block: two matrices in one tile of 32 rows and in several, odd
      * rows, and rows of down that are short or long */
     static const expert_case wide[] = {

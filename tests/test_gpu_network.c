@@ -15,6 +15,7 @@ typedef struct network_case {
     bool gated, add;
     bool normed;                         /* the input is */
     bool bias;
+    bool lows;                           /* the input has them */
 } network_case;
 
 typedef struct network {
@@ -70,6 +71,7 @@ static double bound_of(const network_case *c, bool few)
 {
     const bool codes = quant_traits_of(c->up)->block_elems > 1;
     if (few) return c->normed && codes ? 2e-2 : 1e-5;
+    if (c->lows) return LOWS_BOUND;
     return c->up == QT_F32 && c->down == QT_F32 ? 1e-5 : 1.5e-2;
 }
 
@@ -77,9 +79,10 @@ static double bound_of(const network_case *c, bool few)
 static void check_network(const network_case *c, int n, bool few, test_rng *rng)
 {
     const size_t width = (size_t)n * (size_t)c->n_embd;
-    case_begin("%s/%s, n_embd %d, n_ff %d, %d tokens%s%s%s%s%s%s", quant_name(c->up),
+    case_begin("%s/%s, n_embd %d, n_ff %d, %d tokens%s%s%s%s%s%s%s", quant_name(c->up),
                quant_name(c->down), c->n_embd, c->n_ff, n, act_name(c->act),
-               c->gated ? ", gated" : "", c->add ? ", added" : "", c->normed ? ", normed" : "",
+               c->lows ? ", lows" : "", c->gated ? ", gated" : "", c->add ? ", added" : "",
+               c->normed ? ", normed" : "",
                c->bias ? ", biases" : "", few && n > GPU_FEW ? ", by few" : "");
     const network w = network_make(c, rng);
     const float *x = host_floats(width, 1.0f, rng), *before = host_floats(width, 1.0f, rng);
@@ -90,6 +93,7 @@ static void check_network(const network_case *c, int n, bool few, test_rng *rng)
         .kind = c->normed ? GPU_NORM : GPU_PLAIN, .n = n, .cols = c->n_embd,
         .x = vram_floats(x, width), .weight = vram_floats(norm, (size_t)c->n_embd), .eps = eps,
         .rows = vram_room(width * sizeof(float)), .halves = vram_room(width * 2),
+        .lows = c->lows ? vram_room(width * 2) : NULL,
         .blocks = vram_room(GPU_FEW * gpu_blocks_bytes(c->n_embd)),
     };
     const gpu_network_args args = {
@@ -146,6 +150,9 @@ static void test_mixed(void)
         { QT_Q8_0, QT_Q8_0, 256, 10944, .add = true, .normed = true },
         { QT_Q4_K, QT_Q4_K, 256, 12288, .add = true, .normed = true },
         { QT_BF16, QT_BF16, 128, 12288, .add = true },
+        { QT_BF16, QT_BF16, 96, 288, .add = true, .normed = true, .lows = true },
+        { QT_F16, QT_BF16, 101, 70, .gated = true, .lows = true },
+        { QT_BF16, QT_F32, 64, 33, .add = true, .lows = true },
     };
     static const int tokens[] = { 1, 3, 8, 9, 33, 130 };
     test_rng rng = { 62 };
