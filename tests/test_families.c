@@ -97,8 +97,8 @@ static double worst_row(const float *got, const float *want, int n_row, int n)
     return most;
 }
 
-/* Many tokens of a prompt are rounded to 16 bits on a GPU, where single rows may see an expert
- * change places with the next best: these are judged together. */
+/* Many tokens of a prompt are multiplied as sums of two 16-bit floats on a GPU, about 1e-5 off. One
+ * such float alone would be 3e-3 off, and 3e-2 where an expert changes places with the next best. */
 static void see_sequences(const family *f, session *s, const place *p, int piece)
 {
     const bool coarse = p->gpu && piece > GPU_FEW;
@@ -115,7 +115,7 @@ static void see_sequences(const family *f, session *s, const place *p, int piece
         CHECK_MSG(rc == 0, "%s, %s: %s", f->name, p->name, err.msg);
         const double e = coarse ? relative_l2(rows, want, f->n[q] * f->n_vocab)
                                 : worst_row(rows, want, f->n[q], f->n_vocab);
-        CHECK_MSG(e < (coarse ? 2e-2 : f->error), "%s, %s: %d tokens in pieces of %d: error %.2e",
+        CHECK_MSG(e < (coarse ? 1e-3 : f->error), "%s, %s: %d tokens in pieces of %d: error %.2e",
                   f->name, p->name, f->n[q], piece, e);
     }
     mem_free(rows);

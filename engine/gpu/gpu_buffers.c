@@ -33,6 +33,16 @@ static bool is_normed(const model *m)
     return m->layers[m->hp.n_layer - 1].ffn_out_norm.t != NULL;
 }
 
+/* Whether products of many tokens with F16 or BF16 weights take in what 16 bits leave out of
+ * activations. Where some of the experts' weights are quantised, these lose more than that. */
+static bool keeps_lows(const model *m)
+{
+    const expert_bank *b = model_first_bank(m);
+    for (int s = 0; s < SLAB_COUNT; s++)
+        if (b->weight[s] && quant_traits_of(b->weight[s]->type)->block_elems > 1) return false;
+    return true;
+}
+
 static void place_attention(gpu_buffers *b, mem_layout *a, const widths *w, const model *m, int n)
 {
     const int64_t heads = w->heads, kv = w->kv;
@@ -108,6 +118,7 @@ static void place_all(gpu_buffers *b, mem_layout *a, const gpu *g, const model *
     b->x = mem_layout_floats(a, n, hp->n_embd);
     b->rows = mem_layout_floats(a, n, widest);
     b->halves = mem_layout_take(a, (uint64_t)n, (uint64_t)widest, 2);
+    b->lows = keeps_lows(m) ? mem_layout_take(a, (uint64_t)n, (uint64_t)widest, 2) : NULL;
     b->blocks = mem_layout_take(a, GPU_FEW, gpu_blocks_bytes(hp->n_embd), 1);
     for (int i = 0; i < 2; i++) {
         b->rope_cos[i] = mem_layout_floats(a, n, half);

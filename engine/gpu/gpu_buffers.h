@@ -12,6 +12,7 @@ typedef struct gpu_buffers {
     float *x;                            /* [n, n_embd] the residual stream */
     float *rows;                         /* [n, widest] a product's finished input */
     void *halves;                        /* the same in 16 bits */
+    void *lows;                          /* what these leave out; NULL: that is not kept */
     void *blocks;                        /* the same of few tokens in int8 */
     float *rope_cos[2], *rope_sin[2];
     double *freq[2];

@@ -78,7 +78,7 @@ struct gpu_steps {
 static gpu_input input_of(const gpu_steps *s, const char *name, const float *x, int cols)
 {
     return (gpu_input){ .name = name, .kind = GPU_PLAIN, .n = s->n, .cols = cols, .x = x,
-                        .rows = s->b.rows, .halves = s->b.halves };
+                        .rows = s->b.rows, .halves = s->b.halves, .lows = s->b.lows };
 }
 
 static gpu_input normed(const gpu_steps *s, const char *name, const float *gain)
