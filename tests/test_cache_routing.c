@@ -55,10 +55,8 @@ static struct {
     int asks;                            /* layers of single tokens where some are missing */
 } naive;
 
-void __real_router_select(int32_t *ids, float *gates, const float *logits, int n, int k,
-                            const router_rule *rule);
-void __wrap_router_select(int32_t *ids, float *gates, const float *logits, int n, int k,
-                            const router_rule *rule);
+void __real_router_select(int32_t *ids, float *gates, const float *logits, int n, int k);
+void __wrap_router_select(int32_t *ids, float *gates, const float *logits, int n, int k);
 
 /* The slots keep their order; one that is dropped has weight 0, whoever is in it. */
 static void choose(int32_t *ids, float *gates, const float *logits, int n, int k, const bool *hot)
@@ -67,7 +65,7 @@ static void choose(int32_t *ids, float *gates, const float *logits, int n, int k
     int n_hot = 0;
     double sum = 0.0, top = -INFINITY;
     for (int e = 0; e < n; e++) raised[e] = hot[e] ? logits[e] + naive.w->bias : logits[e];
-    __real_router_select(ids, unused, raised, n, k, NULL);
+    __real_router_select(ids, unused, raised, n, k);
     for (int r = 0; r < k; r++) n_hot += hot[ids[r]];
     const bool drops = naive.w->skip && n_hot > 0;
     for (int r = 0; r < k; r++)
@@ -80,11 +78,10 @@ static void choose(int32_t *ids, float *gates, const float *logits, int n, int k
     if (naive.n == 1) naive.asks += drops ? 0 : n_hot < k;
 }
 
-void __wrap_router_select(int32_t *ids, float *gates, const float *logits, int n, int k,
-                            const router_rule *rule)
+void __wrap_router_select(int32_t *ids, float *gates, const float *logits, int n, int k)
 {
     if (naive.on) choose(ids, gates, logits, n, k, naive.hot[naive.call++ / naive.n]);
-    else __real_router_select(ids, gates, logits, n, k, rule);
+    else __real_router_select(ids, gates, logits, n, k);
 }
 
 /* ---- the two passes -------------------------------------------------------------------------- */
