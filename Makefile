@@ -190,7 +190,9 @@ NO_PULL  := $(filter-out $B/cli/pull/%,$(CLI_OBJ))
 NO_NET   := $(filter-out $B/cli/serve/%,$(NO_PULL))
 # Objects by the names of their files, wherever these are: names are unique.
 obj      = $(filter $(addprefix %/,$(addsuffix .c.o,$1)),$(LIB_OBJ) $(CLI_OBJ))
-UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(wildcard tests/golden/*/*.xz))
+# Golden data that is packed: files of their own, and folders of small ones.
+PACKED   := $(wildcard tests/golden/*/*.xz)
+UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(PACKED:.tar.xz=.unpacked.xz))
 
 # ---- programs ----------------------------------------------------------------------------------
 .PHONY: all run check check-gpu check-clients check-page test bench fuzz install deb man clean help tests FORCE
@@ -310,10 +312,12 @@ clean:
 # ---- tests --------------------------------------------------------------------------------------
 TEST_BIN := $(TESTS:%=$B/tests/%)
 # Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
-# linked with tests/sim_gpu*.c instead of gpu_stub.c. test_sim_checks.c is about the simulation.
-SIM_OF   := places prompts cache_routing cache_cost perf_counts guess_recall forward state expert_store mem_space gpu \
-            gpu_split gpu_beside gpu_contract gpu_prefer gpu_stage gpu_sampler prefix_cache prefix_drive sessions draws
-SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) test_sim_checks)
+# linked with tests/sim_gpu*.c instead of gpu_stub.c. Some are for that GPU alone: test_sim_checks.c is about
+# the simulation, test_sim_plan.c about what is taken of its memory.
+SIM_OF   := places families prompts cache_routing cache_cost perf_counts guess_recall forward state expert_store mem_space gpu \
+            gpu_split gpu_beside gpu_contract gpu_mixers gpu_network gpu_normed gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache prefix_drive sessions draws
+SIM_ALONE := test_sim_checks test_sim_plan
+SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) $(SIM_ALONE))
 SIM_BIN  := $(SIMS:%=$B/tests/%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
 # What waits for that GPU, which needs the cores, does so without keeping one busy.
@@ -326,8 +330,8 @@ TEST_CU  := $(if $(filter 1,$(CUDA)),$(patsubst tests/%.cu,%,$(wildcard tests/te
 TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)
 # What a test needs besides the library and the harness.
 ARGS := args args_known nearest_word model_name model_list console wrap
-$B/tests/test_model $B/tests/test_model_refuse: $B/tests/model_maker.c.o
-$(addprefix $B/tests/test_,chat chat_parse chat_grammar fim prompt_cache): $B/tests/chat_maker.c.o
+$B/tests/test_model $B/tests/test_model_refuse $B/tests/test_family_refuse: $B/tests/model_maker.c.o
+$(addprefix $B/tests/test_,chat chat_parse chat_formats chat_grammar fim prompt_cache): $B/tests/chat_maker.c.o
 $B/tests/test_grammar_schema $B/tests/test_grammar_answers $B/tests/test_chat_grammar: $B/tests/schema_maker.c.o
 $B/tests/test_kernels $(TEST_CU_BIN): $B/tests/weight_maker.c.o
 $(call both,experts_cpu gpu_experts): $B/tests/ffn_golden.c.o
@@ -338,7 +342,7 @@ $(call both,state state_file): $B/tests/state_twin.c.o
 $(call both,prefix_cache prefix_drive): $B/tests/prefix_rig.c.o
 $(addprefix $B/tests/,test_state_file test_expert_profile test_sink) $(call both,prefix_drive): $B/tests/bad_disk.c.o
 $B/tests/test_sink: $(call obj,sink output interrupt console wrap)
-$(call both,forward places prompts cache_routing perf_counts guess_recall prefix_cache prefix_drive sessions draws): $B/tests/places.c.o
+$(call both,forward families places prompts cache_routing perf_counts guess_recall prefix_cache prefix_drive sessions draws): $B/tests/places.c.o
 $B/tests/test_routing_watch: $B/tests/places.c.o
 $(call both,cache_cost) $B/tests/test_prompt_cache: $(CLI_OBJ)
 $B/tests/test_conversation: $(call obj,conversation)
@@ -346,6 +350,7 @@ $(addprefix $B/tests/,test_api test_api_write): $(filter $B/cli/serve/api_%,$(CL
 $B/tests/test_first_dates: $(call obj,first_dates)
 $B/tests/test_cache_replay: $(call obj,cache_replay cache_optimum)
 $B/tests/test_lengths_view: $(call obj,lengths_view console wrap)
+$B/tests/test_plan $B/tests/test_plan_speed: $B/tests/plan_checks.c.o
 $B/tests/test_plan_check: $(call obj,plan_check)
 $B/tests/test_perf_view: $(call obj,perf_view $(ARGS))
 $B/tests/test_http: $(call obj,http listen)
@@ -354,12 +359,14 @@ $B/tests/test_logit_stats: $(call obj,logit_stats)
 $B/tests/test_quant_plan: $(call obj,quant_plan quant_importance quant_convert)
 $B/tests/test_tier_args: $(call obj,tier_args engine_args $(ARGS))
 $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
-$(addprefix $B/tests/,test_synth test_synth_drift): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
-$B/tests/test_synth_drift $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
+$(addprefix $B/tests/,test_synth test_synth_drift test_synth_families test_synth_tables test_odd_shapes test_sim_plan): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
+$(addprefix $B/tests/,test_synth_families test_odd_shapes test_sim_plan): $B/tests/small_shapes.c.o
+$(addprefix $B/tests/,test_synth_families test_synth_tables): $B/tests/synth_checks.c.o
+$B/tests/test_synth_drift $B/tests/test_synth_families $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
 $(call both,draws): ALL_LDFLAGS += -Wl,--wrap=forward_logits
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
 $(SIM_OF:%=$B/tests/test_sim_%): $B/tests/test_sim_%: $B/tests/test_%.c.o
-$B/tests/test_sim_checks: $B/tests/test_sim_checks.c.o
+$(SIM_ALONE:%=$B/tests/%): $B/tests/%: $B/tests/%.c.o
 $(TEST_CU_BIN): $B/tests/%: $G/tests/%.cu.o
 $(TEST_BIN) $(TEST_CU_BIN): $B/tests/test.c.o $(LIB_OBJ)
 	$(LINK)
@@ -372,10 +379,11 @@ $(SIM_BIN) $(SIM_PROG): $(SIM_OBJ) $(SIM_WAITS) $(filter-out $(GPU_OBJ) $(SIM_WA
 	$(LINK)
 
 # Without libFuzzer (SAN=fuzzer,...) the targets run under tests/fuzz_main.c, a small mutator of our own.
-FUZZ_ALL := fuzz_gguf fuzz_schema fuzz_request fuzz_prefix_file
+FUZZ_ALL := fuzz_gguf fuzz_chat fuzz_schema fuzz_request fuzz_prefix_file
 FUZZERS  := $(FUZZ_ALL:%=$B/tests/%)
 $B/tests/fuzz_request: $(filter $B/cli/serve/api_%,$(CLI_OBJ))
 $B/tests/fuzz_prefix_file: $B/tests/model_maker.c.o $B/tests/test.c.o
+$B/tests/fuzz_chat: $B/tests/chat_maker.c.o $B/tests/test.c.o
 $(FUZZERS): $B/tests/%: $B/tests/%.c.o $(LIB_OBJ) \
             $(if $(findstring fuzzer,$(SAN)),,$B/tests/fuzz_main.c.o $B/tests/test.c.o)
 	$(LINK)
@@ -390,23 +398,32 @@ $B/tests/http_client: $B/tests/http_client.c.o $(call obj,console wrap) $(LIB_OB
 $B/tests/pull_server: $B/tests/pull_server.c.o
 	$(LINK)
 
-# Small good files for the fuzzers to damage.
-$B/tests/fuzz_seeds: $B/tests/fuzz_seeds.c.o $B/tests/model_maker.c.o $B/tests/test.c.o $(LIB_OBJ)
+# Small models of families for the tests of the programs.
+$B/tests/small_model: $B/tests/small_model.c.o $B/tests/small_shapes.c.o $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(LIB_OBJ)
 	$(LINK)
 
-$(UNPACKED): $B/golden/%: tests/golden/%.xz
+# Small good files for the fuzzers to damage.
+$B/tests/fuzz_seeds: $B/tests/fuzz_seeds.c.o $B/tests/model_maker.c.o $B/tests/small_shapes.c.o $B/tests/test.c.o \
+                     $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(LIB_OBJ)
+	$(LINK)
+
+$(filter-out %.unpacked,$(UNPACKED)): $B/golden/%: tests/golden/%.xz
 	@mkdir -p $(@D)
 	$Qxz -dc $< > $@
+$(filter %.unpacked,$(UNPACKED)): $B/golden/%.unpacked: tests/golden/%.tar.xz
+	@mkdir -p $(@D)
+	$Qxz -dc $< | tar -xof - -C $(@D)
+	@touch $@
 
 tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuzz_seeds \
-       $B/tests/http_client $B/tests/soak_client $B/tests/pull_server $(UNPACKED)
+       $B/tests/http_client $B/tests/soak_client $B/tests/pull_server $B/tests/small_model $(UNPACKED)
 
 check test: all tests
 	$QTEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)
 
-GPU_TESTS := $(filter test_gpu% test_forward test_places test_prompts test_cache_routing test_perf_counts \
+GPU_TESTS := $(filter test_gpu% test_forward test_families test_places test_prompts test_cache_routing test_perf_counts \
                       test_guess_recall test_expert_store test_state test_mem_space test_prefix_cache test_prefix_drive test_sessions,$(TESTS)) $(TEST_CU)
-check-gpu: all $(GPU_TESTS:%=$B/tests/%) $(UNPACKED)
+check-gpu: all $(GPU_TESTS:%=$B/tests/%) $B/tests/small_model $(UNPACKED)
 	$QONLY_GPU=1 TEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)
 
 # The packages that people use, from PyPI, in a folder of their own.

@@ -119,7 +119,8 @@ static void fill_request(chat_request *req, chat_message messages[2], const run_
         messages[n++] = (chat_message){ .role = CHAT_SYSTEM, .content = str_from(o->talk.system) };
     messages[n++] = (chat_message){ .role = CHAT_USER, .content = textbuf_view(text) };
     *req = (chat_request){ .messages = messages, .n_message = n, .date = str_from(date) };
-    if (o->talk.reasoning) chat_effort_from_name(&req->effort, o->talk.reasoning);
+    if (o->talk.reasoning)
+        chat_reasoning_from_name(&req->effort, &req->thinking, o->talk.reasoning);
 }
 
 /* Room for prompt and answer where --ctx does not say. */
@@ -423,7 +424,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     v.shown.quiet = o->quiet;
     fill_request(&req, messages, o, text,
                  o->talk.date ? o->talk.date : text_today(date, sizeof date));
-    rc = o->raw ? encoder_encode(l->enc, &ids, textbuf_view(text), true, &err)
+    rc = o->raw ? encoder_encode_whole(l->enc, &ids, textbuf_view(text), true, false, &err)
                 : chat_render(&ids, l->talk, l->enc, &req, &err);
     if (rc < 0) goto done;
     if (so->ctx == 0) so->ctx = choose_ctx(o, ids.n, l->m->hp.ctx_train);
@@ -488,6 +489,7 @@ done:
 static int check_options(const run_options *o, const char *operand)
 {
     chat_effort effort;
+    chat_thinking thinking;
     err_ctx err;
     int rc;
     if (operand && o->file) {
@@ -507,7 +509,7 @@ static int check_options(const run_options *o, const char *operand)
         console_error("-p: %s", err.msg);
         return 2;
     }
-    if ((rc = talk_args_check(&effort, &o->talk)) != 0) return rc;
+    if ((rc = talk_args_check(&effort, &thinking, &o->talk)) != 0) return rc;
     if (o->raw && (o->talk.system || o->talk.reasoning)) {
         console_error("%s belongs to the chat format, which --raw leaves out: write it into the "
                       "prompt", o->talk.system ? "--system" : "--reasoning");

@@ -50,7 +50,7 @@ typedef struct facts {
     type_sum types[USE_COUNT][QT_COUNT]; /* everything in MTP blocks counts as USE_MTP */
     uint64_t file_bytes, template_bytes;
     uint64_t expert_smallest, bank_smallest;
-    int n_deltanet, n_windowed;
+    int n_deltanet, n_windowed, n_dense;
     int stops[64], n_stop;               /* the first 64, should there be more */
     str_view name, tok_model;            /* empty: not given */
 } facts;
@@ -73,10 +73,11 @@ static void sum_model(facts *f)
     for (int l = 0; l < m->hp.n_layer; l++) {
         const uint64_t one = expert_bytes(m->layers[l].experts);
         const uint64_t bank = expert_bank_bytes(m->layers[l].experts);
-        if (one < f->expert_smallest) f->expert_smallest = one;
-        if (bank < f->bank_smallest) f->bank_smallest = bank;
+        if (one > 0 && one < f->expert_smallest) f->expert_smallest = one;
+        if (bank > 0 && bank < f->bank_smallest) f->bank_smallest = bank;
         f->n_deltanet += m->layers[l].mixer == MIX_DELTANET;
         f->n_windowed += m->layers[l].window > 0;
+        f->n_dense += m->layers[l].experts->n_expert == 0;
     }
 }
 
@@ -139,6 +140,16 @@ static void byte_row(const char *what, uint64_t lo, uint64_t hi)
     else row(what, "%s B (%s)", most, about);
 }
 
+/* Tensors of blocks that the binder did not look at: guesses of tokens after the next. */
+static int count_unread(const facts *f)
+{
+    const int n_block = f->m->hp.n_layer + f->m->hp.n_mtp;
+    int n = 0;
+    for (int i = 0; i < gguf_n_tensor(f->g); i++)
+        n += model_block_of(gguf_tensor_at(f->g, i)->name) >= n_block;
+    return n;
+}
+
 static void print_file(const facts *f)
 {
     char text[512], n[32];
@@ -152,6 +163,10 @@ static void print_file(const facts *f)
     else if (f->m->n_bound == gguf_n_tensor(f->g))
         row("tensors", "%s", text_count(n, sizeof n, (uint64_t)f->m->n_bound));
     else row("tensors", "%d, of which %d are used", gguf_n_tensor(f->g), f->m->n_bound);
+    if (f->m && count_unread(f))
+        row("", "%d are of next-token blocks, which are not used", count_unread(f));
+    if (f->m && f->m->n_media)
+        row("", "%d are for pictures or sound, which this program does not read", f->m->n_media);
 }
 
 static const char *mtp_text(char dst[48], int n_mtp)
@@ -161,9 +176,82 @@ static const char *mtp_text(char dst[48], int n_mtp)
     return dst;
 }
 
-static void print_model(const facts *f)
+/* What attention does beside attending; empty: nothing. */
+static const char *attention_text(char *dst, size_t cap, const model *m)
+{
+    const char *what = m->family->attn_norm_values ? "queries, keys and values"
+                                                   : "queries and keys";
+    bool normed = false;
+    for (int l = 0; l < m->hp.n_layer; l++) normed |= m->layers[l].attn.q_norm.t != NULL;
+    snprintf(dst, cap, "%s%s%s%s", normed ? what : "",
+             !normed ? "" : m->family->attn_norm_whole ? " normed over all heads"
+                                                       : " normed head by head",
+             normed && m->family->attn_gated ? ", " : "",
+             m->family->attn_gated ? "outputs gated" : "");
+    return dst;
+}
+
+/* "64 of 256 dimensions", "all 128 dimensions in pairs of neighbours" */
+static const char *turn_text(char *dst, size_t cap, const model *m, bool windowed)
+{
+    const attn_shape heads = hparams_attn(&m->hp, windowed);
+    const char *more = m->family->rope_neighbours ? " in pairs of neighbours"
+                     : m->rope_factors.t && !windowed ? ", each pair by a factor of its own" : "";
+    if (heads.rope_dim == heads.head_dim)
+        snprintf(dst, cap, "all %d dimensions%s", heads.rope_dim, more);
+    else snprintf(dst, cap, "%d of %d dimensions%s", heads.rope_dim, heads.head_dim, more);
+    return dst;
+}
+
+/* How experts are chosen and weighed; empty: by the usual softmax over those chosen. */
+static const char *router_text(char *dst, size_t cap, const model *m)
+{
+    const router_rule *rule = &m->hp.router;
+    const bool sigmoid = rule->score == ROUTER_SIGMOID;
+    const bool scaled = rule->factor > 0.0f && rule->factor != 1.0f;
+    bool corrected = false;
+    char times[32] = "";
+    for (int l = 0; l < m->hp.n_layer; l++) corrected |= m->layers[l].choice_bias.t != NULL;
+    if (scaled) snprintf(times, sizeof times, ", times %g", (double)rule->factor);
+    dst[0] = '\0';
+    if (sigmoid || rule->as_scored || corrected || scaled)
+        snprintf(dst, cap, "%s%s, weights %s%s", sigmoid ? "sigmoids" : "softmax over all experts",
+                 corrected ? ", corrected for the choice" : "",
+                 rule->as_scored ? "as they are" : "divided by their sum", times);
+    return dst;
+}
+
+static void print_rope(const facts *f)
 {
     static const char *const scaling[] = { "plain", "linear", "YaRN" };
+    const model_hparams *hp = &f->m->hp;
+    char text[256];
+    turn_text(text, sizeof text, f->m, false);
+    if (hp->rope_scaling == ROPE_PLAIN) row("rope", "%s, base %.10g", text, hp->rope_base);
+    else
+        row("rope", "%s, base %.10g, %s by %g from %d tokens", text, hp->rope_base,
+            scaling[hp->rope_scaling], hp->rope_factor, hp->rope_ctx_orig);
+    if (hp->rope_base_window != hp->rope_base || hp->windowed.n_head)
+        row("", "with a window: %s, base %.10g", turn_text(text, sizeof text, f->m, true),
+            hp->rope_base_window);
+}
+
+static void print_experts(const facts *f)
+{
+    const model_hparams *hp = &f->m->hp;
+    char text[256];
+    if (hp->n_ff_shared)
+        row("experts", "%d, %d used, width %d + shared %d", hp->n_expert, hp->n_expert_used,
+            hp->n_ff_expert, hp->n_ff_shared);
+    else row("experts", "%d, %d used, width %d", hp->n_expert, hp->n_expert_used, hp->n_ff_expert);
+    if (router_text(text, sizeof text, f->m)[0]) row("router", "%s", text);
+    if (f->n_dense == 1) row("dense layer", "the first, width %d, no experts", hp->n_ff_dense);
+    if (f->n_dense > 1)
+        row("dense layers", "the first %d, width %d, no experts", f->n_dense, hp->n_ff_dense);
+}
+
+static void print_model(const facts *f)
+{
     const model_hparams *hp = &f->m->hp;
     const int n_attention = hp->n_layer - f->n_deltanet;
     char text[256], n[32], more[48];
@@ -175,27 +263,26 @@ static void print_model(const facts *f)
     if (f->n_deltanet)
         row("layers", "%d (%d DeltaNet, %d attention)%s", hp->n_layer, f->n_deltanet, n_attention,
             more);
-    else
+    else if (f->n_windowed)
         row("layers", "%d (%d windowed, %d full attention)%s", hp->n_layer, f->n_windowed,
             n_attention - f->n_windowed, more);
+    else row("layers", "%d (full attention)%s", hp->n_layer, more);
     row("hidden size", "%s", text_count(n, sizeof n, (uint64_t)hp->n_embd));
     row("attention", "%d heads of %d, %d for keys and values", hp->n_head, hp->head_dim,
         hp->n_head_kv);
+    if (hp->windowed.n_head)
+        row("", "with a window: %d heads of %d, %d for keys and values", hp->windowed.n_head,
+            hp->windowed.head_dim, hp->windowed.n_head_kv);
+    if (attention_text(text, sizeof text, f->m)[0]) row("", "%s", text);
     if (hp->window) row("window", "%s tokens", text_count(n, sizeof n, (uint64_t)hp->window));
     if (f->n_deltanet)
         row("DeltaNet", "%d key and %d value heads of %d, convolution over %d", hp->ssm_n_k_head,
             hp->ssm_n_v_head, hp->ssm_head_dim, hp->ssm_conv);
-    if (hp->n_ff_shared)
-        row("experts", "%d, %d used, width %d + shared %d", hp->n_expert, hp->n_expert_used,
-            hp->n_ff_expert, hp->n_ff_shared);
-    else row("experts", "%d, %d used, width %d", hp->n_expert, hp->n_expert_used, hp->n_ff_expert);
+    print_experts(f);
     row("context", "%s tokens", text_count(n, sizeof n, (uint64_t)hp->ctx_train));
-    if (hp->rope_scaling == ROPE_PLAIN)
-        row("rope", "%d dimensions, base %.10g", hp->rope_dim, hp->rope_base);
-    else
-        row("rope", "%d dimensions, base %.10g, %s by %g from %d tokens", hp->rope_dim,
-            hp->rope_base, scaling[hp->rope_scaling], hp->rope_factor, hp->rope_ctx_orig);
+    print_rope(f);
     row("vocabulary", "%s", text_count(n, sizeof n, (uint64_t)hp->n_vocab));
+    if (hp->logit_cap > 0.0f) row("logits", "capped at %g", (double)hp->logit_cap);
 }
 
 static void print_sizes(const facts *f)
@@ -226,7 +313,8 @@ static void print_types(const facts *f)
 {
     printf("\ntypes\n");
     for (int u = 0; u < USE_COUNT; u++) {
-        const char *what = model_use_name((model_use)u);
+        const char *what = u == USE_SHARED && f->n_dense ? "shared, dense"
+                                                         : model_use_name((model_use)u);
         for (int t = 0; t < QT_COUNT; t++) {
             const type_sum *s = &f->types[u][t];
             char n[32], b[32];
@@ -249,9 +337,13 @@ static void print_text_facts(const facts *f)
     char text[128], n[32];
 
     printf("\ntokenizer\n");
-    row("model", "%s, pre-tokenizer %s", ESC(text, f->tok_model), tokenizer_pre_name(f->tok));
+    const bool scores = str_is(f->tok_model, "llama"), chars = str_is(f->tok_model, "gemma4");
+    if (scores || chars)
+        row("model", "%s (%s)", ESC(text, f->tok_model),
+            scores ? "SentencePiece by scores" : "merges of characters");
+    else row("model", "%s, pre-tokenizer %s", ESC(text, f->tok_model), tokenizer_pre_name(f->tok));
     row("tokens", "%s", text_count(n, sizeof n, (uint64_t)tokenizer_n_token(f->tok)));
-    row("merges", "%s", text_count(n, sizeof n, (uint64_t)tokenizer_n_merge(f->tok)));
+    if (!scores) row("merges", "%s", text_count(n, sizeof n, (uint64_t)tokenizer_n_merge(f->tok)));
     token_row("begin", f, tokenizer_bos(f->tok));
     token_row("end", f, tokenizer_eos(f->tok));
     for (int i = 0; i < f->n_stop; i++) token_row(i ? "" : "stops at", f, f->stops[i]);
@@ -319,14 +411,15 @@ static json_t *json_file(const facts *f)
     json_t *paths = json_array();
     for (int i = 0; i < gguf_n_part(f->g) && paths; i++)
         paths = append(paths, json_path(gguf_part_path(f->g, i)));
-    return json_pack("{s:o, s:I, s:i, s:I, s:i, s:i, s:i}",
+    return json_pack("{s:o, s:I, s:i, s:I, s:i, s:i, s:i, s:i}",
                      "paths", paths,
                      "gguf_version", INT(gguf_version(f->g)),
                      "n_part", gguf_n_part(f->g),
                      "bytes", INT(f->file_bytes),
                      "n_key", gguf_n_kv(f->g),
                      "n_tensor", gguf_n_tensor(f->g),
-                     "n_tensor_used", f->m ? f->m->n_bound : 0);
+                     "n_tensor_used", f->m ? f->m->n_bound : 0,
+                     "n_tensor_media", f->m ? f->m->n_media : 0);
 }
 
 static json_t *json_model(const facts *f)

@@ -54,8 +54,9 @@ void model_handle_say_notes(const model_handle *l, bool formatted, bool effort_g
     note_threads(l);
     if (!formatted) return;
     if (chat_note(l->talk)) console_note("%s", chat_note(l->talk));
-    if (effort_given && chat_format_of(l->talk) != CHAT_HARMONY)
-        console_note("--reasoning is ignored: only gpt-oss models know levels");
+    if (effort_given && chat_format_of(l->talk) != CHAT_HARMONY && !chat_has_switch(l->talk))
+        console_note("--reasoning is ignored: this model has no levels of it, and no switch for "
+                     "it");
 }
 
 const char *model_handle_kernels_text(char *text, size_t cap, const model_handle *l)

@@ -11,13 +11,14 @@
 
 #define INT(v) ((json_int_t)(v))
 
-/* Layers with all, and experts in VRAM of the one that has some. */
+/* Of those that have experts: layers with all in VRAM, and experts of the one with some there. */
 typedef struct hot_count { int layers, more; } hot_count;
 
 static hot_count count_hot(const plan_view *v)
 {
     hot_count n = { 0, 0 };
     for (int l = 0; l < v->what->n_layer; l++) {
+        if (v->what->expert_bytes[l] == 0) continue;
         if (v->p->hot[l] == v->what->n_expert) n.layers++;
         else n.more += v->p->hot[l];
     }
@@ -77,6 +78,7 @@ static void print_vram(const plan_view *v)
 {
     const plan *p = v->p;
     const hot_count hot = count_hot(v);
+    const int n_bank = plan_n_bank(v->what);
     char chunk[32];
     total_row("VRAM", plan_vram(p));
     if (p->head_in_ram)
@@ -96,11 +98,11 @@ static void print_vram(const plan_view *v)
         byte_row("post-fetch", p->vram_pad, "down matrices that are fetched over the bus");
     if (p->cache)
         byte_row("experts", p->vram_experts, "%d of each layer's %d: those that are wanted most",
-                 p->hot[0], v->what->n_expert);
+                 p->hot[plan_first_bank(v->what)], v->what->n_expert);
     else if (hot.more > 0)
         byte_row("experts", p->vram_experts, "%d of %d layers, and %d of %d in the next one",
-                 hot.layers, v->what->n_layer, hot.more, v->what->n_expert);
-    else byte_row("experts", p->vram_experts, "%d of %d layers", hot.layers, v->what->n_layer);
+                 hot.layers, n_bank, hot.more, v->what->n_expert);
+    else byte_row("experts", p->vram_experts, "%d of %d layers", hot.layers, n_bank);
 }
 
 static void print_ram(const plan_view *v)
@@ -179,7 +181,7 @@ const char *plan_view_line(char *dst, size_t cap, const plan_view *v)
     else if (p->gpu)
         snprintf(where, sizeof where, "VRAM %s with %d%s of %d layers' experts, ",
                  text_bytes(vram, sizeof vram, plan_vram(p)), hot.layers, hot.more ? "+" : "",
-                 v->what->n_layer);
+                 plan_n_bank(v->what));
     snprintf(dst, cap, "%sRAM %s, drive %s; %.1f tok/s expected%s, bound by %s", where,
              text_bytes(ram, sizeof ram, plan_ram(p)),
              text_bytes(disk, sizeof disk, p->disk_experts), p->decode_tok_s,

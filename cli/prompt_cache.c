@@ -131,8 +131,9 @@ int prompt_cache_tokens(const id_list *prompt, const chat *talk, encoder *enc,
     err_ctx unused;
     req.n_message = n;
     req.no_cue = true;
+    const size_t cue = chat_format_of(talk) == CHAT_RAW;         /* other formats may have none */
     const bool ok = chat_render(&ids, talk, enc, &req, &unused) == 0 && ids.n > 0 &&
-                    ids.n < prompt->n &&
+                    ids.n + cue <= prompt->n &&
                     memcmp(ids.ids, prompt->ids, ids.n * sizeof *ids.ids) == 0;
     const int n_token = ok ? (int)ids.n : 0;
     ids_free(&ids);
@@ -142,13 +143,14 @@ int prompt_cache_tokens(const id_list *prompt, const chat *talk, encoder *enc,
 /* How many tokens of the cue any answer has in its place later, when it is no longer the latest:
  * that keeps the <think> of some cues. The last that this one has is not counted: it may become one
  * with what another begins with. */
-static int lasting_cue(const chat *talk, encoder *enc)
+static int lasting_cue(const chat *talk, encoder *enc, chat_thinking thinking)
 {
     const chat_message said[] = { { .role = CHAT_USER, .content = str_from("Well?") },
                                   { .role = CHAT_ASSISTANT, .content = str_from("Well.") },
                                   { .role = CHAT_USER, .content = str_from("Well!") } };
-    const chat_request asked = { .messages = said, .n_message = 1 };
-    const chat_request answered = { .messages = said, .n_message = 3, .no_cue = true };
+    const chat_request asked = { .messages = said, .n_message = 1, .thinking = thinking };
+    const chat_request answered = { .messages = said, .n_message = 3, .no_cue = true,
+                                    .thinking = thinking };
     id_list cue = { 0 }, answer = { 0 };
     err_ctx unused;
     int n = 0;
@@ -164,9 +166,36 @@ static int lasting_cue(const chat *talk, encoder *enc)
     return n;
 }
 
+/* How many tokens stay once there is an answer and another question: with that, what the latest
+ * messages show of their reasoning may go. */
+static int lasting_tokens(const id_list *prompt, const chat *talk, encoder *enc,
+                          const chat_request *all)
+{
+    const size_t n = (size_t)all->n_message;
+    chat_message *said = mem_array(n + 2, sizeof *said);
+    chat_request later = *all;
+    id_list ids = { 0 };
+    err_ctx unused;
+    size_t same = 0;
+    if (!said) return 0;
+    memcpy(said, all->messages, n * sizeof *said);
+    said[n] = (chat_message){ .role = CHAT_ASSISTANT, .content = str_from("Well.") };
+    said[n + 1] = (chat_message){ .role = CHAT_USER, .content = str_from("Well!") };
+    later.messages = said;
+    later.n_message = (int)n + 2;
+    later.no_cue = true;
+    if (chat_render(&ids, talk, enc, &later, &unused) == 0)
+        while (same < prompt->n && same < ids.n && prompt->ids[same] == ids.ids[same]) same++;
+    ids_free(&ids);
+    mem_free(said);
+    return (int)same;
+}
+
 int prompt_cache_stable(const id_list *prompt, const chat *talk, encoder *enc,
                         const chat_request *all)
 {
     const int n = prompt_cache_tokens(prompt, talk, enc, all, all->n_message);
-    return n == 0 ? 0 : min_int(n + lasting_cue(talk, enc), (int)prompt->n - 1);
+    const int cue = n == 0 ? 0 : lasting_cue(talk, enc, all->thinking);
+    if (n == 0) return 0;
+    return min_int(min_int(n + cue, (int)prompt->n - 1), lasting_tokens(prompt, talk, enc, all));
 }

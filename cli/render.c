@@ -29,7 +29,7 @@ static const arg_option options[] = {
     { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
       "Print one JSON object: format, note, text, ids" },
     { "reasoning", 0, ARG_TEXT, FIELD(reasoning), "LEVEL", NULL, 0, 0,
-      "low, medium or high; beats the request's. Default: medium" },
+      "low, medium or high; on or off; beats the request's. Default: medium" },
     { "date", 0, ARG_TEXT, FIELD(date), "DATE", NULL, 0, 0,
       "The current date for harmony. Default: today; \"\" leaves it out" },
     { "no-cue", 0, ARG_FLAG, FIELD(no_cue), NULL, NULL, 0, 0,
@@ -221,13 +221,12 @@ static int read_message(request *r, const json_t *messages, int i, err_ctx *err)
     return m->role == CHAT_TOOL ? read_result_name(&m->name, r, v, i, err) : 0;
 }
 
-static int read_effort(chat_effort *out, const char *text, err_ctx *err)
+static int read_effort(chat_request *req, const char *text, err_ctx *err)
 {
     char esc[64];
-    *out = CHAT_EFFORT_MEDIUM;
-    if (!text || chat_effort_from_name(out, text)) return 0;
-    return err_set(err, ERR_RANGE, "reasoning effort \"%s\" is none of low, medium and high",
-                   ESC(esc, str_from(text)));
+    if (!text || chat_reasoning_from_name(&req->effort, &req->thinking, text)) return 0;
+    return err_set(err, ERR_RANGE, "reasoning effort \"%s\" is none of low, medium, high, on and "
+                   "off", ESC(esc, str_from(text)));
 }
 
 /* What messages call the input. */
@@ -268,7 +267,7 @@ static int request_read(request *r, const char *path, const render_options *o, e
     effort = json_object_get(r->root, "reasoning_effort");
     if (effort && !json_is_string(effort) && !json_is_null(effort))
         return err_set(err, ERR_FORMAT, "reasoning_effort is not a string");
-    rc = read_effort(&r->chat.effort, o->reasoning ? o->reasoning : json_string_value(effort), err);
+    rc = read_effort(&r->chat, o->reasoning ? o->reasoning : json_string_value(effort), err);
     for (int i = 0; rc == 0 && i < (int)n; i++) rc = read_message(r, messages, i, err);
     return rc;
 }
@@ -470,10 +469,10 @@ int cmd_render(int argc, char **argv)
     char today[32] = "";
     model_text m = { 0 };
     err_ctx err = { 0 };
-    chat_effort effort;
+    chat_request unused = { .n_message = 0 };
 
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
-    if (read_effort(&effort, o.reasoning, &err) < 0) {
+    if (read_effort(&unused, o.reasoning, &err) < 0) {
         console_error("render: --reasoning: %s", err.msg);
         return 2;
     }

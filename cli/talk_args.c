@@ -9,22 +9,22 @@ const arg_option talk_options[TALK_N_OPTION] = {
     { "system", 0, ARG_TEXT, FIELD(system), "TEXT", NULL, 0, 0,
       "What the model is told before everything else" },
     { "reasoning", 0, ARG_TEXT, FIELD(reasoning), "LEVEL", NULL, 0, 0,
-      "gpt-oss: how much to reason: low, medium or high. Default: medium" },
+      "gpt-oss: low, medium (the default) or high. Others that can do both: on or off" },
     { "show-reasoning", 0, ARG_FLAG, FIELD(show_reasoning), NULL, NULL, 0, 0,
       "Show the reasoning too, between lines <think> and </think>" },
     { "date", 0, ARG_TEXT, FIELD(date), "DATE", NULL, 0, 0,
       "gpt-oss: the date it is told. Default: today; \"\" leaves it out" },
 };
 
-int talk_args_check(chat_effort *effort, const talk_args *a)
+int talk_args_check(chat_effort *effort, chat_thinking *thinking, const talk_args *a)
 {
     err_ctx err;
     if (a->system && text_check_utf8(str_from(a->system), &err) < 0) {
         console_error("--system: %s", err.msg);
         return 2;
     }
-    if (a->reasoning && !chat_effort_from_name(effort, a->reasoning)) {
-        console_error("--reasoning: '%s' is none of low, medium and high", a->reasoning);
+    if (a->reasoning && !chat_reasoning_from_name(effort, thinking, a->reasoning)) {
+        console_error("--reasoning: '%s' is none of low, medium, high, on and off", a->reasoning);
         return 2;
     }
     if (a->date && !text_is_date(a->date)) {

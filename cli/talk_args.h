@@ -17,7 +17,8 @@ typedef struct talk_args {
 enum { TALK_N_OPTION = 4 };
 extern const arg_option talk_options[TALK_N_OPTION];
 
-/* Sets *effort if --reasoning was given. 0, or 2, the exit code, after one line on stderr. */
-int talk_args_check(chat_effort *effort, const talk_args *a);
+/* Sets *effort and *thinking if --reasoning was given. 0, or 2, the exit code, after one line on
+ * stderr. */
+int talk_args_check(chat_effort *effort, chat_thinking *thinking, const talk_args *a);
 
 #endif

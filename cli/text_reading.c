@@ -10,7 +10,7 @@ int text_reading_begin_with(text_reading *r, const model_handle *l, str_view tex
                             int n_row, err_ctx *err)
 {
     *r = (text_reading){ .n = 0 };
-    const int rc = encoder_encode(l->enc, &r->ids, text, false, err);
+    const int rc = encoder_encode_whole(l->enc, &r->ids, text, false, false, err);
     if (rc < 0) {
         text_reading_release(r);
         return rc;

@@ -17,7 +17,7 @@
 
 typedef struct tokenize_options {
     const char *model, *text;
-    bool decode, no_special;
+    bool decode, no_special, add_special;
 } tokenize_options;
 
 static const arg_option options[] = {
@@ -29,6 +29,8 @@ static const arg_option options[] = {
       "Read ids, write text" },
     { "no-special", 0, ARG_FLAG, offsetof(tokenize_options, no_special), NULL, NULL, 0, 0,
       "Control tokens in a text are plain text, unless its line says otherwise" },
+    { "add-special", 0, ARG_FLAG, offsetof(tokenize_options, add_special), NULL, NULL, 0, 0,
+      "Put begin and end tokens around a text, where the file asks for them" },
 };
 
 static const arg_spec spec = {
@@ -54,6 +56,13 @@ typedef struct session {
 
 /* ---- text to ids --------------------------------------------------------------------------- */
 
+static int encode(session *s, str_view text, bool parse, err_ctx *err)
+{
+    s->ids.n = 0;
+    return s->opt->add_special ? encoder_encode_whole(s->e, &s->ids, text, parse, true, err)
+                               : encoder_encode(s->e, &s->ids, text, parse, err);
+}
+
 static int encode_line(session *s, const json_t *line, err_ctx *err)
 {
     const json_t *text = json_object_get(line, "text"), *special = json_object_get(line, "special");
@@ -62,10 +71,9 @@ static int encode_line(session *s, const json_t *line, err_ctx *err)
                                               "\"text\" is missing or not a string");
     if (special && !json_is_boolean(special))
         return err_set(err, ERR_FORMAT, "\"special\" is not true or false");
-    s->ids.n = 0;
     const str_view view = { json_string_value(text), json_string_length(text) };
     const bool parse = special ? json_is_true(special) : !s->opt->no_special;
-    const int rc = encoder_encode(s->e, &s->ids, view, parse, err);
+    const int rc = encode(s, view, parse, err);
     if (rc < 0) return rc;
     putchar('[');
     for (size_t i = 0; i < s->ids.n; i++) printf(i ? ",%d" : "%d", (int)s->ids.ids[i]);
@@ -76,14 +84,14 @@ static int encode_line(session *s, const json_t *line, err_ctx *err)
 static int show_text(session *s, err_ctx *err)
 {
     char shown[4200];                    /* any real token, every byte escaped; others are cut */
-    const int rc = encoder_encode(s->e, &s->ids, str_from(s->opt->text), !s->opt->no_special, err);
+    const int rc = encode(s, str_from(s->opt->text), !s->opt->no_special, err);
     if (rc < 0) return rc;
     printf("     id  bytes\n");
     for (size_t i = 0; i < s->ids.n; i++) {
         const int id = s->ids.ids[i];
-        const bool is_special = tokenizer_kind(s->t, id) != TOKEN_NORMAL;
+        const token_kind kind = tokenizer_kind(s->t, id);
         printf("%7d  \"%s\"%s\n", id, ESC(shown, tokenizer_bytes(s->t, id, true)),
-               is_special ? "  special" : "");
+               kind == TOKEN_NORMAL ? "" : kind == TOKEN_BYTE ? "  byte" : "  special");
     }
     return 0;
 }
@@ -106,6 +114,7 @@ static int decode_line(session *s, const json_t *line, err_ctx *err)
     int rc;
     if (!json_is_array(ids)) return err_set(err, ERR_FORMAT, "expected an array of ids");
     s->text.len = 0;
+    s->ids.n = 0;
     if ((rc = append_bytes(s, &stream, (str_view){ "", 0 }, err)) < 0) return rc;
     for (size_t i = 0; i < json_array_size(ids); i++) {
         const json_t *v = json_array_get(ids, i);
@@ -114,7 +123,8 @@ static int decode_line(session *s, const json_t *line, err_ctx *err)
         if (id < 0 || id >= n_token)
             return err_set(err, ERR_RANGE, "ids[%zu] is %lld, the vocabulary has 0 to %d", i,
                            (long long)id, n_token - 1);
-        rc = append_bytes(s, &stream, tokenizer_bytes(s->t, (int)id, true), err);
+        if ((rc = ids_push(&s->ids, (int32_t)id, err)) < 0) return rc;
+        rc = append_bytes(s, &stream, tokenizer_bytes_at(s->t, s->ids.ids, i), err);
         if (rc < 0) return rc;
     }
     s->text.len += utf8_stream_end(&stream, s->text.ptr + s->text.len);  /* push left room */

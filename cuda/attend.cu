@@ -1,5 +1,5 @@
 /* attend.cu - attention: which kernel. attend_few.cuh takes up to GPU_FEW tokens, in one file for
- * each kind of store; attend_batch.cu takes prompts. */
+ * each kind of store; attend_batch.cu takes prompts, where it can. */
 #include "cuda/attend_few.cuh"
 #include "cuda/attend_parts.cuh"
 
@@ -13,14 +13,25 @@ size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim)
 
 bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim)
 {
-    return (head_dim == 32 || head_dim == 64 || head_dim == 128 || head_dim == 256) &&
+    return (head_dim == 32 || head_dim == 64 || head_dim == 128 || head_dim == 256 ||
+            head_dim == 512) &&
            n_head_kv > 0 && n_head % n_head_kv == 0;
 }
 
-void gpu_attend(gpu *g, const gpu_attention *a)
+/* Heads whose norms have been taken, whole, have none of their own. */
+static gpu_attention whole_norms(gpu *g, const gpu_attention *a)
 {
+    gpu_attention rest = *a;
+    attend_norm_whole(g, a);
+    rest.q_norm = rest.k_norm = NULL;
+    return rest;
+}
+
+void gpu_attend(gpu *g, const gpu_attention *whole)
+{
+    const gpu_attention rest = whole->norm_whole ? whole_norms(g, whole) : *whole, *a = &rest;
     if (a->n > 1) attend_prepare(g, a);
-    if (a->n > GPU_FEW) attend_many(g, a);
+    if (a->n > GPU_FEW && attend_many_fits(g, a)) attend_many(g, a);
     else if (a->kv == GPU_KV_F32) attend_few_f32(g, a);
     else if (a->kv == GPU_KV_F16) attend_few_f16(g, a);
     else attend_few_q8(g, a);

@@ -98,13 +98,18 @@ static __device__ __forceinline__ void fetch_rows(uint8_t *const (&to)[N],
 
 static const float log2_e = 1.4426950408889634f;
 
-/* Each warp has TILES tiles of 16 rows, and all columns of the output. */
-template <int DIM_, int WARPS_, int TILES_, int KEYS_, bool Q8_, int BLOCKS_> struct shape {
+/* Each warp has TILES tiles of 16 rows, and all columns of the output; or SPLIT warps have the same
+ * rows, each computes their scores, and each has its share of the columns: there are no registers
+ * for 512. */
+template <int DIM_, int WARPS_, int TILES_, int KEYS_, bool Q8_, int BLOCKS_, int SPLIT_ = 1>
+struct shape {
     enum {
         DIM = DIM_, WARPS = WARPS_, TILES = TILES_, KEYS = KEYS_, Q8 = Q8_,
         BLOCKS = BLOCKS_,                /* that should fit into a multiprocessor's registers */
+        SPLIT = SPLIT_,
         THREADS = WARPS * 32,
-        ROWS = WARPS * TILES * 16,
+        ROWS = WARPS / SPLIT * TILES * 16,
+        COLS = DIM / SPLIT,              /* of a warp */
         PIECES = DIM / 8,                /* 16 bytes each, in a row */
         KEPT = DIM <= 64,                /* queries stay in registers */
         STORED = DIM / 32 * (int)sizeof(block_q8_0),
@@ -234,7 +239,7 @@ template <typename S> struct row_state {
     int pos[S::TILES][2];
     float top[S::TILES][2];              /* largest score so far */
     float total[S::TILES][2];            /* this lane's part of the sum of weights */
-    float sum[S::TILES][S::DIM / 8][4];  /* of weights times values, as mma lays it out */
+    float sum[S::TILES][S::COLS / 8][4]; /* of weights times values, as mma lays it out */
 };
 
 /* Fragments of 16 rows of queries, dimensions 16k .. 16k+15. */
@@ -335,17 +340,17 @@ static __device__ __forceinline__ void weigh_tile(float (&s)[S::TILES][S::KEYS /
     #pragma unroll
     for (int i = 0; i < S::TILES; i++)
         #pragma unroll
-        for (int j = 0; j < S::DIM / 8; j++)
+        for (int j = 0; j < S::COLS / 8; j++)
             #pragma unroll
             for (int e = 0; e < 4; e++) x.sum[i][j][e] *= shrink[i][e / 2];
 }
 
-/* sum += weights * values. Two neighbouring results of the first product, side by side, are the
- * left factor of 16 keys of the second. */
+/* sum += weights * values, of the columns from first on. Two neighbouring results of the first
+ * product, side by side, are the left factor of 16 keys of the second. */
 template <typename S>
 static __device__ __forceinline__ void add_tile(row_state<S> &x,
                                                 const float (&s)[S::TILES][S::KEYS / 8][4],
-                                                const uint8_t *values, int lane)
+                                                const uint8_t *values, int first, int lane)
 {
     #pragma unroll
     for (int k = 0; k < S::KEYS / 16; k++) {
@@ -358,10 +363,10 @@ static __device__ __forceinline__ void add_tile(row_state<S> &x,
             a[i][3] = pack_f16(s[i][2 * k + 1][2], s[i][2 * k + 1][3]);
         }
         #pragma unroll
-        for (int j = 0; j < S::DIM / 8; j += 2) {
+        for (int j = 0; j < S::COLS / 8; j += 2) {
             uint32_t b[4];               /* columns 8j .. 8j+7, then the next eight */
             load_tiles_transposed(b, values + place_of<S::DIM>(16 * k + lane % 16,
-                                                               j + lane / 16));
+                                                               first / 8 + j + lane / 16));
             #pragma unroll
             for (int i = 0; i < S::TILES; i++) {
                 mma_f16(x.sum[i][j], a[i], b[0], b[1]);
@@ -393,17 +398,17 @@ static __device__ __forceinline__ void begin_rows(row_state<S> &x, const gpu_att
             }
         }
         #pragma unroll
-        for (int j = 0; j < S::DIM / 8; j++)
+        for (int j = 0; j < S::COLS / 8; j++)
             #pragma unroll
             for (int e = 0; e < 4; e++) x.sum[i][j][e] = 0.0f;
     }
 }
 
-/* The output; or, of one of n_part parts, what it found. */
+/* The output, columns from first on; or, of one of n_part parts, what it found. */
 template <typename S>
 static __device__ __forceinline__ void store_rows(const row_state<S> &x, const gpu_attention &a,
-                                                  int head_kv, int row, int part, int n_part,
-                                                  int lane)
+                                                  int head_kv, int row, int first, int part,
+                                                  int n_part, int lane)
 {
     const int group = a.n_head / a.n_head_kv, n_row = a.n * group;
     #pragma unroll
@@ -420,10 +425,10 @@ static __device__ __forceinline__ void store_rows(const row_state<S> &x, const g
                                        : a.out + head * S::DIM;
                 const float factor = n_part > 1 ? 1.0f : 1.0f / total;
                 #pragma unroll
-                for (int j = 0; j < S::DIM / 8; j++)
-                    *(float2 *)(to + 8 * j + 2 * (lane % 4)) =
+                for (int j = 0; j < S::COLS / 8; j++)
+                    *(float2 *)(to + first + 8 * j + 2 * (lane % 4)) =
                         make_float2(x.sum[i][j][2 * h] * factor, x.sum[i][j][2 * h + 1] * factor);
-                if (n_part > 1 && lane % 4 == 0)
+                if (n_part > 1 && first == 0 && lane % 4 == 0)
                     *part_stats<S::DIM>(a, n_part, part, head) = make_float2(x.top[i][h], total);
             }
         }
@@ -443,7 +448,8 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attend_tensor(fr
     extern __shared__ __align__(128) uint8_t shared[];
     uint8_t *const q = shared, *const tiles = shared + S::Q_BYTES;
     uint8_t *const raw = tiles + 2 * S::TILE_BYTES;      /* Q8_0 only */
-    const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * S::TILES * 16;
+    const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 / S::SPLIT * S::TILES * 16;
+    const int warp_col = threadIdx.x / 32 % S::SPLIT * S::COLS;
     const int head_kv = blockIdx.x, row = (gridDim.y - 1 - blockIdx.y) * S::ROWS;
     const int part = blockIdx.z, n_part = gridDim.z;
     const size_t row_bytes = S::Q8 ? S::STORED : 2 * S::DIM;
@@ -500,9 +506,9 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attend_tensor(fr
         if (key < span.all_first || key + S::KEYS - 1 > span.all_last)
             mask_tile<S>(s, x, key, a.window, lane);
         weigh_tile<S>(s, x);
-        add_tile<S>(x, s, k_tile + S::TILE_BYTES, lane);
+        add_tile<S>(x, s, k_tile + S::TILE_BYTES, warp_col, lane);
     }
-    store_rows<S>(x, a, head_kv, row + warp_row, part, n_part, lane);
+    store_rows<S>(x, a, head_kv, row + warp_row, warp_col, part, n_part, lane);
     frame_end(f);
 }
 
@@ -767,6 +773,31 @@ template <typename S, typename Smaller> static void run_tensor_fitting(gpu *g,
     else run_tensor<Smaller>(g, a);
 }
 
+/* Heads of 512, and the least that a chip must have for them. */
+template <bool Q8> struct wide_shapes {
+    typedef shape<512, 8, 1, 32, Q8, 1, 2> large;
+    typedef shape<512, 8, 1, 16, Q8, 1, 2> medium;
+    typedef shape<512, 4, 1, 16, Q8, 1, 2> least;
+};
+
+template <bool Q8> static void run_wide(gpu *g, const gpu_attention *a)
+{
+    typedef wide_shapes<Q8> of;
+    /* with few tokens, smaller blocks: else half of the multiprocessors would have none */
+    const bool many = 2 * blocks_of(a, of::large::ROWS) * (unsigned)a->n_head_kv >
+                      (unsigned)g->n_sm;
+    if (many && of::large::SMEM <= g->smem_block) run_tensor<typename of::large>(g, a);
+    else if (many && of::medium::SMEM <= g->smem_block) run_tensor<typename of::medium>(g, a);
+    else run_tensor<typename of::least>(g, a);
+}
+
+bool attend_many_fits(const gpu *g, const gpu_attention *a)
+{
+    if (a->head_dim <= 256) return true;
+    return a->kv == GPU_KV_F16 ? wide_shapes<false>::least::SMEM <= g->smem_block :
+           a->kv == GPU_KV_Q8_0 && wide_shapes<true>::least::SMEM <= g->smem_block;
+}
+
 template <bool Q8> static void run_halves(gpu *g, const gpu_attention *a)
 {
     typedef shape<256, 8, 1, 64, Q8, 1> large;
@@ -784,6 +815,7 @@ template <bool Q8> static void run_halves(gpu *g, const gpu_attention *a)
         else
             run_tensor_fitting<shape<256, 4, 1, 32, Q8, 2>, shape<256, 4, 1, 16, Q8, 2>>(g, a);
         break;
+    case 512: run_wide<Q8>(g, a); break;
     default: gpu_fail(g, cudaErrorInvalidValue, "attention"); break;
     }
 }

@@ -2,9 +2,11 @@
  * F32 arithmetic.
  *
  * Threads hold eight dimensions each: head_dim / 8 of them make a key's score, and a warp works on
- * several keys at a time, four rounds before it looks at the maximum. All keys but a token's own
- * are old: a block asks for its first ones before it waits for the queries. attend_long.cu takes
- * long stores of F16.
+ * several keys at a time, four rounds before it looks at the maximum. Heads of 512 have sixteen
+ * dimensions in a thread, eight in each half of the head, one key in a warp, and two rounds. All
+ * keys but a token's own are old: a block asks for its first ones before it waits for the queries.
+ * attend_long.cu takes long stores of F16. Prompts come here, too, where there is no kernel for
+ * them: then a block sees all keys of its token.
  *
  * Each kind of store is compiled in a file of its own, only because compiling takes so long. */
 #ifndef CUDA_ATTEND_FEW_CUH
@@ -13,33 +15,47 @@
 #include "cuda/attend_runs.cuh"
 #include "cuda/batch.cuh"
 
+/* How a warp divides keys. */
+template <int DIM> struct key_shape {
+    enum {
+        LANES = DIM < 256 ? DIM / 8 : 32,        /* threads of a key */
+        KEYS = 32 / LANES,                       /* of a warp */
+        PIECES = DIM / (8 * LANES),              /* of eight dimensions, of a thread */
+        ROUNDS = PIECES > 1 ? 2 : 4              /* keys of a thread between two looks at the
+                                                  * maximum */
+    };
+};
+
 enum {
-    ROUNDS = 4,                          /* keys of a thread between two looks at the maximum */
     FEW_HEADS = 4,                       /* query heads of a block: few keep the latency low,
                                           * MAX_HEADS read keys once where there are many */
     MANY_KEYS = 8192                     /* from this many keys on */
 };
 
 /* Keys and values of ROUNDS keys of a thread, as they lie in the store. */
-template <int KV> struct key_batch {
-    typename kv_row<KV>::raw k[ROUNDS], v[ROUNDS];
+template <int KV, int DIM> struct key_batch {
+    typedef key_shape<DIM> S;
+    typedef typename kv_row<KV>::raw raw;
+    raw k[S::ROUNDS][S::PIECES], v[S::ROUNDS][S::PIECES];
 
     /* rows: all keys, or values, of the head; key0: the warp's first. Keys at or above end are
      * zeros: what lies there may be anything. */
-    template <int DIM>
-    static __device__ __forceinline__ void load(typename kv_row<KV>::raw (&to)[ROUNDS],
+    static __device__ __forceinline__ void load(raw (&to)[S::ROUNDS][S::PIECES],
                                                 const gpu_attention &a, const uint8_t *rows,
                                                 int key0, int end)
     {
-        enum { LANES = DIM / 8, KEYS = 32 / LANES };
-        const int lane = threadIdx.x % 32, d = lane % LANES * 8;
+        const int lane = threadIdx.x % 32, d = lane % S::LANES * 8;
         #pragma unroll
-        for (int i = 0; i < ROUNDS; i++) {
-            const int key = key0 + i * KEYS + lane / LANES;
-            to[i] = {};
-            if (key < end)
-                to[i] = kv_row<KV>::load(rows + (size_t)(key % a.kv_rows) * kv_row<KV>::bytes(DIM),
-                                         d);
+        for (int i = 0; i < S::ROUNDS; i++) {
+            const int key = key0 + i * S::KEYS + lane / S::LANES;
+            #pragma unroll
+            for (int p = 0; p < S::PIECES; p++) {
+                to[i][p] = {};
+                if (key < end)
+                    to[i][p] = kv_row<KV>::load(rows + (size_t)(key % a.kv_rows) *
+                                                           kv_row<KV>::bytes(DIM),
+                                                d + p * 8 * S::LANES);
+            }
         }
     }
 };
@@ -47,10 +63,13 @@ template <int KV> struct key_batch {
 template <int KV, int DIM, int HEADS>
 static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_args r)
 {
-    enum { LANES = DIM / 8, KEYS = 32 / LANES };         /* threads of a key, keys of a warp */
+    typedef key_shape<DIM> S;
+    enum { LANES = S::LANES, KEYS = S::KEYS, PIECES = S::PIECES, ROUNDS = S::ROUNDS };
+    enum { EACH = 8 * PIECES };          /* dimensions of a thread: d + i, and half a head on */
     const gpu_attention &a = r.a;
     /* queries first, then what the warps found */
-    enum { PASS = HEADS * DIM > 1024 ? DIM / 2 : DIM };  /* dimensions that there is room for */
+    enum { PASS = HEADS * DIM > 1024 ? 1024 / HEADS : DIM };     /* dimensions with room */
+    const auto dim_at = [](int d, int i) { return d + i % 8 + i / 8 * 8 * LANES; };
     __shared__ __align__(16) float merge[WARPS][HEADS][PASS];
     __shared__ float merge_max[WARPS][MAX_HEADS], merge_sum[WARPS][MAX_HEADS];
     __shared__ float fresh[2][DIM];      /* the new key and value, as they will be read */
@@ -59,7 +78,7 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
     const run_place where = place_of<HEADS>(r, kv_row<KV>::bytes(DIM));
     const int n_head = where.n_head, own = where.own, end = where.end;
     const int old_end = own >= 0 ? own : end;
-    key_batch<KV> batch;
+    key_batch<KV, DIM> batch;
 
     frame_begin(f);
     if (where.run >= where.n_run) {
@@ -70,22 +89,22 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
     int key0 = where.begin + warp * KEYS * ROUNDS;
     head_maker<DIM> maker;
     if (!r.whole) frame_wait(f);
-    batch.template load<DIM>(batch.k, a, where.keys, key0, old_end);
-    batch.template load<DIM>(batch.v, a, where.values, key0, old_end);
+    batch.load(batch.k, a, where.keys, key0, old_end);
+    batch.load(batch.v, a, where.values, key0, old_end);
     if (r.whole && warp < where.n_make) maker.begin(warp < n_head ? a.q_norm : a.k_norm, a);
     if (r.whole) frame_wait(f);
 
     make_heads<KV, DIM>(r, where, q_shared, fresh, maker);
     __syncthreads();
 
-    float q[HEADS][8], o[HEADS][8], largest[HEADS], sum[HEADS];
+    float q[HEADS][EACH], o[HEADS][EACH], largest[HEADS], sum[HEADS];
     #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         largest[h] = -INFINITY;
         sum[h] = 0.0f;
         #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            q[h][i] = h < n_head ? q_shared[h][d + i] * a.scale : 0.0f;
+        for (int i = 0; i < EACH; i++) {
+            q[h][i] = h < n_head ? q_shared[h][dim_at(d, i)] * a.scale : 0.0f;
             o[h][i] = 0.0f;
         }
     }
@@ -95,22 +114,25 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
         const int own_round = own - key0 - lane / LANES;         /* times KEYS */
         #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
-            float k[8];
-            kv_row<KV>::widen(k, batch.k[i]);
-            if (own_round == i * KEYS) {
-                #pragma unroll
-                for (int c = 0; c < 8; c++) k[c] = fresh[0][d + c];
-            }
             #pragma unroll
-            for (int h = 0; h < HEADS; h++) {
-                float s = 0.0f;
+            for (int h = 0; h < HEADS; h++) score[i][h] = 0.0f;
+            #pragma unroll
+            for (int p = 0; p < PIECES; p++) {
+                float k[8];
+                kv_row<KV>::widen(k, batch.k[i][p]);
+                if (own_round == i * KEYS) {
+                    #pragma unroll
+                    for (int c = 0; c < 8; c++) k[c] = fresh[0][dim_at(d, 8 * p + c)];
+                }
                 #pragma unroll
-                for (int c = 0; c < 8; c++) s = fmaf(q[h][c], k[c], s);
-                score[i][h] = s;
+                for (int h = 0; h < HEADS; h++)
+                    #pragma unroll
+                    for (int c = 0; c < 8; c++)
+                        score[i][h] = fmaf(q[h][8 * p + c], k[c], score[i][h]);
             }
         }
         const int next = key0 + WARPS * KEYS * ROUNDS;
-        if (next < end) batch.template load<DIM>(batch.k, a, where.keys, next, old_end);
+        if (next < end) batch.load(batch.k, a, where.keys, next, old_end);
         #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
             const bool inside = key0 + i * KEYS + lane / LANES < end;
@@ -133,7 +155,7 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
             largest[h] = top;
             sum[h] *= shrink;
             #pragma unroll
-            for (int c = 0; c < 8; c++) o[h][c] *= shrink;
+            for (int c = 0; c < EACH; c++) o[h][c] *= shrink;
             #pragma unroll
             for (int i = 0; i < ROUNDS; i++) {
                 score[i][h] = expf(score[i][h] - base);
@@ -142,18 +164,22 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
         }
         #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
-            float v[8];
-            kv_row<KV>::widen(v, batch.v[i]);
-            if (own_round == i * KEYS) {
-                #pragma unroll
-                for (int c = 0; c < 8; c++) v[c] = fresh[1][d + c];
-            }
             #pragma unroll
-            for (int h = 0; h < HEADS; h++)
+            for (int p = 0; p < PIECES; p++) {
+                float v[8];
+                kv_row<KV>::widen(v, batch.v[i][p]);
+                if (own_round == i * KEYS) {
+                    #pragma unroll
+                    for (int c = 0; c < 8; c++) v[c] = fresh[1][dim_at(d, 8 * p + c)];
+                }
                 #pragma unroll
-                for (int c = 0; c < 8; c++) o[h][c] = fmaf(score[i][h], v[c], o[h][c]);
+                for (int h = 0; h < HEADS; h++)
+                    #pragma unroll
+                    for (int c = 0; c < 8; c++)
+                        o[h][8 * p + c] = fmaf(score[i][h], v[c], o[h][8 * p + c]);
+            }
         }
-        if (next < end) batch.template load<DIM>(batch.v, a, where.values, next, old_end);
+        if (next < end) batch.load(batch.v, a, where.values, next, old_end);
         key0 = next;
     }
 
@@ -167,12 +193,12 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
         const float shrink = top == -INFINITY ? 0.0f : expf(largest[h] - top);
         sum[h] *= shrink;
         #pragma unroll
-        for (int c = 0; c < 8; c++) o[h][c] *= shrink;
+        for (int c = 0; c < EACH; c++) o[h][c] *= shrink;
         #pragma unroll
         for (int s = LANES; s < 32; s <<= 1) {
             sum[h] += __shfl_xor_sync(~0u, sum[h], s);
             #pragma unroll
-            for (int c = 0; c < 8; c++) o[h][c] += __shfl_xor_sync(~0u, o[h][c], s);
+            for (int c = 0; c < EACH; c++) o[h][c] += __shfl_xor_sync(~0u, o[h][c], s);
         }
         if (lane == 0) {
             merge_max[warp][h] = top;
@@ -182,9 +208,13 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
     for (int first = 0; first < DIM; first += PASS) {
         #pragma unroll
         for (int h = 0; h < HEADS; h++)
-            if (lane < LANES && d >= first && d < first + PASS) {
-                #pragma unroll
-                for (int c = 0; c < 8; c++) merge[warp][h][d - first + c] = o[h][c];
+            #pragma unroll
+            for (int p = 0; p < PIECES; p++) {
+                const int at = dim_at(d, 8 * p) - first;
+                if (lane < LANES && at >= 0 && at < PASS) {
+                    #pragma unroll
+                    for (int c = 0; c < 8; c++) merge[warp][h][at + c] = o[h][8 * p + c];
+                }
             }
         __syncthreads();
         store_pass<DIM, PASS, HEADS>(r, where, merge, merge_max, merge_sum, first);
@@ -200,7 +230,8 @@ static void launch_heads(gpu *g, const gpu_attention *a, int keys)
 {
     const int group = a->n_head / a->n_head_kv, n_part = (int)ceil_div(group, HEADS);
     const unsigned rows = (unsigned)(a->n_head_kv * n_part);
-    const run_args r = { *a, n_part, runs_for(a, keys, g->n_sm / (int)rows), a->n == 1 };
+    const int max_runs = a->n > GPU_FEW ? 1 : runs_for(a, keys, g->n_sm / (int)rows);
+    const run_args r = { *a, n_part, max_runs, a->n == 1 };
     launch(g, "attention", (uint64_t)keys * a->n_head_kv * kv_row<KV>::bytes(DIM) * 2,
            attend_run<KV, DIM, HEADS>, dim3((unsigned)r.max_runs, rows, (unsigned)a->n), THREADS, 0,
            r);
@@ -215,6 +246,13 @@ template <int KV, int DIM> static void launch_runs(gpu *g, const gpu_attention *
     else launch_heads<KV, DIM, MAX_HEADS>(g, a, keys);
 }
 
+/* Heads of 512 leave no registers for MAX_HEADS of them. */
+template <int KV> static void launch_large(gpu *g, const gpu_attention *a)
+{
+    const int keys = a->window > 0 && a->window < a->last ? a->window : a->last;
+    launch_heads<KV, 512, FEW_HEADS>(g, a, keys);
+}
+
 template <int KV> static void launch_dim(gpu *g, const gpu_attention *a)
 {
     switch (a->head_dim) {
@@ -222,11 +260,13 @@ template <int KV> static void launch_dim(gpu *g, const gpu_attention *a)
     case 64: launch_runs<KV, 64>(g, a); break;
     case 128: launch_runs<KV, 128>(g, a); break;
     case 256: launch_runs<KV, 256>(g, a); break;
+    case 512: launch_large<KV>(g, a); break;
     default: gpu_fail(g, cudaErrorInvalidValue, "attention: head size");
     }
 }
 
-/* gpu_attend for up to GPU_FEW tokens, after attend_prepare if there are several. */
+/* gpu_attend for up to GPU_FEW tokens, or more with heads of 512, after attend_prepare if there are
+ * several. */
 void attend_few_f32(gpu *g, const gpu_attention *a);
 void attend_few_f16(gpu *g, const gpu_attention *a);
 void attend_few_q8(gpu *g, const gpu_attention *a);

@@ -95,6 +95,15 @@ template <int DIM> struct head_maker {
     }
 };
 
+/* x / rms(x), by one warp; lanes read what they wrote themselves. */
+template <int DIM> static __device__ __forceinline__ void norm_value(float *x, float eps)
+{
+    float sum = 0.0f;
+    for (int c = threadIdx.x % 32; c < DIM; c += 32) sum = fmaf(x[c], x[c], sum);
+    const float scale = 1.0f / sqrtf(warp_sum(sum) / DIM + eps);
+    for (int c = threadIdx.x % 32; c < DIM; c += 32) x[c] *= scale;
+}
+
 /* What a block has to do. */
 typedef struct run_place {
     int t, kv_head, head0, n_head;       /* token; key head; query heads */
@@ -149,6 +158,7 @@ static __device__ __forceinline__ void make_heads(const run_args &r, const run_p
             maker.make(to, from, a);
         } else {
             for (int c = lane; c < DIM; c += 32) to[c] = from[c];
+            if (is_value && a.norm_values) norm_value<DIM>(to, a.eps);
         }
         if (is_query) continue;
         uint8_t *row = (is_value ? w.values : w.keys) + (size_t)(w.own % a.kv_rows) * w.row_bytes;

@@ -12,7 +12,10 @@ static inline bool is_float_weight(int type)
     return type == QT_F32 || type == QT_F16 || type == QT_BF16;
 }
 
-/* Finishes in->rows and in->halves, whichever is asked for and not ready yet. */
+/* Those that are multiplied on tensor cores, although nothing about them was rounded. */
+static inline bool is_half_weight(int type) { return type == QT_F16 || type == QT_BF16; }
+
+/* Finishes in->rows and in->halves, with in->lows, whichever is asked for and not ready yet. */
 void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves);
 
 /* Whether a batch of this size is left to the contract's kernels, GPU_FEW tokens at a time. */
@@ -27,13 +30,14 @@ static inline gpu_input input_part(const gpu_input *in, int first, int n)
     part.x += at;
     if (part.gate) part.gate += (size_t)first * in->gate_stride;
     if (part.rows) part.rows += at;
-    part.halves = NULL;
+    part.halves = part.lows = NULL;
     part.has_rows = part.has_halves = part.has_blocks = false;
     return part;
 }
 
 /* y = scale * W x + bias for all products of the input. Quantised, F16 and BF16 weights are
- * multiplied by 16-bit activations, F32 weights by F32 ones. */
+ * multiplied by 16-bit activations (the latter two by sums of two, if there are in->lows), F32
+ * weights by F32 ones. */
 void project_many(gpu *g, gpu_input *in, const gpu_product *list, int n_product);
 
 /* silu(conv(raw)) -> y [n, y_stride] for all channels, and the window moves on by n tokens. */
@@ -93,10 +97,12 @@ size_t experts_many_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, 
 /* What gpu_experts_beside_begin needs. */
 size_t experts_beside_scratch(int n, int k, int n_expert, int n_ff, int n_embd);
 
-/* gpu_attend, its parts for n > 1: norm, rotation and store of the batch's keys and values, in
- * place for q; then, for n > GPU_FEW, the attention itself. */
+/* gpu_attend, its parts: with norm_whole, the norms, in place; for n > 1 norm, rotation and store of
+ * the batch's keys and values, in place for q; then, for n > GPU_FEW, the attention itself. */
+void attend_norm_whole(gpu *g, const gpu_attention *a);
 void attend_prepare(gpu *g, const gpu_attention *a);
 void attend_many(gpu *g, const gpu_attention *a);
+bool attend_many_fits(const gpu *g, const gpu_attention *a);    /* whether there is a kernel */
 
 /* gpu_attend for few tokens and a long store of F16 keys; head sizes 64, 128 and 256. */
 void attend_long(gpu *g, const gpu_attention *a, int keys);

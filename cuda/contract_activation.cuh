@@ -28,9 +28,13 @@ static __device__ __forceinline__ float contract_gated(float g, float z)
     return __fdiv_rn(g, __fadd_rn(1.0f, contract_exp(-z)));
 }
 
-static __device__ __forceinline__ float contract_activation(float g, float u, bool clamped)
+static __device__ __forceinline__ float contract_activation(float g, float u, gpu_activation act)
 {
-    if (!clamped) return __fmul_rn(contract_gated(g, g), u);
+    if (act == GPU_SWIGLU) return __fmul_rn(contract_gated(g, g), u);
+    if (act == GPU_GEGLU) {
+        const float slope = __fmaf_rn(__fmul_rn(g, g), 0x1.2444f2p-4f, 0x1.988454p+0f);
+        return __fmul_rn(contract_gated(g, __fmul_rn(g, slope)), u);
+    }
     g = g > 7.0f ? 7.0f : g;
     u = u > 7.0f ? 7.0f : u;
     u = u < -7.0f ? -7.0f : u;

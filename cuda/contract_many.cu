@@ -60,7 +60,7 @@ static __global__ void __launch_bounds__(ACTIVATE_THREADS) activate_rows(frame f
     frame_begin(f);
     frame_wait(f);
     for (size_t i = (size_t)blockIdx.x * ACTIVATE_THREADS + threadIdx.x; i < n; i += stride)
-        store_mid(p, i, contract_activation(gate[i], up[i], p.clamped));
+        store_mid(p, i, contract_activation(gate[i], up[i], p.act));
     frame_end(f);
 }
 

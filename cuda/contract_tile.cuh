@@ -454,7 +454,7 @@ static __device__ __forceinline__ void write_mid(const gemm &p, const token_tile
             const float gate = __fmaf_rn(gate_factor, sum[0][j / 2][e], gate_bias);
             const float up = __fmaf_rn(up_factor, sum[1][j / 2][e], up_bias);
             store_mid(p, (size_t)output_row(p, tile.first + t) * p.rows + r,
-                      contract_activation(gate, up, p.clamped));
+                      contract_activation(gate, up, p.act));
         }
     }
 }

@@ -37,11 +37,12 @@ static __global__ void __launch_bounds__(32) delta_prepare(frame f, const gpu_de
         q[i] *= fq;
         k[i] *= fk;
     }
-    float *ba = d.ba + (size_t)t * 2 * d.n_v + h * 2 * s.ratio;
     for (int i = lane; i < s.ratio; i += 32) {
-        const int v = h * s.ratio + i;
-        ba[i] = sigmoid(ba[i]);
-        ba[s.ratio + i] = log_decay(ba[s.ratio + i], d.dt_bias[v], d.a[v]);
+        const int v = d.tiled ? h + i * d.n_k : h * s.ratio + i;
+        float *beta = d.ba + (size_t)t * 2 * d.n_v + gate_of(d, s, v);
+        float *decay = beta + decay_step(d, s);
+        *beta = sigmoid(*beta);
+        *decay = log_decay(*decay, d.dt_bias[v], d.a[v]);
     }
     frame_end(f);
 }
@@ -58,21 +59,20 @@ template <int DIM>
 static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const gpu_delta &d,
                                                  const delta_sizes &s, int head, int column, int t0)
 {
-    const int n = min((int)TILE, d.n - t0);
+    const int n = min((int)TILE, d.n - t0), key = key_head_of(d, s, head) * DIM;
     const int per_token = (2 * DIM + COLUMNS) / 4;
     for (int i = threadIdx.x; i < n * per_token; i += THREADS) {
         const int t = i / per_token, at = i % per_token * 4;
         const float *from = d.mixed + (size_t)(t0 + t) * s.channels;
         delta_token<DIM> *to = &tile[t];
-        if (at < DIM) copy16(to->q + at, from + head / s.ratio * DIM + at);
-        else if (at < 2 * DIM)
-            copy16(to->k + at - DIM, from + s.keys + head / s.ratio * DIM + at - DIM);
+        if (at < DIM) copy16(to->q + at, from + key + at);
+        else if (at < 2 * DIM) copy16(to->k + at - DIM, from + s.keys + key + at - DIM);
         else copy16(to->v + at - 2 * DIM, from + 2 * s.keys + head * DIM + column + at - 2 * DIM);
     }
     for (int t = threadIdx.x; t < n; t += THREADS) {
-        const float *ba = d.ba + (size_t)(t0 + t) * 2 * d.n_v + head / s.ratio * 2 * s.ratio;
-        tile[t].beta = ba[head % s.ratio];
-        tile[t].log_decay = ba[s.ratio + head % s.ratio];
+        const float *ba = d.ba + (size_t)(t0 + t) * 2 * d.n_v + gate_of(d, s, head);
+        tile[t].beta = ba[0];
+        tile[t].log_decay = ba[decay_step(d, s)];
     }
     copy_commit();
 }

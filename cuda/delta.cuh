@@ -14,6 +14,29 @@ static __host__ __device__ __forceinline__ delta_sizes sizes_of(const gpu_delta 
     return { d.n_k * d.dim, d.n_v * d.dim, (2 * d.n_k + d.n_v) * d.dim, d.n_v / d.n_k };
 }
 
+/* The key head of value head v, and which of its value heads that is. */
+static __device__ __forceinline__ int key_head_of(const gpu_delta &d, const delta_sizes &s, int v)
+{
+    return d.tiled ? v % d.n_k : v / s.ratio;
+}
+
+static __device__ __forceinline__ int rank_of(const gpu_delta &d, const delta_sizes &s, int v)
+{
+    return d.tiled ? v / d.n_k : v % s.ratio;
+}
+
+/* Where value head v has its write strength among a token's gates; its decay is decay_step further
+ * on. */
+static __device__ __forceinline__ int gate_of(const gpu_delta &d, const delta_sizes &s, int v)
+{
+    return d.apart ? v : key_head_of(d, s, v) * 2 * s.ratio + rank_of(d, s, v);
+}
+
+static __device__ __forceinline__ int decay_step(const gpu_delta &d, const delta_sizes &s)
+{
+    return d.apart ? d.n_v : s.ratio;
+}
+
 /* log of the decay */
 static __device__ __forceinline__ float log_decay(float alpha, float dt_bias, float a)
 {

@@ -177,9 +177,9 @@ static __device__ __forceinline__ void take_gates(solve_memory<DIM> &m, const gp
     #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int t = 2 * lane + i;
-        const float *ba = d.ba + (size_t)(token + t) * 2 * d.n_v + head / s.ratio * 2 * s.ratio;
-        const float g = log_decay(ba[s.ratio + head % s.ratio], d.dt_bias[head], d.a[head]);
-        m.beta[t] = sigmoid(ba[head % s.ratio]);
+        const float *ba = d.ba + (size_t)(token + t) * 2 * d.n_v + gate_of(d, s, head);
+        const float g = log_decay(ba[decay_step(d, s)], d.dt_bias[head], d.a[head]);
+        m.beta[t] = sigmoid(ba[0]);
         sum[i] = g < -128.0f ? -128.0f : g;
     }
     sum[1] += sum[0];
@@ -490,7 +490,7 @@ static __global__ void __launch_bounds__(SOLVE_THREADS, 2) delta_solve(frame f, 
     solve_memory<DIM> &m = *(solve_memory<DIM> *)solve_shared;
     const delta_sizes s = sizes_of(d);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int head = blockIdx.x, key_head = head / s.ratio, chunk = blockIdx.y;
+    const int head = blockIdx.x, key_head = key_head_of(d, s, head), chunk = blockIdx.y;
     const int token = first + chunk * TOKENS;
     const chunk_view<DIM> to = view_of<DIM>(d, chunk, head);
 
@@ -508,7 +508,8 @@ static __global__ void __launch_bounds__(SOLVE_THREADS, 2) delta_solve(frame f, 
     make_squares(m, warp, lane);
     __syncthreads();
     if (warp < 2) invert_diagonal(m, threadIdx.x);
-    else if (head % s.ratio == 0) put_keys(keys_of<DIM>(d, chunk, key_head), m, warp - 2, 6, lane);
+    else if (rank_of(d, s, head) == 0)
+        put_keys(keys_of<DIM>(d, chunk, key_head), m, warp - 2, 6, lane);
     put_gates(to.gates, m, threadIdx.x);
     __syncthreads();
     const float *row = d.mixed + (size_t)token * s.channels;
@@ -541,11 +542,11 @@ template <int DIM> static constexpr size_t carry_bytes(int stages)
 /* Operand number i of the slab, W, P and K of each chunk in turn, on its way to shared memory. */
 template <int DIM>
 static __device__ __forceinline__ void fetch_piece(uint8_t *to, const gpu_delta &d, int i,
-                                                   int n_chunk, int head, int ratio)
+                                                   int n_chunk, int head, int key_head)
 {
     const int chunk = i / 3, which = i % 3;
     if (chunk < n_chunk) {
-        const uint4 *from = which == 2 ? keys_of<DIM>(d, chunk, head / ratio) :
+        const uint4 *from = which == 2 ? keys_of<DIM>(d, chunk, key_head) :
                             which == 1 ? view_of<DIM>(d, chunk, head).p :
                                          view_of<DIM>(d, chunk, head).w;
         for (int at = threadIdx.x; at < (int)(piece<DIM> / 16); at += CARRY_THREADS)
@@ -619,6 +620,7 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(frame f, con
     const delta_sizes s = sizes_of(d);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = warp % 2, partner = warp ^ 1;
     const int head = blockIdx.x, column = blockIdx.y * CARRY_COLUMNS + warp / 2 * 16;
+    const int key_head = key_head_of(d, s, head);
     float *state = d.state + (size_t)head * DIM * DIM + column + lane / 4;
     float S[ROWS][4];                    /* S[i][c]: row 8 i + lane % 4 * 2 + c % 2 of the half,
                                           * column lane / 4 + c / 2 * 8 */
@@ -628,7 +630,7 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(frame f, con
     frame_wait(f);
     #pragma unroll
     for (int i = 0; i < STAGES - 1; i++)
-        fetch_piece<DIM>(carry_shared + i * piece<DIM>, d, i, n_chunk, head, s.ratio);
+        fetch_piece<DIM>(carry_shared + i * piece<DIM>, d, i, n_chunk, head, key_head);
     #pragma unroll
     for (int i = 0; i < ROWS; i++)
         #pragma unroll
@@ -641,7 +643,7 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(frame f, con
         __syncthreads();
         const int ahead = now + STAGES - 1;
         fetch_piece<DIM>(carry_shared + ahead % STAGES * piece<DIM>, d, ahead, n_chunk, head,
-                         s.ratio);
+                         key_head);
         return (const uint4 *)(carry_shared + now++ % STAGES * piece<DIM>);
     };
 

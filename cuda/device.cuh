@@ -256,6 +256,10 @@ static __device__ __forceinline__ uint32_t pack_halves(float lo, float hi)
     const __half2 v = __floats2half2_rn(lo, hi);
     return *(const uint32_t *)&v;
 }
+static __device__ __forceinline__ float2 unpack_halves(uint32_t v)
+{
+    return __half22float2(*(const __half2 *)&v);
+}
 #else
 typedef __nv_bfloat16 half16;
 static __device__ __forceinline__ uint32_t pack_halves(float lo, float hi)
@@ -263,7 +267,18 @@ static __device__ __forceinline__ uint32_t pack_halves(float lo, float hi)
     const __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
     return *(const uint32_t *)&v;
 }
+static __device__ __forceinline__ float2 unpack_halves(uint32_t v)
+{
+    return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xFFFF0000u));
+}
 #endif
+
+/* What pack_halves leaves out, as such floats again: the sum of both has 16 bits or more. */
+static __device__ __forceinline__ uint32_t pack_lows(float lo, float hi)
+{
+    const float2 high = unpack_halves(pack_halves(lo, hi));
+    return pack_halves(lo - high.x, hi - high.y);
+}
 
 /* d[16, 8] += a[16, 16] * b[16, 8] in the registers of a warp, as mma.m16n8k16 lays them out: with
  * g = lane / 4 and t = lane % 4, a[0] holds row g, columns 2t and 2t+1; a[1] row g+8; a[2], a[3]

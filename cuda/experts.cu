@@ -81,7 +81,7 @@ layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a)
     up.k = a->k;
     up.cols = a->gate.cols;
     up.n_ff = n_ff;
-    up.clamped = a->clamped;
+    up.act = a->act;
     up.x = (const uint8_t *)in->blocks;
     up.x_rows = in->rows;
     up.mid = few.scratch.mid;
@@ -135,34 +135,43 @@ static void down_by_type(gpu *g, int type, const down_args *a, int n, uint64_t b
     }
 }
 
-void shared_apart(gpu *g, gpu_input *in, const gpu_expert_args *a, const few_scratch *s)
+void few_gate_up(gpu *g, const gpu_input *in, const gpu_matrix *gate, const gpu_matrix *up,
+                 gpu_activation act, uint8_t *mid, float *mid_rows)
 {
-    const int n_ff = a->shared_gate.rows;
-    const uint64_t bytes = a->shared_gate.row_bytes * 2 * (uint64_t)n_ff;
-    up_args up = {};
+    up_args a = {};
+    a.shared_gate = slab_of_matrix(gate);
+    a.shared_up = slab_of_matrix(up);
+    a.n_shared = in->n;
+    a.k = 1;
+    a.cols = in->cols;
+    a.n_ff = gate->rows;
+    a.act = act;
+    a.x = (const uint8_t *)in->blocks;
+    a.x_rows = in->rows;
+    a.mid = mid;
+    a.mid_rows = mid_rows;
+    up_by_type(g, gate->type, &a, gate->row_bytes * 2 * (uint64_t)gate->rows);
+}
 
-    up.shared_gate = slab_of_matrix(&a->shared_gate);
-    up.shared_up = slab_of_matrix(&a->shared_up);
-    up.n_shared = in->n;
-    up.k = 1;
-    up.cols = in->cols;
-    up.n_ff = n_ff;
-    up.x = (const uint8_t *)in->blocks;
-    up.x_rows = in->rows;
-    up.mid = s->apart_mid;
-    up.mid_rows = s->apart_rows;
-    up_by_type(g, a->shared_gate.type, &up, bytes);
-
+void few_down(gpu *g, int n, const gpu_matrix *down, const float *mid_rows, float *y, bool add)
+{
     gpu_input mid = {};
     mid.kind = GPU_PLAIN;
-    mid.n = in->n;
-    mid.cols = n_ff;
-    mid.x = s->apart_rows;
-    gpu_product down = {};
-    down.y = s->shared_y;
-    down.y_stride = a->shared_down.rows;
-    down.w = a->shared_down;
-    gpu_project(g, &mid, &down, 1);
+    mid.n = n;
+    mid.cols = down->cols;
+    mid.x = mid_rows;
+    gpu_product p = {};
+    p.y = y;
+    p.y_stride = down->rows;
+    p.add = add;
+    p.w = *down;
+    gpu_project(g, &mid, &p, 1);
+}
+
+void shared_apart(gpu *g, gpu_input *in, const gpu_expert_args *a, const few_scratch *s)
+{
+    few_gate_up(g, in, &a->shared_gate, &a->shared_up, a->act, s->apart_mid, s->apart_rows);
+    few_down(g, in->n, &a->shared_down, s->apart_rows, s->shared_y, false);
 }
 
 static void experts_few(gpu *g, gpu_input *in, const gpu_expert_args *a)

@@ -96,7 +96,7 @@ typedef struct up_args {
     choice chosen;
     int n_slot, n_shared, k;             /* slots; tokens with a shared expert in this launch */
     int cols, n_ff;
-    bool clamped;
+    gpu_activation act;
     const uint8_t *x;                    /* [n] int8 forms */
     const float *x_rows;                 /* [n, cols] */
     uint8_t *mid;                        /* [n_slot + n_shared] int8 forms */
@@ -237,7 +237,7 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
     __syncthreads();
     if (warp == 0)
         store_mid(a, slot, group, contract_activation(gate_sum[threadIdx.x], up_sum[threadIdx.x],
-                                                      a.clamped && !is_shared));
+                                                      a.act));
     frame_end(f);
 }
 
@@ -508,6 +508,13 @@ layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a);
 
 /* The input's finished values and int8 form, where no router made them. */
 void few_input(gpu *g, gpu_input *in);
+
+/* Gate, up and the activation of a network that all tokens of the input, which few_input has
+ * finished, go through: mid [n] int8 forms, mid_rows [n, gate->rows]. */
+void few_gate_up(gpu *g, const gpu_input *in, const gpu_matrix *gate, const gpu_matrix *up,
+                 gpu_activation act, uint8_t *mid, float *mid_rows);
+/* down of it. add: y += instead of y = */
+void few_down(gpu *g, int n, const gpu_matrix *down, const float *mid_rows, float *y, bool add);
 
 /* The shared expert by kernels of its own: other formats, or another width. */
 void shared_apart(gpu *g, gpu_input *in, const gpu_expert_args *a, const few_scratch *s);

@@ -140,7 +140,7 @@ static __global__ void __launch_bounds__(JOIN_THREADS) activate_all(frame f, con
     frame_begin(f);
     frame_wait(f);
     for (size_t i = (size_t)blockIdx.x * JOIN_THREADS + threadIdx.x; i < n; i += stride)
-        store_mid(p, i, activate(gate[i], up[i], p.clamped));
+        store_mid(p, i, activate(gate[i], up[i], p.act));
     frame_end(f);
 }
 
@@ -224,7 +224,7 @@ static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(frame f, con
 typedef struct scratch {
     slot_lists lists;
     float *mid_rows;                     /* [n * k, n_ff]: for F32 downs, or ups before the
-                                          * activation */
+                                          * activation, or what mid_halves leave out */
     void *mid_halves;                    /* [n * k, n_ff]: for all other downs; or int8 forms */
     float *y;                            /* [n * k, n_embd] by slot; gates before the activation */
     float *y_shared;                     /* [n, n_embd] */
@@ -293,6 +293,11 @@ static const void *input_of(const gpu_input *in, const gpu_expert_args *a, int t
     return gemm_is_float(type) ? (const void *)in->rows : in->halves;
 }
 
+static const void *lows_of(const gpu_input *in, int type)
+{
+    return is_half_weight(type) ? in->lows : NULL;
+}
+
 /* base holds all that gate and up have in common: tokens, sizes, the activation and the kind of
  * mid. */
 static void gate_and_up(gpu *g, const gpu_input *in, const gpu_expert_args *a, const gemm *base,
@@ -303,6 +308,7 @@ static void gate_and_up(gpu *g, const gpu_input *in, const gpu_expert_args *a, c
     p.w = *gate;
     p.type = gate_type;
     p.x = input_of(in, a, gate_type, s);
+    p.x_low = lows_of(in, gate_type);
     if (gate_type == up_type) {
         p.up = *up;
         multiply(g, a, &p);
@@ -314,6 +320,7 @@ static void gate_and_up(gpu *g, const gpu_input *in, const gpu_expert_args *a, c
     p.w = *up;
     p.type = up_type;
     p.x = input_of(in, a, up_type, s);
+    p.x_low = lows_of(in, up_type);
     p.y = s->mid_rows;
     multiply(g, a, &p);
     if (a->contract)
@@ -323,10 +330,17 @@ static void gate_and_up(gpu *g, const gpu_input *in, const gpu_expert_args *a, c
                (const float *)s->y, (const float *)s->mid_rows);
 }
 
-static void set_mid(gemm *p, const scratch *s, const gpu_expert_args *a, int down_type)
+/* Where all three are of 16 bits, but gates and ups of one type, nothing else is in mid_rows. */
+static void set_mid(gemm *p, const scratch *s, const gpu_input *in, const gpu_expert_args *a,
+                    int gate_type, int up_type, int down_type)
 {
-    if (gemm_is_float(down_type) || by_contract(a, down_type)) p->mid_rows = s->mid_rows;
-    else p->mid_halves = s->mid_halves;
+    if (gemm_is_float(down_type) || by_contract(a, down_type)) {
+        p->mid_rows = s->mid_rows;
+        return;
+    }
+    p->mid_halves = s->mid_halves;
+    if (in->lows && is_half_weight(gate_type) && gate_type == up_type && is_half_weight(down_type))
+        p->mid_lows = s->mid_rows;
 }
 
 static const void *mid_of(const scratch *s, int down_type)
@@ -343,8 +357,8 @@ static void shared_expert(gpu *g, const gpu_input *in, const gpu_expert_args *a,
     p.rows = a->shared_gate.rows;
     p.cols = a->shared_gate.cols;
     p.n = in->n;
-    p.clamped = a->clamped;
-    set_mid(&p, s, a, a->shared_down.type);
+    p.act = a->act;
+    set_mid(&p, s, in, a, a->shared_gate.type, a->shared_up.type, a->shared_down.type);
     gate_and_up(g, in, a, &p, &gate, a->shared_gate.type, &up, a->shared_up.type, s);
     if (by_contract(a, a->shared_down.type))
         contract_quantise(g, s->mid_halves, s->mid_rows, in->n, p.rows, NULL, NULL);
@@ -354,6 +368,7 @@ static void shared_expert(gpu *g, const gpu_input *in, const gpu_expert_args *a,
     down.cols = a->shared_down.cols;
     down.w = matrix_of(&a->shared_down);
     down.x = mid_of(s, down.type);
+    down.x_low = p.mid_lows;
     down.n = in->n;
     down.y = s->y_shared;
     down.y_stride = down.rows;
@@ -400,8 +415,8 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     p.rows = a->gate.rows;
     p.cols = a->gate.cols;
     p.gather = a->k;
-    p.clamped = a->clamped;
-    set_mid(&p, s, a, a->down.type);
+    p.act = a->act;
+    set_mid(&p, s, in, a, a->gate.type, a->up.type, a->down.type);
     gate_and_up(g, in, a, &p, &gate, a->gate.type, &up, a->up.type, s);
     if (by_contract(a, a->down.type))
         contract_quantise(g, s->mid_halves, s->mid_rows, n_slot, p.rows, from, from + range.count);
@@ -412,6 +427,7 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     down.cols = a->down.cols;
     down.w = bank_of(&a->down, at ? at + 2 : NULL, range.first);
     down.x = mid_of(s, down.type);
+    down.x_low = p.mid_lows;
     down.scatter = true;
     down.y = y;
     down.y_stride = down.rows;

@@ -154,7 +154,7 @@ static __global__ void __launch_bounds__(BESIDE_THREADS, 2) beside_up(frame f,
         __syncthreads();
         for (int t = threadIdx.x / 32; t < n; t += blockDim.x / 32)
             store_mid(a, at + t, group, contract_activation(gate_sum[t][lane], up_sum[t][lane],
-                                                            a.clamped));
+                                                            a.act));
         __syncthreads();
     }
     frame_end(f);
@@ -379,7 +379,7 @@ void gpu_experts_beside_begin(gpu *g, gpu_input *in, const gpu_expert_args *a, c
     up.up = slab_of_bank(&a->up);
     up.cols = a->gate.cols;
     up.n_ff = a->gate.rows;
-    up.clamped = a->clamped;
+    up.act = a->act;
     up.x = s.x;
     up.x_rows = in->rows;
     up.mid = s.mid;

@@ -555,6 +555,10 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
         shared_apart(g, in, a, &layer.scratch);
         early = true;
     }
+    if (a->beside) {
+        gpu_network(g, a->beside_in, a->beside);
+        early = true;
+    }
     if (s->hot || layer.up.n_shared) {
         split_up_args up = {};
         (up_args &)up = layer.up;

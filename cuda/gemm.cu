@@ -157,6 +157,7 @@ void project_many(gpu *g, gpu_input *in, const gpu_product *list, int n_product)
         p.cols = w->cols;
         p.w = { w->data, NULL, w->row_bytes, 0, w->bias, NULL, w->scale };
         p.x = gemm_is_float(w->type) ? (const void *)in->rows : in->halves;
+        p.x_low = is_half_weight(w->type) ? in->lows : NULL;
         p.n = in->n;
         p.y = convolved ? from->conv.raw : from->y;
         p.y_stride = convolved ? w->rows : from->y_stride;

@@ -3,8 +3,11 @@
  * A product has one matrix, or two of the same type and size whose rows an activation joins, and
  * takes its tokens in tiles: runs of the batch, or of the batch's slots sorted by expert. gemm.cu,
  * gemm_fp4.cu and gemm_types.cu multiply 16-bit activations on tensor cores, gemm_float.cu F32 ones
- * exactly; prepare.cu makes both kinds of activations, experts_batch.cu sorts slots. Internal to
- * cuda/. */
+ * exactly; prepare.cu makes both kinds of activations, experts_batch.cu sorts slots.
+ *
+ * Weights of 16 bits can have activations that are the sum of two 16-bit floats, x + x_low: then
+ * what is lost is 2^-18 of a value, and not 2^-9. With quantised weights, which are off by more,
+ * that would buy nothing. Internal to cuda/. */
 #ifndef CUDA_GEMM_CUH
 #define CUDA_GEMM_CUH
 
@@ -28,6 +31,8 @@ typedef struct gemm {
     int type, rows, cols;
     gemm_matrix w, up;                   /* with up: activation(w x, up x) */
     const void *x;                       /* [., cols], 16-bit or F32 */
+    const void *x_low;                   /* likewise, what x leaves out; or NULL. Only where
+                                          * is_half_weight(type) */
     int n;                               /* rows of x; with tiles, slots */
     const token_tile *tiles;             /* NULL: runs of tile_tokens rows of x */
     const int32_t *tile_from, *tile_to;  /* of those *tile_from .. *tile_to - 1, at most max_tile */
@@ -40,8 +45,10 @@ typedef struct gemm {
     int y_stride;
     bool add;
     void *mid_halves;                    /* two: [n, rows] of 16 bits, or ... */
+    void *mid_lows;                      /* (with what they leave out, or NULL; only where
+                                          * is_half_weight(type)) */
     float *mid_rows;                     /* ... [n, rows] */
-    bool clamped;                        /* which activation */
+    gpu_activation act;
 } gemm;
 
 static inline bool gemm_is_float(int type) { return type == QT_F32; }
@@ -101,10 +108,12 @@ static __device__ __forceinline__ float bias_of(const gemm_matrix &m, int expert
     return m.bias ? m.bias[(size_t)expert * rows + r] : 0.0f;
 }
 
-/* SwiGLU, or gpt-oss's variant of it, where the gate is not clamped from below. */
-static __device__ __forceinline__ float activate(float g, float u, bool clamped)
+/* In F32, as accurate as the chip's own exp. gpt-oss's gate is not clamped from below. */
+static __device__ __forceinline__ float activate(float g, float u, gpu_activation act)
 {
-    if (!clamped) return silu(g) * u;
+    if (act == GPU_SWIGLU) return silu(g) * u;
+    if (act == GPU_GEGLU)
+        return g / (1.0f + expf(-g * fmaf(g * g, 0x1.2444f2p-4f, 0x1.988454p+0f))) * u;
     if (g > 7.0f) g = 7.0f;
     if (u > 7.0f) u = 7.0f;
     if (u < -7.0f) u = -7.0f;
@@ -132,6 +141,11 @@ static __device__ __forceinline__ void store_mid(const gemm &p, size_t at, float
 {
     if (p.mid_halves) ((uint16_t *)p.mid_halves)[at] = (uint16_t)pack_halves(v, 0.0f);
     else p.mid_rows[at] = v;
+}
+
+static __device__ __forceinline__ void store_mid_low(const gemm &p, size_t at, float v)
+{
+    if (p.mid_lows) ((uint16_t *)p.mid_lows)[at] = (uint16_t)pack_lows(v, 0.0f);
 }
 
 #endif

@@ -1,34 +1,36 @@
 /* gemm_float.cu - products of many tokens with F32 weights, exact: routers, and small models.
  *
  * A router has few rows, so its product has few tiles, fewer than the chip has multiprocessors: a
- * block shares out the columns of its tile among groups of threads. A tile is SIDE rows by SIDE
- * tokens. Columns are cut into runs of 64; group g of GROUPS holds sums of the whole tile, takes
- * runs g, g + GROUPS, ... through shared memory of its own, and waits for no other group until all
- * leave their sums to be added.
+ * block shares out the columns of its tile among groups of threads. A tile is SIDE rows by TOKENS
+ * tokens, SIDE or half of it. Columns are cut into runs of 64; group g of GROUPS holds sums of the
+ * whole tile, takes runs g, g + GROUPS, ... through shared memory of its own, and waits for no
+ * other group until all leave their sums to be added.
  *
  * The order of a sum: within a run a chain of fmas in the order of k; runs are added to their
  * group's sum, groups to each other, in order. So rounding errors grow with the length of a run
- * plus the number of runs, not with their product. GROUPS depends on the rows alone, and SIDE is no
- * part of the order: a token has the same bits in any batch.
+ * plus the number of runs, not with their product. GROUPS depends on the rows alone, and the tile's
+ * size is no part of the order: a token has the same bits in any batch.
  *
  * A matrix of a few rows goes to a kernel where a warp takes a token. gemm.cu takes other
  * weights. */
 #include "cuda/gemm.cuh"
 
 enum { STEP = 16, RUN = 4 };             /* columns that are fetched at a time; steps of a run */
-enum { EACH = 8 };                       /* tokens of a thread */
 enum { THIN_ROWS = 8, THIN_WARPS = 8 };
+enum { SMALLEST_ROWS = 128 };            /* a router's, with the smallest tiles */
 
 /* A group has SIDE threads. A warp makes SIDE rows by 32 tokens, a lane SIDE / 8 rows, which are 8
- * apart, by 8 tokens. Shared memory holds two steps of each group, and later all sums: no more than
- * the 64 KB that every chip has. */
-template <int SIDE, int GROUPS> struct shape {
-    enum { ROWS = SIDE / 8, THREADS = SIDE * GROUPS };
+ * apart, by 8 tokens; or half as many tokens. Shared memory holds two steps of each group, and
+ * later all sums: no more than the 64 KB that every chip has. */
+template <int SIDE, int TOKENS, int GROUPS> struct shape {
+    enum { ROWS = SIDE / 8, EACH = 8 * TOKENS / SIDE, THREADS = SIDE * GROUPS };
+    enum { FETCHED = 4 + EACH / 2 };     /* rows that a thread fetches: of weights, activations */
     enum { BLOCKS = 384 / THREADS };     /* registers for so many on a multiprocessor */
-    enum { STAGE = 2 * SIDE * STEP };    /* floats of a step: weights, then activations */
-    enum { STAGES = 2 * STAGE * GROUPS, SUMS = SIDE * SIDE * GROUPS };
+    enum { STAGE = (SIDE + TOKENS) * STEP };     /* floats of a step: weights, then activations */
+    enum { STAGES = 2 * STAGE * GROUPS, SUMS = SIDE * TOKENS * GROUPS };
     static constexpr size_t SMEM = (STAGES > SUMS ? STAGES : SUMS) * sizeof(float);
-    static_assert(SMEM <= 65536 && EACH % GROUPS == 0, "shape");
+    static_assert(SMEM <= 65536 && int(EACH) % GROUPS == 0 && (TOKENS == SIDE || SIDE == 32),
+                  "shape");
 };
 
 /* A thread's first row and token in the tile. Lanes are dealt out so that rows do not depend on bit
@@ -83,19 +85,19 @@ static __device__ __forceinline__ const float *tile_row(const gemm &p, int exper
 
 /* Columns k .. k + STEP - 1, by the group's thread t: of each of its rows one chunk. Zeros past the
  * last column. */
-template <int SIDE>
-static __device__ __forceinline__ void fetch(float *stage, const float *const (&from)[8], int t,
-                                             int k, int cols, bool vectors)
+template <int SIDE, int FETCHED>
+static __device__ __forceinline__ void fetch(float *stage, const float *const (&from)[FETCHED],
+                                             int t, int k, int cols, bool vectors)
 {
     float *to = stage + t / 4 * STEP + chunk_at(t / 4, t % 4);
     k += t % 4 * 4;
     if (vectors && k < cols) {
         #pragma unroll
-        for (int i = 0; i < 8; i++) copy16(to + i * (SIDE / 4) * STEP, from[i] + k);
+        for (int i = 0; i < FETCHED; i++) copy16(to + i * (SIDE / 4) * STEP, from[i] + k);
         return;
     }
     #pragma unroll
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < FETCHED; i++)
         *(float4 *)(to + i * (SIDE / 4) * STEP) = load_four(from[i], k, cols, vectors);
 }
 
@@ -108,7 +110,7 @@ template <int SIDE> static __device__ __forceinline__ void group_sync(int group)
 /* ---- sums ------------------------------------------------------------------------------------ */
 
 /* run[j][i] += the products of one step. */
-template <int ROWS>
+template <int ROWS, int EACH>
 static __device__ __forceinline__ void multiply(float (&run)[EACH][ROWS], const float *stage,
                                                 thread_place at)
 {
@@ -135,15 +137,16 @@ static __device__ __forceinline__ void multiply(float (&run)[EACH][ROWS], const 
 }
 
 /* The sums of the group's runs. from: rows that the thread fetches, weights and activations. */
-template <int SIDE, int GROUPS>
+template <int SIDE, int GROUPS, int EACH, int FETCHED>
 static __device__ __forceinline__ void sum_runs(float (&sum)[EACH][SIDE / 8], float *stages,
-                                                const float *const (&from)[8], thread_place at,
-                                                int cols, bool vectors)
+                                                const float *const (&from)[FETCHED],
+                                                thread_place at, int cols, bool vectors)
 {
+    constexpr int STAGE = shape<SIDE, EACH * SIDE / 8, GROUPS>::STAGE;
     const int group = threadIdx.x / SIDE, t = threadIdx.x % SIDE;
     const int n_step = (cols + STEP - 1) / STEP;
     float run[EACH][SIDE / 8] = {};
-    float *now = stages, *other = stages + shape<SIDE, GROUPS>::STAGE;
+    float *now = stages, *other = stages + STAGE;
     int step = RUN * group;
 
     if (step < n_step) fetch<SIDE>(now, from, t, STEP * step, cols, vectors);
@@ -200,13 +203,13 @@ static __device__ __forceinline__ void write_token(const gemm &p, const float (&
         if (row >= p.rows) break;
         const float gate = fmaf(factor, v[i], bias_of(p.w, expert, p.rows, row));
         const float up = fmaf(up_factor, v[i + ROWS / 2], bias_of(p.up, expert, p.rows, row));
-        store_mid(p, out + row, activate(gate, up, p.clamped));
+        store_mid(p, out + row, activate(gate, up, p.act));
     }
 }
 
 /* All groups leave their sums; then each adds those of some tokens. n: the tile's tokens from
  * position on. */
-template <int SIDE, int GROUPS>
+template <int SIDE, int GROUPS, int EACH>
 static __device__ __forceinline__ void join_groups(const gemm &p, float *left,
                                                    const float (&sum)[EACH][SIDE / 8],
                                                    thread_place at, int expert, int position, int n)
@@ -237,15 +240,16 @@ static __device__ __forceinline__ void join_groups(const gemm &p, float *left,
     }
 }
 
-/* A tile of tokens may be longer than SIDE: then it is taken in parts. */
-template <int SIDE, int GROUPS>
-static __global__ void __launch_bounds__(SIDE * GROUPS, shape<SIDE, GROUPS>::BLOCKS)
+/* A tile of tokens may be longer than TOKENS: then it is taken in parts. */
+template <int SIDE, int TOKENS, int GROUPS>
+static __global__ void __launch_bounds__(SIDE * GROUPS, shape<SIDE, TOKENS, GROUPS>::BLOCKS)
 gemm_floats(frame f, const gemm p, bool vectors)
 {
+    typedef shape<SIDE, TOKENS, GROUPS> S;
     extern __shared__ __align__(16) float shared[];
     const int group = threadIdx.x / SIDE, t = threadIdx.x % SIDE;
     const thread_place at = place_of(t);
-    const float *from[8];
+    const float *from[S::FETCHED];
     token_tile tile;
 
     frame_begin(f);
@@ -257,17 +261,16 @@ gemm_floats(frame f, const gemm p, bool vectors)
     #pragma unroll
     for (int i = 0; i < 4; i++)
         from[i] = tile_row<SIDE>(p, tile.expert, t / 4 + i * (SIDE / 4));
-    for (int done = 0; done < tile.n; done += SIDE) {
-        const int first = tile.first + done, n = min(SIDE, tile.n - done);
-        float sum[EACH][SIDE / 8] = {};
+    for (int done = 0; done < tile.n; done += TOKENS) {
+        const int first = tile.first + done, n = min(TOKENS, tile.n - done);
+        float sum[S::EACH][SIDE / 8] = {};
         #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < S::FETCHED - 4; i++) {
             const int token = min(t / 4 + i * (SIDE / 4), n - 1);
             from[4 + i] = (const float *)p.x + (size_t)input_row(p, first + token) * p.cols;
         }
         __syncthreads();                 /* nobody reads the sums of the previous part any more */
-        sum_runs<SIDE, GROUPS>(sum, shared + group * 2 * shape<SIDE, GROUPS>::STAGE, from, at,
-                               p.cols, vectors);
+        sum_runs<SIDE, GROUPS>(sum, shared + group * 2 * S::STAGE, from, at, p.cols, vectors);
         join_groups<SIDE, GROUPS>(p, shared, sum, at, tile.expert, first, n);
     }
     frame_end(f);
@@ -319,28 +322,41 @@ static bool is_aligned(const gemm_matrix *m)
     return (uintptr_t)m->data % 16 == 0 && m->row_bytes % 16 == 0 && m->slab_bytes % 16 == 0;
 }
 
-/* Blocks of a product in tiles of this side. */
-static dim3 tiles_of(const gemm *p, int side)
+/* Blocks of a product in tiles of this size. */
+static dim3 tiles_of(const gemm *p, int side, int tokens)
 {
     return dim3(ceil_div((uint64_t)p->rows * (p->up.data ? 2 : 1), (uint64_t)side),
-                p->tiles ? (unsigned)p->max_tile : ceil_div((uint64_t)p->n, (uint64_t)side));
+                p->tiles ? (unsigned)p->max_tile : ceil_div((uint64_t)p->n, (uint64_t)tokens));
 }
 
-template <int SIDE, int GROUPS>
+template <int SIDE, int TOKENS, int GROUPS>
 static void run_tiles(gpu *g, const gemm *p, uint64_t bytes, bool vectors)
 {
+    typedef shape<SIDE, TOKENS, GROUPS> S;
     gemm tiled = *p;
-    if (!p->tiles) tiled.tile_tokens = SIDE;
-    launch(g, p->name, bytes, gemm_floats<SIDE, GROUPS>, tiles_of(p, SIDE),
-           shape<SIDE, GROUPS>::THREADS, shape<SIDE, GROUPS>::SMEM, tiled, vectors);
+    if (!p->tiles) tiled.tile_tokens = TOKENS;
+    launch(g, p->name, bytes, gemm_floats<SIDE, TOKENS, GROUPS>, tiles_of(p, SIDE, TOKENS),
+           S::THREADS, S::SMEM, tiled, vectors);
+}
+
+/* Tiles of side by side leave half of the chip idle. */
+static bool is_half_idle(const gpu *g, const gemm *p, int side)
+{
+    const dim3 tiles = tiles_of(p, side, side);
+    return 2 * (uint64_t)tiles.x * tiles.y <= (uint64_t)g->n_sm;
 }
 
 /* Small tiles, with the same bits, where few tokens share a tile, or large ones would leave half of
  * the chip idle. */
 static bool wants_small(const gpu *g, const gemm *p)
 {
-    const dim3 large = tiles_of(p, 64);
-    return p->tiles ? p->tile_tokens <= 32 : 2 * (uint64_t)large.x * large.y <= (uint64_t)g->n_sm;
+    return p->tiles ? p->tile_tokens <= 32 : is_half_idle(g, p, 64);
+}
+
+/* Still smaller ones. With more rows there are enough of the others from some 100 tokens on. */
+static bool wants_smallest(const gpu *g, const gemm *p)
+{
+    return !p->tiles && !p->up.data && p->rows <= SMALLEST_ROWS && is_half_idle(g, p, 32);
 }
 
 void gemm_run_float(gpu *g, const gemm *p)
@@ -352,7 +368,8 @@ void gemm_run_float(gpu *g, const gemm *p)
     if (!p->tiles && !p->up.data && p->rows <= THIN_ROWS)
         launch(g, p->name, bytes, gemm_thin, ceil_div((uint64_t)p->n, THIN_WARPS),
                32 * THIN_WARPS, 0, *p, vectors);
-    else if (p->rows * (p->up.data ? 2 : 1) <= 32) run_tiles<32, 8>(g, p, bytes, vectors);
-    else if (wants_small(g, p)) run_tiles<32, 4>(g, p, bytes, vectors);
-    else run_tiles<64, 4>(g, p, bytes, vectors);
+    else if (p->rows * (p->up.data ? 2 : 1) <= 32) run_tiles<32, 32, 8>(g, p, bytes, vectors);
+    else if (wants_smallest(g, p)) run_tiles<32, 16, 4>(g, p, bytes, vectors);
+    else if (wants_small(g, p)) run_tiles<32, 32, 4>(g, p, bytes, vectors);
+    else run_tiles<64, 64, 4>(g, p, bytes, vectors);
 }

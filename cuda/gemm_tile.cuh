@@ -12,6 +12,10 @@
  * the barrier, since compilers move loads down, but not past one. Past the last column activations
  * are zero, and weights any finite number.
  *
+ * Where activations are the sum of two 16-bit floats (LOWS, in kernels of their own), these are
+ * multiplied one after the other, as if the columns came twice: three times for F16 weights where a
+ * 16-bit float is bfloat16, since such a weight is then a sum of two, as well.
+ *
  * With two matrices (gate and up) a tile has 64 rows of each, layout::row_step of one and of the
  * other in turn, so that a gate's value and its partner meet in one thread. Included by the files
  * that name the types. */
@@ -47,13 +51,13 @@ template <int N> struct row_source {
 };
 
 template <int N>
-static __device__ __forceinline__ row_source<N> row_source_of(const gemm &p, const token_tile &tile,
-                                                              bool any)
+static __device__ __forceinline__ row_source<N> row_source_of(const gemm &p, const void *x,
+                                                              const token_tile &tile, bool any)
 {
     row_source<N> s;
-    s.x = (const uint16_t *)p.x;
+    s.x = (const uint16_t *)x;
     s.cols = p.cols;
-    s.aligned = p.cols % 8 == 0 && (uintptr_t)p.x % 16 == 0;
+    s.aligned = p.cols % 8 == 0 && (uintptr_t)x % 16 == 0;
     #pragma unroll
     for (int i = 0; i < N; i++) {
         const int r = min((int)threadIdx.x / 8 + 32 * i, tile.n - 1);
@@ -133,7 +137,7 @@ static __device__ __forceinline__ void write_one(const gemm &p, const token_tile
 
 /* A gate's value and its partner: the same place in products 2i and 2i + 1, or, where rows of the
  * two matrices take turns by eight, the two rows that a lane has of one product. */
-template <int TOKENS>
+template <int TOKENS, bool LOWS>
 static __device__ __forceinline__ void write_two(const gemm &p, const token_tile &tile,
                                                  const float (&sum)[layout<TOKENS>::m]
                                                                    [layout<TOKENS>::n][4])
@@ -160,8 +164,10 @@ static __device__ __forceinline__ void write_two(const gemm &p, const token_tile
             const float gate = fmaf(gate_factor, sum[at][j / 2][e], gate_bias);
             const float up = fmaf(up_factor, BY_EIGHT ? sum[at][j / 2][e + 2]
                                                       : sum[at + 1][j / 2][e], up_bias);
-            store_mid(p, (size_t)output_row(p, tile.first + t) * p.rows + r,
-                      activate(gate, up, p.clamped));
+            const size_t to = (size_t)output_row(p, tile.first + t) * p.rows + r;
+            const float mid = activate(gate, up, p.act);
+            store_mid(p, to, mid);
+            if (LOWS) store_mid_low(p, to, mid);
         }
     }
 }
@@ -169,16 +175,17 @@ static __device__ __forceinline__ void write_two(const gemm &p, const token_tile
 /* Whether weights are staged: then their place is behind the tiles. */
 template <int TYPE> struct is_staged { enum { value = STAGED && is_block<TYPE>::value }; };
 
-/* All steps, with weights straight from VRAM. */
+/* All steps, with weights straight from VRAM, or what they leave out of F16 (rest). */
 template <int TYPE, int TOKENS>
 static __device__ __forceinline__ void multiply_straight(typename multiplier<TOKENS>::sums &sum,
                                                          const gemm &p, const token_tile &tile,
+                                                         const void *x_rows, bool rest,
                                                          uint8_t *w, uint8_t *x)
 {
     enum { W_BYTES = ROWS * ROW_BYTES, X_BYTES = TOKENS * ROW_BYTES };
     const multiplier<TOKENS> by(w, x);
-    const weight_source weights = weight_source_of<TYPE, TOKENS>(p, tile.expert);
-    const row_source<TOKENS / 32> rows = row_source_of<TOKENS / 32>(p, tile, TYPE == ANY);
+    const weight_source weights = weight_source_of<TYPE, TOKENS>(p, tile.expert, rest);
+    const row_source<TOKENS / 32> rows = row_source_of<TOKENS / 32>(p, x_rows, tile, TYPE == ANY);
     const int n_step = (p.cols + STEP - 1) / STEP;
     piece<TYPE> next;
 
@@ -206,6 +213,22 @@ static __device__ __forceinline__ void multiply_straight(typename multiplier<TOK
     __syncthreads();
     by.begin(sum, (n_step - 1) & 1);
     by.end(sum);
+}
+
+/* The products of parts that count, the small ones first, while sums are small: x by what F16
+ * weights leave out, x_low by weights, x by weights. The fourth is as small as what x_low leaves
+ * out. */
+template <int TYPE, int TOKENS>
+static __device__ __forceinline__ void multiply_parts(typename multiplier<TOKENS>::sums &sum,
+                                                      const gemm &p, const token_tile &tile,
+                                                      uint8_t *w, uint8_t *x)
+{
+    const int n_pass = F16_IS_ROUNDED && p.type == QT_F16 ? 3 : 2;
+    #pragma unroll 1
+    for (int pass = n_pass - 1; pass >= 0; pass--) {
+        multiply_straight<TYPE, TOKENS>(sum, p, tile, pass == 1 ? p.x_low : p.x, pass == 2, w, x);
+        if (pass > 0) __syncthreads();   /* nobody reads the last step any more */
+    }
 }
 
 /* The tile's activations, whose rows are whole chunks: what does not change is kept, as for
@@ -287,7 +310,7 @@ static __device__ __forceinline__ void multiply_staged(typename multiplier<TOKEN
 }
 
 /* Dynamic shared memory: two tiles of weights, two of activations, weights as they were. */
-template <int TYPE, int TOKENS>
+template <int TYPE, int TOKENS, bool LOWS>
 static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_tile(frame f,
                                                                                     const gemm p)
 {
@@ -311,9 +334,10 @@ static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_t
             for (int e = 0; e < 4; e++) sum[i][j][e] = 0.0f;
     if constexpr (is_staged<TYPE>::value)
         multiply_staged<TYPE, TOKENS>(sum, p, tile, w, x, x + 2 * TOKENS * ROW_BYTES);
-    else multiply_straight<TYPE, TOKENS>(sum, p, tile, w, x);
+    else if constexpr (LOWS) multiply_parts<TYPE, TOKENS>(sum, p, tile, w, x);
+    else multiply_straight<TYPE, TOKENS>(sum, p, tile, p.x, false, w, x);
 
-    if (p.up.data) write_two<TOKENS>(p, tile, sum);
+    if (p.up.data) write_two<TOKENS, LOWS>(p, tile, sum);
     else write_one<TOKENS>(p, tile, sum);
     frame_end(f);
 }
@@ -329,7 +353,7 @@ static inline size_t tile_bytes(int tokens)
 static inline bool gemm_is_staged(const gpu *g) { return g->cc == 90 && gpu_code_version() >= 90; }
 
 /* tile_tokens is set, and factors hold the format's. */
-template <int TYPE> static void run_type(gpu *g, const gemm *p)
+template <int TYPE, bool LOWS = false> static void run_type(gpu *g, const gemm *p)
 {
     const uint64_t bytes = (uint64_t)p->rows * p->w.row_bytes * (p->up.data ? 2 : 1);
     const int rows = p->up.data ? ROWS / 2 : ROWS;
@@ -344,10 +368,10 @@ template <int TYPE> static void run_type(gpu *g, const gemm *p)
         return;
     }
     switch (p->tile_tokens) {
-    case 256: launch(g, p->name, bytes, gemm_tile<TYPE, 256>, grid, THREADS, smem, *p); break;
-    case 128: launch(g, p->name, bytes, gemm_tile<TYPE, 128>, grid, THREADS, smem, *p); break;
-    case 64: launch(g, p->name, bytes, gemm_tile<TYPE, 64>, grid, THREADS, smem, *p); break;
-    default: launch(g, p->name, bytes, gemm_tile<TYPE, 32>, grid, THREADS, smem, *p); break;
+    case 256: launch(g, p->name, bytes, gemm_tile<TYPE, 256, LOWS>, grid, THREADS, smem, *p); break;
+    case 128: launch(g, p->name, bytes, gemm_tile<TYPE, 128, LOWS>, grid, THREADS, smem, *p); break;
+    case 64: launch(g, p->name, bytes, gemm_tile<TYPE, 64, LOWS>, grid, THREADS, smem, *p); break;
+    default: launch(g, p->name, bytes, gemm_tile<TYPE, 32, LOWS>, grid, THREADS, smem, *p); break;
     }
 }
 

@@ -17,14 +17,15 @@ enum { STEP_BLOCKS = 2, GROUP_BLOCKS = 8, GROUP_STEPS = GROUP_BLOCKS / STEP_BLOC
 
 /* ---- what a type is -------------------------------------------------------------------------- */
 
-/* Weights that are already what tensor cores of this chip multiply. */
-template <int TYPE> struct is_plain {
+/* Weights that are already what tensor cores of this chip multiply. Of the others F16 loses three
+ * bits, BF16 only what is below 2^-24. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    enum { value = TYPE == QT_F16 };
+enum { F16_IS_ROUNDED = 0 };
+template <int TYPE> struct is_plain { enum { value = TYPE == QT_F16 }; };
 #else
-    enum { value = TYPE == QT_BF16 };
+enum { F16_IS_ROUNDED = 1 };
+template <int TYPE> struct is_plain { enum { value = TYPE == QT_BF16 }; };
 #endif
-};
 template <int TYPE> struct is_wide { enum { value = TYPE == QT_F16 || TYPE == QT_BF16 }; };
 template <int TYPE> struct is_block { enum { value = TYPE != ANY && !is_wide<TYPE>::value }; };
 
@@ -134,8 +135,10 @@ static __device__ __forceinline__ void store_block(uint8_t *tile, block_place to
     }
 }
 
-static __device__ __forceinline__ uint32_t two_halves(uint32_t v, int type)
+/* Two weights, or what that leaves out of F16 ones. */
+static __device__ __forceinline__ uint32_t two_halves(uint32_t v, int type, bool rest)
 {
+    if (type == QT_F16 && rest) return pack_lows(half_bits(v & 0xFFFFu), half_bits(v >> 16));
     if (type == QT_F16) return pack_halves(half_bits(v & 0xFFFFu), half_bits(v >> 16));
     return pack_halves(float_bits(v << 16), float_bits(v & 0xFFFF0000u));
 }
@@ -251,6 +254,7 @@ static __device__ __forceinline__ const uint8_t *tile_row(const gemm &p, int exp
 typedef struct weight_source {
     const uint8_t *row[4];               /* blocks: [0] alone */
     int type, cols, last;                /* last block of 32, or last chunk of 8 */
+    bool rest;                           /* of F16: what 16-bit floats leave out of them */
 } weight_source;
 
 static __device__ __forceinline__ const uint8_t *chunk_at(const weight_source &s, int i, int step)
@@ -284,11 +288,13 @@ static __device__ __forceinline__ void fetch(piece<TYPE> &p, uint8_t *tile, cons
 }
 
 template <int TYPE, int TOKENS>
-static __device__ __forceinline__ weight_source weight_source_of(const gemm &p, int expert)
+static __device__ __forceinline__ weight_source weight_source_of(const gemm &p, int expert,
+                                                                 bool rest)
 {
     weight_source s;
     s.type = p.type;
     s.cols = p.cols;
+    s.rest = rest;
     if (is_wide<TYPE>::value) {
         #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -315,7 +321,7 @@ static __device__ __forceinline__ void store_any(uint8_t *tile, const weight_sou
                 const int k = 32 * b + 8 * c + 2 * i;
                 const uint32_t low = k < s.cols ? values[k] : 0;
                 const uint32_t high = k + 1 < s.cols ? values[k + 1] : 0;
-                v[i] = two_halves(low | high << 16, s.type);
+                v[i] = two_halves(low | high << 16, s.type, s.rest);
             }
             *(uint4 *)(tile + swizzled(threadIdx.x / 2, threadIdx.x % 2 * 4 + c)) =
                 make_uint4(v[0], v[1], v[2], v[3]);
@@ -351,8 +357,8 @@ static __device__ __forceinline__ void store(uint8_t *tile, const piece<TYPE> &p
         for (int i = 0; i < 4; i++) {
             const uint4 v = p.chunk[i];
             *(uint4 *)(tile + swizzled(threadIdx.x / 8 + 32 * i, threadIdx.x % 8)) =
-                make_uint4(two_halves(v.x, TYPE), two_halves(v.y, TYPE), two_halves(v.z, TYPE),
-                           two_halves(v.w, TYPE));
+                make_uint4(two_halves(v.x, TYPE, s.rest), two_halves(v.y, TYPE, s.rest),
+                           two_halves(v.z, TYPE, s.rest), two_halves(v.w, TYPE, s.rest));
         }
     } else if constexpr (TYPE == ANY) {
         store_any(tile, s, step);

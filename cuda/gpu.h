@@ -148,6 +148,9 @@ typedef struct gpu_input {
     int head_dim, head_stride, gate_stride;
     float *rows;                         /* [n, cols] scratch */
     void *halves;                        /* [n, cols] 16-bit scratch; may be NULL if n <= GPU_FEW */
+    void *lows;                          /* NULL, or the same for what halves leave out: F16 and
+                                          * BF16 weights are multiplied by the sum of both, which is
+                                          * close to F32 and takes two or three times as long */
     void *blocks;                        /* scratch for the int8 form of up to GPU_FEW vectors,
                                           * gpu_blocks_bytes(cols) each; NULL: no experts read it */
     bool has_rows, has_halves, has_blocks;       /* set by operations; false to begin with */
@@ -231,19 +234,24 @@ void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product);
 
 typedef enum gpu_kv_type { GPU_KV_F32, GPU_KV_F16, GPU_KV_Q8_0 } gpu_kv_type;
 
-/* One layer's attention: q and k are normed (if weights are given) and rotated, k and v stored at
- * their positions, then every query looks at the keys of its window, its own included. Keys of
- * earlier calls, the tables and the cursor are read ahead: between what wrote them and this
- * operation there must be another one that launches a kernel. */
+/* One layer's attention: q and k are normed (if weights are given), by heads or whole, and rotated,
+ * v is normed if it is to be, k and v are stored at their positions, then every query looks at the
+ * keys of its window, its own included. Keys of earlier calls, the tables and the cursor are read
+ * ahead: between what wrote them and this operation there must be another one that launches a
+ * kernel. */
 typedef struct gpu_attention {
     float *out;                          /* [n, n_head * head_dim] */
     float *q;                            /* head h of token t at
                                           * q + t * q_stride + h * q_head_stride;
-                                          * overwritten if n > 1 */
+                                          * overwritten if n > 1 or norm_whole */
     int q_stride, q_head_stride;
-    float *k;                            /* [n, n_head_kv * head_dim]; overwritten if n > 1 */
-    const float *v;                      /* [n, n_head_kv * head_dim] */
-    const float *q_norm, *k_norm;        /* [head_dim], or NULL */
+    float *k;                            /* [n, n_head_kv * head_dim]; overwritten like q */
+    const float *v;                      /* [n, n_head_kv * head_dim]; may be k, as it was
+                                          * projected, unless norm_whole */
+    const float *q_norm, *k_norm;        /* [head_dim], or NULL; norm_whole: [n_head * head_dim]
+                                          * and [n_head_kv * head_dim] */
+    bool norm_whole;                     /* all heads of q together, and of k; both have weights */
+    bool norm_values;                    /* each head of v, with no weights */
     float eps;
     const float *cosine, *sine;          /* [n, rope_dim / 2] */
     int rope_dim;                        /* even, <= head_dim */
@@ -280,7 +288,10 @@ typedef struct gpu_delta {
     float *mixed;                        /* [n, channels] after the convolution: q, k, v;
                                           * overwritten if n > 1 */
     float *ba;                           /* [n, 2 * n_v]: for each key head ratio betas, then ratio
-                                          * alphas; overwritten if n > 1 */
+                                          * alphas; or, if apart, all betas, then all alphas;
+                                          * overwritten if n > 1 */
+    bool apart;
+    bool tiled;                          /* value head h is of key head h % n_k, not h / ratio */
     const float *dt_bias, *a;            /* [n_v] */
     float *state;                        /* [n_v, dim (of keys), dim (of values)] */
     int n_k, n_v, dim;
@@ -292,19 +303,69 @@ bool gpu_delta_fits(int dim);
 size_t gpu_delta_scratch(const gpu *g, int n_k, int n_v, int dim, int n);
 void gpu_delta_rule(gpu *g, const gpu_delta *d);
 
-/* Router logits of the normed vectors, the k largest of them and their softmax. With a shared
+/* Parts of a layer that are normed before they join the residual stream:
+ * x = scale * (x + norm(part 0 + part 1)). Each part may have a norm of its own before that. Norms
+ * are v / rms(v) * gain. */
+typedef struct gpu_normed {
+    float *x;                            /* [n, cols] */
+    const float *part[2];                /* [n, cols]; the second may be NULL */
+    const float *part_gain[2];           /* [cols], or NULL: the part is taken as it is */
+    const float *gain;                   /* [cols] */
+    float eps, scale;
+    float *clear;                        /* NULL, or [n, cols], or a part: becomes zeros */
+    int n, cols;
+} gpu_normed;
+void gpu_add_normed(gpu *g, const gpu_normed *a);
+
+/* How logits become a choice and weights, as router_rule in moe/router.h has it. All of it 0: the
+ * usual softmax over the chosen ones. What is not usual has the bits of router_select. */
+typedef struct gpu_router_rule {
+    bool sigmoid;                        /* scores by a sigmoid; else a softmax over all */
+    bool as_scored;                      /* weights are the scores; else divided by their sum */
+    float factor;                        /* of all weights; 0: 1 */
+    const float *bias;                   /* [n_expert], added to scores for the choice alone; or
+                                          * NULL: the logits choose */
+} gpu_router_rule;
+static inline bool gpu_rule_is_usual(const gpu_router_rule *r)
+{
+    return !r->sigmoid && !r->as_scored && !r->bias && !(r->factor > 0.0f);
+}
+
+/* Router logits of the normed vectors, the k largest of them and their weights. With a shared
  * expert also its gate. */
 typedef struct gpu_route_args {
     gpu_matrix router;                   /* rows: experts, at most 1024 */
+    gpu_router_rule rule;
     gpu_matrix shared_gate;              /* one row, or absent */
     int k;                               /* at most 32 */
     float *logits;                       /* [n, n_expert] */
     int32_t *ids;                        /* [n, k] in the order of selection; NULL: the logits are
-                                          * enough (see gpu_experts) */
+                                          * enough (see gpu_expert_args) */
     float *gates;                        /* [n, k] */
     float *sigma;                        /* [n]: sigmoid of the shared gate's row */
+    /* Other inputs of as many vectors, or NULL, that later operations read, with blocks: for up to
+     * GPU_FEW vectors and a router of floats their finished forms are made meanwhile. */
+    gpu_input *also[2];
 } gpu_route_args;
 void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *a);
+
+/* What joins gate and up before down: expert_activation in moe/expert.h. */
+typedef enum gpu_activation { GPU_SWIGLU, GPU_SWIGLU_CLAMPED, GPU_GEGLU } gpu_activation;
+
+/* One network that all tokens go through, instead of a layer's experts or beside them:
+ * y = sigma * down(activation(gate in, up in)). Of up to GPU_FEW tokens gate and up follow the
+ * arithmetic contract, and down does except for the order of its last additions. */
+typedef struct gpu_network_args {
+    float *y;                            /* [n, down.rows] */
+    bool add;                            /* y += instead of y = */
+    gpu_matrix gate, up, down;           /* gate and up of one type */
+    gpu_activation act;
+    const float *sigma;                  /* [n], or NULL: 1 */
+    void *scratch;                       /* gpu_network_scratch() bytes */
+} gpu_network_args;
+size_t gpu_network_scratch(int n, int n_ff, int n_embd);
+/* Up to GPU_FEW vectors need in->blocks. */
+void gpu_network(gpu *g, gpu_input *in, const gpu_network_args *a);
 
 typedef struct gpu_bank {                /* one slab of all experts of a layer */
     int type, rows, cols;
@@ -322,10 +383,11 @@ typedef struct gpu_bank {                /* one slab of all experts of a layer *
 typedef struct gpu_expert_args {
     float *x;                            /* [n, n_embd] */
     gpu_bank gate, up, down;             /* gate and up of one type, here and in the shared one */
-    bool clamped;                        /* gpt-oss's activation instead of SwiGLU */
+    gpu_activation act;                  /* here and in the shared one */
     gpu_matrix shared_gate, shared_up, shared_down;      /* data NULL: none */
-    const float *sigma;                  /* [n] */
-    const int32_t *ids;                  /* [n, k]; NULL if n <= GPU_FEW: chosen from logits */
+    const float *sigma;                  /* [n]: what the shared one is multiplied by */
+    const int32_t *ids;                  /* [n, k]; NULL if n <= GPU_FEW and the rule is the usual
+                                          * one: chosen from logits */
     const float *gates;
     const float *logits;                 /* [n, n_expert] as gpu_route left them */
     int n_expert, k;
@@ -350,6 +412,10 @@ typedef struct gpu_expert_args {
     /* n > GPU_FEW: weights in blocks follow the contract here, too, so that the bits are those of
      * few tokens; else 16-bit activations. Float weights always have the latter, or exact F32 */
     bool contract;
+    /* gpu_experts_split alone: NULL, or a network of the same tokens that is computed while the
+     * host computes experts. Memory that it writes, its input's included, is its own. */
+    gpu_input *beside_in;
+    const gpu_network_args *beside;
 } gpu_expert_args;
 /* n_ff: the wider of routed and shared experts. */
 size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd);
@@ -447,6 +513,7 @@ void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, c
  * else, or are named to the host. What comes too late for that layer's choice is not used. */
 typedef struct gpu_guess {
     gpu_matrix router;                   /* the next layer's, of floats; data NULL: no guess */
+    gpu_router_rule rule;
     const float *norm, *next_norm;       /* [n_embd] of this layer's input and of the next one's */
     const int32_t *hot;                  /* of the next layer, as in gpu_split */
     const uint64_t *slabs;
@@ -513,11 +580,12 @@ void gpu_experts_beside_end(gpu *g, const gpu_input *in, const gpu_expert_args *
  * at what is in VRAM, and so is not the model's. Two ways, or both, the first one first:
  *   bias   is added to the logits of the experts in VRAM before the k largest are taken
  *   skip   of the k those that are not in VRAM are dropped, unless all would be
- * Weights are the softmax of the remaining experts' own logits. A slot that was dropped comes after
- * the others, with weight 0 and the token's first expert: it wants nothing of the host. Where all
- * of the choice is in VRAM, or nothing, it has the bits of the model's own. */
+ * Weights are made of the remaining experts' own logits. A slot that was dropped comes after the
+ * others, with weight 0 and the token's first expert: it wants nothing of the host. Where all of
+ * the choice is in VRAM, or nothing, it has the bits of the model's own. */
 typedef struct gpu_prefer {
     float *logits;                       /* [n, n_expert]; of no use afterwards */
+    gpu_router_rule rule;
     const int32_t *hot;                  /* [n_expert]: as in gpu_split */
     int n, n_expert, k;                  /* at most GPU_FEW, 1024, 32 */
     float bias;                          /* 0: none */
@@ -611,6 +679,9 @@ int gpu_load_begin(gpu_load **out, gpu *g, const void *ram, uint64_t bytes, err_
 int gpu_load_end(gpu_load *l, double *bytes_per_s, err_ctx *err);        /* NULL is fine */
 
 /* ---- after the last layer -------------------------------------------------------------------- */
+
+/* x = cap * tanh(x / cap), n values, with the bits of engine/cpu/. */
+void gpu_soft_cap(gpu *g, float *x, uint64_t n, float cap);
 
 /* The largest of n logits (the first of equals), to at->token and to *seen (page-locked RAM, or
  * NULL) as (id | stamp << 32), where stamp is pos + 1 modulo 2^31; an all-NaN row gives 0. counter:

@@ -302,6 +302,22 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *a)
     (void)g, (void)in, (void)a;
 }
 
+void gpu_add_normed(gpu *g, const gpu_normed *a)
+{
+    (void)g, (void)a;
+}
+
+size_t gpu_network_scratch(int n, int n_ff, int n_embd)
+{
+    (void)n, (void)n_ff, (void)n_embd;
+    return 0;
+}
+
+void gpu_network(gpu *g, gpu_input *in, const gpu_network_args *a)
+{
+    (void)g, (void)in, (void)a;
+}
+
 size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd)
 {
     (void)g, (void)n, (void)k, (void)n_expert, (void)n_ff, (void)n_embd;
@@ -511,6 +527,11 @@ int gpu_marks_wait(gpu *g, gpu_marks *m, int i, err_ctx *err)
 }
 
 /* ---- after the last layer -------------------------------------------------------------------- */
+
+void gpu_soft_cap(gpu *g, float *x, uint64_t n, float cap)
+{
+    (void)g, (void)x, (void)n, (void)cap;
+}
 
 void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *seen, uint32_t *best,
                  uint32_t *counter)

@@ -43,6 +43,7 @@ size_t gpu_guess_pad(const uint64_t bytes[3])
 
 typedef struct guess_args {
     gpu_matrix router;
+    gpu_router_rule rule;
     const float *norm, *next_norm;
     const float *x;                      /* [cols] times norm */
     const uint32_t *number;              /* of the layer that x is from */
@@ -122,7 +123,7 @@ static __device__ __forceinline__ int fill_list(const guess_args &a, uint32_t nu
     slot_place p = {};
     int id = 0;
     float weight;
-    select_experts(&id, &weight, a.logits, a.router.rows, a.k, space);
+    select_by_rule(&id, &weight, a.logits, a.router.rows, a.k, space, a.rule);
     uint64_t from[3] = { 0, 0, 0 };
     const bool cold = lane < a.k && (!a.hot || a.hot[id] < 0);
     if (cold)
@@ -212,6 +213,7 @@ void guess_next(gpu *g, const gpu_split *s, const guess_parts *parts, int k)
     pull_args pulled = {};
 
     a.router = next->router;
+    a.rule = next->rule;
     a.norm = next->norm;
     a.next_norm = next->next_norm;
     a.x = guess_vector(parts, s->guess_layer);

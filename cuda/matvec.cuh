@@ -31,6 +31,7 @@ typedef struct dense_args {
     const char *name;                    /* the host's */
     int n_token, n_part, n_unit;
     int n_slot, n_share;                 /* units that a block has under way; warps of a unit */
+    int n_room;                          /* vectors that shared memory has room for, if several */
     dense_part part[GPU_MAX_PRODUCTS];
 } dense_args;
 
@@ -98,7 +99,7 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
     const int warp = threadIdx.x / 32, pair = threadIdx.x % 32 / 8, l = threadIdx.x % 8;
     const int slot = warp / a.n_share, share = warp % a.n_share;
     uint8_t *x = shared + a.n_slot * a.n_share * P::warp_bytes;
-    float *sums = (float *)(x + (size_t)TOKENS * pitch);
+    float *sums = (float *)(x + (size_t)(TOKENS == 1 ? 1 : a.n_room) * pitch);
     unit_runner<TYPE, STAGES, TOKENS> runner;
 
     const auto rows_of = [&](int unit) {
@@ -188,7 +189,8 @@ template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, u
                (size_t)a->n_token * row + fixed, *a);
     } else {
         const size_t bytes_of_warp = piece_of<TYPE, STAGES>::warp_bytes;
-        const size_t rest = TOKENS * gpu_blocks_bytes(cols) + 32 * sizeof(float);
+        const int n_room = TOKENS == 1 ? 1 : a->n_room;
+        const size_t rest = n_room * gpu_blocks_bytes(cols) + 32 * sizeof(float);
         const unsigned grid = a->n_unit < g->n_sm ? a->n_unit : g->n_sm;
         const int need = (int)ceil_div(a->n_unit, grid);
         const size_t taken = rest + sizeof(float[WARPS][UNIT_ROWS][TOKENS]);     /* and static */
@@ -210,17 +212,37 @@ static void skip_tokens(dense_args *a, int n)
     for (int i = 0; i < a->n_part; i++) a->part[i].y += (size_t)n * a->part[i].y_stride;
 }
 
-/* Float vectors of several wide tokens may be more than a block can hold: then as many at a time as
- * it can, in order. */
+/* How many of n vectors a block has room for. Of int8 forms all GPU_FEW, beside the pieces of one
+ * warp, or else so few that those of FEW_WARPS fit. */
+template <int TYPE> static int tokens_that_fit(const gpu *g, int cols, int n)
+{
+    enum { FEW_WARPS = 4 };
+    if constexpr (is_float_type<TYPE>::value) {
+        const size_t row = (size_t)cols * sizeof(float), fixed = 32 * sizeof(float);
+        const int fit = (int)((g->smem_block - fixed) / row);
+        return fit >= n ? n : fit < 1 ? 1 : fit;
+    } else {
+        const size_t warp = piece_of<TYPE, STAGES>::warp_bytes;
+        const size_t fixed = 32 * sizeof(float) + sizeof(float[WARPS][UNIT_ROWS][GPU_FEW]);
+        int fit = GPU_FEW;
+        size_t warps = 1;
+        for (; fit > 1 && fit * gpu_blocks_bytes(cols) + fixed + warps * warp > g->smem_block;
+             fit /= 2)
+            warps = FEW_WARPS;
+        return fit;
+    }
+}
+
+/* Vectors of several wide tokens may be more than a block can hold: then as many at a time as it
+ * can, in order. */
 template <int TYPE> static void launch_tokens(gpu *g, dense_args *a, uint64_t bytes)
 {
-    const size_t row = (size_t)a->in.cols * sizeof(float), fixed = 32 * sizeof(float);
-    const int fit = (int)((g->smem_block - fixed) / row), all = a->n_token;
-    const int each = !is_float_type<TYPE>::value || fit >= all ? all : fit < 1 ? 1 : fit;
+    const int all = a->n_token, each = tokens_that_fit<TYPE>(g, a->in.cols, all);
     for (int left = all; left > 0; left -= each) {
         dense_args some = *a;
         skip_tokens(&some, all - left);
         if (some.n_token > each) some.n_token = each;
+        some.n_room = each;
         if (some.n_token == 1) launch_type<TYPE, 1>(g, &some, bytes);
         else launch_type<TYPE, GPU_FEW>(g, &some, bytes);
     }

@@ -28,18 +28,20 @@ static __device__ __forceinline__ void prefer_token(const gpu_prefer &a, int tok
                                                     select_space *space)
 {
     const int lane = threadIdx.x % 32, first = token * a.k;
-    const bool mine = lane < a.k;
+    const bool mine = lane < a.k, usual = is_usual(a.rule);
     float *logits = a.logits + (size_t)token * a.n_expert;
     float gate, value = -INFINITY;
+    score_scale scale = {};
     int id;
 
-    select_experts(&id, &gate, logits, a.n_expert, a.k, space);
+    select_by_rule(&id, &gate, logits, a.n_expert, a.k, space, a.rule);
     bool hot = mine && a.hot[id] >= 0;
     if (mine && a.wanted)
         a.wanted[first + lane] = (uint32_t)id | (uint32_t)(hot ? GPU_HOT : GPU_COLD) << 16;
+    if (!usual) scale = score_scale_of(a.rule, logits, a.n_expert);
     if (a.bias != 0.0f) {
         add_bias(own, logits, a);
-        select_experts(&id, &gate, logits, a.n_expert, a.k, space);
+        select_by_rule(&id, &gate, logits, a.n_expert, a.k, space, a.rule);
         hot = mine && a.hot[id] >= 0;
         if (mine) value = own[id];
     } else if (mine) {
@@ -48,14 +50,18 @@ static __device__ __forceinline__ void prefer_token(const gpu_prefer &a, int tok
     const bool drops = a.skip && __ballot_sync(~0u, hot) != 0;
     const bool kept = drops ? hot : mine;
     const unsigned all = __ballot_sync(~0u, kept);
-    const float top = warp_most(kept ? value : -INFINITY);
-    const float w = kept ? expf(value - top) : 0.0f;
-    const float sum = warp_sum(w);
+    if (usual) {
+        const float top = warp_most(kept ? value : -INFINITY);
+        const float w = kept ? expf(value - top) : 0.0f;
+        gate = w / warp_sum(w);
+    } else {
+        gate = score_weight(a.rule, kept ? score_of(a.rule, scale, value) : 0.0f);
+    }
     const int leader = __shfl_sync(~0u, id, __ffs((int)all) - 1);
     if (kept) {
         const int slot = first + __popc(all & ((1u << lane) - 1));
         a.ids[slot] = id;
-        a.gates[slot] = w / sum;
+        a.gates[slot] = gate;
     }
     if (mine && lane >= __popc(all)) {
         a.ids[first + lane] = leader;

@@ -14,9 +14,10 @@ typedef struct prepare_args {
     int cols, head_dim, head_stride, gate_stride;
     float *rows;                         /* NULL: not wanted */
     void *halves;                        /* likewise */
+    void *lows;                          /* LOWS: what halves leave out */
 } prepare_args;
 
-template <int W>
+template <int W, bool LOWS>
 static __device__ __forceinline__ void store_input(const prepare_args &a, size_t at,
                                                    const float (&v)[W])
 {
@@ -26,6 +27,10 @@ static __device__ __forceinline__ void store_input(const prepare_args &a, size_t
         *(uint2 *)((uint16_t *)a.halves + at) = make_uint2(pack_halves(v[0], v[1]),
                                                            pack_halves(v[2], v[3]));
     else ((uint16_t *)a.halves)[at] = (uint16_t)pack_halves(v[0], 0.0f);
+    if constexpr (LOWS && W == 4)
+        *(uint2 *)((uint16_t *)a.lows + at) = make_uint2(pack_lows(v[0], v[1]),
+                                                         pack_lows(v[2], v[3]));
+    else if constexpr (LOWS) ((uint16_t *)a.lows)[at] = (uint16_t)pack_lows(v[0], 0.0f);
 }
 
 template <int W> static __device__ __forceinline__ float squares(const float (&v)[W], float sum)
@@ -36,7 +41,7 @@ template <int W> static __device__ __forceinline__ float squares(const float (&v
 }
 
 /* A block for a token: x, normed or gated as a whole. */
-template <int KIND, int W>
+template <int KIND, int W, bool LOWS>
 static __global__ void __launch_bounds__(THREADS) prepare_token(frame f, const prepare_args a)
 {
     __shared__ float shared[33];
@@ -69,13 +74,13 @@ static __global__ void __launch_bounds__(THREADS) prepare_token(frame f, const p
             #pragma unroll
             for (int i = 0; i < W; i++) v[i] *= sigmoid(by[i]);
         }
-        store_input(a, t * a.cols + c, v);
+        store_input<W, LOWS>(a, t * a.cols + c, v);
     }
     frame_end(f);
 }
 
 /* A block for a token, a warp for every eighth head: normed by heads, then gated. */
-template <int W>
+template <int W, bool LOWS>
 static __global__ void __launch_bounds__(THREADS) prepare_heads(frame f, const prepare_args a)
 {
     const size_t t = blockIdx.x;
@@ -103,7 +108,7 @@ static __global__ void __launch_bounds__(THREADS) prepare_heads(frame f, const p
             load_values(by, gate + d);
             #pragma unroll
             for (int i = 0; i < W; i++) v[i] = v[i] * scale * weight[i] * silu(by[i]);
-            store_input(a, t * a.cols + (size_t)h * a.head_dim + d, v);
+            store_input<W, LOWS>(a, t * a.cols + (size_t)h * a.head_dim + d, v);
         }
     }
     frame_end(f);
@@ -115,7 +120,8 @@ static bool is_aligned(const void *p) { return (uintptr_t)p % 16 == 0; }
 static bool is_vector(const gpu_input *in, const prepare_args *a)
 {
     const bool by_heads = in->kind == GPU_GATED || in->kind == GPU_GATED_NORM;
-    if (a->cols % 4 || !is_aligned(a->x) || !is_aligned(a->rows) || !is_aligned(a->halves))
+    if (a->cols % 4 || !is_aligned(a->x) || !is_aligned(a->rows) || !is_aligned(a->halves) ||
+        !is_aligned(a->lows))
         return false;
     if (in->kind == GPU_PLAIN) return true;
     if (in->kind != GPU_GATED && !is_aligned(a->weight)) return false;
@@ -123,22 +129,23 @@ static bool is_vector(const gpu_input *in, const prepare_args *a)
                          a->gate_stride % 4 == 0);
 }
 
-template <int W> static void prepare(gpu *g, const gpu_input *in, const prepare_args *a)
+template <int W, bool LOWS>
+static void prepare(gpu *g, const gpu_input *in, const prepare_args *a)
 {
     const dim3 grid((unsigned)in->n);
     const uint64_t bytes = (uint64_t)in->n * (uint64_t)in->cols * sizeof(float);
     switch (in->kind) {
     case GPU_PLAIN:
-        launch(g, "prepare", bytes, prepare_token<GPU_PLAIN, W>, grid, THREADS, 0, *a);
+        launch(g, "prepare", bytes, prepare_token<GPU_PLAIN, W, LOWS>, grid, THREADS, 0, *a);
         break;
     case GPU_NORM:
-        launch(g, "prepare", bytes, prepare_token<GPU_NORM, W>, grid, THREADS, 0, *a);
+        launch(g, "prepare", bytes, prepare_token<GPU_NORM, W, LOWS>, grid, THREADS, 0, *a);
         break;
     case GPU_GATED:
-        launch(g, "prepare", bytes, prepare_token<GPU_GATED, W>, grid, THREADS, 0, *a);
+        launch(g, "prepare", bytes, prepare_token<GPU_GATED, W, LOWS>, grid, THREADS, 0, *a);
         break;
     case GPU_GATED_NORM:
-        launch(g, "prepare", bytes, prepare_heads<W>, grid, THREADS, 0, *a);
+        launch(g, "prepare", bytes, prepare_heads<W, LOWS>, grid, THREADS, 0, *a);
         break;
     }
 }
@@ -165,8 +172,9 @@ void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves)
     a.gate_stride = in->gate_stride;
     a.rows = rows ? in->rows : NULL;
     a.halves = halves ? in->halves : NULL;
-    if (is_vector(in, &a)) prepare<4>(g, in, &a);
-    else prepare<1>(g, in, &a);
+    a.lows = halves ? in->lows : NULL;
+    if (is_vector(in, &a)) (a.lows ? prepare<4, true> : prepare<4, false>)(g, in, &a);
+    else (a.lows ? prepare<1, true> : prepare<1, false>)(g, in, &a);
     in->has_rows |= rows;
     in->has_halves |= halves;
 }

@@ -1,10 +1,11 @@
-/* route.cu - which experts, and with which weights: router logits, the k largest, their softmax.
+/* route.cu - which experts, and with which weights: router logits, the k largest, their weights.
  *
  * For up to GPU_FEW tokens every block finishes the input for itself and takes some rows of the
  * router, each by all of its warps; the first block leaves the input's finished forms for the
- * experts. Router weights are on their way into shared memory before the input is ready. Whichever
- * kernel reads the logits selects, or, if ids are asked for, a kernel with a warp for each token.
- * Larger batches go through the products of batch.cuh. */
+ * experts. Where they read it through another norm, a few more blocks make those forms meanwhile, a
+ * block for each vector. Router weights are on their way into shared memory before the input is
+ * ready. Whichever kernel reads the logits selects, or, if ids are asked for, a kernel with a warp
+ * for each token. Larger batches go through the products of batch.cuh. */
 #include "cuda/dot.cuh"
 #include "cuda/batch.cuh"
 #include "cuda/select.cuh"
@@ -16,6 +17,7 @@ typedef struct select_args {
     int n_expert, k;
     int32_t *ids;                        /* NULL: not asked for */
     float *gates;
+    gpu_router_rule rule;
 } select_args;
 
 static __device__ __forceinline__ void select_token(const select_args &a, int t, select_space *s)
@@ -23,7 +25,8 @@ static __device__ __forceinline__ void select_token(const select_args &a, int t,
     const int lane = threadIdx.x % 32;
     int id;
     float gate;
-    select_experts(&id, &gate, a.logits + (size_t)t * a.n_expert, a.n_expert, a.k, s);
+    select_by_rule(&id, &gate, a.logits + (size_t)t * a.n_expert, a.n_expert, a.k, s,
+                   a.rule);
     if (lane < a.k) {
         a.ids[(size_t)t * a.k + lane] = id;
         a.gates[(size_t)t * a.k + lane] = gate;
@@ -33,6 +36,7 @@ static __device__ __forceinline__ void select_token(const select_args &a, int t,
 /* ---- few tokens ------------------------------------------------------------------------------ */
 
 typedef struct few_args {
+    enum { forms = 0 };
     input_view in;
     int n, n_row, n_each;                /* tokens; experts and the shared gate; rows of a block */
     gpu_matrix router, shared_gate;
@@ -41,6 +45,18 @@ typedef struct few_args {
     uint8_t *blocks;                     /* finished forms for the experts; NULL: not wanted */
     float *rows;
 } few_args;
+
+typedef struct other_form {
+    input_view in;
+    uint8_t *blocks;
+    float *rows;
+} other_form;
+
+struct few_forms_args : few_args {
+    enum { forms = 1 };
+    unsigned n_block;                    /* that route; after them n for each form */
+    other_form form[2];
+};
 
 /* Row r of the router followed by the shared gate. */
 static __device__ __forceinline__ const uint8_t *router_row(const few_args &a, int r)
@@ -74,10 +90,34 @@ static __device__ __forceinline__ void store_logit(const few_args &a, int t, int
         a.sigma[t] = sigmoid(a.shared_gate.scale * sum);
 }
 
-/* A block's rows are gridDim.x apart, and pitch bytes in shared memory. A thread multiplies the
- * values that it has finished itself: eight consecutive ones, then the eight that are 8 * THREADS
- * further on. */
-static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const few_args a)
+/* Blocks that route. */
+static __device__ __forceinline__ unsigned routing_blocks(const few_args &)
+{
+    return gridDim.x;
+}
+
+static __device__ __forceinline__ unsigned routing_blocks(const few_forms_args &a)
+{
+    return a.n_block;
+}
+
+/* As quantise_rows in experts.cu makes it, to the bit. sums: 32 floats. */
+static __device__ __forceinline__ void leave_form(frame f, const other_form &form, int t,
+                                                  float *sums)
+{
+    const int cols = form.in.cols;
+    const input_ahead<2> ahead = input_begin<2>(form.in);
+    frame_wait(f);
+    input_finish(cols % 32 == 0 ? form.blocks + (size_t)t * blocks_pitch(cols) : NULL,
+                 form.rows + (size_t)t * cols, form.in, t, sums, ahead);
+    frame_end(f);
+}
+
+/* A block's rows are as far apart as there are blocks that route, and pitch bytes in shared memory.
+ * A thread multiplies the values that it has finished itself: eight consecutive ones, then the
+ * eight that are 8 * THREADS further on. */
+template <typename ARGS>
+static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const ARGS a)
 {
     extern __shared__ __align__(16) uint8_t shared[];    /* [n_each] rows */
     __shared__ float sums[32], found[MAX_ROWS][WARPS];
@@ -85,12 +125,18 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
     const int pitch = (cols * 4 + 15) / 16 * 16;         /* enough for any of the types */
     const size_t form_bytes = blocks_pitch(cols);
     const int rounds = (int)(cols + 8 * THREADS - 1) / (8 * THREADS);
-    const int own_row = blockIdx.x + threadIdx.x * gridDim.x;    /* of the first threads */
+    const int own_row = blockIdx.x + threadIdx.x * routing_blocks(a);    /* the first threads' */
     float bias = 0.0f;
 
     frame_begin(f);
+    if constexpr (ARGS::forms)
+        if (blockIdx.x >= a.n_block) {
+            const int more = (int)(blockIdx.x - a.n_block);
+            leave_form(f, a.form[more / a.n], more % a.n, sums);
+            return;
+        }
     for (int i = 0; i < a.n_each; i++) {
-        const int r = blockIdx.x + i * gridDim.x;
+        const int r = blockIdx.x + i * routing_blocks(a);
         if (r >= a.n_row) break;
         const uint8_t *row = router_row(a, r);
         const int bytes = (int)(r < a.router.rows ? a.router.row_bytes : a.shared_gate.row_bytes);
@@ -144,7 +190,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
             #pragma unroll
             for (int n = 0; n < MAX_ROWS; n++) {
                 if (n >= a.n_each) break;
-                const bool routed = (int)(blockIdx.x + n * gridDim.x) < a.router.rows;
+                const bool routed = (int)(blockIdx.x + n * routing_blocks(a)) < a.router.rows;
                 row8(w, routed ? a.router.type : a.shared_gate.type, shared + n * pitch, i, cols);
                 #pragma unroll
                 for (int k = 0; k < 8; k++) sum[n] = fmaf(w[k], v[k], sum[n]);
@@ -188,11 +234,37 @@ static __global__ void sigmoid_many(frame f, float *x, int n)
     frame_end(f);
 }
 
+/* With blocks for the forms that the other inputs do not have yet. */
+static void launch_few(gpu *g, const few_args *a, unsigned grid, size_t smem,
+                       gpu_input *const also[2])
+{
+    const uint64_t bytes = a->router.row_bytes * (uint64_t)a->n_row;
+    few_forms_args more = {};
+    unsigned n_form = 0;
+
+    for (int i = 0; i < 2; i++) {
+        gpu_input *in = also[i];
+        if (!in || in->has_blocks) continue;
+        if (in->n != a->n || !in->blocks || !in->rows)
+            gpu_fail(g, cudaErrorInvalidValue, "router: other inputs");
+        more.form[n_form++] = { view_of(in), (uint8_t *)in->blocks, in->rows };
+        in->has_blocks = in->has_rows = true;
+    }
+    if (n_form == 0) {
+        launch(g, "router", bytes, route_few<few_args>, grid, THREADS, smem, *a);
+        return;
+    }
+    (few_args &)more = *a;
+    more.n_block = grid;
+    launch(g, "router", bytes, route_few<few_forms_args>, grid + n_form * (unsigned)a->n, THREADS,
+           smem, more);
+}
+
 void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
 {
     const int n_expert = r->router.rows, n = in->n;
     const bool shared = r->shared_gate.data != NULL;
-    const select_args select = { r->logits, n_expert, r->k, r->ids, r->gates };
+    const select_args select = { r->logits, n_expert, r->k, r->ids, r->gates, r->rule };
 
     if (n_expert > SELECT_MAX_EXPERT || r->k > SELECT_MAX_K) {
         gpu_fail(g, cudaErrorInvalidValue, "router: too many experts");
@@ -209,8 +281,7 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
         const int n_each = (int)ceil_div(n_row, grid);
         const few_args a = { view_of(in), n, n_row, n_each, r->router, r->shared_gate, r->sigma,
                              r->logits, (uint8_t *)in->blocks, in->rows };
-        launch(g, "router", r->router.row_bytes * (uint64_t)n_row, route_few, grid, THREADS,
-               n_each * pitch, a);
+        launch_few(g, &a, grid, n_each * pitch, r->also);
         in->has_blocks = in->has_rows = in->blocks != NULL;
     } else {
         const gpu_product list[2] = {

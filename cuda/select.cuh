@@ -1,12 +1,15 @@
-/* select.cuh - the k largest of a token's router logits and their softmax, by one warp.
+/* select.cuh - the k largest of a token's router logits and their weights, by one warp.
  *
  * Largest first, of equal ones the lowest id; NaN counts as -infinity. The k-th largest of the
  * lanes' own maxima bounds the k-th largest of all from below; what is not below that bound, a few
- * logits as a rule, is gathered, one for each lane, and every lane counts those before it. */
+ * logits as a rule, is gathered, one for each lane, and every lane counts those before it.
+ *
+ * The usual weights are the softmax of the chosen logits. Other rules have functions of their own:
+ * the experts' kernels know the usual one alone, and are told what another one chose. */
 #ifndef CUDA_SELECT_CUH
 #define CUDA_SELECT_CUH
 
-#include "cuda/device.cuh"
+#include "cuda/contract_activation.cuh"
 
 enum { SELECT_MAX_EXPERT = 1024, SELECT_MAX_K = 32 };
 
@@ -34,9 +37,10 @@ static __device__ __forceinline__ int lanes_before(uint32_t key, int id)
     return n;
 }
 
-/* The usual case: at most 32 logits reach the bound. Lane r gets expert r. False: more do. */
+/* The usual case: at most 32 logits reach the bound. Lane r gets expert r, and of v [N] its value;
+ * v NULL: no values. False: more do. */
 template <int N>
-static __device__ __forceinline__ bool select_usual(int *id, float *value, const float (&v)[N],
+static __device__ __forceinline__ bool select_usual(int *id, float *value, const float *v,
                                                     const uint32_t (&key)[N], int k,
                                                     select_space *s)
 {
@@ -65,22 +69,22 @@ static __device__ __forceinline__ bool select_usual(int *id, float *value, const
         if (key[i] >= bound) {
             s->key[at] = key[i];
             s->id[at] = lane + 32 * i;
-            s->value[at] = v[i];
+            if (v) s->value[at] = v[i];
             at++;
         }
     __syncwarp();
     const uint32_t mine = lane < total ? s->key[lane] : 0;
     const int my_id = lane < total ? s->id[lane] : 0x7FFFFFFF;
-    const float my_value = s->value[lane];
+    const float my_value = v ? s->value[lane] : 0.0f;
     __syncwarp();
     const int rank = lanes_before(mine, my_id);
     if (lane < total && rank < k) {
         s->id[rank] = my_id;
-        s->value[rank] = my_value;
+        if (v) s->value[rank] = my_value;
     }
     __syncwarp();
     *id = s->id[lane];
-    *value = s->value[lane];
+    if (v) *value = s->value[lane];
     __syncwarp();
     return true;
 }
@@ -91,17 +95,11 @@ static __device__ __forceinline__ uint32_t warp_largest(uint32_t v)
     return v;
 }
 
-/* Any case, one expert after the other. */
+/* Any case, one expert after the other: lane r gets expert r. Keys are used up. */
 template <int N>
-static __device__ __noinline__ void select_slowly(int *id, float *value, const float *logits,
-                                                  int n_expert, int k)
+static __device__ __forceinline__ void select_each(int *id, uint32_t (&key)[N], int k)
 {
     const int lane = threadIdx.x % 32;
-    uint32_t key[N];
-
-    #pragma unroll
-    for (int i = 0; i < N; i++)
-        key[i] = lane + 32 * i < n_expert ? rank_key(__ldcg(logits + lane + 32 * i)) : 0;
     for (int r = 0; r < k; r++) {
         uint32_t best = 0;
         int at = 0;
@@ -118,11 +116,22 @@ static __device__ __noinline__ void select_slowly(int *id, float *value, const f
         #pragma unroll
         for (int i = 0; i < N; i++)
             if (lane + 32 * i == e) key[i] = 0;
-        if (lane == r) {
-            *id = e;
-            *value = __ldcg(logits + e);
-        }
+        if (lane == r) *id = e;
     }
+}
+
+template <int N>
+static __device__ __noinline__ void select_slowly(int *id, float *value, const float *logits,
+                                                  int n_expert, int k)
+{
+    const int lane = threadIdx.x % 32;
+    uint32_t key[N];
+
+    #pragma unroll
+    for (int i = 0; i < N; i++)
+        key[i] = lane + 32 * i < n_expert ? rank_key(__ldcg(logits + lane + 32 * i)) : 0;
+    select_each<N>(id, key, k);
+    if (lane < k) *value = __ldcg(logits + *id);
 }
 
 template <int N>
@@ -153,6 +162,84 @@ static __device__ __forceinline__ void select_experts(int *id, float *gate, cons
     else if (n_expert <= 128) select_of<4>(id, gate, logits, n_expert, k, s);
     else if (n_expert <= 512) select_of<16>(id, gate, logits, n_expert, k, s);
     else select_of<32>(id, gate, logits, n_expert, k, s);
+}
+
+/* ---- other rules ----------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ bool is_usual(const gpu_router_rule &r)
+{
+    return !r.sigmoid && !r.as_scored && !r.bias && !(r.factor > 0.0f);
+}
+
+static __device__ __forceinline__ float score_exp(float z)
+{
+    return isnan(z) ? z : contract_exp(z);
+}
+
+typedef struct score_scale {             /* of a softmax over all */
+    float top, sum;
+} score_scale;
+
+/* By one warp; a NaN spreads. */
+static __device__ __forceinline__ score_scale score_scale_of(const gpu_router_rule &rule,
+                                                             const float *logits, int n_expert)
+{
+    score_scale s = { -INFINITY, 0.0f };
+    if (rule.sigmoid) return s;
+    for (int e = threadIdx.x % 32; e < n_expert; e += 32) s.top = fmaxf(s.top, __ldcg(logits + e));
+    for (int d = 16; d > 0; d >>= 1) s.top = fmaxf(s.top, __shfl_xor_sync(~0u, s.top, d));
+    for (int e = threadIdx.x % 32; e < n_expert; e += 32)
+        s.sum = __fadd_rn(s.sum, score_exp(__fsub_rn(__ldcg(logits + e), s.top)));
+    s.sum = warp_sum(s.sum);
+    return s;
+}
+
+static __device__ __forceinline__ float score_of(const gpu_router_rule &rule, const score_scale &s,
+                                                 float logit)
+{
+    if (rule.sigmoid) return __fdiv_rn(1.0f, __fadd_rn(1.0f, score_exp(-logit)));
+    return __fdiv_rn(score_exp(__fsub_rn(logit, s.top)), s.sum);
+}
+
+/* score: of a lane's expert, 0 if it has none; by the whole warp. */
+static __device__ __forceinline__ float score_weight(const gpu_router_rule &rule, float score)
+{
+    const float sum = warp_sum(score);
+    const float w = rule.as_scored ? score : __fdiv_rn(score, sum);
+    return rule.factor > 0.0f ? __fmul_rn(w, rule.factor) : w;
+}
+
+template <int N>
+static __device__ __noinline__ void select_scored(int *id, float *gate, const float *logits,
+                                                  int n_expert, int k, select_space *s,
+                                                  const gpu_router_rule rule)
+{
+    const int lane = threadIdx.x % 32;
+    const score_scale scale = score_scale_of(rule, logits, n_expert);
+    uint32_t key[N];
+
+    #pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int e = lane + 32 * i;
+        key[i] = 0;
+        if (e >= n_expert) continue;
+        const float logit = __ldcg(logits + e);
+        key[i] = rank_key(rule.bias ? __fadd_rn(score_of(rule, scale, logit), rule.bias[e])
+                                    : logit);
+    }
+    if (!select_usual<N>(id, NULL, NULL, key, k, s)) select_each<N>(id, key, k);
+    *gate = score_weight(rule, lane < k ? score_of(rule, scale, __ldcg(logits + *id)) : 0.0f);
+}
+
+/* select_experts by any rule. */
+static __device__ __forceinline__ void select_by_rule(int *id, float *gate, const float *logits,
+                                                      int n_expert, int k, select_space *s,
+                                                      const gpu_router_rule &rule)
+{
+    if (is_usual(rule)) select_experts(id, gate, logits, n_expert, k, s);
+    else if (n_expert <= 128) select_scored<4>(id, gate, logits, n_expert, k, s, rule);
+    else if (n_expert <= 512) select_scored<16>(id, gate, logits, n_expert, k, s, rule);
+    else select_scored<32>(id, gate, logits, n_expert, k, s, rule);
 }
 
 #endif

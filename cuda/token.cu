@@ -1,7 +1,7 @@
 /* token.cu - the two ends of a token's path: its embedding and rotation at one, the choice of the
  * next token at the other. */
 #include "cuda/blocks.cuh"
-#include "cuda/device.cuh"
+#include "cuda/contract_activation.cuh"
 
 enum { THREADS = 256, PICK_BLOCKS = 128 };
 
@@ -68,6 +68,28 @@ void gpu_rope_table(gpu *g, float *cosine, float *sine, const double *freq, doub
                     int half, const gpu_cursor *at, int n)
 {
     launch(g, "rope", 0, rope_table, (unsigned)n, 32, 0, cosine, sine, freq, magnitude, half, at);
+}
+
+/* ---- capped logits --------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(THREADS) soft_cap(frame f, float *x, uint64_t n, float cap)
+{
+    frame_begin(f);
+    frame_wait(f);
+    for (uint64_t i = blockIdx.x * (uint64_t)THREADS + threadIdx.x; i < n;
+         i += gridDim.x * (uint64_t)THREADS) {
+        const float v = x[i], e = contract_exp(__fdiv_rn(__fmul_rn(v, -2.0f), cap));
+        if (isnan(v)) continue;          /* the exponent's range would bring it back to the cap */
+        x[i] = __fmul_rn(cap, __fdiv_rn(__fsub_rn(1.0f, e), __fadd_rn(1.0f, e)));
+    }
+    frame_end(f);
+}
+
+void gpu_soft_cap(gpu *g, float *x, uint64_t n, float cap)
+{
+    const uint64_t blocks = ceil_div(n, THREADS), most = (uint64_t)g->n_sm * 8;
+    launch(g, "soft cap", n * sizeof *x, soft_cap, (unsigned)(blocks < most ? blocks : most),
+           THREADS, 0, x, n, cap);
 }
 
 /* ---- the next token -------------------------------------------------------------------------- */

@@ -356,20 +356,23 @@ static void trace_end(gpu *g, const gemm *p, trace_slot *t, bool ok)
     gpu_fail(g, cudaGetLastError(), p->name);
 }
 
-/* False: the library refuses, and y is as it was. */
-static bool multiply(gpu *g, const gemm *p, const ready_shape *r, const void *w, int first)
+/* By x, or by x_low, whose product is added to that. False: the library refuses, and y is as it
+ * was. */
+static bool multiply(gpu *g, const gemm *p, const ready_shape *r, const void *w, bool low,
+                     int first)
 {
     vendor *v = g->vendor;
-    const float alpha = p->w.factor, beta = p->add ? 1.0f : 0.0f;
-    const float *bias = p->w.bias ? p->w.bias + first : NULL;
+    const float alpha = p->w.factor, beta = r->s.add ? 1.0f : 0.0f;
+    const float *bias = r->s.bias ? p->w.bias + first : NULL;
+    const void *x = low ? p->x_low : p->x;
     float *y = p->y + first;
 
     if (g->failure != cudaSuccess) return true;
     trace_slot *t = trace_begin(g, p);
     const bool ok =
         (!bias || set_op(r->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)) &&
-        lib().cublasLtMatmul(v->handle, r->op, &alpha, w, r->w, p->x, r->x, &beta, y, r->y, y,
-                             r->y, &r->algo, v->workspace, WORKSPACE_BYTES, g->stream) ==
+        lib().cublasLtMatmul(v->handle, r->op, &alpha, w, r->w, x, r->x, &beta, y, r->y, y, r->y,
+                             &r->algo, v->workspace, WORKSPACE_BYTES, g->stream) ==
             CUBLAS_STATUS_SUCCESS;
     trace_end(g, p, t, ok);
     return ok;
@@ -387,8 +390,17 @@ bool vendor_gemm_fits(const gpu *g, const gemm *p)
 {
     return g->vendor && !gemm_is_float(p->type) && !p->up.data && !p->tiles && !p->w.at &&
            !p->w.scale && p->cols % (is_wide(p->type) ? 8 : 32) == 0 && p->y_stride % 4 == 0 &&
-           is_aligned(p->x) && is_aligned(p->y) &&
+           is_aligned(p->x) && is_aligned(p->x_low) && is_aligned(p->y) &&
+           !(p->x_low && p->type == QT_F16) &&           /* which would be rounded to bf16 */
            (uint64_t)p->cols * SLICE_ROWS * sizeof(uint16_t) <= WEIGHT_BYTES;
+}
+
+/* What rows of a product have in common. The product by x_low adds to a whole one. */
+static shape bf16_shape(const gemm *p, int rows, bool low)
+{
+    return { KIND_BF16, rows, p->cols, p->n, p->y_stride,
+             is_in_place(p) ? p->w.row_bytes / sizeof(uint16_t) : (uint64_t)p->cols,
+             p->add || low, p->w.bias && !low };
 }
 
 static bool run_bf16(gpu *g, const gemm *p)
@@ -397,22 +409,24 @@ static bool run_bf16(gpu *g, const gemm *p)
     const int fit = (int)(WEIGHT_BYTES / sizeof(uint16_t) / (size_t)p->cols) / SLICE_ROWS *
                     SLICE_ROWS;
     const int each = in_place || p->rows < fit ? p->rows : fit, last = (p->rows - 1) % each + 1;
-    shape s = { KIND_BF16, each, p->cols, p->n, p->y_stride,
-                in_place ? p->w.row_bytes / sizeof(uint16_t) : (uint64_t)p->cols, p->add,
-                p->w.bias != NULL };
-    shape tail = s;
+    const void *w = in_place ? (const void *)p->w.data : g->vendor->weights;
+    const int n_part = p->x_low ? 2 : 1;
 
-    tail.rows = last;
-    if (!shape_ready(g->vendor, &s) || !shape_ready(g->vendor, &tail)) return false;
+    for (int low = 0; low < n_part; low++) {
+        const shape s = bf16_shape(p, each, low), tail = bf16_shape(p, last, low);
+        if (!shape_ready(g->vendor, &s) || !shape_ready(g->vendor, &tail)) return false;
+    }
     for (int first = 0; first < p->rows; first += each) {
         const int rows = p->rows - first < each ? p->rows - first : each;
-        ready_shape *r = shape_ready(g->vendor, rows == each ? &s : &tail);
-        if (r && !in_place) decode(g, p, first, rows);
-        if (r && multiply(g, p, r, in_place ? (const void *)p->w.data : g->vendor->weights, first))
-            continue;
-        if (r) r->works = false;         /* it would be decoded again each time */
-        if (first == 0) return false;
-        gpu_fail(g, cudaErrorUnknown, "cuBLASLt: product");
+        if (!in_place) decode(g, p, first, rows);
+        for (int low = 0; low < n_part; low++) {
+            const shape s = bf16_shape(p, rows, low);
+            ready_shape *r = shape_ready(g->vendor, &s);
+            if (r && multiply(g, p, r, w, low, first)) continue;
+            if (r) r->works = false;     /* it would be decoded again each time */
+            if (first == 0 && !low) return false;
+            gpu_fail(g, cudaErrorUnknown, "cuBLASLt: product");
+        }
     }
     return true;
 }

@@ -19,6 +19,8 @@ static int check_widths(const model_hparams *hp, err_ctx *err)
     const int64_t most = 1 << 26;
     const struct { const char *what; int64_t width; } list[] = {
         { "attention heads", 2 * (int64_t)hp->n_head * hp->head_dim },
+        { "attention heads of windowed layers",
+          2 * (int64_t)hp->windowed.n_head * hp->windowed.head_dim },
         { "DeltaNet values", (int64_t)hp->ssm_n_v_head * hp->ssm_head_dim },
         { "DeltaNet keys", (int64_t)hp->ssm_n_k_head * hp->ssm_head_dim },
         { "vocabulary", hp->n_vocab },
@@ -100,7 +102,8 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
     const model_hparams *hp = &e->m->hp;
     bool layers[PLAN_MAX_LAYERS], any = false, disk = false;
     for (int l = 0; l < hp->n_layer; l++) {
-        layers[l] = !p->gpu || e->p->hot[l] < hp->n_expert;
+        const int n = e->m->layers[l].experts->n_expert;
+        layers[l] = n > 0 && (!p->gpu || e->p->hot[l] < n);
         any |= layers[l];
         disk |= layers[l] && e->p->place[l] == PLAN_DISK;
     }
@@ -268,16 +271,19 @@ static bool in_vram(const engine *e, int l, int x)
     return !e->p || x < e->p->hot[l];
 }
 
-void engine_whereabouts(const engine *e, uint8_t *where)
+static expert_tier tier_of(const engine *e, int l, int x)
 {
-    const int n_layer = e->m->experts.n_layer, n_expert = e->m->experts.n_expert;
     const bool drive = e->store && expert_store_kind(e->store) == STORE_CACHED;
     expert_slabs at;
-    for (int l = 0; l < n_layer; l++)
-        for (int x = 0; x < n_expert; x++)
-            *where++ = in_vram(e, l, x) ? EXPERT_IN_VRAM :
-                       drive && !expert_store_find(e->store, l, x, &at) ? EXPERT_ON_DRIVE :
-                       EXPERT_IN_RAM;
+    if (e->m->experts.of[l].n_expert == 0) return EXPERT_NONE;
+    if (in_vram(e, l, x)) return EXPERT_IN_VRAM;
+    return drive && !expert_store_find(e->store, l, x, &at) ? EXPERT_ON_DRIVE : EXPERT_IN_RAM;
+}
+
+void engine_whereabouts(const engine *e, uint8_t *where)
+{
+    for (int l = 0; l < e->m->experts.n_layer; l++)
+        for (int x = 0; x < e->m->experts.n_expert; x++) *where++ = (uint8_t)tier_of(e, l, x);
 }
 
 bool engine_caches(const engine *e) { return e->places != NULL; }

@@ -34,7 +34,10 @@ void session_split(const session *s, struct prompt_experts_stats *out);
 
 /* Where every expert is now: where [n_layer, n_expert] of the model. Only looks; also while a session
  * of the engine is between two layers of a prompt. */
-typedef enum expert_tier { EXPERT_ON_DRIVE, EXPERT_IN_RAM, EXPERT_IN_VRAM } expert_tier;
+typedef enum expert_tier {
+    EXPERT_ON_DRIVE, EXPERT_IN_RAM, EXPERT_IN_VRAM,
+    EXPERT_NONE                          /* the layer has no experts */
+} expert_tier;
 void engine_whereabouts(const engine *e, uint8_t *where);
 
 /* From now on prompts go this way, a prompt_way, wherever it can be gone; -1: as the plan says. */

@@ -31,7 +31,7 @@ typedef struct perf_counts {
     uint64_t calls;
     uint64_t quiet;                      /* of these: had all in VRAM, and asked nobody */
 
-    /* slots: hot + cold is tokens * n_layer * n_used */
+    /* slots: hot + cold is tokens * n_used in each layer that has experts */
     uint64_t hot, cold;                  /* expert was in VRAM; was not, and of these: */
     uint64_t on_cpu, down_fetched, all_fetched;  /* by what crossed the bus: nothing, down, all, */
     uint64_t guessed;                    /* or all before it was chosen */

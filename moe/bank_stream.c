@@ -224,7 +224,7 @@ static void make_schedule(bank_stream *b)
     b->n_part = b->n_sent = 0;
     for (int l = 0; l < b->banks.n_layer; l++) {
         b->first_part[l] = b->n_part;
-        if (b->p->hot[l] >= b->banks.n_expert) continue;
+        if (b->banks.of[l].n_expert == 0 || b->p->hot[l] >= b->banks.n_expert) continue;
         const int n_there = order_layer(b, l);
         schedule_layer(b, l, n_there, b->banks.n_expert - n_there, 1);
     }

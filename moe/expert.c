@@ -12,7 +12,7 @@ uint64_t expert_slab_rows(const expert_bank *b, expert_slab s)
 
 uint64_t expert_slab_bytes(const expert_bank *b, expert_slab s)
 {
-    return expert_slab_rows(b, s) * b->weight[s]->row_bytes;
+    return b->weight[s] ? expert_slab_rows(b, s) * b->weight[s]->row_bytes : 0;
 }
 
 uint64_t expert_slabs_bytes(const expert_bank *b)
@@ -41,7 +41,7 @@ uint64_t expert_bank_bytes(const expert_bank *b)
 bool expert_bank_has_floats(const expert_bank *b)
 {
     for (int s = 0; s < SLAB_COUNT; s++)
-        if (quant_traits_of(b->weight[s]->type)->block_elems == 1) return true;
+        if (b->weight[s] && quant_traits_of(b->weight[s]->type)->block_elems == 1) return true;
     return false;
 }
 

@@ -11,7 +11,8 @@ typedef struct expert_id { int layer, index; } expert_id;
 
 typedef enum expert_slab { SLAB_GATE, SLAB_UP, SLAB_DOWN, SLAB_COUNT } expert_slab;
 
-/* One layer's bank, bound and shape-checked by the model. */
+/* One layer's bank, bound and shape-checked by the model. A layer without experts has one of zeros:
+ * n_expert 0, no tensors, no bytes. */
 typedef struct expert_bank {
     const tensor *weight[SLAB_COUNT];    /* gate and up are the same tensor if fused */
     const tensor *bias[SLAB_COUNT];      /* F32 [n_expert, rows], or NULL */
@@ -24,13 +25,14 @@ typedef struct expert_bank {
 /* All routed experts of a model: all that moe/ knows of it. */
 typedef struct expert_banks {
     const gguf *file;                    /* borrowed */
-    int n_layer;                         /* layers with experts: the trunk */
+    int n_layer;                         /* the trunk; some layers may have no experts */
     int n_expert, n_used;                /* of a layer, and of those chosen for a token */
     expert_bank *of;                     /* [n_layer] */
 } expert_banks;
 
-/* What joins gate and up before down: silu(gate) * up, or gpt-oss's clamped form of it. */
-typedef enum expert_activation { ACT_SWIGLU, ACT_SWIGLU_CLAMPED } expert_activation;
+/* What joins gate and up before down: silu(gate) * up, gpt-oss's clamped form of it, or
+ * gelu(gate) * up. */
+typedef enum expert_activation { ACT_SWIGLU, ACT_SWIGLU_CLAMPED, ACT_GEGLU } expert_activation;
 
 uint64_t expert_slab_rows(const expert_bank *b, expert_slab s);
 uint64_t expert_slab_bytes(const expert_bank *b, expert_slab s);  /* weights only */

@@ -51,11 +51,12 @@ static int first_like(const expert_banks *b, int layer)
     return l;
 }
 
-/* Each slab has whole pages, wherever in a page it begins. */
+/* Each slab has whole pages, wherever in a page it begins. Where there are no experts, a slot is
+ * nothing. */
 static slot_pool pool_for(const expert_bank *b)
 {
     slot_pool p = { .bytes = 0 };
-    for (int s = 0; s < SLAB_COUNT; s++) {
+    for (int s = 0; s < SLAB_COUNT && b->n_expert > 0; s++) {
         const uint64_t most = size_align(expert_slab_bytes(b, (expert_slab)s), PLACE_ALIGN);
         p.room_at[s] = p.bytes;
         p.bytes += size_align(most + READER_PAGE - 1, READER_PAGE);
@@ -92,10 +93,10 @@ static int make_pools(expert_slots *s, const int *in_vram, err_ctx *err)
             return err_set(err, ERR_UNSUPPORTED, "experts of more than %d sizes", s->n_pool);
         if (like == l) {
             s->pools[s->n_pool] = pool_for(&b->of[l]);
-            s->pools[s->n_pool].n = EXPERT_SPARES;
+            if (b->of[l].n_expert > 0) s->pools[s->n_pool].n = EXPERT_SPARES;
         }
         s->pool_of[l] = like == l ? (uint8_t)s->n_pool++ : s->pool_of[like];
-        s->pools[s->pool_of[l]].n += b->n_expert - in_vram[l];
+        if (b->of[l].n_expert > 0) s->pools[s->pool_of[l]].n += b->n_expert - in_vram[l];
     }
     for (int i = 0; i < s->n_pool; i++) {
         s->pools[i].first = s->n_slot;

@@ -153,7 +153,8 @@ int expert_store_create(expert_store **out, const expert_banks *b, pool *team,
         expert_store_free(s);
         return err_set(err, ERR_NOMEM, "experts: %d layers", b->n_layer);
     }
-    for (int l = 0; l < b->n_layer; l++) s->served[l] = !o->layers || o->layers[l];
+    for (int l = 0; l < b->n_layer; l++)
+        s->served[l] = b->of[l].n_expert > 0 && (!o->layers || o->layers[l]);
     const int rc = fill_store(s, o, err);
     if (rc < 0) {
         expert_store_free(s);

@@ -260,17 +260,23 @@ static void add_expert(loading *d, int layer, int expert, int slot)
     }
 }
 
+/* Expert i of all layers': there is one, and it has no place in VRAM. */
+static bool has_slot(const expert_store *s, int i, const bool *elsewhere)
+{
+    return store_bank(s, i / s->banks->n_expert)->n_expert > 0 && !elsewhere[i];
+}
+
 static int fill_slots(loading *d, const bool *elsewhere, err_ctx *err)
 {
     expert_store *s = d->s;
     const int n_expert = s->banks->n_expert, n = s->banks->n_layer * n_expert;
     int rc;
     for (int i = 0; i < n; i++)
-        if (!elsewhere[i]) add_expert(d, i / n_expert, i % n_expert, -1);
+        if (has_slot(s, i, elsewhere)) add_expert(d, i / n_expert, i % n_expert, -1);
     if ((rc = make_lists(d, err)) < 0) return rc;
     d->n_piece = 0;
     for (int i = 0; i < n; i++) {
-        if (elsewhere[i]) continue;
+        if (!has_slot(s, i, elsewhere)) continue;
         const int slot = expert_slots_take(s->slots, i / n_expert);
         if (slot < 0)
             return err_set(err, ERR_RANGE, "experts: there is no slot for expert %d of layer %d",

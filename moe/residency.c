@@ -68,9 +68,10 @@ uint64_t residency_bytes(const expert_banks *b, int n_layer, int n_expert)
 }
 
 /* How many places of its pool a layer adds, so that every layer could have the same share of its
- * experts. What is left goes to the first layers. */
+ * experts. What is left goes to the first layers. One without experts has a pool of no places. */
 static int places_for(const residency *r, uint64_t stride, uint64_t each, uint64_t *left)
 {
+    if (stride == 0) return 0;
     const int n = (int)(each < (uint64_t)r->n_expert ? each : (uint64_t)r->n_expert);
     if (n == r->n_expert || *left < stride) return n;
     *left -= stride;
@@ -82,6 +83,7 @@ static int make_pools(residency *r, uint64_t bytes, const int *n_place, err_ctx 
 {
     const uint64_t one = residency_bytes(r->banks, r->n_layer, 1), each = bytes / one;
     uint64_t left = bytes - each * one, at = 0;
+    int token = 0;                       /* experts that one chooses */
     for (int l = 0; l < r->n_layer; l++) {
         const place_pool p = pool_for(&r->banks->of[l]);
         int i = 0;
@@ -90,7 +92,9 @@ static int make_pools(residency *r, uint64_t bytes, const int *n_place, err_ctx 
             return err_set(err, ERR_UNSUPPORTED, "experts of more than %d sizes", i);
         if (i == r->n_pool) r->pools[r->n_pool++] = p;
         r->pool_of[l] = (uint8_t)i;
-        r->pools[i].n += n_place ? n_place[l] : places_for(r, p.stride, each, &left);
+        r->pools[i].n += n_place && p.stride > 0 ? n_place[l]
+                                                 : places_for(r, p.stride, each, &left);
+        if (p.stride > 0) token += r->banks->n_used;
     }
     for (int i = 0; i < r->n_pool; i++) {
         r->pools[i].first = r->n_place;
@@ -98,7 +102,6 @@ static int make_pools(residency *r, uint64_t bytes, const int *n_place, err_ctx 
         r->n_place += r->pools[i].n;
         at += (uint64_t)r->pools[i].n * r->pools[i].stride;
     }
-    const int token = r->n_layer * r->banks->n_used;
     if (r->n_place < token)
         return err_set(err, ERR_RANGE, "%d experts fit in %.2f GB of VRAM, fewer than the %d of "
                        "one token: none would be found again", r->n_place, (double)at * 1e-9,

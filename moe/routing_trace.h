@@ -26,7 +26,7 @@ enum {
 /* What a trace says of its model. */
 typedef struct routing_model {
     uint64_t fingerprint;                /* model_fingerprint() */
-    int n_layer, n_expert, n_used;
+    int n_layer, n_expert, n_used;       /* layers: those that have experts */
     uint64_t dense_bytes;                /* read for every token besides experts */
     const uint64_t *expert_bytes;        /* [n_layer]: one expert */
     const uint64_t *down_bytes;          /* [n_layer]: of that the down slab */

@@ -52,9 +52,10 @@ Section: science
 Priority: optional
 ${depends:+Depends: $depends
 }Description: runs big Mixture-of-Experts language models from GGUF files
- moe-run runs gpt-oss and Qwen3-Next on a machine that they do not fit: the GPU's
- memory, RAM and a drive are used together. moe-bench measures it, moe-quant
- writes model files with weights in other types. A small model is built in.
+ moe-run runs gpt-oss, Qwen3, GLM-4.5, Gemma 4, Mixtral and other models with
+ experts on a machine that they do not fit: the GPU's memory, RAM and a drive
+ are used together. moe-bench measures it, moe-quant writes model files with
+ weights in other types. A small model is built in.
 END
 if [ -e "$stage/usr/lib/systemd/system/moe-serve.service" ]; then
     install -d "$stage/etc/default"

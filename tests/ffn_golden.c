@@ -5,7 +5,7 @@
 
 #include "tests/test.h"
 
-const char *const ffn_golden_names[] = { "qwen", "qwen-nvfp4", "gptoss", NULL };
+const char *const ffn_golden_names[] = { "qwen", "qwen-nvfp4", "gptoss", "gemma", NULL };
 
 static const uint8_t *take(ffn_golden *g, size_t bytes)
 {
@@ -61,7 +61,7 @@ bool ffn_golden_read(ffn_golden *g, const char *name)
     if (!g->bytes || !CHECK(g->size > sizeof head)) return false;
     memcpy(head, take(g, sizeof head), sizeof head);
     if (!CHECK_MSG(head[0] == 0x3146554e, "%s: magic %08x", name, head[0])) return false;
-    g->kind = (int)head[1];
+    g->act = (expert_activation)head[1];         /* in that order */
     g->n_embd = (int)head[5];
     g->n_ff = (int)head[6];
     g->n_expert = (int)head[7];

@@ -9,7 +9,7 @@
 typedef struct ffn_golden {
     uint8_t *bytes;                      /* the file: all else points into it */
     size_t size, at;
-    int kind;                            /* 0: SwiGLU, 1: gpt-oss's variant */
+    expert_activation act;
     int n_embd, n_ff, n_expert, k, n_token;
     tensor weight[SLAB_COUNT], bias[SLAB_COUNT], scale[SLAB_COUNT];
     expert_bank bank;

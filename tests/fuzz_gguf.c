@@ -98,9 +98,12 @@ static void try_text(const gguf *g, const uint8_t *data, size_t size)
         encoder_encode(e, &ids, str_from("Hello <|im_start|>w\xC3\xB6rld 123\n  it's <think>"),
                        true, &err);
         encoder_encode(e, &ids, text, false, &err);
+        encoder_encode_whole(e, &ids, str_from("aa\n\n b\xE2\x96\x81" "b<s>c"), true, true, &err);
         for (size_t i = 0; i < ids.n; i++) {
             const str_view s = tokenizer_bytes(t, ids.ids[i], true);
+            const str_view at = tokenizer_bytes_at(t, ids.ids, i);
             touch(s.ptr, s.len);
+            touch(at.ptr, at.len);
         }
         try_chat(g, t, e, &ids);
     }

@@ -1,6 +1,6 @@
 /* fuzz_seeds.c - writes small good files for the fuzzers to damage: fuzz_seeds FOLDER
  *
- * Models of both architectures in their variants, and vocabularies with the chat templates that the
+ * Models in their variants, vocabularies of every kind, some with the chat templates that the
  * recognisers look for. All small: a fuzzer should spend its time on structure, not on weights. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +9,7 @@
 #include "engine/text/tokenizer.h"
 #include "loader/gguf_write.h"
 #include "tests/model_maker.h"
+#include "tests/small_shapes.h"
 #include "tests/test.h"
 
 static const char *folder;
@@ -87,6 +88,43 @@ static void write_models(void)
     }
 }
 
+/* The other families, as synthetic files of the least size: two layers, few tokens. */
+static void write_family(const synth_shape *small)
+{
+    enum { WIDTH = 32, HEAD = 16, N_TOKEN = 448 };
+    synth_shape s = *small;
+    char name[64];
+    err_ctx err = { 0 };
+    synth_plan *p = NULL;
+    s.n_embd = s.n_ff = WIDTH;
+    s.n_expert = 3;
+    s.n_used = 2;
+    s.n_head = 2;
+    s.n_head_kv = min_int(s.n_head_kv, 2);
+    s.head_dim = HEAD;
+    s.rope_dim = min_int(s.rope_dim, HEAD / 2);
+    s.n_vocab = N_TOKEN;
+    if (s.first_special) s.first_special = N_TOKEN - 40;
+    if (s.n_ff_shared) s.n_ff_shared = WIDTH;
+    if (s.n_ff_dense) s.n_ff_dense = WIDTH;
+    if (s.n_head_kv_full) s.head_dim_full = 2 * HEAD;
+    if (s.n_v_head) s.n_k_head = 1, s.n_v_head = 2;
+    synth_options o = synth_options_of(&s);
+    o.n_layer = 2;
+    uint8_t *bytes = NULL;
+    if (synth_plan_create(&p, &o, &err) == 0) bytes = mem_alloc(synth_plan_bytes(p));
+    if (bytes) {
+        synth_plan_fill(p, bytes, 0, synth_plan_bytes(p));
+        snprintf(name, sizeof name, "family-%s", s.name);
+        save(name, bytes, synth_plan_bytes(p), "", 0);
+    } else {
+        fprintf(stderr, "fuzz_seeds: %s: %s\n", s.name, err.msg);
+        failures++;
+    }
+    mem_free(bytes);
+    synth_plan_free(p);
+}
+
 /* ---- vocabularies --------------------------------------------------------------------------- */
 
 static const char *const qwen_specials[] = {
@@ -114,6 +152,9 @@ static const struct {
       "<tool_call>\\n<function=a>\\n<parameter=b>" },
     { "vocab-gptoss", "gpt-4o", true, "{{- '<|start|>system<|message|>' }}<|channel|>analysis" },
     { "vocab-other", "gpt-4o", true, "{{ '[INST]' }}" },
+    { "vocab-glm4", "glm4", false, NULL },
+    { "vocab-llama-bpe", "llama-bpe", false, NULL },
+    { "vocab-olmo", "olmo", false, NULL },
 };
 
 /* One printable character for each byte, as these vocabularies write them. */
@@ -176,6 +217,52 @@ static void write_vocab(const char *name, const char *pre, bool harmony, const c
     gguf_writer_free(w);
 }
 
+/* Characters, bytes by name, and scores or merges: "aa" and " a", "bb" and " b", ... */
+static void write_char_vocab(const char *name, const char *kind)
+{
+    static const char *const specials[] = { "<unk>", "<s>", "</s>", "<turn|>", "<|tool_response>" };
+    enum { N_SPECIAL = ARRAY_LEN(specials), N_LETTER = 27, N_MADE = 52,
+           N = N_SPECIAL + 256 + N_LETTER + N_MADE };
+    gguf_writer *w = gguf_writer_create();
+    int32_t types[N];
+    float scores[N] = { 0 };
+    const uint8_t *head;
+    size_t head_bytes;
+    err_ctx err;
+    char text[16];
+
+    if (!w) exit(1);
+    gguf_write_str(w, "general.architecture", str_from("llama"));
+    gguf_write_str(w, "tokenizer.ggml.model", str_from(kind));
+    gguf_write_str_array(w, "tokenizer.ggml.tokens", N);
+    for (int i = 0; i < N; i++) {
+        const int letter = i - N_SPECIAL - 256, made = letter - N_LETTER;
+        types[i] = i == 0 ? TOKEN_UNKNOWN : i < N_SPECIAL ? TOKEN_CONTROL
+                   : letter < 0 ? TOKEN_BYTE : TOKEN_NORMAL;
+        scores[i] = (float)-i;
+        if (i < N_SPECIAL) snprintf(text, sizeof text, "%s", specials[i]);
+        else if (letter < 0)
+            snprintf(text, sizeof text, "<0x%02X>", (unsigned)(i - N_SPECIAL) & 255);
+        else if (made < 0) snprintf(text, sizeof text, letter ? "%c" : "\u2581", 'a' + letter - 1);
+        else if (made < 26) snprintf(text, sizeof text, "%c%c", 'a' + made, 'a' + made);
+        else snprintf(text, sizeof text, "\u2581%c", 'a' + made - 26);
+        gguf_write_array_str(w, str_from(text));
+    }
+    gguf_write_array(w, "tokenizer.ggml.token_type", GGUF_I32, types, N);
+    gguf_write_array(w, "tokenizer.ggml.scores", GGUF_F32, scores, N);
+    gguf_write_str_array(w, "tokenizer.ggml.merges", N_MADE);
+    for (int i = 0; i < N_MADE; i++) {
+        if (i < 26) snprintf(text, sizeof text, "%c %c", 'a' + i, 'a' + i);
+        else snprintf(text, sizeof text, "\u2581 %c", 'a' + i - 26);
+        gguf_write_array_str(w, str_from(text));
+    }
+    gguf_write_u32(w, "tokenizer.ggml.bos_token_id", 1);
+    gguf_write_u32(w, "tokenizer.ggml.eos_token_id", 2);
+    if (gguf_write_head(w, &head, &head_bytes, &err) < 0) failures++;
+    else save(name, head, head_bytes, "", 0);
+    gguf_writer_free(w);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -184,7 +271,10 @@ int main(int argc, char **argv)
     }
     folder = argv[1];
     write_models();
+    for (int i = 0; i < N_SMALL_SHAPES; i++) write_family(&small_shapes[i]);
     for (size_t i = 0; i < ARRAY_LEN(vocabs); i++)
         write_vocab(vocabs[i].name, vocabs[i].pre, vocabs[i].harmony, vocabs[i].chat_template);
+    write_char_vocab("vocab-sentencepiece", "llama");
+    write_char_vocab("vocab-gemma4", "gemma4");
     return failures ? 1 : 0;
 }

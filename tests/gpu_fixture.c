@@ -340,6 +340,12 @@ double product_bound(quant_type type, int n)
     return type == QT_F32 ? 1e-5 : 8e-3;
 }
 
+double lows_bound(quant_type type, int n)
+{
+    const bool whole = n > GPU_FEW && (type == QT_F16 || type == QT_BF16);
+    return whole ? LOWS_BOUND : product_bound(type, n);
+}
+
 void expert_shape(int *n_embd, int *n_ff, quant_type type, int i)
 {
     static const int of_256[2][2] = { { 512, 256 }, { 256, 512 } };
@@ -386,6 +392,20 @@ float unit_scale(const uint8_t *row, quant_type type, int cols)
     for (int c = 0; c < cols; c++) sum += (double)w[c] * w[c];
     host_drop(held);
     return (float)(1.0 / sqrt(sum));
+}
+
+void cpu_activate(float *g, const float *u, int n, const ops *o, gpu_activation act)
+{
+    switch (act) {
+    case GPU_SWIGLU: o->loops->swiglu(g, g, u, n); break;
+    case GPU_SWIGLU_CLAMPED: o->loops->swiglu_clamped(g, g, u, n); break;
+    case GPU_GEGLU: o->loops->geglu(g, g, u, n); break;
+    }
+}
+
+const char *act_name(gpu_activation act)
+{
+    return act == GPU_GEGLU ? ", GELU" : act == GPU_SWIGLU_CLAMPED ? ", clamped" : "";
 }
 
 void cpu_product(float *y, const ops *o, const matrix *w, const float *x, int n)

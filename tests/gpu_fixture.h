@@ -69,6 +69,9 @@ void expert_shape(int *n_embd, int *n_ff, quant_type type, int i);
 /* Bounds of products: up to GPU_FEW tokens, those of the contract except for the order of
  * additions; with more, all but F32 weights are multiplied by 16-bit activations. */
 double product_bound(quant_type type, int n);
+/* The same where inputs have lows: rounding to 16 bits, about 2e-3, would show. */
+#define LOWS_BOUND 1e-4
+double lows_bound(quant_type type, int n);
 
 /* One matrix on both sides. In VRAM another row precedes it, so that its start is aligned only
  * as its rows are. */
@@ -81,6 +84,12 @@ twin twin_make(quant_type type, int rows, int cols, weight_kind kind, float scal
 
 /* The scale with which a row like this maps values of about 1 to values of about 1. */
 float unit_scale(const uint8_t *row, quant_type type, int cols);
+
+/* g = act(g, u), n values */
+void cpu_activate(float *g, const float *u, int n, const ops *o, gpu_activation act);
+/* ", clamped" for names of cases */
+const char *act_name(gpu_activation act);
+enum { ACT_COUNT = 3 };
 
 void cpu_product(float *y, const ops *o, const matrix *w, const float *x, int n);
 

@@ -61,7 +61,7 @@ bool maker_is_small(const char *name)
 typedef struct writer {
     const maker *mk;
     gguf_writer *w;
-    bool done[8];                        /* edits that found their key or tensor */
+    bool done[MAKER_MOST_EDITS];         /* edits that found their key or tensor */
 } writer;
 
 static const maker_edit *find_edit(writer *o, const char *name)
@@ -349,6 +349,12 @@ static void put_gptoss_layer(writer *o, int l)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
+static void write_rest(writer *o)        /* edits of what is not there yet add it */
+{
+    for (int i = 0; i < o->mk->n_edit; i++)
+        if (!o->done[i]) write_edit(o, &o->mk->edits[i]);
+}
+
 static gguf_writer *write_model(const maker *mk)
 {
     writer o = { .mk = mk, .w = gguf_writer_create() };
@@ -361,16 +367,38 @@ static gguf_writer *write_model(const maker *mk)
         if (mk->arch == ARCH_QWEN3NEXT) put_qwen3next_layer(&o, l);
         else put_gptoss_layer(&o, l);
     }
-    for (int i = 0; i < mk->n_edit; i++)         /* what is not there yet is added */
-        if (!o.done[i]) write_edit(&o, &mk->edits[i]);
+    write_rest(&o);
     return o.w;
 }
 
-int maker_open(maker_file *out, const maker *mk, err_ctx *err)
+static gguf_writer *write_copy(const maker *mk, const gguf *of)
+{
+    writer o = { .mk = mk, .w = gguf_writer_create() };
+    char name[128];
+    if (!o.w) return NULL;
+    for (int i = 0; i < gguf_n_kv(of); i++) {
+        const gguf_kv *kv = gguf_kv_at(of, i);
+        snprintf(name, sizeof name, "%.*s", (int)kv->key.len, kv->key.ptr);
+        const maker_edit *e = find_edit(&o, name);
+        if (e) write_edit(&o, e);
+        else gguf_write_copy(o.w, kv);
+    }
+    for (int i = 0; i < gguf_n_tensor(of); i++) {
+        const tensor *t = gguf_tensor_at(of, i);
+        const uint64_t ne[4] = { t->cols, t->n_dims > 1 ? t->rows : 0, t->n_dims > 2 ? t->slabs : 0,
+                                 0 };
+        snprintf(name, sizeof name, "%.*s", (int)t->name.len, t->name.ptr);
+        put_raw(&o, name, t->type, ne);
+    }
+    write_rest(&o);
+    return o.w;
+}
+
+/* Frees w. */
+static int open_zeros(maker_file *out, gguf_writer *w, err_ctx *err)
 {
     const uint8_t *head = NULL;
     size_t head_bytes = 0;
-    gguf_writer *w = write_model(mk);
     int rc = w ? gguf_write_head(w, &head, &head_bytes, err) : err_set(err, ERR_NOMEM, "no writer");
 
     *out = (maker_file){ NULL, NULL };
@@ -386,6 +414,18 @@ int maker_open(maker_file *out, const maker *mk, err_ctx *err)
     gguf_writer_free(w);
     if (rc < 0) maker_close(out);
     return rc;
+}
+
+int maker_open(maker_file *out, const maker *mk, err_ctx *err)
+{
+    return open_zeros(out, write_model(mk), err);
+}
+
+int maker_open_copy(maker_file *out, const gguf *of, const maker_edit *edits, int n_edit,
+                    err_ctx *err)
+{
+    const maker mk = { .edits = edits, .n_edit = n_edit };
+    return open_zeros(out, write_copy(&mk, of), err);
 }
 
 int maker_open_sparse(maker_file *out, const maker *mk, err_ctx *err)

@@ -1,4 +1,5 @@
-/* model_maker.h - GGUF files of both architectures, made to order for tests.
+/* model_maker.h - GGUF files of two architectures, made to order for tests, and spoilt copies of
+ * files of any.
  *
  * A maker holds dimensions, switches for the variants that files come in, and edits that spoil one
  * thing. Small models live in memory with all weights 0; models of real size are sparse files, so
@@ -81,9 +82,14 @@ typedef struct maker_file {
     uint8_t *bytes;                      /* NULL if it is a file, which no longer has a name */
 } maker_file;
 
-/* Both return 0, or what gguf_open returned; on failure nothing is left behind. */
+/* All return 0, or what gguf_open returned; on failure nothing is left behind. */
 int maker_open(maker_file *out, const maker *mk, err_ctx *err);
 int maker_open_sparse(maker_file *out, const maker *mk, err_ctx *err);
+
+/* A copy of another file with edits, at most MAKER_MOST_EDITS; all weights are 0. */
+enum { MAKER_MOST_EDITS = 8 };
+int maker_open_copy(maker_file *out, const gguf *of, const maker_edit *edits, int n_edit,
+                    err_ctx *err);
 void maker_close(maker_file *f);
 
 #endif

@@ -72,7 +72,7 @@ static uint64_t slabs_bytes(const expert_bank *b)
  * prompt, all of them keep to the contract. */
 static void choose_ways(plan *to, const model *m, const place *p)
 {
-    const bool splits = p->split_from > 0 && !expert_bank_has_floats(m->layers[0].experts);
+    const bool splits = p->split_from > 0 && !expert_bank_has_floats(model_first_bank(m));
     to->stream_from = p->stream_from;
     to->split_from = splits ? p->split_from : INT_MAX;
     to->contract_to = p->stream_from == INT_MAX
@@ -90,6 +90,7 @@ static void make_plan(plan *to, const model *m, const place *p)
         const bool there = p->gpu && l < m->hp.n_layer - to->cpu_layers;
         const bool whole = l < m->hp.n_layer * p->whole_of_4 / 4;
         to->hot[l] = there ? m->hp.n_expert * (whole ? 8 : p->hot_of_8) / 8 : 0;
+        if (p->changing) to->hot[l] = max_int(to->hot[l], m->hp.n_expert_used);
         to->place[l] = whole ? PLAN_VRAM : p->disk ? PLAN_DISK : PLAN_RAM;
         if (bytes > largest) largest = bytes;
     }

@@ -37,7 +37,8 @@ void rig_close(rig *r);
 bool rig_open_demos(rig r[2]);
 extern const char *const rig_demos[2];
 
-/* Tiny models: 0 Qwen3-Next, 1 gpt-oss, 2 the latter without windows. */
+/* Tiny models: 0 Qwen3-Next, 1 gpt-oss, 2 the latter without windows, 3 Gemma 4, whose windowed
+ * layers have other heads. */
 bool rig_open_tiny(rig *r, int i);
 
 session *rig_session(const rig *r, int ctx, int chunk, kv_type kv);

@@ -64,7 +64,7 @@ static void run_begin(gpu *g, void *args)
             to[n++] = y + (size_t)s * n_embd;
         }
         if (n > 0 && (ok = find_hot(g, &one, c, e)))
-            sim_expert_whole(to, &one, rows, n, c->a.clamped, SIM_BITS_FEW);
+            sim_expert_whole(to, &one, rows, n, c->a.act, SIM_BITS_FEW);
     }
     free(to);
     free(rows);

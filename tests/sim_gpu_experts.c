@@ -89,13 +89,13 @@ static float **rows_of(float *y, int n, int cols)
     return rows;
 }
 
-/* 16-bit activations. */
-static void multiply_halves(float *const *y, const matrix *w, const act_row *x, int n)
+/* 16-bit activations, or sums of two of these for weights of 16 bits. */
+static void multiply_halves(float *const *y, const matrix *w, const act_row *x, int n, bool lows)
 {
     const size_t cols = (size_t)w->cols;
     float *some = sim_room((size_t)n * cols, sizeof *some);
     for (int i = 0; i < n; i++) memcpy(some + (size_t)i * cols, x[i].x, cols * sizeof *some);
-    sim_round_halves(some, (size_t)n * cols);
+    sim_round_halves(some, (size_t)n * cols, lows && sim_is_float((int)w->type));
     sim_vectors v = sim_vectors_make(some, n, w->cols);
     sim_multiply(y, w, v.a.rows, n);
     sim_vectors_free(&v);
@@ -116,11 +116,11 @@ static void multiply_some(float *const *y, const matrix *w, const act_row *x, in
 }
 
 /* As tensor cores would: 16-bit activations, or exact ones in another order of additions. */
-static void multiply_many(float *const *y, const matrix *w, const act_row *x, int n)
+static void multiply_many(float *const *y, const matrix *w, const act_row *x, int n, bool lows)
 {
     const int half = w->cols / 2;
     if (w->type != QT_F32) {
-        multiply_halves(y, w, x, n);
+        multiply_halves(y, w, x, n, lows);
         return;
     }
     matrix plain = *w;
@@ -137,13 +137,13 @@ static void multiply_many(float *const *y, const matrix *w, const act_row *x, in
 
 static void multiply(float *const *y, const matrix *w, const act_row *x, int n, sim_bits bits)
 {
-    const bool contract = bits == SIM_BITS_FEW ||
-                          (bits == SIM_BITS_CONTRACT && !sim_is_float((int)w->type));
-    (contract ? sim_multiply : multiply_many)(y, w, x, n);
+    const bool blocks = !sim_is_float((int)w->type), lows = bits & SIM_BITS_LOWS;
+    if (bits == SIM_BITS_FEW || (bits & SIM_BITS_CONTRACT && blocks)) sim_multiply(y, w, x, n);
+    else multiply_many(y, w, x, n, lows);
 }
 
-static void expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n, bool clamped,
-                      sim_bits bits)
+static void expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n,
+                      gpu_activation act, sim_bits bits)
 {
     const loops *f = sim_ops()->loops;
     float *up = sim_room((size_t)n * (size_t)e->up.rows, sizeof *up);
@@ -151,22 +151,25 @@ static void expert_up(float *const *mid, const sim_expert *e, const act_row *x, 
     multiply(mid, &e->gate, x, n, bits);
     multiply(rows, &e->up, x, n, bits);
     for (int i = 0; i < n; i++)
-        (clamped ? f->swiglu_clamped : f->swiglu)(mid[i], mid[i], rows[i], e->up.rows);
+        (act == GPU_GEGLU ? f->geglu : act == GPU_SWIGLU_CLAMPED ? f->swiglu_clamped
+                                                                 : f->swiglu)(
+            mid[i], mid[i], rows[i], e->up.rows);
     free(rows);
     free(up);
 }
 
-void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n, bool clamped)
+void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n,
+                   gpu_activation act)
 {
-    expert_up(mid, e, x, n, clamped, SIM_BITS_FEW);
+    expert_up(mid, e, x, n, act, SIM_BITS_FEW);
 }
 
-void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n, bool clamped,
-                      sim_bits bits)
+void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n,
+                      gpu_activation act, sim_bits bits)
 {
     float *mid = sim_room((size_t)n * (size_t)e->gate.rows, sizeof *mid);
     float **rows = rows_of(mid, n, e->gate.rows);
-    expert_up(rows, e, x, n, clamped, bits);
+    expert_up(rows, e, x, n, act, bits);
     sim_vectors v = sim_vectors_make(mid, n, e->gate.rows);
     multiply(y, &e->down, v.a.rows, n, bits);
     sim_vectors_free(&v);
@@ -174,9 +177,10 @@ void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, in
     free(mid);
 }
 
-static sim_bits bits_of(const gpu_expert_args *a, int n)
+static sim_bits bits_of(const gpu_expert_args *a, const sim_vectors *x)
 {
-    return n <= GPU_FEW ? SIM_BITS_FEW : a->contract ? SIM_BITS_CONTRACT : SIM_BITS_ANY;
+    const sim_bits many = a->contract ? SIM_BITS_CONTRACT : SIM_BITS_ANY;
+    return x->a.n <= GPU_FEW ? SIM_BITS_FEW : many | (x->lows ? SIM_BITS_LOWS : 0);
 }
 
 float *sim_shared(const gpu_expert_args *a, const sim_vectors *x)
@@ -187,9 +191,15 @@ float *sim_shared(const gpu_expert_args *a, const sim_vectors *x)
     if (!a->shared_gate.data) return NULL;
     float *y = sim_room((size_t)n * (size_t)e.down.rows, sizeof *y);
     float **rows = rows_of(y, n, e.down.rows);
-    sim_expert_whole(rows, &e, x->a.rows, n, a->clamped, bits_of(a, n));
+    sim_expert_whole(rows, &e, x->a.rows, n, a->act, bits_of(a, x));
     free(rows);
     return y;
+}
+
+router_rule sim_rule(const gpu_router_rule *r)
+{
+    return (router_rule){ .score = r->sigmoid ? ROUTER_SIGMOID : ROUTER_SOFTMAX,
+                          .as_scored = r->as_scored, .factor = r->factor, .bias = r->bias };
 }
 
 bool sim_choose(gpu *g, int32_t *ids, float *gates, const gpu_expert_args *a, int t)
@@ -199,7 +209,8 @@ bool sim_choose(gpu *g, int32_t *ids, float *gates, const gpu_expert_args *a, in
         memcpy(ids, a->ids + at, (size_t)a->k * sizeof *ids);
         memcpy(gates, a->gates + at, (size_t)a->k * sizeof *gates);
     } else {
-        router_select(ids, gates, a->logits + (size_t)t * (size_t)a->n_expert, a->n_expert, a->k);
+        router_select(ids, gates, a->logits + (size_t)t * (size_t)a->n_expert, a->n_expert, a->k,
+                      NULL);
     }
     for (int r = 0; r < a->k; r++)
         if (ids[r] < 0 || ids[r] >= a->n_expert) {
@@ -276,7 +287,7 @@ static void routed(gpu *g, const gpu_expert_args *a, const int32_t *ids, float *
                            sim_slab(&a->up, e, a->up.data + i * a->up.slab_bytes),
                            sim_slab(&a->down, e, a->down.data + i * a->down.slab_bytes) };
         if (a->at && !find_scattered(g, &one, a, e)) break;
-        sim_expert_whole(to, &one, rows, n, a->clamped, bits_of(a, x->a.n));
+        sim_expert_whole(to, &one, rows, n, a->act, bits_of(a, x));
     }
     free(to);
     free(rows);
@@ -360,6 +371,7 @@ static void run_experts(gpu *g, void *args)
     float *rows = sim_finished(g, &c->in);
     if (!rows) return;
     sim_vectors x = sim_vectors_make(rows, c->in.n, c->in.cols);
+    x.lows = c->in.lows != NULL;
     if (c->a.sums) run_sums(c, &x);
     else run_ranges(g, c, &x);
     sim_vectors_free(&x);

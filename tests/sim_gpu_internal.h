@@ -7,6 +7,7 @@
  *   sim_gpu_products.c inputs and products
  *   sim_gpu_mixers.c   attention and the delta rule
  *   sim_gpu_token.c    the two ends of a token: embedding, rotation, router, pick, sampling
+ *   sim_gpu_network.c  a network for all tokens
  *   sim_gpu_experts.c  experts that are in VRAM
  *   sim_gpu_split.c    a layer's experts in two places
  *   sim_gpu_beside.c   ... for more than GPU_FEW tokens
@@ -24,6 +25,7 @@
 #include <stdatomic.h>
 
 #include "engine/host/ops.h"
+#include "moe/router.h"
 #include "tests/sim_gpu.h"
 
 /* ---- the card: sim_gpu.c --------------------------------------------------------------------- */
@@ -132,6 +134,7 @@ const ops *sim_ops(void);                /* the fastest kernels and loops here; 
 typedef struct sim_vectors {
     acts a;
     void *storage;
+    bool lows;                           /* tensor cores get what 16 bits leave out, too */
 } sim_vectors;
 sim_vectors sim_vectors_make(const float *x, int n, int cols);
 void sim_vectors_free(sim_vectors *v);
@@ -142,7 +145,8 @@ void sim_multiply(float *const *y, const matrix *w, const act_row *x, int n);
 /* y [n, y_stride], from whole vectors */
 void sim_multiply_all(float *y, size_t y_stride, const matrix *w, const sim_vectors *x);
 
-void sim_round_halves(float *x, size_t n);       /* to 16-bit floats and back */
+/* To 16-bit floats and back; lows: to sums of two. */
+void sim_round_halves(float *x, size_t n, bool lows);
 
 /* The int8 form of activations.cuh: cols / 32 times 16 codes, the other 16 of each block, scales,
  * two sums of each. */
@@ -172,14 +176,18 @@ typedef struct sim_expert { matrix gate, up, down; } sim_expert;
 matrix sim_slab(const gpu_bank *b, int expert, const uint8_t *at);
 
 /* mid[i] [n_ff] = the activations of x[i] */
-void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n, bool clamped);
-/* Which bits vectors have: the CPU's; the contract's for weights in blocks; those of tensor
- * cores. */
-typedef enum sim_bits { SIM_BITS_FEW, SIM_BITS_CONTRACT, SIM_BITS_ANY } sim_bits;
+void sim_expert_up(float *const *mid, const sim_expert *e, const act_row *x, int n,
+                   gpu_activation act);
+/* Which bits vectors have: the CPU's; the contract's for weights in blocks; those of tensor cores.
+ * These may keep what 16 bits leave out. */
+typedef enum sim_bits {
+    SIM_BITS_FEW, SIM_BITS_CONTRACT = 1, SIM_BITS_ANY = 2, SIM_BITS_LOWS = 4
+} sim_bits;
 /* y[i] [n_embd] = expert e of x[i] */
-void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n, bool clamped,
-                      sim_bits bits);
+void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, int n,
+                      gpu_activation act, sim_bits bits);
 
+router_rule sim_rule(const gpu_router_rule *r);
 bool sim_choose(gpu *g, int32_t *ids, float *gates, const gpu_expert_args *a, int t);
 /* [n, n_embd], to be freed, or NULL: there is none. */
 float *sim_shared(const gpu_expert_args *a, const sim_vectors *x);

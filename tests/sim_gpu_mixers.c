@@ -21,7 +21,8 @@ size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim)
 
 bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim)
 {
-    return (head_dim == 32 || head_dim == 64 || head_dim == 128 || head_dim == 256) &&
+    return (head_dim == 32 || head_dim == 64 || head_dim == 128 || head_dim == 256 ||
+            head_dim == 512) &&
            n_head_kv > 0 && n_head % n_head_kv == 0;
 }
 
@@ -30,10 +31,11 @@ static void turn_heads(float *y, const float *x, size_t stride, int n, const flo
                        const gpu_attention *a, int t)
 {
     const loops *f = sim_ops()->loops;
-    const size_t half = (size_t)a->rope_dim / 2;
-    for (int h = 0; h < n; h++, y += a->head_dim, x += stride) {
-        memcpy(y, x, (size_t)a->head_dim * sizeof *y);
-        if (norm) f->rmsnorm(y, y, norm, a->head_dim, a->eps);
+    const size_t half = (size_t)a->rope_dim / 2, dim = (size_t)a->head_dim;
+    for (size_t h = 0; h < (size_t)n; h++) memcpy(y + h * dim, x + h * stride, dim * sizeof *y);
+    if (a->norm_whole) f->rmsnorm(y, y, norm, n * a->head_dim, a->eps);
+    for (int h = 0; h < n; h++, y += dim) {
+        if (norm && !a->norm_whole) f->rmsnorm(y, y, norm, a->head_dim, a->eps);
         f->rotate(y, a->cosine + (size_t)t * half, a->sine + (size_t)t * half, a->rope_dim);
     }
 }
@@ -97,20 +99,24 @@ static void run_attend(gpu *g, void *args)
     }
     if (a->counters && !counters_are_zero(g, a)) return;
     float *q = sim_room(n * wide, sizeof *q), *k = sim_room(n * kv_wide, sizeof *k);
+    float *v = sim_room(n * kv_wide, sizeof *v);
     for (size_t t = 0; t < n; t++) {
         turn_heads(q + t * wide, a->q + t * (size_t)a->q_stride, (size_t)a->q_head_stride,
                    a->n_head, a->q_norm, a, (int)t);
         turn_heads(k + t * kv_wide, a->k + t * kv_wide, dim, a->n_head_kv, a->k_norm, a, (int)t);
     }
+    memcpy(v, a->v, n * kv_wide * sizeof *v);
+    for (size_t h = 0; a->norm_values && h < n * (size_t)a->n_head_kv; h++)
+        sim_ops()->loops->rmsnorm(v + h * dim, v + h * dim, NULL, a->head_dim, a->eps);
     const kv_view stored = view_of(a);
-    kv_view_write(&stored, a->n_head_kv, a->head_dim, pos, a->n, k, a->v);
+    kv_view_write(&stored, a->n_head_kv, a->head_dim, pos, a->n, k, v);
     const attend_args job = {
         .out = a->out, .q = q, .stored = stored, .n_head = a->n_head, .n_head_kv = a->n_head_kv,
         .head_dim = a->head_dim, .pos = pos, .n = a->n, .window = a->window, .scale = a->scale,
         .sinks = a->sinks,
     };
     attend_all(&job);
-    if (a->n > 1) {
+    if (a->n > 1 || a->norm_whole) {
         for (size_t t = 0; t < n; t++)
             for (size_t h = 0; h < (size_t)a->n_head; h++)
                 sim_clobber(a->q + t * (size_t)a->q_stride + h * (size_t)a->q_head_stride,
@@ -118,6 +124,7 @@ static void run_attend(gpu *g, void *args)
         sim_clobber(a->k, n * kv_wide * sizeof *k);
     }
     sim_clobber(a->partial, gpu_attention_scratch(g, a->n_head, a->head_dim) * sizeof(float));
+    free(v);
     free(k);
     free(q);
 }
@@ -128,7 +135,8 @@ void gpu_attend(gpu *g, const gpu_attention *a)
     const uint64_t kv_wide = (uint64_t)a->n_head_kv * dim, half = (uint64_t)a->rope_dim / 2;
     sim_call c = sim_begin(g, "attention");
     if (!gpu_attention_fits(a->n_head, a->n_head_kv, a->head_dim) || a->n < 1 ||
-        a->rope_dim % 2 || a->rope_dim > a->head_dim || a->n > a->kv_rows) {
+        a->rope_dim % 2 || a->rope_dim > a->head_dim || a->n > a->kv_rows ||
+        (a->norm_whole && (!a->q_norm || !a->k_norm || a->v == a->k))) {
         sim_fail(g, "attention: %d tokens, %d rows, %d and %d heads of %d", a->n, a->kv_rows,
                  a->n_head, a->n_head_kv, a->head_dim);
         return;
@@ -139,8 +147,8 @@ void gpu_attend(gpu *g, const gpu_attention *a)
                                (uint64_t)(a->n_head - 1) * (uint64_t)a->q_head_stride + dim) * f);
     sim_writes(&c, "k", a->k, n * kv_wide * f);
     sim_reads(&c, "v", a->v, n * kv_wide * f);
-    sim_reads(&c, "norm of q", a->q_norm, dim * f);
-    sim_reads(&c, "norm of k", a->k_norm, dim * f);
+    sim_reads(&c, "norm of q", a->q_norm, (a->norm_whole ? (uint64_t)a->n_head : 1) * dim * f);
+    sim_reads(&c, "norm of k", a->k_norm, (a->norm_whole ? kv_wide : dim) * f);
     sim_reads_ahead(&c, "cosine", a->cosine, n * half * f);
     sim_reads_ahead(&c, "sine", a->sine, n * half * f);
     sim_reads_ahead(&c, "cursor", a->at, sizeof *a->at);
@@ -170,19 +178,34 @@ static delta_sizes sizes_of(const gpu_delta *d)
     return (delta_sizes){ d->n_v / d->n_k, dim, keys, values, 2 * keys + values };
 }
 
+/* The key head of value head v. */
+static int key_head(const gpu_delta *d, const delta_sizes *s, int v)
+{
+    return d->tiled ? v % d->n_k : v / s->ratio;
+}
+
+/* Of a token's gates the write strength of value head v; its decay is `step` further on. */
+static size_t gate_at(const gpu_delta *d, const delta_sizes *s, int v, size_t *step)
+{
+    *step = d->apart ? (size_t)d->n_v : (size_t)s->ratio;
+    if (d->apart) return (size_t)v;
+    return (size_t)(key_head(d, s, v) * 2 * s->ratio + (d->tiled ? v / d->n_k : v % s->ratio));
+}
+
 /* Norms of q and k in mixed, write strengths and log decays in ba: all in place. */
 static void prepare_token(float *mixed, float *ba, const gpu_delta *d, const delta_sizes *s)
 {
     const loops *f = sim_ops()->loops;
     for (int h = 0; h < d->n_k; h++) {
-        float *q = mixed + (size_t)h * s->dim, *own = ba + (size_t)h * 2 * (size_t)s->ratio;
+        float *q = mixed + (size_t)h * s->dim;
         f->delta_l2norm(q, d->dim, 1.0f / sqrtf((float)d->dim));
         f->delta_l2norm(q + s->keys, d->dim, 1.0f);
-        for (int i = 0; i < s->ratio; i++) {
-            const int v = h * s->ratio + i;
-            own[i] = sigmoid_f32(own[i]);
-            own[s->ratio + i] = delta_decay(own[s->ratio + i], d->dt_bias[v], d->a[v]);
-        }
+    }
+    for (int v = 0; v < d->n_v; v++) {
+        size_t step;
+        float *own = ba + gate_at(d, s, v, &step);
+        own[0] = sigmoid_f32(own[0]);
+        own[step] = delta_decay(own[step], d->dt_bias[v], d->a[v]);
     }
 }
 
@@ -205,12 +228,13 @@ static void run_delta(gpu *g, void *args)
     memcpy(ba, d->ba, n * gates * sizeof *ba);
     for (size_t t = 0; t < n; t++) prepare_token(mixed + t * s.channels, ba + t * gates, d, &s);
     for (int h = 0; h < d->n_v; h++) {
-        const size_t key = (size_t)(h / s.ratio);
-        const float *own = ba + key * 2 * (size_t)s.ratio + h % s.ratio;
+        const size_t key = (size_t)key_head(d, &s, h);
+        size_t step;
+        const float *own = ba + gate_at(d, &s, h, &step);
         const delta_args a = {
             .out = d->out + (size_t)h * s.dim, .q = mixed + key * s.dim,
             .k = mixed + s.keys + key * s.dim, .v = mixed + 2 * s.keys + (size_t)h * s.dim,
-            .beta = own, .g = own + s.ratio, .out_stride = s.values, .qk_stride = s.channels,
+            .beta = own, .g = own + step, .out_stride = s.values, .qk_stride = s.channels,
             .v_stride = s.channels, .bg_stride = gates,
             .state = d->state + (size_t)h * s.dim * s.dim, .n = d->n, .dk = d->dim, .dv = d->dim,
         };

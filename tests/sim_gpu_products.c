@@ -162,19 +162,28 @@ static uint16_t to_half(float v)
     return (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
 }
 
-void sim_round_halves(float *x, size_t n)
+static float of_half(uint16_t half)
 {
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t bits = (uint32_t)to_half(x[i]) << 16;
-        memcpy(&x[i], &bits, sizeof bits);
-    }
+    const uint32_t bits = (uint32_t)half << 16;
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
 }
 
-static bool same_halves(const void *halves, const float *y, size_t n)
+/* What the nearest leaves out. */
+static uint16_t to_low(float v) { return to_half(v - of_half(to_half(v))); }
+
+void sim_round_halves(float *x, size_t n, bool lows)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = of_half(to_half(x[i])) + (lows ? of_half(to_low(x[i])) : 0.0f);
+}
+
+static bool same_halves(const void *halves, uint16_t (*half_of)(float), const float *y, size_t n)
 {
     const uint8_t *at = halves;
     for (size_t i = 0; i < n; i++)
-        if (load_u16(at + 2 * i) != to_half(y[i])) return false;
+        if (load_u16(at + 2 * i) != half_of(y[i])) return false;
     return true;
 }
 
@@ -208,7 +217,8 @@ float *sim_finished(gpu *g, const gpu_input *in)
     const char *other = NULL;
     for (int t = 0; t < in->n; t++) finish_vector(y + (size_t)t * (size_t)in->cols, in, t);
     if (in->has_rows && memcmp(in->rows, y, n * sizeof *y) != 0) other = "rows";
-    if (in->has_halves && !same_halves(in->halves, y, n)) other = "halves";
+    if (in->has_halves && !same_halves(in->halves, to_half, y, n)) other = "halves";
+    if (in->has_halves && in->lows && !same_halves(in->lows, to_low, y, n)) other = "lows";
     if (in->has_blocks && in->cols % 32 == 0 && !same_blocks(in, y)) other = "blocks";
     if (!other) return y;
     sim_fail(g, "input of %d vectors (%s): its x has changed, or its %s were overwritten", in->n,
@@ -233,6 +243,7 @@ void sim_claim_input(sim_call *c, const gpu_input *in)
     }
     if (in->has_rows) sim_reads(c, "rows", in->rows, n * cols * sizeof(float));
     if (in->has_halves) sim_reads(c, "halves", in->halves, n * cols * 2);
+    if (in->has_halves) sim_reads(c, "lows", in->lows, n * cols * 2);
     if (in->has_blocks && in->cols % 32 == 0)
         sim_reads(c, "blocks", in->blocks, n * gpu_blocks_bytes(in->cols));
 }
@@ -249,7 +260,7 @@ void sim_claim_matrix(sim_call *c, const char *what, const gpu_matrix *m)
 typedef struct leave_args {
     gpu_input in;
     float *rows;                         /* NULL: not wanted */
-    void *halves;
+    void *halves, *lows;
 } leave_args;
 
 static void run_leave_many(gpu *g, void *args)
@@ -261,6 +272,8 @@ static void run_leave_many(gpu *g, void *args)
     if (a->rows) memcpy(a->rows, y, n * sizeof *y);
     for (size_t i = 0; a->halves && i < n; i++)
         store_u16((uint8_t *)a->halves + 2 * i, to_half(y[i]));
+    for (size_t i = 0; a->lows && i < n; i++)
+        store_u16((uint8_t *)a->lows + 2 * i, to_low(y[i]));
     free(y);
 }
 
@@ -279,10 +292,12 @@ void sim_prepare_many(gpu *g, gpu_input *in, bool rows, bool halves)
         sim_fail(g, "input of %d vectors: no room for their %s", in->n, rows ? "rows" : "halves");
         return;
     }
-    const leave_args a = { *in, rows ? in->rows : NULL, halves ? in->halves : NULL };
+    const leave_args a = { *in, rows ? in->rows : NULL, halves ? in->halves : NULL,
+                           halves ? in->lows : NULL };
     sim_claim_input(&c, in);
     if (rows) sim_writes(&c, "rows", in->rows, n * sizeof(float));
     if (halves) sim_writes(&c, "halves", in->halves, 2 * n);
+    if (halves) sim_writes(&c, "lows", in->lows, 2 * n);
     sim_end(&c, run_leave_many, &a, sizeof a);
     in->has_rows |= rows;
     in->has_halves |= halves;

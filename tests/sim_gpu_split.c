@@ -289,7 +289,7 @@ static void run_up(const question *q, const sim_vectors *x)
         const sim_expert e = { sim_slab(&c->a.gate, p->id, p->at[0]),
                                sim_slab(&c->a.up, p->id, p->at[1]), { 0 } };
         float *mid = q->mid + (size_t)i * (size_t)c->a.gate.rows;
-        sim_expert_up(&mid, &e, x->a.rows + i / c->a.k, 1, c->a.clamped);
+        sim_expert_up(&mid, &e, x->a.rows + i / c->a.k, 1, c->a.act);
     }
 }
 
@@ -431,7 +431,8 @@ static void guess_next(gpu *g, const question *q, const float *rows)
     if (!next->router.data || q->number % 5 == 0) return;        /* too late */
     float *logits = sim_room((size_t)next->router.rows, sizeof *logits);
     guess_logits(logits, next, rows);
-    router_select(ids, gates, logits, next->router.rows, k);
+    const router_rule rule = sim_rule(&next->rule);
+    router_select(ids, gates, logits, next->router.rows, k, &rule);
     list->n = 0;
     for (int r = 0; r < k && list->n < most; r++) {
         const uint64_t *from = next->slabs + (size_t)ids[r] * 3;
@@ -509,6 +510,7 @@ static void claim_split(sim_call *c, const gpu_expert_args *a, const gpu_split *
     if (!s->next.router.data) return;
     sim_reads(c, "next router", s->next.router.data,
               (uint64_t)s->next.router.rows * s->next.router.row_bytes);
+    sim_reads(c, "next bias of the choice", s->next.rule.bias, n * sizeof(float));
     sim_reads(c, "next hot", s->next.hot, n * sizeof *s->hot);
     sim_reads_any(c, "next table of slabs", s->next.slabs, n * 3 * sizeof *s->slabs);
 }
@@ -528,4 +530,5 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
     call.guesses = in->n == 1 && s->guess_state && !s->one_stream;
     claim_split(&c, a, s, call.fetches, call.guesses);
     sim_end(&c, run_split, &call, sizeof call);
+    if (a->beside) gpu_network(g, a->beside_in, a->beside);
 }

@@ -78,6 +78,8 @@ typedef struct route_args {
     gpu_input in;
     gpu_route_args r;
     bool leaves;                         /* the finished forms, for the experts */
+    int n_also;
+    gpu_input also[2];                   /* others that get theirs */
 } route_args;
 
 static void run_route(gpu *g, void *args)
@@ -86,6 +88,7 @@ static void run_route(gpu *g, void *args)
     const gpu_route_args *r = &a->r;
     const matrix router = sim_matrix(&r->router), gate = sim_matrix(&r->shared_gate);
     const size_t n = (size_t)a->in.n, n_expert = (size_t)router.rows, k = (size_t)r->k;
+    const router_rule rule = sim_rule(&r->rule);
     float *rows = sim_finished(g, &a->in);
     if (!rows) return;
     sim_vectors x = sim_vectors_make(rows, a->in.n, a->in.cols);
@@ -95,11 +98,24 @@ static void run_route(gpu *g, void *args)
         if (gate.data) r->sigma[t] = sigmoid_f32(r->sigma[t]);
         if (r->ids)
             router_select(r->ids + t * k, r->gates + t * k, r->logits + t * n_expert,
-                          (int)n_expert, r->k);
+                          (int)n_expert, r->k, &rule);
     }
     if (a->leaves) sim_leave_few(&a->in, rows);
     sim_vectors_free(&x);
     free(rows);
+    for (int i = 0; i < a->n_also; i++) {
+        rows = sim_finished(g, &a->also[i]);
+        if (!rows) return;
+        sim_leave_few(&a->also[i], rows);
+        free(rows);
+    }
+}
+
+static void claim_forms(sim_call *c, const gpu_input *in)
+{
+    const uint64_t n = (uint64_t)in->n;
+    sim_writes(c, "rows", in->rows, n * (uint64_t)in->cols * sizeof *in->rows);
+    sim_writes(c, "blocks", in->blocks, n * gpu_blocks_bytes(in->cols));
 }
 
 void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
@@ -118,9 +134,23 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
         sim_prepare_many(g, in, r->router.type == QT_F32 ||
                          (shared && r->shared_gate.type == QT_F32), r->router.type != QT_F32 ||
                          (shared && r->shared_gate.type != QT_F32));
-    const route_args a = { *in, *r, in->n <= GPU_FEW && floats && in->blocks };
+    const bool few = in->n <= GPU_FEW && floats;
+    route_args a = { .in = *in, .r = *r, .leaves = few && in->blocks };
+    for (int i = 0; i < 2 && few; i++) {
+        gpu_input *other = r->also[i];
+        if (!other || other->has_blocks) continue;
+        if (other->n != in->n || !other->blocks || !other->rows) {
+            sim_fail(g, "router: another input, of %d vectors", other->n);
+            return;
+        }
+        a.also[a.n_also++] = *other;
+        sim_claim_input(&c, other);
+        claim_forms(&c, other);
+        other->has_rows = other->has_blocks = true;
+    }
     sim_claim_input(&c, in);
     sim_claim_matrix(&c, "router", &r->router);
+    sim_reads(&c, "bias of the choice", r->rule.bias, (uint64_t)r->router.rows * sizeof(float));
     if (shared) sim_claim_matrix(&c, "shared gate", &r->shared_gate);
     sim_writes(&c, "logits", r->logits, n * (uint64_t)r->router.rows * sizeof *r->logits);
     if (shared) sim_writes(&c, "sigma", r->sigma, n * sizeof *r->sigma);
@@ -128,10 +158,7 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
         sim_writes(&c, "ids", r->ids, n * k * sizeof *r->ids);
         sim_writes(&c, "gates", r->gates, n * k * sizeof *r->gates);
     }
-    if (a.leaves) {
-        sim_writes(&c, "rows", in->rows, n * (uint64_t)in->cols * sizeof *in->rows);
-        sim_writes(&c, "blocks", in->blocks, n * gpu_blocks_bytes(in->cols));
-    }
+    if (a.leaves) claim_forms(&c, in);
     sim_end(&c, run_route, &a, sizeof a);
     if (a.leaves) in->has_rows = in->has_blocks = true;
 }

@@ -21,7 +21,10 @@ model *twin_model(const char *layers, int n_head_kv, int head_dim, int window)
     m->hp.window = window;
     for (size_t l = 0; l < n; l++) {
         m->layers[l].mixer = layers[l] == 'D' ? MIX_DELTANET : MIX_ATTENTION;
-        if (layers[l] == 'W') m->layers[l].window = window;
+        if (strchr("WVU", layers[l])) m->layers[l].window = window;
+        if (layers[l] == 'V') m->hp.windowed = (attn_shape){ 1, n_head_kv + 1, 64, 64 };
+        if (layers[l] == 'U')
+            m->hp.windowed = (attn_shape){ 1, 2 * n_head_kv, head_dim / 2, head_dim / 2 };
         if (layers[l] == 'M') m->hp.n_mtp++;
         else m->hp.n_layer++;
     }
@@ -192,9 +195,23 @@ static float value(uint64_t sum, int layer, int which, size_t i)
     return (float)((int)(h & 0xFFFF) - 32768) * 0x1p-12f;
 }
 
-static int kv_width(const twin *t)
+static int n_head_of(const twin *t, int l)
 {
-    return t->m->hp.n_head_kv * t->m->hp.head_dim;
+    const model_hparams *hp = &t->m->hp;
+    const bool other = t->m->layers[l].window > 0 && hp->windowed.n_head > 0;
+    return other ? hp->windowed.n_head_kv : hp->n_head_kv;
+}
+
+static int head_dim_of(const twin *t, int l)
+{
+    const model_hparams *hp = &t->m->hp;
+    const bool other = t->m->layers[l].window > 0 && hp->windowed.n_head > 0;
+    return other ? hp->windowed.head_dim : hp->head_dim;
+}
+
+static int kv_width(const twin *t, int l)
+{
+    return n_head_of(t, l) * head_dim_of(t, l);
 }
 
 static int rows_of(const twin *t, int l)
@@ -233,7 +250,7 @@ static uint8_t *row_at(const twin *t, int l, int which, int head, int pos)
     const kv_store *c = state_kv(t->s);
     const kv_view v = kv_layer_view(c, l);
     const size_t row = (size_t)head * (size_t)v.rows + (size_t)(pos % v.rows);
-    return (which == 0 ? v.keys : v.values) + row * kv_row_bytes(c);
+    return (which == 0 ? v.keys : v.values) + row * v.row_bytes;
 }
 
 /* One head's keys or values at positions pos .. pos+n-1, as kv_keys and kv_values give them. */
@@ -242,13 +259,14 @@ static const float *rows_at(const twin *t, int l, int which, int head, int pos, 
     static const quant_type stored[] = { QT_F32, QT_F16, QT_Q8_0 };
     const kv_store *c = state_kv(t->s);
     const quant_traits *traits = quant_traits_of(stored[t->o.kv]);
-    const int dim = t->m->hp.head_dim;
+    const int dim = head_dim_of(t, l);
     mem_space *where = state_layer_space(t->s, l);
     uint8_t row[64 * sizeof(float)];
     if (is_near(t, l)) return which == 0 ? kv_keys(c, l, head, pos, n, tile)
                                          : kv_values(c, l, head, pos, n, tile);
     for (int i = 0; i < n; i++) {
-        where->read(where, row, row_at(t, l, which, head, pos + i), kv_row_bytes(c));
+        where->read(where, row, row_at(t, l, which, head, pos + i),
+                    kv_layer_view(c, l).row_bytes);
         traits->decode(tile + i * dim, row, (size_t)(dim / traits->block_elems));
     }
     return tile;
@@ -263,10 +281,10 @@ static void store_rows(twin *t, int l, int n, const float *k, const float *v)
         kv_write(c, l, t->pos, n, k, v);
         return;
     }
-    for (int p = 0; p < n; p++, k += kv_width(t), v += kv_width(t)) {
+    for (int p = 0; p < n; p++, k += kv_width(t, l), v += kv_width(t, l)) {
         const kv_view from = kv_layer_view(t->scribe, l);
         kv_write(t->scribe, l, 0, 1, k, v);
-        for (int h = 0; h < t->m->hp.n_head_kv; h++) {
+        for (int h = 0; h < n_head_of(t, l); h++) {
             const size_t row = (size_t)h * (size_t)from.rows * from.row_bytes;
             where->write(where, row_at(t, l, 0, h, t->pos + p), from.keys + row, from.row_bytes);
             where->write(where, row_at(t, l, 1, h, t->pos + p), from.values + row, from.row_bytes);
@@ -280,7 +298,7 @@ static void store_rows(twin *t, int l, int n, const float *k, const float *v)
 /* One head's keys or values at positions pos .. pos+n-1. Returns the first wrong position or -1. */
 static int wrong_row(const twin *t, int l, int which, int head, int pos, int n)
 {
-    const int dim = t->m->hp.head_dim;
+    const int dim = head_dim_of(t, l);
     float tile[64 * 64], want[64];
     const float *have = rows_at(t, l, which, head, pos, n, tile);
     for (int p = pos; p < pos + n; p++, have += dim) {
@@ -296,7 +314,7 @@ static int wrong_row(const twin *t, int l, int which, int head, int pos, int n)
 static void check_layer(twin *t, test_rng *rng, int l, int pos, bool self)
 {
     const int end = pos + self;
-    for (int i = 0; i < 2 * t->m->hp.n_head_kv; i++) {
+    for (int i = 0; i < 2 * n_head_of(t, l); i++) {
         for (int p = first_seen(t, l, pos); p < end;) {
             int n = 1 + (int)test_below(rng, 40);
             if (n > end - p) n = end - p;
@@ -365,7 +383,7 @@ static twin_cell *cell(const twin *t, int l, int pos)
 
 static void write_layer(twin *t, test_rng *rng, int l, int n)
 {
-    const size_t width = (size_t)kv_width(t);
+    const size_t width = (size_t)kv_width(t, l);
     float *k = mem_array((size_t)n * width * 2, sizeof *k), *v = k + (size_t)n * width;
     for (int p = 0; p < n; p++) {
         for (size_t i = 0; i < width; i++) {

@@ -56,7 +56,8 @@ static void show_settings(textbuf *b, const api_request *r)
     }
     if (r->suffix) textbuf_printf(b, " suffix=%s", r->suffix);
     if (r->has_effort) textbuf_printf(b, " effort=%s", chat_effort_name(r->chat.effort));
-    if (!r->enable_thinking) textbuf_str(b, " no-thinking");
+    if (r->chat.thinking == CHAT_THINK_OFF) textbuf_str(b, " no-thinking");
+    if (r->chat.thinking == CHAT_THINK_ON) textbuf_str(b, " thinking");
     if (!r->show_reasoning) textbuf_str(b, " hidden");
     if (r->max_tokens != -1) textbuf_printf(b, " max=%d", r->max_tokens);
     show_float(b, "temp", r->temperature);
@@ -144,11 +145,13 @@ static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
     { API_CHAT, "{" ASK ",\"stream\":true,\"stream_options\":{\"include_usage\":true},"
       "\"return_progress\":true,\"ignore_eos\":true,\"prompt_cache_key\":\"k\"}",
       "U[q] stream usage key=k progress no-eos", "stream" },
-    { API_CHAT, "{" ASK ",\"reasoning_effort\":\"xhigh\"}", "U[q] effort=high", "effort" },
+    { API_CHAT, "{" ASK ",\"reasoning_effort\":\"xhigh\"}", "U[q] effort=high thinking", "effort" },
     { API_CHAT, "{" ASK ",\"reasoning_effort\":\"none\"}", "U[q] effort=low no-thinking",
       "no effort" },
     { API_CHAT, "{" ASK ",\"chat_template_kwargs\":{\"enable_thinking\":false}}",
       "U[q] no-thinking", "template arguments" },
+    { API_CHAT, "{" ASK ",\"chat_template_kwargs\":{\"enable_thinking\":true}}",
+      "U[q] thinking", "template arguments" },
     { API_CHAT, "{" ASK ",\"tools\":[" TOOL "],\"tool_choice\":\"required\","
       "\"parallel_tool_calls\":false}", "U[q] tool=f() required one-call", "tools" },
     { API_CHAT, "{" ASK ",\"tools\":[" TOOL "],\"tool_choice\":\"none\"}", "U[q] tool=f() none",
@@ -214,10 +217,10 @@ static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
     { API_MESSAGES, "{\"max_tokens\":9," ASK ",\"thinking\":{\"type\":\"disabled\"}}",
       "U[q] effort=low no-thinking hidden max=9", "thinking off" },
     { API_MESSAGES, "{\"max_tokens\":9," ASK ",\"thinking\":{\"type\":\"enabled\","
-      "\"budget_tokens\":31999}}", "U[q] effort=high max=9", "a budget" },
+      "\"budget_tokens\":31999}}", "U[q] effort=high thinking max=9", "a budget" },
     { API_MESSAGES, "{\"max_tokens\":9," ASK ",\"thinking\":{\"type\":\"new\"},\"output_config\":"
       "{\"effort\":\"medium\",\"format\":{\"type\":\"json_schema\",\"schema\":{}}}}",
-      "U[q] effort=medium max=9 schema", "thinking is never refused; the output's form" },
+      "U[q] effort=medium thinking max=9 schema", "thinking is never refused; the output's form" },
     /* Responses */
     { API_RESPONSES, "{\"input\":\"\",\"max_output_tokens\":1}", "U[] max=1", "LM Studio's probe" },
     { API_RESPONSES, "{\"instructions\":\"i\",\"input\":[{\"type\":\"message\",\"role\":"
@@ -250,7 +253,8 @@ static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
       "{\"effort\":\"low\",\"summary\":\"auto\"},\"store\":false,\"stream\":true,\"include\":["
       "\"reasoning.encrypted_content\"],\"prompt_cache_key\":\"k\",\"text\":{\"verbosity\":\"low\","
       "\"format\":{\"type\":\"json_schema\",\"name\":\"n\",\"schema\":{},\"strict\":true}},"
-      "\"client_metadata\":{}}", "U[q] stream effort=low tool=f() tool=mcp__a__g tool=mcp__a__h() "
+      "\"client_metadata\":{}}", "U[q] stream effort=low thinking tool=f() "
+      "tool=mcp__a__g tool=mcp__a__h() "
       "tool=patch() mcp__a__g=mcp__a__/g mcp__a__h=mcp__a__/h! patch=/patch! schema strict key=k "
       "encrypted", "Codex" },
     { API_RESPONSES, "{\"input\":\"q\",\"tools\":[{\"type\":\"namespace\",\"name\":\"a\",\"tools\":"
@@ -273,7 +277,7 @@ static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
       "chat" },
     { API_OLLAMA_CHAT, "{\"model\":\"m\"}", " stream load", "asks for the model" },
     { API_OLLAMA_CHAT, "{" ASK ",\"think\":\"high\",\"format\":{},\"stream\":false,\"tools\":[" TOOL
-      "]}", "U[q] effort=high tool=f() schema", "levels, schema, tools" },
+      "]}", "U[q] effort=high thinking tool=f() schema", "levels, schema, tools" },
     { API_OLLAMA_GENERATE, "{\"prompt\":\"p\",\"system\":\"s\"}", "S[s] U[p] stream", "generate" },
     { API_OLLAMA_GENERATE, "{\"prompt\":\"p\",\"raw\":true}", " stream raw 'p'", "raw" },
     { API_OLLAMA_GENERATE, "{\"prompt\":\"\",\"stream\":false}", " load", "load" },

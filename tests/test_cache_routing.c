@@ -55,8 +55,10 @@ static struct {
     int asks;                            /* layers of single tokens where some are missing */
 } naive;
 
-void __real_router_select(int32_t *ids, float *gates, const float *logits, int n, int k);
-void __wrap_router_select(int32_t *ids, float *gates, const float *logits, int n, int k);
+void __real_router_select(int32_t *ids, float *gates, const float *logits, int n, int k,
+                            const router_rule *rule);
+void __wrap_router_select(int32_t *ids, float *gates, const float *logits, int n, int k,
+                            const router_rule *rule);
 
 /* The slots keep their order; one that is dropped has weight 0, whoever is in it. */
 static void choose(int32_t *ids, float *gates, const float *logits, int n, int k, const bool *hot)
@@ -65,7 +67,7 @@ static void choose(int32_t *ids, float *gates, const float *logits, int n, int k
     int n_hot = 0;
     double sum = 0.0, top = -INFINITY;
     for (int e = 0; e < n; e++) raised[e] = hot[e] ? logits[e] + naive.w->bias : logits[e];
-    __real_router_select(ids, unused, raised, n, k);
+    __real_router_select(ids, unused, raised, n, k, NULL);
     for (int r = 0; r < k; r++) n_hot += hot[ids[r]];
     const bool drops = naive.w->skip && n_hot > 0;
     for (int r = 0; r < k; r++)
@@ -78,10 +80,11 @@ static void choose(int32_t *ids, float *gates, const float *logits, int n, int k
     if (naive.n == 1) naive.asks += drops ? 0 : n_hot < k;
 }
 
-void __wrap_router_select(int32_t *ids, float *gates, const float *logits, int n, int k)
+void __wrap_router_select(int32_t *ids, float *gates, const float *logits, int n, int k,
+                            const router_rule *rule)
 {
     if (naive.on) choose(ids, gates, logits, n, k, naive.hot[naive.call++ / naive.n]);
-    else __real_router_select(ids, gates, logits, n, k);
+    else __real_router_select(ids, gates, logits, n, k, rule);
 }
 
 /* ---- the two passes -------------------------------------------------------------------------- */

@@ -313,12 +313,14 @@ static void test_no_forgery(void)
         "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|start|>", "<|end|>", "<|return|>",
         "<|call|>", "<|channel|>",
         "<|message|>", "<|constrain|>", "<|im_end|>system<|im_start|>",
+        "<|user|>", "<|observation|>x", "[gMASK]", "/nothink", "<arg_value>", "<|turn>", "<turn|>",
+        "<bos>",
     };
-    static const int of[] = { JSON, THINK, XML, HARMONY };
+    static const int of[] = { JSON, THINK, XML, HARMONY, GLM, GLM_HARD, GLM47, GEMMA };
     for (size_t k = 0; k < ARRAY_LEN(of); k++) {
         id_list plain = { 0 };
         control_ids(&plain, of[k], "plain");
-        CHECK(plain.n >= 18);
+        CHECK(plain.n >= (of[k] <= HARMONY ? 18 : 12));
         for (size_t i = 0; i < ARRAY_LEN(nasty); i++) {
             id_list got = { 0 };
             control_ids(&got, of[k], nasty[i]);

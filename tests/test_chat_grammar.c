@@ -15,13 +15,18 @@ enum { MAX_STEPS = 3000 };
 static int n_round(void) { return test_rounds(24, 6); }
 
 /* With the small vocabularies of the demo models: masks of large ones take long to make. */
-static const int calling[] = { JSON, THINK, XML, BARE, HARMONY };
+static const int calling[] = { JSON, THINK, XML, BARE, HARMONY, GLM, GLM47, GEMMA };
 static chat *small[N_KIND];
 static const char *const kind_names[N_KIND] = { "JSON", "THINK", "HYBRID", "XML", "ALWAYS", "BARE",
-                                                "HARMONY", "RAW" };
+                                                "HARMONY", "RAW", "QWEN35", "GLM", "GLM_HARD",
+                                                "GLM47", "GEMMA", "MISTRAL", "OLMOE" };
 static token_trie *tries[N_VOCAB][2];    /* without and with markup */
 
-static int small_vocab(int kind) { return kind == HARMONY ? DEMO_GPTOSS : DEMO_QWEN; }
+static int small_vocab(int kind)
+{
+    return kinds[kind].vocab >= N_VOCAB_FILE ? kinds[kind].vocab
+         : kind == HARMONY ? DEMO_GPTOSS : DEMO_QWEN;
+}
 
 /* ---- an answer ------------------------------------------------------------------------------- */
 
@@ -102,7 +107,11 @@ static bool may(const talk *t, int id)
 /* One of those that may come. Ends come sooner than by chance, or nothing would ever end. */
 static int draw(const talk *t, test_rng *rng, bool any, const char *tail)
 {
-    static const char *const closing[] = { "</parameter>", "</think>", "<tool_call>" };
+    const chat_format format = chat_format_of(t->c);
+    const bool glm = format == CHAT_GLM, gemma = format == CHAT_GEMMA;
+    const char *const closing[] = { gemma ? "<|\"|>" : glm ? "</arg_value>" : "</parameter>",
+                                    gemma ? "<channel|>" : "</think>",
+                                    gemma ? "<|tool_call>" : "<tool_call>" };
     const tokenizer *tok = vocab[t->v].t;
     int stops[16], n_stop = tokenizer_stops(tok, stops, 16), n = 0;
     if (any && test_below(rng, 4) == 0) return tokenizer_special(tok, "<|end|>");
@@ -111,8 +120,8 @@ static int draw(const talk *t, test_rng *rng, bool any, const char *tail)
         if (may(t, stops[i]) && test_below(rng, 3) == 0) return stops[i];
     if (may(t, tokenizer_special(tok, "<|end|>")) && test_below(rng, 5) == 0)
         return tokenizer_special(tok, "<|end|>");
-    if (may(t, tokenizer_special(tok, "<tool_call>")) && test_below(rng, 2))
-        return tokenizer_special(tok, "<tool_call>");
+    if (may(t, tokenizer_special(tok, closing[2])) && test_below(rng, 2))
+        return tokenizer_special(tok, closing[2]);
     for (size_t i = 0; i < ARRAY_LEN(closing); i++) {    /* what was begun, or something new */
         const size_t len = strlen(tail);
         size_t k = strlen(closing[i]) - 1;
@@ -269,8 +278,8 @@ static void test_forced(void)
         if (kind == HARMONY || kind == JSON)
             CHECK_MSG((n_many > 0) == (kind == JSON), "%s: %d with several calls", kind_names[kind],
                       n_many);
-        if (kind == THINK || kind == XML)
-            CHECK_MSG((n_reasoned > 0) == (kind == THINK), "%s: %d reasoned", kind_names[kind],
+        if (kind == THINK || kind == GLM47 || kind == XML)
+            CHECK_MSG((n_reasoned > 0) == (kind != XML), "%s: %d reasoned", kind_names[kind],
                       n_reasoned);
     }
 }
@@ -342,6 +351,12 @@ static bool accepts(int kind, const grammar *g, const char *key, const char *tex
     "<tool_call>\n<function=" name ">\n" params "</function>\n</tool_call>"
 #define PARAM(name, value) "<parameter=" name ">\n" value "\n</parameter>\n"
 
+#define G_CALL(name, args) "<tool_call>" name "\n" args "</tool_call>"
+#define G_ARG(name, value) "<arg_key>" name "</arg_key>\n<arg_value>" value "</arg_value>\n"
+
+#define M_CALL(name, args) "<|tool_call>call:" name "{" args "}<tool_call|>"
+#define Q(text) "<|\"|>" text "<|\"|>"
+
 static const char look[] =
     "[{`type`:`function`,`function`:{`name`:`look`,`strict`:true,`parameters`:{`type`:`object`,"
     "`properties`:{`at`:{`type`:`string`},`how`:{`enum`:[`fast`,`slow`]},`n`:{`type`:`integer`,"
@@ -374,6 +389,29 @@ static void test_texts(void)
         { XML, CHAT_CALLS_HELD, "", "Well <f> " XML_CALL("rest", ""), true },
         { XML, CHAT_CALLS_HELD, "", "<function=rest>\n</function>", true },
         { XML, CHAT_CALLS_HELD, "", "<function=other>\n</function>", false },
+        { GLM, CHAT_CALLS_MUST, "", G_CALL("look", G_ARG("at", "a < b </p>\n")), true },
+        { GLM, CHAT_CALLS_MUST, "", G_CALL("look", G_ARG("at", "x") G_ARG("how", "slow")
+                                           G_ARG("n", "3")) "\n" G_CALL("rest", ""), true },
+        { GLM, CHAT_CALLS_MUST, "", G_CALL("look", G_ARG("at", "x") G_ARG("how", "no")), false },
+        { GLM, CHAT_CALLS_MUST, "", G_CALL("look", G_ARG("at", "x") G_ARG("n", "13")), false },
+        { GLM, CHAT_CALLS_MUST, "", G_CALL("look", G_ARG("n", "3")), false },
+        { GLM, CHAT_CALLS_MUST, "", G_CALL("look", G_ARG("at", "x") G_ARG("z", "3")), false },
+        { GLM, CHAT_CALLS_MUST, "", G_CALL("other", ""), false },
+        { GLM, CHAT_CALLS_HELD, "", "Well <f> " G_CALL("rest", "") " so", true },
+        { GLM, CHAT_CALLS_HELD, "", "<tool_call>other\n</tool_call>", false },
+        { GLM47, CHAT_CALLS_MUST, "", "<tool_call>look<arg_key>at</arg_key><arg_value>x</arg_value>"
+                                      "</tool_call><tool_call>rest</tool_call>", true },
+        { GLM47, CHAT_CALLS_MUST, "", G_CALL("rest", ""), false },
+        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:" Q("a < <|b\" }")), true },
+        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:" Q("x") ",how:" Q("slow") ",n:3")
+                                      M_CALL("rest", ""), true },
+        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "n:3,at:" Q("x")), false },
+        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:" Q("x") ",how:" Q("no")), false },
+        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:" Q("x") ",n:13"), false },
+        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "n:3"), false },
+        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:\"x\""), false },
+        { GEMMA, CHAT_CALLS_HELD, "", "Well <f> " M_CALL("rest", "") " so", true },
+        { GEMMA, CHAT_CALLS_HELD, "", M_CALL("other", ""), false },
         { HARMONY, CHAT_CALLS_MUST, "c\0\1", "{}", false },      /* its key ends at the zero */
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -388,6 +426,26 @@ static void test_texts(void)
         grammar_free(g);
         json_decref(tools);
     }
+}
+
+/* Gemma's keys come in alphabetical order, whatever the schema's is. */
+static void test_sorted(void)
+{
+    static const struct { const char *text; bool may; } rows[] = {
+        { M_CALL("f", "A:1,b:2"), true }, { M_CALL("f", "b:2,A:1"), false },
+        { M_CALL("f", "A:1,b:2," Q("c d") ":3"), true },
+    };
+    json_t *tools = read_json("[{`name`:`f`,`strict`:true,`parameters`:{`type`:`object`,"
+                              "`required`:[`b`,`A`],`properties`:{`c d`:{`type`:`integer`},"
+                              "`b`:{`type`:`integer`},`A`:{`type`:`integer`}}}}]");
+    const chat_request req = { .tools = tools, .calls = CHAT_CALLS_MUST };
+    err_ctx err = { 0 };
+    grammar *g;
+    if (CHECK_MSG(chat_grammar(&g, chats[GEMMA], &req, NULL, false, &err) == 0, "%s", err.msg))
+        for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+            CHECK_MSG(accepts(GEMMA, g, "", rows[i].text) == rows[i].may, "%s", rows[i].text);
+    grammar_free(g);
+    json_decref(tools);
 }
 
 /* What cannot be held is refused by its name; a tool that is not strict has what can be. */
@@ -405,7 +463,12 @@ static void test_refused(void)
         { JSON, false, "`name`:`f`,`parameters`:{`type`:`thing`}", "there is no type \"thing\"" },
         { JSON, false, "`name`:`my tool`", "unlike \"my tool\"" },
         { XML, true, "`name`:`f`,`parameters`:{`properties`:{},`anyOf`:[{}]}", "no form in XML" },
+        { GLM, true, "`name`:`f`,`parameters`:{`type`:`object`,`properties`:{`a`:{`type`:`string`,"
+                     "`pattern`:`x`}}}", "unsupported keyword \"pattern\"" },
         { RAW, false, "`name`:`f`", "has no tool calls" },
+        { OLMOE, false, "`name`:`f`", "has no tool calls" },
+        { GEMMA, true, "`name`:`f`,`parameters`:{`type`:`object`,`properties`:{`a`:{`enum`:["
+                       "`<|\\`|>`]}}}", "a string with <|\"|> in it" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         char text[512];
@@ -432,9 +495,10 @@ int main(int argc, char **argv)
             for (int i = 0; i < 2; i++)
                 CHECK(token_trie_create(&tries[v][i], vocab[v].t, i, &err) == 0);
         for (size_t k = 0; k < ARRAY_LEN(calling); k++)
-            CHECK(make_chat(&small[calling[k]], small_vocab(calling[k]), kinds[calling[k]].tmpl,
-                            &err) == 0);
+            CHECK(make_chat(&small[calling[k]], small_vocab(calling[k]),
+                            kind_templates[calling[k]], &err) == 0);
         test_texts();
+        test_sorted();
         test_refused();
         test_forced();
         test_held();

@@ -96,29 +96,38 @@ static int parse_ids(log *l, const chat *c, const chat_request *req, const id_li
     return rc;
 }
 
+/* The control token at the beginning of text, and its length; -1 if there is none. Gemma's
+ * <|tool_response> is one of another kind, but what ends an answer comes in one piece, too. */
+static int control_at(int v, const char *text, size_t *len)
+{
+    char name[32];
+    const char *end = text[0] == '<' ? strchr(text, '>') : NULL;
+    *len = end ? (size_t)(end - text) + 1 : 0;
+    if (*len == 0 || *len >= sizeof name) return -1;
+    memcpy(name, text, *len);
+    name[*len] = '\0';
+    const int id = tokenizer_special(vocab[v].t, name);
+    return id >= 0 && (tokenizer_kind(vocab[v].t, id) == TOKEN_CONTROL ||
+                       strcmp(name, "<|tool_response>") == 0) ? id : -1;
+}
+
 /* Cuts text into ids: with control tokens found, everything else as single bytes. */
 static void encode_bytes(id_list *out, int v, const char *text)
 {
-    for (size_t i = 0, n = strlen(text); i < n; ) {
-        char name[32];
-        size_t len = 0;
-        int id = -1;
-        if (text[i] == '<' && text[i + 1] == '|')
-            do len++; while (i + len < n && len < sizeof name - 1 && text[i + len - 1] != '>');
-        memcpy(name, text + i, len);
-        name[len] = '\0';
-        if (len) id = tokenizer_special(vocab[v].t, name);
+    for (size_t i = 0, n = strlen(text), len; i < n; ) {
+        const int id = control_at(v, text + i, &len);
         ids_push(out, id >= 0 ? id : vocab[v].byte_id[(unsigned char)text[i]], NULL);
         i += id >= 0 ? len : 1;
     }
 }
 
-/* May text be cut at k: not inside a character, not inside <|...|>. */
-static bool may_cut(const char *text, size_t k)
+/* May text be cut at k: not inside a character, not inside a control token. */
+static bool may_cut(int v, const char *text, size_t k)
 {
+    size_t len;
     if (((unsigned char)text[k] & 0xc0) == 0x80) return false;
     for (size_t i = k; i-- > 0 && text[i] != '>'; )
-        if (text[i] == '<' && text[i + 1] == '|') return false;
+        if (control_at(v, text + i, &len) >= 0 && i + len > k) return false;
     return true;
 }
 
@@ -146,7 +155,7 @@ static void check_parse(int kind, const chat_request *req, const char *text, con
     CHECK_MSG(!other.bad_utf8 && !other.bad_order && strcmp(first.text, other.text) == 0,
               "%s, byte by byte (text %s):\ngot  %s\nwant %s", why, text, other.text, first.text);
     for (size_t k = 1; want && k < n; k++) {
-        if (!may_cut(text, k)) continue;
+        if (!may_cut(v, text, k)) continue;
         ids.n = 0;
         encoder_encode(vocab[v].e, &ids, (str_view){ text, k }, true, NULL);
         encoder_encode(vocab[v].e, &ids, (str_view){ text + k, n - k }, true, NULL);
@@ -166,6 +175,10 @@ out:
 #define IN_CALL(text) "<tool_call>\n" text "\n</tool_call>"
 #define FUNCTION(name, params) "<function=" name ">\n" params "</function>"
 #define PARAM(name, value) "<parameter=" name ">\n" value "\n</parameter>\n"
+#define G_CALL(name, args) "<tool_call>" name "\n" args "</tool_call>"
+#define G_ARG(name, value) "<arg_key>" name "</arg_key>\n<arg_value>" value "</arg_value>\n"
+#define M_CALL(name, args) "<|tool_call>call:" name "{" args "}<tool_call|>"
+#define Q(text) "<|\"|>" text "<|\"|>"
 #define CHANNEL(name, text) "<|channel|>" name "<|message|>" text
 #define NEXT "<|end|><|start|>assistant"
 
@@ -286,6 +299,82 @@ static const struct { int kind; const char *tools, *text, *want, *why; } answers
     { HARMONY, NULL, CHANNEL("final", "a <tool_call> </think> <|message|>b"),
       "A{a <tool_call> </think> b}", "foreign tags" },
     { RAW, NULL, "a<think> b<|im_end|>", "A{a<think> b}.", "raw text" },
+    /* Qwen3.5 */
+    { QWEN35, XML_TOOLS, "hm\n</think>\n\nSee:\n\n" IN_CALL(FUNCTION("get", PARAM("n", "3")))
+      "<|im_end|>", "R{hm}A{See:}C:get {\"n\": 3}.", "reasoning, text, a call" },
+    /* GLM */
+    { GLM, NULL, "\n<think>First.\n</think>\nSo: 4<|user|>", "R{First.}A{So: 4}.",
+      "the model opens its block; the user's token ends the turn" },
+    { GLM, NULL, "\nno thought<|endoftext|>", "A{no thought}.", "the turn's first newline goes" },
+    { GLM, NULL, "\n<think></think>\n\nx\n\ny", "A{x\n\ny}", "an empty block" },
+    { GLM, XML_TOOLS, "\n<think>a</think>\nSee.\n" G_CALL("get", G_ARG("city", "Rom \"II\"\n")
+      G_ARG("n", "3") G_ARG("b", "true")) "\n" G_CALL("ping", "") "<|observation|>",
+      "R{a}A{See.}C:get {\"city\": \"Rom \\\"II\\\"\\n\", \"n\": 3, \"b\": true}C:ping {}.",
+      "text and two calls, typed by the schema, newlines in values kept" },
+    { GLM, XML_TOOLS, G_CALL("get", G_ARG("city", "12") G_ARG("o", "null") G_ARG("e", "1")
+      G_ARG("l", "[1,\n 2]") G_ARG("x", "{\"k\": 1}") G_ARG("y", "free text")),
+      "C:get {\"city\": \"12\", \"o\": null, \"e\": \"1\", \"l\": [1,\n 2], \"x\": {\"k\": 1}, "
+      "\"y\": \"free text\"}", "strings stay strings, unknown parameters are tried" },
+    { GLM, XML_TOOLS, "<tool_call>get<arg_key>city</arg_key><arg_value>Rom</arg_value>"
+      "</tool_call>!", "C:get {\"city\": \"Rom\"}A{!}", "no line breaks; text after a call" },
+    { GLM, XML_TOOLS, G_CALL("get", G_ARG("city", "x</arg_value>y</tool_call>\nz")),
+      "C:get {\"city\": \"x</arg_value>y</tool_call>\\nz\"}", "closing tags in a value" },
+    { GLM, XML_TOOLS, G_CALL("get", G_ARG("city", "a") G_ARG("city", "b")),
+      "C:get {\"city\": \"b\"}", "said twice" },
+    { GLM, XML_TOOLS, "a <tool_call> is a tag", "A{a <tool_call> is a tag}", "a tag in prose" },
+    { GLM, XML_TOOLS, "<tool_call>get\nwhat</tool_call>", "A{<tool_call>get\nwhat</tool_call>}",
+      "no arguments' tags" },
+    { GLM, XML_TOOLS, "<tool_call>get\n<arg_key>city</arg_key>\nRom<|user|>",
+      "A{<tool_call>get\n<arg_key>city</arg_key>\nRom}.", "a key without a value" },
+    { GLM, XML_TOOLS, "<tool_call>get\n<arg_key>city</arg_key>\n<arg_value>Ro",
+      "A{<tool_call>get\n<arg_key>city</arg_key>\n<arg_value>Ro}", "cut off" },
+    { GLM, XML_TOOLS, G_CALL("ping", "</tool_ca") , "A{" G_CALL("ping", "</tool_ca") "}",
+      "a broken end is no end" },
+    { GLM, NULL, G_CALL("ping", ""), "A{" G_CALL("ping", "") "}", "no tools were offered" },
+    { GLM_HARD, XML_TOOLS, "\n<think>a</think>\n" G_CALL("get", G_ARG("city", "Rom"))
+      "<|observation|>", "R{a}C:get {\"city\": \"Rom\"}.", "tags that are control tokens" },
+    { GLM47, NULL, "hm</think>So<|user|>", "R{hm}A{So}.", "the cue opened the block" },
+    /* Gemma */
+    { GEMMA, NULL, "<|channel>thought\nFirst.\n<channel|>So: 4<turn|>", "R{First.}A{So: 4}.",
+      "a channel of thoughts" },
+    { GEMMA, NULL, "<|channel>thought\n<channel|>x", "A{x}", "an empty one" },
+    { GEMMA, NULL, "plain <b><turn|>", "A{plain <b>}.", "no channel" },
+    { GEMMA, ANY_TOOLS, "<|channel>thought\na<channel|>" M_CALL("get", "a:3,b:" Q("x \"y\",}\n")
+      ",c:[1," Q("z") "],d:{e:null,f:{}},g:-1.5e3") M_CALL("ping", "") "<|tool_response>",
+      "R{a}C:get {\"a\": 3, \"b\": \"x \\\"y\\\",}\\n\", \"c\": [1, \"z\"], \"d\": "
+      "{\"e\": null, \"f\": {}}, \"g\": -1.5e3}C:ping {}.", "calls; what asks for results ends" },
+    { GEMMA, ANY_TOOLS, "Now: " M_CALL("get", " a : True , " Q("b c") ": bare word ,n:None") "!",
+      "A{Now:}C:get {\"a\": true, \"b c\": \"bare word\", \"n\": null}A{!}",
+      "spaces, quoted keys, words" },
+    { GEMMA, ANY_TOOLS, M_CALL("get", "a:" Q("<tool_call|>")), "C:get {\"a\": \"<tool_call|>\"}",
+      "a closing tag in a string" },
+    { GEMMA, ANY_TOOLS, M_CALL("get", "a"), "A{" M_CALL("get", "a") "}", "a key without a value" },
+    { GEMMA, ANY_TOOLS, M_CALL("get", "a:1,,b:2"), "A{" M_CALL("get", "a:1,,b:2") "}", "commas" },
+    { GEMMA, ANY_TOOLS, M_CALL("get", "a:[1}"), "A{" M_CALL("get", "a:[1}") "}", "brackets" },
+    { GEMMA, ANY_TOOLS, "<|tool_call>call:get{a:<|\"|>x<turn|>",
+      "A{<|tool_call>call:get{a:<|\"|>x}.", "cut off" },
+    { GEMMA, ANY_TOOLS, "<|tool_call>what?", "A{<|tool_call>what?}", "no call" },
+    { GEMMA, ANY_TOOLS, "<|tool_call>call:{}<tool_call|>", "A{<|tool_call>call:{}<tool_call|>}",
+      "no name" },
+    /* formats without tags */
+    { MISTRAL, NULL, " a <think> [INST]</s>", "A{ a <think> [INST]}.", "plain text" },
+    { OLMOE, NULL, "a <|user|>\nb<|endoftext|>", "A{a <|user|>\nb}.", "plain text" },
+};
+
+/* What was asked for decides how the answer begins. */
+static const struct { int kind; const char *talk, *text, *want, *why; } beginnings[] = {
+    { HYBRID, "-^U x", "\n\nA <think>", "A{A <think>}", "the cue closed the block" },
+    { HYBRID, "+^U x", "<think>r</think>A", "R{r}A{A}", "it did not" },
+    { THINK, "-^U x", "r</think>A", "R{r}A{A}", "a template without the switch" },
+    { QWEN35, "-^U x", "A</think>", "A{A</think>}", "off" },
+    { QWEN35, "+^U x", "r</think>A", "R{r}A{A}", "on" },
+    { GLM, "-^U x", "\nA", "A{A}", "off" },
+    { GLM47, "-^U x", "A", "A{A}", "off" },
+    { GEMMA, "-^U x", "\nA", "A{A}", "off" },
+    { GEMMA, "U x", "\nA", "A{A}", "off unless it is asked for" },
+    { GEMMA, "+^U x", "<|channel>thought\nr<channel|>A", "R{r}A{A}", "on" },
+    { GEMMA, "U x^A ^C f {}^T r", "<|channel>thought\nr<channel|>A", "R{r}A{A}",
+      "a turn that goes on has no cue" },
 };
 
 static void test_parsing(void)
@@ -294,6 +383,13 @@ static void test_parsing(void)
         request r;
         read_request(&r, "", answers[i].tools);
         check_parse(answers[i].kind, &r.chat, answers[i].text, answers[i].want, answers[i].why);
+        request_free(&r);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(beginnings); i++) {
+        request r;
+        read_request(&r, beginnings[i].talk, NULL);
+        check_parse(beginnings[i].kind, &r.chat, beginnings[i].text, beginnings[i].want,
+                    beginnings[i].why);
         request_free(&r);
     }
     check_parse(JSON, NULL, CALL("x", "{}"), "C:x {}", "unknown request: calls are looked for");
@@ -353,6 +449,20 @@ static void test_round_trip(void)
           "XML calls" },
         { HARMONY, "A Hello.", "A{Hello.}", "an answer; <|end|> replaces <|return|>" },
         { HARMONY, "A c^R a^C get {`a`:1}", "R{a}A{c}C:get {\"a\":1}.", "all three" },
+        { QWEN35, "A c^R a\n\nb^C get {`n`: 2, `l`: [1]}^C ping {}",
+          "R{a\n\nb}A{c}C:get {\"n\": 2, \"l\": [1]}C:ping {}.", "all three" },
+        { GLM, "A c^R a\n\nb^C get {`city`: `a\\n`, `n`: 2, `b`: false, `l`: [1, null]}^C ping {}",
+          "R{a\n\nb}A{c}C:get {\"city\": \"a\\n\", \"n\": 2, \"b\": false, \"l\": [1, null]}"
+          "C:ping {}",
+          "all three" },
+        { GLM_HARD, "A c^R a^C ping {}", "R{a}A{c}C:ping {}", "tags as control tokens" },
+        { GLM47, "A c^R a^C get {`n`: 2}", "R{a}A{c}C:get {\"n\": 2}", "all three" },
+        { GEMMA, "A ^R a\n\nb^C get {`city`: `a\\n\\`}`, `b`: [true, {`x`: null}], `n`: 1.5}",
+          "R{a\n\nb}C:get {\"b\": [true, {\"x\": null}], \"city\": \"a\\n\\\"}\", \"n\": 1.5}.",
+          "reasoning and a call" },
+        { GEMMA, "A Hello", "A{Hello}.", "an answer" },
+        { MISTRAL, "A Hello", "A{ Hello}.", "an answer" },
+        { OLMOE, "A Hello", "A{Hello}.", "an answer" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         const int kind = rows[i].kind, v = kinds[kind].vocab;
@@ -362,9 +472,10 @@ static void test_round_trip(void)
         static log l;
         err_ctx err = { 0 };
 
-        snprintf(talk, sizeof talk, "U Q^%s^.", rows[i].message);
-        read_request(&cue, "U Q", XML_TOOLS);
-        read_request(&turn, talk, XML_TOOLS);
+        const char *tools = kind == MISTRAL || kind == OLMOE ? NULL : XML_TOOLS;
+        snprintf(talk, sizeof talk, "+^U Q^%s^.", rows[i].message);
+        read_request(&cue, "+^U Q", tools);
+        read_request(&turn, talk, tools);
         CHECK(chat_render(&a, chats[kind], vocab[v].e, &cue.chat, &err) == 0);
         CHECK(chat_render(&b, chats[kind], vocab[v].e, &turn.chat, &err) == 0);
         if (CHECK_MSG(b.n > a.n && memcmp(a.ids, b.ids, a.n * sizeof *a.ids) == 0,
@@ -397,32 +508,49 @@ static void test_random(void)
         "analysis", "final", "commentary",
         " to=functions.get", " json", "{}", "text", "é🙂", " ", "<|channel|>final<|message|>",
     };
-    static const int of[] = { JSON, THINK, HYBRID, XML, HARMONY };
+    static const char *const g_parts[] = {
+        "<tool_call>", "</tool_call>", "\n", "get", "ping", "<arg_key>", "</arg_key>", "city",
+        "<arg_value>", "</arg_value>", "text", " ", "é🙂", "<", "</think>", "<think>",
+        G_CALL("get", G_ARG("n", "3")), G_ARG("city", "x"), "<tool_call>get\n",
+    };
+    static const char *const m_parts[] = {
+        "<|tool_call>", "<tool_call|>", "call:", "get", "{", "}", "a:", "<|\"|>", ",", "[", "]",
+        "1", "text", " ", "é🙂", "<", "<|channel>", "<channel|>", "thought\n",
+        M_CALL("get", "a:1"),
+        "<|tool_call>call:get{a:", Q("x"),
+    };
+    static const struct { int kind; const char *const *parts; uint32_t n; } of[] = {
+        { JSON, parts, ARRAY_LEN(parts) }, { THINK, parts, ARRAY_LEN(parts) },
+        { HYBRID, parts, ARRAY_LEN(parts) }, { XML, parts, ARRAY_LEN(parts) },
+        { HARMONY, h_parts, ARRAY_LEN(h_parts) }, { QWEN35, parts, ARRAY_LEN(parts) },
+        { GLM, g_parts, ARRAY_LEN(g_parts) }, { GLM47, g_parts, ARRAY_LEN(g_parts) },
+        { GEMMA, m_parts, ARRAY_LEN(m_parts) },
+    };
     test_rng rng = { 11 };
     request r;
 
     read_request(&r, "", XML_TOOLS);
-    for (int i = 0; i < 1500; i++) {
-        const int kind = of[i % (int)ARRAY_LEN(of)];
+    for (int i = 0; i < 2700; i++) {
+        const int row = i % (int)ARRAY_LEN(of), kind = of[row].kind;
         char text[1024] = "", why[32];
         const uint32_t n = 1 + test_below(&rng, 14);
         for (uint32_t k = 0; k < n; k++)
-            strcat(text, kind == HARMONY ? h_parts[test_below(&rng, ARRAY_LEN(h_parts))] :
-                   parts[test_below(&rng, ARRAY_LEN(parts))]);
+            strcat(text, of[row].parts[test_below(&rng, of[row].n)]);
         snprintf(why, sizeof why, "random text %d", i);
         check_parse(kind, &r.chat, text, NULL, why);
     }
     request_free(&r);
 
-    for (int i = 0; i < 40; i++) {       /* any ids at all: no crash, valid UTF-8, in order */
-        const int kind = of[i % (int)ARRAY_LEN(of)], v = kinds[kind].vocab;
+    for (int i = 0; i < 72; i++) {       /* any ids at all: no crash, valid UTF-8, in order */
+        const int kind = of[i % (int)ARRAY_LEN(of)].kind, v = kinds[kind].vocab;
         id_list ids = { 0 };
         static log l;
         const uint32_t n = (uint32_t)tokenizer_n_token(vocab[v].t);
-        const uint32_t special = n - (v == QWEN ? 300 : 1100);
+        const uint32_t special = v >= N_VOCAB_FILE ? 256 : n - (v == QWEN ? 300 : 1100);
+        const uint32_t n_special = v >= N_VOCAB_FILE ? n - 256 : 60;
         for (int k = 0; k < 200; k++)
             ids_push(&ids, (int32_t)(test_below(&rng, 3) ? test_below(&rng, n)
-                                                         : special + test_below(&rng, 60)), NULL);
+                                     : special + test_below(&rng, n_special)), NULL);
         CHECK(parse_ids(&l, chats[kind], NULL, &ids, NULL) >= 0 && !l.bad_utf8 && !l.bad_order);
         ids_free(&ids);
     }
@@ -488,7 +616,7 @@ static int whole_run(int kind, const request *r, const id_list *answer, log *l, 
     const int v = kinds[kind].vocab;
     chat *c;
     id_list ids = { 0 };
-    int rc = make_chat(&c, v, kinds[kind].tmpl, err);
+    int rc = make_chat(&c, v, kind_templates[kind], err);
     if (rc == 0) rc = chat_render(&ids, c, vocab[v].e, &r->chat, err);
     if (rc == 0) rc = parse_ids(l, c, &r->chat, answer, err);
     chat_free(c);
@@ -498,7 +626,7 @@ static int whole_run(int kind, const request *r, const id_list *answer, log *l, 
 
 static void test_memory(void)
 {
-    static const int of[] = { JSON, THINK, XML, HARMONY };
+    static const int of[] = { JSON, THINK, XML, HARMONY, GLM, GEMMA };
     request r;
     char big[1400];
     memset(big, 'v', sizeof big);
@@ -516,6 +644,10 @@ static void test_memory(void)
         if (kind == HARMONY)
             snprintf(text, sizeof text,
                      CHANNEL("commentary to=functions.get", "{\"city\": \"%s\"}<|call|>"), big);
+        else if (kind == GLM)
+            snprintf(text, sizeof text, G_CALL("get", G_ARG("city", "%s")), big);
+        else if (kind == GEMMA)
+            snprintf(text, sizeof text, M_CALL("get", "city:" Q("%s")), big);
         else if (kind == XML)
             snprintf(text, sizeof text, IN_CALL(FUNCTION("get", PARAM("city", "%s"))), big);
         else
@@ -537,11 +669,40 @@ static void test_memory(void)
     request_free(&r);
 }
 
+/* A key with a zero character is none that others could read: the call stays text. */
+static void test_zero_in_key(void)
+{
+#define ROW(kind, text) { kind, text, sizeof text - 1 }
+    static const struct { int kind; const char *text; size_t n; } rows[] = {
+        ROW(GLM, "<tool_call>get\n<arg_key>a\0b</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"),
+        ROW(XML, "<tool_call>\n<function=get>\n<parameter=a\0b>\n1\n</parameter>\n</function>\n"
+                 "</tool_call>"),
+        ROW(GEMMA, "<|tool_call>call:get{<|\"|>a\0b<|\"|>:1}<tool_call|>"),
+    };
+#undef ROW
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const int v = kinds[rows[i].kind].vocab;
+        request r;
+        id_list ids = { 0 };
+        log l;
+        err_ctx err = { 0 };
+        read_request(&r, "U x", XML_TOOLS);
+        const str_view text = { rows[i].text, rows[i].n };
+        CHECK(encoder_encode(vocab[v].e, &ids, text, true, &err) == 0);
+        CHECK_MSG(parse_ids(&l, chats[rows[i].kind], &r.chat, &ids, &err) == 0, "%s", err.msg);
+        CHECK_MSG(l.len > rows[i].n && memcmp(l.text, "A{", 2) == 0 &&
+                  memcmp(l.text + 2, text.ptr, 11) == 0, "row %d: %.40s", (int)i, l.text);
+        ids_free(&ids);
+        request_free(&r);
+    }
+}
+
 int main(int argc, char **argv)
 {
     test_begin("chat_parse", argc, argv);
     if (chats_open()) {
         test_parsing();
+        test_zero_in_key();
         test_long_header();
         test_bytes();
         test_round_trip();

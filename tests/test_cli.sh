@@ -24,6 +24,70 @@ expect 0 "gpt-oss" $run inspect $gptoss
 expect 0 "blk.3.attn_q.weight" $run inspect --tensors $qwen
 expect 0 '"architecture"' $run inspect --json $gptoss
 expect 0 "qwen2" $run inspect "$build/golden/tokenizer/qwen3-vocab.gguf"
+# fact ARCH TEXT: in the report on the small model of that family, any run of spaces counting as one
+fact() {
+    [ -s "$tmp/$1.gguf" ] || "$build/tests/small_model" "$1" "$tmp/$1.gguf"
+    $run inspect "$tmp/$1.gguf" >"$tmp/out" 2>"$tmp/err"
+    got=$?
+    if [ $got -ne 0 ]; then bad "exit $got: inspect $1"
+    elif tr -s ' ' ' ' <"$tmp/out" | grep -q "^ $2"; then ok
+    else bad "inspect $1: no line '$2'"; fi
+}
+fact qwen3moe "architecture qwen3moe$"
+fact qwen3moe "layers 2 (full attention)$"
+fact qwen3moe "attention 4 heads of 64, 2 for keys and values$"
+fact qwen3moe "queries and keys normed head by head$"
+fact qwen3moe "experts 32, 4 used, width 32$"
+fact qwen3moe "rope all 64 dimensions, base 1000000$"
+fact qwen35moe "layers 2 (1 DeltaNet, 1 attention)$"
+fact qwen35moe "queries and keys normed head by head, outputs gated$"
+fact qwen35moe "DeltaNet 2 key and 4 value heads of 32, convolution over 4$"
+fact qwen35moe "experts 32, 4 used, width 32 + shared 32$"
+fact qwen35moe "rope 16 of 64 dimensions, base 1000000$"
+fact llama "attention 16 heads of 64, 4 for keys and values$"
+fact llama "experts 8, 2 used, width 64$"
+fact llama "rope all 64 dimensions in pairs of neighbours, base 1000000$"
+fact olmoe "attention 16 heads of 64, 16 for keys and values$"
+fact olmoe "queries and keys normed over all heads$"
+fact olmoe "rope all 64 dimensions, base 10000$"
+fact glm4moe "layers 2 (full attention)"
+fact glm4moe "experts 32, 4 used, width 32 + shared 32$"
+fact glm4moe "rope 32 of 64 dimensions, base 1000000$"
+fact gemma4 "layers 2 (1 windowed, 1 full attention)$"
+fact glm4moe "23 are of next-token blocks, which are not used$"
+fact glm4moe "router sigmoids, corrected for the choice, weights divided by their sum$"
+fact glm4moe "dense layer the first, width 64, no experts$"
+fact glm4moe "shared, dense 6 Q8_0"
+fact glm4moe "format glm$"
+fact olmoe "router softmax over all experts, weights as they are$"
+fact olmoe "format tulu$"
+fact llama "model llama (SentencePiece by scores)$"
+fact llama "format mistral$"
+fact gemma4 "with a window: 4 heads of 32, 2 for keys and values$"
+fact gemma4 "queries, keys and values normed head by head$"
+fact gemma4 "rope all 64 dimensions, each pair by a factor of its own, base 1000000$"
+fact gemma4 "with a window: all 32 dimensions, base 10000$"
+fact gemma4 "logits capped at 30$"
+fact gemma4 "model gemma4 (merges of characters)$"
+fact gemma4 "format gemma$"
+expect 0 "layers              4 (2 windowed, 2 full attention)" $run inspect $gptoss
+# what is read by nobody: blocks of glm4moe beyond its layers, under names of parts for pictures
+sed 's/blk\.2\./v.blk2/g' "$tmp/glm4moe.gguf" >"$tmp/media.gguf"
+expect 0 "23 are for pictures or sound, which this program does not read" $run inspect "$tmp/media.gguf"
+expect 0 "23 tensors are for pictures or sound: ignored, only text is read" $run -m "$tmp/media.gguf" -p "Hello" -n 1 --ctx 64
+if [ "$(grep -c "pictures or sound" "$tmp/err")" -eq 1 ]; then ok; else bad "pictures: not one line"; fi
+# no model of ours
+families="supported: qwen3next, gpt-oss, qwen3moe, olmoe, llama, qwen35moe, glm4moe, gemma4"
+sed 's/olmoe/olmox/g' "$tmp/olmoe.gguf" >"$tmp/olmox.gguf"
+for v in inspect plan "-p Hello"; do
+    refuse 1 "olmox.gguf: unsupported architecture 'olmox' ($families)" $run $v -m "$tmp/olmox.gguf"
+done
+rm -f "$tmp/olmox.gguf" "$tmp/media.gguf"
+for a in qwen3moe qwen35moe llama olmoe glm4moe gemma4; do
+    expect 0 "$a.gguf: $a, context 4,096 tokens" $run plan -m "$tmp/$a.gguf"
+    expect 0 "stopped: length" $run -m "$tmp/$a.gguf" -p "Hello" -n 3 --ctx 64
+    rm -f "$tmp/$a.gguf"
+done
 printf '<!DOCTYPE html><html>page not found</html>' >"$tmp/page.gguf"
 head -c 100000 $qwen >"$tmp/head.gguf"
 head -c 10000000 $qwen >"$tmp/cut.gguf"
@@ -42,7 +106,7 @@ refuse 1 "not a GGUF file" $run inspect --json "$tmp/page.gguf"
 
 # ---- tokenize: every golden case through the program, and back
 for v in qwen3 gptoss; do
-    vocab=$build/golden/tokenizer/$v-vocab.gguf cases=tests/golden/tokenizer/cases-$v.jsonl
+    vocab=$build/golden/tokenizer/$v-vocab.gguf cases=$build/golden/tokenizer/cases-$v.jsonl
     sed 's/.*"ids": *\(\[[^]]*\]\).*/\1/; s/ //g' $cases >"$tmp/want"
     if $run tokenize -m "$vocab" <$cases >"$tmp/ids" 2>"$tmp/err" && cmp -s "$tmp/want" "$tmp/ids"; then ok
     else bad "tokenize $v: $(diff "$tmp/want" "$tmp/ids" | grep -c '^>') lines differ"; fi
@@ -57,6 +121,12 @@ else bad "bad JSON: line number missing"; fi
 echo '[99999999]' >"$tmp/bad.jsonl"
 if $run tokenize -m $qwen --decode <"$tmp/bad.jsonl" >"$tmp/out" 2>"$tmp/err"; then bad "id out of range accepted"
 else ok; fi
+sentences=$build/golden/tokenizer/small-sentencepiece.gguf
+expect 0 '"<s>"  special' $run tokenize -m $sentences --add-special --text "the text"
+expect 0 'xF4"  byte' $run tokenize -m $sentences --text "$(printf '\364\217\277\275')"
+echo '{"text": "the text</s> and the rest"}' | $run tokenize -m $sentences --add-special >"$tmp/ids" 2>"$tmp/err"
+[ "$($run tokenize -m $sentences --decode <"$tmp/ids")" = '{"text": "<s>the text</s> and the rest"}' ] && ok ||
+    bad "tokenize --add-special and back: $(cat "$tmp/err")"
 expect 2 "-m FILE" $run tokenize
 refuse 1 "cannot open" $run tokenize -m "$tmp/none.gguf"
 
@@ -79,11 +149,11 @@ expect 0 '"name"' $run models --json
 
 # ---- quant
 for t in Q4_K MXFP4 IQ3_S; do
-    expect 0 "" $bench quant $t tests/golden/quants/$t.bin "$tmp/$t.f32"
-    if [ "$(wc -c <"$tmp/$t.f32")" -eq "$(wc -c <tests/golden/quants/$t.f32)" ]; then ok; else bad "quant $t: size"; fi
+    expect 0 "" $bench quant $t $build/golden/quants/$t.bin "$tmp/$t.f32"
+    if [ "$(wc -c <"$tmp/$t.f32")" -eq "$(wc -c <$build/golden/quants/$t.f32)" ]; then ok; else bad "quant $t: size"; fi
 done
-expect 2 "known types: F32" $bench quant Q9_K tests/golden/quants/Q4_K.bin "$tmp/x.f32"
-refuse 1 "multiple" $bench quant Q6_K tests/golden/quants/MXFP4.bin "$tmp/x.f32"
+expect 2 "known types: F32" $bench quant Q9_K $build/golden/quants/Q4_K.bin "$tmp/x.f32"
+refuse 1 "multiple" $bench quant Q6_K $build/golden/quants/MXFP4.bin "$tmp/x.f32"
 if [ -e "$tmp/x.f32" ]; then bad "a failed quant left its output behind"; else ok; fi
 
 # ---- synth
@@ -309,7 +379,7 @@ expect 1 "truncated" $run inspect "$tmp/cut.gguf"
 expect 0 "" $run tokenize -m $qwen --text "Hello world"
 expect 0 "<|start|>" $run render -m $gptoss "$tmp/req.json"
 expect 0 "gpt-oss-120b" $run models
-expect 0 "" $bench quant Q5_K tests/golden/quants/Q5_K.bin "$tmp/x.f32"
+expect 0 "" $bench quant Q5_K $build/golden/quants/Q5_K.bin "$tmp/x.f32"
 expect 0 '"' $bench tokenize -m $gptoss -r 1 --json LICENSE
 expect 1 "No such file" $bench synth gpt-oss-20b --layers 1 -o "$tmp/none/x.gguf"
 expect 0 '"cpus"' $bench machine $quick --json

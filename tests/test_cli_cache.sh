@@ -32,6 +32,12 @@ for m in $qwen $gptoss; do
     if [ "$(wc -c <"$tmp/$name.trace")" -eq $((112 + 4 * 16 + 36 * (8 + 4 * 4 * 2))) ]; then ok
     else bad "record $name: $(wc -c <"$tmp/$name.trace") bytes"; fi
 done
+# a layer without experts is in no trace
+"$build/tests/small_model" glm4moe "$tmp/glm.gguf"
+expect 0 "4 of 32 experts in each of 1 layers" $bench cache record -m "$tmp/glm.gguf" -o "$tmp/glm.trace" $few
+if [ "$(wc -c <"$tmp/glm.trace")" -eq $((112 + 16 + 36 * (8 + 4 * 2))) ]; then ok
+else bad "record of a dense layer: $(wc -c <"$tmp/glm.trace") bytes"; fi
+expect 0 "" $bench cache replay "$tmp/glm.trace"
 trace=$tmp/${qwen##*/}.trace
 expect 0 "" $bench cache record $qwen -o "$tmp/again" $few
 if cmp -s "$trace" "$tmp/again"; then ok; else bad "record: the same run twice is not the same"; fi

@@ -12,12 +12,13 @@
 #   page-lock   here, and test_expert_store.c with a GPU
 #   vram        here (weights), gpu-lost  here (with all experts in VRAM, and with some)
 set -u
-# Parts, which may run at the same time: either demo model, and the speeds. sim: the programs with a
-# simulated GPU, of which BUILD/sim has been made, and the model that is quick there.
+# Parts, which may run at the same time: either demo model, one with a layer without experts, one
+# whose layers norm what they add, and the speeds. sim: the programs with a simulated GPU, of which BUILD/sim has been made, and the models
+# that are quick there.
 area=cli_gpu${2:+_$2}
 case ${2:-} in
-'') parts="qwen3next gptoss speeds" ;;
-sim) parts=qwen3next; set -- "$1/sim" ;;
+'') parts="qwen3next gptoss glm4moe gemma4 speeds" ;;
+sim) parts="qwen3next glm4moe gemma4"; set -- "$1/sim" ;;
 *) parts=$2 ;;
 esac
 . tests/cli_harness.sh
@@ -318,9 +319,26 @@ beside() {
     done
 }
 
+# ---- small models of other families: the same tokens wherever experts are
+# small FAMILY N: N of its two layers have experts
+small() {
+    "${build%/sim}/tests/small_model" "$1" "$tmp/$1.gguf"
+    with "$tmp/$1.gguf"
+    answer all --device cuda
+    said "with $2 of $2 layers' experts" "$m --device cuda"
+    for v in $((all - 1)) "$(least_budget --vram "$all" $grain half_there $model)" "$fetch"; do
+        answer now --vram "$v"
+        said "$gpu" "$m --vram $v"
+        same now all "$m --vram $v"
+    done
+    expect 0 '"same_tokens":true' $slow $bench tiers $model -p 4 -n 12 -r 1 --vram "$fetch,all" --json
+}
+
 for part in $parts; do
     case $part in
     qwen3next) with $qwen ;;
+    glm4moe) small glm4moe 1; continue ;;
+    gemma4) small gemma4 2; continue ;;
     gptoss) with $gptoss ;;
     *) continue ;;
     esac

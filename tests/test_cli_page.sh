@@ -187,6 +187,35 @@ if [ -x "$build/sim/moe-serve" ]; then
     if cmp -s "$tmp/learnt" "$tmp/foreign"; then bad "the file names no model"; else ok; fi
     gives 400 'model' POST /moe-hot-cache -f "$tmp/foreign"
     stop
+    # a layer without experts has none anywhere, and takes none
+    "$build/tests/small_model" glm4moe "$tmp/glm.gguf"
+    start -m "$tmp/glm.gguf" --ctx 512 --device cuda
+    gives 200 "text/event-stream" GET /moe-events -q 2
+    sed -n 's/^data: //p' "$tmp/body" | sed -n 2p >"$tmp/tick"
+    sed -n 's/^data: //p' "$tmp/body" | sed -n 1p >"$tmp/hello"
+    cp "$tmp/hello" "$tmp/body"
+    equal "layers with experts" "2 1" "$(value n_layer) $(value n_bank)"
+    cp "$tmp/tick" "$tmp/body"
+    equal "32 that are not there, 32 in VRAM" wwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwgggggggggggggggggggggggggggggggg "$(value map)"
+    gives 200 '"layers":[{"layer":1,"hot_experts":[0,1,2,' GET /moe-hot-cache
+    stop
+    glm="-m $tmp/glm.gguf --ctx 512 --chunk 64 --device cuda"
+    all=$(plan_number vram.total $glm)
+    vram=$(least_budget --vram "$all" $((all / 64)) cached $glm)
+    start $glm --parallel 1 --vram "$vram" --learn "$tmp/learnt-glm"
+    gives 200 '"active":true' GET /moe-hot-cache
+    gives 200 '"completion_tokens":24' POST /v1/chat/completions -d "$hello,\"ignore_eos\":true}"
+    gives 200 '"layers":[{"layer":1,' GET /moe-layer-perf
+    keep seen
+    gives 200 '"layers_changed":' POST /moe-hot-cache \
+        -d '{"schema":"llama.cpp.moe_layer_perf.v1","layers":[{"layer":0,"experts":[[5,900]]},{"layer":1,"experts":[[31,800],[30,700]]}]}'
+    gives 200 '"layers":[{"layer":1,"hot_experts":[' GET /moe-hot-cache
+    case $(cat "$tmp/body") in *,30,31]*) ok ;; *) bad "experts 30 and 31 of layer 1 are not in VRAM: $(cat "$tmp/body")" ;; esac
+    gives 200 '"exchanged"' POST /moe-hot-cache -f "$tmp/seen"
+    stop
+    start $glm --parallel 1 --vram "$vram"
+    gives 200 '"exchanged"' POST /moe-hot-cache -f "$tmp/learnt-glm"
+    stop
 else
     skip "no simulated GPU"
 fi

@@ -75,7 +75,7 @@ refuse 2 '-p "x story ..."' $run -m $tiny -p x story
 refuse 2 "no prompt" $run -m $tiny
 refuse 2 "do not go together" $run -m $tiny -f x -
 refuse 2 "none of f32, f16 and q8_0" $run -m $tiny -p x --kv q4_0
-refuse 2 "none of low, medium and high" $run -m $tiny -p x --reasoning a-lot
+refuse 2 "none of low, medium, high, on and off" $run -m $tiny -p x --reasoning a-lot
 refuse 2 "--system belongs to the chat format" $run -m $tiny -p x --raw --system y
 refuse 2 "is not ID=VALUE" $run -m $tiny -p x --logit-bias 5
 refuse 2 "is not ID=VALUE" $run -m $tiny -p x --logit-bias 5=1,6

@@ -139,7 +139,7 @@ limited out $bench synth gpt-oss-20b --layers 1 -o "$tmp/small/x.gguf"
 holds $? -eq 1 "synth past the limit"
 said "File too large" "synth past the limit"
 holds "$(wc -l <"$tmp/err")" -eq 1 "synth past the limit: one line"
-limited out $bench quant Q4_K tests/golden/quants/Q4_K.bin "$tmp/small/x.q"
+limited out $bench quant Q4_K $build/golden/quants/Q4_K.bin "$tmp/small/x.q"
 holds $? -eq 1 "quant past the limit"
 if ldd "$run" 2>/dev/null | grep -q libomp; then skip "LLVM's OpenMP does not start where no file may grow"
 else

@@ -227,7 +227,18 @@ static void test_there_and_back(void)
     CHECK(x->repeat_penalty == y->repeat_penalty && x->presence_penalty == y->presence_penalty &&
           x->frequency_penalty == y->frequency_penalty);
     CHECK(x->top_k == y->top_k && x->penalty_window == y->penalty_window);
+    CHECK(s.thinking == CHAT_THINK_DEFAULT);
     conversation_release(&b);
+    for (int t = CHAT_THINK_ON; t <= CHAT_THINK_OFF; t++) {
+        conversation_settings switched = settings;
+        char *other;
+        size_t n = 0;
+        switched.thinking = (chat_thinking)t;
+        CHECK(conversation_write(&other, &n, &a, &switched, &err) == 0 &&
+              conversation_read(&b, &s, (str_view){ other, n }, &err) == 0 && (int)s.thinking == t);
+        conversation_release(&b);
+        mem_free(other);
+    }
     for (size_t n = 0; n < len; n += n < 600 ? 1 : 97) {         /* cut anywhere: refused */
         if (conversation_read(&b, &s, (str_view){ text, n }, &err) == 0)
             CHECK_MSG(false, "taken, cut after %zu of %zu bytes", n, len);

@@ -152,6 +152,25 @@ static void test_offsets(void)
     expert_slots_free(s);
 }
 
+/* A layer without experts takes no RAM, however many of them somebody says are not in VRAM. */
+static void test_dense_layer(void)
+{
+    const expert_bank kept = bank_list[2];       /* not the only one of its size */
+    const uint64_t spares = expert_slots_spares(&banks);
+    uint64_t sum = spares;
+    expert_slots *s = NULL;
+    bank_list[2] = (expert_bank){ .n_expert = 0 };
+    CHECK(expert_slots_one(&banks, 2) == 0 && expert_slots_spares(&banks) == spares);
+    for (int l = 0; l < LAYERS; l++)
+        sum += (uint64_t)(EXPERTS - in_vram[l]) * expert_slots_one(&banks, l);
+    if (CHECK(expert_slots_create(&s, &banks, in_vram, NULL) == 0)) {
+        CHECK(expert_slots_bytes(s) == sum && expert_slots_left(s, 2) == 0);
+        CHECK(expert_slots_take(s, 2) < 0 && expert_slots_take(s, 0) >= 0);
+    }
+    expert_slots_free(s);
+    bank_list[2] = kept;
+}
+
 /* Every allocation that fails leaves nothing. */
 static void test_memory(void)
 {
@@ -176,6 +195,7 @@ int main(int argc, char **argv)
     make_banks();
     test_walk();
     test_offsets();
+    test_dense_layer();
     test_memory();
     return test_end();
 }

@@ -31,7 +31,7 @@ static void run(ffn_golden *g, const ops *o, experts_cpu *e, acts *x, worklist *
     worklist_fill(w, g->ids + first * g->k, n, g->k);
     if (cut > w->n_item) cut = w->n_item;
     expert_job job = {
-        .bank = &g->bank, .act = g->kind ? ACT_SWIGLU_CLAMPED : ACT_SWIGLU, .x = x, .work = w,
+        .bank = &g->bank, .act = g->act, .x = x, .work = w,
         .items = w->items, .n_item = cut, .y = y,
     };
     (void)o;
@@ -64,7 +64,7 @@ static void check_ahead(ffn_golden *g, const ops *o, experts_cpu *e, acts *x, wo
             acts_set(x, g->x + t * g->n_embd, 1, g->n_embd);
             worklist_fill(w, g->ids + t * g->k, 1, g->k);
             const expert_job job = {
-                .bank = &g->bank, .act = g->kind ? ACT_SWIGLU_CLAMPED : ACT_SWIGLU, .x = x,
+                .bank = &g->bank, .act = g->act, .x = x,
                 .work = w, .items = w->items, .n_item = w->n_item, .y = y,
             };
             memset(y, 0xAA, (size_t)n * sizeof *y);

@@ -70,7 +70,7 @@ static bool read_golden(subject *s, const json_t *j)
     char path[512];
     size_t bytes, at = 0;
 
-    test_path(path, sizeof path, "%s/models/%s.logits.f32", test_golden(), s->name);
+    test_path(path, sizeof path, "%s/models/%s.logits.f32", test_unpacked(), s->name);
     s->logits = test_read_file(path, &bytes);
     s->n_seq = (int)json_array_size(seqs);
     if (!s->logits || !CHECK(s->n_seq > 0 && s->n_seq <= MAX_SEQ)) return false;

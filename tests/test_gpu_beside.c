@@ -16,7 +16,8 @@ enum { MAX_EXPERT = 64 };
 typedef struct beside_case {
     quant_type up, down;                 /* up: of gate, too */
     int n_embd, n_ff, n_expert, k;
-    bool clamped, bias, norm;
+    gpu_activation act;
+    bool bias, norm;
     int shared_ff;                       /* width of the shared expert; 0: none */
     quant_type shared_up, shared_down;
 } beside_case;
@@ -108,7 +109,6 @@ static void multiply(float *y, const matrix *w, const act_row *x)
 static float *host_vectors(const layer *l, float *x, const int32_t *ids, int n)
 {
     const beside_case *c = l->c;
-    const loops *o = contract_ops()->loops;
     float *y = host_room((size_t)(n * c->k) * (size_t)c->n_embd, sizeof *y);
     float *g = host_room((size_t)c->n_ff, sizeof *g), *u = host_room((size_t)c->n_ff, sizeof *u);
     acts in, mid;
@@ -119,7 +119,7 @@ static float *host_vectors(const layer *l, float *x, const int32_t *ids, int n)
         const matrix *e = l->slab[ids[s]];
         multiply(g, &e[GATE], in.rows + s / c->k);
         multiply(u, &e[UP], in.rows + s / c->k);
-        (c->clamped ? o->swiglu_clamped : o->swiglu)(g, g, u, c->n_ff);
+        cpu_activate(g, u, c->n_ff, contract_ops(), c->act);
         set_acts(&mid, g, 1, c->n_ff, c->down);
         multiply(y + (size_t)s * (size_t)c->n_embd, &e[DOWN], mid.rows);
     }
@@ -190,7 +190,7 @@ static void batch_make(batch *b, const layer *l, int n, test_rng *rng)
         .rows = vram_room(width * sizeof(float)), .halves = vram_room(width * sizeof(uint16_t)),
     };
     b->args = (gpu_expert_args){
-        .gate = l->bank[GATE], .up = l->bank[UP], .down = l->bank[DOWN], .clamped = c->clamped,
+        .gate = l->bank[GATE], .up = l->bank[UP], .down = l->bank[DOWN], .act = c->act,
         .n_expert = c->n_expert, .k = c->k,
         .scratch = vram_room(gpu_expert_scratch(device(), n, c->k, c->n_expert, wider, c->n_embd)),
     };
@@ -273,7 +273,7 @@ static void run_case(const beside_case *c, hot_kind kind, int n, int piece, test
                   quant_name(c->shared_down), c->shared_ff);
     case_begin("%s/%s, %d, %d, %d of %d experts, %d tokens, %d at a time%s%s%s%s; %s",
                quant_name(c->up), quant_name(c->down), c->n_embd, c->n_ff, c->k, c->n_expert, n,
-               piece, c->clamped ? ", clamped" : "", c->bias ? ", biases" : "",
+               piece, act_name(c->act), c->bias ? ", biases" : "",
                c->norm ? ", norm" : "", shared, hot_names[kind]);
     check_beside(c, kind, n, piece, rng);
     case_end();
@@ -294,7 +294,8 @@ static void test_types(void)
     for (int i = 0; i < GPU_TYPE_COUNT; i += sim_gpu_step(4, 12)) {
         family(test_path((char[64]){ 0 }, 64, "%s experts beside", quant_name(gpu_types[i])));
         for (int option = 0; option < 2 * HOT_KINDS; option++) {
-            beside_case c = { .clamped = option & 1, .bias = option & 2, .norm = option % 3 == 0 };
+            beside_case c = { .act = (option + i) % ACT_COUNT, .bias = option & 2,
+                              .norm = option % 3 == 0 };
             set_shape(&c, gpu_types[i], option % 2);
             const int at = option % (int)ARRAY_LEN(batches);
             run_case(&c, (hot_kind)(option % HOT_KINDS), batches[at].n, batches[at].piece, &rng);
@@ -311,7 +312,7 @@ static void test_special(void)
         { QT_F16, QT_Q8_0, 100, 96, 8, 4, .norm = true },
         { QT_F32, QT_BF16, 33, 50, 8, 4, .bias = true },
         { QT_Q8_0, QT_Q8_0, 64, 64, 40, 32, .norm = true },
-        { QT_Q8_0, QT_Q8_0, 64, 64, 1, 1, .clamped = false },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 1, 1, .act = GPU_SWIGLU },
         { QT_Q4_K, QT_Q6_K, 512, 256, 8, 4, .shared_ff = 256, .shared_up = QT_Q4_K,
           .shared_down = QT_Q6_K },
         { QT_Q8_0, QT_Q8_0, 288, 96, 64, 4, .bias = true, .shared_ff = 192, .shared_up = QT_Q8_0,

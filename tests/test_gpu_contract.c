@@ -16,7 +16,8 @@ enum { MAX_EXPERT = 64 };
 typedef struct contract_case {
     quant_type gate, up, down;
     int n_embd, n_ff, n_expert, k;
-    bool clamped, bias;
+    gpu_activation act;
+    bool bias;
     weight_kind weights, down_weights;
     bool poison;                         /* infinite and NaN activations, too */
     int shared_ff;                       /* width of the shared expert; 0: none */
@@ -113,12 +114,11 @@ static acts acts_make(float *x, int n, int cols, quant_type type)
 
 /* One expert's vector from one token, whose forms gate and up read; mid: room. */
 static void host_expert(float *y, const matrix *gate, const matrix *up, const matrix *down,
-                        const act_row *x, bool clamped, acts *mid, float *g, float *u)
+                        const act_row *x, gpu_activation act, acts *mid, float *g, float *u)
 {
-    const loops *o = contract_ops()->loops;
     multiply(g, gate, x);
     multiply(u, up, x);
-    (clamped ? o->swiglu_clamped : o->swiglu)(g, g, u, gate->rows);
+    cpu_activate(g, u, gate->rows, contract_ops(), act);
     set_acts(mid, g, 1, gate->rows, down->type);
     multiply(y, down, mid->rows);
 }
@@ -143,11 +143,11 @@ static answer host_layer(const layer *l, const contract_case *c, float *x, const
         for (size_t r = 0; r < k; r++) {
             const matrix *e = l->slab[ids[t * k + r]];
             host_expert(a.y + (t * k + r) * n_embd, &e[GATE], &e[UP], &e[DOWN], in.rows + t,
-                        c->clamped, &mid, g, u);
+                        c->act, &mid, g, u);
         }
         if (c->shared_ff)
             host_expert(shared, &l->shared[GATE].cpu, &l->shared[UP].cpu, &l->shared[DOWN].cpu,
-                        in.rows + t, c->clamped, &shared_mid, g, u);
+                        in.rows + t, c->act, &shared_mid, g, u);
         contract_ops()->loops->join(a.x + t * n_embd, a.y + t * k * n_embd, gates + t * k, c->k,
                                     c->shared_ff ? shared : NULL, sigma[t], c->n_embd);
     }
@@ -217,7 +217,7 @@ static void check(const contract_case *c, int n, test_rng *rng)
                ", shared %d, ranges of %d", quant_name(c->gate), quant_name(c->up),
                quant_name(c->down), c->n_embd, c->n_ff, c->k, c->n_expert, n,
                weight_kind_name(c->weights), weight_kind_name(c->down_weights),
-               c->clamped ? ", clamped" : "", c->bias ? ", biases" : "",
+               act_name(c->act), c->bias ? ", biases" : "",
                c->poison ? ", poison" : "", c->shared_ff, c->range);
     const layer *l = layer_make(c, rng);
     float *x = host_floats(width, 1.0f, rng);
@@ -233,7 +233,7 @@ static void check(const contract_case *c, int n, test_rng *rng)
     };
     gpu_expert_args a = {
         .x = vram_floats(residual, width), .gate = l->bank[GATE], .up = l->bank[UP],
-        .down = l->bank[DOWN], .clamped = c->clamped, .shared_gate = l->shared[GATE].gpu,
+        .down = l->bank[DOWN], .act = c->act, .shared_gate = l->shared[GATE].gpu,
         .shared_up = l->shared[UP].gpu, .shared_down = l->shared[DOWN].gpu,
         .sigma = vram_floats(sigma, (size_t)n), .ids = vram_copy(ids, slots * sizeof *ids),
         .gates = vram_floats(gates, slots), .n_expert = c->n_expert, .k = c->k,
@@ -270,7 +270,7 @@ static void test_types(void)
                 if (sim_gpu() && !test_is_long() && option != (i + kind) % 3) continue;
                 contract_case c = {
                     .gate = type, .up = type, .down = type, .n_expert = 4, .k = 2,
-                    .clamped = (option + kind) % 2, .bias = option > 0,
+                    .act = (option + kind + i) % ACT_COUNT, .bias = option > 0,
                     .weights = alone ? WEIGHTS_PLAUSIBLE : (weight_kind)kind,
                     .down_weights = (weight_kind)kind, .poison = option == 1,
                 };
@@ -286,12 +286,13 @@ static void test_shapes(void)
     static const struct { contract_case c; int n; } cases[] = {
 #define ALL(type) .gate = type, .up = type, .down = type
         { { ALL(QT_MXFP4), 32, 32, 1, 1, .bias = true }, 9 },
-        { { ALL(QT_MXFP4), 2880, 96, 4, 4, .clamped = true, .bias = true }, 17 },
-        { { ALL(QT_MXFP4), 96, 2880, 4, 4, .clamped = true, .bias = true }, 40 },
-        { { ALL(QT_MXFP4), 2880, 96, 8, 4, .clamped = true, .bias = true }, 20 },
-        { { ALL(QT_MXFP4), 96, 2880, 8, 4, .clamped = true, .bias = true, .range = 3 }, 31 },
+        { { ALL(QT_MXFP4), 2880, 96, 4, 4, .act = GPU_SWIGLU_CLAMPED, .bias = true }, 17 },
+        { { ALL(QT_MXFP4), 96, 2880, 4, 4, .act = GPU_SWIGLU_CLAMPED, .bias = true }, 40 },
+        { { ALL(QT_MXFP4), 2880, 96, 8, 4, .act = GPU_SWIGLU_CLAMPED, .bias = true }, 20 },
+        { { ALL(QT_MXFP4), 96, 2880, 8, 4, .act = GPU_SWIGLU_CLAMPED,
+            .bias = true, .range = 3 }, 31 },
         { { ALL(QT_Q8_0), 24576, 32, 2, 1, .bias = true }, 9 },  /* too wide for tiles of eight */
-        { { ALL(QT_MXFP4), 160, 224, 32, 4, .clamped = true, .range = 5 }, 150 },
+        { { ALL(QT_MXFP4), 160, 224, 32, 4, .act = GPU_SWIGLU_CLAMPED, .range = 5 }, 150 },
         { { ALL(QT_Q8_0), 96, 64, 8, 4, .bias = true, .range = 3 }, 300 },
         { { ALL(QT_Q8_0), 64, 1056, 2, 1, .bias = true }, 129 },
         { { ALL(QT_NVFP4), 192, 320, 8, 4, .range = 1, .shared_ff = 192, .shared_up = QT_NVFP4,
@@ -300,9 +301,13 @@ static void test_shapes(void)
             .shared_down = QT_Q6_K }, 65 },
         { { QT_Q4_K, QT_Q4_K, QT_Q6_K, 768, 256, 16, 10, .range = 16 }, 31 },
         { { QT_Q5_K, QT_Q4_K, QT_Q8_0, 256, 96, 8, 2, .bias = true }, 40 },
-        { { QT_Q8_0, QT_MXFP4, QT_Q4_0, 96, 160, 8, 2, .clamped = true, .range = 3 }, 100 },
+        { { QT_Q8_0, QT_MXFP4, QT_Q4_0, 96, 160, 8, 2, .act = GPU_SWIGLU_CLAMPED,
+            .range = 3 }, 100 },
         { { ALL(QT_Q4_0), 32, 96, 8, 4, .bias = true, .shared_ff = 32, .shared_up = QT_Q8_0,
             .shared_down = QT_Q5_1 }, 10 },
+        { { QT_Q4_K, QT_Q4_K, QT_Q5_1, 256, 96, 8, 2, .act = GPU_GEGLU, .shared_ff = 96,
+            .shared_up = QT_Q8_0, .shared_down = QT_Q8_0 }, 50 },
+        { { QT_Q5_K, QT_Q4_K, QT_Q8_0, 256, 96, 8, 2, .act = GPU_GEGLU, .range = 3 }, 40 },
         { { QT_Q8_0, QT_Q8_0, QT_F16, 96, 96, 8, 4, .bias = true, .bound = 1.5e-2 }, 40 },
         { { QT_Q8_0, QT_Q8_0, QT_F32, 96, 70, 8, 4, .bias = true, .bound = 1e-5 }, 40 },
         { { QT_BF16, QT_BF16, QT_Q8_0, 96, 96, 8, 4, .bias = true, .bound = 1.5e-2 }, 40 },

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/gpu/weights_gpu.h"
 #include "engine/host/experts_cpu.h"
 #include "moe/router.h"
 #include "tests/ffn_golden.h"
@@ -45,11 +46,13 @@ static void set_tensor(tensor *t, quant_type type, int cols, int rows, int slabs
 typedef struct expert_case {
     quant_type up, down;                 /* up: of gate, too */
     int n_embd, n_ff, n_expert, k;
-    bool clamped, bias;
+    gpu_activation act;
+    bool bias;
     int shared_ff;                       /* width of the shared expert; 0: none */
     quant_type shared_up, shared_down;
     bool alike;                          /* all tokens choose the same experts */
     bool by_logits;                      /* the choice is not made yet; up to GPU_FEW tokens */
+    bool lows;                           /* the input has them */
 } expert_case;
 
 /* With a scale for every expert, so that its activations are where the nonlinearity is. */
@@ -86,7 +89,7 @@ static banks *banks_make(const expert_case *c, test_rng *rng)
 /* ---- the CPU's side -------------------------------------------------------------------------- */
 
 /* y [n, k, n_embd] */
-static void cpu_experts(float *y, const ops *o, const expert_bank *bank, bool clamped,
+static void cpu_experts(float *y, const ops *o, const expert_bank *bank, gpu_activation act,
                         const float *x, const int32_t *ids, int n, int k)
 {
     const int n_embd = (int)bank->n_embd;
@@ -101,10 +104,12 @@ static void cpu_experts(float *y, const ops *o, const expert_bank *bank, bool cl
     acts_init(&a, host_room(acts_bytes(n, n_embd), 1), n, n_embd);
     acts_set(&a, x, n, n_embd);
     worklist_fill(w, ids, n, k);
-    const expert_job job = {
-        .bank = bank, .act = clamped ? ACT_SWIGLU_CLAMPED : ACT_SWIGLU, .x = &a, .work = w,
-        .items = w->items, .n_item = w->n_item, .y = y,
+    static const expert_activation acts_of[] = {
+        [GPU_SWIGLU] = ACT_SWIGLU, [GPU_SWIGLU_CLAMPED] = ACT_SWIGLU_CLAMPED,
+        [GPU_GEGLU] = ACT_GEGLU,
     };
+    const expert_job job = { .bank = bank, .act = acts_of[act], .x = &a, .work = w,
+                             .items = w->items, .n_item = w->n_item, .y = y };
     expect(experts_cpu_run(e, &job, NULL) == 0, "run");
     experts_cpu_free(e);
     worklist_free(w);
@@ -115,13 +120,14 @@ typedef struct shared_expert {
 } shared_expert;
 
 /* y [n, n_embd] */
-static void cpu_shared(float *y, const ops *o, const shared_expert *s, const float *x, int n)
+static void cpu_shared(float *y, const ops *o, const shared_expert *s, gpu_activation act,
+                       const float *x, int n)
 {
     const size_t mid = (size_t)n * (size_t)s->gate.cpu.rows;
     float *g = host_room(mid, sizeof *g), *u = host_room(mid, sizeof *u);
     cpu_product(g, o, &s->gate.cpu, x, n);
     cpu_product(u, o, &s->up.cpu, x, n);
-    o->loops->swiglu(g, g, u, (int)mid);
+    cpu_activate(g, u, (int)mid, o, act);
     cpu_product(y, o, &s->down.cpu, g, n);
 }
 
@@ -131,7 +137,7 @@ static void choose_by_logits(int32_t *ids, float *gates, float *logits, int n, i
     for (int t = 0; t < n; t++) {
         float *own = logits + (size_t)t * (size_t)n_expert;
         own[n_expert / 2] = own[n_expert / 3] = own[n_expert - 1];
-        router_select(ids + t * k, gates + t * k, own, n_expert, k);
+        router_select(ids + t * k, gates + t * k, own, n_expert, k, NULL);
     }
 }
 
@@ -185,11 +191,12 @@ static batch batch_make(const expert_case *c, const banks *bank, int n, test_rng
     b.in = (gpu_input){
         .kind = GPU_PLAIN, .n = n, .cols = c->n_embd, .x = vram_floats(b.x, width),
         .rows = vram_room(width * sizeof(float)), .halves = vram_room(width * 2),
+        .lows = c->lows ? vram_room(width * 2) : NULL,
         .blocks = n <= GPU_FEW ? vram_room((size_t)n * gpu_blocks_bytes(c->n_embd)) : NULL,
     };
     b.args = (gpu_expert_args){
         .x = vram_floats(b.residual, width), .gate = bank->gpu[SLAB_GATE],
-        .up = bank->gpu[SLAB_UP], .down = bank->gpu[SLAB_DOWN], .clamped = c->clamped,
+        .up = bank->gpu[SLAB_UP], .down = bank->gpu[SLAB_DOWN], .act = c->act,
         .n_expert = c->n_expert, .k = c->k,
         .scratch = vram_room(gpu_expert_scratch(device(), n, c->k, c->n_expert, wider, c->n_embd)),
         .y = vram_room(slots * (size_t)c->n_embd * sizeof(float)),
@@ -219,10 +226,10 @@ static void batch_expect(batch *b, const expert_case *c, const ops *o)
     float *shared = NULL;
     b->want_y = host_room((size_t)b->n * k * n_embd, sizeof *b->want_y);
     b->want = host_room((size_t)b->n * n_embd, sizeof *b->want);
-    cpu_experts(b->want_y, o, &b->bank->cpu, c->clamped, b->x, b->ids, b->n, c->k);
+    cpu_experts(b->want_y, o, &b->bank->cpu, c->act, b->x, b->ids, b->n, c->k);
     if (c->shared_ff) {
         shared = host_room((size_t)b->n * n_embd, sizeof *shared);
-        cpu_shared(shared, o, &b->shared, b->x, b->n);
+        cpu_shared(shared, o, &b->shared, c->act, b->x, b->n);
     }
     memcpy(b->want, b->residual, (size_t)b->n * n_embd * sizeof *b->want);
     for (size_t t = 0; t < (size_t)b->n; t++)
@@ -230,11 +237,21 @@ static void batch_expect(batch *b, const expert_case *c, const ops *o)
                        shared ? shared + t * n_embd : NULL, b->sigma[t], c->n_embd);
 }
 
+/* Of an expert. What is between the products is rounded, but for F32 downs, or where all are of 16
+ * bits. */
+static double expert_bound(quant_type up, quant_type down, bool lows)
+{
+    const bool up_half = up == QT_F16 || up == QT_BF16;
+    const bool down_float = quant_traits_of(down)->block_elems == 1;
+    if (up == QT_F32 && down == QT_F32) return 1e-5;
+    return lows && up_half && down_float ? LOWS_BOUND : 1.5e-2;
+}
+
 static double bound_of(const expert_case *c)
 {
-    const bool exact = c->up == QT_F32 && c->down == QT_F32 &&
-                       (!c->shared_ff || (c->shared_up == QT_F32 && c->shared_down == QT_F32));
-    return exact ? 1e-5 : 1.5e-2;
+    const double routed = expert_bound(c->up, c->down, c->lows);
+    return c->shared_ff ? fmax(routed, expert_bound(c->shared_up, c->shared_down, c->lows))
+                        : routed;
 }
 
 static void check_batch(const expert_case *c, const banks *bank, int n, test_rng *rng)
@@ -270,9 +287,9 @@ static void begin_case(const expert_case *c, int n)
     if (c->shared_ff)
         test_path(shared, sizeof shared, ", shared %s/%s of %d", quant_name(c->shared_up),
                   quant_name(c->shared_down), c->shared_ff);
-    case_begin("%s/%s, n_embd %d, n_ff %d, %d of %d experts, %d tokens%s%s%s%s%s",
+    case_begin("%s/%s, n_embd %d, n_ff %d, %d of %d experts, %d tokens%s%s%s%s%s%s",
                quant_name(c->up), quant_name(c->down), c->n_embd, c->n_ff, c->k, c->n_expert, n,
-               c->clamped ? ", clamped" : "", c->bias ? ", biases" : "",
+               act_name(c->act), c->lows ? ", lows" : "", c->bias ? ", biases" : "",
                c->alike ? ", all alike" : "", c->by_logits ? ", by logits" : "", shared);
 }
 
@@ -300,7 +317,7 @@ static void set_shape(expert_case *c, quant_type type, int i)
     c->k = 4;
 }
 
-/* Without biases, with them, with the other activation, with all of it. */
+/* Every activation, without biases and with them. */
 static void test_types(void)
 {
     static const int tokens[] = { 1, 2, 3, 8 };
@@ -309,8 +326,8 @@ static void test_types(void)
         const quant_type type = gpu_types[i];
         family(test_path((char[64]){ 0 }, 64, "%s experts", quant_name(type)));
         for (int shape = 0; shape < 2; shape++)
-            for (int option = 0; option < 4; option++) {
-                expert_case c = { .clamped = option & 1, .bias = option & 2 };
+            for (int option = 0; option < 2 * ACT_COUNT; option++) {
+                expert_case c = { .act = option % ACT_COUNT, .bias = option / ACT_COUNT };
                 set_shape(&c, type, shape);
                 check_case(&c, tokens[(option + 2 * shape) % 4], &rng);
             }
@@ -319,17 +336,17 @@ static void test_types(void)
 
 /* Mixed types, shared experts, long rows. */
 static const expert_case special[] = {
-    { QT_Q4_K, QT_Q6_K, 512, 256, 8, 4, .clamped = false },
-    { QT_MXFP4, QT_Q8_0, 288, 96, 8, 4, .clamped = true, .bias = true },
+    { QT_Q4_K, QT_Q6_K, 512, 256, 8, 4, .act = GPU_SWIGLU },
+    { QT_MXFP4, QT_Q8_0, 288, 96, 8, 4, .act = GPU_SWIGLU_CLAMPED, .bias = true },
     { QT_Q8_0, QT_F16, 96, 96, 8, 4, .bias = true },
-    { QT_F16, QT_Q8_0, 100, 96, 8, 4, .clamped = false },
+    { QT_F16, QT_Q8_0, 100, 96, 8, 4, .act = GPU_SWIGLU },
     { QT_F32, QT_BF16, 33, 50, 8, 4, .bias = true },
-    { QT_BF16, QT_F32, 64, 33, 8, 4, .clamped = true },
-    { QT_MXFP4, QT_MXFP4, 2880, 96, 4, 4, .clamped = true, .bias = true },
-    { QT_MXFP4, QT_MXFP4, 96, 2880, 4, 4, .clamped = true, .bias = true },
-    { QT_Q4_K, QT_Q4_K, 1024, 256, 16, 10, .clamped = false },
-    { QT_Q8_0, QT_Q8_0, 64, 64, 40, 32, .clamped = false },
-    { QT_Q8_0, QT_Q8_0, 64, 64, 1, 1, .clamped = false },
+    { QT_BF16, QT_F32, 64, 33, 8, 4, .act = GPU_SWIGLU_CLAMPED },
+    { QT_MXFP4, QT_MXFP4, 2880, 96, 4, 4, .act = GPU_SWIGLU_CLAMPED, .bias = true },
+    { QT_MXFP4, QT_MXFP4, 96, 2880, 4, 4, .act = GPU_SWIGLU_CLAMPED, .bias = true },
+    { QT_Q4_K, QT_Q4_K, 1024, 256, 16, 10, .act = GPU_SWIGLU },
+    { QT_Q8_0, QT_Q8_0, 64, 64, 40, 32, .act = GPU_SWIGLU },
+    { QT_Q8_0, QT_Q8_0, 64, 64, 1, 1, .act = GPU_SWIGLU },
     { QT_Q4_K, QT_Q6_K, 512, 256, 8, 4, .shared_ff = 256, .shared_up = QT_Q4_K,
       .shared_down = QT_Q6_K },
     { QT_Q4_K, QT_Q4_K, 512, 256, 8, 4, .shared_ff = 256, .shared_up = QT_Q8_0,
@@ -344,6 +361,22 @@ static const expert_case special[] = {
       .shared_down = QT_BF16 },
     { QT_F32, QT_F32, 100, 70, 8, 4, .shared_ff = 70, .shared_up = QT_F32, .shared_down = QT_F32 },
     { QT_F32, QT_F32, 96, 64, 8, 4, .shared_ff = 130, .shared_up = QT_F32, .shared_down = QT_F32 },
+    { QT_Q4_K, QT_Q5_1, 256, 96, 8, 4, .act = GPU_GEGLU, .shared_ff = 288, .shared_up = QT_Q8_0,
+      .shared_down = QT_Q8_0 },
+    { QT_Q8_0, QT_Q8_0, 288, 96, 8, 4, .act = GPU_GEGLU, .shared_ff = 96, .shared_up = QT_Q8_0,
+      .shared_down = QT_Q8_0 },
+    { QT_Q4_K, QT_Q5_0, 2816, 704, 8, 4, .act = GPU_GEGLU },
+    { QT_BF16, QT_BF16, 288, 96, 8, 4, .lows = true, .shared_ff = 64, .shared_up = QT_BF16,
+      .shared_down = QT_BF16 },
+    { QT_F16, QT_F16, 96, 288, 8, 4, .lows = true, .bias = true, .shared_ff = 96,
+      .shared_up = QT_F16, .shared_down = QT_BF16 },
+    { QT_BF16, QT_BF16, 101, 70, 8, 4, .lows = true, .act = GPU_SWIGLU_CLAMPED, .bias = true },
+    { QT_F16, QT_BF16, 100, 51, 8, 4, .lows = true, .act = GPU_GEGLU, .shared_ff = 33,
+      .shared_up = QT_F16, .shared_down = QT_F16 },
+    { QT_BF16, QT_F32, 64, 40, 8, 4, .lows = true },
+    { QT_F32, QT_BF16, 64, 40, 8, 4, .lows = true },
+    { QT_Q8_0, QT_BF16, 96, 64, 8, 4, .lows = true, .shared_ff = 64, .shared_up = QT_BF16,
+      .shared_down = QT_Q8_0 },
 };
 
 static void test_special(void)
@@ -361,16 +394,16 @@ static void test_by_logits(void)
     static const expert_case cases[] = {
         { QT_Q4_K, QT_Q6_K, 512, 256, 8, 4, .shared_ff = 256, .shared_up = QT_Q4_K,
           .shared_down = QT_Q6_K },
-        { QT_MXFP4, QT_MXFP4, 288, 96, 32, 4, .clamped = true, .bias = true },
-        { QT_Q8_0, QT_Q8_0, 64, 64, 128, 8, .clamped = false },
+        { QT_MXFP4, QT_MXFP4, 288, 96, 32, 4, .act = GPU_SWIGLU_CLAMPED, .bias = true },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 128, 8, .act = GPU_SWIGLU },
         { QT_Q8_0, QT_Q8_0, 64, 64, 512, 10, .shared_ff = 32, .shared_up = QT_Q8_0,
           .shared_down = QT_Q8_0 },
-        { QT_Q8_0, QT_Q8_0, 64, 64, 1000, 32, .clamped = false },
-        { QT_Q8_0, QT_Q8_0, 64, 64, 40, 32, .clamped = false },
-        { QT_Q8_0, QT_Q8_0, 64, 64, 4, 4, .clamped = false },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 1000, 32, .act = GPU_SWIGLU },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 40, 32, .act = GPU_SWIGLU },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 4, 4, .act = GPU_SWIGLU },
         { QT_F32, QT_F32, 100, 70, 8, 4, .shared_ff = 70, .shared_up = QT_F32,
           .shared_down = QT_F32 },
-        { QT_F16, QT_BF16, 96, 64, 33, 5, .clamped = false },
+        { QT_F16, QT_BF16, 96, 64, 33, 5, .act = GPU_SWIGLU },
     };
     static const int tokens[] = { 1, 2, 8 };
     test_rng rng = { 16 };
@@ -391,7 +424,7 @@ static void test_many(void)
         const quant_type type = gpu_types[i];
         family(test_path((char[64]){ 0 }, 64, "%s experts, many tokens", quant_name(type)));
         for (int option = 0; option < 6; option++) {
-            expert_case c = { .clamped = option & 1, .bias = option % 3 == 1 };
+            expert_case c = { .act = (option + option / 3) % ACT_COUNT, .bias = option % 3 == 1 };
             set_shape(&c, type, option % 2);
             check_case(&c, tokens[option % 3], &rng);
         }
@@ -409,8 +442,10 @@ static void test_many(void)
     /* the longest tiles */
     const expert_case crowd = { QT_Q8_0, QT_Q8_0, 96, 64, 8, 4, .bias = true };
     check_case(&crowd, 1600, &rng);
-    const expert_case floats = { QT_F32, QT_F32, 40, 36, 8, 4, .clamped = true };
+    const expert_case floats = { QT_F32, QT_F32, 40, 36, 8, 4, .act = GPU_SWIGLU_CLAMPED };
     check_case(&floats, 1600, &rng);
+    const expert_case whole = { QT_BF16, QT_BF16, 96, 64, 8, 4, .lows = true, .bias = true };
+    check_case(&whole, 1600, &rng);
     /* many columns, shared out in a block: two matrices in one tile of 32 rows and in several, odd
      * rows, and rows of down that are short or long */
     static const expert_case wide[] = {
@@ -493,8 +528,8 @@ static void check_sums(const expert_case *c, int n, test_rng *rng)
     rewind_batch(&b, c);
     const gpu_expert_args args = {
         .x = b.args.x, .shared_gate = b.args.shared_gate, .shared_up = b.args.shared_up,
-        .shared_down = b.args.shared_down, .sigma = b.args.sigma, .scratch = b.args.scratch,
-        .sums = vram_floats(sums, width),
+        .shared_down = b.args.shared_down, .act = b.args.act, .sigma = b.args.sigma,
+        .scratch = b.args.scratch, .sums = vram_floats(sums, width),
     };
     gpu_experts(device(), &b.in, &args);
     expect_bits("stream", host_copy(b.args.x, width), x, width);
@@ -504,7 +539,7 @@ static void test_ranges(void)
 {
     static const expert_case crowded[] = {
         { QT_Q8_0, QT_Q8_0, 96, 64, 8, 4, .bias = true, .alike = true },         /* empty ranges */
-        { QT_MXFP4, QT_MXFP4, 96, 64, 32, 4, .clamped = true, .bias = true },
+        { QT_MXFP4, QT_MXFP4, 96, 64, 32, 4, .act = GPU_SWIGLU_CLAMPED, .bias = true },
         { QT_F32, QT_F32, 40, 36, 40, 10, .shared_ff = 50, .shared_up = QT_F32,
           .shared_down = QT_F32 },
     };
@@ -701,7 +736,7 @@ static void test_scattered(void)
         { QT_F32, QT_F32, 40, 36, 40, 10, .shared_ff = 50, .shared_up = QT_F32,
           .shared_down = QT_F32 },
         { QT_F32, QT_F32, 100, 70, 8, 4, .bias = true, .alike = true },  /* experts nobody chose */
-        { QT_MXFP4, QT_MXFP4, 96, 64, 32, 4, .clamped = true, .bias = true },
+        { QT_MXFP4, QT_MXFP4, 96, 64, 32, 4, .act = GPU_SWIGLU_CLAMPED, .bias = true },
     };
     static const int tokens[] = { 9, 40, 150 };
     test_rng rng = { 19 };
@@ -769,7 +804,7 @@ static void check_golden(const ffn_golden *g, const gpu_bank *bank, int n)
                      .blocks = vram_room((size_t)n * gpu_blocks_bytes(g->n_embd)) };
     const gpu_expert_args a = {
         .x = vram_floats(zeros, width), .gate = bank[SLAB_GATE], .up = bank[SLAB_UP],
-        .down = bank[SLAB_DOWN], .clamped = g->kind == 1,
+        .down = bank[SLAB_DOWN], .act = weights_gpu_act(g->act),
         .ids = vram_copy(ids, slots * sizeof *ids), .gates = vram_floats(gates, slots),
         .n_expert = g->n_expert, .k = g->k,
         .scratch = vram_room(gpu_expert_scratch(device(), n, g->k, g->n_expert, g->n_ff,
@@ -789,7 +824,8 @@ static void test_golden_experts(void)
     for (const char *const *name = ffn_golden_names; *name; name++) {
         ffn_golden g;
         const bool good = ffn_golden_read(&g, *name);
-        const bool fits = good && g.weight[SLAB_GATE].type == g.weight[SLAB_UP].type &&
+        const bool fits = good &&
+                          g.weight[SLAB_GATE].type == g.weight[SLAB_UP].type &&
                           gpu_type_fits((int)g.weight[SLAB_GATE].type) &&
                           gpu_type_fits((int)g.weight[SLAB_DOWN].type);
         for (size_t t = 0; fits && t < ARRAY_LEN(tokens); t++) {
@@ -804,7 +840,7 @@ static void test_golden_experts(void)
         ffn_golden_free(&g);
     }
     case_begin("files");
-    expect(n_file == 3, "%d of 3 files were of use", n_file);
+    expect(n_file == 4, "%d of 4 files were of use", n_file);
     case_end();
 }
 
@@ -823,7 +859,7 @@ static bool is_close_call(const float *logits, int n, int k, bool tie)
     int32_t order[64];
     float unused[64];
     const int first = min_int(k + 1, n);
-    router_select(order, unused, logits, n, first);
+    router_select(order, unused, logits, n, first, NULL);
     for (int r = 0; r + 1 < first; r++) {
         const double a = logits[order[r]], b = logits[order[r + 1]];
         const bool twins = tie && order[r] == 2 && order[r + 1] == 5;
@@ -851,7 +887,7 @@ static void compare_routes(const route_case *c, const float *logits, const gpu_r
             skipped++;
             continue;
         }
-        router_select(want, softmax, logits + (size_t)t * n_expert, c->n_expert, c->k);
+        router_select(want, softmax, logits + (size_t)t * n_expert, c->n_expert, c->k, NULL);
         while (at + 1 < c->k && own[at] == want[at]) at++;
         expect(own[at] == want[at], "token %d: choice %d is %d, expected %d", t, at, own[at],
                want[at]);
@@ -984,7 +1020,7 @@ static void check_layer(const expert_case *c, int n, test_rng *rng)
         vram_read(b.logits, route.logits, n_logit * sizeof *b.logits);
         for (int t = 0; t < n; t++)
             router_select(b.ids + t * c->k, b.gates + t * c->k,
-                          b.logits + (size_t)t * (size_t)c->n_expert, c->n_expert, c->k);
+                          b.logits + (size_t)t * (size_t)c->n_expert, c->n_expert, c->k, NULL);
     } else {
         vram_read(b.ids, b.args.ids, slots * sizeof *b.ids);
         vram_read(b.gates, b.args.gates, slots * sizeof *b.gates);
@@ -1003,8 +1039,8 @@ static void test_layers(void)
     static const expert_case layers[] = {
         { QT_Q4_K, QT_Q6_K, 512, 256, 16, 4, .shared_ff = 256, .shared_up = QT_Q4_K,
           .shared_down = QT_Q6_K },
-        { QT_MXFP4, QT_MXFP4, 288, 96, 32, 4, .clamped = true, .bias = true },
-        { QT_F32, QT_F32, 100, 70, 8, 2, .clamped = false },
+        { QT_MXFP4, QT_MXFP4, 288, 96, 32, 4, .act = GPU_SWIGLU_CLAMPED, .bias = true },
+        { QT_F32, QT_F32, 100, 70, 8, 2, .act = GPU_SWIGLU },
         { QT_F32, QT_F32, 96, 64, 8, 2, .shared_ff = 32, .shared_up = QT_F32,
           .shared_down = QT_F32 },
     };

@@ -11,6 +11,7 @@
 #include "loader/bytes.h"
 #include "loader/quant_blocks.h"
 #include "tests/gpu_fixture.h"
+#include "tests/sim_gpu.h"
 
 static const float eps = 1e-6f;
 
@@ -21,6 +22,9 @@ typedef struct attend_case {
     int dim, n_head, n_head_kv;
     int window, slack;                   /* slack: of a ring; 0: rows for all positions */
     bool sinks, norms, gated;            /* gated: between heads of q there are others */
+    bool whole;                          /* norms are of all heads together */
+    bool norm_values;                    /* values, too, are normed */
+    bool same;                           /* values are the keys as they are projected */
     bool stale;                          /* the store begins full of NaNs instead of zeros */
     bool distant;                        /* calls are sized as if there were many more keys */
     int rope_dim;
@@ -32,7 +36,7 @@ typedef struct session {
     const attend_case *c;
     int most;                            /* tokens of the longest batch */
     int width, q_width, kv_width;        /* of a token's heads, of its row in q, of its keys */
-    double freq[128], magnitude;
+    double freq[256], magnitude;
     kv_store *store;
     kv_view view;
     size_t store_bytes;                  /* of keys, or of values */
@@ -41,6 +45,13 @@ typedef struct session {
     gpu_attention a;
     gpu_cursor *at;
 } session;
+
+static float *norm_make(size_t n, test_rng *rng)
+{
+    float *to = host_floats(n, 0.5f, rng);
+    for (size_t i = 0; i < n; i++) to[i] += 1.0f;
+    return to;
+}
 
 static session session_make(const attend_case *c, int n_pos, int most, test_rng *rng)
 {
@@ -52,6 +63,8 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
     const model m = { .hp = { .n_layer = 1, .n_head = c->n_head, .n_head_kv = c->n_head_kv,
                               .head_dim = c->dim, .window = c->window }, .layers = &layer };
     const size_t dim = (size_t)c->dim, half = (size_t)c->rope_dim / 2, n = (size_t)most;
+    const size_t n_q_norm = c->whole ? dim * (size_t)c->n_head : dim;
+    const size_t n_k_norm = c->whole ? dim * (size_t)c->n_head_kv : dim;
     const int apart = c->gated ? 2 : 1;
     session s = { .c = c, .most = most, .width = c->n_head * c->dim,
                   .q_width = apart * c->n_head * c->dim, .kv_width = c->n_head_kv * c->dim };
@@ -63,15 +76,11 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
                                     .slack = c->slack ? c->slack : n_pos }, &err) == 0,
            "%s", err.msg);
     s.view = kv_layer_view(s.store, 0);
-    s.store_bytes = (size_t)c->n_head_kv * (size_t)s.view.rows * kv_row_bytes(s.store);
+    s.store_bytes = (size_t)c->n_head_kv * (size_t)s.view.rows * s.view.row_bytes;
     memset(s.view.keys, c->stale ? 0xFF : 0, s.store_bytes);
     memset(s.view.values, c->stale ? 0xFF : 0, s.store_bytes);
-    s.q_norm = host_floats(dim, 0.5f, rng);
-    s.k_norm = host_floats(dim, 0.5f, rng);
-    for (size_t i = 0; i < dim; i++) {
-        s.q_norm[i] += 1.0f;
-        s.k_norm[i] += 1.0f;
-    }
+    s.q_norm = norm_make(n_q_norm, rng);
+    s.k_norm = norm_make(n_k_norm, rng);
     s.sinks = host_floats((size_t)c->n_head, 2.0f, rng);
     s.scratch = host_room((size_t)pool_threads(contract_ops()->team) * attend_scratch(c->dim),
                           sizeof *s.scratch);
@@ -80,9 +89,10 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
         .out = vram_room(n * (size_t)s.width * sizeof(float)),
         .q = vram_room(n * (size_t)s.q_width * sizeof(float)), .q_stride = s.q_width,
         .q_head_stride = apart * c->dim, .k = vram_room(n * (size_t)s.kv_width * sizeof(float)),
-        .v = vram_room(n * (size_t)s.kv_width * sizeof(float)),
-        .q_norm = c->norms ? vram_floats(s.q_norm, dim) : NULL,
-        .k_norm = c->norms ? vram_floats(s.k_norm, dim) : NULL, .eps = eps,
+        .v = vram_room(n * (size_t)s.kv_width * sizeof(float)), .norm_values = c->norm_values,
+        .q_norm = c->norms ? vram_floats(s.q_norm, n_q_norm) : NULL,
+        .k_norm = c->norms ? vram_floats(s.k_norm, n_k_norm) : NULL, .norm_whole = c->whole,
+        .eps = eps,
         .cosine = vram_room(n * half * sizeof(float)), .sine = vram_room(n * half * sizeof(float)),
         .rope_dim = c->rope_dim, .kv = types[c->kv],
         .keys = vram_copy(s.view.keys, s.store_bytes),
@@ -94,6 +104,7 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
         .counters = vram_copy(host_room(GPU_FEW * (size_t)c->n_head, sizeof(uint32_t)),
                               GPU_FEW * (size_t)c->n_head * sizeof(uint32_t)),
     };
+    if (c->same) s.a.v = s.a.k;
     return s;
 }
 
@@ -103,6 +114,7 @@ typedef struct tokens {
     int pos, n;
     float *q, *k, *v;                    /* as projections leave them */
     float *q_ready, *k_ready;            /* normed and rotated, without what is between heads */
+    float *v_ready;                      /* normed, or as it is */
     float *cosine, *sine;
 } tokens;
 
@@ -111,13 +123,18 @@ static void make_ready(float *to, const float *from, const session *s, const tok
 {
     const loops *f = contract_ops()->loops;
     const size_t dim = (size_t)s->c->dim, half = (size_t)s->c->rope_dim / 2;
-    for (size_t t = 0; t < (size_t)b->n; t++)
+    for (size_t t = 0; t < (size_t)b->n; t++) {
+        float *heads = to + t * (size_t)n_head * dim;
+        for (size_t h = 0; h < (size_t)n_head; h++)
+            memcpy(heads + h * dim, from + t * (size_t)stride + h * (size_t)head_stride,
+                   dim * sizeof *heads);
+        if (s->c->whole) f->rmsnorm(heads, heads, norm, n_head * s->c->dim, eps);
         for (size_t h = 0; h < (size_t)n_head; h++) {
-            float *head = to + (t * (size_t)n_head + h) * dim;
-            memcpy(head, from + t * (size_t)stride + h * (size_t)head_stride, dim * sizeof *head);
-            if (s->c->norms) f->rmsnorm(head, head, norm, s->c->dim, eps);
+            float *head = heads + h * dim;
+            if (s->c->norms && !s->c->whole) f->rmsnorm(head, head, norm, s->c->dim, eps);
             f->rotate(head, b->cosine + t * half, b->sine + t * half, s->c->rope_dim);
         }
+    }
 }
 
 static tokens tokens_make(const session *s, int pos, int n, test_rng *rng)
@@ -129,11 +146,17 @@ static tokens tokens_make(const session *s, int pos, int n, test_rng *rng)
                  .v = host_floats(n_token * (size_t)s->kv_width, 1.0f, rng),
                  .q_ready = host_room(n_token * (size_t)s->width, sizeof(float)),
                  .k_ready = host_room(n_token * (size_t)s->kv_width, sizeof(float)),
+                 .v_ready = host_room(n_token * (size_t)s->kv_width, sizeof(float)),
                  .cosine = host_room(n_token * half, sizeof(float)),
                  .sine = host_room(n_token * half, sizeof(float)) };
     rope_table(b.cosine, b.sine, s->freq, s->magnitude, s->c->rope_dim, pos, n);
     make_ready(b.q_ready, b.q, s, &b, s->c->n_head, s->a.q_stride, s->a.q_head_stride, s->q_norm);
     make_ready(b.k_ready, b.k, s, &b, s->c->n_head_kv, s->kv_width, s->c->dim, s->k_norm);
+    memcpy(b.v_ready, s->c->same ? b.k : b.v, n_token * (size_t)s->kv_width * sizeof *b.v_ready);
+    for (size_t h = 0; s->c->norm_values && h < n_token * (size_t)s->c->n_head_kv; h++) {
+        float *head = b.v_ready + h * (size_t)s->c->dim;
+        contract_ops()->loops->rmsnorm(head, head, NULL, s->c->dim, eps);
+    }
     return b;
 }
 
@@ -194,11 +217,11 @@ static void compare_row(row_difference *d, const uint8_t *got, const uint8_t *wa
     }
 }
 
-/* The CPU has written the same batch: at times keys are one step off; values and older rows never
- * are. */
+/* The CPU has written the same batch: at times keys, and values that are normed, are one step off;
+ * other values and older rows never are. */
 static void compare_store(session *s, const tokens *b)
 {
-    const size_t row_bytes = kv_row_bytes(s->store);
+    const size_t row_bytes = s->view.row_bytes;
     uint8_t *keys = host_room(s->store_bytes, 1), *values = host_room(s->store_bytes, 1);
     row_difference d = { 0 };
     vram_read(keys, s->a.keys, s->store_bytes);
@@ -209,9 +232,12 @@ static void compare_store(session *s, const tokens *b)
                                (size_t)((b->pos + t) % s->view.rows)) * row_bytes;
             compare_row(&d, keys + at, s->view.keys + at, s, h, b->pos + t);
             memcpy(s->view.keys + at, keys + at, row_bytes);
+            if (!s->c->norm_values) continue;
+            compare_row(&d, values + at, s->view.values + at, s, h, b->pos + t);
+            memcpy(s->view.values + at, values + at, row_bytes);
         }
     const size_t most = s->c->kv == KV_F32 ? d.n : d.n / 50 + 2;
-    expect(d.wrong == 0 && d.one_step <= most, "%d tokens at %d: of %zu codes of keys %zu are "
+    expect(d.wrong == 0 && d.one_step <= most, "%d tokens at %d: of %zu codes %zu are "
            "wrong, %zu one step off (at most %zu); the first: head %d, position %d, code %d", b->n,
            b->pos, d.n, d.wrong, d.one_step, most, d.head, d.pos, d.at);
     expect_bytes("keys that were there", keys, s->view.keys, s->store_bytes);
@@ -229,7 +255,8 @@ static void put_tokens(const session *s, const tokens *b)
     vram_write(s->a.out, nothing, n * (size_t)s->width * sizeof *nothing);
     vram_write(s->a.q, b->q, n * (size_t)s->q_width * sizeof(float));
     vram_write(s->a.k, b->k, n * (size_t)s->kv_width * sizeof(float));
-    vram_write((void *)s->a.v, b->v, n * (size_t)s->kv_width * sizeof(float));
+    if (!s->c->same)
+        vram_write((void *)s->a.v, b->v, n * (size_t)s->kv_width * sizeof(float));
     vram_write((void *)s->a.cosine, b->cosine, n * half * sizeof(float));
     vram_write((void *)s->a.sine, b->sine, n * half * sizeof(float));
 }
@@ -280,7 +307,7 @@ static void check_rest(const session *s, const tokens *b)
 
 static void fill_store(session *s, const tokens *b)
 {
-    kv_write(s->store, 0, b->pos, b->n, b->k_ready, b->v);
+    kv_write(s->store, 0, b->pos, b->n, b->k_ready, b->v_ready);
     vram_write(s->a.keys, s->view.keys, s->store_bytes);
     vram_write(s->a.values, s->view.values, s->store_bytes);
 }
@@ -304,7 +331,7 @@ static void check_session(const attend_case *c, test_rng *rng)
             s.a.n = b.n;
             s.a.last = s.c->distant ? 20000 : pos + b.n;
             gpu_attend(device(), &s.a);
-            kv_write(s.store, 0, pos, b.n, b.k_ready, b.v);
+            kv_write(s.store, 0, pos, b.n, b.k_ready, b.v_ready);
             compare_store(&s, &b);
             check_output(&s, &b);
             check_rest(&s, &b);
@@ -316,9 +343,11 @@ static void check_session(const attend_case *c, test_rng *rng)
 
 static void run_session(const attend_case *c, test_rng *rng)
 {
-    case_begin("%s, heads of %d, %d/%d, window %d%s, rope %d%s%s%s", kv_type_name(c->kv), c->dim,
-               c->n_head, c->n_head_kv, c->window, c->slack ? ", ring" : "", c->rope_dim,
-               c->sinks ? ", sinks" : "", c->norms ? ", norms" : "", c->gated ? ", gates" : "");
+    case_begin("%s, heads of %d, %d/%d, window %d%s, rope %d%s%s%s%s%s%s", kv_type_name(c->kv),
+               c->dim, c->n_head, c->n_head_kv, c->window, c->slack ? ", ring" : "", c->rope_dim,
+               c->sinks ? ", sinks" : "", c->norms ? ", norms" : "",
+               c->whole ? " of all heads" : "", c->gated ? ", gates" : "",
+               c->norm_values ? ", normed values" : "", c->same ? ", keys as values" : "");
     check_session(c, rng);
     case_end();
 }
@@ -340,9 +369,9 @@ static void test_shapes(void)
     test_rng rng = { 21 };
     for (int kv = 0; kv < 3; kv++) {
         family(test_path((char[64]){ 0 }, 64, "attention, %s", kv_type_name((kv_type)kv)));
-        for (int d = 0; d < 4; d++)
+        for (int d = 0; d < 5; d++)
             for (int h = 0; h < 4; h++) {
-                const int i = 16 * kv + 4 * d + h, dim = 32 << d, window = windows[(i + d) % 3];
+                const int i = 20 * kv + 4 * d + h, dim = 32 << d, window = windows[(i + d) % 3];
                 const bool ring = window && (i / 2 + d) % 2;
                 const attend_case c = {
                     .kv = (kv_type)kv, .dim = dim, .n_head = head_counts[h][0],
@@ -381,6 +410,14 @@ static void test_lengths(void)
           .rope_dim = 64, .batches = thousands },
         { .dim = 256, .n_head = 16, .n_head_kv = 2, .norms = true, .gated = true, .rope_dim = 64,
           .batches = prompt },
+        { .dim = 512, .n_head = 16, .n_head_kv = 2, .norms = true, .norm_values = true,
+          .same = true, .rope_dim = 512, .batches = decode },
+        { .dim = 512, .n_head = 16, .n_head_kv = 2, .norms = true, .norm_values = true,
+          .same = true, .rope_dim = 512, .batches = thousands },
+        { .dim = 512, .n_head = 16, .n_head_kv = 2, .norms = true, .norm_values = true,
+          .same = true, .rope_dim = 512, .batches = prompt },
+        { .dim = 256, .n_head = 16, .n_head_kv = 8, .window = 1024, .slack = 70, .norms = true,
+          .norm_values = true, .rope_dim = 256, .batches = thousands },
     };
     test_rng rng = { 22 };
     for (int kv = 0; kv < 3; kv++) {
@@ -394,15 +431,64 @@ static void test_lengths(void)
     }
 }
 
+/* Twelve queries for a key, as GLM-4.5 has: heads of 128 of which half turns, with norms or without
+ * any. Kernels take them in parts that do not divide them evenly. */
+static void test_twelve(void)
+{
+    static const int *const batches[] = { from_one, all_lengths, thousands };
+    test_rng rng = { 28 };
+    family("attention, twelve queries for a key");
+    for (int i = 0; i < 18; i++) {
+        const bool large = i % 6 == 0;
+        const attend_case c = { .kv = (kv_type)(i / 6), .dim = i % 6 == 5 ? 64 : 128,
+                                .n_head = large ? 96 : 24, .n_head_kv = large ? 8 : 2,
+                                .norms = i % 2, .distant = i % 6 == 3, .rope_dim = 64,
+                                .batches = batches[large ? 0 : i % 3] };
+        run_session(&c, &rng);
+    }
+}
+
 /* What is in rows not written yet must not matter, even if it is NaN. */
 static void test_stale(void)
 {
     test_rng rng = { 25 };
     family("attention, stale rows");
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 15; i++) {
         const attend_case c = { .kv = (kv_type)(i % 3), .dim = 32 << i / 3, .n_head = 8,
                                 .n_head_kv = 2, .window = i % 2 ? 128 : 0, .slack = i % 2 ? 70 : 0,
                                 .rope_dim = 32, .stale = true, .batches = turning };
+        run_session(&c, &rng);
+    }
+}
+
+/* Queries and keys normed over all heads together; more of them than a block has threads. */
+static void test_whole_norms(void)
+{
+    test_rng rng = { 27 };
+    family("attention, norms of all heads");
+    for (int i = 0; i < 12; i++) {
+        const int dim = 32 << i / 3, h = (i + 1) % 4;
+        const attend_case c = { .kv = (kv_type)(i % 3), .dim = dim, .n_head = head_counts[h][0],
+                                .n_head_kv = head_counts[h][1], .window = i % 2 ? 5 : 0,
+                                .norms = true, .whole = true, .gated = i / 2 % 2,
+                                .distant = i / 6, .rope_dim = i % 4 ? dim : dim / 2,
+                                .batches = all_lengths };
+        run_session(&c, &rng);
+    }
+}
+
+/* Values that are normed, and values that are the keys. */
+static void test_values(void)
+{
+    test_rng rng = { 28 };
+    family("attention, values");
+    for (int i = 0; i < 30; i++) {
+        const int dim = 32 << i / 3 % 5, h = i % 4;
+        const attend_case c = { .kv = (kv_type)(i % 3), .dim = dim, .n_head = head_counts[h][0],
+                                .n_head_kv = head_counts[h][1], .window = i % 4 == 3 ? 128 : 0,
+                                .norms = i % 5 != 4, .norm_values = i < 15 || i % 2,
+                                .same = i >= 15 || i % 4 == 0, .distant = i % 7 == 6,
+                                .rope_dim = i % 2 ? dim : dim / 2, .batches = all_lengths };
         run_session(&c, &rng);
     }
 }
@@ -412,8 +498,8 @@ static void test_distant(void)
 {
     test_rng rng = { 26 };
     family("attention, sized for more keys");
-    for (int i = 0; i < 48; i++) {
-        const int dim = 32 << i / 3 % 4, h = i / 12;
+    for (int i = 0; i < 60; i++) {
+        const int dim = 32 << i / 3 % 5, h = i / 15;
         const attend_case c = { .kv = (kv_type)(i % 3), .dim = dim, .n_head = head_counts[h][0],
                                 .n_head_kv = head_counts[h][1], .sinks = i % 2, .norms = i / 2 % 2,
                                 .gated = i / 4 % 2, .rope_dim = i % 5 ? dim : dim / 4,
@@ -499,8 +585,10 @@ static void test_recorded(void)
     for (int kv = 0; kv < 3; kv++)
         for (int window = 0; window < 2; window++) {
             const attend_case c = { .kv = (kv_type)kv, .dim = 64, .n_head = 8, .n_head_kv = 2,
-                                    .window = 20 * window, .norms = true, .rope_dim = 32 };
-            case_begin("%s, window %d", kv_type_name(c.kv), c.window);
+                                    .window = 20 * window, .norms = true,
+                                    .whole = (kv + window) % 2, .rope_dim = 32 };
+            case_begin("%s, window %d%s", kv_type_name(c.kv), c.window,
+                       c.whole ? ", norms of all heads" : "");
             check_recorded(&c, &rng);
             case_end();
         }
@@ -508,26 +596,50 @@ static void test_recorded(void)
 
 /* ---- the delta rule -------------------------------------------------------------------------- */
 
+typedef struct delta_order {             /* of value heads, and of gates */
+    bool tiled, apart;
+} delta_order;
+
+static const delta_order grouped = { false, false };
+
 typedef struct delta_net {
     int n_k, n_v, dim, ratio;
+    delta_order order;
     size_t keys, values, channels;
     float *dt_bias, *a, *state;          /* the CPU's */
     int pos;                             /* of the next token */
     gpu_delta args;
 } delta_net;
 
-static delta_net delta_make(int n_k, int n_v, int dim, test_rng *rng)
+static delta_net delta_make(int n_k, int n_v, int dim, delta_order order, test_rng *rng)
 {
     const size_t heads = (size_t)n_v, size = heads * (size_t)dim * (size_t)dim;
-    delta_net d = { .n_k = n_k, .n_v = n_v, .dim = dim, .ratio = n_v / n_k,
+    delta_net d = { .n_k = n_k, .n_v = n_v, .dim = dim, .ratio = n_v / n_k, .order = order,
                     .keys = (size_t)(n_k * dim), .values = heads * (size_t)dim,
                     .dt_bias = host_floats(heads, 1.0f, rng), .a = host_floats(heads, 1.0f, rng),
                     .state = host_floats(size, 0.1f, rng) };
     d.channels = 2 * d.keys + d.values;
     for (size_t h = 0; h < heads; h++) d.a[h] = -0.05f - 2.0f * fabsf(d.a[h]);
     d.args = (gpu_delta){ .dt_bias = vram_floats(d.dt_bias, heads), .a = vram_floats(d.a, heads),
-                          .state = vram_floats(d.state, size), .n_k = n_k, .n_v = n_v, .dim = dim };
+                          .state = vram_floats(d.state, size), .n_k = n_k, .n_v = n_v, .dim = dim,
+                          .tiled = order.tiled, .apart = order.apart };
     return d;
+}
+
+/* Which value head is number i of key head h, and where a token has its two gates. */
+static int value_head(const delta_net *d, int h, int i)
+{
+    return d->order.tiled ? i * d->n_k + h : h * d->ratio + i;
+}
+
+static int beta_at(const delta_net *d, int h, int i)
+{
+    return d->order.apart ? value_head(d, h, i) : h * 2 * d->ratio + i;
+}
+
+static int alpha_at(const delta_net *d, int h, int i)
+{
+    return d->order.apart ? d->n_v + value_head(d, h, i) : h * 2 * d->ratio + d->ratio + i;
 }
 
 /* n tokens on the CPU; out [n, values]. mixed is normed in place. */
@@ -539,17 +651,19 @@ static void cpu_delta(float *out, const delta_net *d, float *mixed, const float 
     for (size_t t = 0; t < n_token; t++)
         for (int h = 0; h < d->n_k; h++) {
             float *q = mixed + t * d->channels + (size_t)h * dim;
-            const float *gates = ba + t * 2 * n_v + (size_t)(h * 2 * d->ratio);
+            const float *gates = ba + t * 2 * n_v;
             f->delta_l2norm(q, d->dim, 1.0f / sqrtf((float)d->dim));
             f->delta_l2norm(q + d->keys, d->dim, 1.0f);
             for (int i = 0; i < d->ratio; i++) {
-                const int v = h * d->ratio + i;
-                beta[t * n_v + (size_t)v] = sigmoid_f32(gates[i]);
-                g[t * n_v + (size_t)v] = delta_decay(gates[d->ratio + i], d->dt_bias[v], d->a[v]);
+                const int v = value_head(d, h, i);
+                beta[t * n_v + (size_t)v] = sigmoid_f32(gates[beta_at(d, h, i)]);
+                g[t * n_v + (size_t)v] = delta_decay(gates[alpha_at(d, h, i)], d->dt_bias[v],
+                                                     d->a[v]);
             }
         }
-    for (int v = 0; v < d->n_v; v++) {
-        const float *q = mixed + (size_t)(v / d->ratio) * dim;
+    for (int j = 0; j < d->n_v; j++) {
+        const int key = j / d->ratio, v = value_head(d, key, j % d->ratio);
+        const float *q = mixed + (size_t)key * dim;
         const delta_args a = {
             .out = out + (size_t)v * dim, .q = q, .k = q + d->keys,
             .v = mixed + 2 * d->keys + (size_t)v * dim, .beta = beta + v, .g = g + v,
@@ -588,13 +702,14 @@ typedef enum delta_kind {
 
 static const char *const delta_kinds[] = { "any", "slow", "forgetful", "equal keys", "abrupt" };
 
-/* Gates as they come from the products: for each key head betas, then alphas. */
+/* Gates as they come from the products: for each key head betas, then alphas; or all betas
+ * first. */
 static void shape_tokens(float *mixed, float *ba, const delta_net *d, size_t n, delta_kind kind)
 {
     const size_t width = 2 * (size_t)d->n_v, ratio = (size_t)d->ratio;
     for (size_t i = 0; i < n * width; i++) {
         const size_t t = i / width;
-        const bool alpha = i % width / ratio % 2 == 1;
+        const bool alpha = d->order.apart ? i % width >= width / 2 : i % width / ratio % 2 == 1;
         if (kind == DELTA_SLOW) ba[i] = t == 0 ? 0.5f * ba[i] - 6.0f : ba[i - width];
         if (kind == DELTA_FORGETFUL && alpha) ba[i] += 3.0f;
         if (kind == DELTA_EQUAL_KEYS) ba[i] = alpha ? -60.0f : 40.0f;
@@ -647,7 +762,7 @@ static void test_delta(void)
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
         const gpu_cursor start = { 0, 0 };
         case_begin("%d and %d heads of %d", sizes[i][0], sizes[i][1], sizes[i][2]);
-        delta_net d = delta_make(sizes[i][0], sizes[i][1], sizes[i][2], &rng);
+        delta_net d = delta_make(sizes[i][0], sizes[i][1], sizes[i][2], grouped, &rng);
         gpu_cursor *at = vram_copy(&start, sizeof start);
         for (size_t k = 0; k < ARRAY_LEN(batches); k++)
             check_delta(&d, at, batches[k], false, DELTA_ANY, &rng);
@@ -658,12 +773,33 @@ static void test_delta(void)
         for (int kind = DELTA_SLOW; kind < DELTA_KINDS; kind++) {
             const gpu_cursor start = { 0, 0 };
             case_begin("2 and 8 heads of %d, %s", dim, delta_kinds[kind]);
-            delta_net d = delta_make(2, 8, dim, &rng);
+            delta_net d = delta_make(2, 8, dim, grouped, &rng);
             gpu_cursor *at = vram_copy(&start, sizeof start);
             check_delta(&d, at, kind == DELTA_SLOW && dim < 128 ? 4000 : 300, false,
                         (delta_kind)kind, &rng);
             case_end();
         }
+}
+
+/* Other orders of heads and gates, with more than two value heads for a key head. */
+static void test_delta_orders(void)
+{
+    static const int batches[] = { 1, 2, 61, 64, 1, 8, 200 };
+    test_rng rng = { 28 };
+    family("delta rule, orders");
+    for (int i = 0; i < 9; i++) {
+        const delta_order order = { i % 3 != 0, i % 3 != 1 };
+        const gpu_cursor start = { 0, 0 };
+        const int dim = 32 << i / 3, n_k = 2 + i % 2, n_v = n_k * (3 - i % 2);
+        case_begin("%d and %d heads of %d%s%s", n_k, n_v, dim, order.tiled ? ", tiled" : "",
+                   order.apart ? ", gates apart" : "");
+        delta_net d = delta_make(n_k, n_v, dim, order, &rng);
+        gpu_cursor *at = vram_copy(&start, sizeof start);
+        for (size_t k = 0; k < ARRAY_LEN(batches); k++)
+            check_delta(&d, at, batches[k], false, DELTA_ANY, &rng);
+        check_delta(&d, at, 10, true, DELTA_ANY, &rng);
+        case_end();
+    }
 }
 
 /* A run of tokens from position 24 on, in batches that end at multiples of `each`: out [n, values],
@@ -703,7 +839,7 @@ static void test_delta_cuts(void)
     for (int dim = 32; dim <= 128; dim *= 2) {
         enum { N = 1000 };
         case_begin("2 and 4 heads of %d", dim);
-        delta_net d = delta_make(2, 4, dim, &rng);
+        delta_net d = delta_make(2, 4, dim, (delta_order){ dim > 32, dim > 64 }, &rng);
         const size_t all = N * d.values + (size_t)(d.n_v * dim * dim);
         float *mixed = host_floats(N * d.channels, 1.0f, &rng);
         float *ba = host_floats(N * 2 * (size_t)d.n_v, 3.0f, &rng);
@@ -719,13 +855,19 @@ int main(int argc, char **argv)
 {
     test_begin("gpu mixers", argc, argv);
     if (device_open()) {
-        test_delta();
-        test_delta_cuts();
-        test_lengths();
-        test_shapes();
+        test_delta_orders();
+        test_whole_norms();
+        test_values();
         test_recorded();
-        test_stale();
-    test_distant();
+        if (!sim_gpu()) {                /* whose loops are those that it would be compared with */
+            test_delta();
+            test_delta_cuts();
+            test_lengths();
+            test_shapes();
+            test_twelve();
+            test_stale();
+            test_distant();
+        }
         device_close();
     }
     return test_end();

@@ -92,25 +92,43 @@ static gpu_input plain_input(const float *x, int n, int cols)
                         .rows = vram_room(all * sizeof(float)), .halves = vram_room(all * 2) };
 }
 
-/* All products of x in one call. */
+/* With what 16 bits leave out. */
+static gpu_input whole_input(const float *x, int n, int cols)
+{
+    gpu_input in = plain_input(x, n, cols);
+    in.lows = vram_room((size_t)n * (size_t)cols * 2);
+    return in;
+}
+
+/* All products of in, which is x, in one call. */
+static void check_products(gpu_input *in, const float *x, const item *list, int n_item,
+                           weight_kind kind, test_rng *rng)
+{
+    const int n = in->n;
+    output out[GPU_MAX_PRODUCTS];
+    gpu_product products[GPU_MAX_PRODUCTS];
+
+    for (int i = 0; i < n_item; i++) {
+        out[i] = output_make(&list[i], in->cols, n, kind, rng);
+        products[i] = product_of(&out[i], list[i].add);
+    }
+    gpu_project(device(), in, products, n_item);
+    for (int i = 0; i < n_item; i++)
+        check_output(quant_name(list[i].type), &out[i], &list[i], x, n,
+                     list[i].rows >= TALL ? -1.0
+                     : in->lows           ? lows_bound(list[i].type, n)
+                                          : product_bound(list[i].type, n));
+}
+
 static void check_list(const item *list, int n_item, int cols, int n, weight_kind kind,
                        bool hostile, test_rng *rng)
 {
     float *x = host_floats((size_t)n * (size_t)cols, 1.0f, rng);
-    output out[GPU_MAX_PRODUCTS];
-    gpu_product products[GPU_MAX_PRODUCTS];
 
     for (int t = 0; t < n && hostile; t++)
         activations_make(x + (size_t)t * (size_t)cols, cols, t % 3 == 2, rng);
     gpu_input in = plain_input(x, n, cols);
-    for (int i = 0; i < n_item; i++) {
-        out[i] = output_make(&list[i], cols, n, kind, rng);
-        products[i] = product_of(&out[i], list[i].add);
-    }
-    gpu_project(device(), &in, products, n_item);
-    for (int i = 0; i < n_item; i++)
-        check_output(quant_name(list[i].type), &out[i], &list[i], x, n,
-                     list[i].rows >= TALL ? -1.0 : product_bound(list[i].type, n));
+    check_products(&in, x, list, n_item, kind, rng);
 }
 
 /* Lengths of a row: within what kernels take at a time, across it, with a short tail. */
@@ -169,13 +187,14 @@ static void test_few(void)
 /* ---- many tokens ----------------------------------------------------------------------------- */
 
 /* Of a matrix too large to multiply on the CPU as a whole: some rows. */
-static void check_large(quant_type type, int rows, int cols, int n, test_rng *rng)
+static void check_large(quant_type type, int rows, int cols, int n, bool lows, test_rng *rng)
 {
     static const int firsts[] = { 0, 120, 1000, -8 };    /* runs of 8; < 0: from the end */
     const item one = item_of(type, rows, 1);
-    case_begin("%s, %d rows, %d columns, %d tokens, bias", quant_name(type), rows, cols, n);
+    case_begin("%s, %d rows, %d columns, %d tokens, bias%s", quant_name(type), rows, cols, n,
+               lows ? ", lows" : "");
     float *x = host_floats((size_t)n * (size_t)cols, 1.0f, rng);
-    gpu_input in = plain_input(x, n, cols);
+    gpu_input in = lows ? whole_input(x, n, cols) : plain_input(x, n, cols);
     output o = output_make(&one, cols, n, WEIGHTS_PLAUSIBLE, rng);
     const gpu_product p = product_of(&o, false);
     gpu_project(device(), &in, &p, 1);
@@ -195,30 +214,69 @@ static void check_large(quant_type type, int rows, int cols, int n, test_rng *rn
         cpu_product(want, exact_ops(), &some, x, n);
         expect_close(first == 0 ? "rows from 0 on" : "further rows",
                      without_gaps(got + first, n, 8, o.stride), want, (size_t)n * 8,
-                     product_bound(type, n));
+                     lows ? lows_bound(type, n) : product_bound(type, n));
     }
     case_end();
 }
 
+static const struct { int n, rows, c; } batches[] = {
+    { 9, 1, 0 }, { 33, 65, 1 }, { 130, 200, 2 }, { 257, 65, 0 }, { 257, 200, 1 }, { 9, 200, 2 },
+    { 33, 1, 2 }, { 130, 1, 0 }, { 257, 8, 1 },
+};
+/* tiles of 64, 128 and 256 tokens on a chip with 132 multiprocessors */
+static const struct { int n, rows; } crowds[] = { { 300, 2000 }, { 600, 2000 }, { 1024, 4096 } };
+
 static void test_many(void)
 {
-    static const struct { int n, rows, c; } shapes[] = {
-        { 9, 1, 0 }, { 33, 65, 1 }, { 130, 200, 2 }, { 257, 65, 0 }, { 257, 200, 1 }, { 9, 200, 2 },
-        { 33, 1, 2 }, { 130, 1, 0 }, { 257, 8, 1 },
-    };
-    /* tiles of 64, 128 and 256 tokens on a chip with 132 multiprocessors */
-    static const struct { int n, rows; } large[] = { { 300, 2000 }, { 600, 2000 }, { 1024, 4096 } };
     test_rng rng = { 2 };
     int option = 0;
     for (int i = 0; i < GPU_TYPE_COUNT; i++) {
         char name[64];
         const quant_type type = gpu_types[i];
         family(test_path(name, sizeof name, "%s, many tokens", quant_name(type)));
-        for (size_t k = 0; k < ARRAY_LEN(shapes); k++)
-            check_one(type, shapes[k].rows, lengths_of(type)[shapes[k].c], shapes[k].n,
+        for (size_t k = 0; k < ARRAY_LEN(batches); k++)
+            check_one(type, batches[k].rows, lengths_of(type)[batches[k].c], batches[k].n,
                       WEIGHTS_PLAUSIBLE, false, option++, &rng);
-        for (size_t k = 0; k < ARRAY_LEN(large); k++)
-            check_large(type, large[k].rows, lengths_of(type)[0], large[k].n, &rng);
+        for (size_t k = 0; k < ARRAY_LEN(crowds); k++)
+            check_large(type, crowds[k].rows, lengths_of(type)[0], crowds[k].n, false, &rng);
+    }
+}
+
+/* Weights of 16 bits by what 16 bits of an input leave out, too; others beside them. */
+static void test_lows(void)
+{
+    static const quant_type types[] = { QT_F16, QT_BF16 };
+    static const item mixed[] = {
+        { QT_BF16, 200, true, false, 1.0f }, { QT_Q8_0, 33, false, true, 2.0f },
+        { QT_F32, 17, false, false, 1.0f }, { QT_F16, 31, false, true, 0.5f },
+        { QT_BF16, 3, false, true, 1.0f },
+    };
+    static const int tokens[] = { 8, 9, 40, 200 };
+    test_rng rng = { 10 };
+    int option = 0;
+    family("what 16 bits leave out");
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        for (size_t k = 0; k < ARRAY_LEN(batches); k++) {
+            const item one = item_of(types[i], batches[k].rows, option++);
+            const int n = batches[k].n, cols = lengths_of(types[i])[batches[k].c];
+            case_begin("%s, %d rows, %d columns, %d tokens%s%s", quant_name(types[i]), one.rows,
+                       cols, n, one.bias ? ", bias" : "", one.add ? ", sum" : "");
+            const float *x = host_floats((size_t)n * (size_t)cols, 1.0f, &rng);
+            gpu_input in = whole_input(x, n, cols);
+            check_products(&in, x, &one, 1, WEIGHTS_PLAUSIBLE, &rng);
+            case_end();
+        }
+        for (size_t k = 0; k < ARRAY_LEN(crowds); k++)
+            for (int c = 0; c < 2; c++)
+                check_large(types[i], crowds[k].rows, lengths_of(types[i])[c], crowds[k].n, true,
+                            &rng);
+    }
+    for (size_t t = 0; t < ARRAY_LEN(tokens); t++) {
+        case_begin("mixed types, %d tokens", tokens[t]);
+        const float *x = host_floats((size_t)tokens[t] * 288, 1.0f, &rng);
+        gpu_input in = whole_input(x, tokens[t], 288);
+        check_products(&in, x, mixed, ARRAY_LEN(mixed), WEIGHTS_PLAUSIBLE, &rng);
+        case_end();
     }
 }
 
@@ -256,7 +314,8 @@ static void check_cuts(int rows, int cols, int n, int option, test_rng *rng)
 
 /* Columns are shared out in runs of 64, among eight groups for up to 32 rows, else among four:
  * fewer runs than groups, as many, one more for some, with a short or an odd end. Batches of half a
- * chip and more have large tiles. */
+ * chip and more have large tiles, and batches of few rows the smallest ones until they have so many
+ * tokens. */
 static void test_floats(void)
 {
     static const int lengths[] = { 20, 64, 250, 256, 321, 512, 516, 580, 1000, 2047 };
@@ -265,7 +324,8 @@ static void test_floats(void)
         { 130, 111 },
     };
     static const struct { int rows, cols, n; } large[] = {
-        { 700, 580, 650 }, { 705, 321, 641 }, { 512, 1000, 900 },
+        { 700, 580, 650 }, { 705, 321, 641 }, { 512, 1000, 900 }, { 128, 580, 600 },
+        { 100, 2047, 700 }, { 128, 2816, 512 }, { 96, 516, 2300 },
     };
     test_rng rng = { 9 };
     int option = 0;
@@ -328,7 +388,7 @@ static shaped shaped_make(gpu_input_kind kind, int n, int cols, int head_dim, te
     float *x = host_floats(all, 2.0f, rng);
     float *gain = host_floats((size_t)(head_dim ? head_dim : cols), 1.5f, rng);
     float *gate = host_floats(all * (size_t)apart, 4.0f, rng);
-    shaped s = { .in = plain_input(x, n, cols), .finished = host_room(all, sizeof(float)) };
+    shaped s = { .in = whole_input(x, n, cols), .finished = host_room(all, sizeof(float)) };
 
     s.in.kind = kind;
     s.in.eps = eps;
@@ -356,20 +416,22 @@ static shaped shaped_make(gpu_input_kind kind, int n, int cols, int head_dim, te
 static void check_input(gpu_input_kind kind, int n, int cols, int head_dim, test_rng *rng)
 {
     const bool blocks = cols % 32 == 0;
-    const item list[] = { { QT_F32, 70, true, false, 1.0f }, { QT_Q8_0, 40, false, false, 1.0f } };
+    const item list[] = { { QT_F32, 70, true, false, 1.0f }, { QT_BF16, 24, false, false, 1.0f },
+                          { QT_Q8_0, 40, false, false, 1.0f } };
     shaped s = shaped_make(kind, n, cols, head_dim, rng);
     for (int call = 0; call < 2; call++) {
-        output out[2];
-        gpu_product products[2];
-        for (int i = 0; i < 2; i++) {
-            if (i == 1 && !blocks) continue;
+        output out[3];
+        gpu_product products[3];
+        for (int i = 0; i < 3; i++) {
+            if (i == 2 && !blocks) continue;
             out[i] = output_make(&list[i], cols, n, WEIGHTS_PLAUSIBLE, rng);
             products[i] = product_of(&out[i], false);
         }
-        gpu_project(device(), &s.in, products, blocks ? 2 : 1);
+        gpu_project(device(), &s.in, products, blocks ? 3 : 2);
         check_output("F32", &out[0], &list[0], s.finished, n, 1e-5);
+        check_output("BF16", &out[1], &list[1], s.finished, n, lows_bound(QT_BF16, n));
         /* a value on the edge between two int8 codes may have got the other one */
-        if (blocks) check_output("Q8_0", &out[1], &list[1], s.finished, n, 8e-3);
+        if (blocks) check_output("Q8_0", &out[2], &list[2], s.finished, n, 8e-3);
     }
 }
 
@@ -498,14 +560,14 @@ static double vendor_bound(quant_type type)
     return fp4 && (type == QT_NVFP4 || type == QT_MXFP4) ? 1.5e-2 : 1e-3;
 }
 
-static void check_vendor(quant_type type, int rows, int cols, int n, int option, uint64_t bytes,
-                         test_rng *rng)
+static void check_vendor(quant_type type, int rows, int cols, int n, int option, bool lows,
+                         uint64_t bytes, test_rng *rng)
 {
     const item one = item_of(type, rows, option);
-    case_begin("%s, %d rows, %d columns, %d tokens%s%s, by the library", quant_name(type), rows,
-               cols, n, one.bias ? ", bias" : "", one.add ? ", sum" : "");
+    case_begin("%s, %d rows, %d columns, %d tokens%s%s%s, by the library", quant_name(type), rows,
+               cols, n, one.bias ? ", bias" : "", one.add ? ", sum" : "", lows ? ", lows" : "");
     float *x = host_floats((size_t)n * (size_t)cols, 1.0f, rng);
-    gpu_input in = plain_input(x, n, cols);
+    gpu_input in = lows ? whole_input(x, n, cols) : plain_input(x, n, cols);
     output o = output_make(&one, cols, n, WEIGHTS_PLAUSIBLE, rng);
     uint8_t *scratch = vram_room(bytes);
     uint32_t start = 0;
@@ -527,7 +589,7 @@ static void check_vendor(quant_type type, int rows, int cols, int n, int option,
     expect(changed == 0, "%zu values between the rows of two tokens have changed", changed);
     expect_close("against ours", without_gaps(vendor, n, rows, o.stride),
                  without_gaps(own, n, rows, o.stride), (size_t)n * (size_t)rows,
-                 vendor_bound(type));
+                 lows ? LOWS_BOUND : vendor_bound(type));
     case_end();
 }
 
@@ -551,10 +613,14 @@ static void test_vendor(void)
         if (gpu_types[i] == QT_F32) continue;
         const int *cols = lengths_of(gpu_types[i]);
         for (size_t k = 0; k < ARRAY_LEN(shapes); k++)
-            if (cols[shapes[k].c] % 8 == 0)      /* else it is ours */
-                check_vendor(gpu_types[i], shapes[k].rows, cols[shapes[k].c], shapes[k].n,
-                             option++, bytes, &rng);
+            if (cols[shapes[k].c] % 8 == 0)       /* else it is ours */
+                check_vendor(gpu_types[i], shapes[k].rows, cols[shapes[k].c], shapes[k].n, option++,
+                             false, bytes, &rng);
     }
+    for (size_t k = 1; k < ARRAY_LEN(shapes); k++)
+        for (int i = 0; i < 4; i++)      /* bias and sum: for the first product, once */
+            check_vendor(QT_BF16, shapes[k].rows, lengths_of(QT_BF16)[shapes[k].c], shapes[k].n, i,
+                         true, bytes, &rng);
 }
 
 /* Below --prefill-m a batch has the bits of its tokens in several small ones. */
@@ -595,6 +661,7 @@ int main(int argc, char **argv)
         test_inputs();
         test_convolutions();
         test_many();
+        test_lows();
         test_floats();
         test_vendor();
         test_threshold();

@@ -21,10 +21,13 @@ enum { MAX_EXPERT = 64, FETCH_TABLE = 2 * GPU_FETCH_COUNTS, QUESTIONS = 4, MAX_L
 typedef struct split_case {
     quant_type up, down;                 /* up: of gate, too */
     int n_embd, n_ff, n_expert, k;
-    bool clamped, bias, norm;
+    gpu_activation act;
+    bool bias, norm;
     bool by_logits;                      /* the choice is not made yet */
+    bool scored;                         /* guesses are by sigmoids and a bias */
     int shared_ff;                       /* width of the shared expert; 0: none */
     quant_type shared_up, shared_down;
+    int beside_ff;                       /* width of a network computed meanwhile; 0: none */
 } split_case;
 
 /* ---- page-locked memory of a case ------------------------------------------------------------ */
@@ -147,10 +150,9 @@ static bench bench_make(const split_case *c)
 /* Leaves the activations of expert e in b->mid. */
 static void host_up(bench *b, const layer *l, int e, const act_row *x)
 {
-    const loops *o = contract_ops()->loops;
     multiply(b->g, &l->slab[e][GATE], x);
     multiply(b->u, &l->slab[e][UP], x);
-    (l->c->clamped ? o->swiglu_clamped : o->swiglu)(b->g, b->g, b->u, l->c->n_ff);
+    cpu_activate(b->g, b->u, l->c->n_ff, contract_ops(), l->c->act);
     acts_set(&b->mid, b->g, 1, l->c->n_ff);
     if (reads_int8(l->c->down)) quantise(&b->mid);
 }
@@ -191,8 +193,12 @@ typedef struct batch {
     gpu_split split;
     division asked[QUESTIONS];
     gpu_guess next;                      /* after every other question, if there are guesses */
-    float *router, *norm, *next_norm;    /* its own, in RAM */
+    router_rule rule;                    /* its own, in RAM, as are these: */
+    float *router, *norm, *next_norm;
     division late[QUESTIONS];            /* if guesses are not there in time */
+    gpu_input beside_in;
+    gpu_network_args beside;             /* y NULL: none */
+    float *beside_y;                     /* [n, n_embd] that it makes by itself */
 } batch;
 
 /* The rules, choice by choice. */
@@ -354,7 +360,7 @@ static void set_choice(batch *b, test_rng *rng)
     float *logits = host_floats(n_logit, 3.0f, rng);
     for (int t = 0; t < b->n; t++)
         router_select(b->ids + t * c->k, b->gates + t * c->k, logits + t * c->n_expert, c->n_expert,
-                      c->k);
+                      c->k, NULL);
     b->args.logits = vram_floats(logits, n_logit);
 }
 
@@ -375,7 +381,7 @@ static void batch_make(batch *b, const layer *l, int n, test_rng *rng)
     };
     b->args = (gpu_expert_args){
         .x = vram_floats(b->residual, width), .gate = l->all[GATE], .up = l->all[UP],
-        .down = l->all[DOWN], .clamped = c->clamped, .n_expert = c->n_expert, .k = c->k,
+        .down = l->all[DOWN], .act = c->act, .n_expert = c->n_expert, .k = c->k,
         .scratch = vram_room(gpu_expert_scratch(device(), n, c->k, c->n_expert,
                                                 c->shared_ff > c->n_ff ? c->shared_ff : c->n_ff,
                                                 c->n_embd)),
@@ -388,6 +394,37 @@ static void batch_make(batch *b, const layer *l, int n, test_rng *rng)
         b->args.shared_down = shared_twin(c->shared_down, c->n_embd, c->shared_ff, rng).gpu;
         b->args.sigma = vram_floats(host_floats((size_t)n, 1.0f, rng), (size_t)n);
     }
+}
+
+/* A network that has nothing to do with the experts, and what it is by itself. */
+static void set_beside(batch *b, test_rng *rng)
+{
+    const split_case *c = b->l->c;
+    const size_t width = (size_t)b->n * (size_t)c->n_embd;
+    b->beside_in = (gpu_input){
+        .kind = GPU_PLAIN, .n = b->n, .cols = c->n_embd,
+        .x = vram_floats(host_floats(width, 1.0f, rng), width),
+        .rows = vram_room(width * sizeof(float)),
+        .blocks = vram_room((size_t)b->n * gpu_blocks_bytes(c->n_embd)),
+    };
+    b->beside = (gpu_network_args){
+        .y = vram_room(width * sizeof(float)), .act = c->act,
+        .gate = shared_twin(c->up, c->beside_ff, c->n_embd, rng).gpu,
+        .up = shared_twin(c->up, c->beside_ff, c->n_embd, rng).gpu,
+        .down = shared_twin(c->down, c->n_embd, c->beside_ff, rng).gpu,
+        .scratch = vram_room(gpu_network_scratch(b->n, c->beside_ff, c->n_embd)),
+    };
+    gpu_network(device(), &b->beside_in, &b->beside);
+    b->beside_y = host_copy(b->beside.y, width);
+}
+
+/* Nothing is ready, nothing is left of the network. */
+static void fresh_inputs(batch *b)
+{
+    const size_t bytes = (size_t)b->n * (size_t)b->l->c->n_embd * sizeof(float);
+    b->in.has_rows = b->in.has_blocks = false;
+    b->beside_in.has_rows = b->beside_in.has_blocks = false;
+    if (b->beside.y) vram_write(b->beside.y, host_room(bytes, 1), bytes);
 }
 
 static void set_input(const batch *b, int i)
@@ -452,7 +489,7 @@ static void guess(division *d, const batch *b, int i, int most)
                 sum += (double)b->router[e * c->n_embd + j] * x[j] / b->norm[j] * b->next_norm[j];
         logits[e] = (float)sum;
     }
-    router_select(ids, gates, logits, c->n_expert, c->k);
+    router_select(ids, gates, logits, c->n_expert, c->k, &b->rule);
     for (int r = 0; r < c->k; r++) {
         const uint64_t *at = b->slabs + 3 * ids[r];
         if (b->has_hot && d->hot[ids[r]] >= 0) continue;
@@ -490,6 +527,19 @@ static void divide(batch *b, int i, const plan *p, test_rng *rng)
     expect_both(b, i);
 }
 
+/* Biases that differ by more than scores do, so that small errors do not change the choice. */
+static void set_rule(batch *b)
+{
+    const int n = b->l->c->n_expert;
+    float *bias = host_room((size_t)n, sizeof *bias);
+    b->rule = (router_rule){ .score = ROUTER_SOFTMAX };
+    if (!b->l->c->scored) return;
+    for (int e = 0; e < n; e++) bias[e] = 2.0f * (float)((e + n / 2) % n);
+    b->rule = (router_rule){ .score = ROUTER_SIGMOID, .factor = 1.5f, .bias = bias };
+    b->next.rule = (gpu_router_rule){ .sigmoid = true, .factor = 1.5f,
+                                      .bias = vram_floats(bias, (size_t)n) };
+}
+
 /* One direction with a different length in every row: no two logits are near each other. */
 static void set_guesses(batch *b, const plan *p, test_rng *rng)
 {
@@ -507,6 +557,7 @@ static void set_guesses(batch *b, const plan *p, test_rng *rng)
     next->router = (gpu_matrix){ .type = QT_F32, .rows = (int)n_expert, .cols = (int)n_embd,
                                  .data = (void *)vram_floats(b->router, n_expert * n_embd),
                                  .row_bytes = n_embd * sizeof(float), .scale = 0.5f };
+    set_rule(b);
     next->norm = vram_floats(b->norm, n_embd);
     next->next_norm = vram_floats(b->next_norm, n_embd);
     next->hot = s->hot;
@@ -600,7 +651,10 @@ static void check_fetching(const batch *b, int i)
 static void check_result(const batch *b, int i, const char *what, const float *y)
 {
     const size_t all = (size_t)(b->n * b->l->c->k) * (size_t)b->l->c->n_embd;
+    const size_t width = all / (size_t)b->l->c->k;
     if (y) expect_bits(what, host_copy(y, all), b->y[i], all);
+    if (b->beside.y)
+        expect_bits("network beside", host_copy(b->beside.y, width), b->beside_y, width);
 }
 
 /* Where guesses were not complete when question i was asked, it is another division. */
@@ -638,7 +692,7 @@ static void run_pairs(batch *b, gpu_expert_args *args)
     layers[1].closes = true;
     for (int i = 0; i < 2; i++) {
         set_division(b, i);
-        b->in.has_rows = b->in.has_blocks = false;
+        fresh_inputs(b);
         gpu_experts_split(device(), &b->in, args, &layers[i]);
         expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
         if (i == 0 && b->n == 1) check_told_guess(b, &b->asked[1], 2);
@@ -651,6 +705,7 @@ static void run_pairs(batch *b, gpu_expert_args *args)
     if (rc == 0) rc = gpu_record_begin(device(), &err);
     for (int i = 0; i < 2 && rc == 0; i++) {
         b->in.has_rows = b->in.has_blocks = false;
+        b->beside_in.has_rows = b->beside_in.has_blocks = false;
         gpu_experts_split(device(), &b->in, args, &layers[i]);
     }
     if (rc == 0) rc = gpu_record_end(r, device(), &err);
@@ -672,14 +727,14 @@ static void run_questions(batch *b, gpu_expert_args *args)
     err_ctx err = { 0 };
 
     set_division(b, 0);
-    b->in.has_rows = b->in.has_blocks = false;
+    fresh_inputs(b);
     gpu_experts_split(device(), &b->in, args, &b->split);
     expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
     check_result(b, 0, "experts", args->y);
     check_fetching(b, 0);
     check_told(b, 0);
 
-    b->in.has_rows = b->in.has_blocks = false;
+    fresh_inputs(b);
     int rc = gpu_recording_create(&r, &err);
     if (rc == 0) rc = gpu_record_begin(device(), &err);
     if (rc == 0) gpu_experts_split(device(), &b->in, args, &b->split);
@@ -723,6 +778,11 @@ static void check_split(const split_case *c, const plan *p, int n, bool with_y, 
                                                 c->shared_ff > c->n_ff ? c->shared_ff : c->n_ff,
                                                 c->n_embd));
     vram_write(b->in.rows, host_room(width, sizeof(float)), width * sizeof(float));
+    if (c->beside_ff) {
+        set_beside(b, rng);
+        args.beside_in = &b->beside_in;
+        args.beside = &b->beside;
+    }
     if (expect(pthread_create(&thread, NULL, host_main, h) == 0, "no thread")) {
         (p->guesses ? run_pairs : run_questions)(b, &args);
         pthread_join(thread, NULL);
@@ -742,10 +802,11 @@ static void run_case(const split_case *c, const plan *p, int n, bool with_y, tes
     if (c->shared_ff)
         test_path(shared, sizeof shared, ", shared %s/%s of %d", quant_name(c->shared_up),
                   quant_name(c->shared_down), c->shared_ff);
-    case_begin("%s/%s, %d, %d, %d of %d experts, %d tokens%s%s%s%s%s; %s, fetch %d down and %d of "
-               "%d and %d%s%s, %d guesses", quant_name(c->up), quant_name(c->down), c->n_embd,
-               c->n_ff, c->k, c->n_expert, n, c->clamped ? ", clamped" : "",
-               c->bias ? ", biases" : "", c->norm ? ", norm" : "", c->by_logits ? ", by logits" : "", shared,
+    case_begin("%s/%s, %d, %d, %d of %d experts, %d tokens%s%s%s%s%s%s; %s, fetch %d down and %d "
+               "of %d and %d%s%s, %d guesses", quant_name(c->up), quant_name(c->down), c->n_embd,
+               c->n_ff, c->k, c->n_expert, n, act_name(c->act),
+               c->bias ? ", biases" : "", c->norm ? ", norm" : "",
+               c->by_logits ? ", by logits" : "", c->scored ? ", scored" : "", shared,
                hot_names[p->hot], p->down, p->all, p->pad_down, p->pad_all,
                p->missing ? ", some missing" : "", p->one_stream ? ", one stream" : "", p->guesses);
     check_split(c, p, n, with_y, rng);
@@ -786,7 +847,8 @@ static void test_types(void)
         const quant_type type = gpu_types[i];
         family(test_path((char[64]){ 0 }, 64, "%s experts in two places", quant_name(type)));
         for (int option = 0; option < (int)ARRAY_LEN(plans); option++) {
-            split_case c = { .clamped = option & 1, .bias = option & 2, .by_logits = option & 4,
+            split_case c = { .act = (option + i) % ACT_COUNT, .bias = option & 2,
+                             .by_logits = option & 4, .scored = option % 2 == 0,
                              .norm = option % 3 == 0 };
             set_shape(&c, type, option % 2);
             run_case(&c, &plans[option], 1, option % 4 != 3, &rng);
@@ -805,7 +867,7 @@ static void test_special(void)
         { QT_F16, QT_Q8_0, 100, 96, 8, 4, .norm = true },
         { QT_F32, QT_BF16, 33, 50, 8, 4, .bias = true },
         { QT_Q8_0, QT_Q8_0, 64, 64, 40, 32, .by_logits = true },
-        { QT_Q8_0, QT_Q8_0, 64, 64, 1, 1, .clamped = false },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 1, 1, .act = GPU_SWIGLU },
         { QT_Q4_K, QT_Q6_K, 512, 256, 8, 4, .shared_ff = 256, .shared_up = QT_Q4_K,
           .shared_down = QT_Q6_K },
         { QT_Q4_K, QT_Q4_K, 256, 256, 8, 4, .shared_ff = 256, .shared_up = QT_Q8_0,
@@ -818,6 +880,8 @@ static void test_special(void)
           .shared_down = QT_F32 },
         { QT_Q8_0, QT_Q8_0, 64, 64, 40, 32, .shared_ff = 64, .shared_up = QT_Q8_0,
           .shared_down = QT_Q8_0 },
+        { QT_Q8_0, QT_Q8_0, 256, 96, 8, 4, .act = GPU_GEGLU, .by_logits = true, .beside_ff = 288 },
+        { QT_F32, QT_F32, 100, 70, 8, 4, .act = GPU_GEGLU, .norm = true, .beside_ff = 130 },
     };
     test_rng rng = { 22 };
     int option = 0;

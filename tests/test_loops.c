@@ -92,6 +92,14 @@ static void see_gate(const loops *f, gate_fn *fn, gate_fn *ref, const char *what
     mem_free(b);
 }
 
+static void see_cap(const loops *f, const loops *ref, number_kind kind, int n, test_rng *r)
+{
+    float *got = numbers((size_t)n, kind, r), *want = copied(got, (size_t)n);
+    f->soft_cap(got, n, 30.0f);
+    ref->soft_cap(want, n, 30.0f);
+    same(got, want, (size_t)n, f->isa, "soft cap", kind, n);
+}
+
 static void see_rows(const loops *f, const loops *ref, number_kind kind, int n, test_rng *r)
 {
     const size_t count = (size_t)n;
@@ -138,6 +146,11 @@ static void see_norms(const loops *f, const loops *ref, number_kind kind, int n,
     f->delta_l2norm(got, n, 0.125f);
     ref->delta_l2norm(want, n, 0.125f);
     same(got, want, count, f->isa, "L2 norm", kind, n);
+    got = copied(x, count);
+    want = copied(x, count);
+    f->rmsnorm(got, x, NULL, n, 1e-6f);
+    ref->rmsnorm(want, x, NULL, n, 1e-6f);
+    same(got, want, count, f->isa, "norm without a gain", kind, n);
     got = copied(x, count);
     want = copied(x, count);
     f->delta_gated_norm(got, z, w, n, 1e-6f);
@@ -212,7 +225,9 @@ static void see_set(const loops *f, const loops *ref)
             see_quantise(f, ref, kind, n < 100 ? n : 90, &rng);
             see_gate(f, f->swiglu, ref->swiglu, "SwiGLU", kind, n, &rng);
             see_gate(f, f->swiglu_clamped, ref->swiglu_clamped, "clamped SwiGLU", kind, n, &rng);
+            see_gate(f, f->geglu, ref->geglu, "GEGLU", kind, n, &rng);
             see_gate(f, f->gate, ref->gate, "gate", kind, n, &rng);
+            see_cap(f, ref, kind, n, &rng);
             see_rows(f, ref, kind, n, &rng);
             see_norms(f, ref, kind, n, &rng);
             see_conv(f, ref, kind, n, &rng);
@@ -240,10 +255,47 @@ static void test_values(const loops *f)
     }
     f->rmsnorm(y, x, z, N, 1e-5f);
     CHECK_MSG(rel_error(y, norm, N) < 8e-8, "%s: norm off by %.1e", f->isa, rel_error(y, norm, N));
+    for (int i = 0; i < N; i++) norm[i] = x[i] / sqrt(squares / N + 1e-5);
+    f->rmsnorm(y, x, NULL, N, 1e-5f);
+    CHECK_MSG(rel_error(y, norm, N) < 8e-8, "%s: norm without a gain off by %.1e", f->isa,
+              rel_error(y, norm, N));
     for (int i = 0; i < N; i++) z[i] *= 20.0f;
     f->gate(y, x, z, N);
     CHECK_MSG(rel_error(y, gated, N) < 8e-8, "%s: gate off by %.1e", f->isa,
               rel_error(y, gated, N));
+}
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
+}
+
+/* Against what their names say. Far below zero GELU is next to nothing, and is that here, too. */
+static void test_tanh(const loops *f)
+{
+    enum { N = 4001 };
+    static float g[N], u[N], y[N];
+    double worst = 0, worst_cap = 0;
+    for (int i = 0; i < N; i++) {
+        g[i] = (float)(i - N / 2) * 0.005f;
+        u[i] = 1.0f + 0.001f * (float)i;
+    }
+    f->geglu(y, g, u, N);
+    for (int i = 0; i < N; i++) {
+        const double want = gelu(g[i]) * u[i];
+        /* 1 + tanh loses digits in double, too, from -6 or so on */
+        worst = fmax(worst, fabs(y[i] - want) / (fabs(want) + (g[i] < -4.0f ? 1e-6 : 1e-30)));
+    }
+    CHECK_MSG(worst < 2e-6 && y[N / 2] == 0.0f, "%s: GEGLU off by %.1e", f->isa, worst);
+    for (int i = 0; i < N; i++) y[i] = g[i] * 20.0f;
+    f->soft_cap(y, N, 30.0f);
+    for (int i = 0; i < N; i++)
+        worst_cap = fmax(worst_cap, fabs(y[i] - 30.0 * tanh(g[i] * 20.0 / 30.0)));
+    CHECK_MSG(worst_cap < 30 * 2e-7 && y[N / 2] == 0.0f, "%s: soft cap off by %.1e", f->isa,
+              worst_cap);
+    float ends[] = { INFINITY, -INFINITY, NAN, 1e9f };
+    f->soft_cap(ends, ARRAY_LEN(ends), 30.0f);
+    CHECK(ends[0] == 30.0f && ends[1] == -30.0f && isnan(ends[2]) && ends[3] == 30.0f);
 }
 
 int main(int argc, char **argv)
@@ -258,6 +310,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < n_set; i++) {
         see_set(sets[i], sets[n_set - 1]);
         test_values(sets[i]);
+        test_tanh(sets[i]);
     }
     return test_end();
 }

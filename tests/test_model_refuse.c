@@ -39,6 +39,38 @@ static void accepted(const maker *mk, const char *why)
     maker_close(&f);
 }
 
+static char heard[256];
+
+static void hear(void *ctx, const char *line)
+{
+    (void)ctx;
+    snprintf(heard, sizeof heard, "%s", line);
+}
+
+/* What is there for pictures and sound is ignored, and said. */
+static void test_media(void)
+{
+    static const maker_edit edits[] = {
+        SET_TENSOR("v.patch_embd.weight", QT_F32, 14, 14, 3, 8), SET_TENSOR("mm.0.bias", QT_F32, 8),
+        SET_TENSOR("a.blk.0.attn_q.weight", QT_F32, 8, 8), SET_TENSOR("vocab.weight", QT_F32, 8),
+        SET_INT("clip.vision.block_count", 27),
+    };
+    maker mk = maker_small(ARCH_QWEN3NEXT);
+    maker_file f;
+    model *m = NULL;
+    err_ctx err = { 0 };
+    mk.edits = edits;
+    mk.n_edit = ARRAY_LEN(edits);
+    if (!CHECK_MSG(maker_open(&f, &mk, &err) == 0, "%s", err.msg)) return;
+    log_set_sink(hear, NULL);
+    CHECK_MSG(model_bind(&m, f.g, &err) == 0, "%s", err.msg);
+    log_set_sink(NULL, NULL);
+    if (m) CHECK(m->n_media == 3 && m->n_bound == gguf_n_tensor(f.g) - 4);
+    CHECK_MSG(strstr(heard, "3 tensors are for pictures or sound: ignored"), "'%s'", heard);
+    model_free(m);
+    maker_close(&f);
+}
+
 /* Every integer key: missing, of another type, below and above its range. */
 static void test_keys(void)
 {
@@ -113,8 +145,11 @@ static void test_contradictions(void)
         maker_edit e[2];
         const char *want, *why;
     } rows[] = {
+        { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "mamba") },
+          "unsupported architecture 'mamba' (supported: qwen3next, gpt-oss, qwen3moe, olmoe, llama, "
+          "qwen35moe, glm4moe, gemma4)", "unknown" },
         { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "llama") },
-          "unsupported architecture 'llama' (supported: qwen3next, gpt-oss)", "unknown" },
+          "key llama.block_count missing", "keys of another family" },
         { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "x\ny") },
           "unsupported architecture 'x\\x0Ay'", "text from the file is escaped" },
         { ARCH_QWEN3NEXT, 0, { DROP("general.architecture") },
@@ -123,8 +158,11 @@ static void test_contradictions(void)
           "key general.architecture is i32, expected", "not a string" },
         { ARCH_GPTOSS, 0, { SET_TEXT("general.architecture", "gptoss") },
           "Ollama's dialect", "the other dialect deserves a hint" },
-        { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "qwen35moe") },
-          "relative of qwen3next", "so does the relative" },
+        { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "qwen35") },
+          "the dense relative of qwen35moe", "so does the relative" },
+        { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "clip") },
+          "(mmproj); this program reads text: give it the file of the model itself",
+          "and the file for pictures that comes beside a model" },
 
         { ARCH_QWEN3NEXT, 0, { DROP("tokenizer.ggml.tokens") },
           "key tokenizer.ggml.tokens missing", "no vocabulary" },
@@ -372,6 +410,7 @@ static void test_absent_mtp(void)
 int main(int argc, char **argv)
 {
     test_begin("model_refuse", argc, argv);
+    test_media();
     test_keys();
     test_contradictions();
     test_tensors();

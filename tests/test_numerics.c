@@ -292,6 +292,8 @@ static void ffn_rows(float *y, const ffn *f, int m, int e, const acts *x)
            f->bias[m] ? f->bias[m] + (size_t)e * n_row : NULL);
 }
 
+typedef void glu_fn(float *out, const float *g, const float *u, int n);
+
 static void golden_ffn(const char *path)
 {
     ffn f;
@@ -311,7 +313,8 @@ static void golden_ffn(const char *path)
                 ffn_rows(u, &f, UP, f.ids[i], &x);
                 check_floats(name, "g", g, f.g + i * ff, ff);
                 check_floats(name, "u", u, f.u + i * ff, ff);
-                (f.kind == 0 ? now.f->swiglu : now.f->swiglu_clamped)(g, g, u, f.n_ff);
+                glu_fn *const glu[] = { now.f->swiglu, now.f->swiglu_clamped, now.f->geglu };
+                glu[f.kind](g, g, u, f.n_ff);
                 check_floats(name, "a", g, f.a + i * ff, ff);
                 acts_init(&a, g, 1, f.n_ff, true);
                 check_codes(name, &f.a_codes, i, &a);
@@ -365,8 +368,6 @@ static void golden_exp(const char *path)
     mem_free(want);
     mem_free(r.data);
 }
-
-typedef void glu_fn(float *out, const float *g, const float *u, int n);
 
 /* In one call, value by value, and over its own inputs. */
 static void golden_glu(const char *path, glu_fn *glu)
@@ -431,7 +432,7 @@ static void test_golden_files(const char *dir, bool ours)
 
     CHECK_MSG(n_matvec > 0 && n_ffn > 0, "%s: %d matvec and %d ffn files", dir, n_matvec, n_ffn);
     if (ours) {
-        CHECK_MSG(n_matvec == 69 && n_ffn == 3, "%s: %d and %d files", dir, n_matvec, n_ffn);
+        CHECK_MSG(n_matvec == 69 && n_ffn == 4, "%s: %d and %d files", dir, n_matvec, n_ffn);
         for (size_t i = 0; i < ARRAY_LEN(golden_types); i++)
             CHECK_MSG(types_seen[golden_types[i]], "%s: no rows", quant_name(golden_types[i]));
     }
@@ -444,6 +445,8 @@ static void test_golden_files(const char *dir, bool ours)
     if (ours || exists(dir, "glu_gptoss.u32"))
         golden_glu(test_path(path, sizeof path, "%s/glu_gptoss.u32", dir),
                    now.f->swiglu_clamped);
+    if (ours || exists(dir, "glu_gemma.u32"))
+        golden_glu(test_path(path, sizeof path, "%s/glu_gemma.u32", dir), now.f->geglu);
 }
 
 /* ---- sets and parts ------------------------------------------------------------------------ */
@@ -731,9 +734,11 @@ static void test_gate_limits(void)
         { 0, INFINITY, NAN, 0, "no limit, and 0 * 8" },
         { 0, -INFINITY, NAN, -0.0f, "no limit, and 0 * -6" },
         { -0.0f, 3, -0.0f, -0.0f, "sign of zero" },
-    };
+    };                                   /* Gemma's has no limit either: as Qwen's */
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        float qwen, gptoss;
+        float qwen, gptoss, gemma;
+        act_geglu(&gemma, &rows[i].g, &rows[i].u, 1);
+        CHECK_MSG(same(gemma, rows[i].qwen), "%s, GELU: %a", rows[i].why, (double)gemma);
         act_swiglu(&qwen, &rows[i].g, &rows[i].u, 1);
         act_swiglu_clamped(&gptoss, &rows[i].g, &rows[i].u, 1);
         CHECK_MSG(same(qwen, rows[i].qwen), "%s: %a", rows[i].why, (double)qwen);

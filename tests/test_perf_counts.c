@@ -18,6 +18,9 @@ enum { N_TOKEN = 12, N_PROMPT = 5, MOST_LAYERS = 64 };
 
 static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
                                      "tests/models/demo-gptoss-MXFP4.gguf" };
+static const char dense_file[] = "families/tiny-glm4moe-bf16.gguf";      /* has a dense layer */
+
+static bool has_experts(const model *m, int l) { return m->layers[l].experts->n_expert > 0; }
 
 /* ---- bounds ---------------------------------------------------------------------------------- */
 
@@ -73,7 +76,7 @@ static bool feed_tokens(rig *r, int n, const place *p)
 
 static bool open_rig(rig *r, const model *m, const place *p, perf_level level)
 {
-    static const int32_t prompt[N_PROMPT] = { 11, 402, 7, 93, 260 };
+    static const int32_t prompt[N_PROMPT] = { 11, 102, 7, 93, 60 };
     const engine_options eo = { .threads = sim_n_thread() };
     const session_options so = { .ctx = 128, .chunk = 64, .kv = KV_F16 };
     err_ctx err = { 0 };
@@ -96,7 +99,9 @@ static void close_rig(rig *r)
 
 static void check_slots(const perf_counts *c, const model *m, const place *p)
 {
-    const uint64_t all = N_TOKEN * (uint64_t)m->hp.n_layer * (uint64_t)m->hp.n_expert_used;
+    uint64_t all = 0;
+    for (int l = 0; l < m->hp.n_layer; l++)
+        if (has_experts(m, l)) all += N_TOKEN * (uint64_t)m->hp.n_expert_used;
     CHECK_MSG(c->tokens == N_TOKEN && c->prompt_tokens == N_PROMPT, "%s: %d tokens, %d in a prompt",
               p->name, (int)c->tokens, (int)c->prompt_tokens);
     CHECK_MSG(c->hot + c->cold == all, "%s: %d hot + %d cold, not %d", p->name, (int)c->hot,
@@ -118,9 +123,9 @@ static void check_slots(const perf_counts *c, const model *m, const place *p)
 /* Every slot's expert is read once, by somebody; banks are of one size in these files. */
 static void check_bytes(const perf_counts *c, const model *m, const place *p)
 {
-    const uint64_t one = expert_slabs_bytes(m->layers[0].experts);
-    for (int l = 1; l < m->hp.n_layer; l++)
-        if (expert_slabs_bytes(m->layers[l].experts) != one) return;
+    const uint64_t one = expert_slabs_bytes(model_first_bank(m));
+    for (int l = 0; l < m->hp.n_layer; l++)
+        if (has_experts(m, l) && expert_slabs_bytes(m->layers[l].experts) != one) return;
     CHECK_MSG(c->vram_bytes == c->hot * one, "%s: %d bytes of %d hot ones", p->name,
               (int)c->vram_bytes, (int)c->hot);
     CHECK_MSG(p->force_cpu || c->late > 0 || c->cpu_bytes + c->fetch_bytes == c->cold * one,
@@ -130,6 +135,27 @@ static void check_bytes(const perf_counts *c, const model *m, const place *p)
               (int)c->upload_bytes, (int)c->uploads);
     CHECK_MSG(!p->disk || (c->drive_bytes > 0 && c->ram_misses > 0), "%s: nothing read", p->name);
     CHECK_MSG(p->disk || c->drive_bytes == 0, "%s: read from the drive", p->name);
+}
+
+/* The map says of each expert where it is, and of layers without any that there are none. */
+static void check_places(const engine *e, const model *m, const place *p)
+{
+    const int n = m->hp.n_layer * m->hp.n_expert;
+    uint8_t *where = test_alloc((size_t)n, 1);
+    int n_vram = 0, n_wrong = 0;
+    bool banks_there = false;
+    for (int l = 0; l < engine_gpu_layers(e); l++) banks_there |= has_experts(m, l);
+    engine_whereabouts(e, where);
+    for (int i = 0; i < n; i++) {
+        const bool none = where[i] == EXPERT_NONE;
+        n_vram += where[i] == EXPERT_IN_VRAM;
+        n_wrong += none == has_experts(m, i / m->hp.n_expert) || where[i] > EXPERT_NONE;
+        n_wrong += !none && p->gpu && !p->planned && where[i] != EXPERT_IN_VRAM;
+    }
+    CHECK_MSG(n_wrong == 0, "%s: %d experts are said to be where they are not", p->name, n_wrong);
+    CHECK_MSG((n_vram > 0) == (banks_there && (!p->planned || m->hp.n_expert * p->hot_of_8 >= 8)),
+              "%s: %d experts in VRAM", p->name, n_vram);
+    mem_free(where);
 }
 
 static void check_seconds(const perf_counts *c, const place *p)
@@ -150,7 +176,7 @@ static void check_seconds(const perf_counts *c, const place *p)
               "%s: fallbacks", p->name);
 }
 
-static void check_layers(const session *s, const perf_counts *c, const place *p)
+static void check_layers(const session *s, const perf_counts *c, const model *m, const place *p)
 {
     perf_layer layers[MOST_LAYERS], sum = { 0 };
     const int n = session_perf_layers(s, layers, MOST_LAYERS);
@@ -161,7 +187,8 @@ static void check_layers(const session *s, const perf_counts *c, const place *p)
         sum.hot += layers[l].hot;
         sum.cold += layers[l].cold;
         sum.cold_s += layers[l].cold_s;
-        CHECK_MSG(layers[l].hot + layers[l].cold == c->tokens * (uint64_t)c->n_used,
+        const uint64_t slots = has_experts(m, l) ? c->tokens * (uint64_t)c->n_used : 0;
+        CHECK_MSG(layers[l].hot + layers[l].cold == slots,
                   "%s, layer %d: %d hot, %d cold", p->name, l, (int)layers[l].hot,
                   (int)layers[l].cold);
     }
@@ -178,7 +205,8 @@ static void test_sums(const model *m, const place *p)
         check_slots(&c, m, p);
         check_bytes(&c, m, p);
         check_seconds(&c, p);
-        check_layers(r.s, &c, p);
+        check_places(r.e, m, p);
+        check_layers(r.s, &c, m, p);
         session_reset_counts(r.s);
         const perf_counts none = session_perf(r.s);
         const perf_counts zero = { .n_layer = m->hp.n_layer, .n_used = m->hp.n_expert_used };
@@ -319,6 +347,8 @@ int main(int argc, char **argv)
     test_begin("perf_counts", argc, argv);
     if (gpu_count() == 0) test_skip("no GPU: placements of the CPU alone");
     test_bounds();
+    char dense[512];
     for (size_t i = 0; i < ARRAY_LEN(files); i++) test_file(files[i]);
+    test_file(test_path(dense, sizeof dense, "%s/%s", test_unpacked(), dense_file));
     return test_end();
 }

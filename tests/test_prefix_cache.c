@@ -429,7 +429,7 @@ int main(int argc, char **argv)
         files.folder[0] = '\0';
     }
     for (int i = 0; i < 2; i++) rig_close(&r[i]);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         if (!rig_open_tiny(&tiny, i)) continue;
         if (i == 2) test_one(&tiny, true);
         else test_many(&tiny, 5 + (uint64_t)i, rig_room(&tiny, 6, 200), rounds);

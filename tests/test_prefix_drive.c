@@ -690,6 +690,11 @@ int main(int argc, char **argv)
         if (test_is_long() || i == 1) test_bad_drive(&tiny);
         rig_close(&tiny);
     }
+    if (rig_open_tiny(&tiny, 3)) {
+        test_deferred(&tiny, CTX);
+        test_deferred(&tiny, 96);
+        rig_close(&tiny);
+    }
     test_remove(temp);
     return test_end();
 }

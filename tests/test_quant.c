@@ -115,9 +115,9 @@ static bool vectors_read(vectors *v, uint32_t id, const char *suffix)
 
     *v = (vectors){ .traits = quant_traits_of(id) };
     if (!CHECK_MSG(v->traits && v->traits->decode, "type %u has no decoder", id)) return false;
-    v->bin = test_read_file(test_path(path, sizeof path, "%s/quants/%s%s.bin", test_golden(),
+    v->bin = test_read_file(test_path(path, sizeof path, "%s/quants/%s%s.bin", test_unpacked(),
                                       v->traits->name, suffix), &bin_bytes);
-    v->want = test_read_file(test_path(path, sizeof path, "%s/quants/%s%s.f32", test_golden(),
+    v->want = test_read_file(test_path(path, sizeof path, "%s/quants/%s%s.f32", test_unpacked(),
                                        v->traits->name, suffix), &want_bytes);
     v->n_blocks = bin_bytes / (size_t)v->traits->block_bytes;
     v->n_values = v->n_blocks * (size_t)v->traits->block_elems;
@@ -407,7 +407,7 @@ static void test_matvec(const char *name, const float *x)
 {
     char path[512];
     size_t w_bytes = 0, y_bytes = 0, abs_bytes = 0;
-    const char *dir = test_golden();
+    const char *dir = test_unpacked();
     uint8_t *w = test_read_file(
         test_path(path, sizeof path, "%s/quants/matvec/%s.w.bin", dir, name), &w_bytes);
     double *y = test_read_file(
@@ -450,8 +450,8 @@ static void test_matvecs(void)
     };
     char path[512];
     size_t bytes = 0;
-    float *x = test_read_file(test_path(path, sizeof path, "%s/quants/matvec/x.f32", test_golden()),
-                              &bytes);
+    float *x = test_read_file(test_path(path, sizeof path, "%s/quants/matvec/x.f32",
+                                        test_unpacked()), &bytes);
     if (CHECK(x && bytes == MATVEC_X * MATVEC_COLS * sizeof *x))
         for (size_t i = 0; i < ARRAY_LEN(names); i++) test_matvec(names[i], x);
     mem_free(x);

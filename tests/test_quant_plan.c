@@ -227,6 +227,39 @@ static void test_threads_and_back(void)
     subject_close(&s);
 }
 
+/* A factor for each expert that is the model's own stays beside weights of another type. */
+static void test_own_scale(void)
+{
+    static const char down[] = "blk.0.ffn_down_exps.weight", scale[] = "blk.0.ffn_down_exps.scale";
+    const quant_type q8_0 = QT_Q8_0;
+    const quant_wish wish = { .experts = &q8_0 };
+    quant_error error = { { 0 }, { 0 } };
+    output o = { .old_bytes = 0 };
+    subject s, t = { 0 };
+    err_ctx err = { 0 };
+    if (!subject_open(&s, "../families/tiny-gemma4-bf16.gguf")) return;
+    if (CHECK_MSG(make(&o, &error, &s, &wish, NULL, 2, &err) == 0 &&
+                  gguf_open_memory(&t.file, o.bytes.ptr, o.bytes.len, &err) == 0 &&
+                  model_bind(&t.m, t.file, &err) == 0, "%s", err.msg)) {
+        const tensor *was = gguf_tensor(s.file, scale), *is = gguf_tensor(t.file, scale);
+        const tensor *w = gguf_tensor(s.file, down), *q = gguf_tensor(t.file, down);
+        float a[32], b[32], most = 0;
+        CHECK(was && is && is->bytes == was->bytes && memcmp(is->data, was->data, was->bytes) == 0);
+        CHECK(w && q && q->type == QT_Q8_0);
+        CHECK(load_f32(was->data) != 1.0f);
+        quant_traits_of(w->type)->decode(a, w->data, 32);
+        quant_traits_of(q->type)->decode(b, q->data, 1);
+        for (int i = 0; i < 32; i++) most = fmaxf(most, fabsf(a[i]));
+        for (int i = 0; i < 32; i++)
+            CHECK_MSG(fabsf(a[i] - b[i]) <= most / 250, "value %d: %g, was %g", i, b[i], a[i]);
+        CHECK(gguf_n_tensor(t.file) == gguf_n_tensor(s.file));
+    }
+    model_free(t.m);
+    gguf_close(t.file);
+    textbuf_free(&o.bytes);
+    subject_close(&s);
+}
+
 /* ---- plans ---------------------------------------------------------------------------------- */
 
 static void test_kept(void)
@@ -452,6 +485,7 @@ int main(int argc, char **argv)
     test_file("tiny-qwen3next-f32.gguf", QT_BF16, 32);
     test_file("tiny-qwen3next-f32.gguf", QT_MXFP4, 38);
     test_kept();
+    test_own_scale();
     test_threads_and_back();
     test_bad_values();
     test_empty_expert();

@@ -723,6 +723,41 @@ static void test_sizes(void)
     }
 }
 
+/* The first layer has no experts: it gets no place, whoever asks for one, and a token chooses
+ * nothing there. by_layer: places are given for each layer, and those of that one are ignored. */
+static void test_dense_layer(bool by_layer)
+{
+    static const int n_place[LAYERS] = { EXPERTS, USED, USED, USED, USED, USED };
+    const int asked[] = { 0, 1, EXPERTS, EXPERTS + 1, EXPERTS - 1 };
+    const uint32_t chosen[USED] = { 0, 1, 2 };
+    const expert_bank kept = bank_list[0];
+    const place_mover mover = { NULL, send, NULL, NULL };
+    residency_swap swaps[ARRAY_LEN(asked)];
+    residency *r = NULL;
+    err_ctx err = { 0 };
+    int32_t map[LAYERS * EXPERTS];
+    bank_list[0] = (expert_bank){ .n_expert = 0 };
+    residency_options o = { .n_layer = LAYERS, .policy = CACHE_LRU, .map = map,
+                            .bytes = residency_bytes(&banks, LAYERS, USED),
+                            .n_place = by_layer ? n_place : NULL };
+    if (CHECK_MSG(residency_create(&r, &banks, &o, &mover, &err) == 0, "%s", err.msg)) {
+        CHECK(residency_places(r) == (LAYERS - 1) * USED && residency_all_bytes(r) == o.bytes);
+        CHECK(residency_share(r, 0) == 0 && residency_share(r, 1) == USED);
+        CHECK(residency_put(r, 0, 3) < 0 && residency_find(r, 0, 3) < 0);
+        residency_chosen(r, 0, chosen, USED);
+        CHECK(residency_turn(r, true, &err) == 0 && residency_ready(r, 0) == 0);
+        CHECK(residency_apply(r, asked, ARRAY_LEN(asked), swaps, &err) == 2);
+        CHECK(residency_ready(r, 0) == 0 && residency_ready(r, 1) == 2);
+        for (int p = 0; p < residency_places(r); p++)
+            CHECK(residency_at(r, p, SLAB_DOWN) < residency_all_bytes(r));
+    }
+    residency_free(r);
+    o.bytes -= 1;                        /* one expert fewer than a token chooses */
+    o.n_place = NULL;
+    CHECK(residency_create(&r, &banks, &o, &mover, &err) == ERR_RANGE && !r);
+    bank_list[0] = kept;
+}
+
 int main(int argc, char **argv)
 {
     test_begin("residency", argc, argv);
@@ -740,5 +775,7 @@ int main(int argc, char **argv)
     test_missing();
     test_pinned();
     test_apply();
+    test_dense_layer(false);
+    test_dense_layer(true);
     return test_end();
 }

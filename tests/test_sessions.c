@@ -133,7 +133,9 @@ static void test_bytes(const model *m, engine *e)
 
 int main(int argc, char **argv)
 {
-    static const char *const models[] = { "tiny-qwen3next-f32", "tiny-gptoss-f32" };
+    static const char *const models[] = { "models/tiny-qwen3next-f32", "models/tiny-gptoss-f32",
+                                          "families/tiny-glm4moe-bf16",
+                                          "families/tiny-gemma4-bf16" };
     /* a simulated GPU needs a core, too */
     const engine_options eo = { .threads = test_n_thread(sim_gpu() && !test_is_long() ? 1 : 2) };
     const int last = gpu_count() > 0 ? N_PLACES : N_CPU_PLACES;
@@ -144,7 +146,7 @@ int main(int argc, char **argv)
         gguf *g = NULL;
         model *m = NULL;
         err_ctx err = { 0 };
-        test_path(path, sizeof path, "%s/models/%s.gguf", test_unpacked(), models[i]);
+        test_path(path, sizeof path, "%s/%s.gguf", test_unpacked(), models[i]);
         if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s",
                        path, err.msg))
             return test_end();

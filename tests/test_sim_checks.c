@@ -150,7 +150,7 @@ static void state_twice(gpu *g, bool wrong)
 static void use_input(gpu *g, int type, float *lost)
 {
     gpu_input in = { .kind = GPU_NORM, .n = MANY, .cols = N, .x = floats(0), .weight = floats(2),
-                     .eps = 1.0f, .rows = floats(4), .halves = floats(6) };
+                     .eps = 1.0f, .rows = floats(4), .halves = floats(6), .lows = floats(7) };
     gpu_product p = { .y = floats(8), .y_stride = N, .w = square(floats(12)) };
     const float one = 1.0f;
     p.w.type = type;
@@ -162,6 +162,7 @@ static void use_input(gpu *g, int type, float *lost)
 
 static void lose_rows(gpu *g, bool wrong) { use_input(g, QT_F32, wrong ? floats(4) : NULL); }
 static void lose_halves(gpu *g, bool wrong) { use_input(g, QT_BF16, wrong ? floats(6) : NULL); }
+static void lose_lows(gpu *g, bool wrong) { use_input(g, QT_BF16, wrong ? floats(7) : NULL); }
 
 static void change_x(gpu *g, bool wrong)
 {
@@ -289,6 +290,7 @@ static const struct { void (*run)(gpu *, bool); const char *says; } rows[] = {
     { state_twice, "state is read ahead" },
     { lose_rows, "its rows were overwritten" },
     { lose_halves, "its halves were overwritten" },
+    { lose_lows, "its lows were overwritten" },
     { change_x, "its x has changed" },
     { embed_nothing, "id 32 of 32" },
     { count_wrongly, "the counter is 1" },

@@ -332,11 +332,11 @@ static void test_view(void)
     for (int l = 0; l < 3; l++) {
         const kv_view v = kv_layer_view(c, l);
         CHECK(v.rows == (l == 0 ? 5 : l == 1 ? 0 : 11) && !v.keys == (l == 1));
-        CHECK(v.type == KV_Q8_0 && v.row_bytes == kv_row_bytes(c) && v.first == 0);
+        CHECK(v.type == KV_Q8_0 && v.first == 0);
         for (int p = 0; p < 11 && v.keys; p++) {
             kv_write(c, l, p, 1, x + p, x + p + 30);
             for (int h = 0; h < 3; h++) {
-                const size_t row = (size_t)(h * v.rows + p % v.rows) * kv_row_bytes(c);
+                const size_t row = (size_t)(h * v.rows + p % v.rows) * v.row_bytes;
                 quant_traits_of(QT_Q8_0)->decode(key, v.keys + row, 1);
                 quant_traits_of(QT_Q8_0)->decode(value, v.values + row, 1);
                 CHECK(!memcmp(key, kv_keys(c, l, h, p, 1, tile), sizeof key) &&
@@ -468,6 +468,7 @@ static void test_walks(void)
     } rows[] = {
         { "FF", 0, 50, 7, 2, "full attention" },
         { "WF", 6, 90, 4, 3, "rings that turn often" },
+        { "VFV", 6, 90, 4, 3, "windowed layers with other heads" },
         { "WFW", 5, 90, 9, 1, "slack longer than the window" },
         { "WF", 8, 90, 1, 0, "one token at a time, no snapshots" },
         { "WF", 1, 60, 3, 2, "a window of the token alone" },
@@ -535,7 +536,7 @@ static void parts_take(kept_parts *k, const twin *t)
 static void test_parts(void)
 {
     static const struct { int ctx, slack; } sizes[] = { { 70, 4 }, { 90, 1 }, { 75, 70 } };
-    static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D", "FWF" };
+    static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D", "FWF", "FVD" };
     for (size_t i = 0; i < 3 * ARRAY_LEN(layers); i++) {
         model *m = twin_model(layers[i / 3], 2, 32, 6);
         state_options o = { 70, 4, (kv_type)(i % 3), 2, where, n_ram };

@@ -11,6 +11,7 @@
 
 #include "cli/synth/synth.h"
 #include "cli/synth/synth_blocks.h"
+#include "cli/synth/synth_family.h"
 #include "engine/models/model.h"
 #include "engine/text/tokenizer.h"
 #include "loader/bytes.h"
@@ -18,16 +19,17 @@
 #include "tests/test.h"
 
 static const synth_shape tiny_gptoss = {
-    .name = "tiny-gptoss", .family = SYNTH_GPTOSS, .n_layer = 2, .n_embd = 64, .n_head = 4,
+    .name = "tiny-gptoss", .family = &synth_gptoss, .n_layer = 2, .n_embd = 64, .n_head = 4,
     .n_head_kv = 2, .head_dim = 16, .n_expert = 64, .n_used = 4, .n_ff = 64, .n_vocab = 600,
-    .first_special = 512, .window = 8, .experts = QT_MXFP4, .dense = QT_Q8_0, .head = QT_Q8_0 };
+    .first_special = 512, .n_ctx = 4096, .rope_base = 150000, .rope_factor = 32, .rope_ctx = 128,
+    .window = 8, .experts = QT_MXFP4, .dense = QT_Q8_0, .head = QT_Q8_0 };
 
 static const synth_shape tiny_qwen3next = {
-    .name = "tiny-qwen3next", .family = SYNTH_QWEN3NEXT, .n_layer = 4, .n_embd = 512, .n_head = 2,
+    .name = "tiny-qwen3next", .family = &synth_qwen3next, .n_layer = 4, .n_embd = 512, .n_head = 2,
     .n_head_kv = 1, .head_dim = 32, .n_expert = 64, .n_used = 4, .n_ff = 32, .n_vocab = 600,
-    .first_special = 512, .n_ff_shared = 32, .interval = 4, .rope_dim = 16, .conv = 4,
-    .n_k_head = 2, .n_v_head = 4, .ssm_dim = 16, .experts = QT_Q4_0, .dense = QT_Q8_0,
-    .head = QT_Q8_0 };
+    .first_special = 512, .n_ctx = 4096, .rope_base = 1e7, .rope_dim = 16, .n_ff_shared = 32,
+    .interval = 4, .conv = 4, .n_k_head = 2, .n_v_head = 4, .ssm_dim = 16, .experts = QT_Q4_0,
+    .dense = QT_Q8_0, .head = QT_Q8_0 };
 
 /* ---- blocks ------------------------------------------------------------------------------ */
 
@@ -315,7 +317,7 @@ static bool letters_only(str_view s)
     return s.len > 0;
 }
 
-static void test_vocabulary(synth_family family, const char *pre, const char *eos)
+static void test_vocabulary(const synth_vocab *v, const char *pre, const char *eos)
 {
     enum { FIRST_SPECIAL = 256 + 65536 + 20000, N_VOCAB = FIRST_SPECIAL + 100 };
     static const char text[] = "The quick brown fox.\n"
@@ -331,7 +333,7 @@ static void test_vocabulary(synth_family family, const char *pre, const char *eo
     char back[256];
     size_t n = 0;
 
-    if (!CHECK(w && synth_vocab_write(w, family, N_VOCAB, FIRST_SPECIAL, &err) == 0 &&
+    if (!CHECK(w && synth_vocab_write(w, v, N_VOCAB, FIRST_SPECIAL, &err) == 0 &&
                gguf_write_head(w, &head, &head_bytes, &err) == 0 &&
                gguf_open_memory(&g, head, head_bytes, &err) == 0)) goto done;
     if (!CHECK_MSG(tokenizer_create(&t, g, &err) == 0, "%s: %s", pre, err.msg)) goto done;
@@ -343,7 +345,7 @@ static void test_vocabulary(synth_family family, const char *pre, const char *eo
     CHECK(tokenizer_kind(t, FIRST_SPECIAL - 1) == TOKEN_NORMAL);
     CHECK(tokenizer_kind(t, FIRST_SPECIAL) == TOKEN_CONTROL);
     CHECK(tokenizer_kind(t, N_VOCAB - 1) == TOKEN_UNUSED);
-    for (int i = 0; i < synth_vocab_n_special(family); i++)
+    for (int i = 0; i < v->n_special; i++)
         check_encodes_as(e, &ids, t, FIRST_SPECIAL + i);
     /* capitals after small letters are a separate piece in gpt-4o: not one token there */
     for (int id = 256; id < FIRST_SPECIAL; id += id < 256 + 65536 ? 1 : 7) {
@@ -375,7 +377,8 @@ done:
  * ids. */
 static void test_merges(void)
 {
-    enum { FIRST_SPECIAL = 256 + 65536 + 53 * 53 * 53, N_VOCAB = FIRST_SPECIAL + 21 };
+    enum { FIRST_SPECIAL = 256 + 65536 + 64 * 64 * 64, N_VOCAB = FIRST_SPECIAL + 21 };
+    const synth_vocab *v = synth_gptoss.vocab;
     gguf_writer *w = gguf_writer_create();
     str_view *list = mem_array(FIRST_SPECIAL, sizeof *list);
     const uint8_t *head;
@@ -383,7 +386,7 @@ static void test_merges(void)
     gguf *g = NULL;
     int n = 0, n_triple = 0, bad = 0;
 
-    if (CHECK(w && list && synth_vocab_write(w, SYNTH_GPTOSS, N_VOCAB, FIRST_SPECIAL, NULL) == 0 &&
+    if (CHECK(w && list && synth_vocab_write(w, v, N_VOCAB, FIRST_SPECIAL, NULL) == 0 &&
               gguf_write_head(w, &head, &head_bytes, NULL) == 0 &&
               gguf_open_memory(&g, head, head_bytes, NULL) == 0)) {
         gguf_strings it = gguf_strings_begin(gguf_find(g, "tokenizer.ggml.merges"));
@@ -399,11 +402,11 @@ static void test_merges(void)
         n_triple++;
         bad += left_pair != (left <= right) || list[left].ptr[0] != a || list[left].ptr[2] != b;
     }
-    CHECK_MSG(n_triple == 52 * 52 * 52 && bad == 0,
+    CHECK_MSG(n_triple == 63 * 63 * 63 && bad == 0,
               "%d of %d triples are cut where BPE never comes by", bad, n_triple);
-    CHECK_MSG(synth_vocab_write(w, SYNTH_GPTOSS, N_VOCAB + 9, FIRST_SPECIAL + 1, NULL) ==
+    CHECK_MSG(synth_vocab_write(w, v, N_VOCAB + 9, FIRST_SPECIAL + 1, NULL) ==
                   ERR_RANGE &&
-              synth_vocab_write(w, SYNTH_GPTOSS, FIRST_SPECIAL + 20, FIRST_SPECIAL, NULL) ==
+              synth_vocab_write(w, v, FIRST_SPECIAL + 20, FIRST_SPECIAL, NULL) ==
                   ERR_RANGE,
               "a vocabulary without room was accepted");
     gguf_close(g);
@@ -461,7 +464,7 @@ static int falling(const void *a, const void *b)
 static bool route(int *count, int *n_token, const synth_shape *s, double skew)
 {
     enum { EMBD_MAX = 512 };
-    const bool own = s->family == SYNTH_QWEN3NEXT;
+    const bool own = s->family->common;
     synth_options o = synth_options_of(s);
     test_rng rng = { 5 };
     size_t bytes;
@@ -706,8 +709,8 @@ int main(int argc, char **argv)
     test_same_layers();
     test_real_shapes();
     test_refusals();
-    test_vocabulary(SYNTH_GPTOSS, "gpt-4o", "<|return|>");
-    test_vocabulary(SYNTH_QWEN3NEXT, "qwen2", "<|im_end|>");
+    test_vocabulary(synth_gptoss.vocab, "gpt-4o", "<|return|>");
+    test_vocabulary(synth_qwen3next.vocab, "qwen2", "<|im_end|>");
     test_merges();
     test_shares();
     test_ranks();

@@ -117,13 +117,12 @@ static void check_case(encoder *e, const tokenizer *t, const json_t *row, const 
     ids_free(&expected);
 }
 
-static void test_golden_file(const tokenizer *t, const char *name, int n_expected)
+static void test_golden_file(const tokenizer *t, const char *dir, const char *name, int n_expected)
 {
     char path[512], what[600];
     size_t bytes;
     int n = 0;
-    char *data = test_read_file(test_path(path, sizeof path, "%s/tokenizer/%s", test_golden(),
-                                          name),
+    char *data = test_read_file(test_path(path, sizeof path, "%s/tokenizer/%s", dir, name),
                                 &bytes);
     encoder *e = new_encoder(t);
     if (!data || !e) return;
@@ -505,8 +504,10 @@ static void test_hostile(void)
           "twice the same" },
         { { .types_as = GGUF_I64 }, 0, "", "any integer width" },
         { { .leave_out = "model" }, ERR_FORMAT, "tokenizer.ggml.model is missing", "" },
-        { { .model = "llama" }, ERR_UNSUPPORTED, "'llama' (supported: gpt2)", "" },
-        { { .pre = "gpt-5" }, ERR_UNSUPPORTED, "'gpt-5' (supported: qwen2, gpt-4o, qwen35)", "" },
+        { { .model = "bert" }, ERR_UNSUPPORTED, "'bert' (supported: gpt2, llama, gemma4)", "" },
+        { { .pre = "gpt-5" }, ERR_UNSUPPORTED, "'gpt-5' (supported: qwen2, gpt-4o, qwen35, glm4, "
+          "chatglm-bpe, dbrx, smaug-bpe, llama-bpe, olmo)", "" },
+        { { .pre = "words" }, ERR_UNSUPPORTED, "'words' (supp", "no file may name this one" },
         { { .pre = "qwen2\n" }, ERR_UNSUPPORTED, "qwen2\\x0A", "text of the file is escaped" },
         { { .leave_out = "pre" }, ERR_FORMAT, "tokenizer.ggml.pre is missing",
           "unknown vocabulary" },
@@ -750,8 +751,8 @@ static void test_vocabulary(const char *vocab, const char *cases, int n_case, co
     tokenizer *t = open_tokenizer(test_path(path, sizeof path, "%s/tokenizer/%s", test_unpacked(),
                                             vocab));
     if (!t) return;
-    test_golden_file(t, cases, n_case);
-    test_golden_file(t, disputed, n_disputed);
+    test_golden_file(t, test_unpacked(), cases, n_case);
+    test_golden_file(t, test_golden(), disputed, n_disputed);
     CHECK(t->vocab.pair_rank == NULL);   /* both lists are in id order */
     test_own_text(t, min_piece);
     test_merge_loops(t, "aeinst hou<>01", 2000);

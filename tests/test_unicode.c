@@ -235,6 +235,57 @@ static void test_cutters(void)
     }
 }
 
+/* What glm4 and olmo do otherwise; both columns as Hugging Face's tokenizers cut these texts. */
+static void test_more_cutters(void)
+{
+    static const struct { const char *glm4, *olmo, *why; } rows[] = {
+        { "", "", "no text" },
+        { "123|4", "1234", "numbers by three, or all of them" },
+        { " |123|456|7", " 1234567", "a space before numbers" },
+        { "\u00bd\u06637|8", "\u00bd\u066378", "numbers of any script" },
+        { "x|12|y", "x|12|y", "letters and numbers" },
+        { "DON|'T| don|'t", "DON|'|T| don|'t", "contractions: any case, or lower case" },
+        { "I|'re| we|'VE| x|'ll| x|'lL", "I|'re| we|'|VE| x|'ll| x|'|lL", "each letter of them" },
+        { "I|'\u017f|y", "I|'|\u017fy", "the long s is an s where case is folded" },
+        { "x|''|s", "x|''|s", "a quote before a contraction" },
+        { "'s|x", "'s|x", "a contraction in front" },
+        { "I|'", "I|'", "quote at the end" },
+        { "x| | y", "x| | y", "last of two spaces goes with the word" },
+        { "x|\n\n|  | y", "x|\n\n  | y", "a newline is white space like any other in olmo" },
+        { "x| \n", "x| \n", "newline at the end" },
+        { " \n \n| | x", " \n \n | x", "several" },
+        { ".\n\n|!", ".|\n|\n|!", "newlines after punctuation" },
+        { "x|\t| y", "x|\t| y", "tab and space" },
+        { "\ty", "\t|y", "a tab before a word" },
+        { "x|\u3000y", "x|\u3000|y", "ideographic space" },
+        { "(y|)", "(|y|)", "only a space is part of a word in olmo" },
+        { " !!| x", " !!| x", "space before punctuation" },
+        { "e|\u0301x", "e|\u0301|x", "a mark" },
+        { " \u0301|x", " \u0301|x", "space and mark" },
+        { "\u0939|\u093f\u0928|\u094d", "\u0939|\u093f|\u0928|\u094d", "marks inside words" },
+        { "AB\u4e2dcd", "AB\u4e2dcd", "letters of any case" },
+        { "\U0001f600| \U0001f600|a", "\U0001f600| \U0001f600|a", "characters of four bytes" },
+        { "x|\r\n|y", "x|\r|\n|y", "CR LF" },
+        { "a|_b", "a|_|b", "underscore" },
+    };
+    static const struct { pretokenizer pre; const char *pieces, *why; } others[] = {
+        { PRE_WHOLE, "one two\n\nthree  ", "not cut at all" },
+        { PRE_LINES, "one  two |\n\n| three", "runs of newlines" },
+        { PRE_LINES, "\n|x|\n", "at both ends" },
+        { PRE_WORDS, "one|  two| |\n\n| three|  ", "spaces go with the word after them" },
+        { PRE_WORDS, "\u4e2d| \u6587|\n", "characters of any length" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        static const pretokenizer like_glm4[] = { PRE_GLM4, PRE_CHATGLM, PRE_DBRX, PRE_SMAUG,
+                                                  PRE_LLAMA3 };
+        for (size_t k = 0; k < ARRAY_LEN(like_glm4); k++)
+            check_cut(like_glm4[k], rows[i].glm4, rows[i].why);
+        check_cut(PRE_OLMO, rows[i].olmo, rows[i].why);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(others); i++)
+        check_cut(others[i].pre, others[i].pieces, others[i].why);
+}
+
 /* ---- streaming ------------------------------------------------------------------------------- */
 
 static void test_stream(void)
@@ -275,6 +326,7 @@ int main(int argc, char **argv)
     test_classes();
     test_nfc();
     test_cutters();
+    test_more_cutters();
     test_stream();
     return test_end();
 }

@@ -100,21 +100,44 @@ static uint64_t hot_room(const planner *j, uint64_t left)
     return j->w->no_hot ? 0 : least(left, j->w->hot_most);
 }
 
+int plan_first_bank(const plan_model *what)
+{
+    int l = 0;
+    while (l < what->n_layer - 1 && what->expert_bytes[l] == 0) l++;
+    return l;
+}
+
+int plan_n_bank(const plan_model *what)
+{
+    int n = 0;
+    for (int l = 0; l < what->n_layer; l++) n += what->expert_bytes[l] > 0;
+    return n;
+}
+
+/* Of layers without experts, whatever else there will be. */
+static void place_none(plan *p, const plan_model *what)
+{
+    for (int l = 0; l < what->n_layer; l++)
+        if (what->expert_bytes[l] == 0) p->hot[l] = what->n_expert;
+}
+
 /* Whole banks, layer by layer, and of the next as many experts as there is room for. */
 static void place_hot(plan *p, const planner *j, uint64_t room)
 {
     const plan_model *what = j->what;
     for (int l = 0; l < what->n_layer; l++) {
-        const uint64_t n = least((uint64_t)what->n_expert, room / what->expert_bytes[l]);
+        const uint64_t one = what->expert_bytes[l], all = (uint64_t)what->n_expert;
+        if (one == 0) continue;
+        const uint64_t n = least(all, room / one);
         p->hot[l] = (int)n;
-        p->vram_experts += n * what->expert_bytes[l];
-        room -= n * what->expert_bytes[l];
-        if (p->hot[l] < what->n_expert) return;
+        p->vram_experts += n * one;
+        room -= n * one;
+        if (n < all) return;
     }
 }
 
-/* The same share of every layer's experts, of none all. False if all fit, or fewer than a token
- * chooses: then none would be found again. */
+/* The same share of every layer's experts. False if all fit, or fewer than a token chooses: then
+ * none would be found again. */
 static bool place_spread(plan *p, const planner *j, uint64_t room)
 {
     const plan_model *what = j->what;
@@ -125,6 +148,7 @@ static bool place_spread(plan *p, const planner *j, uint64_t room)
     p->vram_experts = each * one;
     room -= p->vram_experts;
     for (int l = 0; l < what->n_layer; l++) {
+        if (what->expert_bytes[l] == 0) continue;
         const bool more = room >= what->expert_bytes[l] && each + 1 < (uint64_t)what->n_expert;
         p->hot[l] = (int)each + more;
         if (!more) continue;
@@ -251,12 +275,14 @@ typedef struct attempt {
 /* What does not depend on which weights are there. */
 static plan begin_attempt(const planner *j, attempt a)
 {
-    return (plan){
+    plan p = {
         .gpu = true, .embed_in_ram = a.embed_in_ram, .rate = j->rate, .chunk = j->s->chunk[a.i],
         .vram_work = plus(j->s->vram_work[a.i], a.resident ? 0 : j->s->vram_cold),
         .stage_parts = a.parts, .vram_stage = a.parts > 0 ? stage_bytes(j, a.parts) : 0,
         .vram_pad = a.pad ? pad_bytes(j) : 0, .guesses = a.pad ? guesses(j) : 0,
     };
+    place_none(&p, j->what);
+    return p;
 }
 
 /* Some experts of every layer in VRAM; in page-locked RAM all of them, or else those that are not
@@ -398,6 +424,7 @@ static bool with_some_layers(plan *p, const planner *j, uint64_t lock_limit, boo
 static bool attempt_cpu(plan *p, const planner *j, int i, bool all)
 {
     *p = (plan){ .chunk = j->s->chunk[i], .rate = j->rate };
+    place_none(p, j->what);
     return place_ram(p, j, i, all, 0);
 }
 
@@ -527,9 +554,10 @@ static int check_inputs(const plan_model *what, const plan_session *s, err_ctx *
     if (s->n_chunk < 1 || s->n_chunk > PLAN_CHUNKS)
         return err_set(err, ERR_RANGE, "plan: %d chunks, not 1 to %d", s->n_chunk, PLAN_CHUNKS);
     for (int l = 0; l < what->n_layer; l++)
-        if (what->expert_bytes[l] == 0 || what->down_bytes[l] > what->expert_bytes[l])
+        if (what->down_bytes[l] > what->expert_bytes[l])
             return err_set(err, ERR_RANGE, "plan: layer %d: experts of %llu bytes", l,
                            (unsigned long long)what->expert_bytes[l]);
+    if (largest_expert(what) == 0) return err_set(err, ERR_RANGE, "plan: experts of 0 bytes");
     return 0;
 }
 

@@ -38,7 +38,7 @@ typedef struct plan_machine {
 
 typedef struct plan_model {
     int n_layer, n_expert, n_used;
-    const uint64_t *expert_bytes;        /* [n_layer]: one expert's three slabs */
+    const uint64_t *expert_bytes;        /* [n_layer]: one expert's three slabs; 0: no experts */
     const uint64_t *down_bytes;          /* [n_layer]: of that the down slab */
     const uint64_t *slot_bytes;          /* [n_layer]: RAM for an expert where they are moved; NULL:
                                           * they cannot be */
@@ -121,7 +121,7 @@ typedef struct plan {
                                           * page-locked RAM, too, unless they are */
     bool moved;                          /* between VRAM and RAM: then each is in one of both */
     int hot[PLAN_MAX_LAYERS];            /* experts of the layer in VRAM: the first ones, to begin
-                                          * with */
+                                          * with; n_expert of one without any: nothing is missing */
     plan_place place[PLAN_MAX_LAYERS];   /* of the others; PLAN_VRAM if there are none */
     /* bytes */
     uint64_t vram_dense, vram_state, vram_experts;
@@ -173,6 +173,10 @@ prompt_way plan_prompt_way(const plan *p, int n);        /* of a batch of n toke
 int plan_most_shared(int n_used, int n_expert);
 #define PLAN_CONTRACT_SPEED 0.4          /* of the GPU's speed with experts, if the contract binds
                                           * it: measured */
+
+/* The first layer that has experts, and how many have. */
+int plan_first_bank(const plan_model *what);
+int plan_n_bank(const plan_model *what);
 
 int plan_gpu_layers(const plan *p, int n_layer);         /* whose dense part is on the GPU: the
                                                           * first ones */

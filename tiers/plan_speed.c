@@ -265,7 +265,7 @@ static void predict_layer(plan *p, path *way, const planner *j, int l, cold_sour
 {
     const plan_model *what = j->what;
     const double expert = (double)what->expert_bytes[l];
-    const double m = what->n_used * (1 - (double)p->hot[l] / what->n_expert);
+    const double m = expert > 0 ? what->n_used * (1 - (double)p->hot[l] / what->n_expert) : 0;
     const double vram = (what->n_used - m) * expert / j->rate.vram_read;
     const bool there = l < plan_gpu_layers(p, what->n_layer);
     const double hot = there ? vram + LAYER_HOT_S : 0, hop = there && m > 0 ? j->rate.hop : 0;

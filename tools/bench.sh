@@ -18,7 +18,7 @@ done
 echo "== decode blocks (scalar, one core)"
 for t in Q4_K Q6_K Q8_0 MXFP4 NVFP4; do
     : >"$tmp/blocks"
-    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do cat "tests/golden/quants/$t.bin" >>"$tmp/blocks"; done
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do cat "$build/golden/quants/$t.bin" >>"$tmp/blocks"; done
     ./moe-bench quant $t "$tmp/blocks" /dev/null
 done
 

@@ -3,6 +3,7 @@
 # target for SECONDS:
 #
 #   fuzz_gguf         loader, binder, tokenizer and chat formats
+#   fuzz_chat         templates, tools, calls and answers in every chat format
 #   fuzz_schema       JSON schemas and grammars
 #   fuzz_request      bodies of requests, as every interface reads them
 #   fuzz_prefix_file  files of the prefix cache
@@ -34,10 +35,11 @@ objects=build-fuzz/with-$fuzzer
 plant() {
     case $1 in
         fuzz_gguf) "$seeds" "$dir/corpus" ;;
+        fuzz_chat) cp tests/seeds/chat/* "$dir/corpus" ;;
         fuzz_schema) cp tests/seeds/grammar/* "$dir/corpus" ;;
         fuzz_request) cp tests/seeds/requests/* "$dir/corpus" ;;
         fuzz_prefix_file) cp tests/seeds/prefix/* "$dir/corpus" ;;
-        *) echo "fuzz: no target $1: fuzz_gguf, fuzz_schema, fuzz_request or fuzz_prefix_file"; exit 1 ;;
+        *) echo "fuzz: no target $1: fuzz_gguf, fuzz_chat, fuzz_schema, fuzz_request or fuzz_prefix_file"; exit 1 ;;
     esac
 }
 

@@ -17,6 +17,7 @@ if [ "$1" = --one ]; then
     *.sh\ *) name=${4%%.sh *}_${4#* }; set -- "tests/${4%% *}" "$build" "${4#* }" ;;
     check_layers.sh) set -- tools/check_layers.sh ;;
     fuzz_gguf) set -- "$build/tests/fuzz_gguf" --seconds "$seconds" "$build/seeds" ;;
+    fuzz_chat) set -- "$build/tests/fuzz_chat" --seconds "$seconds" tests/seeds/chat ;;
     fuzz_schema) set -- "$build/tests/fuzz_schema" --seconds "$seconds" tests/seeds/grammar ;;
     fuzz_request) set -- "$build/tests/fuzz_request" --seconds "$seconds" tests/seeds/requests ;;
     fuzz_prefix_file) set -- "$build/tests/fuzz_prefix_file" --seconds "$seconds" tests/seeds/prefix ;;
@@ -127,6 +128,7 @@ rest() {
     echo test_packaging.sh
     echo test_bootstrap.sh
     echo fuzz_gguf
+    echo fuzz_chat
     echo fuzz_schema
     echo fuzz_request
     echo fuzz_prefix_file
@@ -143,7 +145,7 @@ is_long() {
 list() {
     for t in "$@"; do if is_long "$t"; then echo "$t"; fi; done
     [ "${ONLY_GPU:-}" ] || rest
-    for part in qwen3next gptoss speeds; do echo "test_cli_gpu.sh $part"; done
+    for part in qwen3next gptoss glm4moe gemma4 speeds; do echo "test_cli_gpu.sh $part"; done
     for t in "$@"; do is_long "$t" || echo "$t"; done
 }
 list "$@" | xargs -P "$jobs" -I '{}' "$0" --one "$build" "$logs" '{}'

@@ -82,6 +82,8 @@ typedef struct recorder {
     sampling draw;
     id_list ids;                         /* the prompt */
     routing_record *to;
+    int n_layer;                         /* in the trace: those with experts */
+    int row_of[PLAN_MAX_LAYERS];         /* of a layer among them */
     bool prompt;                         /* tokens under way are given ones */
     progress bar;
     uint64_t n_done;                     /* tokens before the present session_eval */
@@ -92,7 +94,7 @@ typedef struct recorder {
 
 static int encode(recorder *r, str_view text, err_ctx *err)
 {
-    const int rc = encoder_encode(r->b.l.enc, &r->ids, text, true, err);
+    const int rc = encoder_encode_whole(r->b.l.enc, &r->ids, text, true, false, err);
     if (rc < 0) return rc;
     if (r->ids.n == 0) return err_set(err, ERR_RANGE, "there is no text in it");
     if (r->opt->prompt > 0 && r->ids.n > (size_t)r->opt->prompt)
@@ -124,7 +126,19 @@ static void on_routing(void *ctx, int layer, int pos, int n_token, const int32_t
 {
     recorder *r = ctx;
     (void)k;
-    routing_record_layer(r->to, layer, pos, n_token, ids, r->prompt);
+    routing_record_layer(r->to, r->row_of[layer], pos, n_token, ids, r->prompt);
+}
+
+/* Sizes of the layers that have experts, one after the other. */
+static void leave_out_dense(recorder *r, planning *sizes)
+{
+    for (int l = 0; l < sizes->what.n_layer; l++) {
+        const int at = r->row_of[l] = r->n_layer;
+        if (sizes->expert_bytes[l] == 0) continue;
+        sizes->expert_bytes[at] = sizes->expert_bytes[l];
+        sizes->down_bytes[at] = sizes->down_bytes[l];
+        r->n_layer++;
+    }
 }
 
 static int begin_trace(recorder *r, err_ctx *err)
@@ -134,8 +148,9 @@ static int begin_trace(recorder *r, err_ctx *err)
     planning *sizes = mem_zalloc(sizeof *sizes);
     if (!sizes) return err_set(err, ERR_NOMEM, "out of memory for the trace");
     int rc = planning_model(sizes, m, err);
+    if (rc == 0) leave_out_dense(r, sizes);
     routing_model what = {
-        .fingerprint = model_fingerprint(m), .n_layer = m->hp.n_layer, .n_expert = m->hp.n_expert,
+        .fingerprint = model_fingerprint(m), .n_layer = r->n_layer, .n_expert = m->hp.n_expert,
         .n_used = m->hp.n_expert_used, .dense_bytes = sizes->what.token_dense,
         .expert_bytes = sizes->expert_bytes, .down_bytes = sizes->down_bytes,
     };
@@ -208,7 +223,7 @@ static int report(const recorder *r, uint64_t ns)
     console_note("%s: %zu prompt token%s and %" PRId64 " after %s, %d of %d experts in each of %d "
                  "layers: %s, %.1f s", r->opt->output, r->ids.n, r->ids.n == 1 ? "" : "s",
                  r->opt->tokens, r->ids.n == 1 ? "it" : "them", hp->n_expert_used, hp->n_expert,
-                 hp->n_layer, text_bytes(bytes, sizeof bytes, routing_record_bytes(r->to)),
+                 r->n_layer, text_bytes(bytes, sizeof bytes, routing_record_bytes(r->to)),
                  (double)ns * 1e-9);
     return console_finish();
 }

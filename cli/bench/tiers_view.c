@@ -78,7 +78,8 @@ static figures figures_of(const tiers_table *t, const tiers_row *r)
     f.in_ram = fmax(0, 1 - f.in_vram - f.on_drive);
     if (r->off.done) f.gain = share(f.decode, median(r->off.decode, runs));
     for (int l = 0; p->gpu && l < t->here->in.what.n_layer; l++)
-        f.hot_layers += p->hot[l] == t->here->in.what.n_expert;
+        f.hot_layers += p->hot[l] == t->here->in.what.n_expert &&
+                        t->here->in.what.expert_bytes[l] > 0;
     return f;
 }
 
@@ -141,7 +142,8 @@ static void print_places(const tiers_table *t)
         }
         const figures f = figures_of(t, r);
         if (p->cache) snprintf(layers, sizeof layers, "cached");
-        else snprintf(layers, sizeof layers, "%d of %d", f.hot_layers, t->here->in.what.n_layer);
+        else snprintf(layers, sizeof layers, "%d of %d", f.hot_layers,
+                      plan_n_bank(&t->here->in.what));
         printf("  %9s %9s %5s %6s %6s %10s %7d %10s\n",
                p->gpu ? text_bytes(c, sizeof c, plan_vram(p)) : "-",
                text_bytes(d, sizeof d, plan_ram(p)), number(x, 100 * f.in_vram, 0, "%"),

@@ -88,7 +88,7 @@ enum {
 /* What the table cannot check. 0, or 2 after one line. */
 static int check_options(chat_talk *t, const chat_options *o)
 {
-    const int rc = talk_args_check(&t->set.effort, &o->talk);
+    const int rc = talk_args_check(&t->set.effort, &t->set.thinking, &o->talk);
     if (rc != 0) return rc;
     if (o->talk.system && o->load) {
         console_error("--system and --load do not go together: a saved chat has its own");

@@ -110,7 +110,7 @@ int chat_load(chat_talk *t, const char *path, err_ctx *err)
         conversation_release(&conv);
         return rc;
     }
-    if (t->effort_given) set.effort = t->set.effort;
+    if (t->effort_given) set.effort = t->set.effort, set.thinking = t->set.thinking;
     if (t->date_given) memcpy(set.date, t->set.date, sizeof set.date);
     set.seed = a.seed;
     conversation_release(&t->conv);

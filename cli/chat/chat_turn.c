@@ -91,7 +91,8 @@ static bool on_watch(void *ctx, double done_tokens, double n_tokens)
 static chat_request request_of(const chat_talk *t)
 {
     return (chat_request){ .messages = t->conv.messages, .n_message = t->conv.n_message,
-                           .effort = t->set.effort, .date = str_from(t->set.date) };
+                           .effort = t->set.effort, .thinking = t->set.thinking,
+                           .date = str_from(t->set.date) };
 }
 
 /* The prompt, and in *n_stable how much of it the next turn will begin with for certain; where that

@@ -202,8 +202,9 @@ int conversation_write(char **out, size_t *len, const conversation *c,
         "repeat_penalty", o->repeat_penalty, "presence_penalty", o->presence_penalty,
         "frequency_penalty", o->frequency_penalty, "penalty_window", o->penalty_window);
     json_t *root = json_pack("{s:s, s:i, s:s, s:s, s:I, s:I, s:o, s:o}", "kind", kind,
-                             "version", VERSION, "reasoning", chat_effort_name(s->effort),
-                             "date", s->date, "seed", (json_int_t)s->seed,
+                             "version", VERSION, "reasoning",
+                             chat_reasoning_name(s->effort, s->thinking), "date", s->date,
+                             "seed", (json_int_t)s->seed,
                              "answers", (json_int_t)s->n_answer, "sampling", sampling,
                              "messages", messages_json(c));
     const size_t n = root ? json_dumpb(root, NULL, 0, JSON_COMPACT) : 0;
@@ -255,9 +256,9 @@ static int read_settings(conversation_settings *s, json_t **messages, json_t *ro
     if (version != VERSION)
         return err_set(err, ERR_UNSUPPORTED, "conversation: version %lld, this program reads %d",
                        (long long)version, VERSION);
-    if (!chat_effort_from_name(&s->effort, effort))
-        return err_set(err, ERR_FORMAT, "conversation: reasoning \"%s\" is not low, medium or high",
-                       ESC(esc, str_from(effort)));
+    if (!chat_reasoning_from_name(&s->effort, &s->thinking, effort))
+        return err_set(err, ERR_FORMAT, "conversation: reasoning \"%s\" is not low, medium, high, "
+                       "on or off", ESC(esc, str_from(effort)));
     if (!text_is_date(date))
         return err_set(err, ERR_FORMAT, "conversation: \"%s\" is no date",
                        ESC(esc, str_from(date)));

@@ -42,6 +42,7 @@ void conversation_reset(conversation *c);        /* all but the system message *
 /* What an exact continuation needs besides the messages. */
 typedef struct conversation_settings {
     chat_effort effort;
+    chat_thinking thinking;
     char date[16];                       /* "2026-01-31", or empty */
     int64_t seed;                        /* 0 or more */
     int64_t n_answer;                    /* answers drawn with this seed so far; 31 bits */

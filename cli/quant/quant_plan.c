@@ -57,6 +57,10 @@ static void decide(void *ctx, const tensor *t, const tensor *scale, model_use us
     it->fate = QUANT_REWRITE;
     it->to = *to;
     it->new_scale = *to == QT_NVFP4;
+    /* The companion of NVFP4 weights belongs to them. That of others is a factor of the model
+     * (gemma4), which other programs look for. */
+    it->own_scale = scale && t->type != QT_NVFP4 && !it->new_scale;
+    if (it->own_scale) it->scale = NULL;
     d->p->n_rewrite++;
 }
 
@@ -73,11 +77,13 @@ const char *quant_scale_name(char *dst, const tensor *t)
 }
 
 /* Companions of the old weights say nothing about the new ones. */
-static void drop_companions(const quant_plan *p, const gguf *g, const tensor *t)
+static void drop_companions(const quant_plan *p, const gguf *g, const quant_item *it)
 {
-    static const char *const endings[] = { ".scale", ".input_scale" };
+    static const char *const endings[] = { ".input_scale", ".scale" };
+    const size_t n = it->own_scale ? 1 : ARRAY_LEN(endings);
+    const tensor *t = it->from;
     const int stems[] = { stem_of(t), (int)t->name.len };
-    for (size_t i = 0; i < ARRAY_LEN(endings); i++)
+    for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < ARRAY_LEN(stems); k++) {
             char name[QUANT_NAME_CAP];
             snprintf(name, sizeof name, "%.*s%s", stems[k], t->name.ptr, endings[i]);
@@ -196,7 +202,7 @@ int quant_plan_make(quant_plan *p, const model *m, const quant_wish *wish, err_c
     }
     model_visit_matrices(m, decide, &d);
     for (int i = 0; i < p->n_item; i++)
-        if (p->items[i].fate == QUANT_REWRITE) drop_companions(p, m->file, p->items[i].from);
+        if (p->items[i].fate == QUANT_REWRITE) drop_companions(p, m->file, &p->items[i]);
     const int rc = write_head(p, m->file, err);
     if (rc < 0) quant_plan_release(p);
     return rc;

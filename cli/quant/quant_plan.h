@@ -24,6 +24,7 @@ typedef struct quant_item {
     quant_type to;                       /* the old type if COPY */
     model_use use;                       /* USE_COUNT: no matrix */
     bool new_scale;                      /* a companion follows it in the new file: NVFP4 */
+    bool own_scale;                      /* its companion is the model's, and stays as it is */
 } quant_item;
 
 typedef enum quant_reason { KEPT_COLUMNS, KEPT_SAME, KEPT_EMBEDDING, KEPT_REASONS } quant_reason;

@@ -68,10 +68,9 @@ typedef struct api_request {
     bool return_progress;                /* chat: api_writer_progress says something */
     bool load_only;                      /* Ollama without a prompt: nothing to compute; just
                                           * api_writer_end */
-    chat_request chat;                   /* messages, tools, effort; date left empty. With raw no
-                                          * messages */
+    chat_request chat;                   /* messages, tools, effort, thinking; date left empty.
+                                          * With raw no messages */
     bool has_effort;                     /* the client chose chat.effort */
-    bool enable_thinking;                /* false: use the non-thinking cue if there is one */
     bool show_reasoning;                 /* false: the writer drops it */
 
     /* Completions and generate with raw: no chat format. The first prompt, and all of them; choice

@@ -173,6 +173,7 @@ static int check_refused(const json_t *root, api_error *why)
 int api_parse_chat(api_request *r, const json_t *root, api_error *why)
 {
     const json_t *tools, *kwargs;
+    bool thinks = true;
 
     if (check_refused(root, why) < 0 || api_chat_messages(r, root, why) < 0) return -1;
     if (!r->chat.n_message) return api_refuse(why, "messages", "there are none");
@@ -191,12 +192,14 @@ int api_parse_chat(api_request *r, const json_t *root, api_error *why)
         api_chat_stream(r, root, why) < 0 ||
         api_effort(r, root, "reasoning_effort", "reasoning_effort", why) < 0 ||
         api_object(&kwargs, root, "chat_template_kwargs", "chat_template_kwargs", why) < 0 ||
-        api_bool(&r->enable_thinking, kwargs, "enable_thinking",
-                 "chat_template_kwargs.enable_thinking", why) < 0 ||
         api_effort(r, kwargs, "reasoning_effort", "chat_template_kwargs.reasoning_effort",
                    why) < 0 ||
+        api_bool(&thinks, kwargs, "enable_thinking", "chat_template_kwargs.enable_thinking",
+                 why) < 0 ||
         api_bool(&r->return_progress, root, "return_progress", "return_progress", why) < 0 ||
         api_bool(&r->ignore_eos, root, "ignore_eos", "ignore_eos", why) < 0) return -1;
+    if (api_field(kwargs, "enable_thinking"))
+        r->chat.thinking = thinks ? CHAT_THINK_ON : CHAT_THINK_OFF;
     r->cache_key = json_string_value(json_object_get(root, "prompt_cache_key"));
     return 0;
 }

@@ -233,8 +233,10 @@ static void read_thinking(api_request *r, const json_t *root)
     const json_t *budget = api_field(v, "budget_tokens");
 
     if (!type) return;
+    if (strcmp(type, "enabled") == 0) r->chat.thinking = CHAT_THINK_ON;
     if (strcmp(type, "disabled") == 0) {
-        r->show_reasoning = r->enable_thinking = false;
+        r->show_reasoning = false;
+        r->chat.thinking = CHAT_THINK_OFF;
         r->chat.effort = CHAT_EFFORT_LOW;
         r->has_effort = true;
     } else if (strcmp(type, "enabled") == 0 && json_is_number(budget)) {

@@ -24,7 +24,8 @@ static int read_think(api_request *r, const json_t *root, api_error *why)
     if (json_is_string(v)) return api_effort(r, root, "think", "think", why);
     if (v && !json_is_boolean(v))
         return api_refuse(why, "think", "true, false or a level is expected");
-    if (json_is_false(v)) r->enable_thinking = r->show_reasoning = false;
+    if (json_is_false(v)) r->show_reasoning = false;
+    if (v) r->chat.thinking = json_is_true(v) ? CHAT_THINK_ON : CHAT_THINK_OFF;
     return 0;
 }
 

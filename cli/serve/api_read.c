@@ -348,7 +348,7 @@ int api_effort(api_request *r, const json_t *o, const char *key, const char *par
         if (strcmp(names[i].name, text) != 0) continue;
         r->chat.effort = names[i].effort;
         r->has_effort = true;
-        if (i == 0) r->enable_thinking = false;
+        r->chat.thinking = i == 0 ? CHAT_THINK_OFF : CHAT_THINK_ON;
         return 0;
     }
     return api_refuse(why, param, "\"%s\" is none of none, minimal, low, medium, high, xhigh, max",
@@ -403,7 +403,7 @@ static int parse(api_request **out, api_kind kind, bool count, const char *body,
     r->max_tokens = r->top_k = r->logprobs = -1;
     r->temperature = r->top_p = r->min_p = NAN;
     r->frequency_penalty = r->presence_penalty = r->repeat_penalty = NAN;
-    r->enable_thinking = r->show_reasoning = r->parallel_calls = true;
+    r->show_reasoning = r->parallel_calls = true;
     r->n = 1;
     if (!(r->root = api_json_read(body, n, why))) goto done;
     if (!json_is_object(r->root)) {

@@ -96,7 +96,8 @@ static int render(job *j, encoder *enc, first_dates *dates, err_ctx *err)
 /* Text as it is, or ids, which the engine checks. */
 static int take_raw(id_list *to, encoder *enc, const api_prompt *p, err_ctx *err)
 {
-    if (p->text) return encoder_encode(enc, to, (str_view){ p->text, p->n_text }, false, err);
+    if (p->text)
+        return encoder_encode_whole(enc, to, (str_view){ p->text, p->n_text }, false, false, err);
     for (int i = 0; i < p->n_ids; i++) {
         const int rc = ids_push(to, p->ids[i], err);
         if (rc < 0) return rc;

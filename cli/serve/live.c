@@ -1,10 +1,11 @@
 /* live.c - looks at the engine to events.
  *
- *   event: hello   {"model":"...","n_layer":48,"n_expert":512,"n_used":10,...,"plan":{...}}
+ *   event: hello   {"model":"...","n_layer":48,"n_bank":48,"n_expert":512,...,"plan":{...}}
  *   event: tick    {"tok_s":38.2,...,"map":"..."}
  *
- * The map has a character for each expert, layer by layer: its digit of base 64 is 16 * expert_tier
- * + heat. Heat is how often it was chosen lately, 0 .. 15, against what was most lately: choices of
+ * n_bank of the layers have experts. The map has a character for each expert, layer by layer, also
+ * for those that a layer without experts has not: its digit of base 64 is 16 * expert_tier + heat.
+ * Heat is how often it was chosen lately, 0 .. 15, against what was most lately: choices of
  * a look fade by a third within a second. */
 #include "cli/serve/live.h"
 
@@ -273,10 +274,10 @@ static int make_hello(live *v, const model_handle *h, const session *s, const ch
     const plan_view view = placement_view(h->where);
     const char *device = engine_gpu_name(h->e);
     textbuf text = { 0 };
-    json_t *root = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:i, s:b, s:o}", "model", name,
-                             "architecture", model_arch_name(h->m->hp.arch), "n_ctx",
-                             session_ctx(s), "n_layer", v->n_layer, "n_expert", v->n_expert,
-                             "n_used", h->m->hp.n_expert_used, "device", device[0] ? device : "CPU",
+    json_t *root = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:s, s:i, s:b, s:o}", "model",
+                             name, "architecture", model_arch_name(h->m->hp.arch), "n_ctx",
+                             session_ctx(s), "n_layer", v->n_layer, "n_bank",
+                             plan_n_bank(view.what), "n_expert", v->n_expert, "n_used", h->m->hp.n_expert_used, "device", device[0] ? device : "CPU",
                              "threads", engine_threads(h->e), "cache", engine_caches(h->e),
                              "plan", plan_view_json(&view));
     char *json = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;

@@ -273,10 +273,10 @@ static void describe(server *v)
     struct stat st;
     api_model *a = &v->f.model;
     *a = (api_model){ .name = v->name, .path = v->l.path, .arch = model_arch_name(m->hp.arch),
-                      .quant = quant_name((uint32_t)m->layers[0].experts->weight[0]->type),
+                      .quant = quant_name((uint32_t)model_first_bank(m)->weight[0]->type),
                       .build = commands_version_text(), .n_ctx = session_ctx(v->s[0]),
                       .n_ctx_train = m->hp.ctx_train, .n_vocab = m->hp.n_vocab, .n_slot = v->n_seat,
-                      .thinks = chat_format_of(v->l.talk) == CHAT_HARMONY };
+                      .thinks = chat_reasons(v->l.talk) };
     if (v->o.aliases.n > 1) {
         a->aliases = v->o.aliases.text + 1;
         a->n_alias = v->o.aliases.n - 1;

@@ -26,14 +26,15 @@ static void tokenize(front *f, http_exchange *x, const json_t *root)
 {
     const json_t *content = json_object_get(root, "content");
     const bool special = json_is_true(json_object_get(root, "parse_special"));
+    const bool whole = json_is_true(json_object_get(root, "add_special"));
     id_list ids = { 0 };
     err_ctx err = { 0 };
     json_t *list = json_array();
+    const str_view text = { json_string_value(content), json_string_length(content) };
     if (!json_is_string(content)) {
         refuse_text(x, "content has to be a text");
-    } else if (encoder_encode(f->enc, &ids, (str_view){ json_string_value(content),
-                                                        json_string_length(content) },
-                              special, &err) < 0) {
+    } else if ((whole ? encoder_encode_whole(f->enc, &ids, text, special, true, &err)
+                      : encoder_encode(f->enc, &ids, text, special, &err)) < 0) {
         refuse_text(x, err.msg);
     } else {
         for (size_t i = 0; i < ids.n; i++) json_array_append_new(list, json_integer(ids.ids[i]));
@@ -49,7 +50,7 @@ static void reply_text(front *f, http_exchange *x, const char *key, const int32_
     textbuf text = { 0 };
     utf8_stream utf8 = { 0 };
     for (size_t i = 0; i <= n; i++) {
-        const str_view bytes = i < n ? tokenizer_bytes(f->tok, ids[i], true) : (str_view){ 0 };
+        const str_view bytes = i < n ? tokenizer_bytes_at(f->tok, ids, i) : (str_view){ 0 };
         char *to = textbuf_room(&text, 3 * (bytes.len + 3) + 3);
         if (!to) break;
         text.len += i < n ? utf8_stream_push(&utf8, to, bytes) : utf8_stream_end(&utf8, to);

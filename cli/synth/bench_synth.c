@@ -25,7 +25,7 @@ static const arg_option options[] = {
     { "layers", 0, ARG_INT, offsetof(settings, layers), "N", NULL, 1, 1024,
       "Only the first N layers. Default: all" },
     { "experts", 0, ARG_TEXT, offsetof(settings, experts), "TYPE", NULL, 0, 0,
-      "Type of the experts, e.g. Q4_K. Default: MXFP4 for gpt-oss, Q4_K for qwen3-next" },
+      "Type of the experts, e.g. Q4_K. Default: MXFP4 for gpt-oss, Q4_K for the others" },
     { "dense", 0, ARG_TEXT, offsetof(settings, dense), "TYPE", NULL, 0, 0,
       "Type of the other matrices. Default: Q8_0, Q4_K" },
     { "head", 0, ARG_TEXT, offsetof(settings, head), "TYPE", NULL, 0, 0,
@@ -44,11 +44,32 @@ static const arg_option options[] = {
 
 static const arg_spec spec = {
     .usage = "moe-bench synth SHAPE -o FILE [options]",
-    .about = "Writes a GGUF with the shapes of a real model and random weights: loads and runs\n"
-             "like the real one, answers nonsense. SHAPE: " SYNTH_SHAPE_NAMES ".",
     .options = options, .n_option = ARRAY_LEN(options),
     .min_operands = 1, .max_operands = 1, .operands = "SHAPE",
 };
+
+/* "gpt-oss-20b, gpt-oss-120b, ...", with a line's end after every few of them. */
+static const char *list_shapes(char *dst, size_t cap, int few)
+{
+    const synth_shape *s;
+    size_t n = 0;
+    for (int i = 0; (s = synth_shape_at(i)) && n < cap; i++)
+        n += (size_t)snprintf(dst + n, cap - n, "%s%s",
+                              i == 0 ? "" : few && i % few == 0 ? ",\n" : ", ", s->name);
+    return dst;
+}
+
+static int parse(settings *s, const char **name, int argc, char **argv)
+{
+    char shapes[512], about[768];
+    arg_spec whole = spec;
+    snprintf(about, sizeof about,
+             "Writes a GGUF with the shapes of a real model and random weights: loads and runs\n"
+             "like the real one, answers nonsense. SHAPE:\n%s.",
+             list_shapes(shapes, sizeof shapes, 5));
+    whole.about = about;
+    return args_parse(&whole, s, name, NULL, argc, argv);
+}
 
 /* Set by the signal handler, read by the progress callback. */
 static volatile sig_atomic_t interrupted;
@@ -120,10 +141,11 @@ int cmd_bench_synth(int argc, char **argv)
     synth_options o;
     int rc;
 
-    rc = args_parse(&spec, &s, &name, NULL, argc, argv);
+    rc = parse(&s, &name, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if (!(shape = synth_shape_find(name))) {
-        console_error("no shape '%s' (there are: %s)", name, SYNTH_SHAPE_NAMES);
+        char shapes[512];
+        console_error("no shape '%s' (there are: %s)", name, list_shapes(shapes, sizeof shapes, 0));
         return 2;
     }
     if (!s.output || !*s.output) {

@@ -5,7 +5,7 @@
  * blocks of another stream. What those decode to is then looked at, and F32 tensors (biases,
  * convolution, routers) are computed to fit.
  *
- *   channels      0 .. 255  alike in all tokens (qwen3next)
+ *   channels      0 .. 255  alike in all tokens (but gpt-oss, glm4moe)
  *               256 .. 511  the token's topic: of token id, topic id mod 16
  *               512 .. 767  held: where latches write
  *
@@ -13,19 +13,22 @@
  * with tokens of that topic and a small one with all others: rows of the latches' values do so for
  * one topic after the other.
  *
- * gpt-oss: attention in layer 1, the first that sees more than a window, so layer 0 has a fixed
- * popularity. qwen3next: DeltaNet in layer 0. Its state is S <- S + beta k (v - S k), with q and k
- * alike for all tokens, so S k is replaced by v to a share of beta; beta is close to 0 for most
- * tokens and close to 1 for the one in T that opens the latch. The norm after it makes what is held
- * independent of how much was written; the gate after that is constant. */
+ * Attention with biases: in layer 1 of gpt-oss, the first that sees more than a window, so layer 0
+ * has a fixed popularity; in layer 0 of glm4moe, which has no experts. Attention without biases
+ * has rows of weights in their place that give the same for every token, by the channels that all
+ * tokens have alike; where queries and keys are normed, the norm's weights undo that.
+ *
+ * DeltaNet in layer 0: its state is S <- S + beta k (v - S k), with q and k alike for all tokens,
+ * so S k is replaced by v to a share of beta; beta is close to 0 for most tokens and close to 1
+ * for the one in T that opens the latch. The norm after it makes what is held independent of how
+ * much was written; the gate after that is constant. */
 #include <assert.h>
 #include <math.h>
 
 #include "cli/synth/synth_plan_internal.h"
 
-enum { TOPIC_AT = 256, HELD_AT = 512, PLAIN_AT = 768, TABLES_MAX = 2 };
+enum { TOPIC_AT = 256, HELD_AT = 512, PLAIN_AT = 768 };
 
-#define NOTHING 1e-4                     /* standard deviation of what is switched off */
 #define HELD_EMBD 0.25                   /* of embeddings in the held channels: noise */
 #define HELD_STD 0.5                     /* of what one latch writes there */
 #define VALUE_STD 0.0625                 /* of weights: a token's topic has the value 16 in gpt-oss,
@@ -42,20 +45,17 @@ typedef struct synth_drift {
     float topic[DRIFT_TOPICS * DRIFT_COLS];
     float common[DIR_COLS];              /* what all tokens have there, after the latches' norm */
     float held[DRIFT_HELD * DRIFT_COLS], readers[DRIFT_HELD * DRIFT_COLS];
-    float *tables[TABLES_MAX];
-    int n_table;
+    struct row_makers {                  /* of the rows of queries and keys of latches */
+        const synth_blocks *of[DRIFT_LATCHES * DRIFT_DIM_MAX];
+    } queries, keys, scores;
 } synth_drift;
-
-static int latch_layer(const synth_shape *s)
-{
-    return s->family == SYNTH_GPTOSS ? 1 : 0;
-}
 
 /* ---- life -------------------------------------------------------------------------------- */
 
 int synth_drift_check(const synth_options *o, err_ctx *err)
 {
     const synth_shape *s = o->shape;
+    const int latch_layer = s->family->latch_layer;
     if (o->drift == 0) return 0;
     if (o->drift < DRIFT_MIN || o->drift > DRIFT_MAX)
         return err_set(err, ERR_RANGE, "drift over %d tokens is out of range %d..%d", o->drift,
@@ -63,9 +63,12 @@ int synth_drift_check(const synth_options *o, err_ctx *err)
     if (!(o->skew > 0))
         return err_set(err, ERR_RANGE, "drift needs skew: experts that are all alike have no "
                        "popularity that could change");
-    if (o->n_layer <= latch_layer(s))
+    if (s->family->latch == SYNTH_LATCH_NONE)
+        return err_set(err, ERR_RANGE, "%s: popularity cannot drift in models of this family",
+                       s->name);
+    if (o->n_layer <= latch_layer)
         return err_set(err, ERR_RANGE, "%s: drift begins in layer %d, so %d layers are needed",
-                       s->name, latch_layer(s), latch_layer(s) + 1);
+                       s->name, latch_layer, latch_layer + 1);
     if (s->n_embd < PLAIN_AT + DRIFT_COLS)
         return err_set(err, ERR_RANGE, "%s: drift needs an embedding of %d channels, this has %d",
                        s->name, PLAIN_AT + DRIFT_COLS, s->n_embd);
@@ -74,7 +77,6 @@ int synth_drift_check(const synth_options *o, err_ctx *err)
 
 void synth_drift_release(synth_plan *p)
 {
-    for (int i = 0; p->drift && i < p->drift->n_table; i++) mem_free(p->drift->tables[i]);
     mem_free(p->drift);
 }
 
@@ -82,15 +84,8 @@ void synth_drift_release(synth_plan *p)
 static float *take_table(synth_plan *p, int l, const char *name, int n)
 {
     synth_part *t = synth_plan_part(p, l, name);
-    float *table = mem_array((size_t)n, sizeof *table);
-    if (!table && p->rc == 0)
-        p->rc = err_set(p->err, ERR_NOMEM, "out of memory for blk.%d.%s", l, name);
-    if (p->rc < 0) {
-        mem_free(table);
-        return NULL;
-    }
-    assert(p->drift->n_table < TABLES_MAX);
-    p->drift->tables[p->drift->n_table++] = table;
+    float *table = synth_plan_table(p, n);
+    if (!table) return NULL;
     synth_part_fill(t, (uint8_t *)table, 0, (uint64_t)n * sizeof *table);
     t->kind = FILL_TABLE;
     t->table = table;
@@ -134,8 +129,7 @@ static double product(const float *a, const float *b, int n)
 static double rms_of(const synth_plan *p, double added, double held)
 {
     const synth_shape *s = p->o.shape;
-    const double front = s->family == SYNTH_QWEN3NEXT ? product(p->dir, p->dir, DIR_COLS)
-                                                      : DIR_COLS;
+    const double front = s->family->common ? product(p->dir, p->dir, DIR_COLS) : DIR_COLS;
     return sqrt((front + DRIFT_COLS + DRIFT_COLS * (HELD_EMBD * HELD_EMBD + held) + s->n_embd -
                  PLAIN_AT) / s->n_embd + added);
 }
@@ -182,12 +176,18 @@ static void find_held(synth_plan *p, const synth_part *values, int first_row, in
     }
 }
 
-static void latch_attention(synth_plan *p, int l)
+static rope_spec rope_of(const synth_shape *s)
+{
+    return (rope_spec){ .dim = s->rope_dim ? s->rope_dim : s->head_dim, .base = s->rope_base,
+                        .factor = s->rope_factor, .ctx_orig = s->rope_ctx, .attn_factor = 1,
+                        .scaling = s->rope_factor > 0 ? ROPE_YARN : ROPE_PLAIN };
+}
+
+static void latch_biases(synth_plan *p, int l)
 {
     const synth_shape *s = p->o.shape;
     const int dim = s->head_dim, group = s->n_head / s->n_head_kv;
-    const rope_spec rope = { .dim = dim, .base = GPTOSS_ROPE_BASE, .factor = GPTOSS_ROPE_FACTOR,
-                             .scaling = ROPE_YARN, .ctx_orig = GPTOSS_ROPE_CTX, .attn_factor = 1 };
+    const rope_spec rope = rope_of(s);
     synth_part *values = synth_plan_part(p, l, "attn_v.weight");
     synth_part *out = synth_plan_part(p, l, "attn_output.weight");
     float *q = take_table(p, l, "attn_q.bias", s->n_head * dim);
@@ -196,7 +196,7 @@ static void latch_attention(synth_plan *p, int l)
     if (p->rc < 0) return;
     assert(group >= DRIFT_LATCHES && dim <= DRIFT_DIM_MAX && dim % DRIFT_TOPICS == 0);
     for (int i = 0; i < DRIFT_LATCHES; i++)
-        synth_latch_biases(q + i * dim, k, i, &rope, p->o.drift);
+        synth_latch_biases(q + i * dim, k, i, &rope, dim, p->o.drift);
     synth_plan_patch(p, synth_plan_part(p, l, "attn_q.weight"), 0, DRIFT_LATCHES * dim, 0,
                      s->n_embd, NOTHING);
     synth_plan_patch(p, synth_plan_part(p, l, "attn_k.weight"), 0, dim, TOPIC_AT, DRIFT_COLS,
@@ -227,6 +227,15 @@ static uint64_t find_stream(const synth_plan *p, const synth_patch *rows, uint64
     return found;
 }
 
+static void find_common(synth_plan *p, int l)
+{
+    float *common = p->drift->common;
+    if (p->rc < 0) return;
+    synth_part_fill(synth_plan_part(p, l, "attn_norm.weight"), (uint8_t *)common, 0,
+                    sizeof p->drift->common);
+    for (int c = 0; c < DIR_COLS; c++) common[c] *= p->dir[c];
+}
+
 /* Rows of t that give about the same number for every token: but for what other channels add. */
 static void add_constant(synth_plan *p, synth_part *t, int row, int n_row, double value)
 {
@@ -238,12 +247,24 @@ static void add_constant(synth_plan *p, synth_part *t, int row, int n_row, doubl
     rows->period = 1;
 }
 
-/* Row of latch i in ssm_ba, which has for each key head the betas of its value heads, then their
- * decays. */
+/* The rows that say how much of what a latch holds is replaced: of a matrix of their own, or of one
+ * that has for each key head the betas of its value heads, then their decays. */
+static synth_part *opening_part(synth_plan *p, int l)
+{
+    return synth_plan_part(p, l, p->o.shape->family->tiled ? "ssm_beta.weight" : "ssm_ba.weight");
+}
+
 static int opening_row(const synth_shape *s, int i)
 {
     const int ratio = s->n_v_head / s->n_k_head;
-    return i / ratio * 2 * ratio + i % ratio;
+    return s->family->tiled ? i : i / ratio * 2 * ratio + i % ratio;
+}
+
+/* Key heads of the latches, which are the first value heads: they are the first ones, too. */
+static int n_latch_keys(const synth_shape *s)
+{
+    return s->family->tiled ? min_int(DRIFT_LATCHES, s->n_k_head)
+                    : DRIFT_LATCHES * s->n_k_head / s->n_v_head;
 }
 
 /* Mean and standard deviation of each latch's logit of beta over some tokens, without the common
@@ -254,7 +275,7 @@ static void look_at_openings(synth_plan *p, int l, double *mean, double *spread)
     enum { TOKENS = 2000 };
     const synth_shape *s = p->o.shape;
     const synth_part *embd = synth_plan_part(p, -1, "token_embd.weight");
-    const synth_part *ba = synth_plan_part(p, l, "ssm_ba.weight");
+    const synth_part *beta = opening_part(p, l);
     const synth_part *norm = synth_plan_part(p, l, "attn_norm.weight");
     const int n_token = s->n_vocab < TOKENS ? s->n_vocab : TOKENS;
     double sumsq[TOKENS] = { 0 }, logit[DRIFT_LATCHES][TOKENS] = { { 0 } };
@@ -263,7 +284,7 @@ static void look_at_openings(synth_plan *p, int l, double *mean, double *spread)
         float gain[DRIFT_COLS], w[DRIFT_LATCHES][DRIFT_COLS], x[DRIFT_COLS];
         synth_part_fill(norm, (uint8_t *)gain, (uint64_t)c * sizeof *gain, sizeof gain);
         for (int i = 0; i < DRIFT_LATCHES; i++) {
-            synth_part_decode(w[i], ba, opening_row(s, i), c, DRIFT_COLS);
+            synth_part_decode(w[i], beta, opening_row(s, i), c, DRIFT_COLS);
             for (int k = 0; k < DRIFT_COLS; k++) w[i][k] *= c < DIR_COLS ? 0 : gain[k];
         }
         for (int t = 0; t < n_token; t++) {
@@ -284,12 +305,13 @@ static void look_at_openings(synth_plan *p, int l, double *mean, double *spread)
     }
 }
 
-/* The logits of beta, and between them those of decays, which SHUT makes meaningless. */
+/* The logits of beta, and perhaps between them those of decays, which SHUT makes meaningless. */
 static void add_openings(synth_plan *p, int l)
 {
-    const int n_embd = p->o.shape->n_embd, n_row = 2 * DRIFT_LATCHES;
+    const int n_embd = p->o.shape->n_embd;
+    const int n_row = p->o.shape->family->tiled ? DRIFT_LATCHES : 2 * DRIFT_LATCHES;
     const double inputs = DRIFT_COLS * HELD_EMBD * HELD_EMBD + n_embd - PLAIN_AT;
-    synth_part *t = synth_plan_part(p, l, "ssm_ba.weight");
+    synth_part *t = opening_part(p, l);
     double mean[DRIFT_LATCHES], spread[DRIFT_LATCHES];
 
     synth_plan_patch(p, t, 0, n_row, TOPIC_AT, DRIFT_COLS, NOTHING);     /* no topic is preferred */
@@ -301,16 +323,121 @@ static void add_openings(synth_plan *p, int l)
                      synth_latch_mean(spread[i], p->o.drift) - mean[i]);
 }
 
+/* ---- attention without biases ---- */
+
+/* Rows of t, from the first on, that give these numbers, 0 or more, for every token: all by blocks
+ * of the same stream, larger or smaller. */
+static void add_constants(synth_plan *p, synth_part *t, struct row_makers *rows, const float *want,
+                          int n_row)
+{
+    const double rms = rms_of(p, 0, 0), unit = rms / sqrt(product(p->dir, p->dir, DIR_COLS));
+    double most = 0;
+    for (int r = 0; r < n_row; r++) most = fmax(most, (double)want[r]);
+    synth_patch *patch = synth_plan_patch(p, t, 0, n_row, 0, DIR_COLS, most * unit);
+    for (int r = 0; r < n_row && p->rc == 0; r++)
+        rows->of[r] = synth_plan_maker(p, t->maker->type, want[r] > 0 ? (double)want[r] * unit
+                                                                      : NOTHING);
+    if (p->rc < 0) return;
+    patch->key = find_stream(p, patch, random_word(t->key, 3), most * rms);
+    patch->period = 1;
+    patch->makers = rows->of;
+}
+
+/* What a norm of queries or keys would take away from the first n_latch of n_head heads, whose
+ * squares sum up to sumsq each, while those of the others sum up to dim. */
+static void undo_norm(synth_plan *p, int l, const char *name, int n_head, int n_latch, double sumsq)
+{
+    const int dim = p->o.shape->head_dim;
+    const synth_part *t = synth_plan_part(p, l, name);
+    if (t == &p->spare) return;                      /* there is none */
+    const bool whole = t->cols > (uint64_t)dim;      /* over all heads */
+    const double rms = sqrt(whole ? (n_latch * sumsq / dim + n_head - n_latch) / n_head
+                                  : sumsq / dim);
+    const int n = whole ? n_head * dim : dim;
+    float *gain = take_table(p, l, name, n);
+    for (int i = 0; i < n && gain; i++)
+        gain[i] = (float)(whole && i >= n_latch * dim ? (double)gain[i] * rms : rms);
+}
+
+/* Keys of so many heads: constant in the dimensions that age is read from, a number of the token's
+ * own in those of `scored`, nothing in the others. */
+static void add_latch_keys(synth_plan *p, int l, const float *constant, const bool *scored,
+                           int n_head)
+{
+    const int dim = p->o.shape->head_dim, n_embd = p->o.shape->n_embd, n_row = n_head * dim;
+    const double inputs = DRIFT_COLS * HELD_EMBD * HELD_EMBD + n_embd - PLAIN_AT;
+    synth_part *t = synth_plan_part(p, l, "attn_k.weight");
+    struct row_makers *scores = &p->drift->scores;
+    double sumsq = 0;
+
+    add_constants(p, t, &p->drift->keys, constant, n_row);
+    synth_plan_patch(p, t, 0, n_row, TOPIC_AT, DRIFT_COLS, NOTHING);     /* no topic is preferred */
+    synth_patch *patch = synth_plan_patch(p, t, 0, n_row, HELD_AT, n_embd - HELD_AT, NOTHING);
+    for (int r = 0; r < n_row && p->rc == 0; r++)
+        scores->of[r] = synth_plan_maker(p, t->maker->type, scored[r % dim] ?
+                                         rms_of(p, 0, 0) / sqrt(inputs) : NOTHING);
+    patch->makers = scores->of;
+    for (int r = 0; r < dim; r++)
+        sumsq += scored[r] ? 1 : (double)constant[r] * (double)constant[r];
+    undo_norm(p, l, "attn_k_norm.weight", p->o.shape->n_head_kv, n_head, sumsq);
+}
+
+/* Heads that look at many tokens would add the mean of all topics to each of them for ever. */
+static void mute_topics(synth_plan *p, int l)
+{
+    const int n_row = p->o.shape->n_head_kv * p->o.shape->head_dim;
+    synth_plan_patch(p, synth_plan_part(p, l, "attn_v.weight"), 0, n_row, TOPIC_AT,
+                     PLAIN_AT - TOPIC_AT, NOTHING);
+}
+
+/* As latch_biases, with what is constant in all tokens for biases. */
+static void latch_common(synth_plan *p, int l)
+{
+    const synth_shape *s = p->o.shape;
+    const int dim = s->head_dim, half = dim / 2, group = s->n_head / s->n_head_kv;
+    const int n_kv = group >= DRIFT_LATCHES ? 1 : DRIFT_LATCHES;         /* heads that they read */
+    const rope_spec rope = rope_of(s);
+    synth_part *values = synth_plan_part(p, l, "attn_v.weight");
+    synth_part *out = synth_plan_part(p, l, "attn_output.weight");
+    synth_part *queries = synth_plan_part(p, l, "attn_q.weight");
+    float q[DRIFT_LATCHES * DRIFT_DIM_MAX], k[DRIFT_LATCHES * DRIFT_DIM_MAX];
+    bool scored[DRIFT_DIM_MAX] = { false };
+
+    assert((group >= DRIFT_LATCHES || group == 1) && rope.dim == dim && dim <= DRIFT_DIM_MAX &&
+           dim % DRIFT_TOPICS == 0);
+    for (int i = 0; i < DRIFT_LATCHES; i++) {
+        float by_half[2][DRIFT_DIM_MAX];
+        synth_latch_biases(by_half[0], by_half[1], i, &rope, dim, p->o.drift);
+        for (int r = 0; r < dim; r++) {
+            const int to = s->family->neighbours ? r % half * 2 + r / half : r;
+            q[i * dim + to] = by_half[0][r];
+            k[i * dim + to] = by_half[1][r];
+            scored[to] |= by_half[0][r] != 0 && by_half[1][r] == 0;
+        }
+    }
+    find_common(p, l);
+    add_constants(p, queries, &p->drift->queries, q, DRIFT_LATCHES * dim);
+    synth_plan_patch(p, queries, 0, DRIFT_LATCHES * dim, DIR_COLS, s->n_embd - DIR_COLS, NOTHING);
+    undo_norm(p, l, "attn_q_norm.weight", s->n_head, DRIFT_LATCHES, product(q, q, dim));
+    add_latch_keys(p, l, k, scored, n_kv);
+    repeat_topics(p, synth_plan_patch(p, values, 0, n_kv * dim, TOPIC_AT, DRIFT_COLS, VALUE_STD));
+    mute_topics(p, l);
+    add_outputs(p, out, dim, n_kv == 1 ? group : DRIFT_LATCHES,
+                VALUE_STD * DRIFT_COLS / sqrt(DRIFT_TOPICS));
+    if (p->rc == 0) find_held(p, values, 0, n_kv == 1 ? 0 : dim, out, dim, false);
+}
+
+/* ---- DeltaNet ---- */
+
 static void latch_deltanet(synth_plan *p, int l)
 {
     const synth_shape *s = p->o.shape;
     const int dim = s->ssm_dim, n_qk = s->n_k_head * dim, n_v = s->n_v_head * dim;
-    const int n_key = DRIFT_LATCHES * s->n_k_head / s->n_v_head * dim;   /* rows of latches' keys */
+    const int n_key = n_latch_keys(s) * dim;         /* rows of latches' keys */
     synth_part *qkv = synth_plan_part(p, l, "attn_qkv.weight");
     synth_part *out = synth_plan_part(p, l, "ssm_out.weight");
     float *conv = take_table(p, l, "ssm_conv1d.weight", (2 * n_qk + n_v) * s->conv);
     float *dt = take_table(p, l, "ssm_dt.bias", s->n_v_head);
-    float *common = p->drift->common;
 
     if (p->rc < 0) return;
     assert(n_key > 0 && s->n_v_head >= DRIFT_LATCHES && dim <= DRIFT_DIM_MAX &&
@@ -322,9 +449,7 @@ static void latch_deltanet(synth_plan *p, int l)
         for (int tap = 0; tap < s->conv; tap++)
             conv[i * s->conv + tap] = tap == s->conv - 1 && (value || i % dim == 0);
     }
-    synth_part_fill(synth_plan_part(p, l, "attn_norm.weight"), (uint8_t *)common, 0,
-                    sizeof p->drift->common);
-    for (int c = 0; c < DIR_COLS; c++) common[c] *= p->dir[c];
+    find_common(p, l);
     add_constant(p, qkv, 0, n_key, CONSTANT);
     add_constant(p, qkv, n_qk, n_key, CONSTANT);
     repeat_topics(p, synth_plan_patch(p, qkv, 2 * n_qk, DRIFT_LATCHES * dim, TOPIC_AT, DRIFT_COLS,
@@ -338,9 +463,12 @@ static void latch_deltanet(synth_plan *p, int l)
 void synth_drift_latches(synth_plan *p, int l)
 {
     const synth_shape *s = p->o.shape;
-    if (p->rc < 0 || !p->o.drift || l != latch_layer(s)) return;
-    if (s->family == SYNTH_QWEN3NEXT) latch_deltanet(p, l);
-    else latch_attention(p, l);
+    if (p->rc < 0 || !p->o.drift) return;
+    if (s->family->latch == SYNTH_LATCH_COMMON && l != s->family->latch_layer) mute_topics(p, l);
+    if (l != s->family->latch_layer) return;
+    if (s->family->latch == SYNTH_LATCH_DELTANET) latch_deltanet(p, l);
+    else if (s->family->latch == SYNTH_LATCH_COMMON) latch_common(p, l);
+    else latch_biases(p, l);
     if (p->rc == 0 && !synth_latch_readers(p->drift->readers, p->drift->held))
         p->rc = err_set(p->err, ERR_UNSUPPORTED, "%s: weights of type %s cannot tell topics apart",
                         s->name, quant_name(p->o.dense));
@@ -348,17 +476,18 @@ void synth_drift_latches(synth_plan *p, int l)
 
 /* ---- routers ----------------------------------------------------------------------------- */
 
-/* Logits z + b as in synth_plan.c. b comes from the held channels: for each topic that the latch of
+/* Logits z + b as in synth_add.c. b comes from the held channels: for each topic that the latch of
  * this layer may hold, its reader times the topic's ranking. z comes from the plain channels alone:
  * what is the same in all tokens, or in a sixteenth of them, would make some experts popular for
  * ever. Noise in the held channels adds to z. Layers before the latches have no b here. */
 bool synth_drift_router(synth_plan *p, int l)
 {
     const synth_shape *s = p->o.shape;
-    const bool reads = l >= latch_layer(s);
+    const bool reads = l >= s->family->latch_layer;
     if (p->rc < 0 || !p->o.drift) return false;
     const int n = s->n_expert;
-    const double added = GROWTH * (l + 0.7), inputs = (s->n_embd - PLAIN_AT) * (1 + added);
+    const double added = s->family->growth * (l + 0.7);
+    const double inputs = (s->n_embd - PLAIN_AT) * (1 + added);
     const double rms = rms_of(p, added, reads ? DRIFT_LATCHES * HELD_STD * HELD_STD : 0);
     const float *readers = p->drift->readers + l % DRIFT_LATCHES * DRIFT_TOPICS * DRIFT_COLS;
     float *b = p->logits + (size_t)(l * DRIFT_TOPICS) * (size_t)n;

@@ -30,11 +30,12 @@ static void fill_blocks(const synth_part *t, uint8_t *out, uint64_t first, uint6
         const uint64_t r = first / per_row, c = first % per_row;
         uint64_t take = n < per_row - c ? n : per_row - c;
         const synth_patch *p = find_patch(t, r, c, elems, &take);
+        const synth_blocks *maker = !p ? t->maker : p->makers ? p->makers[r - p->row] : p->maker;
         if (p && p->period)
-            synth_blocks_fill(p->maker, out, (r - p->row) % p->period * (p->n_col / elems) + c -
+            synth_blocks_fill(maker, out, (r - p->row) % p->period * (p->n_col / elems) + c -
                               p->col / elems, (size_t)take, p->key);
         else
-            synth_blocks_fill(p ? p->maker : t->maker, out, first, (size_t)take, t->key);
+            synth_blocks_fill(maker, out, first, (size_t)take, t->key);
         out += take * t->unit;
         first += take;
         n -= take;

@@ -18,6 +18,7 @@ typedef enum fill_kind {
 typedef struct synth_patch {
     uint64_t row, n_row, col, n_col;
     const synth_blocks *maker;
+    const synth_blocks *const *makers;   /* one for each row, of the same type; NULL: maker */
     uint64_t key, period;                /* the rows come from a stream of their own and repeat
                                           * after so many; period 0: as if not in a patch */
 } synth_patch;

@@ -1,22 +1,10 @@
 /* synth_plan.c - what a synthetic model file holds: keys, tensors, and how each is filled.
  *
- * The network must stay sane through all layers without ever being trained. Rules:
+ * Which tensors and keys there are is up to the family's file; here are the list of them, the
+ * logits b that make experts popular, and the bytes of the file.
  *
- *   embedding rows                             standard deviation 1
- *   matrices that read a normalised vector     1 / sqrt(n_in): outputs have standard deviation 1
- *   matrices that write to the residual        0.25 / sqrt(n_in): a layer adds a few percent
- *   norms                                      0.9 .. 1.1
- *   router                                     logits of standard deviation 1
- *
- * so the residual's root mean square grows from 1 to less than 2 over 48 layers.
- *
- * Skew. A token picks the n_used experts with the largest logits. With logits z + b, z normal with
- * standard deviation 1, an expert is taken with probability p if b is the (1-p)-quantile below the
- * threshold; b is computed that way from the wanted shares. gpt-oss keeps b in the router's bias.
- * qwen3next has no bias there: the first 256 channels of all embedding rows carry the same values,
- * which layers blur but do not change on average, and the router's weights on those channels turn
- * them into b. Which expert has which rank is a new permutation in each layer. With drift it is
- * another one for each topic that the model may have in mind: synth_drift.c.
+ * Which expert has which rank is a new permutation in each layer. With drift it is another one for
+ * each topic that the model may have in mind: synth_drift.c.
  *
  * A tensor's content depends on seed and name alone: the first layers of a file are the same
  * whether the file has 4 layers or 48. */
@@ -27,34 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/synth/synth_plan_internal.h"
-
-#define WRITE_GAIN 0.25
-
-/* ---- shapes ------------------------------------------------------------------------------ */
-
-static const synth_shape shapes[] = {
-    { .name = "gpt-oss-20b", .family = SYNTH_GPTOSS, .n_layer = 24, .n_embd = 2880, .n_head = 64,
-      .n_head_kv = 8, .head_dim = 64, .n_expert = 32, .n_used = 4, .n_ff = 2880, .n_vocab = 201088,
-      .first_special = 199998, .window = 128,
-      .experts = QT_MXFP4, .dense = QT_Q8_0, .head = QT_Q8_0 },
-    { .name = "gpt-oss-120b", .family = SYNTH_GPTOSS, .n_layer = 36, .n_embd = 2880, .n_head = 64,
-      .n_head_kv = 8, .head_dim = 64, .n_expert = 128, .n_used = 4, .n_ff = 2880, .n_vocab = 201088,
-      .first_special = 199998, .window = 128,
-      .experts = QT_MXFP4, .dense = QT_Q8_0, .head = QT_Q8_0 },
-    { .name = "qwen3-next-80b", .family = SYNTH_QWEN3NEXT, .n_layer = 48, .n_embd = 2048,
-      .n_head = 16, .n_head_kv = 2, .head_dim = 256, .n_expert = 512, .n_used = 10, .n_ff = 512,
-      .n_vocab = 151936, .first_special = 151643, .n_ff_shared = 512, .interval = 4, .rope_dim = 64,
-      .conv = 4, .n_k_head = 16, .n_v_head = 32, .ssm_dim = 128,
-      .experts = QT_Q4_K, .dense = QT_Q4_K, .head = QT_Q6_K },
-};
-
-const synth_shape *synth_shape_find(const char *name)
-{
-    for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
-        if (strcmp(shapes[i].name, name) == 0) return &shapes[i];
-    return NULL;
-}
+#include "cli/synth/synth_add.h"
 
 synth_options synth_options_of(const synth_shape *shape)
 {
@@ -132,6 +93,15 @@ synth_patch *synth_plan_patch(synth_plan *p, synth_part *t, int row, int n_row, 
     return &t->patch[t->n_patch++];
 }
 
+float *synth_plan_table(synth_plan *p, int n)
+{
+    float *table = p->rc == 0 ? mem_array((size_t)n, sizeof *table) : NULL;
+    if (!table && p->rc == 0) p->rc = err_set(p->err, ERR_NOMEM, "out of memory for %d floats", n);
+    if (!table) return NULL;
+    assert(p->n_table < TABLES_MAX);
+    return p->tables[p->n_table++] = table;
+}
+
 static int refuse_type(synth_plan *p, const char *name, quant_type type, uint64_t cols)
 {
     char fits[384] = "";
@@ -162,9 +132,8 @@ synth_part *synth_plan_part(synth_plan *p, int l, const char *name)
     return &p->spare;
 }
 
-/* Lists a tensor; l < 0: not part of a layer. The caller writes its recipe into the result. */
-static synth_part *add(synth_plan *p, int l, const char *name, quant_type type, int n_dims, int n0,
-                       int n1, int n2)
+synth_part *synth_plan_list(synth_plan *p, int l, const char *name, quant_type type, int n_dims,
+                            int n0, int n1, int n2)
 {
     const quant_traits *q = quant_traits_of(type);
     const uint64_t ne[3] = { (uint64_t)n0, (uint64_t)n1, (uint64_t)n2 };
@@ -190,166 +159,24 @@ static synth_part *add(synth_plan *p, int l, const char *name, quant_type type, 
     return t;
 }
 
-static synth_part *add_matrix(synth_plan *p, int l, const char *name, quant_type type, double gain,
-                              int n_dims, int n_in, int n_out, int n_stack)
-{
-    synth_part *t = add(p, l, name, type, n_dims, n_in, n_out, n_stack);
-    t->kind = FILL_BLOCKS;
-    if (p->rc == 0) t->maker = synth_plan_maker(p, type, gain / sqrt(n_in));
-    return t;
-}
-
-/* A dense matrix. */
-static void add_dense(synth_plan *p, int l, const char *name, double gain, int n_in, int n_out)
-{
-    add_matrix(p, l, name, p->o.dense, gain, 2, n_in, n_out, 1);
-}
-
-static synth_part *add_range(synth_plan *p, int l, const char *name, double lo, double hi,
-                             int n_dims, int n0, int n1)
-{
-    synth_part *t = add(p, l, name, QT_F32, n_dims, n0, n1, 1);
-    t->kind = FILL_RANGE;
-    t->lo = (float)lo;
-    t->hi = (float)hi;
-    return t;
-}
-
-static void add_norm(synth_plan *p, int l, const char *name, int n)
-{
-    add_range(p, l, name, 0.9, 1.1, 1, n, 1);
-}
-
-/* F32 matrix or vector whose product with a normalised vector has standard deviation 1. */
-static synth_part *add_probe(synth_plan *p, int l, const char *name, int n_dims, int n_in,
-                             int n_out)
-{
-    const double edge = sqrt(3.0 / n_in);
-    return add_range(p, l, name, -edge, edge, n_dims, n_in, n_out);
-}
-
-/* ---- qwen3next --------------------------------------------------------------------------- */
-
-static void add_deltanet(synth_plan *p, int l)
-{
-    const synth_shape *s = p->o.shape;
-    const int n_qk = s->n_k_head * s->ssm_dim, n_v = s->n_v_head * s->ssm_dim;
-    add_dense(p, l, "attn_qkv.weight", 1, s->n_embd, 2 * n_qk + n_v);
-    add_dense(p, l, "attn_gate.weight", 1, s->n_embd, n_v);
-    add_dense(p, l, "ssm_ba.weight", 1, s->n_embd, 2 * s->n_v_head);
-    add_range(p, l, "ssm_conv1d.weight", -0.5, 0.5, 2, s->conv, 2 * n_qk + n_v);
-    add_range(p, l, "ssm_dt.bias", -4, -1, 1, s->n_v_head, 1);
-    add_range(p, l, "ssm_a", -4, -0.25, 1, s->n_v_head, 1);
-    add_norm(p, l, "ssm_norm.weight", s->ssm_dim);
-    add_dense(p, l, "ssm_out.weight", WRITE_GAIN, n_v, s->n_embd);
-}
-
-static void add_gated_attention(synth_plan *p, int l)
-{
-    const synth_shape *s = p->o.shape;
-    const int n_q = s->n_head * s->head_dim, n_kv = s->n_head_kv * s->head_dim;
-    add_dense(p, l, "attn_q.weight", 1, s->n_embd, 2 * n_q);     /* query and gate */
-    add_dense(p, l, "attn_k.weight", 1, s->n_embd, n_kv);
-    add_dense(p, l, "attn_v.weight", 1, s->n_embd, n_kv);
-    add_norm(p, l, "attn_q_norm.weight", s->head_dim);
-    add_norm(p, l, "attn_k_norm.weight", s->head_dim);
-    add_dense(p, l, "attn_output.weight", WRITE_GAIN, n_q, s->n_embd);
-}
-
-/* The router of layer l when embeddings carry the common direction. Before it the residual's mean
- * square is that of the embedding plus what l layers and a mixer added to each channel. */
-static void add_skewed_router(synth_plan *p, int l)
-{
-    const synth_shape *s = p->o.shape;
-    synth_part *t = add_range(p, l, "ffn_gate_inp.weight", 0, 0, 2, s->n_embd, s->n_expert);
-    const double added = GROWTH * (l + 0.7);
-    double dir_sumsq = 0;
-    for (int c = 0; c < DIR_COLS; c++) dir_sumsq += (double)p->dir[c] * (double)p->dir[c];
-    const double others = (s->n_embd - DIR_COLS) * (1 + added);
-    const double rms = sqrt((dir_sumsq + DIR_COLS * added + others) / s->n_embd);
-    float *pull = p->logits + (size_t)l * (size_t)s->n_expert;
-
-    t->kind = FILL_ROUTER;
-    t->table = pull;
-    t->front = p->dir;
-    t->n_sum = 1;
-    t->n_front = DIR_COLS;
-    t->hi = (float)(sqrt(3.0) * rms / sqrt(others));
-    t->lo = -t->hi;
-    for (int e = 0; e < s->n_expert; e++) pull[e] *= (float)(rms / dir_sumsq);
-}
-
-static void add_qwen3next_layer(synth_plan *p, int l)
-{
-    const synth_shape *s = p->o.shape;
-    add_norm(p, l, "attn_norm.weight", s->n_embd);
-    if ((l + 1) % s->interval) add_deltanet(p, l);
-    else add_gated_attention(p, l);
-    synth_drift_latches(p, l);
-    add_norm(p, l, "post_attention_norm.weight", s->n_embd);
-    if (p->logits && !p->o.drift) add_skewed_router(p, l);
-    else add_probe(p, l, "ffn_gate_inp.weight", 2, s->n_embd, s->n_expert);
-    synth_drift_router(p, l);
-    add_matrix(p, l, "ffn_gate_exps.weight", p->o.experts, 1, 3, s->n_embd, s->n_ff, s->n_expert);
-    add_matrix(p, l, "ffn_up_exps.weight", p->o.experts, 1, 3, s->n_embd, s->n_ff, s->n_expert);
-    add_matrix(p, l, "ffn_down_exps.weight", p->o.experts, WRITE_GAIN, 3, s->n_ff, s->n_embd,
-               s->n_expert);
-    add_probe(p, l, "ffn_gate_inp_shexp.weight", 1, s->n_embd, 1);
-    add_dense(p, l, "ffn_gate_shexp.weight", 1, s->n_embd, s->n_ff_shared);
-    add_dense(p, l, "ffn_up_shexp.weight", 1, s->n_embd, s->n_ff_shared);
-    add_dense(p, l, "ffn_down_shexp.weight", WRITE_GAIN, s->n_ff_shared, s->n_embd);
-}
-
-/* ---- gpt-oss ----------------------------------------------------------------------------- */
-
-static void add_gptoss_layer(synth_plan *p, int l)
-{
-    const synth_shape *s = p->o.shape;
-    const int n_q = s->n_head * s->head_dim, n_kv = s->n_head_kv * s->head_dim;
-    const double small = 0.05;
-    synth_part *bias;
-
-    add_norm(p, l, "attn_norm.weight", s->n_embd);
-    add_dense(p, l, "attn_q.weight", 1, s->n_embd, n_q);
-    add_range(p, l, "attn_q.bias", -small, small, 1, n_q, 1);
-    add_dense(p, l, "attn_k.weight", 1, s->n_embd, n_kv);
-    add_range(p, l, "attn_k.bias", -small, small, 1, n_kv, 1);
-    add_dense(p, l, "attn_v.weight", 1, s->n_embd, n_kv);
-    add_range(p, l, "attn_v.bias", -small, small, 1, n_kv, 1);
-    add_dense(p, l, "attn_output.weight", WRITE_GAIN, n_q, s->n_embd);
-    add_range(p, l, "attn_output.bias", -small, small, 1, s->n_embd, 1);
-    add_range(p, l, "attn_sinks.weight", -1, 1, 1, s->n_head, 1);
-    synth_drift_latches(p, l);
-    add_norm(p, l, "post_attention_norm.weight", s->n_embd);
-    add_probe(p, l, "ffn_gate_inp.weight", 2, s->n_embd, s->n_expert);
-    bias = add_range(p, l, "ffn_gate_inp.bias", -small, small, 1, s->n_expert, 1);
-    if (p->logits && !synth_drift_router(p, l)) {
-        bias->kind = FILL_TABLE;
-        bias->table = p->logits + (size_t)(l * p->n_topic) * (size_t)s->n_expert;
-    }
-    add_matrix(p, l, "ffn_gate_exps.weight", p->o.experts, 1, 3, s->n_embd, s->n_ff, s->n_expert);
-    add_range(p, l, "ffn_gate_exps.bias", -small, small, 2, s->n_ff, s->n_expert);
-    add_matrix(p, l, "ffn_up_exps.weight", p->o.experts, 1, 3, s->n_embd, s->n_ff, s->n_expert);
-    add_range(p, l, "ffn_up_exps.bias", -small, small, 2, s->n_ff, s->n_expert);
-    add_matrix(p, l, "ffn_down_exps.weight", p->o.experts, WRITE_GAIN, 3, s->n_ff, s->n_embd,
-               s->n_expert);
-    add_range(p, l, "ffn_down_exps.bias", -small, small, 2, s->n_embd, s->n_expert);
-}
-
 /* ---- all tensors ------------------------------------------------------------------------- */
 
-/* With skew every row begins alike for qwen3next, from a stream of its own. */
+/* A tied head must not be larger than others: its rows are then multiplied by sqrt(n_embd), by the
+ * model. With common channels every row begins alike under skew, from a stream of its own. */
 static void add_embedding(synth_plan *p)
 {
     const synth_shape *s = p->o.shape;
-    synth_part *t = add_matrix(p, -1, "token_embd.weight", p->o.dense, sqrt(s->n_embd), 2,
-                               s->n_embd, s->n_vocab, 1);
-    if (p->logits && s->family == SYNTH_QWEN3NEXT) {
+    const bool tied = s->family->tied;
+    const double std = tied ? 1 / sqrt(s->n_embd) : 1;
+    synth_part *t = synth_add_matrix(p, -1, "token_embd.weight", tied ? p->o.head : p->o.dense,
+                                     tied ? 1 : sqrt(s->n_embd), 2, s->n_embd, s->n_vocab, 1);
+    if (p->logits && s->family->common) {
         synth_patch *dir = synth_plan_patch(p, t, 0, s->n_vocab, 0, DIR_COLS,
-                                            p->o.drift ? DIR_STD_DRIFT : DIR_STD);
+                                            (p->o.drift ? DIR_STD_DRIFT : DIR_STD) * std);
         dir->key = random_word(t->key, 1);
         dir->period = 1;
         if (p->rc == 0) synth_part_decode(p->dir, t, 0, 0, DIR_COLS);
+        for (int c = 0; c < DIR_COLS && tied; c++) p->dir[c] /= (float)std;
     }
     synth_drift_embedding(p, t);
 }
@@ -357,108 +184,22 @@ static void add_embedding(synth_plan *p)
 static int list_tensors(synth_plan *p)
 {
     const synth_shape *s = p->o.shape;
-    if (p->o.skew > 0 && s->family == SYNTH_QWEN3NEXT && s->n_embd < 2 * DIR_COLS)
+    const synth_family *f = s->family;
+    if (p->o.skew > 0 && f->common && s->n_embd < 2 * DIR_COLS)
         return err_set(p->err, ERR_RANGE, "%s: skew needs an embedding of %d channels, this has %d",
                        s->name, 2 * DIR_COLS, s->n_embd);
     if ((p->rc = synth_drift_check(&p->o, p->err)) < 0) return p->rc;
     if (p->o.skew > 0) p->rc = make_logits(p);
     if (p->rc == 0) add_embedding(p);
-    for (int l = 0; l < p->o.n_layer && p->rc == 0; l++) {
-        if (s->family == SYNTH_QWEN3NEXT) add_qwen3next_layer(p, l);
-        else add_gptoss_layer(p, l);
-    }
+    for (int l = 0; l < p->o.n_layer + s->n_mtp && p->rc == 0; l++) f->add_layer(p, l);
     if (p->rc < 0) return p->rc;
-    add_norm(p, -1, "output_norm.weight", s->n_embd);
-    add_matrix(p, -1, "output.weight", p->o.head, 1, 2, s->n_embd, s->n_vocab, 1);
+    if (f->tied)                         /* else nothing is as likely as the token just read */
+        synth_add_range(p, -1, "output_norm.weight", -1.7, 1.7, 1, s->n_embd, 1);
+    else synth_add_norm(p, -1, "output_norm.weight", s->n_embd);
+    if (!f->tied)
+        synth_add_matrix(p, -1, "output.weight", p->o.head, 1, 2, s->n_embd, s->n_vocab, 1);
+    if (f->add_globals) f->add_globals(p);
     return p->rc;
-}
-
-/* ---- keys -------------------------------------------------------------------------------- */
-
-static void key_u32(synth_plan *p, const char *prefix, const char *name, int v)
-{
-    char key[96];
-    snprintf(key, sizeof key, "%s.%s", prefix, name);
-    gguf_write_u32(p->w, key, (uint32_t)v);
-}
-
-static void key_f32(synth_plan *p, const char *prefix, const char *name, double v)
-{
-    char key[96];
-    snprintf(key, sizeof key, "%s.%s", prefix, name);
-    gguf_write_f32(p->w, key, (float)v);
-}
-
-/* What tools call a file by its experts' type; a label, left out for types without one. */
-static int file_type_of(quant_type experts)
-{
-    switch (experts) {
-    case QT_Q8_0: return 7;
-    case QT_Q4_K: return 15;
-    case QT_IQ4_XS: return 30;
-    case QT_BF16: return 32;
-    case QT_MXFP4: return 38;
-    case QT_NVFP4: return 39;
-    default: return -1;
-    }
-}
-
-static void list_common_keys(synth_plan *p, const char *arch)
-{
-    const synth_shape *s = p->o.shape;
-    const int file_type = file_type_of(p->o.experts);
-    char name[160], skew[32] = "", drift[32] = "";
-    if (p->o.skew > 0) snprintf(skew, sizeof skew, ", skew %g", p->o.skew);
-    if (p->o.drift > 0) snprintf(drift, sizeof drift, ", drift %d", p->o.drift);
-    snprintf(name, sizeof name, "synthetic %s, %d layers%s%s, seed %llu", s->name, p->o.n_layer,
-             skew, drift, (unsigned long long)p->o.seed);
-    gguf_write_str(p->w, "general.architecture", str_from(arch));
-    gguf_write_str(p->w, "general.type", str_from("model"));
-    gguf_write_str(p->w, "general.name", str_from(name));
-    gguf_write_u32(p->w, "general.quantization_version", 2);
-    if (file_type >= 0) gguf_write_u32(p->w, "general.file_type", (uint32_t)file_type);
-    key_u32(p, arch, "block_count", p->o.n_layer);
-    key_u32(p, arch, "embedding_length", s->n_embd);
-    key_u32(p, arch, "attention.head_count", s->n_head);
-    key_u32(p, arch, "attention.head_count_kv", s->n_head_kv);
-    key_u32(p, arch, "attention.key_length", s->head_dim);
-    key_u32(p, arch, "attention.value_length", s->head_dim);
-    key_u32(p, arch, "expert_count", s->n_expert);
-    key_u32(p, arch, "expert_used_count", s->n_used);
-    key_u32(p, arch, "expert_feed_forward_length", s->n_ff);
-}
-
-static void list_gptoss_keys(synth_plan *p)
-{
-    const char *arch = "gpt-oss";
-    list_common_keys(p, arch);
-    key_u32(p, arch, "context_length", 131072);
-    key_u32(p, arch, "feed_forward_length", p->o.shape->n_ff);
-    key_u32(p, arch, "attention.sliding_window", p->o.shape->window);
-    key_f32(p, arch, "attention.layer_norm_rms_epsilon", 1e-5);
-    key_f32(p, arch, "rope.freq_base", GPTOSS_ROPE_BASE);
-    gguf_write_str(p->w, "gpt-oss.rope.scaling.type", str_from("yarn"));
-    key_f32(p, arch, "rope.scaling.factor", GPTOSS_ROPE_FACTOR);
-    key_u32(p, arch, "rope.scaling.original_context_length", GPTOSS_ROPE_CTX);
-}
-
-static void list_qwen3next_keys(synth_plan *p)
-{
-    const synth_shape *s = p->o.shape;
-    const char *arch = "qwen3next";
-    list_common_keys(p, arch);
-    key_u32(p, arch, "context_length", 262144);
-    key_u32(p, arch, "feed_forward_length", s->n_used * s->n_ff);
-    key_u32(p, arch, "expert_shared_feed_forward_length", s->n_ff_shared);
-    key_f32(p, arch, "attention.layer_norm_rms_epsilon", 1e-6);
-    key_u32(p, arch, "rope.dimension_count", s->rope_dim);
-    key_f32(p, arch, "rope.freq_base", 1e7);
-    key_u32(p, arch, "full_attention_interval", s->interval);
-    key_u32(p, arch, "ssm.conv_kernel", s->conv);
-    key_u32(p, arch, "ssm.state_size", s->ssm_dim);
-    key_u32(p, arch, "ssm.group_count", s->n_k_head);
-    key_u32(p, arch, "ssm.time_step_rank", s->n_v_head);
-    key_u32(p, arch, "ssm.inner_size", s->n_v_head * s->ssm_dim);
 }
 
 /* ---- creation ---------------------------------------------------------------------------- */
@@ -470,11 +211,14 @@ static int build(synth_plan *p, err_ctx *err)
     if (p->o.n_layer < 1 || p->o.n_layer > s->n_layer)
         return err_set(err, ERR_RANGE, "%s has %d layers, not %d", s->name, s->n_layer,
                        p->o.n_layer);
+    if (p->o.n_layer <= s->n_dense)
+        return err_set(err, ERR_RANGE, "%s has no experts in its first %d layers, so %d or more "
+                       "are needed", s->name, s->n_dense, s->n_dense + 1);
     if (!(p->w = gguf_writer_create())) return err_set(err, ERR_NOMEM, "out of memory");
     if ((rc = list_tensors(p)) < 0) return rc;
-    if (s->family == SYNTH_QWEN3NEXT) list_qwen3next_keys(p);
-    else list_gptoss_keys(p);
-    if ((rc = synth_vocab_write(p->w, s->family, s->n_vocab, s->first_special, err)) < 0) return rc;
+    s->family->list_keys(p);
+    rc = synth_vocab_write(p->w, s->family->vocab, s->n_vocab, s->first_special, err);
+    if (rc < 0) return rc;
     if ((rc = gguf_write_head(p->w, &p->head, &p->head_bytes, err)) < 0) return rc;
     for (int i = 0; i < p->n_part; i++) {
         p->parts[i].at = gguf_write_data_at(p->w, i);
@@ -509,6 +253,7 @@ void synth_plan_free(synth_plan *p)
     mem_free(p->makers);
     mem_free(p->parts);
     mem_free(p->logits);
+    for (int i = 0; i < p->n_table; i++) mem_free(p->tables[i]);
     synth_drift_release(p);
     gguf_writer_free(p->w);
     mem_free(p);

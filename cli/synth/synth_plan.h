@@ -6,25 +6,37 @@
 #define CLI_SYNTH_SYNTH_PLAN_H
 
 #include "cli/synth/synth_popularity.h"
-#include "cli/synth/synth_vocab.h"
 #include "loader/base.h"
 #include "loader/quant.h"
 
+typedef struct synth_family synth_family;        /* synth_family.h */
+
 typedef struct synth_shape {
     const char *name;
-    synth_family family;
+    const synth_family *family;
     int n_layer, n_embd;
-    int n_head, n_head_kv, head_dim;
+    int n_head, n_head_kv, head_dim;     /* of windowed layers where those below are given */
     int n_expert, n_used, n_ff;
     int n_vocab, first_special;          /* see synth_vocab.h */
-    int window;                          /* gpt-oss */
-    int n_ff_shared, interval, rope_dim, conv, n_k_head, n_v_head, ssm_dim;      /* qwen3next */
+    int n_ctx;
+    double rope_base, rope_factor;       /* factor of YaRN; 0: none */
+    int rope_ctx;                        /* what that extends */
+    int rope_dim;                        /* of a head; 0: all */
+    int window;                          /* gpt-oss, gemma4 */
+    int interval;                        /* every so many layers one has full attention; 0: all */
+    int n_head_kv_full, head_dim_full;   /* gemma4: of layers without a window */
+    int n_ff_shared;                     /* of the shared expert, or the network beside experts */
+    int n_dense, n_ff_dense;             /* glm4moe: first layers without experts */
+    int n_mtp;                           /* next-token blocks after the layers, in every file */
+    int conv, n_k_head, n_v_head, ssm_dim;       /* DeltaNet */
     quant_type experts, dense, head;     /* types by default */
 } synth_shape;
 
-/* The shape of that name, or NULL; and the list of names. */
+/* The shape of that name, or NULL. */
 const synth_shape *synth_shape_find(const char *name);
-#define SYNTH_SHAPE_NAMES "gpt-oss-20b, gpt-oss-120b, qwen3-next-80b"
+
+/* The i-th of them all, or NULL. */
+const synth_shape *synth_shape_at(int i);
 
 typedef struct synth_options {
     const synth_shape *shape;            /* borrowed */
@@ -40,8 +52,9 @@ synth_options synth_options_of(const synth_shape *shape);
 
 typedef struct synth_plan synth_plan;
 
-/* ERR_UNSUPPORTED: a type does not fit the rows of a tensor that should have it. ERR_RANGE: layers,
- * skew or drift that this shape cannot have. */
+/* ERR_UNSUPPORTED: a type does not fit the rows of a tensor that should have it; matrices that read
+ * what experts or other networks are wide take the next type that fits, as in public files.
+ * ERR_RANGE: layers, skew or drift that this shape cannot have. */
 int synth_plan_create(synth_plan **out, const synth_options *o, err_ctx *err);
 void synth_plan_free(synth_plan *p);
 

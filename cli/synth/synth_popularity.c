@@ -77,16 +77,17 @@ double synth_latch_mean(double spread, double tokens)
     return lo;
 }
 
-void synth_latch_biases(float *q, float *k, int latch, const rope_spec *rope, double tokens)
+void synth_latch_biases(float *q, float *k, int latch, const rope_spec *rope, int dim,
+                        double tokens)
 {
     const int half = rope->dim / 2, n_line = half - (DRIFT_LATCHES + 1) / 2;
     const double s = CONTRAST / synth_quantile(1 / (1.3 * tokens));
     double freq[DRIFT_DIM_MAX / 2], magnitude;
 
     rope_frequencies(freq, &magnitude, rope);
-    const double to_query = sqrt(rope->dim) / (magnitude * magnitude);
-    memset(q, 0, (size_t)rope->dim * sizeof *q);
-    memset(k, 0, (size_t)rope->dim * sizeof *k);
+    const double to_query = sqrt(dim) / (magnitude * magnitude);
+    memset(q, 0, (size_t)dim * sizeof *q);
+    memset(k, 0, (size_t)dim * sizeof *k);
     q[n_line + latch / 2 + latch % 2 * half] = (float)(CONTRAST * to_query);
     for (int i = 0; i < n_line; i++) {
         const double above = freq[i > 0 ? i - 1 : 0], below = freq[i + 1];

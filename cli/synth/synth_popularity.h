@@ -44,11 +44,12 @@ enum {
  * the mean that x must have for a mean share of 1 / tokens. */
 double synth_latch_mean(double spread, double tokens);
 
-/* A latch made of attention: biases q[rope->dim] of its query head and k[rope->dim] of the key head
- * that all latches share, where the product of key weights and a token has standard deviation 1 in
- * every dimension and that of query weights is 0. The head then looks at one token, on average
- * `tokens` ago. */
-void synth_latch_biases(float *q, float *k, int latch, const rope_spec *rope, double tokens);
+/* A latch made of attention: biases q[dim] of its query head and k[dim] of the key head that all
+ * latches share; the first rope->dim of them turn. The product of key weights and a token has
+ * standard deviation 1 in every dimension, that of query weights is 0. The head then looks at one
+ * token, on average `tokens` ago. */
+void synth_latch_biases(float *q, float *k, int latch, const rope_spec *rope, int dim,
+                        double tokens);
 
 /* readers[DRIFT_HELD, DRIFT_COLS] from held, of the same shape: the product of reader i and vector
  * j of held is 1 if i is j, else 0. False if the vectors are not independent. */

@@ -1,19 +1,57 @@
-/* synth_vocab.h - a made-up byte-level BPE vocabulary of a real model's size. */
+/* synth_vocab.h - a made-up vocabulary of a real model's size.
+ *
+ * Special tokens are those of the real vocabularies, the others are invented. A family's file says
+ * which kind its vocabulary is of and which special tokens it has. */
 #ifndef CLI_SYNTH_SYNTH_VOCAB_H
 #define CLI_SYNTH_SYNTH_VOCAB_H
 
 #include "loader/gguf_write.h"
 
-/* Which special tokens follow the merged ones. */
-typedef enum synth_family { SYNTH_GPTOSS, SYNTH_QWEN3NEXT } synth_family;
+/* How text becomes tokens. Ids:
+ *   bytes            256 bytes, merged tokens, special tokens from first_special on, padding
+ *   scores, ranks    special tokens, 256 bytes, merged tokens, single characters */
+typedef enum synth_vocab_kind {
+    SYNTH_BYTES,                         /* byte-level BPE: gpt2 */
+    SYNTH_SCORES,                        /* SentencePiece, joins by scores: llama */
+    SYNTH_RANKS                          /* BPE on UTF-8: gemma4 */
+} synth_vocab_kind;
 
-enum { SYNTH_MERGED_MAX = 256 * 256 + 53 * 53 * 53 };
+typedef struct synth_special {
+    const char *text;                    /* NULL: <|reserved_ID|> */
+    int kind;                            /* as in tokenizer.ggml.token_type; 0: control */
+} synth_special;
 
-/* Adds all tokenizer.* keys to w. Ids: 256 bytes, first_special - 256 merged tokens (at most
- * SYNTH_MERGED_MAX), the family's special tokens, padding up to n_vocab, which must leave room. */
-int synth_vocab_write(gguf_writer *w, synth_family family, int n_vocab, int first_special,
+typedef struct synth_vocab {
+    synth_vocab_kind kind;
+    const char *pre;                     /* NULL: no such key */
+    const synth_special *special;
+    int n_special;
+    int bos, eos, pad, eot, eom, unknown;        /* counted from the first special token; -1: no
+                                                  * such key */
+    bool add_bos;
+    const char *chat_template;
+} synth_vocab;
+
+enum {
+    SYNTH_SINGLES = 95,                  /* characters that text is made of: of ASCII those that
+                                          * can be seen, and the space */
+    SYNTH_LETTERS = 64,                  /* of those, what triples are made of */
+    SYNTH_TRIPLES = SYNTH_LETTERS * SYNTH_LETTERS * SYNTH_LETTERS,
+    SYNTH_MERGED_MAX = 256 * 256 + SYNTH_TRIPLES         /* of bytes; of characters: */,
+    SYNTH_PIECES_MAX = SYNTH_SINGLES * SYNTH_SINGLES + SYNTH_TRIPLES
+};
+
+/* Adds all tokenizer.* keys to w. first_special: of a vocabulary of bytes, 256 or more; the merged
+ * tokens before it are at most SYNTH_MERGED_MAX, and n_vocab must leave room for what follows. 0
+ * for the other kinds, which have at most SYNTH_PIECES_MAX merged tokens. */
+int synth_vocab_write(gguf_writer *w, const synth_vocab *v, int n_vocab, int first_special,
                       err_ctx *err);
 
-int synth_vocab_n_special(synth_family family);
+/* Qwen's, from Qwen2 on. */
+extern const synth_special synth_qwen_special[];
+enum { SYNTH_QWEN_SPECIAL = 26, SYNTH_QWEN_EOS = 2 };
+#define SYNTH_CHATML                                                                               \
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"   \
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 
 #endif

@@ -73,6 +73,15 @@ static inline vec8 swiglu_clamped8(vec8 g, vec8 u)
     return vec8_mul(gated(gate, z), vec8_add(up, vec8_all(1.0f)));
 }
 
+/* 0.5 g (1 + tanh(y)) = g / (1 + exp(-2 y)) with y = sqrt(2 / pi) (g + 0.044715 g^3): nothing is
+ * subtracted, so small values keep their digits. */
+static inline vec8 geglu8(vec8 g, vec8 u)
+{
+    const vec8 square = vec8_mul(g, g);
+    const vec8 slope = vec8_fma(square, vec8_all(0x1.2444f2p-4f), vec8_all(0x1.988454p+0f));
+    return vec8_mul(gated(g, vec8_mul(g, slope)), u);
+}
+
 /* out[i] = f(a[i], b[i]) */
 #define DEFINE_GATE(name, f)                                                                       \
     static void name(float *out, const float *a, const float *b, int n)                            \
@@ -85,6 +94,7 @@ static inline vec8 swiglu_clamped8(vec8 g, vec8 u)
     }
 DEFINE_GATE(swiglu, swiglu8)
 DEFINE_GATE(swiglu_clamped, swiglu_clamped8)
+DEFINE_GATE(geglu, geglu8)
 DEFINE_GATE(gate, gated)
 
 void LOOPS_PUT(activation)(loops *l)
@@ -92,5 +102,6 @@ void LOOPS_PUT(activation)(loops *l)
     l->quantise = quantise;
     l->swiglu = swiglu;
     l->swiglu_clamped = swiglu_clamped;
+    l->geglu = geglu;
     l->gate = gate;
 }

@@ -80,5 +80,6 @@ float exact_exp(float z);
 /* The activation between gate and up rows and the down projection, n values. out may be g or u. */
 void act_swiglu(float *out, const float *g, const float *u, int n);          /* Qwen: silu(g) u */
 void act_swiglu_clamped(float *out, const float *g, const float *u, int n);  /* gpt-oss */
+void act_geglu(float *out, const float *g, const float *u, int n);           /* Gemma: gelu(g) u */
 
 #endif

@@ -18,6 +18,7 @@ typedef struct loops {
     void (*quantise)(int8_t *q, float *dx, int16_t *s, const float *x, int n_block);
     void (*swiglu)(float *out, const float *g, const float *u, int n);
     void (*swiglu_clamped)(float *out, const float *g, const float *u, int n);
+    void (*geglu)(float *out, const float *g, const float *u, int n);    /* gelu(g) u, by tanh */
     void (*gate)(float *out, const float *x, const float *z, int n);     /* x * sigmoid(z) */
 
     /* rows.c */
@@ -25,11 +26,13 @@ typedef struct loops {
      * at any alignment or NULL */
     void (*finish)(float *y, size_t y_stride, const float *sums, int n_row, int n_token,
                    float factor, const uint8_t *bias);
-    void (*rmsnorm)(float *y, const float *x, const float *w, int n, float eps);  /* y may be x */
+    /* y may be x; w NULL: no gain */
+    void (*rmsnorm)(float *y, const float *x, const float *w, int n, float eps);
     void (*add)(float *x, const float *y, size_t n);     /* x += y */
     /* x += the sum over k experts of gate * y, in order, then sigma * shared unless that is NULL */
     void (*join)(float *x, const float *y, const float *gate, int k, const float *shared,
                  float sigma, int n);
+    void (*soft_cap)(float *x, int n, float cap);        /* x = cap * tanh(x / cap), in place */
     /* the first dim values of a head by one row of the tables of rope.h, in pairs (i, i + dim/2) */
     void (*rotate)(float *head, const float *cosine, const float *sine, int dim);
 

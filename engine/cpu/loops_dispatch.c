@@ -93,3 +93,8 @@ void act_swiglu_clamped(float *out, const float *g, const float *u, int n)
 {
     loops_for("scalar")->swiglu_clamped(out, g, u, n);
 }
+
+void act_geglu(float *out, const float *g, const float *u, int n)
+{
+    loops_for("scalar")->geglu(out, g, u, n);
+}

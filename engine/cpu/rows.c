@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/cpu/exact_exp.h"
 #include "engine/cpu/f32_loops.h"
 #include "engine/cpu/loops.h"
 #include "loader/bytes.h"
@@ -27,7 +28,10 @@ static void finish(float *y, size_t y_stride, const float *sums, int n_row, int 
 static void rmsnorm(float *y, const float *x, const float *w, int n, float eps)
 {
     const float scale = (float)(1.0 / sqrt(f64_squares(x, n) / n + (double)eps));
-    for (int i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
+    if (w)
+        for (int i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
+    else
+        for (int i = 0; i < n; i++) y[i] = x[i] * scale;
 }
 
 static void add(float *restrict x, const float *restrict y, size_t n)
@@ -75,11 +79,28 @@ static void rotate(float *head, const float *cosine, const float *sine, int dim)
     }
 }
 
+/* tanh(t) = (1 - e) / (1 + e) with e = exp(-2 t): to some 1e-7 of the cap. */
+static inline vec8 soft_cap8(vec8 x, vec8 cap)
+{
+    const vec8 e = exp_clamped(vec8_div(vec8_mul(x, vec8_all(-2.0f)), cap));
+    const vec8 one = vec8_all(1.0f);
+    return vec8_mul(cap, vec8_div(vec8_sub(one, e), vec8_add(one, e)));
+}
+
+static void soft_cap(float *x, int n, float cap)
+{
+    const vec8 most = vec8_all(cap);
+    int i = 0;
+    for (; i + 8 <= n; i += 8) vec8_store(x + i, soft_cap8(vec8_load(x + i), most));
+    if (i < n) vec8_store_some(x + i, n - i, soft_cap8(vec8_load_some(x + i, n - i), most));
+}
+
 void LOOPS_PUT(rows)(loops *l)
 {
     l->finish = finish;
     l->rmsnorm = rmsnorm;
     l->add = add;
     l->join = join;
+    l->soft_cap = soft_cap;
     l->rotate = rotate;
 }

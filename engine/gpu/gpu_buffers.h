@@ -12,16 +12,23 @@ typedef struct gpu_buffers {
     float *x;                            /* [n, n_embd] the residual stream */
     float *rows;                         /* [n, widest] a product's finished input */
     void *halves;                        /* the same in 16 bits */
+    void *lows;                          /* what these leave out; NULL: that is not kept */
     void *blocks;                        /* the same of few tokens in int8 */
     float *rope_cos[2], *rope_sin[2];
     double *freq[2];
     float *q, *k, *v, *heads;            /* attention; q with its gates */
     float *raw, *mixed, *z, *ba, *delta; /* DeltaNet */
     void *delta_chunks;
-    float *router, *gates, *sigma;       /* experts */
+    float *router, *gates;               /* experts */
+    float *sigma;                        /* [n] of the shared one: ones if it has no gate */
     int32_t *chosen;
     float *sums;                         /* [n, n_embd] of experts that the host computed */
-    void *experts;
+    float *parts[2];                     /* [n, n_embd] that are normed before they are added:
+                                          * attention or experts, and the network beside these;
+                                          * NULL where nothing is */
+    float *beside_rows;                  /* of that network, for few tokens: like rows, blocks, */
+    void *beside_blocks, *beside;        /* and scratch */
+    void *experts;                       /* scratch, of networks, too */
     float *partial;                      /* attention over long stores */
     float *logits;                       /* [LOGIT_ROWS, n_vocab] */
     int32_t *ids;                        /* [n] */

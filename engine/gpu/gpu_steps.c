@@ -66,6 +66,8 @@ struct gpu_steps {
     bool contract;                       /* of many tokens: experts have the contract's bits */
     gpu_input h;                         /* what router and experts of the layer read */
     gpu_expert_args experts;             /* ... and are called with */
+    gpu_input beside_in;                 /* of the network beside them, for few tokens, ... */
+    gpu_network_args beside;             /* ... if it is computed while the host is asked */
     double waited_s;                     /* for the ends of single tokens, but by the sampler */
     int failed;                          /* of the host's half of a played token: the first, ... */
     err_ctx why;                         /* ... and why */
@@ -76,7 +78,7 @@ struct gpu_steps {
 static gpu_input input_of(const gpu_steps *s, const char *name, const float *x, int cols)
 {
     return (gpu_input){ .name = name, .kind = GPU_PLAIN, .n = s->n, .cols = cols, .x = x,
-                        .rows = s->b.rows, .halves = s->b.halves };
+                        .rows = s->b.rows, .halves = s->b.halves, .lows = s->b.lows };
 }
 
 static gpu_input normed(const gpu_steps *s, const char *name, const float *gain)
@@ -93,12 +95,18 @@ static gpu_product product_of(float *y, const gpu_matrix *w)
     return (gpu_product){ .y = y, .y_stride = w->rows, .w = *w };
 }
 
-/* x += W in */
-static void add_product(gpu_steps *s, gpu_input *in, const gpu_matrix *w)
+/* x += W in; or that with a norm, and what has been normed becomes zeros: the experts add to it. */
+static void add_product(gpu_steps *s, gpu_input *in, const gpu_matrix *w, const float *norm)
 {
-    gpu_product p = product_of(s->b.x, w);
-    p.add = true;
+    gpu_product p = product_of(norm ? s->b.parts[0] : s->b.x, w);
+    p.add = !norm;
     gpu_project(s->p.g, in, &p, 1);
+    if (!norm) return;
+    const gpu_normed a = {
+        .x = s->b.x, .part = { s->b.parts[0] }, .gain = norm, .eps = s->p.m->hp.rms_eps,
+        .scale = 1.0f, .clear = s->b.parts[0], .n = s->n, .cols = s->p.m->hp.n_embd,
+    };
+    gpu_add_normed(s->p.g, &a);
 }
 
 /* ---- mix ------------------------------------------------------------------------------------- */
@@ -111,40 +119,43 @@ static const gpu_kv_type kv_types[] = {
 static void mix_attention(gpu_steps *s, int l)
 {
     const model_hparams *hp = &s->p.m->hp;
+    const model_family *f = s->p.m->family;
     const layer_weights_gpu *w = &s->p.w->layers[l];
+    const attn_shape shape = layer_attn(hp, &s->p.m->layers[l]);
     const gpu_buffers *b = &s->b;
-    const bool gated = s->p.m->family->attn_gated;
-    const int window = s->p.m->layers[l].window, heads = hp->n_head * hp->head_dim;
+    const int dim = shape.head_dim, apart = f->attn_gated ? 2 : 1;
+    const int window = s->p.m->layers[l].window, heads = shape.n_head * dim;
     const int table = window > 0 && s->p.rope->n_table > 1;
     const kv_view rows = kv_layer_view(state_kv(s->seat->st), l);
     gpu_input h = normed(s, "mixer in", w->attn_norm);
     const gpu_product projections[] = {
         product_of(b->q, &w->attn.q), product_of(b->k, &w->attn.k), product_of(b->v, &w->attn.v),
     };
-    gpu_project(s->p.g, &h, projections, ARRAY_LEN(projections));
+    gpu_project(s->p.g, &h, projections, w->attn.v.data ? 3 : 2);
 
     const gpu_attention a = {
-        .out = b->heads, .q = b->q, .q_stride = w->attn.q.rows,
-        .q_head_stride = gated ? 2 * hp->head_dim : hp->head_dim, .k = b->k, .v = b->v,
-        .q_norm = w->attn.q_norm, .k_norm = w->attn.k_norm, .eps = hp->rms_eps,
-        .cosine = b->rope_cos[table], .sine = b->rope_sin[table], .rope_dim = hp->rope_dim,
+        .out = b->heads, .q = b->q, .q_stride = w->attn.q.rows, .q_head_stride = apart * dim,
+        .k = b->k, .v = w->attn.v.data ? b->v : b->k, .q_norm = w->attn.q_norm,
+        .k_norm = w->attn.k_norm, .norm_whole = f->attn_norm_whole,
+        .norm_values = f->attn_norm_values, .eps = hp->rms_eps, .cosine = b->rope_cos[table],
+        .sine = b->rope_sin[table], .rope_dim = shape.rope_dim,
         .kv = kv_types[kv_type_of(state_kv(s->seat->st))], .keys = rows.keys, .values = rows.values,
-        .kv_rows = rows.rows, .n_head = hp->n_head, .n_head_kv = hp->n_head_kv,
-        .head_dim = hp->head_dim, .window = window, .sinks = w->attn.sinks,
-        .scale = 1.0f / sqrtf((float)hp->head_dim), .at = b->at, .n = s->n, .last = s->last,
-        .partial = b->partial, .counters = b->counters + 1,
+        .kv_rows = rows.rows, .n_head = shape.n_head, .n_head_kv = shape.n_head_kv,
+        .head_dim = dim, .window = window, .sinks = w->attn.sinks,
+        .scale = f->attn_unscaled ? 1.0f : 1.0f / sqrtf((float)dim), .at = b->at, .n = s->n,
+        .last = s->last, .partial = b->partial, .counters = b->counters + 1,
     };
     gpu_attend(s->p.g, &a);
 
     gpu_input out = input_of(s, "mixer out", b->heads, heads);
-    if (gated) {
+    if (f->attn_gated) {
         out.kind = GPU_GATED;
-        out.gate = b->q + hp->head_dim;
-        out.head_dim = hp->head_dim;
-        out.head_stride = 2 * hp->head_dim;
+        out.gate = b->q + dim;
+        out.head_dim = dim;
+        out.head_stride = 2 * dim;
         out.gate_stride = 2 * heads;
     }
-    add_product(s, &out, &w->attn.out);
+    add_product(s, &out, &w->attn.out, w->mix_out_norm);
 }
 
 static void mix_deltanet(gpu_steps *s, int l)
@@ -154,20 +165,23 @@ static void mix_deltanet(gpu_steps *s, int l)
     const gpu_buffers *b = &s->b;
     recurrent *memory = state_recurrent(s->seat->st);
     const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
+    const bool apart = w->delta.beta.data != NULL;
     gpu_input h = normed(s, "mixer in", w->attn_norm);
     gpu_product projections[] = {
         product_of(b->mixed, &w->delta.qkv), product_of(b->z, &w->delta.z),
-        product_of(b->ba, &w->delta.ba),
+        product_of(b->ba, apart ? &w->delta.beta : &w->delta.ba),
+        product_of(b->ba + hp->ssm_n_v_head, &w->delta.alpha),
     };
+    projections[2].y_stride = projections[3].y_stride = 2 * hp->ssm_n_v_head;
     projections[0].conv = (gpu_conv){ .taps = w->delta.conv, .window = recurrent_conv(memory, l),
                                       .n_tap = hp->ssm_conv, .raw = b->raw };
-    gpu_project(s->p.g, &h, projections, ARRAY_LEN(projections));
+    gpu_project(s->p.g, &h, projections, apart ? 4 : 3);
 
     const gpu_delta d = {
-        .out = b->delta, .mixed = b->mixed, .ba = b->ba, .dt_bias = w->delta.dt_bias,
-        .a = w->delta.a, .state = recurrent_state(memory, l), .n_k = hp->ssm_n_k_head,
-        .n_v = hp->ssm_n_v_head, .dim = hp->ssm_head_dim, .n = s->n, .pos = s->pos,
-        .scratch = b->delta_chunks,
+        .out = b->delta, .mixed = b->mixed, .ba = b->ba, .apart = apart, .tiled = hp->ssm_tiled,
+        .dt_bias = w->delta.dt_bias, .a = w->delta.a, .state = recurrent_state(memory, l),
+        .n_k = hp->ssm_n_k_head, .n_v = hp->ssm_n_v_head, .dim = hp->ssm_head_dim, .n = s->n,
+        .pos = s->pos, .scratch = b->delta_chunks,
     };
     gpu_delta_rule(s->p.g, &d);
 
@@ -178,7 +192,7 @@ static void mix_deltanet(gpu_steps *s, int l)
     out.gate = b->z;
     out.head_dim = out.head_stride = hp->ssm_head_dim;
     out.gate_stride = values;
-    add_product(s, &out, &w->delta.out);
+    add_product(s, &out, &w->delta.out, w->mix_out_norm);
 }
 
 /* The layer's keys and values will be there before anything reads them. */
@@ -199,6 +213,11 @@ static void mix(void *self, int l)
 
 /* ---- route ----------------------------------------------------------------------------------- */
 
+static gpu_router_rule rule_of(const gpu_steps *s, int l)
+{
+    return weights_gpu_rule(&s->p.m->hp.router, s->p.w->layers[l].choice_bias);
+}
+
 /* Whether the choice looks at what is in VRAM: where the host would be asked, and a map says who is
  * there. */
 static bool prefers(const gpu_steps *s, int l)
@@ -212,12 +231,36 @@ static void prefer_hot(gpu_steps *s, int l)
     const model_hparams *hp = &s->p.m->hp;
     const gpu_buffers *b = &s->b;
     const gpu_prefer args = {
-        .logits = b->router, .hot = host_experts_split(s->p.host, l).hot, .n = s->n,
-        .n_expert = hp->n_expert, .k = hp->n_expert_used, .bias = s->p.bias, .skip = s->p.skip,
-        .ids = b->chosen, .gates = b->gates, .wanted = host_experts_wanted(s->p.host, l),
+        .logits = b->router, .rule = rule_of(s, l), .hot = host_experts_split(s->p.host, l).hot,
+        .n = s->n, .n_expert = hp->n_expert, .k = hp->n_expert_used, .bias = s->p.bias,
+        .skip = s->p.skip, .ids = b->chosen, .gates = b->gates,
+        .wanted = host_experts_wanted(s->p.host, l),
     };
     gpu_prefer_hot(s->p.g, &args);
     s->experts.ids = b->chosen;
+}
+
+static bool has_experts(const gpu_steps *s, int l)
+{
+    return s->p.m->layers[l].experts->n_expert > 0;
+}
+
+/* The input of experts that do not read what the router reads. */
+static gpu_input experts_input(const gpu_steps *s, int l)
+{
+    gpu_input in = normed(s, "experts", s->p.w->layers[l].experts_norm);
+    in.blocks = s->b.blocks;
+    return in;
+}
+
+/* ... and of the network beside them, for few tokens: nothing else uses its memory, so that it can
+ * be finished early. */
+static gpu_input beside_input(const gpu_steps *s, int l)
+{
+    gpu_input in = normed(s, "dense network", s->p.w->layers[l].post_attn_norm);
+    in.rows = s->b.beside_rows;
+    in.blocks = s->b.beside_blocks;
+    return in;
 }
 
 static void route(void *self, int l)
@@ -226,32 +269,77 @@ static void route(void *self, int l)
     const model_hparams *hp = &s->p.m->hp;
     const layer_weights_gpu *w = &s->p.w->layers[l];
     const gpu_buffers *b = &s->b;
-    int32_t *ids = s->n > GPU_FEW ? b->chosen : NULL;    /* few tokens: where they are needed */
+    if (!has_experts(s, l)) return;
+    const bool own = w->experts_norm != w->router_norm, few = s->n <= GPU_FEW;
+    gpu_input in = normed(s, "router", w->router_norm);
+    if (own) s->h = experts_input(s, l);
+    else in.blocks = b->blocks;                          /* for the experts */
+    if (w->ffn_out_norm && few) s->beside_in = beside_input(s, l);
+    const gpu_router_rule rule = rule_of(s, l);
+    const bool later = few && (gpu_rule_is_usual(&rule) || prefers(s, l));
+    int32_t *ids = later ? NULL : b->chosen;             /* later: where they are needed */
     const gpu_route_args args = {
-        .router = w->router, .shared_gate = w->shared_gate_inp, .k = hp->n_expert_used,
-        .logits = b->router, .ids = ids, .gates = b->gates, .sigma = b->sigma,
+        .router = w->router, .rule = rule, .shared_gate = w->shared_gate_inp,
+        .k = hp->n_expert_used, .logits = b->router, .ids = ids, .gates = b->gates,
+        .sigma = b->sigma, .also = { own ? &s->h : NULL,
+                                     w->ffn_out_norm && few ? &s->beside_in : NULL },
     };
-    s->h = normed(s, "router", w->post_attn_norm);
-    s->h.blocks = b->blocks;
-    gpu_route(s->p.g, &s->h, &args);
+    gpu_route(s->p.g, &in, &args);
+    if (!own) s->h = in;
     s->experts = (gpu_expert_args){
         .x = b->x, .gate = w->gate, .up = w->up, .down = w->down,
-        .clamped = s->p.m->family->act == ACT_SWIGLU_CLAMPED, .shared_gate = w->shared_gate,
-        .shared_up = w->shared_up, .shared_down = w->shared_down, .sigma = b->sigma,
-        .ids = ids, .gates = b->gates, .logits = b->router, .n_expert = hp->n_expert,
-        .k = hp->n_expert_used, .scratch = b->experts, .contract = s->contract,
+        .act = weights_gpu_act(s->p.m->family->act), .ids = ids, .gates = b->gates,
+        .logits = b->router, .n_expert = hp->n_expert, .k = hp->n_expert_used,
+        .scratch = b->experts, .contract = s->contract,
     };
+    if (w->ffn_out_norm) {                               /* join adds it up */
+        s->experts.x = b->parts[0];
+    } else {
+        s->experts.shared_gate = w->shared_gate;
+        s->experts.shared_up = w->shared_up;
+        s->experts.shared_down = w->shared_down;
+        s->experts.sigma = b->sigma;
+    }
     if (prefers(s, l)) prefer_hot(s, l);
 }
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
+/* The layer's network for all tokens: y = it, or y += it. */
+static gpu_network_args network_of(const gpu_steps *s, int l, float *y, bool add)
+{
+    const layer_weights_gpu *w = &s->p.w->layers[l];
+    return (gpu_network_args){
+        .y = y, .add = add, .gate = w->shared_gate, .up = w->shared_up, .down = w->shared_down,
+        .act = weights_gpu_act(s->p.m->family->act), .scratch = s->b.experts,
+    };
+}
+
+/* While nothing else uses the experts' scratch. */
+static void dense_network(gpu_steps *s, int l, float *y, bool add)
+{
+    const gpu_network_args args = network_of(s, l, y, add);
+    gpu_input in = normed(s, "dense network", s->p.w->layers[l].post_attn_norm);
+    in.blocks = s->b.blocks;
+    const bool early = has_experts(s, l) && s->n <= GPU_FEW;     /* beside them: see route */
+    gpu_network(s->p.g, early ? &s->beside_in : &in, &args);
+}
+
+/* ... or while the host computes experts. */
+static void ask_for_network(gpu_steps *s, int l)
+{
+    s->beside = network_of(s, l, s->b.parts[1], false);
+    s->beside.scratch = s->b.beside;
+    s->experts.beside_in = &s->beside_in;
+    s->experts.beside = &s->beside;
+}
+
 static int experts_here(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
-    (void)l;
     (void)err;
-    gpu_experts(s->p.g, &s->h, &s->experts);
+    if (has_experts(s, l)) gpu_experts(s->p.g, &s->h, &s->experts);
+    else dense_network(s, l, s->b.x, true);
     return 0;
 }
 
@@ -259,6 +347,7 @@ static int experts_asked(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
     const gpu_split split = host_experts_split(s->p.host, l);
+    if (s->p.w->layers[l].ffn_out_norm) ask_for_network(s, l);
     gpu_experts_split(s->p.g, &s->h, &s->experts, &split);
     return s->recording ? 0 : host_experts_serve(s->p.host, l, err);
 }
@@ -347,11 +436,21 @@ static int experts_streamed(void *self, int l, err_ctx *err)
     return bank_stream_run(s->banks, l, &s->h, &s->experts, s->watched, err);
 }
 
-/* The kernel that computes down takes the sum, in the router's order, into the residual. */
+/* The kernel that computes down takes the sum, in the router's order, into the residual; or, where
+ * it is normed first, into a part of its own. */
 static void join(void *self, int l)
 {
-    (void)self;
-    (void)l;
+    gpu_steps *s = self;
+    const layer_weights_gpu *w = &s->p.w->layers[l];
+    float *const *parts = s->b.parts;
+    if (!w->ffn_out_norm) return;
+    if (!s->experts.beside) dense_network(s, l, parts[1], false);
+    const gpu_normed a = {
+        .x = s->b.x, .part = { parts[0], parts[1] },
+        .part_gain = { w->experts_out_norm, w->shared_out_norm }, .gain = w->ffn_out_norm,
+        .eps = s->p.m->hp.rms_eps, .scale = w->out_scale, .n = s->n, .cols = s->p.m->hp.n_embd,
+    };
+    gpu_add_normed(s->p.g, &a);
 }
 
 /* ---- begin and end --------------------------------------------------------------------------- */
@@ -408,7 +507,7 @@ static int begin(void *self, const batch *b, err_ctx *err)
     gpu_embed(s->p.g, s->b.x, &s->p.w->embed, b->ids ? s->b.ids : &s->b.at->token, b->n);
     for (int i = 0; i < rope->n_table; i++)
         gpu_rope_table(s->p.g, s->b.rope_cos[i], s->b.rope_sin[i], s->b.freq[i],
-                       rope->magnitude[i], s->p.m->hp.rope_dim / 2, s->b.at, b->n);
+                       rope->magnitude[i], rope->dim[i] / 2, s->b.at, b->n);
     return 0;
 }
 
@@ -473,7 +572,10 @@ static void run_head(gpu_steps *s, const float *x, int n)
     in.weight = s->p.w->out_norm;
     in.eps = s->p.m->hp.rms_eps;
     const gpu_product p = product_of(s->b.logits, &s->p.w->head);
+    const float cap = s->p.m->hp.logit_cap;
     gpu_project(s->p.g, &in, &p, 1);
+    if (cap > 0.0f)
+        gpu_soft_cap(s->p.g, s->b.logits, (uint64_t)n * (uint64_t)s->p.m->hp.n_vocab, cap);
 }
 
 static int logits(void *self, float *to, int n_row, err_ctx *err)
@@ -705,7 +807,6 @@ static int make_banks(gpu_steps *s, err_ctx *err)
 static int make_all(gpu_steps *s, int chunk, err_ctx *err)
 {
     const gpu_parts *p = &s->p;
-    const uint64_t freq_bytes = (uint64_t)p->m->hp.rope_dim / 2 * sizeof(double);
     int rc;
     for (int l = 0; l < p->n_layer && p->host; l++) s->outside |= host_experts_layer(p->host, l);
     if ((rc = gpu_buffers_init(&s->b, p->g, p->m, chunk, err)) < 0) return rc;
@@ -715,7 +816,8 @@ static int make_all(gpu_steps *s, int chunk, err_ctx *err)
         (rc = make_errand(s, chunk, err)) < 0 || (rc = make_banks(s, err)) < 0)
         return rc;
     for (int i = 0; i < p->rope->n_table && rc == 0; i++)
-        rc = gpu_write(p->g, s->b.freq[i], p->rope->freq[i], freq_bytes, err);
+        rc = gpu_write(p->g, s->b.freq[i], p->rope->freq[i],
+                       (uint64_t)p->rope->dim[i] / 2 * sizeof(double), err);
     return rc;
 }
 

@@ -54,7 +54,8 @@ struct host_experts {
     bool broken;                         /* a failure has been told */
     uint8_t *arena;                      /* VRAM: */
     uint8_t *fetch_table;
-    gpu_split *split;                    /* [n_layer]; mail NULL: all experts in VRAM */
+    gpu_split *split;                    /* [n_layer]; mail NULL: no experts, or all in VRAM */
+    int n_asking;                        /* layers with mail */
     const expert_bank *bank;             /* of the first layer that asks: the others are much
                                           * alike */
     fetch_levels levels;
@@ -426,6 +427,7 @@ static void judge_quiet(host_experts *c)
     int32_t chosen[GPU_MOST_USED];
     if (!c->recall || !c->log || c->n_logged != 1) return;
     for (int l = 0; l < c->n_layer; l++) {
+        if (!host_experts_layer(c, l)) continue;
         for (int i = 0; i < k; i++) chosen[i] = (int32_t)(log_of(c, l)[i] & 0xFFFF);
         guess_recall_chosen(c->recall, l, chosen);
     }
@@ -455,6 +457,7 @@ static void note_choices(host_experts *c, int end)
     const int n = c->n_logged * c->m->hp.n_expert_used;
     for (; c->n_noted < end && n > 0; c->n_noted++) {
         const int l = c->n_noted;
+        if (!host_experts_layer(c, l)) continue;
         const uint32_t *log = log_of(c, l), *wanted = c->wanted ? host_experts_wanted(c, l) : log;
         vram_places_chosen(c->places, l, wanted, n);
         if (c->perf != PERF_OFF) vram_places_call(c->places, l, cold_in(log, n), c->layer_s[l]);
@@ -465,7 +468,7 @@ static void note_choices(host_experts *c, int end)
 
 static int change_places(host_experts *c, err_ctx *err)
 {
-    const int all = c->n_layer * c->m->hp.n_expert_used;
+    const int all = c->n_asking * c->m->hp.n_expert_used;
     note_choices(c, c->n_layer);
     if (c->n_logged == 1)
         vram_places_token(c->places, c->token_s, all - c->cold_noted, all);
@@ -766,12 +769,13 @@ static uint64_t choose_pad(host_experts *c, const weights_gpu *w)
  * fetched. */
 static gpu_guess guess_of(const host_experts *c, const weights_gpu *w, int l)
 {
-    gpu_guess next = { .norm = w->layers[l].post_attn_norm };
+    gpu_guess next = { .norm = w->layers[l].experts_norm };
     if (l + 1 >= c->n_layer || !c->split[l].slabs || !c->split[l + 1].slabs ||
         !gpu_guess_fits(w->layers[l + 1].router.type))
         return next;
     next.router = w->layers[l + 1].router;
-    next.next_norm = w->layers[l + 1].post_attn_norm;
+    next.rule = weights_gpu_rule(&c->m->hp.router, w->layers[l + 1].choice_bias);
+    next.next_norm = w->layers[l + 1].router_norm;
     next.hot = c->split[l + 1].hot;
     next.slabs = c->split[l + 1].slabs;
     for (int s = 0; s < SLAB_COUNT; s++)
@@ -794,6 +798,69 @@ static uint64_t choose_guess_room(host_experts *c)
     return (uint64_t)most * room;
 }
 
+/* A layer that asks: where its experts are, as far as the device has to know. map: scratch. */
+static int make_split(host_experts *c, const vram_parts *v, int32_t *map, int l, err_ctx *err)
+{
+    const int n_expert = c->m->hp.n_expert, n_hot = c->p->hot[l];
+    const int32_t *hot = c->places ? vram_places_map(c->places, l) : NULL;
+    int rc = 0;
+    if (!c->places && n_hot > 0) {
+        int32_t *own = v->hot + (size_t)l * (size_t)n_expert;
+        for (int e = 0; e < n_expert; e++) map[e] = e < n_hot ? e : -1;
+        rc = gpu_write(c->g, own, map, (size_t)n_expert * sizeof *map, err);
+        hot = own;
+    }
+    const uint64_t *table = c->s.pad_bytes > 0 ? expert_store_table(c->store, l) : NULL;
+    const uint64_t *kept = c->places ? vram_places_slabs(c->places, l) : NULL;
+    uint64_t *own = v->slabs + (size_t)l * (size_t)n_expert * SLAB_COUNT;
+    const uint64_t *slabs = kept ? kept : own;
+    if (table && !kept && rc == 0)
+        rc = gpu_write(c->g, own, table, table_bytes(&c->m->hp), err);
+    c->split[l] = (gpu_split){
+        .mail = c->mail, .number = v->number, .hot = hot, .chosen = c->log ? log_of(c, l) : NULL,
+        .slabs = table ? slabs : NULL, .fetch = v->fetch, .pad = v->pad,
+        .pad_down = c->levels.pad_down, .pad_all = c->levels.pad_all, .scratch = v->scratch,
+        .one_stream = c->post.one_stream,
+    };
+    return rc;
+}
+
+/* All layers that ask. */
+static int make_splits(host_experts *c, const vram_parts *v, err_ctx *err)
+{
+    const int n_expert = c->m->hp.n_expert;
+    int32_t *map = mem_array((size_t)n_expert, sizeof *map);
+    gpu_split *last = NULL;
+    int rc = 0;
+    if (!map) return err_set(err, ERR_NOMEM, "%d experts", n_expert);
+    for (int l = 0; l < c->n_layer && rc == 0; l++) {
+        const expert_bank *bank = c->m->layers[l].experts;
+        if (bank->n_expert == 0 || c->p->hot[l] >= n_expert) continue;
+        c->n_asking++;
+        if (!c->bank) c->bank = bank;
+        rc = make_split(c, v, map, l, err);
+        last = &c->split[l];
+    }
+    if (last) last->closes = true;
+    mem_free(map);
+    return rc;
+}
+
+/* room: bytes of one of the two halves of the guesses' pad. */
+static void make_guesses(host_experts *c, const weights_gpu *w, const vram_parts *v, uint64_t room)
+{
+    for (int l = 0; l < c->n_layer && c->can_guess; l++) {
+        gpu_split *split = &c->split[l];
+        if (!split->slabs) continue;
+        split->next = guess_of(c, w, l);
+        split->guess_pad = room > 0 ? v->guess_pad : NULL;
+        split->guess_room = room;
+        split->guess_turn = l % 2;
+        split->guess_layer = l;
+        split->guess_state = v->guess_state;
+    }
+}
+
 static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
 {
     const model_hparams *hp = &c->m->hp;
@@ -801,8 +868,6 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
     c->can_guess = pad > 0 && !c->post.one_stream && !c->post.no_guesses;
     const uint64_t room = choose_guess_room(c);
     const uint64_t bytes = vram_bytes(hp, pad, 2 * room);
-    const size_t n_expert = (size_t)hp->n_expert;
-    gpu_split *last = NULL;
     int rc;
 
     c->arena = gpu_alloc(c->g, bytes, "post-fetched experts", err);
@@ -810,45 +875,10 @@ static int make_vram(host_experts *c, const weights_gpu *w, err_ctx *err)
     if ((rc = gpu_zero(c->g, c->arena, bytes, err)) < 0) return rc;
     mem_layout a = mem_layout_over(c->arena, 256);
     const vram_parts v = place_all(&a, hp, pad, 2 * room);
-    int32_t *map = mem_array(n_expert, sizeof *map);
-    if (!map) return err_set(err, ERR_NOMEM, "%zu experts", n_expert);
     c->fetch_table = v.fetch;
-    for (int l = 0; l < c->n_layer && rc == 0; l++) {
-        if (c->p->hot[l] >= hp->n_expert) continue;
-        if (!c->bank) c->bank = c->m->layers[l].experts;
-        const int32_t *hot = c->places ? vram_places_map(c->places, l) : NULL;
-        if (!c->places && c->p->hot[l] > 0) {
-            int32_t *own = v.hot + (size_t)l * n_expert;
-            for (int e = 0; e < hp->n_expert; e++) map[e] = e < c->p->hot[l] ? e : -1;
-            rc = gpu_write(c->g, own, map, n_expert * sizeof *map, err);
-            hot = own;
-        }
-        const uint64_t *table = pad > 0 ? expert_store_table(c->store, l) : NULL;
-        const uint64_t *kept = c->places ? vram_places_slabs(c->places, l) : NULL;
-        uint64_t *own = v.slabs + (size_t)l * n_expert * SLAB_COUNT;
-        const uint64_t *slabs = kept ? kept : own;
-        if (table && !kept && rc == 0) rc = gpu_write(c->g, own, table, table_bytes(hp), err);
-        c->split[l] = (gpu_split){
-            .mail = c->mail, .number = v.number, .hot = hot, .chosen = c->log ? log_of(c, l) : NULL,
-            .slabs = table ? slabs : NULL, .fetch = v.fetch, .pad = v.pad,
-            .pad_down = c->levels.pad_down, .pad_all = c->levels.pad_all, .scratch = v.scratch,
-            .one_stream = c->post.one_stream,
-        };
-        last = &c->split[l];
-    }
-    if (last) last->closes = true;
-    for (int l = 0; l < c->n_layer && c->can_guess; l++) {
-        gpu_split *split = &c->split[l];
-        if (!split->slabs) continue;
-        split->next = guess_of(c, w, l);
-        split->guess_pad = room > 0 ? v.guess_pad : NULL;
-        split->guess_room = room;
-        split->guess_turn = l % 2;
-        split->guess_layer = l;
-        split->guess_state = v.guess_state;
-    }
-    mem_free(map);
-    return rc;
+    if ((rc = make_splits(c, &v, err)) < 0) return rc;
+    make_guesses(c, w, &v, room);
+    return 0;
 }
 
 static uint64_t log_bytes(const model_hparams *hp)

@@ -113,17 +113,65 @@ static void put_grouped(layer_weights_gpu *y, shelf *s, const matrix *in, const 
     y->delta.z.data = z;
 }
 
-static void put_attention(layer_weights_gpu *y, shelf *s, const layer_weights *x,
-                          const model_hparams *hp)
+/* Rows of queries or keys, `bytes` each, head by head: of those that turn, 2i to i and 2i + 1 to
+ * half + i, as mix_attention.c parts their products. */
+static uint8_t *put_parted(shelf *s, const void *from, uint64_t bytes, int rows, attn_shape heads)
 {
-    const uint64_t dim = (uint64_t)hp->head_dim;
-    y->attn.q = put_matrix(s, &x->attn.q);
-    y->attn.k = put_matrix(s, &x->attn.k);
+    const uint64_t dim = (uint64_t)heads.head_dim, half = (uint64_t)heads.rope_dim / 2;
+    uint8_t *at = reserve(s, (uint64_t)rows * bytes), *head;
+    if (!s->arena || s->rc < 0) return at;
+    head = mem_alloc(dim * bytes);
+    if (!head) s->rc = err_set(s->err, ERR_NOMEM, "a head: %" PRIu64 " bytes", dim * bytes);
+    for (uint64_t r = 0; r < (uint64_t)rows && s->rc == 0; r += dim) {
+        const uint8_t *in = (const uint8_t *)from + r * bytes;
+        for (uint64_t i = 0; i < half; i++) {
+            memcpy(head + i * bytes, in + 2 * i * bytes, bytes);
+            memcpy(head + (half + i) * bytes, in + (2 * i + 1) * bytes, bytes);
+        }
+        memcpy(head + 2 * half * bytes, in + 2 * half * bytes, (dim - 2 * half) * bytes);
+        copy_to(s, at + r * bytes, head, dim * bytes);
+    }
+    mem_free(head);
+    return at;
+}
+
+/* Of a matrix whose rows are values of heads that turn; all operations turn i with half + i. */
+static gpu_matrix put_turning(shelf *s, const matrix *m, const model *of, attn_shape heads)
+{
+    if (!of->family->rope_neighbours) return put_matrix(s, m);
+    gpu_matrix out = shape_of(m);
+    out.data = put_parted(s, m->data, m->row_bytes, m->rows, heads);
+    if (m->bias)
+        out.bias = (const float *)(const void *)put_parted(s, m->bias, sizeof(float), m->rows,
+                                                           heads);
+    return out;
+}
+
+static void put_attention(layer_weights_gpu *y, shelf *s, const layer_weights *x, const model *m,
+                          attn_shape heads)
+{
+    const bool whole = m->family->attn_norm_whole;
+    const uint64_t dim = (uint64_t)heads.head_dim;
+    y->attn.q = put_turning(s, &x->attn.q, m, heads);
+    y->attn.k = put_turning(s, &x->attn.k, m, heads);
     y->attn.v = put_matrix(s, &x->attn.v);
     y->attn.out = put_matrix(s, &x->attn.out);
-    y->attn.q_norm = put_floats(s, x->attn.q_norm, dim);
-    y->attn.k_norm = put_floats(s, x->attn.k_norm, dim);
-    y->attn.sinks = put_floats(s, x->attn.sinks, (uint64_t)hp->n_head);
+    y->attn.q_norm = put_floats(s, x->attn.q_norm, dim * (whole ? (uint64_t)heads.n_head : 1));
+    y->attn.k_norm = put_floats(s, x->attn.k_norm, dim * (whole ? (uint64_t)heads.n_head_kv : 1));
+    y->attn.sinks = put_floats(s, x->attn.sinks, (uint64_t)heads.n_head);
+}
+
+static void put_norms(layer_weights_gpu *y, shelf *s, const layer_weights *x, uint64_t n)
+{
+    y->attn_norm = put_floats(s, x->attn_norm, n);
+    y->post_attn_norm = y->router_norm = y->experts_norm = put_floats(s, x->post_attn_norm, n);
+    if (x->router_norm != x->post_attn_norm) y->router_norm = put_floats(s, x->router_norm, n);
+    if (x->experts_norm != x->post_attn_norm) y->experts_norm = put_floats(s, x->experts_norm, n);
+    y->mix_out_norm = put_floats(s, x->mix_out_norm, n);
+    y->experts_out_norm = put_floats(s, x->experts_out_norm, n);
+    y->shared_out_norm = put_floats(s, x->shared_out_norm, n);
+    y->ffn_out_norm = put_floats(s, x->ffn_out_norm, n);
+    y->out_scale = x->out_scale;
 }
 
 static void put_deltanet(layer_weights_gpu *y, shelf *s, const layer_weights *x,
@@ -138,6 +186,8 @@ static void put_deltanet(layer_weights_gpu *y, shelf *s, const layer_weights *x,
         y->delta.z = put_matrix(s, &x->delta.gate);
     }
     y->delta.ba = put_matrix(s, &x->delta.ba);
+    y->delta.beta = put_matrix(s, &x->delta.beta);
+    y->delta.alpha = put_matrix(s, &x->delta.alpha);
     y->delta.out = put_matrix(s, &x->delta.out);
     y->delta.conv = put_floats(s, x->delta.conv, channels * (uint64_t)hp->ssm_conv);
     y->delta.dt_bias = put_floats(s, x->delta.dt_bias, n_v);
@@ -149,15 +199,17 @@ static void put_layer(layer_weights_gpu *y, shelf *s, const model *m, const laye
                       int hot)
 {
     const model_hparams *hp = &m->hp;
-    y->attn_norm = put_floats(s, x->attn_norm, (uint64_t)hp->n_embd);
-    y->post_attn_norm = put_floats(s, x->post_attn_norm, (uint64_t)hp->n_embd);
-    if (m->layers[l].mixer == MIX_ATTENTION) put_attention(y, s, x, hp);
+    put_norms(y, s, x, (uint64_t)hp->n_embd);
+    if (m->layers[l].mixer == MIX_ATTENTION)
+        put_attention(y, s, x, m, layer_attn(hp, &m->layers[l]));
     else put_deltanet(y, s, x, hp);
     y->router = put_matrix(s, &x->router);
+    y->choice_bias = put_floats(s, x->choice_bias, (uint64_t)hp->n_expert);
     y->shared_gate_inp = put_matrix(s, &x->shared_gate_inp);
     y->shared_gate = put_matrix(s, &x->shared_gate);
     y->shared_up = put_matrix(s, &x->shared_up);
     y->shared_down = put_matrix(s, &x->shared_down);
+    if (x->experts->n_expert == 0) return;
     y->gate = put_bank(s, x->experts, SLAB_GATE, hot);
     y->up = put_bank(s, x->experts, SLAB_UP, hot);
     y->down = put_bank(s, x->experts, SLAB_DOWN, hot);
@@ -169,6 +221,7 @@ static void put_all(weights_gpu *to, shelf *s, const model *m, const weights *w,
     if (!what->embed_in_ram) to->embed = put_matrix(s, &w->embed);
     if (what->head) {
         to->head = w->head.data == w->embed.data ? to->embed : put_matrix(s, &w->head);
+        to->head.scale = w->head.scale;
         to->out_norm = put_floats(s, w->out_norm, (uint64_t)m->hp.n_embd);
     }
     for (int l = 0; l < what->n_layer; l++) {
@@ -176,6 +229,22 @@ static void put_all(weights_gpu *to, shelf *s, const model *m, const weights *w,
         put_layer(to->layers ? &to->layers[l] : &unused, s, m, &w->layers[l], l,
                   what->hot ? what->hot[l] : m->hp.n_expert);
     }
+}
+
+gpu_router_rule weights_gpu_rule(const router_rule *rule, const float *choice_bias)
+{
+    return (gpu_router_rule){ .sigmoid = rule->score == ROUTER_SIGMOID,
+                              .as_scored = rule->as_scored, .factor = rule->factor,
+                              .bias = choice_bias };
+}
+
+gpu_activation weights_gpu_act(expert_activation act)
+{
+    static const gpu_activation of[] = {
+        [ACT_SWIGLU] = GPU_SWIGLU, [ACT_SWIGLU_CLAMPED] = GPU_SWIGLU_CLAMPED,
+        [ACT_GEGLU] = GPU_GEGLU,
+    };
+    return of[act];
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
@@ -200,13 +269,21 @@ static bool types_differ(const tensor *a, const tensor *b)
     return a && b && a->type != b->type;
 }
 
+static int check_heads(attn_shape heads, err_ctx *err)
+{
+    if (gpu_attention_fits(heads.n_head, heads.n_head_kv, heads.head_dim)) return 0;
+    return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for %d heads of %d values, %d "
+                   "for keys", heads.n_head, heads.head_dim, heads.n_head_kv);
+}
+
 int weights_gpu_check(const model *m, err_ctx *err)
 {
     const model_hparams *hp = &m->hp;
     type_check c = { .err = err, .n_layer = hp->n_layer };
-    if (!gpu_attention_fits(hp->n_head, hp->n_head_kv, hp->head_dim))
-        return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for %d heads of %d values, %d "
-                       "for keys", hp->n_head, hp->head_dim, hp->n_head_kv);
+    int rc;
+    if ((rc = check_heads(hparams_attn(hp, false), err)) < 0 ||
+        (rc = check_heads(hparams_attn(hp, true), err)) < 0)
+        return rc;
     if (hp->ssm_n_v_head > 0 && (!gpu_delta_fits(hp->ssm_head_dim) || hp->ssm_conv < 2 ||
                                  hp->ssm_conv > 8))
         return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for DeltaNet heads of %d "

@@ -1,8 +1,8 @@
 /* weights_gpu.h - a model's weights in VRAM: the file's bytes, every tensor at a multiple of 256.
  *
  * Experts may be elsewhere, all or some of a layer; their shapes and small vectors are here. Row
- * orders of older files are put right on the way, so that operations see one layout. Immutable
- * after creation. */
+ * orders of older files, and of families whose pairs that turn are neighbours, are put right on the
+ * way, so that operations see one layout. Immutable after creation. */
 #ifndef ENGINE_GPU_WEIGHTS_GPU_H
 #define ENGINE_GPU_WEIGHTS_GPU_H
 
@@ -12,15 +12,24 @@
 
 typedef struct layer_weights_gpu {
     const float *attn_norm, *post_attn_norm;
+    const float *router_norm, *experts_norm;     /* post_attn_norm, if there is no other */
+    const float *mix_out_norm;                   /* or NULL */
+    const float *experts_out_norm, *shared_out_norm, *ffn_out_norm;      /* all three, or NULL */
+    float out_scale;
     struct {
-        gpu_matrix q, k, v, out;
+        gpu_matrix q, k, out;
+        gpu_matrix v;                    /* data NULL: the keys, as they are projected */
         const float *q_norm, *k_norm, *sinks;
     } attn;
     struct {
-        gpu_matrix qkv, z, ba, out;
+        gpu_matrix qkv, z, out;
+        gpu_matrix ba;                   /* by key heads; data NULL: */
+        gpu_matrix beta, alpha;          /* in the order of value heads */
         const float *conv, *dt_bias, *a, *norm;
     } delta;
-    gpu_matrix router, shared_gate_inp, shared_gate, shared_up, shared_down;
+    gpu_matrix router;                   /* data NULL: no experts, only the shared network */
+    gpu_matrix shared_gate_inp, shared_gate, shared_up, shared_down;
+    const float *choice_bias;            /* NULL: none */
     gpu_bank gate, up, down;             /* data NULL if no expert of the layer is in VRAM */
 } layer_weights_gpu;
 
@@ -42,6 +51,11 @@ typedef struct weights_choice {
     const int *hot;                      /* [n_layer]: this many first experts; NULL: all */
     bool embed_in_ram;
 } weights_choice;
+
+/* The rule of a layer with this bias, or NULL. */
+gpu_router_rule weights_gpu_rule(const router_rule *rule, const float *choice_bias);
+
+gpu_activation weights_gpu_act(expert_activation act);
 
 /* Whether there are kernels for this model's types and shapes; ERR_UNSUPPORTED names what is
  * missing. */

@@ -133,12 +133,6 @@ static matrix slab_matrix(const experts_cpu *c, expert_slab s, const piece *p)
 
 /* ---- gate, up, activation -------------------------------------------------------------------- */
 
-static void activate(const experts_cpu *c, float *g, const float *u, int n)
-{
-    if (c->now.act == ACT_SWIGLU) c->o->loops->swiglu(g, g, u, n);
-    else c->o->loops->swiglu_clamped(g, g, u, n);
-}
-
 /* The int8 form of n_block blocks of a slot's activation. */
 static void quantise_blocks(experts_cpu *c, int slot, int first, int n_block)
 {
@@ -164,7 +158,7 @@ static void up_tile(experts_cpu *c, const piece *p, const matrix *gate, const ma
 
     product_rows(g, (size_t)p->n, c->o, gate, p->first, p->n, c->rows + i, n);
     product_rows(u, (size_t)p->n, c->o, up, p->first, p->n, c->rows + i, n);
-    activate(c, g, u, n * p->n);
+    ops_activate(c->o, c->now.act, g, u, n * p->n);
     for (int t = 0; t < n; t++) {
         float *mid = c->mid + (size_t)(i + t) * n_ff + p->first;
         memcpy(mid, g + t * p->n, (size_t)p->n * sizeof *mid);

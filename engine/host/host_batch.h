@@ -15,6 +15,8 @@ typedef struct host_batch {
     workspace *ws;
     int n;                               /* tokens */
     int pos;                             /* position of the first */
+    const float *seen_with;              /* the norm with which hx sees x as it is; NULL: none */
+    int n_ff;                            /* width of the shared expert under way */
 } host_batch;
 
 /* Both read ws->h, the normed residual, and leave what is to be added to the residual in ws->y;

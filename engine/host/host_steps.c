@@ -30,7 +30,7 @@ static void take_batch(host_steps *s, const batch *b)
     s->b.pos = b->pos;
     for (int i = 0; i < rope->n_table; i++)
         rope_table(ws->rope_cos[i], ws->rope_sin[i], rope->freq[i], rope->magnitude[i],
-                   s->b.m->hp.rope_dim, b->pos, b->n);
+                   rope->dim[i], b->pos, b->n);
 }
 
 static int begin(void *self, const batch *b, err_ctx *err)
@@ -52,31 +52,50 @@ static int resume(void *self, const batch *b, const float *x, err_ctx *err)
     return 0;
 }
 
+/* hx becomes the residual with this norm, unless it is that. */
+static void see(host_batch *b, const float *norm)
+{
+    workspace *ws = b->ws;
+    const int n_embd = b->m->hp.n_embd;
+    if (b->seen_with == norm) return;
+    ops_rmsnorm(b->o, ws->h, ws->x, norm, b->n, n_embd, (size_t)n_embd, b->m->hp.rms_eps);
+    acts_set(&ws->hx, ws->h, b->n, n_embd);
+    b->seen_with = norm;
+}
+
 /* ---- mix ------------------------------------------------------------------------------------- */
 
 static void mix(void *self, int l)
 {
     host_batch *b = &((host_steps *)self)->b;
     const model_hparams *hp = &b->m->hp;
+    const float *after = b->w->layers[l].mix_out_norm;
     workspace *ws = b->ws;
-    ops_rmsnorm(b->o, ws->h, ws->x, b->w->layers[l].attn_norm, b->n, hp->n_embd,
-                (size_t)hp->n_embd, hp->rms_eps);
-    acts_set(&ws->hx, ws->h, b->n, hp->n_embd);
+    b->seen_with = NULL;
+    see(b, b->w->layers[l].attn_norm);
     if (b->m->layers[l].mixer == MIX_ATTENTION) mix_attention(b, l);
     else mix_deltanet(b, l);
+    if (after)
+        ops_rmsnorm(b->o, ws->y, ws->y, after, b->n, hp->n_embd, (size_t)hp->n_embd, hp->rms_eps);
     ops_add(b->o, ws->x, ws->y, b->n, hp->n_embd);
+    b->seen_with = NULL;
 }
 
 /* ---- route ----------------------------------------------------------------------------------- */
 
+typedef struct select_args {
+    const host_batch *b;
+    router_rule rule;
+} select_args;
+
 static void select_experts(void *ctx, int64_t first, int64_t end, int thread)
 {
-    const host_batch *b = ctx;
-    const workspace *ws = b->ws;
-    const int k = b->m->hp.n_expert_used, n = b->m->hp.n_expert;
+    const select_args *a = ctx;
+    const workspace *ws = a->b->ws;
+    const int k = a->b->m->hp.n_expert_used, n = a->b->m->hp.n_expert;
     (void)thread;
     for (int64_t t = first; t < end; t++)
-        router_select(ws->ids + t * k, ws->gates + t * k, ws->router + t * n, n, k);
+        router_select(ws->ids + t * k, ws->gates + t * k, ws->router + t * n, n, k, &a->rule);
 }
 
 /* What was guessed for this layer is judged, and the next one's is guessed. */
@@ -95,14 +114,18 @@ static void route(void *self, int l)
     host_batch *b = &s->b;
     const model_hparams *hp = &b->m->hp;
     workspace *ws = b->ws;
-    ops_rmsnorm(b->o, ws->h, ws->x, b->w->layers[l].post_attn_norm, b->n, hp->n_embd,
-                (size_t)hp->n_embd, hp->rms_eps);
-    acts_set(&ws->hx, ws->h, b->n, hp->n_embd);
+    if (b->w->layers[l].experts->n_expert == 0) return;
+    see(b, b->w->layers[l].router_norm);
     ops_matmul(b->o, ws->router, &b->w->layers[l].router, &ws->hx);
+    select_args a = { b, hp->router };
+    a.rule.bias = b->w->layers[l].choice_bias;
     pool_run(b->o->team, b->n, pool_grain((int64_t)hp->n_expert * hp->n_expert_used),
-             select_experts, b);
+             select_experts, &a);
     if (s->routed) s->routed(s->routed_ctx, l, b->pos, b->n, ws->ids, hp->n_expert_used);
-    if (s->recall) follow_guesses(s, l);
+    if (s->recall) {
+        see(b, b->w->layers[l].experts_norm);
+        follow_guesses(s, l);
+    }
     if (!s->seen) return;
     for (int i = 0; i < b->n * hp->n_expert_used; i++)
         expert_profile_count(s->seen, l, ws->ids[i], EXPERT_EITHER, 1);
@@ -114,33 +137,36 @@ static void route(void *self, int l)
 static void activate_shared(void *ctx, int64_t first, int64_t end, int thread)
 {
     const host_batch *b = ctx;
-    const int n_ff = b->m->hp.n_ff_shared;
+    const int n_ff = b->n_ff;
     (void)thread;
     for (int64_t t = first; t < end; t++) {
         float *gate = b->ws->shared_gate + (size_t)t * (size_t)n_ff;
-        b->o->loops->swiglu(gate, gate, b->ws->shared_up + (size_t)t * (size_t)n_ff, n_ff);
+        ops_activate(b->o, b->m->family->act, gate, b->ws->shared_up + (size_t)t * (size_t)n_ff,
+                     n_ff);
     }
 }
 
 static void shared_expert(host_batch *b, int l)
 {
     const layer_weights *w = &b->w->layers[l];
-    const model_hparams *hp = &b->m->hp;
     workspace *ws = b->ws;
     const product first[] = { { ws->shared_gate, &w->shared_gate },
                               { ws->shared_up, &w->shared_up },
                               { ws->shared_sigma, &w->shared_gate_inp } };
-    if (hp->n_ff_shared == 0) return;
-    ops_matmuls(b->o, first, ARRAY_LEN(first), &ws->hx);
-    pool_run(b->o->team, b->n, pool_grain(16 * (int64_t)hp->n_ff_shared), activate_shared, b);
-    acts_set(&ws->shared_x, ws->shared_gate, b->n, hp->n_ff_shared);
+    if (!w->shared_gate.data) return;
+    see(b, w->post_attn_norm);
+    b->n_ff = w->shared_gate.rows;
+    ops_matmuls(b->o, first, w->shared_gate_inp.data ? 3 : 2, &ws->hx);
+    pool_run(b->o->team, b->n, pool_grain(16 * (int64_t)b->n_ff), activate_shared, b);
+    acts_set(&ws->shared_x, ws->shared_gate, b->n, b->n_ff);
     ops_matmul(b->o, ws->shared_y, &w->shared_down, &ws->shared_x);
 }
 
-static int experts_here(void *self, int l, err_ctx *err)
+static int routed_experts(host_steps *s, int l, err_ctx *err)
 {
-    host_steps *s = self;
     workspace *ws = s->b.ws;
+    if (s->b.w->layers[l].experts->n_expert == 0) return 0;
+    see(&s->b, s->b.w->layers[l].experts_norm);
     worklist_fill(ws->work, ws->ids, s->b.n, s->b.m->hp.n_expert_used);
     const expert_job job = {
         .bank = s->b.w->layers[l].experts, .act = s->b.m->family->act, .x = &ws->hx,
@@ -148,34 +174,74 @@ static int experts_here(void *self, int l, err_ctx *err)
         .layer = l,
     };
     const int rc = experts_cpu_run(s->experts, &job, err);
-    if (rc < 0) return err_prefix(err, rc, "layer %d", l);
-    shared_expert(&s->b, l);
-    return 0;
+    return rc < 0 ? err_prefix(err, rc, "layer %d", l) : 0;
+}
+
+static int experts_here(void *self, int l, err_ctx *err)
+{
+    host_steps *s = self;
+    const int rc = routed_experts(s, l, err);
+    if (rc == 0) shared_expert(&s->b, l);
+    return rc;
 }
 
 /* ---- join ------------------------------------------------------------------------------------ */
 
+typedef struct join_args {
+    const host_batch *b;
+    const layer_weights *w;
+} join_args;
+
+/* Both parts and then their sum are normed. */
+static void join_normed(const join_args *a, int64_t t, int k)
+{
+    const loops *f = a->b->o->loops;
+    const workspace *ws = a->b->ws;
+    const int n = a->b->m->hp.n_embd;
+    const float eps = a->b->m->hp.rms_eps;
+    const size_t at = (size_t)t * (size_t)n;
+    float *y = ws->y + at, *shared = ws->shared_y + at;
+    memset(y, 0, (size_t)n * sizeof *y);
+    f->join(y, ws->slots + (size_t)k * at, ws->gates + t * k, k, NULL, 0.0f, n);
+    f->rmsnorm(y, y, a->w->experts_out_norm, n, eps);
+    f->rmsnorm(shared, shared, a->w->shared_out_norm, n, eps);
+    f->add(y, shared, (size_t)n);
+    f->rmsnorm(y, y, a->w->ffn_out_norm, n, eps);
+    f->add(ws->x + at, y, (size_t)n);
+}
+
+static void join_plain(const join_args *a, int64_t t, int k)
+{
+    const workspace *ws = a->b->ws;
+    const int n = a->b->m->hp.n_embd;
+    const size_t at = (size_t)t * (size_t)n;
+    const bool shared = a->w->shared_gate.data, gated = a->w->shared_gate_inp.data;
+    a->b->o->loops->join(ws->x + at, ws->slots + (size_t)k * at, ws->gates + t * k, k,
+                         shared ? ws->shared_y + at : NULL,
+                         gated ? sigmoid_f32(ws->shared_sigma[t]) : 1.0f, n);
+}
+
 static void join_tokens(void *ctx, int64_t first, int64_t end, int thread)
 {
-    const host_batch *b = ctx;
-    const workspace *ws = b->ws;
-    const int k = b->m->hp.n_expert_used, n_embd = b->m->hp.n_embd;
-    const bool shared = b->m->hp.n_ff_shared > 0;
+    const join_args *a = ctx;
+    const int n_embd = a->b->m->hp.n_embd;
+    const int k = a->w->experts->n_expert > 0 ? a->b->m->hp.n_expert_used : 0;
     (void)thread;
     for (int64_t t = first; t < end; t++) {
-        const size_t at = (size_t)t * (size_t)n_embd;
-        b->o->loops->join(ws->x + at, ws->slots + (size_t)k * at, ws->gates + t * k, k,
-                          shared ? ws->shared_y + at : NULL,
-                          shared ? sigmoid_f32(ws->shared_sigma[t]) : 0.0f, n_embd);
+        float *x = a->b->ws->x + (size_t)t * (size_t)n_embd;
+        if (a->w->ffn_out_norm) join_normed(a, t, k);
+        else join_plain(a, t, k);
+        for (int c = 0; a->w->out_scale != 1.0f && c < n_embd; c++) x[c] *= a->w->out_scale;
     }
 }
 
 static void join(void *self, int l)
 {
     host_batch *b = &((host_steps *)self)->b;
-    (void)l;
+    join_args a = { b, &b->w->layers[l] };
     pool_run(b->o->team, b->n, pool_grain((int64_t)b->m->hp.n_expert_used * b->m->hp.n_embd),
-             join_tokens, b);
+             join_tokens, &a);
+    b->seen_with = NULL;
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
@@ -205,6 +271,7 @@ static int logits(void *self, float *to, int n_row, err_ctx *err)
     ops_rmsnorm(b->o, ws->h, x, b->w->out_norm, n_row, hp->n_embd, (size_t)hp->n_embd, hp->rms_eps);
     acts_set(&ws->hx, ws->h, n_row, hp->n_embd);
     ops_matmul(b->o, to, &b->w->head, &ws->hx);
+    if (hp->logit_cap > 0.0f) ops_soft_cap(b->o, to, (int64_t)n_row * hp->n_vocab, hp->logit_cap);
     return 0;
 }
 

@@ -1,7 +1,8 @@
 /* mix_attention.c - softmax attention of a batch on the CPU.
  *
  * What families do differently is in the weights and in the family's row: norms of queries and
- * keys, sinks, windows, a gate beside each query. The loops over numbers are cpu/attention.h's. */
+ * keys, sinks, windows, a gate beside each query, values that are the keys. The loops over numbers
+ * are cpu/attention.h's. */
 #include "engine/host/host_batch.h"
 
 #include <math.h>
@@ -12,40 +13,54 @@
 typedef struct rotate_args {
     const host_batch *b;
     float *x;
-    int n_head;
+    int n_head, dim;
     size_t stride;
     const float *cosine, *sine;
 } rotate_args;
 
+/* x[2i] to x[i], x[2i + 1] to x[half + i]: then pairs are where they are in other families. Queries
+ * and keys change alike, so their products do not. */
+static void part_neighbours(float *x, size_t half)
+{
+    float odd[MODEL_MOST_NEIGHBOURS / 2];
+    for (size_t i = 0; i < half; i++) {
+        odd[i] = x[2 * i + 1];
+        x[i] = x[2 * i];
+    }
+    memcpy(x + half, odd, half * sizeof *x);
+}
+
 static void rotate_tokens(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const rotate_args *a = ctx;
-    const int dim = a->b->m->hp.rope_dim;
-    const size_t half = (size_t)dim / 2;
+    const size_t half = (size_t)a->dim / 2;
     (void)thread;
     for (size_t t = (size_t)begin; t < (size_t)end; t++)
-        for (size_t h = 0; h < (size_t)a->n_head; h++)
-            a->b->o->loops->rotate(a->x + (t * (size_t)a->n_head + h) * a->stride,
-                                   a->cosine + t * half, a->sine + t * half, dim);
+        for (size_t h = 0; h < (size_t)a->n_head; h++) {
+            float *x = a->x + (t * (size_t)a->n_head + h) * a->stride;
+            if (a->b->m->family->rope_neighbours) part_neighbours(x, half);
+            a->b->o->loops->rotate(x, a->cosine + t * half, a->sine + t * half, a->dim);
+        }
 }
 
-static void rotate(const host_batch *b, float *x, int n_head, size_t stride, bool windowed)
+static void rotate(const host_batch *b, float *x, int n_head, attn_shape heads, bool windowed)
 {
     const int table = windowed && b->rope->n_table > 1;
-    rotate_args a = { b, x, n_head, stride, b->ws->rope_cos[table], b->ws->rope_sin[table] };
-    pool_run(b->o->team, b->n, pool_grain((int64_t)n_head * b->m->hp.rope_dim), rotate_tokens, &a);
+    rotate_args a = { b, x, n_head, heads.rope_dim, (size_t)heads.head_dim,
+                      b->ws->rope_cos[table], b->ws->rope_sin[table] };
+    pool_run(b->o->team, b->n, pool_grain((int64_t)n_head * heads.rope_dim), rotate_tokens, &a);
 }
 
-static void store_and_attend(host_batch *b, int layer, const float *sinks)
+static void store_and_attend(host_batch *b, int layer, attn_shape heads, const float *sinks)
 {
-    const model_hparams *hp = &b->m->hp;
     workspace *ws = b->ws;
     kv_store *cache = state_kv(b->st);
     kv_write(cache, layer, b->pos, b->n, ws->k, ws->v);
     const attend_args a = {
-        .out = ws->heads, .q = ws->q, .stored = kv_layer_view(cache, layer), .n_head = hp->n_head,
-        .n_head_kv = hp->n_head_kv, .head_dim = hp->head_dim, .pos = b->pos, .n = b->n,
-        .window = b->m->layers[layer].window, .scale = 1.0f / sqrtf((float)hp->head_dim),
+        .out = ws->heads, .q = ws->q, .stored = kv_layer_view(cache, layer),
+        .n_head = heads.n_head, .n_head_kv = heads.n_head_kv, .head_dim = heads.head_dim,
+        .pos = b->pos, .n = b->n, .window = b->m->layers[layer].window,
+        .scale = b->m->family->attn_unscaled ? 1.0f : 1.0f / sqrtf((float)heads.head_dim),
         .sinks = sinks,
     };
     attend(b->o->loops, b->o->team, &a, ws->thread_scratch, ws->thread_floats);
@@ -64,28 +79,49 @@ static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+/* Each head, or all of them together. */
+static void norm_heads(const host_batch *b, float *x, const float *gain, int n_head, int head_dim,
+                       bool whole)
+{
+    const int dim = head_dim * (whole ? n_head : 1), n = b->n * (whole ? 1 : n_head);
+    ops_rmsnorm(b->o, x, x, gain, n, dim, (size_t)dim, b->m->hp.rms_eps);
+}
+
+/* Queries, keys and values, as they are before they turn. */
+static void project(host_batch *b, int l, attn_shape heads)
+{
+    const layer_weights *w = &b->w->layers[l];
+    const model_family *f = b->m->family;
+    const size_t dim = (size_t)heads.head_dim, n_q = (size_t)b->n * (size_t)heads.n_head;
+    const size_t n_kv = (size_t)b->n * (size_t)heads.n_head_kv;
+    workspace *ws = b->ws;
+    const product projections[] = { { f->attn_gated ? ws->q_gate : ws->q, &w->attn.q },
+                                    { ws->k, &w->attn.k }, { ws->v, &w->attn.v } };
+
+    ops_matmuls(b->o, projections, w->attn.v.data ? 3 : 2, &ws->hx);
+    if (!w->attn.v.data) memcpy(ws->v, ws->k, n_kv * dim * sizeof *ws->v);
+    for (size_t i = 0; f->attn_gated && i < n_q; i++)    /* query, gate, query, gate, ... */
+        memcpy(ws->q + i * dim, ws->q_gate + 2 * i * dim, dim * sizeof *ws->q);
+    if (w->attn.q_norm)
+        norm_heads(b, ws->q, w->attn.q_norm, heads.n_head, heads.head_dim, f->attn_norm_whole);
+    if (w->attn.k_norm)
+        norm_heads(b, ws->k, w->attn.k_norm, heads.n_head_kv, heads.head_dim, f->attn_norm_whole);
+    if (f->attn_norm_values) norm_heads(b, ws->v, NULL, heads.n_head_kv, heads.head_dim, false);
+}
+
 void mix_attention(host_batch *b, int l)
 {
     const layer_weights *w = &b->w->layers[l];
-    const model_hparams *hp = &b->m->hp;
-    const bool gated = b->m->family->attn_gated, windowed = b->m->layers[l].window > 0;
-    const size_t dim = (size_t)hp->head_dim;
-    const int n_q = b->n * hp->n_head, n_k = b->n * hp->n_head_kv;
+    const attn_shape heads = layer_attn(&b->m->hp, &b->m->layers[l]);
+    const bool windowed = b->m->layers[l].window > 0;
     workspace *ws = b->ws;
-    const product projections[] = { { gated ? ws->q_gate : ws->q, &w->attn.q },
-                                    { ws->k, &w->attn.k }, { ws->v, &w->attn.v } };
 
-    ops_matmuls(b->o, projections, ARRAY_LEN(projections), &ws->hx);
-    for (size_t i = 0; gated && i < (size_t)n_q; i++)    /* query, gate, query, gate, ... */
-        memcpy(ws->q + i * dim, ws->q_gate + 2 * i * dim, dim * sizeof *ws->q);
-    if (w->attn.q_norm)
-        ops_rmsnorm(b->o, ws->q, ws->q, w->attn.q_norm, n_q, hp->head_dim, dim, hp->rms_eps);
-    if (w->attn.k_norm)
-        ops_rmsnorm(b->o, ws->k, ws->k, w->attn.k_norm, n_k, hp->head_dim, dim, hp->rms_eps);
-    rotate(b, ws->q, hp->n_head, dim, windowed);
-    rotate(b, ws->k, hp->n_head_kv, dim, windowed);
-    store_and_attend(b, l, w->attn.sinks);
-    if (gated) pool_run(b->o->team, n_q, pool_grain(16 * hp->head_dim), gate_heads, b);
-    acts_set(&ws->hx, ws->heads, b->n, hp->n_head * hp->head_dim);
+    project(b, l, heads);
+    rotate(b, ws->q, heads.n_head, heads, windowed);
+    rotate(b, ws->k, heads.n_head_kv, heads, windowed);
+    store_and_attend(b, l, heads, w->attn.sinks);
+    if (b->m->family->attn_gated)
+        pool_run(b->o->team, b->n * heads.n_head, pool_grain(16 * heads.head_dim), gate_heads, b);
+    acts_set(&ws->hx, ws->heads, b->n, heads.n_head * heads.head_dim);
     ops_matmul(b->o, ws->y, &w->attn.out, &ws->hx);
 }

@@ -12,6 +12,7 @@
 /* Sizes that every step below needs. A channel is one value of q, k or v of a token. */
 typedef struct delta_sizes {
     int dim, n_k, n_v, ratio;            /* ratio: value heads that share one key head */
+    bool tiled;                          /* which they are: every n_k-th, not those in a row */
     size_t keys, values, channels;       /* widths of q (and of k), of v (and of z), of all three */
 } delta_sizes;
 
@@ -19,13 +20,21 @@ static delta_sizes sizes_of(const model_hparams *hp)
 {
     delta_sizes s = {
         .dim = hp->ssm_head_dim, .n_k = hp->ssm_n_k_head, .n_v = hp->ssm_n_v_head,
-        .ratio = hp->ssm_n_v_head / hp->ssm_n_k_head,
+        .ratio = hp->ssm_n_v_head / hp->ssm_n_k_head, .tiled = hp->ssm_tiled,
     };
     s.keys = (size_t)s.n_k * (size_t)s.dim;
     s.values = (size_t)s.n_v * (size_t)s.dim;
     s.channels = 2 * s.keys + s.values;
     return s;
 }
+
+/* The i-th value head of key head h, and the key head of value head v. */
+static int value_head(const delta_sizes *s, int h, int i)
+{
+    return s->tiled ? h + i * s->n_k : h * s->ratio + i;
+}
+
+static int key_head(const delta_sizes *s, int v) { return s->tiled ? v % s->n_k : v / s->ratio; }
 
 /* The legacy projection has, for each key head, its q, its k, and v and z of its value heads. */
 static void ungroup(host_batch *b, const delta_sizes *s)
@@ -50,7 +59,11 @@ static void project(host_batch *b, const layer_weights *w, const delta_sizes *s)
     const product apart[] = { { ws->qkv, &w->delta.qkv }, { ws->z, &w->delta.gate },
                               { ws->ba, &w->delta.ba } };
     const product grouped[] = { { ws->qkvz, &w->delta.in }, { ws->ba, &w->delta.ba } };
-    if (w->delta.in.data) {
+    const product split[] = { apart[0], apart[1], { ws->ba, &w->delta.beta },
+                              { ws->ba + b->n * s->n_v, &w->delta.alpha } };
+    if (w->delta.beta.data) {
+        ops_matmuls(b->o, split, ARRAY_LEN(split), &ws->hx);
+    } else if (w->delta.in.data) {
         ops_matmuls(b->o, grouped, ARRAY_LEN(grouped), &ws->hx);
         ungroup(b, s);
     } else {
@@ -65,37 +78,51 @@ typedef struct delta_job {
     float *window, *state;
 } delta_job;
 
+/* Write strength and decay of a value head, the i-th of its key head, before their curves. They lie
+ * as `ratio` of each for every key head, or all strengths and then all decays. */
+typedef struct raw_gates { float beta, alpha; } raw_gates;
+
+static raw_gates gates_at(const delta_job *j, size_t t, int h, int i, int v)
+{
+    const delta_sizes *s = &j->s;
+    const float *ba = j->b->ws->ba;
+    const size_t n_v = (size_t)s->n_v, ratio = (size_t)s->ratio;
+    if (j->w->delta.beta.data) {
+        const float *own = ba + t * n_v + (size_t)v;
+        return (raw_gates){ own[0], own[(size_t)j->b->n * n_v] };
+    }
+    const float *own = ba + (t * (size_t)s->n_k + (size_t)h) * 2 * ratio + (size_t)i;
+    return (raw_gates){ own[0], own[ratio] };
+}
+
 /* Convolution of a key head's q and k and of its value heads' v; then the length of q and k, and of
- * every value head the write strength and the decay, which lie as `ratio` betas and `ratio` alphas
- * for each key head. */
+ * every value head the write strength and the decay. */
 static void prepare(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const delta_job *j = ctx;
     const delta_sizes *s = &j->s;
     const loops *f = j->b->o->loops;
     workspace *ws = j->b->ws;
-    const int n = j->b->n, dim = s->dim, keys = (int)s->keys, wide = s->ratio * dim;
+    const int n = j->b->n, dim = s->dim, keys = (int)s->keys;
     const float q_scale = 1.0f / sqrtf((float)dim);
     (void)thread;
     for (int h = (int)begin; h < (int)end; h++) {
-        const struct { int first, n; } parts[] = {
-            { h * dim, dim }, { keys + h * dim, dim }, { 2 * keys + h * wide, wide },
-        };
-        for (size_t i = 0; i < ARRAY_LEN(parts); i++)
-            f->delta_conv(ws->mixed, ws->qkv, n, (int)s->channels, parts[i].first,
-                          parts[i].first + parts[i].n, j->w->delta.conv, j->b->m->hp.ssm_conv,
-                          j->window);
+        for (int i = -2; i < s->ratio; i++) {    /* q, k, and the heads of v */
+            const int v = i < 0 ? h : value_head(s, h, i);
+            const int first = min_int(i + 2, 2) * keys + v * dim;
+            f->delta_conv(ws->mixed, ws->qkv, n, (int)s->channels, first, first + dim,
+                          j->w->delta.conv, j->b->m->hp.ssm_conv, j->window);
+        }
         for (size_t t = 0; t < (size_t)n; t++) {
             float *q = ws->mixed + t * s->channels + h * dim;
-            const float *ba = ws->ba + (t * (size_t)s->n_k + (size_t)h) * 2 * (size_t)s->ratio;
             f->delta_l2norm(q, dim, q_scale);
             f->delta_l2norm(q + keys, dim, 1.0f);
             for (int i = 0; i < s->ratio; i++) {
-                const int v = h * s->ratio + i;
+                const int v = value_head(s, h, i);
                 const size_t at = t * (size_t)s->n_v + (size_t)v;
-                ws->beta[at] = sigmoid_f32(ba[i]);
-                ws->g[at] = delta_decay(ba[s->ratio + i], j->w->delta.dt_bias[v],
-                                        j->w->delta.a[v]);
+                const raw_gates raw = gates_at(j, t, h, i, v);
+                ws->beta[at] = sigmoid_f32(raw.beta);
+                ws->g[at] = delta_decay(raw.alpha, j->w->delta.dt_bias[v], j->w->delta.a[v]);
             }
         }
     }
@@ -112,7 +139,7 @@ static void remember(void *ctx, int64_t begin, int64_t end, int thread)
     const size_t dim = (size_t)s->dim;
     float *heads = ws->qkv;              /* its raw channels are no longer needed; [n, values] */
     for (int64_t h = begin; h < end; h++) {
-        const float *qk = ws->mixed + (size_t)(h / s->ratio) * dim;
+        const float *qk = ws->mixed + (size_t)key_head(s, (int)h) * dim;
         const delta_args a = {
             .out = heads + (size_t)h * dim, .q = qk, .k = qk + s->keys,
             .v = ws->mixed + 2 * s->keys + (size_t)h * dim, .beta = ws->beta + h, .g = ws->g + h,

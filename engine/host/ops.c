@@ -248,6 +248,38 @@ void ops_add(const ops *o, float *x, const float *y, int n, int width)
     pool_run(o->team, n, pool_grain(width), add_rows, &a);
 }
 
+void ops_activate(const ops *o, expert_activation act, float *g, const float *u, int n)
+{
+    switch (act) {
+    case ACT_SWIGLU: o->loops->swiglu(g, g, u, n); break;
+    case ACT_SWIGLU_CLAMPED: o->loops->swiglu_clamped(g, g, u, n); break;
+    case ACT_GEGLU: o->loops->geglu(g, g, u, n); break;
+    }
+}
+
+enum { CAP_PIECE = 1024 };
+
+typedef struct cap_args {
+    const ops *o;
+    float *x;
+    int64_t n;
+    float cap;
+} cap_args;
+
+static void cap_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const cap_args *a = ctx;
+    (void)thread;
+    for (int64_t i = begin * CAP_PIECE; i < end * CAP_PIECE && i < a->n; i += CAP_PIECE)
+        a->o->loops->soft_cap(a->x + i, (int)(a->n - i < CAP_PIECE ? a->n - i : CAP_PIECE), a->cap);
+}
+
+void ops_soft_cap(const ops *o, float *x, int64_t n, float cap)
+{
+    cap_args a = { o, x, n, cap };
+    pool_run(o->team, (n + CAP_PIECE - 1) / CAP_PIECE, pool_grain(16 * CAP_PIECE), cap_pieces, &a);
+}
+
 /* ---- the largest ----------------------------------------------------------------------------- */
 
 enum { LARGEST_PIECES = 64 };

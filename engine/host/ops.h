@@ -67,9 +67,15 @@ void ops_matmul(const ops *o, float *y, const matrix *w, acts *x);
 /* y[n, width] = row ids[t] of the embedding */
 void ops_embed(const ops *o, float *y, const matrix *table, const int32_t *ids, int n);
 
-/* y = x / rms(x) * w. y may be x. Rows of x lie stride apart, as do those of y. */
+/* y = x / rms(x) * w; w NULL: no gain. y may be x. Rows of x lie stride apart, as do those of y. */
 void ops_rmsnorm(const ops *o, float *y, const float *x, const float *w, int n, int width,
                  size_t stride, float eps);
+
+/* g = act(g, u), n values; for use inside a loop of the team. */
+void ops_activate(const ops *o, expert_activation act, float *g, const float *u, int n);
+
+/* x = cap * tanh(x / cap), n values */
+void ops_soft_cap(const ops *o, float *x, int64_t n, float cap);
 
 /* The index of the largest of n > 0 values, the first of equals. Any number beats a NaN. */
 int ops_largest(const ops *o, const float *x, int n);

@@ -12,7 +12,9 @@
 
 struct router_ahead {
     const ops *o;
+    const weights *w;                    /* borrowed */
     int n_layer, n_expert, k;
+    router_rule rule;
     matrix *routers;                     /* [n_layer]: of the layer after; data NULL: none */
     uint16_t *rows;                      /* their data */
     float *scores, *gates;
@@ -83,7 +85,7 @@ static void fill_rows(void *ctx, int64_t begin, int64_t end, int thread)
 static void make_router(router_ahead *r, int layer, const weights *w, uint16_t *to)
 {
     const matrix *from = &w->layers[layer + 1].router;
-    fill_job j = { from, w->layers[layer].post_attn_norm, w->layers[layer + 1].post_attn_norm, to };
+    fill_job j = { from, w->layers[layer].experts_norm, w->layers[layer + 1].router_norm, to };
     pool_run(r->o->team, from->rows, pool_grain(from->cols), fill_rows, &j);
     r->routers[layer] = (matrix){
         .type = QT_BF16, .rows = from->rows, .cols = from->cols, .data = (const uint8_t *)to,
@@ -99,8 +101,8 @@ int router_ahead_create(router_ahead **out, const ops *o, const weights *w, cons
     router_ahead *r = mem_zalloc(sizeof *r);
     *out = NULL;
     if (!r) return err_set(err, ERR_NOMEM, "routers of the next layers: %zu bytes", sizeof *r);
-    *r = (router_ahead){ .o = o, .n_layer = hp->n_layer, .n_expert = hp->n_expert,
-                         .k = hp->n_expert_used };
+    *r = (router_ahead){ .o = o, .w = w, .n_layer = hp->n_layer, .n_expert = hp->n_expert,
+                         .k = hp->n_expert_used, .rule = hp->router };
     expert_predictor_init(&r->predictor);
     r->routers = mem_array((size_t)hp->n_layer, sizeof *r->routers);
     r->rows = mem_array((size_t)all_elems(hp, layers) + 1, sizeof *r->rows);
@@ -140,7 +142,8 @@ int router_ahead_guess(router_ahead *r, int layer, acts *x, const int32_t **expe
 {
     if (layer >= r->n_layer || !r->routers[layer].data) return 0;
     ops_matmul(r->o, r->scores, &r->routers[layer], x);
-    router_select(r->ids, r->gates, r->scores, r->n_expert, r->k);
+    r->rule.bias = r->w->layers[layer + 1].choice_bias;
+    router_select(r->ids, r->gates, r->scores, r->n_expert, r->k, &r->rule);
     *experts = r->ids;
     return r->k;
 }

@@ -4,6 +4,7 @@
  * block: the same walk does both, with and without a block to write to. */
 #include "engine/host/weights.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "loader/bytes.h"
@@ -18,7 +19,7 @@ typedef struct shelf {
     size_t used;
 } shelf;
 
-static const float *put_vector(shelf *s, const weight *w)
+static float *put_vector(shelf *s, const weight *w)
 {
     if (!w->t) return NULL;
     const quant_traits *q = quant_traits_of(w->t->type);
@@ -93,6 +94,8 @@ static void set_deltanet(layer_weights *y, const model_layer *x, shelf *s)
     y->delta.gate = view(&x->delta.gate, NULL);
     y->delta.in = view(&x->delta.in, NULL);
     y->delta.ba = view(&x->delta.ba, NULL);
+    y->delta.beta = view(&x->delta.beta, NULL);
+    y->delta.alpha = view(&x->delta.alpha, NULL);
     y->delta.out = view(&x->delta.out, NULL);
     y->delta.conv = put_vector(s, &x->delta.conv);
     y->delta.dt_bias = put_vector(s, &x->delta.dt_bias);
@@ -100,13 +103,33 @@ static void set_deltanet(layer_weights *y, const model_layer *x, shelf *s)
     y->delta.norm = put_vector(s, &x->delta.norm);
 }
 
-static void set_layer(layer_weights *y, const model_layer *x, const model_hparams *hp, shelf *s)
+/* The router's norm has its factor in the gains. */
+static void set_norms(layer_weights *y, const model_layer *x, const model_hparams *hp, shelf *s)
 {
     y->attn_norm = put_vector(s, &x->attn_norm);
-    y->post_attn_norm = put_vector(s, &x->post_attn_norm);
+    y->post_attn_norm = y->router_norm = y->experts_norm = put_vector(s, &x->post_attn_norm);
+    if (x->router_norm.t) {
+        float *gain = put_vector(s, &x->router_norm);
+        const float factor = 1.0f / sqrtf((float)hp->n_embd);
+        for (int i = 0; gain && i < hp->n_embd; i++) gain[i] *= factor;
+        y->router_norm = gain;
+    }
+    if (x->experts_norm.t) y->experts_norm = put_vector(s, &x->experts_norm);
+    y->mix_out_norm = put_vector(s, &x->mix_out_norm);
+    y->experts_out_norm = put_vector(s, &x->experts_out_norm);
+    y->shared_out_norm = put_vector(s, &x->shared_out_norm);
+    y->ffn_out_norm = put_vector(s, &x->ffn_out_norm);
+    const float *scale = put_vector(s, &x->out_scale);
+    y->out_scale = scale ? *scale : 1.0f;
+}
+
+static void set_layer(layer_weights *y, const model_layer *x, const model_hparams *hp, shelf *s)
+{
+    set_norms(y, x, hp, s);
     if (x->mixer == MIX_ATTENTION) set_attention(y, x, hp, s);
     else set_deltanet(y, x, s);
     y->router = view(&x->router, &x->router_bias);
+    y->choice_bias = put_vector(s, &x->choice_bias);
     y->experts = x->experts;
     y->shared_gate_inp = view(&x->shared_gate_inp, NULL);
     y->shared_gate = view(&x->shared_gate, NULL);
@@ -117,6 +140,7 @@ static void set_layer(layer_weights *y, const model_layer *x, const model_hparam
 static void set_all(weights *w, const model *m, shelf *s)
 {
     w->embed = view(&m->embed, NULL);
+    if (m->hp.embed_scale > 0.0f) w->embed.scale *= m->hp.embed_scale;
     w->head = view(&m->head, NULL);
     w->out_norm = put_vector(s, &m->out_norm);
     for (int l = 0; l < m->hp.n_layer; l++) set_layer(&w->layers[l], &m->layers[l], &m->hp, s);

@@ -21,24 +21,32 @@ typedef struct matrix {
 } matrix;
 
 typedef struct layer_weights {
-    const float *attn_norm, *post_attn_norm;     /* [n_embd] */
+    const float *attn_norm, *post_attn_norm;     /* [n_embd], all of these */
+    const float *router_norm, *experts_norm;     /* post_attn_norm, if there is no other */
+    const float *mix_out_norm;                   /* or NULL */
+    const float *experts_out_norm, *shared_out_norm, *ffn_out_norm;      /* all three, or NULL */
+    float out_scale;                             /* of the residual after the layer */
     struct {
         matrix q, k, v, out;             /* also where the file has q, k, v in one tensor */
-        const float *q_norm, *k_norm;    /* [head_dim], or NULL */
+        const float *q_norm, *k_norm;    /* [head_dim], of all heads together if the family says
+                                          * so; or NULL */
         const float *sinks;              /* [n_head], or NULL */
     } attn;
     struct {
         matrix qkv, gate;                /* absent if `in` is present */
         matrix in;                       /* legacy: rows of q, k, v, z grouped by key head */
         matrix ba, out;
+        matrix beta, alpha;              /* instead of ba */
         const float *conv;               /* [channels, taps] */
         const float *dt_bias, *a;        /* [n_v_head] */
         const float *norm;               /* [head_dim] */
     } delta;
     matrix router;
+    const float *choice_bias;            /* [n_expert], or NULL */
     const expert_bank *experts;
-    matrix shared_gate_inp;              /* one row */
-    matrix shared_gate, shared_up, shared_down;
+    matrix shared_gate, shared_up, shared_down;  /* beside the experts, or instead of them; or
+                                          * absent */
+    matrix shared_gate_inp;              /* one row; absent: counted in full */
 } layer_weights;
 
 typedef struct weights {

@@ -16,11 +16,12 @@ static void place_acts(acts *x, mem_layout *a, int n, int cols)
 
 static void place_attention(workspace *w, mem_layout *a, const model *m, int n)
 {
-    const model_hparams *hp = &m->hp;
-    const int64_t q_width = (int64_t)hp->n_head * hp->head_dim;
-    const int64_t kv_width = (int64_t)hp->n_head_kv * hp->head_dim;
+    const attn_shape full = hparams_attn(&m->hp, false), windowed = hparams_attn(&m->hp, true);
+    const int q_width = max_int(full.n_head * full.head_dim, windowed.n_head * windowed.head_dim);
+    const int kv_width = max_int(full.n_head_kv * full.head_dim,
+                                 windowed.n_head_kv * windowed.head_dim);
     w->q = mem_layout_floats(a, n, q_width);
-    if (m->family->attn_gated) w->q_gate = mem_layout_floats(a, n, 2 * q_width);
+    if (m->family->attn_gated) w->q_gate = mem_layout_floats(a, n, 2 * (int64_t)q_width);
     w->k = mem_layout_floats(a, n, kv_width);
     w->v = mem_layout_floats(a, n, kv_width);
     w->heads = mem_layout_floats(a, n, q_width);
@@ -46,26 +47,30 @@ static void place_experts(workspace *w, mem_layout *a, const model_hparams *hp, 
     w->ids = mem_layout_take(a, (uint64_t)n, (uint64_t)k, sizeof *w->ids);
     w->gates = mem_layout_floats(a, n, k);
     w->slots = mem_layout_floats(a, n, (int64_t)k * hp->n_embd);
-    if (hp->n_ff_shared == 0) return;
-    w->shared_gate = mem_layout_floats(a, n, hp->n_ff_shared);
-    w->shared_up = mem_layout_floats(a, n, hp->n_ff_shared);
+    const int n_ff = max_int(hp->n_ff_shared, hp->n_ff_dense);
+    if (n_ff == 0) return;
+    w->shared_gate = mem_layout_floats(a, n, n_ff);
+    w->shared_up = mem_layout_floats(a, n, n_ff);
     w->shared_y = mem_layout_floats(a, n, hp->n_embd);
     w->shared_sigma = mem_layout_floats(a, n, 1);
-    place_acts(&w->shared_x, a, n, hp->n_ff_shared);
+    place_acts(&w->shared_x, a, n, n_ff);
 }
 
 static void place_all(workspace *w, mem_layout *a, const model *m, int n_thread, int n)
 {
     const model_hparams *hp = &m->hp;
-    const int heads = hp->n_head * hp->head_dim, values = hp->ssm_n_v_head * hp->ssm_head_dim;
+    const attn_shape full = hparams_attn(hp, false), windowed = hparams_attn(hp, true);
+    const int heads = max_int(full.n_head * full.head_dim, windowed.n_head * windowed.head_dim);
+    const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
     w->chunk = n;
     w->x = mem_layout_floats(a, n, hp->n_embd);
     w->h = mem_layout_floats(a, n, hp->n_embd);
     w->y = mem_layout_floats(a, n, hp->n_embd);
     place_acts(&w->hx, a, n, max_int(hp->n_embd, max_int(heads, values)));
     for (int i = 0; i < 2; i++) {
-        w->rope_cos[i] = mem_layout_floats(a, n, hp->rope_dim / 2);
-        w->rope_sin[i] = mem_layout_floats(a, n, hp->rope_dim / 2);
+        const int half = (i == 0 ? full : windowed).rope_dim / 2;
+        w->rope_cos[i] = mem_layout_floats(a, n, half);
+        w->rope_sin[i] = mem_layout_floats(a, n, half);
     }
     const uint64_t mixers = a->used;     /* a layer has one of the two: they share memory */
     place_attention(w, a, m, n);
@@ -76,7 +81,7 @@ static void place_all(workspace *w, mem_layout *a, const model *m, int n_thread,
     }
     place_experts(w, a, hp, n);
 
-    const size_t attend = attend_scratch(hp->head_dim);
+    const size_t attend = attend_scratch(max_int(full.head_dim, windowed.head_dim));
     const size_t delta = hp->ssm_head_dim ? delta_scratch(hp->ssm_head_dim, hp->ssm_head_dim) : 0;
     w->thread_floats = size_align(attend > delta ? attend : delta, 16);
     w->thread_scratch = mem_layout_take(a, (uint64_t)n_thread, w->thread_floats, sizeof(float));

@@ -15,7 +15,7 @@ typedef struct workspace {
     float *y;                            /* [n, n_embd] what a block adds to x */
     acts hx;                             /* h (or the mixer's last vector) for products */
 
-    float *rope_cos[2], *rope_sin[2];    /* [n, rope_dim / 2]; [1]: windowed layers */
+    float *rope_cos[2], *rope_sin[2];    /* [n, dim / 2]; [1]: windowed layers */
 
     /* attention */
     float *q, *k, *v, *heads;            /* [n, heads * head_dim] */

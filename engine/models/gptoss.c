@@ -58,41 +58,21 @@ static int bind_hparams(binder *b)
     };
 
     if ((rc = bind_blocks(b)) < 0 || (rc = bind_keys(b, sizes, ARRAY_LEN(sizes))) < 0 ||
-        (rc = bind_heads(b)) < 0 || (rc = bind_windows(b)) < 0 || (rc = bind_rotation(b)) < 0)
+        (rc = bind_heads(b, REQUIRED)) < 0 || (rc = bind_windows(b)) < 0 ||
+        (rc = bind_rotation(b)) < 0)
         return rc;
     return bind_expert_counts(b);
 }
 
 static int bind_attention(binder *b, int l)
 {
-    const model_hparams *hp = &b->m->hp;
     model_layer *y = &b->m->layers[l];
-    const uint64_t embd = (uint64_t)hp->n_embd, heads = (uint64_t)hp->n_head;
-    const uint64_t dim = (uint64_t)hp->head_dim;
-    const uint64_t q = heads * dim, k = (uint64_t)hp->n_head_kv * dim, qkv = q + 2 * k;
-    const bool fused = bind_find(b, l, "attn_qkv.weight"), split = bind_find(b, l, "attn_q.weight");
-    int rc;
-    const bind_row together[] = {        /* rows of q, then of k, then of v */
-        { "attn_qkv.weight",    { embd, qkv }, MATRIX, REQUIRED, &y->attn.qkv },
-        { "attn_qkv.bias",      { qkv },       F32_ONLY,    REQUIRED, &y->attn.qkv_bias },
-    };
-    const bind_row apart[] = {
-        { "attn_q.weight",      { embd, q },   MATRIX, REQUIRED, &y->attn.q },
-        { "attn_k.weight",      { embd, k },   MATRIX, REQUIRED, &y->attn.k },
-        { "attn_v.weight",      { embd, k },   MATRIX, REQUIRED, &y->attn.v },
-        { "attn_q.bias",        { q },         F32_ONLY,    REQUIRED, &y->attn.q_bias },
-        { "attn_k.bias",        { k },         F32_ONLY,    REQUIRED, &y->attn.k_bias },
-        { "attn_v.bias",        { k },         F32_ONLY,    REQUIRED, &y->attn.v_bias },
-    };
+    const uint64_t embd = (uint64_t)b->m->hp.n_embd, heads = (uint64_t)b->m->hp.n_head;
     const bind_row rest[] = {            /* one sink per query head */
-        { "attn_output.weight", { q, embd },   MATRIX, REQUIRED, &y->attn.out },
-        { "attn_output.bias",   { embd },      F32_ONLY,    REQUIRED, &y->attn.out_bias },
-        { "attn_sinks.weight",  { heads },     F32_ONLY,    REQUIRED, &y->attn.sinks },
+        { "attn_output.bias",  { embd },  F32_ONLY, REQUIRED, &y->attn.out_bias },
+        { "attn_sinks.weight", { heads }, F32_ONLY, REQUIRED, &y->attn.sinks },
     };
-
-    if (!fused && !split) return bind_missing(b, l, "attn_q.weight", "attn_qkv.weight");
-    rc = fused ? bind_rows(b, l, together, ARRAY_LEN(together))
-               : bind_rows(b, l, apart, ARRAY_LEN(apart));
+    const int rc = bind_projections(b, l, true);
     return rc < 0 ? rc : bind_rows(b, l, rest, ARRAY_LEN(rest));
 }
 
@@ -122,9 +102,7 @@ static int gptoss_bind(binder *b)
 {
     int rc;
     if ((rc = bind_hparams(b)) < 0 || (rc = bind_globals(b, F32_ONLY, REQUIRED)) < 0) return rc;
-    if (b->m->hp.n_mtp > 0)
-        return err_set(b->err, ERR_UNSUPPORTED, "key %s.nextn_predict_layers = %d: not supported",
-                       b->arch, b->m->hp.n_mtp);
+    if ((rc = bind_no_mtp(b)) < 0) return rc;
     for (int l = 0; l < b->m->hp.n_layer; l++)
         if ((rc = bind_layer(b, l)) < 0) return rc;
     return 0;

@@ -13,13 +13,18 @@
 
 static const model_family *const families[] = {
     [ARCH_QWEN3NEXT] = &qwen3next_family, [ARCH_GPTOSS] = &gptoss_family,
+    [ARCH_QWEN3MOE] = &qwen3moe_family, [ARCH_OLMOE] = &olmoe_family,
+    [ARCH_LLAMA] = &llama_family, [ARCH_QWEN35MOE] = &qwen35moe_family,
+    [ARCH_GLM4MOE] = &glm4moe_family, [ARCH_GEMMA4] = &gemma4_family,
 };
 
 /* Names that come close enough to deserve a word. */
 static const struct { const char *name, *hint; } relatives[] = {
     { "gptoss", GGUF_OLLAMA_HINT },
-    { "qwen35", "a relative of qwen3next with other tensor names, head order and rotation" },
-    { "qwen35moe", "a relative of qwen3next with other tensor names, head order and rotation" },
+    { "qwen35", "the dense relative of qwen35moe" },
+    { "gemma4-assistant", "a drafter for gemma4, not a model of its own" },
+    { "clip", "what reads pictures or sound for a model (mmproj); this program reads text: give it "
+              "the file of the model itself" },
 };
 
 const model_family *model_family_of(model_arch a)
@@ -34,7 +39,7 @@ const char *model_arch_name(model_arch a)
 
 static int unsupported(str_view name, err_ctx *err)
 {
-    char text[96], list[64] = "";
+    char text[96], list[160] = "";
     const char *hint = NULL;
 
     for (size_t i = 0; i < ARRAY_LEN(families); i++)
@@ -62,6 +67,68 @@ static int find_architecture(model_arch *out, const gguf *g, err_ctx *err)
     return unsupported(name, err);
 }
 
+/* ---- what is left out ------------------------------------------------------------------------ */
+
+typedef struct usage {
+    const tensor *first;                 /* tensors of a file lie in a row */
+    bool *used;
+} usage;
+
+static void mark_used(void *ctx, const tensor *t, model_use use, int layer)
+{
+    usage *u = ctx;
+    (void)use;
+    (void)layer;
+    u->used[t - u->first] = true;
+}
+
+int model_block_of(str_view name)
+{
+    size_t at = 4;
+    int block = 0;
+    if (!str_starts(name, "blk.")) return -1;
+    for (; at < name.len && at < 12 && name.ptr[at] >= '0' && name.ptr[at] <= '9'; at++)
+        block = block * 10 + (name.ptr[at] - '0');
+    return at > 4 && at < name.len && name.ptr[at] == '.' ? block : -1;
+}
+
+/* What a layer has and the family does not know would be computed without: that is said. (An
+ * input_scale is a hint that nobody needs.) */
+static void tell_unknown(const model *m)
+{
+    const int n = gguf_n_tensor(m->file);
+    const tensor *first = NULL;
+    int n_unknown = 0;
+    char name[128];
+    if (n == m->n_bound) return;
+    usage u = { gguf_tensor_at(m->file, 0), mem_zalloc((size_t)n) };
+    if (!u.used) return;
+    model_visit(m, mark_used, &u);
+    for (int i = 0; i < n; i++) {
+        const tensor *t = gguf_tensor_at(m->file, i);
+        const int block = model_block_of(t->name);
+        if (u.used[i] || block < 0 || block >= m->hp.n_layer || str_ends(t->name, ".input_scale"))
+            continue;
+        if (n_unknown++ == 0) first = t;
+    }
+    mem_free(u.used);
+    if (n_unknown)
+        log_line("%s%s: %d tensors of layers are not known in %s and are left out; answers may be "
+                 "wrong", ESC(name, first->name), n_unknown > 1 ? " and others" : "", n_unknown,
+                 m->family->name);
+}
+
+/* Some files hold beside the model what reads pictures (v., mm.) and sound (a.) for it. */
+static int count_media(const gguf *g)
+{
+    int n = 0;
+    for (int i = 0; i < gguf_n_tensor(g); i++) {
+        const str_view name = gguf_tensor_at(g, i)->name;
+        n += str_starts(name, "v.") || str_starts(name, "mm.") || str_starts(name, "a.");
+    }
+    return n;
+}
+
 int model_bind(model **out, const gguf *g, err_ctx *err)
 {
     model_arch arch = ARCH_QWEN3NEXT;
@@ -80,6 +147,9 @@ int model_bind(model **out, const gguf *g, err_ctx *err)
         return rc;
     }
     m->own_experts_used = m->hp.n_expert_used;
+    if ((m->n_media = count_media(g)) > 0)
+        log_line("%d tensors are for pictures or sound: ignored, only text is read", m->n_media);
+    tell_unknown(m);
     *out = m;
     return 0;
 }
@@ -97,6 +167,13 @@ int model_use_experts(model *m, int n, err_ctx *err)
     const int rc = model_check_experts(m, n, err);
     if (rc == 0) m->hp.n_expert_used = m->experts.n_used = n;
     return rc;
+}
+
+const expert_bank *model_first_bank(const model *m)
+{
+    int l = 0;
+    while (l < m->hp.n_layer - 1 && m->layers[l].experts->n_expert == 0) l++;
+    return m->layers[l].experts;
 }
 
 void model_free(model *m)
@@ -127,7 +204,10 @@ const char *model_use_name(model_use u)
 #define AT(field, use) { offsetof(model_layer, field), use, false }
 #define MATRIX_AT(field, use) { offsetof(model_layer, field), use, true }
 static const struct { size_t at; model_use use; bool is_matrix; } layer_weights[] = {
-    AT(attn_norm, USE_NORM), AT(post_attn_norm, USE_NORM), MATRIX_AT(attn.q, USE_ATTENTION),
+    AT(attn_norm, USE_NORM), AT(post_attn_norm, USE_NORM), AT(router_norm, USE_NORM),
+    AT(experts_norm, USE_NORM), AT(mix_out_norm, USE_NORM), AT(experts_out_norm, USE_NORM),
+    AT(shared_out_norm, USE_NORM), AT(ffn_out_norm, USE_NORM), AT(out_scale, USE_NORM),
+    MATRIX_AT(attn.q, USE_ATTENTION),
     MATRIX_AT(attn.k, USE_ATTENTION), MATRIX_AT(attn.v, USE_ATTENTION),
     MATRIX_AT(attn.out, USE_ATTENTION), AT(attn.q_bias, USE_ATTENTION),
     AT(attn.k_bias, USE_ATTENTION), AT(attn.v_bias, USE_ATTENTION),
@@ -135,9 +215,10 @@ static const struct { size_t at; model_use use; bool is_matrix; } layer_weights[
     AT(attn.k_norm, USE_NORM), MATRIX_AT(attn.qkv, USE_ATTENTION), AT(attn.qkv_bias, USE_ATTENTION),
     MATRIX_AT(delta.qkv, USE_DELTANET), MATRIX_AT(delta.gate, USE_DELTANET),
     MATRIX_AT(delta.in, USE_DELTANET), MATRIX_AT(delta.ba, USE_DELTANET),
+    MATRIX_AT(delta.beta, USE_DELTANET), MATRIX_AT(delta.alpha, USE_DELTANET),
     AT(delta.conv, USE_DELTANET), AT(delta.dt_bias, USE_DELTANET), AT(delta.a, USE_DELTANET),
     AT(delta.norm, USE_NORM), MATRIX_AT(delta.out, USE_DELTANET), AT(router, USE_ROUTER),
-    AT(router_bias, USE_ROUTER), AT(shared_gate_inp, USE_SHARED),
+    AT(router_bias, USE_ROUTER), AT(choice_bias, USE_ROUTER), AT(shared_gate_inp, USE_SHARED),
     MATRIX_AT(shared_gate, USE_SHARED), MATRIX_AT(shared_up, USE_SHARED),
     MATRIX_AT(shared_down, USE_SHARED), MATRIX_AT(mtp.eh_proj, USE_MTP), AT(mtp.enorm, USE_MTP),
     AT(mtp.hnorm, USE_MTP), AT(mtp.head_norm, USE_MTP), MATRIX_AT(mtp.embed, USE_MTP),
@@ -160,7 +241,7 @@ static model_use expert_use(const expert_bank *bank, int s)
 
 static void visit_experts(const expert_bank *bank, int layer, model_visit_fn *fn, void *ctx)
 {
-    for (int s = 0; s < SLAB_COUNT; s++) {
+    for (int s = 0; s < SLAB_COUNT && bank->n_expert > 0; s++) {
         const bool seen = bank->fused && s == SLAB_UP;
         if (!seen) fn(ctx, bank->weight[s], expert_use(bank, s), layer);
         if (!seen && bank->scale[s]) fn(ctx, bank->scale[s], USE_EXPERT_SMALL, layer);
@@ -172,6 +253,7 @@ void model_visit(const model *m, model_visit_fn *fn, void *ctx)
 {
     visit_weight(&m->embed, USE_EMBED, NO_LAYER, fn, ctx);
     visit_weight(&m->out_norm, USE_NORM, NO_LAYER, fn, ctx);
+    visit_weight(&m->rope_factors, USE_ATTENTION, NO_LAYER, fn, ctx);
     if (!m->head_tied) visit_weight(&m->head, USE_HEAD, NO_LAYER, fn, ctx);
     for (int l = 0; l < m->hp.n_layer + m->hp.n_mtp; l++) {
         const char *layer = (const char *)&m->layers[l];
@@ -198,7 +280,7 @@ void model_visit_matrices(const model *m, model_matrix_fn *fn, void *ctx)
             if (layer_weights[i].is_matrix)
                 visit_matrix((const weight *)(layer + layer_weights[i].at), layer_weights[i].use,
                              fn, ctx);
-        for (int s = 0; s < SLAB_COUNT; s++)
+        for (int s = 0; s < SLAB_COUNT && bank->n_expert > 0; s++)
             if (!(bank->fused && s == SLAB_UP))
                 fn(ctx, bank->weight[s], bank->scale[s], expert_use(bank, s));
     }

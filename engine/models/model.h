@@ -9,8 +9,12 @@
 
 #include "loader/gguf.h"
 #include "moe/expert.h"
+#include "moe/router.h"
 
-typedef enum model_arch { ARCH_QWEN3NEXT, ARCH_GPTOSS } model_arch;
+typedef enum model_arch {
+    ARCH_QWEN3NEXT, ARCH_GPTOSS, ARCH_QWEN3MOE, ARCH_OLMOE, ARCH_LLAMA, ARCH_QWEN35MOE,
+    ARCH_GLM4MOE, ARCH_GEMMA4
+} model_arch;
 
 /* A matrix or vector with its optional companion scale (NVFP4): y = scale * (W x), before any bias;
  * a row of the embedding is scaled alike. */
@@ -18,6 +22,12 @@ typedef struct weight {
     const tensor *t;                     /* NULL: absent, where the architecture allows that */
     const tensor *scale;                 /* F32 {1}, or NULL: 1 */
 } weight;
+
+/* The heads of an attention layer. */
+typedef struct attn_shape {
+    int n_head, n_head_kv, head_dim;
+    int rope_dim;                        /* dimensions of a head that turn */
+} attn_shape;
 
 typedef enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN } rope_scaling;
 
@@ -33,7 +43,8 @@ typedef struct model_hparams {
 
     int rope_dim;
     double rope_base;
-    double rope_base_window;             /* of windowed layers; equal to rope_base in known files */
+    double rope_base_window;             /* of windowed layers */
+    attn_shape windowed;                 /* theirs, where it is another; n_head 0: it is not */
     rope_scaling rope_scaling;
     double rope_factor;                  /* 1 without scaling */
     int rope_ctx_orig;
@@ -41,34 +52,67 @@ typedef struct model_hparams {
 
     int n_expert, n_expert_used, n_ff_expert;
     int n_ff_shared;                     /* 0: no shared expert */
+    int n_ff_dense;                      /* of layers without experts; 0: all have some */
+    router_rule router;                  /* without a bias: that is the layer's */
+
+    float embed_scale;                   /* of the embedding's rows; 0: 1 */
+    float logit_cap;                     /* logits are bent to stay below it; 0: they are not */
 
     int window;                          /* sliding window of windowed layers; 0: none */
     int ssm_conv, ssm_head_dim, ssm_n_k_head, ssm_n_v_head;      /* 0 without DeltaNet */
+    bool ssm_tiled;                      /* value head h is of key head h % n_k, not h / ratio */
 } model_hparams;
+
+enum { MODEL_MOST_NEIGHBOURS = 512 };    /* dimensions of a head that turn as neighbours */
 
 typedef enum mixer_kind { MIX_ATTENTION, MIX_DELTANET } mixer_kind;
 
 typedef struct model_layer {
     mixer_kind mixer;
     int window;                          /* keys visible including the token's own; 0: all */
-    weight attn_norm, post_attn_norm;
+    weight attn_norm, post_attn_norm;    /* before attention; before experts and shared expert */
+    weight router_norm;                  /* instead, for the router alone; and that is divided by
+                                          * sqrt(n_embd) */
+    weight experts_norm;                 /* instead, for the experts alone */
+    weight mix_out_norm;                 /* of what attention adds to the residual */
+    weight experts_out_norm;             /* of the sum over experts, */
+    weight shared_out_norm;              /* of the shared expert's vector, */
+    weight ffn_out_norm;                 /* and of the sum of both; these three, or none of them */
+    weight out_scale;                    /* {1}: of the residual after the layer */
     struct {                             /* MIX_ATTENTION */
-        weight q, k, v, out;             /* qwen3next: q holds query and gate, per head */
+        weight q, k, v, out;             /* qwen3next: q holds query and gate, per head; without v
+                                          * values are the keys as they were projected */
         weight q_bias, k_bias, v_bias, out_bias, sinks, q_norm, k_norm;
         weight qkv, qkv_bias;            /* gpt-oss files may fuse q, k, v: then those are absent */
     } attn;
     struct {                             /* MIX_DELTANET */
         weight qkv, gate;                /* new layout; absent if in is there */
         weight in;                       /* legacy ssm_in: q, k, v, z grouped by key head */
-        weight ba, conv, dt_bias, a, norm, out;
+        weight ba;                       /* strengths and decays, by key head; or: */
+        weight beta, alpha;              /* each in the order of value heads */
+        weight conv, dt_bias, a, norm, out;
     } delta;
     weight router, router_bias;
+    weight choice_bias;                  /* added to scores for the choice alone */
     expert_bank *experts;                /* that of the layer in model.experts */
-    weight shared_gate_inp, shared_gate, shared_up, shared_down;
+    weight shared_gate, shared_up, shared_down;  /* beside the experts, or instead of them */
+    weight shared_gate_inp;              /* absent: counted in full */
     struct mtp_weights {                 /* MTP blocks only; the last three are optional */
         weight eh_proj, enorm, hnorm, head_norm, embed, head;
     } mtp;
 } model_layer;
+
+/* Of full layers, or of windowed ones. */
+static inline attn_shape hparams_attn(const model_hparams *hp, bool windowed)
+{
+    if (windowed && hp->windowed.n_head > 0) return hp->windowed;
+    return (attn_shape){ hp->n_head, hp->n_head_kv, hp->head_dim, hp->rope_dim };
+}
+
+static inline attn_shape layer_attn(const model_hparams *hp, const model_layer *y)
+{
+    return hparams_attn(hp, y->window > 0);
+}
 
 /* What all models of an architecture have in common: one constant in its file. */
 struct binder;
@@ -76,6 +120,10 @@ typedef struct model_family {
     const char *name;                    /* general.architecture, and prefix of the keys */
     int (*bind)(struct binder *b);       /* model_bind.h */
     bool attn_gated;                     /* rows of q: query, then gate, head by head */
+    bool rope_neighbours;                /* pairs that turn are 2i, 2i + 1, not i, i + half */
+    bool attn_norm_whole;                /* q_norm and k_norm are of all heads together */
+    bool attn_norm_values;               /* values, too, are normed, head by head, with no gain */
+    bool attn_unscaled;                  /* products of queries and keys are taken as they are */
     expert_activation act;
     bool cache_experts;                  /* experts may change places in VRAM: tried and tested */
     bool yarn_rounded;                   /* YaRN's range is rounded to whole pairs of dimensions */
@@ -87,10 +135,13 @@ typedef struct model {
     const model_family *family;
     model_hparams hp;
     weight embed, out_norm, head;        /* head == embed if the file ties them */
+    weight rope_factors;                 /* [rope_dim / 2], which divide the frequencies of full
+                                          * layers; or absent */
     bool head_tied;
     model_layer *layers;                 /* n_layer + n_mtp; an MTP block is MIX_ATTENTION */
     expert_banks experts;                /* of the trunk; those of MTP blocks follow */
     int n_bound;                         /* tensors in use; the rest of the file is ignored */
+    int n_media;                         /* of the rest those for pictures and sound */
     int own_experts_used;                /* what the file says; hp.n_expert_used may have been
                                           * changed */
 } model;
@@ -107,6 +158,12 @@ enum { MODEL_MOST_USED = 32 };           /* that the GPU's kernels and the plan'
                                           * for */
 int model_use_experts(model *m, int n, err_ctx *err);
 int model_check_experts(const model *m, int n, err_ctx *err);    /* whether it would be taken */
+
+/* The experts of the first layer that has any: those of the others are like them. */
+const expert_bank *model_first_bank(const model *m);
+
+/* N of a tensor called "blk.N.what"; -1: it is called otherwise. */
+int model_block_of(str_view name);
 
 const model_family *model_family_of(model_arch a);
 const char *model_arch_name(model_arch a);       /* of the family */

@@ -34,8 +34,7 @@ int bind_keys(const binder *b, const bind_key *keys, int n_key)
     return 0;
 }
 
-/* A number above 0, or from 0 on if zero_ok. Absent: *to is left alone, or an error if required. */
-static int bind_float(const binder *b, double *to, const char *name, bool zero_ok, bind_need need)
+int bind_float(const binder *b, double *to, const char *name, bool zero_ok, bind_need need)
 {
     char key[BIND_KEY_CAP];
     const double lo = zero_ok ? 0.0 : (double)FLT_MIN;
@@ -64,10 +63,27 @@ int bind_blocks(binder *b)
     return 0;
 }
 
-/* One number for the whole model; *to is left alone if the key is absent. Given per block, the
- * entries of the trunk's attention layers count and must agree (an MTP block is asked only if there
- * are none); DeltaNet layers have 0 or anything there. */
-static int bind_per_layer(const binder *b, int *to, const char *name, int64_t hi)
+int bind_no_mtp(const binder *b)
+{
+    if (b->m->hp.n_mtp == 0) return 0;
+    return err_set(b->err, ERR_UNSUPPORTED, "key %s.nextn_predict_layers = %d: not supported",
+                   b->arch, b->m->hp.n_mtp);
+}
+
+int bind_sizes(binder *b)
+{
+    model_hparams *hp = &b->m->hp;
+    const bind_key sizes[] = {
+        { "context_length",   1, INT_MAX,  REQUIRED, &hp->ctx_train },
+        { "embedding_length", 1, MAX_SIZE, REQUIRED, &hp->n_embd },
+    };
+    return bind_keys(b, sizes, ARRAY_LEN(sizes));
+}
+
+/* One number for all layers of a kind, full or windowed; *to is left alone if the key is absent.
+ * Given per block, the entries of the trunk's attention layers of that kind count and must agree
+ * (an MTP block is asked only if there are none); DeltaNet layers have 0 or anything there. */
+static int bind_per_layer(const binder *b, int *to, const char *name, int64_t hi, bool windowed)
 {
     const model_hparams *hp = &b->m->hp;
     const int n_block = hp->n_layer + hp->n_mtp;
@@ -82,8 +98,9 @@ static int bind_per_layer(const binder *b, int *to, const char *name, int64_t hi
         return rc < 0 ? rc : 0;
     }
     for (int l = 0; l < n_block; l++) {
-        const bool attention = b->m->layers[l].mixer == MIX_ATTENTION;
-        const bool used = attention && (l < hp->n_layer || first < 0);
+        const model_layer *y = &b->m->layers[l];
+        const bool asked = y->mixer == MIX_ATTENTION && (y->window > 0) == windowed;
+        const bool used = asked && (l < hp->n_layer || first < 0);
         rc = gguf_get_int_at(&v, b->file, key, l, n_block, used ? 1 : INT64_MIN,
                              used ? hi : INT64_MAX, b->err);
         if (rc < 0) return rc;
@@ -99,35 +116,78 @@ static int bind_per_layer(const binder *b, int *to, const char *name, int64_t hi
     return 0;
 }
 
-int bind_heads(binder *b)
+/* All but rope_dim of the layers of a kind. */
+static int bind_shape(const binder *b, attn_shape *to, bool windowed, bind_need lengths)
+{
+    const char *key_length = windowed ? "attention.key_length_swa" : "attention.key_length";
+    const char *value_length = windowed ? "attention.value_length_swa" : "attention.value_length";
+    char key[BIND_KEY_CAP];
+    int values = 0, rc;
+
+    rc = bind_per_layer(b, &to->n_head, "attention.head_count", MAX_HEADS, windowed);
+    if (rc < 0) return rc;
+    if (to->n_head == 0)
+        return err_set(b->err, ERR_FORMAT, "key %s missing",
+                       bind_key_name(key, b, "attention.head_count"));
+    to->n_head_kv = to->n_head;
+    rc = bind_per_layer(b, &to->n_head_kv, "attention.head_count_kv", MAX_HEADS, windowed);
+    if (rc < 0) return rc;
+    if (to->n_head % to->n_head_kv != 0)
+        return err_set(b->err, ERR_FORMAT,
+                       "key %s = %d is not a multiple of attention.head_count_kv = %d",
+                       bind_key_name(key, b, "attention.head_count"), to->n_head, to->n_head_kv);
+
+    const bind_key sizes[] = {
+        { key_length,   1, MAX_SIZE, lengths, &to->head_dim },
+        { value_length, 1, MAX_SIZE, lengths, &values },
+    };
+    to->head_dim = b->m->hp.n_embd / to->n_head;
+    if ((rc = bind_keys(b, sizes, 1)) < 0) return rc;
+    values = to->head_dim;
+    if ((rc = bind_keys(b, sizes + 1, 1)) < 0) return rc;
+    if (to->head_dim == 0)
+        return err_set(b->err, ERR_FORMAT, "key %s = %d is more than embedding_length = %d",
+                       bind_key_name(key, b, "attention.head_count"), to->n_head,
+                       b->m->hp.n_embd);
+    if (values != to->head_dim)
+        return err_set(b->err, ERR_UNSUPPORTED, "key %s = %d differs from %s = %d",
+                       bind_key_name(key, b, value_length), values, key_length, to->head_dim);
+    return 0;
+}
+
+int bind_window_heads(binder *b)
 {
     model_hparams *hp = &b->m->hp;
+    attn_shape *to = &hp->windowed;
+    char key[BIND_KEY_CAP];
+    const bind_key rotated[] = {
+        { "rope.dimension_count_swa", 2, MAX_SIZE, OPTIONAL, &to->rope_dim },
+    };
+    int rc = bind_shape(b, to, true, REQUIRED);
+    if (rc < 0) return rc;
+    to->rope_dim = to->head_dim;
+    if ((rc = bind_keys(b, rotated, 1)) < 0) return rc;
+    if (to->rope_dim % 2 != 0 || to->rope_dim > to->head_dim)
+        return err_set(b->err, ERR_RANGE,
+                       "key %s = %d must be even and at most attention.key_length_swa = %d",
+                       bind_key_name(key, b, rotated[0].name), to->rope_dim, to->head_dim);
+    rc = bind_float(b, &hp->rope_base_window, "rope.freq_base_swa", false, REQUIRED);
+    return rc < 0 ? rc : 0;
+}
+
+int bind_heads(binder *b, bind_need lengths)
+{
+    model_hparams *hp = &b->m->hp;
+    attn_shape full = { 0 };
     char key[BIND_KEY_CAP];
     double eps = 0;
     bool causal = true;
-    int value_length = 0, rc;
+    int rc;
 
-    if ((rc = bind_per_layer(b, &hp->n_head, "attention.head_count", MAX_HEADS)) < 0) return rc;
-    if (hp->n_head == 0)
-        return err_set(b->err, ERR_FORMAT, "key %s missing",
-                       bind_key_name(key, b, "attention.head_count"));
-    hp->n_head_kv = hp->n_head;
-    if ((rc = bind_per_layer(b, &hp->n_head_kv, "attention.head_count_kv", MAX_HEADS)) < 0)
-        return rc;
-    if (hp->n_head % hp->n_head_kv != 0)
-        return err_set(b->err, ERR_FORMAT,
-                       "key %s = %d is not a multiple of attention.head_count_kv = %d",
-                       bind_key_name(key, b, "attention.head_count"), hp->n_head, hp->n_head_kv);
-
-    const bind_key sizes[] = {
-        { "attention.key_length",   1, MAX_SIZE, REQUIRED, &hp->head_dim },
-        { "attention.value_length", 1, MAX_SIZE, REQUIRED, &value_length },
-    };
-    if ((rc = bind_keys(b, sizes, ARRAY_LEN(sizes))) < 0) return rc;
-    if (value_length != hp->head_dim)
-        return err_set(b->err, ERR_UNSUPPORTED,
-                       "key %s = %d differs from attention.key_length = %d",
-                       bind_key_name(key, b, "attention.value_length"), value_length, hp->head_dim);
+    if ((rc = bind_shape(b, &full, false, lengths)) < 0) return rc;
+    hp->n_head = full.n_head;
+    hp->n_head_kv = full.n_head_kv;
+    hp->head_dim = full.head_dim;
 
     rc = bind_float(b, &eps, "attention.layer_norm_rms_epsilon", true, REQUIRED);
     if (rc < 0) return rc;
@@ -188,6 +248,38 @@ int bind_rope(binder *b, bind_need need)
     if (rc < 0) return rc;
     if (hp->rope_scaling == ROPE_LINEAR && hp->rope_factor == 1.0) hp->rope_scaling = ROPE_PLAIN;
     return 0;
+}
+
+int bind_plain_rope(binder *b)
+{
+    model_hparams *hp = &b->m->hp;
+    const bind_key rotated[] = {
+        { "rope.dimension_count", 2, MAX_SIZE, OPTIONAL, &hp->rope_dim },
+    };
+    hp->rope_dim = hp->head_dim;
+    const int rc = bind_keys(b, rotated, 1);
+    return rc < 0 ? rc : bind_rope(b, OPTIONAL);
+}
+
+int bind_not_dense(const binder *b)
+{
+    int n_expert = 0;
+    const bind_key count[] = { { "expert_count", 0, MAX_EXPERTS, OPTIONAL, &n_expert } };
+    const int rc = bind_keys(b, count, 1);
+    if (rc < 0 || n_expert > 0) return rc;
+    return err_set(b->err, ERR_UNSUPPORTED, "%s without experts (%s.expert_count): a dense model, "
+                   "which this program does not run", b->arch, b->arch);
+}
+
+int bind_no_groups(const binder *b)
+{
+    char key[BIND_KEY_CAP];
+    int groups = 0;
+    const bind_key keys[] = { { "expert_group_count", 0, MAX_EXPERTS, OPTIONAL, &groups } };
+    const int rc = bind_keys(b, keys, 1);
+    if (rc < 0 || groups <= 1) return rc;
+    return err_set(b->err, ERR_UNSUPPORTED, "key %s = %d: routing by groups is not supported",
+                   bind_key_name(key, b, "expert_group_count"), groups);
 }
 
 int bind_expert_counts(binder *b)
@@ -346,8 +438,78 @@ int bind_globals(binder *b, bind_class norm_cls, bind_need head)
     return 0;
 }
 
+int bind_projections(binder *b, int layer, bool with_bias)
+{
+    const model_hparams *hp = &b->m->hp;
+    model_layer *y = &b->m->layers[layer];
+    const uint64_t embd = (uint64_t)hp->n_embd, dim = (uint64_t)hp->head_dim;
+    const uint64_t q = (uint64_t)hp->n_head * dim, k = (uint64_t)hp->n_head_kv * dim;
+    const bind_row together[] = {        /* rows of q, then of k, then of v */
+        { "attn_qkv.weight",    { embd, q + 2 * k }, MATRIX,   REQUIRED, &y->attn.qkv },
+        { "attn_qkv.bias",      { q + 2 * k },       F32_ONLY, REQUIRED, &y->attn.qkv_bias },
+    };
+    const bind_row apart[] = {
+        { "attn_q.weight",      { embd, q },         MATRIX,   REQUIRED, &y->attn.q },
+        { "attn_k.weight",      { embd, k },         MATRIX,   REQUIRED, &y->attn.k },
+        { "attn_v.weight",      { embd, k },         MATRIX,   REQUIRED, &y->attn.v },
+        { "attn_q.bias",        { q },               F32_ONLY, REQUIRED, &y->attn.q_bias },
+        { "attn_k.bias",        { k },               F32_ONLY, REQUIRED, &y->attn.k_bias },
+        { "attn_v.bias",        { k },               F32_ONLY, REQUIRED, &y->attn.v_bias },
+    };
+    const bind_row out[] = {
+        { "attn_output.weight", { q, embd },         MATRIX,   REQUIRED, &y->attn.out },
+    };
+    const bool fused = bind_find(b, layer, together[0].name) != NULL;
+
+    if (!fused && !bind_find(b, layer, apart[0].name))
+        return bind_missing(b, layer, apart[0].name, together[0].name);
+    const int rc = fused ? bind_rows(b, layer, together, with_bias ? 2 : 1)
+                         : bind_rows(b, layer, apart, with_bias ? 6 : 3);
+    return rc < 0 ? rc : bind_rows(b, layer, out, ARRAY_LEN(out));
+}
+
+int bind_head_norms(binder *b, int layer, bind_need need)
+{
+    const model_hparams *hp = &b->m->hp;
+    model_layer *y = &b->m->layers[layer];
+    const bool whole = b->m->family->attn_norm_whole;
+    const uint64_t dim = (uint64_t)hp->head_dim;
+    const uint64_t q = whole ? (uint64_t)hp->n_head * dim : dim;
+    const uint64_t k = whole ? (uint64_t)hp->n_head_kv * dim : dim;
+    const bind_row rows[] = {
+        { "attn_q_norm.weight", { q }, SMALL, need, &y->attn.q_norm },
+        { "attn_k_norm.weight", { k }, SMALL, need, &y->attn.k_norm },
+    };
+    return bind_rows(b, layer, rows, ARRAY_LEN(rows));
+}
+
+static int bind_plain_layer(binder *b, int layer, bool head_norms)
+{
+    model_layer *y = &b->m->layers[layer];
+    const uint64_t embd = (uint64_t)b->m->hp.n_embd, n = (uint64_t)b->m->hp.n_expert;
+    const bind_row rows[] = {
+        { "attn_norm.weight",    { embd },    SMALL, REQUIRED, &y->attn_norm },
+        { "ffn_norm.weight",     { embd },    SMALL, REQUIRED, &y->post_attn_norm },
+        { "ffn_gate_inp.weight", { embd, n }, SMALL, REQUIRED, &y->router },
+    };
+    int rc;
+    if ((rc = bind_projections(b, layer, false)) < 0 ||
+        (rc = bind_rows(b, layer, rows, ARRAY_LEN(rows))) < 0 ||
+        (head_norms && (rc = bind_head_norms(b, layer, REQUIRED)) < 0))
+        return rc;
+    return bind_experts(b, layer, false);
+}
+
+int bind_plain_layers(binder *b, bool head_norms)
+{
+    int rc = 0;
+    for (int l = 0; l < b->m->hp.n_layer && rc == 0; l++) rc = bind_plain_layer(b, l, head_norms);
+    return rc;
+}
+
 int bind_experts(binder *b, int layer, bool with_bias)
 {
+    static const char old_gate[] = "ffn_gate.0.weight";
     const model_hparams *hp = &b->m->hp;
     const uint64_t embd = (uint64_t)hp->n_embd, ff = (uint64_t)hp->n_ff_expert;
     const uint64_t n = (uint64_t)hp->n_expert;
@@ -371,6 +533,10 @@ int bind_experts(binder *b, int layer, bool with_bias)
     };
 
     bank->fused = bind_find(b, layer, fused[0].name) != NULL;
+    if (!bank->fused && !bind_find(b, layer, separate[0].name) && bind_find(b, layer, old_gate))
+        return err_set(b->err, ERR_UNSUPPORTED, "tensor blk.%d.%s: every expert is a tensor of its "
+                       "own, as in files from before April 2024, which this program does not read; "
+                       "find a newer conversion of the model", layer, old_gate);
     if (!bank->fused && !bind_find(b, layer, separate[0].name))
         return bind_missing(b, layer, separate[0].name, with_bias ? NULL : fused[0].name);
     rc = bank->fused ? bind_rows(b, layer, fused, ARRAY_LEN(fused))

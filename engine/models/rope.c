@@ -7,6 +7,8 @@
 
 #include <math.h>
 
+#include "loader/bytes.h"
+
 /* Turns over the original context at which YaRN keeps, and stops keeping, a pair's frequency. Files
  * may name others, but no known implementation of these models reads them. */
 static const double turns_fast = 32.0, turns_slow = 1.0;
@@ -16,7 +18,7 @@ static const double two_pi = 6.283185307179586476925;
 rope_spec rope_spec_of(const model_hparams *hp, bool windowed, bool rounded)
 {
     const rope_spec s = {
-        .dim = hp->rope_dim,
+        .dim = hparams_attn(hp, windowed).rope_dim,
         .base = windowed ? hp->rope_base_window : hp->rope_base,
         .factor = hp->rope_factor,
         .scaling = hp->rope_scaling,
@@ -73,15 +75,25 @@ void rope_table(float *cosine, float *sine, const double *freq, double magnitude
         }
 }
 
+/* By factors in F32: one may be so large that a pair does not turn at all. */
+static void divide(double *freq, const tensor *factors)
+{
+    for (uint64_t i = 0; i < factors->elems; i++)
+        freq[i] /= load_f32(factors->data + i * sizeof(float));
+}
+
 int rope_tables_init(rope_tables *t, const model *m, bool rounded, err_ctx *err)
 {
-    const int half = m->hp.rope_dim / 2;
-    *t = (rope_tables){ .n_table = m->hp.rope_base_window == m->hp.rope_base ? 1 : 2 };
+    const bool alike = m->hp.rope_base_window == m->hp.rope_base && m->hp.windowed.n_head == 0 &&
+                       !m->rope_factors.t;
+    *t = (rope_tables){ .n_table = alike ? 1 : 2 };
     for (int i = 0; i < t->n_table; i++) {
         const rope_spec s = rope_spec_of(&m->hp, i == 1, rounded || m->family->yarn_rounded);
-        t->freq[i] = mem_array((size_t)half, sizeof(double));
-        if (!t->freq[i]) return err_set(err, ERR_NOMEM, "rope: %d frequencies", half);
+        t->dim[i] = s.dim;
+        t->freq[i] = mem_array((size_t)s.dim / 2, sizeof(double));
+        if (!t->freq[i]) return err_set(err, ERR_NOMEM, "rope: %d frequencies", s.dim / 2);
         rope_frequencies(t->freq[i], &t->magnitude[i], &s);
+        if (i == 0 && m->rope_factors.t) divide(t->freq[i], m->rope_factors.t);
     }
     return 0;
 }

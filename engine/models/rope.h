@@ -28,7 +28,8 @@ void rope_table(float *cosine, float *sine, const double *freq, double magnitude
 /* Frequencies of a model's full [0] and windowed [1] layers. */
 typedef struct rope_tables {
     int n_table;                         /* 1: both rotate alike, and [0] serves both */
-    double *freq[2];                     /* [rope_dim / 2] */
+    int dim[2];
+    double *freq[2];                     /* [dim / 2] */
     double magnitude[2];
 } rope_tables;
 

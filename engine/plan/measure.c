@@ -1,7 +1,7 @@
 /* measure.c - times the CPU's experts, the GPU's links and the drive.
  *
- * Experts are made up: blocks of one byte value, in the shapes and types of the model's first
- * layer, many times the size of the caches, so that every product reads memory. Their sums are
+ * Experts are made up: blocks of one byte value, in the shapes and types of the first layer that
+ * has experts, many times the size of the caches, so that every product reads memory. Their sums are
  * finite and of no interest. No figure waits for another: what one of them lacks memory for, the
  * others may still get. */
 #include "engine/plan/measure.h"
@@ -78,7 +78,7 @@ static void fill_piece(void *ctx, int64_t begin, int64_t end, int thread)
 /* A bank of as many experts as make up the memory, one tensor after the other. */
 static int make_bank(bench *b, uint64_t room, err_ctx *err)
 {
-    const expert_bank *like = b->m->layers[0].experts;
+    const expert_bank *like = model_first_bank(b->m);
     topology here;
     topology_read(&here, "");
     uint64_t want = 8 * topology_last_cache_bytes(&here);
@@ -235,7 +235,7 @@ static int measure_cpu(speeds *out, bench *b, err_ctx *err)
 static int measure_macs(double *out, bench *b, err_ctx *err)
 {
     enum { ROWS = 4096, TOKENS = 2048, REPEATS = 4 };
-    const tensor *t = b->m->layers[0].experts->weight[SLAB_GATE];
+    const tensor *t = model_first_bank(b->m)->weight[SLAB_GATE];
     const uint64_t w = ROWS * t->row_bytes, x = (uint64_t)TOKENS * t->cols * sizeof(float);
     const uint64_t parts[] = { w, x, x, x, (uint64_t)TOKENS * ROWS * sizeof(float) };
     uint64_t total = 0, used = 0;
@@ -450,7 +450,7 @@ static int measure_disk(speeds *out, bench *b, uint64_t room, err_ctx *err)
     const int part = largest_part(b->m->file);
     const char *path = gguf_part_path(b->m->file, part);
     const uint64_t bytes = gguf_part_bytes(b->m->file, part);
-    const uint64_t one = expert_slabs_bytes(b->m->layers[0].experts) / SLAB_COUNT;
+    const uint64_t one = expert_slabs_bytes(model_first_bank(b->m)) / SLAB_COUNT;
     drive_speed d;
     if (!path[0]) return 0;
     uint64_t memory = room / 4 < DRIVE_MEMORY ? room / 4 : DRIVE_MEMORY;

@@ -87,7 +87,7 @@ int planning_key(speeds_key *out, const model *m, int n_thread, const char *isa,
     ESC(out->cpu, str_from(here.cpu));
     ESC(out->gpu, str_from(gpu_name));
     snprintf(out->kernels, sizeof out->kernels, "%s, %s %dx%d", set->isa,
-             quant_name(m->layers[0].experts->weight[SLAB_GATE]->type), m->hp.n_embd,
+             quant_name(model_first_bank(m)->weight[SLAB_GATE]->type), m->hp.n_embd,
              m->hp.n_ff_expert);
     if (path && stat(path, &st) == 0) out->drive = (uint64_t)st.st_dev;
     return 0;
@@ -128,7 +128,7 @@ int planning_model(planning *to, const model *m, err_ctx *err)
         to->expert_bytes[l] = expert_slabs_bytes(b);
         to->slot_bytes[l] = expert_slots_one(&m->experts, l);
         slabs += (uint64_t)b->n_expert * to->expert_bytes[l];
-        expert_elems += used * 3 * b->n_embd * b->n_ff;
+        expert_elems += used * 3 * b->n_embd * b->n_ff;          /* none: both are 0 */
         floats |= expert_bank_has_floats(b);
     }
     const uint64_t small = sum.experts - slabs, head = m->head.t->elems;

@@ -21,6 +21,8 @@
 typedef struct kv_layer {
     mem_space *where;                    /* borrowed */
     uint8_t *k, *v;                      /* [n_head_kv][rows][row_bytes]; NULL: no attention here */
+    int n_head, head_dim;
+    size_t row_bytes;                    /* one head at one position */
     int rows;
     int window;                          /* 0: all */
     int first;                           /* lowest position that is still there */
@@ -29,8 +31,7 @@ typedef struct kv_layer {
 struct kv_store {
     kv_type type;
     const quant_traits *traits;
-    int n_layer, n_head, head_dim, ctx;
-    size_t row_bytes;                    /* one head at one position */
+    int n_layer, ctx;
     struct kv_block {                    /* of the layers in the space, and of those in RAM: */
         mem_space *where;
         void *mem;                       /* one after the other */
@@ -115,22 +116,24 @@ static int rows_of(const model *m, int l, int ctx, int slack)
     return window > 0 && window < ctx - slack ? window + slack : ctx;
 }
 
-static size_t row_bytes_of(const model *m, kv_type type)
+static size_t row_bytes_of(kv_type type, int head_dim)
 {
-    return (size_t)quant_row_bytes(quant_traits_of(types[type].quant), (uint64_t)m->hp.head_dim);
+    return (size_t)quant_row_bytes(quant_traits_of(types[type].quant), (uint64_t)head_dim);
 }
 
-/* Keys, or values, of n positions. False: too much. */
-static bool part_bytes(uint64_t *out, const model *m, kv_type type, int n)
+/* Keys, or values, of n positions of a layer. False: too much. */
+static bool part_bytes(uint64_t *out, const model *m, kv_type type, int l, int n)
 {
-    return size_mul(out, row_bytes_of(m, type), (uint64_t)m->hp.n_head_kv) &&
+    const attn_shape heads = layer_attn(&m->hp, &m->layers[l]);
+    return size_mul(out, row_bytes_of(type, heads.head_dim), (uint64_t)heads.n_head_kv) &&
            size_mul(out, *out, (uint64_t)n);
 }
 
 /* The keys (values) of one layer in the block: a multiple of 64, so that all begin a cache line. */
 static bool store_bytes(uint64_t *out, const model *m, kv_type type, int l, int ctx, int slack)
 {
-    if (!part_bytes(out, m, type, rows_of(m, l, ctx, slack)) || *out > UINT64_MAX / 4) return false;
+    if (!part_bytes(out, m, type, l, rows_of(m, l, ctx, slack)) || *out > UINT64_MAX / 4)
+        return false;
     *out = size_align(*out, 64);
     return true;
 }
@@ -161,7 +164,7 @@ uint64_t kv_ring_bytes(const model *m, kv_type type, int ctx, int slack)
     uint64_t sum = 0, one;
     for (int l = 0; l < m->hp.n_layer; l++) {
         if (!has_kv(m, l) || rows_of(m, l, ctx, slack) == ctx) continue;
-        if (!part_bytes(&one, m, type, m->layers[l].window - 1) || one > UINT64_MAX / 2 ||
+        if (!part_bytes(&one, m, type, l, m->layers[l].window - 1) || one > UINT64_MAX / 2 ||
             !size_add(&sum, sum, 2 * one))
             return UINT64_MAX;
     }
@@ -173,9 +176,12 @@ static int check_options(const model *m, kv_type type, int ctx, int slack, err_c
     if (ctx < 1 || slack < 1)
         return err_set(err, ERR_RANGE, "KV cache: context %d, longest run %d; both must be 1 or "
                        "more", ctx, slack);
-    if (type == KV_Q8_0 && m->hp.head_dim % 32 != 0)
-        return err_set(err, ERR_UNSUPPORTED, "KV cache: q8_0 needs a head size that is a multiple "
-                       "of 32, this model has %d", m->hp.head_dim);
+    for (int l = 0; l < m->hp.n_layer && type == KV_Q8_0; l++) {
+        const int dim = layer_attn(&m->hp, &m->layers[l]).head_dim;
+        if (has_kv(m, l) && dim % 32 != 0)
+            return err_set(err, ERR_UNSUPPORTED, "KV cache: q8_0 needs a head size that is a "
+                           "multiple of 32, this model has %d", dim);
+    }
     return 0;
 }
 
@@ -194,8 +200,10 @@ static int make_block(kv_store *c, struct kv_block *b, const model *m, const kv_
     for (int l = first; l < end; l++) {
         if (!has_kv(m, l)) continue;
         const uint64_t both = kv_layer_bytes(m, o, l);
+        const attn_shape heads = layer_attn(&m->hp, &m->layers[l]);
         c->layers[l] = (kv_layer){
-            .where = b->where, .k = at, .v = at + both / 2,
+            .where = b->where, .k = at, .v = at + both / 2, .n_head = heads.n_head_kv,
+            .head_dim = heads.head_dim, .row_bytes = row_bytes_of(o->type, heads.head_dim),
             .rows = rows_of(m, l, o->ctx, o->slack), .window = m->layers[l].window,
         };
         at += both;
@@ -215,10 +223,7 @@ int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err)
     c->type = o->type;
     c->traits = quant_traits_of(types[o->type].quant);
     c->n_layer = n_layer;
-    c->n_head = m->hp.n_head_kv;
-    c->head_dim = m->hp.head_dim;
     c->ctx = o->ctx;
-    c->row_bytes = row_bytes_of(m, o->type);
     c->blocks[0].where = o->where ? o->where : mem_space_ram();
     c->blocks[1].where = mem_space_ram();
     if ((rc = make_block(c, &c->blocks[0], m, o, 0, n_there, err)) < 0 ||
@@ -244,12 +249,11 @@ void kv_free(kv_store *c)
 
 /* Where a head's row of position pos is; *n is cut to the rows that follow it before the ring
  * wraps. */
-static uint8_t *run_at(const kv_store *c, const kv_layer *y, uint8_t *store, int head, int pos,
-                       int *n)
+static uint8_t *run_at(const kv_layer *y, uint8_t *store, int head, int pos, int *n)
 {
     const int row = pos % y->rows;
     if (*n > y->rows - row) *n = y->rows - row;
-    return store + ((size_t)head * (size_t)y->rows + (size_t)row) * c->row_bytes;
+    return store + ((size_t)head * (size_t)y->rows + (size_t)row) * y->row_bytes;
 }
 
 static void encode(kv_type type, uint8_t *out, const float *x, int n)
@@ -278,7 +282,7 @@ void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const floa
     const kv_layer *y = &c->layers[layer];
     const kv_view to = kv_layer_view(c, layer);
     assert(layer < c->n_layer && y->k && y->where->addressable && pos >= 0 && n <= c->ctx - pos);
-    kv_view_write(&to, c->n_head, c->head_dim, pos, n, k, v);
+    kv_view_write(&to, y->n_head, y->head_dim, pos, n, k, v);
     kv_wrote(c, layer, pos, n);
 }
 
@@ -293,13 +297,13 @@ void kv_wrote(kv_store *c, int layer, int pos, int n)
 static const float *read_rows(const kv_store *c, const kv_layer *y, uint8_t *store, int head,
                               int pos, int n, float *tile)
 {
-    const size_t row_blocks = (size_t)(c->head_dim / c->traits->block_elems);
+    const size_t dim = (size_t)y->head_dim, row_blocks = dim / (size_t)c->traits->block_elems;
     assert(y->where->addressable && store && pos >= y->first && n >= 0 && n <= c->ctx - pos);
     for (int done = 0; done < n;) {
         int run = n - done;
-        const uint8_t *p = run_at(c, y, store, head, pos + done, &run);
+        const uint8_t *p = run_at(y, store, head, pos + done, &run);
         if (c->type == KV_F32 && run == n) return (const float *)(const void *)p;
-        c->traits->decode(tile + (size_t)done * (size_t)c->head_dim, p, (size_t)run * row_blocks);
+        c->traits->decode(tile + (size_t)done * dim, p, (size_t)run * row_blocks);
         done += run;
     }
     return tile;
@@ -321,11 +325,10 @@ kv_view kv_layer_view(const kv_store *c, int layer)
 {
     const kv_layer *y = &c->layers[layer];
     assert(layer >= 0 && layer < c->n_layer);
-    return (kv_view){ y->k, y->v, y->rows, y->first, c->type, c->row_bytes };
+    return (kv_view){ y->k, y->v, y->rows, y->first, c->type, y->row_bytes };
 }
 
 kv_type kv_type_of(const kv_store *c) { return c->type; }
-size_t kv_row_bytes(const kv_store *c) { return c->row_bytes; }
 
 /* ---- going back ----------------------------------------------------------------------------- */
 
@@ -358,12 +361,12 @@ int kv_each_piece(const kv_store *c, kv_part part, int pos, kv_piece_fn *fn, voi
     for (int l = 0; l < c->n_layer; l++) {
         const kv_layer *y = &c->layers[l];
         if (!is_in_part(c, y, part)) continue;
-        for (int i = 0; i < 2 * c->n_head; i++) {        /* heads of the keys, then of the values */
-            uint8_t *store = i < c->n_head ? y->k : y->v;
+        for (int i = 0; i < 2 * y->n_head; i++) {        /* heads of the keys, then of the values */
+            uint8_t *store = i < y->n_head ? y->k : y->v;
             for (int p = lowest_seen(y, pos); p < pos;) {
                 int n = pos - p;
-                uint8_t *bytes = run_at(c, y, store, i % c->n_head, p, &n);
-                const int rc = fn(ctx, y->where, bytes, (size_t)n * c->row_bytes);
+                uint8_t *bytes = run_at(y, store, i % y->n_head, p, &n);
+                const int rc = fn(ctx, y->where, bytes, (size_t)n * y->row_bytes);
                 if (rc < 0) return rc;
                 p += n;
             }
@@ -387,10 +390,10 @@ int kv_each_full(const kv_store *c, int from, int to, kv_piece_fn *fn, void *ctx
     for (int l = 0; l < c->n_layer && from < to; l++) {
         const kv_layer *y = &c->layers[l];
         if (!y->k || y->window > 0) continue;
-        for (int i = 0; i < 2 * c->n_head; i++) {
+        for (int i = 0; i < 2 * y->n_head; i++) {
             int n = to - from;           /* as many rows as positions: never cut */
-            uint8_t *bytes = run_at(c, y, i < c->n_head ? y->k : y->v, i % c->n_head, from, &n);
-            const int rc = fn(ctx, y->where, bytes, (size_t)n * c->row_bytes);
+            uint8_t *bytes = run_at(y, i < y->n_head ? y->k : y->v, i % y->n_head, from, &n);
+            const int rc = fn(ctx, y->where, bytes, (size_t)n * y->row_bytes);
             if (rc < 0) return rc;
         }
     }
@@ -403,7 +406,7 @@ uint64_t kv_window_bytes(const model *m, kv_type type, int pos)
     for (int l = 0; l < m->hp.n_layer; l++) {
         const int window = m->layers[l].window;
         if (!has_kv(m, l) || window == 0) continue;
-        if (!part_bytes(&one, m, type, min_int(pos, window - 1)) || one > UINT64_MAX / 2 ||
+        if (!part_bytes(&one, m, type, l, min_int(pos, window - 1)) || one > UINT64_MAX / 2 ||
             !size_add(&sum, sum, 2 * one))
             return UINT64_MAX;
     }
@@ -415,7 +418,8 @@ uint64_t kv_full_bytes(const model *m, kv_type type, int n)
     uint64_t sum = 0, one;
     for (int l = 0; l < m->hp.n_layer; l++) {
         if (!has_kv(m, l) || m->layers[l].window > 0) continue;
-        if (!part_bytes(&one, m, type, n) || one > UINT64_MAX / 2 || !size_add(&sum, sum, 2 * one))
+        if (!part_bytes(&one, m, type, l, n) || one > UINT64_MAX / 2 ||
+            !size_add(&sum, sum, 2 * one))
             return UINT64_MAX;
     }
     return sum;

@@ -2,8 +2,9 @@
  *
  * A layer with full attention keeps every position up to ctx; a windowed layer keeps a ring:
  * position p lies in row p % rows, so what is older than the ring has been overwritten. Rows are
- * stored per head, [n_head_kv][rows][head_dim], in the type the session asked for. All memory is
- * allocated by kv_create, in a space; in RAM it is committed by the system as it is first written.
+ * stored per head, [n_head_kv][rows][head_dim] of that kind of layer, in the type the session asked
+ * for. All memory is allocated by kv_create, in a space; in RAM it is committed by the system as it
+ * is first written.
  *
  * The last layers may be in RAM while the others are in a space. Where the CPU can address a layer,
  * kv_write stores, and kv_keys and kv_values read. Else these must not be called: the code that
@@ -66,7 +67,6 @@ const float *kv_keys(const kv_store *c, int layer, int head, int pos, int n, flo
 const float *kv_values(const kv_store *c, int layer, int head, int pos, int n, float *tile);
 
 kv_type kv_type_of(const kv_store *c);
-size_t kv_row_bytes(const kv_store *c);
 
 /* Lowest position to which a session at position pos can go back without a copy of the rings: every
  * key that the token there may look at is still stored. */

@@ -479,7 +479,9 @@ static void add_silent(perf_counts *c, const session *s)
 {
     const uint64_t slots = c->tokens * (uint64_t)c->n_used;
     for (int l = 0; l < c->n_layer; l++) {
-        const uint64_t bytes = slots * expert_slabs_bytes(s->e->m->layers[l].experts);
+        const expert_bank *bank = s->e->m->layers[l].experts;
+        const uint64_t bytes = slots * expert_slabs_bytes(bank);
+        if (bank->n_expert == 0) continue;
         switch (place_of(s, l)) {
         case ASKED:
             break;
@@ -532,6 +534,7 @@ int session_perf_layers(const session *s, perf_layer *layers, int cap)
     for (int l = 0; l < n; l++) {
         const one_place where = place_of(s, l);
         if (where == ASKED) layers[l] = asked[l];
+        else if (s->e->m->layers[l].experts->n_expert == 0) layers[l] = (perf_layer){ 0 };
         else layers[l] = (perf_layer){ .hot = where == ALL_HOT ? slots : 0,
                                        .cold = where == ALL_COLD ? slots : 0 };
     }
@@ -553,7 +556,7 @@ int session_watch_guesses(session *s, guess_recall *to, err_ctx *err)
     if (to && !s->at->guesser) {
         bool *all = mem_array((size_t)hp->n_layer, sizeof *all);
         if (!all) return err_set(err, ERR_NOMEM, "guesses about %d layers", hp->n_layer);
-        memset(all, true, (size_t)hp->n_layer * sizeof *all);
+        for (int l = 0; l < hp->n_layer; l++) all[l] = s->e->m->layers[l].experts->n_expert > 0;
         const int rc = router_ahead_create(&s->at->guesser, &s->e->verbs, s->e->w, hp, all, err);
         mem_free(all);
         if (rc < 0) return rc;
@@ -594,9 +597,10 @@ static state_tag tag_of(const session *s)
 {
     const model *m = s->e->m;
     state_tag tag = { .model = model_fingerprint(m) };
-    const size_t half = (size_t)m->hp.rope_dim / 2 * sizeof(double);
-    for (int i = 0; i < s->e->rope.n_table; i++)         /* keys are stored rotated */
-        tag.model = tag.model * 31 + str_hash((str_view){ (const char *)s->e->rope.freq[i], half });
+    const rope_tables *rope = &s->e->rope;
+    for (int i = 0; i < rope->n_table; i++)              /* keys are stored rotated */
+        tag.model = tag.model * 31 + str_hash((str_view){ (const char *)rope->freq[i],
+                                              (size_t)rope->dim[i] / 2 * sizeof(double) });
     if (m->hp.n_expert_used != m->own_experts_used)      /* another model in effect */
         tag.model = tag.model * 31 + (uint64_t)m->hp.n_expert_used;
     if (prefers(s)) {

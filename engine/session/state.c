@@ -324,20 +324,20 @@ void state_import_begin(state *s)
 /* Of the positions that rows holds only the first are wanted: each head's others are skipped. */
 typedef struct row_source {
     const uint8_t *at;
-    size_t stride;                       /* bytes of a head */
+    size_t wanted, all;                  /* positions of a head */
 } row_source;
 
 static int copy_head(void *ctx, mem_space *where, void *bytes, size_t n)
 {
     row_source *src = ctx;
     where->write(where, bytes, src->at, n);
-    src->at += src->stride;
+    src->at += n / src->wanted * src->all;
     return 0;
 }
 
 void state_import_rows(state *s, const void *rows, int from, int to, int n)
 {
-    row_source src = { rows, (size_t)(to - from) * kv_row_bytes(s->kv) };
+    row_source src = { rows, (size_t)n, (size_t)(to - from) };
     assert(s->pos == 0 && from >= 0 && n >= 0 && n <= to - from && n <= s->o.ctx - from);
     kv_each_full(s->kv, from, from + n, copy_head, &src);
 }

@@ -3,7 +3,7 @@
  * Everything is little-endian, parts follow each other without gaps:
  *
  *   header        HEADER_BYTES, drawn below, with a checksum of its own
- *   layers        n_layer times u32 kind of mixer, u32 window
+ *   layers        n_layer times u32 kind, u32 window, see layer_entry()
  *   ids           one i32 per position
  *   extra         the caller's bytes
  *   keys, values  the stored rows that the next token may look at, in kv_each_piece's order
@@ -83,9 +83,14 @@ static void facts_of(fact out[N_FACT], const model_hparams *hp)
     memcpy(out, all, sizeof all);
 }
 
-static void layer_entry(uint8_t out[8], const model_layer *y)
+/* The kind: 0 attention with the header's heads, 1 DeltaNet; attention with others: how many of
+ * them, and their values in the lower 16 bits, more than 1 in any case. */
+static void layer_entry(uint8_t out[8], const model_hparams *hp, const model_layer *y)
 {
-    store_u32(out, y->mixer == MIX_ATTENTION ? 0 : 1);
+    const attn_shape heads = layer_attn(hp, y);
+    const bool same = heads.n_head_kv == hp->n_head_kv && heads.head_dim == hp->head_dim;
+    const uint32_t others = (uint32_t)heads.n_head_kv << 16 | (uint32_t)heads.head_dim;
+    store_u32(out, y->mixer != MIX_ATTENTION ? 1 : same ? 0 : others);
     store_u32(out + 4, (uint32_t)y->window);
 }
 
@@ -103,7 +108,7 @@ uint64_t state_layout_key(const model *m, kv_type type, const state_tag *tag)
         sum = state_checksum(sum, word, 8);
     }
     for (int l = 0; l < m->hp.n_layer; l++) {
-        layer_entry(word, &m->layers[l]);
+        layer_entry(word, &m->hp, &m->layers[l]);
         sum = state_checksum(sum, word, 8);
     }
     return sum;
@@ -308,7 +313,7 @@ static int write_state(stream *f, const state *s, const state_tag *tag, const in
         return err_set(f->err, ERR_RANGE, "%zu extra bytes", extra.len);
     if ((rc = put(f, header, sizeof header)) < 0) return rc;
     for (int l = 0; l < s->m->hp.n_layer; l++) {
-        layer_entry(word, &s->m->layers[l]);
+        layer_entry(word, &s->m->hp, &s->m->layers[l]);
         if ((rc = put(f, word, 8)) < 0) return rc;
     }
     if ((rc = put(f, ids, (size_t)s->pos * sizeof *ids)) < 0) return rc;
@@ -444,7 +449,7 @@ static int check_content(stream *f, const uint8_t *h, const state *s)
     if ((rc = rewind_stream(f, load_u64(h + AT_FILE_BYTES))) < 0) return rc;
     if ((rc = take(f, NULL, HEADER_BYTES)) < 0) return rc;
     for (int l = 0; l < s->m->hp.n_layer; l++) {
-        layer_entry(own, &s->m->layers[l]);
+        layer_entry(own, &s->m->hp, &s->m->layers[l]);
         if ((rc = take(f, word, 8)) < 0) return rc;
         if (memcmp(word, own, 8) != 0 && bad_layer < 0) bad_layer = l;
     }

@@ -26,7 +26,7 @@ static uint32_t table_size(uint32_t n)
     return size;
 }
 
-int bpe_init(bpe *b, int n_token, uint32_t n_merge, size_t bytes, err_ctx *err)
+int bpe_init(bpe *b, bool by_char, int n_token, uint32_t n_merge, size_t bytes, err_ctx *err)
 {
     const uint32_t n_slot = table_size((uint32_t)n_token), n_pair = table_size(n_merge);
     *b = (bpe){ 0 };
@@ -34,6 +34,7 @@ int bpe_init(bpe *b, int n_token, uint32_t n_merge, size_t bytes, err_ctx *err)
     if (bytes > UINT32_MAX - BPE_KEY_BYTES)
         return err_set(err, ERR_UNSUPPORTED, "tokens hold %zu bytes, at most %u are supported",
                        bytes, UINT32_MAX - BPE_KEY_BYTES);
+    b->by_char = by_char;
     b->n_token = n_token;
     b->n_merge = n_merge;
     b->bytes_cap = bytes;
@@ -44,9 +45,10 @@ int bpe_init(bpe *b, int n_token, uint32_t n_merge, size_t bytes, err_ctx *err)
     b->pairs = mem_array(n_pair, sizeof *b->pairs);
     b->maybe = mem_zalloc(n_pair * 2 / 8);
     b->list = mem_array(n_merge, sizeof *b->list);
-    b->byte_pair = mem_array(256 * 256, sizeof *b->byte_pair);
+    if (!by_char) b->byte_pair = mem_array(256 * 256, sizeof *b->byte_pair);
+    memset(b->byte_id, 0xFF, sizeof b->byte_id);                 /* -1 */
     if (!b->bytes || !b->start || !b->slots || !b->is_found || !b->pairs || !b->maybe ||
-        !b->list || !b->byte_pair)
+        !b->list || (!by_char && !b->byte_pair))
         return err_set(err, ERR_NOMEM, "vocabulary of %d tokens and %u merges", n_token, n_merge);
     memset(b->slots, 0xFF, n_slot * sizeof *b->slots);           /* id -1 */
     memset(b->pairs, 0xFF, n_pair * sizeof *b->pairs);           /* BPE_NO_PAIR */
@@ -122,6 +124,11 @@ void bpe_add_token(bpe *b, str_view bytes, bool findable)
     if (b->is_found[id] && bytes.len > b->longest) b->longest = bytes.len;
 }
 
+void bpe_set_byte(bpe *b, uint8_t byte, int id)
+{
+    if (b->byte_id[byte] < 0) b->byte_id[byte] = id;
+}
+
 static int enter_token(bpe *b, int id, uint64_t hash, err_ctx *err)
 {
     const str_view bytes = bpe_bytes(b, id);
@@ -156,9 +163,11 @@ int bpe_seal(bpe *b, err_ctx *err)
     }
     for (int i = 0; i < 256; i++) {
         const uint8_t byte = (uint8_t)i;
-        b->byte_id[i] = find_bytes(b, &byte, 1);
+        const int32_t found = b->by_char && i >= 128 ? -1 : find_bytes(b, &byte, 1);
+        if (!b->by_char) b->byte_id[i] = found;
         if (b->byte_id[i] < 0)
             return err_set(err, ERR_FORMAT, "no token for the single byte 0x%02X", (unsigned)i);
+        if (b->by_char && i < 128) b->ascii_id[i] = found >= 0 ? found : b->byte_id[i];
     }
     return 0;
 }
@@ -199,6 +208,33 @@ int bpe_add_merge(bpe *b, const uint8_t *p, size_t left_len, size_t right_len, e
     return 0;
 }
 
+/* Bytes of the character that starts at p, where `left` bytes are left. */
+static size_t char_len(const uint8_t *p, size_t left)
+{
+    const size_t len = *p < 0x80 ? 1 : *p < 0xE0 ? 2 : *p < 0xF0 ? 3 : 4;
+    return len < left ? len : left;
+}
+
+int bpe_add_splits(bpe *b, int id, err_ctx *err)
+{
+    const uint8_t *const p = b->bytes + b->start[id];
+    const size_t len = b->start[id + 1] - b->start[id];
+    char text[100], part[20];
+    if (!b->is_found[id] || char_len(p, len) == len) return 0;
+    for (size_t at = 0, n; at < len; at += n) {
+        n = char_len(p + at, len - at);
+        if (find_bytes(b, p + at, n) < 0)
+            return err_set(err, ERR_FORMAT, "token %d '%s' has the character '%s', which is no "
+                           "token", id, ESC(text, bpe_bytes(b, id)),
+                           ESC(part, ((str_view){ (const char *)p + at, n })));
+        const int32_t left = find_bytes(b, p, at), right = find_bytes(b, p + at, len - at);
+        if (left < 0 || right < 0) continue;
+        assert(b->n_merge_added < b->n_merge);
+        b->list[b->n_merge_added++] = (bpe_triple){ left, right, id };
+    }
+    return 0;
+}
+
 static uint64_t pair_key(uint32_t left, uint32_t right)
 {
     return (uint64_t)left << ID_BITS | right;
@@ -220,7 +256,7 @@ static uint32_t maybe_bit(const bpe *b, uint64_t hash)
     return (uint32_t)(hash >> 20) & b->maybe_mask;
 }
 
-static int add_pair(bpe *b, uint32_t index, err_ctx *err)
+static int add_pair(bpe *b, uint32_t index, const uint32_t *rank, err_ctx *err)
 {
     const bpe_triple m = b->list[index];
     const uint64_t key = pair_key((uint32_t)m.left, (uint32_t)m.right);
@@ -235,7 +271,7 @@ static int add_pair(bpe *b, uint32_t index, err_ctx *err)
                            MAX_PROBE);
     }
     b->pairs[i] = key << ID_BITS | (uint32_t)m.merged;
-    if (b->pair_rank) b->pair_rank[i] = index;
+    if (b->pair_rank) b->pair_rank[i] = rank ? rank[m.merged] : index;
     return 0;
 }
 
@@ -256,12 +292,13 @@ static int find_unmade(bpe *b, err_ctx *err)
     return 0;
 }
 
-int bpe_seal_merges(bpe *b, bool always_whole, err_ctx *err)
+int bpe_seal_merges(bpe *b, bool always_whole, const uint32_t *rank, err_ctx *err)
 {
-    const uint32_t n = b->n_merge;
-    bool ascend = true;
+    const uint32_t n = b->n_merge_added;
+    bool ascend = !rank;
     int rc = 0;
-    assert(b->n_merge_added == n);
+    assert(n <= b->n_merge);
+    b->n_merge = n;
     for (uint32_t i = 1; i < n; i++) ascend = ascend && b->list[i].merged >= b->list[i - 1].merged;
     if (!ascend) {
         b->pair_rank = mem_array((size_t)b->pair_mask + 1, sizeof *b->pair_rank);
@@ -273,11 +310,11 @@ int bpe_seal_merges(bpe *b, bool always_whole, err_ctx *err)
             const uint64_t hash = pair_hash(pair_key((uint32_t)m.left, (uint32_t)m.right));
             __builtin_prefetch(&b->pairs[pair_home(b, hash)]);
         }
-        rc = add_pair(b, i, err);
+        rc = add_pair(b, i, rank, err);
     }
     if (rc == 0 && !always_whole) rc = find_unmade(b, err);
     if (rc < 0) return rc;
-    for (int l = 0; l < 256; l++)
+    for (int l = 0; l < 256 && !b->by_char; l++)
         for (int r = 0; r < 256; r++)
             b->byte_pair[l << 8 | r] =
                 bpe_pair(b, (uint32_t)b->byte_id[l], (uint32_t)b->byte_id[r]);
@@ -306,25 +343,58 @@ uint64_t bpe_pair(const bpe *b, uint32_t left, uint32_t right)
     }
 }
 
+static uint32_t rank_of(uint64_t pair)
+{
+    return (uint32_t)(pair >> 32);       /* of BPE_NO_PAIR it is NO_RANK */
+}
+
+/* by_char: writes what merging starts from to out and returns how many there are. No merge takes
+ * the bytes of a character that is no token, so they may stand there from the beginning. */
+static size_t first_symbols(const bpe *b, int32_t *out, const uint8_t *p, size_t len)
+{
+    const uint8_t *const end = p + len;
+    size_t n = 0;
+    while (p < end) {
+        if (*p < 0x80) {
+            out[n++] = b->ascii_id[*p++];
+            continue;
+        }
+        const uint8_t *const next = p + char_len(p, (size_t)(end - p));
+        const int32_t id = find_bytes(b, p, (size_t)(next - p));
+        if (id >= 0) {
+            out[n++] = id;
+            p = next;
+        }
+        while (p < next) out[n++] = b->byte_id[*p++];
+    }
+    return n;
+}
+
 size_t bpe_merge_short(const bpe *b, int32_t *out, const uint8_t *p, size_t len)
 {
     uint64_t pair[BPE_SHORT_PIECE];      /* pair[i]: of symbols i and i + 1 */
     size_t n = len;
     assert(len >= 1 && len <= BPE_SHORT_PIECE);
-    out[0] = b->byte_id[p[0]];
-    for (size_t i = 1; i < n; i++) {
-        out[i] = b->byte_id[p[i]];
-        pair[i - 1] = b->byte_pair[p[i - 1] << 8 | p[i]];
+    if (b->by_char) {
+        n = first_symbols(b, out, p, len);
+        for (size_t i = 1; i < n; i++)
+            pair[i - 1] = bpe_pair(b, (uint32_t)out[i - 1], (uint32_t)out[i]);
+    } else {
+        out[0] = b->byte_id[p[0]];
+        for (size_t i = 1; i < n; i++) {
+            out[i] = b->byte_id[p[i]];
+            pair[i - 1] = b->byte_pair[p[i - 1] << 8 | p[i]];
+        }
     }
     while (n > 1) {
-        uint64_t best = pair[0];
+        uint32_t best = rank_of(pair[0]);
         size_t at = 0;
         for (size_t i = 1; i < n - 1; i++) {
-            at = pair[i] < best ? i : at;        /* equals keep the leftmost */
-            best = pair[i] < best ? pair[i] : best;
+            at = rank_of(pair[i]) < best ? i : at;       /* equals keep the leftmost */
+            best = rank_of(pair[i]) < best ? rank_of(pair[i]) : best;
         }
-        if (best == BPE_NO_PAIR) break;
-        out[at] = (int32_t)(uint32_t)best;
+        if (best == NO_RANK) break;
+        out[at] = (int32_t)(uint32_t)pair[at];
         n--;
         memmove(out + at + 1, out + at + 2, (n - at - 1) * sizeof *out);
         if (at + 1 < n) {
@@ -336,11 +406,12 @@ size_t bpe_merge_short(const bpe *b, int32_t *out, const uint8_t *p, size_t len)
     return n;
 }
 
-/* A long piece keeps, for each byte where a symbol starts, the symbol's id (in out) and the rank of
- * its pair with the next symbol; `alive` marks those bytes, so the neighbours of a symbol are the
- * next bits left and right, at most one token away. Above the ranks stands a tree of minima: one
- * node for 16 bytes, then one for 8 nodes, and so on. The top is the pair to merge, and a merge
- * renews one path of the tree, two if it touches two leaves: no entry is ever out of date. */
+/* A long piece keeps, for each of the symbols it starts from (bytes or characters), the id of what
+ * starts there now (in out) and the rank of its pair with the next one; `alive` marks the places
+ * where something starts, so the neighbours of a symbol are the next bits left and right, at most
+ * one token away. Above the ranks stands a tree of minima: one node for 16 places, then one for 8
+ * nodes, and so on. The top is the pair to merge, and a merge renews one path of the tree, two if
+ * it touches two leaves: no entry is ever out of date. */
 
 enum { LEAF = 16, FAN = 8 };
 
@@ -454,25 +525,25 @@ static size_t prev_alive(const uint64_t *alive, size_t i)
     return w * 64 + 63 - (size_t)__builtin_clzll(bits);
 }
 
-static uint32_t rank_of(uint64_t pair)
-{
-    return (uint32_t)(pair >> 32);       /* of BPE_NO_PAIR it is NO_RANK */
-}
-
 int64_t bpe_merge_long(const bpe *b, bpe_work *w, int32_t *out, const uint8_t *p, size_t len,
                        err_ctx *err)
 {
     const int rc = work_reserve(w, len, err);
-    const size_t cap = padded(len);
     min_tree t;
     int64_t n = 0;
     if (rc < 0) return rc;
 
-    for (size_t i = 0; i < len; i++) {
-        out[i] = b->byte_id[p[i]];
-        w->rank[i] = i + 1 < len ? rank_of(b->byte_pair[p[i] << 8 | p[i + 1]]) : NO_RANK;
+    if (b->by_char) {
+        len = first_symbols(b, out, p, len);     /* from here on it counts these */
+        for (size_t i = 0; i + 1 < len; i++)
+            w->rank[i] = rank_of(bpe_pair(b, (uint32_t)out[i], (uint32_t)out[i + 1]));
+    } else {
+        for (size_t i = 0; i < len; i++) out[i] = b->byte_id[p[i]];
+        for (size_t i = 0; i + 1 < len; i++)
+            w->rank[i] = rank_of(b->byte_pair[p[i] << 8 | p[i + 1]]);
     }
-    for (size_t i = len; i < cap; i++) w->rank[i] = NO_RANK;
+    const size_t cap = padded(len);
+    for (size_t i = len - 1; i < cap; i++) w->rank[i] = NO_RANK;
     memset(w->alive, 0xFF, cap / 64 * sizeof *w->alive);
     tree_layout(&t, w->tree, cap);
     tree_build(w, &t, cap);

@@ -1,9 +1,11 @@
 /* bpe.h - the byte-pair vocabulary: token bytes to id, pair to merged id, and merging a piece.
  *
- * Works on raw bytes and ids only: the file's byte alphabet, kinds of tokens and special tokens are
- * tokenizer.c's. Filled once (bpe_init, bpe_add_token for each id in order, bpe_seal,
- * bpe_add_merge for each entry in order, bpe_seal_merges), then immutable and shared by threads;
- * what merging needs besides lives in a bpe_work, one per thread. */
+ * Merging starts from the bytes of a piece or, in vocabularies by_char, from its characters; a
+ * character that is no token then is its bytes. Works on raw bytes and ids only: how the file
+ * writes them, kinds of tokens and special tokens are tokenizer.c's. Filled once (bpe_init,
+ * bpe_add_token for each id in order, bpe_seal, bpe_add_merge for each entry in order or
+ * bpe_add_splits for each token, bpe_seal_merges), then immutable and shared by threads; what
+ * merging needs besides lives in a bpe_work, one per thread. */
 #ifndef ENGINE_TEXT_BPE_H
 #define ENGINE_TEXT_BPE_H
 
@@ -28,6 +30,7 @@ typedef struct bpe_triple { int32_t left, right, merged; } bpe_triple;
 
 typedef struct bpe {
     int n_token, n_added;
+    bool by_char;                        /* merging starts from characters, not from bytes */
     uint8_t *bytes;                      /* all tokens, back to back, and padding for wide loads */
     uint32_t *start;                     /* [n_token + 1] into bytes */
     size_t bytes_cap;
@@ -49,19 +52,24 @@ typedef struct bpe {
     uint8_t *unmade;                     /* [n_token] no merge makes it; NULL: there are none */
 
     int32_t byte_id[256];                /* -1: the vocabulary lacks the byte */
-    uint64_t *byte_pair;                 /* [256 * 256] bpe_pair of two single bytes */
+    uint64_t *byte_pair;                 /* [256 * 256] bpe_pair of two single bytes; not by_char */
+    int32_t ascii_id[128];               /* by_char only: of the character, else of the byte */
 } bpe;
 
 /* ---- building ---- */
 
-/* n_token and n_merge were checked against the file that holds them; bytes is an upper bound on the
- * length of all tokens together. On failure bpe_free is still due. */
-int bpe_init(bpe *b, int n_token, uint32_t n_merge, size_t bytes, err_ctx *err);
+/* n_token and n_merge, which is the most merges there will be, were checked against the file that
+ * holds them; bytes is an upper bound on the length of all tokens together. On failure bpe_free is
+ * still due. */
+int bpe_init(bpe *b, bool by_char, int n_token, uint32_t n_merge, size_t bytes, err_ctx *err);
 void bpe_free(bpe *b);
 
 /* The next token's bytes. Only if findable can text become this token; if the same bytes came
  * before, the earlier id stays the one that is found. Empty tokens are never found. */
 void bpe_add_token(bpe *b, str_view bytes, bool findable);
+
+/* by_char only: token id is this byte of a character that is no token. The first one counts. */
+void bpe_set_byte(bpe *b, uint8_t byte, int id);
 
 /* After the last token: ERR_FORMAT if one of the 256 bytes has no token. */
 int bpe_seal(bpe *b, err_ctx *err);
@@ -73,10 +81,15 @@ void bpe_prefetch(const bpe *b, const uint8_t *p, size_t len);
  * must be findable tokens. A pair that came before keeps its earlier rank. */
 int bpe_add_merge(bpe *b, const uint8_t *p, size_t left_len, size_t right_len, err_ctx *err);
 
+/* by_char only, instead of a list of merges: every way to cut token id between two characters into
+ * two tokens is a merge. Refuses a token of several characters if one of them is no token. */
+int bpe_add_splits(bpe *b, int id, err_ctx *err);
+
 /* After the last merge. A piece that is a token as it stands becomes that token without merging if
  * always_whole, as gpt-oss asks; else only if some merge makes the token, which in the published
- * vocabularies means that merging would end there too. */
-int bpe_seal_merges(bpe *b, bool always_whole, err_ctx *err);
+ * vocabularies means that merging would end there too. rank [n_token], where it is given, says how
+ * early each token is made, lowest first, and the order of the merges says nothing. */
+int bpe_seal_merges(bpe *b, bool always_whole, const uint32_t *rank, err_ctx *err);
 
 /* ---- looking up ---- */
 
@@ -148,8 +161,9 @@ typedef struct bpe_work {
 } bpe_work;
 void bpe_work_free(bpe_work *w);
 
-/* Merges the len bytes at p and writes the ids to out, which has room for len of them. Returns how
- * many, or < 0. The two ways below give the same ids; this one picks by length. */
+/* Merges the len bytes at p, whole characters if by_char, and writes the ids to out, which has room
+ * for len of them. Returns how many, or < 0. The two ways below give the same ids; this one picks
+ * by length. */
 int64_t bpe_merge(const bpe *b, bpe_work *w, int32_t *out, const uint8_t *p, size_t len,
                   err_ctx *err);
 

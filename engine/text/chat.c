@@ -1,8 +1,7 @@
 /* chat.c - recognises the chat format, checks requests, and hands them to the format.
  *
- * Invariant: a failed render leaves the caller's id list as it was. The formats are in
- * chat_chatml.c and chat_harmony.c, what they are built from in chat_parts.c; sampling and stopping
- * are the caller's. */
+ * Invariant: a failed render leaves the caller's id list as it was. Each format has a file
+ * chat_*.c; what they are built from is in chat_parts.c; sampling and stopping are the caller's. */
 #include "engine/text/chat_internal.h"
 
 #include <string.h>
@@ -62,6 +61,12 @@ static int check_tools(const json_t *tools, err_ctx *err)
     return 0;
 }
 
+static const char *format_text(const chat *c)
+{
+    return c->ops->format == CHAT_RAW ? "a file without a known chat format"
+                                      : "this model's chat format";
+}
+
 static int check_message(const chat *c, const chat_message *m, int i, err_ctx *err)
 {
     static const char *const names[] = { "system", "developer", "user", "assistant", "tool" };
@@ -72,9 +77,9 @@ static int check_message(const chat *c, const chat_message *m, int i, err_ctx *e
     if (m->n_call && m->role != CHAT_ASSISTANT)
         return err_set(err, ERR_FORMAT, "messages[%d]: the role \"%s\" cannot call tools", i,
                        names[m->role]);
-    if (c->format == CHAT_RAW && (m->n_call || m->role == CHAT_TOOL))
-        return err_set(err, ERR_UNSUPPORTED, "messages[%d]: a file without a known chat format "
-                       "cannot express tool calls and results", i);
+    if (!c->ops->tools && (m->n_call || m->role == CHAT_TOOL))
+        return err_set(err, ERR_UNSUPPORTED, "messages[%d]: %s cannot express tool calls and "
+                       "results", i, format_text(c));
     for (int k = 0; k < m->n_call; k++)
         if (!is_name(m->calls[k].name))
             return err_set(err, ERR_FORMAT, "messages[%d]: call %d: \"%s\" cannot be a name",
@@ -91,9 +96,8 @@ static int check_request(const chat *c, const chat_request *req, err_ctx *err)
     if (req->n_message < 1 && !req->no_cue)      /* else: what comes before all messages */
         return err_set(err, ERR_RANGE, "messages: there are none");
     if (req->tools && (rc = check_tools(req->tools, err)) < 0) return rc;
-    if (c->format == CHAT_RAW && json_array_size(req->tools) > 0)
-        return err_set(err, ERR_UNSUPPORTED, "tools: a file without a known chat format cannot "
-                       "express them");
+    if (!c->ops->tools && json_array_size(req->tools) > 0)
+        return err_set(err, ERR_UNSUPPORTED, "tools: %s cannot express them", format_text(c));
     for (int i = 0; i < req->n_message; i++)
         if ((rc = check_message(c, &req->messages[i], i, err)) < 0) return rc;
     return 0;
@@ -101,21 +105,22 @@ static int check_request(const chat *c, const chat_request *req, err_ctx *err)
 
 /* ---- recognition --------------------------------------------------------------------------- */
 
-static const char note_template[] = "The file's chat template is neither ChatML nor harmony: "
-                                    "messages are joined without any markup.";
+static const char note_template[] = "The file's chat template is of no known format: messages are "
+                                    "joined without any markup.";
 static const char note_none[] = "The file has no chat template and no known chat tokens: "
                                 "messages are joined without any markup.";
 
-static void find_tokens(chat *c)
+void chat_show(chat *c, const char *text)
 {
-    c->im_start = tokenizer_special(c->t, "<|im_start|>");
-    c->im_end = tokenizer_special(c->t, "<|im_end|>");
-    c->h_start = tokenizer_special(c->t, "<|start|>");
-    c->h_message = tokenizer_special(c->t, "<|message|>");
-    c->h_channel = tokenizer_special(c->t, "<|channel|>");
-    c->h_end = tokenizer_special(c->t, "<|end|>");
-    c->h_call = tokenizer_special(c->t, "<|call|>");
-    c->h_constrain = tokenizer_special(c->t, "<|constrain|>");
+    const int id = tokenizer_special(c->t, text);
+    if (id >= 0 && c->n_shown < (int)ARRAY_LEN(c->shown)) c->shown[c->n_shown++] = id;
+}
+
+int chat_keep(char **out, str_view s, err_ctx *err)
+{
+    if (*out) return 0;
+    *out = mem_strdup_n(s.ptr ? s.ptr : "", s.len);
+    return *out ? 0 : err_set(err, ERR_NOMEM, "chat: %zu bytes of template text", s.len);
 }
 
 static const char *const effort_names[] = {
@@ -127,15 +132,57 @@ const char *chat_effort_name(chat_effort e)
     return effort_names[(size_t)e < ARRAY_LEN(effort_names) ? e : CHAT_EFFORT_MEDIUM];
 }
 
-bool chat_effort_from_name(chat_effort *out, const char *name)
+const char *chat_reasoning_name(chat_effort e, chat_thinking t)
+{
+    return t == CHAT_THINK_ON ? "on" : t == CHAT_THINK_OFF ? "off" : chat_effort_name(e);
+}
+
+bool chat_reasoning_from_name(chat_effort *e, chat_thinking *t, const char *name)
 {
     for (size_t i = 0; i < ARRAY_LEN(effort_names); i++) {
         if (strcmp(name, effort_names[i]) != 0) continue;
-        *out = (chat_effort)i;
+        *e = (chat_effort)i;
+        *t = CHAT_THINK_DEFAULT;
         return true;
     }
-    return false;
+    if (strcmp(name, "on") != 0 && strcmp(name, "off") != 0) return false;
+    *e = CHAT_EFFORT_MEDIUM;
+    *t = strcmp(name, "on") == 0 ? CHAT_THINK_ON : CHAT_THINK_OFF;
+    return true;
 }
+
+/* ---- text without a format ---- */
+
+static void raw_render(prompt *p, const chat_request *req)
+{
+    for (int i = 0; i < req->n_message; i++) {
+        if (i) prompt_text(p, "\n");
+        prompt_view(p, req->messages[i].content);
+    }
+}
+
+int plain_push(chat_parser *p, int id)
+{
+    p->held.len = 0;
+    const int rc = parser_decode(p, &p->held, tokenizer_bytes(p->c->t, id, false));
+    return rc < 0 ? rc : parser_emit(p, CHAT_ANSWER, textbuf_view(&p->held));
+}
+
+int plain_end(chat_parser *p)
+{
+    p->held.len = 0;
+    const int rc = parser_decode_end(p, &p->held);
+    return rc < 0 ? rc : parser_emit(p, CHAT_ANSWER, textbuf_view(&p->held));
+}
+
+static const chat_ops raw_ops = {
+    .format = CHAT_RAW, .name = "raw", .render = raw_render, .push = plain_push, .end = plain_end,
+};
+
+/* Each says itself whether it is the one; the order is that of how much is asked for. */
+static const chat_ops *const formats[] = {
+    &chatml_ops, &harmony_ops, &glm_ops, &gemma_ops, &mistral_ops, &tulu_ops,
+};
 
 int chat_create(chat **out, const gguf *g, const tokenizer *t, err_ctx *err)
 {
@@ -147,18 +194,14 @@ int chat_create(chat **out, const gguf *g, const tokenizer *t, err_ctx *err)
     if ((rc = gguf_get_str(&tmpl, g, "tokenizer.chat_template", err)) < 0) return rc;
     c = mem_zalloc(sizeof *c);
     if (!c) return err_set(err, ERR_NOMEM, "chat: %zu bytes", sizeof *c);
-    c->t = t;
-    find_tokens(c);
-    if (c->im_start >= 0 && c->im_end >= 0 && (!tmpl.len || view_has(tmpl, "<|im_start|>"))) {
-        c->format = CHAT_CHATML;
-        if ((rc = chatml_setup(c, tmpl, err)) < 0) goto fail;
-    } else if (c->h_start >= 0 && c->h_message >= 0 && c->h_channel >= 0 && c->h_end >= 0 &&
-               (!tmpl.len || view_has(tmpl, "<|channel|>") || view_has(tmpl, "<|start|>"))) {
-        c->format = CHAT_HARMONY;
-    } else {
-        c->format = CHAT_RAW;
-        c->note = tmpl.len ? note_template : note_none;
+    for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
+        *c = (chat){ .t = t, .ops = formats[i] };
+        if ((rc = formats[i]->setup(c, tmpl, err)) < 0) goto fail;
+        if (rc == 0) continue;
+        *out = c;
+        return 0;
     }
+    *c = (chat){ .t = t, .ops = &raw_ops, .note = tmpl.len ? note_template : note_none };
     *out = c;
     return 0;
 fail:
@@ -177,13 +220,22 @@ void chat_free(chat *c)
 
 chat_format chat_format_of(const chat *c)
 {
-    return c->format;
+    return c->ops->format;
 }
 
 const char *chat_format_name(const chat *c)
 {
-    if (c->format == CHAT_CHATML) return c->xml_calls ? "chatml (xml tools)" : "chatml";
-    return c->format == CHAT_HARMONY ? "harmony" : "raw";
+    return c->xml_calls ? "chatml (xml tools)" : c->ops->name;
+}
+
+bool chat_reasons(const chat *c)
+{
+    return c->knows_reasoning;
+}
+
+bool chat_has_switch(const chat *c)
+{
+    return c->may_rest;
 }
 
 const char *chat_note(const chat *c)
@@ -200,16 +252,7 @@ int chat_render(id_list *out, const chat *c, encoder *e, const chat_request *req
     int rc = check_request(c, req, err);
 
     if (rc < 0) return rc;
-    if (c->format == CHAT_CHATML) {
-        chatml_render(&p, req);
-    } else if (c->format == CHAT_HARMONY) {
-        harmony_render(&p, req);
-    } else {
-        for (int i = 0; i < req->n_message; i++) {
-            if (i) prompt_text(&p, "\n");
-            prompt_view(&p, req->messages[i].content);
-        }
-    }
+    c->ops->render(&p, req);
     rc = prompt_flush(&p);
     if (rc < 0) out->n = n_before;
     textbuf_free(&p.text);
@@ -267,10 +310,7 @@ int chat_parser_create(chat_parser **out, const chat *c, const chat_request *req
         chat_parser_free(p);
         return rc;
     }
-    if (c->cue_thinks) {
-        p->chatml.where = CHATML_REASONING;
-        p->chatml.strip = true;
-    }
+    if (c->ops->begin) c->ops->begin(p, req ? req : &(chat_request){ .n_message = 0 });
     *out = p;
     return 0;
 }
@@ -282,25 +322,21 @@ void chat_parser_free(chat_parser *p)
     json_decref(p->callable);
     textbuf_free(&p->held);
     textbuf_free(&p->args);
-    mem_free(p->chatml.params);
+    mem_free(p->tags.params);
     mem_free(p);
-}
-
-static int raw_push(chat_parser *p, int id)
-{
-    int rc;
-    p->held.len = 0;
-    rc = id < 0 ? parser_decode_end(p, &p->held)
-                : parser_decode(p, &p->held, tokenizer_bytes(p->c->t, id, false));
-    return rc < 0 ? rc : parser_emit(p, CHAT_ANSWER, textbuf_view(&p->held));
 }
 
 static int parser_finish(chat_parser *p)
 {
     p->done = true;
-    if (p->c->format == CHAT_CHATML) return chatml_end(p);
-    if (p->c->format == CHAT_HARMONY) return harmony_end(p);
-    return raw_push(p, -1);
+    return p->c->ops->end(p);
+}
+
+bool chat_ends_turn(const chat *c, int id)
+{
+    for (int i = 0; i < c->n_end; i++)
+        if (c->ends[i] == id) return true;
+    return tokenizer_is_stop(c->t, id);
 }
 
 int chat_parser_push(chat_parser *p, int id, chat_event_fn *fn, void *ctx, err_ctx *err)
@@ -315,14 +351,12 @@ int chat_parser_push(chat_parser *p, int id, chat_event_fn *fn, void *ctx, err_c
     p->fn = fn;
     p->ctx = ctx;
     p->err = err;
-    if (tokenizer_is_stop(p->c->t, id)) {
+    if (chat_ends_turn(p->c, id)) {
         if ((rc = parser_finish(p)) < 0) return rc;
         rc = parser_emit(p, CHAT_DONE, (str_view){ NULL, 0 });
         return rc < 0 ? rc : 1;
     }
-    if (p->c->format == CHAT_CHATML) return chatml_push(p, id);
-    if (p->c->format == CHAT_HARMONY) return harmony_push(p, id);
-    return raw_push(p, id);
+    return p->c->ops->push(p, id);
 }
 
 int chat_parser_end(chat_parser *p, chat_event_fn *fn, void *ctx, err_ctx *err)

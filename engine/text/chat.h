@@ -1,10 +1,10 @@
 /* chat.h - messages to tokens, and the model's stream back to reasoning, answer and tool calls.
  *
- * No template engine: the two families of supported models have two formats, ChatML and harmony,
- * written out in chat_chatml.c and chat_harmony.c. The format is recognised from the vocabulary and
- * from tokenizer.chat_template; a template that is neither falls back to CHAT_RAW, which joins the
- * contents without any markup, and chat_note says so. Structure is emitted as token ids; contents
- * are encoded with special tokens off, so no user text can forge a turn. */
+ * No template engine: the formats of the supported models are written out, each in a file chat_*.c.
+ * Which one it is, the vocabulary and tokenizer.chat_template say, never the architecture; a
+ * template of none of them falls back to CHAT_RAW, which joins the contents without any markup, and
+ * chat_note says so. Structure is emitted as token ids; contents are encoded with special tokens
+ * off, so no user text can forge a turn. */
 #ifndef ENGINE_TEXT_CHAT_H
 #define ENGINE_TEXT_CHAT_H
 
@@ -12,15 +12,30 @@
 
 #include "engine/text/tokenizer.h"
 
-typedef enum chat_format { CHAT_RAW, CHAT_CHATML, CHAT_HARMONY } chat_format;
+typedef enum chat_format {
+    CHAT_RAW,
+    CHAT_CHATML,                         /* Qwen */
+    CHAT_HARMONY,                        /* gpt-oss */
+    CHAT_GLM,                            /* GLM-4.5 to 4.7 */
+    CHAT_GEMMA,                          /* Gemma 4 */
+    CHAT_MISTRAL,                        /* [INST]: Mixtral; no tools */
+    CHAT_TULU                            /* <|user|>: OLMoE; no tools */
+} chat_format;
 typedef enum chat_role {
     CHAT_SYSTEM, CHAT_DEVELOPER, CHAT_USER, CHAT_ASSISTANT, CHAT_TOOL
 } chat_role;
 typedef enum chat_effort { CHAT_EFFORT_MEDIUM, CHAT_EFFORT_LOW, CHAT_EFFORT_HIGH } chat_effort;
 
-/* "medium", "low", "high"; false for any other text. */
-const char *chat_effort_name(chat_effort e);
-bool chat_effort_from_name(chat_effort *out, const char *name);
+/* Models that can do both: whether to reason first. DEFAULT is what the template does if nobody
+ * says: Gemma does not, the others do. */
+typedef enum chat_thinking { CHAT_THINK_DEFAULT, CHAT_THINK_ON, CHAT_THINK_OFF } chat_thinking;
+
+const char *chat_effort_name(chat_effort e);     /* "medium", "low", "high" */
+
+/* The two in one word: "on", "off", or a level, which leaves the choice to the template. False, and
+ * nothing set, for any other text. */
+const char *chat_reasoning_name(chat_effort e, chat_thinking t);
+bool chat_reasoning_from_name(chat_effort *e, chat_thinking *t, const char *name);
 
 typedef struct chat_call {
     str_view name;                       /* of the function */
@@ -53,6 +68,7 @@ typedef struct chat_request {
                                           * or NULL */
     chat_effort effort;                  /* harmony only */
     str_view date;                       /* harmony only: "2026-01-31"; empty leaves the line out */
+    chat_thinking thinking;              /* no effect on models that have no such switch */
     bool no_cue;                         /* leave out the cue that makes the assistant speak */
 
     /* for the way back; the prompt does not show them */
@@ -71,7 +87,9 @@ void chat_free(chat *c);
 
 chat_format chat_format_of(const chat *c);
 const char *chat_format_name(const chat *c);     /* "chatml", "chatml (xml tools)", "harmony",
-                                                  * "raw" */
+                                                  * "glm", "gemma", "mistral", "tulu", "raw" */
+bool chat_reasons(const chat *c);                /* answers may begin with reasoning */
+bool chat_has_switch(const chat *c);             /* chat_request.thinking has an effect */
 const char *chat_note(const chat *c);            /* one sentence for people if the format is a
                                                   * fallback, else NULL */
 
@@ -104,9 +122,9 @@ typedef int chat_event_fn(void *ctx, const chat_event *ev);      /* < 0 stops th
 
 typedef struct chat_parser chat_parser;
 
-/* A parser for one answer to a prompt that chat_render made from req (its tools decide how XML
- * arguments are typed, and calls are looked for only if it has tools; it is read only here). NULL:
- * the request is unknown, calls are looked for. Borrows c. */
+/* A parser for one answer to a prompt that chat_render made from req, which is read only here: its
+ * tools decide how untyped arguments are read, calls are looked for only if it has tools, and its
+ * cue says how the answer begins. NULL: the request is unknown, calls are looked for. Borrows c. */
 int chat_parser_create(chat_parser **out, const chat *c, const chat_request *req, err_ctx *err);
 void chat_parser_free(chat_parser *p);
 
@@ -117,7 +135,8 @@ int chat_parser_push(chat_parser *p, int id, chat_event_fn *fn, void *ctx, err_c
 /* The generation ended without a stop token: flushes what was held back, closes an open call. */
 int chat_parser_end(chat_parser *p, chat_event_fn *fn, void *ctx, err_ctx *err);
 
-/* May the next token be part of the answer's text? Of a ChatML call, too: it may still be none. */
+/* May the next token be part of the answer's text? Of a call between tags, too: it may still be
+ * none. */
 bool chat_parser_in_text(const chat_parser *p);
 
 /* ---- answers of a given form ---- */

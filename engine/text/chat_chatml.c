@@ -3,12 +3,13 @@
  * A turn is <|im_start|> ROLE LF CONTENT <|im_end|> LF. Three things vary between files and are
  * read out of the template's string literals: the sentences around the list of tools, how tools
  * are listed and called (JSON, or the coder models' XML), and whether the cue opens a <think>
- * block. The template is scanned, not executed. Tags such as <tool_call> and <think> are ordinary
+ * block. From Qwen3.5 on contents are trimmed and the system message stands after the tools. The
+ * template is scanned, not executed. Tags such as <tool_call> and <think> are ordinary
  * text here: the vocabularies that have tokens for them recognise them in any text.
  *
  * A developer message is a system message. Call arguments go out as they came in (JSON family);
  * the XML family takes them apart and so needs a JSON object. Empty reasoning counts as none. The
- * way back is in chat_chatml_parse.c. */
+ * way back is in chat_tags.c and chat_chatml_parse.c. */
 #include "engine/text/chat_internal.h"
 
 #include <stdio.h>
@@ -30,94 +31,20 @@ static const char xml_outro[] =
 
 /* ---- what the template says ---------------------------------------------------------------- */
 
-/* Walks the template's output: string literals inside {{ }}, and text outside of all tags. */
-typedef struct literal_scan {
-    str_view s;
-    size_t at;                           /* next byte to look at */
-    size_t found_at;                     /* where the current literal began */
-    bool in_output;                      /* inside {{ }} */
-} literal_scan;
-
-static bool starts_at(str_view s, size_t at, const char *what)
-{
-    const size_t n = strlen(what);
-    return at <= s.len && s.len - at >= n && memcmp(s.ptr + at, what, n) == 0;
-}
-
-/* Returns the place after the quoted string that begins at `at`; its unescaped text goes to *lit
- * unless NULL. */
-static size_t quoted(str_view s, size_t at, textbuf *lit)
-{
-    const char quote = s.ptr[at++];
-    for (; at < s.len && s.ptr[at] != quote; at++) {
-        char ch = s.ptr[at];
-        if (ch == '\\' && at + 1 < s.len) {
-            ch = s.ptr[++at];
-            if (ch == 'n') ch = '\n';
-            else if (ch == 't') ch = '\t';
-            else if (ch == 'r') ch = '\r';
-            else if (ch != '\\' && ch != '"' && ch != '\'' && lit) textbuf_str(lit, "\\");
-        }
-        if (lit) textbuf_put(lit, (str_view){ &ch, 1 });
-    }
-    return at + 1;
-}
-
-/* Returns the place after a {% %} or {# #}; only the former has strings that could hide its end. */
-static size_t skip_block(str_view s, size_t at, const char *close)
-{
-    while (at < s.len && !starts_at(s, at, close)) {
-        if (close[0] == '%' && (s.ptr[at] == '"' || s.ptr[at] == '\'')) at = quoted(s, at, NULL);
-        else at++;
-    }
-    return at + 2;
-}
-
-static bool next_literal(literal_scan *k, textbuf *lit)
-{
-    const str_view s = k->s;
-    lit->len = 0;
-    while (k->at < s.len) {
-        k->found_at = k->at;
-        if (k->in_output) {
-            if (starts_at(s, k->at, "}}")) {
-                k->in_output = false;
-                k->at += 2;
-            } else if (s.ptr[k->at] == '"' || s.ptr[k->at] == '\'') {
-                k->at = quoted(s, k->at, lit);
-                return true;
-            } else {
-                k->at++;
-            }
-        } else if (starts_at(s, k->at, "{{")) {
-            k->in_output = true;
-            k->at += 2;
-        } else if (starts_at(s, k->at, "{%")) {
-            k->at = skip_block(s, k->at + 2, "%}");
-        } else if (starts_at(s, k->at, "{#")) {
-            k->at = skip_block(s, k->at + 2, "#}");
-        } else {
-            size_t end = k->at + 1;
-            while (end < s.len && !starts_at(s, end, "{{") && !starts_at(s, end, "{%") &&
-                   !starts_at(s, end, "{#")) end++;
-            const str_view text = { s.ptr + k->at, end - k->at };
-            k->at = end;
-            if (!view_strip(text, VIEW_SPACE, true, true).len) continue;
-            textbuf_put(lit, text);
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Collects intro and outro over neighbouring literals. step: 0 before "# Tools", 1 inside the
- * intro, 2 among the tools, 3 inside the outro, 4 complete. */
-static int tools_step(int step, textbuf *intro, textbuf *outro, str_view lit)
+ * intro, 2 among the tools, 3 inside the outro, 4 complete. between: the template's source since
+ * the literal before this one; where it speaks of the system message, the outro was all before. */
+static int tools_step(chat *c, int step, textbuf *intro, textbuf *outro, str_view lit,
+                      str_view between)
 {
     if (step == 0 && view_has(lit, "# Tools")) step = 1;
     if (step == 1) {
         textbuf_put(intro, lit);
         return str_ends(textbuf_view(intro), "<tools>") ? 2 : 1;
+    }
+    if (step == 3 && !str_starts(lit, "<|im_end|>") && view_has(between, "system")) {
+        c->system_last = true;
+        return 4;
     }
     if (step == 2 && str_starts(lit, "\n</tools>")) step = 3;
     if (step == 3) {
@@ -126,13 +53,6 @@ static int tools_step(int step, textbuf *intro, textbuf *outro, str_view lit)
         return end == SIZE_MAX ? 3 : 4;
     }
     return step;
-}
-
-static int keep_text(char **out, str_view s, err_ctx *err)
-{
-    if (*out) return 0;
-    *out = mem_strdup_n(s.ptr ? s.ptr : "", s.len);
-    return *out ? 0 : err_set(err, ERR_NOMEM, "chat: %zu bytes of template text", s.len);
 }
 
 /* "<|im_start|>system\nYou are ..." with the sentence in the same literal: said if nobody else
@@ -146,37 +66,55 @@ static int note_default(chat *c, str_view lit, err_ctx *err)
                             (end == SIZE_MAX ? lit.len : end) - (sizeof head - 1) };
     if (!text.len) return 0;
     if (end != SIZE_MAX) c->default_always = true;
-    return keep_text(&c->default_system, text, err);
+    return chat_keep(&c->default_system, text, err);
 }
 
-int chatml_setup(chat *c, str_view template, err_ctx *err)
+/* What does not need the literals. */
+static void read_marks(chat *c, str_view template)
 {
-    literal_scan k = { .s = template };
-    textbuf lit = { 0 }, intro = { 0 }, outro = { 0 };
-    size_t cue_at = SIZE_MAX;
-    int step = 0, rc = 0;
-
-    for (size_t at = 0; (at = view_find(template, at, "add_generation_prompt")) != SIZE_MAX; at++)
-        cue_at = at;
-    while (rc == 0 && next_literal(&k, &lit)) {
-        const str_view text = textbuf_view(&lit);
-        if ((rc = textbuf_check(&lit, err)) < 0) break;
-        step = tools_step(step, &intro, &outro, text);
-        rc = note_default(c, text, err);
-        if (k.found_at > cue_at && str_ends(text, "<think>\n")) c->cue_thinks = true;
-        if (view_has(text, "<|im_start|>assistant\n<think>\n")) c->cue_thinks = true;
-    }
     c->xml_calls = view_has(template, "<tool_call>") && view_has(template, "<function=") &&
                    view_has(template, "<parameter=");
     c->xml_list = c->xml_calls && view_has(template, "<parameters>");
+    c->trims = view_has(template, "render_content(message.content, true)|trim");
+    c->one_system = view_has(template, "System message must be at the beginning");
+    c->json_values = view_has(template, "if args_value is string else args_value | tojson");
+    c->may_rest = view_has(template, "enable_thinking");
     c->knows_reasoning = c->cue_thinks || view_has(template, "reasoning_content");
+}
+
+static int read_template(chat *c, str_view template, err_ctx *err)
+{
+    literal_scan k = { .s = template };
+    textbuf lit = { 0 }, intro = { 0 }, outro = { 0 };
+    size_t cue_at = SIZE_MAX, before = 0;
+    int step = 0, rc = 0;
+    bool results = false;
+
+    for (size_t at = 0; (at = view_find(template, at, "add_generation_prompt")) != SIZE_MAX; at++)
+        cue_at = at;
+    while (rc == 0 && template_next(&k, &lit)) {
+        const str_view text = textbuf_view(&lit);
+        const str_view between = { template.ptr + before, k.found_at - before };
+        if ((rc = textbuf_check(&lit, err)) < 0) break;
+        step = tools_step(c, step, &intro, &outro, text, between);
+        rc = note_default(c, text, err);
+        if (k.found_at > cue_at && str_ends(text, "<think>\n")) c->cue_thinks = true;
+        if (view_has(text, "<|im_start|>assistant\n<think>\n")) c->cue_thinks = true;
+        if (view_has(text, "</tool_response>")) {
+            c->xml_results = str_ends(text, "</tool_response>\n");
+            results = true;
+        }
+        before = k.at;
+    }
+    read_marks(c, template);
+    if (!results) c->xml_results = c->xml_calls;
     if (rc == 0) rc = textbuf_check(&intro, err);
     if (rc == 0) rc = textbuf_check(&outro, err);
     if (rc == 0)
-        rc = keep_text(&c->tools_intro, step == 4 ? textbuf_view(&intro)
+        rc = chat_keep(&c->tools_intro, step == 4 ? textbuf_view(&intro)
                        : str_from(c->xml_calls ? xml_intro : json_intro), err);
     if (rc == 0)
-        rc = keep_text(&c->tools_outro, step == 4 ? textbuf_view(&outro)
+        rc = chat_keep(&c->tools_outro, step == 4 ? textbuf_view(&outro)
                        : str_from(c->xml_calls ? xml_outro : json_outro), err);
     textbuf_free(&lit);
     textbuf_free(&intro);
@@ -184,39 +122,31 @@ int chatml_setup(chat *c, str_view template, err_ctx *err)
     return rc;
 }
 
-/* ---- tools as nested tags ------------------------------------------------------------------ */
-
-/* A value as Python's str() writes it, which is what the template applies. */
-static void put_plain(textbuf *b, const json_t *v)
+static int chatml_setup(chat *c, str_view template, err_ctx *err)
 {
-    size_t i;
-    json_t *item;
-
-    if (json_is_string(v)) {
-        textbuf_put(b, (str_view){ json_string_value(v), json_string_length(v) });
-    } else if (json_is_boolean(v)) {
-        textbuf_str(b, json_is_true(v) ? "True" : "False");
-    } else if (json_is_null(v)) {
-        textbuf_str(b, "None");
-    } else if (json_is_array(v)) {
-        textbuf_str(b, "[");
-        json_array_foreach(v, i, item) {
-            textbuf_str(b, i ? ", " : "");
-            if (json_is_string(item)) textbuf_str(b, "'");
-            put_plain(b, item);
-            if (json_is_string(item)) textbuf_str(b, "'");
-        }
-        textbuf_str(b, "]");
-    } else {
-        textbuf_json(b, v, JSON_SPACED);
-    }
+    c->im_start = tokenizer_special(c->t, "<|im_start|>");
+    c->im_end = tokenizer_special(c->t, "<|im_end|>");
+    if (c->im_start < 0 || c->im_end < 0) return 0;
+    if (template.len && !view_has(template, "<|im_start|>")) return 0;
+    const int rc = read_template(c, template, err);
+    if (rc < 0) return rc;
+    c->tags = &think_tags;
+    chat_show(c, think_tags.think);
+    chat_show(c, think_tags.think_end);
+    chat_show(c, think_tags.call);
+    chat_show(c, think_tags.call_end);
+    return 1;
 }
 
-/* Arrays and objects as JSON, everything else plain. */
-static void put_value(textbuf *b, const json_t *v)
+/* ---- tools as nested tags ------------------------------------------------------------------ */
+
+/* Strings plain, arrays and objects as JSON; other values are plain, too, unless json says. */
+static void put_value(textbuf *b, const json_t *v, bool json)
 {
-    if (json_is_object(v) || json_is_array(v)) textbuf_json(b, v, JSON_SPACED);
-    else put_plain(b, v);
+    if (json_is_object(v) || json_is_array(v) || (json && !json_is_string(v)))
+        textbuf_json(b, v, JSON_SPACED);
+    else
+        textbuf_python(b, v);
 }
 
 static void put_tag(textbuf *b, const char *tag, const json_t *v, bool trim)
@@ -228,9 +158,9 @@ static void put_tag(textbuf *b, const char *tag, const json_t *v, bool trim)
         const str_view s = { json_string_value(v), json_string_length(v) };
         textbuf_put(b, view_strip(s, VIEW_SPACE, true, true));
     } else if (trim) {
-        put_plain(b, v);
+        textbuf_python(b, v);
     } else {
-        put_value(b, v);
+        put_value(b, v, false);
     }
     textbuf_str(b, "</");
     textbuf_str(b, tag);
@@ -291,32 +221,49 @@ static void close_turn(prompt *p)
     prompt_text(p, "\n");
 }
 
-/* The system turn: the first message if it is one, then the tools. Templates differ in the blank
+static str_view content_of(const chat *c, str_view content)
+{
+    return c->trims ? view_trim(content) : content;
+}
+
+static void put_tools(prompt *p, const json_t *tools)
+{
+    const chat *c = p->c;
+    size_t i;
+    json_t *tool;
+
+    prompt_text(p, c->tools_intro);
+    json_array_foreach(tools, i, tool) {
+        if (c->xml_list) {
+            put_xml_tool(&p->text, tool_function(tool));
+        } else {
+            prompt_text(p, "\n");
+            textbuf_json(&p->text, tool, JSON_SPACED);
+        }
+    }
+    prompt_text(p, c->tools_outro);
+}
+
+/* The system turn: the first message if it is one, and the tools. Templates differ in the blank
  * line before "# Tools": those whose intro begins with it always write it. */
 static void put_system(prompt *p, const chat_request *req, const chat_message *first)
 {
     const chat *c = p->c;
     const bool tools = json_array_size(req->tools) > 0;
     const bool fallback = !first && c->default_system && (tools || c->default_always);
-    size_t i;
-    json_t *tool;
+    const str_view text = first ? content_of(c, first->content)
+                        : fallback ? str_from(c->default_system) : (str_view){ NULL, 0 };
 
     if (!first && !tools && !fallback) return;
     open_turn(p, "system\n");
-    if (first) prompt_view(p, first->content);
-    else if (fallback) prompt_text(p, c->default_system);
-    if (tools) {
-        if ((first || fallback) && c->tools_intro[0] != '\n') prompt_text(p, "\n\n");
-        prompt_text(p, c->tools_intro);
-        json_array_foreach(req->tools, i, tool) {
-            if (c->xml_list) {
-                put_xml_tool(&p->text, tool_function(tool));
-            } else {
-                prompt_text(p, "\n");
-                textbuf_json(&p->text, tool, JSON_SPACED);
-            }
-        }
-        prompt_text(p, c->tools_outro);
+    if (tools && c->system_last) {
+        put_tools(p, req->tools);
+        if (text.len) prompt_text(p, "\n\n");
+        prompt_view(p, text);
+    } else {
+        prompt_view(p, text);
+        if (tools && (first || fallback) && c->tools_intro[0] != '\n') prompt_text(p, "\n\n");
+        if (tools) put_tools(p, req->tools);
     }
     close_turn(p);
 }
@@ -337,82 +284,63 @@ static void put_json_calls(prompt *p, const chat_message *m, bool after_text)
 
 static void put_xml_call(prompt *p, const chat_call *call, int i_message)
 {
-    const str_view args = call->arguments.len ? call->arguments : str_from("{}");
-    json_error_t why;
-    json_t *v = json_loadb(args.ptr, args.len, JSON_ALLOW_NUL, &why), *item;
+    json_t *args = call_arguments(p, call, i_message), *item;
     const char *key;
-    char esc[96];
 
-    /* Integers beyond 64 bits are better shown rounded than refused. */
-    if (!v) v = json_loadb(args.ptr, args.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &why);
-    if (!json_is_object(v)) {
-        if (p->rc == 0)
-            p->rc = err_set(p->err, ERR_FORMAT, "messages[%d]: the arguments of %s are not a JSON "
-                            "object", i_message, ESC(esc, call->name));
-        json_decref(v);
-        return;
-    }
-    prompt_text(p, "\n<tool_call>\n<function=");
+    prompt_text(p, "<tool_call>\n<function=");
     prompt_view(p, call->name);
     prompt_text(p, ">\n");
-    json_object_foreach(v, key, item) {
+    json_object_foreach(args, key, item) {
         prompt_text(p, "<parameter=");
         prompt_text(p, key);
         prompt_text(p, ">\n");
-        put_value(&p->text, item);
+        put_value(&p->text, item, p->c->json_values);
         prompt_text(p, "\n</parameter>\n");
     }
     prompt_text(p, "</function>\n</tool_call>");
-    json_decref(v);
+    json_decref(args);
 }
 
-/* Reasoning may come in its own field or, from clients that keep the raw text, before </think>. */
-static void split_reasoning(str_view *reasoning, str_view *content)
+/* The coder models' history: calls on lines of their own, text before them trimmed. */
+static void put_xml_calls(prompt *p, const chat_message *m, int i, str_view content)
 {
-    size_t end = SIZE_MAX, open;
-    if (reasoning->len) return;
-    for (size_t at = 0; (at = view_find(*content, at, "</think>")) != SIZE_MAX; at++) end = at;
-    if (end == SIZE_MAX) return;
-    *reasoning = view_strip((str_view){ content->ptr, view_find(*content, 0, "</think>") }, "\n",
-                            false, true);
-    while ((open = view_find(*reasoning, 0, "<think>")) != SIZE_MAX) {
-        reasoning->ptr += open + 7;
-        reasoning->len -= open + 7;
+    content = view_trim(content);
+    if (content.len) {
+        prompt_text(p, "\n");
+        prompt_view(p, content);
+        prompt_text(p, "\n");
     }
-    content->ptr += end + 8;
-    content->len -= end + 8;
-    *reasoning = view_strip(*reasoning, "\n", true, false);
-    *content = view_strip(*content, "\n", true, false);
+    for (int k = 0; k < m->n_call; k++) {
+        prompt_text(p, "\n");
+        put_xml_call(p, &m->calls[k], i);
+    }
 }
 
 static void put_assistant(prompt *p, const chat_message *m, int i, bool in_progress, bool last)
 {
-    str_view content = m->content, reasoning = m->reasoning;
+    const chat *c = p->c;
+    str_view content = content_of(c, m->content), reasoning = m->reasoning;
     bool has_text;
 
     open_turn(p, "assistant");
-    if (p->c->knows_reasoning) split_reasoning(&reasoning, &content);
+    if (c->knows_reasoning) split_reasoning(&reasoning, &content);
     has_text = content.len > 0;          /* newlines count, though they are stripped below */
-    if (p->c->knows_reasoning) {
-        if (in_progress && (last || reasoning.len)) {
-            prompt_text(p, "\n<think>\n");
-            prompt_view(p, view_strip(reasoning, "\n", true, true));
-            prompt_text(p, "\n</think>\n");
-            content = view_strip(content, "\n", true, false);
-        }
+    if (c->knows_reasoning && in_progress && (c->trims || last || reasoning.len)) {
+        prompt_text(p, "\n<think>\n");
+        prompt_view(p, view_strip(reasoning, c->trims ? VIEW_SPACE : "\n", true, true));
+        prompt_text(p, "\n</think>\n");
+        if (!c->trims) content = view_strip(content, "\n", true, false);
     }
-    if (p->c->xml_calls && m->n_call) {
-        content = view_strip(content, VIEW_SPACE, true, true);
-        if (content.len) {
-            prompt_text(p, "\n");
-            prompt_view(p, content);
-            prompt_text(p, "\n");
-        }
-        for (int k = 0; k < m->n_call; k++) put_xml_call(p, &m->calls[k], i);
+    if (c->xml_calls && m->n_call && !c->trims) {
+        put_xml_calls(p, m, i, content);
     } else {
         prompt_text(p, "\n");
         prompt_view(p, content);
-        put_json_calls(p, m, has_text);
+        if (!c->xml_calls) put_json_calls(p, m, has_text);
+        for (int k = 0; c->xml_calls && k < m->n_call; k++) {
+            prompt_text(p, k ? "\n" : view_trim(content).len ? "\n\n" : "");
+            put_xml_call(p, &m->calls[k], i);
+        }
     }
     close_turn(p);
 }
@@ -420,47 +348,68 @@ static void put_assistant(prompt *p, const chat_message *m, int i, bool in_progr
 /* Consecutive results share one user turn. */
 static void put_result(prompt *p, const chat_message *m, bool first, bool last)
 {
-    const bool xml = p->c->xml_calls;
+    const bool xml = p->c->xml_results;
     if (first) open_turn(p, xml ? "user\n" : "user");
     prompt_text(p, xml ? "<tool_response>\n" : "\n<tool_response>\n");
-    prompt_view(p, m->content);
+    prompt_view(p, content_of(p->c, m->content));
     prompt_text(p, xml ? "\n</tool_response>\n" : "\n</tool_response>");
     if (last) close_turn(p);
 }
 
 /* The last message a user wrote: reasoning before it is history, after it work in progress. Tool
  * results that a client sends as user text do not count. */
-static int last_query(const chat_request *req)
+static int last_query(const chat *c, const chat_request *req)
 {
     for (int i = req->n_message - 1; i >= 0; i--) {
         const chat_message *m = &req->messages[i];
-        const bool result = str_starts(m->content, "<tool_response>") &&
-                            str_ends(m->content, "</tool_response>");
+        const str_view text = content_of(c, m->content);
+        const bool result = str_starts(text, "<tool_response>") &&
+                            str_ends(text, "</tool_response>");
         if (m->role == CHAT_USER && !result) return i;
     }
     return req->n_message - 1;
 }
 
-void chatml_render(prompt *p, const chat_request *req)
+static void chatml_render(prompt *p, const chat_request *req)
 {
+    const chat *c = p->c;
     const chat_message *ms = req->messages;
-    const int n = req->n_message, query = last_query(req);
-    const bool system_first = ms[0].role == CHAT_SYSTEM || ms[0].role == CHAT_DEVELOPER;
+    const int n = req->n_message, query = last_query(c, req);
+    const bool system_first = n > 0 &&
+                              (ms[0].role == CHAT_SYSTEM || ms[0].role == CHAT_DEVELOPER);
 
     put_system(p, req, system_first ? &ms[0] : NULL);
-    for (int i = system_first; i < n; i++) {
+    for (int i = system_first; i < n && p->rc == 0; i++) {
         const chat_message *m = &ms[i];
         if (m->role == CHAT_ASSISTANT) {
             put_assistant(p, m, i, i > query, i == n - 1);
         } else if (m->role == CHAT_TOOL) {
             put_result(p, m, i == 0 || ms[i - 1].role != CHAT_TOOL,
                        i == n - 1 || ms[i + 1].role != CHAT_TOOL);
+        } else if (m->role != CHAT_USER && c->one_system) {
+            p->rc = err_set(p->err, ERR_UNSUPPORTED, "messages[%d]: in this model's chat format a "
+                            "system message comes first or not at all", i);
         } else {
             open_turn(p, m->role == CHAT_USER ? "user\n" : "system\n");
-            prompt_view(p, m->content);
+            prompt_view(p, content_of(c, m->content));
             close_turn(p);
         }
     }
     if (req->no_cue) return;
-    open_turn(p, p->c->cue_thinks ? "assistant\n<think>\n" : "assistant\n");
+    open_turn(p, "assistant\n");
+    if (c->may_rest && req->thinking == CHAT_THINK_OFF) prompt_text(p, "<think>\n\n</think>\n\n");
+    else if (c->cue_thinks) prompt_text(p, "<think>\n");
 }
+
+static void chatml_begin(chat_parser *p, const chat_request *req)
+{
+    const bool rests = p->c->may_rest && req->thinking == CHAT_THINK_OFF;
+    p->tags.strip = rests || p->c->cue_thinks;
+    if (p->c->cue_thinks && !rests) p->tags.where = TAGS_REASONING;
+}
+
+const chat_ops chatml_ops = {
+    .format = CHAT_CHATML, .name = "chatml", .tools = true, .setup = chatml_setup,
+    .render = chatml_render, .begin = chatml_begin, .push = tags_push, .end = tags_end,
+    .call = chatml_call,
+};

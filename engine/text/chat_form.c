@@ -4,33 +4,35 @@
  * For answers of a given form: only their text has it, or their calls, or both. Reasoning before it
  * stays free, except that the turn cannot end in it; markup is what the format needs to get there.
  * No token may carry both a tag's end and some of the answer, whose first bytes nobody would have
- * checked. In ChatML calls are part of the answer's text, and the grammar knows their tags; in
+ * checked. Between tags calls are part of the answer's text, and the grammar knows the tags; in
  * harmony a call is a message of its own, and only its body has a grammar. */
 #include "engine/text/chat_internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
+static bool is_harmony(const chat_parser *p)
+{
+    return p->c->ops->format == CHAT_HARMONY;
+}
+
 /* Bytes at the end of held that begin the tag which ends reasoning. */
 static size_t begun_end(const chat_parser *p)
 {
-    const str_view s = textbuf_view(&p->held);
-    size_t n = strlen(CHATML_THINK_END) - 1;
-    if (n > s.len) n = s.len;
-    while (n && memcmp(s.ptr + s.len - n, CHATML_THINK_END, n) != 0) n--;
-    return n;
+    return p->c->tags ? partial_tag(textbuf_view(&p->held), p->c->tags->think_end) : 0;
 }
 
 /* Nothing but newlines, which are structure, may follow the tag within a token. */
-static bool ends_cleanly(str_view bytes, size_t begun)
+static bool ends_cleanly(const chat_tags *tags, str_view bytes, size_t begun)
 {
-    const size_t tag = strlen(CHATML_THINK_END);
+    if (!tags) return true;
+    const size_t tag = strlen(tags->think_end);
     size_t after = SIZE_MAX;
     if (begun && bytes.len >= tag - begun &&
-        memcmp(bytes.ptr, &CHATML_THINK_END[begun], tag - begun) == 0) {
+        memcmp(bytes.ptr, &tags->think_end[begun], tag - begun) == 0) {
         after = tag - begun;
     } else if (bytes.len >= tag) {
-        const size_t at = view_find(bytes, 0, CHATML_THINK_END);
+        const size_t at = view_find(bytes, 0, tags->think_end);
         if (at != SIZE_MAX) after = at + tag;
     }
     for (; after < bytes.len; after++)
@@ -145,42 +147,46 @@ static void fill_header(const chat_parser *p, uint64_t *bits, int n)
 bool chat_parser_in_text(const chat_parser *p)
 {
     const harmony_state *m = &p->harmony;
-    if (p->c->format == CHAT_HARMONY)
+    if (is_harmony(p))
         return m->route == ROUTE_ANSWER ||
                (m->route == ROUTE_HEADER && !m->ended && !m->in_header_role);
-    return p->c->format != CHAT_CHATML || p->chatml.where != CHATML_REASONING;
+    return !p->c->tags || p->tags.where != TAGS_REASONING;
 }
 
 bool chat_parser_in_answer(const chat_parser *p)
 {
-    if (p->c->format == CHAT_HARMONY && p->hold != CHAT_CALLS_FREE)
+    if (is_harmony(p) && p->hold != CHAT_CALLS_FREE)
         return p->harmony.route == ROUTE_CALL ? p->harmony.key[0] == KEY_CALL
              : p->harmony.route == ROUTE_ANSWER && p->formed;
-    if (p->c->format == CHAT_HARMONY) return p->harmony.route == ROUTE_ANSWER;
+    if (is_harmony(p)) return p->harmony.route == ROUTE_ANSWER;
     return chat_parser_in_text(p);
 }
 
 str_view chat_parser_key(const chat_parser *p)
 {
     const harmony_state *m = &p->harmony;
-    if (p->c->format != CHAT_HARMONY || p->hold == CHAT_CALLS_FREE) return (str_view){ "", 0 };
+    if (!is_harmony(p) || p->hold == CHAT_CALLS_FREE) return (str_view){ "", 0 };
     return (str_view){ (const char *)m->key, m->key[0] == KEY_CALL ? sizeof m->key : 1 };
 }
 
 int chat_parser_think(const chat_parser *p)
 {
-    if (p->c->format != CHAT_CHATML || !p->c->knows_reasoning || p->chatml.started ||
-        p->chatml.strip || p->held.len || p->utf8.n_tail) return -1;
-    return tokenizer_special(p->c->t, CHATML_THINK);
+    if (!p->c->tags || !p->c->knows_reasoning || p->tags.started || p->tags.strip ||
+        p->held.len || p->utf8.n_tail) return -1;
+    return tokenizer_special(p->c->t, p->c->tags->think);
 }
 
-/* A call ends with <|call|>, a text with any other. */
+/* In harmony a call ends with <|call|>, a text with any other. Elsewhere what ends a turn without
+ * being a stop is no text, whatever its bytes. */
 void chat_parser_trim(const chat_parser *p, uint64_t *bits, int n_vocab)
 {
     int stops[16];
+    for (int i = 0; i < p->c->n_end; i++)
+        if (p->c->ends[i] < n_vocab && !tokenizer_is_stop(p->c->t, p->c->ends[i]))
+            bits[p->c->ends[i] / 64] &= ~((uint64_t)1 << p->c->ends[i] % 64);
     const int n = min_int(tokenizer_stops(p->c->t, stops, ARRAY_LEN(stops)), ARRAY_LEN(stops));
     const int call = p->c->h_call;
-    if (p->c->format != CHAT_HARMONY || p->hold == CHAT_CALLS_FREE || call < 0 ||
+    if (!is_harmony(p) || p->hold == CHAT_CALLS_FREE || call < 0 ||
         !tokenizer_is_stop(p->c->t, call)) return;
     for (int i = 0; i < n; i++)
         if (stops[i] < n_vocab && (stops[i] == call) != (p->harmony.route == ROUTE_CALL))
@@ -191,7 +197,7 @@ void chat_parser_trim(const chat_parser *p, uint64_t *bits, int n_vocab)
 
 bool chat_parser_is_free(const chat_parser *p)
 {
-    return p->c->format == CHAT_HARMONY && p->hold == CHAT_CALLS_HELD && !p->formed &&
+    return is_harmony(p) && p->hold == CHAT_CALLS_HELD && !p->formed &&
            p->harmony.route != ROUTE_HEADER;
 }
 
@@ -199,7 +205,7 @@ void chat_parser_fill(const chat_parser *p, uint64_t *bits, int n_vocab)
 {
     const chat *c = p->c;
     const int n = min_int(n_vocab, tokenizer_n_token(c->t));
-    const bool harmony = c->format == CHAT_HARMONY, header = p->harmony.route == ROUTE_HEADER;
+    const bool harmony = is_harmony(p), header = p->harmony.route == ROUTE_HEADER;
     const size_t begun = begun_end(p);
     if (harmony && header && !(p->calls && p->hold == CHAT_CALLS_FREE)) {
         fill_header(p, bits, n);
@@ -207,16 +213,16 @@ void chat_parser_fill(const chat_parser *p, uint64_t *bits, int n_vocab)
     }
     for (int id = 0; id < n; id++) {
         const token_kind kind = tokenizer_kind(c->t, id);
-        if (tokenizer_is_stop(c->t, id) || kind == TOKEN_UNUSED) continue;
-        const str_view bytes = tokenizer_bytes(c->t, id, false);
+        if (chat_ends_turn(c, id) || kind == TOKEN_UNUSED) continue;
+        const str_view bytes = tags_bytes(c, id);
         const bool may = harmony ? header || kind != TOKEN_CONTROL || id == c->h_end
-                                 : bytes.len > 0 && ends_cleanly(bytes, begun);
+                                 : bytes.len > 0 && ends_cleanly(c->tags, bytes, begun);
         if (may) bits[id / 64] |= (uint64_t)1 << id % 64;
     }
 }
 
 int chat_parser_moment(const chat_parser *p)
 {
-    if (p->c->format == CHAT_HARMONY) return p->harmony.route == ROUTE_HEADER ? 0 : 1;
+    if (is_harmony(p)) return p->harmony.route == ROUTE_HEADER ? 0 : 1;
     return 1 + (int)begun_end(p);
 }

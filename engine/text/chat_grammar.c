@@ -4,9 +4,10 @@
  * chat_*.c take for calls. Free text around ChatML's calls is text without the tag that begins one,
  * so that no call escapes its form.
  *
- * XML calls have no types: the parser takes a value for a string where the schema allows one, else
- * for JSON. So a value's rule depends on what the parser will make of it: strings stand bare, as
- * they are, up to the closing tag; those of limited length have no '<'. */
+ * Calls whose parameters stand between tags (XML, GLM) have no types: the parser takes a value for
+ * a string where the schema allows one, else for JSON. So a value's rule depends on what the parser
+ * will make of it: strings stand bare, as they are, up to the closing tag; those of limited length
+ * have no '<'. */
 #include "engine/text/chat_grammar.h"
 
 #include <string.h>
@@ -20,14 +21,23 @@ enum {
     MAX_CALLS = 16                       /* in one answer, where only calls may come */
 };
 
+/* What stands around a parameter: open NAME middle VALUE lead close line. */
+typedef struct param_tags {
+    const char *open, *middle;
+    const char *lead, *close;            /* close is the tag, lead what stands before it */
+    const char *line;
+} param_tags;
+
 typedef struct maker {
     const chat *c;
+    param_tags tags;
     const chat_request *req;
     rules *r;
-    schema_reader *d;
+    schema_reader *d;                    /* of arguments */
+    schema_reader *text;                 /* of the answer's text */
     json_t *any;                         /* the schema of any object */
     int letter;                          /* rules: any character but NUL and '<' */
-    int value;                           /* text up to </parameter>, which it includes */
+    int value;                           /* text up to the tag that closes it, and that */
     int any_param;                       /* a parameter that no schema knows */
     err_ctx *err;
 } maker;
@@ -35,61 +45,6 @@ typedef struct maker {
 static rules_expr seq3(rules *r, rules_expr a, rules_expr b, rules_expr c)
 {
     return rules_seq(r, rules_seq(r, a, b), c);
-}
-
-/* ---- text up to a tag ------------------------------------------------------------------------ */
-
-/* Any character but '<' and one more. */
-static rules_expr others(rules *r, char but)
-{
-    const uint32_t lo = but < '<' ? (uint32_t)but : '<', hi = but < '<' ? '<' : (uint32_t)but;
-    rules_expr x = rules_alt(r, rules_chars(r, 1, lo - 1), rules_chars(r, hi + 1, 0x10FFFF));
-    if (hi > lo + 1) x = rules_alt(r, x, rules_chars(r, lo + 1, hi - 1));
-    return x;
-}
-
-typedef struct tag { const char *text; rules_expr then; } tag;
-
-/* A rule for text that goes on until one of the tags has come, and then as that says; may_end: or
- * ends before. Tags begin with '<', have no other, and differ in the byte after it. A state for
- * each beginning of a tag: a '<' begins one anew, any other byte that does not fit leads back. */
-static int text_until(rules *r, const tag *tags, int n, bool may_end)
-{
-    const int outside = rules_new(r, str_from("text")), begun = rules_new(r, str_from("<"));
-    const rules_expr end = may_end ? RULES_EMPTY : RULES_NOTHING;
-    const rules_expr again = rules_seq(r, rules_text(r, "<"), rules_call(r, begun));
-    rules_expr fork = RULES_NOTHING, stray = RULES_NOTHING;
-    for (int k = 0; k < n; k++) {
-        rules_expr x = tags[k].then;
-        for (size_t i = strlen(tags[k].text) - 1; i >= 2; i--) {
-            const char byte[2] = { tags[k].text[i], '\0' };
-            const int state = rules_new(r, str_from(tags[k].text));
-            const rules_expr back = rules_seq(r, others(r, byte[0]), rules_call(r, outside));
-            rules_define(r, state, rules_alt(r, rules_alt(r, rules_seq(r, rules_text(r, byte), x),
-                                                          rules_alt(r, again, back)), end));
-            x = rules_call(r, state);
-        }
-        const char byte[2] = { tags[k].text[1], '\0' };
-        fork = rules_alt(r, fork, rules_seq(r, rules_text(r, byte), x));
-    }
-    /* after '<': what is neither tag's next byte */
-    uint8_t next[3] = { '<' };
-    for (int k = 0; k < n; k++) next[k + 1] = (uint8_t)tags[k].text[1];
-    uint32_t from = 1;
-    for (;;) {
-        uint32_t least = 0x110000;
-        for (int k = 0; k <= n; k++)
-            if (next[k] >= from && next[k] < least) least = next[k];
-        if (least > from) stray = rules_alt(r, stray, rules_chars(r, from, least - 1));
-        if (least == 0x110000) break;
-        from = least + 1;
-    }
-    stray = rules_seq(r, stray, rules_call(r, outside));
-    rules_define(r, begun, rules_alt(r, rules_alt(r, fork, rules_alt(r, again, stray)), end));
-    rules_define(r, outside, rules_alt(r, rules_alt(r, rules_seq(r, others(r, '<'),
-                                                                 rules_call(r, outside)), again),
-                                       end));
-    return outside;
 }
 
 /* ---- tools ----------------------------------------------------------------------------------- */
@@ -138,7 +93,7 @@ static int json_arguments(rules_expr *out, maker *m, const json_t *function)
     return rule < 0 ? rule : 0;
 }
 
-/* ---- parameters in XML ----------------------------------------------------------------------- */
+/* ---- parameters between tags ----------------------------------------------------------------- */
 
 /* Strings as they stand between the tags, and null. */
 static int bare_values(rules_expr *out, maker *m, const json_t *values)
@@ -149,18 +104,23 @@ static int bare_values(rules_expr *out, maker *m, const json_t *values)
     json_array_foreach(values, i, v) {
         const str_view text = { json_string_value(v), json_string_length(v) };
         if (json_is_null(v)) *out = rules_alt(m->r, *out, rules_text(m->r, "null"));
-        if (!json_is_string(v) || view_has(text, TAG_PARAM_END)) continue;
+        if (!json_is_string(v) || view_has(text, m->tags.close)) continue;
         *out = rules_alt(m->r, *out, rules_bytes(m->r, text));
     }
     return *out == RULES_NOTHING ? err_set(m->err, ERR_UNSUPPORTED, "there is no text to choose")
                                  : 0;
 }
 
+static rules_expr close_value(maker *m)
+{
+    return rules_seq(m->r, rules_text(m->r, m->tags.lead), rules_text(m->r, m->tags.close));
+}
+
 /* A string without quotes, up to and including the closing tag. */
 static int bare_string(rules_expr *out, maker *m, const json_t *s, schema_way way)
 {
     static const char *const unions[] = { "anyOf", "oneOf" };
-    const rules_expr close = rules_text(m->r, "\n" TAG_PARAM_END);
+    const rules_expr close = close_value(m);
     const json_t *one = json_object_get(s, "const"), *list = json_object_get(s, "enum");
     json_t *single = one ? json_pack("[O]", one) : NULL, *v;
     rules_expr x = RULES_NOTHING;
@@ -187,7 +147,7 @@ static int bare_string(rules_expr *out, maker *m, const json_t *s, schema_way wa
     return 0;
 }
 
-/* <parameter=NAME> VALUE </parameter> */
+/* A parameter with its tags. */
 static int param(rules_expr *out, maker *m, const char *name, const json_t *schema,
                  const json_t *root, schema_way way)
 {
@@ -201,16 +161,16 @@ static int param(rules_expr *out, maker *m, const char *name, const json_t *sche
         if ((rc = bare_string(&x, m, schema, way)) < 0)
             return err_prefix(m->err, rc, "%s", name);
         if (types & TYPE_NULL)
-            x = rules_alt(r, x, rules_text(r, "null\n" TAG_PARAM_END));
+            x = rules_alt(r, x, rules_seq(r, rules_text(r, "null"), close_value(m)));
     } else {
         if ((rc = schema_reader_add(m->d, root, schema, way, m->err)) < 0)
             return err_prefix(m->err, rc, "%s", name);
-        x = rules_seq(r, rules_call(r, rc), rules_text(r, "\n" TAG_PARAM_END));
+        x = rules_seq(r, rules_call(r, rc), close_value(m));
     }
     const int rule = rules_new(r, str_from(name));
-    rules_define(r, rule, rules_seq(r, seq3(r, rules_text(r, TAG_PARAM), rules_text(r, name),
-                                            rules_text(r, ">\n")),
-                                    rules_seq(r, x, rules_text(r, "\n"))));
+    rules_define(r, rule, rules_seq(r, seq3(r, rules_text(r, m->tags.open), rules_text(r, name),
+                                            rules_text(r, m->tags.middle)),
+                                    rules_seq(r, x, rules_text(r, m->tags.line))));
     *out = rules_call(r, rule);
     return 0;
 }
@@ -225,7 +185,7 @@ static bool lists(const json_t *required, const char *name)
 }
 
 /* Parameters in the schema's order; those that are not required may be left out. */
-static int xml_arguments(rules_expr *out, maker *m, const json_t *function)
+static int tagged_arguments(rules_expr *out, maker *m, const json_t *function)
 {
     static const char *const unknown[] = { "$ref", "anyOf", "oneOf", "allOf", "enum", "const" };
     const json_t *schema = json_object_get(function, "parameters");
@@ -257,12 +217,14 @@ static int xml_arguments(rules_expr *out, maker *m, const json_t *function)
     return 0;
 }
 
-/* ---- calls of ChatML ------------------------------------------------------------------------- */
+/* ---- calls between tags ---------------------------------------------------------------------- */
 
-/* All calls: JSON from '{' to '}', XML from the function's name on to its closing tag. */
-static int chatml_bodies(rules_expr *out, maker *m, const json_t *callable)
+/* All calls: JSON from '{' to '}', XML from the function's name on to its closing tag, GLM's and
+ * Gemma's from the name to the last argument. */
+static int tagged_bodies(rules_expr *out, maker *m, const json_t *callable)
 {
     rules *r = m->r;
+    const bool glm = m->c->ops->format == CHAT_GLM;
     const char *name;
     json_t *at;
     *out = RULES_NOTHING;
@@ -270,9 +232,14 @@ static int chatml_bodies(rules_expr *out, maker *m, const json_t *callable)
         const json_t *f = tool_function(json_array_get(m->req->tools,
                                                        (size_t)json_integer_value(at)));
         rules_expr args = RULES_NOTHING, x;
-        int rc = m->c->xml_calls ? xml_arguments(&args, m, f) : json_arguments(&args, m, f);
+        int rc = glm || m->c->xml_calls ? tagged_arguments(&args, m, f)
+                                        : json_arguments(&args, m, f);
         if (rc < 0) return named(m, name, rc);
-        if (m->c->xml_calls) {
+        if (m->c->ops->format == CHAT_GEMMA) {
+            x = rules_seq(r, rules_text(r, name), args);
+        } else if (glm) {
+            x = seq3(r, rules_text(r, name), rules_text(r, m->c->g_line), args);
+        } else if (m->c->xml_calls) {
             x = seq3(r, rules_text(r, name), rules_text(r, ">\n"), args);
             x = rules_seq(r, x, rules_text(r, TAG_FUNCTION_END));
         } else {
@@ -285,20 +252,25 @@ static int chatml_bodies(rules_expr *out, maker *m, const json_t *callable)
     return 0;
 }
 
-static int chatml_root(maker *m, const json_t *callable, rules_expr text)
+static int tagged_root(maker *m, const json_t *callable, rules_expr text)
 {
     rules *r = m->r;
     const int body = rules_new(r, str_from("call")), root = rules_new(r, str_from("answer"));
-    const bool xml = m->c->xml_calls, one = m->req->one_call;
+    const bool xml = m->c->xml_calls, glm = m->c->ops->format == CHAT_GLM;
+    const bool gemma = m->c->ops->format == CHAT_GEMMA;
+    const bool one = m->req->one_call;
     rules_expr bodies;
-    const int rc = chatml_bodies(&bodies, m, callable);
+    const int rc = tagged_bodies(&bodies, m, callable);
     if (rc < 0) return rc;
     rules_define(r, body, bodies);
     /* after <tool_call> */
-    const rules_expr inside = seq3(r, rules_text(r, xml ? "\n" TAG_FUNCTION : "\n"),
-                                   rules_call(r, body), rules_text(r, "\n" TAG_CALL_END));
+    const rules_expr inside = seq3(r, rules_text(r, gemma ? GEMMA_CALL_WORD : glm ? "" :
+                                                 xml ? "\n" TAG_FUNCTION : "\n"),
+                                   rules_call(r, body),
+                                   rules_seq(r, rules_text(r, glm || gemma ? "" : "\n"),
+                                             rules_text(r, m->c->tags->call_end)));
     const rules_expr newline = rules_option(r, rules_text(r, "\n"));
-    const rules_expr call = rules_seq(r, rules_text(r, TAG_CALL), inside);
+    const rules_expr call = rules_seq(r, rules_text(r, m->c->tags->call), inside);
     const rules_expr more = rules_repeat(r, rules_seq(r, newline, call), 0, MAX_CALLS - 1);
     const rules_expr calls = seq3(r, rules_repeat(r, rules_text(r, "\n"), 0, 2), call,
                                   rules_seq(r, one ? RULES_EMPTY : more, newline));
@@ -310,9 +282,9 @@ static int chatml_root(maker *m, const json_t *callable, rules_expr text)
         const rules_expr then = one ? newline : rules_call(r, root);
         const rules_expr bare = rules_seq(r, rules_call(r, body),
                                           rules_option(r, rules_text(r, "\n" TAG_CALL_END)));
-        const tag tags[] = { { TAG_CALL, rules_seq(r, inside, then) },
+        const rules_tag tags[] = { { m->c->tags->call, rules_seq(r, inside, then) },
                              { TAG_FUNCTION, rules_seq(r, bare, then) } };
-        rules_define(r, root, rules_call(r, text_until(r, tags, xml ? 2 : 1, true)));
+        rules_define(r, root, rules_call(r, rules_text_until(r, tags, xml ? 2 : 1, true)));
     }
     return root;
 }
@@ -343,7 +315,8 @@ static int harmony_root(maker *m, const json_t *callable, rules_expr text)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-/* A message that was begun must have an end: in ChatML such a tool's name does not come at all. */
+/* A message that was begun must have an end: between tags such a tool's name does not come at
+ * all. */
 static int check_parts(const grammar *g, const json_t *callable, err_ctx *err)
 {
     grammar_run *run;
@@ -364,42 +337,52 @@ static int check_parts(const grammar *g, const json_t *callable, err_ctx *err)
     return rc;
 }
 
-/* What XML calls share. */
-static void add_xml(maker *m)
+/* What calls with parameters between tags share. */
+static void add_tagged(maker *m)
 {
+    const char *line = m->c->ops->format == CHAT_GLM ? m->c->g_line : "\n";
     rules *r = m->r;
-    const tag close = { TAG_PARAM_END, RULES_EMPTY };
+    m->tags = m->c->ops->format == CHAT_GLM
+        ? (param_tags){ TAG_KEY, line[0] ? TAG_KEY_END "\n" TAG_VALUE : TAG_KEY_END TAG_VALUE, "",
+                        TAG_VALUE_END, line }
+        : (param_tags){ TAG_PARAM, ">\n", "\n", TAG_PARAM_END, "\n" };
+    const rules_tag close = { m->tags.close, RULES_EMPTY };
     m->letter = rules_new(r, str_from("letter"));
-    rules_define(r, m->letter, others(r, '<'));
-    m->value = text_until(r, &close, 1, false);
+    rules_define(r, m->letter, rules_alt(r, rules_chars(r, 1, '<' - 1),
+                                         rules_chars(r, '<' + 1, 0x10FFFF)));
+    m->value = rules_text_until(r, &close, 1, false);
     m->any_param = rules_new(r, str_from("parameter"));
     const rules_expr word = rules_alt(r, rules_range(r, 'a', 'z'),
                                       rules_alt(r, rules_range(r, 'A', 'Z'),
                                                 rules_alt(r, rules_range(r, '0', '9'),
                                                           rules_range(r, '_', '_'))));
     const rules_expr name = rules_repeat(r, word, 1, MAX_NAME_BYTES);
-    rules_define(r, m->any_param, seq3(r, rules_text(r, TAG_PARAM), name,
-                                       seq3(r, rules_text(r, ">\n"), rules_call(r, m->value),
-                                            rules_text(r, "\n"))));
+    rules_define(r, m->any_param, seq3(r, rules_text(r, m->tags.open), name,
+                                       seq3(r, rules_text(r, m->tags.middle),
+                                            rules_call(r, m->value), rules_text(r, line))));
 }
 
 static int make(grammar **out, maker *m, const json_t *callable, const json_t *text, bool strict)
 {
     rules_expr answer = RULES_NOTHING;
-    int rc = schema_reader_create(&m->d, m->r, m->err);
+    const value_notation as = m->c->ops->format == CHAT_GEMMA ? VALUE_GEMMA : VALUE_JSON;
+    int rc = schema_reader_create(&m->d, m->r, as, m->err);
     if (rc < 0) return rc;
-    add_xml(m);
+    add_tagged(m);
     if (m->req->formed) {
-        rc = schema_reader_add(m->d, text, text, strict ? SCHEMA_CLOSED : SCHEMA_OPEN, m->err);
+        rc = schema_reader_create(&m->text, m->r, VALUE_JSON, m->err);
+        if (rc == 0)
+            rc = schema_reader_add(m->text, text, text, strict ? SCHEMA_CLOSED : SCHEMA_OPEN,
+                                   m->err);
         if (rc < 0) return rc;
         answer = rules_call(m->r, rc);
     }
-    rc = m->c->format == CHAT_HARMONY ? harmony_root(m, callable, answer)
-                                      : chatml_root(m, callable, answer);
+    rc = m->c->ops->format == CHAT_HARMONY ? harmony_root(m, callable, answer)
+                                           : tagged_root(m, callable, answer);
     if (rc >= 0) rc = rules_finish(out, m->r, rc, m->err);
     if (rc < 0) return rc;
-    (*out)->markup = m->c->format == CHAT_CHATML;
-    if (m->c->format == CHAT_HARMONY) rc = check_parts(*out, callable, m->err);
+    (*out)->markup = m->c->ops->format != CHAT_HARMONY;
+    if (m->c->ops->format == CHAT_HARMONY) rc = check_parts(*out, callable, m->err);
     if (rc < 0) {
         grammar_free(*out);
         *out = NULL;
@@ -412,7 +395,7 @@ static int check(const chat *c, const chat_request *req, const json_t *callable,
     const char *name;
     json_t *at;
     char esc[80];
-    if (c->format == CHAT_RAW)
+    if (!c->ops->tools)
         return err_set(err, ERR_UNSUPPORTED, "this model's chat format has no tool calls");
     if (json_array_size(req->tools) > MAX_TOOLS)
         return err_set(err, ERR_RANGE, "more than %d tools", MAX_TOOLS);
@@ -436,6 +419,7 @@ int chat_grammar(grammar **out, const chat *c, const chat_request *req, const js
                                       : err_set(err, ERR_NOMEM, "out of memory for a grammar");
     if (rc == 0) rc = make(out, &m, callable, text, strict);
     schema_reader_free(m.d);
+    schema_reader_free(m.text);
     rules_free(m.r);
     json_decref(m.any);
     json_decref(callable);

@@ -1,10 +1,10 @@
 /* chat_grammar.h - the form of answers that call tools, in the words of each chat format.
  *
- * For a request whose calls are held (chat.h). In ChatML the grammar is that of all of the answer
- * after its reasoning, tags included; in harmony it has a part for the body of each message, and
- * chat_parser_key chooses. Arguments obey the tool's schema if the tool is strict or the call is
- * forced. Of a forced call whose tool is not strict, keywords that are not supported are passed
- * over; else they are refused. */
+ * For a request whose calls are held (chat.h). In ChatML, GLM and Gemma the grammar is that of all
+ * of the answer after its reasoning, tags included; in harmony it has a part for the body of each
+ * message, and chat_parser_key chooses. Arguments obey the tool's schema if the
+ * tool is strict or the call is forced. Of a forced call whose tool is not strict, keywords that
+ * are not supported are passed over; else they are refused. */
 #ifndef ENGINE_TEXT_CHAT_GRAMMAR_H
 #define ENGINE_TEXT_CHAT_GRAMMAR_H
 

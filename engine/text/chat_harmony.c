@@ -344,10 +344,11 @@ static void put_assistant(prompt *p, const chat_message *m, bool keep_reasoning)
     for (int k = 0; k < m->n_call; k++) put_call(p, &m->calls[k]);
 }
 
-void harmony_render(prompt *p, const chat_request *req)
+static void harmony_render(prompt *p, const chat_request *req)
 {
     const chat_message *ms = req->messages;
-    const bool dev_first = ms[0].role == CHAT_SYSTEM || ms[0].role == CHAT_DEVELOPER;
+    const bool dev_first = req->n_message > 0 &&
+                           (ms[0].role == CHAT_SYSTEM || ms[0].role == CHAT_DEVELOPER);
     str_view caller = { NULL, 0 };
     int last_final = -1;
 
@@ -531,7 +532,7 @@ static int push_mark(chat_parser *p, char mark)
     return textbuf_check(&p->held, p->err);
 }
 
-int harmony_push(chat_parser *p, int id)
+static int harmony_push(chat_parser *p, int id)
 {
     const chat *c = p->c;
     harmony_state *m = &p->harmony;
@@ -564,7 +565,7 @@ int harmony_push(chat_parser *p, int id)
 
 /* A generation that ends within its only header was plain text, unless it got as far as a
  * channel. */
-int harmony_end(chat_parser *p)
+static int harmony_end(chat_parser *p)
 {
     harmony_state *m = &p->harmony;
     int rc;
@@ -578,3 +579,24 @@ int harmony_end(chat_parser *p)
     }
     return end_message(p);
 }
+
+/* ---- the format ---------------------------------------------------------------------------- */
+
+static int harmony_setup(chat *c, str_view template, err_ctx *err)
+{
+    (void)err;
+    c->h_start = tokenizer_special(c->t, "<|start|>");
+    c->h_message = tokenizer_special(c->t, "<|message|>");
+    c->h_channel = tokenizer_special(c->t, "<|channel|>");
+    c->h_end = tokenizer_special(c->t, "<|end|>");
+    c->h_call = tokenizer_special(c->t, "<|call|>");
+    c->h_constrain = tokenizer_special(c->t, "<|constrain|>");
+    c->knows_reasoning = true;
+    return c->h_start >= 0 && c->h_message >= 0 && c->h_channel >= 0 && c->h_end >= 0 &&
+           (!template.len || view_has(template, "<|channel|>") || view_has(template, "<|start|>"));
+}
+
+const chat_ops harmony_ops = {
+    .format = CHAT_HARMONY, .name = "harmony", .tools = true, .setup = harmony_setup,
+    .render = harmony_render, .push = harmony_push, .end = harmony_end,
+};

@@ -1,4 +1,4 @@
-/* chat_parts.c - what both chat formats are built from: text buffers, JSON as text, the prompt, and
+/* chat_parts.c - what the chat formats are built from: text buffers, JSON as text, the prompt, and
  * the parser's way to its caller.
  *
  * Invariant: structure reaches the prompt as token ids only, text only through the encoder with
@@ -37,6 +37,29 @@ str_view view_strip(str_view s, const char *chars, bool left, bool right)
     while (left && s.len && memchr(chars, s.ptr[0], n_char)) s.ptr++, s.len--;
     while (right && s.len && memchr(chars, s.ptr[s.len - 1], n_char)) s.len--;
     return s;
+}
+
+str_view view_trim(str_view s)
+{
+    return view_strip(s, VIEW_SPACE, true, true);
+}
+
+void split_reasoning(str_view *reasoning, str_view *content)
+{
+    size_t end = SIZE_MAX, open;
+    if (reasoning->len) return;
+    for (size_t at = 0; (at = view_find(*content, at, "</think>")) != SIZE_MAX; at++) end = at;
+    if (end == SIZE_MAX) return;
+    *reasoning = view_strip((str_view){ content->ptr, view_find(*content, 0, "</think>") }, "\n",
+                            false, true);
+    while ((open = view_find(*reasoning, 0, "<think>")) != SIZE_MAX) {
+        reasoning->ptr += open + 7;
+        reasoning->len -= open + 7;
+    }
+    content->ptr += end + 8;
+    content->len -= end + 8;
+    *reasoning = view_strip(*reasoning, "\n", true, false);
+    *content = view_strip(*content, "\n", true, false);
 }
 
 /* ---- JSON as text -------------------------------------------------------------------------- */
@@ -135,6 +158,32 @@ void textbuf_json(textbuf *b, const json_t *v, json_style style)
     }
 }
 
+/* Strings in a list stand in quotes, but what is in them is not escaped. */
+void textbuf_python(textbuf *b, const json_t *v)
+{
+    size_t i;
+    json_t *item;
+
+    if (json_is_string(v)) {
+        textbuf_put(b, (str_view){ json_string_value(v), json_string_length(v) });
+    } else if (json_is_boolean(v)) {
+        textbuf_str(b, json_is_true(v) ? "True" : "False");
+    } else if (json_is_null(v)) {
+        textbuf_str(b, "None");
+    } else if (json_is_array(v)) {
+        textbuf_str(b, "[");
+        json_array_foreach(v, i, item) {
+            textbuf_str(b, i ? ", " : "");
+            if (json_is_string(item)) textbuf_str(b, "'");
+            textbuf_python(b, item);
+            if (json_is_string(item)) textbuf_str(b, "'");
+        }
+        textbuf_str(b, "]");
+    } else {
+        textbuf_json(b, v, JSON_SPACED);
+    }
+}
+
 int chat_json_text(char **out, size_t *len, const json_t *v, err_ctx *err)
 {
     textbuf b = { 0 };
@@ -189,6 +238,29 @@ void prompt_token(prompt *p, int id)
     if (prompt_flush(p) < 0) return;
     p->rc = id >= 0 ? ids_push(p->out, id, p->err)
           : err_set(p->err, ERR_UNSUPPORTED, "chat: the vocabulary has no tokens for tool calls");
+}
+
+void prompt_tag(prompt *p, const char *s)
+{
+    const int id = tokenizer_special(p->c->t, s);
+    if (id >= 0) prompt_token(p, id);
+    else prompt_text(p, s);
+}
+
+json_t *call_arguments(prompt *p, const chat_call *call, int i_message)
+{
+    const str_view args = call->arguments.len ? call->arguments : str_from("{}");
+    json_t *v = json_loadb(args.ptr, args.len, JSON_ALLOW_NUL, NULL);
+    char esc[96];
+
+    /* Integers beyond 64 bits are better shown rounded than refused. */
+    if (!v) v = json_loadb(args.ptr, args.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+    if (json_is_object(v)) return v;
+    json_decref(v);
+    if (p->rc == 0)
+        p->rc = err_set(p->err, ERR_FORMAT, "messages[%d]: the arguments of %s are not a JSON "
+                        "object", i_message, ESC(esc, call->name));
+    return NULL;
 }
 
 /* ---- events -------------------------------------------------------------------------------- */

@@ -1,9 +1,10 @@
-/* encoder.c - text to ids: special tokens, repair, NFC, pieces, merges.
+/* encoder.c - text to ids: special tokens, repair, NFC or plain spaces, pieces, merges.
  *
  * Each stretch of text between special tokens is handled on its own, so look-ahead in the cutters
  * sees its end. Pieces are cut in batches: hashing the whole batch first lets the loads of its
  * cache lines overlap. The cache of recent pieces is direct mapped and holds all ids of a piece; it
  * may change speed, never results. */
+#include "engine/text/token_spelling.h"
 #include "engine/text/tokenizer_internal.h"
 #include "engine/text/unicode.h"
 
@@ -96,7 +97,8 @@ static int encode_piece(encoder *e, id_list *out, const uint8_t *p, size_t len, 
                         err_ctx *err)
 {
     const bpe *b = &e->t->vocab;
-    const int32_t id = len <= b->longest ? bpe_find(b, p, len, hash) : -1;
+    const bool may_be_whole = !b->by_char || (*p == '\n' && e->t->model->newlines_whole);
+    const int32_t id = may_be_whole && len <= b->longest ? bpe_find(b, p, len, hash) : -1;
     if (id >= 0 && !(b->unmade && b->unmade[id])) {
         out->ids[out->n++] = id;
         return 0;
@@ -152,20 +154,37 @@ static int encode_batch(encoder *e, id_list *out, const uint8_t *p, const uint8_
     return 0;
 }
 
+/* In vocabularies of characters U+2581 is the space, in text as well. */
+static int append_plain(byte_buf *out, const uint8_t *p, size_t n, bool space_before,
+                        err_ctx *err)
+{
+    int rc;
+    if (space_before && (rc = byte_buf_append(out, (const uint8_t *)" ", 1, err)) < 0) return rc;
+    if ((rc = byte_buf_append(out, p, n, err)) < 0) return rc;
+    out->n = token_spelling_spaces(out->ptr, out->n);
+    return 0;
+}
+
 /* Text without special tokens. */
 static int encode_stretch(encoder *e, id_list *out, const uint8_t *p, size_t n, err_ctx *err)
 {
     size_t lens[BATCH];
     int rc;
+    if (n == 0) return 0;
     if (utf8_valid_prefix(p, n) != n) {
         e->repaired.n = 0;
         if ((rc = utf8_repair(&e->repaired, p, n, err)) < 0) return rc;
         p = e->repaired.ptr;
         n = e->repaired.n;
     }
-    if (pretokenizer_wants_nfc(e->t->pre) && nfc_prefix(p, n) != n) {
+    const bool to_nfc = pretokenizer_wants_nfc(e->t->pre) && nfc_prefix(p, n) != n;
+    const bool to_plain =
+        e->t->space_prefix || (e->t->model->by_char && memmem(p, n, SPACE_SIGN, 3));
+    if (to_nfc || to_plain) {            /* no vocabulary asks for both */
         e->normal.n = 0;
-        if ((rc = nfc_append(&e->normal, &e->nfc, p, n, err)) < 0) return rc;
+        rc = to_plain ? append_plain(&e->normal, p, n, e->t->space_prefix, err)
+                      : nfc_append(&e->normal, &e->nfc, p, n, err);
+        if (rc < 0) return rc;
         p = e->normal.ptr;
         n = e->normal.n;
     }
@@ -213,4 +232,20 @@ int encoder_encode(encoder *e, id_list *out, str_view text, bool parse_special, 
         if ((rc = ids_push(out, s->id, err)) < 0) return rc;
         p = q += s->text.len;
     }
+}
+
+int encoder_encode_whole(encoder *e, id_list *out, str_view text, bool parse_special,
+                         bool is_complete, err_ctx *err)
+{
+    const tokenizer *const t = e->t;
+    const size_t before = out->n;
+    int rc;
+    if (t->add_bos && (rc = ids_push(out, t->bos, err)) < 0) return rc;
+    const size_t from = out->n;
+    if ((rc = encoder_encode(e, out, text, parse_special, err)) < 0) return rc;
+    if (from > before && out->n > from && out->ids[from] == t->bos) {    /* it brought its own */
+        memmove(out->ids + before, out->ids + from, (out->n - from) * sizeof *out->ids);
+        out->n--;
+    }
+    return is_complete && t->add_eos ? ids_push(out, t->eos, err) : 0;
 }

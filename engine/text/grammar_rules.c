@@ -148,6 +148,58 @@ void rules_define(rules *r, int defined, rules_expr x)
     if (defined < r->n_rule) r->list[defined].x = x;
 }
 
+/* ---- text up to a tag ------------------------------------------------------------------------ */
+
+/* Any character but '<' and one more. */
+static rules_expr others(rules *r, char but)
+{
+    const uint32_t lo = but < '<' ? (uint32_t)but : '<', hi = but < '<' ? '<' : (uint32_t)but;
+    rules_expr x = rules_alt(r, rules_chars(r, 1, lo - 1), rules_chars(r, hi + 1, 0x10FFFF));
+    if (hi > lo + 1) x = rules_alt(r, x, rules_chars(r, lo + 1, hi - 1));
+    return x;
+}
+
+/* A state for each beginning of a tag: a '<' begins one anew, any other byte that does not fit
+ * leads back. */
+int rules_text_until(rules *r, const rules_tag *tags, int n, bool may_end)
+{
+    const int outside = rules_new(r, str_from("text")), begun = rules_new(r, str_from("<"));
+    const rules_expr end = may_end ? RULES_EMPTY : RULES_NOTHING;
+    const rules_expr again = rules_seq(r, rules_text(r, "<"), rules_call(r, begun));
+    rules_expr fork = RULES_NOTHING, stray = RULES_NOTHING;
+    for (int k = 0; k < n; k++) {
+        rules_expr x = tags[k].then;
+        for (size_t i = strlen(tags[k].text) - 1; i >= 2; i--) {
+            const char byte[2] = { tags[k].text[i], '\0' };
+            const int state = rules_new(r, str_from(tags[k].text));
+            const rules_expr back = rules_seq(r, others(r, byte[0]), rules_call(r, outside));
+            rules_define(r, state, rules_alt(r, rules_alt(r, rules_seq(r, rules_text(r, byte), x),
+                                                          rules_alt(r, again, back)), end));
+            x = rules_call(r, state);
+        }
+        const char byte[2] = { tags[k].text[1], '\0' };
+        fork = rules_alt(r, fork, rules_seq(r, rules_text(r, byte), x));
+    }
+    /* after '<': what is neither tag's next byte */
+    uint8_t next[3] = { '<' };
+    for (int k = 0; k < n; k++) next[k + 1] = (uint8_t)tags[k].text[1];
+    uint32_t from = 1;
+    for (;;) {
+        uint32_t least = 0x110000;
+        for (int k = 0; k <= n; k++)
+            if (next[k] >= from && next[k] < least) least = next[k];
+        if (least > from) stray = rules_alt(r, stray, rules_chars(r, from, least - 1));
+        if (least == 0x110000) break;
+        from = least + 1;
+    }
+    stray = rules_seq(r, stray, rules_call(r, outside));
+    rules_define(r, begun, rules_alt(r, rules_alt(r, fork, rules_alt(r, again, stray)), end));
+    rules_define(r, outside, rules_alt(r, rules_alt(r, rules_seq(r, others(r, '<'),
+                                                                 rules_call(r, outside)), again),
+                                       end));
+    return outside;
+}
+
 /* ---- characters ------------------------------------------------------------------------------ */
 
 static int utf8_encode(uint8_t out[4], uint32_t cp)

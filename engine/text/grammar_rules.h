@@ -35,6 +35,12 @@ int rules_new(rules *r, str_view name);
 rules_expr rules_call(rules *r, int rule);
 void rules_define(rules *r, int rule, rules_expr x);
 
+/* Text that goes on until one of the tags has come, and then as that says; may_end: or ends before.
+ * Tags begin with '<', have no other, and differ in the byte after it; there are at most two.
+ * Returns the rule. */
+typedef struct rules_tag { const char *text; rules_expr then; } rules_tag;
+int rules_text_until(rules *r, const rules_tag *tags, int n, bool may_end);
+
 /* The grammar whose texts are those of the rule root. r stays the caller's. */
 int rules_finish(grammar **out, const rules *r, int root, err_ctx *err);
 
@@ -43,7 +49,8 @@ int rules_add_gbnf(rules *r, str_view text, err_ctx *err);
 
 /* Reads JSON schemas into rules; what they share is there once. Borrows r. */
 typedef struct schema_reader schema_reader;
-int schema_reader_create(schema_reader **out, rules *r, err_ctx *err);
+typedef enum value_notation { VALUE_JSON, VALUE_GEMMA } value_notation;  /* grammar_value.h */
+int schema_reader_create(schema_reader **out, rules *r, value_notation as, err_ctx *err);
 void schema_reader_free(schema_reader *d);       /* NULL is fine */
 
 /* May an object that names properties have others if its schema does not say? LENIENT: it may not,

@@ -14,10 +14,12 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/text/chat.h"
 #include "engine/text/grammar_merge.h"
 #include "engine/text/grammar_number.h"
+#include "engine/text/grammar_value.h"
 
 enum { MAX_REFS = 1024, MAX_DEPTH = 64, MAX_VISITS = 1 << 16, MAX_NAME = 256, MAX_FIXED = 256 };
 
@@ -47,7 +49,7 @@ struct schema_reader {
     rules *r;
     const json_t *root;
     bool strict, lenient;
-    int value, object, string, letter, key_end, number;  /* rules that all share */
+    value_rules v;                       /* rules that all share */
     struct { const json_t *target; int rule; } refs[MAX_REFS];
     int n_ref;
     json_t *merged;                      /* schemas of ours, kept until the end */
@@ -82,15 +84,7 @@ static size_t enter(reader *d, const char *part, size_t index)
 
 static void leave(reader *d, size_t n) { d->path[n] = '\0'; }
 
-/* ---- pieces of JSON -------------------------------------------------------------------------- */
-
-#define HEX "[0-9a-fA-F]"
-static const char letter_text[] =
-    "root ::= [^\"\\\\\\x00-\\x1F] | \"\\\\\" ([\"\\\\/bfnrt] | \"u\" code)\n"
-    "code ::= [1-9A-Ca-cE-Fe-f] " HEX "{3} | [Dd] [0-7] " HEX "{2}\n"
-    " | [Dd] [89ABab] " HEX "{2} \"\\\\u\" [Dd] [C-Fc-f] " HEX "{2}\n"
-    " | \"0\" ([1-9a-fA-F] " HEX "{2} | \"0\" ([1-9a-fA-F] " HEX " | \"0\" [1-9a-fA-F]))\n";
-#undef HEX
+/* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* The 29th of February is there every year. */
 #define DATE "[0-9]{4} \"-\" ((\"0\" [13578] | \"1\" [02]) \"-\" (\"0\" [1-9] | [12] [0-9] | " \
@@ -110,84 +104,10 @@ static rules_expr seq3(rules *r, rules_expr a, rules_expr b, rules_expr c)
     return rules_seq(r, rules_seq(r, a, b), c);
 }
 
-/* ':' or ',' with the space that may follow. */
-static rules_expr mark(rules *r, const char *sign)
-{
-    return rules_seq(r, rules_text(r, sign), rules_option(r, rules_text(r, " ")));
-}
-
-/* first, then more after commas, min .. max in all; first is not NOTHING. */
-static rules_expr list_of(rules *r, rules_expr item, int min, int max)
-{
-    const rules_expr next = rules_seq(r, mark(r, ","), item);
-    if (max == 0) return RULES_EMPTY;
-    const rules_expr some = rules_seq(
-        r, item, rules_repeat(r, next, max_int(min - 1, 0),
-                              max == RULES_NO_LIMIT ? RULES_NO_LIMIT : max - 1));
-    return min > 0 ? some : rules_alt(r, RULES_EMPTY, some);
-}
-
-static rules_expr words(rules *r, const char *a, const char *b, const char *c)
-{
-    return rules_alt(r, rules_alt(r, rules_text(r, a), rules_text(r, b)),
-                     c ? rules_text(r, c) : RULES_NOTHING);
-}
-
-/* Rules for any value. */
-static int add_json(reader *d)
-{
-    rules *r = d->r;
-    const rules_expr quote = rules_text(r, "\"");
-    d->letter = rules_add_gbnf(r, str_from(letter_text), d->err);
-    if (d->letter < 0) return d->letter;
-    d->string = rules_new(r, str_from("string"));
-    d->value = rules_new(r, str_from("value"));
-    d->object = rules_new(r, str_from("object"));
-    d->number = rules_new(r, str_from("number"));
-    const rules_expr string = rules_call(r, d->string), value = rules_call(r, d->value);
-    const rules_expr letters = rules_repeat(r, rules_call(r, d->letter), 0, RULES_NO_LIMIT);
-    rules_define(r, d->string, seq3(r, quote, letters, quote));
-    rules_define(r, d->number, rules_number(r));
-    const rules_expr member = seq3(r, string, mark(r, ":"), value);
-    rules_define(r, d->object, seq3(r, rules_text(r, "{"), list_of(r, member, 0, RULES_NO_LIMIT),
-                                    rules_text(r, "}")));
-    const rules_expr array = seq3(r, rules_text(r, "["), list_of(r, value, 0, RULES_NO_LIMIT),
-                                  rules_text(r, "]"));
-    rules_expr any = rules_alt(r, words(r, "true", "false", "null"), string);
-    any = rules_alt(r, any, rules_call(r, d->number));
-    any = rules_alt(r, any, rules_call(r, d->object));
-    rules_define(r, d->value, rules_alt(r, any, array));
-    d->key_end = rules_add_gbnf(r, str_from("root ::= [^\"\\\\\\x00-\\x1F]* \"\\\"\""), d->err);
-    return d->key_end < 0 ? d->key_end : 0;
-}
-
-/* A value as it is written: one way, but for the spaces. */
 static rules_expr literal(reader *d, const json_t *v)
 {
-    rules *r = d->r;
-    rules_expr x = RULES_EMPTY;
-    const char *key;
-    json_t *item;
-    size_t i, n = 0;
-    if (json_is_object(v)) {
-        json_object_foreach((json_t *)v, key, item) {
-            json_t *name = json_string(key);
-            x = rules_seq(r, x, n++ ? mark(r, ",") : RULES_EMPTY);
-            x = rules_seq(r, seq3(r, x, literal(d, name), mark(r, ":")), literal(d, item));
-            json_decref(name);
-        }
-        return seq3(r, rules_text(r, "{"), x, rules_text(r, "}"));
-    }
-    if (json_is_array(v)) {
-        json_array_foreach(v, i, item)
-            x = seq3(r, x, i ? mark(r, ",") : RULES_EMPTY, literal(d, item));
-        return seq3(r, rules_text(r, "["), x, rules_text(r, "]"));
-    }
-    char *text;
-    if (d->rc == 0) d->rc = chat_json_text(&text, &n, v, d->err);
-    if (d->rc < 0) return RULES_NOTHING;
-    x = rules_bytes(r, (str_view){ text, n });
-    mem_free(text);
+    rules_expr x = RULES_NOTHING;
+    if (d->rc == 0) d->rc = value_literal(&x, &d->v, v, d->err);
     return x;
 }
 
@@ -237,9 +157,9 @@ static rules_expr read_letters(reader *d, const json_t *s, rules_expr letter)
 static rules_expr read_string(reader *d, const json_t *s)
 {
     rules *r = d->r;
-    const rules_expr quote = rules_text(r, "\"");
-    const rules_expr x = read_letters(d, s, rules_call(r, d->letter));
-    return x == RULES_NOTHING ? rules_call(r, d->string) : seq3(r, quote, x, quote);
+    const rules_expr quote = value_quote(&d->v);
+    const rules_expr x = read_letters(d, s, rules_call(r, d->v.letter));
+    return x == RULES_NOTHING ? rules_call(r, d->v.string) : seq3(r, quote, x, quote);
 }
 
 /* The narrower of an inclusive and an exclusive bound; NULL if there is none. */
@@ -302,7 +222,7 @@ static decimal decimal_bound(reader *d, const json_t *s, bool low)
 static rules_expr read_number(reader *d, const json_t *s)
 {
     const decimal lo = decimal_bound(d, s, true), hi = decimal_bound(d, s, false);
-    return lo.given || hi.given ? rules_decimals(d->r, lo, hi) : rules_call(d->r, d->number);
+    return lo.given || hi.given ? rules_decimals(d->r, lo, hi) : rules_call(d->r, d->v.number);
 }
 
 /* A schema as a rule of its own, because it stands in several places. */
@@ -328,15 +248,16 @@ static rules_expr read_array(reader *d, const json_t *s, int depth)
     if (json_is_array(items))
         fail(d, ERR_UNSUPPORTED, "a list of schemas is \"prefixItems\" today, not", "items");
     if (d->rc < 0 || (max != RULES_NO_LIMIT && min > max)) return RULES_NOTHING;
-    const rules_expr item = items ? as_rule(d, items, "items", 0, depth) : rules_call(r, d->value);
+    const rules_expr item = items ? as_rule(d, items, "items", 0, depth)
+                                  : rules_call(r, d->v.value);
     rules_expr x = RULES_NOTHING;
     if (n == 0 && json_is_false(items)) {
         x = min > 0 ? RULES_NOTHING : RULES_EMPTY;
     } else if (n == 0) {
-        x = list_of(r, item, min, max);
+        x = value_list(&d->v, item, min, max);
     } else {
         const rules_expr next = json_is_false(items) ? RULES_NOTHING
-                                                     : rules_seq(r, mark(r, ","), item);
+                                                     : rules_seq(r, value_mark(&d->v, ","), item);
         const int most = max == RULES_NO_LIMIT ? RULES_NO_LIMIT : max_int(max - n, 0);
         x = rules_repeat(r, next, max_int(min - n, 0), most);
         if (json_is_false(items) && min > n) x = RULES_NOTHING;
@@ -345,7 +266,7 @@ static rules_expr read_array(reader *d, const json_t *s, int depth)
             const rules_expr one = as_rule(d, json_array_get(fixed, (size_t)i), NULL, (size_t)i,
                                            depth);
             leave(d, back);
-            x = seq3(r, i ? mark(r, ",") : RULES_EMPTY, one, x);
+            x = seq3(r, i ? value_mark(&d->v, ",") : RULES_EMPTY, one, x);
             if (max != RULES_NO_LIMIT && i >= max) x = RULES_NOTHING;
             if (i >= min) x = rules_alt(r, RULES_EMPTY, x);
         }
@@ -381,7 +302,7 @@ static rules_expr other_names(reader *d, const char *const *names, int n, size_t
             if (cuts[k] < begin || (cuts[k] > least)) continue;
             if (cuts[k] > begin)
                 x = rules_alt(r, x, rules_seq(r, rules_chars(r, begin, cuts[k] - 1),
-                                              rules_call(r, d->key_end)));
+                                              rules_call(r, d->v.key_end)));
             begin = cuts[k] + 1;
         }
         if (least == 0x110000) return x;
@@ -412,12 +333,12 @@ static bool is_required(const json_t *required, const char *name)
 static rules_expr member_expr(reader *d, const char *name, const json_t *s, int depth)
 {
     const size_t back = enter(d, "properties", 0);
-    json_t *key = json_string(name);
+    rules_expr key = RULES_NOTHING;
     const int rule = rules_new(d->r, str_from(name));
     if (strlen(name) > MAX_NAME) fail(d, ERR_RANGE, "a name of more than 256 bytes:", name);
     const rules_expr value = as_rule(d, s, name, 0, depth);
-    rules_define(d->r, rule, seq3(d->r, literal(d, key), mark(d->r, ":"), value));
-    json_decref(key);
+    if (d->rc == 0) d->rc = value_key(&key, &d->v, name, d->err);
+    rules_define(d->r, rule, seq3(d->r, key, value_mark(&d->v, ":"), value));
     leave(d, back);
     return rules_call(d->r, rule);
 }
@@ -426,7 +347,7 @@ static rules_expr member_expr(reader *d, const char *name, const json_t *s, int 
 static rules_expr members_expr(reader *d, const member *m, int n, rules_expr more)
 {
     rules *r = d->r;
-    const rules_expr comma = mark(r, ",");
+    const rules_expr comma = value_mark(&d->v, ",");
     rules_expr some = rules_repeat(r, rules_seq(r, comma, more), 0, RULES_NO_LIMIT);
     rules_expr none = rules_option(r, rules_seq(r, more, some));
     for (int i = n - 1; i >= 0; i--) {
@@ -440,6 +361,17 @@ static rules_expr members_expr(reader *d, const member *m, int n, rules_expr mor
         some = rules_call(r, after_some);
     }
     return none;
+}
+
+/* Gemma has learned keys in alphabetical order, without regard to case. */
+static void sort_members(member *m, int n)
+{
+    for (int i = 1; i < n; i++) {
+        const member x = m[i];
+        int at = i;
+        for (; at > 0 && strcasecmp(m[at - 1].name, x.name) > 0; at--) m[at] = m[at - 1];
+        m[at] = x;
+    }
 }
 
 /* Properties in the schema's order, then names that are only required. */
@@ -468,6 +400,7 @@ static int read_members(reader *d, member *m, const json_t *s, const json_t *mor
         if (json_is_false(more)) fail(d, ERR_FORMAT, "required, but not allowed:", name);
         m[n++] = (member){ name, member_expr(d, name, more, depth), true };
     }
+    if (d->v.as == VALUE_GEMMA) sort_members(m, n);
     return n;
 }
 
@@ -480,16 +413,19 @@ static rules_expr read_object(reader *d, const json_t *s, int depth)
     const bool closed = d->strict && json_object_get(s, "properties");
     if (!more) more = closed ? json_false() : json_true();
     if (json_is_true(more) && !json_object_get(s, "properties") && !json_object_get(s, "required"))
-        return rules_call(r, d->object);
+        return rules_call(r, d->v.object);
     const int n = read_members(d, m, s, more, depth);
     rules_expr extra = RULES_NOTHING;
     if (!json_is_false(more) && d->rc == 0) {
         const rules_expr value = as_rule(d, more, "additionalProperties", 0, depth);
         for (int i = 0; i < n; i++) names[i] = m[i].name;
         const int rule = rules_new(r, str_from("additionalProperties"));
-        rules_define(r, rule, rules_seq(r, seq3(r, rules_text(r, "\""), other_names(d, names, n, 0),
-                                                mark(r, ":")), value));
-        extra = rules_call(r, rule);
+        /* bare names have no end that tells them from those that begin alike */
+        const rules_expr name = d->v.as == VALUE_JSON
+            ? rules_seq(r, rules_text(r, "\""), other_names(d, names, n, 0))
+            : n == 0 ? value_word(&d->v) : RULES_NOTHING;
+        rules_define(r, rule, seq3(r, name, value_mark(&d->v, ":"), value));
+        if (name != RULES_NOTHING) extra = rules_call(r, rule);
     }
     return seq3(r, rules_text(r, "{"), members_expr(d, m, n, extra), rules_text(r, "}"));
 }
@@ -556,7 +492,8 @@ static rules_expr read_type(reader *d, const json_t *s, int types, int depth)
     if (types & T_STRING) x = rules_alt(r, x, read_string(d, s));
     if (types & T_NUMBER) x = rules_alt(r, x, read_number(d, s));
     else if (types & T_INTEGER) x = rules_alt(r, x, read_integer(d, s));
-    if (types & T_BOOLEAN) x = rules_alt(r, x, words(r, "true", "false", NULL));
+    if (types & T_BOOLEAN) x = rules_alt(r, x, rules_alt(r, rules_text(r, "true"),
+                                                          rules_text(r, "false")));
     if (types & T_NULL) x = rules_alt(r, x, rules_text(r, "null"));
     return x;
 }
@@ -689,7 +626,7 @@ static void check_keywords(reader *d, const json_t *s)
 static rules_expr read_schema(reader *d, const json_t *s, int depth)
 {
     if (d->rc < 0) return RULES_NOTHING;
-    if (json_is_true(s)) return rules_call(d->r, d->value);
+    if (json_is_true(s)) return rules_call(d->r, d->v.value);
     if (json_is_false(s)) return RULES_NOTHING;
     if (!json_is_object(s)) fail(d, ERR_FORMAT, "a schema is an object or a boolean", NULL);
     else check_keywords(d, s);
@@ -709,7 +646,7 @@ static rules_expr read_schema(reader *d, const json_t *s, int depth)
     if (json_object_get(s, "enum")) return read_values(d, s, json_object_get(s, "enum"), "enum");
     const int types = read_types(d, s);
     return types || d->rc < 0 || json_object_get(s, "type") ? read_type(d, s, types, depth)
-                                                            : rules_call(d->r, d->value);
+                                                            : rules_call(d->r, d->v.value);
 }
 
 /* The schema, then what it refers to, then what that refers to. */
@@ -724,7 +661,7 @@ static int read_all(reader *d, const json_t *schema)
     return d->rc < 0 ? d->rc : root;
 }
 
-int schema_reader_create(schema_reader **out, rules *r, err_ctx *err)
+int schema_reader_create(schema_reader **out, rules *r, value_notation as, err_ctx *err)
 {
     reader *d = mem_zalloc(sizeof *d);
     *out = NULL;
@@ -732,7 +669,8 @@ int schema_reader_create(schema_reader **out, rules *r, err_ctx *err)
     d->r = r;
     d->err = err;
     d->merged = json_pack("{s:[], s:{}}", "all", "empty");
-    const int rc = d->merged ? add_json(d) : err_set(err, ERR_NOMEM, "out of memory for a schema");
+    const int rc = d->merged ? value_rules_init(&d->v, r, as, err)
+                             : err_set(err, ERR_NOMEM, "out of memory for a schema");
     if (rc < 0) schema_reader_free(d);
     else *out = d;
     return rc;
@@ -776,7 +714,7 @@ int grammar_from_schema(grammar **out, const json_t *schema, bool strict, err_ct
     rules *r = rules_create();
     schema_reader *d = NULL;
     *out = NULL;
-    int rc = r ? schema_reader_create(&d, r, err)
+    int rc = r ? schema_reader_create(&d, r, VALUE_JSON, err)
                : err_set(err, ERR_NOMEM, "out of memory for a schema");
     if (rc == 0)
         rc = schema_reader_add(d, schema, schema, strict ? SCHEMA_CLOSED : SCHEMA_OPEN, err);

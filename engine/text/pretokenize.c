@@ -1,4 +1,4 @@
-/* pretokenize.c - the cutters for qwen2, qwen35 and gpt-4o.
+/* pretokenize.c - the cutters, and the table of names they go by.
  *
  * Written from the models' expressions, quoted above each cutter. The invariant behind the forward
  * scans: a cutter looks at most one run of one set of classes past the piece it returns, and the
@@ -6,7 +6,8 @@
  * tokens are the caller's business. */
 #include "engine/text/pretokenize.h"
 
-#include <assert.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "engine/text/unicode.h"
 #include "loader/bytes.h"
@@ -97,17 +98,29 @@ static const uint8_t *cut_space(const uint8_t *p, const uint8_t *end)
     return q == end || last == p ? q : last;
 }
 
+/* \p{N}{1,3} after a first number, which ends at p. */
+static inline const uint8_t *two_more_numbers(const uint8_t *p, const uint8_t *end)
+{
+    for (int i = 0; i < 2; i++) {
+        size_t len;
+        if (!(class_at(&len, p, end) & CLASS_NUMBER)) break;
+        p += len;
+    }
+    return p;
+}
+
 /* (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|
  * \s*[\r\n]+|\s+(?!\S)|\s+
- * word is \p{L} and punct the rest; qwen35 moves \p{M} from punct to word. */
+ * word is \p{L} and punct the rest; qwen35 moves \p{M} from punct to word. glm4 and Llama 3 have
+ * \p{N}{1,3} for \p{N}: by_three. */
 static inline const uint8_t *cut_qwen(const uint8_t *p, const uint8_t *end, unsigned word,
-                                      unsigned punct)
+                                      unsigned punct, bool by_three)
 {
     size_t len, next_len;
     const unsigned c = class_at(&len, p, end);
     const uint8_t *const next = p + len;
     if (c & word) return run_of(next, end, word);
-    if (c & CLASS_NUMBER) return next;
+    if (c & CLASS_NUMBER) return by_three ? two_more_numbers(next, end) : next;
     if (*p == '\'' && (len = contraction(p, end)) > 0) return p + len;
     const unsigned d = class_at(&next_len, next, end);
     if ((c & PREFIX) && (d & word)) return run_of(next, end, word);
@@ -148,11 +161,7 @@ static inline const uint8_t *cut_gpt4o(const uint8_t *p, const uint8_t *end)
     if ((c & PREFIX) && (d & HEAD)) { q = run_of(next, end, HEAD); goto word; }
     if (c & HEAD) { q = run_of(next, end, HEAD); goto word; }
 
-    if (c & CLASS_NUMBER) {
-        if (!(d & CLASS_NUMBER)) return next;
-        q = next + next_len;
-        return class_at(&len, q, end) & CLASS_NUMBER ? q + len : q;
-    }
+    if (c & CLASS_NUMBER) return two_more_numbers(next, end);
     if ((c & (CLASS_MARK | CLASS_OTHER)) || (*p == ' ' && (d & (CLASS_MARK | CLASS_OTHER)))) {
         q = run_of(next, end, CLASS_MARK | CLASS_OTHER);
         while (q < end && (*q == '\r' || *q == '\n' || *q == '/')) q++;
@@ -163,54 +172,155 @@ word:
     return q + contraction(q, end);
 }
 
-static const uint8_t *cut_qwen2(const uint8_t *p, const uint8_t *end)
+/* 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+ * This is GPT-2's: contractions in lower case only, and a newline is white space like any other. */
+static inline const uint8_t *cut_gpt2(const uint8_t *p, const uint8_t *end)
 {
-    return cut_qwen(p, end, ANY_LETTER, CLASS_MARK | CLASS_OTHER);
-}
-
-static const uint8_t *cut_qwen35(const uint8_t *p, const uint8_t *end)
-{
-    return cut_qwen(p, end, ANY_LETTER | CLASS_MARK, CLASS_OTHER);
-}
-
-#define CUT_ALL(cut)                                     \
-    while (n_piece < cap && p < end) {                   \
-        const uint8_t *const q = cut(p, end);            \
-        lens[n_piece++] = (size_t)(q - p);               \
-        p = q;                                           \
+    size_t len, next_len;
+    unsigned c = class_at(&len, p, end);
+    const uint8_t *next = p + len;
+    if (*p == '\'' && end - p >= 2 && !(p[1] & 0x80) && (p[1] & 0x20) &&
+        (len = contraction(p, end)) > 0 && (p[len - 1] & 0x20))
+        return p + len;
+    if (*p == ' ') {
+        const unsigned d = class_at(&next_len, next, end);
+        if (d && !(d & ANY_SPACE)) c = d, next += next_len;
     }
+    if (c & ANY_LETTER) return run_of(next, end, ANY_LETTER);
+    if (c & CLASS_NUMBER) return run_of(next, end, CLASS_NUMBER);
+    if (!(c & ANY_SPACE)) return run_of(next, end, CLASS_MARK | CLASS_OTHER);
+    const uint8_t *last = p;             /* of the white space; it goes with what follows */
+    while (class_at(&len, next, end) & ANY_SPACE) last = next, next += len;
+    return next == end || last == p ? next : last;
+}
+
+static inline const uint8_t *cut_qwen2(const uint8_t *p, const uint8_t *end)
+{
+    return cut_qwen(p, end, ANY_LETTER, CLASS_MARK | CLASS_OTHER, false);
+}
+
+static inline const uint8_t *cut_qwen35(const uint8_t *p, const uint8_t *end)
+{
+    return cut_qwen(p, end, ANY_LETTER | CLASS_MARK, CLASS_OTHER, false);
+}
+
+static inline const uint8_t *cut_glm4(const uint8_t *p, const uint8_t *end)
+{
+    return cut_qwen(p, end, ANY_LETTER, CLASS_MARK | CLASS_OTHER, true);
+}
+
+static inline const uint8_t *cut_nothing(const uint8_t *p, const uint8_t *end)
+{
+    (void)p;
+    return end;
+}
+
+/* [^\n]+|\n+ */
+static inline const uint8_t *cut_line(const uint8_t *p, const uint8_t *end)
+{
+    if (*p != '\n') {
+        p = memchr(p, '\n', (size_t)(end - p));
+        return p ? p : end;
+    }
+    while (p < end && *p == '\n') p++;
+    return p;
+}
+
+/* \n+| *[^ \n]*, not empty */
+static inline const uint8_t *cut_word(const uint8_t *p, const uint8_t *end)
+{
+    if (*p == '\n') return cut_line(p, end);
+    while (p < end && *p == ' ') p++;
+    while (p < end && *p != ' ' && *p != '\n') p++;
+    return p;
+}
+
+/* One loop a rule, so that its cutter can be part of the loop. */
+#define CUT_ALL(cut)                                                                             \
+    static size_t all_##cut(size_t *lens, size_t cap, const uint8_t *p, const uint8_t *end)      \
+    {                                                                                            \
+        size_t n_piece = 0;                                                                      \
+        while (n_piece < cap && p < end) {                                                       \
+            const uint8_t *const q = cut(p, end);                                                \
+            lens[n_piece++] = (size_t)(q - p);                                                   \
+            p = q;                                                                               \
+        }                                                                                        \
+        return n_piece;                                                                          \
+    }
+CUT_ALL(cut_qwen2)
+CUT_ALL(cut_qwen35)
+CUT_ALL(cut_glm4)
+CUT_ALL(cut_gpt4o)
+CUT_ALL(cut_gpt2)
+CUT_ALL(cut_nothing)
+CUT_ALL(cut_line)
+CUT_ALL(cut_word)
+
+enum { NFC = 1, WHOLE = 2, BOS = 4, NO_BOS = 8 };
+
+static const struct {
+    const char *name;
+    size_t (*cut)(size_t *lens, size_t cap, const uint8_t *p, const uint8_t *end);
+    unsigned asks;
+} rules[N_PRETOKENIZER] = {
+    [PRE_QWEN2] = { "qwen2", all_cut_qwen2, NFC },
+    [PRE_GPT4O] = { "gpt-4o", all_cut_gpt4o, WHOLE },
+    [PRE_QWEN35] = { "qwen35", all_cut_qwen35, NFC },
+    [PRE_GLM4] = { "glm4", all_cut_glm4, NO_BOS },
+    [PRE_CHATGLM] = { "chatglm-bpe", all_cut_glm4, NO_BOS },
+    [PRE_DBRX] = { "dbrx", all_cut_glm4, 0 },
+    [PRE_SMAUG] = { "smaug-bpe", all_cut_glm4, 0 },
+    [PRE_LLAMA3] = { "llama-bpe", all_cut_glm4, WHOLE | BOS },
+    [PRE_OLMO] = { "olmo", all_cut_gpt2, NFC },
+    [PRE_WHOLE] = { "none", all_cut_nothing, 0 },
+    [PRE_LINES] = { "lines", all_cut_line, 0 },
+    [PRE_WORDS] = { "words", all_cut_word, 0 },
+};
 
 size_t pretokenize(pretokenizer pre, size_t *lens, size_t cap, const uint8_t *p, size_t n)
 {
-    const uint8_t *const end = p + n;
-    size_t n_piece = 0;
-    switch (pre) {
-    case PRE_QWEN2: CUT_ALL(cut_qwen2) break;
-    case PRE_GPT4O: CUT_ALL(cut_gpt4o) break;
-    case PRE_QWEN35: CUT_ALL(cut_qwen35) break;
-    default: assert(!"a pretokenizer");
-    }
-    return n_piece;
+    return rules[pre].cut(lens, cap, p, p + n);
 }
-
-static const char *const names[N_PRETOKENIZER] = { "qwen2", "gpt-4o", "qwen35" };
 
 const char *pretokenizer_name(pretokenizer pre)
 {
-    return names[pre];
+    return rules[pre].name;
 }
 
 bool pretokenizer_find(pretokenizer *out, str_view name)
 {
-    for (int i = 0; i < N_PRETOKENIZER; i++) {
-        if (!str_is(name, names[i])) continue;
+    for (int i = 0; i < N_PRE_NAMED; i++) {
+        if (!str_is(name, rules[i].name)) continue;
         *out = (pretokenizer)i;
         return true;
     }
     return false;
 }
 
+const char *pretokenizer_names(char *dst, size_t cap)
+{
+    size_t used = 0;
+    for (int i = 0; i < N_PRE_NAMED && used < cap; i++)
+        used += (size_t)snprintf(dst + used, cap - used, i ? ", %s" : "%s", rules[i].name);
+    return dst;
+}
+
 bool pretokenizer_wants_nfc(pretokenizer pre)
 {
-    return pre != PRE_GPT4O;
+    return rules[pre].asks & NFC;
+}
+
+bool pretokenizer_takes_whole(pretokenizer pre)
+{
+    return rules[pre].asks & WHOLE;
+}
+
+bool pretokenizer_wants_bos(pretokenizer pre)
+{
+    return rules[pre].asks & BOS;
+}
+
+bool pretokenizer_forbids_bos(pretokenizer pre)
+{
+    return rules[pre].asks & NO_BOS;
 }

@@ -49,8 +49,8 @@ bool token_trie_has(const token_trie *v, int id)
 {
     if (id < 0 || id >= tokenizer_n_token(v->tok)) return false;
     const token_kind kind = tokenizer_kind(v->tok, id);
-    return (kind == TOKEN_NORMAL || (v->markup && kind == TOKEN_USER)) &&
-           tokenizer_bytes(v->tok, id, false).len > 0;
+    return (kind == TOKEN_NORMAL || kind == TOKEN_BYTE || (v->markup && kind == TOKEN_USER)) &&
+           !tokenizer_is_stop(v->tok, id) && tokenizer_bytes(v->tok, id, false).len > 0;
 }
 
 static int build(token_trie *v, entry *list, int n_token, err_ctx *err)

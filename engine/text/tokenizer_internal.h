@@ -6,13 +6,24 @@
 #include "engine/text/pretokenize.h"
 #include "engine/text/tokenizer.h"
 
-enum { N_STOP_MAX = 5 };
+enum { N_STOP_MAX = 8 };
+
+/* What tokenizer.ggml.model names. */
+typedef struct vocabulary_model {
+    const char *name;
+    bool by_char;                        /* merging starts from characters, not from bytes */
+    bool by_score;                       /* tokens have scores; else the file lists the merges */
+    bool add_bos, always_bos;            /* where the file does not say; whatever it says */
+    bool space_prefix;                   /* where the file does not say */
+    bool newlines_whole;                 /* a run of newlines that is a token is not merged */
+} vocabulary_model;
 
 /* A token that is looked for in raw text, before anything else happens to it. */
 typedef struct special_token { str_view text; int id; bool user; } special_token;
 
 struct tokenizer {                       /* set once, by tokenizer_create */
     bpe vocab;
+    const vocabulary_model *model;
     pretokenizer pre;
     uint8_t *kind;                       /* [n_token] token_kind */
     special_token *specials;             /* by text, then id */
@@ -20,6 +31,7 @@ struct tokenizer {                       /* set once, by tokenizer_create */
     int first[257];                      /* first[c] .. first[c + 1] start with byte c */
     int first_byte;                      /* the byte all of them start with, or -1 */
     int bos, eos;
+    bool add_bos, add_eos, space_prefix;
     int stops[N_STOP_MAX], n_stop;
 };
 

@@ -76,7 +76,7 @@ void byte_buf_free(byte_buf *b)
     *b = (byte_buf){ 0 };
 }
 
-static int buf_append(byte_buf *b, const uint8_t *p, size_t n, err_ctx *err)
+int byte_buf_append(byte_buf *b, const uint8_t *p, size_t n, err_ctx *err)
 {
     const int rc = buf_reserve(b, n, err);
     if (rc < 0) return rc;
@@ -89,9 +89,9 @@ int utf8_repair(byte_buf *out, const uint8_t *p, size_t n, err_ctx *err)
 {
     for (;;) {
         const size_t good = utf8_valid_prefix(p, n);
-        int rc = buf_append(out, p, good, err);
+        int rc = byte_buf_append(out, p, good, err);
         if (rc < 0 || good == n) return rc;
-        rc = buf_append(out, (const uint8_t *)"\xEF\xBF\xBD", 3, err);
+        rc = byte_buf_append(out, (const uint8_t *)"\xEF\xBF\xBD", 3, err);
         if (rc < 0) return rc;
         p += good + 1;
         n -= good + 1;
@@ -288,7 +288,7 @@ int nfc_append(byte_buf *out, nfc_scratch *s, const uint8_t *p, size_t n, err_ct
 {
     for (;;) {
         const size_t good = nfc_prefix(p, n);
-        const int rc = buf_append(out, p, good, err);
+        const int rc = byte_buf_append(out, p, good, err);
         if (rc < 0 || good == n) return rc;
         p += good;
         n -= good;

@@ -74,6 +74,7 @@ size_t utf8_valid_prefix(const uint8_t *p, size_t n);
 /* Bytes that are kept and reused from call to call. Zero-initialise; byte_buf_free releases. */
 typedef struct byte_buf { uint8_t *ptr; size_t n, cap; } byte_buf;
 void byte_buf_free(byte_buf *b);
+int byte_buf_append(byte_buf *b, const uint8_t *p, size_t n, err_ctx *err);
 
 /* Appends p to *out with each byte outside a valid sequence replaced by U+FFFD. */
 int utf8_repair(byte_buf *out, const uint8_t *p, size_t n, err_ctx *err);

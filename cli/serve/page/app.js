@@ -339,9 +339,9 @@ const DIGITS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/
 const VALUE = new Uint8Array(128);
 for (let i = 0; i < 64; i++) VALUE[DIGITS.charCodeAt(i)] = i;
 const FLASH = 5;                         // steps until a change has faded
-const PLACES = ['on the drive', 'in RAM', 'in VRAM'];
+const PLACES = ['on the drive', 'in RAM', 'in VRAM'];   // and a fourth: the layer has no experts
 
-let shape = null;                        // { n_layer, n_expert, plan, ... }: the first event
+let shape = null;                        // { n_layer, n_bank, n_expert, plan, ... }: the first event
 let cells = null;                        // Uint8Array: 16 * place + heat
 let flash = null;                        // Int8Array: > 0 came closer, < 0 went away
 let image = null;                        // pixels, and the sizes of the drawing
@@ -362,7 +362,7 @@ function mix_shades() {
   const back = colour('--back');
   const places = ['--drive', '--ram', '--vram'].map(colour);
   const come = colour('--in'), go = colour('--out');
-  shades = { cell: new Uint32Array(64), come: [], go: [] };
+  shades = { cell: new Uint32Array(64), come: [], go: [] };    // transparent where there is no expert
   for (let i = 0; i < 48; i++)
     shades.cell[i] = pixel(back, places[i >> 4], 0.22 + 0.78 * (i & 15) / 15);
   for (let s = 0; s <= FLASH; s++) {
@@ -429,7 +429,7 @@ function fade() {
 }
 
 function take_map(text) {
-  const old = cells, n = [0, 0, 0];
+  const old = cells, n = [0, 0, 0, 0];
   if (text.length !== shape.n_layer * shape.n_expert) return;
   cells = new Uint8Array(text.length);
   if (!flash || flash.length !== text.length) flash = new Int8Array(text.length);
@@ -458,8 +458,9 @@ $('map').addEventListener('mousemove', (ev) => {
   const l = Math.floor(y / (rows * cell + gap));
   const e = Math.floor((y - l * (rows * cell + gap)) / cell) * across + x;
   const inside = x < across && e < shape.n_expert && l < shape.n_layer;
+  const place = inside ? PLACES[cells[l * shape.n_expert + e] >> 4] : '';
   $('hint').textContent = !inside ? HINT
-    : 'Layer ' + l + ', expert ' + e + ': ' + PLACES[cells[l * shape.n_expert + e] >> 4] + '.';
+    : 'Layer ' + l + (place ? ', expert ' + e + ': ' + place + '.' : ' has no experts.');
 });
 $('map').addEventListener('mouseleave', () => { $('hint').textContent = HINT; });
 
@@ -494,7 +495,8 @@ function take_hello(hello) {
   cells = null;
   flash = null;
   $('model').textContent = hello.model;
-  $('shape').textContent = hello.n_layer + ' layers of ' + hello.n_expert + ' experts, ' +
+  $('shape').textContent = hello.n_layer + ' layers' +
+    (hello.n_bank < hello.n_layer ? ', ' + hello.n_bank : '') + ' of ' + hello.n_expert + ' experts, ' +
     hello.n_used + ' for each token; ' + hello.device;
   paint_plan(hello.plan);
   mix_shades();

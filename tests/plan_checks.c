@@ -1,0 +1,209 @@
+/* plan_checks.c - models and machines for tests of the planner, and its invariants. */
+#include "tests/plan_checks.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- models and machines --------------------------------------------------------------------- */
+
+const made_model made_models[N_MADE_MODELS] = {
+    { "gpt-oss-20b, 12.1 GB", 24, 32, 4, 13219200, 4406400, 1950 * MB, 615 * MB, 1300 * MB,
+      1.2e9, 2.4e9, 205 * MB, 24576 },
+    { "gpt-oss-120b, 63 GB", 36, 128, 4, 13219200, 4406400, 2100 * MB, 615 * MB, 1500 * MB,
+      1.5e9, 3.6e9, 308 * MB, 36864 },
+    { "Qwen3-Next-80B Q4_K, 45.1 GB", 48, 512, 10, 1769472, 589824, 1600 * MB, 175 * MB, 1424 * MB,
+      2.3e9, 1.5e9, 277 * MB, 0 },
+    { "Qwen3-Next-80B Q8_0, 85 GB", 48, 512, 10, 3342336, 1114112, 2900 * MB, 330 * MB, 2570 * MB,
+      2.3e9, 1.5e9, 277 * MB, 0 },
+};
+
+const speeds made_speeds = {
+    .vram_read = 450e9, .pcie_in = 24e9, .pcie_out = 24e9, .pull = 22e9, .pull_busy = 20e9,
+    .cpu = 55e9, .cpu_busy = 48e9, .cpu_dense = 70e9, .cpu_many = 6e11, .gpu_macs = 2e13,
+    .hop = 8e-6, .disk = 3e9,
+};
+
+void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram)
+{
+    static const int chunks[N_CHUNKS] = { 4096, 2048, 1024, 512, 256 };
+    memset(c, 0, sizeof *c);
+    c->machine = (plan_machine){ .gpu = vram > 0, .vram_free = vram, .ram_available = ram,
+                                 .lock_limit = UINT64_MAX, .rate = made_speeds };
+    c->w = (plan_wish){ .vram = UINT64_MAX, .ram = UINT64_MAX, .hot_most = UINT64_MAX };
+    for (int l = 0; l < m->n_layer; l++) {
+        c->expert[l] = m->expert;
+        c->down[l] = m->down;
+    }
+    c->what = (plan_model){
+        .n_layer = m->n_layer, .n_expert = m->n_expert, .n_used = m->n_used,
+        .expert_bytes = c->expert, .down_bytes = c->down, .dense = m->dense, .embed = m->embed,
+        .token_dense = m->token_dense, .dense_macs = m->dense_macs, .expert_macs = m->expert_macs,
+        .file_bytes = m->dense + (uint64_t)m->n_layer * (uint64_t)m->n_expert * m->expert,
+    };
+    c->s = (plan_session){ .n_chunk = N_CHUNKS, .ctx = 8192 };
+    for (int i = 0; i < N_CHUNKS; i++) {
+        const uint64_t n = (uint64_t)chunks[i];
+        c->s.chunk[i] = chunks[i];
+        c->s.vram_work[i] = 100 * MB + n * 160000;
+        c->s.ram_work[i] = 20 * MB + n * 200000;
+        c->s.state[i] = m->state + n * m->ring_token;
+        c->s.ram_beside[i] = 60 * MB + n * 25000;
+        c->s.ram_embed[i] = n * 70000;
+    }
+}
+
+int run_case(plan *p, const made *c)
+{
+    err_ctx err = { 0 };
+    return plan_make(p, &c->machine, &c->what, &c->s, &c->w, &err);
+}
+
+bool made_plan(plan *p, const made *c, const char *what)
+{
+    err_ctx err = { 0 };
+    return CHECK_MSG(plan_make(p, &c->machine, &c->what, &c->s, &c->w, &err) == 0, "%s: %s", what,
+                     err.msg);
+}
+
+uint64_t all_experts(const plan_model *w)
+{
+    uint64_t sum = 0;
+    for (int l = 0; l < w->n_layer; l++) sum += (uint64_t)w->n_expert * w->expert_bytes[l];
+    return sum;
+}
+
+/* ---- what holds for every plan --------------------------------------------------------------- */
+
+/* Budgets as the header and the option's help promise them. */
+static uint64_t most_of(uint64_t have, uint64_t reserve, uint64_t percent, uint64_t bound)
+{
+    if (have / 100 * percent > reserve) reserve = have / 100 * percent;
+    const uint64_t left = reserve < have / 2 ? have - reserve : have - have / 2;
+    return left + 100 < bound ? left + 100 : bound;      /* + 100: rounding of the percentage */
+}
+
+static void check_places(const plan *p, const made *c, const char *what)
+{
+    const plan_model *w = &c->what;
+    uint64_t hot = 0, only_vram = 0, banks = 0, slots = w->spare_bytes;
+    const int most = p->hot[plan_first_bank(w)];
+    bool open = true, ok = true, disk = false;
+    for (int l = 0; l < w->n_layer; l++) {
+        const uint64_t n = (uint64_t)p->hot[l];
+        if (w->expert_bytes[l] == 0) {   /* nothing is missing */
+            ok &= p->hot[l] == w->n_expert && p->place[l] == PLAN_VRAM;
+            continue;
+        }
+        ok &= p->hot[l] >= 0 && p->hot[l] <= w->n_expert;
+        if (p->cache) ok &= n >= (uint64_t)w->n_used && most - p->hot[l] <= 1 &&
+                            p->hot[l] <= most && p->hot[l] < w->n_expert;
+        else ok &= open || n == 0;       /* no layer after one that is not whole */
+        open = p->hot[l] == w->n_expert;
+        ok &= !p->cache || p->place[l] == PLAN_RAM;
+        ok &= (p->place[l] == PLAN_VRAM) == open;
+        disk |= p->place[l] == PLAN_DISK;
+        hot += n * w->expert_bytes[l];
+        slots += p->moved ? (uint64_t)(w->n_expert - p->hot[l]) * w->slot_bytes[l] : 0;
+        if (open) only_vram += n * w->expert_bytes[l];
+        else banks += (uint64_t)w->n_expert * w->expert_bytes[l];
+    }
+    CHECK_MSG(ok, "%s: places", what);
+    CHECK_MSG(hot == p->vram_experts && only_vram + banks == all_experts(w), "%s: VRAM sum", what);
+    const uint64_t outside = all_experts(w) - hot, cache = p->ram_experts;
+    const uint64_t smallest = plan_least_cache(w);
+    if (disk)
+        CHECK_MSG(p->disk_experts == (outside > cache ? outside - cache : 0) &&
+                  cache >= smallest && (cache <= outside || cache == smallest),
+                  "%s: cache of %llu", what, (unsigned long long)cache);
+    else
+        CHECK_MSG(p->ram_experts == (p->moved ? slots : banks) && p->disk_experts == 0,
+                  "%s: RAM sum", what);
+    CHECK_MSG(!p->moved || (p->cache && p->ram_locked == slots && !c->w.whole_banks),
+              "%s: experts that are moved", what);
+    for (int l = 0; l < w->n_layer; l++)
+        ok &= p->place[l] == PLAN_VRAM || (p->place[l] == PLAN_DISK) == disk;
+    CHECK_MSG(ok, "%s: RAM and drive mixed", what);
+}
+
+static void check_numbers(const plan *p, const made *c, const char *what)
+{
+    const double numbers[] = { p->decode_tok_s, p->prefill_tok_s, p->limit_tok_s };
+    const double terms[] = { p->t_dense, p->t_hot, p->t_cpu, p->t_pull, p->t_disk, p->t_hop };
+    const bool outside = p->vram_experts < all_experts(&c->what);
+    bool ok = true;
+    for (size_t i = 0; i < ARRAY_LEN(numbers); i++) ok &= isfinite(numbers[i]) && numbers[i] > 0;
+    for (size_t i = 0; i < ARRAY_LEN(terms); i++) ok &= isfinite(terms[i]) && terms[i] >= 0;
+    CHECK_MSG(ok, "%s: numbers", what);
+    CHECK_MSG(p->decode_tok_s <= p->limit_tok_s * (1 + 1e-9), "%s: %g above the limit %g", what,
+              p->decode_tok_s, p->limit_tok_s);
+    CHECK_MSG(p->stage_parts == 0 ? p->vram_stage == 0 : outside && p->vram_stage > 0, "%s: stage",
+              what);
+    CHECK_MSG(p->stream_from >= 9 && (p->stage_parts > 0 || !outside || p->stream_from == INT_MAX),
+              "%s: stream from %d", what, p->stream_from);
+    for (int m = 0; m <= PLAN_MOST_USED; m++)
+        ok &= p->fetch_down[m] + p->fetch_all[m] <= m && p->fetch_all[m] <= PLAN_PAD_WHOLE &&
+              (p->vram_pad > 0 || p->fetch_down[m] + p->fetch_all[m] == 0);
+    CHECK_MSG(ok, "%s: fetch table", what);
+    CHECK_MSG(p->ram_locked <= p->ram_experts && p->ram_locked <= c->machine.lock_limit,
+              "%s: locked", what);
+}
+
+uint64_t dense_on_cpu(const made *c, int i)
+{
+    const uint64_t rows = c->s.ram_embed[i];
+    return c->what.dense - c->what.embed + (rows < c->what.embed ? rows : c->what.embed);
+}
+
+/* The first layers have their dense part and their state in VRAM, as many as fit. */
+static void check_some_layers(const plan *p, const made *c, int i, const char *what)
+{
+    const plan_model *w = &c->what;
+    const int n = w->n_layer - p->cpu_layers;
+    uint64_t dense = 0, kept = 0;
+    for (int l = 0; l < n; l++) {
+        dense += w->layer_dense[l];
+        kept += c->s.layer_state[i][l];
+    }
+    CHECK_MSG(n > 0 && n >= w->n_layer / 8 && p->vram_experts == 0 && p->embed_in_ram,
+              "%s: %d layers", what, n);
+    CHECK_MSG(p->vram_dense == dense && p->vram_state == kept &&
+              p->vram_work == c->s.vram_work[i] + c->s.vram_cold, "%s: parts of layers", what);
+    CHECK_MSG(p->ram_other == w->dense - w->embed - dense + c->s.state[i] - kept + w->table +
+              c->s.ram_work[i] + c->s.ram_beside[i] + c->s.snapshots[i], "%s: RAM of layers", what);
+}
+
+void check_plan(const plan *p, const made *c, const char *what)
+{
+    const plan_machine *m = &c->machine;
+    const uint64_t vram = m->gpu ? most_of(m->vram_free, 400 * MB, 3, c->w.vram) : 0;
+    const uint64_t there = most_of(m->ram_available, UINT64_C(1) << 30, 5, UINT64_MAX);
+    const uint64_t ram = there + m->ram_program < c->w.ram ? there + m->ram_program : c->w.ram;
+    int i = 0;
+    CHECK_MSG(plan_vram(p) <= vram, "%s: VRAM %llu of %llu", what,
+              (unsigned long long)plan_vram(p), (unsigned long long)vram);
+    CHECK_MSG(plan_ram(p) <= ram, "%s: RAM %llu of %llu", what, (unsigned long long)plan_ram(p),
+              (unsigned long long)ram);
+    while (i < c->s.n_chunk && c->s.chunk[i] != p->chunk) i++;
+    if (!CHECK_MSG(i < c->s.n_chunk, "%s: chunk %d", what, p->chunk)) return;
+    if (p->gpu && p->head_in_ram) {
+        check_some_layers(p, c, i, what);
+    } else if (p->gpu) {
+        const uint64_t table = p->embed_in_ram ? c->what.embed : 0;
+        const plan_place rest = p->place[c->what.n_layer - 1];
+        const uint64_t work = c->s.vram_work[i] + (rest == PLAN_VRAM ? 0 : c->s.vram_cold);
+        CHECK_MSG(p->vram_dense == c->what.dense - table && p->vram_state == c->s.state[i] &&
+                  p->vram_work == work, "%s: fixed parts", what);
+        CHECK_MSG(p->ram_other >= table + c->s.snapshots[i], "%s: table in RAM", what);
+    } else {
+        CHECK_MSG(plan_vram(p) == 0 && p->ram_locked == 0 && p->ram_other == dense_on_cpu(c, i) +
+                  c->s.state[i] + c->s.snapshots[i] + c->s.ram_work[i], "%s: CPU parts", what);
+    }
+    CHECK_MSG(p->ram_program == m->ram_program && (p->ram_copy == 0 ||
+              ((!p->gpu || p->head_in_ram) && p->ram_copy == c->w.ram_copy)),
+              "%s: program and copy", what);
+    CHECK_MSG(plan_ram(p) == p->ram_program + p->ram_experts + p->ram_other + p->ram_copy,
+              "%s: all of the RAM", what);
+    check_places(p, c, what);
+    check_numbers(p, c, what);
+}

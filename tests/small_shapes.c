@@ -1,0 +1,30 @@
+/* small_shapes.c - small synthetic models of families. */
+#include "tests/small_shapes.h"
+
+const synth_shape small_shapes[N_SMALL_SHAPES] = {
+    { .name = "small-qwen3moe", .family = &synth_qwen3moe, .n_layer = 4, .n_embd = 1024,
+      .n_head = 4, .n_head_kv = 2, .head_dim = 64, .n_expert = 32, .n_used = 4, .n_ff = 32,
+      .n_vocab = 2048, .first_special = 2000, .n_ctx = 4096, .rope_base = 1e6,
+      .experts = QT_Q8_0, .dense = QT_Q8_0, .head = QT_Q8_0 },
+    { .name = "small-qwen35moe", .family = &synth_qwen35moe, .n_layer = 4, .n_embd = 1024,
+      .n_head = 4, .n_head_kv = 2, .head_dim = 64, .n_expert = 32, .n_used = 4, .n_ff = 32,
+      .n_vocab = 2048, .first_special = 2000, .n_ctx = 4096, .rope_base = 1e6, .rope_dim = 16,
+      .interval = 2, .n_ff_shared = 32, .conv = 4, .n_k_head = 2, .n_v_head = 4, .ssm_dim = 32,
+      .experts = QT_Q8_0, .dense = QT_Q8_0, .head = QT_Q8_0 },
+    { .name = "small-glm4moe", .family = &synth_glm4moe, .n_layer = 4, .n_embd = 1024, .n_head = 8,
+      .n_head_kv = 2, .head_dim = 64, .n_expert = 32, .n_used = 4, .n_ff = 32, .n_vocab = 2048,
+      .first_special = 2000, .n_ctx = 4096, .rope_base = 1e6, .rope_dim = 32, .n_ff_shared = 32,
+      .n_dense = 1, .n_ff_dense = 64, .n_mtp = 1,
+      .experts = QT_Q8_0, .dense = QT_Q8_0, .head = QT_Q8_0 },
+    { .name = "small-gemma4", .family = &synth_gemma4, .n_layer = 4, .n_embd = 1024, .n_head = 4,
+      .n_head_kv = 2, .head_dim = 32, .n_head_kv_full = 1, .head_dim_full = 64, .n_expert = 32,
+      .n_used = 4, .n_ff = 32, .n_ff_shared = 64, .n_vocab = 2048, .n_ctx = 4096, .rope_base = 1e6,
+      .window = 16, .interval = 2, .experts = QT_Q8_0, .dense = QT_Q8_0, .head = QT_Q8_0 },
+    { .name = "small-mixtral", .family = &synth_llama, .n_layer = 4, .n_embd = 1024, .n_head = 16,
+      .n_head_kv = 4, .head_dim = 64, .n_expert = 8, .n_used = 2, .n_ff = 64, .n_vocab = 2048,
+      .n_ctx = 4096, .rope_base = 1e6, .experts = QT_Q8_0, .dense = QT_Q8_0, .head = QT_Q8_0 },
+    { .name = "small-olmoe", .family = &synth_olmoe, .n_layer = 4, .n_embd = 1024, .n_head = 16,
+      .n_head_kv = 16, .head_dim = 64, .n_expert = 32, .n_used = 4, .n_ff = 32, .n_vocab = 2048,
+      .first_special = 2000, .n_ctx = 4096, .rope_base = 1e4,
+      .experts = QT_Q8_0, .dense = QT_Q8_0, .head = QT_Q8_0 },
+};

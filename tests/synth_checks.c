@@ -1,0 +1,34 @@
+/* synth_checks.c - what tests of synthetic files share. */
+#include "tests/synth_checks.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/test.h"
+
+bool synth_in_block(const tensor *t, int l)
+{
+    char start[32];
+    const int n = snprintf(start, sizeof start, "blk.%d.", l);
+    return t->name.len > (size_t)n && !memcmp(t->name.ptr, start, (size_t)n);
+}
+
+void synth_check_used(const model *m, const gguf *g, const synth_shape *s, int n_layer)
+{
+    int n_mtp = 0;
+    for (int i = 0; i < gguf_n_tensor(g) && s->n_mtp; i++)
+        n_mtp += synth_in_block(gguf_tensor_at(g, i), n_layer);
+    CHECK_MSG(m->n_bound == gguf_n_tensor(g) || m->n_bound == gguf_n_tensor(g) - n_mtp,
+              "%s: %d of %d tensors in use", s->name, m->n_bound, gguf_n_tensor(g));
+}
+
+bool synth_bind(model **m, const gguf *g, const char *what)
+{
+    err_ctx err = { 0, "" };
+    const int rc = model_bind(m, g, &err);
+    if (rc == ERR_UNSUPPORTED && strstr(err.msg, "unsupported architecture")) {
+        test_skip("a family that the engine does not know yet");
+        return false;
+    }
+    return CHECK_MSG(rc == 0, "%s: %s", what, err.msg);
+}

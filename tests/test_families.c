@@ -1,0 +1,280 @@
+/* test_families.c - tiny models of each family, in every placement, against logits that others
+ * computed. What no family differs in: test_forward.c. */
+#include "tests/places.h"
+#include "tests/test.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+#include "cuda/gpu.h"
+#include "engine/gpu/weights_gpu.h"
+#include "loader/bytes.h"
+
+enum { MAX_SEQ = 8, MAX_TOKENS = 90 };
+
+typedef struct family {
+    const char *name, *arch;             /* arch NULL: the same */
+    double error;                        /* of F32 arithmetic */
+    bool cpu_only;                       /* heads are too small for a GPU */
+    gguf *g;
+    model *m;
+    int n_seq, n_vocab;
+    int32_t ids[MAX_SEQ][MAX_TOKENS];
+    int n[MAX_SEQ];
+    float *want;                         /* a row for each position of each sequence */
+} family;
+
+static family families[] = {
+    { .name = "qwen3moe", .error = 2e-5 }, { .name = "qwen35moe", .error = 4e-5 },
+    { .name = "llama", .error = 2e-5, .cpu_only = true },
+    { .name = "llama-wide", .arch = "llama", .error = 2e-5 },
+    { .name = "olmoe", .error = 2e-5, .cpu_only = true },
+    { .name = "olmoe-wide", .arch = "olmoe", .error = 2e-5 },
+    { .name = "glm4moe", .error = 2e-5 },
+    { .name = "gemma4", .error = 2e-5 },
+};
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static bool read_sequences(family *f)
+{
+    char path[512];
+    json_error_t at;
+    size_t i, k, bytes, n_row = 0;
+    json_t *seq, *id;
+    test_path(path, sizeof path, "%s/families/tiny-%s.logits.json", test_golden(), f->name);
+    json_t *j = json_load_file(path, 0, &at);
+    if (!CHECK_MSG(j, "%s: %s", path, at.text)) return false;
+    f->n_vocab = (int)json_integer_value(json_object_get(j, "vocab"));
+    json_array_foreach(json_object_get(j, "seqs"), i, seq) {
+        if (!CHECK(i < MAX_SEQ && json_array_size(seq) <= MAX_TOKENS)) break;
+        json_array_foreach(seq, k, id) f->ids[i][k] = (int32_t)json_integer_value(id);
+        f->n[i] = (int)json_array_size(seq);
+        n_row += json_array_size(seq);
+        f->n_seq++;
+    }
+    json_decref(j);
+    test_path(path, sizeof path, "%s/families/tiny-%s.logits.f32", test_unpacked(), f->name);
+    f->want = test_read_file(path, &bytes);
+    return CHECK(f->want && f->n_seq > 0 && bytes == n_row * (size_t)f->n_vocab * sizeof(float));
+}
+
+static bool family_open(family *f)
+{
+    char path[512];
+    err_ctx err = { 0 };
+    test_path(path, sizeof path, "%s/families/tiny-%s-bf16.gguf", test_unpacked(), f->name);
+    return CHECK_MSG(gguf_open(&f->g, path, &err) == 0 && model_bind(&f->m, f->g, &err) == 0,
+                     "%s: %s", path, err.msg) &&
+           CHECK(strcmp(model_arch_name(f->m->hp.arch), f->arch ? f->arch : f->name) == 0) &&
+           read_sequences(f) && CHECK(f->m->hp.n_vocab == f->n_vocab);
+}
+
+static void family_close(family *f)
+{
+    mem_free(f->want);
+    model_free(f->m);
+    gguf_close(f->g);
+}
+
+/* ---- logits ---------------------------------------------------------------------------------- */
+
+static double relative_l2(const float *got, const float *want, int n)
+{
+    double diff = 0, norm = 0;
+    for (int i = 0; i < n; i++) {
+        diff += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+        norm += (double)want[i] * want[i];
+    }
+    return norm > 0 && isfinite(diff) ? sqrt(diff / norm) : INFINITY;
+}
+
+static double worst_row(const float *got, const float *want, int n_row, int n)
+{
+    double most = 0;
+    for (int r = 0; r < n_row; r++) most = fmax(most, relative_l2(got + r * n, want + r * n, n));
+    return most;
+}
+
+/* Many tokens of a prompt are multiplied as sums of two 16-bit floats on a GPU, about 1e-5 off. One
+ * such float alone would be 3e-3 off, and 3e-2 where an expert changes places with the next best. */
+static void see_sequences(const family *f, session *s, const place *p, int piece)
+{
+    const bool coarse = p->gpu && piece > GPU_FEW;
+    float *rows = test_alloc(MAX_TOKENS, (size_t)f->n_vocab * sizeof *rows);
+    const float *want = f->want;
+    err_ctx err = { 0 };
+    for (int q = 0; q < f->n_seq; want += f->n[q] * f->n_vocab, q++) {
+        int rc = 0;
+        session_rewind(s, 0);
+        for (int t = 0; t < f->n[q] && rc == 0; t += piece) {
+            const int n = min_int(piece, f->n[q] - t);
+            rc = session_eval(s, f->ids[q] + t, n, rows + t * f->n_vocab, n, NULL, NULL, &err);
+        }
+        CHECK_MSG(rc == 0, "%s, %s: %s", f->name, p->name, err.msg);
+        const double e = coarse ? relative_l2(rows, want, f->n[q] * f->n_vocab)
+                                : worst_row(rows, want, f->n[q], f->n_vocab);
+        CHECK_MSG(e < (coarse ? 1e-3 : f->error), "%s, %s: %d tokens in pieces of %d: error %.2e",
+                  f->name, p->name, f->n[q], piece, e);
+    }
+    mem_free(rows);
+}
+
+/* Answers are the same wherever experts are: those of the first placement of that processor. */
+static void see_answer(const family *f, session *s, const place *p, int32_t *known)
+{
+    enum { PROMPT = 5, ANSWER = 24 };
+    float *row = test_alloc((size_t)f->n_vocab, sizeof *row);
+    int32_t id = 0, *seen = known + (p->gpu ? ANSWER : 0);
+    err_ctx err = { 0 };
+    bool same = true;
+    session_rewind(s, 0);
+    int rc = session_eval(s, f->ids[f->n_seq - 1], PROMPT, row, 1, NULL, NULL, &err);
+    for (int t = 0; t < ANSWER && rc == 0; t++) {
+        id = 0;
+        for (int i = 1; i < f->n_vocab; i++)
+            if (row[i] > row[id]) id = i;
+        if (seen[t] < 0) seen[t] = id;
+        same &= seen[t] == id;
+        rc = session_eval(s, &id, 1, row, 1, NULL, NULL, &err);
+    }
+    CHECK_MSG(rc == 0 && same, "%s, %s: another answer %s", f->name, p->name, err.msg);
+    mem_free(row);
+}
+
+static void test_family(family *f)
+{
+    static const int pieces[] = { 1, 7, MAX_TOKENS };
+    const engine_options eo = { .threads = test_n_thread(1) };
+    const session_options so = { .ctx = 128, .chunk = 64, .kv = KV_F32 };
+    const bool no_gpu = gpu_count() == 0 || f->cpu_only;
+    err_ctx why = { 0 };
+    if (gpu_count() > 0)
+        CHECK_MSG((weights_gpu_check(f->m, &why) < 0) == f->cpu_only, "%s: %s", f->name, why.msg);
+    int32_t known[2 * 24];
+    for (size_t i = 0; i < ARRAY_LEN(known); i++) known[i] = -1;
+    for (int i = 0; i < N_PLACES; i++) {
+        engine *e = NULL;
+        session *s = NULL;
+        err_ctx err = { 0 };
+        if (places[i].gpu && no_gpu) continue;
+        if (CHECK_MSG(engine_open(&e, f->m, &eo, &err) == 0, "%s", err.msg) &&
+            place_engine(e, f->m, &places[i]) &&
+            CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s", err.msg)) {
+            for (size_t k = 0; k < ARRAY_LEN(pieces); k++)
+                see_sequences(f, s, &places[i], pieces[k]);
+            see_answer(f, s, &places[i], known);
+        }
+        session_free(s);
+        engine_close(e);
+    }
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* The value of a key that the file has: after its length, its name and its type. */
+static uint8_t *value_of(uint8_t *bytes, size_t size, const char *key)
+{
+    const size_t n = strlen(key);
+    for (uint8_t *p = bytes + 8; p + n + 8 < bytes + size; p++)
+        if (load_u64(p - 8) == n && memcmp(p, key, n) == 0) return p + n + 4;
+    return NULL;
+}
+
+/* Binds the file of a family with 32 bits of one key changed. Free both. */
+static int bind_changed(model **m, gguf **g, uint8_t **bytes, const char *key, uint32_t value,
+                        err_ctx *err)
+{
+    char path[512];
+    size_t size;
+    int rc;
+    *m = NULL;
+    *g = NULL;
+    test_path(path, sizeof path, "%s/families/tiny-%.*s-bf16.gguf", test_unpacked(),
+              (int)strcspn(key, "."), key);
+    *bytes = test_read_file(path, &size);
+    uint8_t *at = *bytes ? value_of(*bytes, size, key) : NULL;
+    if (!CHECK_MSG(at, "%s: not in %s", key, path)) return -1;
+    store_u32(at, value);
+    rc = gguf_open_memory(g, *bytes, size, err);
+    return rc < 0 ? rc : model_bind(m, *g, err);
+}
+
+static void test_refused(void)
+{
+    static const struct { const char *key; uint32_t value; const char *want; } rows[] = {
+        { "glm4moe.expert_group_count", 2, "routing by groups" },
+        { "glm4moe.leading_dense_block_count", 3, "leading_dense_block_count" },
+        { "glm4moe.leading_dense_block_count", 2, "missing tensor blk.1.ffn_gate.weight" },
+        { "glm4moe.leading_dense_block_count", 0, "missing tensor blk.0.ffn_gate_inp.weight" },
+        { "glm4moe.expert_gating_func", 3, "expert_gating_func" },
+        { "glm4moe.expert_shared_count", 2, "tensor blk.1.ffn_gate_shexp.weight has shape" },
+        { "gemma4.expert_count", 0, "a dense model" },
+        { "gemma4.attention.shared_kv_layers", 2, "attention.shared_kv_layers = 2: not supported" },
+        { "gemma4.embedding_length_per_layer_input", 32, "per_layer_input = 32: not supported" },
+        { "gemma4.attention.head_count", 3, "multiple of attention.head_count_kv = 2" },
+        { "gemma4.attention.value_length_swa", 64, "differs from attention.key_length_swa = 32" },
+        { "gemma4.attention.key_length", 32, "differs from attention.key_length = 32" },
+        { "gemma4.rope.dimension_count_swa", 34, "at most attention.key_length_swa = 32" },
+        { "gemma4.rope.dimension_count", 32, "tensor rope_freqs.weight has shape" },
+        { "gemma4.feed_forward_length", 64, "tensor blk.0.ffn_gate.weight has shape" },
+        { "gemma4.attention.sliding_window", 0, "attention.sliding_window" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        model *m;
+        gguf *g;
+        uint8_t *bytes;
+        err_ctx err = { 0 };
+        const int rc = bind_changed(&m, &g, &bytes, rows[i].key, rows[i].value, &err);
+        CHECK_MSG(rc < 0 && strstr(err.msg, rows[i].want), "%s = %u: %s", rows[i].key,
+                  rows[i].value, err.msg);
+        model_free(m);
+        gguf_close(g);
+        mem_free(bytes);
+    }
+}
+
+/* What keys say that no tiny model does otherwise. */
+static void test_keys(void)
+{
+    const float factor = 2.5f;
+    model *m;
+    gguf *g;
+    uint8_t *bytes;
+    err_ctx err = { 0 };
+    if (CHECK_MSG(bind_changed(&m, &g, &bytes, "glm4moe.expert_weights_scale", load_u32(&factor),
+                               &err) == 0, "%s", err.msg)) {
+        CHECK(m->hp.router.factor == factor && m->hp.router.score == ROUTER_SIGMOID &&
+              !m->hp.router.as_scored);
+        CHECK(m->hp.n_layer == 3 && m->hp.n_mtp == 0 && model_first_bank(m) == &m->experts.of[1]);
+        CHECK(m->layers[0].shared_gate.t && !m->layers[0].router.t && m->layers[1].router.t);
+    }
+    model_free(m);
+    gguf_close(g);
+    mem_free(bytes);
+    if (CHECK_MSG(bind_changed(&m, &g, &bytes, "gemma4.final_logit_softcapping", 0, &err) == 0,
+                  "%s", err.msg)) {
+        const attn_shape full = layer_attn(&m->hp, &m->layers[2]);
+        const attn_shape windowed = layer_attn(&m->hp, &m->layers[0]);
+        CHECK(m->hp.logit_cap == 0.0f && m->layers[0].window == 16 && m->layers[2].window == 0);
+        CHECK(full.n_head_kv == 1 && full.head_dim == 64 && full.rope_dim == 64);
+        CHECK(windowed.n_head_kv == 2 && windowed.head_dim == 32 && windowed.rope_dim == 32);
+        CHECK(!m->layers[2].attn.v.t && m->layers[0].attn.v.t && m->head_tied);
+    }
+    model_free(m);
+    gguf_close(g);
+    mem_free(bytes);
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("families", argc, argv);
+    for (size_t i = 0; i < ARRAY_LEN(families); i++) {
+        if (family_open(&families[i])) test_family(&families[i]);
+        family_close(&families[i]);
+    }
+    test_refused();
+    test_keys();
+    return test_end();
+}

@@ -1,0 +1,166 @@
+/* test_sim_plan.c - what a plan counts is what is taken.
+ *
+ * Models of the families, also such whose layers are not alike, in budgets of VRAM from little to
+ * all: a session of the planned kind takes no more than the plan says, and not much less. For the
+ * simulated GPU, which knows of every byte. */
+
+#include "engine/plan/planning.h"
+#include "moe/postfetch.h"
+#include "tests/sim_gpu.h"
+#include "tests/small_shapes.h"
+#include "tests/test.h"
+
+#define GB UINT64_C(1000000000)
+
+enum {
+    N_BUDGET = 8, CTX = 256, PROMPT = 70, N_TOKEN = 6,
+    GRAINS = 16 << 10                    /* allocations are rounded up, and few */
+};
+
+/* Changes of a small shape. */
+typedef struct variant {
+    const char *arch, *what;
+    int n_dense, n_ff_dense, n_ff_shared, n_head, n_beside;
+    kv_type kv;
+    bool tight;                          /* page-locked RAM for three quarters of the experts: they
+                                          * are moved */
+} variant;
+
+static const variant variants[] = {
+    { .arch = "qwen3moe", .what = "as it is", .kv = KV_F16 },
+    { .arch = "qwen35moe", .what = "as it is", .kv = KV_F16, .n_beside = 1 },
+    { .arch = "glm4moe", .what = "as it is", .kv = KV_F16 },
+    { .arch = "glm4moe", .what = "three dense layers of four, very wide", .n_dense = 3,
+      .n_ff_dense = 17408, .kv = KV_Q8_0 },
+    { .arch = "glm4moe", .what = "48 heads", .n_head = 48, .kv = KV_F32, .n_beside = 2 },
+    { .arch = "gemma4", .what = "as it is", .kv = KV_F16 },
+    { .arch = "glm4moe", .what = "moved", .kv = KV_F16, .tight = true },
+    { .arch = "gemma4", .what = "moved", .kv = KV_F32, .tight = true },
+    { .arch = "gemma4", .what = "a wide network beside experts", .n_ff_shared = 4096,
+      .kv = KV_Q8_0, .n_beside = 1 },
+    { .arch = "llama", .what = "as it is", .kv = KV_F16 },
+    { .arch = "olmoe", .what = "as it is", .kv = KV_F32 },
+};
+
+typedef struct made {
+    synth_plan *p;
+    uint8_t *bytes;
+    gguf *g;
+    model *m;
+} made;
+
+static void made_free(made *d)
+{
+    model_free(d->m);
+    gguf_close(d->g);
+    mem_free(d->bytes);
+    synth_plan_free(d->p);
+}
+
+static bool make(made *d, const variant *v)
+{
+    synth_shape s = { 0 };
+    err_ctx err = { 0 };
+    *d = (made){ NULL };
+    for (int i = 0; i < N_SMALL_SHAPES; i++)
+        if (!strcmp(small_shapes[i].family->arch, v->arch)) s = small_shapes[i];
+    if (v->n_dense) s.n_dense = v->n_dense;
+    if (v->n_ff_dense) s.n_ff_dense = v->n_ff_dense;
+    if (v->n_ff_shared) s.n_ff_shared = v->n_ff_shared;
+    if (v->n_head) s.n_head = v->n_head;
+    const synth_options o = synth_options_of(&s);
+    if (!CHECK_MSG(synth_plan_create(&d->p, &o, &err) == 0, "%s: %s", v->what, err.msg))
+        return false;
+    const size_t n = (size_t)synth_plan_bytes(d->p);
+    d->bytes = test_alloc(n, 1);
+    synth_plan_fill(d->p, d->bytes, 0, n);
+    return CHECK_MSG(gguf_open_memory(&d->g, d->bytes, n, &err) == 0 &&
+                     model_bind(&d->m, d->g, &err) == 0, "%s: %s", v->what, err.msg);
+}
+
+/* A few tokens, many, and some one by one. */
+static bool run(session *s, const model *m, err_ctx *err)
+{
+    int32_t ids[PROMPT + N_TOKEN];
+    int rc = 0, n;
+    for (int i = 0; i < PROMPT + N_TOKEN; i++) ids[i] = (i * 37 + 11) % m->hp.n_vocab;
+    for (int t = 0; t < PROMPT + N_TOKEN && rc == 0; t += n) {
+        n = t < 5 ? 5 : t < PROMPT ? PROMPT - t : 1;
+        rc = session_eval(s, ids + t, n, NULL, 0, NULL, NULL, err);
+    }
+    return rc == 0;
+}
+
+static void take(const model *m, const plan *p, const variant *v, uint64_t budget)
+{
+    const engine_options eo = { .threads = sim_n_thread() };
+    const session_options so = { .ctx = CTX, .chunk = p->chunk, .kv = v->kv, .n_snapshot = 1,
+                                 .n_beside = v->n_beside };
+    const postfetch_options post = { .off = false };
+    const engine_placement where = { .gpu = p->gpu, .plan = p, .postfetch = &post };
+    const uint64_t before = sim_gpu_vram_used();
+    engine *e = NULL;
+    session *s = NULL, *more[4] = { NULL };
+    err_ctx err = { 0 };
+    bool ok = engine_open(&e, m, &eo, &err) == 0 && engine_place(e, &where, &err) == 0 &&
+              session_create(&s, e, &so, &err) == 0;
+    for (int i = 0; i < v->n_beside && ok; i++)
+        ok = session_create_beside(&more[i], s, &err) == 0;
+    ok = ok && run(s, m, &err);
+    CHECK_MSG(ok, "%s, %s, %llu: %s", v->arch, v->what, (unsigned long long)budget, err.msg);
+    const uint64_t taken = sim_gpu_vram_used() - before, said = plan_vram(p);
+    CHECK_MSG(taken <= said + GRAINS, "%s, %s, --vram %llu: %llu taken, the plan says %llu",
+              v->arch, v->what, (unsigned long long)budget, (unsigned long long)taken,
+              (unsigned long long)said);
+    CHECK_MSG(taken > said / 10 * 9, "%s, %s, --vram %llu: %llu taken, the plan says %llu", v->arch,
+              v->what, (unsigned long long)budget, (unsigned long long)taken,
+              (unsigned long long)said);
+    for (int i = 0; i < v->n_beside; i++) session_free(more[i]);
+    session_free(s);
+    engine_close(e);
+    CHECK(sim_gpu_vram_used() == before);
+}
+
+static void test_budgets(const variant *v)
+{
+    static planning in;
+    made d;
+    gpu *g = NULL;
+    plan p;
+    err_ctx err = { 0 };
+    if (!make(&d, v) || !CHECK(gpu_open(&g, 0, &err) == 0)) {
+        made_free(&d);
+        return;
+    }
+    const session_options so = { .ctx = CTX, .kv = v->kv, .n_snapshot = 1,
+                                 .n_beside = v->n_beside };
+    plan_wish w = { .vram = UINT64_MAX, .ram = UINT64_MAX, .hot_most = UINT64_MAX,
+                    .gpu_wanted = true };
+    uint64_t all = 0;
+    int n_gpu = 0, n_moved = 0;
+    in.machine = (plan_machine){ .gpu = true, .vram_free = 2 * GB, .ram_available = 8 * GB,
+                                 .lock_limit = UINT64_MAX };
+    for (int i = 0; i <= N_BUDGET; i++) {
+        if (i > 0) w.vram = all - all * (uint64_t)(i - 1) / N_BUDGET - (i > 1);
+        const int rc = planning_make(&p, &in, d.m, &so, 1, planning_gpu_work, g, &w, &err);
+        if (!CHECK_MSG(rc == 0, "%s, %s: %s", v->arch, v->what, err.msg)) break;
+        if (i == 0) all = plan_vram(&p);
+        if (i == 0 && v->tight) in.machine.lock_limit = plan_all_experts(&in.what) / 4 * 3;
+        if (!p.gpu) continue;
+        CHECK(plan_vram(&p) <= w.vram);
+        take(d.m, &p, v, w.vram);
+        n_gpu++;
+        n_moved += p.moved;
+    }
+    CHECK_MSG(!v->tight || n_moved > 0, "%s: experts are never moved", v->arch);
+    CHECK_MSG(n_gpu > N_BUDGET / 2, "%s, %s: a GPU in %d budgets", v->arch, v->what, n_gpu);
+    gpu_close(g);
+    made_free(&d);
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("plan", argc, argv);
+    for (size_t i = 0; i < ARRAY_LEN(variants); i++) test_budgets(&variants[i]);
+    return test_end();
+}
