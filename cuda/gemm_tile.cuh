@@ -359,15 +359,16 @@ template <int TYPE, bool LOWS = false> static void run_type(gpu *g, const gemm *
     const int rows = p->up.data ? ROWS / 2 : ROWS;
     const unsigned n_tile = p->tiles ? (unsigned)p->max_tile
                                      : ceil_div((uint64_t)p->n, (uint64_t)p->tile_tokens);
+    const int tokens = max_int(p->tile_tokens, GEMM_LEAST_TILE); /* those of the kernel below */
     const dim3 grid(ceil_div((uint64_t)p->rows, (uint64_t)rows), n_tile);
     const size_t staged = gemm_is_staged(g) ? raw_room<TYPE>::bytes : 0;
-    const size_t smem = tile_bytes(p->tile_tokens) + staged;
+    const size_t smem = tile_bytes(tokens) + staged;
 
     if (TYPE != ANY && (uintptr_t)p->x % 16 != 0) {
         gpu_fail(g, cudaErrorMisalignedAddress, "gemm: activations");
         return;
     }
-    switch (p->tile_tokens) {
+    switch (tokens) {
     case 256: launch(g, p->name, bytes, gemm_tile<TYPE, 256, LOWS>, grid, THREADS, smem, *p); break;
     case 128: launch(g, p->name, bytes, gemm_tile<TYPE, 128, LOWS>, grid, THREADS, smem, *p); break;
     case 64: launch(g, p->name, bytes, gemm_tile<TYPE, 64, LOWS>, grid, THREADS, smem, *p); break;
