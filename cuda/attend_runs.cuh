@@ -16,7 +16,7 @@ enum {
 };
 
 /* Least length of a run: two rounds of all warps at most. */
-static __host__ __device__ __forceinline__ int run_keys(int dim) { return dim > 128 ? 64 : 128; }
+static __host__ __device__ __forceinline__ int run_keys(int dim) { return dim > 64 ? 64 : 128; }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 

@@ -16,14 +16,14 @@
 enum { UNIT_ROWS = 8 };
 
 /* A piece: this many bytes of each of the unit's rows; STAGES of them are in shared memory. */
-template <int TYPE, int STAGES> struct piece_of {
+template <int TYPE, int STAGES, int ROWS = UNIT_ROWS> struct piece_of {
     enum {
         limit = 288,
         groups = format<TYPE>::group_bytes > limit ? 1 : limit / format<TYPE>::group_bytes,
         bytes = groups * format<TYPE>::group_bytes,
         pitch = (bytes + 15 + 15) / 16 * 16,
         chunks = (pitch / 16 + 7) / 8,   /* of 16 bytes, for each of eight threads */
-        stage = UNIT_ROWS * pitch + 16,
+        stage = ROWS * pitch + 16,
         warp_bytes = STAGES * stage,     /* shared memory of a warp */
     };
 };
@@ -304,7 +304,8 @@ static __device__ __forceinline__ float fold_lanes(float v)
  * copies: call it before any work that they may overlap with. Not PAIRED: there is no row b, and
  * units are half as large; with one token only. */
 template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true> struct unit_runner {
-    typedef piece_of<TYPE, STAGES> P;
+    enum { EACH = PAIRED ? 2 : 1 };      /* rows of eight threads */
+    typedef piece_of<TYPE, STAGES, UNIT_ROWS / 2 * EACH> P;
     uint32_t stages;                     /* the warp's own, in shared memory */
     uint32_t zero;                       /* the frame's */
     int row_bytes, step, end, piece_first, piece_end;
@@ -320,7 +321,7 @@ template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true> struct unit_runn
     static __device__ __forceinline__ uint32_t pair_offset(void)
     {
         const uint32_t pair = threadIdx.x % 32 / 8;
-        return pair * 2 * P::pitch + (pair < 2 ? 0 : 16);
+        return pair * EACH * P::pitch + (pair < 2 ? 0 : 16);
     }
 
     __device__ __forceinline__ void aim(const row_pair &rows)

@@ -76,7 +76,7 @@ layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a)
         up.shared_up = slab_of_matrix(&a->shared_up);
         up.n_shared = n;
     }
-    up.chosen = { a->ids, a->gates, a->logits, a->n_expert, a->k };
+    up.chosen = { a->ids, a->gates, a->logits, a->keys, a->n_expert, a->k, a->rule };
     up.n_slot = n * a->k;
     up.k = a->k;
     up.cols = a->gate.cols;
@@ -205,6 +205,7 @@ static void experts_by_few(gpu *g, const gpu_input *in, const gpu_expert_args *a
         if (a->ids) some.ids += slot;
         if (a->gates) some.gates += slot;
         if (a->logits) some.logits += (size_t)first * a->n_expert;
+        if (a->keys) some.keys += (size_t)first * a->n_expert;
         if (a->y) some.y += (size_t)slot * n_embd;
         experts_few(g, &part, &some);
     }

@@ -3,8 +3,8 @@
  *
  * Two kernels. A block of the first takes 32 rows of gate and up of one slot (a token and one of
  * its experts), applies the activation and quantises the 32 values: they are one block of the
- * next product's input. A block of the second takes eight rows of down of all slots of a token,
- * sums them in the router's order and adds the sum to the residual stream. The shared expert is one
+ * next product's input. A block of the second takes eight rows of down, or more where slots are few,
+ * of all slots of a token, sums them in the router's order and adds the sum to the residual stream. The shared expert is one
  * more slot where its formats allow it.
  *
  * Each comes in two kinds, by the type of its arguments. In a resident layer (experts.cu) all
@@ -22,20 +22,24 @@
 #include "cuda/select.cuh"
 
 enum {
-    UP_THREADS = 256, UP_ROWS = 32, DOWN_THREADS = 256, DOWN_ROWS = 8,
+    UP_THREADS = 256, UP_ROWS = 32,
+    DOWN_THREADS = 256, DOWN_MOST_THREADS = 384, DOWN_ROWS = 8,
     MAX_SLOTS = GPU_MOST_USED + 1
 };
 
-/* Pieces in shared memory. Three where the chip has little of it, and for MXFP4, whose arithmetic
- * needs as many warps as will fit. */
-template <int TYPE> struct up_stages {
+/* Pieces in shared memory. Three where the chip has little of it, for MXFP4, whose arithmetic needs
+ * as many warps as will fit, and where they are asked to be FEWER. */
+template <int TYPE, bool FEWER> struct up_stages {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     enum { value = 3 };
 #else
-    enum { value = TYPE == QT_MXFP4 ? 3 : 4 };
+    enum { value = FEWER || TYPE == QT_MXFP4 ? 3 : 4 };
 #endif
 };
-enum { DOWN_STAGES = 3 };
+/* Of down: of eight rows, or of four. */
+template <bool PAIRED> struct down_stages {
+    enum { value = PAIRED ? 3 : 4 };
+};
 
 typedef struct slab {                    /* all experts' rows of one kind, or the shared one's */
     const uint8_t *data;
@@ -66,28 +70,42 @@ static __device__ __forceinline__ float finish_row(const slab &s, int expert, in
 typedef struct choice {
     const int32_t *ids;                  /* [n, k], or NULL: from these: */
     const float *gates;
-    const float *logits;                 /* [n, n_expert] */
+    const float *logits, *keys;          /* [n, n_expert]; keys NULL: the logits are compared */
     int n_expert, k;
+    gpu_router_rule rule;
 } choice;
 
-/* Of one token, by the first warp; the block must synchronise before it reads them. */
-static __device__ __forceinline__ void choose(int *ids, float *gates, const choice &c, int token,
-                                              select_space *space)
+/* The ids of one token, by the first warp; the block must synchronise before it reads them. value
+ * is for choose_gates. */
+static __device__ __forceinline__ void choose_ids(int *ids, float *value, const choice &c, int token,
+                                                  select_space *space)
 {
     const int lane = threadIdx.x;
     int id = 0;
+    if (lane >= 32) return;
+    if (!c.ids)
+        select_largest(&id, value, (c.keys ? c.keys : c.logits) + (size_t)token * c.n_expert,
+                       c.n_expert, c.k, space);
+    else if (lane < c.k)
+        id = c.ids[token * c.k + lane];
+    if (lane < c.k) ids[lane] = id;
+}
+
+/* The same of their weights. */
+static __device__ __forceinline__ void choose_gates(float *gates, const int *ids, float value,
+                                                    const choice &c, int token)
+{
+    const int lane = threadIdx.x;
     float gate = 0.0f;
     if (lane >= 32) return;
-    if (!c.ids) {
-        select_experts(&id, &gate, c.logits + (size_t)token * c.n_expert, c.n_expert, c.k, space);
-    } else if (lane < c.k) {
-        id = c.ids[token * c.k + lane];
+    if (!c.ids)
+        gate = is_usual(c.rule) ? usual_weight(value, c.k)
+                                : scored_weight(lane < c.k ? ids[lane] : 0,
+                                                c.logits + (size_t)token * c.n_expert, c.n_expert,
+                                                c.k, c.rule);
+    else if (lane < c.k)
         gate = c.gates[token * c.k + lane];
-    }
-    if (lane < c.k) {
-        ids[lane] = id;
-        gates[lane] = gate;
-    }
+    if (lane < c.k) gates[lane] = gate;
 }
 
 typedef struct up_args {
@@ -152,11 +170,11 @@ static __device__ __forceinline__ bool find_slot(int *expert, const uint8_t **ga
     return p.where == a.want || p.where == a.or_want;
 }
 
-template <int TYPE, typename ARGS>
+template <int TYPE, bool FEWER, typename ARGS>
 static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, const ARGS a)
 {
     extern __shared__ __align__(16) uint8_t shared[];
-    __shared__ float gate_sum[UP_ROWS], up_sum[UP_ROWS], gates[SELECT_MAX_K];
+    __shared__ float gate_sum[UP_ROWS], up_sum[UP_ROWS];
     __shared__ int ids[SELECT_MAX_K];
     __shared__ select_space space;
     const int slot = blockIdx.y, group = blockIdx.x, warp = threadIdx.x / 32;
@@ -164,6 +182,7 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
     const int token = is_shared ? slot - a.n_slot : slot / a.k;
     const slab &gate = is_shared ? a.shared_gate : a.gate, &up = is_shared ? a.shared_up : a.up;
     int expert = 0;
+    float unused = 0.0f;
     const uint8_t *gate_at = gate.data, *up_at = up.data;        /* of a split layer's slot */
     const auto row_of = [&](const slab &s, const uint8_t *at, int row) {
         if constexpr (ARGS::split) return at + (size_t)row * s.row_bytes;
@@ -179,7 +198,7 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
                 return;
             }
         } else if (!is_shared) {
-            choose(ids, gates, a.chosen, token, &space);
+            choose_ids(ids, &unused, a.chosen, token, &space);
         }
         float *x = (float *)shared;
         for (int c = threadIdx.x; c < a.cols; c += UP_THREADS)
@@ -197,7 +216,7 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
             }
         }
     } else {
-        enum { STAGES = up_stages<TYPE>::value };
+        enum { STAGES = up_stages<TYPE, FEWER>::value };
         typedef piece_of<TYPE, STAGES> P;
         const int n_block = a.cols / 32, bytes = blocks_pitch(a.cols);
         const int pair = threadIdx.x % 32 / 8, r = warp * 4 + pair;
@@ -216,7 +235,7 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
                 return;
             }
         } else if (!is_shared) {
-            choose(ids, gates, a.chosen, token, &space);
+            choose_ids(ids, &unused, a.chosen, token, &space);
         }
         const uint8_t *from = a.x + (size_t)token * bytes;
         #pragma unroll 2
@@ -252,6 +271,8 @@ typedef struct down_args {
     bool has_shared;                     /* as slot k of every token */
     const float *shared_y;               /* [n, n_embd]: else its vector, or NULL */
     int n_ff, n_embd;
+    int octets;                          /* of rows of a block, as a power of 2, unless PAIRED;
+                                          * they share out its warps */
     const uint8_t *mid;
     const float *mid_rows;
     float *x, *y;
@@ -293,14 +314,17 @@ static __device__ __forceinline__ void find_slots(int *ids, float *gates, const 
 
 /* PAIRED: a warp takes all eight rows of a slot, which pays where rows are short; else four. */
 template <int TYPE, bool PAIRED, typename ARGS>
-static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, const ARGS a)
+static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREADS, PAIRED ? 3 : 2)
+    experts_down(frame f, const ARGS a)
 {
     extern __shared__ __align__(16) uint8_t shared[];
-    __shared__ float sums[MAX_SLOTS][DOWN_ROWS], gates[SELECT_MAX_K];
+    __shared__ float sums[MAX_SLOTS * DOWN_ROWS], gates[SELECT_MAX_K];
     __shared__ int ids[SELECT_MAX_K];
     __shared__ select_space space;
-    const int token = blockIdx.y, first = blockIdx.x * DOWN_ROWS, warp = threadIdx.x / 32;
+    const int octets = PAIRED ? 0 : a.octets, n_row = DOWN_ROWS << octets;       /* of the block */
+    const int token = blockIdx.y, first = blockIdx.x * n_row, warp = threadIdx.x / 32;
     const int n_warp = blockDim.x / 32;
+    float value = 0.0f;                                  /* of a choice */
     int n = a.k + (a.has_shared ? 1 : 0);                /* slots that are computed here */
 
     /* slot i of this token: its index in mid, its matrix */
@@ -326,17 +350,21 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, 
         find_slots(ids, gates, down_at, made, &n_made, a, token);
         __syncthreads();
         n = n_made;
-        for (int u = threadIdx.x; u < a.k * DOWN_ROWS; u += blockDim.x) {
-            const int i = u / DOWN_ROWS, row = min(first + u % DOWN_ROWS, a.n_embd - 1);
+        for (int u = threadIdx.x; u < a.k * n_row; u += blockDim.x) {
+            const int i = u / DOWN_ROWS >> octets, row = min(first + (u & (n_row - 1)),
+                                                             a.n_embd - 1);
             const size_t slot = (size_t)token * a.k + i;
-            if (a.host_made[slot]) sums[i][u % DOWN_ROWS] = a.host_y[slot * a.n_embd + row];
+            if (a.host_made[slot]) sums[u] = a.host_y[slot * a.n_embd + row];
         }
     } else {
-        choose(ids, gates, a.chosen, token, &space);
+        choose_ids(ids, &value, a.chosen, token, &space);
         __syncthreads();
     }
     if constexpr (is_float_type<TYPE>::value) {
-        if (!ARGS::split) frame_wait(f);
+        if constexpr (!ARGS::split) {
+            choose_gates(gates, ids, value, a.chosen, token);
+            frame_wait(f);
+        }
         float *mid = (float *)shared;
         for (int j = 0; j < n; j++)
             for (int c = threadIdx.x; c < a.n_ff; c += blockDim.x)
@@ -349,22 +377,24 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, 
             float sum[1];
             float_row<TYPE, 1>(sum, row_of(i, expert, row), mid + j * a.n_ff, 0, 1, a.n_ff);
             if (threadIdx.x % 32 == 0)
-                sums[i][u % DOWN_ROWS] = finish_row<TYPE>(slab_of(i), expert, row, a.n_embd,
-                                                          sum[0]);
+                sums[i * DOWN_ROWS + u % DOWN_ROWS] =
+                    finish_row<TYPE>(slab_of(i), expert, row, a.n_embd, sum[0]);
         }
     } else {
-        typedef piece_of<TYPE, DOWN_STAGES> P;
+        enum { PER_SLOT = PAIRED ? 1 : 2 };              /* units of a slot, of eight rows */
+        typedef unit_runner<TYPE, down_stages<PAIRED>::value, 1, PAIRED> down_runner;
+        typedef typename down_runner::P P;
         const int n_block = a.n_ff / 32, pitch = blocks_pitch(a.n_ff);
-        const int pair = threadIdx.x % 32 / 8;
+        const int octet = warp & ((1 << octets) - 1), unit0 = warp >> octets;
+        const int step = n_warp >> octets, own_first = octet * DOWN_ROWS + threadIdx.x % 32 / 8;
         uint8_t *mid = shared + n_warp * P::warp_bytes;
-        enum { PER_SLOT = PAIRED ? 1 : 2 };              /* units of a slot */
-        unit_runner<TYPE, DOWN_STAGES, 1, PAIRED> runner;
+        down_runner runner;
         const auto rows_of = [&](int unit) {
-            const int i = slot_at(unit / PER_SLOT), row = first + unit % PER_SLOT * 4 + pair;
+            const int i = slot_at(unit / PER_SLOT), row = first + own_first + unit % PER_SLOT * 4;
             return row_pair{ row_of(i, expert_of(i), min(row, a.n_embd - 1)),
                              row_of(i, expert_of(i), min(row + 4, a.n_embd - 1)) };
         };
-        runner.begin(f, shared + warp * P::warp_bytes, a.down.row_bytes, 0, 1, warp, n_warp,
+        runner.begin(f, shared + warp * P::warp_bytes, a.down.row_bytes, 0, 1, unit0, step,
                      PER_SLOT * n, rows_of);
         const int each = pitch / 16;
         if constexpr (ARGS::split) {
@@ -374,6 +404,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, 
                 ((uint4 *)mid)[c] = ((const uint4 *)from)[c - j * each];
             }
         } else {
+            choose_gates(gates, ids, value, a.chosen, token);
             frame_wait(f);
             /* the routed slots lie side by side, the shared one after those of all tokens */
             const int routed = a.k * each, all = n * each;
@@ -384,27 +415,28 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 3) experts_down(frame f, 
                 ((uint4 *)mid)[c] = (c < routed ? from : behind)[c];
         }
         __syncthreads();
-        runner.run(warp, [&](int unit) { return mid + unit / PER_SLOT * pitch; }, 0, 1, n_block,
+        runner.run(unit0, [&](int unit) { return mid + unit / PER_SLOT * pitch; }, 0, 1, n_block,
                    rows_of, [&](int unit, const float (&sa)[1], const float (&sb)[1]) {
                        const int l = threadIdx.x % 8;
                        if (l > (PAIRED ? 1 : 0)) return;
                        const int i = slot_at(unit / PER_SLOT);
-                       const int r = unit % PER_SLOT * 4 + pair + 4 * l;
+                       const int r = own_first + unit % PER_SLOT * 4 + 4 * l;
                        const int row = min(first + r, a.n_embd - 1);
-                       sums[i][r] = finish_row<TYPE>(slab_of(i), expert_of(i), row, a.n_embd,
-                                                     l == 0 ? sa[0] : sb[0]);
+                       sums[i * n_row + r] = finish_row<TYPE>(slab_of(i), expert_of(i), row,
+                                                              a.n_embd, l == 0 ? sa[0] : sb[0]);
                    });
     }
     __syncthreads();
     const int row = first + threadIdx.x;
-    if (threadIdx.x < DOWN_ROWS && row < a.n_embd) {
+    if (threadIdx.x < n_row && row < a.n_embd) {
+        const float *own = sums + threadIdx.x;
         float sum = 0.0f;
         for (int i = 0; i < a.k; i++) {
-            sum = __fmaf_rn(gates[i], sums[i][threadIdx.x], sum);
-            if (a.y) a.y[((size_t)token * a.k + i) * a.n_embd + row] = sums[i][threadIdx.x];
+            sum = __fmaf_rn(gates[i], own[i * n_row], sum);
+            if (a.y) a.y[((size_t)token * a.k + i) * a.n_embd + row] = own[i * n_row];
         }
         const size_t at = (size_t)token * a.n_embd + row;
-        if (a.has_shared) sum = __fmaf_rn(a.sigma[token], sums[a.k][threadIdx.x], sum);
+        if (a.has_shared) sum = __fmaf_rn(a.sigma[token], own[a.k * n_row], sum);
         else if (a.shared_y) sum = __fmaf_rn(a.sigma[token], a.shared_y[at], sum);
         a.x[at] = __fadd_rn(a.x[at], sum);
     }
@@ -423,39 +455,74 @@ static inline slab slab_of_matrix(const gpu_matrix *m)
     return { m->data, 0, (int)m->row_bytes, m->bias, NULL, m->scale };
 }
 
+/* Where all blocks would be active at a time with a stage less, but are not, they get one less: of
+ * Q4_K alone, which most files have. */
 template <int TYPE, typename ARGS>
 static void launch_up(gpu *g, stream_place at, const ARGS *a, uint64_t bytes)
 {
-    size_t smem;
-    if constexpr (is_float_type<TYPE>::value) smem = (size_t)a->cols * sizeof(float);
-    else smem = UP_THREADS / 32 * piece_of<TYPE, 1>::warp_bytes *
-                (size_t)(g->cc < 80 ? 3 : (int)up_stages<TYPE>::value) + gpu_blocks_bytes(a->cols);
-    launch_at(g, at, "experts up", bytes, experts_up<TYPE, ARGS>,
-              dim3(ceil_div(a->n_ff, UP_ROWS), (unsigned)(a->n_slot + a->n_shared)), UP_THREADS,
-              smem, *a);
+    const dim3 grid(ceil_div(a->n_ff, UP_ROWS), (unsigned)(a->n_slot + a->n_shared));
+    if constexpr (is_float_type<TYPE>::value) {
+        launch_at(g, at, "experts up", bytes, experts_up<TYPE, false, ARGS>, grid, UP_THREADS,
+                  (size_t)a->cols * sizeof(float), *a);
+    } else {
+        enum { MAY = TYPE == QT_Q4_K && !ARGS::split };
+        const auto smem_of = [&](int stages) {
+            return (size_t)stages * (UP_THREADS / 32) * piece_of<TYPE, 1>::stage +
+                   gpu_blocks_bytes(a->cols);
+        };
+        const auto all_active = [&](int stages) {        /* with what is static */
+            return grid.x * grid.y <= (unsigned)g->n_sm *
+                                      (unsigned)(g->smem_block / (smem_of(stages) + 2048));
+        };
+        const int stages = g->cc < 80 ? 3 : (int)up_stages<TYPE, false>::value;
+        if (MAY && stages > 3 && !all_active(stages) && all_active(3))
+            launch_at(g, at, "experts up", bytes, experts_up<TYPE, MAY, ARGS>, grid, UP_THREADS,
+                      smem_of(3), *a);
+        else
+            launch_at(g, at, "experts up", bytes, experts_up<TYPE, false, ARGS>, grid, UP_THREADS,
+                      smem_of(stages), *a);
+    }
+}
+
+/* Warps that have as many units each: a number of slots such as nine would leave some of eight idle
+ * at the end. Two experts are too few for eight rows: then a block has more. */
+template <int TYPE, bool PAIRED, typename ARGS>
+static void launch_down_blocks(gpu *g, stream_place at, const ARGS *a, int n, uint64_t bytes)
+{
+    typedef typename unit_runner<TYPE, down_stages<PAIRED>::value, 1, PAIRED>::P P;
+    const unsigned slots = (unsigned)a->k + (a->has_shared ? 1 : 0), units = 2 * slots;
+    const size_t mids = slots * gpu_blocks_bytes(a->n_ff), fixed = 2048;         /* is static */
+    const auto fits = [&](unsigned warps) {
+        return warps * P::warp_bytes + mids + fixed <= g->smem_block;
+    };
+    ARGS some = *a;
+    unsigned warps = DOWN_THREADS / 32;
+    some.octets = 0;
+    if (!PAIRED) {
+        while (units << (some.octets + 1) <= warps && fits(units << (some.octets + 1)) &&
+               a->n_embd >= (DOWN_ROWS << (some.octets + 1)) * g->n_sm)
+            some.octets++;
+        const unsigned all = units << some.octets;
+        warps = ceil_div(all, ceil_div(all, DOWN_MOST_THREADS / 32));
+    }
+    while (warps > 1 && !fits(warps)) warps = (warps + 1) / 2;
+    launch_at(g, at, "experts down", bytes, experts_down<TYPE, PAIRED, ARGS>,
+              dim3(ceil_div(a->n_embd, DOWN_ROWS << some.octets), (unsigned)n), 32 * warps,
+              warps * P::warp_bytes + mids, some);
 }
 
 template <int TYPE, typename ARGS>
 static void launch_down(gpu *g, stream_place at, const ARGS *a, int n, uint64_t bytes)
 {
-    const dim3 grid(ceil_div(a->n_embd, DOWN_ROWS), (unsigned)n);
-    const size_t slots = (size_t)(a->k + (a->has_shared ? 1 : 0));
     if constexpr (is_float_type<TYPE>::value) {
-        launch_at(g, at, "experts down", bytes, experts_down<TYPE, false, ARGS>, grid, DOWN_THREADS,
+        const size_t slots = (size_t)(a->k + (a->has_shared ? 1 : 0));
+        launch_at(g, at, "experts down", bytes, experts_down<TYPE, true, ARGS>,
+                  dim3(ceil_div(a->n_embd, DOWN_ROWS), (unsigned)n), DOWN_THREADS,
                   slots * (size_t)a->n_ff * sizeof(float), *a);
+    } else if (a->down.row_bytes <= 2 * piece_of<TYPE, 1>::bytes) {
+        launch_down_blocks<TYPE, true>(g, at, a, n, bytes);
     } else {
-        typedef piece_of<TYPE, DOWN_STAGES> P;
-        const size_t mids = slots * gpu_blocks_bytes(a->n_ff), fixed = 2048;     /* is static */
-        unsigned threads = DOWN_THREADS;
-        while (threads > 32 && threads / 32 * P::warp_bytes + mids + fixed > g->smem_block)
-            threads /= 2;
-        const size_t smem = threads / 32 * P::warp_bytes + mids;
-        if (a->down.row_bytes <= 2 * P::bytes)
-            launch_at(g, at, "experts down", bytes, experts_down<TYPE, true, ARGS>, grid, threads,
-                      smem, *a);
-        else
-            launch_at(g, at, "experts down", bytes, experts_down<TYPE, false, ARGS>, grid, threads,
-                      smem, *a);
+        launch_down_blocks<TYPE, false>(g, at, a, n, bytes);
     }
 }
 

@@ -222,7 +222,13 @@ static __device__ __forceinline__ void choose_token(int *id, float *weight, cons
 {
     const int lane = threadIdx.x % 32, slot = token * c.k + lane;
     if (!c.ids) {
-        select_experts(id, weight, c.logits + (size_t)token * c.n_expert, c.n_expert, c.k, space);
+        const float *logits = c.logits + (size_t)token * c.n_expert;
+        const float *keys = c.keys ? c.keys + (size_t)token * c.n_expert : logits;
+        float value = 0.0f;
+        select_largest(id, &value, keys, c.n_expert, c.k, space);
+        *weight = is_usual(c.rule) ? usual_weight(value, c.k)
+                                   : scored_weight(lane < c.k ? *id : 0, logits, c.n_expert, c.k,
+                                                   c.rule);
     } else if (lane < c.k) {
         *id = c.ids[slot];
         *weight = c.gates[slot];

@@ -326,10 +326,8 @@ typedef struct gpu_router_rule {
     const float *bias;                   /* [n_expert], added to scores for the choice alone; or
                                           * NULL: the logits choose */
 } gpu_router_rule;
-static inline bool gpu_rule_is_usual(const gpu_router_rule *r)
-{
-    return !r->sigmoid && !r->as_scored && !r->bias && !(r->factor > 0.0f);
-}
+/* Whether experts can be chosen where they are needed: see gpu_expert_args. */
+static inline bool gpu_rule_has_keys(const gpu_router_rule *r) { return !r->bias || r->sigmoid; }
 
 /* Router logits of the normed vectors, the k largest of them and their weights. With a shared
  * expert also its gate. */
@@ -342,6 +340,8 @@ typedef struct gpu_route_args {
     int32_t *ids;                        /* [n, k] in the order of selection; NULL: the logits are
                                           * enough (see gpu_expert_args) */
     float *gates;                        /* [n, k] */
+    float *keys;                         /* NULL, or, if ids is, [n, n_expert]: get what is compared
+                                          * where sigmoids and a bias decide */
     float *sigma;                        /* [n]: sigmoid of the shared gate's row */
     /* Other inputs of as many vectors, or NULL, that later operations read, with blocks: for up to
      * GPU_FEW vectors and a router of floats their finished forms are made meanwhile. */
@@ -386,10 +386,11 @@ typedef struct gpu_expert_args {
     gpu_activation act;                  /* here and in the shared one */
     gpu_matrix shared_gate, shared_up, shared_down;      /* data NULL: none */
     const float *sigma;                  /* [n]: what the shared one is multiplied by */
-    const int32_t *ids;                  /* [n, k]; NULL if n <= GPU_FEW and the rule is the usual
-                                          * one: chosen from logits */
+    const int32_t *ids;                  /* [n, k]; NULL if n <= GPU_FEW: chosen from logits */
     const float *gates;
     const float *logits;                 /* [n, n_expert] as gpu_route left them */
+    const float *keys;                   /* likewise, or NULL if the rule has no bias */
+    gpu_router_rule rule;                /* of that choice */
     int n_expert, k;
     void *scratch;                       /* gpu_expert_scratch() bytes */
     float *y;                            /* NULL, or [n, k, n_embd]: gets every expert's vector */

@@ -4,8 +4,8 @@
  * router, each by all of its warps; the first block leaves the input's finished forms for the
  * experts. Where they read it through another norm, a few more blocks make those forms meanwhile, a
  * block for each vector. Router weights are on their way into shared memory before the input is
- * ready. Whichever kernel reads the logits selects, or, if ids are asked for, a kernel with a warp
- * for each token. Larger batches go through the products of batch.cuh. */
+ * ready. Whichever kernel reads the logits selects, by keys if sigmoids and a bias decide, or, if ids
+ * are asked for, a kernel with a warp for each token. Larger batches go through the products of batch.cuh. */
 #include "cuda/dot.cuh"
 #include "cuda/batch.cuh"
 #include "cuda/select.cuh"
@@ -33,6 +33,12 @@ static __device__ __forceinline__ void select_token(const select_args &a, int t,
     }
 }
 
+/* What a choice by sigmoids and a bias compares. */
+static __device__ __forceinline__ float choice_key(float logit, float bias)
+{
+    return __fadd_rn(sigmoid_score(logit), bias);
+}
+
 /* ---- few tokens ------------------------------------------------------------------------------ */
 
 typedef struct few_args {
@@ -44,6 +50,8 @@ typedef struct few_args {
     float *logits;
     uint8_t *blocks;                     /* finished forms for the experts; NULL: not wanted */
     float *rows;
+    float *keys;                         /* NULL: not wanted; else with the choice's bias: */
+    const float *choice_bias;
 } few_args;
 
 typedef struct other_form {
@@ -81,13 +89,16 @@ static __device__ __forceinline__ void row8(float (&w)[8], int type, const uint8
 }
 
 static __device__ __forceinline__ void store_logit(const few_args &a, int t, int r, float sum,
-                                                   float bias)
+                                                   float bias, float choice_bias)
 {
-    if (r < a.router.rows)
-        a.logits[(size_t)t * a.router.rows + r] =
-            fmaf(a.router.scale, sum, bias);
-    else if (r < a.n_row)
+    if (r < a.router.rows) {
+        const size_t at = (size_t)t * a.router.rows + r;
+        const float logit = fmaf(a.router.scale, sum, bias);
+        a.logits[at] = logit;
+        if (a.keys) a.keys[at] = choice_key(logit, choice_bias);
+    } else if (r < a.n_row) {
         a.sigma[t] = sigmoid(a.shared_gate.scale * sum);
+    }
 }
 
 /* Blocks that route. */
@@ -126,7 +137,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const AR
     const size_t form_bytes = blocks_pitch(cols);
     const int rounds = (int)(cols + 8 * THREADS - 1) / (8 * THREADS);
     const int own_row = blockIdx.x + threadIdx.x * routing_blocks(a);    /* the first threads' */
-    float bias = 0.0f;
+    float bias = 0.0f, choice_bias = 0.0f;
 
     frame_begin(f);
     if constexpr (ARGS::forms)
@@ -148,8 +159,10 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const AR
     }
     copy_commit();
     const input_ahead<2> ahead = input_begin<2>(a.in);
-    if (a.router.bias && threadIdx.x < a.n_each && own_row < a.router.rows)
-        bias = a.router.bias[own_row];
+    if (threadIdx.x < a.n_each && own_row < a.router.rows) {
+        if (a.router.bias) bias = a.router.bias[own_row];
+        if (a.keys) choice_bias = a.choice_bias[own_row];
+    }
     frame_wait(f);
     for (int t = 0; t < a.n; t++) {
         const float *x = a.in.x + (size_t)t * cols;
@@ -206,7 +219,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const AR
         if (threadIdx.x < a.n_each) {
             float all = 0.0f;
             for (int w = 0; w < WARPS; w++) all += found[threadIdx.x][w];
-            store_logit(a, t, own_row, all, bias);
+            store_logit(a, t, own_row, all, bias, choice_bias);
         }
         __syncthreads();                 /* found is rewritten */
     }
@@ -222,6 +235,16 @@ static __global__ void __launch_bounds__(THREADS) select_many(frame f, const sel
     frame_begin(f);
     frame_wait(f);
     if (t < n) select_token(a, t, &space[threadIdx.x / 32]);
+    frame_end(f);
+}
+
+static __global__ void make_keys(frame f, float *keys, const float *logits, const float *bias,
+                                 int n_expert, int n)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    frame_begin(f);
+    frame_wait(f);
+    if (i < n) keys[i] = choice_key(logits[i], bias[i % n_expert]);
     frame_end(f);
 }
 
@@ -270,6 +293,11 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
         gpu_fail(g, cudaErrorInvalidValue, "router: too many experts");
         return;
     }
+    float *keys = r->ids ? NULL : r->keys;
+    if (keys && (!r->rule.sigmoid || !r->rule.bias)) {
+        gpu_fail(g, cudaErrorInvalidValue, "router: keys");
+        return;
+    }
     if (n <= GPU_FEW && is_float_weight(r->router.type) &&
         (!shared || is_float_weight(r->shared_gate.type))) {
         const int n_row = n_expert + (shared ? 1 : 0);
@@ -280,7 +308,7 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
             grid *= 2;
         const int n_each = (int)ceil_div(n_row, grid);
         const few_args a = { view_of(in), n, n_row, n_each, r->router, r->shared_gate, r->sigma,
-                             r->logits, (uint8_t *)in->blocks, in->rows };
+                             r->logits, (uint8_t *)in->blocks, in->rows, keys, r->rule.bias };
         launch_few(g, &a, grid, n_each * pitch, r->also);
         in->has_blocks = in->has_rows = in->blocks != NULL;
     } else {
@@ -290,6 +318,9 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
         };
         gpu_project(g, in, list, shared ? 2 : 1);
         if (shared) launch(g, "router", 0, sigmoid_many, ceil_div(n, 256), 256, 0, r->sigma, n);
+        if (keys)
+            launch(g, "router", 0, make_keys, ceil_div((uint64_t)n * n_expert, 256), 256, 0, keys,
+                   (const float *)r->logits, r->rule.bias, n_expert, n * n_expert);
     }
     if (r->ids)
         launch(g, "router", 0, select_many, ceil_div(n, WARPS), THREADS, 0, select, n);

@@ -4,8 +4,9 @@
  * lanes' own maxima bounds the k-th largest of all from below; what is not below that bound, a few
  * logits as a rule, is gathered, one for each lane, and every lane counts those before it.
  *
- * The usual weights are the softmax of the chosen logits. Other rules have functions of their own:
- * the experts' kernels know the usual one alone, and are told what another one chose. */
+ * The usual weights are the softmax of the chosen logits. Other rules have functions of their own,
+ * which are called: the usual kernels should not carry them. The experts' kernels find the largest
+ * keys, which are the logits or what the router made of them, and weigh them when there is time. */
 #ifndef CUDA_SELECT_CUH
 #define CUDA_SELECT_CUH
 
@@ -37,10 +38,10 @@ static __device__ __forceinline__ int lanes_before(uint32_t key, int id)
     return n;
 }
 
-/* The usual case: at most 32 logits reach the bound. Lane r gets expert r, and of v [N] its value;
- * v NULL: no values. False: more do. */
+/* The usual case: at most 32 logits reach the bound. Lane r gets expert r and, of v, its value.
+ * False: more do. */
 template <int N>
-static __device__ __forceinline__ bool select_usual(int *id, float *value, const float *v,
+static __device__ __forceinline__ bool select_usual(int *id, float *value, const float (&v)[N],
                                                     const uint32_t (&key)[N], int k,
                                                     select_space *s)
 {
@@ -69,22 +70,22 @@ static __device__ __forceinline__ bool select_usual(int *id, float *value, const
         if (key[i] >= bound) {
             s->key[at] = key[i];
             s->id[at] = lane + 32 * i;
-            if (v) s->value[at] = v[i];
+            s->value[at] = v[i];
             at++;
         }
     __syncwarp();
     const uint32_t mine = lane < total ? s->key[lane] : 0;
     const int my_id = lane < total ? s->id[lane] : 0x7FFFFFFF;
-    const float my_value = v ? s->value[lane] : 0.0f;
+    const float my_value = s->value[lane];
     __syncwarp();
     const int rank = lanes_before(mine, my_id);
     if (lane < total && rank < k) {
         s->id[rank] = my_id;
-        if (v) s->value[rank] = my_value;
+        s->value[rank] = my_value;
     }
     __syncwarp();
     *id = s->id[lane];
-    if (v) *value = s->value[lane];
+    *value = s->value[lane];
     __syncwarp();
     return true;
 }
@@ -135,33 +136,37 @@ static __device__ __noinline__ void select_slowly(int *id, float *value, const f
 }
 
 template <int N>
-static __device__ __forceinline__ void select_of(int *id, float *gate, const float *logits,
+static __device__ __forceinline__ void select_of(int *id, float *value, const float *keys,
                                                  int n_expert, int k, select_space *s)
 {
     const int lane = threadIdx.x % 32;
-    float v[N], value = 0.0f;
+    float v[N];
     uint32_t key[N];
 
     #pragma unroll
     for (int i = 0; i < N; i++)
-        v[i] = lane + 32 * i < n_expert ? __ldcg(logits + lane + 32 * i) : 0.0f;
+        v[i] = lane + 32 * i < n_expert ? __ldcg(keys + lane + 32 * i) : 0.0f;
     #pragma unroll
     for (int i = 0; i < N; i++) key[i] = lane + 32 * i < n_expert ? rank_key(v[i]) : 0;
-    if (!select_usual<N>(id, &value, v, key, k, s))
-        select_slowly<N>(id, &value, logits, n_expert, k);
-    const float top = __shfl_sync(~0u, value, 0);
-    const float w = lane < k ? expf(value - top) : 0.0f;
-    *gate = w / warp_sum(w);
+    if (!select_usual<N>(id, value, v, key, k, s)) select_slowly<N>(id, value, keys, n_expert, k);
 }
 
-/* Lane r < k gets the id and the weight of the r-th expert. */
-static __device__ __forceinline__ void select_experts(int *id, float *gate, const float *logits,
+/* Lane r < k gets the id of the r-th largest, and its value. */
+static __device__ __forceinline__ void select_largest(int *id, float *value, const float *keys,
                                                       int n_expert, int k, select_space *s)
 {
-    if (n_expert <= 32) select_of<1>(id, gate, logits, n_expert, k, s);
-    else if (n_expert <= 128) select_of<4>(id, gate, logits, n_expert, k, s);
-    else if (n_expert <= 512) select_of<16>(id, gate, logits, n_expert, k, s);
-    else select_of<32>(id, gate, logits, n_expert, k, s);
+    if (n_expert <= 32) select_of<1>(id, value, keys, n_expert, k, s);
+    else if (n_expert <= 128) select_of<4>(id, value, keys, n_expert, k, s);
+    else if (n_expert <= 512) select_of<16>(id, value, keys, n_expert, k, s);
+    else select_of<32>(id, value, keys, n_expert, k, s);
+}
+
+/* Of the chosen logits, one in each lane below k, the largest first. */
+static __device__ __forceinline__ float usual_weight(float value, int k)
+{
+    const float top = __shfl_sync(~0u, value, 0);
+    const float w = (int)(threadIdx.x % 32) < k ? expf(value - top) : 0.0f;
+    return w / warp_sum(w);
 }
 
 /* ---- other rules ----------------------------------------------------------------------------- */
@@ -194,10 +199,15 @@ static __device__ __forceinline__ score_scale score_scale_of(const gpu_router_ru
     return s;
 }
 
+static __device__ __forceinline__ float sigmoid_score(float logit)
+{
+    return __fdiv_rn(1.0f, __fadd_rn(1.0f, score_exp(-logit)));
+}
+
 static __device__ __forceinline__ float score_of(const gpu_router_rule &rule, const score_scale &s,
                                                  float logit)
 {
-    if (rule.sigmoid) return __fdiv_rn(1.0f, __fadd_rn(1.0f, score_exp(-logit)));
+    if (rule.sigmoid) return sigmoid_score(logit);
     return __fdiv_rn(score_exp(__fsub_rn(logit, s.top)), s.sum);
 }
 
@@ -209,37 +219,72 @@ static __device__ __forceinline__ float score_weight(const gpu_router_rule &rule
     return rule.factor > 0.0f ? __fmul_rn(w, rule.factor) : w;
 }
 
+/* One trip to memory: logits and biases are asked for together, and stay in registers. */
 template <int N>
 static __device__ __noinline__ void select_scored(int *id, float *gate, const float *logits,
                                                   int n_expert, int k, select_space *s,
                                                   const gpu_router_rule rule)
 {
     const int lane = threadIdx.x % 32;
-    const score_scale scale = score_scale_of(rule, logits, n_expert);
+    float score[N], bias[N], value = 0.0f;
+    score_scale scale = { -INFINITY, 0.0f };
     uint32_t key[N];
 
     #pragma unroll
     for (int i = 0; i < N; i++) {
         const int e = lane + 32 * i;
-        key[i] = 0;
-        if (e >= n_expert) continue;
-        const float logit = __ldcg(logits + e);
-        key[i] = rank_key(rule.bias ? __fadd_rn(score_of(rule, scale, logit), rule.bias[e])
-                                    : logit);
+        score[i] = e < n_expert ? __ldcg(logits + e) : -INFINITY;
+        bias[i] = rule.bias && e < n_expert ? rule.bias[e] : 0.0f;
+        scale.top = fmaxf(scale.top, score[i]);
+        key[i] = e < n_expert ? rank_key(score[i]) : 0;
     }
-    if (!select_usual<N>(id, NULL, NULL, key, k, s)) select_each<N>(id, key, k);
-    *gate = score_weight(rule, lane < k ? score_of(rule, scale, __ldcg(logits + *id)) : 0.0f);
+    if (!rule.sigmoid) {
+        for (int d = 16; d > 0; d >>= 1)
+            scale.top = fmaxf(scale.top, __shfl_xor_sync(~0u, scale.top, d));
+        #pragma unroll
+        for (int i = 0; i < N; i++)
+            if (lane + 32 * i < n_expert)
+                scale.sum = __fadd_rn(scale.sum, score_exp(__fsub_rn(score[i], scale.top)));
+        scale.sum = warp_sum(scale.sum);
+    }
+    #pragma unroll
+    for (int i = 0; i < N; i++) {
+        if (lane + 32 * i >= n_expert) break;
+        score[i] = score_of(rule, scale, score[i]);
+        if (rule.bias) key[i] = rank_key(__fadd_rn(score[i], bias[i]));
+    }
+    if (!select_usual<N>(id, &value, score, key, k, s)) {
+        select_each<N>(id, key, k);
+        if (lane < k) value = score_of(rule, scale, __ldcg(logits + *id));
+    }
+    *gate = score_weight(rule, lane < k ? value : 0.0f);
 }
 
-/* select_experts by any rule. */
+/* The weights of a choice, lane r having the r-th id, by a rule that is not the usual one. */
+static __device__ __noinline__ float scored_weight(int id, const float *logits, int n_expert, int k,
+                                                   const gpu_router_rule rule)
+{
+    const score_scale scale = score_scale_of(rule, logits, n_expert);
+    return score_weight(rule, (int)(threadIdx.x % 32) < k ? score_of(rule, scale,
+                                                                     __ldcg(logits + id)) : 0.0f);
+}
+
+/* Lane r < k gets the id and the weight of the r-th expert. */
 static __device__ __forceinline__ void select_by_rule(int *id, float *gate, const float *logits,
                                                       int n_expert, int k, select_space *s,
                                                       const gpu_router_rule &rule)
 {
-    if (is_usual(rule)) select_experts(id, gate, logits, n_expert, k, s);
-    else if (n_expert <= 128) select_scored<4>(id, gate, logits, n_expert, k, s, rule);
-    else if (n_expert <= 512) select_scored<16>(id, gate, logits, n_expert, k, s, rule);
-    else select_scored<32>(id, gate, logits, n_expert, k, s, rule);
+    float value = 0.0f;
+    if (is_usual(rule)) {
+        select_largest(id, &value, logits, n_expert, k, s);
+        *gate = usual_weight(value, k);
+    } else if (n_expert <= 128) {
+        select_scored<4>(id, gate, logits, n_expert, k, s, rule);
+    } else if (n_expert <= 512) {
+        select_scored<16>(id, gate, logits, n_expert, k, s, rule);
+    } else {
+        select_scored<32>(id, gate, logits, n_expert, k, s, rule);
+    }
 }
 
 #endif

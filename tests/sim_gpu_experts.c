@@ -67,7 +67,9 @@ void sim_claim_experts(sim_call *c, const gpu_input *in, const gpu_expert_args *
             sim_reads(c, "ids", a->ids, n * k * sizeof *a->ids);
             sim_reads(c, "gates", a->gates, n * k * sizeof *a->gates);
         } else {
-            sim_reads(c, "logits", a->logits, n * (uint64_t)a->n_expert * sizeof *a->logits);
+            sim_reads(c, "logits", a->logits, n * n_expert * sizeof *a->logits);
+            sim_reads(c, "keys", a->keys, n * n_expert * sizeof *a->keys);
+            sim_reads(c, "bias of the choice", a->rule.bias, n_expert * sizeof *a->rule.bias);
         }
     }
     sim_reads(c, "sums", a->sums, n * wide * sizeof *a->sums);
@@ -209,8 +211,17 @@ bool sim_choose(gpu *g, int32_t *ids, float *gates, const gpu_expert_args *a, in
         memcpy(ids, a->ids + at, (size_t)a->k * sizeof *ids);
         memcpy(gates, a->gates + at, (size_t)a->k * sizeof *gates);
     } else {
-        router_select(ids, gates, a->logits + (size_t)t * (size_t)a->n_expert, a->n_expert, a->k,
+        const size_t first = (size_t)t * (size_t)a->n_expert;
+        const router_rule rule = sim_rule(&a->rule);
+        int32_t largest[GPU_MOST_USED];
+        float unused[GPU_MOST_USED];
+        router_select(ids, gates, a->logits + first, a->n_expert, a->k, &rule);
+        router_select(largest, unused, (a->keys ? a->keys : a->logits) + first, a->n_expert, a->k,
                       NULL);
+        if (memcmp(ids, largest, (size_t)a->k * sizeof *ids) != 0) {
+            sim_fail(g, "experts: the keys of token %d choose others than its rule", t);
+            return false;
+        }
     }
     for (int r = 0; r < a->k; r++)
         if (ids[r] < 0 || ids[r] >= a->n_expert) {

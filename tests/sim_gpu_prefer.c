@@ -37,6 +37,11 @@ static void weigh_scores(float *gates, const int32_t *ids, int n, const float *l
     }
 }
 
+static bool is_usual(const gpu_router_rule *r)
+{
+    return !r->sigmoid && !r->as_scored && !r->bias && !(r->factor > 0.0f);
+}
+
 /* ids: as chosen with the bias, then those that stay in front, the others' slots without weight. */
 static void choose(int32_t *ids, float *gates, const gpu_prefer *a, const float *logits)
 {
@@ -49,7 +54,7 @@ static void choose(int32_t *ids, float *gates, const gpu_prefer *a, const float 
     for (int r = 0; r < a->k; r++)
         if (!a->skip || a->hot[ids[r]] >= 0) ids[n++] = ids[r];
     if (n == 0) n = a->k;                /* nobody has moved */
-    if (gpu_rule_is_usual(&a->rule)) weigh_usual(gates, ids, n, logits);
+    if (is_usual(&a->rule)) weigh_usual(gates, ids, n, logits);
     else weigh_scores(gates, ids, n, logits, a);
     for (int r = n; r < a->k; r++) {
         gates[r] = 0.0f;

@@ -82,6 +82,16 @@ typedef struct route_args {
     gpu_input also[2];                   /* others that get theirs */
 } route_args;
 
+/* As a choice among one sees it. */
+static float choice_key(float logit, float bias)
+{
+    const router_rule sigmoid = { .score = ROUTER_SIGMOID, .as_scored = true };
+    float score;
+    int32_t id;
+    router_select(&id, &score, &logit, 1, 1, &sigmoid);
+    return score + bias;
+}
+
 static void run_route(gpu *g, void *args)
 {
     const route_args *a = args;
@@ -96,6 +106,8 @@ static void run_route(gpu *g, void *args)
     if (gate.data) sim_multiply_all(r->sigma, 1, &gate, &x);
     for (size_t t = 0; t < n; t++) {
         if (gate.data) r->sigma[t] = sigmoid_f32(r->sigma[t]);
+        for (size_t e = 0; e < n_expert && r->keys && !r->ids; e++)
+            r->keys[t * n_expert + e] = choice_key(r->logits[t * n_expert + e], rule.bias[e]);
         if (r->ids)
             router_select(r->ids + t * k, r->gates + t * k, r->logits + t * n_expert,
                           (int)n_expert, r->k, &rule);
@@ -154,6 +166,10 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
     if (shared) sim_claim_matrix(&c, "shared gate", &r->shared_gate);
     sim_writes(&c, "logits", r->logits, n * (uint64_t)r->router.rows * sizeof *r->logits);
     if (shared) sim_writes(&c, "sigma", r->sigma, n * sizeof *r->sigma);
+    if (r->keys && !r->ids) {
+        if (!r->rule.sigmoid || !r->rule.bias) sim_fail(g, "router: keys");
+        sim_writes(&c, "keys", r->keys, n * (uint64_t)r->router.rows * sizeof *r->keys);
+    }
     if (r->ids) {
         sim_writes(&c, "ids", r->ids, n * k * sizeof *r->ids);
         sim_writes(&c, "gates", r->gates, n * k * sizeof *r->gates);

@@ -52,6 +52,8 @@ typedef struct expert_case {
     quant_type shared_up, shared_down;
     bool alike;                          /* all tokens choose the same experts */
     bool by_logits;                      /* the choice is not made yet; up to GPU_FEW tokens */
+    router_rule rule;                    /* of that choice, without a bias */
+    bool choice_bias;                    /* ... with one, for sigmoids */
     bool lows;                           /* the input has them */
 } expert_case;
 
@@ -132,13 +134,27 @@ static void cpu_shared(float *y, const ops *o, const shared_expert *s, gpu_activ
 }
 
 /* The router's choice, from logits with a few equal ones. */
-static void choose_by_logits(int32_t *ids, float *gates, float *logits, int n, int k, int n_expert)
+static void choose_by_logits(int32_t *ids, float *gates, float *logits, int n, int k, int n_expert,
+                             const router_rule *rule)
 {
     for (int t = 0; t < n; t++) {
         float *own = logits + (size_t)t * (size_t)n_expert;
         own[n_expert / 2] = own[n_expert / 3] = own[n_expert - 1];
-        router_select(ids + t * k, gates + t * k, own, n_expert, k, NULL);
+        router_select(ids + t * k, gates + t * k, own, n_expert, k, rule);
     }
+}
+
+/* What is compared: the scores with the bias, each of which a choice of one tells. */
+static float *choice_keys(const float *logits, size_t n_logit, const float *bias, size_t n_expert)
+{
+    const router_rule sigmoid = { .score = ROUTER_SIGMOID, .as_scored = true };
+    float *keys = host_room(n_logit, sizeof *keys);
+    int32_t id;
+    for (size_t i = 0; i < n_logit; i++) {
+        router_select(&id, &keys[i], &logits[i], 1, 1, &sigmoid);
+        keys[i] += bias[i % n_expert];
+    }
+    return keys;
 }
 
 /* k different experts for each token. */
@@ -202,8 +218,17 @@ static batch batch_make(const expert_case *c, const banks *bank, int n, test_rng
         .y = vram_room(slots * (size_t)c->n_embd * sizeof(float)),
     };
     if (c->by_logits) {
-        choose_by_logits(b.ids, b.gates, b.logits, n, c->k, c->n_expert);
+        const size_t n_expert = (size_t)c->n_expert;
+        router_rule rule = c->rule;
+        if (c->choice_bias) rule.bias = host_floats(n_expert, 0.2f, rng);
+        choose_by_logits(b.ids, b.gates, b.logits, n, c->k, c->n_expert, &rule);
         b.args.logits = vram_floats(b.logits, n_logit);
+        b.args.rule = (gpu_router_rule){ .sigmoid = rule.score == ROUTER_SIGMOID,
+                                         .as_scored = rule.as_scored, .factor = rule.factor };
+        if (c->choice_bias) {
+            b.args.rule.bias = vram_floats(rule.bias, n_expert);
+            b.args.keys = vram_floats(choice_keys(b.logits, n_logit, rule.bias, n_expert), n_logit);
+        }
     } else {
         b.args.ids = vram_copy(b.ids, slots * sizeof *b.ids);
         b.args.gates = vram_floats(b.gates, slots);
@@ -254,6 +279,11 @@ static double bound_of(const expert_case *c)
                         : routed;
 }
 
+static bool is_usual(const expert_case *c)
+{
+    return c->rule.score == ROUTER_SOFTMAX && !c->rule.as_scored && !(c->rule.factor > 0.0f);
+}
+
 static void check_batch(const expert_case *c, const banks *bank, int n, test_rng *rng)
 {
     const size_t width = (size_t)n * (size_t)c->n_embd, all = width * (size_t)c->k;
@@ -265,8 +295,8 @@ static void check_batch(const expert_case *c, const banks *bank, int n, test_rng
     batch_expect(&b, c, few ? contract_ops() : exact_ops());
     if (few) {
         expect_bits("experts", y, b.want_y, all);
-        /* the shared expert may be an ordinary product, with the device's own gates */
-        if (c->shared_ff || c->by_logits) expect_close("stream", x, b.want, width, 1e-5);
+        /* the shared expert may be an ordinary product; the usual gates are the device's own */
+        if (c->shared_ff || (c->by_logits && is_usual(c))) expect_close("stream", x, b.want, width, 1e-5);
         else expect_bits("stream", x, b.want, width);
     } else {
         expect_close("experts", y, b.want_y, all, bound_of(c));
@@ -287,10 +317,11 @@ static void begin_case(const expert_case *c, int n)
     if (c->shared_ff)
         test_path(shared, sizeof shared, ", shared %s/%s of %d", quant_name(c->shared_up),
                   quant_name(c->shared_down), c->shared_ff);
-    case_begin("%s/%s, n_embd %d, n_ff %d, %d of %d experts, %d tokens%s%s%s%s%s%s",
+    case_begin("%s/%s, n_embd %d, n_ff %d, %d of %d experts, %d tokens%s%s%s%s%s%s%s",
                quant_name(c->up), quant_name(c->down), c->n_embd, c->n_ff, c->k, c->n_expert, n,
                act_name(c->act), c->lows ? ", lows" : "", c->bias ? ", biases" : "",
-               c->alike ? ", all alike" : "", c->by_logits ? ", by logits" : "", shared);
+               c->alike ? ", all alike" : "", c->by_logits ? ", by logits" : "",
+               is_usual(c) ? "" : ", a rule", shared);
 }
 
 static void check_case(const expert_case *c, int n, test_rng *rng)
@@ -404,6 +435,14 @@ static void test_by_logits(void)
         { QT_F32, QT_F32, 100, 70, 8, 4, .shared_ff = 70, .shared_up = QT_F32,
           .shared_down = QT_F32 },
         { QT_F16, QT_BF16, 96, 64, 33, 5, .act = GPU_SWIGLU },
+        /* other rules than the usual one */
+        { QT_Q4_K, QT_Q5_0, 512, 96, 128, 8, .rule = { .score = ROUTER_SIGMOID },
+          .choice_bias = true, .shared_ff = 96, .shared_up = QT_Q4_K, .shared_down = QT_Q5_0 },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 160, 8, .rule = { .score = ROUTER_SIGMOID, .factor = 2.5f },
+          .choice_bias = true },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 64, 8, .rule = { .as_scored = true } },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 600, 12, .rule = { .as_scored = true, .factor = 0.5f } },
+        { QT_F32, QT_F32, 100, 70, 8, 2, .rule = { .score = ROUTER_SIGMOID, .as_scored = true } },
     };
     static const int tokens[] = { 1, 2, 8 };
     test_rng rng = { 16 };

@@ -80,7 +80,24 @@ static void check_route(const rule_case *c, int n_expert, int k, int n, test_rng
         .gates = vram_room(slots * sizeof(float)),
     };
     gpu_route(device(), &in, &a);
-    compare(host_copy(a.logits, n_logit), a.ids, a.gates, n, n_expert, k, &rule.cpu);
+    const float *logits = host_copy(a.logits, n_logit);
+    compare(logits, a.ids, a.gates, n, n_expert, k, &rule.cpu);
+    if (!c->sigmoid || !c->bias) return;
+
+    /* keys, whose largest are the choice */
+    int32_t *want = host_room((size_t)k, sizeof *want), *got = host_room((size_t)k, sizeof *got);
+    float *unused = host_room((size_t)k, sizeof *unused);
+    gpu_route_args compared = a;
+    compared.ids = NULL;
+    compared.keys = vram_room(n_logit * sizeof(float));
+    gpu_route(device(), &in, &compared);
+    const float *keys = host_copy(compared.keys, n_logit);
+    expect_bits("logits", host_copy(a.logits, n_logit), logits, n_logit);
+    for (int t = 0; t < n; t++) {
+        router_select(want, unused, logits + t * n_expert, n_expert, k, &rule.cpu);
+        router_select(got, unused, keys + t * n_expert, n_expert, k, NULL);
+        expect_bytes("ids by keys", got, want, (size_t)k * sizeof *got);
+    }
 }
 
 static void test_routes(void)

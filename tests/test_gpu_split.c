@@ -24,7 +24,8 @@ typedef struct split_case {
     gpu_activation act;
     bool bias, norm;
     bool by_logits;                      /* the choice is not made yet */
-    bool scored;                         /* guesses are by sigmoids and a bias */
+    bool scored;                         /* guesses are by sigmoids and a bias, choices by logits
+                                          * by sigmoids */
     int shared_ff;                       /* width of the shared expert; 0: none */
     quant_type shared_up, shared_down;
     int beside_ff;                       /* width of a network computed meanwhile; 0: none */
@@ -358,10 +359,12 @@ static void set_choice(batch *b, test_rng *rng)
         return;
     }
     float *logits = host_floats(n_logit, 3.0f, rng);
+    const router_rule rule = { .score = c->scored ? ROUTER_SIGMOID : ROUTER_SOFTMAX };
     for (int t = 0; t < b->n; t++)
         router_select(b->ids + t * c->k, b->gates + t * c->k, logits + t * c->n_expert, c->n_expert,
-                      c->k, NULL);
+                      c->k, &rule);
     b->args.logits = vram_floats(logits, n_logit);
+    b->args.rule.sigmoid = c->scored;
 }
 
 static void batch_make(batch *b, const layer *l, int n, test_rng *rng)

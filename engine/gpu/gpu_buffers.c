@@ -85,6 +85,7 @@ static void place_experts(gpu_buffers *b, mem_layout *a, const gpu *g, const mod
                                                           normed ? hp->n_ff_shared : 0);
     const int n_ff = max_int(hp->n_ff_expert, normed ? 0 : hp->n_ff_shared);
     b->router = mem_layout_floats(a, n, hp->n_expert);
+    b->keys = mem_layout_floats(a, min_int(n, GPU_FEW), hp->n_expert);
     b->gates = mem_layout_floats(a, n, k);
     b->sigma = mem_layout_floats(a, n, 1);
     b->chosen = mem_layout_take(a, (uint64_t)n, (uint64_t)k, sizeof *b->chosen);

@@ -19,7 +19,7 @@ typedef struct gpu_buffers {
     float *q, *k, *v, *heads;            /* attention; q with its gates */
     float *raw, *mixed, *z, *ba, *delta; /* DeltaNet */
     void *delta_chunks;
-    float *router, *gates;               /* experts */
+    float *router, *keys, *gates;        /* experts */
     float *sigma;                        /* [n] of the shared one: ones if it has no gate */
     int32_t *chosen;
     float *sums;                         /* [n, n_embd] of experts that the host computed */

@@ -276,12 +276,13 @@ static void route(void *self, int l)
     else in.blocks = b->blocks;                          /* for the experts */
     if (w->ffn_out_norm && few) s->beside_in = beside_input(s, l);
     const gpu_router_rule rule = rule_of(s, l);
-    const bool later = few && (gpu_rule_is_usual(&rule) || prefers(s, l));
+    const bool later = few && (gpu_rule_has_keys(&rule) || prefers(s, l));
+    float *keys = rule.sigmoid && rule.bias ? b->keys : NULL;
     int32_t *ids = later ? NULL : b->chosen;             /* later: where they are needed */
     const gpu_route_args args = {
         .router = w->router, .rule = rule, .shared_gate = w->shared_gate_inp,
         .k = hp->n_expert_used, .logits = b->router, .ids = ids, .gates = b->gates,
-        .sigma = b->sigma, .also = { own ? &s->h : NULL,
+        .keys = keys, .sigma = b->sigma, .also = { own ? &s->h : NULL,
                                      w->ffn_out_norm && few ? &s->beside_in : NULL },
     };
     gpu_route(s->p.g, &in, &args);
@@ -289,8 +290,8 @@ static void route(void *self, int l)
     s->experts = (gpu_expert_args){
         .x = b->x, .gate = w->gate, .up = w->up, .down = w->down,
         .act = weights_gpu_act(s->p.m->family->act), .ids = ids, .gates = b->gates,
-        .logits = b->router, .n_expert = hp->n_expert, .k = hp->n_expert_used,
-        .scratch = b->experts, .contract = s->contract,
+        .logits = b->router, .keys = keys, .rule = rule,
+        .n_expert = hp->n_expert, .k = hp->n_expert_used, .scratch = b->experts, .contract = s->contract,
     };
     if (w->ffn_out_norm) {                               /* join adds it up */
         s->experts.x = b->parts[0];
