@@ -22,7 +22,7 @@
 
 enum {
     STALE_S = 3600,                      /* a temporary file of that age is nobody's any more */
-    PATIENCE_MS = 5000,                  /* for another program that writes, */
+    PATIENCE_S = 5,                      /* for another program that writes, */
     NO_PATIENCE_S = 60                   /* but not again so soon after it was in vain */
 };
 static const double LATER_S = 0.1;       /* until the folder is asked for again */
@@ -418,16 +418,16 @@ static void look_again(prefix_cache *c)
 
 /* The lock, to be closed; ERR_STOPPED: another program has it. -1: there is none to be had here
  * (some network drives), then all go on without. */
-static int lock_folder(const prefix_cache *c, int patience_ms)
+static int lock_folder(const prefix_cache *c, int patience_s)
 {
     enum { STEP_MS = 10 };
+    const uint64_t from = clock_ns();
     const int fd = open(c->o.folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return -1;
     while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         const bool busy = errno == EWOULDBLOCK;
-        if (busy && patience_ms > 0) {
+        if (busy && clock_since(from) < patience_s) {
             nanosleep(&(struct timespec){ 0, STEP_MS * 1000000 }, NULL);
-            patience_ms -= STEP_MS;
             continue;
         }
         close(fd);
@@ -468,11 +468,10 @@ int prefix_drive_save(prefix_cache *c, prefix_node *k, err_ctx *err)
     if (c->writing) prefix_drive_end(c, true);
     if (k->on_drive) return 0;
     const bool in_vain = c->waited_ns > 0 && clock_since(c->waited_ns) < NO_PATIENCE_S;
-    const int lock = lock_folder(c, in_vain ? 0 : PATIENCE_MS);
+    const int lock = lock_folder(c, in_vain ? 0 : PATIENCE_S);
     if (lock == ERR_STOPPED) {
         if (!in_vain) c->waited_ns = clock_ns();
-        return err_set(err, ERR_IO, "another program has been writing for %d s",
-                       PATIENCE_MS / 1000);
+        return err_set(err, ERR_IO, "another program has been writing for %d s", PATIENCE_S);
     }
     c->waited_ns = 0;
     look_again(c);
