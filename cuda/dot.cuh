@@ -1,9 +1,9 @@
 /* dot.cuh - rows of quantised weights times one or a few activations, by the arithmetic contract.
  *
- * A warp takes a unit: four pairs of rows, eight threads for each pair, one thread for each of the
- * contract's eight lanes. Weight bytes pass through shared memory of the warp's own, two pieces
- * ahead of the arithmetic, also across unit ends: they arrive by 16-byte copies, whatever the row's
- * address, and are taken apart there. Warps never wait for each other.
+ * A warp takes a unit: four pairs of rows, or four rows, eight threads for each, one for each of
+ * the contract's eight lanes. Weight bytes pass through shared memory of the warp's own, ahead of
+ * the arithmetic by all stages but one, also across unit ends: they arrive by 16-byte copies,
+ * whatever the row's address, and are taken apart there. Warps never wait for each other.
  *
  * Order: thread l of eight sums blocks l, l + 8, ... one after the other; then lanes are folded as
  * (0 + 4), (1 + 5), ...: by shuffles over 4, 1 and 2. */

@@ -174,8 +174,16 @@ void shared_apart(gpu *g, gpu_input *in, const gpu_expert_args *a, const few_scr
     few_down(g, in->n, &a->shared_down, s->apart_rows, s->shared_y, false);
 }
 
+bool few_choice_fits(gpu *g, const gpu_expert_args *a)
+{
+    if (a->ids || !a->rule.bias || a->keys) return true;
+    gpu_fail(g, cudaErrorInvalidValue, "experts: a choice without keys");
+    return false;
+}
+
 static void experts_few(gpu *g, gpu_input *in, const gpu_expert_args *a)
 {
+    if (!few_choice_fits(g, a)) return;
     few_input(g, in);
     const layer_args few = layer_args_of(in, a);
     const uint64_t slots = (uint64_t)(few.up.n_slot + few.up.n_shared);
@@ -205,7 +213,6 @@ static void experts_by_few(gpu *g, const gpu_input *in, const gpu_expert_args *a
         if (a->ids) some.ids += slot;
         if (a->gates) some.gates += slot;
         if (a->logits) some.logits += (size_t)first * a->n_expert;
-        if (a->keys) some.keys += (size_t)first * a->n_expert;
         if (a->y) some.y += (size_t)slot * n_embd;
         experts_few(g, &part, &some);
     }

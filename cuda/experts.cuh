@@ -3,16 +3,16 @@
  *
  * Two kernels. A block of the first takes 32 rows of gate and up of one slot (a token and one of
  * its experts), applies the activation and quantises the 32 values: they are one block of the
- * next product's input. A block of the second takes eight rows of down, or more where slots are few,
- * of all slots of a token, sums them in the router's order and adds the sum to the residual stream. The shared expert is one
- * more slot where its formats allow it.
+ * next product's input. A block of the second takes eight rows of down, or more where slots are
+ * few, of all slots of a token, sums them in the router's order and adds the sum to the residual
+ * stream. The shared expert is one more slot where its formats allow it.
  *
  * Each comes in two kinds, by the type of its arguments. In a resident layer (experts.cu) all
- * experts are in one bank; both kernels choose them from the router's logits, every block for
- * itself, unless the caller names them. What the router left is two kernels old when the second one
- * starts, so it chooses and asks for its weights before it waits. In a split layer
- * (experts_split.cu) another kernel has chosen and has noted where each slot's slabs are; vectors
- * that the host computed are only summed. */
+ * experts are in one bank; both kernels choose them from the router's keys or logits, every block
+ * for itself, unless the caller names them, and down weighs them. What the router left is two
+ * kernels old when the second one starts, so it chooses and asks for its weights before it waits.
+ * In a split layer (experts_split.cu) another kernel has chosen and has noted where each slot's
+ * slabs are; vectors that the host computed are only summed. */
 #ifndef CUDA_EXPERTS_CUH
 #define CUDA_EXPERTS_CUH
 
@@ -77,8 +77,8 @@ typedef struct choice {
 
 /* The ids of one token, by the first warp; the block must synchronise before it reads them. value
  * is for choose_gates. */
-static __device__ __forceinline__ void choose_ids(int *ids, float *value, const choice &c, int token,
-                                                  select_space *space)
+static __device__ __forceinline__ void choose_ids(int *ids, float *value, const choice &c,
+                                                  int token, select_space *space)
 {
     const int lane = threadIdx.x;
     int id = 0;
@@ -271,7 +271,7 @@ typedef struct down_args {
     bool has_shared;                     /* as slot k of every token */
     const float *shared_y;               /* [n, n_embd]: else its vector, or NULL */
     int n_ff, n_embd;
-    int octets;                          /* of rows of a block, as a power of 2, unless PAIRED;
+    int octet_shift;                     /* 1 << this: octets of rows of a block, unless PAIRED;
                                           * they share out its warps */
     const uint8_t *mid;
     const float *mid_rows;
@@ -321,7 +321,7 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
     __shared__ float sums[MAX_SLOTS * DOWN_ROWS], gates[SELECT_MAX_K];
     __shared__ int ids[SELECT_MAX_K];
     __shared__ select_space space;
-    const int octets = PAIRED ? 0 : a.octets, n_row = DOWN_ROWS << octets;       /* of the block */
+    const int octet_shift = PAIRED ? 0 : a.octet_shift, n_row = DOWN_ROWS << octet_shift;
     const int token = blockIdx.y, first = blockIdx.x * n_row, warp = threadIdx.x / 32;
     const int n_warp = blockDim.x / 32;
     float value = 0.0f;                                  /* of a choice */
@@ -351,7 +351,7 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
         __syncthreads();
         n = n_made;
         for (int u = threadIdx.x; u < a.k * n_row; u += blockDim.x) {
-            const int i = u / DOWN_ROWS >> octets, row = min(first + (u & (n_row - 1)),
+            const int i = u / DOWN_ROWS >> octet_shift, row = min(first + (u & (n_row - 1)),
                                                              a.n_embd - 1);
             const size_t slot = (size_t)token * a.k + i;
             if (a.host_made[slot]) sums[u] = a.host_y[slot * a.n_embd + row];
@@ -385,8 +385,9 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
         typedef unit_runner<TYPE, down_stages<PAIRED>::value, 1, PAIRED> down_runner;
         typedef typename down_runner::P P;
         const int n_block = a.n_ff / 32, pitch = blocks_pitch(a.n_ff);
-        const int octet = warp & ((1 << octets) - 1), unit0 = warp >> octets;
-        const int step = n_warp >> octets, own_first = octet * DOWN_ROWS + threadIdx.x % 32 / 8;
+        const int octet = warp & ((1 << octet_shift) - 1), unit0 = warp >> octet_shift;
+        const int step = n_warp >> octet_shift;
+        const int own_first = octet * DOWN_ROWS + threadIdx.x % 32 / 8;
         uint8_t *mid = shared + n_warp * P::warp_bytes;
         down_runner runner;
         const auto rows_of = [&](int unit) {
@@ -497,17 +498,17 @@ static void launch_down_blocks(gpu *g, stream_place at, const ARGS *a, int n, ui
     };
     ARGS some = *a;
     unsigned warps = DOWN_THREADS / 32;
-    some.octets = 0;
+    some.octet_shift = 0;
     if (!PAIRED) {
-        while (units << (some.octets + 1) <= warps && fits(units << (some.octets + 1)) &&
-               a->n_embd >= (DOWN_ROWS << (some.octets + 1)) * g->n_sm)
-            some.octets++;
-        const unsigned all = units << some.octets;
+        while (units << (some.octet_shift + 1) <= warps && fits(units << (some.octet_shift + 1)) &&
+               a->n_embd >= (DOWN_ROWS << (some.octet_shift + 1)) * g->n_sm)
+            some.octet_shift++;
+        const unsigned all = units << some.octet_shift;
         warps = ceil_div(all, ceil_div(all, DOWN_MOST_THREADS / 32));
     }
     while (warps > 1 && !fits(warps)) warps = (warps + 1) / 2;
     launch_at(g, at, "experts down", bytes, experts_down<TYPE, PAIRED, ARGS>,
-              dim3(ceil_div(a->n_embd, DOWN_ROWS << some.octets), (unsigned)n), 32 * warps,
+              dim3(ceil_div(a->n_embd, DOWN_ROWS << some.octet_shift), (unsigned)n), 32 * warps,
               warps * P::warp_bytes + mids, some);
 }
 
@@ -572,6 +573,9 @@ typedef struct layer_args {
     down_args down;
 } layer_args;
 layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a);
+
+/* Whether ids are given or can be found; else the call has failed. */
+bool few_choice_fits(gpu *g, const gpu_expert_args *a);
 
 /* The input's finished values and int8 form, where no router made them. */
 void few_input(gpu *g, gpu_input *in);

@@ -509,7 +509,7 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
         !in->rows || !in->blocks || s->mail->n_embd != a->down.rows ||
         s->mail->n_ff != a->gate.rows)
         gpu_fail(g, cudaErrorInvalidValue, "split layer: arguments");
-    if (g->failure != cudaSuccess) return;
+    if (g->failure != cudaSuccess || !few_choice_fits(g, a)) return;
 
     few_input(g, in);
     const layer_args layer = layer_args_of(in, a);

@@ -327,7 +327,7 @@ typedef struct gpu_router_rule {
                                           * NULL: the logits choose */
 } gpu_router_rule;
 /* Whether experts can be chosen where they are needed: see gpu_expert_args. */
-static inline bool gpu_rule_has_keys(const gpu_router_rule *r) { return !r->bias || r->sigmoid; }
+static inline bool gpu_rule_can_wait(const gpu_router_rule *r) { return !r->bias || r->sigmoid; }
 
 /* Router logits of the normed vectors, the k largest of them and their weights. With a shared
  * expert also its gate. */
@@ -386,7 +386,8 @@ typedef struct gpu_expert_args {
     gpu_activation act;                  /* here and in the shared one */
     gpu_matrix shared_gate, shared_up, shared_down;      /* data NULL: none */
     const float *sigma;                  /* [n]: what the shared one is multiplied by */
-    const int32_t *ids;                  /* [n, k]; NULL if n <= GPU_FEW: chosen from logits */
+    const int32_t *ids;                  /* [n, k]; NULL if n <= GPU_FEW and the rule can wait:
+                                          * chosen from keys or logits */
     const float *gates;
     const float *logits;                 /* [n, n_expert] as gpu_route left them */
     const float *keys;                   /* likewise, or NULL if the rule has no bias */

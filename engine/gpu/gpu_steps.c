@@ -276,8 +276,8 @@ static void route(void *self, int l)
     else in.blocks = b->blocks;                          /* for the experts */
     if (w->ffn_out_norm && few) s->beside_in = beside_input(s, l);
     const gpu_router_rule rule = rule_of(s, l);
-    const bool later = few && (gpu_rule_has_keys(&rule) || prefers(s, l));
-    float *keys = rule.sigmoid && rule.bias ? b->keys : NULL;
+    const bool later = few && (gpu_rule_can_wait(&rule) || prefers(s, l));
+    float *keys = later && rule.sigmoid && rule.bias ? b->keys : NULL;
     int32_t *ids = later ? NULL : b->chosen;             /* later: where they are needed */
     const gpu_route_args args = {
         .router = w->router, .rule = rule, .shared_gate = w->shared_gate_inp,
@@ -291,7 +291,8 @@ static void route(void *self, int l)
         .x = b->x, .gate = w->gate, .up = w->up, .down = w->down,
         .act = weights_gpu_act(s->p.m->family->act), .ids = ids, .gates = b->gates,
         .logits = b->router, .keys = keys, .rule = rule,
-        .n_expert = hp->n_expert, .k = hp->n_expert_used, .scratch = b->experts, .contract = s->contract,
+        .n_expert = hp->n_expert, .k = hp->n_expert_used, .scratch = b->experts,
+        .contract = s->contract,
     };
     if (w->ffn_out_norm) {                               /* join adds it up */
         s->experts.x = b->parts[0];
