@@ -61,7 +61,7 @@ static bool make(made *d, const variant *v)
 {
     synth_shape s = { 0 };
     err_ctx err = { 0 };
-    *d = (made){ NULL };
+    *d = (made){ 0 };
     for (int i = 0; i < N_SMALL_SHAPES; i++)
         if (!strcmp(small_shapes[i].family->arch, v->arch)) s = small_shapes[i];
     if (v->n_dense) s.n_dense = v->n_dense;
