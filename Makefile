@@ -331,6 +331,7 @@ TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)
 # What a test needs besides the library and the harness.
 ARGS := args args_known nearest_word model_name model_list console wrap
 $B/tests/test_model $B/tests/test_model_refuse $B/tests/test_family_refuse: $B/tests/model_maker.c.o
+$B/tests/test_tokenizer $B/tests/test_vocabularies: $B/tests/tokenizer_maker.c.o
 $(addprefix $B/tests/test_,chat chat_parse chat_formats chat_grammar fim prompt_cache): $B/tests/chat_maker.c.o
 $B/tests/test_grammar_schema $B/tests/test_grammar_answers $B/tests/test_chat_grammar: $B/tests/schema_maker.c.o
 $B/tests/test_kernels $(TEST_CU_BIN): $B/tests/weight_maker.c.o
@@ -361,7 +362,8 @@ $B/tests/test_tier_args: $(call obj,tier_args engine_args $(ARGS))
 $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
 $(addprefix $B/tests/,test_synth test_synth_drift test_synth_families test_synth_tables test_odd_shapes test_sim_plan): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
 $(addprefix $B/tests/,test_synth_families test_odd_shapes test_sim_plan): $B/tests/small_shapes.c.o
-$(addprefix $B/tests/,test_synth_families test_synth_tables): $B/tests/synth_checks.c.o
+$(addprefix $B/tests/,test_synth test_synth_drift test_synth_families test_synth_tables): $B/tests/synth_checks.c.o
+$B/tests/test_synth_drift $B/tests/test_synth_families: $B/tests/chosen_experts.c.o
 $B/tests/test_synth_drift $B/tests/test_synth_families $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
 $(call both,draws): ALL_LDFLAGS += -Wl,--wrap=forward_logits
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o

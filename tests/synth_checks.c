@@ -6,6 +6,19 @@
 
 #include "tests/test.h"
 
+uint8_t *synth_fill_all(const synth_options *o, size_t *bytes)
+{
+    synth_plan *p;
+    err_ctx err = { 0, "" };
+    uint8_t *data = NULL;
+    if (!CHECK_MSG(synth_plan_create(&p, o, &err) == 0, "%s: %s", o->shape->name, err.msg))
+        return NULL;
+    *bytes = (size_t)synth_plan_bytes(p);
+    if (CHECK((data = mem_alloc(*bytes)) != NULL)) synth_plan_fill(p, data, 0, *bytes);
+    synth_plan_free(p);
+    return data;
+}
+
 bool synth_in_block(const tensor *t, int l)
 {
     char start[32];

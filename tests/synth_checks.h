@@ -2,8 +2,12 @@
 #ifndef TESTS_SYNTH_CHECKS_H
 #define TESTS_SYNTH_CHECKS_H
 
+#include "cli/synth/synth.h"
 #include "cli/synth/synth_family.h"
 #include "engine/models/model.h"
+
+/* The whole file; NULL after a failed check. */
+uint8_t *synth_fill_all(const synth_options *o, size_t *bytes);
 
 bool synth_in_block(const tensor *t, int l);     /* by its name */
 

@@ -16,6 +16,7 @@
 #include "engine/text/tokenizer.h"
 #include "loader/bytes.h"
 #include "loader/quant_blocks.h"
+#include "tests/synth_checks.h"
 #include "tests/test.h"
 
 static const synth_shape tiny_gptoss = {
@@ -128,20 +129,6 @@ static void test_valid_codes(void)
 
 /* ---- a plan in memory -------------------------------------------------------------------- */
 
-/* The whole file; NULL after a failed check. */
-static uint8_t *fill_all(const synth_options *o, size_t *bytes)
-{
-    synth_plan *p;
-    err_ctx err = { 0, "" };
-    uint8_t *data = NULL;
-    if (!CHECK_MSG(synth_plan_create(&p, o, &err) == 0, "%s: %s", o->shape->name, err.msg))
-        return NULL;
-    *bytes = (size_t)synth_plan_bytes(p);
-    if (CHECK((data = mem_alloc(*bytes)) != NULL)) synth_plan_fill(p, data, 0, *bytes);
-    synth_plan_free(p);
-    return data;
-}
-
 static void test_pieces(const synth_shape *shape, double skew)
 {
     static const size_t sizes[] = { 1, 7, 4096, 12345, 100003 };
@@ -153,7 +140,7 @@ static void test_pieces(const synth_shape *shape, double skew)
 
     o.skew = skew;
     o.n_layer = 1;
-    whole = fill_all(&o, &bytes);
+    whole = synth_fill_all(&o, &bytes);
     if (!whole || !CHECK(piece && synth_plan_create(&p, &o, NULL) == 0)) goto done;
     for (int i = 0; at < bytes; i++) {
         const size_t n = sizes[i % 5], inside = n < bytes - at ? n : bytes - at;
@@ -208,7 +195,7 @@ static void test_file_of(const synth_shape *shape, double skew, int n_tensor)
     err_ctx err = { 0, "" };
 
     o.skew = skew;
-    if (!(data = fill_all(&o, &bytes))) return;
+    if (!(data = synth_fill_all(&o, &bytes))) return;
     if (CHECK_MSG(gguf_open_memory(&g, data, bytes, &err) == 0, "%s: %s", shape->name, err.msg)) {
         CHECK_MSG(gguf_n_tensor(g) == n_tensor, "%s: %d tensors", shape->name, gguf_n_tensor(g));
         test_contents(g, shape->name);
@@ -236,7 +223,7 @@ static void test_same_layers(void)
     o[1].n_layer = 1;
     o[2].seed = 2;
     for (int i = 0; i < 3; i++) {
-        data[i] = fill_all(&o[i], &bytes);
+        data[i] = synth_fill_all(&o[i], &bytes);
         CHECK(data[i] && gguf_open_memory(&g[i], data[i], bytes, NULL) == 0);
         t[i] = g[i] ? need_tensor(g[i], "blk.0.ffn_up_exps.weight") : NULL;
     }
@@ -427,7 +414,7 @@ static void test_ranks(void)
     int same = 0, found = 0;
 
     o.skew = 1;
-    if (!(data = fill_all(&o, &bytes))) return;
+    if (!(data = synth_fill_all(&o, &bytes))) return;
     CHECK(gguf_open_memory(&g, data, bytes, NULL) == 0);
     t[0] = g ? need_tensor(g, "blk.0.ffn_gate_inp.bias") : NULL;
     t[1] = g ? need_tensor(g, "blk.1.ffn_gate_inp.bias") : NULL;
@@ -474,7 +461,7 @@ static bool route(int *count, int *n_token, const synth_shape *s, double skew)
 
     o.skew = skew;
     o.n_layer = 1;
-    if (!(data = fill_all(&o, &bytes))) return false;
+    if (!(data = synth_fill_all(&o, &bytes))) return false;
     if (!CHECK(gguf_open_memory(&g, data, bytes, NULL) == 0)) {
         mem_free(data);
         return false;
@@ -592,7 +579,7 @@ static void test_threads(void)
     size_t bytes[3] = { 0, 0, 0 };
     int finished = 0;
 
-    file[2] = fill_all(&o, &bytes[2]);
+    file[2] = synth_fill_all(&o, &bytes[2]);
     for (int i = 0; i < 2; i++) {
         synth_report r = { 0, 0, 0 };
         err_ctx err = { 0, "" };

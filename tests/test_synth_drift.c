@@ -1,8 +1,8 @@
 /* test_synth_drift.c - synthetic models whose experts' popularity wanders: the numbers behind it,
  * what is in the file, and what a model does with it.
  *
- * The last is measured: the linker hands every call of router_select to this file first (Makefile),
- * so the experts that the engine itself chose for each token are known. */
+ * The last is measured: the linker hands every call of router_select to chosen_experts.c first
+ * (Makefile), so the experts that the engine itself chose for each token are known. */
 #include <math.h>
 #include <string.h>
 
@@ -10,7 +10,8 @@
 #include "cli/synth/synth_family.h"
 #include "engine/engine.h"
 #include "loader/bytes.h"
-#include "moe/router.h"
+#include "tests/chosen_experts.h"
+#include "tests/synth_checks.h"
 #include "tests/test.h"
 
 static const synth_shape small_gptoss = {
@@ -65,20 +66,6 @@ static synth_options drifting(const synth_shape *s, double skew, int drift)
     o.skew = skew;
     o.drift = drift;
     return o;
-}
-
-/* The whole file; NULL after a failed check. */
-static uint8_t *fill_all(const synth_options *o, size_t *bytes)
-{
-    synth_plan *p;
-    err_ctx err = { 0, "" };
-    uint8_t *data = NULL;
-    if (!CHECK_MSG(synth_plan_create(&p, o, &err) == 0, "%s: %s", o->shape->name, err.msg))
-        return NULL;
-    *bytes = (size_t)synth_plan_bytes(p);
-    if (CHECK((data = mem_alloc(*bytes)) != NULL)) synth_plan_fill(p, data, 0, *bytes);
-    synth_plan_free(p);
-    return data;
 }
 
 /* ---- numbers ----------------------------------------------------------------------------- */
@@ -201,7 +188,7 @@ static void test_file_of(const synth_shape *s)
     err_ctx err = { 0, "" };
     for (int i = 0; i < 2; i++) {
         const synth_options o = drifting(s, 1, i ? 64 : 0);
-        data[i] = fill_all(&o, &bytes[i]);
+        data[i] = synth_fill_all(&o, &bytes[i]);
         CHECK_MSG(data[i] && gguf_open_memory(&g[i], data[i], bytes[i], &err) == 0, "%s: %s",
                   s->name, err.msg);
     }
@@ -226,7 +213,7 @@ static void test_pieces(const synth_shape *s)
     synth_plan *p = NULL;
     int wrong = 0;
 
-    whole = fill_all(&o, &bytes);
+    whole = synth_fill_all(&o, &bytes);
     if (whole && CHECK(synth_plan_create(&p, &o, NULL) == 0))
         for (int i = 0; at < bytes; at += sizes[i++ % 5]) {
             const size_t n = sizes[i % 5], inside = n < bytes - at ? n : bytes - at;
@@ -305,29 +292,12 @@ static void test_no_memory(const synth_shape *s)
 
 enum { TOKENS = 2048, CHUNK = 256, T = 32 };
 
-static struct {
-    int32_t *ids;                        /* in the order of choice */
-    size_t n, cap;
-} chosen;
-
-void __real_router_select(int32_t *ids, float *weights, const float *logits, int n, int k,
-                            const router_rule *rule);
-void __wrap_router_select(int32_t *ids, float *weights, const float *logits, int n, int k,
-                            const router_rule *rule);
-
-void __wrap_router_select(int32_t *ids, float *weights, const float *logits, int n, int k,
-                            const router_rule *rule)
-{
-    __real_router_select(ids, weights, logits, n, k, rule);
-    for (int i = 0; i < k && chosen.n < chosen.cap; i++) chosen.ids[chosen.n++] = ids[i];
-}
-
 /* Feeds random tokens to a model with one thread: choices come chunk by chunk, in each layer by
  * layer, token by token. */
 static bool choose(const synth_options *o)
 {
     size_t bytes = 0;
-    uint8_t *data = fill_all(o, &bytes);
+    uint8_t *data = synth_fill_all(o, &bytes);
     const engine_options eo = { .threads = 1 };
     const session_options so = { .ctx = TOKENS, .chunk = CHUNK, .kv = KV_F16 };
     gguf *g = NULL;

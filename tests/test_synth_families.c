@@ -2,8 +2,8 @@
  * loaded, planned and decoded; which experts are chosen; their vocabularies. Real shapes are
  * test_synth_tables.c's.
  *
- * The linker hands every call of router_select to this file first (Makefile), so the experts that
- * the engine itself chose for each token are known. */
+ * The linker hands every call of router_select to chosen_experts.c first (Makefile), so the experts
+ * that the engine itself chose for each token are known. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,26 +14,12 @@
 #include "engine/plan/planning.h"
 #include "engine/text/tokenizer.h"
 #include "loader/bytes.h"
-#include "moe/router.h"
+#include "tests/chosen_experts.h"
 #include "tests/small_shapes.h"
 #include "tests/synth_checks.h"
 #include "tests/test.h"
 
 /* ---- contents ---------------------------------------------------------------------------- */
-
-/* The whole file; NULL after a failed check. */
-static uint8_t *fill_all(const synth_options *o, size_t *bytes)
-{
-    synth_plan *p;
-    err_ctx err = { 0, "" };
-    uint8_t *data = NULL;
-    if (!CHECK_MSG(synth_plan_create(&p, o, &err) == 0, "%s: %s", o->shape->name, err.msg))
-        return NULL;
-    *bytes = (size_t)synth_plan_bytes(p);
-    if (CHECK((data = mem_alloc(*bytes)) != NULL)) synth_plan_fill(p, data, 0, *bytes);
-    synth_plan_free(p);
-    return data;
-}
 
 /* Every tensor finite, and of a size that the model's arithmetic can bear. */
 static void check_contents(const gguf *g, const char *what)
@@ -66,7 +52,7 @@ static void test_pieces(const synth_shape *s)
 
     for (int i = 0; i < 2; i++) {
         o.n_layer = 4 - 2 * i;
-        data[i] = fill_all(&o, &bytes[i]);
+        data[i] = synth_fill_all(&o, &bytes[i]);
         CHECK(data[i] && gguf_open_memory(&g[i], data[i], bytes[i], NULL) == 0);
     }
     if (g[0] && g[1]) {
@@ -96,23 +82,6 @@ static void test_pieces(const synth_shape *s)
 }
 
 /* ---- what a model chooses ---------------------------------------------------------------- */
-
-static struct {
-    int32_t *ids;                        /* in the order of choice */
-    size_t n, cap;
-} chosen;
-
-void __real_router_select(int32_t *ids, float *weights, const float *logits, int n, int k,
-                          const router_rule *rule);
-void __wrap_router_select(int32_t *ids, float *weights, const float *logits, int n, int k,
-                          const router_rule *rule);
-
-void __wrap_router_select(int32_t *ids, float *weights, const float *logits, int n, int k,
-                          const router_rule *rule)
-{
-    __real_router_select(ids, weights, logits, n, k, rule);
-    for (int i = 0; i < k && chosen.n < chosen.cap; i++) chosen.ids[chosen.n++] = ids[i];
-}
 
 static int falling(const void *a, const void *b)
 {
@@ -231,7 +200,7 @@ static void test_decode(const synth_shape *s, double skew, int n_layer)
     err_ctx err = { 0, "" };
     o.skew = skew;
     o.n_layer = n_layer;
-    uint8_t *data = fill_all(&o, &bytes);
+    uint8_t *data = synth_fill_all(&o, &bytes);
     chosen.n = 0;
     chosen.cap = (size_t)n_token * (size_t)((o.n_layer - s->n_dense) * s->n_used);
     chosen.ids = test_alloc(chosen.cap, sizeof *chosen.ids);
@@ -294,7 +263,7 @@ static void test_skew(const synth_shape *s, double skew)
     double sum[64] = { 0 }, sumsq = 0;
     o.skew = skew;
     o.n_layer = 2;
-    uint8_t *data = fill_all(&o, &bytes);
+    uint8_t *data = synth_fill_all(&o, &bytes);
     if (data) CHECK(gguf_open_memory(&g, data, bytes, NULL) == 0);
     const tensor *embd = g ? gguf_tensor(g, "token_embd.weight") : NULL;
     for (int t = 0; embd && t < TOKENS; t++) {

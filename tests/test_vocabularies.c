@@ -16,6 +16,7 @@
 #include "engine/text/unicode.h"
 #include "loader/gguf_write.h"
 #include "tests/test.h"
+#include "tests/tokenizer_maker.h"
 
 static str_view view(const char *s) { return str_from(s); }
 
@@ -471,17 +472,8 @@ static void write_recipe(gguf_writer *w, const recipe *r)
 static int small_tokenizer(tokenizer **t, const recipe *r, err_ctx *err)
 {
     gguf_writer *w = gguf_writer_create();
-    const uint8_t *head;
-    size_t bytes;
-    gguf *g = NULL;
-    *t = NULL;
     write_recipe(w, r);
-    int rc = gguf_write_head(w, &head, &bytes, err);
-    if (rc == 0) rc = gguf_open_memory(&g, head, bytes, err);
-    if (rc == 0) rc = tokenizer_create(t, g, err);
-    gguf_close(g);
-    gguf_writer_free(w);
-    return rc;
+    return tokenizer_from(t, w, err);
 }
 
 static void test_hostile(void)
