@@ -331,7 +331,7 @@ TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)
 # What a test needs besides the library and the harness.
 ARGS := args args_known nearest_word model_name model_list console wrap
 $B/tests/test_model $B/tests/test_model_refuse $B/tests/test_family_refuse: $B/tests/model_maker.c.o
-$B/tests/test_tokenizer $B/tests/test_vocabularies: $B/tests/tokenizer_maker.c.o
+$B/tests/test_tokenizer $B/tests/test_vocabularies: $B/tests/tokenizer_checks.c.o
 $(addprefix $B/tests/test_,chat chat_parse chat_formats chat_grammar fim prompt_cache): $B/tests/chat_maker.c.o
 $B/tests/test_grammar_schema $B/tests/test_grammar_answers $B/tests/test_chat_grammar: $B/tests/schema_maker.c.o
 $B/tests/test_kernels $(TEST_CU_BIN): $B/tests/weight_maker.c.o

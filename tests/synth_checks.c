@@ -19,6 +19,23 @@ uint8_t *synth_fill_all(const synth_options *o, size_t *bytes)
     return data;
 }
 
+void synth_check_no_memory(const synth_options *o)
+{
+    long n = 1;
+    int rc = -1;
+    for (; n < 1000 && rc < 0; n++) {
+        synth_plan *p = NULL;
+        err_ctx err = { 0, "" };
+        mem_fail_after(n);
+        rc = synth_plan_create(&p, o, &err);
+        mem_fail_after(0);
+        CHECK_MSG(rc == 0 || (rc == ERR_NOMEM && err.msg[0] && !p), "%s: allocation %ld: %d, %s",
+                  o->shape->name, n, rc, err.msg);
+        synth_plan_free(p);
+    }
+    CHECK_MSG(rc == 0 && n > 10, "%s: %d after %ld allocations", o->shape->name, rc, n);
+}
+
 bool synth_in_block(const tensor *t, int l)
 {
     char start[32];

@@ -9,6 +9,9 @@
 /* The whole file; NULL after a failed check. */
 uint8_t *synth_fill_all(const synth_options *o, size_t *bytes);
 
+/* Each allocation of a plan fails once: an error, and no leak, which the sanitizer would see. */
+void synth_check_no_memory(const synth_options *o);
+
 bool synth_in_block(const tensor *t, int l);     /* by its name */
 
 /* All tensors are in use, but perhaps those of a next-token block, which follows n_layer layers. */

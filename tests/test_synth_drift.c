@@ -269,23 +269,10 @@ static void test_refusals(void)
     }
 }
 
-/* Each allocation fails once: an error, and no leak, which the sanitizer would see. */
 static void test_no_memory(const synth_shape *s)
 {
     const synth_options o = drifting(s, 1, 64);
-    long n = 1;
-    int rc = -1;
-    for (; n < 1000 && rc < 0; n++) {
-        synth_plan *p = NULL;
-        err_ctx err = { 0, "" };
-        mem_fail_after(n);
-        rc = synth_plan_create(&p, &o, &err);
-        mem_fail_after(0);
-        CHECK_MSG(rc == 0 || (rc == ERR_NOMEM && err.msg[0] && !p), "%s: allocation %ld: %d, %s",
-                  s->name, n, rc, err.msg);
-        synth_plan_free(p);
-    }
-    CHECK_MSG(rc == 0 && n > 10, "%s: %d after %ld allocations", s->name, rc, n);
+    synth_check_no_memory(&o);
 }
 
 /* ---- what a model chooses ---------------------------------------------------------------- */

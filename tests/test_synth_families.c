@@ -468,25 +468,12 @@ done:
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
-/* Each allocation fails once: an error, and no leak, which the sanitizer would see. */
 static void test_no_memory(const synth_shape *s)
 {
     synth_options o = synth_options_of(s);
-    long n = 1;
-    int rc = -1;
     o.skew = 1;
     o.n_layer = 2;
-    for (; n < 1000 && rc < 0; n++) {
-        synth_plan *p = NULL;
-        err_ctx err = { 0, "" };
-        mem_fail_after(n);
-        rc = synth_plan_create(&p, &o, &err);
-        mem_fail_after(0);
-        CHECK_MSG(rc == 0 || (rc == ERR_NOMEM && err.msg[0] && !p), "%s: allocation %ld: %d, %s",
-                  s->name, n, rc, err.msg);
-        synth_plan_free(p);
-    }
-    CHECK_MSG(rc == 0 && n > 10, "%s: %d after %ld allocations", s->name, rc, n);
+    synth_check_no_memory(&o);
 }
 
 int main(int argc, char **argv)

@@ -16,7 +16,7 @@
 #include "engine/text/unicode.h"
 #include "loader/gguf_write.h"
 #include "tests/test.h"
-#include "tests/tokenizer_maker.h"
+#include "tests/tokenizer_checks.h"
 
 static str_view view(const char *s) { return str_from(s); }
 
@@ -80,27 +80,6 @@ static str_view decoded(byte_buf *out, const tokenizer *t, str_view text)
     return (str_view){ (char *)out->ptr, out->n };
 }
 
-/* Id by id: each piece that comes out is valid UTF-8, all of them together are the text. */
-static void check_stream(const tokenizer *t, const id_list *ids, str_view want, const char *what)
-{
-    utf8_stream stream = { 0 };
-    char *all = test_alloc(3 * want.len + 64, 1), piece[1024];
-    size_t used = 0;
-    bool valid = true, fits = true;
-    for (size_t i = 0; i <= ids->n && fits; i++) {
-        const size_t n = i < ids->n ? utf8_stream_push(&stream, piece,
-                                                       tokenizer_bytes_at(t, ids->ids, i))
-                                    : utf8_stream_end(&stream, piece);
-        valid = valid && utf8_valid_prefix((const uint8_t *)piece, n) == n;
-        fits = used + n <= want.len;
-        if (fits) memcpy(all + used, piece, n);
-        used += n;
-    }
-    CHECK_MSG(valid, "%s: a streamed piece is not valid UTF-8", what);
-    CHECK_MSG(fits && str_eq((str_view){ all, used }, want), "%s: decoded text differs", what);
-    mem_free(all);
-}
-
 static void check_case(rig *r, const json_t *row, const json_t *want, const char *what)
 {
     const json_t *s = json_object_get(row, "text");
@@ -115,7 +94,7 @@ static void check_case(rig *r, const json_t *row, const json_t *want, const char
     CHECK_MSG(is_ids(&ids, want), "%s: %zu ids, from %d, expected %.200s", what, ids.n,
               ids.n ? (int)ids.ids[0] : -1, shown);
     /* around special tokens NFC of the parts is not NFC of the whole */
-    if (strcmp(cat, "special-nfc") != 0) check_stream(r->t, &ids, decoded(&back, r->t, text), what);
+    if (strcmp(cat, "special-nfc") != 0) tokenizer_check_stream(r->t, &ids, decoded(&back, r->t, text), what);
     free(shown);
     byte_buf_free(&back);
     ids_free(&ids);
