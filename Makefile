@@ -256,6 +256,7 @@ FLAGS_neon    := -march=armv8-a
 FLAGS_dotprod := -march=armv8.2-a+dotprod -falign-loops=32
 FLAGS_i8mm    := -march=armv8.2-a+dotprod+i8mm -falign-loops=32
 FLAGS_avx2    := -mavx2 -mfma -mf16c
+FLAGS_avxvnni := $(FLAGS_avx2) -mavxvnni
 FLAGS_avx512  := $(FLAGS_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
 FLAGS_amx     := $(FLAGS_avx512) -mamx-tile -mamx-int8
 isa_of         = $(FLAGS_$(word 2,$(subst _, ,$(notdir $(1:.c.o=)))))

@@ -58,6 +58,14 @@ static bool has_avx2(void)
            __builtin_cpu_supports("f16c");
 }
 
+/* 256-bit registers alone: most desktops. Not every compiler knows its name. */
+static bool has_avxvnni(void)
+{
+    enum { AVX_VNNI = 1 << 4 };
+    unsigned a, b, c, d;
+    return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVX_VNNI);
+}
+
 static bool has_avx512(void)
 {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -81,6 +89,7 @@ static bool has_amx(void)
 static const isa isas[] = {              /* fastest first */
     { "amx",    has_amx,    { AVX512, put_amx_wide } },
     { "avx512", has_avx512, { AVX512 } },
+    { "avxvnni", has_avxvnni, { AVX2, put_avxvnni_wide } },
     { "avx2",   has_avx2,   { AVX2 } },
 };
 enum { N_ISA = sizeof isas / sizeof isas[0] };

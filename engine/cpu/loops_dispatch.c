@@ -25,7 +25,7 @@ static const struct {
     { "neon", { "i8mm", "dotprod" }, PUTS(neon) },
 #elif defined(__x86_64__)
     { "avx512", { "amx", "avx512" }, PUTS(avx512) },
-    { "avx2", { "avx2" }, PUTS(avx2) },
+    { "avx2", { "avxvnni", "avx2" }, PUTS(avx2) },
 #endif
     { "scalar", { "scalar" }, PUTS(scalar) },
 };

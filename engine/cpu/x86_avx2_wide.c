@@ -17,6 +17,7 @@ enum {
 };
 
 #include "engine/cpu/wide.h"
+#include "engine/cpu/x86_wide8.h"
 
 /* ---- layouts ------------------------------------------------------------------------------- */
 
@@ -25,27 +26,14 @@ WIDE_INLINE __m256i load_wide(const int8_t *p)
     return _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)p));
 }
 
-/* One half of a block: dword s of eight rows to step s, a transposition in three rounds. */
+/* One half of a block. */
 WIDE_INLINE void put_half(int8_t *to, const block_parts *parts, int at)
 {
-    __m256i row[8], two[8], four[8];
+    __m256i row[8], step[8];
     for (int r = 0; r < 8; r++) row[r] = load_wide(parts[r].w + at);
-    for (int i = 0; i < 8; i += 2) {
-        two[i] = _mm256_unpacklo_epi32(row[i], row[i + 1]);
-        two[i + 1] = _mm256_unpackhi_epi32(row[i], row[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4) {
-        for (int k = 0; k < 2; k++) {
-            four[i + 2 * k] = _mm256_unpacklo_epi64(two[i + k], two[i + k + 2]);
-            four[i + 2 * k + 1] = _mm256_unpackhi_epi64(two[i + k], two[i + k + 2]);
-        }
-    }
-    for (int s = 0; s < 4; s++) {
-        const __m256i low = _mm256_permute2x128_si256(four[s], four[s + 4], 0x20);
-        const __m256i high = _mm256_permute2x128_si256(four[s], four[s + 4], 0x31);
-        _mm256_store_si256((void *)(to + STEP_BYTES * s), low);
-        _mm256_store_si256((void *)(to + STEP_BYTES * (s + 4)), high);
-    }
+    transpose_dwords(step, row);
+    for (int s = 0; s < HALF_STEPS; s++)
+        _mm256_store_si256((void *)(to + STEP_BYTES * s), step[s]);
 }
 
 static void put_weights(int8_t *restrict w, const block_parts *restrict parts, int j)
@@ -73,14 +61,6 @@ static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, 
 }
 
 /* ---- tiles --------------------------------------------------------------------------------- */
-
-typedef __m256 vec;
-
-WIDE_INLINE vec vec_mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
-WIDE_INLINE vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
-WIDE_INLINE vec rows_at(const float *p, int i) { return _mm256_loadu_ps(p + 8 * i); }
-WIDE_INLINE void rows_put(float *p, int i, vec v) { _mm256_storeu_ps(p + 8 * i, v); }
-WIDE_INLINE vec tokens_at(const float *p, int k) { return _mm256_set1_ps(p[k]); }
 
 #define TILE_WIDTHS(X, ...)                                                                        \
     X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(4, __VA_ARGS__) X(6, __VA_ARGS__)

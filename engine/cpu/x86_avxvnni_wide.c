@@ -1,0 +1,106 @@
+/* x86_avxvnni_wide.c - tiles of 8 rows and up to 6 tokens for processors with AVX-VNNI: those of
+ * x86_avx512_wide.c in registers half as wide, with half as many of them.
+ *
+ * dpbusd multiplies four unsigned bytes with four signed ones. Activations are made unsigned, q +
+ * 128, and sums start at -128 times the sum of their weights, which is kept beside them. Nothing
+ * saturates: |sum| <= 32 * 255 * 128 < 2^21. */
+#include <immintrin.h>
+#include <stdint.h>
+
+enum {
+    PANEL_ROWS = 8, ROW_VECTORS = 1,
+    WEIGHT_BYTES = 32 * PANEL_ROWS + 2 * 32,     /* [step][row][4], then the starts of the halves */
+    SCALE_COPIES = 1,
+    STRIP_TOKENS = 1, TILE_STRIPS = 6,
+    ACT_BYTES = 32,
+    ACT_FLOATS = 1,
+    STEPS = 8, STEP_BYTES = 32,
+};
+
+#include "engine/cpu/wide.h"
+#include "engine/cpu/x86_wide8.h"
+
+/* ---- layouts ------------------------------------------------------------------------------- */
+
+static void put_weights(int8_t *restrict w, const block_parts *restrict parts, int j)
+{
+    const __m256i unsigned_128 = _mm256_set1_epi8(-128), zero = _mm256_setzero_si256();
+    __m256i row[8], step[STEPS], times_128[2] = { zero, zero };
+
+    for (int r = 0; r < 8; r++) row[r] = _mm256_loadu_si256((const void *)(parts[r].w + 32 * j));
+    transpose_dwords(step, row);
+    for (int s = 0; s < STEPS; s++) {
+        _mm256_store_si256((void *)(w + STEP_BYTES * s), step[s]);
+        times_128[s / 4] = _mm256_dpbusd_avx_epi32(times_128[s / 4], unsigned_128, step[s]);
+    }
+    for (int h = 0; h < 2; h++)
+        _mm256_store_si256((void *)(w + STEP_BYTES * (STEPS + h)),
+                           _mm256_sub_epi32(zero, times_128[h]));
+}
+
+/* More tokens would have no registers for what a block of the kind needs. */
+static int tile_strips(wide_kind kind, int left)
+{
+    return left >= 6 && kind != WIDE_HALVES ? 6 : left >= 3 ? 4 : left;
+}
+
+static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,
+                       int b0, int n, wide_kind kind)
+{
+    const __m256i sign = _mm256_set1_epi8(-128);
+    (void)n_token;                       /* is 1 */
+    for (int j = 0; j < n; j++) {
+        const int at = act_at(first, w, k, slot_of(n, j));
+        const __m256i q = _mm256_loadu_si256((const void *)(x->q + 32 * (b0 + j)));
+        _mm256_store_si256((void *)a->q[at], _mm256_xor_si256(q, sign));
+        put_act_floats(a, at, x, b0 + j, kind);
+    }
+}
+
+/* ---- tiles --------------------------------------------------------------------------------- */
+
+#define TILE_WIDTHS(X, ...)                                                                        \
+    X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(4, __VA_ARGS__) X(6, __VA_ARGS__)
+#include "engine/cpu/wide_tile.h"
+
+WIDE_INLINE __m256i step_at(const int8_t *weights, int step)
+{
+    return _mm256_load_si256((const void *)(weights + STEP_BYTES * step));
+}
+
+WIDE_INLINE void add_step(__m256i sum[TILE_STRIPS], const int8_t *weights, const int8_t *q, int w,
+                          int step)
+{
+    const __m256i rows = step_at(weights, step);
+    for (int k = 0; k < w; k++) {
+        const __m256i four = _mm256_set1_epi32((int)load_u32(q + ACT_BYTES * k + 4 * step));
+        sum[k] = _mm256_dpbusd_avx_epi32(sum[k], four, rows);
+    }
+    in_order();
+}
+
+/* Written out: compilers do not unroll so much by themselves, and copy registers instead. */
+WIDE_INLINE void add_half(__m256i sum[TILE_STRIPS], const int8_t *weights, const int8_t *q, int w,
+                          int half)
+{
+    add_step(sum, weights, q, w, 4 * half);
+    add_step(sum, weights, q, w, 4 * half + 1);
+    add_step(sum, weights, q, w, 4 * half + 2);
+    add_step(sum, weights, q, w, 4 * half + 3);
+}
+
+WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q, int w, int first,
+                            int n)
+{
+    __m256i start = step_at(weights, STEPS + first), sum[TILE_STRIPS];
+    if (n == 2) start = _mm256_add_epi32(start, step_at(weights, STEPS + 1));
+    for (int k = 0; k < w; k++) sum[k] = start;
+    add_half(sum, weights, q, w, first);
+    if (n == 2) add_half(sum, weights, q, w, 1);
+    for (int k = 0; k < w; k++) v[k][0] = _mm256_cvtepi32_ps(sum[k]);
+}
+
+void put_avxvnni_wide(kernel_set *s)
+{
+    wide_put(s, 9, 16);
+}
