@@ -397,6 +397,12 @@ static const expert_case special[] = {
     { QT_Q8_0, QT_Q8_0, 288, 96, 8, 4, .act = GPU_GEGLU, .shared_ff = 96, .shared_up = QT_Q8_0,
       .shared_down = QT_Q8_0 },
     { QT_Q4_K, QT_Q5_0, 2816, 704, 8, 4, .act = GPU_GEGLU },
+    /* downs of long rows: few slots and a last block that is not full, nine, many */
+    { QT_F16, QT_Q4_K, 4229, 1280, 4, 2, .act = GPU_SWIGLU },
+    { QT_F16, QT_Q4_K, 4229, 1280, 2, 1, .act = GPU_SWIGLU },
+    { QT_Q4_K, QT_Q4_K, 256, 1280, 16, 8, .shared_ff = 1280, .shared_up = QT_Q4_K,
+      .shared_down = QT_Q4_K },
+    { QT_Q8_0, QT_Q8_0, 64, 1280, 40, 32, .act = GPU_SWIGLU },
     { QT_BF16, QT_BF16, 288, 96, 8, 4, .lows = true, .shared_ff = 64, .shared_up = QT_BF16,
       .shared_down = QT_BF16 },
     { QT_F16, QT_F16, 96, 288, 8, 4, .lows = true, .bias = true, .shared_ff = 96,

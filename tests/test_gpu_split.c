@@ -347,6 +347,23 @@ static twin shared_twin(quant_type type, int rows, int cols, test_rng *rng)
     return t;
 }
 
+/* The bias of a choice, and the keys that it gives. */
+static const float *set_keys(batch *b, const float *logits, size_t n_logit, test_rng *rng)
+{
+    const router_rule sigmoid = { .score = ROUTER_SIGMOID, .as_scored = true };
+    const size_t n_expert = (size_t)b->l->c->n_expert;
+    const float *bias = host_floats(n_expert, 0.2f, rng);
+    float *keys = host_room(n_logit, sizeof *keys);
+    int32_t id;
+    for (size_t i = 0; i < n_logit; i++) {
+        router_select(&id, &keys[i], &logits[i], 1, 1, &sigmoid);
+        keys[i] += bias[i % n_expert];
+    }
+    b->args.keys = vram_floats(keys, n_logit);
+    b->args.rule.bias = vram_floats(bias, n_expert);
+    return bias;
+}
+
 static void set_choice(batch *b, test_rng *rng)
 {
     const split_case *c = b->l->c;
@@ -359,7 +376,8 @@ static void set_choice(batch *b, test_rng *rng)
         return;
     }
     float *logits = host_floats(n_logit, 3.0f, rng);
-    const router_rule rule = { .score = c->scored ? ROUTER_SIGMOID : ROUTER_SOFTMAX };
+    router_rule rule = { .score = c->scored ? ROUTER_SIGMOID : ROUTER_SOFTMAX };
+    if (c->scored && c->n_expert % 16 == 0) rule.bias = set_keys(b, logits, n_logit, rng);
     for (int t = 0; t < b->n; t++)
         router_select(b->ids + t * c->k, b->gates + t * c->k, logits + t * c->n_expert, c->n_expert,
                       c->k, &rule);
@@ -885,6 +903,10 @@ static void test_special(void)
           .shared_down = QT_Q8_0 },
         { QT_Q8_0, QT_Q8_0, 256, 96, 8, 4, .act = GPU_GEGLU, .by_logits = true, .beside_ff = 288 },
         { QT_F32, QT_F32, 100, 70, 8, 4, .act = GPU_GEGLU, .norm = true, .beside_ff = 130 },
+        { QT_Q4_K, QT_Q4_K, 256, 1280, 8, 4, .by_logits = true, .scored = true },
+        { QT_F16, QT_Q4_K, 2117, 1280, 4, 2, .by_logits = true },
+        { QT_Q4_K, QT_Q5_0, 256, 1408, 16, 8, .shared_ff = 1408, .shared_up = QT_Q4_K,
+          .shared_down = QT_Q5_0, .by_logits = true, .scored = true },
     };
     test_rng rng = { 22 };
     int option = 0;
