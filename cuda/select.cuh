@@ -38,6 +38,27 @@ static __device__ __forceinline__ int lanes_before(uint32_t key, int id)
     return n;
 }
 
+/* One logit for each lane: its place is found at once. */
+static __device__ __forceinline__ void select_one_each(int *id, float *value, float v, uint32_t key,
+                                                       int k, select_space *s)
+{
+    const int lane = threadIdx.x % 32;
+    int place = 0;
+    #pragma unroll 8
+    for (int j = 0; j < 32; j++) {
+        const uint32_t other = __shfl_sync(~0u, key, j);
+        place += other > key || (other == key && j < lane);
+    }
+    if (place < k) {
+        s->id[place] = lane;
+        s->value[place] = v;
+    }
+    __syncwarp();
+    *id = s->id[lane];
+    *value = s->value[lane];
+    __syncwarp();
+}
+
 /* The usual case: at most 32 logits reach the bound. Lane r gets expert r and, of v, its value.
  * False: more do. */
 template <int N>
@@ -148,7 +169,9 @@ static __device__ __forceinline__ void select_of(int *id, float *value, const fl
         v[i] = lane + 32 * i < n_expert ? __ldcg(keys + lane + 32 * i) : 0.0f;
     #pragma unroll
     for (int i = 0; i < N; i++) key[i] = lane + 32 * i < n_expert ? rank_key(v[i]) : 0;
-    if (!select_usual<N>(id, value, v, key, k, s)) select_slowly<N>(id, value, keys, n_expert, k);
+    if constexpr (N == 1) select_one_each(id, value, v[0], key[0], k, s);
+    else if (!select_usual<N>(id, value, v, key, k, s))
+        select_slowly<N>(id, value, keys, n_expert, k);
 }
 
 /* Lane r < k gets the id of the r-th largest, and its value. */
