@@ -95,6 +95,18 @@ static void compare_repacked(const kernel_set *set, const shape *c, const uint8_
     mem_free(bundles);
 }
 
+static void compare_sets(const kernel_set *sets[], int n_set, const shape *c, const uint8_t *rows,
+                         size_t row_bytes, const batch *b, const float *want)
+{
+    const kernel *ref = &kernels_contract()->of[c->type];
+    for (int i = 0; i < n_set; i++) {
+        const kernel *k = &sets[i]->of[c->type];
+        if (k->dot != ref->dot) compare(sets[i], c, k->dot, "dot", rows, row_bytes, b, want);
+        if (k->wide) compare(sets[i], c, k->wide, "wide", rows, row_bytes, b, want);
+        compare_repacked(sets[i], c, rows, row_bytes, b, want);
+    }
+}
+
 static void test_shape(const kernel_set *sets[], int n_set, const shape *c, test_rng *rng)
 {
     const quant_traits *t = quant_traits_of(c->type);
@@ -110,12 +122,7 @@ static void test_shape(const kernel_set *sets[], int n_set, const shape *c, test
     batch_init(&b, c->n_token, c->cols, ref->quantised, test_below(rng, 4) == 0, rng);
     ref->dot(want, rows, row_bytes, c->n_row, b.rows, c->n_token, c->cols);
     one_nan(want, n);
-    for (int i = 0; i < n_set; i++) {
-        const kernel *k = &sets[i]->of[c->type];
-        if (k->dot != ref->dot) compare(sets[i], c, k->dot, "dot", rows, row_bytes, &b, want);
-        if (k->wide) compare(sets[i], c, k->wide, "wide", rows, row_bytes, &b, want);
-        compare_repacked(sets[i], c, rows, row_bytes, &b, want);
-    }
+    compare_sets(sets, n_set, c, rows, row_bytes, &b, want);
     batch_free(&b);
     mem_free(want);
     mem_free(data);
@@ -219,8 +226,72 @@ static void test_minus_zero(const kernel_set *sets[], int n_set, quant_type type
     mem_free(x);
 }
 
+/* Which bytes of a block hold the weights' codes, where all may be the same. */
+static const struct { quant_type type; size_t from, to; } codes_of[] = {
+    { QT_Q4_0, offsetof(block_q4_0, nibbles), sizeof(block_q4_0) },
+    { QT_Q4_1, offsetof(block_q4_1, nibbles), sizeof(block_q4_1) },
+    { QT_Q5_0, offsetof(block_q5_0, high), sizeof(block_q5_0) },
+    { QT_Q5_1, offsetof(block_q5_1, high), sizeof(block_q5_1) },
+    { QT_Q8_0, offsetof(block_q8_0, quants), sizeof(block_q8_0) },
+    { QT_IQ4_NL, offsetof(block_iq4_nl, nibbles), sizeof(block_iq4_nl) },
+    { QT_IQ4_XS, offsetof(block_iq4_xs, nibbles), sizeof(block_iq4_xs) },
+    { QT_MXFP4, offsetof(block_mxfp4, nibbles), sizeof(block_mxfp4) },
+    { QT_NVFP4, offsetof(block_nvfp4, nibbles), sizeof(block_nvfp4) },
+    { QT_Q2_K, offsetof(block_q2_k, quants), offsetof(block_q2_k, quants) + 64 },
+    { QT_Q3_K, offsetof(block_q3_k, high), offsetof(block_q3_k, scales) },
+    { QT_Q4_K, offsetof(block_q4_k, nibbles), sizeof(block_q4_k) },
+    { QT_Q5_K, offsetof(block_q5_k, high), sizeof(block_q5_k) },
+    { QT_Q6_K, offsetof(block_q6_k, low), offsetof(block_q6_k, scales) },
+};
+
+/* Activations of 127 and -127 alone: all of one sign, halves or quarters of blocks in turn, and
+ * signs by chance. */
+static void largest_activations(batch *b, int cols, test_rng *rng)
+{
+    static const int run[] = { 1 << 20, 16, 8, 4, 2, 1 };
+    for (int t = 0; t < b->n; t++) {
+        for (int i = 0; i < cols; i++) {
+            const bool negative = t / 2 < (int)ARRAY_LEN(run) ? i / run[t / 2] % 2 != t % 2
+                                                              : test_below(rng, 2) != 0;
+            b->x[t][i] = negative ? -1.0f : 1.0f;
+        }
+        act_quantise(b->q[t], b->dx[t], b->s[t], b->x[t], cols / ACT_BLOCK);
+    }
+}
+
+/* Weights at one end of their range or at the other, a row at a time, with such activations: where
+ * sums are made in few bits they would not fit. */
+static void test_largest(const kernel_set *sets[], int n_set, quant_type type, size_t from,
+                         size_t to, test_rng *rng)
+{
+    static const uint8_t fills[] = { 0, 0xFF, 0x77, 0x7F, 0x80, 0x88, 0x81, 0x0F, 0xF0 };
+    const quant_traits *t = quant_traits_of(type);
+    const shape c = { type, 512, ARRAY_LEN(fills), 15, WEIGHTS_LARGEST };
+    const size_t row_bytes = (size_t)quant_row_bytes(t, (uint64_t)c.cols);
+    const size_t n = (size_t)c.n_row * (size_t)c.n_token;
+    uint8_t *rows = test_alloc(row_bytes * (size_t)c.n_row, 1);
+    float *want = test_alloc(n, sizeof *want);
+    batch b;
+
+    for (int r = 0; r < c.n_row; r++) {
+        uint8_t *row = rows + (size_t)r * row_bytes;
+        weight_row_make(row, type, c.cols, WEIGHTS_PLAUSIBLE, rng);
+        for (size_t at = 0; at < row_bytes; at += (size_t)t->block_bytes)
+            memset(row + at + from, fills[r], to - from);
+    }
+    batch_init(&b, c.n_token, c.cols, true, false, rng);
+    largest_activations(&b, c.cols, rng);
+    kernels_contract()->of[type].dot(want, rows, row_bytes, c.n_row, b.rows, c.n_token, c.cols);
+    one_nan(want, n);
+    compare_sets(sets, n_set, &c, rows, row_bytes, &b, want);
+    batch_free(&b);
+    mem_free(want);
+    mem_free(rows);
+}
+
 static void test_traps(const kernel_set *sets[], int n_set)
 {
+    test_rng rng = { 20240918 };
     for (int n = 1; n <= 70; n++) {
         test_minus_zero(sets, n_set, QT_F32, n);
         test_minus_zero(sets, n_set, QT_F16, n);
@@ -231,6 +302,8 @@ static void test_traps(const kernel_set *sets[], int n_set)
         test_mxfp4_row(sets, n_set, n, 120, 255, 0x22, 1.0f, "the last scale is infinite");
         test_mxfp4_row(sets, n_set, n, 254, 254, 0x77, -3.0f, "sums overflow");
     }
+    for (size_t i = 0; i < ARRAY_LEN(codes_of); i++)
+        test_largest(sets, n_set, codes_of[i].type, codes_of[i].from, codes_of[i].to, &rng);
 }
 
 /* ---- names --------------------------------------------------------------------------------- */

@@ -92,6 +92,7 @@ WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q,
 
 enum { VEC_FLOATS = 4, FLOAT_ROWS = 4 };
 #include "engine/cpu/wide_floats.h"
+#include "engine/cpu/wide_types.h"
 
 /* Measured on Neoverse V1. Where unpacking is most of the work, one that serves all tokens pays
  * earlier. */

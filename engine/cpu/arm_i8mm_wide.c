@@ -121,6 +121,8 @@ WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q,
         for (int i = 0; i < ROW_VECTORS; i++) v[k][i] = sum_value(sum[k][i]);
 }
 
+#include "engine/cpu/wide_types.h"
+
 /* Measured on Neoverse V1. Where unpacking is most of the work, one that serves all tokens pays
  * earlier; where a tile needs two sums or four scales, later. */
 void put_i8mm_wide(kernel_set *s)

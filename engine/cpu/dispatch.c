@@ -83,7 +83,7 @@ static bool has_amx(void)
            syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
-#define AVX2 put_avx2_blocks, put_avx2_k_quants, put_avx2_floats, put_avx2_wide
+#define AVX2 put_avx2_blocks, put_avx2_k_quants, put_avx2_floats, put_avx2_wide, put_avx2_small
 #define AVX512 AVX2, put_avx512_blocks, put_avx512_k_quants, put_avx512_floats, put_avx512_wide
 
 static const isa isas[] = {              /* fastest first */

@@ -20,6 +20,7 @@ void put_avx2_blocks(kernel_set *s);
 void put_avx2_k_quants(kernel_set *s);
 void put_avx2_floats(kernel_set *s);
 void put_avx2_wide(kernel_set *s);
+void put_avx2_small(kernel_set *s);    /* after it: the types whose weights are small */
 void put_avxvnni_wide(kernel_set *s);
 void put_avx512_blocks(kernel_set *s);
 void put_avx512_k_quants(kernel_set *s);

@@ -13,7 +13,8 @@
  * on its neighbours.
  *
  * The including file defines, before, the constants used but not defined here (PANEL_ROWS and so
- * on), and after, the functions under "what an instruction set provides". */
+ * on), and after, the functions under "what an instruction set provides". Then it includes
+ * wide_types.h, for a kernel of each type. */
 #ifndef ENGINE_CPU_WIDE_H
 #define ENGINE_CPU_WIDE_H
 
@@ -68,7 +69,16 @@ typedef enum wide_kind {
     WIDE_MINIMUM,                        /* fma(t, I, c * s) */
     WIDE_HALF_MINIMUMS,                  /* fma(t, I, c * (lo * s_lo + hi * s_hi)) */
     WIDE_HALVES,                         /* t * fma(lo, I_lo, hi * I_hi) */
+    /* For tiles that sum in 16 bits (x86_avx2_small.c): */
+    WIDE_LONG_MINIMUM,                   /* as WIDE_MINIMUM, but I takes two sums */
+    WIDE_SCALED_HALVES,                  /* t * (lo * I_lo + hi * I_hi), all integers but t; lo and
+                                          * hi are a pair of int16 each, twice the same */
 } wide_kind;
+
+static inline bool kind_has_minimum(wide_kind kind)
+{
+    return kind == WIDE_MINIMUM || kind == WIDE_LONG_MINIMUM;
+}
 
 /* A number for each row, SCALE_COPIES times. */
 typedef float row_floats[PANEL_ROWS * SCALE_COPIES];
@@ -103,7 +113,7 @@ static inline void put_act_floats(act_chunk *a, int at, const act_row *x, int b,
 {
     const int16_t *s = x->s + 2 * b;
     a->dx[at][0] = x->dx[b];
-    if (kind == WIDE_MINIMUM) a->s[at][0] = (float)(s[0] + s[1]);
+    if (kind_has_minimum(kind)) a->s[at][0] = (float)(s[0] + s[1]);
     if (kind == WIDE_HALF_MINIMUMS) {
         a->s[at][0] = s[0];
         a->s_hi[at][0] = s[1];
@@ -162,25 +172,25 @@ typedef struct segment_floats {
 /* What row r, taken apart in *p, contributes. May change the weights. */
 typedef void scales_fn(segment_floats *restrict f, int r, block_parts *restrict p);
 
-static void plain_scales(segment_floats *restrict f, int r, block_parts *restrict p)
+static inline void plain_scales(segment_floats *restrict f, int r, block_parts *restrict p)
 {
     for (int j = 0; j < LANES; j++) f->t[r][j] = p->d[j] * (float)p->sc[0][j];
 }
 
-static void minimum_scales(segment_floats *restrict f, int r, block_parts *restrict p)
+static inline void minimum_scales(segment_floats *restrict f, int r, block_parts *restrict p)
 {
     for (int j = 0; j < LANES; j++) f->t[r][j] = p->d[j] * (float)p->sc[0][j];
     for (int j = 0; j < LANES; j++) f->c[r][j] = p->c[j] * (float)p->m[0][j];
 }
 
-static void half_scales(segment_floats *restrict f, int r, block_parts *restrict p)
+static inline void half_scales(segment_floats *restrict f, int r, block_parts *restrict p)
 {
     for (int j = 0; j < LANES; j++) f->t[r][j] = p->d[j];
     for (int j = 0; j < LANES; j++) f->lo[r][j] = (float)p->sc[0][j];
     for (int j = 0; j < LANES; j++) f->hi[r][j] = (float)p->sc[1][j];
 }
 
-static void float_half_scales(segment_floats *restrict f, int r, block_parts *restrict p)
+static inline void float_half_scales(segment_floats *restrict f, int r, block_parts *restrict p)
 {
     for (int j = 0; j < LANES; j++) f->t[r][j] = 1.0f;
     for (int j = 0; j < LANES; j++) f->lo[r][j] = p->f[0][j];
@@ -189,7 +199,7 @@ static void float_half_scales(segment_floats *restrict f, int r, block_parts *re
 
 /* Small weights take their half's scale in, so that one sum serves both halves: 3 * 15 for Q2_K.
  * Negated, because of Q3_K's -4 * -32 = 128: int8 holds only the negative of that. */
-static void scaled_weights(segment_floats *restrict f, int r, block_parts *restrict p)
+static inline void scaled_weights(segment_floats *restrict f, int r, block_parts *restrict p)
 {
     for (int j = 0; j < LANES; j++) {
         for (int h = 0; h < 2; h++) {
@@ -200,7 +210,7 @@ static void scaled_weights(segment_floats *restrict f, int r, block_parts *restr
     }
 }
 
-static void scaled_weights_minimum(segment_floats *restrict f, int r, block_parts *restrict p)
+static inline void scaled_weights_minimum(segment_floats *restrict f, int r, block_parts *restrict p)
 {
     scaled_weights(f, r, p);
     for (int j = 0; j < LANES; j++) f->c[r][j] = p->c[j];
@@ -208,10 +218,17 @@ static void scaled_weights_minimum(segment_floats *restrict f, int r, block_part
     for (int j = 0; j < LANES; j++) f->hi[r][j] = (float)p->m[1][j];
 }
 
+/* Fills n blocks of a whole panel, one segment at most, straight from the bytes of its rows: block
+ * j to slot + stride * j. Reads nothing outside the blocks of the segment and what lies between
+ * those of the first row and those of the last. */
+typedef void fill_fn(panel *p, int slot, int stride, const uint8_t *blocks, size_t row_bytes,
+                     int n);
+
 typedef struct wide_format {
     const block_format *blocks;
     scales_fn *put_scales;
     wide_kind kind;
+    fill_fn *fill;                       /* faster than unpack and put_scales; NULL: there is none */
 } wide_format;
 
 /* One float of n blocks of a segment, of every row, to their slots. */
@@ -251,13 +268,28 @@ static void panel_fill(panel *p, const wide_format *f, const uint8_t *first, siz
             f->put_scales(&floats, r, &parts[r]);
         }
         put_floats(p->t + i, floats.t, per_lane, n_here);
-        if (f->kind == WIDE_MINIMUM || f->kind == WIDE_HALF_MINIMUMS)
+        if (kind_has_minimum(f->kind) || f->kind == WIDE_HALF_MINIMUMS)
             put_floats(p->c + i, floats.c, per_lane, n_here);
-        if (f->kind == WIDE_HALVES || f->kind == WIDE_HALF_MINIMUMS) {
+        if (f->kind == WIDE_HALVES || f->kind == WIDE_HALF_MINIMUMS ||
+            f->kind == WIDE_SCALED_HALVES) {
             put_floats(p->lo + i, floats.lo, per_lane, n_here);
             put_floats(p->hi + i, floats.hi, per_lane, n_here);
         }
         for (int j = 0; j < n_here; j++) put_weights(p->w[j * per_lane + i], parts, j);
+    }
+}
+
+/* The same for a whole panel of a format that has a function for it. */
+static void panel_fill_directly(panel *p, const wide_format *f, const uint8_t *first,
+                                size_t row_bytes, int n)
+{
+    const int per_lane = lane_blocks(n, 0);
+    const size_t segment_bytes = (size_t)f->blocks->segment_bytes;
+
+    for (int i = 0; i < per_lane; i++, first += segment_bytes) {
+        for (int r = 0; r < PANEL_ROWS; r++)
+            prefetch_bytes(first, (size_t)(PANEL_ROWS + r) * row_bytes, segment_bytes);
+        f->fill(p, i, per_lane, first, row_bytes, min_int(n - LANES * i, LANES));
     }
 }
 
@@ -350,7 +382,10 @@ static void group_dot(scratch *s, const wide_format *f, float *sums, size_t n_ro
         if (!packed || n_chunk > 1) acts_pack(&s->acts, x, n_t, c.b0, c.n, f->kind);
         for (int r = 0; r < n_r; r += PANEL_ROWS) {
             const int n_here = min_int(n_r - r, PANEL_ROWS);
-            panel_fill(&s->p, f, at + (size_t)r * row_bytes, row_bytes, n_here, c.n);
+            if (f->fill && n_here == PANEL_ROWS)
+                panel_fill_directly(&s->p, f, at + (size_t)r * row_bytes, row_bytes, c.n);
+            else
+                panel_fill(&s->p, f, at + (size_t)r * row_bytes, row_bytes, n_here, c.n);
             panel_run(sums + r, n_row, s->lanes[r / PANEL_ROWS], &s->p, &s->acts, n_here, n_t, c,
                       f->kind);
         }
@@ -368,50 +403,6 @@ static void wide_dot(const wide_format *f, float *sums, const uint8_t *rows, siz
                       rows + (size_t)r * row_bytes, row_bytes, min_int(n_row - r, GROUP_ROWS),
                       x + t, min_int(n_token - t, GROUP_TOKENS), cols / ACT_BLOCK, r > 0);
     tiles_end();
-}
-
-/* ---- the types ----------------------------------------------------------------------------- */
-
-#define WIDE_TYPES(X)                                                                              \
-    X(Q4_0, plain_scales, WIDE_PLAIN) X(Q5_0, plain_scales, WIDE_PLAIN)                            \
-    X(Q8_0, plain_scales, WIDE_PLAIN) X(IQ4_NL, plain_scales, WIDE_PLAIN)                          \
-    X(IQ4_XS, plain_scales, WIDE_PLAIN) X(MXFP4, plain_scales, WIDE_PLAIN)                         \
-    X(IQ2_XXS, plain_scales, WIDE_PLAIN) X(IQ3_XXS, plain_scales, WIDE_PLAIN)                      \
-    X(IQ3_S, plain_scales, WIDE_PLAIN) X(IQ1_S, plain_scales, WIDE_PLAIN)                          \
-    X(TQ1_0, plain_scales, WIDE_PLAIN) X(TQ2_0, plain_scales, WIDE_PLAIN)                          \
-    X(Q1_0, plain_scales, WIDE_PLAIN) X(Q2_0, plain_scales, WIDE_PLAIN)                            \
-    X(Q3_K, scaled_weights, WIDE_PLAIN)                                                            \
-    X(Q4_1, minimum_scales, WIDE_MINIMUM) X(Q5_1, minimum_scales, WIDE_MINIMUM)                    \
-    X(Q4_K, minimum_scales, WIDE_MINIMUM) X(Q5_K, minimum_scales, WIDE_MINIMUM)                    \
-    X(Q2_K, scaled_weights_minimum, WIDE_HALF_MINIMUMS)                                            \
-    X(Q6_K, half_scales, WIDE_HALVES) X(IQ2_XS, half_scales, WIDE_HALVES)                          \
-    X(IQ2_S, half_scales, WIDE_HALVES) X(IQ1_M, half_scales, WIDE_HALVES)                          \
-    X(NVFP4, float_half_scales, WIDE_HALVES)
-
-#define DEFINE_WIDE(NAME, scales, kind)                                                            \
-    static void wide_##NAME(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,         \
-                            const act_row *x, int n_token, int cols)                               \
-    {                                                                                              \
-        static const wide_format f = { &block_formats[QT_##NAME], scales, kind };                  \
-        wide_dot(&f, sums, rows, row_bytes, n_row, x, n_token, cols);                              \
-    }
-WIDE_TYPES(DEFINE_WIDE)
-
-#define WIDE_ROW(NAME, scales, kind) { QT_##NAME, wide_##NAME, kind },
-
-/* Wide kernels from this many tokens on, which is measured; always where the other kernel is the
- * reference. Where a tile needs two sums for a block it pays later. */
-static void wide_put(kernel_set *s, int from, int from_halves)
-{
-    static const struct { quant_type type; dot_fn *fn; wide_kind kind; } kernels[] = {
-        WIDE_TYPES(WIDE_ROW)
-    };
-    for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
-        kernel *k = &s->of[kernels[i].type];
-        k->wide = kernels[i].fn;
-        k->wide_from = kernel_is_reference(s, kernels[i].type) ? 1 :
-                       kernels[i].kind == WIDE_HALVES ? from_halves : from;
-    }
 }
 
 #endif

@@ -3,15 +3,37 @@
  *
  *     TILE_WIDTHS(X, ...)       X(w, ...) for every number of strips that tile_strips() returns
  *
- * and before sum_halves() is defined. */
+ * and before sum_halves() is defined; or, with TILE_KINDS defined, a list of other kinds, before
+ * sum_block() is. */
 #ifndef ENGINE_CPU_WIDE_TILE_H
 #define ENGINE_CPU_WIDE_TILE_H
 
 #include "engine/cpu/wide_values.h"
 
+/* What add_block() wants of the block at `slot`, whose first strip is at `at`. */
+WIDE_INLINE void sum_block(tile_vecs sum, tile_vecs high, const panel *p, const act_chunk *a,
+                           int at, int slot, int w, wide_kind kind);
+
+#ifndef TILE_KINDS
+#define TILE_KINDS(X)                                                                              \
+    X(plain, WIDE_PLAIN) X(minimum, WIDE_MINIMUM) X(half_minimums, WIDE_HALF_MINIMUMS)             \
+    X(halves, WIDE_HALVES)
+
 /* The integer sums of n halves of a block from half `first` on, as floats. */
 WIDE_INLINE void sum_halves(tile_vecs sum, const int8_t *weights, const int8_t *q, int w, int first,
                             int n);
+
+WIDE_INLINE void sum_block(tile_vecs sum, tile_vecs high, const panel *p, const act_chunk *a,
+                           int at, int slot, int w, wide_kind kind)
+{
+    if (kind == WIDE_HALVES) {
+        sum_halves(high, p->w[slot], a->q[at], w, 1, 1);
+        high_products(high, p, slot, w);
+        in_order();
+    }
+    sum_halves(sum, p->w[slot], a->q[at], w, 0, kind == WIDE_HALVES ? 1 : 2);
+}
+#endif
 
 WIDE_INLINE void tile(strip_lanes *lanes, const strip_lanes *from, const panel *p,
                       const act_chunk *a, int first, int n, int w, wide_kind kind)
@@ -22,12 +44,7 @@ WIDE_INLINE void tile(strip_lanes *lanes, const strip_lanes *from, const panel *
         lanes_load(lane_sum, from, lane, w);
         for (int slot = begin; slot < end; slot++) {
             const int at = act_at(first, w, 0, slot);
-            if (kind == WIDE_HALVES) {
-                sum_halves(high, p->w[slot], a->q[at], w, 1, 1);
-                high_products(high, p, slot, w);
-                in_order();
-            }
-            sum_halves(sum, p->w[slot], a->q[at], w, 0, kind == WIDE_HALVES ? 1 : 2);
+            sum_block(sum, high, p, a, at, slot, w, kind);
             in_order();
             add_block(lane_sum, sum, high, p, a, at, slot, w, kind);
         }
@@ -44,21 +61,17 @@ typedef void tile_fn(strip_lanes *lanes, const strip_lanes *from, const panel *p
     {                                                                                              \
         tile(lanes, from, p, a, first, n, w, kind);                                                \
     }
-TILE_WIDTHS(DEFINE_TILE, plain, WIDE_PLAIN)
-TILE_WIDTHS(DEFINE_TILE, minimum, WIDE_MINIMUM)
-TILE_WIDTHS(DEFINE_TILE, half_minimums, WIDE_HALF_MINIMUMS)
-TILE_WIDTHS(DEFINE_TILE, halves, WIDE_HALVES)
+#define DEFINE_TILES(name, kind) TILE_WIDTHS(DEFINE_TILE, name, kind)
+TILE_KINDS(DEFINE_TILES)
 
 #define TILE_ENTRY(w, name, kind) [kind][w] = name##_##w,
+#define TILE_ENTRIES(name, kind) TILE_WIDTHS(TILE_ENTRY, name, kind)
 
 static void tile_run(strip_lanes *lanes, const strip_lanes *from, const panel *p,
                      const act_chunk *a, int first, int w, int n, wide_kind kind)
 {
     static tile_fn *const tiles[][TILE_STRIPS + 1] = {
-        TILE_WIDTHS(TILE_ENTRY, plain, WIDE_PLAIN)
-        TILE_WIDTHS(TILE_ENTRY, minimum, WIDE_MINIMUM)
-        TILE_WIDTHS(TILE_ENTRY, half_minimums, WIDE_HALF_MINIMUMS)
-        TILE_WIDTHS(TILE_ENTRY, halves, WIDE_HALVES)
+        TILE_KINDS(TILE_ENTRIES)
     };
     tiles[kind][w](lanes, from, p, a, first, n);
 }

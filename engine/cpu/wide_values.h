@@ -45,9 +45,9 @@ WIDE_INLINE void add_block(tile_vecs lane_sum, const tile_vecs sum, const tile_v
         for (int i = 0; i < ROW_VECTORS; i++) {
             const vec scale = rows_at(t, i);
             vec v;
-            if (kind == WIDE_PLAIN) {
+            if (kind == WIDE_PLAIN || kind == WIDE_SCALED_HALVES) {
                 v = vec_mul(scale, sum[k][i]);
-            } else if (kind == WIDE_MINIMUM) {
+            } else if (kind_has_minimum(kind)) {
                 v = vec_mul(rows_at(c, i), tokens_at(s, k));
                 v = vec_fma(scale, sum[k][i], v);
             } else if (kind == WIDE_HALF_MINIMUMS) {

@@ -151,8 +151,11 @@ static void tile_run(strip_lanes *lanes, const strip_lanes *from, const panel *p
     case WIDE_MINIMUM: tile(lanes, from, p, a, first, n, WIDE_MINIMUM); break;
     case WIDE_HALF_MINIMUMS: tile(lanes, from, p, a, first, n, WIDE_HALF_MINIMUMS); break;
     case WIDE_HALVES: tile(lanes, from, p, a, first, n, WIDE_HALVES); break;
+    case WIDE_LONG_MINIMUM: case WIDE_SCALED_HALVES: break;     /* no type here has them */
     }
 }
+
+#include "engine/cpu/wide_types.h"
 
 void put_amx_wide(kernel_set *s)
 {

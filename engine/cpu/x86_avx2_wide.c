@@ -104,6 +104,7 @@ WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q,
 
 enum { VEC_FLOATS = 8, FLOAT_ROWS = 2 };
 #include "engine/cpu/wide_floats.h"
+#include "engine/cpu/wide_types.h"
 
 void put_avx2_wide(kernel_set *s)
 {

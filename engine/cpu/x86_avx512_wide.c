@@ -99,6 +99,7 @@ WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q,
 
 enum { VEC_FLOATS = 16, FLOAT_ROWS = 4 };
 #include "engine/cpu/wide_floats.h"
+#include "engine/cpu/wide_types.h"
 
 void put_avx512_wide(kernel_set *s)
 {

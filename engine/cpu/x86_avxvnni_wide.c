@@ -100,6 +100,8 @@ WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q,
     for (int k = 0; k < w; k++) v[k][0] = _mm256_cvtepi32_ps(sum[k]);
 }
 
+#include "engine/cpu/wide_types.h"
+
 void put_avxvnni_wide(kernel_set *s)
 {
     wide_put(s, 9, 16);

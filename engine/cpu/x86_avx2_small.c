@@ -1,0 +1,259 @@
+/* x86_avx2_small.c - tiles of 8 rows and up to 6 tokens for processors with AVX2, for the types
+ * whose weights are small: 32 products an instruction instead of the 16 of x86_avx2_wide.c.
+ *
+ * maddubs multiplies unsigned bytes with signed ones and adds two products in 16 bits. Weights are
+ * made unsigned, u = w + offset; activations stay as they are. The products of a block are added up
+ * in words, modulo 2^16, beginning with minus the offset times the sum of the activations, which
+ * is kept beside them; one madd makes dwords of the result. What has to fit in 16 bits therefore is
+ * only this, with |q| <= 127 as act_quantise() has it and whatever bytes a file holds, since an
+ * unpacker's numbers have no more bits than its format:
+ *
+ *   sum of two products, where maddubs would saturate:     2 * 64 * 127 = 16256, u <= 64
+ *   the words at the end, signed weights, offset 16:      16 * 16 * 127 = 32512, |w| <= 16
+ *   a half of a block each, offset 32:                     8 * 32 * 127 = 32512, |w| <= 32
+ *   weights that are unsigned anyway:                     16 * 15 * 127 = 30480, w <= 15
+ *   two sums of half a block each (WIDE_LONG_MINIMUM):     8 * 31 * 127 = 31496, w <= 31
+ *
+ * Where the halves of a block have integers as scales, the madd multiplies by them: one float for a
+ * block instead of two. Its dwords are below 2 * 32512 * 128 < 2^23, their sums, by the contract,
+ * not above 2^24.
+ *
+ * Weights are stored as [step][row][4], a step being four bytes deep. */
+#include <immintrin.h>
+#include <stdint.h>
+
+enum {
+    PANEL_ROWS = 8, ROW_VECTORS = 1,
+    WEIGHT_BYTES = 32 * PANEL_ROWS,
+    SCALE_COPIES = 1,
+    STRIP_TOKENS = 1, TILE_STRIPS = 6,
+    ACT_BYTES = 32 + 2 * 4,              /* codes, then what the words of the halves start with */
+    ACT_FLOATS = 1,
+    STEPS = 8, STEP_BYTES = 32,
+    OFFSET = 16, HALVES_OFFSET = 32,
+};
+
+#include "engine/cpu/wide.h"
+#include "engine/cpu/x86_wide8.h"
+
+static bool kind_is_of_halves(wide_kind kind)
+{
+    return kind == WIDE_HALVES || kind == WIDE_SCALED_HALVES;
+}
+
+/* ---- layouts ------------------------------------------------------------------------------- */
+
+static void put_weights(int8_t *restrict w, const block_parts *restrict parts, int j)
+{
+    __m256i row[8], step[STEPS];
+    for (int r = 0; r < 8; r++) row[r] = _mm256_loadu_si256((const void *)(parts[r].w + 32 * j));
+    transpose_dwords(step, row);
+    for (int s = 0; s < STEPS; s++) _mm256_store_si256((void *)(w + STEP_BYTES * s), step[s]);
+}
+
+/* More tokens would have no registers for what a block of the kind needs. */
+static int tile_strips(wide_kind kind, int left)
+{
+    const bool one_sum = kind == WIDE_PLAIN || kind == WIDE_MINIMUM;
+    return left >= 6 && one_sum ? 6 : left >= 3 ? 4 : left;
+}
+
+/* Minus the offset times the sums of the activations that meet in a word: bytes 0 and 1 of every
+ * four in the first, bytes 2 and 3 in the second. */
+static inline void put_starts(int8_t *to, __m256i q, wide_kind kind)
+{
+    const char offset = kind_is_of_halves(kind) ? HALVES_OFFSET : OFFSET;
+    __m256i sum = _mm256_maddubs_epi16(_mm256_set1_epi8(offset), q);
+    __m128i low, high;
+    sum = _mm256_add_epi16(sum, _mm256_shuffle_epi32(sum, 0x4E));
+    sum = _mm256_add_epi16(sum, _mm256_shuffle_epi32(sum, 0xB1));
+    sum = _mm256_sub_epi16(_mm256_setzero_si256(), sum);
+    low = _mm256_castsi256_si128(sum);
+    high = _mm256_extracti128_si256(sum, 1);
+    if (kind == WIDE_PLAIN) low = _mm_add_epi16(low, high);
+    store_u32((uint8_t *)to, (uint32_t)_mm_cvtsi128_si32(low));
+    store_u32((uint8_t *)to + 4, (uint32_t)_mm_cvtsi128_si32(high));
+}
+
+static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,
+                       int b0, int n, wide_kind kind)
+{
+    (void)n_token;                       /* is 1 */
+    for (int j = 0; j < n; j++) {
+        const int at = act_at(first, w, k, slot_of(n, j));
+        const __m256i q = _mm256_loadu_si256((const void *)(x->q + 32 * (b0 + j)));
+        _mm256_storeu_si256((void *)a->q[at], q);
+        if (!kind_has_minimum(kind)) put_starts(a->q[at] + 32, q, kind);
+        put_act_floats(a, at, x, b0 + j, kind);
+    }
+}
+
+/* ---- tiles --------------------------------------------------------------------------------- */
+
+#define TILE_WIDTHS(X, ...)                                                                        \
+    X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(4, __VA_ARGS__) X(6, __VA_ARGS__)
+#define TILE_KINDS(X)                                                                              \
+    X(plain, WIDE_PLAIN) X(minimum, WIDE_MINIMUM) X(long_minimum, WIDE_LONG_MINIMUM)               \
+    X(halves, WIDE_HALVES) X(scaled_halves, WIDE_SCALED_HALVES)
+#include "engine/cpu/wide_tile.h"
+
+typedef __m256i tile_ints[TILE_STRIPS];
+
+WIDE_INLINE __m256i four_repeated(const int8_t *p)
+{
+    return _mm256_set1_epi32((int)load_u32(p));
+}
+
+WIDE_INLINE void add_step(tile_ints words, const int8_t *weights, const int8_t *q, int w, int step,
+                          bool first)
+{
+    const __m256i rows = _mm256_load_si256((const void *)(weights + STEP_BYTES * step));
+    for (int k = 0; k < w; k++) {
+        const __m256i two = _mm256_maddubs_epi16(rows, four_repeated(q + ACT_BYTES * k + 4 * step));
+        words[k] = first ? two : _mm256_add_epi16(words[k], two);
+        __asm__("" : "+x"(words[k]));    /* or else gcc keeps the products and adds them later */
+    }
+    in_order();
+}
+
+/* Half of a block. Written out: compilers do not unroll so much by themselves, and copy registers
+ * instead. */
+WIDE_INLINE void add_half(tile_ints words, const int8_t *weights, const int8_t *q, int w, int half,
+                          bool first)
+{
+    add_step(words, weights, q, w, 4 * half, first);
+    add_step(words, weights, q, w, 4 * half + 1, false);
+    add_step(words, weights, q, w, 4 * half + 2, false);
+    add_step(words, weights, q, w, 4 * half + 3, false);
+}
+
+WIDE_INLINE void start_words(tile_ints words, const int8_t *q, int w, int half)
+{
+    for (int k = 0; k < w; k++) words[k] = four_repeated(q + ACT_BYTES * k + 32 + 4 * half);
+}
+
+/* The sums of both halves. */
+WIDE_INLINE void sum_words(tile_ints words, const int8_t *weights, const int8_t *q, int w,
+                           bool started)
+{
+    if (started) start_words(words, q, w, 0);
+    add_half(words, weights, q, w, 0, !started);
+    add_half(words, weights, q, w, 1, false);
+}
+
+/* Words to dwords, each times the factor of its row, and two of them added. */
+WIDE_INLINE void widen_words(tile_ints words, __m256i factors, int w)
+{
+    for (int k = 0; k < w; k++) words[k] = _mm256_madd_epi16(words[k], factors);
+}
+
+/* Two halves with a factor of their own each. */
+WIDE_INLINE void sum_two(tile_ints sum, const int8_t *weights, const int8_t *q, int w, bool started,
+                         __m256i low_factors, __m256i high_factors)
+{
+    tile_ints high;
+    if (started) start_words(high, q, w, 1);
+    add_half(high, weights, q, w, 1, !started);
+    widen_words(high, high_factors, w);
+    in_order();
+    if (started) start_words(sum, q, w, 0);
+    add_half(sum, weights, q, w, 0, !started);
+    widen_words(sum, low_factors, w);
+    for (int k = 0; k < w; k++) sum[k] = _mm256_add_epi32(sum[k], high[k]);
+}
+
+WIDE_INLINE void to_floats(tile_vecs v, const tile_ints sum, int w)
+{
+    for (int k = 0; k < w; k++) v[k][0] = _mm256_cvtepi32_ps(sum[k]);
+}
+
+/* One half by itself, the floats that scale it being no integers. */
+WIDE_INLINE void sum_half(tile_vecs v, const int8_t *weights, const int8_t *q, int w, int half)
+{
+    tile_ints words;
+    start_words(words, q, w, half);
+    add_half(words, weights, q, w, half, false);
+    widen_words(words, _mm256_set1_epi16(1), w);
+    to_floats(v, words, w);
+}
+
+WIDE_INLINE __m256i pairs_at(const float *p)
+{
+    return _mm256_load_si256((const void *)p);
+}
+
+WIDE_INLINE void sum_block(tile_vecs sum, tile_vecs high, const panel *p, const act_chunk *a,
+                           int at, int slot, int w, wide_kind kind)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    const int8_t *weights = p->w[slot], *q = a->q[at];
+    tile_ints ints;
+
+    if (kind == WIDE_HALVES) {
+        sum_half(high, weights, q, w, 1);
+        high_products(high, p, slot, w);
+        in_order();
+        sum_half(sum, weights, q, w, 0);
+        return;
+    }
+    if (kind == WIDE_LONG_MINIMUM) {
+        sum_two(ints, weights, q, w, false, ones, ones);
+    } else if (kind == WIDE_SCALED_HALVES) {
+        sum_two(ints, weights, q, w, true, pairs_at(p->lo[slot]), pairs_at(p->hi[slot]));
+    } else {
+        sum_words(ints, weights, q, w, kind == WIDE_PLAIN);
+        widen_words(ints, ones, w);
+    }
+    to_floats(sum, ints, w);
+}
+
+/* ---- the types ----------------------------------------------------------------------------- */
+
+static inline void add_offset(block_parts *p, int offset)
+{
+    for (int i = 0; i < SEGMENT; i++) p->w[i] = (int8_t)(p->w[i] + offset);
+}
+
+static void offset_scales(segment_floats *restrict f, int r, block_parts *restrict p)
+{
+    add_offset(p, OFFSET);
+    plain_scales(f, r, p);
+}
+
+static void offset_float_scales(segment_floats *restrict f, int r, block_parts *restrict p)
+{
+    add_offset(p, HALVES_OFFSET);
+    float_half_scales(f, r, p);
+}
+
+/* Bits rather than floats: see WIDE_SCALED_HALVES. */
+static void offset_scale_pairs(segment_floats *restrict f, int r, block_parts *restrict p)
+{
+    add_offset(p, HALVES_OFFSET);
+    for (int j = 0; j < LANES; j++) f->t[r][j] = p->d[j];
+    for (int j = 0; j < LANES; j++) {
+        const uint32_t lo = (uint16_t)p->sc[0][j] * 0x10001u, hi = (uint16_t)p->sc[1][j] * 0x10001u;
+        memcpy(&f->lo[r][j], &lo, sizeof lo);
+        memcpy(&f->hi[r][j], &hi, sizeof hi);
+    }
+}
+
+#define WIDE_FILL(NAME) NULL
+#define WIDE_TYPES(X)                                                                              \
+    X(Q4_0, offset_scales, WIDE_PLAIN) X(Q5_0, offset_scales, WIDE_PLAIN)                          \
+    X(MXFP4, offset_scales, WIDE_PLAIN)                                                            \
+    X(IQ3_S, offset_scales, WIDE_PLAIN) X(IQ1_S, offset_scales, WIDE_PLAIN)                        \
+    X(TQ1_0, offset_scales, WIDE_PLAIN) X(TQ2_0, offset_scales, WIDE_PLAIN)                        \
+    X(Q1_0, offset_scales, WIDE_PLAIN) X(Q2_0, offset_scales, WIDE_PLAIN)                          \
+    X(Q4_1, minimum_scales, WIDE_MINIMUM) X(Q4_K, minimum_scales, WIDE_MINIMUM)                    \
+    X(Q5_1, minimum_scales, WIDE_LONG_MINIMUM) X(Q5_K, minimum_scales, WIDE_LONG_MINIMUM)          \
+    X(Q3_K, offset_scale_pairs, WIDE_SCALED_HALVES)                                                \
+    X(Q6_K, offset_scale_pairs, WIDE_SCALED_HALVES)                                                \
+    X(IQ1_M, offset_scale_pairs, WIDE_SCALED_HALVES)                                               \
+    X(NVFP4, offset_float_scales, WIDE_HALVES)
+#include "engine/cpu/wide_types.h"
+
+void put_avx2_small(kernel_set *s)
+{
+    wide_put(s, 12, 24);
+}
