@@ -210,7 +210,8 @@ static inline void scaled_weights(segment_floats *restrict f, int r, block_parts
     }
 }
 
-static inline void scaled_weights_minimum(segment_floats *restrict f, int r, block_parts *restrict p)
+static inline void scaled_weights_minimum(segment_floats *restrict f, int r,
+                                          block_parts *restrict p)
 {
     scaled_weights(f, r, p);
     for (int j = 0; j < LANES; j++) f->c[r][j] = p->c[j];
@@ -228,7 +229,7 @@ typedef struct wide_format {
     const block_format *blocks;
     scales_fn *put_scales;
     wide_kind kind;
-    fill_fn *fill;                       /* faster than unpack and put_scales; NULL: there is none */
+    fill_fn *fill;                       /* faster than these; NULL: there is none */
 } wide_format;
 
 /* One float of n blocks of a segment, of every row, to their slots. */

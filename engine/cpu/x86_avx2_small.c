@@ -35,6 +35,7 @@ enum {
 
 #include "engine/cpu/wide.h"
 #include "engine/cpu/x86_wide8.h"
+#include "engine/cpu/x86_fill8.h"
 
 static bool kind_is_of_halves(wide_kind kind)
 {
@@ -79,12 +80,14 @@ static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, 
                        int b0, int n, wide_kind kind)
 {
     (void)n_token;                       /* is 1 */
-    for (int j = 0; j < n; j++) {
-        const int at = act_at(first, w, k, slot_of(n, j));
-        const __m256i q = _mm256_loadu_si256((const void *)(x->q + 32 * (b0 + j)));
-        _mm256_storeu_si256((void *)a->q[at], q);
-        if (!kind_has_minimum(kind)) put_starts(a->q[at] + 32, q, kind);
-        put_act_floats(a, at, x, b0 + j, kind);
+    for (int lane = 0; lane < LANES; lane++) {
+        int at = act_at(first, w, k, slot_of(n, lane));
+        for (int j = lane; j < n; j += LANES, at += w) {
+            const __m256i q = _mm256_loadu_si256((const void *)(x->q + 32 * (b0 + j)));
+            _mm256_storeu_si256((void *)a->q[at], q);
+            if (!kind_has_minimum(kind)) put_starts(a->q[at] + 32, q, kind);
+            put_act_floats(a, at, x, b0 + j, kind);
+        }
     }
 }
 
@@ -238,7 +241,11 @@ static void offset_scale_pairs(segment_floats *restrict f, int r, block_parts *r
     }
 }
 
-#define WIDE_FILL(NAME) NULL
+static fill_fn *const fills[QT_COUNT] = {
+    [QT_MXFP4] = fill_mxfp4, [QT_Q4_K] = fill_q4_k, [QT_Q5_K] = fill_q5_k, [QT_Q6_K] = fill_q6_k,
+};
+
+#define WIDE_FILL(NAME) fills[QT_##NAME]
 #define WIDE_TYPES(X)                                                                              \
     X(Q4_0, offset_scales, WIDE_PLAIN) X(Q5_0, offset_scales, WIDE_PLAIN)                          \
     X(MXFP4, offset_scales, WIDE_PLAIN)                                                            \
