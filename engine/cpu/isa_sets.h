@@ -19,8 +19,8 @@ void put_i8mm_wide(kernel_set *s);
 void put_avx2_blocks(kernel_set *s);
 void put_avx2_k_quants(kernel_set *s);
 void put_avx2_floats(kernel_set *s);
-void put_avx2_wide(kernel_set *s);
-void put_avx2_small(kernel_set *s);    /* after it: the types whose weights are small */
+void put_avx2_wide(kernel_set *s);       /* types whose weights need all of a byte, and floats */
+void put_avx2_small(kernel_set *s);      /* the others */
 void put_avxvnni_wide(kernel_set *s);
 void put_avx512_blocks(kernel_set *s);
 void put_avx512_k_quants(kernel_set *s);

@@ -1,4 +1,5 @@
-/* x86_avx2_wide.c - tiles of 8 rows and up to 6 tokens for processors with AVX2.
+/* x86_avx2_wide.c - tiles of 8 rows and up to 6 tokens for processors with AVX2: the types whose
+ * weights are too large for x86_avx2_small.c, and floats.
  *
  * Weights and activations are widened to 16 bits: madd multiplies pairs of them and adds the two
  * products in 32 bits, where nothing saturates whatever the weights are. Weights are stored as
@@ -104,11 +105,18 @@ WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q,
 
 enum { VEC_FLOATS = 8, FLOAT_ROWS = 2 };
 #include "engine/cpu/wide_floats.h"
+
+#define WIDE_FILL(NAME) NULL
+#define WIDE_TYPES(X)                                                                              \
+    X(Q8_0, plain_scales, WIDE_PLAIN) X(IQ4_NL, plain_scales, WIDE_PLAIN)                          \
+    X(IQ4_XS, plain_scales, WIDE_PLAIN)                                                            \
+    X(IQ2_XXS, plain_scales, WIDE_PLAIN) X(IQ3_XXS, plain_scales, WIDE_PLAIN)                      \
+    X(Q2_K, scaled_weights_minimum, WIDE_HALF_MINIMUMS)                                            \
+    X(IQ2_XS, half_scales, WIDE_HALVES) X(IQ2_S, half_scales, WIDE_HALVES)
 #include "engine/cpu/wide_types.h"
 
 void put_avx2_wide(kernel_set *s)
 {
     wide_put(s, 12, 24);
-    s->of[QT_Q4_K].wide_from = s->of[QT_Q5_K].wide_from = 48;
     wide_put_floats(s, 8);
 }
