@@ -281,6 +281,7 @@ static void panel_fill(panel *p, const wide_format *f, const uint8_t *first, siz
 }
 
 /* The same for a whole panel of a format that has a function for it. */
+__attribute__((noinline))
 static void panel_fill_directly(panel *p, const wide_format *f, const uint8_t *first,
                                 size_t row_bytes, int n)
 {

@@ -56,7 +56,7 @@ static void put_weights(int8_t *restrict w, const block_parts *restrict parts, i
 static int tile_strips(wide_kind kind, int left)
 {
     const bool one_sum = kind == WIDE_PLAIN || kind == WIDE_MINIMUM;
-    return left >= 6 && one_sum ? 6 : left >= 3 ? 4 : left;
+    return left >= 6 && one_sum ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
 /* Minus the offset times the sums of the activations that meet in a word: bytes 0 and 1 of every
@@ -260,12 +260,12 @@ static fill_fn *const fills[QT_COUNT] = {
     X(NVFP4, offset_float_scales, WIDE_HALVES)
 #include "engine/cpu/wide_types.h"
 
-/* By instructions and llvm-mca's cycles of Skylake: a token costs the other kernels 14 to 16 for a
- * block of eight rows, and tiles 8. Filling a panel costs about 20 where it is done directly, and
- * 70 to 100 where not. */
+/* Estimated from counted instructions and llvm-mca's cycles of Skylake: a token costs the other
+ * kernels 14 to 16 for a block of eight rows, tiles 8. A panel costs about 20 where it is filled
+ * directly, 70 to 110 where it is not, and that has to be won back first. */
 void put_avx2_small(kernel_set *s)
 {
-    wide_put(s, 8, 12);
+    wide_put(s, 9, 16);
     for (int type = 0; type < QT_COUNT; type++)
-        if (fills[type]) s->of[type].wide_from = 4;
+        if (fills[type]) s->of[type].wide_from = 6;
 }
