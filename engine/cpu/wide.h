@@ -221,7 +221,7 @@ static inline void scaled_weights_minimum(segment_floats *restrict f, int r,
 
 /* Fills n blocks of a whole panel, one segment at most, straight from the bytes of its rows: block
  * j to slot + stride * j. Reads nothing outside the blocks of the segment and what lies between
- * those of the first row and those of the last. */
+ * those of the first row and those of the last, and prefetches those of the next panel. */
 typedef void fill_fn(panel *p, int slot, int stride, const uint8_t *blocks, size_t row_bytes,
                      int n);
 
@@ -288,11 +288,8 @@ static void panel_fill_directly(panel *p, const wide_format *f, const uint8_t *f
     const int per_lane = lane_blocks(n, 0);
     const size_t segment_bytes = (size_t)f->blocks->segment_bytes;
 
-    for (int i = 0; i < per_lane; i++, first += segment_bytes) {
-        for (int r = 0; r < PANEL_ROWS; r++)
-            prefetch_bytes(first, (size_t)(PANEL_ROWS + r) * row_bytes, segment_bytes);
+    for (int i = 0; i < per_lane; i++, first += segment_bytes)
         f->fill(p, i, per_lane, first, row_bytes, min_int(n - LANES * i, LANES));
-    }
 }
 
 /* ---- products ------------------------------------------------------------------------------ */

@@ -52,11 +52,12 @@ static void put_weights(int8_t *restrict w, const block_parts *restrict parts, i
     for (int s = 0; s < STEPS; s++) _mm256_store_si256((void *)(w + STEP_BYTES * s), step[s]);
 }
 
-/* More tokens would have no registers for what a block of the kind needs. */
+/* Two sums for each of six tokens leave no registers for their lanes, which then wait in memory.
+ * Four tokens are as fast each, but two by themselves are slower. */
 static int tile_strips(wide_kind kind, int left)
 {
     const bool one_sum = kind == WIDE_PLAIN || kind == WIDE_MINIMUM;
-    return left >= 6 && one_sum ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+    return left >= 6 && (one_sum || left % 4 >= 2) ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
 /* Minus the offset times the sums of the activations that meet in a word: bytes 0 and 1 of every

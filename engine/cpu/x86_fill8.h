@@ -67,6 +67,12 @@ WIDE_INLINE __m128i eight_words(const uint8_t *p, size_t row_bytes)
     return _mm_blend_epi16(v, load128(p + 7 * step), 1 << 7);
 }
 
+/* As panel_fill() does, but the number of bytes is a constant. */
+WIDE_INLINE void prefetch_next(const uint8_t *blocks, size_t row_bytes, size_t segment_bytes)
+{
+    for (size_t r = 8; r < 16; r++) prefetch_bytes(blocks, r * row_bytes, segment_bytes);
+}
+
 WIDE_INLINE void put_step(panel *p, int slot, int s, __m256i weights)
 {
     _mm256_store_si256((void *)(p->w[slot] + STEP_BYTES * s), weights);
@@ -107,6 +113,7 @@ static void fill_mxfp4(panel *p, int slot, int stride, const uint8_t *blocks, si
     const __m256i table = _mm256_broadcastsi128_si256(_mm_add_epi8(twice, _mm_set1_epi8(OFFSET)));
     const block_mxfp4 *b = (const void *)blocks;
 
+    prefetch_next(blocks, row_bytes, LANES * sizeof *b);
     for (int j = 0; j < n; j++, b++, slot += stride) {
         __m256i codes[4];
         four_dwords(codes, b->nibbles, row_bytes);
@@ -160,6 +167,7 @@ static void fill_q4_k(panel *p, int slot, int stride, const uint8_t *blocks, siz
 {
     const block_q4_k *b = (const void *)blocks;
     (void)n;                             /* is 8 */
+    prefetch_next(blocks, row_bytes, sizeof *b);
     for (int i = 0; i < 4; i++) {
         const int at = slot + 2 * i * stride;
         __m256i codes[8];
@@ -193,6 +201,7 @@ static void fill_q5_k(panel *p, int slot, int stride, const uint8_t *blocks, siz
     const block_q5_k *b = (const void *)blocks;
     __m256i high[8];
     (void)n;                             /* is 8 */
+    prefetch_next(blocks, row_bytes, sizeof *b);
     eight_dwords(high, b->high, row_bytes);
     put_five_bit_pair(p, slot, stride, b->nibbles[0], row_bytes, high, 0);
     put_five_bit_pair(p, slot, stride, b->nibbles[1], row_bytes, high, 1);
@@ -222,6 +231,7 @@ static void fill_q6_k(panel *p, int slot, int stride, const uint8_t *blocks, siz
     __m256 d;
     (void)n;                             /* is 8 */
 
+    prefetch_next(blocks, row_bytes, sizeof *b);
     for (int h = 0; h < 2; h++) {
         const int at = slot + 4 * h * stride;
         __m256i first[8], second[8], top[8];
