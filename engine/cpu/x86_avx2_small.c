@@ -5,8 +5,8 @@
  * made unsigned, u = w + offset; activations stay as they are. The products of a block are added up
  * in words, modulo 2^16, beginning with minus the offset times the sum of the activations, which
  * is kept beside them; one madd makes dwords of the result. What has to fit in 16 bits therefore is
- * only this, with |q| <= 127 as act_quantise() has it and whatever bytes a file holds, since an
- * unpacker's numbers have no more bits than its format:
+ * only this, with |q| <= 127 as act_quantise() has it and whatever bytes a file holds, for a weight
+ * is a code of 1 to 6 bits less a constant, or from a table (MXFP4 and NVFP4 12, IQ3_S 15, IQ1 9):
  *
  *   sum of two products, where maddubs would saturate:     2 * 64 * 127 = 16256, u <= 64
  *   the words at the end, signed weights, offset 16:      16 * 16 * 127 = 32512, |w| <= 16
