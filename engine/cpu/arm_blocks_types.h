@@ -1,10 +1,10 @@
-/* arm_dotprod_types.h - 32 weights and a scale, in NEON: how the types differ.
+/* arm_blocks_types.h - 32 weights and a scale, in NEON: how the types differ.
  *
  * From the bytes of a block to weights, and from sums and scales to the values of a group, which is
  * four blocks. A type is always a constant and everything is inlined, so that of each function a
  * kernel keeps the few instructions of its type. Layouts are drawn in loader/quant_blocks.h. */
-#ifndef ENGINE_CPU_ARM_DOTPROD_TYPES_H
-#define ENGINE_CPU_ARM_DOTPROD_TYPES_H
+#ifndef ENGINE_CPU_ARM_BLOCKS_TYPES_H
+#define ENGINE_CPU_ARM_BLOCKS_TYPES_H
 
 #include <stdbool.h>
 
@@ -63,6 +63,36 @@ ARM_INLINE int weight_offset(quant_type type)
 ARM_INLINE bool has_two_scales(quant_type type)
 {
     return type == QT_NVFP4;
+}
+
+/* ---- where sums start ----------------------------------------------------------------------- */
+
+/* A core like Neoverse N1 has two pipes for vectors, and waits for them. To make a zero takes a
+ * place in a pipe, and a conversion to float two; load pipes have places left. So there sums start
+ * at a constant that is loaded, as in arm_wide.h: the bits of 0x4B400000 + I are those of the float
+ * 12582912 + I, exactly, for |I| < 2^22, and one subtraction makes a float of them. Q8_0 is the
+ * other way round: it waits for its loads.
+ *
+ * Newer cores make a zero without a pipe, and Neoverse V1 is slower with the constant: 16.0 instead
+ * of 17.0 GB/s of MXFP4. */
+ARM_INLINE bool starts_above_zero(quant_type type)
+{
+    return SAVE_VECTOR_PIPES && type != QT_Q8_0;
+}
+
+/* One of the numbers that make up a total: four, or two and two. */
+ARM_INLINE int32x4_t sum_start(quant_type type)
+{
+    enum { START = 0x4B400000 };
+    static const int32_t one[4] = { START, 0, 0, 0 }, two[4] = { START, 0, START, 0 };
+    if (!starts_above_zero(type)) return vdupq_n_s32(0);
+    return *(const volatile int32x4_t *)(has_two_scales(type) ? two : one);
+}
+
+ARM_INLINE float32x4_t total_value(quant_type type, int32x4_t total)
+{
+    if (!starts_above_zero(type)) return vcvtq_f32_s32(total);
+    return vsubq_f32(vreinterpretq_f32_s32(total), vdupq_n_f32(12582912.0f));
 }
 
 /* ---- a block of weights -------------------------------------------------------------------- */
@@ -152,31 +182,55 @@ ARM_INLINE weights unpack(quant_type type, packed b, const constants *c)
 /* ---- the scales of a group ----------------------------------------------------------------- */
 
 /* Gathered in general registers, which have nothing else to do: four numbers of 16 bits. NVFP4 has
- * eight of 8 bits in d, those of the two halves of a block side by side. */
+ * eight of 8 bits in d, those of the two halves of a block side by side. MXFP4 may have four floats
+ * instead, two in d and two in c: then no vector instruction has to move their exponents. */
 typedef struct scale_bits {
     uint64_t d, c;
 } scale_bits;
 
+ARM_INLINE bool has_float_bits(quant_type type)
+{
+    return SAVE_VECTOR_PIPES && type == QT_MXFP4;
+}
+
 ARM_INLINE void scale_bits_add(quant_type type, scale_bits *b, const uint8_t *group, int k)
 {
     const uint8_t *p = group + (size_t)k * block_bytes(type);
-    if (type == QT_MXFP4) b->d |= (uint64_t)*p << (16 * k + 8);
+    if (has_float_bits(type)) *(k < 2 ? &b->d : &b->c) |= (uint64_t)*p << (32 * (k % 2) + 23);
+    else if (type == QT_MXFP4) b->d |= (uint64_t)*p << (16 * k + 8);
     else if (type != QT_NVFP4) b->d |= (uint64_t)load_u16(p) << 16 * k;
     else if (k % 2 == 0) b->d |= (uint64_t)load_u32(p) << 16 * k;
     if (has_minimum(type)) b->c |= (uint64_t)load_u16(p + 2) << 16 * k;
     HERE_BITS(b->d);
+    if (has_float_bits(type) && k >= 2) HERE_BITS(b->c);
 }
 
-/* Those of the first n blocks; the others become 0. */
-ARM_INLINE scale_bits scale_bits_first(scale_bits b, int n)
+/* The lowest n of the numbers of `bits` bits in a register. */
+ARM_INLINE uint64_t lowest(int n, int bits)
 {
-    const uint64_t mask = n < GROUP ? (UINT64_C(1) << 16 * n) - 1 : UINT64_MAX;
-    return (scale_bits){ b.d & mask, b.c & mask };
+    return n * bits < 64 ? (UINT64_C(1) << n * bits) - 1 : UINT64_MAX;
+}
+
+/* Those of the first n blocks, 1 or more; the others become 0. */
+ARM_INLINE scale_bits scale_bits_first(quant_type type, scale_bits b, int n)
+{
+    if (has_float_bits(type))
+        return (scale_bits){ b.d & lowest(n, 32), b.c & (n > 2 ? lowest(n - 2, 32) : 0) };
+    return (scale_bits){ b.d & lowest(n, 16), b.c & lowest(n, 16) };
 }
 
 ARM_INLINE float32x4_t halves_to_f32(uint64_t bits)
 {
     return vcvt_f32_f16(vreinterpret_f16_u64(vcreate_u64(bits)));
+}
+
+/* In assembly, because compilers take an instruction for the upper half that needs a vector pipe
+ * too. */
+ARM_INLINE float32x4_t floats_of_bits(uint64_t low, uint64_t high)
+{
+    float32x4_t v;
+    __asm__("fmov %d0, %1\n\tfmov %0.d[1], %2" : "=&w"(v) : "r"(low), "r"(high));
+    return v;
 }
 
 typedef struct scales {
@@ -195,6 +249,7 @@ ARM_INLINE scales scales_from(quant_type type, scale_bits b)
         b.c = (b.d >> 8 & even) << 7;
         b.d = (b.d & even) << 7;
     }
+    if (has_float_bits(type)) return (scales){ .d = floats_of_bits(b.d, b.c) };
     if (type == QT_MXFP4) {
         const uint16x4_t e = vreinterpret_u16_u64(vcreate_u64(b.d));
         return (scales){ .d = vreinterpretq_f32_u32(vshll_n_u16(e, 15)) };
@@ -234,9 +289,13 @@ typedef struct group_floats {
 
 ARM_INLINE group_floats floats_from(quant_type type, group_sums g)
 {
-    group_floats f = { .a = vcvtq_f32_s32(g.a) };
+    group_floats f = { .a = total_value(type, g.a) };
     HERE(f.a);
-    if (has_minimum(type) || has_two_scales(type)) {
+    if (has_two_scales(type)) {
+        f.b = total_value(type, g.b);
+        HERE(f.b);
+    }
+    if (has_minimum(type)) {
         f.b = vcvtq_f32_s32(g.b);
         HERE(f.b);
     }

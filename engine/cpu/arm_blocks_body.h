@@ -1,0 +1,474 @@
+/* arm_blocks_body.h - NEON kernels for 32 weights and a scale: Q8_0, the types of 4 and 5 bits,
+ * MXFP4 and NVFP4. Included by the files that compile them for two kinds of cores, after they have
+ * defined
+ *
+ *     SAVE_VECTOR_PIPES         1 where vector pipes are what kernels wait for; see
+ *                               arm_blocks_types.h
+ *
+ * Four blocks make a group, whose values are one vector. A block is loaded, unpacked and multiplied
+ * by two sdot; a group is added up by three addp, converted, scaled and added to its lanes. Ten
+ * instructions in a row, each waiting for the one before: an out-of-order core overlaps that with
+ * other blocks, but its queues for vector instructions are short and fill with those that wait.
+ * Written block after block, MXFP4 runs at 13.8 GB/s on a Neoverse V1, whatever the compiler.
+ *
+ * So with one token, where speed must be that of memory, the kernel is a pipeline in software:
+ * while a block is multiplied, the block two ahead is unpacked and the one four ahead loaded, the
+ * group before is added up, and the one before that is scaled. That makes 17 GB/s. The pipeline
+ * goes on over the ends of rows. HERE() keeps compilers from changing the order.
+ *
+ * With several tokens the weights of a group are unpacked once and meet all of them; the second
+ * half of the pipeline is the same. */
+#ifndef ENGINE_CPU_ARM_BLOCKS_BODY_H
+#define ENGINE_CPU_ARM_BLOCKS_BODY_H
+
+#include <string.h>
+
+#include "engine/cpu/arm_blocks_types.h"
+#include "engine/cpu/isa_sets.h"
+
+/* ---- the end of the pipeline --------------------------------------------------------------- */
+
+/* Where the activations of a group are. Pointers that walk: with indices, compilers spend more on
+ * addresses than on scales. */
+typedef struct place {
+    const int8_t *q;
+    const float *dx;
+    const int16_t *s;
+} place;
+
+ARM_INLINE place place_after(place at, int n_group)
+{
+    const int n = GROUP * n_group;
+    return (place){ at.q + 32 * n, at.dx + n, at.s + 2 * n };
+}
+
+/* Two groups: the one that was multiplied last, and the one before. finish_1() to finish_4() take
+ * both one stage on, with instructions between them that do not depend on them. */
+typedef struct finish {
+    struct {
+        int32x4_t sum[GROUP];            /* partial sums of each block */
+        int16x8_t s;
+        scales sc;
+        float32x4_t dx;
+    } multiplied;
+    struct {
+        group_floats sum;
+        scales sc;
+        float32x4_t dx;
+    } summed;
+    int32x4_t blocks01, blocks23;        /* from one stage to the next */
+    group_sums sums;
+    float32x4_t v;
+} finish;
+
+ARM_INLINE void finish_1(finish *f)
+{
+    f->blocks01 = vpaddq_s32(f->multiplied.sum[0], f->multiplied.sum[1]);
+    HERE(f->blocks01);
+}
+
+ARM_INLINE void finish_2(quant_type type, finish *f)
+{
+    f->v = values(type, f->summed.sum, f->summed.sc);
+    HERE(f->v);
+    f->blocks23 = vpaddq_s32(f->multiplied.sum[2], f->multiplied.sum[3]);
+    HERE(f->blocks23);
+}
+
+ARM_INLINE void finish_3(quant_type type, finish *f, float32x4_t *lane)
+{
+    *lane = vfmaq_f32(*lane, f->summed.dx, f->v);
+    HERE(*lane);
+    f->sums = sums_from(type, f->blocks01, f->blocks23, f->multiplied.s);
+    HERE(f->sums.a);
+}
+
+ARM_INLINE void finish_4(quant_type type, finish *f)
+{
+    f->summed.sum = floats_from(type, f->sums);
+    f->summed.sc = f->multiplied.sc;
+    f->summed.dx = f->multiplied.dx;
+}
+
+/* Then a new group comes in. */
+ARM_INLINE void finish_enter(finish *f, const int32x4_t sum[GROUP], scales sc, place at)
+{
+    memcpy(f->multiplied.sum, sum, sizeof f->multiplied.sum);
+    f->multiplied.s = vld1q_s16(at.s);
+    f->multiplied.sc = sc;
+    f->multiplied.dx = vld1q_f32(at.dx);
+}
+
+/* What is still on its way. */
+ARM_INLINE void finish_all(quant_type type, finish *f, float32x4_t *summed, float32x4_t *multiplied)
+{
+    finish_1(f);
+    finish_2(type, f);
+    finish_3(type, f, summed);
+    finish_4(type, f);
+    finish_2(type, f);
+    *multiplied = vfmaq_f32(*multiplied, f->summed.dx, f->v);
+}
+
+/* ---- one token: the pipeline --------------------------------------------------------------- */
+
+/* Activations of a block. NVFP4 unpacks weights 0-7 and 16-23 into the first half, 8-15 and 24-31
+ * into the second, so the activations have to be in that order. */
+typedef struct codes {
+    int8x16_t half[2];
+} codes;
+
+ARM_INLINE codes codes_load(bool reorder, const int8_t *q)
+{
+    const int8x16_t a = vld1q_s8(q), b = vld1q_s8(q + 16);
+    const int64x2_t a64 = vreinterpretq_s64_s8(a), b64 = vreinterpretq_s64_s8(b);
+    codes c = { { a, b } };
+    if (reorder) c = (codes){ { vreinterpretq_s8_s64(vzip1q_s64(a64, b64)),
+                                vreinterpretq_s8_s64(vzip2q_s64(a64, b64)) } };
+    HERE(c.half[0]);
+    HERE(c.half[1]);
+    return c;
+}
+
+/* Partial sums of a block. Loads the activations of the next one in passing. */
+ARM_INLINE int32x4_t multiply(quant_type type, codes *q, weights w, bool reorder,
+                              const int8_t *q_next)
+{
+    const codes x = *q;
+    int32x4_t sum = starts_above_zero(type) ? dot_next(sum_start(type), w.half[0], x.half[0])
+                                       : dot_first(w.half[0], x.half[0]);
+    HERE(sum);
+    *q = codes_load(reorder, q_next);
+    sum = dot_next(sum, w.half[1], x.half[1]);
+    HERE(sum);
+    return sum;
+}
+
+/* The state between two groups. */
+typedef struct pipeline {
+    weights unpacked[2];                 /* blocks 0 and 1 of the group to come */
+    packed loaded[2];                    /* blocks 2 and 3 */
+    codes q;                             /* activations of block 0 */
+    finish f;
+    prefetcher ahead;
+} pipeline;
+
+/* A group of n blocks, its activations, and what follows both. Counts are constants. */
+typedef struct passage {
+    const uint8_t *group, *next;
+    place at;
+    const int8_t *q_next;
+    int n, n_next;
+} passage;
+
+/* Unpacks the block that is two ahead of block k, and loads the one that is four ahead: both are in
+ * the next group, or the first is in this one. Returns block k, unpacked. */
+ARM_INLINE weights prepare(quant_type type, pipeline *pl, const constants *c, const passage *g,
+                           int k)
+{
+    const weights w = pl->unpacked[k % 2];
+    const packed b = pl->loaded[k % 2];
+    if (k < g->n_next) pl->loaded[k % 2] = packed_load(type, g->next, k);
+    if (k + 2 < g->n || (k + 2 >= GROUP && k + 2 - GROUP < g->n_next))
+        pl->unpacked[k % 2] = unpack(type, b, c);
+    return w;
+}
+
+ARM_INLINE int32x4_t multiply_if(quant_type type, pipeline *pl, weights w, const passage *g, int k)
+{
+    if (k >= g->n) return sum_start(type);
+    return multiply(type, &pl->q, w, false, k + 1 < g->n ? g->at.q + 32 * (k + 1) : g->q_next);
+}
+
+/* Takes a group into the pipeline, and adds the second before it to its lanes. */
+ARM_INLINE void step(quant_type type, pipeline *pl, const constants *c, passage g,
+                     float32x4_t *lane)
+{
+    int32x4_t sum[GROUP];
+    scale_bits bits = { 0, 0 };
+    weights w;
+
+    w = prepare(type, pl, c, &g, 0);
+    finish_1(&pl->f);
+    scale_bits_add(type, &bits, g.group, 0);
+    sum[0] = multiply_if(type, pl, w, &g, 0);
+
+    w = prepare(type, pl, c, &g, 1);
+    finish_2(type, &pl->f);
+    if (g.n > 1) scale_bits_add(type, &bits, g.group, 1);
+    sum[1] = multiply_if(type, pl, w, &g, 1);
+
+    w = prepare(type, pl, c, &g, 2);
+    finish_3(type, &pl->f, lane);
+    if (g.n > 2) scale_bits_add(type, &bits, g.group, 2);
+    sum[2] = multiply_if(type, pl, w, &g, 2);
+
+    w = prepare(type, pl, c, &g, 3);
+    finish_4(type, &pl->f);
+    if (g.n > 3) scale_bits_add(type, &bits, g.group, 3);
+    sum[3] = multiply_if(type, pl, w, &g, 3);
+
+    finish_enter(&pl->f, sum, scales_from(type, bits), g.at);
+}
+
+ARM_INLINE passage full_group(const uint8_t *group, const uint8_t *next, place at)
+{
+    return (passage){ group, next, at, place_after(at, 1).q, GROUP, GROUP };
+}
+
+/* Two groups in the midst of a row. */
+ARM_INLINE void step_twice(quant_type type, pipeline *pl, const constants *c, const uint8_t *group,
+                           place at, lanes *l)
+{
+    const uint8_t *second = group + group_bytes(type), *after = second + group_bytes(type);
+    prefetch_go_on(&pl->ahead, group, 2 * group_bytes(type));
+    step(type, pl, c, full_group(group, second, at), &l->low);
+    step(type, pl, c, full_group(second, after, place_after(at, 1)), &l->high);
+}
+
+/* The last two groups of a row, with n blocks in the last one; `next` row starts again with q. */
+ARM_INLINE void step_last(quant_type type, pipeline *pl, const constants *c, const uint8_t *group,
+                          const uint8_t *next, place at, const int8_t *q, int n, lanes *l)
+{
+    const uint8_t *second = group + group_bytes(type);
+    passage a = full_group(group, second, at), b = full_group(second, next, place_after(at, 1));
+    a.n_next = b.n = n;
+    b.q_next = q;
+    prefetch_go_on(&pl->ahead, group, 2 * group_bytes(type));
+    step(type, pl, c, a, &l->low);
+    step(type, pl, c, b, &l->high);
+}
+
+/* Rows of four groups or more, with 2 or 4 blocks in the last. The first two groups of a row push
+ * the last two of the row before through the pipeline. Which half of the lanes is called low does
+ * not matter: the fold adds the halves. */
+ARM_INLINE void dot_one(quant_type type, float *sums, const uint8_t *rows, size_t row_bytes,
+                        int n_row, const act_row *x, int n_block)
+{
+    const size_t one = group_bytes(type), two = 2 * one;
+    const int n_group = (n_block + GROUP - 1) / GROUP;
+    const constants c = constants_for(type);
+    pipeline pl = { .q = codes_load(false, x->q), .ahead = prefetch_from(rows) };
+    lanes l = lanes_zero();
+
+    for (int k = 0; k < 2; k++) {
+        pl.unpacked[k] = unpack(type, packed_load(type, rows, k), &c);
+        pl.loaded[k] = packed_load(type, rows, k + 2);
+    }
+    for (int r = 0; r < n_row; r++) {
+        const uint8_t *row = rows + (size_t)r * row_bytes, *p = row + two;
+        const uint8_t *next = r + 1 < n_row ? row + row_bytes : row;
+        place at = { x->q, x->dx, x->s };
+
+        prefetch_row(&pl.ahead, row);
+        step_twice(type, &pl, &c, row, at, &l);
+        at = place_after(at, 2);
+        if (r > 0) sums[r - 1] = lanes_fold(l);
+        l = lanes_zero();
+        for (int m = n_group - 4; m >= 2; m -= 2, p += two) {
+            step_twice(type, &pl, &c, p, at, &l);
+            at = place_after(at, 2);
+        }
+        if (n_group % 2) {
+            step(type, &pl, &c, full_group(p, p + one, at), &l.low);
+            at = place_after(at, 1);
+            p += one;
+            l = (lanes){ l.high, l.low };
+        }
+        if (n_block % GROUP) step_last(type, &pl, &c, p, next, at, x->q, 2, &l);
+        else step_last(type, &pl, &c, p, next, at, x->q, GROUP, &l);
+    }
+    finish_all(type, &pl.f, &l.low, &l.high);
+    sums[n_row - 1] = lanes_fold(l);
+}
+
+/* ---- a few tokens -------------------------------------------------------------------------- */
+
+enum { TOKENS = 4 };                     /* at once: more do not fit in the registers */
+
+typedef struct group_weights {
+    weights block[GROUP];
+    scales sc;
+} group_weights;
+
+/* A group of n blocks, or more. What lies after them has no scale, and so counts as nothing. */
+ARM_INLINE group_weights group_unpack(quant_type type, const uint8_t *p, const constants *c, int n)
+{
+    scale_bits bits = { 0, 0 };
+    group_weights g;
+    g.block[0] = unpack(type, packed_load(type, p, 0), c);
+    g.block[1] = unpack(type, packed_load(type, p, 1), c);
+    g.block[2] = unpack(type, packed_load(type, p, 2), c);
+    g.block[3] = unpack(type, packed_load(type, p, 3), c);
+    for (int k = 0; k < GROUP; k++) scale_bits_add(type, &bits, p, k);
+    g.sc = scales_from(type, scale_bits_first(type, bits, n));
+    return g;
+}
+
+/* A row with n tokens, n a constant 2 or 4: groups of all of them, one after another, go through
+ * the end of the pipeline. */
+typedef struct few {
+    place at[TOKENS];
+    lanes lane[TOKENS];
+    codes q;                             /* of the token to come */
+    finish f;
+} few;
+
+/* Half 0 or 1 of the lanes of the token that came `steps` before token t. */
+ARM_INLINE float32x4_t *lane_before(few *row, int half, int t, int n, int steps)
+{
+    if (t < steps) half ^= 1;
+    t = (t + n - steps) % n;
+    return half ? &row->lane[t].high : &row->lane[t].low;
+}
+
+/* A group with token t. */
+ARM_INLINE void meet(quant_type type, few *row, const group_weights *g, int half, int t, int n,
+                     const int8_t *q_next)
+{
+    const bool reorder = type == QT_NVFP4;
+    const place at = row->at[t];
+    int32x4_t sum[GROUP];
+
+    row->at[t] = place_after(at, 1);
+    finish_1(&row->f);
+    sum[0] = multiply(type, &row->q, g->block[0], reorder, at.q + 32);
+    finish_2(type, &row->f);
+    sum[1] = multiply(type, &row->q, g->block[1], reorder, at.q + 64);
+    finish_3(type, &row->f, lane_before(row, half, t, n, 2));
+    sum[2] = multiply(type, &row->q, g->block[2], reorder, at.q + 96);
+    finish_4(type, &row->f);
+    sum[3] = multiply(type, &row->q, g->block[3], reorder, q_next);
+    finish_enter(&row->f, sum, g->sc, at);
+}
+
+/* A group with all tokens. `left` blocks are left in the row; weights end at `end`. */
+ARM_INLINE void meet_all(quant_type type, few *row, const uint8_t *p, const uint8_t *end,
+                         const constants *c, int left, int half, int n)
+{
+    uint8_t copy[GROUP * sizeof(block_q8_0)];                /* the largest */
+    const int8_t *q_next = row->at[0].q + (left > GROUP ? 32 * GROUP : 0);
+
+    if ((size_t)(end - p) < group_bytes(type)) {
+        memset(copy, 0, sizeof copy);
+        p = memcpy(copy, p, (size_t)(end - p));
+    }
+    prefetch_weights(p, group_bytes(type));
+    const group_weights g = group_unpack(type, p, c, left);
+    meet(type, row, &g, half, 0, n, row->at[1].q);
+    meet(type, row, &g, half, 1, n, n > 2 ? row->at[2].q : q_next);
+    if (n > 2) meet(type, row, &g, half, 2, n, row->at[3].q);
+    if (n > 2) meet(type, row, &g, half, 3, n, q_next);
+}
+
+ARM_INLINE void meet_end(quant_type type, few *row, int half, int n)
+{
+    finish_all(type, &row->f, lane_before(row, half, n - 1, n, 1),
+               lane_before(row, half, n - 1, n, 0));
+}
+
+/* Any shape, n tokens. Sums of a token lie `stride` after those of the one before. */
+ARM_INLINE void dot_few(quant_type type, float *sums, size_t stride, const uint8_t *rows,
+                        size_t row_bytes, int n_row, const act_row *x, int n, int n_block)
+{
+    const size_t row_end = (size_t)n_block * block_bytes(type);
+    const uint8_t *end = rows + (size_t)(n_row - 1) * row_bytes + row_end;
+    const constants c = constants_for(type);
+
+    for (int r = 0; r < n_row; r++) {
+        const uint8_t *p = rows + (size_t)r * row_bytes;
+        few row = { .q = codes_load(type == QT_NVFP4, x->q) };
+
+        for (int t = 0; t < n; t++) row.at[t] = (place){ x[t].q, x[t].dx, x[t].s };
+        for (int left = n_block; left > 0; left -= 2 * GROUP, p += 2 * group_bytes(type)) {
+            meet_all(type, &row, p, end, &c, left, 0, n);
+            if (left > GROUP)
+                meet_all(type, &row, p + group_bytes(type), end, &c, left - GROUP, 1, n);
+        }
+        if ((n_block + GROUP - 1) / GROUP % 2) meet_end(type, &row, 0, n);
+        else meet_end(type, &row, 1, n);
+        for (int t = 0; t < n; t++) sums[(size_t)t * stride + (size_t)r] = lanes_fold(row.lane[t]);
+    }
+}
+
+/* ---- the kernels --------------------------------------------------------------------------- */
+
+enum {
+    ROWS = 32,                           /* that stay in the cache for the next tokens */
+    MOST_REORDERED = 16384,              /* columns, on the stack */
+};
+
+/* NVFP4: one copy of the activations in the order of the weights serves all rows. */
+ARM_INLINE void dot_one_reordered(quant_type type, float *sums, const uint8_t *rows,
+                                  size_t row_bytes, int n_row, const act_row *x, int n_block)
+{
+    int8_t q[MOST_REORDERED];
+    act_row y = *x;
+
+    for (int j = 0; j < n_block; j++) {
+        const codes c = codes_load(true, x->q + 32 * j);
+        vst1q_s8(q + 32 * j, c.half[0]);
+        vst1q_s8(q + 32 * j + 16, c.half[1]);
+    }
+    y.q = q;
+    dot_one(type, sums, rows, row_bytes, n_row, &y, n_block);
+}
+
+/* 1, 2 or 4 tokens. Where the pipeline cannot be used one token is two, with the same sums. */
+ARM_INLINE void dot_tokens(quant_type type, float *sums, size_t stride, const uint8_t *rows,
+                           size_t row_bytes, int n_row, const act_row *x, int n_token, int n_block)
+{
+    const act_row twice[2] = { x[0], x[0] };
+    const bool pipeline_fits = n_block > 3 * GROUP && n_block % 2 == 0;
+
+    if (n_token == 4)
+        dot_few(type, sums, stride, rows, row_bytes, n_row, x, 4, n_block);
+    else if (n_token == 1 && type == QT_NVFP4 && pipeline_fits && 32 * n_block <= MOST_REORDERED)
+        dot_one_reordered(type, sums, rows, row_bytes, n_row, x, n_block);
+    else if (n_token == 1 && type != QT_NVFP4 && pipeline_fits)
+        dot_one(type, sums, rows, row_bytes, n_row, x, n_block);
+    else
+        dot_few(type, sums, n_token == 1 ? 0 : stride, rows, row_bytes, n_row,
+                n_token == 1 ? twice : x, 2, n_block);
+}
+
+typedef void tokens_fn(float *sums, size_t stride, const uint8_t *rows, size_t row_bytes, int n_row,
+                       const act_row *x, int n_token, int n_block);
+
+/* Any number of tokens. If there is more than one batch of them, a few rows at a time: those stay
+ * in the cache. */
+static void dot_batches(tokens_fn *fn, float *sums, const uint8_t *rows, size_t row_bytes,
+                        int n_row, const act_row *x, int n_token, int n_block)
+{
+    const bool one_batch = n_token <= 2 || n_token == TOKENS;
+    const int n_rows = one_batch ? n_row : ROWS;
+    for (int r = 0; r < n_row; r += n_rows)
+        for (int t = 0, n; t < n_token; t += n) {
+            n = n_token - t >= TOKENS ? TOKENS : min_int(n_token - t, 2);
+            fn(sums + (size_t)t * (size_t)n_row + r, (size_t)n_row, rows + (size_t)r * row_bytes,
+               row_bytes, min_int(n_row - r, n_rows), x + t, n, n_block);
+        }
+}
+
+#define TYPES(X) X(Q8_0) X(MXFP4) X(NVFP4) X(IQ4_NL) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1)
+
+#define DEFINE(NAME)                                                                               \
+    static void tokens_##NAME(float *sums, size_t stride, const uint8_t *rows, size_t row_bytes,   \
+                              int n_row, const act_row *x, int n_token, int n_block)               \
+    {                                                                                              \
+        dot_tokens(QT_##NAME, sums, stride, rows, row_bytes, n_row, x, n_token, n_block);          \
+    }                                                                                              \
+    static void dot_##NAME(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,          \
+                           const act_row *x, int n_token, int cols)                                \
+    {                                                                                              \
+        dot_batches(tokens_##NAME, sums, rows, row_bytes, n_row, x, n_token, cols / 32);           \
+    }
+TYPES(DEFINE)
+
+static void put_blocks(kernel_set *s)
+{
+#define PUT(NAME) s->of[QT_##NAME].dot = dot_##NAME;
+    TYPES(PUT)
+}
+
+#endif
