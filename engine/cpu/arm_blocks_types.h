@@ -2,7 +2,9 @@
  *
  * From the bytes of a block to weights, and from sums and scales to the values of a group, which is
  * four blocks. A type is always a constant and everything is inlined, so that of each function a
- * kernel keeps the few instructions of its type. Layouts are drawn in loader/quant_blocks.h. */
+ * kernel keeps the few instructions of its type. Layouts are drawn in loader/quant_blocks.h.
+ *
+ * Blocks of a super-block are unpacked elsewhere, arm_k_quants_body.h; their values are here too. */
 #ifndef ENGINE_CPU_ARM_BLOCKS_TYPES_H
 #define ENGINE_CPU_ARM_BLOCKS_TYPES_H
 
@@ -50,7 +52,7 @@ ARM_INLINE bool has_fifth_bit(quant_type type)
 /* v = d * A + c * B, with the block's sum of activations as B. */
 ARM_INLINE bool has_minimum(quant_type type)
 {
-    return type == QT_Q4_1 || type == QT_Q5_1;
+    return type == QT_Q4_1 || type == QT_Q5_1 || type == QT_Q4_K || type == QT_Q5_K;
 }
 
 /* What is to be added to every unpacked weight. */

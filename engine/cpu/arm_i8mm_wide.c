@@ -127,8 +127,9 @@ WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q,
  * earlier; where a tile needs two sums or four scales, later. */
 void put_i8mm_wide(kernel_set *s)
 {
-    static const quant_type early[] = { QT_Q3_K, QT_Q4_K, QT_Q5_K, QT_IQ4_XS };
+    static const quant_type early[] = { QT_Q3_K, QT_IQ4_XS }, late[] = { QT_Q4_K, QT_Q5_K };
     wide_put(s, 6, 6);
     for (size_t i = 0; i < sizeof early / sizeof early[0]; i++) s->of[early[i]].wide_from = 5;
+    for (size_t i = 0; i < sizeof late / sizeof late[0]; i++) s->of[late[i]].wide_from = 7;
     s->of[QT_Q2_K].wide_from = 8;
 }

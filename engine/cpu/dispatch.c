@@ -45,7 +45,7 @@ static bool has_i8mm(void)
                 put_dotprod_repacked
 
 static const isa isas[] = {              /* fastest first */
-    { "i8mm",    has_i8mm,    { DOTPROD, put_i8mm_blocks, put_i8mm_wide } },
+    { "i8mm",    has_i8mm,    { DOTPROD, put_i8mm_blocks, put_i8mm_k_quants, put_i8mm_wide } },
     { "dotprod", has_dotprod, { DOTPROD } },
 };
 enum { N_ISA = sizeof isas / sizeof isas[0] };

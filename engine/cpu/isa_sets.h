@@ -14,7 +14,8 @@ void put_dotprod_k_quants(kernel_set *s);
 void put_dotprod_repacked(kernel_set *s);
 void put_neon_floats(kernel_set *s);
 void put_dotprod_wide(kernel_set *s);
-void put_i8mm_blocks(kernel_set *s);
+void put_i8mm_blocks(kernel_set *s);     /* these two as of dotprod, for other cores */
+void put_i8mm_k_quants(kernel_set *s);
 void put_i8mm_wide(kernel_set *s);
 #elif defined(__x86_64__)
 void put_avx2_blocks(kernel_set *s);

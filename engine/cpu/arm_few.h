@@ -1,0 +1,204 @@
+/* arm_few.h - a group of four blocks with one token after another: multiplied, added up, scaled and
+ * added to its lanes, in NEON.
+ *
+ * The weights are unpacked by others. What is here keeps three groups in flight, each at another
+ * stage, so that instructions which wait for the one before them have others between them; see
+ * arm_blocks_body.h. */
+#ifndef ENGINE_CPU_ARM_FEW_H
+#define ENGINE_CPU_ARM_FEW_H
+
+#include <string.h>
+
+#include "engine/cpu/arm_blocks_types.h"
+#include "engine/cpu/kernels.h"
+
+/* ---- the end of the pipeline --------------------------------------------------------------- */
+
+/* Where the activations of a group are. Pointers that walk: with indices, compilers spend more on
+ * addresses than on scales. */
+typedef struct place {
+    const int8_t *q;
+    const float *dx;
+    const int16_t *s;
+} place;
+
+ARM_INLINE place place_after(place at, int n_group)
+{
+    const int n = GROUP * n_group;
+    return (place){ at.q + 32 * n, at.dx + n, at.s + 2 * n };
+}
+
+/* Two groups: the one that was multiplied last, and the one before. finish_1() to finish_4() take
+ * both one stage on, with instructions between them that do not depend on them. */
+typedef struct finish {
+    struct {
+        int32x4_t sum[GROUP];            /* partial sums of each block */
+        int16x8_t s;
+        scales sc;
+        float32x4_t dx;
+    } multiplied;
+    struct {
+        group_floats sum;
+        scales sc;
+        float32x4_t dx;
+    } summed;
+    int32x4_t blocks01, blocks23;        /* from one stage to the next */
+    group_sums sums;
+    float32x4_t v;
+} finish;
+
+ARM_INLINE void finish_1(finish *f)
+{
+    f->blocks01 = vpaddq_s32(f->multiplied.sum[0], f->multiplied.sum[1]);
+    HERE(f->blocks01);
+}
+
+ARM_INLINE void finish_2(quant_type type, finish *f)
+{
+    f->v = values(type, f->summed.sum, f->summed.sc);
+    HERE(f->v);
+    f->blocks23 = vpaddq_s32(f->multiplied.sum[2], f->multiplied.sum[3]);
+    HERE(f->blocks23);
+}
+
+ARM_INLINE void finish_3(quant_type type, finish *f, float32x4_t *lane)
+{
+    *lane = vfmaq_f32(*lane, f->summed.dx, f->v);
+    HERE(*lane);
+    f->sums = sums_from(type, f->blocks01, f->blocks23, f->multiplied.s);
+    HERE(f->sums.a);
+}
+
+ARM_INLINE void finish_4(quant_type type, finish *f)
+{
+    f->summed.sum = floats_from(type, f->sums);
+    f->summed.sc = f->multiplied.sc;
+    f->summed.dx = f->multiplied.dx;
+}
+
+/* Then a new group comes in. */
+ARM_INLINE void finish_enter(finish *f, const int32x4_t sum[GROUP], scales sc, place at)
+{
+    memcpy(f->multiplied.sum, sum, sizeof f->multiplied.sum);
+    f->multiplied.s = vld1q_s16(at.s);
+    f->multiplied.sc = sc;
+    f->multiplied.dx = vld1q_f32(at.dx);
+}
+
+/* What is still on its way. */
+ARM_INLINE void finish_all(quant_type type, finish *f, float32x4_t *summed, float32x4_t *multiplied)
+{
+    finish_1(f);
+    finish_2(type, f);
+    finish_3(type, f, summed);
+    finish_4(type, f);
+    finish_2(type, f);
+    *multiplied = vfmaq_f32(*multiplied, f->summed.dx, f->v);
+}
+
+/* ---- a block ------------------------------------------------------------------------------- */
+
+/* Activations of a block. NVFP4 unpacks weights 0-7 and 16-23 into the first half, 8-15 and 24-31
+ * into the second, so the activations have to be in that order. */
+typedef struct codes {
+    int8x16_t half[2];
+} codes;
+
+ARM_INLINE codes codes_load(bool reorder, const int8_t *q)
+{
+    const int8x16_t a = vld1q_s8(q), b = vld1q_s8(q + 16);
+    const int64x2_t a64 = vreinterpretq_s64_s8(a), b64 = vreinterpretq_s64_s8(b);
+    codes c = { { a, b } };
+    if (reorder) c = (codes){ { vreinterpretq_s8_s64(vzip1q_s64(a64, b64)),
+                                vreinterpretq_s8_s64(vzip2q_s64(a64, b64)) } };
+    HERE(c.half[0]);
+    HERE(c.half[1]);
+    return c;
+}
+
+/* Partial sums of a block. Loads the activations of the next one in passing. */
+ARM_INLINE int32x4_t multiply(quant_type type, codes *q, weights w, bool reorder,
+                              const int8_t *q_next)
+{
+    const codes x = *q;
+    int32x4_t sum = starts_above_zero(type) ? dot_next(sum_start(type), w.half[0], x.half[0])
+                                       : dot_first(w.half[0], x.half[0]);
+    HERE(sum);
+    *q = codes_load(reorder, q_next);
+    sum = dot_next(sum, w.half[1], x.half[1]);
+    HERE(sum);
+    return sum;
+}
+
+/* ---- a few tokens -------------------------------------------------------------------------- */
+
+enum { TOKENS = 4 };                     /* at once: more do not fit in the registers */
+
+typedef struct group_weights {
+    weights block[GROUP];
+    scales sc;
+} group_weights;
+
+/* A row with n tokens, n a constant 2 or 4: groups of all of them, one after another, go through
+ * the end of the pipeline. */
+typedef struct few {
+    place at[TOKENS];
+    lanes lane[TOKENS];
+    codes q;                             /* of the token to come */
+    finish f;
+} few;
+
+/* Half 0 or 1 of the lanes of the token that came `steps` before token t. */
+ARM_INLINE float32x4_t *lane_before(few *row, int half, int t, int n, int steps)
+{
+    if (t < steps) half ^= 1;
+    t = (t + n - steps) % n;
+    return half ? &row->lane[t].high : &row->lane[t].low;
+}
+
+/* A group with token t. */
+ARM_INLINE void meet(quant_type type, few *row, const group_weights *g, int half, int t, int n,
+                     const int8_t *q_next)
+{
+    const bool reorder = type == QT_NVFP4;
+    const place at = row->at[t];
+    int32x4_t sum[GROUP];
+
+    row->at[t] = place_after(at, 1);
+    finish_1(&row->f);
+    sum[0] = multiply(type, &row->q, g->block[0], reorder, at.q + 32);
+    finish_2(type, &row->f);
+    sum[1] = multiply(type, &row->q, g->block[1], reorder, at.q + 64);
+    finish_3(type, &row->f, lane_before(row, half, t, n, 2));
+    sum[2] = multiply(type, &row->q, g->block[2], reorder, at.q + 96);
+    finish_4(type, &row->f);
+    sum[3] = multiply(type, &row->q, g->block[3], reorder, q_next);
+    finish_enter(&row->f, sum, g->sc, at);
+}
+
+/* A group with all tokens; q_next: the activations of the first token in the next one. */
+ARM_INLINE void meet_tokens(quant_type type, few *row, const group_weights *g, int half, int n,
+                            const int8_t *q_next)
+{
+    meet(type, row, g, half, 0, n, row->at[1].q);
+    meet(type, row, g, half, 1, n, n > 2 ? row->at[2].q : q_next);
+    if (n > 2) meet(type, row, g, half, 2, n, row->at[3].q);
+    if (n > 2) meet(type, row, g, half, 3, n, q_next);
+}
+
+/* What is on its way after the last group, which was of this half. */
+ARM_INLINE void meet_end(quant_type type, few *row, int half, int n)
+{
+    finish_all(type, &row->f, lane_before(row, half, n - 1, n, 1),
+               lane_before(row, half, n - 1, n, 0));
+}
+
+/* The start of a row with n tokens. */
+ARM_INLINE few few_from(bool reorder, const act_row *x, int n)
+{
+    few row = { .q = codes_load(reorder, x->q) };
+    for (int t = 0; t < n; t++) row.at[t] = (place){ x[t].q, x[t].dx, x[t].s };
+    return row;
+}
+
+#endif
