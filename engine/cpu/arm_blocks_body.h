@@ -1,6 +1,6 @@
 /* arm_blocks_body.h - NEON kernels for 32 weights and a scale: Q8_0, the types of 4 and 5 bits,
- * MXFP4 and NVFP4. Included by the files that compile them for two kinds of cores, after they have
- * defined
+ * MXFP4 and NVFP4; and IQ4_XS. Included by the files that compile them for two kinds of cores,
+ * after they have defined
  *
  *     SAVE_VECTOR_PIPES         1 where vector pipes are what kernels wait for; see
  *                               arm_blocks_types.h
@@ -43,6 +43,7 @@ typedef struct passage {
     place at;
     const int8_t *q_next;
     int n, n_next;
+    int half;                            /* of a super-block: this group; the next is the other */
 } passage;
 
 /* Unpacks the block that is two ahead of block k, and loads the one that is four ahead: both are in
@@ -52,7 +53,7 @@ ARM_INLINE weights prepare(quant_type type, pipeline *pl, const constants *c, co
 {
     const weights w = pl->unpacked[k % 2];
     const packed b = pl->loaded[k % 2];
-    if (k < g->n_next) pl->loaded[k % 2] = packed_load(type, g->next, k);
+    if (k < g->n_next) pl->loaded[k % 2] = packed_load(type, g->next, g->half ^ 1, k);
     if (k + 2 < g->n || (k + 2 >= GROUP && k + 2 - GROUP < g->n_next))
         pl->unpacked[k % 2] = unpack(type, b, c);
     return w;
@@ -74,30 +75,30 @@ ARM_INLINE void step(quant_type type, pipeline *pl, const constants *c, passage 
 
     w = prepare(type, pl, c, &g, 0);
     finish_1(&pl->f);
-    scale_bits_add(type, &bits, g.group, 0);
+    scale_bits_add(type, &bits, g.group, g.half, 0);
     sum[0] = multiply_if(type, pl, w, &g, 0);
 
     w = prepare(type, pl, c, &g, 1);
     finish_2(type, &pl->f);
-    if (g.n > 1) scale_bits_add(type, &bits, g.group, 1);
+    if (g.n > 1) scale_bits_add(type, &bits, g.group, g.half, 1);
     sum[1] = multiply_if(type, pl, w, &g, 1);
 
     w = prepare(type, pl, c, &g, 2);
     finish_3(type, &pl->f, lane);
-    if (g.n > 2) scale_bits_add(type, &bits, g.group, 2);
+    if (g.n > 2) scale_bits_add(type, &bits, g.group, g.half, 2);
     sum[2] = multiply_if(type, pl, w, &g, 2);
 
     w = prepare(type, pl, c, &g, 3);
     finish_4(type, &pl->f);
-    if (g.n > 3) scale_bits_add(type, &bits, g.group, 3);
+    if (g.n > 3) scale_bits_add(type, &bits, g.group, g.half, 3);
     sum[3] = multiply_if(type, pl, w, &g, 3);
 
     finish_enter(&pl->f, sum, scales_from(type, bits), g.at);
 }
 
-ARM_INLINE passage full_group(const uint8_t *group, const uint8_t *next, place at)
+ARM_INLINE passage full_group(const uint8_t *group, const uint8_t *next, place at, int half)
 {
-    return (passage){ group, next, at, place_after(at, 1).q, GROUP, GROUP };
+    return (passage){ group, next, at, place_after(at, 1).q, GROUP, GROUP, half };
 }
 
 /* Two groups in the midst of a row. */
@@ -106,8 +107,8 @@ ARM_INLINE void step_twice(quant_type type, pipeline *pl, const constants *c, co
 {
     const uint8_t *second = group + group_bytes(type), *after = second + group_bytes(type);
     prefetch_go_on(&pl->ahead, group, 2 * group_bytes(type));
-    step(type, pl, c, full_group(group, second, at), &l->low);
-    step(type, pl, c, full_group(second, after, place_after(at, 1)), &l->high);
+    step(type, pl, c, full_group(group, second, at, 0), &l->low);
+    step(type, pl, c, full_group(second, after, place_after(at, 1), 1), &l->high);
 }
 
 /* The last two groups of a row, with n blocks in the last one; `next` row starts again with q. */
@@ -115,7 +116,8 @@ ARM_INLINE void step_last(quant_type type, pipeline *pl, const constants *c, con
                           const uint8_t *next, place at, const int8_t *q, int n, lanes *l)
 {
     const uint8_t *second = group + group_bytes(type);
-    passage a = full_group(group, second, at), b = full_group(second, next, place_after(at, 1));
+    passage a = full_group(group, second, at, 0);
+    passage b = full_group(second, next, place_after(at, 1), 1);
     a.n_next = b.n = n;
     b.q_next = q;
     prefetch_go_on(&pl->ahead, group, 2 * group_bytes(type));
@@ -136,8 +138,8 @@ ARM_INLINE void dot_one(quant_type type, float *sums, const uint8_t *rows, size_
     lanes l = lanes_zero();
 
     for (int k = 0; k < 2; k++) {
-        pl.unpacked[k] = unpack(type, packed_load(type, rows, k), &c);
-        pl.loaded[k] = packed_load(type, rows, k + 2);
+        pl.unpacked[k] = unpack(type, packed_load(type, rows, 0, k), &c);
+        pl.loaded[k] = packed_load(type, rows, 0, k + 2);
     }
     for (int r = 0; r < n_row; r++) {
         const uint8_t *row = rows + (size_t)r * row_bytes, *p = row + two;
@@ -154,7 +156,7 @@ ARM_INLINE void dot_one(quant_type type, float *sums, const uint8_t *rows, size_
             at = place_after(at, 2);
         }
         if (n_group % 2) {
-            step(type, &pl, &c, full_group(p, p + one, at), &l.low);
+            step(type, &pl, &c, full_group(p, p + one, at, 0), &l.low);
             at = place_after(at, 1);
             p += one;
             l = (lanes){ l.high, l.low };
@@ -169,15 +171,16 @@ ARM_INLINE void dot_one(quant_type type, float *sums, const uint8_t *rows, size_
 /* ---- a few tokens -------------------------------------------------------------------------- */
 
 /* A group of n blocks, or more. What lies after them has no scale, and so counts as nothing. */
-ARM_INLINE group_weights group_unpack(quant_type type, const uint8_t *p, const constants *c, int n)
+ARM_INLINE group_weights group_unpack(quant_type type, const uint8_t *p, const constants *c, int n,
+                                      int half)
 {
     scale_bits bits = { 0, 0 };
     group_weights g;
-    g.block[0] = unpack(type, packed_load(type, p, 0), c);
-    g.block[1] = unpack(type, packed_load(type, p, 1), c);
-    g.block[2] = unpack(type, packed_load(type, p, 2), c);
-    g.block[3] = unpack(type, packed_load(type, p, 3), c);
-    for (int k = 0; k < GROUP; k++) scale_bits_add(type, &bits, p, k);
+    g.block[0] = unpack(type, packed_load(type, p, half, 0), c);
+    g.block[1] = unpack(type, packed_load(type, p, half, 1), c);
+    g.block[2] = unpack(type, packed_load(type, p, half, 2), c);
+    g.block[3] = unpack(type, packed_load(type, p, half, 3), c);
+    for (int k = 0; k < GROUP; k++) scale_bits_add(type, &bits, p, half, k);
     g.sc = scales_from(type, scale_bits_first(type, bits, n));
     return g;
 }
@@ -194,7 +197,7 @@ ARM_INLINE void meet_all(quant_type type, few *row, const uint8_t *p, const uint
         p = memcpy(copy, p, (size_t)(end - p));
     }
     prefetch_weights(p, group_bytes(type));
-    const group_weights g = group_unpack(type, p, c, left);
+    const group_weights g = group_unpack(type, p, c, left, half);
     meet_tokens(type, row, &g, half, n, q_next);
 }
 
@@ -280,7 +283,8 @@ static void dot_batches(tokens_fn *fn, float *sums, const uint8_t *rows, size_t 
         }
 }
 
-#define TYPES(X) X(Q8_0) X(MXFP4) X(NVFP4) X(IQ4_NL) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1)
+#define TYPES(X)                                                                                   \
+    X(Q8_0) X(MXFP4) X(NVFP4) X(IQ4_NL) X(IQ4_XS) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1)
 
 #define DEFINE(NAME)                                                                               \
     static void tokens_##NAME(float *sums, size_t stride, const uint8_t *rows, size_t row_bytes,   \

@@ -4,7 +4,7 @@
  * four blocks. A type is always a constant and everything is inlined, so that of each function a
  * kernel keeps the few instructions of its type. Layouts are drawn in loader/quant_blocks.h.
  *
- * Blocks of a super-block are unpacked elsewhere, arm_k_quants_body.h; their values are here too. */
+ * Q4_K and Q5_K are unpacked elsewhere, arm_k_quants_body.h; their values are here too. */
 #ifndef ENGINE_CPU_ARM_BLOCKS_TYPES_H
 #define ENGINE_CPU_ARM_BLOCKS_TYPES_H
 
@@ -30,6 +30,7 @@ ARM_INLINE size_t block_bytes(quant_type type)
     case QT_Q8_0: return sizeof(block_q8_0);
     case QT_IQ4_NL: return sizeof(block_iq4_nl);
     case QT_MXFP4: return sizeof(block_mxfp4);
+    case QT_IQ4_XS: return sizeof(block_iq4_xs) / 8;
     default: return sizeof(block_nvfp4) / 2;
     }
 }
@@ -41,7 +42,7 @@ ARM_INLINE size_t group_bytes(quant_type type)
 
 ARM_INLINE bool has_table(quant_type type)
 {
-    return type == QT_IQ4_NL || type == QT_MXFP4 || type == QT_NVFP4;
+    return type == QT_IQ4_NL || type == QT_IQ4_XS || type == QT_MXFP4 || type == QT_NVFP4;
 }
 
 ARM_INLINE bool has_fifth_bit(quant_type type)
@@ -107,7 +108,7 @@ typedef struct constants {
 ARM_INLINE constants constants_for(quant_type type)
 {
     static const int8_t e2m1[16] = { E2M1_TWICE }, iq4[16] = { IQ4_LEVELS };
-    const int8x16_t table = vld1q_s8(type == QT_IQ4_NL ? iq4 : e2m1);
+    const int8x16_t table = vld1q_s8(type == QT_IQ4_NL || type == QT_IQ4_XS ? iq4 : e2m1);
     const uint8x16_t byte = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
     constants c = { .table = table };
 
@@ -130,8 +131,15 @@ typedef struct weights {
     int8x16_t half[2];
 } weights;
 
+/* IQ4_XS: what a group takes of a super-block is not in one piece. Its address is that of the
+ * super-block, or half of its bytes more; `half` says which. Other types have no use for it. */
+ARM_INLINE const uint8_t *super_block_of(const uint8_t *group, int half)
+{
+    return group - (size_t)half * (sizeof(block_iq4_xs) / 2);
+}
+
 /* Block k of a group. */
-ARM_INLINE packed packed_load(quant_type type, const uint8_t *group, int k)
+ARM_INLINE packed packed_load(quant_type type, const uint8_t *group, int half, int k)
 {
     const uint8_t *p = group + (size_t)k * block_bytes(type);
     packed b = { .more = vdupq_n_u8(0) };
@@ -142,6 +150,9 @@ ARM_INLINE packed packed_load(quant_type type, const uint8_t *group, int k)
     } else if (type == QT_NVFP4) {       /* two of ours in one of theirs */
         p = group + (size_t)(k / 2) * sizeof(block_nvfp4);
         b.codes = vld1q_u8(p + offsetof(block_nvfp4, nibbles) + 16 * (k % 2));
+    } else if (type == QT_IQ4_XS) {
+        p = super_block_of(group, half) + offsetof(block_iq4_xs, nibbles);
+        b.codes = vld1q_u8(p + 16 * (GROUP * half + k));
     } else {
         b.codes = vld1q_u8(p + block_bytes(type) - 16);      /* always at the end */
     }
@@ -195,13 +206,33 @@ ARM_INLINE bool has_float_bits(quant_type type)
     return SAVE_VECTOR_PIPES && type == QT_MXFP4;
 }
 
-ARM_INLINE void scale_bits_add(quant_type type, scale_bits *b, const uint8_t *group, int k)
+/* IQ4_XS: a nibble and two bits of each of four scales, spread to 16 bits each; d is in c. */
+ARM_INLINE scale_bits spread_scales(const uint8_t *super_block, int half)
+{
+    const uint64_t head = load_u64(super_block);             /* d : 16, upper : 16, nibbles : 32 */
+    uint64_t low = head >> (32 + 16 * half) & 0xFFFF, high = head >> (16 + 8 * half) & 0xFF;
+    low = (low | low << 24) & UINT64_C(0x000000FF000000FF);
+    high = (high | high << 28) & UINT64_C(0x0000000F0000000F);
+    low = (low | low << 12) & UINT64_C(0x000F000F000F000F);
+    high = (high | high << 14) & UINT64_C(0x0003000300030003);
+    return (scale_bits){ low | high << 4, head & 0xFFFF };
+}
+
+ARM_INLINE void scale_bits_add(quant_type type, scale_bits *b, const uint8_t *group, int half,
+                               int k)
 {
     const uint8_t *p = group + (size_t)k * block_bytes(type);
-    if (has_float_bits(type)) *(k < 2 ? &b->d : &b->c) |= (uint64_t)*p << (32 * (k % 2) + 23);
-    else if (type == QT_MXFP4) b->d |= (uint64_t)*p << (16 * k + 8);
-    else if (type != QT_NVFP4) b->d |= (uint64_t)load_u16(p) << 16 * k;
-    else if (k % 2 == 0) b->d |= (uint64_t)load_u32(p) << 16 * k;
+    if (type == QT_IQ4_XS) {
+        if (k == 0) *b = spread_scales(super_block_of(group, half), half);
+    } else if (has_float_bits(type)) {
+        *(k < 2 ? &b->d : &b->c) |= (uint64_t)*p << (32 * (k % 2) + 23);
+    } else if (type == QT_MXFP4) {
+        b->d |= (uint64_t)*p << (16 * k + 8);
+    } else if (type != QT_NVFP4) {
+        b->d |= (uint64_t)load_u16(p) << 16 * k;
+    } else if (k % 2 == 0) {
+        b->d |= (uint64_t)load_u32(p) << 16 * k;
+    }
     if (has_minimum(type)) b->c |= (uint64_t)load_u16(p + 2) << 16 * k;
     HERE_BITS(b->d);
     if (has_float_bits(type) && k >= 2) HERE_BITS(b->c);
@@ -239,8 +270,9 @@ typedef struct scales {
     float32x4_t d, c;
 } scales;
 
-/* NVFP4: code 0x7F is 0, as is 0xFF; the others shifted are binary16, with 2^-8. MXFP4: exponents,
- * in the upper half of 16 bits, are moved to where a float has them. */
+/* IQ4_XS: d times 6 bits is exact. NVFP4: code 0x7F is 0, as is 0xFF; the others shifted are
+ * binary16, with 2^-8. MXFP4: exponents, in the upper half of 16 bits, are moved to where a float
+ * has them. */
 ARM_INLINE scales scales_from(quant_type type, scale_bits b)
 {
     if (type == QT_NVFP4) {
@@ -250,6 +282,11 @@ ARM_INLINE scales scales_from(quant_type type, scale_bits b)
         b.d = code & ~(is_7f - (is_7f >> 7));
         b.c = (b.d >> 8 & even) << 7;
         b.d = (b.d & even) << 7;
+    }
+    if (type == QT_IQ4_XS) {
+        const uint16x4_t six = vreinterpret_u16_u64(vcreate_u64(b.d));
+        const int32x4_t sc = vreinterpretq_s32_u32(vsubl_u16(six, vdup_n_u16(32)));
+        return (scales){ .d = vmulq_laneq_f32(vcvtq_f32_s32(sc), halves_to_f32(b.c), 0) };
     }
     if (has_float_bits(type)) return (scales){ .d = floats_of_bits(b.d, b.c) };
     if (type == QT_MXFP4) {

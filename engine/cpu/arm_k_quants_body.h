@@ -1,6 +1,6 @@
-/* arm_k_quants_body.h - NEON + dotprod kernels for super-blocks of 256 weights: the K-quants and
- * IQ4_XS. Included by the files that compile them for two kinds of cores, which say
- * SAVE_VECTOR_PIPES as for arm_blocks_body.h.
+/* arm_k_quants_body.h - NEON + dotprod kernels for super-blocks of 256 weights: the K-quants.
+ * Included by the files that compile them for two kinds of cores, which say SAVE_VECTOR_PIPES as
+ * for arm_blocks_body.h. (IQ4_XS is there.)
  *
  * A super-block is eight blocks of 32, one for each lane of the contract. It is seen as two halves
  * of four blocks, because four block sums make a vector, and a half as two columns: the first and
@@ -11,7 +11,8 @@
  * tokens. They share loads, but what counts is the order of instructions: the vector queues of a
  * core are short, and an instruction that waits for the one before it keeps out others that could
  * run. So each step is done for all vectors at hand before the next one, and keep_order() stops the
- * compiler from loading far ahead. On Neoverse V1 that is worth 15 to 30%. */
+ * compiler from loading far ahead. On Neoverse V1 that is worth 15 to 30%. A few tokens of Q4_K and
+ * Q5_K go through the pipeline of arm_few.h instead. */
 #ifndef ENGINE_CPU_ARM_K_QUANTS_BODY_H
 #define ENGINE_CPU_ARM_K_QUANTS_BODY_H
 
@@ -28,12 +29,12 @@ typedef struct column {
 } column;
 
 /* What scales a super-block. A format fills the fields that its add function reads. */
-typedef struct super_scales {
+typedef struct sub_scales {
     int32x4_t sc[2][2];                  /* [half][column]; [half][0] where a block has one */
     int16x8_t m[2];                      /* minimums: see the add functions */
     float32x4_t d;                       /* d in lane 0, dmin in lane 1 */
     float32x4_t d_block;                 /* d for each block of a half */
-} super_scales;
+} sub_scales;
 
 /* One token's activations at a super-block. */
 typedef struct act_at {
@@ -49,11 +50,11 @@ typedef struct half_sum {
 
 /* half and k, the number of a column, are constants in every use. */
 typedef column column_fn(const uint8_t *block, int half, int k);
-typedef super_scales super_scales_fn(const uint8_t *block);
+typedef sub_scales scales_fn(const uint8_t *block);
 
 /* Adds the super-blocks of n products, 1 or 2, to their lanes. Product i is in lane and sum 2i, the
  * low half, and 2i + 1. */
-typedef void add_fn(float32x4_t *lane, half_sum *sum, const super_scales *u, const act_at *x, int n);
+typedef void add_fn(float32x4_t *lane, half_sum *sum, const sub_scales *u, const act_at *x, int n);
 
 ARM_INLINE void keep_order(void)
 {
@@ -92,22 +93,11 @@ ARM_INLINE float32x4_t dx_of(const act_at *x, int i)
     return vld1q_f32(x[i / 2].dx + 4 * (i % 2));
 }
 
-/* v = d * (sc * sum) */
-ARM_INLINE void add_plain(float32x4_t *lane, half_sum *sum, const super_scales *u, const act_at *x, int n)
-{
-    int32x4_t a[4];
-    float32x4_t v[4];
-    for (int i = 0; i < 2 * n; i++) a[i] = vmulq_s32(u[i / 2].sc[i % 2][0], sum[i].by[0]);
-    for (int i = 0; i < 2 * n; i++) v[i] = vcvtq_f32_s32(a[i]);
-    for (int i = 0; i < 2 * n; i++) v[i] = vmulq_laneq_f32(v[i], u[i / 2].d, 0);
-    for (int i = 0; i < 2 * n; i++) lane[i] = vfmaq_f32(lane[i], v[i], dx_of(x, i));
-}
-
 /* v = d * (sc * sum) - dmin * (m * s): the second product is rounded, then the difference. -v is
  * what two fused subtractions want. m[0] has the minimums of the low half in lanes 0-3 and m[1]
  * those of the high half in lanes 4-7, where the sums of the activations have them. */
-ARM_INLINE void add_minus_min(float32x4_t *lane, half_sum *sum, const super_scales *u, const act_at *x,
-                              int n)
+ARM_INLINE void add_minus_min(float32x4_t *lane, half_sum *sum, const sub_scales *u,
+                              const act_at *x, int n)
 {
     int32x4_t a[4], b[4];
     float32x4_t scaled[4], minus_v[4];
@@ -139,7 +129,7 @@ ARM_INLINE act_sums act_sums_at(const int16_t *s)
 }
 
 /* sc[0] * sum[0] + sc[1] * sum[1] */
-ARM_INLINE void scale_columns(float32x4_t *scaled, const half_sum *sum, const super_scales *u, int n)
+ARM_INLINE void scale_columns(float32x4_t *scaled, const half_sum *sum, const sub_scales *u, int n)
 {
     int32x4_t a[4];
     for (int i = 0; i < 2 * n; i++) a[i] = vmulq_s32(u[i / 2].sc[i % 2][0], sum[i].by[0]);
@@ -148,7 +138,7 @@ ARM_INLINE void scale_columns(float32x4_t *scaled, const half_sum *sum, const su
 }
 
 /* v = d * (sc * sum), after an offset of the codes has left the sums: here, in integers. */
-ARM_INLINE void add_without_offset(float32x4_t *lane, half_sum *sum, const super_scales *u,
+ARM_INLINE void add_without_offset(float32x4_t *lane, half_sum *sum, const sub_scales *u,
                                    const act_at *x, int n, int16x8_t offset)
 {
     act_sums s[2];
@@ -167,8 +157,8 @@ ARM_INLINE void add_without_offset(float32x4_t *lane, half_sum *sum, const super
 }
 
 /* As add_minus_min; m[k] has the minimums of all columns k. */
-ARM_INLINE void add_minus_mins(float32x4_t *lane, half_sum *sum, const super_scales *u, const act_at *x,
-                               int n)
+ARM_INLINE void add_minus_mins(float32x4_t *lane, half_sum *sum, const sub_scales *u,
+                               const act_at *x, int n)
 {
     act_sums s[2];
     int32x4_t b[4];
@@ -190,7 +180,7 @@ ARM_INLINE void add_minus_mins(float32x4_t *lane, half_sum *sum, const super_sca
     for (int i = 0; i < 2 * n; i++) lane[i] = vfmsq_f32(lane[i], minus_v[i], dx_of(x, i));
 }
 
-ARM_INLINE void put_sub_scales(super_scales *u, int16x8_t first, int16x8_t second)
+ARM_INLINE void put_sub_scales(sub_scales *u, int16x8_t first, int16x8_t second)
 {
     u->sc[0][0] = vmovl_s16(vget_low_s16(first));
     u->sc[0][1] = vmovl_s16(vget_low_s16(second));
@@ -199,7 +189,7 @@ ARM_INLINE void put_sub_scales(super_scales *u, int16x8_t first, int16x8_t secon
 }
 
 /* From one byte for each column, in the order of the weights. */
-ARM_INLINE void put_signed_sub_scales(super_scales *u, int8x16_t bytes)
+ARM_INLINE void put_signed_sub_scales(sub_scales *u, int8x16_t bytes)
 {
     const int16x8_t pairs = vreinterpretq_s16_s8(bytes);
     put_sub_scales(u, vshrq_n_s16(vshlq_n_s16(pairs, 8), 8), vshrq_n_s16(pairs, 8));
@@ -220,14 +210,14 @@ ARM_INLINE column q4_k_column(const uint8_t *block, int half, int k)
 /* Eight bytes at a time, s being the scales of loader/quant_blocks.h: the lower six bits of s[0-7]
  * are scales 0-3 and minimums 0-3; the upper two, over the nibbles of s[8-11], are scales 4-7 and
  * minimums 4-7. */
-ARM_INLINE super_scales q4_k_scales(const uint8_t *block)
+ARM_INLINE sub_scales q4_k_scales(const uint8_t *block)
 {
     const uint64_t d_s03 = load_u64(block), s4b = load_u64(block + 8);
     const uint64_t s07 = d_s03 >> 32 | s4b << 32;
     const uint64_t nibbles = s4b >> 32 | (s4b >> 4 & UINT64_C(0xFFFFFFFF00000000));
     const uint64_t low = s07 & BYTES(0x3F);
     const uint64_t high = (nibbles & BYTES(0x0F)) | (s07 >> 2 & BYTES(0x30));
-    super_scales u;
+    sub_scales u;
     u.m[0] = vreinterpretq_s16_u16(vmovl_u8(vcreate_u8(low << 32 | low >> 32)));
     u.m[1] = vreinterpretq_s16_u16(vmovl_u8(vcreate_u8(high)));
     u.sc[0][0] = vmovl_high_s16(u.m[0]);
@@ -250,7 +240,7 @@ ARM_INLINE column q5_k_column(const uint8_t *block, int half, int k)
                        as_s8(vsriq_n_u8(vshrq_n_u8(bits, 3), y, 4)) } };
 }
 
-ARM_INLINE super_scales q5_k_scales(const uint8_t *block)
+ARM_INLINE sub_scales q5_k_scales(const uint8_t *block)
 {
     return q4_k_scales(block);
 }
@@ -271,16 +261,17 @@ ARM_INLINE column q6_k_column(const uint8_t *block, int half, int k)
                        as_s8(vsriq_n_u8(shifted, y, 4)) } };
 }
 
-ARM_INLINE super_scales q6_k_scales(const uint8_t *block)
+ARM_INLINE sub_scales q6_k_scales(const uint8_t *block)
 {
     const block_q6_k *b = (const block_q6_k *)block;
-    super_scales u;
+    sub_scales u;
     put_signed_sub_scales(&u, vld1q_s8(b->scales));
     u.d_block = vdupq_laneq_f32(half_at(b->d), 0);
     return u;
 }
 
-ARM_INLINE void add_q6_k(float32x4_t *lane, half_sum *sum, const super_scales *u, const act_at *x, int n)
+ARM_INLINE void add_q6_k(float32x4_t *lane, half_sum *sum, const sub_scales *u, const act_at *x,
+                         int n)
 {
     add_without_offset(lane, sum, u, x, n, vdupq_n_s16(32));
 }
@@ -312,11 +303,11 @@ ARM_INLINE column q2_k_column(const uint8_t *block, int half, int k)
     return (column){ { as_s8(p[0]), as_s8(p[1]), as_s8(p[2]), as_s8(p[3]) } };
 }
 
-ARM_INLINE super_scales q2_k_scales(const uint8_t *block)
+ARM_INLINE sub_scales q2_k_scales(const uint8_t *block)
 {
     const block_q2_k *b = (const block_q2_k *)block;
     const uint16x8_t pairs = vreinterpretq_u16_u8(vld1q_u8(b->scales)), low = vdupq_n_u16(15);
-    super_scales u;
+    sub_scales u;
     put_sub_scales(&u, vreinterpretq_s16_u16(vandq_u16(pairs, low)),
                    vreinterpretq_s16_u16(vandq_u16(vshrq_n_u16(pairs, 8), low)));
     u.m[0] = vreinterpretq_s16_u16(vandq_u16(vshrq_n_u16(pairs, 4), low));
@@ -341,7 +332,7 @@ ARM_INLINE column q3_k_column(const uint8_t *block, int half, int k)
 }
 
 /* S and T as in loader/quant_blocks.h, for eight scales at a time. */
-ARM_INLINE super_scales q3_k_scales(const uint8_t *block)
+ARM_INLINE sub_scales q3_k_scales(const uint8_t *block)
 {
     const block_q3_k *b = (const block_q3_k *)block;
     const uint64_t s = load_u64(b->scales), t = load_u32(b->scales + 8);
@@ -349,51 +340,17 @@ ARM_INLINE super_scales q3_k_scales(const uint8_t *block)
     const uint64_t low = (s & BYTES(0x0F)) | (t07 & BYTES(0x30));
     const uint64_t high = (s >> 4 & BYTES(0x0F)) | (t8f & BYTES(0x30));
     const int8x16_t six = vcombine_s8(vcreate_s8(low), vcreate_s8(high));
-    super_scales u;
+    sub_scales u;
     put_signed_sub_scales(&u, vsubq_s8(six, vdupq_n_s8(32)));
     u.d_block = d_of_planes(half_at(b->d));
     return u;
 }
 
-ARM_INLINE void add_q3_k(float32x4_t *lane, half_sum *sum, const super_scales *u, const act_at *x, int n)
+ARM_INLINE void add_q3_k(float32x4_t *lane, half_sum *sum, const sub_scales *u, const act_at *x,
+                         int n)
 {
     static const int16_t offset[8] = { 4, 16, 64, 4, 4, 16, 64, 4 };     /* in planes */
     add_without_offset(lane, sum, u, x, n, vld1q_s16(offset));
-}
-
-/* ---- IQ4_XS ------------------------------------------------------------------------------ */
-
-ARM_INLINE column iq4_xs_column(const uint8_t *block, int half, int k)
-{
-    static const int8_t levels[16] = { IQ4_LEVELS };
-    const block_iq4_xs *b = (const block_iq4_xs *)block;
-    const int8x16_t table = vld1q_s8(levels);
-    const uint8x16_t low = vdupq_n_u8(15);
-    column c;
-    for (int j = 0; j < 4; j++) {
-        const uint8x16_t nibbles = vld1q_u8(b->nibbles[4 * half + j]);
-        c.w[j] = vqtbl1q_s8(table, k == 0 ? vandq_u8(nibbles, low) : vshrq_n_u8(nibbles, 4));
-    }
-    return c;
-}
-
-/* The byte that has it, for each scale, shifted to where its bits belong. */
-ARM_INLINE super_scales iq4_xs_scales(const uint8_t *block)
-{
-    static const uint8_t low_at[8] = { 4, 4, 5, 5, 6, 6, 7, 7 };
-    static const uint8_t high_at[8] = { 2, 2, 2, 2, 3, 3, 3, 3 };
-    static const int8_t low_by[8] = { 0, -4, 0, -4, 0, -4, 0, -4 };
-    static const int8_t high_by[8] = { 4, 2, 0, -2, 4, 2, 0, -2 };
-    const uint8x16_t head = vcombine_u8(vld1_u8(block), vdup_n_u8(0));
-    const uint8x8_t low = vshl_u8(vqtbl1_u8(head, vld1_u8(low_at)), vld1_s8(low_by));
-    const uint8x8_t high = vshl_u8(vqtbl1_u8(head, vld1_u8(high_at)), vld1_s8(high_by));
-    const uint8x8_t six = vorr_u8(vand_u8(low, vdup_n_u8(0x0F)), vand_u8(high, vdup_n_u8(0x30)));
-    const int16x8_t sc = vreinterpretq_s16_u16(vsubl_u8(six, vdup_n_u8(32)));
-    super_scales u;
-    u.sc[0][0] = vmovl_s16(vget_low_s16(sc));
-    u.sc[1][0] = vmovl_high_s16(sc);
-    u.d = half_at(block);
-    return u;
 }
 
 /* ---- sums -------------------------------------------------------------------------------- */
@@ -447,7 +404,7 @@ ARM_INLINE void prefetch_near(const uint8_t *p, size_t bytes)
 /* n = 1 or 2 rows with one token. */
 ARM_INLINE void dot_rows(float *sums, const uint8_t *rows, size_t row_bytes, int n,
                          const act_row *x, int cols, size_t bytes, bool by_column,
-                         column_fn *get_column, super_scales_fn *get_scales, add_fn *add)
+                         column_fn *get_column, scales_fn *get_scales, add_fn *add)
 {
     const uint8_t *block[2] = { rows, rows + (n - 1) * row_bytes };
     const uint8_t *far = rows;
@@ -459,7 +416,7 @@ ARM_INLINE void dot_rows(float *sums, const uint8_t *rows, size_t row_bytes, int
     for (int c = 0; c < cols; c += SUPER) {
         const act_at same[2] = { at, at };
         half_sum sum[4];
-        super_scales u[2];
+        sub_scales u[2];
         prefetch_weights(far, (size_t)n * bytes);
         prefetch_near((const uint8_t *)near, (size_t)n * bytes);
         sum_super_blocks(sum, block, same, n, by_column, get_column);
@@ -494,12 +451,12 @@ ARM_INLINE void super_unpack(uint8_t *w, const uint8_t *block, column_fn *get_co
 }
 
 /* A super-block, the one that starts at weight c, with n = 1 or 2 tokens. */
-ARM_INLINE void add_tokens(float32x4_t *lane, const uint8_t *block, const super_scales *u,
+ARM_INLINE void add_tokens(float32x4_t *lane, const uint8_t *block, const sub_scales *u,
                            const act_row *x, int n, int c, bool by_column, column_fn *get_column,
                            add_fn *add)
 {
     const uint8_t *same[2] = { block, block };
-    const super_scales same_scales[2] = { *u, *u };
+    const sub_scales same_scales[2] = { *u, *u };
     act_at at[2];
     half_sum sum[4];
     for (int i = 0; i < n; i++) at[i] = (act_at){ x[i].q + c, x[i].dx + c / 32, x[i].s + c / 16 };
@@ -510,14 +467,14 @@ ARM_INLINE void add_tokens(float32x4_t *lane, const uint8_t *block, const super_
 /* One row with 2 to MOST_TOKENS tokens. */
 ARM_INLINE void dot_tokens(float *sums, size_t stride, const uint8_t *row, const act_row *x,
                            int n_token, int cols, size_t bytes, bool by_column,
-                           column_fn *get_column, super_scales_fn *get_scales, add_fn *add)
+                           column_fn *get_column, scales_fn *get_scales, add_fn *add)
 {
     float32x4_t lane[2 * MOST_TOKENS];
     uint8_t w[SUPER];
 
     for (int i = 0; i < 2 * n_token; i++) lane[i] = vdupq_n_f32(0);
     for (int c = 0; c < cols; c += SUPER, row += bytes) {
-        const super_scales u = get_scales(row);
+        const sub_scales u = get_scales(row);
         int t = 0;
         prefetch_weights(row, bytes);
         if (n_token == 2) {
@@ -539,10 +496,10 @@ ARM_INLINE void dot_tokens(float *sums, size_t stride, const uint8_t *row, const
  * or two. (A sub-scale times d is exact. Q6_K, with two sub-scales for a block, gained nothing.) */
 ARM_INLINE bool has_groups(quant_type type)
 {
-    return type == QT_Q4_K || type == QT_Q5_K || type == QT_IQ4_XS;
+    return type == QT_Q4_K || type == QT_Q5_K;
 }
 
-ARM_INLINE scales group_scales(quant_type type, const super_scales *u, int half)
+ARM_INLINE scales group_scales(quant_type type, const sub_scales *u, int half)
 {
     scales g = { .d = vmulq_laneq_f32(vcvtq_f32_s32(u->sc[half][0]), u->d, 0) };
     if (has_minimum(type)) {
@@ -552,7 +509,7 @@ ARM_INLINE scales group_scales(quant_type type, const super_scales *u, int half)
     return g;
 }
 
-ARM_INLINE group_weights group_of(quant_type type, const uint8_t *block, const super_scales *u,
+ARM_INLINE group_weights group_of(quant_type type, const uint8_t *block, const sub_scales *u,
                                   int half, column_fn *get_column)
 {
     const column first = get_column(block, half, 0), second = get_column(block, half, 1);
@@ -564,14 +521,14 @@ ARM_INLINE group_weights group_of(quant_type type, const uint8_t *block, const s
 /* Rows with n tokens, 2 or 4. */
 ARM_INLINE void dot_few(quant_type type, float *sums, size_t stride, const uint8_t *rows,
                         size_t row_bytes, int n_row, const act_row *x, int n, int cols,
-                        size_t bytes, column_fn *get_column, super_scales_fn *get_scales)
+                        size_t bytes, column_fn *get_column, scales_fn *get_scales)
 {
     for (int r = 0; r < n_row; r++) {
         const uint8_t *block = rows + (size_t)r * row_bytes;
         few row = few_from(false, x, n);
 
         for (int left = cols; left > 0; left -= SUPER, block += bytes) {
-            const super_scales u = get_scales(block);
+            const sub_scales u = get_scales(block);
             const int to_next = left > SUPER ? SUPER / 2 : 0;
             prefetch_weights(block, bytes);
             const group_weights low = group_of(type, block, &u, 0, get_column);
@@ -592,7 +549,7 @@ typedef struct format {
     size_t bytes;
     bool by_column;
     column_fn *column;
-    super_scales_fn *scales;
+    scales_fn *scales;
     add_fn *add;
 } format;
 
@@ -657,7 +614,7 @@ ARM_INLINE void dot_any(const format *f, float *sums, const uint8_t *rows, size_
 #define K_QUANTS(X)                                                                                \
     X(Q2_K, q2_k, true, add_minus_mins) X(Q3_K, q3_k, true, add_q3_k)                              \
     X(Q4_K, q4_k, false, add_minus_min) X(Q5_K, q5_k, false, add_minus_min)                        \
-    X(Q6_K, q6_k, true, add_q6_k) X(IQ4_XS, iq4_xs, false, add_plain)
+    X(Q6_K, q6_k, true, add_q6_k)
 
 #define DEFINE(NAME, format_, by_column, add)                                                      \
     static void dot_##NAME(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,          \
