@@ -21,7 +21,8 @@ const made_model made_models[N_MADE_MODELS] = {
 const speeds made_speeds = {
     .vram_read = 450e9, .pcie_in = 24e9, .pcie_out = 24e9, .pull = 22e9, .pull_busy = 20e9,
     .cpu = 55e9, .cpu_busy = 48e9, .cpu_dense = 70e9, .cpu_many = 6e11, .gpu_macs = 2e13,
-    .hop = 8e-6, .disk = 3e9,
+    .hop = 8e-6, .disk = 3e9, .layer_dense = 25e-6, .layer_hot = 9e-6, .layer_cpu = 35e-6,
+    .disk_wait = 0.3e-3,
 };
 
 void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram)

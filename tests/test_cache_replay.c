@@ -76,7 +76,8 @@ static int n_counted(const made *m) { return m->t.n_token - m->t.n_prompt; }
 static const speeds usual = {
     .vram_read = 400e9, .pcie_in = 20e9, .pcie_out = 20e9, .pull = 18e9, .pull_busy = 16e9,
     .cpu = 40e9, .cpu_busy = 35e9, .cpu_dense = 50e9, .cpu_many = 6e11, .gpu_macs = 2e13,
-    .hop = 8e-6, .disk = 2e9, .disk_straight = 2e9,
+    .hop = 8e-6, .disk = 2e9, .disk_straight = 2e9, .layer_dense = 20e-6, .layer_hot = 8e-6,
+    .layer_cpu = 30e-6, .disk_wait = 0.2e-3,
 };
 
 static replay_figures run(replay *r, replay_mode mode, int rule, const replay_size *size, int cap)

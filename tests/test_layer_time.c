@@ -13,7 +13,8 @@
 static const speeds usual = {
     .vram_read = 400e9, .pcie_in = 24e9, .pcie_out = 24e9, .pull = 22e9, .pull_busy = 20e9,
     .cpu = 50e9, .cpu_busy = 40e9, .cpu_dense = 70e9, .cpu_many = 6e11, .gpu_macs = 2e13,
-    .hop = 8e-6, .disk = 2e9, .disk_straight = 2e9,
+    .hop = 8e-6, .disk = 2e9, .disk_straight = 2e9, .layer_dense = 25e-6, .layer_hot = 9e-6,
+    .layer_cpu = 35e-6, .disk_wait = 0.3e-3,
 };
 
 static bool near(double a, double b) { return fabs(a - b) <= 1e-9 * fabs(b); }
@@ -25,14 +26,14 @@ static void test_by_hand(void)
     speeds no_bus = usual;
     no_bus.pull = no_bus.pull_busy = 0;
     const struct { double got, want; const char *why; } rows[] = {
-        { layer_time_gpu(&e, 0, &usual), 20e-6 + 40e-6 + 8e-6, "all in VRAM" },
-        { layer_time_gpu(&e, 4, &no_bus), 20e-6 + 8e-6 + 320e-6, "none, no post-fetch" },
-        { layer_time_gpu(&e, 1, &no_bus), 20e-6 + 8e-6 + 80e-6, "one: longer than the hot three" },
+        { layer_time_gpu(&e, 0, &usual), 25e-6 + 40e-6 + 9e-6, "all in VRAM" },
+        { layer_time_gpu(&e, 4, &no_bus), 25e-6 + 8e-6 + 320e-6, "none, no post-fetch" },
+        { layer_time_gpu(&e, 1, &no_bus), 25e-6 + 8e-6 + 80e-6, "one: longer than the hot three" },
         /* 16 MB: one whole and one down, 5 MB, cross at 20 GB/s while 11 are computed at 40 */
-        { layer_time_gpu(&e, 4, &usual), 20e-6 + 8e-6 + 11e6 / 40e9, "none, post-fetch" },
-        { layer_time_cpu(&e, 0, &usual), 30e-6 + 320e-6, "CPU, all in RAM" },
-        { layer_time_cpu(&e, 1, &usual), 30e-6 + 2e-3 + 0.2e-3, "CPU, one from the drive" },
-        { layer_time_cpu(&e, 4, &usual), 30e-6 + 8e-3 + 0.2e-3, "CPU, all from the drive" },
+        { layer_time_gpu(&e, 4, &usual), 25e-6 + 8e-6 + 11e6 / 40e9, "none, post-fetch" },
+        { layer_time_cpu(&e, 0, &usual), 35e-6 + 320e-6, "CPU, all in RAM" },
+        { layer_time_cpu(&e, 1, &usual), 35e-6 + 2e-3 + 0.3e-3, "CPU, one from the drive" },
+        { layer_time_cpu(&e, 4, &usual), 35e-6 + 8e-3 + 0.3e-3, "CPU, all from the drive" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         CHECK_MSG(near(rows[i].got, rows[i].want), "%s: %g us, not %g", rows[i].why,

@@ -89,8 +89,8 @@ static void test_times(void)
 
     make_case(&c, m, 80 * GB, 64 * GB);  /* all in VRAM */
     CHECK(run_case(&p, &c) == 0);
-    check_near(p.t_dense, dense / 450e9 + 24 * 20e-6, "dense in VRAM");
-    check_near(p.t_hot, 24 * (4 * e / 450e9 + 8e-6), "experts in VRAM");
+    check_near(p.t_dense, dense / 450e9 + 24 * 25e-6, "dense in VRAM");
+    check_near(p.t_hot, 24 * (4 * e / 450e9 + 9e-6), "experts in VRAM");
     check_near(1 / p.decode_tok_s, p.t_dense + p.t_hot, "a token in VRAM");
     check_near(1 / p.limit_tok_s, (dense + 24 * 4 * e) / 450e9, "its limit");
     check_near(p.prefill_tok_s, 2e13 / (1.2e9 + 2.4e9), "prompts in VRAM");
@@ -98,7 +98,7 @@ static void test_times(void)
 
     make_case(&c, m, 0, 64 * GB);        /* all on the CPU */
     CHECK(run_case(&p, &c) == 0);
-    check_near(1 / p.decode_tok_s, dense / 70e9 + 24 * 30e-6 + 24 * 4 * e / 55e9,
+    check_near(1 / p.decode_tok_s, dense / 70e9 + 24 * 35e-6 + 24 * 4 * e / 55e9,
                "a token on the CPU");
     check_near(1 / p.limit_tok_s, dense / 70e9 + 24 * 4 * e / 55e9, "its memory alone");
     check_near(p.prefill_tok_s, p.chunk / (p.chunk * (1.2e9 + 2.4e9) / 6e11 +
@@ -134,7 +134,7 @@ static void test_drive_times(void)
     make_case(&c, m, 0, 64 * GB);
     c.w.ram = dense_on_cpu(&c, 0) + c.s.state[0] + c.s.ram_work[0] + all_experts(&c.what) / 2;
     CHECK(run_case(&p, &c) == 0 && p.place[0] == PLAN_DISK && p.chunk == 4096);
-    check_near(p.t_disk, token / 2 / 3e9 + 36 * 0.2e-3, "half of it from the drive");
+    check_near(p.t_disk, token / 2 / 3e9 + 36 * 0.3e-3, "half of it from the drive");
     check_near(1 / p.decode_tok_s, p.t_dense + p.t_disk, "while the CPU computes");
     check_near(1 / p.limit_tok_s, (double)m->token_dense / 70e9 + token / 2 / 3e9,
                "the drive alone");
@@ -147,7 +147,7 @@ static void test_drive_times(void)
     /* less than a token's worth never hits */
     c.w.ram = dense_on_cpu(&c, 0) + c.s.state[0] + c.s.ram_work[0] + (uint64_t)token - 1;
     CHECK(run_case(&p, &c) == 0);
-    check_near(p.t_disk, token / 3e9 + 36 * 0.2e-3, "all of it from the drive");
+    check_near(p.t_disk, token / 3e9 + 36 * 0.3e-3, "all of it from the drive");
     c.w.ram++;
     CHECK(run_case(&p, &c) == 0);
     CHECK(p.t_disk < token / 3e9);
@@ -324,6 +324,35 @@ static void test_fixed(void)
     CHECK(run_case(&p, &c) == 0 && p.stage_parts == 0 && p.contract_to == INT_MAX);
 }
 
+/* Each time of a layer counts where such layers are, and nowhere else: twice as long takes a token
+ * longer by what it was. */
+static void test_latencies(void)
+{
+    static const struct { int at; bool gpu, disk; } where[] = {
+        { 0, true, false }, { 1, true, false }, { 2, false, false }, { 3, false, true },
+    };
+    static plan p, q;
+    static made c;
+    for (size_t i = 0; i < ARRAY_LEN(where); i++)
+        for (int kind = 0; kind < 3; kind++) {           /* all in VRAM, all in RAM, some on disk */
+            make_case(&c, &made_models[OSS20], kind == 0 ? 80 * GB : 0, 64 * GB);
+            if (kind == 2) c.w.ram = 2600 * MB;          /* less than a token's experts */
+            speeds *r = &c.machine.rate;
+            double *figures[] = { &r->layer_dense, &r->layer_hot, &r->layer_cpu, &r->disk_wait };
+            const double was = *figures[where[i].at];
+            const bool counts = where[i].gpu == (kind == 0) && (!where[i].disk || kind == 2);
+            CHECK(run_case(&p, &c) == 0 && p.gpu == (kind == 0));
+            *figures[where[i].at] = 2 * was;
+            CHECK(run_case(&q, &c) == 0);
+            CHECK_MSG(fabs(1 / q.decode_tok_s - 1 / p.decode_tok_s - (counts ? 24 * was : 0)) <
+                      1e-12, "figure %d, place %d: %g s, then %g", (int)i, kind,
+                      1 / p.decode_tok_s, 1 / q.decode_tok_s);
+            CHECK(q.limit_tok_s == p.limit_tok_s);       /* without delays */
+            *figures[where[i].at] = 0;                   /* not measured: the stand-in */
+            CHECK(run_case(&q, &c) == 0 && (q.decode_tok_s != p.decode_tok_s) == counts);
+        }
+}
+
 static void test_assumed(void)
 {
     static plan p, q;
@@ -355,6 +384,7 @@ int main(int argc, char **argv)
     test_stream_from();
     test_wanted_way();
     test_fixed();
+    test_latencies();
     test_assumed();
     return test_end();
 }

@@ -11,7 +11,8 @@
 static const speeds usual = {
     .vram_read = 450e9, .pcie_in = 24e9, .pcie_out = 24e9, .pull = 22e9, .pull_busy = 20e9,
     .cpu = 55e9, .cpu_busy = 48e9, .cpu_dense = 60e9, .cpu_many = 6e11, .gpu_macs = 2e13,
-    .hop = 8e-6, .disk = 3e9, .disk_straight = 2e9,
+    .hop = 8e-6, .disk = 3e9, .disk_straight = 2e9, .layer_dense = 17e-6, .layer_hot = 7e-6,
+    .layer_cpu = 22e-6, .disk_wait = 90e-6,
     .gemm_own = { 1e13, 3e13, 6e13, 7e13 }, .gemm_vendor = { 5e12, 2e13, 9e13, 2e14 },
 };
 
@@ -33,11 +34,12 @@ static bool same(const speeds *a, const speeds *b) { return memcmp(a, b, sizeof 
 #define FIGURES(cpu) "\"vram_read\": 1e9, \"pcie_in\": 2, \"pcie_out\": 3, \"pull\": 4, " \
     "\"pull_busy\": 0, \"cpu\": " cpu ", \"cpu_busy\": 6, \"cpu_dense\": 6.5, " \
     "\"cpu_many\": 7, \"gpu_macs\": 8, \"hop\": 9, \"disk\": 0.5, \"disk_straight\": 0.25, " \
+    "\"layer_dense\": 2e-5, \"layer_hot\": 1e-5, \"layer_cpu\": 0, \"disk_wait\": 1e-4, " \
     "\"gemm_own_64\": 1, \"gemm_own_256\": 2, \"gemm_own_1024\": 3, \"gemm_own_4096\": 4, " \
     "\"gemm_vendor_64\": 0, \"gemm_vendor_256\": 0, \"gemm_vendor_1024\": 0, " \
     "\"gemm_vendor_4096\": 0"
 #define NOTE "\"date\": 99, \"load\": 1.5, \"n_core\": 4, \"doubts\": 0, \"again\": 0, "
-#define NAMED(cpu, figures) FILE_OF("2", NOTE, cpu, figures)
+#define NAMED(cpu, figures) FILE_OF("3", NOTE, cpu, figures)
 #define FILE_OF(version, note, cpu, figures) "{\"version\": " version ", \"speeds\": [{" note \
     "\"gpu\": \"\", \"n_thread\": 4, \"kernels\": \"avx2\", \"drive\": 5, " cpu figures "}]}"
 #define NOTED(version, note) FILE_OF(version, note, "\"processor\": \"x\", ", FIGURES("5"))
@@ -47,25 +49,25 @@ static const struct damaged_row { const char *text; bool good; const char *why; 
     { "", false, "empty" },
     { "{", false, "cut off" },
     { "[]", false, "a list" },
-    { "{\"version\": 2}", false, "no speeds" },
-    { "{\"version\": 2, \"speeds\": {}}", false, "speeds are no list" },
-    { "{\"version\": 2, \"speeds\": []}", false, "no entries" },
-    { "{\"version\": 2, \"speeds\": [1, null, \"x\", [], {}]}", false, "entries that are none" },
-    { NOTED("2", NOTE), true, "a date and a load" },
-    { NOTED("3", NOTE), false, "another version" },
-    { NOTED("\"2\"", NOTE), false, "a version that is no number" },
+    { "{\"version\": 3}", false, "no speeds" },
+    { "{\"version\": 3, \"speeds\": {}}", false, "speeds are no list" },
+    { "{\"version\": 3, \"speeds\": []}", false, "no entries" },
+    { "{\"version\": 3, \"speeds\": [1, null, \"x\", [], {}]}", false, "entries that are none" },
+    { NOTED("3", NOTE), true, "a date and a load" },
+    { NOTED("2", NOTE), false, "another version" },
+    { NOTED("\"3\"", NOTE), false, "a version that is no number" },
     { "{\"speeds\": [{" NOTE "\"processor\": \"x\", \"gpu\": \"\", \"n_thread\": 4, "
       "\"kernels\": \"avx2\", \"drive\": 5, " FIGURES("5") "}]}", false, "no version" },
-    { NOTED("2", ""), false, "no date: an old entry" },
-    { NOTED("2", "\"date\": 0, \"load\": 1, \"n_core\": 4, \"doubts\": 0, \"again\": 0, "), false,
+    { NOTED("3", ""), false, "no date: an old entry" },
+    { NOTED("3", "\"date\": 0, \"load\": 1, \"n_core\": 4, \"doubts\": 0, \"again\": 0, "), false,
       "the date of nothing" },
-    { NOTED("2", "\"date\": 9, \"load\": -1, \"n_core\": 4, \"doubts\": 0, \"again\": 0, "), false,
+    { NOTED("3", "\"date\": 9, \"load\": -1, \"n_core\": 4, \"doubts\": 0, \"again\": 0, "), false,
       "a negative load" },
-    { NOTED("2", "\"date\": 9, \"load\": 1, \"n_core\": 0, \"doubts\": 0, \"again\": 0, "), false,
+    { NOTED("3", "\"date\": 9, \"load\": 1, \"n_core\": 0, \"doubts\": 0, \"again\": 0, "), false,
       "no cores" },
-    { NOTED("2", "\"date\": 9, \"load\": 1, \"n_core\": 4, \"doubts\": 1.5, \"again\": 0, "), false,
+    { NOTED("3", "\"date\": 9, \"load\": 1, \"n_core\": 4, \"doubts\": 1.5, \"again\": 0, "), false,
       "half a doubt" },
-    { NOTED("2", "\"date\": 9, \"load\": 1, \"n_core\": 4, \"doubts\": 0, \"again\": -1, "), false,
+    { NOTED("3", "\"date\": 9, \"load\": 1, \"n_core\": 4, \"doubts\": 0, \"again\": -1, "), false,
       "a negative count" },
     { NAMED("\"processor\": \"x\", ", FIGURES("5")), true, "as it should be" },
     { NAMED("\"processor\": \"y\", ", FIGURES("5")), false, "another processor" },
@@ -92,7 +94,8 @@ static void test_damaged(void)
         CHECK_MSG(speeds_load(&got, &note, path, &key) == damaged[i].good, "%s", damaged[i].why);
         CHECK_MSG(!damaged[i].good || (note.date == 99 && note.load == 1.5 && note.n_core == 4),
                   "%s: note", damaged[i].why);
-        CHECK_MSG(damaged[i].good ? got.cpu == 5 && got.vram_read == 1e9 && got.disk == 0.5
+        CHECK_MSG(damaged[i].good ? got.cpu == 5 && got.vram_read == 1e9 && got.disk == 0.5 &&
+                                    got.layer_dense == 2e-5 && got.disk_wait == 1e-4
                                   : got.hop == 77, "%s: figures", damaged[i].why);
         CHECK_MSG(speeds_save(&usual, &noted, path, &key, &err) == 0, "%s: %s", damaged[i].why,
                   err.msg);
@@ -290,6 +293,10 @@ static void test_assumed(void)
     s = (speeds){ .vram_read = 1e12 };
     CHECK(speeds_assume(&s).pull == 0 && speeds_assume(&s).pcie_in > 0 &&
           speeds_assume(&s).gpu_macs > 0 && speeds_assume(&s).cpu > 0);
+    CHECK(speeds_assume(&s).layer_dense == SPEEDS_LAYER_DENSE &&
+          speeds_assume(&s).layer_hot == SPEEDS_LAYER_HOT &&
+          speeds_assume(&s).layer_cpu == SPEEDS_LAYER_CPU &&
+          speeds_assume(&s).disk_wait == SPEEDS_DISK_WAIT);
     /* with only one figure of a drive, there is no bounce buffer */
     s = speeds_assume(&(speeds){ .disk = 9e9 });
     CHECK(s.disk == 9e9 && s.disk_straight == 9e9);

@@ -19,14 +19,15 @@ static double cold_time(const layer_experts *e, int n_cold, const speeds *rate)
 
 double layer_time_gpu(const layer_experts *e, int n_cold, const speeds *rate)
 {
-    const double hot = (e->n_used - n_cold) * (double)e->bytes / rate->vram_read + LAYER_HOT_S;
-    if (n_cold == 0) return LAYER_DENSE_S + hot;
-    return LAYER_DENSE_S + fmax(hot, rate->hop + cold_time(e, n_cold, rate));
+    const double hot = (e->n_used - n_cold) * (double)e->bytes / rate->vram_read +
+                       rate->layer_hot;
+    if (n_cold == 0) return rate->layer_dense + hot;
+    return rate->layer_dense + fmax(hot, rate->hop + cold_time(e, n_cold, rate));
 }
 
 double layer_time_cpu(const layer_experts *e, int n_missed, const speeds *rate)
 {
     const double computed = e->n_used * (double)e->bytes / rate->cpu;
     const double read = n_missed * (double)e->bytes / rate->disk;
-    return LAYER_CPU_S + fmax(computed, read) + (n_missed > 0 ? LAYER_DISK_S : 0);
+    return rate->layer_cpu + fmax(computed, read) + (n_missed > 0 ? rate->disk_wait : 0);
 }

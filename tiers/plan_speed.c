@@ -9,7 +9,6 @@
 #include <math.h>
 
 #include "cuda/gpu.h"
-#include "tiers/layer_time.h"
 
 /* ---- post-fetch ------------------------------------------------------------------------------ */
 
@@ -268,10 +267,11 @@ static void predict_layer(plan *p, path *way, const planner *j, int l, cold_sour
     const double m = expert > 0 ? what->n_used * (1 - (double)p->hot[l] / what->n_expert) : 0;
     const double vram = (what->n_used - m) * expert / j->rate.vram_read;
     const bool there = l < plan_gpu_layers(p, what->n_layer);
-    const double hot = there ? vram + LAYER_HOT_S : 0, hop = there && m > 0 ? j->rate.hop : 0;
+    const double hot = there ? vram + j->rate.layer_hot : 0;
+    const double hop = there && m > 0 ? j->rate.hop : 0;
     const cold_time cold = cold_time_at(p, j, l, m, there ? from.fetched : 0);
     const double missed = m * from.miss, disk = missed * expert / j->rate.disk;
-    const double wait = LAYER_DISK_S * fmin(1, missed);
+    const double wait = j->rate.disk_wait * fmin(1, missed);
 
     p->t_hot += hot;
     p->t_cpu += cold.cpu;
@@ -326,7 +326,7 @@ void plan_predict(plan *p, const planner *j)
 
     way.by[BOUND_VRAM] = there / j->rate.vram_read;
     way.by[BOUND_CPU] = ((double)j->what->token_dense - there) / j->rate.cpu_dense;
-    way.by[BOUND_LATENCY] = LAYER_DENSE_S * n_gpu + LAYER_CPU_S * (n_layer - n_gpu);
+    way.by[BOUND_LATENCY] = j->rate.layer_dense * n_gpu + j->rate.layer_cpu * (n_layer - n_gpu);
     p->t_dense = way.by[BOUND_VRAM] + way.by[BOUND_CPU] + way.by[BOUND_LATENCY];
     for (int l = 0; l < j->what->n_layer; l++) predict_layer(p, &way, j, l, from);
     for (int b = 0; b <= BOUND_LATENCY; b++) {

@@ -1,6 +1,6 @@
 /* speeds.c - the file of measured speeds: one JSON object with a list of entries.
  *
- *   {"version": 2,
+ *   {"version": 3,
  *    "speeds": [{"processor": "...", "gpu": "...", "n_thread": 8, "kernels": "avx2", "drive": 6,
  *                "date": 1794787200, "load": 0.4, "n_core": 8, "doubts": 0, "again": 0,
  *                "vram_read": 3.6e+11, ...}, ...]}
@@ -24,7 +24,8 @@
 enum {
     MOST_ENTRIES = 64,                   /* then the oldest go: many machines may share a home */
     MOST_BYTES = 1 << 20,                /* a longer file is not ours */
-    VERSION = 2,                         /* the first one had no dates, and no number */
+    VERSION = 3,                         /* the first one had no dates, and no number; the second
+                                          * no times of layers */
     MOST_COUNT = 1000000,                /* of doubts: more than any use needs */
     FIRST_WAIT_S = 3600, MOST_DOUBLINGS = 8
 };
@@ -50,6 +51,10 @@ static const struct figure {
     { "hop", offsetof(speeds, hop), SPEEDS_HOP, true },
     { "disk", offsetof(speeds, disk), SPEEDS_DISK, false },
     { "disk_straight", offsetof(speeds, disk_straight), SPEEDS_DISK, false },
+    { "layer_dense", offsetof(speeds, layer_dense), SPEEDS_LAYER_DENSE, true },
+    { "layer_hot", offsetof(speeds, layer_hot), SPEEDS_LAYER_HOT, true },
+    { "layer_cpu", offsetof(speeds, layer_cpu), SPEEDS_LAYER_CPU, false },
+    { "disk_wait", offsetof(speeds, disk_wait), SPEEDS_DISK_WAIT, false },
     /* nobody assumes these: cuda/gemm_choice.h knows what to do without */
     { "gemm_own_64", offsetof(speeds, gemm_own[0]), 0, true },
     { "gemm_own_256", offsetof(speeds, gemm_own[1]), 0, true },
@@ -80,6 +85,8 @@ speeds speeds_assume(const speeds *s)
     /* what a GPU cannot lack */
     if (out.pcie_in <= 0) out.pcie_in = SPEEDS_PCIE;
     if (out.gpu_macs <= 0) out.gpu_macs = SPEEDS_GPU_MACS;
+    if (out.layer_dense <= 0) out.layer_dense = SPEEDS_LAYER_DENSE;
+    if (out.layer_hot <= 0) out.layer_hot = SPEEDS_LAYER_HOT;
     return out;
 }
 

@@ -27,6 +27,11 @@ typedef struct speeds {
     double disk;                         /* reads of an expert's size from the model's drive, in the
                                           * way that pays, */
     double disk_straight;                /* and with no bounce buffer (drive.h): less if one pays */
+    /* s that a layer of one token takes beyond its weights' bytes: */
+    double layer_dense;                  /* on the GPU up to the choice of experts, */
+    double layer_hot;                    /* and its experts there; */
+    double layer_cpu;                    /* all of it on the CPU; */
+    double disk_wait;                    /* if it waits for experts from the drive */
     double gemm_own[SPEEDS_GEMM_POINTS]; /* multiply-adds per second of a dense matrix and 64, 256,
                                           * 1024, 4096 tokens on the GPU: our kernels, */
     double gemm_vendor[SPEEDS_GEMM_POINTS];      /* and the vendor's library, decoding included */
@@ -44,6 +49,13 @@ typedef struct speeds {
 #define SPEEDS_GPU_MACS 5e12
 #define SPEEDS_HOP 10e-6
 #define SPEEDS_DISK 1.5e9
+/* These are of an H200: gpt-oss-20b took 780 us for 1300 MB and 24 layers at 4.5 TB/s, Qwen3-Next
+ * 1330 us for 1424 MB and 48 layers. */
+#define SPEEDS_LAYER_DENSE 20e-6
+#define SPEEDS_LAYER_HOT 8e-6
+/* The demo models with 2 cores: 240 and 280 us for 4.1 and 2.4 MB and 4 layers. */
+#define SPEEDS_LAYER_CPU 30e-6
+#define SPEEDS_DISK_WAIT 0.2e-3
 
 /* The same, with these stand-ins where nothing was measured: to plan with. If vram_read was
  * measured, so was the whole GPU: a pull of 0 then means that there is none. */
