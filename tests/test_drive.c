@@ -41,22 +41,28 @@ static drive_task task_of(const struct row *r, pool *team)
 {
     return (drive_task){ .path = r->path, .file_bytes = r->file, .one = r->one,
                          .memory_bytes = r->memory, .team = team, .seconds = 0.01,
-                         .watch = r->watch };
+                         .at_once = 3, .watch = r->watch };
 }
 
 static void test_rows(pool *team)
 {
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         const drive_task t = task_of(&rows[i], team);
-        drive_speed d = { 7, 7 };
+        drive_speed d = { 7, 7, 7 };
         err_ctx err = { 0 };
         if (rows[i].fault >= 0) fault_arm((fault_point)rows[i].fault, 0, FAULT_ALWAYS);
         const int rc = drive_measure(&d, &t, &err);
         fault_disarm_all();
         CHECK_MSG(rc == rows[i].rc && (d.straight > 0) == (rc == 0) &&
-                  (d.bounced > 0) == (rc == 0), "%s: %d, %g straight, %g bounced: %s", rows[i].why,
-                  rc, d.straight, d.bounced, err.msg);
+                  (d.bounced > 0) == (rc == 0) && (d.wait > 0) == (rc == 0),
+                  "%s: %d, %g straight, %g bounced, %g s: %s", rows[i].why, rc, d.straight,
+                  d.bounced, d.wait, err.msg);
+        CHECK(rc < 0 || (d.wait >= DRIVE_LEAST_WAIT_S && d.wait <= DRIVE_MOST_WAIT_S));
     }
+    drive_task t = task_of(&rows[0], team);
+    drive_speed d;
+    t.at_once = 0;
+    CHECK(drive_measure(&d, &t, NULL) == 0 && d.straight > 0 && d.wait == 0);
     CHECK(n_asked == 4 && drive_least_memory(ONE) == 16 * PAGES);
 }
 
@@ -78,9 +84,9 @@ static void test_no_memory(pool *team)
 
 static void test_worth(void)
 {
-    CHECK(drive_wants_bounce(&(drive_speed){ 2e9, 2.22e9 }));
-    CHECK(!drive_wants_bounce(&(drive_speed){ 2e9, 2.18e9 }));
-    CHECK(!drive_wants_bounce(&(drive_speed){ 3e9, 2e9 }));
+    CHECK(drive_wants_bounce(&(drive_speed){ 2e9, 2.22e9, 0 }));
+    CHECK(!drive_wants_bounce(&(drive_speed){ 2e9, 2.18e9, 0 }));
+    CHECK(!drive_wants_bounce(&(drive_speed){ 3e9, 2e9, 0 }));
 }
 
 int main(int argc, char **argv)

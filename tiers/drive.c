@@ -1,15 +1,20 @@
 /* drive.c - keeps a queue full, with file offsets and memory addresses in random order. */
 #include "tiers/drive.h"
 
+#include <math.h>
+#include <stdlib.h>
+
 #include "tiers/pages.h"
 
 enum {
     IN_FLIGHT = READER_DEPTH,
     LEAST_PLACES = 4,                    /* of the file */
-    SLICES = 4                           /* of the time, the two ways alternating */
+    SLICES = 4,                          /* of the time, the two ways alternating */
+    LEAST_ROUNDS = 3, MOST_ROUNDS = 15   /* of waiting for a few reads */
 };
 
 static const double WORTH = 1.1;
+static const double ROUNDS_PART = 0.2;   /* of the time, for those above the least */
 
 /* Where reads come from and go to. Each read in flight has a part of the memory to itself. */
 typedef struct spread {
@@ -63,6 +68,45 @@ static int measure_both(drive_speed *out, const drive_task *t, reader *r[2], spr
     return 0;
 }
 
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Seconds until a few reads are done that begin with nothing in flight. */
+static int read_few(double *seconds, reader *r, spread *s, int n, err_ctx *err)
+{
+    const uint64_t from = clock_ns();
+    read_job jobs[IN_FLIGHT];
+    uint64_t tags[IN_FLIGHT];
+    for (int i = 0; i < n; i++) jobs[i] = job_of(s, (uint64_t)i);
+    int rc = reader_submit(r, jobs, n, err);
+    while (rc == 0 && reader_open_jobs(r) > 0) {
+        const int done = reader_wait(r, tags, IN_FLIGHT, 1, err);
+        if (done < 0) rc = done;
+    }
+    *seconds = clock_since(from);
+    return rc;
+}
+
+/* The median of some rounds. */
+static int measure_wait(drive_speed *out, const drive_task *t, reader *r, spread *s, double speed,
+                        err_ctx *err)
+{
+    const uint64_t from = clock_ns();
+    double rounds[MOST_ROUNDS];
+    int n = 0;
+    while (n < LEAST_ROUNDS || (n < MOST_ROUNDS && clock_since(from) < ROUNDS_PART * t->seconds)) {
+        const int rc = read_few(&rounds[n++], r, s, t->at_once, err);
+        if (rc < 0) return rc;
+    }
+    qsort(rounds, (size_t)n, sizeof *rounds, by_size);
+    out->wait = rounds[n / 2] - t->at_once * (double)s->one / speed;
+    out->wait = fmin(fmax(out->wait, DRIVE_LEAST_WAIT_S), DRIVE_MOST_WAIT_S);
+    return 0;
+}
+
 static int measure_open(drive_speed *out, const drive_task *t, spread *s, err_ctx *err)
 {
     const reader_options straight = { .kind = READER_AUTO };
@@ -74,6 +118,11 @@ static int measure_open(drive_speed *out, const drive_task *t, spread *s, err_ct
         reader_register(r[0], s->memory, IN_FLIGHT * s->n_each * s->one);
         rc = measure_both(out, t, r, s, err);
     }
+    if (rc == 0 && t->at_once > 0) {
+        const bool bounce = drive_wants_bounce(out);
+        rc = measure_wait(out, t, r[bounce], s, bounce ? out->bounced : out->straight, err);
+    }
+    if (rc < 0) *out = (drive_speed){ 0 };
     reader_close(r[0]);
     reader_close(r[1]);
     return rc;

@@ -18,13 +18,22 @@ typedef struct drive_task {
     uint64_t memory_bytes;               /* DRIVE_MEMORY is enough */
     pool *team;                          /* that carries from the bounce buffer */
     double seconds;                      /* each way */
+    int at_once;                         /* reads that somebody waits for with nothing else under
+                                          * way: those of an expert; READER_DEPTH at most, 0: the
+                                          * wait is not measured */
     keep_going_fn *watch;                  /* or NULL */
     void *ctx;
 } drive_task;
 
 typedef struct drive_speed {
     double straight, bounced;             /* bytes per second */
+    double wait;                          /* s that at_once reads take beyond their bytes, in the
+                                           * way that pays; within the bounds below */
 } drive_speed;
+
+/* A file in the system's cache, and a disk that turns: what is measured outside is an accident. */
+#define DRIVE_LEAST_WAIT_S 1e-6
+#define DRIVE_MOST_WAIT_S 20e-3
 
 uint64_t drive_least_memory(uint64_t one);
 
