@@ -315,7 +315,7 @@ TEST_BIN := $(TESTS:%=$B/tests/%)
 # Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
 # linked with tests/sim_gpu*.c instead of gpu_stub.c. Some are for that GPU alone: test_sim_checks.c is about
 # the simulation, test_sim_plan.c about what is taken of its memory.
-SIM_OF   := places families prompts cache_routing cache_cost perf_counts guess_recall forward state expert_store mem_space gpu \
+SIM_OF   := places families measure measure_layers prompts cache_routing cache_cost perf_counts guess_recall forward state expert_store mem_space gpu \
             gpu_split gpu_beside gpu_contract gpu_mixers gpu_network gpu_normed gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache prefix_drive sessions draws
 SIM_ALONE := test_sim_checks test_sim_plan
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) $(SIM_ALONE))
@@ -424,7 +424,7 @@ tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuz
 check test: all tests
 	$QTEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)
 
-GPU_TESTS := $(filter test_gpu% test_forward test_families test_places test_prompts test_cache_routing test_perf_counts \
+GPU_TESTS := $(filter test_gpu% test_forward test_families test_measure test_measure_layers test_places test_prompts test_cache_routing test_perf_counts \
                       test_guess_recall test_expert_store test_state test_mem_space test_prefix_cache test_prefix_drive test_sessions,$(TESTS)) $(TEST_CU)
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $B/tests/small_model $(UNPACKED)
 	$QONLY_GPU=1 TEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)

@@ -247,7 +247,8 @@ const plan *engine_plan(const engine *e) { return e->p; }
 int engine_measure(speeds *out, engine *e, gpu *g, uint64_t room, keep_going_fn *ask, void *ctx,
                    err_ctx *err)
 {
-    return measure_speeds(out, e->m, &e->verbs, g, room, ask, ctx, err);
+    const measure_parts parts = { .m = e->m, .w = e->w, .rope = &e->rope, .o = &e->verbs, .g = g };
+    return measure_speeds(out, &parts, room, ask, ctx, err);
 }
 
 engine_experts engine_expert_store(const engine *e)

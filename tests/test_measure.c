@@ -2,7 +2,9 @@
 #include "engine/plan/measure.h"
 
 #include "engine/instruments.h"
-#include "tests/test.h"
+#include "engine/plan/measure_layers.h"
+#include "tests/sim_gpu.h"
+#include "tiers/drive.h"
 #include "tiers/fault.h"
 
 static const char file[] = "tests/models/demo-qwen3next-Q4_K_M.gguf";
@@ -14,20 +16,29 @@ static bool never(void *ctx)
     return false;
 }
 
-/* Without a GPU. nth: the allocation that fails, 0: none does. */
-static int measure(speeds *out, const model *m, long nth, keep_going_fn *watch, void *ctx)
+/* g may be NULL. nth: the allocation that fails, 0: none does. */
+static int measure_with(speeds *out, const model *m, gpu *g, uint64_t room, long nth,
+                        keep_going_fn *watch, void *ctx)
 {
-    const engine_options o = { .threads = test_n_thread(2) };
+    const engine_options o = { .threads = g ? sim_n_thread() : test_n_thread(2) };
     engine *e = NULL;
     err_ctx err = { 0 };
     int rc = engine_open(&e, m, &o, &err);
     if (!CHECK_MSG(rc == 0, "%s", err.msg)) return rc;
     mem_fail_after(nth);
-    rc = engine_measure(out, e, NULL, ROOM, watch, ctx, &err);
+    rc = engine_measure(out, e, g, room, watch, ctx, &err);
     mem_fail_after(0);
     engine_close(e);
+    CHECK_MSG(rc >= 0 || rc == ERR_STOPPED, "%d: %s", rc, err.msg);
     return rc;
 }
+
+static int measure(speeds *out, const model *m, long nth, keep_going_fn *watch, void *ctx)
+{
+    return measure_with(out, m, NULL, ROOM, nth, watch, ctx);
+}
+
+static bool within(double s, double least, double most) { return s >= least && s <= most; }
 
 static const struct row {
     long nth;
@@ -54,10 +65,40 @@ static void test_rows(const model *m)
                   (s.disk > 0) == r->disk && s.disk >= s.disk_straight &&
                   (s.disk_straight > 0) == r->disk, "%d, CPU %g %g, drive %g: %s", rc, s.cpu,
                   s.cpu_many, s.disk, r->why);
+        CHECK_MSG(r->cpu ? within(s.layer_cpu, LAYER_LEAST_S, LAYER_MOST_S) : s.layer_cpu == 0,
+                  "%g s for a layer: %s", s.layer_cpu, r->why);
+        CHECK_MSG(r->disk ? within(s.disk_wait, DRIVE_LEAST_WAIT_S, DRIVE_MOST_WAIT_S)
+                          : s.disk_wait == 0, "%g s for the drive: %s", s.disk_wait, r->why);
         CHECK_MSG(s.vram_read == 0 && s.pcie_in == 0 && s.pcie_out == 0 && s.pull == 0 &&
-                  s.pull_busy == 0 && s.cpu_busy == 0 && s.gpu_macs == 0 && s.hop == 0,
+                  s.pull_busy == 0 && s.cpu_busy == 0 && s.gpu_macs == 0 && s.hop == 0 &&
+                  s.layer_dense == 0 && s.layer_hot == 0,
                   "a GPU where there is none: %s", r->why);
     }
+}
+
+static void test_gpu(const model *m)
+{
+    const uint64_t room = 8 * (uint64_t)GPU_LOAD_LEAST;
+    gpu *g = NULL;
+    err_ctx err = { 0 };
+    int asked = 0;
+    speeds s;
+    if (gpu_count() == 0) return;
+    if (!CHECK_MSG(gpu_open(&g, 0, &err) == 0, "%s", err.msg)) return;
+    int rc = measure_with(&s, m, g, room, 0, NULL, NULL);
+    CHECK_MSG(rc == 0 && s.cpu > 0 && s.disk > 0 && s.vram_read > 0 && s.pcie_in > 0 &&
+              s.gpu_macs > 0 && s.hop > 0 && s.pull_busy > 0 && s.cpu_busy > 0,
+              "%d: VRAM %g, bus %g", rc, s.vram_read, s.pcie_in);
+    CHECK_MSG(within(s.layer_dense, LAYER_LEAST_S, LAYER_MOST_S) &&
+              within(s.layer_hot, LAYER_LEAST_S, LAYER_MOST_S) &&
+              within(s.layer_cpu, LAYER_LEAST_S, LAYER_MOST_S), "layers: %g, %g, %g s",
+              s.layer_dense, s.layer_hot, s.layer_cpu);
+    rc = measure_with(&s, m, g, room, 1, NULL, NULL);    /* the GPU's turn comes after the CPU's */
+    CHECK_MSG(rc == MEASURE_PARTIAL && s.cpu == 0 && s.layer_cpu == 0 && s.vram_read > 0 &&
+              s.layer_dense > 0 && s.layer_hot > 0, "%d: CPU %g, layers %g", rc, s.cpu,
+              s.layer_dense);
+    CHECK(measure_with(&s, m, g, room, 0, never, &asked) == ERR_STOPPED && asked == 1);
+    gpu_close(g);
 }
 
 static void test_memory(void)
@@ -71,8 +112,8 @@ static void test_memory(void)
     if (CHECK_MSG(data && gguf_open_memory(&g, data, bytes, &err) == 0 &&
                   model_bind(&m, g, &err) == 0, "%s", err.msg)) {
         const int rc = measure(&s, m, 0, NULL, NULL);
-        CHECK_MSG(rc == 0 && s.cpu > 0 && s.disk == 0, "%d, drive %g: a model in memory has none, "
-                  "and lacks nothing", rc, s.disk);
+        CHECK_MSG(rc == 0 && s.cpu > 0 && s.disk == 0 && s.disk_wait == 0,
+                  "%d, drive %g: a model in memory has none, and lacks nothing", rc, s.disk);
     }
     model_free(m);
     gguf_close(g);
@@ -90,6 +131,7 @@ int main(int argc, char **argv)
     if (CHECK_MSG(gguf_open(&g, file, &err) == 0 && model_bind(&m, g, &err) == 0, "%s", err.msg)) {
         test_rows(m);
         CHECK(measure(&s, m, 0, never, &asked) == ERR_STOPPED && asked == 1);
+        test_gpu(m);
     }
     model_free(m);
     gguf_close(g);

@@ -11,6 +11,7 @@
 
 typedef struct shelf {
     uint8_t *arena;                      /* NULL while counting */
+    bool zeros;                          /* nothing is copied */
     uint64_t used, total;
     gpu *g;
     pool *team;
@@ -32,7 +33,7 @@ static uint8_t *reserve(shelf *s, uint64_t bytes)
 
 static void copy_to(shelf *s, uint8_t *to, const void *from, uint64_t bytes)
 {
-    if (!s->arena || s->rc < 0) return;
+    if (!s->arena || s->zeros || s->rc < 0) return;
     s->rc = gpu_upload(s->g, to, from, bytes, pool_copy, s->team, s->err);
     if (s->rc == 0 && s->watch && !s->watch(s->ctx, s->used, s->total))
         s->rc = err_set(s->err, ERR_STOPPED, "interrupted");
@@ -119,7 +120,7 @@ static uint8_t *put_parted(shelf *s, const void *from, uint64_t bytes, int rows,
 {
     const uint64_t dim = (uint64_t)heads.head_dim, half = (uint64_t)heads.rope_dim / 2;
     uint8_t *at = reserve(s, (uint64_t)rows * bytes), *head;
-    if (!s->arena || s->rc < 0) return at;
+    if (!s->arena || s->zeros || s->rc < 0) return at;
     head = mem_alloc(dim * bytes);
     if (!head) s->rc = err_set(s->err, ERR_NOMEM, "a head: %" PRIu64 " bytes", dim * bytes);
     for (uint64_t r = 0; r < (uint64_t)rows && s->rc == 0; r += dim) {
@@ -218,7 +219,9 @@ static void put_layer(layer_weights_gpu *y, shelf *s, const model *m, const laye
 static void put_all(weights_gpu *to, shelf *s, const model *m, const weights *w,
                     const weights_choice *what)
 {
-    if (!what->embed_in_ram) to->embed = put_matrix(s, &w->embed);
+    matrix embed = w->embed;
+    if (what->zeros) embed.rows = 1;
+    if (!what->embed_in_ram) to->embed = put_matrix(s, &embed);
     if (what->head) {
         to->head = w->head.data == w->embed.data ? to->embed : put_matrix(s, &w->head);
         to->head.scale = w->head.scale;
@@ -327,7 +330,8 @@ int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights 
                        err_ctx *err)
 {
     const uint64_t bytes = weights_gpu_bytes(m, w, what);
-    shelf s = { .total = bytes, .g = g, .team = team, .watch = watch, .ctx = ctx, .err = err };
+    shelf s = { .zeros = what->zeros, .total = bytes, .g = g, .team = team, .watch = watch,
+                .ctx = ctx, .err = err };
     weights_gpu *to = mem_zalloc(sizeof *to);
     int rc = 0;
 
@@ -341,7 +345,7 @@ int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights 
     to->device = g;
     to->n_layer = what->n_layer;
     to->bytes = bytes;
-    if (fault_hits(FAULT_VRAM))
+    if (!what->zeros && fault_hits(FAULT_VRAM))
         rc = err_set(err, ERR_NOMEM, "GPU: no room for the weights: somebody else took it");
     else to->arena = gpu_alloc(g, bytes, "the weights", err);
     if (!to->arena) {
@@ -349,6 +353,7 @@ int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights 
     } else {
         s.arena = to->arena;
         if (what->embed_in_ram) s.rc = keep_embed(to, &w->embed, team, err);
+        if (what->zeros) s.rc = gpu_zero(g, to->arena, bytes, err);
         put_all(to, &s, m, w, what);
         rc = s.rc < 0 ? s.rc : gpu_upload_end(g, err);
     }

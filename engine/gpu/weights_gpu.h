@@ -50,6 +50,8 @@ typedef struct weights_choice {
     bool head;                           /* output matrix and last norm */
     const int *hot;                      /* [n_layer]: this many first experts; NULL: all */
     bool embed_in_ram;
+    bool zeros;                          /* nothing is read: shapes as they are, bytes of 0, one row
+                                          * of the embedding. To time what they take */
 } weights_choice;
 
 /* The rule of a layer with this bias, or NULL. */

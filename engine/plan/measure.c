@@ -6,11 +6,13 @@
  * others may still get. */
 #include "engine/plan/measure.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cuda/gpu.h"
 #include "engine/host/experts_cpu.h"
+#include "engine/plan/measure_layers.h"
 #include "tiers/drive.h"
 #include "tiers/pages.h"
 #include "tiers/topology.h"
@@ -18,6 +20,7 @@
 enum {
     MANY_TOKENS = 256,                   /* of the measurement for prompts */
     MANY_EXPERTS = 4,                    /* that share them */
+    LAYER_LOOPS = 10,                    /* of the threads, in a layer of one token */
     FILL = 0x66                          /* scales of no type become so small with it that products
                                           * are subnormal, which costs some processors ten times */
 };
@@ -26,10 +29,11 @@ enum {
 /* Each figure is the median of some windows: neither the moment in which another program ran nor
  * the one in which none did. */
 enum { WINDOWS = 7 };
-static const double WINDOW_S = 0.07, DRIVE_S = 0.25;
+static const double WINDOW_S = 0.07, LAYER_WINDOW_S = 0.002, DRIVE_S = 0.25;
 
 typedef struct bench {
-    const model *m;
+    const measure_parts *parts;
+    const model *m;                      /* these three are of parts */
     const ops *o;
     gpu *g;
     keep_going_fn *watch;
@@ -154,7 +158,7 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Work per second. */
-static int speed_of(double *out, work_piece *piece, bench *b, err_ctx *err)
+static int speed_of(double *out, work_piece *piece, double window_s, bench *b, err_ctx *err)
 {
     double rates[WINDOWS];
     int rc = 0;
@@ -162,7 +166,7 @@ static int speed_of(double *out, work_piece *piece, bench *b, err_ctx *err)
         const uint64_t from = clock_ns();
         double done = 0;
         do rc = piece(&done, b, err);
-        while (rc == 0 && clock_since(from) < WINDOW_S);
+        while (rc == 0 && clock_since(from) < window_s);
         rates[i] = done / clock_since(from);
         if (rc == 0) rc = check_watch(b, err);
     }
@@ -213,10 +217,42 @@ static int prompt_experts(double *done, bench *b, err_ctx *err)
     return run_experts(b, MANY_TOKENS, err);
 }
 
+static void nothing(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    (void)ctx;
+    (void)begin;
+    (void)end;
+    (void)thread;
+}
+
+/* One layer without its products: ten times or so a vector is normed and quantised, and the threads
+ * begin a loop together and wait for each other. */
+static int empty_layer(double *done, bench *b, err_ctx *err)
+{
+    const int n_embd = b->m->hp.n_embd;
+    (void)err;
+    for (int i = 0; i < LAYER_LOOPS; i++) {
+        ops_rmsnorm(b->o, b->y, b->rows, NULL, 1, n_embd, (size_t)n_embd, b->m->hp.rms_eps);
+        acts_set(&b->x, b->y, 1, n_embd);
+        ops_quantise(b->o, &b->x);
+        pool_run(b->o->team, pool_threads(b->o->team), 1, nothing, NULL);
+    }
+    *done += 1;
+    return 0;
+}
+
+static int time_layer(double *seconds, bench *b, err_ctx *err)
+{
+    double per_s;
+    const int rc = speed_of(&per_s, empty_layer, LAYER_WINDOW_S, b, err);
+    if (rc == 0) *seconds = fmin(fmax(1 / per_s, LAYER_LEAST_S), LAYER_MOST_S);
+    return rc;
+}
+
 static int decode_speed(double *out, work_piece *piece, bench *b, err_ctx *err)
 {
     pool_stay_awake(b->o->team, true);
-    const int rc = speed_of(out, piece, b, err);
+    const int rc = speed_of(out, piece, WINDOW_S, b, err);
     pool_stay_awake(b->o->team, false);
     return rc;
 }
@@ -228,7 +264,8 @@ static int measure_cpu(speeds *out, bench *b, err_ctx *err)
     if (rc < 0 || (rc = decode_speed(&out->cpu, token_experts, b, err)) < 0 ||
         (rc = decode_speed(&out->cpu_dense, token_dense, b, err)) < 0)
         return rc;
-    return speed_of(&out->cpu_many, prompt_experts, b, err);
+    if ((rc = time_layer(&out->layer_cpu, b, err)) < 0) return rc;
+    return speed_of(&out->cpu_many, prompt_experts, WINDOW_S, b, err);
 }
 
 /* A prompt's product on the GPU, as one matrix of the experts' type. */
@@ -396,6 +433,19 @@ static int measure_links(speeds *out, bench *b, err_ctx *err)
     return 0;
 }
 
+/* Without the speed of VRAM there is nothing to hold bytes against. */
+static int time_layers(speeds *out, bench *b, err_ctx *err)
+{
+    const measure_parts *p = b->parts;
+    layer_costs c;
+    if (out->vram_read <= 0) return 0;
+    const int rc = measure_layers(&c, b->g, p->m, p->w, p->rope, out->vram_read, err);
+    if (rc < 0) return rc;
+    out->layer_dense = c.dense;
+    out->layer_hot = c.hot;
+    return 0;
+}
+
 /* The CPU's experts while a kernel pulls. */
 static int load_speeds(speeds *out, bench *b, err_ctx *err)
 {
@@ -428,6 +478,7 @@ static int measure_gpu(speeds *out, bench *b, err_ctx *err)
 {
     int rc;
     if ((rc = or_unknown(b, measure_links(out, b, err))) < 0 ||
+        (rc = or_unknown(b, time_layers(out, b, err))) < 0 ||
         (rc = or_unknown(b, measure_macs(&out->gpu_macs, b, err))) < 0 ||
         (rc = or_unknown(b, measure_gemm(out, b, err))) < 0 ||
         (rc = check_watch(b, err)) < 0)
@@ -457,6 +508,7 @@ static int measure_disk(speeds *out, bench *b, uint64_t room, err_ctx *err)
     if (memory < drive_least_memory(one)) memory = drive_least_memory(one);
     const drive_task task = { .path = path, .file_bytes = bytes, .one = one,
                               .memory_bytes = memory, .team = b->o->team, .seconds = DRIVE_S,
+                              .at_once = SLAB_COUNT,
                               .watch = b->watch, .ctx = b->ctx };
     const int rc = drive_measure(&d, &task, err);
     if (rc == ERR_RANGE) return 0;       /* there is nothing to measure */
@@ -464,6 +516,7 @@ static int measure_disk(speeds *out, bench *b, uint64_t room, err_ctx *err)
     else {
         out->disk = drive_wants_bounce(&d) ? d.bounced : d.straight;
         out->disk_straight = d.straight;
+        out->disk_wait = d.wait;
     }
     return check_watch(b, err);
 }
@@ -479,17 +532,17 @@ static void release(bench *b)
     pages_unmap(b->memory, b->bytes);
 }
 
-int measure_speeds(speeds *out, const model *m, const ops *o, gpu *g, uint64_t room,
-                   keep_going_fn *watch, void *ctx, err_ctx *err)
+int measure_speeds(speeds *out, const measure_parts *p, uint64_t room, keep_going_fn *watch,
+                   void *ctx, err_ctx *err)
 {
-    bench b = { .m = m, .o = o, .g = g, .watch = watch, .ctx = ctx };
+    bench b = { .parts = p, .m = p->m, .o = p->o, .g = p->g, .watch = watch, .ctx = ctx };
     int rc;
     *out = (speeds){ 0 };
     rc = make_bank(&b, room, err);
     if (rc == 0) rc = make_experts(&b, err);
     if (rc == 0) rc = measure_cpu(out, &b, err);
     rc = or_unknown(&b, rc);
-    if (rc == 0 && g) rc = measure_gpu(out, &b, err);
+    if (rc == 0 && b.g) rc = measure_gpu(out, &b, err);
     release(&b);                         /* before the drive's turn: it has memory of its own */
     if (rc == 0) rc = measure_disk(out, &b, room, err);
     return rc == 0 && b.partial ? MEASURE_PARTIAL : rc;

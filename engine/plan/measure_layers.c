@@ -1,0 +1,230 @@
+/* measure_layers.c - three recordings of a token: without layers, with the part of each up to the
+ * choice of experts, and with experts. The differences, less the bytes, are what is looked for;
+ * what a token takes before and after its layers is in all three.
+ *
+ * Weights are zeros, so all experts are equally good and the first ones are chosen. All banks lie
+ * in one piece of memory, each a token's experts further on than the one before, so that what is
+ * chosen differs from layer to layer as in use; where whole banks are too large for it, there are
+ * fewer experts to choose from. Layers are as many as fit, or all: caches hold no more of them than
+ * in use. */
+#include "engine/plan/measure_layers.h"
+
+#include <math.h>
+
+#include "engine/gpu/gpu_steps.h"
+
+enum {
+    LAYERS_MOST = 32,
+    LEAST_PLAYS = 3, MOST_PLAYS = 20,    /* of a recording, after WARM_UP ones that do not count */
+    WARM_UP = 2
+};
+#define DENSE_MOST ((uint64_t)512 << 20)
+#define BANKS_MOST ((uint64_t)512 << 20)
+static const double PLAYS_S = 0.02;      /* for those above LEAST_PLAYS */
+
+enum { NO_LAYERS, DENSE_LAYERS, WHOLE_LAYERS, CHAINS };
+
+typedef struct layer_bench {
+    model m;                             /* with fewer experts */
+    gpu *g;
+    int n_layer;
+    weights_gpu *w;
+    uint8_t *banks;
+    mem_space *vram;
+    state *st;
+    gpu_steps *s;
+    gpu_seat *seats[CHAINS];             /* each with a recording */
+} layer_bench;
+
+/* ---- what is read ---------------------------------------------------------------------------- */
+
+static double matrix_bytes(const gpu_matrix *m)
+{
+    return m->data ? (double)m->rows * (double)m->row_bytes : 0;
+}
+
+static double dense_bytes(const layer_weights_gpu *y)
+{
+    const gpu_matrix *const list[] = {
+        &y->attn.q, &y->attn.k, &y->attn.v, &y->attn.out, &y->delta.qkv, &y->delta.z,
+        &y->delta.out, &y->delta.ba, &y->delta.beta, &y->delta.alpha, &y->router,
+        &y->shared_gate_inp,
+    };
+    double sum = 0;
+    for (size_t i = 0; i < ARRAY_LEN(list); i++) sum += matrix_bytes(list[i]);
+    return sum;
+}
+
+/* Of the chosen experts, and of the network that all tokens go through. */
+static double hot_bytes(const layer_weights_gpu *y, int n_used)
+{
+    const gpu_bank *const banks[] = { &y->gate, &y->up, &y->down };
+    double sum = matrix_bytes(&y->shared_gate) + matrix_bytes(&y->shared_up) +
+                 matrix_bytes(&y->shared_down);
+    for (size_t i = 0; i < ARRAY_LEN(banks); i++)
+        if (banks[i]->data) sum += n_used * (double)banks[i]->slab_bytes;
+    return sum;
+}
+
+/* ---- experts --------------------------------------------------------------------------------- */
+
+static uint64_t bank_bytes(const layer_weights_gpu *y, int n_expert)
+{
+    const uint64_t n = (uint64_t)n_expert;
+    return size_align(n * y->gate.slab_bytes, 256) + size_align(n * y->up.slab_bytes, 256) +
+           size_align(n * y->down.slab_bytes, 256);
+}
+
+static void place_bank(layer_weights_gpu *y, uint8_t *at, int n_expert)
+{
+    gpu_bank *const banks[] = { &y->gate, &y->up, &y->down };
+    y->router.rows = n_expert;
+    for (size_t i = 0; i < ARRAY_LEN(banks); i++) {
+        banks[i]->data = at;
+        at += size_align((uint64_t)n_expert * banks[i]->slab_bytes, 256);
+    }
+}
+
+/* The largest bank takes half of the memory: each may begin anywhere in the first half. */
+static int make_banks(layer_bench *b, err_ctx *err)
+{
+    model_hparams *hp = &b->m.hp;
+    layer_weights_gpu *layers = b->w->layers;
+    uint64_t one = 0, largest = 0, at = 0;
+    for (int l = 0; l < b->n_layer; l++) {
+        const uint64_t bytes = bank_bytes(&layers[l], 1);
+        if (bytes > one) one = bytes;
+    }
+    if (one == 0) return 0;              /* these layers have no experts */
+    const int fit = (int)(BANKS_MOST / 2 / one);
+    hp->n_expert = min_int(hp->n_expert, max_int(hp->n_expert_used, fit));
+    for (int l = 0; l < b->n_layer; l++) {
+        const uint64_t bytes = bank_bytes(&layers[l], hp->n_expert);
+        if (bytes > largest) largest = bytes;
+    }
+    b->banks = gpu_alloc(b->g, 2 * largest, "measuring", err);
+    if (!b->banks) return ERR_NOMEM;
+    for (int l = 0; l < b->n_layer; l++) {
+        if (layers[l].gate.rows == 0) continue;
+        place_bank(&layers[l], b->banks + at, hp->n_expert);
+        at = (at + bank_bytes(&layers[l], hp->n_expert_used)) % (largest + 1) / 256 * 256;
+    }
+    return gpu_zero(b->g, b->banks, 2 * largest, err);
+}
+
+/* ---- recordings ------------------------------------------------------------------------------ */
+
+static int record_chain(layer_bench *b, int chain, err_ctx *err)
+{
+    const batch one = { .n = 1, .last = gpu_steps_reach(0) };
+    const steps *live = gpu_steps_live(b->s);
+    gpu_steps_turn_to(b->s, b->seats[chain]);
+    const int rc = gpu_steps_record_begin(b->s, err);
+    if (rc < 0) return rc;
+    (void)live->begin(live->self, &one, NULL);           /* as in the loop: nothing is waited for */
+    for (int l = 0; l < b->n_layer && chain != NO_LAYERS; l++) {
+        live->mix(live->self, l);
+        live->route(live->self, l);
+        if (chain == DENSE_LAYERS) continue;
+        (void)live->experts_here(live->self, l, NULL);
+        live->join(live->self, l);
+    }
+    return gpu_steps_record_end(b->s, 0, err);
+}
+
+static int play_once(double *seconds, layer_bench *b, err_ctx *err)
+{
+    const int32_t id = 0;
+    const batch one = { .ids = &id, .n = 1 };
+    const steps *played = gpu_steps_played(b->s);
+    const uint64_t from = clock_ns();
+    int rc = played->begin(played->self, &one, err);
+    if (rc == 0) rc = played->end(played->self, err);
+    if (rc < 0) return gpu_steps_give_up(b->s, rc, err);
+    rc = gpu_steps_wait(b->s, err);
+    *seconds = clock_since(from);
+    return rc;
+}
+
+/* The best: whatever disturbs makes it longer. */
+static int time_chain(double *best, layer_bench *b, int chain, err_ctx *err)
+{
+    uint64_t from = 0;
+    double s = 0;
+    int rc = 0;
+    gpu_steps_turn_to(b->s, b->seats[chain]);
+    *best = INFINITY;
+    for (int i = -WARM_UP; i < MOST_PLAYS && rc == 0; i++) {
+        if (i == 0) from = clock_ns();
+        if (i >= LEAST_PLAYS && clock_since(from) > PLAYS_S) break;
+        rc = play_once(&s, b, err);
+        if (i >= 0) *best = fmin(*best, s);
+    }
+    return rc;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+/* Layers that fit, one at least. */
+static weights_choice choose_layers(const model *m, const weights *w)
+{
+    static const int none[LAYERS_MOST];
+    weights_choice c = { .n_layer = min_int(m->hp.n_layer, LAYERS_MOST), .hot = none,
+                         .zeros = true };
+    while (c.n_layer > 1 && weights_gpu_bytes(m, w, &c) > DENSE_MOST) c.n_layer--;
+    return c;
+}
+
+static int make_bench(layer_bench *b, const weights *w, const rope_tables *rope, err_ctx *err)
+{
+    const weights_choice what = choose_layers(&b->m, w);
+    int rc;
+    b->n_layer = what.n_layer;
+    if ((rc = weights_gpu_create(&b->w, b->g, &b->m, w, &what, NULL, NULL, NULL, err)) < 0 ||
+        (rc = make_banks(b, err)) < 0 || (rc = mem_space_vram_create(&b->vram, b->g, err)) < 0)
+        return rc;
+    const state_options so = { .ctx = gpu_steps_reach(0), .slack = 1, .kv = KV_F16,
+                               .where = b->vram, .n_ram = b->m.hp.n_layer - b->n_layer };
+    const gpu_parts parts = { .g = b->g, .m = &b->m, .w = b->w, .rope = rope,
+                              .n_layer = b->n_layer };
+    if ((rc = state_create(&b->st, &b->m, &so, err)) < 0 ||
+        (rc = gpu_steps_create(&b->s, &parts, 1, err)) < 0)
+        return rc;
+    for (int i = 0; i < CHAINS && rc == 0; i++) {
+        rc = gpu_seat_create(&b->seats[i], b->st, err);
+        if (rc == 0) rc = record_chain(b, i, err);
+    }
+    return rc;
+}
+
+static void free_bench(layer_bench *b)
+{
+    for (int i = 0; i < CHAINS; i++) gpu_seat_free(b->seats[i]);
+    gpu_steps_free(b->s);
+    state_free(b->st);
+    mem_space_vram_free(b->vram);
+    gpu_free(b->g, b->banks);
+    weights_gpu_free(b->w);
+}
+
+static double within(double s) { return fmin(fmax(s, LAYER_LEAST_S), LAYER_MOST_S); }
+
+int measure_layers(layer_costs *out, gpu *g, const model *m, const weights *w,
+                   const rope_tables *rope, double vram_read, err_ctx *err)
+{
+    layer_bench b = { .m = *m, .g = g };
+    double seconds[CHAINS], dense = 0, experts = 0;
+    int rc = make_bench(&b, w, rope, err);
+    for (int i = 0; i < CHAINS && rc == 0; i++) rc = time_chain(&seconds[i], &b, i, err);
+    for (int l = 0; l < b.n_layer && rc == 0; l++) {
+        dense += dense_bytes(&b.w->layers[l]) / vram_read;
+        experts += hot_bytes(&b.w->layers[l], m->hp.n_expert_used) / vram_read;
+    }
+    if (rc == 0)
+        *out = (layer_costs){
+            within((seconds[DENSE_LAYERS] - seconds[NO_LAYERS] - dense) / b.n_layer),
+            within((seconds[WHOLE_LAYERS] - seconds[DENSE_LAYERS] - experts) / b.n_layer),
+        };
+    free_bench(&b);
+    return rc;
+}
