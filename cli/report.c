@@ -4,19 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 spread spread_of(const double *values, int n)
 {
     double v[REPORT_MAX_RUNS];
     spread s = { .n = n };
 
     memcpy(v, values, (size_t)n * sizeof *v);
-    qsort(v, (size_t)n, sizeof *v, compare_doubles);
+    sort_doubles(v, n);
     s.min = v[0];
     s.max = v[n - 1];
     s.median = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;

@@ -91,6 +91,14 @@ uint64_t clock_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void sort_doubles(double *v, int n) { qsort(v, (size_t)n, sizeof *v, compare_doubles); }
+
 /* ---- memory ------------------------------------------------------------------------------ */
 
 static atomic_long alloc_count;

@@ -96,6 +96,9 @@ static inline uint64_t size_align(uint64_t n, uint64_t align)
 uint64_t clock_ns(void);                 /* monotonic */
 static inline double clock_since(uint64_t from_ns) { return (double)(clock_ns() - from_ns) * 1e-9; }
 
+/* The smallest first. */
+void sort_doubles(double *v, int n);
+
 /* Word i of the stream of random numbers with this key: splitmix64, entered at any point. For
  * seeds, synthetic data and tests; nothing here is secret. */
 static inline uint64_t random_word(uint64_t key, uint64_t i)

@@ -24,15 +24,9 @@ bool upload_tuner_allows(const upload_tuner *t)
     return !t->resting;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double middle(double *list, int n)
 {
-    qsort(list, (size_t)n, sizeof *list, by_size);
+    sort_doubles(list, n);
     return (list[(n - 1) / 2] + list[n / 2]) / 2;
 }
 

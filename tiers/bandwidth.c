@@ -163,17 +163,11 @@ static int choose_ahead(bandwidth_way *out, reading *r, uint64_t ns, keep_going_
     return 0;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(const double runs[BANDWIDTH_RUNS])
 {
     double v[BANDWIDTH_RUNS];
     memcpy(v, runs, sizeof v);
-    qsort(v, BANDWIDTH_RUNS, sizeof *v, compare_doubles);
+    sort_doubles(v, BANDWIDTH_RUNS);
     return v[BANDWIDTH_RUNS / 2];
 }
 

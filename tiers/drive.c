@@ -68,12 +68,6 @@ static int measure_both(drive_speed *out, const drive_task *t, reader *r[2], spr
     return 0;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Seconds until a few reads are done that begin with nothing in flight. */
 static int read_few(double *seconds, reader *r, spread *s, int n, err_ctx *err)
 {
@@ -101,7 +95,7 @@ static int measure_wait(drive_speed *out, const drive_task *t, reader *r, spread
         const int rc = read_few(&rounds[n++], r, s, t->at_once, err);
         if (rc < 0) return rc;
     }
-    qsort(rounds, (size_t)n, sizeof *rounds, by_size);
+    sort_doubles(rounds, n);
     out->wait = rounds[n / 2] - t->at_once * (double)s->one / speed;
     out->wait = fmin(fmax(out->wait, DRIVE_LEAST_WAIT_S), DRIVE_MOST_WAIT_S);
     return 0;

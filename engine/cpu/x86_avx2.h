@@ -22,9 +22,8 @@
 #include <string.h>
 
 #include "engine/cpu/kernels.h"
+#include "engine/cpu/x86_strides.h"
 #include "loader/bytes.h"
-
-#define AVX_INLINE static inline __attribute__((always_inline))
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
@@ -36,16 +35,6 @@ AVX_INLINE void prefetch_weights(const uint8_t *p, int bytes)
 {
     for (int at = 0; at < bytes; at += CACHE_LINE)
         _mm_prefetch((const char *)((uintptr_t)p + PREFETCH_AHEAD + (uintptr_t)at), _MM_HINT_T0);
-}
-
-AVX_INLINE __m128i load128(const void *p)
-{
-    return _mm_loadu_si128(p);
-}
-
-AVX_INLINE __m256i load256(const void *p)
-{
-    return _mm256_loadu_si256(p);
 }
 
 /* The same 16 bytes in both halves; the load does it, at no extra cost. */

@@ -1,8 +1,7 @@
 /* x86_avx2_blocks.c - AVX2 kernels of the formats with 32 weights and a scale (NVFP4: two).
  *
- * Scales stand between the weights, one every 17 to 34 bytes. Eight of them are brought together by
- * blends straight from memory: a load that begins the right number of bytes early has the scale of
- * block j in element j. None of these loads leaves the segment.
+ * Scales stand between the weights, one every 17 to 34 bytes; x86_strides.h brings eight of them
+ * together.
  *
  * Where codes are stored with an offset, weights stay unsigned, and the offset times the sum of the
  * activations is subtracted from the block sums: one madd for eight blocks. Q8_0 and IQ4_NL have no
@@ -12,21 +11,6 @@
 #include "loader/quant_blocks.h"
 
 /* ---- scales of eight blocks ---------------------------------------------------------------- */
-
-/* The binary16 at p, p + stride, ... */
-AVX_INLINE __m256 halves_at(const uint8_t *p, int stride)
-{
-    const int step = stride - 2;
-    __m128i h = load128(p);
-    h = _mm_blend_epi16(h, load128(p + 1 * step), 1 << 1);
-    h = _mm_blend_epi16(h, load128(p + 2 * step), 1 << 2);
-    h = _mm_blend_epi16(h, load128(p + 3 * step), 1 << 3);
-    h = _mm_blend_epi16(h, load128(p + 4 * step), 1 << 4);
-    h = _mm_blend_epi16(h, load128(p + 5 * step), 1 << 5);
-    h = _mm_blend_epi16(h, load128(p + 6 * step), 1 << 6);
-    h = _mm_blend_epi16(h, load128(p + 7 * step), 1 << 7);
-    return _mm256_cvtph_ps(h);
-}
 
 /* The dwords at p[0], p[1], p[2] and p[3]. */
 AVX_INLINE __m128i dwords_at(const uint8_t *p0, const uint8_t *p1, const uint8_t *p2,
@@ -47,22 +31,6 @@ AVX_INLINE void half_pairs_at(__m256 *first, __m256 *second, const uint8_t *p, i
                                                p + 7 * stride));
     *first = _mm256_shuffle_ps(a, b, 0x88);
     *second = _mm256_shuffle_ps(a, b, 0xDD);
-}
-
-/* The floats whose exponent fields are the bytes at p, p + stride, ...: powers of two, +0, +Inf. */
-AVX_INLINE __m256 exponents_at(const uint8_t *p, int stride)
-{
-    const int step = stride - 4;
-    __m256i e = load256(p);
-    e = _mm256_blend_epi32(e, load256(p + 1 * step), 1 << 1);
-    e = _mm256_blend_epi32(e, load256(p + 2 * step), 1 << 2);
-    e = _mm256_blend_epi32(e, load256(p + 3 * step), 1 << 3);
-    e = _mm256_blend_epi32(e, load256(p + 4 * step), 1 << 4);
-    e = _mm256_blend_epi32(e, load256(p + 5 * step), 1 << 5);
-    e = _mm256_blend_epi32(e, load256(p + 6 * step), 1 << 6);
-    e = _mm256_blend_epi32(e, load256(p + 7 * step), 1 << 7);
-    e = _mm256_and_si256(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(255 << 23));
-    return _mm256_castsi256_ps(e);
 }
 
 /* ---- weights of one block ------------------------------------------------------------------ */

@@ -12,19 +12,11 @@
 
 #include <immintrin.h>
 
+#include "engine/cpu/x86_strides.h"
+
 static_assert(PANEL_ROWS == 8 && SCALE_COPIES == 1 && HALVES_OFFSET == 32, "see above");
 
 /* ---- bytes of eight rows ------------------------------------------------------------------- */
-
-WIDE_INLINE __m128i load128(const uint8_t *p)
-{
-    return _mm_loadu_si128((const void *)p);
-}
-
-WIDE_INLINE __m256i load256(const uint8_t *p)
-{
-    return _mm256_loadu_si256((const void *)p);
-}
 
 /* 32 bytes of each row: dword s to step[s]. */
 WIDE_INLINE void eight_dwords(__m256i step[8], const uint8_t *p, size_t row_bytes)
@@ -52,21 +44,6 @@ WIDE_INLINE void four_dwords(__m256i step[4], const uint8_t *p, size_t row_bytes
     step[3] = _mm256_unpackhi_epi64(high[0], high[1]);
 }
 
-/* The word at p of each row. A load that begins the right number of bytes early has that of row r
- * in element r; those of the first rows end in the rows that follow. */
-WIDE_INLINE __m128i eight_words(const uint8_t *p, size_t row_bytes)
-{
-    const size_t step = row_bytes - 2;
-    __m128i v = load128(p);
-    v = _mm_blend_epi16(v, load128(p + 1 * step), 1 << 1);
-    v = _mm_blend_epi16(v, load128(p + 2 * step), 1 << 2);
-    v = _mm_blend_epi16(v, load128(p + 3 * step), 1 << 3);
-    v = _mm_blend_epi16(v, load128(p + 4 * step), 1 << 4);
-    v = _mm_blend_epi16(v, load128(p + 5 * step), 1 << 5);
-    v = _mm_blend_epi16(v, load128(p + 6 * step), 1 << 6);
-    return _mm_blend_epi16(v, load128(p + 7 * step), 1 << 7);
-}
-
 /* As panel_fill() does, but the number of bytes is a constant. */
 WIDE_INLINE void prefetch_next(const uint8_t *blocks, size_t row_bytes, size_t segment_bytes)
 {
@@ -89,23 +66,6 @@ WIDE_INLINE __m256i moved_bits(__m256i v, int down, int mask)
 
 /* ---- MXFP4 --------------------------------------------------------------------------------- */
 
-/* The floats whose exponent fields are the bytes at p of each row; as eight_words(). A block has 17
- * bytes: no load begins before the first row or ends after the last one's block. */
-WIDE_INLINE __m256 eight_exponents(const uint8_t *p, size_t row_bytes)
-{
-    const size_t step = row_bytes - 4;
-    __m256i e = load256(p);
-    e = _mm256_blend_epi32(e, load256(p + 1 * step), 1 << 1);
-    e = _mm256_blend_epi32(e, load256(p + 2 * step), 1 << 2);
-    e = _mm256_blend_epi32(e, load256(p + 3 * step), 1 << 3);
-    e = _mm256_blend_epi32(e, load256(p + 4 * step), 1 << 4);
-    e = _mm256_blend_epi32(e, load256(p + 5 * step), 1 << 5);
-    e = _mm256_blend_epi32(e, load256(p + 6 * step), 1 << 6);
-    e = _mm256_blend_epi32(e, load256(p + 7 * step), 1 << 7);
-    e = _mm256_and_si256(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(255 << 23));
-    return _mm256_castsi256_ps(e);
-}
-
 static void fill_mxfp4(panel *p, int slot, int stride, const uint8_t *blocks, size_t row_bytes,
                        int n)
 {
@@ -121,7 +81,7 @@ static void fill_mxfp4(panel *p, int slot, int stride, const uint8_t *blocks, si
             put_step(p, slot, s, _mm256_shuffle_epi8(table, moved_bits(codes[s], 0, 15)));
             put_step(p, slot, s + 4, _mm256_shuffle_epi8(table, moved_bits(codes[s], 4, 15)));
         }
-        _mm256_store_ps(p->t[slot], eight_exponents(&b->e, row_bytes));
+        _mm256_store_ps(p->t[slot], exponents_at(&b->e, (ptrdiff_t)row_bytes));
     }
 }
 
@@ -250,7 +210,7 @@ static void fill_q6_k(panel *p, int slot, int stride, const uint8_t *blocks, siz
         }
     }
     four_dwords(scales, (const uint8_t *)b->scales, row_bytes);
-    d = _mm256_cvtph_ps(eight_words(b->d, row_bytes));
+    d = halves_at(b->d, (ptrdiff_t)row_bytes);
     for (int j = 0; j < LANES; j++) {
         const int at = slot + j * stride;
         put_pairs(p->lo[at], scales[j / 2], j % 2 * 2);

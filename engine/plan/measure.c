@@ -151,12 +151,6 @@ static int run_experts(bench *b, int n, err_ctx *err)
 /* Does a piece of work, and adds to *done what it came to. */
 typedef int work_piece(double *done, bench *b, err_ctx *err);
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Work per second. */
 static int speed_of(double *out, work_piece *piece, double window_s, bench *b, err_ctx *err)
 {
@@ -171,7 +165,7 @@ static int speed_of(double *out, work_piece *piece, double window_s, bench *b, e
         if (rc == 0) rc = check_watch(b, err);
     }
     if (rc < 0) return rc;
-    qsort(rates, WINDOWS, sizeof *rates, by_size);
+    sort_doubles(rates, WINDOWS);
     *out = rates[WINDOWS / 2];
     return 0;
 }
@@ -245,7 +239,7 @@ static int time_layer(double *seconds, bench *b, err_ctx *err)
 {
     double per_s;
     const int rc = speed_of(&per_s, empty_layer, LAYER_WINDOW_S, b, err);
-    if (rc == 0) *seconds = fmin(fmax(1 / per_s, LAYER_LEAST_S), LAYER_MOST_S);
+    if (rc == 0) *seconds = layer_cost_within(1 / per_s);
     return rc;
 }
 

@@ -207,7 +207,7 @@ static void free_bench(layer_bench *b)
     weights_gpu_free(b->w);
 }
 
-static double within(double s) { return fmin(fmax(s, LAYER_LEAST_S), LAYER_MOST_S); }
+double layer_cost_within(double s) { return fmin(fmax(s, LAYER_LEAST_S), LAYER_MOST_S); }
 
 int measure_layers(layer_costs *out, gpu *g, const model *m, const weights *w,
                    const rope_tables *rope, double vram_read, err_ctx *err)
@@ -222,8 +222,10 @@ int measure_layers(layer_costs *out, gpu *g, const model *m, const weights *w,
     }
     if (rc == 0)
         *out = (layer_costs){
-            within((seconds[DENSE_LAYERS] - seconds[NO_LAYERS] - dense) / b.n_layer),
-            within((seconds[WHOLE_LAYERS] - seconds[DENSE_LAYERS] - experts) / b.n_layer),
+            .dense = layer_cost_within((seconds[DENSE_LAYERS] - seconds[NO_LAYERS] - dense) /
+                                       b.n_layer),
+            .hot = layer_cost_within((seconds[WHOLE_LAYERS] - seconds[DENSE_LAYERS] - experts) /
+                                     b.n_layer),
         };
     free_bench(&b);
     return rc;

@@ -14,6 +14,7 @@
  * such a figure is set to the nearer one. */
 #define LAYER_LEAST_S 1e-6
 #define LAYER_MOST_S 1e-3
+double layer_cost_within(double s);
 
 typedef struct layer_costs {
     double dense;                        /* s of a layer up to the choice of experts, */
