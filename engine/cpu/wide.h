@@ -80,6 +80,11 @@ static inline bool kind_has_minimum(wide_kind kind)
     return kind == WIDE_MINIMUM || kind == WIDE_LONG_MINIMUM;
 }
 
+static inline bool kind_is_of_halves(wide_kind kind)
+{
+    return kind == WIDE_HALVES || kind == WIDE_SCALED_HALVES;
+}
+
 /* A number for each row, SCALE_COPIES times. */
 typedef float row_floats[PANEL_ROWS * SCALE_COPIES];
 
@@ -271,8 +276,7 @@ static void panel_fill(panel *p, const wide_format *f, const uint8_t *first, siz
         put_floats(p->t + i, floats.t, per_lane, n_here);
         if (kind_has_minimum(f->kind) || f->kind == WIDE_HALF_MINIMUMS)
             put_floats(p->c + i, floats.c, per_lane, n_here);
-        if (f->kind == WIDE_HALVES || f->kind == WIDE_HALF_MINIMUMS ||
-            f->kind == WIDE_SCALED_HALVES) {
+        if (kind_is_of_halves(f->kind) || f->kind == WIDE_HALF_MINIMUMS) {
             put_floats(p->lo + i, floats.lo, per_lane, n_here);
             put_floats(p->hi + i, floats.hi, per_lane, n_here);
         }

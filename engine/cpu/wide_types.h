@@ -43,7 +43,7 @@ static void wide_put(kernel_set *s, int from, int from_halves)
     };
     for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
         kernel *k = &s->of[kernels[i].type];
-        const bool halves = kernels[i].kind == WIDE_HALVES || kernels[i].kind == WIDE_SCALED_HALVES;
+        const bool halves = kind_is_of_halves(kernels[i].kind);
         k->wide = kernels[i].fn;
         k->wide_from = kernel_is_reference(s, kernels[i].type) ? 1 : halves ? from_halves : from;
     }

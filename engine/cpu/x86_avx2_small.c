@@ -16,57 +16,25 @@
  *
  * Where the halves of a block have integers as scales, the madd multiplies by them: one float for a
  * block instead of two. Its dwords are below 2 * 32512 * 128 < 2^23, their sums, by the contract,
- * not above 2^24.
- *
- * Weights are stored as [step][row][4], a step being four bytes deep. */
+ * not above 2^24. */
 #include <immintrin.h>
 #include <stdint.h>
 
-enum {
-    PANEL_ROWS = 8, ROW_VECTORS = 1,
-    WEIGHT_BYTES = 32 * PANEL_ROWS,
-    SCALE_COPIES = 1,
-    STRIP_TOKENS = 1, TILE_STRIPS = 6,
-    ACT_BYTES = 32 + 2 * 4,              /* codes, then what the words of the halves start with */
-    ACT_FLOATS = 1,
-    STEPS = 8, STEP_BYTES = 32,
-    OFFSET = 16, HALVES_OFFSET = 32,
-};
+enum { OFFSET = 16, HALVES_OFFSET = 32 };
 
-#include "engine/cpu/wide.h"
-#include "engine/cpu/x86_wide8.h"
-#include "engine/cpu/x86_fill8.h"
-
-static bool kind_is_of_halves(wide_kind kind)
-{
-    return kind == WIDE_HALVES || kind == WIDE_SCALED_HALVES;
-}
+#include "engine/cpu/x86_unsigned8.h"
 
 /* ---- layouts ------------------------------------------------------------------------------- */
 
-static void put_weights(int8_t *restrict w, const block_parts *restrict parts, int j)
-{
-    __m256i row[8], step[STEPS];
-    for (int r = 0; r < 8; r++) row[r] = _mm256_loadu_si256((const void *)(parts[r].w + 32 * j));
-    transpose_dwords(step, row);
-    for (int s = 0; s < STEPS; s++) _mm256_store_si256((void *)(w + STEP_BYTES * s), step[s]);
-}
-
-/* Two sums for each of six tokens leave no registers for their lanes, which then wait in memory.
- * Four tokens are as fast each, but two by themselves are slower. */
-static int tile_strips(wide_kind kind, int left)
-{
-    const bool one_sum = kind == WIDE_PLAIN || kind == WIDE_MINIMUM;
-    return left >= 6 && (one_sum || left % 4 >= 2) ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-}
-
 /* Minus the offset times the sums of the activations that meet in a word: bytes 0 and 1 of every
  * four in the first, bytes 2 and 3 in the second. */
-static inline void put_starts(int8_t *to, __m256i q, wide_kind kind)
+static inline void put_starts(int8_t *to, const act_row *x, int b, wide_kind kind)
 {
-    const char offset = kind_is_of_halves(kind) ? HALVES_OFFSET : OFFSET;
-    __m256i sum = _mm256_maddubs_epi16(_mm256_set1_epi8(offset), q);
+    const __m256i q = _mm256_loadu_si256((const void *)(x->q + 32 * b));
+    __m256i sum = _mm256_maddubs_epi16(_mm256_set1_epi8((char)offset_of(kind)), q);
     __m128i low, high;
+
+    if (kind_has_minimum(kind)) return;  /* sum_words() starts at nothing */
     sum = _mm256_add_epi16(sum, _mm256_shuffle_epi32(sum, 0x4E));
     sum = _mm256_add_epi16(sum, _mm256_shuffle_epi32(sum, 0xB1));
     sum = _mm256_sub_epi16(_mm256_setzero_si256(), sum);
@@ -77,70 +45,37 @@ static inline void put_starts(int8_t *to, __m256i q, wide_kind kind)
     store_u32((uint8_t *)to + 4, (uint32_t)_mm_cvtsi128_si32(high));
 }
 
-static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,
-                       int b0, int n, wide_kind kind)
+/* Byte i of each dword, an int8, as a pair of int16. */
+WIDE_INLINE void put_byte_scales(float *to, __m256i bytes, int i)
 {
-    (void)n_token;                       /* is 1 */
-    for (int lane = 0; lane < LANES; lane++) {
-        int at = act_at(first, w, k, slot_of(n, lane));
-        for (int j = lane; j < n; j += LANES, at += w) {
-            const __m256i q = _mm256_loadu_si256((const void *)(x->q + 32 * (b0 + j)));
-            _mm256_storeu_si256((void *)a->q[at], q);
-            if (!kind_has_minimum(kind)) put_starts(a->q[at] + 32, q, kind);
-            put_act_floats(a, at, x, b0 + j, kind);
-        }
-    }
+    const __m256i upper = _mm256_set1_epi32((int)(0x00800080u | (uint32_t)i << 8 |
+                                                  (uint32_t)i << 24));
+    const __m256i of_row = _mm256_setr_epi32(0, 0x04000400, 0x08000800, 0x0C000C00,
+                                             0, 0x04000400, 0x08000800, 0x0C000C00);
+    const __m256i moved = _mm256_shuffle_epi8(bytes, _mm256_add_epi32(upper, of_row));
+    _mm256_store_si256((void *)to, _mm256_srai_epi16(moved, 8));
 }
+
+#include "engine/cpu/x86_fill8.h"
 
 /* ---- tiles --------------------------------------------------------------------------------- */
 
-#define TILE_WIDTHS(X, ...)                                                                        \
-    X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(4, __VA_ARGS__) X(6, __VA_ARGS__)
 #define TILE_KINDS(X)                                                                              \
     X(plain, WIDE_PLAIN) X(minimum, WIDE_MINIMUM) X(long_minimum, WIDE_LONG_MINIMUM)               \
     X(halves, WIDE_HALVES) X(scaled_halves, WIDE_SCALED_HALVES)
 #include "engine/cpu/wide_tile.h"
 
-typedef __m256i tile_ints[TILE_STRIPS];
-
-WIDE_INLINE __m256i four_repeated(const int8_t *p)
+/* Two products a word. */
+WIDE_INLINE __m256i add_products(__m256i words, __m256i rows, __m256i four)
 {
-    return _mm256_set1_epi32((int)load_u32(p));
-}
-
-WIDE_INLINE void add_step(tile_ints words, const int8_t *weights, const int8_t *q, int w, int step,
-                          bool first)
-{
-    const __m256i rows = _mm256_load_si256((const void *)(weights + STEP_BYTES * step));
-    for (int k = 0; k < w; k++) {
-        const __m256i two = _mm256_maddubs_epi16(rows, four_repeated(q + ACT_BYTES * k + 4 * step));
-        words[k] = first ? two : _mm256_add_epi16(words[k], two);
-        __asm__("" : "+x"(words[k]));    /* or else gcc keeps the products and adds them later */
-    }
-    in_order();
-}
-
-/* Half of a block. Written out: compilers do not unroll so much by themselves, and copy registers
- * instead. */
-WIDE_INLINE void add_half(tile_ints words, const int8_t *weights, const int8_t *q, int w, int half,
-                          bool first)
-{
-    add_step(words, weights, q, w, 4 * half, first);
-    add_step(words, weights, q, w, 4 * half + 1, false);
-    add_step(words, weights, q, w, 4 * half + 2, false);
-    add_step(words, weights, q, w, 4 * half + 3, false);
-}
-
-WIDE_INLINE void start_words(tile_ints words, const int8_t *q, int w, int half)
-{
-    for (int k = 0; k < w; k++) words[k] = four_repeated(q + ACT_BYTES * k + 32 + 4 * half);
+    return _mm256_add_epi16(words, _mm256_maddubs_epi16(rows, four));
 }
 
 /* The sums of both halves. */
 WIDE_INLINE void sum_words(tile_ints words, const int8_t *weights, const int8_t *q, int w,
                            bool started)
 {
-    if (started) start_words(words, q, w, 0);
+    if (started) start_sums(words, q, w, 0);
     add_half(words, weights, q, w, 0, !started);
     add_half(words, weights, q, w, 1, false);
 }
@@ -156,11 +91,11 @@ WIDE_INLINE void sum_two(tile_ints sum, const int8_t *weights, const int8_t *q, 
                          __m256i low_factors, __m256i high_factors)
 {
     tile_ints high;
-    if (started) start_words(high, q, w, 1);
+    if (started) start_sums(high, q, w, 1);
     add_half(high, weights, q, w, 1, !started);
     widen_words(high, high_factors, w);
     in_order();
-    if (started) start_words(sum, q, w, 0);
+    if (started) start_sums(sum, q, w, 0);
     add_half(sum, weights, q, w, 0, !started);
     widen_words(sum, low_factors, w);
     for (int k = 0; k < w; k++) sum[k] = _mm256_add_epi32(sum[k], high[k]);
@@ -175,7 +110,7 @@ WIDE_INLINE void to_floats(tile_vecs v, const tile_ints sum, int w)
 WIDE_INLINE void sum_half(tile_vecs v, const int8_t *weights, const int8_t *q, int w, int half)
 {
     tile_ints words;
-    start_words(words, q, w, half);
+    start_sums(words, q, w, half);
     add_half(words, weights, q, w, half, false);
     widen_words(words, _mm256_set1_epi16(1), w);
     to_floats(v, words, w);
@@ -213,23 +148,6 @@ WIDE_INLINE void sum_block(tile_vecs sum, tile_vecs high, const panel *p, const 
 
 /* ---- the types ----------------------------------------------------------------------------- */
 
-static inline void add_offset(block_parts *p, int offset)
-{
-    for (int i = 0; i < SEGMENT; i++) p->w[i] = (int8_t)(p->w[i] + offset);
-}
-
-static void offset_scales(segment_floats *restrict f, int r, block_parts *restrict p)
-{
-    add_offset(p, OFFSET);
-    plain_scales(f, r, p);
-}
-
-static void offset_float_scales(segment_floats *restrict f, int r, block_parts *restrict p)
-{
-    add_offset(p, HALVES_OFFSET);
-    float_half_scales(f, r, p);
-}
-
 /* Bits rather than floats: see WIDE_SCALED_HALVES. */
 static void offset_scale_pairs(segment_floats *restrict f, int r, block_parts *restrict p)
 {
@@ -242,11 +160,6 @@ static void offset_scale_pairs(segment_floats *restrict f, int r, block_parts *r
     }
 }
 
-static fill_fn *const fills[QT_COUNT] = {
-    [QT_MXFP4] = fill_mxfp4, [QT_Q4_K] = fill_q4_k, [QT_Q5_K] = fill_q5_k, [QT_Q6_K] = fill_q6_k,
-};
-
-#define WIDE_FILL(NAME) fills[QT_##NAME]
 #define WIDE_TYPES(X)                                                                              \
     X(Q4_0, offset_scales, WIDE_PLAIN) X(Q5_0, offset_scales, WIDE_PLAIN)                          \
     X(MXFP4, offset_scales, WIDE_PLAIN)                                                            \
@@ -267,6 +180,5 @@ static fill_fn *const fills[QT_COUNT] = {
 void put_avx2_small(kernel_set *s)
 {
     wide_put(s, 9, 16);
-    for (int type = 0; type < QT_COUNT; type++)
-        if (fills[type]) s->of[type].wide_from = 6;
+    put_directly_filled(s, 6);
 }

@@ -1,12 +1,13 @@
 /* x86_fill8.h - panels of eight rows, filled straight from the blocks of MXFP4, Q4_K, Q5_K and
- * Q6_K: the fill_fn of wide.h for x86_avx2_small.c.
+ * Q6_K: the fill_fn of wide.h for tiles of unsigned weights, x86_unsigned8.h.
  *
  * A prompt gives an expert few tokens, and then filling a panel counts as much as its tiles. Codes
  * are transposed as they are stored, two or four to a byte, and taken apart afterwards, a step of
  * eight rows at a time. Small scales of the eight rows are brought together as dwords in the same
  * way, so that each float is made where it is needed.
  *
- * Weights become unsigned: OFFSET and HALVES_OFFSET are added, which the codes of Q6_K have. */
+ * Weights become unsigned: OFFSET and HALVES_OFFSET are added, which the codes of Q6_K have. The
+ * including file defines put_byte_scales() before. */
 #ifndef ENGINE_CPU_X86_FILL8_H
 #define ENGINE_CPU_X86_FILL8_H
 
@@ -69,8 +70,8 @@ WIDE_INLINE __m256i moved_bits(__m256i v, int down, int mask)
 static void fill_mxfp4(panel *p, int slot, int stride, const uint8_t *blocks, size_t row_bytes,
                        int n)
 {
-    const __m128i twice = _mm_setr_epi8(E2M1_TWICE);
-    const __m256i table = _mm256_broadcastsi128_si256(_mm_add_epi8(twice, _mm_set1_epi8(OFFSET)));
+    const __m128i twice = _mm_setr_epi8(E2M1_TWICE), offset = _mm_set1_epi8((char)OFFSET);
+    const __m256i table = _mm256_broadcastsi128_si256(_mm_add_epi8(twice, offset));
     const block_mxfp4 *b = (const void *)blocks;
 
     prefetch_next(blocks, row_bytes, LANES * sizeof *b);
@@ -172,17 +173,6 @@ static void fill_q5_k(panel *p, int slot, int stride, const uint8_t *blocks, siz
 
 /* ---- Q6_K ---------------------------------------------------------------------------------- */
 
-/* Byte i of each dword, an int8, as a pair of int16. */
-WIDE_INLINE void put_pairs(float *to, __m256i bytes, int i)
-{
-    const __m256i upper = _mm256_set1_epi32((int)(0x00800080u | (uint32_t)i << 8 |
-                                                  (uint32_t)i << 24));
-    const __m256i of_row = _mm256_setr_epi32(0, 0x04000400, 0x08000800, 0x0C000C00,
-                                             0, 0x04000400, 0x08000800, 0x0C000C00);
-    const __m256i moved = _mm256_shuffle_epi8(bytes, _mm256_add_epi32(upper, of_row));
-    _mm256_store_si256((void *)to, _mm256_srai_epi16(moved, 8));
-}
-
 static void fill_q6_k(panel *p, int slot, int stride, const uint8_t *blocks, size_t row_bytes,
                       int n)
 {
@@ -213,10 +203,24 @@ static void fill_q6_k(panel *p, int slot, int stride, const uint8_t *blocks, siz
     d = halves_at(b->d, (ptrdiff_t)row_bytes);
     for (int j = 0; j < LANES; j++) {
         const int at = slot + j * stride;
-        put_pairs(p->lo[at], scales[j / 2], j % 2 * 2);
-        put_pairs(p->hi[at], scales[j / 2], j % 2 * 2 + 1);
+        put_byte_scales(p->lo[at], scales[j / 2], j % 2 * 2);
+        put_byte_scales(p->hi[at], scales[j / 2], j % 2 * 2 + 1);
         _mm256_store_ps(p->t[at], d);
     }
+}
+
+/* ---- the types ----------------------------------------------------------------------------- */
+
+static fill_fn *const fills[QT_COUNT] = {
+    [QT_MXFP4] = fill_mxfp4, [QT_Q4_K] = fill_q4_k, [QT_Q5_K] = fill_q5_k, [QT_Q6_K] = fill_q6_k,
+};
+#define WIDE_FILL(NAME) fills[QT_##NAME]
+
+/* Their wide kernels serve from this many tokens on. */
+static void put_directly_filled(kernel_set *s, int from)
+{
+    for (int type = 0; type < QT_COUNT; type++)
+        if (fills[type]) s->of[type].wide_from = from;
 }
 
 #endif
