@@ -69,10 +69,10 @@ typedef enum wide_kind {
     WIDE_MINIMUM,                        /* fma(t, I, c * s) */
     WIDE_HALF_MINIMUMS,                  /* fma(t, I, c * (lo * s_lo + hi * s_hi)) */
     WIDE_HALVES,                         /* t * fma(lo, I_lo, hi * I_hi) */
-    /* For tiles that sum in 16 bits (x86_avx2_small.c): */
-    WIDE_LONG_MINIMUM,                   /* as WIDE_MINIMUM, but I takes two sums */
+    /* For tiles of unsigned weights (x86_unsigned8.h): */
+    WIDE_LONG_MINIMUM,                   /* as WIDE_MINIMUM, but I takes two sums of 16 bits */
     WIDE_SCALED_HALVES,                  /* t * (lo * I_lo + hi * I_hi), all integers but t; lo and
-                                          * hi are a pair of int16 each, twice the same */
+                                          * hi are what put_byte_scales() makes of them */
 } wide_kind;
 
 static inline bool kind_has_minimum(wide_kind kind)

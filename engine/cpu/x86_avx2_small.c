@@ -148,7 +148,7 @@ WIDE_INLINE void sum_block(tile_vecs sum, tile_vecs high, const panel *p, const 
 
 /* ---- the types ----------------------------------------------------------------------------- */
 
-/* Bits rather than floats: see WIDE_SCALED_HALVES. */
+/* Bits rather than floats, as put_byte_scales() has them. */
 static void offset_scale_pairs(segment_floats *restrict f, int r, block_parts *restrict p)
 {
     add_offset(p, HALVES_OFFSET);

@@ -1,108 +1,119 @@
-/* x86_avxvnni_wide.c - tiles of 8 rows and up to 6 tokens for processors with AVX-VNNI: those of
- * x86_avx512_wide.c in registers half as wide, with half as many of them.
+/* x86_avxvnni_wide.c - tiles of 8 rows and up to 6 tokens for processors with AVX-VNNI.
  *
- * dpbusd multiplies four unsigned bytes with four signed ones. Activations are made unsigned, q +
- * 128, and sums start at -128 times the sum of their weights, which is kept beside them. Nothing
- * saturates: |sum| <= 32 * 255 * 128 < 2^21. */
+ * dpbusd multiplies four unsigned bytes with four signed ones and adds the products to 32 bits.
+ * Weights of all types are therefore made unsigned by the same offset, but for Q6_K's, and a block
+ * takes one sum, or one for each half. Nothing saturates: with |q| <= 127 the sum of a block, less
+ * what it starts with, is within 32 * 128 * 127 < 2^19.
+ *
+ * So small a sum can become a float by a subtraction. It starts at the bits of the float 1.5 *
+ * 2^23, whose last place is worth 1, and ends as the bits of that float plus the sum, exactly:
+ * between 2^23 and 2^24 all floats are a place apart. Conversions would share two ports with
+ * dpbusd, where subtractions have a third. */
 #include <immintrin.h>
 #include <stdint.h>
 
 enum {
-    PANEL_ROWS = 8, ROW_VECTORS = 1,
-    WEIGHT_BYTES = 32 * PANEL_ROWS + 2 * 32,     /* [step][row][4], then the starts of the halves */
-    SCALE_COPIES = 1,
-    STRIP_TOKENS = 1, TILE_STRIPS = 6,
-    ACT_BYTES = 32,
-    ACT_FLOATS = 1,
-    STEPS = 8, STEP_BYTES = 32,
+    OFFSET = 128, HALVES_OFFSET = 32,
+    ZERO_BITS = 0x4B400000,              /* of 1.5 * 2^23 */
 };
 
-#include "engine/cpu/wide.h"
-#include "engine/cpu/x86_wide8.h"
+#include "engine/cpu/x86_unsigned8.h"
 
 /* ---- layouts ------------------------------------------------------------------------------- */
 
-static void put_weights(int8_t *restrict w, const block_parts *restrict parts, int j)
+static inline void put_starts(int8_t *to, const act_row *x, int b, wide_kind kind)
 {
-    const __m256i unsigned_128 = _mm256_set1_epi8(-128), zero = _mm256_setzero_si256();
-    __m256i row[8], step[STEPS], times_128[2] = { zero, zero };
-
-    for (int r = 0; r < 8; r++) row[r] = _mm256_loadu_si256((const void *)(parts[r].w + 32 * j));
-    transpose_dwords(step, row);
-    for (int s = 0; s < STEPS; s++) {
-        _mm256_store_si256((void *)(w + STEP_BYTES * s), step[s]);
-        times_128[s / 4] = _mm256_dpbusd_avx_epi32(times_128[s / 4], unsigned_128, step[s]);
-    }
-    for (int h = 0; h < 2; h++)
-        _mm256_store_si256((void *)(w + STEP_BYTES * (STEPS + h)),
-                           _mm256_sub_epi32(zero, times_128[h]));
+    const int offset = kind_has_minimum(kind) ? 0 : offset_of(kind);
+    int low = offset * x->s[2 * b];
+    const int high = offset * x->s[2 * b + 1];
+    if (!kind_is_of_halves(kind)) low += high;
+    store_u32((uint8_t *)to, (uint32_t)(ZERO_BITS - low));
+    store_u32((uint8_t *)to + 4, (uint32_t)(ZERO_BITS - high));
 }
 
-/* More tokens would have no registers for what a block of the kind needs. */
-static int tile_strips(wide_kind kind, int left)
+/* Byte i of each dword, an int8, as a float. */
+WIDE_INLINE void put_byte_scales(float *to, __m256i bytes, int i)
 {
-    return left >= 6 && kind != WIDE_HALVES ? 6 : left >= 3 ? 4 : left;
+    const __m256i byte = _mm256_srai_epi32(_mm256_slli_epi32(bytes, 24 - 8 * i), 24);
+    _mm256_store_ps(to, _mm256_cvtepi32_ps(byte));
 }
 
-static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,
-                       int b0, int n, wide_kind kind)
-{
-    const __m256i sign = _mm256_set1_epi8(-128);
-    (void)n_token;                       /* is 1 */
-    for (int j = 0; j < n; j++) {
-        const int at = act_at(first, w, k, slot_of(n, j));
-        const __m256i q = _mm256_loadu_si256((const void *)(x->q + 32 * (b0 + j)));
-        _mm256_store_si256((void *)a->q[at], _mm256_xor_si256(q, sign));
-        put_act_floats(a, at, x, b0 + j, kind);
-    }
-}
+#include "engine/cpu/x86_fill8.h"
 
 /* ---- tiles --------------------------------------------------------------------------------- */
 
-#define TILE_WIDTHS(X, ...)                                                                        \
-    X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(4, __VA_ARGS__) X(6, __VA_ARGS__)
+#define TILE_KINDS(X)                                                                              \
+    X(plain, WIDE_PLAIN) X(minimum, WIDE_MINIMUM) X(half_minimums, WIDE_HALF_MINIMUMS)             \
+    X(halves, WIDE_HALVES) X(scaled_halves, WIDE_SCALED_HALVES)
 #include "engine/cpu/wide_tile.h"
 
-WIDE_INLINE __m256i step_at(const int8_t *weights, int step)
+/* Four products a dword. */
+WIDE_INLINE __m256i add_products(__m256i sum, __m256i rows, __m256i four)
 {
-    return _mm256_load_si256((const void *)(weights + STEP_BYTES * step));
+    return _mm256_dpbusd_avx_epi32(sum, rows, four);
 }
 
-WIDE_INLINE void add_step(__m256i sum[TILE_STRIPS], const int8_t *weights, const int8_t *q, int w,
-                          int step)
-{
-    const __m256i rows = step_at(weights, step);
-    for (int k = 0; k < w; k++) {
-        const __m256i four = _mm256_set1_epi32((int)load_u32(q + ACT_BYTES * k + 4 * step));
-        sum[k] = _mm256_dpbusd_avx_epi32(sum[k], four, rows);
-    }
-    in_order();
-}
-
-/* Written out: compilers do not unroll so much by themselves, and copy registers instead. */
-WIDE_INLINE void add_half(__m256i sum[TILE_STRIPS], const int8_t *weights, const int8_t *q, int w,
-                          int half)
-{
-    add_step(sum, weights, q, w, 4 * half);
-    add_step(sum, weights, q, w, 4 * half + 1);
-    add_step(sum, weights, q, w, 4 * half + 2);
-    add_step(sum, weights, q, w, 4 * half + 3);
-}
-
+/* The integer sums of n halves of a block from half `first` on, as floats. */
 WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q, int w, int first,
                             int n)
 {
-    __m256i start = step_at(weights, STEPS + first), sum[TILE_STRIPS];
-    if (n == 2) start = _mm256_add_epi32(start, step_at(weights, STEPS + 1));
-    for (int k = 0; k < w; k++) sum[k] = start;
-    add_half(sum, weights, q, w, first);
-    if (n == 2) add_half(sum, weights, q, w, 1);
-    for (int k = 0; k < w; k++) v[k][0] = _mm256_cvtepi32_ps(sum[k]);
+    const __m256 zero = _mm256_castsi256_ps(_mm256_set1_epi32(ZERO_BITS));
+    tile_ints sum;
+    start_sums(sum, q, w, first);
+    add_half(sum, weights, q, w, first, false);
+    if (n == 2) add_half(sum, weights, q, w, 1, false);
+    for (int k = 0; k < w; k++) v[k][0] = _mm256_sub_ps(_mm256_castsi256_ps(sum[k]), zero);
 }
 
+/* Scales of halves are floats for both kinds: integers would take mullo, of two instructions. */
+WIDE_INLINE void sum_block(tile_vecs sum, tile_vecs high, const panel *p, const act_chunk *a,
+                           int at, int slot, int w, wide_kind kind)
+{
+    const int8_t *weights = p->w[slot], *q = a->q[at];
+
+    if (!kind_is_of_halves(kind)) {
+        sum_halves(sum, weights, q, w, 0, 2);
+        return;
+    }
+    sum_halves(high, weights, q, w, 1, 1);
+    high_products(high, p, slot, w);
+    in_order();
+    sum_halves(sum, weights, q, w, 0, 1);
+    if (kind == WIDE_SCALED_HALVES)
+        for (int k = 0; k < w; k++)
+            sum[k][0] = vec_fma(rows_at(p->lo[slot], 0), sum[k][0], high[k][0]);
+}
+
+/* ---- the types ----------------------------------------------------------------------------- */
+
+DEFINE_OFFSET_SCALES(offset_half_scales, half_scales, OFFSET)
+DEFINE_OFFSET_SCALES(offset_code_scales, half_scales, HALVES_OFFSET)
+DEFINE_OFFSET_SCALES(offset_weights, scaled_weights, OFFSET)
+DEFINE_OFFSET_SCALES(offset_weights_minimum, scaled_weights_minimum, OFFSET)
+
+#define WIDE_TYPES(X)                                                                              \
+    X(Q4_0, offset_scales, WIDE_PLAIN) X(Q5_0, offset_scales, WIDE_PLAIN)                          \
+    X(Q8_0, offset_scales, WIDE_PLAIN) X(IQ4_NL, offset_scales, WIDE_PLAIN)                        \
+    X(IQ4_XS, offset_scales, WIDE_PLAIN) X(MXFP4, offset_scales, WIDE_PLAIN)                       \
+    X(IQ2_XXS, offset_scales, WIDE_PLAIN) X(IQ3_XXS, offset_scales, WIDE_PLAIN)                    \
+    X(IQ3_S, offset_scales, WIDE_PLAIN) X(IQ1_S, offset_scales, WIDE_PLAIN)                        \
+    X(TQ1_0, offset_scales, WIDE_PLAIN) X(TQ2_0, offset_scales, WIDE_PLAIN)                        \
+    X(Q1_0, offset_scales, WIDE_PLAIN) X(Q2_0, offset_scales, WIDE_PLAIN)                          \
+    X(Q3_K, offset_weights, WIDE_PLAIN)                                                            \
+    X(Q4_1, minimum_scales, WIDE_MINIMUM) X(Q5_1, minimum_scales, WIDE_MINIMUM)                    \
+    X(Q4_K, minimum_scales, WIDE_MINIMUM) X(Q5_K, minimum_scales, WIDE_MINIMUM)                    \
+    X(Q2_K, offset_weights_minimum, WIDE_HALF_MINIMUMS)                                            \
+    X(Q6_K, offset_code_scales, WIDE_SCALED_HALVES)                                                \
+    X(IQ2_XS, offset_half_scales, WIDE_HALVES) X(IQ2_S, offset_half_scales, WIDE_HALVES)           \
+    X(IQ1_M, offset_half_scales, WIDE_HALVES) X(NVFP4, offset_float_scales, WIDE_HALVES)
 #include "engine/cpu/wide_types.h"
 
+/* Estimated from llvm-mca's cycles of Alder Lake, for a block of eight rows: the other kernels take
+ * 12 to 14 a token and 10 to 14 once, tiles 5 to 6 a token. A panel costs 15 to 25 where it is
+ * filled directly, 70 to 105 where it is not, and what surrounds tiles 30 if K is 512, 8 if it is
+ * 2048. */
 void put_avxvnni_wide(kernel_set *s)
 {
     wide_put(s, 9, 16);
+    put_directly_filled(s, 5);
 }
