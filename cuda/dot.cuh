@@ -15,15 +15,37 @@
 
 enum { UNIT_ROWS = 8 };
 
+/* Bytes between rows in shared memory, and between the first half of a warp's rows and the second:
+ * those with which the words that its threads read in step lie in as many banks as possible. Rows
+ * of gpt-oss are no multiples of 16 bytes: with the gaps of the others its Q8_0 would take 40
+ * accesses for a block instead of 20, its MXFP4 18 instead of 12. */
+template <int TYPE, bool PAIRED> struct row_gaps {
+    enum { each = 0, half = 16 };
+};
+template <> struct row_gaps<QT_MXFP4, true> {
+    enum { each = 0, half = 0 };
+};
+template <> struct row_gaps<QT_MXFP4, false> {
+    enum { each = 16, half = 16 };
+};
+template <> struct row_gaps<QT_Q8_0, true> {
+    enum { each = 0, half = 48 };
+};
+template <> struct row_gaps<QT_Q8_0, false> {
+    enum { each = 16, half = 96 };
+};
+
 /* A piece: this many bytes of each of the unit's rows; STAGES of them are in shared memory. */
 template <int TYPE, int STAGES, int ROWS = UNIT_ROWS> struct piece_of {
     enum {
         limit = 288,
         groups = format<TYPE>::group_bytes > limit ? 1 : limit / format<TYPE>::group_bytes,
         bytes = groups * format<TYPE>::group_bytes,
-        pitch = (bytes + 15 + 15) / 16 * 16,
-        chunks = (pitch / 16 + 7) / 8,   /* of 16 bytes, for each of eight threads */
-        stage = ROWS * pitch + 16,
+        room = (bytes + 15 + 15) / 16 * 16,      /* of a row at any address */
+        chunks = (room / 16 + 7) / 8,    /* of 16 bytes, for each of eight threads */
+        gap = row_gaps<TYPE, ROWS == UNIT_ROWS>::half,
+        pitch = room + row_gaps<TYPE, ROWS == UNIT_ROWS>::each,
+        stage = ROWS * pitch + gap,
         warp_bytes = STAGES * stage,     /* shared memory of a warp */
     };
 };
@@ -317,11 +339,10 @@ template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true> struct unit_runn
     {
         return slot == (STAGES - 1) * P::stage ? 0 : slot + P::stage;
     }
-    /* The second half is 16 bytes further on: else its banks would conflict with the first's. */
     static __device__ __forceinline__ uint32_t pair_offset(void)
     {
         const uint32_t pair = threadIdx.x % 32 / 8;
-        return pair * EACH * P::pitch + (pair < 2 ? 0 : 16);
+        return pair * EACH * P::pitch + (pair < 2 ? 0 : P::gap);
     }
 
     __device__ __forceinline__ void aim(const row_pair &rows)
