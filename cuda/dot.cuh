@@ -128,9 +128,36 @@ template <int TYPE> struct block_reader {
     }
 };
 
+/* Whether activations of one token are woven for the type: put in the order e0, e16, e1, e17, ... in
+ * which the codes lie. */
+template <int TYPE> struct is_woven { enum { value = 0 }; };
+template <> struct is_woven<QT_MXFP4> { enum { value = 1 }; };
+
+static __device__ __forceinline__ void weave(uint32_t (&q)[8])
+{
+    uint32_t woven[8];
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        woven[2 * i] = __byte_perm(q[i], q[4 + i], 0x5140);
+        woven[2 * i + 1] = __byte_perm(q[i], q[4 + i], 0x7362);
+    }
+    #pragma unroll
+    for (int i = 0; i < 8; i++) q[i] = woven[i];
+}
+
+/* Block j of n of an int8 form in global memory to shared memory, woven. */
+static __device__ __forceinline__ void copy_woven(uint8_t *to, const uint8_t *from, int j, int n)
+{
+    act_block x = act_block_at(acts_at(from, n), j);
+    weave(x.q);
+    ((uint4 *)to)[j] = make_uint4(x.q[0], x.q[1], x.q[2], x.q[3]);
+    ((uint4 *)to)[n + j] = make_uint4(x.q[4], x.q[5], x.q[6], x.q[7]);
+    ((float *)(to + 32 * n))[j] = x.dx;
+    ((int *)(to + 36 * n))[j] = x.s;
+}
+
 /* E2M1 by two lookups in a table of magnitudes, with the codes themselves as selectors: a set sign
- * bit gives 0, so positive and negative codes are summed apart. Codes lie in the order e0, e16, e1,
- * e17, ...: the activations are put in that order. */
+ * bit gives 0, so positive and negative codes are summed apart. */
 template <> struct block_reader<QT_MXFP4> {
     uint32_t offset, codes_at, shift, low, high;
 
@@ -159,8 +186,7 @@ template <> struct block_reader<QT_MXFP4> {
             const uint32_t next = shared_word(at + 4 * (i + 1));
             const uint32_t codes = __funnelshift_r(word, next, shift);
             const uint32_t turned = codes ^ 0x88888888u;
-            const uint32_t q0 = __byte_perm(x.q[i], x.q[4 + i], 0x5140);
-            const uint32_t q1 = __byte_perm(x.q[i], x.q[4 + i], 0x7362);
+            const uint32_t q0 = x.q[2 * i], q1 = x.q[2 * i + 1];         /* woven */
             plus = dot4(pick_bytes(low, high, codes), q0, plus);
             minus = dot4(pick_bytes(low, high, turned), q0, minus);
             plus = dot4(pick_bytes(low, high, codes >> 16), q1, plus);
@@ -324,8 +350,10 @@ static __device__ __forceinline__ float fold_lanes(float v)
  * rows, x_of(unit) the activations; the results go to emit(unit, sums of row a, sums of row b) for
  * up to TOKENS activations (TOKENS values, of which n_token are valid). begin starts the first
  * copies: call it before any work that they may overlap with. Not PAIRED: there is no row b, and
- * units are half as large; with one token only. */
-template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true> struct unit_runner {
+ * units are half as large; with one token only. WOVEN: activations are woven if the type wants it;
+ * with one token only. */
+template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true, bool WOVEN = false>
+struct unit_runner {
     enum { EACH = PAIRED ? 2 : 1 };      /* rows of eight threads */
     typedef piece_of<TYPE, STAGES, UNIT_ROWS / 2 * EACH> P;
     uint32_t stages;                     /* the warp's own, in shared memory */
@@ -442,7 +470,8 @@ template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true> struct unit_runn
                                         int j)
     {
         if (TOKENS == 1) {
-            const act_block q = act_block_at(acts_at(x, n_block), j);
+            act_block q = act_block_at(acts_at(x, n_block), j);
+            if (is_woven<TYPE>::value && !WOVEN) weave(q.q);
             a[0] = __fmaf_rn(q.dx, reader_a.value(stage, n, l, q), a[0]);
             if (PAIRED) b[0] = __fmaf_rn(q.dx, reader_b.value(stage, n, l, q), b[0]);
             return;

@@ -222,7 +222,7 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
         const int pair = threadIdx.x % 32 / 8, r = warp * 4 + pair;
         const int row = min(group * UP_ROWS + r, a.n_ff - 1);
         uint8_t *x = shared + UP_THREADS / 32 * P::warp_bytes;
-        unit_runner<TYPE, STAGES, 1> runner;
+        unit_runner<TYPE, STAGES, 1, true, true> runner;
         const auto rows_of = [&](int) {
             return row_pair{ row_of(gate, gate_at, row), row_of(up, up_at, row) };
         };
@@ -238,9 +238,14 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
             choose_ids(ids, &unused, a.chosen, token, &space);
         }
         const uint8_t *from = a.x + (size_t)token * bytes;
-        #pragma unroll 2
-        for (int i = threadIdx.x; i < bytes / 16; i += UP_THREADS)
-            ((uint4 *)x)[i] = ((const uint4 *)from)[i];
+        if constexpr (is_woven<TYPE>::value) {
+            for (int j = threadIdx.x; j < n_block; j += UP_THREADS)
+                copy_woven(x, from, j, n_block);
+        } else {
+            #pragma unroll 2
+            for (int i = threadIdx.x; i < bytes / 16; i += UP_THREADS)
+                ((uint4 *)x)[i] = ((const uint4 *)from)[i];
+        }
         __syncthreads();
         if (!is_shared) {
             if (!ARGS::split) expert = ids[slot % a.k];
@@ -382,7 +387,7 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
         }
     } else {
         enum { PER_SLOT = PAIRED ? 1 : 2 };              /* units of a slot, of eight rows */
-        typedef unit_runner<TYPE, down_stages<PAIRED>::value, 1, PAIRED> down_runner;
+        typedef unit_runner<TYPE, down_stages<PAIRED>::value, 1, PAIRED, true> down_runner;
         typedef typename down_runner::P P;
         const int n_block = a.n_ff / 32, pitch = blocks_pitch(a.n_ff);
         const int octet = warp & ((1 << octet_shift) - 1), unit0 = warp >> octet_shift;
@@ -398,15 +403,24 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
         runner.begin(f, shared + warp * P::warp_bytes, a.down.row_bytes, 0, 1, unit0, step,
                      PER_SLOT * n, rows_of);
         const int each = pitch / 16;
-        if constexpr (ARGS::split) {
+        if constexpr (!ARGS::split) {
+            choose_gates(gates, ids, value, a.chosen, token);
+            frame_wait(f);
+        }
+        if constexpr (is_woven<TYPE>::value) {
+            #pragma unroll 2
+            for (int c = threadIdx.x; c < n * n_block; c += blockDim.x) {
+                const int j = c / n_block;
+                copy_woven(mid + j * pitch, a.mid + (size_t)mid_of(slot_at(j)) * pitch,
+                           c - j * n_block, n_block);
+            }
+        } else if constexpr (ARGS::split) {
             for (int c = threadIdx.x; c < n * each; c += blockDim.x) {
                 const int j = c / each;
                 const uint8_t *from = a.mid + (size_t)mid_of(made[j]) * pitch;
                 ((uint4 *)mid)[c] = ((const uint4 *)from)[c - j * each];
             }
         } else {
-            choose_gates(gates, ids, value, a.chosen, token);
-            frame_wait(f);
             /* the routed slots lie side by side, the shared one after those of all tokens */
             const int routed = a.k * each, all = n * each;
             const uint4 *from = (const uint4 *)(a.mid + (size_t)mid_of(0) * pitch);
@@ -490,7 +504,7 @@ static void launch_up(gpu *g, stream_place at, const ARGS *a, uint64_t bytes)
 template <int TYPE, bool PAIRED, typename ARGS>
 static void launch_down_blocks(gpu *g, stream_place at, const ARGS *a, int n, uint64_t bytes)
 {
-    typedef typename unit_runner<TYPE, down_stages<PAIRED>::value, 1, PAIRED>::P P;
+    typedef typename unit_runner<TYPE, down_stages<PAIRED>::value, 1, PAIRED, true>::P P;
     const unsigned slots = (unsigned)a->k + (a->has_shared ? 1 : 0), units = 2 * slots;
     const size_t mids = slots * gpu_blocks_bytes(a->n_ff), fixed = 2048;         /* is static */
     const auto fits = [&](unsigned warps) {
