@@ -27,11 +27,12 @@ enum {
     MAX_SLOTS = GPU_MOST_USED + 1
 };
 
-/* Pieces in shared memory. Three where the chip has little of it, for MXFP4, whose arithmetic needs
- * as many warps as will fit, and where they are asked to be FEWER. */
+/* Pieces in shared memory. Two where nothing is copied in the background, and there is little of it;
+ * three for MXFP4, whose arithmetic needs as many warps as will fit, and where they are asked to be
+ * FEWER. */
 template <int TYPE, bool FEWER> struct up_stages {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    enum { value = 3 };
+    enum { value = 2 };
 #else
     enum { value = FEWER || TYPE == QT_MXFP4 ? 3 : 4 };
 #endif
@@ -489,7 +490,7 @@ static void launch_up(gpu *g, stream_place at, const ARGS *a, uint64_t bytes)
             return grid.x * grid.y <= (unsigned)g->n_sm *
                                       (unsigned)(g->smem_block / (smem_of(stages) + 2048));
         };
-        const int stages = g->cc < 80 ? 3 : (int)up_stages<TYPE, false>::value;
+        const int stages = g->cc < 80 ? 2 : (int)up_stages<TYPE, false>::value;
         if (MAY && stages > 3 && !all_active(stages) && all_active(3))
             launch_at(g, at, "experts up", bytes, experts_up<TYPE, MAY, ARGS>, grid, UP_THREADS,
                       smem_of(3), *a);
