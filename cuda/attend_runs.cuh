@@ -12,11 +12,14 @@
 enum {
     THREADS = 256, WARPS = THREADS / 32,
     MAX_HEADS = 8,                       /* query heads of a block, at most */
-    MAX_RUNS = 64, MERGE_RUNS = 16       /* at most, and merged by the block that finishes last */
+    MAX_RUNS = 64, MERGE_RUNS = 32       /* at most, and merged by the block that finishes last */
 };
 
-/* Least length of a run: two rounds of all warps at most. */
-static __host__ __device__ __forceinline__ int run_keys(int dim) { return dim > 64 ? 64 : 128; }
+/* Least length of a run: one round of all warps. */
+static __host__ __device__ __forceinline__ int run_keys(int dim)
+{
+    return dim > 128 ? 32 : dim > 64 ? 64 : 128;
+}
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
@@ -189,7 +192,7 @@ template <int DIM>
 static __device__ __forceinline__ void merge_heads(const run_args &r, int n_run, int t, int head0,
                                                    int n_head)
 {
-    enum { QUADS = DIM / 4 };
+    enum { QUADS = DIM / 4, ASKED = 8 };         /* quads that a thread asks for at a time */
     const gpu_attention &a = r.a;
     __shared__ float factor[MAX_HEADS][MAX_RUNS];
     __shared__ __align__(16) float4 found[THREADS];
@@ -224,14 +227,24 @@ static __device__ __forceinline__ void merge_heads(const run_args &r, int n_run,
         const int h = h0 + threadIdx.x % n_quad / QUADS, quad = threadIdx.x % QUADS;
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (share < shares && h < n_head) {
-            #pragma unroll 4
-            for (int i = share; i < n_run; i += shares) {
-                const float w = factor[h][i];
-                const float4 v = __ldcg((const float4 *)run_values<DIM>(r, first + h, i) + quad);
-                sum.x = fmaf(w, v.x, sum.x);
-                sum.y = fmaf(w, v.y, sum.y);
-                sum.z = fmaf(w, v.z, sum.z);
-                sum.w = fmaf(w, v.w, sum.w);
+            for (int i0 = share; i0 < n_run; i0 += ASKED * shares) {
+                float4 v[ASKED];
+                #pragma unroll
+                for (int c = 0; c < ASKED; c++) {
+                    const int i = i0 + c * shares;
+                    if (i < n_run)
+                        v[c] = __ldcg((const float4 *)run_values<DIM>(r, first + h, i) + quad);
+                }
+                #pragma unroll
+                for (int c = 0; c < ASKED; c++) {
+                    const int i = i0 + c * shares;
+                    if (i >= n_run) break;
+                    const float w = factor[h][i];
+                    sum.x = fmaf(w, v[c].x, sum.x);
+                    sum.y = fmaf(w, v[c].y, sum.y);
+                    sum.z = fmaf(w, v[c].z, sum.z);
+                    sum.w = fmaf(w, v[c].w, sum.w);
+                }
             }
         }
         found[threadIdx.x] = sum;
