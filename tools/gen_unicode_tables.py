@@ -11,7 +11,8 @@ import os
 import sys
 
 TOP = 0x110000
-PAGE = 128
+PAGE = 16                                # characters
+BLOCK = 64                               # pages
 WIDTH = 100
 
 # Bits of engine/text/unicode.h
@@ -79,17 +80,16 @@ def nfc_properties(ccc, step, pairs):
     return props, kinds
 
 
-def two_stage(values):
-    pages, number = [], {}
-    index = []
-    for at in range(0, TOP, PAGE):
-        page = tuple(values[at:at + PAGE])
-        if page not in number:
-            number[page] = len(pages)
-            pages.append(page)
-        index.append(number[page])
-    assert len(pages) <= 256, len(pages)
-    return index, [v for page in pages for v in page]
+def share(values, size):
+    """Cuts values into parts of that size: the number of each part, and the parts that differ."""
+    number, parts, index = {}, [], []
+    for at in range(0, len(values), size):
+        part = tuple(values[at:at + size])
+        if part not in number:
+            number[part] = len(number)
+            parts += part
+        index.append(number[part])
+    return index, parts
 
 
 def emit(declaration, values, form="{}"):
@@ -105,6 +105,16 @@ def emit(declaration, values, form="{}"):
     print("};\n")
 
 
+def emit_property(name, values, block_bits):
+    """A three-stage table of one byte per code point."""
+    page_of, pages = share(values, PAGE)
+    index, blocks = share(page_of, BLOCK)
+    assert max(index) < 256 and max(blocks) < 1 << block_bits
+    emit(f"uint8_t unicode_{name}_index[{len(index)}]", index)
+    emit(f"uint{block_bits}_t unicode_{name}_blocks[{len(blocks)}]", blocks)
+    emit(f"uint8_t unicode_{name}_pages[{len(pages)}]", pages)
+
+
 def main():
     data = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tests/golden/tokenizer")
     classes = read_classes(os.path.join(data, "unicode16-classes.tsv"))
@@ -112,23 +122,19 @@ def main():
 
     print("""/* unicode_tables.c - character classes (Unicode 16.0) and normalization data (Unicode 14.0).
  *
- * Written by tools/gen_unicode_tables.py; change that, not this. Each property is a two-stage
- * table: an index of 128-character pages, then the pages that differ. engine/text/unicode.h says
- * what the values mean. */
+ * Written by tools/gen_unicode_tables.py; change that, not this. Each property is a three-stage
+ * table: an index of blocks of 64 pages, the blocks that differ, then the pages of 16 characters
+ * that differ. engine/text/unicode.h says what the values mean. */
 #include "engine/text/unicode.h"
 """)
     emit("uint8_t unicode_ascii[128]", classes[:128])
-    index, pages = two_stage(classes)
-    emit(f"uint8_t unicode_class_index[{len(index)}]", index)
-    emit(f"uint8_t unicode_class_pages[{len(pages)}]", pages)
+    emit_property("class", classes, 16)
 
     props, kinds = nfc_properties(ccc, step, pairs)
     assert len(kinds) <= 256
-    index, pages = two_stage(props)
     print("/* {flags, combining class} */")
     emit(f"nfc_kind unicode_nfc_kinds[{len(kinds)}]", kinds, "{{{},{}}}")
-    emit(f"uint8_t unicode_nfc_index[{len(index)}]", index)
-    emit(f"uint8_t unicode_nfc_pages[{len(pages)}]", pages)
+    emit_property("nfc", props, 8)
 
     pool, entries = [], []
     for cp in sorted(step):
@@ -137,14 +143,14 @@ def main():
         pool += full
     assert len(pool) < 65536
     print("/* {character, length, start in the pool} of full decompositions, by character */")
-    emit(f"nfc_decomposition unicode_nfc_decompositions[{len(entries)}]", entries, "{{0x{:X},{},{}}}")
+    emit(f"nfc_decomposition unicode_nfc_decompositions[{len(entries)}]", entries, "{{{},{},{}}}")
     print(f"const int unicode_n_nfc_decomposition = {len(entries)};\n")
-    emit(f"uint32_t unicode_nfc_pool[{len(pool)}]", pool, "0x{:X}")
+    emit(f"uint32_t unicode_nfc_pool[{len(pool)}]", pool)
 
     composed = [(a, b, pairs[a, b]) for a, b in sorted(pairs)]
     print("/* {first, second, composed}, by first, then second */")
     emit(f"nfc_composition unicode_nfc_compositions[{len(composed)}]", composed,
-         "{{0x{:X},0x{:X},0x{:X}}}")
+         "{{{},{},{}}}")
     print(f"const int unicode_n_nfc_composition = {len(composed)};")
 
 

@@ -116,8 +116,9 @@ enum {
 
 static nfc_kind kind_of(uint32_t cp)
 {
-    const size_t page = unicode_nfc_index[cp >> 7];
-    return unicode_nfc_kinds[unicode_nfc_pages[page << 7 | (cp & 127)]];
+    const size_t block = unicode_nfc_index[cp >> 10];
+    const size_t page = unicode_nfc_blocks[block << 6 | (cp >> 4 & 63)];
+    return unicode_nfc_kinds[unicode_nfc_pages[page << 4 | (cp & 15)]];
 }
 
 /* The end of the run of bytes below FIRST_BYTE_0300 that starts at p. */

@@ -28,8 +28,9 @@ typedef struct nfc_composition { uint32_t first, second, composed; } nfc_composi
 
 extern const uint8_t unicode_ascii[128];
 extern const uint8_t unicode_class_index[], unicode_class_pages[];
+extern const uint16_t unicode_class_blocks[];
 extern const nfc_kind unicode_nfc_kinds[];
-extern const uint8_t unicode_nfc_index[], unicode_nfc_pages[];
+extern const uint8_t unicode_nfc_index[], unicode_nfc_blocks[], unicode_nfc_pages[];
 extern const nfc_decomposition unicode_nfc_decompositions[];
 extern const int unicode_n_nfc_decomposition;
 extern const uint32_t unicode_nfc_pool[];
@@ -41,7 +42,9 @@ extern const int unicode_n_nfc_composition;
 /* cp must not exceed 10FFFF. */
 static inline unsigned unicode_class(uint32_t cp)
 {
-    return unicode_class_pages[(size_t)unicode_class_index[cp >> 7] << 7 | (cp & 127)];
+    const size_t block = unicode_class_index[cp >> 10];
+    const size_t page = unicode_class_blocks[block << 6 | (cp >> 4 & 63)];
+    return unicode_class_pages[page << 4 | (cp & 15)];
 }
 
 /* Reads one code point of valid UTF-8; returns its length. */
