@@ -337,6 +337,7 @@ $(addprefix $B/tests/test_,chat chat_parse chat_formats chat_grammar fim prompt_
 $B/tests/test_grammar_schema $B/tests/test_grammar_answers $B/tests/test_chat_grammar: $B/tests/schema_maker.c.o
 $B/tests/test_kernels $(TEST_CU_BIN): $B/tests/weight_maker.c.o
 $(call both,experts_cpu gpu_experts): $B/tests/ffn_golden.c.o
+$(call both,gpu_experts gpu_router): $B/tests/expert_batch.c.o
 $(call both,experts_cpu expert_store router_ahead): $(patsubst %,$B/tests/%_maker.c.o,store model weight)
 $(filter $B/tests/test_gpu% $B/tests/test_sim_gpu%,$(TEST_BIN) $(SIM_BIN)): $B/tests/gpu_fixture.c.o \
                                                                            $B/tests/weight_maker.c.o

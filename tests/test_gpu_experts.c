@@ -1,4 +1,4 @@
-/* test_gpu_experts.c - experts and the router on the GPU.
+/* test_gpu_experts.c - experts on the GPU.
  *
  * Experts of up to GPU_FEW tokens have the bits of engine/host/experts_cpu.c and of the golden
  * files; with more tokens they are compared with decoded weights and F32 activations, within the
@@ -8,299 +8,30 @@
 #include <string.h>
 
 #include "engine/gpu/weights_gpu.h"
-#include "engine/host/experts_cpu.h"
-#include "moe/router.h"
+#include "tests/expert_batch.h"
 #include "tests/ffn_golden.h"
-#include "tests/gpu_fixture.h"
-
-static const float eps = 1e-6f;
-
-/* ---- banks ----------------------------------------------------------------------------------- */
-
-typedef struct banks {                   /* one layer's experts on both sides */
-    tensor weight[SLAB_COUNT], bias[SLAB_COUNT], scale[SLAB_COUNT];
-    expert_bank cpu;
-    gpu_bank gpu[SLAB_COUNT];
-} banks;
-
-static gpu_bank on_gpu(const expert_bank *b, expert_slab s)
-{
-    const size_t n = (size_t)b->n_expert, bytes = (size_t)expert_slab_bytes(b, s);
-    const matrix one = expert_matrix(b, s, 0);
-    gpu_bank to = { .type = (int)one.type, .rows = one.rows, .cols = one.cols,
-                    .row_bytes = one.row_bytes, .slab_bytes = bytes,
-                    .data = vram_copy(expert_slab_data(b, s, 0), n * bytes) };
-    if (b->bias[s]) to.bias = vram_copy(b->bias[s]->data, n * (size_t)one.rows * sizeof(float));
-    if (b->scale[s]) to.scale = vram_copy(b->scale[s]->data, n * sizeof(float));
-    return to;
-}
-
-static void set_tensor(tensor *t, quant_type type, int cols, int rows, int slabs, const void *data)
-{
-    const uint64_t ne[3] = { (uint64_t)cols, (uint64_t)rows, (uint64_t)slabs };
-    t->name = str_from("test");
-    expect(tensor_set_shape(t, type, ne, 3, NULL) == 0, "shape %d, %d, %d", cols, rows, slabs);
-    t->data = data;
-}
-
-typedef struct expert_case {
-    quant_type up, down;                 /* up: of gate, too */
-    int n_embd, n_ff, n_expert, k;
-    gpu_activation act;
-    bool bias;
-    int shared_ff;                       /* width of the shared expert; 0: none */
-    quant_type shared_up, shared_down;
-    bool alike;                          /* all tokens choose the same experts */
-    bool by_logits;                      /* the choice is not made yet; up to GPU_FEW tokens */
-    router_rule rule;                    /* of that choice, without a bias */
-    bool choice_bias;                    /* ... with one, for sigmoids */
-    bool lows;                           /* the input has them */
-} expert_case;
-
-/* With a scale for every expert, so that its activations are where the nonlinearity is. */
-static banks *banks_make(const expert_case *c, test_rng *rng)
-{
-    banks *b = host_room(1, sizeof *b);
-    b->cpu = (expert_bank){ .n_expert = c->n_expert, .n_embd = (uint64_t)c->n_embd,
-                            .n_ff = (uint64_t)c->n_ff };
-    for (int s = 0; s < SLAB_COUNT; s++) {
-        const bool down = s == SLAB_DOWN;
-        const quant_type type = down ? c->down : c->up;
-        const int rows = down ? c->n_embd : c->n_ff, cols = down ? c->n_ff : c->n_embd;
-        const size_t n_row = (size_t)rows * (size_t)c->n_expert;
-        const size_t row_bytes = (size_t)quant_row_bytes(quant_traits_of(type), (uint64_t)cols);
-        uint8_t *data = host_room(n_row, row_bytes);
-        for (size_t r = 0; r < n_row; r++)
-            weight_row_make(data + r * row_bytes, type, cols, WEIGHTS_PLAUSIBLE, rng);
-        set_tensor(&b->weight[s], type, cols, rows, c->n_expert, data);
-        b->cpu.weight[s] = &b->weight[s];
-        if (c->bias) {
-            set_tensor(&b->bias[s], QT_F32, rows, c->n_expert, 1, host_floats(n_row, 0.5f, rng));
-            b->cpu.bias[s] = &b->bias[s];
-        }
-        float *scale = host_floats((size_t)c->n_expert, 1.0f, rng);
-        for (int e = 0; e < c->n_expert; e++)
-            scale[e] = (3.0f + scale[e]) * unit_scale(data, type, cols);
-        set_tensor(&b->scale[s], QT_F32, c->n_expert, 1, 1, scale);
-        b->cpu.scale[s] = &b->scale[s];
-        b->gpu[s] = on_gpu(&b->cpu, (expert_slab)s);
-    }
-    return b;
-}
-
-/* ---- the CPU's side -------------------------------------------------------------------------- */
-
-/* y [n, k, n_embd] */
-static void cpu_experts(float *y, const ops *o, const expert_bank *bank, gpu_activation act,
-                        const float *x, const int32_t *ids, int n, int k)
-{
-    const int n_embd = (int)bank->n_embd;
-    const model_hparams hp = { .n_embd = n_embd, .n_ff_expert = (int)bank->n_ff,
-                               .n_expert = bank->n_expert, .n_expert_used = k };
-    experts_cpu *e = NULL;
-    worklist *w = NULL;
-    acts a;
-    if (!expect(experts_cpu_create(&e, o, &hp, NULL, NULL, n * k, NULL) == 0 &&
-                worklist_create(&w, bank->n_expert, n * k, NULL) == 0, "no memory"))
-        return;
-    acts_init(&a, host_room(acts_bytes(n, n_embd), 1), n, n_embd);
-    acts_set(&a, x, n, n_embd);
-    worklist_fill(w, ids, n, k);
-    static const expert_activation acts_of[] = {
-        [GPU_SWIGLU] = ACT_SWIGLU, [GPU_SWIGLU_CLAMPED] = ACT_SWIGLU_CLAMPED,
-        [GPU_GEGLU] = ACT_GEGLU,
-    };
-    const expert_job job = { .bank = bank, .act = acts_of[act], .x = &a, .work = w,
-                             .items = w->items, .n_item = w->n_item, .y = y };
-    expect(experts_cpu_run(e, &job, NULL) == 0, "run");
-    experts_cpu_free(e);
-    worklist_free(w);
-}
-
-typedef struct shared_expert {
-    twin gate, up, down;
-} shared_expert;
-
-/* y [n, n_embd] */
-static void cpu_shared(float *y, const ops *o, const shared_expert *s, gpu_activation act,
-                       const float *x, int n)
-{
-    const size_t mid = (size_t)n * (size_t)s->gate.cpu.rows;
-    float *g = host_room(mid, sizeof *g), *u = host_room(mid, sizeof *u);
-    cpu_product(g, o, &s->gate.cpu, x, n);
-    cpu_product(u, o, &s->up.cpu, x, n);
-    cpu_activate(g, u, (int)mid, o, act);
-    cpu_product(y, o, &s->down.cpu, g, n);
-}
-
-/* The router's choice, from logits with a few equal ones. */
-static void choose_by_logits(int32_t *ids, float *gates, float *logits, int n, int k, int n_expert,
-                             const router_rule *rule)
-{
-    for (int t = 0; t < n; t++) {
-        float *own = logits + (size_t)t * (size_t)n_expert;
-        own[n_expert / 2] = own[n_expert / 3] = own[n_expert - 1];
-        router_select(ids + t * k, gates + t * k, own, n_expert, k, rule);
-    }
-}
-
-/* What is compared: the scores with the bias, each of which a choice of one tells. */
-static float *choice_keys(const float *logits, size_t n_logit, const float *bias, size_t n_expert)
-{
-    const router_rule sigmoid = { .score = ROUTER_SIGMOID, .as_scored = true };
-    float *keys = host_room(n_logit, sizeof *keys);
-    int32_t id;
-    for (size_t i = 0; i < n_logit; i++) {
-        router_select(&id, &keys[i], &logits[i], 1, 1, &sigmoid);
-        keys[i] += bias[i % n_expert];
-    }
-    return keys;
-}
-
-/* k different experts for each token. */
-static int32_t *choose(int n, int k, int n_expert, bool alike, test_rng *rng)
-{
-    int32_t *ids = host_room((size_t)(n * k), sizeof *ids);
-    for (int t = 0; t < n; t++)
-        for (int r = 0; r < k; r++) {
-            int32_t *own = ids + t * k;
-            bool again = true;
-            while (again) {
-                own[r] = alike && t > 0 ? ids[r] : (int32_t)test_below(rng, (uint32_t)n_expert);
-                again = false;
-                for (int i = 0; i < r; i++) again = again || own[i] == own[r];
-            }
-        }
-    return ids;
-}
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
-typedef struct batch {                   /* n tokens of a case, on both sides */
-    int n;
-    float *x, *residual, *gates, *sigma, *logits;
-    int32_t *ids;
-    const banks *bank;
-    shared_expert shared;
-    gpu_input in;
-    gpu_expert_args args;
-    float *want_y, *want;                /* [n, k, n_embd]; [n, n_embd]: the stream after it */
-} batch;
-
-static twin shared_twin(quant_type type, int rows, int cols, test_rng *rng)
-{
-    twin t = twin_make(type, rows, cols, WEIGHTS_PLAUSIBLE, 1.0f, false, rng);
-    t.cpu.scale = t.gpu.scale = 3.0f * unit_scale(t.cpu.data, type, cols);
-    return t;
-}
-
-static batch batch_make(const expert_case *c, const banks *bank, int n, test_rng *rng)
-{
-    const size_t width = (size_t)n * (size_t)c->n_embd, slots = (size_t)(n * c->k);
-    const size_t n_logit = (size_t)(n * c->n_expert);
-    const int wider = max_int(c->n_ff, c->shared_ff);
-    batch b = { .n = n, .bank = bank, .x = host_floats(width, 1.0f, rng),
-                .residual = host_floats(width, 1.0f, rng), .gates = host_floats(slots, 1.0f, rng),
-                .sigma = host_floats((size_t)n, 1.0f, rng),
-                .logits = host_floats(n_logit, 3.0f, rng),
-                .ids = choose(n, c->k, c->n_expert, c->alike, rng) };
-    b.in = (gpu_input){
-        .kind = GPU_PLAIN, .n = n, .cols = c->n_embd, .x = vram_floats(b.x, width),
-        .rows = vram_room(width * sizeof(float)), .halves = vram_room(width * 2),
-        .lows = c->lows ? vram_room(width * 2) : NULL,
-        .blocks = n <= GPU_FEW ? vram_room((size_t)n * gpu_blocks_bytes(c->n_embd)) : NULL,
-    };
-    b.args = (gpu_expert_args){
-        .x = vram_floats(b.residual, width), .gate = bank->gpu[SLAB_GATE],
-        .up = bank->gpu[SLAB_UP], .down = bank->gpu[SLAB_DOWN], .act = c->act,
-        .n_expert = c->n_expert, .k = c->k,
-        .scratch = vram_room(gpu_expert_scratch(device(), n, c->k, c->n_expert, wider, c->n_embd)),
-        .y = vram_room(slots * (size_t)c->n_embd * sizeof(float)),
-    };
-    if (c->by_logits) {
-        const size_t n_expert = (size_t)c->n_expert;
-        router_rule rule = c->rule;
-        if (c->choice_bias) rule.bias = host_floats(n_expert, 0.2f, rng);
-        choose_by_logits(b.ids, b.gates, b.logits, n, c->k, c->n_expert, &rule);
-        b.args.logits = vram_floats(b.logits, n_logit);
-        b.args.rule = (gpu_router_rule){ .sigmoid = rule.score == ROUTER_SIGMOID,
-                                         .as_scored = rule.as_scored, .factor = rule.factor };
-        if (c->choice_bias) {
-            b.args.rule.bias = vram_floats(rule.bias, n_expert);
-            b.args.keys = vram_floats(choice_keys(b.logits, n_logit, rule.bias, n_expert), n_logit);
-        }
-    } else {
-        b.args.ids = vram_copy(b.ids, slots * sizeof *b.ids);
-        b.args.gates = vram_floats(b.gates, slots);
-    }
-    if (c->shared_ff) {
-        b.shared.gate = shared_twin(c->shared_up, c->shared_ff, c->n_embd, rng);
-        b.shared.up = shared_twin(c->shared_up, c->shared_ff, c->n_embd, rng);
-        b.shared.down = shared_twin(c->shared_down, c->n_embd, c->shared_ff, rng);
-        b.args.shared_gate = b.shared.gate.gpu;
-        b.args.shared_up = b.shared.up.gpu;
-        b.args.shared_down = b.shared.down.gpu;
-        b.args.sigma = vram_floats(b.sigma, (size_t)n);
-    }
-    return b;
-}
-
-static void batch_expect(batch *b, const expert_case *c, const ops *o)
-{
-    const size_t n_embd = (size_t)c->n_embd, k = (size_t)c->k;
-    float *shared = NULL;
-    b->want_y = host_room((size_t)b->n * k * n_embd, sizeof *b->want_y);
-    b->want = host_room((size_t)b->n * n_embd, sizeof *b->want);
-    cpu_experts(b->want_y, o, &b->bank->cpu, c->act, b->x, b->ids, b->n, c->k);
-    if (c->shared_ff) {
-        shared = host_room((size_t)b->n * n_embd, sizeof *shared);
-        cpu_shared(shared, o, &b->shared, c->act, b->x, b->n);
-    }
-    memcpy(b->want, b->residual, (size_t)b->n * n_embd * sizeof *b->want);
-    for (size_t t = 0; t < (size_t)b->n; t++)
-        o->loops->join(b->want + t * n_embd, b->want_y + t * k * n_embd, b->gates + t * k, c->k,
-                       shared ? shared + t * n_embd : NULL, b->sigma[t], c->n_embd);
-}
-
-/* Of an expert. What is between the products is rounded, but for F32 downs, or where all are of 16
- * bits. */
-static double expert_bound(quant_type up, quant_type down, bool lows)
-{
-    const bool up_half = up == QT_F16 || up == QT_BF16;
-    const bool down_float = quant_traits_of(down)->block_elems == 1;
-    if (up == QT_F32 && down == QT_F32) return 1e-5;
-    return lows && up_half && down_float ? LOWS_BOUND : 1.5e-2;
-}
-
-static double bound_of(const expert_case *c)
-{
-    const double routed = expert_bound(c->up, c->down, c->lows);
-    return c->shared_ff ? fmax(routed, expert_bound(c->shared_up, c->shared_down, c->lows))
-                        : routed;
-}
-
-static bool is_usual(const expert_case *c)
-{
-    return c->rule.score == ROUTER_SOFTMAX && !c->rule.as_scored && !(c->rule.factor > 0.0f);
-}
-
-static void check_batch(const expert_case *c, const banks *bank, int n, test_rng *rng)
+static void check_batch(const expert_case *c, const twin_banks *bank, int n, test_rng *rng)
 {
     const size_t width = (size_t)n * (size_t)c->n_embd, all = width * (size_t)c->k;
     const bool few = n <= GPU_FEW;
-    batch b = batch_make(c, bank, n, rng);
+    expert_batch b = expert_batch_make(c, bank, n, rng);
     gpu_experts(device(), &b.in, &b.args);
     const float *y = host_copy(b.args.y, all), *x = host_copy(b.args.x, width);
 
-    batch_expect(&b, c, few ? contract_ops() : exact_ops());
+    expert_batch_expect(&b, c, few ? contract_ops() : exact_ops());
     if (few) {
         expect_bits("experts", y, b.want_y, all);
         /* the shared expert may be an ordinary product; the usual gates are the device's own */
-        if (c->shared_ff || (c->by_logits && is_usual(c))) expect_close("stream", x, b.want, width, 1e-5);
-        else expect_bits("stream", x, b.want, width);
+        if (c->shared_ff || (c->by_logits && expert_case_usual(c)))
+            expect_close("stream", x, b.want, width, 1e-5);
+        else
+            expect_bits("stream", x, b.want, width);
     } else {
-        expect_close("experts", y, b.want_y, all, bound_of(c));
-        expect_close("stream", x, b.want, width, bound_of(c));
+        expect_close("experts", y, b.want_y, all, expert_case_bound(c));
+        expect_close("stream", x, b.want, width, expert_case_bound(c));
     }
 
     /* once more, without y: the same bits */
@@ -311,23 +42,10 @@ static void check_batch(const expert_case *c, const banks *bank, int n, test_rng
     expect_bits("stream, the second time", host_copy(b.args.x, width), x, width);
 }
 
-static void begin_case(const expert_case *c, int n)
-{
-    char shared[96] = "";
-    if (c->shared_ff)
-        test_path(shared, sizeof shared, ", shared %s/%s of %d", quant_name(c->shared_up),
-                  quant_name(c->shared_down), c->shared_ff);
-    case_begin("%s/%s, n_embd %d, n_ff %d, %d of %d experts, %d tokens%s%s%s%s%s%s%s",
-               quant_name(c->up), quant_name(c->down), c->n_embd, c->n_ff, c->k, c->n_expert, n,
-               act_name(c->act), c->lows ? ", lows" : "", c->bias ? ", biases" : "",
-               c->alike ? ", all alike" : "", c->by_logits ? ", by logits" : "",
-               is_usual(c) ? "" : ", a rule", shared);
-}
-
 static void check_case(const expert_case *c, int n, test_rng *rng)
 {
-    begin_case(c, n);
-    check_batch(c, banks_make(c, rng), n, rng);
+    expert_case_begin(c, n);
+    check_batch(c, twin_banks_make(c, rng), n, rng);
     case_end();
 }
 
@@ -513,7 +231,7 @@ static void test_many(void)
 /* ---- ranges and sums ------------------------------------------------------------------------- */
 
 /* Experts of the range and no others. */
-static gpu_bank part_of(const banks *b, expert_slab s, int first, int count)
+static gpu_bank part_of(const twin_banks *b, expert_slab s, int first, int count)
 {
     gpu_bank part = b->gpu[s];
     part.data = vram_copy(expert_slab_data(&b->cpu, s, first), (size_t)count * part.slab_bytes);
@@ -521,7 +239,7 @@ static gpu_bank part_of(const banks *b, expert_slab s, int first, int count)
 }
 
 /* The batch as it was before the experts; scratch is full of NaNs again. */
-static void rewind_batch(batch *b, const expert_case *c)
+static void rewind_batch(expert_batch *b, const expert_case *c)
 {
     const size_t width = (size_t)b->n * (size_t)c->n_embd;
     b->in.has_rows = b->in.has_halves = b->in.has_blocks = false;
@@ -534,8 +252,8 @@ static void rewind_batch(batch *b, const expert_case *c)
 static void check_ranges(const expert_case *c, int n, int size, bool with_y, test_rng *rng)
 {
     const size_t width = (size_t)n * (size_t)c->n_embd, all = width * (size_t)c->k;
-    const banks *bank = banks_make(c, rng);
-    batch b = batch_make(c, bank, n, rng);
+    const twin_banks *bank = twin_banks_make(c, rng);
+    expert_batch b = expert_batch_make(c, bank, n, rng);
     gpu_experts(device(), &b.in, &b.args);
     const float *y = host_copy(b.args.y, all), *x = host_copy(b.args.x, width);
 
@@ -560,7 +278,7 @@ static void check_ranges(const expert_case *c, int n, int size, bool with_y, tes
 static void check_sums(const expert_case *c, int n, test_rng *rng)
 {
     const size_t n_embd = (size_t)c->n_embd, width = (size_t)n * n_embd, k = (size_t)c->k;
-    batch b = batch_make(c, banks_make(c, rng), n, rng);
+    expert_batch b = expert_batch_make(c, twin_banks_make(c, rng), n, rng);
     gpu_experts(device(), &b.in, &b.args);
     const float *y = host_copy(b.args.y, width * k), *x = host_copy(b.args.x, width);
     float *sums = host_room(width, sizeof *sums);
@@ -596,14 +314,14 @@ static void test_ranges(void)
         const expert_case *c = &special[i];
         const int sizes[] = { 1, (c->n_expert + 1) / 2, max_int(c->n_expert - 1, 1) };
         const int size = sizes[option % 3];
-        begin_case(c, 40);
+        expert_case_begin(c, 40);
         check_ranges(c, 40, size, option % 2, &rng);
         case_end();
     }
     for (size_t i = 0; i < ARRAY_LEN(crowded); i++)
         for (size_t t = 0; t < ARRAY_LEN(tokens); t++)
             for (int size = 1; size <= crowded[i].n_expert; size = 2 * size + 1, option++) {
-                begin_case(&crowded[i], tokens[t]);
+                expert_case_begin(&crowded[i], tokens[t]);
                 check_ranges(&crowded[i], tokens[t], size, option % 2, &rng);
                 case_end();
             }
@@ -615,7 +333,7 @@ static void test_sums(void)
     family("sums from elsewhere");
     for (size_t i = 0; i < ARRAY_LEN(special); i++) {
         const int n = i % 2 ? 9 : 40;
-        begin_case(&special[i], n);
+        expert_case_begin(&special[i], n);
         check_sums(&special[i], n, &rng);
         case_end();
     }
@@ -637,7 +355,7 @@ static int32_t *random_order(int n, test_rng *rng)
 /* The bank's slabs in any order, gate, up and down among each other, with gaps between them. All of
  * it is NaNs but for those slabs; at [n_expert, 3] gets their addresses, *nowhere that of a slab of
  * NaNs. */
-static void scatter(uint64_t *at, uint64_t *nowhere, const banks *b, test_rng *rng)
+static void scatter(uint64_t *at, uint64_t *nowhere, const twin_banks *b, test_rng *rng)
 {
     const int n_slab = SLAB_COUNT * b->cpu.n_expert;
     const int32_t *place = random_order(n_slab, rng);
@@ -655,7 +373,7 @@ static void scatter(uint64_t *at, uint64_t *nowhere, const banks *b, test_rng *r
     *nowhere = (uint64_t)(uintptr_t)(vram + room * (uint64_t)n_slab);
 }
 
-static void check_counts(const int32_t *counts, const batch *b, const expert_case *c)
+static void check_counts(const int32_t *counts, const expert_batch *b, const expert_case *c)
 {
     int32_t *want = host_room((size_t)c->n_expert, sizeof *want);
     for (int i = 0; i < b->n * c->k; i++) want[b->ids[i]]++;
@@ -668,8 +386,8 @@ static void check_scattered(const expert_case *c, int n, int size, test_rng *rng
 {
     const size_t width = (size_t)n * (size_t)c->n_embd, all = width * (size_t)c->k;
     const size_t n_expert = (size_t)c->n_expert, n_at = SLAB_COUNT * n_expert;
-    const banks *bank = banks_make(c, rng);
-    batch b = batch_make(c, bank, n, rng);
+    const twin_banks *bank = twin_banks_make(c, rng);
+    expert_batch b = expert_batch_make(c, bank, n, rng);
     uint64_t *at = host_room(n_at, sizeof *at), *now = host_room(n_at, sizeof *now), nowhere;
     int32_t *order = random_order(c->n_expert, rng), *rank = host_room(n_expert, sizeof *rank);
     err_ctx err = { 0 };
@@ -714,8 +432,8 @@ static void check_joined(const expert_case *c, int n, int here, bool with_y, tes
     const size_t n_embd = (size_t)c->n_embd, width = (size_t)n * n_embd, k = (size_t)c->k;
     const size_t n_expert = (size_t)c->n_expert, n_at = SLAB_COUNT * n_expert;
     const int n_slot = n * c->k, half = (here + 1) / 2;
-    const banks *bank = banks_make(c, rng);
-    batch b = batch_make(c, bank, n, rng);
+    const twin_banks *bank = twin_banks_make(c, rng);
+    expert_batch b = expert_batch_make(c, bank, n, rng);
     uint64_t *at = host_room(n_at, sizeof *at), nowhere;
     int32_t *order = random_order(c->n_expert, rng), *rank = host_room(n_expert, sizeof *rank);
     const int32_t *turn = random_order(n_slot, rng);
@@ -769,7 +487,7 @@ static void test_joined(void)
             const int n = tokens[(i + (size_t)part) % 3];
             const int here = part == 3 ? c->n_expert - 1 : max_int(c->n_expert * part / 4, 1);
             if (c->n_expert < 2) continue;
-            begin_case(c, n);
+            expert_case_begin(c, n);
             check_joined(c, n, here, part % 2, &rng);
             case_end();
         }
@@ -790,14 +508,14 @@ static void test_scattered(void)
     for (size_t i = 0; i < ARRAY_LEN(special); i++, option++) {
         const expert_case *c = &special[i];
         const int sizes[] = { c->n_expert, (c->n_expert + 1) / 2, max_int(c->n_expert / 3, 1) };
-        begin_case(c, tokens[option % 2]);
+        expert_case_begin(c, tokens[option % 2]);
         check_scattered(c, tokens[option % 2], sizes[option % 3], &rng);
         case_end();
     }
     for (size_t i = 0; i < ARRAY_LEN(more); i++)
         for (size_t t = 0; t < ARRAY_LEN(tokens); t++, option++) {
             const int size = option % 2 ? more[i].n_expert : 5;
-            begin_case(&more[i], tokens[t]);
+            expert_case_begin(&more[i], tokens[t]);
             check_scattered(&more[i], tokens[t], size, &rng);
             case_end();
         }
@@ -877,7 +595,7 @@ static void test_golden_experts(void)
             gpu_bank bank[SLAB_COUNT];
             case_begin("%s, n_embd %d, n_ff %d, %d of %d experts, %d tokens", *name, g.n_embd,
                        g.n_ff, g.k, g.n_expert, tokens[t]);
-            for (int s = 0; s < SLAB_COUNT; s++) bank[s] = on_gpu(&g.bank, (expert_slab)s);
+            for (int s = 0; s < SLAB_COUNT; s++) bank[s] = bank_on_gpu(&g.bank, (expert_slab)s);
             check_golden(&g, bank, tokens[t]);
             case_end();
         }
@@ -889,220 +607,6 @@ static void test_golden_experts(void)
     case_end();
 }
 
-/* ---- the router ------------------------------------------------------------------------------ */
-
-typedef struct route_case {
-    quant_type type;
-    int n_expert, k, cols, n;
-    bool plain;                          /* no norm */
-    bool bias, shared, tie;
-} route_case;
-
-/* Whether rounding errors could change the order of the first k + 1. Equal rows stay equal. */
-static bool is_close_call(const float *logits, int n, int k, bool tie)
-{
-    int32_t order[64];
-    float unused[64];
-    const int first = min_int(k + 1, n);
-    router_select(order, unused, logits, n, first, NULL);
-    for (int r = 0; r + 1 < first; r++) {
-        const double a = logits[order[r]], b = logits[order[r + 1]];
-        const bool twins = tie && order[r] == 2 && order[r + 1] == 5;
-        if (!twins && a - b < 1e-5 * fmax(fabs(a), fabs(b)) + 1e-6) return true;
-    }
-    return false;
-}
-
-/* Logits of about 1, whatever the length. */
-static float router_scale(int cols) { return 2.0f / sqrtf((float)cols); }
-
-static void compare_routes(const route_case *c, const float *logits, const gpu_route_args *a)
-{
-    const size_t slots = (size_t)(c->n * c->k), n_expert = (size_t)c->n_expert;
-    const float *gates = host_copy(a->gates, slots);
-    int32_t *ids = host_room(slots, sizeof *ids);
-    int skipped = 0;
-    vram_read(ids, a->ids, slots * sizeof *ids);
-    for (int t = 0; t < c->n; t++) {
-        int32_t want[32];
-        float softmax[32];
-        const int32_t *own = ids + t * c->k;
-        int at = 0;
-        if (is_close_call(logits + (size_t)t * n_expert, c->n_expert, c->k, c->tie)) {
-            skipped++;
-            continue;
-        }
-        router_select(want, softmax, logits + (size_t)t * n_expert, c->n_expert, c->k, NULL);
-        while (at + 1 < c->k && own[at] == want[at]) at++;
-        expect(own[at] == want[at], "token %d: choice %d is %d, expected %d", t, at, own[at],
-               want[at]);
-        expect_close("gates", gates + t * c->k, softmax, (size_t)c->k, 1e-5);
-    }
-    expect(skipped <= (c->n + 1) / 2, "%d of %d tokens are too close to call", skipped, c->n);
-}
-
-static void check_route(const route_case *c, test_rng *rng)
-{
-    const size_t width = (size_t)c->n * (size_t)c->cols, n_logit = (size_t)(c->n * c->n_expert);
-    float *x = host_floats(width, 1.0f, rng), *gain = host_floats((size_t)c->cols, 1.5f, rng);
-    float *normed = host_room(width, sizeof *normed), *logits = host_room(n_logit, sizeof *logits);
-    float *sigma = host_room((size_t)c->n, sizeof *sigma);
-    const float scale = router_scale(c->cols);
-    twin router = twin_make(c->type, c->n_expert, c->cols, WEIGHTS_PLAUSIBLE, scale, c->bias, rng);
-    twin shared = twin_make(c->type, 1, c->cols, WEIGHTS_PLAUSIBLE, scale, false, rng);
-
-    if (c->tie) {                        /* experts 2 and 5 are equal, and often chosen */
-        uint8_t *row = (uint8_t *)router.cpu.data + 2 * router.cpu.row_bytes;
-        float *bias = (float *)router.cpu.bias;
-        memcpy(row + 3 * router.cpu.row_bytes, row, router.cpu.row_bytes);
-        bias[5] = bias[2] = 100.0f;
-        vram_write((void *)router.gpu.data, router.cpu.data,
-                   router.cpu.row_bytes * (size_t)c->n_expert);
-        vram_write((void *)router.gpu.bias, bias, (size_t)c->n_expert * sizeof *bias);
-    }
-    gpu_input in = { .kind = c->plain ? GPU_PLAIN : GPU_NORM, .n = c->n, .cols = c->cols,
-                     .x = vram_floats(x, width), .weight = vram_floats(gain, (size_t)c->cols),
-                     .eps = eps, .rows = vram_room(width * sizeof *x),
-                     .halves = vram_room(width * 2),
-                     .blocks = c->n <= GPU_FEW
-                                   ? vram_room((size_t)c->n * gpu_blocks_bytes(c->cols)) : NULL };
-    const gpu_route_args a = {
-        .router = router.gpu, .shared_gate = c->shared ? shared.gpu : (gpu_matrix){ 0 }, .k = c->k,
-        .logits = vram_room(n_logit * sizeof *logits),
-        .ids = vram_room((size_t)(c->n * c->k) * sizeof(int32_t)),
-        .gates = vram_room((size_t)(c->n * c->k) * sizeof(float)),
-        .sigma = vram_room((size_t)c->n * sizeof *sigma),
-    };
-    gpu_route(device(), &in, &a);
-
-    if (c->plain) memcpy(normed, x, width * sizeof *x);
-    else ops_rmsnorm(contract_ops(), normed, x, gain, c->n, c->cols, (size_t)c->cols, eps);
-    cpu_product(logits, contract_ops(), &router.cpu, normed, c->n);
-    const float *got = host_copy(a.logits, n_logit);
-    expect_close("logits", got, logits, n_logit, 1e-5);
-    compare_routes(c, logits, &a);
-    if (c->shared) {
-        cpu_product(sigma, contract_ops(), &shared.cpu, normed, c->n);
-        for (int t = 0; t < c->n; t++) sigma[t] = sigmoid_f32(sigma[t]);
-        expect_close("sigma", host_copy(a.sigma, (size_t)c->n), sigma, (size_t)c->n, 1e-5);
-    }
-
-    if (c->n > GPU_FEW) return;          /* else the choice may be left to the experts */
-    gpu_route_args logits_only = a;
-    logits_only.ids = NULL;
-    logits_only.gates = NULL;
-    logits_only.logits = vram_room(n_logit * sizeof *logits);
-    in.has_rows = in.has_halves = in.has_blocks = false;
-    gpu_route(device(), &in, &logits_only);
-    expect_bits("logits alone", host_copy(logits_only.logits, n_logit), got, n_logit);
-}
-
-static void run_route(const route_case *c, test_rng *rng)
-{
-    case_begin("%s router, %d columns, %d of %d experts, %d tokens%s%s%s%s", quant_name(c->type),
-               c->cols, c->k, c->n_expert, c->n, c->plain ? "" : ", norm", c->bias ? ", bias" : "",
-               c->shared ? ", shared" : "", c->tie ? ", ties" : "");
-    check_route(c, rng);
-    case_end();
-}
-
-static void test_routes(void)
-{
-    static const int tokens[] = { 1, 3, 8, 9, 50 };
-    static const struct { int n_expert, k, cols; } sizes[] = {
-        { 8, 4, 64 }, { 32, 4, 96 }, { 32, 10, 512 }, { 512, 4, 256 }, { 512, 10, 2048 },
-        { 8, 8, 33 }, { 1, 1, 64 }, { 1024, 32, 64 }, { 1000, 10, 100 },
-    };
-    static const quant_type types[] = { QT_F16, QT_BF16, QT_Q8_0, QT_F32 };
-    test_rng rng = { 14 };
-    int option = 0;
-    family("router");
-    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
-        for (size_t t = 0; t < ARRAY_LEN(tokens); t++, option++) {
-            route_case c = { QT_F32, sizes[i].n_expert, sizes[i].k, sizes[i].cols, tokens[t],
-                             .bias = option & 1, .shared = option & 2 };
-            run_route(&c, &rng);
-            c.bias = c.tie = true;
-            if (c.n_expert >= 8 && c.k >= 2) run_route(&c, &rng);
-        }
-    for (size_t i = 0; i < ARRAY_LEN(types); i++)
-        for (int n = 1; n <= GPU_FEW; n += 7) {
-            const route_case c = { types[i], 60, 6, 288, n, .plain = true, .bias = true,
-                                   .shared = true };
-            run_route(&c, &rng);
-        }
-}
-
-/* ---- router and experts ---------------------------------------------------------------------- */
-
-/* As in a layer: the router leaves the normed input to the experts, which read what it chose, or
- * choose themselves. */
-static void check_layer(const expert_case *c, int n, test_rng *rng)
-{
-    const size_t n_logit = (size_t)(n * c->n_expert);
-    const size_t width = (size_t)n * (size_t)c->n_embd, n_embd = (size_t)c->n_embd;
-    const size_t slots = (size_t)(n * c->k);
-    batch b = batch_make(c, banks_make(c, rng), n, rng);
-    float *gain = host_floats(n_embd, 1.5f, rng);
-    const float scale = router_scale(c->n_embd);
-    twin router = twin_make(QT_F32, c->n_expert, c->n_embd, WEIGHTS_PLAUSIBLE, scale, true, rng);
-    twin shared = twin_make(QT_F32, 1, c->n_embd, WEIGHTS_PLAUSIBLE, scale, false, rng);
-    const gpu_route_args route = {
-        .router = router.gpu, .shared_gate = c->shared_ff ? shared.gpu : (gpu_matrix){ 0 },
-        .k = c->k, .logits = vram_room(n_logit * sizeof(float)),
-        .ids = (int32_t *)b.args.ids, .gates = (float *)b.args.gates,
-        .sigma = c->shared_ff ? (float *)b.args.sigma : NULL,
-    };
-    b.in.kind = GPU_NORM;
-    b.in.weight = vram_floats(gain, n_embd);
-    b.in.eps = eps;
-    b.in.x = b.args.x;                   /* the stream itself, as in a model */
-    b.args.logits = route.logits;
-    gpu_route(device(), &b.in, &route);
-    gpu_experts(device(), &b.in, &b.args);
-
-    if (c->by_logits) {
-        vram_read(b.logits, route.logits, n_logit * sizeof *b.logits);
-        for (int t = 0; t < n; t++)
-            router_select(b.ids + t * c->k, b.gates + t * c->k,
-                          b.logits + (size_t)t * (size_t)c->n_expert, c->n_expert, c->k, NULL);
-    } else {
-        vram_read(b.ids, b.args.ids, slots * sizeof *b.ids);
-        vram_read(b.gates, b.args.gates, slots * sizeof *b.gates);
-    }
-    if (c->shared_ff) vram_read(b.sigma, b.args.sigma, (size_t)n * sizeof *b.sigma);
-    bool sound = true;
-    for (size_t i = 0; i < slots; i++) sound = sound && b.ids[i] >= 0 && b.ids[i] < c->n_expert;
-    if (!expect(sound, "there is no such expert")) return;
-    ops_rmsnorm(contract_ops(), b.x, b.residual, gain, n, c->n_embd, n_embd, eps);
-    batch_expect(&b, c, n <= GPU_FEW ? contract_ops() : exact_ops());
-    expect_close("stream", host_copy(b.args.x, width), b.want, width, bound_of(c));
-}
-
-static void test_layers(void)
-{
-    static const expert_case layers[] = {
-        { QT_Q4_K, QT_Q6_K, 512, 256, 16, 4, .shared_ff = 256, .shared_up = QT_Q4_K,
-          .shared_down = QT_Q6_K },
-        { QT_MXFP4, QT_MXFP4, 288, 96, 32, 4, .act = GPU_SWIGLU_CLAMPED, .bias = true },
-        { QT_F32, QT_F32, 100, 70, 8, 2, .act = GPU_SWIGLU },
-        { QT_F32, QT_F32, 96, 64, 8, 2, .shared_ff = 32, .shared_up = QT_F32,
-          .shared_down = QT_F32 },
-    };
-    static const int tokens[] = { 1, 2, 8, 9, 70 };
-    test_rng rng = { 15 };
-    family("router and experts");
-    for (size_t i = 0; i < ARRAY_LEN(layers); i++)
-        for (size_t t = 0; t < ARRAY_LEN(tokens); t++)
-            for (int by = 0; by <= (tokens[t] <= GPU_FEW); by++) {
-                expert_case c = layers[i];
-                c.by_logits = by;
-                begin_case(&c, tokens[t]);
-                check_layer(&c, tokens[t], &rng);
-                case_end();
-            }
-}
-
 int main(int argc, char **argv)
 {
     test_begin("gpu experts", argc, argv);
@@ -1111,8 +615,6 @@ int main(int argc, char **argv)
         test_types();
         test_special();
         test_by_logits();
-        test_routes();
-        test_layers();
         test_many();
         test_ranges();
         test_scattered();

@@ -1,7 +1,7 @@
 /* test_gpu_rules.c - rules that turn router logits into a choice and weights, on the GPU: the bits
  * of router_select.
  *
- * The logits are those that the device has; the usual rule is in test_gpu_experts.c. */
+ * The logits are those that the device has; the usual rule is in test_gpu_router.c. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
