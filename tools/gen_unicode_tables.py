@@ -136,16 +136,17 @@ def main():
     emit(f"nfc_kind unicode_nfc_kinds[{len(kinds)}]", kinds, "{{{},{}}}")
     emit_property("nfc", props, 8)
 
-    pool, entries = [], []
-    for cp in sorted(step):
-        full = expand(cp, step)
-        entries.append((cp, len(full), len(pool)))
-        pool += full
+    whole = {cp: "".join(map(chr, expand(cp, step))) for cp in sorted(step)}
+    pool = ""
+    for text in sorted(whole.values(), key=len, reverse=True):   # long ones contain short ones
+        if text not in pool:
+            pool += text
     assert len(pool) < 65536
+    entries = [(cp, len(text), pool.index(text)) for cp, text in whole.items()]
     print("/* {character, length, start in the pool} of full decompositions, by character */")
     emit(f"nfc_decomposition unicode_nfc_decompositions[{len(entries)}]", entries, "{{{},{},{}}}")
     print(f"const int unicode_n_nfc_decomposition = {len(entries)};\n")
-    emit(f"uint32_t unicode_nfc_pool[{len(pool)}]", pool)
+    emit(f"uint32_t unicode_nfc_pool[{len(pool)}]", [ord(c) for c in pool])
 
     composed = [(a, b, pairs[a, b]) for a, b in sorted(pairs)]
     print("/* {first, second, composed}, by first, then second */")
