@@ -96,7 +96,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(frame f, c
 template <int TYPE> static bool launch_few(gpu *g, const gemm *p)
 {
     const size_t x = CONTRACT_FEW * gpu_blocks_bytes(p->cols);
-    const size_t warp = piece_of<TYPE, FEW_STAGES>::warp_bytes;
+    const size_t warp = warp_bytes<TYPE, FEW_STAGES>(g);
     const uint64_t bytes = (uint64_t)p->rows * p->w.row_bytes * (p->up.data ? 2 : 1);
     const uint64_t n_unit = ceil_div((uint64_t)p->rows, p->up.data ? UNIT_ROWS / 2 : UNIT_ROWS);
     const unsigned n_tile = p->tiles ? (unsigned)p->max_tile

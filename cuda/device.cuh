@@ -31,7 +31,7 @@ typedef struct trace_slot {              /* nanoseconds of the device's clock */
 typedef struct gpu_gather gpu_gather;
 
 struct gpu {
-    int device, n_sm, cc;                /* cc: 90 */
+    int device, n_sm, cc, code;          /* cc: 90; code: gpu_code_version() */
     size_t smem_block;                   /* most shared memory that a block can ask for */
     bool dependent_launch;
     cudaStream_t stream;

@@ -2,8 +2,9 @@
  *
  * A warp takes a unit: four pairs of rows, or four rows, eight threads for each, one for each of
  * the contract's eight lanes. Weight bytes pass through shared memory of the warp's own, ahead of
- * the arithmetic by all stages but one, also across unit ends: they arrive by 16-byte copies,
- * whatever the row's address, and are taken apart there. Warps never wait for each other.
+ * the arithmetic, also across unit ends, whatever the row's address, and are taken apart there: by
+ * copies of 16 bytes, or, from sm_90 on, one copy of many for each row. Warps never wait for each
+ * other.
  *
  * Order: thread l of eight sums blocks l, l + 8, ... one after the other; then lanes are folded as
  * (0 + 4), (1 + 5), ...: by shuffles over 4, 1 and 2. */
@@ -12,43 +13,50 @@
 
 #include "cuda/activations.cuh"
 #include "cuda/blocks.cuh"
+#include "cuda/bulk.cuh"
 
 enum { UNIT_ROWS = 8 };
 
-/* Bytes between rows in shared memory, and between the first half of a warp's rows and the second:
- * those with which the words that its threads read in step lie in as many banks as possible. Rows
- * of gpt-oss are no multiples of 16 bytes: with the gaps of the others its Q8_0 would take 40
- * accesses for a block instead of 20, its MXFP4 18 instead of 12. */
-template <int TYPE, bool PAIRED> struct row_gaps {
-    enum { each = 0, half = 16 };
-};
-template <> struct row_gaps<QT_MXFP4, true> {
-    enum { each = 0, half = 0 };
-};
-template <> struct row_gaps<QT_MXFP4, false> {
-    enum { each = 16, half = 16 };
-};
-template <> struct row_gaps<QT_Q8_0, true> {
-    enum { each = 0, half = 48 };
-};
-template <> struct row_gaps<QT_Q8_0, false> {
-    enum { each = 16, half = 96 };
-};
+/* Rows in shared memory begin a number of bytes after each other that leaves one of these remainders
+ * when divided by 128 (bit i: 16 i): those with which the words that a warp's threads read in step
+ * lie in as many banks as possible. With others gpt-oss's Q8_0 would take 40 accesses for a block
+ * instead of 20, its MXFP4 18 instead of 12. */
+template <int TYPE> struct good_pitches { enum { mask = 0xAA }; };
+template <> struct good_pitches<QT_MXFP4> { enum { mask = 0x50 }; };
+template <> struct good_pitches<QT_Q8_0> { enum { mask = 0xE4 }; };
+template <> struct good_pitches<QT_Q4_K> { enum { mask = 0xEE }; };
 
-/* A piece: this many bytes of each of the unit's rows; STAGES of them are in shared memory. */
-template <int TYPE, int STAGES, int ROWS = UNIT_ROWS> struct piece_of {
+static constexpr int pitch_of(int room, int mask)
+{
+    return mask >> room / 16 % 8 & 1 ? room : pitch_of(room + 16, mask);
+}
+
+/* A piece: this many bytes of each of the unit's rows. Copied by threads, or, BULK, by the chip:
+ * that likes pieces longer, so there are two of them in what the others would take. */
+template <int TYPE, int STAGES, int ROWS, bool BULK> struct piece_shape {
     enum {
         limit = 288,
-        groups = format<TYPE>::group_bytes > limit ? 1 : limit / format<TYPE>::group_bytes,
+        short_groups = format<TYPE>::group_bytes > limit ? 1 : limit / format<TYPE>::group_bytes,
+        groups = BULK ? (STAGES * short_groups + 1) / 2 : short_groups,
+        stages = BULK ? 2 : STAGES,
         bytes = groups * format<TYPE>::group_bytes,
         room = (bytes + 15 + 15) / 16 * 16,      /* of a row at any address */
-        chunks = (room / 16 + 7) / 8,    /* of 16 bytes, for each of eight threads */
-        gap = row_gaps<TYPE, ROWS == UNIT_ROWS>::half,
-        pitch = room + row_gaps<TYPE, ROWS == UNIT_ROWS>::each,
-        stage = ROWS * pitch + gap,
-        warp_bytes = STAGES * stage,     /* shared memory of a warp */
+        pitch = pitch_of(room, good_pitches<TYPE>::mask),
+        stage = ROWS * pitch,
+        arrivals = BULK ? 8 * stages : 0,        /* bytes of barriers */
+        warp_bytes = stages * stage + arrivals,  /* shared memory of a warp */
     };
 };
+
+/* A kernel's own; host code asks warp_bytes instead, which knows how kernels were compiled. */
+template <int TYPE, int STAGES, int ROWS = UNIT_ROWS>
+struct piece_of : piece_shape<TYPE, STAGES, ROWS, COPIES_IN_BULK> {};
+
+template <int TYPE, int STAGES, int ROWS = UNIT_ROWS> static inline size_t warp_bytes(const gpu *g)
+{
+    return g->code >= BULK_FROM ? (size_t)piece_shape<TYPE, STAGES, ROWS, true>::warp_bytes
+                                : (size_t)piece_shape<TYPE, STAGES, ROWS, false>::warp_bytes;
+}
 
 typedef struct row_pair {                /* of this thread */
     const uint8_t *a, *b;
@@ -63,6 +71,7 @@ static __device__ __forceinline__ uint32_t low_bits(const uint8_t *p, uint32_t m
 
 /* One row's way into shared memory, for one of its eight threads. */
 template <typename P> struct row_stream {
+    enum { chunks = (P::room / 16 + 7) / 8 };    /* of 16 bytes, for each of eight threads */
     const uint8_t *from;                 /* the next piece, at a multiple of 16 */
     uint32_t skip;                       /* bytes before it there */
 
@@ -70,16 +79,12 @@ template <typename P> struct row_stream {
     {
         row += (size_t)first;
         skip = low_bits(row, 15);
-        from = row - skip + 16 * (threadIdx.x % 8);
+        from = row - skip;
     }
 
-    __device__ __forceinline__ void fetch(uint32_t to, int bytes)
+    /* on to the next piece */
+    __device__ __forceinline__ void advance(void)
     {
-        const int l = threadIdx.x % 8, n = ((int)skip + bytes + 15) / 16;
-        to += 16 * l;
-        #pragma unroll
-        for (int i = 0; i < P::chunks; i++)
-            if (l + 8 * i < n) copy16_to(to + 128 * i, from + 128 * i);
         if (P::bytes % 16 == 0) {
             from += P::bytes;
         } else {
@@ -87,6 +92,25 @@ template <typename P> struct row_stream {
             from += ahead & ~15u;
             skip = ahead & 15;
         }
+    }
+
+    /* by all eight */
+    __device__ __forceinline__ void fetch(uint32_t to, int bytes)
+    {
+        const int l = threadIdx.x % 8, n = ((int)skip + bytes + 15) / 16;
+        #pragma unroll
+        for (int i = 0; i < chunks; i++)
+            if (l + 8 * i < n) copy16_to(to + 16 * l + 128 * i, from + 16 * l + 128 * i);
+        advance();
+    }
+
+    /* by one */
+    __device__ __forceinline__ void fetch_in_bulk(uint32_t to, int bytes, uint32_t arrival)
+    {
+        const uint32_t n = (skip + (uint32_t)bytes + 15) & ~15u;
+        arrival_expect(arrival, n);
+        bulk_copy(to, from, n, arrival);
+        advance();
     }
 };
 
@@ -354,46 +378,93 @@ static __device__ __forceinline__ float fold_lanes(float v)
  * with one token only. */
 template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true, bool WOVEN = false>
 struct unit_runner {
-    enum { EACH = PAIRED ? 2 : 1 };      /* rows of eight threads */
-    typedef piece_of<TYPE, STAGES, UNIT_ROWS / 2 * EACH> P;
+    enum { ROWS = PAIRED ? UNIT_ROWS : UNIT_ROWS / 2 };
+    typedef piece_of<TYPE, STAGES, ROWS> P;
     uint32_t stages;                     /* the warp's own, in shared memory */
     uint32_t zero;                       /* the frame's */
     int row_bytes, step, end, piece_first, piece_end;
     int fetch_unit, fetch_piece;
     uint32_t fetch_slot;                 /* offset of the stage that is filled next */
-    row_stream<P> stream_a, stream_b;
+    uint32_t read_slot;                  /* of the one that is read next; in bulk the same */
+    uint32_t phase;                      /* in bulk: of its barrier */
+    row_stream<P> stream_a, stream_b;    /* in bulk the first alone: row a of the first of eight
+                                          * threads, row b of the second */
 
     static __device__ __forceinline__ uint32_t next_slot(uint32_t slot)
     {
-        return slot == (STAGES - 1) * P::stage ? 0 : slot + P::stage;
+        return slot == (P::stages - 1) * P::stage ? 0 : slot + P::stage;
     }
-    static __device__ __forceinline__ uint32_t pair_offset(void)
+    /* rows a lie before rows b */
+    static __device__ __forceinline__ uint32_t a_offset(void)
     {
-        const uint32_t pair = threadIdx.x % 32 / 8;
-        return pair * EACH * P::pitch + (pair < 2 ? 0 : P::gap);
+        return threadIdx.x % 32 / 8 * P::pitch;
     }
+    static __device__ __forceinline__ uint32_t b_offset(void)
+    {
+        return a_offset() + UNIT_ROWS / 2 * P::pitch;
+    }
+    __device__ __forceinline__ uint32_t arrival_of(uint32_t slot) const
+    {
+        return stages + P::stages * P::stage + (slot ? 8 : 0);
+    }
+    /* whether this thread copies row b, in bulk */
+    static __device__ __forceinline__ bool takes_b(void) { return PAIRED && threadIdx.x % 8 == 1; }
 
     __device__ __forceinline__ void aim(const row_pair &rows)
     {
-        stream_a.begin(rows.a, piece_first * P::bytes);
-        if (PAIRED) stream_b.begin(rows.b, piece_first * P::bytes);
+        stream_a.begin(COPIES_IN_BULK && takes_b() ? rows.b : rows.a, piece_first * P::bytes);
+        if (PAIRED && !COPIES_IN_BULK) stream_b.begin(rows.b, piece_first * P::bytes);
+    }
+
+    __device__ __forceinline__ void fetch(int bytes)
+    {
+        const uint32_t to = stages + fetch_slot;
+        if (COPIES_IN_BULK) {
+            if (threadIdx.x % 8 == 0 || takes_b())
+                stream_a.fetch_in_bulk(to + (takes_b() ? b_offset() : a_offset()), bytes,
+                                       arrival_of(fetch_slot));
+            return;
+        }
+        stream_a.fetch(to + a_offset(), bytes);
+        if (PAIRED) stream_b.fetch(to + b_offset(), bytes);
     }
 
     template <typename RowsOf> __device__ __forceinline__ void fetch_next(RowsOf rows_of)
     {
         if (fetch_unit < end) {
-            const int bytes = min((int)P::bytes, row_bytes - fetch_piece * P::bytes);
-            const uint32_t to = stages + fetch_slot + pair_offset();
-            stream_a.fetch(to, bytes);
-            if (PAIRED) stream_b.fetch(to + P::pitch, bytes);
-            fetch_slot = next_slot(fetch_slot);
+            fetch(min((int)P::bytes, row_bytes - fetch_piece * P::bytes));
             if (++fetch_piece == piece_end) {
                 fetch_piece = piece_first;
                 fetch_unit += step;
                 if (fetch_unit < end) aim(rows_of(fetch_unit));
             }
         }
-        copy_commit();                   /* even without a copy: groups are counted */
+        fetch_slot = next_slot(fetch_slot);
+        if (!COPIES_IN_BULK) copy_commit();      /* even without a copy: groups are counted */
+    }
+
+    /* Waits for the next piece; where it is. Another one is asked for now, in place of the one
+     * before; or, in bulk, by `used`, in its own place. */
+    template <typename RowsOf> __device__ __forceinline__ uint32_t await(RowsOf rows_of)
+    {
+        if (COPIES_IN_BULK) {
+            arrival_wait(arrival_of(fetch_slot), phase);
+            return stages + fetch_slot;
+        }
+        copy_wait<STAGES - 2>();
+        __syncwarp();
+        fetch_next(rows_of);
+        return stages + read_slot;
+    }
+    template <typename RowsOf> __device__ __forceinline__ void used(RowsOf rows_of)
+    {
+        if (!COPIES_IN_BULK) {
+            read_slot = next_slot(read_slot);
+            return;
+        }
+        __syncwarp();
+        fetch_next(rows_of);
+        if (fetch_slot == 0) phase ^= 1;
     }
 
     /* part of n_part: which of the pieces are this warp's */
@@ -412,10 +483,16 @@ struct unit_runner {
         end = end_;
         fetch_unit = piece_first == piece_end ? end : first;
         fetch_piece = piece_first;
-        fetch_slot = 0;
+        fetch_slot = read_slot = phase = 0;
         if (fetch_unit < end) aim(rows_of(fetch_unit));
-        #pragma unroll
-        for (int i = 0; i < STAGES - 1; i++) fetch_next(rows_of);
+        if (COPIES_IN_BULK) {
+            if (threadIdx.x % 32 < P::stages)
+                arrival_init(arrival_of(threadIdx.x % 32 * P::stage), ROWS);
+            arrivals_ready();
+            __syncwarp();
+        }
+        #pragma unroll 1
+        for (int i = 0; i < P::stages - (COPIES_IN_BULK ? 0 : 1); i++) fetch_next(rows_of);
     }
 
     /* activations: pitch bytes apart, n_block blocks each */
@@ -424,35 +501,34 @@ struct unit_runner {
                                         RowsOf rows_of, Emit emit)
     {
         const int l = threadIdx.x % 8;
-        uint32_t slot = 0;
+        #pragma unroll 1
         for (int unit = first; unit < end; unit += step) {
             const row_pair rows = rows_of(unit);
-            const uint8_t *row_a = rows.a + piece_first * P::bytes;
-            const uint8_t *row_b = rows.b + piece_first * P::bytes;
+            uint32_t skip_a = low_bits(rows.a + piece_first * P::bytes, 15);
+            uint32_t skip_b = low_bits(rows.b + piece_first * P::bytes, 15);
             const void *x = x_of(unit);
             block_reader<TYPE> reader_a, reader_b;
             float a[TOKENS] = {}, b[TOKENS] = {};
-            reader_a.set(pair_offset() + low_bits(row_a, 15), l, zero);
-            if (PAIRED) reader_b.set(pair_offset() + P::pitch + low_bits(row_b, 15), l, zero);
+            if (P::bytes % 16 == 0) {
+                reader_a.set(a_offset() + skip_a, l, zero);
+                if (PAIRED) reader_b.set(b_offset() + skip_b, l, zero);
+            }
+            #pragma unroll 1
             for (int i = piece_first; i < piece_end; i++) {
-                copy_wait<STAGES - 2>();
-                __syncwarp();
-                fetch_next(rows_of);
+                const uint32_t stage = await(rows_of);
+                if (P::bytes % 16 != 0) {
+                    reader_a.set(a_offset() + skip_a, l, zero);
+                    if (PAIRED) reader_b.set(b_offset() + skip_b, l, zero);
+                    skip_a = (skip_a + P::bytes) % 16;
+                    skip_b = (skip_b + P::bytes) % 16;
+                }
                 #pragma unroll
                 for (int n = 0; n < P::groups; n++) {
                     const int j = (i * P::groups + n) * 8 + l;
                     if (j < n_block)
-                        add(a, b, reader_a, reader_b, stages + slot, n, l, x, pitch, n_token,
-                            n_block, j);
+                        add(a, b, reader_a, reader_b, stage, n, l, x, pitch, n_token, n_block, j);
                 }
-                slot = next_slot(slot);
-                if (P::bytes % 16 != 0) {
-                    row_a += P::bytes;
-                    row_b += P::bytes;
-                    reader_a.set(pair_offset() + low_bits(row_a, 15), l, zero);
-                    if (PAIRED)
-                        reader_b.set(pair_offset() + P::pitch + low_bits(row_b, 15), l, zero);
-                }
+                used(rows_of);
             }
             #pragma unroll
             for (int t = 0; t < TOKENS; t++) {

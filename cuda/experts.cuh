@@ -481,16 +481,17 @@ static void launch_up(gpu *g, stream_place at, const ARGS *a, uint64_t bytes)
         launch_at(g, at, "experts up", bytes, experts_up<TYPE, false, ARGS>, grid, UP_THREADS,
                   (size_t)a->cols * sizeof(float), *a);
     } else {
-        enum { MAY = TYPE == QT_Q4_K && !ARGS::split };
+        enum { MAY = TYPE == QT_Q4_K && !ARGS::split, MOST = up_stages<TYPE, false>::value };
         const auto smem_of = [&](int stages) {
-            return (size_t)stages * (UP_THREADS / 32) * piece_of<TYPE, 1>::stage +
-                   gpu_blocks_bytes(a->cols);
+            const size_t warp = stages == 2 ? warp_bytes<TYPE, 2>(g)
+                              : stages == 3 ? warp_bytes<TYPE, 3>(g) : warp_bytes<TYPE, MOST>(g);
+            return UP_THREADS / 32 * warp + gpu_blocks_bytes(a->cols);
         };
         const auto all_active = [&](int stages) {        /* with what is static */
             return grid.x * grid.y <= (unsigned)g->n_sm *
                                       (unsigned)(g->smem_block / (smem_of(stages) + 2048));
         };
-        const int stages = g->cc < 80 ? 2 : (int)up_stages<TYPE, false>::value;
+        const int stages = g->code < 80 ? 2 : (int)MOST;
         if (MAY && stages > 3 && !all_active(stages) && all_active(3))
             launch_at(g, at, "experts up", bytes, experts_up<TYPE, MAY, ARGS>, grid, UP_THREADS,
                       smem_of(3), *a);
@@ -505,11 +506,12 @@ static void launch_up(gpu *g, stream_place at, const ARGS *a, uint64_t bytes)
 template <int TYPE, bool PAIRED, typename ARGS>
 static void launch_down_blocks(gpu *g, stream_place at, const ARGS *a, int n, uint64_t bytes)
 {
-    typedef typename unit_runner<TYPE, down_stages<PAIRED>::value, 1, PAIRED, true>::P P;
+    const size_t warp = warp_bytes<TYPE, down_stages<PAIRED>::value,
+                                   PAIRED ? UNIT_ROWS : UNIT_ROWS / 2>(g);
     const unsigned slots = (unsigned)a->k + (a->has_shared ? 1 : 0), units = 2 * slots;
     const size_t mids = slots * gpu_blocks_bytes(a->n_ff), fixed = 2048;         /* is static */
     const auto fits = [&](unsigned warps) {
-        return warps * P::warp_bytes + mids + fixed <= g->smem_block;
+        return warps * warp + mids + fixed <= g->smem_block;
     };
     ARGS some = *a;
     unsigned warps = DOWN_THREADS / 32;
@@ -524,7 +526,7 @@ static void launch_down_blocks(gpu *g, stream_place at, const ARGS *a, int n, ui
     while (warps > 1 && !fits(warps)) warps = (warps + 1) / 2;
     launch_at(g, at, "experts down", bytes, experts_down<TYPE, PAIRED, ARGS>,
               dim3(ceil_div(a->n_embd, DOWN_ROWS << some.octet_shift), (unsigned)n), 32 * warps,
-              warps * P::warp_bytes + mids, some);
+              warps * warp + mids, some);
 }
 
 template <int TYPE, typename ARGS>
@@ -535,7 +537,7 @@ static void launch_down(gpu *g, stream_place at, const ARGS *a, int n, uint64_t 
         launch_at(g, at, "experts down", bytes, experts_down<TYPE, true, ARGS>,
                   dim3(ceil_div(a->n_embd, DOWN_ROWS), (unsigned)n), DOWN_THREADS,
                   slots * (size_t)a->n_ff * sizeof(float), *a);
-    } else if (a->down.row_bytes <= 2 * piece_of<TYPE, 1>::bytes) {
+    } else if (a->down.row_bytes <= 2 * piece_shape<TYPE, 1, UNIT_ROWS, false>::bytes) {
         launch_down_blocks<TYPE, true>(g, at, a, n, bytes);
     } else {
         launch_down_blocks<TYPE, false>(g, at, a, n, bytes);

@@ -307,7 +307,7 @@ template <int TYPE> static beside_shape shape_of(const gpu *g, int cols)
         vector = (size_t)cols * sizeof(float);
     } else {
         vector = gpu_blocks_bytes(cols);
-        warp = piece_of<TYPE, BESIDE_STAGES>::warp_bytes;
+        warp = warp_bytes<TYPE, BESIDE_STAGES>(g);
     }
     const auto bytes = [&]() { return s.threads / 32 * warp + (size_t)s.each * vector; };
     while (s.threads > 32 && warp > 0 && bytes() + fixed > g->smem_block) s.threads /= 2;

@@ -99,14 +99,14 @@ int gpu_open(gpu **out, int device, err_ctx *err)
     g->n_sm = prop.multiProcessorCount;
     g->cc = 10 * prop.major + prop.minor;
     g->smem_block = prop.sharedMemPerBlockOptin;
-    const int code = gpu_code_version();
-    if (code < 0) {
+    g->code = gpu_code_version();
+    if (g->code < 0) {
         gpu_close(g);
         return err_set(err, ERR_UNSUPPORTED, "%s: this build has no code for it (make CUDA=1 "
                        "CUDA_ARCHS=%d%d)", prop.name, prop.major, prop.minor);
     }
     /* code compiled for an older chip and translated for this one does not know how to wait */
-    g->dependent_launch = g->cc >= 90 && code >= 90;
+    g->dependent_launch = g->cc >= 90 && g->code >= 90;
     gpu_gather_make(g);
     *out = g;
     return 0;

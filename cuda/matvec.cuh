@@ -188,7 +188,7 @@ template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, u
         launch(g, a->name, bytes, dense_floats<TYPE, TOKENS>, grid, THREADS,
                (size_t)a->n_token * row + fixed, *a);
     } else {
-        const size_t bytes_of_warp = piece_of<TYPE, STAGES>::warp_bytes;
+        const size_t bytes_of_warp = warp_bytes<TYPE, STAGES>(g);
         const int n_room = TOKENS == 1 ? 1 : a->n_room;
         const size_t rest = n_room * gpu_blocks_bytes(cols) + 32 * sizeof(float);
         const unsigned grid = a->n_unit < g->n_sm ? a->n_unit : g->n_sm;
@@ -222,7 +222,7 @@ template <int TYPE> static int tokens_that_fit(const gpu *g, int cols, int n)
         const int fit = (int)((g->smem_block - fixed) / row);
         return fit >= n ? n : fit < 1 ? 1 : fit;
     } else {
-        const size_t warp = piece_of<TYPE, STAGES>::warp_bytes;
+        const size_t warp = warp_bytes<TYPE, STAGES>(g);
         const size_t fixed = 32 * sizeof(float) + sizeof(float[WARPS][UNIT_ROWS][GPU_FEW]);
         int fit = GPU_FEW;
         size_t warps = 1;
