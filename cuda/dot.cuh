@@ -49,13 +49,15 @@ template <int TYPE, int STAGES, int ROWS, bool BULK> struct piece_shape {
 };
 
 /* A kernel's own; host code asks warp_bytes instead, which knows how kernels were compiled. */
-template <int TYPE, int STAGES, int ROWS = UNIT_ROWS>
-struct piece_of : piece_shape<TYPE, STAGES, ROWS, COPIES_IN_BULK> {};
+template <int TYPE, int STAGES, int ROWS = UNIT_ROWS, bool BULK = true>
+struct piece_of : piece_shape<TYPE, STAGES, ROWS, BULK && COPIES_IN_BULK> {};
 
-template <int TYPE, int STAGES, int ROWS = UNIT_ROWS> static inline size_t warp_bytes(const gpu *g)
+template <int TYPE, int STAGES, int ROWS = UNIT_ROWS, bool BULK = true>
+static inline size_t warp_bytes(const gpu *g)
 {
-    return g->code >= BULK_FROM ? (size_t)piece_shape<TYPE, STAGES, ROWS, true>::warp_bytes
-                                : (size_t)piece_shape<TYPE, STAGES, ROWS, false>::warp_bytes;
+    typedef piece_shape<TYPE, STAGES, ROWS, false> by_threads;
+    typedef piece_shape<TYPE, STAGES, ROWS, BULK> as_asked;
+    return g->code >= BULK_FROM ? (size_t)as_asked::warp_bytes : (size_t)by_threads::warp_bytes;
 }
 
 typedef struct row_pair {                /* of this thread */
@@ -376,10 +378,11 @@ static __device__ __forceinline__ float fold_lanes(float v)
  * copies: call it before any work that they may overlap with. Not PAIRED: there is no row b, and
  * units are half as large; with one token only. WOVEN: activations are woven if the type wants it;
  * with one token only. */
-template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true, bool WOVEN = false>
+template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true, bool WOVEN = false,
+          bool MAY_BULK = true>
 struct unit_runner {
-    enum { ROWS = PAIRED ? UNIT_ROWS : UNIT_ROWS / 2 };
-    typedef piece_of<TYPE, STAGES, ROWS> P;
+    enum { ROWS = PAIRED ? UNIT_ROWS : UNIT_ROWS / 2, BULK = MAY_BULK && COPIES_IN_BULK };
+    typedef piece_of<TYPE, STAGES, ROWS, MAY_BULK> P;
     uint32_t stages;                     /* the warp's own, in shared memory */
     uint32_t zero;                       /* the frame's */
     int row_bytes, step, end, piece_first, piece_end;
@@ -412,14 +415,14 @@ struct unit_runner {
 
     __device__ __forceinline__ void aim(const row_pair &rows)
     {
-        stream_a.begin(COPIES_IN_BULK && takes_b() ? rows.b : rows.a, piece_first * P::bytes);
-        if (PAIRED && !COPIES_IN_BULK) stream_b.begin(rows.b, piece_first * P::bytes);
+        stream_a.begin(BULK && takes_b() ? rows.b : rows.a, piece_first * P::bytes);
+        if (PAIRED && !BULK) stream_b.begin(rows.b, piece_first * P::bytes);
     }
 
     __device__ __forceinline__ void fetch(int bytes)
     {
         const uint32_t to = stages + fetch_slot;
-        if (COPIES_IN_BULK) {
+        if (BULK) {
             if (threadIdx.x % 8 == 0 || takes_b())
                 stream_a.fetch_in_bulk(to + (takes_b() ? b_offset() : a_offset()), bytes,
                                        arrival_of(fetch_slot));
@@ -440,14 +443,14 @@ struct unit_runner {
             }
         }
         fetch_slot = next_slot(fetch_slot);
-        if (!COPIES_IN_BULK) copy_commit();      /* even without a copy: groups are counted */
+        if (!BULK) copy_commit();      /* even without a copy: groups are counted */
     }
 
     /* Waits for the next piece; where it is. Another one is asked for now, in place of the one
      * before; or, in bulk, by `used`, in its own place. */
     template <typename RowsOf> __device__ __forceinline__ uint32_t await(RowsOf rows_of)
     {
-        if (COPIES_IN_BULK) {
+        if (BULK) {
             arrival_wait(arrival_of(fetch_slot), phase);
             return stages + fetch_slot;
         }
@@ -458,7 +461,7 @@ struct unit_runner {
     }
     template <typename RowsOf> __device__ __forceinline__ void used(RowsOf rows_of)
     {
-        if (!COPIES_IN_BULK) {
+        if (!BULK) {
             read_slot = next_slot(read_slot);
             return;
         }
@@ -484,15 +487,16 @@ struct unit_runner {
         fetch_unit = piece_first == piece_end ? end : first;
         fetch_piece = piece_first;
         fetch_slot = read_slot = phase = 0;
-        if (fetch_unit < end) aim(rows_of(fetch_unit));
-        if (COPIES_IN_BULK) {
+        if (fetch_unit >= end) return;   /* a warp without work may have no memory either */
+        aim(rows_of(fetch_unit));
+        if (BULK) {
             if (threadIdx.x % 32 < P::stages)
                 arrival_init(arrival_of(threadIdx.x % 32 * P::stage), ROWS);
             arrivals_ready();
             __syncwarp();
         }
         #pragma unroll 1
-        for (int i = 0; i < P::stages - (COPIES_IN_BULK ? 0 : 1); i++) fetch_next(rows_of);
+        for (int i = 0; i < P::stages - (BULK ? 0 : 1); i++) fetch_next(rows_of);
     }
 
     /* activations: pitch bytes apart, n_block blocks each */

@@ -89,10 +89,12 @@ static __device__ __forceinline__ void store_row(const dense_part &p, int row,
     }
 }
 
-template <int TYPE, int TOKENS>
+/* LONG: warps have many units each. Bulk copies are faster once they run, but start later: short
+ * kernels lose more than they win by them. */
+template <int TYPE, int TOKENS, bool LONG>
 static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f, const dense_args a)
 {
-    typedef piece_of<TYPE, STAGES> P;
+    typedef piece_of<TYPE, STAGES, UNIT_ROWS, LONG> P;
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float partial[WARPS][UNIT_ROWS][TOKENS];
     const int n_block = a.in.cols / 32, pitch = blocks_pitch(a.in.cols);
@@ -100,7 +102,7 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
     const int slot = warp / a.n_share, share = warp % a.n_share;
     uint8_t *x = shared + a.n_slot * a.n_share * P::warp_bytes;
     float *sums = (float *)(x + (size_t)(TOKENS == 1 ? 1 : a.n_room) * pitch);
-    unit_runner<TYPE, STAGES, TOKENS> runner;
+    unit_runner<TYPE, STAGES, TOKENS, true, false, LONG> runner;
 
     const auto rows_of = [&](int unit) {
         const dense_part &p = part_of(a, unit);
@@ -179,6 +181,23 @@ static __global__ void __launch_bounds__(THREADS) dense_floats(frame f, const de
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
+template <int TYPE, int TOKENS, bool LONG>
+static void launch_blocks(gpu *g, dense_args *a, uint64_t bytes)
+{
+    const size_t bytes_of_warp = warp_bytes<TYPE, STAGES, UNIT_ROWS, LONG>(g);
+    const int n_room = TOKENS == 1 ? 1 : a->n_room;
+    const size_t rest = n_room * gpu_blocks_bytes(a->in.cols) + 32 * sizeof(float);
+    const unsigned grid = a->n_unit < g->n_sm ? a->n_unit : g->n_sm;
+    const int need = (int)ceil_div(a->n_unit, grid);
+    const size_t taken = rest + sizeof(float[WARPS][UNIT_ROWS][TOKENS]);         /* and static */
+    const size_t room = g->smem_block < taken ? 0 : (g->smem_block - taken) / bytes_of_warp;
+    const int warps = room < 1 ? 1 : room < WARPS ? (int)room : WARPS;
+    a->n_slot = need < warps ? need : warps;
+    a->n_share = need > warps ? 1 : warps / need;
+    launch(g, a->name, bytes, dense_blocks<TYPE, TOKENS, LONG>, grid, THREADS,
+           rest + (size_t)(a->n_slot * a->n_share) * bytes_of_warp, *a);
+}
+
 template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, uint64_t bytes)
 {
     const int cols = a->in.cols;
@@ -188,18 +207,14 @@ template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, u
         launch(g, a->name, bytes, dense_floats<TYPE, TOKENS>, grid, THREADS,
                (size_t)a->n_token * row + fixed, *a);
     } else {
-        const size_t bytes_of_warp = warp_bytes<TYPE, STAGES>(g);
-        const int n_room = TOKENS == 1 ? 1 : a->n_room;
-        const size_t rest = n_room * gpu_blocks_bytes(cols) + 32 * sizeof(float);
-        const unsigned grid = a->n_unit < g->n_sm ? a->n_unit : g->n_sm;
-        const int need = (int)ceil_div(a->n_unit, grid);
-        const size_t taken = rest + sizeof(float[WARPS][UNIT_ROWS][TOKENS]);     /* and static */
-        const size_t room = g->smem_block < taken ? 0 : (g->smem_block - taken) / bytes_of_warp;
-        const int warps = room < 1 ? 1 : room < WARPS ? (int)room : WARPS;
-        a->n_slot = need < warps ? need : warps;
-        a->n_share = need > warps ? 1 : warps / need;
-        launch(g, a->name, bytes, dense_blocks<TYPE, TOKENS>, grid, THREADS,
-               rest + (size_t)(a->n_slot * a->n_share) * bytes_of_warp, *a);
+        enum { MANY_UNITS = 4 };         /* of a warp */
+        if constexpr (TOKENS == 1) {
+            if (g->code >= BULK_FROM && a->n_unit >= MANY_UNITS * WARPS * g->n_sm) {
+                launch_blocks<TYPE, TOKENS, true>(g, a, bytes);
+                return;
+            }
+        }
+        launch_blocks<TYPE, TOKENS, false>(g, a, bytes);
     }
 }
 
@@ -222,7 +237,7 @@ template <int TYPE> static int tokens_that_fit(const gpu *g, int cols, int n)
         const int fit = (int)((g->smem_block - fixed) / row);
         return fit >= n ? n : fit < 1 ? 1 : fit;
     } else {
-        const size_t warp = warp_bytes<TYPE, STAGES>(g);
+        const size_t warp = warp_bytes<TYPE, STAGES, UNIT_ROWS, false>(g);
         const size_t fixed = 32 * sizeof(float) + sizeof(float[WARPS][UNIT_ROWS][GPU_FEW]);
         int fit = GPU_FEW;
         size_t warps = 1;
