@@ -116,7 +116,7 @@ void sim_multiply(float *const *y, const matrix *w, const act_row *x, int n)
         const int some = min_int(n - t, OPS_TOKENS);
         for (int r = 0; r < w->rows; r += PIECE_ROWS) {
             const int rows = min_int(w->rows - r, PIECE_ROWS);
-            product_rows(tile, PIECE_ROWS, sim_ops(), w, r, rows, x + t, some);
+            product_rows(tile, PIECE_ROWS, sim_ops(), w, r, rows, x + t, some, NULL);
             for (int i = 0; i < some; i++)
                 memcpy(y[t + i] + r, tile + i * PIECE_ROWS, (size_t)rows * sizeof *tile);
         }
@@ -129,7 +129,7 @@ void sim_multiply_all(float *y, size_t y_stride, const matrix *w, const sim_vect
         const int some = min_int(x->a.n - t, OPS_TOKENS);
         for (int r = 0; r < w->rows; r += PIECE_ROWS)
             product_rows(y + (size_t)t * y_stride + (size_t)r, y_stride, sim_ops(), w, r,
-                         min_int(w->rows - r, PIECE_ROWS), x->a.rows + t, some);
+                         min_int(w->rows - r, PIECE_ROWS), x->a.rows + t, some, NULL);
     }
 }
 

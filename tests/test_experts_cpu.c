@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/host/experts_cpu.h"
 #include "tests/ffn_golden.h"
@@ -164,6 +165,7 @@ typedef struct pieces {                  /* a bank, tokens, and what comes out o
     float *x, *want, *got;               /* [token, n_embd], [token, expert, n_embd] */
     acts tokens;
     void *storage;
+    int n_token;
     worklist *w;
     experts_cpu *e;
 } pieces;
@@ -201,35 +203,38 @@ static void one_slot(const pieces *g, float *y, int token, int expert)
     acts a;
     acts_init(&a, storage, 1, n_ff);
     acts_set(&a, mid, 1, n_ff);
-    product_rows(mid, (size_t)n_ff, &g->o, &gate, 0, n_ff, g->tokens.rows + token, 1);
-    product_rows(u, (size_t)n_ff, &g->o, &up, 0, n_ff, g->tokens.rows + token, 1);
+    product_rows(mid, (size_t)n_ff, &g->o, &gate, 0, n_ff, g->tokens.rows + token, 1, NULL);
+    product_rows(u, (size_t)n_ff, &g->o, &up, 0, n_ff, g->tokens.rows + token, 1, NULL);
     g->o.loops->swiglu(mid, mid, u, n_ff);
     if (g->o.kernels->of[down.type].quantised) ops_quantise(&g->o, &a);
-    product_rows(y, PIECES_EMBD, &g->o, &down, 0, PIECES_EMBD, a.rows, 1);
+    product_rows(y, PIECES_EMBD, &g->o, &down, 0, PIECES_EMBD, a.rows, 1, NULL);
     mem_free(storage);
     mem_free(mid);
 }
 
-static void pieces_open(pieces *g, const kernel_set *kernels, int n_ff, quant_type down)
+static void pieces_open(pieces *g, const kernel_set *kernels, int n_ff, quant_type down,
+                        int n_token)
 {
     const loops *sets[LOOPS_MAX_SETS];
     test_rng rng = { 1 };
+    const size_t n = (size_t)n_token, n_slot = n * PIECES_USED;
     memset(g, 0, sizeof *g);
+    g->n_token = n_token;
     loops_here(sets);
     g->o = (ops){ .kernels = kernels, .loops = sets[0] };
     CHECK(pool_create(&g->o.team, 1, NULL) == 0);
-    CHECK(worklist_create(&g->w, PIECES_USED, PIECES_SLOTS, NULL) == 0);
+    CHECK(worklist_create(&g->w, PIECES_USED, (int)n_slot, NULL) == 0);
     make_bank(g, n_ff, down);
-    g->x = test_alloc(PIECES_TOKENS * PIECES_EMBD, sizeof *g->x);
-    g->want = test_alloc(PIECES_SLOTS * PIECES_EMBD, sizeof *g->want);
-    g->got = test_alloc(PIECES_SLOTS * PIECES_EMBD, sizeof *g->got);
-    g->storage = test_alloc(acts_bytes(PIECES_TOKENS, PIECES_EMBD), 1);
-    for (int t = 0; t < PIECES_TOKENS; t++)
+    g->x = test_alloc(n * PIECES_EMBD, sizeof *g->x);
+    g->want = test_alloc(n_slot * PIECES_EMBD, sizeof *g->want);
+    g->got = test_alloc(n_slot * PIECES_EMBD, sizeof *g->got);
+    g->storage = test_alloc(acts_bytes(n_token, PIECES_EMBD), 1);
+    for (int t = 0; t < n_token; t++)
         activations_make(g->x + t * PIECES_EMBD, PIECES_EMBD, false, &rng);
-    acts_init(&g->tokens, g->storage, PIECES_TOKENS, PIECES_EMBD);
-    acts_set(&g->tokens, g->x, PIECES_TOKENS, PIECES_EMBD);
+    acts_init(&g->tokens, g->storage, n_token, PIECES_EMBD);
+    acts_set(&g->tokens, g->x, n_token, PIECES_EMBD);
     ops_quantise(&g->o, &g->tokens);
-    for (int i = 0; i < PIECES_SLOTS; i++)
+    for (int i = 0; i < (int)n_slot; i++)
         one_slot(g, g->want + i * PIECES_EMBD, i / PIECES_USED, i % PIECES_USED);
     pool_free(g->o.team);
     g->o.team = NULL;
@@ -285,10 +290,12 @@ static void check_pieces(pieces *g, int n_token, int n, int n_sure)
 static const int sizes[] = { 1, 2, 26 }; /* tokens */
 static const int counts[] = { 1, 2, 3, 7 };      /* experts */
 static const int teams[] = { 3, 16 };
+enum { MOST_SETS = 1, WIDEST_UNEVEN = 96 };
 #else
 static const int sizes[] = { 1, 1, 2, 5, 8, 13, 26, 70 };
 static const int counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
 static const int teams[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 };
+enum { MOST_SETS = KERNELS_MAX_SETS, WIDEST_UNEVEN = 288 };
 #endif
 
 /* With that many threads. Notes the heights of the pieces of ups, which are powers of two: the last
@@ -327,12 +334,101 @@ static void check_heights(void)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         unsigned heights = 0;
         pieces g;
-        pieces_open(&g, &spied, rows[i].n_ff, rows[i].down);
+        pieces_open(&g, &spied, rows[i].n_ff, rows[i].down, PIECES_TOKENS);
         for (size_t k = 0; k < ARRAY_LEN(teams); k++) check_team(&g, teams[k], &heights);
         pieces_close(&g);
         CHECK_MSG((heights & rows[i].heights) == rows[i].heights, "n_ff %d, %s: heights %u, not %u",
                   rows[i].n_ff, rows[i].why, heights, rows[i].heights);
     }
+}
+
+/* ---- some experts chosen much more often ----------------------------------------------------- */
+
+enum { MANY_TOKENS = 150, MANY_USED = 3 };
+
+/* Everybody chooses expert 0; one token more than are handed out at once choose expert 1; the
+ * others share the rest. */
+static void choose_unevenly(int32_t *ids)
+{
+    for (int t = 0; t < MANY_TOKENS; t++) {
+        ids[MANY_USED * t] = 0;
+        ids[MANY_USED * t + 1] = t <= OPS_TOKENS ? 1 : 2 + t % 3;
+        ids[MANY_USED * t + 2] = 5 + t % (PIECES_USED - 5);
+    }
+}
+
+/* With an experts_cpu that has computed nothing before: what is read too early is wrong. */
+static void check_uneven(pieces *g, int n_sure)
+{
+    const model_hparams hp = { .n_embd = PIECES_EMBD, .n_ff_expert = (int)g->bank.n_ff,
+                               .n_expert = PIECES_USED, .n_expert_used = MANY_USED };
+    const int n_slot = MANY_TOKENS * MANY_USED;
+    int32_t ids[MANY_TOKENS * MANY_USED];
+    int bad = 0;
+    choose_unevenly(ids);
+    worklist_fill(g->w, ids, MANY_TOKENS, MANY_USED);
+    const expert_job job = {
+        .bank = &g->bank, .act = ACT_SWIGLU, .x = &g->tokens, .work = g->w, .items = g->w->items,
+        .n_item = g->w->n_item, .y = g->got, .taken = take_none, .n_sure = n_sure,
+    };
+    if (!CHECK(experts_cpu_create(&g->e, &g->o, &hp, NULL, NULL, n_slot, NULL) == 0)) return;
+    memset(g->got, 0xAA, (size_t)(n_slot * PIECES_EMBD) * sizeof *g->got);
+    mem_guard(true);
+    CHECK(experts_cpu_run(g->e, &job, NULL) == 0);
+    mem_guard(false);
+    for (int i = 0; i < n_slot; i++)
+        bad += differing(g->got + i * PIECES_EMBD,
+                         g->want + (i / MANY_USED * PIECES_USED + ids[i]) * PIECES_EMBD,
+                         PIECES_EMBD);
+    CHECK_MSG(bad == 0, "%s, n_ff %d, %d threads, %d sure: %d values differ", g->o.kernels->isa,
+              (int)g->bank.n_ff, pool_threads(g->o.team), n_sure, bad);
+    experts_cpu_free(g->e);
+}
+
+static void check_uneven_teams(const kernel_set *set, int n_ff)
+{
+    static const int some[] = { 1, 3, 16 };
+    pieces g;
+    pieces_open(&g, set, n_ff, QT_MXFP4, MANY_TOKENS);
+    for (size_t t = 0; t < ARRAY_LEN(some); t++) {
+        if (!CHECK(pool_create(&g.o.team, some[t], NULL) == 0)) break;
+        for (int n_sure = 0; n_sure <= PIECES_USED; n_sure += PIECES_USED / 2)
+            check_uneven(&g, n_sure);
+        pool_free(g.o.team);
+    }
+    pieces_close(&g);
+}
+
+/* Threads are late with the gate of the last tokens of expert 0, when the others have nothing left
+ * but downs: those of this expert must wait. */
+static dot_fn *real_wide;
+
+static void late_wide(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,
+                      const act_row *x, int n_token, int cols)
+{
+    if (n_token == MANY_TOKENS % OPS_TOKENS)
+        nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
+    real_wide(sums, rows, row_bytes, n_row, x, n_token, cols);
+}
+
+static void check_late(void)
+{
+    kernel_set late = *kernels_named(NULL, NULL);
+    kernel *gate = &late.of[QT_Q4_0];
+    real_wide = gate->wide ? gate->wide : gate->dot;
+    gate->wide = late_wide;
+    gate->wide_from = 2;
+    gate->packed = (packing){ .bytes = NULL };
+    check_uneven_teams(&late, WIDEST_UNEVEN);
+}
+
+static void check_many(void)
+{
+    const kernel_set *sets[KERNELS_MAX_SETS];
+    const int n_set = min_int(kernels_here(sets), MOST_SETS);
+    for (int i = 0; i < n_set; i++)
+        for (int n_ff = 96; n_ff <= WIDEST_UNEVEN; n_ff *= 3) check_uneven_teams(sets[i], n_ff);
+    check_late();
 }
 
 /* ---- experts from stores --------------------------------------------------------------------- */
@@ -421,7 +517,7 @@ static void do_taken(stage *g, const experts_cpu *e, const expert_job *job, cons
         for (int at = it->first; k->took[it->expert] && at < it->first + it->n; at++)
             for (int r = 0; r < g->n_embd; r += 64)
                 product_rows(g->got + (size_t)g->w->slots[at] * (size_t)g->n_embd + r, 64, &g->o,
-                             &down, r, 64, mid->rows + at, 1);
+                             &down, r, 64, mid->rows + at, 1, NULL);
     }
 }
 
@@ -563,6 +659,7 @@ int main(int argc, char **argv)
         ffn_golden_free(&g);
     }
     check_heights();
+    check_many();
     check_stores();
     return test_end();
 }

@@ -102,7 +102,7 @@ static void multiply(float *y, const matrix *w, const act_row *x)
 {
     for (int r = 0; r < w->rows; r += OPS_ROWS)
         product_rows(y + r, OPS_ROWS, contract_ops(), w, r,
-                     w->rows - r < OPS_ROWS ? w->rows - r : OPS_ROWS, x, 1);
+                     w->rows - r < OPS_ROWS ? w->rows - r : OPS_ROWS, x, 1, NULL);
 }
 
 /* Every slot's vector [n, k, n_embd] from the finished input [n, n_embd]. */

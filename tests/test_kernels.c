@@ -95,6 +95,34 @@ static void compare_repacked(const kernel_set *set, const shape *c, const uint8_
     mem_free(bundles);
 }
 
+/* The kernel that compare calls through packed_in_turn. */
+static const kernel *packs;
+
+/* wide in two steps: tokens are packed once for some rows and then the others. */
+static void packed_in_turn(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,
+                           const act_row *x, int n_token, int cols)
+{
+    const packing *by = &packs->packed;
+    uint8_t *storage = test_alloc(by->bytes(cols) + PACKED_ALIGN, 1);
+    void *room = (void *)(((uintptr_t)storage + PACKED_ALIGN - 1) / PACKED_ALIGN * PACKED_ALIGN);
+    float *some = test_alloc((size_t)n_row * PACKED_TOKENS, sizeof *some);
+    for (int t = 0; t < n_token; t += PACKED_TOKENS) {
+        const int n = min_int(n_token - t, PACKED_TOKENS);
+        memset(room, 0x55, by->bytes(cols));
+        by->pack(room, x + t, n, cols);
+        for (int first = 0, end = n_row / 3; first < n_row; first = end, end = n_row) {
+            const int n_here = end - first;
+            if (n_here == 0) continue;
+            by->dot(some, rows + (size_t)first * row_bytes, row_bytes, n_here, room, n, cols);
+            for (int k = 0; k < n; k++)
+                memcpy(sums + (size_t)(t + k) * (size_t)n_row + first, some + k * n_here,
+                       (size_t)n_here * sizeof *sums);
+        }
+    }
+    mem_free(some);
+    mem_free(storage);
+}
+
 static void compare_sets(const kernel_set *sets[], int n_set, const shape *c, const uint8_t *rows,
                          size_t row_bytes, const batch *b, const float *want)
 {
@@ -103,6 +131,9 @@ static void compare_sets(const kernel_set *sets[], int n_set, const shape *c, co
         const kernel *k = &sets[i]->of[c->type];
         if (k->dot != ref->dot) compare(sets[i], c, k->dot, "dot", rows, row_bytes, b, want);
         if (k->wide) compare(sets[i], c, k->wide, "wide", rows, row_bytes, b, want);
+        packs = k;
+        if (k->packed.bytes)
+            compare(sets[i], c, packed_in_turn, "packed", rows, row_bytes, b, want);
         compare_repacked(sets[i], c, rows, row_bytes, b, want);
     }
 }

@@ -126,6 +126,8 @@ int main(int argc, char **argv)
             const ops o = { team, sets[s], loops_for(sets[s]->isa) };
             for (size_t t = 0; t < ARRAY_LEN(tokens); t++)
                 test_list(&o, t % 2 ? 96 : 544, tokens[t], &rng);
+            test_list(&o, 3584, 65, &rng);       /* tokens that are packed in two chunks */
+            test_list(&o, 12800, 9, &rng);       /* ... that are too long to be kept packed */
             for (int n = 1; n < 300; n += 1 + n / 4) test_largest(&o, n, &rng);
         }
         pool_free(team);

@@ -76,7 +76,7 @@ static void check_sizes(pool *p)
     for (size_t i = 0; i < ARRAY_LEN(sizes) * ARRAY_LEN(grains); i++) {
         begin_tally(&c, p);
         c.lists[0] = (pool_list){ sizes[i / ARRAY_LEN(grains)], grains[i % ARRAY_LEN(grains)],
-                                  count_first };
+                                  count_first, false };
         pool_run(p, c.lists[0].n, c.lists[0].grain, count_first, &c);
         check_tally(&c, 1);
     }
@@ -153,7 +153,8 @@ static void check_lists(pool *p)
         begin_tally(&c, p);
         for (int k = 0; k < n_list; k++)
             c.lists[k] = (pool_list){ sizes[(i + (size_t)k * 5) % ARRAY_LEN(sizes)],
-                                      grains[(i / 3 + (size_t)k) % ARRAY_LEN(grains)], fns[k] };
+                                      grains[(i / 3 + (size_t)k) % ARRAY_LEN(grains)], fns[k],
+                                      (i + (size_t)k) % 2 == 1 };
         pool_run_lists(p, c.lists, n_list, &c);
         check_tally(&c, n_list);
     }

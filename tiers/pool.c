@@ -51,6 +51,7 @@ typedef struct shared_list {
     void *ctx;
     int64_t n, grain;
     uint32_t each, more;
+    uint32_t n_part;                     /* an owner takes one of so many of what is left */
 } shared_list;
 
 /* Members that wait look at the gate, and get with it what they need next. */
@@ -151,13 +152,14 @@ static int64_t share_of(const shared_list *l, int owner, uint32_t *n)
 }
 
 /* All that is left of a share of list i. The owner takes half of it, because memory is read fastest
- * in long runs, then half of the rest and so on, in case it is slow. When helpers come, all the
- * others may: each leaves something for them. */
+ * in long runs, then half of the rest and so on, in case it is slow; or a quarter each time, where
+ * half of one share may be more work than all of another. When helpers come, all the others may:
+ * each leaves something for them. */
 static void work_off(pool *p, const shared_list *l, int i, uint32_t number, int owner, int thread)
 {
     uint32_t all;
     const int64_t before = share_of(l, owner, &all);
-    const uint32_t n_part = owner == thread ? 2 : (uint32_t)p->n_help;
+    const uint32_t n_part = owner == thread ? l->n_part : (uint32_t)p->n_help;
     uint32_t first, n;
     while ((n = take_grains(&p->shares[owner].taken[i], &first, number, all, n_part)) > 0) {
         const int64_t begin = (before + first) * l->grain, end = begin + n * l->grain;
@@ -225,12 +227,13 @@ static shared_list share_out(const pool_list *of, void *ctx, int n_thread)
     const int64_t n_grain = of->n / grain + (of->n % grain > 0);
     return (shared_list){ .fn = of->fn, .ctx = ctx, .n = of->n, .grain = grain,
                           .each = (uint32_t)(n_grain / n_thread),
-                          .more = (uint32_t)(n_grain % n_thread) };
+                          .more = (uint32_t)(n_grain % n_thread),
+                          .n_part = of->uneven ? 4 : 2 };
 }
 
 void pool_own(int64_t *begin, int64_t *end, int64_t n, int64_t grain, int n_thread, int thread)
 {
-    const shared_list l = share_out(&(pool_list){ n, grain, NULL }, NULL, n_thread);
+    const shared_list l = share_out(&(pool_list){ .n = n, .grain = grain }, NULL, n_thread);
     uint32_t own;
     *begin = share_of(&l, thread, &own) * l.grain;
     *end = *begin + own * l.grain;
@@ -297,7 +300,7 @@ void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx)
 {
     if (n <= 0) return;
     if (p->n_thread == 1 || n <= grain) fn(ctx, 0, n, 0);
-    else pool_run_lists(p, &(pool_list){ n, grain, fn }, 1, ctx);
+    else pool_run_lists(p, &(pool_list){ n, grain, fn, false }, 1, ctx);
 }
 
 typedef struct copy_job {
@@ -350,7 +353,7 @@ int pool_most_threads(void)
 /* Pieces keep their working memory on the stack; threads get a stack of the size the limit says. */
 static int check_stack(err_ctx *err)
 {
-    const rlim_t least = 1 << 20;
+    const rlim_t least = 3 << 20;
     struct rlimit have;
     if (getrlimit(RLIMIT_STACK, &have) < 0 || have.rlim_cur >= least) return 0;
     return err_set(err, ERR_NOMEM, "threads: a stack of %llu KiB is too small; use ulimit -s 8192",

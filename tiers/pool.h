@@ -39,6 +39,7 @@ enum { POOL_LISTS = 2 };                 /* at most */
 typedef struct pool_list {
     int64_t n, grain;
     pool_fn *fn;
+    bool uneven;                         /* some take much longer than others: less at a time */
 } pool_list;
 void pool_run_lists(pool *p, const pool_list *lists, int n_list, void *ctx);
 

@@ -264,18 +264,33 @@ static int least(int64_t a, int64_t b)
     return (int)(a < b ? a : b);
 }
 
-static void multiply_rows(void *ctx, int64_t begin, int64_t end, int thread)
+static void multiply(const span *s, int begin, int end, int thread, token_pack *pack)
 {
-    const span *s = ctx;
     const acts *a = &s->b->a;
     const int height = a->n < OPS_TOKENS ? OPS_SUMS / a->n : ops_rows(a->n);
     float *y = s->b->y + (size_t)thread * OPS_SUMS;
-    for (int r = (int)begin; r < (int)end; r += height) {
-        const int n_row = least(end - r, height);
-        for (int t = 0; t < a->n; t += OPS_TOKENS)
+    for (int t = 0; t < a->n; t += OPS_TOKENS)
+        for (int r = begin; r < end; r += height) {
+            const int n_row = least(end - r, height);
             product_rows(y, (size_t)n_row, s->o, &s->row->w, s->first + r, n_row, a->rows + t,
-                         least(a->n - t, OPS_TOKENS));
-    }
+                         least(a->n - t, OPS_TOKENS), pack);
+        }
+}
+
+/* In a function of its own: a few tokens do without that much stack. */
+__attribute__((noinline))
+static void multiply_packed(const span *s, int begin, int end, int thread)
+{
+    token_pack pack;
+    pack.x = NULL;
+    multiply(s, begin, end, thread, &pack);
+}
+
+static void multiply_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const span *s = ctx;
+    if (ops_packs(s->b->a.n)) multiply_packed(s, (int)begin, (int)end, thread);
+    else multiply(s, (int)begin, (int)end, thread, NULL);
 }
 
 /* What is repeated until the time is over: n rows at a time, all of them once round the first

@@ -38,6 +38,16 @@ typedef struct repacking {
     dot_fn *dot;                         /* from the first row of a bundle on */
 } repacking;
 
+/* Up to PACKED_TOKENS tokens in the order of a wide kernel, packed once for all calls that follow.
+ * dot then has the bits of wide with those tokens. It only reads what is packed. */
+enum { PACKED_TOKENS = 64, PACKED_ALIGN = 64 };
+typedef struct packing {
+    size_t (*bytes)(int cols);           /* that they take; NULL: there is no packing */
+    void (*pack)(void *packed, const act_row *x, int n_token, int cols);
+    void (*dot)(float *sums, const uint8_t *rows, size_t row_bytes, int n_row, void *packed,
+                int n_token, int cols);
+} packing;
+
 typedef struct kernel {
     dot_fn *dot;                         /* reads rows once, in order; best for few tokens. NULL: a
                                           * type that is never a weight */
@@ -45,6 +55,7 @@ typedef struct kernel {
     bool quantised;                      /* reads q, dx, s; else x */
     dot_fn *wide;                        /* best from wide_from tokens on; NULL: dot always is */
     int wide_from;
+    packing packed;                      /* wide in two steps */
     repacking repacked;                  /* for what is multiplied with few tokens only */
 } kernel;
 

@@ -363,48 +363,88 @@ static void panel_run(float *sums, size_t n_row, strip_lanes *lanes, const panel
     }
 }
 
-/* What a call works in: up to 670 KB of stack, however long K is. */
+/* What a call works in, however long K is: 300 KB of stack, and a chunk of activations unless they
+ * are packed. */
 typedef struct scratch {
-    act_chunk acts;
     panel p;
     strip_lanes lanes[GROUP_PANELS][GROUP_STRIPS];
 } scratch;
 
-/* Up to GROUP_ROWS rows with up to GROUP_TOKENS tokens. packed: a chunk that is all of K is in
- * place already, from the rows before. */
-static void group_dot(scratch *s, const wide_format *f, float *sums, size_t n_row,
-                      const uint8_t *rows, size_t row_bytes, int n_r, const act_row *x, int n_t,
-                      int n_block, bool packed)
+/* K is cut into chunks of this many blocks, the last of which may be shorter. */
+static int chunk_length(int n_block)
 {
     const int n_chunk = (n_block + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
-    const int most = (n_block + LANES * n_chunk - 1) / (LANES * n_chunk) * LANES;
+    return (n_block + LANES * n_chunk - 1) / (LANES * n_chunk) * LANES;
+}
+
+/* Up to GROUP_ROWS rows with up to GROUP_TOKENS tokens. x: these, to be packed chunk by chunk into
+ * the same place; NULL: all chunks are packed. */
+static void group_dot(scratch *s, const wide_format *f, float *sums, size_t n_row,
+                      const uint8_t *rows, size_t row_bytes, int n_r, act_chunk *acts,
+                      const act_row *x, int n_t, int n_block)
+{
+    const int most = chunk_length(n_block);
 
     for (int b = 0; b < n_block; b += most) {
         const chunk c = { b, min_int(n_block - b, most), b == 0, b + most >= n_block };
         const uint8_t *at = rows + (size_t)(b / LANES) * (size_t)f->blocks->segment_bytes;
-        if (!packed || n_chunk > 1) acts_pack(&s->acts, x, n_t, c.b0, c.n, f->kind);
+        if (x) acts_pack(acts, x, n_t, c.b0, c.n, f->kind);
         for (int r = 0; r < n_r; r += PANEL_ROWS) {
             const int n_here = min_int(n_r - r, PANEL_ROWS);
             if (f->fill && n_here == PANEL_ROWS)
                 panel_fill_directly(&s->p, f, at + (size_t)r * row_bytes, row_bytes, c.n);
             else
                 panel_fill(&s->p, f, at + (size_t)r * row_bytes, row_bytes, n_here, c.n);
-            panel_run(sums + r, n_row, s->lanes[r / PANEL_ROWS], &s->p, &s->acts, n_here, n_t, c,
+            panel_run(sums + r, n_row, s->lanes[r / PANEL_ROWS], &s->p, acts, n_here, n_t, c,
                       f->kind);
         }
+        if (!x) acts++;
     }
 }
 
 static void wide_dot(const wide_format *f, float *sums, const uint8_t *rows, size_t row_bytes,
                      int n_row, const act_row *x, int n_token, int cols)
 {
+    const int n_block = cols / ACT_BLOCK;
+    const bool one_chunk = chunk_length(n_block) >= n_block;     /* stays packed for more rows */
+    act_chunk acts;
     scratch s;
     tiles_begin(f->kind);
     for (int t = 0; t < n_token; t += GROUP_TOKENS)
         for (int r = 0; r < n_row; r += GROUP_ROWS)
             group_dot(&s, f, sums + (size_t)t * (size_t)n_row + (size_t)r, (size_t)n_row,
                       rows + (size_t)r * row_bytes, row_bytes, min_int(n_row - r, GROUP_ROWS),
-                      x + t, min_int(n_token - t, GROUP_TOKENS), cols / ACT_BLOCK, r > 0);
+                      &acts, r > 0 && one_chunk ? NULL : x + t,
+                      min_int(n_token - t, GROUP_TOKENS), n_block);
+    tiles_end();
+}
+
+/* ---- packed tokens ------------------------------------------------------------------------- */
+
+static_assert((int)GROUP_TOKENS == (int)PACKED_TOKENS, "they are packed as one group");
+
+static size_t wide_packed_bytes(int cols)
+{
+    const int n_block = cols / ACT_BLOCK, most = chunk_length(n_block);
+    return (size_t)((n_block + most - 1) / most) * sizeof(act_chunk);
+}
+
+static void wide_pack(const wide_format *f, void *packed, const act_row *x, int n_token, int cols)
+{
+    const int n_block = cols / ACT_BLOCK, most = chunk_length(n_block);
+    act_chunk *a = packed;
+    for (int b = 0; b < n_block; b += most, a++)
+        acts_pack(a, x, n_token, b, min_int(n_block - b, most), f->kind);
+}
+
+static void wide_packed_dot(const wide_format *f, float *sums, const uint8_t *rows,
+                            size_t row_bytes, int n_row, void *packed, int n_token, int cols)
+{
+    scratch s;
+    tiles_begin(f->kind);
+    for (int r = 0; r < n_row; r += GROUP_ROWS)
+        group_dot(&s, f, sums + r, (size_t)n_row, rows + (size_t)r * row_bytes, row_bytes,
+                  min_int(n_row - r, GROUP_ROWS), packed, NULL, n_token, cols / ACT_BLOCK);
     tiles_end();
 }
 

@@ -184,6 +184,7 @@ static void wide_put_floats(kernel_set *s, int from)
     for (size_t i = 0; i < sizeof float_kernels / sizeof float_kernels[0]; i++) {
         kernel *k = &s->of[float_kernels[i].type];
         k->wide = float_kernels[i].fn;
+        k->packed = (packing){ .bytes = NULL };
         k->wide_from = from;
     }
 }

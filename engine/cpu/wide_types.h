@@ -24,27 +24,45 @@
 #endif
 
 #define DEFINE_WIDE(NAME, scales, kind)                                                            \
+    static wide_format format_##NAME(void)                                                         \
+    {                                                                                              \
+        return (wide_format){ &block_formats[QT_##NAME], scales, kind, WIDE_FILL(NAME) };          \
+    }                                                                                              \
     static void wide_##NAME(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,         \
                             const act_row *x, int n_token, int cols)                               \
     {                                                                                              \
-        const wide_format f = { &block_formats[QT_##NAME], scales, kind, WIDE_FILL(NAME) };        \
+        const wide_format f = format_##NAME();                                                     \
         wide_dot(&f, sums, rows, row_bytes, n_row, x, n_token, cols);                              \
+    }                                                                                              \
+    static void pack_##NAME(void *packed, const act_row *x, int n_token, int cols)                 \
+    {                                                                                              \
+        const wide_format f = format_##NAME();                                                     \
+        wide_pack(&f, packed, x, n_token, cols);                                                   \
+    }                                                                                              \
+    static void packed_##NAME(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,       \
+                              void *packed, int n_token, int cols)                                 \
+    {                                                                                              \
+        const wide_format f = format_##NAME();                                                     \
+        wide_packed_dot(&f, sums, rows, row_bytes, n_row, packed, n_token, cols);                  \
     }
 WIDE_TYPES(DEFINE_WIDE)
 
-#define WIDE_ROW(NAME, scales, kind) { QT_##NAME, wide_##NAME, kind },
+#define WIDE_ROW(NAME, scales, kind)                                                               \
+    { QT_##NAME, wide_##NAME, { wide_packed_bytes, pack_##NAME, packed_##NAME }, kind },
 
 /* Wide kernels from this many tokens on, which is measured; always where the other kernel is the
  * reference. Where a tile needs two sums for a block it pays later. */
 static void wide_put(kernel_set *s, int from, int from_halves)
 {
-    static const struct { quant_type type; dot_fn *fn; wide_kind kind; } kernels[] = {
+    static const struct { quant_type type; dot_fn *fn; packing packed; wide_kind kind; }
+    kernels[] = {
         WIDE_TYPES(WIDE_ROW)
     };
     for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
         kernel *k = &s->of[kernels[i].type];
         const bool halves = kind_is_of_halves(kernels[i].kind);
         k->wide = kernels[i].fn;
+        k->packed = kernels[i].packed;
         k->wide_from = kernel_is_reference(s, kernels[i].type) ? 1 : halves ? from_halves : from;
     }
 }

@@ -14,7 +14,8 @@
  * A single token's experts are all cut alike, and a thread has the same rows of each of them: it
  * can read these ahead into its cache (read_ahead.h) before it is known which experts it will be,
  * and all threads have as much to do. Tokens of a batch choose many experts: pieces of these are
- * handed out one expert after another. */
+ * handed out one expert after another, and of one that many tokens chose, these tokens too, some at
+ * a time. A thread packs them once for all pieces that it has of them. */
 #include "engine/host/experts_cpu.h"
 
 #include <sched.h>
@@ -29,11 +30,14 @@ enum {
     LONG_RUN = 1 << 16                   /* multiplications: ~4 us, and worth reading at once */
 };
 
-/* The pieces of some items: n_piece of each, one item after another; across: piece i of all items,
- * then the next. */
+/* Up to OPS_TOKENS slots of an item, from slot `first` in work order on. */
+typedef struct item_part { int item, first, n; } item_part;
+
+/* The pieces of some parts of items: n_piece of each, one part after another; across: piece i of
+ * all parts, then the next. */
 typedef struct piece_list {
-    const int *items;
-    int n_item, n_piece;
+    const item_part *parts;
+    int n_part, n_piece;
     int n_row, height;                   /* rows of an item, and of a piece */
     bool across;
 } piece_list;
@@ -44,8 +48,8 @@ typedef struct row_count { _Alignas(64) _Atomic int rows; } row_count;
 /* Of an item's ups. Those who wait look at a word that is written once, so that they do not take
  * the count from those who work. (Cache lines come in pairs.) */
 typedef struct up_count {
-    _Alignas(64) _Atomic int rows;       /* of mid that downs may read */
-    char apart_1[128 - sizeof(int)];
+    _Alignas(64) _Atomic int64_t values; /* of mid that downs may read */
+    char apart_1[128 - sizeof(int64_t)];
     _Atomic bool all;
     char apart_2[128 - sizeof(bool)];
 } up_count;
@@ -62,72 +66,104 @@ struct experts_cpu {
     bool quantise_mid;                   /* down rows read the int8 form */
     float *mid;                          /* [slot in work order, n_ff]: after the activation */
     acts mid_x;
+    int max_slot;
+    int padded_for;                      /* n_ff for which the ends of all rows of mid_x are 0 */
     act_row *rows;                       /* [slot in work order]: the slot's token */
     expert_slabs *slabs;                 /* [item]: where its weights are */
     int *ids, *n_slot;                   /* [item]: experts, and how many tokens chose each */
     int *which, *some;                   /* [item]: items that came in; of those, some */
+    item_part *parts;                    /* of the items under way */
     int most_item;
     bool *taken;                         /* [item]: its down is computed elsewhere */
     void *storage;
 };
 
-/* Rows first .. first + n - 1 of expert item it, number item, which is at `place` in the list:
- * n_piece successive pieces. */
-typedef struct piece { const work_item *it; int item, place, first, n, n_piece; } piece;
+/* Rows first .. first + n - 1 of an expert with the slots of a part, which is at `place` in the
+ * list: n_piece successive pieces. */
+typedef struct piece {
+    const work_item *it;
+    item_part part;
+    int place, first, n, n_piece;
+} piece;
 
-static piece_list list_of(const int *items, int n, uint64_t rows, int height)
+/* Tokens of which there are many are shared out too: else those of an expert that is chosen much
+ * more than others would be a few long pieces, for which all wait in the end. */
+static int parts_of(item_part *out, const experts_cpu *c, const int *items, int n)
+{
+    int m = 0;
+    for (int i = 0; i < n; i++) {
+        const work_item *it = &c->now.items[items[i]];
+        for (int t = 0; t < it->n; t += OPS_TOKENS)
+            out[m++] = (item_part){ items[i], it->first + t, min_int(it->n - t, OPS_TOKENS) };
+    }
+    return m;
+}
+
+static piece_list list_of(const item_part *parts, int n, uint64_t rows, int height)
 {
     const uint64_t h = (uint64_t)height;
-    return (piece_list){ .items = items, .n_item = n, .n_piece = (int)((rows + h - 1) / h),
+    return (piece_list){ .parts = parts, .n_part = n, .n_piece = (int)((rows + h - 1) / h),
                          .n_row = (int)rows, .height = height };
 }
 
-/* Pieces own .. last - 1 of the item at `place`, or as many of them as belong to one call: gate and
+/* Pieces own .. last - 1 of the part at `place`, or as many of them as belong to one call: gate and
  * up rows lie far apart, and every change from one to the other costs. */
 static piece piece_at(const experts_cpu *c, const piece_list *l, int place, int own, int last)
 {
-    const int item = l->items[place];
-    piece p = { .it = &c->now.items[item], .item = item, .place = place, .first = own * l->height,
+    const item_part *part = &l->parts[place];
+    piece p = { .it = &c->now.items[part->item], .part = *part, .place = place,
+                .first = own * l->height,
                 .n_piece = min_int(last - own, OPS_ROWS_WIDE / l->height) };
     p.n = min_int(p.n_piece * l->height, l->n_row - p.first);
     return p;
 }
 
-typedef void piece_fn(experts_cpu *c, const piece *p);
+/* pack: NULL for few tokens. */
+typedef void piece_fn(experts_cpu *c, const piece *p, token_pack *pack);
 
-static void item_pieces(experts_cpu *c, const piece_list *l, int place, int own, int last,
-                        piece_fn *fn)
+static void part_pieces(experts_cpu *c, const piece_list *l, int place, int own, int last,
+                        piece_fn *fn, token_pack *pack)
 {
     while (own < last) {
         const piece p = piece_at(c, l, place, own, last);
-        fn(c, &p);
+        fn(c, &p, pack);
         own += p.n_piece;
     }
 }
 
 /* A range of a loop over the list. */
 static void each_piece(experts_cpu *c, const piece_list *l, int64_t begin, int64_t end,
-                       piece_fn *fn)
+                       piece_fn *fn, token_pack *pack)
 {
     const int64_t n = l->n_piece;
-    for (int place = 0; place < l->n_item && l->across; place++)
-        item_pieces(c, l, place, (int)begin, (int)end, fn);
+    for (int place = 0; place < l->n_part && l->across; place++)
+        part_pieces(c, l, place, (int)begin, (int)end, fn, pack);
     for (int64_t i = begin, next; i < end && !l->across; i = next) {
         next = i / n * n + n < end ? i / n * n + n : end;
-        item_pieces(c, l, (int)(i / n), (int)(i % n), (int)(i % n + next - i), fn);
+        part_pieces(c, l, (int)(i / n), (int)(i % n), (int)(i % n + next - i), fn, pack);
     }
+}
+
+/* The same with room for packed tokens, which is a megabyte of stack. */
+__attribute__((noinline))
+static void each_piece_packed(experts_cpu *c, const piece_list *l, int64_t begin, int64_t end,
+                              piece_fn *fn)
+{
+    token_pack pack;
+    pack.x = NULL;
+    each_piece(c, l, begin, end, fn, &pack);
 }
 
 /* Indices of a loop over it. */
 static int64_t loop_length(const piece_list *l)
 {
-    return l->across ? l->n_piece : (int64_t)l->n_item * l->n_piece;
+    return l->across ? l->n_piece : (int64_t)l->n_part * l->n_piece;
 }
 
 static matrix slab_matrix(const experts_cpu *c, expert_slab s, const piece *p)
 {
     matrix m = expert_matrix(c->now.bank, s, p->it->expert);
-    m.data = c->slabs[p->item].at[s];
+    m.data = c->slabs[p->part.item].at[s];
     return m;
 }
 
@@ -143,21 +179,22 @@ static void quantise_blocks(experts_cpu *c, int slot, int first, int n_block)
 }
 
 /* Whether the ups under way are parts of blocks, which are quantised when they are complete. */
-static bool are_parts(const experts_cpu *c)
+static bool splits_blocks(const experts_cpu *c)
 {
     return c->quantise_mid && c->ups.height % ACT_BLOCK != 0;
 }
 
-/* Rows p->first .. of the activation for n slots from work order i. */
-static void up_tile(experts_cpu *c, const piece *p, const matrix *gate, const matrix *up, int i,
-                    int n)
+/* Rows of the activation. */
+static void up_tile(experts_cpu *c, const piece *p, token_pack *pack)
 {
+    const matrix gate = slab_matrix(c, SLAB_GATE, p), up = slab_matrix(c, SLAB_UP, p);
     const size_t n_ff = (size_t)c->now.bank->n_ff;
-    const bool whole = c->quantise_mid && !are_parts(c);
+    const bool whole = c->quantise_mid && !splits_blocks(c);
+    const int i = p->part.first, n = p->part.n;
     float g[OPS_SUMS], u[OPS_SUMS];
 
-    product_rows(g, (size_t)p->n, c->o, gate, p->first, p->n, c->rows + i, n);
-    product_rows(u, (size_t)p->n, c->o, up, p->first, p->n, c->rows + i, n);
+    product_rows(g, (size_t)p->n, c->o, &gate, p->first, p->n, c->rows + i, n, pack);
+    product_rows(u, (size_t)p->n, c->o, &up, p->first, p->n, c->rows + i, n, pack);
     ops_activate(c->o, c->now.act, g, u, n * p->n);
     for (int t = 0; t < n; t++) {
         float *mid = c->mid + (size_t)(i + t) * n_ff + p->first;
@@ -187,36 +224,37 @@ static int close_blocks(experts_cpu *c, const piece *p)
         const int block = r / ACT_BLOCK;
         next = min_int((block + 1) * ACT_BLOCK, end);
         if (!completes(&done[block], next - r)) continue;
-        for (int t = 0; t < p->it->n; t++) quantise_blocks(c, p->it->first + t, block, 1);
+        for (int t = 0; t < p->part.n; t++) quantise_blocks(c, p->part.first + t, block, 1);
         ready += ACT_BLOCK;
     }
     return ready;
 }
 
-/* Whoever adds the last rows of an item sees what the others wrote, and lets downs see it. */
-static void add_ready(experts_cpu *c, int item, int rows)
+/* Whoever adds the last values of an item sees what the others wrote, and lets downs see it. */
+static void add_ready(experts_cpu *c, const piece *p, int rows)
 {
-    up_count *done = &c->up_done[item];
-    const int all = (int)c->now.bank->n_ff;
+    up_count *done = &c->up_done[p->part.item];
+    const int64_t all = (int64_t)c->now.bank->n_ff * p->it->n, more = (int64_t)rows * p->part.n;
     if (rows > 0 &&
-        atomic_fetch_add_explicit(&done->rows, rows, memory_order_acq_rel) + rows >= all)
+        atomic_fetch_add_explicit(&done->values, more, memory_order_acq_rel) + more >= all)
         atomic_store_explicit(&done->all, true, memory_order_release);   /* pairs with await_ups */
 }
 
-static void up_piece(experts_cpu *c, const piece *p)
+static void up_piece(experts_cpu *c, const piece *p, token_pack *pack)
 {
-    const matrix gate = slab_matrix(c, SLAB_GATE, p), up = slab_matrix(c, SLAB_UP, p);
-    for (int t = 0; t < p->it->n; t += OPS_TOKENS)
-        up_tile(c, p, &gate, &up, p->it->first + t,
-                p->it->n - t < OPS_TOKENS ? p->it->n - t : OPS_TOKENS);
-    add_ready(c, p->item, are_parts(c) ? close_blocks(c, p) : p->n);
+    up_tile(c, p, pack);
+    add_ready(c, p, splits_blocks(c) ? close_blocks(c, p) : p->n);
 }
+
+/* Whether tokens are worth packing: some experts have enough of them. */
+static bool packs(const experts_cpu *c) { return ops_packs(c->now.x->n); }
 
 static void up_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
     experts_cpu *c = ctx;
     (void)thread;
-    each_piece(c, &c->ups, begin, end, up_piece);
+    if (packs(c)) each_piece_packed(c, &c->ups, begin, end, up_piece);
+    else each_piece(c, &c->ups, begin, end, up_piece, NULL);
 }
 
 /* ---- down ------------------------------------------------------------------------------------ */
@@ -228,21 +266,19 @@ static void await_ups(const experts_cpu *c, int item)
         else pool_relax();
 }
 
-static void down_piece(experts_cpu *c, const piece *p)
+static void down_piece(experts_cpu *c, const piece *p, token_pack *pack)
 {
     const size_t n_embd = (size_t)c->now.bank->n_embd;
+    const int at = p->part.first;
     float tile[OPS_SUMS];
-    await_ups(c, p->item);
+    await_ups(c, p->part.item);
     const matrix down = slab_matrix(c, SLAB_DOWN, p);
-    for (int t = 0; t < p->it->n; t += OPS_TOKENS) {
-        const int n = p->it->n - t < OPS_TOKENS ? p->it->n - t : OPS_TOKENS;
-        const int at = p->it->first + t;
-        product_rows(tile, (size_t)p->n, c->o, &down, p->first, p->n, c->mid_x.rows + at, n);
-        for (int s = 0; s < n; s++) {
-            const int row = c->now.by_position ? at + s : c->now.work->slots[at + s];
-            memcpy(c->now.y + (size_t)row * n_embd + p->first, tile + s * p->n,
-                   (size_t)p->n * sizeof *tile);
-        }
+    product_rows(tile, (size_t)p->n, c->o, &down, p->first, p->n, c->mid_x.rows + at, p->part.n,
+                 pack);
+    for (int s = 0; s < p->part.n; s++) {
+        const int row = c->now.by_position ? at + s : c->now.work->slots[at + s];
+        memcpy(c->now.y + (size_t)row * n_embd + p->first, tile + s * p->n,
+               (size_t)p->n * sizeof *tile);
     }
 }
 
@@ -250,7 +286,8 @@ static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
     experts_cpu *c = ctx;
     (void)thread;
-    each_piece(c, &c->downs, begin, end, down_piece);
+    if (packs(c)) each_piece_packed(c, &c->downs, begin, end, down_piece);
+    else each_piece(c, &c->downs, begin, end, down_piece, NULL);
 }
 
 /* ---- lists of items -------------------------------------------------------------------------- */
@@ -264,34 +301,36 @@ static int most_rows(uint64_t rows, int height, int n_thread)
 
 /* Lower pieces only where threads end noticeably sooner by that: with 16 pieces for 12 threads some
  * would have twice as much to do as the others. */
-static piece_list list_across(const experts_cpu *c, const int *items, int n, uint64_t rows)
+static piece_list list_across(const experts_cpu *c, const item_part *parts, int n, uint64_t rows)
 {
     const int n_thread = pool_threads(c->o->team);
     int height = OPS_ROWS;
     for (int h = height / 2; h >= LEAST_HEIGHT; h /= 2)
         if (9 * most_rows(rows, h, n_thread) < 8 * most_rows(rows, height, n_thread)) height = h;
-    piece_list l = list_of(items, n, rows, height);
+    piece_list l = list_of(parts, n, rows, height);
     l.across = true;
     return l;
 }
 
 static bool is_single(const experts_cpu *c) { return c->now.x->n == 1; }
 
-static piece_list list_of_ups(const experts_cpu *c, const int *items, int n)
+/* The first n of the parts under way. */
+static piece_list list_of_ups(const experts_cpu *c, int n)
 {
     const uint64_t rows = c->now.bank->n_ff;
     if (is_single(c)) {
-        const piece_list l = list_across(c, items, n, rows);
-        const int n_block = l.n_item * (l.n_row / ACT_BLOCK);
+        const piece_list l = list_across(c, c->parts, n, rows);
+        const int n_block = l.n_part * (l.n_row / ACT_BLOCK);
         if (l.height % ACT_BLOCK == 0 || n_block <= MOST_SPLIT) return l;
     }
-    return list_of(items, n, rows, c->height);
+    return list_of(c->parts, n, rows, c->height);
 }
 
-static piece_list list_of_downs(const experts_cpu *c, const int *items, int n)
+static piece_list list_of_downs(const experts_cpu *c, int n)
 {
     const uint64_t rows = c->now.bank->n_embd;
-    return is_single(c) ? list_across(c, items, n, rows) : list_of(items, n, rows, c->height);
+    return is_single(c) ? list_across(c, c->parts, n, rows)
+                        : list_of(c->parts, n, rows, c->height);
 }
 
 /* Pieces to hand out at a time: several, for a long run of memory, where all threads then still get
@@ -329,11 +368,12 @@ static int64_t grain_of_downs(const experts_cpu *c)
  * an up computes it without waiting for anything. */
 static void run_mixed(experts_cpu *c, int n, int n_down)
 {
-    c->ups = list_of_ups(c, c->which, n);
-    c->downs = list_of_downs(c, c->which, n_down);
+    const int n_part = parts_of(c->parts, c, c->which, n);
+    c->ups = list_of_ups(c, n_part);
+    c->downs = list_of_downs(c, n_down == n ? n_part : parts_of(c->parts, c, c->which, n_down));
     const pool_list lists[] = {
-        { loop_length(&c->ups), grain_of_ups(c), up_pieces },
-        { n_down > 0 ? loop_length(&c->downs) : 0, grain_of_downs(c), down_pieces },
+        { loop_length(&c->ups), grain_of_ups(c), up_pieces, !is_single(c) },
+        { n_down > 0 ? loop_length(&c->downs) : 0, grain_of_downs(c), down_pieces, !is_single(c) },
     };
     pool_run_lists(c->o->team, lists, ARRAY_LEN(lists), c);
 }
@@ -341,8 +381,10 @@ static void run_mixed(experts_cpu *c, int n, int n_down)
 static void run_downs(experts_cpu *c, const int *items, int n)
 {
     if (n == 0) return;
-    c->downs = list_of_downs(c, items, n);
-    pool_run(c->o->team, loop_length(&c->downs), grain_of_downs(c), down_pieces, c);
+    c->downs = list_of_downs(c, parts_of(c->parts, c, items, n));
+    const pool_list list = { loop_length(&c->downs), grain_of_downs(c), down_pieces,
+                             !is_single(c) };
+    pool_run_lists(c->o->team, &list, 1, c);
 }
 
 /* Asks for items first .. first + n - 1 whether their down is computed elsewhere. Returns how many
@@ -501,6 +543,18 @@ static int slots_per_item(const expert_job *job)
     return n / max_int(job->n_item, 1);
 }
 
+/* Nothing but this ever writes after the last block of a row. */
+static void set_mid(experts_cpu *c, int n_slot, int n_ff)
+{
+    if (c->quantise_mid && c->padded_for != n_ff) {
+        acts_set(&c->mid_x, c->mid, c->max_slot, n_ff);
+        acts_clear_padding(&c->mid_x);
+        c->padded_for = n_ff;
+    }
+    acts_set(&c->mid_x, c->mid, n_slot, n_ff);
+    c->mid_x.quantised = c->quantise_mid;
+}
+
 static bool must_read(const experts_cpu *c)
 {
     return c->store && expert_store_kind(c->store) == STORE_CACHED &&
@@ -515,13 +569,11 @@ int experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err)
     if (reads_int8(c, SLAB_GATE) || reads_int8(c, SLAB_UP)) ops_quantise(c->o, job->x);
     c->quantise_mid = reads_int8(c, SLAB_DOWN);
     for (int i = 0; i < job->n_item; i++) {
-        atomic_store_explicit(&c->up_done[i].rows, 0, memory_order_relaxed);
+        atomic_store_explicit(&c->up_done[i].values, 0, memory_order_relaxed);
         atomic_store_explicit(&c->up_done[i].all, false, memory_order_relaxed);
     }
     for (int i = 0; i < w->n_slot; i++) c->rows[i] = job->x->rows[w->slots[i] / w->k];
-    acts_set(&c->mid_x, c->mid, w->n_slot, (int)job->bank->n_ff);
-    if (c->quantise_mid) acts_clear_padding(&c->mid_x);
-    c->mid_x.quantised = c->quantise_mid;
+    set_mid(c, w->n_slot, (int)job->bank->n_ff);
     c->height = ops_rows(slots_per_item(job));
     if (must_read(c)) return run_arriving(c, err);
     run_present(c);
@@ -552,6 +604,7 @@ static void place_all(experts_cpu *c, mem_layout *a, const model_hparams *hp, in
     c->n_slot = mem_layout_take(a, items, 1, sizeof *c->n_slot);
     c->which = mem_layout_take(a, items, 1, sizeof *c->which);
     c->some = mem_layout_take(a, items, 1, sizeof *c->some);
+    c->parts = mem_layout_take(a, items + n / OPS_TOKENS, 1, sizeof *c->parts);
     c->taken = mem_layout_take(a, items, 1, sizeof *c->taken);
     c->up_done = mem_layout_take(a, items, 1, sizeof *c->up_done);
     c->block_done = mem_layout_take(a, MOST_SPLIT, 1, sizeof *c->block_done);
@@ -582,6 +635,7 @@ int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp,
     c->store = store;
     c->ahead = ahead;
     c->most_item = most_items(hp, max_slot);
+    c->max_slot = max_slot;
     mem_layout a = mem_layout_over((void *)(((uintptr_t)c->storage + 63) / 64 * 64), 64);
     place_all(c, &a, hp, max_slot);
     *out = c;

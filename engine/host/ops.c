@@ -100,68 +100,106 @@ void ops_quantise(const ops *o, acts *a)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
+static bool is_packed(const token_pack *p, const matrix *w, const act_row *x, int n_token)
+{
+    return p->x == x && p->n == n_token && p->cols == w->cols && p->type == w->type;
+}
+
+/* Packs the tokens if they are not. False: there is no such form of them, or no room for it. */
+static bool pack_tokens(token_pack *p, const packing *by, const matrix *w, const act_row *x,
+                        int n_token)
+{
+    if (!p || !by->bytes || by->bytes(w->cols) > sizeof p->room) return false;
+    if (is_packed(p, w, x, n_token)) return true;
+    by->pack(p->room, x, n_token, w->cols);
+    p->x = x;
+    p->n = n_token;
+    p->cols = w->cols;
+    p->type = w->type;
+    return true;
+}
+
 void product_rows(float *y, size_t y_stride, const ops *o, const matrix *w, int first, int n_row,
-                  const act_row *x, int n_token)
+                  const act_row *x, int n_token, token_pack *pack)
 {
     const kernel *fn = &o->kernels->of[w->type];
     const uint8_t *bias = w->bias;
     const bool wide = fn->wide && n_token >= fn->wide_from, repacked = !wide && w->repacked;
-    const uint8_t *rows = repacked ? w->repacked : w->data;
+    const uint8_t *rows = (repacked ? w->repacked : w->data) + (uint64_t)first * w->row_bytes;
     dot_fn *dot = wide ? fn->wide : repacked ? fn->repacked.dot : fn->dot;
     float sums[OPS_SUMS];
 
     assert(n_token <= OPS_TOKENS && n_row * n_token <= OPS_SUMS);
     assert(!repacked || first % fn->repacked.bundle == 0);
-    dot(sums, rows + (uint64_t)first * w->row_bytes, w->row_bytes, n_row, x, n_token, w->cols);
+    if (wide && pack_tokens(pack, &fn->packed, w, x, n_token))
+        fn->packed.dot(sums, rows, w->row_bytes, n_row, pack->room, n_token, w->cols);
+    else
+        dot(sums, rows, w->row_bytes, n_row, x, n_token, w->cols);
     o->loops->finish(y, y_stride, sums, n_row, n_token, fn->factor * w->scale,
                      bias ? bias + (size_t)first * sizeof(float) : NULL);
 }
 
-/* Pieces are (rows, tokens) of one matrix, those of the same rows one after another; then come the
- * other matrices. */
+/* Pieces are (tokens, rows) of one matrix, those of the same tokens one after another, so that a
+ * thread packs tokens once for many rows; then come the other matrices. */
 typedef struct matmul_args {
     const ops *o;
     const acts *x;
     const product *list;
     int n_product;
     int height;                          /* rows of a piece */
-    int n_batch;                         /* pieces of the same rows */
+    int n_batch;                         /* of tokens */
 } matmul_args;
 
-static int64_t pieces_of(const matmul_args *m, const matrix *w)
+/* Pieces of a matrix with one batch of tokens. */
+static int64_t pieces_of_batch(const matmul_args *m, const matrix *w)
 {
-    return (int64_t)((w->rows + m->height - 1) / m->height) * m->n_batch;
+    return (w->rows + m->height - 1) / m->height;
 }
 
 /* Piece i of one product, with up to n - 1 that follow it if they fit in the same call. Returns how
  * many were done. */
-static int64_t matmul_piece(const matmul_args *m, const product *p, int64_t i, int64_t n)
+static int64_t matmul_piece(const matmul_args *m, const product *p, int64_t i, int64_t n,
+                            token_pack *pack)
 {
-    const int t = (int)(i % m->n_batch) * OPS_TOKENS, left = m->x->n - t;
+    const int64_t each = pieces_of_batch(m, p->w);
+    const int t = (int)(i / each) * OPS_TOKENS, left = m->x->n - t;
     const int n_token = left < OPS_TOKENS ? left : OPS_TOKENS;
     const int most = OPS_SUMS / (n_token * m->height);
     const int n_piece = m->n_batch > 1 ? 1 : n < most ? (int)n : most;
-    const int first = (int)(i / m->n_batch) * m->height;
+    const int first = (int)(i % each) * m->height;
     const int n_row = p->w->rows - first < n_piece * m->height ? p->w->rows - first
                                                                : n_piece * m->height;
     const size_t stride = (size_t)p->w->rows;
 
     product_rows(p->y + (size_t)t * stride + (size_t)first, stride, m->o, p->w, first, n_row,
-                 m->x->rows + t, n_token);
+                 m->x->rows + t, n_token, pack);
     return n_piece;
+}
+
+static void matmul_range(const matmul_args *m, int64_t begin, int64_t end, token_pack *pack)
+{
+    int64_t before = 0;                  /* pieces of earlier products */
+    for (int k = 0; k < m->n_product && begin < end; k++) {
+        const int64_t own = pieces_of_batch(m, m->list[k].w) * m->n_batch;
+        const int64_t stop = end < before + own ? end : before + own;
+        while (begin < stop)
+            begin += matmul_piece(m, &m->list[k], begin - before, stop - begin, pack);
+        before += own;
+    }
 }
 
 static void matmul_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const matmul_args *m = ctx;
-    int64_t before = 0;                  /* pieces of earlier products */
     (void)thread;
-    for (int k = 0; k < m->n_product && begin < end; k++) {
-        const int64_t own = pieces_of(m, m->list[k].w), stop = end < before + own ? end
-                                                                                 : before + own;
-        while (begin < stop) begin += matmul_piece(m, &m->list[k], begin - before, stop - begin);
-        before += own;
-    }
+    matmul_range(ctx, begin, end, NULL);
+}
+
+static void matmul_packed(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    token_pack pack;
+    (void)thread;
+    pack.x = NULL;
+    matmul_range(ctx, begin, end, &pack);
 }
 
 void ops_matmuls(const ops *o, const product *list, int n_product, acts *x)
@@ -174,10 +212,10 @@ void ops_matmuls(const ops *o, const product *list, int n_product, acts *x)
     for (int k = 0; k < n_product; k++) {
         assert(list[k].w->cols == x->cols);
         if (o->kernels->of[list[k].w->type].quantised) ops_quantise(o, x);
-        n_piece += pieces_of(&m, list[k].w);
+        n_piece += pieces_of_batch(&m, list[k].w) * m.n_batch;
     }
     pool_run(o->team, n_piece, pool_grain((int64_t)m.height * x->cols * x->n / m.n_batch),
-             matmul_pieces, &m);
+             ops_packs(x->n) ? matmul_packed : matmul_pieces, &m);
 }
 
 void ops_matmul(const ops *o, float *y, const matrix *w, acts *x)

@@ -6,6 +6,8 @@
 #ifndef ENGINE_HOST_OPS_H
 #define ENGINE_HOST_OPS_H
 
+#include <stdalign.h>
+
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/loops.h"
 #include "engine/host/weights.h"
@@ -39,15 +41,29 @@ void ops_quantise(const ops *o, acts *a);        /* if not yet done */
  * row. */
 void acts_clear_padding(acts *a);
 
+/* Tokens as the wide kernel of a type wants them: kept while more of its rows meet the same tokens.
+ * A megabyte, which is not touched for few tokens: K up to 6144. */
+enum { TOKEN_PACK_BYTES = 1 << 20 };
+typedef struct token_pack {
+    const act_row *x;                    /* what is packed; NULL: nothing */
+    int n, cols;
+    quant_type type;                     /* of weights that it is for */
+    alignas(PACKED_ALIGN) uint8_t room[TOKEN_PACK_BYTES];
+} token_pack;
+
 /* Rows first .. first+n_row-1 of one matrix with n_token activations, finished: y[t][r - first]
  * with y rows y_stride apart. At most OPS_TOKENS tokens and OPS_SUMS products. For use inside a
- * loop of the team. */
+ * loop of the team. pack: tokens are kept there from one call to the next, and recognised by x,
+ * so what x points to must not change between them; NULL: not kept. */
 enum { OPS_TOKENS = 64, OPS_SUMS = 8192 };
 void product_rows(float *y, size_t y_stride, const ops *o, const matrix *w, int first, int n_row,
-                  const act_row *x, int n_token);
+                  const act_row *x, int n_token, token_pack *pack);
 
-/* Rows worth a piece of their own. Many tokens are packed anew for each piece, so there it pays to
- * let them meet more rows. */
+/* Whether so many tokens are worth a token_pack. */
+static inline bool ops_packs(int n_token) { return n_token >= 8; }
+
+/* Rows worth a piece of their own. Many tokens are packed anew for each run of pieces, so there it
+ * pays to let them meet more rows. */
 enum { OPS_ROWS = 32, OPS_ROWS_WIDE = 128 };
 static inline int ops_rows(int n_token)
 {
