@@ -51,13 +51,36 @@ static void rotate(const host_batch *b, float *x, int n_head, attn_shape heads, 
     pool_run(b->o->team, b->n, pool_grain((int64_t)n_head * heads.rope_dim), rotate_tokens, &a);
 }
 
+typedef struct store_args {
+    const host_batch *b;
+    kv_view to;
+    int n_head, head_dim;
+} store_args;
+
+static void store_tokens(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const store_args *a = ctx;
+    const size_t from = (size_t)begin * (size_t)a->n_head * (size_t)a->head_dim;
+    (void)thread;
+    kv_view_write(&a->to, a->n_head, a->head_dim, a->b->pos + (int)begin, (int)(end - begin),
+                  a->b->ws->k + from, a->b->ws->v + from);
+}
+
+/* What kv_write does, by all threads. */
+static kv_view store_rows(const host_batch *b, int layer, attn_shape heads)
+{
+    kv_store *cache = state_kv(b->st);
+    kv_wrote(cache, layer, b->pos, b->n);
+    store_args a = { b, kv_layer_view(cache, layer), heads.n_head_kv, heads.head_dim };
+    pool_run(b->o->team, b->n, pool_grain(4 * (int64_t)a.n_head * a.head_dim), store_tokens, &a);
+    return a.to;
+}
+
 static void store_and_attend(host_batch *b, int layer, attn_shape heads, const float *sinks)
 {
     workspace *ws = b->ws;
-    kv_store *cache = state_kv(b->st);
-    kv_write(cache, layer, b->pos, b->n, ws->k, ws->v);
     const attend_args a = {
-        .out = ws->heads, .q = ws->q, .stored = kv_layer_view(cache, layer),
+        .out = ws->heads, .q = ws->q, .stored = store_rows(b, layer, heads),
         .n_head = heads.n_head, .n_head_kv = heads.n_head_kv, .head_dim = heads.head_dim,
         .pos = b->pos, .n = b->n, .window = b->m->layers[layer].window,
         .scale = b->m->family->attn_unscaled ? 1.0f : 1.0f / sqrtf((float)heads.head_dim),
@@ -77,6 +100,16 @@ static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
         const float *gate = b->ws->q_gate + (2 * (size_t)i + 1) * dim;
         b->o->loops->gate(out, out, gate, (int)dim);
     }
+}
+
+/* The queries among query, gate, query, gate, ... */
+static void part_gates(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const host_batch *b = ctx;
+    const size_t dim = (size_t)b->m->hp.head_dim;
+    (void)thread;
+    for (size_t i = (size_t)begin; i < (size_t)end; i++)
+        memcpy(b->ws->q + i * dim, b->ws->q_gate + 2 * i * dim, dim * sizeof *b->ws->q);
 }
 
 /* Each head, or all of them together. */
@@ -100,8 +133,7 @@ static void project(host_batch *b, int l, attn_shape heads)
 
     ops_matmuls(b->o, projections, w->attn.v.data ? 3 : 2, &ws->hx);
     if (!w->attn.v.data) memcpy(ws->v, ws->k, n_kv * dim * sizeof *ws->v);
-    for (size_t i = 0; f->attn_gated && i < n_q; i++)    /* query, gate, query, gate, ... */
-        memcpy(ws->q + i * dim, ws->q_gate + 2 * i * dim, dim * sizeof *ws->q);
+    if (f->attn_gated) pool_run(b->o->team, (int64_t)n_q, pool_grain((int64_t)dim), part_gates, b);
     if (w->attn.q_norm)
         norm_heads(b, ws->q, w->attn.q_norm, heads.n_head, heads.head_dim, f->attn_norm_whole);
     if (w->attn.k_norm)

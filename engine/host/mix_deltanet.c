@@ -36,12 +36,22 @@ static int value_head(const delta_sizes *s, int h, int i)
 
 static int key_head(const delta_sizes *s, int v) { return s->tiled ? v % s->n_k : v / s->ratio; }
 
+typedef struct delta_job {
+    host_batch *b;
+    const layer_weights *w;
+    delta_sizes s;
+    float *window, *state;
+} delta_job;
+
 /* The legacy projection has, for each key head, its q, its k, and v and z of its value heads. */
-static void ungroup(host_batch *b, const delta_sizes *s)
+static void ungroup(void *ctx, int64_t begin, int64_t end, int thread)
 {
+    const delta_job *j = ctx;
+    const delta_sizes *s = &j->s;
     const size_t dim = (size_t)s->dim, wide = (size_t)s->ratio * dim;
-    workspace *ws = b->ws;
-    for (size_t t = 0; t < (size_t)b->n; t++) {
+    const workspace *ws = j->b->ws;
+    (void)thread;
+    for (size_t t = (size_t)begin; t < (size_t)end; t++) {
         const float *from = ws->qkvz + t * (s->channels + s->values);
         float *qkv = ws->qkv + t * s->channels, *z = ws->z + t * s->values;
         for (size_t h = 0; h < (size_t)s->n_k; h++, from += 2 * (dim + wide)) {
@@ -53,8 +63,11 @@ static void ungroup(host_batch *b, const delta_sizes *s)
     }
 }
 
-static void project(host_batch *b, const layer_weights *w, const delta_sizes *s)
+static void project(delta_job *j)
 {
+    host_batch *b = j->b;
+    const layer_weights *w = j->w;
+    const delta_sizes *s = &j->s;
     workspace *ws = b->ws;
     const product apart[] = { { ws->qkv, &w->delta.qkv }, { ws->z, &w->delta.gate },
                               { ws->ba, &w->delta.ba } };
@@ -65,18 +78,11 @@ static void project(host_batch *b, const layer_weights *w, const delta_sizes *s)
         ops_matmuls(b->o, split, ARRAY_LEN(split), &ws->hx);
     } else if (w->delta.in.data) {
         ops_matmuls(b->o, grouped, ARRAY_LEN(grouped), &ws->hx);
-        ungroup(b, s);
+        pool_run(b->o->team, b->n, pool_grain((int64_t)(s->channels + s->values)), ungroup, j);
     } else {
         ops_matmuls(b->o, apart, ARRAY_LEN(apart), &ws->hx);
     }
 }
-
-typedef struct delta_job {
-    host_batch *b;
-    const layer_weights *w;
-    delta_sizes s;
-    float *window, *state;
-} delta_job;
 
 /* Write strength and decay of a value head, the i-th of its key head, before their curves. They lie
  * as `ratio` of each for every key head, or all strengths and then all decays. */
@@ -164,7 +170,7 @@ void mix_deltanet(host_batch *b, int l)
         .b = b, .w = &b->w->layers[l], .s = sizes_of(&b->m->hp),
         .window = recurrent_conv(memory, l), .state = recurrent_state(memory, l),
     };
-    project(b, j.w, &j.s);
+    project(&j);
     pool_run(b->o->team, j.s.n_k, pool_grain((int64_t)b->n * 64 * j.s.dim), prepare, &j);
     pool_run(b->o->team, j.s.n_v, pool_grain((int64_t)b->n * 4 * j.s.dim * j.s.dim), remember, &j);
     acts_set(&ws->hx, ws->qkv, b->n, (int)j.s.values);
