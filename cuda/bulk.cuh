@@ -24,6 +24,16 @@ static __device__ __forceinline__ void arrival_init(uint32_t barrier, uint32_t n
 #endif
 }
 
+/* By one thread, when nobody waits for it any more: another one may be made in its place. */
+static __device__ __forceinline__ void arrival_end(uint32_t barrier)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" :: "r"(barrier) : "memory");
+#else
+    (void)barrier;
+#endif
+}
+
 /* By whoever has made barriers, before copies use them. */
 static __device__ __forceinline__ void arrivals_ready(void)
 {

@@ -543,6 +543,14 @@ struct unit_runner {
         }
     }
 
+    /* After run, with the same first: before another begin in the same place. */
+    __device__ __forceinline__ void finish(int first)
+    {
+        if (!BULK || first >= end || piece_first == piece_end) return;   /* begin made nothing */
+        __syncwarp();
+        if (threadIdx.x % 32 < P::stages) arrival_end(arrival_of(threadIdx.x % 32 * P::stage));
+    }
+
     __device__ __forceinline__ void add(float (&a)[TOKENS], float (&b)[TOKENS],
                                         const block_reader<TYPE> &reader_a,
                                         const block_reader<TYPE> &reader_b, uint32_t stage, int n,

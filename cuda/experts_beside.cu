@@ -133,6 +133,7 @@ static __device__ __forceinline__ void up_sums(float (&gate_sum)[TILE_SLOTS][UP_
                            up_sum[t][r] = finish_row<TYPE>(a.up, expert, row, a.n_ff, u[t]);
                        }
                    });
+        runner.finish(warp);
     }
 }
 
@@ -222,6 +223,7 @@ static __device__ __forceinline__ void down_rows(frame f, const beside_down_args
                        if (l == 0) store(row, sa);
                        if (l == 1) store(row + 4, sb);
                    });
+        runner.finish(warp);
     }
 }
 
