@@ -11,7 +11,11 @@
 
 static const float eps = 1e-6f;
 
-enum { TALL = 20001 };                   /* rows: eight for each of more warps than chips have */
+enum {
+    TALL = 20001,                        /* rows: eight for each of more warps than chips have */
+    HEAD = 100003, HEAD_COLS = 1280      /* as of a model's head: several times eight for each warp
+                                          * of up to 190 multiprocessors; rows of several pieces */
+};
 
 /* ---- lists of products ----------------------------------------------------------------------- */
 
@@ -181,6 +185,8 @@ static void test_few(void)
             for (int n = 1; n <= GPU_FEW; n += 7)
                 check_one(type, TALL, lengths_of(type)[kind % 2], n, (weight_kind)kind, true,
                           option++, &rng);
+        if (quant_traits_of(type)->block_elems > 1)
+            check_one(type, HEAD, HEAD_COLS, 1, WEIGHTS_PLAUSIBLE, true, option++, &rng);
     }
 }
 
