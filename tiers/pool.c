@@ -350,7 +350,9 @@ int pool_most_threads(void)
     return most_threads(n_cpu);
 }
 
-/* Pieces keep their working memory on the stack; threads get a stack of the size the limit says. */
+/* Pieces keep their working memory on the stack: up to 1.9 MB, products of AVX2 with tokens too
+ * long to stay packed. Threads get a stack of the size the limit says, and where there is no limit
+ * glibc gives them 2 MB. */
 static int check_stack(err_ctx *err)
 {
     const rlim_t least = 3 << 20;

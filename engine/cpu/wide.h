@@ -422,6 +422,7 @@ static void wide_dot(const wide_format *f, float *sums, const uint8_t *rows, siz
 /* ---- packed tokens ------------------------------------------------------------------------- */
 
 static_assert((int)GROUP_TOKENS == (int)PACKED_TOKENS, "they are packed as one group");
+static_assert(alignof(act_chunk) <= PACKED_ALIGN, "chunks lie side by side where they are packed");
 
 static size_t wide_packed_bytes(int cols)
 {

@@ -103,7 +103,7 @@ static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
 }
 
 /* The queries among query, gate, query, gate, ... */
-static void part_gates(void *ctx, int64_t begin, int64_t end, int thread)
+static void take_queries(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const host_batch *b = ctx;
     const size_t dim = (size_t)b->m->hp.head_dim;
@@ -133,7 +133,8 @@ static void project(host_batch *b, int l, attn_shape heads)
 
     ops_matmuls(b->o, projections, w->attn.v.data ? 3 : 2, &ws->hx);
     if (!w->attn.v.data) memcpy(ws->v, ws->k, n_kv * dim * sizeof *ws->v);
-    if (f->attn_gated) pool_run(b->o->team, (int64_t)n_q, pool_grain((int64_t)dim), part_gates, b);
+    if (f->attn_gated)
+        pool_run(b->o->team, (int64_t)n_q, pool_grain((int64_t)dim), take_queries, b);
     if (w->attn.q_norm)
         norm_heads(b, ws->q, w->attn.q_norm, heads.n_head, heads.head_dim, f->attn_norm_whole);
     if (w->attn.k_norm)

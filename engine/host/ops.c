@@ -100,6 +100,8 @@ void ops_quantise(const ops *o, acts *a)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
+static_assert((int)OPS_TOKENS <= (int)PACKED_TOKENS, "tokens of a call are packed as one");
+
 static bool is_packed(const token_pack *p, const matrix *w, const act_row *x, int n_token)
 {
     return p->x == x && p->n == n_token && p->cols == w->cols && p->type == w->type;

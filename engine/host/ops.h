@@ -42,7 +42,7 @@ void ops_quantise(const ops *o, acts *a);        /* if not yet done */
 void acts_clear_padding(acts *a);
 
 /* Tokens as the wide kernel of a type wants them: kept while more of its rows meet the same tokens.
- * A megabyte, which is not touched for few tokens: K up to 6144. */
+ * A megabyte: room for K up to 6144 at least. Few tokens do without (ops_packs). */
 enum { TOKEN_PACK_BYTES = 1 << 20 };
 typedef struct token_pack {
     const act_row *x;                    /* what is packed; NULL: nothing */
