@@ -15,7 +15,8 @@ enum {
     MAX_RUNS = 64, MERGE_RUNS = 32       /* at most, and merged by the block that finishes last */
 };
 
-/* Least length of a run: one round of all warps. */
+/* Least length of a run: what all warps ask for at once (key_batch) where heads have 64, 128 or 256
+ * dimensions. */
 static __host__ __device__ __forceinline__ int run_keys(int dim)
 {
     return dim > 128 ? 32 : dim > 64 ? 64 : 128;

@@ -2,9 +2,9 @@
  *
  * A warp takes a unit: four pairs of rows, or four rows, eight threads for each, one for each of
  * the contract's eight lanes. Weight bytes pass through shared memory of the warp's own, ahead of
- * the arithmetic, also across unit ends, whatever the row's address, and are taken apart there: by
- * copies of 16 bytes, or, from sm_90 on, one copy of many for each row. Warps never wait for each
- * other.
+ * the arithmetic, also across unit ends, and are taken apart there. They arrive by copies of 16
+ * bytes, whatever the row's address, or, from sm_90 on, by one copy of many bytes for each row.
+ * Warps never wait for each other.
  *
  * Order: thread l of eight sums blocks l, l + 8, ... one after the other; then lanes are folded as
  * (0 + 4), (1 + 5), ...: by shuffles over 4, 1 and 2. */
@@ -17,10 +17,10 @@
 
 enum { UNIT_ROWS = 8 };
 
-/* Rows in shared memory begin a number of bytes after each other that leaves one of these remainders
- * when divided by 128 (bit i: 16 i): those with which the words that a warp's threads read in step
- * lie in as many banks as possible. With others gpt-oss's Q8_0 would take 40 accesses for a block
- * instead of 20, its MXFP4 18 instead of 12. */
+/* The distance between two rows in shared memory, divided by 128, leaves one of these remainders
+ * (bit i: 16 i): those with which the words that a warp's threads read in step lie in as many banks
+ * as possible. With others gpt-oss's Q8_0 would take 40 accesses for a block instead of 20, its
+ * MXFP4 18 instead of 12. */
 template <int TYPE> struct good_pitches { enum { mask = 0xAA }; };
 template <> struct good_pitches<QT_MXFP4> { enum { mask = 0x50 }; };
 template <> struct good_pitches<QT_Q8_0> { enum { mask = 0xE4 }; };
@@ -31,8 +31,9 @@ static constexpr int pitch_of(int room, int mask)
     return mask >> room / 16 % 8 & 1 ? room : pitch_of(room + 16, mask);
 }
 
-/* A piece: this many bytes of each of the unit's rows. Copied by threads, or, BULK, by the chip:
- * that likes pieces longer, so there are two of them in what the others would take. */
+/* A piece: this many bytes of each of the unit's rows. Threads copy STAGES of them ahead. BULK: the
+ * chip copies, and longer pieces suit it better: two that together are as long as the others, or
+ * longer by one group. */
 template <int TYPE, int STAGES, int ROWS, bool BULK> struct piece_shape {
     enum {
         limit = 288,
@@ -154,8 +155,8 @@ template <int TYPE> struct block_reader {
     }
 };
 
-/* Whether activations of one token are woven for the type: put in the order e0, e16, e1, e17, ... in
- * which the codes lie. */
+/* Whether activations of one token are woven for the type: put in the order in which the codes lie,
+ * e0, e16, e1, e17, ... */
 template <int TYPE> struct is_woven { enum { value = 0 }; };
 template <> struct is_woven<QT_MXFP4> { enum { value = 1 }; };
 
@@ -443,7 +444,7 @@ struct unit_runner {
             }
         }
         fetch_slot = next_slot(fetch_slot);
-        if (!BULK) copy_commit();      /* even without a copy: groups are counted */
+        if (!BULK) copy_commit();        /* even without a copy: groups are counted */
     }
 
     /* Waits for the next piece; where it is. Another one is asked for now, in place of the one

@@ -27,9 +27,9 @@ enum {
     MAX_SLOTS = GPU_MOST_USED + 1
 };
 
-/* Pieces in shared memory. Two where nothing is copied in the background, and there is little of it;
- * three for MXFP4, whose arithmetic needs as many warps as will fit, and where they are asked to be
- * FEWER. */
+/* Pieces in shared memory; in bulk two longer ones instead (dot.cuh). Two where nothing is copied
+ * in the background and shared memory is small; three for MXFP4, whose arithmetic needs as many
+ * warps as will fit, and where they are asked to be FEWER. */
 template <int TYPE, bool FEWER> struct up_stages {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     enum { value = 2 };
