@@ -4,8 +4,8 @@
  * its int8 form, of which 32 rows are one block. Where there are few ups they are parts of blocks,
  * so that all threads end together; then the int8 form is left to whoever completes the block.
  * Downs (expert, some rows of down), which wait for the ups of their expert: ups and downs are
- * lists of one loop, with no barrier in between. Weights are read once for all tokens that chose
- * the expert.
+ * lists of one loop, with no barrier in between. Weights are read once for up to OPS_TOKENS tokens
+ * that chose the expert.
  *
  * Where experts have to be read first, they are computed in the order in which they come in, a few
  * at a time. Neither order nor number changes a bit: no product involves two experts. Reading them
@@ -14,8 +14,8 @@
  * A single token's experts are all cut alike, and a thread has the same rows of each of them: it
  * can read these ahead into its cache (read_ahead.h) before it is known which experts it will be,
  * and all threads have as much to do. Tokens of a batch choose many experts: pieces of these are
- * handed out one expert after another, and of one that many tokens chose, these tokens too, some at
- * a time. A thread packs them once for all pieces that it has of them. */
+ * handed out one expert after another, and where more than OPS_TOKENS tokens chose one, so many of
+ * them at a time. A thread packs tokens once for all pieces that it has of them. */
 #include "engine/host/experts_cpu.h"
 
 #include <sched.h>
@@ -246,7 +246,7 @@ static void up_piece(experts_cpu *c, const piece *p, token_pack *pack)
     add_ready(c, p, splits_blocks(c) ? close_blocks(c, p) : p->n);
 }
 
-/* Whether tokens are worth packing: some experts have enough of them. */
+/* Whether tokens are worth packing: some experts may have enough of them. */
 static bool packs(const experts_cpu *c) { return ops_packs(c->now.x->n); }
 
 static void up_pieces(void *ctx, int64_t begin, int64_t end, int thread)
