@@ -353,6 +353,38 @@ static void test_create(void)
     pool_free(NULL);
 }
 
+static void note_least_stack(void *arg, int64_t begin, int64_t end, int thread)
+{
+    atomic_size_t *least = arg;
+    pthread_attr_t own;
+    size_t bytes = 0, seen = atomic_load(least);
+    (void)begin, (void)end, (void)thread;
+    if (pthread_getattr_np(pthread_self(), &own) != 0) return;
+    pthread_attr_getstacksize(&own, &bytes);
+    pthread_attr_destroy(&own);
+    while (bytes < seen && !atomic_compare_exchange_weak(least, &seen, bytes)) {}
+    usleep(1000);                        /* so that all of them get some */
+}
+
+/* What glibc gives threads where stacks have no limit is raised. */
+static void test_stacks(void)
+{
+    atomic_size_t least = SIZE_MAX;
+    pthread_attr_t before, small;
+    pool *p;
+    if (!CHECK(pthread_getattr_default_np(&before) == 0 && pthread_attr_init(&small) == 0)) return;
+    CHECK(pthread_attr_setstacksize(&small, 2 << 20) == 0 &&
+          pthread_setattr_default_np(&small) == 0);
+    if (CHECK(pool_create(&p, 4, NULL) == 0)) {
+        pool_run(p, 64, 1, note_least_stack, &least);
+        CHECK_MSG(least >= 3u << 20, "a thread has a stack of %zu bytes", least);
+        pool_free(p);
+    }
+    pthread_setattr_default_np(&before);
+    pthread_attr_destroy(&before);
+    pthread_attr_destroy(&small);
+}
+
 static void test_awake(void)
 {
     pool *p;
@@ -401,6 +433,7 @@ static void test_signals(void)
 int main(int argc, char **argv)
 {
     test_begin("pool", argc, argv);
+    test_stacks();                       /* before teams of the library keep threads */
     test_every_index();
     test_many_grains();
     for (int n_thread = 2; n_thread <= 4; n_thread++) {

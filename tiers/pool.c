@@ -351,15 +351,24 @@ int pool_most_threads(void)
 }
 
 /* Pieces keep their working memory on the stack: up to 1.9 MB, products of AVX2 with tokens too
- * long to stay packed. Threads get a stack of the size the limit says, and where there is no limit
- * glibc gives them 2 MB. */
+ * long to stay packed. The first thread's stack ends where the limit says. Others get as much by
+ * default, and where there is no limit glibc gives them 2 MB: too little to be safe. */
 static int check_stack(err_ctx *err)
 {
-    const rlim_t least = 3 << 20;
+    const size_t least = 3 << 20;
     struct rlimit have;
-    if (getrlimit(RLIMIT_STACK, &have) < 0 || have.rlim_cur >= least) return 0;
-    return err_set(err, ERR_NOMEM, "threads: a stack of %llu KiB is too small; use ulimit -s 8192",
-                   (unsigned long long)have.rlim_cur / 1024);
+    pthread_attr_t usual;
+    size_t bytes;
+
+    if (getrlimit(RLIMIT_STACK, &have) == 0 && have.rlim_cur < least)
+        return err_set(err, ERR_NOMEM, "threads: a stack of %llu KiB is too small; "
+                       "use ulimit -s 8192", (unsigned long long)have.rlim_cur / 1024);
+    if (pthread_getattr_default_np(&usual) != 0) return 0;
+    if (pthread_attr_getstacksize(&usual, &bytes) == 0 && bytes < least &&
+        pthread_attr_setstacksize(&usual, least) == 0)
+        pthread_setattr_default_np(&usual);
+    pthread_attr_destroy(&usual);
+    return 0;
 }
 
 /* The gate's line, and one for each thread. */
