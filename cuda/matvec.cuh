@@ -90,13 +90,14 @@ static __device__ __forceinline__ void store_row(const dense_part &p, int row,
 }
 
 /* LONG: warps have many units each. Bulk copies are faster once they run, but start later: short
- * kernels lose more than they win by them. */
+ * kernels lose more than they win by them. Where there are none nobody launches it. */
 template <int TYPE, int TOKENS, bool LONG>
 static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f, const dense_args a)
 {
     typedef piece_of<TYPE, STAGES, UNIT_ROWS, LONG> P;
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float partial[WARPS][UNIT_ROWS][TOKENS];
+    if constexpr (LONG && !COPIES_IN_BULK) return;
     const int n_block = a.in.cols / 32, pitch = blocks_pitch(a.in.cols);
     const int warp = threadIdx.x / 32, pair = threadIdx.x % 32 / 8, l = threadIdx.x % 8;
     const int slot = warp / a.n_share, share = warp % a.n_share;
