@@ -241,10 +241,8 @@ bool expert_case_usual(const expert_case *c)
 
 void expert_case_begin(const expert_case *c, int n)
 {
-    char shared[96] = "";
-    if (c->shared_ff)
-        test_path(shared, sizeof shared, ", shared %s/%s of %d", quant_name(c->shared_up),
-                  quant_name(c->shared_down), c->shared_ff);
+    shared_text text;
+    const char *shared = shared_name(text, c->shared_up, c->shared_down, c->shared_ff);
     case_begin("%s/%s, n_embd %d, n_ff %d, %d of %d experts, %d tokens%s%s%s%s%s%s%s",
                quant_name(c->up), quant_name(c->down), c->n_embd, c->n_ff, c->k, c->n_expert, n,
                act_name(c->act), c->lows ? ", lows" : "", c->bias ? ", biases" : "",

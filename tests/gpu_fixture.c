@@ -408,6 +408,13 @@ const char *act_name(gpu_activation act)
     return act == GPU_GEGLU ? ", GELU" : act == GPU_SWIGLU_CLAMPED ? ", clamped" : "";
 }
 
+const char *shared_name(shared_text out, quant_type up, quant_type down, int n_ff)
+{
+    if (n_ff == 0) return "";
+    return test_path(out, sizeof(shared_text), ", shared %s/%s of %d", quant_name(up),
+                     quant_name(down), n_ff);
+}
+
 void cpu_product(float *y, const ops *o, const matrix *w, const float *x, int n)
 {
     acts a;

@@ -90,6 +90,9 @@ void cpu_activate(float *g, const float *u, int n, const ops *o, gpu_activation 
 /* ", clamped" for names of cases */
 const char *act_name(gpu_activation act);
 enum { ACT_COUNT = 3 };
+/* ", shared Q4_K/Q6_K of 512", too; nothing if there is none (n_ff 0) */
+typedef char shared_text[96];
+const char *shared_name(shared_text out, quant_type up, quant_type down, int n_ff);
 
 void cpu_product(float *y, const ops *o, const matrix *w, const float *x, int n);
 

@@ -278,12 +278,12 @@ static void store_rows(twin *t, int l, int n, const float *k, const float *v)
     kv_store *c = state_kv(t->s);
     mem_space *where = state_layer_space(t->s, l);
     if (is_near(t, l)) {
-        kv_write(c, l, t->pos, n, k, v);
+        kv_write(c, l, t->pos, n, k, v, NULL);
         return;
     }
     for (int p = 0; p < n; p++, k += kv_width(t, l), v += kv_width(t, l)) {
         const kv_view from = kv_layer_view(t->scribe, l);
-        kv_write(t->scribe, l, 0, 1, k, v);
+        kv_write(t->scribe, l, 0, 1, k, v, NULL);
         for (int h = 0; h < n_head_of(t, l); h++) {
             const size_t row = (size_t)h * (size_t)from.rows * from.row_bytes;
             where->write(where, row_at(t, l, 0, h, t->pos + p), from.keys + row, from.row_bytes);

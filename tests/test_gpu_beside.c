@@ -267,10 +267,8 @@ static void check_beside(const beside_case *c, hot_kind kind, int n, int piece, 
 
 static void run_case(const beside_case *c, hot_kind kind, int n, int piece, test_rng *rng)
 {
-    char shared[96] = "";
-    if (c->shared_ff)
-        test_path(shared, sizeof shared, ", shared %s/%s of %d", quant_name(c->shared_up),
-                  quant_name(c->shared_down), c->shared_ff);
+    shared_text text;
+    const char *shared = shared_name(text, c->shared_up, c->shared_down, c->shared_ff);
     case_begin("%s/%s, %d, %d, %d of %d experts, %d tokens, %d at a time%s%s%s%s; %s",
                quant_name(c->up), quant_name(c->down), c->n_embd, c->n_ff, c->k, c->n_expert, n,
                piece, act_name(c->act), c->bias ? ", biases" : "",

@@ -307,7 +307,7 @@ static void check_rest(const session *s, const tokens *b)
 
 static void fill_store(session *s, const tokens *b)
 {
-    kv_write(s->store, 0, b->pos, b->n, b->k_ready, b->v_ready);
+    kv_write(s->store, 0, b->pos, b->n, b->k_ready, b->v_ready, NULL);
     vram_write(s->a.keys, s->view.keys, s->store_bytes);
     vram_write(s->a.values, s->view.values, s->store_bytes);
 }
@@ -331,7 +331,7 @@ static void check_session(const attend_case *c, test_rng *rng)
             s.a.n = b.n;
             s.a.last = s.c->distant ? 20000 : pos + b.n;
             gpu_attend(device(), &s.a);
-            kv_write(s.store, 0, pos, b.n, b.k_ready, b.v_ready);
+            kv_write(s.store, 0, pos, b.n, b.k_ready, b.v_ready, NULL);
             compare_store(&s, &b);
             check_output(&s, &b);
             check_rest(&s, &b);

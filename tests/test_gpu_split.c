@@ -819,10 +819,8 @@ static const char *const hot_names[] = { "no places", "none hot", "some hot", "a
 
 static void run_case(const split_case *c, const plan *p, int n, bool with_y, test_rng *rng)
 {
-    char shared[96] = "";
-    if (c->shared_ff)
-        test_path(shared, sizeof shared, ", shared %s/%s of %d", quant_name(c->shared_up),
-                  quant_name(c->shared_down), c->shared_ff);
+    shared_text text;
+    const char *shared = shared_name(text, c->shared_up, c->shared_down, c->shared_ff);
     case_begin("%s/%s, %d, %d, %d of %d experts, %d tokens%s%s%s%s%s%s; %s, fetch %d down and %d "
                "of %d and %d%s%s, %d guesses", quant_name(c->up), quant_name(c->down), c->n_embd,
                c->n_ff, c->k, c->n_expert, n, act_name(c->act),

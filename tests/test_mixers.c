@@ -306,7 +306,7 @@ static kv_store *make_store(const attend_case *c, const float *k, const float *v
         return NULL;
     for (int p = 0; p < n_pos;) {
         const int left = n_pos - p, n = p < c->pos && left > 7 ? 7 : left < slack ? left : slack;
-        kv_write(store, 1, p, n, k + (size_t)p * width, v + (size_t)p * width);
+        kv_write(store, 1, p, n, k + (size_t)p * width, v + (size_t)p * width, NULL);
         p += n;
     }
     return store;

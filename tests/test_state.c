@@ -196,7 +196,7 @@ static void test_lazy(void)
     state *s = NULL;
     CHECK_MSG(state_create(&s, m, &o, &err) == 0, "%s", err.msg);
     if (s) {
-        for (int l = 0; l < m->hp.n_layer; l++) kv_write(state_kv(s), l, 0, 1, x, x);
+        for (int l = 0; l < m->hp.n_layer; l++) kv_write(state_kv(s), l, 0, 1, x, x, NULL);
         const memory used = memory_now();
         CHECK_MSG(used.resident < before.resident + (64u << 20), "%zu bytes, then %zu",
                   before.resident, used.resident);
@@ -214,9 +214,9 @@ static bool through(kv_store *c, float out[64], const float x[64])
 {
     float tile[64];
     const float zero[64] = { 0 };
-    kv_write(c, 0, 0, 1, x, zero);
+    kv_write(c, 0, 0, 1, x, zero, NULL);
     memcpy(out, kv_keys(c, 0, 0, 0, 1, tile), sizeof tile);
-    kv_write(c, 0, 0, 1, zero, x);
+    kv_write(c, 0, 0, 1, zero, x, NULL);
     return !memcmp(out, kv_values(c, 0, 0, 0, 1, tile), sizeof tile);
 }
 
@@ -311,13 +311,42 @@ static void test_in_place(void)
     for (int i = 0; i < 40; i++) x[i] = (float)i;
     /* 5 rows */
     CHECK(kv_create(&c, m, &(kv_options){ .type = KV_F32, .ctx = 100, .slack = 2 }, NULL) == 0);
-    for (int p = 0; p < 7; p++) kv_write(c, 0, p, 1, x + 8 * (p % 5), x);
+    for (int p = 0; p < 7; p++) kv_write(c, 0, p, 1, x + 8 * (p % 5), x, NULL);
     const float *a = kv_keys(c, 0, 1, 2, 3, tile);            /* rows 2, 3, 4 */
     CHECK(a != tile && a[0] == 20 && a[11] == 39);
     const float *b = kv_keys(c, 0, 1, 3, 4, tile);            /* rows 3, 4, 0, 1 */
     CHECK(b == tile && b[0] == 28 && b[4] == 36 && b[8] == 4 && b[15] == 15);
     CHECK(((uintptr_t)kv_keys(c, 0, 0, 5, 1, tile) & 63) == 0);
     kv_free(c);
+    twin_model_free(m);
+}
+
+/* A team stores what one thread does, in a ring as well. */
+static void test_write_by_team(void)
+{
+    enum { N = 70, WIDTH = 3 * 32 };
+    model *m = twin_model("WF", 3, 32, 20);
+    const kv_options o = { .type = KV_F16, .ctx = 2 * N, .slack = N };
+    kv_store *alone = NULL, *shared = NULL;
+    pool *team = NULL;
+    static float x[2 * N * WIDTH];
+    for (int i = 0; i < 2 * N * WIDTH; i++) x[i] = (float)(i % 1013);
+    CHECK(kv_create(&alone, m, &o, NULL) == 0 && kv_create(&shared, m, &o, NULL) == 0 &&
+          pool_create(&team, 4, NULL) == 0);
+    for (int l = 0; l < 2; l++) {
+        const float *k = x, *v = x + 7;
+        for (int p = 0; p + N <= 2 * N; p += N, k += N * WIDTH / 2) {
+            kv_write(alone, l, p, N, k, v, NULL);
+            kv_write(shared, l, p, N, k, v, team);
+        }
+        const kv_view a = kv_layer_view(alone, l), b = kv_layer_view(shared, l);
+        const size_t bytes = 3 * (size_t)a.rows * a.row_bytes;
+        CHECK(a.first == b.first && a.rows == b.rows && !memcmp(a.keys, b.keys, bytes) &&
+              !memcmp(a.values, b.values, bytes));
+    }
+    pool_free(team);
+    kv_free(alone);
+    kv_free(shared);
     twin_model_free(m);
 }
 
@@ -334,7 +363,7 @@ static void test_view(void)
         CHECK(v.rows == (l == 0 ? 5 : l == 1 ? 0 : 11) && !v.keys == (l == 1));
         CHECK(v.type == KV_Q8_0 && v.first == 0);
         for (int p = 0; p < 11 && v.keys; p++) {
-            kv_write(c, l, p, 1, x + p, x + p + 30);
+            kv_write(c, l, p, 1, x + p, x + p + 30, NULL);
             for (int h = 0; h < 3; h++) {
                 const size_t row = (size_t)(h * v.rows + p % v.rows) * v.row_bytes;
                 quant_traits_of(QT_Q8_0)->decode(key, v.keys + row, 1);
@@ -735,6 +764,7 @@ int main(int argc, char **argv)
     test_f16();
     test_q8_0();
     test_in_place();
+    test_write_by_team();
     test_view();
     for (int i = 0; i < 3; i++) {
         where = i == 0 ? NULL : far_space();

@@ -154,6 +154,14 @@ static void each_piece_packed(experts_cpu *c, const piece_list *l, int64_t begin
     each_piece(c, l, begin, end, fn, &pack);
 }
 
+/* Tokens are packed where some experts may have enough of them for that. */
+static void run_pieces(experts_cpu *c, const piece_list *l, int64_t begin, int64_t end,
+                       piece_fn *fn)
+{
+    if (ops_packs(c->now.x->n)) each_piece_packed(c, l, begin, end, fn);
+    else each_piece(c, l, begin, end, fn, NULL);
+}
+
 /* Indices of a loop over it. */
 static int64_t loop_length(const piece_list *l)
 {
@@ -246,15 +254,11 @@ static void up_piece(experts_cpu *c, const piece *p, token_pack *pack)
     add_ready(c, p, splits_blocks(c) ? close_blocks(c, p) : p->n);
 }
 
-/* Whether tokens are worth packing: some experts may have enough of them. */
-static bool packs(const experts_cpu *c) { return ops_packs(c->now.x->n); }
-
 static void up_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
     experts_cpu *c = ctx;
     (void)thread;
-    if (packs(c)) each_piece_packed(c, &c->ups, begin, end, up_piece);
-    else each_piece(c, &c->ups, begin, end, up_piece, NULL);
+    run_pieces(c, &c->ups, begin, end, up_piece);
 }
 
 /* ---- down ------------------------------------------------------------------------------------ */
@@ -286,8 +290,7 @@ static void down_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 {
     experts_cpu *c = ctx;
     (void)thread;
-    if (packs(c)) each_piece_packed(c, &c->downs, begin, end, down_piece);
-    else each_piece(c, &c->downs, begin, end, down_piece, NULL);
+    run_pieces(c, &c->downs, begin, end, down_piece);
 }
 
 /* ---- lists of items -------------------------------------------------------------------------- */

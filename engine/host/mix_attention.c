@@ -51,36 +51,13 @@ static void rotate(const host_batch *b, float *x, int n_head, attn_shape heads, 
     pool_run(b->o->team, b->n, pool_grain((int64_t)n_head * heads.rope_dim), rotate_tokens, &a);
 }
 
-typedef struct store_args {
-    const host_batch *b;
-    kv_view to;
-    int n_head, head_dim;
-} store_args;
-
-static void store_tokens(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const store_args *a = ctx;
-    const size_t from = (size_t)begin * (size_t)a->n_head * (size_t)a->head_dim;
-    (void)thread;
-    kv_view_write(&a->to, a->n_head, a->head_dim, a->b->pos + (int)begin, (int)(end - begin),
-                  a->b->ws->k + from, a->b->ws->v + from);
-}
-
-/* What kv_write does, by all threads. */
-static kv_view store_rows(const host_batch *b, int layer, attn_shape heads)
-{
-    kv_store *cache = state_kv(b->st);
-    kv_wrote(cache, layer, b->pos, b->n);
-    store_args a = { b, kv_layer_view(cache, layer), heads.n_head_kv, heads.head_dim };
-    pool_run(b->o->team, b->n, pool_grain(4 * (int64_t)a.n_head * a.head_dim), store_tokens, &a);
-    return a.to;
-}
-
 static void store_and_attend(host_batch *b, int layer, attn_shape heads, const float *sinks)
 {
     workspace *ws = b->ws;
+    kv_store *cache = state_kv(b->st);
+    kv_write(cache, layer, b->pos, b->n, ws->k, ws->v, b->o->team);
     const attend_args a = {
-        .out = ws->heads, .q = ws->q, .stored = store_rows(b, layer, heads),
+        .out = ws->heads, .q = ws->q, .stored = kv_layer_view(cache, layer),
         .n_head = heads.n_head, .n_head_kv = heads.n_head_kv, .head_dim = heads.head_dim,
         .pos = b->pos, .n = b->n, .window = b->m->layers[layer].window,
         .scale = b->m->family->attn_unscaled ? 1.0f : 1.0f / sqrtf((float)heads.head_dim),

@@ -277,12 +277,28 @@ void kv_view_write(const kv_view *w, int n_head, int head_dim, int pos, int n, c
     }
 }
 
-void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const float *v)
+typedef struct write_job {
+    kv_view to;
+    int n_head, head_dim, pos;
+    const float *k, *v;
+} write_job;
+
+static void write_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const write_job *j = ctx;
+    const size_t from = (size_t)begin * (size_t)j->n_head * (size_t)j->head_dim;
+    (void)thread;
+    kv_view_write(&j->to, j->n_head, j->head_dim, j->pos + (int)begin, (int)(end - begin),
+                  j->k + from, j->v + from);
+}
+
+void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const float *v, pool *team)
 {
     const kv_layer *y = &c->layers[layer];
-    const kv_view to = kv_layer_view(c, layer);
+    write_job j = { kv_layer_view(c, layer), y->n_head, y->head_dim, pos, k, v };
     assert(layer < c->n_layer && y->k && y->where->addressable && pos >= 0 && n <= c->ctx - pos);
-    kv_view_write(&to, y->n_head, y->head_dim, pos, n, k, v);
+    if (team) pool_run(team, n, pool_grain(4 * (int64_t)y->n_head * y->head_dim), write_rows, &j);
+    else write_rows(&j, 0, n, 0);
     kv_wrote(c, layer, pos, n);
 }
 

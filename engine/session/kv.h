@@ -14,6 +14,7 @@
 
 #include "engine/models/model.h"
 #include "tiers/mem_space.h"
+#include "tiers/pool.h"
 
 typedef enum kv_type { KV_F32, KV_F16, KV_Q8_0 } kv_type;
 const char *kv_type_name(kv_type t);                     /* "f32", "f16", "q8_0" */
@@ -37,9 +38,9 @@ void kv_free(kv_store *c);
 uint64_t kv_layer_bytes(const model *m, const kv_options *o, int layer);
 uint64_t kv_bytes(const model *m, const kv_options *o);
 
-/* Stores positions pos .. pos+n-1 of a layer: k and v are [n, n_head_kv * head_dim]. Layers may be
- * written at the same time, one layer by one thread. */
-void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const float *v);
+/* Stores positions pos .. pos+n-1 of a layer: k and v are [n, n_head_kv * head_dim]. By a team, or
+ * with NULL by the caller: then layers may be written at the same time, one layer by one thread. */
+void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const float *v, pool *team);
 
 /* Positions pos .. pos+n-1 of a layer were stored by other code, or will be before anything reads
  * them: does what kv_write does, except for the bytes. */
