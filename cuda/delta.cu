@@ -95,6 +95,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_
     #pragma unroll
     for (int r = 0; r < ROWS; r++)
         S[r] = state[(size_t)(r / 4 * 16 + quarter * 4 + r % 4) * DIM];
+    const float dt_bias = d.dt_bias[head], decay = d.a[head];
     frame_wait(f);
     load_tile(tiles[0], d, s, head, column0, 0);
 
@@ -146,7 +147,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_
                 qS *= fq;
                 qk *= fk * fq;
                 beta = sigmoid(beta);
-                g = log_decay(g, d.dt_bias[head], d.a[head]);
+                g = log_decay(g, dt_bias, decay);
             }
             const float2 e = split_exp(g);
             const float decayed = fmaf(e.y, kS, e.x * kS);
