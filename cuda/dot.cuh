@@ -374,11 +374,11 @@ static __device__ __forceinline__ float fold_lanes(float v)
 
 /* Runs over the units first, first + step, ... below end, and of each over the pieces piece_first
  * .. piece_end-1: all of them, unless warps share a unit. rows_of(unit) gives this thread's pair of
- * rows, x_of(unit) the activations; the results go to emit(unit, sums of row a, sums of row b) for
- * up to TOKENS activations (TOKENS values, of which n_token are valid). begin starts the first
- * copies: call it before any work that they may overlap with. Not PAIRED: there is no row b, and
- * units are half as large; with one token only. WOVEN: activations are woven if the type wants it;
- * with one token only. */
+ * rows, enter(unit), called before the unit is summed, the activations; the results go to
+ * emit(unit, sums of row a, sums of row b) for up to TOKENS activations (TOKENS values, of which
+ * n_token are valid). begin starts the first copies: call it before any work that they may overlap
+ * with. Not PAIRED: there is no row b, and units are half as large; with one token only. WOVEN:
+ * activations are woven if the type wants it; with one token only. */
 template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true, bool WOVEN = false,
           bool MAY_BULK = true>
 struct unit_runner {
@@ -501,8 +501,8 @@ struct unit_runner {
     }
 
     /* activations: pitch bytes apart, n_block blocks each */
-    template <typename RowsOf, typename XOf, typename Emit>
-    __device__ __forceinline__ void run(int first, XOf x_of, int pitch, int n_token, int n_block,
+    template <typename RowsOf, typename Enter, typename Emit>
+    __device__ __forceinline__ void run(int first, Enter enter, int pitch, int n_token, int n_block,
                                         RowsOf rows_of, Emit emit)
     {
         const int l = threadIdx.x % 8;
@@ -511,7 +511,7 @@ struct unit_runner {
             const row_pair rows = rows_of(unit);
             uint32_t skip_a = low_bits(rows.a + piece_first * P::bytes, 15);
             uint32_t skip_b = low_bits(rows.b + piece_first * P::bytes, 15);
-            const void *x = x_of(unit);
+            const void *x = enter(unit);
             block_reader<TYPE> reader_a, reader_b;
             float a[TOKENS] = {}, b[TOKENS] = {};
             if (P::bytes % 16 == 0) {

@@ -55,14 +55,25 @@ static __device__ __forceinline__ const uint8_t *row_at(const slab &s, int exper
     return s.data + (uint64_t)expert * s.slab_bytes + (size_t)row * s.row_bytes;
 }
 
-/* The row's sum with scale and bias. rows: of an expert. */
+/* rows: of an expert */
+static __device__ __forceinline__ float row_bias(const slab &s, int expert, int row, int rows)
+{
+    return s.bias ? s.bias[(size_t)expert * rows + row] : 0.0f;
+}
+
+/* The row's sum with scale and bias. */
+template <int TYPE>
+static __device__ __forceinline__ float scale_row(const slab &s, int expert, float bias, float sum)
+{
+    const float scale = s.scale ? s.scale[expert] : s.fixed_scale;
+    return __fmaf_rn(__fmul_rn(factor_of<TYPE>::value, scale), sum, bias);
+}
+
 template <int TYPE>
 static __device__ __forceinline__ float finish_row(const slab &s, int expert, int row, int rows,
                                                    float sum)
 {
-    const float scale = s.scale ? s.scale[expert] : s.fixed_scale;
-    const float bias = s.bias ? s.bias[(size_t)expert * rows + row] : 0.0f;
-    return __fmaf_rn(__fmul_rn(factor_of<TYPE>::value, scale), sum, bias);
+    return scale_row<TYPE>(s, expert, row_bias(s, expert, row, rows), sum);
 }
 
 /* ---- gate, up, activation -------------------------------------------------------------------- */
@@ -252,11 +263,16 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
             if (!ARGS::split) expert = ids[slot % a.k];
             runner.begin(f, shared + warp * P::warp_bytes, gate.row_bytes, 0, 1, 0, 1, 1, rows_of);
         }
+        float gate_bias = 0.0f, up_bias = 0.0f;
+        if (threadIdx.x % 8 == 0) {      /* on their way while the row is summed */
+            gate_bias = row_bias(gate, expert, row, a.n_ff);
+            up_bias = row_bias(up, expert, row, a.n_ff);
+        }
         runner.run(0, [&](int) { return x; }, 0, 1, n_block, rows_of,
                    [&](int, const float (&g)[1], const float (&u)[1]) {
                        if (threadIdx.x % 8 != 0) return;
-                       gate_sum[r] = finish_row<TYPE>(gate, expert, row, a.n_ff, g[0]);
-                       up_sum[r] = finish_row<TYPE>(up, expert, row, a.n_ff, u[0]);
+                       gate_sum[r] = scale_row<TYPE>(gate, expert, gate_bias, g[0]);
+                       up_sum[r] = scale_row<TYPE>(up, expert, up_bias, u[0]);
                    });
     }
     __syncthreads();
@@ -431,15 +447,27 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
                 ((uint4 *)mid)[c] = (c < routed ? from : behind)[c];
         }
         __syncthreads();
-        runner.run(unit0, [&](int unit) { return mid + unit / PER_SLOT * pitch; }, 0, 1, n_block,
-                   rows_of, [&](int unit, const float (&sa)[1], const float (&sb)[1]) {
-                       const int l = threadIdx.x % 8;
+        /* The bias of a row is asked for before the row is summed; of a pair of rows it would be
+         * spilled, and that waits for it. */
+        const int l = threadIdx.x % 8;
+        const auto bias_of = [&](int unit) {
+            const int i = slot_at(unit / PER_SLOT);
+            const int r = first + own_first + unit % PER_SLOT * 4 + 4 * l;
+            return row_bias(slab_of(i), expert_of(i), min(r, a.n_embd - 1), a.n_embd);
+        };
+        float early = 0.0f;
+        const auto enter = [&](int unit) {
+            if (!PAIRED && l == 0) early = bias_of(unit);
+            return mid + unit / PER_SLOT * pitch;
+        };
+        runner.run(unit0, enter, 0, 1, n_block, rows_of,
+                   [&](int unit, const float (&sa)[1], const float (&sb)[1]) {
                        if (l > (PAIRED ? 1 : 0)) return;
                        const int i = slot_at(unit / PER_SLOT);
                        const int r = own_first + unit % PER_SLOT * 4 + 4 * l;
-                       const int row = min(first + r, a.n_embd - 1);
-                       sums[i * n_row + r] = finish_row<TYPE>(slab_of(i), expert_of(i), row,
-                                                              a.n_embd, l == 0 ? sa[0] : sb[0]);
+                       sums[i * n_row + r] =
+                           scale_row<TYPE>(slab_of(i), expert_of(i), PAIRED ? bias_of(unit) : early,
+                                           l == 0 ? sa[0] : sb[0]);
                    });
     }
     __syncthreads();

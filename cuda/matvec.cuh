@@ -42,6 +42,19 @@ static __device__ __forceinline__ const dense_part &part_of(const dense_args &a,
     return a.part[i];
 }
 
+/* Asks the second-level cache for what a row's result will take beside its sums. */
+static __device__ __forceinline__ void prefetch_ends(const dense_part &p, int row)
+{
+    const auto ask = [](const float *at) {
+        asm volatile("prefetch.global.L2 [%0];" :: "l"(at));
+    };
+    if (row >= p.rows) return;
+    if (p.bias) ask(p.bias + row);
+    if (!p.conv.taps) return;
+    ask(p.conv.taps + (size_t)row * p.conv.n_tap);
+    for (int k = 0; k < p.conv.n_tap - 1; k++) ask(p.conv.window + (size_t)k * p.rows + row);
+}
+
 /* One channel of a causal convolution, token after token. */
 static __device__ __forceinline__ void convolve(const dense_part &p, int row, const float *y, int n)
 {
@@ -119,6 +132,12 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
     runner.begin(f, shared + warp * P::warp_bytes, a.part[0].row_bytes, share, a.n_share, first,
                  gridDim.x * a.n_slot, end, rows_of);
     const input_ahead<1> ahead = input_begin<1>(a.in);
+    if (!LONG && share == 0 && l < 2) {
+        for (int unit = first; unit < end; unit += gridDim.x * a.n_slot) {
+            const dense_part &p = part_of(a, unit);
+            prefetch_ends(p, (unit - p.first_unit) * UNIT_ROWS + pair + 4 * l);
+        }
+    }
     frame_wait(f);
     for (int t = 0; t < a.n_token; t++) input_finish(x + t * pitch, NULL, a.in, t, sums, ahead);
     runner.run(first, [&](int) { return x; }, pitch, a.n_token, n_block, rows_of,
