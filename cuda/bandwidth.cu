@@ -21,31 +21,34 @@ static __global__ void __launch_bounds__(THREADS) read_all(frame f, const uint4 
     frame_end(f);
 }
 
-int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err)
+double gpu_read_rate(gpu *g, const void *from, uint64_t bytes)
 {
     cudaEvent_t event[2] = {};
-    uint8_t *p = (uint8_t *)gpu_alloc(g, BYTES, "a measurement of the memory", err);
     float best = 0.0f;
-    int rc;
 
-    *bytes_per_s = 0.0;
-    if (!p) return ERR_NOMEM;
-    gpu_fail(g, cudaMemsetAsync(p, 1, BYTES, g->stream), "bandwidth");
     for (int i = 0; i < 2; i++) gpu_fail(g, cudaEventCreate(&event[i]), "bandwidth");
     for (int i = 0; i < ROUNDS && g->failure == cudaSuccess; i++) {
         float ms = 0.0f;
         gpu_fail(g, cudaEventRecord(event[0], g->stream), "bandwidth");
-        launch(g, "bandwidth", BYTES, read_all, (unsigned)g->n_sm * 4, THREADS, 0,
-               (const uint4 *)p, (size_t)(BYTES / 16), (uint32_t *)p);
+        launch(g, "bandwidth", bytes, read_all, (unsigned)g->n_sm * 4, THREADS, 0,
+               (const uint4 *)from, (size_t)(bytes / 16), (uint32_t *)from);
         gpu_fail(g, cudaEventRecord(event[1], g->stream), "bandwidth");
         gpu_fail(g, cudaEventSynchronize(event[1]), "bandwidth");
         gpu_fail(g, cudaEventElapsedTime(&ms, event[0], event[1]), "bandwidth");
         if (best == 0.0f || ms < best) best = ms;
     }
-    rc = gpu_wait(g, err);
     for (int i = 0; i < 2; i++)
         if (event[i]) cudaEventDestroy(event[i]);
+    return g->failure == cudaSuccess && best > 0.0f ? (double)bytes / (best * 1e-3) : 0;
+}
+
+int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err)
+{
+    uint8_t *p = (uint8_t *)gpu_alloc(g, BYTES, "a measurement of the memory", err);
+    *bytes_per_s = 0;
+    if (!p) return ERR_NOMEM;
+    gpu_fail(g, cudaMemsetAsync(p, 1, BYTES, g->stream), "bandwidth");
+    *bytes_per_s = gpu_read_rate(g, p, BYTES);
     gpu_free(g, p);
-    if (rc == 0 && best > 0.0f) *bytes_per_s = (double)BYTES / (best * 1e-3);
-    return rc;
+    return gpu_wait(g, err);
 }

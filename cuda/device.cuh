@@ -29,9 +29,12 @@ typedef struct trace_slot {              /* nanoseconds of the device's clock */
 } trace_slot;
 
 typedef struct gpu_gather gpu_gather;
+typedef struct gpu_smaller gpu_smaller;
+typedef struct gpu_hold gpu_hold;
 
 struct gpu {
     int device, n_sm, cc, code;          /* cc: 90; code: gpu_code_version() */
+    int n_sm_all;                        /* of the chip; n_sm of them are ours */
     size_t smem_block;                   /* most shared memory that a block can ask for */
     bool dependent_launch;
     cudaStream_t stream;
@@ -46,6 +49,8 @@ struct gpu {
         cudaEvent_t sent;
     } upload[UPLOAD_BUFFERS];
     int next_upload;
+    gpu_smaller *smaller;                /* smaller.cu; NULL: all of the chip is ours */
+    gpu_hold *hold;                      /* hold.cu; or NULL */
     gpu_gather *gather;                  /* gather.cu; or NULL */
     gpu_gemm gemm;                       /* how products of many tokens are computed */
     struct vendor *vendor;               /* vendor_gemm.cuh; NULL: all products are ours */
@@ -59,6 +64,19 @@ struct gpu {
 
 void gpu_gather_make(gpu *g);            /* with the device: the token loop makes nothing */
 void gpu_gather_free(gpu *g);
+
+/* smaller.cu. Open looks at n_sm and changes it, and makes the part that is ours current; after a
+ * failure, too, there may be something to close. What of CUDA's is current belongs to the thread:
+ * cudaSetDevice makes it all of the chip again, gpu_make_current what is ours. Of the rest there
+ * may be nothing. */
+int gpu_smaller_open(gpu *g, err_ctx *err);
+void gpu_smaller_close(gpu *g);
+cudaError_t gpu_make_current(const gpu *g);
+int gpu_rest_sms(const gpu *g);
+cudaError_t gpu_rest_make_current(const gpu *g);
+
+/* Bytes per second that a kernel reads of these at best; 0: failed. */
+double gpu_read_rate(gpu *g, const void *from, uint64_t bytes);
 
 /* First argument of every kernel. */
 typedef struct frame {

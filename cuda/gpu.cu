@@ -36,11 +36,15 @@ int gpu_describe(gpu_info *out, int device, err_ctx *err)
     cudaDeviceProp prop;
     size_t vram_free, vram_total;
     cudaError_t rc;
+    int now;
 
     *out = {};
     if ((rc = cudaGetDeviceProperties(&prop, device)) != cudaSuccess)
         return fail(err, rc, "properties", device);
-    if ((rc = cudaSetDevice(device)) != cudaSuccess) return fail(err, rc, "select", device);
+    /* a part of the device may be current already, and is to stay so: smaller.cu */
+    if (((rc = cudaGetDevice(&now)) != cudaSuccess || now != device) &&
+        (rc = cudaSetDevice(device)) != cudaSuccess)
+        return fail(err, rc, "select", device);
     if ((rc = cudaMemGetInfo(&vram_free, &vram_total)) != cudaSuccess)
         return fail(err, rc, "memory", device);
     snprintf(out->name, sizeof out->name, "%s", prop.name);
@@ -85,18 +89,26 @@ int gpu_open(gpu **out, int device, err_ctx *err)
 {
     cudaDeviceProp prop;
     cudaError_t rc;
+    int divided;
 
     *out = NULL;
     gpu *g = (gpu *)mem_zalloc(sizeof *g);
     if (!g) return err_set(err, ERR_NOMEM, "GPU %d: %zu bytes", device, sizeof *g);
     g->device = device;
     if ((rc = cudaSetDevice(device)) != cudaSuccess ||
-        (rc = cudaGetDeviceProperties(&prop, device)) != cudaSuccess ||
-        (rc = open_streams(g)) != cudaSuccess) {
+        (rc = cudaGetDeviceProperties(&prop, device)) != cudaSuccess) {
         gpu_close(g);
         return fail(err, rc, "open", device);
     }
-    g->n_sm = prop.multiProcessorCount;
+    g->n_sm = g->n_sm_all = prop.multiProcessorCount;
+    if ((divided = gpu_smaller_open(g, err)) < 0) {
+        gpu_close(g);
+        return divided;
+    }
+    if ((rc = open_streams(g)) != cudaSuccess) {
+        gpu_close(g);
+        return fail(err, rc, "open", device);
+    }
     g->cc = 10 * prop.major + prop.minor;
     g->smem_block = prop.sharedMemPerBlockOptin;
     g->code = gpu_code_version();
@@ -116,6 +128,7 @@ void gpu_close(gpu *g)
 {
     if (!g) return;
     if (g->stream) {
+        gpu_hold_end(g, NULL);
         cudaStreamSynchronize(g->stream);
         gpu_upload_end(g, NULL);
         gpu_gather_free(g);
@@ -123,6 +136,7 @@ void gpu_close(gpu *g)
         gpu_gemm_reclaim(g, g->lent);
     }
     close_streams(g);
+    gpu_smaller_close(g);
     mem_free(g);
 }
 

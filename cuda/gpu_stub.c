@@ -159,6 +159,24 @@ int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err)
     return refuse(err);
 }
 
+void gpu_pretend_sms(int n)
+{
+    (void)n;
+}
+
+int gpu_hold_begin(gpu *g, double share, gpu_held *out, err_ctx *err)
+{
+    (void)g, (void)share;
+    *out = (gpu_held){ 0 };
+    return refuse(err);
+}
+
+int gpu_hold_end(gpu *g, err_ctx *err)
+{
+    (void)g;
+    return refuse(err);
+}
+
 int gpu_multiply_peak(double *macs_per_s, gpu *g, err_ctx *err)
 {
     (void)g;

@@ -251,6 +251,19 @@ int engine_measure(speeds *out, engine *e, gpu *g, uint64_t room, keep_going_fn 
     return measure_speeds(out, &parts, room, ask, ctx, err);
 }
 
+int engine_hold_begin(engine *e, double share, gpu_held *out, err_ctx *err)
+{
+    *out = (gpu_held){ 0 };
+    if (!e->device)
+        return err_set(err, ERR_UNSUPPORTED, "a smaller card is a GPU: --device cuda");
+    return gpu_hold_begin(e->device, share, out, err);
+}
+
+int engine_hold_end(engine *e, err_ctx *err)
+{
+    return e->device ? gpu_hold_end(e->device, err) : 0;
+}
+
 engine_experts engine_expert_store(const engine *e)
 {
     if (!e->store) return (engine_experts){ 0, 0, "", "" };

@@ -21,6 +21,12 @@ struct gpu_span;
 int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *ids, int n,
                     double *bandwidth, err_ctx *err);
 
+/* A smaller card on this one, from gpu_pretend_sms on: cuda/gpu.h has what these do. Fails without
+ * a GPU. */
+struct gpu_held;
+int engine_hold_begin(engine *e, double share, struct gpu_held *out, err_ctx *err);
+int engine_hold_end(engine *e, err_ctx *err);
+
 /* What the tiers did since session_reset_counts: for benches. */
 struct host_experts_stats;
 struct store_stats;

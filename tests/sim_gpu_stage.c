@@ -157,6 +157,23 @@ int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err)
     return gpu_wait(g, err);
 }
 
+static int pretended;
+
+void gpu_pretend_sms(int n) { pretended = n; }
+
+int gpu_hold_begin(gpu *g, double share, gpu_held *out, err_ctx *err)
+{
+    gpu_info info;
+    const int rc = gpu_describe(&info, 0, err);
+    if (rc < 0) return rc;
+    const bool part = pretended > 0 && pretended < info.n_sm;
+    *out = (gpu_held){ part ? pretended : info.n_sm, info.n_sm, share * said.vram_read,
+                       said.vram_read };
+    return gpu_wait(g, err);
+}
+
+int gpu_hold_end(gpu *g, err_ctx *err) { return gpu_wait(g, err); }
+
 int gpu_measure_links(gpu_links *out, gpu *g, err_ctx *err)
 {
     *out = said;

@@ -87,6 +87,24 @@ if [ "${build%/sim}" != "$build" ]; then
     unset SIM_GPU_UNASKED
 fi
 
+# a smaller card on this one; some builds and drivers have none
+small() {
+    text=$1
+    shift
+    expect 0 "$text" $slow $bench decode -m $qwen -p 9 -n 3 -r 1 --device cuda --sms 4 "$@"
+}
+case $parts in *qwen3next*)
+    $slow $bench decode -m $qwen -p 9 -n 3 -r 1 --device cuda --sms 4 >"$tmp/out" 2>"$tmp/err"
+    if ! grep -qF "cannot divide it" "$tmp/err"; then
+        small "limit " --bandwidth-share 50
+        small '"sms":' --json
+        # the simulated one has no times to show
+        [ "${build%/sim}" != "$build" ] || small "of limit" --profile
+    fi
+    expect 1 "a smaller card is a GPU" $bench decode -m $qwen -p 4 -n 1 -r 1 --device cpu --sms 4
+    refuse 2 "goes with --sms" $bench decode -m $qwen --bandwidth-share 50 ;;
+esac
+
 # with MODEL: what is asked of it; how much VRAM takes all of it, and how much leaves something to
 # post-fetch
 with() {
@@ -96,7 +114,7 @@ with() {
     all=$(json_number vram.total "$json")
     experts=$(json_number vram.experts "$json")
     equal "$m: bytes on the drive with no bound" 0 "$(json_number drive_experts "$json")"
-    grain=$((all / 64))                  # every question starts the GPU's driver
+    grain=$((all / 32))                  # every question starts the GPU's driver
     fetch=$(least_budget --vram "$all" $grain fetches $model)
 }
 
@@ -139,7 +157,7 @@ budgets() {
     same now all "$m: experts on the drive beside a GPU"
     answer now --vram "$fetch" --threads 1
     same now all "$m --threads 1"
-    for v in 0 $((least - all / 64 - 1)); do        # too little for what every token needs
+    for v in 0 $((least - grain - 1)); do        # too little for what every token needs
         answer now --vram "$v"
         said "CPU only" "$m --vram $v"
         same now cpu "$m --vram $v"

@@ -15,6 +15,8 @@
 #include "cli/interrupt.h"
 #include "cli/predict_log.h"
 #include "cli/report.h"
+#include "cuda/gpu.h"
+#include "engine/instruments.h"
 #include "tiers/memory_room.h"
 
 enum { WARM_PROMPT = 32, WARM_DECODE = 4 };
@@ -22,6 +24,8 @@ enum { WARM_PROMPT = 32, WARM_DECODE = 4 };
 typedef struct decode_options {
     bench_model_args run;
     int64_t prompt, skip, tokens, runs;
+    int64_t sms;
+    double bandwidth;                    /* per cent */
     bool json, profile;
     const char *predict_log;
 } decode_options;
@@ -41,6 +45,10 @@ static const arg_option options[] = {
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
     { "profile", 0, ARG_FLAG, offsetof(decode_options, profile), NULL, NULL, 0, 0,
       "With --device cuda: where the time of a token and of the prompt goes" },
+    { "sms", 0, ARG_INT, offsetof(decode_options, sms), "N", NULL, 1, INT32_MAX,
+      "On a smaller card: so many of the GPU's multiprocessors, or a few more. Default: all" },
+    { "bandwidth-share", 0, ARG_FLOAT, offsetof(decode_options, bandwidth), "PERCENT", NULL, 1, 100,
+      "With --sms: tokens with no more than this of the whole card's bandwidth. Default: 100" },
     { "predict-log", 0, ARG_TEXT, offsetof(decode_options, predict_log), "FILE", NULL, 0, 0,
       PREDICT_LOG_HELP },
     { "json", 0, ARG_FLAG, offsetof(decode_options, json), NULL, NULL, 0, 0,
@@ -73,6 +81,7 @@ typedef struct bench {
     int32_t *prompt;
     float *logits;                       /* [n_vocab] */
     int n_vocab;
+    gpu_held card;                       /* a smaller one; all 0: it is whole */
     progress bar;
     uint64_t n_done;                     /* tokens before the present session_eval, all runs */
     double prompt_rate[REPORT_MAX_RUNS], decode_rate[REPORT_MAX_RUNS];   /* tok/s */
@@ -104,10 +113,12 @@ static int take_tokens(bench *m, int32_t *id, int n, err_ctx *err)
 }
 
 /* One run over n_prompt and n_token tokens, and n_skip between them. Without a prompt the first
- * token is the one that would have begun it. */
+ * token is the one that would have begun it. On a smaller card only those tokens get less of the
+ * bandwidth. */
 static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_prompt, int n_skip,
                     int n_token, err_ctx *err)
 {
+    const bool smaller = m->opt->sms > 0;
     uint64_t start = clock_ns();
     int32_t id = m->prompt[0];
     int rc;
@@ -124,10 +135,14 @@ static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_pr
                                        (size_t)m->n_vocab * sizeof *m->logits });
     }
     if ((rc = take_tokens(m, &id, n_skip, err)) < 0) return rc;
+    if (smaller && (rc = engine_hold_begin(m->b.l.e, m->opt->bandwidth / 100, &m->card, err)) < 0)
+        return rc;
     start = clock_ns();
-    if ((rc = take_tokens(m, &id, n_token, err)) < 0) return rc;
+    rc = take_tokens(m, &id, n_token, err);
     if (n_token) *decode_rate = n_token * 1e9 / (double)(clock_ns() - start);
-    return 0;
+    err_ctx late;
+    const int held = smaller ? engine_hold_end(m->b.l.e, rc < 0 ? &late : err) : 0;
+    return rc < 0 ? rc : held;
 }
 
 static int measure(bench *m, err_ctx *err)
@@ -162,6 +177,15 @@ static void print_phase(const char *name, int tokens, const spread *s)
                spread_percent(s));
 }
 
+/* decode: bytes per second; 0: nothing was generated. */
+static void print_card(const gpu_held *c, double decode)
+{
+    printf("limit     %d of %d multiprocessors that only read: %.0f GB/s, %.1f%% of all", c->n_sm,
+           c->n_sm_all, c->bytes_per_s * 1e-9, 100 * c->bytes_per_s / c->whole_bytes_per_s);
+    if (decode > 0) printf("; decode %.1f%% of it", 100 * decode / c->bytes_per_s);
+    printf("\n");
+}
+
 static void print_table(const bench *m, const model_bytes *bytes, const spread *prompt,
                         const spread *decode)
 {
@@ -188,6 +212,8 @@ static void print_table(const bench *m, const model_bytes *bytes, const spread *
                text_bytes(experts, sizeof experts, bytes->token_experts),
                text_bytes(dense, sizeof dense, bytes->token_dense),
                decode->median * (double)per_token * 1e-9);
+    if (m->card.n_sm > 0)
+        print_card(&m->card, m->opt->tokens ? decode->median * (double)per_token : 0);
     printf("logits    %016" PRIx64 "\n", m->hash);
 }
 
@@ -220,6 +246,10 @@ static bool print_json(const bench *m, const model_bytes *bytes, const spread *p
                     "dense_bytes_per_token", (json_int_t)bytes->token_dense,
                     "decode_gb_s", m->opt->tokens ? decode->median * (double)per_token * 1e-9 : 0.0,
                     "logits", hash, "peak_memory_bytes", (json_int_t)peak_memory_bytes());
+    if (row && m->card.n_sm > 0) {
+        json_object_set_new(row, "sms", json_integer(m->card.n_sm));
+        json_object_set_new(row, "limit_gb_s", json_real(m->card.bytes_per_s * 1e-9));
+    }
     return console_json(row, JSON_COMPACT | JSON_REAL_PRECISION(6));
 }
 
@@ -271,6 +301,10 @@ static int run_model(bench *m)
         return 1;
     }
     if ((rc = bench_model_session(&m->s, &m->b, (int)need)) != 0) return rc;
+    if (opt->sms > 0 && !engine_on_gpu(m->b.l.e)) {
+        console_error("--sms: a smaller card is a GPU: --device cuda");
+        return 1;
+    }
     m->n_vocab = m->b.l.m->hp.n_vocab;
     m->prompt = mem_array((size_t)opt->prompt + 1, sizeof *m->prompt);
     m->logits = mem_array((size_t)m->n_vocab, sizeof *m->logits);
@@ -297,6 +331,7 @@ int cmd_bench_decode(int argc, char **argv)
     decode_options opt = { .run.engine.kv = "f16", .prompt = 512, .tokens = 128, .runs = 5 };
     int rc;
 
+    opt.bandwidth = 100;
     tier_args_init(&opt.run.tiers);
     rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
@@ -304,6 +339,11 @@ int cmd_bench_decode(int argc, char **argv)
         console_error("-p 0 and -n 0: nothing to measure");
         return 2;
     }
+    if (opt.bandwidth < 100 && opt.sms == 0) {
+        console_error("--bandwidth-share goes with --sms");
+        return 2;
+    }
+    if (opt.sms > 0) gpu_pretend_sms((int)opt.sms);
     m.opt = &opt;
     rc = run_model(&m);
     mem_free(m.prompt);
