@@ -213,10 +213,10 @@ static void follow_and_compare(const model *m, const char *path, int i, cache_po
         compare(&half, t, true, path, p.name);
 }
 
-/* If there is no time, every policy in every place with one of the models, but on a real GPU. */
+/* If there is no time, every policy in every place with one of the models. */
 static void test_file(const char *path, int turn)
 {
-    const bool all = test_is_long() || (gpu_count() > 0 && !sim_gpu());
+    const bool all = test_is_long();
     gguf *g = NULL;
     model *m = NULL;
     err_ctx err = { 0 };
