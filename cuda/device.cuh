@@ -73,6 +73,7 @@ int gpu_smaller_open(gpu *g, err_ctx *err);
 void gpu_smaller_close(gpu *g);
 cudaError_t gpu_make_current(const gpu *g);
 int gpu_rest_sms(const gpu *g);
+int gpu_pretended_sms(void);             /* 0: all */
 cudaError_t gpu_rest_make_current(const gpu *g);
 
 /* Bytes per second that a kernel reads of these at best; 0: failed. */

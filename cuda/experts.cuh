@@ -447,8 +447,8 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
                 ((uint4 *)mid)[c] = (c < routed ? from : behind)[c];
         }
         __syncthreads();
-        /* The bias of a row is asked for before the row is summed; of a pair of rows it would be
-         * spilled, and that waits for it. */
+        /* The bias of a row is asked for before the row is summed. Of a pair of rows it would be
+         * spilled to memory, and the spill waits for the load. */
         const int l = threadIdx.x % 8;
         const auto bias_of = [&](int unit) {
             const int i = slot_at(unit / PER_SLOT);

@@ -48,6 +48,10 @@ int gpu_describe(gpu_info *out, int device, err_ctx *err)
     if ((rc = cudaMemGetInfo(&vram_free, &vram_total)) != cudaSuccess)
         return fail(err, rc, "memory", device);
     snprintf(out->name, sizeof out->name, "%s", prop.name);
+    /* speeds are kept by this name: a smaller card has its own */
+    if (gpu_pretended_sms() > 0 && gpu_pretended_sms() < prop.multiProcessorCount)
+        snprintf(out->name, sizeof out->name, "%.200s (%d multiprocessors)", prop.name,
+                 gpu_pretended_sms());
     out->cc_major = prop.major;
     out->cc_minor = prop.minor;
     out->n_sm = prop.multiProcessorCount;

@@ -76,11 +76,11 @@ int gpu_wait(gpu *g, err_ctx *err);
 /* Bytes per second that a kernel reads from VRAM at best; uses a gigabyte of it meanwhile. */
 int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err);
 
-/* ---- a smaller card on this one, for measurements --------------------------------------------- */
+/* ---- a smaller card on this one, for measurements -------------------------------------------- */
 
 /* Devices that are opened from now on have n multiprocessors of theirs for all that they do, or a
  * few more, as the chip can be divided; if that is all it has, or n is 0: all of them. Opening one
- * fails with ERR_UNSUPPORTED where driver or build cannot. To be said before anything else here. */
+ * fails with ERR_UNSUPPORTED where driver or build cannot. Call it before anything else here. */
 void gpu_pretend_sms(int n);
 
 typedef struct gpu_held {
@@ -90,12 +90,12 @@ typedef struct gpu_held {
 } gpu_held;
 
 /* Until gpu_hold_end the others read as much as it takes to leave those in use no more than this
- * share of the chip's bandwidth, or as much as they can. A share of 1: nobody reads. Takes a
+ * share of the chip's bandwidth, or as much as they can. A share of 1: nobody reads. Takes up to a
  * gigabyte of VRAM. The thread that begins it is the one that opened the device. */
 int gpu_hold_begin(gpu *g, double share, gpu_held *out, err_ctx *err);
 int gpu_hold_end(gpu *g, err_ctx *err);  /* also if nothing is held; fails if it did not hold */
 
-/* ---- peaks ------------------------------------------------------------------------------------ */
+/* ---- peaks ----------------------------------------------------------------------------------- */
 
 /* Multiply-adds per second of 16-bit matrices in registers, by the instruction that our kernels use
  * on every chip. */

@@ -2,14 +2,16 @@
  * that are not ours (smaller.cu), as many as it takes until one on ours gets no more than a share.
  *
  * Readers are kernels of a millisecond; a thread queues one after the other until it is told to
- * stop. One that never ends would be simpler, but everything else gets slower beside it. */
+ * stop. One that never ends would be simpler, but everything else gets slower beside it. The thread
+ * is made here, since what makes the others (tiers/thread.c) is above this room. */
 #include "cuda/device.cuh"
 
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <string.h>
 
-enum { THREADS = 1024, LOADS = 4, READERS_PER_SM = 2, IN_FLIGHT = 3, STARTS = 8 };
+enum { THREADS = 512, LOADS = 4, IN_FLIGHT = 3, STARTS = 8, TRIES = 3 };
 static const uint64_t BUFFER_BYTES = 512u << 20;         /* far more than a cache holds */
 static const uint64_t READ_NS = 1000 * 1000;
 static const char *const WHAT = "smaller card";
@@ -20,8 +22,9 @@ struct gpu_hold {
                                           * cache what the other one read */
     int n_reader;                        /* blocks; 0: there is no thread */
     pthread_t thread;
-    bool stop, over;                     /* the thread: is to end; has ended, or is about to */
-    uint64_t n_ended;                    /* kernels of it */
+    bool stop;                           /* written here, read by the thread: it is to end */
+    bool over;                           /* written by the thread, read here: it has ended */
+    uint64_t n_ended;                    /* its kernels; written by the thread, read here */
     uint64_t begun;                      /* when the first had ended */
     cudaError_t failure;                 /* the thread's, once it is over */
 };
@@ -87,10 +90,10 @@ static void *queue_readers(void *self)
 }
 
 /* Returns when they read. */
-static bool readers_start(gpu_hold *h, int n_reader)
+static int readers_start(gpu_hold *h, int n_reader, err_ctx *err)
 {
     sigset_t all, before;
-    if (n_reader == 0) return true;
+    if (n_reader == 0) return 0;
     h->stop = h->over = false;
     h->n_ended = 0;
     h->n_reader = n_reader;
@@ -100,12 +103,13 @@ static bool readers_start(gpu_hold *h, int n_reader)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (why != 0) {
         h->n_reader = 0;
-        return false;
+        return err_set(err, ERR_NOMEM, "a smaller card: no thread for its readers: %s",
+                       strerror(why));
     }
     while (!__atomic_load_n(&h->n_ended, __ATOMIC_ACQUIRE) &&
            !__atomic_load_n(&h->over, __ATOMIC_ACQUIRE)) sched_yield();
     h->begun = clock_ns();
-    return true;
+    return 0;
 }
 
 /* Whether they read all the time, or nearly: as many kernels have ended as there was time for. */
@@ -142,12 +146,43 @@ static double whole_rate(gpu *g)
     return rate;
 }
 
-/* The rate on our part beside so many; 0: failed. */
-static double rate_beside(gpu *g, int n_reader)
+/* As many blocks as can be active on the multiprocessors that are not ours. */
+static int most_readers(gpu *g)
 {
-    if (!readers_start(g->hold, n_reader)) return 0;
-    const double rate = gpu_read_rate(g, g->hold->memory, BUFFER_BYTES);
-    return readers_stop(g) ? rate : 0;
+    int each = 0;
+    gpu_fail(g, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, read_a_while, THREADS, 0),
+             WHAT);
+    return each * gpu_rest_sms(g);
+}
+
+/* The rate on our part beside so many. Something else may have had the chip for a moment: then once
+ * more. */
+static int rate_beside(double *rate, gpu *g, int n_reader, err_ctx *err)
+{
+    for (int i = 0; i < TRIES; i++) {
+        int rc = readers_start(g->hold, n_reader, err);
+        if (rc < 0) return rc;
+        *rate = gpu_read_rate(g, g->hold->memory, BUFFER_BYTES);
+        const bool held = readers_stop(g);
+        if ((rc = gpu_wait(g, err)) < 0) return rc;
+        if (held) return 0;
+    }
+    return err_set(err, ERR_UNSUPPORTED, "a smaller card: no kernel runs beside others here, or "
+                   "other programs use the GPU");
+}
+
+/* The least number of readers that leaves no more than the share, and what it leaves. */
+static int find_readers(int *n_reader, gpu *g, double share, gpu_held *out, err_ctx *err)
+{
+    int low = 0, rc;
+    for (int high = share < 1 ? most_readers(g) : 0; low < high;) {
+        const int n = low + (high - low) / 2;
+        if ((rc = rate_beside(&out->bytes_per_s, g, n, err)) < 0) return rc;
+        if (out->bytes_per_s > share * out->whole_bytes_per_s) low = n + 1;
+        else high = n;
+    }
+    *n_reader = low;
+    return rate_beside(&out->bytes_per_s, g, low, err);
 }
 
 static void hold_free(gpu *g)
@@ -157,13 +192,14 @@ static void hold_free(gpu *g)
     g->hold = NULL;
 }
 
-static int hold_make(gpu *g, err_ctx *err)
+static int hold_make(gpu *g, bool readers, err_ctx *err)
 {
+    const uint64_t bytes = (readers ? 2 : 1) * BUFFER_BYTES;
     gpu_hold *h = g->hold = (gpu_hold *)mem_zalloc(sizeof *h);
     if (!h) return err_set(err, ERR_NOMEM, "a smaller card: %zu bytes", sizeof *h);
     h->g = g;
-    h->memory = (uint8_t *)gpu_alloc(g, 2 * BUFFER_BYTES, "a smaller card", err);
-    if (h->memory) gpu_fail(g, cudaMemsetAsync(h->memory, 1, 2 * BUFFER_BYTES, g->stream), WHAT);
+    h->memory = (uint8_t *)gpu_alloc(g, bytes, "the readers of a smaller card", err);
+    if (h->memory) gpu_fail(g, cudaMemsetAsync(h->memory, 1, bytes, g->stream), WHAT);
     const int rc = h->memory ? gpu_wait(g, err) : ERR_NOMEM;
     if (rc < 0) hold_free(g);
     return rc;
@@ -171,27 +207,19 @@ static int hold_make(gpu *g, err_ctx *err)
 
 int gpu_hold_begin(gpu *g, double share, gpu_held *out, err_ctx *err)
 {
-    const int most = share < 1 ? READERS_PER_SM * gpu_rest_sms(g) : 0;
     int n_reader = 0, rc;
 
     *out = { g->n_sm, g->n_sm_all, 0, 0 };
-    if (share < 1 && most == 0)
+    if (share < 1 && gpu_rest_sms(g) == 0)
         return err_set(err, ERR_UNSUPPORTED, "a smaller card: all %d multiprocessors are ours, and "
                        "none is left to take bandwidth", g->n_sm);
-    if ((rc = hold_make(g, err)) < 0) return rc;
+    if ((rc = hold_make(g, share < 1, err)) < 0) return rc;
     out->whole_bytes_per_s = whole_rate(g);
-    /* the least number of readers that leaves no more than the share */
-    for (int high = most; n_reader < high;) {
-        const int n = n_reader + (high - n_reader) / 2;
-        if (rate_beside(g, n) > share * out->whole_bytes_per_s) n_reader = n + 1;
-        else high = n;
-    }
-    out->bytes_per_s = rate_beside(g, n_reader);
-    if (out->bytes_per_s > 0 && readers_start(g->hold, n_reader)) return 0;
-    rc = gpu_wait(g, err);
-    hold_free(g);
-    return rc < 0 ? rc : err_set(err, ERR_UNSUPPORTED, "a smaller card: no kernel runs beside "
-                                 "others here");
+    if ((rc = gpu_wait(g, err)) < 0 ||
+        (rc = find_readers(&n_reader, g, share, out, err)) < 0 ||
+        (rc = readers_start(g->hold, n_reader, err)) < 0)
+        hold_free(g);
+    return rc;
 }
 
 int gpu_hold_end(gpu *g, err_ctx *err)

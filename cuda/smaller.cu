@@ -8,7 +8,12 @@
 #include <cuda.h>
 #include <stdlib.h>
 
-static int pretended;                    /* multiprocessors; 0: all there are */
+enum { MOST_AT_A_TIME = 16 };            /* no chip is divided more coarsely */
+
+static int pretended;                    /* multiprocessors; 0: all there are. Of the process, since
+                                          * the driver's variable below is, too */
+
+int gpu_pretended_sms(void) { return pretended; }
 
 void gpu_pretend_sms(int n)
 {
@@ -101,6 +106,10 @@ int gpu_smaller_open(gpu *g, err_ctx *err)
         return err_set(err, ERR_UNSUPPORTED, "GPU %d: its driver cannot divide it (it takes one "
                        "for CUDA 12.4 or later)", g->device);
     cudaError_t rc = divide(s, g->device);
+    if (rc == cudaErrorInvalidResourceConfiguration && pretended + MOST_AT_A_TIME > g->n_sm) {
+        gpu_smaller_close(g);            /* a few more than these would be all */
+        return 0;
+    }
     if (rc == cudaSuccess) rc = gpu_make_current(g);
     if (rc != cudaSuccess)
         return err_set(err, ERR_UNSUPPORTED, "GPU %d: %d of its %d multiprocessors cannot be set "

@@ -163,6 +163,10 @@ int gpu_count(void)
     exit(3);
 }
 
+int sim_pretended;
+
+void gpu_pretend_sms(int n) { sim_pretended = n; }
+
 int gpu_describe(gpu_info *out, int device, err_ctx *err)
 {
     *out = (gpu_info){ 0 };
@@ -170,6 +174,8 @@ int gpu_describe(gpu_info *out, int device, err_ctx *err)
     snprintf(out->name, sizeof out->name, "simulated GPU");
     out->cc_major = 9;
     out->n_sm = 8;
+    if (sim_pretended > 0 && sim_pretended < out->n_sm)
+        snprintf(out->name, sizeof out->name, "simulated GPU (%d multiprocessors)", sim_pretended);
     pthread_mutex_lock(&card.lock);
     out->vram_total = card.total;
     out->vram_free = card.total > card.used ? card.total - card.used : 0;

@@ -157,18 +157,17 @@ int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err)
     return gpu_wait(g, err);
 }
 
-static int pretended;
-
-void gpu_pretend_sms(int n) { pretended = n; }
 
 int gpu_hold_begin(gpu *g, double share, gpu_held *out, err_ctx *err)
 {
     gpu_info info;
     const int rc = gpu_describe(&info, 0, err);
     if (rc < 0) return rc;
-    const bool part = pretended > 0 && pretended < info.n_sm;
-    *out = (gpu_held){ part ? pretended : info.n_sm, info.n_sm, share * said.vram_read,
-                       said.vram_read };
+    const int n = sim_pretended > 0 && sim_pretended < info.n_sm ? sim_pretended : info.n_sm;
+    if (share < 1 && n == info.n_sm)
+        return err_set(err, ERR_UNSUPPORTED, "a smaller card: all %d multiprocessors are ours, and "
+                       "none is left to take bandwidth", n);
+    *out = (gpu_held){ n, info.n_sm, share * said.vram_read, said.vram_read };
     return gpu_wait(g, err);
 }
 

@@ -46,9 +46,9 @@ static const arg_option options[] = {
     { "profile", 0, ARG_FLAG, offsetof(decode_options, profile), NULL, NULL, 0, 0,
       "With --device cuda: where the time of a token and of the prompt goes" },
     { "sms", 0, ARG_INT, offsetof(decode_options, sms), "N", NULL, 1, INT32_MAX,
-      "On a smaller card: so many of the GPU's multiprocessors, or a few more. Default: all" },
+      "With --device cuda: a smaller card, of N multiprocessors or a few more. Default: all" },
     { "bandwidth-share", 0, ARG_FLOAT, offsetof(decode_options, bandwidth), "PERCENT", NULL, 1, 100,
-      "With --sms: tokens with no more than this of the whole card's bandwidth. Default: 100" },
+      "With --sms: the share of the card's bandwidth that decoding gets at most. Default: 100" },
     { "predict-log", 0, ARG_TEXT, offsetof(decode_options, predict_log), "FILE", NULL, 0, 0,
       PREDICT_LOG_HELP },
     { "json", 0, ARG_FLAG, offsetof(decode_options, json), NULL, NULL, 0, 0,
@@ -339,8 +339,13 @@ int cmd_bench_decode(int argc, char **argv)
         console_error("-p 0 and -n 0: nothing to measure");
         return 2;
     }
-    if (opt.bandwidth < 100 && opt.sms == 0) {
-        console_error("--bandwidth-share goes with --sms");
+    if (opt.bandwidth < 100 && (opt.sms == 0 || opt.profile)) {
+        console_error(opt.profile ? "--profile: without --bandwidth-share"
+                                  : "--bandwidth-share goes with --sms");
+        return 2;
+    }
+    if (opt.sms > 0 && (!opt.run.engine.device || strcmp(opt.run.engine.device, "cpu") == 0)) {
+        console_error("--sms: a smaller card is a GPU: --device cuda");
         return 2;
     }
     if (opt.sms > 0) gpu_pretend_sms((int)opt.sms);
