@@ -85,7 +85,7 @@ static __device__ __forceinline__ float2 scales_of(double (&sum)[N], double shar
 static __device__ __forceinline__ void fetch_ahead(const float *from, int cols)
 {
     for (int c = 32 * (int)threadIdx.x; c < cols; c += 32 * (int)blockDim.x)
-        asm volatile("prefetch.global.L2 [%0];" :: "l"(from + c));
+        prefetch(from + c);
 }
 
 /* Sixteen bytes at a time: cols is a multiple of 4, and all vectors begin at multiples of 16. At

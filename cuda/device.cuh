@@ -177,6 +177,12 @@ static __device__ __forceinline__ void frame_end(frame f)
     if (f.trace && threadIdx.x == 0) atomicMax(&f.trace->end, device_ns());
 }
 
+/* Asks for it into the second-level cache. */
+static __device__ __forceinline__ void prefetch(const void *at)
+{
+    asm volatile("prefetch.global.L2 [%0];" :: "l"(at));
+}
+
 /* 16 bytes from global to shared memory, both aligned to 16, in the background where the chip can:
  * visible to the thread after copy_wait. */
 static __device__ __forceinline__ void copy16(void *to, const void *from)

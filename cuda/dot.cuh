@@ -634,11 +634,11 @@ static __device__ __forceinline__ void float_row(float (&sum)[TOKENS], const uin
     for (int t = 0; t < TOKENS; t++) sum[t] = fold_float_lanes(sum[t]);
 }
 
-/* Prefetches a row into the second-level cache. */
+/* Asks for a row into the second-level cache. */
 static __device__ __forceinline__ void prefetch_row(const uint8_t *row, size_t bytes)
 {
     for (size_t at = (size_t)(threadIdx.x % 32) * 128; at < bytes; at += 32 * 128)
-        asm volatile("prefetch.global.L2 [%0];" :: "l"(row + at));
+        prefetch(row + at);
 }
 
 template <int TYPE> struct is_float_type { enum { value = 0 }; };

@@ -45,14 +45,11 @@ static __device__ __forceinline__ const dense_part &part_of(const dense_args &a,
 /* Asks the second-level cache for what a row's result will take beside its sums. */
 static __device__ __forceinline__ void prefetch_ends(const dense_part &p, int row)
 {
-    const auto ask = [](const float *at) {
-        asm volatile("prefetch.global.L2 [%0];" :: "l"(at));
-    };
     if (row >= p.rows) return;
-    if (p.bias) ask(p.bias + row);
+    if (p.bias) prefetch(p.bias + row);
     if (!p.conv.taps) return;
-    ask(p.conv.taps + (size_t)row * p.conv.n_tap);
-    for (int k = 0; k < p.conv.n_tap - 1; k++) ask(p.conv.window + (size_t)k * p.rows + row);
+    prefetch(p.conv.taps + (size_t)row * p.conv.n_tap);
+    for (int k = 0; k < p.conv.n_tap - 1; k++) prefetch(p.conv.window + (size_t)k * p.rows + row);
 }
 
 /* One channel of a causal convolution, token after token. */

@@ -163,9 +163,14 @@ int gpu_count(void)
     exit(3);
 }
 
-int sim_pretended;
+static int pretended;
 
-void gpu_pretend_sms(int n) { sim_pretended = n; }
+void gpu_pretend_sms(int n) { pretended = n; }
+
+int sim_sms(const gpu_info *info)
+{
+    return pretended > 0 && pretended < info->n_sm ? pretended : info->n_sm;
+}
 
 int gpu_describe(gpu_info *out, int device, err_ctx *err)
 {
@@ -174,8 +179,8 @@ int gpu_describe(gpu_info *out, int device, err_ctx *err)
     snprintf(out->name, sizeof out->name, "simulated GPU");
     out->cc_major = 9;
     out->n_sm = 8;
-    if (sim_pretended > 0 && sim_pretended < out->n_sm)
-        snprintf(out->name, sizeof out->name, "simulated GPU (%d multiprocessors)", sim_pretended);
+    if (sim_sms(out) < out->n_sm)
+        snprintf(out->name, sizeof out->name, "simulated GPU (%d multiprocessors)", sim_sms(out));
     pthread_mutex_lock(&card.lock);
     out->vram_total = card.total;
     out->vram_free = card.total > card.used ? card.total - card.used : 0;

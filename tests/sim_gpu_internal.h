@@ -37,7 +37,7 @@ bool sim_in_one_piece(const void *p, uint64_t bytes);    /* of VRAM or page-lock
 bool sim_is_reachable(const void *p, uint64_t bytes);
 bool sim_touches_locked(const void *p, uint64_t bytes);  /* any of it is page-locked */
 
-extern int sim_pretended;                /* gpu_pretend_sms */
+int sim_sms(const gpu_info *info);       /* in use, by gpu_pretend_sms */
 
 /* Operations never write to this allocation, and read it only while *readable is true. */
 void sim_guard_vram(const void *p, const bool *readable);

@@ -157,13 +157,12 @@ int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err)
     return gpu_wait(g, err);
 }
 
-
 int gpu_hold_begin(gpu *g, double share, gpu_held *out, err_ctx *err)
 {
     gpu_info info;
     const int rc = gpu_describe(&info, 0, err);
     if (rc < 0) return rc;
-    const int n = sim_pretended > 0 && sim_pretended < info.n_sm ? sim_pretended : info.n_sm;
+    const int n = sim_sms(&info);
     if (share < 1 && n == info.n_sm)
         return err_set(err, ERR_UNSUPPORTED, "a smaller card: all %d multiprocessors are ours, and "
                        "none is left to take bandwidth", n);

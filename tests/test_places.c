@@ -213,10 +213,10 @@ static void follow_and_compare(const model *m, const char *path, int i, cache_po
         compare(&half, t, true, path, p.name);
 }
 
-/* If there is no time, every policy in every place with one of the models. */
+/* If there is no time, every policy in every place with one of the models, but on a real GPU. */
 static void test_file(const char *path, int turn)
 {
-    const bool all = test_is_long();
+    const bool all = test_is_long() || (gpu_count() > 0 && !sim_gpu());
     gguf *g = NULL;
     model *m = NULL;
     err_ctx err = { 0 };

@@ -144,8 +144,8 @@ is_long() {
 }
 list() {
     for t in "$@"; do if is_long "$t"; then echo "$t"; fi; done
-    for part in qwen3next gptoss glm4moe gemma4 speeds; do echo "test_cli_gpu.sh $part"; done
     [ "${ONLY_GPU:-}" ] || rest
+    for part in qwen3next gptoss glm4moe gemma4 speeds; do echo "test_cli_gpu.sh $part"; done
     for t in "$@"; do is_long "$t" || echo "$t"; done
 }
 list "$@" | xargs -P "$jobs" -I '{}' "$0" --one "$build" "$logs" '{}'

@@ -301,10 +301,6 @@ static int run_model(bench *m)
         return 1;
     }
     if ((rc = bench_model_session(&m->s, &m->b, (int)need)) != 0) return rc;
-    if (opt->sms > 0 && !engine_on_gpu(m->b.l.e)) {
-        console_error("--sms: a smaller card is a GPU: --device cuda");
-        return 1;
-    }
     m->n_vocab = m->b.l.m->hp.n_vocab;
     m->prompt = mem_array((size_t)opt->prompt + 1, sizeof *m->prompt);
     m->logits = mem_array((size_t)m->n_vocab, sizeof *m->logits);
@@ -328,10 +324,10 @@ static int run_model(bench *m)
 int cmd_bench_decode(int argc, char **argv)
 {
     static bench m;                      /* 16 kB of rates */
-    decode_options opt = { .run.engine.kv = "f16", .prompt = 512, .tokens = 128, .runs = 5 };
+    decode_options opt = { .run.engine.kv = "f16", .prompt = 512, .tokens = 128, .runs = 5,
+                           .bandwidth = 100 };
     int rc;
 
-    opt.bandwidth = 100;
     tier_args_init(&opt.run.tiers);
     rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
