@@ -36,6 +36,24 @@ static inline input_view view_of(const gpu_input *in)
              in->head_stride, in->gate_stride };
 }
 
+/* What is known of an input when a kernel is compiled: nothing; that eight values at a time are all
+ * there, at multiples of 16 bytes; that it has no gates, either. In a kernel of a few microseconds
+ * most code runs once, and takes longer to fetch than to run: what never runs should not lie
+ * between. */
+enum { ANY_INPUT, WHOLE_INPUT, UNGATED_INPUT };
+
+static inline bool is_whole(const input_view &in)
+{
+    const uintptr_t at = (uintptr_t)in.x | (uintptr_t)in.weight | (uintptr_t)in.gate;
+    return in.cols % 8 == 0 && at % 16 == 0 && in.head_dim % 8 == 0 && in.head_stride % 4 == 0 &&
+           in.gate_stride % 4 == 0;
+}
+
+static inline bool is_gated(const input_view &in)
+{
+    return in.kind == GPU_GATED || in.kind == GPU_GATED_NORM;
+}
+
 typedef struct acts_view {
     const uint8_t *first, *second;
     const float *dx;
@@ -52,15 +70,29 @@ static __device__ __forceinline__ acts_view acts_at(const void *p, int n_block)
 /* ---- eight values at a time ------------------------------------------------------------------ */
 
 /* Values 8i .. 8i+7 of a vector that begins at p; zeros past its end. */
+template <int SHAPE = ANY_INPUT>
 static __device__ __forceinline__ void load8(float (&v)[8], const float *p, int i, int cols)
 {
-    if (8 * i + 8 <= cols && ((uintptr_t)p & 15) == 0) {
+    if (8 * i + 8 <= cols && (SHAPE != ANY_INPUT || ((uintptr_t)p & 15) == 0)) {
         const float4 a = ((const float4 *)p)[2 * i], b = ((const float4 *)p)[2 * i + 1];
         v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w;
         v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
         return;
     }
-    for (int k = 0; k < 8; k++) v[k] = 8 * i + k < cols ? p[8 * i + k] : 0.0f;
+    for (int k = 0; k < 8; k++)
+        v[k] = SHAPE == ANY_INPUT && 8 * i + k < cols ? p[8 * i + k] : 0.0f;
+}
+
+template <int SHAPE = ANY_INPUT>
+static __device__ __forceinline__ void store8(float *p, const float (&v)[8], int i, int cols)
+{
+    if (8 * i + 8 <= cols && (SHAPE != ANY_INPUT || ((uintptr_t)p & 15) == 0)) {
+        ((float4 *)p)[2 * i] = make_float4(v[0], v[1], v[2], v[3]);
+        ((float4 *)p)[2 * i + 1] = make_float4(v[4], v[5], v[6], v[7]);
+        return;
+    }
+    for (int k = 0; k < 8; k++)
+        if (SHAPE == ANY_INPUT && 8 * i + k < cols) p[8 * i + k] = v[k];
 }
 
 static __device__ __forceinline__ float squares8(const float (&v)[8])
@@ -71,22 +103,26 @@ static __device__ __forceinline__ float squares8(const float (&v)[8])
 }
 
 /* Gates of values 8i .. 8i+7: whole heads are multiples of 8. */
+template <int SHAPE>
 static __device__ __forceinline__ void load_gate8(float (&v)[8], const input_view &in, int t, int i)
 {
     const int h = 8 * i / in.head_dim, d = 8 * i % in.head_dim;
-    load8(v, in.gate + (size_t)t * in.gate_stride + (size_t)h * in.head_stride + d, 0, 8);
+    load8<SHAPE>(v, in.gate + (size_t)t * in.gate_stride + (size_t)h * in.head_stride + d, 0, 8);
 }
 
 /* Weights of values 8i .. 8i+7, for any kind of norm; ones if there is none. */
+template <int SHAPE>
 static __device__ __forceinline__ void load_weight8(float (&w)[8], const input_view &in, int i)
 {
-    if (in.kind == GPU_NORM) load8(w, in.weight, i, in.cols);
-    else if (in.kind == GPU_GATED_NORM) load8(w, in.weight + 8 * i % in.head_dim, 0, 8);
+    if (in.kind == GPU_NORM) load8<SHAPE>(w, in.weight, i, in.cols);
+    else if (SHAPE != UNGATED_INPUT && in.kind == GPU_GATED_NORM)
+        load8<SHAPE>(w, in.weight + 8 * i % in.head_dim, 0, 8);
     else for (int k = 0; k < 8; k++) w[k] = 1.0f;
 }
 
 /* Values 8i .. 8i+7, finished; w are their weights. The caller gives the factor of a norm over the
  * whole vector. All threads of a warp call it together, neighbours with consecutive i. */
+template <int SHAPE>
 static __device__ __forceinline__ void finish8(float (&v)[8], const input_view &in, int t, int i,
                                                float factor, const float (&w)[8])
 {
@@ -95,12 +131,13 @@ static __device__ __forceinline__ void finish8(float (&v)[8], const input_view &
 
     if (in.kind == GPU_NORM)
         for (int k = 0; k < 8; k++) v[k] = v[k] * factor * w[k];
+    if (SHAPE == UNGATED_INPUT) return;
     if (in.kind == GPU_GATED && inside) {
-        load_gate8(gate, in, t, i);
+        load_gate8<SHAPE>(gate, in, t, i);
         for (int k = 0; k < 8; k++) v[k] *= sigmoid(gate[k]);
     }
     if (in.kind == GPU_GATED_NORM) {
-        if (inside) load_gate8(gate, in, t, i);
+        if (inside) load_gate8<SHAPE>(gate, in, t, i);
         float sum = squares8(v);
         for (int d = in.head_dim / 16; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
         const float scale = 1.0f / sqrtf(sum / (float)in.head_dim + in.eps);
@@ -163,32 +200,31 @@ template <int KEPT> struct input_ahead {
     float w[KEPT][8];
 };
 
-template <int KEPT>
+template <int KEPT, int SHAPE>
 static __device__ __forceinline__ input_ahead<KEPT> input_begin(const input_view &in)
 {
     input_ahead<KEPT> a;
     #pragma unroll
     for (int r = 0; r < KEPT; r++) {
         const int i = threadIdx.x + r * blockDim.x;
-        if (8 * i < in.cols) load_weight8(a.w[r], in, i);
+        if (8 * i < in.cols) load_weight8<SHAPE>(a.w[r], in, i);
     }
     return a;
 }
 
+template <int SHAPE>
 static __device__ __forceinline__ void input_store(void *codes, float *floats, float (&v)[8],
                                                    const input_view &in, int t, int i, float factor,
                                                    const float (&w)[8])
 {
-    finish8(v, in, t, i, factor, w);
+    finish8<SHAPE>(v, in, t, i, factor, w);
     if (codes) quantise8(codes, in.cols / 32, v, i);
-    if (floats)
-        for (int k = 0; k < 8; k++)
-            if (8 * i + k < in.cols) floats[8 * i + k] = v[k];
+    if (floats) store8<SHAPE>(floats, v, i, in.cols);
 }
 
 /* Token t's vector: its int8 form to codes, its values to floats, whichever is not NULL. The block
  * synchronises at the end. shared: 32 floats. */
-template <int KEPT>
+template <int SHAPE, int KEPT>
 static __device__ __forceinline__ void input_finish(void *codes, float *floats,
                                                     const input_view &in, int t, float *shared,
                                                     const input_ahead<KEPT> &ahead)
@@ -199,29 +235,31 @@ static __device__ __forceinline__ void input_finish(void *codes, float *floats,
     float kept[KEPT][8], factor = 1.0f;
 
     #pragma unroll
-    for (int r = 0; r < KEPT; r++) load8(kept[r], x, threadIdx.x + r * n_thread, in.cols);
+    for (int r = 0; r < KEPT; r++) load8<SHAPE>(kept[r], x, threadIdx.x + r * n_thread, in.cols);
     if (in.kind == GPU_NORM) {
         float sum = 0.0f;
         #pragma unroll
         for (int r = 0; r < KEPT; r++) sum += squares8(kept[r]);
         for (int r = KEPT; r < rounds; r++) {
             float v[8];
-            load8(v, x, threadIdx.x + r * n_thread, in.cols);
+            load8<SHAPE>(v, x, threadIdx.x + r * n_thread, in.cols);
             sum += squares8(v);
         }
         factor = 1.0f / sqrtf(block_sum(sum, shared) / (float)in.cols + in.eps);
     }
-    #pragma unroll
-    for (int r = 0; r < KEPT; r++)
-        if (r < rounds)
-            input_store(codes, floats, kept[r], in, t, threadIdx.x + r * n_thread, factor,
-                        ahead.w[r]);
-    for (int r = KEPT; r < rounds; r++) {
+    #pragma unroll 1                     /* as little code as possible: see ANY_INPUT */
+    for (int r = 0; r < rounds; r++) {
         const int i = threadIdx.x + r * n_thread;
         float v[8], w[8];
-        load8(v, x, i, in.cols);
-        if (8 * i < in.cols) load_weight8(w, in, i);
-        input_store(codes, floats, v, in, t, i, factor, w);
+        if (r >= KEPT) {
+            load8<SHAPE>(v, x, i, in.cols);
+            if (8 * i < in.cols) load_weight8<SHAPE>(w, in, i);
+        }
+        #pragma unroll
+        for (int kr = 0; kr < KEPT; kr++)
+            if (r == kr)
+                for (int k = 0; k < 8; k++) v[k] = kept[kr][k], w[k] = ahead.w[kr][k];
+        input_store<SHAPE>(codes, floats, v, in, t, i, factor, w);
     }
     __syncthreads();
 }

@@ -97,8 +97,8 @@ size_t experts_many_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, 
 /* What gpu_experts_beside_begin needs. */
 size_t experts_beside_scratch(int n, int k, int n_expert, int n_ff, int n_embd);
 
-/* gpu_attend, its parts: with norm_whole, the norms, in place; for n > 1 norm, rotation and store of
- * the batch's keys and values, in place for q; then, for n > GPU_FEW, the attention itself. */
+/* gpu_attend, its parts: with norm_whole, the norms, in place; for n > 1, norm, rotation and store
+ * of the batch's keys and values, in place for q; then, for n > GPU_FEW, the attention itself. */
 void attend_norm_whole(gpu *g, const gpu_attention *a);
 void attend_prepare(gpu *g, const gpu_attention *a);
 void attend_many(gpu *g, const gpu_attention *a);

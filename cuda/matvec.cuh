@@ -100,8 +100,9 @@ static __device__ __forceinline__ void store_row(const dense_part &p, int row,
 }
 
 /* LONG: warps have many units each. Bulk copies are faster once they run, but start later: short
- * kernels lose more than they win by them. Where there are none nobody launches it. */
-template <int TYPE, int TOKENS, bool LONG>
+ * kernels lose more than they win by them. Where there are none nobody launches it. SHAPE: of the
+ * input. */
+template <int TYPE, int TOKENS, bool LONG, int SHAPE>
 static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f, const dense_args a)
 {
     typedef piece_of<TYPE, STAGES, UNIT_ROWS, LONG> P;
@@ -128,7 +129,7 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
     frame_begin(f);
     runner.begin(f, shared + warp * P::warp_bytes, a.part[0].row_bytes, share, a.n_share, first,
                  gridDim.x * a.n_slot, end, rows_of);
-    const input_ahead<1> ahead = input_begin<1>(a.in);
+    const input_ahead<1> ahead = input_begin<1, SHAPE>(a.in);
     if (!LONG && share == 0 && l < 2) {
         for (int unit = first; unit < end; unit += gridDim.x * a.n_slot) {
             const dense_part &p = part_of(a, unit);
@@ -136,7 +137,8 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
         }
     }
     frame_wait(f);
-    for (int t = 0; t < a.n_token; t++) input_finish(x + t * pitch, NULL, a.in, t, sums, ahead);
+    for (int t = 0; t < a.n_token; t++)
+        input_finish<SHAPE>(x + t * pitch, NULL, a.in, t, sums, ahead);
     runner.run(first, [&](int) { return x; }, pitch, a.n_token, n_block, rows_of,
                [&](int unit, const float (&sa)[TOKENS], const float (&sb)[TOKENS]) {
                    if (a.n_share > 1) {  /* then this is the warp's only unit */
@@ -149,8 +151,10 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
                    }
                    const dense_part &p = part_of(a, unit);
                    const int row = (unit - p.first_unit) * UNIT_ROWS + pair;
-                   if (l == 0) store_row(p, row, sa, a.n_token);
-                   if (l == 1) store_row(p, row + 4, sb, a.n_token);
+                   float sum[TOKENS];
+                   #pragma unroll
+                   for (int t = 0; t < TOKENS; t++) sum[t] = l == 0 ? sa[t] : sb[t];
+                   if (l < 2) store_row(p, row + 4 * l, sum, a.n_token);
                });
     if (a.n_share > 1) {
         const int unit = (threadIdx.x / UNIT_ROWS) * gridDim.x + blockIdx.x;
@@ -181,10 +185,10 @@ static __global__ void __launch_bounds__(THREADS) dense_floats(frame f, const de
         const dense_part &p = part_of(a, first);
         prefetch_row(p.data + (size_t)(first - p.first_unit) * p.row_bytes, p.row_bytes);
     }
-    const input_ahead<1> ahead = input_begin<1>(a.in);
+    const input_ahead<1> ahead = input_begin<1, ANY_INPUT>(a.in);
     frame_wait(f);
     for (int t = 0; t < a.n_token; t++)
-        input_finish(NULL, values + (size_t)t * cols, a.in, t, sums, ahead);
+        input_finish<ANY_INPUT>(NULL, values + (size_t)t * cols, a.in, t, sums, ahead);
     for (int unit = first; unit < a.n_unit; unit += step) {
         const dense_part &p = part_of(a, unit);
         const int row = unit - p.first_unit;
@@ -198,7 +202,7 @@ static __global__ void __launch_bounds__(THREADS) dense_floats(frame f, const de
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-template <int TYPE, int TOKENS, bool LONG>
+template <int TYPE, int TOKENS, bool LONG, int SHAPE>
 static void launch_blocks(gpu *g, dense_args *a, uint64_t bytes)
 {
     const size_t bytes_of_warp = warp_bytes<TYPE, STAGES, UNIT_ROWS, LONG>(g);
@@ -211,7 +215,8 @@ static void launch_blocks(gpu *g, dense_args *a, uint64_t bytes)
     const int warps = room < 1 ? 1 : room < WARPS ? (int)room : WARPS;
     a->n_slot = need < warps ? need : warps;
     a->n_share = need > warps ? 1 : warps / need;
-    launch(g, a->name, bytes, dense_blocks<TYPE, TOKENS, LONG>, grid, THREADS,
+    if (!is_whole(a->in)) gpu_fail(g, cudaErrorInvalidValue, "product: alignment of the input");
+    launch(g, a->name, bytes, dense_blocks<TYPE, TOKENS, LONG, SHAPE>, grid, THREADS,
            rest + (size_t)(a->n_slot * a->n_share) * bytes_of_warp, *a);
 }
 
@@ -225,13 +230,17 @@ template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, u
                (size_t)a->n_token * row + fixed, *a);
     } else {
         enum { MANY_UNITS = 4 };         /* of a warp */
+        const bool is_long = g->code >= BULK_FROM && a->n_unit >= MANY_UNITS * WARPS * g->n_sm;
         if constexpr (TOKENS == 1) {
-            if (g->code >= BULK_FROM && a->n_unit >= MANY_UNITS * WARPS * g->n_sm) {
-                launch_blocks<TYPE, TOKENS, true>(g, a, bytes);
-                return;
-            }
+            if (!is_gated(a->in) && is_long)
+                launch_blocks<TYPE, 1, true, UNGATED_INPUT>(g, a, bytes);
+            else if (!is_gated(a->in))
+                launch_blocks<TYPE, 1, false, UNGATED_INPUT>(g, a, bytes);
+            else
+                launch_blocks<TYPE, 1, false, WHOLE_INPUT>(g, a, bytes);
+        } else {
+            launch_blocks<TYPE, TOKENS, false, WHOLE_INPUT>(g, a, bytes);
         }
-        launch_blocks<TYPE, TOKENS, false>(g, a, bytes);
     }
 }
 

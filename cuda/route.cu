@@ -1,11 +1,12 @@
 /* route.cu - which experts, and with which weights: router logits, the k largest, their weights.
  *
  * For up to GPU_FEW tokens every block finishes the input for itself and takes some rows of the
- * router, each by all of its warps; the first block leaves the input's finished forms for the
- * experts. Where they read it through another norm, a few more blocks make those forms meanwhile, a
- * block for each vector. Router weights are on their way into shared memory before the input is
- * ready. Whichever kernel reads the logits selects, by keys if sigmoids and a bias decide, or, if ids
- * are asked for, a kernel with a warp for each token. Larger batches go through the products of batch.cuh. */
+ * router, each by all of its warps. A few more blocks leave the input's finished forms for the
+ * experts meanwhile, a block for each vector, and those of other inputs where they read it through
+ * another norm. Router weights are on their way into shared memory before the input is ready.
+ * Whichever kernel reads the logits selects, by keys if sigmoids and a bias decide, or, if ids are
+ * asked for, a kernel with a warp for each token. Larger batches go through the products of
+ * batch.cuh. */
 #include "cuda/dot.cuh"
 #include "cuda/batch.cuh"
 #include "cuda/select.cuh"
@@ -41,30 +42,23 @@ static __device__ __forceinline__ float choice_key(float logit, float bias)
 
 /* ---- few tokens ------------------------------------------------------------------------------ */
 
-typedef struct few_args {
-    enum { forms = 0 };
-    input_view in;
-    int n, n_row, n_each;                /* tokens; experts and the shared gate; rows of a block */
-    gpu_matrix router, shared_gate;
-    float *sigma;
-    float *logits;
-    uint8_t *blocks;                     /* finished forms for the experts; NULL: not wanted */
-    float *rows;
-    float *keys;                         /* NULL: not wanted; else with the choice's bias: */
-    const float *choice_bias;
-} few_args;
-
-typedef struct other_form {
+typedef struct left_form {               /* of one input; rows: [n, cols] */
     input_view in;
     uint8_t *blocks;
     float *rows;
-} other_form;
+} left_form;
 
-struct few_forms_args : few_args {
-    enum { forms = 1 };
-    unsigned n_block;                    /* that route; after them n for each form */
-    other_form form[2];
-};
+typedef struct few_args {
+    input_view in;
+    int n, n_row, n_each;                /* tokens; experts and the shared gate; rows of a block */
+    unsigned n_block;                    /* that route; after them n for each form: */
+    left_form form[3];
+    gpu_matrix router, shared_gate;
+    float *sigma;
+    float *logits;
+    float *keys;                         /* NULL: not wanted; else with the choice's bias: */
+    const float *choice_bias;
+} few_args;
 
 /* Row r of the router followed by the shared gate. */
 static __device__ __forceinline__ const uint8_t *router_row(const few_args &a, int r)
@@ -73,18 +67,19 @@ static __device__ __forceinline__ const uint8_t *router_row(const few_args &a, i
 }
 
 /* Weights 8i .. 8i+7 of a row in shared memory; zeros past its end. */
+template <int SHAPE>
 static __device__ __forceinline__ void row8(float (&w)[8], int type, const uint8_t *row, int i,
                                             int cols)
 {
-    if (type == QT_F32) {
-        load8(w, (const float *)row, i, cols);
-        return;
-    }
-    #pragma unroll
-    for (int k = 0; k < 8; k++) {
-        const int c = 8 * i + k;
-        w[k] = c >= cols ? 0.0f : type == QT_F16 ? weight_at<QT_F16>(row, c)
-                                                 : weight_at<QT_BF16>(row, c);
+    if (SHAPE == UNGATED_INPUT || type == QT_F32) {
+        load8<SHAPE>(w, (const float *)row, i, cols);
+    } else {
+        #pragma unroll
+        for (int k = 0; k < 8; k++) {
+            const int c = 8 * i + k;
+            w[k] = c >= cols ? 0.0f : type == QT_F16 ? weight_at<QT_F16>(row, c)
+                                                     : weight_at<QT_BF16>(row, c);
+        }
     }
 }
 
@@ -101,53 +96,42 @@ static __device__ __forceinline__ void store_logit(const few_args &a, int t, int
     }
 }
 
-/* Blocks that route. */
-static __device__ __forceinline__ unsigned routing_blocks(const few_args &)
-{
-    return gridDim.x;
-}
-
-static __device__ __forceinline__ unsigned routing_blocks(const few_forms_args &a)
-{
-    return a.n_block;
-}
-
 /* As quantise_rows in experts.cu makes it, to the bit. sums: 32 floats. */
-static __device__ __forceinline__ void leave_form(frame f, const other_form &form, int t,
+template <int SHAPE>
+static __device__ __forceinline__ void leave_form(frame f, const left_form &form, int t,
                                                   float *sums)
 {
     const int cols = form.in.cols;
-    const input_ahead<2> ahead = input_begin<2>(form.in);
+    const input_ahead<2> ahead = input_begin<2, SHAPE>(form.in);
     frame_wait(f);
-    input_finish(cols % 32 == 0 ? form.blocks + (size_t)t * blocks_pitch(cols) : NULL,
-                 form.rows + (size_t)t * cols, form.in, t, sums, ahead);
+    input_finish<SHAPE>(cols % 32 == 0 ? form.blocks + (size_t)t * blocks_pitch(cols) : NULL,
+                        form.rows ? form.rows + (size_t)t * cols : NULL, form.in, t, sums, ahead);
     frame_end(f);
 }
 
-/* A block's rows are as far apart as there are blocks that route, and pitch bytes in shared memory.
- * A thread multiplies the values that it has finished itself: eight consecutive ones, then the
- * eight that are 8 * THREADS further on. */
-template <typename ARGS>
-static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const ARGS a)
+/* EACH: rows of a block, as far apart as there are blocks that route, and pitch bytes in shared
+ * memory. A thread multiplies the values that it has finished itself: eight consecutive ones, then
+ * the eight that are 8 * THREADS further on. SHAPE: of all inputs; UNGATED_INPUT means, too, that
+ * the weights are F32. */
+template <int EACH, int SHAPE>
+static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const few_args a)
 {
-    extern __shared__ __align__(16) uint8_t shared[];    /* [n_each] rows */
-    __shared__ float sums[32], found[MAX_ROWS][WARPS];
+    extern __shared__ __align__(16) uint8_t shared[];    /* [EACH] rows */
+    __shared__ float sums[32], found[EACH][WARPS];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, cols = a.in.cols;
     const int pitch = (cols * 4 + 15) / 16 * 16;         /* enough for any of the types */
-    const size_t form_bytes = blocks_pitch(cols);
     const int rounds = (int)(cols + 8 * THREADS - 1) / (8 * THREADS);
-    const int own_row = blockIdx.x + threadIdx.x * routing_blocks(a);    /* the first threads' */
+    const int own_row = blockIdx.x + threadIdx.x * a.n_block;    /* of the first threads */
     float bias = 0.0f, choice_bias = 0.0f;
 
     frame_begin(f);
-    if constexpr (ARGS::forms)
-        if (blockIdx.x >= a.n_block) {
-            const int more = (int)(blockIdx.x - a.n_block);
-            leave_form(f, a.form[more / a.n], more % a.n, sums);
-            return;
-        }
-    for (int i = 0; i < a.n_each; i++) {
-        const int r = blockIdx.x + i * routing_blocks(a);
+    if (blockIdx.x >= a.n_block) {
+        const int more = (int)(blockIdx.x - a.n_block), i = more / a.n;
+        leave_form<SHAPE>(f, i == 0 ? a.form[0] : i == 1 ? a.form[1] : a.form[2], more % a.n, sums);
+        return;
+    }
+    for (int i = 0; i < EACH; i++) {
+        const int r = blockIdx.x + i * a.n_block;
         if (r >= a.n_row) break;
         const uint8_t *row = router_row(a, r);
         const int bytes = (int)(r < a.router.rows ? a.router.row_bytes : a.shared_gate.row_bytes);
@@ -158,65 +142,60 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const AR
             for (int c = threadIdx.x; c < bytes; c += THREADS) shared[i * pitch + c] = row[c];
     }
     copy_commit();
-    const input_ahead<2> ahead = input_begin<2>(a.in);
-    if (threadIdx.x < a.n_each && own_row < a.router.rows) {
+    const input_ahead<2> ahead = input_begin<2, SHAPE>(a.in);
+    if (threadIdx.x < EACH && own_row < a.router.rows) {
         if (a.router.bias) bias = a.router.bias[own_row];
         if (a.keys) choice_bias = a.choice_bias[own_row];
     }
     frame_wait(f);
     for (int t = 0; t < a.n; t++) {
         const float *x = a.in.x + (size_t)t * cols;
-        const bool leave = blockIdx.x == 0 && a.blocks;
-        float kept[2][8], factor = 1.0f, sum[MAX_ROWS] = {};
+        float kept[2][8], factor = 1.0f, sum[EACH] = {};
         #pragma unroll
-        for (int r = 0; r < 2; r++) load8(kept[r], x, threadIdx.x + r * THREADS, cols);
+        for (int r = 0; r < 2; r++) load8<SHAPE>(kept[r], x, threadIdx.x + r * THREADS, cols);
         copy_wait<0>();
         float squares = squares8(kept[0]) + squares8(kept[1]);
         for (int r = 2; r < rounds; r++) {
             float v[8];
-            load8(v, x, threadIdx.x + r * THREADS, cols);
+            load8<SHAPE>(v, x, threadIdx.x + r * THREADS, cols);
             squares += squares8(v);
         }
         squares = block_sum(squares, sums);              /* the rows have arrived, too */
         if (a.in.kind == GPU_NORM) factor = 1.0f / sqrtf(squares / (float)cols + a.in.eps);
 
+        #pragma unroll 1
         for (int r = 0; r < rounds; r++) {
             const int i = threadIdx.x + r * THREADS;
-            float v[8], w[8];
-            if (r < 2) {
-                #pragma unroll
-                for (int k = 0; k < 8; k++) {
-                    v[k] = r == 0 ? kept[0][k] : kept[1][k];
-                    w[k] = r == 0 ? ahead.w[0][k] : ahead.w[1][k];
-                }
-            } else {
-                load8(v, x, i, cols);
-                if (8 * i < cols) load_weight8(w, a.in, i);
+            float v[8], weight[8];
+            if (r >= 2) {
+                load8<SHAPE>(v, x, i, cols);
+                if (8 * i < cols) load_weight8<SHAPE>(weight, a.in, i);
             }
-            finish8(v, a.in, t, i, factor, w);
-            if (leave && cols % 32 == 0) quantise8(a.blocks + t * form_bytes, cols / 32, v, i);
+            #pragma unroll
+            for (int k = 0; k < 8; k++) {
+                if (r == 0) v[k] = kept[0][k], weight[k] = ahead.w[0][k];
+                if (r == 1) v[k] = kept[1][k], weight[k] = ahead.w[1][k];
+            }
+            finish8<SHAPE>(v, a.in, t, i, factor, weight);
             if (8 * i >= cols) continue;
             #pragma unroll
-            for (int k = 0; k < 8; k++)
-                if (leave && a.rows && 8 * i + k < cols)
-                    a.rows[(size_t)t * cols + 8 * i + k] = v[k];
-            #pragma unroll
-            for (int n = 0; n < MAX_ROWS; n++) {
-                if (n >= a.n_each) break;
-                const bool routed = (int)(blockIdx.x + n * routing_blocks(a)) < a.router.rows;
-                row8(w, routed ? a.router.type : a.shared_gate.type, shared + n * pitch, i, cols);
+            for (int n = 0; n < EACH; n++) {             /* past the last row: not looked at, */
+                if (SHAPE == ANY_INPUT && n >= a.n_each) break;  /* or not there */
+                const bool routed = (int)(blockIdx.x + n * a.n_block) < a.router.rows;
+                float w[8];
+                row8<SHAPE>(w, routed ? a.router.type : a.shared_gate.type, shared + n * pitch, i,
+                            cols);
                 #pragma unroll
                 for (int k = 0; k < 8; k++) sum[n] = fmaf(w[k], v[k], sum[n]);
             }
         }
         #pragma unroll
-        for (int n = 0; n < MAX_ROWS; n++) {
-            if (n >= a.n_each) break;
+        for (int n = 0; n < EACH; n++) {
             sum[n] = warp_sum(sum[n]);
             if (lane == 0) found[n][warp] = sum[n];
         }
         __syncthreads();
-        if (threadIdx.x < a.n_each) {
+        if (threadIdx.x < EACH) {
             float all = 0.0f;
             for (int w = 0; w < WARPS; w++) all += found[threadIdx.x][w];
             store_logit(a, t, own_row, all, bias, choice_bias);
@@ -257,30 +236,50 @@ static __global__ void sigmoid_many(frame f, float *x, int n)
     frame_end(f);
 }
 
-/* With blocks for the forms that the other inputs do not have yet. */
-static void launch_few(gpu *g, const few_args *a, unsigned grid, size_t smem,
-                       gpu_input *const also[2])
+static bool is_usual_input(const gpu_input *in)
 {
-    const uint64_t bytes = a->router.row_bytes * (uint64_t)a->n_row;
-    few_forms_args more = {};
-    unsigned n_form = 0;
+    const input_view v = view_of(in);
+    return is_whole(v) && !is_gated(v) && (uintptr_t)in->rows % 16 == 0;
+}
 
-    for (int i = 0; i < 2; i++) {
-        gpu_input *in = also[i];
-        if (!in || in->has_blocks) continue;
-        if (in->n != a->n || !in->blocks || !in->rows)
+/* With blocks for the forms that the inputs do not have yet. */
+static void launch_few(gpu *g, few_args *a, gpu_input *in, gpu_input *const also[2])
+{
+    const size_t pitch = ((size_t)in->cols * 4 + 15) / 16 * 16;
+    const unsigned n_row = (unsigned)a->n_row;
+    bool usual = is_usual_input(in) && a->router.type == QT_F32 &&
+                 (!a->shared_gate.data || a->shared_gate.type == QT_F32);
+    for (int i = 0; i < 2; i++) usual = usual && (!also[i] || is_usual_input(also[i]));
+    const auto rows_of = [&](unsigned grid) {            /* of a block */
+        unsigned n = 1;
+        while (n * grid < n_row) n *= 2;
+        return usual ? n : ceil_div(n_row, grid);
+    };
+    gpu_input *const inputs[3] = { in->blocks ? in : NULL, also[0], also[1] };
+    unsigned grid = n_row < (unsigned)g->n_sm ? n_row : (unsigned)g->n_sm, n_form = 0;
+
+    while (grid < n_row &&
+           (rows_of(grid) > MAX_ROWS || rows_of(grid) * pitch > g->smem_block - 2048))
+        grid *= 2;
+    a->n_block = grid;
+    a->n_each = (int)rows_of(grid);
+    for (int i = 0; i < 3; i++) {
+        gpu_input *form = inputs[i];
+        if (!form || (i > 0 && form->has_blocks)) continue;
+        if (i > 0 && (form->n != a->n || !form->blocks || !form->rows))
             gpu_fail(g, cudaErrorInvalidValue, "router: other inputs");
-        more.form[n_form++] = { view_of(in), (uint8_t *)in->blocks, in->rows };
-        in->has_blocks = in->has_rows = true;
+        a->form[n_form++] = { view_of(form), (uint8_t *)form->blocks, form->rows };
+        form->has_blocks = form->has_rows = true;
     }
-    if (n_form == 0) {
-        launch(g, "router", bytes, route_few<few_args>, grid, THREADS, smem, *a);
-        return;
-    }
-    (few_args &)more = *a;
-    more.n_block = grid;
-    launch(g, "router", bytes, route_few<few_forms_args>, grid + n_form * (unsigned)a->n, THREADS,
-           smem, more);
+    const auto go = [&](void (*kernel)(frame, few_args)) {
+        launch(g, "router", a->router.row_bytes * (uint64_t)n_row, kernel,
+               grid + n_form * (unsigned)a->n, THREADS, rows_of(grid) * pitch, *a);
+    };
+    if (!usual) go(route_few<MAX_ROWS, ANY_INPUT>);
+    else if (rows_of(grid) == 1) go(route_few<1, UNGATED_INPUT>);
+    else if (rows_of(grid) == 2) go(route_few<2, UNGATED_INPUT>);
+    else if (rows_of(grid) == 4) go(route_few<4, UNGATED_INPUT>);
+    else go(route_few<MAX_ROWS, UNGATED_INPUT>);
 }
 
 void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
@@ -300,17 +299,9 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
     }
     if (n <= GPU_FEW && is_float_weight(r->router.type) &&
         (!shared || is_float_weight(r->shared_gate.type))) {
-        const int n_row = n_expert + (shared ? 1 : 0);
-        const size_t pitch = ((size_t)in->cols * 4 + 15) / 16 * 16;
-        unsigned grid = n_row < g->n_sm ? n_row : g->n_sm;
-        if (ceil_div(n_row, grid) > MAX_ROWS) grid = ceil_div(n_row, MAX_ROWS);
-        while (ceil_div(n_row, grid) * pitch > g->smem_block - 2048 && grid < (unsigned)n_row)
-            grid *= 2;
-        const int n_each = (int)ceil_div(n_row, grid);
-        const few_args a = { view_of(in), n, n_row, n_each, r->router, r->shared_gate, r->sigma,
-                             r->logits, (uint8_t *)in->blocks, in->rows, keys, r->rule.bias };
-        launch_few(g, &a, grid, n_each * pitch, r->also);
-        in->has_blocks = in->has_rows = in->blocks != NULL;
+        few_args a = { view_of(in), n, n_expert + (shared ? 1 : 0), 0, 0, {}, r->router,
+                       r->shared_gate, r->sigma, r->logits, keys, r->rule.bias };
+        launch_few(g, &a, in, r->also);
     } else {
         const gpu_product list[2] = {
             { r->logits, n_expert, false, r->router, {} },
