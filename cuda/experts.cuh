@@ -87,32 +87,40 @@ typedef struct choice {
     gpu_router_rule rule;
 } choice;
 
-/* The ids of one token, by the first warp; the block must synchronise before it reads them. value
- * is for choose_gates. */
-static __device__ __forceinline__ void choose_ids(int *ids, float *value, const choice &c,
-                                                  int token, select_space *space)
-{
-    const int lane = threadIdx.x;
-    int id = 0;
-    if (lane >= 32) return;
-    if (!c.ids)
-        select_largest(&id, value, (c.keys ? c.keys : c.logits) + (size_t)token * c.n_expert,
-                       c.n_expert, c.k, space);
-    else if (lane < c.k)
-        id = c.ids[token * c.k + lane];
-    if (lane < c.k) ids[lane] = id;
-}
+/* The choice of one token, by all threads of a block: ids, and values for choose_gates. The block
+ * synchronises when it ends. */
+struct chooser {
+    block_selector largest;
+    const int32_t *ids;                  /* NULL: to be selected */
 
-/* The same of their weights. */
-static __device__ __forceinline__ void choose_gates(float *gates, const int *ids, float value,
+    __device__ __forceinline__ void begin(const choice &c, int token)
+    {
+        ids = c.ids ? c.ids + token * c.k : NULL;
+        if (!ids)
+            largest.begin((c.keys ? c.keys : c.logits) + (size_t)token * c.n_expert, c.n_expert);
+    }
+
+    __device__ __forceinline__ void end(select_room *room, const choice &c)
+    {
+        if (!ids) {
+            largest.end(room, c.k);
+            return;
+        }
+        if (threadIdx.x < c.k) room->chosen[threadIdx.x] = ids[threadIdx.x];
+        __syncthreads();
+    }
+};
+
+/* Their weights, by the first warp; the block must synchronise before it reads them. */
+static __device__ __forceinline__ void choose_gates(float *gates, const select_room *room,
                                                     const choice &c, int token)
 {
     const int lane = threadIdx.x;
     float gate = 0.0f;
     if (lane >= 32) return;
     if (!c.ids)
-        gate = is_usual(c.rule) ? usual_weight(value, c.k)
-                                : scored_weight(lane < c.k ? ids[lane] : 0,
+        gate = is_usual(c.rule) ? usual_weight(room->chosen_value[lane], c.k)
+                                : scored_weight(lane < c.k ? room->chosen[lane] : 0,
                                                 c.logits + (size_t)token * c.n_expert, c.n_expert,
                                                 c.k, c.rule);
     else if (lane < c.k)
@@ -187,18 +195,27 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
 {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float gate_sum[UP_ROWS], up_sum[UP_ROWS];
-    __shared__ int ids[SELECT_MAX_K];
-    __shared__ select_space space;
+    __shared__ select_room room;
     const int slot = blockIdx.y, group = blockIdx.x, warp = threadIdx.x / 32;
     const bool is_shared = slot >= a.n_slot;
     const int token = is_shared ? slot - a.n_slot : slot / a.k;
     const slab &gate = is_shared ? a.shared_gate : a.gate, &up = is_shared ? a.shared_up : a.up;
     int expert = 0;
-    float unused = 0.0f;
+    chooser choose;
     const uint8_t *gate_at = gate.data, *up_at = up.data;        /* of a split layer's slot */
     const auto row_of = [&](const slab &s, const uint8_t *at, int row) {
         if constexpr (ARGS::split) return at + (size_t)row * s.row_bytes;
         else return row_at(s, expert, row);
+    };
+
+    /* The input is in shared memory, and the slot's expert is known. */
+    const auto chosen = [&] {
+        if (ARGS::split || is_shared) {
+            __syncthreads();
+            return;
+        }
+        choose.end(&room, a.chosen);
+        expert = room.chosen[slot % a.k];
     };
 
     frame_begin(f);
@@ -210,13 +227,12 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
                 return;
             }
         } else if (!is_shared) {
-            choose_ids(ids, &unused, a.chosen, token, &space);
+            choose.begin(a.chosen, token);
         }
         float *x = (float *)shared;
         for (int c = threadIdx.x; c < a.cols; c += UP_THREADS)
             x[c] = a.x_rows[(size_t)token * a.cols + c];
-        __syncthreads();
-        if (!ARGS::split && !is_shared) expert = ids[slot % a.k];
+        chosen();
         for (int r = warp; r < UP_ROWS; r += UP_THREADS / 32) {
             const int row = min(group * UP_ROWS + r, a.n_ff - 1);
             float g[1], u[1];
@@ -247,7 +263,7 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
                 return;
             }
         } else if (!is_shared) {
-            choose_ids(ids, &unused, a.chosen, token, &space);
+            choose.begin(a.chosen, token);
         }
         const uint8_t *from = a.x + (size_t)token * bytes;
         if constexpr (is_woven<TYPE>::value) {
@@ -258,11 +274,9 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
             for (int i = threadIdx.x; i < bytes / 16; i += UP_THREADS)
                 ((uint4 *)x)[i] = ((const uint4 *)from)[i];
         }
-        __syncthreads();
-        if (!is_shared) {
-            if (!ARGS::split) expert = ids[slot % a.k];
+        chosen();
+        if (!is_shared)
             runner.begin(f, shared + warp * P::warp_bytes, gate.row_bytes, 0, 1, 0, 1, 1, rows_of);
-        }
         float gate_bias = 0.0f, up_bias = 0.0f;
         if (threadIdx.x % 8 == 0) {      /* on their way while the row is summed */
             gate_bias = row_bias(gate, expert, row, a.n_ff);
@@ -341,12 +355,11 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
 {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float sums[MAX_SLOTS * DOWN_ROWS], gates[SELECT_MAX_K];
-    __shared__ int ids[SELECT_MAX_K];
-    __shared__ select_space space;
+    __shared__ select_room room;
+    const int *ids = room.chosen;
     const int octet_shift = PAIRED ? 0 : a.octet_shift, n_row = DOWN_ROWS << octet_shift;
     const int token = blockIdx.y, first = blockIdx.x * n_row, warp = threadIdx.x / 32;
     const int n_warp = blockDim.x / 32;
-    float value = 0.0f;                                  /* of a choice */
     int n = a.k + (a.has_shared ? 1 : 0);                /* slots that are computed here */
 
     /* slot i of this token: its index in mid, its matrix */
@@ -369,7 +382,7 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
     frame_begin(f);
     if constexpr (ARGS::split) {
         frame_wait(f);
-        find_slots(ids, gates, down_at, made, &n_made, a, token);
+        find_slots(room.chosen, gates, down_at, made, &n_made, a, token);
         __syncthreads();
         n = n_made;
         for (int u = threadIdx.x; u < a.k * n_row; u += blockDim.x) {
@@ -379,12 +392,13 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
             if (a.host_made[slot]) sums[u] = a.host_y[slot * a.n_embd + row];
         }
     } else {
-        choose_ids(ids, &value, a.chosen, token, &space);
-        __syncthreads();
+        chooser choose;
+        choose.begin(a.chosen, token);
+        choose.end(&room, a.chosen);
     }
     if constexpr (is_float_type<TYPE>::value) {
         if constexpr (!ARGS::split) {
-            choose_gates(gates, ids, value, a.chosen, token);
+            choose_gates(gates, &room, a.chosen, token);
             frame_wait(f);
         }
         float *mid = (float *)shared;
@@ -421,7 +435,7 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
                      PER_SLOT * n, rows_of);
         const int each = pitch / 16;
         if constexpr (!ARGS::split) {
-            choose_gates(gates, ids, value, a.chosen, token);
+            choose_gates(gates, &room, a.chosen, token);
             frame_wait(f);
         }
         if constexpr (is_woven<TYPE>::value) {
@@ -517,7 +531,7 @@ static void launch_up(gpu *g, stream_place at, const ARGS *a, uint64_t bytes)
         };
         const auto all_active = [&](int stages) {        /* with what is static */
             return grid.x * grid.y <= (unsigned)g->n_sm *
-                                      (unsigned)(g->smem_block / (smem_of(stages) + 2048));
+                                      (unsigned)(g->smem_block / (smem_of(stages) + 4096));
         };
         const int stages = g->code < 80 ? 2 : (int)MOST;
         if (MAY && stages > 3 && !all_active(stages) && all_active(3))
@@ -537,7 +551,7 @@ static void launch_down_blocks(gpu *g, stream_place at, const ARGS *a, int n, ui
     const size_t warp = warp_bytes<TYPE, down_stages<PAIRED>::value,
                                    PAIRED ? UNIT_ROWS : UNIT_ROWS / 2>(g);
     const unsigned slots = (unsigned)a->k + (a->has_shared ? 1 : 0), units = 2 * slots;
-    const size_t mids = slots * gpu_blocks_bytes(a->n_ff), fixed = 2048;         /* is static */
+    const size_t mids = slots * gpu_blocks_bytes(a->n_ff), fixed = 4096;         /* is static */
     const auto fits = [&](unsigned warps) {
         return warps * warp + mids + fixed <= g->smem_block;
     };

@@ -1,4 +1,5 @@
-/* select.cuh - the k largest of a token's router logits and their weights, by one warp.
+/* select.cuh - the k largest of a token's router logits, by one warp or by a block, and their
+ * weights, by one warp.
  *
  * Largest first, of equal ones the lowest id; NaN counts as -infinity. The k-th largest of the
  * lanes' own maxima bounds the k-th largest of all from below; what is not below that bound, a few
@@ -183,6 +184,137 @@ static __device__ __forceinline__ void select_largest(int *id, float *value, con
     else if (n_expert <= 512) select_of<16>(id, value, keys, n_expert, k, s);
     else select_of<32>(id, value, keys, n_expert, k, s);
 }
+
+/* ---- by a whole block ------------------------------------------------------------------------ */
+
+enum { SELECT_MAX_THREADS = 384 };       /* of the block */
+
+typedef struct __align__(16) select_room {       /* shared memory of the block */
+    uint32_t key[32];                    /* lanes' maxima; then of those that reach the bound */
+    int id[32];
+    float value[32];
+    uint32_t best[SELECT_MAX_THREADS], bound;
+    int n;
+    int chosen[SELECT_MAX_K];            /* what is found, the largest first */
+    float chosen_value[SELECT_MAX_K];
+} select_room;
+
+/* How many of the 32 keys in shared memory come before this one; of equal ones, those with lower
+ * ids do. */
+static __device__ __forceinline__ int keys_before(const select_room *s, uint32_t key, int id)
+{
+    int n = 0;
+    #pragma unroll 2
+    for (int j = 0; j < 8; j++) {
+        const uint4 k = ((const uint4 *)s->key)[j];
+        const int4 i = ((const int4 *)s->id)[j];
+        n += (k.x > key || (k.x == key && i.x < id)) + (k.y > key || (k.y == key && i.y < id)) +
+             (k.z > key || (k.z == key && i.z < id)) + (k.w > key || (k.w == key && i.w < id));
+    }
+    return n;
+}
+
+/* The k largest, by all threads of a block: in a fraction of the time that one warp takes, and of
+ * its code. Logits are asked for when it begins; the block synchronises when it ends. */
+struct block_selector {
+    enum { EACH = 4 };                   /* logits of a thread in registers; more are read twice */
+    const float *keys;
+    int n_expert;
+    float v[EACH];
+
+    __device__ __forceinline__ void begin(const float *all, int n)
+    {
+        keys = all;
+        n_expert = n;
+        #pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int e = threadIdx.x + i * blockDim.x;
+            v[i] = e < n ? __ldcg(all + e) : 0.0f;
+        }
+    }
+
+    __device__ __forceinline__ void end(select_room *s, int k)
+    {
+        const int lane = threadIdx.x % 32;
+        if (n_expert > 32) gather(s, k);
+        else if (threadIdx.x < 32) offer_all(s);
+        if (threadIdx.x < 32) {
+            __syncwarp();
+            if (s->n > 32) {
+                int id = 0;
+                float value = 0.0f;
+                select_slowly<SELECT_MAX_EXPERT / 32>(&id, &value, keys, n_expert, k);
+                s->chosen[lane] = id;
+                s->chosen_value[lane] = value;
+            } else {
+                const int place = keys_before(s, s->key[lane], s->id[lane]);
+                if (lane < s->n && place < k) {
+                    s->chosen[place] = s->id[lane];
+                    s->chosen_value[place] = s->value[lane];
+                }
+            }
+        }
+        __syncthreads();
+    }
+
+private:
+    /* One for each lane of the first warp. */
+    __device__ __forceinline__ void offer_all(select_room *s)
+    {
+        const int lane = threadIdx.x;
+        s->key[lane] = lane < n_expert ? rank_key(v[0]) : 0;
+        s->id[lane] = lane;
+        s->value[lane] = v[0];
+        if (lane == 0) s->n = n_expert;
+    }
+
+    static __device__ __forceinline__ void offer(select_room *s, uint32_t key, int id, float value)
+    {
+        const int at = atomicAdd(&s->n, 1);
+        if (at >= 32) return;
+        s->key[at] = key;
+        s->id[at] = id;
+        s->value[at] = value;
+    }
+
+    /* All that reach the bound, in any order. */
+    __device__ __forceinline__ void gather(select_room *s, int k)
+    {
+        const int thread = threadIdx.x, n_thread = blockDim.x;
+        uint32_t key[EACH], best = 0;
+        #pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            key[i] = thread + i * n_thread < n_expert ? rank_key(v[i]) : 0;
+            best = max(best, key[i]);
+        }
+        for (int e = thread + EACH * n_thread; e < n_expert; e += n_thread)
+            best = max(best, rank_key(__ldcg(keys + e)));
+        s->best[thread] = best;
+        __syncthreads();
+        if (thread < 32) {               /* the k-th largest of the lanes' maxima */
+            for (int t = thread + 32; t < n_thread; t += 32) best = max(best, s->best[t]);
+            s->key[thread] = best;
+            s->id[thread] = thread;
+            __syncwarp();
+            if (keys_before(s, best, thread) == k - 1) s->bound = max(1u, best);
+            __syncwarp();
+            s->key[thread] = 0;
+            if (thread == 0) s->n = 0;
+        }
+        __syncthreads();
+        const uint32_t bound = s->bound;
+        #pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (key[i] >= bound) offer(s, key[i], thread + i * n_thread, v[i]);
+        for (int e = thread + EACH * n_thread; e < n_expert; e += n_thread) {
+            const float value = __ldcg(keys + e);
+            if (rank_key(value) >= bound) offer(s, rank_key(value), e, value);
+        }
+        __syncthreads();
+    }
+};
+
+/* ---- weights --------------------------------------------------------------------------------- */
 
 /* Of the chosen logits, one in each lane below k, the largest first. */
 static __device__ __forceinline__ float usual_weight(float value, int k)
