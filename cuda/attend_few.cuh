@@ -27,8 +27,8 @@ template <int DIM> struct key_shape {
 };
 
 enum {
-    FEW_HEADS = 4,                       /* query heads of a block: few keep the latency low,
-                                          * MAX_HEADS read keys once where there are many */
+    FEW_HEADS = 4,                       /* query heads of a block, at most: few keep the latency
+                                          * low, MAX_HEADS read keys once where there are many */
     MANY_KEYS = 8192                     /* from this many keys on */
 };
 
@@ -39,21 +39,22 @@ template <int KV, int DIM> struct key_batch {
     raw k[S::ROUNDS][S::PIECES], v[S::ROUNDS][S::PIECES];
 
     /* rows: all keys, or values, of the head; key0: the warp's first. Keys at or above end are
-     * zeros: what lies there may be anything. */
+     * zeros: what lies there may be anything. wrap: the first multiple of kv_rows that is not below
+     * the run, which is not longer than the store. */
     static __device__ __forceinline__ void load(raw (&to)[S::ROUNDS][S::PIECES],
                                                 const gpu_attention &a, const uint8_t *rows,
-                                                int key0, int end)
+                                                int key0, int end, int wrap)
     {
         const int lane = threadIdx.x % 32, d = lane % S::LANES * 8;
         #pragma unroll
         for (int i = 0; i < S::ROUNDS; i++) {
             const int key = key0 + i * S::KEYS + lane / S::LANES;
+            const int row = key >= wrap ? key - wrap : key - wrap + a.kv_rows;
             #pragma unroll
             for (int p = 0; p < S::PIECES; p++) {
                 to[i][p] = {};
                 if (key < end)
-                    to[i][p] = kv_row<KV>::load(rows + (size_t)(key % a.kv_rows) *
-                                                           kv_row<KV>::bytes(DIM),
+                    to[i][p] = kv_row<KV>::load(rows + (size_t)row * kv_row<KV>::bytes(DIM),
                                                 d + p * 8 * S::LANES);
             }
         }
@@ -89,8 +90,9 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
     int key0 = where.begin + warp * KEYS * ROUNDS;
     head_maker<DIM> maker;
     if (!r.whole) frame_wait(f);
-    batch.load(batch.k, a, where.keys, key0, old_end);
-    batch.load(batch.v, a, where.values, key0, old_end);
+    const int wrap = (where.begin + a.kv_rows - 1) / a.kv_rows * a.kv_rows;
+    batch.load(batch.k, a, where.keys, key0, old_end, wrap);
+    batch.load(batch.v, a, where.values, key0, old_end, wrap);
     if (r.whole && warp < where.n_make) maker.begin(warp < n_head ? a.q_norm : a.k_norm, a);
     if (r.whole) frame_wait(f);
 
@@ -132,7 +134,7 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
             }
         }
         const int next = key0 + WARPS * KEYS * ROUNDS;
-        if (next < end) batch.load(batch.k, a, where.keys, next, old_end);
+        if (next < end) batch.load(batch.k, a, where.keys, next, old_end, wrap);
         #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
             const bool inside = key0 + i * KEYS + lane / LANES < end;
@@ -179,7 +181,7 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
                         o[h][8 * p + c] = fmaf(score[i][h], v[c], o[h][8 * p + c]);
             }
         }
-        if (next < end) batch.load(batch.v, a, where.values, next, old_end);
+        if (next < end) batch.load(batch.v, a, where.values, next, old_end, wrap);
         key0 = next;
     }
 
@@ -225,23 +227,44 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
+/* Blocks along the second dimension of the grid. */
+static inline int rows_of_heads(const gpu_attention *a, int heads)
+{
+    return a->n_head_kv * (int)ceil_div((uint64_t)(a->n_head / a->n_head_kv), (uint64_t)heads);
+}
+
 template <int KV, int DIM, int HEADS>
 static void launch_heads(gpu *g, const gpu_attention *a, int keys)
 {
-    const int group = a->n_head / a->n_head_kv, n_part = (int)ceil_div(group, HEADS);
-    const unsigned rows = (unsigned)(a->n_head_kv * n_part);
-    const int max_runs = a->n > GPU_FEW ? 1 : runs_for(a, keys, g->n_sm / (int)rows);
-    const run_args r = { *a, n_part, max_runs, a->n == 1 };
+    const int rows = rows_of_heads(a, HEADS), each_sm = HEADS < FEW_HEADS ? 2 : 1;
+    const int max_runs = a->n > GPU_FEW ? 1 : runs_for(a, keys, each_sm * g->n_sm / rows);
+    const run_args r = { *a, rows / a->n_head_kv, max_runs, a->n == 1 };
     launch(g, "attention", (uint64_t)keys * a->n_head_kv * kv_row<KV>::bytes(DIM) * 2,
-           attend_run<KV, DIM, HEADS>, dim3((unsigned)r.max_runs, rows, (unsigned)a->n), THREADS, 0,
-           r);
+           attend_run<KV, DIM, HEADS>, dim3((unsigned)r.max_runs, (unsigned)rows, (unsigned)a->n),
+           THREADS, 0, r);
     launch_merge<DIM>(g, r);
+}
+
+/* As few heads in a block as make no more than four blocks on a multiprocessor, but two, unless a
+ * key takes a whole warp: then each of its heads takes five shuffles. */
+template <int KV, int DIM> static void launch_low(gpu *g, const gpu_attention *a, int keys)
+{
+    const int runs = (int)ceil_div((uint64_t)keys, (uint64_t)run_keys(DIM)) * a->n;
+    const auto has_room = [&](int heads) { return rows_of_heads(a, heads) * runs <= 4 * g->n_sm; };
+    if constexpr (DIM >= 256) {
+        if (has_room(1)) {
+            launch_heads<KV, DIM, 1>(g, a, keys);
+            return;
+        }
+    }
+    if (has_room(2)) launch_heads<KV, DIM, 2>(g, a, keys);
+    else launch_heads<KV, DIM, FEW_HEADS>(g, a, keys);
 }
 
 template <int KV, int DIM> static void launch_runs(gpu *g, const gpu_attention *a)
 {
     const int keys = a->window > 0 && a->window < a->last ? a->window : a->last;
-    if (keys < MANY_KEYS) launch_heads<KV, DIM, FEW_HEADS>(g, a, keys);
+    if (keys < MANY_KEYS) launch_low<KV, DIM>(g, a, keys);
     else if constexpr (KV == GPU_KV_F16 && DIM >= 64) attend_long(g, a, keys);
     else launch_heads<KV, DIM, MAX_HEADS>(g, a, keys);
 }
