@@ -49,6 +49,15 @@ AVX_INLINE __m256i load32_repeated(const void *p)
     return _mm256_set1_epi32((int)load_u32(p));
 }
 
+/* A weight of low and high bits, now: compilers put off such an or until its result is used, keep
+ * shifted bits of all blocks until then and have no registers left for them. */
+AVX_INLINE __m256i joined_bits(__m256i low, __m256i high)
+{
+    __m256i w = _mm256_or_si256(low, high);
+    __asm__("" : "+x"(w));
+    return w;
+}
+
 /* ---- products ------------------------------------------------------------------------------ */
 
 /* Sums of two products. Words saturate; weights up to 129 keep clear of that. */

@@ -50,7 +50,7 @@ AVX_INLINE __m256i five_bits_at(const uint8_t *nibbles, const uint8_t *high)
     const __m256i own_bit = _mm256_set1_epi64x((int64_t)0x8040201008040201);
     const __m256i bytes = _mm256_shuffle_epi8(load32_repeated(high), own_byte);
     const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, own_bit), own_bit);
-    return _mm256_or_si256(nibbles_at(nibbles), _mm256_and_si256(set, _mm256_set1_epi8(16)));
+    return joined_bits(nibbles_at(nibbles), _mm256_and_si256(set, _mm256_set1_epi8(16)));
 }
 
 /* ---- values of eight blocks ---------------------------------------------------------------- */

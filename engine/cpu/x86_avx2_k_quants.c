@@ -132,10 +132,8 @@ AVX_INLINE void q5_k_unpack(segment *g, const uint8_t *p)
     const __m256i high = load256(b->high);
     for (int n = 0; n < 4; n++) {
         const __m256i codes = load256(b->nibbles[n]);
-        g->w[2 * n] = _mm256_or_si256(moved_bits(codes, 0, 15),
-                                      moved_bits(high, 4 - 2 * n, 16));
-        g->w[2 * n + 1] = _mm256_or_si256(moved_bits(codes, -4, 15),
-                                          moved_bits(high, 3 - 2 * n, 16));
+        g->w[2 * n] = joined_bits(moved_bits(codes, 0, 15), moved_bits(high, 4 - 2 * n, 16));
+        g->w[2 * n + 1] = joined_bits(moved_bits(codes, -4, 15), moved_bits(high, 3 - 2 * n, 16));
     }
     k_scales(g, b->d);
 }
@@ -222,7 +220,7 @@ AVX_INLINE void q3_k_unpack(segment *g, const uint8_t *p)
 
     for (int j = 0; j < 8; j++) {
         const __m256i codes = load256(b->quants + 32 * (j / 4));
-        g->w[j] = _mm256_or_si256(moved_bits(codes, -2 * (j % 4), 3), moved_bits(high, 2 - j, 4));
+        g->w[j] = joined_bits(moved_bits(codes, -2 * (j % 4), 3), moved_bits(high, 2 - j, 4));
     }
     g->sc = halves_apart(scales);
     g->m = _mm256_cvtepi8_epi16(scales);
@@ -246,10 +244,10 @@ AVX_INLINE void q6_k_unpack(segment *g, const uint8_t *p)
         const __m256i first = load256(b->low[h]), second = load256(b->low[h] + 32);
         const __m256i top = load256(b->high + 32 * h);
         __m256i *w = g->w + 4 * h;
-        w[0] = _mm256_or_si256(moved_bits(first, 0, 15), moved_bits(top, 4, 0x30));
-        w[1] = _mm256_or_si256(moved_bits(second, 0, 15), moved_bits(top, 2, 0x30));
-        w[2] = _mm256_or_si256(moved_bits(first, -4, 15), moved_bits(top, 0, 0x30));
-        w[3] = _mm256_or_si256(moved_bits(second, -4, 15), moved_bits(top, -2, 0x30));
+        w[0] = joined_bits(moved_bits(first, 0, 15), moved_bits(top, 4, 0x30));
+        w[1] = joined_bits(moved_bits(second, 0, 15), moved_bits(top, 2, 0x30));
+        w[2] = joined_bits(moved_bits(first, -4, 15), moved_bits(top, 0, 0x30));
+        w[3] = joined_bits(moved_bits(second, -4, 15), moved_bits(top, -2, 0x30));
     }
     g->sc = halves_apart(scales);
     g->m = _mm256_cvtepi8_epi16(scales);
