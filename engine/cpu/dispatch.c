@@ -89,7 +89,7 @@ static bool has_amx(void)
 static const isa isas[] = {              /* fastest first */
     { "amx",    has_amx,    { AVX512, put_amx_wide } },
     { "avx512", has_avx512, { AVX512 } },
-    { "avxvnni", has_avxvnni, { AVX2, put_avxvnni_wide } },
+    { "avxvnni", has_avxvnni, { AVX2, put_avxvnni_blocks, put_avxvnni_wide } },
     { "avx2",   has_avx2,   { AVX2 } },
 };
 enum { N_ISA = sizeof isas / sizeof isas[0] };

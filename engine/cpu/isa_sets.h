@@ -23,6 +23,7 @@ void put_avx2_k_quants(kernel_set *s);
 void put_avx2_floats(kernel_set *s);
 void put_avx2_wide(kernel_set *s);       /* types whose weights need all of a byte, and floats */
 void put_avx2_small(kernel_set *s);      /* the others */
+void put_avxvnni_blocks(kernel_set *s);  /* types whose weights need all of a byte */
 void put_avxvnni_wide(kernel_set *s);
 void put_avx512_blocks(kernel_set *s);
 void put_avx512_k_quants(kernel_set *s);

@@ -49,6 +49,21 @@ AVX_INLINE __m256i load32_repeated(const void *p)
     return _mm256_set1_epi32((int)load_u32(p));
 }
 
+/* Two binary16 that stand side by side, everywhere in a register each. */
+AVX_INLINE void two_halves(__m256 *first, __m256 *second, const uint8_t *p)
+{
+    const __m256 in_turn = _mm256_cvtph_ps(_mm256_castsi256_si128(load32_repeated(p)));
+    *first = _mm256_moveldup_ps(in_turn);
+    *second = _mm256_movehdup_ps(in_turn);
+}
+
+/* "Halves order": 16 bytes, 32 codes. */
+AVX_INLINE __m256i nibbles_at(const uint8_t *p)
+{
+    const __m256i shift = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
+    return _mm256_and_si256(_mm256_srlv_epi32(load128_twice(p), shift), _mm256_set1_epi8(15));
+}
+
 /* A weight of low and high bits, now: compilers put off such an or until its result is used, keep
  * shifted bits of all blocks until then and have no registers left for them. */
 AVX_INLINE __m256i joined_bits(__m256i low, __m256i high)

@@ -8,6 +8,7 @@
  * room for an offset in 16 bits; there the sign of a weight moves to its activation. */
 #include "engine/cpu/isa_sets.h"
 #include "engine/cpu/x86_avx2.h"
+#include "engine/cpu/x86_iq4.h"
 #include "loader/quant_blocks.h"
 
 /* ---- scales of eight blocks ---------------------------------------------------------------- */
@@ -35,14 +36,7 @@ AVX_INLINE void half_pairs_at(__m256 *first, __m256 *second, const uint8_t *p, i
 
 /* ---- weights of one block ------------------------------------------------------------------ */
 
-/* "Halves order": 16 bytes, 32 codes. */
-AVX_INLINE __m256i nibbles_at(const uint8_t *p)
-{
-    const __m256i shift = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
-    return _mm256_and_si256(_mm256_srlv_epi32(load128_twice(p), shift), _mm256_set1_epi8(15));
-}
-
-/* ... with a fifth bit of each code apart: bit i for weight i. */
+/* nibbles_at() with a fifth bit of each code apart: bit i for weight i. */
 AVX_INLINE __m256i five_bits_at(const uint8_t *nibbles, const uint8_t *high)
 {
     const __m256i own_byte = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202,
@@ -154,12 +148,7 @@ AVX_INLINE __m256 q8_0_values(const segment *g, const act_segment *x)
 
 AVX_INLINE void iq4_nl_unpack(segment *g, const uint8_t *p)
 {
-    const __m128i levels = _mm_setr_epi8(IQ4_LEVELS);
-    const block_iq4_nl *b = (const void *)p;
-    for (int j = 0; j < 8; j++)
-        g->w[j] = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(levels),
-                                      nibbles_at(b[j].nibbles));
-    g->d = halves_at(b->d, sizeof *b);
+    iq4_nl_levels(g, p, 0);
 }
 
 AVX_INLINE __m256 iq4_nl_values(const segment *g, const act_segment *x)

@@ -7,6 +7,7 @@
  * offsets of Q3_K and Q6_K, meet the sums of 16 activations in one madd for all eight blocks. */
 #include "engine/cpu/isa_sets.h"
 #include "engine/cpu/x86_avx2.h"
+#include "engine/cpu/x86_iq4.h"
 #include "loader/quant_blocks.h"
 
 /* ---- bits and scales ----------------------------------------------------------------------- */
@@ -18,14 +19,6 @@ AVX_INLINE __m256i moved_bits(__m256i v, int up, int mask)
     const __m256i moved = up > 0 ? _mm256_slli_epi16(v, up) :
                           up < 0 ? _mm256_srli_epi16(v, -up) : v;
     return _mm256_and_si256(moved, _mm256_set1_epi8((char)mask));
-}
-
-/* Two binary16 that stand side by side, everywhere in a register each. */
-AVX_INLINE void two_halves(__m256 *first, __m256 *second, const uint8_t *p)
-{
-    const __m256 in_turn = _mm256_cvtph_ps(_mm256_castsi256_si128(load32_repeated(p)));
-    *first = _mm256_moveldup_ps(in_turn);
-    *second = _mm256_movehdup_ps(in_turn);
 }
 
 /* The scales of 16 halves, for scaled_sums(): first halves' in the low half of the register. */
@@ -147,26 +140,7 @@ AVX_INLINE __m256 q5_k_values(const segment *g, const act_segment *x)
 
 AVX_INLINE void iq4_xs_unpack(segment *g, const uint8_t *p)
 {
-    const __m256i levels = _mm256_broadcastsi128_si256(_mm_setr_epi8(IQ4_LEVELS));
-    const __m256i two_bits = _mm256_setr_epi32(16, 18, 20, 22, 24, 26, 28, 30);
-    const __m256i four_bits = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
-    const __m256i shift = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
-    const block_iq4_xs *b = (const void *)p;
-    __m256i top, low, scale;
-    __m256 d, unused;
-
-    for (int j = 0; j < 8; j++) {
-        const __m256i codes = _mm256_srlv_epi32(load128_twice(b->nibbles[j]), shift);
-        g->w[j] = _mm256_shuffle_epi8(levels, moved_bits(codes, 0, 15));
-    }
-    top = _mm256_srlv_epi32(load32_repeated(b->d), two_bits);        /* scales_high follows d */
-    low = _mm256_srlv_epi32(load32_repeated(b->scales_low), four_bits);
-    scale = _mm256_or_si256(
-        _mm256_slli_epi32(_mm256_and_si256(top, _mm256_set1_epi32(3)), 4),
-        _mm256_and_si256(low, _mm256_set1_epi32(15)));
-    scale = _mm256_sub_epi32(scale, _mm256_set1_epi32(32));
-    two_halves(&d, &unused, b->d);
-    g->d = _mm256_mul_ps(d, _mm256_cvtepi32_ps(scale));
+    iq4_xs_levels(g, p, 0);
 }
 
 AVX_INLINE __m256 iq4_xs_values(const segment *g, const act_segment *x)
