@@ -83,7 +83,7 @@ static __device__ __forceinline__ void load8(float (&v)[8], const float *p, int 
         v[k] = SHAPE == ANY_INPUT && 8 * i + k < cols ? p[8 * i + k] : 0.0f;
 }
 
-template <int SHAPE = ANY_INPUT>
+template <int SHAPE>
 static __device__ __forceinline__ void store8(float *p, const float (&v)[8], int i, int cols)
 {
     if (8 * i + 8 <= cols && (SHAPE != ANY_INPUT || ((uintptr_t)p & 15) == 0)) {
@@ -212,6 +212,24 @@ static __device__ __forceinline__ input_ahead<KEPT> input_begin(const input_view
     return a;
 }
 
+/* A thread's round r, values i: as they came, with their weights. x: the vector, of which kept has
+ * the first rounds. */
+template <int SHAPE, int KEPT>
+static __device__ __forceinline__ void input_round(float (&v)[8], float (&w)[8],
+                                                   const input_view &in, const float *x, int r,
+                                                   int i, const float (&kept)[KEPT][8],
+                                                   const input_ahead<KEPT> &ahead)
+{
+    if (r >= KEPT) {
+        load8<SHAPE>(v, x, i, in.cols);
+        if (8 * i < in.cols) load_weight8<SHAPE>(w, in, i);
+    }
+    #pragma unroll
+    for (int kr = 0; kr < KEPT; kr++)
+        if (r == kr)
+            for (int k = 0; k < 8; k++) v[k] = kept[kr][k], w[k] = ahead.w[kr][k];
+}
+
 template <int SHAPE>
 static __device__ __forceinline__ void input_store(void *codes, float *floats, float (&v)[8],
                                                    const input_view &in, int t, int i, float factor,
@@ -251,14 +269,7 @@ static __device__ __forceinline__ void input_finish(void *codes, float *floats,
     for (int r = 0; r < rounds; r++) {
         const int i = threadIdx.x + r * n_thread;
         float v[8], w[8];
-        if (r >= KEPT) {
-            load8<SHAPE>(v, x, i, in.cols);
-            if (8 * i < in.cols) load_weight8<SHAPE>(w, in, i);
-        }
-        #pragma unroll
-        for (int kr = 0; kr < KEPT; kr++)
-            if (r == kr)
-                for (int k = 0; k < 8; k++) v[k] = kept[kr][k], w[k] = ahead.w[kr][k];
+        input_round<SHAPE>(v, w, in, x, r, i, kept, ahead);
         input_store<SHAPE>(codes, floats, v, in, t, i, factor, w);
     }
     __syncthreads();

@@ -167,15 +167,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
         for (int r = 0; r < rounds; r++) {
             const int i = threadIdx.x + r * THREADS;
             float v[8], weight[8];
-            if (r >= 2) {
-                load8<SHAPE>(v, x, i, cols);
-                if (8 * i < cols) load_weight8<SHAPE>(weight, a.in, i);
-            }
-            #pragma unroll
-            for (int k = 0; k < 8; k++) {
-                if (r == 0) v[k] = kept[0][k], weight[k] = ahead.w[0][k];
-                if (r == 1) v[k] = kept[1][k], weight[k] = ahead.w[1][k];
-            }
+            input_round<SHAPE>(v, weight, a.in, x, r, i, kept, ahead);
             finish8<SHAPE>(v, a.in, t, i, factor, weight);
             if (8 * i >= cols) continue;
             #pragma unroll
