@@ -55,41 +55,70 @@ template <int DIM> struct delta_token {
     float beta, log_decay, pad[2];
 };
 
+/* Where a head's values are; known before they are. */
+typedef struct head_place {
+    int key, value;                      /* in a token's mixed; value: of the block's columns */
+    int gate, decay;                     /* in a token's ba */
+} head_place;
+
 template <int DIM>
-static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const gpu_delta &d,
-                                                 const delta_sizes &s, int head, int column, int t0)
+static __device__ __forceinline__ void load_token(delta_token<DIM> *to, const gpu_delta &d,
+                                                  const delta_sizes &s, const head_place &h, int t,
+                                                  int at)
 {
-    const int n = min((int)TILE, d.n - t0), key = key_head_of(d, s, head) * DIM;
-    const int per_token = (2 * DIM + COLUMNS) / 4;
-    for (int i = threadIdx.x; i < n * per_token; i += THREADS) {
-        const int t = i / per_token, at = i % per_token * 4;
-        const float *from = d.mixed + (size_t)(t0 + t) * s.channels;
-        delta_token<DIM> *to = &tile[t];
-        if (at < DIM) copy16(to->q + at, from + key + at);
-        else if (at < 2 * DIM) copy16(to->k + at - DIM, from + s.keys + key + at - DIM);
-        else copy16(to->v + at - 2 * DIM, from + 2 * s.keys + head * DIM + column + at - 2 * DIM);
-    }
-    for (int t = threadIdx.x; t < n; t += THREADS) {
-        const float *ba = d.ba + (size_t)(t0 + t) * 2 * d.n_v + gate_of(d, s, head);
-        tile[t].beta = ba[0];
-        tile[t].log_decay = ba[decay_step(d, s)];
+    const float *from = d.mixed + (size_t)t * s.channels;
+    if (at < DIM) copy16(to->q + at, from + h.key + at);
+    else if (at < 2 * DIM) copy16(to->k + at - DIM, from + s.keys + h.key + at - DIM);
+    else copy16(to->v + at - 2 * DIM, from + h.value + at - 2 * DIM);
+}
+
+template <int DIM>
+static __device__ __forceinline__ void load_gates(delta_token<DIM> *to, const gpu_delta &d,
+                                                  const head_place &h, int t)
+{
+    const float *ba = d.ba + (size_t)t * 2 * d.n_v;
+    to->beta = ba[h.gate];
+    to->log_decay = ba[h.decay];
+}
+
+template <int DIM, bool ONE>
+static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const gpu_delta &d,
+                                                 const delta_sizes &s, const head_place &h, int t0)
+{
+    enum { QUADS = (2 * DIM + COLUMNS) / 4 };            /* of a token */
+    static_assert(QUADS <= THREADS, "one token is one round");
+    if (ONE) {
+        if (threadIdx.x < QUADS) load_token(tile, d, s, h, 0, 4 * threadIdx.x);
+        if (threadIdx.x == 0) load_gates(tile, d, h, 0);
+    } else {
+        const int n = min((int)TILE, d.n - t0);
+        #pragma unroll 1
+        for (int i = threadIdx.x; i < n * QUADS; i += THREADS)
+            load_token(&tile[i / QUADS], d, s, h, t0 + i / QUADS, i % QUADS * 4);
+        if (threadIdx.x < n) load_gates(&tile[threadIdx.x], d, h, t0 + threadIdx.x);
     }
     copy_commit();
 }
 
-template <int DIM>
+/* ONE: token, and not prepared. */
+template <int DIM, bool ONE>
 static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_delta d,
                                                              bool fresh)
 {
     enum { ROWS = DIM / 4 };             /* of a thread: blocks of four, 16 apart */
-    __shared__ __align__(16) delta_token<DIM> tiles[2][TILE];
+    __shared__ __align__(16) delta_token<DIM> tiles[ONE ? 1 : 2][ONE ? 1 : TILE];
     const delta_sizes s = sizes_of(d);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quarter = lane / 8;
     const int head = blockIdx.x, column0 = blockIdx.y * COLUMNS, own = warp * 8 + lane % 8;
+    const int gate = gate_of(d, s, head);
+    const head_place place = { key_head_of(d, s, head) * DIM, 2 * s.keys + head * DIM + column0,
+                               gate, gate + decay_step(d, s) };
+    const int n_all = ONE ? 1 : d.n;
     float *state = d.state + (size_t)head * DIM * DIM + column0 + own;
     float S[ROWS];
 
     frame_begin(f);
+    if (ONE) frame_pass();               /* it takes 2 us, the product after it longer to start */
     /* written by this layer's kernel of the previous token, long ago; fresh: by the one before */
     if (fresh) frame_wait(f);
     #pragma unroll
@@ -97,18 +126,19 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_
         S[r] = state[(size_t)(r / 4 * 16 + quarter * 4 + r % 4) * DIM];
     const float dt_bias = d.dt_bias[head], decay = d.a[head];
     frame_wait(f);
-    load_tile(tiles[0], d, s, head, column0, 0);
+    load_tile<DIM, ONE>(tiles[0], d, s, place, 0);
 
-    for (int t0 = 0, now = 0; t0 < d.n; t0 += TILE, now ^= 1) {
-        __syncthreads();                 /* the other tile has been read */
-        if (t0 + TILE < d.n) {
-            load_tile(tiles[now ^ 1], d, s, head, column0, t0 + TILE);
+    for (int t0 = 0, now = 0; t0 < n_all; t0 += TILE, now ^= 1) {
+        if (!ONE) __syncthreads();       /* the other tile has been read */
+        if (!ONE && t0 + TILE < n_all) {
+            load_tile<DIM, ONE>(tiles[now ^ 1], d, s, place, t0 + TILE);
             copy_wait<1>();
         } else {
             copy_wait<0>();
         }
         __syncthreads();
-        const int n = min((int)TILE, d.n - t0);
+        const int n = min((int)TILE, n_all - t0);
+        #pragma unroll 1
         for (int t = 0; t < n; t++) {
             const delta_token<DIM> &x = tiles[now][t];
             float kS = 0.0f, qS = 0.0f, qk = 0.0f, qq = 0.0f, kk = 0.0f, k[ROWS];
@@ -123,7 +153,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_
                     kS = fmaf(ks[c], S[4 * i + c], kS);
                     qS = fmaf(qs[c], S[4 * i + c], qS);
                     qk = fmaf(qs[c], ks[c], qk);
-                    if (d.n == 1) {
+                    if (ONE) {
                         qq = fmaf(qs[c], qs[c], qq);
                         kk = fmaf(ks[c], ks[c], kk);
                     }
@@ -136,7 +166,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_
                 qk += __shfl_xor_sync(~0u, qk, m);
             }
             float beta = x.beta, g = x.log_decay, fk = 1.0f;
-            if (d.n == 1) {              /* not prepared */
+            if (ONE) {
                 for (int m = 8; m < 32; m <<= 1) {
                     qq += __shfl_xor_sync(~0u, qq, m);
                     kk += __shfl_xor_sync(~0u, kk, m);
@@ -179,10 +209,16 @@ static void launch_dim(gpu *g, const gpu_delta *all, int first, int n, bool fres
     d.mixed += (size_t)first * s.channels;
     d.ba += (size_t)first * 2 * d.n_v;
     d.out += (size_t)first * s.values;
-    if (n > 1)
-        launch(g, "DeltaNet", 0, delta_prepare<DIM>, dim3((unsigned)d.n_k, (unsigned)n), 32, 0, d);
-    launch(g, "DeltaNet", (uint64_t)d.n_v * DIM * DIM * sizeof(float), delta_rule<DIM>,
-           dim3((unsigned)d.n_v, DIM / COLUMNS), THREADS, 0, d, fresh);
+    const auto rule = [&](void (*kernel)(frame, gpu_delta, bool)) {
+        launch(g, "DeltaNet", (uint64_t)d.n_v * DIM * DIM * sizeof(float), kernel,
+               dim3((unsigned)d.n_v, DIM / COLUMNS), THREADS, 0, d, fresh);
+    };
+    if (n == 1) {
+        rule(delta_rule<DIM, true>);
+        return;
+    }
+    launch(g, "DeltaNet", 0, delta_prepare<DIM>, dim3((unsigned)d.n_k, (unsigned)n), 32, 0, d);
+    rule(delta_rule<DIM, false>);
 }
 
 static void walk(gpu *g, const gpu_delta *d, int first, int n, bool fresh)

@@ -163,6 +163,15 @@ static __device__ __forceinline__ void frame_begin(frame f)
     if (f.trace && threadIdx.x == 0) atomicMin(&f.trace->start, device_ns());
 }
 
+/* Lets the next kernel start before this one has waited. That one must not read anything but
+ * weights, then, before it waits itself: what the kernel before this one writes may be missing. */
+static __device__ __forceinline__ void frame_pass(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 static __device__ __forceinline__ void frame_wait(frame f)
 {
 #if __CUDA_ARCH__ >= 900
