@@ -247,6 +247,12 @@ template <int n> static __device__ __forceinline__ void copy_wait(void)
 static __device__ __forceinline__ void keep(uint32_t &v) { asm volatile("" : "+r"(v)); }
 static __device__ __forceinline__ void keep(const uint8_t *&v) { asm volatile("" : "+l"(v)); }
 
+/* threadIdx.x / 32, known to the compiler to be the same in all lanes. */
+static __device__ __forceinline__ int warp_index(void)
+{
+    return __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0);
+}
+
 static __device__ __forceinline__ float warp_sum(float v)
 {
     for (int d = 16; d > 0; d >>= 1) v += __shfl_xor_sync(0xFFFFFFFFu, v, d);

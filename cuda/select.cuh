@@ -39,17 +39,24 @@ static __device__ __forceinline__ int lanes_before(uint32_t key, int id)
     return n;
 }
 
+/* The same where ids are the lanes. */
+static __device__ __forceinline__ int place_of_lane(uint32_t key)
+{
+    const int lane = threadIdx.x % 32;
+    int n = 0;
+    #pragma unroll 8
+    for (int j = 0; j < 32; j++) {
+        const uint32_t other = __shfl_sync(~0u, key, j);
+        n += other > key || (other == key && j < lane);
+    }
+    return n;
+}
+
 /* One logit for each lane: its place is found at once. */
 static __device__ __forceinline__ void select_one_each(int *id, float *value, float v, uint32_t key,
                                                        int k, select_space *s)
 {
-    const int lane = threadIdx.x % 32;
-    int place = 0;
-    #pragma unroll 8
-    for (int j = 0; j < 32; j++) {
-        const uint32_t other = __shfl_sync(~0u, key, j);
-        place += other > key || (other == key && j < lane);
-    }
+    const int lane = threadIdx.x % 32, place = place_of_lane(key);
     if (place < k) {
         s->id[place] = lane;
         s->value[place] = v;
@@ -199,25 +206,20 @@ typedef struct __align__(16) select_room {       /* shared memory of the block *
     float chosen_value[SELECT_MAX_K];
 } select_room;
 
-/* How many of the 32 keys in shared memory come before this one; of equal ones, those with lower
- * ids do. */
-static __device__ __forceinline__ int keys_before(const select_room *s, uint32_t key, int id)
+static __device__ __forceinline__ uint32_t warp_least(uint32_t v)
 {
-    int n = 0;
-    #pragma unroll 2
-    for (int j = 0; j < 8; j++) {
-        const uint4 k = ((const uint4 *)s->key)[j];
-        const int4 i = ((const int4 *)s->id)[j];
-        n += (k.x > key || (k.x == key && i.x < id)) + (k.y > key || (k.y == key && i.y < id)) +
-             (k.z > key || (k.z == key && i.z < id)) + (k.w > key || (k.w == key && i.w < id));
-    }
-    return n;
+#if __CUDA_ARCH__ >= 800
+    return __reduce_min_sync(~0u, v);
+#else
+    for (int d = 16; d > 0; d >>= 1) v = min(v, __shfl_xor_sync(~0u, v, d));
+    return v;
+#endif
 }
 
 /* The k largest, by all threads of a block: in a fraction of the time that one warp takes, and of
  * its code. Logits are asked for when it begins; the block synchronises when it ends. */
 struct block_selector {
-    enum { EACH = 4 };                   /* logits of a thread in registers; more are read twice */
+    enum { EACH = 2 };                   /* logits of a thread in registers; more are read twice */
     const float *keys;
     int n_expert;
     float v[EACH];
@@ -235,82 +237,114 @@ struct block_selector {
 
     __device__ __forceinline__ void end(select_room *s, int k)
     {
-        const int lane = threadIdx.x % 32;
         if (n_expert > 32) gather(s, k);
-        else if (threadIdx.x < 32) offer_all(s);
-        if (threadIdx.x < 32) {
-            __syncwarp();
-            if (s->n > 32) {
-                int id = 0;
-                float value = 0.0f;
-                select_slowly<SELECT_MAX_EXPERT / 32>(&id, &value, keys, n_expert, k);
-                s->chosen[lane] = id;
-                s->chosen_value[lane] = value;
-            } else {
-                const int place = keys_before(s, s->key[lane], s->id[lane]);
-                if (lane < s->n && place < k) {
-                    s->chosen[place] = s->id[lane];
-                    s->chosen_value[place] = s->value[lane];
-                }
-            }
+        if (warp_index() == 0) {
+            if (n_expert <= 32) rank_all(s, k);
+            else if (s->n <= 32) rank_gathered(s, k);
+            else rank_slowly(s, k);
         }
         __syncthreads();
     }
 
 private:
-    /* One for each lane of the first warp. */
-    __device__ __forceinline__ void offer_all(select_room *s)
+    static __device__ __forceinline__ void choose(select_room *s, int place, int k, int id,
+                                                  float value)
+    {
+        if (place >= k) return;
+        s->chosen[place] = id;
+        s->chosen_value[place] = value;
+    }
+
+    /* By the first warp, these three. */
+    __device__ __forceinline__ void rank_all(select_room *s, int k)
     {
         const int lane = threadIdx.x;
-        s->key[lane] = lane < n_expert ? rank_key(v[0]) : 0;
-        s->id[lane] = lane;
-        s->value[lane] = v[0];
-        if (lane == 0) s->n = n_expert;
+        const uint32_t key = lane < n_expert ? rank_key(v[0]) : 0;
+        choose(s, place_of_lane(key), k, lane, v[0]);
     }
 
-    static __device__ __forceinline__ void offer(select_room *s, uint32_t key, int id, float value)
+    __device__ __forceinline__ void rank_gathered(select_room *s, int k)
     {
-        const int at = atomicAdd(&s->n, 1);
-        if (at >= 32) return;
-        s->key[at] = key;
-        s->id[at] = id;
-        s->value[at] = value;
+        const int lane = threadIdx.x, id = s->id[lane];
+        const uint32_t key = s->key[lane];
+        int place = lane < s->n ? 0 : k;
+        #pragma unroll 4
+        for (int j = 0; j < 8; j++) {
+            const uint4 other = ((const uint4 *)s->key)[j];
+            const int4 i = ((const int4 *)s->id)[j];
+            place += (other.x > key || (other.x == key && i.x < id)) +
+                     (other.y > key || (other.y == key && i.y < id)) +
+                     (other.z > key || (other.z == key && i.z < id)) +
+                     (other.w > key || (other.w == key && i.w < id));
+        }
+        choose(s, place, k, id, s->value[lane]);
     }
 
-    /* All that reach the bound, in any order. */
+    __device__ __forceinline__ void rank_slowly(select_room *s, int k)
+    {
+        int id = 0;
+        float value = 0.0f;
+        select_slowly<SELECT_MAX_EXPERT / 32>(&id, &value, keys, n_expert, k);
+        choose(s, threadIdx.x, k, id, value);
+    }
+
+    /* Those that reach the bound, which is the k-th largest of the lanes' maxima; in any order, of
+     * more than 32 only so many. */
     __device__ __forceinline__ void gather(select_room *s, int k)
     {
-        const int thread = threadIdx.x, n_thread = blockDim.x;
+        const int thread = threadIdx.x, lane = thread % 32, n_thread = blockDim.x;
         uint32_t key[EACH], best = 0;
         #pragma unroll
         for (int i = 0; i < EACH; i++) {
             key[i] = thread + i * n_thread < n_expert ? rank_key(v[i]) : 0;
             best = max(best, key[i]);
         }
+        #pragma unroll 1
         for (int e = thread + EACH * n_thread; e < n_expert; e += n_thread)
             best = max(best, rank_key(__ldcg(keys + e)));
         s->best[thread] = best;
         __syncthreads();
-        if (thread < 32) {               /* the k-th largest of the lanes' maxima */
-            for (int t = thread + 32; t < n_thread; t += 32) best = max(best, s->best[t]);
-            s->key[thread] = best;
-            s->id[thread] = thread;
-            __syncwarp();
-            if (keys_before(s, best, thread) == k - 1) s->bound = max(1u, best);
-            __syncwarp();
-            s->key[thread] = 0;
-            if (thread == 0) s->n = 0;
+        if (warp_index() == 0) {
+            #pragma unroll
+            for (int t = 32; t < SELECT_MAX_THREADS; t += 32)
+                if (t < n_thread) best = max(best, s->best[t + lane]);
+            int larger = 0;
+            #pragma unroll 8
+            for (int j = 0; j < 32; j++) larger += __shfl_sync(~0u, best, j) > best;
+            const uint32_t bound = warp_least(larger < k ? best : ~0u);
+            s->key[lane] = 0;
+            if (lane == 0) {
+                s->bound = max(1u, bound);
+                s->n = 0;
+            }
         }
         __syncthreads();
         const uint32_t bound = s->bound;
         #pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (key[i] >= bound) offer(s, key[i], thread + i * n_thread, v[i]);
-        for (int e = thread + EACH * n_thread; e < n_expert; e += n_thread) {
-            const float value = __ldcg(keys + e);
-            if (rank_key(value) >= bound) offer(s, rank_key(value), e, value);
+        for (int i = 0; i < EACH; i++) offer(s, key[i], thread + i * n_thread, v[i], bound);
+        #pragma unroll 1
+        for (int i = EACH; i * n_thread < n_expert; i++) {
+            const int e = thread + i * n_thread;
+            const float value = e < n_expert ? __ldcg(keys + e) : 0.0f;
+            offer(s, e < n_expert ? rank_key(value) : 0, e, value, bound);
         }
         __syncthreads();
+    }
+
+    /* By whole warps: each counts once. */
+    static __device__ __forceinline__ void offer(select_room *s, uint32_t key, int id, float value,
+                                                 uint32_t bound)
+    {
+        const int lane = threadIdx.x % 32;
+        const unsigned who = __ballot_sync(~0u, key >= bound);
+        int at = 0;
+        if (who == 0) return;
+        if (lane == 0) at = atomicAdd(&s->n, __popc(who));
+        at = __shfl_sync(~0u, at, 0) + __popc(who & ((1u << lane) - 1));
+        if (key < bound || at >= 32) return;
+        s->key[at] = key;
+        s->id[at] = id;
+        s->value[at] = value;
     }
 };
 

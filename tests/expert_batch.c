@@ -99,12 +99,15 @@ static void cpu_shared(float *y, const ops *o, const shared_expert *s, gpu_activ
     cpu_product(y, o, &s->down.cpu, g, n);
 }
 
-/* The router's choice, from logits with a few equal ones. */
+/* The router's choice, from logits with a few equal ones; alike: most are equal, and some are not
+ * numbers. */
 static void choose_by_logits(int32_t *ids, float *gates, float *logits, int n, int k, int n_expert,
-                             const router_rule *rule)
+                             bool alike, const router_rule *rule)
 {
     for (int t = 0; t < n; t++) {
         float *own = logits + (size_t)t * (size_t)n_expert;
+        for (int i = 0; alike && i < n_expert; i++)
+            own[i] = i % 7 == 3 && i >= 2 * k ? NAN : rintf(own[i]);
         own[n_expert / 2] = own[n_expert / 3] = own[n_expert - 1];
         router_select(ids + t * k, gates + t * k, own, n_expert, k, rule);
     }
@@ -176,7 +179,7 @@ expert_batch expert_batch_make(const expert_case *c, const twin_banks *bank, int
         const size_t n_expert = (size_t)c->n_expert;
         router_rule rule = c->rule;
         if (c->choice_bias) rule.bias = host_floats(n_expert, 0.2f, rng);
-        choose_by_logits(b.ids, b.gates, b.logits, n, c->k, c->n_expert, &rule);
+        choose_by_logits(b.ids, b.gates, b.logits, n, c->k, c->n_expert, c->alike, &rule);
         b.args.logits = vram_floats(b.logits, n_logit);
         b.args.rule = (gpu_router_rule){ .sigmoid = rule.score == ROUTER_SIGMOID,
                                          .as_scored = rule.as_scored, .factor = rule.factor };

@@ -23,7 +23,8 @@ typedef struct expert_case {
     bool bias;
     int shared_ff;                       /* width of the shared expert; 0: none */
     quant_type shared_up, shared_down;
-    bool alike;                          /* all tokens choose the same experts */
+    bool alike;                          /* all tokens choose the same experts; by_logits: most
+                                          * logits are equal */
     bool by_logits;                      /* the choice is not made yet; up to GPU_FEW tokens */
     router_rule rule;                    /* of that choice, without a bias */
     bool choice_bias;                    /* ... with one, for sigmoids */

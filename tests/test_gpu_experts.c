@@ -159,6 +159,10 @@ static void test_by_logits(void)
         { QT_F32, QT_F32, 100, 70, 8, 4, .shared_ff = 70, .shared_up = QT_F32,
           .shared_down = QT_F32 },
         { QT_F16, QT_BF16, 96, 64, 33, 5, .act = GPU_SWIGLU },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 32, 4, .act = GPU_SWIGLU, .alike = true },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 64, 8, .act = GPU_SWIGLU, .alike = true },
+        { QT_Q8_0, QT_Q8_0, 64, 64, 512, 10, .act = GPU_SWIGLU, .alike = true },
+        { QT_F32, QT_F32, 100, 70, 1000, 10, .act = GPU_SWIGLU, .alike = true },
         /* other rules than the usual one */
         { QT_Q4_K, QT_Q5_0, 512, 96, 128, 8, .rule = { .score = ROUTER_SIGMOID },
           .choice_bias = true, .shared_ff = 96, .shared_up = QT_Q4_K, .shared_down = QT_Q5_0 },
