@@ -190,16 +190,19 @@ static __device__ __forceinline__ bool find_slot(int *expert, const uint8_t **ga
     return p.where == a.want || p.where == a.or_want;
 }
 
+/* With registers for as many blocks as there is shared memory for. */
 template <int TYPE, bool FEWER, typename ARGS>
-static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, const ARGS a)
+static __global__ void __launch_bounds__(UP_THREADS, (up_stages<TYPE, FEWER>::value > 3 ? 2 : 3))
+    experts_up(frame f, const ARGS a)
 {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float gate_sum[UP_ROWS], up_sum[UP_ROWS];
     __shared__ select_room room;
-    const int slot = blockIdx.y, group = blockIdx.x, warp = threadIdx.x / 32;
+    const int slot = blockIdx.y, group = blockIdx.x, warp = warp_index();
     const bool is_shared = slot >= a.n_slot;
     const int token = is_shared ? slot - a.n_slot : slot / a.k;
     const slab &gate = is_shared ? a.shared_gate : a.gate, &up = is_shared ? a.shared_up : a.up;
+    uint32_t rank = slot % a.k;
     int expert = 0;
     chooser choose;
     const uint8_t *gate_at = gate.data, *up_at = up.data;        /* of a split layer's slot */
@@ -215,10 +218,11 @@ static __global__ void __launch_bounds__(UP_THREADS, 3) experts_up(frame f, cons
             return;
         }
         choose.end(&room, a.chosen);
-        expert = room.chosen[slot % a.k];
+        expert = room.chosen[rank];
     };
 
     frame_begin(f);
+    keep(rank);                          /* a division takes long */
     if constexpr (is_float_type<TYPE>::value) {
         frame_wait(f);
         if constexpr (ARGS::split) {
@@ -350,7 +354,7 @@ static __device__ __forceinline__ void find_slots(int *ids, float *gates, const 
 
 /* PAIRED: a warp takes all eight rows of a slot, which pays where rows are short; else four. */
 template <int TYPE, bool PAIRED, typename ARGS>
-static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREADS, PAIRED ? 3 : 2)
+static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
     experts_down(frame f, const ARGS a)
 {
     extern __shared__ __align__(16) uint8_t shared[];
@@ -358,9 +362,13 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
     __shared__ select_room room;
     const int *ids = room.chosen;
     const int octet_shift = PAIRED ? 0 : a.octet_shift, n_row = DOWN_ROWS << octet_shift;
-    const int token = blockIdx.y, first = blockIdx.x * n_row, warp = threadIdx.x / 32;
+    const int token = blockIdx.y, first = blockIdx.x * n_row, warp = warp_index();
     const int n_warp = blockDim.x / 32;
     int n = a.k + (a.has_shared ? 1 : 0);                /* slots that are computed here */
+    const int end_row = first + threadIdx.x;             /* that this thread finishes */
+    const bool finishes = threadIdx.x < n_row && end_row < a.n_embd;
+    const size_t at = (size_t)token * a.n_embd + end_row;
+    float before = 0.0f;                 /* asked for when all inputs are there, used last */
 
     /* slot i of this token: its index in mid, its matrix */
     const auto mid_of = [&](int i) { return i < a.k ? token * a.k + i : a.n_slot + token; };
@@ -401,6 +409,7 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
             choose_gates(gates, &room, a.chosen, token);
             frame_wait(f);
         }
+        if (finishes) before = a.x[at];
         float *mid = (float *)shared;
         for (int j = 0; j < n; j++)
             for (int c = threadIdx.x; c < a.n_ff; c += blockDim.x)
@@ -438,6 +447,7 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
             choose_gates(gates, &room, a.chosen, token);
             frame_wait(f);
         }
+        if (finishes) before = a.x[at];
         if constexpr (is_woven<TYPE>::value) {
             #pragma unroll 2
             for (int c = threadIdx.x; c < n * n_block; c += blockDim.x) {
@@ -485,18 +495,16 @@ static __global__ void __launch_bounds__(PAIRED ? DOWN_THREADS : DOWN_MOST_THREA
                    });
     }
     __syncthreads();
-    const int row = first + threadIdx.x;
-    if (threadIdx.x < n_row && row < a.n_embd) {
+    if (finishes) {
         const float *own = sums + threadIdx.x;
         float sum = 0.0f;
         for (int i = 0; i < a.k; i++) {
             sum = __fmaf_rn(gates[i], own[i * n_row], sum);
-            if (a.y) a.y[((size_t)token * a.k + i) * a.n_embd + row] = own[i * n_row];
+            if (a.y) a.y[((size_t)token * a.k + i) * a.n_embd + end_row] = own[i * n_row];
         }
-        const size_t at = (size_t)token * a.n_embd + row;
         if (a.has_shared) sum = __fmaf_rn(a.sigma[token], own[a.k * n_row], sum);
         else if (a.shared_y) sum = __fmaf_rn(a.sigma[token], a.shared_y[at], sum);
-        a.x[at] = __fadd_rn(a.x[at], sum);
+        a.x[at] = __fadd_rn(before, sum);
     }
     frame_end(f);
 }
@@ -550,7 +558,8 @@ static void launch_down_blocks(gpu *g, stream_place at, const ARGS *a, int n, ui
 {
     const size_t warp = warp_bytes<TYPE, down_stages<PAIRED>::value,
                                    PAIRED ? UNIT_ROWS : UNIT_ROWS / 2>(g);
-    const unsigned slots = (unsigned)a->k + (a->has_shared ? 1 : 0), units = 2 * slots;
+    const unsigned slots = (unsigned)a->k + (a->has_shared ? 1 : 0);
+    const unsigned units = (PAIRED ? 1 : 2) * slots;
     const size_t mids = slots * gpu_blocks_bytes(a->n_ff), fixed = 4096;         /* is static */
     const auto fits = [&](unsigned warps) {
         return warps * warp + mids + fixed <= g->smem_block;
@@ -562,9 +571,10 @@ static void launch_down_blocks(gpu *g, stream_place at, const ARGS *a, int n, ui
         while (units << (some.octet_shift + 1) <= warps && fits(units << (some.octet_shift + 1)) &&
                a->n_embd >= (DOWN_ROWS << (some.octet_shift + 1)) * g->n_sm)
             some.octet_shift++;
-        const unsigned all = units << some.octet_shift;
-        warps = ceil_div(all, ceil_div(all, DOWN_MOST_THREADS / 32));
     }
+    const unsigned all = units << some.octet_shift;
+    const unsigned even = ceil_div(all, ceil_div(all, DOWN_MOST_THREADS / 32));
+    if (!PAIRED || even > warps) warps = even;
     while (warps > 1 && !fits(warps)) warps = (warps + 1) / 2;
     launch_at(g, at, "experts down", bytes, experts_down<TYPE, PAIRED, ARGS>,
               dim3(ceil_div(a->n_embd, DOWN_ROWS << some.octet_shift), (unsigned)n), 32 * warps,
