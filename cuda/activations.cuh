@@ -102,12 +102,15 @@ static __device__ __forceinline__ float squares8(const float (&v)[8])
     return sum;
 }
 
-/* Gates of values 8i .. 8i+7: whole heads are multiples of 8. */
+/* What the gates of values 8i .. 8i+7 multiply them with: whole heads are multiples of 8. */
 template <int SHAPE>
 static __device__ __forceinline__ void load_gate8(float (&v)[8], const input_view &in, int t, int i)
 {
     const int h = 8 * i / in.head_dim, d = 8 * i % in.head_dim;
     load8<SHAPE>(v, in.gate + (size_t)t * in.gate_stride + (size_t)h * in.head_stride + d, 0, 8);
+    #pragma unroll
+    for (int k = 0; k < 8; k++)          /* sigmoid, or silu */
+        v[k] = (in.kind == GPU_GATED ? 1.0f : v[k]) / (1.0f + expf(-v[k]));
 }
 
 /* Weights of values 8i .. 8i+7, for any kind of norm; ones if there is none. */
@@ -120,29 +123,23 @@ static __device__ __forceinline__ void load_weight8(float (&w)[8], const input_v
     else for (int k = 0; k < 8; k++) w[k] = 1.0f;
 }
 
-/* Values 8i .. 8i+7, finished; w are their weights. The caller gives the factor of a norm over the
- * whole vector. All threads of a warp call it together, neighbours with consecutive i. */
+/* Values 8i .. 8i+7, finished; w are their weights, gate is what load_gate8 gives. The caller gives
+ * the factor of a norm over the whole vector. All threads of a warp call it together, neighbours
+ * with consecutive i. */
 template <int SHAPE>
-static __device__ __forceinline__ void finish8(float (&v)[8], const input_view &in, int t, int i,
-                                               float factor, const float (&w)[8])
+static __device__ __forceinline__ void finish8(float (&v)[8], const input_view &in, float factor,
+                                               const float (&w)[8], const float (&gate)[8])
 {
-    const bool inside = 8 * i < in.cols;
-    float gate[8];
-
     if (in.kind == GPU_NORM)
         for (int k = 0; k < 8; k++) v[k] = v[k] * factor * w[k];
     if (SHAPE == UNGATED_INPUT) return;
-    if (in.kind == GPU_GATED && inside) {
-        load_gate8<SHAPE>(gate, in, t, i);
-        for (int k = 0; k < 8; k++) v[k] *= sigmoid(gate[k]);
-    }
+    if (in.kind == GPU_GATED)
+        for (int k = 0; k < 8; k++) v[k] *= gate[k];
     if (in.kind == GPU_GATED_NORM) {
-        if (inside) load_gate8<SHAPE>(gate, in, t, i);
         float sum = squares8(v);
         for (int d = in.head_dim / 16; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
         const float scale = 1.0f / sqrtf(sum / (float)in.head_dim + in.eps);
-        if (inside)
-            for (int k = 0; k < 8; k++) v[k] = v[k] * scale * w[k] * silu(gate[k]);
+        for (int k = 0; k < 8; k++) v[k] = v[k] * scale * w[k] * gate[k];
     }
 }
 
@@ -200,77 +197,71 @@ template <int KEPT> struct input_ahead {
     float w[KEPT][8];
 };
 
-template <int KEPT, int SHAPE>
+template <int KEPT, int SHAPE, int THREADS>
 static __device__ __forceinline__ input_ahead<KEPT> input_begin(const input_view &in)
 {
     input_ahead<KEPT> a;
     #pragma unroll
     for (int r = 0; r < KEPT; r++) {
-        const int i = threadIdx.x + r * blockDim.x;
+        const int i = threadIdx.x + r * THREADS;
         if (8 * i < in.cols) load_weight8<SHAPE>(a.w[r], in, i);
     }
     return a;
 }
 
-/* A thread's round r, values i: as they came, with their weights. x: the vector, of which kept has
- * the first rounds. */
+/* Round r of a thread of token t, values i: as they came, with weights and gates. x: the vector, of
+ * which kept has the first rounds. */
 template <int SHAPE, int KEPT>
-static __device__ __forceinline__ void input_round(float (&v)[8], float (&w)[8],
-                                                   const input_view &in, const float *x, int r,
-                                                   int i, const float (&kept)[KEPT][8],
+static __device__ __forceinline__ void input_round(float (&v)[8], float (&w)[8], float (&gate)[8],
+                                                   const input_view &in, const float *x, int t,
+                                                   int r, int i, const float (&kept)[KEPT][8],
                                                    const input_ahead<KEPT> &ahead)
 {
+    const bool gated = in.kind == GPU_GATED || in.kind == GPU_GATED_NORM;
     if (r >= KEPT) {
         load8<SHAPE>(v, x, i, in.cols);
         if (8 * i < in.cols) load_weight8<SHAPE>(w, in, i);
     }
+    if (SHAPE != UNGATED_INPUT && gated && 8 * i < in.cols) load_gate8<SHAPE>(gate, in, t, i);
     #pragma unroll
     for (int kr = 0; kr < KEPT; kr++)
         if (r == kr)
             for (int k = 0; k < 8; k++) v[k] = kept[kr][k], w[k] = ahead.w[kr][k];
 }
 
-template <int SHAPE>
-static __device__ __forceinline__ void input_store(void *codes, float *floats, float (&v)[8],
-                                                   const input_view &in, int t, int i, float factor,
-                                                   const float (&w)[8])
-{
-    finish8<SHAPE>(v, in, t, i, factor, w);
-    if (codes) quantise8(codes, in.cols / 32, v, i);
-    if (floats) store8<SHAPE>(floats, v, i, in.cols);
-}
-
 /* Token t's vector: its int8 form to codes, its values to floats, whichever is not NULL. The block
  * synchronises at the end. shared: 32 floats. */
-template <int SHAPE, int KEPT>
+template <int SHAPE, int THREADS, int KEPT>
 static __device__ __forceinline__ void input_finish(void *codes, float *floats,
                                                     const input_view &in, int t, float *shared,
                                                     const input_ahead<KEPT> &ahead)
 {
     const float *x = in.x + (size_t)t * in.cols;
-    const int n = (in.cols + 7) / 8, n_thread = blockDim.x;
-    const int rounds = (n + n_thread - 1) / n_thread;
     float kept[KEPT][8], factor = 1.0f;
 
     #pragma unroll
-    for (int r = 0; r < KEPT; r++) load8<SHAPE>(kept[r], x, threadIdx.x + r * n_thread, in.cols);
+    for (int r = 0; r < KEPT; r++) load8<SHAPE>(kept[r], x, threadIdx.x + r * THREADS, in.cols);
     if (in.kind == GPU_NORM) {
         float sum = 0.0f;
         #pragma unroll
         for (int r = 0; r < KEPT; r++) sum += squares8(kept[r]);
-        for (int r = KEPT; r < rounds; r++) {
+        #pragma unroll 1
+        for (int i = threadIdx.x + KEPT * THREADS; 8 * i < in.cols; i += THREADS) {
             float v[8];
-            load8<SHAPE>(v, x, threadIdx.x + r * n_thread, in.cols);
+            load8<SHAPE>(v, x, i, in.cols);
             sum += squares8(v);
         }
-        factor = 1.0f / sqrtf(block_sum(sum, shared) / (float)in.cols + in.eps);
+        factor = 1.0f / sqrtf(block_sum<THREADS>(sum, shared) / (float)in.cols + in.eps);
     }
-    #pragma unroll 1                     /* as little code as possible: see ANY_INPUT */
-    for (int r = 0; r < rounds; r++) {
-        const int i = threadIdx.x + r * n_thread;
-        float v[8], w[8];
-        input_round<SHAPE>(v, w, in, x, r, i, kept, ahead);
-        input_store<SHAPE>(codes, floats, v, in, t, i, factor, w);
+    /* By whole warps, as long as they have values; as little code as possible: see ANY_INPUT. */
+    #pragma unroll 1
+    for (int r = 0; 8 * (threadIdx.x / 32 * 32 + r * THREADS) < in.cols; r++) {
+        const int i = threadIdx.x + r * THREADS;
+        float v[8], w[8], gate[8];
+        input_round<SHAPE>(v, w, gate, in, x, t, r, i, kept, ahead);
+        finish8<SHAPE>(v, in, factor, w, gate);
+        if (codes) quantise8(codes, in.cols / 32, v, i);
+        if (floats) store8<SHAPE>(floats, v, i, in.cols);
     }
     __syncthreads();
 }

@@ -75,7 +75,7 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
     __shared__ float merge_max[WARPS][MAX_HEADS], merge_sum[WARPS][MAX_HEADS];
     __shared__ float fresh[2][DIM];      /* the new key and value, as they will be read */
     float (*q_shared)[DIM] = (float (*)[DIM])merge;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = lane % LANES * 8;
+    const int warp = warp_index(), lane = threadIdx.x % 32, d = lane % LANES * 8;
     const run_place where = place_of<HEADS>(r, kv_row<KV>::bytes(DIM));
     const int n_head = where.n_head, own = where.own, end = where.end;
     const int old_end = own >= 0 ? own : end;

@@ -259,16 +259,16 @@ static __device__ __forceinline__ float warp_sum(float v)
     return v;
 }
 
-/* The sum over all threads of the block, for every thread; always in the same order. shared: 32
+/* The sum over all THREADS of the block, for every thread; always in the same order. shared: 32
  * floats, which nobody may use until the block synchronises once more. */
-static __device__ __forceinline__ float block_sum(float v, float *shared)
+template <int THREADS> static __device__ __forceinline__ float block_sum(float v, float *shared)
 {
-    const int n_warp = blockDim.x / 32;
     v = warp_sum(v);
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
     __syncthreads();
     v = 0.0f;
-    for (int i = 0; i < n_warp; i++) v += shared[i];
+    #pragma unroll
+    for (int i = 0; i < THREADS / 32; i++) v += shared[i];
     return v;
 }
 

@@ -10,10 +10,10 @@ static __global__ void quantise_rows(frame f, const input_view in, uint8_t *bloc
     __shared__ float sums[32];
     const int t = blockIdx.x;
     frame_begin(f);
-    const input_ahead<2> ahead = input_begin<2, ANY_INPUT>(in);
+    const input_ahead<2> ahead = input_begin<2, ANY_INPUT, 256>(in);
     frame_wait(f);
-    input_finish<ANY_INPUT>(in.cols % 32 == 0 ? blocks + (size_t)t * blocks_pitch(in.cols) : NULL,
-                            rows + (size_t)t * in.cols, in, t, sums, ahead);
+    uint8_t *codes = in.cols % 32 == 0 ? blocks + (size_t)t * blocks_pitch(in.cols) : NULL;
+    input_finish<ANY_INPUT, 256>(codes, rows + (size_t)t * in.cols, in, t, sums, ahead);
     frame_end(f);
 }
 

@@ -109,8 +109,9 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float partial[WARPS][UNIT_ROWS][TOKENS];
     if constexpr (LONG && !COPIES_IN_BULK) return;
+    const int n_token = TOKENS == 1 ? 1 : a.n_token;
     const int n_block = a.in.cols / 32, pitch = blocks_pitch(a.in.cols);
-    const int warp = threadIdx.x / 32, pair = threadIdx.x % 32 / 8, l = threadIdx.x % 8;
+    const int warp = warp_index(), pair = threadIdx.x % 32 / 8, l = threadIdx.x % 8;
     const int slot = warp / a.n_share, share = warp % a.n_share;
     uint8_t *x = shared + a.n_slot * a.n_share * P::warp_bytes;
     float *sums = (float *)(x + (size_t)(TOKENS == 1 ? 1 : a.n_room) * pitch);
@@ -129,7 +130,7 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
     frame_begin(f);
     runner.begin(f, shared + warp * P::warp_bytes, a.part[0].row_bytes, share, a.n_share, first,
                  gridDim.x * a.n_slot, end, rows_of);
-    const input_ahead<1> ahead = input_begin<1, SHAPE>(a.in);
+    const input_ahead<1> ahead = input_begin<1, SHAPE, THREADS>(a.in);
     if (!LONG && share == 0 && l < 2) {
         for (int unit = first; unit < end; unit += gridDim.x * a.n_slot) {
             const dense_part &p = part_of(a, unit);
@@ -137,9 +138,9 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
         }
     }
     frame_wait(f);
-    for (int t = 0; t < a.n_token; t++)
-        input_finish<SHAPE>(x + t * pitch, NULL, a.in, t, sums, ahead);
-    runner.run(first, [&](int) { return x; }, pitch, a.n_token, n_block, rows_of,
+    for (int t = 0; t < n_token; t++)
+        input_finish<SHAPE, THREADS>(x + t * pitch, NULL, a.in, t, sums, ahead);
+    runner.run(first, [&](int) { return x; }, pitch, n_token, n_block, rows_of,
                [&](int unit, const float (&sa)[TOKENS], const float (&sb)[TOKENS]) {
                    if (a.n_share > 1) {  /* then this is the warp's only unit */
                        #pragma unroll
@@ -154,7 +155,7 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
                    float sum[TOKENS];
                    #pragma unroll
                    for (int t = 0; t < TOKENS; t++) sum[t] = l == 0 ? sa[t] : sb[t];
-                   if (l < 2) store_row(p, row + 4 * l, sum, a.n_token);
+                   if (l < 2) store_row(p, row + 4 * l, sum, n_token);
                });
     if (a.n_share > 1) {
         const int unit = (threadIdx.x / UNIT_ROWS) * gridDim.x + blockIdx.x;
@@ -166,7 +167,7 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
             for (int i = 0; i < a.n_share; i++)
                 #pragma unroll
                 for (int t = 0; t < TOKENS; t++) sum[t] += partial[from + i][r][t];
-            store_row(p, (unit - p.first_unit) * UNIT_ROWS + r, sum, a.n_token);
+            store_row(p, (unit - p.first_unit) * UNIT_ROWS + r, sum, n_token);
         }
     }
     frame_end(f);
@@ -185,10 +186,10 @@ static __global__ void __launch_bounds__(THREADS) dense_floats(frame f, const de
         const dense_part &p = part_of(a, first);
         prefetch_row(p.data + (size_t)(first - p.first_unit) * p.row_bytes, p.row_bytes);
     }
-    const input_ahead<1> ahead = input_begin<1, ANY_INPUT>(a.in);
+    const input_ahead<1> ahead = input_begin<1, ANY_INPUT, THREADS>(a.in);
     frame_wait(f);
     for (int t = 0; t < a.n_token; t++)
-        input_finish<ANY_INPUT>(NULL, values + (size_t)t * cols, a.in, t, sums, ahead);
+        input_finish<ANY_INPUT, THREADS>(NULL, values + (size_t)t * cols, a.in, t, sums, ahead);
     for (int unit = first; unit < a.n_unit; unit += step) {
         const dense_part &p = part_of(a, unit);
         const int row = unit - p.first_unit;

@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(THREADS) prepare_token(frame f, const p
             load_values(v, x + c);
             sum = squares(v, sum);
         }
-        sum = block_sum(sum, shared);
+        sum = block_sum<THREADS>(sum, shared);
         scale = 1.0f / sqrtf(sum / (float)a.cols + a.eps);
     }
     for (int c = (int)threadIdx.x * W; c < a.cols; c += THREADS * W) {

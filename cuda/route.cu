@@ -102,10 +102,11 @@ static __device__ __forceinline__ void leave_form(frame f, const left_form &form
                                                   float *sums)
 {
     const int cols = form.in.cols;
-    const input_ahead<2> ahead = input_begin<2, SHAPE>(form.in);
+    const input_ahead<2> ahead = input_begin<2, SHAPE, THREADS>(form.in);
     frame_wait(f);
-    input_finish<SHAPE>(cols % 32 == 0 ? form.blocks + (size_t)t * blocks_pitch(cols) : NULL,
-                        form.rows ? form.rows + (size_t)t * cols : NULL, form.in, t, sums, ahead);
+    uint8_t *codes = cols % 32 == 0 ? form.blocks + (size_t)t * blocks_pitch(cols) : NULL;
+    float *rows = form.rows ? form.rows + (size_t)t * cols : NULL;
+    input_finish<SHAPE, THREADS>(codes, rows, form.in, t, sums, ahead);
     frame_end(f);
 }
 
@@ -135,14 +136,17 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
         if (r >= a.n_row) break;
         const uint8_t *row = router_row(a, r);
         const int bytes = (int)(r < a.router.rows ? a.router.row_bytes : a.shared_gate.row_bytes);
-        if ((((uintptr_t)row | bytes) & 15) == 0)
+        if ((((uintptr_t)row | bytes) & 15) == 0) {
+            #pragma unroll 2
             for (int c = 16 * threadIdx.x; c < bytes; c += 16 * THREADS)
                 copy16(shared + i * pitch + c, row + c);
-        else
+        } else {
+            #pragma unroll 1
             for (int c = threadIdx.x; c < bytes; c += THREADS) shared[i * pitch + c] = row[c];
+        }
     }
     copy_commit();
-    const input_ahead<2> ahead = input_begin<2, SHAPE>(a.in);
+    const input_ahead<2> ahead = input_begin<2, SHAPE, THREADS>(a.in);
     if (threadIdx.x < EACH && own_row < a.router.rows) {
         if (a.router.bias) bias = a.router.bias[own_row];
         if (a.keys) choice_bias = a.choice_bias[own_row];
@@ -155,20 +159,21 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
         for (int r = 0; r < 2; r++) load8<SHAPE>(kept[r], x, threadIdx.x + r * THREADS, cols);
         copy_wait<0>();
         float squares = squares8(kept[0]) + squares8(kept[1]);
+        #pragma unroll 1
         for (int r = 2; r < rounds; r++) {
             float v[8];
             load8<SHAPE>(v, x, threadIdx.x + r * THREADS, cols);
             squares += squares8(v);
         }
-        squares = block_sum(squares, sums);              /* the rows have arrived, too */
+        squares = block_sum<THREADS>(squares, sums);     /* the rows have arrived, too */
         if (a.in.kind == GPU_NORM) factor = 1.0f / sqrtf(squares / (float)cols + a.in.eps);
 
         #pragma unroll 1
         for (int r = 0; r < rounds; r++) {
             const int i = threadIdx.x + r * THREADS;
-            float v[8], weight[8];
-            input_round<SHAPE>(v, weight, a.in, x, r, i, kept, ahead);
-            finish8<SHAPE>(v, a.in, t, i, factor, weight);
+            float v[8], weight[8], gate[8];
+            input_round<SHAPE>(v, weight, gate, a.in, x, t, r, i, kept, ahead);
+            finish8<SHAPE>(v, a.in, factor, weight, gate);
             if (8 * i >= cols) continue;
             #pragma unroll
             for (int n = 0; n < EACH; n++) {             /* past the last row: not looked at, */
@@ -248,24 +253,28 @@ static void launch_few(gpu *g, few_args *a, gpu_input *in, gpu_input *const also
         return usual ? n : ceil_div(n_row, grid);
     };
     gpu_input *const inputs[3] = { in->blocks ? in : NULL, also[0], also[1] };
-    unsigned grid = n_row < (unsigned)g->n_sm ? n_row : (unsigned)g->n_sm, n_form = 0;
+    const unsigned n_sm = (unsigned)g->n_sm;
+    unsigned grid = n_row < n_sm ? n_row : n_sm, n_more = 0;
 
-    while (grid < n_row &&
-           (rows_of(grid) > MAX_ROWS || rows_of(grid) * pitch > g->smem_block - 2048))
-        grid *= 2;
-    a->n_block = grid;
-    a->n_each = (int)rows_of(grid);
     for (int i = 0; i < 3; i++) {
         gpu_input *form = inputs[i];
         if (!form || (i > 0 && form->has_blocks)) continue;
         if (i > 0 && (form->n != a->n || !form->blocks || !form->rows))
             gpu_fail(g, cudaErrorInvalidValue, "router: other inputs");
-        a->form[n_form++] = { view_of(form), (uint8_t *)form->blocks, form->rows };
+        a->form[n_more / (unsigned)a->n] = { view_of(form), (uint8_t *)form->blocks, form->rows };
         form->has_blocks = form->has_rows = true;
+        n_more += (unsigned)a->n;
     }
+    while (grid < n_row &&
+           (rows_of(grid) > MAX_ROWS || rows_of(grid) * pitch > g->smem_block - 2048))
+        grid *= 2;
+    /* Beside the kernel before this one there is room for one block on a multiprocessor. */
+    if (grid == n_sm && n_more < n_sm && rows_of(n_sm - n_more) == rows_of(grid)) grid -= n_more;
+    a->n_block = grid;
+    a->n_each = (int)rows_of(grid);
     const auto go = [&](void (*kernel)(frame, few_args)) {
         launch(g, "router", a->router.row_bytes * (uint64_t)n_row, kernel,
-               grid + n_form * (unsigned)a->n, THREADS, rows_of(grid) * pitch, *a);
+               grid + n_more, THREADS, rows_of(grid) * pitch, *a);
     };
     if (!usual) go(route_few<MAX_ROWS, ANY_INPUT>);
     else if (rows_of(grid) == 1) go(route_few<1, UNGATED_INPUT>);
