@@ -41,7 +41,9 @@ NVCC      ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/lo
 ifeq ($(origin CC),default)
 CC        := gcc
 endif
-USUAL_OPT := -O2 -g
+# Names and lines, for profilers and the place of a crash. All that a debugger likes to know, which is
+# OPT="-O0 -g", would be a third of the time of a build.
+USUAL_OPT := -O2 -g1
 OPT       ?= $(USUAL_OPT)
 Q         := $(if $(V),,@)
 comma     := ,
@@ -249,6 +251,7 @@ $(LOOPS): FILE_SAN :=
 endif
 ifeq ($(OPT),$(USUAL_OPT))
 $(LOOPS): OPT_MORE = $(if $(FILE_SAN),-O1,-O3)
+$B/tests/%.c.o: OPT_MORE = -O1           # they run for less time than the optimiser would
 endif
 
 # No file but these may use what only some processors have; engine/cpu/dispatch.c decides which run.
