@@ -227,14 +227,19 @@ static int first_seen(const twin *t, int l, int pos)
     return window > 0 && pos + 1 > window ? pos + 1 - window : 0;
 }
 
-/* How far a stored value may be from x, one of a head's values x[0 .. head_dim-1] at index i. */
-static double tolerance(kv_type type, const float *x, int i)
+/* The largest of a block of 32 values, none of which is NaN. */
+static float largest(const float *x)
 {
-    double amax = 0;
+    float amax = 0;
+    for (int k = 0; k < 32; k++) amax = fabsf(x[k]) > amax ? fabsf(x[k]) : amax;
+    return amax;
+}
+
+/* How far a stored value may be from x; amax is the largest of its block. */
+static double tolerance(kv_type type, float x, float amax)
+{
     if (type == KV_F32) return 0;
-    if (type == KV_F16) return fabs(x[i]) * 0x1p-11;
-    for (int k = i / 32 * 32; k < i / 32 * 32 + 32; k++) amax = fmax(amax, fabs(x[k]));
-    return 0.501 * amax / 127;
+    return type == KV_F16 ? fabs(x) * 0x1p-11 : 0.501 * (double)amax / 127;
 }
 
 /* ---- rows, wherever they are ----------------------------------------------------------------- */
@@ -304,8 +309,11 @@ static int wrong_row(const twin *t, int l, int which, int head, int pos, int n)
     for (int p = pos; p < pos + n; p++, have += dim) {
         for (int i = 0; i < dim; i++)
             want[i] = value(t->sums[p + 1], l, which, (size_t)(head * dim + i));
-        for (int i = 0; i < dim; i++)
-            if (!(fabs((double)have[i] - want[i]) <= tolerance(t->o.kv, want, i))) return p;
+        float amax = 0;
+        for (int i = 0; i < dim; i++) {
+            if (t->o.kv == KV_Q8_0 && i % 32 == 0) amax = largest(want + i);
+            if (!(fabs((double)have[i] - want[i]) <= tolerance(t->o.kv, want[i], amax))) return p;
+        }
     }
     return -1;
 }
