@@ -46,6 +46,13 @@ static inline int sim_gpu_step(int some, int few)
     return sim_gpu() ? some : 1;
 }
 
+/* One of so many cases is run where they are those of another program, on a GPU that is simulated,
+ * unless there is time. */
+static inline bool sim_gpu_skips(int i, int of)
+{
+    return sim_gpu() && !test_is_long() && i % of != 0;
+}
+
 /* The rest is for programs that are linked with it. */
 
 /* VRAM in all, 2 GB unless set; what is allocated stays. */

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "loader/bytes.h"
+
 static struct {
     const char *area, *golden, *unpacked;
     const char *with;                    /* "sim " with a simulated GPU, else "" */
@@ -174,14 +176,9 @@ const char *test_path(char *dst, size_t cap, const char *fmt, ...)
     return dst;
 }
 
-uint64_t test_rand(test_rng *r)
+void test_fill(test_rng *r, void *to, size_t n)
 {
-    const uint64_t key = r->s;
-    r->s += 0x9E3779B97F4A7C15u;         /* the same stream, one further on */
-    return random_word(key, 0);
-}
-
-uint32_t test_below(test_rng *r, uint32_t n)
-{
-    return (uint32_t)((test_rand(r) >> 32) * n >> 32);
+    uint8_t *p = to;
+    for (; n >= 8; n -= 8, p += 8) store_u64(p, test_rand(r));
+    for (uint64_t word = n > 0 ? test_rand(r) : 0; n > 0; n--, word >>= 8) *p++ = (uint8_t)word;
 }

@@ -47,7 +47,18 @@ const char *test_path(char *dst, size_t cap, const char *fmt, ...) PRINTF_LIKE(3
 
 /* Deterministic random numbers for tests. */
 typedef struct test_rng { uint64_t s; } test_rng;
-uint64_t test_rand(test_rng *r);
-uint32_t test_below(test_rng *r, uint32_t n);            /* 0 .. n-1 */
+static inline uint64_t test_rand(test_rng *r)
+{
+    const uint64_t key = r->s;
+    r->s += 0x9E3779B97F4A7C15u;         /* the same stream, one further on */
+    return random_word(key, 0);
+}
+
+static inline uint32_t test_below(test_rng *r, uint32_t n)       /* 0 .. n-1 */
+{
+    return (uint32_t)((test_rand(r) >> 32) * n >> 32);
+}
+
+void test_fill(test_rng *r, void *to, size_t n);         /* random bytes, eight of each word */
 
 #endif

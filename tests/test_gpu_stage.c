@@ -224,7 +224,7 @@ static void check_moves(int rounds, test_rng *rng)
     uint8_t *got = host_room(MOVES_BYTES, 1);
     gpu_recording *r = NULL;
     err_ctx err = { 0 };
-    for (size_t i = 0; i < MOVES_BYTES; i++) image[i] = (uint8_t)test_rand(rng);
+    test_fill(rng, image, MOVES_BYTES);
     uint8_t *from = vram_copy(image, MOVES_BYTES), *to = vram_room(MOVES_BYTES);
     int rc = gpu_recording_create(&r, &err);
     if (rc == 0) rc = gpu_record_begin(device(), &err);

@@ -20,7 +20,7 @@ static matrix matrix_make(quant_type type, int rows, int cols, test_rng *rng)
                  .row_bytes = quant_row_bytes(t, (uint64_t)cols) };
     const size_t bytes = (size_t)rows * (size_t)m.row_bytes;
     uint8_t *data = test_alloc(bytes, 1);
-    for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)test_rand(rng);
+    test_fill(rng, data, bytes);
     for (size_t i = 0; i < bytes; i += (size_t)t->block_bytes) {
         if (type == QT_MXFP4) data[i] = (uint8_t)(115 + test_below(rng, 8));
         else if (type == QT_F32) store_u32(data + i, 0x3C000000 + test_below(rng, 1 << 24));

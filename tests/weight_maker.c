@@ -15,7 +15,8 @@ const char *weight_kind_name(weight_kind kind)
 }
 
 /* Where the binary16 scales of a block are. */
-static const struct { quant_type type; int at[2]; } halves[] = {
+typedef struct half_scales { quant_type type; int at[2]; } half_scales;
+static const half_scales halves[] = {
     { QT_Q4_0, { 0, -1 } }, { QT_Q4_1, { 0, 2 } }, { QT_Q5_0, { 0, -1 } }, { QT_Q5_1, { 0, 2 } },
     { QT_Q8_0, { 0, -1 } }, { QT_IQ4_NL, { 0, -1 } }, { QT_IQ4_XS, { 0, -1 } },
     { QT_Q2_K, { offsetof(block_q2_k, d), offsetof(block_q2_k, dmin) } },
@@ -37,26 +38,38 @@ static uint16_t sign(test_rng *rng)
     return (uint16_t)(test_below(rng, 2) << 15);
 }
 
-static void put_scales(uint8_t *block, quant_type type, weight_kind kind, test_rng *rng)
+static const half_scales *halves_of(quant_type type)
+{
+    for (size_t i = 0; i < ARRAY_LEN(halves); i++) if (halves[i].type == type) return &halves[i];
+    return NULL;
+}
+
+static void put_scales(uint8_t *block, quant_type type, const half_scales *of, weight_kind kind,
+                       test_rng *rng)
 {
     static const uint8_t exponents[] = { 0, 1, 2, 253, 254, 255, 127, 128 };
     static const uint8_t codes[] = { 0, 1, 7, 8, 0x7E, 0x7F, 0x80, 0xFF, 0xFE };
     const bool extreme = kind == WEIGHTS_EXTREME;
-    for (size_t i = 0; i < ARRAY_LEN(halves); i++)
-        for (int k = 0; halves[i].type == type && k < 2; k++)
-            if (halves[i].at[k] >= 0) store_u16(block + halves[i].at[k], half_scale(kind, rng));
+    for (int k = 0; of && k < 2; k++)
+        if (of->at[k] >= 0) store_u16(block + of->at[k], half_scale(kind, rng));
     if (type == QT_MXFP4)
         block[0] = extreme ? exponents[test_below(rng, ARRAY_LEN(exponents))]
                            : (uint8_t)(115 + test_below(rng, 12));
     for (int k = 0; type == QT_NVFP4 && k < 4; k++)
         block[k] = extreme ? codes[test_below(rng, ARRAY_LEN(codes))]
                            : (uint8_t)(0x28 + test_below(rng, 0x20));        /* 1/4 .. 4 */
-    if (type == QT_F32) {
+}
+
+static void put_floats(uint8_t *row, quant_type type, size_t n, weight_kind kind, test_rng *rng)
+{
+    for (size_t i = 0; i < n && type == QT_F32; i++) {
         const float v = (float)test_below(rng, 2000) * 0.001f - 1.0f;
-        memcpy(block, &v, sizeof v);
+        memcpy(row + i * sizeof v, &v, sizeof v);
     }
-    if (type == QT_F16) store_u16(block, half_scale(kind, rng) ^ sign(rng));
-    if (type == QT_BF16) store_u16(block, (uint16_t)(0x3C00 + test_below(rng, 0x200)) | sign(rng));
+    for (size_t i = 0; i < n && type == QT_F16; i++)
+        store_u16(row + 2 * i, half_scale(kind, rng) ^ sign(rng));
+    for (size_t i = 0; i < n && type == QT_BF16; i++)
+        store_u16(row + 2 * i, (uint16_t)(0x3C00 + test_below(rng, 0x200)) | sign(rng));
 }
 
 void weight_row_make(uint8_t *row, quant_type type, int cols, weight_kind kind, test_rng *rng)
@@ -64,11 +77,15 @@ void weight_row_make(uint8_t *row, quant_type type, int cols, weight_kind kind, 
     static const uint8_t fills[] = { 0, 0xFF, 0x77, 0x7F, 0x80, 0x88, 0xF7 };
     const quant_traits *t = quant_traits_of(type);
     const size_t bytes = (size_t)t->block_bytes, n = (size_t)(cols / t->block_elems);
+    const half_scales *scales = halves_of(type);
+    const bool floats = type == QT_F32 || type == QT_F16 || type == QT_BF16;
     const uint8_t fill = fills[test_below(rng, ARRAY_LEN(fills))];
-    for (size_t i = 0; i < n * bytes; i++)
-        row[i] = kind == WEIGHTS_LARGEST ? fill : (uint8_t)test_rand(rng);
-    for (size_t b = 0; b < n && kind != WEIGHTS_RANDOM; b++)
-        put_scales(row + b * bytes, type, kind, rng);
+    if (kind == WEIGHTS_LARGEST) memset(row, fill, n * bytes);
+    else test_fill(rng, row, n * bytes);
+    if (kind == WEIGHTS_RANDOM) return;
+    if (floats) put_floats(row, type, n, kind, rng);
+    for (size_t b = 0; b < n && !floats; b++)
+        put_scales(row + b * bytes, type, scales, kind, rng);
 }
 
 /* ---- activations --------------------------------------------------------------------------- */
@@ -76,7 +93,8 @@ void weight_row_make(uint8_t *row, quant_type type, int cols, weight_kind kind, 
 static float spread(test_rng *rng)
 {
     float v = 0;
-    for (int i = 0; i < 4; i++) v += (float)test_below(rng, 65536) / 65536.0f - 0.5f;
+    uint64_t word = test_rand(rng);
+    for (int i = 0; i < 4; i++, word >>= 16) v += (float)(word & 0xFFFF) / 65536.0f - 0.5f;
     return v;
 }
 
