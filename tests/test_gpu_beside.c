@@ -292,6 +292,7 @@ static void test_types(void)
     for (int i = 0; i < GPU_TYPE_COUNT; i += sim_gpu_step(4, 12)) {
         family(test_path((char[64]){ 0 }, 64, "%s experts beside", quant_name(gpu_types[i])));
         for (int option = 0; option < 2 * HOT_KINDS; option++) {
+            if (sim_gpu_skips(option + i / 4, 4)) continue;
             beside_case c = { .act = (option + i) % ACT_COUNT, .bias = option & 2,
                               .norm = option % 3 == 0 };
             set_shape(&c, gpu_types[i], option % 2);
@@ -325,6 +326,7 @@ static void test_special(void)
     for (size_t i = 0; i < ARRAY_LEN(special); i += (size_t)sim_gpu_step(1, 4))
         for (int option = 0; option < 3; option++) {
             const int at = ((int)i + option) % (int)ARRAY_LEN(batches);
+            if (sim_gpu_skips((int)i + 2 * option, 3)) continue;
             run_case(&special[i], option == 0 ? HOT_SOME : option == 1 ? HOT_ALL : HOT_NONE,
                      batches[at].n, batches[at].piece, &rng);
         }
