@@ -147,7 +147,7 @@ int main(int argc, char **argv)
                       files[i], err.msg)) {
             test_place(m, files[i], &places[0]);
             /* if there is no time, every place with one of the models */
-            const int step = sim_gpu() ? test_rounds(4, 8) : 4;
+            const int step = sim_gpu() ? test_rounds(4, 16) : 4;
             const int first = N_CPU_PLACES + (step > 4 ? 4 * (int)i : 0);
             for (int k = first; k < N_PLACES && gpu_count() > 0; k += step)
                 test_place(m, files[i], &places[k]);

@@ -357,7 +357,7 @@ static void see_cuts(const subject *sub, const golden_seq *g, const float *whole
     static const int firsts[] = { 1, 2, 3, 62, 63, 64, 65, 66, 127, 128, 129 };
     rig r;
     if (rig_open(&r, sub, plain, (session_options){ .kv = KV_F32 }))
-        for (size_t k = 0; k < ARRAY_LEN(firsts); k += 1 + 4 * (size_t)slow) {
+        for (size_t k = 0; k < ARRAY_LEN(firsts); k += slow ? 5 : (size_t)test_rounds(1, 2)) {
             const int first = firsts[k], rest = g->n - first;
             session_rewind(r.s, 0);
             if (!feed(&r, g->ids, first, 0, first) || !feed(&r, g->ids + first, rest, first, rest))
@@ -377,7 +377,8 @@ static void see_chunks(const subject *sub, const golden_seq *g, const float *who
     const size_t vocab = (size_t)sub->n_vocab, n = CUT_TOKENS * vocab;
     float *once = mem_array(n, sizeof *once);
 
-    for (size_t k = 0; k < ARRAY_LEN(chunks) && CHECK(once); k += 1 + 4 * (size_t)slow) {
+    for (size_t k = 0; k < ARRAY_LEN(chunks) && CHECK(once);
+         k += slow ? 5 : (size_t)test_rounds(1, 5)) {
         rig r;
         if (rig_open(&r, sub, plain, (session_options){ .kv = KV_F32, .chunk = chunks[k] }) &&
             feed(&r, g->ids, g->n, 0, g->n)) {
@@ -862,7 +863,7 @@ static void test_place(const place *p, bool all)
     here = p;
     on_gpu = p->gpu;
     test_tiny();
-    test_demo();
+    if (all || on_gpu || test_is_long()) test_demo();
     test_save_load();
     if (all) {
         test_cuts();
@@ -905,14 +906,15 @@ int main(int argc, char **argv)
         if (!sim_gpu()) test_cpu();      /* as without it */
         /* test_gpu.c counts that there is no GPU */
         const bool always = slow;
-        const int step = sim_gpu_step(test_rounds(1, 3), 4);
+        const int step = sim_gpu_step(test_rounds(1, 4), 4);
         for (int i = sim_gpu() ? N_CPU_PLACES : 1; i < N_PLACES; i += step) {
             /* Opening a session takes a driver longer than everything else, and there are many:
              * every third place of a real GPU has to do, and of a simulated one, if there is no
              * time. test_places.c compares all of them. */
             const bool real = places[i].gpu && !sim_gpu();
-            const bool all = real ? (i - N_CPU_PLACES) % 9 == 0
-                                  : i % sim_gpu_step(test_rounds(3, 12), 15) == 0;
+            const int nth = real ? 9 : sim_gpu_step(test_rounds(3, 20), 20);
+            const bool all = places[i].gpu ? (i - N_CPU_PLACES) % nth == 0
+                                           : i == 1 || test_is_long();
             if (places[i].gpu && gpu_count() == 0) continue;
             if (real && (i - N_CPU_PLACES) % 3 != 0) continue;
             slow = always || (real && !all) || (!places[i].gpu && !test_is_long());

@@ -667,7 +667,7 @@ int main(int argc, char **argv)
 {
     rig r[2], tiny;
     char temp[256];
-    const bool once = sim_gpu() && !test_is_long();      /* as in test_prefix_cache.c */
+    const bool once = !test_is_long();   /* as in test_prefix_cache.c */
     test_begin("prefix_drive", argc, argv);
     disk.portion = 1000;
     if (!CHECK(mkdtemp(test_temp(temp, sizeof temp)) != NULL) || !rig_open_demos(r))
