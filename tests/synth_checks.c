@@ -23,7 +23,7 @@ void synth_check_no_memory(const synth_options *o)
 {
     long n = 1;
     int rc = -1;
-    for (; n < 1000 && rc < 0; n++) {
+    for (; n < 1000 && rc < 0; n += test_rounds(1, 3)) {
         synth_plan *p = NULL;
         err_ctx err = { 0, "" };
         mem_fail_after(n);
