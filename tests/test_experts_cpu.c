@@ -335,7 +335,8 @@ static void check_heights(void)
         unsigned heights = 0;
         pieces g;
         pieces_open(&g, &spied, rows[i].n_ff, rows[i].down, PIECES_TOKENS);
-        for (size_t k = 0; k < ARRAY_LEN(teams); k++) check_team(&g, teams[k], &heights);
+        for (size_t k = 0; k < ARRAY_LEN(teams); k += (size_t)test_rounds(1, 3))
+            check_team(&g, teams[k], &heights);
         pieces_close(&g);
         CHECK_MSG((heights & rows[i].heights) == rows[i].heights, "n_ff %d, %s: heights %u, not %u",
                   rows[i].n_ff, rows[i].why, heights, rows[i].heights);
@@ -427,7 +428,8 @@ static void check_many(void)
     const kernel_set *sets[KERNELS_MAX_SETS];
     const int n_set = min_int(kernels_here(sets), MOST_SETS);
     for (int i = 0; i < n_set; i++)
-        for (int n_ff = 96; n_ff <= WIDEST_UNEVEN; n_ff *= 3) check_uneven_teams(sets[i], n_ff);
+        for (int n_ff = 96; n_ff <= (i == 0 || test_is_long() ? WIDEST_UNEVEN : 96); n_ff *= 3)
+            check_uneven_teams(sets[i], n_ff);
     check_late();
 }
 
@@ -572,7 +574,8 @@ static void check_store(stage *g, const char *name, const store_options *so, uns
         goto done;
     if (CHECK(experts_cpu_create(&plain, &g->o, hp, NULL, NULL, MAX_SLOT, NULL) == 0 &&
               experts_cpu_create(&e, &g->o, hp, s, ahead, MAX_SLOT, NULL) == 0))
-        for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        for (size_t i = test_is_long() ? 0 : seed % 2; i < ARRAY_LEN(sizes);
+             i += (size_t)test_rounds(1, 2))
             for (int layer = 0; layer < 4; layer++) {
                 draw(g, sizes[i], layer == 2 ? 9 : N_EXPERT, &rng);
                 check_batch(g, plain, e, layer, (uint32_t)(i + (size_t)layer) % 4, name);
@@ -652,7 +655,8 @@ int main(int argc, char **argv)
         ffn_golden g;
         if (ffn_golden_read(&g, *name)) {
             for (int k = 0; k < n_set; k++)
-                for (size_t i = 0; i < ARRAY_LEN(some_teams); i++)
+                for (size_t i = test_is_long() ? 0 : (size_t)k % 2; i < ARRAY_LEN(some_teams);
+                     i += (size_t)test_rounds(1, 2))
                     check_experts(&g, *name, sets[k], some_teams[i]);
             check_failures(&g);
         }

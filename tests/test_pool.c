@@ -216,14 +216,14 @@ static void count_burst(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t i = begin; i < end; i++) b->times[i]++;
 }
 
-static void test_bursts(int n_thread)
+static void test_bursts(int n_thread, int n_burst)
 {
     static burst two[2];
     int bad = 0;
     err_ctx err;
     pool *p;
     if (!CHECK(pool_create(&p, n_thread, &err) == 0)) return;
-    for (int i = 0; i < N_BURST; i++) {
+    for (int i = 0; i < n_burst; i++) {
         burst *b = &two[i % 2];
         memset(b->times, 0, sizeof b->times);
         b->n = 2 + i % 59;
@@ -437,11 +437,11 @@ int main(int argc, char **argv)
     test_every_index();
     test_many_grains();
     for (int n_thread = 2; n_thread <= 4; n_thread++) {
-        test_bursts(n_thread);
+        test_bursts(n_thread, N_BURST);
         test_owners(n_thread);
         test_late(n_thread);
     }
-    test_bursts(64);
+    test_bursts(64, test_rounds(N_BURST, N_BURST / 4));
     test_owners(16);
     test_late(16);
     test_create();
