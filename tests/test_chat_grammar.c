@@ -12,7 +12,6 @@
 
 enum { MAX_STEPS = 3000 };
 
-static int n_round(void) { return test_rounds(24, 6); }
 
 /* With the small vocabularies of the demo models: masks of large ones take long to make. */
 static const int calling[] = { JSON, THINK, XML, BARE, HARMONY, GLM, GLM47, GEMMA };
@@ -247,8 +246,9 @@ static void test_forced(void)
     for (size_t k = 0; k < ARRAY_LEN(calling); k++) {
         const int kind = calling[k];
         test_rng rng = { 5 + k };
+        const int n_round = test_rounds(24, 4);
         int n_ended = 0, n_many = 0, n_reasoned = 0;
-        for (int i = 0; i < n_round(); i++) {
+        for (int i = 0; i < n_round; i++) {
             const char *only[] = { "tool1" };
             json_t *tools = random_tools(&rng, 1 + i % 3, false, i % 4 == 3);
             chat_request req = { .tools = tools, .calls = CHAT_CALLS_MUST, .one_call = i % 2 };
@@ -274,7 +274,7 @@ static void test_forced(void)
             grammar_free(g);
             json_decref(tools);
         }
-        CHECK_MSG(n_ended >= n_round() / 2, "%s: only %d ended", kind_names[kind], n_ended);
+        CHECK_MSG(n_ended >= n_round / 2, "%s: only %d ended", kind_names[kind], n_ended);
         if (kind == HARMONY || kind == JSON)
             CHECK_MSG((n_many > 0) == (kind == JSON), "%s: %d with several calls", kind_names[kind],
                       n_many);
@@ -292,7 +292,7 @@ static void test_held(void)
         const int kind = calling[k];
         test_rng rng = { 50 + k };
         int n_call = 0, n_text = 0;
-        for (int i = 0; i < n_round(); i++) {
+        for (int i = 0; i < test_rounds(24, 6); i++) {
             json_t *tools = random_tools(&rng, 2, true, false);
             chat_request req = { .tools = tools, .calls = CHAT_CALLS_HELD, .formed = i % 2,
                                  .one_call = i % 4 > 1 };

@@ -160,7 +160,7 @@ static void test_family(family *f)
         session *s = NULL;
         err_ctx err = { 0 };
         if (places[i].gpu && no_gpu) continue;
-        if (i > 0 && sim_gpu_skips(i + (int)(f - families), 4)) continue;
+        if (i > 0 && sim_gpu_skips(i + (int)(f - families), 6)) continue;
         if (CHECK_MSG(engine_open(&e, f->m, &eo, &err) == 0, "%s", err.msg) &&
             place_engine(e, f->m, &places[i]) &&
             CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s", err.msg)) {

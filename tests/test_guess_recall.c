@@ -319,7 +319,7 @@ static void compare_loosely(const counts *got, const model *m, const place *p)
               p->name, n_layer, n_vram);
 }
 
-/* If there is no time, every fourth place of a simulated GPU, others for each `turn`. */
+/* If there is no time, every sixth place of a simulated GPU, others for each `turn`. */
 static void test_model(const char *path, int turn, bool *ends)
 {
     static counts all, got, ignored;
@@ -341,7 +341,7 @@ static void test_model(const char *path, int turn, bool *ends)
             const place *p = &places[i];
             const int n_thread = test_n_thread(sim_gpu() ? 1 : 1 + i % 2);
             if (p->gpu && gpu_count() == 0) continue;
-            if (sim_gpu_skips(i + turn, 4)) continue;
+            if (sim_gpu_skips(i + turn, 6)) continue;
             if (!run(&ignored, &plain, m, p, n_thread, false) ||
                 !run(&got, &hash, m, p, n_thread, true))
                 continue;

@@ -219,7 +219,8 @@ static bool others_follow(int i)
     return i == 0 || i == N_CPU_PLACES || i == N_CPU_PLACES + N_GPU_PLACES;
 }
 
-/* If there is no time, every policy in every place with one of the models, but on a real GPU. */
+/* If there is no time, every place with one of the models, or where experts are cached one policy
+ * with each; but on a real GPU. */
 static void test_file(const char *path, int turn)
 {
     const bool all = test_is_long() || (gpu_count() > 0 && !sim_gpu());
@@ -232,7 +233,8 @@ static void test_file(const char *path, int turn)
     for (int i = 0; i < N_PLACES; i++) {
         if (places[i].gpu && gpu_count() == 0) continue;
         for (int p = 0; p < n_policies(&places[i]); p++)
-            if (all || (p == 0 && others_follow(i)) || (p + i) % 2 == turn)
+            if (all || (p == 0 && others_follow(i)) ||
+                (n_policies(&places[i]) > 1 ? (p + i) % 4 == 2 * turn : i % 2 == turn))
                 follow_and_compare(m, path, i, (cache_policy)p);
     }
     model_free(m);

@@ -688,8 +688,8 @@ int main(int argc, char **argv)
         if (test_is_long() || i == 0) test_shared(&tiny, 0);
         if (test_is_long() || i == 1) test_shared(&tiny, rig_room(&tiny, 3, short_chain()));
         if (i == 0 && (!sim_gpu() || test_is_long())) test_busy_folder(&tiny);
-        if (test_is_long() || i == 0) test_beside(&tiny);
-        if (test_is_long() || i == 1) test_bad_drive(&tiny);
+        if (!once || (i == 0 && !sim_gpu())) test_beside(&tiny);
+        if (!once || (i == 1 && !sim_gpu())) test_bad_drive(&tiny);
         rig_close(&tiny);
     }
     if (rig_open_tiny(&tiny, 3)) {
