@@ -241,9 +241,10 @@ static void check_calls(const heard *h, const json_t *tools, const chat_request 
     }
 }
 
+/* If there is no time, every second form of calls; test_held has the others. */
 static void test_forced(void)
 {
-    for (size_t k = 0; k < ARRAY_LEN(calling); k++) {
+    for (size_t k = 0; k < ARRAY_LEN(calling); k += (size_t)test_rounds(1, 2)) {
         const int kind = calling[k];
         test_rng rng = { 5 + k };
         const int n_round = test_rounds(24, 4);
@@ -288,7 +289,8 @@ static void test_forced(void)
 static void test_held(void)
 {
     json_t *text = json_pack("{s:[s,s]}", "enum", "yes", "no");
-    for (size_t k = 0; k < ARRAY_LEN(calling); k++) {
+    for (size_t k = test_is_long() ? 0 : 1; k < ARRAY_LEN(calling);
+         k += (size_t)test_rounds(1, 2)) {
         const int kind = calling[k];
         test_rng rng = { 50 + k };
         int n_call = 0, n_text = 0;
