@@ -318,6 +318,7 @@ static void test_demo(void)
                                         .threads = sim_gpu() ? plain.threads : 0 };
             rig r;
             if (on_gpu && rows[k].exact) continue;
+            if (rows[k].exact && !test_is_long() && (k + (size_t)i) % 2) continue;
             if (rig_open(&r, &subjects[i], eo, (session_options){ .kv = KV_F32 })) {
                 see_demo(&r, &rows[k]);
                 if (k == 0 && !slow) see_nll(&r, rows[k].why);
