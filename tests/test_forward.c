@@ -865,7 +865,7 @@ static void test_place(const place *p, bool all)
     here = p;
     on_gpu = p->gpu;
     test_tiny();
-    if (all || (on_gpu && !sim_gpu()) || test_is_long()) test_demo();
+    if (test_is_long() || (on_gpu && (all || !sim_gpu()))) test_demo();
     test_save_load();
     if (all) {
         test_cuts();
@@ -908,7 +908,7 @@ int main(int argc, char **argv)
         if (!sim_gpu()) test_cpu();      /* as without it */
         /* test_gpu.c counts that there is no GPU */
         const bool always = slow;
-        const int step = sim_gpu_step(test_rounds(1, 4), 4);
+        const int step = sim_gpu_step(test_rounds(1, 5), 5);
         for (int i = sim_gpu() ? N_CPU_PLACES : 1; i < N_PLACES; i += step) {
             /* Opening a session takes a driver longer than everything else, and there are many:
              * every third place of a real GPU has to do, and of a simulated one, if there is no

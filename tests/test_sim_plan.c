@@ -81,11 +81,12 @@ static bool make(made *d, const variant *v)
 /* A few tokens, many, and some one by one. */
 static bool run(session *s, const model *m, err_ctx *err)
 {
+    const int n_prompt = test_rounds(PROMPT, 20);
     int32_t ids[PROMPT + N_TOKEN];
     int rc = 0, n;
     for (int i = 0; i < PROMPT + N_TOKEN; i++) ids[i] = (i * 37 + 11) % m->hp.n_vocab;
-    for (int t = 0; t < PROMPT + N_TOKEN && rc == 0; t += n) {
-        n = t < 5 ? 5 : t < PROMPT ? PROMPT - t : 1;
+    for (int t = 0; t < n_prompt + N_TOKEN && rc == 0; t += n) {
+        n = t < 5 ? 5 : t < n_prompt ? n_prompt - t : 1;
         rc = session_eval(s, ids + t, n, NULL, 0, NULL, NULL, err);
     }
     return rc == 0;
