@@ -413,7 +413,7 @@ static void test_ways(const char *path, size_t file)
     const int lengths[N_LENGTH] = { 9, 64, most, most + 1 };
     for (size_t i = 0; i < ARRAY_LEN(shares); i += (size_t)sim_gpu_step(1, 3)) {
         place p = shares[i];
-        if (!has_turn(i, file, 4)) continue;
+        if (!has_turn(i, file, 7)) continue;
         p.gpu = p.planned = true;
         const bool bus = p.stream_from == 0;
         if (bus) p.stage_parts = 1 + (int)i % 3;
