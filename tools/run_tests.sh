@@ -72,7 +72,6 @@ export TEST_PYTHON="$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null
 # after that would look for a fifth of a second whether the machine is less busy now. Tests that are
 # about measuring use files of their own. Where a key does not fit, the programs measure.
 measured() { # FILE...: their entries in one list
-    echo '{"version": 2, "speeds": ['
     awk '
         function put(e) { printf "%s%s", sep, e; sep = ",\n" }
         function put_drives(e) { put(e); sub(/"drive": [0-9]+/, "\"drive\": 0", e); put(e) }
@@ -81,6 +80,7 @@ measured() { # FILE...: their entries in one list
             put_drives(e)
             if (n == 1 && sub(/"kernels": "[^,"]*/, "\"kernels\": \"scalar", e)) put_drives(e)
         }
+        /^ "version"/ && !sep { print "{" $0 " \"speeds\": ["; sep = " " }
         /^  {/ { e = ""; inside = 1 }
         inside && /"n_thread"/ { own = $2 + 0 }
         inside && /"load"/ { sub(/: [0-9.e+-]+/, ": 0.0") }
@@ -102,6 +102,14 @@ if [ -z "${ONLY_GPU:-}" ] && ! nm "$build/moe-run" 2>/dev/null | grep -q __tsan_
     wait
     measured "$tmp"/speeds/*/moe/speeds.json >"$logs/speeds.json"
     export TEST_SPEEDS="$logs/speeds.json"
+    # a list that the programs do not take is noticed by its cost alone
+    mkdir "$tmp/speeds/moe" && cp "$TEST_SPEEDS" "$tmp/speeds/moe/speeds.json"
+    if XDG_CACHE_HOME=$tmp/speeds MOE_DEVICE=cpu "$build/moe-run" plan --json -m "$m.gguf" --threads 2 2>/dev/null |
+        grep -q '"measured":true'; then passed=$((passed + 1))
+    else
+        echo "FAIL: moe-run does not know the speeds in $TEST_SPEEDS"
+        failed=$((failed + 1))
+    fi
     rm -r "$tmp/speeds"
 fi
 
