@@ -126,6 +126,8 @@ with() {
     json=$("$run" plan --json $model --device cuda)
     all=$(json_number vram.total "$json")
     experts=$(json_number vram.experts "$json")
+    [ "${build%/sim}" = "$build" ] || long_check || [ ! -s "${TEST_SPEEDS:-}" ] ||
+        case $json in *'"measured":true'*) ok ;; *) bad "$m: its speeds are not in TEST_SPEEDS" ;; esac
     equal "$m: bytes on the drive with no bound" 0 "$(json_number drive_experts "$json")"
     grain=$((all / 64))                  # every question starts the GPU's driver
     fetch=$(least_budget --vram "$all" $grain fetches $model)
