@@ -378,7 +378,8 @@ $(TEST_CU_BIN): $B/tests/%: $G/tests/%.cu.o
 $(TEST_BIN) $(TEST_CU_BIN): $B/tests/test.c.o $(LIB_OBJ)
 	$(LINK)
 $(SIM_BIN): $B/tests/test.c.o
-$(SIM_PROG): $B/sim/moe-%: $B/cli/moe_%.c.o $(CLI_OBJ)
+# Nobody pulls with them, and libcurl takes longer to load than most of what they are asked for.
+$(SIM_PROG): $B/sim/moe-%: $B/cli/moe_%.c.o $(CLI_OBJ:%/fetch.c.o=%/fetch_stub.c.o)
 $(SIM_WAITS): FILE_FLAGS := -include tests/sim_relax.h
 $(SIM_WAITS): $B/sim/%.c.o: %.c
 	$(call COMPILE,waits)

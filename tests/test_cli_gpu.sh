@@ -59,8 +59,11 @@ fails() {
 said() { if grep -qF -e "$1" "$tmp/err"; then ok; else bad "$2: expected '$1' on stderr"; fi; }
 
 # row N NAME: a number of the Nth row of the last moe-bench tiers --json
-row() { json_number "$2" "$(sed 's/{"vram_budget":/\
-&/g' "$tmp/out" | sed -n "$(($1 + 1))p")"; }
+row() {
+    read -r text <"$tmp/out"
+    for i in $(seq "$1"); do text=${text#*'{"vram_budget":'}; done
+    json_number "$2" "${text%%'{"vram_budget":'*}"
+}
 whole() { printf '%.0f' "$1"; }          # 1.5e3 as 1500
 # moved N NAME: a number of bytes a token, which may be written with a point or an exponent
 moved() {
@@ -121,15 +124,15 @@ esac
 # with MODEL: what is asked of it; how much VRAM takes all of it, and how much leaves something to
 # post-fetch
 with() {
-    m=$1 model="-m $1 --ctx 256"
-    ask="$model --raw -p Hello -n 24 --temp 0"
+    m=$1 model="-m $1 --ctx $(rounds 256 128)"
+    ask="$model --raw -p Hello -n $(rounds 24 16) --temp 0"
     json=$("$run" plan --json $model --device cuda)
     all=$(json_number vram.total "$json")
     experts=$(json_number vram.experts "$json")
     [ "${build%/sim}" = "$build" ] || long_check || [ ! -s "${TEST_SPEEDS:-}" ] ||
         case $json in *'"measured":true'*) ok ;; *) bad "$m: its speeds are not in TEST_SPEEDS" ;; esac
     equal "$m: bytes on the drive with no bound" 0 "$(json_number drive_experts "$json")"
-    grain=$((all / 64))                  # every question starts the GPU's driver
+    grain=$((all / $(rounds 64 16)))                  # every question starts the GPU's driver
     fetch=$(least_budget --vram "$all" $grain fetches $model)
 }
 
