@@ -68,5 +68,5 @@ fi
 (cd "$stage" && find usr -type f -exec md5sum {} + | sort -k 2) >"$stage/DEBIAN/md5sums"
 mkdir -p "$out"
 # weights do not get smaller: a better compression would only take time (xz: 40 s for 4%)
-dpkg-deb --root-owner-group -Zgzip -z1 --build "$stage" "$out/moe_${version}_$arch.deb" >/dev/null
+dpkg-deb --root-owner-group ${DEB_COMPRESSION:--Zgzip -z1} --build "$stage" "$out/moe_${version}_$arch.deb" >/dev/null
 echo "$out/moe_${version}_$arch.deb"

@@ -60,7 +60,7 @@ stop
 # ---- asked while an answer is under way: a question is answered in between, a wish after it
 start -m $qwen --ctx 2048
 (timeout $patience "$client" $port POST /v1/chat/completions \
-    -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1500,"ignore_eos":true,"stream":true}' >"$tmp/long") &
+    -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":'$(rounds 1500 700)',"ignore_eos":true,"stream":true}' >"$tmp/long") &
 long=$!
 for i in $(seq 200); do ask GET /slots; grep -q '"is_processing":true' "$tmp/body" && break; sleep 0.02; done
 gives 200 '"enabled":true' GET /moe-layer-perf
@@ -79,7 +79,7 @@ start -m $qwen --ctx 2048 --parallel 1
 longs=
 for i in 1 2 3; do
     (timeout $patience "$client" $port POST /v1/chat/completions \
-        -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":600,"ignore_eos":true}' >"$tmp/long$i") &
+        -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":'$(rounds 600 300)',"ignore_eos":true}' >"$tmp/long$i") &
     longs="$longs $!"
 done
 for i in $(seq 200); do ask GET /slots; grep -q '"n_waiting":2' "$tmp/body" && break; sleep 0.02; done

@@ -19,10 +19,13 @@ commands() {
         [ "$v" != cache ] || for w in $(verbs "$here/$1" "$v"); do echo "$1 $v $w"; done
     done
 }
-# options COMMAND...: "--model" and "-m", sorted
+# options COMMAND...: "--model" and "-m", sorted; kept, as they are asked for twice
+mkdir "$tmp/options"
 options() {
+    kept=$tmp/options/$*
     # shellcheck disable=SC2068
-    "$here/$1" $(shift; echo $@) --help | sed -n 's/^  \(-[A-Za-z]\), --\([a-z0-9-]*\).*/\1\n--\2/p;s/^      --\([a-z0-9-]*\).*/--\1/p' | sort -u
+    [ -e "$kept" ] || "$here/$1" $(shift; echo $@) --help | sed -n 's/^  \(-[A-Za-z]\), --\([a-z0-9-]*\).*/\1\n--\2/p;s/^      --\([a-z0-9-]*\).*/--\1/p' | sort -u >"$kept"
+    cat "$kept"
 }
 for p in $programs; do
     commands $p >"$tmp/$p.commands"
@@ -143,7 +146,7 @@ fi
 packages() { dpkg --root="$tmp/root" --force-not-root --force-depends --force-script-chrootless --path-include='/*' --log="$tmp/dpkg.log" "$@"; }
 left() { find "$tmp/root" -path "$tmp/root/var/lib/dpkg" -prune -o -type f -print -o -type l -print; }
 PATH=$PATH:/usr/sbin:/sbin
-deb=$(packaging/make_deb.sh "$build" v1.2-3-gabc "$tmp/deb" 2>"$tmp/said")
+deb=$(DEB_COMPRESSION=$(rounds "" -Znone) packaging/make_deb.sh "$build" v1.2-3-gabc "$tmp/deb" 2>"$tmp/said")
 if [ "${deb#"$tmp/deb/moe_1.2.3.gabc_"}" != "$deb" ] && [ -s "$deb" ]; then ok; else bad "make_deb.sh: '$deb' $(cat "$tmp/said")"; fi
 expect 0 "libc6" dpkg-deb --info "$deb"
 case $(ldd "$here/moe-run" | sed -n 's/.*libjansson.* => \(.*\)\/.*/\1/p') in
