@@ -5,19 +5,23 @@ set -u
 area=cli_prompts
 . tests/cli_harness.sh
 kept=$XDG_CACHE_HOME/moe/prompts
+n_token=$(rounds 24 12)
 
 # words N SEED: a text of N words
 words() { awk -v n="$1" -v seed="$2" 'BEGIN { srand(seed); k = split("the river mountain blue small house walks tree cat dog stone under over light", w, " "); for (i = 0; i < n; i++) printf "%s ", w[1 + int(k * rand())] }'; }
-# more than a chunk of 2048 tokens
-words "$(rounds 3250 2150)" 1 >"$tmp/long.txt"
-words 1150 3 >"$tmp/medium.txt"
+# more than a chunk of 2048 tokens; without LONG=1 the medium text is, of 512
+chunk=$(rounds "" "--chunk 512")
+words 3250 1 >"$tmp/long.txt"
+words 1150 3 >"$tmp/medium.txt"          # more than the 1024 tokens after which there is a file
+words "$(rounds 1150 570)" 3 >"$tmp/small.txt"      # worth a file
 words 300 2 >"$tmp/other_end.txt"
+least_small=$(rounds 1150 570) most_small=$(rounds 1400 750)         # tokens
 
 # ask NAME ARGUMENTS...: the answer as JSON in $tmp/NAME, its text and tokens in $tmp/NAME.text
 ask() {
     name=$1
     shift
-    "$run" --json -n 24 --seed 7 "$@" >"$tmp/$name" 2>"$tmp/err" </dev/null || bad "$name: exit $?"
+    "$run" --json -n $n_token --seed 7 $chunk "$@" >"$tmp/$name" 2>"$tmp/err" </dev/null || bad "$name: exit $?"
     sed 's/"seconds".*//;s/"cached_tokens": *[0-9]*//' "$tmp/$name" >"$tmp/$name.text"
 }
 number() { sed 's/"seconds".*//' "$tmp/$1" | tr -d ' ' | sed -n 's/.*"'"$2"'":\([0-9]*\).*/\1/p'; }
@@ -32,8 +36,7 @@ for model in $qwen $gptoss; do
     rm -rf "$kept"
     text=$tmp/long.txt
     if long_check; then least=3300 most=3700
-    elif [ $model = $qwen ]; then least=2200 most=2500
-    else text=$tmp/medium.txt least=1150 most=1400; fi   # one model's chunks are enough
+    else text=$tmp/medium.txt least=1150 most=1400; fi
     ask alone -m "$model" -f "$text" --prompt-cache-drive 0
     within "$model: tokens" "$least" "$most" "$(new alone)"
     within "files without a drive" 0 0 "$(files)"
@@ -59,19 +62,19 @@ for model in $qwen $gptoss; do
     same branch branch_alone
     within "$model: computed of another end" 100 700 "$(new branch)"
     long_check || [ "$model" = $gptoss ] || continue     # one model is enough for these
-    ask raw -m "$model" -f "$tmp/medium.txt" --raw
-    ask raw_again -m "$model" -f "$tmp/medium.txt" --raw
+    ask raw -m "$model" -f "$tmp/small.txt" --raw
+    ask raw_again -m "$model" -f "$tmp/small.txt" --raw
     same raw raw_again
     within "$model: computed of a raw text" 1 1 "$(new raw_again)"
-    ask system_1 -m "$model" -p "What now?" --system "$(head -c 4000 "$tmp/medium.txt")"
-    ask system_2 -m "$model" -p "And then?" --system "$(head -c 4000 "$tmp/medium.txt")"
-    ask system_3 -m "$model" -p "And then?" --system "$(head -c 4000 "$tmp/medium.txt")" --prompt-cache-drive 0
+    ask system_1 -m "$model" -p "What now?" --system "$(head -c $(rounds 4000 3000) "$tmp/medium.txt")"
+    ask system_2 -m "$model" -p "And then?" --system "$(head -c $(rounds 4000 3000) "$tmp/medium.txt")"
+    ask system_3 -m "$model" -p "And then?" --system "$(head -c $(rounds 4000 3000) "$tmp/medium.txt")" --prompt-cache-drive 0
     same system_2 system_3
     within "$model: computed after a system message" 1 30 "$(new system_2)"
 
     # another KV type has other states
-    ask q8 -m "$model" -f "$tmp/medium.txt" --kv q8_0
-    within "$model: computed with another KV type" 1150 1400 "$(new q8)"
+    ask q8 -m "$model" -f "$tmp/small.txt" --kv q8_0
+    within "$model: computed with another KV type" $least_small $most_small "$(new q8)"
 done
 
 # ---- short prompts leave nothing behind
@@ -80,43 +83,43 @@ ask short -p "Hello there"
 within "files of a short prompt" 0 0 "$(files)"
 
 # ---- damage: a line, and the same answer; the next run writes it anew
-ask first -m $gptoss -f "$tmp/medium.txt"
-ask whole -m $gptoss -f "$tmp/medium.txt"
+ask first -m $gptoss -f "$tmp/small.txt"
+ask whole -m $gptoss -f "$tmp/small.txt"
 for f in "$kept"/*.prefix; do
     size=$(wc -c <"$f")
     printf X | dd of="$f" bs=1 seek=$((size - 5)) conv=notrunc 2>/dev/null
 done
-ask damaged -m $gptoss -f "$tmp/medium.txt"
+ask damaged -m $gptoss -f "$tmp/small.txt"
 same damaged whole
 if grep -q "^moe-run: prefix cache: .*damaged.*removed" "$tmp/err"; then ok; else bad "no line about a damaged file"; fi
-ask mended -m $gptoss -f "$tmp/medium.txt"
+ask mended -m $gptoss -f "$tmp/small.txt"
 same mended whole
 within "computed after damage" 1 16 "$(new mended)"
 for f in "$kept"/*.prefix; do : >"$f"; done
-ask emptied -m $gptoss -f "$tmp/medium.txt"
+ask emptied -m $gptoss -f "$tmp/small.txt"
 same emptied whole
 
 # ---- nowhere to write: the run is as it was
 rm -rf "$kept"
 mkdir -p "$(dirname "$kept")"
 : >"$kept"
-ask no_folder -m $gptoss -f "$tmp/medium.txt"
+ask no_folder -m $gptoss -f "$tmp/small.txt"
 same no_folder whole
 if grep -q "prefix cache: .*nothing goes to the drive" "$tmp/err"; then ok; else bad "no line about the folder"; fi
 rm "$kept"
-ask small_drive -m $gptoss -f "$tmp/medium.txt" --prompt-cache-drive 500K
+ask small_drive -m $gptoss -f "$tmp/small.txt" --prompt-cache-drive 500K
 same small_drive whole
 within "bytes on a small drive" 0 512000 "$(cat "$kept"/*.prefix 2>/dev/null | wc -c)"
 
 # ---- memory: what a plan without it needs is enough
-room=$(advised "$run" -m $gptoss -f "$tmp/medium.txt" -n 24 --prompt-cache-drive 0)
-ask tight -m $gptoss -f "$tmp/medium.txt" --ram "${room}M"
-within "tokens in little memory" 1150 1400 "$(number tight prompt_tokens)"
+room=$(advised "$run" -m $gptoss -f "$tmp/small.txt" $chunk -n $n_token --prompt-cache-drive 0)
+ask tight -m $gptoss -f "$tmp/small.txt" --ram "${room}M"
+within "tokens in little memory" $least_small $most_small "$(number tight prompt_tokens)"
 
 # ---- what is set aside for a state is taken off --ram once: experts have all the rest
 rm -rf "$kept"
-room=$(($(advised "$run" -m $qwen -f "$tmp/medium.txt" -n 24 --prompt-cache-drive 0) + 4))
-ask aside -m $qwen -f "$tmp/medium.txt" --ram "${room}M"
+room=$(($(advised "$run" -m $qwen -f "$tmp/small.txt" $chunk -n $n_token --prompt-cache-drive 0) + 4))
+ask aside -m $qwen -f "$tmp/small.txt" --ram "${room}M"
 planned() { sed -n 's/.*"plan": {[^}]*"'"$1"'": \([0-9]*\).*/\1/p' "$tmp/aside"; }
 within "files beside experts on the drive" 1 8 "$(files)"
 within "experts on the drive" 1 100000000 "$(planned drive_bytes)"
@@ -163,12 +166,13 @@ few="-m $gptoss --threads 2 --prompt-cache 0 --ctx 512"
 serves $few --ram "$(advised "$build/moe-serve" --listen 127.0.0.1:0 $few)M"
 
 # ---- several at once, on a drive that has room for half of it
+room=$(rounds 1800K 1340K)
 rm -rf "$kept"
-for i in 1 2 3 4; do words 900 $i >"$tmp/at_once_$i.txt"; done
+for i in 1 2 3 4; do words "$(rounds 900 570)" $i >"$tmp/at_once_$i.txt"; done
 for i in 1 2 3 4; do ask one_$i -m $qwen -f "$tmp/at_once_$i.txt" --prompt-cache-drive 0; done
 for round in $(rounds "1 2 3" 1); do
     for i in 1 2 3 4; do
-        "$run" --json -n 24 --seed 7 -m $qwen -f "$tmp/at_once_$i.txt" --prompt-cache-drive 1800K --threads 1 >"$tmp/at_$i" 2>"$tmp/err_$i" </dev/null &
+        "$run" --json -n $n_token --seed 7 -m $qwen -f "$tmp/at_once_$i.txt" --prompt-cache-drive $room --threads 1 >"$tmp/at_$i" 2>"$tmp/err_$i" </dev/null &
     done
     wait
     for i in 1 2 3 4; do
@@ -177,12 +181,12 @@ for round in $(rounds "1 2 3" 1); do
         same at_$i one_$i
         if grep -q "prefix cache" "$tmp/err_$i"; then bad "at once: $(grep "prefix cache" "$tmp/err_$i")"; else ok; fi
     done
-    within "bytes after several at once" 1 1843200 "$(cat "$kept"/*.prefix | wc -c)"
+    within "bytes after several at once" 1 $((${room%K} * 1024)) "$(cat "$kept"/*.prefix | wc -c)"
 done
 
 # ---- chat: its second start
 rm -rf "$kept"
-chat() { { cat "$tmp/medium.txt"; echo; echo "And now?"; } | "$run" chat -v -m "$1" -n 8 --seed 7 $2 >"$tmp/out" 2>"$tmp/err" || bad "chat: exit $?"; }
+chat() { { cat "$tmp/small.txt"; echo; echo "And now?"; } | "$run" chat -v -m "$1" -n 8 --seed 7 $2 >"$tmp/out" 2>"$tmp/err" || bad "chat: exit $?"; }
 for model in $(rounds "$qwen $gptoss" $gptoss); do
     chat "$model" "--prompt-cache-drive 0"
     cp "$tmp/out" "$tmp/chat_alone"
