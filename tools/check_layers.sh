@@ -7,23 +7,26 @@ cd "$(dirname "$0")/.." || exit 1
 bad=0
 complain() { echo "layers: $*"; bad=1; }
 
+# rank FILE: of its layer, in $rank
 rank() {
-    case $1 in
-        loader) echo 1 ;; cuda) echo 2 ;; tiers) echo 3 ;; moe) echo 4 ;; engine) echo 5 ;;
-        cli) echo 6 ;; tests) echo 7 ;; *) echo 0 ;;
+    case ${1%%/*} in
+        loader) rank=1 ;; cuda) rank=2 ;; tiers) rank=3 ;; moe) rank=4 ;; engine) rank=5 ;;
+        cli) rank=6 ;; tests) rank=7 ;; *) rank=0 ;;
     esac
 }
 
 sources=$(find loader cuda tiers moe engine cli -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
-for f in $sources; do
-    from=$(rank "${f%%/*}")
-    for inc in $(sed -n 's/^#include "\([^"]*\)".*/\1/p' "$f"); do
-        to=$(rank "${inc%%/*}")
-        [ -e "$inc" ] || complain "$f includes \"$inc\", which does not exist (paths are from the root)"
-        [ "$to" -gt 0 ] || complain "$f includes \"$inc\", which belongs to no layer"
-        [ "$to" -le "$from" ] || complain "$f includes \"$inc\": upward"
-    done
-done
+includes=$(grep -H '^#include "[^"]*"' $sources | sed 's/^\([^:]*\):#include "\([^"]*\)".*/\1 \2/')
+while read -r f inc; do
+    rank "$f"
+    from=$rank
+    rank "$inc"
+    [ -e "$inc" ] || complain "$f includes \"$inc\", which does not exist (paths are from the root)"
+    [ "$rank" -gt 0 ] || complain "$f includes \"$inc\", which belongs to no layer"
+    [ "$rank" -le "$from" ] || complain "$f includes \"$inc\": upward"
+done <<END
+$includes
+END
 
 # names stay unambiguous in a message or a debugger
 dup=$(printf '%s\n' $sources | sed 's|.*/||' | sort | uniq -d)
