@@ -136,12 +136,13 @@ static void run_one(const uint8_t *bytes, size_t n, uint8_t *guard)
 int main(int argc, char **argv)
 {
     static uint8_t work[INPUT_CAP + 8];
-    uint64_t seconds = 4, end_ns, runs = 0;
+    uint64_t end_ns, runs = 0;
+    double seconds = 4;
     test_rng r = { 1 };
     uint8_t *guard = map_guarded();
 
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--seconds") && i + 1 < argc) seconds = strtoull(argv[++i], NULL, 10);
+        if (!strcmp(argv[i], "--seconds") && i + 1 < argc) seconds = strtod(argv[++i], NULL);
         else if (!strcmp(argv[i], "--seed") && i + 1 < argc) r.s = strtoull(argv[++i], NULL, 10);
         else add_path(argv[i]);
     }
@@ -154,7 +155,7 @@ int main(int argc, char **argv)
     signal(SIGABRT, on_crash);
     signal(SIGFPE, on_crash);
     signal(SIGALRM, on_crash);
-    end_ns = clock_ns() + seconds * 1000000000u;
+    end_ns = clock_ns() + (uint64_t)(seconds * 1e9);
     for (int i = 0; i < n_seed; i++) run_one(seeds[i].data, seeds[i].n, guard);
     for (; clock_ns() < end_ns; runs++) {
         const seed *s = &seeds[test_below(&r, (uint32_t)n_seed)];
@@ -165,8 +166,7 @@ int main(int argc, char **argv)
     }
     alarm(0);                            /* looking for leaks at exit may take longer */
     for (int i = 0; i < n_seed; i++) free(seeds[i].data);
-    printf("fuzz: %llu executions of %d seeds in %llu s\n", (unsigned long long)runs, n_seed,
-           (unsigned long long)seconds);
+    printf("fuzz: %llu executions of %d seeds in %g s\n", (unsigned long long)runs, n_seed, seconds);
     printf("fuzz 1 passed, 0 failed\n");
     return 0;
 }

@@ -132,11 +132,12 @@ sys.exit(not (r.tag.endswith("}svg") and len(r) > 5))' "$svg" 2>"$tmp/err"; then
 fi
 
 # ---- replay: speeds
+threads=$(rounds "" "-t 1")             # it takes two seconds of each
 rm -f "$speeds"                          # nothing is known of this machine
-expect 0 "assumed speeds: --measure measures this machine" $bench cache replay "$trace" -m $qwen
-expect 0 "this machine's speeds" $bench cache replay "$trace" -m $qwen --measure
-expect 0 "this machine's speeds" $bench cache replay "$trace" -m $qwen
-expect 0 '"measured":{"gpu":false,"cpu":true,"drive":true}' $bench cache replay "$trace" -m $qwen --json
+expect 0 "assumed speeds: --measure measures this machine" $bench cache replay "$trace" -m $qwen $threads
+expect 0 "this machine's speeds" $bench cache replay "$trace" -m $qwen $threads --measure
+expect 0 "this machine's speeds" $bench cache replay "$trace" -m $qwen $threads
+expect 0 '"measured":{"gpu":false,"cpu":true,"drive":true}' $bench cache replay "$trace" -m $qwen $threads --json
 refuse 1 "${gptoss##*/}: not the model of $trace" $bench cache replay "$trace" -m $gptoss
 refuse 1 "none.gguf: cannot open" $bench cache replay "$trace" -m "$tmp/none.gguf"
 refuse 2 "--measure needs the model" $bench cache replay "$trace" --measure

@@ -12,7 +12,7 @@ set -u
 # NAME.rc, its seconds to NAME.time.
 if [ "$1" = --one ]; then
     build=$2 logs=$3 name=${4%.sh}
-    seconds=${FUZZ_CHECK_SECONDS:-${TEST_LONG:+4}} seconds=${seconds:-1}
+    seconds=${FUZZ_CHECK_SECONDS:-${TEST_LONG:+4}} seconds=${seconds:-0.4}
     case $4 in
     *.sh\ *) name=${4%%.sh *}_${4#* }; set -- "tests/${4%% *}" "$build" "${4#* }" ;;
     check_layers.sh) set -- tools/check_layers.sh ;;
