@@ -112,8 +112,10 @@ measured() { # FILE...: their entries in one list
         /^  }/ {
             inside = 0
             sub(/},?\n$/, "}", e)
+            put_threads(e, 16)           # test_cli_prompts.sh
+            put_threads(e, 64)
             put_threads(e, 1)
-            if (own > 2) put_threads(e, own)
+            if (own > 2 && own != 16 && own != 64) put_threads(e, own)
             put_threads(e, 2)
         }' "$@"
     echo ']}'
