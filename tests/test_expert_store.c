@@ -692,6 +692,7 @@ int main(int argc, char **argv)
         { ARCH_QWEN3NEXT, MAKE_SCALES, IN_PARTS, "qwen3next, two parts" },
         { ARCH_GPTOSS, 0, IN_MEMORY, "gpt-oss in memory" },
     };
+    const bool without = !sim_gpu() || test_is_long();   /* what is not about a GPU */
     test_begin("expert_store", argc, argv);
     CHECK(pool_create(&team, test_n_thread(2), NULL) == 0);
     readers[BOUNCED].team = team;
@@ -702,7 +703,7 @@ int main(int argc, char **argv)
             if (rows[i].where != IN_MEMORY) test_load_faults(&f);
             test_whole(&f, rows[i].name);
             test_stop(&f);
-            test_cached(&f, rows[i].name);
+            if (without) test_cached(&f, rows[i].name);
             test_no_memory(&f);
             test_locked(&f);
             test_slots(&f, rows[i].name);
@@ -714,7 +715,7 @@ int main(int argc, char **argv)
                 test_sweeps(&f);
                 test_ages(&f);
                 test_order(&f);
-                test_read_faults(&f, i);
+                if (without) test_read_faults(&f, i);
             }
         }
         made_close(&f);
@@ -724,7 +725,7 @@ int main(int argc, char **argv)
     made_model f;
     if (made_open(&f, &large, IN_FILE)) test_whole(&f, "large");
     made_close(&f);
-    if (!sim_gpu() || test_is_long()) test_no_memory_for_jobs();  /* not about a GPU */
+    if (without) test_no_memory_for_jobs();
     pool_free(team);
     return test_end();
 }
