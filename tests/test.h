@@ -18,8 +18,8 @@ const char *test_unpacked(void);         /* folder where the build unpacked the 
  * TEST_THREADS in the environment says. */
 int test_n_thread(int usual);
 
-/* Whether there is time: make check LONG=1, TEST_LONG=1 in the environment. Without it every check
- * runs, too, but not with every seed and combination. */
+/* Whether there is time: make check LONG=1, TEST_LONG=1 in the environment. Without it few
+ * checks are left out, but most run with fewer seeds and combinations. */
 bool test_is_long(void);
 int test_rounds(int many, int few);      /* many if there is time */
 
