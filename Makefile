@@ -251,7 +251,8 @@ $(LOOPS): FILE_SAN :=
 endif
 ifeq ($(OPT),$(USUAL_OPT))
 $(LOOPS): OPT_MORE = $(if $(FILE_SAN),-O1,-O3)
-$B/tests/%.c.o: OPT_MORE = -O1           # they run for less time than the optimiser would
+# Tests run for less time than the optimiser would. (Sanitizers with -O1 warn of what cannot be.)
+$B/tests/%.c.o: OPT_MORE = $(if $(SAN),,-O1)
 endif
 
 # No file but these may use what only some processors have; engine/cpu/dispatch.c decides which run.
