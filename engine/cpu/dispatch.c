@@ -54,8 +54,9 @@ enum { N_ISA = sizeof isas / sizeof isas[0] };
 
 static bool has_avx2(void)
 {
+    unsigned a, b, c, d;                 /* older compilers do not know the name f16c */
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+           __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
 /* 256-bit registers alone: most desktops. Not every compiler knows its name. */
