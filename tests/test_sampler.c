@@ -458,7 +458,7 @@ static int far_prepare(void *ctx, const sampler_rules *r, float *block_max, doub
     }
     for (int b = 0; mass && b * SAMPLER_BLOCK < FAR_VOCAB; b++) {
         mass[b] = 0;
-        if (block_max[b] == -INFINITY) continue;
+        if (block_max[b] == -INFINITY || largest == INFINITY) continue;      /* refused, then */
         for (int j = 0; j < SAMPLER_LANES; j++) {
             double lane = 0;
             for (int i = j; i < SAMPLER_BLOCK; i += SAMPLER_LANES) {
