@@ -427,13 +427,14 @@ $(filter %.unpacked,$(UNPACKED)): $B/golden/%.unpacked: tests/golden/%.tar.xz
 tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuzz_seeds \
        $B/tests/http_client $B/tests/soak_client $B/tests/pull_server $B/tests/small_model $(UNPACKED)
 
-check test: all tests
-	$QTEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(TESTS) $(TEST_CU) $(SIMS)
-
 GPU_TESTS := $(filter test_gpu% test_forward test_families test_measure test_measure_layers test_places test_prompts test_cache_routing test_perf_counts \
                       test_guess_recall test_expert_store test_state test_mem_space test_prefix_cache test_prefix_drive test_sessions,$(TESTS)) $(TEST_CU)
+RUN_TESTS  = GPU_TESTS='$(GPU_TESTS)' TEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B
+check test: all tests
+	$Q$(RUN_TESTS) $(TESTS) $(TEST_CU) $(SIMS)
+
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $B/tests/small_model $(UNPACKED)
-	$QONLY_GPU=1 TEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B $(GPU_TESTS)
+	$QONLY_GPU=1 $(RUN_TESTS) $(GPU_TESTS)
 
 # The packages that people use, from PyPI, in a folder of their own.
 check-clients: all $B/clients/ready

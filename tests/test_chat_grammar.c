@@ -12,7 +12,6 @@
 
 enum { MAX_STEPS = 3000 };
 
-
 /* With the small vocabularies of the demo models: masks of large ones take long to make. */
 static const int calling[] = { JSON, THINK, XML, BARE, HARMONY, GLM, GLM47, GEMMA };
 static chat *small[N_KIND];

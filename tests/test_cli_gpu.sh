@@ -132,7 +132,7 @@ with() {
     [ "${build%/sim}" = "$build" ] || long_check || [ ! -s "${TEST_SPEEDS:-}" ] ||
         case $json in *'"measured":true'*) ok ;; *) bad "$m: its speeds are not in TEST_SPEEDS" ;; esac
     equal "$m: bytes on the drive with no bound" 0 "$(json_number drive_experts "$json")"
-    grain=$((all / $(rounds 64 16)))                  # every question starts the GPU's driver
+    grain=$((all / $(rounds 64 16)))    # every question starts the GPU's driver
     fetch=$(least_budget --vram "$all" $grain fetches $model)
 }
 

@@ -182,17 +182,19 @@ list() {
     for part in qwen3next gptoss glm4moe gemma4 speeds; do echo "test_cli_gpu.sh $part"; done
     for t in "$@"; do is_long "$t" || echo "$t"; done
 }
-# Where there is a GPU, programs that use it are a list of their own, a few at a time: two dozen of
-# them, each in its slices of the GPU's time, take four times as long.
+# Where there is a GPU, programs that use it (GPU_TESTS, from make) are a list of their own, a few at a
+# time: two dozen of them, each in its slices of the GPU's time, take four times as long.
 has_gpu=yes
 ! "$build/moe-run" --version 2>/dev/null | grep -q "no GPU" || has_gpu=
 uses_gpu() {
     case $1 in
     "test_cli_gpu.sh sim") return 1 ;;
     "test_cli_gpu.sh "*) return 0 ;;
-    *.sh | fuzz_*) return 1 ;;
-    *) nm "$build/tests/$1" | grep -q __cudaRegisterFatBinary ;;
     esac
+    case " $GPU_TESTS " in
+    *" $1 "*) return 0 ;;
+    esac
+    return 1
 }
 run_list() { xargs -P "$2" -I '{}' "$0" --one "$build" "$logs" '{}' <"$1"; }
 : >"$logs/on_gpu" >"$logs/on_cpu"
