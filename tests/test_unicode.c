@@ -76,7 +76,7 @@ static void test_nfc_data(void)
     size_t bytes;
     int n = 0;
     char *data = test_read_file(test_path(path, sizeof path, "%s/tokenizer/nfc-data.tsv",
-                                          test_golden()), &bytes);
+                                          test_unpacked()), &bytes);
     for (char *line = data, *next; line && *line; line = next) {
         unsigned cp, a, b;
         char flag = 0;

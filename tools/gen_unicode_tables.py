@@ -3,10 +3,11 @@
 
     tools/gen_unicode_tables.py > engine/text/unicode_tables.c
 
-Reads tests/golden/tokenizer/unicode16-classes.tsv (general classes and white space, Unicode 16.0)
-and nfc-data.tsv (canonical decompositions, compositions and combining classes). The output depends
+Reads tests/golden/tokenizer/unicode16-classes.tsv.xz (general classes and white space, Unicode 16.0)
+and nfc-data.tsv.xz (canonical decompositions, compositions and combining classes). The output depends
 on those two files alone: running this twice gives the same bytes.
 """
+import lzma
 import os
 import sys
 
@@ -23,7 +24,7 @@ NFC_LOOK, NFC_DECOMPOSES = 1, 2
 
 
 def rows(path):
-    with open(path, encoding="ascii") as f:
+    with lzma.open(path, "rt", encoding="ascii") as f:
         for line in f:
             line = line.rstrip("\n")
             if line and not line.startswith("#"):
@@ -117,8 +118,8 @@ def emit_property(name, values, block_bits):
 
 def main():
     data = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tests/golden/tokenizer")
-    classes = read_classes(os.path.join(data, "unicode16-classes.tsv"))
-    ccc, step, pairs = read_nfc(os.path.join(data, "nfc-data.tsv"))
+    classes = read_classes(os.path.join(data, "unicode16-classes.tsv.xz"))
+    ccc, step, pairs = read_nfc(os.path.join(data, "nfc-data.tsv.xz"))
 
     print("""/* unicode_tables.c - character classes (Unicode 16.0) and normalization data (Unicode 14.0).
  *
