@@ -142,7 +142,9 @@ holds "$(wc -l <"$tmp/err")" -eq 1 "synth past the limit: one line"
 limited out $bench quant Q4_K $build/golden/quants/Q4_K.bin "$tmp/small/x.q"
 holds $? -eq 1 "quant past the limit"
 # a measurement takes two seconds of each thread
-measured="$small $(rounds "" "-t 1")"
+threads=$(rounds "" "-t 1")
+measured="$run $qwen -p Hello -n 2 --ctx 128 --raw $threads"
+measured="$measured --ram $(($(least $measured) + 1))M"
 if ! long_check; then :
 elif ldd "$run" 2>/dev/null | grep -q libomp; then skip "LLVM's OpenMP does not start where no file may grow"
 else
