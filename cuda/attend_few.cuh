@@ -61,7 +61,8 @@ template <int KV, int DIM> struct key_batch {
     }
 };
 
-template <int KV, int DIM, int HEADS>
+/* WHOLE: r.whole */
+template <int KV, int DIM, int HEADS, bool WHOLE>
 static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_args r)
 {
     typedef key_shape<DIM> S;
@@ -73,10 +74,11 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
     const auto dim_at = [](int d, int i) { return d + i % 8 + i / 8 * 8 * LANES; };
     __shared__ __align__(16) float merge[WARPS][HEADS][PASS];
     __shared__ float merge_max[WARPS][MAX_HEADS], merge_sum[WARPS][MAX_HEADS];
-    __shared__ float fresh[2][DIM];      /* the new key and value, as they will be read */
+    __shared__ float own_head[2][DIM];   /* the new key and value */
+    __shared__ __align__(16) uint8_t fresh[2][DIM * 4];          /* their rows */
     float (*q_shared)[DIM] = (float (*)[DIM])merge;
     const int warp = warp_index(), lane = threadIdx.x % 32, d = lane % LANES * 8;
-    const run_place where = place_of<HEADS>(r, kv_row<KV>::bytes(DIM));
+    const run_place where = place_of<HEADS>(r, kv_row<KV>::bytes(DIM), WHOLE);
     const int n_head = where.n_head, own = where.own, end = where.end;
     const int old_end = own >= 0 ? own : end;
     key_batch<KV, DIM> batch;
@@ -89,16 +91,17 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
     }
     int key0 = where.begin + warp * KEYS * ROUNDS;
     head_maker<DIM> maker;
-    if (!r.whole) frame_wait(f);
+    if (!WHOLE) frame_wait(f);
     const int wrap = (where.begin + a.kv_rows - 1) / a.kv_rows * a.kv_rows;
     batch.load(batch.k, a, where.keys, key0, old_end, wrap);
     batch.load(batch.v, a, where.values, key0, old_end, wrap);
-    if (r.whole && warp < where.n_make) maker.begin(warp < n_head ? a.q_norm : a.k_norm, a);
-    if (r.whole) frame_wait(f);
+    if (WHOLE && warp < where.n_make) maker.begin(warp < n_head ? a.q_norm : a.k_norm, a);
+    if (WHOLE) frame_wait(f);
 
-    make_heads<KV, DIM>(r, where, q_shared, fresh, maker);
+    make_heads<KV, DIM, HEADS>(r, where, WHOLE, q_shared, own_head, fresh, maker);
     __syncthreads();
 
+    const float scale = a.scale * LOG2_E;
     float q[HEADS][EACH], o[HEADS][EACH], largest[HEADS], sum[HEADS];
     #pragma unroll
     for (int h = 0; h < HEADS; h++) {
@@ -106,7 +109,7 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
         sum[h] = 0.0f;
         #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            q[h][i] = h < n_head ? q_shared[h][dim_at(d, i)] * a.scale : 0.0f;
+            q[h][i] = h < n_head ? q_shared[h][dim_at(d, i)] * scale : 0.0f;
             o[h][i] = 0.0f;
         }
     }
@@ -121,11 +124,9 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
             #pragma unroll
             for (int p = 0; p < PIECES; p++) {
                 float k[8];
+                if (WHOLE && own_round == i * KEYS)
+                    batch.k[i][p] = kv_row<KV>::load(fresh[0], dim_at(d, 8 * p));
                 kv_row<KV>::widen(k, batch.k[i][p]);
-                if (own_round == i * KEYS) {
-                    #pragma unroll
-                    for (int c = 0; c < 8; c++) k[c] = fresh[0][dim_at(d, 8 * p + c)];
-                }
                 #pragma unroll
                 for (int h = 0; h < HEADS; h++)
                     #pragma unroll
@@ -153,14 +154,14 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
             for (int i = 0; i < ROUNDS; i++) top = fmaxf(top, score[i][h]);
             /* nothing seen yet: any finite number will do */
             const float base = top == -INFINITY ? 0.0f : top;
-            const float shrink = expf(largest[h] - base);
+            const float shrink = power_of_2(largest[h] - base);
             largest[h] = top;
             sum[h] *= shrink;
             #pragma unroll
             for (int c = 0; c < EACH; c++) o[h][c] *= shrink;
             #pragma unroll
             for (int i = 0; i < ROUNDS; i++) {
-                score[i][h] = expf(score[i][h] - base);
+                score[i][h] = power_of_2(score[i][h] - base);
                 sum[h] += score[i][h];
             }
         }
@@ -169,11 +170,9 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
             #pragma unroll
             for (int p = 0; p < PIECES; p++) {
                 float v[8];
+                if (WHOLE && own_round == i * KEYS)
+                    batch.v[i][p] = kv_row<KV>::load(fresh[1], dim_at(d, 8 * p));
                 kv_row<KV>::widen(v, batch.v[i][p]);
-                if (own_round == i * KEYS) {
-                    #pragma unroll
-                    for (int c = 0; c < 8; c++) v[c] = fresh[1][dim_at(d, 8 * p + c)];
-                }
                 #pragma unroll
                 for (int h = 0; h < HEADS; h++)
                     #pragma unroll
@@ -192,7 +191,7 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
         float top = largest[h];
         #pragma unroll
         for (int s = LANES; s < 32; s <<= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
-        const float shrink = top == -INFINITY ? 0.0f : expf(largest[h] - top);
+        const float shrink = top == -INFINITY ? 0.0f : power_of_2(largest[h] - top);
         sum[h] *= shrink;
         #pragma unroll
         for (int c = 0; c < EACH; c++) o[h][c] *= shrink;
@@ -221,7 +220,7 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
         __syncthreads();
         store_pass<DIM, PASS, HEADS>(r, where, merge, merge_max, merge_sum, first);
     }
-    merge_if_last<DIM>(r, where);
+    merge_if_last<DIM, HEADS>(r, where);
     frame_end(f);
 }
 
@@ -238,10 +237,10 @@ static void launch_heads(gpu *g, const gpu_attention *a, int keys)
 {
     const int rows = rows_of_heads(a, HEADS), each_sm = HEADS < FEW_HEADS ? 2 : 1;
     const int max_runs = a->n > GPU_FEW ? 1 : runs_for(a, keys, each_sm * g->n_sm / rows);
-    const run_args r = { *a, rows / a->n_head_kv, max_runs, a->n == 1 };
+    const run_args r = { *a, a->n_head / a->n_head_kv, rows / a->n_head_kv, max_runs, a->n == 1 };
     launch(g, "attention", (uint64_t)keys * a->n_head_kv * kv_row<KV>::bytes(DIM) * 2,
-           attend_run<KV, DIM, HEADS>, dim3((unsigned)r.max_runs, (unsigned)rows, (unsigned)a->n),
-           THREADS, 0, r);
+           r.whole ? attend_run<KV, DIM, HEADS, true> : attend_run<KV, DIM, HEADS, false>,
+           dim3((unsigned)r.max_runs, (unsigned)rows, (unsigned)a->n), THREADS, 0, r);
     launch_merge<DIM>(g, r);
 }
 

@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(THREADS) attend_tiles(frame f, const ru
     __shared__ float merge_max[WARPS][MAX_HEADS], merge_sum[WARPS][MAX_HEADS];
     __shared__ float fresh[2][DIM];
     float (*q_shared)[DIM] = (float (*)[DIM])merge;
-    const run_place where = place_of<MAX_HEADS>(r, DIM * sizeof(__half));
+    const run_place where = place_of<MAX_HEADS>(r, DIM * sizeof(__half), r.whole);
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     head_maker<DIM> maker;
 
@@ -40,11 +40,11 @@ static __global__ void __launch_bounds__(THREADS) attend_tiles(frame f, const ru
         return;
     }
     if (r.whole && warp < where.n_make) maker.begin(warp < where.n_head ? a.q_norm : a.k_norm, a);
-    make_heads<GPU_KV_F16, DIM>(r, where, q_shared, fresh, maker);
+    make_heads<GPU_KV_F16, DIM, MAX_HEADS>(r, where, r.whole, q_shared, fresh, NULL, maker);
     __syncthreads();
 
-    /* columns: heads. Scores are wanted in powers of 2. */
-    const float scale = a.scale * 1.44269504f;
+    /* columns: heads */
+    const float scale = a.scale * LOG2_E;
     uint32_t q[STEPS][2];
     #pragma unroll
     for (int s = 0; s < STEPS; s++)
@@ -133,7 +133,7 @@ static __global__ void __launch_bounds__(THREADS) attend_tiles(frame f, const ru
     __syncthreads();                     /* queries have been read */
     if (g == 0) {
         for (int i = 0; i < 2; i++) {
-            merge_max[warp][2 * t + i] = top[i] * 0.693147181f;
+            merge_max[warp][2 * t + i] = top[i];
             merge_sum[warp][2 * t + i] = sum[i];
         }
     }
@@ -148,7 +148,7 @@ static __global__ void __launch_bounds__(THREADS) attend_tiles(frame f, const ru
         __syncthreads();
         store_pass<DIM, PASS, MAX_HEADS>(r, where, merge, merge_max, merge_sum, first);
     }
-    merge_if_last<DIM>(r, where);
+    merge_if_last<DIM, MAX_HEADS>(r, where);
     frame_end(f);
 }
 
@@ -157,7 +157,8 @@ template <int DIM> static void launch_tiles(gpu *g, const gpu_attention *a, int 
     const int group = a->n_head / a->n_head_kv, n_part = (int)ceil_div(group, MAX_HEADS);
     const unsigned rows = (unsigned)(a->n_head_kv * n_part);
     const int together = DIM > 128 ? 1 : DIM > 64 ? 2 : 3;       /* blocks per SM */
-    const run_args r = { *a, n_part, runs_for(a, keys, together * g->n_sm / (int)rows), a->n == 1 };
+    const run_args r = { *a, group, n_part, runs_for(a, keys, together * g->n_sm / (int)rows),
+                         a->n == 1 };
     launch(g, "attention", (uint64_t)keys * a->n_head_kv * DIM * sizeof(__half) * 2,
            attend_tiles<DIM>, dim3((unsigned)r.max_runs, rows, (unsigned)a->n), THREADS, 0, r);
     launch_merge<DIM>(g, r);

@@ -3,7 +3,8 @@
  *
  * A block takes one run and some of the query heads that share a key head. The block that finishes
  * last merges what the runs found, or, where runs are many, a separate kernel does. For a single
- * token, the block whose run ends with it norms, rotates and stores its key and value. */
+ * token, the block whose run ends with it norms, rotates and stores its key and value. Scores,
+ * maxima and sinks are exponents of 2. */
 #ifndef CUDA_ATTEND_RUNS_CUH
 #define CUDA_ATTEND_RUNS_CUH
 
@@ -26,10 +27,13 @@ static __host__ __device__ __forceinline__ int run_keys(int dim)
 
 typedef struct run_args {
     gpu_attention a;
-    int n_part;                          /* blocks that share a key head's queries */
+    int group;                           /* queries of a key head */
+    int n_part;                          /* blocks that share them */
     int max_runs;
     bool whole;                          /* norm, rotation and store are to be done here */
 } run_args;
+
+static const float LOG2_E = 1.44269504f;
 
 /* How a token's keys are cut. */
 typedef struct run_plan {
@@ -116,37 +120,45 @@ typedef struct run_place {
     int n_make;                          /* heads to be prepared: queries, own key and value */
     size_t row_bytes;
     uint8_t *keys, *values;              /* of the key head */
+    uint8_t *own_row[2];                 /* of the key that is made here, and of its value */
 } run_place;
 
+/* whole: r.whole, for the compiler to know where the caller does. */
 template <int HEADS>
-static __device__ __forceinline__ run_place place_of(const run_args &r, size_t row_bytes)
+static __device__ __forceinline__ run_place place_of(const run_args &r, size_t row_bytes,
+                                                     bool whole)
 {
     const gpu_attention &a = r.a;
-    const int group = a.n_head / a.n_head_kv;
     run_place w;
     w.t = blockIdx.z;
     w.kv_head = blockIdx.y / r.n_part;
-    w.head0 = w.kv_head * group + blockIdx.y % r.n_part * HEADS;
-    w.n_head = min((int)HEADS, (w.kv_head + 1) * group - w.head0);
+    w.head0 = w.kv_head * r.group + (blockIdx.y - w.kv_head * r.n_part) * HEADS;
+    w.n_head = min((int)HEADS, (w.kv_head + 1) * r.group - w.head0);
     const run_plan p = plan_runs(a, w.t, r.max_runs);
     w.run = blockIdx.x;
     w.n_run = p.n_run;
     w.begin = p.lowest + w.run * p.per_run;
     w.end = min(w.begin + p.per_run, p.lowest + p.n_key);
-    w.own = r.whole && w.run == p.n_run - 1 ? w.end - 1 : -1;
+    w.own = whole && w.run == p.n_run - 1 ? w.end - 1 : -1;
     w.n_make = w.n_head + (w.own >= 0 ? 2 : 0);
     w.row_bytes = row_bytes;
     w.keys = a.keys + (size_t)w.kv_head * a.kv_rows * row_bytes;
     w.values = a.values + (size_t)w.kv_head * a.kv_rows * row_bytes;
+    if (w.own >= 0) {
+        const size_t at = (size_t)(w.own % a.kv_rows) * row_bytes;
+        w.own_row[0] = w.keys + at;
+        w.own_row[1] = w.values + at;
+    }
     return w;
 }
 
 /* Queries, then this token's own key and value, a warp for each while there are enough. maker has
- * begun the warp's first. own: key and value as they will be read from the store. The block must
- * synchronise before anybody reads them. */
-template <int KV, int DIM>
-static __device__ __forceinline__ void make_heads(const run_args &r, const run_place &w,
+ * begun the warp's first. own: room for key and value; fresh: their rows as they are stored, too,
+ * or NULL. The block must synchronise before anybody reads them. */
+template <int KV, int DIM, int HEADS>
+static __device__ __forceinline__ void make_heads(const run_args &r, const run_place &w, bool whole,
                                                   float (*queries)[DIM], float (*own)[DIM],
+                                                  uint8_t (*fresh)[DIM * 4],
                                                   head_maker<DIM> &maker)
 {
     const gpu_attention &a = r.a;
@@ -157,16 +169,22 @@ static __device__ __forceinline__ void make_heads(const run_args &r, const run_p
                                        (size_t)(w.head0 + i) * a.q_head_stride
                                      : (is_value ? a.v : a.k) + (size_t)w.kv_head * DIM;
         float *to = is_query ? queries[i] : own[is_value];
-        if (r.whole && !is_value) {
-            if (i != warp) maker.begin(is_query ? a.q_norm : a.k_norm, a);
+        if (whole && !is_value) {
+            if (HEADS + 2 > WARPS && i != warp) maker.begin(is_query ? a.q_norm : a.k_norm, a);
             maker.make(to, from, a);
         } else {
+            #pragma unroll
             for (int c = lane; c < DIM; c += 32) to[c] = from[c];
             if (is_value && a.norm_values) norm_value<DIM>(to, a.eps);
         }
-        if (is_query) continue;
-        uint8_t *row = (is_value ? w.values : w.keys) + (size_t)(w.own % a.kv_rows) * w.row_bytes;
-        for (int c = lane; c < DIM; c += 32) to[c] = kv_row<KV>::store(row, c, to[c]);
+        if (!is_query) {
+            #pragma unroll
+            for (int c = lane; c < DIM; c += 32) {
+                kv_row<KV>::store(is_value ? w.own_row[1] : w.own_row[0], c, to[c]);
+                if (fresh) kv_row<KV>::store(fresh[is_value], c, to[c]);
+            }
+        }
+        if (HEADS + 2 <= WARPS) break;   /* each warp has one */
     }
 }
 
@@ -187,80 +205,96 @@ static __device__ __forceinline__ float2 *run_stats(const run_args &r, size_t he
     return (float2 *)behind + head * r.max_runs + run;
 }
 
-/* The whole block merges the runs of n_head heads from head0 on; sinks are added here. Threads take
- * four dimensions each; if there are threads left, they share the runs. */
-template <int DIM>
+/* The whole block merges the runs of n_head heads from head0 on, HEADS at most; sinks are added
+ * here. Threads take four dimensions each; if there are threads left, they share the runs. What is
+ * read first is asked for before the weights are known. */
+template <int DIM, int HEADS, int RUNS>
 static __device__ __forceinline__ void merge_heads(const run_args &r, int n_run, int t, int head0,
                                                    int n_head)
 {
-    enum { QUADS = DIM / 4, ASKED = 8 };         /* quads that a thread asks for at a time */
+    enum {
+        QUADS = DIM / 4,                         /* threads of a head */
+        TOGETHER = HEADS * QUADS <= THREADS ? HEADS : THREADS / QUADS,
+        SHARES = THREADS / (TOGETHER * QUADS),
+        ASKED = SHARES < 8 ? 4 : 2,              /* quads that a thread asks for at a time */
+        EACH = (RUNS + 31) / 32                  /* runs of a lane */
+    };
+    static_assert((HEADS & (HEADS - 1)) == 0 && THREADS % (TOGETHER * QUADS) == 0, "even shares");
     const gpu_attention &a = r.a;
-    __shared__ float factor[MAX_HEADS][MAX_RUNS];
-    __shared__ __align__(16) float4 found[THREADS];
+    __shared__ float factor[HEADS][RUNS];
+    __shared__ __align__(16) float4 found[SHARES][TOGETHER * QUADS];
     const size_t first = (size_t)t * a.n_head + head0;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-
-    for (int h = warp; h < n_head; h += WARPS) {         /* a warp for each head's weights */
-        float top = a.sinks ? a.sinks[head0 + h] : -INFINITY, total = 0.0f;
-        float2 stats[MAX_RUNS / 32];
+    const int share = threadIdx.x / (TOGETHER * QUADS), quad = threadIdx.x % (TOGETHER * QUADS);
+    float4 v[ASKED];
+    const auto ask = [&](int h0, int i0) {
+        const int h = h0 + quad / QUADS;
         #pragma unroll
-        for (int i = 0; i < MAX_RUNS / 32; i++) {
+        for (int c = 0; c < ASKED; c++) {
+            const int i = i0 + c * SHARES;
+            if (i < n_run && h < n_head)
+                v[c] = __ldcg((const float4 *)run_values<DIM>(r, first + h, i) + quad % QUADS);
+        }
+    };
+
+    ask(0, share);
+    for (int h = warp; h < n_head; h += WARPS) {         /* a warp for each head's weights */
+        float top = a.sinks ? a.sinks[head0 + h] * LOG2_E : -INFINITY, total = 0.0f;
+        const float sink = top;
+        float2 stats[EACH];
+        #pragma unroll
+        for (int i = 0; i < EACH; i++) {
             stats[i] = make_float2(-INFINITY, 0.0f);
             if (lane + 32 * i < n_run)
                 stats[i] = __ldcg(run_stats<DIM>(r, first + h, lane + 32 * i));
             top = fmaxf(top, stats[i].x);
         }
+        #pragma unroll
         for (int d = 16; d > 0; d >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
         #pragma unroll
-        for (int i = 0; i < MAX_RUNS / 32; i++)
-            total = fmaf(stats[i].y, expf(stats[i].x - top), total);
-        total = warp_sum(total);
-        if (a.sinks) total += expf(a.sinks[head0 + h] - top);
+        for (int i = 0; i < EACH; i++)
+            total = fmaf(stats[i].y, power_of_2(stats[i].x - top), total);
+        total = warp_sum(total) + power_of_2(sink - top);
+        const float inverse = 1.0f / total;
         #pragma unroll
-        for (int i = 0; i < MAX_RUNS / 32; i++)
-            if (lane + 32 * i < n_run) factor[h][lane + 32 * i] = expf(stats[i].x - top) / total;
+        for (int i = 0; i < EACH; i++)
+            if (lane + 32 * i < n_run)
+                factor[h][lane + 32 * i] = power_of_2(stats[i].x - top) * inverse;
     }
     __syncthreads();
-    /* as many heads at a time as there are threads for */
-    const int together = min(n_head, (int)THREADS / QUADS), n_quad = together * QUADS;
-    const int shares = THREADS / n_quad, share = threadIdx.x / n_quad;
-    for (int h0 = 0; h0 < n_head; h0 += together) {
-        const int h = h0 + threadIdx.x % n_quad / QUADS, quad = threadIdx.x % QUADS;
+    for (int h0 = 0; h0 < n_head; h0 += TOGETHER) {      /* for which there are threads */
+        const int h = h0 + quad / QUADS;
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (share < shares && h < n_head) {
-            for (int i0 = share; i0 < n_run; i0 += ASKED * shares) {
-                float4 v[ASKED];
-                #pragma unroll
-                for (int c = 0; c < ASKED; c++) {
-                    const int i = i0 + c * shares;
-                    if (i < n_run)
-                        v[c] = __ldcg((const float4 *)run_values<DIM>(r, first + h, i) + quad);
-                }
-                #pragma unroll
-                for (int c = 0; c < ASKED; c++) {
-                    const int i = i0 + c * shares;
-                    if (i >= n_run) break;
-                    const float w = factor[h][i];
-                    sum.x = fmaf(w, v[c].x, sum.x);
-                    sum.y = fmaf(w, v[c].y, sum.y);
-                    sum.z = fmaf(w, v[c].z, sum.z);
-                    sum.w = fmaf(w, v[c].w, sum.w);
-                }
+        if (h0 > 0) ask(h0, share);
+        for (int i0 = share; i0 < n_run; i0 += ASKED * SHARES) {
+            if (i0 > share) ask(h0, i0);
+            #pragma unroll
+            for (int c = 0; c < ASKED; c++) {
+                const int i = i0 + c * SHARES;
+                if (i >= n_run || h >= n_head) break;
+                const float w = factor[h][i];
+                sum.x = fmaf(w, v[c].x, sum.x);
+                sum.y = fmaf(w, v[c].y, sum.y);
+                sum.z = fmaf(w, v[c].z, sum.z);
+                sum.w = fmaf(w, v[c].w, sum.w);
             }
         }
-        found[threadIdx.x] = sum;
-        __syncthreads();
+        if (SHARES > 1) {
+            found[share][quad] = sum;
+            __syncthreads();
+        }
         if (share == 0 && h < n_head) {
-            for (int i = 1; i < shares; i++) {
-                const float4 v = found[i * n_quad + threadIdx.x];
-                sum.x += v.x;
-                sum.y += v.y;
-                sum.z += v.z;
-                sum.w += v.w;
+            #pragma unroll
+            for (int i = 1; i < SHARES; i++) {
+                const float4 more = found[i][quad];
+                sum.x += more.x;
+                sum.y += more.y;
+                sum.z += more.z;
+                sum.w += more.w;
             }
-            ((float4 *)(a.out + (first + h) * DIM))[quad] = sum;
+            ((float4 *)(a.out + (first + h) * DIM))[quad % QUADS] = sum;
         }
-        __syncthreads();
+        if (SHARES > 1) __syncthreads();
     }
 }
 
@@ -270,7 +304,7 @@ static __device__ __forceinline__ float2 join_stats(const float (*top)[MAX_HEADS
 {
     float2 s = make_float2(-INFINITY, 0.0f);
     for (int w = 0; w < WARPS; w++) s.x = fmaxf(s.x, top[w][h]);
-    for (int w = 0; w < WARPS; w++) s.y = fmaf(sum[w][h], expf(top[w][h] - s.x), s.y);
+    for (int w = 0; w < WARPS; w++) s.y = fmaf(sum[w][h], power_of_2(top[w][h] - s.x), s.y);
     return s;
 }
 
@@ -281,7 +315,7 @@ static __device__ __forceinline__ void store_value(const run_args &r, const run_
 {
     const size_t head = (size_t)w.t * r.a.n_head + w.head0 + h;
     if (w.n_run == 1) {
-        if (r.a.sinks) stats.y += expf(r.a.sinks[w.head0 + h] - stats.x);
+        if (r.a.sinks) stats.y += power_of_2(r.a.sinks[w.head0 + h] * LOG2_E - stats.x);
         r.a.out[head * DIM + c] = value / stats.y;
         return;
     }
@@ -302,26 +336,33 @@ static __device__ __forceinline__ void store_pass(const run_args &r, const run_p
         const float2 stats = join_stats(top, sum, h);
         float value = 0.0f;
         for (int w = 0; w < WARPS; w++)
-            value = fmaf(found[w][h][c], expf(top[w][h] - stats.x), value);
+            value = fmaf(found[w][h][c], power_of_2(top[w][h] - stats.x), value);
         store_value<DIM>(r, where, h, first + c, value, stats);
     }
     __syncthreads();
 }
 
-/* By all threads of all blocks of a token and a key head, once their runs are stored. */
-template <int DIM>
+/* Counts; what the block wrote before it synchronised is there for whoever counts after it. */
+static __device__ __forceinline__ uint32_t count_done(uint32_t *counter)
+{
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                 : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+
+/* By all threads of all blocks of a token and some heads of it, once their runs are stored and they
+ * have synchronised. */
+template <int DIM, int HEADS>
 static __device__ __forceinline__ void merge_if_last(const run_args &r, const run_place &w)
 {
     __shared__ bool is_last;
     if (w.n_run == 1 || r.max_runs > MERGE_RUNS) return;
     uint32_t *counter = r.a.counters + (size_t)w.t * r.a.n_head + blockIdx.y;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) is_last = atomicAdd(counter, 1u) == (uint32_t)w.n_run - 1;
+    if (threadIdx.x == 0) is_last = count_done(counter) == (uint32_t)w.n_run - 1;
     __syncthreads();
     if (!is_last) return;
-    __threadfence();
-    merge_heads<DIM>(r, w.n_run, w.t, w.head0, w.n_head);
+    merge_heads<DIM, HEADS, MERGE_RUNS>(r, w.n_run, w.t, w.head0, w.n_head);
     if (threadIdx.x == 0) *counter = 0;
 }
 
@@ -341,7 +382,7 @@ static __global__ void __launch_bounds__(THREADS) attend_merge(frame f, const ru
     frame_begin(f);
     frame_wait(f);
     const run_plan p = plan_runs(r.a, blockIdx.y, r.max_runs);
-    if (p.n_run > 1) merge_heads<DIM>(r, p.n_run, blockIdx.y, blockIdx.x, 1);
+    if (p.n_run > 1) merge_heads<DIM, 1, MAX_RUNS>(r, p.n_run, blockIdx.y, blockIdx.x, 1);
     frame_end(f);
 }
 
