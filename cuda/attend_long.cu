@@ -27,7 +27,7 @@ static __global__ void __launch_bounds__(THREADS) attend_tiles(frame f, const ru
     /* queries first, then what the warps found */
     __shared__ __align__(16) float merge[WARPS][MAX_HEADS][PASS];
     __shared__ float merge_max[WARPS][MAX_HEADS], merge_sum[WARPS][MAX_HEADS];
-    __shared__ float fresh[2][DIM];
+    __shared__ float own_head[2][DIM];
     float (*q_shared)[DIM] = (float (*)[DIM])merge;
     const run_place where = place_of<MAX_HEADS>(r, DIM * sizeof(__half), r.whole);
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -40,7 +40,7 @@ static __global__ void __launch_bounds__(THREADS) attend_tiles(frame f, const ru
         return;
     }
     if (r.whole && warp < where.n_make) maker.begin(warp < where.n_head ? a.q_norm : a.k_norm, a);
-    make_heads<GPU_KV_F16, DIM, MAX_HEADS>(r, where, r.whole, q_shared, fresh, NULL, maker);
+    make_heads<GPU_KV_F16, DIM, MAX_HEADS>(r, where, r.whole, q_shared, own_head, NULL, maker);
     __syncthreads();
 
     /* columns: heads */

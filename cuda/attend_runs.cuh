@@ -3,8 +3,8 @@
  *
  * A block takes one run and some of the query heads that share a key head. The block that finishes
  * last merges what the runs found, or, where runs are many, a separate kernel does. For a single
- * token, the block whose run ends with it norms, rotates and stores its key and value. Scores,
- * maxima and sinks are exponents of 2. */
+ * token, the block whose run ends with it norms, rotates and stores its key and value. Scores and
+ * maxima are exponents of 2. */
 #ifndef CUDA_ATTEND_RUNS_CUH
 #define CUDA_ATTEND_RUNS_CUH
 
@@ -206,8 +206,9 @@ static __device__ __forceinline__ float2 *run_stats(const run_args &r, size_t he
 }
 
 /* The whole block merges the runs of n_head heads from head0 on, HEADS at most; sinks are added
- * here. Threads take four dimensions each; if there are threads left, they share the runs. What is
- * read first is asked for before the weights are known. */
+ * here. Threads take four dimensions each; if HEADS leave threads over, these share the runs. What is
+ * read first is asked for before the weights are known: all of it where runs are many, since nothing
+ * else is in registers there. */
 template <int DIM, int HEADS, int RUNS>
 static __device__ __forceinline__ void merge_heads(const run_args &r, int n_run, int t, int head0,
                                                    int n_head)
@@ -216,10 +217,12 @@ static __device__ __forceinline__ void merge_heads(const run_args &r, int n_run,
         QUADS = DIM / 4,                         /* threads of a head */
         TOGETHER = HEADS * QUADS <= THREADS ? HEADS : THREADS / QUADS,
         SHARES = THREADS / (TOGETHER * QUADS),
-        ASKED = SHARES < 8 ? 4 : 2,              /* quads that a thread asks for at a time */
+        MANY = RUNS / SHARES < 16 ? RUNS / SHARES : 16,
+        ASKED = RUNS > MERGE_RUNS ? MANY : SHARES < 8 ? 4 : 2,   /* quads asked for at a time */
         EACH = (RUNS + 31) / 32                  /* runs of a lane */
     };
     static_assert((HEADS & (HEADS - 1)) == 0 && THREADS % (TOGETHER * QUADS) == 0, "even shares");
+    static_assert(SHARES == 1 || TOGETHER == HEADS, "shares are found once");
     const gpu_attention &a = r.a;
     __shared__ float factor[HEADS][RUNS];
     __shared__ __align__(16) float4 found[SHARES][TOGETHER * QUADS];
@@ -294,7 +297,6 @@ static __device__ __forceinline__ void merge_heads(const run_args &r, int n_run,
             }
             ((float4 *)(a.out + (first + h) * DIM))[quad % QUADS] = sum;
         }
-        if (SHARES > 1) __syncthreads();
     }
 }
 

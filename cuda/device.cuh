@@ -362,8 +362,7 @@ static __device__ __forceinline__ void mma_f16(float d[4], const uint32_t a[4], 
 #endif
 }
 
-/* 2^x with an error of 2^-22, far below that of the binary16 it becomes. exp2f is the same
- * instruction plus code for subnormal results. */
+/* 2^x with an error of 2^-22. exp2f is the same instruction plus code for subnormal results. */
 static __device__ __forceinline__ float power_of_2(float x)
 {
     float y;

@@ -15,9 +15,8 @@ static __device__ __forceinline__ uint16_t f16_bits(float v)
     return __half_as_ushort(__float2half_rn(v));
 }
 
-/* One value of each lane to a block of Q8_0; the scale, like the codes, as encode_q8_0 makes it.
- * Returns what the block gives back. */
-static __device__ __forceinline__ float store_q8_0(uint8_t *block, float v, int lane)
+/* One value of each lane to a block of Q8_0; the scale, like the codes, as encode_q8_0 makes it. */
+static __device__ __forceinline__ void store_q8_0(uint8_t *block, float v, int lane)
 {
     const uint32_t bits = __float_as_uint(v);
     uint32_t largest = bits & 0x7FFFFFFFu;               /* as bits: a NaN is larger than all */
@@ -40,11 +39,10 @@ static __device__ __forceinline__ float store_q8_0(uint8_t *block, float v, int 
     }
     if (lane == 0) *(uint16_t *)block = d;
     ((int8_t *)block)[offsetof(block_q8_0, quants) + lane] = (int8_t)code;
-    return scale * (float)code;
 }
 
 /* Eight dimensions from d on of a row: raw as they lie there, then as floats. store: one dimension
- * of a row, 32 consecutive ones by a warp; returns what load will give. */
+ * of a row, 32 consecutive ones by a warp. */
 template <int KV> struct kv_row;
 
 template <> struct kv_row<GPU_KV_F32> {
@@ -59,9 +57,9 @@ template <> struct kv_row<GPU_KV_F32> {
         v[0] = r.a.x; v[1] = r.a.y; v[2] = r.a.z; v[3] = r.a.w;
         v[4] = r.b.x; v[5] = r.b.y; v[6] = r.b.z; v[7] = r.b.w;
     }
-    static __device__ __forceinline__ float store(uint8_t *row, int d, float v)
+    static __device__ __forceinline__ void store(uint8_t *row, int d, float v)
     {
-        return ((float *)row)[d] = v;
+        ((float *)row)[d] = v;
     }
 };
 
@@ -82,11 +80,9 @@ template <> struct kv_row<GPU_KV_F16> {
             v[2 * i + 1] = two.y;
         }
     }
-    static __device__ __forceinline__ float store(uint8_t *row, int d, float v)
+    static __device__ __forceinline__ void store(uint8_t *row, int d, float v)
     {
-        const uint16_t bits = f16_bits(v);
-        ((uint16_t *)row)[d] = bits;
-        return __half2float(__ushort_as_half(bits));
+        ((uint16_t *)row)[d] = f16_bits(v);
     }
 };
 
@@ -108,9 +104,9 @@ template <> struct kv_row<GPU_KV_Q8_0> {
             v[2 * i + 1] = scale * (float)(int8_t)(r.codes[i] >> 8);
         }
     }
-    static __device__ __forceinline__ float store(uint8_t *row, int d, float v)
+    static __device__ __forceinline__ void store(uint8_t *row, int d, float v)
     {
-        return store_q8_0(row + d / 32 * 34, v, d % 32);
+        store_q8_0(row + d / 32 * 34, v, d % 32);
     }
 };
 
