@@ -21,6 +21,11 @@ server_slow=$!
 trap 'kill $server $server_slow 2>/dev/null; rm -rf "$tmp"' EXIT
 n=0
 while { [ ! -s "$tmp/port" ] || [ ! -s "$tmp/port.slow" ]; } && [ $n -lt 500 ]; do sleep 0.02; n=$((n + 1)); done
+if [ ! -s "$tmp/port" ] || [ ! -s "$tmp/port.slow" ]; then
+    bad "$build/tests/pull_server does not say its port"
+    finish
+    exit
+fi
 port=$(cat "$tmp/port")
 base=http://127.0.0.1:$port
 mkdir "$tmp/bin"
