@@ -10,11 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/args_known.h"
 #include "cli/console.h"
 #include "cli/model_name.h"
 #include "cli/nearest_word.h"
+#include "cli/wrap.h"
 #include "tiers/pool.h"
 
 /* ---- values -------------------------------------------------------------------------------- */
@@ -188,6 +190,7 @@ static int set_value(slot s, const char *text, const char *where)
 
 enum {
     LEFT_MIN = 21, LEFT_MAX = 31,        /* columns of the part with the names */
+    HELP_LEAST = 24,                     /* beside it, for what is worth a column */
     ALIASES_MAX = 96                     /* of a line with other names */
 };
 
@@ -199,13 +202,30 @@ static int option_left(char *dst, size_t cap, const arg_option *o)
                     o->value ? o->value : "");
 }
 
+static int print_piece(void *ctx, str_view piece)
+{
+    (void)ctx;
+    return fwrite(piece.ptr, 1, piece.len, stdout) == piece.len ? 0 : ERR_IO;
+}
+
+/* What an option does, beside its name on a terminal that has room; elsewhere one line. */
 static void print_options(const arg_option *options, int n, int width)
 {
+    const int columns = console_columns(STDOUT_FILENO), beside = width + 3;
     char left[64];
     for (int i = 0; i < n; i++) {
-        option_left(left, sizeof left, &options[i]);
-        printf("  %-*s %s", width, left, options[i].help);
-        if (options[i].env) printf("   [%s]", options[i].env);
+        const arg_option *o = &options[i];
+        wrap w = { .columns = columns >= beside + HELP_LEAST ? columns : 0, .indent = beside };
+        option_left(left, sizeof left, o);
+        printf("  %-*s ", width, left);
+        w.col = (int)strlen(left) > width ? (int)strlen(left) + 3 : beside;
+        wrap_put(&w, str_from(o->help), print_piece, NULL);
+        if (o->env) {
+            wrap_put(&w, str_from("   ["), print_piece, NULL);
+            wrap_put(&w, str_from(o->env), print_piece, NULL);
+            wrap_put(&w, str_from("]"), print_piece, NULL);
+        }
+        wrap_flush(&w, print_piece, NULL);
         printf("\n");
     }
 }
@@ -221,10 +241,10 @@ static void print_aliases(const arg_spec *spec)
         const int n = a->value ? snprintf(text, sizeof text, "--%s (--%s %s)", a->name, a->ours,
                                           a->value) :
                       a->mib ? snprintf(text, sizeof text, "--%s (--%s in MiB)", a->name, a->ours) :
-                      snprintf(text, sizeof text, "--%s", a->name);
-        const bool first = column == 0, wrap = column + n > ALIASES_MAX;
-        printf("%s%s", first ? "\nAlso understood: " : wrap ? ",\n  " : ", ", text);
-        column = (first ? 17 : wrap ? 2 : column + 2) + n;
+                      snprintf(text, sizeof text, "%s%s", a->one_dash ? "-" : "--", a->name);
+        const bool first = column == 0, over = column + n > ALIASES_MAX;
+        printf("%s%s", first ? "\nAlso understood: " : over ? ",\n  " : ", ", text);
+        column = (first ? 17 : over ? 2 : column + 2) + n;
     }
     if (column > 0) printf("\n");
 }
@@ -305,35 +325,51 @@ static int check_one_dash(const arg_spec *spec, const char *arg, str_view name)
     return ARGS_BAD;
 }
 
+/* A flag that is no option here, with what follows if it takes a value. */
+static int skip_foreign(const arg_foreign *f, int argc, char **argv, int *i)
+{
+    const char *flag = argv[*i], *next = *i + 1 < argc ? argv[*i + 1] : NULL;
+    if (f->kind == FOREIGN_REFUSED) {
+        console_error("%s: %s", flag, f->advice);
+        return ARGS_BAD;
+    }
+    if (args_known_is_value(f, flag, next)) ++*i;
+    else next = NULL;
+    console_note("%s%s%s: %s", flag, next ? " " : "", next ? next : "", f->advice);
+    return ARGS_RUN;
+}
+
 /* One option at argv[*i]; moves *i over a value that stands in the next argument. */
 static int parse_option(const arg_spec *spec, void *into, int argc, char **argv, int *i,
                         slot *given)
 {
-    const char *arg = argv[*i], *value = NULL, *name = arg + (arg[1] == '-' ? 2 : 1), *advice;
+    const char *arg = argv[*i], *value = NULL, *name = arg + (arg[1] == '-' ? 2 : 1);
     const str_view word = { name, strcspn(name, "=") };
     char where[64], size[32];
     slot s = { 0 };
 
-    if (arg[1] == '-') {
+    const arg_alias *alias = args_known_alias(word);
+    const bool is_long = arg[1] == '-' ? !alias || !alias->one_dash : alias && alias->one_dash;
+
+    if (is_long) {
         s = find_long(spec, into, word);
         if (name[word.len]) value = name + word.len + 1;
-    } else if (!arg[2]) {
+    } else if (arg[1] != '-' && !arg[2]) {
         s = find_short(spec, into, arg[1]);
     }
-    if (!s.o && (advice = args_known_foreign(arg))) {
-        console_error("%s: %s", arg, advice);
-        return ARGS_BAD;
-    }
-    if (check_one_dash(spec, arg, word) != ARGS_RUN) return ARGS_BAD;
-    if (arg[1] != '-' && arg[2]) {
+    const arg_foreign *foreign = s.o ? NULL : args_known_foreign(arg);
+    if (foreign) return skip_foreign(foreign, argc, argv, i);
+    if (!s.o && check_one_dash(spec, arg, word) != ARGS_RUN) return ARGS_BAD;
+    if (!s.o && arg[1] != '-' && arg[2]) {
         s = find_short(spec, into, arg[1]);
         value = arg + 2;
     }
     if (!s.o) return unknown_option(spec, arg, word);
     *given = s;
-    snprintf(where, sizeof where, "--%s", s.by ? s.by->name : s.o->name);
+    snprintf(where, sizeof where, "%s%s", s.by && s.by->one_dash ? "-" : "--",
+             s.by ? s.by->name : s.o->name);
     if (!takes_value(s) && value) {
-        if (arg[1] != '-') return unknown_option(spec, arg, word);
+        if (!is_long) return unknown_option(spec, arg, word);
         console_error("%s takes no value", where);
         return ARGS_BAD;
     }
@@ -439,7 +475,7 @@ int args_parse(const arg_spec *spec, void *into, const char **operands, int *n_o
         }
         if (!options_end && argv[i][0] == '-' && argv[i][1]) {
             rc = parse_option(spec, into, argc, argv, &i, &given);
-            if (rc == ARGS_RUN) rc = note_option(&f, given);
+            if (rc == ARGS_RUN && given.o) rc = note_option(&f, given);
         } else {
             rc = parse_word(spec, into, operands, &f, argv[i]);
         }

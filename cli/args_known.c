@@ -20,6 +20,9 @@ static const arg_alias aliases[] = {
     { .name = "moe-hot-cache-max-mib", .ours = "expert-cache", .type = ARG_SIZE_OR_AUTO,
       .mib = true },
     { .name = "moe-hot-cache", .ours = "expert-profile", .type = ARG_TEXT },
+    { .name = "sys", .ours = "system", .type = ARG_TEXT, .one_dash = true },
+    { .name = "cmoe", .ours = "cpu-moe", .type = ARG_FLAG, .one_dash = true },
+    { .name = "np", .ours = "parallel", .type = ARG_INT, .one_dash = true },
     { .name = "postfetch-enable", .ours = "postfetch", .type = ARG_TEXT, .value = "on" },
 };
 
@@ -62,43 +65,60 @@ const char *args_known_variable(const char **name, const char *ours)
 
 #define PLAN "not needed here; the plan decides what goes where: moe-run plan shows it, --vram " \
              "and --ram bound it"
+#define READING "not needed here; the plan decides how the file is read"
+#define FORMAT "not needed here; the chat format is recognised from the file (run --raw leaves it out)"
 
-/* Flags with a blank before and after each, and what to say about them. */
-static const struct foreign { const char *flags, *advice; } foreign[] = {
-    { " -ngl --gpu-layers --n-gpu-layers -ncmoe --n-cpu-moe -ot --override-tensor -sm "
-      " --split-mode -ts --tensor-split -mg --main-gpu -nkvo --no-kv-offload -dev ", PLAN },
-    { " --no-mmap --mmap -mmp --mlock --numa --direct-io ",
-      "not needed here; the plan decides how the file is read" },
-    { " -fa --flash-attn ", "not needed here; attention is always computed that way" },
-    { " --jinja --no-jinja --chat-template --chat-template-file ",
-      "not needed here; the chat format is recognised from the file (run --raw leaves it out)" },
-    { " -no-cnv --no-conversation -st --single-turn ",
+static const arg_foreign foreign[] = {
+    { FOREIGN_VALUE, " -ngl --gpu-layers --n-gpu-layers -ncmoe --n-cpu-moe -ot --override-tensor "
+      "-sm --split-mode -ts --tensor-split ", PLAN },
+    { FOREIGN_ALONE, " -nkvo --no-kv-offload ", PLAN },
+    { FOREIGN_REFUSED, " -mg --main-gpu -dev ", "the first GPU is used; --device cpu uses none" },
+    { FOREIGN_ALONE, " --no-mmap --mmap -mmp --mlock --direct-io ", READING },
+    { FOREIGN_VALUE, " --numa ", READING },
+    { FOREIGN_SWITCH, " -fa --flash-attn ", "not needed here; attention is always computed that "
+      "way" },
+    { FOREIGN_ALONE, " --jinja --no-jinja ", FORMAT },
+    { FOREIGN_REFUSED, " --chat-template --chat-template-file ", FORMAT },
+    { FOREIGN_ALONE, " -no-cnv --no-conversation -st --single-turn ",
       "not needed here; moe-run answers once, moe-run chat goes on" },
-    { " -cnv --conversation -i --interactive -if --interactive-first ",
+    { FOREIGN_REFUSED, " -cnv --conversation -i --interactive -if --interactive-first ",
       "use the verb: moe-run chat" },
-    { " -b --batch-size -ub --ubatch-size ", "not needed here; --chunk bounds the tokens of a "
-      "prompt that are computed at a time" },
-    { " -ctk --cache-type-k -ctv --cache-type-v ", "use --kv f32, f16 or q8_0" },
-    { " -hf --hf-repo -hff --hf-file -mu --model-url ",
+    { FOREIGN_VALUE, " -b --batch-size -ub --ubatch-size ", "not needed here; --chunk bounds the "
+      "tokens of a prompt that are computed at a time" },
+    { FOREIGN_REFUSED, " -ctk --cache-type-k -ctv --cache-type-v ", "use --kv f32, f16 or q8_0" },
+    { FOREIGN_REFUSED, " -hf --hf-repo -hff --hf-file -mu --model-url ",
       "moe-run pull NAME downloads a model, and -m NAME runs it; moe-run models lists them" },
-    { " -sys ", "use --system" },
-    { " -cmoe ", "use --cpu-moe" },
-    { " -r --reverse-prompt ", "use --stop" },
-    { " -tb --threads-batch ", "use --threads, for prompts and answers" },
-    { " --host --port ", "use --listen ADDRESS:PORT of moe-serve" },
-    { " -np --parallel ", "use --parallel of moe-serve" },
-    { " -md --model-draft --draft --lora ", "there is no such thing here yet" },
-    { " --color --no-warmup --no-display-prompt --simple-io --log-disable -e --escape -co ",
-      "not needed here: leave it out" },
+    { FOREIGN_REFUSED, " -sys ", "use --system" },
+    { FOREIGN_REFUSED, " -cmoe ", "use --cpu-moe" },
+    { FOREIGN_REFUSED, " -r --reverse-prompt ", "use --stop" },
+    { FOREIGN_REFUSED, " -tb --threads-batch ", "use --threads, for prompts and answers" },
+    { FOREIGN_REFUSED, " --host --port ", "use --listen ADDRESS:PORT of moe-serve" },
+    { FOREIGN_REFUSED, " -np --parallel ", "use --parallel of moe-serve" },
+    { FOREIGN_REFUSED, " -md --model-draft --draft --lora ", "there is no such thing here yet" },
+    { FOREIGN_REFUSED, " -e --escape ", "a prompt is taken as it is; -f FILE reads one of several "
+      "lines" },
+    { FOREIGN_ALONE, " --color --no-warmup --no-display-prompt --simple-io --log-disable -co ",
+      "not needed here" },
 };
 
-const char *args_known_foreign(const char *flag)
+const arg_foreign *args_known_foreign(const char *flag)
 {
     char word[40];
     const size_t n = strcspn(flag, "=");
     if (n == 0 || n > sizeof word - 3 || memchr(flag, ' ', n)) return NULL;
     snprintf(word, sizeof word, " %.*s ", (int)n, flag);
     for (size_t i = 0; i < ARRAY_LEN(foreign); i++)
-        if (strstr(foreign[i].flags, word)) return foreign[i].advice;
+        if (strstr(foreign[i].flags, word)) return &foreign[i];
     return NULL;
+}
+
+bool args_known_is_value(const arg_foreign *f, const char *flag, const char *word)
+{
+    static const char *const switches[] = { "on", "off", "auto", "0", "1" };
+    if (!word || strchr(flag, '=')) return false;
+    if (f->kind == FOREIGN_VALUE)
+        return word[0] != '-' || (word[1] >= '0' && word[1] <= '9');     /* -ngl -1 */
+    for (size_t i = 0; i < ARRAY_LEN(switches) && f->kind == FOREIGN_SWITCH; i++)
+        if (!strcmp(word, switches[i])) return true;
+    return false;
 }

@@ -1,7 +1,7 @@
 /* args_known.h - names of options and variables that people know from llama.cpp and its relatives.
  *
- * Some are other names for options here. Others have no meaning here: a message says what to do
- * instead, and nothing is guessed. */
+ * Some are other names for options here. Others have no meaning here: they are left out with a note
+ * where that changes no answer; else a message says what to do instead, and nothing is guessed. */
 #ifndef CLI_ARGS_KNOWN_H
 #define CLI_ARGS_KNOWN_H
 
@@ -12,6 +12,7 @@ typedef struct arg_alias {
     arg_type type;                       /* that ours must have to count as a match */
     const char *value;                   /* a flag, and this is the value of ours; or NULL */
     bool mib;                            /* counts in MiB, and -1 means auto */
+    bool one_dash;                       /* typed as -sys, not as --sys */
 } arg_alias;
 
 /* NULL: there is none. */
@@ -24,7 +25,23 @@ const arg_alias *args_known_alias_at(int i);
  * is. *name is what the one that was found is called. */
 const char *args_known_variable(const char **name, const char *ours);
 
-/* What to say about a flag as it was typed, dashes included ("-ngl", "--jinja"), or NULL. */
-const char *args_known_foreign(const char *flag);
+/* Flags that are no options here. */
+typedef enum foreign_kind {
+    FOREIGN_REFUSED,
+    FOREIGN_ALONE, FOREIGN_VALUE,        /* left out, alone or with the value that follows */
+    FOREIGN_SWITCH                       /* a value follows if it is on, off, auto, 0 or 1 */
+} foreign_kind;
+
+typedef struct arg_foreign {
+    foreign_kind kind;
+    const char *flags;                   /* with a blank before and after each */
+    const char *advice;                  /* why it is left out, or what to do instead */
+} arg_foreign;
+
+/* Of a flag as it was typed, dashes included ("-ngl", "--jinja"), or NULL. */
+const arg_foreign *args_known_foreign(const char *flag);
+
+/* Whether the word after such a flag belongs to it. */
+bool args_known_is_value(const arg_foreign *f, const char *flag, const char *word);
 
 #endif

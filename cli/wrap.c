@@ -18,10 +18,13 @@ static int room(const wrap *w)
 static int begin_line(wrap *w, wrap_fn *fn, void *ctx)
 {
     static const char blanks[] = "                ";
-    const int n = min_int(w->indent, (int)sizeof blanks - 1);
-    w->col = n;
-    const int rc = fn(ctx, str_from("\n"));
-    return rc < 0 || n == 0 ? rc : fn(ctx, (str_view){ blanks, (size_t)n });
+    int rc = fn(ctx, str_from("\n"));
+    for (w->col = 0; w->col < w->indent && rc >= 0;) {
+        const int n = min_int(w->indent - w->col, (int)sizeof blanks - 1);
+        rc = fn(ctx, (str_view){ blanks, (size_t)n });
+        w->col += n;
+    }
+    return rc;
 }
 
 int wrap_flush(wrap *w, wrap_fn *fn, void *ctx)

@@ -242,7 +242,8 @@ for o in "*" http://a.example https://a.example:8443 "http://[fe80::1]:3000" chr
 done
 refuse 2 "unknown option --frobnicate (moe-serve --help lists them)" $serve --frobnicate
 refuse 2 "--port: use --listen ADDRESS:PORT" $serve --port 8081
-refuse 2 "-np: use --parallel" $serve -np 4
+refuse 2 "-np: 0 is out of range" $serve -np 0
+expect 1 "nonexistent" timeout $patience $serve -np 4 -m /nonexistent.gguf --listen 127.0.0.1:0
 expect 1 "nonexistent" timeout $patience $serve -m /nonexistent.gguf --listen 127.0.0.1:0
 expect 0 "OpenAI" $run serve --help
 

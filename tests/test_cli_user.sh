@@ -47,10 +47,24 @@ refuse 2 "no prompt: -p TEXT" $run $tiny
 refuse 2 "moe-bench decode $tiny" $bench $tiny
 
 # ---- what has no meaning here gets one line that says what to do
-for f in -ngl -ncmoe -cmoe -fa -no-cnv --jinja -ub -b -ctk -hf -sys --n-gpu-layers=99 --no-mmap; do
+for f in -mg -ctk -hf -np -e --chat-template --lora=x; do
     refuse 2 "error: $f: " $run $tiny -p x $f 99
 done
-refuse 2 "-ngl: not needed here; the plan decides" $bench decode $tiny -ngl 99
+refuse 2 "error: -sys: use --system" $bench decode $tiny -sys x
+# what changes no answer is left out, with its value
+plain=$($run $tiny -p x -n 3 --temp 0 -q)
+left=$($run $tiny -ngl 99 -ncmoe 4 -ot 'exps=CPU' -fa -ub 512 -fa on --jinja --n-gpu-layers=99 -ngl -1 --no-mmap -no-cnv \
+    -p x -n 3 --temp 0 -q -b 64 2>"$tmp/err")
+if [ -n "$plain" ] && [ "$plain" = "$left" ]; then ok; else bad "flags that mean nothing here: '$left' instead of '$plain'"; fi
+holds "$(grep -c ': not needed here; ' "$tmp/err")" -eq 12 "notes about flags that mean nothing here"
+if grep -qF "moe-run: -ngl 99: not needed here; the plan decides" "$tmp/err"; then ok; else bad "-ngl 99: $(cat "$tmp/err")"; fi
+expect 0 "-ngl 99: not needed here" $bench decode $tiny -p 2 -n 1 -r 1 -t 1 -ngl 99
+# other names with one dash
+plain=$($run $qwen -p x -n 4 --temp 0 -q --system "Be kind.")
+left=$($run $qwen -p x -n 4 --temp 0 -q -sys "Be kind.")
+if [ -n "$plain" ] && [ "$plain" = "$left" ]; then ok; else bad "-sys TEXT: '$left' instead of '$plain'"; fi
+expect 0 "" $run $tiny -p x -n 1 -q -cmoe
+refuse 2 "unknown option --sys" $run $tiny -p x --sys y
 refuse 2 '-p "hi extra ..."' $run $tiny -p hi extra words
 refuse 2 "-seed: a long name takes two dashes: --seed" $run $tiny -p x -seed 5
 refuse 2 "did you mean --top-p?" $run $tiny -p x --topp 0.9
