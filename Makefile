@@ -359,7 +359,7 @@ $B/tests/test_cache_replay: $(call obj,cache_replay cache_optimum)
 $B/tests/test_lengths_view: $(call obj,lengths_view console wrap)
 $B/tests/test_plan $B/tests/test_plan_speed: $B/tests/plan_checks.c.o
 $B/tests/test_plan_check: $(call obj,plan_check)
-$B/tests/test_perf_view: $(call obj,perf_view $(ARGS))
+$B/tests/test_perf_view: $(call obj,perf_view sink output interrupt $(ARGS))
 $B/tests/test_http: $(call obj,http listen)
 $B/tests/test_wrap: $(call obj,wrap)
 $B/tests/test_logit_stats: $(call obj,logit_stats)

@@ -1,10 +1,12 @@
 /* commands.c - what the mains share: pick the verb, print help and version. */
 #include "cli/commands.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/args.h"
 #include "cli/console.h"
@@ -69,8 +71,18 @@ static void on_lost_file(const char *path)
     console_lost_file(path);
 }
 
+/* Streams that whoever started us has closed: the next file that is opened must not become one of
+ * them. To read or to write still fails, as if it were closed. */
+static void fill_closed_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 &&
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0) return;
+}
+
 int commands_begin(const char *program)
 {
+    fill_closed_streams();
     console_init(program);
     log_set_sink(print_log, NULL);
     map_guard_install(on_lost_file);

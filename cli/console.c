@@ -97,6 +97,16 @@ void console_note(const char *fmt, ...)
     va_end(ap);
 }
 
+void console_copy(const char *fmt, ...)
+{
+    va_list ap;
+    console_status_clear();
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+}
+
 /* ---- lines that go away -------------------------------------------------------------------- */
 
 /* A terminal that moves its cursor and takes colours. */

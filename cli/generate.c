@@ -27,6 +27,7 @@
 #include "cli/predict_log.h"
 #include "cli/prompt_cache.h"
 #include "cli/sampling_args.h"
+#include "cli/sink.h"
 #include "cli/talk_args.h"
 #include "cli/tier_args.h"
 #include "engine/session/answer.h"
@@ -534,7 +535,8 @@ int cmd_run(int argc, char **argv)
     sampling_args_init(&o.sampling);
     rc = args_parse(&spec, &o, &operand, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
-    if ((code = check_options(&o, operand)) != 0) return code;
+    if ((code = check_options(&o, operand)) != 0 || (code = sink_check(o.predict_log)) != 0)
+        return code;
     if ((code = engine_args_read(&load.where.engine, &so, &load.where.device, &o.engine)) != 0 ||
         (code = tier_args_read(&load.where, &o.tiers)) != 0 ||
         (code = perf_args_read(&o.level, &o.perf)) != 0)

@@ -10,7 +10,7 @@ static const char welcome[] =
     "moe-run runs Mixture-of-Experts language models from GGUF files.\n"
     "\n"
     "Try it now, with the small model that is built in:\n"
-    "  moe-run -p \"Tell me a story.\"\n"
+    "  moe-run -p \"Tell me a story.\" -n 200\n"
     "\n"
     "With a model of your own:\n"
     "  moe-run -m model.gguf -p \"Why is the sky blue?\"\n"
@@ -44,7 +44,7 @@ int main(int argc, char **argv)
                          "Runs big Mixture-of-Experts models from GGUF files on ordinary machines.",
                          "\nExamples:\n"
                          "  moe-run -m model.gguf -p \"Why is the sky blue?\"\n"
-                         "  moe-run -p \"Tell me a story.\"          (the built-in demo model)\n"
+                         "  moe-run -p \"Tell me a story.\" -n 200   (the built-in demo model)\n"
                          "  moe-run inspect model.gguf\n"
                          "  moe-run tokenize -m model.gguf --text \"Hello world\"\n"
                          "  moe-run models\n",

@@ -90,7 +90,8 @@ static double load_now(int *n_core)
 }
 
 /* Measures, and remembers where that is possible; what lacks a figure is for this plan alone. */
-static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, int again, err_ctx *err)
+static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, int again, bool asked,
+                   err_ctx *err)
 {
     const uint64_t have = p->in.machine.ram_available, own = p->in.machine.ram_program;
     err_ctx unsaved;
@@ -104,8 +105,10 @@ static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, int again
     console_status_clear();
     if (rc < 0) return rc;
     p->measured = rc != MEASURE_PARTIAL;
-    if (p->kept[0] && p->measured)
-        (void)speeds_save(&p->in.machine.rate, &p->when, p->kept, &p->key, &unsaved);
+    if (!p->measured) return 0;
+    if (!p->kept[0]) err_set(&unsaved, ERR_IO, "there is no folder for that (HOME, XDG_CACHE_HOME)");
+    else if (speeds_save(&p->in.machine.rate, &p->when, p->kept, &p->key, &unsaved) == 0) return 0;
+    if (asked) console_note("these speeds are not remembered: %s", unsaved.msg);
     return 0;
 }
 
@@ -173,7 +176,8 @@ static int make_with_speeds(placement *p, const model *m, engine *e, gpu *g,
     const bool needed = !p->measured && depends_on_speed(p, m);
     const bool again = p->measured && depends_on_speed(p, m) && outdated(&p->when);
     if (!o->measure && !needed && !again) return 0;
-    rc = measure(p, e, g, o->wish.ram, again && !o->measure ? p->when.again + 1 : 0, err);
+    rc = measure(p, e, g, o->wish.ram, again && !o->measure ? p->when.again + 1 : 0, o->measure,
+                 err);
     return rc < 0 ? rc : make(p, m, g, o, so, err);
 }
 

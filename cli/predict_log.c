@@ -7,9 +7,9 @@
 #include <limits.h>
 
 #include "cli/console.h"
+#include "cli/sink.h"
 #include "engine/instruments.h"
 #include "moe/guess_recall.h"
-#include "moe/profile_file.h"
 
 int predict_log_begin(predict_log *p, session *s, const model *m, const char *path, err_ctx *err)
 {
@@ -78,7 +78,7 @@ int predict_log_end(predict_log *p, const char *model_path)
     if (!p->path) return 0;
     (void)session_watch_guesses(p->s, NULL, NULL);
     json_t *root = counts_json(p->counts, model_path);
-    const int rc = profile_file_replace(p->path, root, &err);
+    const int rc = sink_json(p->path, root, &err);
     const int code = rc < 0 ? console_fail(p->path, &err) : 0;
     json_decref(root);
     guess_recall_free(p->counts);

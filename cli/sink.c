@@ -31,6 +31,14 @@ void sink_drop(sink *s)
     s->is_open = s->staged = false;
 }
 
+static const char *folder_of(char *dst, size_t cap, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash) snprintf(dst, cap, ".");
+    else snprintf(dst, cap, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    return dst;
+}
+
 /* rc of an output_* call that failed, with its message. */
 static int explain(int rc, const char *what, const char *which, err_ctx *err)
 {
@@ -77,12 +85,9 @@ int sink_open(sink *s, const char *path, err_ctx *err)
 static int check_room(const char *path, uint64_t bytes, err_ctx *err)
 {
     char folder[PATH_MAX], need[32], room[32];
-    const char *slash = strrchr(path, '/');
     struct statvfs fs;
 
-    if (!slash) snprintf(folder, sizeof folder, ".");
-    else snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
-    if (statvfs(folder, &fs) < 0) return err_sys(err, "folder %s", folder);
+    if (statvfs(folder_of(folder, sizeof folder, path), &fs) < 0) return err_sys(err, "folder %s", folder);
     const uint64_t left = (uint64_t)fs.f_bavail * fs.f_frsize;
     if (left >= bytes) return 0;
     return err_set(err, ERR_IO, "needs %s, the disk of %s has %s left",
@@ -179,6 +184,36 @@ int sink_text(const char *path, const textbuf *b, err_ctx *err)
     if (rc == 0) rc = sink_finish(&to, err);
     sink_drop(&to);
     return rc;
+}
+
+static int put_json(const char *text, size_t len, void *out)
+{
+    textbuf_put(out, (str_view){ text, len });
+    return 0;
+}
+
+int sink_json(const char *path, const json_t *root, err_ctx *err)
+{
+    textbuf b = { 0 };
+    if (!root || json_dump_callback(root, put_json, &b, JSON_COMPACT) != 0) b.failed = true;
+    textbuf_str(&b, "\n");
+    const int rc = sink_text(path, &b, err);
+    textbuf_free(&b);
+    return rc;
+}
+
+int sink_check(const char *path)
+{
+    char folder[PATH_MAX];
+    struct stat st;
+    err_ctx err;
+    if (!path || !*path || sink_is_stdout(path)) return 0;
+    const bool there = stat(path, &st) == 0;
+    if (there && S_ISDIR(st.st_mode)) errno = EISDIR;
+    else if (there && !S_ISREG(st.st_mode)) return 0;
+    else if (access(folder_of(folder, sizeof folder, path), W_OK) == 0) return 0;
+    err_sys(&err, "cannot write");
+    return console_fail(path, &err);
 }
 
 bool sink_is_stdout(const char *path) { return path && strcmp(path, "-") == 0; }

@@ -6,6 +6,7 @@
 #ifndef CLI_SINK_H
 #define CLI_SINK_H
 
+#include <jansson.h>
 #include <limits.h>
 
 #include "loader/base.h"
@@ -27,8 +28,12 @@ int sink_check_new(const char *path, err_ctx *err);      /* that nothing is ther
 int sink_write(sink *s, const void *data, size_t bytes, err_ctx *err);
 int sink_finish(sink *s, err_ctx *err);
 
-/* A whole text: opened, written, finished. */
+/* A whole text, or JSON in one line: opened, written, finished. */
 int sink_text(const char *path, const textbuf *b, err_ctx *err);
+int sink_json(const char *path, const json_t *root, err_ctx *err);       /* NULL: no memory */
+/* Whether a file there, or a new one, could be written, to ask before what takes long: 0, or the
+ * exit code after one line. NULL: nothing is to be written. */
+int sink_check(const char *path);
 
 /* Removes what is unfinished. Harmless on a sink that was finished or never opened. */
 void sink_drop(sink *s);

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -235,6 +236,11 @@ static int write_and_rename(const char *path, const char *temp, int fd, str_view
 
 int profile_file_replace(const char *path, const json_t *root, err_ctx *err)
 {
+    char behind[PATH_MAX];
+    struct stat st;
+    const bool is_there = stat(path, &st) == 0;
+    if (is_there && !S_ISREG(st.st_mode)) return err_set(err, ERR_IO, "is no regular file");
+    if (is_there && realpath(path, behind)) path = behind;       /* a link stays one */
     const size_t len = strlen(path);
     char *temp = mem_array(len + 8, 1);
     textbuf text = { 0 };
@@ -246,6 +252,7 @@ int profile_file_replace(const char *path, const json_t *root, err_ctx *err)
     } else {
         snprintf(temp, len + 8, "%s.XXXXXX", path);
         const int fd = mkostemp(temp, O_CLOEXEC);
+        if (fd >= 0 && is_there) (void)!fchmod(fd, st.st_mode & 0777);
         rc = fd < 0 ? err_sys(err, "cannot write")
                     : write_and_rename(path, temp, fd, textbuf_view(&text), err);
     }

@@ -360,7 +360,7 @@ fi
 expect 0 '"measurement":{"date":"20' $run plan -m $qwen $same --json
 # a file from before there were dates does not count
 echo '{"speeds": []}' >"$kept"
-expect 0 "assumed speeds: this machine was not measured yet" $run plan -m $qwen $same
+expect 0 "assumed speeds: this machine was not measured with such weights yet" $run plan -m $qwen $same
 cp "$tmp/faster" "$kept"
 printf 'Hello\nHello\n' >"$tmp/talk"
 $run chat -m $qwen $slow -n 70 <"$tmp/talk" >"$tmp/out" 2>"$tmp/err"

@@ -41,7 +41,7 @@ expect 0 "" $bench cache replay "$tmp/glm.trace"
 trace=$tmp/${qwen##*/}.trace
 expect 0 "" $bench cache record $qwen -o "$tmp/again" $few
 if cmp -s "$trace" "$tmp/again"; then ok; else bad "record: the same run twice is not the same"; fi
-expect 0 "" $bench cache record $qwen -o "$tmp/again" $few --chunk 5 --threads 1
+expect 0 "" $bench cache record $qwen -o "$tmp/again" $few --chunk 5 --threads 1 --device auto
 if cmp -s "$trace" "$tmp/again"; then ok; else bad "record: chunks or threads change the trace"; fi
 expect 0 "" $bench cache record -m $qwen -o "$tmp/again" $few --seed 2
 if cmp -s "$trace" "$tmp/again"; then bad "record: another seed gives the same tokens"; else ok; fi
@@ -56,7 +56,6 @@ if cmp -s "$tmp/words" "$tmp/file"; then ok; else bad "record: words and a file 
 printf 'old' >"$tmp/kept"
 refuse 2 "do not go together" $bench cache record -m $qwen -o "$tmp/kept" --text "$tmp/text" Words
 refuse 2 "--device cuda: routing is recorded on the CPU only" $bench cache record -m $qwen -o "$tmp/kept" --device cuda
-refuse 2 "--device auto: routing is recorded on the CPU only" $bench cache record -m $qwen -o "$tmp/kept" --device auto
 refuse 2 "temp" $bench cache record -m $qwen -o "$tmp/kept" --temp 1000
 refuse 2 "out of range" $bench cache record -m $qwen -o "$tmp/kept" -p 0
 refuse 1 "none.gguf: cannot open" $bench cache record -m "$tmp/none.gguf" -o "$tmp/kept"

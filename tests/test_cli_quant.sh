@@ -76,8 +76,8 @@ refuse 2 "none of cpu, cuda and auto" $quant $gptoss "$out" -e q8_0 --check x --
 refuse 1 "none.gguf: cannot open" $quant "$tmp/none.gguf" "$out" --experts q8_0
 refuse 1 "is there already, and nothing is overwritten" $quant $gptoss $gptoss --experts q8_0
 refuse 1 "folder $tmp/no" $quant $gptoss "$tmp/no/out.gguf" --experts q8_0
-refuse 1 "12 have the type already, and rows of 0 do not fit" $quant $gptoss "$out" --experts mxfp4
-refuse 1 "0 have the type already, and rows of 12 do not fit" $quant $gptoss "$out" --experts q4_k
+refuse 1 "12 have the type already, and 0 have rows that do not fill" $quant $gptoss "$out" --experts mxfp4
+refuse 1 "0 have the type already, and 12 have rows that do not fill" $quant $gptoss "$out" --experts q4_k
 refuse 1 "--check: the text is empty" $quant $gptoss "$out" -e q8_0 --check ""
 refuse 1 "not UTF-8" $quant $gptoss "$out" -e q8_0 --check "$(printf 'caf\351')"
 head -c 3000000 $gptoss >"$tmp/cut"

@@ -417,6 +417,10 @@ fi
 seen="$tmp/seen.json"
 expect 0 "" $run -q -m $gptoss --raw -p Hello -n 4 --temp 0 --learn "$seen"
 holds "$(grep -c '"runs":1,' "$seen")" -eq 1 "--learn: one run"
+cp "$seen" "$tmp/seen.behind" && chmod 640 "$tmp/seen.behind" && ln -s seen.behind "$tmp/seen.link"
+expect 0 "" $run -q -m $gptoss --raw -p Hello -n 4 --temp 0 --learn "$tmp/seen.link"
+if [ -L "$tmp/seen.link" ] && grep -q '"runs":2,' "$tmp/seen.behind" && [ "$(stat -c %a "$tmp/seen.behind")" = 640 ]
+then ok; else bad "--learn: through a link: $(ls -l "$tmp"/seen.*)"; fi
 expect 0 "" env MOE_LEARN="$seen" $run -q -m $gptoss --raw -p Hello -n 4 --temp 0
 holds "$(grep -c '"runs":2,' "$seen")" -eq 1 "MOE_LEARN: two runs"
 cp "$seen" "$tmp/before.json"
@@ -448,8 +452,11 @@ holds "$(grep -c '"tokens":0,"right":\[0,0,0,0\],"recall":null,' "$guesses")" -e
 if echo Hello | $run chat -m $qwen -n 5 --predict-log "$guesses" >"$tmp/out" 2>"$tmp/err" &&
     grep -q '"layer":3,"tokens":5,' "$guesses"   # the prompt's last one is alone, too
 then ok; else bad "chat --predict-log: $(cat "$tmp/err" "$guesses")"; fi
-expect 1 "/nonexistent/guesses.json: cannot write" $run $guessed --predict-log /nonexistent/guesses.json
-same plain out "an answer whose guesses cannot be written"
+refuse 1 "/nonexistent/guesses.json: cannot write" $run $guessed --predict-log /nonexistent/guesses.json
+if [ -w /dev/full ]; then
+    expect 1 "/dev/full: cannot write" $run $guessed --predict-log /dev/full
+    same plain out "an answer whose guesses cannot be written"
+fi
 
 refuse 2 "--weighting: 'most' is none of flat" $run -m $tiny -p x --weighting most
 refuse 2 "--layer-curve" $run -m $tiny -p x --layer-curve 1.5
@@ -477,14 +484,33 @@ sys.exit(not (p["tokens"] >= 3 and p["slots"]["cold"] == slots == sum(l["cold"] 
 else
     skip "reading JSON needs python3"
 fi
+# through a link, into a pipe: neither is replaced by a file
+ln -s "$perf" "$tmp/perf.link"
+expect 0 "" $run $counted --perf-out "$tmp/perf.link"
+if [ -L "$tmp/perf.link" ]; then ok; else bad "--perf-out: a link became a file"; fi
+mkfifo "$tmp/perf.pipe"
+cat "$tmp/perf.pipe" >"$tmp/perf.read" &
+reader=$!
+expect 0 "" $run $counted --perf-out "$tmp/perf.pipe"
+wait $reader
+if [ -p "$tmp/perf.pipe" ] && grep -q '"mode":"update"' "$tmp/perf.read"; then ok; else bad "--perf-out: into a pipe"; fi
+refuse 1 "/nonexistent/x.svg: cannot write" $build/moe-bench lengths -m $tiny --svg /nonexistent/x.svg
+# standard output that is closed from the beginning is no file of ours
+for v in "moe-run -m $tiny -p x -n 2" "moe-bench decode -m $tiny -p 2 -n 1 -r 1" "moe-run plan -m $tiny"; do
+    timeout 60 $build/$v >&- 2>"$tmp/err"
+    if [ $? -eq 1 ] && grep -q "standard output: " "$tmp/err"; then ok; else bad "$v >&-: $(cat "$tmp/err")"; fi
+done
 expect 0 "" $run $counted --ram $(($(least $run $counted) + 1))M --perf-out "$perf"
 if grep -q '"ram_cache":{"hits":[0-9]*,"misses":[1-9]' "$perf" && grep -q '"drive":[1-9]' "$perf"; then ok
 else bad "--perf-out from the drive: $(cat "$perf")"; fi
 refuse 2 "--perf: 'much' is none of off, update and full" $run -m $tiny -p x --perf much
 refuse 2 "MOE_PERF: 'much' is none of" env MOE_PERF=much $run -m $tiny -p x
 refuse 2 "nothing to write" $run -m $tiny -p x --perf off --perf-out "$perf"
-expect 1 "/nonexistent/perf.json: cannot write" $run $counted --perf-out /nonexistent/perf.json
-same plain out "an answer whose counts cannot be written"
+refuse 1 "/nonexistent/perf.json: cannot write" $run $counted --perf-out /nonexistent/perf.json
+if [ -w /dev/full ]; then
+    expect 1 "/dev/full: cannot write" $run $counted --perf-out /dev/full
+    same plain out "an answer whose counts cannot be written"
+fi
 
 # ---- once more, with a sanitizer build looking for leaks
 export ASAN_OPTIONS=detect_leaks=1

@@ -263,7 +263,7 @@ static int check_usage(const record_options *opt, const char *operand)
         console_error("a text and --text %s do not go together", opt->text);
         return 2;
     }
-    if (device && strcmp(device, "cpu") != 0) {
+    if (device && strcmp(device, "cuda") == 0) {
         console_error("--device %s: routing is recorded on the CPU only, for now: --device cpu",
                       device);
         return 2;
@@ -285,6 +285,7 @@ int cmd_bench_cache_record(int argc, char **argv)
     rc = args_parse(&spec, &opt, &operand, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if ((rc = check_usage(&opt, operand)) != 0) return rc;
+    opt.run.engine.device = "cpu";       /* auto, too */
     if (!opt.run.model) console_note("%s", DEMO_MODEL_REMARK);
     rc = run_model(&r, operand);
     routing_record_drop(r.to);

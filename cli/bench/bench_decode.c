@@ -15,6 +15,7 @@
 #include "cli/interrupt.h"
 #include "cli/predict_log.h"
 #include "cli/report.h"
+#include "cli/sink.h"
 #include "cuda/gpu.h"
 #include "engine/instruments.h"
 #include "tiers/memory_room.h"
@@ -324,7 +325,7 @@ static int run_model(bench *m)
 int cmd_bench_decode(int argc, char **argv)
 {
     static bench m;                      /* 16 kB of rates */
-    decode_options opt = { .run.engine.kv = "f16", .prompt = 512, .tokens = 128, .runs = 5,
+    decode_options opt = { .run.engine = { .kv = "f16", .device = "auto" }, .prompt = 512, .tokens = 128, .runs = 5,
                            .bandwidth = 100 };
     int rc;
 
@@ -340,10 +341,11 @@ int cmd_bench_decode(int argc, char **argv)
                                   : "--bandwidth-share goes with --sms");
         return 2;
     }
-    if (opt.sms > 0 && (!opt.run.engine.device || strcmp(opt.run.engine.device, "cpu") == 0)) {
+    if (opt.sms > 0 && strcmp(opt.run.engine.device, "cuda") != 0) {
         console_error("--sms: a smaller card is a GPU: --device cuda");
         return 2;
     }
+    if ((rc = sink_check(opt.predict_log)) != 0) return rc;
     if (opt.sms > 0) gpu_pretend_sms((int)opt.sms);
     m.opt = &opt;
     rc = run_model(&m);

@@ -186,11 +186,10 @@ static int write_file(const char *path, write_fn *fn, const lengths_table *t)
 static int report(const job *j)
 {
     int code = 0;
+    if (!sink_is_stdout(j->opt->csv) && !sink_is_stdout(j->opt->svg)) lengths_print(&j->table);
     if (j->opt->csv) code = write_file(j->opt->csv, lengths_csv, &j->table);
     if (j->opt->svg && code == 0) code = write_file(j->opt->svg, lengths_plot, &j->table);
-    if (code != 0) return code;
-    if (!sink_is_stdout(j->opt->csv) && !sink_is_stdout(j->opt->svg)) lengths_print(&j->table);
-    return console_finish();
+    return code ? code : console_finish();
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
@@ -239,7 +238,7 @@ static int run(job *j)
 int cmd_bench_lengths(int argc, char **argv)
 {
     static job j;
-    lengths_options opt = { .run.engine.kv = "f16", .runs = 3 };
+    lengths_options opt = { .run.engine = { .kv = "f16", .device = "auto" }, .runs = 3 };
     int rc;
 
     tier_args_init(&opt.run.tiers);
@@ -249,6 +248,7 @@ int cmd_bench_lengths(int argc, char **argv)
         console_error("only one of --csv - and --svg - can write to standard output");
         return 2;
     }
+    if ((rc = sink_check(opt.csv)) != 0 || (rc = sink_check(opt.svg)) != 0) return rc;
     j.opt = &opt;
     if ((rc = read_lengths(&j.table, opt.lengths)) == 0 &&
         (rc = read_ways(&j.table, opt.ways)) == 0)

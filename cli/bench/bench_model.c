@@ -14,8 +14,9 @@
 const arg_option bench_model_options[BENCH_MODEL_N_OPTION] = {
     { "threads", 't', ARG_THREADS, FIELD(engine.threads), "N", "MOE_THREADS", 0, 0,
       "Threads of the CPU. Default: one per physical core" },
-    { "device", 0, ARG_TEXT, FIELD(engine.device), "NAME", NULL, 0, 0,
-      "cpu, cuda, or auto: the GPU if there is one. Default: cpu" },
+    { "device", 0, ARG_TEXT, FIELD(engine.device), "NAME", "MOE_DEVICE", 0, 0,
+      "cpu, cuda, or auto: the GPU if there is one. Default: auto where speeds are measured, cpu "
+      "for logits and traces" },
     { "ctx", 'c', ARG_INT, FIELD(engine.ctx), "N", NULL, 1, INT_MAX,
       "Context in tokens, at most the model's. Default: as many as it takes" },
     { "chunk", 0, ARG_INT, FIELD(engine.chunk), "N", NULL, 1, SESSION_MAX_CHUNK,

@@ -22,6 +22,7 @@
 #include "cli/chat/line_history.h"
 #include "cli/chat/line_input.h"
 #include "cli/predict_log.h"
+#include "cli/sink.h"
 #include "cli/talk_args.h"
 #include "cli/tier_args.h"
 
@@ -250,7 +251,7 @@ int cmd_chat(int argc, char **argv)
     sampling_args_init(&o.sampling);
     rc = args_parse(&spec, &o, NULL, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
-    if ((code = check_options(&t, &o)) != 0) return code;
+    if ((code = check_options(&t, &o)) != 0 || (code = sink_check(o.predict_log)) != 0) return code;
     if ((code = engine_args_read(&load.where.engine, &t.room, &load.where.device,
                                  &o.engine)) != 0 ||
         (code = tier_args_read(&load.where, &o.tiers)) != 0 ||

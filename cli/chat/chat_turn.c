@@ -138,14 +138,21 @@ static void count(chat_talk *t, const answer_stats *st)
     t->total.answer_ns += st->answer_ns;
 }
 
+/* What makes room beside /undo; the model may have no larger context. */
+static const char *reset_or_more(const chat_talk *t)
+{
+    return session_ctx(t->s) < t->l.m->hp.ctx_train ? ", /reset, or start with a larger --ctx"
+                                                    : " or /reset";
+}
+
 /* Says what the person should know about how it ended. */
 static void tell_end(const turn *u, const answer_stats *st)
 {
     chat_talk *t = u->t;
     char line[256];
     if (st->end == ANSWER_CONTEXT)
-        console_note("the context of %d tokens is full: /undo, /reset, or start with a larger "
-                     "--ctx", session_ctx(t->s));
+        console_note("the context of %d tokens is full: /undo%s", session_ctx(t->s),
+                     reset_or_more(t));
     else if (st->end == ANSWER_LENGTH && t->interactive)
         console_note("cut after %d tokens (-n)%s", st->n_answer, u->answer.len > 0 ? "" :
                      u->reasoning.len > 0 ? ", while still reasoning" : ", before any text");
@@ -219,8 +226,8 @@ static int take(chat_talk *t, const chat_message *earlier, err_ctx *err)
     if (rc == 0 && prompt.n >= (size_t)session_ctx(t->s)) {
         if (!earlier) conversation_undo(&t->conv);
         rc = err_set(err, ERR_RANGE, "with this message the conversation has %zu tokens, the "
-                     "context holds %d: %s/undo, /reset, or start with a larger --ctx", prompt.n,
-                     session_ctx(t->s), earlier ? "" : "the message was not added; ");
+                     "context holds %d: %s/undo%s", prompt.n, session_ctx(t->s),
+                     earlier ? "" : "the message was not added; ", reset_or_more(t));
     }
     if (rc == 0) rc = run(&u, &prompt, n_stable, err);
     if (rc == 0) update_cache(t);

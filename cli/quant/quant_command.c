@@ -139,7 +139,7 @@ static int nothing_to_do(const job *j)
     for (int u = 0; u < USE_COUNT; u++)
         for (int why = 0; why < KEPT_REASONS; why++) n[why] += j->plan.kept[u][why].n;
     console_error("%s: nothing to do: of the matrices asked for, %d have the type already, and "
-                  "rows of %d do not fit its blocks", j->from, n[KEPT_SAME],
+                  "%d have rows that do not fill its blocks", j->from, n[KEPT_SAME],
                   n[KEPT_COLUMNS] + n[KEPT_EMBEDDING]);
     return 1;
 }

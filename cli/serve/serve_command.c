@@ -472,11 +472,14 @@ static void greet(const server *v)
         console_note("other machines use the address of this one instead of %s", host);
     const int n_ctx = session_ctx(v->s[0]);
     console_note("in a browser, that address is a page with a chat and a map of the experts");
-    console_note("Codex: base_url = \"%s/v1\", wire_api = \"responses\", "
-                 "model_context_window = %d, stream_idle_timeout_ms = %d", url, n_ctx,
+    console_note("Codex, in ~/.codex/config.toml:");
+    console_copy("model_provider = \"moe\"\nmodel_context_window = %d\n"
+                 "model_providers.moe = { name = \"moe\", base_url = \"%s/v1\", "
+                 "wire_api = \"responses\", stream_idle_timeout_ms = %d }", n_ctx, url,
                  CODEX_PATIENCE_MS);
-    console_note("Claude Code: ANTHROPIC_BASE_URL=%s ANTHROPIC_AUTH_TOKEN=%s ANTHROPIC_MODEL=%s "
-                 "CLAUDE_CODE_ATTRIBUTION_HEADER=0 CLAUDE_CODE_AUTO_COMPACT_WINDOW=%d",
+    console_note("Claude Code:");
+    console_copy("ANTHROPIC_BASE_URL=%s ANTHROPIC_AUTH_TOKEN=%s ANTHROPIC_MODEL='%s' "
+                 "CLAUDE_CODE_ATTRIBUTION_HEADER=0 CLAUDE_CODE_AUTO_COMPACT_WINDOW=%d claude",
                  url, v->f.n_key > 0 ? "KEY" : "none", v->name, n_ctx);
 }
 
