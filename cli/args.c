@@ -179,6 +179,14 @@ static int set_value(slot s, const char *text, const char *where)
                       "a whole number");
         return ARGS_BAD;
     }
+    if (o->type == ARG_SIZE || o->type == ARG_SIZE_OR_AUTO) {
+        const uint64_t bytes = *(const uint64_t *)field;
+        if (bytes > 0 && bytes < 1024 && !text[strspn(text, "0123456789")]) {
+            console_error("%s: %s would be %s bytes: say %sM or %sG", where, text, text, text,
+                          text);
+            return ARGS_BAD;
+        }
+    }
     if (limited && (number < lo || number > hi)) {
         console_error("%s: %s is out of range %.10g..%.10g", where, text, lo, hi);
         return ARGS_BAD;

@@ -231,6 +231,8 @@ static void test_post(void)
 static const struct { const char *words[MOST_WORDS], *env[2], *says, *why; } bad_rows[] = {
     { { "--expert-cache", "lots" }, { NULL },
       "--expert-cache: 'lots' is not auto or a size such as 512M or 20G", "no size" },
+    { { "--expert-cache", "8" }, { NULL }, "--expert-cache: 8 would be 8 bytes: say 8M or 8G",
+      "no unit" },
     { { "--expert-cache", "-1" }, { NULL }, "--expert-cache: '-1' is not", "less than nothing" },
     { { "--expert-cache" }, { NULL }, "--expert-cache needs a value (SIZE)", "no value" },
     { { "--moe-hot-cache-max-mib", "-2" }, { NULL }, "--moe-hot-cache-max-mib: '-2' is not",
