@@ -210,12 +210,6 @@ static int option_left(char *dst, size_t cap, const arg_option *o)
                     o->value ? o->value : "");
 }
 
-static int print_piece(void *ctx, str_view piece)
-{
-    (void)ctx;
-    return fwrite(piece.ptr, 1, piece.len, stdout) == piece.len ? 0 : ERR_IO;
-}
-
 /* What an option does, beside its name on a terminal that has room; elsewhere one line. */
 static void print_options(const arg_option *options, int n, int width)
 {
@@ -225,15 +219,13 @@ static void print_options(const arg_option *options, int n, int width)
         const arg_option *o = &options[i];
         wrap w = { .columns = columns >= beside + HELP_LEAST ? columns : 0, .indent = beside };
         option_left(left, sizeof left, o);
-        printf("  %-*s ", width, left);
-        w.col = (int)strlen(left) > width ? (int)strlen(left) + 3 : beside;
-        wrap_put(&w, str_from(o->help), print_piece, NULL);
+        w.col = printf("  %-*s ", width, left);
+        wrap_put(&w, str_from(o->help), wrap_to_file, stdout);
         if (o->env) {
-            wrap_put(&w, str_from("   ["), print_piece, NULL);
-            wrap_put(&w, str_from(o->env), print_piece, NULL);
-            wrap_put(&w, str_from("]"), print_piece, NULL);
+            snprintf(left, sizeof left, "   [%s]", o->env);
+            wrap_put(&w, str_from(left), wrap_to_file, stdout);
         }
-        wrap_flush(&w, print_piece, NULL);
+        wrap_flush(&w, wrap_to_file, stdout);
         printf("\n");
     }
 }

@@ -66,7 +66,8 @@ const char *args_known_variable(const char **name, const char *ours)
 #define PLAN "not needed here; the plan decides what goes where: moe-run plan shows it, --vram " \
              "and --ram bound it"
 #define READING "not needed here; the plan decides how the file is read"
-#define FORMAT "not needed here; the chat format is recognised from the file (run --raw leaves it out)"
+#define FORMAT "not needed here; the chat format is recognised from the file (run --raw leaves " \
+               "it out)"
 
 static const arg_foreign foreign[] = {
     { FOREIGN_VALUE, " -ngl --gpu-layers --n-gpu-layers -ncmoe --n-cpu-moe -ot --override-tensor "

@@ -29,12 +29,6 @@ void console_init(const char *name)
     dimmed = console_may_dim();
 }
 
-static int to_stderr(void *ctx, str_view piece)
-{
-    (void)ctx;
-    return fwrite(piece.ptr, 1, piece.len, stderr) == piece.len ? 0 : ERR_IO;
-}
-
 /* One line whatever the text holds: control characters are escaped. A terminal shows it as several,
  * broken between words. */
 static void say(const char *prefix, const char *fmt, va_list ap)
@@ -46,8 +40,8 @@ static void say(const char *prefix, const char *fmt, va_list ap)
     console_status_clear();
     if (w.columns > 0) {
         console_use_utf8();
-        (void)wrap_put(&w, str_from(line), to_stderr, NULL);
-        (void)wrap_flush(&w, to_stderr, NULL);
+        (void)wrap_put(&w, str_from(line), wrap_to_file, stderr);
+        (void)wrap_flush(&w, wrap_to_file, stderr);
         fputc('\n', stderr);
     } else {
         fprintf(stderr, "%s\n", line);   /* one write: lines of several processes stay whole */

@@ -24,7 +24,7 @@ void console_lost_file(const char *path);
 /* "moe-run: <text>" */
 void console_note(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
-/* A line to be copied: as it is, however wide the terminal. */
+/* Lines to be copied: as they are, however wide the terminal. */
 void console_copy(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
 /* Whether standard output is a terminal that may show some text in a fainter colour. */

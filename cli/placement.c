@@ -106,8 +106,10 @@ static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, int again
     if (rc < 0) return rc;
     p->measured = rc != MEASURE_PARTIAL;
     if (!p->measured) return 0;
-    if (!p->kept[0]) err_set(&unsaved, ERR_IO, "there is no folder for that (HOME, XDG_CACHE_HOME)");
-    else if (speeds_save(&p->in.machine.rate, &p->when, p->kept, &p->key, &unsaved) == 0) return 0;
+    if (!p->kept[0])
+        err_set(&unsaved, ERR_IO, "there is no folder for that (HOME, XDG_CACHE_HOME)");
+    else if (speeds_save(&p->in.machine.rate, &p->when, p->kept, &p->key, &unsaved) == 0)
+        return 0;
     if (asked) console_note("these speeds are not remembered: %s", unsaved.msg);
     return 0;
 }

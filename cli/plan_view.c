@@ -42,8 +42,8 @@ static const char *text_source(char *dst, size_t cap, const plan_view *v)
     const speeds_note *n = &v->when;
     char date[32];
     if (!v->measured)
-        snprintf(dst, cap, "assumed speeds: this machine was not measured with such weights yet; --measure "
-                 "does that");
+        snprintf(dst, cap, "assumed speeds: this machine was not measured with such weights "
+                 "yet; --measure does that");
     else if (n->date == 0)
         snprintf(dst, cap, "measured");
     else

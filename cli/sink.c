@@ -87,7 +87,8 @@ static int check_room(const char *path, uint64_t bytes, err_ctx *err)
     char folder[PATH_MAX], need[32], room[32];
     struct statvfs fs;
 
-    if (statvfs(folder_of(folder, sizeof folder, path), &fs) < 0) return err_sys(err, "folder %s", folder);
+    if (statvfs(folder_of(folder, sizeof folder, path), &fs) < 0)
+        return err_sys(err, "folder %s", folder);
     const uint64_t left = (uint64_t)fs.f_bavail * fs.f_frsize;
     if (left >= bytes) return 0;
     return err_set(err, ERR_IO, "needs %s, the disk of %s has %s left",
@@ -186,17 +187,13 @@ int sink_text(const char *path, const textbuf *b, err_ctx *err)
     return rc;
 }
 
-static int put_json(const char *text, size_t len, void *out)
-{
-    textbuf_put(out, (str_view){ text, len });
-    return 0;
-}
-
 int sink_json(const char *path, const json_t *root, err_ctx *err)
 {
-    textbuf b = { 0 };
-    if (!root || json_dump_callback(root, put_json, &b, JSON_COMPACT) != 0) b.failed = true;
+    char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    textbuf b = { .failed = !text };
+    if (text) textbuf_str(&b, text);
     textbuf_str(&b, "\n");
+    free(text);
     const int rc = sink_text(path, &b, err);
     textbuf_free(&b);
     return rc;

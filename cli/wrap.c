@@ -5,6 +5,7 @@
  * are of scripts without blanks. */
 #include "cli/wrap.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <wchar.h>
 
@@ -108,4 +109,9 @@ int wrap_put(wrap *w, str_view text, wrap_fn *fn, void *ctx)
         text.len -= c.len;
     }
     return rc;
+}
+
+int wrap_to_file(void *file, str_view piece)
+{
+    return fwrite(piece.ptr, 1, piece.len, file) == piece.len ? 0 : ERR_IO;
 }

@@ -21,6 +21,7 @@ typedef struct wrap {
 
 /* What comes out: pieces of the text, line breaks, indents. < 0: wrap_put returns it at once. */
 typedef int wrap_fn(void *ctx, str_view piece);
+int wrap_to_file(void *file, str_view piece);            /* FILE */
 
 /* The text has no control characters but newline and tab. What is not UTF-8 passes as it is. */
 int wrap_put(wrap *w, str_view text, wrap_fn *fn, void *ctx);

@@ -206,9 +206,9 @@ static __device__ __forceinline__ float2 *run_stats(const run_args &r, size_t he
 }
 
 /* The whole block merges the runs of n_head heads from head0 on, HEADS at most; sinks are added
- * here. Threads take four dimensions each; if HEADS leave threads over, these share the runs. What is
- * read first is asked for before the weights are known: all of it where runs are many, since nothing
- * else is in registers there. */
+ * here. Threads take four dimensions each; if HEADS leave threads over, these share the runs. What
+ * is read first is asked for before the weights are known: all of it where runs are many, since
+ * nothing else is in registers there. */
 template <int DIM, int HEADS, int RUNS>
 static __device__ __forceinline__ void merge_heads(const run_args &r, int n_run, int t, int head0,
                                                    int n_head)

@@ -50,7 +50,8 @@ struct json_t *profile_file_begin(const profile_kind *kind, const profile_key *k
 int profile_file_read(char **text, size_t *len, const char *path, err_ctx *err);
 
 /* Replaces the file in one step: whoever reads it sees the old one or the new one, and a failure
- * leaves the old one and nothing else. Its folder must exist. root NULL: ERR_NOMEM. */
+ * leaves the old one and nothing else. A link stays one; what is no file is refused. Its folder
+ * must exist. root NULL: ERR_NOMEM. */
 int profile_file_replace(const char *path, const struct json_t *root, err_ctx *err);
 
 #endif

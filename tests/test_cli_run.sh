@@ -489,7 +489,7 @@ ln -s "$perf" "$tmp/perf.link"
 expect 0 "" $run $counted --perf-out "$tmp/perf.link"
 if [ -L "$tmp/perf.link" ]; then ok; else bad "--perf-out: a link became a file"; fi
 mkfifo "$tmp/perf.pipe"
-cat "$tmp/perf.pipe" >"$tmp/perf.read" &
+timeout 60 cat "$tmp/perf.pipe" >"$tmp/perf.read" &
 reader=$!
 expect 0 "" $run $counted --perf-out "$tmp/perf.pipe"
 wait $reader

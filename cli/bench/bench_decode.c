@@ -325,8 +325,8 @@ static int run_model(bench *m)
 int cmd_bench_decode(int argc, char **argv)
 {
     static bench m;                      /* 16 kB of rates */
-    decode_options opt = { .run.engine = { .kv = "f16", .device = "auto" }, .prompt = 512, .tokens = 128, .runs = 5,
-                           .bandwidth = 100 };
+    decode_options opt = { .run.engine = { .kv = "f16", .device = "auto" }, .prompt = 512,
+                           .tokens = 128, .runs = 5, .bandwidth = 100 };
     int rc;
 
     tier_args_init(&opt.run.tiers);

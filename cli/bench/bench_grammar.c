@@ -336,7 +336,8 @@ static int measure_vocabulary(const bench_options *o, form_decode *d)
 int cmd_bench_grammar(int argc, char **argv)
 {
     static form_decode d;                /* 16 kB of rates */
-    bench_options opt = { .run.engine = { .kv = "f16", .device = "auto" }, .tokens = 256, .runs = 5 };
+    bench_options opt = { .run.engine = { .kv = "f16", .device = "auto" }, .tokens = 256,
+                          .runs = 5 };
     tier_args_init(&opt.run.tiers);
     const int rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
