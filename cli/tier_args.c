@@ -95,7 +95,7 @@ static bool cache_is_off(const tier_args *a) { return a->cache && strcmp(a->cach
 static int read_policy(cache_policy *to, const tier_args *a)
 {
     char shown[64];
-    *to = CACHE_USUAL;
+    *to = CACHE_FADE;
     if (!a->cache || !*a->cache || cache_policy_named(to, a->cache)) return 0;
     if (cache_is_off(a)) return 0;
     console_error("%s: '%s' is none of lru, lfu, lfru, lcp, fade and off",

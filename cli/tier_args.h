@@ -34,7 +34,7 @@ typedef struct tier_args {
 #define TIER_CACHE_ENV "MOE_CACHE_POLICY"
 #define TIER_CACHE_HELP "Expert that makes room: lru longest unused, lfu least used, lfru and " \
                         "lcp weigh both, fade least used of late; off: VRAM keeps what it has. " \
-                        "Default: fade in VRAM, lru in RAM"
+                        "Default: fade"
 
 enum { TIER_N_OPTION = 21 };
 extern const arg_option tier_options[TIER_N_OPTION];

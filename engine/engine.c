@@ -91,11 +91,6 @@ static void make_ahead(engine *e, const bool *layers, store_options *so)
     so->cache_bytes -= bytes;
 }
 
-static cache_policy policy_of(const engine_placement *p, cache_policy usual)
-{
-    return p->cache == CACHE_USUAL ? usual : p->cache;
-}
-
 /* For experts that are not in VRAM and that the mapping does not serve. */
 static int make_store(engine *e, const engine_placement *p, err_ctx *err)
 {
@@ -111,7 +106,7 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
     store_options so = {
         .kind = disk ? STORE_CACHED : STORE_LOADED, .layers = layers,
         .in_vram = e->p->moved ? e->p->hot : NULL,
-        .cache_bytes = e->p->ram_experts, .policy = policy_of(p, CACHE_LRU), .device = e->device,
+        .cache_bytes = e->p->ram_experts, .policy = p->cache, .device = e->device,
         .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
     err_ctx why = { 0 };
@@ -133,7 +128,7 @@ static int make_places(engine *e, const engine_placement *p, err_ctx *err)
     const vram_places_options o = {
         .n_layer = e->on_gpu->n_layer, .bytes = e->p->vram_experts, .n_place = e->p->hot,
         .team = e->team,
-        .policy = policy_of(p, CACHE_FADE), .experts = p->experts, .n_expert = p->n_expert,
+        .policy = p->cache, .experts = p->experts, .n_expert = p->n_expert,
         .seen = e->seen, .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
     const int rc = vram_places_create(&e->places, e->device, &e->m->experts, e->store, &o, err);

@@ -32,8 +32,8 @@ typedef struct engine_placement {
     const struct plan *plan;             /* tiers/plan.h; copied. NULL: all in VRAM */
     const struct postfetch_options *postfetch;   /* moe/postfetch.h; copied. NULL: as usual */
     const struct gpu_gemm *gemm;         /* cuda/gpu.h; copied. NULL: our kernels alone */
-    cache_policy cache;                  /* which expert makes room, in VRAM or in RAM before the
-                                          * drive; usual: FADE in VRAM, LRU in RAM */
+    cache_policy cache;                  /* which expert is evicted, in VRAM and in RAM before the
+                                          * drive */
     const int *experts;                  /* there to begin with, if they may change: layer * n_expert
                                           * + expert, the most wanted first; or NULL */
     int n_expert;

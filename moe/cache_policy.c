@@ -18,7 +18,7 @@ static const double margins[CACHE_POLICIES] = {
 
 static const char *const names[CACHE_POLICIES] = { "lru", "lfu", "lfru", "lcp", "fade" };
 
-const char *cache_policy_name(cache_policy p) { return p < CACHE_POLICIES ? names[p] : "usual"; }
+const char *cache_policy_name(cache_policy p) { return names[p]; }
 
 bool cache_policy_named(cache_policy *out, const char *name)
 {

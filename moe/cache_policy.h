@@ -22,12 +22,10 @@
 #include "loader/base.h"
 
 typedef enum cache_policy {
-    CACHE_LRU, CACHE_LFU, CACHE_LFRU, CACHE_LCP, CACHE_FADE, CACHE_POLICIES,
-    CACHE_USUAL = CACHE_POLICIES         /* in options: none was named, and each cache has its own
-                                          * default */
+    CACHE_LRU, CACHE_LFU, CACHE_LFRU, CACHE_LCP, CACHE_FADE, CACHE_POLICIES
 } cache_policy;
 
-const char *cache_policy_name(cache_policy p);           /* "lru", "lfu", ...; "usual" */
+const char *cache_policy_name(cache_policy p);           /* "lru", "lfu", ... */
 bool cache_policy_named(cache_policy *out, const char *name);    /* false: no such policy */
 
 /* Time runs in tokens, and within a token in steps, one for each use. (More uses than that borrow

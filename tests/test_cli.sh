@@ -306,8 +306,13 @@ if [ "$python" ]; then
 fi
 # another expert makes room, so others are read, but the tokens are the same
 row_tokens() { grep -o '"tokens":"[0-9a-f]*"' "$tmp/out" | sort -u; }
-row_read() { grep -o '"drive_bytes_per_token":[1-9][0-9.]*' "$tmp/out"; }
+row_read() { grep -o '"drive_bytes_per_token":[1-9][0-9.e+]*' "$tmp/out"; }
+expect 0 '"cache_policy":"fade"' $bench tiers $few --ram $small --json
+usual=$(row_read)
+expect 0 '"cache_policy":"lru"' $bench tiers $few --ram $small --cache-policy lru --json
 tokens=$(row_tokens) read=$(row_read)
+if [ "$usual" ] && awk -v usual="${usual##*:}" -v lru="${read##*:}" 'BEGIN { exit !(usual < lru) }'; then ok
+else bad "tiers: by default $usual is not less than $read with lru"; fi
 for policy in lfu lfru lcp fade; do
     expect 0 "\"cache_policy\":\"$policy\"" $bench tiers $few --ram $small --cache-policy $policy --json
     if [ -n "$tokens" ] && [ "$(row_tokens)" = "$tokens" ]; then ok; else bad "tiers: other tokens with $policy"; fi

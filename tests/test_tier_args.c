@@ -122,10 +122,10 @@ static void test_policy(void)
         cache_policy want;
         bool off;
     } rows[] = {
-        { { NULL }, { NULL }, CACHE_USUAL, false },
+        { { NULL }, { NULL }, CACHE_FADE, false },
         { { "--cache-policy", "lfru" }, { "MOE_CACHE_POLICY=lru" }, CACHE_LFRU, false },
         { { NULL }, { "MOE_CACHE_POLICY=lru" }, CACHE_LRU, false },
-        { { "--cache-policy", "off" }, { NULL }, CACHE_USUAL, true },
+        { { "--cache-policy", "off" }, { NULL }, CACHE_FADE, true },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         options o;
