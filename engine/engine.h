@@ -168,8 +168,9 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err);
 int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *err);
 
 /* The same in two steps. On a GPU that has the whole model the first does not wait for what it
- * starts: what the caller finds out between them (which tokens may come next) costs no time. No
- * other call for the session, or for one beside it, comes between them. */
+ * starts: what the caller finds out between them (which tokens may come next) costs no time. The
+ * position moves when the token has ended: session_pick waits for that, and so does any other call
+ * for the session, or for one beside it, if there is none. A token that fails was not taken. */
 int session_take(session *s, int32_t id, err_ctx *err);
 int session_pick(session *s, int32_t *next, sampler *smp, err_ctx *err);
 

@@ -133,6 +133,11 @@ int forward_take(forward *f, int32_t id, int pos, err_ctx *err)
     return f->head_on_gpu ? take(f, id, pos, err) : forward_eval(f, &b, err);
 }
 
+int forward_wait(forward *f, err_ctx *err)
+{
+    return f->head_on_gpu ? gpu_steps_wait(f->gpu, err) : 0;
+}
+
 int forward_logits(forward *f, float *logits, int n_row, err_ctx *err)
 {
     return f->last->logits(f->last->self, logits, n_row, err);

@@ -49,8 +49,10 @@ int forward_logits(forward *f, float *logits, int n_row, err_ctx *err);
  * scratch. */
 int forward_next(forward *f, int32_t *next, int32_t id, int pos, float *logits, err_ctx *err);
 
-/* Takes in one token, without waiting for it where forward_source has its logits. */
+/* Takes in one token, without waiting for it where forward_source has its logits. Before the next
+ * batch, reading these logits or forward_wait() must have seen it end. */
 int forward_take(forward *f, int32_t id, int pos, err_ctx *err);
+int forward_wait(forward *f, err_ctx *err);
 
 /* If the logits of the token just taken in are on the GPU: a source that reads them there, and
  * true. */

@@ -16,6 +16,7 @@
  *   - memory is page-locked twice, or unlocked without having been locked
  *   - ids, indices of experts and addresses of slabs point nowhere
  *   - counters that must be zero are not
+ *   - page-locked RAM is written before a queued copy has read it
  *   - the host does not reply to a question within a minute
  * Speeds mean nothing here. */
 #ifndef TESTS_SIM_GPU_H
@@ -58,6 +59,8 @@ static inline bool sim_gpu_skips(int i, int of)
 /* VRAM in all, 2 GB unless set; what is allocated stays. */
 void sim_gpu_set_vram(uint64_t bytes);
 uint64_t sim_gpu_vram_used(void);
+/* While on, a device runs nothing before somebody waits for it. Set it while devices are idle. */
+void sim_gpu_lazy(bool on);
 /* Pieces of memory that are page-locked at present, by gpu_lock or gpu_alloc_host. */
 int sim_gpu_locked_pieces(void);
 

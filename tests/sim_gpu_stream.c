@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { MAX_SPANS = 4096, UPLOAD_BYTES = 1 << 20 };
+enum { MAX_SPANS = 4096, UPLOAD_BYTES = 1 << 20, MOST_HASHED = 4096 };
 
 typedef struct op_list {                 /* of a recording; may still be played when that is gone */
     sim_op *first, **last;
@@ -35,9 +35,14 @@ struct gpu {
     struct sim_late *late;               /* reads that are not ended */
     bool profiling;
     int n_span;
+    bool awaited;                        /* guarded by lock: a lazy stream runs */
 
     gpu_span spans[MAX_SPANS];           /* the stream's thread, or the caller's after a wait */
 };
+
+static _Atomic bool lazy;
+
+void sim_gpu_lazy(bool on) { atomic_store(&lazy, on); }
 
 sim_stream *sim_main_stream(gpu *g) { return &g->stream; }
 bool sim_is_recording(const gpu *g) { return g->recording != NULL; }
@@ -102,13 +107,19 @@ static void run_op(gpu *g, sim_op *op)
         g->spans[op->span] = (gpu_span){ op->name, op->bytes, from, from, clock_ns() };
 }
 
+/* Called with the lock held. */
+static bool may_run(const sim_stream *s)
+{
+    return s->first && (!atomic_load(&lazy) || s->g->awaited || s != &s->g->stream);
+}
+
 static void *stream_main(void *ctx)
 {
     sim_stream *s = ctx;
     gpu *g = s->g;
     pthread_mutex_lock(&g->lock);
     for (;;) {
-        while (!s->first && !s->quit) pthread_cond_wait(&g->changed, &g->lock);
+        while (!may_run(s) && !s->quit) pthread_cond_wait(&g->changed, &g->lock);
         sim_op *op = s->first;
         if (!op) break;
         s->first = op->next;
@@ -159,7 +170,10 @@ void sim_stream_put(sim_stream *s, sim_op *op)
 void sim_stream_drain(sim_stream *s)
 {
     pthread_mutex_lock(&s->g->lock);
+    s->g->awaited = true;
+    pthread_cond_broadcast(&s->g->changed);
     while (s->n_done != s->n_put) pthread_cond_wait(&s->g->changed, &s->g->lock);
+    s->g->awaited = false;
     pthread_mutex_unlock(&s->g->lock);
 }
 
@@ -380,12 +394,19 @@ typedef struct copy_args {
     void *to;
     const void *from;                    /* NULL: zeros */
     size_t bytes;
+    uint64_t hash;                       /* of what a queued copy reads of RAM; 0: not looked at */
 } copy_args;
+
+static uint64_t hash_of(const void *from, size_t bytes)
+{
+    return str_hash((str_view){ from, bytes < MOST_HASHED ? bytes : MOST_HASHED }) | 1;
+}
 
 static void run_copy(gpu *g, void *args)
 {
     const copy_args *a = args;
-    (void)g;
+    if (a->hash && hash_of(a->from, a->bytes) != a->hash)
+        sim_fail(g, "copy: the source was changed before the copy ran");
     if (a->from) memmove(a->to, a->from, a->bytes);
     else memset(a->to, 0, a->bytes);
 }
@@ -402,14 +423,14 @@ int gpu_write(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
 {
     sim_call c = sim_begin(g, "copy to VRAM");
     sim_writes(&c, "target", to, bytes);
-    return copy_now(g, &c, (copy_args){ to, from, (size_t)bytes }, err);
+    return copy_now(g, &c, (copy_args){ to, from, (size_t)bytes, 0 }, err);
 }
 
 int gpu_read(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
 {
     sim_call c = sim_begin(g, "copy from VRAM");
     sim_reads(&c, "source", from, bytes);
-    return copy_now(g, &c, (copy_args){ to, from, (size_t)bytes }, err);
+    return copy_now(g, &c, (copy_args){ to, from, (size_t)bytes, 0 }, err);
 }
 
 /* What is read now, but arrives at the end. */
@@ -442,7 +463,7 @@ int gpu_read_end(gpu *g, err_ctx *err)
 
 int gpu_zero(gpu *g, void *p, uint64_t bytes, err_ctx *err)
 {
-    const copy_args a = { p, NULL, (size_t)bytes };
+    const copy_args a = { p, NULL, (size_t)bytes, 0 };
     sim_call c = sim_begin(g, "clear VRAM");
     sim_writes(&c, "target", p, bytes);
     sim_end(&c, run_copy, &a, sizeof a);
@@ -451,10 +472,11 @@ int gpu_zero(gpu *g, void *p, uint64_t bytes, err_ctx *err)
 
 void gpu_copy(gpu *g, void *to, const void *from, uint64_t bytes)
 {
-    const copy_args a = { to, from, (size_t)bytes };
+    copy_args a = { to, from, (size_t)bytes, 0 };
     sim_call c = sim_begin(g, "copy");
     if (bytes > 0 && (!sim_in_one_piece(to, bytes) || !sim_in_one_piece(from, bytes)))
         sim_fail(g, "copy: %llu bytes are not in one piece", (unsigned long long)bytes);
+    if (!g->recording && !sim_failed(g) && !sim_in_vram(from, bytes)) a.hash = hash_of(from, a.bytes);
     sim_reads_any(&c, "source", from, bytes);
     sim_writes_any(&c, "target", to, bytes);
     sim_end(&c, run_copy, &a, sizeof a);

@@ -82,6 +82,18 @@ static void stage_locked(gpu *g, const uint8_t *from, size_t n)
 static void copy_two_pieces(gpu *g, bool wrong) { with_two_pieces(g, wrong, copy_locked); }
 static void stage_two_pieces(gpu *g, bool wrong) { with_two_pieces(g, wrong, stage_locked); }
 
+static void change_source(gpu *g, bool wrong)
+{
+    uint8_t *from = gpu_alloc_host(g, 8, NULL);
+    from[0] = 1;
+    sim_gpu_lazy(true);
+    gpu_copy(g, room, from, 8);
+    if (wrong) from[0] = 2;
+    (void)gpu_wait(g, NULL);
+    sim_gpu_lazy(false);
+    gpu_free_host(g, from);
+}
+
 static void lock_twice(gpu *g, bool wrong)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -282,6 +294,7 @@ static const struct { void (*run)(gpu *, bool); const char *says; } rows[] = {
     { move_host_cursor, "cursor, 8 bytes, is not in one allocation" },
     { copy_unlocked, "not in one piece" },
     { copy_two_pieces, "not in one piece" },
+    { change_source, "was changed before the copy ran" },
     { stage_two_pieces, "more than one piece" },
     { lock_twice, "page-locked twice" },
     { unlock_twice, "was not allocated, or was freed before" },

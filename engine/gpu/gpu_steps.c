@@ -457,7 +457,8 @@ static void join(void *self, int l)
 
 /* ---- begin and end --------------------------------------------------------------------------- */
 
-/* The device reads the mailbox later, so it must not change before the next wait. */
+/* The copy reads the mailbox later. No earlier copy may be in flight: each caller has waited since
+ * the last cursor, a batch for its ids, a played token for the one before (forward_take). */
 static void set_cursor(gpu_steps *s, int pos, int32_t token)
 {
     s->known = s->mail->cursor = (gpu_cursor){ pos, token };
@@ -494,8 +495,8 @@ static int begin(void *self, const batch *b, err_ctx *err)
     int rc;
     take_batch(s, b);
     if (b->ids) {
-        set_cursor(s, b->pos, -1);
         rc = gpu_write(s->p.g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
+        set_cursor(s, b->pos, -1);
         const bool streams = b->n > GPU_FEW && b->way == PROMPT_BUS;
         if (rc < 0 || (streams && (rc = bank_stream_begin(s->banks, err)) < 0)) return rc;
     }

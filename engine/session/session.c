@@ -17,6 +17,10 @@ typedef struct bench {
     struct { uint64_t singles, in_batches; } seen;       /* tokens since the counts were reset */
     perf_level perf;
     router_ahead *guesser;               /* of session_watch_guesses; or NULL */
+    session *taken;                      /* its token was taken and is not known to have ended; or
+                                          * NULL */
+    int32_t taken_id;
+    bool taken_kept;                     /* the recurrent state before that token is in before */
     void *before[RECURRENT_BLOCKS];      /* in their spaces: the recurrent state before the chunk
                                           * under way; NULL: there is none */
 } bench;
@@ -114,13 +118,69 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     return add_parts(bytes, all, ARRAY_LEN(all), opt.ctx, err);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- tokens that end, or do not ---------------------------------------------------------------- */
 
 /* Whether a token can fail half-way, because experts are read while it is computed. */
 static bool can_fail(const session *s)
 {
     return s->e->store && expert_store_kind(s->e->store) == STORE_CACHED;
 }
+
+/* Stopped or failed half-way, some layers have seen the tokens under way and some have not: keys
+ * and values beyond the position do not matter, the recurrent state is put back. */
+static void copy_recurrent(session *s, bool back)
+{
+    for (int i = 0; i < RECURRENT_BLOCKS; i++) {
+        const recurrent_block b = recurrent_block_of(state_recurrent(s->st), i);
+        if (b.bytes > 0)
+            b.where->copy(b.where, back ? b.at : s->at->before[i], back ? s->at->before[i] : b.at,
+                          (size_t)b.bytes);
+    }
+}
+
+/* Before n tokens: whether they can be taken back. A single token is not stopped half-way: it is
+ * short, and a copy of the state would be a good part of it. */
+static bool remember(session *s, int n, bool watched)
+{
+    const bool kept = keeps_before(s->e) &&
+                      ((n > 1 && (watched || engine_on_gpu(s->e))) || can_fail(s));
+    if (kept) copy_recurrent(s, false);
+    return kept;
+}
+
+static int undo(session *s, bool kept, int rc)
+{
+    if (kept) copy_recurrent(s, true);
+    else s->broken = recurrent_bytes(s->e->m) > 0;       /* only going back helps */
+    return rc;
+}
+
+static void advance(session *s, const int32_t *ids, int n)
+{
+    memcpy(s->ids + session_pos(s), ids, (size_t)n * sizeof *s->ids);
+    state_advance(s->st, n);
+    if (n == 1) s->at->seen.singles++;
+    else s->at->seen.in_batches += (uint64_t)n;
+}
+
+/* The taken token has ended: well, or with the failure rc, and then it was not taken. */
+static int end_taken(bench *at, int rc)
+{
+    session *s = at->taken;
+    at->taken = NULL;
+    if (rc < 0) return undo(s, at->taken_kept, rc);
+    advance(s, &at->taken_id, 1);
+    return 0;
+}
+
+/* Waits for a token that session_take() started and session_pick() has not ended, of any session of
+ * the bench: the next token must not write the cursor before the device has read this one's. */
+static int settle(bench *at, err_ctx *err)
+{
+    return at->taken ? end_taken(at, forward_wait(at->f, err)) : 0;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
 
 /* Copies within the spaces: a chunk is too short to move the state somewhere else and back. */
 static int make_before(session *s, err_ctx *err)
@@ -221,6 +281,7 @@ static void free_bench(session *s)
 void session_free(session *s)
 {
     if (!s) return;
+    if (s->at) (void)settle(s->at, NULL);
     forward_seat_free(s->seat);
     free_bench(s);
     state_free(s->st);
@@ -246,6 +307,7 @@ int session_common(const session *s, const int32_t *ids, int n)
 
 int session_check_state(const session *s, err_ctx *err)
 {
+    (void)settle(s->at, NULL);
     if (!s->broken) return 0;
     return err_set(err, ERR_IO, "the session's state was lost in an earlier failure");
 }
@@ -263,43 +325,6 @@ static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *er
             return err_set(err, ERR_RANGE, "token id %" PRId32 " is not within 0..%d", ids[i],
                            n_vocab - 1);
     return 0;
-}
-
-/* Stopped or failed half-way, some layers have seen the tokens under way and some have not: keys
- * and values beyond the position do not matter, the recurrent state is put back. */
-static void copy_recurrent(session *s, bool back)
-{
-    for (int i = 0; i < RECURRENT_BLOCKS; i++) {
-        const recurrent_block b = recurrent_block_of(state_recurrent(s->st), i);
-        if (b.bytes > 0)
-            b.where->copy(b.where, back ? b.at : s->at->before[i], back ? s->at->before[i] : b.at,
-                          (size_t)b.bytes);
-    }
-}
-
-/* Before n tokens: whether they can be taken back. A single token is not stopped half-way: it is
- * short, and a copy of the state would be a good part of it. */
-static bool remember(session *s, int n, bool watched)
-{
-    const bool kept = keeps_before(s->e) &&
-                      ((n > 1 && (watched || engine_on_gpu(s->e))) || can_fail(s));
-    if (kept) copy_recurrent(s, false);
-    return kept;
-}
-
-static int undo(session *s, bool kept, int rc)
-{
-    if (kept) copy_recurrent(s, true);
-    else s->broken = recurrent_bytes(s->e->m) > 0;       /* only going back helps */
-    return rc;
-}
-
-static void advance(session *s, const int32_t *ids, int n)
-{
-    memcpy(s->ids + session_pos(s), ids, (size_t)n * sizeof *s->ids);
-    state_advance(s->st, n);
-    if (n == 1) s->at->seen.singles++;
-    else s->at->seen.in_batches += (uint64_t)n;
 }
 
 /* What a chunk tells the session's watcher. */
@@ -392,16 +417,22 @@ int session_take(session *s, int32_t id, err_ctx *err)
     const bool kept = remember(s, 1, false);
     forward_turn_to(s->at->f, s->seat);
     if ((rc = forward_take(s->at->f, id, session_pos(s), err)) < 0) return undo(s, kept, rc);
-    advance(s, &id, 1);
+    s->at->taken = s;
+    s->at->taken_id = id;
+    s->at->taken_kept = kept;
     return 0;
 }
 
 int session_pick(session *s, int32_t *next, sampler *smp, err_ctx *err)
 {
     sampler_source there;
-    int rc;
-    if (forward_source(s->at->f, &there) && (rc = sampler_pick_from(next, smp, &there, err)) <= 0)
-        return rc;
+    int rc = 1;                          /* the logits are needed here */
+    assert(s->at->taken == s);
+    if (forward_source(s->at->f, &there)) rc = sampler_pick_from(next, smp, &there, err);
+    /* what the sampler has read of the token proves its end */
+    const int ended = rc == 0 ? end_taken(s->at, 0) : settle(s->at, rc > 0 ? err : NULL);
+    if (rc <= 0) return rc;
+    if (ended < 0) return ended;
     rc = forward_logits(s->at->f, s->at->logits, 1, err);
     return rc < 0 ? rc : sampler_pick(next, smp, s->at->logits, err);
 }
@@ -573,7 +604,11 @@ void session_pause_postfetch(session *s, bool paused)
 
 /* ---- going back, files ----------------------------------------------------------------------- */
 
-void session_snapshot(session *s) { state_snapshot(s->st, s->e->team); }
+void session_snapshot(session *s)
+{
+    (void)settle(s->at, NULL);
+    state_snapshot(s->st, s->e->team);
+}
 
 /* A broken state cannot stay at its position: it goes back to a snapshot, or to 0. */
 static int most_kept(const session *s, int n_keep)
@@ -583,6 +618,7 @@ static int most_kept(const session *s, int n_keep)
 
 int session_rewind(session *s, int n_keep)
 {
+    (void)settle(s->at, NULL);
     const int kept = state_rewind(s->st, most_kept(s, n_keep));
     s->broken = false;                   /* state and position agree again */
     return kept;
@@ -590,6 +626,7 @@ int session_rewind(session *s, int n_keep)
 
 int session_rewind_target(const session *s, int n_keep)
 {
+    (void)settle(s->at, NULL);
     return state_rewind_target(s->st, most_kept(s, n_keep));
 }
 
@@ -624,6 +661,7 @@ int session_save(const session *s, const char *path, str_view extra, err_ctx *er
 int session_load(session *s, const char *path, char **extra, size_t *n_extra, err_ctx *err)
 {
     const state_tag tag = tag_of(s);
+    (void)settle(s->at, NULL);
     const int rc = state_load(s->st, path, &tag, s->ids, s->opt.ctx, extra, n_extra, err);
     if (rc == 0) s->broken = false;
     return rc;
@@ -633,7 +671,11 @@ int session_load(session *s, const char *path, char **extra, size_t *n_extra, er
 
 pool *session_team(const session *s) { return s->e->team; }
 
-state *session_state(session *s) { return s->st; }
+state *session_state(session *s)
+{
+    (void)settle(s->at, NULL);
+    return s->st;
+}
 
 state_tag session_tag(const session *s)
 {
