@@ -173,7 +173,7 @@ NVCC_FLAGS  = -O3 -std=c++17 -I. -Xcompiler -Wall,-Wextra$(if $(WERROR),$(comma)
 OTHERS  := $(if $(filter x86_64,$(CPU)),,engine/cpu/x86_%.c) $(if $(filter aarch64,$(CPU)),,engine/cpu/arm_%.c) \
            %/reader_uring$(if $(filter-out 0,$(URING)),_stub).c %/fetch$(if $(filter-out 0,$(CURL)),_stub).c
 # What takes longest comes first: kernels.
-LIB_C   := $(filter-out $(OTHERS),$(wildcard $(foreach d,engine loader tiers moe,$d/*/*.c $d/*.c)))
+LIB_C   := $(filter-out $(OTHERS),$(wildcard $(foreach d,engine loader tiers moe,$d/*/*/*.c $d/*/*.c $d/*.c)))
 CLI_C   := $(filter-out $(OTHERS) cli/moe_run.c cli/moe_bench.c cli/moe_quant.c cli/moe_serve.c,$(wildcard cli/*.c cli/*/*.c))
 TESTS   := $(filter-out test_sim_%,$(patsubst tests/%.c,%,$(wildcard tests/test_*.c)))
 ifeq ($(CUDA),1)

@@ -8,7 +8,7 @@
 #define CLI_ANSWER_VIEW_H
 
 #include "cli/wrap.h"
-#include "engine/text/chat.h"
+#include "engine/text/chat/chat.h"
 
 typedef struct answer_view {
     bool show_reasoning;

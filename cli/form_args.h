@@ -7,7 +7,7 @@
 #define CLI_FORM_ARGS_H
 
 #include "cli/args.h"
-#include "engine/text/grammar_mask.h"
+#include "engine/text/grammar/grammar_mask.h"
 
 typedef struct form_args { const char *schema, *grammar; } form_args;
 

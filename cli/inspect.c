@@ -14,7 +14,7 @@
 #include "cli/console.h"
 #include "cli/model_name.h"
 #include "engine/models/model.h"
-#include "engine/text/chat.h"
+#include "engine/text/chat/chat.h"
 
 typedef struct inspect_options {
     const char *model;

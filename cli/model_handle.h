@@ -9,7 +9,7 @@
 
 #include "cli/placement.h"
 #include "engine/engine.h"
-#include "engine/text/chat.h"
+#include "engine/text/chat/chat.h"
 #include "tiers/memory_room.h"
 
 typedef struct load_options {

@@ -13,7 +13,8 @@
 #include "cli/console.h"
 #include "cli/chat/conversation.h"
 #include "cli/model_name.h"
-#include "engine/text/chat.h"
+#include "engine/text/chat/chat.h"
+#include "engine/text/textbuf_json.h"
 
 typedef struct render_options {
     const char *model, *reasoning, *date, *request;
@@ -146,7 +147,7 @@ static int read_arguments(str_view *out, request *r, const json_t *v, int i, err
     if (!json_is_object(v))
         return err_set(err, ERR_FORMAT, "messages[%d]: arguments of a tool call are neither text "
                        "nor an object", i);
-    if ((rc = chat_json_text(&text, &len, v, err)) < 0) return rc;
+    if ((rc = textbuf_json_text(&text, &len, v, err)) < 0) return rc;
     if (!request_keep(r, text)) return no_memory(err);
     *out = (str_view){ text, len };
     return 0;

@@ -109,7 +109,7 @@ int sampling_args_check(const sampling_args *a)
 {
     sampler_options o = { .top_p = 1, .repeat_penalty = 1 };
     logit_bias *biases;
-    stops *stop;
+    stop_strings *stop;
     err_ctx err;
     int rc;
     for (int i = 0; i < a->logit_bias.n; i++) {
@@ -128,11 +128,11 @@ int sampling_args_check(const sampling_args *a)
         console_error("%s", err.msg);
         return rc == ERR_NOMEM ? 1 : 2;
     }
-    if ((rc = stops_create(&stop, a->stop.text, a->stop.n, &err)) < 0) {
+    if ((rc = stop_strings_create(&stop, a->stop.text, a->stop.n, &err)) < 0) {
         console_error("--stop: %s", err.msg);
         return rc == ERR_NOMEM ? 1 : 2;
     }
-    stops_free(stop);
+    stop_strings_free(stop);
     return 0;
 }
 
@@ -163,7 +163,7 @@ int sampling_open(sampling *out, const sampling_args *a, const model *m, const t
     if ((rc = sampler_create(&out->smp, &out->options, n_vocab, ctx, err)) < 0) goto done;
     for (int id = 0; id < n_vocab; id++)
         if (id >= n_token || tokenizer_kind(tok, id) == TOKEN_UNUSED) sampler_ban(out->smp, id);
-    if (a->stop.n > 0) rc = stops_create(&out->stop, a->stop.text, a->stop.n, err);
+    if (a->stop.n > 0) rc = stop_strings_create(&out->stop, a->stop.text, a->stop.n, err);
 done:
     mem_free(biases);
     out->options.biases = NULL;
@@ -175,6 +175,6 @@ done:
 void sampling_close(sampling *s)
 {
     sampler_free(s->smp);
-    stops_free(s->stop);
+    stop_strings_free(s->stop);
     *s = (sampling){ 0 };
 }

@@ -9,8 +9,8 @@
 
 #include "cli/args.h"
 #include "engine/session/sampler.h"
-#include "engine/text/stops.h"
-#include "engine/text/tokenizer.h"
+#include "engine/text/chat/stop_strings.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 typedef struct sampling_args {
     double temp, top_p, min_p;           /* NAN: not given */
@@ -32,7 +32,7 @@ int sampling_args_check(const sampling_args *a);
 typedef struct sampling {
     sampler_options options;             /* as used: model's defaults, flags, seed; no biases */
     sampler *smp;
-    stops *stop;                         /* NULL without stop strings */
+    stop_strings *stop;                         /* NULL without stop strings */
 } sampling;
 
 /* Flags over the model's defaults. UNUSED tokens of the vocabulary are banned. ctx is for

@@ -7,7 +7,7 @@
 #define CLI_TALK_ARGS_H
 
 #include "cli/args.h"
-#include "engine/text/chat.h"
+#include "engine/text/chat/chat.h"
 
 typedef struct talk_args {
     const char *system, *reasoning, *date;       /* NULL: not given */

@@ -2,7 +2,7 @@
 #ifndef TESTS_CHAT_MAKER_H
 #define TESTS_CHAT_MAKER_H
 
-#include "engine/text/chat.h"
+#include "engine/text/chat/chat.h"
 
 /* The first four are real; the others have single bytes and the tokens of their family's chat. In
  * GLM_CONTROL the tags of reasoning and calls are control tokens. */

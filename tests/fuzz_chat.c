@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/text/chat_grammar.h"
+#include "engine/text/chat/chat_grammar.h"
 #include "tests/chat_maker.h"
 #include "tests/test.h"
 

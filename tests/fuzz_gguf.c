@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "engine/models/model.h"
-#include "engine/text/chat.h"
-#include "engine/text/tokenizer.h"
+#include "engine/text/chat/chat.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "loader/gguf.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

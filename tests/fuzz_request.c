@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "cli/serve/api.h"
-#include "engine/text/grammar.h"
+#include "engine/text/grammar/grammar.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

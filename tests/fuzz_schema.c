@@ -5,7 +5,7 @@
  * or tests/fuzz_main.c. */
 #include <stdlib.h>
 
-#include "engine/text/grammar.h"
+#include "engine/text/grammar/grammar.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/text/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "loader/gguf_write.h"
 #include "tests/model_maker.h"
 #include "tests/small_shapes.h"

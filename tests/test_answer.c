@@ -66,7 +66,7 @@ typedef struct run {
     const logit_bias *biases;
     int n_bias;
     const char *stop[2];
-    stops *kept;                         /* used instead, and not freed */
+    stop_strings *kept;                         /* used instead, and not freed */
     bool raw, show_special;
     int quit_text, quit_token, quit_watch;       /* after this many calls; 0: never */
     bool guard;                          /* no allocation once tokens flow */
@@ -133,12 +133,12 @@ static int go(run *u, const rig *r, session *s, const int32_t *ids, int n, err_c
     int rc = sampler_create(&smp, &so, r->m->hp.n_vocab, CTX, err);
 
     while (n_stop < 2 && u->stop[n_stop]) n_stop++;
-    if (rc == 0 && n_stop) rc = stops_create(&ao.stop, u->stop, n_stop, err);
-    stops *own = ao.stop;
+    if (rc == 0 && n_stop) rc = stop_strings_create(&ao.stop, u->stop, n_stop, err);
+    stop_strings *own = ao.stop;
     if (u->kept) ao.stop = u->kept;
     if (rc == 0) rc = answer_run(&u->stats, s, smp, ids, n, &ao, &hooks, err);
     mem_guard(false);
-    stops_free(own);
+    stop_strings_free(own);
     sampler_free(smp);
     return rc;
 }
@@ -310,8 +310,8 @@ static void test_stop_strings(const rig *r)
 
     /* stop strings that ended one answer are fresh for the next */
     const char *strings[1] = { stop };
-    stops *kept;
-    CHECK(stops_create(&kept, strings, 1, NULL) == 0);
+    stop_strings *kept;
+    CHECK(stop_strings_create(&kept, strings, 1, NULL) == 0);
     for (int turn = 0; turn < 2; turn++) {
         u = plain;
         u.kept = kept;
@@ -319,7 +319,7 @@ static void test_stop_strings(const rig *r)
         CHECK_MSG(u.stats.end == ANSWER_STOP_TEXT && u.n_text == (size_t)(strstr(all.text, stop) -
                   all.text), "turn %d: '%s' of '%s'", turn, u.text, all.text);
     }
-    stops_free(kept);
+    stop_strings_free(kept);
 done:
     ids_free(&ids);
 }

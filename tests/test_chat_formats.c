@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/text/textbuf_json.h"
 #include "tests/chat_maker.h"
 #include "tests/test.h"
 
@@ -50,7 +51,7 @@ static void read_calls(golden_request *r, int i, const json_t *list)
     json_array_foreach(list, k, call) {
         const json_t *f = json_object_get(call, "function");
         char **text = &r->arguments[r->n_arguments++];
-        CHECK(chat_json_text(text, &len, json_object_get(f, "arguments"), NULL) == 0);
+        CHECK(textbuf_json_text(text, &len, json_object_get(f, "arguments"), NULL) == 0);
         r->calls[i][k] = (chat_call){ text_at(f, "name"), { *text, len } };
     }
     r->messages[i].calls = r->calls[i];

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/text/chat_grammar.h"
-#include "engine/text/grammar_mask.h"
+#include "engine/text/chat/chat_grammar.h"
+#include "engine/text/grammar/grammar_mask.h"
 #include "tests/chat_maker.h"
 #include "tests/schema_maker.h"
 

@@ -1,7 +1,7 @@
 /* test_fim.c - prompts with a gap, for vocabularies that have tokens for it and others. */
 #include <string.h>
 
-#include "engine/text/fim.h"
+#include "engine/text/chat/fim.h"
 #include "tests/chat_maker.h"
 #include "tests/test.h"
 

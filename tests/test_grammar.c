@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/text/grammar.h"
+#include "engine/text/grammar/grammar.h"
 #include "tests/test.h"
 
 /* ---- helpers --------------------------------------------------------------------------------- */

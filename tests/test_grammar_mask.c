@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/text/grammar_mask.h"
+#include "engine/text/grammar/grammar_mask.h"
 #include "tests/test.h"
 
 static const char *const models[] = {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/text/grammar.h"
+#include "engine/text/grammar/grammar.h"
 #include "tests/schema_maker.h"
 
 static grammar_run *run_of(grammar **g, const json_t *schema, bool strict, err_ctx *err)

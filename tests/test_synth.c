@@ -13,7 +13,7 @@
 #include "cli/synth/synth_blocks.h"
 #include "cli/synth/synth_family.h"
 #include "engine/models/model.h"
-#include "engine/text/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "loader/bytes.h"
 #include "loader/quant_blocks.h"
 #include "tests/synth_checks.h"

@@ -12,7 +12,7 @@
 #include "cli/synth/synth.h"
 #include "cli/synth/synth_family.h"
 #include "engine/plan/planning.h"
-#include "engine/text/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "loader/bytes.h"
 #include "tests/chosen_experts.h"
 #include "tests/small_shapes.h"

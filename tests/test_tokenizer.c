@@ -3,10 +3,10 @@
  * Golden ids come from two independent reference tokenizers. The rest checks what ids cannot show:
  * cuts the vocabularies hide, both merge loops against a plain one, bad text, bad files, memory
  * that runs out, threads, and that work stays proportional to the text. */
-#include "engine/text/bpe.h"
-#include "engine/text/pretokenize.h"
-#include "engine/text/tokenizer_internal.h"
-#include "engine/text/unicode.h"
+#include "engine/text/tokenizer/bpe.h"
+#include "engine/text/tokenizer/pretokenize.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
+#include "engine/text/tokenizer/unicode.h"
 #include "loader/gguf_write.h"
 #include "tests/test.h"
 #include "tests/tokenizer_checks.h"

@@ -3,9 +3,9 @@
  * The cutters are tested here directly because ids hide some of their mistakes: the vocabularies
  * were made with the same cuts. Expected cuts are what the published expressions give in a regular
  * expression engine. */
-#include "engine/text/pretokenize.h"
-#include "engine/text/tokenizer.h"
-#include "engine/text/unicode.h"
+#include "engine/text/tokenizer/pretokenize.h"
+#include "engine/text/tokenizer/tokenizer.h"
+#include "engine/text/tokenizer/unicode.h"
 #include "tests/test.h"
 
 #include <stdio.h>

@@ -10,10 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/text/token_spelling.h"
-#include "engine/text/token_trie.h"
-#include "engine/text/tokenizer_internal.h"
-#include "engine/text/unicode.h"
+#include "engine/text/tokenizer/token_bytes.h"
+#include "engine/text/tokenizer/token_trie.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
+#include "engine/text/tokenizer/unicode.h"
 #include "loader/gguf_write.h"
 #include "tests/test.h"
 #include "tests/tokenizer_checks.h"
@@ -75,7 +75,7 @@ static str_view decoded(byte_buf *out, const tokenizer *t, str_view text)
     out->n = 0;
     if (pretokenizer_wants_nfc(t->pre)) CHECK(nfc_append(out, &scratch, p, text.len, NULL) == 0);
     else CHECK(byte_buf_append(out, p, text.len, NULL) == 0);
-    if (t->model->by_char && out->n) out->n = token_spelling_spaces(out->ptr, out->n);
+    if (t->model->by_char && out->n) out->n = token_bytes_spaces(out->ptr, out->n);
     nfc_scratch_free(&scratch);
     return (str_view){ (char *)out->ptr, out->n };
 }

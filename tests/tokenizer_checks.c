@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "engine/text/unicode.h"
+#include "engine/text/tokenizer/unicode.h"
 #include "tests/test.h"
 
 int tokenizer_from(tokenizer **t, gguf_writer *w, err_ctx *err)

@@ -2,7 +2,7 @@
 #ifndef TESTS_TOKENIZER_CHECKS_H
 #define TESTS_TOKENIZER_CHECKS_H
 
-#include "engine/text/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "loader/gguf_write.h"
 
 /* The tokenizer of keys that a test wrote. Frees w. */

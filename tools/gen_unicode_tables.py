@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes engine/text/unicode_tables.c from the class and normalization data.
+"""Writes engine/text/tokenizer/unicode_tables.c from the class and normalization data.
 
-    tools/gen_unicode_tables.py > engine/text/unicode_tables.c
+    tools/gen_unicode_tables.py > engine/text/tokenizer/unicode_tables.c
 
 Reads tests/golden/tokenizer/unicode16-classes.tsv.xz (general classes and white space, Unicode 16.0)
 and nfc-data.tsv.xz (canonical decompositions, compositions and combining classes). The output depends
@@ -16,7 +16,7 @@ PAGE = 16                                # characters
 BLOCK = 64                               # pages
 WIDTH = 100
 
-# Bits of engine/text/unicode.h
+# Bits of engine/text/tokenizer/unicode.h
 OTHER, LETTER, UPPER, LOWER, MARK, NUMBER, SPACE, NEWLINE = (1 << i for i in range(8))
 CLASS_BITS = {"Lu": UPPER, "Lt": UPPER, "Ll": LOWER, "Lm": LETTER, "Lo": LETTER, "M": MARK,
               "N": NUMBER, "Ws": SPACE}
@@ -125,8 +125,8 @@ def main():
  *
  * Written by tools/gen_unicode_tables.py; change that, not this. Each property is a three-stage
  * table: an index of blocks of 64 pages, the blocks that differ, then the pages of 16 characters
- * that differ. engine/text/unicode.h says what the values mean. */
-#include "engine/text/unicode.h"
+ * that differ. engine/text/tokenizer/unicode.h says what the values mean. */
+#include "engine/text/tokenizer/unicode.h"
 """)
     emit("uint8_t unicode_ascii[128]", classes[:128])
     emit_property("class", classes, 16)

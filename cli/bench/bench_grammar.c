@@ -12,7 +12,7 @@
 #include "cli/demo_model.h"
 #include "cli/report.h"
 #include "engine/session/sampler.h"
-#include "engine/text/grammar_mask.h"
+#include "engine/text/grammar/grammar_mask.h"
 
 #include <jansson.h>
 #include <limits.h>

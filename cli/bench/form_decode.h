@@ -9,7 +9,7 @@
 
 #include "cli/bench/bench_model.h"
 #include "cli/report.h"
-#include "engine/text/grammar_mask.h"
+#include "engine/text/grammar/grammar_mask.h"
 
 typedef struct form_decode {
     bench_model b;

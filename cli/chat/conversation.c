@@ -1,7 +1,7 @@
 /* conversation.c - the message list of a chat and its JSON.
  *
  * Invariant: [system] (user assistant)* [user]; every text is ours, valid UTF-8, and terminated.
- * Knows nothing of tokens: engine/text/chat.h turns messages into a prompt, and session_save puts
+ * Knows nothing of tokens: engine/text/chat/chat.h turns messages into a prompt, and session_save puts
  * the JSON into a file beside the state it belongs to. */
 #include "cli/chat/conversation.h"
 

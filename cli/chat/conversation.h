@@ -7,7 +7,7 @@
 #define CLI_CHAT_CONVERSATION_H
 
 #include "engine/session/sampler.h"
-#include "engine/text/chat.h"
+#include "engine/text/chat/chat.h"
 
 typedef struct conversation {
     chat_message *messages;              /* to be read; changed by the functions below */

@@ -5,6 +5,7 @@
  * ones stay where they are, so that the beginning of a conversation never changes and the prefix
  * cache finds it again. */
 #include "cli/serve/api_internal.h"
+#include "engine/text/textbuf_json.h"
 
 int api_build_init(api_build *b, api_request *r, api_error *why)
 {
@@ -109,7 +110,7 @@ static int read_arguments(str_view *out, api_build *b, const json_t *v)
         }
     }
     json_decref(parsed);
-    rc = v ? chat_json_text(&inner, &len, v, NULL) : 0;
+    rc = v ? textbuf_json_text(&inner, &len, v, NULL) : 0;
     if (v && !json_is_object(v)) textbuf_str(&text, "{\"arguments\": ");
     textbuf_str(&text, inner ? inner : "{}");
     if (v && !json_is_object(v)) textbuf_str(&text, "}");

@@ -311,9 +311,9 @@ int api_stops(api_request *r, const json_t *o, const char *key, const char *para
         if (!json_string_length(item)) continue;
         if (strlen(json_string_value(item)) != json_string_length(item))
             return api_refuse(why, param, "a zero byte cannot stand here");
-        if (json_string_length(item) > STOPS_MAX_BYTES)
+        if (json_string_length(item) > STOP_STRING_MAX_BYTES)
             return api_refuse(why, param, "a stop string of %zu bytes is longer than %d",
-                              json_string_length(item), STOPS_MAX_BYTES);
+                              json_string_length(item), STOP_STRING_MAX_BYTES);
         r->stop[r->n_stop++] = json_string_value(item);
     }
     return 0;

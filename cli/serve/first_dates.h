@@ -7,7 +7,7 @@
 #ifndef CLI_SERVE_FIRST_DATES_H
 #define CLI_SERVE_FIRST_DATES_H
 
-#include "engine/text/chat.h"
+#include "engine/text/chat/chat.h"
 
 enum { FIRST_DATES = 256, FIRST_DATE_CAP = 16 };
 

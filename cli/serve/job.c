@@ -7,7 +7,7 @@
 
 #include "cli/console.h"
 #include "cli/prompt_cache.h"
-#include "engine/text/fim.h"
+#include "engine/text/chat/fim.h"
 
 /* ---- life, and how it ends ------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@
 #include "cli/serve/first_dates.h"
 #include "cli/serve/logprob_rows.h"
 #include "engine/session/answer.h"
-#include "engine/text/grammar.h"
+#include "engine/text/grammar/grammar.h"
 
 typedef struct job {
     struct job *next;                    /* in a list of the desk's */
@@ -46,7 +46,7 @@ typedef struct job {
     int n_scored;                        /* so many tokens of it have been taken in for that */
     running_answer *a;                   /* the choice under way; NULL: none */
     sampler *smp;                        /* of it, as the next three; made before it is */
-    stops *stop;
+    stop_strings *stop;
     grammar_mask *mask;
     answer_stats stats;                  /* of the latest that has ended */
 } job;

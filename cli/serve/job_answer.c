@@ -137,7 +137,7 @@ static void close_choice(job *j)
     if (j->scores && j->n_scored > 0) session_rewind(j->s, 0);   /* left half-way */
     answer_free(j->a);
     grammar_mask_free(j->mask);
-    stops_free(j->stop);
+    stop_strings_free(j->stop);
     sampler_free(j->smp);
     logprob_rows_free(j->rows);
     j->a = NULL;
@@ -154,7 +154,7 @@ static int open_choice(job *j, err_ctx *err)
 {
     j->reasons = j->enough = false;
     int rc = make_sampler(&j->smp, j, j->choice, err);
-    if (rc == 0 && j->r->n_stop > 0) rc = stops_create(&j->stop, j->r->stop, j->r->n_stop, err);
+    if (rc == 0 && j->r->n_stop > 0) rc = stop_strings_create(&j->stop, j->r->stop, j->r->n_stop, err);
     if (rc == 0) rc = form_mask(&j->mask, j->tries, j->form, j->o->model->m->hp.n_vocab, err);
     return rc == 0 ? begin_rows(j, err) : rc;
 }
@@ -196,7 +196,7 @@ static int end_choice(job *j, job_count_fn *count, void *ctx, err_ctx *err)
 {
     const int rc = logprob_rows_end(j->rows);
     j->stats = *answer_so_far(j->a);
-    const int which = j->stop ? stops_which(j->stop) : -1;
+    const int which = j->stop ? stop_strings_which(j->stop) : -1;
     j->stop_text = which >= 0 ? j->r->stop[which] : NULL;
     if (j->enough && j->stats.end == ANSWER_INTERRUPTED) j->stats.end = ANSWER_STOP;
     close_choice(j);

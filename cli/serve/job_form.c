@@ -2,7 +2,7 @@
  * come or that are held to their tools' schemas. */
 #include "cli/serve/job.h"
 
-#include "engine/text/chat_grammar.h"
+#include "engine/text/chat/chat_grammar.h"
 
 static bool has_strict(const json_t *tools)
 {

@@ -51,7 +51,7 @@ struct live {
     bool looking, closing;
     /* Between two looks the ticker's, during one the engine's thread's: looking says which. */
     look latest;
-    bool failed;                         /* the server stops */
+    bool failed;                         /* the server stop_strings */
     uint8_t *where;                      /* [n_layer, n_expert] */
     double *uses;                        /* so far */
     /* the ticker's own */

@@ -10,7 +10,7 @@
 #include <assert.h>
 #include <math.h>
 
-#include "engine/text/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 #define POST_ATTENTION 0.1
 #define POST_FFN 0.13

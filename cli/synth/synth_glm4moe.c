@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-#include "engine/text/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 static const synth_shape shapes[] = {
     { .name = "glm-4.5-air", .family = &synth_glm4moe, .n_layer = 46, .n_embd = 4096, .n_head = 96,

@@ -1,7 +1,7 @@
 /* synth_llama.c - synthetic files of Mixtral: plain attention and a few large experts. */
 #include "cli/synth/synth_add.h"
 
-#include "engine/text/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 static const synth_shape shapes[] = {
     { .name = "mixtral-8x7b", .family = &synth_llama, .n_layer = 32, .n_embd = 4096, .n_head = 32,

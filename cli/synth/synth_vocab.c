@@ -15,8 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/text/tokenizer.h"
-#include "engine/text/unicode.h"
+#include "engine/text/tokenizer/tokenizer.h"
+#include "engine/text/tokenizer/unicode.h"
 
 const synth_special synth_qwen_special[SYNTH_QWEN_SPECIAL] = {
     { "<|endoftext|>", 0 }, { "<|im_start|>", 0 }, { "<|im_end|>", 0 },

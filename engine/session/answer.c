@@ -52,7 +52,7 @@ static int emit_answer(void *ctx, str_view text)
  * on, unless it now turns out to hold a stop string. */
 static int end_text(stream *st)
 {
-    const int rc = stops_end(st->o->stop, emit_answer, st);
+    const int rc = stop_strings_end(st->o->stop, emit_answer, st);
     if (rc != 1) return rc;
     st->found = true;
     return ERR_STOPPED;
@@ -63,17 +63,17 @@ static int end_text(stream *st)
 static int on_event(void *ctx, const chat_event *ev)
 {
     stream *st = ctx;
-    stops *stop = st->o->stop;
+    stop_strings *stop = st->o->stop;
     int rc;
     if (!stop) return emit(st, ev);
     if (ev->kind == CHAT_ANSWER) {
-        rc = stops_push(stop, ev->text, emit_answer, st);
+        rc = stop_strings_push(stop, ev->text, emit_answer, st);
         if (rc != 1) return rc;
         st->found = true;
         return ERR_STOPPED;
     }
     if ((rc = end_text(st)) < 0) return rc;
-    stops_reset(stop);
+    stop_strings_reset(stop);
     return emit(st, ev);
 }
 
@@ -130,7 +130,7 @@ static int stream_open(stream *st, const answer_options *o, const answer_hooks *
                        err_ctx *err)
 {
     *st = (stream){ .o = o, .hooks = hooks, .n_vocab = n_vocab };
-    if (o->stop) stops_reset(o->stop);
+    if (o->stop) stop_strings_reset(o->stop);
     if (o->form) {
         grammar_mask_reset(o->form);
         st->way = mem_array(way_words(st), sizeof *st->way);

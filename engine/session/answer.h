@@ -15,9 +15,9 @@
 
 #include "engine/engine.h"
 #include "engine/session/sampler.h"
-#include "engine/text/chat.h"
-#include "engine/text/grammar_mask.h"
-#include "engine/text/stops.h"
+#include "engine/text/chat/chat.h"
+#include "engine/text/grammar/grammar_mask.h"
+#include "engine/text/chat/stop_strings.h"
 
 typedef enum answer_end {
     ANSWER_STOP,                         /* the model ended its turn */
@@ -33,7 +33,7 @@ typedef struct answer_options {
     const chat *talk;                    /* splits the stream; NULL: raw text, all of it answer */
     const chat_request *req;             /* that the prompt was made from, or NULL; with talk
                                           * only */
-    stops *stop;                         /* stop strings in the answer's text, or NULL */
+    stop_strings *stop;                         /* stop strings in the answer's text, or NULL */
     grammar_mask *form;                  /* that the answer's text has, or NULL: any. For
                                           * session_vocab tokens; is reset first. What ends before
                                           * the form does (ANSWER_LENGTH) is a beginning of it */

@@ -1,0 +1,400 @@
+/* grammar.c - runs a grammar: places are learned when they are first reached, then looked up.
+ *
+ * A place is a node that reads a byte, and the calls that led there: a frame, linked to the frame
+ * of the call before. A state is the set of all places that the bytes so far can have led to.
+ * Frames and states are kept once, by their contents, so a number stands for each; a row of the
+ * table of steps is filled byte by byte as somebody asks.
+ *
+ * Invariants: a frame's parent has a smaller number. The places of a state are sorted, none twice,
+ * and each can get to the end within GRAMMAR_DEPTH. A frame with a count belongs to a REPEAT, one
+ * without to a CALL. What repeats always reads a byte: a turn that would not is dropped. */
+#include "engine/text/grammar/grammar_rules.h"
+
+#include <string.h>
+
+enum {
+    MAX_FRAMES = 1 << 16, FRAME_SLOTS = 1 << 17,
+    STATE_SLOTS = 1 << 15,
+    MAX_PLACES = 1 << 18,                /* of all states */
+    MAX_WORK = 1 << 13, SEEN_SLOTS = 1 << 14,    /* of one step */
+    STEP_UNKNOWN = 0xFFFF, STEP_DEAD = 0xFFFE
+};
+
+typedef struct frame {
+    int32_t node;                        /* where to go on */
+    int32_t count;                       /* 0: of a CALL; else turns that were begun */
+    int32_t parent, depth;
+} frame;
+
+typedef struct place { int32_t node, frame; } place;
+
+typedef struct state {
+    int32_t first, n;                    /* of its places */
+    int32_t near_bytes, near;            /* what grammar_run_near said; bytes 0: not asked yet */
+    bool may_end;
+} state;
+
+typedef struct work { int32_t node, frame, fresh; } work;        /* fresh: frames of this step */
+
+struct grammar_run {
+    const grammar *g;
+    frame *frames;
+    int n_frame;
+    int32_t *frame_slots;                /* numbers + 1 */
+    state *states;
+    int n_state;
+    int32_t *state_slots;
+    uint16_t (*steps)[256];
+    place *places;
+    int n_place;
+    grammar_state start;                 /* or GRAMMAR_DEAD: not asked yet */
+
+    /* the step under way; its places are gathered after those of the states */
+    work *todo;
+    int n_todo;
+    struct seen { work what; uint32_t stamp; } *seen;
+    uint32_t stamp;
+    int n_seen, n_found;
+    bool may_end, full, many;
+    bool crowded;                        /* some step had too many places */
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static void forget(grammar_run *r)
+{
+    memset(r->frame_slots, 0, FRAME_SLOTS * sizeof *r->frame_slots);
+    memset(r->state_slots, 0, STATE_SLOTS * sizeof *r->state_slots);
+    r->frames[0] = (frame){ .node = -1 };
+    r->n_frame = 1;
+    r->n_state = r->n_place = 0;
+    r->start = GRAMMAR_DEAD;
+}
+
+int grammar_run_create(grammar_run **out, const grammar *g, err_ctx *err)
+{
+    grammar_run *r = mem_zalloc(sizeof *r);
+    *out = NULL;
+    if (r) {
+        r->g = g;
+        r->frames = mem_array(MAX_FRAMES, sizeof *r->frames);
+        r->frame_slots = mem_array(FRAME_SLOTS, sizeof *r->frame_slots);
+        r->states = mem_array(GRAMMAR_MAX_STATES, sizeof *r->states);
+        r->state_slots = mem_array(STATE_SLOTS, sizeof *r->state_slots);
+        r->steps = mem_array(GRAMMAR_MAX_STATES, sizeof *r->steps);
+        r->places = mem_array(MAX_PLACES, sizeof *r->places);
+        r->todo = mem_array(MAX_WORK, sizeof *r->todo);
+        r->seen = mem_zalloc(SEEN_SLOTS * sizeof *r->seen);
+    }
+    if (!r || !r->frames || !r->frame_slots || !r->states || !r->state_slots || !r->steps ||
+        !r->places || !r->todo || !r->seen) {
+        grammar_run_free(r);
+        return err_set(err, ERR_NOMEM, "out of memory for a grammar's tables");
+    }
+    forget(r);
+    *out = r;
+    return 0;
+}
+
+void grammar_run_free(grammar_run *r)
+{
+    if (!r) return;
+    mem_free(r->frames);
+    mem_free(r->frame_slots);
+    mem_free(r->states);
+    mem_free(r->state_slots);
+    mem_free(r->steps);
+    mem_free(r->places);
+    mem_free(r->todo);
+    mem_free(r->seen);
+    mem_free(r);
+}
+
+int grammar_run_n_state(const grammar_run *r) { return r->n_state; }
+
+/* ---- frames ---------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t h, int32_t x)
+{
+    return random_word(h, (uint32_t)x);
+}
+
+/* The number of the frame, which may be new; -1: full. */
+static int32_t frame_of(grammar_run *r, int32_t node, int32_t count, int32_t parent)
+{
+    uint64_t at = mix(mix((uint64_t)node, count), parent) % FRAME_SLOTS;
+    for (; r->frame_slots[at]; at = (at + 1) % FRAME_SLOTS) {
+        const frame *f = &r->frames[r->frame_slots[at] - 1];
+        if (f->node == node && f->count == count && f->parent == parent)
+            return r->frame_slots[at] - 1;
+    }
+    if (r->n_frame == MAX_FRAMES) {
+        r->full = true;
+        return -1;
+    }
+    r->frames[r->n_frame] = (frame){ node, count, parent, r->frames[parent].depth + 1 };
+    r->frame_slots[at] = r->n_frame + 1;
+    return r->n_frame++;
+}
+
+/* ---- all places that can be reached without a byte ------------------------------------------- */
+
+/* Notes that the step comes to this node, if the end can still be reached from there. */
+static void visit(grammar_run *r, int32_t node, int32_t at_frame, int32_t fresh)
+{
+    const work w = { node, at_frame, fresh };
+    if (at_frame < 0 || r->frames[at_frame].depth + r->g->nodes[node].need > GRAMMAR_DEPTH) return;
+    uint64_t at = mix(mix((uint64_t)node, at_frame), fresh) % SEEN_SLOTS;
+    for (; r->seen[at].stamp == r->stamp; at = (at + 1) % SEEN_SLOTS)
+        if (memcmp(&r->seen[at].what, &w, sizeof w) == 0) return;
+    if (r->n_seen == MAX_WORK) {
+        r->many = true;
+        return;
+    }
+    r->n_seen++;
+    r->seen[at].what = w;
+    r->seen[at].stamp = r->stamp;
+    r->todo[r->n_todo++] = w;
+}
+
+/* Calls a node and comes back to `node`. */
+static void call(grammar_run *r, int32_t called, int32_t node, int32_t count, int32_t parent,
+                 int32_t fresh)
+{
+    if (r->frames[parent].depth + 1 + r->g->nodes[called].need > GRAMMAR_DEPTH) return;
+    visit(r, called, frame_of(r, node, count, parent), fresh + 1);
+}
+
+/* The repetition after `count` turns. Without a largest count, those after min are all alike. */
+static void repeat(grammar_run *r, int32_t node, int32_t count, int32_t parent, int32_t fresh)
+{
+    const grammar_node *x = &r->g->nodes[node];
+    if (count >= x->min) visit(r, x->next, parent, fresh);
+    if (x->max != RULES_NO_LIMIT && count >= x->max) return;
+    int32_t turns = count + 1;
+    if (x->max == RULES_NO_LIMIT && turns > x->min) turns = max_int(x->min, 1);
+    call(r, x->other, node, turns, parent, fresh);
+}
+
+static void go_back(grammar_run *r, const work *w)
+{
+    if (w->frame == 0) {
+        r->may_end = true;
+        return;
+    }
+    const frame f = r->frames[w->frame];
+    const int32_t fresh = w->fresh > 0 ? w->fresh - 1 : 0;
+    if (f.count == 0) visit(r, f.node, f.parent, fresh);
+    else if (w->fresh == 0) repeat(r, f.node, f.count, f.parent, fresh);
+}
+
+static void begin_step(grammar_run *r)
+{
+    if (++r->stamp == 0) {
+        memset(r->seen, 0, SEEN_SLOTS * sizeof *r->seen);
+        r->stamp = 1;
+    }
+    r->n_todo = r->n_seen = r->n_found = 0;
+    r->may_end = r->full = r->many = false;
+}
+
+static void found(grammar_run *r, int32_t node, int32_t at_frame)
+{
+    if (r->n_place + r->n_found == MAX_PLACES) r->full = true;
+    else r->places[r->n_place + r->n_found++] = (place){ node, at_frame };
+}
+
+static void close_step(grammar_run *r)
+{
+    while (r->n_todo > 0 && !r->full && !r->many) {
+        const work w = r->todo[--r->n_todo];
+        const grammar_node *x = &r->g->nodes[w.node];
+        switch ((node_kind)x->kind) {
+        case NODE_RANGE:
+            found(r, w.node, w.frame);
+            break;
+        case NODE_SPLIT:
+            visit(r, x->next, w.frame, w.fresh);
+            visit(r, x->other, w.frame, w.fresh);
+            break;
+        case NODE_CALL:                  /* one whose next is the RETURN needs no way back */
+            if (x->next == 0) visit(r, x->other, w.frame, w.fresh);
+            else call(r, x->other, x->next, 0, w.frame, w.fresh);
+            break;
+        case NODE_REPEAT:
+            repeat(r, w.node, 0, w.frame, w.fresh);
+            break;
+        case NODE_RETURN:
+            go_back(r, &w);
+            break;
+        }
+    }
+}
+
+/* ---- states ---------------------------------------------------------------------------------- */
+
+static int by_place(const place *x, const place *y)
+{
+    if (x->node != y->node) return x->node < y->node ? -1 : 1;
+    return (x->frame > y->frame) - (x->frame < y->frame);
+}
+
+/* Shell's sort: needs no memory, and most states are small. */
+static void sort_places(place *p, int n)
+{
+    int gap = 1;
+    while (gap < n / 3) gap = 3 * gap + 1;
+    for (; gap > 0; gap /= 3) {
+        for (int i = gap; i < n; i++) {
+            const place x = p[i];
+            int k = i;
+            for (; k >= gap && by_place(&p[k - gap], &x) > 0; k -= gap) p[k] = p[k - gap];
+            p[k] = x;
+        }
+    }
+}
+
+static bool same_state(const grammar_run *r, const state *s, const place *p, int n, bool may_end)
+{
+    return s->n == n && s->may_end == may_end &&
+           memcmp(r->places + s->first, p, (size_t)n * sizeof *p) == 0;
+}
+
+/* The slot of a state with these places, or the empty one where it belongs. */
+static uint64_t slot_of(const grammar_run *r, const place *p, int n, bool may_end)
+{
+    uint64_t h = may_end;
+    for (int i = 0; i < n; i++) h = mix(mix(h, p[i].node), p[i].frame);
+    uint64_t at = h % STATE_SLOTS;
+    while (r->state_slots[at] &&
+           !same_state(r, &r->states[r->state_slots[at] - 1], p, n, may_end))
+        at = (at + 1) % STATE_SLOTS;
+    return at;
+}
+
+/* The state with the places that were found. */
+static grammar_state end_step(grammar_run *r)
+{
+    place *p = r->places + r->n_place;
+    int n = 0;
+    if (r->full) return GRAMMAR_FULL;
+    r->crowded |= r->many;
+    if (r->many || (r->n_found == 0 && !r->may_end)) return GRAMMAR_DEAD;
+    sort_places(p, r->n_found);
+    for (int i = 0; i < r->n_found; i++)
+        if (n == 0 || by_place(&p[n - 1], &p[i]) != 0) p[n++] = p[i];
+    const uint64_t at = slot_of(r, p, n, r->may_end);
+    if (r->state_slots[at]) return r->state_slots[at] - 1;
+    if (r->n_state == GRAMMAR_MAX_STATES) return GRAMMAR_FULL;
+    r->states[r->n_state] = (state){ .first = r->n_place, .n = n, .may_end = r->may_end };
+    memset(r->steps[r->n_state], 0xFF, sizeof r->steps[0]);
+    r->n_place += n;
+    r->state_slots[at] = r->n_state + 1;
+    return r->n_state++;
+}
+
+grammar_state grammar_run_start(grammar_run *r)
+{
+    if (r->start >= 0) return r->start;
+    begin_step(r);
+    visit(r, r->g->start, 0, 0);
+    close_step(r);
+    const grammar_state s = end_step(r);
+    if (s >= 0) r->start = s;
+    return s;
+}
+
+grammar_state grammar_run_step(grammar_run *r, grammar_state s, uint8_t byte)
+{
+    if (s < 0) return s;
+    const uint16_t known = r->steps[s][byte];
+    if (known < STEP_DEAD) return known;
+    if (known == STEP_DEAD) return GRAMMAR_DEAD;
+    begin_step(r);
+    for (int i = 0; i < r->states[s].n; i++) {
+        const place p = r->places[r->states[s].first + i];
+        const grammar_node *x = &r->g->nodes[p.node];
+        if (byte >= x->lo && byte <= x->hi) visit(r, x->next, p.frame, 0);
+    }
+    close_step(r);
+    const grammar_state to = end_step(r);
+    if (to != GRAMMAR_FULL) r->steps[s][byte] = to < 0 ? STEP_DEAD : (uint16_t)to;
+    return to;
+}
+
+bool grammar_run_crowded(const grammar_run *r) { return r->crowded; }
+
+bool grammar_run_may_end(const grammar_run *r, grammar_state s) { return r->states[s].may_end; }
+
+/* ---- states that look alike ------------------------------------------------------------------ */
+
+/* A count as far as n_bytes can tell: each turn reads a byte at least. */
+static int32_t near_count(const grammar_node *x, int32_t count, int n_bytes)
+{
+    if (count < x->min - n_bytes) return x->min - n_bytes - 1 > 0 ? x->min - n_bytes - 1 : count;
+    if (x->max != RULES_NO_LIMIT && count >= x->min && count < x->max - n_bytes)
+        return max_int(x->min, 1);
+    return count;
+}
+
+static int32_t near_frame(grammar_run *r, int32_t at, int n_bytes)
+{
+    int32_t path[GRAMMAR_DEPTH + 1], n = 0;
+    for (; at > 0; at = r->frames[at].parent) path[n++] = at;
+    while (n > 0 && at >= 0) {
+        const frame f = r->frames[path[--n]];
+        at = frame_of(r, f.node, f.count ? near_count(&r->g->nodes[f.node], f.count, n_bytes) : 0,
+                      at);
+    }
+    return at;
+}
+
+grammar_state grammar_run_near(grammar_run *r, grammar_state s, int n_bytes)
+{
+    if (s < 0) return s;
+    if (r->states[s].near_bytes == n_bytes) return r->states[s].near;
+    begin_step(r);
+    r->may_end = r->states[s].may_end;
+    for (int i = 0; i < r->states[s].n && !r->full; i++) {
+        const place p = r->places[r->states[s].first + i];
+        found(r, p.node, near_frame(r, p.frame, n_bytes));
+    }
+    const grammar_state to = end_step(r);
+    if (to < 0) return GRAMMAR_FULL;
+    r->states[s].near_bytes = r->states[to].near_bytes = n_bytes;
+    r->states[s].near = r->states[to].near = to;
+    return to;
+}
+
+/* ---- forgetting ------------------------------------------------------------------------------ */
+
+/* Frames that s needs move to the front. Their order stays, so parents stay before children. */
+grammar_state grammar_run_keep(grammar_run *r, grammar_state s)
+{
+    const state kept = r->states[s];
+    const int n_frame = r->n_frame;
+    int32_t *new_number = r->frame_slots;        /* large enough, and made anew below */
+
+    memset(new_number, 0, (size_t)n_frame * sizeof *new_number);
+    memmove(r->places, r->places + kept.first, (size_t)kept.n * sizeof *r->places);
+    for (int i = 0; i < kept.n; i++)
+        for (int32_t f = r->places[i].frame; f > 0; f = r->frames[f].parent) new_number[f] = 1;
+    int n = 1;
+    for (int i = 1; i < n_frame; i++) {
+        if (!new_number[i]) continue;
+        frame f = r->frames[i];
+        f.parent = new_number[f.parent];
+        r->frames[n] = f;
+        new_number[i] = n++;
+    }
+    for (int i = 0; i < kept.n; i++) r->places[i].frame = new_number[r->places[i].frame];
+    forget(r);
+    for (int i = 1; i < n; i++) {
+        const frame f = r->frames[i];
+        frame_of(r, f.node, f.count, f.parent);
+    }
+    begin_step(r);
+    r->may_end = kept.may_end;
+    r->n_found = kept.n;
+    return end_step(r);
+}

@@ -1,0 +1,375 @@
+/* grammar_gbnf.c - reads llama.cpp's notation of grammars.
+ *
+ *   root  ::= "yes" | "no" | list     # a comment
+ *   list  ::= "[" item ("," item)* "]"
+ *   item  ::= [a-z0-9_]{1,20} | [^\x00-\x1F"]+
+ *
+ * Recursive descent over the text; nothing is kept but the rules' names. A rule ends with its line,
+ * except within parentheses, after "::=" and around "|". Names may be used before they are
+ * defined; what is never defined is an error at its first use. */
+#include "engine/text/grammar/grammar_rules.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_NAMES = 4096, MAX_GROUPS = 64, MAX_CLASS = 1024 };
+
+typedef struct name { str_view text; int rule; size_t used_at; bool defined; } name;
+
+typedef struct reader {
+    rules *r;
+    const char *begin, *at, *end;
+    name *names;
+    int n_name;
+    int depth;                           /* groups that are open */
+    int rc;                              /* the first failure; then everything is a no-op */
+    err_ctx *err;
+} reader;
+
+/* ---- errors, space --------------------------------------------------------------------------- */
+
+static void fail_at(reader *d, const char *where, const char *what)
+{
+    int line = 1, column = 1;
+    if (d->rc < 0) return;
+    for (const char *p = d->begin; p < where; p++) {
+        if (*p == '\n') line++, column = 1;
+        else if ((*p & 0xC0) != 0x80) column++;
+    }
+    d->rc = err_set(d->err, ERR_FORMAT, "line %d, column %d: %s", line, column, what);
+    d->at = d->end;
+}
+
+static void fail(reader *d, const char *what) { fail_at(d, d->at, what); }
+
+static bool next_is(const reader *d, char c) { return d->at < d->end && *d->at == c; }
+
+static void skip_space(reader *d, bool newlines)
+{
+    while (d->at < d->end) {
+        const char c = *d->at;
+        if (c == '#') {
+            while (d->at < d->end && *d->at != '\n' && *d->at != '\r') d->at++;
+        } else if (c == ' ' || c == '\t' || (newlines && (c == '\n' || c == '\r'))) {
+            d->at++;
+        } else {
+            return;
+        }
+    }
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static bool is_name_char(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_';
+}
+
+static str_view read_name(reader *d)
+{
+    const char *from = d->at;
+    while (d->at < d->end && is_name_char(*d->at)) d->at++;
+    return (str_view){ from, (size_t)(d->at - from) };
+}
+
+static name *find_name(reader *d, str_view text)
+{
+    for (int i = 0; i < d->n_name; i++)
+        if (str_eq(d->names[i].text, text)) return &d->names[i];
+    if (d->n_name == MAX_NAMES) {
+        fail(d, "more than 4096 rules");
+        return NULL;
+    }
+    d->names[d->n_name] = (name){ text, rules_new(d->r, text), (size_t)(text.ptr - d->begin),
+                                  false };
+    return &d->names[d->n_name++];
+}
+
+/* ---- characters ------------------------------------------------------------------------------ */
+
+static int hex_value(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+static uint32_t read_hex(reader *d, int n)
+{
+    uint32_t cp = 0;
+    for (int i = 0; i < n; i++) {
+        const int v = d->at < d->end ? hex_value(*d->at) : -1;
+        if (v < 0) {
+            fail(d, n == 2 ? "\\x needs 2 hexadecimal digits" :
+                    n == 4 ? "\\u needs 4 hexadecimal digits" : "\\U needs 8 hexadecimal digits");
+            return 0;
+        }
+        cp = cp << 4 | (uint32_t)v;
+        d->at++;
+    }
+    if (cp > 0x10FFFF || (cp >= 0xD800 && cp <= 0xDFFF)) fail(d, "there is no such character");
+    return cp;
+}
+
+static uint32_t read_escape(reader *d)
+{
+    const char c = d->at + 1 < d->end ? d->at[1] : '\0';
+    d->at += d->end - d->at < 2 ? 1 : 2;
+    switch (c) {
+    case 'n': return '\n';
+    case 'r': return '\r';
+    case 't': return '\t';
+    case '\\': case '"': case '[': case ']': case '-': case '^': return (uint8_t)c;
+    case 'x': return read_hex(d, 2);
+    case 'u': return read_hex(d, 4);
+    case 'U': return read_hex(d, 8);
+    default:
+        d->at -= d->at < d->end;
+        fail(d, "unknown escape: there are \\n \\r \\t \\\\ \\\" \\[ \\] \\- \\^ \\xHH \\uHHHH "
+                "\\UHHHHHHHH");
+        return 0;
+    }
+}
+
+static uint32_t read_char(reader *d)
+{
+    uint32_t cp = 0;
+    if (d->at < d->end && *d->at == '\\') return read_escape(d);
+    const int n = utf8_decode(&cp, (const uint8_t *)d->at, (size_t)(d->end - d->at));
+    if (n == 0) fail(d, d->at < d->end ? "not UTF-8" : "the text ends here");
+    d->at += n;
+    return cp;
+}
+
+static rules_expr read_literal(reader *d)
+{
+    const char *from = d->at++;
+    rules_expr x = RULES_EMPTY;
+    while (d->rc == 0 && d->at < d->end && *d->at != '"' && *d->at != '\n') {
+        const uint32_t cp = read_char(d);
+        if (d->rc == 0) x = rules_seq(d->r, x, rules_chars(d->r, cp, cp));
+    }
+    if (!next_is(d, '"')) fail_at(d, from, "this string has no end on its line");
+    else d->at++;
+    return x;
+}
+
+typedef struct span { uint32_t lo, hi; } span;
+
+static void sort_spans(span *s, int n)
+{
+    for (int i = 1; i < n; i++) {
+        const span x = s[i];
+        int k = i;
+        for (; k > 0 && s[k - 1].lo > x.lo; k--) s[k] = s[k - 1];
+        s[k] = x;
+    }
+}
+
+/* One of the characters in the spans, or one that is in none. Overlapping spans become one, so that
+ * no character is there twice. */
+static rules_expr class_of(rules *r, span *s, int n, bool others)
+{
+    rules_expr x = RULES_NOTHING;
+    uint32_t from = 0;                   /* all below have been looked at */
+    sort_spans(s, n);
+    for (int i = 0; i < n; i++) {
+        if (others && s[i].lo > from) x = rules_alt(r, x, rules_chars(r, from, s[i].lo - 1));
+        if (!others && s[i].hi >= from)
+            x = rules_alt(r, x, rules_chars(r, s[i].lo > from ? s[i].lo : from, s[i].hi));
+        if (s[i].hi >= from) from = s[i].hi + 1;
+    }
+    return others && from <= 0x10FFFF ? rules_alt(r, x, rules_chars(r, from, 0x10FFFF)) : x;
+}
+
+static rules_expr read_class(reader *d)
+{
+    const char *from = d->at++;
+    span spans[MAX_CLASS];
+    int n = 0;
+    const bool others = next_is(d, '^');
+    d->at += others;
+    while (d->rc == 0 && d->at < d->end && *d->at != ']' && *d->at != '\n') {
+        if (n == MAX_CLASS) {
+            fail(d, "more than 1024 parts in a class");
+            break;
+        }
+        span *s = &spans[n++];
+        const char *here = d->at;
+        s->lo = s->hi = read_char(d);
+        if (next_is(d, '-') && d->end - d->at > 1 && d->at[1] != ']') {
+            d->at++;
+            s->hi = read_char(d);
+        }
+        if (s->lo > s->hi) fail_at(d, here, "this range ends before it begins");
+    }
+    if (!next_is(d, ']')) fail_at(d, from, "this class has no ] on its line");
+    else d->at++;
+    return d->rc == 0 ? class_of(d->r, spans, n, others) : RULES_NOTHING;
+}
+
+/* ---- expressions ----------------------------------------------------------------------------- */
+
+static int read_count(reader *d)
+{
+    int n = 0;
+    if (d->at == d->end || *d->at < '0' || *d->at > '9') fail(d, "a number is missing");
+    for (; d->at < d->end && *d->at >= '0' && *d->at <= '9' && d->rc == 0; d->at++) {
+        n = n * 10 + (*d->at - '0');
+        if (n > RULES_MAX_REPEAT) fail(d, "more than 1048576 repetitions");
+    }
+    return n;
+}
+
+/* {m} {m,} {m,n} */
+static rules_expr read_bounds(reader *d, rules_expr x)
+{
+    const char *from = d->at++;
+    skip_space(d, false);
+    const int min = read_count(d);
+    int max = min;
+    skip_space(d, false);
+    if (next_is(d, ',')) {
+        d->at++;
+        skip_space(d, false);
+        max = next_is(d, '}') ? RULES_NO_LIMIT : read_count(d);
+        skip_space(d, false);
+    }
+    if (!next_is(d, '}')) fail(d, "} is missing");
+    else d->at++;
+    if (max != RULES_NO_LIMIT && max < min) fail_at(d, from, "more repetitions at least than most");
+    return d->rc == 0 ? rules_repeat(d->r, x, min, max) : RULES_NOTHING;
+}
+
+static rules_expr read_repeats(reader *d, rules_expr x)
+{
+    for (; d->rc == 0; skip_space(d, d->depth > 0)) {
+        const char c = d->at < d->end ? *d->at : '\0';
+        if (c == '{') {
+            x = read_bounds(d, x);
+            continue;
+        }
+        if (c != '*' && c != '+' && c != '?') break;
+        d->at++;
+        x = rules_repeat(d->r, x, c == '+', c == '?' ? 1 : RULES_NO_LIMIT);
+    }
+    return x;
+}
+
+static rules_expr read_alternatives(reader *d);
+
+static rules_expr read_group(reader *d)
+{
+    const char *from = d->at++;
+    if (++d->depth > MAX_GROUPS) fail(d, "more than 64 groups within each other");
+    skip_space(d, true);
+    const rules_expr x = read_alternatives(d);
+    if (!next_is(d, ')')) fail_at(d, from, "this ( is never closed");
+    else d->at++;
+    d->depth--;
+    return x;
+}
+
+static rules_expr read_item(reader *d)
+{
+    if (*d->at == '"') return read_literal(d);
+    if (*d->at == '[') return read_class(d);
+    if (*d->at == '(') return read_group(d);
+    if (*d->at == '.') return d->at++, rules_chars(d->r, 0, 0x10FFFF);
+    const name *n = find_name(d, read_name(d));
+    return n ? rules_call(d->r, n->rule) : RULES_NOTHING;
+}
+
+static rules_expr read_sequence(reader *d)
+{
+    rules_expr x = RULES_EMPTY;
+    while (d->rc == 0 && d->at < d->end && *d->at &&
+           (strchr("\"[(.", *d->at) || is_name_char(*d->at))) {
+        rules_expr item = read_item(d);
+        skip_space(d, d->depth > 0);
+        item = read_repeats(d, item);
+        x = rules_seq(d->r, x, item);
+    }
+    return x;
+}
+
+/* Is the next thing that is not space a "|"? Then it belongs to this rule, on a later line, too. */
+static bool more_alternatives(reader *d)
+{
+    reader ahead = *d;
+    skip_space(&ahead, true);
+    if (!next_is(&ahead, '|')) return false;
+    d->at = ahead.at;
+    return true;
+}
+
+static rules_expr read_alternatives(reader *d)
+{
+    rules_expr x = read_sequence(d);
+    while (d->rc == 0 && more_alternatives(d)) {
+        d->at++;
+        skip_space(d, true);
+        x = rules_alt(d->r, x, read_sequence(d));
+    }
+    return x;
+}
+
+static void read_rule(reader *d)
+{
+    const char *from = d->at;
+    const str_view text = read_name(d);
+    if (text.len == 0) {
+        fail(d, "the name of a rule is missing");
+        return;
+    }
+    name *n = find_name(d, text);
+    if (n && n->defined) fail_at(d, from, "this rule is defined twice");
+    skip_space(d, false);
+    if (d->end - d->at < 3 || memcmp(d->at, "::=", 3) != 0) fail(d, "::= is missing");
+    if (d->rc < 0) return;
+    const int rule = n->rule;
+    n->defined = true;
+    d->at += 3;
+    skip_space(d, true);
+    const rules_expr x = read_alternatives(d);
+    if (d->rc < 0) return;
+    rules_define(d->r, rule, x);
+    if (d->at < d->end && *d->at != '\n' && *d->at != '\r') fail(d, "this belongs to no rule");
+}
+
+int rules_add_gbnf(rules *r, str_view text, err_ctx *err)
+{
+    reader d = { .r = r, .begin = text.ptr, .at = text.ptr, .end = text.ptr + text.len,
+                 .err = err };
+    int root = -1;
+
+    if (text.len > GRAMMAR_MAX_TEXT)
+        return err_set(err, ERR_RANGE, "%zu bytes: a grammar has at most %d", text.len,
+                       GRAMMAR_MAX_TEXT);
+    if (!(d.names = mem_array(MAX_NAMES, sizeof *d.names)))
+        return err_set(err, ERR_NOMEM, "out of memory for a grammar");
+    for (skip_space(&d, true); d.rc == 0 && d.at < d.end; skip_space(&d, true)) read_rule(&d);
+    for (int i = 0; i < d.n_name && d.rc == 0; i++) {
+        char esc[64], what[128];
+        if (str_is(d.names[i].text, "root")) root = d.names[i].rule;
+        if (d.names[i].defined) continue;
+        (void)snprintf(what, sizeof what, "the rule %s is not defined",
+                       ESC(esc, d.names[i].text));
+        fail_at(&d, d.begin + d.names[i].used_at, what);
+    }
+    mem_free(d.names);
+    if (d.rc == 0 && root < 0) return err_set(err, ERR_FORMAT, "there is no rule named root");
+    return d.rc < 0 ? d.rc : root;
+}
+
+int grammar_from_gbnf(grammar **out, str_view text, err_ctx *err)
+{
+    rules *r = rules_create();
+    *out = NULL;
+    if (!r) return err_set(err, ERR_NOMEM, "out of memory for a grammar");
+    int rc = rules_add_gbnf(r, text, err);
+    if (rc >= 0) rc = rules_finish(out, r, rc, err);
+    rules_free(r);
+    return rc;
+}

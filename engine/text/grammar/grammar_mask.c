@@ -1,0 +1,207 @@
+/* grammar_mask.c - walks the tree of tokens along the grammar and keeps the results.
+ *
+ * The walk steps once for each node whose parent is alive, and skips what is below a dead one.
+ * Results belong to a state of the grammar's run, as far as the longest token can tell
+ * (grammar_run_near): in the middle of a long string all places share one. When the run forgets,
+ * so does this. */
+#include "engine/text/grammar/grammar_mask.h"
+
+#include <string.h>
+
+enum { N_KEPT = 192, MAX_STOPS = 16 };
+
+struct grammar_mask {
+    const token_trie *v;
+    grammar_run *run;
+    grammar_state at;
+    int n_vocab;
+    size_t n_word;
+    int stops[MAX_STOPS], n_stop;
+
+    uint64_t *bits;                      /* [N_KEPT, n_word] */
+    grammar_state of[N_KEPT];            /* whose they are; -1: nobody's */
+    uint64_t used[N_KEPT];               /* when */
+    int16_t *kept;                       /* [GRAMMAR_MAX_STATES] which, or -1 */
+    uint64_t clock;
+    grammar_state *path;                 /* [longest + 1] states at each depth of the walk */
+    grammar_mask_stats stats;
+};
+
+static void forget(grammar_mask *m)
+{
+    for (int i = 0; i < N_KEPT; i++) m->of[i] = -1, m->used[i] = 0;
+    for (int i = 0; i < GRAMMAR_MAX_STATES; i++) m->kept[i] = -1;
+}
+
+int grammar_mask_create(grammar_mask **out, const grammar *g, const token_trie *v, int n_vocab,
+                        err_ctx *err)
+{
+    grammar_mask *m = mem_zalloc(sizeof *m);
+    int rc;
+    *out = NULL;
+    if (!m) return err_set(err, ERR_NOMEM, "out of memory for masks");
+    m->v = v;
+    m->n_vocab = n_vocab;
+    m->n_word = ((size_t)n_vocab + 63) / 64;
+    m->n_stop = min_int(tokenizer_stops(v->tok, m->stops, MAX_STOPS), MAX_STOPS);
+    m->bits = mem_array(N_KEPT * m->n_word, sizeof *m->bits);
+    m->kept = mem_array(GRAMMAR_MAX_STATES, sizeof *m->kept);
+    m->path = mem_array((size_t)v->longest + 1, sizeof *m->path);
+    rc = m->bits && m->kept && m->path ? grammar_run_create(&m->run, g, err)
+                                       : err_set(err, ERR_NOMEM, "out of memory for masks of %d "
+                                                 "tokens", n_vocab);
+    if (rc == 0) {
+        forget(m);
+        m->at = grammar_run_start(m->run);
+        if (m->at < 0)
+            rc = err_set(err, ERR_RANGE, "the grammar has too many ways to begin");
+    }
+    if (rc < 0) grammar_mask_free(m);
+    else *out = m;
+    return rc;
+}
+
+void grammar_mask_free(grammar_mask *m)
+{
+    if (!m) return;
+    grammar_run_free(m->run);
+    mem_free(m->bits);
+    mem_free(m->kept);
+    mem_free(m->path);
+    mem_free(m);
+}
+
+static void start_over(grammar_mask *m)
+{
+    m->at = grammar_run_keep(m->run, m->at);
+    m->stats.forgot++;
+    forget(m);
+}
+
+void grammar_mask_reset(grammar_mask *m)
+{
+    grammar_state start = grammar_run_start(m->run);
+    if (start == GRAMMAR_FULL) {
+        start_over(m);
+        start = grammar_run_start(m->run);
+    }
+    m->at = start;
+}
+
+bool grammar_mask_may_end(const grammar_mask *m) { return grammar_run_may_end(m->run, m->at); }
+grammar_mask_stats grammar_mask_counts(const grammar_mask *m) { return m->stats; }
+
+/* ---- the walk -------------------------------------------------------------------------------- */
+
+static void set_bit(grammar_mask *m, uint64_t *bits, int32_t id)
+{
+    if (id < m->n_vocab) bits[id / 64] |= (uint64_t)1 << id % 64;
+}
+
+/* False: the run's tables are full. */
+static bool walk(grammar_mask *m, uint64_t *bits, grammar_state from)
+{
+    const trie_node *nodes = m->v->nodes;
+    const int n = m->v->n_node;
+    grammar_state *path = m->path;
+    memset(bits, 0, m->n_word * sizeof *bits);
+    path[0] = from;
+    for (int i = 0; i < n;) {
+        const trie_node *x = &nodes[i];
+        const grammar_state to = grammar_run_step(m->run, path[x->depth], x->byte);
+        if (to < 0) {
+            if (to == GRAMMAR_FULL) return false;
+            i = x->skip;
+            continue;
+        }
+        path[x->depth + 1] = to;
+        for (int32_t id = x->id; id >= 0; id = m->v->same[id]) set_bit(m, bits, id);
+        i++;
+    }
+    if (grammar_run_may_end(m->run, from))
+        for (int i = 0; i < m->n_stop; i++) set_bit(m, bits, m->stops[i]);
+    return true;
+}
+
+static int oldest(const grammar_mask *m)
+{
+    int at = 0;
+    for (int i = 1; i < N_KEPT; i++)
+        if (m->used[i] < m->used[at]) at = i;
+    return at;
+}
+
+/* The slot with the mask of the place; -1: the tables are full. */
+static int find(grammar_mask *m)
+{
+    const grammar_state s = grammar_run_near(m->run, m->at, m->v->longest);
+    if (s < 0) return -1;
+    if (m->kept[s] >= 0) {
+        m->stats.known++;
+        return m->kept[s];
+    }
+    const int slot = oldest(m);
+    if (m->of[slot] >= 0) m->kept[m->of[slot]] = -1;
+    m->of[slot] = -1;
+    if (!walk(m, m->bits + (size_t)slot * m->n_word, s)) return -1;
+    m->of[slot] = s;
+    m->kept[s] = (int16_t)slot;
+    m->stats.made++;
+    return slot;
+}
+
+const uint64_t *grammar_mask_bits(grammar_mask *m, err_ctx *err)
+{
+    int slot = find(m);
+    if (slot < 0) {
+        start_over(m);
+        slot = find(m);
+    }
+    if (slot < 0) {
+        err_set(err, ERR_RANGE, "the grammar is in too many places at once here");
+        return NULL;
+    }
+    m->used[slot] = ++m->clock;
+    const uint64_t *bits = m->bits + (size_t)slot * m->n_word;
+    for (size_t i = 0; i < m->n_word; i++)
+        if (bits[i]) return bits;
+    err_set(err, ERR_RANGE, grammar_run_crowded(m->run)
+            ? "the grammar is in too many places at once: it is too ambiguous"
+            : "no token of the vocabulary goes on with the grammar here");
+    return NULL;
+}
+
+/* ---- following the text ---------------------------------------------------------------------- */
+
+/* When the tables run full on the way, once more from where it began. */
+static bool take(grammar_mask *m, str_view bytes)
+{
+    for (int attempt = 0; attempt < 2 && bytes.len > 0; attempt++) {
+        grammar_state to = m->at;
+        for (size_t i = 0; i < bytes.len; i++)
+            to = grammar_run_step(m->run, to, (uint8_t)bytes.ptr[i]);
+        if (to >= 0) {
+            m->at = to;
+            return true;
+        }
+        if (to == GRAMMAR_DEAD) break;
+        start_over(m);
+    }
+    return false;
+}
+
+int grammar_mask_begin(grammar_mask *m, str_view key, err_ctx *err)
+{
+    grammar_mask_reset(m);
+    if (key.len == 0 || take(m, key)) return 0;
+    return err_set(err, ERR_RANGE, "the grammar has no such part");
+}
+
+int grammar_mask_accept(grammar_mask *m, int32_t id, err_ctx *err)
+{
+    if (tokenizer_is_stop(m->v->tok, id) && grammar_mask_may_end(m)) return 0;
+    const str_view bytes = token_trie_has(m->v, id) ? tokenizer_bytes(m->v->tok, id, false)
+                                                    : (str_view){ "", 0 };
+    if (take(m, bytes)) return 0;
+    return err_set(err, ERR_RANGE, "token %d does not fit the grammar here", id);
+}
