@@ -319,7 +319,7 @@ TEST_BIN := $(TESTS:%=$B/tests/%)
 # Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
 # linked with tests/sim_gpu*.c instead of gpu_stub.c. Some are for that GPU alone: test_sim_checks.c is about
 # the simulation, test_sim_plan.c about what is taken of its memory, test_sim_taken.c about a token left in flight.
-SIM_OF   := places families measure measure_layers prompts cache_routing cache_cost perf_counts guess_recall forward state expert_store mem_space gpu \
+SIM_OF   := places families measure measure_layers prompts cache_routing cache_cost perf_counts forward state expert_store mem_space gpu \
             gpu_split gpu_beside gpu_contract gpu_mixers gpu_network gpu_normed gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache prefix_drive sessions draws
 SIM_ALONE := test_sim_checks test_sim_plan test_sim_taken
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) $(SIM_ALONE))
@@ -349,7 +349,7 @@ $(call both,state state_file): $B/tests/state_twin.c.o
 $(call both,prefix_cache prefix_drive): $B/tests/prefix_rig.c.o
 $(addprefix $B/tests/,test_state_file test_expert_profile test_sink) $(call both,prefix_drive): $B/tests/bad_disk.c.o
 $B/tests/test_sink: $(call obj,sink output interrupt console wrap)
-$(call both,forward families places prompts cache_routing perf_counts guess_recall prefix_cache prefix_drive sessions draws): $B/tests/places.c.o
+$(call both,forward families places prompts cache_routing perf_counts prefix_cache prefix_drive sessions draws): $B/tests/places.c.o
 $B/tests/test_sim_taken: $B/tests/places.c.o
 $B/tests/test_routing_watch: $B/tests/places.c.o
 $(call both,cache_cost) $B/tests/test_prompt_cache: $(CLI_OBJ)
@@ -429,7 +429,7 @@ tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuz
        $B/tests/http_client $B/tests/soak_client $B/tests/pull_server $B/tests/small_model $(UNPACKED)
 
 GPU_TESTS := $(filter test_gpu% test_forward test_families test_measure test_measure_layers test_places test_prompts test_cache_routing test_perf_counts \
-                      test_guess_recall test_expert_store test_state test_mem_space test_prefix_cache test_prefix_drive test_sessions,$(TESTS)) $(TEST_CU)
+                      test_expert_store test_state test_mem_space test_prefix_cache test_prefix_drive test_sessions,$(TESTS)) $(TEST_CU)
 RUN_TESTS  = GPU_TESTS='$(GPU_TESTS)' TEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' tools/run_tests.sh $B
 check test: all tests
 	$Q$(RUN_TESTS) $(TESTS) $(TEST_CU) $(SIMS)

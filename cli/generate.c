@@ -24,7 +24,6 @@
 #include "cli/model_handle.h"
 #include "cli/perf_view.h"
 #include "cli/plan_check.h"
-#include "cli/predict_log.h"
 #include "cli/prompt_cache.h"
 #include "cli/sampling_args.h"
 #include "cli/sink.h"
@@ -33,7 +32,7 @@
 #include "engine/session/answer.h"
 
 typedef struct run_options {
-    const char *model, *prompt, *file, *predict_log;
+    const char *model, *prompt, *file;
     int64_t n;                           /* -1: no limit */
     uint64_t drive;                      /* for prompts */
     bool raw, json, quiet;
@@ -64,7 +63,6 @@ static const arg_option options[] = {
       "Print only the answer, errors, and what --experts-used and the like cost" },
     { PROMPT_CACHE_OPTION, 0, ARG_SIZE, FIELD(drive), "SIZE", PROMPT_CACHE_ENV, 0, 0,
       PROMPT_CACHE_HELP },
-    { "predict-log", 0, ARG_TEXT, FIELD(predict_log), "FILE", NULL, 0, 0, PREDICT_LOG_HELP },
 };
 
 static const arg_group groups[] = {
@@ -417,7 +415,6 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     grammar_mask *mask = NULL;
     prompt_cache kept = { .drive_bytes = o->drive };
     session *s = NULL;
-    predict_log guesses = { 0 };
     model_handle_bytes bytes;
     err_ctx err = { 0 };
     int rc, code = 0;
@@ -450,7 +447,6 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
         goto model_refused;
     if (!o->quiet) model_handle_say_notes(l, !o->raw, o->talk.reasoning != NULL);
     if ((rc = model_handle_session(&s, l, so, &err)) < 0) goto model_refused;
-    if ((rc = predict_log_begin(&guesses, s, l->m, o->predict_log, &err)) < 0) goto done;
     session_count(s, o->level);
     r.s = s;
     r.sampling = &draw.options;
@@ -474,7 +470,6 @@ model_refused:
     code = model_handle_fail(l->path, &err);
 done:
     if (rc < 0 && code == 0) code = model_handle_fail(NULL, &err);
-    if (predict_log_end(&guesses, l->path) != 0 && code == 0) code = 1;
     prompt_cache_close(&kept);
     session_free(s);
     sampling_close(&draw);
@@ -535,8 +530,7 @@ int cmd_run(int argc, char **argv)
     sampling_args_init(&o.sampling);
     rc = args_parse(&spec, &o, &operand, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
-    if ((code = check_options(&o, operand)) != 0 || (code = sink_check(o.predict_log)) != 0)
-        return code;
+    if ((code = check_options(&o, operand)) != 0) return code;
     if ((code = engine_args_read(&load.where.engine, &so, &load.where.device, &o.engine)) != 0 ||
         (code = tier_args_read(&load.where, &o.tiers)) != 0 ||
         (code = perf_args_read(&o.level, &o.perf)) != 0)

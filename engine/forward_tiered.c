@@ -288,9 +288,3 @@ void forward_watch_routing(forward *f, routing_fn *fn, void *ctx)
 {
     if (f->host) host_steps_watch_routing(f->host, fn, ctx);
 }
-
-void forward_watch_guesses(forward *f, router_ahead *by, guess_recall *to)
-{
-    if (f->host) host_steps_watch_guesses(f->host, by, to);
-    if (f->beside) host_experts_watch_guesses(f->beside, by, to);
-}

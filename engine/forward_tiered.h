@@ -67,11 +67,6 @@ int forward_profile(forward *f, gpu_span *spans, int cap, const int32_t *ids, in
  * there, and are not told of. */
 void forward_watch_routing(forward *f, routing_fn *fn, void *ctx);
 
-/* Counts how often guesses about the next layer's experts are right, for single tokens: in the
- * host's layers, and in those of the GPU that ask the host; not across the two. Borrows both; both
- * NULL: no more. */
-void forward_watch_guesses(forward *f, router_ahead *by, guess_recall *to);
-
 /* The host's side of experts beside a GPU, for benches; NULL if there is none. */
 host_experts *forward_host_experts(forward *f);
 

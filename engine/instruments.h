@@ -61,14 +61,6 @@ int session_perf_layers(const session *s, perf_layer *layers, int cap);
  * refused. */
 int session_watch_routing(session *s, routing_fn *fn, void *ctx, err_ctx *err);
 
-/* Counts from now on how often the next layer's router, applied to a layer's vector, guesses the
- * experts that a single token then chooses (moe/guess_recall.h); NULL: no more, and the counts are
- * complete. A layer on a GPU tells its vector only if it asks the host for an expert: nothing is
- * counted of guesses from one that has nothing to ask, nor of those from the last layer on the GPU.
- * Takes memory for the routers, and time; no result changes. Borrows to, until session_free. */
-struct guess_recall;
-int session_watch_guesses(session *s, struct guess_recall *to, err_ctx *err);
-
 /* While paused no expert is post-fetched: for benches, to see what it is worth. */
 void session_pause_postfetch(session *s, bool paused);
 

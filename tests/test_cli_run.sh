@@ -430,34 +430,6 @@ printf '{' >"$tmp/half.json"
 expect 0 "nothing was learnt" $run -q -m $qwen --raw -p Hello -n 2 --learn "$tmp/half.json"
 expect 0 "nothing was learnt" $run -q -m $qwen --raw -p Hello -n 2 --learn /nonexistent/seen.json
 
-# ---- how often experts are guessed a layer early: the same answer, and counts of every token
-guesses="$tmp/guesses.json"
-guessed="-q -m $gptoss --raw -p Hello -n 9 --temp 0"
-say plain $guessed
-say guessed $guessed --predict-log "$guesses"
-same plain guessed "an answer and the same one with --predict-log"
-holds "$(grep -c '"layer":3,"tokens":8,"right":\[[0-9,]*\],"recall":[01]\.[0-9]*,"in_vram":0}' "$guesses")" -eq 1 "--predict-log"
-if [ -n "$python" ]; then
-    if "$python" -c 'import json,sys; p = json.load(open(sys.argv[1])); l = p["layers"]
-sys.exit(not (p["tokens"] == 24 and p["right"] == [sum(r) for r in zip(*(x["right"] for x in l))] and
-              abs(p["recall"] - sum(x["recall"] for x in l) / 3) < 1e-9 and 0.3 < p["recall"] < 1))' "$guesses"
-    then ok; else bad "--predict-log: does not add up: $(cat "$guesses")"; fi
-else
-    skip "reading JSON needs python3"
-fi
-expect 0 "" $build/moe-bench decode -m $qwen -p 4 -n 5 -r 1 --predict-log "$guesses"
-holds "$(grep -c '"experts_used":4,"layers":\[{"layer":1,"tokens":9,' "$guesses")" -eq 1 "decode --predict-log"
-expect 0 "" $build/moe-bench decode -m $qwen -p 4 -n 0 -r 1 --predict-log "$guesses"
-holds "$(grep -c '"tokens":0,"right":\[0,0,0,0\],"recall":null,' "$guesses")" -eq 1 "--predict-log without tokens"
-if echo Hello | $run chat -m $qwen -n 5 --predict-log "$guesses" >"$tmp/out" 2>"$tmp/err" &&
-    grep -q '"layer":3,"tokens":5,' "$guesses"   # the prompt's last one is alone, too
-then ok; else bad "chat --predict-log: $(cat "$tmp/err" "$guesses")"; fi
-refuse 1 "/nonexistent/guesses.json: cannot write" $run $guessed --predict-log /nonexistent/guesses.json
-if [ -w /dev/full ]; then
-    expect 1 "/dev/full: cannot write" $run $guessed --predict-log /dev/full
-    same plain out "an answer whose guesses cannot be written"
-fi
-
 refuse 2 "--weighting: 'most' is none of flat" $run -m $tiny -p x --weighting most
 refuse 2 "--layer-curve" $run -m $tiny -p x --layer-curve 1.5
 

@@ -13,7 +13,6 @@
 #include "cli/bench/bench_profile.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
-#include "cli/predict_log.h"
 #include "cli/report.h"
 #include "cli/sink.h"
 #include "cuda/gpu.h"
@@ -28,7 +27,6 @@ typedef struct decode_options {
     int64_t sms;
     double bandwidth;                    /* per cent */
     bool json, profile;
-    const char *predict_log;
 } decode_options;
 
 static const arg_option options[] = {
@@ -50,8 +48,6 @@ static const arg_option options[] = {
       "With --device cuda: a smaller card, of N multiprocessors or a few more. Default: all" },
     { "bandwidth-share", 0, ARG_FLOAT, offsetof(decode_options, bandwidth), "PERCENT", NULL, 1, 100,
       "With --sms: the share of the card's bandwidth that decoding gets at most. Default: 100" },
-    { "predict-log", 0, ARG_TEXT, offsetof(decode_options, predict_log), "FILE", NULL, 0, 0,
-      PREDICT_LOG_HELP },
     { "json", 0, ARG_FLAG, offsetof(decode_options, json), NULL, NULL, 0, 0,
       "One JSON object on stdout" },
 };
@@ -78,7 +74,6 @@ typedef struct bench {
     const decode_options *opt;
     bench_model b;
     session *s;
-    predict_log guesses;
     int32_t *prompt;
     float *logits;                       /* [n_vocab] */
     int n_vocab;
@@ -310,10 +305,6 @@ static int run_model(bench *m)
         return 1;
     }
     bench_model_prompt(m->prompt, (int)opt->prompt + 1, m->n_vocab);
-    if (predict_log_begin(&m->guesses, m->s, m->b.l.m, opt->predict_log, &err) < 0) {
-        console_error("%s", err.msg);
-        return 1;
-    }
     rc = measure(m, &err);
     if (rc < 0) return bench_model_fail(m->b.l.path, rc, &err);
     const int code = report(m);
@@ -345,13 +336,11 @@ int cmd_bench_decode(int argc, char **argv)
         console_error("--sms: a smaller card is a GPU: --device cuda");
         return 2;
     }
-    if ((rc = sink_check(opt.predict_log)) != 0) return rc;
     if (opt.sms > 0) gpu_pretend_sms((int)opt.sms);
     m.opt = &opt;
     rc = run_model(&m);
     mem_free(m.prompt);
     mem_free(m.logits);
-    if (predict_log_end(&m.guesses, m.b.l.path) != 0 && rc == 0) rc = 1;
     session_free(m.s);
     bench_model_close(&m.b);
     return rc;

@@ -21,13 +21,12 @@
 #include "cli/interrupt.h"
 #include "cli/chat/line_history.h"
 #include "cli/chat/line_input.h"
-#include "cli/predict_log.h"
 #include "cli/sink.h"
 #include "cli/talk_args.h"
 #include "cli/tier_args.h"
 
 typedef struct chat_options {
-    const char *model, *load, *predict_log;
+    const char *model, *load;
     int64_t n;                           /* -1: no limit */
     uint64_t drive;                      /* for prompts */
     bool verbose;
@@ -50,7 +49,6 @@ static const arg_option options[] = {
       "Show token counts and speed after each answer" },
     { PROMPT_CACHE_OPTION, 0, ARG_SIZE, FIELD(drive), "SIZE", PROMPT_CACHE_ENV, 0, 0,
       PROMPT_CACHE_HELP },
-    { "predict-log", 0, ARG_TEXT, FIELD(predict_log), "FILE", NULL, 0, 0, PREDICT_LOG_HELP },
 };
 
 static const arg_group groups[] = {
@@ -242,7 +240,6 @@ int cmd_chat(int argc, char **argv)
     chat_options o = { .n = -1, .drive = PROMPT_CACHE_BYTES };
     chat_talk t = { 0 };
     load_options load = { .with_text = true };
-    predict_log guesses = { 0 };
     err_ctx err;
     int rc, code;
 
@@ -251,7 +248,7 @@ int cmd_chat(int argc, char **argv)
     sampling_args_init(&o.sampling);
     rc = args_parse(&spec, &o, NULL, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
-    if ((code = check_options(&t, &o)) != 0 || (code = sink_check(o.predict_log)) != 0) return code;
+    if ((code = check_options(&t, &o)) != 0) return code;
     if ((code = engine_args_read(&load.where.engine, &t.room, &load.where.device,
                                  &o.engine)) != 0 ||
         (code = tier_args_read(&load.where, &o.tiers)) != 0 ||
@@ -266,14 +263,11 @@ int cmd_chat(int argc, char **argv)
     if (model_handle_open(&t.l, &load, &err) < 0)
         return model_handle_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
     code = open_session(&t, &o);
-    if (code == 0 && predict_log_begin(&guesses, t.s, t.l.m, o.predict_log, &err) < 0)
-        code = model_handle_fail(NULL, &err);
     if (code == 0) {
         code = talk(&t);
         if (o.perf.out && *o.perf.out && perf_view_save(o.perf.out, t.s, t.perf) != 0 && code == 0)
             code = 1;
     }
-    if (predict_log_end(&guesses, t.l.path) != 0 && code == 0) code = 1;
     sampling_close(&t.draw);
     prompt_cache_close(&t.kept);
     session_free(t.s);

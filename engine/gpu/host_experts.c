@@ -311,60 +311,6 @@ static int compute(host_experts *c, err_ctx *err)
     return experts_cpu_run(c->cpu, &job, err);
 }
 
-/* ---- guesses that are counted ---------------------------------------------------------------- */
-
-/* What the map says, in the books. */
-static bool is_hot(const host_experts *c, int layer, int expert)
-{
-    if (!c->places) return expert < c->p->hot[layer];
-    return residency_find(vram_places_books(c->places), layer, expert) >= 0;
-}
-
-/* Before the reply: what was guessed for this layer is judged, and its vector is kept, because the
- * mail is the device's afterwards; the slots are a prompt's, and idle now. Returns whether. */
-static bool judge_guess(host_experts *c)
-{
-    if (!c->recall || c->n != 1 || c->broken) return false;
-    guess_recall_chosen(c->recall, c->layer, c->mail->ids);
-    memcpy(c->slots, c->mail->x, (size_t)c->mail->n_embd * sizeof *c->slots);
-    return true;
-}
-
-/* After the reply, while the device goes on. Only layers that may ask are judged, so only these are
- * guessed. */
-static void guess_next(host_experts *c)
-{
-    const int next = c->layer + 1;
-    const int32_t *likely;
-    int n_vram = 0;
-    if (next >= c->n_layer || !host_experts_layer(c, next)) return;
-    acts_set(&c->x, c->slots, 1, c->mail->n_embd);
-    const int n = router_ahead_guess(c->guesser, c->layer, &c->x, &likely);
-    for (int i = 0; i < n; i++) n_vram += is_hot(c, next, likely[i]);
-    if (n > 0) guess_recall_guess(c->recall, next, likely, n_vram);
-}
-
-/* The device is idle: guesses about layers of the last token that asked for nothing. */
-static void judge_quiet(host_experts *c)
-{
-    const int k = c->m->hp.n_expert_used;
-    int32_t chosen[GPU_MOST_USED];
-    if (!c->recall || !c->log || c->n_logged != 1) return;
-    for (int l = 0; l < c->n_layer; l++) {
-        if (!host_experts_layer(c, l)) continue;
-        for (int i = 0; i < k; i++) chosen[i] = (int32_t)(host_experts_log(c, l)[i] & 0xFFFF);
-        guess_recall_chosen(c->recall, l, chosen);
-    }
-}
-
-void host_experts_watch_guesses(host_experts *c, router_ahead *by, guess_recall *to)
-{
-    err_ctx ignored;                     /* a failure shows at the next token */
-    if (c->recall && gpu_wait(c->g, &ignored) == 0) judge_quiet(c);
-    c->guesser = by;
-    c->recall = to;
-}
-
 /* ---- a layer --------------------------------------------------------------------------------- */
 
 static int cold_in(const uint32_t *log, int n)
@@ -439,7 +385,6 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     if (c->n == 1) n_fetched = count(c, bank);
     const bool ended = __atomic_load_n(&c->mail->fetch_ns, __ATOMIC_RELAXED) != 0;
     if (n_fetched > 0 && c->notes) fetch_log_note(c->notes, layer, c->mail);
-    const bool judged = judge_guess(c);
     answer(c);
     const uint64_t reply = c->not_asked = now(c);
     send_some(c);
@@ -450,17 +395,15 @@ int host_experts_serve(host_experts *c, int layer, err_ctx *err)
     count_times(c, seconds(seen - from), cpu_s);
     c->fetch = (last_fetch){ .open = n_fetched > 0, .ended = ended, .layer = layer, .reply = reply,
                              .busy_s = cpu_s - c->waited_s, .unsure_s = unseen_s + c->waited_s };
-    if (judged) guess_next(c);
     return rc;
 }
 
 int host_experts_turn(host_experts *c, err_ctx *err)
 {
     int rc = 0;
-    if ((c->places || c->notes || c->recall) && gpu_alive(c->g)) rc = gpu_wait(c->g, err);
+    if ((c->places || c->notes) && gpu_alive(c->g)) rc = gpu_wait(c->g, err);
     if (rc < 0) return rc;
     host_experts_tell_fetches(c);
-    judge_quiet(c);
     if (c->places && !c->turned) rc = change_places(c, err);
     else if (c->places) vram_places_publish(c->places);  /* what prompts have changed since */
     c->turned = false;
@@ -475,18 +418,16 @@ void host_experts_begin(host_experts *c, int n)
     c->n_noted = c->cold_noted = 0;
     c->layer = -1;
     c->broken = false;
-    if (c->recall) guess_recall_forget(c->recall);
     pool_stay_awake(c->o->team, true);
     c->cold_from = cold_experts(c);
     c->token_from = clock_ns();
 }
 
-/* While the device computes the rest of the token. Guesses that are counted are judged first, when
- * it is idle. */
+/* While the device computes the rest of the token. */
 static void turn_early(host_experts *c)
 {
     err_ctx ignored;                     /* a failure shows at the next wait */
-    if (!c->places || c->recall || c->broken) return;
+    if (!c->places || c->broken) return;
     vram_places_send(c->places, INT_MAX);
     (void)change_places(c, &ignored);
     c->turned = true;
@@ -563,6 +504,13 @@ const int32_t *host_experts_map(const host_experts *c, int layer) { return c->sp
 void host_experts_prompt_begin(host_experts *c)
 {
     if (c->places) vram_places_publish(c->places);
+}
+
+/* Whether the expert is in VRAM. */
+static bool is_hot(const host_experts *c, int layer, int expert)
+{
+    if (!c->places) return expert < c->p->hot[layer];
+    return residency_find(vram_places_books(c->places), layer, expert) >= 0;
 }
 
 static void tell_places(host_experts *c, int layer, const int32_t *ids, int n)

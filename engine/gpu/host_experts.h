@@ -13,7 +13,6 @@
 #include "engine/host/experts_cpu.h"
 #include "engine/gpu/weights_gpu.h"
 #include "engine/perf_counts.h"
-#include "moe/guess_recall.h"
 #include "moe/postfetch.h"
 #include "moe/vram_places.h"
 #include "tiers/plan.h"
@@ -59,13 +58,6 @@ uint32_t *host_experts_wanted(const host_experts *c, int layer);
 
 /* While paused nothing is fetched, and nothing tried out: for benches. */
 void host_experts_pause_fetching(host_experts *c, bool paused);
-
-/* Guesses the next layer's experts for single tokens from now on, after each reply, and counts how
- * often that is right; both NULL: no more, and the last token's counts are complete. Borrows them.
- * A layer that asks for nothing tells no vector: nothing is guessed from it. What such a layer
- * chose is known if the device logs it, as it does for a cache of experts and for post-fetch;
- * otherwise guesses about it do not count. */
-void host_experts_watch_guesses(host_experts *c, router_ahead *by, guess_recall *to);
 
 /* Before a batch of up to GPU_FEW tokens: waits for the one before it. Experts in VRAM may change,
  * after what that one chose, unless they have at its end. */

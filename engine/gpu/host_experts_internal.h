@@ -68,8 +68,6 @@ struct host_experts {
     uint64_t cold_from;                  /* cold experts before the token */
     perf_level perf;
     perf_layer *layers;                  /* [n_layer] */
-    router_ahead *guesser;               /* for recall; both or neither are NULL */
-    guess_recall *recall;
     host_experts_stats s;
 };
 

@@ -16,8 +16,6 @@ struct host_steps {
     expert_profile *seen;                /* or NULL */
     routing_fn *routed;                  /* or NULL */
     void *routed_ctx;
-    router_ahead *guesser;               /* for recall; both or neither are NULL */
-    guess_recall *recall;
 };
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -98,16 +96,6 @@ static void select_experts(void *ctx, int64_t first, int64_t end, int thread)
         router_select(ws->ids + t * k, ws->gates + t * k, ws->router + t * n, n, k, &a->rule);
 }
 
-/* What was guessed for this layer is judged, and the next one's is guessed. */
-static void follow_guesses(host_steps *s, int l)
-{
-    const int32_t *likely;
-    if (s->b.n != 1) return;
-    guess_recall_chosen(s->recall, l, s->b.ws->ids);
-    if (router_ahead_guess(s->guesser, l, &s->b.ws->hx, &likely) > 0)
-        guess_recall_guess(s->recall, l + 1, likely, 0);
-}
-
 static void route(void *self, int l)
 {
     host_steps *s = self;
@@ -122,10 +110,6 @@ static void route(void *self, int l)
     pool_run(b->o->team, b->n, pool_grain((int64_t)hp->n_expert * hp->n_expert_used),
              select_experts, &a);
     if (s->routed) s->routed(s->routed_ctx, l, b->pos, b->n, ws->ids, hp->n_expert_used);
-    if (s->recall) {
-        see(b, b->w->layers[l].experts_norm);
-        follow_guesses(s, l);
-    }
     if (!s->seen) return;
     for (int i = 0; i < b->n * hp->n_expert_used; i++)
         expert_profile_count(s->seen, l, ws->ids[i], EXPERT_EITHER, 1);
@@ -326,10 +310,4 @@ void host_steps_watch_routing(host_steps *s, routing_fn *fn, void *ctx)
 {
     s->routed = fn;
     s->routed_ctx = ctx;
-}
-
-void host_steps_watch_guesses(host_steps *s, router_ahead *by, guess_recall *to)
-{
-    s->guesser = by;
-    s->recall = to;
 }

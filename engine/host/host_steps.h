@@ -7,7 +7,6 @@
 #include "engine/session/state.h"
 #include "engine/steps.h"
 #include "moe/expert_profile.h"
-#include "moe/guess_recall.h"
 #include "moe/router.h"
 
 typedef struct host_steps host_steps;
@@ -36,9 +35,5 @@ const steps *host_steps_face(const host_steps *s);
 
 /* Tells fn of every choice of experts from now on; NULL: nobody. */
 void host_steps_watch_routing(host_steps *s, routing_fn *fn, void *ctx);
-
-/* Guesses the next layer's experts for every single token from now on, and counts how often that is
- * right; both NULL: no more. Borrows them. */
-void host_steps_watch_guesses(host_steps *s, router_ahead *by, guess_recall *to);
 
 #endif

@@ -16,7 +16,6 @@ typedef struct bench {
     float *logits;                       /* [n_vocab], of session_next and session_pick */
     struct { uint64_t singles, in_batches; } seen;       /* tokens since the counts were reset */
     perf_level perf;
-    router_ahead *guesser;               /* of session_watch_guesses; or NULL */
     session *taken;                      /* its token was taken and is not known to have ended; or
                                           * NULL */
     int32_t taken_id;
@@ -269,7 +268,6 @@ static void free_bench(session *s)
     bench *at = s->at;
     if (!at || s->guest) return;
     forward_free(at->f);
-    router_ahead_free(at->guesser);
     for (int i = 0; i < RECURRENT_BLOCKS && s->st; i++) {
         const recurrent_block b = recurrent_block_of(state_recurrent(s->st), i);
         b.where->free(b.where, at->before[i], b.bytes);
@@ -578,21 +576,6 @@ int session_watch_routing(session *s, routing_fn *fn, void *ctx, err_ctx *err)
         return err_set(err, ERR_UNSUPPORTED, "routing can be watched on the CPU only, for now: "
                        "--device cpu");
     forward_watch_routing(s->at->f, fn, ctx);
-    return 0;
-}
-
-int session_watch_guesses(session *s, guess_recall *to, err_ctx *err)
-{
-    const model_hparams *hp = &s->e->m->hp;
-    if (to && !s->at->guesser) {
-        bool *all = mem_array((size_t)hp->n_layer, sizeof *all);
-        if (!all) return err_set(err, ERR_NOMEM, "guesses about %d layers", hp->n_layer);
-        for (int l = 0; l < hp->n_layer; l++) all[l] = s->e->m->layers[l].experts->n_expert > 0;
-        const int rc = router_ahead_create(&s->at->guesser, &s->e->verbs, s->e->w, hp, all, err);
-        mem_free(all);
-        if (rc < 0) return rc;
-    }
-    forward_watch_guesses(s->at->f, to ? s->at->guesser : NULL, to);
     return 0;
 }
 
