@@ -351,12 +351,10 @@ $(addprefix $B/tests/,test_state_file test_expert_profile test_sink) $(call both
 $B/tests/test_sink: $(call obj,sink output interrupt console wrap)
 $(call both,forward families places prompts cache_routing perf_counts prefix_cache prefix_drive sessions draws): $B/tests/places.c.o
 $B/tests/test_sim_taken: $B/tests/places.c.o
-$B/tests/test_routing_watch: $B/tests/places.c.o
 $(call both,cache_cost) $B/tests/test_prompt_cache: $(CLI_OBJ)
 $B/tests/test_conversation: $(call obj,conversation)
 $(addprefix $B/tests/,test_api test_api_write): $(filter $B/cli/serve/api_%,$(CLI_OBJ))
 $B/tests/test_first_dates: $(call obj,first_dates)
-$B/tests/test_cache_replay: $(call obj,cache_replay cache_optimum)
 $B/tests/test_lengths_view: $(call obj,lengths_view console wrap)
 $B/tests/test_plan $B/tests/test_plan_speed: $B/tests/plan_checks.c.o
 $B/tests/test_plan_check: $(call obj,plan_check)

@@ -280,8 +280,8 @@ static int read_environment(const arg_spec *spec, void *into)
     return ARGS_RUN;
 }
 
-/* "moe-run run" from a usage of "moe-run [run] [-m FILE] ...", "moe-bench cache replay" from
- * "moe-bench cache replay TRACE ...", "moe-quant" from "moe-quant IN.gguf ...", "moe-serve" from
+/* "moe-run run" from a usage of "moe-run [run] [-m FILE] ...", "moe-bench logits" from
+ * "moe-bench logits -m FILE ...", "moe-quant" from "moe-quant IN.gguf ...", "moe-serve" from
  * "moe-serve [[-m] FILE] ...". */
 static const char *verb_name(char *dst, size_t cap, const arg_spec *spec)
 {

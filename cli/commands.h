@@ -17,9 +17,6 @@ int cmd_serve(int argc, char **argv);            /* and moe-serve */
 int cmd_pull(int argc, char **argv);
 
 /* moe-bench */
-int cmd_bench_cache(int argc, char **argv);          /* and its two verbs: */
-int cmd_bench_cache_record(int argc, char **argv);
-int cmd_bench_cache_replay(int argc, char **argv);
 int cmd_bench_decode(int argc, char **argv);
 int cmd_bench_gemm(int argc, char **argv);
 int cmd_bench_grammar(int argc, char **argv);

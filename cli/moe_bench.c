@@ -8,8 +8,6 @@ static const command verbs[] = {
     { "tiers", "Measures a model with several budgets of VRAM and RAM", cmd_bench_tiers },
     { "lengths", "Measures how fast prompts of 1 to 8,192 tokens are taken in",
       cmd_bench_lengths },
-    { "cache", "Records which experts tokens choose; replays it for caches of all sizes",
-      cmd_bench_cache },
     { "logits", "Writes the logits of given tokens, for comparison", cmd_bench_logits },
     { "synth", "Writes a GGUF of a real model's shapes with random weights", cmd_bench_synth },
     { "kernels", "Measures the products of each weight type against the memory's speed",
@@ -29,8 +27,6 @@ int main(int argc, char **argv)
                          "  moe-bench decode -m model.gguf -p 512 -n 128\n"
                          "  moe-bench tiers -m model.gguf --vram 4G,8G,all --ram 16G,all\n"
                          "  moe-bench lengths -m model.gguf --vram 8G --svg lengths.svg\n"
-                         "  moe-bench cache record -m model.gguf -o trace\n"
-                         "  moe-bench cache replay trace --svg plot.svg\n"
                          "  moe-bench logits -m model.gguf --ids ids.txt -o logits.f32\n"
                          "  moe-bench synth qwen3-next-80b --layers 4 -o q4.gguf\n"
                          "  moe-bench kernels --type MXFP4,Q4_K --tokens 1,8\n"

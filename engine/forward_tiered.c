@@ -284,7 +284,3 @@ void forward_force_way(forward *f, int way)
     if (f->gpu) gpu_steps_force_way(f->gpu, way);
 }
 
-void forward_watch_routing(forward *f, routing_fn *fn, void *ctx)
-{
-    if (f->host) host_steps_watch_routing(f->host, fn, ctx);
-}

@@ -63,10 +63,6 @@ bool forward_source(forward *f, sampler_source *out);
 int forward_profile(forward *f, gpu_span *spans, int cap, const int32_t *ids, int n, int pos,
                     err_ctx *err);
 
-/* Tells fn of every choice of experts in the host's layers; NULL: nobody. Layers on the GPU choose
- * there, and are not told of. */
-void forward_watch_routing(forward *f, routing_fn *fn, void *ctx);
-
 /* The host's side of experts beside a GPU, for benches; NULL if there is none. */
 host_experts *forward_host_experts(forward *f);
 

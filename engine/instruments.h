@@ -56,11 +56,6 @@ perf_counts session_perf(const session *s);
  * counts. */
 int session_perf_layers(const session *s, perf_layer *layers, int cap);
 
-/* Tells fn which experts tokens choose, layer by layer, from now on; NULL: nobody. For layers on
- * the CPU only: those on a GPU choose there and tell nobody, so a session that has any is
- * refused. */
-int session_watch_routing(session *s, routing_fn *fn, void *ctx, err_ctx *err);
-
 /* While paused no expert is post-fetched: for benches, to see what it is worth. */
 void session_pause_postfetch(session *s, bool paused);
 

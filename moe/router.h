@@ -27,8 +27,4 @@ typedef struct router_rule {
 void router_select(int32_t *ids, float *weights, const float *logits, int n, int k,
                    const router_rule *rule);
 
-/* Told which experts n_token tokens from position pos on chose in a layer: ids [n_token, k], each
- * token's in the order of router_select. Only looks; ids are good during the call. */
-typedef void routing_fn(void *ctx, int layer, int pos, int n_token, const int32_t *ids, int k);
-
 #endif

@@ -24,18 +24,13 @@ _moe_add() {
 }
 
 _moe() {
-    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb value at
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb value
     local -a command=("${COMP_WORDS[0]}")
     COMPREPLY=()
-    # the verb, and the verb below it: as long as the next word is one
-    while [ ${#command[@]} -lt "$COMP_CWORD" ]; do
-        verb=${COMP_WORDS[${#command[@]}]}
-        _moe_verbs "${command[@]}" | grep -qxF -e "$verb" || break
-        command+=("$verb")
-    done
-    at=${#command[@]}
+    verb=${COMP_WORDS[1]}
+    if [ "$COMP_CWORD" -gt 1 ] && _moe_verbs "${command[@]}" | grep -qxF -e "$verb"; then command+=("$verb"); fi
     # the verb that may be left out
-    [ "$at" -ne 1 ] || ! _moe_verbs "${command[@]}" | grep -qx run || command+=(run)
+    [ "${#command[@]}" -ne 1 ] || ! _moe_verbs "${command[@]}" | grep -qx run || command+=(run)
     value=
     case $prev in -*) value=$(_moe_value "$prev" "${command[@]}") ;; esac
     case $prev:$value in
@@ -51,7 +46,7 @@ _moe() {
     case $cur in
     -*) _moe_add -W "$(_moe_options "${command[@]}")" -- "$cur"; return ;;
     esac
-    [ "$COMP_CWORD" -ne "$at" ] || _moe_add -W "$(_moe_verbs "${command[@]:0:at}")" -- "$cur"
+    [ "$COMP_CWORD" -ne 1 ] || _moe_add -W "$(_moe_verbs "${COMP_WORDS[0]}")" -- "$cur"
     if [ "${command[1]:-}" = pull ]; then
         _moe_add -W "$(_moe_names)" -- "$cur"
         return

@@ -9,15 +9,12 @@ here=$(cd "$build" && pwd)
 
 # ---- what --help says
 
-# commands PROGRAM: itself and its verbs, one a line: "moe-bench", "moe-bench cache record"
+# commands PROGRAM: itself and its verbs, one a line: "moe-bench", "moe-bench decode"
 verbs() { "$@" --help | sed -n '/^$/q;s/^  \([a-z][a-z]*\)  *[^ ].*/\1/p'; }
 commands() {
     echo "$1"
     case $1 in moe-quant | moe-serve) return ;; esac
-    for v in $(verbs "$here/$1"); do
-        echo "$1 $v"
-        [ "$v" != cache ] || for w in $(verbs "$here/$1" "$v"); do echo "$1 $v $w"; done
-    done
+    for v in $(verbs "$here/$1"); do echo "$1 $v"; done
 }
 # options COMMAND...: "--model" and "-m", sorted; kept, as they are asked for twice
 mkdir "$tmp/options"
@@ -47,7 +44,7 @@ for p in $programs; do
     sed '1,/gen_man.py/d' $page | sed -n 's/^\.SS //p' | sed 's/\\-/-/g' >"$tmp/page"
     while read -r c; do
         v=${c#"$p"} v=${v# }
-        [ -n "$v" ] && [ "$v" != cache ] || continue
+        [ -n "$v" ] || continue
         if grep -qxF -e "$v" "$tmp/page"; then ok; else bad "$page: no verb $v"; fi
     done <"$tmp/$p.commands"
     for word in $(grep '^[a-z]' "$tmp/page" | cut -d ' ' -f 1 | sort -u); do
@@ -94,8 +91,8 @@ for shell in bash zsh; do
             same "$shell: $c --"
         done <"$tmp/$p.commands"
     done
-    for p in moe-run moe-bench "moe-bench cache"; do
-        verbs "$here/${p%% *}" $(echo "$p" | cut -s -d ' ' -f 2) | sort -u >"$tmp/want"
+    for p in moe-run moe-bench; do
+        verbs "$here/$p" | sort -u >"$tmp/want"
         in_$shell $p ""
         sed -i '/^files/d;/[^a-z]/d' "$tmp/got"
         if [ "$(sort -u "$tmp/got" | comm -13 - "$tmp/want")" = "" ] && [ -s "$tmp/want" ]; then ok; else bad "$shell: verbs of $p"; fi

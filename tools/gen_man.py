@@ -109,10 +109,7 @@ def main():
     for name in 'moe-run', 'moe-bench', 'moe-quant', 'moe-serve':
         program, path = f'{build}/{name}', f'packaging/{name}.1'
         lines = help_of(program)
-        verbs = []
-        for verb, text in verbs_of(lines) if name in ('moe-run', 'moe-bench') else [('', '')]:
-            below = verbs_of(help_of(program, verb)) if verb == 'cache' else []
-            verbs += [(f'{verb} {v}', t) for v, t in below] or [(verb, text)]
+        verbs = verbs_of(lines) if name in ('moe-run', 'moe-bench') else [('', '')]
         text = open(path).read()
         head, rest = text.split(BEGIN)
         tail = rest.split(END)[1]

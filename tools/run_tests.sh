@@ -157,7 +157,6 @@ rest() {
         [ ! -d "$build/sim" ] || echo "test_cli_gpu.sh sim"
     fi
     echo test_cli.sh
-    echo test_cli_cache.sh
     echo test_cli_pull.sh
     echo test_packaging.sh
     echo test_bootstrap.sh

@@ -14,8 +14,6 @@ struct host_steps {
     host_batch b;                        /* the batch under way; ws is ours */
     experts_cpu *experts;
     expert_profile *seen;                /* or NULL */
-    routing_fn *routed;                  /* or NULL */
-    void *routed_ctx;
 };
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -109,7 +107,6 @@ static void route(void *self, int l)
     a.rule.bias = b->w->layers[l].choice_bias;
     pool_run(b->o->team, b->n, pool_grain((int64_t)hp->n_expert * hp->n_expert_used),
              select_experts, &a);
-    if (s->routed) s->routed(s->routed_ctx, l, b->pos, b->n, ws->ids, hp->n_expert_used);
     if (!s->seen) return;
     for (int i = 0; i < b->n * hp->n_expert_used; i++)
         expert_profile_count(s->seen, l, ws->ids[i], EXPERT_EITHER, 1);
@@ -305,9 +302,3 @@ void host_steps_free(host_steps *s)
 void host_steps_turn_to(host_steps *s, state *st) { s->b.st = st; }
 
 const steps *host_steps_face(const host_steps *s) { return &s->face; }
-
-void host_steps_watch_routing(host_steps *s, routing_fn *fn, void *ctx)
-{
-    s->routed = fn;
-    s->routed_ctx = ctx;
-}

@@ -33,7 +33,4 @@ void host_steps_turn_to(host_steps *s, state *st);
 
 const steps *host_steps_face(const host_steps *s);
 
-/* Tells fn of every choice of experts from now on; NULL: nobody. */
-void host_steps_watch_routing(host_steps *s, routing_fn *fn, void *ctx);
-
 #endif

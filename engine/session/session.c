@@ -570,15 +570,6 @@ int session_perf_layers(const session *s, perf_layer *layers, int cap)
     return n;
 }
 
-int session_watch_routing(session *s, routing_fn *fn, void *ctx, err_ctx *err)
-{
-    if (fn && engine_on_gpu(s->e))
-        return err_set(err, ERR_UNSUPPORTED, "routing can be watched on the CPU only, for now: "
-                       "--device cpu");
-    forward_watch_routing(s->at->f, fn, ctx);
-    return 0;
-}
-
 void session_pause_postfetch(session *s, bool paused)
 {
     host_experts *beside = forward_host_experts(s->at->f);
