@@ -1,12 +1,16 @@
-/* test_thread.c - threads that work for the program: whoever starts them, they leave its signals
- * alone and take those that their own instructions raise. The team's are in test_pool.c. */
+/* test_thread.c - threads that work for the program leave its signals alone and take those that
+ * their own instructions raise (the team's are in test_pool.c); timed waits ignore a step of the
+ * wall clock. */
 #include "tests/test.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/session/prefix_writer.h"
@@ -160,6 +164,42 @@ static void test_masks(void)
     }
 }
 
+/* ---- timed waits ----------------------------------------------------------------------------- */
+
+static time_t wall_step_s;
+
+/* Takes the place of the C library's, so that a wall-clock time is wrong by the step. */
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+    const int rc = (int)syscall(SYS_clock_gettime, clock, t);
+    if (clock == CLOCK_REALTIME) t->tv_sec += wall_step_s;
+    return rc;
+}
+
+static void test_timed_waits(void)
+{
+    static const struct { time_t step_s; const char *why; } steps[] = {
+        { 0, "no step" }, { 3600, "an hour back while it waits" }, { -3600, "an hour ahead" },
+    };
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t cond;
+    CHECK(thread_cond_init(&cond) == 0);
+    alarm(20);                           /* a wait of an hour ends the test */
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
+        wall_step_s = steps[i].step_s;
+        const uint64_t deadline_ns = clock_ns() + 20000000;
+        int rc = 0;
+        while (rc == 0) rc = thread_cond_wait_until(&cond, &lock, deadline_ns);
+        CHECK_MSG(rc == ETIMEDOUT, "%s: %d", steps[i].why, rc);
+        CHECK_MSG(clock_ns() >= deadline_ns, "%s: it ended early", steps[i].why);
+    }
+    CHECK(thread_cond_wait_until(&cond, &lock, 0) == ETIMEDOUT);
+    pthread_mutex_unlock(&lock);
+    alarm(0);
+    pthread_cond_destroy(&cond);
+}
+
 int main(int argc, char **argv)
 {
     sigset_t some;
@@ -170,5 +210,6 @@ int main(int argc, char **argv)
     sigaddset(&some, SIGUSR2);
     pthread_sigmask(SIG_BLOCK, &some, NULL);
     test_masks();
+    test_timed_waits();
     return test_end();
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # check_layers.sh - an #include may point down the list, never up: cli > engine > moe > tiers > cuda
-# > loader. Also: file names are unique, and below cli/ nothing prints, exits or reads the
-# environment. Prints what is wrong and exits 1.
+# > loader. Also: file names are unique, below cli/ nothing prints, exits or reads the
+# environment, and only tiers/thread.c has a timed wait. Prints what is wrong and exits 1.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 bad=0
@@ -36,5 +36,9 @@ calls=$(grep -nE '(^|[^a-z_>.])(printf|puts|exit|_exit|abort|getenv|perror)\(' \
     $(printf '%s\n' $sources | grep -v '^cli/') /dev/null | grep -vE ':[0-9]+: *(/?\*|//)')
 [ -z "$calls" ] || complain "only cli/ may print, exit or read the environment:
 $calls"
+
+waits=$(grep -n 'pthread_cond_timedwait(' $(printf '%s\n' $sources | grep -v '^tiers/thread\.c$') /dev/null)
+[ -z "$waits" ] || complain "timed waits use thread_cond_wait_until, which no step of the wall clock disturbs:
+$waits"
 
 exit $bad

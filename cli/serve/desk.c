@@ -6,9 +6,9 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <time.h>
 
 #include "cli/serve/seats.h"
+#include "tiers/thread.h"
 
 typedef struct call {
     struct call *next;
@@ -153,10 +153,7 @@ static void *clerk(void *ctx)
         job *j = pop(&d->fresh);
         if (!j && d->closing) break;
         if (!j) {
-            struct timespec until;
-            clock_gettime(CLOCK_REALTIME, &until);
-            until.tv_sec++;
-            pthread_cond_timedwait(&d->more, &d->lock, &until);
+            thread_cond_wait_until(&d->more, &d->lock, looked_ns + 1000000000);
             continue;
         }
         pthread_mutex_unlock(&d->lock);
@@ -225,14 +222,7 @@ static void seat_those_who_wait(desk *d)
 /* The lock is held. Until there is more to do, or the drive may have done what it is asked for. */
 static void wait_a_little(desk *d)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += 5000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    pthread_cond_timedwait(&d->more, &d->lock, &until);
+    thread_cond_wait_until(&d->more, &d->lock, clock_ns() + 5000000);
 }
 
 /* Whoever waits for quiet gets it: no new requests are seated until those that run have ended. But
@@ -281,7 +271,7 @@ int desk_open(desk **out, const desk_options *o, err_ctx *err)
     if (!d) return err_set(err, ERR_NOMEM, "desk: %zu bytes", sizeof *d);
     d->o = *o;
     pthread_mutex_init(&d->lock, NULL);
-    pthread_cond_init(&d->more, NULL);
+    thread_cond_init(&d->more);
     int rc = encoder_create(&d->enc, o->model->tok, err);
     if (rc == 0) rc = seats_open(&d->at, o->sessions, o->n_session, err);
     if (rc == 0) d->has_clerk = (rc = -pthread_create(&d->clerk, NULL, clerk, d)) == 0;
@@ -348,16 +338,14 @@ static void dismiss(job_list *l)
 void desk_close(desk *d, double patience_s)
 {
     if (!d) return;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)patience_s;
+    const uint64_t until_ns = clock_ns() + (uint64_t)(patience_s * 1e9);
     pthread_mutex_lock(&d->lock);
     d->closing = true;
     dismiss(&d->fresh);
     dismiss(&d->ready);
     pthread_cond_broadcast(&d->more);
     while (d->counts.running && patience_s > 0 &&
-           pthread_cond_timedwait(&d->more, &d->lock, &until) != ETIMEDOUT) { }
+           thread_cond_wait_until(&d->more, &d->lock, until_ns) != ETIMEDOUT) { }
     atomic_store(&d->hurry, true);
     pthread_mutex_unlock(&d->lock);
     if (d->has_clerk) pthread_join(d->clerk, NULL);

@@ -13,11 +13,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/serve/job.h"
 #include "engine/instruments.h"
 #include "moe/expert_profile.h"
+#include "tiers/thread.h"
 
 enum {
     MOST_WATCHERS = 32,
@@ -222,14 +222,7 @@ static void say(live *v)
 /* The lock is held. */
 static void wait_until(live *v, uint64_t ns)
 {
-    while (!v->closing && clock_ns() < ns) {
-        struct timespec t;
-        clock_gettime(CLOCK_REALTIME, &t);
-        const uint64_t at = (uint64_t)t.tv_nsec + (ns - clock_ns());
-        t.tv_sec += (time_t)(at / 1000000000);
-        t.tv_nsec = (long)(at % 1000000000);
-        pthread_cond_timedwait(&v->more, &v->lock, &t);
-    }
+    while (!v->closing && clock_ns() < ns) thread_cond_wait_until(&v->more, &v->lock, ns);
 }
 
 static void *ticker(void *ctx)
@@ -299,7 +292,7 @@ int live_open(live **out, desk *d, const model_handle *h, const session *s, cons
     v->n_layer = h->m->experts.n_layer;
     v->n_expert = h->m->experts.n_expert;
     pthread_mutex_init(&v->lock, NULL);
-    pthread_cond_init(&v->more, NULL);
+    thread_cond_init(&v->more);
     const size_t n = n_all(v);
     v->where = mem_zalloc(n);
     v->uses = mem_zalloc(n * sizeof *v->uses);
