@@ -195,6 +195,15 @@ gives 415 'error' POST /v1/chat/completions -H "$k" -H "Content-Encoding: gzip" 
 expect 1 "in use; use another --listen" timeout $patience $serve -m $qwen --listen 127.0.0.1:$port
 stop
 
+# ---- a file of more keys than anything holds at a fixed size
+seq -f 'key-%g-' 300 >"$tmp/keys"
+start -m $qwen --ctx 256 --api-key own --api-key-file "$tmp/keys"
+for key in own key-1- key-127- key-128- key-129- key-200- key-300-; do
+    gives 200 '"object"' GET /v1/models -H "x-api-key: $key"
+done
+gives 401 'invalid_api_key' GET /v1/models -H "x-api-key: key-301-"
+stop
+
 # ---- all addresses of the machine: what is printed can be asked
 told() { if grep -qF -e "$1" "$tmp/serve.err"; then ok; else bad "--listen $listen: no '$1': $(cat "$tmp/serve.err")"; fi; }
 listen=0.0.0.0:0

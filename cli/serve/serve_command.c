@@ -107,7 +107,7 @@ typedef struct server {
     char address[64];
     const char *unix_path;
     int port;
-    const char *keys[ARG_TEXTS_MAX + 64];
+    const char **keys;
     char *key_text;                      /* of the file */
     char name[128];
     front f;
@@ -151,11 +151,35 @@ static int read_listen(server *v, const char *text)
     return 2;
 }
 
-/* One key on each line; empty lines and blanks at the ends do not count. */
+static const char key_gaps[] = " \t\r\n";
+
+static size_t count_words(const char *text)
+{
+    size_t n = 0;
+    for (text += strspn(text, key_gaps); *text; text += strspn(text, key_gaps)) {
+        text += strcspn(text, key_gaps);
+        n++;
+    }
+    return n;
+}
+
+/* The keys of the command line, then those of the file: one on each line; empty lines and blanks at
+ * the ends do not count. */
 static int read_keys(server *v)
 {
-    size_t len;
+    size_t len, n_key = (size_t)v->o.keys.n;
     err_ctx err;
+    if (v->o.key_file) {
+        if (read_whole_file(&v->key_text, &len, v->o.key_file, &err) < 0) {
+            console_error("--api-key-file %s: %s", v->o.key_file, err.msg);
+            return 1;
+        }
+        n_key += count_words(v->key_text);
+    }
+    if (n_key > 0 && !(v->keys = mem_array(n_key, sizeof *v->keys))) {
+        console_error("--api-key-file: no memory for %zu keys", n_key);
+        return 1;
+    }
     for (int i = 0; i < v->o.keys.n; i++) {
         if (!v->o.keys.text[i][0]) {
             console_error("--api-key: it is empty");
@@ -163,18 +187,12 @@ static int read_keys(server *v)
         }
         v->keys[v->f.n_key++] = v->o.keys.text[i];
     }
-    if (v->o.key_file) {
-        if (read_whole_file(&v->key_text, &len, v->o.key_file, &err) < 0) {
-            console_error("--api-key-file %s: %s", v->o.key_file, err.msg);
-            return 1;
-        }
-        for (char *save, *line = strtok_r(v->key_text, " \t\r\n", &save); line;
-             line = strtok_r(NULL, " \t\r\n", &save))
-            if (v->f.n_key < (int)ARRAY_LEN(v->keys)) v->keys[v->f.n_key++] = line;
-        if (v->f.n_key == 0) {
-            console_error("--api-key-file %s: there is no key in it", v->o.key_file);
-            return 1;
-        }
+    for (char *save, *line = v->key_text ? strtok_r(v->key_text, key_gaps, &save) : NULL; line;
+         line = strtok_r(NULL, key_gaps, &save))
+        v->keys[v->f.n_key++] = line;
+    if (v->o.key_file && v->f.n_key == 0) {
+        console_error("--api-key-file %s: there is no key in it", v->o.key_file);
+        return 1;
     }
     v->f.keys = v->keys;
     return 0;
@@ -538,6 +556,7 @@ int cmd_serve(int argc, char **argv)
     while (v.n_seat > 0) session_free(v.s[--v.n_seat]);
     if (v.l.e) expert_memory_keep(v.l.e, &v.l.asked, v.l.m);
     model_handle_close(&v.l);
+    mem_free(v.keys);
     mem_free(v.key_text);
     return code;
 }
