@@ -22,7 +22,7 @@ void interrupt_patience(int n);
 /* The signal was dealt with: forgets it, and the next one is a first one again. */
 void interrupt_clear(void);
 
-/* Waits until fd can be read: true. False: a signal came first, to whichever thread, and however
+/* Waits until fd can be read: true. fd -1: only for a signal. False: a signal came first, to whichever thread, and however
  * little before the call: what it did is to be looked at. interrupt_wake tells of another handler's
  * signal, and is for handlers. */
 bool interrupt_wait(int fd);

@@ -204,6 +204,26 @@ done
 gives 401 'invalid_api_key' GET /v1/models -H "x-api-key: key-301-"
 stop
 
+# ---- an idle server is idle: no thread of it wakes up within a second
+start -m $qwen --ctx 256
+gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
+wakeups() { cat /proc/$pid/task/*/status | awk '/^voluntary_ctxt_switches/ { n += $2 } END { print n }'; }
+idle=no
+for i in $(seq 20); do                   # until what is left of the start and the answer is done
+    before=$(wakeups)
+    sleep 1
+    [ "$before" != "$(wakeups)" ] || { idle=yes; break; }
+done
+equal "an idle server" yes $idle
+# ---- the main thread alone takes SIGINT and SIGTERM
+for task in /proc/$pid/task/*; do
+    mask=$(sed -n 's/^SigBlk:[[:space:]]*[0-9a-f]*\([0-9a-f]\{4\}\)$/\1/p' $task/status)
+    mask=$((0x$mask & 0x4002))
+    if [ ${task##*/} = $pid ]; then equal "signals that the main thread blocks" 0 $mask
+    else equal "signals that thread $(cat $task/comm) blocks" $((0x4002)) $mask; fi
+done
+stop
+
 # ---- all addresses of the machine: what is printed can be asked
 told() { if grep -qF -e "$1" "$tmp/serve.err"; then ok; else bad "--listen $listen: no '$1': $(cat "$tmp/serve.err")"; fi; }
 listen=0.0.0.0:0

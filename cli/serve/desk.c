@@ -153,7 +153,9 @@ static void *clerk(void *ctx)
         job *j = pop(&d->fresh);
         if (!j && d->closing) break;
         if (!j) {
-            thread_cond_wait_until(&d->more, &d->lock, looked_ns + 1000000000);
+            if (d->ready.first)
+                thread_cond_wait_until(&d->more, &d->lock, looked_ns + 1000000000);
+            else pthread_cond_wait(&d->more, &d->lock);
             continue;
         }
         pthread_mutex_unlock(&d->lock);
@@ -274,8 +276,8 @@ int desk_open(desk **out, const desk_options *o, err_ctx *err)
     thread_cond_init(&d->more);
     int rc = encoder_create(&d->enc, o->model->tok, err);
     if (rc == 0) rc = seats_open(&d->at, o->sessions, o->n_session, err);
-    if (rc == 0) d->has_clerk = (rc = -pthread_create(&d->clerk, NULL, clerk, d)) == 0;
-    if (rc == 0) d->has_engine = (rc = -pthread_create(&d->engine, NULL, engine_thread, d)) == 0;
+    if (rc == 0) d->has_clerk = (rc = -thread_start(&d->clerk, clerk, d)) == 0;
+    if (rc == 0) d->has_engine = (rc = -thread_start(&d->engine, engine_thread, d)) == 0;
     if (rc < 0 && !d->has_engine && !err->msg[0]) err_set(err, ERR_NOMEM, "no more threads");
     if (rc == 0) {
         *out = d;

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "cli/serve/listen.h"
+#include "tiers/thread.h"
 
 enum {
     CONNECTION_BYTES = 128 << 10,        /* headers and buffers of one */
@@ -63,6 +64,7 @@ struct http_server {
     pthread_t watcher;
     bool watching;
     pthread_mutex_t lock;                /* of the list */
+    pthread_cond_t idle;                 /* the list is empty */
     http_exchange *first;
     uint64_t serial;
     bool stopping;
@@ -149,6 +151,7 @@ static void on_completed(void *ctx, struct MHD_Connection *c, void **own,
     if (x->next) x->next->previous = x->previous;
     if (x->previous) x->previous->next = x->next;
     else s->first = x->next;
+    if (!s->first) pthread_cond_broadcast(&s->idle);
     pthread_mutex_unlock(&s->lock);
     pthread_mutex_lock(&x->lock);
     x->connection = NULL;
@@ -551,12 +554,17 @@ static struct MHD_Daemon *start_daemon(http_server *s, int fd)
 {
     const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
     const unsigned patience = s->o.patience_s > 0 ? (unsigned)s->o.patience_s : 60;
-    return MHD_start_daemon(flags, 0, may_come, s, on_request, s,
-                            MHD_OPTION_LISTEN_SOCKET, fd,
-                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-                            MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o.most_connections,
-                            MHD_OPTION_CONNECTION_TIMEOUT, patience, MHD_OPTION_END);
+    sigset_t before;
+    thread_mask_begin(&before);          /* the library's thread inherits it */
+    struct MHD_Daemon *d =
+        MHD_start_daemon(flags, 0, may_come, s, on_request, s,
+                         MHD_OPTION_LISTEN_SOCKET, fd,
+                         MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
+                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o.most_connections,
+                         MHD_OPTION_CONNECTION_TIMEOUT, patience, MHD_OPTION_END);
+    thread_mask_end(&before);
+    return d;
 }
 
 static int start_watching(http_server *s, err_ctx *err)
@@ -566,7 +574,7 @@ static int start_watching(http_server *s, err_ctx *err)
     s->stop = eventfd(0, EFD_CLOEXEC);
     if (s->epoll < 0 || s->stop < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->stop, &e) != 0)
         return err_set(err, ERR_IO, "cannot watch connections: %s", strerror(errno));
-    const int rc = pthread_create(&s->watcher, NULL, watch, s);
+    const int rc = thread_start(&s->watcher, watch, s);
     if (rc != 0) return err_set(err, ERR_NOMEM, "cannot watch connections: %s", strerror(rc));
     s->watching = true;
     return 0;
@@ -582,6 +590,7 @@ int http_start(http_server **out, const http_options *o, err_ctx *err)
     s->epoll = s->stop = -1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->handling, NULL);
+    thread_cond_init(&s->idle);
     rc = start_watching(s, err);
     for (int i = 0; i < 2 && rc == 0; i++) {
         if (!(i == 0 ? o->address : o->unix_path)) continue;
@@ -616,9 +625,11 @@ int http_connections(const http_server *s)
 
 void http_quiesce(http_server *s) { atomic_store(&s->quiet, true); }
 
-bool http_idle(http_server *s)
+bool http_wait_idle(http_server *s, uint64_t deadline_ns)
 {
+    int rc = 0;
     pthread_mutex_lock(&s->lock);
+    while (s->first && rc == 0) rc = thread_cond_wait_until(&s->idle, &s->lock, deadline_ns);
     const bool idle = s->first == NULL;
     pthread_mutex_unlock(&s->lock);
     return idle;
@@ -647,6 +658,7 @@ void http_stop(http_server *s)
         pthread_join(s->watcher, NULL);
     if (s->epoll >= 0) close(s->epoll);
     if (s->stop >= 0) close(s->stop);
+    pthread_cond_destroy(&s->idle);
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->handling);
     mem_free(s->unix_path);

@@ -50,7 +50,8 @@ int http_connections(const http_server *s);
 
 /* No new connections. Running exchanges go on. */
 void http_quiesce(http_server *s);
-bool http_idle(http_server *s);          /* there is no exchange whose answer is not all sent */
+/* Waits until every answer is sent, or clock_ns() reaches deadline_ns. True: all are sent. */
+bool http_wait_idle(http_server *s, uint64_t deadline_ns);
 /* Ends all of them, and everything else. NULL is fine. Kept exchanges must have been released. */
 void http_stop(http_server *s);
 

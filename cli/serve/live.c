@@ -303,7 +303,7 @@ int live_open(live **out, desk *d, const model_handle *h, const session *s, cons
     int rc = v->where && v->uses && v->used && v->heat && v->map && v->shown ? 0 :
              err_set(err, ERR_NOMEM, "live view: %zu experts", n);
     if (rc == 0) rc = make_hello(v, h, s, name, err);
-    if (rc == 0 && !(v->has_ticker = pthread_create(&v->ticker, NULL, ticker, v) == 0))
+    if (rc == 0 && !(v->has_ticker = thread_start(&v->ticker, ticker, v) == 0))
         rc = err_set(err, ERR_NOMEM, "no more threads");
     if (rc == 0) *out = v;
     else live_free(v);

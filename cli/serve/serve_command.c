@@ -503,15 +503,13 @@ static void greet(const server *v)
 
 static void wait_for_signal(void)
 {
-    while (!interrupted()) nanosleep(&(struct timespec){ 0, 50000000 }, NULL);
+    while (!interrupted()) (void)interrupt_wait(-1);
 }
 
-/* What has been written goes out, to clients who take it. */
-static void let_go(const server *v, int64_t seconds)
+/* Sends what has been written, to clients that read it. */
+static void send_rest(const server *v, int64_t seconds)
 {
-    const uint64_t until = clock_ns() + (uint64_t)(seconds > 0 ? seconds : 1) * 1000000000;
-    while (!http_idle(v->http) && clock_ns() < until)
-        nanosleep(&(struct timespec){ 0, 5000000 }, NULL);
+    (void)http_wait_idle(v->http, clock_ns() + (uint64_t)(seconds > 0 ? seconds : 1) * 1000000000);
 }
 
 int cmd_serve(int argc, char **argv)
@@ -546,7 +544,7 @@ int cmd_serve(int argc, char **argv)
     }
     live_close(v.f.live);
     desk_close(v.f.d, (double)v.o.patience);
-    if (v.http) let_go(&v, v.o.patience);
+    if (v.http) send_rest(&v, v.o.patience);
     http_stop(v.http);
     live_free(v.f.live);
     desk_free(v.f.d);
