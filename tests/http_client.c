@@ -1,15 +1,17 @@
 /* http_client.c - a client for the server's tests: one request, the answer on standard output.
  *
- *   http_client PORT METHOD PATH [-H HEADER]... [-d BODY | -f FILE] [-q EVENTS]
+ *   http_client PORT METHOD PATH [-H HEADER]... [-d BODY | -f FILE | -c MIB] [-q EVENTS]
  *
  * The first line is the status, then the headers, an empty line, and the body, whose chunks are
- * joined. -q: leave after so many events of a stream. Exit code: 0 answered, 1 not.
+ * joined. -c: a body of so many MiB in chunks, without its end, until an answer comes. -q: leave
+ * after so many events of a stream. Exit code: 0 answered, 1 not.
  *
  *   http_client value FILE PATH    a value of a JSON file: choices.0.message.content; null is ""
  *   http_client join FILE PATH     the same of each "data: {...}" line, and of each line that is an
  *                                  object, one after the other */
 #include <arpa/inet.h>
 #include <jansson.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +38,16 @@ static void send_all(int fd, str_view text)
         if (sent <= 0) return;           /* the answer may be there all the same */
         n += (size_t)sent;
     }
+}
+
+static void send_chunks(int fd, long mib)
+{
+    static char chunk[8 + (64 << 10) + 2] = "010000\r\n";
+    struct pollfd answer = { .fd = fd, .events = POLLIN };
+    memset(chunk + 8, 'a', 64 << 10);
+    memcpy(chunk + sizeof chunk - 2, "\r\n", 2);
+    for (long i = 0; i < 16 * mib && poll(&answer, 1, 0) == 0; i++)
+        if (send(fd, chunk, sizeof chunk, MSG_NOSIGNAL) <= 0) return;
 }
 
 static int count_events(const textbuf *t)
@@ -107,10 +119,12 @@ int main(int argc, char **argv)
 
     textbuf request = { 0 }, headers = { 0 }, body = { 0 }, got = { 0 };
     int leave = -1;
+    long chunked_mib = 0;
     if (argc < 4) return 1;
     for (int i = 4; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "-H")) textbuf_printf(&headers, "%s\r\n", argv[i + 1]);
         if (!strcmp(argv[i], "-d")) textbuf_str(&body, argv[i + 1]);
+        if (!strcmp(argv[i], "-c")) chunked_mib = atol(argv[i + 1]);
         if (!strcmp(argv[i], "-q")) leave = atoi(argv[i + 1]);
         if (!strcmp(argv[i], "-f")) {
             char *text;
@@ -125,12 +139,14 @@ int main(int argc, char **argv)
     textbuf_printf(&request, "%s %s HTTP/1.1\r\n%sConnection: close\r\n", argv[2], argv[3],
                    has_host ? "" : "Host: localhost\r\n");
     if (headers.ptr) textbuf_put(&request, textbuf_view(&headers));
-    if (body.len > 0 || !strcmp(argv[2], "POST"))
+    if (chunked_mib > 0) textbuf_str(&request, "Transfer-Encoding: chunked\r\n");
+    else if (body.len > 0 || !strcmp(argv[2], "POST"))
         textbuf_printf(&request, "Content-Length: %zu\r\n", body.len);
     textbuf_str(&request, "\r\n");
     textbuf_put(&request, textbuf_view(&body));
     const int fd = dial(atoi(argv[1]));
     send_all(fd, textbuf_view(&request));
+    send_chunks(fd, chunked_mib);
     for (;;) {
         char piece[4096];
         const ssize_t n = recv(fd, piece, sizeof piece, 0);

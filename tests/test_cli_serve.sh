@@ -222,6 +222,14 @@ for task in /proc/$pid/task/*; do
     if [ ${task##*/} = $pid ]; then equal "signals that the main thread blocks" 0 $mask
     else equal "signals that thread $(cat $task/comm) blocks" $((0x4002)) $mask; fi
 done
+
+# ---- a body in chunks that does not end: refused at the limit, and not kept
+peak() { sed -n 's/^VmHWM:[[:space:]]*\([0-9]*\) kB/\1/p' /proc/$pid/status; }
+before=$(peak)
+gives 413 'the body is too large' POST /v1/chat/completions -c 160
+if grep -q 'POST /v1/chat/completions 413$' "$tmp/serve.err"; then ok; else bad "a refused body is not in the log"; fi
+grown=$(($(peak) - before))
+if [ $grown -lt $((40 << 10)) ]; then ok; else bad "a body of 160 MiB in chunks: the server grew by $grown kB"; fi
 stop
 
 # ---- all addresses of the machine: what is printed can be asked

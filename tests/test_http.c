@@ -283,6 +283,37 @@ static void test_bad_requests(void)
     free(large);
 }
 
+/* A body without an end: the answer comes while the client still sends, and then the connection
+ * ends. Without that all 64 MiB are taken. */
+static void test_endless_body(void)
+{
+    enum { CHUNK = 64 << 10, MOST_SENT = 64 << 20 };
+    static char chunk[CHUNK + 16];
+    const int n_head = sprintf(chunk, "%x\r\n", CHUNK);
+    memset(chunk + n_head, 'a', CHUNK);
+    memcpy(chunk + n_head + CHUNK, "\r\n", 2);
+    for (int i = 0; i < 2; i++) {
+        const int fd = i ? dial_unix() : dial();
+        size_t n_sent = 0;
+        say(fd, "POST /now " TO "Transfer-Encoding: chunked\r\n\r\n");
+        while (n_sent < MOST_SENT && send(fd, chunk, (size_t)n_head + CHUNK + 2, MSG_NOSIGNAL) > 0)
+            n_sent += CHUNK;
+        CHECK_MSG(n_sent < MOST_SENT, "the server took %zu bytes", n_sent);
+        close(fd);
+    }
+    const int fd = dial();               /* a client that listens while it sends */
+    struct pollfd answer = { .fd = fd, .events = POLLIN };
+    size_t n_sent = 0;
+    say(fd, "POST /now " TO "Transfer-Encoding: chunked\r\n\r\n");
+    while (n_sent < MOST_SENT && poll(&answer, 1, 0) == 0 &&
+           send(fd, chunk, (size_t)n_head + CHUNK + 2, MSG_NOSIGNAL) > 0)
+        n_sent += CHUNK;
+    CHECK_MSG(hear(fd, text, sizeof text, NULL) > 0 && starts(text, "HTTP/1.1 413 ") &&
+              strstr(text, "\r\n\r\nthe body is too large"), "%.60s", text);
+    CHECK_MSG(n_sent < MOST_SENT, "the server took %zu bytes", n_sent);
+    close(fd);
+}
+
 /* Beside many clients who never finish a request. */
 static void test_slow_clients(void)
 {
@@ -367,6 +398,7 @@ int main(int argc, char **argv)
         test_streams();
         test_leaving();
         test_bad_requests();
+        test_endless_body();
         test_slow_clients();
         test_many();
         test_sockets();

@@ -16,6 +16,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "cli/serve/listen.h"
@@ -24,6 +25,7 @@
 enum {
     CONNECTION_BYTES = 128 << 10,        /* headers and buffers of one */
     STREAM_BLOCK = 16 << 10,             /* sent at a time */
+    REFUSED_REST = 1 << 20,              /* bytes of a refused body that are read and dropped */
     ID_BYTES = 12
 };
 
@@ -42,6 +44,7 @@ struct http_exchange {
     int problem;
     const char *what;                    /* the problem */
     bool handed;                         /* to the handler */
+    size_t n_dropped;                    /* bytes of a refused body */
     int fd;
     pthread_mutex_t lock;                /* of all below */
     struct MHD_Connection *connection;   /* NULL: it is over */
@@ -380,6 +383,60 @@ static bool count_body(http_exchange *x, uint64_t n)
     return s->o.most_bodies == 0 || all <= s->o.most_bodies;
 }
 
+/* The library takes no response while a body arrives, so this writes it to the socket and ends our
+ * side of the connection: the client reads a complete answer although it still sends. */
+static void refuse_rest(http_exchange *x)
+{
+    http_server *s = x->server;
+    textbuf text = { 0 };
+    x->handed = true;
+    pthread_mutex_lock(&s->handling);
+    s->o.handler(s->o.ctx, x);
+    pthread_mutex_unlock(&s->handling);
+    pthread_mutex_lock(&x->lock);
+    if (x->phase == REPLIED) {
+        textbuf_printf(&text, "HTTP/1.1 %d %s\r\nConnection: close\r\nx-request-id: %s\r\n"
+                       "Content-Type: %s\r\nContent-Length: %zu\r\n", x->status,
+                       MHD_get_reason_phrase_for((unsigned)x->status), x->id, x->type, x->out.len);
+        for (size_t i = 0; i < x->headers.len;) {
+            const char *name = x->headers.ptr + i, *value = name + strlen(name) + 1;
+            textbuf_printf(&text, "%s: %s\r\n", name, value);
+            i += strlen(name) + strlen(value) + 2;
+        }
+        textbuf_str(&text, "\r\n");
+        textbuf_put(&text, textbuf_view(&x->out));
+        x->phase = ENDED;
+    }
+    x->sent_head = !text.failed && text.len > 0 &&
+                   send(x->fd, text.ptr, text.len, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
+    pthread_mutex_unlock(&x->lock);
+    shutdown(x->fd, SHUT_WR);
+    textbuf_free(&text);
+}
+
+/* Keeps n bytes more of the body. One that passes a limit is refused at once; a little of its rest is
+ * read, since closing a socket with unread bytes may take the answer from the client. */
+static enum MHD_Result take_body(http_exchange *x, const char *data, size_t n)
+{
+    if (!x->problem && x->body.len + n > x->server->o.most_body) {
+        x->problem = 413;
+        x->what = "the body is too large";
+    } else if (!x->problem && !count_body(x, n)) {
+        x->problem = 503;
+        x->what = "too many requests are being read: try again";
+    }
+    if (!x->problem) {
+        textbuf_put(&x->body, (str_view){ data, n });
+        return x->body.failed ? MHD_NO : MHD_YES;
+    }
+    if (!x->handed) {
+        textbuf_free(&x->body);
+        refuse_rest(x);
+    }
+    x->n_dropped += n;
+    return x->n_dropped > REFUSED_REST ? MHD_NO : MHD_YES;
+}
+
 static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const char *url,
                                   const char *method, const char *version, const char *data,
                                   size_t *n_data, void **own)
@@ -391,21 +448,11 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
         return look_first(x, version);
     }
     if (*n_data > 0) {
-        if (x->body.len + *n_data > x->server->o.most_body) {
-            x->problem = 413;            /* a chunked one: the rest is read and forgotten */
-            x->what = "the body is too large";
-            textbuf_free(&x->body);
-        } else if (!x->problem && !count_body(x, *n_data)) {
-            x->problem = 503;
-            x->what = "too many requests are being read: try again";
-            textbuf_free(&x->body);
-        } else if (!x->problem) {
-            textbuf_put(&x->body, (str_view){ data, *n_data });
-        }
+        const size_t n = *n_data;
         *n_data = 0;
-        return x->body.failed ? MHD_NO : MHD_YES;
+        return take_body(x, data, n);
     }
-    return hand_over(x);
+    return x->n_dropped > 0 ? MHD_NO : hand_over(x);
 }
 
 int http_problem(const http_exchange *x, const char **what)
