@@ -230,7 +230,19 @@ gives 413 'the body is too large' POST /v1/chat/completions -c 160
 if grep -q 'POST /v1/chat/completions 413$' "$tmp/serve.err"; then ok; else bad "a refused body is not in the log"; fi
 grown=$(($(peak) - before))
 if [ $grown -lt $((40 << 10)) ]; then ok; else bad "a body of 160 MiB in chunks: the server grew by $grown kB"; fi
+
+# ---- large requests, which take seconds to prepare, hold up no small one
+{ printf '{"max_tokens":1,"messages":[{"role":"user","content":"'; yes 'A fox, a dog and 7 cats.' | head -c 6000000 | tr '\n' ' '; printf '"}]}'; } >"$tmp/large"
+for i in 1 2; do timeout $patience "$client" $port POST /v1/chat/completions -f "$tmp/large" >"$tmp/large.$i" & done
+second=$!
+for i in $(seq 1000); do ask GET /slots; [ "$(value 0.n_waiting)" -lt 1 ] || break; sleep 0.02; done
+gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
+ask GET /slots
+equal "large requests that are prepared after a small one" 1 "$(value 0.n_waiting)"
+wait $second
+if grep -q 'maximum context length' "$tmp/large.2"; then ok; else bad "a large request: $(head -c 200 "$tmp/large.2")"; fi
 stop
+wait
 
 # ---- all addresses of the machine: what is printed can be asked
 told() { if grep -qF -e "$1" "$tmp/serve.err"; then ok; else bad "--listen $listen: no '$1': $(cat "$tmp/serve.err")"; fi; }

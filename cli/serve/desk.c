@@ -1,7 +1,10 @@
-/* desk.c - two queues and two threads: requests to prompts, prompts to answers.
+/* desk.c - queues and threads: two threads prepare requests, one computes answers.
  *
- * A job belongs to the thread that has taken it out of a queue. While it waits for the engine it is
- * the clerk's, who keeps its stream alive; so its writer is never used by two threads at a time. */
+ * A job belongs to the thread that has taken it out of a queue. While it waits for the engine the
+ * lock guards it: the first preparing thread keeps its stream alive. So no two threads use its writer
+ * at a time. The second preparing thread has the large requests alone: reading, rendering and
+ * tokenizing 32 MiB takes seconds, and small requests and keep-alives do not wait for it. A small
+ * request takes less than half a second, schemas included (grammar_rules.c limits them). */
 #include "cli/serve/desk.h"
 
 #include <errno.h>
@@ -19,17 +22,28 @@ typedef struct call {
 
 typedef struct job_list { job *first, *last; int n; } job_list;
 
+enum { N_LANE = 2, LARGE_BODY = 256 << 10 };     /* bytes; smaller ones take the first lane */
+
+/* A thread that prepares requests. */
+typedef struct prepare_lane {
+    desk *d;                             /* set once, as the next three */
+    bool keeps_alive;                    /* the streams that wait for the engine */
+    pthread_t thread;
+    bool started;
+    encoder *enc;                        /* the thread's own */
+    job_list fresh;                      /* under the desk's lock */
+} prepare_lane;
+
 struct desk {
     desk_options o;
-    encoder *enc;                        /* the clerk's own, as the next */
-    first_dates dates;
-    form_tries tries;                    /* the clerk makes them, answers use them */
+    prepare_shared shared;
+    prepare_lane lanes[N_LANE];
     seats *at;                           /* the engine's thread's own, but for looking */
-    pthread_t clerk, engine;
-    bool has_clerk, has_engine;
+    pthread_t engine;
+    bool has_engine;
     pthread_mutex_t lock;                /* of all below */
     pthread_cond_t more;
-    job_list fresh, ready;
+    job_list ready;
     bool closing;
     atomic_bool hurry;                   /* those that run end now */
     desk_counts counts;
@@ -123,7 +137,7 @@ bool desk_call(desk *d, desk_when when, desk_call_fn *fn, void *ctx)
     return !closing;
 }
 
-/* ---- the clerk ------------------------------------------------------------------------------- */
+/* ---- preparing ------------------------------------------------------------------------------- */
 
 /* The lock is held. Streams that wait say so; clients who left make room. */
 static void look_after(desk *d)
@@ -140,27 +154,28 @@ static void look_after(desk *d)
     d->ready = rest;
 }
 
-static void *clerk(void *ctx)
+static void *prepare_thread(void *ctx)
 {
-    desk *d = ctx;
-    uint64_t looked_ns = clock_ns();
+    prepare_lane *lane = ctx;
+    desk *d = lane->d;
+    uint64_t next_look_ns = 0;
     pthread_mutex_lock(&d->lock);
     for (;;) {
-        if (clock_since(looked_ns) >= 1.0) {
+        const bool watches = lane->keeps_alive && d->ready.first;
+        if (watches && clock_ns() >= next_look_ns) {
             look_after(d);
-            looked_ns = clock_ns();
+            next_look_ns = clock_ns() + 1000000000;
         }
-        job *j = pop(&d->fresh);
+        job *j = pop(&lane->fresh);
         if (!j && d->closing) break;
         if (!j) {
-            if (d->ready.first)
-                thread_cond_wait_until(&d->more, &d->lock, looked_ns + 1000000000);
+            if (watches) thread_cond_wait_until(&d->more, &d->lock, next_look_ns);
             else pthread_cond_wait(&d->more, &d->lock);
             continue;
         }
         pthread_mutex_unlock(&d->lock);
         j->wrote_ns = clock_ns();
-        const bool ready = job_prepare(j, d->enc, &d->dates);
+        const bool ready = job_prepare(j, lane->enc);
         if (!ready) job_free(j);
         pthread_mutex_lock(&d->lock);
         if (ready) push(&d->ready, j);
@@ -266,6 +281,17 @@ static void *engine_thread(void *ctx)
 
 /* ---- the desk -------------------------------------------------------------------------------- */
 
+static int start_lane(desk *d, int i, err_ctx *err)
+{
+    prepare_lane *lane = &d->lanes[i];
+    lane->d = d;
+    lane->keeps_alive = i == 0;
+    const int rc = encoder_create(&lane->enc, d->o.model->tok, err);
+    if (rc < 0) return rc;
+    lane->started = thread_start(&lane->thread, prepare_thread, lane) == 0;
+    return lane->started ? 0 : err_set(err, ERR_NOMEM, "no more threads");
+}
+
 int desk_open(desk **out, const desk_options *o, err_ctx *err)
 {
     desk *d = mem_zalloc(sizeof *d);
@@ -273,19 +299,27 @@ int desk_open(desk **out, const desk_options *o, err_ctx *err)
     if (!d) return err_set(err, ERR_NOMEM, "desk: %zu bytes", sizeof *d);
     d->o = *o;
     pthread_mutex_init(&d->lock, NULL);
+    pthread_mutex_init(&d->shared.lock, NULL);
     thread_cond_init(&d->more);
-    int rc = encoder_create(&d->enc, o->model->tok, err);
-    if (rc == 0) rc = seats_open(&d->at, o->sessions, o->n_session, err);
-    if (rc == 0) d->has_clerk = (rc = -thread_start(&d->clerk, clerk, d)) == 0;
-    if (rc == 0) d->has_engine = (rc = -thread_start(&d->engine, engine_thread, d)) == 0;
-    if (rc < 0 && !d->has_engine && !err->msg[0]) err_set(err, ERR_NOMEM, "no more threads");
+    int rc = seats_open(&d->at, o->sessions, o->n_session, err);
+    for (int i = 0; i < N_LANE && rc == 0; i++) rc = start_lane(d, i, err);
+    if (rc == 0 && !(d->has_engine = thread_start(&d->engine, engine_thread, d) == 0))
+        rc = err_set(err, ERR_NOMEM, "no more threads");
     if (rc == 0) {
         *out = d;
     } else {
         desk_close(d, 0);
         desk_free(d);
     }
-    return rc < 0 ? ERR_NOMEM : 0;
+    return rc;
+}
+
+/* The lock is held. */
+static int n_waiting(const desk *d)
+{
+    int n = d->ready.n;
+    for (int i = 0; i < N_LANE; i++) n += d->lanes[i].fresh.n;
+    return n;
 }
 
 void desk_take(desk *d, http_exchange *x, api_kind kind, bool count)
@@ -297,12 +331,12 @@ void desk_take(desk *d, http_exchange *x, api_kind kind, bool count)
     const bool closing = d->closing;
     /* Those who will have a seat as soon as they have been read do not wait for others. */
     const int n_free = d->o.n_session - d->counts.running;
-    const bool full = d->fresh.n + d->ready.n >= d->o.most_waiting + n_free;
+    const bool full = n_waiting(d) >= d->o.most_waiting + n_free;
     if (j && !closing && !full) {
         *j = (job){ .d = d, .o = &d->o, .hurry = &d->hurry, .x = x, .kind = kind, .count = count,
-                    .tries = &d->tries, .arrived_ns = clock_ns() };
+                    .shared = &d->shared, .arrived_ns = clock_ns() };
         d->counts.requests++;
-        push(&d->fresh, j);
+        push(&d->lanes[http_body(x).len > LARGE_BODY].fresh, j);
         pthread_cond_broadcast(&d->more);
         pthread_mutex_unlock(&d->lock);
         return;
@@ -320,7 +354,7 @@ desk_counts desk_count(desk *d)
 {
     pthread_mutex_lock(&d->lock);
     desk_counts c = d->counts;
-    c.waiting = d->fresh.n + d->ready.n;
+    c.waiting = n_waiting(d);
     seats_steps(d->at, &c.steps, &c.busy_steps);
     pthread_mutex_unlock(&d->lock);
     return c;
@@ -328,7 +362,6 @@ desk_counts desk_count(desk *d)
 
 seat_view desk_seat(desk *d, int i) { return seats_view(d->at, i); }
 
-/* The lock is held. */
 static void dismiss(job_list *l)
 {
     for (job *j; (j = pop(l));) {
@@ -337,24 +370,30 @@ static void dismiss(job_list *l)
     }
 }
 
+/* The lock is held. */
+static void dismiss_all(desk *d)
+{
+    for (int i = 0; i < N_LANE; i++) dismiss(&d->lanes[i].fresh);
+    dismiss(&d->ready);
+}
+
 void desk_close(desk *d, double patience_s)
 {
     if (!d) return;
     const uint64_t until_ns = clock_ns() + (uint64_t)(patience_s * 1e9);
     pthread_mutex_lock(&d->lock);
     d->closing = true;
-    dismiss(&d->fresh);
-    dismiss(&d->ready);
+    dismiss_all(d);
     pthread_cond_broadcast(&d->more);
     while (d->counts.running && patience_s > 0 &&
            thread_cond_wait_until(&d->more, &d->lock, until_ns) != ETIMEDOUT) { }
     atomic_store(&d->hurry, true);
     pthread_mutex_unlock(&d->lock);
-    if (d->has_clerk) pthread_join(d->clerk, NULL);
+    for (int i = 0; i < N_LANE; i++)
+        if (d->lanes[i].started) pthread_join(d->lanes[i].thread, NULL);
     if (d->has_engine) pthread_join(d->engine, NULL);
     pthread_mutex_lock(&d->lock);
-    dismiss(&d->fresh);
-    dismiss(&d->ready);
+    dismiss_all(d);
     call *rest = pick_calls(d, DESK_IDLE);
     pthread_mutex_unlock(&d->lock);
     run_calls(rest, NULL);
@@ -363,9 +402,10 @@ void desk_close(desk *d, double patience_s)
 void desk_free(desk *d)
 {
     if (!d) return;
-    encoder_free(d->enc);
+    for (int i = 0; i < N_LANE; i++) encoder_free(d->lanes[i].enc);
     seats_free(d->at);
-    form_tries_release(&d->tries);
+    form_tries_release(&d->shared.tries);
+    pthread_mutex_destroy(&d->shared.lock);
     pthread_cond_destroy(&d->more);
     pthread_mutex_destroy(&d->lock);
     mem_free(d);

@@ -75,12 +75,23 @@ bool job_stays(job *j)
 
 /* ---- the prompt ------------------------------------------------------------------------------ */
 
-static int render(job *j, encoder *enc, first_dates *dates, err_ctx *err)
+/* The date that the conversation began on. */
+static str_view first_date(char *to, size_t cap, job *j)
+{
+    char today[32];
+    pthread_mutex_lock(&j->shared->lock);
+    snprintf(to, cap, "%s", first_dates_of(&j->shared->dates, &j->r->chat,
+                                           text_today(today, sizeof today)));
+    pthread_mutex_unlock(&j->shared->lock);
+    return str_from(to);
+}
+
+static int render(job *j, encoder *enc, err_ctx *err)
 {
     chat_request req = j->r->chat;
-    char today[32];
+    char date[FIRST_DATE_CAP];
     int n_system = 0;
-    req.date = str_from(first_dates_of(dates, &req, text_today(today, sizeof today)));
+    req.date = first_date(date, sizeof date, j);
     const int rc = chat_render(j->prompts, j->o->model->talk, enc, &req, err);
     if (rc < 0) return rc;
     while (n_system < req.n_message && (req.messages[n_system].role == CHAT_SYSTEM ||
@@ -105,7 +116,7 @@ static int take_raw(id_list *to, encoder *enc, const api_prompt *p, err_ctx *err
     return 0;
 }
 
-static int make_prompts(job *j, encoder *enc, first_dates *dates, err_ctx *err)
+static int make_prompts(job *j, encoder *enc, err_ctx *err)
 {
     const api_request *r = j->r;
     const int n = r->raw && r->n_prompts > 1 ? r->n_prompts : 1;
@@ -115,7 +126,7 @@ static int make_prompts(job *j, encoder *enc, first_dates *dates, err_ctx *err)
         return err_set(err, ERR_NOMEM, "%d prompts", n);
     memset(j->prompts, 0, (size_t)n * sizeof *j->prompts);
     j->n_prompt = n;
-    if (!r->raw) rc = render(j, enc, dates, err);
+    if (!r->raw) rc = render(j, enc, err);
     for (int i = 0; i < n && r->raw && rc == 0; i++)
         rc = take_raw(&j->prompts[i], enc, r->n_prompts > 0 ? &r->prompts[i] : &one, err);
     for (int i = 0; i < n && r->raw && r->suffix && rc == 0; i++)
@@ -185,7 +196,16 @@ static int read_body(job *j, api_error *why)
                     : api_parse(&j->r, j->kind, text, body.len, why);
 }
 
-bool job_prepare(job *j, encoder *enc, first_dates *dates)
+/* What the form needs of the vocabulary. */
+static int make_tries(job *j, err_ctx *err)
+{
+    pthread_mutex_lock(&j->shared->lock);
+    const int rc = form_tries_make(&j->shared->tries, j->form, j->o->model->tok, err);
+    pthread_mutex_unlock(&j->shared->lock);
+    return rc;
+}
+
+bool job_prepare(job *j, encoder *enc)
 {
     err_ctx err = { 0 };
     api_error why;
@@ -197,8 +217,8 @@ bool job_prepare(job *j, encoder *enc, first_dates *dates)
     }
     int rc = check(j, &param, &err);
     if (rc == 0) rc = job_make_form(j, &err);
-    if (rc == 0) rc = form_tries_make(j->tries, j->form, j->o->model->tok, &err);
-    if (rc == 0) rc = make_prompts(j, enc, dates, &err);
+    if (rc == 0) rc = make_tries(j, &err);
+    if (rc == 0) rc = make_prompts(j, enc, &err);
     if (rc < 0) {
         api_error_make(&why, rc == ERR_NOMEM ? API_BROKEN : rc == ERR_UNSUPPORTED ?
                        API_UNSUPPORTED : API_BAD_REQUEST, j->r->kind, "%s", err.msg);

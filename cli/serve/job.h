@@ -5,6 +5,7 @@
 #ifndef CLI_SERVE_JOB_H
 #define CLI_SERVE_JOB_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "cli/form_args.h"
@@ -13,6 +14,13 @@
 #include "cli/serve/logprob_rows.h"
 #include "engine/session/answer.h"
 #include "engine/text/grammar/grammar.h"
+
+/* What the threads that prepare requests share. */
+typedef struct prepare_shared {
+    pthread_mutex_t lock;                /* of the next two */
+    first_dates dates;
+    form_tries tries;                    /* for forms of all answers; one that was made stays */
+} prepare_shared;
 
 typedef struct job {
     struct job *next;                    /* in a list of the desk's */
@@ -29,7 +37,7 @@ typedef struct job {
     int n_prompt, n_all;                 /* n_all: tokens of all of them */
     int n_stable;                        /* of the first; the next turn has them, too; 0: unknown */
     int n_system;                        /* of it, system message and tools: so have others */
-    form_tries *tries;                   /* the desk's, for forms of all answers */
+    prepare_shared *shared;              /* the desk's */
     grammar *form;                       /* that the answer has, or NULL */
     chat_request shown;                  /* as the parser sees it: which calls may come */
     uint64_t arrived_ns, wrote_ns;
@@ -66,7 +74,7 @@ void desk_pause(desk *d, desk_when now);
 
 /* Reads the body; prompts, form and writer, and the head of a stream. True: it can be answered.
  * False: it has been. */
-bool job_prepare(job *j, encoder *enc, first_dates *dates);
+bool job_prepare(job *j, encoder *enc);
 
 /* form and shown: job_form.c. */
 int job_make_form(job *j, err_ctx *err);

@@ -154,8 +154,10 @@ static int open_choice(job *j, err_ctx *err)
 {
     j->reasons = j->enough = false;
     int rc = make_sampler(&j->smp, j, j->choice, err);
-    if (rc == 0 && j->r->n_stop > 0) rc = stop_strings_create(&j->stop, j->r->stop, j->r->n_stop, err);
-    if (rc == 0) rc = form_mask(&j->mask, j->tries, j->form, j->o->model->m->hp.n_vocab, err);
+    if (rc == 0 && j->r->n_stop > 0)
+        rc = stop_strings_create(&j->stop, j->r->stop, j->r->n_stop, err);
+    if (rc == 0)
+        rc = form_mask(&j->mask, &j->shared->tries, j->form, j->o->model->m->hp.n_vocab, err);
     return rc == 0 ? begin_rows(j, err) : rc;
 }
 
