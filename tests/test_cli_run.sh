@@ -342,6 +342,17 @@ done
 if [ "$(wc -l <"$tmp/j")" -eq 1 ] && grep -q '"seed": 7, ' "$tmp/j" && grep -q '"answer_tokens": 12, ' "$tmp/j"; then ok
 else bad "--json: $(cat "$tmp/j")"; fi
 
+# ---- a first start measures within --ram. Not with sanitizers, which take memory of their own.
+first="$run -m $qwen -p Hello -n 3 --ctx 512"
+if ! nm $run | grep -q -e __asan_init -e __tsan_init; then
+    ram=$(advised $first)
+    expect 0 '"text":' env XDG_CACHE_HOME="$tmp/unmeasured" $first --ram "${ram}M" --json
+    peak=$(json_number peak_memory_bytes "$(sed 's/: /:/g; s/, /,/g' "$tmp/out")")
+    if [ -s "$tmp/unmeasured/moe/speeds.json" ]; then ok; else bad "the first start measured nothing"; fi
+    if [ "${peak:-0}" -gt 0 ] && [ "$peak" -le $((ram * 1048576)) ]; then ok
+    else bad "a first start took $peak bytes with --ram ${ram}M"; fi
+fi
+
 # ---- ended from outside: a reader who leaves, a full disk, Ctrl-C
 # Long enough that only these end it; a program that did not notice would run to its end.
 forever="-m $gptoss -p Hello -n 7000 --seed 1 --show-reasoning --logit-bias 4095=-inf,4094=-inf,4093=-inf,4092=-inf,4091=-inf,4090=-inf,4089=-inf,4088=-inf"

@@ -60,11 +60,13 @@ static int measure_both(drive_speed *out, const drive_task *t, reader *r[2], spr
     double bytes[2] = { 0, 0 }, used[2] = { 0, 0 };
     for (int i = 0; i < 2 * SLICES; i++) {
         const int way = i % 2;
+        if (!r[way]) continue;
         if (t->watch && !t->watch(t->ctx)) return err_set(err, ERR_STOPPED, "stopped");
         const int rc = read_slice(&bytes[way], &used[way], r[way], s, t->seconds / SLICES, err);
         if (rc < 0) return rc;
     }
-    *out = (drive_speed){ .straight = bytes[0] / used[0], .bounced = bytes[1] / used[1] };
+    *out = (drive_speed){ .straight = bytes[0] / used[0],
+                          .bounced = r[1] ? bytes[1] / used[1] : 0 };
     return 0;
 }
 
@@ -101,20 +103,33 @@ static int measure_wait(drive_speed *out, const drive_task *t, reader *r, spread
     return 0;
 }
 
-static int measure_open(drive_speed *out, const drive_task *t, spread *s, err_ctx *err)
+/* A cell of the bounce buffer holds a read, which begins and ends at pages. */
+static uint32_t cell_bytes(uint64_t one)
+{
+    return one < READER_PIECE ? (uint32_t)one : READER_PIECE;
+}
+
+static uint64_t bounce_bytes(uint64_t one)
+{
+    return READER_BOUNCE / READER_PIECE * (uint64_t)cell_bytes(one);
+}
+
+static int measure_open(drive_speed *out, const drive_task *t, spread *s, bool bounce,
+                        err_ctx *err)
 {
     const reader_options straight = { .kind = READER_AUTO };
-    const reader_options bounced = { .kind = READER_AUTO, .team = t->team };
+    const reader_options bounced = { .kind = READER_AUTO, .team = t->team,
+                                     .piece = cell_bytes(s->one) };
     reader *r[2] = { NULL, NULL };
     int rc = reader_open(&r[0], &t->path, 1, &straight, NULL, err);
-    if (rc == 0) rc = reader_open(&r[1], &t->path, 1, &bounced, NULL, err);
+    if (rc == 0 && bounce) rc = reader_open(&r[1], &t->path, 1, &bounced, NULL, err);
     if (rc == 0) {
         reader_register(r[0], s->memory, IN_FLIGHT * s->n_each * s->one);
         rc = measure_both(out, t, r, s, err);
     }
     if (rc == 0 && t->at_once > 0) {
-        const bool bounce = drive_wants_bounce(out);
-        rc = measure_wait(out, t, r[bounce], s, bounce ? out->bounced : out->straight, err);
+        const bool better = drive_wants_bounce(out);
+        rc = measure_wait(out, t, r[better], s, better ? out->bounced : out->straight, err);
     }
     if (rc < 0) *out = (drive_speed){ 0 };
     reader_close(r[0]);
@@ -135,15 +150,17 @@ int drive_measure(drive_speed *out, const drive_task *t, err_ctx *err)
     if (one == 0 || t->file_bytes / one < LEAST_PLACES ||
         t->memory_bytes < drive_least_memory(one))
         return err_set(err, ERR_RANGE, "too little to measure the drive with");
+    const bool bounce = t->memory_bytes >= drive_least_memory(one) + bounce_bytes(one);
+    const uint64_t memory_bytes = t->memory_bytes - (bounce ? bounce_bytes(one) : 0);
     spread s = { .one = one, .n_page = (t->file_bytes - one) / READER_PAGE + 1,
-                 .n_each = t->memory_bytes / one / IN_FLIGHT };
+                 .n_each = memory_bytes / one / IN_FLIGHT };
     const size_t bytes = (size_t)(IN_FLIGHT * s.n_each * one);
     int rc = pages_map(&memory, bytes, PAGES_HUGE, err);
     if (rc < 0) return rc;
     s.memory = memory;
     s.n_random = clock_ns();             /* not what the last measurement left in some cache */
     pages_touch(memory, bytes, t->team);
-    rc = measure_open(out, t, &s, err);
+    rc = measure_open(out, t, &s, bounce, err);
     pages_unmap(memory, bytes);
     return rc;
 }

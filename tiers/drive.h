@@ -15,7 +15,9 @@ typedef struct drive_task {
     const char *path;
     uint64_t file_bytes;                 /* of it, from the beginning */
     uint64_t one;                        /* bytes of a read, rounded up to pages */
-    uint64_t memory_bytes;               /* DRIVE_MEMORY is enough */
+    uint64_t memory_bytes;               /* of all of it, the bounce buffer's with it: without room
+                                          * for that, reads are measured straight alone. DRIVE_MEMORY
+                                          * is enough */
     pool *team;                          /* that carries from the bounce buffer */
     double seconds;                      /* each way */
     int at_once;                         /* reads that somebody waits for with nothing else under
@@ -26,7 +28,7 @@ typedef struct drive_task {
 } drive_task;
 
 typedef struct drive_speed {
-    double straight, bounced;             /* bytes per second */
+    double straight, bounced;             /* bytes per second; bounced 0: no memory for it */
     double wait;                          /* s that at_once reads take beyond their bytes, in the
                                            * way that pays; within the bounds below */
 } drive_speed;
@@ -35,7 +37,7 @@ typedef struct drive_speed {
 #define DRIVE_LEAST_WAIT_S 1e-6
 #define DRIVE_MOST_WAIT_S 20e-3
 
-uint64_t drive_least_memory(uint64_t one);
+uint64_t drive_least_memory(uint64_t one);       /* without a bounce buffer */
 
 /* Reads from anywhere in the file, both ways alternating, with the same number of jobs at a time.
  * ERR_RANGE if file or memory is too small. */

@@ -18,7 +18,8 @@
 #include "tiers/topology.h"
 
 enum {
-    MANY_TOKENS = 256,                   /* of the measurement for prompts */
+    MANY_TOKENS = 256,                   /* of the measurement for prompts: */
+    LEAST_TOKENS = 16,                   /* so many where memory is short */
     MANY_EXPERTS = 4,                    /* that share them */
     LAYER_LOOPS = 10,                    /* of the threads, in a layer of one token */
     FILL = 0x66                          /* scales of no type become so small with it that products
@@ -51,6 +52,7 @@ typedef struct bench {
     float *rows, *y;
     int32_t *ids;
     uint64_t y_floats;                   /* in y */
+    int n_token;                         /* of the measurement for prompts */
     int next;                            /* expert that the next token begins with */
     uint64_t next_row;                   /* of the head, the same */
     bool partial;                        /* something was left out that could have been measured */
@@ -113,23 +115,34 @@ static int make_bank(bench *b, uint64_t room, err_ctx *err)
     return 0;
 }
 
-static int make_experts(bench *b, err_ctx *err)
+/* What n tokens take: their vectors, the experts' answers and all between. */
+static uint64_t tokens_bytes(const model_hparams *hp, int n)
+{
+    const uint64_t slots = (uint64_t)n * (uint64_t)hp->n_expert_used;
+    const uint64_t floats = ((uint64_t)n + slots) * (uint64_t)hp->n_embd;
+    return acts_bytes(n, hp->n_embd) + floats * sizeof(float) + slots * sizeof(int32_t) +
+           experts_cpu_bytes(hp, (int)slots);
+}
+
+static int make_experts(bench *b, uint64_t room, err_ctx *err)
 {
     const model_hparams *real = &b->m->hp;
     model_hparams hp = *real;
-    const size_t slots = MANY_TOKENS * (size_t)real->n_expert_used;
     int rc;
     hp.n_expert = b->bank.n_expert;
-    b->storage = mem_zalloc(acts_bytes(MANY_TOKENS, real->n_embd) + 64);
-    b->rows = mem_array(MANY_TOKENS * (size_t)real->n_embd, sizeof *b->rows);
+    while (b->n_token > LEAST_TOKENS && b->bytes + tokens_bytes(&hp, b->n_token) > room)
+        b->n_token /= 2;
+    const size_t n_token = (size_t)b->n_token, slots = n_token * (size_t)real->n_expert_used;
+    b->storage = mem_zalloc(acts_bytes(b->n_token, real->n_embd) + 64);
+    b->rows = mem_array(n_token * (size_t)real->n_embd, sizeof *b->rows);
     b->y = mem_array(slots * (size_t)real->n_embd, sizeof *b->y);
     b->y_floats = slots * (size_t)real->n_embd;
     b->ids = mem_array(slots, sizeof *b->ids);
     if (!b->storage || !b->rows || !b->y || !b->ids)
         return err_set(err, ERR_NOMEM, "measuring: %zu values", slots * (size_t)real->n_embd);
-    acts_init(&b->x, (uint8_t *)(((uintptr_t)b->storage + 63) / 64 * 64), MANY_TOKENS,
+    acts_init(&b->x, (uint8_t *)(((uintptr_t)b->storage + 63) / 64 * 64), b->n_token,
               real->n_embd);
-    for (size_t i = 0; i < MANY_TOKENS * (size_t)real->n_embd; i++)
+    for (size_t i = 0; i < n_token * (size_t)real->n_embd; i++)
         b->rows[i] = (float)(i % 17) - 8.0f;
     if ((rc = worklist_create(&b->work, b->bank.n_expert, (int)slots, err)) < 0) return rc;
     return experts_cpu_create(&b->cpu, b->o, &hp, NULL, NULL, (int)slots, err);
@@ -203,12 +216,12 @@ static int token_dense(double *done, bench *b, err_ctx *err)
 static int prompt_experts(double *done, bench *b, err_ctx *err)
 {
     const int k = b->m->hp.n_expert_used, n_expert = b->bank.n_expert;
-    for (int t = 0; t < MANY_TOKENS; t++)
+    for (int t = 0; t < b->n_token; t++)
         for (int r = 0; r < k; r++)
             b->ids[t * k + r] = (b->next + t % MANY_EXPERTS * k + r) % n_expert;
     b->next = (b->next + MANY_EXPERTS * k) % n_expert;
-    *done += MANY_TOKENS * k * 3.0 * (double)b->bank.n_embd * (double)b->bank.n_ff;
-    return run_experts(b, MANY_TOKENS, err);
+    *done += b->n_token * k * 3.0 * (double)b->bank.n_embd * (double)b->bank.n_ff;
+    return run_experts(b, b->n_token, err);
 }
 
 static void nothing(void *ctx, int64_t begin, int64_t end, int thread)
@@ -372,11 +385,11 @@ static int time_way(double rates[SPEEDS_GEMM_POINTS], bench *b, const gemm_bench
 /* Numbers that are not zero: a chip that multiplies zeros is faster than it will be. */
 static int fill_gemm(bench *b, const gemm_bench *t, uint64_t w_bytes, err_ctx *err)
 {
-    const uint64_t part = MANY_TOKENS * (uint64_t)t->w.cols * sizeof(float);
+    const uint64_t part = (uint64_t)b->n_token * (uint64_t)t->w.cols * sizeof(float);
     int rc = 0;
     if (b->memory && b->bytes >= w_bytes)
         rc = gpu_write(b->g, (void *)t->w.data, b->memory, w_bytes, err);
-    for (int i = 0; i < GEMM_MOST / MANY_TOKENS && rc == 0 && b->rows; i++)
+    for (int i = 0; i < GEMM_MOST / b->n_token && rc == 0 && b->rows; i++)
         rc = gpu_write(b->g, t->x + (uint64_t)i * part, b->rows, part, err);
     return rc;
 }
@@ -529,11 +542,12 @@ static void release(bench *b)
 int measure_speeds(speeds *out, const measure_parts *p, uint64_t room, keep_going_fn *watch,
                    void *ctx, err_ctx *err)
 {
-    bench b = { .parts = p, .m = p->m, .o = p->o, .g = p->g, .watch = watch, .ctx = ctx };
+    bench b = { .parts = p, .m = p->m, .o = p->o, .g = p->g, .n_token = MANY_TOKENS,
+                .watch = watch, .ctx = ctx };
     int rc;
     *out = (speeds){ 0 };
     rc = make_bank(&b, room, err);
-    if (rc == 0) rc = make_experts(&b, err);
+    if (rc == 0) rc = make_experts(&b, room, err);
     if (rc == 0) rc = measure_cpu(out, &b, err);
     rc = or_unknown(&b, rc);
     if (rc == 0 && b.g) rc = measure_gpu(out, &b, err);
