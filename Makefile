@@ -365,11 +365,11 @@ $B/tests/test_logit_stats: $(call obj,logit_stats)
 $B/tests/test_quant_plan: $(call obj,quant_plan quant_importance quant_convert)
 $B/tests/test_tier_args: $(call obj,tier_args engine_args $(ARGS))
 $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
-$(addprefix $B/tests/,test_synth test_synth_drift test_synth_families test_synth_tables test_odd_shapes test_sim_plan): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
+$(addprefix $B/tests/,test_synth test_synth_families test_synth_tables test_odd_shapes test_sim_plan): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
 $(addprefix $B/tests/,test_synth_families test_odd_shapes test_sim_plan): $B/tests/small_shapes.c.o
-$(addprefix $B/tests/,test_synth test_synth_drift test_synth_families test_synth_tables): $B/tests/synth_checks.c.o
-$B/tests/test_synth_drift $B/tests/test_synth_families: $B/tests/chosen_experts.c.o
-$B/tests/test_synth_drift $B/tests/test_synth_families $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
+$(addprefix $B/tests/,test_synth test_synth_families test_synth_tables): $B/tests/synth_checks.c.o
+$B/tests/test_synth_families: $B/tests/chosen_experts.c.o
+$B/tests/test_synth_families $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
 $(call both,draws): ALL_LDFLAGS += -Wl,--wrap=forward_logits
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
 $(SIM_OF:%=$B/tests/test_sim_%): $B/tests/test_sim_%: $B/tests/test_%.c.o

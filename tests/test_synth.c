@@ -12,6 +12,7 @@
 #include "cli/synth/synth.h"
 #include "cli/synth/synth_blocks.h"
 #include "cli/synth/synth_family.h"
+#include "cli/synth/synth_popularity.h"
 #include "engine/models/model.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "loader/bytes.h"

@@ -11,6 +11,7 @@
 
 #include "cli/synth/synth.h"
 #include "cli/synth/synth_family.h"
+#include "cli/synth/synth_popularity.h"
 #include "engine/plan/planning.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "loader/bytes.h"

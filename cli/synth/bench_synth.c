@@ -14,7 +14,7 @@
 
 typedef struct settings {
     const char *output, *experts, *dense, *head;
-    int64_t layers, drift, seed, threads;
+    int64_t layers, seed, threads;
     double skew;
     bool json;
 } settings;
@@ -32,8 +32,6 @@ static const arg_option options[] = {
       "Type of the output matrix. Default: Q8_0, Q6_K" },
     { "skew", 0, ARG_FLOAT, offsetof(settings, skew), "S", NULL, 0, 4,
       "Popularity of experts falls like 1 / rank^S. Default: 0, all alike" },
-    { "drift", 0, ARG_INT, offsetof(settings, drift), "T", NULL, DRIFT_MIN, DRIFT_MAX,
-      "With --skew: which experts are popular changes after about T tokens. Default: never" },
     { "seed", 's', ARG_INT, offsetof(settings, seed), "N", NULL, 0, 9e15,
       "Other weights for another number. Default: 1" },
     { "threads", 't', ARG_THREADS, offsetof(settings, threads), "N", NULL, 0, 0,
@@ -152,11 +150,6 @@ int cmd_bench_synth(int argc, char **argv)
         console_error("-o FILE missing (usage: %s)", spec.usage);
         return 2;
     }
-    if (s.drift && !(s.skew > 0)) {
-        console_error("--drift: needs --skew S: experts that are all alike have no popularity that "
-                      "could change");
-        return 2;
-    }
     o = synth_options_of(shape);
     if (!read_type(&o.experts, "experts", s.experts) || !read_type(&o.dense, "dense", s.dense) ||
         !read_type(&o.head, "head", s.head)) return 2;
@@ -165,7 +158,6 @@ int cmd_bench_synth(int argc, char **argv)
         console_note("fewer than %d layers hold no full attention: other programs may refuse the "
                      "file", shape->interval);
     o.skew = s.skew;
-    o.drift = (int)s.drift;
     o.seed = (uint64_t)s.seed;
     return run(&s, &o);
 }

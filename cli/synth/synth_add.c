@@ -8,18 +8,103 @@
  * channels turn them into b. */
 #include "cli/synth/synth_add.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
+
+/* ---- makers and tensors ------------------------------------------------------------------ */
+
+/* Blocks of that standard deviation; NULL after a failure, which is then in rc. */
+static const synth_blocks *maker_of(synth_plan *p, quant_type type, double sigma)
+{
+    synth_blocks *s;
+    for (int i = 0; i < p->n_maker; i++)
+        if (p->makers[i]->type == type && p->makers[i]->sigma == sigma) return p->makers[i];
+    if (p->n_maker == p->cap_maker) {
+        const int cap = p->cap_maker + 16;
+        synth_blocks **grown = mem_resize(p->makers, (size_t)cap, sizeof *grown);
+        if (!grown) goto nomem;
+        p->makers = grown;
+        p->cap_maker = cap;
+    }
+    if (!(s = mem_alloc(sizeof *s))) goto nomem;
+    synth_blocks_init(s, type, sigma);
+    return p->makers[p->n_maker++] = s;
+nomem:
+    if (p->rc == 0)
+        p->rc = err_set(p->err, ERR_NOMEM, "out of memory for %s blocks", quant_name(type));
+    return NULL;
+}
+
+static int refuse_type(synth_plan *p, const char *name, quant_type type, uint64_t cols)
+{
+    char fits[384] = "";
+    size_t n = 0;
+    for (uint32_t id = 0; id < QT_COUNT; id++) {
+        const quant_traits *q = quant_traits_of(id);
+        if (q && q->decode && cols % (uint64_t)q->block_elems == 0 && n + 16 < sizeof fits)
+            n += (size_t)snprintf(fits + n, sizeof fits - n, " %s", q->name);
+    }
+    return err_set(p->err, ERR_UNSUPPORTED, "%s: rows of %llu weights cannot be cut into %s blocks "
+                   "of %d; these fit:%s", name, (unsigned long long)cols, quant_name(type),
+                   quant_traits_of(type)->block_elems, fits);
+}
+
+static void full_name(char out[TENSOR_MAX_NAME + 1], int l, const char *name)
+{
+    if (l < 0) snprintf(out, TENSOR_MAX_NAME + 1, "%s", name);
+    else snprintf(out, TENSOR_MAX_NAME + 1, "blk.%d.%s", l, name);
+}
+
+/* Lists a tensor of layer l; l < 0: not part of a layer. The caller writes its recipe into the
+ * result, which is good until the next is listed. */
+static synth_part *list(synth_plan *p, int l, const char *name, quant_type type, int n_dims, int n0,
+                        int n1, int n2)
+{
+    const quant_traits *q = quant_traits_of(type);
+    const uint64_t ne[3] = { (uint64_t)n0, (uint64_t)n1, (uint64_t)n2 };
+    char full[TENSOR_MAX_NAME + 1];
+    synth_part *t;
+
+    full_name(full, l, name);
+    if (p->rc == 0 && ne[0] % (uint64_t)q->block_elems) p->rc = refuse_type(p, full, type, ne[0]);
+    if (p->rc == 0 && p->n_part == p->cap_part) {
+        const int cap = p->cap_part ? p->cap_part * 2 : 128;
+        synth_part *grown = mem_resize(p->parts, (size_t)cap, sizeof *grown);
+        if (grown) {
+            p->parts = grown;
+            p->cap_part = cap;
+        } else {
+            p->rc = err_set(p->err, ERR_NOMEM, "out of memory for %d tensors", cap);
+        }
+    }
+    if (p->rc < 0) return &p->spare;
+    gguf_write_tensor(p->w, full, type, ne, n_dims);
+    t = &p->parts[p->n_part++];
+    *t = (synth_part){ .key = random_word(p->o.seed, str_hash(str_from(full))), .cols = ne[0],
+                       .unit = (size_t)q->block_bytes };
+    return t;
+}
+
+#define NOTHING 1e-4                     /* standard deviation of what is switched off */
 
 /* ---- tensors ----------------------------------------------------------------------------- */
 
 synth_part *synth_add_matrix(synth_plan *p, int l, const char *name, quant_type type, double gain,
                              int n_dims, int n_in, int n_out, int n_stack)
 {
-    synth_part *t = synth_plan_list(p, l, name, type, n_dims, n_in, n_out, n_stack);
+    synth_part *t = list(p, l, name, type, n_dims, n_in, n_out, n_stack);
     t->kind = FILL_BLOCKS;
-    if (p->rc == 0) t->maker = synth_plan_maker(p, type, gain / sqrt(n_in));
+    if (p->rc == 0) t->maker = maker_of(p, type, gain / sqrt(n_in));
     return t;
+}
+
+void synth_add_front(synth_plan *p, synth_part *t, double sigma)
+{
+    const synth_blocks *maker = p->rc == 0 ? maker_of(p, t->maker->type, sigma) : NULL;
+    if (!maker) return;
+    t->front_maker = maker;
+    t->n_front = DIR_COLS;
 }
 
 /* What llama.cpp's quantiser takes instead of types that come in blocks of 256. */
@@ -57,7 +142,7 @@ void synth_add_down(synth_plan *p, int l, const char *name, double gain, int n_i
 synth_part *synth_add_range(synth_plan *p, int l, const char *name, double lo, double hi,
                             int n_dims, int n0, int n1)
 {
-    synth_part *t = synth_plan_list(p, l, name, QT_F32, n_dims, n0, n1, 1);
+    synth_part *t = list(p, l, name, QT_F32, n_dims, n0, n1, 1);
     t->kind = FILL_RANGE;
     t->lo = (float)lo;
     t->hi = (float)hi;
@@ -84,10 +169,13 @@ synth_part *synth_add_probe(synth_plan *p, int l, const char *name, int n_dims, 
 
 float *synth_add_table(synth_plan *p, int l, const char *name, int n)
 {
-    synth_part *t = synth_plan_list(p, l, name, QT_F32, 1, n, 1, 1);
-    float *table = synth_plan_table(p, n);
+    synth_part *t = list(p, l, name, QT_F32, 1, n, 1, 1);
+    float *table = p->rc == 0 ? mem_array((size_t)n, sizeof *table) : NULL;
+    if (!table && p->rc == 0) p->rc = err_set(p->err, ERR_NOMEM, "out of memory for %d floats", n);
+    if (!table) return NULL;
+    assert(p->n_table < TABLES_MAX);
     t->kind = FILL_TABLE;
-    t->table = table;
+    t->table = p->tables[p->n_table++] = table;
     return table;
 }
 
@@ -109,21 +197,18 @@ static void add_skewed_router(synth_plan *p, int l, double gain)
     t->kind = FILL_ROUTER;
     t->table = pull;
     t->front = p->dir;
-    t->n_sum = 1;
     t->n_front = DIR_COLS;
     t->hi = (float)(gain * sqrt(3.0) * rms / sqrt(others));
     t->lo = -t->hi;
     for (int e = 0; e < s->n_expert; e++) pull[e] *= (float)(gain * rms / dir_sumsq);
 }
 
-bool synth_add_router(synth_plan *p, int l, double gain)
+void synth_add_router(synth_plan *p, int l, double gain)
 {
     const synth_shape *s = p->o.shape;
-    const bool ranked = p->logits && l < p->o.n_layer;           /* a next-token block is not */
-    const bool skewed = ranked && s->family->common && !p->o.drift;
-    if (skewed) add_skewed_router(p, l, gain);
+    /* a next-token block has no popularity */
+    if (p->logits && s->family->common && l < p->o.n_layer) add_skewed_router(p, l, gain);
     else add_probe(p, l, "ffn_gate_inp.weight", gain, 2, s->n_embd, s->n_expert);
-    return skewed || (ranked && synth_drift_router(p, l));
 }
 
 void synth_add_experts(synth_plan *p, int l, double down_gain)
@@ -140,7 +225,7 @@ void synth_add_values(synth_plan *p, int l, const char *name, int n_out)
 {
     const synth_shape *s = p->o.shape;
     synth_part *t = synth_add_matrix(p, l, name, p->o.dense, 1, 2, s->n_embd, n_out, 1);
-    if (p->logits && s->family->common) synth_plan_patch(p, t, 0, n_out, 0, DIR_COLS, NOTHING);
+    if (p->logits && s->family->common) synth_add_front(p, t, NOTHING);
 }
 
 void synth_add_attention(synth_plan *p, int l)
@@ -203,11 +288,10 @@ void synth_key_common(synth_plan *p, bool lengths)
 {
     const synth_shape *s = p->o.shape;
     const int file_type = file_type_of(p->o.experts);
-    char name[160], skew[32] = "", drift[32] = "";
+    char name[160], skew[32] = "";
     if (p->o.skew > 0) snprintf(skew, sizeof skew, ", skew %g", p->o.skew);
-    if (p->o.drift > 0) snprintf(drift, sizeof drift, ", drift %d", p->o.drift);
-    snprintf(name, sizeof name, "synthetic %s, %d layers%s%s, seed %llu", s->name, p->o.n_layer,
-             skew, drift, (unsigned long long)p->o.seed);
+    snprintf(name, sizeof name, "synthetic %s, %d layers%s, seed %llu", s->name, p->o.n_layer, skew,
+             (unsigned long long)p->o.seed);
     gguf_write_str(p->w, "general.architecture", str_from(s->family->arch));
     gguf_write_str(p->w, "general.type", str_from("model"));
     gguf_write_str(p->w, "general.name", str_from(name));

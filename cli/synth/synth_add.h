@@ -23,6 +23,9 @@
 synth_part *synth_add_matrix(synth_plan *p, int l, const char *name, quant_type type, double gain,
                              int n_dims, int n_in, int n_out, int n_stack);
 
+/* Another standard deviation for the first DIR_COLS columns of a matrix of blocks. */
+void synth_add_front(synth_plan *p, synth_part *t, double sigma);
+
 /* A dense matrix. */
 void synth_add_dense(synth_plan *p, int l, const char *name, double gain, int n_in, int n_out);
 
@@ -41,9 +44,9 @@ synth_part *synth_add_probe(synth_plan *p, int l, const char *name, int n_dims, 
 /* F32, n numbers that the caller writes into the result; NULL after a failure. */
 float *synth_add_table(synth_plan *p, int l, const char *name, int n);
 
-/* The router, for inputs of the root mean square 1 / gain. True: popularity is in it, by skew or by
- * drift, false: it is all alike. */
-bool synth_add_router(synth_plan *p, int l, double gain);
+/* The router, for inputs of the root mean square 1 / gain; with skew, of families with common
+ * channels, popularity is in it. */
+void synth_add_router(synth_plan *p, int l, double gain);
 
 /* ffn_gate_exps, ffn_up_exps, ffn_down_exps. */
 void synth_add_experts(synth_plan *p, int l, double down_gain);

@@ -4,8 +4,7 @@
  *
  * A token picks the experts with the largest sigmoid(z) + c, c being the choice's own bias, z
  * normal with standard deviation 1. That is above 0.5 with probability p if c is sigmoid(b) - 0.5,
- * b being what synth_add.c says: sigmoid(-b) + sigmoid(b) is 1. With drift b is in the router, and
- * c is 0: sigmoids keep the order. */
+ * b being what synth_add.c says: sigmoid(-b) + sigmoid(b) is 1. */
 #include "cli/synth/synth_add.h"
 
 #include <math.h>
@@ -56,17 +55,17 @@ static void add_attention(synth_plan *p, int l)
     synth_add_range(p, l, "attn_q.bias", -small, small, 1, n_q, 1);
     synth_add_range(p, l, "attn_k.bias", -small, small, 1, n_kv, 1);
     synth_add_range(p, l, "attn_v.bias", -small, small, 1, n_kv, 1);
-    synth_drift_latches(p, l);
     synth_add_norm(p, l, "post_attention_norm.weight", s->n_embd);
 }
 
 static void add_router(synth_plan *p, int l)
 {
     const synth_shape *s = p->o.shape;
-    const bool ranked = synth_add_router(p, l, 1), skewed = p->logits && l < p->o.n_layer;
+    const bool skewed = p->logits && l < p->o.n_layer;
     const double small = skewed ? 0 : 0.05;
+    synth_add_router(p, l, 1);
     synth_part *bias = synth_add_range(p, l, "exp_probs_b.bias", -small, small, 1, s->n_expert, 1);
-    if (ranked || !skewed) return;
+    if (!skewed) return;
     float *b = p->logits + (size_t)l * (size_t)s->n_expert;
     for (int e = 0; e < s->n_expert; e++) b[e] = (float)(1 / (1 + exp(-(double)b[e])) - 0.5);
     bias->kind = FILL_TABLE;
@@ -128,5 +127,5 @@ static void list_keys(synth_plan *p)
 
 const synth_family synth_glm4moe = {
     .arch = "glm4moe", .shapes = shapes, .n_shape = ARRAY_LEN(shapes), .vocab = &vocab,
-    .growth = 0.03, .latch = SYNTH_LATCH_BIAS, .add_layer = add_layer, .list_keys = list_keys,
+    .growth = 0.03, .add_layer = add_layer, .list_keys = list_keys,
 };

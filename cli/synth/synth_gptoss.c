@@ -47,13 +47,12 @@ static void add_layer(synth_plan *p, int l)
     synth_add_dense(p, l, "attn_output.weight", WRITE_GAIN, n_q, s->n_embd);
     synth_add_range(p, l, "attn_output.bias", -small, small, 1, s->n_embd, 1);
     synth_add_range(p, l, "attn_sinks.weight", -1, 1, 1, s->n_head, 1);
-    synth_drift_latches(p, l);
     synth_add_norm(p, l, "post_attention_norm.weight", s->n_embd);
-    const bool ranked = synth_add_router(p, l, 1);
+    synth_add_router(p, l, 1);
     synth_part *bias = synth_add_range(p, l, "ffn_gate_inp.bias", -small, small, 1, s->n_expert, 1);
-    if (p->logits && !ranked) {
+    if (p->logits) {
         bias->kind = FILL_TABLE;
-        bias->table = p->logits + (size_t)(l * p->n_topic) * (size_t)s->n_expert;
+        bias->table = p->logits + (size_t)l * (size_t)s->n_expert;
     }
     synth_add_matrix(p, l, "ffn_gate_exps.weight", p->o.experts, 1, 3, s->n_embd, s->n_ff,
                      s->n_expert);
@@ -82,6 +81,6 @@ static void list_keys(synth_plan *p)
 
 const synth_family synth_gptoss = {
     .arch = "gpt-oss", .shapes = shapes, .n_shape = ARRAY_LEN(shapes), .vocab = &vocab,
-    .growth = 0.027, .latch = SYNTH_LATCH_BIAS, .latch_layer = 1, .add_layer = add_layer,
+    .growth = 0.027, .add_layer = add_layer,
     .list_keys = list_keys,
 };

@@ -11,19 +11,8 @@ typedef enum fill_kind {
     FILL_BLOCKS,                         /* random blocks */
     FILL_RANGE,                          /* F32, uniform in lo..hi */
     FILL_TABLE,                          /* F32, given */
-    FILL_ROUTER                          /* F32, lo..hi but for some columns, see below */
+    FILL_ROUTER                          /* F32, lo..hi but for the first n_front columns */
 } fill_kind;
-
-/* A rectangle of a matrix of blocks that is made in another way; columns are whole blocks. */
-typedef struct synth_patch {
-    uint64_t row, n_row, col, n_col;
-    const synth_blocks *maker;
-    const synth_blocks *const *makers;   /* one for each row, of the same type; NULL: maker */
-    uint64_t key, period;                /* the rows come from a stream of their own and repeat
-                                          * after so many; period 0: as if not in a patch */
-} synth_patch;
-
-enum { SYNTH_PATCHES_MAX = 6 };
 
 typedef struct synth_part {
     uint64_t at, bytes;                  /* in the file */
@@ -31,13 +20,14 @@ typedef struct synth_part {
     fill_kind kind;
     size_t unit;                         /* bytes made at once: a block, or one F32 */
     const synth_blocks *maker;
-    synth_patch patch[SYNTH_PATCHES_MAX];        /* of those that cover a block, the first counts */
-    int n_patch;
-    const float *table;                  /* FILL_TABLE: all of it; FILL_ROUTER: [n_sum, rows] */
-    const float *front;                  /* FILL_ROUTER: [n_sum, n_front]; columns from front_at on
-                                          * are sums over i of table[i, row] * front[i, c] */
-    uint64_t n_sum, n_front, front_at, rows;
-    uint64_t n_zero;                     /* FILL_ROUTER: the first columns are 0 */
+    uint64_t n_front;                    /* columns that begin each row and are made in another way;
+                                          * of blocks: whole ones */
+    const synth_blocks *front_maker;     /* FILL_BLOCKS: of these columns */
+    uint64_t front_key;                  /* not 0: they are a stream of their own, and the same in
+                                          * every row */
+    const float *table;                  /* FILL_TABLE: all of it; FILL_ROUTER: [rows] */
+    const float *front;                  /* FILL_ROUTER: [n_front]; weights there are table[row] *
+                                          * front[c] */
     float lo, hi;
 } synth_part;
 

@@ -3,19 +3,17 @@
  * Which tensors and keys there are is up to the family's file; here are the list of them, the
  * logits b that make experts popular, and the bytes of the file.
  *
- * Which expert has which rank is a new permutation in each layer. With drift it is another one for
- * each topic that the model may have in mind: synth_drift.c.
+ * Which expert has which rank is a new permutation in each layer.
  *
  * A tensor's content depends on seed and name alone: the first layers of a file are the same
  * whether the file has 4 layers or 48. */
 #include "cli/synth/synth_plan.h"
 
-#include <assert.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "cli/synth/synth_add.h"
+#include "cli/synth/synth_popularity.h"
 
 synth_options synth_options_of(const synth_shape *shape)
 {
@@ -25,29 +23,22 @@ synth_options synth_options_of(const synth_shape *shape)
 
 /* ---- skew -------------------------------------------------------------------------------- */
 
-static uint64_t key_of(const synth_plan *p, const char *name)
-{
-    return random_word(p->o.seed, str_hash(str_from(name)));
-}
-
-/* logits[l, topic, e]: b of the rank that a permutation gives to e. */
+/* logits[l, e]: b of the rank that a permutation gives to e. */
 static int make_logits(synth_plan *p)
 {
     const int n = p->o.shape->n_expert;
     double *b = mem_array((size_t)n, sizeof *b);
-    p->n_topic = p->o.drift ? DRIFT_TOPICS : 1;
-    p->logits = mem_array((size_t)n * (size_t)(p->o.n_layer * p->n_topic), sizeof *p->logits);
+    const uint64_t ranks = random_word(p->o.seed, str_hash(str_from("ranks of layers")));
+    p->logits = mem_array((size_t)n * (size_t)p->o.n_layer, sizeof *p->logits);
     if (!b || !p->logits) {
         mem_free(b);
         return err_set(p->err, ERR_NOMEM, "out of memory for %d routers", p->o.n_layer);
     }
     synth_shares(b, n, p->o.shape->n_used, p->o.skew);
     for (int r = 0; r < n; r++) b[r] = -synth_quantile(b[r]);
-    for (int i = 0; i < p->o.n_layer * p->n_topic; i++) {
-        const int topic = i % p->n_topic;
-        const uint64_t layer = key_of(p, "ranks of layers") + (uint64_t)(i / p->n_topic);
-        const uint64_t key = topic ? random_word(layer, UINT64_MAX - (uint64_t)topic) : layer;
-        float *row = p->logits + (size_t)i * (size_t)n;
+    for (int l = 0; l < p->o.n_layer; l++) {
+        const uint64_t key = ranks + (uint64_t)l;
+        float *row = p->logits + (size_t)l * (size_t)n;
         for (int e = 0; e < n; e++) {                /* inside-out shuffle */
             const int at = (int)((random_word(key, (uint64_t)e) >> 32) * (uint64_t)(e + 1) >> 32);
             if (at != e) row[e] = row[at];
@@ -56,107 +47,6 @@ static int make_logits(synth_plan *p)
     }
     mem_free(b);
     return 0;
-}
-
-/* ---- makers and tensors ------------------------------------------------------------------ */
-
-const synth_blocks *synth_plan_maker(synth_plan *p, quant_type type, double sigma)
-{
-    synth_blocks *s;
-    for (int i = 0; i < p->n_maker; i++)
-        if (p->makers[i]->type == type && p->makers[i]->sigma == sigma) return p->makers[i];
-    if (p->n_maker == p->cap_maker) {
-        const int cap = p->cap_maker + 16;
-        synth_blocks **grown = mem_resize(p->makers, (size_t)cap, sizeof *grown);
-        if (!grown) goto nomem;
-        p->makers = grown;
-        p->cap_maker = cap;
-    }
-    if (!(s = mem_alloc(sizeof *s))) goto nomem;
-    synth_blocks_init(s, type, sigma);
-    return p->makers[p->n_maker++] = s;
-nomem:
-    if (p->rc == 0)
-        p->rc = err_set(p->err, ERR_NOMEM, "out of memory for %s blocks", quant_name(type));
-    return NULL;
-}
-
-synth_patch *synth_plan_patch(synth_plan *p, synth_part *t, int row, int n_row, int col, int n_col,
-                              double sigma)
-{
-    const synth_blocks *maker = p->rc == 0 ? synth_plan_maker(p, t->maker->type, sigma) : NULL;
-    if (!maker) return &p->spare.patch[0];
-    assert(t->n_patch < SYNTH_PATCHES_MAX);
-    t->patch[t->n_patch] = (synth_patch){
-        .row = (uint64_t)row, .n_row = (uint64_t)n_row, .col = (uint64_t)col,
-        .n_col = (uint64_t)n_col, .maker = maker };
-    return &t->patch[t->n_patch++];
-}
-
-float *synth_plan_table(synth_plan *p, int n)
-{
-    float *table = p->rc == 0 ? mem_array((size_t)n, sizeof *table) : NULL;
-    if (!table && p->rc == 0) p->rc = err_set(p->err, ERR_NOMEM, "out of memory for %d floats", n);
-    if (!table) return NULL;
-    assert(p->n_table < TABLES_MAX);
-    return p->tables[p->n_table++] = table;
-}
-
-static int refuse_type(synth_plan *p, const char *name, quant_type type, uint64_t cols)
-{
-    char fits[384] = "";
-    size_t n = 0;
-    for (uint32_t id = 0; id < QT_COUNT; id++) {
-        const quant_traits *q = quant_traits_of(id);
-        if (q && q->decode && cols % (uint64_t)q->block_elems == 0 && n + 16 < sizeof fits)
-            n += (size_t)snprintf(fits + n, sizeof fits - n, " %s", q->name);
-    }
-    return err_set(p->err, ERR_UNSUPPORTED, "%s: rows of %llu weights cannot be cut into %s blocks "
-                   "of %d; these fit:%s", name, (unsigned long long)cols, quant_name(type),
-                   quant_traits_of(type)->block_elems, fits);
-}
-
-static void full_name(char out[TENSOR_MAX_NAME + 1], int l, const char *name)
-{
-    if (l < 0) snprintf(out, TENSOR_MAX_NAME + 1, "%s", name);
-    else snprintf(out, TENSOR_MAX_NAME + 1, "blk.%d.%s", l, name);
-}
-
-synth_part *synth_plan_part(synth_plan *p, int l, const char *name)
-{
-    char full[TENSOR_MAX_NAME + 1];
-    full_name(full, l, name);
-    const uint64_t key = key_of(p, full);
-    for (int i = p->n_part; i-- > 0 && p->rc == 0; )
-        if (p->parts[i].key == key) return &p->parts[i];
-    return &p->spare;
-}
-
-synth_part *synth_plan_list(synth_plan *p, int l, const char *name, quant_type type, int n_dims,
-                            int n0, int n1, int n2)
-{
-    const quant_traits *q = quant_traits_of(type);
-    const uint64_t ne[3] = { (uint64_t)n0, (uint64_t)n1, (uint64_t)n2 };
-    char full[TENSOR_MAX_NAME + 1];
-    synth_part *t;
-
-    full_name(full, l, name);
-    if (p->rc == 0 && ne[0] % (uint64_t)q->block_elems) p->rc = refuse_type(p, full, type, ne[0]);
-    if (p->rc == 0 && p->n_part == p->cap_part) {
-        const int cap = p->cap_part ? p->cap_part * 2 : 128;
-        synth_part *grown = mem_resize(p->parts, (size_t)cap, sizeof *grown);
-        if (grown) {
-            p->parts = grown;
-            p->cap_part = cap;
-        } else {
-            p->rc = err_set(p->err, ERR_NOMEM, "out of memory for %d tensors", cap);
-        }
-    }
-    if (p->rc < 0) return &p->spare;
-    gguf_write_tensor(p->w, full, type, ne, n_dims);
-    t = &p->parts[p->n_part++];
-    *t = (synth_part){ .key = key_of(p, full), .cols = ne[0], .unit = (size_t)q->block_bytes };
-    return t;
 }
 
 /* ---- all tensors ------------------------------------------------------------------------- */
@@ -171,14 +61,11 @@ static void add_embedding(synth_plan *p)
     synth_part *t = synth_add_matrix(p, -1, "token_embd.weight", tied ? p->o.head : p->o.dense,
                                      tied ? 1 : sqrt(s->n_embd), 2, s->n_embd, s->n_vocab, 1);
     if (p->logits && s->family->common) {
-        synth_patch *dir = synth_plan_patch(p, t, 0, s->n_vocab, 0, DIR_COLS,
-                                            (p->o.drift ? DIR_STD_DRIFT : DIR_STD) * std);
-        dir->key = random_word(t->key, 1);
-        dir->period = 1;
+        synth_add_front(p, t, DIR_STD * std);
+        t->front_key = random_word(t->key, 1);
         if (p->rc == 0) synth_part_decode(p->dir, t, 0, 0, DIR_COLS);
         for (int c = 0; c < DIR_COLS && tied; c++) p->dir[c] /= (float)std;
     }
-    synth_drift_embedding(p, t);
 }
 
 static int list_tensors(synth_plan *p)
@@ -188,7 +75,6 @@ static int list_tensors(synth_plan *p)
     if (p->o.skew > 0 && f->common && s->n_embd < 2 * DIR_COLS)
         return err_set(p->err, ERR_RANGE, "%s: skew needs an embedding of %d channels, this has %d",
                        s->name, 2 * DIR_COLS, s->n_embd);
-    if ((p->rc = synth_drift_check(&p->o, p->err)) < 0) return p->rc;
     if (p->o.skew > 0) p->rc = make_logits(p);
     if (p->rc == 0) add_embedding(p);
     for (int l = 0; l < p->o.n_layer + s->n_mtp && p->rc == 0; l++) f->add_layer(p, l);
@@ -254,7 +140,6 @@ void synth_plan_free(synth_plan *p)
     mem_free(p->parts);
     mem_free(p->logits);
     for (int i = 0; i < p->n_table; i++) mem_free(p->tables[i]);
-    synth_drift_release(p);
     gguf_writer_free(p->w);
     mem_free(p);
 }

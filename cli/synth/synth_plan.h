@@ -5,7 +5,6 @@
 #ifndef CLI_SYNTH_SYNTH_PLAN_H
 #define CLI_SYNTH_SYNTH_PLAN_H
 
-#include "cli/synth/synth_popularity.h"
 #include "loader/base.h"
 #include "loader/quant.h"
 
@@ -43,18 +42,17 @@ typedef struct synth_options {
     int n_layer;                         /* the first n; at most the shape's */
     quant_type experts, dense, head;
     double skew;                         /* exponent of the experts' popularity; 0: all alike */
-    int drift;                           /* tokens after which others are popular; 0: never */
     uint64_t seed;
 } synth_options;
 
-/* All layers, default types, no skew, no drift, seed 1. */
+/* All layers, default types, no skew, seed 1. */
 synth_options synth_options_of(const synth_shape *shape);
 
 typedef struct synth_plan synth_plan;
 
 /* ERR_UNSUPPORTED: a type does not fit the rows of a tensor that should have it; matrices that read
  * what experts or other networks are wide take the next type that fits, as in public files.
- * ERR_RANGE: layers, skew or drift that this shape cannot have. */
+ * ERR_RANGE: layers or skew that this shape cannot have. */
 int synth_plan_create(synth_plan **out, const synth_options *o, err_ctx *err);
 void synth_plan_free(synth_plan *p);
 
