@@ -109,17 +109,15 @@ static void print_vram(const plan_view *v)
 static void print_ram(const plan_view *v)
 {
     const plan *p = v->p;
-    char locked[32];
     total_row("RAM", plan_ram(p));
     byte_row("program", p->ram_program, "code, tokenizer");
     if (p->ram_experts > 0)
-        byte_row("experts", p->ram_experts, "%s%s%s",
-                 plan_uses_drive(v->p, v->what->n_layer) ? "the most recently used" :
+        byte_row("experts", p->ram_experts, "%s%s",
+                 plan_uses_drive(v->p, v->what->n_layer) ? "the most used of late" :
                  p->moved ? "those that are not in VRAM: moved to it and back" :
                  p->vram_experts > 0 && !p->cache ? "of layers that are not entirely in VRAM" :
                  "all",
-                 p->gpu ? ", page-locked " : "",
-                 !p->gpu ? "" : text_bytes(locked, sizeof locked, p->ram_locked));
+                 p->gpu ? ", page-locked" : "");
     if (p->ram_other > 0)
         byte_row("other", p->ram_other, "%s",
                  !p->gpu ? "dense weights, context, buffers" :
@@ -252,8 +250,8 @@ json_t *plan_view_json(const plan_view *v)
     const plan *p = v->p;
     json_t *ram = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "total", INT(plan_ram(p)),
                             "program", INT(p->ram_program), "experts", INT(p->ram_experts),
-                            "page_locked", INT(p->ram_locked), "other", INT(p->ram_other),
-                            "repacked_head", INT(p->ram_copy));
+                            "page_locked", INT(p->gpu ? p->ram_experts : 0),
+                            "other", INT(p->ram_other), "repacked_head", INT(p->ram_copy));
     return json_pack("{s:b, s:i, s:o, s:o, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:o, s:b, s:o, s:o, "
                      "s:s}",
                      "gpu", (int)p->gpu, "chunk", p->chunk, "vram", vram_json(v), "ram", ram,

@@ -30,7 +30,7 @@ void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram)
     static const int chunks[N_CHUNKS] = { 4096, 2048, 1024, 512, 256 };
     memset(c, 0, sizeof *c);
     c->machine = (plan_machine){ .gpu = vram > 0, .vram_free = vram, .ram_available = ram,
-                                 .lock_limit = UINT64_MAX, .rate = made_speeds };
+                                 .rate = made_speeds };
     c->w = (plan_wish){ .vram = UINT64_MAX, .ram = UINT64_MAX, .hot_most = UINT64_MAX };
     for (int l = 0; l < m->n_layer; l++) {
         c->expert[l] = m->expert;
@@ -120,7 +120,7 @@ static void check_places(const plan *p, const made *c, const char *what)
     else
         CHECK_MSG(p->ram_experts == (p->moved ? slots : banks) && p->disk_experts == 0,
                   "%s: RAM sum", what);
-    CHECK_MSG(!p->moved || (p->cache && p->ram_locked == slots && !c->w.whole_banks),
+    CHECK_MSG(!p->moved || (p->cache && p->ram_experts == slots && !c->w.whole_banks),
               "%s: experts that are moved", what);
     for (int l = 0; l < w->n_layer; l++)
         ok &= p->place[l] == PLAN_VRAM || (p->place[l] == PLAN_DISK) == disk;
@@ -146,8 +146,6 @@ static void check_numbers(const plan *p, const made *c, const char *what)
         ok &= p->fetch_down[m] + p->fetch_all[m] <= m && p->fetch_all[m] <= PLAN_PAD_WHOLE &&
               (p->vram_pad > 0 || p->fetch_down[m] + p->fetch_all[m] == 0);
     CHECK_MSG(ok, "%s: fetch table", what);
-    CHECK_MSG(p->ram_locked <= p->ram_experts && p->ram_locked <= c->machine.lock_limit,
-              "%s: locked", what);
 }
 
 uint64_t dense_on_cpu(const made *c, int i)
@@ -197,7 +195,7 @@ void check_plan(const plan *p, const made *c, const char *what)
                   p->vram_work == work, "%s: fixed parts", what);
         CHECK_MSG(p->ram_other >= table + c->s.snapshots[i], "%s: table in RAM", what);
     } else {
-        CHECK_MSG(plan_vram(p) == 0 && p->ram_locked == 0 && p->ram_other == dense_on_cpu(c, i) +
+        CHECK_MSG(plan_vram(p) == 0 && p->ram_other == dense_on_cpu(c, i) +
                   c->s.state[i] + c->s.snapshots[i] + c->s.ram_work[i], "%s: CPU parts", what);
     }
     CHECK_MSG(p->ram_program == m->ram_program && (p->ram_copy == 0 ||

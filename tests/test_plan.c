@@ -227,16 +227,14 @@ static void allow_moves(made *c)
 /* Experts are moved where RAM has room for those that are not in VRAM, but not for all. */
 static void test_moved(void)
 {
-    static const struct { int model, vram_mb; uint64_t ram_mb; int lock_mb; bool cache, moved;
+    static const struct { int model, vram_mb; uint64_t ram_mb; bool cache, moved;
                           int layers; const char *why; } rows[] = {
-        { OSS20, 8000, 32000, 0, true, false, 0, "all experts fit: copies" },
-        { OSS20, 8000, 12000, 0, true, true, 0, "10.2 GB do not, 5.5 do" },
-        { OSS20, 8000, 32000, 8000, true, true, 0, "no more than 8 GB can be locked" },
-        { OSS20, 8000, 7500, 0, true, true, 0, "6304 of 6426 MB" },
-        { OSS20, 8000, 6900, 0, false, false, 11, "5826 MB are too little, for whole banks, too" },
-        { OSS20, 8000, 32000, 5000, false, false, 11, "too little can be locked" },
-        { OSS120, 24000, 64000, 0, true, true, 0, "40.9 of 60.9 GB" },
-        { QWEN4, 8000, 42000, 0, true, true, 0, "38.8 of 43.5 GB" },
+        { OSS20, 8000, 32000, true, false, 0, "all experts fit: copies" },
+        { OSS20, 8000, 12000, true, true, 0, "10.2 GB do not, 5.5 do" },
+        { OSS20, 8000, 7500, true, true, 0, "6304 of 6426 MB" },
+        { OSS20, 8000, 6900, false, false, 11, "5826 MB are too little, for whole banks, too" },
+        { OSS120, 24000, 64000, true, true, 0, "40.9 of 60.9 GB" },
+        { QWEN4, 8000, 42000, true, true, 0, "38.8 of 43.5 GB" },
     };
     static plan p;
     static made c;
@@ -245,7 +243,6 @@ static void test_moved(void)
         make_case(&c, &made_models[rows[i].model], (uint64_t)rows[i].vram_mb * MB,
                   rows[i].ram_mb * MB);
         allow_moves(&c);
-        if (rows[i].lock_mb > 0) c.machine.lock_limit = (uint64_t)rows[i].lock_mb * MB;
         if (!made_plan(&p, &c, rows[i].why)) continue;
         check_plan(&p, &c, rows[i].why);
         CHECK_MSG(p.cache == rows[i].cache && p.moved == rows[i].moved &&
@@ -257,44 +254,17 @@ static void test_moved(void)
         check_plan(&p, &c, "whole banks");
     }
     /* to the byte */
-    make_case(&c, &made_models[OSS20], 8000 * MB, 64 * GB);
+    make_case(&c, &made_models[OSS20], 8000 * MB, 12000 * MB);
     allow_moves(&c);
-    c.machine.lock_limit = 9 * GB;
-    CHECK(run_case(&p, &c) == 0 && p.moved && p.ram_locked == p.ram_experts);
-    const uint64_t need = plan_ram(&p), slots = p.ram_experts;
+    CHECK(run_case(&p, &c) == 0 && p.moved);
+    const uint64_t need = plan_ram(&p);
     c.w.ram = need;
     CHECK(run_case(&p, &c) == 0 && p.moved && plan_ram(&p) == need);
     c.w.ram = need - 1;
     CHECK(run_case(&p, &c) == 0 && (!p.moved || plan_ram(&p) < need));
-    c.w.ram = UINT64_MAX;
-    c.machine.lock_limit = slots;
-    CHECK(run_case(&p, &c) == 0 && p.moved);
-    c.machine.lock_limit = slots - 1;
-    CHECK(run_case(&p, &c) == 0 && (!p.moved || p.ram_locked < slots));
     check_plan(&p, &c, "a byte less");
     c.what.slot_bytes = NULL;
     CHECK(run_case(&p, &c) == 0 && !p.moved && !p.cache);
-}
-
-/* What can be locked is what can be fetched; in between the time is in between. */
-static void test_locked(void)
-{
-    static plan none, half, all;
-    static made c;
-    make_case(&c, &made_models[OSS120], 8 * GB, 128 * GB);
-    c.w.whole_banks = true;
-    CHECK(run_case(&all, &c) == 0 && all.ram_locked == all.ram_experts && all.ram_experts > 0);
-    c.machine.lock_limit = all.ram_experts / 2;
-    CHECK(run_case(&half, &c) == 0 && half.ram_locked == all.ram_experts / 2);
-    check_plan(&half, &c, "half of it locked");
-    c.machine.lock_limit = 0;
-    CHECK(run_case(&none, &c) == 0 && none.ram_locked == 0 && none.t_pull == 0);
-    c.w.whole_banks = false;             /* what cannot be locked cannot change places */
-    CHECK(run_case(&none, &c) == 0 && !none.cache);
-    const double middle = (1 / none.decode_tok_s + 1 / all.decode_tok_s) / 2;
-    CHECK_MSG(fabs(1 / half.decode_tok_s / middle - 1) < 1e-6, "half locked: %g s, not %g",
-              1 / half.decode_tok_s, middle);
-    CHECK(none.decode_tok_s < all.decode_tok_s);
 }
 
 /* The least RAM: with one byte less there is an error with both numbers in it. */
@@ -811,7 +781,6 @@ int main(int argc, char **argv)
     test_steps();
     test_chosen();
     test_wishes();
-    test_locked();
     test_least();
     test_program();
     test_copy();

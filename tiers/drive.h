@@ -15,9 +15,8 @@ typedef struct drive_task {
     const char *path;
     uint64_t file_bytes;                 /* of it, from the beginning */
     uint64_t one;                        /* bytes of a read, rounded up to pages */
-    uint64_t memory_bytes;               /* of all of it, the bounce buffer's with it: without room
-                                          * for that, reads are measured straight alone. DRIVE_MEMORY
-                                          * is enough */
+    uint64_t memory_bytes;               /* bounce buffer included: without room for it, reads are
+                                          * measured straight alone. DRIVE_MEMORY is enough */
     pool *team;                          /* that carries from the bounce buffer */
     double seconds;                      /* each way */
     int at_once;                         /* reads that somebody waits for with nothing else under

@@ -202,7 +202,7 @@ static uint64_t cold_banks(const plan *p, const plan_model *what)
 
 /* The cold experts into RAM, if all of them fit, else (unless all must) into a cache before the
  * file, which has a least size however few they are. False if there is no room for that. */
-static bool place_ram(plan *p, const planner *j, int i, bool all, uint64_t lock_limit)
+static bool place_ram(plan *p, const planner *j, int i, bool all)
 {
     const uint64_t banks = cold_banks(p, j->what), cold = plan_cold_bytes(p, j);
     const uint64_t smallest = plan_least_cache(j->what);
@@ -214,14 +214,13 @@ static bool place_ram(plan *p, const planner *j, int i, bool all, uint64_t lock_
     if (disk && (all || left < smallest)) return false;
     place_cold(p, j, disk ? PLAN_DISK : PLAN_RAM);
     p->ram_experts = disk ? least(left, cold > smallest ? cold : smallest) : banks;
-    p->ram_locked = p->gpu ? least(p->ram_experts, lock_limit) : 0;
     p->disk_experts = disk && cold > p->ram_experts ? cold - p->ram_experts : 0;
     plan_choose_ways(p, j);
     return true;
 }
 
 /* The experts that are not in VRAM into page-locked RAM, and room for those that are moved. */
-static bool place_moved(plan *p, const planner *j, int i, uint64_t lock_limit)
+static bool place_moved(plan *p, const planner *j, int i)
 {
     const plan_model *what = j->what;
     uint64_t slots = what->spare_bytes;
@@ -233,9 +232,9 @@ static bool place_moved(plan *p, const planner *j, int i, uint64_t lock_limit)
         slots = plus(slots, cold);
     }
     p->ram_other = ram_beside(p, j, i);
-    if (slots > lock_limit || plus(p->ram_other, slots) > j->ram) return false;
+    if (plus(p->ram_other, slots) > j->ram) return false;
     place_cold(p, j, PLAN_RAM);
-    p->ram_experts = p->ram_locked = slots;
+    p->ram_experts = slots;
     plan_choose_ways(p, j);
     p->moved = true;
     return true;
@@ -287,19 +286,19 @@ static plan begin_attempt(const planner *j, attempt a)
 
 /* Some experts of every layer in VRAM; in page-locked RAM all of them, or else those that are not
  * there. Otherwise p is as before. */
-static bool attempt_cache(plan *p, const planner *j, uint64_t lock_limit, int i, uint64_t room)
+static bool attempt_cache(plan *p, const planner *j, int i, uint64_t room)
 {
     plan with = *p;
     if (j->w->whole_banks || !place_spread(&with, j, room)) return false;
-    if ((j->experts > lock_limit || !place_ram(&with, j, i, true, lock_limit)) &&
-        !place_moved(&with, j, i, lock_limit))
+    if (!place_ram(&with, j, i, true) &&
+        !place_moved(&with, j, i))
         return false;
     with.cache = true;
     *p = with;
     return true;
 }
 
-static bool attempt_gpu(plan *p, const planner *j, uint64_t lock_limit, attempt a)
+static bool attempt_gpu(plan *p, const planner *j, attempt a)
 {
     *p = begin_attempt(j, a);
     p->vram_dense = j->what->dense - (a.embed_in_ram ? j->what->embed : 0);
@@ -309,9 +308,9 @@ static bool attempt_gpu(plan *p, const planner *j, uint64_t lock_limit, attempt 
     if (fixed > j->vram) return false;
     const uint64_t room = hot_room(j, j->vram - fixed);
     if (a.resident && room < j->experts) return false;
-    if (a.resident || !attempt_cache(p, j, lock_limit, a.i, room)) {
+    if (a.resident || !attempt_cache(p, j, a.i, room)) {
         place_hot(p, j, room);
-        if (!place_ram(p, j, a.i, false, lock_limit)) return false;
+        if (!place_ram(p, j, a.i, false)) return false;
     }
     plan_fill_fetch(p, j);
     return true;
@@ -342,7 +341,7 @@ static int choose_parts(const planner *j, bool embed_in_ram)
 /* Some experts are cold, and prompts stream them. A larger chunk is worth more than larger parts or
  * some experts in VRAM, as long as it leaves 70% of VRAM to other things. A row of the embedding
  * table costs next to nothing over the bus: the table is in VRAM only if RAM has no room. */
-static bool attempt_streaming(plan *p, const planner *j, uint64_t lock_limit, int tables)
+static bool attempt_streaming(plan *p, const planner *j, int tables)
 {
     const int last = j->s->n_chunk - 1;
     for (int i = 0; i <= last; i++)
@@ -351,26 +350,26 @@ static bool attempt_streaming(plan *p, const planner *j, uint64_t lock_limit, in
             for (a.parts = choose_parts(j, t == 1); parts_fit(j, a.parts); a.parts *= 2) {
                 const uint64_t spent = plus(j->s->vram_work[i], stage_bytes(j, a.parts));
                 if (i < last && spent > j->vram / 10 * 3) continue;
-                if (attempt_gpu(p, j, lock_limit, a)) return true;
+                if (attempt_gpu(p, j, a)) return true;
             }
         }
     return false;
 }
 
-static bool with_gpu(plan *p, const planner *j, uint64_t lock_limit)
+static bool with_gpu(plan *p, const planner *j)
 {
     const int tables = j->what->embed > 0 ? 2 : 1;       /* in VRAM; in RAM */
     const int last = j->s->n_chunk - 1;
     for (int i = 0; i <= last; i++)
         for (int t = 0; t < tables; t++) {
             const attempt a = { .i = i, .embed_in_ram = t == 1, .resident = true };
-            if (attempt_gpu(p, j, lock_limit, a)) return true;
+            if (attempt_gpu(p, j, a)) return true;
         }
-    if (attempt_streaming(p, j, lock_limit, tables)) return true;
+    if (attempt_streaming(p, j, tables)) return true;
     for (int pad = 1; pad >= 0; pad--)
         for (int t = tables - 1; t >= 0; t--) {
             const attempt a = { .i = last, .embed_in_ram = t == 1, .pad = pad == 1 };
-            if (attempt_gpu(p, j, lock_limit, a)) return true;
+            if (attempt_gpu(p, j, a)) return true;
         }
     return false;
 }
@@ -379,7 +378,7 @@ static bool with_gpu(plan *p, const planner *j, uint64_t lock_limit)
 
 /* The dense part and the state of as many layers as there is room for. Fewer than an eighth are not
  * worth what the GPU costs: its buffers, page-locked experts. */
-static bool attempt_shared(plan *p, const planner *j, uint64_t lock_limit, attempt a, bool all)
+static bool attempt_shared(plan *p, const planner *j, attempt a, bool all)
 {
     const plan_model *what = j->what;
     int n = 0;
@@ -395,7 +394,7 @@ static bool attempt_shared(plan *p, const planner *j, uint64_t lock_limit, attem
         p->vram_state += state;
     }
     p->cpu_layers = what->n_layer - n;
-    if (n == 0 || n < what->n_layer / 8 || !place_ram(p, j, a.i, all, lock_limit)) return false;
+    if (n == 0 || n < what->n_layer / 8 || !place_ram(p, j, a.i, all)) return false;
     plan_fill_fetch(p, j);
     return true;
 }
@@ -403,7 +402,7 @@ static bool attempt_shared(plan *p, const planner *j, uint64_t lock_limit, attem
 /* all: every expert must have room in RAM. Buffers for streaming and post-fetch, if small beside
  * the budget, are worth more than a few layers; larger chunks are worth less, because the other
  * layers of a prompt are computed by the CPU. */
-static bool with_some_layers(plan *p, const planner *j, uint64_t lock_limit, bool all)
+static bool with_some_layers(plan *p, const planner *j, bool all)
 {
     const int last = j->s->n_chunk - 1;
     int parts = 1;
@@ -414,7 +413,7 @@ static bool with_some_layers(plan *p, const planner *j, uint64_t lock_limit, boo
         const attempt a = { .i = i, .embed_in_ram = true, .parts = stage ? parts : 0,
                             .pad = pad };
         if (i < last && j->s->vram_work[i] > j->vram / 6) continue;
-        if (attempt_shared(p, j, lock_limit, a, all)) return true;
+        if (attempt_shared(p, j, a, all)) return true;
     }
     return false;
 }
@@ -425,7 +424,7 @@ static bool attempt_cpu(plan *p, const planner *j, int i, bool all)
 {
     *p = (plan){ .chunk = j->s->chunk[i], .rate = j->rate };
     place_none(p, j->what);
-    return place_ram(p, j, i, all, 0);
+    return place_ram(p, j, i, all);
 }
 
 static bool with_cpu(plan *p, const planner *j)
@@ -581,11 +580,11 @@ static bool choose(plan *out, const planner *j, const plan_machine *m)
 {
     const bool gpu = m->gpu && !j->w->cpu_only;
     plan shared;
-    if (gpu && (with_gpu(out, j, m->lock_limit) || with_some_layers(out, j, m->lock_limit, true)))
+    if (gpu && (with_gpu(out, j) || with_some_layers(out, j, true)))
         return true;
     const bool cpu = with_cpu(out, j);
     if (cpu && !(gpu && j->w->gpu_wanted) && !plan_uses_drive(out, j->what->n_layer)) return true;
-    if (!gpu || !with_some_layers(&shared, j, m->lock_limit, false)) return cpu;
+    if (!gpu || !with_some_layers(&shared, j, false)) return cpu;
     *out = shared;
     return true;
 }

@@ -32,7 +32,6 @@ typedef struct plan_machine {
     uint64_t ram_available;              /* MemAvailable, or a container's limit */
     uint64_t ram_program;                /* that this process has taken already: code, tokenizer; a
                                           * bound of RAM counts it, ram_available does not */
-    uint64_t lock_limit;                 /* page-locked memory; UINT64_MAX: none */
     speeds rate;
 } plan_machine;
 
@@ -134,8 +133,8 @@ typedef struct plan {
     int guesses;                         /* experts of a layer that do so at most: PLAN_GUESSES, or
                                           * none where one takes longer than a layer */
     uint64_t ram_experts;                /* whole banks, if only some of it is in VRAM, too; or
-                                          * the cache: at least plan_least_cache */
-    uint64_t ram_locked;                 /* of that page-locked */
+                                          * the cache: at least plan_least_cache. Page-locked
+                                          * with a GPU */
     uint64_t ram_other;                  /* dense weights and state of the CPU, or buffers */
     uint64_t ram_program;                /* as the machine says */
     uint64_t ram_copy;                   /* as wished for, or 0 */

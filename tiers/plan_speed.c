@@ -205,48 +205,37 @@ static double prompt_s(const plan *p, const planner *j)
 /* Where the cold experts of a token come from. */
 typedef struct cold_source {
     double miss;                         /* the share of them that is in no RAM */
-    double fetched;                      /* the share that post-fetch can reach */
+    bool fetched;                        /* post-fetch can reach them */
 } cold_source;
 
 static cold_source source_of(const plan *p, const planner *j)
 {
     const double cold = (double)plan_cold_bytes(p, j), ram = (double)p->ram_experts;
-    const double locked = ram > 0 ? (double)p->ram_locked / ram : 0;
-    cold_source s = { .miss = 0, .fetched = locked };
+    cold_source s = { .miss = 0, .fetched = p->gpu && p->vram_pad > 0 && ram > 0 };
     if (plan_uses_drive(p, j->what->n_layer)) {
-        /* The least recently used go: with less room than one token takes, an expert is gone
-         * before its layer comes again. */
-        double token = 0;
-        for (int l = 0; l < j->what->n_layer; l++)
-            token += (double)j->what->expert_bytes[l] * j->what->n_used *
-                     (1 - (double)p->hot[l] / j->what->n_expert);
-        s.miss = ram < token ? 1 : fmax(0, 1 - ram / cold);
-        s.fetched = 0;                   /* places change hands: nothing is fetched from them */
+        s.miss = fmax(0, 1 - ram / cold);
+        s.fetched = false;               /* places change hands: nothing is fetched from them */
     }
-    if (!p->gpu || p->vram_pad == 0) s.fetched = 0;
     return s;
 }
 
 typedef struct cold_time { double cpu, pull, both; } cold_time;
 
 /* m of layer l's experts, of which the pad may take its share. */
-static cold_time cold_time_of(const plan *p, const planner *j, int l, int m, double fetched)
+static cold_time cold_time_of(const plan *p, const planner *j, int l, int m, bool fetched)
 {
     const double expert = (double)j->what->expert_bytes[l], down = (double)j->what->down_bytes[l];
     const double alone = m * expert / j->rate.cpu;
     const int table = min_int(m, PLAN_MOST_USED);
-    if (fetched == 0 || p->fetch_down[table] + p->fetch_all[table] == 0)
+    if (!fetched || p->fetch_down[table] + p->fetch_all[table] == 0)
         return (cold_time){ alone, 0, alone };
     const split s = split_of(m, p->fetch_down[table], p->fetch_all[table], expert, down);
-    return (cold_time){
-        fetched * s.cpu_bytes / j->rate.cpu_busy + (1 - fetched) * alone,
-        fetched * s.pull_bytes / j->rate.pull_busy,
-        fetched * split_time(s, &j->rate) + (1 - fetched) * alone,
-    };
+    return (cold_time){ s.cpu_bytes / j->rate.cpu_busy, s.pull_bytes / j->rate.pull_busy,
+                        split_time(s, &j->rate) };
 }
 
 /* Between two whole numbers of cold experts: the mean of both. */
-static cold_time cold_time_at(const plan *p, const planner *j, int l, double m, double fetched)
+static cold_time cold_time_at(const plan *p, const planner *j, int l, double m, bool fetched)
 {
     const int low = (int)m;
     const double part = m - low;
@@ -269,7 +258,7 @@ static void predict_layer(plan *p, path *way, const planner *j, int l, cold_sour
     const bool there = l < plan_gpu_layers(p, what->n_layer);
     const double hot = there ? vram + j->rate.layer_hot : 0;
     const double hop = there && m > 0 ? j->rate.hop : 0;
-    const cold_time cold = cold_time_at(p, j, l, m, there ? from.fetched : 0);
+    const cold_time cold = cold_time_at(p, j, l, m, there && from.fetched);
     const double missed = m * from.miss, disk = missed * expert / j->rate.disk;
     const double wait = j->rate.disk_wait * fmin(1, missed);
 
@@ -310,7 +299,7 @@ static double limit_s(const plan *p, const planner *j, cold_source from)
         if (l < n_gpu) cold_there += (1 - share) * chosen;
     }
     const double both = fmax(r->cpu, r->pull > 0 ? r->cpu_busy + r->pull_busy : 0);
-    const double fetched = from.fetched * cold_there, there = dense_there(p, j);
+    const double fetched = from.fetched ? cold_there : 0, there = dense_there(p, j);
     const double experts = fetched / both + (cold - fetched) / r->cpu;
     return there / r->vram_read + ((double)j->what->token_dense - there) / r->cpu_dense +
            fmax(fmax(hot / r->vram_read, experts), from.miss * cold / r->disk);

@@ -23,8 +23,8 @@ typedef struct measure_parts {
     struct gpu *g;                       /* or NULL */
 } measure_parts;
 
-/* Takes at most room bytes of RAM meanwhile, unless the least that can be measured is more (twice
- * the experts of a token, or READER_DEPTH reads); of large ones a quarter, and 4 GB. 0, ERR_STOPPED, or
+/* Takes at most room bytes of RAM meanwhile (of large ones a quarter, and 4 GB), unless twice the
+ * experts of a token or READER_DEPTH reads are more: less cannot be measured. 0, ERR_STOPPED, or
  * MEASURE_PARTIAL: some figure could not be measured this time, for lack of memory or because
  * page-locking was refused. It is left 0 (what speeds_assume makes of that will do), or is that of
  * an idle machine for a busy one; such figures are good for one run, not for keeping. A model that

@@ -57,8 +57,7 @@ int planning_machine(plan_machine *out, bool use_gpu, err_ctx *err)
     const char *whose;
     gpu_info info;
     int rc;
-    /* the driver locks pages without asking for the process's limit */
-    *out = (plan_machine){ .lock_limit = UINT64_MAX };
+    *out = (plan_machine){ 0 };
     if ((rc = memory_room(&out->ram_available, &whose, err)) < 0) return rc;
     out->ram_program = planning_program_bytes();
     if (!use_gpu || gpu_count() == 0) return 0;
