@@ -53,8 +53,9 @@ int commands_version(const char *program)
                 text_bytes(total, sizeof total, m.ram_total),
                 text_bytes(available, sizeof available, m.ram_available));
     for (int i = 0; i < m.n_gpu; i++)
-        printf("  GPU %d: %s, sm_%d%d, %s\n", i, m.gpus[i].name, m.gpus[i].cc_major,
-               m.gpus[i].cc_minor, text_bytes(vram, sizeof vram, m.gpus[i].vram_total));
+        printf("  GPU %d: %s, sm_%d%d, %s%s\n", i, m.gpus[i].name, m.gpus[i].cc_major,
+               m.gpus[i].cc_minor, text_bytes(vram, sizeof vram, m.gpus[i].vram_total),
+               m.gpus[i].watchdog ? ", display watchdog" : "");
     if (m.n_gpu == 0) printf("  no GPU: CPU only\n");
     return console_finish();
 }

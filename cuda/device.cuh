@@ -28,6 +28,12 @@ typedef struct trace_slot {              /* nanoseconds of the device's clock */
     unsigned long long start, ready, end;
 } trace_slot;
 
+/* In page-locked RAM: how kernels and the host agree on waiting. */
+typedef struct host_wait {
+    volatile uint64_t limit_ns;          /* written by the host */
+    volatile uint32_t late;              /* 1: a kernel gave up; gpu_recover clears it */
+} host_wait;
+
 typedef struct gpu_gather gpu_gather;
 typedef struct gpu_smaller gpu_smaller;
 typedef struct gpu_hold gpu_hold;
@@ -44,6 +50,8 @@ struct gpu {
     bool guessing;                       /* guessed is still to be waited for */
     cudaError_t failure;                 /* the first, or cudaSuccess */
     const char *failed_in;
+    host_wait *wait;                     /* set once */
+    int n_recovery;
     struct {
         uint8_t *buffer;                 /* page-locked; NULL: not yet */
         cudaEvent_t sent;
@@ -156,6 +164,26 @@ static __device__ __forceinline__ unsigned long long device_ns(void)
     unsigned long long t;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
     return t;
+}
+
+/* Polls a word in page-locked RAM until it equals number; by one thread. False: the limit has
+ * passed, here or in an earlier kernel. The limit is read once in POLLS polls, so it costs nothing
+ * where the host answers. */
+static __device__ __forceinline__ bool wait_for_host(const volatile uint32_t *word, uint32_t number,
+                                                     host_wait *w)
+{
+    enum { POLLS = 256 };                /* each a trip across the bus */
+    unsigned long long begun = 0;
+    for (unsigned i = 1; *word != number; i++) {
+        __nanosleep(20);
+        if (i % POLLS) continue;
+        const unsigned long long now = device_ns();
+        if (begun == 0) begun = now;
+        if (!w->late && now - begun < w->limit_ns) continue;
+        w->late = 1;
+        return false;
+    }
+    return true;
 }
 
 static __device__ __forceinline__ void frame_begin(frame f)

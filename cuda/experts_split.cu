@@ -335,6 +335,7 @@ typedef struct answer_args {
     uint8_t *to_mid;                     /* in VRAM */
     float *to_y;
     uint8_t *host_made;
+    host_wait *wait;
     bool early;                          /* the question is two kernels old */
 } answer_args;
 
@@ -390,8 +391,8 @@ static __global__ void __launch_bounds__(ANSWER_THREADS) answer(frame f, const a
         return;
     }
     if (threadIdx.x == 0) {
-        const uint32_t number = __ldcg(a.number);
-        while (*a.answered != number) __nanosleep(20);
+        /* after a limit the kernel goes on with an old reply: gpu_wait reports it */
+        wait_for_host(a.answered, __ldcg(a.number), a.wait);
         __threadfence_system();          /* nothing of the reply is read before this */
     }
     __syncthreads();
@@ -496,6 +497,7 @@ static void take_answer(gpu *g, stream_place at, const layer_args *layer,
     args.to_mid = floats ? (uint8_t *)layer->scratch.mid_rows : layer->scratch.mid;
     args.to_y = scratch->host_y;
     args.host_made = scratch->host_made;
+    args.wait = g->wait;
     args.early = early;
     launch_at(g, at, "answer", 0, answer,
               n_block < 1 ? 1u : n_block > ANSWER_MOST ? (unsigned)ANSWER_MOST : n_block,

@@ -9,6 +9,9 @@
 
 #include "cuda/device.cuh"
 
+/* A watchdog ends a kernel after 2 s or more. */
+static const uint64_t LIMIT_NS = 20000000000, WATCHDOG_NS = 1500000000;
+
 static int fail(err_ctx *err, cudaError_t rc, const char *what, int device)
 {
     return err_set(err, rc == cudaErrorMemoryAllocation ? ERR_NOMEM : ERR_IO, "GPU %d: %s: %s",
@@ -29,6 +32,13 @@ int gpu_count(void)
     int n = 0;
     /* without a driver this is an error, which to the caller is the same as no device */
     return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
+}
+
+/* An attribute: newer toolkits have it in no struct. */
+static bool has_watchdog(int device)
+{
+    int on = 0;
+    return cudaDeviceGetAttribute(&on, cudaDevAttrKernelExecTimeout, device) == cudaSuccess && on;
 }
 
 int gpu_describe(gpu_info *out, int device, err_ctx *err)
@@ -57,6 +67,7 @@ int gpu_describe(gpu_info *out, int device, err_ctx *err)
     out->n_sm = prop.multiProcessorCount;
     out->vram_total = vram_total;
     out->vram_free = vram_free;
+    out->watchdog = has_watchdog(device);
     return 0;
 }
 
@@ -80,6 +91,18 @@ static cudaError_t open_streams(gpu *g)
     return rc;
 }
 
+/* A batch that was given up may leave work in any of them. */
+static cudaError_t wait_for_streams(gpu *g)
+{
+    const stream_list all = streams_of(g);
+    cudaError_t first = cudaSuccess;
+    for (cudaStream_t *s : all.s) {
+        const cudaError_t rc = *s ? cudaStreamSynchronize(*s) : cudaSuccess;
+        if (first == cudaSuccess) first = rc;
+    }
+    return first;
+}
+
 static void close_streams(gpu *g)
 {
     const stream_list all = streams_of(g);
@@ -87,6 +110,16 @@ static void close_streams(gpu *g)
         if (*s) cudaStreamDestroy(*s);
     for (cudaEvent_t *e : all.e)
         if (*e) cudaEventDestroy(*e);
+}
+
+static cudaError_t open_wait(gpu *g, bool watchdog)
+{
+    void *p = NULL;
+    const cudaError_t rc = cudaHostAlloc(&p, sizeof *g->wait, cudaHostAllocMapped);
+    if (rc != cudaSuccess) return rc;
+    g->wait = (host_wait *)memset(p, 0, sizeof *g->wait);
+    g->wait->limit_ns = watchdog ? WATCHDOG_NS : LIMIT_NS;
+    return rc;
 }
 
 int gpu_open(gpu **out, int device, err_ctx *err)
@@ -109,7 +142,8 @@ int gpu_open(gpu **out, int device, err_ctx *err)
         gpu_close(g);
         return divided;
     }
-    if ((rc = open_streams(g)) != cudaSuccess) {
+    if ((rc = open_wait(g, has_watchdog(device))) != cudaSuccess ||
+        (rc = open_streams(g)) != cudaSuccess) {
         gpu_close(g);
         return fail(err, rc, "open", device);
     }
@@ -133,13 +167,14 @@ void gpu_close(gpu *g)
     if (!g) return;
     if (g->stream) {
         gpu_hold_end(g, NULL);
-        cudaStreamSynchronize(g->stream);
+        wait_for_streams(g);
         gpu_upload_end(g, NULL);
         gpu_gather_free(g);
         gpu_profile_end(g);
         gpu_gemm_reclaim(g, g->lent);
     }
     close_streams(g);
+    if (g->wait) cudaFreeHost(g->wait);
     gpu_smaller_close(g);
     mem_free(g);
 }
@@ -154,13 +189,28 @@ static int report(gpu *g, err_ctx *err)
 int gpu_wait(gpu *g, err_ctx *err)
 {
     gpu_fail(g, cudaStreamSynchronize(g->stream), "wait");
-    return report(g, err);
+    if (g->failure != cudaSuccess || !g->wait->late) return report(g, err);
+    return err_set(err, ERR_IO, "GPU %d: the program did not answer a kernel within %.1f s, so this "
+                   "token is lost; was it stopped or swapped out?", g->device,
+                   (double)g->wait->limit_ns * 1e-9);
 }
 
 bool gpu_alive(gpu *g)
 {
     return g->failure == cudaSuccess && cudaStreamQuery(g->stream) == cudaErrorNotReady;
 }
+
+void gpu_set_host_limit(gpu *g, uint64_t limit_ns) { g->wait->limit_ns = limit_ns; }
+
+void gpu_recover(gpu *g)
+{
+    gpu_fail(g, wait_for_streams(g), "wait");
+    if (!g->wait->late) return;
+    g->wait->late = 0;
+    g->n_recovery++;
+}
+
+int gpu_recoveries(const gpu *g) { return g->n_recovery; }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 

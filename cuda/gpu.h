@@ -27,6 +27,8 @@ typedef struct gpu_info {
     int cc_major, cc_minor;              /* compute capability: 9.0 */
     int n_sm;
     uint64_t vram_total, vram_free;      /* bytes, at the time of asking */
+    bool watchdog;                       /* the driver ends kernels that run for seconds, as it does
+                                          * on a card with a display */
 } gpu_info;
 
 const char *gpu_backend(void);           /* "CUDA 13.0", or "none" in a build without it */
@@ -72,6 +74,16 @@ int gpu_upload_end(gpu *g, err_ctx *err);
 
 /* Waits for everything, and reports the first failure. */
 int gpu_wait(gpu *g, err_ctx *err);
+
+/* A kernel that waits for the host gives up after limit_ns, and later kernels do so at once. The
+ * results of these operations are undefined. gpu_wait and what waits like it report an error until
+ * gpu_recover; operations still run. The default limit is 20 s, or 1.5 s on a device with a
+ * watchdog. A new limit also applies to existing recordings. */
+void gpu_set_host_limit(gpu *g, uint64_t limit_ns);
+/* Ends that state, after waiting for all streams. The caller discards all results since the last
+ * gpu_wait that succeeded. Other failures stay. */
+void gpu_recover(gpu *g);
+int gpu_recoveries(const gpu *g);        /* how often gpu_recover had something to end */
 
 /* Bytes per second that a kernel reads from VRAM at best; uses a gigabyte of it meanwhile. */
 int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err);
@@ -529,8 +541,8 @@ void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, c
  * stream (and of a second one beside it) and can be recorded: choose the experts and ask; fetch;
  * compute the hot experts and the shared one; wait for the reply; down, and the sum in the router's
  * order. The bits are those of gpu_experts. The host must reply to every question that is not
- * quiet, or the stream waits for ever. At most GPU_FEW tokens; only a single one has slabs
- * fetched. */
+ * quiet: gpu_set_host_limit says what happens otherwise. At most GPU_FEW tokens; only a single one
+ * has slabs fetched. */
 /* Experts that the next layer will probably choose: by its router, from this layer's vectors. Those
  * of them that are not in VRAM, the likeliest first, cross the bus while nobody asks for anything
  * else, or are named to the host. What comes too late for that layer's choice is not used. */

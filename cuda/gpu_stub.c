@@ -115,6 +115,22 @@ int gpu_wait(gpu *g, err_ctx *err)
     return refuse(err);
 }
 
+void gpu_set_host_limit(gpu *g, uint64_t limit_ns)
+{
+    (void)g, (void)limit_ns;
+}
+
+void gpu_recover(gpu *g)
+{
+    (void)g;
+}
+
+int gpu_recoveries(const gpu *g)
+{
+    (void)g;
+    return 0;
+}
+
 /* ---- products of many tokens ----------------------------------------------------------------- */
 
 void gpu_gemm_set(gpu *g, const gpu_gemm *how)

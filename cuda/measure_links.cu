@@ -57,15 +57,18 @@ typedef struct load_words {
     uint64_t windows[PULL_BLOCKS];       /* of which the block pulled its part */
 } load_words;
 
+/* Until the host says stop, or until the limit: the host may have been stopped itself. */
 static __global__ void __launch_bounds__(PULL_THREADS) pull_on(frame f, uint4 *to,
                                                                const uint4 *from, int n_window,
-                                                               load_words *words)
+                                                               load_words *words, host_wait *wait)
 {
     __shared__ uint32_t stop;
     uint64_t done = 0;
 
     frame_begin(f);
     frame_wait(f);
+    const unsigned long long begun = device_ns();
+    const uint64_t limit_ns = wait->limit_ns;
     if (blockIdx.x == 0 && threadIdx.x == 0) words->started = 1;
     for (int w = 0;; w = w + 1 < n_window ? w + 1 : 0) {
         if (threadIdx.x == 0) stop = words->stop;        /* it takes the same route as the data */
@@ -75,6 +78,10 @@ static __global__ void __launch_bounds__(PULL_THREADS) pull_on(frame f, uint4 *t
         const bool last = stop != 0;
         __syncthreads();
         if (last) break;
+        if (threadIdx.x == 0 && device_ns() - begun >= limit_ns) {
+            wait->late = 1;
+            words->stop = 1;
+        }
     }
     if (threadIdx.x == 0) words->windows[blockIdx.x] = done;
     frame_end(f);
@@ -109,13 +116,13 @@ static __global__ void __launch_bounds__(ASK_THREADS) hop_ask(frame f, hop_mail 
 }
 
 /* One warp. */
-static __global__ void hop_wait(frame f, const hop_mail *m, const uint32_t *number)
+static __global__ void hop_wait(frame f, const hop_mail *m, const uint32_t *number,
+                                host_wait *wait)
 {
     frame_begin(f);
     frame_wait(f);
     if (threadIdx.x == 0) {
-        const uint32_t want = *number;
-        while (m->answered != want) {}
+        wait_for_host(&m->answered, *number, wait);
         __threadfence_system();
     }
     frame_end(f);
@@ -207,7 +214,7 @@ static int record_hops(gpu *g, bench *b, err_ctx *err)
     for (int i = 0; i < HOPS; i++) {
         launch(g, "links", 0, hop_ask, 1u, ASK_THREADS, 0, m, b->number);
         launch(g, "links", 0, hop_wait, 1u, 32, 0, (const hop_mail *)m,
-               (const uint32_t *)b->number);
+               (const uint32_t *)b->number, g->wait);
         launch(g, "links", 0, hop_read, (unsigned)READ_BLOCKS, READ_THREADS, 0, (uint4 *)b->vram,
                (const hop_mail *)m);
     }
@@ -305,7 +312,7 @@ int gpu_load_begin(gpu_load **out, gpu *g, const void *ram, uint64_t bytes, err_
     gpu_fail(g, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "load");
     /* beside what else the device does */
     launch_at(g, { l->stream, false }, "load", 0, pull_on, (unsigned)PULL_BLOCKS, PULL_THREADS, 0,
-              (uint4 *)l->vram, (const uint4 *)ram, (int)(bytes / WINDOW_BYTES), l->words);
+              (uint4 *)l->vram, (const uint4 *)ram, (int)(bytes / WINDOW_BYTES), l->words, g->wait);
     if (g->failure != cudaSuccess || !wait_for_word(g, l->stream, &l->words->started, 1)) {
         stop_load(l);
         rc = gpu_wait(g, err);

@@ -17,7 +17,6 @@
  *   - ids, indices of experts and addresses of slabs point nowhere
  *   - counters that must be zero are not
  *   - page-locked RAM is written before a queued copy has read it
- *   - the host does not reply to a question within a minute
  * Speeds mean nothing here. */
 #ifndef TESTS_SIM_GPU_H
 #define TESTS_SIM_GPU_H

@@ -99,6 +99,10 @@ bool sim_failed(const gpu *g);
 int sim_report(gpu *g, err_ctx *err);
 bool sim_is_closing(const gpu *g);       /* nobody will reply any more */
 
+/* By the stream's thread: the host has not answered within the limit since begun, or earlier. Then
+ * the failure is noted, and operations go on as a real device's do. */
+bool sim_host_is_late(gpu *g, uint64_t begun);
+
 /* A thread with a queue. */
 typedef struct sim_stream {
     gpu *g;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { MAX_SPANS = 4096, UPLOAD_BYTES = 1 << 20, MOST_HASHED = 4096 };
+enum { MAX_SPANS = 4096, UPLOAD_BYTES = 1 << 20, MOST_HASHED = 4096, HOST_LIMIT_S = 20 };
 
 typedef struct op_list {                 /* of a recording; may still be played when that is gone */
     sim_op *first, **last;
@@ -26,6 +26,8 @@ struct gpu {
     sim_stream stream;
     _Atomic bool failed, closing;
     err_ctx failure;                     /* guarded by lock */
+    _Atomic uint64_t limit_ns;           /* of a wait for the host */
+    _Atomic bool host_late;
 
     /* the caller's thread alone */
     op_list *recording;                  /* NULL: operations run */
@@ -33,6 +35,7 @@ struct gpu {
     int n_before;
     uint8_t *upload;
     struct sim_late *late;               /* reads that are not ended */
+    int n_recovery;
     bool profiling;
     int n_span;
     bool awaited;                        /* guarded by lock: a lazy stream runs */
@@ -63,6 +66,22 @@ void sim_fail(gpu *g, const char *fmt, ...)
     }
     pthread_mutex_unlock(&g->lock);
 }
+
+bool sim_host_is_late(gpu *g, uint64_t begun)
+{
+    if (clock_ns() - begun >= atomic_load(&g->limit_ns)) atomic_store(&g->host_late, true);
+    return atomic_load(&g->host_late);
+}
+
+void gpu_set_host_limit(gpu *g, uint64_t limit_ns) { atomic_store(&g->limit_ns, limit_ns); }
+
+void gpu_recover(gpu *g)
+{
+    sim_stream_drain(&g->stream);
+    g->n_recovery += atomic_exchange(&g->host_late, false);
+}
+
+int gpu_recoveries(const gpu *g) { return g->n_recovery; }
 
 int sim_report(gpu *g, err_ctx *err)
 {
@@ -332,6 +351,7 @@ int gpu_open(gpu **out, int device, err_ctx *err)
     if (!g) return err_set(err, ERR_NOMEM, "GPU %d: %zu bytes", device, sizeof *g);
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->changed, NULL);
+    atomic_init(&g->limit_ns, (uint64_t)HOST_LIMIT_S * 1000000000);
     if ((rc = sim_stream_start(&g->stream, g, err)) < 0) {
         gpu_close(g);
         return rc;
@@ -374,7 +394,10 @@ int gpu_wait(gpu *g, err_ctx *err)
 {
     if (may_wait(g, "wait")) sim_stream_drain(&g->stream);
     g->n_before = 0;
-    return sim_report(g, err);
+    if (sim_failed(g) || !atomic_load(&g->host_late)) return sim_report(g, err);
+    return err_set(err, ERR_IO, "GPU 0: the program did not answer a kernel within %.1f s, so this "
+                   "token is lost; was it stopped or swapped out?",
+                   (double)atomic_load(&g->limit_ns) * 1e-9);
 }
 
 /* Whoever asks has spun for a while: the device's thread may need this very core. */
@@ -415,7 +438,8 @@ static void run_copy(gpu *g, void *args)
 static int copy_now(gpu *g, const sim_call *c, copy_args a, err_ctx *err)
 {
     const sim_op op = { .name = c->name, .claims = (sim_claim *)c->claims, .n_claim = c->n_claim };
-    if (gpu_wait(g, err) == 0 && admit(g, &op)) run_copy(g, &a);
+    gpu_wait(g, NULL);
+    if (!sim_failed(g) && admit(g, &op)) run_copy(g, &a);
     return gpu_wait(g, err);
 }
 

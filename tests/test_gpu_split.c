@@ -494,6 +494,7 @@ typedef struct plan {                    /* of a case: how its layer is split */
     bool missing;                        /* some slabs are not in page-locked RAM */
     bool one_stream, table_in_vram;
     int guesses;                         /* without slabs: the host is told of them, that is all */
+    bool late;                           /* first a question that the host does not answer in time */
 } plan;
 
 /* What question i - 1 makes the device expect of question i. */
@@ -773,6 +774,36 @@ static void run_questions(batch *b, gpu_expert_args *args)
     gpu_recording_free(r);
 }
 
+/* Two questions without a host: the device reports that once it is waited for, and runs on. Then as
+ * if nothing had been asked. */
+static void ask_in_vain(batch *b, const gpu_expert_args *args, const plan *p)
+{
+    const uint32_t zero = 0;
+    const uint64_t limit_ns = 20000000, default_ns = 20000000000, from = clock_ns();
+    const int before = gpu_recoveries(device());
+    gpu_expert_args vain = *args;
+    err_ctx err = { 0 };
+    if (!p->late) return;
+    vain.x = vram_floats(b->residual, (size_t)b->n * (size_t)b->l->c->n_embd);
+    set_division(b, 0);
+    gpu_set_host_limit(device(), limit_ns);
+    for (int i = 0; i < 2; i++) {
+        fresh_inputs(b);
+        gpu_experts_split(device(), &b->in, &vain, &b->split);
+    }
+    expect(gpu_wait(device(), &err) == ERR_IO && strstr(err.msg, "did not answer"),
+           "the device waited: %s", err.msg);
+    expect(clock_since(from) < 10, "it took %.1f s", clock_since(from));
+    expect(b->split.mail->asked / GPU_CODES == 2, "asked %u", (unsigned)b->split.mail->asked);
+    expect(gpu_wait(device(), &err) == ERR_IO, "reported once only");
+    gpu_recover(device());
+    gpu_set_host_limit(device(), default_ns);
+    expect(gpu_wait(device(), &err) == 0 && gpu_recoveries(device()) == before + 1, "%s", err.msg);
+    vram_write(b->split.number, &zero, sizeof zero);
+    b->split.mail->asked = b->split.mail->answered = 0;
+    memset((void *)b->split.mail->fetched, 0, sizeof b->split.mail->fetched);
+}
+
 static void check_split(const split_case *c, const plan *p, int n, bool with_y, test_rng *rng)
 {
     const size_t width = (size_t)n * (size_t)c->n_embd;
@@ -804,6 +835,7 @@ static void check_split(const split_case *c, const plan *p, int n, bool with_y, 
         args.beside_in = &b->beside_in;
         args.beside = &b->beside;
     }
+    ask_in_vain(b, &args, p);
     if (expect(pthread_create(&thread, NULL, host_main, h) == 0, "no thread")) {
         (p->guesses ? run_pairs : run_questions)(b, &args);
         pthread_join(thread, NULL);
@@ -822,12 +854,13 @@ static void run_case(const split_case *c, const plan *p, int n, bool with_y, tes
     shared_text text;
     const char *shared = shared_name(text, c->shared_up, c->shared_down, c->shared_ff);
     case_begin("%s/%s, %d, %d, %d of %d experts, %d tokens%s%s%s%s%s%s; %s, fetch %d down and %d "
-               "of %d and %d%s%s, %d guesses", quant_name(c->up), quant_name(c->down), c->n_embd,
+               "of %d and %d%s%s, %d guesses%s", quant_name(c->up), quant_name(c->down), c->n_embd,
                c->n_ff, c->k, c->n_expert, n, act_name(c->act),
                c->bias ? ", biases" : "", c->norm ? ", norm" : "",
                c->by_logits ? ", by logits" : "", c->scored ? ", scored" : "", shared,
                hot_names[p->hot], p->down, p->all, p->pad_down, p->pad_all,
-               p->missing ? ", some missing" : "", p->one_stream ? ", one stream" : "", p->guesses);
+               p->missing ? ", some missing" : "", p->one_stream ? ", one stream" : "", p->guesses,
+               p->late ? ", a late host first" : "");
     check_split(c, p, n, with_y, rng);
     locked_drop();
     case_end();
@@ -921,6 +954,23 @@ static void test_special(void)
     }
 }
 
+/* A host that was stopped: with slabs that are fetched beside, in one stream, and for more tokens. */
+static void test_late(void)
+{
+    static const plan late[] = {
+        { HOT_ABSENT, 0, 0, 0, 0, .late = true },
+        { HOT_NONE, 1, 1, 4, 4, .late = true },
+        { HOT_NONE, 2, 0, 4, 0, .one_stream = true, .late = true },
+    };
+    test_rng rng = { 23 };
+    family("a late host");
+    for (size_t i = 0; i < ARRAY_LEN(late); i++) {
+        const split_case c = { QT_Q8_0, QT_Q8_0, 64, 64, 8, 4, .by_logits = i == 0 };
+        run_case(&c, &late[i], 1, true, &rng);
+        if (i == 0) run_case(&c, &late[i], 3, true, &rng);
+    }
+}
+
 /* What makes no sense is refused before anybody is asked. */
 static void test_refused(void)
 {
@@ -958,6 +1008,7 @@ int main(int argc, char **argv)
     if (device_open()) {
         test_types();
         test_special();
+        test_late();
         test_refused();
         device_close();
     }

@@ -16,6 +16,7 @@
  *
  * And experts of a prompt that come from the drive are read before they are wanted. */
 #include "cuda/gpu.h"
+#include "engine/engine_internal.h"
 #include "engine/gpu/prompt_experts.h"
 #include "engine/instruments.h"
 #include "tests/places.h"
@@ -269,6 +270,50 @@ static void test_halts(const char *path, size_t file)
     for (size_t i = 0; i < ARRAY_LEN(homes); i++)
         if (homes[i].split_from > 0 && homes[i].stream_from == INT_MAX && has_turn(i, file, 4))
             halt(m, &homes[i]);
+    model_free(m);
+    gguf_close(g);
+}
+
+enum { LATE_PROMPT = 4, LATE_TOKENS = 6 };
+
+static int late_tokens(session *s, int32_t *ids, err_ctx *err)
+{
+    int rc = session_eval(s, ids, LATE_PROMPT, NULL, 0, NULL, NULL, err);
+    for (int i = LATE_PROMPT; i + 1 < LATE_TOKENS && rc == 0; i++)
+        rc = session_next(s, &ids[i + 1], ids[i], err);
+    return rc;
+}
+
+/* A program that was stopped for too long in the middle of a token: an error says so, and after
+ * going back the session computes what it would have. */
+static void test_late_host(const char *path)
+{
+    static const place p = { .name = "GPU, a late host", .gpu = true, .planned = true,
+                             .hot_of_8 = 2 };
+    const engine_options eo = { .threads = sim_n_thread() };
+    const session_options so = { .ctx = CTX, .chunk = CTX, .kv = KV_F16 };
+    int32_t want[LATE_TOKENS] = { 3, 10, 17, 24, 31 }, got[LATE_TOKENS] = { 3, 10, 17, 24, 31 };
+    gguf *g = NULL;
+    model *m = NULL;
+    engine *e = NULL;
+    session *s = NULL;
+    err_ctx err = { 0 };
+    if (CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0 &&
+                  engine_open(&e, m, &eo, &err) == 0, "%s: %s", path, err.msg) &&
+        place_engine(e, m, &p) && CHECK(session_create(&s, e, &so, &err) == 0)) {
+        CHECK_MSG(late_tokens(s, want, &err) == 0, "%s", err.msg);
+        session_rewind(s, 0);
+        gpu_set_host_limit(e->device, 0);
+        const int rc = late_tokens(s, got, &err);
+        CHECK_MSG(rc == ERR_IO && strstr(err.msg, "did not answer"), "%d: %s", rc, err.msg);
+        gpu_set_host_limit(e->device, (uint64_t)20 * 1000000000);
+        CHECK(late_tokens(s, got, &err) < 0 && strstr(err.msg, "lost"));
+        CHECK(session_rewind_target(s, CTX) == 0 && session_rewind(s, CTX) == 0);
+        CHECK_MSG(late_tokens(s, got, &err) == 0, "%s", err.msg);
+        CHECK(memcmp(want, got, sizeof want) == 0);
+    }
+    session_free(s);
+    engine_close(e);
     model_free(m);
     gguf_close(g);
 }
@@ -534,11 +579,12 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_halts(files[i], i);
     for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++)
         if (!sim_gpu_skips((int)i, 2)) test_ways(files[i], i);
+    for (size_t i = 0; i < ARRAY_LEN(files) && gpu_count() > 0; i++) test_late_host(files[i]);
     if (gpu_count() > 0 && sim_gpu_step(1, 2) == 1) test_too_long(files[1]);
     if (gpu_count() > 0) {
-        static const int recurrent[] = { 192, 384, 510 }, other[] = { 210, 410, 510 };
+        static const int chunked[] = { 192, 384, 510 }, other[] = { 210, 410, 510 };
         static const int small[] = { 110, 210, 310, 410, 510 };
-        test_cuts(files[0], 200, recurrent, ARRAY_LEN(recurrent));
+        test_cuts(files[0], 200, chunked, ARRAY_LEN(chunked));
         test_cuts(files[0], 100, small, ARRAY_LEN(small));       /* too little to cut more off */
         test_cuts(files[1], 200, other, ARRAY_LEN(other));
     }

@@ -76,9 +76,11 @@ static int vram_check(mem_space *self, err_ctx *err)
 {
     vram *v = of(self);
     gpu_read_end(v->g, note(v));         /* nobody waits for them after this */
-    if (v->first.code == 0) gpu_wait(v->g, &v->first);
-    if (v->first.code != 0 && err) *err = v->first;
-    return v->first.code;
+    const err_ctx first = v->first;
+    v->first = (err_ctx){ 0 };
+    if (first.code == 0) return gpu_wait(v->g, err);     /* what is for good it reports again */
+    if (err) *err = first;
+    return first.code;
 }
 
 int mem_space_vram_create(mem_space **out, gpu *g, err_ctx *err)

@@ -107,9 +107,10 @@ static void print_memory(const machine_view *v)
     }
     for (int i = 0; i < v->m.n_gpu; i++) {
         const gpu_info *g = &v->m.gpus[i];
-        printf("%-9s %d: %s, sm_%d%d, %s, %s free\n", i == 0 ? "gpu" : "", i, g->name, g->cc_major,
-               g->cc_minor, text_bytes(total, sizeof total, g->vram_total),
-               text_bytes(left, sizeof left, g->vram_free));
+        printf("%-9s %d: %s, sm_%d%d, %s, %s free%s\n", i == 0 ? "gpu" : "", i, g->name,
+               g->cc_major, g->cc_minor, text_bytes(total, sizeof total, g->vram_total),
+               text_bytes(left, sizeof left, g->vram_free),
+               g->watchdog ? ", display watchdog" : "");
     }
     if (v->m.n_gpu == 0) printf("gpu       none (GPU support in this build: %s)\n", gpu_backend());
 }

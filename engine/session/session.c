@@ -32,6 +32,8 @@ struct session {
     state *st;
     forward_seat *seat;
     bool broken;                         /* the recurrent state is that of no position */
+    int n_recovery;                      /* gpu_recoveries when the state began: if the device has
+                                          * another number, nothing of the state is certain */
     int32_t *ids;                        /* [ctx]: the tokens so far */
 };
 
@@ -147,11 +149,26 @@ static bool remember(session *s, int n, bool watched)
     return kept;
 }
 
+static int recoveries(const session *s)
+{
+    return engine_on_gpu(s->e) ? gpu_recoveries(s->e->device) : 0;
+}
+
+static bool is_lost(const session *s) { return s->n_recovery != recoveries(s); }
+
+/* The device reports late that the host did not answer in time, so earlier results may be wrong,
+ * too. From here on it computes again, and every session has to begin anew. */
+static int failed(const session *s, int rc)
+{
+    if (engine_on_gpu(s->e) && gpu_wait(s->e->device, NULL) < 0) gpu_recover(s->e->device);
+    return rc;
+}
+
 static int undo(session *s, bool kept, int rc)
 {
     if (kept) copy_recurrent(s, true);
     else s->broken = recurrent_bytes(s->e->m) > 0;       /* only going back helps */
-    return rc;
+    return failed(s, rc);
 }
 
 static void advance(session *s, const int32_t *ids, int n)
@@ -233,6 +250,7 @@ static int create(session **out, engine *e, session *first, const session_option
     s->e = e;
     s->opt = *opt;
     s->guest = first != NULL;
+    s->n_recovery = recoveries(s);
     s->at = first ? first->at : mem_zalloc(sizeof *s->at);
     s->ids = mem_array((size_t)opt->ctx, sizeof *s->ids);
     if (s->at && !first)
@@ -306,7 +324,7 @@ int session_common(const session *s, const int32_t *ids, int n)
 int session_check_state(const session *s, err_ctx *err)
 {
     (void)settle(s->at, NULL);
-    if (!s->broken) return 0;
+    if (!s->broken && !is_lost(s)) return 0;
     return err_set(err, ERR_IO, "the session's state was lost in an earlier failure");
 }
 
@@ -386,7 +404,7 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
             (rc = forward_logits(s->at->f, logits + (size_t)(first - wanted) * n_vocab,
                                  done - first,
                                  err)) < 0)
-            return rc;
+            return failed(s, rc);
     }
     return 0;
 }
@@ -432,7 +450,7 @@ int session_pick(session *s, int32_t *next, sampler *smp, err_ctx *err)
     if (rc <= 0) return rc;
     if (ended < 0) return ended;
     rc = forward_logits(s->at->f, s->at->logits, 1, err);
-    return rc < 0 ? rc : sampler_pick(next, smp, s->at->logits, err);
+    return rc < 0 ? failed(s, rc) : sampler_pick(next, smp, s->at->logits, err);
 }
 
 int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *err)
@@ -587,7 +605,7 @@ void session_snapshot(session *s)
 /* A broken state cannot stay at its position: it goes back to a snapshot, or to 0. */
 static int most_kept(const session *s, int n_keep)
 {
-    return s->broken ? min_int(n_keep, session_pos(s) - 1) : n_keep;
+    return is_lost(s) ? 0 : s->broken ? min_int(n_keep, session_pos(s) - 1) : n_keep;
 }
 
 int session_rewind(session *s, int n_keep)
@@ -595,6 +613,7 @@ int session_rewind(session *s, int n_keep)
     (void)settle(s->at, NULL);
     const int kept = state_rewind(s->st, most_kept(s, n_keep));
     s->broken = false;                   /* state and position agree again */
+    s->n_recovery = recoveries(s);
     return kept;
 }
 
@@ -637,7 +656,10 @@ int session_load(session *s, const char *path, char **extra, size_t *n_extra, er
     const state_tag tag = tag_of(s);
     (void)settle(s->at, NULL);
     const int rc = state_load(s->st, path, &tag, s->ids, s->opt.ctx, extra, n_extra, err);
-    if (rc == 0) s->broken = false;
+    if (rc == 0) {
+        s->broken = false;
+        s->n_recovery = recoveries(s);
+    }
     return rc;
 }
 
@@ -663,4 +685,5 @@ void session_replaced(session *s, const int32_t *ids, int n)
     assert(n == session_pos(s));
     memmove(s->ids, ids, (size_t)n * sizeof *ids);
     s->broken = false;
+    s->n_recovery = recoveries(s);
 }
