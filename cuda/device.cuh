@@ -70,6 +70,8 @@ struct gpu {
     uint64_t trace_bytes[TRACE_MAX];
 };
 
+cudaError_t gpu_sync_streams(gpu *g);    /* waits for all of them; the first failure */
+
 void gpu_gather_make(gpu *g);            /* with the device: the token loop makes nothing */
 void gpu_gather_free(gpu *g);
 

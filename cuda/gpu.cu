@@ -92,7 +92,7 @@ static cudaError_t open_streams(gpu *g)
 }
 
 /* A batch that was given up may leave work in any of them. */
-static cudaError_t wait_for_streams(gpu *g)
+cudaError_t gpu_sync_streams(gpu *g)
 {
     const stream_list all = streams_of(g);
     cudaError_t first = cudaSuccess;
@@ -167,7 +167,7 @@ void gpu_close(gpu *g)
     if (!g) return;
     if (g->stream) {
         gpu_hold_end(g, NULL);
-        wait_for_streams(g);
+        gpu_sync_streams(g);
         gpu_upload_end(g, NULL);
         gpu_gather_free(g);
         gpu_profile_end(g);
@@ -204,7 +204,7 @@ void gpu_set_host_limit(gpu *g, uint64_t limit_ns) { g->wait->limit_ns = limit_n
 
 void gpu_recover(gpu *g)
 {
-    gpu_fail(g, wait_for_streams(g), "wait");
+    gpu_fail(g, gpu_sync_streams(g), "wait");
     if (!g->wait->late) return;
     g->wait->late = 0;
     g->n_recovery++;
@@ -237,7 +237,7 @@ void *gpu_alloc(gpu *g, uint64_t bytes, const char *what, err_ctx *err)
 void gpu_free(gpu *g, void *p)
 {
     if (!p) return;
-    cudaStreamSynchronize(g->stream);
+    gpu_sync_streams(g);
     cudaFree(p);
 }
 
@@ -254,7 +254,7 @@ void *gpu_alloc_host(gpu *g, uint64_t bytes, err_ctx *err)
 void gpu_free_host(gpu *g, void *p)
 {
     if (!p) return;
-    cudaStreamSynchronize(g->stream);
+    gpu_sync_streams(g);
     cudaFreeHost(p);
 }
 
@@ -286,29 +286,29 @@ void gpu_copy(gpu *g, void *to, const void *from, uint64_t bytes)
 
 /* ---- uploads --------------------------------------------------------------------------------- */
 
-static bool make_buffers(gpu *g)
+/* Page-locked memory that is refused is an error of this call: the device goes on. */
+static int make_buffers(gpu *g, err_ctx *err)
 {
     for (int i = 0; i < UPLOAD_BUFFERS; i++) {
-        if (g->failure != cudaSuccess) return false;
         if (g->upload[i].buffer) continue;
-        void *p = NULL;
-        gpu_fail(g, cudaHostAlloc(&p, UPLOAD_BYTES, cudaHostAllocDefault), "upload buffers");
-        if (g->failure == cudaSuccess)
-            gpu_fail(g, cudaEventCreateWithFlags(&g->upload[i].sent, cudaEventDisableTiming),
-                     "upload buffers");
-        if (g->failure != cudaSuccess) {
+        void *p = gpu_alloc_host(g, UPLOAD_BYTES, err);
+        if (!p) return ERR_NOMEM;
+        const cudaError_t rc = cudaEventCreateWithFlags(&g->upload[i].sent, cudaEventDisableTiming);
+        if (rc != cudaSuccess) {
             cudaFreeHost(p);
-            return false;
+            return fail(err, rc, "upload buffers", g->device);
         }
         g->upload[i].buffer = (uint8_t *)p;
     }
-    return true;
+    return 0;
 }
 
 int gpu_upload(gpu *g, void *to, const void *from, uint64_t bytes, gpu_fill *fill, void *ctx,
                err_ctx *err)
 {
-    if (!make_buffers(g)) return report(g, err);
+    int rc = report(g, err);
+    if (rc == 0) rc = make_buffers(g, err);
+    if (rc < 0) return rc;
     for (uint64_t done = 0; done < bytes;) {
         const int i = g->next_upload;
         const size_t n =

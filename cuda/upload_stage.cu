@@ -45,7 +45,7 @@ int gpu_lock(gpu *g, void *p, uint64_t bytes, err_ctx *err)
 void gpu_unlock(gpu *g, void *p)
 {
     if (!p) return;
-    cudaStreamSynchronize(g->stream);
+    gpu_sync_streams(g);
     cudaHostUnregister(p);
     cudaGetLastError();
 }

@@ -377,7 +377,7 @@ void gpu_close(gpu *g)
     atomic_store(&g->closing, true);
     sim_stream_stop(&g->stream);
     free_list(g->recording);
-    free(g->upload);
+    gpu_free_host(g, g->upload);
     pthread_cond_destroy(&g->changed);
     pthread_mutex_destroy(&g->lock);
     mem_free(g);
@@ -510,7 +510,8 @@ int gpu_upload(gpu *g, void *to, const void *from, uint64_t bytes, gpu_fill *fil
                err_ctx *err)
 {
     int rc = sim_report(g, err);
-    if (!g->upload) g->upload = sim_room(UPLOAD_BYTES, 1);
+    if (rc == 0 && !g->upload && !(g->upload = gpu_alloc_host(g, UPLOAD_BYTES, err)))
+        return ERR_NOMEM;
     for (uint64_t done = 0; done < bytes && rc == 0;) {
         const size_t n = (size_t)(bytes - done < UPLOAD_BYTES ? bytes - done : UPLOAD_BYTES);
         if (fill) fill(ctx, g->upload, (const uint8_t *)from + done, n);
@@ -523,7 +524,7 @@ int gpu_upload(gpu *g, void *to, const void *from, uint64_t bytes, gpu_fill *fil
 
 int gpu_upload_end(gpu *g, err_ctx *err)
 {
-    free(g->upload);
+    gpu_free_host(g, g->upload);
     g->upload = NULL;
     return gpu_wait(g, err);
 }

@@ -390,6 +390,22 @@ static void test_vram(void)
     sim_gpu_set_vram((uint64_t)2 << 30);
 }
 
+/* Page-locked memory that is refused fails one upload, not the device. */
+static void test_upload(void)
+{
+    gpu *g = open_one();
+    const float one = 1.0f;
+    float x = 0.0f;
+    err_ctx err = { 0 };
+    sim_gpu_refuse_locked(1);
+    CHECK(gpu_upload(g, room, &one, sizeof one, NULL, NULL, &err) == ERR_NOMEM &&
+          strstr(err.msg, "page-locked"));
+    CHECK(gpu_wait(g, NULL) == 0 && gpu_upload(g, room, &one, sizeof one, NULL, NULL, NULL) == 0 &&
+          gpu_upload_end(g, NULL) == 0);
+    CHECK(gpu_read(g, &x, room, sizeof x, NULL) == 0 && x == one);
+    close_one(g);
+}
+
 /* A question that nobody answers does not keep gpu_close waiting. */
 static void test_no_reply(void)
 {
@@ -418,6 +434,7 @@ int main(int argc, char **argv)
     test_rows();
     test_failure();
     test_vram();
+    test_upload();
     test_no_reply();
     return test_end();
 }
