@@ -11,7 +11,7 @@
 
 #include "cli/serve/api.h"
 
-/* ---- api_read.c: JSON, memory, fields ---- */
+/* ---- api_fields.c: JSON, memory, fields ---- */
 
 typedef struct api_path { char text[64]; } api_path;
 api_path api_at(const char *fmt, ...) PRINTF_LIKE(1, 2);
@@ -188,6 +188,8 @@ struct api_writer {
 
 extern const api_style api_style_chat, api_style_completion, api_style_responses,
                        api_style_messages, api_style_ollama;
+
+/* ---- api_answer.c ---- */
 
 /* The choice's text of that kind, joined. */
 void api_put_joined(textbuf *b, const api_answer *c, part_kind kind);
