@@ -354,7 +354,7 @@ $B/tests/test_sim_taken: $B/tests/places.c.o
 $(call both,cache_cost) $B/tests/test_prompt_cache: $(CLI_OBJ)
 $B/tests/test_conversation: $(call obj,conversation)
 $(addprefix $B/tests/,test_api test_api_write): $(filter $B/cli/serve/api_%,$(CLI_OBJ))
-$B/tests/test_first_dates: $(call obj,first_dates)
+$B/tests/test_conversation_dates: $(call obj,conversation_dates)
 $B/tests/test_lengths_view: $(call obj,lengths_view console wrap)
 $B/tests/test_plan $B/tests/test_plan_speed: $B/tests/plan_checks.c.o
 $B/tests/test_plan_check: $(call obj,plan_check)

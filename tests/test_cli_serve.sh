@@ -227,7 +227,7 @@ done
 peak() { sed -n 's/^VmHWM:[[:space:]]*\([0-9]*\) kB/\1/p' /proc/$pid/status; }
 before=$(peak)
 gives 413 'the body is too large' POST /v1/chat/completions -c 160
-if grep -q 'POST /v1/chat/completions 413$' "$tmp/serve.err"; then ok; else bad "a refused body is not in the log"; fi
+if grep -q 'POST /v1/chat/completions 413: request_too_large$' "$tmp/serve.err"; then ok; else bad "a refused body is not in the log"; fi
 grown=$(($(peak) - before))
 if [ $grown -lt $((40 << 10)) ]; then ok; else bad "a body of 160 MiB in chunks: the server grew by $grown kB"; fi
 

@@ -1,6 +1,8 @@
-/* job_form.c - the form that a request gives its answer: a schema for the text, calls that must
- * come or that are held to their tools' schemas. */
-#include "cli/serve/job.h"
+/* job_form.c - the form of a request's answer: a grammar for its text and for its tool calls.
+ *
+ * A form comes from response_format, from a tool choice that requires a call, or from a strict tool.
+ * Without any of them the text is free. */
+#include "cli/serve/job_request.h"
 
 #include "engine/text/chat/chat_grammar.h"
 
@@ -13,42 +15,42 @@ static bool has_strict(const json_t *tools)
     return false;
 }
 
-/* How calls are held; with a form for the text they are, so that both stay possible. */
-static void hold_calls(chat_request *req, const api_request *r)
+/* Constrains calls. A form of the text constrains them, too, so that text and call stay possible. */
+static void constrain_calls(chat_request *req, const api_request *a)
 {
-    const bool forced = r->tool_choice == CHOICE_REQUIRED || r->tool_choice == CHOICE_NAMED;
-    if (r->tool_choice == CHOICE_NONE) req->tools = NULL;
-    if (r->raw || !json_array_size(req->tools)) return;
-    req->formed = r->form != FORM_TEXT && !forced;
-    req->one_call = !r->parallel_calls || r->tool_choice == CHOICE_NAMED;
-    if (r->tool_choice == CHOICE_NAMED) {
-        req->callable = &r->tool_name;
+    const bool forced = a->tool_choice == CHOICE_REQUIRED || a->tool_choice == CHOICE_NAMED;
+    if (a->tool_choice == CHOICE_NONE) req->tools = NULL;
+    if (a->raw || !json_array_size(req->tools)) return;
+    req->formed = a->form != FORM_TEXT && !forced;
+    req->one_call = !a->parallel_calls || a->tool_choice == CHOICE_NAMED;
+    if (a->tool_choice == CHOICE_NAMED) {
+        req->callable = &a->tool_name;
         req->n_callable = 1;
     } else {
-        req->callable = r->allowed;
-        req->n_callable = r->n_allowed;
+        req->callable = a->allowed;
+        req->n_callable = a->n_allowed;
     }
     if (forced) req->calls = CHAT_CALLS_MUST;
-    else if (req->formed || r->n_allowed > 0 || has_strict(req->tools))
+    else if (req->formed || a->n_allowed > 0 || has_strict(req->tools))
         req->calls = CHAT_CALLS_HELD;
 }
 
-int job_make_form(job *j, err_ctx *err)
+int job_request_form(job_request *r, err_ctx *err)
 {
-    const api_request *r = j->r;
-    j->shown = r->chat;
-    hold_calls(&j->shown, r);
-    if (j->count) return 0;
-    if (j->shown.calls != CHAT_CALLS_FREE) {
+    const api_request *a = r->api;
+    r->parsing = a->chat;
+    constrain_calls(&r->parsing, a);
+    if (r->count_only) return 0;
+    if (r->parsing.calls != CHAT_CALLS_FREE) {
         json_t *any = json_pack("{s:s}", "type", "object");
-        const int rc = any ? chat_grammar(&j->form, j->o->model->talk, &j->shown,
-                                          r->form == FORM_SCHEMA ? r->schema : any,
-                                          r->form == FORM_SCHEMA && r->strict, err)
+        const int rc = any ? chat_grammar(&r->form, r->engine->model->talk, &r->parsing,
+                                          a->form == FORM_SCHEMA ? a->schema : any,
+                                          a->form == FORM_SCHEMA && a->strict, err)
                            : err_set(err, ERR_NOMEM, "out of memory");
         json_decref(any);
         return rc;
     }
-    if (r->form == FORM_JSON) return grammar_any_object(&j->form, err);
-    if (r->form == FORM_SCHEMA) return grammar_from_schema(&j->form, r->schema, r->strict, err);
+    if (a->form == FORM_JSON) return grammar_any_object(&r->form, err);
+    if (a->form == FORM_SCHEMA) return grammar_from_schema(&r->form, a->schema, a->strict, err);
     return 0;
 }

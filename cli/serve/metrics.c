@@ -98,7 +98,7 @@ static void write_experts(textbuf *to, const perf_counts *p)
                    bytes, ARRAY_LEN(bytes));
 }
 
-void metrics_write(textbuf *to, const desk_counts *c, const perf_counts *perf,
+void metrics_write(textbuf *to, const queue_stats *c, const perf_counts *perf,
                    route_counts *routes)
 {
     const metric list[] = {
@@ -115,7 +115,7 @@ void metrics_write(textbuf *to, const desk_counts *c, const perf_counts *perf,
         { "llamacpp:n_busy_slots_per_decode", "gauge", "Answers under way meanwhile, on average",
           c->steps > 0 ? (double)c->busy_steps / (double)c->steps : 0 },
         { "llamacpp:n_tokens_max", "counter", "Tokens of the longest conversation",
-          (double)c->most_tokens },
+          (double)c->longest_tokens },
         { "llamacpp:prompt_tokens_seconds", "gauge", "Tokens of prompts a second",
           c->prompt_s > 0 ? (double)c->prompt_tokens / c->prompt_s : 0 },
         { "llamacpp:predicted_tokens_seconds", "gauge", "Tokens of answers a second",

@@ -3,7 +3,7 @@
 #ifndef CLI_SERVE_METRICS_H
 #define CLI_SERVE_METRICS_H
 
-#include "cli/serve/desk.h"
+#include "cli/serve/request_queue.h"
 #include "engine/perf_counts.h"
 
 /* How often each route was answered with each status. Any thread. */
@@ -13,7 +13,7 @@ void route_counts_free(route_counts *c);         /* NULL is fine */
 void route_counts_add(route_counts *c, const char *route, int status);   /* route: kept as it is */
 
 /* perf, of the engine, or NULL: nobody could ask it. */
-void metrics_write(textbuf *to, const desk_counts *c, const perf_counts *perf,
+void metrics_write(textbuf *to, const queue_stats *c, const perf_counts *perf,
                    route_counts *routes);
 
 #endif

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cli/expert_memory.h"
+#include "cli/serve/error_reply.h"
 #include "cli/serve/moe_view.h"
 #include "moe/layer_perf.h"
 
@@ -15,107 +16,105 @@
 enum { MOE_MOST_WISH = 16 << 20 };
 
 typedef struct moe_call {
-    front *f;
+    server_context *c;
     http_exchange *x;                    /* kept */
     perf_level level;                    /* that is wished for */
 } moe_call;
 
-static void refuse_text(http_exchange *x, api_trouble what, const char *text)
+static void refuse(http_exchange *x, api_trouble type, const char *text)
 {
-    api_error why;
-    api_error_make(&why, what, API_CHAT, "%s", text);
-    route_refuse(x, API_CHAT, &why);
+    error_reply_text(x, API_CHAT, type, text);
 }
 
 /* ---- on the engine's thread ------------------------------------------------------------------ */
 
 static void reply(http_exchange *x, const textbuf *text)
 {
-    if (text->failed) refuse_text(x, API_BROKEN, "no memory for the answer");
+    if (text->failed) refuse(x, API_BROKEN, "no memory for the answer");
     else http_reply(x, 200, "application/json", text->ptr, text->len);
 }
 
-static void end_call(moe_call *c)
+static void end_call(moe_call *call)
 {
-    http_release(c->x);
-    mem_free(c);
+    http_release(call->x);
+    mem_free(call);
 }
 
 /* False: the server stops, and the client has been told. */
-static bool may_use(moe_call *c, const desk_options *o)
+static bool may_use(moe_call *call, const engine_context *ec)
 {
-    if (!o) refuse_text(c->x, API_BUSY, "the server is stopping");
-    return o != NULL;
+    if (!ec) refuse(call->x, API_BUSY, "the server is stopping");
+    return ec != NULL;
 }
 
-static void say_perf(const moe_call *c, const desk_options *o)
+static void say_perf(const moe_call *call, const engine_context *ec)
 {
-    const int n_layer = o->model->m->hp.n_layer;
+    const int n_layer = ec->model->m->hp.n_layer;
     perf_layer *layers = mem_array((size_t)n_layer, sizeof *layers);
     moe_counts counts = {
-        .level = c->f->perf, .seen = engine_profile(o->model->e),
-        .cached = engine_caches(o->model->e), .all = session_perf(o->sessions[0]),
+        .level = call->c->perf, .seen = engine_profile(ec->model->e),
+        .cached = engine_caches(ec->model->e), .all = session_perf(ec->sessions[0]),
     };
     textbuf text = { 0 };
-    if (layers && (counts.n_layer = session_perf_layers(o->sessions[0], layers, n_layer)) > 0)
+    if (layers && (counts.n_layer = session_perf_layers(ec->sessions[0], layers, n_layer)) > 0)
         counts.layers = layers;
     moe_view_perf(&text, &counts);
-    reply(c->x, &text);
+    reply(call->x, &text);
     textbuf_free(&text);
     mem_free(layers);
 }
 
-static void show_perf(void *ctx, const desk_options *o)
+static void show_perf(void *ctx, const engine_context *ec)
 {
-    moe_call *c = ctx;
-    if (may_use(c, o)) say_perf(c, o);
-    end_call(c);
+    moe_call *call = ctx;
+    if (may_use(call, ec)) say_perf(call, ec);
+    end_call(call);
 }
 
-static void set_perf(void *ctx, const desk_options *o)
+static void set_perf(void *ctx, const engine_context *ec)
 {
-    moe_call *c = ctx;
-    if (may_use(c, o)) {
-        if (c->f->perf != c->level) session_count(o->sessions[0], c->level);
-        c->f->perf = c->level;
-        say_perf(c, o);
+    moe_call *call = ctx;
+    if (may_use(call, ec)) {
+        if (call->c->perf != call->level) session_count(ec->sessions[0], call->level);
+        call->c->perf = call->level;
+        say_perf(call, ec);
     }
-    end_call(c);
+    end_call(call);
 }
 
-static void show_cache(void *ctx, const desk_options *o)
+static void show_cache(void *ctx, const engine_context *ec)
 {
-    moe_call *c = ctx;
+    moe_call *call = ctx;
     textbuf text = { 0 };
-    if (may_use(c, o)) {
-        const expert_banks *b = &o->model->m->experts;
+    if (may_use(call, ec)) {
+        const expert_banks *b = &ec->model->m->experts;
         const size_t n = (size_t)b->n_layer * (size_t)b->n_expert;
         uint8_t *where = mem_zalloc(n);
         uint64_t used = 0;
-        if (where) engine_whereabouts(o->model->e, where);
+        if (where) engine_whereabouts(ec->model->e, where);
         for (size_t i = 0; where && i < n; i++)
             if (where[i] == EXPERT_IN_VRAM)
                 used += expert_slabs_bytes(&b->of[i / (size_t)b->n_expert]);
         text.failed = !where;
         if (where)
-            moe_view_cache(&text, engine_caches(o->model->e),
-                           o->model->where ? o->model->where->p.vram_experts : 0, used, where,
-                           b->n_layer, b->n_expert);
-        reply(c->x, &text);
+            moe_view_cache(&text, engine_caches(ec->model->e),
+                           ec->model->where ? ec->model->where->p.vram_experts : 0, used,
+                           where, b->n_layer, b->n_expert);
+        reply(call->x, &text);
         mem_free(where);
     }
     textbuf_free(&text);
-    end_call(c);
+    end_call(call);
 }
 
 /* ---- a wish ---------------------------------------------------------------------------------- */
 
 /* Our own files, which name the model, or what /moe-layer-perf says. *save: the list is to be kept
  * for the next start. */
-static int read_wish(expert_profile **p, bool *save, const desk_options *o, str_view body,
+static int read_wish(expert_profile **p, bool *save, const engine_context *ec, str_view body,
                      err_ctx *err)
 {
-    const expert_banks *b = &o->model->m->experts;
+    const expert_banks *b = &ec->model->m->experts;
     api_error why;
     json_t *root = api_json_read(body.ptr ? body.ptr : "", body.len, &why);
     const json_t *wish = json_object_get(root, "save_to_disk");
@@ -126,7 +125,7 @@ static int read_wish(expert_profile **p, bool *save, const desk_options *o, str_
     } else if (wish && !json_is_boolean(wish) && !json_is_null(wish)) {
         rc = err_set(err, ERR_FORMAT, "save_to_disk is neither true nor false");
     } else if (json_object_get(root, "format")) {
-        const profile_key key = expert_memory_key(o->model->m);
+        const profile_key key = expert_memory_key(ec->model->m);
         rc = expert_profile_load_text(p, body, &key, err);
     } else {
         rc = layer_perf_read(p, root, b->n_layer, b->n_expert, err);
@@ -143,9 +142,10 @@ static int layers_that_differ(const uint8_t *a, const uint8_t *b, int n_layer, i
     return n;
 }
 
-static int carry_out(moe_update *u, const desk_options *o, const expert_profile *p, err_ctx *err)
+static int carry_out(moe_update *u, const engine_context *ec, const expert_profile *p,
+                     err_ctx *err)
 {
-    const model_handle *h = o->model;
+    const model_handle *h = ec->model;
     const expert_banks *b = &h->m->experts;
     const size_t n = (size_t)b->n_layer * (size_t)b->n_expert;
     uint8_t *before = mem_zalloc(2 * n);
@@ -177,34 +177,34 @@ static void keep_list(const model_handle *h)
     expert_memory_keep(h->e, &o, h->m);
 }
 
-static void apply(void *ctx, const desk_options *o)
+static void apply(void *ctx, const engine_context *ec)
 {
-    moe_call *c = ctx;
+    moe_call *call = ctx;
     expert_profile *p = NULL;
     moe_update u = { 0 };
     textbuf text = { 0 };
     err_ctx err = { 0 };
     bool save = false;
-    if (may_use(c, o)) {
-        if (read_wish(&p, &save, o, http_body(c->x), &err) < 0) {
-            refuse_text(c->x, API_BAD_REQUEST, err.msg);
-        } else if (!engine_caches(o->model->e)) {
+    if (may_use(call, ec)) {
+        if (read_wish(&p, &save, ec, http_body(call->x), &err) < 0) {
+            refuse(call->x, API_BAD_REQUEST, err.msg);
+        } else if (!engine_caches(ec->model->e)) {
             api_error why;
             api_error_make(&why, API_BAD_REQUEST, API_CHAT, "experts do not change places here: "
                            "there is no cache of them in VRAM");
             why.status = 409;
-            route_refuse(c->x, API_CHAT, &why);
-        } else if (carry_out(&u, o, p, &err) < 0) {
-            refuse_text(c->x, API_BROKEN, err.msg);
+            error_reply(call->x, API_CHAT, &why);
+        } else if (carry_out(&u, ec, p, &err) < 0) {
+            refuse(call->x, API_BROKEN, err.msg);
         } else {
-            if (save) keep_list(o->model);
+            if (save) keep_list(ec->model);
             moe_view_update(&text, &u);
-            reply(c->x, &text);
+            reply(call->x, &text);
         }
     }
     expert_profile_free(p);
     textbuf_free(&text);
-    end_call(c);
+    end_call(call);
 }
 
 /* ---- on the network's ------------------------------------------------------------------------ */
@@ -219,7 +219,7 @@ static bool read_mode(perf_level *to, http_exchange *x)
     api_error why;
     bool found = false;
     if (body.len > 4096) {
-        refuse_text(x, API_TOO_LARGE, "at most 4 KiB here");
+        refuse(x, API_TOO_LARGE, "at most 4 KiB here");
         return false;
     }
     json_t *root = api_json_read(body.ptr ? body.ptr : "", body.len, &why);
@@ -229,29 +229,29 @@ static bool read_mode(perf_level *to, http_exchange *x)
             *to = modes[i].level;
             found = true;
         }
-    if (!root) route_refuse(x, API_CHAT, &why);
-    else if (!found) refuse_text(x, API_BAD_REQUEST, "mode has to be full, update or off");
+    if (!root) error_reply(x, API_CHAT, &why);
+    else if (!found) refuse(x, API_BAD_REQUEST, "mode has to be full, update or off");
     json_decref(root);
     return found;
 }
 
-void moe_route(front *f, http_exchange *x, int which)
+void moe_route(server_context *c, http_exchange *x, int which)
 {
-    static const struct { desk_when when; desk_call_fn *fn; } calls[] = {
-        [MOE_PERF] = { DESK_LOOK, show_perf }, [MOE_SET_PERF] = { DESK_BETWEEN, set_perf },
-        [MOE_CACHE] = { DESK_LOOK, show_cache }, [MOE_APPLY] = { DESK_IDLE, apply },
+    static const struct { engine_call_when when; engine_call_fn *fn; } calls[] = {
+        [MOE_PERF] = { CALL_READ, show_perf }, [MOE_SET_PERF] = { CALL_BETWEEN_STEPS, set_perf },
+        [MOE_CACHE] = { CALL_READ, show_cache }, [MOE_APPLY] = { CALL_IDLE, apply },
     };
     perf_level level = PERF_UPDATE;
     if (which == MOE_SET_PERF && !read_mode(&level, x)) return;
     if (which == MOE_APPLY && http_body(x).len > MOE_MOST_WISH) {
-        refuse_text(x, API_TOO_LARGE, "at most 16 MiB here");
+        refuse(x, API_TOO_LARGE, "at most 16 MiB here");
         return;
     }
-    moe_call *c = mem_zalloc(sizeof *c);
-    if (c) *c = (moe_call){ .f = f, .x = x, .level = level };
+    moe_call *call = mem_zalloc(sizeof *call);
+    if (call) *call = (moe_call){ .c = c, .x = x, .level = level };
     http_keep(x);
-    if (c && desk_call(f->d, calls[which].when, calls[which].fn, c)) return;
-    refuse_text(x, API_BUSY, "the server is stopping");
+    if (call && engine_call(c->queue, calls[which].when, calls[which].fn, call)) return;
+    refuse(x, API_BUSY, "the server is stopping");
     http_release(x);
-    mem_free(c);
+    mem_free(call);
 }

@@ -8,6 +8,6 @@
 #include "cli/serve/route.h"
 
 enum { MOE_PERF, MOE_SET_PERF, MOE_CACHE, MOE_APPLY };
-void moe_route(front *f, http_exchange *x, int which);
+void moe_route(server_context *c, http_exchange *x, int which);
 
 #endif

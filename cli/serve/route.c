@@ -1,4 +1,4 @@
-/* route.c - paths to answers. */
+/* route.c - a table of paths, and the checks before it: origin, host, key. */
 #include "cli/serve/route.h"
 
 #include <arpa/inet.h>
@@ -6,13 +6,13 @@
 #include <string.h>
 #include <strings.h>
 
-#include "cli/serve/metrics.h"
+#include "cli/serve/error_reply.h"
 #include "cli/serve/moe_routes.h"
 #include "cli/serve/page.h"
 #include "cli/serve/text_routes.h"
 #include "engine/instruments.h"
 
-typedef void route_fn(front *f, http_exchange *x, int arg);
+typedef void route_fn(server_context *c, http_exchange *x, int arg);
 
 typedef struct route {
     const char *method, *path;
@@ -49,68 +49,63 @@ static void reply_text(http_exchange *x, const char *type, textbuf *text)
     textbuf_free(text);
 }
 
-void route_refuse(http_exchange *x, api_kind kind, const api_error *why)
+static void refuse(http_exchange *x, api_trouble type, const char *text)
 {
-    char *body = api_error_body(why, kind, http_id(x));
-    reply_json(x, why->status, body);
-    mem_free(body);
+    error_reply_text(x, kind_of(http_path(x)), type, text);
 }
 
-static void refuse(http_exchange *x, api_trouble what, const char *text)
+/* The same with another status than the type's. */
+static void refuse_with(http_exchange *x, int status, api_trouble type, const char *text)
 {
     const api_kind kind = kind_of(http_path(x));
-    api_error why;
-    api_error_make(&why, what, kind, "%s", text);
-    if (why.status == 401) http_add_header(x, "WWW-Authenticate", "Bearer");
-    if (why.status == 503) http_add_header(x, "Retry-After", "2");
-    route_refuse(x, kind, &why);
+    api_error error;
+    api_error_make(&error, type, kind, "%s", text);
+    error.status = status;
+    error_reply(x, kind, &error);
 }
 
-static void answer(front *f, http_exchange *x, int kind)
+static void answer(server_context *c, http_exchange *x, int kind)
 {
-    desk_take(f->d, x, (api_kind)kind, false);
+    queue_submit(c->queue, x, (api_kind)kind, false);
 }
 
-static void count_tokens(front *f, http_exchange *x, int arg)
+static void count_tokens(server_context *c, http_exchange *x, int arg)
 {
     (void)arg;
-    desk_take(f->d, x, API_MESSAGES, true);
+    queue_submit(c->queue, x, API_MESSAGES, true);
 }
 
 /* ---- about the server ------------------------------------------------------------------------ */
 
-static void health(front *f, http_exchange *x, int arg)
+static void health(server_context *c, http_exchange *x, int arg)
 {
-    char text[64];
     (void)arg;
-    if (atomic_load(&f->stopping)) {
+    if (atomic_load(&c->stopping)) {
         reply_json(x, 503, "{\"status\":\"stopping\"}");
-    } else if (!atomic_load(&f->ready)) {
-        snprintf(text, sizeof text, "{\"status\":\"loading\",\"progress\":%.3f}",
-                 atomic_load(&f->loaded) / 1000.0);
-        reply_json(x, 503, text);
+    } else if (!atomic_load(&c->ready)) {
+        reply_json(x, 503, "{\"status\":\"loading\"}");
     } else {
         reply_json(x, 200, "{\"status\":\"ok\"}");
     }
 }
 
-static void show_page(front *f, http_exchange *x, int which)
+static void show_page(server_context *c, http_exchange *x, int which)
 {
-    (void)f;
+    (void)c;
     page_send(x, (page_file)which);
 }
 
-static void watch(front *f, http_exchange *x, int arg)
+static void watch(server_context *c, http_exchange *x, int arg)
 {
     (void)arg;
-    live_take(f->live, x);
+    live_events_watch(c->events, x);
 }
 
 enum { ABOUT_MODELS, ABOUT_TAGS, ABOUT_PS, ABOUT_SHOW, ABOUT_PROPS, ABOUT_VERSION };
 
-static void about(front *f, http_exchange *x, int what)
+static void about(server_context *c, http_exchange *x, int what)
 {
-    const api_model *m = &f->model;
+    const api_model *m = &c->model;
     switch (what) {
     case ABOUT_MODELS: reply_owned(x, api_models_body(m)); break;
     case ABOUT_TAGS: reply_owned(x, api_tags_body(m)); break;
@@ -121,66 +116,66 @@ static void about(front *f, http_exchange *x, int what)
     }
 }
 
-static void one_model(front *f, http_exchange *x, const char *id)
+static void one_model(server_context *c, http_exchange *x, const char *id)
 {
-    if (api_model_is(&f->model, id)) reply_owned(x, api_model_body(&f->model, id));
+    if (api_model_is(&c->model, id)) reply_owned(x, api_model_body(&c->model, id));
     else refuse(x, API_NO_MODEL, "there is no such model here; GET /v1/models lists what there is");
 }
 
-typedef struct metrics_call { front *f; http_exchange *x; } metrics_call;
+typedef struct metrics_call { server_context *c; http_exchange *x; } metrics_call;
 
-static void reply_metrics(front *f, http_exchange *x, const perf_counts *perf)
+static void reply_metrics(server_context *c, http_exchange *x, const perf_counts *perf)
 {
-    const desk_counts c = desk_count(f->d);
+    const queue_stats stats = queue_get_stats(c->queue);
     textbuf text = { 0 };
-    metrics_write(&text, &c, perf, f->counts);
+    metrics_write(&text, &stats, perf, c->counts);
     reply_text(x, "text/plain; version=0.0.4; charset=utf-8", &text);
 }
 
-/* On the engine's thread, which has the experts' counts. */
-static void say_metrics(void *ctx, const desk_options *o)
+/* On the engine thread, which owns the counts of experts. */
+static void read_metrics(void *ctx, const engine_context *ec)
 {
-    metrics_call *c = ctx;
+    metrics_call *call = ctx;
     perf_counts perf;
-    if (o) perf = session_perf(o->sessions[0]);
-    reply_metrics(c->f, c->x, o ? &perf : NULL);
-    http_release(c->x);
-    mem_free(c);
+    if (ec) perf = session_perf(ec->sessions[0]);
+    reply_metrics(call->c, call->x, ec ? &perf : NULL);
+    http_release(call->x);
+    mem_free(call);
 }
 
-static void show_metrics(front *f, http_exchange *x, int arg)
+static void show_metrics(server_context *c, http_exchange *x, int arg)
 {
-    metrics_call *c = mem_zalloc(sizeof *c);
+    metrics_call *call = mem_zalloc(sizeof *call);
     (void)arg;
-    if (c) {
-        *c = (metrics_call){ f, x };
+    if (call) {
+        *call = (metrics_call){ c, x };
         http_keep(x);
-        if (desk_call(f->d, DESK_LOOK, say_metrics, c)) return;
+        if (engine_call(c->queue, CALL_READ, read_metrics, call)) return;
         http_release(x);
-        mem_free(c);
+        mem_free(call);
     }
-    reply_metrics(f, x, NULL);
+    reply_metrics(c, x, NULL);
 }
 
-static void slots(front *f, http_exchange *x, int arg)
+static void slots(server_context *c, http_exchange *x, int arg)
 {
-    const desk_counts c = desk_count(f->d);
+    const queue_stats stats = queue_get_stats(c->queue);
     const char *must = http_query(x, "fail_on_no_slot");
     textbuf text = { 0 };
     (void)arg;
-    if (must && !strcmp(must, "1") && c.running >= f->model.n_slot) {
+    if (must && !strcmp(must, "1") && stats.running >= c->model.n_slot) {
         refuse(x, API_BUSY, "all slots are busy");
         return;
     }
     textbuf_str(&text, "[");
-    for (int i = 0; i < f->model.n_slot; i++) {
-        const seat_view v = desk_seat(f->d, i);
+    for (int i = 0; i < c->model.n_slot; i++) {
+        const slot_status v = queue_slot_status(c->queue, i);
         textbuf_printf(&text, "%s{\"id\":%d,\"id_task\":%lld,\"n_ctx\":%d,\"is_processing\":%s,"
                        "\"n_prompt\":%d,\"n_cached\":%d,\"n_decoded\":%d,\"age_s\":%.3f,"
                        "\"n_waiting\":%d}", i > 0 ? "," : "", i,
-                       v.job > 0 ? (long long)v.job : -1ll, f->model.n_ctx,
+                       v.job > 0 ? (long long)v.job : -1ll, c->model.n_ctx,
                        v.busy ? "true" : "false", v.n_prompt, v.n_cached, v.n_drawn, v.age_s,
-                       c.waiting);
+                       stats.waiting);
     }
     textbuf_str(&text, "]");
     reply_text(x, "application/json", &text);
@@ -258,17 +253,17 @@ static bool is_number(const char *host)
 
 /* The server's own page, opened on another machine. Behind a name that nobody vouches for there may
  * be a stranger's page, whose name leads here since a moment ago; it has no key. */
-static bool is_own_page(const front *f, const char *from, const char *host)
+static bool is_own_page(const server_context *c, const char *from, const char *host)
 {
-    return host && !strcasecmp(from, host) && (f->n_key > 0 || is_number(host));
+    return host && !strcasecmp(from, host) && (c->n_key > 0 || is_number(host));
 }
 
-static bool allows_origin(const front *f, const char *origin, const char *host)
+static bool allows_origin(const server_context *c, const char *origin, const char *host)
 {
     const char *from = strstr(origin, "://");
-    if (from && (is_local(from + 3) || is_own_page(f, from + 3, host))) return true;
-    for (int i = 0; i < f->n_origin; i++)
-        if (!strcmp(f->origins[i], "*") || !strcasecmp(f->origins[i], origin)) return true;
+    if (from && (is_local(from + 3) || is_own_page(c, from + 3, host))) return true;
+    for (int i = 0; i < c->n_origin; i++)
+        if (!strcmp(c->origins[i], "*") || !strcasecmp(c->origins[i], origin)) return true;
     return false;
 }
 
@@ -282,15 +277,15 @@ static bool same_key(const char *key, const char *got)
     return n > 0 && !differs;
 }
 
-static bool has_key(const front *f, const http_exchange *x)
+static bool has_key(const server_context *c, const http_exchange *x)
 {
     const char *bearer = http_header(x, "Authorization"), *own = http_header(x, "x-api-key");
-    bool ok = f->n_key == 0;
+    bool ok = c->n_key == 0;
     if (bearer && !strncasecmp(bearer, "Bearer ", 7)) bearer += 7 + strspn(bearer + 7, " ");
     else bearer = NULL;
-    for (int i = 0; i < f->n_key; i++) {
-        if (bearer) ok |= same_key(f->keys[i], bearer);
-        if (own) ok |= same_key(f->keys[i], own);
+    for (int i = 0; i < c->n_key; i++) {
+        if (bearer) ok |= same_key(c->keys[i], bearer);
+        if (own) ok |= same_key(c->keys[i], own);
     }
     return ok;
 }
@@ -303,10 +298,10 @@ static bool is_public(const http_exchange *x)
             strcmp(http_method(x), "POST") != 0);
 }
 
-static void say_origin(const front *f, http_exchange *x)
+static void say_origin(const server_context *c, http_exchange *x)
 {
     const char *origin = http_header(x, "Origin");
-    if (!origin || !allows_origin(f, origin, http_header(x, "Host"))) return;
+    if (!origin || !allows_origin(c, origin, http_header(x, "Host"))) return;
     http_add_header(x, "Access-Control-Allow-Origin", origin);
     http_add_header(x, "Vary", "Origin");
 }
@@ -320,40 +315,30 @@ static void preflight(http_exchange *x)
     http_reply(x, 204, NULL, NULL, 0);
 }
 
-static void say_problem(http_exchange *x)
+static void refuse_problem(http_exchange *x)
 {
-    const char *what;
-    const int problem = http_problem(x, &what);
-    const api_kind kind = kind_of(http_path(x));
-    api_error why;
-    api_error_make(&why, problem == 413 ? API_TOO_LARGE : problem == 503 ? API_BUSY :
-                   API_BAD_REQUEST, kind, "%s", what);
-    why.status = problem;
-    route_refuse(x, kind, &why);
+    const char *text;
+    const int status = http_problem(x, &text);
+    refuse_with(x, status, status == 413 ? API_TOO_LARGE : status == 503 ? API_BUSY :
+                API_BAD_REQUEST, text);
 }
 
 /* False: it has been answered. */
-static bool may_ask(const front *f, http_exchange *x)
+static bool may_ask(const server_context *c, http_exchange *x)
 {
     const char *host = http_header(x, "Host");
     const char *origin = http_header(x, "Origin");
-    if (origin && !allows_origin(f, origin, host)) {
-        api_error why;
-        api_error_make(&why, API_BAD_REQUEST, kind_of(http_path(x)),
-                       "pages from there may not ask: --cors ORIGIN allows it");
-        why.status = 403;
-        route_refuse(x, kind_of(http_path(x)), &why);
+    if (origin && !allows_origin(c, origin, host)) {
+        refuse_with(x, 403, API_BAD_REQUEST,
+                    "pages of this origin may not ask: --cors ORIGIN allows it");
         return false;
     }
-    if (f->loopback && host && !is_local(host)) {
-        api_error why;
-        api_error_make(&why, API_BAD_REQUEST, kind_of(http_path(x)),
-                       "this server listens to its own machine: Host must be localhost");
-        why.status = 403;
-        route_refuse(x, kind_of(http_path(x)), &why);
+    if (c->loopback && host && !is_local(host)) {
+        refuse_with(x, 403, API_BAD_REQUEST,
+                    "this server listens on a loopback address: Host must be localhost");
         return false;
     }
-    if (!is_public(x) && !has_key(f, x)) {
+    if (!is_public(x) && !has_key(c, x)) {
         refuse(x, API_NO_KEY, "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY");
         return false;
     }
@@ -363,10 +348,10 @@ static bool may_ask(const front *f, http_exchange *x)
 /* Who may not ask sends no body. */
 void route_head(void *ctx, http_exchange *x)
 {
-    const front *f = ctx;
-    say_origin(f, x);
+    const server_context *c = ctx;
+    say_origin(c, x);
     if (!strncmp(http_path(x), "/v1/messages", 12)) http_add_header(x, "request-id", http_id(x));
-    if (strcmp(http_method(x), "OPTIONS") != 0) (void)may_ask(f, x);
+    if (strcmp(http_method(x), "OPTIONS") != 0) (void)may_ask(c, x);
 }
 
 /* As a text that stays: what nobody has a route for is one. */
@@ -378,19 +363,19 @@ static const char *route_of(const http_exchange *x)
     return "other";
 }
 
-void route_done(front *f, const http_exchange *x, int status)
+void route_done(server_context *c, const http_exchange *x, int status)
 {
-    route_counts_add(f->counts, route_of(x), status);
+    route_counts_add(c->counts, route_of(x), status);
 }
 
 void route_request(void *ctx, http_exchange *x)
 {
-    front *f = ctx;
+    server_context *c = ctx;
     const char *method = http_method(x), *path = http_path(x);
     bool gets = false, posts = false;
     static const char models[] = "/v1/models/";
     if (http_problem(x, NULL)) {
-        say_problem(x);
+        refuse_problem(x);
         return;
     }
     if (!strcmp(method, "OPTIONS")) {
@@ -403,14 +388,14 @@ void route_request(void *ctx, http_exchange *x)
         if (!strcmp(routes[i].method, "GET")) gets = true;
         else posts = true;
         if (strcmp(routes[i].method, method)) continue;
-        if (!routes[i].early && !atomic_load(&f->ready))
+        if (!routes[i].early && !atomic_load(&c->ready))
             refuse(x, API_LOADING, "the model is still loading");
-        else routes[i].run(f, x, routes[i].arg);
+        else routes[i].run(c, x, routes[i].arg);
         return;
     }
     if (!strncmp(path, models, sizeof models - 1) && !strcmp(method, "GET") &&
-        atomic_load(&f->ready)) {
-        one_model(f, x, path + sizeof models - 1);
+        atomic_load(&c->ready)) {
+        one_model(c, x, path + sizeof models - 1);
     } else if (gets || posts) {
         http_add_header(x, "Allow", gets && posts ? "GET, HEAD, POST, OPTIONS" :
                                     gets ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");

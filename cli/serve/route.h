@@ -1,42 +1,19 @@
-/* route.h - what a request asks for: paths, methods, keys, origins; answers that need no engine.
+/* route.h - paths, methods, keys and origins: the handler of http.h.
  *
- * The handler of http.h. While the model loads, all but /health is told to come back; then requests
- * for answers go to the desk. Keys are compared in a time that does not depend on them. On a
- * loopback address only its own names are accepted as Host, so that no page from elsewhere can talk
- * to it by a name of its own. */
+ * While the model loads, only /health, the page and /api/version answer; other paths get 503. Requests
+ * for answers go to the queue. Comparing a key takes a time that does not depend on the key. On a
+ * loopback address Host must be a local name, so that a foreign page cannot reach the server under a
+ * name of its own (DNS rebinding). Called from the network threads, one call at a time. */
 #ifndef CLI_SERVE_ROUTE_H
 #define CLI_SERVE_ROUTE_H
 
-#include <stdatomic.h>
+#include "cli/serve/server_context.h"
 
-#include "cli/serve/desk.h"
-#include "cli/serve/live.h"
-#include "engine/perf_counts.h"
-
-typedef struct front {
-    const char *const *keys;             /* one of them has to come along; none: anybody asks */
-    int n_key;
-    const char *const *origins;          /* of pages that may ask, beside localhost's; "*": all */
-    int n_origin;
-    bool loopback;                       /* Host is checked */
-    bool quiet;                          /* requests are not logged */
-    atomic_bool ready, stopping;         /* ready: all below is there */
-    atomic_int loaded;                   /* thousandths */
-    desk *d;
-    live *live;
-    struct route_counts *counts;
-    const tokenizer *tok;                /* these three for text_routes.c */
-    const chat *talk;
-    encoder *enc;                        /* the network's own */
-    api_model model;
-    perf_level perf;                     /* what sessions count; the engine's thread alone */
-} front;
-
-/* The error object of the kind, with the error's status. */
-void route_refuse(http_exchange *x, api_kind kind, const api_error *why);
-
-void route_head(void *ctx, http_exchange *x);            /* ctx of both: a front */
+/* ctx of both: a server_context. route_head refuses requests without permission before their body. */
+void route_head(void *ctx, http_exchange *x);
 void route_request(void *ctx, http_exchange *x);
-void route_done(front *f, const http_exchange *x, int status);   /* counts it */
+
+/* Counts the exchange under its route and status; 0: no status went out. */
+void route_done(server_context *c, const http_exchange *x, int status);
 
 #endif

@@ -31,8 +31,8 @@ enum {
     DEFAULT_PORT = 8080, DEFAULT_CTX = 32768, MOST_CONNECTIONS = 512,
     CODEX_PATIENCE_MS = 600000,          /* twice its own: prompts may be long */
     N_SNAPSHOT = 8, N_SNAPSHOT_CACHED = 2,       /* with a cache they only save copies */
-    USUAL_SEATS = 8, MOST_SEATS = SESSION_MOST_BESIDE + 1,
-    SEATS_PART = 16,                     /* of the memory: for all but the first, unasked */
+    DEFAULT_SLOTS = 8, MAX_SLOTS = SESSION_MOST_BESIDE + 1,
+    SLOTS_FRACTION = 16,                     /* of the memory: for all but the first, unasked */
     USUAL_CACHE_PART = 32,               /* of what is free, for conversations that may go on */
     CACHE_PART = 8,                      /* of a cache that has no room: tried next */
     CACHE_LEAST = 1 << 20
@@ -62,7 +62,7 @@ static const arg_option options[] = {
       "The model's name for clients; more names if given several times. Default: the file's" },
     { "cors", 0, ARG_TEXTS, FIELD(origins), "ORIGIN", NULL, 0, 0,
       "Answer pages from ORIGIN, too; *: from anywhere. Default: those of this machine" },
-    { "parallel", 0, ARG_INT, FIELD(parallel), "N", "MOE_PARALLEL", 1, MOST_SEATS,
+    { "parallel", 0, ARG_INT, FIELD(parallel), "N", "MOE_PARALLEL", 1, MAX_SLOTS,
       "Answers at the same time, each with --ctx tokens. Default: up to 8, as memory allows" },
     { "queue", 0, ARG_INT, FIELD(queue), "N", NULL, 1, 100000,
       "Most requests that may wait for them. Default: 64" },
@@ -110,11 +110,11 @@ typedef struct server {
     const char **keys;
     char *key_text;                      /* of the file */
     char name[128];
-    front f;
+    server_context context;
     http_server *http;
     model_handle l;
-    session *s[MOST_SEATS];
-    int n_seat;
+    session *s[MAX_SLOTS];
+    int n_slot;
     prefix_cache *cache;
     session_options so;
     load_options load;
@@ -185,16 +185,16 @@ static int read_keys(server *v)
             console_error("--api-key: it is empty");
             return 2;
         }
-        v->keys[v->f.n_key++] = v->o.keys.text[i];
+        v->keys[v->context.n_key++] = v->o.keys.text[i];
     }
     for (char *save, *line = v->key_text ? strtok_r(v->key_text, key_gaps, &save) : NULL; line;
          line = strtok_r(NULL, key_gaps, &save))
-        v->keys[v->f.n_key++] = line;
-    if (v->o.key_file && v->f.n_key == 0) {
+        v->keys[v->context.n_key++] = line;
+    if (v->o.key_file && v->context.n_key == 0) {
         console_error("--api-key-file %s: there is no key in it", v->o.key_file);
         return 1;
     }
-    v->f.keys = v->keys;
+    v->context.keys = v->keys;
     return 0;
 }
 
@@ -267,9 +267,9 @@ static int read_options(server *v)
         v->port = DEFAULT_PORT;
     }
     if ((code = read_keys(v)) != 0 || (code = check_origins(&v->o.origins)) != 0) return code;
-    v->f.origins = v->o.origins.text;
-    v->f.n_origin = v->o.origins.n;
-    v->f.loopback = !v->address[0] || is_loopback(v->address);
+    v->context.origins = v->o.origins.text;
+    v->context.n_origin = v->o.origins.n;
+    v->context.loopback = !v->address[0] || is_loopback(v->address);
     return 0;
 }
 
@@ -289,11 +289,11 @@ static void describe(server *v)
 {
     const model *m = v->l.m;
     struct stat st;
-    api_model *a = &v->f.model;
+    api_model *a = &v->context.model;
     *a = (api_model){ .name = v->name, .path = v->l.path, .arch = model_arch_name(m->hp.arch),
                       .quant = quant_name((uint32_t)model_first_bank(m)->weight[0]->type),
                       .build = commands_version_text(), .n_ctx = session_ctx(v->s[0]),
-                      .n_ctx_train = m->hp.ctx_train, .n_vocab = m->hp.n_vocab, .n_slot = v->n_seat,
+                      .n_ctx_train = m->hp.ctx_train, .n_vocab = m->hp.n_vocab, .n_slot = v->n_slot,
                       .thinks = chat_reasons(v->l.talk) };
     if (v->o.aliases.n > 1) {
         a->aliases = v->o.aliases.text + 1;
@@ -326,15 +326,15 @@ static int open_cache(server *v, err_ctx *err)
 }
 
 /* As many as the user says, or as a small part of the memory holds. */
-static int choose_seats(server *v, err_ctx *err)
+static int choose_n_slot(server *v, err_ctx *err)
 {
     session_options two = v->so;
     plan_machine here;
     uint64_t one_bytes, two_bytes, vram;
     int rc = 0;
-    v->n_seat = (int)v->o.parallel;
+    v->n_slot = (int)v->o.parallel;
     two.n_beside = 1;
-    if (v->n_seat == 0 &&
+    if (v->n_slot == 0 &&
         (rc = session_plan(&one_bytes, &vram, v->l.e, &v->so, err)) == 0 &&
         (rc = session_plan(&two_bytes, &vram, v->l.e, &two, err)) == 0 &&
         (rc = planning_machine(&here, v->load.where.device != DEVICE_CPU, err)) == 0) {
@@ -342,10 +342,10 @@ static int choose_seats(server *v, err_ctx *err)
         const uint64_t free = here.gpu ? here.vram_free : here.ram_available;
         const uint64_t bound = here.gpu ? w->vram : w->ram, room = bound < free ? bound : free;
         const uint64_t each = two_bytes - one_bytes;
-        for (v->n_seat = 1; v->n_seat < USUAL_SEATS; v->n_seat++)
-            if ((uint64_t)v->n_seat * each > room / SEATS_PART) break;
+        for (v->n_slot = 1; v->n_slot < DEFAULT_SLOTS; v->n_slot++)
+            if ((uint64_t)v->n_slot * each > room / SLOTS_FRACTION) break;
     }
-    v->so.n_beside = v->n_seat - 1;
+    v->so.n_beside = v->n_slot - 1;
     return rc;
 }
 
@@ -369,8 +369,8 @@ static int place_model(server *v, err_ctx *err)
 {
     const uint64_t wished = v->o.cache;
     int rc = model_handle_place(&v->l, &v->so, err);
-    if (rc == ERR_NOMEM && v->o.parallel == 0 && v->n_seat > 1) {
-        v->n_seat = 1;
+    if (rc == ERR_NOMEM && v->o.parallel == 0 && v->n_slot > 1) {
+        v->n_slot = 1;
         v->so.n_beside = 0;
         rc = model_handle_place(&v->l, &v->so, err);
     }
@@ -386,7 +386,7 @@ static int place_model(server *v, err_ctx *err)
 static int make_sessions(server *v, err_ctx *err)
 {
     int rc = model_handle_session(&v->s[0], &v->l, &v->so, err);
-    for (int i = 1; i < v->n_seat && rc == 0; i++)
+    for (int i = 1; i < v->n_slot && rc == 0; i++)
         rc = session_create_beside(&v->s[i], v->s[0], err);
     return rc;
 }
@@ -415,23 +415,22 @@ static int load_model(server *v)
     const int most = v->l.m->hp.ctx_train;
     if (v->so.ctx == 0) v->so.ctx = most < DEFAULT_CTX ? most : DEFAULT_CTX;
     use_cache(v, v->o.cache < ram / 2 ? v->o.cache : ram / 2);
-    if (choose_seats(v, &err) < 0) return model_handle_fail(v->l.path, &err);
+    if (choose_n_slot(v, &err) < 0) return model_handle_fail(v->l.path, &err);
     if (place_model(v, &err) < 0) return model_handle_fail(v->l.path, &err);
     if (!v->o.quiet) model_handle_say_notes(&v->l, true, false);
     if (make_sessions(v, &err) < 0) return model_handle_fail(v->l.path, &err);
     if (open_cache(v, &err) < 0) return model_handle_fail(NULL, &err);
     name_model(v);
     describe(v);
-    v->f.tok = v->l.tok;
-    v->f.talk = v->l.talk;
-    if (encoder_create(&v->f.enc, v->l.tok, &err) < 0) return model_handle_fail(NULL, &err);
-    const desk_options d = { .model = &v->l, .sessions = v->s, .n_session = v->n_seat,
-                             .cache = v->cache, .name = v->name,
-                             .most_waiting = (int)v->o.queue };
-    if (desk_open(&v->f.d, &d, &err) < 0 ||
-        live_open(&v->f.live, v->f.d, &v->l, v->s[0], v->name, &err) < 0)
+    v->context.tok = v->l.tok;
+    v->context.talk = v->l.talk;
+    if (encoder_create(&v->context.enc, v->l.tok, &err) < 0) return model_handle_fail(NULL, &err);
+    const engine_context ec = { .model = &v->l, .sessions = v->s, .n_session = v->n_slot,
+                                .cache = v->cache, .name = v->name };
+    if (queue_open(&v->context.queue, &ec, (int)v->o.queue, &err) < 0 ||
+        live_events_open(&v->context.events, v->context.queue, &v->l, v->s[0], v->name, &err) < 0)
         return model_handle_fail(NULL, &err);
-    atomic_store(&v->f.ready, true);
+    atomic_store(&v->context.ready, true);
     return 0;
 }
 
@@ -440,11 +439,11 @@ static int load_model(server *v)
 /* One line for each request, without what was said in it. */
 static void on_done(void *ctx, const http_exchange *x, int status)
 {
-    front *f = ctx;
+    server_context *c = ctx;
     const bool left = http_gone(x) && status < 400 && !strcmp(http_method(x), "POST");
     const char *remark = http_remarked(x)[0] ? http_remarked(x) : left ? "the client left" : "";
-    route_done(f, x, status);
-    if (f->quiet) return;
+    route_done(c, x, status);
+    if (c->quiet) return;
     console_note("%s %s %s %d%s%s", http_id(x), http_method(x), http_path(x), status,
                  remark[0] ? ": " : "", remark);
 }
@@ -455,15 +454,15 @@ static int open_port(server *v)
         .address = v->address[0] ? v->address : NULL, .port = v->port, .unix_path = v->unix_path,
         .most_body = v->o.body, .most_bodies = 8 * v->o.body,
         .most_connections = MOST_CONNECTIONS, .head = route_head, .handler = route_request,
-        .done = on_done, .ctx = &v->f,
+        .done = on_done, .ctx = &v->context,
     };
     err_ctx err = { 0 };
-    v->f.quiet = v->o.quiet;
-    if (route_counts_create(&v->f.counts, &err) < 0 || http_start(&v->http, &h, &err) < 0) {
+    v->context.quiet = v->o.quiet;
+    if (route_counts_create(&v->context.counts, &err) < 0 || http_start(&v->http, &h, &err) < 0) {
         console_error("%s%s", err.msg, strstr(err.msg, "in use") ? "; use another --listen" : "");
         return 1;
     }
-    if (!v->f.loopback && v->f.n_key == 0)
+    if (!v->context.loopback && v->context.n_key == 0)
         console_note("anybody who reaches %s can use this server: --api-key KEY asks for a key",
                      v->address);
     return 0;
@@ -471,7 +470,7 @@ static int open_port(server *v)
 
 static void greet(const server *v)
 {
-    char host[80], url[160], ctx[32], seats[48] = "", line[PLAN_LINE_CAP];
+    char host[80], url[160], ctx[32], slots[48] = "", line[PLAN_LINE_CAP];
     const char *address = address_to_ask(v->address);
     const bool v6 = strchr(address, ':') != NULL;
     if (v->o.quiet) return;
@@ -480,8 +479,8 @@ static void greet(const server *v)
     else snprintf(url, sizeof url, "unix:%s", v->unix_path);
     text_count(ctx, sizeof ctx, (uint64_t)session_ctx(v->s[0]));
     const plan_view where = placement_view(v->l.where);
-    if (v->n_seat > 1) snprintf(seats, sizeof seats, ", %d answers at the same time", v->n_seat);
-    console_note("%s: %s tokens of context%s, %s", v->name, ctx, seats,
+    if (v->n_slot > 1) snprintf(slots, sizeof slots, ", %d answers at the same time", v->n_slot);
+    console_note("%s: %s tokens of context%s, %s", v->name, ctx, slots,
                  plan_view_line(line, sizeof line, &where));
     if (v->address[0] && v->unix_path) console_note("listening on unix:%s", v->unix_path);
     console_note("listening on %s", url);
@@ -498,7 +497,7 @@ static void greet(const server *v)
     console_note("Claude Code:");
     console_copy("ANTHROPIC_BASE_URL=%s ANTHROPIC_AUTH_TOKEN=%s ANTHROPIC_MODEL='%s' "
                  "CLAUDE_CODE_ATTRIBUTION_HEADER=0 CLAUDE_CODE_AUTO_COMPACT_WINDOW=%d claude",
-                 url, v->f.n_key > 0 ? "KEY" : "none", v->name, n_ctx);
+                 url, v->context.n_key > 0 ? "KEY" : "none", v->name, n_ctx);
 }
 
 static void wait_for_signal(void)
@@ -539,19 +538,19 @@ int cmd_serve(int argc, char **argv)
         greet(&v);
         wait_for_signal();
         if (!v.o.quiet) console_note("stopping");
-        atomic_store(&v.f.stopping, true);
+        atomic_store(&v.context.stopping, true);
         http_quiesce(v.http);
     }
-    live_close(v.f.live);
-    desk_close(v.f.d, (double)v.o.patience);
+    live_events_close(v.context.events);
+    queue_close(v.context.queue, (double)v.o.patience);
     if (v.http) send_rest(&v, v.o.patience);
     http_stop(v.http);
-    live_free(v.f.live);
-    desk_free(v.f.d);
-    route_counts_free(v.f.counts);
-    encoder_free(v.f.enc);
+    live_events_free(v.context.events);
+    queue_free(v.context.queue);
+    route_counts_free(v.context.counts);
+    encoder_free(v.context.enc);
     prefix_cache_free(v.cache);
-    while (v.n_seat > 0) session_free(v.s[--v.n_seat]);
+    while (v.n_slot > 0) session_free(v.s[--v.n_slot]);
     if (v.l.e) expert_memory_keep(v.l.e, &v.l.asked, v.l.m);
     model_handle_close(&v.l);
     mem_free(v.keys);

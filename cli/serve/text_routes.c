@@ -5,12 +5,11 @@
 #include <string.h>
 
 #include "cli/console.h"
+#include "cli/serve/error_reply.h"
 
-static void refuse_text(http_exchange *x, const char *text)
+static void refuse(http_exchange *x, api_trouble type, const char *text)
 {
-    api_error why;
-    api_error_make(&why, API_BAD_REQUEST, API_CHAT, "%s", text);
-    route_refuse(x, API_CHAT, &why);
+    error_reply_text(x, API_CHAT, type, text);
 }
 
 /* Takes the value. */
@@ -22,7 +21,7 @@ static void reply(http_exchange *x, json_t *v)
     json_decref(v);
 }
 
-static void tokenize(front *f, http_exchange *x, const json_t *root)
+static void tokenize(server_context *c, http_exchange *x, const json_t *root)
 {
     const json_t *content = json_object_get(root, "content");
     const bool special = json_is_true(json_object_get(root, "parse_special"));
@@ -32,10 +31,10 @@ static void tokenize(front *f, http_exchange *x, const json_t *root)
     json_t *list = json_array();
     const str_view text = { json_string_value(content), json_string_length(content) };
     if (!json_is_string(content)) {
-        refuse_text(x, "content has to be a text");
-    } else if ((whole ? encoder_encode_whole(f->enc, &ids, text, special, true, &err)
-                      : encoder_encode(f->enc, &ids, text, special, &err)) < 0) {
-        refuse_text(x, err.msg);
+        refuse(x, API_BAD_REQUEST, "content has to be a text");
+    } else if ((whole ? encoder_encode_whole(c->enc, &ids, text, special, true, &err)
+                      : encoder_encode(c->enc, &ids, text, special, &err)) < 0) {
+        refuse(x, API_BAD_REQUEST, err.msg);
     } else {
         for (size_t i = 0; i < ids.n; i++) json_array_append_new(list, json_integer(ids.ids[i]));
         reply(x, json_pack("{s:O}", "tokens", list));
@@ -45,12 +44,13 @@ static void tokenize(front *f, http_exchange *x, const json_t *root)
 }
 
 /* Bytes of the tokens, with what is no character replaced. */
-static void reply_text(front *f, http_exchange *x, const char *key, const int32_t *ids, size_t n)
+static void reply_text(server_context *c, http_exchange *x, const char *key, const int32_t *ids,
+                       size_t n)
 {
     textbuf text = { 0 };
     utf8_stream utf8 = { 0 };
     for (size_t i = 0; i <= n; i++) {
-        const str_view bytes = i < n ? tokenizer_bytes_at(f->tok, ids, i) : (str_view){ 0 };
+        const str_view bytes = i < n ? tokenizer_bytes_at(c->tok, ids, i) : (str_view){ 0 };
         char *to = textbuf_room(&text, 3 * (bytes.len + 3) + 3);
         if (!to) break;
         text.len += i < n ? utf8_stream_push(&utf8, to, bytes) : utf8_stream_end(&utf8, to);
@@ -59,7 +59,7 @@ static void reply_text(front *f, http_exchange *x, const char *key, const int32_
     textbuf_free(&text);
 }
 
-static void detokenize(front *f, http_exchange *x, const json_t *root)
+static void detokenize(server_context *c, http_exchange *x, const json_t *root)
 {
     const json_t *list = json_object_get(root, "tokens");
     id_list ids = { 0 };
@@ -68,14 +68,14 @@ static void detokenize(front *f, http_exchange *x, const json_t *root)
     for (size_t i = 0; ok && i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
         const json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
-        ok = id >= 0 && id < tokenizer_n_token(f->tok) && ids_push(&ids, (int32_t)id, &err) == 0;
+        ok = id >= 0 && id < tokenizer_n_token(c->tok) && ids_push(&ids, (int32_t)id, &err) == 0;
     }
-    if (ok) reply_text(f, x, "content", ids.ids, ids.n);
-    else refuse_text(x, "tokens has to be a list of ids of the vocabulary");
+    if (ok) reply_text(c, x, "content", ids.ids, ids.n);
+    else refuse(x, API_BAD_REQUEST, "tokens has to be a list of ids of the vocabulary");
     ids_free(&ids);
 }
 
-static void apply_template(front *f, http_exchange *x, str_view body)
+static void apply_template(server_context *c, http_exchange *x, str_view body)
 {
     api_request *r;
     api_error why;
@@ -83,12 +83,13 @@ static void apply_template(front *f, http_exchange *x, str_view body)
     err_ctx err = { 0 };
     char date[32];
     if (api_parse(&r, API_CHAT, body.ptr ? body.ptr : "", body.len, &why) < 0) {
-        route_refuse(x, API_CHAT, &why);
+        error_reply(x, API_CHAT, &why);
         return;
     }
     r->chat.date = str_from(text_today(date, sizeof date));
-    if (chat_render(&ids, f->talk, f->enc, &r->chat, &err) < 0) refuse_text(x, err.msg);
-    else reply_text(f, x, "prompt", ids.ids, ids.n);
+    if (chat_render(&ids, c->talk, c->enc, &r->chat, &err) < 0)
+        refuse(x, API_BAD_REQUEST, err.msg);
+    else reply_text(c, x, "prompt", ids.ids, ids.n);
     ids_free(&ids);
     api_request_free(r);
 }
@@ -96,23 +97,22 @@ static void apply_template(front *f, http_exchange *x, str_view body)
 /* On the network's thread: what takes long is refused. */
 enum { MOST_TEXT = 256 << 10 };
 
-void text_route(front *f, http_exchange *x, int which)
+void text_route(server_context *c, http_exchange *x, int which)
 {
     const str_view body = http_body(x);
     api_error why;
     json_t *root = NULL;
     if (body.len > MOST_TEXT) {
-        api_error_make(&why, API_TOO_LARGE, API_CHAT, "at most 256 KiB of text here");
-        route_refuse(x, API_CHAT, &why);
+        refuse(x, API_TOO_LARGE, "at most 256 KiB of text here");
         return;
     }
     if (which == TEXT_TEMPLATE) {
-        apply_template(f, x, body);
+        apply_template(c, x, body);
         return;
     }
     if (!(root = api_json_read(body.ptr ? body.ptr : "", body.len, &why)))
-        route_refuse(x, API_CHAT, &why);
-    else if (which == TEXT_TOKENIZE) tokenize(f, x, root);
-    else detokenize(f, x, root);
+        error_reply(x, API_CHAT, &why);
+    else if (which == TEXT_TOKENIZE) tokenize(c, x, root);
+    else detokenize(c, x, root);
     json_decref(root);
 }

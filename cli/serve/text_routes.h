@@ -6,6 +6,6 @@
 #include "cli/serve/route.h"
 
 enum { TEXT_TOKENIZE, TEXT_DETOKENIZE, TEXT_TEMPLATE };
-void text_route(front *f, http_exchange *x, int which);
+void text_route(server_context *c, http_exchange *x, int which);
 
 #endif

@@ -97,7 +97,7 @@ async function begin() {
       const state = await health.json();
       if (health.ok) break;
       say(state.status === 'loading'
-        ? 'The model is loading: ' + Math.round(100 * (state.progress || 0)) + '%'
+        ? 'The model is loading'
         : 'The server is stopping.');
       await sleep(1000);
     }

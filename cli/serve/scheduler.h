@@ -1,0 +1,45 @@
+/* scheduler.h - slots for requests that run at the same time, and which slot gets the next step.
+ *
+ * Each slot has a session; the sessions share all else (engine.h). Slots that draw get a token each in
+ * turn. Chunks of prompts come between them and get at most half of the time while any slot draws.
+ * Results do not depend on the order. The engine thread calls these functions; scheduler_status and
+ * scheduler_steps are for any thread. */
+#ifndef CLI_SERVE_SCHEDULER_H
+#define CLI_SERVE_SCHEDULER_H
+
+#include "cli/serve/job_run.h"
+
+typedef struct scheduler scheduler;
+
+/* Borrows sessions and hooks. */
+int scheduler_create(scheduler **out, session *const *sessions, int n_slot,
+                     const job_run_hooks *hooks, err_ctx *err);
+void scheduler_free(scheduler *s);       /* all slots idle; NULL is fine */
+
+int scheduler_n_idle(const scheduler *s);
+bool scheduler_is_busy(const scheduler *s);
+
+/* Assigns r to the idle slot with the longest common prefix, else the least recently used. At least
+ * one slot must be idle. Borrows r until scheduler_step returns it. */
+void scheduler_assign(scheduler *s, job_request *r);
+
+/* One step of one slot; at least one must be busy. Returns the request if it has ended, with *rc from
+ * job_run_step, else NULL. */
+job_request *scheduler_step(scheduler *s, int *rc);
+
+/* Sends keep-alives to the clients of all slots that have written nothing for 10 s. At most once a
+ * second; earlier calls return at once. */
+void scheduler_keepalive(scheduler *s);
+
+typedef struct slot_status {
+    bool busy;
+    uint64_t job;                        /* number of its request, current or last; 0: never used */
+    int n_prompt, n_cached, n_drawn;     /* tokens */
+    double age_s;                        /* since the request was assigned; 0: idle */
+} slot_status;
+slot_status scheduler_status(scheduler *s, int slot);
+
+/* Steps so far, and the sum of busy slots over them. */
+void scheduler_steps(scheduler *s, uint64_t *steps, uint64_t *busy_steps);
+
+#endif
