@@ -168,6 +168,16 @@ static void test_file(void)
     }
     CHECK(speeds_save(&usual, &noted, path, &key, &err) == 0 &&
           speeds_load(&got, &note, path, &key) == 1);
+
+    char any[512];                       /* an entry for every processor, until there is a better one */
+    snprintf(any, sizeof any, "%s/any.json", root);
+    put(any, NAMED("\"processor\": \"*\", ", FIGURES("5")));
+    CHECK(speeds_load(&got, &note, any, &key) == 0);     /* for another GPU */
+    CHECK(speeds_load(&got, &note, any, &keys[2]) == 1 && got.cpu == 5);
+    CHECK(speeds_save(&usual, &noted, any, &keys[2], &err) == 0 &&
+          speeds_load(&got, &note, any, &keys[2]) == 1 && same(&got, &usual));
+    keys[2].n_thread++;
+    CHECK(speeds_load(&got, &note, any, &keys[2]) == 1 && got.cpu == 5);
     char command[640];
     snprintf(command, sizeof command, "test \"$(ls '%s')\" = speeds.json", folder);
     CHECK_MSG(system(command) == 0, "something else is left in %s", folder);

@@ -5,7 +5,7 @@
  *                "date": 1794787200, "load": 0.4, "n_core": 8, "doubts": 0, "again": 0,
  *                "vram_read": 3.6e+11, ...}, ...]}
  *
- * An entry counts only if its key is the wanted one and every figure is a number that a measurement
+ * An entry counts only if its key is the wanted one (or its processor is "*") and every figure is a number that a measurement
  * could have given; a file of another version counts as none. The file is never written in place.
  * Measuring is left to others. */
 #include "tiers/speeds.h"
@@ -162,6 +162,15 @@ static bool has_key(const json_t *entry, const speeds_key *key)
            is_number(entry, "drive", (json_int_t)key->drive);
 }
 
+/* An entry of the processor "*" holds for every key of its GPU: tests write such figures by hand. */
+static bool holds_for(const json_t *entry, const speeds_key *key)
+{
+    key_text text;
+    text_of(&text, key);
+    return has_key(entry, key) ||
+           (is_text(entry, "processor", "*") && is_text(entry, "gpu", text.gpu));
+}
+
 static bool read_figures(speeds *out, const json_t *entry)
 {
     speeds s = { 0 };
@@ -279,7 +288,7 @@ int speeds_load(speeds *out, speeds_note *note, const char *path, const speeds_k
     int found = 0;
     for (size_t i = json_array_size(list); i-- > 0 && !found;) { /* the newest first */
         const json_t *entry = json_array_get(list, i);
-        found = has_key(entry, key) && read_entry(out, note, entry);
+        found = holds_for(entry, key) && read_entry(out, note, entry);
     }
     json_decref(root);
     return found;

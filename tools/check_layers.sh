@@ -41,4 +41,5 @@ waits=$(grep -n 'pthread_cond_timedwait(' $(printf '%s\n' $sources | grep -v '^t
 [ -z "$waits" ] || complain "timed waits use thread_cond_wait_until, which no step of the wall clock disturbs:
 $waits"
 
+echo "layers $((1 - bad)) passed, $bad failed"
 exit $bad
