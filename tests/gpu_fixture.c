@@ -28,7 +28,8 @@ static struct {
     ops contract, exact;
     char family[64];
     int shown, hidden;                   /* failures of the family */
-    char label[256];                     /* of the case */
+    char label[256];                     /* of the case, */
+    int n_case;                          /* and its number in this program */
     bool broken;                         /* an operation of the case failed: nothing is compared */
     void *host[MAX_PIECES];
     piece vram[MAX_PIECES];
@@ -119,6 +120,7 @@ void case_begin(const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(now.label, sizeof now.label, fmt, ap);
     va_end(ap);
+    now.n_case++;
     now.broken = false;
     alarm(CASE_SECONDS);
 }
@@ -132,7 +134,7 @@ bool expect(bool ok, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (!ok && now.shown == FAMILY_LINES) now.hidden++;
-    else test_check(ok, __FILE__, __LINE__, "%s: %s: %s", now.family, now.label, text);
+    else test_check(ok, "case", now.n_case, "%s: %s: %s", now.family, now.label, text);
     if (!ok && now.shown < FAMILY_LINES) now.shown++;
     return ok;
 }

@@ -43,7 +43,7 @@ void vram_write(void *to, const void *from, size_t bytes);
 void vram_read(void *to, const void *from, size_t bytes);
 float *host_copy(const float *from, size_t n);           /* of what is in VRAM, for the case */
 
-/* Each counts one check; a failure prints the family, the case and what differs. */
+/* A case counts as one check; a failure prints the family, the case and what differs. */
 bool expect(bool ok, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* The same bits, or both NaN. */
 void expect_bits(const char *what, const float *got, const float *want, size_t n);

@@ -1,4 +1,4 @@
-/* test.c - the harness of test.h. */
+/* test.c - the harness of test.h. Checks are counted from one thread only. */
 #include "tests/test.h"
 
 #include <ftw.h>
@@ -11,8 +11,31 @@
 static struct {
     const char *area, *golden, *unpacked;
     const char *with;                    /* "sim " with a simulated GPU, else "" */
-    int passed, failed, skipped;
+    int n_site, skipped;
 } run;
+
+/* The checks of this program by file and line, in a hash table that is never full. */
+enum { SITES = 1 << 14, SITE_REPORTS = 10 };
+typedef struct site {
+    const char *file;
+    int line, failed;                    /* failed: how many times */
+} site;
+static site sites[SITES];
+
+static site *site_of(const char *file, int line)
+{
+    const uint64_t hash = random_word((uintptr_t)file, (uint64_t)line);
+    for (size_t i = hash % SITES;; i = (i + 1) % SITES) {
+        if (sites[i].file == file && sites[i].line == line) return &sites[i];
+        if (sites[i].file) continue;
+        if (++run.n_site == SITES) {
+            printf("FAIL: more than %d checks in one program\n", SITES - 1);
+            exit(1);
+        }
+        sites[i] = (site){ file, line, 0 };
+        return &sites[i];
+    }
+}
 
 /* Looking for leaks takes four seconds for each program on some processors (it walks over all
  * addresses there are), and is left out where as much is allocated in the end as was to begin with. */
@@ -25,7 +48,7 @@ static size_t held_first;
 static void note_held(void)
 {
     static char buffer[4096];            /* stdout's own would be one more */
-    setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
+    setvbuf(stdout, buffer, _IOLBF, sizeof buffer);
     held_first = __sanitizer_get_current_allocated_bytes();
 }
 
@@ -34,7 +57,10 @@ int __lsan_is_turned_off(void)
     return __sanitizer_get_current_allocated_bytes() == held_first;
 }
 #else
-static void note_held(void) { }
+static void note_held(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);    /* a program that hangs has printed what failed before */
+}
 #endif
 
 void test_begin(const char *area, int argc, char **argv)
@@ -49,10 +75,16 @@ void test_begin(const char *area, int argc, char **argv)
 
 int test_end(void)
 {
-    printf("%s%s %d passed, %d failed", run.with, run.area, run.passed, run.failed);
+    int failed = 0;
+    for (size_t i = 0; i < SITES; i++) {
+        failed += sites[i].failed > 0;
+        if (sites[i].failed > SITE_REPORTS)
+            printf("FAIL %s:%d: %d times\n", sites[i].file, sites[i].line, sites[i].failed);
+    }
+    printf("%s%s %d passed, %d failed", run.with, run.area, run.n_site - failed, failed);
     if (run.skipped) printf(", %d skipped", run.skipped);
     printf("\n");
-    return run.failed ? 1 : 0;
+    return failed || run.n_site + run.skipped == 0;
 }
 
 const char *test_golden(void)
@@ -85,12 +117,10 @@ int test_rounds(int many, int few)
 
 bool test_check(bool ok, const char *file, int line, const char *fmt, ...)
 {
+    site *check = site_of(file, line);
     va_list ap;
-    if (ok) {
-        run.passed++;
-        return true;
-    }
-    run.failed++;
+    if (ok) return true;
+    if (check->failed++ >= SITE_REPORTS) return false;
     printf("FAIL %s:%d: ", file, line);
     va_start(ap, fmt);
     vprintf(fmt, ap);

@@ -1,7 +1,10 @@
-/* test.h - the test harness: count, print failures with their row, report one line.
+/* test.h - the test harness: counts checks, prints failures with their row, reports one line.
  *
  *   int main(int argc, char **argv) { test_begin("gguf", argc, argv); ...; return test_end(); }
  *
+ * A check is one CHECK or CHECK_MSG in the source. However often it runs, for rows of a table or rounds
+ * of a loop, it counts once, as passed if it never failed; only the first ten failures are printed.
+ * A program without a check fails. Not thread-safe: checks belong to the main thread.
  * CHECK_MSG prints its text only on failure. Tests take the folder of golden data from
  * test_golden(), which is tests/golden unless argv[1] names another. */
 #ifndef TESTS_TEST_H
@@ -10,7 +13,7 @@
 #include "loader/base.h"
 
 void test_begin(const char *area, int argc, char **argv);
-int test_end(void);                      /* prints "gguf 212 passed, 0 failed"; the exit code */
+int test_end(void);                      /* prints "gguf 21 passed, 0 failed"; the exit code */
 const char *test_golden(void);           /* folder with the golden data */
 const char *test_unpacked(void);         /* folder where the build unpacked the .xz files */
 
