@@ -102,6 +102,7 @@ int prefix_cache_create(prefix_cache **out, session *like, const prefix_cache_op
     c->kv = st->o.kv;
     c->key = key_of(like);
     c->any = state_mark_bytes(c->m, c->kv, c->m->hp.ctx_train) == 0;
+    c->lock = -1;
     c->last_number = clock_ns();         /* what another cache kept of a session is not ours */
     if (o->folder) {
         c->o.folder = mem_strdup_n(o->folder, strlen(o->folder));
@@ -119,7 +120,7 @@ int prefix_cache_create(prefix_cache **out, session *like, const prefix_cache_op
 void prefix_cache_free(prefix_cache *c)
 {
     if (!c) return;
-    if (c->writing) prefix_drive_end(c, true);
+    prefix_drive_close(c);
     prefix_writer_free(c->writer);
     while (c->root.child) {
         prefix_node *k = c->root.child;
@@ -239,14 +240,11 @@ static int keep_at(prefix_cache *c, session *s, int pos, err_ctx *err)
     int n_same, rc;
 
     prefix_node *same = prefix_tree_longest(c, ids, pos, &n_same), *parent;
-    while (n_same == pos && !prefix_drive_has(c, same))
-        same = prefix_tree_longest(c, ids, pos, &n_same);
     if (n_same == pos) {                  /* as good as ours for whoever has neither */
         prefix_tree_touch(c, same);
         return 0;
     }
-    do parent = origin(c, s, pos);
-    while (!prefix_drive_has(c, parent));
+    parent = origin(c, s, pos);
     prefix_node *in_ram = parent;
     prefix_tree_touch(c, parent);
     while (in_ram->parent && !in_ram->body) in_ram = in_ram->parent;     /* s has its rows, too */
@@ -254,7 +252,7 @@ static int keep_at(prefix_cache *c, session *s, int pos, err_ctx *err)
     const bool fits = make_room(c, prefix_tree_ram(&shape));
     if (fits) parent = in_ram;
     else shape = prefix_tree_shape(c, parent->to, pos);
-    if (!fits && (!c->o.folder ||
+    if (!fits && (!c->o.folder || c->read_only ||
                   (c->o.most_bytes > 0 && prefix_tree_body(&shape) > c->o.most_bytes)))
         return does_not_fit(c, &shape, err);
     prefix_node *k = prefix_tree_make(&shape, ids, true);

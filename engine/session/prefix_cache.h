@@ -12,7 +12,8 @@
  * it first, for the drive if there is a folder; a state that does not fit beside all that it goes
  * on from is kept there alone. Files are bounded in the same way, and are found again by the next
  * program that has the same model, KV type and arithmetic. Those of others stay where they are;
- * damaged ones are removed, with a note. What cannot be kept for lack of room or memory is computed
+ * damaged ones are removed, with a note. Only the first of several programs writes the files of a
+ * key; the others read what was there when they opened the folder. What cannot be kept for lack of room or memory is computed
  * again; nothing else is lost. One thread at a time, the one that uses the sessions. */
 #ifndef ENGINE_SESSION_PREFIX_CACHE_H
 #define ENGINE_SESSION_PREFIX_CACHE_H

@@ -1,9 +1,10 @@
-/* prefix_drive.c - kept states on the drive: written, read, found again, and who makes room there.
+/* prefix_drive.c - kept states on the drive: written, read, found again and evicted.
  *
- * A branch is written from its root on and given up from its leaves, so no file lacks what it goes
- * on from. Other programs may use the same folder at the same time. Whoever writes or makes room
- * there has its lock, and first looks at what others wrote and gave up, so that the bound is that
- * of all. Nobody waits to read: a file that is gone is a state less. */
+ * A branch is written from its root and evicted from its leaves, so the parent of every file is on
+ * the drive. The states of one key have one writer: the program that holds the key's lock file,
+ * from prefix_drive_open to prefix_drive_close. Any other program that opens the folder meanwhile
+ * reads the states that it finds, and writes and removes nothing. Readers take no lock; a missing
+ * file is a cache miss. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -21,11 +22,8 @@
 #include "tiers/pages.h"
 
 enum {
-    STALE_S = 3600,                      /* a temporary file of that age is nobody's any more */
-    PATIENCE_S = 5,                      /* for another program that writes, */
-    NO_PATIENCE_S = 60                   /* but not again so soon after it was in vain */
+    STALE_S = 3600                       /* age of a temporary file whose writer is gone */
 };
-static const double LATER_S = 0.1;       /* until the folder is asked for again */
 
 void prefix_drive_note(const prefix_cache *c, const char *what, const char *then)
 {
@@ -78,21 +76,16 @@ static bool file_is_there(const prefix_cache *c, const prefix_node *k)
     return is_there(c, prefix_file_name(name, &f));
 }
 
-static void count(prefix_cache *c, prefix_node *k, bool on)
-{
-    if (k->counted == on) return;
-    k->counted = on;
-    c->n.drive_bytes += on ? drive_of(c, k) : -drive_of(c, k);
-}
-
 /* The node itself goes, too, if that was all there is of it. */
 static void remove_file(prefix_cache *c, prefix_node *k)
 {
     char name[PREFIX_NAME];
     if (k == c->writing) prefix_drive_end(c, true);
     const prefix_file f = file_of(c, k);
-    remove_name(c, prefix_file_name(name, &f));
-    count(c, k, false);
+    if (k->on_drive) {
+        if (!c->read_only) remove_name(c, prefix_file_name(name, &f));
+        c->n.drive_bytes -= drive_of(c, k);
+    }
     k->on_drive = false;
     k->stamp = 0;
     if (!k->body) prefix_tree_remove(c, k);
@@ -108,26 +101,16 @@ static void remove_branch(prefix_cache *c, prefix_node *top)
     remove_file(c, top);
 }
 
-/* By stamps: two nodes may have one file, if another program wrote what is in RAM here. */
-static bool has_child_on_drive(prefix_cache *c, const prefix_node *k)
+static bool has_child_on_drive(const prefix_node *k)
 {
-    for (prefix_node *a = &c->root; (a = prefix_tree_next(a, true));)
-        if (a->counted && a->from > 0 && a->parent->stamp == k->stamp) return true;
+    for (const prefix_node *a = k->child; a; a = a->next)
+        if (a->on_drive) return true;
     return false;
-}
-
-bool prefix_drive_has(prefix_cache *c, prefix_node *k)
-{
-    prefix_node *lost = NULL;
-    for (; k->parent; k = k->parent)
-        if (!k->body && !file_is_there(c, k)) lost = k;
-    if (lost) remove_branch(c, lost);
-    return !lost;
 }
 
 static bool is_above(const prefix_node *a, const prefix_node *k)
 {
-    while (k && k != a && (k->stamp == 0 || k->stamp != a->stamp)) k = k->parent;
+    while (k && k != a) k = k->parent;
     return k != NULL;
 }
 
@@ -139,11 +122,11 @@ static bool make_drive_room(prefix_cache *c, uint64_t bytes, const prefix_node *
     while (c->n.drive_bytes > c->o.drive_bytes - bytes) {
         prefix_node *victim = NULL;
         for (prefix_node *a = &c->root; (a = prefix_tree_next(a, true));)
-            if (a->counted && (!victim || a->used < victim->used) &&
-                (!k || (a->used <= k->used && !is_above(a, k))) && !has_child_on_drive(c, a))
+            if (a->on_drive && (!victim || a->used < victim->used) &&
+                (!k || (a->used <= k->used && !is_above(a, k))) && !has_child_on_drive(a))
                 victim = a;
         if (!victim) return false;
-        remove_branch(c, victim);        /* others gave up what is below it */
+        remove_file(c, victim);
     }
     return true;
 }
@@ -157,16 +140,8 @@ static int32_t *ids_of(const prefix_node *k)
     return ids;
 }
 
-/* Another node has the same file. */
-static bool twin_of(prefix_cache *c, const prefix_node *k)
-{
-    for (prefix_node *a = &c->root; (a = prefix_tree_next(a, true));)
-        if (a != k && a->counted && a->stamp == k->stamp) return true;
-    return false;
-}
-
-/* What goes into the file of k, whose parent's is there; *ids is to be freed. 1: there is no room
- * that it is worth. */
+/* What goes into the file of k, whose parent's is there; *ids is to be freed. 1: no space, and
+ * nothing of lower value to evict. */
 static int prepare_file(prefix_file *f, int32_t **ids, prefix_cache *c, const prefix_node *k,
                         err_ctx *err)
 {
@@ -182,7 +157,7 @@ static void file_is_written(prefix_cache *c, prefix_node *k, const prefix_file *
     k->body_sum = f->body_sum;
     k->stamp = f->stamp;
     k->on_drive = true;
-    count(c, k, !twin_of(c, k));
+    c->n.drive_bytes += drive_of(c, k);
 }
 
 static int write_node(prefix_cache *c, prefix_node *k, err_ctx *err)
@@ -210,7 +185,7 @@ uint8_t *prefix_drive_read(prefix_cache *c, prefix_node *k, pool *team)
     if (rc == ERR_NOMEM) return NULL;
     if (file_is_there(c, k)) {
         c->n.damaged++;
-        prefix_drive_note(c, err.msg, "; removed");
+        prefix_drive_note(c, err.msg, c->read_only ? "" : "; removed");
     }
     remove_branch(c, k);
     return NULL;
@@ -221,7 +196,7 @@ void prefix_drive_refresh(const prefix_cache *c, const prefix_node *k)
     const prefix_file f = file_of(c, k);
     char path[4400], name[PREFIX_NAME];
     struct timespec now[2];
-    if (!k->on_drive || !path_in(path, sizeof path, c, prefix_file_name(name, &f))) return;
+    if (c->read_only || !k->on_drive || !path_in(path, sizeof path, c, prefix_file_name(name, &f))) return;
     clock_gettime(CLOCK_REALTIME, &now[0]);              /* finer than what the system would set */
     now[1] = now[0];
     utimensat(AT_FDCWD, path, now, 0);
@@ -287,21 +262,9 @@ static int add_found(found_list *l, const prefix_cache *c, const prefix_file *f,
     return 0;
 }
 
-/* The node whose file it is, or NULL. */
-static prefix_node *node_named(prefix_cache *c, const char *name)
+/* It was used at that time, and so was all that it goes on from. */
+static void was_used(prefix_node *k, uint64_t used)
 {
-    const uint64_t stamp = prefix_file_stamp(name);
-    prefix_node *known = NULL;
-    for (prefix_node *k = &c->root; (k = prefix_tree_next(k, true));)
-        if (k->on_drive && k->stamp == stamp && (!known || k->counted)) known = k;
-    return known;
-}
-
-/* It was used at that time, in this program or another, and so was all that it goes on from. Not
- * after what this program uses right now. */
-static void was_used(prefix_cache *c, prefix_node *k, uint64_t used)
-{
-    if (used >= c->clock) used = c->clock > 0 ? c->clock - 1 : 0;
     for (; k; k = k->parent)
         if (k->used < used) k->used = used;
 }
@@ -318,26 +281,20 @@ static int look_at(found_list *l, prefix_cache *c, const char *name)
     if (kind == PREFIX_OTHER || !path_in(path, sizeof path, c, name) || lstat(path, &st) < 0)
         return 0;
     if (kind == PREFIX_TEMPORARY) {
-        if (st.st_mtime < time(NULL) - STALE_S) unlink(path);
+        if (!c->read_only && st.st_mtime < time(NULL) - STALE_S) unlink(path);
         return 0;
     }
     const uint64_t used = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
-    prefix_node *known = node_named(c, name);
-    if (known) {
-        known->seen = true;
-        count(c, known, true);           /* again, perhaps */
-        was_used(c, known, used);
-        return 0;
-    }
     int rc = prefix_file_read_head(&f, &ids, c->o.folder, name, c->key, &err);
     if (rc == 0 && (rc = check_head(c, &f, ids, &err)) < 0) err_prefix(&err, rc, "%s", name);
     if (rc == 0 && (rc = add_found(l, c, &f, ids, used)) == 0) return 0;
     mem_free(ids);
     if (rc == ERR_NOMEM) return rc;
-    if (!is_there(c, name)) return 0;    /* somebody just gave it up */
+    if (!is_there(c, name)) return 0;    /* evicted meanwhile */
+    const bool remove = rc == ERR_FORMAT && !c->read_only;
     c->n.damaged++;
-    prefix_drive_note(c, err.msg, rc == ERR_FORMAT ? "; removed" : "");
-    if (rc == ERR_FORMAT) unlink(path);
+    prefix_drive_note(c, err.msg, remove ? "; removed" : "");
+    if (remove) unlink(path);
     return 0;
 }
 
@@ -351,16 +308,14 @@ static prefix_node *parent_of(prefix_cache *c, const found *a)
     return NULL;
 }
 
-/* A file that goes on from one that is not there, unless that came, or this one went, while the
- * folder was read. True: it was of no use. */
+/* A file whose parent is missing. The writer removes it; to a reader it may be one that the writer
+ * is just adding or evicting. */
 static bool remove_lost(const prefix_cache *c, const found *a)
 {
     const prefix_file f = { .key = c->key, .stamp = a->k->stamp };
-    const prefix_file before = { .key = c->key, .stamp = a->parent };
     char name[PREFIX_NAME];
-    if (is_there(c, prefix_file_name(name, &before))) return false;
-    if (!is_there(c, prefix_file_name(name, &f))) return false;
-    remove_name(c, name);
+    if (c->read_only) return false;
+    remove_name(c, prefix_file_name(name, &f));
     return true;
 }
 
@@ -377,11 +332,11 @@ static void link_found(prefix_cache *c, found_list *l)
         }
         const uint64_t used = k->used;
         l->list[i].k = NULL;
-        k->on_drive = k->seen = true;
+        k->on_drive = true;
         prefix_tree_add(c, parent, k);
         k->used = 0;
-        count(c, k, true);
-        was_used(c, k, used);
+        c->n.drive_bytes += drive_of(c, k);
+        was_used(k, used);
     }
     if (n_lost == 0) return;
     c->n.damaged += (uint64_t)n_lost;
@@ -389,95 +344,37 @@ static void link_found(prefix_cache *c, found_list *l)
     prefix_drive_note(c, what, "; removed");
 }
 
-/* Looks through the folder for files that are not known. < 0: no memory. */
+/* Finds the files of earlier programs. < 0: no memory. */
 static int look_through(prefix_cache *c, DIR *d)
 {
     found_list l = { 0 };
     int rc = 0;
     for (const struct dirent *e; rc == 0 && (e = readdir(d));) rc = look_at(&l, c, e->d_name);
-    for (size_t i = 0; i < l.n && c->opening; i++)
+    for (size_t i = 0; i < l.n; i++)
         if (c->clock <= l.list[i].k->used) c->clock = l.list[i].k->used + 1;
     if (rc == 0) link_found(c, &l);
     found_free(&l);
     return rc;
 }
 
-/* What others did to the folder since. Nodes stay: whoever calls may be on the way to one. */
-static void look_again(prefix_cache *c)
-{
-    DIR *d = opendir(c->o.folder);
-    if (!d) return;
-    for (prefix_node *k = &c->root; (k = prefix_tree_next(k, true));) k->seen = false;
-    if (look_through(c, d) == 0)
-        for (prefix_node *k = &c->root; (k = prefix_tree_next(k, true));)
-            if (!k->seen) count(c, k, false);
-    closedir(d);
-}
+/* ---- writing --------------------------------------------------------------------------------- */
 
-/* ---- one program at a time ------------------------------------------------------------------- */
-
-/* The lock, to be closed; ERR_STOPPED: another program has it. -1: there is none to be had here
- * (some network drives), then all go on without. */
-static int lock_folder(const prefix_cache *c, int patience_s)
+/* The first node that is not on the drive, on the way from the root to k, which is not. */
+static prefix_node *first_missing(prefix_node *k)
 {
-    enum { STEP_MS = 10 };
-    const uint64_t from = clock_ns();
-    const int fd = open(c->o.folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return -1;
-    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        const bool busy = errno == EWOULDBLOCK;
-        if (busy && clock_since(from) < patience_s) {
-            nanosleep(&(struct timespec){ 0, STEP_MS * 1000000 }, NULL);
-            continue;
-        }
-        close(fd);
-        return busy ? ERR_STOPPED : -1;
-    }
-    return fd;
-}
-
-static void unlock_folder(int fd)
-{
-    if (fd >= 0) close(fd);
-}
-
-/* The first file that is missing on the way to k, which is not on the drive. NULL: another program
- * gave it up, and nothing can go on from it. Whoever made room took leaves first, so a parent that
- * is there has all of its own. */
-static prefix_node *first_missing(const prefix_cache *c, prefix_node *k)
-{
-    while (k->parent->parent && (!k->parent->on_drive || !file_is_there(c, k->parent))) {
-        k = k->parent;
-        if (!k->body) return NULL;
-    }
+    while (k->parent->parent && !k->parent->on_drive) k = k->parent;
     return k;
-}
-
-static int save_branch(prefix_cache *c, prefix_node *k, err_ctx *err)
-{
-    while (!k->on_drive) {
-        prefix_node *a = first_missing(c, k);
-        const int rc = a ? write_node(c, a, err) : 1;
-        if (rc != 0) return rc;
-    }
-    return 0;
 }
 
 int prefix_drive_save(prefix_cache *c, prefix_node *k, err_ctx *err)
 {
+    if (c->read_only) return 1;
     if (c->writing) prefix_drive_end(c, true);
-    if (k->on_drive) return 0;
-    const bool in_vain = c->waited_ns > 0 && clock_since(c->waited_ns) < NO_PATIENCE_S;
-    const int lock = lock_folder(c, in_vain ? 0 : PATIENCE_S);
-    if (lock == ERR_STOPPED) {
-        if (!in_vain) c->waited_ns = clock_ns();
-        return err_set(err, ERR_IO, "another program has been writing for %d s", PATIENCE_S);
+    while (!k->on_drive) {
+        const int rc = write_node(c, first_missing(k), err);
+        if (rc != 0) return rc;
     }
-    c->waited_ns = 0;
-    look_again(c);
-    const int rc = save_branch(c, k, err);
-    unlock_folder(lock);
-    return rc;
+    return 0;
 }
 
 /* ---- beside whatever else is done ------------------------------------------------------------ */
@@ -499,13 +396,12 @@ static prefix_node *next_to_write(prefix_cache *c)
     return NULL;
 }
 
-/* The lock is held, and stays so if 0 is returned: a file is under way. */
 static int begin_file(prefix_cache *c, prefix_node *k, err_ctx *err)
 {
     prefix_file f;
     int32_t *ids;
-    prefix_node *a = first_missing(c, k);
-    const int rc = a ? prepare_file(&f, &ids, c, a, err) : 1;
+    prefix_node *a = first_missing(k);
+    const int rc = prepare_file(&f, &ids, c, a, err);
     if (rc != 0) return rc;
     prefix_writer_begin(c->writer, &f, ids, a->body);
     c->writing = a;
@@ -515,20 +411,12 @@ static int begin_file(prefix_cache *c, prefix_node *k, err_ctx *err)
 bool prefix_drive_begin(prefix_cache *c)
 {
     err_ctx err = { 0 };
-    prefix_node *k = next_to_write(c);
+    prefix_node *k = c->read_only ? NULL : next_to_write(c);
     if (!k) return false;
-    if (c->later_ns > 0 && clock_since(c->later_ns) < LATER_S) return true;
     if (!c->writer && !(c->writer = prefix_writer_create(c->o.folder))) return false;
-    const int lock = lock_folder(c, 0);
-    c->later_ns = lock == ERR_STOPPED ? clock_ns() : 0;
-    if (lock == ERR_STOPPED) return true;
-    look_again(c);
     const int rc = begin_file(c, k, &err);
-    c->lock = lock;
-    if (rc == 0) return true;
     if (rc < 0) rest_after(c, err.msg);
-    else k->passed_by = c->n.kept;
-    unlock_folder(lock);
+    else if (rc > 0) k->passed_by = c->n.kept;
     return true;
 }
 
@@ -542,11 +430,21 @@ bool prefix_drive_end(prefix_cache *c, bool wait)
     c->writing = NULL;
     if (rc == 0) file_is_written(c, k, &f);
     else rest_after(c, err.msg);
-    unlock_folder(c->lock);
     return true;
 }
 
 /* ---- the folder ------------------------------------------------------------------------------ */
+
+/* Takes the lock for as long as the program runs. False: another program has it. Where there are no
+ * locks (some network drives), every program writes. */
+static bool take_lock(prefix_cache *c)
+{
+    char path[4400], name[PREFIX_NAME];
+    snprintf(name, sizeof name, ".%016" PRIx64 ".lock", c->key);
+    if (!path_in(path, sizeof path, c, name)) return true;
+    c->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    return c->lock < 0 || flock(c->lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+}
 
 int prefix_drive_open(prefix_cache *c, err_ctx *err)
 {
@@ -563,14 +461,20 @@ int prefix_drive_open(prefix_cache *c, err_ctx *err)
         if (d) closedir(d);
         return 0;
     }
-    c->opening = true;
+    c->read_only = !take_lock(c);
+    if (c->read_only)
+        prefix_drive_note(c, "another program keeps states in this folder", "; nothing is written");
     rc = look_through(c, d);
-    c->opening = false;
     closedir(d);
     if (rc < 0)
         return err_set(err, rc, "prefix cache: no memory for what is in %.400s", c->o.folder);
-    const int lock = lock_folder(c, 0);
-    if (lock != ERR_STOPPED) make_drive_room(c, 0, NULL);        /* else the other one does */
-    unlock_folder(lock);
+    if (!c->read_only) make_drive_room(c, 0, NULL);
     return 0;
+}
+
+void prefix_drive_close(prefix_cache *c)
+{
+    if (c->writing) prefix_drive_end(c, true);
+    if (c->lock >= 0) close(c->lock);
+    c->lock = -1;
 }

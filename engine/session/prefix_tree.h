@@ -9,7 +9,7 @@
  * branches.
  *
  * Invariants: whatever is in RAM has its parent in RAM; what is on the drive has its parent on the
- * drive, unless another program removed that; every node is in one of them or in both; none was
+ * drive; every node is in one of them or in both; none was
  * used later than its parent. */
 #ifndef ENGINE_SESSION_PREFIX_TREE_H
 #define ENGINE_SESSION_PREFIX_TREE_H
@@ -26,9 +26,7 @@ struct prefix_node {
     uint8_t *body;                       /* rows, then the mark; NULL: on the drive alone */
     uint64_t rows_bytes, mark_bytes;
     uint64_t body_sum, stamp;            /* of its file, as prefix_file.h has them */
-    bool on_drive;                       /* as far as is known: others remove files, too */
-    bool counted;                        /* its file is in the sum of bytes */
-    bool seen;                           /* when the folder was last looked through */
+    bool on_drive;                       /* it has a file, whose bytes are counted */
     uint64_t passed_by;                  /* n.kept when there was no room for its file; 0: never */
     uint64_t number;                     /* never used twice */
     uint64_t used;                       /* the clock's time: ns since 1970, as files have it */
@@ -42,15 +40,13 @@ struct prefix_cache {
     bool any;                            /* any beginning of a state's rows is a state */
     prefix_node root;
     uint64_t clock, last_number;         /* clock: when something was last used, in ns */
-    bool opening;                        /* nothing is in use yet */
-    uint64_t waited_ns;                  /* when another program was waited for in vain; 0: never */
+    bool read_only;                      /* another program writes the folder */
+    int lock;                            /* the key's lock file, or -1 */
     bool deferred;                       /* keep takes snapshots, */
     int at[PREFIX_DEFERRED], n_at;       /* here */
     prefix_writer *writer;               /* NULL: not needed yet, or no thread to be had */
     prefix_node *writing;                /* its file is under way: its body stays; or NULL */
-    int lock;                            /* of the folder, meanwhile */
     uint64_t all_written;                /* n.kept when nothing was left to write, or that failed */
-    uint64_t later_ns;                   /* when the folder was another program's; 0: it is not */
     bool told;                           /* that a file could not be written */
     prefix_cache_stats n;
 };
@@ -87,11 +83,13 @@ void prefix_tree_remove(prefix_cache *c, prefix_node *k);        /* it has no ch
 
 /* ---- prefix_drive.c ---- */
 
-/* Finds the files of earlier programs. A folder that cannot be used is given up, with a note. */
+/* Takes the lock and finds the files of earlier programs. If another program has the lock, the cache
+ * is read_only. A folder that cannot be used is given up, with a note. */
 int prefix_drive_open(prefix_cache *c, err_ctx *err);
+void prefix_drive_close(prefix_cache *c);        /* waits for a file under way, lets go of the lock */
 
-/* Has k on the drive, and before it all that it goes on from. 1: there is no room that it is worth,
- * or another program has given up what it goes on from. */
+/* Has k on the drive, and before it all that it goes on from. 1: no space, and nothing of lower
+ * value to evict, or the cache is read_only. */
 int prefix_drive_save(prefix_cache *c, prefix_node *k, err_ctx *err);
 
 /* Begins the next file that is to be written, by the thread for that. False: there is none. True
@@ -101,13 +99,9 @@ bool prefix_drive_begin(prefix_cache *c);
 /* Ends the file under way. False: it is not finished, and is not waited for. */
 bool prefix_drive_end(prefix_cache *c, bool wait);
 
-/* Its body, read for the caller, who frees it. NULL: no memory, or the file was wrong; then it is
- * removed, and so are those after it, with their nodes. */
+/* Its body, read for the caller, who frees it. NULL: no memory, or the file is missing or damaged;
+ * then its node goes, with those after it, and so do their files unless the cache is read_only. */
 uint8_t *prefix_drive_read(prefix_cache *c, prefix_node *k, pool *team);
-
-/* False if another program removed k, or something that it goes on from: then so does this one,
- * with the nodes. */
-bool prefix_drive_has(prefix_cache *c, prefix_node *k);
 
 /* It was used: the next program goes by the times of files. */
 void prefix_drive_refresh(const prefix_cache *c, const prefix_node *k);
