@@ -5,21 +5,11 @@
  * one finds the cache as an answer would. */
 #include "cli/cache_cost.h"
 
-#include <stdio.h>
-
 #include "cli/text_reading.h"
 
-enum { NAMES_CAP = 64 };
-
-bool cache_cost_asked(const session_options *so)
-{
-    return so->skip_missing || so->cache_bias > 0.0f;
-}
-
-cache_cost cache_cost_planned(const session_options *so, const plan *p)
+cache_cost cache_cost_planned(const plan *p)
 {
     return (cache_cost){
-        .skip = so->skip_missing, .bias = (double)so->cache_bias,
         .no_effect = !p->gpu ? "no GPU is used" : p->cache ? NULL :
                      p->ram_experts == 0 && p->disk_experts == 0 ? "all experts are in VRAM" :
                      "experts in VRAM do not change places here",
@@ -32,7 +22,6 @@ static int read_twice(cache_cost *out, text_reading *r, const model_handle *l,
     session_options own = *so;
     int rc;
     own.skip_missing = false;
-    own.cache_bias = 0.0f;
     if ((rc = text_reading_read(r, READING_OTHER, l, so, true, "reading with experts in VRAM",
                                 err)) < 0 ||
         (rc = text_reading_read(r, READING_OWN, l, &own, true,
@@ -46,7 +35,7 @@ int cache_cost_measure(cache_cost *out, model_handle *l, session_options *so, er
     text_reading r;
     int rc = model_handle_place(l, so, err);
     if (rc < 0) return rc;
-    *out = cache_cost_planned(so, &l->where->p);
+    *out = cache_cost_planned(&l->where->p);
     if (out->no_effect) return 0;
     if ((rc = text_reading_begin(&r, l, so->ctx, err)) < 0) return rc;
     out->n_token = r.n;
@@ -56,36 +45,22 @@ int cache_cost_measure(cache_cost *out, model_handle *l, session_options *so, er
     return rc;
 }
 
-/* "--skip-missing --cache-bias 1.5" */
-static const char *names(char *dst, const cache_cost *c)
-{
-    int n = snprintf(dst, NAMES_CAP, "%s", c->skip ? "--skip-missing" : "");
-    if (c->bias > 0)
-        snprintf(dst + n, NAMES_CAP - (size_t)n, "%s--cache-bias %g", c->skip ? " " : "", c->bias);
-    return dst;
-}
-
 static bool say_no_effect(const cache_cost *c)
 {
-    char text[NAMES_CAP];
-    if (c->no_effect)
-        console_note("%s %s no effect: %s", names(text, c),
-                     c->skip && c->bias > 0 ? "have" : "has", c->no_effect);
+    if (c->no_effect) console_note("--skip-missing has no effect: %s", c->no_effect);
     return c->no_effect != NULL;
 }
 
 void cache_cost_say(const cache_cost *c)
 {
-    char text[NAMES_CAP];
     if (!say_no_effect(c))
-        console_note("%s: KL %.3g nats a token, over the last %d of %d tokens of English text",
-                     names(text, c), c->kl, c->n_row, c->n_token);
+        console_note("--skip-missing: KL %.3g nats a token, over the last %d of %d tokens of "
+                     "English text", c->kl, c->n_row, c->n_token);
 }
 
 void cache_cost_say_planned(const cache_cost *c)
 {
-    char text[NAMES_CAP];
     if (!say_no_effect(c))
-        console_note("%s: other answers; moe-run measures how far off they are when it runs the "
-                     "model", names(text, c));
+        console_note("--skip-missing: other answers; moe-run measures how far off they are when it "
+                     "runs the model");
 }

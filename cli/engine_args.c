@@ -37,9 +37,6 @@ const arg_option engine_arg_options[ENGINE_N_OPTION] = {
     { "skip-missing", 0, ARG_FLAG, FIELD(skip_missing), NULL, NULL, 0, 0,
       "Leave out experts that are not in VRAM, but not in prompts of 9 tokens or more. Answers "
       "change, too" },
-    { "cache-bias", 0, ARG_FLOAT, FIELD(cache_bias), "B", NULL, 0, SESSION_MOST_BIAS,
-      "In the choice of experts, add B to the logits of those in VRAM, but not in prompts of 9 "
-      "tokens or more. Answers change, too" },
 };
 
 void engine_args_init(engine_args *a)
@@ -91,7 +88,6 @@ int engine_args_read(engine_options *eo, session_options *so, device_choice *cho
               strcmp(device, "auto") == 0 && !a->exact && !(a->isa && *a->isa) ? DEVICE_AUTO :
               DEVICE_CPU;
     *so = (session_options){ .ctx = (int)a->ctx, .chunk = (int)a->chunk, .kv = type,
-                             .skip_missing = a->skip_missing,
-                             .cache_bias = (float)a->cache_bias };
+                             .skip_missing = a->skip_missing };
     return 0;
 }

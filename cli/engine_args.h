@@ -17,11 +17,10 @@ typedef struct engine_args {
     bool exact, yarn_rounded;
     int64_t experts_used;                /* 0: as the model says. Whoever offers the flag says what
                                           * it costs: cli/experts_cost.h */
-    bool skip_missing;                   /* these two as well: session_options */
-    double cache_bias;
+    bool skip_missing;                   /* likewise: session_options */
 } engine_args;
 
-enum { ENGINE_N_OPTION = 11 };
+enum { ENGINE_N_OPTION = 10 };
 extern const arg_option engine_arg_options[ENGINE_N_OPTION];
 
 void engine_args_init(engine_args *a);

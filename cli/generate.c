@@ -284,7 +284,7 @@ static json_t *settings_json(const report *r, const run_options *o, json_error_t
 {
     const sampler_options *s = r->sampling;
     return json_pack_ex(why, 0, "{s:i, s:s, s:o, s:b, s:i, s:s, s:i, s:I, s:b, s:f, s:i, s:f, s:f, "
-                     "s:f, s:f, s:f, s:i, s:i, s:o, s:b, s:f, s:o}",
+                     "s:f, s:f, s:f, s:i, s:i, s:o, s:b, s:o}",
                      "threads", engine_threads(r->l->e), "kernels", engine_kernels(r->l->e),
                      "slow_types", model_handle_slow_json(r->l),
                      "exact", (int)o->engine.exact, "ctx", r->so->ctx,
@@ -298,8 +298,7 @@ static json_t *settings_json(const report *r, const run_options *o, json_error_t
                      "penalty_window", s->penalty_window,
                      "experts_used", r->l->m->hp.n_expert_used, "experts_used_kl",
                      r->cost.own ? json_real(r->cost.kl) : json_null(),
-                     "skip_missing", (int)o->engine.skip_missing,
-                     "cache_bias", o->engine.cache_bias, "cache_kl",
+                     "skip_missing", (int)o->engine.skip_missing, "cache_kl",
                      r->by_cache.n_row > 0 ? json_real(r->by_cache.kl) : json_null());
 }
 
@@ -437,7 +436,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
         if (rc < 0) goto model_refused;
         experts_cost_say(&r.cost);       /* even if quiet: nothing else shows it */
     }
-    if (cache_cost_asked(so)) {
+    if (so->skip_missing) {
         if ((rc = cache_cost_measure(&r.by_cache, l, so, &err)) < 0) goto model_refused;
         cache_cost_say(&r.by_cache);
     }

@@ -104,8 +104,8 @@ static int report_text(const plan_job *j)
         console_note("--experts-used %d (the model's own: %d): other answers; moe-run measures how "
                      "far off they are when it runs the model", j->experts_used,
                      j->l.m->own_experts_used);
-    if (cache_cost_asked(&j->so)) {
-        const cache_cost cost = cache_cost_planned(&j->so, &j->where.p);
+    if (j->so.skip_missing) {
+        const cache_cost cost = cache_cost_planned(&j->where.p);
         cache_cost_say_planned(&cost);
     }
     if (!m->gpu) tier_args_note_vram(&j->load.where.wish, j->load.where.device);
@@ -117,12 +117,11 @@ static int report_json(const plan_job *j)
     const plan_view view = placement_view(&j->where);
     const plan_machine *m = &j->where.in.machine;
     char path[4 * PATH_MAX];
-    json_t *root = json_pack("{s:s, s:s, s:i, s:i, s:b, s:f, s:s, s:I, s:I, s:o}",
+    json_t *root = json_pack("{s:s, s:s, s:i, s:i, s:b, s:s, s:I, s:I, s:o}",
                              "model", ESC(path, str_from(j->path)),
                              "architecture", model_arch_name(j->l.m->hp.arch), "ctx", j->so.ctx,
                              "experts_used", j->l.m->hp.n_expert_used,
                              "skip_missing", (int)j->so.skip_missing,
-                             "cache_bias", (double)j->so.cache_bias,
                              "gpu_name", j->where.info.name,
                              "vram_free", (json_int_t)m->vram_free,
                              "ram_available", (json_int_t)m->ram_available,

@@ -611,20 +611,16 @@ void gpu_experts_beside_begin(gpu *g, gpu_input *in, const gpu_expert_args *a, c
 void gpu_experts_beside_end(gpu *g, const gpu_input *in, const gpu_expert_args *a,
                             const int32_t *hot, float *sums, const float *cold, int first, int n);
 
-/* Between gpu_route, which was asked for logits alone, and gpu_experts_split: a choice that looks
- * at what is in VRAM, and so is not the model's. Two ways, or both, the first one first:
- *   bias   is added to the logits of the experts in VRAM before the k largest are taken
- *   skip   of the k those that are not in VRAM are dropped, unless all would be
- * Weights are made of the remaining experts' own logits. A slot that was dropped comes after the
- * others, with weight 0 and the token's first expert: it wants nothing of the host. Where all of
- * the choice is in VRAM, or nothing, it has the bits of the model's own. */
+/* Between gpu_route, which was asked for logits alone, and gpu_experts_split: drops those of the
+ * chosen experts that are not in VRAM, unless all would be. Weights are made of the remaining
+ * experts' own logits. A slot that was dropped comes after the others, with weight 0 and the
+ * token's first expert: it asks the host for nothing. Where all of the choice is in VRAM, or none,
+ * the result has the bits of the model's own choice. */
 typedef struct gpu_prefer {
     float *logits;                       /* [n, n_expert]; of no use afterwards */
     gpu_router_rule rule;
     const int32_t *hot;                  /* [n_expert]: as in gpu_split */
     int n, n_expert, k;                  /* at most GPU_FEW, 1024, 32 */
-    float bias;                          /* 0: none */
-    bool skip;
     int32_t *ids;                        /* [n, k], for gpu_expert_args */
     float *gates;                        /* [n, k] */
     uint32_t *wanted;                    /* NULL, or page-locked [n * k]: what the model itself

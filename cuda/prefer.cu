@@ -1,9 +1,8 @@
 /* prefer.cu - a choice of experts that looks at what is in VRAM: fewer experts that the host has to
  * compute, for another answer than the model's.
  *
- * One kernel, a warp for each token, that is launched only if somebody asks for it. The choice
- * itself is select.cuh's, from logits in VRAM: those that a bias was added to take the place of the
- * router's, which wait in shared memory for the weights. */
+ * One kernel, a warp for each token, launched only with --skip-missing. The choice itself is
+ * select.cuh's. */
 #include "cuda/select.cuh"
 
 enum { PREFER_THREADS = 32 * GPU_FEW };
@@ -14,17 +13,7 @@ static __device__ __forceinline__ float warp_most(float v)
     return v;
 }
 
-/* own [n_expert]: gets the logits as they are now. */
-static __device__ __forceinline__ void add_bias(float *own, float *logits, const gpu_prefer &a)
-{
-    for (int e = threadIdx.x % 32; e < a.n_expert; e += 32) {
-        own[e] = __ldcg(logits + e);
-        if (a.hot[e] >= 0) __stcg(logits + e, own[e] + a.bias);
-    }
-    __syncwarp();
-}
-
-static __device__ __forceinline__ void prefer_token(const gpu_prefer &a, int token, float *own,
+static __device__ __forceinline__ void prefer_token(const gpu_prefer &a, int token,
                                                     select_space *space)
 {
     const int lane = threadIdx.x % 32, first = token * a.k;
@@ -35,19 +24,12 @@ static __device__ __forceinline__ void prefer_token(const gpu_prefer &a, int tok
     int id;
 
     select_by_rule(&id, &gate, logits, a.n_expert, a.k, space, a.rule);
-    bool hot = mine && a.hot[id] >= 0;
+    const bool hot = mine && a.hot[id] >= 0;
     if (mine && a.wanted)
         a.wanted[first + lane] = (uint32_t)id | (uint32_t)(hot ? GPU_HOT : GPU_COLD) << 16;
     if (!usual) scale = score_scale_of(a.rule, logits, a.n_expert);
-    if (a.bias != 0.0f) {
-        add_bias(own, logits, a);
-        select_by_rule(&id, &gate, logits, a.n_expert, a.k, space, a.rule);
-        hot = mine && a.hot[id] >= 0;
-        if (mine) value = own[id];
-    } else if (mine) {
-        value = __ldcg(logits + id);
-    }
-    const bool drops = a.skip && __ballot_sync(~0u, hot) != 0;
+    if (mine) value = __ldcg(logits + id);
+    const bool drops = __ballot_sync(~0u, hot) != 0;
     const bool kept = drops ? hot : mine;
     const unsigned all = __ballot_sync(~0u, kept);
     if (usual) {
@@ -71,12 +53,11 @@ static __device__ __forceinline__ void prefer_token(const gpu_prefer &a, int tok
 
 static __global__ void __launch_bounds__(PREFER_THREADS) prefer(frame f, const gpu_prefer a)
 {
-    extern __shared__ __align__(16) float own[];         /* [n, n_expert], if there is a bias */
     __shared__ select_space space[GPU_FEW];
     const int token = threadIdx.x / 32;
     frame_begin(f);
     frame_wait(f);
-    if (token < a.n) prefer_token(a, token, own + token * a.n_expert, &space[token]);
+    if (token < a.n) prefer_token(a, token, &space[token]);
     frame_end(f);
 }
 
@@ -87,6 +68,5 @@ void gpu_prefer_hot(gpu *g, const gpu_prefer *a)
         gpu_fail(g, cudaErrorInvalidValue, "choice by what is in VRAM: arguments");
         return;
     }
-    const size_t own = a->bias != 0.0f ? (size_t)a->n * (size_t)a->n_expert * sizeof(float) : 0;
-    launch(g, "router", 0, prefer, 1, PREFER_THREADS, own, *a);
+    launch(g, "router", 0, prefer, 1, PREFER_THREADS, 0, *a);
 }

@@ -103,7 +103,7 @@ uint64_t engine_repacked_bytes(const engine *e);         /* of the copy, or 0 */
 enum {
     SESSION_CHUNK = 512, SESSION_GPU_CHUNK = 2048,       /* default chunk: CPU, GPU */
     SESSION_MAX_CHUNK = 8192,
-    SESSION_MOST_BIAS = 10, SESSION_MOST_BESIDE = 255
+    SESSION_MOST_BESIDE = 255
 };
 
 typedef struct session_options {
@@ -113,14 +113,12 @@ typedef struct session_options {
     int n_snapshot;                      /* how many snapshots can be kept */
     int n_beside;                        /* so many more sessions are to come beside this one: for
                                           * plans, which count all of them */
-    /* Other answers than the model's, for speed, where experts in VRAM change places (elsewhere
-     * they have no effect), in batches of up to 8 tokens: longer prompts have all experts anyway.
+    /* Other answers than the model's, for speed, where experts in VRAM change places (elsewhere it
+     * has no effect), in batches of up to 8 tokens: longer prompts have all experts anyway.
      * What that costs in quality is for the caller to find out, and to say. */
     bool skip_missing;                   /* of a token's experts those that are not in VRAM are left
                                           * out, unless all would be; the others' weights still add
                                           * up to 1 */
-    float cache_bias;                    /* 0 .. SESSION_MOST_BIAS: added to the router's logits of
-                                          * experts in VRAM for the choice, not for the weights */
 } session_options;
 
 /* Whether the model allows these options; memory is not checked. */

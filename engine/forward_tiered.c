@@ -197,7 +197,7 @@ static int make_gpu(forward *f, const forward_parts *parts, int chunk, err_ctx *
         const host_experts_parts beside = {
             .g = there.g, .m = f->m, .w = there.w, .store = there.store, .ahead = parts->host.ahead,
             .places = there.places, .o = f->o, .p = there.p, .n_layer = there.n_layer,
-            .post = parts->postfetch, .prefers = there.prefers,
+            .post = parts->postfetch, .skip_missing = there.skip_missing,
         };
         if ((rc = host_experts_create(&f->beside, &beside, err)) < 0) return rc;
         there.host = f->beside;

@@ -42,18 +42,13 @@ static bool is_usual(const gpu_router_rule *r)
     return !r->sigmoid && !r->as_scored && !r->bias && !(r->factor > 0.0f);
 }
 
-/* ids: as chosen with the bias, then those that stay in front, the others' slots without weight. */
+/* ids: as chosen, then those that stay in front, the others' slots without weight. */
 static void choose(int32_t *ids, float *gates, const gpu_prefer *a, const float *logits)
 {
-    const router_rule rule = sim_rule(&a->rule);
-    float raised[MOST_EXPERTS], unused[GPU_MOST_USED];
     int n = 0;
-    for (int e = 0; e < a->n_expert; e++)
-        raised[e] = a->hot[e] >= 0 ? logits[e] + a->bias : logits[e];
-    router_select(ids, unused, raised, a->n_expert, a->k, &rule);
     for (int r = 0; r < a->k; r++)
-        if (!a->skip || a->hot[ids[r]] >= 0) ids[n++] = ids[r];
-    if (n == 0) n = a->k;                /* nobody has moved */
+        if (a->hot[ids[r]] >= 0) ids[n++] = ids[r];
+    if (n == 0) n = a->k;                /* ids are as they were */
     if (is_usual(&a->rule)) weigh_usual(gates, ids, n, logits);
     else weigh_scores(gates, ids, n, logits, a);
     for (int r = n; r < a->k; r++) {

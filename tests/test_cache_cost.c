@@ -1,6 +1,6 @@
-/* test_cache_cost.c - moe-run with --skip-missing and --cache-bias on a GPU: what is said, and that
+/* test_cache_cost.c - moe-run with --skip-missing on a GPU: what is said, and that
  * it is true. The verbs are called as the program calls them; on a simulated GPU, so that this runs
- * everywhere. Without any, the options have no effect, which is said. */
+ * everywhere. Without any, the option has no effect, which is said. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -83,13 +83,12 @@ static void see(int (*verb)(int, char **), const char *args, bool on_stdout, con
     said_free(&s);
 }
 
-/* What the line says that the options cost; NaN if there is none. */
-static double cost_of(const char *args, const char *names)
+/* What the line says that the option costs; NaN if there is none. */
+static double cost_of(const char *args)
 {
-    char line[128];
+    static const char line[] = ": --skip-missing: KL ";
     said s;
     const int code = call(&s, cmd_run, args);
-    snprintf(line, sizeof line, ": %s: KL ", names);
     const char *at = strstr(s.err, line);
     CHECK_MSG(code == 0 && at && strstr(at, " nats a token, over the last 64 of 256 tokens"),
               "%s: exit code %d, expected '%s' in '%s'", args, code, line, s.err);
@@ -134,18 +133,13 @@ static void test_costs(const char *path, uint64_t experts)
 {
     char args[900];
     const uint64_t half = experts / 2, most = experts / 8 * 7;
-    said s;
-    CHECK(call(&s, cmd_run, line_of(args, sizeof args, path, half, "--cache-bias 0")) == 0);
-    CHECK_MSG(s.out[0] && !s.err[0], "off: '%s', and '%s' is said", s.out, s.err);
-    said_free(&s);
     line_of(args, sizeof args, path, half, "--skip-missing");
-    const double kl_half = cost_of(args, "--skip-missing");
+    const double kl_half = cost_of(args);
     line_of(args, sizeof args, path, most, "--skip-missing");
-    const double kl_most = cost_of(args, "--skip-missing");
+    const double kl_most = cost_of(args);
     CHECK_MSG(kl_most < kl_half && kl_half < 20, "KL %g with most of them in VRAM, %g with half",
               kl_most, kl_half);
-    line_of(args, sizeof args, path, half, "--cache-bias 2");
-    CHECK(cost_of(args, "--cache-bias 2") > 0);
+    CHECK(kl_half > 0);
 }
 
 /* Where else it is seen. */
@@ -154,16 +148,14 @@ static void test_views(const char *path, uint64_t experts)
     char args[900];
     const uint64_t half = experts / 2;
     said s;
-    line_of(args, sizeof args, path, half,
-            "--cache-bias 0.5 --skip-missing --experts-used 3 --json");
+    line_of(args, sizeof args, path, half, "--skip-missing --experts-used 3 --json");
     CHECK(call(&s, cmd_run, args) == 0);
     CHECK_MSG(strstr(s.err, ": --experts-used 3 (the model's own: 4): KL 0.") &&
-              strstr(s.err, ": --skip-missing --cache-bias 0.5: KL 0."), "'%s'", s.err);
-    CHECK_MSG(strstr(s.out, "\"skip_missing\": true, \"cache_bias\": 0.5, \"cache_kl\": 0."),
-              "'%s'", s.out);
+              strstr(s.err, ": --skip-missing: KL 0."), "'%s'", s.err);
+    CHECK_MSG(strstr(s.out, "\"skip_missing\": true, \"cache_kl\": 0."), "'%s'", s.out);
     said_free(&s);
     line_of(args, sizeof args, path, half, "--json");
-    see(cmd_run, args, true, "\"skip_missing\": false, \"cache_bias\": 0.0, \"cache_kl\": null");
+    see(cmd_run, args, true, "\"skip_missing\": false, \"cache_kl\": null");
     snprintf(args, sizeof args, "-m %s --ctx 300 --device cuda --expert-cache %llu --skip-missing",
              path, (unsigned long long)half);
     see(cmd_plan, args, false, "--skip-missing: other answers; moe-run measures how far off");
@@ -171,10 +163,10 @@ static void test_views(const char *path, uint64_t experts)
     /* no effect, and why */
     line_of(args, sizeof args, path, 2 * experts, "--skip-missing");
     see(cmd_run, args, false, "--skip-missing has no effect: all experts are in VRAM");
-    line_of(args, sizeof args, path, half, "--cache-policy off --cache-bias 1");
-    see(cmd_run, args, false, "--cache-bias 1 has no effect: experts in VRAM do not change places");
-    line_of(args, sizeof args, path, 0, "--cache-bias 1");
-    see(cmd_run, args, false, "--cache-bias 1 has no effect: experts in VRAM do not");
+    line_of(args, sizeof args, path, half, "--cache-policy off --skip-missing");
+    see(cmd_run, args, false, "--skip-missing has no effect: experts in VRAM do not change places");
+    line_of(args, sizeof args, path, 0, "--skip-missing");
+    see(cmd_run, args, false, "--skip-missing has no effect: experts in VRAM do not");
 }
 
 /* ---- without one ----------------------------------------------------------------------------- */
@@ -183,12 +175,12 @@ static void test_cpu(const char *path)
 {
     char args[900];
     snprintf(args, sizeof args, "-m %s --ctx 64 -p Hello --raw -n 2 -q --device cpu --threads 1 "
-             "--skip-missing --cache-bias 1", path);
-    see(cmd_run, args, false, "--skip-missing --cache-bias 1 have no effect: no GPU is used");
-    snprintf(args, sizeof args, "-m %s --device cpu --cache-bias 0.25", path);
-    see(cmd_plan, args, false, "--cache-bias 0.25 has no effect: no GPU is used");
-    snprintf(args, sizeof args, "-m %s --device cpu --cache-bias 0.25 --json", path);
-    see(cmd_plan, args, true, "\"skip_missing\":false,\"cache_bias\":0.25,");
+             "--skip-missing", path);
+    see(cmd_run, args, false, "--skip-missing has no effect: no GPU is used");
+    snprintf(args, sizeof args, "-m %s --device cpu --skip-missing", path);
+    see(cmd_plan, args, false, "--skip-missing has no effect: no GPU is used");
+    snprintf(args, sizeof args, "-m %s --device cpu --skip-missing --json", path);
+    see(cmd_plan, args, true, "\"skip_missing\":true,");
 }
 
 int main(int argc, char **argv)
@@ -197,7 +189,7 @@ int main(int argc, char **argv)
     if (CHECK(mkdtemp(test_temp(folder, sizeof folder)))) {
         setenv("XDG_CACHE_HOME", folder, 1);
         setenv("XDG_STATE_HOME", folder, 1);
-        if (gpu_count() == 0) test_skip("no GPU: the options have no effect");
+        if (gpu_count() == 0) test_skip("no GPU: the option has no effect");
         for (size_t i = 0; i < ARRAY_LEN(files); i += (size_t)sim_gpu_step(1, 2)) {
             gguf *g = NULL;
             model *m = NULL;

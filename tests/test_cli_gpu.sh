@@ -241,17 +241,13 @@ options() {
         done
     done
 
-    # ---- choices that look at what is in VRAM: what they cost is said, or that they have no effect
+    # ---- a choice that looks at what is in VRAM: what it costs is said, or that it has no effect
     cached="--expert-cache $((experts / 2))"
-    for f in --skip-missing "--cache-bias 2" "--skip-missing --cache-bias 0.5"; do
-        answer now $f $cached
-        said "$f: KL " "$m $cached"
-        answer now $f
-        same now all "$m $f, all in VRAM"
-        said " no effect: all experts are in VRAM" "$m $f"
-    done
-    answer now --cache-bias 0 $cached
-    same now all "$m --cache-bias 0"
+    answer now --skip-missing $cached
+    said "--skip-missing: KL " "$m $cached"
+    answer now --skip-missing
+    same now all "$m --skip-missing, all in VRAM"
+    said " no effect: all experts are in VRAM" "$m --skip-missing"
 
     # ---- post-fetch by its variables: one model under the one name, one under the other
     if [ $m = $qwen ]; then p=MOE; else p=LLAMA; fi

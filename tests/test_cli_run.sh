@@ -233,19 +233,14 @@ printf 'Hello\n' >"$tmp/hello"
 $run chat -m $tiny -n 2 --experts-used 2 <"$tmp/hello" >"$tmp/out" 2>"$tmp/err"
 if [ $? -eq 0 ] && grep -q "experts-used 2 (the model's own: 4): KL [0-9]" "$tmp/err"; then ok; else bad "chat --experts-used"; fi
 
-# ---- choices that look at what is in VRAM: without a GPU they change nothing, and that is said
+# ---- a choice that looks at what is in VRAM: without a GPU it changes nothing, and that is said
 few="-m $tiny --ctx 64 -p Hello --raw -n 8 --temp 0 -q --device cpu"
 say own $few
-for f in "--skip-missing has" "--cache-bias 1.5 has" "--skip-missing --cache-bias 10 have"; do
-    expect 0 "$f no effect: no GPU is used" $run $few ${f% *}
-    if cmp -s "$tmp/out" "$tmp/own"; then ok; else bad "${f% *}: another answer"; fi
-    expect 0 "$f no effect: no GPU is used" $run plan -m $tiny --device cpu ${f% *}
-done
-expect 0 "" $run $few --cache-bias 0
-if [ -s "$tmp/err" ]; then bad "--cache-bias 0: something is said"; else ok; fi
-expect 0 '"skip_missing": true, "cache_bias": 2.0, "cache_kl": null' $run $few --skip-missing --cache-bias 2 --json
-expect 0 '"skip_missing":false,"cache_bias":0.5,' $run plan -m $tiny --cache-bias 0.5 --json
-for n in -1 10.5 nan x; do refuse 2 "--cache-bias: " $run -m $tiny -p x --cache-bias $n; done
+expect 0 "--skip-missing has no effect: no GPU is used" $run $few --skip-missing
+if cmp -s "$tmp/out" "$tmp/own"; then ok; else bad "--skip-missing: another answer"; fi
+expect 0 "--skip-missing has no effect: no GPU is used" $run plan -m $tiny --device cpu --skip-missing
+expect 0 '"skip_missing": true, "cache_kl": null' $run $few --skip-missing --json
+expect 0 '"skip_missing":false,' $run plan -m $tiny --json
 $run chat -m $tiny -n 2 --skip-missing --device cpu <"$tmp/hello" >"$tmp/out" 2>"$tmp/err"
 if [ $? -eq 0 ] && grep -q "skip-missing has no effect" "$tmp/err"; then ok; else bad "chat --skip-missing"; fi
 

@@ -14,8 +14,6 @@ enum { MAX_EXPERT = 1024, MAX_K = GPU_MOST_USED };
 typedef struct prefer_case {
     int n, n_expert, k;
     int hot_of_8;                        /* experts in VRAM, in eighths; -1: the least likely alone */
-    float bias;
-    bool skip;
     bool ties;                           /* few different logits */
     const char *why;
 } prefer_case;
@@ -54,12 +52,9 @@ static choice naive(const prefer_case *c, const float *logits, const int32_t *ho
     take_best(ids, score, c->n_expert, c->k);
     for (int r = 0; r < c->k; r++)
         to.wanted[r] = (uint32_t)ids[r] | (uint32_t)(hot[ids[r]] < 0 ? GPU_COLD : GPU_HOT) << 16;
-    for (int e = 0; e < c->n_expert; e++)
-        if (hot[e] >= 0) score[e] = logits[e] + c->bias;         /* in F32, as the device adds */
-    take_best(ids, score, c->n_expert, c->k);
     for (int r = 0; r < c->k; r++) any |= hot[ids[r]] >= 0;
     for (int r = 0; r < c->k; r++) {
-        if (c->skip && any && hot[ids[r]] < 0) continue;
+        if (any && hot[ids[r]] < 0) continue;
         to.n_hot += hot[ids[r]] >= 0;
         to.ids[to.n_kept++] = ids[r];
         sum += exp((double)logits[ids[r]]);
@@ -90,7 +85,7 @@ static run prefer(const prefer_case *c, const float *logits, const int32_t *hot,
     }
     const gpu_prefer a = {
         .logits = vram_floats(logits, n), .hot = vram_copy(hot, (size_t)c->n_expert * sizeof *hot),
-        .n = c->n, .n_expert = c->n_expert, .k = c->k, .bias = c->bias, .skip = c->skip,
+        .n = c->n, .n_expert = c->n_expert, .k = c->k,
         .ids = vram_room(slots * sizeof *to.ids), .gates = vram_room(slots * sizeof(float)),
         .wanted = to.wanted,
     };
@@ -143,8 +138,8 @@ static void check_case(const prefer_case *c, test_rng *rng)
 {
     const size_t k = (size_t)c->k;
     int32_t hot[MAX_EXPERT];
-    case_begin("%d tokens, %d of %d experts, %d/8 in VRAM, bias %g%s: %s", c->n, c->k, c->n_expert,
-               c->hot_of_8, c->bias, c->skip ? ", skip" : "", c->why);
+    case_begin("%d tokens, %d of %d experts, %d/8 in VRAM: %s", c->n, c->k, c->n_expert,
+               c->hot_of_8, c->why);
     float *logits = host_room((size_t)(c->n * c->n_expert), sizeof *logits);
     make(logits, hot, c, rng);
     const run got = prefer(c, logits, hot, true), again = prefer(c, logits, hot, false);
@@ -164,8 +159,7 @@ static void check_case(const prefer_case *c, test_rng *rng)
         expect_close("gates", gates, want.gates, k, 1e-6);
         for (int r = want.n_kept; r < c->k; r++) expect(gates[r] == 0.0f, "dropped, and a weight");
         expect(fabsf(sum - 1.0f) < 1e-5f, "token %d: weights add up to %g", t, sum);
-        if (c->skip && want.n_hot > 0) expect(n_cold == 0, "token %d: %d are missing", t, n_cold);
-        if (c->bias >= 10.0f && c->hot_of_8 > 4) expect(n_cold == 0, "token %d: not in VRAM", t);
+        if (want.n_hot > 0) expect(n_cold == 0, "token %d: %d are missing", t, n_cold);
     }
     expect_bytes("ids, not logged", again.ids, got.ids, (size_t)c->n * k * sizeof *got.ids);
     expect_bits("gates, not logged", again.gates, got.gates, (size_t)c->n * k);
@@ -184,24 +178,18 @@ static void test_cases(void)
         { 24, 4 }, { 32, 4 }, { 128, 8 }, { 512, 10 }, { 1024, 32 }, { 100, 1 }, { 8, 8 },
     };
     static const int tokens[] = { 1, 3, GPU_FEW };
-    static const struct { int hot_of_8; float bias; bool skip, ties; const char *why; } ways[] = {
-        { 4, 0.0f, true, false, "half is dropped" }, { 1, 0.0f, true, false, "most is dropped" },
-        { -1, 0.0f, true, false, "nothing of the choice is there, so nothing is dropped" },
-        { 0, 0.0f, true, false, "nothing is there" }, { 8, 0.0f, true, false, "all is there" },
-        { 4, 1.0f, false, false, "some change" }, { 6, 10.0f, false, false, "only hot ones" },
-        { -1, 10.0f, false, false, "one that nobody would choose comes first" },
-        { 8, 2.0f, false, false, "all is there: the same order" },
-        { 0, 2.0f, false, false, "nothing is there" }, { 4, 1.0f, true, false, "both" },
-        { 4, 0.0f, true, true, "equal logits" }, { 4, 1.0f, false, true, "equal after the bias" },
+    static const struct { int hot_of_8; bool ties; const char *why; } ways[] = {
+        { 4, false, "half is dropped" }, { 1, false, "most is dropped" },
+        { -1, false, "nothing of the choice is there, so nothing is dropped" },
+        { 0, false, "nothing is there" }, { 8, false, "all is there" },
+        { 4, true, "equal logits" },
     };
     test_rng rng = { 41 };
     family("choice by what is in VRAM");
     for (size_t s = 0; s < ARRAY_LEN(sizes); s++)
         for (size_t w = 0; w < ARRAY_LEN(ways); w++) {
             const prefer_case c = { tokens[(s + w) % ARRAY_LEN(tokens)], sizes[s].n_expert,
-                                    sizes[s].k, ways[w].hot_of_8, ways[w].bias, ways[w].skip,
-                                    ways[w].ties, ways[w].why };
-            if (c.k == c.n_expert && c.hot_of_8 == 6) continue;  /* cold ones have to be chosen */
+                                    sizes[s].k, ways[w].hot_of_8, ways[w].ties, ways[w].why };
             check_case(&c, &rng);
         }
 }

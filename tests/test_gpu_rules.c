@@ -145,7 +145,7 @@ static void check_given(const rule_case *c, int n_expert, int k, int n, logit_ki
     const gpu_prefer a = {
         .logits = vram_floats(logits, n_logit), .rule = rule.gpu,
         .hot = vram_copy(map, (size_t)n_expert * sizeof *map), .n = n, .n_expert = n_expert, .k = k,
-        .skip = true, .ids = vram_room(slots * sizeof(int32_t)),
+        .ids = vram_room(slots * sizeof(int32_t)),
         .gates = vram_room(slots * sizeof(float)),
     };
     gpu_prefer_hot(device(), &a);
@@ -200,7 +200,7 @@ static void check_dropped(const rule_case *c, int n_expert, int k, test_rng *rng
     }
     const gpu_prefer a = {
         .logits = vram_floats(logits, n), .rule = rule.gpu, .hot = vram_copy(map, n * sizeof *map),
-        .n = 1, .n_expert = n_expert, .k = k, .skip = true,
+        .n = 1, .n_expert = n_expert, .k = k,
         .ids = vram_room(slots * sizeof *ids), .gates = vram_room(slots * sizeof *want),
     };
     gpu_prefer_hot(device(), &a);

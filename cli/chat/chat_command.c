@@ -122,7 +122,7 @@ static int open_session(chat_talk *t, const chat_options *o)
             return model_handle_fail(t->l.path, &err);
         experts_cost_say(&cost);
     }
-    if (cache_cost_asked(&t->room)) {
+    if (t->room.skip_missing) {
         cache_cost cost;
         if (cache_cost_measure(&cost, &t->l, &t->room, &err) < 0)
             return model_handle_fail(t->l.path, &err);

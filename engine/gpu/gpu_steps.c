@@ -220,9 +220,9 @@ static gpu_router_rule rule_of(const gpu_steps *s, int l)
 
 /* Whether the choice looks at what is in VRAM: where the host would be asked, and a map says who is
  * there. */
-static bool prefers(const gpu_steps *s, int l)
+static bool skips_missing(const gpu_steps *s, int l)
 {
-    return s->p.prefers && s->n <= GPU_FEW && host_experts_layer(s->p.host, l) &&
+    return s->p.skip_missing && s->n <= GPU_FEW && host_experts_layer(s->p.host, l) &&
            host_experts_wanted(s->p.host, l);
 }
 
@@ -232,9 +232,8 @@ static void prefer_hot(gpu_steps *s, int l)
     const gpu_buffers *b = &s->b;
     const gpu_prefer args = {
         .logits = b->router, .rule = rule_of(s, l), .hot = host_experts_split(s->p.host, l).hot,
-        .n = s->n, .n_expert = hp->n_expert, .k = hp->n_expert_used, .bias = s->p.bias,
-        .skip = s->p.skip, .ids = b->chosen, .gates = b->gates,
-        .wanted = host_experts_wanted(s->p.host, l),
+        .n = s->n, .n_expert = hp->n_expert, .k = hp->n_expert_used, .ids = b->chosen,
+        .gates = b->gates, .wanted = host_experts_wanted(s->p.host, l),
     };
     gpu_prefer_hot(s->p.g, &args);
     s->experts.ids = b->chosen;
@@ -276,7 +275,7 @@ static void route(void *self, int l)
     else in.blocks = b->blocks;                          /* for the experts */
     if (w->ffn_out_norm && few) s->beside_in = beside_input(s, l);
     const gpu_router_rule rule = rule_of(s, l);
-    const bool later = few && (gpu_rule_can_wait(&rule) || prefers(s, l));
+    const bool later = few && (gpu_rule_can_wait(&rule) || skips_missing(s, l));
     float *keys = later && rule.sigmoid && rule.bias ? b->keys : NULL;
     int32_t *ids = later ? NULL : b->chosen;             /* later: where they are needed */
     const gpu_route_args args = {
@@ -302,7 +301,7 @@ static void route(void *self, int l)
         s->experts.shared_down = w->shared_down;
         s->experts.sigma = b->sigma;
     }
-    if (prefers(s, l)) prefer_hot(s, l);
+    if (skips_missing(s, l)) prefer_hot(s, l);
 }
 
 /* ---- experts --------------------------------------------------------------------------------- */

@@ -30,9 +30,7 @@ typedef struct gpu_parts {
     expert_store *store;
     vram_places *places;                 /* NULL: what is in VRAM stays there */
     const plan *p;
-    /* a choice that looks at what is in VRAM (gpu_prefer), if there are places: engine.h */
-    bool prefers, skip;
-    float bias;
+    bool skip_missing;                   /* only with places: engine.h */
     bool contract;                       /* all prompts' experts have the contract's bits, not only
                                           * those that might be shared out with the host: plan.h */
 } gpu_parts;

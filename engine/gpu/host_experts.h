@@ -31,7 +31,7 @@ typedef struct host_experts_parts {
     const plan *p;
     int n_layer;                         /* the first layers: those that the GPU computes */
     const postfetch_options *post;
-    bool prefers;                        /* the device's choice looks at what is in VRAM: places
+    bool skip_missing;                   /* the device's choice looks at what is in VRAM: places
                                           * learn from what it would have been without */
 } host_experts_parts;
 

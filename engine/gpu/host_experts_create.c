@@ -237,7 +237,7 @@ uint64_t host_experts_ram_bytes(const model *m)
 
 uint64_t host_experts_vram_bytes(const model *m) { return vram_bytes(&m->hp, 0, 0); }
 
-static int make_ram(host_experts *c, router_ahead *ahead, bool prefers, err_ctx *err)
+static int make_ram(host_experts *c, router_ahead *ahead, bool skip_missing, err_ctx *err)
 {
     const model_hparams *hp = &c->m->hp;
     const ram_sizes r = ram_of(hp);
@@ -262,7 +262,7 @@ static int make_ram(host_experts *c, router_ahead *ahead, bool prefers, err_ctx 
         if (!c->log) return ERR_NOMEM;
         memset(c->log, 0, (size_t)log_bytes(hp));
     }
-    if (prefers) {
+    if (skip_missing) {
         c->wanted = gpu_alloc_host(c->g, log_bytes(hp), err);
         if (!c->wanted) return ERR_NOMEM;
         memset(c->wanted, 0, (size_t)log_bytes(hp));
@@ -288,7 +288,7 @@ int host_experts_create(host_experts **out, const host_experts_parts *parts, err
     c->post = c->levels.post = *parts->post;
     c->levels.k = parts->m->hp.n_expert_used;
     c->levels.most_guesses = -1;
-    if ((rc = make_ram(c, parts->ahead, parts->prefers && c->places, err)) < 0 ||
+    if ((rc = make_ram(c, parts->ahead, parts->skip_missing && c->places, err)) < 0 ||
         (rc = make_vram(c, parts->w, err)) < 0 ||
         (c->post.debug && c->s.pad_bytes > 0 &&
          (rc = fetch_log_create(&c->notes, c->m, parts->w, c->n_layer, c->levels.pad_all,

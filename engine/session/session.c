@@ -54,9 +54,6 @@ int session_check(const model *m, const session_options *o, err_ctx *err)
     if (o->n_beside < 0 || o->n_beside > SESSION_MOST_BESIDE)
         return err_set(err, ERR_RANGE, "%d sessions beside one are not within 0..%d", o->n_beside,
                        SESSION_MOST_BESIDE);
-    if (!(o->cache_bias >= 0.0f && o->cache_bias <= SESSION_MOST_BIAS))
-        return err_set(err, ERR_RANGE, "a bias of %g is not within 0..%d", (double)o->cache_bias,
-                       SESSION_MOST_BIAS);
     return 0;
 }
 
@@ -213,16 +210,16 @@ static int make_before(session *s, err_ctx *err)
 }
 
 /* Whether the choice of experts is another one than the model's. */
-static bool prefers(const session *s)
+static bool skips_missing(const session *s)
 {
-    return s->e->places && (s->opt.skip_missing || s->opt.cache_bias > 0.0f);
+    return s->e->places && s->opt.skip_missing;
 }
 
 static int make_forward(session *s, err_ctx *err)
 {
     const engine *e = s->e;
     postfetch_options post = e->post;
-    post.off |= prefers(s) && s->opt.skip_missing;       /* as good as nothing is left to fetch */
+    post.off |= skips_missing(s);     /* as good as nothing is left to fetch */
     forward_parts parts = {
         .host = { .m = e->m, .w = e->w, .o = &e->verbs, .rope = &e->rope,
                   .store = e->store, .ahead = e->ahead, .seen = e->seen },
@@ -232,8 +229,8 @@ static int make_forward(session *s, err_ctx *err)
         parts.gpu = (gpu_parts){
             .g = e->device, .m = e->m, .w = e->on_gpu, .rope = &e->rope,
             .n_layer = engine_gpu_layers(e), .head = e->on_gpu->head.data != NULL,
-            .store = e->store, .places = e->places, .p = e->p, .prefers = prefers(s),
-            .skip = s->opt.skip_missing, .bias = s->opt.cache_bias,
+            .store = e->store, .places = e->places, .p = e->p,
+            .skip_missing = skips_missing(s),
             /* whatever is decided anew, and wherever experts are, results stay */
             .contract = e->post.frozen,
         };
@@ -633,10 +630,7 @@ static state_tag tag_of(const session *s)
                                               (size_t)rope->dim[i] / 2 * sizeof(double) });
     if (m->hp.n_expert_used != m->own_experts_used)      /* another model in effect */
         tag.model = tag.model * 31 + (uint64_t)m->hp.n_expert_used;
-    if (prefers(s)) {
-        const float way[] = { s->opt.skip_missing ? 1.0f : 0.0f, s->opt.cache_bias };
-        tag.model = tag.model * 31 + str_hash((str_view){ (const char *)way, sizeof way });
-    }
+    if (skips_missing(s)) tag.model = tag.model * 31 + 1;
     str_view name = { "", 0 };
     (void)gguf_get_str(&name, m->file, "general.name", NULL);
     str_escape(tag.arch, sizeof tag.arch, str_from(model_arch_name(m->hp.arch)));
