@@ -26,8 +26,8 @@ typedef enum chat_role {
 } chat_role;
 typedef enum chat_effort { CHAT_EFFORT_MEDIUM, CHAT_EFFORT_LOW, CHAT_EFFORT_HIGH } chat_effort;
 
-/* Models that can do both: whether to reason first. DEFAULT is what the template does if nobody
- * says: Gemma does not, the others do. */
+/* For models that can answer with and without reasoning. DEFAULT is the template's own choice:
+ * Gemma does not reason, the others do. */
 typedef enum chat_thinking { CHAT_THINK_DEFAULT, CHAT_THINK_ON, CHAT_THINK_OFF } chat_thinking;
 
 const char *chat_effort_name(chat_effort e);     /* "medium", "low", "high" */

@@ -55,7 +55,7 @@ static int tools_step(chat *c, int step, textbuf *intro, textbuf *outro, str_vie
     return step;
 }
 
-/* "<|im_start|>system\nYou are ..." with the sentence in the same literal: said if nobody else
+/* "<|im_start|>system\nYou are ..." with the sentence in the same literal: used if no other
  * wrote a system message; a literal that also ends the turn is said even without tools. */
 static int note_default(chat *c, str_view lit, err_ctx *err)
 {
@@ -90,8 +90,9 @@ static int read_template(chat *c, str_view template, err_ctx *err)
     int step = 0, rc = 0;
     bool results = false;
 
-    for (size_t at = 0; (at = view_find(template, at, "add_generation_prompt")) != SIZE_MAX; at++)
-        cue_at = at;
+    for (size_t pos =
+         0; (pos = view_find(template, pos, "add_generation_prompt")) != SIZE_MAX; pos++)
+        cue_at = pos;
     while (rc == 0 && template_next(&k, &lit)) {
         const str_view text = textbuf_view(&lit);
         const str_view between = { template.ptr + before, k.found_at - before };
@@ -104,7 +105,7 @@ static int read_template(chat *c, str_view template, err_ctx *err)
             c->xml_results = str_ends(text, "</tool_response>\n");
             results = true;
         }
-        before = k.at;
+        before = k.pos;
     }
     read_marks(c, template);
     if (!results) c->xml_results = c->xml_calls;

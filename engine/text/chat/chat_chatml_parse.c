@@ -15,7 +15,7 @@
 #define PARAM_END TAG_PARAM_END
 
 /* Is the text at `at` (after FUNCTION) the name of an offered tool and '>'? */
-static match known_tool(const chat_parser *p, size_t at)
+static match known_tool(const chat_parser *p, size_t pos)
 {
     const str_view s = textbuf_view(&p->held);
     match best = MATCH_NO;
@@ -25,26 +25,26 @@ static match known_tool(const chat_parser *p, size_t at)
     json_array_foreach(p->tools, i, tool) {
         const char *name = json_text(tool_function(tool), "name");
         const size_t n = strlen(name);
-        match m = match_at(s, at, name);
-        if (m == MATCH_YES && at + n == s.len) m = MATCH_MAYBE;
-        else if (m == MATCH_YES && s.ptr[at + n] != '>') m = MATCH_NO;
+        match m = match_at(s, pos, name);
+        if (m == MATCH_YES && pos + n == s.len) m = MATCH_MAYBE;
+        else if (m == MATCH_YES && s.ptr[pos + n] != '>') m = MATCH_NO;
         if (m > best) best = m;
     }
     return best;
 }
 
 /* The coder models sometimes leave out <tool_call>. */
-size_t chatml_bare_call(const chat_parser *p, size_t at, bool *sure)
+size_t chatml_bare_call(const chat_parser *p, size_t pos, bool *sure)
 {
     const str_view s = textbuf_view(&p->held);
-    for (size_t f = 0; (f = view_find(s, f, FUNCTION)) != SIZE_MAX && f < at; f++) {
+    for (size_t f = 0; (f = view_find(s, f, FUNCTION)) != SIZE_MAX && f < pos; f++) {
         const match m = known_tool(p, f + strlen(FUNCTION));
         if (m == MATCH_NO) continue;
         *sure = m == MATCH_YES;
         return f;
     }
     const size_t partial = partial_tag(s, FUNCTION);
-    return !*sure && s.len - partial < at ? s.len - partial : at;
+    return !*sure && s.len - partial < pos ? s.len - partial : pos;
 }
 
 /* ---- which kind of call -------------------------------------------------------------------- */
@@ -53,15 +53,15 @@ static int step_open(chat_parser *p)
 {
     tags_state *m = &p->tags;
     const str_view s = textbuf_view(&p->held);
-    const size_t tag_end = m->tag_at + strlen(CALL), at = skip_space(s, tag_end);
+    const size_t tag_end = m->tag_at + strlen(CALL), pos = skip_space(s, tag_end);
 
-    if (at == s.len) return at < NAME_MAX_BYTES ? MORE : tags_give_up(p, at);
-    m->scan = at;
-    if (s.ptr[at] == '{') {
+    if (pos == s.len) return pos < NAME_MAX_BYTES ? MORE : tags_give_up(p, pos);
+    m->scan = pos;
+    if (s.ptr[pos] == '{') {
         m->body = BODY_JSON;
         return AGAIN;
     }
-    switch (match_at(s, at, FUNCTION)) {
+    switch (match_at(s, pos, FUNCTION)) {
     case MATCH_MAYBE: return MORE;
     case MATCH_YES: m->body = BODY_XML; return AGAIN;
     case MATCH_NO: break;
@@ -73,11 +73,11 @@ static int step_open(chat_parser *p)
 
 /* Returns the place after the JSON string that begins at `at`; the text is known to be valid
  * JSON. */
-static size_t after_string(str_view s, size_t at)
+static size_t after_string(str_view s, size_t pos)
 {
-    for (at++; s.ptr[at] != '"'; at++)
-        if (s.ptr[at] == '\\') at++;
-    return at + 1;
+    for (pos++; s.ptr[pos] != '"'; pos++)
+        if (s.ptr[pos] == '\\') pos++;
+    return pos + 1;
 }
 
 /* The text of a member of the object in s, exactly as it stands there; the last one of that name,
@@ -85,13 +85,13 @@ static size_t after_string(str_view s, size_t at)
 static str_view member_text(str_view s, const char *key)
 {
     str_view found = { NULL, 0 };
-    size_t at = skip_space(s, 1);
-    while (s.ptr[at] != '}') {
-        const size_t name_at = at + 1, name_end = after_string(s, at) - 1;
+    size_t pos = skip_space(s, 1);
+    while (s.ptr[pos] != '}') {
+        const size_t name_at = pos + 1, name_end = after_string(s, pos) - 1;
         size_t end;
         int depth = 0;
-        at = skip_space(s, skip_space(s, name_end + 1) + 1);
-        for (end = at; depth || !strchr(",}", s.ptr[end]); ) {
+        pos = skip_space(s, skip_space(s, name_end + 1) + 1);
+        for (end = pos; depth || !strchr(",}", s.ptr[end]); ) {
             if (s.ptr[end] == '"') {
                 end = after_string(s, end);
                 continue;
@@ -101,8 +101,8 @@ static str_view member_text(str_view s, const char *key)
             end++;
         }
         if (str_is((str_view){ s.ptr + name_at, name_end - name_at }, key))
-            found = view_strip((str_view){ s.ptr + at, end - at }, VIEW_SPACE, false, true);
-        at = s.ptr[end] == ',' ? skip_space(s, end + 1) : end;
+            found = view_strip((str_view){ s.ptr + pos, end - pos }, VIEW_SPACE, false, true);
+        pos = s.ptr[end] == ',' ? skip_space(s, end + 1) : end;
     }
     return found;
 }
@@ -114,9 +114,9 @@ static json_t *load(str_view s)
 }
 
 /* held[at..end) is a balanced object: a call if it has a name and an object of arguments. */
-static int json_call(chat_parser *p, size_t at, size_t end)
+static int json_call(chat_parser *p, size_t pos, size_t end)
 {
-    const str_view text = { p->held.ptr + at, end - at };
+    const str_view text = { p->held.ptr + pos, end - pos };
     json_t *call = load(text), *args = json_object_get(call, "arguments"), *inner = NULL;
     const char *name = json_text(call, "name");
     str_view args_text = { NULL, 0 };
@@ -168,9 +168,9 @@ static int step_json(chat_parser *p)
 /* ---- a call in XML ------------------------------------------------------------------------- */
 
 /* "<tag=NAME>" at `at`: AGAIN with the name's place, MORE, or -1 for text that is none. */
-static int tag_name(str_view s, size_t at, const char *tag, size_t *name_at, size_t *name_len)
+static int tag_name(str_view s, size_t pos, const char *tag, size_t *name_at, size_t *name_len)
 {
-    const size_t from = at + strlen(tag);
+    const size_t from = pos + strlen(tag);
     for (size_t i = from; i < s.len; i++) {
         if (s.ptr[i] == '\n' || i - from > NAME_MAX_BYTES) return -1;
         if (s.ptr[i] != '>') continue;
@@ -187,21 +187,21 @@ static int xml_between(chat_parser *p)
 {
     tags_state *m = &p->tags;
     const str_view s = textbuf_view(&p->held);
-    const size_t at = skip_space(s, m->scan);
+    const size_t pos = skip_space(s, m->scan);
     size_t key_at, key_len;
     int rc;
 
-    switch (match_any(s, at, after_param, ARRAY_LEN(after_param))) {
+    switch (match_any(s, pos, after_param, ARRAY_LEN(after_param))) {
     case MATCH_MAYBE: return MORE;
-    case MATCH_NO: return tags_give_up(p, at);
+    case MATCH_NO: return tags_give_up(p, pos);
     case MATCH_YES: break;
     }
-    if (match_at(s, at, FUNCTION_END) == MATCH_YES)
-        return params_report(p, true, at + strlen(FUNCTION_END));
-    if (match_at(s, at, CALL_END) == MATCH_YES) return params_report(p, true, at);
-    rc = tag_name(s, at, PARAM, &key_at, &key_len);
+    if (match_at(s, pos, FUNCTION_END) == MATCH_YES)
+        return params_report(p, true, pos + strlen(FUNCTION_END));
+    if (match_at(s, pos, CALL_END) == MATCH_YES) return params_report(p, true, pos);
+    rc = tag_name(s, pos, PARAM, &key_at, &key_len);
     if (rc == MORE) return MORE;
-    if (rc < 0) return tags_give_up(p, at + 1);
+    if (rc < 0) return tags_give_up(p, pos + 1);
     if ((rc = params_add(p, key_at, key_len)) < 0) return rc;
     m->phase = PARAMS_VALUE;
     m->value_at = m->scan = key_at + key_len + 1;

@@ -1,10 +1,10 @@
-/* chat_constraints.c - where in the model's stream that which has a form begins, and which tokens lead
- * there.
+/* chat_constraints.c - where in the model's stream that which has a form begins, and which
+ * tokens lead there.
  *
  * For answers of a given form: only their text has it, or their calls, or both. Reasoning before it
  * stays free, except that the turn cannot end in it; markup is what the format needs to get there.
- * No token may carry both a tag's end and some of the answer, whose first bytes nobody would have
- * checked. Between tags calls are part of the answer's text, and the grammar knows the tags; in
+ * No token may carry both a tag's end and some of the answer: the grammar would not see those
+ * first bytes. Between tags calls are part of the answer's text, and the grammar knows the tags; in
  * harmony a call is a message of its own, and only its body has a grammar. */
 #include "engine/text/chat/chat_internal.h"
 
@@ -32,8 +32,8 @@ static bool ends_cleanly(const chat_tags *tags, str_view bytes, size_t begun)
         memcmp(bytes.ptr, &tags->think_end[begun], tag - begun) == 0) {
         after = tag - begun;
     } else if (bytes.len >= tag) {
-        const size_t at = view_find(bytes, 0, tags->think_end);
-        if (at != SIZE_MAX) after = at + tag;
+        const size_t pos = view_find(bytes, 0, tags->think_end);
+        if (pos != SIZE_MAX) after = pos + tag;
     }
     for (; after < bytes.len; after++)
         if (bytes.ptr[after] != '\n') return false;
@@ -72,13 +72,13 @@ static bool try_calls(const chat_parser *p, const char *name, header_fn *fn, voi
 static bool each_header(const chat_parser *p, header_fn *fn, void *ctx)
 {
     const char *name;
-    json_t *at;
+    json_t *pos;
     if (p->hold != CHAT_CALLS_MUST && try_header(p, "\1final", fn, ctx)) return true;
     if ((!p->harmony.ended || p->hold == CHAT_CALLS_HELD) && try_header(p, "\1analysis", fn, ctx))
         return true;
     if (p->hold == CHAT_CALLS_HELD && !p->formed && try_header(p, "\1commentary", fn, ctx))
         return true;
-    json_object_foreach(p->callable, name, at)
+    json_object_foreach(p->callable, name, pos)
         if (try_calls(p, name, fn, ctx)) return true;
     return false;
 }

@@ -49,7 +49,7 @@ static int gemma_setup(chat *c, str_view template, err_ctx *err)
 
 /* ---- values -------------------------------------------------------------------------------- */
 
-typedef struct member { const char *key; const json_t *value; size_t place; } member;
+typedef struct member { const char *key; const json_t *value; size_t index; } member;
 typedef struct sorted { member *m; size_t n; } sorted;
 
 /* Without regard to case; equals stay in order. */
@@ -61,7 +61,7 @@ static int compare(const void *a, const void *b)
         const int lx = cx >= 'A' && cx <= 'Z' ? cx + 32 : cx;
         const int ly = cy >= 'A' && cy <= 'Z' ? cy + 32 : cy;
         if (lx != ly) return lx - ly;
-        if (lx == 0) return x->place < y->place ? -1 : 1;
+        if (lx == 0) return x->index < y->index ? -1 : 1;
     }
 }
 
@@ -407,12 +407,12 @@ static void put_result(prompt *p, str_view name, str_view content)
 static int put_spoken(prompt *p, str_view s)
 {
     textbuf out = { 0 };
-    for (size_t at = 0; at < s.len; ) {
-        const size_t end = view_find(s, at, CHANNEL_END), stop = end == SIZE_MAX ? s.len : end;
-        const str_view part = { s.ptr + at, stop - at };
-        const size_t open = view_find(part, 0, CHANNEL);
-        textbuf_put(&out, (str_view){ part.ptr, open == SIZE_MAX ? part.len : open });
-        at = end == SIZE_MAX ? s.len : end + strlen(CHANNEL_END);
+    for (size_t pos = 0; pos < s.len; ) {
+        const size_t end = view_find(s, pos, CHANNEL_END), stop = end == SIZE_MAX ? s.len : end;
+        const str_view segment = { s.ptr + pos, stop - pos };
+        const size_t open = view_find(segment, 0, CHANNEL);
+        textbuf_put(&out, (str_view){ segment.ptr, open == SIZE_MAX ? segment.len : open });
+        pos = end == SIZE_MAX ? s.len : end + strlen(CHANNEL_END);
     }
     if (p->rc == 0) p->rc = textbuf_check(&out, p->err);
     prompt_view(p, view_trim(textbuf_view(&out)));
@@ -498,38 +498,38 @@ static void gemma_begin(chat_parser *p, const chat_request *req)
 /* The notation on its way to JSON. */
 typedef struct reader {
     str_view s;
-    size_t at;
+    size_t pos;
     textbuf *out;
 } reader;
 
-static bool is_at(reader *r, const char *what)
+static bool is_at(reader *r, const char *expected)
 {
-    if (r->at >= r->s.len || match_at(r->s, r->at, what) != MATCH_YES) return false;
-    r->at += strlen(what);
+    if (r->pos >= r->s.len || match_at(r->s, r->pos, expected) != MATCH_YES) return false;
+    r->pos += strlen(expected);
     return true;
 }
 
 static void pass_space(reader *r)
 {
-    r->at = skip_space(r->s, r->at);
+    r->pos = skip_space(r->s, r->pos);
 }
 
 /* Text between two quotes; false if there is no second. */
 static bool read_string(reader *r)
 {
-    const size_t end = view_find(r->s, r->at, QUOTE);
+    const size_t end = view_find(r->s, r->pos, QUOTE);
     if (end == SIZE_MAX) return false;
-    textbuf_json_string(r->out, (str_view){ r->s.ptr + r->at, end - r->at });
-    r->at = end + strlen(QUOTE);
+    textbuf_json_string(r->out, (str_view){ r->s.ptr + r->pos, end - r->pos });
+    r->pos = end + strlen(QUOTE);
     return true;
 }
 
 /* What stands without quotes up to one of the marks. */
 static str_view read_bare(reader *r, const char *marks)
 {
-    const size_t from = r->at;
-    while (r->at < r->s.len && !strchr(marks, r->s.ptr[r->at])) r->at++;
-    return view_trim((str_view){ r->s.ptr + from, r->at - from });
+    const size_t from = r->pos;
+    while (r->pos < r->s.len && !strchr(marks, r->s.ptr[r->pos])) r->pos++;
+    return view_trim((str_view){ r->s.ptr + from, r->pos - from });
 }
 
 /* Numbers and words; anything else without quotes is text. */
@@ -561,8 +561,8 @@ static bool read_object(reader *r, int depth)
         if (n) textbuf_str(r->out, ", ");
         pass_space(r);
         if (is_at(r, QUOTE)) {
-            const size_t from = r->at;
-            if (!read_string(r) || !is_json_key((str_view){ r->s.ptr + from, r->at - from }))
+            const size_t from = r->pos;
+            if (!read_string(r) || !is_json_key((str_view){ r->s.ptr + from, r->pos - from }))
                 return false;
             pass_space(r);
         } else {
@@ -605,13 +605,13 @@ static bool read_value(reader *r, int depth)
 }
 
 /* held[at..end) is the balanced object of arguments. */
-static int report(chat_parser *p, size_t at, size_t end)
+static int report(chat_parser *p, size_t pos, size_t end)
 {
     const tags_state *m = &p->tags;
-    reader r = { { p->held.ptr + at, end - at }, 1, &p->args };
+    reader r = { { p->held.ptr + pos, end - pos }, 1, &p->args };
     int rc;
     p->args.len = 0;
-    if (!read_object(&r, DEPTH_MAX) || r.at != r.s.len) return tags_give_up(p, end);
+    if (!read_object(&r, DEPTH_MAX) || r.pos != r.s.len) return tags_give_up(p, end);
     if ((rc = textbuf_check(&p->args, p->err)) < 0) return rc;
     return tags_report(p, (str_view){ p->held.ptr + m->name_at, m->name_len },
                        textbuf_view(&p->args), end);
@@ -623,7 +623,7 @@ static int read_name(chat_parser *p)
     tags_state *m = &p->tags;
     const str_view s = textbuf_view(&p->held);
     const size_t word = skip_space(s, m->tag_at + strlen(CALL)), from = word + strlen(CALL_WORD);
-    size_t at = from;
+    size_t pos = from;
 
     if (word == s.len) return word < NAME_MAX_BYTES ? MORE : tags_give_up(p, word);
     switch (match_at(s, word, CALL_WORD)) {
@@ -631,12 +631,12 @@ static int read_name(chat_parser *p)
     case MATCH_NO: return tags_give_up(p, word);
     case MATCH_YES: break;
     }
-    while (at < s.len && (unsigned char)s.ptr[at] > ' ' && !strchr("{<>", s.ptr[at])) at++;
-    if (at == s.len && at - from <= NAME_MAX_BYTES) return MORE;
-    if (at == s.len || s.ptr[at] != '{' || at == from) return tags_give_up(p, at);
+    while (pos < s.len && (unsigned char)s.ptr[pos] > ' ' && !strchr("{<>", s.ptr[pos])) pos++;
+    if (pos == s.len && pos - from <= NAME_MAX_BYTES) return MORE;
+    if (pos == s.len || s.ptr[pos] != '{' || pos == from) return tags_give_up(p, pos);
     m->name_at = from;
-    m->name_len = at - from;
-    m->value_at = m->scan = at;
+    m->name_len = pos - from;
+    m->value_at = m->scan = pos;
     m->phase = PARAMS_VALUE;
     return AGAIN;
 }

@@ -27,8 +27,8 @@ static int read_sentences(chat *c, str_view template, err_ctx *err)
         const size_t from = view_find(s, 0, head), tools = view_find(s, 0, "# Tools");
         if ((rc = textbuf_check(&lit, err)) < 0) break;
         if (from != SIZE_MAX && tools != SIZE_MAX && str_ends(s, list)) {
-            const size_t at = from + strlen(head);
-            rc = chat_keep(&c->tools_intro, (str_view){ s.ptr + at, s.len - at }, err);
+            const size_t pos = from + strlen(head);
+            rc = chat_keep(&c->tools_intro, (str_view){ s.ptr + pos, s.len - pos }, err);
         } else if (c->tools_intro && str_starts(view_trim(s), "</tools>")) {
             rc = chat_keep(&c->tools_outro, view_trim(s), err);
         }
@@ -221,14 +221,14 @@ static int read_name(chat_parser *p)
     tags_state *m = &p->tags;
     const str_view s = textbuf_view(&p->held);
     const size_t from = skip_space(s, m->tag_at + strlen(TAG_CALL));
-    size_t at = from;
-    while (at < s.len && (unsigned char)s.ptr[at] > ' ' && s.ptr[at] != '<') at++;
-    if (at - from > NAME_MAX_BYTES) return tags_give_up(p, at);
-    if (at == s.len) return from - m->tag_at < NAME_MAX_BYTES ? MORE : tags_give_up(p, at);
-    if (at == from) return tags_give_up(p, at);
+    size_t pos = from;
+    while (pos < s.len && (unsigned char)s.ptr[pos] > ' ' && s.ptr[pos] != '<') pos++;
+    if (pos - from > NAME_MAX_BYTES) return tags_give_up(p, pos);
+    if (pos == s.len) return from - m->tag_at < NAME_MAX_BYTES ? MORE : tags_give_up(p, pos);
+    if (pos == from) return tags_give_up(p, pos);
     m->name_at = from;
-    m->name_len = at - from;
-    m->scan = at;
+    m->name_len = pos - from;
+    m->scan = pos;
     m->phase = PARAMS_BETWEEN;
     return AGAIN;
 }
@@ -238,16 +238,16 @@ static int read_between(chat_parser *p)
 {
     tags_state *m = &p->tags;
     const str_view s = textbuf_view(&p->held);
-    const size_t at = skip_space(s, m->scan), key_at = at + strlen(TAG_KEY);
+    const size_t pos = skip_space(s, m->scan), key_at = pos + strlen(TAG_KEY);
     const char *const value[] = { TAG_VALUE };
     int rc;
 
-    switch (match_any(s, at, after_value, ARRAY_LEN(after_value))) {
+    switch (match_any(s, pos, after_value, ARRAY_LEN(after_value))) {
     case MATCH_MAYBE: return MORE;
-    case MATCH_NO: return tags_give_up(p, at);
+    case MATCH_NO: return tags_give_up(p, pos);
     case MATCH_YES: break;
     }
-    if (match_at(s, at, TAG_CALL_END) == MATCH_YES) return params_report(p, false, at);
+    if (match_at(s, pos, TAG_CALL_END) == MATCH_YES) return params_report(p, false, pos);
     const size_t key_end = view_find(s, key_at, TAG_KEY_END);
     if (key_end == SIZE_MAX)
         return s.len - key_at > NAME_MAX_BYTES ? tags_give_up(p, key_at) : MORE;

@@ -63,7 +63,7 @@ static bool is_strict(const json_t *function)
     return json_is_true(json_object_get(function, "strict"));
 }
 
-static schema_way way_of(const json_t *function)
+static schema_strictness strictness_of(const json_t *function)
 {
     return is_strict(function) ? SCHEMA_CLOSED : SCHEMA_LENIENT;
 }
@@ -88,7 +88,7 @@ static int json_arguments(rules_expr *out, maker *m, const json_t *function)
         return 0;
     }
     const json_t *root = any ? m->any : schema;
-    const int rule = schema_reader_add(m->d, root, root, way_of(function), m->err);
+    const int rule = schema_reader_add(m->d, root, root, strictness_of(function), m->err);
     if (rule >= 0) *out = rules_call(m->r, rule);
     return rule < 0 ? rule : 0;
 }
@@ -117,18 +117,18 @@ static rules_expr close_value(maker *m)
 }
 
 /* A string without quotes, up to and including the closing tag. */
-static int bare_string(rules_expr *out, maker *m, const json_t *s, schema_way way)
+static int bare_string(rules_expr *out, maker *m, const json_t *s, schema_strictness strictness)
 {
     static const char *const unions[] = { "anyOf", "oneOf" };
     const rules_expr close = close_value(m);
-    const json_t *one = json_object_get(s, "const"), *list = json_object_get(s, "enum");
-    json_t *single = one ? json_pack("[O]", one) : NULL, *v;
+    const json_t *item = json_object_get(s, "const"), *list = json_object_get(s, "enum");
+    json_t *single = item ? json_pack("[O]", item) : NULL, *v;
     rules_expr x = RULES_NOTHING;
     size_t i;
     int rc = 0;
     *out = RULES_NOTHING;
-    if (one || list) {
-        rc = bare_values(&x, m, one ? single : list);
+    if (item || list) {
+        rc = bare_values(&x, m, item ? single : list);
         json_decref(single);
         if (rc == 0) *out = rules_seq(m->r, x, close);
         return rc;
@@ -136,12 +136,13 @@ static int bare_string(rules_expr *out, maker *m, const json_t *s, schema_way wa
     for (size_t u = 0; u < ARRAY_LEN(unions); u++) {
         json_array_foreach(json_object_get(s, unions[u]), i, v) {
             if (!(schema_types(v) & TYPE_STRING)) continue;
-            if ((rc = bare_string(&x, m, v, way)) < 0) return rc;
+            if ((rc = bare_string(&x, m, v, strictness)) < 0) return rc;
             *out = rules_alt(m->r, *out, x);
         }
         if (*out != RULES_NOTHING) return 0;
     }
-    if ((rc = schema_reader_letters(&x, m->d, s, rules_call(m->r, m->letter), way, m->err)) < 0)
+    if ((rc = schema_reader_letters(&x, m->d, s, rules_call(m->r, m->letter), strictness,
+                                    m->err)) < 0)
         return rc;
     *out = x == RULES_NOTHING ? rules_call(m->r, m->value) : rules_seq(m->r, x, close);
     return 0;
@@ -149,7 +150,7 @@ static int bare_string(rules_expr *out, maker *m, const json_t *s, schema_way wa
 
 /* A parameter with its tags. */
 static int param(rules_expr *out, maker *m, const char *name, const json_t *schema,
-                 const json_t *root, schema_way way)
+                 const json_t *root, schema_strictness strictness)
 {
     rules *r = m->r;
     const int types = schema_types(schema);
@@ -158,12 +159,12 @@ static int param(rules_expr *out, maker *m, const char *name, const json_t *sche
     if (!name_fits(name))
         return err_set(m->err, ERR_UNSUPPORTED, "a parameter's name that no tag can hold");
     if (types & TYPE_STRING) {
-        if ((rc = bare_string(&x, m, schema, way)) < 0)
+        if ((rc = bare_string(&x, m, schema, strictness)) < 0)
             return err_prefix(m->err, rc, "%s", name);
         if (types & TYPE_NULL)
             x = rules_alt(r, x, rules_seq(r, rules_text(r, "null"), close_value(m)));
     } else {
-        if ((rc = schema_reader_add(m->d, root, schema, way, m->err)) < 0)
+        if ((rc = schema_reader_add(m->d, root, schema, strictness, m->err)) < 0)
             return err_prefix(m->err, rc, "%s", name);
         x = rules_seq(r, rules_call(r, rc), close_value(m));
     }
@@ -191,7 +192,7 @@ static int tagged_arguments(rules_expr *out, maker *m, const json_t *function)
     const json_t *schema = json_object_get(function, "parameters");
     const json_t *properties = json_object_get(schema, "properties");
     const json_t *required = json_object_get(schema, "required");
-    const schema_way way = way_of(function);
+    const schema_strictness strictness = strictness_of(function);
     const char *name;
     json_t *v;
     *out = RULES_EMPTY;
@@ -199,7 +200,7 @@ static int tagged_arguments(rules_expr *out, maker *m, const json_t *function)
     bool any = !obeys(m, function) || !json_is_object(properties);
     for (size_t i = 0; i < ARRAY_LEN(unknown); i++) {
         if (any || !json_object_get(schema, unknown[i])) continue;
-        if (way == SCHEMA_CLOSED)
+        if (strictness == SCHEMA_CLOSED)
             return err_set(m->err, ERR_UNSUPPORTED, "parameters with \"%s\" have no form in XML",
                            unknown[i]);
         any = true;
@@ -210,7 +211,7 @@ static int tagged_arguments(rules_expr *out, maker *m, const json_t *function)
     }
     json_object_foreach((json_t *)properties, name, v) {
         rules_expr x = RULES_NOTHING;
-        const int rc = param(&x, m, name, v, schema, way);
+        const int rc = param(&x, m, name, v, schema, strictness);
         if (rc < 0) return rc;
         *out = rules_seq(m->r, *out, lists(required, name) ? x : rules_option(m->r, x));
     }
@@ -226,11 +227,11 @@ static int tagged_bodies(rules_expr *out, maker *m, const json_t *callable)
     rules *r = m->r;
     const bool glm = m->c->ops->format == CHAT_GLM;
     const char *name;
-    json_t *at;
+    json_t *pos;
     *out = RULES_NOTHING;
-    json_object_foreach((json_t *)callable, name, at) {
+    json_object_foreach((json_t *)callable, name, pos) {
         const json_t *f = tool_function(json_array_get(m->req->tools,
-                                                       (size_t)json_integer_value(at)));
+                                                       (size_t)json_integer_value(pos)));
         rules_expr args = RULES_NOTHING, x;
         int rc = glm || m->c->xml_calls ? tagged_arguments(&args, m, f)
                                         : json_arguments(&args, m, f);
@@ -258,7 +259,7 @@ static int tagged_root(maker *m, const json_t *callable, rules_expr text)
     const int body = rules_new(r, str_from("call")), root = rules_new(r, str_from("answer"));
     const bool xml = m->c->xml_calls, glm = m->c->ops->format == CHAT_GLM;
     const bool gemma = m->c->ops->format == CHAT_GEMMA;
-    const bool one = m->req->one_call;
+    const bool item = m->req->one_call;
     rules_expr bodies;
     const int rc = tagged_bodies(&bodies, m, callable);
     if (rc < 0) return rc;
@@ -273,13 +274,13 @@ static int tagged_root(maker *m, const json_t *callable, rules_expr text)
     const rules_expr call = rules_seq(r, rules_text(r, m->c->tags->call), inside);
     const rules_expr more = rules_repeat(r, rules_seq(r, newline, call), 0, MAX_CALLS - 1);
     const rules_expr calls = seq3(r, rules_repeat(r, rules_text(r, "\n"), 0, 2), call,
-                                  rules_seq(r, one ? RULES_EMPTY : more, newline));
+                                  rules_seq(r, item ? RULES_EMPTY : more, newline));
     if (m->req->calls == CHAT_CALLS_MUST) {
         rules_define(r, root, calls);
     } else if (m->req->formed) {
         rules_define(r, root, rules_alt(r, text, calls));
     } else {
-        const rules_expr then = one ? newline : rules_call(r, root);
+        const rules_expr then = item ? newline : rules_call(r, root);
         const rules_expr bare = rules_seq(r, rules_call(r, body),
                                           rules_option(r, rules_text(r, "\n" TAG_CALL_END)));
         const rules_tag tags[] = { { m->c->tags->call, rules_seq(r, inside, then) },
@@ -297,17 +298,17 @@ static int harmony_root(maker *m, const json_t *callable, rules_expr text)
     const int root = rules_new(r, str_from("message"));
     rules_expr all = rules_seq(r, rules_range(r, KEY_TEXT, KEY_TEXT), text);
     const char *name;
-    json_t *at;
+    json_t *pos;
     if (!m->req->formed) all = RULES_NOTHING;
-    json_object_foreach((json_t *)callable, name, at) {
-        const int i = (int)json_integer_value(at);
+    json_object_foreach((json_t *)callable, name, pos) {
+        const int i = (int)json_integer_value(pos);
         const json_t *f = tool_function(json_array_get(m->req->tools, (size_t)i));
         rules_expr args = RULES_NOTHING;
         const int rc = json_arguments(&args, m, f);
         if (rc < 0) return named(m, name, rc);
-        const rules_expr place = rules_seq(r, rules_range(r, i >> 8, i >> 8),
+        const rules_expr digits = rules_seq(r, rules_range(r, i >> 8, i >> 8),
                                            rules_range(r, i & 255, i & 255));
-        all = rules_alt(r, all, seq3(r, rules_range(r, KEY_CALL, KEY_CALL), place, args));
+        all = rules_alt(r, all, seq3(r, rules_range(r, KEY_CALL, KEY_CALL), digits, args));
     }
     rules_define(r, root, all);
     return root;
@@ -321,12 +322,12 @@ static int check_parts(const grammar *g, const json_t *callable, err_ctx *err)
 {
     grammar_run *run;
     const char *name;
-    json_t *at;
+    json_t *pos;
     int rc = grammar_run_create(&run, g, err);
     if (rc < 0) return rc;
     const grammar_state start = grammar_run_start(run);
-    json_object_foreach((json_t *)callable, name, at) {
-        const int i = (int)json_integer_value(at);
+    json_object_foreach((json_t *)callable, name, pos) {
+        const int i = (int)json_integer_value(pos);
         const uint8_t key[] = { KEY_CALL, (uint8_t)(i >> 8), (uint8_t)i };
         grammar_state s = start;
         for (size_t k = 0; k < sizeof key; k++) s = grammar_run_step(run, s, key[k]);
@@ -393,7 +394,7 @@ static int make(grammar **out, maker *m, const json_t *callable, const json_t *t
 static int check(const chat *c, const chat_request *req, const json_t *callable, err_ctx *err)
 {
     const char *name;
-    json_t *at;
+    json_t *pos;
     char esc[80];
     if (!c->ops->tools)
         return err_set(err, ERR_UNSUPPORTED, "this model's chat format has no tool calls");
@@ -401,7 +402,7 @@ static int check(const chat *c, const chat_request *req, const json_t *callable,
         return err_set(err, ERR_RANGE, "more than %d tools", MAX_TOOLS);
     if (json_object_size(callable) == 0)
         return err_set(err, ERR_RANGE, "there is no tool that may be called");
-    json_object_foreach((json_t *)callable, name, at)
+    json_object_foreach((json_t *)callable, name, pos)
         if (!name_fits(name))
             return err_set(err, ERR_UNSUPPORTED, "a tool's name is 1 to %d letters, digits and "
                            "signs, unlike \"%s\"", MAX_NAME_BYTES, ESC(esc, str_from(name)));

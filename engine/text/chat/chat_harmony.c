@@ -391,12 +391,12 @@ static bool ends_word(char ch)
 }
 
 /* The word at `at`, up to white space, a mark or a recipient glued to it. */
-static str_view word_at(str_view s, size_t at)
+static str_view word_at(str_view s, size_t pos)
 {
-    size_t end = at;
+    size_t end = pos;
     while (end < s.len && !ends_word(s.ptr[end]) &&
            !(s.len - end > 3 && memcmp(s.ptr + end, "to=", 3) == 0)) end++;
-    return (str_view){ s.ptr + at, end - at };
+    return (str_view){ s.ptr + pos, end - pos };
 }
 
 typedef struct header { str_view role, channel, recipient; } header;
@@ -407,15 +407,15 @@ static header read_header(str_view s, bool has_role)
 {
     header h = { .role = { NULL, 0 } };
     if (has_role) h.role = word_at(s, 0);
-    for (size_t at = 0; at < s.len; at++) {
-        if (s.ptr[at] == MARK_CHANNEL) h.channel = word_at(s, at + 1);
-        if (s.len - at > 3 && memcmp(s.ptr + at, "to=", 3) == 0) {
-            size_t end = at + 3;
+    for (size_t pos = 0; pos < s.len; pos++) {
+        if (s.ptr[pos] == MARK_CHANNEL) h.channel = word_at(s, pos + 1);
+        if (s.len - pos > 3 && memcmp(s.ptr + pos, "to=", 3) == 0) {
+            size_t end = pos + 3;
             while (end < s.len && !ends_word(s.ptr[end])) end++;
-            const str_view to = { s.ptr + at + 3, end - at - 3 };
+            const str_view to = { s.ptr + pos + 3, end - pos - 3 };
             if (to.len && !str_is(to, "assistant") && !str_is(to, "user") && !str_is(to, "all"))
                 h.recipient = to;
-            at = end - 1;
+            pos = end - 1;
         }
     }
     return h;
@@ -423,11 +423,11 @@ static header read_header(str_view s, bool has_role)
 
 static void set_key(chat_parser *p, str_view name)
 {
-    json_t *at;
-    const char *known;
-    json_object_foreach(p->callable, known, at) {
-        if (!str_is(name, known)) continue;
-        const json_int_t i = json_integer_value(at);
+    json_t *pos;
+    const char *tools_list;
+    json_object_foreach(p->callable, tools_list, pos) {
+        if (!str_is(name, tools_list)) continue;
+        const json_int_t i = json_integer_value(pos);
         p->harmony.key[0] = KEY_CALL;
         p->harmony.key[1] = (uint8_t)(i >> 8);
         p->harmony.key[2] = (uint8_t)i;
@@ -435,8 +435,8 @@ static void set_key(chat_parser *p, str_view name)
 }
 
 /* <|message|> came. With tools on offer any recipient is a call, also of tools that were not
- * offered (browser, container.exec): whoever runs the calls answers with an error. Without tools
- * nobody would, so such text goes where the user need not see it: to the reasoning. The same holds
+ * offered (browser, container.exec): the client answers such calls with an error. Without tools
+ * no client would, so such text goes to the reasoning. The same holds
  * for messages the model wrote in another role's name. */
 static int begin_content(chat_parser *p)
 {

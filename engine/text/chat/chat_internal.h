@@ -1,4 +1,4 @@
-/* chat_internal.h - what chat.c and the chat_*.c files share; nobody else includes it.
+/* chat_internal.h - what chat.c and the chat_*.c files share; no other file includes it.
  *
  * Text is built in a textbuf, which remembers an allocation that failed; prompt_flush and
  * textbuf_check report it. */
@@ -25,7 +25,7 @@ void split_reasoning(str_view *reasoning, str_view *content);
 /* Walks the template's output: string literals inside {{ }}, and text outside of all tags. */
 typedef struct literal_scan {
     str_view s;
-    size_t at;                           /* next byte to look at */
+    size_t pos;                           /* next byte to look at */
     size_t found_at;                     /* where the current literal began */
     bool in_output;                      /* inside {{ }} */
 } literal_scan;
@@ -102,7 +102,8 @@ struct chat {
     const chat_tags *tags;               /* NULL: the format has none */
     int shown[12], n_shown;              /* tokens that count as text, even where the file calls
                                           * them control tokens */
-    int ends[4], n_end;                  /* tokens that end a turn besides the tokenizer's stop_strings */
+    int ends[4], n_end;                 /* tokens that end a turn besides the tokenizer's
+                                         * stop_strings */
     bool knows_reasoning;                /* answers may have reasoning, and history shows it */
     bool cue_thinks;                     /* the cue opens the reasoning */
     bool cue_open;                       /* the newline after the cue is left to the model */
@@ -120,7 +121,8 @@ struct chat {
                                           * progress has a block of reasoning */
     bool one_system;                     /* a system message comes first or not at all */
     bool json_values;                    /* XML calls: all but strings as JSON; else as Python */
-    char *default_system;                /* what the template says if nobody else does, or NULL */
+    char *default_system;               /* system text of the template, used if the request has
+                                         * none; or NULL */
     bool default_always;                 /* even without tools */
 
     /* harmony; the last two may be -1 */
@@ -228,8 +230,8 @@ struct chat_parser {
 int parser_emit(chat_parser *p, chat_event_kind kind, str_view text);    /* empty text: no event */
 int parser_call(chat_parser *p, str_view name);
 /* Appends the bytes of a token, made valid UTF-8, to *to. */
-int parser_decode(chat_parser *p, textbuf *to, str_view bytes);
-int parser_decode_end(chat_parser *p, textbuf *to);      /* a tail that never completed */
+int parser_decode(chat_parser *p, textbuf *dst, str_view bytes);
+int parser_decode_end(chat_parser *p, textbuf *dst);      /* a tail that never completed */
 
 /* ---- text without any tags ---- */
 
@@ -246,10 +248,10 @@ enum { MORE = 0, AGAIN = 1 };            /* steps return: wait for text, go on, 
 typedef enum match { MATCH_NO, MATCH_MAYBE, MATCH_YES } match;
 
 /* Does tag stand at `at`? MAYBE: the text ends within it. */
-match match_at(str_view s, size_t at, const char *tag);
+match match_at(str_view s, size_t pos, const char *tag);
 /* The same for the best of several, after white space; MAYBE if there is only that. */
-match match_any(str_view s, size_t at, const char *const *tags, size_t n);
-size_t skip_space(str_view s, size_t at);
+match match_any(str_view s, size_t pos, const char *const *tags, size_t n);
+size_t skip_space(str_view s, size_t pos);
 /* Length of the longest end of s that begins tag without completing it. */
 size_t partial_tag(str_view s, const char *tag);
 
@@ -280,6 +282,6 @@ int chatml_call(chat_parser *p);
 
 /* For calls without <tool_call>: where before `at` a function of an offered tool begins or may
  * begin, else at. */
-size_t chatml_bare_call(const chat_parser *p, size_t at, bool *sure);
+size_t chatml_bare_call(const chat_parser *p, size_t pos, bool *sure);
 
 #endif

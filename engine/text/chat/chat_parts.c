@@ -39,7 +39,7 @@ void split_reasoning(str_view *reasoning, str_view *content)
 {
     size_t end = SIZE_MAX, open;
     if (reasoning->len) return;
-    for (size_t at = 0; (at = view_find(*content, at, "</think>")) != SIZE_MAX; at++) end = at;
+    for (size_t pos = 0; (pos = view_find(*content, pos, "</think>")) != SIZE_MAX; pos++) end = pos;
     if (end == SIZE_MAX) return;
     *reasoning = view_strip((str_view){ content->ptr, view_find(*content, 0, "</think>") }, "\n",
                             false, true);
@@ -132,22 +132,22 @@ int parser_call(chat_parser *p, str_view name)
 }
 
 /* Token texts are short, but it is the file that decides: they go in slices. */
-int parser_decode(chat_parser *p, textbuf *to, str_view bytes)
+int parser_decode(chat_parser *p, textbuf *dst, str_view bytes)
 {
     char tmp[3 * (64 + 3) + 3];
     while (bytes.len) {
         const size_t n = bytes.len < 64 ? bytes.len : 64;
         const size_t len = utf8_stream_push(&p->utf8, tmp, (str_view){ bytes.ptr, n });
-        textbuf_put(to, (str_view){ tmp, len });
+        textbuf_put(dst, (str_view){ tmp, len });
         bytes.ptr += n;
         bytes.len -= n;
     }
-    return textbuf_check(to, p->err);
+    return textbuf_check(dst, p->err);
 }
 
-int parser_decode_end(chat_parser *p, textbuf *to)
+int parser_decode_end(chat_parser *p, textbuf *dst)
 {
     char tmp[16];
-    textbuf_put(to, (str_view){ tmp, utf8_stream_end(&p->utf8, tmp) });
-    return textbuf_check(to, p->err);
+    textbuf_put(dst, (str_view){ tmp, utf8_stream_end(&p->utf8, tmp) });
+    return textbuf_check(dst, p->err);
 }

@@ -6,21 +6,21 @@
 
 #include <string.h>
 
-static bool starts_at(str_view s, size_t at, const char *what)
+static bool starts_at(str_view s, size_t pos, const char *prefix)
 {
-    const size_t n = strlen(what);
-    return at <= s.len && s.len - at >= n && memcmp(s.ptr + at, what, n) == 0;
+    const size_t n = strlen(prefix);
+    return pos <= s.len && s.len - pos >= n && memcmp(s.ptr + pos, prefix, n) == 0;
 }
 
 /* Returns the place after the quoted string that begins at `at`; its unescaped text goes to *lit
  * unless NULL. */
-static size_t quoted(str_view s, size_t at, textbuf *lit)
+static size_t quoted(str_view s, size_t pos, textbuf *lit)
 {
-    const char quote = s.ptr[at++];
-    for (; at < s.len && s.ptr[at] != quote; at++) {
-        char ch = s.ptr[at];
-        if (ch == '\\' && at + 1 < s.len) {
-            ch = s.ptr[++at];
+    const char quote = s.ptr[pos++];
+    for (; pos < s.len && s.ptr[pos] != quote; pos++) {
+        char ch = s.ptr[pos];
+        if (ch == '\\' && pos + 1 < s.len) {
+            ch = s.ptr[++pos];
             if (ch == 'n') ch = '\n';
             else if (ch == 't') ch = '\t';
             else if (ch == 'r') ch = '\r';
@@ -28,48 +28,49 @@ static size_t quoted(str_view s, size_t at, textbuf *lit)
         }
         if (lit) textbuf_put(lit, (str_view){ &ch, 1 });
     }
-    return at + 1;
+    return pos + 1;
 }
 
 /* Returns the place after a {% %} or {# #}; only the former has strings that could hide its end. */
-static size_t skip_block(str_view s, size_t at, const char *close)
+static size_t skip_block(str_view s, size_t pos, const char *close)
 {
-    while (at < s.len && !starts_at(s, at, close)) {
-        if (close[0] == '%' && (s.ptr[at] == '"' || s.ptr[at] == '\'')) at = quoted(s, at, NULL);
-        else at++;
+    while (pos < s.len && !starts_at(s, pos, close)) {
+        if (close[0] == '%' && (s.ptr[pos] == '"' || s.ptr[pos] == '\''))
+            pos = quoted(s, pos, NULL);
+        else pos++;
     }
-    return at + 2;
+    return pos + 2;
 }
 
 bool template_next(literal_scan *k, textbuf *lit)
 {
     const str_view s = k->s;
     lit->len = 0;
-    while (k->at < s.len) {
-        k->found_at = k->at;
+    while (k->pos < s.len) {
+        k->found_at = k->pos;
         if (k->in_output) {
-            if (starts_at(s, k->at, "}}")) {
+            if (starts_at(s, k->pos, "}}")) {
                 k->in_output = false;
-                k->at += 2;
-            } else if (s.ptr[k->at] == '"' || s.ptr[k->at] == '\'') {
-                k->at = quoted(s, k->at, lit);
+                k->pos += 2;
+            } else if (s.ptr[k->pos] == '"' || s.ptr[k->pos] == '\'') {
+                k->pos = quoted(s, k->pos, lit);
                 return true;
             } else {
-                k->at++;
+                k->pos++;
             }
-        } else if (starts_at(s, k->at, "{{")) {
+        } else if (starts_at(s, k->pos, "{{")) {
             k->in_output = true;
-            k->at += 2;
-        } else if (starts_at(s, k->at, "{%")) {
-            k->at = skip_block(s, k->at + 2, "%}");
-        } else if (starts_at(s, k->at, "{#")) {
-            k->at = skip_block(s, k->at + 2, "#}");
+            k->pos += 2;
+        } else if (starts_at(s, k->pos, "{%")) {
+            k->pos = skip_block(s, k->pos + 2, "%}");
+        } else if (starts_at(s, k->pos, "{#")) {
+            k->pos = skip_block(s, k->pos + 2, "#}");
         } else {
-            size_t end = k->at + 1;
+            size_t end = k->pos + 1;
             while (end < s.len && !starts_at(s, end, "{{") && !starts_at(s, end, "{%") &&
                    !starts_at(s, end, "{#")) end++;
-            const str_view text = { s.ptr + k->at, end - k->at };
-            k->at = end;
+            const str_view text = { s.ptr + k->pos, end - k->pos };
+            k->pos = end;
             if (!view_strip(text, VIEW_SPACE, true, true).len) continue;
             textbuf_put(lit, text);
             return true;

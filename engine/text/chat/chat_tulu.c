@@ -8,16 +8,16 @@
 /* The rest of the expression after a literal, which may be cut off with the template. */
 static str_view rest_of(const literal_scan *k)
 {
-    const size_t end = view_find(k->s, k->at, "}}");
-    if (k->at >= k->s.len) return (str_view){ "", 0 };
-    return (str_view){ k->s.ptr + k->at, (end == SIZE_MAX ? k->s.len : end) - k->at };
+    const size_t end = view_find(k->s, k->pos, "}}");
+    if (k->pos >= k->s.len) return (str_view){ "", 0 };
+    return (str_view){ k->s.ptr + k->pos, (end == SIZE_MAX ? k->s.len : end) - k->pos };
 }
 
 /* Is the literal the last thing in an expression after which the line ends? That newline is text,
  * and it is written. */
 static bool ends_line(const literal_scan *k, str_view rest)
 {
-    const size_t after = k->at + rest.len + 2;
+    const size_t after = k->pos + rest.len + 2;
     return after < k->s.len && k->s.ptr[after] == '\n';
 }
 

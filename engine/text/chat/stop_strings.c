@@ -34,7 +34,7 @@ static bool is_utf8(const char *text, size_t len)
 
 int stop_strings_create(stop_strings **out, const char *const *strings, int n, err_ctx *err)
 {
-    size_t bytes = 0, longest = 0, at = 0;
+    size_t bytes = 0, longest = 0, pos = 0;
 
     *out = NULL;
     if (n < 0) return err_set(err, ERR_RANGE, "%d stop strings", n);
@@ -63,10 +63,10 @@ int stop_strings_create(stop_strings **out, const char *const *strings, int n, e
     }
     for (int i = 0; i < n; i++) {
         const size_t len = strlen(strings[i]);
-        memcpy(s->text + at, strings[i], len);
-        s->strings[i] = (str_view){ s->text + at, len };
+        memcpy(s->text + pos, strings[i], len);
+        s->strings[i] = (str_view){ s->text + pos, len };
         s->begins[(uint8_t)strings[i][0]] = true;
-        at += len;
+        pos += len;
     }
     *out = s;
     return 0;
@@ -109,20 +109,20 @@ static verdict judge(const stop_strings *s, const char *p, size_t n)
  * follows, nothing can wait. */
 static int walk(stop_strings *s, size_t n, bool is_end, stop_strings_fn *fn, void *ctx)
 {
-    size_t at = 0;
+    size_t pos = 0;
     verdict v = PASSES;
     int rc = 0;
 
-    while (at < n) {
-        v = judge(s, s->window + at, n - at);
+    while (pos < n) {
+        v = judge(s, s->window + pos, n - pos);
         if (v == STOPS || (v == WAITS && !is_end)) break;
-        at++;
+        pos++;
     }
-    if (at > 0) rc = fn(ctx, (str_view){ s->window, at });
-    s->n_held = n - at;
-    memmove(s->window, s->window + at, s->n_held);
+    if (pos > 0) rc = fn(ctx, (str_view){ s->window, pos });
+    s->n_held = n - pos;
+    memmove(s->window, s->window + pos, s->n_held);
     if (rc < 0) s->over = rc;
-    else if (at < n && v == STOPS) s->over = 1;
+    else if (pos < n && v == STOPS) s->over = 1;
     return s->over;
 }
 

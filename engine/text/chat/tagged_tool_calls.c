@@ -1,5 +1,5 @@
-/* tagged_tool_calls.c - the model's stream back to events, where it is text with tags in it: ChatML, GLM,
- * Gemma.
+/* tagged_tool_calls.c - the model's stream back to events, where it is text with tags in it:
+ * ChatML, GLM, Gemma.
  *
  * Works on text, not on tokens, so a tag counts however it was cut into tokens. Invariant: what
  * may still turn out to be a tag, or white space that belongs to one, waits in held; it comes out
@@ -17,20 +17,20 @@ const chat_tags think_tags = { "<think>", "</think>", NULL, TAG_CALL, TAG_CALL_E
 
 /* ---- looking at held text ------------------------------------------------------------------ */
 
-match match_at(str_view s, size_t at, const char *tag)
+match match_at(str_view s, size_t pos, const char *tag)
 {
-    const size_t n = strlen(tag), left = s.len - at;
-    if (memcmp(s.ptr + at, tag, n < left ? n : left) != 0) return MATCH_NO;
+    const size_t n = strlen(tag), left = s.len - pos;
+    if (memcmp(s.ptr + pos, tag, n < left ? n : left) != 0) return MATCH_NO;
     return left < n ? MATCH_MAYBE : MATCH_YES;
 }
 
-match match_any(str_view s, size_t at, const char *const *tags, size_t n)
+match match_any(str_view s, size_t pos, const char *const *tags, size_t n)
 {
     match best = MATCH_NO;
-    at = skip_space(s, at);
-    if (at == s.len) return MATCH_MAYBE;
+    pos = skip_space(s, pos);
+    if (pos == s.len) return MATCH_MAYBE;
     for (size_t i = 0; i < n; i++) {
-        const match m = match_at(s, at, tags[i]);
+        const match m = match_at(s, pos, tags[i]);
         if (m > best) best = m;
     }
     return best;
@@ -41,10 +41,10 @@ static bool is_space(char c)
     return c && strchr(VIEW_SPACE, c) != NULL;
 }
 
-size_t skip_space(str_view s, size_t at)
+size_t skip_space(str_view s, size_t pos)
 {
-    while (at < s.len && is_space(s.ptr[at])) at++;
-    return at;
+    while (pos < s.len && is_space(s.ptr[pos])) pos++;
+    return pos;
 }
 
 size_t partial_tag(str_view s, const char *tag)
@@ -121,18 +121,18 @@ static int step_reasoning(chat_parser *p)
 static size_t find_call(const chat_parser *p, bool *sure)
 {
     const str_view s = textbuf_view(&p->held);
-    size_t at = view_find(s, 0, p->c->tags->call);
+    size_t pos = view_find(s, 0, p->c->tags->call);
 
-    *sure = at != SIZE_MAX;
-    if (!*sure) at = s.len - partial_tag(s, p->c->tags->call);
-    return p->c->xml_calls && p->tools ? chatml_bare_call(p, at, sure) : at;
+    *sure = pos != SIZE_MAX;
+    if (!*sure) pos = s.len - partial_tag(s, p->c->tags->call);
+    return p->c->xml_calls && p->tools ? chatml_bare_call(p, pos, sure) : pos;
 }
 
 static int step_answer(chat_parser *p)
 {
     const chat_tags *tags = p->c->tags;
     tags_state *m = &p->tags;
-    size_t at;
+    size_t pos;
     bool sure = false;
     int rc;
 
@@ -140,12 +140,12 @@ static int step_answer(chat_parser *p)
         while (p->held.len && p->held.ptr[0] == '\n') textbuf_drop(&p->held, 1);
     if (!m->started && !m->strip && p->c->knows_reasoning) {
         /* Models that may think or not say so themselves. */
-        at = skip_space(textbuf_view(&p->held), 0);
-        if (at == p->held.len) return MORE;
-        switch (match_at(textbuf_view(&p->held), at, tags->think)) {
+        pos = skip_space(textbuf_view(&p->held), 0);
+        if (pos == p->held.len) return MORE;
+        switch (match_at(textbuf_view(&p->held), pos, tags->think)) {
         case MATCH_MAYBE: return MORE;
         case MATCH_YES:
-            textbuf_drop(&p->held, at + strlen(tags->think));
+            textbuf_drop(&p->held, pos + strlen(tags->think));
             m->where = TAGS_REASONING;
             return AGAIN;
         case MATCH_NO: break;
@@ -159,11 +159,11 @@ static int step_answer(chat_parser *p)
         rc = say(p, CHAT_ANSWER, p->held.len, p->held.len);
         return rc < 0 ? rc : MORE;
     }
-    at = find_call(p, &sure);
-    const size_t text = before_space(textbuf_view(&p->held), at, false);
+    pos = find_call(p, &sure);
+    const size_t text = before_space(textbuf_view(&p->held), pos, false);
     if ((rc = say(p, CHAT_ANSWER, text, text)) < 0) return rc;
     if (!sure) return MORE;
-    m->tag_at = m->scan = at - text;     /* the white space is still needed if this is no call */
+    m->tag_at = m->scan = pos - text;     /* the white space is still needed if this is no call */
     m->where = TAGS_CALL;
     m->body = match_at(textbuf_view(&p->held), m->tag_at, tags->call) == MATCH_YES ? BODY_OPEN
                                                                                    : BODY_XML;
@@ -197,11 +197,11 @@ int tags_report(chat_parser *p, str_view name, str_view args, size_t call_bytes)
 static int step_after(chat_parser *p)
 {
     const str_view s = textbuf_view(&p->held);
-    const size_t at = skip_space(s, 0);
-    const match m = at == s.len ? MATCH_MAYBE : match_at(s, at, p->c->tags->call_end);
+    const size_t pos = skip_space(s, 0);
+    const match m = pos == s.len ? MATCH_MAYBE : match_at(s, pos, p->c->tags->call_end);
 
-    if (m == MATCH_MAYBE && at < NAME_MAX_BYTES) return MORE;
-    if (m == MATCH_YES) textbuf_drop(&p->held, at + strlen(p->c->tags->call_end));
+    if (m == MATCH_MAYBE && pos < NAME_MAX_BYTES) return MORE;
+    if (m == MATCH_YES) textbuf_drop(&p->held, pos + strlen(p->c->tags->call_end));
     p->tags.where = TAGS_ANSWER;
     p->tags.after_call = true;
     return AGAIN;
@@ -299,24 +299,24 @@ int params_value(chat_parser *p, const char *close, const char *const *next, siz
 {
     tags_state *m = &p->tags;
     const str_view s = textbuf_view(&p->held);
-    size_t at;
+    size_t pos;
 
-    while ((at = view_find(s, m->scan, close)) != SIZE_MAX) {
-        const size_t after = at + strlen(close);
-        const match what = match_any(s, after, next, n_next);
-        m->scan = at;
-        if (what == MATCH_MAYBE) return MORE;
-        if (what == MATCH_YES) {
+    while ((pos = view_find(s, m->scan, close)) != SIZE_MAX) {
+        const size_t after = pos + strlen(close);
+        const match found = match_any(s, after, next, n_next);
+        m->scan = pos;
+        if (found == MATCH_MAYBE) return MORE;
+        if (found == MATCH_YES) {
             m->params[m->n_param].value_at = m->value_at;
-            m->params[m->n_param++].value_len = at - m->value_at;
+            m->params[m->n_param++].value_len = pos - m->value_at;
             m->phase = PARAMS_BETWEEN;
             m->scan = after;
             return AGAIN;
         }
-        m->scan = at + 1;
+        m->scan = pos + 1;
     }
-    at = s.len - partial_tag(s, close);
-    if (at > m->scan) m->scan = at;
+    pos = s.len - partial_tag(s, close);
+    if (pos > m->scan) m->scan = pos;
     return MORE;
 }
 
@@ -394,10 +394,10 @@ int tags_end(chat_parser *p)
     if (m->where == TAGS_REASONING) return say(p, CHAT_REASONING, p->held.len, p->held.len);
     if (m->after_call || m->where == TAGS_AFTER) {
         const str_view s = textbuf_view(&p->held);
-        const size_t at = skip_space(s, 0);
+        const size_t pos = skip_space(s, 0);
         /* White space, or a closing tag that the limit of the answer cut: neither is text. */
-        if (at == s.len ||
-            (m->where == TAGS_AFTER && match_at(s, at, p->c->tags->call_end) == MATCH_MAYBE))
+        if (pos == s.len ||
+            (m->where == TAGS_AFTER && match_at(s, pos, p->c->tags->call_end) == MATCH_MAYBE))
             p->held.len = 0;
     }
     return say(p, CHAT_ANSWER, p->held.len, p->held.len);

@@ -3,7 +3,7 @@
  * A place is a node that reads a byte, and the calls that led there: a frame, linked to the frame
  * of the call before. A state is the set of all places that the bytes so far can have led to.
  * Frames and states are kept once, by their contents, so a number stands for each; a row of the
- * table of steps is filled byte by byte as somebody asks.
+ * table of steps is filled byte by byte on demand.
  *
  * Invariants: a frame's parent has a smaller number. The places of a state are sorted, none twice,
  * and each can get to the end within GRAMMAR_DEPTH. A frame with a count belongs to a REPEAT, one
@@ -26,7 +26,7 @@ typedef struct frame {
     int32_t parent, depth;
 } frame;
 
-typedef struct place { int32_t node, frame; } place;
+typedef struct position { int32_t node, frame; } position;
 
 typedef struct state {
     int32_t first, n;                    /* of its places */
@@ -45,14 +45,14 @@ struct grammar_run {
     int n_state;
     int32_t *state_slots;
     uint16_t (*steps)[256];
-    place *places;
+    position *places;
     int n_place;
     grammar_state start;                 /* or GRAMMAR_DEAD: not asked yet */
 
     /* the step under way; its places are gathered after those of the states */
     work *todo;
     int n_todo;
-    struct seen { work what; uint32_t stamp; } *seen;
+    struct visited { work item; uint32_t stamp; } *visited;
     uint32_t stamp;
     int n_seen, n_found;
     bool may_end, full, many;
@@ -84,10 +84,10 @@ int grammar_run_create(grammar_run **out, const grammar *g, err_ctx *err)
         r->steps = mem_array(GRAMMAR_MAX_STATES, sizeof *r->steps);
         r->places = mem_array(MAX_PLACES, sizeof *r->places);
         r->todo = mem_array(MAX_WORK, sizeof *r->todo);
-        r->seen = mem_zalloc(SEEN_SLOTS * sizeof *r->seen);
+        r->visited = mem_zalloc(SEEN_SLOTS * sizeof *r->visited);
     }
     if (!r || !r->frames || !r->frame_slots || !r->states || !r->state_slots || !r->steps ||
-        !r->places || !r->todo || !r->seen) {
+        !r->places || !r->todo || !r->visited) {
         grammar_run_free(r);
         return err_set(err, ERR_NOMEM, "out of memory for a grammar's tables");
     }
@@ -106,7 +106,7 @@ void grammar_run_free(grammar_run *r)
     mem_free(r->steps);
     mem_free(r->places);
     mem_free(r->todo);
-    mem_free(r->seen);
+    mem_free(r->visited);
     mem_free(r);
 }
 
@@ -122,18 +122,18 @@ static uint64_t mix(uint64_t h, int32_t x)
 /* The number of the frame, which may be new; -1: full. */
 static int32_t frame_of(grammar_run *r, int32_t node, int32_t count, int32_t parent)
 {
-    uint64_t at = mix(mix((uint64_t)node, count), parent) % FRAME_SLOTS;
-    for (; r->frame_slots[at]; at = (at + 1) % FRAME_SLOTS) {
-        const frame *f = &r->frames[r->frame_slots[at] - 1];
+    uint64_t pos = mix(mix((uint64_t)node, count), parent) % FRAME_SLOTS;
+    for (; r->frame_slots[pos]; pos = (pos + 1) % FRAME_SLOTS) {
+        const frame *f = &r->frames[r->frame_slots[pos] - 1];
         if (f->node == node && f->count == count && f->parent == parent)
-            return r->frame_slots[at] - 1;
+            return r->frame_slots[pos] - 1;
     }
     if (r->n_frame == MAX_FRAMES) {
         r->full = true;
         return -1;
     }
     r->frames[r->n_frame] = (frame){ node, count, parent, r->frames[parent].depth + 1 };
-    r->frame_slots[at] = r->n_frame + 1;
+    r->frame_slots[pos] = r->n_frame + 1;
     return r->n_frame++;
 }
 
@@ -144,16 +144,16 @@ static void visit(grammar_run *r, int32_t node, int32_t at_frame, int32_t fresh)
 {
     const work w = { node, at_frame, fresh };
     if (at_frame < 0 || r->frames[at_frame].depth + r->g->nodes[node].need > GRAMMAR_DEPTH) return;
-    uint64_t at = mix(mix((uint64_t)node, at_frame), fresh) % SEEN_SLOTS;
-    for (; r->seen[at].stamp == r->stamp; at = (at + 1) % SEEN_SLOTS)
-        if (memcmp(&r->seen[at].what, &w, sizeof w) == 0) return;
+    uint64_t pos = mix(mix((uint64_t)node, at_frame), fresh) % SEEN_SLOTS;
+    for (; r->visited[pos].stamp == r->stamp; pos = (pos + 1) % SEEN_SLOTS)
+        if (memcmp(&r->visited[pos].item, &w, sizeof w) == 0) return;
     if (r->n_seen == MAX_WORK) {
         r->many = true;
         return;
     }
     r->n_seen++;
-    r->seen[at].what = w;
-    r->seen[at].stamp = r->stamp;
+    r->visited[pos].item = w;
+    r->visited[pos].stamp = r->stamp;
     r->todo[r->n_todo++] = w;
 }
 
@@ -173,7 +173,7 @@ static void repeat(grammar_run *r, int32_t node, int32_t count, int32_t parent, 
     if (x->max != RULES_NO_LIMIT && count >= x->max) return;
     int32_t turns = count + 1;
     if (x->max == RULES_NO_LIMIT && turns > x->min) turns = max_int(x->min, 1);
-    call(r, x->other, node, turns, parent, fresh);
+    call(r, x->alternative, node, turns, parent, fresh);
 }
 
 static void go_back(grammar_run *r, const work *w)
@@ -191,7 +191,7 @@ static void go_back(grammar_run *r, const work *w)
 static void begin_step(grammar_run *r)
 {
     if (++r->stamp == 0) {
-        memset(r->seen, 0, SEEN_SLOTS * sizeof *r->seen);
+        memset(r->visited, 0, SEEN_SLOTS * sizeof *r->visited);
         r->stamp = 1;
     }
     r->n_todo = r->n_seen = r->n_found = 0;
@@ -201,7 +201,7 @@ static void begin_step(grammar_run *r)
 static void found(grammar_run *r, int32_t node, int32_t at_frame)
 {
     if (r->n_place + r->n_found == MAX_PLACES) r->full = true;
-    else r->places[r->n_place + r->n_found++] = (place){ node, at_frame };
+    else r->places[r->n_place + r->n_found++] = (position){ node, at_frame };
 }
 
 static void close_step(grammar_run *r)
@@ -215,11 +215,11 @@ static void close_step(grammar_run *r)
             break;
         case NODE_SPLIT:
             visit(r, x->next, w.frame, w.fresh);
-            visit(r, x->other, w.frame, w.fresh);
+            visit(r, x->alternative, w.frame, w.fresh);
             break;
         case NODE_CALL:                  /* one whose next is the RETURN needs no way back */
-            if (x->next == 0) visit(r, x->other, w.frame, w.fresh);
-            else call(r, x->other, x->next, 0, w.frame, w.fresh);
+            if (x->next == 0) visit(r, x->alternative, w.frame, w.fresh);
+            else call(r, x->alternative, x->next, 0, w.frame, w.fresh);
             break;
         case NODE_REPEAT:
             repeat(r, w.node, 0, w.frame, w.fresh);
@@ -233,20 +233,20 @@ static void close_step(grammar_run *r)
 
 /* ---- states ---------------------------------------------------------------------------------- */
 
-static int by_place(const place *x, const place *y)
+static int by_place(const position *x, const position *y)
 {
     if (x->node != y->node) return x->node < y->node ? -1 : 1;
     return (x->frame > y->frame) - (x->frame < y->frame);
 }
 
 /* Shell's sort: needs no memory, and most states are small. */
-static void sort_places(place *p, int n)
+static void sort_places(position *p, int n)
 {
     int gap = 1;
     while (gap < n / 3) gap = 3 * gap + 1;
     for (; gap > 0; gap /= 3) {
         for (int i = gap; i < n; i++) {
-            const place x = p[i];
+            const position x = p[i];
             int k = i;
             for (; k >= gap && by_place(&p[k - gap], &x) > 0; k -= gap) p[k] = p[k - gap];
             p[k] = x;
@@ -254,28 +254,28 @@ static void sort_places(place *p, int n)
     }
 }
 
-static bool same_state(const grammar_run *r, const state *s, const place *p, int n, bool may_end)
+static bool same_state(const grammar_run *r, const state *s, const position *p, int n, bool may_end)
 {
     return s->n == n && s->may_end == may_end &&
            memcmp(r->places + s->first, p, (size_t)n * sizeof *p) == 0;
 }
 
 /* The slot of a state with these places, or the empty one where it belongs. */
-static uint64_t slot_of(const grammar_run *r, const place *p, int n, bool may_end)
+static uint64_t slot_of(const grammar_run *r, const position *p, int n, bool may_end)
 {
     uint64_t h = may_end;
     for (int i = 0; i < n; i++) h = mix(mix(h, p[i].node), p[i].frame);
-    uint64_t at = h % STATE_SLOTS;
-    while (r->state_slots[at] &&
-           !same_state(r, &r->states[r->state_slots[at] - 1], p, n, may_end))
-        at = (at + 1) % STATE_SLOTS;
-    return at;
+    uint64_t pos = h % STATE_SLOTS;
+    while (r->state_slots[pos] &&
+           !same_state(r, &r->states[r->state_slots[pos] - 1], p, n, may_end))
+        pos = (pos + 1) % STATE_SLOTS;
+    return pos;
 }
 
 /* The state with the places that were found. */
 static grammar_state end_step(grammar_run *r)
 {
-    place *p = r->places + r->n_place;
+    position *p = r->places + r->n_place;
     int n = 0;
     if (r->full) return GRAMMAR_FULL;
     r->crowded |= r->many;
@@ -283,13 +283,13 @@ static grammar_state end_step(grammar_run *r)
     sort_places(p, r->n_found);
     for (int i = 0; i < r->n_found; i++)
         if (n == 0 || by_place(&p[n - 1], &p[i]) != 0) p[n++] = p[i];
-    const uint64_t at = slot_of(r, p, n, r->may_end);
-    if (r->state_slots[at]) return r->state_slots[at] - 1;
+    const uint64_t pos = slot_of(r, p, n, r->may_end);
+    if (r->state_slots[pos]) return r->state_slots[pos] - 1;
     if (r->n_state == GRAMMAR_MAX_STATES) return GRAMMAR_FULL;
     r->states[r->n_state] = (state){ .first = r->n_place, .n = n, .may_end = r->may_end };
     memset(r->steps[r->n_state], 0xFF, sizeof r->steps[0]);
     r->n_place += n;
-    r->state_slots[at] = r->n_state + 1;
+    r->state_slots[pos] = r->n_state + 1;
     return r->n_state++;
 }
 
@@ -307,19 +307,20 @@ grammar_state grammar_run_start(grammar_run *r)
 grammar_state grammar_run_step(grammar_run *r, grammar_state s, uint8_t byte)
 {
     if (s < 0) return s;
-    const uint16_t known = r->steps[s][byte];
-    if (known < STEP_DEAD) return known;
-    if (known == STEP_DEAD) return GRAMMAR_DEAD;
+    const uint16_t cached = r->steps[s][byte];
+    if (cached < STEP_DEAD) return cached;
+    if (cached == STEP_DEAD) return GRAMMAR_DEAD;
     begin_step(r);
     for (int i = 0; i < r->states[s].n; i++) {
-        const place p = r->places[r->states[s].first + i];
+        const position p = r->places[r->states[s].first + i];
         const grammar_node *x = &r->g->nodes[p.node];
         if (byte >= x->lo && byte <= x->hi) visit(r, x->next, p.frame, 0);
     }
     close_step(r);
-    const grammar_state to = end_step(r);
-    if (to != GRAMMAR_FULL) r->steps[s][byte] = to < 0 ? STEP_DEAD : (uint16_t)to;
-    return to;
+    const grammar_state next_state = end_step(r);
+    if (next_state != GRAMMAR_FULL) r->steps[s][byte] = next_state < 0 ? STEP_DEAD
+        : (uint16_t)next_state;
+    return next_state;
 }
 
 bool grammar_run_crowded(const grammar_run *r) { return r->crowded; }
@@ -337,16 +338,16 @@ static int32_t near_count(const grammar_node *x, int32_t count, int n_bytes)
     return count;
 }
 
-static int32_t near_frame(grammar_run *r, int32_t at, int n_bytes)
+static int32_t near_frame(grammar_run *r, int32_t pos, int n_bytes)
 {
     int32_t path[GRAMMAR_DEPTH + 1], n = 0;
-    for (; at > 0; at = r->frames[at].parent) path[n++] = at;
-    while (n > 0 && at >= 0) {
+    for (; pos > 0; pos = r->frames[pos].parent) path[n++] = pos;
+    while (n > 0 && pos >= 0) {
         const frame f = r->frames[path[--n]];
-        at = frame_of(r, f.node, f.count ? near_count(&r->g->nodes[f.node], f.count, n_bytes) : 0,
-                      at);
+        pos = frame_of(r, f.node, f.count ? near_count(&r->g->nodes[f.node], f.count, n_bytes) : 0,
+                      pos);
     }
-    return at;
+    return pos;
 }
 
 grammar_state grammar_run_near(grammar_run *r, grammar_state s, int n_bytes)
@@ -356,14 +357,14 @@ grammar_state grammar_run_near(grammar_run *r, grammar_state s, int n_bytes)
     begin_step(r);
     r->may_end = r->states[s].may_end;
     for (int i = 0; i < r->states[s].n && !r->full; i++) {
-        const place p = r->places[r->states[s].first + i];
+        const position p = r->places[r->states[s].first + i];
         found(r, p.node, near_frame(r, p.frame, n_bytes));
     }
-    const grammar_state to = end_step(r);
-    if (to < 0) return GRAMMAR_FULL;
-    r->states[s].near_bytes = r->states[to].near_bytes = n_bytes;
-    r->states[s].near = r->states[to].near = to;
-    return to;
+    const grammar_state next_state = end_step(r);
+    if (next_state < 0) return GRAMMAR_FULL;
+    r->states[s].near_bytes = r->states[next_state].near_bytes = n_bytes;
+    r->states[s].near = r->states[next_state].near = next_state;
+    return next_state;
 }
 
 /* ---- forgetting ------------------------------------------------------------------------------ */

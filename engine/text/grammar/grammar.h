@@ -4,7 +4,7 @@
  * over bytes that may call each other (JSON nests), so it is a pushdown automaton, and it may be in
  * several places at once (the names of ten properties begin with the same quote). Where it is after
  * some bytes is a grammar_state, a small number that belongs to a grammar_run: equal numbers are
- * equal places, so whoever remembers something about a place can use the number as the key.
+ * equal places, so the number can serve as a cache key.
  *
  * A run has tables of fixed size and takes all its memory when it is created. It learns a place
  * when it comes there first; after that a step is one look into a table. When a table is full, the

@@ -18,7 +18,7 @@ typedef struct name { str_view text; int rule; size_t used_at; bool defined; } n
 
 typedef struct reader {
     rules *r;
-    const char *begin, *at, *end;
+    const char *begin, *pos, *end;
     name *names;
     int n_name;
     int depth;                           /* groups that are open */
@@ -28,7 +28,7 @@ typedef struct reader {
 
 /* ---- errors, space --------------------------------------------------------------------------- */
 
-static void fail_at(reader *d, const char *where, const char *what)
+static void fail_at(reader *d, const char *where, const char *message)
 {
     int line = 1, column = 1;
     if (d->rc < 0) return;
@@ -36,22 +36,22 @@ static void fail_at(reader *d, const char *where, const char *what)
         if (*p == '\n') line++, column = 1;
         else if ((*p & 0xC0) != 0x80) column++;
     }
-    d->rc = err_set(d->err, ERR_FORMAT, "line %d, column %d: %s", line, column, what);
-    d->at = d->end;
+    d->rc = err_set(d->err, ERR_FORMAT, "line %d, column %d: %s", line, column, message);
+    d->pos = d->end;
 }
 
-static void fail(reader *d, const char *what) { fail_at(d, d->at, what); }
+static void fail(reader *d, const char *message) { fail_at(d, d->pos, message); }
 
-static bool next_is(const reader *d, char c) { return d->at < d->end && *d->at == c; }
+static bool next_is(const reader *d, char c) { return d->pos < d->end && *d->pos == c; }
 
 static void skip_space(reader *d, bool newlines)
 {
-    while (d->at < d->end) {
-        const char c = *d->at;
+    while (d->pos < d->end) {
+        const char c = *d->pos;
         if (c == '#') {
-            while (d->at < d->end && *d->at != '\n' && *d->at != '\r') d->at++;
+            while (d->pos < d->end && *d->pos != '\n' && *d->pos != '\r') d->pos++;
         } else if (c == ' ' || c == '\t' || (newlines && (c == '\n' || c == '\r'))) {
-            d->at++;
+            d->pos++;
         } else {
             return;
         }
@@ -68,9 +68,9 @@ static bool is_name_char(char c)
 
 static str_view read_name(reader *d)
 {
-    const char *from = d->at;
-    while (d->at < d->end && is_name_char(*d->at)) d->at++;
-    return (str_view){ from, (size_t)(d->at - from) };
+    const char *from = d->pos;
+    while (d->pos < d->end && is_name_char(*d->pos)) d->pos++;
+    return (str_view){ from, (size_t)(d->pos - from) };
 }
 
 static name *find_name(reader *d, str_view text)
@@ -99,14 +99,14 @@ static uint32_t read_hex(reader *d, int n)
 {
     uint32_t cp = 0;
     for (int i = 0; i < n; i++) {
-        const int v = d->at < d->end ? hex_value(*d->at) : -1;
+        const int v = d->pos < d->end ? hex_value(*d->pos) : -1;
         if (v < 0) {
             fail(d, n == 2 ? "\\x needs 2 hexadecimal digits" :
                     n == 4 ? "\\u needs 4 hexadecimal digits" : "\\U needs 8 hexadecimal digits");
             return 0;
         }
         cp = cp << 4 | (uint32_t)v;
-        d->at++;
+        d->pos++;
     }
     if (cp > 0x10FFFF || (cp >= 0xD800 && cp <= 0xDFFF)) fail(d, "there is no such character");
     return cp;
@@ -114,8 +114,8 @@ static uint32_t read_hex(reader *d, int n)
 
 static uint32_t read_escape(reader *d)
 {
-    const char c = d->at + 1 < d->end ? d->at[1] : '\0';
-    d->at += d->end - d->at < 2 ? 1 : 2;
+    const char c = d->pos + 1 < d->end ? d->pos[1] : '\0';
+    d->pos += d->end - d->pos < 2 ? 1 : 2;
     switch (c) {
     case 'n': return '\n';
     case 'r': return '\r';
@@ -125,7 +125,7 @@ static uint32_t read_escape(reader *d)
     case 'u': return read_hex(d, 4);
     case 'U': return read_hex(d, 8);
     default:
-        d->at -= d->at < d->end;
+        d->pos -= d->pos < d->end;
         fail(d, "unknown escape: there are \\n \\r \\t \\\\ \\\" \\[ \\] \\- \\^ \\xHH \\uHHHH "
                 "\\UHHHHHHHH");
         return 0;
@@ -135,23 +135,23 @@ static uint32_t read_escape(reader *d)
 static uint32_t read_char(reader *d)
 {
     uint32_t cp = 0;
-    if (d->at < d->end && *d->at == '\\') return read_escape(d);
-    const int n = utf8_decode(&cp, (const uint8_t *)d->at, (size_t)(d->end - d->at));
-    if (n == 0) fail(d, d->at < d->end ? "not UTF-8" : "the text ends here");
-    d->at += n;
+    if (d->pos < d->end && *d->pos == '\\') return read_escape(d);
+    const int n = utf8_decode(&cp, (const uint8_t *)d->pos, (size_t)(d->end - d->pos));
+    if (n == 0) fail(d, d->pos < d->end ? "not UTF-8" : "the text ends here");
+    d->pos += n;
     return cp;
 }
 
 static rules_expr read_literal(reader *d)
 {
-    const char *from = d->at++;
+    const char *from = d->pos++;
     rules_expr x = RULES_EMPTY;
-    while (d->rc == 0 && d->at < d->end && *d->at != '"' && *d->at != '\n') {
+    while (d->rc == 0 && d->pos < d->end && *d->pos != '"' && *d->pos != '\n') {
         const uint32_t cp = read_char(d);
         if (d->rc == 0) x = rules_seq(d->r, x, rules_chars(d->r, cp, cp));
     }
     if (!next_is(d, '"')) fail_at(d, from, "this string has no end on its line");
-    else d->at++;
+    else d->pos++;
     return x;
 }
 
@@ -169,44 +169,44 @@ static void sort_spans(span *s, int n)
 
 /* One of the characters in the spans, or one that is in none. Overlapping spans become one, so that
  * no character is there twice. */
-static rules_expr class_of(rules *r, span *s, int n, bool others)
+static rules_expr class_of(rules *r, span *s, int n, bool negated)
 {
     rules_expr x = RULES_NOTHING;
     uint32_t from = 0;                   /* all below have been looked at */
     sort_spans(s, n);
     for (int i = 0; i < n; i++) {
-        if (others && s[i].lo > from) x = rules_alt(r, x, rules_chars(r, from, s[i].lo - 1));
-        if (!others && s[i].hi >= from)
+        if (negated && s[i].lo > from) x = rules_alt(r, x, rules_chars(r, from, s[i].lo - 1));
+        if (!negated && s[i].hi >= from)
             x = rules_alt(r, x, rules_chars(r, s[i].lo > from ? s[i].lo : from, s[i].hi));
         if (s[i].hi >= from) from = s[i].hi + 1;
     }
-    return others && from <= 0x10FFFF ? rules_alt(r, x, rules_chars(r, from, 0x10FFFF)) : x;
+    return negated && from <= 0x10FFFF ? rules_alt(r, x, rules_chars(r, from, 0x10FFFF)) : x;
 }
 
 static rules_expr read_class(reader *d)
 {
-    const char *from = d->at++;
+    const char *from = d->pos++;
     span spans[MAX_CLASS];
     int n = 0;
-    const bool others = next_is(d, '^');
-    d->at += others;
-    while (d->rc == 0 && d->at < d->end && *d->at != ']' && *d->at != '\n') {
+    const bool negated = next_is(d, '^');
+    d->pos += negated;
+    while (d->rc == 0 && d->pos < d->end && *d->pos != ']' && *d->pos != '\n') {
         if (n == MAX_CLASS) {
             fail(d, "more than 1024 parts in a class");
             break;
         }
         span *s = &spans[n++];
-        const char *here = d->at;
+        const char *start = d->pos;
         s->lo = s->hi = read_char(d);
-        if (next_is(d, '-') && d->end - d->at > 1 && d->at[1] != ']') {
-            d->at++;
+        if (next_is(d, '-') && d->end - d->pos > 1 && d->pos[1] != ']') {
+            d->pos++;
             s->hi = read_char(d);
         }
-        if (s->lo > s->hi) fail_at(d, here, "this range ends before it begins");
+        if (s->lo > s->hi) fail_at(d, start, "this range ends before it begins");
     }
     if (!next_is(d, ']')) fail_at(d, from, "this class has no ] on its line");
-    else d->at++;
-    return d->rc == 0 ? class_of(d->r, spans, n, others) : RULES_NOTHING;
+    else d->pos++;
+    return d->rc == 0 ? class_of(d->r, spans, n, negated) : RULES_NOTHING;
 }
 
 /* ---- expressions ----------------------------------------------------------------------------- */
@@ -214,9 +214,9 @@ static rules_expr read_class(reader *d)
 static int read_count(reader *d)
 {
     int n = 0;
-    if (d->at == d->end || *d->at < '0' || *d->at > '9') fail(d, "a number is missing");
-    for (; d->at < d->end && *d->at >= '0' && *d->at <= '9' && d->rc == 0; d->at++) {
-        n = n * 10 + (*d->at - '0');
+    if (d->pos == d->end || *d->pos < '0' || *d->pos > '9') fail(d, "a number is missing");
+    for (; d->pos < d->end && *d->pos >= '0' && *d->pos <= '9' && d->rc == 0; d->pos++) {
+        n = n * 10 + (*d->pos - '0');
         if (n > RULES_MAX_REPEAT) fail(d, "more than 1048576 repetitions");
     }
     return n;
@@ -225,19 +225,19 @@ static int read_count(reader *d)
 /* {m} {m,} {m,n} */
 static rules_expr read_bounds(reader *d, rules_expr x)
 {
-    const char *from = d->at++;
+    const char *from = d->pos++;
     skip_space(d, false);
     const int min = read_count(d);
     int max = min;
     skip_space(d, false);
     if (next_is(d, ',')) {
-        d->at++;
+        d->pos++;
         skip_space(d, false);
         max = next_is(d, '}') ? RULES_NO_LIMIT : read_count(d);
         skip_space(d, false);
     }
     if (!next_is(d, '}')) fail(d, "} is missing");
-    else d->at++;
+    else d->pos++;
     if (max != RULES_NO_LIMIT && max < min) fail_at(d, from, "more repetitions at least than most");
     return d->rc == 0 ? rules_repeat(d->r, x, min, max) : RULES_NOTHING;
 }
@@ -245,13 +245,13 @@ static rules_expr read_bounds(reader *d, rules_expr x)
 static rules_expr read_repeats(reader *d, rules_expr x)
 {
     for (; d->rc == 0; skip_space(d, d->depth > 0)) {
-        const char c = d->at < d->end ? *d->at : '\0';
+        const char c = d->pos < d->end ? *d->pos : '\0';
         if (c == '{') {
             x = read_bounds(d, x);
             continue;
         }
         if (c != '*' && c != '+' && c != '?') break;
-        d->at++;
+        d->pos++;
         x = rules_repeat(d->r, x, c == '+', c == '?' ? 1 : RULES_NO_LIMIT);
     }
     return x;
@@ -261,22 +261,22 @@ static rules_expr read_alternatives(reader *d);
 
 static rules_expr read_group(reader *d)
 {
-    const char *from = d->at++;
+    const char *from = d->pos++;
     if (++d->depth > MAX_GROUPS) fail(d, "more than 64 groups within each other");
     skip_space(d, true);
     const rules_expr x = read_alternatives(d);
     if (!next_is(d, ')')) fail_at(d, from, "this ( is never closed");
-    else d->at++;
+    else d->pos++;
     d->depth--;
     return x;
 }
 
 static rules_expr read_item(reader *d)
 {
-    if (*d->at == '"') return read_literal(d);
-    if (*d->at == '[') return read_class(d);
-    if (*d->at == '(') return read_group(d);
-    if (*d->at == '.') return d->at++, rules_chars(d->r, 0, 0x10FFFF);
+    if (*d->pos == '"') return read_literal(d);
+    if (*d->pos == '[') return read_class(d);
+    if (*d->pos == '(') return read_group(d);
+    if (*d->pos == '.') return d->pos++, rules_chars(d->r, 0, 0x10FFFF);
     const name *n = find_name(d, read_name(d));
     return n ? rules_call(d->r, n->rule) : RULES_NOTHING;
 }
@@ -284,8 +284,8 @@ static rules_expr read_item(reader *d)
 static rules_expr read_sequence(reader *d)
 {
     rules_expr x = RULES_EMPTY;
-    while (d->rc == 0 && d->at < d->end && *d->at &&
-           (strchr("\"[(.", *d->at) || is_name_char(*d->at))) {
+    while (d->rc == 0 && d->pos < d->end && *d->pos &&
+           (strchr("\"[(.", *d->pos) || is_name_char(*d->pos))) {
         rules_expr item = read_item(d);
         skip_space(d, d->depth > 0);
         item = read_repeats(d, item);
@@ -300,7 +300,7 @@ static bool more_alternatives(reader *d)
     reader ahead = *d;
     skip_space(&ahead, true);
     if (!next_is(&ahead, '|')) return false;
-    d->at = ahead.at;
+    d->pos = ahead.pos;
     return true;
 }
 
@@ -308,7 +308,7 @@ static rules_expr read_alternatives(reader *d)
 {
     rules_expr x = read_sequence(d);
     while (d->rc == 0 && more_alternatives(d)) {
-        d->at++;
+        d->pos++;
         skip_space(d, true);
         x = rules_alt(d->r, x, read_sequence(d));
     }
@@ -317,7 +317,7 @@ static rules_expr read_alternatives(reader *d)
 
 static void read_rule(reader *d)
 {
-    const char *from = d->at;
+    const char *from = d->pos;
     const str_view text = read_name(d);
     if (text.len == 0) {
         fail(d, "the name of a rule is missing");
@@ -326,21 +326,21 @@ static void read_rule(reader *d)
     name *n = find_name(d, text);
     if (n && n->defined) fail_at(d, from, "this rule is defined twice");
     skip_space(d, false);
-    if (d->end - d->at < 3 || memcmp(d->at, "::=", 3) != 0) fail(d, "::= is missing");
+    if (d->end - d->pos < 3 || memcmp(d->pos, "::=", 3) != 0) fail(d, "::= is missing");
     if (d->rc < 0) return;
     const int rule = n->rule;
     n->defined = true;
-    d->at += 3;
+    d->pos += 3;
     skip_space(d, true);
     const rules_expr x = read_alternatives(d);
     if (d->rc < 0) return;
     rules_define(d->r, rule, x);
-    if (d->at < d->end && *d->at != '\n' && *d->at != '\r') fail(d, "this belongs to no rule");
+    if (d->pos < d->end && *d->pos != '\n' && *d->pos != '\r') fail(d, "this belongs to no rule");
 }
 
 int rules_add_gbnf(rules *r, str_view text, err_ctx *err)
 {
-    reader d = { .r = r, .begin = text.ptr, .at = text.ptr, .end = text.ptr + text.len,
+    reader d = { .r = r, .begin = text.ptr, .pos = text.ptr, .end = text.ptr + text.len,
                  .err = err };
     int root = -1;
 
@@ -349,14 +349,14 @@ int rules_add_gbnf(rules *r, str_view text, err_ctx *err)
                        GRAMMAR_MAX_TEXT);
     if (!(d.names = mem_array(MAX_NAMES, sizeof *d.names)))
         return err_set(err, ERR_NOMEM, "out of memory for a grammar");
-    for (skip_space(&d, true); d.rc == 0 && d.at < d.end; skip_space(&d, true)) read_rule(&d);
+    for (skip_space(&d, true); d.rc == 0 && d.pos < d.end; skip_space(&d, true)) read_rule(&d);
     for (int i = 0; i < d.n_name && d.rc == 0; i++) {
-        char esc[64], what[128];
+        char esc[64], message[128];
         if (str_is(d.names[i].text, "root")) root = d.names[i].rule;
         if (d.names[i].defined) continue;
-        (void)snprintf(what, sizeof what, "the rule %s is not defined",
+        (void)snprintf(message, sizeof message, "the rule %s is not defined",
                        ESC(esc, d.names[i].text));
-        fail_at(&d, d.begin + d.names[i].used_at, what);
+        fail_at(&d, d.begin + d.names[i].used_at, message);
     }
     mem_free(d.names);
     if (d.rc == 0 && root < 0) return err_set(err, ERR_FORMAT, "there is no rule named root");

@@ -13,13 +13,13 @@ enum { N_KEPT = 192, MAX_STOPS = 16 };
 struct grammar_mask {
     const token_trie *v;
     grammar_run *run;
-    grammar_state at;
+    grammar_state pos;
     int n_vocab;
     size_t n_word;
     int stops[MAX_STOPS], n_stop;
 
     uint64_t *bits;                      /* [N_KEPT, n_word] */
-    grammar_state of[N_KEPT];            /* whose they are; -1: nobody's */
+    grammar_state of[N_KEPT];            /* the state that owns each; -1: none */
     uint64_t used[N_KEPT];               /* when */
     int16_t *kept;                       /* [GRAMMAR_MAX_STATES] which, or -1 */
     uint64_t clock;
@@ -52,8 +52,8 @@ int grammar_mask_create(grammar_mask **out, const grammar *g, const token_trie *
                                                  "tokens", n_vocab);
     if (rc == 0) {
         forget(m);
-        m->at = grammar_run_start(m->run);
-        if (m->at < 0)
+        m->pos = grammar_run_start(m->run);
+        if (m->pos < 0)
             rc = err_set(err, ERR_RANGE, "the grammar has too many ways to begin");
     }
     if (rc < 0) grammar_mask_free(m);
@@ -73,7 +73,7 @@ void grammar_mask_free(grammar_mask *m)
 
 static void start_over(grammar_mask *m)
 {
-    m->at = grammar_run_keep(m->run, m->at);
+    m->pos = grammar_run_keep(m->run, m->pos);
     m->stats.forgot++;
     forget(m);
 }
@@ -85,10 +85,10 @@ void grammar_mask_reset(grammar_mask *m)
         start_over(m);
         start = grammar_run_start(m->run);
     }
-    m->at = start;
+    m->pos = start;
 }
 
-bool grammar_mask_may_end(const grammar_mask *m) { return grammar_run_may_end(m->run, m->at); }
+bool grammar_mask_may_end(const grammar_mask *m) { return grammar_run_may_end(m->run, m->pos); }
 grammar_mask_stats grammar_mask_counts(const grammar_mask *m) { return m->stats; }
 
 /* ---- the walk -------------------------------------------------------------------------------- */
@@ -108,13 +108,13 @@ static bool walk(grammar_mask *m, uint64_t *bits, grammar_state from)
     path[0] = from;
     for (int i = 0; i < n;) {
         const trie_node *x = &nodes[i];
-        const grammar_state to = grammar_run_step(m->run, path[x->depth], x->byte);
-        if (to < 0) {
-            if (to == GRAMMAR_FULL) return false;
+        const grammar_state next_state = grammar_run_step(m->run, path[x->depth], x->byte);
+        if (next_state < 0) {
+            if (next_state == GRAMMAR_FULL) return false;
             i = x->skip;
             continue;
         }
-        path[x->depth + 1] = to;
+        path[x->depth + 1] = next_state;
         for (int32_t id = x->id; id >= 0; id = m->v->same[id]) set_bit(m, bits, id);
         i++;
     }
@@ -125,19 +125,19 @@ static bool walk(grammar_mask *m, uint64_t *bits, grammar_state from)
 
 static int oldest(const grammar_mask *m)
 {
-    int at = 0;
+    int pos = 0;
     for (int i = 1; i < N_KEPT; i++)
-        if (m->used[i] < m->used[at]) at = i;
-    return at;
+        if (m->used[i] < m->used[pos]) pos = i;
+    return pos;
 }
 
 /* The slot with the mask of the place; -1: the tables are full. */
 static int find(grammar_mask *m)
 {
-    const grammar_state s = grammar_run_near(m->run, m->at, m->v->longest);
+    const grammar_state s = grammar_run_near(m->run, m->pos, m->v->longest);
     if (s < 0) return -1;
     if (m->kept[s] >= 0) {
-        m->stats.known++;
+        m->stats.hits++;
         return m->kept[s];
     }
     const int slot = oldest(m);
@@ -177,14 +177,14 @@ const uint64_t *grammar_mask_bits(grammar_mask *m, err_ctx *err)
 static bool take(grammar_mask *m, str_view bytes)
 {
     for (int attempt = 0; attempt < 2 && bytes.len > 0; attempt++) {
-        grammar_state to = m->at;
+        grammar_state next_state = m->pos;
         for (size_t i = 0; i < bytes.len; i++)
-            to = grammar_run_step(m->run, to, (uint8_t)bytes.ptr[i]);
-        if (to >= 0) {
-            m->at = to;
+            next_state = grammar_run_step(m->run, next_state, (uint8_t)bytes.ptr[i]);
+        if (next_state >= 0) {
+            m->pos = next_state;
             return true;
         }
-        if (to == GRAMMAR_DEAD) break;
+        if (next_state == GRAMMAR_DEAD) break;
         start_over(m);
     }
     return false;

@@ -38,7 +38,7 @@ int grammar_mask_accept(grammar_mask *m, int32_t id, err_ctx *err);
 bool grammar_mask_may_end(const grammar_mask *m);
 
 typedef struct grammar_mask_stats {
-    uint64_t known, made;                /* masks that were there; that were worked out */
+    uint64_t hits, made;                /* masks that were there; that were worked out */
     uint64_t forgot;                     /* times that the grammar's tables ran full */
 } grammar_mask_stats;
 grammar_mask_stats grammar_mask_counts(const grammar_mask *m);

@@ -1,4 +1,4 @@
-/* grammar_merge.c - allOf, and keywords beside $ref and anyOf: two schemas that both hold.
+/* grammar_merge.c - allOf, and keywords next to $ref and anyOf: two schemas that both hold.
  *
  * Keywords that only one of them has are taken over. Where both have one: properties and required
  * are joined, bounds take the narrower one, types the common ones; what chooses or refers ($ref,
@@ -68,11 +68,11 @@ static json_t *both_required(const json_t *a, const json_t *b)
 static bool closes_out(const json_t *closed, const json_t *other)
 {
     const json_t *more = json_object_get(closed, "additionalProperties"), *x;
-    const json_t *own = json_object_get(closed, "properties");
+    const json_t *properties = json_object_get(closed, "properties");
     const char *key;
     if (!more || json_is_true(more)) return false;
     json_object_foreach(json_object_get(other, "properties"), key, x)
-        if (!json_object_get(own, key)) return true;
+        if (!json_object_get(properties, key)) return true;
     return false;
 }
 
@@ -150,10 +150,10 @@ json_t *schema_merge(const json_t *a, const char *without, const json_t *b, err_
         return NULL;
     }
     if (without) json_object_del(all, without);
-    const char *trouble = conflict(all, b);
-    if (trouble)
-        err_set(err, ERR_UNSUPPORTED, "\"%s\" in one of two schemas that both hold", trouble);
-    if (trouble || merge_into(all, b, err) < 0) {
+    const char *conflicting = conflict(all, b);
+    if (conflicting)
+        err_set(err, ERR_UNSUPPORTED, "\"%s\" in one of two schemas that both hold", conflicting);
+    if (conflicting || merge_into(all, b, err) < 0) {
         json_decref(all);
         return NULL;
     }

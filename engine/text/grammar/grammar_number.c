@@ -70,9 +70,9 @@ rules_expr rules_number(rules *r)
 {
     const rules_expr digit = rules_range(r, '0', '9');
     const rules_expr sign = rules_alt(r, rules_text(r, "+"), rules_text(r, "-"));
-    const rules_expr mark = rules_alt(r, rules_text(r, "e"), rules_text(r, "E"));
+    const rules_expr exponent_sign = rules_alt(r, rules_text(r, "e"), rules_text(r, "E"));
     const rules_expr end = rules_option(
-        r, rules_seq(r, rules_seq(r, mark, rules_option(r, sign)), digits(r, 1, 2)));
+        r, rules_seq(r, rules_seq(r, exponent_sign, rules_option(r, sign)), digits(r, 1, 2)));
     rules_expr after = RULES_NOTHING, before = end, most_after = RULES_NOTHING;
     for (int left = 1; left < GRAMMAR_DIGITS; left++) {
         const int a = rules_new(r, str_from("digits after the point"));

@@ -255,11 +255,11 @@ rules_expr rules_chars(rules *r, uint32_t lo, uint32_t hi)
     rules_expr x = RULES_NOTHING;
     for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
         const uint32_t from = lo > parts[i][0] ? lo : parts[i][0];
-        const uint32_t to = hi < parts[i][1] ? hi : parts[i][1];
+        const uint32_t targets = hi < parts[i][1] ? hi : parts[i][1];
         uint8_t a[4], b[4];
-        if (from > to) continue;
+        if (from > targets) continue;
         const int n = utf8_encode(a, from);
-        utf8_encode(b, to);
+        utf8_encode(b, targets);
         x = rules_alt(r, x, n == 1 ? rules_range(r, a[0], b[0]) : between(r, a, b, n));
     }
     return x;
@@ -294,49 +294,49 @@ static int32_t put(maker *m, grammar_node x)
     return g->n_node++;
 }
 
-static int32_t compile(maker *m, rules_expr at, int32_t next);
+static int32_t compile(maker *m, rules_expr pos, int32_t next);
 
 /* * and + go around without a call; counts need one. */
 static int32_t compile_repeat(maker *m, const expr *x, int32_t next)
 {
     if (x->max == 1) {
         const int32_t once = compile(m, x->a, next);
-        return put(m, (grammar_node){ .kind = NODE_SPLIT, .next = once, .other = next });
+        return put(m, (grammar_node){ .kind = NODE_SPLIT, .next = once, .alternative = next });
     }
     if (x->max == RULES_NO_LIMIT && x->min <= 1) {
-        const int32_t around = put(m, (grammar_node){ .kind = NODE_SPLIT, .other = next });
+        const int32_t around = put(m, (grammar_node){ .kind = NODE_SPLIT, .alternative = next });
         const int32_t body = compile(m, x->a, around);
         if (m->failed) return 0;
         m->g->nodes[around].next = body;
         return x->min ? body : around;
     }
     const int32_t body = compile(m, x->a, 0);
-    return put(m, (grammar_node){ .kind = NODE_REPEAT, .next = next, .other = body,
+    return put(m, (grammar_node){ .kind = NODE_REPEAT, .next = next, .alternative = body,
                                   .min = x->min, .max = x->max });
 }
 
 /* The first node of the expression with next after it. A CALL's `other` is the rule, for now. */
-static int32_t compile(maker *m, rules_expr at, int32_t next)
+static int32_t compile(maker *m, rules_expr pos, int32_t next)
 {
     const expr *const xs = m->r->exprs;
     int32_t split = -1;
     while (!m->failed) {
-        const expr *x = &xs[at];
+        const expr *x = &xs[pos];
         int32_t node = next;
         switch ((expr_kind)x->kind) {
         case EXPR_SEQ:
             if (split >= 0) {            /* the last of several alternatives */
-                node = compile(m, at, next);
+                node = compile(m, pos, next);
                 break;
             }
             next = compile(m, x->b, next);
-            at = x->a;
+            pos = x->a;
             continue;
         case EXPR_ALT:
             node = compile(m, x->b, next);
             split = split < 0 ? node : put(m, (grammar_node){ .kind = NODE_SPLIT, .next = node,
-                                                              .other = split });
-            at = x->a;
+                                                              .alternative = split });
+            pos = x->a;
             continue;
         case EXPR_RANGE:
             node = put(m, (grammar_node){ .kind = NODE_RANGE, .lo = x->lo, .hi = x->hi,
@@ -346,18 +346,18 @@ static int32_t compile(maker *m, rules_expr at, int32_t next)
             node = compile_repeat(m, x, next);
             break;
         case EXPR_CALL:
-            node = put(m, (grammar_node){ .kind = NODE_CALL, .next = next, .other = x->a });
+            node = put(m, (grammar_node){ .kind = NODE_CALL, .next = next, .alternative = x->a });
             break;
         case EXPR_EMPTY:
             break;
         case EXPR_NOTHING:               /* a way that does not end: see find_need */
             node = put(m, (grammar_node){ .kind = NODE_SPLIT });
             m->g->nodes[m->failed ? 0 : node].next = node;
-            m->g->nodes[m->failed ? 0 : node].other = node;
+            m->g->nodes[m->failed ? 0 : node].alternative = node;
             break;
         }
         if (split < 0 || m->failed) return node;
-        return put(m, (grammar_node){ .kind = NODE_SPLIT, .next = node, .other = split });
+        return put(m, (grammar_node){ .kind = NODE_SPLIT, .next = node, .alternative = split });
     }
     return 0;
 }
@@ -370,9 +370,9 @@ static bool is_empty(const maker *m, const grammar_node *x)
     switch ((node_kind)x->kind) {
     case NODE_RANGE: return false;
     case NODE_RETURN: return true;
-    case NODE_SPLIT: return e[x->next] || e[x->other];
-    case NODE_CALL: return e[x->other] && e[x->next];
-    case NODE_REPEAT: return (x->min == 0 || e[x->other]) && e[x->next];
+    case NODE_SPLIT: return e[x->next] || e[x->alternative];
+    case NODE_CALL: return e[x->alternative] && e[x->next];
+    case NODE_REPEAT: return (x->min == 0 || e[x->alternative]) && e[x->next];
     }
     return false;
 }
@@ -388,20 +388,21 @@ static void find_empty(maker *m)
             changed = true;
         }
     }
-    /* what may be empty may be left out, too: then nobody goes around without a byte */
+    /* what may be empty may be left out, too: then no loop passes without a byte */
     for (int i = 0; i < g->n_node; i++)
-        if (g->nodes[i].kind == NODE_REPEAT && m->empty[g->nodes[i].other]) g->nodes[i].min = 0;
+        if (g->nodes[i].kind == NODE_REPEAT && m->empty[g->nodes[i].alternative])
+            g->nodes[i].min = 0;
 }
 
 static int32_t need_of(const grammar *g, const grammar_node *x)
 {
-    const int32_t next = g->nodes[x->next].need, other = g->nodes[x->other].need;
+    const int32_t next = g->nodes[x->next].need, alternative = g->nodes[x->alternative].need;
     switch ((node_kind)x->kind) {
     case NODE_RANGE: return next;
     case NODE_RETURN: return 0;
-    case NODE_SPLIT: return min_int(next, other);
-    case NODE_CALL: return x->next == 0 ? other : max_int(other + 1, next);
-    case NODE_REPEAT: return x->min == 0 ? next : max_int(other + 1, next);
+    case NODE_SPLIT: return min_int(next, alternative);
+    case NODE_CALL: return x->next == 0 ? alternative : max_int(alternative + 1, next);
+    case NODE_REPEAT: return x->min == 0 ? next : max_int(alternative + 1, next);
     }
     return 0;
 }
@@ -422,14 +423,15 @@ static void find_need(grammar *g)
 
 /* The nodes that can be reached from node i without a byte: at most two. A call inside a circle of
  * these is left recursion. */
-static int silent_steps(const maker *m, int32_t to[2], int i)
+static int silent_steps(const maker *m, int32_t targets[2], int i)
 {
     const grammar_node *x = &m->g->nodes[i];
     int n = 0;
     if (x->kind == NODE_RANGE || x->kind == NODE_RETURN) return 0;
-    to[n++] = x->other;
-    if (x->kind == NODE_SPLIT || m->empty[x->other] || (x->kind == NODE_REPEAT && x->min == 0))
-        to[n++] = x->next;
+    targets[n++] = x->alternative;
+    if (x->kind == NODE_SPLIT || m->empty[x->alternative] || (x->kind == NODE_REPEAT &&
+                                                              x->min == 0))
+        targets[n++] = x->next;
     return n;
 }
 
@@ -448,23 +450,24 @@ static int find_circles(int32_t *group, const maker *m)
         if (index[first] >= 0) continue;
         path[n_path++] = first;
         while (n_path > 0) {
-            const int32_t at = path[n_path - 1];
-            int32_t to[2];
-            const int n_to = silent_steps(m, to, at);
-            if (index[at] < 0) {
-                index[at] = low[at] = count++;
-                open[n_open++] = at;
+            const int32_t pos = path[n_path - 1];
+            int32_t targets[2];
+            const int n_to = silent_steps(m, targets, pos);
+            if (index[pos] < 0) {
+                index[pos] = low[pos] = count++;
+                open[n_open++] = pos;
             }
-            if (done[at] > 0 && low[to[done[at] - 1]] < low[at] && group[to[done[at] - 1]] < 0)
-                low[at] = low[to[done[at] - 1]];
-            if (done[at] < n_to) {
-                const int32_t go = to[done[at]++];
+            if (done[pos] > 0 && low[targets[done[pos] - 1]] < low[pos] &&
+                group[targets[done[pos] - 1]] < 0)
+                low[pos] = low[targets[done[pos] - 1]];
+            if (done[pos] < n_to) {
+                const int32_t go = targets[done[pos]++];
                 if (index[go] < 0) path[n_path++] = go;
                 continue;
             }
-            if (low[at] == index[at]) {
-                while (open[n_open - 1] != at) group[open[--n_open]] = at;
-                group[open[--n_open]] = at;
+            if (low[pos] == index[pos]) {
+                while (open[n_open - 1] != pos) group[open[--n_open]] = pos;
+                group[open[--n_open]] = pos;
             }
             n_path--;
         }
@@ -482,9 +485,9 @@ static int refuse_left_recursion(const maker *m, err_ctx *err)
     for (int i = 0; i < n && rc == 0; i++) {
         const grammar_node *x = &m->g->nodes[i];
         char name[128] = "?";
-        if (x->kind != NODE_CALL || group[i] != group[x->other]) continue;
+        if (x->kind != NODE_CALL || group[i] != group[x->alternative]) continue;
         for (int k = 0; k < m->r->n_rule; k++)
-            if (m->start[k] == x->other) str_escape(name, sizeof name,
+            if (m->start[k] == x->alternative) str_escape(name, sizeof name,
                                                     str_from(m->r->list[k].name));
         rc = err_set(err, ERR_UNSUPPORTED, "the rule %s calls itself before it reads a byte: write "
                      "such left recursion as a repetition", name);
@@ -505,7 +508,8 @@ static int make(maker *m, int root, err_ctx *err)
     m->empty = m->failed ? NULL : mem_zalloc((size_t)m->g->n_node);
     if (!m->empty) return err_set(err, ERR_NOMEM, "out of memory for a grammar");
     for (int i = 0; i < m->g->n_node; i++)
-        if (m->g->nodes[i].kind == NODE_CALL) m->g->nodes[i].other = m->start[m->g->nodes[i].other];
+        if (m->g->nodes[i].kind == NODE_CALL)
+            m->g->nodes[i].alternative = m->start[m->g->nodes[i].alternative];
     m->g->start = m->start[root];
     find_empty(m);
     const int rc = refuse_left_recursion(m, err);

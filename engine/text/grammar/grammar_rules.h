@@ -55,16 +55,17 @@ void schema_reader_free(schema_reader *d);       /* NULL is fine */
 
 /* May an object that names properties have others if its schema does not say? LENIENT: it may not,
  * and keywords that are not known are passed over. */
-typedef enum schema_way { SCHEMA_OPEN, SCHEMA_CLOSED, SCHEMA_LENIENT } schema_way;
+typedef enum schema_strictness { SCHEMA_OPEN, SCHEMA_CLOSED, SCHEMA_LENIENT } schema_strictness;
 
 /* The rule of what the schema `at` allows, which is root or a part of it that may refer to others;
  * root lives as long as d. < 0: *err names keyword and place. */
-int schema_reader_add(schema_reader *d, const json_t *root, const json_t *at, schema_way way,
+int schema_reader_add(schema_reader *d, const json_t *root, const json_t *schema,
+                      schema_strictness strictness,
                       err_ctx *err);
 
 /* The text of a string without its quotes, made of letters; NOTHING if it may be any. */
 int schema_reader_letters(rules_expr *out, schema_reader *d, const json_t *s, rules_expr letter,
-                          schema_way way, err_ctx *err);
+                          schema_strictness strictness, err_ctx *err);
 
 /* ---- what is built; for grammar.c ---- */
 
@@ -75,7 +76,7 @@ typedef enum node_kind { NODE_RANGE, NODE_SPLIT, NODE_CALL, NODE_REPEAT, NODE_RE
 typedef struct grammar_node {
     uint8_t kind, lo, hi;                /* RANGE: lo .. hi, then next */
     int32_t next;
-    int32_t other;                       /* SPLIT: next or this; CALL, REPEAT: what is called */
+    int32_t alternative;                /* SPLIT: next or this; CALL, REPEAT: what is called */
     int32_t min, max;
     int32_t need;                        /* calls within calls that the shortest way to RETURN
                                           * takes; > GRAMMAR_DEPTH: there is none */

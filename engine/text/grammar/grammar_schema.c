@@ -63,21 +63,21 @@ static rules_expr read_schema(reader *d, const json_t *s, int depth);
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* What is not supported is passed over if lenient: all that narrows beside it still does. */
-static void fail(reader *d, int code, const char *what, const char *thing)
+/* What is not supported is passed over if lenient: other keywords still narrow. */
+static void fail(reader *d, int code, const char *problem, const char *thing)
 {
     char esc[96];
     if (d->rc < 0 || (d->lenient && code == ERR_UNSUPPORTED)) return;
-    d->rc = err_set(d->err, code, "#%s: %s%s%s%s", d->path, what, thing ? " \"" : "",
+    d->rc = err_set(d->err, code, "#%s: %s%s%s%s", d->path, problem, thing ? " \"" : "",
                     thing ? ESC(esc, str_from(thing)) : "", thing ? "\"" : "");
 }
 
 /* Goes down one step and returns the length to come back to. */
-static size_t enter(reader *d, const char *part, size_t index)
+static size_t enter(reader *d, const char *step, size_t index)
 {
     const size_t n = strlen(d->path);
     char esc[64];
-    if (part) snprintf(d->path + n, sizeof d->path - n, "/%s", ESC(esc, str_from(part)));
+    if (step) snprintf(d->path + n, sizeof d->path - n, "/%s", ESC(esc, str_from(step)));
     else snprintf(d->path + n, sizeof d->path - n, "/%zu", index);
     return n;
 }
@@ -150,7 +150,7 @@ static rules_expr read_letters(reader *d, const json_t *s, rules_expr letter)
     const int max = read_count(d, s, "maxLength", RULES_NO_LIMIT);
     const bool any = min == 0 && max == RULES_NO_LIMIT;
     const rules_expr x = format ? read_format(d, format) : RULES_NOTHING;
-    if (format && !any) fail(d, ERR_UNSUPPORTED, "a length beside", "format");
+    if (format && !any) fail(d, ERR_UNSUPPORTED, "a length together with", "format");
     return x != RULES_NOTHING || any ? x : rules_repeat(d->r, letter, min, max);
 }
 
@@ -226,9 +226,9 @@ static rules_expr read_number(reader *d, const json_t *s)
 }
 
 /* A schema as a rule of its own, because it stands in several places. */
-static rules_expr as_rule(reader *d, const json_t *s, const char *part, size_t index, int depth)
+static rules_expr as_rule(reader *d, const json_t *s, const char *step, size_t index, int depth)
 {
-    const size_t back = enter(d, part, index);
+    const size_t back = enter(d, step, index);
     const int rule = rules_new(d->r, str_from(d->path));
     rules_define(d->r, rule, read_schema(d, s, depth + 1));
     leave(d, back);
@@ -278,20 +278,20 @@ static rules_expr read_array(reader *d, const json_t *s, int depth)
 
 /* Names that are none of the given ones; all of those begin alike up to byte `at`. Only characters
  * that need no escape. */
-static rules_expr other_names(reader *d, const char *const *names, int n, size_t at)
+static rules_expr other_names(reader *d, const char *const *names, int n, size_t pos)
 {
     rules *r = d->r;
     uint32_t cp = 0, from = 0x20, least;
     bool ends = false;
     rules_expr x = RULES_NOTHING;
-    for (int i = 0; i < n; i++) ends |= names[i][at] == '\0';
+    for (int i = 0; i < n; i++) ends |= names[i][pos] == '\0';
     if (!ends) x = rules_text(r, "\"");
     for (;; from = least + 1) {          /* the next character of some name, in order */
         const char *among[MAX_FIXED];
         int n_among = 0, len = 0;
         least = 0x110000;
         for (int i = 0; i < n; i++) {
-            const uint8_t *p = (const uint8_t *)names[i] + at;
+            const uint8_t *p = (const uint8_t *)names[i] + pos;
             if (*p && utf8_decode(&cp, p, strlen((const char *)p)) && cp >= from && cp < least)
                 least = cp;
         }
@@ -308,14 +308,14 @@ static rules_expr other_names(reader *d, const char *const *names, int n, size_t
         if (least == 0x110000) return x;
         if (least == '"' || least == '\\') continue;     /* needs an escape */
         for (int i = 0; i < n; i++) {
-            const uint8_t *p = (const uint8_t *)names[i] + at;
+            const uint8_t *p = (const uint8_t *)names[i] + pos;
             const int k = *p ? utf8_decode(&cp, p, strlen((const char *)p)) : 0;
             if (k == 0 || cp != least) continue;
             among[n_among++] = names[i];
             len = k;
         }
         x = rules_alt(r, x, rules_seq(r, rules_chars(r, least, least),
-                                      other_names(d, among, n_among, at + (size_t)len)));
+                                      other_names(d, among, n_among, pos + (size_t)len)));
     }
 }
 
@@ -368,9 +368,9 @@ static void sort_members(member *m, int n)
 {
     for (int i = 1; i < n; i++) {
         const member x = m[i];
-        int at = i;
-        for (; at > 0 && strcasecmp(m[at - 1].name, x.name) > 0; at--) m[at] = m[at - 1];
-        m[at] = x;
+        int pos = i;
+        for (; pos > 0 && strcasecmp(m[pos - 1].name, x.name) > 0; pos--) m[pos] = m[pos - 1];
+        m[pos] = x;
     }
 }
 
@@ -393,10 +393,10 @@ static int read_members(reader *d, member *m, const json_t *s, const json_t *mor
         m[n++] = (member){ key, member_expr(d, key, p, depth), is_required(required, key) };
     json_array_foreach(required, i, p) {
         const char *name = json_string_value(p);
-        bool known = false;
+        bool supported = false;
         if (!name) fail(d, ERR_FORMAT, "this is not a list of names:", "required");
-        for (int k = 0; k < n && name; k++) known |= strcmp(m[k].name, name) == 0;
-        if (!name || known) continue;
+        for (int k = 0; k < n && name; k++) supported |= strcmp(m[k].name, name) == 0;
+        if (!name || supported) continue;
         if (json_is_false(more)) fail(d, ERR_FORMAT, "required, but not allowed:", name);
         m[n++] = (member){ name, member_expr(d, name, more, depth), true };
     }
@@ -465,7 +465,7 @@ static int type_of(const json_t *v)
     }
 }
 
-static rules_expr read_values(reader *d, const json_t *s, const json_t *values, const char *what)
+static rules_expr read_values(reader *d, const json_t *s, const json_t *values, const char *problem)
 {
     const json_t *type = json_object_get(s, "type");
     const int types = read_types(d, s);
@@ -473,11 +473,11 @@ static rules_expr read_values(reader *d, const json_t *s, const json_t *values, 
     size_t i;
     json_t *v;
     for (size_t k = 0; k < ARRAY_LEN(keywords); k++)
-        if (strcmp(keywords[k].name, "type") != 0 && strcmp(keywords[k].name, what) != 0 &&
+        if (strcmp(keywords[k].name, "type") != 0 && strcmp(keywords[k].name, problem) != 0 &&
             json_object_get(s, keywords[k].name))
-            fail(d, ERR_UNSUPPORTED, "beside values that are given, this is not supported:",
+            fail(d, ERR_UNSUPPORTED, "not supported together with enum or const:",
                  keywords[k].name);
-    if (!json_is_array(values)) fail(d, ERR_FORMAT, "this is not an array:", what);
+    if (!json_is_array(values)) fail(d, ERR_FORMAT, "this is not an array:", problem);
     json_array_foreach(values, i, v)
         if (!type || (types & type_of(v))) x = rules_alt(d->r, x, literal(d, v));
     return x;
@@ -509,9 +509,9 @@ static rules_expr read_both(reader *d, const json_t *a, const char *without, con
         fail(d, ERR_FORMAT, "a schema is an object or a boolean, unlike one of", without);
         return RULES_NOTHING;
     }
-    err_ctx why = { 0 };
-    if (!(all = schema_merge(a, without, b, &why))) {
-        fail(d, why.code, why.msg, NULL);
+    err_ctx reason = { 0 };
+    if (!(all = schema_merge(a, without, b, &reason))) {
+        fail(d, reason.code, reason.msg, NULL);
         return RULES_NOTHING;
     }
     json_array_append_new(json_object_get(d->merged, "all"), all);
@@ -532,7 +532,7 @@ static rules_expr read_any_of(reader *d, const json_t *s, const char *key, int d
     return x;
 }
 
-/* The first is merged; the others wait beside it. */
+/* The first is merged; the others wait in a list. */
 static rules_expr read_all_of(reader *d, const json_t *s, int depth)
 {
     const json_t *list = json_object_get(s, "allOf");
@@ -555,27 +555,27 @@ static rules_expr read_all_of(reader *d, const json_t *s, int depth)
 /* "#", "#/$defs/name", "#/properties/a/items": NULL if there is nothing. */
 static const json_t *find_ref(const reader *d, const char *ref)
 {
-    const json_t *at = d->root;
-    char part[MAX_NAME];
+    const json_t *pos = d->root;
+    char step[MAX_NAME];
     if (*ref++ != '#') return NULL;
-    while (*ref == '/' && at) {
+    while (*ref == '/' && pos) {
         size_t n = 0;
         for (ref++; *ref && *ref != '/'; ref++) {
             char c = *ref;
             if (c == '~' && (ref[1] == '0' || ref[1] == '1')) c = *++ref == '0' ? '~' : '/';
-            if (n < sizeof part - 1) part[n++] = c;
+            if (n < sizeof step - 1) step[n++] = c;
         }
-        part[n] = '\0';
-        if (json_is_array(at)) {
+        step[n] = '\0';
+        if (json_is_array(pos)) {
             size_t i = 0;
-            for (const char *p = part; *p >= '0' && *p <= '9' && i < 100000; p++)
+            for (const char *p = step; *p >= '0' && *p <= '9' && i < 100000; p++)
                 i = i * 10 + (size_t)(*p - '0');
-            at = json_array_get(at, i);
+            pos = json_array_get(pos, i);
         } else {
-            at = json_object_get(at, part);
+            pos = json_object_get(pos, step);
         }
     }
-    return *ref ? NULL : at;
+    return *ref ? NULL : pos;
 }
 
 static rules_expr read_ref(reader *d, const json_t *s, int depth)
@@ -616,10 +616,10 @@ static void check_keywords(reader *d, const json_t *s)
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)s, key, v) {
-        bool known = is_harmless(key, v);
+        bool supported = is_harmless(key, v);
         for (size_t k = 0; k < ARRAY_LEN(keywords); k++)
-            known |= strcmp(key, keywords[k].name) == 0;
-        if (!known) fail(d, ERR_UNSUPPORTED, "unsupported keyword", key);
+            supported |= strcmp(key, keywords[k].name) == 0;
+        if (!supported) fail(d, ERR_UNSUPPORTED, "unsupported keyword", key);
     }
 }
 
@@ -683,27 +683,28 @@ void schema_reader_free(schema_reader *d)
     mem_free(d);
 }
 
-static void begin(reader *d, const json_t *root, schema_way way, err_ctx *err)
+static void begin(reader *d, const json_t *root, schema_strictness strictness, err_ctx *err)
 {
     d->root = root;
-    d->strict = way != SCHEMA_OPEN;
-    d->lenient = way == SCHEMA_LENIENT;
+    d->strict = strictness != SCHEMA_OPEN;
+    d->lenient = strictness == SCHEMA_LENIENT;
     d->n_visit = d->rc = 0;
     d->path[0] = '\0';
     d->err = err;
 }
 
-int schema_reader_add(schema_reader *d, const json_t *root, const json_t *at, schema_way way,
+int schema_reader_add(schema_reader *d, const json_t *root, const json_t *pos,
+                      schema_strictness strictness,
                       err_ctx *err)
 {
-    begin(d, root, way, err);
-    return read_all(d, at);
+    begin(d, root, strictness, err);
+    return read_all(d, pos);
 }
 
 int schema_reader_letters(rules_expr *out, schema_reader *d, const json_t *s, rules_expr letter,
-                          schema_way way, err_ctx *err)
+                          schema_strictness strictness, err_ctx *err)
 {
-    begin(d, s, way, err);
+    begin(d, s, strictness, err);
     check_keywords(d, s);
     *out = read_letters(d, s, letter);
     return d->rc;

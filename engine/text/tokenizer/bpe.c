@@ -116,10 +116,10 @@ static int32_t find_bytes(const bpe *b, const uint8_t *p, size_t len)
 void bpe_add_token(bpe *b, str_view bytes, bool findable)
 {
     const int id = b->n_added++;
-    const uint32_t at = b->start[id];
-    assert(id < b->n_token && bytes.len <= b->bytes_cap - at);
-    if (bytes.len) memcpy(b->bytes + at, bytes.ptr, bytes.len);
-    b->start[id + 1] = at + (uint32_t)bytes.len;
+    const uint32_t pos = b->start[id];
+    assert(id < b->n_token && bytes.len <= b->bytes_cap - pos);
+    if (bytes.len) memcpy(b->bytes + pos, bytes.ptr, bytes.len);
+    b->start[id + 1] = pos + (uint32_t)bytes.len;
     b->is_found[id] = findable && bytes.len;
     if (b->is_found[id] && bytes.len > b->longest) b->longest = bytes.len;
 }
@@ -219,15 +219,15 @@ int bpe_add_splits(bpe *b, int id, err_ctx *err)
 {
     const uint8_t *const p = b->bytes + b->start[id];
     const size_t len = b->start[id + 1] - b->start[id];
-    char text[100], part[20];
+    char text[100], shown[20];
     if (!b->is_found[id] || char_len(p, len) == len) return 0;
-    for (size_t at = 0, n; at < len; at += n) {
-        n = char_len(p + at, len - at);
-        if (find_bytes(b, p + at, n) < 0)
+    for (size_t pos = 0, n; pos < len; pos += n) {
+        n = char_len(p + pos, len - pos);
+        if (find_bytes(b, p + pos, n) < 0)
             return err_set(err, ERR_FORMAT, "token %d '%s' has the character '%s', which is no "
                            "token", id, ESC(text, bpe_bytes(b, id)),
-                           ESC(part, ((str_view){ (const char *)p + at, n })));
-        const int32_t left = find_bytes(b, p, at), right = find_bytes(b, p + at, len - at);
+                           ESC(shown, ((str_view){ (const char *)p + pos, n })));
+        const int32_t left = find_bytes(b, p, pos), right = find_bytes(b, p + pos, len - pos);
         if (left < 0 || right < 0) continue;
         assert(b->n_merge_added < b->n_merge);
         b->list[b->n_merge_added++] = (bpe_triple){ left, right, id };
@@ -388,20 +388,20 @@ size_t bpe_merge_short(const bpe *b, int32_t *out, const uint8_t *p, size_t len)
     }
     while (n > 1) {
         uint32_t best = rank_of(pair[0]);
-        size_t at = 0;
+        size_t pos = 0;
         for (size_t i = 1; i < n - 1; i++) {
-            at = rank_of(pair[i]) < best ? i : at;       /* equals keep the leftmost */
+            pos = rank_of(pair[i]) < best ? i : pos;       /* equals keep the leftmost */
             best = rank_of(pair[i]) < best ? rank_of(pair[i]) : best;
         }
         if (best == NO_RANK) break;
-        out[at] = (int32_t)(uint32_t)pair[at];
+        out[pos] = (int32_t)(uint32_t)pair[pos];
         n--;
-        memmove(out + at + 1, out + at + 2, (n - at - 1) * sizeof *out);
-        if (at + 1 < n) {
-            memmove(pair + at + 1, pair + at + 2, (n - at - 2) * sizeof *pair);
-            pair[at] = bpe_pair(b, (uint32_t)out[at], (uint32_t)out[at + 1]);
+        memmove(out + pos + 1, out + pos + 2, (n - pos - 1) * sizeof *out);
+        if (pos + 1 < n) {
+            memmove(pair + pos + 1, pair + pos + 2, (n - pos - 2) * sizeof *pair);
+            pair[pos] = bpe_pair(b, (uint32_t)out[pos], (uint32_t)out[pos + 1]);
         }
-        if (at > 0) pair[at - 1] = bpe_pair(b, (uint32_t)out[at - 1], (uint32_t)out[at]);
+        if (pos > 0) pair[pos - 1] = bpe_pair(b, (uint32_t)out[pos - 1], (uint32_t)out[pos]);
     }
     return n;
 }

@@ -25,7 +25,7 @@ bool pretokenizer_find(pretokenizer *out, str_view name);        /* of those wit
 /* "qwen2, gpt-4o, ...": all that pretokenizer_find knows. Returns dst. */
 const char *pretokenizer_names(char *dst, size_t cap);
 
-/* What a model asks for beside the cuts: text in Unicode NFC; a piece that is a token taken as it
+/* What a model needs besides the cuts: text in Unicode NFC; a piece that is a token taken as it
  * stands, without merging; BOS before a text where the file does not say; no BOS whatever the file
  * says, since the chat template writes what comes first. */
 bool pretokenizer_wants_nfc(pretokenizer pre);

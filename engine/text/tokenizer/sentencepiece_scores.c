@@ -1,4 +1,5 @@
-/* sentencepiece_scores.c - ranks tokens by their scores and makes a merge of every way to cut a token.
+/* sentencepiece_scores.c - ranks tokens by their scores and makes a merge of every way to cut a
+ * token.
  *
  * Tokens with one score have one rank, so that the place in the text decides between them. A token
  * is looked up once for each place where it can be cut; MAX_TOKEN_BYTES bounds that work. */

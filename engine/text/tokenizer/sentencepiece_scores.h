@@ -1,4 +1,5 @@
-/* sentencepiece_scores.h - SentencePiece's way to order merges: by the score of the token they make. */
+/* sentencepiece_scores.h - SentencePiece's way to order merges: by the score of the token they
+ * make. */
 #ifndef ENGINE_TEXT_TOKENIZER_SENTENCEPIECE_SCORES_H
 #define ENGINE_TEXT_TOKENIZER_SENTENCEPIECE_SCORES_H
 

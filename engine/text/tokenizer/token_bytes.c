@@ -33,16 +33,16 @@ static int64_t alphabet_decode(uint8_t *dst, const int16_t byte_of[N_ALPHABET], 
 
 size_t token_bytes_spaces(uint8_t *p, size_t n)
 {
-    uint8_t *to = p;
+    uint8_t *out = p;
     for (const uint8_t *from = p, *const end = p + n; from < end;) {
         if (*from == 0xE2 && end - from >= 3 && memcmp(from, SPACE_SIGN, 3) == 0) {
-            *to++ = ' ';
+            *out++ = ' ';
             from += 3;
         } else {
-            *to++ = *from++;
+            *out++ = *from++;
         }
     }
-    return (size_t)(to - p);
+    return (size_t)(out - p);
 }
 
 int64_t token_bytes_read(uint8_t *dst, const token_bytes *s, str_view text)

@@ -70,7 +70,7 @@ static bool is_gptoss_vocabulary(const gguf_kv *tokens)
 static int choose_pre(tokenizer *t, const gguf *g, const gguf_kv *tokens, err_ctx *err)
 {
     str_view name;
-    char text[64], known[256];
+    char text[64], names_text[256];
     const int rc = gguf_get_str(&name, g, KEY_PRE, err);
     if (rc < 0) return rc;
     if (t->model->by_char) {             /* what it is instead, the tokens say: choose_cuts */
@@ -88,7 +88,7 @@ static int choose_pre(tokenizer *t, const gguf *g, const gguf_kv *tokens, err_ct
     }
     if (pretokenizer_find(&t->pre, name)) return 0;
     return err_set(err, ERR_UNSUPPORTED, "unsupported pre-tokenizer '%s' (supported: %s)",
-                   ESC(text, name), pretokenizer_names(known, sizeof known));
+                   ESC(text, name), pretokenizer_names(names_text, sizeof names_text));
 }
 
 static int read_kinds(tokenizer *t, const gguf *g, uint64_t n_token, err_ctx *err)
@@ -122,7 +122,7 @@ static bool is_special(int kind)
     return kind == TOKEN_CONTROL || kind == TOKEN_USER || kind == TOKEN_UNKNOWN;
 }
 
-static int read_token(tokenizer *t, const token_bytes *how, uint8_t *scratch, str_view text,
+static int read_token(tokenizer *t, const token_bytes *spelling, uint8_t *scratch, str_view text,
                       err_ctx *err)
 {
     const int id = t->vocab.n_added;
@@ -130,10 +130,10 @@ static int read_token(tokenizer *t, const token_bytes *how, uint8_t *scratch, st
     int64_t n;
     switch (t->kind[id]) {
     case TOKEN_NORMAL:
-        n = token_bytes_read(scratch, how, text);
+        n = token_bytes_read(scratch, spelling, text);
         if (n < 0)
             return err_set(err, ERR_FORMAT, "token %d '%s' %s", id, ESC(shown, text),
-                           token_bytes_fault(how));
+                           token_bytes_fault(spelling));
         bpe_add_token(&t->vocab, (str_view){ (char *)scratch, (size_t)n }, true);
         return 0;
     case TOKEN_BYTE:
@@ -164,7 +164,7 @@ static int read_token(tokenizer *t, const token_bytes *how, uint8_t *scratch, st
 /* n_merge: how many merges the file lists; where it lists none, each byte of a token may be a place
  * to cut it. */
 static int read_tokens(tokenizer *t, const gguf_kv *tokens, uint32_t n_merge,
-                       const token_bytes *how, err_ctx *err)
+                       const token_bytes *spelling, err_ctx *err)
 {
     gguf_strings it = gguf_strings_begin(tokens);
     const bool by_char = t->model->by_char;
@@ -186,7 +186,7 @@ static int read_tokens(tokenizer *t, const gguf_kv *tokens, uint32_t n_merge,
     if (!scratch) return err_set(err, ERR_NOMEM, "token of %llu bytes",
                                  (unsigned long long)longest);
     for (it = gguf_strings_begin(tokens); rc == 0 && gguf_strings_next(&it, &text);)
-        rc = read_token(t, how, scratch, text, err);
+        rc = read_token(t, spelling, scratch, text, err);
     mem_free(scratch);
     return rc < 0 ? rc : bpe_seal(&t->vocab, err);
 }
@@ -196,7 +196,7 @@ static int read_tokens(tokenizer *t, const gguf_kv *tokens, uint32_t n_merge,
 typedef struct merge_batch {
     uint8_t *bytes;                      /* sides of the entries, back to back */
     size_t used, cap;
-    struct { size_t at, left, right; } entry[16];
+    struct { size_t pos, left, right; } entry[16];
     int n;
     uint32_t n_before;                   /* entries of earlier batches */
 } merge_batch;
@@ -204,33 +204,34 @@ typedef struct merge_batch {
 /* One entry, "left right": a space inside a token is written otherwise, so the separator is the
  * only one. Vocabularies of characters may have a left side that starts with a plain space. A byte
  * takes at most how->widest in the file, and no token has more than vocab.longest. */
-static int read_merge(merge_batch *m, const tokenizer *t, const token_bytes *how, str_view text,
+static int read_merge(merge_batch *m, const tokenizer *t, const token_bytes *spelling,
+                      str_view text,
                       err_ctx *err)
 {
-    const size_t from = how->by_char ? 1 : 0;
+    const size_t from = spelling->by_char ? 1 : 0;
     const char *const space =
         text.len > from ? memchr(text.ptr + from, ' ', text.len - from) : NULL;
     const uint32_t index = m->n_before + (uint32_t)m->n;
     uint8_t *const dst = m->bytes + m->used;
     char shown[100];
-    if (!space || (!how->by_char &&
+    if (!space || (!spelling->by_char &&
                    memchr(space + 1, ' ', text.len - 1 - (size_t)(space - text.ptr))))
         return err_set(err, ERR_FORMAT, "merge %u '%s' is not two tokens with a space between",
                        index, ESC(shown, text));
-    if (text.len - 1 > (size_t)how->widest * t->vocab.longest)
+    if (text.len - 1 > (size_t)spelling->widest * t->vocab.longest)
         return err_set(err, ERR_FORMAT,
                        "merge %u '%s' makes more than the longest token, %zu bytes",
                        index, ESC(shown, text), t->vocab.longest);
     const str_view left = { text.ptr, (size_t)(space - text.ptr) };
     const str_view right = { space + 1, text.len - left.len - 1 };
-    const int64_t n_left = token_bytes_read(dst, how, left);
-    const int64_t n_right = n_left < 0 ? -1 : token_bytes_read(dst + n_left, how, right);
+    const int64_t n_left = token_bytes_read(dst, spelling, left);
+    const int64_t n_right = n_left < 0 ? -1 : token_bytes_read(dst + n_left, spelling, right);
     if (n_right < 0)
         return err_set(err, ERR_FORMAT, "merge %u '%s' %s", index, ESC(shown, text),
-                       token_bytes_fault(how));
+                       token_bytes_fault(spelling));
     bpe_prefetch(&t->vocab, dst, (size_t)n_left);
     bpe_prefetch(&t->vocab, dst + n_left, (size_t)n_right);
-    m->entry[m->n].at = m->used;
+    m->entry[m->n].pos = m->used;
     m->entry[m->n].left = (size_t)n_left;
     m->entry[m->n].right = (size_t)n_right;
     m->n++;
@@ -241,7 +242,7 @@ static int read_merge(merge_batch *m, const tokenizer *t, const token_bytes *how
 static int enter_merges(tokenizer *t, merge_batch *m, err_ctx *err)
 {
     for (int i = 0; i < m->n; i++) {
-        const int rc = bpe_add_merge(&t->vocab, m->bytes + m->entry[i].at, m->entry[i].left,
+        const int rc = bpe_add_merge(&t->vocab, m->bytes + m->entry[i].pos, m->entry[i].left,
                                      m->entry[i].right, err);
         if (rc < 0) return rc;
     }
@@ -251,10 +252,10 @@ static int enter_merges(tokenizer *t, merge_batch *m, err_ctx *err)
     return 0;
 }
 
-static int read_merges(tokenizer *t, const gguf_kv *merges, const token_bytes *how,
+static int read_merges(tokenizer *t, const gguf_kv *merges, const token_bytes *spelling,
                        err_ctx *err)
 {
-    const size_t most = (size_t)how->widest * t->vocab.longest;
+    const size_t most = (size_t)spelling->widest * t->vocab.longest;
     merge_batch m = { .cap = most + 4096 };
     gguf_strings it = gguf_strings_begin(merges);
     str_view text;
@@ -262,7 +263,7 @@ static int read_merges(tokenizer *t, const gguf_kv *merges, const token_bytes *h
     m.bytes = mem_alloc(m.cap);
     if (!m.bytes) return err_set(err, ERR_NOMEM, "merges of up to %zu bytes", most);
     while (rc == 0 && gguf_strings_next(&it, &text)) {
-        rc = read_merge(&m, t, how, text, err);
+        rc = read_merge(&m, t, spelling, text, err);
         if (rc == 0 && (m.n == (int)ARRAY_LEN(m.entry) || m.cap - m.used < most))
             rc = enter_merges(t, &m, err);
     }
@@ -274,7 +275,7 @@ static int read_merges(tokenizer *t, const gguf_kv *merges, const token_bytes *h
 }
 
 /* Text of a vocabulary of characters is one piece, or one a line. Where no token has a space after
- * anything else, or a newline beside anything else, nothing merges across these places either, and
+ * anything else, or a newline next to anything else, nothing merges across these places either, and
  * words can be merged one by one. */
 static void choose_cuts(tokenizer *t)
 {
@@ -370,7 +371,7 @@ int tokenizer_special(const tokenizer *t, const char *text)
     return lo < t->n_special && str_eq(t->specials[lo].text, want) ? t->specials[lo].id : -1;
 }
 
-/* An id outside the vocabulary counts as absent: nobody may use it as an index. */
+/* An id outside the vocabulary counts as absent: it is never used as an index. */
 static int read_id(int *out, const tokenizer *t, const gguf *g, const char *key, err_ctx *err)
 {
     const gguf_kv *kv = gguf_find(g, key);
@@ -394,8 +395,8 @@ static void add_stop(tokenizer *t, int id)
 /* The file's eos_token_id gives one stop at most, and in some files the wrong one. GLM ends a turn
  * with the role of the next, Gemma hands over to a tool with <|tool_response>, which some files
  * call a USER token. In other vocabularies these texts end nothing: they count only where there is
- * the token `beside`. */
-static const struct { const char *text, *beside; } stop_texts[] = {
+ * the token `requires`. */
+static const struct { const char *text, *requires; } stop_texts[] = {
     { "<|im_end|>", NULL },
     { "<|return|>", NULL },
     { "<|call|>", NULL },
@@ -415,9 +416,10 @@ static int find_stops(tokenizer *t, const gguf *g, err_ctx *err)
                                         "tokenizer.ggml.eom_token_id" };
     int ids[1 + ARRAY_LEN(keys)] = { t->eos };
     for (size_t i = 0; i < ARRAY_LEN(stop_texts); i++) {
-        const char *const beside = stop_texts[i].beside;
+        const char *const requires = stop_texts[i].requires;
         const int id = tokenizer_special(t, stop_texts[i].text);
-        if (id < 0 || (beside ? tokenizer_special(t, beside) < 0 : t->kind[id] != TOKEN_CONTROL))
+        if (id < 0 || (requires ? tokenizer_special(t, requires) < 0
+                       : t->kind[id] != TOKEN_CONTROL))
             continue;
         add_stop(t, id);
     }
@@ -455,10 +457,10 @@ static int read_additions(tokenizer *t, const gguf *g, err_ctx *err)
 static int load(tokenizer *t, const gguf *g, err_ctx *err)
 {
     const gguf_kv *tokens, *merges = NULL;
-    token_bytes how;
+    token_bytes spelling;
     int rc;
     if ((rc = choose_model(t, g, err)) < 0) return rc;
-    token_bytes_init(&how, t->model->by_char);
+    token_bytes_init(&spelling, t->model->by_char);
     if ((rc = find_array(&tokens, g, KEY_TOKENS, err)) < 0) return rc;
     if (!t->model->by_score && (rc = find_array(&merges, g, KEY_MERGES, err)) < 0) return rc;
     const uint64_t n_merge = merges ? merges->count : 0;
@@ -468,9 +470,10 @@ static int load(tokenizer *t, const gguf *g, err_ctx *err)
                        (unsigned long long)n_merge, BPE_MAX_TOKEN, MAX_MERGE);
     if ((rc = choose_pre(t, g, tokens, err)) < 0) return rc;
     if ((rc = read_kinds(t, g, tokens->count, err)) < 0) return rc;
-    if ((rc = read_tokens(t, tokens, (uint32_t)n_merge, &how, err)) < 0) return rc;
+    if ((rc = read_tokens(t, tokens, (uint32_t)n_merge, &spelling, err)) < 0) return rc;
     if (t->model->by_char) choose_cuts(t);
-    rc = merges ? read_merges(t, merges, &how, err) : sentencepiece_scores_read(&t->vocab, g, err);
+    rc = merges ? read_merges(t, merges, &spelling, err) : sentencepiece_scores_read(&t->vocab, g,
+            err);
     if (rc < 0) return rc;
     if ((rc = collect_specials(t, err)) < 0) return rc;
     if ((rc = read_id(&t->bos, t, g, "tokenizer.ggml.bos_token_id", err)) < 0) return rc;

@@ -178,9 +178,9 @@ static int decompose(nfc_scratch *s, uint32_t cp, err_ctx *err)
 {
     int lo = 0, hi = unicode_n_nfc_decomposition - 1, rc = 0;
     if (cp - HANGUL < N_HANGUL) {
-        const uint32_t at = cp - HANGUL, t = at % N_JAMO_T;
-        rc = push_item(s, JAMO_L + at / (N_JAMO_V * N_JAMO_T), err);
-        if (rc == 0) rc = push_item(s, JAMO_V + at / N_JAMO_T % N_JAMO_V, err);
+        const uint32_t pos = cp - HANGUL, t = pos % N_JAMO_T;
+        rc = push_item(s, JAMO_L + pos / (N_JAMO_V * N_JAMO_T), err);
+        if (rc == 0) rc = push_item(s, JAMO_V + pos / N_JAMO_T % N_JAMO_V, err);
         if (rc == 0 && t) rc = push_item(s, JAMO_T + t, err);
         return rc;
     }
@@ -208,10 +208,10 @@ static void sort_marks(uint32_t *item, uint32_t *tmp, size_t n)
         }
         return;
     }
-    size_t at[257] = { 0 };
-    for (size_t i = 0; i < n; i++) at[ITEM_CLASS(item[i]) + 1]++;
-    for (int c = 0; c < 256; c++) at[c + 1] += at[c];
-    for (size_t i = 0; i < n; i++) tmp[at[ITEM_CLASS(item[i])]++] = item[i];
+    size_t pos[257] = { 0 };
+    for (size_t i = 0; i < n; i++) pos[ITEM_CLASS(item[i]) + 1]++;
+    for (int c = 0; c < 256; c++) pos[c + 1] += pos[c];
+    for (size_t i = 0; i < n; i++) tmp[pos[ITEM_CLASS(item[i])]++] = item[i];
     memcpy(item, tmp, n * sizeof *item);
 }
 
