@@ -370,6 +370,7 @@ $(addprefix $B/tests/,test_synth_families test_odd_shapes test_sim_plan): $B/tes
 $(addprefix $B/tests/,test_synth test_synth_families test_synth_tables): $B/tests/synth_checks.c.o
 $B/tests/test_synth_families: $B/tests/chosen_experts.c.o
 $B/tests/test_synth_families $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
+$(call both,prefix_drive): ALL_LDFLAGS += -Wl,--wrap=prefix_tree_next
 $(call both,draws): ALL_LDFLAGS += -Wl,--wrap=forward_logits
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
 $(SIM_OF:%=$B/tests/test_sim_%): $B/tests/test_sim_%: $B/tests/test_%.c.o

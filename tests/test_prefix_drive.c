@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/session/prefix_tree.h"
 #include "engine/session/state_internal.h"
 #include "loader/bytes.h"
 #include "tests/bad_disk.h"
@@ -257,6 +258,57 @@ static void test_second_program(const rig *r)
     session_free(s);
     session_free(u);
     session_free(f32);
+}
+
+/* Counts steps through trees of states, of whoever asks. */
+static uint64_t n_step;
+prefix_node *__real_prefix_tree_next(prefix_node *k, bool into);
+prefix_node *__wrap_prefix_tree_next(prefix_node *k, bool into);
+prefix_node *__wrap_prefix_tree_next(prefix_node *k, bool into)
+{
+    n_step++;
+    return __real_prefix_tree_next(k, into);
+}
+
+/* A full drive with thousands of files: eviction takes the oldest leaf, and a walk for each. */
+static void test_many_files(const rig *r)
+{
+    enum { CONVERSATIONS = 50, STATES = 80, N = CONVERSATIONS * STATES };
+    session *s = rig_session(r, CTX, 32, KV_F16);
+    int32_t ids[STATES];
+    err_ctx err = { 0 };
+    prefix_node *oldest = NULL, *last = NULL;
+    files_remove();
+    prefix_cache *c = rig_cache(s, rig_room(r, 4, LINK));
+    for (int i = 0; i < CONVERSATIONS; i++) {
+        rig_ids(ids, STATES, 4000 + (uint64_t)i, r->m);
+        prefix_node *parent = &c->root;
+        for (int to = 1; to <= STATES; to++) {           /* made up: no file is read here */
+            const prefix_node shape = prefix_tree_shape(c, to - 1, to);
+            const prefix_file f = { .to = to, .rows_bytes = shape.rows_bytes,
+                                    .mark_bytes = shape.mark_bytes };
+            prefix_node *k = prefix_tree_make(&shape, ids, false);
+            k->stamp = (uint64_t)(1 + i * STATES + to);
+            k->on_drive = true;
+            prefix_tree_add(c, parent, k);
+            k->used = (uint64_t)(1 + i);                 /* all states of it at once */
+            c->n.drive_bytes += prefix_file_bytes(&f);
+            parent = k;
+        }
+        if (i == 0) oldest = parent->parent;
+        last = parent;
+    }
+    c->o.drive_bytes = c->n.drive_bytes;
+    rig_ids(chain, LINK, 3999, r->m);
+    rig_fill(s, chain, 1);
+    CHECK(prefix_cache_keep(c, s, &err) == 0);
+    n_step = 0;
+    CHECK_MSG(prefix_cache_flush(c, &err) == 0, "%s", err.msg);
+    CHECK_MSG(n_step <= 6 * N, "%llu steps for %d files", (unsigned long long)n_step, N);
+    CHECK(oldest->on_drive && !oldest->child && last->on_drive);
+    CHECK(prefix_cache_counts(c).n_drive == N && c->n.drive_bytes <= c->o.drive_bytes);
+    prefix_cache_free(c);
+    session_free(s);
 }
 
 /* Kept later, from snapshots: the same states, and the session does not notice. */
@@ -675,6 +727,7 @@ int main(int argc, char **argv)
         test_deferred(&tiny, CTX);
         test_deferred(&tiny, 96);
         test_second_program(&tiny);
+        test_many_files(&tiny);
         if (!once || (i == 0 && !sim_gpu())) test_beside(&tiny);
         if (!once || (i == 1 && !sim_gpu())) test_bad_drive(&tiny);
         rig_close(&tiny);

@@ -101,29 +101,22 @@ static void remove_branch(prefix_cache *c, prefix_node *top)
     remove_file(c, top);
 }
 
-static bool has_child_on_drive(const prefix_node *k)
+/* Files to evict are sorted by their last use, the oldest first. No node was used later than its
+ * parent, so this order takes leaves first; of equals the longer one goes first. */
+static bool is_older(const prefix_node *a, const prefix_node *b)
 {
-    for (const prefix_node *a = k->child; a; a = a->next)
-        if (a->on_drive) return true;
-    return false;
+    return a->used < b->used || (a->used == b->used && a->to > b->to);
 }
 
-static bool is_above(const prefix_node *a, const prefix_node *k)
-{
-    while (k && k != a) k = k->parent;
-    return k != NULL;
-}
-
-/* Room for so many bytes for the sake of k, NULL: at any price. Only what was not used after k
- * makes room for it, and nothing that it goes on from. */
+/* Makes room for this many bytes for the sake of k (NULL: at any price): evicts only what was used
+ * before k, so nothing that k goes on from. Walks the tree once for each file that goes. */
 static bool make_drive_room(prefix_cache *c, uint64_t bytes, const prefix_node *k)
 {
     if (bytes > c->o.drive_bytes) return false;
     while (c->n.drive_bytes > c->o.drive_bytes - bytes) {
         prefix_node *victim = NULL;
         for (prefix_node *a = &c->root; (a = prefix_tree_next(a, true));)
-            if (a->on_drive && (!victim || a->used < victim->used) &&
-                (!k || (a->used <= k->used && !is_above(a, k))) && !has_child_on_drive(a))
+            if (a->on_drive && (!k || a->used < k->used) && (!victim || is_older(a, victim)))
                 victim = a;
         if (!victim) return false;
         remove_file(c, victim);
