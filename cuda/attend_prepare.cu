@@ -75,13 +75,19 @@ static __device__ __forceinline__ void rotate(float (&x)[VALUES], float *shared,
     }
 }
 
+/* Heads of q, of k and of v of a token. */
+static __host__ __device__ __forceinline__ int heads_of(const gpu_attention &a)
+{
+    return a.n_head + (a.k ? 2 * a.n_head_kv : 0);
+}
+
 template <int DIM>                       /* at most */
 static __global__ void __launch_bounds__(WARPS * 32) prepare_heads(frame f, gpu_attention a)
 {
     enum { VALUES = DIM / 32 };
     __shared__ float shared[WARPS][DIM];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int per_token = a.n_head + 2 * a.n_head_kv;    /* heads of q, of k, of v */
+    const int per_token = heads_of(a);
     const int t = ((int)blockIdx.x * WARPS + warp) / per_token;
     int h = ((int)blockIdx.x * WARPS + warp) % per_token;
 
@@ -163,7 +169,7 @@ void attend_norm_whole(gpu *g, const gpu_attention *a)
 
 void attend_prepare(gpu *g, const gpu_attention *a)
 {
-    const uint64_t heads = (uint64_t)a->n * (uint64_t)(a->n_head + 2 * a->n_head_kv);
+    const uint64_t heads = (uint64_t)a->n * (uint64_t)heads_of(*a);
     const uint64_t bytes = heads * (uint64_t)a->head_dim * sizeof(float);
     const dim3 grid(ceil_div(heads, WARPS));
     if (a->head_dim <= USUAL_DIM)

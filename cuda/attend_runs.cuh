@@ -139,7 +139,7 @@ static __device__ __forceinline__ run_place place_of(const run_args &r, size_t r
     w.n_run = p.n_run;
     w.begin = p.lowest + w.run * p.per_run;
     w.end = min(w.begin + p.per_run, p.lowest + p.n_key);
-    w.own = whole && w.run == p.n_run - 1 ? w.end - 1 : -1;
+    w.own = whole && a.k && w.run == p.n_run - 1 ? w.end - 1 : -1;
     w.n_make = w.n_head + (w.own >= 0 ? 2 : 0);
     w.row_bytes = row_bytes;
     w.keys = a.keys + (size_t)w.kv_head * a.kv_rows * row_bytes;

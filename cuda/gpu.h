@@ -278,7 +278,9 @@ typedef struct gpu_attention {
                                           * q + t * q_stride + h * q_head_stride;
                                           * overwritten if n > 1 or norm_whole */
     int q_stride, q_head_stride;
-    float *k;                            /* [n, n_head_kv * head_dim]; overwritten like q */
+    float *k;                            /* [n, n_head_kv * head_dim]; overwritten like q. NULL:
+                                          * keys and values of these tokens are stored already,
+                                          * v and k_norm are not used; not with norm_whole */
     const float *v;                      /* [n, n_head_kv * head_dim]; may be k, as it was
                                           * projected, unless norm_whole */
     const float *q_norm, *k_norm;        /* [head_dim], or NULL; norm_whole: [n_head * head_dim]

@@ -142,8 +142,13 @@ static int make_places(engine *e, const engine_placement *p, err_ctx *err)
 
 static int keep_plan(engine *e, const engine_placement *p, err_ctx *err)
 {
+    const int n_layer = e->m->hp.n_layer, most = model_split_most(e->m);
     if (p->postfetch) e->post = *p->postfetch;
     if (!p->plan) return 0;
+    if (p->gpu && p->plan->cpu_layers > 0 && n_layer - p->plan->cpu_layers > most)
+        return err_set(err, ERR_RANGE, "plan: %d of %d layers on the GPU; layers after %d share "
+                       "keys and values with earlier ones", n_layer - p->plan->cpu_layers, n_layer,
+                       most);
     e->p = mem_zalloc(sizeof *e->p);
     if (!e->p) return err_set(err, ERR_NOMEM, "plan: %zu bytes", sizeof *e->p);
     *e->p = *p->plan;

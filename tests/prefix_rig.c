@@ -40,7 +40,8 @@ const char *const rig_demos[2] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
 bool rig_open_tiny(rig *r, int i)
 {
     static const char *const names[] = { "models/tiny-qwen3next-f32", "models/tiny-gptoss-f32",
-                                         "models/tiny-gptoss-f32", "families/tiny-gemma4-bf16" };
+                                         "models/tiny-gptoss-f32",
+                                         "families/tiny-gemma4-shared-bf16" };
     char path[512];
     return rig_open(r, test_path(path, sizeof path, "%s/%s.gguf", test_unpacked(), names[i]),
                     i == 2);

@@ -103,13 +103,15 @@ static void run_attend(gpu *g, void *args)
     for (size_t t = 0; t < n; t++) {
         turn_heads(q + t * wide, a->q + t * (size_t)a->q_stride, (size_t)a->q_head_stride,
                    a->n_head, a->q_norm, a, (int)t);
-        turn_heads(k + t * kv_wide, a->k + t * kv_wide, dim, a->n_head_kv, a->k_norm, a, (int)t);
+        if (a->k)
+            turn_heads(k + t * kv_wide, a->k + t * kv_wide, dim, a->n_head_kv, a->k_norm, a,
+                       (int)t);
     }
-    memcpy(v, a->v, n * kv_wide * sizeof *v);
-    for (size_t h = 0; a->norm_values && h < n * (size_t)a->n_head_kv; h++)
+    if (a->k) memcpy(v, a->v, n * kv_wide * sizeof *v);
+    for (size_t h = 0; a->k && a->norm_values && h < n * (size_t)a->n_head_kv; h++)
         sim_ops()->loops->rmsnorm(v + h * dim, v + h * dim, NULL, a->head_dim, a->eps);
     const kv_view stored = view_of(a);
-    kv_view_write(&stored, a->n_head_kv, a->head_dim, pos, a->n, k, v);
+    if (a->k) kv_view_write(&stored, a->n_head_kv, a->head_dim, pos, a->n, k, v);
     const attend_args job = {
         .out = a->out, .q = q, .stored = stored, .n_head = a->n_head, .n_head_kv = a->n_head_kv,
         .head_dim = a->head_dim, .pos = pos, .n = a->n, .window = a->window, .scale = a->scale,
@@ -121,7 +123,7 @@ static void run_attend(gpu *g, void *args)
             for (size_t h = 0; h < (size_t)a->n_head; h++)
                 sim_clobber(a->q + t * (size_t)a->q_stride + h * (size_t)a->q_head_stride,
                             dim * sizeof *q);
-        sim_clobber(a->k, n * kv_wide * sizeof *k);
+        if (a->k) sim_clobber(a->k, n * kv_wide * sizeof *k);
     }
     sim_clobber(a->partial, gpu_attention_scratch(g, a->n_head, a->head_dim) * sizeof(float));
     free(v);
@@ -136,7 +138,7 @@ void gpu_attend(gpu *g, const gpu_attention *a)
     sim_call c = sim_begin(g, "attention");
     if (!gpu_attention_fits(a->n_head, a->n_head_kv, a->head_dim) || a->n < 1 ||
         a->rope_dim % 2 || a->rope_dim > a->head_dim || a->n > a->kv_rows ||
-        (a->norm_whole && (!a->q_norm || !a->k_norm || a->v == a->k))) {
+        (a->norm_whole && (!a->q_norm || !a->k_norm || !a->k || a->v == a->k))) {
         sim_fail(g, "attention: %d tokens, %d rows, %d and %d heads of %d", a->n, a->kv_rows,
                  a->n_head, a->n_head_kv, a->head_dim);
         return;
@@ -145,17 +147,22 @@ void gpu_attend(gpu *g, const gpu_attention *a)
     sim_writes(&c, "out", a->out, n * (uint64_t)a->n_head * dim * f);
     sim_writes(&c, "q", a->q, ((n - 1) * (uint64_t)a->q_stride +
                                (uint64_t)(a->n_head - 1) * (uint64_t)a->q_head_stride + dim) * f);
-    sim_writes(&c, "k", a->k, n * kv_wide * f);
-    sim_reads(&c, "v", a->v, n * kv_wide * f);
+    if (a->k) {
+        sim_writes(&c, "k", a->k, n * kv_wide * f);
+        sim_reads(&c, "v", a->v, n * kv_wide * f);
+    }
     sim_reads(&c, "norm of q", a->q_norm, (a->norm_whole ? (uint64_t)a->n_head : 1) * dim * f);
-    sim_reads(&c, "norm of k", a->k_norm, (a->norm_whole ? kv_wide : dim) * f);
+    if (a->k)
+        sim_reads(&c, "norm of k", a->k_norm, (a->norm_whole ? kv_wide : dim) * f);
     sim_reads_ahead(&c, "cosine", a->cosine, n * half * f);
     sim_reads_ahead(&c, "sine", a->sine, n * half * f);
     sim_reads_ahead(&c, "cursor", a->at, sizeof *a->at);
     sim_reads_ahead(&c, "keys", a->keys, store);
     sim_reads_ahead(&c, "values", a->values, store);
-    sim_writes(&c, "keys", a->keys, store);
-    sim_writes(&c, "values", a->values, store);
+    if (a->k) {
+        sim_writes(&c, "keys", a->keys, store);
+        sim_writes(&c, "values", a->values, store);
+    }
     sim_reads(&c, "sinks", a->sinks, (uint64_t)a->n_head * f);
     sim_writes(&c, "partial", a->partial, gpu_attention_scratch(g, a->n_head, a->head_dim) * f);
     sim_writes(&c, "counters", a->counters, (uint64_t)GPU_FEW * (uint64_t)a->n_head *

@@ -19,9 +19,12 @@ model *twin_model(const char *layers, int n_head_kv, int head_dim, int window)
     m->hp.n_head_kv = n_head_kv;
     m->hp.head_dim = head_dim;
     m->hp.window = window;
+    int last[2] = { 0 };                 /* F, W */
     for (size_t l = 0; l < n; l++) {
+        if (strchr("FW", layers[l])) last[layers[l] == 'W'] = (int)l;
+        if (strchr("fw", layers[l])) m->layers[l].kv_back = (int)l - last[layers[l] == 'w'];
         m->layers[l].mixer = layers[l] == 'D' ? MIX_DELTANET : MIX_ATTENTION;
-        if (strchr("WVU", layers[l])) m->layers[l].window = window;
+        if (strchr("WVUw", layers[l])) m->layers[l].window = window;
         if (layers[l] == 'V') m->hp.windowed = (attn_shape){ 1, n_head_kv + 1, 64, 64 };
         if (layers[l] == 'U')
             m->hp.windowed = (attn_shape){ 1, 2 * n_head_kv, head_dim / 2, head_dim / 2 };
@@ -212,6 +215,12 @@ static int head_dim_of(const twin *t, int l)
 static int kv_width(const twin *t, int l)
 {
     return n_head_of(t, l) * head_dim_of(t, l);
+}
+
+/* Keys and values of its own. */
+static bool has_rows(const twin *t, int l)
+{
+    return t->m->layers[l].mixer == MIX_ATTENTION && t->m->layers[l].kv_back == 0;
 }
 
 static int rows_of(const twin *t, int l)
@@ -416,7 +425,7 @@ void twin_run(twin *t, test_rng *rng, int n, bool aborted)
         t->sums[p + 1] = mix(t->sums[p] * 31 + (uint64_t)t->ids[p] + 1);
     }
     for (int l = 0; l < n_layer; l++)
-        if (t->m->layers[l].mixer == MIX_ATTENTION) write_layer(t, rng, l, n);
+        if (has_rows(t, l)) write_layer(t, rng, l, n);
     if (aborted) return;
     t->pos += n;
     for (int l = 0; l < n_layer; l++) {
@@ -451,7 +460,7 @@ void twin_snapshot(twin *t)
 static bool rings_hold(const twin *t, int pos)
 {
     for (int l = 0; l < t->m->hp.n_layer; l++) {
-        if (t->m->layers[l].mixer != MIX_ATTENTION || t->m->layers[l].window == 0) continue;
+        if (!has_rows(t, l) || t->m->layers[l].window == 0) continue;
         for (int p = first_seen(t, l, pos); p < pos; p++) {
             const twin_cell *c = cell(t, l, p);
             if (c->pos != p || c->sum != t->sums[p + 1]) return false;
@@ -514,10 +523,8 @@ bool twin_holds(twin *t, test_rng *rng)
         complain(t, "position is %d, want %d", state_pos(t->s), t->pos);
     mem_guard(true);
     for (int l = 0; l < t->m->hp.n_layer && !t->why[0]; l++) {
-        if (t->m->layers[l].mixer == MIX_ATTENTION) {
-            check_layer(t, rng, l, t->pos, false);
-            continue;
-        }
+        if (has_rows(t, l)) check_layer(t, rng, l, t->pos, false);
+        if (t->m->layers[l].mixer == MIX_ATTENTION) continue;
         mem_space *where = state_layer_space(t->s, l);
         for (int which = 2; which < 4; which++) {
             const size_t n_rec = rec_floats(t, which);

@@ -14,7 +14,8 @@
 
 /* layers: one letter each. F full attention, W windowed, D DeltaNet; M is an MTP block. With a V,
  * windowed layers (V and W) have one KV head more than the others, of 64 values; with a U twice as
- * many heads, of half as many values. */
+ * many heads, of half as many values. f and w are full and windowed layers that share keys and
+ * values with the last F or W. */
 model *twin_model(const char *layers, int n_head_kv, int head_dim, int window);
 void twin_model_free(model *m);
 

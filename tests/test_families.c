@@ -11,6 +11,7 @@
 #include "cuda/gpu.h"
 #include "engine/gpu/weights_gpu.h"
 #include "loader/bytes.h"
+#include "tiers/plan.h"
 
 enum { MAX_SEQ = 8, MAX_TOKENS = 90 };
 
@@ -34,6 +35,7 @@ static family families[] = {
     { .name = "olmoe-wide", .arch = "olmoe", .error = 2e-5 },
     { .name = "glm4moe", .error = 2e-5 },
     { .name = "gemma4", .error = 2e-5 },
+    { .name = "gemma4-shared", .arch = "gemma4", .error = 2e-5 },
 };
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -184,9 +186,9 @@ static uint8_t *value_of(uint8_t *bytes, size_t size, const char *key)
     return NULL;
 }
 
-/* Binds the file of a family with 32 bits of one key changed. Free both. */
-static int bind_changed(model **m, gguf **g, uint8_t **bytes, const char *key, uint32_t value,
-                        err_ctx *err)
+/* Binds the file of a family, or the one named, with 32 bits of one key changed. Free both. */
+static int bind_changed(model **m, gguf **g, uint8_t **bytes, const char *name, const char *key,
+                        uint32_t value, err_ctx *err)
 {
     char path[512];
     size_t size;
@@ -194,7 +196,7 @@ static int bind_changed(model **m, gguf **g, uint8_t **bytes, const char *key, u
     *m = NULL;
     *g = NULL;
     test_path(path, sizeof path, "%s/families/tiny-%.*s-bf16.gguf", test_unpacked(),
-              (int)strcspn(key, "."), key);
+              (int)strcspn(name ? name : key, "."), name ? name : key);
     *bytes = test_read_file(path, &size);
     uint8_t *at = *bytes ? value_of(*bytes, size, key) : NULL;
     if (!CHECK_MSG(at, "%s: not in %s", key, path)) return -1;
@@ -213,7 +215,6 @@ static void test_refused(void)
         { "glm4moe.expert_gating_func", 3, "expert_gating_func" },
         { "glm4moe.expert_shared_count", 2, "tensor blk.1.ffn_gate_shexp.weight has shape" },
         { "gemma4.expert_count", 0, "a dense model" },
-        { "gemma4.attention.shared_kv_layers", 2, "attention.shared_kv_layers = 2: not supported" },
         { "gemma4.embedding_length_per_layer_input", 32, "per_layer_input = 32: not supported" },
         { "gemma4.attention.head_count", 3, "multiple of attention.head_count_kv = 2" },
         { "gemma4.attention.value_length_swa", 64, "differs from attention.key_length_swa = 32" },
@@ -228,7 +229,7 @@ static void test_refused(void)
         gguf *g;
         uint8_t *bytes;
         err_ctx err = { 0 };
-        const int rc = bind_changed(&m, &g, &bytes, rows[i].key, rows[i].value, &err);
+        const int rc = bind_changed(&m, &g, &bytes, NULL, rows[i].key, rows[i].value, &err);
         CHECK_MSG(rc < 0 && strstr(err.msg, rows[i].want), "%s = %u: %s", rows[i].key,
                   rows[i].value, err.msg);
         model_free(m);
@@ -245,8 +246,8 @@ static void test_keys(void)
     gguf *g;
     uint8_t *bytes;
     err_ctx err = { 0 };
-    if (CHECK_MSG(bind_changed(&m, &g, &bytes, "glm4moe.expert_weights_scale", load_u32(&factor),
-                               &err) == 0, "%s", err.msg)) {
+    if (CHECK_MSG(bind_changed(&m, &g, &bytes, NULL, "glm4moe.expert_weights_scale",
+                               load_u32(&factor), &err) == 0, "%s", err.msg)) {
         CHECK(m->hp.router.factor == factor && m->hp.router.score == ROUTER_SIGMOID &&
               !m->hp.router.as_scored);
         CHECK(m->hp.n_layer == 3 && m->hp.n_mtp == 0 && model_first_bank(m) == &m->experts.of[1]);
@@ -255,8 +256,8 @@ static void test_keys(void)
     model_free(m);
     gguf_close(g);
     mem_free(bytes);
-    if (CHECK_MSG(bind_changed(&m, &g, &bytes, "gemma4.final_logit_softcapping", 0, &err) == 0,
-                  "%s", err.msg)) {
+    if (CHECK_MSG(bind_changed(&m, &g, &bytes, NULL, "gemma4.final_logit_softcapping", 0,
+                               &err) == 0, "%s", err.msg)) {
         const attn_shape full = layer_attn(&m->hp, &m->layers[2]);
         const attn_shape windowed = layer_attn(&m->hp, &m->layers[0]);
         CHECK(m->hp.logit_cap == 0.0f && m->layers[0].window == 16 && m->layers[2].window == 0);
@@ -269,14 +270,123 @@ static void test_keys(void)
     mem_free(bytes);
 }
 
+/* ---- shared keys and values ------------------------------------------------------------------ */
+
+/* With the last n layers sharing, which layers they share with. The file has no matrices for keys
+ * in the last three; those of others that share are not used. */
+static void test_shared_layers(void)
+{
+    static const struct { uint32_t n; const char *want; int back[10], split; } rows[] = {
+        { 0, "missing tensor blk.7.attn_k.weight", { 0 }, 0 },
+        { 2, "missing tensor blk.7.attn_k.weight", { 0 }, 0 },
+        { 3, NULL, { 0, 0, 0, 0, 0, 0, 0, 1, 2, 4 }, 5 },
+        { 4, NULL, { 0, 0, 0, 0, 0, 0, 2, 3, 4, 4 }, 4 },
+        { 7, NULL, { 0, 0, 0, 2, 3, 3, 5, 6, 7, 7 }, 1 },
+        { 8, "shared_kv_layers = 8: no full layer is before", { 0 }, 0 },
+        { 10, "shared_kv_layers = 10", { 0 }, 0 },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        model *m;
+        gguf *g;
+        uint8_t *bytes;
+        err_ctx err = { 0 };
+        const int rc = bind_changed(&m, &g, &bytes, "gemma4-shared",
+                                    "gemma4.attention.shared_kv_layers", rows[i].n, &err);
+        if (rows[i].want)
+            CHECK_MSG(rc < 0 && strstr(err.msg, rows[i].want), "%u shared: %s", rows[i].n, err.msg);
+        else if (CHECK_MSG(rc == 0, "%u shared: %s", rows[i].n, err.msg)) {
+            for (int l = 0; l < m->hp.n_layer; l++)
+                CHECK_MSG(m->layers[l].kv_back == rows[i].back[l] &&
+                          !m->layers[l].attn.k.t == (rows[i].back[l] > 0),
+                          "%u shared, layer %d: %d", rows[i].n, l, m->layers[l].kv_back);
+            CHECK(model_split_most(m) == rows[i].split);
+        }
+        model_free(m);
+        gguf_close(g);
+        mem_free(bytes);
+    }
+}
+
+/* The session's bytes of keys and values are those of the layers that store some. A session that
+ * went back gives the bits of before, and coarser types of the store change logits by their
+ * rounding. */
+static void test_shared_store(const family *f)
+{
+    enum { CTX = 128, CHUNK = 16, N = 60, BACK = 45 };
+    static const double most[] = { [KV_F32] = 2e-5, [KV_F16] = 1e-2, [KV_Q8_0] = 1e-1 };
+    const engine_options eo = { .threads = test_n_thread(1) };
+    const kv_options ko = { .type = KV_F32, .ctx = CTX, .slack = CHUNK };
+    const uint64_t row = 2 * 64 * sizeof(float);         /* two heads of 32, or one of 64 */
+    const int last = f->n_seq - 1;
+    const float *want = f->want;
+    float *rows = test_alloc(N, (size_t)f->n_vocab * sizeof *rows);
+    float *again = test_alloc(N, (size_t)f->n_vocab * sizeof *again);
+    CHECK(kv_bytes(f->m, &ko) == 5 * row * (16 + CHUNK) + 2 * row * CTX);
+    CHECK(kv_layer_bytes(f->m, &ko, 6) > 0 && kv_layer_bytes(f->m, &ko, 7) == 0 &&
+          kv_layer_bytes(f->m, &ko, 9) == 0);
+    for (int q = 0; q < last; q++) want += f->n[q] * f->n_vocab;
+    for (int i = 0; i < 6; i++) {
+        const place *p = &places[i < 3 ? 0 : N_CPU_PLACES];
+        const session_options so = { .ctx = CTX, .chunk = CHUNK, .kv = (kv_type)(i % 3),
+                                     .n_snapshot = 1 };
+        engine *e = NULL;
+        session *s = NULL;
+        err_ctx err = { 0 };
+        if (p->gpu && gpu_count() == 0) continue;
+        if (CHECK_MSG(engine_open(&e, f->m, &eo, &err) == 0, "%s", err.msg) &&
+            place_engine(e, f->m, p) &&
+            CHECK_MSG(session_create(&s, e, &so, &err) == 0 && f->n[last] >= N, "%s", err.msg)) {
+            int rc = session_eval(s, f->ids[last], BACK, rows, BACK, NULL, NULL, &err);
+            session_snapshot(s);
+            if (rc == 0)
+                rc = session_eval(s, f->ids[last] + BACK, N - BACK, rows + BACK * f->n_vocab,
+                                  N - BACK, NULL, NULL, &err);
+            CHECK(session_rewind(s, BACK) == BACK);
+            if (rc == 0)
+                rc = session_eval(s, f->ids[last] + BACK, N - BACK, again, N - BACK, NULL, NULL,
+                                  &err);
+            const double e2 = relative_l2(rows, want, N * f->n_vocab);
+            const bool coarse = p->gpu && so.kv == KV_F32;       /* see_sequences */
+            CHECK_MSG(rc == 0 && e2 < (coarse ? 1e-3 : most[so.kv]) &&
+                      memcmp(again, rows + BACK * f->n_vocab,
+                             (size_t)(N - BACK) * (size_t)f->n_vocab * sizeof *rows) == 0,
+                      "%s, %s: error %.2e %s", p->name, kv_type_name(so.kv), e2, err.msg);
+        }
+        session_free(s);
+        engine_close(e);
+    }
+    mem_free(again);
+    mem_free(rows);
+}
+
+/* A plan that splits layers from those that they share with is refused. */
+static void test_shared_split(const family *f)
+{
+    const engine_options eo = { .threads = test_n_thread(1) };
+    static plan cut;
+    cut = (plan){ .gpu = true, .cpu_layers = 4, .stage_parts = 1 };
+    const engine_placement where = { .gpu = true, .plan = &cut };
+    engine *e = NULL;
+    err_ctx err = { 0 };
+    if (CHECK_MSG(engine_open(&e, f->m, &eo, &err) == 0, "%s", err.msg))
+        CHECK_MSG(engine_place(e, &where, &err) == ERR_RANGE &&
+                  strstr(err.msg, "6 of 10 layers on the GPU"), "%s", err.msg);
+    engine_close(e);
+}
+
 int main(int argc, char **argv)
 {
     test_begin("families", argc, argv);
     for (size_t i = 0; i < ARRAY_LEN(families); i++) {
         if (family_open(&families[i])) test_family(&families[i]);
+        if (families[i].m && model_split_most(families[i].m) < families[i].m->hp.n_layer) {
+            test_shared_store(&families[i]);
+            test_shared_split(&families[i]);
+        }
         family_close(&families[i]);
     }
     test_refused();
     test_keys();
+    test_shared_layers();
     return test_end();
 }

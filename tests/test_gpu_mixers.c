@@ -25,6 +25,7 @@ typedef struct attend_case {
     bool whole;                          /* norms are of all heads together */
     bool norm_values;                    /* values, too, are normed */
     bool same;                           /* values are the keys as they are projected */
+    bool stored;                         /* keys and values are in the store before the call */
     bool stale;                          /* the store begins full of NaNs instead of zeros */
     bool distant;                        /* calls are sized as if there were many more keys */
     int rope_dim;
@@ -245,6 +246,16 @@ static void compare_store(session *s, const tokens *b)
     memcpy(s->view.values, values, s->store_bytes);
 }
 
+/* Not a byte of a store that a call only reads has changed. */
+static void compare_unchanged(const session *s)
+{
+    uint8_t *keys = host_room(s->store_bytes, 1), *values = host_room(s->store_bytes, 1);
+    vram_read(keys, s->a.keys, s->store_bytes);
+    vram_read(values, s->a.values, s->store_bytes);
+    expect_bytes("stored keys", keys, s->view.keys, s->store_bytes);
+    expect_bytes("stored values", values, s->view.values, s->store_bytes);
+}
+
 /* ---- a batch on both sides ------------------------------------------------------------------- */
 
 static void put_tokens(const session *s, const tokens *b)
@@ -330,9 +341,19 @@ static void check_session(const attend_case *c, test_rng *rng)
             put_cursor(&s, pos);
             s.a.n = b.n;
             s.a.last = s.c->distant ? 20000 : pos + b.n;
-            gpu_attend(device(), &s.a);
-            kv_write(s.store, 0, pos, b.n, b.k_ready, b.v_ready, NULL);
-            compare_store(&s, &b);
+            if (c->stored) {
+                gpu_attention a = s.a;
+                a.k = NULL;
+                a.v = NULL;
+                a.k_norm = NULL;
+                fill_store(&s, &b);
+                gpu_attend(device(), &a);
+                compare_unchanged(&s);
+            } else {
+                gpu_attend(device(), &s.a);
+                kv_write(s.store, 0, pos, b.n, b.k_ready, b.v_ready, NULL);
+                compare_store(&s, &b);
+            }
             check_output(&s, &b);
             check_rest(&s, &b);
         }
@@ -343,11 +364,12 @@ static void check_session(const attend_case *c, test_rng *rng)
 
 static void run_session(const attend_case *c, test_rng *rng)
 {
-    case_begin("%s, heads of %d, %d/%d, window %d%s, rope %d%s%s%s%s%s%s", kv_type_name(c->kv),
+    case_begin("%s, heads of %d, %d/%d, window %d%s, rope %d%s%s%s%s%s%s%s", kv_type_name(c->kv),
                c->dim, c->n_head, c->n_head_kv, c->window, c->slack ? ", ring" : "", c->rope_dim,
                c->sinks ? ", sinks" : "", c->norms ? ", norms" : "",
                c->whole ? " of all heads" : "", c->gated ? ", gates" : "",
-               c->norm_values ? ", normed values" : "", c->same ? ", keys as values" : "");
+               c->norm_values ? ", normed values" : "", c->same ? ", keys as values" : "",
+               c->stored ? ", stored" : "");
     check_session(c, rng);
     case_end();
 }
@@ -491,6 +513,23 @@ static void test_values(void)
                                 .norms = i % 5 != 4, .norm_values = i < 15 || i % 2,
                                 .same = i >= 15 || i % 4 == 0, .distant = i % 7 == 6,
                                 .rope_dim = i % 2 ? dim : dim / 2, .batches = all_lengths };
+        run_session(&c, &rng);
+    }
+}
+
+/* Keys and values of another layer: nothing is made of these tokens but queries. */
+static void test_stored(void)
+{
+    test_rng rng = { 29 };
+    family("attention, keys that are stored already");
+    for (int i = 0; i < 30; i++) {
+        if (sim_gpu_skips(i + i / 3, 3)) continue;
+        const int dim = 32 << i / 3 % 5, h = i % 4;
+        const attend_case c = { .kv = (kv_type)(i % 3), .dim = dim, .n_head = head_counts[h][0],
+                                .n_head_kv = head_counts[h][1], .window = i % 4 == 3 ? 128 : 0,
+                                .norms = i % 5 != 4, .norm_values = i % 2, .stored = true,
+                                .distant = i % 7 == 6, .rope_dim = i % 2 ? dim : dim / 2,
+                                .batches = all_lengths };
         run_session(&c, &rng);
     }
 }
@@ -861,6 +900,7 @@ int main(int argc, char **argv)
         test_delta_orders();
         test_whole_norms();
         test_values();
+        test_stored();
         test_recorded();
         if (!sim_gpu()) {                /* whose loops are those that it would be compared with */
             test_delta();

@@ -10,6 +10,7 @@ static const struct row { const char *name; bool family; } rows[] = {
     { "tiny-qwen3moe-bf16", true }, { "tiny-qwen35moe-bf16", true },
     { "tiny-llama-wide-bf16", true }, { "tiny-olmoe-wide-bf16", true },
     { "tiny-glm4moe-bf16", true }, { "tiny-gemma4-bf16", true },
+    { "tiny-gemma4-shared-bf16", true },
 };
 
 static bool in_bounds(double s) { return s >= LAYER_LEAST_S && s <= LAYER_MOST_S; }

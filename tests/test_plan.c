@@ -631,6 +631,7 @@ static void make_layered(made *c, const made_model *m, uint64_t vram, uint64_t r
             c->s.layer_state[i][l] = c->s.state[i] / (uint64_t)m->n_layer;
     }
     c->what.layer_dense = c->layer_dense;
+    c->what.split_most = m->n_layer;
     c->what.table = m->embed;
 }
 
@@ -665,6 +666,30 @@ static void test_some_layers(void)
         CHECK_MSG(before == 0 && shared >= 5, "%s: %d budgets with layers on both",
                   made_models[i].name, shared);
     }
+}
+
+/* No plan splits the layers after more than split_most, whatever VRAM has room for. */
+static void test_split_most(void)
+{
+    static made c;
+    static plan p;
+    int n_bound = 0, n_free = 0;
+    make_layered(&c, &made_models[OSS20], 80 * GB, 256 * GB);
+    const int n_layer = c.what.n_layer, most = n_layer / 2;
+    for (uint64_t mb = 100; mb <= 4000; mb += 50) {
+        c.w.vram = mb * MB;
+        c.what.split_most = n_layer;
+        if (!made_plan(&p, &c, "any split") || !p.gpu) continue;
+        const int n = n_layer - p.cpu_layers;
+        c.what.split_most = most;
+        if (!made_plan(&p, &c, "half at most") || !p.gpu) continue;
+        check_plan(&p, &c, "half at most");
+        CHECK_MSG(p.cpu_layers == 0 || n_layer - p.cpu_layers <= most, "%llu MB: %d on the CPU",
+                  (unsigned long long)mb, p.cpu_layers);
+        n_bound += n > most && n < n_layer;
+        n_free += n <= most;
+    }
+    CHECK_MSG(n_bound > 0 && n_free > 0, "%d, %d", n_bound, n_free);
 }
 
 /* Long chunks are for experts that come from the drive, and for a tenth of RAM at most. */
@@ -794,6 +819,7 @@ int main(int argc, char **argv)
     test_mixed();
     test_dense_layers();
     test_some_layers();
+    test_split_most();
     test_some_layers_short();
     test_hot_most();
     test_long_chunks();

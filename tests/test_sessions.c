@@ -135,7 +135,7 @@ int main(int argc, char **argv)
 {
     static const char *const models[] = { "models/tiny-qwen3next-f32", "models/tiny-gptoss-f32",
                                           "families/tiny-glm4moe-bf16",
-                                          "families/tiny-gemma4-bf16" };
+                                          "families/tiny-gemma4-shared-bf16" };
     /* a simulated GPU needs a core, too */
     const engine_options eo = { .threads = test_n_thread(sim_gpu() && !test_is_long() ? 1 : 2) };
     const int last = gpu_count() > 0 ? N_PLACES : N_CPU_PLACES;

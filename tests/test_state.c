@@ -47,6 +47,8 @@ static void test_sizes(void)
           12ull * 1088 * (131072 + 128 + 256), 0, 12ull * 1088 * 127 },
         { "WF", "context below window and slack: no ring", 12, 8, 64, 128, 384, KV_F32,
           12ull * 4096 * 384 * 2, 0, 0 },
+        { "WFwf", "shared keys and values take no memory", 1, 8, 64, 128, 385, KV_F32,
+          4096ull * (384 + 385), 0, 4096ull * 127 },
         { "WF", "one more: a ring", 12, 8, 64, 128, 385, KV_F32,
           12ull * 4096 * (384 + 385), 0, 12ull * 4096 * 127 },
         { "DDDF", "qwen3-next-80b, 256k", 12, 2, 256, 0, 262144, KV_F16, 12ull * 2048 * 262144,
@@ -402,6 +404,7 @@ static void test_limit(void)
         { "W", 4, 3, 7, { 3, 3, 1 }, 0, "ring as long as the context" },
         { "W", 1, 3, 100, { 3, 3, 3 }, 0, "a window of 1 sees no older key" },
         { "WFW", 4, 3, 100, { 3, 3, 3, 3 }, 8, "some layers are enough" },
+        { "WFwf", 4, 3, 100, { 3, 3, 3, 3 }, 8, "layers that share a ring" },
         { "D", 4, 3, 100, { 3, 3 }, 0, "no attention at all" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -498,6 +501,7 @@ static void test_walks(void)
         { "FF", 0, 50, 7, 2, "full attention" },
         { "WF", 6, 90, 4, 3, "rings that turn often" },
         { "VFV", 6, 90, 4, 3, "windowed layers with other heads" },
+        { "WFwwf", 6, 90, 4, 3, "layers that share keys and values" },
         { "WFW", 5, 90, 9, 1, "slack longer than the window" },
         { "WF", 8, 90, 1, 0, "one token at a time, no snapshots" },
         { "WF", 1, 60, 3, 2, "a window of the token alone" },
@@ -565,7 +569,7 @@ static void parts_take(kept_parts *k, const twin *t)
 static void test_parts(void)
 {
     static const struct { int ctx, slack; } sizes[] = { { 70, 4 }, { 90, 1 }, { 75, 70 } };
-    static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D", "FWF", "FVD" };
+    static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D", "FWF", "FVD", "FWwf" };
     for (size_t i = 0; i < 3 * ARRAY_LEN(layers); i++) {
         model *m = twin_model(layers[i / 3], 2, 32, 6);
         state_options o = { 70, 4, (kv_type)(i % 3), 2, where, n_ram };

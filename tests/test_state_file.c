@@ -80,7 +80,7 @@ static void test_moves(void)
     static const struct { int ctx, slack; } sizes[] = {
         { 60, 4 }, { 61, 9 }, { 90, 1 }, { 64, 60 }, { 200, 5 },
     };
-    static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D", "VF" };
+    static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D", "VF", "WFwf" };
     for (size_t i = 0; i < 3 * ARRAY_LEN(layers); i++) {
         model *m = twin_model(layers[i / 3], 2, 32, 6);
         state_options o = { 60, 4, (kv_type)(i % 3), 2, where, n_ram };
@@ -194,6 +194,7 @@ static void test_other_model(void)
         { "WFD", 1, 32, 4, 20, KV_F16, "another layout" },
         { "VFD", 1, 32, 3, 20, KV_F16, "another layout" },
         { "UFD", 1, 32, 3, 20, KV_F16, "layer 0 is another" },
+        { "WfD", 1, 32, 3, 20, KV_F16, "another layout" },
         { "WFD", 1, 32, 3, 20, KV_F32, "its KV cache is f16, that of this session f32" },
         { "WFD", 1, 32, 3, 8, KV_F16, "holds 9 tokens, the context has room for 8" },
         { "WFD", 1, 32, 3, 9, KV_F16, NULL },

@@ -387,11 +387,14 @@ static bool attempt_shared(plan *p, const planner *j, attempt a, bool all)
     const uint64_t fixed = plus(p->vram_work, p->vram_stage + p->vram_pad);
     if (fixed > j->vram) return false;
     for (uint64_t room = j->vram - fixed; n < what->n_layer; n++) {
-        const uint64_t state = j->s->layer_state[a.i][n], one = plus(what->layer_dense[n], state);
+        const uint64_t one = plus(what->layer_dense[n], j->s->layer_state[a.i][n]);
         if (one > room) break;
         room -= one;
-        p->vram_dense += what->layer_dense[n];
-        p->vram_state += state;
+    }
+    if (n < what->n_layer && n > what->split_most) n = what->split_most;
+    for (int l = 0; l < n; l++) {
+        p->vram_dense += what->layer_dense[l];
+        p->vram_state += j->s->layer_state[a.i][l];
     }
     p->cpu_layers = what->n_layer - n;
     if (n == 0 || n < what->n_layer / 8 || !place_ram(p, j, a.i, all)) return false;

@@ -45,6 +45,7 @@ typedef struct plan_model {
     uint64_t dense;                      /* all other weights, with the embedding table */
     const uint64_t *layer_dense;         /* [n_layer]: of that a layer's; NULL: layers are not
                                           * shared out between CPU and GPU */
+    int split_most;                      /* the GPU has at most this many layers, or all of them */
     uint64_t embed;                      /* of dense the table; 0 if it is the output matrix, too */
     uint64_t table;                      /* the table in either case */
     uint64_t token_dense;                /* read for every token */

@@ -126,16 +126,17 @@ static void mix_attention(gpu_steps *s, int l)
     const int dim = shape.head_dim, apart = f->attn_gated ? 2 : 1;
     const int window = s->p.m->layers[l].window, heads = shape.n_head * dim;
     const int table = window > 0 && s->p.rope->n_table > 1;
-    const kv_view rows = kv_layer_view(state_kv(s->seat->st), l);
+    const int from = model_kv_layer(s->p.m, l);
+    const kv_view rows = kv_layer_view(state_kv(s->seat->st), from);
     gpu_input h = normed(s, "mixer in", w->attn_norm);
     const gpu_product projections[] = {
         product_of(b->q, &w->attn.q), product_of(b->k, &w->attn.k), product_of(b->v, &w->attn.v),
     };
-    gpu_project(s->p.g, &h, projections, w->attn.v.data ? 3 : 2);
+    gpu_project(s->p.g, &h, projections, from != l ? 1 : w->attn.v.data ? 3 : 2);
 
     const gpu_attention a = {
         .out = b->heads, .q = b->q, .q_stride = w->attn.q.rows, .q_head_stride = apart * dim,
-        .k = b->k, .v = w->attn.v.data ? b->v : b->k, .q_norm = w->attn.q_norm,
+        .k = from == l ? b->k : NULL, .v = w->attn.v.data ? b->v : b->k, .q_norm = w->attn.q_norm,
         .k_norm = w->attn.k_norm, .norm_whole = f->attn_norm_whole,
         .norm_values = f->attn_norm_values, .eps = hp->rms_eps, .cosine = b->rope_cos[table],
         .sine = b->rope_sin[table], .rope_dim = shape.rope_dim,
@@ -199,7 +200,7 @@ static void mix_deltanet(gpu_steps *s, int l)
 static void note_written(void *self, int l)
 {
     gpu_steps *s = self;
-    if (s->p.m->layers[l].mixer == MIX_ATTENTION)
+    if (s->p.m->layers[l].mixer == MIX_ATTENTION && s->p.m->layers[l].kv_back == 0)
         kv_wrote(state_kv(s->seat->st), l, s->pos, s->n);
 }
 

@@ -55,9 +55,10 @@ static void store_and_attend(host_batch *b, int layer, attn_shape heads, const f
 {
     workspace *ws = b->ws;
     kv_store *cache = state_kv(b->st);
-    kv_write(cache, layer, b->pos, b->n, ws->k, ws->v, b->o->team);
+    const int from = model_kv_layer(b->m, layer);
+    if (from == layer) kv_write(cache, layer, b->pos, b->n, ws->k, ws->v, b->o->team);
     const attend_args a = {
-        .out = ws->heads, .q = ws->q, .stored = kv_layer_view(cache, layer),
+        .out = ws->heads, .q = ws->q, .stored = kv_layer_view(cache, from),
         .n_head = heads.n_head, .n_head_kv = heads.n_head_kv, .head_dim = heads.head_dim,
         .pos = b->pos, .n = b->n, .window = b->m->layers[layer].window,
         .scale = b->m->family->attn_unscaled ? 1.0f : 1.0f / sqrtf((float)heads.head_dim),
@@ -97,7 +98,7 @@ static void norm_heads(const host_batch *b, float *x, const float *gain, int n_h
     ops_rmsnorm(b->o, x, x, gain, n, dim, (size_t)dim, b->m->hp.rms_eps);
 }
 
-/* Queries, keys and values, as they are before they turn. */
+/* Queries, keys and values, as they are before they turn; queries alone where keys are shared. */
 static void project(host_batch *b, int l, attn_shape heads)
 {
     const layer_weights *w = &b->w->layers[l];
@@ -108,12 +109,14 @@ static void project(host_batch *b, int l, attn_shape heads)
     const product projections[] = { { f->attn_gated ? ws->q_gate : ws->q, &w->attn.q },
                                     { ws->k, &w->attn.k }, { ws->v, &w->attn.v } };
 
-    ops_matmuls(b->o, projections, w->attn.v.data ? 3 : 2, &ws->hx);
-    if (!w->attn.v.data) memcpy(ws->v, ws->k, n_kv * dim * sizeof *ws->v);
+    const bool shared = b->m->layers[l].kv_back > 0;
+    ops_matmuls(b->o, projections, shared ? 1 : w->attn.v.data ? 3 : 2, &ws->hx);
     if (f->attn_gated)
         pool_run(b->o->team, (int64_t)n_q, pool_grain((int64_t)dim), take_queries, b);
     if (w->attn.q_norm)
         norm_heads(b, ws->q, w->attn.q_norm, heads.n_head, heads.head_dim, f->attn_norm_whole);
+    if (shared) return;
+    if (!w->attn.v.data) memcpy(ws->v, ws->k, n_kv * dim * sizeof *ws->v);
     if (w->attn.k_norm)
         norm_heads(b, ws->k, w->attn.k_norm, heads.n_head_kv, heads.head_dim, f->attn_norm_whole);
     if (f->attn_norm_values) norm_heads(b, ws->v, NULL, heads.n_head_kv, heads.head_dim, false);
@@ -128,7 +131,7 @@ void mix_attention(host_batch *b, int l)
 
     project(b, l, heads);
     rotate(b, ws->q, heads.n_head, heads, windowed);
-    rotate(b, ws->k, heads.n_head_kv, heads, windowed);
+    if (b->m->layers[l].kv_back == 0) rotate(b, ws->k, heads.n_head_kv, heads, windowed);
     store_and_attend(b, l, heads, w->attn.sinks);
     if (b->m->family->attn_gated)
         pool_run(b->o->team, b->n * heads.n_head, pool_grain(16 * heads.head_dim), gate_heads, b);

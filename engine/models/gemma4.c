@@ -1,7 +1,8 @@
 /* gemma4.c - Gemma 4 with experts (26B-A4B): which keys and tensors its files hold.
  *
  * Most layers see a window, the others everything, with fewer and larger heads whose values are
- * their keys. Queries, keys and values are normed, and products of queries and keys are not scaled.
+ * their keys. The last layers may attend to keys and values of an earlier layer. Queries, keys and
+ * values are normed, and products of queries and keys are not scaled.
  * Experts and a dense network lie side by side; each has a norm before it and one after, and so has
  * their sum. The router looks at the residual through a norm of its own. Logits are capped. */
 #include "engine/models/model_bind.h"
@@ -11,19 +12,18 @@
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
-/* Other members of the family have what is not known here. */
+/* Embeddings of each layer, which smaller Gemma 4 models have, are not supported. */
 static int bind_absent(binder *b)
 {
     char key[BIND_KEY_CAP];
-    int shared = 0, per_layer = 0, rc;
+    int per_layer = 0, rc;
     const bind_key keys[] = {
-        { "attention.shared_kv_layers",       0, MAX_BLOCKS, OPTIONAL, &shared },
-        { "embedding_length_per_layer_input", 0, MAX_SIZE,   OPTIONAL, &per_layer },
+        { "embedding_length_per_layer_input", 0, MAX_SIZE, OPTIONAL, &per_layer },
     };
     if ((rc = bind_keys(b, keys, ARRAY_LEN(keys))) < 0) return rc;
-    if (shared == 0 && per_layer == 0) return bind_not_dense(b);
+    if (per_layer == 0) return bind_not_dense(b);
     return err_set(b->err, ERR_UNSUPPORTED, "key %s = %d: not supported",
-                   bind_key_name(key, b, keys[shared == 0].name), shared ? shared : per_layer);
+                   bind_key_name(key, b, keys[0].name), per_layer);
 }
 
 static int bind_windows(binder *b)
@@ -52,6 +52,30 @@ static int bind_windows(binder *b)
                    key, n_windowed, hp->n_layer);
 }
 
+/* Each of the last layers, as many as the key says, attends to the keys and values of the last
+ * layer of its kind, windowed or full, before them. */
+static int bind_shared_kv(binder *b)
+{
+    model_layer *layers = b->m->layers;
+    const int n_layer = b->m->hp.n_layer;
+    char key[BIND_KEY_CAP];
+    int n_shared = 0, rc;
+    const bind_key keys[] = {
+        { "attention.shared_kv_layers", 0, n_layer - 1, OPTIONAL, &n_shared },
+    };
+    if ((rc = bind_keys(b, keys, 1)) < 0) return rc;
+    for (int l = n_layer - n_shared; l < n_layer; l++) {
+        int from = n_layer - n_shared - 1;
+        while (from >= 0 && (layers[from].window > 0) != (layers[l].window > 0)) from--;
+        if (from < 0)
+            return err_set(b->err, ERR_FORMAT, "key %s = %d: no %s layer is before these layers",
+                           bind_key_name(key, b, keys[0].name), n_shared,
+                           layers[l].window > 0 ? "windowed" : "full");
+        layers[l].kv_back = l - from;
+    }
+    return 0;
+}
+
 /* Would it hold for windowed layers, too? No published model has it. */
 static int bind_unscaled_rope(binder *b)
 {
@@ -71,7 +95,7 @@ static int bind_hparams(binder *b)
         { "expert_feed_forward_length", 1, MAX_SIZE, REQUIRED, &hp->n_ff_expert },
     };
     if ((rc = bind_blocks(b)) < 0 || (rc = bind_no_mtp(b)) < 0 || (rc = bind_absent(b)) < 0 ||
-        (rc = bind_sizes(b)) < 0 || (rc = bind_windows(b)) < 0 ||
+        (rc = bind_sizes(b)) < 0 || (rc = bind_windows(b)) < 0 || (rc = bind_shared_kv(b)) < 0 ||
         (rc = bind_heads(b, REQUIRED)) < 0 || (rc = bind_unscaled_rope(b)) < 0 ||
         (rc = bind_window_heads(b)) < 0 || (rc = bind_expert_counts(b)) < 0 ||
         (rc = bind_keys(b, width, 1)) < 0 ||
@@ -93,13 +117,16 @@ static int bind_attention(binder *b, int l)
     const bind_need values = y->window > 0 ? REQUIRED : OPTIONAL;
     const bind_row rows[] = {
         { "attn_q.weight",      { embd, q }, MATRIX, REQUIRED, &y->attn.q },
-        { "attn_k.weight",      { embd, k }, MATRIX, REQUIRED, &y->attn.k },
-        { "attn_v.weight",      { embd, k }, MATRIX, values,   &y->attn.v },
         { "attn_output.weight", { q, embd }, MATRIX, REQUIRED, &y->attn.out },
         { "attn_q_norm.weight", { dim },     SMALL,  REQUIRED, &y->attn.q_norm },
+    };
+    const bind_row own[] = {
+        { "attn_k.weight",      { embd, k }, MATRIX, REQUIRED, &y->attn.k },
+        { "attn_v.weight",      { embd, k }, MATRIX, values,   &y->attn.v },
         { "attn_k_norm.weight", { dim },     SMALL,  REQUIRED, &y->attn.k_norm },
     };
-    return bind_rows(b, l, rows, ARRAY_LEN(rows));
+    const int rc = bind_rows(b, l, rows, ARRAY_LEN(rows));
+    return rc < 0 || y->kv_back > 0 ? rc : bind_rows(b, l, own, ARRAY_LEN(own));
 }
 
 /* The dense network beside the experts; its width may be given for each layer. */

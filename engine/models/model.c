@@ -92,8 +92,16 @@ int model_block_of(str_view name)
     return at > 4 && at < name.len && name.ptr[at] == '.' ? block : -1;
 }
 
-/* What a layer has and the family does not know would be computed without: that is said. (An
- * input_scale is a hint that nobody needs.) */
+/* Files may have matrices for keys and values of layers that share those of an earlier layer. */
+static bool is_unused_kv(const model_layer *y, str_view name)
+{
+    return y->kv_back > 0 &&
+           (str_ends(name, ".attn_k.weight") || str_ends(name, ".attn_v.weight") ||
+            str_ends(name, ".attn_k_norm.weight"));
+}
+
+/* Warns of tensors of layers that the family does not know: the layer is computed without them. An
+ * input_scale is a hint that changes no result. */
 static void tell_unknown(const model *m)
 {
     const int n = gguf_n_tensor(m->file);
@@ -107,7 +115,8 @@ static void tell_unknown(const model *m)
     for (int i = 0; i < n; i++) {
         const tensor *t = gguf_tensor_at(m->file, i);
         const int block = model_block_of(t->name);
-        if (u.used[i] || block < 0 || block >= m->hp.n_layer || str_ends(t->name, ".input_scale"))
+        if (u.used[i] || block < 0 || block >= m->hp.n_layer || str_ends(t->name, ".input_scale") ||
+            is_unused_kv(&m->layers[block], t->name))
             continue;
         if (n_unknown++ == 0) first = t;
     }
@@ -174,6 +183,14 @@ const expert_bank *model_first_bank(const model *m)
     int l = 0;
     while (l < m->hp.n_layer - 1 && m->layers[l].experts->n_expert == 0) l++;
     return m->layers[l].experts;
+}
+
+int model_split_most(const model *m)
+{
+    int most = m->hp.n_layer;
+    for (int l = 0; l < m->hp.n_layer; l++)
+        if (m->layers[l].kv_back > 0) most = min_int(most, model_kv_layer(m, l));
+    return most;
 }
 
 void model_free(model *m)

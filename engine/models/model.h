@@ -70,6 +70,8 @@ typedef enum mixer_kind { MIX_ATTENTION, MIX_DELTANET } mixer_kind;
 typedef struct model_layer {
     mixer_kind mixer;
     int window;                          /* keys visible including the token's own; 0: all */
+    int kv_back;                         /* attends to the keys and values of the layer that is so
+                                          * many before it and stores none; 0: to its own */
     weight attn_norm, post_attn_norm;    /* before attention; before experts and shared expert */
     weight router_norm;                  /* instead, for the router alone; and that is divided by
                                           * sqrt(n_embd) */
@@ -145,6 +147,13 @@ typedef struct model {
     int own_experts_used;                /* what the file says; hp.n_expert_used may have been
                                           * changed */
 } model;
+
+/* The layer whose keys and values layer l attends to: l, or the earlier one that it shares with. */
+static inline int model_kv_layer(const model *m, int l) { return l - m->layers[l].kv_back; }
+
+/* Layers may be split between GPU and CPU after at most this many, or not at all: a layer and the
+ * one whose keys and values it shares are on the same side. n_layer: none is shared. */
+int model_split_most(const model *m);
 
 /* Returns 0, or < 0 with *err filled and *out NULL. Borrows g until model_free. */
 int model_bind(model **out, const gguf *g, err_ctx *err);

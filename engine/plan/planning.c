@@ -138,8 +138,8 @@ int planning_model(planning *to, const model *m, err_ctx *err)
         .expert_bytes = to->expert_bytes, .down_bytes = to->down_bytes,
         .slot_bytes = spares > 0 ? to->slot_bytes : NULL, .spare_bytes = spares,
         .dense = sum.dense + small + VRAM_ALIGN * (uint64_t)m->n_bound,
-        .layer_dense = to->layer_dense, .embed = m->head_tied ? 0 : sum.embed,
-        .table = sum.embed, .token_dense = sum.token_dense,
+        .layer_dense = to->layer_dense, .split_most = model_split_most(m),
+        .embed = m->head_tied ? 0 : sum.embed, .table = sum.embed, .token_dense = sum.token_dense,
         /* of a prompt only the last token needs the output matrix */
         .dense_macs = (double)(others > head ? others - head : 0),
         .expert_macs = (double)expert_elems, .float_experts = floats,

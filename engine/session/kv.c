@@ -20,7 +20,7 @@
 
 typedef struct kv_layer {
     mem_space *where;                    /* borrowed */
-    uint8_t *k, *v;                      /* [n_head_kv][rows][row_bytes]; NULL: no attention here */
+    uint8_t *k, *v;                      /* [n_head_kv][rows][row_bytes]; NULL: none here */
     int n_head, head_dim;
     size_t row_bytes;                    /* one head at one position */
     int rows;
@@ -107,7 +107,7 @@ static void encode_q8_0(uint8_t *out, const float *x, int n)
 
 static bool has_kv(const model *m, int l)
 {
-    return m->layers[l].mixer == MIX_ATTENTION;
+    return m->layers[l].mixer == MIX_ATTENTION && m->layers[l].kv_back == 0;
 }
 
 static int rows_of(const model *m, int l, int ctx, int slack)

@@ -1,5 +1,6 @@
 /* kv.h - keys and values of the attention layers of one session.
  *
+ * A layer that shares those of an earlier one (model_kv_layer) stores none and has no memory.
  * A layer with full attention keeps every position up to ctx; a windowed layer keeps a ring:
  * position p lies in row p % rows, so what is older than the ring has been overwritten. Rows are
  * stored per head, [n_head_kv][rows][head_dim] of that kind of layer, in the type the session asked
@@ -49,7 +50,7 @@ void kv_wrote(kv_store *c, int layer, int pos, int n);
 /* Where a layer's rows are: position p of head h is row_bytes * (h * rows + p % rows) bytes after
  * keys (values). Addresses in the space, multiples of 64. */
 typedef struct kv_view {
-    uint8_t *keys, *values;              /* NULL: no attention in this layer */
+    uint8_t *keys, *values;              /* NULL: this layer stores none */
     int rows;
     int first;                           /* lowest position that is still there */
     kv_type type;

@@ -83,14 +83,15 @@ static void facts_of(fact out[N_FACT], const model_hparams *hp)
     memcpy(out, all, sizeof all);
 }
 
-/* The kind: 0 attention with the header's heads, 1 DeltaNet; attention with others: how many of
- * them, and their values in the lower 16 bits, more than 1 in any case. */
+/* The kind: 0 attention with the header's heads, 1 DeltaNet, 2 attention to the keys and values of
+ * an earlier layer; attention with others: how many of them, and their values in the lower 16 bits,
+ * more than 2 in any case. */
 static void layer_entry(uint8_t out[8], const model_hparams *hp, const model_layer *y)
 {
     const attn_shape heads = layer_attn(hp, y);
     const bool same = heads.n_head_kv == hp->n_head_kv && heads.head_dim == hp->head_dim;
     const uint32_t others = (uint32_t)heads.n_head_kv << 16 | (uint32_t)heads.head_dim;
-    store_u32(out, y->mixer != MIX_ATTENTION ? 1 : same ? 0 : others);
+    store_u32(out, y->mixer != MIX_ATTENTION ? 1 : y->kv_back > 0 ? 2 : same ? 0 : others);
     store_u32(out + 4, (uint32_t)y->window);
 }
 
