@@ -90,14 +90,13 @@ static double load_now(int *n_core)
 }
 
 /* Measures, and remembers where that is possible; what lacks a figure is for this plan alone. */
-static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, int again, bool asked,
-                   err_ctx *err)
+static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, bool asked, err_ctx *err)
 {
     const uint64_t have = p->in.machine.ram_available, own = p->in.machine.ram_program;
     err_ctx unsaved;
     int rc;
     console_status("measuring this machine...");
-    p->when = (speeds_note){ .date = time(NULL), .again = again };
+    p->when = (speeds_note){ .date = time(NULL) };
     p->when.load = fmax(0, load_now(&p->when.n_core));
     if (most_ram != UINT64_MAX) most_ram -= most_ram < own ? most_ram : own;
     rc = engine_measure(&p->in.machine.rate, e, g, have < most_ram ? have : most_ram,
@@ -112,13 +111,6 @@ static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, int again
         return 0;
     if (asked) console_note("these speeds are not remembered: %s", unsaved.msg);
     return 0;
-}
-
-/* Whether the figures that were found should be replaced. */
-static bool outdated(const speeds_note *n)
-{
-    int n_core;
-    return speeds_measure_again(n, time(NULL), speeds_busy(n) ? load_now(&n_core) : 0);
 }
 
 /* The library's scratch is at most this part of the VRAM that may be used, and of the model: in
@@ -176,10 +168,8 @@ static int make_with_speeds(placement *p, const model *m, engine *e, gpu *g,
     p->measured = p->kept[0] && speeds_load(&p->in.machine.rate, &p->when, p->kept, &p->key) > 0;
     if ((rc = make(p, m, g, o, so, err)) < 0 || !e) return rc;
     const bool needed = !p->measured && depends_on_speed(p, m);
-    const bool again = p->measured && depends_on_speed(p, m) && outdated(&p->when);
-    if (!o->measure && !needed && !again) return 0;
-    rc = measure(p, e, g, o->wish.ram, again && !o->measure ? p->when.again + 1 : 0, o->measure,
-                 err);
+    if (!o->measure && !needed) return 0;
+    rc = measure(p, e, g, o->wish.ram, o->measure, err);
     return rc < 0 ? rc : make(p, m, g, o, so, err);
 }
 
@@ -231,5 +221,4 @@ plan_view placement_view(const placement *p)
 void placement_watch(plan_watch *w, const placement *p, session *s, bool faster_too)
 {
     plan_watch_begin(w, &p->p, p->measured, s, faster_too);
-    plan_watch_keep(w, p->kept, &p->key);
 }

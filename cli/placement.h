@@ -2,8 +2,8 @@
  * be, and the plan made of it.
  *
  * The one place where speeds come from: the file that remembers them, or a measurement of a second
- * or two where the plan depends on it; else figures are assumed. Figures that runs did not bear
- * out, or that were taken on a busy machine, are measured again (tiers/speeds.h). */
+ * or two where the plan depends on it; else figures are assumed. Only
+ * --measure replaces figures that the file has. */
 #ifndef CLI_PLACEMENT_H
 #define CLI_PLACEMENT_H
 

@@ -124,18 +124,6 @@ const char *plan_check_line(char *dst, size_t cap, const plan *p, const plan_see
     return dst;
 }
 
-const char *plan_check_doubt(char *dst, size_t cap, const plan *p, const plan_seen *seen)
-{
-    size_t n = strlen(dst);
-    if (n == 0 && seen->seconds > 0) {
-        snprintf(dst, cap, "%.1f tok/s where %.1f were expected", seen->tokens / seen->seconds,
-                 p->decode_tok_s);
-        n = strlen(dst);
-    }
-    snprintf(dst + n, cap - n, "; the next start measures this machine again");
-    return dst;
-}
-
 bool plan_check_has_tiers(const plan *p)
 {
     return p->gpu || p->disk_experts > 0;
@@ -167,22 +155,6 @@ void plan_watch_begin(plan_watch *w, const plan *p, bool measured, session *s, b
                        .faster_too = faster_too };
 }
 
-void plan_watch_keep(plan_watch *w, const char *path, const speeds_key *key)
-{
-    w->kept = path[0] ? path : NULL;
-    w->key = key;
-}
-
-/* Not being able to write is no reason to bother anybody: the next run tries again. */
-static void judge(plan_watch *w, const plan_seen *seen)
-{
-    err_ctx ignored;
-    if (!w->kept || !(seen->seconds > 0) || !(w->p->decode_tok_s > 0)) return;
-    const double ratio = seen->tokens / seen->seconds / w->p->decode_tok_s;
-    if (speeds_judge(ratio, w->kept, w->key, &ignored) > 0)
-        plan_check_doubt(w->line, sizeof w->line, w->p, seen);
-}
-
 void plan_watch_away(plan_watch *w, uint64_t ns)
 {
     w->away_ns += ns;
@@ -202,5 +174,4 @@ void plan_watch_token(plan_watch *w)
     session_counts(w->s, &seen.host, &seen.store);
     plan_seen_less(&seen, &w->before);
     plan_check_line(w->line, sizeof w->line, w->p, &seen, w->faster_too);
-    judge(w, &seen);
 }

@@ -31,10 +31,6 @@ void plan_seen_less(plan_seen *seen, const plan_seen *before);
 /* Whether a plan puts something anywhere but in RAM: worth a line when it takes effect. */
 bool plan_check_has_tiers(const plan *p);
 
-/* Adds to the line in dst (or, if that is empty, to the two speeds) that the next start measures
- * this machine again. Returns dst. */
-const char *plan_check_doubt(char *dst, size_t cap, const plan *p, const plan_seen *seen);
-
 /* ---- watching an answer ---- */
 
 /* The line is made when this many tokens of the answer were drawn. Those before PLAN_WATCH_FROM do
@@ -48,17 +44,12 @@ typedef struct plan_watch {
     int n_token;                         /* that were about to be drawn */
     uint64_t from_ns, away_ns;
     plan_seen before;                    /* counts when the clock started */
-    const char *kept;                    /* the file of speeds and its entry, or NULL */
-    const speeds_key *key;
     char line[PLAN_CHECK_CAP];           /* "" until there is something to say */
 } plan_watch;
 
 /* Borrows both. measured: the plan was made with this machine's speeds; if not, or without tiers,
  * nothing is compared. */
 void plan_watch_begin(plan_watch *w, const plan *p, bool measured, session *s, bool faster_too);
-/* Where to enter how the speed compared with the plan, if it is compared; both are borrowed. If
- * nothing is to be kept, path is "". */
-void plan_watch_keep(plan_watch *w, const char *path, const speeds_key *key);
 void plan_watch_token(plan_watch *w);    /* before each token */
 void plan_watch_away(plan_watch *w, uint64_t ns);        /* time spent on a reader, not the
                                                           * engine */

@@ -51,7 +51,7 @@ static const char *text_source(char *dst, size_t cap, const plan_view *v)
                  text_date(date, sizeof date, n->date, false),
                  speeds_busy(n) ? " on a busy machine" : "", n->load, n->n_core,
                  n->n_core == 1 ? "" : "s",
-                 speeds_busy(n) ? "; will be measured again on a quiet one" : "");
+                 speeds_busy(n) ? "; --measure measures it again" : "");
     return dst;
 }
 

@@ -116,10 +116,6 @@ least_budget() {
     echo $high
 }
 
-# quiet: speeds count as measured on a quiet machine. Each run would look at the load otherwise, for
-# a fifth of a second, and measure again.
-quiet() { sed -i 's/"load": [0-9.e+-]*/"load": 0.0/' "$speeds"; }
-
 # least COMMAND...: the --ram in MiB that is needed at least, as a refusal says: hardly any expert
 # has room. It depends on build and threads. advised COMMAND...: what the refusal tells to use.
 least() { "$@" --ram 0 2>&1 </dev/null | sed -n 's/.* needs \([0-9.]*\) MB of memory at least.*/\1/p' | awk 'NR == 1 { n = ($1 + 0.05) * 1e6 / 1048576; print int(n) + (n > int(n)) }'; }

@@ -335,25 +335,19 @@ same="$same --ram $(($(least $run chat -m $qwen $same) + 1))M"       # a chat ta
 slow="$same --temp 0"
 expect 0 "tok/s expected" $run -m $qwen -p Hello $slow -n 70
 if grep -q "not measured yet" "$tmp/err"; then bad "speeds were measured, and are told as assumed"; else ok; fi
-# measured on a quiet machine, and far too fast
+# measured far too fast
 kept=$tmp/cache/moe/speeds.json
 newest() { awk '/"processor"/ { text = "" } { text = text $0 "\n" } END { printf "%s", text }' "$kept"; }
 made_up='": 9\(e14\|0000000000\)'
-sed 's/"\(disk\|cpu\|cpu_dense\)": [0-9][0-9.e]*/"\1": 9e14/; s/"load": [0-9][0-9.e-]*/"load": 0.0/; s/"doubts": [0-9-]*/"doubts": 0/' "$kept" >"$tmp/faster" &&
-    cp "$tmp/faster" "$kept"
+sed 's/"\(disk\|cpu\|cpu_dense\)": [0-9][0-9.e]*/"\1": 9e14/' "$kept" >"$tmp/faster" && cp "$tmp/faster" "$kept"
 expect 0 "tok/s where " $run -m $qwen -p Hello $slow -n 64
 if grep -q 'were expected: .*\(CPU\|drive\)' "$tmp/err"; then ok; else bad "no reason told"; fi
-if grep -q 'measures this machine again' "$tmp/err"; then bad "one slow run is no reason to measure"; else ok; fi
 for few in "-n 63" "-n 64 -q"; do
     expect 0 "" $run -m $qwen -p Hello $slow $few
     if grep -q "were expected" "$tmp/err"; then bad "the speed was told: $few"; else ok; fi
 done
-# the second run in a row has cast doubt on the file: it is measured again
-if newest | grep -q '"doubts": -2'; then ok; else bad "no doubts in the file"; fi
-expect 0 "tok/s expected" $run -m $qwen -p Hello $slow -n 4
-if newest | grep -q "$made_up\|doubts\": -2"; then bad "not measured again"; else ok; fi
-if newest | grep -q '"again": 1'; then ok; else bad "the file does not say that it was"; fi
-# by hand it always is, and the plan says when (tools/run_tests.sh begins with that, too)
+# no run measures again; by hand it is, and the plan says when
+if cmp -s "$tmp/faster" "$kept"; then ok; else bad "a slow run has changed the measured speeds"; fi
 if long_check; then
     cp "$tmp/faster" "$kept"
     expect 0 "expected (measured 20" $run plan -m $qwen $same --measure

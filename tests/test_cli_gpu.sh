@@ -156,7 +156,6 @@ prepare() {
     said "$gpu" "$m --device cuda"
     answer now --vram "$fetch"           # measures
     same now all "$m --vram $fetch"
-    quiet
 }
 
 # ---- answers: the same tokens for every budget

@@ -155,7 +155,6 @@ if [ -x "$build/sim/moe-serve" ]; then
     all=$(plan_number vram.total -m $qwen --device cuda --ctx 512)
     vram=$(least_budget --vram "$all" $((all / 64)) cached -m $qwen --device cuda --ctx 512)
     start -m $qwen --ctx 512 --device cuda --vram $((vram + all / 32)) --learn "$tmp/learnt"
-    quiet
     gives 200 '"active":true' GET /moe-hot-cache
     more "bytes in VRAM" used_bytes 0
     keep before

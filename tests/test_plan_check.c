@@ -153,27 +153,6 @@ static void check_less(void)
     CHECK(h->fetching && seen.tokens == N && seen.seconds == 3);
 }
 
-/* The sentence about measuring again is part of the line, or a line of its own. */
-static void check_doubt(void)
-{
-    char got[PLAN_CHECK_CAP];
-    plan_seen seen = { .tokens = N, .seconds = N * 12 * MS };
-    plan_check_line(got, sizeof got, &beside, &seen, false);
-    CHECK(got[0] == '\0');
-    CHECK(strcmp(plan_check_doubt(got, sizeof got, &beside, &seen), "83.3 tok/s where 50.0 were "
-                 "expected; the next start measures this machine again") == 0);
-    seen.seconds = N * 27 * MS;
-    seen.host = (host_experts_stats){ .questions = 48 * N, .cpu_bytes = (uint64_t)(N * 900e6),
-                              .ask_s = N * 9 * MS, .cpu_s = N * 16 * MS, .pull_bytes = 1 };
-    plan_check_line(got, sizeof got, &beside, &seen, false);
-    plan_check_doubt(got, sizeof got, &beside, &seen);
-    CHECK_MSG(strstr(got, "the CPU read weights at") &&
-              strstr(got, "; the next start measures this machine again"), "'%s'", got);
-    CHECK(!strchr(got, '\n') && strlen(got) + 1 < sizeof got);
-    got[0] = '\0';
-    CHECK(strlen(plan_check_doubt(got, 20, &beside, &seen)) == 19);
-}
-
 /* A plan that is not to be compared: no session is asked. */
 static void check_watch(void)
 {
@@ -199,7 +178,6 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) check_row(i);
     check_edges();
     check_less();
-    check_doubt();
     check_watch();
     return test_end();
 }

@@ -16,8 +16,7 @@ static const speeds usual = {
     .gemm_own = { 1e13, 3e13, 6e13, 7e13 }, .gemm_vendor = { 5e12, 2e13, 9e13, 2e14 },
 };
 
-static const speeds_note noted = { .date = 1794787200, .load = 0.5, .n_core = 8, .doubts = -1,
-                                   .again = 3 };
+static const speeds_note noted = { .date = 1794787200, .load = 0.5, .n_core = 8 };
 
 static char root[400];
 
@@ -38,7 +37,7 @@ static bool same(const speeds *a, const speeds *b) { return memcmp(a, b, sizeof 
     "\"gemm_own_64\": 1, \"gemm_own_256\": 2, \"gemm_own_1024\": 3, \"gemm_own_4096\": 4, " \
     "\"gemm_vendor_64\": 0, \"gemm_vendor_256\": 0, \"gemm_vendor_1024\": 0, " \
     "\"gemm_vendor_4096\": 0"
-#define NOTE "\"date\": 99, \"load\": 1.5, \"n_core\": 4, \"doubts\": 0, \"again\": 0, "
+#define NOTE "\"date\": 99, \"load\": 1.5, \"n_core\": 4, "
 #define NAMED(cpu, figures) FILE_OF("3", NOTE, cpu, figures)
 #define FILE_OF(version, note, cpu, figures) "{\"version\": " version ", \"speeds\": [{" note \
     "\"gpu\": \"\", \"n_thread\": 4, \"kernels\": \"avx2\", \"drive\": 5, " cpu figures "}]}"
@@ -59,16 +58,10 @@ static const struct damaged_row { const char *text; bool good; const char *why; 
     { "{\"speeds\": [{" NOTE "\"processor\": \"x\", \"gpu\": \"\", \"n_thread\": 4, "
       "\"kernels\": \"avx2\", \"drive\": 5, " FIGURES("5") "}]}", false, "no version" },
     { NOTED("3", ""), false, "no date: an old entry" },
-    { NOTED("3", "\"date\": 0, \"load\": 1, \"n_core\": 4, \"doubts\": 0, \"again\": 0, "), false,
-      "the date of nothing" },
-    { NOTED("3", "\"date\": 9, \"load\": -1, \"n_core\": 4, \"doubts\": 0, \"again\": 0, "), false,
-      "a negative load" },
-    { NOTED("3", "\"date\": 9, \"load\": 1, \"n_core\": 0, \"doubts\": 0, \"again\": 0, "), false,
-      "no cores" },
-    { NOTED("3", "\"date\": 9, \"load\": 1, \"n_core\": 4, \"doubts\": 1.5, \"again\": 0, "), false,
-      "half a doubt" },
-    { NOTED("3", "\"date\": 9, \"load\": 1, \"n_core\": 4, \"doubts\": 0, \"again\": -1, "), false,
-      "a negative count" },
+    { NOTED("3", "\"date\": 0, \"load\": 1, \"n_core\": 4, "), false, "the date of nothing" },
+    { NOTED("3", "\"date\": 9, \"load\": -1, \"n_core\": 4, "), false, "a negative load" },
+    { NOTED("3", "\"date\": 9, \"load\": 1, \"n_core\": 0, "), false, "no cores" },
+    { NOTED("3", "\"date\": 9, \"load\": 1, \"n_core\": 4.5, "), false, "half a core" },
     { NAMED("\"processor\": \"x\", ", FIGURES("5")), true, "as it should be" },
     { NAMED("\"processor\": \"y\", ", FIGURES("5")), false, "another processor" },
     { NAMED("\"processor\": 7, ", FIGURES("5")), false, "a name that is a number" },
@@ -101,8 +94,7 @@ static void test_damaged(void)
                   err.msg);
         CHECK_MSG(speeds_load(&got, &note, path, &key) == 1 && same(&got, &usual) &&
                   note.date == noted.date && note.load == noted.load &&
-                  note.n_core == noted.n_core && note.doubts == noted.doubts &&
-                  note.again == noted.again, "%s: saved", damaged[i].why);
+                  note.n_core == noted.n_core, "%s: saved", damaged[i].why);
     }
 }
 
@@ -185,96 +177,12 @@ static void test_file(void)
     CHECK_MSG(system(command) == 0, "something is left beside %s", folder);
 }
 
-/* A measurement is doubted after two runs in a row that differ from it in the same direction. */
-static void test_judged(void)
+/* More than a quarter of the cores. */
+static void test_busy(void)
 {
-    static const struct { int doubts, again; double ratio; int want, want_again; const char *why; }
-    rows[] = {
-        { 0, 0, 1, 0, 0, "as planned" },
-        { 0, 0, 1.49, 0, 0, "somewhat faster" },
-        { 0, 0, 0.68, 0, 0, "somewhat slower" },
-        { 0, 0, 1.51, 1, 0, "much faster" },
-        { 0, 0, 0.66, -1, 0, "much slower" },
-        { 1, 4, 3, 2, 4, "faster again" },
-        { -1, 4, 0.1, -2, 4, "slower again" },
-        { 1, 4, 0.1, -1, 4, "now this way, now that" },
-        { -7, 4, 9, 1, 4, "the same" },
-        { -7, 4, 1, 0, 0, "as planned after all" },
-        { 1000000, 0, 9, 1000000, 0, "does not count for ever" },
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        const speeds_note was = { .date = 5, .load = 1, .n_core = 2, .doubts = rows[i].doubts,
-                                  .again = rows[i].again };
-        const speeds_note is = speeds_judged(&was, rows[i].ratio);
-        CHECK_MSG(is.doubts == rows[i].want && is.again == rows[i].want_again, "%s: %d, %d",
-                  rows[i].why, is.doubts, is.again);
-        CHECK(is.date == 5 && is.load == 1 && is.n_core == 2);
-    }
-}
-
-static void test_measure_again(void)
-{
-    enum { HOUR = 3600 };
-    static const struct {
-        double load;                     /* of 8 cores */
-        int doubts, again;
-        int64_t later;                   /* s since it was measured */
-        double load_now;
-        bool want;
-        const char *why;
-    } rows[] = {
-        { 0.5, 0, 0, 99 * HOUR, 0, false, "nothing speaks against them" },
-        { 0.5, 1, 0, 99 * HOUR, 0, false, "one run may be an accident" },
-        { 0.5, 2, 0, 0, 0, true, "two runs were faster" },
-        { 0.5, -2, 0, 0, 0, true, "two runs were slower" },
-        { 0.5, -2, 0, 0, 8, true, "on a busy machine, too" },
-        { 0.5, 2, 1, HOUR - 1, 0, false, "it was done a moment ago" },
-        { 0.5, 2, 1, HOUR, 0, true, "an hour later" },
-        { 0.5, 2, 3, 4 * HOUR - 1, 0, false, "the third time" },
-        { 0.5, 2, 3, 4 * HOUR, 0, true, "four hours later" },
-        { 0.5, 2, 1000000, 256 * HOUR - 1, 0, false, "many times" },
-        { 0.5, 2, 1000000, 256 * HOUR, 0, true, "and still once in a while" },
-        { 0.5, 2, 3, -9, 0, true, "a clock that was put back" },
-        { 2.0, 0, 0, 0, 0, false, "a quarter of the cores is not busy" },
-        { 2.1, 0, 0, 0, 0, true, "busy then, quiet now" },
-        { 2.1, 0, 0, 0, 2.1, false, "busy then and now" },
-        { 2.1, 0, 0, 0, -1, false, "who knows" },
-        { 2.1, 0, 1, HOUR - 1, 0, false, "not at every start" },
-        { 2.1, 0, 1, HOUR, 0, true, "later" },
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        const speeds_note n = { .date = 1000000, .load = rows[i].load, .n_core = 8,
-                                .doubts = rows[i].doubts, .again = rows[i].again };
-        CHECK_MSG(speeds_measure_again(&n, n.date + rows[i].later, rows[i].load_now) ==
-                  rows[i].want, "%s", rows[i].why);
-        CHECK_MSG(speeds_busy(&n) == (rows[i].load > 2), "busy: %s", rows[i].why);
-    }
+    CHECK(!speeds_busy(&(speeds_note){ .date = 1, .load = 2.0, .n_core = 8 }));
+    CHECK(speeds_busy(&(speeds_note){ .date = 1, .load = 2.1, .n_core = 8 }));
     CHECK(!speeds_busy(&(speeds_note){ .load = 9, .n_core = 1 }));       /* not measured */
-}
-
-static void test_judge(void)
-{
-    const speeds_key key = { .cpu = "x", .n_thread = 4 }, other = { .cpu = "y", .n_thread = 4 };
-    static const struct { double ratio; int rc, doubts; } runs[] = {
-        { 1, 0, 0 }, { 2, 0, 1 }, { 2, 1, 2 }, { 2, 1, 3 }, { 0.5, 0, -1 }, { 0.5, 1, -2 },
-        { 1, 0, 0 },
-    };
-    char path[512];
-    speeds got;
-    speeds_note note = { .date = 7, .n_core = 2 };
-    err_ctx err = { 0 };
-    snprintf(path, sizeof path, "%s/judge.json", root);
-    CHECK(speeds_judge(9, path, &key, &err) == 0 && access(path, F_OK) < 0);     /* no file */
-    CHECK(speeds_save(&usual, &note, path, &key, &err) == 0 &&
-          speeds_save(&usual, &note, path, &other, &err) == 0);
-    for (size_t i = 0; i < ARRAY_LEN(runs); i++) {
-        const int rc = speeds_judge(runs[i].ratio, path, &key, &err);
-        CHECK_MSG(rc == runs[i].rc && speeds_load(&got, &note, path, &key) == 1 &&
-                  note.doubts == runs[i].doubts && note.date == 7 && same(&got, &usual),
-                  "run %zu: %d, %d doubts", i, rc, note.doubts);
-        CHECK_MSG(speeds_load(&got, &note, path, &other) == 1 && note.doubts == 0,
-                  "run %zu: of another machine", i);
-    }
 }
 
 static void test_path_rows(void)
@@ -322,11 +230,9 @@ int main(int argc, char **argv)
     if (CHECK(mkdtemp(test_temp(root, sizeof root)) != NULL)) {
         test_damaged();
         test_file();
-        test_judge();
         test_remove(root);
     }
-    test_judged();
-    test_measure_again();
+    test_busy();
     test_path_rows();
     test_assumed();
     return test_end();

@@ -2,7 +2,7 @@
  *
  *   {"version": 3,
  *    "speeds": [{"processor": "...", "gpu": "...", "n_thread": 8, "kernels": "avx2", "drive": 6,
- *                "date": 1794787200, "load": 0.4, "n_core": 8, "doubts": 0, "again": 0,
+ *                "date": 1794787200, "load": 0.4, "n_core": 8,
  *                "vram_read": 3.6e+11, ...}, ...]}
  *
  * An entry counts only if its key is the wanted one (or its processor is "*") and every figure is a number that a measurement
@@ -24,10 +24,8 @@
 enum {
     MOST_ENTRIES = 64,                   /* then the oldest go: many machines may share a home */
     MOST_BYTES = 1 << 20,                /* a longer file is not ours */
-    VERSION = 3,                         /* the first one had no dates, and no number; the second
+    VERSION = 3                          /* the first one had no dates, and no number; the second
                                           * no times of layers */
-    MOST_COUNT = 1000000,                /* of doubts: more than any use needs */
-    FIRST_WAIT_S = 3600, MOST_DOUBLINGS = 8
 };
 static const double BUSY_SHARE = 0.25;   /* of the cores: then memory is shared, too */
 
@@ -92,27 +90,9 @@ speeds speeds_assume(const speeds *s)
 
 /* ---- trust ----------------------------------------------------------------------------------- */
 
-static bool is_busy(double load, int n_core) { return load > BUSY_SHARE * n_core; }
-
-bool speeds_busy(const speeds_note *n) { return n->date > 0 && is_busy(n->load, n->n_core); }
-
-bool speeds_measure_again(const speeds_note *n, int64_t now, double load_now)
+bool speeds_busy(const speeds_note *n)
 {
-    const bool doubted = abs(n->doubts) >= SPEEDS_DOUBTS;
-    const bool quiet = speeds_busy(n) && load_now >= 0 && !is_busy(load_now, n->n_core);
-    if (!doubted && !quiet) return false;
-    if (n->again <= 0 || now < n->date) return true;     /* the first time; clock set back */
-    return now - n->date >= (int64_t)FIRST_WAIT_S << min_int(n->again - 1, MOST_DOUBLINGS);
-}
-
-speeds_note speeds_judged(const speeds_note *n, double ratio)
-{
-    const int way = ratio > SPEEDS_FAR ? 1 : ratio < 1 / SPEEDS_FAR ? -1 : 0;
-    speeds_note out = *n;
-    if (way == 0) out.doubts = out.again = 0;
-    else if (way * n->doubts < 0) out.doubts = way;      /* both ways: an accident */
-    else if (abs(n->doubts) < MOST_COUNT) out.doubts += way;
-    return out;
+    return n->date > 0 && n->load > BUSY_SHARE * n->n_core;
 }
 
 /* ---- where ----------------------------------------------------------------------------------- */
@@ -184,23 +164,14 @@ static bool read_figures(speeds *out, const json_t *entry)
     return true;
 }
 
-static bool read_count(int *out, const json_t *entry, const char *name, int least)
-{
-    const json_t *v = json_object_get(entry, name);
-    const json_int_t n = json_integer_value(v);
-    if (!json_is_integer(v) || n < least || n > MOST_COUNT) return false;
-    *out = (int)n;
-    return true;
-}
-
 static bool read_note(speeds_note *out, const json_t *entry)
 {
     const json_t *load = json_object_get(entry, "load"), *date = json_object_get(entry, "date");
-    speeds_note n = { .date = json_integer_value(date), .load = json_number_value(load) };
+    const json_t *n_core = json_object_get(entry, "n_core");
+    const speeds_note n = { .date = json_integer_value(date), .load = json_number_value(load),
+                            .n_core = (int)json_integer_value(n_core) };
     if (!json_is_integer(date) || n.date <= 0 || !json_is_number(load) || !isfinite(n.load) ||
-        n.load < 0 || !read_count(&n.n_core, entry, "n_core", 1) ||
-        !read_count(&n.doubts, entry, "doubts", -MOST_COUNT) ||
-        !read_count(&n.again, entry, "again", 0))
+        n.load < 0 || !json_is_integer(n_core) || n.n_core < 1)
         return false;
     *out = n;
     return true;
@@ -230,12 +201,11 @@ static json_t *make_entry(const speeds *s, const speeds_note *note, const speeds
     speeds copy = *s;
     key_text text;
     text_of(&text, key);
-    json_t *entry = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:i, s:i, s:i}",
+    json_t *entry = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:i}",
                               "processor", text.cpu, "gpu", text.gpu, "n_thread", key->n_thread,
                               "kernels", text.kernels, "drive", (json_int_t)key->drive,
                               "date", (json_int_t)note->date, "load", note->load,
-                              "n_core", note->n_core, "doubts", note->doubts,
-                              "again", note->again);
+                              "n_core", note->n_core);
     for (size_t i = 0; i < ARRAY_LEN(figures) && entry; i++)
         if (json_object_set_new(entry, figures[i].name,
                                 json_real(*figure_of(&copy, &figures[i]))) < 0) {
@@ -369,17 +339,4 @@ int speeds_save(const speeds *s, const speeds_note *note, const char *path, cons
 {
     const int rc = check_figures(s, err);
     return rc < 0 ? rc : save(s, note, path, key, err);
-}
-
-int speeds_judge(double ratio, const char *path, const speeds_key *key, err_ctx *err)
-{
-    speeds s;
-    speeds_note was;
-    if (!speeds_load(&s, &was, path, key)) return 0;     /* somebody removed it: nothing to doubt */
-    const speeds_note is = speeds_judged(&was, ratio);
-    if (is.doubts != was.doubts || is.again != was.again) {
-        const int rc = save(&s, &is, path, key, err);
-        if (rc < 0) return rc;
-    }
-    return abs(is.doubts) >= SPEEDS_DOUBTS;
 }

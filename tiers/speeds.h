@@ -67,25 +67,10 @@ typedef struct speeds_note {
     int64_t date;                        /* when measured, seconds since 1970; 0: not measured */
     double load;                         /* cores that were in use by others then, */
     int n_core;                          /* out of this many */
-    int doubts;                          /* runs in a row that were much faster than planned, or
-                                          * slower (negative) */
-    int again;                           /* times measured again since a run was as planned */
 } speeds_note;
-
-enum { SPEEDS_DOUBTS = 2 };              /* this many runs in a row are no accident */
-#define SPEEDS_FAR 1.5                   /* much faster, or much slower */
 
 /* Others used more than a quarter of the cores: the figures are too low. */
 bool speeds_busy(const speeds_note *n);
-
-/* Whether to measure again: because of doubts, or because the machine was busy and is not now.
- * load_now: cores that others use, < 0 if unknown; only looked at if the machine was busy. If that
- * was already done since a run was as planned, not before an hour has passed, then two hours, four,
- * ...: a plan that is always wrong does not measure at every start. */
-bool speeds_measure_again(const speeds_note *n, int64_t now, double load_now);
-
-/* The note after a run at this multiple of the planned speed. */
-speeds_note speeds_judged(const speeds_note *n, double ratio);
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
@@ -108,9 +93,5 @@ int speeds_load(speeds *out, speeds_note *note, const char *path, const speeds_k
 /* Keeps entries of other keys. The file is replaced in one step, its folder made if need be. */
 int speeds_save(const speeds *s, const speeds_note *note, const char *path, const speeds_key *key,
                 err_ctx *err);
-
-/* Records how a run compared with its plan (speeds_judged). 1 if the figures are in doubt from now
- * on, 0 if not, < 0 if that could not be written. */
-int speeds_judge(double ratio, const char *path, const speeds_key *key, err_ctx *err);
 
 #endif
