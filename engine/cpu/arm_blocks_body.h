@@ -40,7 +40,7 @@ typedef struct pipeline {
 /* A group of n blocks, its activations, and what follows both. Counts are constants. */
 typedef struct passage {
     const uint8_t *group, *next;
-    place at;
+    act_cursor pos;
     const int8_t *q_next;
     int n, n_next;
     int half;                            /* of a super-block: this group; the next is the other */
@@ -62,7 +62,7 @@ ARM_INLINE weights prepare(quant_type type, pipeline *pl, const constants *c, co
 ARM_INLINE int32x4_t multiply_if(quant_type type, pipeline *pl, weights w, const passage *g, int k)
 {
     if (k >= g->n) return sum_start(type);
-    return multiply(type, &pl->q, w, false, k + 1 < g->n ? g->at.q + 32 * (k + 1) : g->q_next);
+    return multiply(type, &pl->q, w, false, k + 1 < g->n ? g->pos.q + 32 * (k + 1) : g->q_next);
 }
 
 /* Takes a group into the pipeline, and adds the second before it to its lanes. */
@@ -93,31 +93,31 @@ ARM_INLINE void step(quant_type type, pipeline *pl, const constants *c, passage 
     if (g.n > 3) scale_bits_add(type, &bits, g.group, g.half, 3);
     sum[3] = multiply_if(type, pl, w, &g, 3);
 
-    finish_enter(&pl->f, sum, scales_from(type, bits), g.at);
+    finish_enter(&pl->f, sum, scales_from(type, bits), g.pos);
 }
 
-ARM_INLINE passage full_group(const uint8_t *group, const uint8_t *next, place at, int half)
+ARM_INLINE passage full_group(const uint8_t *group, const uint8_t *next, act_cursor pos, int half)
 {
-    return (passage){ group, next, at, place_after(at, 1).q, GROUP, GROUP, half };
+    return (passage){ group, next, pos, act_cursor_after(pos, 1).q, GROUP, GROUP, half };
 }
 
 /* Two groups in the midst of a row. */
 ARM_INLINE void step_twice(quant_type type, pipeline *pl, const constants *c, const uint8_t *group,
-                           place at, lanes *l)
+                           act_cursor pos, lanes *l)
 {
     const uint8_t *second = group + group_bytes(type), *after = second + group_bytes(type);
     prefetch_go_on(&pl->ahead, group, 2 * group_bytes(type));
-    step(type, pl, c, full_group(group, second, at, 0), &l->low);
-    step(type, pl, c, full_group(second, after, place_after(at, 1), 1), &l->high);
+    step(type, pl, c, full_group(group, second, pos, 0), &l->low);
+    step(type, pl, c, full_group(second, after, act_cursor_after(pos, 1), 1), &l->high);
 }
 
 /* The last two groups of a row, with n blocks in the last one; `next` row starts again with q. */
 ARM_INLINE void step_last(quant_type type, pipeline *pl, const constants *c, const uint8_t *group,
-                          const uint8_t *next, place at, const int8_t *q, int n, lanes *l)
+                          const uint8_t *next, act_cursor pos, const int8_t *q, int n, lanes *l)
 {
     const uint8_t *second = group + group_bytes(type);
-    passage a = full_group(group, second, at, 0);
-    passage b = full_group(second, next, place_after(at, 1), 1);
+    passage a = full_group(group, second, pos, 0);
+    passage b = full_group(second, next, act_cursor_after(pos, 1), 1);
     a.n_next = b.n = n;
     b.q_next = q;
     prefetch_go_on(&pl->ahead, group, 2 * group_bytes(type));
@@ -144,25 +144,25 @@ ARM_INLINE void dot_one(quant_type type, float *sums, const uint8_t *rows, size_
     for (int r = 0; r < n_row; r++) {
         const uint8_t *row = rows + (size_t)r * row_bytes, *p = row + two;
         const uint8_t *next = r + 1 < n_row ? row + row_bytes : row;
-        place at = { x->q, x->dx, x->s };
+        act_cursor pos = { x->q, x->dx, x->s };
 
         prefetch_row(&pl.ahead, row);
-        step_twice(type, &pl, &c, row, at, &l);
-        at = place_after(at, 2);
+        step_twice(type, &pl, &c, row, pos, &l);
+        pos = act_cursor_after(pos, 2);
         if (r > 0) sums[r - 1] = lanes_fold(l);
         l = lanes_zero();
         for (int m = n_group - 4; m >= 2; m -= 2, p += two) {
-            step_twice(type, &pl, &c, p, at, &l);
-            at = place_after(at, 2);
+            step_twice(type, &pl, &c, p, pos, &l);
+            pos = act_cursor_after(pos, 2);
         }
         if (n_group % 2) {
-            step(type, &pl, &c, full_group(p, p + one, at, 0), &l.low);
-            at = place_after(at, 1);
+            step(type, &pl, &c, full_group(p, p + one, pos, 0), &l.low);
+            pos = act_cursor_after(pos, 1);
             p += one;
             l = (lanes){ l.high, l.low };
         }
-        if (n_block % GROUP) step_last(type, &pl, &c, p, next, at, x->q, 2, &l);
-        else step_last(type, &pl, &c, p, next, at, x->q, GROUP, &l);
+        if (n_block % GROUP) step_last(type, &pl, &c, p, next, pos, x->q, 2, &l);
+        else step_last(type, &pl, &c, p, next, pos, x->q, GROUP, &l);
     }
     finish_all(type, &pl.f, &l.low, &l.high);
     sums[n_row - 1] = lanes_fold(l);
@@ -190,7 +190,7 @@ ARM_INLINE void meet_all(quant_type type, few *row, const uint8_t *p, const uint
                          const constants *c, int left, int half, int n)
 {
     uint8_t copy[GROUP * sizeof(block_q8_0)];                /* the largest */
-    const int8_t *q_next = row->at[0].q + (left > GROUP ? 32 * GROUP : 0);
+    const int8_t *q_next = row->pos[0].q + (left > GROUP ? 32 * GROUP : 0);
 
     if ((size_t)(end - p) < group_bytes(type)) {
         memset(copy, 0, sizeof copy);

@@ -78,8 +78,8 @@ ARM_INLINE prefetcher prefetch_from(const uint8_t *p)
 /* At the start of a row: where rows are no multiple of the steps it runs ahead or falls behind. */
 ARM_INLINE void prefetch_row(prefetcher *f, const uint8_t *row)
 {
-    const uint8_t *here = row + PREFETCH_AHEAD;
-    if (f->next + CACHE_LINE < here || f->next > here + 8 * CACHE_LINE) *f = prefetch_from(row);
+    const uint8_t *cursor = row + PREFETCH_AHEAD;
+    if (f->next + CACHE_LINE < cursor || f->next > cursor + 8 * CACHE_LINE) *f = prefetch_from(row);
 }
 
 ARM_INLINE void prefetch_go_on(prefetcher *f, const uint8_t *p, size_t bytes)

@@ -35,13 +35,13 @@ ARM_INLINE void dot_bundles(float *sums, const uint8_t *rows, size_t row_bytes, 
     for (int r = 0; r < n_row; r += BUNDLE)
         for (int t = 0; t < n_token; t++) {
             const float32x4_t four = dot(rows + (size_t)r * row_bytes, x + t, cols);
-            float *to = sums + (size_t)t * (size_t)n_row + r;
+            float *dst = sums + (size_t)t * (size_t)n_row + r;
             if (n_row - r >= BUNDLE) {
-                vst1q_f32(to, four);
+                vst1q_f32(dst, four);
             } else {
                 float some[BUNDLE];
                 vst1q_f32(some, four);
-                memcpy(to, some, (size_t)(n_row - r) * sizeof *to);
+                memcpy(dst, some, (size_t)(n_row - r) * sizeof *dst);
             }
         }
 }
@@ -58,15 +58,15 @@ ARM_INLINE void dot_bundles(float *sums, const uint8_t *rows, size_t row_bytes, 
 enum { BLOCK_BYTES = BUNDLE * 32 };
 
 /* Up to eight blocks of up to four rows; rows that are not there are zeros. Returns the end. */
-static uint8_t *repack_group(uint8_t *to, const uint8_t *from, size_t row_bytes, int n_row, int n)
+static uint8_t *repack_group(uint8_t *dst, const uint8_t *from, size_t row_bytes, int n_row, int n)
 {
-    uint8_t *weights = to + (size_t)n * BUNDLE * sizeof(uint16_t);
+    uint8_t *weights = dst + (size_t)n * BUNDLE * sizeof(uint16_t);
     for (int b = 0; b < n; b++)
         for (int r = 0; r < BUNDLE; r++) {
             const block_q8_0 none = { 0 };
             const uint8_t *block = from + (size_t)r * row_bytes + (size_t)b * sizeof none;
             if (r >= n_row) block = (const uint8_t *)&none;
-            memcpy(to + (size_t)(b * BUNDLE + r) * sizeof(uint16_t), block, sizeof(uint16_t));
+            memcpy(dst + (size_t)(b * BUNDLE + r) * sizeof(uint16_t), block, sizeof(uint16_t));
             for (int quad = 0; quad < 8; quad++)
                 memcpy(weights + b * BLOCK_BYTES + quad * 16 + r * 4,
                        block + offsetof(block_q8_0, quants) + quad * 4, 4);
@@ -74,11 +74,11 @@ static uint8_t *repack_group(uint8_t *to, const uint8_t *from, size_t row_bytes,
     return weights + (size_t)n * BLOCK_BYTES;
 }
 
-static void repack_Q8_0(uint8_t *to, const uint8_t *rows, size_t row_bytes, int n_row, int cols)
+static void repack_Q8_0(uint8_t *dst, const uint8_t *rows, size_t row_bytes, int n_row, int cols)
 {
     for (int r = 0; r < n_row; r += BUNDLE)
         for (int b = 0, left = cols / 32; left > 0; b += LANES, left -= LANES)
-            to = repack_group(to, rows + (size_t)r * row_bytes + (size_t)b * sizeof(block_q8_0),
+            dst = repack_group(dst, rows + (size_t)r * row_bytes + (size_t)b * sizeof(block_q8_0),
                                row_bytes, n_row - r, left < LANES ? left : LANES);
 }
 
@@ -177,12 +177,12 @@ enum {
 static_assert(GROUP_D + GROUP_BYTES == BUNDLE * sizeof(block_q6_k), "as many bytes as before");
 
 /* One row's 16 weights. */
-static void repack_half(uint8_t *to, const int8_t *w)
+static void repack_half(uint8_t *dst, const int8_t *w)
 {
     for (int i = 0; i < 4; i++) {
         const int last = w[12 + i] & 63;
         for (int k = 0; k < 3; k++)
-            to[k * 16 + i] = (uint8_t)(w[4 * k + i] * 4 | (last >> (4 - 2 * k) & 3));
+            dst[k * 16 + i] = (uint8_t)(w[4 * k + i] * 4 | (last >> (4 - 2 * k) & 3));
     }
 }
 
@@ -200,15 +200,15 @@ static void repack_super_block(uint8_t *d, uint8_t *group, int r, const uint8_t 
         }
 }
 
-static void repack_Q6_K(uint8_t *to, const uint8_t *rows, size_t row_bytes, int n_row, int cols)
+static void repack_Q6_K(uint8_t *dst, const uint8_t *rows, size_t row_bytes, int n_row, int cols)
 {
     const size_t n_group = (size_t)cols / SEGMENT;
-    for (int first = 0; first < n_row; first += BUNDLE, to += BUNDLE * row_bytes) {
+    for (int first = 0; first < n_row; first += BUNDLE, dst += BUNDLE * row_bytes) {
         const int n = n_row - first < BUNDLE ? n_row - first : BUNDLE;
-        memset(to, 0, BUNDLE * row_bytes);
+        memset(dst, 0, BUNDLE * row_bytes);
         for (int r = 0; r < n; r++)
             for (size_t g = 0; g < n_group; g++)
-                repack_super_block(to + g * GROUP_D, to + n_group * GROUP_D + g * GROUP_BYTES, r,
+                repack_super_block(dst + g * GROUP_D, dst + n_group * GROUP_D + g * GROUP_BYTES, r,
                                     rows + (size_t)(first + r) * row_bytes +
                                         g * sizeof(block_q6_k));
     }

@@ -22,7 +22,7 @@ enum {
 /* ---- layouts ------------------------------------------------------------------------------- */
 
 /* Four steps of four rows, 16 bytes of each. */
-WIDE_INLINE void put_quad(int8_t *to, const int8_t *const row[4])
+WIDE_INLINE void put_quad(int8_t *dst, const int8_t *const row[4])
 {
     int32x4_t r[4];
     int64x2_t even[2], odd[2];
@@ -31,10 +31,10 @@ WIDE_INLINE void put_quad(int8_t *to, const int8_t *const row[4])
         even[i] = vreinterpretq_s64_s32(vtrn1q_s32(r[2 * i], r[2 * i + 1]));
         odd[i] = vreinterpretq_s64_s32(vtrn2q_s32(r[2 * i], r[2 * i + 1]));
     }
-    vst1q_s8(to, vreinterpretq_s8_s64(vtrn1q_s64(even[0], even[1])));
-    vst1q_s8(to + 4 * PANEL_ROWS, vreinterpretq_s8_s64(vtrn1q_s64(odd[0], odd[1])));
-    vst1q_s8(to + 8 * PANEL_ROWS, vreinterpretq_s8_s64(vtrn2q_s64(even[0], even[1])));
-    vst1q_s8(to + 12 * PANEL_ROWS, vreinterpretq_s8_s64(vtrn2q_s64(odd[0], odd[1])));
+    vst1q_s8(dst, vreinterpretq_s8_s64(vtrn1q_s64(even[0], even[1])));
+    vst1q_s8(dst + 4 * PANEL_ROWS, vreinterpretq_s8_s64(vtrn1q_s64(odd[0], odd[1])));
+    vst1q_s8(dst + 8 * PANEL_ROWS, vreinterpretq_s8_s64(vtrn2q_s64(even[0], even[1])));
+    vst1q_s8(dst + 12 * PANEL_ROWS, vreinterpretq_s8_s64(vtrn2q_s64(odd[0], odd[1])));
 }
 
 static void put_weights(int8_t *restrict w, const block_parts *restrict parts, int j)

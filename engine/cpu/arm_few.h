@@ -16,16 +16,16 @@
 
 /* Where the activations of a group are. Pointers that walk: with indices, compilers spend more on
  * addresses than on scales. */
-typedef struct place {
+typedef struct act_cursor {
     const int8_t *q;
     const float *dx;
     const int16_t *s;
-} place;
+} act_cursor;
 
-ARM_INLINE place place_after(place at, int n_group)
+ARM_INLINE act_cursor act_cursor_after(act_cursor pos, int n_group)
 {
     const int n = GROUP * n_group;
-    return (place){ at.q + 32 * n, at.dx + n, at.s + 2 * n };
+    return (act_cursor){ pos.q + 32 * n, pos.dx + n, pos.s + 2 * n };
 }
 
 /* Two groups: the one that was multiplied last, and the one before. finish_1() to finish_4() take
@@ -77,12 +77,12 @@ ARM_INLINE void finish_4(quant_type type, finish *f)
 }
 
 /* Then a new group comes in. */
-ARM_INLINE void finish_enter(finish *f, const int32x4_t sum[GROUP], scales sc, place at)
+ARM_INLINE void finish_enter(finish *f, const int32x4_t sum[GROUP], scales sc, act_cursor pos)
 {
     memcpy(f->multiplied.sum, sum, sizeof f->multiplied.sum);
-    f->multiplied.s = vld1q_s16(at.s);
+    f->multiplied.s = vld1q_s16(pos.s);
     f->multiplied.sc = sc;
-    f->multiplied.dx = vld1q_f32(at.dx);
+    f->multiplied.dx = vld1q_f32(pos.dx);
 }
 
 /* What is still on its way. */
@@ -142,7 +142,7 @@ typedef struct group_weights {
 /* A row with n tokens, n a constant 2 or 4: groups of all of them, one after another, go through
  * the end of the pipeline. */
 typedef struct few {
-    place at[TOKENS];
+    act_cursor pos[TOKENS];
     lanes lane[TOKENS];
     codes q;                             /* of the token to come */
     finish f;
@@ -161,28 +161,28 @@ ARM_INLINE void meet(quant_type type, few *row, const group_weights *g, int half
                      const int8_t *q_next)
 {
     const bool reorder = type == QT_NVFP4;
-    const place at = row->at[t];
+    const act_cursor pos = row->pos[t];
     int32x4_t sum[GROUP];
 
-    row->at[t] = place_after(at, 1);
+    row->pos[t] = act_cursor_after(pos, 1);
     finish_1(&row->f);
-    sum[0] = multiply(type, &row->q, g->block[0], reorder, at.q + 32);
+    sum[0] = multiply(type, &row->q, g->block[0], reorder, pos.q + 32);
     finish_2(type, &row->f);
-    sum[1] = multiply(type, &row->q, g->block[1], reorder, at.q + 64);
+    sum[1] = multiply(type, &row->q, g->block[1], reorder, pos.q + 64);
     finish_3(type, &row->f, lane_before(row, half, t, n, 2));
-    sum[2] = multiply(type, &row->q, g->block[2], reorder, at.q + 96);
+    sum[2] = multiply(type, &row->q, g->block[2], reorder, pos.q + 96);
     finish_4(type, &row->f);
     sum[3] = multiply(type, &row->q, g->block[3], reorder, q_next);
-    finish_enter(&row->f, sum, g->sc, at);
+    finish_enter(&row->f, sum, g->sc, pos);
 }
 
 /* A group with all tokens; q_next: the activations of the first token in the next one. */
 ARM_INLINE void meet_tokens(quant_type type, few *row, const group_weights *g, int half, int n,
                             const int8_t *q_next)
 {
-    meet(type, row, g, half, 0, n, row->at[1].q);
-    meet(type, row, g, half, 1, n, n > 2 ? row->at[2].q : q_next);
-    if (n > 2) meet(type, row, g, half, 2, n, row->at[3].q);
+    meet(type, row, g, half, 0, n, row->pos[1].q);
+    meet(type, row, g, half, 1, n, n > 2 ? row->pos[2].q : q_next);
+    if (n > 2) meet(type, row, g, half, 2, n, row->pos[3].q);
     if (n > 2) meet(type, row, g, half, 3, n, q_next);
 }
 
@@ -197,7 +197,7 @@ ARM_INLINE void meet_end(quant_type type, few *row, int half, int n)
 ARM_INLINE few few_from(bool reorder, const act_row *x, int n)
 {
     few row = { .q = codes_load(reorder, x->q) };
-    for (int t = 0; t < n; t++) row.at[t] = (place){ x[t].q, x[t].dx, x[t].s };
+    for (int t = 0; t < n; t++) row.pos[t] = (act_cursor){ x[t].q, x[t].dx, x[t].s };
     return row;
 }
 

@@ -23,13 +23,13 @@ enum {
 
 /* 32 bytes of two rows, or of two tokens, eight of each alternating; steps lie `apart` bytes
  * apart. */
-WIDE_INLINE void put_pair(int8_t *to, int apart, const int8_t *first, const int8_t *second)
+WIDE_INLINE void put_pair(int8_t *dst, int apart, const int8_t *first, const int8_t *second)
 {
-    for (int h = 0; h < 2; h++, to += 2 * apart) {
+    for (int h = 0; h < 2; h++, dst += 2 * apart) {
         const int64x2_t a = vreinterpretq_s64_s8(vld1q_s8(first + 16 * h));
         const int64x2_t b = vreinterpretq_s64_s8(vld1q_s8(second + 16 * h));
-        vst1q_s8(to, vreinterpretq_s8_s64(vzip1q_s64(a, b)));
-        vst1q_s8(to + apart, vreinterpretq_s8_s64(vzip2q_s64(a, b)));
+        vst1q_s8(dst, vreinterpretq_s8_s64(vzip1q_s64(a, b)));
+        vst1q_s8(dst + apart, vreinterpretq_s8_s64(vzip2q_s64(a, b)));
     }
 }
 
@@ -40,14 +40,14 @@ static void put_weights(int8_t *restrict w, const block_parts *restrict parts, i
 }
 
 /* Four blocks' numbers of two tokens, to slots `apart` floats apart. */
-WIDE_INLINE void put_pair_floats(float *to, size_t apart, float32x4_t first, float32x4_t second)
+WIDE_INLINE void put_pair_floats(float *dst, size_t apart, float32x4_t first, float32x4_t second)
 {
     const float64x2_t low = vreinterpretq_f64_f32(vzip1q_f32(first, second));
     const float64x2_t high = vreinterpretq_f64_f32(vzip2q_f32(first, second));
-    vst1q_f32(to, vreinterpretq_f32_f64(vdupq_laneq_f64(low, 0)));
-    vst1q_f32(to + apart, vreinterpretq_f32_f64(vdupq_laneq_f64(low, 1)));
-    vst1q_f32(to + 2 * apart, vreinterpretq_f32_f64(vdupq_laneq_f64(high, 0)));
-    vst1q_f32(to + 3 * apart, vreinterpretq_f32_f64(vdupq_laneq_f64(high, 1)));
+    vst1q_f32(dst, vreinterpretq_f32_f64(vdupq_laneq_f64(low, 0)));
+    vst1q_f32(dst + apart, vreinterpretq_f32_f64(vdupq_laneq_f64(low, 1)));
+    vst1q_f32(dst + 2 * apart, vreinterpretq_f32_f64(vdupq_laneq_f64(high, 0)));
+    vst1q_f32(dst + 3 * apart, vreinterpretq_f32_f64(vdupq_laneq_f64(high, 1)));
 }
 
 /* Sums of four blocks' activations, and of their halves: 0 or 1. */
@@ -77,17 +77,17 @@ static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, 
 
     for (int i = 0; i < per_lane; i++) {
         for (int h = 0; h < LANES; h += 4) {
-            const int b = b0 + LANES * i + h, at = act_at(first, w, k, h * per_lane + i);
+            const int b = b0 + LANES * i + h, pos = act_at(first, w, k, h * per_lane + i);
             const int16_t *s0 = x0->s + 2 * b, *s1 = x1->s + 2 * b;
             for (int j = 0; j < 4; j++)
-                put_pair(a->q[at + j * per_lane * w], 16, x0->q + 32 * (b + j),
+                put_pair(a->q[pos + j * per_lane * w], 16, x0->q + 32 * (b + j),
                          x1->q + 32 * (b + j));
-            put_pair_floats(a->dx[at], apart, vld1q_f32(x0->dx + b), vld1q_f32(x1->dx + b));
+            put_pair_floats(a->dx[pos], apart, vld1q_f32(x0->dx + b), vld1q_f32(x1->dx + b));
             if (kind == WIDE_MINIMUM)
-                put_pair_floats(a->s[at], apart, block_sums(s0), block_sums(s1));
+                put_pair_floats(a->s[pos], apart, block_sums(s0), block_sums(s1));
             if (kind == WIDE_HALF_MINIMUMS) {
-                put_pair_floats(a->s[at], apart, half_sums(s0, 0), half_sums(s1, 0));
-                put_pair_floats(a->s_hi[at], apart, half_sums(s0, 1), half_sums(s1, 1));
+                put_pair_floats(a->s[pos], apart, half_sums(s0, 0), half_sums(s1, 0));
+                put_pair_floats(a->s_hi[pos], apart, half_sums(s0, 1), half_sums(s1, 1));
             }
         }
     }

@@ -409,12 +409,12 @@ ARM_INLINE void dot_rows(float *sums, const uint8_t *rows, size_t row_bytes, int
     const uint8_t *block[2] = { rows, rows + (n - 1) * row_bytes };
     const uint8_t *far = rows;
     uintptr_t near = (uintptr_t)rows + row_bytes + NEAR_AHEAD;
-    act_at at = { x->q, x->dx, x->s };
+    act_at pos = { x->q, x->dx, x->s };
     float32x4_t lane[4];
 
     for (int i = 0; i < 2 * n; i++) lane[i] = vdupq_n_f32(0);
     for (int c = 0; c < cols; c += SUPER) {
-        const act_at same[2] = { at, at };
+        const act_at same[2] = { pos, pos };
         half_sum sum[4];
         sub_scales u[2];
         prefetch_weights(far, (size_t)n * bytes);
@@ -423,7 +423,7 @@ ARM_INLINE void dot_rows(float *sums, const uint8_t *rows, size_t row_bytes, int
         for (int i = 0; i < n; i++) u[i] = get_scales(block[i]);
         add(lane, sum, u, same, n);
         for (int i = 0; i < 2; i++) block[i] += bytes;
-        at = (act_at){ at.q + SUPER, at.dx + SUPER / 32, at.s + SUPER / 16 };
+        pos = (act_at){ pos.q + SUPER, pos.dx + SUPER / 32, pos.s + SUPER / 16 };
         far += (size_t)n * bytes;
         near += (size_t)n * bytes;
     }
@@ -457,11 +457,11 @@ ARM_INLINE void add_tokens(float32x4_t *lane, const uint8_t *block, const sub_sc
 {
     const uint8_t *same[2] = { block, block };
     const sub_scales same_scales[2] = { *u, *u };
-    act_at at[2];
+    act_at pos[2];
     half_sum sum[4];
-    for (int i = 0; i < n; i++) at[i] = (act_at){ x[i].q + c, x[i].dx + c / 32, x[i].s + c / 16 };
-    sum_super_blocks(sum, same, at, n, by_column, get_column);
-    add(lane, sum, same_scales, at, n);
+    for (int i = 0; i < n; i++) pos[i] = (act_at){ x[i].q + c, x[i].dx + c / 32, x[i].s + c / 16 };
+    sum_super_blocks(sum, same, pos, n, by_column, get_column);
+    add(lane, sum, same_scales, pos, n);
 }
 
 /* One row with 2 to MOST_TOKENS tokens. */
@@ -532,9 +532,9 @@ ARM_INLINE void dot_few(quant_type type, float *sums, size_t stride, const uint8
             const int to_next = left > SUPER ? SUPER / 2 : 0;
             prefetch_weights(block, bytes);
             const group_weights low = group_of(type, block, &u, 0, get_column);
-            meet_tokens(type, &row, &low, 0, n, row.at[0].q + SUPER / 2);
+            meet_tokens(type, &row, &low, 0, n, row.pos[0].q + SUPER / 2);
             const group_weights high = group_of(type, block, &u, 1, get_column);
-            meet_tokens(type, &row, &high, 1, n, row.at[0].q + to_next);
+            meet_tokens(type, &row, &high, 1, n, row.pos[0].q + to_next);
         }
         meet_end(type, &row, 1, n);
         for (int t = 0; t < n; t++) sums[(size_t)t * stride + (size_t)r] = lanes_fold(row.lane[t]);
@@ -577,16 +577,16 @@ ARM_INLINE void dot_batches(const format *f, float *sums, const uint8_t *rows, s
         const uint8_t *first = rows + (size_t)r * row_bytes;
         const int n_here = n_row - r < most ? n_row - r : most;
         for (int t = 0, n; t < n_token; t += n) {
-            float *to = sums + (size_t)t * (size_t)n_row + r;
+            float *dst = sums + (size_t)t * (size_t)n_row + r;
             n = n_token - t >= TOKENS ? TOKENS : n_token - t >= 2 ? 2 : 1;
             if (n == TOKENS)
-                dot_few(f->type, to, (size_t)n_row, first, row_bytes, n_here, x + t, TOKENS, cols,
+                dot_few(f->type, dst, (size_t)n_row, first, row_bytes, n_here, x + t, TOKENS, cols,
                         f->bytes, f->column, f->scales);
             else if (n == 2)
-                dot_few(f->type, to, (size_t)n_row, first, row_bytes, n_here, x + t, 2, cols,
+                dot_few(f->type, dst, (size_t)n_row, first, row_bytes, n_here, x + t, 2, cols,
                         f->bytes, f->column, f->scales);
             else
-                dot_one(f, to, first, row_bytes, n_here, x + t, cols);
+                dot_one(f, dst, first, row_bytes, n_here, x + t, cols);
         }
     }
 }

@@ -60,7 +60,7 @@ typedef struct attend_job {
     /* if keys are handed out: */
     float *totals, *parts;               /* [block of all KV heads], [the same][room] */
     size_t part_floats;
-    int room;                            /* tiles of a round */
+    int round_tiles;                            /* tiles of a round */
     int begin;                           /* first of them, counted from the block's first */
 } attend_job;
 
@@ -95,14 +95,14 @@ static float *part_of(const attend_job *j, int64_t i)
 /* Tiles of the block in this round. */
 static int tiles_now(const attend_job *j, const attend_block *b)
 {
-    return max_int(0, min_int(tiles_of(b) - j->begin, j->room));
+    return max_int(0, min_int(tiles_of(b) - j->begin, j->round_tiles));
 }
 
 static void run_parts(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const attend_job *j = ctx;
     for (int64_t i = begin; i < end; i++) {
-        const int block = (int)(i / j->room), tile = (int)(i % j->room);
+        const int block = (int)(i / j->round_tiles), tile = (int)(i % j->round_tiles);
         const int head_kv = block / j->n_block, own = block % j->n_block;
         const attend_block b = attend_block_at(j->a, head_kv, own);
         if (tile < tiles_now(j, &b))
@@ -121,7 +121,7 @@ static void run_joins(void *ctx, int64_t begin, int64_t end, int thread)
         const attend_block b = attend_block_at(j->a, head_kv, own);
         if (row < b.n_head)
             j->f->attend_join(j->totals + (size_t)block * j->part_floats,
-                              part_of(j, (int64_t)block * j->room), tiles_now(j, &b), j->a,
+                              part_of(j, (int64_t)block * j->round_tiles), tiles_now(j, &b), j->a,
                               head_kv, own, row, j->begin == 0);
     }
 }
@@ -129,9 +129,10 @@ static void run_joins(void *ctx, int64_t begin, int64_t end, int thread)
 static void hand_out_keys(attend_job *j, pool *team, int n_block, int n_tile)
 {
     const int64_t columns = j->a->head_dim;
-    for (j->begin = 0; j->begin < n_tile; j->begin += j->room) {
-        pool_run(team, (int64_t)n_block * j->room, 1, run_parts, j);
-        pool_run(team, (int64_t)n_block * ATTEND_HEADS, pool_grain(columns * j->room), run_joins,
+    for (j->begin = 0; j->begin < n_tile; j->begin += j->round_tiles) {
+        pool_run(team, (int64_t)n_block * j->round_tiles, 1, run_parts, j);
+        pool_run(team, (int64_t)n_block * ATTEND_HEADS, pool_grain(columns * j->round_tiles),
+                 run_joins,
                  j);
     }
 }
@@ -151,10 +152,10 @@ void attend(const loops *f, pool *team, const attend_args *a, float *scratch, si
     assert(thread_floats >= attend_scratch(a->head_dim));
     if (n_thread > 1 && n_block < 2 * n_thread && n_tile > MIN_TILES) {
         const size_t left = (size_t)n_thread * (thread_floats - j.work_floats);
-        const int room = (int)(left / j.part_floats) / n_block - 1;
+        const int round_tiles = (int)(left / j.part_floats) / n_block - 1;
         j.totals = scratch + (size_t)n_thread * j.work_floats;
         j.parts = j.totals + (size_t)n_block * j.part_floats;
-        j.room = min_int(room, n_tile);
+        j.round_tiles = min_int(round_tiles, n_tile);
         hand_out_keys(&j, team, n_block, n_tile);
     } else {
         j.each = max_int(1, min_int(n_block / (4 * n_thread), ATTEND_BLOCKS));

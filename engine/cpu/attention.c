@@ -82,47 +82,47 @@ static void find_rows(const uint8_t **rows, const kv_view *v, const uint8_t *sto
     }
 }
 
-static void widen_f16(float *restrict to, const uint8_t *restrict from, int n)
+static void widen_f16(float *restrict dst, const uint8_t *restrict from, int n)
 {
     int i = 0;
-    for (; i + 8 <= n; i += 8) vec8_store(to + i, vec8_from_f16(from + 2 * i));
-    for (; i < n; i++) to[i] = f16_to_f32(load_u16(from + 2 * i));
+    for (; i + 8 <= n; i += 8) vec8_store(dst + i, vec8_from_f16(from + 2 * i));
+    for (; i < n; i++) dst[i] = f16_to_f32(load_u16(from + 2 * i));
 }
 
-static void widen_q8_0(float *restrict to, const uint8_t *restrict from, int n)
+static void widen_q8_0(float *restrict dst, const uint8_t *restrict from, int n)
 {
     for (int i = 0; i < n; i += 32, from += sizeof(block_q8_0)) {
         const block_q8_0 *b = (const block_q8_0 *)from;
         const vec8 d = vec8_all(f16_to_f32(load_u16(b->d)));
         for (int k = 0; k < 32; k += 8)
-            vec8_store(to + i + k, vec8_mul(d, vec8_from_int8(b->quants + k)));
+            vec8_store(dst + i + k, vec8_mul(d, vec8_from_int8(b->quants + k)));
     }
 }
 
 /* n values of a stored row from column c on, which is a multiple of 32. */
-static void widen(float *to, const uint8_t *row, kv_type type, int c, int n)
+static void widen(float *dst, const uint8_t *row, kv_type type, int c, int n)
 {
     switch (type) {
-    case KV_F32: memcpy(to, row + (size_t)c * sizeof(float), (size_t)n * sizeof(float)); break;
-    case KV_F16: widen_f16(to, row + 2 * (size_t)c, n); break;
-    case KV_Q8_0: widen_q8_0(to, row + (size_t)c / 32 * sizeof(block_q8_0), n); break;
+    case KV_F32: memcpy(dst, row + (size_t)c * sizeof(float), (size_t)n * sizeof(float)); break;
+    case KV_F16: widen_f16(dst, row + 2 * (size_t)c, n); break;
+    case KV_Q8_0: widen_q8_0(dst, row + (size_t)c / 32 * sizeof(block_q8_0), n); break;
     }
 }
 
 /* ---- scores and weights ---------------------------------------------------------------------- */
 
 /* The queries of a block, transposed. Lanes without a head are zero. */
-static void put_queries(float *restrict to, const attend_args *a, const attend_block *b)
+static void put_queries(float *restrict dst, const attend_args *a, const attend_block *b)
 {
     const size_t dim = (size_t)a->head_dim, n = (size_t)b->n_head;
     const float *q = a->q + ((size_t)b->t * (size_t)a->n_head + (size_t)b->head) * dim;
-    memset(to, 0, LANES * dim * sizeof *to);
+    memset(dst, 0, LANES * dim * sizeof *dst);
     if (n == LANES)                      /* in vectors, as the number is known */
         for (size_t c = 0; c < dim; c++)
-            for (size_t h = 0; h < LANES; h++) to[c * LANES + h] = q[h * dim + c];
+            for (size_t h = 0; h < LANES; h++) dst[c * LANES + h] = q[h * dim + c];
     else
         for (size_t c = 0; c < dim; c++)
-            for (size_t h = 0; h < n; h++) to[c * LANES + h] = q[h * dim + c];
+            for (size_t h = 0; h < n; h++) dst[c * LANES + h] = q[h * dim + c];
 }
 
 /* Scores [KEYS, 8] of decoded keys. */
@@ -364,7 +364,7 @@ static void attend_blocks(const attend_args *a, int head_kv, int first, int n, f
         for (int h = 0; h < blocks[b].n_head; h++) finish_head(a, &blocks[b], &total[b], h);
 }
 
-static void attend_part(float *to, const attend_args *a, int head_kv, int block, int tile,
+static void attend_part(float *dst, const attend_args *a, int head_kv, int block, int tile,
                         float *work)
 {
     const attend_block b = attend_block_at(a, head_kv, block);
@@ -374,7 +374,7 @@ static void attend_part(float *to, const attend_args *a, int head_kv, int block,
     buffers buf;
 
     buffers_lay(&buf, work, a->head_dim);
-    buf.parts = to;
+    buf.parts = dst;
     put_queries(buf.queries, a, &b);
     make_parts(&buf, a, &b, 1, &keys);
 }

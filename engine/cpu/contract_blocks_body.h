@@ -93,14 +93,15 @@ static inline void put_scale(block_parts *p, int j, float d, int sc)
 }
 
 /* Of a whole segment: loops apart, because compilers make vectors of them. */
-static inline void put_floats8(float *to, float v)
+static inline void put_floats8(float *dst, float v)
 {
-    for (int j = 0; j < SEGMENT_BLOCKS; j++) to[j] = v;
+    for (int j = 0; j < SEGMENT_BLOCKS; j++) dst[j] = v;
 }
 
-static inline void put_bytes8(int32_t to[2][SEGMENT_BLOCKS], uint64_t bytes)
+static inline void put_bytes8(int32_t dst[2][SEGMENT_BLOCKS], uint64_t bytes)
 {
-    for (int j = 0; j < SEGMENT_BLOCKS; j++) to[0][j] = to[1][j] = (int32_t)(bytes >> 8 * j & 255);
+    for (int j = 0; j < SEGMENT_BLOCKS; j++)
+        dst[0][j] = dst[1][j] = (int32_t)(bytes >> 8 * j & 255);
 }
 
 /* Formats without sub-scales have 1 in their place. */
@@ -286,10 +287,10 @@ static void q5_k(block_parts *restrict p, const block_q5_k *restrict b)
 static void q6_k(block_parts *restrict p, const block_q6_k *restrict b)
 {
     for (int n = 0; n < 4; n++) {
-        const int h = n / 2, at = 16 * (n % 2);
-        const bytes16 first = load16(b->low[h] + at), second = load16(b->low[h] + 32 + at);
-        const bytes16 top = load16(b->high + 32 * h + at);
-        int8_t *w = p->w + 128 * h + at;
+        const int h = n / 2, pos = 16 * (n % 2);
+        const bytes16 first = load16(b->low[h] + pos), second = load16(b->low[h] + 32 + pos);
+        const bytes16 top = load16(b->high + 32 * h + pos);
+        int8_t *w = p->w + 128 * h + pos;
         store16(w, ((first & 15) | (top & 3) << 4) - 32);
         store16(w + 32, ((second & 15) | (top >> 2 & 3) << 4) - 32);
         store16(w + 64, (first >> 4 | (top >> 4 & 3) << 4) - 32);

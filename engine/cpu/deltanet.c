@@ -87,13 +87,13 @@ static void delta_conv(float *y, const float *x, int n, int channels, int first,
 
         take_filters(w, filter + c * (size_t)taps, taps, width);
         for (int t = 0; t < n; t++) {
-            float *restrict to = y + (size_t)t * stride + c;
-            memset(to, 0, bytes);
+            float *restrict dst = y + (size_t)t * stride + c;
+            memset(dst, 0, bytes);
             for (int tap = 0; tap < taps; tap++) {
                 const float *in = conv_input(x, window, t + tap, taps - 1, stride, c);
-                for (int j = 0; j < width; j++) to[j] = fmaf(w[tap * width + j], in[j], to[j]);
+                for (int j = 0; j < width; j++) dst[j] = fmaf(w[tap * width + j], in[j], dst[j]);
             }
-            silu_all(to, width);
+            silu_all(dst, width);
         }
         /* a row comes from a later one, or from x */
         for (int r = 0; r < taps - 1; r++)
@@ -164,10 +164,10 @@ static void update_ragged(float *restrict out, float *restrict s, size_t s_strid
     for (int c = 0; c < width; c++) {
         float sum = 0.0f;
         for (int i = 0; i < n; i++) {
-            float *at = s + (size_t)i * s_stride + c;
+            float *pos = s + (size_t)i * s_stride + c;
             const float new = x->k[row + i] * d[c];
-            *at = fmaf(x->high, *at, fmaf(x->low, *at, new));
-            sum = fmaf(x->q[row + i], *at, sum);
+            *pos = fmaf(x->high, *pos, fmaf(x->low, *pos, new));
+            sum = fmaf(x->q[row + i], *pos, sum);
         }
         out[c] += sum;
     }
@@ -239,9 +239,9 @@ static void lower_products(float *y, const float *x, size_t x_stride, const chun
 {
     for (int r = 0; r < u->n; r += ROWS) {
         const int rows = u->n - r < ROWS ? u->n - r : ROWS;
-        float *to = y + r * DELTA_CHUNK;
-        memset(to, 0, (size_t)rows * DELTA_CHUNK * sizeof *to);
-        f32_add_product(to, DELTA_CHUNK, x + (size_t)r * x_stride, x_stride, u->keys, DELTA_CHUNK,
+        float *dst = y + r * DELTA_CHUNK;
+        memset(dst, 0, (size_t)rows * DELTA_CHUNK * sizeof *dst);
+        f32_add_product(dst, DELTA_CHUNK, x + (size_t)r * x_stride, x_stride, u->keys, DELTA_CHUNK,
                         rows, dk, r + rows);
     }
 }

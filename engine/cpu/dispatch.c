@@ -105,7 +105,7 @@ enum { N_ISA = 0 };
 /* ---- sets ------------------------------------------------------------------------------------ */
 
 static kernel_set built[KERNELS_MAX_SETS];
-static const kernel_set *here[KERNELS_MAX_SETS];
+static const kernel_set *available[KERNELS_MAX_SETS];
 static int n_here;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -117,15 +117,15 @@ static void build(void)
         *s = *kernels_contract();
         s->isa = isas[i].name;
         for (int k = 0; k < MAX_PUTS && isas[i].put[k]; k++) isas[i].put[k](s);
-        here[n_here++] = s;
+        available[n_here++] = s;
     }
-    here[n_here++] = kernels_contract();
+    available[n_here++] = kernels_contract();
 }
 
 int kernels_here(const kernel_set *sets[KERNELS_MAX_SETS])
 {
     pthread_once(&once, build);
-    memcpy(sets, here, sizeof here);
+    memcpy(sets, available, sizeof available);
     return n_here;
 }
 
@@ -135,11 +135,11 @@ const kernel_set *kernels_named(const char *name, err_ctx *err)
     size_t used = 0;
 
     pthread_once(&once, build);
-    if (!name || !*name) return here[0];
+    if (!name || !*name) return available[0];
     for (int i = 0; i < n_here; i++) {
-        if (strcmp(here[i]->isa, name) == 0) return here[i];
+        if (strcmp(available[i]->isa, name) == 0) return available[i];
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "",
-                                 here[i]->isa);
+                                 available[i]->isa);
     }
     err_set(err, ERR_UNSUPPORTED, "instruction set '%s': this processor runs %s",
             ESC(shown, str_from(name)), names);

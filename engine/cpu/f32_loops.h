@@ -29,8 +29,8 @@ F32_INLINE void f32_add_sums(float *restrict y, size_t y_stride, const f32_sums 
 {
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vecs; v++) {
-            float *to = y + (size_t)r * y_stride + 8 * v;
-            vec8_store(to, vec8_add(vec8_load(to), s->of[r * vecs + v]));
+            float *dst = y + (size_t)r * y_stride + 8 * v;
+            vec8_store(dst, vec8_add(vec8_load(dst), s->of[r * vecs + v]));
         }
 }
 

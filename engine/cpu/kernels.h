@@ -34,7 +34,7 @@ typedef void dot_fn(float *sums, const uint8_t *rows, size_t row_bytes, int n_ro
  * as the rows had, the last one filled up with zeros. */
 typedef struct repacking {
     int bundle;                          /* rows; 0: there is none */
-    void (*repack)(uint8_t *to, const uint8_t *rows, size_t row_bytes, int n_row, int cols);
+    void (*repack)(uint8_t *dst, const uint8_t *rows, size_t row_bytes, int n_row, int cols);
     dot_fn *dot;                         /* from the first row of a bundle on */
 } repacking;
 

@@ -114,14 +114,14 @@ static inline int act_at(int first, int w, int k, int slot)
 }
 
 /* The floats that block b of token x has at `at`, in strips of one token. */
-static inline void put_act_floats(act_chunk *a, int at, const act_row *x, int b, wide_kind kind)
+static inline void put_act_floats(act_chunk *a, int pos, const act_row *x, int b, wide_kind kind)
 {
     const int16_t *s = x->s + 2 * b;
-    a->dx[at][0] = x->dx[b];
-    if (kind_has_minimum(kind)) a->s[at][0] = (float)(s[0] + s[1]);
+    a->dx[pos][0] = x->dx[b];
+    if (kind_has_minimum(kind)) a->s[pos][0] = (float)(s[0] + s[1]);
     if (kind == WIDE_HALF_MINIMUMS) {
-        a->s[at][0] = s[0];
-        a->s_hi[at][0] = s[1];
+        a->s[pos][0] = s[0];
+        a->s_hi[pos][0] = s[1];
     }
 }
 
@@ -148,9 +148,9 @@ static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, 
 {
     (void)n_token;                       /* is 1 */
     for (int j = 0; j < n; j++) {
-        const int at = act_at(first, w, k, slot_of(n, j));
-        memcpy(a->q[at], x->q + 32 * (b0 + j), 32);
-        put_act_floats(a, at, x, b0 + j, kind);
+        const int pos = act_at(first, w, k, slot_of(n, j));
+        memcpy(a->q[pos], x->q + 32 * (b0 + j), 32);
+        put_act_floats(a, pos, x, b0 + j, kind);
     }
 }
 #endif
@@ -238,11 +238,11 @@ typedef struct wide_format {
 } wide_format;
 
 /* One float of n blocks of a segment, of every row, to their slots. */
-static inline void put_floats(row_floats *to, float from[PANEL_ROWS][LANES], int per_lane, int n)
+static inline void put_floats(row_floats *dst, float from[PANEL_ROWS][LANES], int per_lane, int n)
 {
-    for (int j = 0; j < n; j++, to += per_lane)
+    for (int j = 0; j < n; j++, dst += per_lane)
         for (int r = 0; r < PANEL_ROWS; r++)
-            for (int i = 0; i < SCALE_COPIES; i++) (*to)[r * SCALE_COPIES + i] = from[r][j];
+            for (int i = 0; i < SCALE_COPIES; i++) (*dst)[r * SCALE_COPIES + i] = from[r][j];
 }
 
 /* The next panel's bytes are asked for while this one's are read. A prefetch cannot fault. */
@@ -354,11 +354,11 @@ static void panel_run(float *sums, size_t n_row, strip_lanes *lanes, const panel
         tile_run(l, c.first ? zeros : l, p, a, i, w, c.n, kind);
         for (int k = 0; c.last && k < min_int(w, n_strip - i); k++) {
             const int t = (i + k) * STRIP_TOKENS, n_here = min_int(n_t - t, STRIP_TOKENS);
-            float *to = sums + (size_t)t * n_row;
+            float *dst = sums + (size_t)t * n_row;
             if (n_r == PANEL_ROWS && n_here == STRIP_TOKENS)
-                put_sums(to, n_row, &l[k], PANEL_ROWS, STRIP_TOKENS);
+                put_sums(dst, n_row, &l[k], PANEL_ROWS, STRIP_TOKENS);
             else
-                put_sums(to, n_row, &l[k], n_r, n_here);
+                put_sums(dst, n_row, &l[k], n_r, n_here);
         }
     }
 }
@@ -387,14 +387,14 @@ static void group_dot(scratch *s, const wide_format *f, float *sums, size_t n_ro
 
     for (int b = 0; b < n_block; b += most) {
         const chunk c = { b, min_int(n_block - b, most), b == 0, b + most >= n_block };
-        const uint8_t *at = rows + (size_t)(b / LANES) * (size_t)f->blocks->segment_bytes;
+        const uint8_t *pos = rows + (size_t)(b / LANES) * (size_t)f->blocks->segment_bytes;
         if (x) acts_pack(acts, x, n_t, c.b0, c.n, f->kind);
         for (int r = 0; r < n_r; r += PANEL_ROWS) {
             const int n_here = min_int(n_r - r, PANEL_ROWS);
             if (f->fill && n_here == PANEL_ROWS)
-                panel_fill_directly(&s->p, f, at + (size_t)r * row_bytes, row_bytes, c.n);
+                panel_fill_directly(&s->p, f, pos + (size_t)r * row_bytes, row_bytes, c.n);
             else
-                panel_fill(&s->p, f, at + (size_t)r * row_bytes, row_bytes, n_here, c.n);
+                panel_fill(&s->p, f, pos + (size_t)r * row_bytes, row_bytes, n_here, c.n);
             panel_run(sums + r, n_row, s->lanes[r / PANEL_ROWS], &s->p, acts, n_here, n_t, c,
                       f->kind);
         }

@@ -25,48 +25,48 @@ typedef struct float_lanes {
 
 /* ---- rows to floats ------------------------------------------------------------------------ */
 
-typedef void widen_fn(float *restrict to, const uint8_t *restrict from, int n);
+typedef void widen_fn(float *restrict dst, const uint8_t *restrict from, int n);
 
-static void widen_f32(float *restrict to, const uint8_t *restrict from, int n)
+static void widen_f32(float *restrict dst, const uint8_t *restrict from, int n)
 {
-    memcpy(to, from, (size_t)n * sizeof *to);
+    memcpy(dst, from, (size_t)n * sizeof *dst);
 }
 
-static void widen_f16(float *restrict to, const uint8_t *restrict from, int n)
+static void widen_f16(float *restrict dst, const uint8_t *restrict from, int n)
 {
     int i = 0;
 #if defined(__F16C__)                    /* on ARM compilers make vectors of the loop below */
     for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from + 2 * i))));
+        _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from + 2 * i))));
 #endif
-    for (; i < n; i++) to[i] = half_at(from + 2 * i);
+    for (; i < n; i++) dst[i] = half_at(from + 2 * i);
 }
 
-static void widen_bf16(float *restrict to, const uint8_t *restrict from, int n)
+static void widen_bf16(float *restrict dst, const uint8_t *restrict from, int n)
 {
-    for (int i = 0; i < n; i++) to[i] = bf16_to_f32(load_u16(from + 2 * i));
+    for (int i = 0; i < n; i++) dst[i] = bf16_to_f32(load_u16(from + 2 * i));
 }
 
 /* ---- the order of a tile -------------------------------------------------------------------- */
 
 /* A chunk of n rows, or tokens: [vector of lanes][step][row]. */
-WIDE_INLINE void interleave(float *to, const float *const *from, int n, int steps)
+WIDE_INLINE void interleave(float *dst, const float *const *from, int n, int steps)
 {
     for (int v = 0; v < LANE_VECTORS; v++)
-        for (int s = 0; s < steps; s++, to += n * VEC_FLOATS)
-            for (int k = 0; k < n; k++) rows_put(to, k, rows_at(from[k] + FLOAT_LANES * s, v));
+        for (int s = 0; s < steps; s++, dst += n * VEC_FLOATS)
+            for (int k = 0; k < n; k++) rows_put(dst, k, rows_at(from[k] + FLOAT_LANES * s, v));
 }
 
 /* n columns of a row, as floats, and zeros to the end of the last step: those change no lane except
  * from minus zero to zero, as the fold does anyway. */
-static void widen_padded(float *to, widen_fn *widen, const void *from, int n)
+static void widen_padded(float *dst, widen_fn *widen, const void *from, int n)
 {
     const int end = n % FLOAT_LANES;
-    if (end) memset(to + n - end, 0, sizeof(float) * FLOAT_LANES);
-    widen(to, from, n);
+    if (end) memset(dst + n - end, 0, sizeof(float) * FLOAT_LANES);
+    widen(dst, from, n);
 }
 
-static void pack_rows(float *to, widen_fn *widen, const uint8_t *rows, size_t row_bytes, int n_row,
+static void pack_rows(float *dst, widen_fn *widen, const uint8_t *rows, size_t row_bytes, int n_row,
                       int n)
 {
     float w[FLOAT_ROWS][FLOAT_CHUNK];
@@ -75,10 +75,10 @@ static void pack_rows(float *to, widen_fn *widen, const uint8_t *rows, size_t ro
         widen_padded(w[k], widen, rows + (size_t)min_int(k, n_row - 1) * row_bytes, n);
         from[k] = w[k];
     }
-    interleave(to, from, FLOAT_ROWS, (n + FLOAT_LANES - 1) / FLOAT_LANES);
+    interleave(dst, from, FLOAT_ROWS, (n + FLOAT_LANES - 1) / FLOAT_LANES);
 }
 
-static void pack_tokens(float *to, const act_row *x, int n_token, int c, int n)
+static void pack_tokens(float *dst, const act_row *x, int n_token, int c, int n)
 {
     float ragged[FLOAT_TOKENS][FLOAT_CHUNK];
     const float *from[FLOAT_TOKENS];
@@ -89,7 +89,7 @@ static void pack_tokens(float *to, const act_row *x, int n_token, int c, int n)
             from[k] = ragged[k];
         }
     }
-    interleave(to, from, FLOAT_TOKENS, (n + FLOAT_LANES - 1) / FLOAT_LANES);
+    interleave(dst, from, FLOAT_TOKENS, (n + FLOAT_LANES - 1) / FLOAT_LANES);
 }
 
 /* ---- tiles --------------------------------------------------------------------------------- */

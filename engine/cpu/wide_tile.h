@@ -12,7 +12,7 @@
 
 /* What add_block() wants of the block at `slot`, whose first strip is at `at`. */
 WIDE_INLINE void sum_block(tile_vecs sum, tile_vecs high, const panel *p, const act_chunk *a,
-                           int at, int slot, int w, wide_kind kind);
+                           int pos, int slot, int w, wide_kind kind);
 
 #ifndef TILE_KINDS
 #define TILE_KINDS(X)                                                                              \
@@ -24,14 +24,14 @@ WIDE_INLINE void sum_halves(tile_vecs sum, const int8_t *weights, const int8_t *
                             int n);
 
 WIDE_INLINE void sum_block(tile_vecs sum, tile_vecs high, const panel *p, const act_chunk *a,
-                           int at, int slot, int w, wide_kind kind)
+                           int pos, int slot, int w, wide_kind kind)
 {
     if (kind == WIDE_HALVES) {
-        sum_halves(high, p->w[slot], a->q[at], w, 1, 1);
+        sum_halves(high, p->w[slot], a->q[pos], w, 1, 1);
         high_products(high, p, slot, w);
         in_order();
     }
-    sum_halves(sum, p->w[slot], a->q[at], w, 0, kind == WIDE_HALVES ? 1 : 2);
+    sum_halves(sum, p->w[slot], a->q[pos], w, 0, kind == WIDE_HALVES ? 1 : 2);
 }
 #endif
 
@@ -43,10 +43,10 @@ WIDE_INLINE void tile(strip_lanes *lanes, const strip_lanes *from, const panel *
         tile_vecs lane_sum, sum, high;
         lanes_load(lane_sum, from, lane, w);
         for (int slot = begin; slot < end; slot++) {
-            const int at = act_at(first, w, 0, slot);
-            sum_block(sum, high, p, a, at, slot, w, kind);
+            const int pos = act_at(first, w, 0, slot);
+            sum_block(sum, high, p, a, pos, slot, w, kind);
             in_order();
-            add_block(lane_sum, sum, high, p, a, at, slot, w, kind);
+            add_block(lane_sum, sum, high, p, a, pos, slot, w, kind);
         }
         lanes_store(lanes, lane_sum, lane, w);
     }

@@ -19,10 +19,10 @@ WIDE_INLINE void lanes_load(tile_vecs v, const strip_lanes *from, int lane, int 
         for (int i = 0; i < ROW_VECTORS; i++) v[k][i] = rows_at(from[k].of[lane], i);
 }
 
-WIDE_INLINE void lanes_store(strip_lanes *to, const tile_vecs v, int lane, int w)
+WIDE_INLINE void lanes_store(strip_lanes *dst, const tile_vecs v, int lane, int w)
 {
     for (int k = 0; k < w; k++)
-        for (int i = 0; i < ROW_VECTORS; i++) rows_put(to[k].of[lane], i, v[k][i]);
+        for (int i = 0; i < ROW_VECTORS; i++) rows_put(dst[k].of[lane], i, v[k][i]);
 }
 
 /* hi * I_hi, of WIDE_HALVES. */
@@ -35,11 +35,11 @@ WIDE_INLINE void high_products(tile_vecs v, const panel *p, int slot, int w)
 /* Adds the block at `slot` to the sums of its lane, from the block's integer sums or, for
  * WIDE_HALVES, those of its lower half and the high products. at: act_at() of the first strip. */
 WIDE_INLINE void add_block(tile_vecs lane_sum, const tile_vecs sum, const tile_vecs high,
-                           const panel *p, const act_chunk *a, int at, int slot, int w,
+                           const panel *p, const act_chunk *a, int pos, int slot, int w,
                            wide_kind kind)
 {
     const float *t = p->t[slot], *c = p->c[slot], *lo = p->lo[slot], *hi = p->hi[slot];
-    const float *dx = a->dx[at], *s = a->s[at], *s_hi = a->s_hi[at];
+    const float *dx = a->dx[pos], *s = a->s[pos], *s_hi = a->s_hi[pos];
 
     for (int k = 0; k < w; k++) {
         for (int i = 0; i < ROW_VECTORS; i++) {

@@ -1,9 +1,9 @@
 /* x86_amx_wide.c - tiles of 16 rows and 16 tokens for processors with AMX.
  *
  * One instruction multiplies 32 activations of each of 16 tokens with 32 weights of each of 16
- * rows: a block of 256 integer sums. It takes its time but runs beside other instructions. So all
- * blocks of a lane are multiplied first, into memory, two side by side in registers of their own,
- * and then scaled and added with AVX-512, for eight tokens at a time. */
+ * rows: a block of 256 integer sums. It takes its time but runs in parallel with other
+ * instructions. So all blocks of a lane are multiplied first, into memory, two side by side in
+ * registers of their own, and then scaled and added with AVX-512, for eight tokens at a time. */
 #include <immintrin.h>
 #include <stdint.h>
 

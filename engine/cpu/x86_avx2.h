@@ -33,8 +33,8 @@ enum { PREFETCH_AHEAD = 12 * 1024, CACHE_LINE = 64 };
 
 AVX_INLINE void prefetch_weights(const uint8_t *p, int bytes)
 {
-    for (int at = 0; at < bytes; at += CACHE_LINE)
-        _mm_prefetch((const char *)((uintptr_t)p + PREFETCH_AHEAD + (uintptr_t)at), _MM_HINT_T0);
+    for (int pos = 0; pos < bytes; pos += CACHE_LINE)
+        _mm_prefetch((const char *)((uintptr_t)p + PREFETCH_AHEAD + (uintptr_t)pos), _MM_HINT_T0);
 }
 
 /* The same 16 bytes in both halves; the load does it, at no extra cost. */

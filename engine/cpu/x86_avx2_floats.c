@@ -50,27 +50,27 @@ AVX_INLINE void dot_row(float_kernel k, float *sums, size_t stride, const uint8_
                         const act_row *x, const int n_token, int cols)
 {
     const int n_whole = cols / FLOAT_LANES * FLOAT_LANES, n_rest = cols - n_whole;
-    const float *at[TOKENS];
+    const float *pos[TOKENS];
     __m256 lane[TOKENS][4];
 
     for (int t = 0; t < n_token; t++) {
-        at[t] = x[t].x;
+        pos[t] = x[t].x;
         for (int i = 0; i < 4; i++) lane[t][i] = _mm256_setzero_ps();
     }
     for (int c = 0; c < n_whole; c += FLOAT_LANES, row += FLOAT_LANES * k.width) {
         prefetch_weights(row, FLOAT_LANES * k.width);
-        add_weights(lane, k, row, at, n_token);
-        for (int t = 0; t < n_token; t++) at[t] += FLOAT_LANES;
+        add_weights(lane, k, row, pos, n_token);
+        for (int t = 0; t < n_token; t++) pos[t] += FLOAT_LANES;
     }
     if (n_rest > 0) {
         uint8_t w[FLOAT_LANES * sizeof(float)] = { 0 };
         float last[TOKENS][FLOAT_LANES] = { { 0 } };
         memcpy(w, row, (size_t)(n_rest * k.width));
         for (int t = 0; t < n_token; t++) {
-            memcpy(last[t], at[t], (size_t)n_rest * sizeof(float));
-            at[t] = last[t];
+            memcpy(last[t], pos[t], (size_t)n_rest * sizeof(float));
+            pos[t] = last[t];
         }
-        add_weights(lane, k, w, at, n_token);
+        add_weights(lane, k, w, pos, n_token);
     }
     for (int t = 0; t < n_token; t++) sums[(size_t)t * stride] = fold32(lane[t]);
 }

@@ -4,7 +4,7 @@
  * maddubs multiplies unsigned bytes with signed ones and adds two products in 16 bits. Weights are
  * made unsigned, u = w + offset; activations stay as they are. The products of a block are added up
  * in words, modulo 2^16, beginning with minus the offset times the sum of the activations, which
- * is kept beside them; one madd makes dwords of the result. What has to fit in 16 bits therefore is
+ * is kept with them; one madd makes dwords of the result. What has to fit in 16 bits therefore is
  * only this, with |q| <= 127 as act_quantise() has it and whatever bytes a file holds, for a weight
  * is a code of 1 to 6 bits less a constant, or from a table (MXFP4 and NVFP4 12, IQ3_S 15, IQ1 9):
  *
@@ -28,7 +28,7 @@ enum { OFFSET = 16, HALVES_OFFSET = 32 };
 
 /* Minus the offset times the sums of the activations that meet in a word: bytes 0 and 1 of every
  * four in the first, bytes 2 and 3 in the second. */
-static inline void put_starts(int8_t *to, const act_row *x, int b, wide_kind kind)
+static inline void put_starts(int8_t *dst, const act_row *x, int b, wide_kind kind)
 {
     const __m256i q = _mm256_loadu_si256((const void *)(x->q + 32 * b));
     __m256i sum = _mm256_maddubs_epi16(_mm256_set1_epi8((char)offset_of(kind)), q);
@@ -41,19 +41,19 @@ static inline void put_starts(int8_t *to, const act_row *x, int b, wide_kind kin
     low = _mm256_castsi256_si128(sum);
     high = _mm256_extracti128_si256(sum, 1);
     if (kind == WIDE_PLAIN) low = _mm_add_epi16(low, high);
-    store_u32((uint8_t *)to, (uint32_t)_mm_cvtsi128_si32(low));
-    store_u32((uint8_t *)to + 4, (uint32_t)_mm_cvtsi128_si32(high));
+    store_u32((uint8_t *)dst, (uint32_t)_mm_cvtsi128_si32(low));
+    store_u32((uint8_t *)dst + 4, (uint32_t)_mm_cvtsi128_si32(high));
 }
 
 /* Byte i of each dword, an int8, as a pair of int16. */
-WIDE_INLINE void put_byte_scales(float *to, __m256i bytes, int i)
+WIDE_INLINE void put_byte_scales(float *dst, __m256i bytes, int i)
 {
     const __m256i upper = _mm256_set1_epi32((int)(0x00800080u | (uint32_t)i << 8 |
                                                   (uint32_t)i << 24));
     const __m256i of_row = _mm256_setr_epi32(0, 0x04000400, 0x08000800, 0x0C000C00,
                                              0, 0x04000400, 0x08000800, 0x0C000C00);
     const __m256i moved = _mm256_shuffle_epi8(bytes, _mm256_add_epi32(upper, of_row));
-    _mm256_store_si256((void *)to, _mm256_srai_epi16(moved, 8));
+    _mm256_store_si256((void *)dst, _mm256_srai_epi16(moved, 8));
 }
 
 #include "engine/cpu/x86_fill8.h"
@@ -122,10 +122,10 @@ WIDE_INLINE __m256i pairs_at(const float *p)
 }
 
 WIDE_INLINE void sum_block(tile_vecs sum, tile_vecs high, const panel *p, const act_chunk *a,
-                           int at, int slot, int w, wide_kind kind)
+                           int pos, int slot, int w, wide_kind kind)
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    const int8_t *weights = p->w[slot], *q = a->q[at];
+    const int8_t *weights = p->w[slot], *q = a->q[pos];
     tile_ints ints;
 
     if (kind == WIDE_HALVES) {

@@ -28,13 +28,13 @@ WIDE_INLINE __m256i load_wide(const int8_t *p)
 }
 
 /* One half of a block. */
-WIDE_INLINE void put_half(int8_t *to, const block_parts *parts, int at)
+WIDE_INLINE void put_half(int8_t *dst, const block_parts *parts, int pos)
 {
     __m256i row[8], step[8];
-    for (int r = 0; r < 8; r++) row[r] = load_wide(parts[r].w + at);
+    for (int r = 0; r < 8; r++) row[r] = load_wide(parts[r].w + pos);
     transpose_dwords(step, row);
     for (int s = 0; s < HALF_STEPS; s++)
-        _mm256_store_si256((void *)(to + STEP_BYTES * s), step[s]);
+        _mm256_store_si256((void *)(dst + STEP_BYTES * s), step[s]);
 }
 
 static void put_weights(int8_t *restrict w, const block_parts *restrict parts, int j)
@@ -53,11 +53,11 @@ static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, 
 {
     (void)n_token;                       /* is 1 */
     for (int j = 0; j < n; j++) {
-        const int at = act_at(first, w, k, slot_of(n, j));
+        const int pos = act_at(first, w, k, slot_of(n, j));
         for (int h = 0; h < 2; h++)
-            _mm256_store_si256((void *)(a->q[at] + 32 * h),
+            _mm256_store_si256((void *)(a->q[pos] + 32 * h),
                                load_wide(x->q + 32 * (b0 + j) + 16 * h));
-        put_act_floats(a, at, x, b0 + j, kind);
+        put_act_floats(a, pos, x, b0 + j, kind);
     }
 }
 

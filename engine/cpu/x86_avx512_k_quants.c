@@ -47,9 +47,9 @@ INLINE __m512 minus(__m512 v)
 
 /* Bits 2p and 2p + 1 of 32 bytes, for blocks 2p and 2p + 1, moved to bit `to`. The other bits are
  * anything, because rotating mixes bytes. */
-INLINE __m512i bit_pair(const uint8_t *bytes, int p, int to)
+INLINE __m512i bit_pair(const uint8_t *bytes, int p, int dst)
 {
-    const int left = to - 2 * p;
+    const int left = dst - 2 * p;
     return _mm512_rolv_epi64(both_halves(bytes), halves_of(left & 63, (left - 1) & 63));
 }
 

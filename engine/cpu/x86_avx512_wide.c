@@ -1,7 +1,7 @@
 /* x86_avx512_wide.c - tiles of 16 rows and up to 12 tokens for processors with AVX-512 VNNI.
  *
  * dpbusd multiplies four unsigned bytes with four signed ones. Activations are made unsigned, q +
- * 128, and sums start at -128 times the sum of their weights, which is kept beside them. Nothing
+ * 128, and sums start at -128 times the sum of their weights, which is kept with them. Nothing
  * saturates: |sum| <= 32 * 255 * 128 < 2^21. */
 #include <immintrin.h>
 #include <stdint.h>
@@ -47,10 +47,10 @@ static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, 
     const __m256i sign = _mm256_set1_epi8(-128);
     (void)n_token;                       /* is 1 */
     for (int j = 0; j < n; j++) {
-        const int at = act_at(first, w, k, slot_of(n, j));
+        const int pos = act_at(first, w, k, slot_of(n, j));
         const __m256i q = _mm256_loadu_si256((const void *)(x->q + 32 * (b0 + j)));
-        _mm256_store_si256((void *)a->q[at], _mm256_xor_si256(q, sign));
-        put_act_floats(a, at, x, b0 + j, kind);
+        _mm256_store_si256((void *)a->q[pos], _mm256_xor_si256(q, sign));
+        put_act_floats(a, pos, x, b0 + j, kind);
     }
 }
 

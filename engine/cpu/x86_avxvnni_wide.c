@@ -21,21 +21,21 @@ enum {
 
 /* ---- layouts ------------------------------------------------------------------------------- */
 
-static inline void put_starts(int8_t *to, const act_row *x, int b, wide_kind kind)
+static inline void put_starts(int8_t *dst, const act_row *x, int b, wide_kind kind)
 {
     const int offset = kind_has_minimum(kind) ? 0 : offset_of(kind);
     int low = offset * x->s[2 * b];
     const int high = offset * x->s[2 * b + 1];
     if (!kind_is_of_halves(kind)) low += high;
-    store_u32((uint8_t *)to, (uint32_t)(ZERO_BITS - low));
-    store_u32((uint8_t *)to + 4, (uint32_t)(ZERO_BITS - high));
+    store_u32((uint8_t *)dst, (uint32_t)(ZERO_BITS - low));
+    store_u32((uint8_t *)dst + 4, (uint32_t)(ZERO_BITS - high));
 }
 
 /* Byte i of each dword, an int8, as a float. */
-WIDE_INLINE void put_byte_scales(float *to, __m256i bytes, int i)
+WIDE_INLINE void put_byte_scales(float *dst, __m256i bytes, int i)
 {
     const __m256i byte = _mm256_srai_epi32(_mm256_slli_epi32(bytes, 24 - 8 * i), 24);
-    _mm256_store_ps(to, _mm256_cvtepi32_ps(byte));
+    _mm256_store_ps(dst, _mm256_cvtepi32_ps(byte));
 }
 
 #include "engine/cpu/x86_fill8.h"
@@ -67,9 +67,9 @@ WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q,
 
 /* Scales of halves are floats for both kinds: integers would take mullo, of two instructions. */
 WIDE_INLINE void sum_block(tile_vecs sum, tile_vecs high, const panel *p, const act_chunk *a,
-                           int at, int slot, int w, wide_kind kind)
+                           int pos, int slot, int w, wide_kind kind)
 {
-    const int8_t *weights = p->w[slot], *q = a->q[at];
+    const int8_t *weights = p->w[slot], *q = a->q[pos];
 
     if (!kind_is_of_halves(kind)) {
         sum_halves(sum, weights, q, w, 0, 2);

@@ -89,12 +89,12 @@ static void fill_mxfp4(panel *p, int slot, int stride, const uint8_t *blocks, si
 /* ---- Q4_K and Q5_K ------------------------------------------------------------------------- */
 
 /* Byte i of each dword times the factor, for block i of four. */
-WIDE_INLINE void put_four_scales(row_floats *to, int stride, __m256i bytes, __m256 factor)
+WIDE_INLINE void put_four_scales(row_floats *dst, int stride, __m256i bytes, __m256 factor)
 {
     for (int i = 0; i < 4; i++) {
         const __m256i byte = _mm256_and_si256(_mm256_srli_epi32(bytes, 8 * i),
                                               _mm256_set1_epi32(255));
-        _mm256_store_ps(to[i * stride], _mm256_mul_ps(_mm256_cvtepi32_ps(byte), factor));
+        _mm256_store_ps(dst[i * stride], _mm256_mul_ps(_mm256_cvtepi32_ps(byte), factor));
     }
 }
 
@@ -130,12 +130,12 @@ static void fill_q4_k(panel *p, int slot, int stride, const uint8_t *blocks, siz
     (void)n;                             /* is 8 */
     prefetch_next(blocks, row_bytes, sizeof *b);
     for (int i = 0; i < 4; i++) {
-        const int at = slot + 2 * i * stride;
+        const int pos = slot + 2 * i * stride;
         __m256i codes[8];
         eight_dwords(codes, b->nibbles[i], row_bytes);
         for (int s = 0; s < STEPS; s++) {
-            put_step(p, at, s, moved_bits(codes[s], 0, 15));
-            put_step(p, at + stride, s, moved_bits(codes[s], 4, 15));
+            put_step(p, pos, s, moved_bits(codes[s], 0, 15));
+            put_step(p, pos + stride, s, moved_bits(codes[s], 4, 15));
         }
     }
     put_k_scale_rows(p, slot, stride, b->d, row_bytes);
@@ -145,13 +145,13 @@ static void fill_q4_k(panel *p, int slot, int stride, const uint8_t *blocks, siz
 WIDE_INLINE void put_five_bit_pair(panel *p, int slot, int stride, const uint8_t *nibbles,
                                    size_t row_bytes, const __m256i high[8], int i)
 {
-    const int at = slot + 2 * i * stride;
+    const int pos = slot + 2 * i * stride;
     __m256i codes[8];
     eight_dwords(codes, nibbles, row_bytes);
     for (int s = 0; s < STEPS; s++) {
-        put_step(p, at, s, _mm256_or_si256(moved_bits(codes[s], 0, 15),
+        put_step(p, pos, s, _mm256_or_si256(moved_bits(codes[s], 0, 15),
                                            moved_bits(high[s], 2 * i - 4, 16)));
-        put_step(p, at + stride, s, _mm256_or_si256(moved_bits(codes[s], 4, 15),
+        put_step(p, pos + stride, s, _mm256_or_si256(moved_bits(codes[s], 4, 15),
                                                     moved_bits(high[s], 2 * i - 3, 16)));
     }
 }
@@ -183,29 +183,29 @@ static void fill_q6_k(panel *p, int slot, int stride, const uint8_t *blocks, siz
 
     prefetch_next(blocks, row_bytes, sizeof *b);
     for (int h = 0; h < 2; h++) {
-        const int at = slot + 4 * h * stride;
+        const int pos = slot + 4 * h * stride;
         __m256i first[8], second[8], top[8];
         eight_dwords(first, b->low[h], row_bytes);
         eight_dwords(second, b->low[h] + 32, row_bytes);
         eight_dwords(top, b->high + 32 * h, row_bytes);
         for (int s = 0; s < STEPS; s++) {
-            put_step(p, at, s, _mm256_or_si256(moved_bits(first[s], 0, 15),
+            put_step(p, pos, s, _mm256_or_si256(moved_bits(first[s], 0, 15),
                                                moved_bits(top[s], -4, 0x30)));
-            put_step(p, at + stride, s, _mm256_or_si256(moved_bits(second[s], 0, 15),
+            put_step(p, pos + stride, s, _mm256_or_si256(moved_bits(second[s], 0, 15),
                                                         moved_bits(top[s], -2, 0x30)));
-            put_step(p, at + 2 * stride, s, _mm256_or_si256(moved_bits(first[s], 4, 15),
+            put_step(p, pos + 2 * stride, s, _mm256_or_si256(moved_bits(first[s], 4, 15),
                                                             moved_bits(top[s], 0, 0x30)));
-            put_step(p, at + 3 * stride, s, _mm256_or_si256(moved_bits(second[s], 4, 15),
+            put_step(p, pos + 3 * stride, s, _mm256_or_si256(moved_bits(second[s], 4, 15),
                                                             moved_bits(top[s], 2, 0x30)));
         }
     }
     four_dwords(scales, (const uint8_t *)b->scales, row_bytes);
     d = halves_at(b->d, (ptrdiff_t)row_bytes);
     for (int j = 0; j < LANES; j++) {
-        const int at = slot + j * stride;
-        put_byte_scales(p->lo[at], scales[j / 2], j % 2 * 2);
-        put_byte_scales(p->hi[at], scales[j / 2], j % 2 * 2 + 1);
-        _mm256_store_ps(p->t[at], d);
+        const int pos = slot + j * stride;
+        put_byte_scales(p->lo[pos], scales[j / 2], j % 2 * 2);
+        put_byte_scales(p->hi[pos], scales[j / 2], j % 2 * 2 + 1);
+        _mm256_store_ps(p->t[pos], d);
     }
 }
 

@@ -2,7 +2,7 @@
  * offset, and whose activations are signed ones, as they are: x86_avx2_small.c and
  * x86_avxvnni_wide.c.
  *
- * Sums start at minus the offset times the sum of the activations, which is kept beside them.
+ * Sums start at minus the offset times the sum of the activations, which is kept with them.
  * Weights are stored as [step][row][4], a step being four bytes deep.
  *
  * The including file defines, before, OFFSET and HALVES_OFFSET, and after, put_starts() and
@@ -52,19 +52,19 @@ static int tile_strips(wide_kind kind, int left)
 
 /* Four bytes that the sums of a block's lower half start with, or those of both halves together if
  * the kind takes them so, and four for the upper half. */
-static inline void put_starts(int8_t *to, const act_row *x, int b, wide_kind kind);
+static inline void put_starts(int8_t *dst, const act_row *x, int b, wide_kind kind);
 
 static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,
                        int b0, int n, wide_kind kind)
 {
     (void)n_token;                       /* is 1 */
     for (int lane = 0; lane < LANES; lane++) {
-        int at = act_at(first, w, k, slot_of(n, lane));
-        for (int j = lane; j < n; j += LANES, at += w) {
+        int pos = act_at(first, w, k, slot_of(n, lane));
+        for (int j = lane; j < n; j += LANES, pos += w) {
             const __m256i q = _mm256_loadu_si256((const void *)(x->q + 32 * (b0 + j)));
-            _mm256_storeu_si256((void *)a->q[at], q);
-            put_starts(a->q[at] + 32, x, b0 + j, kind);
-            put_act_floats(a, at, x, b0 + j, kind);
+            _mm256_storeu_si256((void *)a->q[pos], q);
+            put_starts(a->q[pos] + 32, x, b0 + j, kind);
+            put_act_floats(a, pos, x, b0 + j, kind);
         }
     }
 }
