@@ -334,7 +334,7 @@ SIM_PROG := $(if $(SIMS),$B/sim/moe-run $B/sim/moe-bench $B/sim/moe-serve)
 TEST_CU  := $(if $(filter 1,$(CUDA)),$(patsubst tests/%.cu,%,$(wildcard tests/test_*.cu)))
 TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)
 # What a test needs besides the library and the harness.
-ARGS := args args_known nearest_word model_name model_list console wrap
+ARGS := args args_known nearest_word model_name model_list interrupt console wrap
 $B/tests/test_model $B/tests/test_model_refuse $B/tests/test_family_refuse: $B/tests/model_maker.c.o
 $B/tests/test_tokenizer $B/tests/test_vocabularies: $B/tests/tokenizer_checks.c.o
 $(addprefix $B/tests/test_,chat chat_parse chat_formats chat_grammar fim prompt_cache): $B/tests/chat_maker.c.o
@@ -355,17 +355,17 @@ $(call both,cache_cost) $B/tests/test_prompt_cache: $(CLI_OBJ)
 $B/tests/test_conversation: $(call obj,conversation)
 $(addprefix $B/tests/,test_api test_api_write): $(filter $B/cli/serve/api_%,$(CLI_OBJ))
 $B/tests/test_conversation_dates: $(call obj,conversation_dates)
-$B/tests/test_lengths_view: $(call obj,lengths_view console wrap)
+$B/tests/test_lengths_view: $(call obj,lengths_view interrupt console wrap)
 $B/tests/test_plan $B/tests/test_plan_speed: $B/tests/plan_checks.c.o
 $B/tests/test_plan_check: $(call obj,plan_check)
-$B/tests/test_perf_view: $(call obj,perf_view sink output interrupt $(ARGS))
+$B/tests/test_perf_view: $(call obj,perf_view sink output $(ARGS))
 $B/tests/test_http: $(call obj,http listen)
 $B/tests/test_wrap: $(call obj,wrap)
 $B/tests/test_logit_stats: $(call obj,logit_stats)
 $B/tests/test_quant_plan: $(call obj,quant_plan quant_importance quant_convert)
 $B/tests/test_tier_args: $(call obj,tier_args engine_args $(ARGS))
 $B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
-$(addprefix $B/tests/,test_synth test_synth_families test_synth_tables test_odd_shapes test_sim_plan): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,console wrap)
+$(addprefix $B/tests/,test_synth test_synth_families test_synth_tables test_odd_shapes test_sim_plan): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,interrupt console wrap)
 $(addprefix $B/tests/,test_synth_families test_odd_shapes test_sim_plan): $B/tests/small_shapes.c.o
 $(addprefix $B/tests/,test_synth test_synth_families test_synth_tables): $B/tests/synth_checks.c.o
 $B/tests/test_synth_families: $B/tests/chosen_experts.c.o
@@ -400,7 +400,7 @@ $(FUZZERS): $B/tests/%: $B/tests/%.c.o $(LIB_OBJ) \
 # What the server's tests ask with.
 $B/tests/soak_client: $B/tests/soak_client.c.o $(LIB_OBJ)
 	$(LINK)
-$B/tests/http_client: $B/tests/http_client.c.o $(call obj,console wrap) $(LIB_OBJ)
+$B/tests/http_client: $B/tests/http_client.c.o $(call obj,interrupt console wrap) $(LIB_OBJ)
 	$(LINK)
 
 # What tests/test_cli_pull.sh downloads from.

@@ -52,6 +52,21 @@ void answer_view_token(answer_view *v)
     if (!v->thinking || v->show_reasoning) show_rate(v);
 }
 
+uint64_t answer_view_stop(answer_view *v)
+{
+    const uint64_t from = clock_ns();
+    const bool dim = v->marked && v->dim;
+    if (!interrupt_stop_asked()) return 0;
+    console_status_clear();
+    if (dim) (void)output_write(STDOUT_FILENO, "\033[0m", 4);
+    interrupt_stop();
+    if (dim) (void)output_write(STDOUT_FILENO, "\033[2m", 4);
+    const uint64_t ns = clock_ns() - from;
+    v->first_ns += ns;
+    v->rated_ns += ns;
+    return ns;
+}
+
 /* ---- bytes --------------------------------------------------------------------------------- */
 
 static int write_bytes(answer_view *v, const char *s, size_t n)

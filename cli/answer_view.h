@@ -37,6 +37,10 @@ answer_view answer_view_of(bool show_reasoning);
 /* Before each token: for the speed. */
 void answer_view_token(answer_view *v);
 
+/* Between tokens or chunks of the prompt: stops the process if Ctrl-Z was pressed while
+ * interrupt_hold_stop held it. Returns for how many ns. */
+uint64_t answer_view_stop(answer_view *v);
+
 /* Text of the model. Events other than reasoning and answer show nothing. < 0: a write failed, and
  * v->why says why. */
 int answer_view_event(answer_view *v, const chat_event *ev);

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/interrupt.h"
 #include "cli/wrap.h"
 
 static const char *program = "moe";
@@ -76,6 +77,7 @@ void console_lost_file(const char *path)
     };
     char line[1024];
     size_t n = 0;
+    interrupt_restore_terminal();
     for (size_t i = 0; i < ARRAY_LEN(words); i++)
         for (const char *p = words[i]; *p && n < sizeof line; p++) line[n++] = *p;
     if (dimmed && write(1, "\033[0m", 4) < 0) _exit(1);

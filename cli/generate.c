@@ -178,6 +178,7 @@ static bool on_token(void *ctx)
     view *v = ctx;
     progress_end(&v->bar);
     v->n_token++;
+    plan_watch_away(&v->speed, answer_view_stop(&v->shown));
     plan_watch_token(&v->speed);
     answer_view_token(&v->shown);
     if (v->o->json && !v->o->quiet) {
@@ -194,6 +195,7 @@ static bool on_prompt(void *ctx, double done_tokens, double n_tokens)
     if (!v->bar.what && !v->o->quiet)
         progress_begin_tokens(&v->bar, "prompt", (uint64_t)n_tokens);
     progress_update(&v->bar, (uint64_t)done_tokens);
+    answer_view_stop(&v->shown);
     return !interrupted();
 }
 
@@ -458,7 +460,9 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     };
     const prompt_parts parts = parts_of(&ids, l, o, &req);
     prompt_cache_begin(&kept, &ao, s, so, &parts);
+    interrupt_hold_stop(true);
     rc = answer_run(&r.stats, s, draw.smp, ids.ids, (int)ids.n, &ao, &hooks, &err);
+    interrupt_hold_stop(false);
     if (rc < 0) answer_view_end(&v.shown, false);
     else code = finish(&v, &r);
     if (o->perf.out && *o->perf.out && perf_view_save(o->perf.out, s, o->level) != 0 && code == 0)

@@ -1,8 +1,8 @@
-/* interrupt.c - the signal handlers behind interrupt.h.
+/* interrupt.c - the signal handler behind interrupt.h.
  *
- * The handler stores and counts, and gives the signals back to the system when it has seen enough;
- * everything else happens outside of it. What a handler shares with the program can only be global:
- * all of it is here. Only signals that we took are given back or taken again. */
+ * The handler stores and counts, and ends the program when it has seen enough; everything else
+ * happens outside of it. What a handler shares with the program can only be global: all of it is
+ * here. A signal that was ignored at the start is never taken. */
 #include "cli/interrupt.h"
 
 #include <errno.h>
@@ -10,53 +10,52 @@
 #include <poll.h>
 #include <signal.h>
 #include <stddef.h>
+#include <termios.h>
 #include <unistd.h>
 
-enum { N_SIGNAL = 2 };
-static const int numbers[N_SIGNAL] = { SIGINT, SIGTERM };
-static bool ours[N_SIGNAL];              /* set once, by interrupt_install */
-
-static volatile sig_atomic_t caught;     /* 0, or the latest signal */
+static volatile sig_atomic_t caught;     /* 0, or the latest SIGINT or SIGTERM */
 static volatile sig_atomic_t n_caught;   /* since interrupt_clear */
 static volatile sig_atomic_t patience = 1;
-static int wake[2] = { -1, -1 };         /* a pipe: handlers write, who waits reads */
+static volatile sig_atomic_t stop_asked, resized;
+static volatile sig_atomic_t terminal = -1;      /* whose mode is kept; -1: none */
+static struct termios kept_mode;         /* set before terminal is */
+static int wake[2] = { -1, -1 };         /* a pipe: the handler writes, who waits reads */
 
-void interrupt_wake(void)
+static void on_signal(int number)
 {
     const int before = errno;
-    const ssize_t n = write(wake[1], "", 1);     /* a full pipe is as good */
+    ssize_t n;
+    if (number == SIGTSTP) {
+        stop_asked = 1;
+    } else if (number == SIGWINCH) {
+        resized = 1;
+    } else if (n_caught < patience) {
+        caught = number;
+        n_caught = n_caught + 1;
+    } else {                             /* it must work even if nobody looks at the flag */
+        interrupt_restore_terminal();
+        signal(number, SIG_DFL);
+        raise(number);                   /* takes effect when this handler returns */
+    }
+    n = write(wake[1], "", 1);           /* a full pipe is as good */
     (void)n;
     errno = before;
 }
 
-static void on_signal(int number)
+static void take(int number, int flags)
 {
-    caught = number;
-    n_caught = n_caught + 1;
-    interrupt_wake();
-    if (n_caught < patience) return;
-    for (int i = 0; i < N_SIGNAL; i++)   /* the next one must work even if nobody looks */
-        if (ours[i]) signal(numbers[i], SIG_DFL);
-}
-
-static void arm(void)
-{
-    struct sigaction act = { 0 };
-    act.sa_handler = on_signal;          /* no SA_RESTART: a read that waits must return */
+    struct sigaction old, act = { .sa_handler = on_signal, .sa_flags = flags };
     sigemptyset(&act.sa_mask);
-    for (int i = 0; i < N_SIGNAL; i++)
-        if (ours[i]) sigaction(numbers[i], &act, NULL);
+    if (sigaction(number, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+        sigaction(number, &act, NULL);
 }
 
 void interrupt_install(void)
 {
-    struct sigaction old;
-    /* whoever started us in the background with a signal switched off meant it */
-    for (int i = 0; i < N_SIGNAL; i++)
-        ours[i] = sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN;
     signal(SIGPIPE, SIG_IGN);
     if (pipe2(wake, O_CLOEXEC | O_NONBLOCK) < 0) wake[0] = wake[1] = -1;
-    arm();
+    take(SIGINT, 0);                     /* no SA_RESTART: a read that waits must return */
+    take(SIGTERM, 0);
 }
 
 void interrupt_patience(int n)
@@ -67,6 +66,83 @@ void interrupt_patience(int n)
 bool interrupted(void)
 {
     return caught != 0;
+}
+
+bool interrupt_watch(void *ctx)
+{
+    (void)ctx;
+    return !interrupted();
+}
+
+void interrupt_clear(void)
+{
+    caught = 0;
+    n_caught = 0;
+}
+
+int interrupt_exit_code(void)
+{
+    return caught ? 128 + caught : 0;
+}
+
+/* ---- Ctrl-Z -------------------------------------------------------------------------------- */
+
+static void give_back_stop(void)
+{
+    struct sigaction old;
+    if (sigaction(SIGTSTP, NULL, &old) == 0 && old.sa_handler == on_signal)
+        signal(SIGTSTP, SIG_DFL);
+}
+
+void interrupt_hold_stop(bool hold)
+{
+    if (hold) take(SIGTSTP, SA_RESTART);
+    else give_back_stop();
+    if (!hold && stop_asked) interrupt_stop();
+}
+
+bool interrupt_stop_asked(void)
+{
+    return stop_asked;
+}
+
+void interrupt_stop(void)
+{
+    struct sigaction ours;
+    struct termios mode;
+    const int fd = terminal;
+    const bool keep = fd >= 0 && tcgetattr(fd, &mode) == 0;
+
+    stop_asked = 0;
+    if (keep) interrupt_restore_terminal();
+    sigaction(SIGTSTP, NULL, &ours);
+    if (ours.sa_handler != SIG_IGN) signal(SIGTSTP, SIG_DFL);
+    raise(SIGTSTP);
+    sigaction(SIGTSTP, &ours, NULL);
+    if (keep) {
+        tcgetattr(fd, &kept_mode);       /* the shell may have changed it meanwhile */
+        while (tcsetattr(fd, TCSADRAIN, &mode) < 0 && errno == EINTR) continue;
+    }
+}
+
+/* ---- the terminal -------------------------------------------------------------------------- */
+
+void interrupt_keep_terminal(int fd)
+{
+    if (tcgetattr(fd, &kept_mode) == 0) terminal = fd;
+    take(SIGWINCH, SA_RESTART);
+}
+
+/* TCSANOW and TCSADRAIN keep what was typed; TCSAFLUSH would discard it. */
+void interrupt_restore_terminal(void)
+{
+    if (terminal >= 0) tcsetattr(terminal, TCSANOW, &kept_mode);
+}
+
+void interrupt_release_terminal(void)
+{
+    interrupt_restore_terminal();
+    terminal = -1;
 }
 
 /* A signal between a look at its flag and a read that waits would not end the read: the pipe
@@ -81,21 +157,9 @@ bool interrupt_wait(int fd)
     return false;
 }
 
-bool interrupt_watch(void *ctx)
+bool interrupt_resized(void)
 {
-    (void)ctx;
-    return !interrupted();
-}
-
-void interrupt_clear(void)
-{
-    if (!caught) return;
-    caught = 0;
-    n_caught = 0;
-    arm();
-}
-
-int interrupt_exit_code(void)
-{
-    return caught ? 128 + caught : 0;
+    const bool was = resized;
+    resized = 0;
+    return was;
 }

@@ -1,10 +1,9 @@
-/* interrupt.h - Ctrl-C and a closed pipe, turned into something a program can look at.
+/* interrupt.h - signals, turned into something a program can look at.
  *
  * The first SIGINT or SIGTERM only sets a flag: the code that computes looks at it and ends
- * cleanly. The second one ends the program at once, as if nothing were installed, unless
- * interrupt_patience says otherwise. A signal that was ignored when we started stays ignored.
- * SIGPIPE is ignored, so a write to a closed pipe fails with EPIPE. Blocking calls return with
- * EINTR. */
+ * cleanly. The second one ends the program at once, unless interrupt_patience says otherwise. A
+ * signal that was ignored when we started stays ignored. SIGPIPE is ignored, so a write to a closed
+ * pipe fails with EPIPE. Blocking calls return with EINTR after SIGINT and SIGTERM. */
 #ifndef CLI_INTERRUPT_H
 #define CLI_INTERRUPT_H
 
@@ -22,13 +21,33 @@ void interrupt_patience(int n);
 /* The signal was dealt with: forgets it, and the next one is a first one again. */
 void interrupt_clear(void);
 
-/* Waits until fd can be read: true. fd -1: only for a signal. False: a signal came first, to whichever thread, and however
- * little before the call: what it did is to be looked at. interrupt_wake tells of another handler's
- * signal, and is for handlers. */
-bool interrupt_wait(int fd);
-void interrupt_wake(void);
-
 /* 130 after SIGINT, 143 after SIGTERM, 0 if there was none. */
 int interrupt_exit_code(void);
+
+/* ---- Ctrl-Z ---- */
+
+/* While held, SIGTSTP only sets a flag, which interrupt_stop_asked returns. A GPU must not wait for
+ * a process that is stopped, so the process stops between tokens. */
+void interrupt_hold_stop(bool hold);
+bool interrupt_stop_asked(void);
+
+/* Stops the process as SIGTSTP does. The shell finds the terminal in its own mode; after SIGCONT
+ * the terminal has the mode from before this call. */
+void interrupt_stop(void);
+
+/* ---- the terminal ---- */
+
+/* Remembers fd's mode, which the caller is about to change: a signal that ends or stops the process
+ * sets it again. interrupt_restore_terminal does so, too, and may be called from a signal handler.
+ * No input is ever discarded. */
+void interrupt_keep_terminal(int fd);
+void interrupt_release_terminal(void);   /* restores it, and forgets it */
+void interrupt_restore_terminal(void);
+
+/* Waits until fd can be read: true. False: a signal came first, to whichever thread, and however
+ * little before the call: interrupted(), interrupt_stop_asked() and interrupt_resized() tell.
+ * fd -1: waits for a signal alone. */
+bool interrupt_wait(int fd);
+bool interrupt_resized(void);            /* the window, since the last call; after keep_terminal */
 
 #endif

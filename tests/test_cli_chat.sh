@@ -4,6 +4,7 @@
 set -u
 area=cli_chat
 . tests/cli_harness.sh
+patience=20
 chat="$run chat"
 [ "${TEST_THREADS:-}" ] || export MOE_THREADS=1       # beside other tests the fastest
 
@@ -247,14 +248,12 @@ if [ -e "$tmp/state" ]; then bad "a pipe left $(ls -R "$tmp/state")"; else ok; f
 
 # ---- at a terminal. Waits for what should appear, never for a time.
 cat >"$tmp/person.py" <<'P'
-import os, pty, re, select, signal, subprocess, sys, time
+import os, pty, re, select, signal, subprocess, sys, termios, time
 program, state, gptoss, patience, results = *sys.argv[1:4], int(sys.argv[4]), []
 # whoever started the tests in the background may have switched it off
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def check(ok, what, seen=b""):
-    global patience
-    if not ok: patience = 10         # what is lost once need not be waited for as long again
     results.append("ok" if ok else "bad " + what + ": " + repr(seen[-300:]))
 
 class Person:
@@ -262,37 +261,95 @@ class Person:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             if ignored: signal.signal(ignored, signal.SIG_IGN)
-            os.environ["TERM"] = "xterm"
-            os.execv(program, [program, "chat", *flags])
+            self.start([program, "chat", *flags])
         self.seen, self.at = b"", 0
+    def start(self, argv):
+        os.environ["TERM"] = "xterm"
+        os.execv(argv[0], argv)
     def read(self, limit):
         if not select.select([self.fd], [], [], limit)[0]: return False
         try: piece = os.read(self.fd, 65536)
         except OSError: piece = b""
         self.seen += piece
         return piece != b""
-    def wait(self, text):            # what comes after what was waited for before
+    def until(self, what, ready):    # reads meanwhile; says what did not come within the limit
         end = time.time() + patience
-        while text not in self.seen[self.at:]:
-            if time.time() > end or not self.read(1) and self.gone(): return False
+        while not ready():
+            if time.time() > end or not self.read(0.2) and self.gone() and not ready():
+                check(False, "%d s, and no %r" % (patience, what), self.seen[self.at:])
+                return False
+        return True
+    def wait(self, text):            # what comes after what was waited for before
+        if not self.until(text, lambda: text in self.seen[self.at:]): return False
         self.at = self.seen.index(text, self.at) + len(text)
         return True
     def more(self, n):               # n more bytes, bars not counted
-        end, self.at = time.time() + patience, len(self.seen)
-        while len(re.sub(rb"\r[^\r\n]*\x1b\[K", b"", self.seen[self.at:])) < n:
-            if time.time() > end: return
-            self.read(1)
         self.at = len(self.seen)
+        ok = self.until("%d more bytes" % n,
+                        lambda: len(re.sub(rb"\r[^\r\n]*\x1b\[K", b"", self.seen[self.at:])) >= n)
+        self.at = len(self.seen)
+        return ok
+    def is_quiet(self):              # the terminal neither echoes nor waits for whole lines
+        return not termios.tcgetattr(self.fd)[3] & (termios.ICANON | termios.ECHO)
     def gone(self):
         try: os.kill(self.pid, 0)
         except OSError: return True
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     def type(self, text): os.write(self.fd, text)
     def code(self):                  # that it leaves with
-        end = time.time() + patience
-        while not self.gone() and time.time() < end: self.read(0.1)
-        if not self.gone(): os.kill(self.pid, signal.SIGKILL)
+        if not self.until("end", self.gone): os.kill(self.pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+# A person with a shell that has job control: it takes the terminal back when the program stops or
+# ends, and then tells what mode the terminal has; what was typed for it is left there.
+class Job(Person):
+    def __init__(self, *argv, out=None):
+        (self.told, told), (go, self.go) = os.pipe(), os.pipe()
+        self.argv, self.out = [program, *argv], out
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0: self.shell(told, go)
+        self.seen, self.at = b"", 0
+        os.close(told)
+        self.job = int(self.tell())
+    def shell(self, told, go):
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        for fd in (self.told, self.go): os.close(fd)
+        start, started = os.pipe()
+        job = os.fork()
+        if job == 0:
+            signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+            os.read(start, 1)
+            if self.out: os.dup2(os.open(self.out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+            self.start(self.argv)
+        os.setpgid(job, job)
+        os.tcsetpgrp(0, job)
+        os.write(started, b"x")
+        os.write(told, b"%d\n" % job)
+        while True:
+            status = os.waitpid(job, os.WUNTRACED)[1]
+            os.tcsetpgrp(0, os.getpgrp())
+            lines = termios.tcgetattr(0)[3] & (termios.ICANON | termios.ECHO)
+            whole = lines == termios.ICANON | termios.ECHO
+            if not os.WIFSTOPPED(status): break
+            os.write(told, b"stopped %d\n" % whole)
+            os.read(go, 1)
+            os.tcsetpgrp(0, job)
+            os.killpg(job, signal.SIGCONT)
+        left = os.read(0, 1000) if select.select([0], [], [], 0)[0] else b""
+        os.write(told, b"%d %r %d\n" % (os.waitstatus_to_exitcode(status), left, whole))
+        os._exit(0)
+    def tell(self):                  # the shell's next line
+        line = b""
+        def ready():
+            nonlocal line
+            while line[-1:] != b"\n" and select.select([self.told], [], [], 0)[0]:
+                piece = os.read(self.told, 1)
+                if not piece: break
+                line += piece
+            return line[-1:] == b"\n"
+        self.until("word of the shell", ready)
+        return line.decode().strip()
+    def go_on(self): os.write(self.go, b"x")
 
 # an answer that goes on until it is stopped
 p = Person("--seed", "7", "--logit-bias", "4095=-inf,4093=-inf")
@@ -399,6 +456,109 @@ check(p.wait(b"saved") and p.wait(b"> "), "/save after a stopped /retry", p.seen
 p.type(b"\x04")
 check(p.code() == 0, "Ctrl-D after a stopped /retry", p.seen)
 check(b"assistant" in messages(one) and messages(one) == messages(two), "it is the earlier one")
+
+# what is typed during an answer is not seen in it and belongs to the next prompts, Ctrl-D as well
+endless = "--seed", "7", "--logit-bias", "4095=-inf,4093=-inf"
+p = Person(*endless)
+p.wait(b"Ctrl-D leaves") and p.wait(b"> ")
+check(p.is_quiet(), "no echo at the prompt")
+p.type(b"Go on.\r")
+p.more(30)
+check(p.is_quiet(), "no echo during an answer")
+from_here = len(p.seen)
+p.type(b"/st")
+p.more(20)
+p.type(b"ats\r\x04")
+p.more(20)
+p.type(b"\x03")
+check(p.wait(b"^C") and b"/st" not in p.seen[from_here:p.at], "an answer with what was typed", p.seen)
+check(p.wait(b"/stats") and p.wait(b"memory "), "a line typed during an answer", p.seen)
+check(p.code() == 0, "Ctrl-D typed during an answer leaves after it", p.seen)
+
+# keys keep their order, however fast they come
+p = Person(*endless)
+p.wait(b"> ")
+p.type(b"nothing\x03/stats\r")
+check(p.wait(b"/quit leaves") and p.wait(b"> ") and p.wait(b"memory ") and p.wait(b"> "),
+      "Ctrl-C and a line at once", p.seen)
+check(b"unknown" not in p.seen, "the line before Ctrl-C is given up", p.seen)
+p.type(b"Go on.\r\x03/stats\r")
+check(p.wait(b"^C") and p.wait(b"/stats") and p.wait(b"memory ") and p.wait(b"> "),
+      "a message, Ctrl-C and a line at once", p.seen)
+p.type(b"\x04")
+check(p.code() == 0, "and Ctrl-D leaves", p.seen)
+
+# what is typed behind /quit is the shell's, and so is the terminal
+p = Job("chat", *endless)
+p.wait(b"> ")
+p.type(b"Go on.\r")
+p.more(20)
+p.type(b"/quit\rls -l\n")
+p.type(b"\x03")
+end = p.tell()
+check(end == "0 b'ls -l\\n' 1", "what the shell finds after /quit: " + end, p.seen)
+p.code()
+p = Job("chat", *endless)
+p.wait(b"> ")
+p.type(b"Go on.\r")
+p.more(20)
+os.kill(p.job, signal.SIGSTOP)
+p.tell()
+os.kill(p.job, signal.SIGTERM)
+p.go_on()
+end = p.tell()
+check(end == "143 b'' 1", "the terminal after SIGTERM during an answer: " + end, p.seen)
+p.code()
+
+# Ctrl-Z between two tokens and at the prompt: the shell gets its terminal, and the answer is the same
+def answered(stops):
+    name = os.path.join(state, "stops%d.chat" % stops)
+    p = Job("chat", *endless, "--date", "")
+    p.wait(b"> ")
+    p.type(b"Go on.\r")
+    for i in range(stops):
+        p.more(20)
+        if i % 2: os.kill(p.job, signal.SIGTSTP)
+        else: p.type(b"\x1a")
+        check(p.tell() == "stopped 1", "Ctrl-Z during an answer", p.seen)
+        p.go_on()
+        check(p.more(20) and p.is_quiet(), "the terminal after Ctrl-Z during an answer", p.seen)
+    p.more(200)
+    p.type(b"\x03")
+    p.wait(b"> ")
+    p.type(b"/save " + name.encode())
+    for i in range(stops):
+        p.wait(b".chat")
+        p.type(b"\x1a")
+        check(p.tell() == "stopped 1", "Ctrl-Z at the prompt", p.seen)
+        p.go_on()
+    p.type(b"\r")
+    check(p.wait(b"saved") and p.wait(b"> "), "a line with Ctrl-Z in it", p.seen)
+    p.type(b"\x04")
+    check(p.tell() == "0 b'' 1", "Ctrl-D after Ctrl-Z", p.seen)
+    p.code()
+    return messages(name).split(b'"assistant"')[1].rstrip(b'"}')
+
+def run(stops):
+    name = os.path.join(state, "stops%d.txt" % stops)
+    def grown(n):
+        p.until("text in the file", lambda: os.path.exists(name) and os.path.getsize(name) >= n)
+    p = Job("run", *endless, "-p", "Go on.", "--date", "", out=name)
+    for i in range(stops):
+        grown(20 + (os.path.getsize(name) if i else 0))
+        p.type(b"\x1a")
+        check(p.tell() == "stopped 1", "Ctrl-Z during an answer of run", p.seen)
+        p.go_on()
+    grown(200 + (os.path.getsize(name) if stops else 0))
+    p.type(b"\x03")
+    check(p.tell() == "130 b'' 1", "run after Ctrl-Z", p.seen)
+    p.code()
+    return open(name, "rb").read().rstrip()
+
+for what, answer in ("chat", answered), ("run", run):
+    one, two = answer(0), answer(2)  # of different lengths
+    n = min(len(one), len(two))
+    check(n > 100 and one[:n] == two[:n], "Ctrl-Z changed an answer of " + what, one + b" != " + two)
 
 # in a pipe Ctrl-C ends the program
 q = subprocess.Popen([program, "chat", "--logit-bias", "4095=-inf,4093=-inf"], stdin=subprocess.PIPE,

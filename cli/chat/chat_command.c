@@ -203,6 +203,7 @@ static int converse(chat_talk *t, line_input *in)
             console_error("%s", err.msg);
             return 1;
         }
+        if (!str_is(text, "/quit")) line_input_check_keys(in);
         rc = take(t, text, rc == 2);
         if (rc == CHAT_SLASH_QUIT) break;
         any_failed |= rc == CHAT_SLASH_FAILED;
@@ -213,26 +214,24 @@ static int converse(chat_talk *t, line_input *in)
     return any_failed && !t->interactive;
 }
 
-static int talk(chat_talk *t)
+static int talk(chat_talk *t, line_input *in)
 {
-    char path[PATH_MAX];
-    const bool keep = line_history_path(path, sizeof path);
-    line_input *in;
-    err_ctx err;
     int code;
-
-    if (line_input_open(&in, chat_slash_words, CHAT_SLASH_N, keep ? path : NULL, &err) < 0) {
-        console_error("%s", err.msg);
-        return 1;
-    }
-    t->interactive = line_input_is_terminal(in);
     if (t->interactive) {
         interrupt_patience(PATIENCE);
         greet(t);
     }
+    interrupt_hold_stop(true);
     code = converse(t, in);
-    line_input_close(in);
+    interrupt_hold_stop(false);
     return code;
+}
+
+static int open_input(line_input **out, err_ctx *err)
+{
+    char path[PATH_MAX];
+    const bool keep = line_history_path(path, sizeof path);
+    return line_input_open(out, chat_slash_words, CHAT_SLASH_N, keep ? path : NULL, err);
 }
 
 int cmd_chat(int argc, char **argv)
@@ -240,6 +239,7 @@ int cmd_chat(int argc, char **argv)
     chat_options o = { .n = -1, .drive = PROMPT_CACHE_BYTES };
     chat_talk t = { 0 };
     load_options load = { .with_text = true };
+    line_input *in;
     err_ctx err;
     int rc, code;
 
@@ -260,11 +260,15 @@ int cmd_chat(int argc, char **argv)
     fill(&t, &o);
     load.path = o.model;
     if (!o.model) console_note("%s", DEMO_MODEL_REMARK);
-    if (model_handle_open(&t.l, &load, &err) < 0)
+    if (open_input(&in, &err) < 0) return model_handle_fail(NULL, &err);
+    t.interactive = line_input_is_terminal(in);
+    if (model_handle_open(&t.l, &load, &err) < 0) {
+        line_input_close(in);
         return model_handle_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
+    }
     code = open_session(&t, &o);
     if (code == 0) {
-        code = talk(&t);
+        code = talk(&t, in);
         if (o.perf.out && *o.perf.out && perf_view_save(o.perf.out, t.s, t.perf) != 0 && code == 0)
             code = 1;
     }
@@ -274,5 +278,6 @@ int cmd_chat(int argc, char **argv)
     conversation_release(&t.conv);
     expert_memory_keep(t.l.e, &t.l.asked, t.l.m);
     model_handle_close(&t.l);
+    line_input_close(in);
     return code;
 }

@@ -21,6 +21,7 @@ typedef struct turn {
     progress bar;
     answer_view shown;
     bool stop;                           /* Ctrl-C, SIGTERM, or nobody reads */
+    bool ctrl_c;                         /* Ctrl-C of a person */
 } turn;
 
 /* Answers in a file or a pipe are set apart by an empty line; on a screen one follows each. */
@@ -49,8 +50,8 @@ static void end_output(turn *u, bool answered)
 {
     chat_talk *t = u->t;
     answer_view_end(&u->shown, answered && !t->interactive);
-    if (u->shown.begun && u->shown.on_screen) answer_view_str(&u->shown, "\n");
-    else if (u->stop && t->interactive) fputc('\n', stderr);     /* after the terminal's "^C" */
+    if (u->ctrl_c) fputs("^C\n", stderr);
+    else if (u->shown.begun && u->shown.on_screen) answer_view_str(&u->shown, "\n");
     t->n_shown += u->shown.begun;
     if (u->shown.why != EINTR) t->lost = u->shown.why;
 }
@@ -62,9 +63,11 @@ static void end_output(turn *u, bool answered)
 static bool on_go_on(void *ctx)
 {
     turn *u = ctx;
+    plan_watch_away(&u->t->speed, answer_view_stop(&u->shown));
     if (interrupted()) {
         u->stop = true;
-        if (u->t->interactive && interrupt_exit_code() == 130) interrupt_clear();
+        u->ctrl_c = u->t->interactive && interrupt_exit_code() == 130;
+        if (u->ctrl_c) interrupt_clear();
     }
     return !u->stop;
 }
@@ -72,9 +75,10 @@ static bool on_go_on(void *ctx)
 static bool on_token(void *ctx)
 {
     turn *u = ctx;
+    const bool go_on = on_go_on(u);
     plan_watch_token(&u->t->speed);
     answer_view_token(&u->shown);
-    return on_go_on(u);
+    return go_on;
 }
 
 static bool on_watch(void *ctx, double done_tokens, double n_tokens)

@@ -1,16 +1,19 @@
 /* line_input.c - messages from a terminal through libedit, or from a pipe through getline.
  *
- * Invariant: the terminal is in the editor's mode only inside line_input_read, whichever way that
- * ends; while an answer is computed it is the shell's. Ctrl-C is noticed here but not handled: the
- * wait for the next byte ends (interrupt.h), and the line is given up. */
+ * Invariant: nothing that was typed is lost. From open to close the terminal is never in its
+ * line mode (ICANON) and never echoes; no change of its mode discards input, nor does a signal
+ * (NOFLSH). The editor changes one thing only: while it edits a line, keys do not send signals
+ * (ISIG), and read_byte does that in their order. */
 #include "cli/chat/line_input.h"
 
 #include <errno.h>
 #include <histedit.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "cli/console.h"
@@ -30,78 +33,55 @@ struct line_input {
     FILE *out;
     const char *prompt;
     char *history_path;
+    struct termios shell_mode;
     uint8_t held;                        /* a byte read too far, or 0 */
 };
 
-/* ---- signals while a line is edited -------------------------------------------------------- */
+/* ---- keys ---------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t resized, suspended;         /* set by the handlers below */
-
-static void on_resize(int number)
+/* Does what the terminal would do on a key that sends a signal. False: it is no such key. */
+static bool send_signal(const line_input *in, uint8_t key)
 {
-    (void)number;
-    resized = 1;
-    interrupt_wake();
+    static const struct { int key, number; } signals[] = {
+        { VINTR, SIGINT }, { VQUIT, SIGQUIT }, { VSUSP, SIGTSTP },
+    };
+    if (key == _POSIX_VDISABLE) return false;
+    for (size_t i = 0; i < ARRAY_LEN(signals); i++) {
+        if (in->shell_mode.c_cc[signals[i].key] != key) continue;
+        if (signals[i].number == SIGQUIT) interrupt_restore_terminal();
+        raise(signals[i].number);
+        return true;
+    }
+    return false;
 }
 
-static void on_suspend(int number)
+void line_input_check_keys(line_input *in)
 {
-    (void)number;
-    suspended = 1;
-    interrupt_wake();
+    struct pollfd input = { .fd = 0, .events = POLLIN };
+    if (!in->el || in->held || poll(&input, 1, 0) <= 0) return;
+    if (read(0, &in->held, 1) == 1 && send_signal(in, in->held)) in->held = 0;
 }
-
-typedef struct handlers { struct sigaction resize, suspend; } handlers;
-
-static void handlers_set(handlers *old)
-{
-    struct sigaction act = { 0 };
-    sigemptyset(&act.sa_mask);
-    act.sa_handler = on_resize;
-    sigaction(SIGWINCH, &act, &old->resize);
-    act.sa_handler = on_suspend;
-    sigaction(SIGTSTP, &act, &old->suspend);
-}
-
-static void handlers_restore(const handlers *old)
-{
-    sigaction(SIGWINCH, &old->resize, NULL);
-    sigaction(SIGTSTP, &old->suspend, NULL);
-}
-
-/* Ctrl-Z: the shell must find the terminal as it left it, and we must find our line when we come
- * back. */
-static void suspend(EditLine *el)
-{
-    struct sigaction ours, plain = { 0 };
-    plain.sa_handler = SIG_DFL;
-    sigemptyset(&plain.sa_mask);
-    el_set(el, EL_PREP_TERM, 0);
-    sigaction(SIGTSTP, &plain, &ours);
-    raise(SIGTSTP);
-    sigaction(SIGTSTP, &ours, NULL);
-    el_set(el, EL_PREP_TERM, 1);
-}
-
-/* ---- the editor ---------------------------------------------------------------------------- */
 
 /* 1, 0 at the end of the input, -1 if a signal or an error ends the line. */
-static int read_byte(EditLine *el, uint8_t *out)
+static int read_byte(line_input *in, uint8_t *out)
 {
     for (;;) {
+        bool stopped;
         if (interrupted()) {
             errno = EINTR;
             return -1;
         }
         if (interrupt_wait(0)) {
             const ssize_t n = read(0, out, 1);
-            if (n >= 0) return (int)n;
-            if (errno != EINTR) return -1;
+            if (n == 0 || (n == 1 && !send_signal(in, *out))) return (int)n;
+            if (n < 0 && errno != EINTR) return -1;
         }
-        if (suspended) suspend(el);
-        if (resized) el_resize(el);
-        if (suspended || resized) el_set(el, EL_REFRESH);
-        suspended = resized = 0;
+        stopped = interrupt_stop_asked();
+        if (stopped) interrupt_stop();
+        if (interrupt_resized() || stopped) {
+            el_resize(in->el);
+            el_set(in->el, EL_REFRESH);
+        }
     }
 }
 
@@ -116,12 +96,12 @@ static int read_char(EditLine *el, wchar_t *out)
 
     el_get(el, EL_CLIENTDATA, &in);
     if (in->held) bytes[0] = in->held;
-    else rc = read_byte(el, bytes);
+    else rc = read_byte(in, bytes);
     in->held = 0;
     if (rc <= 0) return rc;
     if (bytes[0] >= 0xC2 && bytes[0] < 0xF5) n = bytes[0] < 0xE0 ? 2 : bytes[0] < 0xF0 ? 3 : 4;
     for (int i = 1; i < n; i++) {
-        if ((rc = read_byte(el, bytes + i)) <= 0) return rc;
+        if ((rc = read_byte(in, bytes + i)) <= 0) return rc;
         if ((bytes[i] & 0xC0) == 0x80) continue;
         in->held = bytes[i];
         n = i;
@@ -188,6 +168,8 @@ static int open_editor(line_input *in, const char *history_path, err_ctx *err)
     console_use_utf8();                  /* the editor counts columns with the C library */
     in->out = isatty(2) ? stderr : stdout;
     in->prompt = "";
+    if (tcgetattr(0, &in->shell_mode) < 0) return err_sys(err, "the terminal's mode");
+    interrupt_keep_terminal(0);
     in->el = el_init("moe-run", stdin, in->out, stderr);
     in->past = history_init();
     if (!in->el || !in->past) return err_set(err, ERR_NOMEM, "the line editor does not start");
@@ -202,6 +184,11 @@ static int open_editor(line_input *in, const char *history_path, err_ctx *err)
     history(in->past, &ev, H_SETSIZE, LINE_HISTORY_MAX);
     history(in->past, &ev, H_SETUNIQUE, 1);
     el_source(in->el, NULL);             /* the user's own ~/.editrc, if there is one */
+    /* -x: the mode between lines, -d: while one is edited, -q: while one character is quoted */
+    if (el_set(in->el, EL_SETTY, "-x", "-icanon", "-echo", "-iexten", "+isig", "+noflsh", NULL) < 0 ||
+        el_set(in->el, EL_SETTY, "-d", "-icanon", "-echo", "-iexten", "-isig", "+noflsh", NULL) < 0 ||
+        el_set(in->el, EL_SETTY, "-q", "-icanon", "-echo", "-iexten", "-isig", "+noflsh", NULL) < 0)
+        return err_sys(err, "the terminal's mode cannot be set");
     if (!history_path) return 0;
     if (!(in->history_path = mem_strdup_n(history_path, strlen(history_path))))
         return err_set(err, ERR_NOMEM, "out of memory for the history");
@@ -214,19 +201,15 @@ static int open_editor(line_input *in, const char *history_path, err_ctx *err)
 /* One line without its end, terminated. Returns as line_input_read does. */
 static int edit_line(str_view *out, line_input *in, const char *prompt, err_ctx *err)
 {
-    handlers old;
     const char *line;
     int n = 0, why;
 
     in->prompt = prompt;
     el_resize(in->el);                   /* the window may have changed during the answer */
-    handlers_set(&old);
-    el_set(in->el, EL_PREP_TERM, 1);     /* before the prompt: a Ctrl-D that comes between the two
-                                          * would be lost */
+    el_set(in->el, EL_PREP_TERM, 1);     /* before the prompt: after it each key has its place */
     errno = 0;
     line = el_gets(in->el, &n);
     why = errno;
-    handlers_restore(&old);
     if (!line || n <= 0) {
         fputc('\n', in->out);
         fflush(in->out);                 /* answers do not go through the stream */
@@ -341,7 +324,11 @@ void line_input_close(line_input *in)
     if (!in) return;
     if (in->history_path) line_history_trim(in->history_path);
     if (in->past) history_end(in->past);
-    if (in->el) el_end(in->el);
+    if (in->el) {
+        el_set(in->el, EL_EDITMODE, 0);  /* else el_end would discard what was typed */
+        el_end(in->el);
+        interrupt_release_terminal();
+    }
     free(in->line);                      /* getline's own */
     mem_free(in->history_path);
     textbuf_free(&in->message);

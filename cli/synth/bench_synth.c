@@ -4,12 +4,12 @@
 #include "cli/commands.h"
 
 #include <jansson.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/args.h"
 #include "cli/console.h"
+#include "cli/interrupt.h"
 #include "cli/synth/synth.h"
 
 typedef struct settings {
@@ -69,21 +69,12 @@ static int parse(settings *s, const char **name, int argc, char **argv)
     return args_parse(&whole, s, name, NULL, argc, argv);
 }
 
-/* Set by the signal handler, read by the progress callback. */
-static volatile sig_atomic_t interrupted;
-
-static void on_signal(int number)
-{
-    (void)number;
-    interrupted = 1;
-}
-
 static bool on_progress(void *ctx, double done, double total)
 {
     progress *bar = ctx;
     if (bar->total == 0) bar->total = total;
     progress_update(bar, done);
-    return !interrupted;
+    return !interrupted();
 }
 
 static bool read_type(quant_type *out, const char *flag, const char *name)
@@ -117,15 +108,14 @@ static int run(const settings *s, const synth_options *o)
     err_ctx err;
     int rc;
 
-    signal(SIGINT, on_signal);
-    signal(SIGTERM, on_signal);
+    interrupt_install();
     progress_begin(&bar, "writing", 0);
     rc = synth_write(&report, s->output, o, (int)s->threads, on_progress, &bar, &err);
     progress_end(&bar);
     if (rc == 0) return print_report(s->output, &report, s->json);
-    if (interrupted) {
+    if (interrupted()) {
         console_error("%s: interrupted, nothing was kept", s->output);
-        return 130;
+        return interrupt_exit_code();
     }
     console_fail(s->output, &err);
     return rc == ERR_UNSUPPORTED || rc == ERR_RANGE ? 2 : 1;
